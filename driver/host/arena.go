@@ -21,9 +21,10 @@ type arena struct {
 func (a *arena) Address() uintptr { return a.space.Address() }
 
 // Close releases the addresses.
-func (a *arena) Close() error { return a.device.left.unmap(a.space.Close) }
+func (a *arena) Close() error { return a.device.abandoned.unmap(a.space.Close) }
 
-// Keep releases the addresses beyond the first bytes. With Config.Scatter all may be in use.
+// Keep releases all addresses after the first bytes. With Config.Scatter it releases none, since
+// segments may be mapped anywhere in the range.
 func (a *arena) Keep(bytes int64) error {
 	if a.device.cfg.Scatter != 0 {
 		return nil
@@ -34,8 +35,8 @@ func (a *arena) Keep(bytes int64) error {
 // Map maps a new segment.
 func (a *arena) Map(offset, bytes int64) (driver.Segment, error) {
 	if bytes <= 0 || bytes%granularity != 0 || offset < 0 || offset%granularity != 0 {
-		return nil, fmt.Errorf("mapping %d bytes at %d: not multiples of %d",
-			bytes, offset, granularity)
+		return nil, fmt.Errorf("mapping %d bytes at offset %d: size and offset must be multiples "+
+			"of %d", bytes, offset, granularity)
 	}
 	file, err := segmentFile(bytes)
 	if err != nil {
@@ -53,14 +54,14 @@ func (a *arena) Map(offset, bytes int64) (driver.Segment, error) {
 	return &segment{device: a.device, file: file, memory: memory}, nil
 }
 
-// segmentFile creates the memory of a segment, in huge pages if the system has free ones: a new
-// segment of 64 MiB takes 16,384 page faults without them, 32 with them.
+// segmentFile creates the memory of a segment, in huge pages if the system has free ones: touching
+// a new segment of 64 MiB causes 32 page faults with huge pages and 16,384 without.
 //
-// Shared files are sparse, so the system would accept any size and kill the process when memory
-// runs out. Sizes larger than the machine's memory are an error.
+// It rejects sizes larger than the machine's memory. Shared files are sparse, so the system would
+// accept any size and kill the process when memory runs out.
 func segmentFile(bytes int64) (*os.File, error) {
 	if total, err := sys.Memory(); err != nil || bytes > total {
-		return nil, errors.Join(err, fmt.Errorf("the machine has %d bytes", total))
+		return nil, errors.Join(err, fmt.Errorf("the machine has only %d bytes", total))
 	}
 	if f, err := sys.HugeMemfd("symmem-segment", bytes); err == nil {
 		return f, nil
@@ -120,7 +121,7 @@ func (s *segment) Unmap() error {
 		return fmt.Errorf("unmapping a segment: %w", driver.ErrClosed)
 	}
 	s.unmapped = true
-	return errors.Join(s.device.left.unmap(s.memory.Close), s.closeFile())
+	return errors.Join(s.device.abandoned.unmap(s.memory.Close), s.closeFile())
 }
 
 // withdraw withdraws the segment from the hand-off. The caller holds s.mu.

@@ -8,11 +8,11 @@ import (
 	"symmem/internal/control/shm"
 )
 
-// communicator moves data between the ranks of a group. It builds on the steps of shm.Group.
+// communicator moves data between the ranks of a group, in the steps of shm.Group.
 //
-// States: those of shm.Group. Collectives run one at a time, in the order of their tickets. Launch
-// issues the tickets. The collective that has the turn may use the steps, the mover and the split
-// exchange.
+// It has the states of shm.Group. Launch issues a ticket to each collective; collectives run one at
+// a time, in the order of their tickets. Only the collective that has the turn may use the steps,
+// the mover and the split exchange.
 type communicator struct {
 	shm.Group
 
@@ -21,7 +21,7 @@ type communicator struct {
 	check    atomic.Bool
 	turns    turns
 	launched [driver.Paths]uint64 // guarded by Mu
-	captures atomic.Uint64        // captures with calls of the group
+	captures atomic.Uint64        // number of captures that contain calls of the group
 
 	device   *Device
 	cfg      driver.GroupConfig
@@ -43,7 +43,7 @@ func (c *communicator) Launched() [driver.Paths]uint64 {
 // SetCheck enables or disables the comparison of calls.
 func (c *communicator) SetCheck(on bool) { c.check.Store(on) }
 
-// setData assigns the data of the region to staging buffers and pipes.
+// setData divides the region's data into staging buffers and pipes.
 func (c *communicator) setData() {
 	c.mover.init(&c.Group, &c.cfg)
 	c.pipes = unsafe.Add(c.Data(), c.Size()*2*stageBytes)

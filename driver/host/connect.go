@@ -27,8 +27,9 @@ func (d *Device) Connect(
 	return c, nil
 }
 
-// Close leaves the group after the peers have received, or have stored, all messages to them. The
-// memory of the group stays mapped while a collective waits behind work that does not end.
+// Close leaves the group after the peers have received or stored all messages from this rank. If
+// earlier work of this rank does not end and blocks a collective, Close returns a timeout and the
+// group's memory stays mapped.
 func (c *communicator) Close() error {
 	lost := c.messages.flush(c)
 	known := c.Cause() != nil
@@ -55,11 +56,11 @@ func (c *communicator) Close() error {
 	}
 	go func() {
 		c.turns.await(last + 1)
-		_ = c.release() // Close has returned
+		_ = c.release() // Close has already returned, so nothing can report the error
 	}()
 	return errors.Join(lost, unmatched, &driver.TimeoutError{
-		Doing: "closing group " + c.cfg.Name() + ": work of this rank in front of a collective " +
-			"has not ended", Waited: patience,
+		Doing: "closing group " + c.cfg.Name() + ": earlier work of this rank still " +
+			"blocks a collective", Waited: patience,
 	})
 }
 

@@ -17,23 +17,24 @@ const granularity = sys.PageSize
 
 // Device represents the memory and streams of one rank.
 //
-// States: open; closed. A capture in progress forbids registration on the whole device, as CUDA's
-// global capture mode does.
+// A Device is open or closed. While any of its streams is being captured, no segment can be
+// registered, as in CUDA's global capture mode.
 type Device struct {
 	cfg     driver.Config
 	info    driver.Info
 	machine *shm.Machine
 	scatter *scatter.Scatter
-	// capturing counts the capturing streams.
+	// capturing counts the streams that are being captured.
 	capturing atomic.Int32
-	left      leftWork
+	abandoned abandonedWork
 }
 
 // open opens the device and connects to the other ranks of the machine.
 func open(ctx context.Context, cfg driver.Config) (*Device, error) {
 	if cfg.Size < 1 || cfg.Rank < 0 || cfg.Rank >= cfg.Size || cfg.Timeout <= 0 ||
 		cfg.Store == nil {
-		return nil, fmt.Errorf("rank %d of %d, timeout %v: invalid", cfg.Rank, cfg.Size, cfg.Timeout)
+		return nil, fmt.Errorf("invalid configuration: rank %d of %d, timeout %v, store given: %t",
+			cfg.Rank, cfg.Size, cfg.Timeout, cfg.Store != nil)
 	}
 	machine, err := shm.Open(ctx, cfg)
 	if err != nil {
@@ -45,7 +46,7 @@ func open(ctx context.Context, cfg driver.Config) (*Device, error) {
 	}, nil
 }
 
-// info returns the description of a device.
+// info describes the device.
 func info() driver.Info {
 	return driver.Info{
 		Backend:     "host",

@@ -27,11 +27,11 @@ type duo struct {
 // newDuo opens two devices.
 func newDuo(t *testing.T) *duo {
 	t.Helper()
-	return newDuoThatAsks(t, nil)
+	return newDuoWithWaitHook(t, nil)
 }
 
-// newDuoThatAsks opens two devices. Waits of rank 0 call interrupted.
-func newDuoThatAsks(t *testing.T, interrupted func() error) *duo {
+// newDuoWithWaitHook opens two devices. Rank 0 calls interrupted while it waits.
+func newDuoWithWaitHook(t *testing.T, interrupted func() error) *duo {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), processTimeout)
 	d := &duo{t: t, ctx: ctx, store: &drivertest.Store{}}
@@ -64,8 +64,8 @@ func (d *duo) open(rank int, interrupted func() error) *Device {
 func (d *duo) both(f func(rank int) error) [2]error {
 	other := make(chan error)
 	go func() { other <- f(1) }()
-	first := f(0)
-	return [2]error{first, <-other}
+	err := f(0)
+	return [2]error{err, <-other}
 }
 
 // connect makes a group of the two ranks.
@@ -104,21 +104,21 @@ func check(t *testing.T, err error) {
 	}
 }
 
-func TestSocketRefusesStrangersWithoutBlocking(t *testing.T) {
+func TestSocketRefusesUnknownClientsWithoutBlocking(t *testing.T) {
 	d := newDuo(t)
 	address := d.devices[0].machine.Address()
-	wrong, err := handoff.Dial(d.ctx, address, handoff.Token{1})
+	badToken, err := handoff.Dial(d.ctx, address, handoff.Token{1})
 	check(t, err)
-	defer wrong.Close()
-	babbler, err := net.Dial("unix", address)
+	defer badToken.Close()
+	garbage, err := net.Dial("unix", address)
 	check(t, err)
-	defer babbler.Close()
-	_, err = babbler.Write([]byte(strings.Repeat("GET / HTTP/1.1\r\n", 100)))
+	defer garbage.Close()
+	_, err = garbage.Write([]byte(strings.Repeat("GET / HTTP/1.1\r\n", 100)))
 	check(t, err)
-	halting, err := net.Dial("unix", address)
+	incomplete, err := net.Dial("unix", address)
 	check(t, err)
-	defer halting.Close()
-	_, err = halting.Write([]byte("SM01"))
+	defer incomplete.Close()
+	_, err = incomplete.Write([]byte("SM01"))
 	check(t, err)
 
 	d.connect()
@@ -130,13 +130,13 @@ func TestSocketRefusesStrangersWithoutBlocking(t *testing.T) {
 	}) {
 		check(t, err)
 	}
-	held := d.groups[0].(*communicator).handoffKey(key)
-	if _, err := wrong.Fetch(d.ctx, held); !errors.Is(err, handoff.ErrRefused) {
-		t.Errorf("a stranger with a valid key: got %v, want ErrRefused", err)
+	validKey := d.groups[0].(*communicator).handoffKey(key)
+	if _, err := badToken.Fetch(d.ctx, validKey); !errors.Is(err, handoff.ErrRefused) {
+		t.Errorf("Fetch with a wrong token: got %v, want ErrRefused", err)
 	}
-	// Unread garbage makes the kernel reset the connection instead of ending it.
-	if n, err := babbler.Read(make([]byte, 1)); n != 0 || err == nil {
-		t.Errorf("the server answered garbage: %d bytes, %v", n, err)
+	// The read may return ECONNRESET instead of EOF, because the server left garbage unread.
+	if n, err := garbage.Read(make([]byte, 1)); n != 0 || err == nil {
+		t.Errorf("reply to garbage: got %d bytes, error %v; want an error", n, err)
 	}
 }
 
@@ -154,17 +154,17 @@ func TestSmallSegmentFileIsErrorOnBothRanks(t *testing.T) {
 		return err
 	}) {
 		if err == nil || !strings.Contains(err.Error(), "2097152 bytes instead of 4194304") {
-			t.Errorf("rank %d: got %v", rank, err)
+			t.Errorf("rank %d: got %v, want an error with both sizes", rank, err)
 		}
 		if n := len(d.groups[rank].(*communicator).windows); n != 0 {
-			t.Errorf("rank %d has %d windows after the error", rank, n)
+			t.Errorf("rank %d has %d windows after the error, want 0", rank, n)
 		}
 	}
 }
 
-func TestInvalidConfigurationIsAnError(t *testing.T) {
+func TestOpenRejectsInvalidConfiguration(t *testing.T) {
 	good := driver.Config{Rank: 0, Size: 1, Store: &drivertest.Store{}, Timeout: time.Second}
-	for row, change := range map[string]func(*driver.Config){
+	for name, change := range map[string]func(*driver.Config){
 		"rank below":  func(c *driver.Config) { c.Rank = -1 },
 		"rank above":  func(c *driver.Config) { c.Rank = 1 },
 		"no ranks":    func(c *driver.Config) { c.Size = 0 },
@@ -174,13 +174,13 @@ func TestInvalidConfigurationIsAnError(t *testing.T) {
 		cfg := good
 		change(&cfg)
 		if d, err := (Backend{}).Open(t.Context(), cfg); err == nil {
-			t.Errorf("%s: no error", row)
+			t.Errorf("%s: Open returned no error", name)
 			check(t, d.Close())
 		}
 	}
 }
 
-func TestClosedDeviceLeavesNoSocketAndNoDescriptor(t *testing.T) {
+func TestDeviceCloseRemovesSocketAndDescriptors(t *testing.T) {
 	count := func() int {
 		entries, err := os.ReadDir("/proc/self/fd")
 		check(t, err)
@@ -200,10 +200,10 @@ func TestClosedDeviceLeavesNoSocketAndNoDescriptor(t *testing.T) {
 		address = d.devices[0].machine.Address()
 	})
 	if conn, err := net.Dial("unix", address); err == nil {
-		t.Error("the socket is still there")
+		t.Error("the socket still accepts connections")
 		check(t, conn.Close())
 	}
 	if after := count(); after > before+1 {
-		t.Errorf("%d descriptors are open, %d before", after, before)
+		t.Errorf("%d descriptors are open after Close, %d before", after, before)
 	}
 }

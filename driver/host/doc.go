@@ -1,35 +1,35 @@
-// Package host implements the backend that needs no GPU: each rank is a process of one machine
-// (or, in tests, a goroutine), device memory is shared memory, and collectives run on the
-// processor.
+// Package host implements the backend that needs no GPU. All ranks are processes on one machine
+// (or, in tests, goroutines of one process), device memory is shared memory, and collectives run on
+// the processor.
 //
 // # Memory
 //
 // A segment is an anonymous shared file, mapped by its owner at the next offset of a reserved
-// address range. A window maps the segments of all ranks of a group into each of them; descriptors
-// are passed over a private Unix socket (package handoff). The address of peer memory is the base
-// of the peer's window plus the caller's own offset, as in NCCL.
+// address range. A window maps the segments of all ranks into every rank of the group. Ranks pass
+// the file descriptors over a private Unix socket (package handoff). As in NCCL, a rank computes
+// the address of a peer's memory from the base of the peer's window and its own offset.
 //
 // # Synchronization
 //
-// A Group of package control/shm connects the ranks of a group: it provides the steps of
-// collectives, waits with deadlines, agreements and faults. The host backend adds memory behind
-// its control region: two staging buffers for each rank, which alternate like the lines of the
-// steps, and a pipe for each pair of ranks, which carries messages in frames. Collectives over
-// windows need neither: the steps before and after them are their barriers.
+// shm.Group connects the ranks of a group: it provides the steps of collectives, waits with
+// deadlines, agreements and faults. The host backend adds memory after its control region: two
+// staging buffers for each rank, which alternate like the lines of the steps, and a pipe for each
+// pair of ranks, which carries messages in frames. Collectives over windows use neither staging
+// buffers nor pipes: they access the windows between two steps, which serve as barriers.
 //
-// The states of a device, a communicator, a stream and a graph are documented with their types.
+// The types Device, communicator, stream and graph document their states.
 //
 // # Trust
 //
-// Ranks trust each other to map and write each other's segments. A window only consists of
-// segments with the same key and size, backed by files of that size. Frames of messages and tables
-// of splits are read once and checked before they are used: invalid contents are an error and
-// never become an address.
+// Ranks trust each other to map and write each other's segments. A window consists only of
+// segments with the same key and size, backed by files of at least that size. Message frames and
+// split tables are read once and checked before use: invalid contents cause an error and are never
+// used to compute an address.
 //
 // # Lock order
 //
-// A goroutine takes locks in this order, and those of control/shm after them. Builds with the tag
-// invariants panic on a violation.
+// A goroutine acquires locks in this order, and those of control/shm after them. Builds with the
+// tag invariants panic on a violation.
 //
 //	graph.mu
 //	stream.mu
@@ -37,8 +37,9 @@
 //	sendPipe.mu
 //	segment.mu
 //	event.mu
-//	leftWork.mu
+//	abandonedWork.mu
 //
-// The first two are held while this rank waits for others: a launch holds stream.mu (and graph.mu)
-// while the collective runs on the caller's thread. The others are not.
+// The first two may be held while this rank waits for other ranks: a launch holds stream.mu (and
+// graph.mu) while the collective runs on the caller's thread. The others are never held during such
+// a wait.
 package host

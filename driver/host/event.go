@@ -10,16 +10,16 @@ import (
 )
 
 // event holds the point of its last Record. Work that waits for the event waits for the point that
-// was the last when the wait was queued.
+// had been recorded last when the wait was queued.
 type event struct {
 	mu ranked.Mutex[eventMu]
-	at *point // guarded by mu; nil if never recorded
+	at *point // nil before the first Record; guarded by mu
 }
 
 // point marks a position in the work of a stream.
 type point struct {
 	reached chan struct{} // closed when the stream reaches the point
-	err     error         // the failure of the work before the point; written before reached is closed
+	err     error         // the failure of the work before the point; set before reached is closed
 }
 
 // isReached reports whether the stream has reached the point.
@@ -79,7 +79,7 @@ func (p *point) skip(cause error) {
 	close(p.reached)
 }
 
-// Record records the event. A closed stream must still have work.
+// Record records the event. A closed stream accepts it only while earlier work is still queued.
 func (s *stream) Record(e driver.Event) error {
 	ev, ok := e.(*event)
 	if !ok {
@@ -110,13 +110,13 @@ func (s *stream) Record(e driver.Event) error {
 // is no deadline.
 type waitWork struct {
 	at *point
-	// only ignores a failure of the work before the point.
-	only bool
+	// ignoreFailure prevents a failure of the work before the point from failing the stream.
+	ignoreFailure bool
 }
 
 func (h *waitWork) run() error {
 	<-h.at.reached
-	if h.only {
+	if h.ignoreFailure {
 		return nil
 	}
 	return h.at.err
@@ -127,11 +127,11 @@ func (h *waitWork) skip(error) {}
 // Wait makes later work wait for the event, and fail if the work before the event has failed.
 func (s *stream) Wait(e driver.Event) error { return s.await(e, false) }
 
-// WaitOnly makes later work wait for the event, without failing.
+// WaitOnly makes later work wait for the event, even if the work before the event has failed.
 func (s *stream) WaitOnly(e driver.Event) error { return s.await(e, true) }
 
 // await queues a wait for the last recorded point of an event.
-func (s *stream) await(e driver.Event, only bool) error {
+func (s *stream) await(e driver.Event, ignoreFailure bool) error {
 	ev, ok := e.(*event)
 	if !ok {
 		return errors.New("waiting for an event: it belongs to another backend")
@@ -140,5 +140,5 @@ func (s *stream) await(e driver.Event, only bool) error {
 	if at == nil {
 		return s.submit(hostWork(func() {}), always)
 	}
-	return s.submit(&waitWork{at: at, only: only}, at.isReached)
+	return s.submit(&waitWork{at: at, ignoreFailure: ignoreFailure}, at.isReached)
 }

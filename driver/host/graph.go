@@ -14,15 +14,15 @@ type graph struct {
 	mu     ranked.Mutex[graphMu]
 	steps  []step // guarded by the stream's mu during the capture, by mu from then on
 	closed bool   // guarded by mu
-	// latestCalls holds the last recorded call of each communicator; guarded like steps.
+	// latestCalls holds the position of each communicator's last recorded call; guarded like steps.
 	latestCalls map[*communicator]driver.Recorded
 }
 
 // step queues recorded work on the stream of a launch.
 type step func(on *stream) error
 
-// record records a call, with its position in the capture: ranks compare these when they replay
-// the call. Messages are compared by their ends instead.
+// record records a call. For a collective it also records the position in the capture, which ranks
+// compare when they replay the call. Messages are compared at their two ends instead.
 func (g *graph) record(p *plan) {
 	if p.Operation.PointToPoint() {
 		g.add(p.queue)
@@ -42,10 +42,10 @@ func (g *graph) record(p *plan) {
 // add records a step. The caller holds the mu of the capturing stream.
 func (g *graph) add(q step) { g.steps = append(g.steps, q) }
 
-// queue launches the plan on a stream, as a step.
+// queue implements step for a plan: it launches the plan on a stream.
 func (p *plan) queue(on *stream) error { return p.c.Launch(on, p) }
 
-// BeginCapture begins to record work instead of running it.
+// BeginCapture makes the stream record work instead of running it.
 func (s *stream) BeginCapture() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -91,7 +91,7 @@ func (g *graph) Launch(on driver.Stream) error {
 	if g.closed {
 		return fmt.Errorf("launching a graph: %w", driver.ErrClosed)
 	}
-	if s.Capturing() { // a graph that contained this one would not pin its buffers
+	if s.Capturing() { // the captured graph would not pin the buffers of g
 		return fmt.Errorf("launching a graph: %w", driver.ErrCapturing)
 	}
 	if err := s.replayAll(g.steps); err != nil {
@@ -100,9 +100,9 @@ func (g *graph) Launch(on driver.Stream) error {
 	return nil
 }
 
-// replayAll queues recorded steps and returns the first error. If a collective fails because its
-// group has failed, the stream has failed, too: later steps are still queued, and skipped, so that
-// events carry the error and other groups fail.
+// replayAll queues recorded steps and returns the first error. A collective of a failed group also
+// fails the stream. The later steps are still queued, so that the stream skips them, their events
+// carry the error, and other groups fail.
 func (s *stream) replayAll(steps []step) error {
 	var first error
 	for _, queue := range steps {
@@ -117,7 +117,7 @@ func (s *stream) replayAll(steps []step) error {
 	return first
 }
 
-// Close discards the work.
+// Close discards the recorded work.
 func (g *graph) Close() error {
 	g.mu.Lock()
 	defer g.mu.Unlock()

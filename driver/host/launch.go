@@ -6,7 +6,7 @@ import (
 	"symmem/driver"
 )
 
-// Offer offers the plain path, and the window path for the same calls. There is no direct path.
+// Offer offers the plain path and the window path for every call, but never the direct path.
 func (c *communicator) Offer(call driver.Call) driver.Offer {
 	return &plan{Call: call, c: c, parts: 1, pair: call.Operation.PointToPoint()}
 }
@@ -26,8 +26,8 @@ func (c *communicator) Launch(s driver.Stream, p driver.Plan) error {
 }
 
 // refuse returns the error of a launch after the communicator has failed. It also fails the
-// stream, since later work may use the result, unless this rank has closed the group, which is a
-// mistake of the caller.
+// stream, since later work may use the result. If this rank has closed the group, the launch is a
+// mistake of the caller, and the stream stays usable.
 func refuse(c *communicator, s *stream) error {
 	cause := c.Cause()
 	if !errors.Is(cause, driver.ErrClosed) {
@@ -36,18 +36,18 @@ func refuse(c *communicator, s *stream) error {
 	return cause
 }
 
-// issued implements the work of a collective that has a ticket and waits for its turn.
-type issued struct {
+// pendingCall implements work for a collective that has a ticket and waits for its turn.
+type pendingCall struct {
 	plan   *plan
 	ticket uint64
-	check  bool // whether calls are compared, decided with the ticket
+	check  bool // calls were compared when the ticket was issued
 	posted bool // the first step was posted on the caller's thread
-	// balance is this rank's balance of messages at the call, or 0 if balances are not compared.
+	// balance holds this rank's message balance at the call, or 0 if balances are not compared.
 	balance uint64
 }
 
-// issue returns the ticket of a collective and the other fields of an issued. They are results so
-// that they stay in registers. The caller holds c.Mu.
+// issue returns the ticket of a collective and other fields of its pendingCall. They are separate
+// results so that they stay in registers. The caller holds c.Mu.
 func (c *communicator) issue(p *plan) (ticket uint64, check bool, balance uint64) {
 	c.launched[p.Path]++
 	if check = c.check.Load(); check {
@@ -56,20 +56,20 @@ func (c *communicator) issue(p *plan) (ticket uint64, check bool, balance uint64
 	return c.Ticket(), check, balance
 }
 
-// issueQueued returns the work of a collective that is to be queued.
-func (c *communicator) issueQueued(p *plan) (*issued, error) {
+// issueQueued issues a ticket and returns the collective as work to be queued.
+func (c *communicator) issueQueued(p *plan) (*pendingCall, error) {
 	c.Mu.Lock()
 	defer c.Mu.Unlock()
 	if c.Closed() {
 		return nil, c.Cause()
 	}
 	ticket, check, balance := c.issue(p)
-	return &issued{plan: p, ticket: ticket, check: check, balance: balance}, nil
+	return &pendingCall{plan: p, ticket: ticket, check: check, balance: balance}, nil
 }
 
-// attempt runs a collective on the caller's thread if it is its turn and the peers arrive soon.
-// Otherwise it returns work to be queued. It does not hold c.Mu while it waits, so that Close and
-// Abort can end the wait.
+// attempt runs a collective on the caller's thread if the collective has the turn and the peers
+// arrive soon. Otherwise it returns work to be queued. It does not hold c.Mu while it waits, so
+// that Close and Abort can end the wait.
 func (c *communicator) attempt(p *plan) (work, error) {
 	c.Mu.Lock()
 	if c.HasFailed() {
@@ -79,32 +79,32 @@ func (c *communicator) attempt(p *plan) (work, error) {
 	ticket, check, balance := c.issue(p)
 	c.Mu.Unlock()
 	if !c.turns.reached(ticket) {
-		return &issued{plan: p, ticket: ticket, check: check, balance: balance}, nil
+		return &pendingCall{plan: p, ticket: ticket, check: check, balance: balance}, nil
 	}
 	c.Begin(check, balance)
 	c.begin(p)
 	if !c.ArriveBriefly(!p.yields) {
-		i := issued{plan: p, ticket: ticket, check: check, balance: balance, posted: true}
+		i := pendingCall{plan: p, ticket: ticket, check: check, balance: balance, posted: true}
 		return &i, nil
 	}
 	c.mover.prefetchStage()
 	err := c.finish(p, ticket)
 	if err != nil {
-		err = c.failed(err)
+		err = c.failWith(err)
 	}
 	c.turns.pass(ticket)
 	return nil, err
 }
 
-// failed fails the communicator with the error of a call. It returns the communicator's first
-// fault, which may be that of another call.
-func (c *communicator) failed(err error) error {
+// failWith fails the communicator with the error of a call. It returns the communicator's first
+// fault, which may have been caused by another call.
+func (c *communicator) failWith(err error) error {
 	c.Fail(err)
 	return c.Cause()
 }
 
 // run waits for the collective's turn and completes it.
-func (i *issued) run() error {
+func (i *pendingCall) run() error {
 	c := i.plan.c
 	if !c.turns.reached(i.ticket) {
 		c.turns.await(i.ticket)
@@ -113,9 +113,9 @@ func (i *issued) run() error {
 	return c.complete(i)
 }
 
-// skip fails the group at the collective's turn, because the other ranks would receive a result
-// that was never computed. Collectives with earlier tickets are not affected.
-func (i *issued) skip(cause error) {
+// skip fails the group at the collective's turn, because the other ranks would use input that this
+// rank has never computed. It does not affect collectives with earlier tickets.
+func (i *pendingCall) skip(cause error) {
 	c := i.plan.c
 	c.turns.await(i.ticket)
 	defer c.turns.pass(i.ticket)
@@ -125,7 +125,7 @@ func (i *issued) skip(cause error) {
 }
 
 // complete runs a collective at its turn. It needs no lock, since no other call has the turn.
-func (c *communicator) complete(i *issued) error {
+func (c *communicator) complete(i *pendingCall) error {
 	if c.HasFailed() {
 		return c.Cause()
 	}
@@ -138,7 +138,7 @@ func (c *communicator) complete(i *issued) error {
 		err = c.finish(i.plan, i.ticket)
 	}
 	if err != nil {
-		return c.failed(err)
+		return c.failWith(err)
 	}
 	return nil
 }

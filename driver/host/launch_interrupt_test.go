@@ -9,26 +9,26 @@ import (
 	"symmem/driver"
 )
 
-// TestCollectiveIsInterrupted stops rank 1 inside a collective, so that rank 0 waits on the
-// caller's thread.
-func TestCollectiveIsInterrupted(t *testing.T) {
-	for name, end := range map[string]func() error{
+// TestInterruptEndsCollective stops rank 1 inside a collective, so that rank 0 waits on the
+// caller's thread, and interrupts that wait.
+func TestInterruptEndsCollective(t *testing.T) {
+	for name, interrupt := range map[string]func() error{
 		"an error": func() error { return fmt.Errorf("the test: %w", driver.ErrInterrupted) },
 		"a panic":  func() error { panic("on purpose") },
 	} {
-		t.Run(name, func(t *testing.T) { interruptCaller(t, end) })
+		t.Run(name, func(t *testing.T) { interruptCaller(t, interrupt) })
 	}
 }
 
-func interruptCaller(t *testing.T, end func() error) {
+func interruptCaller(t *testing.T, interrupt func() error) {
 	t.Helper()
-	var begun atomic.Bool // the two also wait for each other while they connect
-	var asked atomic.Int32
-	d := newDuoThatAsks(t, func() error {
-		if !begun.Load() || asked.Add(1) < 3 {
+	var launching atomic.Bool // false while the ranks connect, since those waits poll, too
+	var polls atomic.Int32
+	d := newDuoWithWaitHook(t, func() error {
+		if !launching.Load() || polls.Add(1) < 3 {
 			return nil
 		}
-		return end()
+		return interrupt()
 	})
 	d.connect()
 	var plans [2]*plan
@@ -41,13 +41,13 @@ func interruptCaller(t *testing.T, end func() error) {
 	d.groups[1].(*communicator).begin(plans[1])
 	s, err := d.devices[0].NewStream()
 	check(t, err)
-	begun.Store(true)
+	launching.Store(true)
 	err = d.groups[0].Launch(s, plans[0])
-	if !errors.Is(err, driver.ErrInterrupted) || asked.Load() != 3 {
-		t.Errorf("polled %d times: %v", asked.Load(), err)
+	if !errors.Is(err, driver.ErrInterrupted) || polls.Load() != 3 {
+		t.Errorf("Launch polled %d times and returned %v; want 3 and ErrInterrupted", polls.Load(), err)
 	}
 	if cause := d.groups[0].Cause(); !errors.Is(cause, driver.ErrInterrupted) {
-		t.Errorf("the group has failed: %v", cause)
+		t.Errorf("Cause() = %v, want ErrInterrupted", cause)
 	}
 	check(t, s.Close())
 }

@@ -8,18 +8,18 @@ import (
 	"symmem/driver/drivertest"
 )
 
-// TestSleepingRankIsWoken makes rank 1 wait in a collective until it sleeps, before rank 0 makes
-// the call.
-func TestSleepingRankIsWoken(t *testing.T) {
+// TestLaunchWakesSleepingRank makes rank 1 wait in a collective until it sleeps. Only then does
+// rank 0 make the call.
+func TestLaunchWakesSleepingRank(t *testing.T) {
 	d := newDuo(t)
 	d.connect()
-	ringer := d.groups[0].(*communicator)
+	waker := d.groups[0].(*communicator)
 	for _, err := range d.both(func(rank int) error {
 		s, err := d.devices[rank].NewStream()
 		if err != nil {
 			return err
 		}
-		for rank == 0 && !ringer.Asleep(1) {
+		for rank == 0 && !waker.Asleep(1) {
 			runtime.Gosched()
 		}
 		p, err := driver.Prepare(d.groups[rank], driver.Call{Operation: driver.Barrier})
@@ -36,7 +36,7 @@ func TestSleepingRankIsWoken(t *testing.T) {
 	}) {
 		check(t, err)
 	}
-	if ringer.Asleep(1) {
+	if waker.Asleep(1) {
 		t.Error("rank 1 still counts as asleep")
 	}
 }
@@ -63,6 +63,6 @@ func TestCollectiveOnIdleStreamDoesNotAllocate(t *testing.T) {
 			t.Error(err)
 		}
 	}); n != 0 {
-		t.Errorf("a collective allocates %v times", n)
+		t.Errorf("a collective allocates %v times, want 0", n)
 	}
 }

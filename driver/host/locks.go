@@ -2,15 +2,15 @@ package host
 
 import "symmem/internal/ranked"
 
-// Classes of this package's locks, in the order in which a goroutine takes them, as in doc.go.
+// Classes of this package's locks, in the order of acquisition given in doc.go.
 type (
-	graphMu    struct{}
-	streamMu   struct{}
-	recvPipeMu struct{}
-	sendPipeMu struct{}
-	segmentMu  struct{}
-	eventMu    struct{}
-	leftMu     struct{}
+	graphMu     struct{}
+	streamMu    struct{}
+	recvPipeMu  struct{}
+	sendPipeMu  struct{}
+	segmentMu   struct{}
+	eventMu     struct{}
+	abandonedMu struct{}
 )
 
 // Rank returns the position of graph.mu.
@@ -31,5 +31,5 @@ func (segmentMu) Rank() ranked.Rank { return ranked.Host.At(5, "host.segment.mu"
 // Rank returns the position of event.mu.
 func (eventMu) Rank() ranked.Rank { return ranked.Host.At(6, "host.event.mu") }
 
-// Rank returns the position of leftWork.mu.
-func (leftMu) Rank() ranked.Rank { return ranked.Host.At(7, "host.leftWork.mu") }
+// Rank returns the position of abandonedWork.mu.
+func (abandonedMu) Rank() ranked.Rank { return ranked.Host.At(7, "host.abandonedWork.mu") }

@@ -10,7 +10,7 @@ import (
 // NewArena reserves an address range.
 func (d *Device) NewArena(bytes int64) (driver.Arena, error) {
 	if bytes <= 0 || bytes%granularity != 0 {
-		return nil, fmt.Errorf("reserving an arena of %d bytes: not a multiple of %d",
+		return nil, fmt.Errorf("reserving an arena of %d bytes: the size must be a multiple of %d",
 			bytes, granularity)
 	}
 	space, err := sys.Reserve(bytes, granularity)
@@ -23,7 +23,7 @@ func (d *Device) NewArena(bytes int64) (driver.Arena, error) {
 // NewStream makes a stream.
 func (d *Device) NewStream() (driver.Stream, error) { return &stream{device: d}, nil }
 
-// AdoptStream makes a stream. The handle is only a name, since the host has no foreign streams.
+// AdoptStream makes a new stream. It ignores the handle, since the host has no foreign streams.
 func (d *Device) AdoptStream(uintptr) (driver.AdoptedStream, error) {
 	return &stream{device: d}, nil
 }

@@ -10,11 +10,12 @@ import (
 	"symmem/internal/spin"
 )
 
-// messages matches the messages of a communicator with receives.
+// messages transfers a communicator's messages and matches Sends with Recvs.
 //
-// Frames for a receive that does not run yet are stored on the heap. If the receiver does not take
-// the frames of a Send, the rest of the message is copied to the heap and a goroutine of the group
-// sends it. So no stream waits for a receive that is queued behind other work.
+// A rank stores frames on the heap if they arrive before the Recv for them runs. If the receiver
+// does not read the frames of a Send, the sender copies the rest of the message to the heap, and a
+// goroutine of the group sends it. Hence no stream waits for a Recv that is queued behind other
+// work.
 type messages struct {
 	sendPipes []sendPipe // by group rank
 	recvPipes []recvPipe // by group rank
@@ -22,10 +23,10 @@ type messages struct {
 	closing atomic.Bool // the group is closing
 
 	matcher message.Matcher[*receive] // guarded by Counts.Mu
-	open    map[*receive]struct{}     // receives that have not ended; guarded by Counts.Mu
+	open    map[*receive]struct{}     // Recvs that have not ended; guarded by Counts.Mu
 }
 
-// init makes the ends of the pipes.
+// init creates this rank's ends of the pipes.
 func (m *messages) init(c *communicator, ranks int) {
 	m.sendPipes, m.recvPipes = make([]sendPipe, ranks), make([]recvPipe, ranks)
 	m.open = map[*receive]struct{}{}
@@ -40,11 +41,11 @@ type messageCall struct {
 	plan *plan
 	// after is the number of earlier collectives of this rank.
 	after uint64
-	// check reports whether calls were compared at the time of the call.
+	// check reports whether the group compared calls when this call was made.
 	check bool
 }
 
-// transfer returns a numbered message for the plan.
+// transfer numbers the plan's message and returns its end on this rank.
 func (p *plan) transfer() (transfer, error) {
 	c := p.c
 	c.Mu.Lock()
@@ -55,8 +56,8 @@ func (p *plan) transfer() (transfer, error) {
 	c.launched[p.Path]++
 	l := messageCall{c: c, plan: p, after: c.Tickets(), check: c.check.Load()}
 	if p.Operation == driver.Send {
-		// This precedes the publication of the next collective, which then tells the receiver that there
-		// are no more earlier messages.
+		// The count is published before the next collective. A receiver that sees the collective
+		// therefore knows how many messages precede it.
 		box := c.pipe(c.cfg.Rank, p.Root)
 		spin.StoreRelease64(&box.posted, box.posted+1)
 	}
@@ -70,7 +71,8 @@ func (p *plan) transfer() (transfer, error) {
 // transfer implements one end of a message.
 type transfer interface {
 	work
-	// tryNow transfers as much as possible without waiting, and reports whether the message is done.
+	// tryNow transfers as much as possible without waiting. It reports whether the message is
+	// complete.
 	tryNow() (done bool, err error)
 }
 
@@ -90,22 +92,22 @@ func (m *messages) newReceive(l messageCall) *receive {
 	l.c.Counts.Mu.Lock()
 	l.c.CountMessage(&p.Call, l.after, l.c.turns.completed.Load())
 	m.open[r] = struct{}{}
-	claimed(m.matcher.Post(r, p.Tag, p.Root, control.MessageSegment(&l.c.cfg, l.after)))
+	assign(m.matcher.Post(r, p.Tag, p.Root, control.MessageSegment(&l.c.cfg, l.after)))
 	l.c.Counts.Mu.Unlock()
 	return r
 }
 
-// claimed assigns matched messages to their receives. The caller holds Counts.Mu.
-func claimed(claims []message.Claim[*receive]) {
+// assign assigns matched messages to their receives. The caller holds Counts.Mu.
+func assign(claims []message.Claim[*receive]) {
 	for _, claim := range claims {
 		claim.Receive.source, claim.Receive.number = claim.Source, claim.Number
 		claim.Receive.claimed.Store(true)
 	}
 }
 
-// errUnmatched returns an error for messages without a receive, receives without a message, and
-// messages that a rank did not read before it left. It is called after this rank has left the
-// group, so that senders of later messages detect that themselves.
+// errUnmatched returns an error if messages had no Recv, if Recvs had no message, or if a peer left
+// before it read its messages. It is called after this rank has left the group: the senders of
+// messages that arrive even later see that this rank has left, and report the messages themselves.
 func (m *messages) errUnmatched(c *communicator) error {
 	for source := range m.recvPipes {
 		if err := m.recvPipes[source].drain(nil); err != nil {
@@ -123,22 +125,22 @@ func (m *messages) errUnmatched(c *communicator) error {
 		awaited = append(awaited, a)
 	}
 	c.Counts.Mu.Unlock()
-	var untaken []driver.MessageEnds
+	var unread []driver.MessageEnds
 	for peer := range m.sendPipes {
-		untaken = append(untaken, m.sendPipes[peer].unreceived(c, peer)...)
+		unread = append(unread, m.sendPipes[peer].unreceived(c, peer)...)
 	}
-	return control.Unmatched(&c.cfg, unclaimed, awaited, untaken)
+	return control.Unmatched(&c.cfg, unclaimed, awaited, unread)
 }
 
-// flush waits until all messages on the heap are sent. The sending goroutine waits for at most the
-// timeout from now on, or twice the timeout if it already waits. If the group fails meanwhile,
-// flush returns the fault, and some data was not delivered.
+// flush waits until all messages on the heap have been sent. The goroutine that sends them waits
+// for at most one more timeout, or two if it is already waiting. If the group fails in that time,
+// some data has not been delivered, and flush returns the fault.
 func (m *messages) flush(c *communicator) error {
 	m.closing.Store(true)
 	before, waited := c.Cause(), false
 	for i := range m.sendPipes {
 		for {
-			idle := m.sendPipes[i].pushing()
+			idle := m.sendPipes[i].backlogDone()
 			if idle == nil {
 				break
 			}
@@ -152,8 +154,8 @@ func (m *messages) flush(c *communicator) error {
 	return nil
 }
 
-// skip fails the group because work before the message failed: the peer would receive data that
-// was never computed.
+// skip fails the group, because work before the message has failed: the peer would receive data
+// that was never computed.
 func (l *messageCall) skip(cause error) {
 	if l.c.BeginUse() != nil {
 		return
@@ -164,16 +166,16 @@ func (l *messageCall) skip(cause error) {
 	})
 }
 
-// failing fails the group with an error, and returns the group's fault. It ignores nil.
-func (l *messageCall) failing(err error) error {
+// failIfErr fails the group with an error and returns the group's fault. It ignores nil.
+func (l *messageCall) failIfErr(err error) error {
 	if err == nil {
 		return nil
 	}
-	return l.c.failed(err)
+	return l.c.failWith(err)
 }
 
-// waiting returns the description of a wait for the message.
-func (l *messageCall) waiting(ready func() bool, from ...int) shm.MessageWait {
+// messageWait describes a wait for the message.
+func (l *messageCall) messageWait(ready func() bool, from ...int) shm.MessageWait {
 	return shm.MessageWait{
 		Operation: l.plan.Operation, Peer: l.plan.Root, Ready: ready, From: from, Doing: l.doing,
 	}

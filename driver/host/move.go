@@ -10,15 +10,15 @@ import (
 )
 
 // Staged collectives work on any memory. In each step every rank copies one chunk of its input to
-// its staging buffer for that step (or to its line, if it is small), posts, waits for the others,
-// and reads its share from their buffers. With two alternating buffers one barrier per step
-// suffices.
+// its staging buffer for that step, or to its line if the whole input fits into the line. The rank
+// then posts the step, waits for the other ranks, and reads its share from their buffers. Since two
+// buffers alternate, one barrier per step suffices.
 
 // mover moves and reduces the data of collectives. Only the collective that has the turn uses it.
 type mover struct {
 	group *shm.Group
 	cfg   *driver.GroupConfig
-	rank  int // of this process in the group
+	rank  int // group rank of this process
 
 	stages       []unsafe.Pointer // staging buffers by group rank
 	ownStage     unsafe.Pointer
@@ -43,13 +43,14 @@ func (m *mover) init(g *shm.Group, cfg *driver.GroupConfig) {
 	m.ownStage = m.stages[m.rank]
 }
 
-// stage returns a rank's staging buffer for a step. The address is computed, not selected from a
-// struct: Go would check the pointer for nil by a load from a line that a peer is about to write.
+// stage returns a rank's staging buffer for a step. It computes the address instead of selecting a
+// struct field: for a field, Go would check the pointer for nil with a load from a line that a peer
+// is about to write.
 func (m *mover) stage(rank int, step uint64) unsafe.Pointer {
 	return unsafe.Add(m.stages[rank], (step&1)*stageBytes)
 }
 
-// contributes reports whether this rank contributes data.
+// contributes reports whether this rank contributes data to the call.
 func (m *mover) contributes(call *plan) bool {
 	switch call.Operation {
 	case driver.Broadcast:
@@ -61,7 +62,7 @@ func (m *mover) contributes(call *plan) bool {
 	}
 }
 
-// contribute posts the step with the chunk that begins at element `from`.
+// contribute stages the chunk that begins at element from and posts the step.
 func (m *mover) contribute(call *plan, from int64) {
 	if !m.contributes(call) {
 		m.group.Post(call.Digest, nil, 0)
@@ -84,7 +85,7 @@ func (m *mover) contribute(call *plan, from int64) {
 
 // finishStaged completes a staged collective after the first step.
 func (m *mover) finishStaged(call *plan, ticket uint64) error {
-	m.take(call, 0)
+	m.compute(call, 0)
 	for from := call.chunk; from < call.Count; from += call.chunk {
 		m.contribute(call, from)
 		if err := m.arrive(&call.Call, ticket); err != nil {
@@ -93,7 +94,7 @@ func (m *mover) finishStaged(call *plan, ticket uint64) error {
 		if err := m.group.CompareStep(&call.Call, ticket); err != nil {
 			return err
 		}
-		m.take(call, from)
+		m.compute(call, from)
 	}
 	return nil
 }
@@ -110,9 +111,10 @@ func (m *mover) staged(call *plan, rank int) unsafe.Pointer {
 	}
 }
 
-// unpack copies the peers' payloads from their lines. Reductions read whole vectors, and would
-// read beyond a line into the next one, which may be in its owner's cache. This rank's own line is
-// not read: a load would wait for the store, which is still propagating to the peers.
+// unpack copies the peers' payloads from their lines. Reductions read whole vectors, so without the
+// copy they would read past a line into the next one, which may be in its owner's cache. unpack
+// does not read this rank's own line, since the load would wait until the preceding store has
+// propagated to the peers.
 func (m *mover) unpack() {
 	for r := range len(m.stages) {
 		if r != m.rank {
@@ -121,8 +123,8 @@ func (m *mover) unpack() {
 	}
 }
 
-// take computes this rank's part of the result from the chunks of all ranks.
-func (m *mover) take(call *plan, from int64) {
+// compute computes this rank's part of the result from the chunks of all ranks.
+func (m *mover) compute(call *plan, from int64) {
 	size := call.size
 	count := min(call.chunk, call.Count-from)
 	bytes := int(count * size)
@@ -132,13 +134,13 @@ func (m *mover) take(call *plan, from int64) {
 	}
 	switch call.Operation {
 	case driver.AllReduce:
-		m.takeReduced(call, recv, 0, count)
+		m.reduceStaged(call, recv, 0, count)
 	case driver.Reduce:
 		if call.Root == m.rank {
-			m.takeReduced(call, recv, 0, count)
+			m.reduceStaged(call, recv, 0, count)
 		}
 	case driver.ReduceScatter:
-		m.takeReduced(call, recv, int64(m.rank)*int64(bytes), count)
+		m.reduceStaged(call, recv, int64(m.rank)*int64(bytes), count)
 	case driver.Broadcast:
 		reduce.Copy(recv, m.staged(call, call.Root), bytes, reduce.Hint{})
 	case driver.AllGather, driver.AllToAll:
@@ -154,10 +156,8 @@ func (m *mover) take(call *plan, from int64) {
 	}
 }
 
-// takeReduced reduces the chunks of all ranks at an offset.
-func (m *mover) takeReduced(
-	call *plan, recv unsafe.Pointer, offset, count int64,
-) {
+// reduceStaged reduces count elements at an offset in the staged chunks of all ranks.
+func (m *mover) reduceStaged(call *plan, recv unsafe.Pointer, offset, count int64) {
 	if count == 0 {
 		return
 	}
@@ -169,8 +169,8 @@ func (m *mover) takeReduced(
 }
 
 // Collectives over windows read and write the buffers of peers directly, between two barriers.
-// After the first the inputs of all ranks are ready; after the second no rank accesses another's
-// memory.
+// After the first barrier the inputs of all ranks are ready; after the second one no rank still
+// accesses another rank's memory.
 
 // move moves the data between the barriers.
 func (m *mover) move(call *plan) {
@@ -208,8 +208,8 @@ func (m *mover) move(call *plan) {
 	}
 }
 
-// gatheredAt returns the offset of a peer's part of an AllGather from this rank's send buffer. In
-// place, each rank's part is at its final position in the receive buffer.
+// gatheredAt returns the offset of a peer's part of an AllGather relative to this rank's send
+// buffer. If the call is in place, each rank's part is at its final position in the receive buffer.
 func (m *mover) gatheredAt(call *plan, r int) int64 {
 	part := call.Count * call.size
 	if call.Send != call.Recv+uintptr(int64(m.rank)*part) {
@@ -227,9 +227,9 @@ func (m *mover) pull(call *plan, r int, from, to, bytes, total int64) {
 	}
 }
 
-// reduceSlice reduces this rank's slice of the buffer from all windows and stores it into the
-// receive buffers of all ranks, or of the root only. It works in place, because no other rank
-// accesses this slice.
+// reduceSlice reduces this rank's slice of the buffer from all windows and stores the result into
+// the receive buffers of all ranks, or only into the root's. The call may be in place, because no
+// other rank accesses this slice.
 func (m *mover) reduceSlice(call *plan, receivers int) {
 	from, count := m.slice(call)
 	if count == 0 {
@@ -258,7 +258,7 @@ func (m *mover) reduceAll(call *plan) {
 	m.reduce(call, len(m.stages), 1, call.Count, 0)
 }
 
-// sliceBytes is the granularity of slices: two cache lines, so that no two ranks write to one
+// sliceBytes is the granularity of slices: two cache lines, so that no two ranks write to the same
 // line.
 const sliceBytes = 128
 
@@ -314,8 +314,7 @@ func (m *mover) reduce(call *plan, sources, destinations int, count, total int64
 	reduce.Reduce(call.ReduceOp.Combine(), call.DataType, dsts, srcs, int(count), hint)
 }
 
-// reduceTree reduces by the formula of a tree. For integers it gives the same result as other
-// orders.
+// reduceTree reduces in the order of a tree. For integers the order does not change the result.
 func (m *mover) reduceTree(call *plan, dsts, srcs []unsafe.Pointer, count int) {
 	tree := reduce.Tree{
 		Op: call.ReduceOp.Combine(), Average: call.ReduceOp.Divides(), T: call.DataType,

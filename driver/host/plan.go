@@ -6,23 +6,25 @@ import (
 	"symmem/driver"
 )
 
-// plan holds a call, as an Offer and then as a prepared Plan.
+// plan holds a call. It implements Offer, and once the call is prepared, Plan.
 type plan struct {
 	driver.Call
 	c *communicator
 	// send and recv are the windows of the buffers on the window path.
 	send, recv *window
-	// size is the size of an element, parts the number of parts of Count elements that this rank
-	// contributes, and bytes their total size.
+	// size is the size of an element in bytes. This rank contributes the given number of parts of
+	// Count elements each, with bytes as their total size.
 	size, parts, bytes int64
 	// chunk is the number of elements of each part that are staged in one step.
 	chunk int64
-	// windowed reports whether the call accesses peers' windows and is not staged, oneShot whether it
-	// is an all-reduce in which every rank reduces the whole buffer.
-	windowed, oneShot bool
+	// windowed reports whether the call accesses peers' windows instead of staging buffers.
+	windowed bool
+	// oneShot reports whether every rank reduces the whole buffer of an all-reduce.
+	oneShot bool
 	// yields reports whether the first barrier yields at once instead of polling.
 	yields bool
-	pair   bool // a message
+	// pair reports whether the call is a Send or Recv.
+	pair bool
 }
 
 // errNoKernels explains the missing direct path.
@@ -71,7 +73,7 @@ func (p *plan) overwrites() bool {
 	return p.Operation == driver.AllToAll && p.Send == p.Recv
 }
 
-// findWindows resolves the windows of the call.
+// findWindows finds the windows of the call's buffers.
 func (p *plan) findWindows() error {
 	var err error
 	if p.send, err = p.own(p.SendWindow); err != nil {
@@ -87,12 +89,13 @@ func (p *plan) findWindows() error {
 func (p *plan) own(w driver.Window) (*window, error) {
 	own, ok := w.(*window)
 	if !ok || own.registry != &p.c.registry {
-		return nil, fmt.Errorf("not in a window of group %s: %w", p.c.cfg.Name(), driver.ErrOutOfRange)
+		return nil, fmt.Errorf("it is not in a window of group %s: %w", p.c.cfg.Name(),
+			driver.ErrOutOfRange)
 	}
 	return own, nil
 }
 
-// resolveSplits resolves the window from which the other ranks read the send buffer.
+// resolveSplits finds the window from which the other ranks read the send buffer, if any.
 func (p *plan) resolveSplits() error {
 	p.bytes, _ = p.Spans(p.c.Size())
 	if p.SendWindow == nil || p.bytes <= p.c.tuning.eager || p.Send == p.Recv {

@@ -21,7 +21,7 @@ import (
 // processTimeout bounds operations that should be short.
 const processTimeout = 60 * time.Second
 
-// processes starts ranks as processes.
+// processes runs one process per rank.
 type processes struct {
 	t         *testing.T
 	processes []*process
@@ -63,7 +63,7 @@ func startProcesses(t *testing.T, size int, program string, timeout time.Duratio
 	return f
 }
 
-// start starts this test program as a rank. The end of the test kills it.
+// start starts this test binary as a rank. The rank is killed when the test ends.
 func start(t *testing.T, rank int, environment []string) *process {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), processTimeout)
@@ -94,7 +94,7 @@ func start(t *testing.T, rank int, environment []string) *process {
 	return p
 }
 
-// await reads outputs until one with a given event.
+// await reads outputs until one has the given event, and returns it.
 func (p *process) await(event string) output {
 	p.t.Helper()
 	for p.lines.Scan() {
@@ -120,10 +120,10 @@ func (p *process) signal(s syscall.Signal) {
 	}
 }
 
-// wantNamed reads the outcomes of all ranks except the victim. At least one must have an error of
-// the given kind that names the victim; others may have received the fault from it. All must have
-// exchanged on the fault lane without the victim.
-func (f *processes) wantNamed(kind string, victim int) {
+// checkVictimNamed reads the outcomes of all ranks except the victim. At least one rank must have
+// an error of the given kind that names the victim; the others may have received the fault from
+// that rank. All must have exchanged on the fault lane without the victim.
+func (f *processes) checkVictimNamed(kind string, victim int) {
 	f.t.Helper()
 	named := 0
 	present := make([]bool, len(f.processes))
@@ -139,20 +139,20 @@ func (f *processes) wantNamed(kind string, victim int) {
 		case n.Kind == kind && slices.Equal(n.Ranks, []int{victim}):
 			named++
 		case n.Kind != "fault":
-			f.t.Errorf("rank %d ended with %s of %v (%s), want %s of rank %d",
+			f.t.Errorf("rank %d ended with error kind %q naming ranks %v (%s); want %q naming rank %d",
 				p.rank, n.Kind, n.Ranks, n.Text, kind, victim)
 		}
 		if !slices.Equal(n.Present, present) {
-			f.t.Errorf("rank %d exchanged with %v on the fault lane, want %v", p.rank, n.Present, present)
+			f.t.Errorf("rank %d: presence on the fault lane = %v, want %v", p.rank, n.Present, present)
 		}
 	}
 	if named == 0 {
-		f.t.Errorf("no rank names rank %d", victim)
+		f.t.Errorf("no rank returned a %q error naming rank %d", kind, victim)
 	}
 }
 
-// wantNothingLeft waits for the end of all processes and checks for leaked resources.
-func (f *processes) wantNothingLeft() {
+// checkNoLeaks waits until all processes have ended and checks for leaked resources.
+func (f *processes) checkNoLeaks() {
 	f.t.Helper()
 	for _, p := range f.processes {
 		_ = p.command.Wait()
@@ -166,33 +166,33 @@ func (f *processes) wantNothingLeft() {
 	}
 	for _, p := range f.processes {
 		if strings.Contains(string(sockets), p.address) {
-			f.t.Errorf("the socket %[2]s of rank %[1]d is left", p.rank, p.address)
+			f.t.Errorf("rank %d left its socket %s", p.rank, p.address)
 		}
 	}
 	names, err := filepath.Glob("/dev/shm/*symmem*")
 	if err != nil || len(names) > 0 {
-		f.t.Errorf("shared memory is left: %v, %v", names, err)
+		f.t.Errorf("shared memory is left: got %v, error %v; want none", names, err)
 	}
 }
 
-func TestOtherRanksNameKilledRank(t *testing.T) {
+func TestErrorNamesKilledRank(t *testing.T) {
 	for program := range programs {
 		t.Run("inside "+program, func(t *testing.T) {
 			f := startProcesses(t, 3, program, processTimeout)
 			f.processes[1].signal(syscall.SIGKILL)
-			f.wantNamed("lost", 1)
-			f.wantNothingLeft()
+			f.checkVictimNamed("lost", 1)
+			f.checkNoLeaks()
 		})
 	}
 }
 
-func TestStoppedRankIsNamedAndGetsErrorLater(t *testing.T) {
+func TestErrorNamesStoppedRank(t *testing.T) {
 	f := startProcesses(t, 3, "collectives", 1500*time.Millisecond)
 	f.processes[2].signal(syscall.SIGSTOP)
-	f.wantNamed("late", 2)
+	f.checkVictimNamed("late", 2)
 	f.processes[2].signal(syscall.SIGCONT)
 	if n := f.processes[2].await("outcome"); n.Kind == "close" || n.Kind == "start" {
-		t.Errorf("the late rank ended with %s (%s)", n.Kind, n.Text)
+		t.Errorf("the stopped rank ended with error kind %q (%s), want a fault", n.Kind, n.Text)
 	}
-	f.wantNothingLeft()
+	f.checkNoLeaks()
 }

@@ -24,15 +24,15 @@ const (
 
 // output holds a line that a rank writes for its test.
 type output struct {
-	// Event is "open" with the address of the hand-off socket, "running" once all ranks have taken
-	// part in the program for a while, and "outcome" at the end.
+	// Event is "open" with the hand-off socket's address, "running" once all ranks have run some
+	// rounds of the program, or "outcome" at the end.
 	Event   string
 	Address string
-	// Kind is how the program ended; Ranks are those that the error names.
+	// Kind names the kind of error that ended the program; Ranks lists the ranks in the error.
 	Kind  string
 	Ranks []int
 	Text  string
-	// Present lists which ranks came to the fault lane afterwards.
+	// Present reports, by rank, who took part in the exchange on the fault lane afterwards.
 	Present []bool
 }
 
@@ -54,7 +54,7 @@ type rankProcess struct {
 	window     driver.Window
 }
 
-// programs lists the rounds of programs. Ranks repeat them until a fault.
+// programs maps each program's name to one round of it. Ranks repeat the round until a fault.
 var programs = map[string]func(a *rankProcess, round int) error{
 	"collectives":   (*rankProcess).collective,
 	"registrations": (*rankProcess).registration,
@@ -67,7 +67,7 @@ const roundsToRun = 20
 
 // runRank is the main function of a rank.
 func runRank() int {
-	// The test holds the other end of standard input: when it is gone, so is this process.
+	// The test keeps the other end of standard input open, so this process exits with the test.
 	go func() {
 		_, _ = io.Copy(io.Discard, os.Stdin)
 		os.Exit(3)
@@ -140,7 +140,7 @@ func (a *rankProcess) join() (err error) {
 	return err
 }
 
-// collective alternates between the paths, and between sizes of one step and of many.
+// collective alternates between the paths, and between sizes that need one step and many steps.
 func (a *rankProcess) collective(round int) error {
 	return a.launch(driver.Call{
 		Operation: driver.AllReduce, DataType: driver.Float32, Path: driver.Path(round % 2),

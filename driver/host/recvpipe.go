@@ -15,27 +15,27 @@ import (
 	"symmem/internal/spin"
 )
 
-// recvPipe reads the pipe from a peer. A goroutine that waits for a message takes all frames that
-// have arrived, including those of messages for which others wait.
+// recvPipe reads the pipe from a peer. A goroutine that waits for a message reads all frames that
+// have arrived, including frames of messages for which other goroutines wait.
 type recvPipe struct {
 	c      *communicator
 	source int // the peer, a group rank
 
-	frame atomic.Uint64 // the number of the last frame that was taken
+	frame atomic.Uint64 // the number of the last frame read
 
 	mu       ranked.Mutex[recvPipeMu]
-	incoming map[address]*incoming // begun or awaited messages; guarded by mu
-	begun    uint64                // counts messages whose first frame has arrived; guarded by mu
+	incoming map[messageKey]*inbound // messages that have begun or are awaited; guarded by mu
+	begun    uint64                  // counts messages whose first frame has arrived; guarded by mu
 }
 
-// address identifies a message of a peer.
-type address struct {
+// messageKey identifies a message of a peer.
+type messageKey struct {
 	tag    int
 	number uint64
 }
 
-// incoming holds an incomplete message: its first frame has arrived, a Recv runs for it, or both.
-type incoming struct {
+// inbound holds an incomplete message: its first frame has arrived, its Recv is running, or both.
+type inbound struct {
 	begun  bool        // the first frame has arrived
 	header frameHeader // of the first frame
 	got    int64       // bytes
@@ -46,18 +46,18 @@ type incoming struct {
 // receive runs a Recv.
 type receive struct {
 	messageCall
-	// claimed is set after source and number.
+	// claimed is set after source and number have been set.
 	claimed atomic.Bool
 	source  int
 	number  uint64
-	// attached reports whether data goes to the Recv's buffer. Only the thread of the Recv uses it.
+	// attached reports whether data is written to the Recv's buffer. Only the Recv's thread uses it.
 	attached bool
-	// ended is set when the message is complete, or after err.
+	// ended is set when the message is complete, or after err has been set.
 	ended atomic.Bool
 	err   error
 }
 
-// tryNow receives the frames that have arrived.
+// tryNow implements transfer: it receives the frames that have arrived.
 func (r *receive) tryNow() (done bool, err error) {
 	if err := r.c.BeginUse(); err != nil {
 		return false, err
@@ -67,8 +67,8 @@ func (r *receive) tryNow() (done bool, err error) {
 		return false, r.c.Cause()
 	}
 	for range 2 {
-		if done, err := r.takeArrived(); done || err != nil {
-			return done, r.failing(err)
+		if done, err := r.readArrived(); done || err != nil {
+			return done, r.failIfErr(err)
 		}
 		if !r.claimed.Load() {
 			break
@@ -89,7 +89,7 @@ func (r *receive) run() error {
 	}
 	defer r.c.EndUse()
 	for {
-		done, err := r.takeArrived()
+		done, err := r.readArrived()
 		if err == nil && !done {
 			if err = r.c.AwaitMessage(r.nextFrame()); err == nil {
 				continue
@@ -100,13 +100,13 @@ func (r *receive) run() error {
 			}
 		}
 		if done || err != nil {
-			return r.failing(err)
+			return r.failIfErr(err)
 		}
 	}
 }
 
-// takeArrived takes frames that have arrived until the message is complete.
-func (r *receive) takeArrived() (done bool, err error) {
+// readArrived reads frames that have arrived, until the message is complete.
+func (r *receive) readArrived() (done bool, err error) {
 	if !r.claimed.Load() {
 		for i := range r.c.messages.recvPipes {
 			if err := r.c.messages.recvPipes[i].drain(r); err != nil {
@@ -142,14 +142,14 @@ func (r *receive) end() (done bool, err error) {
 	return true, r.err
 }
 
-// attach makes the Recv's buffer the destination of the message, and copies the data on the heap
-// to it.
+// attach makes the Recv's buffer the destination of the message. It copies data that has already
+// arrived from the heap to the buffer.
 func (r *receive) attach() {
 	in := &r.c.messages.recvPipes[r.source]
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	r.attached = true
-	at := address{r.plan.Tag, r.number}
+	at := messageKey{r.plan.Tag, r.number}
 	p := in.findIncoming(at)
 	p.to = r
 	if !p.begun {
@@ -163,7 +163,7 @@ func (r *receive) attach() {
 	in.finish(at, p)
 }
 
-// detach ensures that no goroutine writes to the Recv's buffer after it returns.
+// detach ensures that no goroutine writes to the Recv's buffer after detach has returned.
 func (r *receive) detach() {
 	if !r.attached {
 		return
@@ -171,12 +171,12 @@ func (r *receive) detach() {
 	in := &r.c.messages.recvPipes[r.source]
 	in.mu.Lock()
 	defer in.mu.Unlock()
-	delete(in.incoming, address{r.plan.Tag, r.number})
+	delete(in.incoming, messageKey{r.plan.Tag, r.number})
 }
 
-// fits compares the two ends of a message after its first frame has arrived. It reports whether
-// they match.
-func (r *receive) fits(p *incoming) bool {
+// fits reports whether the Recv matches the message, whose first frame has arrived. Otherwise it
+// sets r.err.
+func (r *receive) fits(p *inbound) bool {
 	h := &p.header
 	sent := control.End{
 		Digest: h.digest, After: h.after, Bytes: h.total, Type: driver.DataType(h.dataType),
@@ -188,14 +188,14 @@ func (r *receive) fits(p *incoming) bool {
 	return r.err == nil
 }
 
-// nextFrame returns the description of the wait for the next frame. A Recv from any rank does not
-// wait for ranks that have left.
+// nextFrame describes the wait for the next frame. A Recv from any rank does not wait for ranks
+// that have left the group.
 func (r *receive) nextFrame() shm.MessageWait {
 	c := r.c
 	var w shm.MessageWait
 	if r.claimed.Load() {
 		in := &c.messages.recvPipes[r.source]
-		w = r.waiting(func() bool { return r.ended.Load() || in.arrived() }, r.source)
+		w = r.messageWait(func() bool { return r.ended.Load() || in.arrived() }, r.source)
 	} else {
 		w = r.anyFrame()
 	}
@@ -203,7 +203,7 @@ func (r *receive) nextFrame() shm.MessageWait {
 	return w
 }
 
-// anyFrame returns the description of the wait of a Recv without a matched message.
+// anyFrame describes the wait of a Recv that has no matching message yet.
 func (r *receive) anyFrame() shm.MessageWait {
 	c := r.c
 	present := c.Present()
@@ -211,7 +211,7 @@ func (r *receive) anyFrame() shm.MessageWait {
 	if len(from) == 0 {
 		from = c.Others()
 	}
-	return r.waiting(func() bool {
+	return r.messageWait(func() bool {
 		if r.claimed.Load() || len(c.Present()) != len(present) {
 			return true
 		}
@@ -239,7 +239,7 @@ func (in *recvPipe) arrived() bool {
 	return spin.LoadAcquire64(&in.at(next).posted) == next
 }
 
-// drain takes the frames that have arrived, until a Recv has its message.
+// drain reads the frames that have arrived, until the given Recv has its message.
 func (in *recvPipe) drain(until *receive) error {
 	if !in.arrived() {
 		return nil
@@ -249,19 +249,19 @@ func (in *recvPipe) drain(until *receive) error {
 	box := in.box()
 	for in.arrived() && (until == nil || !until.ended.Load()) {
 		next := in.frame.Load() + 1
-		if err := in.take(&box.frames[next%pairFrames]); err != nil {
+		if err := in.readFrame(&box.frames[next%pairFrames]); err != nil {
 			return err
 		}
 		in.frame.Store(next)
-		spin.StoreRelease64(&box.taken, next)
+		spin.StoreRelease64(&box.read, next)
 		in.c.Wake(in.source)
 	}
 	return nil
 }
 
-// take copies the data of one frame to its Recv or to the heap. It reads the peer's words once,
-// and checks them before it uses them. The caller holds in.mu.
-func (in *recvPipe) take(f *frame) error {
+// readFrame copies the data of one frame to its Recv or to the heap. It reads each of the peer's
+// words once and checks it before use. The caller holds in.mu.
+func (in *recvPipe) readFrame(f *frame) error {
 	h := frameHeader{
 		tag: spin.LoadAcquire64(&f.header.tag), number: spin.LoadAcquire64(&f.header.number),
 		total: spin.LoadAcquire64(&f.header.total), offset: spin.LoadAcquire64(&f.header.offset),
@@ -271,7 +271,7 @@ func (in *recvPipe) take(f *frame) error {
 	if h.tag > driver.MaxTag || h.number == 0 || h.total > 1<<62 || h.offset > h.total {
 		return in.errInvalidFrame(&h)
 	}
-	at := address{int(h.tag), h.number}
+	at := messageKey{int(h.tag), h.number}
 	p := in.findIncoming(at)
 	if h.offset != uint64(p.got) ||
 		p.begun && (h.total != p.header.total || h.offset == h.total) {
@@ -295,8 +295,9 @@ func (in *recvPipe) take(f *frame) error {
 	return nil
 }
 
-// matchArrival compares a message with its Recv after the first frame, or adds it to the matcher.
-func (in *recvPipe) matchArrival(at address, p *incoming) {
+// matchArrival compares a message, whose first frame has arrived, with its Recv. Without a Recv it
+// adds the message to the matcher.
+func (in *recvPipe) matchArrival(at messageKey, p *inbound) {
 	if p.to != nil {
 		p.to.fits(p)
 		return
@@ -307,29 +308,28 @@ func (in *recvPipe) matchArrival(at address, p *incoming) {
 		Source: in.source, Tag: at.tag, Number: at.number,
 		Segment: control.MessageSegment(&c.cfg, p.header.after),
 	})
-	claimed(claims)
+	assign(claims)
 	c.Counts.Mu.Unlock()
 	if len(claims) > 0 {
 		c.Wake(c.cfg.Rank)
 	}
 }
 
-// findIncoming returns the state of a message, which it creates if necessary. The caller holds
-// in.mu.
-func (in *recvPipe) findIncoming(at address) *incoming {
+// findIncoming returns the state of a message, creating it if necessary. The caller holds in.mu.
+func (in *recvPipe) findIncoming(at messageKey) *inbound {
 	p := in.incoming[at]
 	if p == nil {
 		if in.incoming == nil {
-			in.incoming = map[address]*incoming{}
+			in.incoming = map[messageKey]*inbound{}
 		}
-		p = &incoming{}
+		p = &inbound{}
 		in.incoming[at] = p
 	}
 	return p
 }
 
 // finish ends the Recv of a message that is complete or does not match. The caller holds in.mu.
-func (in *recvPipe) finish(at address, p *incoming) {
+func (in *recvPipe) finish(at messageKey, p *inbound) {
 	if p.to == nil || p.to.err == nil && p.got < int64(p.header.total) {
 		return
 	}
@@ -342,14 +342,14 @@ func (in *recvPipe) finish(at address, p *incoming) {
 
 // errInvalidFrame returns the error for a corrupt frame.
 func (in *recvPipe) errInvalidFrame(h *frameHeader) error {
-	return fmt.Errorf("rank %d of the world sent an invalid frame: bytes from %d on of %d of message "+
-		"%d with tag %d in group %s", in.c.cfg.Ranks[in.source], h.offset, h.total,
-		h.number, h.tag, in.c.cfg.Name())
+	return fmt.Errorf("rank %d of the world sent an invalid frame in group %s: offset %d in message "+
+		"%d with tag %d and %d bytes", in.c.cfg.Ranks[in.source], in.c.cfg.Name(), h.offset, h.number,
+		h.tag, h.total)
 }
 
-// cannotArrive returns an error in strict groups if no possible sender of a Recv's message can
-// still send it. Otherwise the Recv could block this rank before the collective that compares the
-// balances of all ranks.
+// cannotArrive returns an error in a strict group if no rank can still send the Recv's message.
+// Without the error the Recv would keep this rank from reaching the collective that compares the
+// message balances of all ranks.
 func (r *receive) cannotArrive() error {
 	c := r.c
 	if !c.cfg.Strict {
@@ -365,9 +365,10 @@ func (r *receive) cannotArrive() error {
 	return nil
 }
 
-// mayArrive reports whether a rank may still send the message: it has not called the collective
-// after the Recv, or the first frames of its earlier messages have not all arrived. The words are
-// read in the order in which that rank last writes them.
+// mayArrive reports whether a message from the source may still match the Recv: the source has not
+// called the collective that follows the Recv, or the first frames of its earlier messages have not
+// all arrived. The source publishes its count of messages before that collective, so the ticket is
+// read first.
 func (r *receive) mayArrive(source int) bool {
 	c := r.c
 	if c.TicketsOf(source) <= r.after {
@@ -383,6 +384,6 @@ func (r *receive) mayArrive(source int) bool {
 	if !r.claimed.Load() {
 		return false
 	}
-	p := in.incoming[address{r.plan.Tag, r.number}]
+	p := in.incoming[messageKey{r.plan.Tag, r.number}]
 	return r.source != source || p != nil && p.begun
 }

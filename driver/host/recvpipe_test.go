@@ -9,45 +9,45 @@ import (
 	"symmem/internal/spin"
 )
 
-// TestInvalidFrameFailsGroup writes invalid frames to a pipe. The group must fail, and no data may
-// reach the buffer of the Recv.
+// TestInvalidFrameFailsGroup writes invalid frames to a pipe. The Recv must fail without changing
+// its buffer.
 func TestInvalidFrameFailsGroup(t *testing.T) {
 	good := frameHeader{tag: 3, number: 1, total: 8}
-	for what, spoil := range map[string]func(h *frameHeader){
-		"a tag that is none":           func(h *frameHeader) { h.tag = 1 << 40 },
-		"a number that is none":        func(h *frameHeader) { h.number = 0 },
-		"a size that is absurd":        func(h *frameHeader) { h.total = 1 << 63 },
-		"an offset behind the message": func(h *frameHeader) { h.offset = 9 },
-		"a part before the first":      func(h *frameHeader) { h.offset = 4 },
+	for name, corrupt := range map[string]func(h *frameHeader){
+		"invalid tag":               func(h *frameHeader) { h.tag = 1 << 40 },
+		"invalid number":            func(h *frameHeader) { h.number = 0 },
+		"invalid size":              func(h *frameHeader) { h.total = 1 << 63 },
+		"offset beyond the message": func(h *frameHeader) { h.offset = 9 },
+		"missing first part":        func(h *frameHeader) { h.offset = 4 },
 	} {
-		t.Run(what, func(t *testing.T) {
+		t.Run(name, func(t *testing.T) {
 			d := newDuo(t)
 			d.connect()
 			sender := d.groups[0].(*communicator)
 			f := &sender.pipe(0, 1).frames[1]
 			f.header = good
-			spoil(&f.header)
+			corrupt(&f.header)
 			spin.StoreRelease64(&f.posted, 1)
 			got := make([]byte, 16)
 			err := d.receive(1, driver.Call{Tag: 3, Count: 8}, got)
 			if err == nil || !strings.Contains(err.Error(), "sent an invalid frame") {
-				t.Errorf("got %v", err)
+				t.Errorf("got %v, want an error about an invalid frame", err)
 			}
 			if string(got) != strings.Repeat("\x00", 16) {
-				t.Errorf("the buffer contains %v", got)
+				t.Errorf("the buffer contains %v, want zeros", got)
 			}
 		})
 	}
 }
 
-// receive receives bytes from the other rank, and waits for them.
+// receive receives bytes from the other rank and waits until they have arrived.
 func (d *duo) receive(rank int, call driver.Call, into []byte) error {
 	call.Operation, call.DataType, call.Root = driver.Recv, driver.Uint8, 1-rank
 	call.Recv, call.Keep = uintptr(unsafe.Pointer(&into[0])), into
 	return d.message(rank, call)
 }
 
-// send sends bytes to the other rank, and waits until its stream has done so.
+// send sends bytes to the other rank and waits until the sender's stream is idle.
 func (d *duo) send(rank int, call driver.Call, from []byte) error {
 	call.Operation, call.DataType, call.Root = driver.Send, driver.Uint8, 1-rank
 	call.Send, call.Keep = uintptr(unsafe.Pointer(&from[0])), from

@@ -7,11 +7,12 @@ import (
 	"symmem/internal/reduce"
 )
 
-// The data of a group follows its control region: staging buffers for each rank, which only that
-// rank writes, and a pipe for each pair of ranks. Untouched memory is not allocated.
+// The data of a group follows its control region. It consists of staging buffers for each rank,
+// which only that rank writes, and a pipe for each pair of ranks. The system allocates pages only
+// when they are first touched.
 const (
-	// lineStride is the distance of lines that different ranks write. Processors fetch lines in
-	// pairs.
+	// lineStride separates lines that different ranks write. It spans two cache lines, since
+	// processors fetch lines in pairs.
 	lineStride = 128
 	// maxRanks is the maximum size of a group.
 	maxRanks = shm.MaxRanks
@@ -20,23 +21,23 @@ const (
 	stageBytes = 512 << 10
 )
 
-// One reduction reads the buffers of all ranks of a group.
+// A single reduction must be able to read the buffers of all ranks of a group.
 var _ [reduce.MaxSources - maxRanks]struct{}
 
-// pair holds the pipe from one rank to another. The receiver only writes taken.
+// pair holds the pipe from one rank to another. The receiver writes only the field read.
 type pair struct {
-	// posted counts the calls of Send. taken is the number of the last frame that the receiver has
-	// read.
+	// posted counts the calls of Send.
 	posted uint64
 	_      [lineStride - 8]byte
-	taken  uint64
+	// read is the number of the last frame that the receiver has read.
+	read   uint64
 	_      [lineStride - 8]byte
 	frames [pairFrames]frame
 }
 
 // frame holds a part of a message. Frame n of a pipe has the index n % pairFrames.
 type frame struct {
-	// posted is the number of the frame, starting at 1. It is written last.
+	// posted is the number of the frame, starting at 1. The sender writes it after the other fields.
 	posted uint64
 	header frameHeader
 	_      [lineStride/2 - 8 - frameHeaderBytes]byte
@@ -46,18 +47,20 @@ type frame struct {
 
 // frameHeader identifies the message and the position of a frame's data.
 type frameHeader struct {
-	// tag and number identify the message of the pair; total is its size in bytes.
+	// tag and number identify a message within the pair. total is the message's size in bytes.
 	tag, number, total uint64
 	// offset is the position of the frame's data in the message.
 	offset uint64
-	// digest identifies the arguments of the sender's call. after counts its earlier collectives.
+	// digest identifies the arguments of the sender's call. after counts the sender's earlier
+	// collectives.
 	digest, after uint64
 	// dataType is the type in the sender's call.
 	dataType uint64
 }
 
 const (
-	// pairFrames is the number of frames in a pipe, so that both ends can work at the same time.
+	// pairFrames is the number of frames in a pipe. With several frames both ends can work at the same
+	// time.
 	pairFrames = 4
 	// frameBytes is the payload of a frame. Several frames fit into the second-level cache.
 	frameBytes = 32 << 10

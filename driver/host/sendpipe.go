@@ -12,21 +12,21 @@ import (
 	"symmem/internal/sys"
 )
 
-// sendPipe writes the pipe to a peer. Sends of several streams may write frames in any order; the
-// receiver sorts them.
+// sendPipe writes the pipe to a peer. Sends on different streams may interleave their frames; the
+// receiver sorts the frames by message.
 type sendPipe struct {
 	mu      ranked.Mutex[sendPipeMu]
-	frame   uint64             // the number of the last posted frame; guarded by mu
-	inPipe  [pairFrames]posted // the messages of the frames; guarded by mu
-	taken   uint64             // the last frame that was taken at the time stalled; guarded by mu
-	stalled uint64             // the time since which the pipe is full; guarded by mu
-	backlog []*send            // Sends that push has to finish; guarded by mu
-	bytes   int64              // of backlog; guarded by mu
-	idle    chan struct{}      // closed when the backlog is empty, then nil; guarded by mu
+	frame   uint64                 // the number of the last posted frame; guarded by mu
+	inPipe  [pairFrames]frameOwner // the message of each frame in the pipe; guarded by mu
+	read    uint64                 // the last frame that had been read at stalled; guarded by mu
+	stalled uint64                 // the time at which the pipe was first found full; guarded by mu
+	backlog []*send                // Sends that push has to finish; guarded by mu
+	bytes   int64                  // size of the backlog; guarded by mu
+	idle    chan struct{}          // closed when the backlog is empty, then nil; guarded by mu
 }
 
-// posted identifies the message of a frame.
-type posted struct {
+// frameOwner identifies the message to which a frame belongs.
+type frameOwner struct {
 	tag    int
 	number uint64
 }
@@ -36,15 +36,15 @@ type send struct {
 	messageCall
 	out    *sendPipe
 	number uint64
-	// data points to the message from the offset base on. After deferRest it points to copied.
+	// data points to the byte of the message at offset base. After deferRest it points into copied.
 	data   unsafe.Pointer
 	base   int64
 	copied []byte
-	moved  int64
-	begun  bool // the first frame is posted
+	moved  int64 // bytes in posted frames
+	begun  bool  // the first frame has been posted
 }
 
-// finished reports whether all frames are posted.
+// finished reports whether all frames have been posted.
 func (s *send) finished() bool { return s.begun && s.moved == s.plan.bytes }
 
 // box returns the shared memory of the pipe. The caller has called BeginUse.
@@ -52,7 +52,7 @@ func (s *send) box() *pair {
 	return s.c.pipe(s.c.cfg.Rank, s.plan.Root)
 }
 
-// tryNow posts as many frames as there is room for.
+// tryNow implements transfer: it posts frames while there is room.
 func (s *send) tryNow() (done bool, err error) {
 	if err := s.c.BeginUse(); err != nil {
 		return false, err
@@ -61,7 +61,7 @@ func (s *send) tryNow() (done bool, err error) {
 	return s.advance(s.box()), nil
 }
 
-// advance posts frames as long as there is room. It reports whether all frames are posted.
+// advance posts frames while there is room. It reports whether all frames have been posted.
 func (s *send) advance(box *pair) bool {
 	for !s.finished() {
 		if !s.step(box) {
@@ -76,7 +76,7 @@ func (s *send) step(box *pair) bool {
 	o := s.out
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if o.frame-spin.LoadAcquire64(&box.taken) >= pairFrames {
+	if o.frame-spin.LoadAcquire64(&box.read) >= pairFrames {
 		return false
 	}
 	o.frame++
@@ -89,7 +89,7 @@ func (s *send) step(box *pair) bool {
 		offset: uint64(s.moved), digest: s.plan.Digest, after: s.after,
 		dataType: uint64(s.plan.DataType),
 	}
-	o.inPipe[o.frame%pairFrames] = posted{s.plan.Tag, s.number}
+	o.inPipe[o.frame%pairFrames] = frameOwner{s.plan.Tag, s.number}
 	spin.StoreRelease64(&f.posted, o.frame)
 	s.c.Wake(s.plan.Root)
 	s.moved += bytes
@@ -101,10 +101,10 @@ func (s *send) step(box *pair) bool {
 func (s *send) room(box *pair) bool {
 	s.out.mu.Lock()
 	defer s.out.mu.Unlock()
-	return s.out.frame-spin.LoadAcquire64(&box.taken) < pairFrames
+	return s.out.frame-spin.LoadAcquire64(&box.read) < pairFrames
 }
 
-// run sends the message. If the receiver does not take it in time, push sends the rest.
+// run sends the message. If the receiver does not read it in time, run leaves the rest to push.
 func (s *send) run() error {
 	if err := s.c.BeginUse(); err != nil {
 		return err
@@ -115,12 +115,12 @@ func (s *send) run() error {
 	}
 	box := s.box()
 	for !s.advance(box) {
-		if !s.impatient(box, 0) && s.c.PollSoon(&box.taken, s.lastFrame()+1-pairFrames) {
+		if !s.impatient(box, 0) && s.c.PollSoon(&box.read, s.lastFrame()+1-pairFrames) {
 			continue
 		}
 		begin := sys.Monotonic()
 		if err := s.await(box, func() bool { return s.impatient(box, begin) }); err != nil {
-			return s.c.failed(err)
+			return s.c.failWith(err)
 		}
 		if !s.room(box) {
 			return s.deferRest()
@@ -129,14 +129,14 @@ func (s *send) run() error {
 	return nil
 }
 
-// impatient reports whether a Send that has waited since begin, or not at all if begin is 0,
-// leaves the rest of its message to push.
+// impatient reports whether a Send should stop waiting and leave the rest of its message to push.
+// begin is the time at which the Send began to wait, or 0 if it has not waited.
 func (s *send) impatient(box *pair, begin uint64) bool {
 	now, timeout := sys.Monotonic(), s.c.device.cfg.Timeout
 	if begin != 0 && now-begin > uint64(timeout/4) {
 		return true
 	}
-	return now >= s.out.patience(spin.LoadAcquire64(&box.taken), now, timeout)
+	return now >= s.out.patience(spin.LoadAcquire64(&box.read), now, timeout)
 }
 
 // lastFrame returns the number of the last posted frame.
@@ -146,37 +146,37 @@ func (s *send) lastFrame() uint64 {
 	return s.out.frame
 }
 
-// await waits for room, or until enough returns true.
+// await waits until there is room for a frame or enough returns true.
 func (s *send) await(box *pair, enough func() bool) error {
-	return s.c.AwaitMessage(s.waiting(func() bool { return s.room(box) || enough() }, s.plan.Root))
+	return s.c.AwaitMessage(s.messageWait(func() bool { return s.room(box) || enough() }, s.plan.Root))
 }
 
 const (
-	// sendWait is the time for which Sends wait for a receiver that takes no frames. It begins when
-	// the first Send finds the pipe full, and applies to all Sends until the receiver takes a frame.
-	// Two ranks that send each other many messages before they receive lose this time only once.
+	// sendWait limits how long Sends wait for a receiver that reads no frames. The time starts when
+	// the first Send finds the pipe full, and all Sends share it until the receiver reads a frame. So
+	// two ranks that send each other many messages before they receive lose this time only once.
 	sendWait = time.Millisecond
-	// longestSendWait bounds this time, as does a fraction of the timeout, since other ranks may wait
-	// for this rank's stream meanwhile.
+	// longestSendWait limits the wait for large backlogs. A fraction of the timeout limits it, too,
+	// since other ranks may be waiting for this rank's stream.
 	longestSendWait = time.Second
-	// backlogUnit is the size of the backlog at which this time doubles, in order to slow down a
-	// sender that is always ahead.
+	// backlogUnit is the number of bytes in the backlog that doubles the wait, which slows down a
+	// sender that is always ahead of its receiver.
 	backlogUnit = 64 << 20
 )
 
-// patience returns the deadline of a Send for a receiver that has taken the given number of
+// patience returns the time until which a Send waits, if the receiver has read the given number of
 // frames.
-func (o *sendPipe) patience(taken, now uint64, timeout time.Duration) uint64 {
+func (o *sendPipe) patience(read, now uint64, timeout time.Duration) uint64 {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if taken != o.taken || o.stalled == 0 {
-		o.taken, o.stalled = taken, now
+	if read != o.read || o.stalled == 0 {
+		o.read, o.stalled = read, now
 	}
 	wait := sendWait << min(o.bytes/backlogUnit, 20)
 	return o.stalled + uint64(min(wait, longestSendWait, timeout/16))
 }
 
-// deferRest copies the rest of the message, for push, so that the stream can continue.
+// deferRest copies the rest of the message and leaves it to push, so that the stream can continue.
 func (s *send) deferRest() error {
 	left := s.plan.bytes - s.moved
 	s.copied = make([]byte, max(1, left))
@@ -224,9 +224,9 @@ func (o *sendPipe) push() {
 	}
 }
 
-// finish posts the rest of the message. No stream waits for it, so a timeout does not fail the
-// group before it closes: the receiver may be late, as for messages that fit into the pipe. Other
-// errors of the wait fail the group.
+// finish posts the rest of the message. A timeout fails the group only while it closes: before that
+// no stream waits for the message, and the receiver may be late, just as for messages that fit into
+// the pipe. Any other error fails the group at once.
 func (s *send) finish() {
 	box := s.box()
 	for !s.advance(box) {
@@ -240,23 +240,23 @@ func (s *send) finish() {
 	}
 }
 
-// pushing returns a channel that is closed when the backlog is empty, or nil if it is empty.
-func (o *sendPipe) pushing() <-chan struct{} {
+// backlogDone returns a channel that is closed when the backlog is empty, or nil if it is empty.
+func (o *sendPipe) backlogDone() <-chan struct{} {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return o.idle
 }
 
-// unreceived returns the messages in the pipe to a peer that has left the group.
+// unreceived returns the messages that a peer left in the pipe when it left the group.
 func (o *sendPipe) unreceived(c *communicator, peer int) []driver.MessageEnds {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.frame == 0 || !c.HasLeft(peer) {
 		return nil
 	}
-	taken := spin.LoadAcquire64(&c.pipe(c.cfg.Rank, peer).taken)
+	read := spin.LoadAcquire64(&c.pipe(c.cfg.Rank, peer).read)
 	var all []driver.MessageEnds
-	for n := o.frame; n > taken && n+pairFrames > o.frame; n-- {
+	for n := o.frame; n > read && n+pairFrames > o.frame; n-- {
 		p := o.inPipe[n%pairFrames]
 		ends := driver.MessageEnds{
 			From: c.cfg.Ranks[c.cfg.Rank], To: c.cfg.Ranks[peer], Tag: p.tag, Number: p.number,

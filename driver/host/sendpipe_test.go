@@ -11,8 +11,8 @@ import (
 	"symmem/driver"
 )
 
-// TestSendsWithoutReceiverAreStored checks that Sends complete without a receiver, that their
-// buffers may then change, and that the messages arrive and leave no memory behind.
+// TestSendsWithoutReceiverAreStored checks that Sends complete without a receiver and that their
+// buffers may then change. The messages must arrive later, and their memory must be freed.
 func TestSendsWithoutReceiverAreStored(t *testing.T) {
 	d := newDuo(t)
 	d.connect()
@@ -25,9 +25,9 @@ func TestSendsWithoutReceiverAreStored(t *testing.T) {
 		check(t, d.send(0, driver.Call{Count: size}, data))
 	}
 	o := &d.groups[0].(*communicator).messages.sendPipes[1]
-	idle := o.pushing()
+	idle := o.backlogDone()
 	if idle == nil {
-		t.Fatal("nothing is kept for the receiver")
+		t.Fatal("no message is buffered for the receiver")
 	}
 	got := make([]byte, size)
 	for i := range messages {
@@ -36,35 +36,35 @@ func TestSendsWithoutReceiverAreStored(t *testing.T) {
 			data[j] = byte(i + j)
 		}
 		if !bytes.Equal(got, data) {
-			t.Fatalf("message %d has other data", i)
+			t.Fatalf("message %d has the wrong contents", i)
 		}
 	}
 	<-idle
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.bytes != 0 || o.backlog != nil {
-		t.Errorf("%d bytes in %d messages are still stored", o.bytes, len(o.backlog))
+		t.Errorf("the sender still stores %d bytes in %d messages", o.bytes, len(o.backlog))
 	}
 	if n := len(d.groups[1].(*communicator).messages.recvPipes[0].incoming); n != 0 {
 		t.Errorf("the receiver still stores %d messages", n)
 	}
 }
 
-// TestMessageDuringCloseIsReported sends a message while both ranks close. Close of rank 1 is
-// stopped after it has read the pipe, until rank 0 has sent the message and closed. One of the
-// ranks must return an error.
+// TestMessageDuringCloseIsReported sends a message while both ranks close. It stops rank 1's Close
+// after it has read the pipe, until rank 0 has sent the message and closed. At least one Close must
+// return an error.
 func TestMessageDuringCloseIsReported(t *testing.T) {
 	d := newDuo(t)
 	d.connect()
 	receiver := d.groups[1].(*communicator)
-	held, release, closed := make(chan struct{}), make(chan struct{}), make(chan error)
+	locked, release, closed := make(chan struct{}), make(chan struct{}), make(chan error)
 	go func() {
 		receiver.Counts.Mu.Lock()
 		defer receiver.Counts.Mu.Unlock()
-		close(held)
+		close(locked)
 		<-release
 	}()
-	<-held
+	<-locked
 	go func() { closed <- receiver.Close() }()
 	closing := func() bool {
 		receiver.Mu.Lock()
@@ -73,15 +73,16 @@ func TestMessageDuringCloseIsReported(t *testing.T) {
 	}
 	for deadline := time.Now().Add(processTimeout); !closing(); runtime.Gosched() {
 		if time.Now().After(deadline) {
-			t.Fatal("the receiver does not close")
+			t.Fatal("the receiver has not begun to close")
 		}
 	}
 	check(t, d.send(0, driver.Call{Count: 8}, make([]byte, 8)))
-	sender := d.groups[0].Close()
+	senderErr := d.groups[0].Close()
 	close(release)
-	var found *driver.MessageError
-	if err := <-closed; !errors.As(errors.Join(sender, err), &found) {
-		t.Errorf("Close returns %v to the sender, %v to the receiver", sender, err)
+	receiverErr := <-closed
+	if !errors.As(errors.Join(senderErr, receiverErr), new(*driver.MessageError)) {
+		t.Errorf("Close of sender = %v, of receiver = %v; want a MessageError from one of them",
+			senderErr, receiverErr)
 	}
 }
 
@@ -97,36 +98,36 @@ func TestCloseSendsStoredMessages(t *testing.T) {
 	check(t, d.receive(1, driver.Call{Count: size}, got))
 	check(t, <-closed)
 	if !bytes.Equal(got, data) {
-		t.Error("received other data")
+		t.Error("the message has the wrong contents")
 	}
 }
 
-func TestPatienceRestartsWhenReceiverTakesFrame(t *testing.T) {
+func TestPatienceRestartsWhenReceiverReadsFrame(t *testing.T) {
 	const ms = uint64(time.Millisecond)
 	o := &sendPipe{}
 	for _, c := range []struct {
-		taken, now uint64
-		kept       int64
-		timeout    time.Duration
-		want       uint64
+		read, now uint64
+		backlog   int64
+		timeout   time.Duration
+		want      uint64
 	}{
 		{0, 100 * ms, 0, time.Minute, 101 * ms},
-		{0, 500 * ms, 0, time.Minute, 101 * ms}, // nothing was taken since
+		{0, 500 * ms, 0, time.Minute, 101 * ms}, // the receiver has read nothing since
 		{0, 500 * ms, 5 * backlogUnit, time.Minute, 132 * ms},
 		{1, 500 * ms, 5 * backlogUnit, time.Minute, 532 * ms},
 		{1, 800 * ms, 1 << 50, time.Minute, 1500 * ms},
 		{1, 800 * ms, 1 << 50, 160 * time.Millisecond, 510 * ms},
 	} {
-		o.bytes = c.kept
-		if got := o.patience(c.taken, c.now, c.timeout); got != c.want {
-			t.Errorf("%+v: until %d us", c, got/1000)
+		o.bytes = c.backlog
+		if got := o.patience(c.read, c.now, c.timeout); got != c.want {
+			t.Errorf("patience(%+v) = %v, want %v", c, time.Duration(got), time.Duration(c.want))
 		}
 	}
 }
 
-// TestSlowedSendsDoNotDelayCollective makes rank 0 send many messages, with a large backlog, while
-// rank 1 waits for it in a collective.
-func TestSlowedSendsDoNotDelayCollective(t *testing.T) {
+// TestThrottledSendsDoNotDelayCollective makes rank 0 send many messages with a large backlog,
+// while rank 1 waits for rank 0 in a collective.
+func TestThrottledSendsDoNotDelayCollective(t *testing.T) {
 	const messages, size = 100, 1 << 18
 	d := newDuo(t)
 	d.connect()
@@ -148,20 +149,21 @@ func TestSlowedSendsDoNotDelayCollective(t *testing.T) {
 	}
 }
 
-// TestStoredMessageMayBeReceivedLate receives a message after a wait of its sender has timed out.
+// TestStoredMessageMayBeReceivedLate receives a stored message after the sender's wait has timed
+// out.
 func TestStoredMessageMayBeReceivedLate(t *testing.T) {
 	var pushing atomic.Bool
-	var turns atomic.Int32
-	again := make(chan struct{})
-	d := newDuoThatAsks(t, func() error {
+	var polls atomic.Int32
+	waitsAgain := make(chan struct{})
+	d := newDuoWithWaitHook(t, func() error {
 		if !pushing.Load() {
 			return nil
 		}
-		switch turns.Add(1) {
-		case 1: // the wait ends as if its timeout were over
+		switch polls.Add(1) {
+		case 1: // end the wait as a timeout would
 			return &driver.TimeoutError{Doing: "pushing"}
 		case 2:
-			close(again)
+			close(waitsAgain)
 		}
 		return nil
 	})
@@ -171,28 +173,28 @@ func TestStoredMessageMayBeReceivedLate(t *testing.T) {
 	check(t, d.send(0, driver.Call{Count: size}, data))
 	pushing.Store(true)
 	select {
-	case <-again:
+	case <-waitsAgain:
 	case <-d.groups[0].Failed():
 		t.Fatal(d.groups[0].Cause())
 	case <-d.ctx.Done():
-		t.Fatal("the sender does not wait again")
+		t.Fatal("the sender did not wait again")
 	}
 	check(t, d.receive(1, driver.Call{Count: size}, got))
 	if !bytes.Equal(got, data) {
-		t.Error("received other data")
+		t.Error("the message has the wrong contents")
 	}
 }
 
-// TestPushEndsWhenGroupFails fails a group by the timeout of a collective while a message is in
-// the backlog.
+// TestPushEndsWhenGroupFails makes a group fail while a message is in the backlog, as a
+// collective's timeout would.
 func TestPushEndsWhenGroupFails(t *testing.T) {
 	d := newDuo(t)
 	d.connect()
 	const size = 1 << 20
 	check(t, d.send(0, driver.Call{Count: size}, make([]byte, size)))
-	idle := d.groups[0].(*communicator).messages.sendPipes[1].pushing()
+	idle := d.groups[0].(*communicator).messages.sendPipes[1].backlogDone()
 	if idle == nil {
-		t.Fatal("nothing is kept for the receiver")
+		t.Fatal("no message is buffered for the receiver")
 	}
 	d.groups[0].Abort(&driver.TimeoutError{Doing: "AllReduce 12"})
 	select {

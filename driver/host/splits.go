@@ -10,21 +10,22 @@ import (
 )
 
 // An AllToAllV proceeds in steps, like other staged collectives. In the first step every rank also
-// publishes its splits. All ranks compare the splits, and compute from them which data each rank
-// copies to its staging buffer in each step. A rank whose send buffer lies in a window publishes
-// the buffer's place instead, and the others read their parts from the window.
+// publishes its splits. All ranks compare the splits and compute from them which data each rank
+// copies to its staging buffer in each step. A rank whose send buffer is in a window also publishes
+// the buffer's position and stages no data; the other ranks read their parts from the window.
 
 // splitTable holds the splits that a rank publishes at the start of its staging buffer.
 type splitTable struct {
-	// direct is 1 if the others read the send buffer from a window, at the offset in the segment.
+	// direct is 1 if the other ranks read the send buffer from a window. pool, segment and offset
+	// then give the buffer's position.
 	direct        uint64
 	pool, segment uint64
 	offset        uint64
 	rows          [maxRanks]splitRow // by group rank
 }
 
-// splitRow holds the elements that a rank sends to another and expects from it, and the offset of
-// the sent part in its send buffer.
+// splitRow holds the number of elements that a rank sends to one peer and expects from it, and the
+// offset of the sent part in the rank's send buffer.
 type splitRow struct{ send, recv, at uint64 }
 
 // splitExchange runs an AllToAllV.
@@ -35,11 +36,11 @@ type splitExchange struct {
 	source unsafe.Pointer
 	// left counts the elements that are still to be staged, by sender and receiver.
 	left []int64
-	// data is the offset of the parts in a staging buffer.
+	// data is the offset at which the parts begin in a staging buffer.
 	data int64
 }
 
-// tableBytes returns the size of the tables of a group in staging.
+// tableBytes returns the size of a group's table in a staging buffer.
 func tableBytes(ranks int) int64 {
 	const line = lineStride
 	bytes := int64(unsafe.Offsetof(splitTable{}.rows)) +
@@ -47,7 +48,7 @@ func tableBytes(ranks int) int64 {
 	return (bytes + line - 1) / line * line
 }
 
-// table returns the table that a rank has published in the current step.
+// table returns the table that a rank publishes in a step.
 func (d *splitExchange) table(rank int, step uint64) *splitTable {
 	return (*splitTable)(d.mover.stage(rank, step))
 }
@@ -134,7 +135,7 @@ func (d *splitExchange) finish(call *plan, ticket uint64) error {
 	if err != nil {
 		return err
 	}
-	for d.take(call) {
+	for d.unstage(call) {
 		d.contribute(call)
 		if err := m.arrive(&call.Call, ticket); err != nil {
 			return err
@@ -150,9 +151,9 @@ func (d *splitExchange) finish(call *plan, ticket uint64) error {
 	return m.arrive(&call.Call, ticket)
 }
 
-// compare compares the counts that ranks send with those that their peers expect. If calls are
-// compared, it compares all counts, so that all ranks get the same error; else only those of this
-// rank. It also stores the counts in d.left.
+// compare compares the counts that ranks send with the counts that their peers expect, and stores
+// the counts in d.left. If the group compares calls, compare covers all counts, so that all ranks
+// get the same error. Otherwise it covers only this rank's counts.
 func (d *splitExchange) compare(call *plan, ticket uint64) error {
 	m := d.mover
 	n, me := len(m.stages), m.rank
@@ -185,11 +186,11 @@ func (d *splitExchange) compare(call *plan, ticket uint64) error {
 	return nil
 }
 
-// maxSplit is the limit of Splits.Validate for the count of a part.
+// maxSplit is the largest count of a part that Splits.Validate accepts.
 const maxSplit = 1 << 48
 
-// readDirect copies this rank's parts from send buffers that lie in windows. It reports whether
-// there are any.
+// readDirect copies this rank's parts from the send buffers that are in windows. It reports whether
+// there are any such buffers.
 func (d *splitExchange) readDirect(call *plan, step uint64) (pulled bool, err error) {
 	m := d.mover
 	for i := range len(m.stages) {
@@ -213,7 +214,7 @@ func (d *splitExchange) readDirect(call *plan, step uint64) (pulled bool, err er
 	return pulled, nil
 }
 
-// windowOf returns the address of this rank's part in the window that a peer has published.
+// windowOf returns the address of this rank's part in the window that a peer's table names.
 func (d *splitExchange) windowOf(
 	rank int, t *splitTable, bytes, size uint64,
 ) (unsafe.Pointer, error) {
@@ -225,14 +226,14 @@ func (d *splitExchange) windowOf(
 	w := d.registry.find(key)
 	if w == nil || at > maxSplit || offset > uint64(w.bytes) ||
 		at*size > uint64(w.bytes)-offset || bytes > uint64(w.bytes)-offset-at*size {
-		return nil, fmt.Errorf("rank %d of the world sends from segment %d, which has no window here or "+
-			"is too short: %w", m.cfg.Ranks[rank], key.Ordinal, driver.ErrOutOfRange)
+		return nil, fmt.Errorf("rank %d of the world sends from segment %d, which is too short or not "+
+			"registered on this rank: %w", m.cfg.Ranks[rank], key.Ordinal, driver.ErrOutOfRange)
 	}
 	return unsafe.Add(w.bases[rank], offset+at*size), nil
 }
 
-// take copies this rank's parts of the current step, and reports whether data is left.
-func (d *splitExchange) take(call *plan) (more bool) {
+// unstage copies this rank's parts of the current step. It reports whether any rank has more data.
+func (d *splitExchange) unstage(call *plan) (more bool) {
 	m := d.mover
 	n, me := len(m.stages), m.rank
 	for from := range n {

@@ -13,13 +13,13 @@ import (
 
 // stream runs work in order.
 //
-// States: idle (nothing queued, no worker), busy (a worker goroutine runs the queue), capturing
-// (work is recorded; a busy stream may capture while its queue continues). An idle stream runs
-// work on the caller's thread, which avoids a goroutine switch for small messages. Work that would
-// wait longer for peers is queued instead. The worker ends when the queue is empty.
+// A stream is idle (nothing queued, no worker) or busy (a worker goroutine runs the queue). An idle
+// stream runs work on the caller's thread, which avoids a goroutine switch for small messages. Work
+// that would wait longer for peers is queued instead. The worker ends when the queue is empty. In
+// both states the stream may be capturing: it records new work while the queue continues.
 //
 // In each of these states the stream may have failed: the first work that fails sets err, and
-// Synchronize clears it. Until then work is skipped.
+// Synchronize clears it. In between, the stream skips work.
 type stream struct {
 	device *Device
 
@@ -34,8 +34,8 @@ type stream struct {
 
 // busyPeriod represents a time in which a stream is busy.
 type busyPeriod struct {
-	over chan struct{} // closed at its end
-	err  error         // the failure of the stream at the end; written before over is closed
+	over chan struct{} // closed at the end of the period
+	err  error         // the stream's failure at the end; set before over is closed
 }
 
 // Captured reports whether the stream is being captured.
@@ -44,8 +44,8 @@ func (s *stream) Captured() (bool, error) { return s.Capturing(), nil }
 // Drop closes the stream, which has no other owner.
 func (s *stream) Drop() error { return s.Close() }
 
-// submit records work, queues it, or runs it at once if the stream is idle and the work does not
-// wait, as reported by quick.
+// submit records work during a capture. Otherwise it runs the work at once if the stream is idle
+// and quick reports that the work does not wait, or queues it.
 func (s *stream) submit(w work, quick func() bool) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -90,7 +90,7 @@ func (s *stream) enqueue(w work) {
 	}
 }
 
-// drain runs the queue as the worker.
+// drain runs the worker, until the queue is empty.
 func (s *stream) drain() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -143,9 +143,9 @@ func (s *stream) launch(p *plan) error {
 // patience bounds the time for which a launch waits for a busy stream before it is queued.
 const patience = time.Millisecond
 
-// awaitIdleBriefly waits for the worker for a short time. Callers launch faster than a worker
-// completes, so otherwise a stream that was late once would keep its worker and a growing queue
-// for as long as the caller launches. The caller holds s.mu, which is released during the wait.
+// awaitIdleBriefly waits a short time for the worker to finish. Without it, a stream that was late
+// once would keep its worker and a growing queue, since callers launch work faster than a worker
+// completes it. The caller holds s.mu, which is released during the wait.
 func (s *stream) awaitIdleBriefly() {
 	idle := s.idle.over
 	s.mu.Unlock()
@@ -158,7 +158,7 @@ func (s *stream) awaitIdleBriefly() {
 	}
 }
 
-// launchLater records or queues a collective, or runs a message.
+// launchLater records or queues a collective, or starts a message.
 func (s *stream) launchLater(p *plan) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -179,7 +179,7 @@ func (s *stream) launchLater(p *plan) error {
 	return nil
 }
 
-// message runs as much of a Send or Recv as possible without waiting, and queues the rest. The
+// message transfers as much of a Send or Recv as possible without waiting, and queues the rest. The
 // caller holds s.mu.
 func (s *stream) message(p *plan) error {
 	t, err := p.transfer()
@@ -196,9 +196,8 @@ func (s *stream) message(p *plan) error {
 	return nil
 }
 
-// refuse fails the stream with the fault of a group, and returns the fault. If this rank has
-// closed the group, the call is a mistake of the caller, and the stream stays usable. The caller
-// holds s.mu.
+// refuse fails the stream with a group's fault and returns the fault. If this rank has closed the
+// group, the call is a mistake of the caller, and the stream stays usable. The caller holds s.mu.
 func (s *stream) refuse(err error) error {
 	if !errors.Is(err, driver.ErrClosed) {
 		s.fail(err)
@@ -213,8 +212,8 @@ func (s *stream) Fail(cause error) {
 	s.fail(cause)
 }
 
-// fail makes the stream fail at this point of its work; during a capture, in each launch of the
-// graph. The caller holds s.mu.
+// fail makes the stream fail at this point of its work. During a capture it makes each launch of
+// the graph fail its stream instead. The caller holds s.mu.
 func (s *stream) fail(cause error) {
 	switch {
 	case s.capture != nil:
@@ -231,13 +230,13 @@ func (s *stream) Copy(dst, src uintptr, bytes int64) error {
 	if bytes < 0 {
 		return fmt.Errorf("copying %d bytes: %w", bytes, driver.ErrOutOfRange)
 	}
-	to, from := pointer(dst), pointer(src) // the work keeps memory of the Go heap reachable
+	to, from := pointer(dst), pointer(src) // pointers keep Go memory reachable for the queued work
 	return s.submit(memoryWork(func() {
 		reduce.Copy(to, from, int(bytes), reduce.Hint{Stream: bytes >= streamBytes})
 	}), always)
 }
 
-// Fill sets bytes.
+// Fill sets bytes to a value.
 func (s *stream) Fill(dst uintptr, value byte, bytes int64) error {
 	if bytes < 0 {
 		return fmt.Errorf("filling %d bytes: %w", bytes, driver.ErrOutOfRange)
@@ -258,9 +257,9 @@ func (s *stream) Synchronize(ctx context.Context) error {
 	return err
 }
 
-// finish waits until the stream is idle, and clears its failure. It also reports whether a call
-// has already returned the failure. Concurrent callers all get the failure, since they wait for
-// the same work.
+// finish waits until the stream is idle, clears its failure and returns it. It also reports whether
+// an earlier call has already returned the failure. Concurrent callers all get the failure, since
+// they wait for the same work.
 func (s *stream) finish(ctx context.Context) (reported bool, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -287,9 +286,9 @@ func (s *stream) finish(ctx context.Context) (reported bool, err error) {
 	return reported, err
 }
 
-// Close waits for the work, and returns its first error unless a call has returned it. After twice
-// the timeout it abandons the work, such as a function of the program, and its memory stays
-// mapped.
+// Close waits for the work and returns its first error, unless an earlier call has returned that
+// error. After twice the timeout Close abandons the work, which may be a function of the program
+// that does not return, and the device's memory stays mapped.
 func (s *stream) Close() error {
 	s.mu.Lock()
 	if s.closed {
@@ -305,14 +304,14 @@ func (s *stream) Close() error {
 	ctx, cancel := context.WithTimeout(context.Background(), 2*s.device.cfg.Timeout)
 	defer cancel()
 	reported, err := s.finish(ctx)
-	s.device.left.keepFor(s)
+	s.device.abandoned.keepFor(s)
 	if reported {
 		return nil
 	}
 	return err
 }
 
-// own returns the stream if it belongs to this backend.
+// own returns the stream as a stream of this backend, or an error.
 func own(s driver.Stream) (*stream, error) {
 	if h, ok := s.(*stream); ok && h != nil {
 		return h, nil

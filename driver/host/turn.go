@@ -13,16 +13,15 @@ type turns struct {
 	waiters   atomic.Int32
 	completed atomic.Uint64 // the last completed ticket; written by the collective that has the turn
 	mu        sync.Locker   // Group.Mu
-	// passed is closed when completed changes while there are waiters; guarded by mu.
+	// passed is closed and replaced when completed changes while there are waiters; guarded by mu.
 	passed chan struct{}
 }
 
-// reached reports whether it is a ticket's turn.
+// reached reports whether a ticket has the turn.
 func (t *turns) reached(ticket uint64) bool { return t.completed.Load() == ticket-1 }
 
-// pass ends the turn of a ticket. It uses a plain store, since a locked instruction would wait
-// until the preceding post has reached the other ranks. A waiter that misses the store polls after
-// turnSlice.
+// pass ends a ticket's turn. It uses a plain store, since a locked instruction would wait until the
+// preceding post has reached the other ranks. A waiter that misses the store polls after turnSlice.
 func (t *turns) pass(ticket uint64) {
 	spin.Publish64(&t.completed, ticket)
 	if t.waiters.Load() != 0 {
@@ -30,7 +29,7 @@ func (t *turns) pass(ticket uint64) {
 	}
 }
 
-// wakeWaiters makes waiters check their turn again.
+// wakeWaiters makes the waiters check again whose turn it is.
 func (t *turns) wakeWaiters() {
 	t.mu.Lock()
 	close(t.passed)
@@ -41,12 +40,12 @@ func (t *turns) wakeWaiters() {
 // turnSlice bounds the delay of a waiter that has missed a wake-up.
 const turnSlice = time.Millisecond
 
-// await waits until it is a ticket's turn. This rank's own work precedes it, so there is no
-// deadline.
+// await waits until a ticket has the turn. It has no deadline, since only this rank's own work
+// precedes the ticket.
 func (t *turns) await(ticket uint64) { t.awaitUntil(ticket, nil) }
 
-// awaitUntil waits until it is a ticket's turn, or until end is closed. It reports whether it is
-// the ticket's turn.
+// awaitUntil waits until a ticket has the turn or end is closed. It reports whether the ticket has
+// the turn.
 func (t *turns) awaitUntil(ticket uint64, end <-chan struct{}) bool {
 	t.waiters.Add(1)
 	defer t.waiters.Add(-1)

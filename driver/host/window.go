@@ -26,13 +26,13 @@ func (g *registry) init(d *Device, group *shm.Group, cfg *driver.GroupConfig) {
 	g.device, g.group, g.cfg, g.windows = d, group, cfg, map[driver.SegmentKey]*window{}
 }
 
-// window represents a segment registered with a group: the segments of all ranks with one key,
-// mapped into this process.
+// window represents a registration: the segments that all ranks registered under one key, mapped
+// into this process.
 type window struct {
 	registry *registry
 	key      driver.SegmentKey
 	bytes    int64
-	bases    []unsafe.Pointer // by group rank; this rank's own is the segment itself
+	bases    []unsafe.Pointer // by group rank; for this rank, the segment's own address
 	foreign  []*sys.Mapping   // by group rank; nil for this rank
 }
 
@@ -90,14 +90,14 @@ func (g *registry) unmapAll() error {
 	return errors.Join(errs...)
 }
 
-// handoffKey returns the key by which processes exchange a segment. It is the same in all groups,
-// as is the memory.
+// handoffKey returns the key by which processes exchange a segment. It does not depend on the
+// group, since all groups map the same memory.
 func (g *registry) handoffKey(key driver.SegmentKey) handoff.Key {
 	return handoff.Key{Space: key.Pool ^ handoff.Space("pool"), Number: key.Ordinal}
 }
 
-// mapWindow maps the segments of all ranks. It also returns the window after an error. The caller
-// unmaps it after it has informed the other ranks.
+// mapWindow maps the segments of all ranks. After an error it returns an incomplete window, which
+// the caller must unmap after it has informed the other ranks.
 func (g *registry) mapWindow(
 	ctx context.Context, key driver.SegmentKey, own *segment,
 ) (*window, error) {
@@ -130,12 +130,13 @@ func (g *registry) mapPeer(
 	}
 	defer f.Close()
 	if size, err := sys.FileSize(f); err != nil || size < bytes {
-		return nil, errors.Join(err, fmt.Errorf("it has %d bytes instead of %d", size, bytes))
+		return nil, errors.Join(err, fmt.Errorf("its file has %d bytes instead of %d", size, bytes))
 	}
 	return sys.Map(f, 0, bytes)
 }
 
-// commit makes registration atomic: the ranks exchange whether they have mapped all segments.
+// commit makes registration atomic. The ranks exchange whether they have mapped all segments, and
+// every rank gets an error if any rank has failed.
 func (g *registry) commit(ctx context.Context, mapErr error) error {
 	all, err := g.group.Exchange(ctx, driver.LaneControl, control.EncodeFailure(mapErr))
 	if mapErr != nil || err != nil {
@@ -170,8 +171,8 @@ func (w *window) unmap() error {
 	return errors.Join(errs...)
 }
 
-// at returns the address of a peer's buffer: the peer's window base plus this rank's own offset.
-// NCCL computes it in the same way, so a buffer with another offset on the peer gives wrong sums.
+// at returns the address of a peer's buffer: the peer's window base plus this rank's own offset. As
+// in NCCL, a buffer that has another offset on the peer therefore gives wrong sums.
 func (w *window) at(r int, own uintptr) unsafe.Pointer {
 	return unsafe.Add(w.bases[r], own-uintptr(w.bases[w.registry.cfg.Rank]))
 }

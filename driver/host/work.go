@@ -6,11 +6,11 @@ import "symmem/driver"
 type work interface {
 	// run does the work, including all waits.
 	run() error
-	// skip is called instead of run after the stream has failed. It may wait for a turn.
+	// skip is called instead of run after the stream has failed. It may wait for a ticket's turn.
 	skip(cause error)
 }
 
-// failure fails the stream with an error that a call has already returned.
+// failure implements work that fails the stream with an error that a call has already returned.
 type failure struct{ cause error }
 
 func (f failure) run() error { return f.cause }
