@@ -25,7 +25,7 @@ func (r *rank) newBuffer(atLeast int64) buffer {
 	s, err := r.arena.Map(r.mapped, size)
 	r.ok(err)
 	r.mapped += size
-	r.later(s.Unmap)
+	r.onClose(s.Unmap)
 	return buffer{segment: s}
 }
 
@@ -43,8 +43,7 @@ func (r *rank) register(c driver.Communicator, key driver.SegmentKey, b buffer) 
 	return w
 }
 
-// nextKey returns the key of the next segment. It is the same on all ranks that map in the same
-// order.
+// nextKey returns a new segment key. Ranks that call it the same number of times get the same key.
 func (r *rank) nextKey() driver.SegmentKey {
 	r.windows++
 	return driver.SegmentKey{Pool: 7, Ordinal: r.windows}
@@ -62,8 +61,8 @@ func (r *rank) write(at uintptr, data []byte) {
 	runtime.KeepAlive(staging)
 }
 
-// stage returns host memory for a copy. It is reused, because under the race detector allocating
-// it costs more than the test itself.
+// stage returns host memory for a copy. It reuses the memory, because under the race detector the
+// allocation takes longer than the test itself.
 func (r *rank) stage(n int) []byte {
 	if len(r.staging) < n {
 		r.staging = r.world.harness.Host(n)
@@ -71,7 +70,7 @@ func (r *rank) stage(n int) []byte {
 	return r.staging[:n]
 }
 
-// read copies bytes from the device to the host. They are valid until the rank's next read or
+// read copies bytes from the device to the host. The result is valid until the rank's next read or
 // write.
 func (r *rank) read(at uintptr, n int64) []byte {
 	if n == 0 {
@@ -106,7 +105,7 @@ func difference(got, want []byte) error {
 	}
 	for i := range min(len(got), len(want)) {
 		if got[i] != want[i] {
-			return fmt.Errorf("byte %d of %d is %#02x, want %#02x", i, len(want), got[i], want[i])
+			return fmt.Errorf("byte %d of %d: got %#02x, want %#02x", i, len(want), got[i], want[i])
 		}
 	}
 	return fmt.Errorf("got %d bytes, want %d", len(got), len(want))

@@ -8,45 +8,45 @@ import (
 )
 
 var captureContracts = []contract{
-	{"captures neither nest nor end twice", proveCaptureStates},
+	{"captures cannot be nested or ended twice", proveCaptureStates},
 	{"a capturing stream rejects waits and graph launches", proveRefusedInCapture},
-	{"captured work is not done before its graph is launched", proveCapturedWaits},
+	{"captured work does not run before its graph is launched", proveCapturedWaits},
 	{"a graph runs on any stream of its device, in stream order", proveGraphStreams},
 	{"an event in a graph is recorded by each launch", proveGraphEvents},
-	{"replays and eager calls of one group share one order, 1,000 times", proveReplays},
-	{"registration gives ErrCapturing, and the capture is still good", proveRegisterCapturing},
+	{"replays and eager calls of a group run in the order of their launches", proveReplays},
+	{"registration gives ErrCapturing, and the capture stays valid", proveRegisterCapturing},
 	{"closing a stream ends its capture", proveCloseCapturing},
 	{"a closed graph gives ErrClosed", proveGraphClosed},
 }
 
 func proveCaptureStates(t *testing.T, h Harness) {
-	s := newWorld(t, h, 1, options{apart: true}).ranks[0].stream
+	s := newWorld(t, h, 1, options{noGroup: true}).ranks[0].stream
 	_, err := s.EndCapture()
-	wantError(t, "ending without a beginning", err, driver.ErrNotCapturing)
+	wantError(t, "EndCapture without BeginCapture", err, driver.ErrNotCapturing)
 	must(t, s.BeginCapture())
-	wantError(t, "beginning twice", s.BeginCapture(), driver.ErrCapturing)
+	wantError(t, "second BeginCapture", s.BeginCapture(), driver.ErrCapturing)
 	if !s.Capturing() {
-		t.Error("the stream does not capture")
+		t.Error("Capturing = false during a capture")
 	}
 	g, err := s.EndCapture()
 	must(t, err)
 	if s.Capturing() {
-		t.Error("the stream still captures")
+		t.Error("Capturing = true after EndCapture")
 	}
 	_, err = s.EndCapture()
-	wantError(t, "ending twice", err, driver.ErrNotCapturing)
+	wantError(t, "second EndCapture", err, driver.ErrNotCapturing)
 	must(t, g.Launch(s))
 	must(t, g.Close())
 }
 
 func proveRefusedInCapture(t *testing.T, h Harness) {
-	b := newBench(t, h, 1, 1<<20, options{})
+	b := newFixture(t, h, 1, 1<<20, options{})
 	r, m := b.ranks[0], b.send[0]
 	must(t, r.stream.Fill(m.at(0), 0, 64))
 	must(t, r.stream.Synchronize(b.ctx))
-	inner := r.captured(func() { r.ok(r.stream.Fill(m.at(0), 1, 64)) })
-	outer := r.captured(func() {
-		wantError(t, "waiting for the stream", r.stream.Synchronize(b.ctx), driver.ErrCapturing)
+	inner := r.capture(func() { r.ok(r.stream.Fill(m.at(0), 1, 64)) })
+	outer := r.capture(func() {
+		wantError(t, "synchronizing the stream", r.stream.Synchronize(b.ctx), driver.ErrCapturing)
 		wantError(t, "launching a graph", inner.Launch(r.stream), driver.ErrCapturing)
 		r.ok(r.stream.Fill(m.at(32), 2, 32))
 	})
@@ -64,7 +64,7 @@ func proveCapturedWaits(t *testing.T, h Harness) {
 		Operation: driver.AllReduce, DataType: driver.Int8, Count: 64,
 		Send: b.at(0), Recv: b.at(128),
 	}
-	g := r.captured(func() {
+	g := r.capture(func() {
 		must(t, r.stream.Fill(b.at(0), 9, 64))
 		must(t, r.stream.Copy(b.at(64), b.at(0), 64))
 		must(t, r.queue(r.group, r.stream, call))
@@ -79,56 +79,56 @@ func proveCapturedWaits(t *testing.T, h Harness) {
 	}
 	r.expectAll(b.at(0), 9, 192)
 	if ran != 3 {
-		t.Errorf("a function ran %d times in 3 launches", ran)
+		t.Errorf("a captured function ran %d times in 3 launches", ran)
 	}
 }
 
 func proveGraphStreams(t *testing.T, h Harness) {
-	r := newWorld(t, h, 1, options{apart: true}).ranks[0]
+	r := newWorld(t, h, 1, options{noGroup: true}).ranks[0]
 	b := r.newBuffer(1)
-	g := r.captured(func() { r.ok(r.stream.Copy(b.at(64), b.at(0), 64)) })
+	g := r.capture(func() { r.ok(r.stream.Copy(b.at(64), b.at(0), 64)) })
 	other := r.newStream()
-	held := r.hold(other)
+	gate := r.block(other)
 	must(t, other.Fill(b.at(0), 5, 64))
 	must(t, g.Launch(other))
 	must(t, other.Fill(b.at(0), 6, 64))
 	r.expectAll(b.at(0), 0, 128)
-	held.open()
+	gate.open()
 	must(t, other.Synchronize(r.world.ctx))
 	r.expectAll(b.at(0), 6, 64)
 	r.expectAll(b.at(64), 5, 64)
 }
 
 func proveGraphEvents(t *testing.T, h Harness) {
-	r := newWorld(t, h, 1, options{apart: true}).ranks[0]
+	r := newWorld(t, h, 1, options{noGroup: true}).ranks[0]
 	e := r.newEvent()
-	g := r.captured(func() { r.ok(r.stream.Record(e)) })
+	g := r.capture(func() { r.ok(r.stream.Record(e)) })
 	if !e.Done() {
-		t.Error("capturing has recorded the event")
+		t.Error("the capture itself has recorded the event")
 	}
 	for range 3 {
-		held := r.hold(r.stream)
+		gate := r.block(r.stream)
 		must(t, g.Launch(r.stream))
 		if e.Done() {
-			t.Error("the event is done before its stream got there")
+			t.Error("the event is done before its stream has reached it")
 		}
-		held.open()
+		gate.open()
 		must(t, e.Synchronize(r.world.ctx))
 	}
 }
 
-// proveReplays sums a counter of each rank in a graph and, eagerly between replays, reduces that
-// sum again over the other path.
+// proveReplays sums a value of each rank in a graph. Between replays it sums the same values
+// eagerly on the other path.
 func proveReplays(t *testing.T, h Harness) {
-	b := newBench(t, h, 3, 1<<20, options{check: true})
+	b := newFixture(t, h, 3, 1<<20, options{check: true})
 	b.each(func(r *rank) { replay(b, r) })
 }
 
-func replay(b *bench, r *rank) {
+func replay(b *fixture, r *rank) {
 	const launches = 1000
 	send, recv := b.send[r.number], b.recv[r.number]
 	sum := func(from, to int64, path driver.Path) driver.Call {
-		return r.able(r.group, driver.Call{
+		return r.onSupportedPath(r.group, driver.Call{
 			Operation: driver.AllReduce, DataType: driver.Int32, Count: 4000, Path: path,
 			Send: send.at(from), Recv: recv.at(to),
 			SendWindow: send.window, RecvWindow: recv.window, Digest: uint64(path) + 1,
@@ -136,23 +136,23 @@ func replay(b *bench, r *rank) {
 	}
 	var ran atomic.Int32
 	paths := b.harness.Paths
-	g := r.captured(func() {
+	g := r.capture(func() {
 		r.ok(r.queue(r.group, r.stream, sum(0, 0, paths[len(paths)-1])))
 		r.ok(r.stream.Host(func() { ran.Add(1) }))
 	})
 	for i := range launches {
-		r.at("launch %d", i)
+		r.setStep("launch %d", i)
 		replayStep(b, r, g, sum(0, 1<<16, paths[0]), i)
 	}
 	r.ok(r.stream.Synchronize(b.ctx))
 	if n := ran.Load(); n != launches {
-		r.failf("a function ran %d times in %d launches", n, launches)
+		r.failf("a captured function ran %d times in %d launches", n, launches)
 	}
 }
 
-// replayStep changes the input, launches the graph, makes the eager call every third time and
-// checks both results at some steps.
-func replayStep(b *bench, r *rank, g driver.Graph, eager driver.Call, i int) {
+// replayStep changes the input and launches the graph. Every third time it also makes the eager
+// call, and every thirtieth time it checks both results.
+func replayStep(b *fixture, r *rank, g driver.Graph, eager driver.Call, i int) {
 	value := byte(i%20 + r.number)
 	r.ok(r.stream.Fill(b.send[r.number].at(0), value, 16000))
 	r.ok(g.Launch(r.stream))
@@ -167,7 +167,7 @@ func replayStep(b *bench, r *rank, g driver.Graph, eager driver.Call, i int) {
 }
 
 func proveRegisterCapturing(t *testing.T, h Harness) {
-	b := newBench(t, h, 2, 1<<20, options{check: true})
+	b := newFixture(t, h, 2, 1<<20, options{check: true})
 	c := trial{operation: driver.AllReduce, dataType: driver.Float32, count: 5000}
 	c.prepare(h, 2)
 	b.each(func(r *rank) {
@@ -175,7 +175,7 @@ func proveRegisterCapturing(t *testing.T, h Harness) {
 		call := c.call(r, b.send[r.number], b.recv[r.number])
 		r.write(call.Send, c.inputs[r.number])
 		key := r.nextKey()
-		g := r.captured(func() {
+		g := r.capture(func() {
 			r.ok(r.queue(r.group, r.stream, call))
 			_, err := r.group.Register(b.ctx, key, fresh.segment)
 			wantError(t, "registering", err, driver.ErrCapturing)
@@ -197,8 +197,8 @@ func proveCloseCapturing(t *testing.T, h Harness) {
 }
 
 func proveGraphClosed(t *testing.T, h Harness) {
-	r := newWorld(t, h, 1, options{apart: true}).ranks[0]
-	g := r.captured(func() {})
+	r := newWorld(t, h, 1, options{noGroup: true}).ranks[0]
+	g := r.capture(func() {})
 	must(t, g.Close())
 	wantError(t, "launching", g.Launch(r.stream), driver.ErrClosed)
 }

@@ -11,10 +11,10 @@ import (
 
 var closingContracts = []contract{
 	{"a closed group gives ErrClosed", proveGroupClosed},
-	{"windows end with their group", proveWindowsEnd},
+	{"closing a group ends its windows", proveWindowsEnd},
 	{"Close ends the waits of its rank", proveCloseOwnWaits},
 	{"Close ends the waits of other ranks", proveCloseOthersWaits},
-	{"Close and Abort may come while anything is under way", proveCloseAnytime},
+	{"Close and Abort may be called while any other call is running", proveCloseAnytime},
 	{"a device can be opened and closed repeatedly", proveReopen},
 }
 
@@ -24,7 +24,7 @@ func proveGroupClosed(t *testing.T, h Harness) {
 	b := r.newBuffer(1)
 	plan, err := driver.Prepare(r.group, barrier)
 	must(t, err)
-	graph := r.captured(func() { r.ok(r.group.Launch(r.stream, plan)) })
+	graph := r.capture(func() { r.ok(r.group.Launch(r.stream, plan)) })
 	must(t, r.group.Close())
 	must(t, r.group.Close())
 	<-r.group.Failed()
@@ -54,7 +54,7 @@ func proveWindowsEnd(t *testing.T, h Harness) {
 	})
 }
 
-// waits holds the calls in which a rank can wait for others. One of them registers the buffer.
+// waits holds the calls in which a rank can wait for others. The buffer is the one to register.
 var waits = map[string]func(r *rank, b buffer) error{
 	"a collective": func(r *rank, _ buffer) error { return r.launch(r.group, r.stream, barrier) },
 	"an agreement": func(r *rank, _ buffer) error {
@@ -74,12 +74,12 @@ var waits = map[string]func(r *rank, b buffer) error{
 func proveCloseOwnWaits(t *testing.T, h Harness) {
 	for name, wait := range waits {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(t, h, 2, options{faulty: true})
+			w := newWorld(t, h, 2, options{expectFaults: true})
 			r, ended := w.ranks[0], make(chan error)
 			b := r.newBuffer(1)
 			go func() { ended <- wait(r, b) }()
 			must(t, r.group.Close())
-			wantError(t, "the wait", <-ended, driver.ErrClosed)
+			wantError(t, "the waiting call", <-ended, driver.ErrClosed)
 		})
 	}
 }
@@ -87,7 +87,7 @@ func proveCloseOwnWaits(t *testing.T, h Harness) {
 func proveCloseOthersWaits(t *testing.T, h Harness) {
 	for name, wait := range waits {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(t, h, 2, options{faulty: true})
+			w := newWorld(t, h, 2, options{expectFaults: true})
 			w.each(func(r *rank) {
 				if r.number == 1 {
 					r.ok(r.group.Close())
@@ -102,11 +102,11 @@ func proveCloseOthersWaits(t *testing.T, h Harness) {
 	}
 }
 
-// proveCloseAnytime breaks groups at points that the scheduler chooses. It checks only that every
-// call ends, and ends with an error.
+// proveCloseAnytime closes and aborts groups at points that the scheduler chooses. It checks only
+// that every call returns an error in the end.
 func proveCloseAnytime(t *testing.T, h Harness) {
-	h.need(t, Anytime)
-	w := newWorld(t, h, 2, options{apart: true, faulty: true})
+	h.require(t, Anytime)
+	w := newWorld(t, h, 2, options{noGroup: true, expectFaults: true})
 	for round := range 60 {
 		w.each(func(r *rank) { breakGroup(r, fmt.Sprint("round ", round), round) })
 	}
@@ -134,7 +134,7 @@ func breakGroup(r *rank, id string, round int) {
 	err = c.Close()
 	users.Wait()
 	if s.Close() == nil && c.Cause() == nil {
-		r.failf("a closed group has no cause")
+		r.failf("Cause() = nil after Close, and the stream has no error")
 	}
 	r.ok(err)
 }

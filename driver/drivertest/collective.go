@@ -12,35 +12,35 @@ import (
 )
 
 var collectiveContracts = []contract{
-	{"a single rank gets the same results", covers(1)},
-	{"two ranks get the sums of the reference", covers(2)},
-	{"three ranks get the sums of the reference", covers(3)},
-	{"four ranks get the sums of the reference", covers(4)},
-	{"five ranks get the sums of the reference", covers(5)},
+	{"a single rank gets the same results", coverRanks(1)},
+	{"two ranks get the sums of the reference", coverRanks(2)},
+	{"three ranks get the sums of the reference", coverRanks(3)},
+	{"four ranks get the sums of the reference", coverRanks(4)},
+	{"five ranks get the sums of the reference", coverRanks(5)},
 	{"every rank can be the root", proveRoots},
-	{"buffers need no alignment but that of their elements", proveSkew},
+	{"buffers need only the alignment of their elements", proveSkew},
 	{"no rank leaves a barrier before all have entered it", proveBarrier},
 	{"several streams share one group", proveStreams},
 	{"a path refuses a call or plans it, consistently on all ranks", proveOffers},
 }
 
-// counts lie on both sides of each size at which an algorithm may change: empty, one line, one
-// slice, one small message, and several steps.
+// counts lists element counts below and above each size at which an algorithm may change: an empty
+// call, one line, one slice, one small message, and several steps.
 var counts = []int64{0, 1, 2, 3, 7, 12, 13, 47, 100, 1023, 4097, 70001}
 
-// dataTypes holds all data types.
+// dataTypes lists the data types to test.
 var dataTypes = reduce.DataTypes()
 
-// bench adds a send and a receive buffer on every rank to a world.
-type bench struct {
+// fixture holds a world with a send and a receive buffer on every rank.
+type fixture struct {
 	*world
 	send, recv []buffer
 }
 
-// newBench opens a world with two registered buffers of the given size on every rank.
-func newBench(t *testing.T, h Harness, n int, bytes int64, o options) *bench {
+// newFixture opens a world with two registered buffers of the given size on every rank.
+func newFixture(t *testing.T, h Harness, n int, bytes int64, o options) *fixture {
 	t.Helper()
-	b := &bench{world: newWorld(t, h, n, o), send: make([]buffer, n), recv: make([]buffer, n)}
+	b := &fixture{world: newWorld(t, h, n, o), send: make([]buffer, n), recv: make([]buffer, n)}
 	b.each(func(r *rank) {
 		b.send[r.number] = r.newWindow(bytes)
 		b.recv[r.number] = r.newWindow(bytes)
@@ -48,17 +48,17 @@ func newBench(t *testing.T, h Harness, n int, bytes int64, o options) *bench {
 	return b
 }
 
-// try runs a trial on all ranks, after preparing its inputs.
-func (b *bench) try(c *trial) {
+// try runs a prepared trial on all ranks.
+func (b *fixture) try(c *trial) {
 	b.t.Helper()
 	if !b.attempt(func(r *rank) { c.perform(r, b.send[r.number], b.recv[r.number]) }) {
 		b.t.Fatalf("%v on %d ranks", c, len(b.ranks))
 	}
 }
 
-// tryWays runs a trial in every way that the backend supports: on each path, in and out of place,
-// and on the direct path also outside of windows.
-func (b *bench) tryWays(c trial) {
+// tryWays runs a trial in every way that the backend supports: on each path, in place and out of
+// place, and on the direct path also with unregistered buffers.
+func (b *fixture) tryWays(c trial) {
 	b.t.Helper()
 	if !b.harness.has(c.operation) || !b.exact(&c) {
 		return
@@ -66,7 +66,7 @@ func (b *bench) tryWays(c trial) {
 	c.prepare(b.harness, len(b.ranks))
 	for _, c.path = range b.harness.Paths {
 		for _, c.inPlace = range []bool{false, true} {
-			for _, c.loose = range []bool{false, true} {
+			for _, c.unregistered = range []bool{false, true} {
 				if b.worthwhile(&c) {
 					b.try(&c)
 				}
@@ -75,11 +75,11 @@ func (b *bench) tryWays(c trial) {
 	}
 }
 
-// worthwhile reports whether a trial tests anything: its path must support the call, and buffers
-// outside of windows are tested on the direct path only. The first path supports every call, except
-// for reductions that only some backends have.
-func (b *bench) worthwhile(c *trial) bool {
-	if c.loose && c.path != driver.PathDirect {
+// worthwhile reports whether the trial's path supports the call. Unregistered buffers are tried
+// only on the direct path. The first path supports every call except reductions that only some
+// backends have.
+func (b *fixture) worthwhile(c *trial) bool {
+	if c.unregistered && c.path != driver.PathDirect {
 		return false
 	}
 	r := b.ranks[0]
@@ -90,20 +90,20 @@ func (b *bench) worthwhile(c *trial) bool {
 	return call.Path == c.path
 }
 
-// exact reports whether the backend's result is determined bit by bit.
-func (b *bench) exact(c *trial) bool {
+// exact reports whether the contract determines every bit of the result.
+func (b *fixture) exact(c *trial) bool {
 	n := len(b.ranks)
 	return !b.harness.Unordered || !c.op.Divides() || n&(n-1) == 0
 }
 
-// covers tests all operations on n ranks: AllReduce thoroughly for three types, everything else
-// with every type and count, rotating through the reductions.
-func covers(n int) func(*testing.T, Harness) {
+// coverRanks tests all operations on n ranks. It tries every type and count: AllReduce with every
+// reduction for three types, and all other combinations with one reduction in turn.
+func coverRanks(n int) func(*testing.T, Harness) {
 	return func(t *testing.T, h Harness) {
-		b := newBench(t, h, n, 4<<20, options{check: true})
+		b := newFixture(t, h, n, 4<<20, options{check: true})
 		for _, dataType := range dataTypes {
 			for i, count := range counts {
-				if h.spares(n + i + int(dataType)) {
+				if h.skips(n + i + int(dataType)) {
 					continue
 				}
 				b.coverReduce(dataType, count, i)
@@ -114,14 +114,14 @@ func covers(n int) func(*testing.T, Harness) {
 }
 
 // coverReduce tries AllReduce with a type and count.
-func (b *bench) coverReduce(dataType driver.DataType, count int64, turn int) {
+func (b *fixture) coverReduce(dataType driver.DataType, count int64, index int) {
 	b.t.Helper()
 	all := driver.ReductionsOf(dataType)
 	for i, op := range all {
 		switch dataType {
 		case driver.Float32, driver.BFloat16, driver.Int8:
 		default:
-			if i != (turn+int(dataType))%len(all) {
+			if i != (index+int(dataType))%len(all) {
 				continue
 			}
 		}
@@ -129,13 +129,13 @@ func (b *bench) coverReduce(dataType driver.DataType, count int64, turn int) {
 	}
 }
 
-// coverOthers tries the other operations. It uses the large count only with the largest and the
+// coverOthers tries the other operations. It tries the large count only with the largest and the
 // smallest type.
-func (b *bench) coverOthers(dataType driver.DataType, count int64, turn int) {
+func (b *fixture) coverOthers(dataType driver.DataType, count int64, index int) {
 	b.t.Helper()
 	all := driver.ReductionsOf(dataType)
-	op := all[(turn+int(dataType))%len(all)]
-	root := (turn + int(dataType)) % len(b.ranks)
+	op := all[(index+int(dataType))%len(all)]
+	root := (index + int(dataType)) % len(b.ranks)
 	if count > 5000 && dataType != driver.Float64 && dataType != driver.Uint8 {
 		return
 	}
@@ -148,7 +148,7 @@ func (b *bench) coverOthers(dataType driver.DataType, count int64, turn int) {
 
 func proveRoots(t *testing.T, h Harness) {
 	const n = 4
-	b := newBench(t, h, n, 1<<20, options{check: true})
+	b := newFixture(t, h, n, 1<<20, options{check: true})
 	for root := range n {
 		for _, count := range []int64{3, 1000, 70001} {
 			for _, o := range []driver.Operation{driver.Broadcast, driver.Reduce} {
@@ -159,11 +159,11 @@ func proveRoots(t *testing.T, h Harness) {
 }
 
 func proveSkew(t *testing.T, h Harness) {
-	b := newBench(t, h, 3, 2<<20, options{check: true})
+	b := newFixture(t, h, 3, 2<<20, options{check: true})
 	for i, skew := range []int64{1, 5, 31} {
 		for j, dataType := range []driver.DataType{driver.Float32, driver.Float16, driver.Int8} {
 			for k, count := range []int64{13, 1001, 40001} {
-				if h.spares(i + j + k) {
+				if h.skips(i + j + k) {
 					continue
 				}
 				for o := range driver.Send {
@@ -176,11 +176,11 @@ func proveSkew(t *testing.T, h Harness) {
 	}
 }
 
-// proveBarrier lets every rank record that it has entered, and check afterwards that all others
-// have.
+// proveBarrier makes every rank record that it is about to enter the barrier. After the barrier
+// each rank checks that all others have done so.
 func proveBarrier(t *testing.T, h Harness) {
 	const n, rounds = 4, 200
-	b := newBench(t, h, n, 1<<20, options{check: true})
+	b := newFixture(t, h, n, 1<<20, options{check: true})
 	entered := make([][n]atomic.Bool, rounds)
 	b.each(func(r *rank) {
 		for round := range rounds {
@@ -189,25 +189,25 @@ func proveBarrier(t *testing.T, h Harness) {
 			r.ok(r.launch(r.group, r.stream, call))
 			for other := range n {
 				if !entered[round][other].Load() {
-					r.failf("round %d: rank %d has not entered", round, other)
+					r.failf("round %d: left the barrier before rank %d entered it", round, other)
 				}
 			}
 		}
 	})
 }
 
-// proveStreams launches on two streams in turn. Each sends what the other has received, so events
-// must order the streams as the launches are ordered.
+// proveStreams launches on two streams in turn. Each launch sends what the previous one has
+// received on the other stream, so events must make the streams follow the order of the launches.
 func proveStreams(t *testing.T, h Harness) {
 	const n, count, rounds = 3, 3000, 20
-	b := newBench(t, h, n, 1<<20, options{check: true})
+	b := newFixture(t, h, n, 1<<20, options{check: true})
 	b.each(func(r *rank) {
 		b.alternate(r, [2]driver.Stream{r.stream, r.newStream()}, count, rounds)
 	})
 }
 
-// alternate applies maxima and sums to a buffer in turn, each on the other stream.
-func (b *bench) alternate(r *rank, streams [2]driver.Stream, count int64, rounds int) {
+// alternate sums from one buffer into the other and back, on the two streams in turn.
+func (b *fixture) alternate(r *rank, streams [2]driver.Stream, count int64, rounds int) {
 	bufs := [2]buffer{b.send[r.number], b.recv[r.number]}
 	r.write(bufs[0].at(0), repeated(1, count))
 	done := r.newEvent()
@@ -219,20 +219,20 @@ func (b *bench) alternate(r *rank, streams [2]driver.Stream, count int64, rounds
 			SendWindow: from.window, RecvWindow: to.window, Digest: uint64(round),
 		}
 		r.ok(s.Wait(done))
-		r.ok(r.queue(r.group, s, r.able(r.group, call)))
+		r.ok(r.queue(r.group, s, r.onSupportedPath(r.group, call)))
 		r.ok(s.Record(done))
 	}
-	b.powers(r, bufs[rounds%2], streams, count, rounds)
+	b.checkPowers(r, bufs[rounds%2], streams, count, rounds)
 }
 
-// powers waits for both streams and checks for n to the power of the rounds.
-func (b *bench) powers(
-	r *rank, at buffer, streams [2]driver.Stream, count int64, rounds int,
+// checkPowers waits for both streams and checks that every element is n to the power of rounds.
+func (b *fixture) checkPowers(
+	r *rank, result buffer, streams [2]driver.Stream, count int64, rounds int,
 ) {
 	for _, s := range streams {
 		r.ok(s.Synchronize(b.ctx))
 	}
-	r.expect(at.at(0), repeated(math.Pow(float64(len(b.ranks)), float64(rounds)), count))
+	r.expect(result.at(0), repeated(math.Pow(float64(len(b.ranks)), float64(rounds)), count))
 }
 
 // repeated encodes a float64 count times.

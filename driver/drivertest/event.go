@@ -9,19 +9,19 @@ import (
 )
 
 var eventContracts = []contract{
-	{"an event that was never recorded is done", proveNeverRecorded},
-	{"an event is done when its stream gets there, each time it is recorded", proveEventDone},
-	{"a stream waits for the point that the event marks when it waits", proveEventPoint},
+	{"an event that has never been recorded is done", proveNeverRecorded},
+	{"after each Record, an event is done when its stream reaches it", proveEventDone},
+	{"Wait refers to the last Record before it", proveEventPoint},
 	{"Synchronize ends with its context", proveEventContext},
-	{"two streams can hand work to and fro", provePingPong},
-	{"a Record that fails leaves the event as it was", proveFailedRecord},
+	{"two streams can pass work back and forth", provePingPong},
+	{"a failed Record does not change the event", proveFailedRecord},
 }
 
 func proveNeverRecorded(t *testing.T, h Harness) {
-	r := newWorld(t, h, 1, options{apart: true}).ranks[0]
+	r := newWorld(t, h, 1, options{noGroup: true}).ranks[0]
 	e := r.newEvent()
 	if !e.Done() {
-		t.Error("the event is not done")
+		t.Error("an event without a Record is not done")
 	}
 	must(t, e.Synchronize(r.world.ctx))
 	must(t, r.stream.Wait(e))
@@ -29,20 +29,21 @@ func proveNeverRecorded(t *testing.T, h Harness) {
 }
 
 func proveEventDone(t *testing.T, h Harness) {
-	r := newWorld(t, h, 1, options{apart: true}).ranks[0]
+	r := newWorld(t, h, 1, options{noGroup: true}).ranks[0]
 	e := r.newEvent()
 	for range 3 {
-		g := r.hold(r.stream)
+		g := r.block(r.stream)
 		ran := false
 		must(t, r.stream.Host(func() { ran = true }))
 		must(t, r.stream.Record(e))
 		if e.Done() {
-			t.Error("the event is done before its stream got there")
+			t.Error("the event is done before its stream has reached it")
 		}
 		g.open()
 		must(t, e.Synchronize(r.world.ctx))
 		if !e.Done() || !ran {
-			t.Errorf("after Synchronize: done %v, work before it done %v", e.Done(), ran)
+			t.Errorf("after Synchronize: event done = %v, earlier work done = %v; want true, true",
+				e.Done(), ran)
 		}
 	}
 	must(t, r.stream.Record(e))
@@ -53,34 +54,34 @@ func proveEventDone(t *testing.T, h Harness) {
 }
 
 func proveEventPoint(t *testing.T, h Harness) {
-	r := newWorld(t, h, 1, options{apart: true}).ranks[0]
+	r := newWorld(t, h, 1, options{noGroup: true}).ranks[0]
 	e, other := r.newEvent(), r.newStream()
-	first := r.hold(r.stream)
+	first := r.block(r.stream)
 	must(t, r.stream.Record(e))
 	must(t, other.Wait(e))
 	ran := make(chan struct{})
 	must(t, other.Host(func() { close(ran) }))
-	second := r.hold(r.stream)
+	second := r.block(r.stream)
 	must(t, r.stream.Record(e))
 	select {
 	case <-ran:
-		t.Error("the other stream has not waited")
+		t.Error("the other stream has not waited for the event")
 	default:
 	}
 	first.open()
 	must(t, other.Synchronize(r.world.ctx))
 	<-ran
 	if e.Done() {
-		t.Error("the second point is reached before its stream got there")
+		t.Error("the event is done before its stream has reached the second Record")
 	}
 	second.open()
 	must(t, e.Synchronize(r.world.ctx))
 }
 
 func proveEventContext(t *testing.T, h Harness) {
-	r := newWorld(t, h, 1, options{apart: true}).ranks[0]
+	r := newWorld(t, h, 1, options{noGroup: true}).ranks[0]
 	e := r.newEvent()
-	g := r.hold(r.stream)
+	g := r.block(r.stream)
 	must(t, r.stream.Record(e))
 	ctx, cancel := context.WithCancel(r.world.ctx)
 	cancel()
@@ -90,7 +91,7 @@ func proveEventContext(t *testing.T, h Harness) {
 }
 
 func provePingPong(t *testing.T, h Harness) {
-	r := newWorld(t, h, 1, options{apart: true}).ranks[0]
+	r := newWorld(t, h, 1, options{noGroup: true}).ranks[0]
 	streams := []driver.Stream{r.stream, r.newStream()}
 	turn := r.newEvent()
 	var ran []int
@@ -105,16 +106,16 @@ func provePingPong(t *testing.T, h Harness) {
 		must(t, s.Synchronize(r.world.ctx))
 	}
 	if !slices.Equal(ran, numbers(n)) {
-		t.Errorf("functions ran in the order %v", ran)
+		t.Errorf("functions ran in the order %v, want the queued order", ran)
 	}
 }
 
 func proveFailedRecord(t *testing.T, h Harness) {
-	r := newWorld(t, h, 1, options{apart: true}).ranks[0]
+	r := newWorld(t, h, 1, options{noGroup: true}).ranks[0]
 	e, other := r.newEvent(), r.newStream()
 	must(t, other.Close())
 	wantError(t, "recording", other.Record(e), driver.ErrClosed)
 	if !e.Done() {
-		t.Error("the event waits for a stream that is closed")
+		t.Error("the event is not done after Record has failed")
 	}
 }

@@ -10,10 +10,10 @@ import (
 var exchangeContracts = []contract{
 	{"every rank gets the payloads of all ranks, by group rank", provePayloads},
 	{"payloads may differ in size", provePayloadSizes},
-	{"a payload that is too large is an error without side effects", provePayloadTooLarge},
+	{"a payload that is too large gives an error without side effects", provePayloadTooLarge},
 	{"lanes do not wait for each other", proveLanes},
-	{"exchanges and collectives mix", proveMixed},
-	{"an exchange ends with its context, and the group with it", proveExchangeCancelled},
+	{"exchanges and collectives can be interleaved", proveMixed},
+	{"a canceled exchange fails its group", proveExchangeCanceled},
 }
 
 func provePayloads(t *testing.T, h Harness) {
@@ -26,7 +26,7 @@ func provePayloads(t *testing.T, h Harness) {
 		})
 	}
 	fault := newWorld(t, h, 3, options{})
-	fault.faulty = true
+	fault.expectFaults = true
 	fault.each(func(r *rank) {
 		for round, n := range []int{1, 8<<10 + 1} {
 			r.ok(r.swap(driver.LaneFault, round, []int{n, n, n}))
@@ -58,14 +58,14 @@ func provePayloadTooLarge(t *testing.T, h Harness) {
 	})
 }
 
-// proveLanes lets rank 0 wait on the background lane until an exchange on the control lane and a
-// collective have ended.
+// proveLanes makes rank 0 wait on the background lane until exchanges on the control lane and
+// collectives have ended.
 func proveLanes(t *testing.T, h Harness) {
 	w := newWorld(t, h, 2, options{check: true})
-	over := make(chan struct{})
+	release := make(chan struct{})
 	background := func(r *rank) error {
 		if r.number == 1 {
-			<-over
+			<-release
 		}
 		return r.swap(driver.LaneBackground, 1, []int{9, 10000})
 	}
@@ -77,7 +77,7 @@ func proveLanes(t *testing.T, h Harness) {
 			r.ok(r.launch(r.group, r.stream, driver.Call{Operation: driver.Barrier}))
 		}
 		if r.number == 1 {
-			close(over)
+			close(release)
 		}
 		r.ok(<-result)
 	})
@@ -94,19 +94,19 @@ func proveMixed(t *testing.T, h Harness) {
 	})
 }
 
-// proveExchangeCancelled cancels an exchange that rank 1 has not joined. When rank 1 joins later,
+// proveExchangeCanceled cancels an exchange that rank 1 has not joined. When rank 1 joins later,
 // its exchange must not succeed.
-func proveExchangeCancelled(t *testing.T, h Harness) {
+func proveExchangeCanceled(t *testing.T, h Harness) {
 	w := newWorld(t, h, 2, options{})
-	w.faulty = true
+	w.expectFaults = true
 	ctx, cancel := context.WithCancel(w.ctx)
 	cancel()
 	_, err := w.ranks[0].group.Exchange(ctx, driver.LaneControl, nil)
-	wantError(t, "the cancelled exchange", err, context.Canceled)
+	wantError(t, "the canceled exchange", err, context.Canceled)
 	_, err = w.ranks[1].group.Exchange(w.ctx, driver.LaneControl, nil)
-	wantError(t, "the exchange of the other rank", err, driver.ErrFault)
+	wantError(t, "the other rank's exchange", err, driver.ErrFault)
 	_, err = w.ranks[0].group.Exchange(w.ctx, driver.LaneControl, nil)
 	if err == nil {
-		t.Error("an exchange after the cancelled one gave no error")
+		t.Error("an exchange after the canceled one gave no error")
 	}
 }

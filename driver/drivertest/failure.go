@@ -8,30 +8,30 @@ import (
 )
 
 var failureContracts = []contract{
-	{"a failed stream drops its work until Synchronize", proveDropped},
-	{"a point behind a failure returns the error, repeatedly", provePointFails},
+	{"a failed stream skips its work until Synchronize", proveSkipped},
+	{"an event after a failure returns the error to every caller", provePointFails},
 	{"Wait propagates a failure, WaitOnly does not", proveWaitFails},
-	{"a dropped collective fails its group with a PriorError", proveDroppedCollective},
-	{"a collective refused by a failed group fails the stream", proveRefusedCollective},
+	{"a skipped collective fails its group with a PriorError", proveSkippedCollective},
+	{"a collective that a failed group refuses fails the stream", proveRefusedCollective},
 	{"a failure in a capture fails each launch", proveCapturedFailure},
-	{"a graph whose collective is refused records its events, with the error", proveRefusedGraph},
-	{"a graph that waits does not keep its launch", proveLaunchDoesNotWait},
+	{"events of a graph whose collective is refused carry the error", proveRefusedGraph},
+	{"launching a graph does not wait for events in the graph", proveLaunchDoesNotWait},
 }
 
-// errPurpose fails streams on purpose.
+// errPurpose is the error with which tests fail a stream.
 var errPurpose = errors.New("a failure on purpose")
 
-// broken returns a blocked stream that fails once the gate is opened.
-func broken(r *rank) (driver.Stream, *gate) {
+// newFailingStream returns a blocked stream that fails when the gate is opened.
+func newFailingStream(r *rank) (driver.Stream, *gate) {
 	s := r.newStream()
-	g := r.hold(s)
+	g := r.block(s)
 	s.Fail(errPurpose)
 	return s, g
 }
 
-func proveDropped(t *testing.T, h Harness) {
-	r := newWorld(t, h, 1, options{apart: true}).ranks[0]
-	s, g := broken(r)
+func proveSkipped(t *testing.T, h Harness) {
+	r := newWorld(t, h, 1, options{noGroup: true}).ranks[0]
+	s, g := newFailingStream(r)
 	b := r.newBuffer(64)
 	ran := false
 	must(t, s.Host(func() { ran = true }))
@@ -40,7 +40,7 @@ func proveDropped(t *testing.T, h Harness) {
 	wantError(t, "synchronizing", s.Synchronize(r.world.ctx), errPurpose)
 	must(t, s.Synchronize(r.world.ctx))
 	if ran {
-		t.Error("work behind the failure was done")
+		t.Error("work after the failure has run")
 	}
 	r.expectAll(b.at(0), 0, 64)
 	must(t, s.Fill(b.at(0), 2, 64))
@@ -49,8 +49,8 @@ func proveDropped(t *testing.T, h Harness) {
 }
 
 func provePointFails(t *testing.T, h Harness) {
-	r := newWorld(t, h, 1, options{apart: true}).ranks[0]
-	s, g := broken(r)
+	r := newWorld(t, h, 1, options{noGroup: true}).ranks[0]
+	s, g := newFailingStream(r)
 	e := r.newEvent()
 	must(t, s.Record(e))
 	g.open()
@@ -64,10 +64,10 @@ func provePointFails(t *testing.T, h Harness) {
 }
 
 func proveWaitFails(t *testing.T, h Harness) {
-	r := newWorld(t, h, 1, options{apart: true}).ranks[0]
+	r := newWorld(t, h, 1, options{noGroup: true}).ranks[0]
 	for _, late := range []bool{false, true} {
-		s, g := broken(r)
-		e, wait, only := r.newEvent(), r.newStream(), r.newStream()
+		s, g := newFailingStream(r)
+		e, waiter, onlyWaiter := r.newEvent(), r.newStream(), r.newStream()
 		must(t, s.Record(e))
 		finish := func() {
 			g.open()
@@ -76,18 +76,18 @@ func proveWaitFails(t *testing.T, h Harness) {
 		if late {
 			finish()
 		}
-		must(t, wait.Wait(e))
-		must(t, only.WaitOnly(e))
+		must(t, waiter.Wait(e))
+		must(t, onlyWaiter.WaitOnly(e))
 		if !late {
 			finish()
 		}
-		wantError(t, "waiting", wait.Synchronize(r.world.ctx), errPurpose)
-		must(t, only.Synchronize(r.world.ctx))
+		wantError(t, "waiting", waiter.Synchronize(r.world.ctx), errPurpose)
+		must(t, onlyWaiter.Synchronize(r.world.ctx))
 	}
 }
 
-func proveDroppedCollective(t *testing.T, h Harness) {
-	w := newWorld(t, h, 2, options{faulty: true})
+func proveSkippedCollective(t *testing.T, h Harness) {
+	w := newWorld(t, h, 2, options{expectFaults: true})
 	w.each(func(r *rank) {
 		s := r.stream
 		if r.number == 0 {
@@ -97,21 +97,21 @@ func proveDroppedCollective(t *testing.T, h Harness) {
 		var prior *driver.PriorError
 		switch {
 		case r.number == 1 && !errors.Is(err, driver.ErrFault):
-			r.failf("a barrier ended without the rank that dropped it")
+			r.failf("got %v from a barrier that rank 0 skipped, want ErrFault", err)
 		case r.number == 0 && !errors.Is(err, errPurpose):
-			r.failf("the stream does not return its first error")
-		case r.number == 1 && owner(err) != "world":
-			r.failf("the stream's error does not name the owner of its group: %v", err)
-		case owner(r.group.Cause()) != "world":
-			r.failf("the cause does not name the owner of its group: %v", r.group.Cause())
+			r.failf("got %v from the stream, want its first error", err)
+		case r.number == 1 && faultOwner(err) != "world":
+			r.failf("the stream's error does not name the group's owner: %v", err)
+		case faultOwner(r.group.Cause()) != "world":
+			r.failf("the cause does not name the group's owner: %v", r.group.Cause())
 		case r.number == 0 && (!errors.As(r.group.Cause(), &prior) || prior.Rank != 0):
-			r.failf("the group has not failed with a PriorError of rank 0")
+			r.failf("got cause %v, want a PriorError of rank 0", r.group.Cause())
 		}
 	})
 }
 
-// owner returns the owner that the fault of a group carries, or nil.
-func owner(err error) any {
+// faultOwner returns the owner in a group's fault, or nil.
+func faultOwner(err error) any {
 	var fault *driver.Fault
 	if !errors.As(err, &fault) {
 		return nil
@@ -120,19 +120,19 @@ func owner(err error) any {
 }
 
 func proveRefusedCollective(t *testing.T, h Harness) {
-	w := newWorld(t, h, 1, options{faulty: true})
+	w := newWorld(t, h, 1, options{expectFaults: true})
 	r := w.ranks[0]
 	r.group.Abort(nil)
 	wantError(t, "launching", r.queue(r.group, r.stream, driver.Call{Operation: driver.Barrier}),
 		driver.ErrAborted)
-	must(t, r.stream.Host(func() { t.Error("work behind the collective was done") }))
+	must(t, r.stream.Host(func() { t.Error("work after the collective has run") }))
 	wantError(t, "synchronizing", r.stream.Synchronize(w.ctx), driver.ErrAborted)
 	must(t, r.stream.Synchronize(w.ctx))
 }
 
 func proveCapturedFailure(t *testing.T, h Harness) {
-	r := newWorld(t, h, 1, options{apart: true}).ranks[0]
-	g := r.captured(func() { r.stream.Fail(errPurpose) })
+	r := newWorld(t, h, 1, options{noGroup: true}).ranks[0]
+	g := r.capture(func() { r.stream.Fail(errPurpose) })
 	must(t, r.stream.Synchronize(r.world.ctx))
 	for range 2 {
 		must(t, g.Launch(r.stream))
@@ -140,13 +140,13 @@ func proveCapturedFailure(t *testing.T, h Harness) {
 	}
 }
 
-// proveRefusedGraph replays a graph once before its group fails. The event must not keep the point
-// of that replay.
+// proveRefusedGraph replays a graph before and after its group fails. After the failure the event
+// must not still refer to the first replay.
 func proveRefusedGraph(t *testing.T, h Harness) {
-	w := newWorld(t, h, 1, options{faulty: true})
+	w := newWorld(t, h, 1, options{expectFaults: true})
 	r := w.ranks[0]
 	e := r.newEvent()
-	g := r.captured(func() {
+	g := r.capture(func() {
 		must(t, r.queue(r.group, r.stream, driver.Call{Operation: driver.Barrier}))
 		must(t, r.stream.Record(e))
 	})
@@ -160,19 +160,19 @@ func proveRefusedGraph(t *testing.T, h Harness) {
 }
 
 func proveLaunchDoesNotWait(t *testing.T, h Harness) {
-	r := newWorld(t, h, 1, options{apart: true}).ranks[0]
+	r := newWorld(t, h, 1, options{noGroup: true}).ranks[0]
 	busy, e := r.newStream(), r.newEvent()
-	gate := r.hold(busy)
+	gate := r.block(busy)
 	must(t, busy.Record(e))
 	ran := make(chan struct{})
-	g := r.captured(func() {
+	g := r.capture(func() {
 		must(t, r.stream.Wait(e))
 		must(t, r.stream.Host(func() { close(ran) }))
 	})
 	must(t, g.Launch(r.stream)) // while the event's stream is blocked
 	select {
 	case <-ran:
-		t.Error("work behind the wait has run")
+		t.Error("work after the wait has run")
 	default:
 	}
 	gate.open()

@@ -17,13 +17,10 @@ var faultContracts = []contract{
 	{"a rank that does not join a registration is named", proveAbsentRegister},
 	{"a failed background agreement disables only its lane", proveAbsentBackground},
 	{"a sender names a receiver that does not answer", proveAbsentReceiver},
-	{"ranks in different calls are detected at once", proveDeadlock},
-	{"ranks in different calls are detected while other lanes are busy", proveDeadlockWithBusyLane},
-	{"a rank that fails alone ends the waits of the others", proveFaultLaneCalls},
-	{
-		"ranks that do not come to the fault lane have no entry, and can read it later",
-		proveFaultLaneAbsent,
-	},
+	{"a deadlock of ranks in different calls is detected at once", proveDeadlock},
+	{"a deadlock is detected while another lane is busy", proveDeadlockWithBusyLane},
+	{"a call on the fault lane ends the other ranks' waits", proveFaultLaneCalls},
+	{"the fault lane leaves out absent ranks, which can read it later", proveFaultLaneAbsent},
 	{"a failed group reports its cause, and a new one works", proveNewGroup},
 }
 
@@ -31,7 +28,7 @@ var faultContracts = []contract{
 var barrier = driver.Call{Operation: driver.Barrier, Digest: 1}
 
 func proveAbort(t *testing.T, h Harness) {
-	w := newWorld(t, h, 3, options{faulty: true})
+	w := newWorld(t, h, 3, options{expectFaults: true})
 	w.each(func(r *rank) {
 		if r.number == 0 {
 			r.group.Abort(nil)
@@ -50,10 +47,11 @@ func proveAbort(t *testing.T, h Harness) {
 	})
 }
 
-// absence runs call on all ranks but the last and then on the last. The first rank to time out
-// names the last one; others may get the fault before they time out. The first call of the late
-// rank may still succeed with data that is already there, but then its next one must fail.
-func absence(t *testing.T, w *world, call func(r *rank) error) {
+// checkAbsence runs call on all ranks but the last, and afterwards on the last. The first rank to
+// time out must name the last one; the others may get the fault before they time out. The late
+// rank's first call may still succeed with data that has already arrived, but then its next call
+// must fail.
+func checkAbsence(t *testing.T, w *world, call func(r *rank) error) {
 	t.Helper()
 	late := len(w.ranks) - 1
 	named := 0
@@ -67,26 +65,26 @@ func absence(t *testing.T, w *world, call func(r *rank) error) {
 		named += controltest.WantAbsence(t, err, late)
 	}
 	if named == 0 {
-		t.Errorf("no rank has a TimeoutError")
+		t.Errorf("no rank got a TimeoutError")
 	}
 	err := call(w.ranks[late])
 	if err == nil {
 		err = call(w.ranks[late])
 	}
 	if err == nil {
-		t.Error("the late rank got no error from its second call either")
+		t.Error("the late rank got no error from either of its two calls")
 	}
 }
 
-// proveAbsentCollective also checks that a late rank has not written to the windows of the others,
-// which may have reused that memory by then.
+// proveAbsentCollective also checks that a late rank does not write to the windows of the other
+// ranks, which may have reused that memory.
 func proveAbsentCollective(t *testing.T, h Harness) {
 	for _, path := range h.Paths {
 		for _, count := range []int64{0, 5, 1 << 14} {
 			t.Run(fmt.Sprint(path, " ", count), func(t *testing.T) {
-				b := newBench(t, h, 3, 1<<20, options{timeout: short, check: true, faulty: true})
+				b := newFixture(t, h, 3, 1<<20, options{timeout: short, check: true, expectFaults: true})
 				c := trial{operation: driver.AllReduce, count: count, path: path}
-				absence(t, b.world, func(r *rank) error {
+				checkAbsence(t, b.world, func(r *rank) error {
 					return r.launch(r.group, r.stream, c.call(r, b.send[r.number], b.recv[r.number]))
 				})
 				late := b.ranks[2]
@@ -101,7 +99,7 @@ func proveAbsentCollective(t *testing.T, h Harness) {
 func proveAbsentExchange(t *testing.T, h Harness) {
 	t.Run("timeout", func(t *testing.T) {
 		w := newWorld(t, h, 3, options{timeout: short})
-		absence(t, w, func(r *rank) error {
+		checkAbsence(t, w, func(r *rank) error {
 			_, err := r.group.Exchange(context.Background(), driver.LaneControl, []byte("here"))
 			return err
 		})
@@ -110,7 +108,7 @@ func proveAbsentExchange(t *testing.T, h Harness) {
 		w := newWorld(t, h, 3, options{})
 		ctx, cancel := context.WithTimeout(w.ctx, short)
 		defer cancel()
-		absence(t, w, func(r *rank) error {
+		checkAbsence(t, w, func(r *rank) error {
 			if r.number == 2 {
 				ctx = w.ctx
 			}
@@ -122,13 +120,13 @@ func proveAbsentExchange(t *testing.T, h Harness) {
 
 func proveAbsentBackground(t *testing.T, h Harness) {
 	w := newWorld(t, h, 2, options{timeout: short})
-	first := w.ranks[0]
-	_, err := first.group.Exchange(context.Background(), driver.LaneBackground, nil)
+	present := w.ranks[0]
+	_, err := present.group.Exchange(context.Background(), driver.LaneBackground, nil)
 	if controltest.WantAbsence(t, err, 1) == 0 {
 		t.Errorf("got %v, want a TimeoutError", err)
 	}
-	if _, err := first.group.Exchange(w.ctx, driver.LaneBackground, nil); err == nil {
-		t.Error("a lane that is out of step was used again")
+	if _, err := present.group.Exchange(w.ctx, driver.LaneBackground, nil); err == nil {
+		t.Error("an exchange on a failed lane gave no error")
 	}
 	w.each(func(r *rank) {
 		r.ok(r.swap(driver.LaneControl, 1, []int{3, 3}))
@@ -137,8 +135,8 @@ func proveAbsentBackground(t *testing.T, h Harness) {
 }
 
 func proveAbsentRegister(t *testing.T, h Harness) {
-	w := newWorld(t, h, 3, options{timeout: short, faulty: true})
-	absence(t, w, func(r *rank) error {
+	w := newWorld(t, h, 3, options{timeout: short, expectFaults: true})
+	checkAbsence(t, w, func(r *rank) error {
 		b := r.newBuffer(1)
 		_, err := r.group.Register(context.Background(), r.nextKey(), b.segment)
 		return err
@@ -146,25 +144,25 @@ func proveAbsentRegister(t *testing.T, h Harness) {
 }
 
 func proveAbsentReceiver(t *testing.T, h Harness) {
-	h.need(t, Messages)
-	b := newBench(t, h, 2, 4<<20, options{timeout: short, faulty: true})
-	absence(t, b.world, func(r *rank) error {
+	h.require(t, Messages)
+	b := newFixture(t, h, 2, 4<<20, options{timeout: short, expectFaults: true})
+	checkAbsence(t, b.world, func(r *rank) error {
 		call := p2pCall(driver.Send, 1-r.number, 0, b.send[r.number], 0, 3<<20)
 		if err := r.launch(r.group, r.stream, call); err != nil {
 			return err
 		}
-		// The Send may complete without its receiver. The answer cannot.
+		// The Send may complete without its receiver, but the Recv cannot complete without an answer.
 		answer := p2pCall(driver.Recv, 1-r.number, 0, b.recv[r.number], 0, 8)
 		return r.launch(r.group, r.stream, answer)
 	})
 }
 
-// proveDeadlock has rank 0 in an exchange while the others are in a collective. Only the detection
-// of the deadlock ends these waits before the test times out.
+// proveDeadlock puts one rank into an exchange and the others into a collective. Only deadlock
+// detection can end these waits before the test times out.
 func proveDeadlock(t *testing.T, h Harness) {
 	for _, alone := range []int{0, 2} {
 		t.Run(fmt.Sprint("rank ", alone), func(t *testing.T) {
-			w := newWorld(t, h, 3, options{faulty: true})
+			w := newWorld(t, h, 3, options{expectFaults: true})
 			errs := w.outcomes(func(r *rank) error { return inDifferentCalls(r, alone) })
 			controltest.WantDeadlock(t, errs)
 		})
@@ -180,10 +178,10 @@ func inDifferentCalls(r *rank, alone int) error {
 	return r.launch(r.group, r.stream, barrier)
 }
 
-// proveDeadlockWithBusyLane keeps starting and ending waits on the background lane. The status of
-// the other wait must not get lost between them.
+// proveDeadlockWithBusyLane starts and ends waits on the background lane until the deadlock is
+// detected. These waits must not hide the status of the deadlocked wait.
 func proveDeadlockWithBusyLane(t *testing.T, h Harness) {
-	w := newWorld(t, h, 2, options{faulty: true})
+	w := newWorld(t, h, 2, options{expectFaults: true})
 	controltest.WantDeadlock(t, w.outcomes(func(r *rank) error {
 		ended := make(chan error, 1)
 		go func() { ended <- inDifferentCalls(r, 0) }()
@@ -195,9 +193,9 @@ func proveDeadlockWithBusyLane(t *testing.T, h Harness) {
 	}))
 }
 
-// proveFaultLaneCalls lets rank 0 exchange on the fault lane while the others wait elsewhere.
+// proveFaultLaneCalls makes rank 0 exchange on the fault lane while the others wait in other calls.
 func proveFaultLaneCalls(t *testing.T, h Harness) {
-	w := newWorld(t, h, 3, options{faulty: true})
+	w := newWorld(t, h, 3, options{expectFaults: true})
 	w.each(func(r *rank) {
 		var err error
 		switch r.number {
@@ -219,7 +217,7 @@ func proveFaultLaneAbsent(t *testing.T, h Harness) {
 	for _, size := range []int{7, 20000} {
 		t.Run(fmt.Sprint(size, " bytes"), func(t *testing.T) {
 			w := newWorld(t, h, 3, options{})
-			w.faulty = true
+			w.expectFaults = true
 			report := func(r *rank, present ...bool) {
 				ctx, cancel := context.WithTimeout(w.ctx, short)
 				defer cancel()
@@ -239,12 +237,12 @@ func proveFaultLaneAbsent(t *testing.T, h Harness) {
 }
 
 func proveNewGroup(t *testing.T, h Harness) {
-	w := newWorld(t, h, 2, options{faulty: true})
+	w := newWorld(t, h, 2, options{expectFaults: true})
 	w.each(func(r *rank) {
 		r.ok(r.group.Cause())
 		select {
 		case <-r.group.Failed():
-			r.failf("the group has failed at once")
+			r.failf("a new group has failed")
 		default:
 		}
 		if r.number == 1 {
@@ -254,7 +252,7 @@ func proveNewGroup(t *testing.T, h Harness) {
 		}
 		<-r.group.Failed()
 		if r.group.Cause() == nil {
-			r.failf("the group does not report its cause")
+			r.failf("Cause() = nil after the group has failed")
 		}
 		b := r.newBuffer(1)
 		c := r.connect("anew", numbers(2), true)

@@ -21,8 +21,8 @@ var formulaContracts = []contract{
 	{"special values by a rounding tree", proveSpecials(driver.RoundedTree)},
 }
 
-// scope returns the number of elements to try of each type and operation, and the size of the
-// largest call.
+// scope returns the number of elements to try for each type and reduction, and the element count
+// of the largest call.
 func (h Harness) scope() (elements, largest int64) {
 	switch {
 	case os.Getenv("SYMMEM_TEST_FULL") == "1":
@@ -35,8 +35,8 @@ func (h Harness) scope() (elements, largest int64) {
 }
 
 // proveFormula tries every type and reduction on several numbers of ranks, with random operations,
-// sizes, roots and offsets, in and out of place, in and outside of windows, eager and replayed. It
-// skips paths that refuse the group's formula.
+// sizes, roots and offsets. It randomly selects calls in place and out of place, with registered
+// and unregistered buffers, eager and replayed. It skips paths that refuse the group's formula.
 func proveFormula(f driver.Formula) func(*testing.T, Harness) {
 	return func(t *testing.T, h Harness) {
 		seed := uint64(time.Now().UnixNano())
@@ -54,8 +54,8 @@ func proveFormula(f driver.Formula) func(*testing.T, Harness) {
 
 func tryFormula(t *testing.T, h Harness, f driver.Formula, n int, seed uint64) {
 	elements, largest := h.scope()
-	b := newBench(t, h, n, 8*largest+4096, options{
-		check: true, formula: f, bound: patience * time.Duration(1+elements/1e5),
+	b := newFixture(t, h, n, 8*largest+4096, options{
+		check: true, formula: f, lifetime: patience * time.Duration(1+elements/1e5),
 	})
 	draws := rand.New(rand.NewPCG(seed, uint64(n)))
 	tried := 0
@@ -70,13 +70,13 @@ func tryFormula(t *testing.T, h Harness, f driver.Formula, n int, seed uint64) {
 		}
 	}
 	if tried == 0 {
-		t.Skipf("no path of the backend takes the formula %v", f)
+		t.Skipf("no path of the backend supports the formula %v", f)
 	}
 	t.Logf("%d calls", tried)
 }
 
-// proveSpecials reduces NaNs, infinities, zeros, subnormal and maximal numbers of every type, in
-// all combinations on three ranks, on every path that supports the group's formula.
+// proveSpecials reduces NaNs, infinities, zeros, subnormal and maximal numbers of every type, on
+// every path that supports the group's formula. On three ranks it covers all combinations.
 func proveSpecials(f driver.Formula) func(*testing.T, Harness) {
 	return func(t *testing.T, h Harness) {
 		if f == driver.AnyFormula && h.Unordered {
@@ -92,7 +92,7 @@ func proveSpecials(f driver.Formula) func(*testing.T, Harness) {
 
 func trySpecials(t *testing.T, h Harness, f driver.Formula, n int) {
 	const combinations = 14 * 14 * 14
-	b := newBench(t, h, n, 8*combinations+4096, options{check: true, formula: f})
+	b := newFixture(t, h, n, 8*combinations+4096, options{check: true, formula: f})
 	tried := 0
 	for _, dataType := range dataTypes {
 		for _, op := range driver.ReductionsOf(dataType) {
@@ -104,17 +104,17 @@ func trySpecials(t *testing.T, h Harness, f driver.Formula, n int) {
 		}
 	}
 	if tried == 0 {
-		t.Skipf("no path of the backend takes the formula %v", f)
+		t.Skipf("no path of the backend supports the formula %v", f)
 	}
 }
 
-// drawReduction draws a random reduction. The caller sets type, operation and formula.
+// drawReduction draws a random reduction. The caller sets its data type, ReduceOp and formula.
 func drawReduction(draws *rand.Rand, n int, largest int64) trial {
 	operations := []driver.Operation{driver.AllReduce, driver.ReduceScatter, driver.Reduce}
 	c := trial{
 		operation: operations[draws.IntN(len(operations))],
 		count:     1 + int64(draws.Uint64()>>(64-draws.IntN(25)))%largest,
-		root:      draws.IntN(n), inPlace: draws.IntN(2) == 0, loose: draws.IntN(3) == 0,
+		root:      draws.IntN(n), inPlace: draws.IntN(2) == 0, unregistered: draws.IntN(3) == 0,
 		skew: draws.Int64N(17), replayed: draws.IntN(4) == 0,
 	}
 	if c.operation == driver.ReduceScatter {
@@ -123,20 +123,20 @@ func drawReduction(draws *rand.Rand, n int, largest int64) trial {
 	return c
 }
 
-// tryPaths tries a reduction on every path that supports it, and returns their number.
-func tryPaths(b *bench, c *trial) (tried int) {
+// tryPaths tries a reduction on every path that supports it, and returns the number of such paths.
+func tryPaths(b *fixture, c *trial) (tried int) {
 	b.t.Helper()
 	c.prepare(b.harness, len(b.ranks))
 	for _, c.path = range b.harness.Paths {
 		r := b.ranks[0]
-		loose := c.loose
-		c.loose = loose && c.path != driver.PathWindow
-		call := c.laid(r, b.send[0], b.recv[0])
+		unregistered := c.unregistered
+		c.unregistered = unregistered && c.path != driver.PathWindow
+		call := c.uncheckedCall(r, b.send[0], b.recv[0])
 		if r.group.Offer(call).Refusal(c.path) == nil {
 			b.try(c)
 			tried++
 		}
-		c.loose = loose
+		c.unregistered = unregistered
 	}
 	return tried
 }

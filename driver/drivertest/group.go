@@ -8,20 +8,20 @@ import (
 )
 
 var groupContracts = []contract{
-	{"groups of some of the ranks work at the same time", proveSubgroups},
-	{"the order of a group is that of its list of ranks", proveGroupOrder},
+	{"subgroups work at the same time", proveSubgroups},
+	{"group ranks follow the order of the list of ranks", proveGroupOrder},
 	{"a group can be connected again under another name", proveReconnect},
-	{"a group without this rank is an error", proveNotMember},
+	{"connecting a group without this rank gives an error", proveNotMember},
 }
 
-// gatherBytes makes a rank contribute its world rank to an AllGather, and checks the result.
+// gatherBytes contributes the rank's world rank to an AllGather and checks the result.
 func gatherBytes(r *rank, c driver.Communicator, members []int, b buffer) {
 	r.write(b.at(0), []byte{byte(r.number)})
 	call := driver.Call{
 		Operation: driver.AllGather, DataType: driver.Uint8, Count: 1,
 		Send: b.at(0), Recv: b.at(64), Digest: 1,
 	}
-	r.at("group %v", members)
+	r.setStep("group %v", members)
 	r.ok(r.launch(c, r.stream, call))
 	want := make([]byte, 0, len(members))
 	for _, m := range members {
@@ -30,8 +30,8 @@ func gatherBytes(r *rank, c driver.Communicator, members []int, b buffer) {
 	r.expect(b.at(64), want)
 }
 
-// proveSubgroups puts every rank into one of two halves and into the group of all. A rank uses its
-// groups in turn, and different ranks run concurrently.
+// proveSubgroups puts every rank into one of two halves and into a group of all ranks. Each rank
+// uses its two groups in turn, while the other ranks run concurrently.
 func proveSubgroups(t *testing.T, h Harness) {
 	w := newWorld(t, h, 4, options{check: true})
 	halves := [][]int{{0, 2}, {1, 3}}
@@ -47,7 +47,7 @@ func proveSubgroups(t *testing.T, h Harness) {
 }
 
 func proveGroupOrder(t *testing.T, h Harness) {
-	w := newWorld(t, h, 3, options{apart: true})
+	w := newWorld(t, h, 3, options{noGroup: true})
 	w.each(func(r *rank) {
 		b := r.newBuffer(1 << 20)
 		members := []int{2, 0, 1}
@@ -57,7 +57,7 @@ func proveGroupOrder(t *testing.T, h Harness) {
 }
 
 func proveReconnect(t *testing.T, h Harness) {
-	w := newWorld(t, h, 2, options{apart: true})
+	w := newWorld(t, h, 2, options{noGroup: true})
 	w.each(func(r *rank) {
 		b := r.newBuffer(1 << 20)
 		for generation := range 3 {
@@ -69,7 +69,7 @@ func proveReconnect(t *testing.T, h Harness) {
 }
 
 func proveNotMember(t *testing.T, h Harness) {
-	w := newWorld(t, h, 1, options{apart: true})
+	w := newWorld(t, h, 1, options{noGroup: true})
 	for _, cfg := range []driver.GroupConfig{
 		{ID: "empty"},
 		{ID: "negative", Ranks: []int{0}, Rank: -1},

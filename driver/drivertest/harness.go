@@ -7,28 +7,29 @@ import (
 	"symmem/driver"
 )
 
-// Part is an optional part of the contract. Backends must satisfy the rest.
+// Part names an optional part of the contract. Backends must satisfy the rest.
 type Part string
 
-// The optional parts, and the consequences for users of a backend that lacks them. Harness.Paths
-// and Harness.Ranks limit paths and numbers of ranks. The interfaces in driver/optional.go are not
-// part of the contract.
+// The optional parts, with the consequences for users of a backend that lacks them. Harness.Paths
+// and Harness.Ranks limit the paths and the number of ranks. The interfaces in driver/optional.go
+// are not part of the contract.
 const (
-	// Messages covers Send and Recv. A backend without it refuses them when they are offered, and
-	// pipelines need another way to send.
+	// Messages covers Send and Recv. A backend without this part refuses them when they are offered,
+	// and pipelines need another way to send.
 	Messages Part = "messages"
-	// Splits covers AllToAllV. A backend without it refuses the operation when it is offered, and
-	// callers use AllToAll with the size of the largest part.
+	// Splits covers AllToAllV. A backend without this part refuses the operation when it is offered,
+	// and callers must use AllToAll with the size of the largest part.
 	Splits Part = "splits"
-	// Scatter covers Config.Scatter, which reveals mistakes that only paths over windows can make.
+	// Scatter covers Config.Scatter, which reveals mistakes that can occur only on paths over windows.
 	Scatter Part = "scatter"
-	// Failures means that a failed stream drops its work, as driver.Stream specifies, and that
-	// events carry the failure. A backend without it cannot stop kernels that the GPU already has:
-	// work behind a failure uses data that was never computed, until the stream is synchronized.
+	// Failures requires a failed stream to skip its work, as driver.Stream specifies, and events to
+	// carry the failure. A backend without this part cannot stop kernels that are already queued on
+	// the GPU: work after a failure uses data that was never computed, until the stream is
+	// synchronized.
 	Failures Part = "failures"
-	// Anytime means that Close and Abort return while other groups connect and wait. It cannot hold
-	// if the ranks of a test share a CUDA context: a context frees memory only once all its kernels
-	// have ended, and launches none in the meantime, not even those that other ranks wait for.
+	// Anytime requires Close and Abort to return while other groups connect and wait. Ranks that share
+	// a CUDA context cannot guarantee it: to free memory, the context waits until all its kernels have
+	// ended, and meanwhile launches none, not even a kernel that another rank is waiting for.
 	Anytime Part = "closing at any time"
 )
 
@@ -36,25 +37,26 @@ const (
 type Harness struct {
 	// Open opens the device of one rank, like driver.Backend.
 	Open func(ctx context.Context, cfg driver.Config) (driver.Device, error)
-	// Host allocates zeroed host memory that Stream.Copy can access; nil means Go memory.
+	// Host allocates zeroed host memory that Stream.Copy can access. If it is nil, tests use Go
+	// memory.
 	Host func(bytes int) []byte
 	// Ranks is the size of the largest world that can be opened. Larger tests are skipped.
 	Ranks int
-	// Paths lists the paths that collectives can take; nil means plain and window. In most tests, a
-	// call that its path refuses takes the first one.
+	// Paths lists the paths that collectives can take; nil means plain and window. In most tests, if a
+	// path refuses a call, the call takes the first path of the list.
 	Paths []driver.Path
-	// Without maps the parts that the backend lacks to the reason, which skipped tests print.
+	// Without maps each part that the backend lacks to the reason, which skipped tests print.
 	Without map[Part]string
-	// Unordered means that reductions combine ranks in an unspecified order. Tests then use numbers
+	// Unordered reports that reductions combine ranks in an unspecified order. Tests then use numbers
 	// whose sums and products are exact in every order.
 	Unordered bool
-	// Slow means that calls take much longer than usual, as on the software GPU. Tests then try
-	// only a third of all pairs of type and count: every count, with every third type.
+	// Slow reports that calls take much longer than usual, as on the software GPU. Tests then try
+	// every count with only every third type.
 	Slow bool
 }
 
-// spares reports whether a trial is skipped.
-func (h Harness) spares(turn int) bool { return h.Slow && turn%3 != 0 }
+// skips reports whether to skip the trial with the given index, to save time.
+func (h Harness) skips(index int) bool { return h.Slow && index%3 != 0 }
 
 func (h Harness) withDefaults() Harness {
 	if h.Host == nil {
@@ -66,11 +68,11 @@ func (h Harness) withDefaults() Harness {
 	return h
 }
 
-// need skips a test if the backend lacks the part.
-func (h Harness) need(t *testing.T, part Part) {
+// require skips a test if the backend lacks the part.
+func (h Harness) require(t *testing.T, part Part) {
 	t.Helper()
-	if why, without := h.Without[part]; without {
-		t.Skipf("the backend leaves out %s: %s", part, why)
+	if reason, lacking := h.Without[part]; lacking {
+		t.Skipf("the backend does not support %s: %s", part, reason)
 	}
 }
 
@@ -79,15 +81,15 @@ func (h Harness) has(o driver.Operation) bool {
 	part := map[driver.Operation]Part{
 		driver.Send: Messages, driver.Recv: Messages, driver.AllToAllV: Splits,
 	}[o]
-	_, without := h.Without[part]
-	return !without
+	_, lacking := h.Without[part]
+	return !lacking
 }
 
 // chapter groups statements of the contract.
 type chapter struct {
 	name  string
 	tests []contract
-	// part is set for optional chapters.
+	// part names the optional part that the chapter tests; it is empty for mandatory chapters.
 	part Part
 }
 
@@ -121,7 +123,7 @@ func Run(t *testing.T, h Harness) {
 	}
 	for _, c := range chapters {
 		t.Run(c.name, func(t *testing.T) {
-			h.need(t, c.part)
+			h.require(t, c.part)
 			for _, s := range c.tests {
 				t.Run(s.sentence, func(t *testing.T) { s.prove(t, h) })
 			}

@@ -8,16 +8,16 @@ import (
 )
 
 var memoryContracts = []contract{
-	{"a new segment reads as zeros, also where one was before", proveZeros},
-	{"a segment lies at its offset of the arena", proveAddresses},
+	{"a new segment is zeroed, even at an offset that was used before", proveZeros},
+	{"a segment is mapped at its offset in the arena", proveAddresses},
 	{"an offset or a size must be a multiple of the granularity", proveAlignment},
 	{"unmapping twice gives ErrClosed", proveUnmapTwice},
 	{"running out of memory gives an OutOfMemoryError without side effects", proveOutOfMemory},
-	{"scattered segments lie in the arena and apart from each other", proveScatter},
+	{"scattered segments lie in the arena and noGroup from each other", proveScatter},
 }
 
 func proveZeros(t *testing.T, h Harness) {
-	r := newWorld(t, h, 1, options{apart: true}).ranks[0]
+	r := newWorld(t, h, 1, options{noGroup: true}).ranks[0]
 	bytes := 2 * r.granularity()
 	for range 3 {
 		s, err := r.arena.Map(0, bytes)
@@ -30,14 +30,14 @@ func proveZeros(t *testing.T, h Harness) {
 }
 
 func proveAddresses(t *testing.T, h Harness) {
-	r := newWorld(t, h, 1, options{apart: true}).ranks[0]
+	r := newWorld(t, h, 1, options{noGroup: true}).ranks[0]
 	g := r.granularity()
 	for i, bytes := range []int64{g, 3 * g, 2 * g} {
 		offset := int64(10*i) * g
 		s, err := r.arena.Map(offset, bytes)
 		must(t, err)
 		if want := r.arena.Address() + uintptr(offset); s.Address() != want {
-			t.Errorf("segment %d lies at %#x, want %#x", i, s.Address(), want)
+			t.Errorf("segment %d is at %#x, want %#x", i, s.Address(), want)
 		}
 		if s.Bytes() != bytes {
 			t.Errorf("segment %d has %d bytes, want %d", i, s.Bytes(), bytes)
@@ -48,10 +48,10 @@ func proveAddresses(t *testing.T, h Harness) {
 }
 
 func proveAlignment(t *testing.T, h Harness) {
-	r := newWorld(t, h, 1, options{apart: true}).ranks[0]
+	r := newWorld(t, h, 1, options{noGroup: true}).ranks[0]
 	g := r.granularity()
 	if g <= 0 || g&(g-1) != 0 {
-		t.Fatalf("granularity %d is no power of two", g)
+		t.Fatalf("granularity %d is not a power of two", g)
 	}
 	for _, c := range []struct{ offset, bytes int64 }{
 		{1, g}, {g / 2, g}, {-g, g}, {0, g + 1}, {0, 0}, {0, -g}, {0, g / 2},
@@ -70,29 +70,30 @@ func proveAlignment(t *testing.T, h Harness) {
 }
 
 func proveUnmapTwice(t *testing.T, h Harness) {
-	r := newWorld(t, h, 1, options{apart: true}).ranks[0]
+	r := newWorld(t, h, 1, options{noGroup: true}).ranks[0]
 	s, err := r.arena.Map(0, r.granularity())
 	must(t, err)
 	must(t, s.Unmap())
 	wantError(t, "unmapping again", s.Unmap(), driver.ErrClosed)
 }
 
-// absurd is more memory than any machine has, but fits into the address space of a process.
-const absurd = 32 << 40
+// excessiveBytes exceeds the memory of any machine but fits into a process's address space.
+const excessiveBytes = 32 << 40
 
 func proveOutOfMemory(t *testing.T, h Harness) {
-	r := newWorld(t, h, 1, options{apart: true}).ranks[0]
-	arena, err := r.device.NewArena(absurd)
+	r := newWorld(t, h, 1, options{noGroup: true}).ranks[0]
+	arena, err := r.device.NewArena(excessiveBytes)
 	must(t, err)
 	defer func() { must(t, arena.Close()) }()
-	s, err := arena.Map(0, absurd)
+	s, err := arena.Map(0, excessiveBytes)
 	if err == nil {
 		must(t, s.Unmap())
-		t.Fatalf("mapping %d bytes gave no error", int64(absurd))
+		t.Fatalf("mapping %d bytes gave no error", int64(excessiveBytes))
 	}
 	wantError(t, "mapping too much", err, driver.ErrOutOfMemory)
-	if oom, ok := errors.AsType[*driver.OutOfMemoryError](err); !ok || oom.Requested != absurd {
-		t.Errorf("got %#v, want an OutOfMemoryError for %d bytes", err, int64(absurd))
+	oom, ok := errors.AsType[*driver.OutOfMemoryError](err)
+	if !ok || oom.Requested != excessiveBytes {
+		t.Errorf("got %#v, want an OutOfMemoryError for %d bytes", err, int64(excessiveBytes))
 	}
 	s, err = arena.Map(0, r.granularity())
 	must(t, err)
@@ -101,17 +102,17 @@ func proveOutOfMemory(t *testing.T, h Harness) {
 }
 
 func proveScatter(t *testing.T, h Harness) {
-	h.need(t, Scatter)
-	w := newWorld(t, h, 2, options{scatter: 4711, apart: true})
+	h.require(t, Scatter)
+	w := newWorld(t, h, 2, options{scatter: 4711, noGroup: true})
 	w.each(func(r *rank) {
 		g := r.granularity()
 		for i := range 16 {
 			b := r.newBuffer(2 * g)
 			low, high := r.arena.Address(), r.arena.Address()+uintptr(arenaGranules*g)
 			if a := b.segment.Address(); a < low || a+uintptr(2*g) > high {
-				t.Errorf("rank %d: segment %d lies outside the arena", r.number, i)
+				t.Errorf("rank %d: segment %d is outside the arena", r.number, i)
 			}
-			// A segment mapped over another one would not read as zeros.
+			// A segment that overlapped another one would not be zeroed.
 			r.expectAll(b.at(0), 0, 2*g)
 			r.ok(r.stream.Fill(b.at(0), 0xEE, 2*g))
 		}

@@ -10,17 +10,17 @@ import (
 )
 
 var messageContracts = []contract{
-	{"messages keep the order of the calls on any streams", proveCallOrder},
-	{"ranks that first send and then receive, on one stream each, do not wait forever", proveSwap},
-	{"a message is received only into a buffer of its size", proveSizes},
+	{"messages match in the order of the calls, on any streams", proveCallOrder},
+	{"ranks that all send before they receive do not deadlock", proveSwap},
+	{"a Recv accepts only a message of its own size", proveSizes},
 	{"tags separate messages", proveTags},
-	{"a Recv from any source takes messages of all ranks and reports the source", proveAnySource},
+	{"a Recv from any source accepts all ranks' messages and reports the source", proveAnySource},
 	{"a Recv from any source does not wait for a later Send", proveAnySourceOrder},
-	{"closing a group with unmatched messages is an error", proveUnmatchedClose},
+	{"closing a group with unmatched messages gives an error", proveUnmatchedClose},
 	{"in strict groups a forgotten Recv is detected at the next collective", proveForgotten},
 	{"in strict groups a Recv does not wait for a missing Send", proveMissingSend},
-	{"in strict groups a message between other collectives is refused", proveOutOfStep},
-	{"in other groups messages may pass collectives", proveLoose},
+	{"in strict groups a message cannot cross a collective", proveOutOfStep},
+	{"in other groups a message can cross a collective", proveNonStrict},
 	{"captured messages are numbered when the graph is launched", proveCapturedMessages},
 	{"random messages on random streams arrive at the right place", proveRandomMessages},
 }
@@ -38,18 +38,18 @@ func p2pCall(o driver.Operation, peer, tag int, b buffer, at, bytes int64) drive
 	return c
 }
 
-// proveCallOrder sends two messages on two streams of each rank. The stream of the first one is
-// delayed on one rank.
+// proveCallOrder sends two messages on two streams of each rank. On one rank it delays the stream
+// of the first message.
 func proveCallOrder(t *testing.T, h Harness) {
 	for late := range 2 {
 		for _, sizes := range [][2]int64{{1000, 1000}, {1000, 500}, {3 << 20, 100}} {
-			b := newBench(t, h, 2, 8<<20, options{check: true})
+			b := newFixture(t, h, 2, 8<<20, options{check: true})
 			b.each(func(r *rank) { b.callOrder(r, late, sizes) })
 		}
 	}
 }
 
-func (b *bench) callOrder(r *rank, late int, sizes [2]int64) {
+func (b *fixture) callOrder(r *rank, late int, sizes [2]int64) {
 	streams := [2]driver.Stream{r.stream, r.newStream()}
 	o, buf := driver.Send, b.send[r.number]
 	if r.number == 1 {
@@ -64,7 +64,7 @@ func (b *bench) callOrder(r *rank, late int, sizes [2]int64) {
 	r.ok(r.stream.Synchronize(b.ctx))
 	open := func() {}
 	if r.number == late {
-		open = r.hold(r.stream).open
+		open = r.block(r.stream).open
 	}
 	for i, bytes := range sizes {
 		call := p2pCall(o, 1-r.number, 0, buf, int64(i)<<22, bytes)
@@ -75,7 +75,7 @@ func (b *bench) callOrder(r *rank, late int, sizes [2]int64) {
 	for i, bytes := range sizes {
 		r.ok(streams[i].Synchronize(b.ctx))
 		if r.number == 1 {
-			r.at("message %d", i)
+			r.setStep("message %d", i)
 			r.expect(buf.at(int64(i)<<22), input(b.harness, driver.Uint8, i, bytes))
 		}
 	}
@@ -84,29 +84,29 @@ func (b *bench) callOrder(r *rank, late int, sizes [2]int64) {
 func proveSwap(t *testing.T, h Harness) {
 	for _, bytes := range []int64{1, 1 << 20, 9<<20 + 1} {
 		for _, n := range []int{2, 3} {
-			newBench(t, h, n, 10<<20, options{check: true}).swap(bytes, 1)
+			newFixture(t, h, n, 10<<20, options{check: true}).swap(bytes, 1)
 		}
 	}
 }
 
-// swap has every rank send to the next rank and receive from the previous one, several times, on
+// swap makes every rank send to the next rank and receive from the previous one, several times, on
 // one stream or on two.
-func (b *bench) swap(bytes int64, streams int) {
+func (b *fixture) swap(bytes int64, streams int) {
 	b.t.Helper()
 	n := len(b.ranks)
 	b.each(func(r *rank) {
-		next, before := (r.number+1)%n, (r.number+n-1)%n
+		next, previous := (r.number+1)%n, (r.number+n-1)%n
 		send, recv, other := b.send[r.number], b.recv[r.number], r.stream
 		if streams > 1 {
 			other = r.newStream()
 		}
 		for round := range 4 {
-			r.at("round %d of %d bytes", round, bytes)
+			r.setStep("round %d of %d bytes", round, bytes)
 			r.write(send.at(0), input(b.harness, driver.Uint8, r.number+n*round, bytes))
 			r.ok(r.queue(r.group, r.stream, p2pCall(driver.Send, next, 0, send, 0, bytes)))
-			r.ok(r.launch(r.group, other, p2pCall(driver.Recv, before, 0, recv, 0, bytes)))
+			r.ok(r.launch(r.group, other, p2pCall(driver.Recv, previous, 0, recv, 0, bytes)))
 			r.ok(r.stream.Synchronize(b.ctx))
-			r.expect(recv.at(0), input(b.harness, driver.Uint8, before+n*round, bytes))
+			r.expect(recv.at(0), input(b.harness, driver.Uint8, previous+n*round, bytes))
 		}
 	})
 }
@@ -114,7 +114,7 @@ func (b *bench) swap(bytes int64, streams int) {
 func proveSizes(t *testing.T, h Harness) {
 	for _, sizes := range [][2]int64{{100, 99}, {99, 100}, {0, 1}, {1 << 20, 1}} {
 		t.Run(fmt.Sprint(sizes), func(t *testing.T) {
-			b := newBench(t, h, 2, 2<<20, options{faulty: true})
+			b := newFixture(t, h, 2, 2<<20, options{expectFaults: true})
 			recv := b.recv[1]
 			must(t, b.ranks[1].stream.Fill(recv.at(0), canary, 2<<20))
 			errs := b.outcomes(func(r *rank) error {
@@ -131,14 +131,14 @@ func proveSizes(t *testing.T, h Harness) {
 				From: 0, To: 1, Tag: 5, Number: 1, Sent: uint64(sizes[0]), Received: uint64(sizes[1]),
 			})
 			if errs[0] == nil {
-				t.Error("the sender's group has not failed")
+				t.Error("the sender got no error")
 			}
 			b.ranks[1].expectAll(recv.at(0), canary, 2<<20)
 		})
 	}
 }
 
-// wantEnds checks for a MessageError about exactly these messages.
+// wantEnds checks that err is a MessageError with exactly these messages.
 func wantEnds(t *testing.T, err error, fault driver.MessageFault, ends ...driver.MessageEnds) {
 	t.Helper()
 	e, ok := errors.AsType[*driver.MessageError](err)
@@ -147,8 +147,8 @@ func wantEnds(t *testing.T, err error, fault driver.MessageFault, ends ...driver
 	}
 }
 
-// firstMessageError returns the MessageError of the end that detected the mistake first. The other
-// end gets a peer error, unless it detected the same mistake.
+// firstMessageError returns the first MessageError among the ends' errors, or all errors if there
+// is none. An end that has not detected the mistake itself gets a peer error instead.
 func firstMessageError(ends ...[]error) error {
 	errs := slices.Concat(ends...)
 	for _, err := range errs {
@@ -159,16 +159,16 @@ func firstMessageError(ends ...[]error) error {
 	return errors.Join(errs...)
 }
 
-// untouched checks that a rank has received nothing. It reads on another stream, since the stream
-// of the message may still return the failure.
-func (b *bench) untouched(number int) {
+// expectUntouched checks that a rank has received nothing. It reads on a new stream, since the
+// message's stream may still return the failure.
+func (b *fixture) expectUntouched(number int) {
 	r := *b.ranks[number]
 	r.stream = b.ranks[number].newStream()
 	r.expectAll(b.recv[number].at(0), canary, 256)
 }
 
 func proveTags(t *testing.T, h Harness) {
-	b := newBench(t, h, 2, 8<<20, options{check: true})
+	b := newFixture(t, h, 2, 8<<20, options{check: true})
 	tags := []int{0, 7, driver.MaxTag}
 	for _, bytes := range []int64{10, 500 << 10} {
 		b.each(func(r *rank) {
@@ -187,7 +187,7 @@ func proveTags(t *testing.T, h Harness) {
 					continue
 				}
 				call := p2pCall(driver.Recv, 0, tag, b.recv[1], at, bytes)
-				r.at("tag %d", tag)
+				r.setStep("tag %d", tag)
 				r.ok(r.launch(r.group, r.stream, call))
 				r.expect(b.recv[1].at(at), input(h, driver.Uint8, i, bytes))
 			}
@@ -196,11 +196,11 @@ func proveTags(t *testing.T, h Harness) {
 	}
 }
 
-// proveAnySource has rank 0 receive from any source and, in between, from a specific rank, while
-// two of its receives are on delayed streams.
+// proveAnySource makes rank 0 receive from a specific rank and from any source, with some of its
+// Recvs on a delayed stream.
 func proveAnySource(t *testing.T, h Harness) {
 	const n, each = 4, 5
-	b := newBench(t, h, n, 1<<20, options{check: true})
+	b := newFixture(t, h, n, 1<<20, options{check: true})
 	b.each(func(r *rank) {
 		if r.number > 0 {
 			b.sendNumbers(r, each)
@@ -210,8 +210,8 @@ func proveAnySource(t *testing.T, h Harness) {
 	})
 }
 
-// sendNumbers sends messages of two bytes to rank 0: this rank, and the number of the message.
-func (b *bench) sendNumbers(r *rank, messages int) {
+// sendNumbers sends messages of two bytes to rank 0: the sender's rank and the message's number.
+func (b *fixture) sendNumbers(r *rank, messages int) {
 	send := b.send[r.number]
 	for i := range messages {
 		at := int64(2 * i)
@@ -220,12 +220,12 @@ func (b *bench) sendNumbers(r *rank, messages int) {
 	}
 }
 
-// receiveNumbers receives the messages of the others, the first two from rank 1 and the rest from
-// any rank.
-func (b *bench) receiveNumbers(r *rank, messages int) {
+// receiveNumbers receives the messages of the other ranks: the first two from rank 1, the rest from
+// any source.
+func (b *fixture) receiveNumbers(r *rank, messages int) {
 	sources, from, recv := make([]int, messages), make([]int, messages), b.recv[0]
 	streams := []driver.Stream{r.stream, r.newStream(), r.newStream()}
-	gate := r.hold(streams[1])
+	gate := r.block(streams[1])
 	for i := range messages {
 		from[i] = driver.AnySource
 		if i < 2 {
@@ -244,24 +244,24 @@ func (b *bench) receiveNumbers(r *rank, messages int) {
 	for i := range messages {
 		source, number := got[2*i], got[2*i+1]
 		if int(source) != sources[i] || from[i] >= 0 && int(source) != from[i] {
-			r.failf("message %d is from rank %d, Recv reported %d, want %d", i, source,
+			r.failf("message %d contains rank %d, and Recv reported rank %d; want %d", i, source,
 				sources[i], from[i])
 		}
 		if number != next[source] {
-			r.failf("message %d is number %d of rank %d, want %d", i, number, source,
+			r.failf("message %d contains number %d of rank %d, want number %d", i, number, source,
 				next[source])
 		}
 		next[source]++
 	}
 }
 
-// proveAnySourceOrder has rank 1 call its Send first, on a stream that is blocked until rank 0 has
+// proveAnySourceOrder makes rank 1 call Send first, but blocks its stream until rank 0 has received
 // the message of rank 2.
 func proveAnySourceOrder(t *testing.T, h Harness) {
-	b := newBench(t, h, 3, 1<<20, options{check: true})
-	first := b.ranks[1]
-	g := first.hold(first.stream)
-	must(t, first.queue(first.group, first.stream, p2pCall(driver.Send, 0, 3, b.send[1], 0, 4)))
+	b := newFixture(t, h, 3, 1<<20, options{check: true})
+	blocked := b.ranks[1]
+	g := blocked.block(blocked.stream)
+	must(t, blocked.queue(blocked.group, blocked.stream, p2pCall(driver.Send, 0, 3, b.send[1], 0, 4)))
 	other := b.ranks[2]
 	must(t, other.launch(other.group, other.stream, p2pCall(driver.Send, 0, 3, b.send[2], 0, 4)))
 	for _, want := range []int{2, 1} {
@@ -270,23 +270,23 @@ func proveAnySourceOrder(t *testing.T, h Harness) {
 		call.Arrived = func(from int) { source = from }
 		must(t, r.launch(r.group, r.stream, call))
 		if source != want {
-			t.Errorf("the message is of rank %d, want %d", source, want)
+			t.Errorf("received a message from rank %d, want %d", source, want)
 		}
 		g.open()
 	}
 }
 
-// proveUnmatchedClose closes a group in which a message was not received, in both orders of
-// closing.
+// proveUnmatchedClose closes a group in which a message has not been received. It tries both orders
+// in which the two ranks can close.
 func proveUnmatchedClose(t *testing.T, h Harness) {
 	for first := range 2 {
 		t.Run(fmt.Sprint("rank ", first, " first"), func(t *testing.T) {
-			b := newBench(t, h, 2, 1<<20, options{check: true})
+			b := newFixture(t, h, 2, 1<<20, options{check: true})
 			groups := make([]driver.Communicator, 2)
 			b.each(func(r *rank) {
 				var err error
 				groups[r.number], err = r.device.Connect(b.ctx, driver.GroupConfig{
-					ID: "leaving", Ranks: numbers(2), Rank: r.number,
+					ID: "unmatched", Ranks: numbers(2), Rank: r.number,
 				})
 				r.ok(err)
 			})
@@ -304,19 +304,19 @@ func proveUnmatchedClose(t *testing.T, h Harness) {
 	}
 }
 
-// proveCapturedMessages alternates replays of a graph with a message and eager messages.
+// proveCapturedMessages alternates between replays of a captured message and eager messages.
 func proveCapturedMessages(t *testing.T, h Harness) {
 	const rounds = 20
-	b := newBench(t, h, 2, 1<<20, options{check: true, strict: true})
+	b := newFixture(t, h, 2, 1<<20, options{check: true, strict: true})
 	b.each(func(r *rank) {
 		o, buf := driver.Send, b.send[0]
 		if r.number == 1 {
 			o, buf = driver.Recv, b.recv[1]
 		}
 		call := p2pCall(o, 1-r.number, 0, buf, 0, 4)
-		g := r.captured(func() { r.ok(r.queue(r.group, r.stream, call)) })
+		g := r.capture(func() { r.ok(r.queue(r.group, r.stream, call)) })
 		for round := range rounds {
-			r.at("round %d", round)
+			r.setStep("round %d", round)
 			data := []byte{byte(round), 1, 2, 3}
 			if r.number == 0 {
 				r.write(buf.at(0), data)

@@ -13,56 +13,58 @@ import (
 
 var mistakeContracts = []contract{
 	{"unchecked buffers at different offsets give wrong sums and no error", proveUncheckedBuffers},
-	{"checked buffers at different offsets give a MismatchError, and no result", proveCheckedMistake},
-	{"different calls give a MismatchError, and no result is written", proveDifferentCalls},
+	{"checked buffers at different offsets give a MismatchError and no result", proveCheckedMistake},
+	{"different calls give a MismatchError and no result", proveDifferentCalls},
 	{"a MismatchError names the ranks that differ", proveMismatchNames},
-	{"without the check digests are ignored", proveCheckOff},
-	{"the check is switched in the order of calls", proveCheckOrder},
-	{"a receiver that expects another message gets an error and no byte", provePairMismatch},
+	{"digests are ignored while the check is off", proveCheckOff},
+	{"SetCheck applies to later calls only", proveCheckOrder},
+	{"a Recv that expects a different message gets an error and no data", provePairMismatch},
 	{"after a mismatch the group is unusable", proveMismatchFinal},
 }
 
-// misplaced returns a sum whose buffers lie at a different offset on every rank.
-func misplaced(b *bench, r *rank, path driver.Path, count int64) driver.Call {
+// misplacedCall returns a sum whose buffers have a different offset on every rank.
+func misplacedCall(b *fixture, r *rank, path driver.Path, count int64) driver.Call {
 	at := int64(r.number) << 17
 	send, recv := b.send[r.number], b.recv[r.number]
-	return r.able(r.group, driver.Call{
+	return r.onSupportedPath(r.group, driver.Call{
 		Operation: driver.AllReduce, DataType: driver.Float32, Count: count, Path: path,
 		Send: send.at(at), Recv: recv.at(at), SendWindow: send.window, RecvWindow: recv.window,
 		Digest: uint64(at) + 1,
 	})
 }
 
-// proveUncheckedBuffers fills each rank's window with numbers that depend on their offset.
+// proveUncheckedBuffers fills each rank's window with different numbers at different offsets, so
+// that misplaced buffers change the sum.
 func proveUncheckedBuffers(t *testing.T, h Harness) {
 	if !slices.Contains(h.Paths, driver.PathWindow) {
 		t.Skip("the backend has no window path")
 	}
 	const n, count = 3, 1 << 14
-	b := newBench(t, h, n, 1<<20, options{})
-	right := make([][]byte, n)
-	for r := range right {
-		right[r] = input(h, driver.Float32, r, 1<<18)[r<<17:][:4*count]
+	b := newFixture(t, h, n, 1<<20, options{})
+	correct := make([][]byte, n)
+	for r := range correct {
+		correct[r] = input(h, driver.Float32, r, 1<<18)[r<<17:][:4*count]
 	}
-	sum := formula.Reduce(driver.AnyFormula, driver.Sum, driver.Float32, right)
+	sum := formula.Reduce(driver.AnyFormula, driver.Sum, driver.Float32, correct)
 	b.each(func(r *rank) {
 		r.write(b.send[r.number].at(0), input(h, driver.Float32, r.number, 1<<18))
-		call := misplaced(b, r, driver.PathWindow, count)
+		call := misplacedCall(b, r, driver.PathWindow, count)
 		r.ok(r.launch(r.group, r.stream, call))
 		if bytes.Equal(r.read(call.Recv, 4*count), sum) {
-			r.failf("the sum is right, which hides the mistake")
+			r.failf("the sum of misplaced buffers is correct, so this test shows nothing")
 		}
 	})
 }
 
-// mismatch runs different calls on the ranks, after two valid ones, and checks that every rank
-// gets a MismatchError for the third and that no receive buffer was written. Kernels of the direct
-// path detect the mismatch themselves and may poison their output by setting all bits.
-func mismatch(
-	t *testing.T, h Harness, ranks int, call func(b *bench, r *rank) driver.Call,
+// checkMismatch makes two valid calls and then a third one that differs between the ranks. Every
+// rank must get a MismatchError for the third call, and no receive buffer may be written. Kernels
+// of the direct path detect the mismatch themselves and may poison their output by setting all
+// bits.
+func checkMismatch(
+	t *testing.T, h Harness, ranks int, call func(b *fixture, r *rank) driver.Call,
 ) []*driver.MismatchError {
 	t.Helper()
-	b := newBench(t, h, ranks, 1<<20, options{check: true, faulty: true})
+	b := newFixture(t, h, ranks, 1<<20, options{check: true, expectFaults: true})
 	found := make([]*driver.MismatchError, len(b.ranks))
 	calls := make([]driver.Call, len(b.ranks))
 	b.each(func(r *rank) {
@@ -78,7 +80,7 @@ func mismatch(
 			r.failf("got %v, want a MismatchError", err)
 		}
 		if s := found[r.number].Number; s != 3 {
-			r.failf("the number is %d, want 3", s)
+			r.failf("MismatchError.Number = %d, want 3", s)
 		}
 	})
 	b.each(func(r *rank) {
@@ -102,18 +104,19 @@ func expectNoResult(r *rank, path driver.Path, at uintptr, before byte, bytes in
 	r.expectAll(at, before, bytes)
 }
 
-// poison is each byte of the output of a kernel that ended early.
+// poison fills the output of a kernel that has ended early.
 const poison = 0xff
 
-// some returns the number of ranks for most mismatch tests: three, so that one takes no part in
-// the mistake, or two if the backend supports no more. With one rank the test is skipped.
-func some(h Harness) int { return max(2, min(3, h.Ranks)) }
+// mismatchRanks returns the number of ranks for most mismatch tests: three, so that one rank has no
+// part in the mistake, or two if the backend supports no more. Backends with one rank skip the
+// test.
+func mismatchRanks(h Harness) int { return max(2, min(3, h.Ranks)) }
 
 func proveCheckedMistake(t *testing.T, h Harness) {
 	for _, path := range h.Paths {
 		for _, count := range []int64{2, 100, 1 << 14} {
-			mismatch(t, h, some(h), func(b *bench, r *rank) driver.Call {
-				return misplaced(b, r, path, count)
+			checkMismatch(t, h, mismatchRanks(h), func(b *fixture, r *rank) driver.Call {
+				return misplacedCall(b, r, path, count)
 			})
 		}
 	}
@@ -121,22 +124,22 @@ func proveCheckedMistake(t *testing.T, h Harness) {
 
 func proveDifferentCalls(t *testing.T, h Harness) {
 	changes := map[string]func(*trial){
-		"count":            func(c *trial) { c.count++ },
-		"a smaller count":  func(c *trial) { c.count = 1 },
-		"no elements":      func(c *trial) { c.count = 0 },
-		"type":             func(c *trial) { c.dataType = driver.Float64 },
-		"reduction":        func(c *trial) { c.op = driver.Max },
-		"operation":        func(c *trial) { c.operation = driver.Broadcast },
-		"another exchange": func(c *trial) { c.operation = driver.Barrier },
-		"path":             func(c *trial) { c.path = h.Paths[0] },
+		"count":         func(c *trial) { c.count++ },
+		"smaller count": func(c *trial) { c.count = 1 },
+		"zero count":    func(c *trial) { c.count = 0 },
+		"type":          func(c *trial) { c.dataType = driver.Float64 },
+		"reduction":     func(c *trial) { c.op = driver.Max },
+		"operation":     func(c *trial) { c.operation = driver.Broadcast },
+		"barrier":       func(c *trial) { c.operation = driver.Barrier },
+		"path":          func(c *trial) { c.path = h.Paths[0] },
 	}
 	if len(h.Paths) == 1 {
 		delete(changes, "path")
 	}
-	for row, change := range changes {
+	for name, change := range changes {
 		for _, count := range []int64{5, 1 << 14} {
-			t.Run(fmt.Sprint(row, " of ", count), func(t *testing.T) {
-				mismatch(t, h, some(h), func(b *bench, r *rank) driver.Call {
+			t.Run(fmt.Sprint(name, " of ", count), func(t *testing.T) {
+				checkMismatch(t, h, mismatchRanks(h), func(b *fixture, r *rank) driver.Call {
 					c := trial{operation: driver.AllReduce, count: count, path: h.Paths[len(h.Paths)-1]}
 					if r.number == 1 {
 						change(&c)
@@ -149,7 +152,7 @@ func proveDifferentCalls(t *testing.T, h Harness) {
 }
 
 func proveMismatchNames(t *testing.T, h Harness) {
-	found := mismatch(t, h, 3, func(b *bench, r *rank) driver.Call {
+	found := checkMismatch(t, h, 3, func(b *fixture, r *rank) driver.Call {
 		c := trial{operation: driver.AllReduce, count: 9}
 		call := c.call(r, b.send[r.number], b.recv[r.number])
 		call.Digest = uint64(r.number % 2)
@@ -157,16 +160,17 @@ func proveMismatchNames(t *testing.T, h Harness) {
 	})
 	for r, want := range [][]int{{1}, {0, 2}, {1}} {
 		if !slices.Equal(found[r].Others, want) {
-			t.Errorf("rank %d differs from %v, want %v", r, found[r].Others, want)
+			t.Errorf("rank %d: Others = %v, want %v", r, found[r].Others, want)
 		}
 		if found[r].Call == nil || found[r].Call.Count != 9 {
-			t.Errorf("rank %d: the error does not hold its call: %+v", r, found[r].Call)
+			t.Errorf("rank %d: MismatchError.Call = %+v, want the call with count 9", r,
+				found[r].Call)
 		}
 	}
 }
 
 func proveCheckOff(t *testing.T, h Harness) {
-	b := newBench(t, h, 2, 1<<20, options{check: true})
+	b := newFixture(t, h, 2, 1<<20, options{check: true})
 	c := trial{operation: driver.AllReduce, count: 5000}
 	c.prepare(h, 2)
 	b.each(func(r *rank) {
@@ -179,11 +183,11 @@ func proveCheckOff(t *testing.T, h Harness) {
 	})
 }
 
-// proveCheckOrder disables the check while a call that was launched before is still queued.
+// proveCheckOrder disables the check while an earlier call is still queued.
 func proveCheckOrder(t *testing.T, h Harness) {
-	b := newBench(t, h, 2, 1<<20, options{check: true, faulty: true})
+	b := newFixture(t, h, 2, 1<<20, options{check: true, expectFaults: true})
 	b.each(func(r *rank) {
-		g := r.hold(r.stream)
+		g := r.block(r.stream)
 		barrier := driver.Call{Operation: driver.Barrier, Digest: uint64(r.number)}
 		r.ok(r.queue(r.group, r.stream, barrier))
 		r.group.SetCheck(false)
@@ -195,8 +199,8 @@ func proveCheckOrder(t *testing.T, h Harness) {
 }
 
 func provePairMismatch(t *testing.T, h Harness) {
-	h.need(t, Messages)
-	b := newBench(t, h, 2, 1<<20, options{check: true, faulty: true})
+	h.require(t, Messages)
+	b := newFixture(t, h, 2, 1<<20, options{check: true, expectFaults: true})
 	must(t, b.ranks[1].stream.Fill(b.recv[1].at(0), canary, 256))
 	err := b.outcomes(func(r *rank) error {
 		call := p2pCall(driver.Send, 1, 0, b.send[0], 0, 100)
@@ -213,13 +217,14 @@ func provePairMismatch(t *testing.T, h Harness) {
 }
 
 func proveMismatchFinal(t *testing.T, h Harness) {
-	b := newBench(t, h, 2, 1<<20, options{check: true, faulty: true})
+	b := newFixture(t, h, 2, 1<<20, options{check: true, expectFaults: true})
 	b.each(func(r *rank) {
 		call := driver.Call{Operation: driver.Barrier, Digest: uint64(r.number)}
-		first := r.launch(r.group, r.stream, call)
+		launchErr := r.launch(r.group, r.stream, call)
 		<-r.group.Failed()
 		if !errors.As(r.group.Cause(), new(*driver.MismatchError)) {
-			r.failf("the cause is %v after %v", r.group.Cause(), first)
+			r.failf("Cause() = %v after launch error %v, want a MismatchError", r.group.Cause(),
+				launchErr)
 		}
 		call.Digest = 0
 		if err := r.launch(r.group, r.stream, call); err == nil {

@@ -12,15 +12,16 @@ var pairContracts = []contract{
 	{"messages travel around a ring", proveRing},
 }
 
-// messages holds sizes around those at which a backend may split a message.
+// messages lists message sizes, including sizes around those at which a backend may split a
+// message.
 var messages = []int64{1, 0, 48, 49, 8 << 10, 64 << 10, 64<<10 + 1, 5, 3<<20 + 7, 1}
 
 func provePairSizes(t *testing.T, h Harness) {
-	b := newBench(t, h, 2, 4<<20, options{check: true})
+	b := newFixture(t, h, 2, 4<<20, options{check: true})
 	for i, bytes := range messages {
 		from, data := i%2, input(h, driver.Uint8, i, bytes)
 		b.each(func(r *rank) {
-			r.at("%d bytes from rank %d", bytes, from)
+			r.setStep("%d bytes from rank %d", bytes, from)
 			if r.number == from {
 				send := b.send[from]
 				r.write(send.at(0), data)
@@ -38,10 +39,10 @@ func provePairSizes(t *testing.T, h Harness) {
 
 func proveBothWays(t *testing.T, h Harness) {
 	for _, bytes := range []int64{4, 64<<10 + 1, 2<<20 + 1} {
-		newBench(t, h, 2, 4<<20, options{check: true}).swap(bytes, 2)
+		newFixture(t, h, 2, 4<<20, options{check: true}).swap(bytes, 2)
 	}
 }
 
 func proveRing(t *testing.T, h Harness) {
-	newBench(t, h, 4, 1<<20, options{check: true}).swap(200<<10, 2)
+	newFixture(t, h, 4, 1<<20, options{check: true}).swap(200<<10, 2)
 }

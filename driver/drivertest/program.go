@@ -7,23 +7,23 @@ import (
 	"symmem/driver"
 )
 
-// planned describes a message of a random program.
-type planned struct {
+// plannedMessage describes a message of a random program.
+type plannedMessage struct {
 	from, to, tag                int
 	bytes                        int64
-	sendStream, recvStream, fill int
+	sendStream, recvStream, fill int // fill selects the contents
 }
 
-// proveRandomMessages has all ranks call their ends of one list of messages, in list order, on
-// randomly drawn streams.
+// proveRandomMessages makes all ranks call their ends of the same list of messages, in list order,
+// on randomly chosen streams.
 func proveRandomMessages(t *testing.T, h Harness) {
 	seed := rand.Uint64()
 	draw := rand.New(rand.NewPCG(seed, 1))
 	for round := range 3 {
 		const n, streams = 3, 3
-		program := make([]planned, 60)
+		program := make([]plannedMessage, 60)
 		for i := range program {
-			p := planned{
+			p := plannedMessage{
 				from: draw.IntN(n), tag: draw.IntN(3), sendStream: draw.IntN(streams),
 				recvStream: draw.IntN(streams), fill: i,
 			}
@@ -33,52 +33,53 @@ func proveRandomMessages(t *testing.T, h Harness) {
 			}
 			program[i] = p
 		}
-		b := newBench(t, h, n, 8<<20, options{check: round != 1})
+		b := newFixture(t, h, n, 8<<20, options{check: round != 1})
 		if !b.attempt(func(r *rank) { play(b, r, program, streams) }) {
 			t.Fatalf("seed %d, round %d", seed, round)
 		}
 	}
 }
 
-// room is the space for one message of a random program in the buffers.
-const room = 64 << 10
+// slotBytes is the size of the buffer space for one message of a random program.
+const slotBytes = 64 << 10
 
-func play(b *bench, r *rank, program []planned, streams int) {
-	lanes := []driver.Stream{r.stream}
+// play runs a program on one rank and checks the received messages.
+func play(b *fixture, r *rank, program []plannedMessage, streams int) {
+	choices := []driver.Stream{r.stream}
 	for range streams - 1 {
-		lanes = append(lanes, r.newStream())
+		choices = append(choices, r.newStream())
 	}
 	for i, p := range program {
 		if p.from == r.number {
 			data := input(b.harness, driver.Uint8, p.fill, p.bytes)
-			r.write(b.send[r.number].at(int64(i)*room), data)
+			r.write(b.send[r.number].at(int64(i)*slotBytes), data)
 		}
 	}
 	for i, p := range program {
-		at := int64(i) * room
-		var lane int
+		at := int64(i) * slotBytes
+		var stream int
 		var call driver.Call
 		switch r.number {
 		case p.from:
 			call = p2pCall(driver.Send, p.to, p.tag, b.send[r.number], at, p.bytes)
-			lane = p.sendStream
+			stream = p.sendStream
 		case p.to:
 			call = p2pCall(driver.Recv, p.from, p.tag, b.recv[r.number], at, p.bytes)
-			lane = p.recvStream
+			stream = p.recvStream
 		default:
 			continue
 		}
 		call.Digest = uint64(i)
-		r.ok(r.queue(r.group, lanes[lane], call))
+		r.ok(r.queue(r.group, choices[stream], call))
 	}
-	for _, s := range lanes {
+	for _, s := range choices {
 		r.ok(s.Synchronize(b.ctx))
 	}
 	for i, p := range program {
 		if p.to == r.number {
-			r.at("message %d of %d to %d", i, p.from, p.to)
+			r.setStep("message %d from rank %d to rank %d", i, p.from, p.to)
 			data := input(b.harness, driver.Uint8, p.fill, p.bytes)
-			r.expect(b.recv[r.number].at(int64(i)*room), data)
+			r.expect(b.recv[r.number].at(int64(i)*slotBytes), data)
 		}
 	}
 }

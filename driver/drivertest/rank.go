@@ -11,24 +11,24 @@ import (
 	"symmem/internal/control/controltest"
 )
 
-// rank holds the device of one rank and its resources. Methods that return no error fail the test
-// and end the rank if an operation that must succeed fails.
+// rank holds one rank's device and resources. A method that returns no error fails the test and
+// ends the rank if an operation fails that must succeed.
 type rank struct {
 	world   *world
 	number  int
-	running bool   // runs in a goroutine
-	doing   string // suffix of the rank in failure messages
+	running bool   // whether the rank runs in its own goroutine
+	doing   string // appended to the rank in failure messages
 	device  driver.Device
 	arena   driver.Arena
 	stream  driver.Stream
 	group   driver.Communicator
 	mapped  int64  // bytes of the arena in use
-	windows uint32 // number of ordinals in use
+	windows uint32 // number of segment ordinals in use
 	staging []byte // host memory for copies
 	closers []func() error
 }
 
-// ok ends the rank if there is an error.
+// ok fails the test and ends the rank if err is not nil.
 func (r *rank) ok(err error) {
 	if err != nil {
 		r.world.t.Helper()
@@ -36,7 +36,8 @@ func (r *rank) ok(err error) {
 	}
 }
 
-// failf fails the test and ends the rank, or the test if the rank is not running.
+// failf fails the test. It ends the rank's goroutine, or the test if the rank runs in the test's
+// own.
 func (r *rank) failf(format string, args ...any) {
 	r.world.t.Helper()
 	r.world.t.Errorf("rank %d%s: "+format, append([]any{r.number, r.doing}, args...)...)
@@ -46,8 +47,8 @@ func (r *rank) failf(format string, args ...any) {
 	r.world.t.FailNow()
 }
 
-// at sets the step that failure messages mention.
-func (r *rank) at(format string, args ...any) { r.doing = ", " + fmt.Sprintf(format, args...) }
+// setStep sets the step that failure messages mention.
+func (r *rank) setStep(format string, args ...any) { r.doing = ", " + fmt.Sprintf(format, args...) }
 
 // open opens the device, an arena, a group of all ranks and a stream.
 func (r *rank) open(store driver.Store) {
@@ -59,11 +60,11 @@ func (r *rank) open(store driver.Store) {
 		Timeout: cmp.Or(w.timeout, patience), Scatter: w.scatter,
 	})
 	r.ok(err)
-	r.later(r.device.Close)
+	r.onClose(r.device.Close)
 	r.arena, err = r.device.NewArena(arenaGranules * r.granularity())
 	r.ok(err)
-	r.later(r.arena.Close)
-	if !w.apart {
+	r.onClose(r.arena.Close)
+	if !w.noGroup {
 		r.group = r.connect("world", numbers(n), w.check)
 	}
 	r.stream = r.newStream()
@@ -77,7 +78,7 @@ func (r *rank) connect(id string, ranks []int, check bool) driver.Communicator {
 		Owner: id,
 	})
 	r.ok(err)
-	r.later(c.Close)
+	r.onClose(c.Close)
 	if lazy, ok := c.(driver.LazyWindows); ok {
 		r.ok(lazy.UseWindows(r.world.ctx))
 	}
@@ -88,7 +89,7 @@ func (r *rank) connect(id string, ranks []int, check bool) driver.Communicator {
 func (r *rank) newStream() driver.Stream {
 	s, err := r.device.NewStream()
 	r.ok(err)
-	r.later(s.Close)
+	r.onClose(s.Close)
 	return s
 }
 
@@ -102,18 +103,18 @@ func (r *rank) newEvent() driver.Event {
 // granularity returns the unit of segment sizes.
 func (r *rank) granularity() int64 { return r.device.Info().Granularity }
 
-// captured captures the work that a function queues on the rank's stream.
-func (r *rank) captured(queue func()) driver.Graph {
+// capture captures the work that a function queues on the rank's stream.
+func (r *rank) capture(queue func()) driver.Graph {
 	r.ok(r.stream.BeginCapture())
 	queue()
 	g, err := r.stream.EndCapture()
 	r.ok(err)
-	r.later(g.Close)
+	r.onClose(g.Close)
 	return g
 }
 
-// later registers a function to call when the world ends, in reverse order.
-func (r *rank) later(f func() error) { r.closers = append(r.closers, f) }
+// onClose registers a function to call when the world ends. The last one registered runs first.
+func (r *rank) onClose(f func() error) { r.closers = append(r.closers, f) }
 
 // close calls the registered functions.
 func (r *rank) close() error {
@@ -124,27 +125,28 @@ func (r *rank) close() error {
 	return errors.Join(errs...)
 }
 
-// hold queues a gate on a stream. The world opens it at its end, if the test has not.
-func (r *rank) hold(s driver.Stream) *gate {
+// block queues a gate on a stream. If the test does not open the gate, the world does when it
+// closes.
+func (r *rank) block(s driver.Stream) *gate {
 	g := &gate{opened: make(chan struct{})}
-	r.later(func() error { g.open(); return nil })
+	r.onClose(func() error { g.open(); return nil })
 	r.ok(s.Host(func() { <-g.opened }))
 	return g
 }
 
-// able returns the call on its path, or on the first path if its own refuses it.
-func (r *rank) able(c driver.Communicator, call driver.Call) driver.Call {
+// onSupportedPath returns the call on its path, or on the first path if its own path refuses it.
+func (r *rank) onSupportedPath(c driver.Communicator, call driver.Call) driver.Call {
 	if !call.Operation.Takes(call.Path) || c.Offer(call).Refusal(call.Path) != nil {
 		call.Path = r.world.harness.Paths[0]
 	}
 	return call
 }
 
-// launch prepares and launches a call and waits for its end. After an error the stream is usable
-// again.
+// launch prepares and launches a call and waits until it has ended. After an error it clears the
+// stream's failure, so that the stream stays usable.
 func (r *rank) launch(c driver.Communicator, s driver.Stream, call driver.Call) error {
 	if err := r.queue(c, s, call); err != nil {
-		_ = s.Synchronize(r.world.ctx) // clears the failure, and returns the same error
+		_ = s.Synchronize(r.world.ctx) // clears the failure and returns the same error
 		return err
 	}
 	return s.Synchronize(r.world.ctx)
@@ -166,14 +168,15 @@ func (r *rank) swap(lane driver.Lane, round int, sizes []int) error {
 	}, r.number, round, sizes)
 }
 
-// sumOver runs an AllReduce of one byte over a window and checks the result.
+// sumOver runs an AllReduce whose elements all have the given value, over a window, and checks the
+// result.
 func (r *rank) sumOver(c driver.Communicator, b buffer, value byte) {
 	const count = 20000
 	if !slices.Contains(r.world.harness.Paths, driver.PathWindow) {
 		return
 	}
 	r.ok(r.stream.Fill(b.at(0), value, count))
-	r.ok(r.launch(c, r.stream, r.able(c, driver.Call{
+	r.ok(r.launch(c, r.stream, r.onSupportedPath(c, driver.Call{
 		Operation: driver.AllReduce, DataType: driver.Uint8, ReduceOp: driver.Max, Count: count,
 		Path: driver.PathWindow, Send: b.at(0), Recv: b.at(count + 96),
 		SendWindow: b.window, RecvWindow: b.window, Digest: 1,

@@ -9,14 +9,14 @@ import (
 	"symmem/driver/formula"
 )
 
-// period is the number of elements after which inputs repeat. Drawing more would take longer than
-// the test, especially under the race detector. It is prime, so that data moved by a round number
-// of bytes never matches its own copy.
+// period is the number of elements after which inputs repeat. Drawing more numbers would take
+// longer than the test itself, especially under the race detector. It is prime, so that data at a
+// wrong offset that is a round number of bytes never equals the expected data.
 const period = 65521
 
-// made caches the results of input by their parameters, since trials of all operations and paths
-// use the same numbers.
-var made sync.Map
+// inputCache caches the results of input by parameters, since all operations and paths use the same
+// numbers.
+var inputCache sync.Map
 
 // input returns the numbers that a rank contributes, the same in every run. Callers must not
 // change them.
@@ -27,11 +27,11 @@ func input(h Harness, t driver.DataType, rank int, count int64) []byte {
 		rank      int
 		count     int64
 	}{h.Unordered, t, rank, count}
-	if in, is := made.Load(key); is {
+	if in, found := inputCache.Load(key); found {
 		return in.([]byte)
 	}
 	in := newInput(h, t, rank, count)
-	made.Store(key, in)
+	inputCache.Store(key, in)
 	return in
 }
 
@@ -44,7 +44,7 @@ func newInput(h Harness, t driver.DataType, rank int, count int64) []byte {
 	return bytes.Repeat(one, int(count/period)+1)[:count*int64(t.Size())]
 }
 
-// inputs draws n numbers. Integers use all bits, or values from 0 to 3 where sums must be exact.
+// inputs draws n numbers. Integers use all bits, or only values from 0 to 3 if sums must be exact.
 func inputs(h Harness, t driver.DataType, n int, draws *rand.Rand) []byte {
 	out := make([]byte, 0, n*t.Size())
 	for range n {

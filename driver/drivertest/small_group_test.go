@@ -14,8 +14,8 @@ import (
 	"symmem/internal/reduce"
 )
 
-// smallGroup implements a communicator. The plane handles everything about ranks: it compares
-// calls, ends waits, and names missing ranks.
+// smallGroup implements a communicator. Its control plane coordinates the ranks: it compares calls,
+// ends waits, and names missing ranks.
 type smallGroup struct {
 	device *smallDevice
 	cfg    driver.GroupConfig
@@ -24,9 +24,9 @@ type smallGroup struct {
 
 	running sync.Mutex // held while a collective runs
 
-	// The fields below are guarded by mu; tail is closed when the last collective is done.
+	// mu guards the fields below.
 	mu       sync.Mutex
-	tail     chan struct{}
+	tail     chan struct{} // closed when the last queued collective has ended
 	launched [driver.Paths]uint64
 	windows  map[driver.SegmentKey]*smallWindow
 }
@@ -50,10 +50,10 @@ func (c *smallGroup) Register(
 		return nil, driver.ErrCapturing
 	}
 	c.mu.Lock()
-	_, there := c.windows[key]
+	_, registered := c.windows[key]
 	c.mu.Unlock()
-	if there {
-		return nil, fmt.Errorf("segment %v is registered already", key)
+	if registered {
+		return nil, fmt.Errorf("segment %v is already registered", key)
 	}
 	mine := fmt.Append(nil, key, segment.Bytes())
 	all, err := c.plane.Exchange(ctx, driver.LaneControl, mine)
@@ -62,7 +62,7 @@ func (c *smallGroup) Register(
 	}
 	for _, theirs := range all {
 		if string(theirs) != string(mine) {
-			return nil, fmt.Errorf("ranks register %q", all)
+			return nil, fmt.Errorf("ranks register different segments: %q", all)
 		}
 	}
 	c.mu.Lock()
@@ -76,13 +76,13 @@ func (w *smallWindow) Deregister() error {
 	w.c.mu.Lock()
 	defer w.c.mu.Unlock()
 	if w.c.windows[w.key] != w {
-		return fmt.Errorf("a window: %w", driver.ErrClosed)
+		return fmt.Errorf("deregistering a window: %w", driver.ErrClosed)
 	}
 	delete(w.c.windows, w.key)
 	return nil
 }
 
-// smallPlan holds a call, as an Offer and then as a Plan.
+// smallPlan holds a call. It implements both Offer and Plan.
 type smallPlan struct {
 	driver.Call
 	c *smallGroup
@@ -110,13 +110,13 @@ func (p *smallPlan) Prepared() *driver.Call { return &p.Call }
 func (c *smallGroup) Launch(on driver.Stream, p driver.Plan) error {
 	plan, ok := p.(*smallPlan)
 	if !ok || plan.c != c {
-		return errors.New("a plan of another group")
+		return errors.New("the plan belongs to another group")
 	}
 	return on.(*smallStream).queue(plan.launch)
 }
 
-// launch takes a ticket, in the order of calls. Work of other streams may be started first, and
-// waits for the tickets before.
+// launch issues the next ticket to the call and returns its work. Streams may start work in another
+// order, but the work waits until all earlier tickets are done.
 func (p *smallPlan) launch() (smallWork, error) {
 	c := p.c
 	c.mu.Lock()
@@ -144,7 +144,7 @@ func (p *smallPlan) launch() (smallWork, error) {
 	}, nil
 }
 
-// run meets the other ranks, gets their inputs, and computes the output.
+// run compares the call with the other ranks' calls, exchanges the inputs, and computes the output.
 func (p *smallPlan) run(ticket uint64, check bool) error {
 	c, call := p.c, p.Call
 	c.running.Lock()
@@ -168,16 +168,16 @@ func (p *smallPlan) run(ticket uint64, check bool) error {
 	}
 	for r := range inputs {
 		if int64(len(inputs[r])) != send {
-			return c.plane.Fail(fmt.Errorf("rank %d of group %s has sent %d bytes of %d",
+			return c.plane.Fail(fmt.Errorf("rank %d of group %s sent %d bytes, want %d",
 				c.cfg.Ranks[r], c.cfg.Name(), len(inputs[r]), send))
 		}
 	}
-	p.put(at(call.Recv, recv), inputs)
+	p.computeOutput(at(call.Recv, recv), inputs)
 	return nil
 }
 
-// put computes the output from the ranks' inputs.
-func (p *smallPlan) put(to []byte, inputs [][]byte) {
+// computeOutput computes the output from the ranks' inputs.
+func (p *smallPlan) computeOutput(to []byte, inputs [][]byte) {
 	me, part := p.c.cfg.Rank, int(p.Count)*p.DataType.Size()
 	parts := make([][]byte, len(inputs)) // the part of each input for this rank
 	for r, in := range inputs {
@@ -237,11 +237,11 @@ func (c *smallGroup) Close() error {
 	select {
 	case <-c.tail:
 	default:
-		c.plane.Withdraw() // no rank waits for this one any more
+		c.plane.Withdraw() // the unfinished collectives will never arrive
 	}
 	c.mu.Unlock()
 	err := c.plane.Close()
-	c.running.Lock() // until the running collective has ended
+	c.running.Lock() // wait until the running collective has ended
 	defer c.running.Unlock()
 	return err
 }

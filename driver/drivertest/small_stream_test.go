@@ -10,27 +10,28 @@ import (
 	"symmem/driver"
 )
 
-// reached is a closed channel, the tail of a stream without work.
-var reached = func() chan struct{} { c := make(chan struct{}); close(c); return c }()
+// closedChannel is the tail of a stream without work.
+var closedChannel = func() chan struct{} { c := make(chan struct{}); close(c); return c }()
 
-// smallWork is executed in stream order; failed is the reason to drop it, or nil. An error that it
-// returns fails the stream.
+// smallWork runs in stream order. If failed is not nil, the stream has failed and the work must be
+// skipped. An error that the work returns fails the stream.
 type smallWork func(failed error) error
 
-// smallStep creates the work of one call: at once, or, in a capture, at each launch of the graph.
-// Its error is returned to the caller; nil work queues nothing.
+// smallStep creates the work of one call. It is called at once, or during each launch of the graph
+// if the call is captured. Its error is returned to the caller; if the work is nil, nothing is
+// queued.
 type smallStep func() (smallWork, error)
 
-// smallStream runs each work in a goroutine that waits for the previous one.
+// smallStream runs each piece of work in a goroutine that waits for the previous one.
 type smallStream struct {
 	device *smallDevice
 
-	mu      sync.Mutex
-	tail    chan struct{} // closed when all work is done; guarded by mu
-	err     error         // reason to drop work, until Synchronize returns it; guarded by mu
-	known   bool          // Fail has returned err to the caller; guarded by mu
-	capture *smallGraph   // guarded by mu
-	closed  bool          // guarded by mu
+	mu       sync.Mutex
+	tail     chan struct{} // closed when all work is done; guarded by mu
+	err      error         // the failure, until Synchronize returns it; guarded by mu
+	reported bool          // Fail has returned err to the caller; guarded by mu
+	capture  *smallGraph   // guarded by mu
+	closed   bool          // guarded by mu
 }
 
 // queue creates and queues work, or records the step in a capture.
@@ -39,16 +40,16 @@ func (s *smallStream) queue(step smallStep) error {
 	defer s.mu.Unlock()
 	switch {
 	case s.closed:
-		return fmt.Errorf("a stream: %w", driver.ErrClosed)
+		return fmt.Errorf("queueing work: %w", driver.ErrClosed)
 	case s.capture != nil:
 		s.capture.steps = append(s.capture.steps, step)
 		return nil
 	}
-	return s.take(step)
+	return s.enqueue(step)
 }
 
-// take creates and queues work. s.mu is held.
-func (s *smallStream) take(step smallStep) error {
+// enqueue creates and queues work. The caller holds s.mu.
+func (s *smallStream) enqueue(step smallStep) error {
 	work, err := step()
 	if work == nil {
 		return err
@@ -70,7 +71,7 @@ func (s *smallStream) take(step smallStep) error {
 	return err
 }
 
-// do queues work that a failed stream drops.
+// do queues work that a failed stream skips.
 func (s *smallStream) do(work func() error) error {
 	return s.queue(func() (smallWork, error) {
 		return func(failed error) (err error) {
@@ -107,7 +108,7 @@ func (s *smallStream) Fail(cause error) {
 	_ = s.do(func() error {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		s.known = true
+		s.reported = true
 		return cause
 	})
 }
@@ -149,7 +150,7 @@ func (s *smallStream) Synchronize(ctx context.Context) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	err := s.err
-	s.err, s.known = nil, false
+	s.err, s.reported = nil, false
 	return err
 }
 
@@ -186,14 +187,14 @@ func (s *smallStream) Capturing() bool {
 }
 
 func (s *smallStream) Close() error {
-	_, _ = s.EndCapture() // refused by a stream that does not capture
+	_, _ = s.EndCapture() // fails if the stream is not capturing
 	s.mu.Lock()
 	s.closed = true
-	known := s.known
+	reported := s.reported
 	s.mu.Unlock()
 	ctx, cancel := context.WithTimeout(context.Background(), 2*s.device.cfg.Timeout)
 	defer cancel()
-	if err := s.Synchronize(ctx); !known {
+	if err := s.Synchronize(ctx); !reported {
 		return err
 	}
 	return nil
@@ -217,7 +218,7 @@ func (g *smallGraph) Launch(on driver.Stream) error {
 	}
 	var errs []error
 	for _, step := range g.steps {
-		errs = append(errs, s.take(step))
+		errs = append(errs, s.enqueue(step))
 	}
 	return errors.Join(errs...)
 }
@@ -227,13 +228,13 @@ func (g *smallGraph) Close() error {
 	return nil
 }
 
-// smallPoint marks a point of a stream. err is set before done is closed.
+// smallPoint marks a position in a stream's work. err is set before done is closed.
 type smallPoint struct {
 	done chan struct{}
 	err  error
 }
 
-// smallEvent marks the latest recorded point.
+// smallEvent holds the last recorded point.
 type smallEvent struct{ point atomic.Pointer[smallPoint] }
 
 func (e *smallEvent) Done() bool {

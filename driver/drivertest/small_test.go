@@ -14,18 +14,18 @@ import (
 	"symmem/internal/sys"
 )
 
-// The small backend is the smallest that passes the contract, and the example for new backends: it
-// uses the memory of one process, its ranks are goroutines, and all data passes through the
-// control plane. This file contains its device and memory, small_stream_test.go its streams, and
-// small_group_test.go its communicators.
+// The small backend is the smallest one that passes the contract, and an example for new backends.
+// It uses the memory of one process, its ranks are goroutines, and all data passes through the
+// control plane. This file implements its device and memory; small_stream_test.go implements its
+// streams, and small_group_test.go its communicators.
 
 func TestSmallBackendPassesContract(t *testing.T) {
 	drivertest.Run(t, drivertest.Harness{
 		Open: openSmall, Ranks: 5, Paths: []driver.Path{driver.PathPlain}, Slow: true,
 		Without: map[drivertest.Part]string{
-			drivertest.Messages: "an example does without",
-			drivertest.Splits:   "an example does without",
-			drivertest.Scatter:  "it has no window path, so where a segment lies changes nothing",
+			drivertest.Messages: "the example leaves it out",
+			drivertest.Splits:   "the example leaves it out",
+			drivertest.Scatter:  "it has no window path, so segment addresses have no effect",
 		},
 	})
 }
@@ -33,7 +33,7 @@ func TestSmallBackendPassesContract(t *testing.T) {
 // smallDevice implements the device of one rank.
 type smallDevice struct {
 	cfg driver.Config
-	// capturing counts the streams in capture. Nothing may be registered during a capture.
+	// capturing counts the streams that are being captured. It must be 0 for a registration.
 	capturing atomic.Int32
 }
 
@@ -52,7 +52,8 @@ func (d *smallDevice) Info() driver.Info {
 
 func (d *smallDevice) NewArena(bytes int64) (driver.Arena, error) {
 	if bytes <= 0 || bytes%smallGranule != 0 {
-		return nil, fmt.Errorf("an arena of %d bytes", bytes)
+		return nil, fmt.Errorf("reserving an arena of %d bytes: the size must be a multiple of %d", bytes,
+			smallGranule)
 	}
 	space, err := sys.Reserve(bytes, smallGranule)
 	if err != nil {
@@ -62,12 +63,12 @@ func (d *smallDevice) NewArena(bytes int64) (driver.Arena, error) {
 }
 
 func (d *smallDevice) NewStream() (driver.Stream, error) {
-	return &smallStream{device: d, tail: reached}, nil
+	return &smallStream{device: d, tail: closedChannel}, nil
 }
 
 func (d *smallDevice) NewEvent() (driver.Event, error) {
 	e := &smallEvent{}
-	e.point.Store(&smallPoint{done: reached})
+	e.point.Store(&smallPoint{done: closedChannel})
 	return e, nil
 }
 
@@ -81,7 +82,7 @@ func (d *smallDevice) Connect(
 		return nil, err
 	}
 	c := &smallGroup{
-		device: d, cfg: group, plane: plane, tail: reached,
+		device: d, cfg: group, plane: plane, tail: closedChannel,
 		windows: map[driver.SegmentKey]*smallWindow{},
 	}
 	c.check.Store(group.Check)
@@ -97,7 +98,8 @@ func (a *smallArena) Address() uintptr { return a.space.Address() }
 
 func (a *smallArena) Map(offset, bytes int64) (driver.Segment, error) {
 	if bytes <= 0 || bytes%smallGranule != 0 || offset < 0 || offset%smallGranule != 0 {
-		return nil, fmt.Errorf("a segment of %d bytes at %d", bytes, offset)
+		return nil, fmt.Errorf("mapping %d bytes at offset %d: both must be multiples of %d",
+			bytes, offset, smallGranule)
 	}
 	if total, err := sys.Memory(); err != nil || bytes > total {
 		return nil, &driver.OutOfMemoryError{Requested: bytes, Cause: err}
@@ -117,7 +119,7 @@ func (a *smallArena) Keep(bytes int64) error { return a.space.Shrink(bytes) }
 
 func (a *smallArena) Close() error { return a.space.Close() }
 
-// smallSegment represents a mapping. Peers have no access to it, so there is nothing to revoke.
+// smallSegment represents a mapping. Peers never access it, so Keep has nothing to do.
 type smallSegment struct {
 	*sys.Mapping
 	unmapped atomic.Bool
@@ -127,12 +129,12 @@ func (s *smallSegment) Keep() error { return nil }
 
 func (s *smallSegment) Unmap() error {
 	if s.unmapped.Swap(true) {
-		return fmt.Errorf("a segment: %w", driver.ErrClosed)
+		return fmt.Errorf("unmapping a segment: %w", driver.ErrClosed)
 	}
 	return s.Close()
 }
 
-// at returns the memory at an address that a caller has passed.
+// at returns the memory at an address.
 func at(address uintptr, bytes int64) []byte {
 	return unsafe.Slice(*(**byte)(unsafe.Pointer(&address)), bytes)
 }

@@ -10,22 +10,21 @@ import (
 )
 
 var splitContracts = []contract{
-	{"any splits arrive at the right place, and nothing else is written", proveSplits},
-	{"a captured exchange with splits can be replayed", proveCapturedSplits},
-	{"inconsistent splits give one MessageError, and nothing is written", proveSplitsDiffer},
-	{"an AllToAll on one rank and an AllToAllV on another differ", proveOtherExchange},
+	{"AllToAllV writes every part to its offset and nothing else", proveSplits},
+	{"a captured AllToAllV can be replayed", proveCapturedSplits},
+	{"inconsistent splits give one MessageError and no result", proveSplitsDiffer},
+	{"AllToAll on one rank and AllToAllV on another give a MismatchError", proveOtherExchange},
 }
 
-// exchange describes an AllToAllV of n ranks. It holds the number of elements that each rank sends
-// to each other, by sender, and the offsets of the parts in the buffers of each rank.
+// exchange describes an AllToAllV.
 type exchange struct {
-	counts       [][]int64
-	sends, recvs [][]int64 // offsets by rank and peer
+	counts       [][]int64 // numbers of elements by sender and receiver
+	sends, recvs [][]int64 // offsets of the parts in each rank's buffers, by rank and peer
 	dataType     driver.DataType
 }
 
-// newExchange draws an exchange with up to most elements for each pair of ranks; some pairs get
-// none. The parts lie in random order, with gaps.
+// newExchange draws an exchange with at most the given number of elements for each pair of ranks,
+// and none for some pairs. The parts are in random order in the buffers, with gaps.
 func newExchange(draw *rand.Rand, n int, most int64, t driver.DataType) *exchange {
 	x := &exchange{dataType: t}
 	for range n {
@@ -42,14 +41,15 @@ func newExchange(draw *rand.Rand, n int, most int64, t driver.DataType) *exchang
 		for from := range column {
 			column[from] = x.counts[from][r]
 		}
-		x.sends = append(x.sends, scattered(draw, x.counts[r]))
-		x.recvs = append(x.recvs, scattered(draw, column))
+		x.sends = append(x.sends, scatterParts(draw, x.counts[r]))
+		x.recvs = append(x.recvs, scatterParts(draw, column))
 	}
 	return x
 }
 
-// scattered places parts in random order, with gaps of 0 or 3 elements.
-func scattered(draw *rand.Rand, counts []int64) []int64 {
+// scatterParts places parts in random order, with gaps of 0 or 3 elements, and returns their
+// offsets.
+func scatterParts(draw *rand.Rand, counts []int64) []int64 {
 	offsets, at := make([]int64, len(counts)), int64(0)
 	for _, i := range draw.Perm(len(counts)) {
 		at += draw.Int64N(2) * 3
@@ -76,7 +76,7 @@ func (x *exchange) part(h Harness, from, to int) []byte {
 	return input(h, x.dataType, 100+len(x.counts)*from+to, x.counts[from][to])
 }
 
-// call returns the call of one rank, with its send buffer in or outside of a window.
+// call returns one rank's call. The send buffer is in a window if windowed is true.
 func (x *exchange) call(r *rank, send, recv buffer, windowed bool) driver.Call {
 	call := driver.Call{
 		Operation: driver.AllToAllV, DataType: x.dataType, Splits: x.splits(r.number),
@@ -88,7 +88,7 @@ func (x *exchange) call(r *rank, send, recv buffer, windowed bool) driver.Call {
 	return call
 }
 
-// fill writes the data that a rank sends, and canaries into its receive buffer.
+// fill writes a rank's data into its send buffer and canaries into its receive buffer.
 func (x *exchange) fill(h Harness, r *rank, send, recv buffer) {
 	size := int64(x.dataType.Size())
 	for to := range x.counts {
@@ -97,8 +97,8 @@ func (x *exchange) fill(h Harness, r *rank, send, recv buffer) {
 	r.ok(r.stream.Fill(recv.at(0), canary, recv.segment.Bytes()))
 }
 
-// judge checks the whole receive buffer.
-func (x *exchange) judge(h Harness, r *rank, recv buffer) {
+// checkResult checks the whole receive buffer.
+func (x *exchange) checkResult(h Harness, r *rank, recv buffer) {
 	size := int64(x.dataType.Size())
 	want := bytes.Repeat([]byte{canary}, int(recv.segment.Bytes()))
 	for from := range x.counts {
@@ -108,11 +108,11 @@ func (x *exchange) judge(h Harness, r *rank, recv buffer) {
 }
 
 // perform runs the exchange on one rank.
-func (x *exchange) perform(b *bench, r *rank, windowed bool) {
+func (x *exchange) perform(b *fixture, r *rank, windowed bool) {
 	send, recv := b.send[r.number], b.recv[r.number]
 	x.fill(b.harness, r, send, recv)
 	r.ok(r.launch(r.group, r.stream, x.call(r, send, recv, windowed)))
-	x.judge(b.harness, r, recv)
+	x.checkResult(b.harness, r, recv)
 }
 
 func proveSplits(t *testing.T, h Harness) {
@@ -122,7 +122,7 @@ func proveSplits(t *testing.T, h Harness) {
 		if n > h.Ranks {
 			continue
 		}
-		b := newBench(t, h, n, 4<<20, options{check: true})
+		b := newFixture(t, h, n, 4<<20, options{check: true})
 		for i, most := range []int64{0, 1, 40, 5000, 120 << 10} {
 			types := []driver.DataType{driver.Uint8, driver.Float16, driver.Int32, driver.Float64}
 			x := newExchange(draw, n, most, types[(i+n)%len(types)])
@@ -135,25 +135,25 @@ func proveSplits(t *testing.T, h Harness) {
 }
 
 func proveCapturedSplits(t *testing.T, h Harness) {
-	b := newBench(t, h, min(3, h.Ranks), 2<<20, options{check: true})
+	b := newFixture(t, h, min(3, h.Ranks), 2<<20, options{check: true})
 	x := newExchange(rand.New(rand.NewPCG(4, 4)), len(b.ranks), 60<<10, driver.Int32)
 	b.each(func(r *rank) {
 		send, recv := b.send[r.number], b.recv[r.number]
-		g := r.captured(func() {
+		g := r.capture(func() {
 			r.ok(r.queue(r.group, r.stream, x.call(r, send, recv, true)))
 		})
 		for round := range 3 {
-			r.at("round %d", round)
+			r.setStep("round %d", round)
 			x.fill(h, r, send, recv)
 			r.ok(g.Launch(r.stream))
-			x.judge(h, r, recv)
+			x.checkResult(h, r, recv)
 		}
 	})
 }
 
 func proveSplitsDiffer(t *testing.T, h Harness) {
-	n := some(h)
-	b := newBench(t, h, n, 1<<20, options{check: true, faulty: true})
+	n := mismatchRanks(h)
+	b := newFixture(t, h, n, 1<<20, options{check: true, expectFaults: true})
 	x := newExchange(rand.New(rand.NewPCG(7, 7)), n, 20<<10, driver.Int32)
 	expected := uint64(x.counts[0][1] + 1)
 	errs := b.outcomes(func(r *rank) error {
@@ -176,7 +176,7 @@ func proveSplitsDiffer(t *testing.T, h Harness) {
 }
 
 func proveOtherExchange(t *testing.T, h Harness) {
-	mismatch(t, h, some(h), func(b *bench, r *rank) driver.Call {
+	checkMismatch(t, h, mismatchRanks(h), func(b *fixture, r *rank) driver.Call {
 		c := trial{operation: driver.AllToAll, dataType: driver.Int32, count: 100}
 		call := c.call(r, b.send[r.number], b.recv[r.number])
 		if r.number != 1 {

@@ -11,7 +11,7 @@ import (
 type Store struct {
 	mu      sync.Mutex
 	values  map[string][]byte // guarded by mu
-	changed chan struct{}     // closed by the next Set; guarded by mu; nil without waiters
+	changed chan struct{}     // closed by the next Set; nil without waiters; guarded by mu
 }
 
 // Set writes a value and wakes all waiters.
@@ -29,7 +29,7 @@ func (s *Store) Set(_ context.Context, key string, value []byte) error {
 	return nil
 }
 
-// Get waits for a value and returns it, or the cause of the context's end.
+// Get waits for a value and returns it. If the context ends first, Get returns the context's cause.
 func (s *Store) Get(ctx context.Context, key string) ([]byte, error) {
 	for {
 		value, found, changed := s.look(key)
@@ -45,14 +45,15 @@ func (s *Store) Get(ctx context.Context, key string) ([]byte, error) {
 }
 
 // Peek returns a value if it exists.
-func (s *Store) Peek(_ context.Context, key string) (value []byte, there bool, err error) {
-	value, there, _ = s.look(key)
-	return value, there, nil
+func (s *Store) Peek(_ context.Context, key string) (value []byte, found bool, err error) {
+	value, found, _ = s.look(key)
+	return value, found, nil
 }
 
-// ServedBy returns -1: the store does not end with any rank.
+// ServedBy returns -1, since no rank serves the store.
 func (s *Store) ServedBy() int { return -1 }
 
+// look returns a value, or a channel that is closed by the next Set.
 func (s *Store) look(key string) (value []byte, found bool, changed chan struct{}) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -9,19 +9,19 @@ import (
 )
 
 var streamContracts = []contract{
-	{"work is done in the order in which it was queued", proveStreamOrder},
+	{"work runs in the order in which it was queued", proveStreamOrder},
 	{"host functions run in order, even on a busy stream", proveHostOrder},
-	{"an error of queued work is returned by Synchronize, once", proveErrorOnce},
-	{"Synchronize ends with its context and the work continues", proveSynchronizeContext},
+	{"Synchronize returns an error of queued work exactly once", proveErrorOnce},
+	{"Synchronize returns when its context ends, and the work continues", proveSynchronizeContext},
 	{"Close waits for queued work", proveStreamClose},
-	{"a closed stream takes no work", proveStreamClosed},
+	{"a closed stream rejects work", proveStreamClosed},
 	{"a negative size is an error", proveNegativeSize},
 }
 
 func proveStreamOrder(t *testing.T, h Harness) {
-	r := newWorld(t, h, 1, options{apart: true}).ranks[0]
+	r := newWorld(t, h, 1, options{noGroup: true}).ranks[0]
 	b := r.newBuffer(1 << 20)
-	g := r.hold(r.stream)
+	g := r.block(r.stream)
 	const n = 100
 	for i := range byte(n) {
 		must(t, r.stream.Fill(b.at(0), i, 64))
@@ -35,7 +35,7 @@ func proveStreamOrder(t *testing.T, h Harness) {
 }
 
 func proveHostOrder(t *testing.T, h Harness) {
-	r := newWorld(t, h, 1, options{apart: true}).ranks[0]
+	r := newWorld(t, h, 1, options{noGroup: true}).ranks[0]
 	var ran []int
 	const n = 100
 	for i := range n {
@@ -46,15 +46,15 @@ func proveHostOrder(t *testing.T, h Harness) {
 	}
 	must(t, r.stream.Synchronize(r.world.ctx))
 	if !slices.Equal(ran, numbers(n)) {
-		t.Errorf("functions ran in the order %v", ran)
+		t.Errorf("functions ran in the order %v, want the queued order", ran)
 	}
 }
 
-// proveErrorOnce causes a collective to fail that is already queued.
+// proveErrorOnce makes a queued collective fail.
 func proveErrorOnce(t *testing.T, h Harness) {
-	w := newWorld(t, h, 1, options{faulty: true})
+	w := newWorld(t, h, 1, options{expectFaults: true})
 	r := w.ranks[0]
-	g := r.hold(r.stream)
+	g := r.block(r.stream)
 	must(t, r.queue(r.group, r.stream, driver.Call{Operation: driver.Barrier}))
 	r.group.Abort(nil)
 	g.open()
@@ -63,14 +63,14 @@ func proveErrorOnce(t *testing.T, h Harness) {
 	must(t, r.stream.Host(func() { ran = true }))
 	must(t, r.stream.Synchronize(w.ctx))
 	if !ran {
-		t.Error("the stream does not run work after Synchronize has returned the error")
+		t.Error("the stream did not run work after Synchronize had returned the error")
 	}
 }
 
 func proveSynchronizeContext(t *testing.T, h Harness) {
-	r := newWorld(t, h, 1, options{apart: true}).ranks[0]
+	r := newWorld(t, h, 1, options{noGroup: true}).ranks[0]
 	must(t, r.stream.Synchronize(r.world.ctx))
-	g := r.hold(r.stream)
+	g := r.block(r.stream)
 	ctx, cancel := context.WithCancel(r.world.ctx)
 	cancel()
 	wantError(t, "synchronizing", r.stream.Synchronize(ctx), context.Canceled)
@@ -79,15 +79,15 @@ func proveSynchronizeContext(t *testing.T, h Harness) {
 	g.open()
 	must(t, r.stream.Synchronize(r.world.ctx))
 	if !ran {
-		t.Error("the stream has stopped")
+		t.Error("work queued after the canceled Synchronize has not run")
 	}
 }
 
 func proveStreamClose(t *testing.T, h Harness) {
-	r := newWorld(t, h, 1, options{apart: true}).ranks[0]
+	r := newWorld(t, h, 1, options{noGroup: true}).ranks[0]
 	s, err := r.device.NewStream()
 	must(t, err)
-	g := r.hold(s)
+	g := r.block(s)
 	ran := false
 	must(t, s.Host(func() { ran = true }))
 	closed := make(chan error)
@@ -95,7 +95,7 @@ func proveStreamClose(t *testing.T, h Harness) {
 	g.open()
 	must(t, <-closed)
 	if !ran {
-		t.Error("Close has not waited")
+		t.Error("Close returned before queued work had run")
 	}
 }
 
@@ -103,14 +103,13 @@ func proveStreamClosed(t *testing.T, h Harness) {
 	r := newWorld(t, h, 1, options{}).ranks[0]
 	b := r.newBuffer(1)
 	e := r.newEvent()
-	graph := r.captured(func() { must(t, r.stream.Fill(b.at(0), 1, 1)) })
+	graph := r.capture(func() { must(t, r.stream.Fill(b.at(0), 1, 1)) })
 	plan, err := driver.Prepare(r.group, driver.Call{Operation: driver.Barrier})
 	must(t, err)
 	s, err := r.device.NewStream()
 	must(t, err)
 	must(t, s.Close())
-	_, end := s.EndCapture()
-	if end == nil {
+	if _, err := s.EndCapture(); err == nil {
 		t.Error("EndCapture gave no error")
 	}
 	for what, err := range map[string]error{
@@ -129,7 +128,7 @@ func proveStreamClosed(t *testing.T, h Harness) {
 }
 
 func proveNegativeSize(t *testing.T, h Harness) {
-	r := newWorld(t, h, 1, options{apart: true}).ranks[0]
+	r := newWorld(t, h, 1, options{noGroup: true}).ranks[0]
 	b := r.newBuffer(1)
 	if r.stream.Copy(b.at(0), b.at(64), -1) == nil {
 		t.Error("copying -1 bytes gave no error")

@@ -8,14 +8,14 @@ import (
 	"symmem/driver"
 )
 
-// proveForgotten leaves out one of several Recvs, and adds one that has no Send.
+// proveForgotten omits a Recv in one test and a Send in the other.
 func proveForgotten(t *testing.T, h Harness) {
 	for _, forgotten := range []driver.Operation{driver.Send, driver.Recv} {
 		t.Run(forgotten.String(), func(t *testing.T) {
-			b := newBench(t, h, 3, 1<<20, options{check: true, strict: true, faulty: true})
+			b := newFixture(t, h, 3, 1<<20, options{check: true, strict: true, expectFaults: true})
 			errs := b.outcomes(func(r *rank) error {
 				for step := range 4 {
-					if err := forget(b, r, step, forgotten); err != nil {
+					if err := sendExceptOne(b, r, step, forgotten); err != nil {
 						return fmt.Errorf("step %d: %w", step, err)
 					}
 				}
@@ -24,19 +24,19 @@ func proveForgotten(t *testing.T, h Harness) {
 			for number, err := range errs {
 				var e *driver.MessageError
 				if forgotten == driver.Send && errors.Is(err, driver.ErrFault) {
-					continue // the Recv of rank 2 and the barriers race to detect it
+					continue // the Recv or the barrier detects it first, so this rank may get a fault
 				}
 				if !errors.As(err, &e) || e.Fault != driver.MessagesUnmatched || e.Number != 3 {
-					t.Errorf("rank %d got %v, want a MessageError at collective 3", number, err)
+					t.Errorf("rank %d: got %v, want a MessageError at collective 3", number, err)
 				}
 			}
 		})
 	}
 }
 
-// forget sends a message from rank 0 to rank 2 and enters a barrier. In step 2 one end is left
-// out.
-func forget(b *bench, r *rank, step int, forgotten driver.Operation) error {
+// sendExceptOne sends a message from rank 0 to rank 2 and enters a barrier. In step 2 it omits one
+// end of the message.
+func sendExceptOne(b *fixture, r *rank, step int, forgotten driver.Operation) error {
 	var call driver.Call
 	switch r.number {
 	case 0:
@@ -56,13 +56,13 @@ func forget(b *bench, r *rank, step int, forgotten driver.Operation) error {
 	return r.launch(r.group, r.stream, driver.Call{Operation: driver.Barrier, Digest: 1})
 }
 
-// proveMissingSend leaves out a Send whose Recv blocks the stream of the next collective, so no
-// rank ever sees both ends. Rank 0 sends a message that is never received, so that the total
-// counts are equal.
+// proveMissingSend omits a Send. Its Recv blocks the stream of the next collective, so the
+// collective cannot compare the counts. Rank 0 sends another message, which is never received, so
+// that the total numbers of Sends and Recvs are equal.
 func proveMissingSend(t *testing.T, h Harness) {
 	for _, source := range []int{0, driver.AnySource} {
 		t.Run(fmt.Sprint("from ", source), func(t *testing.T) {
-			b := newBench(t, h, 3, 1<<20, options{strict: true, faulty: true})
+			b := newFixture(t, h, 3, 1<<20, options{strict: true, expectFaults: true})
 			errs := b.outcomes(func(r *rank) error {
 				var call driver.Call
 				switch r.number {
@@ -81,24 +81,24 @@ func proveMissingSend(t *testing.T, h Harness) {
 			var e *driver.MessageError
 			if err := errs[2]; !errors.As(err, &e) || e.Fault != driver.MessagesUnmatched ||
 				e.Number != 1 {
-				t.Errorf("source %d: the receiver got %v, want a MessageError at collective 1", source, err)
+				t.Errorf("source %d: receiver got %v, want a MessageError at collective 1", source, err)
 			}
 		})
 	}
 }
 
 func proveOutOfStep(t *testing.T, h Harness) {
-	b := newBench(t, h, 2, 1<<20, options{strict: true, faulty: true})
+	b := newFixture(t, h, 2, 1<<20, options{strict: true, expectFaults: true})
 	must(t, b.ranks[1].stream.Fill(b.recv[1].at(0), canary, 256))
 	errs := b.outcomes(func(r *rank) error { return passBarrier(b, r) })
 	wantEnds(t, firstMessageError(errs), driver.MessagesOutOfStep, driver.MessageEnds{
 		From: 0, To: 1, Tag: 6, Number: 1, Sent: 0, Received: 1,
 	})
-	b.untouched(1)
+	b.expectUntouched(1)
 }
 
 // passBarrier sends before a barrier and receives after it.
-func passBarrier(b *bench, r *rank) error {
+func passBarrier(b *fixture, r *rank) error {
 	if r.number == 0 {
 		call := p2pCall(driver.Send, 1, 6, b.send[0], 0, 10)
 		if err := r.queue(r.group, r.stream, call); err != nil {
@@ -114,7 +114,7 @@ func passBarrier(b *bench, r *rank) error {
 	return r.launch(r.group, r.stream, p2pCall(driver.Recv, 0, 6, b.recv[1], 0, 10))
 }
 
-func proveLoose(t *testing.T, h Harness) {
-	b := newBench(t, h, 2, 1<<20, options{check: true})
+func proveNonStrict(t *testing.T, h Harness) {
+	b := newFixture(t, h, 2, 1<<20, options{check: true})
 	b.each(func(r *rank) { r.ok(passBarrier(b, r)) })
 }

@@ -19,22 +19,22 @@ type trial struct {
 	root      int
 	path      driver.Path
 	inPlace   bool
-	// loose means that the buffers are not in windows.
-	loose bool
-	// skew offsets all buffers by a number of elements, so that they are aligned only to an
+	// unregistered reports that the buffers are not in windows.
+	unregistered bool
+	// skew shifts all buffers by a number of elements, so that they have only the alignment of an
 	// element.
 	skew int64
-	// formula is the formula of the group, if it has one. Inputs that distinguish formulas are then
-	// drawn from the seed.
+	// formula is the group's formula, if it has one. The inputs are then drawn from the seed, such
+	// that formulas give different results.
 	formula driver.Formula
 	seed    uint64
-	// special means that inputs are special values.
+	// special selects special values as inputs.
 	special bool
-	// replayed means that the call is made by a graph.
+	// replayed makes the call through a graph.
 	replayed bool
 
-	// inputs and wants are by rank: the contribution, and the expected content of the receive
-	// buffer. A nil want means that the buffer must not be written.
+	// inputs holds each rank's contribution. wants holds the expected contents of each rank's receive
+	// buffer, or nil if the call must not write the buffer.
 	inputs, wants [][]byte
 }
 
@@ -43,8 +43,8 @@ func (c *trial) String() string {
 	if c.inPlace {
 		place = "in place"
 	}
-	if c.loose {
-		place += " outside windows"
+	if c.unregistered {
+		place += ", unregistered"
 	}
 	if c.replayed {
 		place += ", replayed"
@@ -70,20 +70,20 @@ func (c *trial) prepare(h Harness, n int) {
 	part := c.count * int64(c.dataType.Size())
 	switch c.operation {
 	case driver.AllReduce:
-		all := c.combined()
-		c.share(func(int) []byte { return all })
+		all := c.combine()
+		c.setWants(func(int) []byte { return all })
 	case driver.Reduce:
-		c.wants[c.root] = c.combined()
+		c.wants[c.root] = c.combine()
 	case driver.ReduceScatter:
-		all := c.combined()
-		c.share(func(r int) []byte { return all[int64(r)*part : int64(r+1)*part] })
+		all := c.combine()
+		c.setWants(func(r int) []byte { return all[int64(r)*part : int64(r+1)*part] })
 	case driver.AllGather:
 		all := slices.Concat(c.inputs...)
-		c.share(func(int) []byte { return all })
+		c.setWants(func(int) []byte { return all })
 	case driver.Broadcast:
-		c.share(func(int) []byte { return c.inputs[c.root] })
+		c.setWants(func(int) []byte { return c.inputs[c.root] })
 	case driver.AllToAll:
-		c.share(func(r int) []byte {
+		c.setWants(func(r int) []byte {
 			var parts [][]byte
 			for _, in := range c.inputs {
 				parts = append(parts, in[int64(r)*part:int64(r+1)*part])
@@ -94,30 +94,33 @@ func (c *trial) prepare(h Harness, n int) {
 	}
 }
 
-// combined returns the reduction of the ranks' inputs.
-func (c *trial) combined() []byte { return formula.Reduce(c.formula, c.op, c.dataType, c.inputs) }
+// combine returns the reduction of the ranks' inputs.
+func (c *trial) combine() []byte { return formula.Reduce(c.formula, c.op, c.dataType, c.inputs) }
 
-func (c *trial) share(want func(r int) []byte) {
+// setWants sets the expected contents of every rank's receive buffer.
+func (c *trial) setWants(want func(r int) []byte) {
 	for r := range c.wants {
 		c.wants[r] = want(r)
 	}
 }
 
-// canary fills receive buffers before a call, and must still surround the result afterwards.
 const (
+	// canary fills receive buffers before a call, and must still surround the result afterwards.
 	canary = 0xA5
+	// margin is the number of canaries before and after a result.
 	margin = 64
 )
 
-// call returns the trial's call on two buffers of a rank, on a path that supports it.
+// call returns a rank's call on two of its buffers, on a path that supports the call.
 func (c *trial) call(r *rank, send, recv buffer) driver.Call {
-	call := r.able(r.group, c.laid(r, send, recv))
+	call := r.onSupportedPath(r.group, c.uncheckedCall(r, send, recv))
 	call.Digest = digest(&call)
 	return call
 }
 
-// laid returns the trial's call on two buffers of a rank.
-func (c *trial) laid(r *rank, send, recv buffer) driver.Call {
+// uncheckedCall returns a rank's call on two of its buffers, without a digest and on the trial's
+// path even if that path does not support the call.
+func (c *trial) uncheckedCall(r *rank, send, recv buffer) driver.Call {
 	size := int64(c.dataType.Size())
 	part := c.count * size
 	call := driver.Call{
@@ -135,7 +138,7 @@ func (c *trial) laid(r *rank, send, recv buffer) driver.Call {
 	default:
 		call.Send, call.SendWindow = call.Recv, recv.window
 	}
-	if c.loose {
+	if c.unregistered {
 		call.SendWindow, call.RecvWindow = nil, nil
 	}
 	return call
@@ -162,7 +165,7 @@ func (c *trial) perform(r *rank, send, recv buffer) {
 		before = slices.Clone(r.read(call.Recv, span))
 	}
 	c.launch(r, call)
-	c.judge(r, call, before)
+	c.checkResult(r, call, before)
 }
 
 // launch makes the call, through a graph if the trial is replayed.
@@ -171,14 +174,14 @@ func (c *trial) launch(r *rank, call driver.Call) {
 		r.ok(r.launch(r.group, r.stream, call))
 		return
 	}
-	graph := r.captured(func() { r.ok(r.queue(r.group, r.stream, call)) })
+	graph := r.capture(func() { r.ok(r.queue(r.group, r.stream, call)) })
 	err := graph.Launch(r.stream)
 	r.ok(errors.Join(err, r.stream.Synchronize(r.world.ctx), graph.Close()))
 }
 
-// judge checks the receive buffer and its surroundings. If a rank gets no result, the buffer must
-// be unchanged: it holds canaries, unless the call works in place.
-func (c *trial) judge(r *rank, call driver.Call, before []byte) {
+// checkResult checks the receive buffer and the bytes around it. If a rank gets no result, its
+// buffer must be unchanged.
+func (c *trial) checkResult(r *rank, call driver.Call, before []byte) {
 	want := c.wants[r.number]
 	switch _, span := call.Spans(len(r.world.ranks)); {
 	case c.inPlace && want == nil:

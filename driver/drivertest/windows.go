@@ -10,9 +10,9 @@ import (
 var windowContracts = []contract{
 	{"a segment can be registered, deregistered and registered again", proveReregister},
 	{"deregistering twice gives ErrClosed", proveDeregisterTwice},
-	{"registering a name twice is an error without side effects", proveRegisterTwice},
+	{"registering a key twice gives an error without side effects", proveRegisterTwice},
 	{"a buffer without a window gives ErrOutOfRange before launch", proveNoWindow},
-	{"segments of different size are an error on all ranks", proveSizesDiffer},
+	{"segments of different sizes give an error on all ranks", proveSizesDiffer},
 	{"a segment can be registered with several groups", proveTwoGroups},
 	{"a group can have many windows", proveManyWindows},
 }
@@ -56,24 +56,25 @@ func proveNoWindow(t *testing.T, h Harness) {
 	if !slices.Contains(h.Paths, driver.PathWindow) {
 		t.Skip("the backend has no window path")
 	}
-	b := newBench(t, h, 2, 1<<20, options{})
+	b := newFixture(t, h, 2, 1<<20, options{})
 	send, recv := b.send[0], b.recv[0]
 	call := driver.Call{
 		Operation: driver.AllReduce, DataType: driver.Float32, Count: 256, Path: driver.PathWindow,
 		Send: send.at(0), Recv: recv.at(0), SendWindow: send.window, RecvWindow: recv.window,
 	}
-	for row, change := range map[string]func(*driver.Call){
+	for name, change := range map[string]func(*driver.Call){
 		"send":    func(c *driver.Call) { c.SendWindow = nil },
 		"receive": func(c *driver.Call) { c.RecvWindow = nil },
 	} {
 		c := call
 		change(&c)
 		_, err := driver.Prepare(b.ranks[0].group, c)
-		wantError(t, row, err, driver.ErrOutOfRange)
+		wantError(t, name, err, driver.ErrOutOfRange)
 	}
 }
 
-// proveSizesDiffer registers segments of different sizes, and then equal ones under the same name.
+// proveSizesDiffer registers segments of different sizes, and then segments of equal size under the
+// same key.
 func proveSizesDiffer(t *testing.T, h Harness) {
 	w := newWorld(t, h, 3, options{check: true})
 	w.each(func(r *rank) {
@@ -81,13 +82,13 @@ func proveSizesDiffer(t *testing.T, h Harness) {
 		if r.number == 1 {
 			bytes *= 2
 		}
-		wrong := r.newBuffer(bytes)
+		unequal := r.newBuffer(bytes)
 		key := r.nextKey()
-		if _, err := r.group.Register(w.ctx, key, wrong.segment); err == nil {
-			r.failf("registering gave no error")
+		if _, err := r.group.Register(w.ctx, key, unequal.segment); err == nil {
+			r.failf("registering segments of different sizes gave no error")
 		}
 		b := r.newBuffer(1)
-		b.window = r.register(r.group, key, b) // the name is free again
+		b.window = r.register(r.group, key, b) // the failed call has not used the key
 		r.sumOver(r.group, b, 8)
 	})
 }
@@ -97,19 +98,19 @@ func proveTwoGroups(t *testing.T, h Harness) {
 	w.each(func(r *rank) {
 		second := r.connect("second", []int{1, 0}, true)
 		b := r.newWindow(1)
-		both := b
+		alias := b
 		key := driver.SegmentKey{Pool: 7, Ordinal: r.windows}
-		both.window = r.register(second, key, b)
+		alias.window = r.register(second, key, b)
 		r.sumOver(r.group, b, 1)
-		r.sumOver(second, both, 2)
+		r.sumOver(second, alias, 2)
 		if _, err := driver.Prepare(second, driver.Call{
 			Operation: driver.AllReduce, Count: 1, Path: driver.PathWindow,
 			Send: b.at(0), Recv: b.at(0), SendWindow: b.window, RecvWindow: b.window,
 		}); err == nil {
-			r.failf("a window of another group gave no error")
+			r.failf("preparing a call with a window of another group gave no error")
 		}
 		r.ok(b.window.Deregister())
-		r.sumOver(second, both, 3)
+		r.sumOver(second, alias, 3)
 	})
 }
 
@@ -122,11 +123,11 @@ func proveManyWindows(t *testing.T, h Harness) {
 			all = append(all, r.newWindow(1))
 		}
 		for i, b := range all {
-			r.at("window %d", i)
+			r.setStep("window %d", i)
 			r.sumOver(r.group, b, byte(i+1))
 		}
 		for i, b := range all {
-			r.at("window %d", i)
+			r.setStep("window %d", i)
 			r.ok(b.window.Deregister())
 		}
 	})

@@ -14,15 +14,15 @@ import (
 )
 
 const (
-	// patience bounds waits that should be short. It expires only if something hangs.
+	// patience is the deadline of waits that should be short. It expires only if something hangs.
 	patience = 2 * time.Minute
-	// short is a deadline that tests let expire.
+	// short is the deadline of waits that tests let expire.
 	short = 500 * time.Millisecond
 	// arenaGranules is the size of a rank's arena in granules.
 	arenaGranules = 256
 )
 
-// world opens a number of ranks, each with a device, an arena, a stream and a communicator of all
+// world holds a number of ranks, each with a device, an arena, a stream and a communicator of all
 // ranks.
 type world struct {
 	options
@@ -34,27 +34,28 @@ type world struct {
 
 // options configures a world.
 type options struct {
-	timeout time.Duration // zero means patience
-	bound   time.Duration // bounds the life of the world; zero means patience
-	scatter uint64
-	check   bool
+	timeout  time.Duration // zero means patience
+	lifetime time.Duration // deadline of the whole world; zero means patience
+	scatter  uint64
+	check    bool
 	// strict and formula apply to all groups that the ranks connect.
 	strict  bool
 	formula driver.Formula
-	// apart leaves the ranks without a communicator.
-	apart bool
-	// faulty means that closing may report faults, because the test causes some.
-	faulty bool
+	// noGroup leaves the ranks without a communicator.
+	noGroup bool
+	// expectFaults allows errors when the world is closed, because the test causes faults.
+	expectFaults bool
 }
 
-// newWorld opens n ranks and closes them when the test ends. A case that breaks its world must be
-// a separate test, so that its groups are closed before the next world connects: see Anytime.
+// newWorld opens n ranks and closes them when the test ends. A case that breaks its world must be a
+// separate test, so that its groups are closed before the next world connects, which backends
+// without Anytime need.
 func newWorld(t *testing.T, h Harness, n int, o options) *world {
 	t.Helper()
 	if n > h.Ranks {
-		t.Skipf("needs %d ranks, the backend opens %d", n, h.Ranks)
+		t.Skipf("needs %d ranks, but the backend opens at most %d", n, h.Ranks)
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), cmp.Or(o.bound, patience))
+	ctx, cancel := context.WithTimeout(context.Background(), cmp.Or(o.lifetime, patience))
 	w := &world{options: o, t: t, harness: h, ctx: ctx}
 	for i := range n {
 		w.ranks = append(w.ranks, &rank{world: w, number: i})
@@ -62,7 +63,7 @@ func newWorld(t *testing.T, h Harness, n int, o options) *world {
 	t.Cleanup(func() {
 		defer cancel()
 		err := errors.Join(w.outcomes(func(r *rank) error { return r.close() })...)
-		if err != nil && !w.faulty {
+		if err != nil && !w.expectFaults {
 			t.Errorf("closing the world: %v", err)
 		}
 	})
@@ -79,8 +80,8 @@ func (w *world) each(f func(r *rank)) {
 	}
 }
 
-// attempt runs a function like each, but returns false if a rank has failed, so that the caller
-// can add details.
+// attempt runs a function on every rank, like each. It returns false if a rank has failed, so that
+// the caller can add details.
 func (w *world) attempt(f func(r *rank)) bool {
 	var running sync.WaitGroup
 	var ended atomic.Int32
@@ -96,7 +97,7 @@ func (w *world) attempt(f func(r *rank)) bool {
 	return int(ended.Load()) == len(w.ranks)
 }
 
-// outcomes runs a function like each, and returns its errors by rank.
+// outcomes runs a function on every rank, like each, and returns its errors by rank.
 func (w *world) outcomes(f func(r *rank) error) []error {
 	w.t.Helper()
 	errs := make([]error, len(w.ranks))
