@@ -17,11 +17,10 @@ import (
 var sources embed.FS
 
 // Build returns the paths of the software driver, which includes the kernels of package kernels,
-// and of the software NCCL. If they are not in the user's cache yet, Build compiles them, which
-// needs gcc and g++. The sources are in this folder.
+// and of the software NCCL. If the libraries are not in the user's cache yet, Build compiles them
+// with gcc and g++ from the sources in this folder.
 //
-// The two libraries depend on each other: NCCL finds the driver by its soname, so a process must
-// load this cuda, by any path, and no other, before nccl.
+// NCCL finds the driver by its soname, so a process must load this cuda, and no other, before nccl.
 func Build() (cuda, nccl string, err error) {
 	dir, err := cached(nil, func(dir string) error { return build(dir) })
 	return filepath.Join(dir, cudaName), filepath.Join(dir, ncclName), err
@@ -33,8 +32,8 @@ const (
 	ncclName = "libnccl.so.2"
 )
 
-// cached returns a folder of the user's cache that fill creates from the embedded sources, some
-// flags and further sources.
+// cached returns a folder of the user's cache. If there is none yet for the embedded sources, the
+// flags and the further sources, fill creates its contents.
 func cached(flags []string, fill func(dir string) error, more ...fs.FS) (string, error) {
 	all, err := userCache()
 	if err != nil {
@@ -47,7 +46,7 @@ func cached(flags []string, fill func(dir string) error, more ...fs.FS) (string,
 	return all.folder(key, fill)
 }
 
-// build compiles with additional flags, such as those of a sanitizer.
+// build compiles the libraries into dir with additional flags, such as those of a sanitizer.
 func build(dir string, flags ...string) error {
 	for to, from := range map[string]embed.FS{dir: sources, kernelsIn(dir): kernels.Sources} {
 		if err := unpack(to, from); err != nil {
@@ -83,7 +82,7 @@ func unpack(dir string, from embed.FS) error {
 	})
 }
 
-// compile builds a library from a folder of sources. The flags that name libraries are last.
+// compile builds a library from a folder of sources. flags are last, since they may name libraries.
 func compile(dir, folder, library string, flags []string) error {
 	files, err := filepath.Glob(filepath.Join(dir, "src", folder, "*.c"))
 	if err != nil {
@@ -97,17 +96,17 @@ func compile(dir, folder, library string, flags []string) error {
 	return err
 }
 
-// run runs a compiler on a part and returns its output. Temporary files are created in dir, where
-// they are found if the compiler is killed.
+// run runs a compiler on a part and returns its output. The compiler creates its temporary files in
+// dir, so that they are removed with dir even if the compiler is killed.
 func run(dir, part, compiler string, args []string) (string, error) {
 	c := exec.Command(compiler, args...)
 	if dir != "" {
 		c.Env = append(os.Environ(), "TMPDIR="+dir)
 	}
-	var text, complaints strings.Builder
-	c.Stdout, c.Stderr = &text, &complaints
+	var stdout, stderr strings.Builder
+	c.Stdout, c.Stderr = &stdout, &stderr
 	if err := c.Run(); err != nil {
-		return "", fmt.Errorf("compiling %s: %w\n%s", part, err, strings.TrimSpace(complaints.String()))
+		return "", fmt.Errorf("compiling %s: %w\n%s", part, err, strings.TrimSpace(stderr.String()))
 	}
-	return text.String(), nil
+	return stdout.String(), nil
 }

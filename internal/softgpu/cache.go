@@ -14,28 +14,28 @@ import (
 	"time"
 )
 
-// recipe is how things are compiled: what it makes depends on it as on the sources.
+// recipe holds the code that compiles the libraries. They depend on it as on their sources.
 //
 //go:embed build.go kernel.go
 var recipe embed.FS
 
-// cache is a folder of compiled libraries, with one folder for each set of sources and flags. Tests
-// that are killed leave nothing elsewhere, and later tests need not compile.
+// cache manages a folder of compiled libraries, with one folder for each set of sources and flags.
+// Tests that are killed leave files only there, and later tests need not compile.
 type cache struct{ dir string }
 
 const (
 	// unfinishedPrefix prefixes the names of incomplete folders.
 	unfinishedPrefix = "unfinished-"
-	// completeMark is the name of the last file that is written to a folder.
+	// completeMark names the last file that is written to a folder.
 	completeMark = "complete"
-	// unusedTime is the time after which a folder without uses is removed.
+	// unusedTime is the time after which an unused folder is removed.
 	unusedTime = 7 * 24 * time.Hour
 	// compileTimeout limits the wait for another process that compiles.
 	compileTimeout = 10 * time.Minute
 )
 
-// userCache returns the cache of this user. If the user has no home, or a read-only one, the cache
-// is in the folder for temporary files, unless another user has created it.
+// userCache returns the cache of this user. If the user's home directory is missing or read-only,
+// the cache is in the folder for temporary files. There it must belong to this user.
 func userCache() (cache, error) {
 	if dir, err := os.UserCacheDir(); err == nil {
 		c := cache{filepath.Join(dir, "symmem-softgpu")}
@@ -74,19 +74,20 @@ func (c cache) folder(key string, fill func(dir string) error) (string, error) {
 		return dir, os.Chtimes(dir, now, now)
 	}
 	c.clean()
-	// Compilers may outlive a process that is killed, so no two write to one folder.
-	half, err := os.MkdirTemp(c.dir, unfinishedPrefix)
+	// Compilers may outlive a process that is killed, so each call writes to a new folder.
+	unfinished, err := os.MkdirTemp(c.dir, unfinishedPrefix)
 	if err == nil {
-		err = fill(half)
+		err = fill(unfinished)
 	}
 	if err == nil {
-		err = errors.Join(os.WriteFile(filepath.Join(half, completeMark), nil, 0o600), os.RemoveAll(dir))
+		mark := filepath.Join(unfinished, completeMark)
+		err = errors.Join(os.WriteFile(mark, nil, 0o600), os.RemoveAll(dir))
 	}
 	if err == nil {
-		err = os.Rename(half, dir)
+		err = os.Rename(unfinished, dir)
 	}
 	if err != nil {
-		return "", errors.Join(err, os.RemoveAll(half))
+		return "", errors.Join(err, os.RemoveAll(unfinished))
 	}
 	return dir, nil
 }
@@ -103,8 +104,8 @@ func (c cache) lock() (unlock func(), err error) {
 	case err := <-locked:
 		return func() { _ = f.Close() }, err
 	case <-time.After(compileTimeout):
-		return nil, fmt.Errorf("waiting for another process that compiles the software GPU: %v have "+
-			"passed", compileTimeout)
+		return nil, fmt.Errorf("waited %v for another process that compiles the software GPU",
+			compileTimeout)
 	}
 }
 
@@ -117,14 +118,14 @@ func flock(f *os.File) error {
 }
 
 // clean removes folders that were not used recently, and unfinished folders of processes that were
-// killed. Folders to which a compiler still writes are kept for now.
+// killed. If a compiler still writes to a folder, the folder may remain until a later call.
 func (c cache) clean() {
 	entries, _ := os.ReadDir(c.dir)
 	for _, e := range entries {
 		info, err := e.Info()
-		left := err == nil && e.IsDir() &&
+		stale := err == nil && e.IsDir() &&
 			(strings.HasPrefix(e.Name(), unfinishedPrefix) || time.Since(info.ModTime()) > unusedTime)
-		if left {
+		if stale {
 			_ = os.RemoveAll(filepath.Join(c.dir, e.Name()))
 		}
 	}

@@ -3,16 +3,16 @@
 // runs in tests on machines without a GPU, with several devices in one process and in several
 // processes.
 //
-// It is a test double. It behaves as the real libraries do, including their mistakes: streams are
-// asynchronous, a collective over windows adds a peer's base and this rank's own offset, and calls
-// wait forever for a missing rank. A program that works on it need not work on GPUs, and its speed
-// means nothing; only tests may import this package. README.md describes its behavior, its
-// environment variables, and what is not emulated.
+// The software GPU is a test double. It behaves as the real libraries do, including their mistakes:
+// streams are asynchronous, a collective over windows adds a peer's base and this rank's own
+// offset, and calls wait forever for a missing rank. A program that works on it may fail on GPUs,
+// and its speed means nothing. Only tests may import this package. README.md describes its
+// behavior, its environment variables, and what is not emulated.
 //
-// Device memory is a memfd for each allocation, mapped where the program requests it. Each stream
-// is a thread with a queue; captured work becomes a graph of the same units of work. Kernels are
-// the sources of package kernels, compiled for the processor: their threads are coroutines on the
+// Each allocation of device memory is a memfd, mapped where the program requests. Each stream is a
+// thread with a queue, and captured work becomes a graph of the same units of work. The kernels of
+// package kernels are compiled for the processor, and their threads run as coroutines on the
 // stream's thread. The ranks of a communicator share a memfd of the process that created the unique
-// id, opened through /proc, so no name is left behind. The interfaces follow cuda.h (CUDA 12 and
-// 13), nccl.h (2.27 to 2.30) and the behaviour observed on GPUs with NCCL 2.28.9.
+// ID, which they open through /proc, so that no name remains. The interfaces follow cuda.h (CUDA 12
+// and 13), nccl.h (2.27 to 2.30) and the behavior observed on GPUs with NCCL 2.28.9.
 package softgpu

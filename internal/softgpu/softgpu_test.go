@@ -13,13 +13,13 @@ import (
 	"testing"
 )
 
-// built holds the libraries of one set of flags, with the programs that were linked to them.
+// built holds the libraries built with one set of flags, and the programs that are linked to them.
 type built struct {
 	dir   string
 	flags []string
 }
 
-// plain holds the libraries as Build makes them. Compiling takes seconds, so tests share them.
+// plain holds the libraries that Build builds. Tests share them, since compiling takes seconds.
 var plain built
 
 func TestMain(m *testing.M) { os.Exit(runTests(m)) }
@@ -32,7 +32,7 @@ func runTests(m *testing.M) int {
 	return m.Run()
 }
 
-// make builds the libraries, with the kernels of testdata in addition, and the programs.
+// make builds the libraries, with additional kernels of testdata, and the programs.
 func (b *built) make() (err error) {
 	b.dir, err = cached(b.flags, func(dir string) error {
 		to := filepath.Join(kernelsIn(dir), "src")
@@ -49,7 +49,7 @@ func (b *built) make() (err error) {
 	return err
 }
 
-// thisTest is how programs are compiled.
+// thisTest holds the code that compiles the programs.
 //
 //go:embed softgpu_test.go
 var thisTest embed.FS
@@ -93,7 +93,8 @@ func includingKernels(dir string) []string {
 	}
 }
 
-// scenes lists the runs of the programs. Each program begins with a comment about what it proves.
+// scenes lists the runs of the programs. A comment at the beginning of each program describes what
+// the program tests.
 var scenes = []struct {
 	name, program string
 	args, env     []string
@@ -233,7 +234,7 @@ func TestInjectedFailure(t *testing.T) {
 	c.Env = append(os.Environ(), "SOFTGPU_FAIL=cuMemCreate:2:2")
 	text, err := c.CombinedOutput()
 	if err == nil || !strings.Contains(string(text), "returned 2 ") {
-		t.Errorf("the program ended with %v\n%s", err, text)
+		t.Errorf("got %v, want the injected error\n%s", err, text)
 	}
 }
 
@@ -244,7 +245,7 @@ var (
 		`\[0\] NCCL INFO AllReduce: 400012 Bytes -> Algo RING proto SIMPLE channel`)
 )
 
-// TestLog looks for the lines about both paths, which only rank 0 logs.
+// TestLog checks that rank 0, and no other rank, logs both paths.
 func TestLog(t *testing.T) {
 	pattern := filepath.Join(t.TempDir(), "log-%p")
 	c := exec.Command(plain.program("collective.c"))
@@ -261,7 +262,7 @@ func TestLog(t *testing.T) {
 		t.Errorf("a path is missing in\n%s", log)
 	}
 	if strings.Contains(string(log), "[1] NCCL INFO") {
-		t.Error("rank 1 has logged, too")
+		t.Error("rank 1 has written to the log")
 	}
 }
 
@@ -269,6 +270,6 @@ func TestBuildErrorContainsTheOutputOfGcc(t *testing.T) {
 	err := build(t.TempDir(), "-fno-such-thing")
 	if err == nil || !strings.Contains(err.Error(), "compiling kernels: ") ||
 		!strings.Contains(err.Error(), "-fno-such-thing") {
-		t.Errorf("the error is %v", err)
+		t.Errorf("got %v, want an error with the output of gcc", err)
 	}
 }
