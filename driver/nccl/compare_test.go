@@ -9,11 +9,11 @@ import (
 	"symmem/internal/control"
 )
 
-// TestCallsAreAnnouncedBeforeTheWatcherSeesThem checks the order of the two steps: once the watcher
-// sees a call, it may find a difference and fail the group, and the other ranks then look for this
-// rank's announcement.
-func TestCallsAreAnnouncedBeforeTheWatcherSeesThem(t *testing.T) {
-	if !ofOneMachine() {
+// TestCallsAreAnnouncedBeforeTheyAreRecorded checks that a rank announces a call before the history
+// records it. Once the call is recorded, the watcher may find a mismatch and fail the group, and
+// the other ranks then look for this rank's announcement.
+func TestCallsAreAnnouncedBeforeTheyAreRecorded(t *testing.T) {
+	if !onOneMachine() {
 		t.Skip("not supported here: ranks of several machines do not announce their calls")
 	}
 	w := newGroup(t, 2, time.Minute)
@@ -31,12 +31,13 @@ func TestCallsAreAnnouncedBeforeTheWatcherSeesThem(t *testing.T) {
 		}
 	}
 	if announced.Load() != 2 || late.Load() != 0 {
-		t.Errorf("%d announcements, of which %d after the call was recorded; want 2, 0",
+		t.Errorf("got %d announcements, %d of them after the call was recorded; want 2 and 0",
 			announced.Load(), late.Load())
 	}
 }
 
-// announcementSpy counts announcements, and those of calls that the history had recorded before.
+// announcementSpy counts announcements, and those made too late, after the history has recorded the
+// call.
 type announcementSpy struct {
 	control.Announcements
 	c               *communicator

@@ -14,100 +14,103 @@ import (
 	"symmem/internal/sys/systest"
 )
 
-// machinesVariable is an environment variable that makes this package treat each rank as if it ran
-// on a separate machine: ranks communicate over TCP, and share memory by fabric handles. On real
-// GPUs that needs an IMEX channel (bench/gpu/fabric.sh).
+// machinesVariable names an environment variable. If it is set, this package treats each rank as if
+// it ran on a separate machine, so ranks communicate over TCP and share memory through fabric
+// handles. On real GPUs, fabric handles need an IMEX channel (bench/gpu/fabric.sh).
 const machinesVariable = "SYMMEM_TEST_MACHINES"
 
-// ofOneMachine reports whether ranks share a machine. Otherwise they compare calls over TCP before
-// they launch, so tests in which ranks launch in different orders do not compare calls then.
-func ofOneMachine() bool { return os.Getenv(machinesVariable) == "" }
+// onOneMachine reports whether the ranks share a machine. Ranks of several machines compare calls
+// over TCP before they launch, so tests whose ranks launch in different orders then turn the
+// comparison off.
+func onOneMachine() bool { return os.Getenv(machinesVariable) == "" }
 
-// spreadRanks applies machinesVariable.
-func spreadRanks() {
-	if !ofOneMachine() {
+// applyMachinesVariable gives each rank a different host ID if machinesVariable is set.
+func applyMachinesVariable() {
+	if !onOneMachine() {
 		hostID = func(rank int) string { return fmt.Sprintf("machine %d", rank) }
 	}
 }
 
-// betweenMachines matches tests of the direct path that also run between machines.
-// bench/gpu/fabric.sh runs more.
-var betweenMachines = strings.Join([]string{
+// fabricTests matches tests of the direct path that also run between machines. bench/gpu/fabric.sh
+// runs more.
+var fabricTests = strings.Join([]string{
 	"^TestStreamsTakeTurns$", "^TestPathsMix$", "^TestLargeCallsAreCaptured$",
 	"^TestGroupsWorkAtOnce$", "^TestNormsAreCaptured$", "^TestNormsThatDifferFail$",
 }, "|")
 
-// differing matches tests of the contract in which ranks launch calls that differ.
-const differing = "^TestContract$/^mistakes$/MismatchError_and/^(count|path|type)_of"
+// mismatchTests matches the contract tests in which ranks launch different calls.
+const mismatchTests = "^TestContract$/^mistakes$/MismatchError_and/^(count|path|type)_of"
 
 func TestDirectPathBetweenMachinesOfAFabric(t *testing.T) {
 	needFabric(t)
-	for _, tests := range []string{betweenMachines, differing} {
+	for _, tests := range []string{fabricTests, mismatchTests} {
 		c := systest.Command(t, 5*time.Minute, os.Args[0], "-test.short", "-test.timeout=4m",
 			"-test.v", "-test.run="+tests)
 		c.Env = append(os.Environ(), machinesVariable+"=1", "SOFTGPU_FABRIC=1")
-		said, err := c.CombinedOutput()
-		if err != nil || !strings.Contains(string(said), "--- PASS") {
-			t.Errorf("%v\n%s", err, said)
+		output, err := c.CombinedOutput()
+		if err != nil || !strings.Contains(string(output), "--- PASS") {
+			t.Errorf("%v\n%s", err, output)
 		}
 	}
 }
 
-// needFabric skips a test if the GPUs do not support fabric handles, or CUDA does not permit them
-// because the process sees no IMEX channel. It fails the test for any other reason. The software
-// GPU supports fabric handles.
+// needFabric skips a test if the GPUs do not support fabric handles, or if CUDA denies them because
+// the process sees no IMEX channel. It fails the test if fabric handles are unavailable for any
+// other reason. The software GPU supports them.
 func needFabric(t *testing.T) {
 	t.Helper()
 	if soft(t) {
 		return
 	}
 	d := newTestGroup(t, 1, time.Minute).opened[0].device
-	why := d.gpu.NoFabric
-	if why == "" {
+	reason := d.gpu.NoFabric
+	if reason == "" {
 		return
 	}
-	channels, bad := filepath.Glob("/dev/nvidia-caps-imex-channels/channel*")
-	refused := strings.Contains(why, "IMEX channel") && len(channels) == 0 && bad == nil
-	if !refused && !strings.Contains(why, "does not support them") {
-		t.Fatalf("no fabric handles, with IMEX channels %q: %v (%v)", channels, why, bad)
+	channels, globErr := filepath.Glob("/dev/nvidia-caps-imex-channels/channel*")
+	denied := strings.Contains(reason, "IMEX channel") && len(channels) == 0 && globErr == nil
+	if !denied && !strings.Contains(reason, "does not support them") {
+		t.Fatalf("fabric handles are unavailable: %v (IMEX channels %q, glob error %v)", reason, channels,
+			globErr)
 	}
-	t.Skip(fmt.Errorf("fabric handles: %s: %w", why, driver.ErrUnsupported))
+	t.Skip(fmt.Errorf("fabric handles: %s: %w", reason, driver.ErrUnsupported))
 }
 
-// spread runs the test in a process with machinesVariable, and reports whether this is that
-// process.
-func spread(t *testing.T) bool {
+// inMachinesProcess runs the test in a child process in which machinesVariable is set. It returns
+// true in the child process.
+func inMachinesProcess(t *testing.T) bool {
 	t.Helper()
-	if !ofOneMachine() {
+	if !onOneMachine() {
 		return true
 	}
 	needFabric(t)
-	return within(t, machinesVariable+"=1", "SOFTGPU_FABRIC=1")
+	return inChildProcess(t, machinesVariable+"=1", "SOFTGPU_FABRIC=1")
 }
 
 func TestTimeoutNamesAMissingRankOfAnotherMachine(t *testing.T) {
-	if !spread(t) {
+	if !inMachinesProcess(t) {
 		return
 	}
 	w := newTestGroup(t, 2, time.Second)
 	group := driver.GroupConfig{ID: "alone", Ranks: []int{0, 1}}
 	_, err := w.opened[0].device.Connect(t.Context(), group)
-	late := (*driver.TimeoutError)(nil)
-	if !errors.As(err, &late) || !slices.Equal(late.Missing, []int{1}) {
-		t.Errorf("got %v", err)
+	timeoutErr := (*driver.TimeoutError)(nil)
+	if !errors.As(err, &timeoutErr) || !slices.Equal(timeoutErr.Missing, []int{1}) {
+		t.Errorf("got %v, want a TimeoutError that names rank 1", err)
 	}
 }
 
-// TestRecordedCallsBetweenMachinesAreCompared records different calls on two ranks. Kernels compare
-// calls when a capture is replayed, but a call without kernels is compared when it is recorded.
+// TestRecordedCallsBetweenMachinesAreCompared records different calls on two ranks. Calls with
+// direct kernels are compared when the capture is replayed, but a call without one is compared when
+// it is recorded.
 func TestRecordedCallsBetweenMachinesAreCompared(t *testing.T) {
-	if !spread(t) {
+	if !inMachinesProcess(t) {
 		return
 	}
 	w := newGroup(t, 2, 10*time.Second)
 	w.must(func(m *testRank) error {
 		m.group.SetCheck(true)
-		all, err := m.newOwned(1)
+		foreign, err := m.newForeignStreams(1)
 		if err != nil {
 			return err
 		}
@@ -115,13 +118,13 @@ func TestRecordedCallsBetweenMachinesAreCompared(t *testing.T) {
 		plan, err := prepare(m.group, driver.Call{
 			Operation: driver.Barrier, DataType: driver.Uint8, Path: path, Digest: uint64(m.rank),
 		})
-		err = errors.Join(err, all[0].capture(func() error {
-			recorded := m.group.(driver.Recorder).Record(all[0].stream, plan)
-			if differs := (*driver.MismatchError)(nil); !errors.As(recorded, &differs) {
-				t.Errorf("rank %d records another call than the other: got %v", m.rank, recorded)
+		err = errors.Join(err, foreign[0].capture(func() error {
+			recorded := m.group.(driver.Recorder).Record(foreign[0].stream, plan)
+			if mismatch := (*driver.MismatchError)(nil); !errors.As(recorded, &mismatch) {
+				t.Errorf("rank %d recorded a mismatched call: got %v, want a MismatchError", m.rank, recorded)
 			}
 			return nil
 		}))
-		return errors.Join(err, finish(all...))
+		return errors.Join(err, finish(foreign...))
 	})
 }

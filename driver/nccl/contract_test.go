@@ -11,28 +11,30 @@ import (
 	"symmem/internal/cuda"
 )
 
-// TestContract runs on the machine's GPUs, or on the software GPU if it has none.
+// TestContract runs the driver contract on the machine's GPUs, or on the software GPU if the
+// machine has none.
 func TestContract(t *testing.T) {
 	without := map[drivertest.Part]string{
 		drivertest.Failures: "queued kernels cannot be canceled",
 	}
 	if sharingEnabled() {
-		without[drivertest.Anytime] = "the ranks are goroutines of one process and share GPUs: " +
+		without[drivertest.Anytime] = "the ranks are goroutines that share GPUs, so " +
 			"ending a group waits for kernels that wait for other ranks"
 	}
 	drivertest.Run(t, drivertest.Harness{
-		Open: Backend{}.Open, Ranks: devices(t), Unordered: true,
+		Open: Backend{}.Open, Ranks: maxRanks(t), Unordered: true,
 		Paths: []driver.Path{driver.PathPlain, driver.PathWindow, driver.PathDirect},
 		Slow:  soft(t) && !full(), Without: without,
 	})
 }
 
-// ranksVariable is an environment variable with the number of ranks of tests that share GPUs
-// (sharingVariable).
+// ranksVariable names the environment variable that sets the number of ranks in tests whose ranks
+// share GPUs (sharingVariable).
 const ranksVariable = "SYMMEM_TEST_RANKS"
 
-// devices returns the largest number of ranks of a test: one per GPU, unless ranks share GPUs.
-func devices(t *testing.T) int {
+// maxRanks returns the largest number of ranks that a test can use: one per GPU, or more if ranks
+// share GPUs.
+func maxRanks(t *testing.T) int {
 	t.Helper()
 	gpus, err := cuda.Load()
 	if err != nil {

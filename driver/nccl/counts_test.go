@@ -10,14 +10,15 @@ import (
 	"symmem/driver"
 )
 
-// TestTimeoutHasCountsOfNCCL lets one rank skip a collective of NCCL.
+// TestTimeoutHasCountsOfNCCL checks that a TimeoutError contains NCCL's operation counts. One rank
+// skips an NCCL collective.
 func TestTimeoutHasCountsOfNCCL(t *testing.T) {
 	if soft(t) {
 		t.Skip("not supported here: the NCCL of the software GPU has no RAS")
 	}
 	w := newGroup(t, 2, 6*time.Second)
 	w.withPower(1024, func(m *testRank, p *power) error {
-		m.group.SetCheck(false) // or the call of one rank would never reach NCCL
+		m.group.SetCheck(false) // otherwise rank 0's second call would not reach NCCL
 		for range 2 - m.rank {
 			if err := p.raise(m.group, m.stream, driver.PathPlain); err != nil {
 				return err
@@ -27,13 +28,14 @@ func TestTimeoutHasCountsOfNCCL(t *testing.T) {
 		if m.rank == 1 {
 			return err
 		}
-		var late *driver.TimeoutError
-		if !errors.As(err, &late) {
+		var timeoutErr *driver.TimeoutError
+		if !errors.As(err, &timeoutErr) {
 			return fmt.Errorf("got %w, want a TimeoutError", err)
 		}
-		t.Log(late)
-		if !strings.Contains(late.Counts, "AllReduce: ") || !strings.Contains(late.Error(), late.Counts) {
-			return fmt.Errorf("got counts %q, want those of AllReduce", late.Counts)
+		t.Log(timeoutErr)
+		if !strings.Contains(timeoutErr.Counts, "AllReduce: ") ||
+			!strings.Contains(timeoutErr.Error(), timeoutErr.Counts) {
+			return fmt.Errorf("got counts %q in %w, want counts of AllReduce", timeoutErr.Counts, timeoutErr)
 		}
 		return nil
 	})

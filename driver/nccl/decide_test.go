@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// factsOf returns the facts named in a list of words, and the facts that they imply.
+// factsOf returns facts in which those named in words, and those that they imply, are set.
 func factsOf(words string) (f facts) {
 	for word := range strings.FieldsSeq(words) {
 		for _, n := range f.named() {
@@ -21,13 +21,13 @@ func factsOf(words string) (f facts) {
 	return f
 }
 
-// namedFact is a field of facts and its name.
+// namedFact has the name of a field of facts, and a pointer to the field.
 type namedFact struct {
 	name string
 	fact *bool
 }
 
-// named returns the facts that do not result from steps.
+// named returns the facts that do not record progress.
 func (f *facts) named() []namedFact {
 	return []namedFact{
 		{"stuck", &f.stuck},
@@ -56,16 +56,16 @@ func (f *facts) possible() bool {
 	return true
 }
 
-// after lists the facts that a step can lead to. Work may end during any step.
-func (f *facts) after(s step) (all []facts) {
+// successors returns every state that may follow step s. Work may end during any step.
+func (f *facts) successors(s step) []facts {
 	next := *f
 	idle := *f
 	idle.idle, idle.windows, idle.calling = true, false, false
 	switch s {
 	case stepDrain:
-		left := *f
-		left.late, left.keeps, left.quiet = true, true, false
-		return []facts{left, idle}
+		timedOut := *f
+		timedOut.late, timedOut.keeps, timedOut.quiet = true, true, false
+		return []facts{timedOut, idle}
 	case stepAbort:
 		next.aborted, idle.aborted = true, true
 		if !f.kernelsEnded {
@@ -91,20 +91,21 @@ func (f *facts) after(s step) (all []facts) {
 	return []facts{next}
 }
 
-// endingCase is a teardown. late lists when drains time out: "before" and "after" the abort.
+// endingCase describes a teardown. late lists when drains time out: "before" the abort, "after" it,
+// or both.
 type endingCase struct{ name, facts, late, want string }
 
-// outcome returns the facts that a step leads to. Work ends only during an abort, or a drain that
+// outcome returns the state after a step. Work ends only during an abort or during a drain that
 // does not time out.
 func (c *endingCase) outcome(f *facts, s step) facts {
-	all, when := f.after(s), "before"
+	states, when := f.successors(s), "before"
 	if f.aborted {
 		when = "after"
 	}
 	if s == stepAbort || s == stepDrain && !strings.Contains(c.late, when) {
-		return all[1]
+		return states[1]
 	}
-	return all[0]
+	return states[0]
 }
 
 const usualEnd = "deregister, await graphs, abort, finish"
@@ -183,7 +184,7 @@ func TestTeardownSteps(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			f := factsOf(c.facts)
 			if !f.possible() {
-				t.Fatal("these facts cannot occur")
+				t.Fatalf("the facts %q cannot occur together", c.facts)
 			}
 			var steps []string
 			for next := decide(&f); ; next = decide(&f) {
@@ -222,13 +223,14 @@ func TestEveryTeardownIsSafe(t *testing.T) {
 	}
 }
 
-// endSafely explores all outcomes from the given facts, which result from the steps so far.
+// endSafely explores every way in which a teardown in state f can continue. steps lists the steps
+// taken so far.
 func endSafely(t *testing.T, f facts, steps []step) {
 	t.Helper()
 	next := decide(&f)
 	steps = append(steps[:len(steps):len(steps)], next)
-	if why := danger(&f, next); why != "" {
-		t.Fatalf("%s: after %v, %v", why, steps, &f)
+	if reason := danger(&f, next); reason != "" {
+		t.Fatalf("%s: steps %v, facts %v", reason, steps, &f)
 	}
 	if next.isLast() {
 		return
@@ -236,7 +238,7 @@ func endSafely(t *testing.T, f facts, steps []step) {
 	if len(steps) == maxSteps {
 		t.Fatalf("the teardown does not end: %v", steps)
 	}
-	for _, to := range f.after(next) {
+	for _, to := range f.successors(next) {
 		endSafely(t, to, steps)
 		if !to.stuck { // a kernel of another group gets stuck
 			to.stuck, to.keeps, to.quiet = true, true, false
@@ -245,27 +247,27 @@ func endSafely(t *testing.T, f facts, steps []step) {
 	}
 }
 
-// danger returns the reason why a step must not be taken, or "".
+// danger returns the reason why step s is unsafe in state f, or "".
 func danger(f *facts, s step) string {
-	for why, is := range map[string]bool{
-		"aborted twice":       s == stepAbort && f.aborted,
-		"ended kernels twice": s == stepAwaitGraphs && f.kernelsEnded,
-		"abandoned work that may end": s == stepAbandon &&
+	for reason, unsafe := range map[string]bool{
+		"aborts twice":                      s == stepAbort && f.aborted,
+		"declares twice that kernels ended": s == stepAwaitGraphs && f.kernelsEnded,
+		"abandons work that may end": s == stepAbandon &&
 			(f.idle || !f.late || f.calling && !f.aborted),
-		"abandoned after its end":                s == stepAbandon && f.kernelsEnded,
-		"deregistered under kernels":             s == stepDeregister && !f.idle,
-		"deregistered twice, or after the abort": s == stepDeregister && (f.deregistered || f.aborted),
-		"NCCL waits for a window kernel":         s == stepAbort && f.windows && !f.calling,
-		"NCCL waits for a window kernel of a graph, which no work needs": s == stepAbort &&
+		"abandons after kernels ended":          s == stepAbandon && f.kernelsEnded,
+		"deregisters while kernels may run":     s == stepDeregister && !f.idle,
+		"deregisters twice, or after the abort": s == stepDeregister && (f.deregistered || f.aborted),
+		"the abort waits for a window kernel":   s == stepAbort && f.windows && !f.calling,
+		"the abort waits for a graph's window kernel, although no work needs the abort": s == stepAbort &&
 			f.heldWindows && f.idle && !(f.plain && f.keeps),
-		"NCCL waits for a kernel of another group": s == stepAbort && f.stuck && !f.calling,
-		"waits for an abort that was not started":  s == stepFinish && !f.aborted,
-		"memory of graphs is freed":                s == stepFinish && f.held,
-		"memory of kernels is freed":               s == stepFinish && !f.kernelsEnded,
-		"kept although the abort would return":     s == stepKeep && !f.stuck,
+		"the abort waits for another group's kernel":             s == stepAbort && f.stuck && !f.calling,
+		"waits for an abort that was not started":                s == stepFinish && !f.aborted,
+		"frees memory that graphs use":                           s == stepFinish && f.held,
+		"frees memory that kernels may use":                      s == stepFinish && !f.kernelsEnded,
+		"keeps the communicator although the abort would return": s == stepKeep && !f.stuck,
 	} {
-		if is {
-			return why
+		if unsafe {
+			return reason
 		}
 	}
 	return ""

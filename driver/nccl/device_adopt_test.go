@@ -15,11 +15,11 @@ import (
 	"symmem/internal/cuda"
 )
 
-// TestClosedStreamsAreNotQueried destroys streams as soon as they are closed, as their owner may,
-// while goroutines ask whether they are captured. CUDA crashes if it is queried about a destroyed
-// stream.
+// TestClosedStreamsAreNotQueried destroys adopted streams right after they are closed, as their
+// owner may, while goroutines query the streams' capture status. CUDA crashes if a destroyed stream
+// is queried.
 func TestClosedStreamsAreNotQueried(t *testing.T) {
-	d := alone(t)
+	d := openAlone(t)
 	for range 300 {
 		if err := closeWhileQueried(d); err != nil {
 			t.Fatal(err)
@@ -29,37 +29,37 @@ func TestClosedStreamsAreNotQueried(t *testing.T) {
 
 // closeWhileQueried adopts a stream, and closes and destroys it while goroutines query it.
 func closeWhileQueried(d *Device) error {
-	theirs, s, err := d.foreign()
+	cudaStream, s, err := d.newForeignStream()
 	if err != nil {
 		return err
 	}
 	var querying sync.WaitGroup
-	ended := make(chan struct{})
+	stop := make(chan struct{})
 	for range 4 {
 		querying.Go(func() {
 			for {
 				select {
-				case <-ended:
+				case <-stop:
 					return
 				default:
-					_, _ = s.Captured() // only the query matters
+					_, _ = s.Captured() // the result does not matter
 				}
 			}
 		})
 	}
-	err = errors.Join(s.Close(), d.destroy(theirs))
-	close(ended)
+	err = errors.Join(s.Close(), d.destroy(cudaStream))
+	close(stop)
 	querying.Wait()
 	return err
 }
 
-// TestIdleKeepsCapturesOfTheOwner captures a busy stream repeatedly, as its owner, while Idle is
-// called. CUDA would invalidate the capture of a stream that is queried, and its driver may crash
-// if the capture begins or ends at that moment.
+// TestIdleKeepsCapturesOfTheOwner captures a busy adopted stream repeatedly, as its owner, while
+// other goroutines call Idle. A CUDA query of the stream would invalidate the capture, or crash the
+// driver if the capture begins or ends at that moment.
 func TestIdleKeepsCapturesOfTheOwner(t *testing.T) {
 	w := newGroup(t, 2, time.Minute)
 	w.must(func(m *testRank) error {
-		return m.captureWhile(w, func(s *stream.Stream) error { s.Idle(); return nil })
+		return m.captureBusyStream(w, func(s *stream.Stream) error { s.Idle(); return nil })
 	})
 }
 
@@ -67,10 +67,10 @@ func TestIdleKeepsCapturesOfTheOwner(t *testing.T) {
 func TestSynchronizeKeepsCapturesOfTheOwner(t *testing.T) {
 	w := newGroup(t, 2, time.Minute)
 	w.must(func(m *testRank) error {
-		var begun sync.Once
+		var startWait sync.Once
 		waited := make(chan error, 1)
-		err := m.captureWhile(w, func(s *stream.Stream) error {
-			begun.Do(func() {
+		err := m.captureBusyStream(w, func(s *stream.Stream) error {
+			startWait.Do(func() {
 				queued := queuedEvent(s)
 				before := queued.Point()
 				ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -84,9 +84,9 @@ func TestSynchronizeKeepsCapturesOfTheOwner(t *testing.T) {
 	})
 }
 
-// TestPointsInACaptureOfTheOwnerAreNotQueried starts waits during captures, so that the points that
-// they record sometimes land in one. The software GPU reports a query of such a point; CUDA's
-// driver may crash.
+// TestPointsInACaptureOfTheOwnerAreNotQueried starts waits during captures, so that some of the
+// points that the waits record are captured. The software GPU reports a query of such a point;
+// CUDA's driver may crash.
 func TestPointsInACaptureOfTheOwnerAreNotQueried(t *testing.T) {
 	if !soft(t) {
 		t.Skip(fmt.Errorf("recording an event while another thread begins a capture may crash CUDA's "+
@@ -94,7 +94,7 @@ func TestPointsInACaptureOfTheOwnerAreNotQueried(t *testing.T) {
 	}
 	w := newGroup(t, 2, time.Minute)
 	w.must(func(m *testRank) error {
-		return m.captureWhile(w, func(s *stream.Stream) error {
+		return m.captureBusyStream(w, func(s *stream.Stream) error {
 			ctx, cancel := context.WithTimeout(t.Context(), time.Microsecond)
 			defer cancel()
 			err := s.Synchronize(ctx)
@@ -106,8 +106,8 @@ func TestPointsInACaptureOfTheOwnerAreNotQueried(t *testing.T) {
 	})
 }
 
-// TestCUDAKeepsCapturesDuringQueries makes the two queries about a stream of another library that
-// symmem makes at any time.
+// TestCUDAKeepsCapturesDuringQueries checks that captures survive the two queries that symmem may
+// make at any time about another library's stream.
 func TestCUDAKeepsCapturesDuringQueries(t *testing.T) {
 	queries := map[string]func(s *stream.Stream) error{
 		"earlier event": func(s *stream.Stream) error {
@@ -118,16 +118,16 @@ func TestCUDAKeepsCapturesDuringQueries(t *testing.T) {
 	}
 	for name, query := range queries {
 		t.Run(name, func(t *testing.T) {
-			d := alone(t)
-			theirs, s, err := d.foreign()
+			d := openAlone(t)
+			cudaStream, s, err := d.newForeignStream()
 			if err != nil {
 				t.Fatal(err)
 			}
 			if err := s.Synchronize(t.Context()); err != nil {
 				t.Fatal(err)
 			}
-			err = d.capturesWhile(theirs, func() error { return query(s) })
-			if err := errors.Join(err, s.Close(), d.destroy(theirs)); err != nil {
+			err = d.captureRepeatedly(cudaStream, func() error { return query(s) })
+			if err := errors.Join(err, s.Close(), d.destroy(cudaStream)); err != nil {
 				t.Error(err)
 			}
 		})
@@ -140,88 +140,88 @@ func queuedEvent(s *stream.Stream) *stream.Event {
 	return e
 }
 
-// captureWhile captures a stream with an unfinished collective, as its owner, while it is queried.
-// The first query is made before the first capture.
-func (m *testRank) captureWhile(w *testGroup, query func(s *stream.Stream) error) error {
-	b, err := m.busy(w)
+// captureBusyStream captures a busy adopted stream repeatedly, as its owner, while the stream is
+// queried. The first query is made before the first capture.
+func (m *testRank) captureBusyStream(w *testGroup, query func(s *stream.Stream) error) error {
+	b, err := m.newBusyStream(w)
 	if err != nil {
 		return err
 	}
 	err = query(b.stream)
 	if err == nil {
-		err = m.device.capturesWhile(b.theirs, func() error { return query(b.stream) })
+		err = m.device.captureRepeatedly(b.cudaStream, func() error { return query(b.stream) })
 	}
 	return errors.Join(err, b.finish(w, b.stream))
 }
 
-// capturesWhile captures a stream repeatedly, as its owner, while two goroutines query it.
-func (d *Device) capturesWhile(theirs cuda.Stream, query func() error) (err error) {
+// captureRepeatedly captures a stream repeatedly, as its owner, while two goroutines query it.
+func (d *Device) captureRepeatedly(cudaStream cuda.Stream, query func() error) (err error) {
 	var queries atomic.Int64
-	var ended atomic.Bool
+	var done atomic.Bool
 	results := make(chan error)
 	for range 2 {
 		go func() {
-			var failed error
-			for failed == nil && !ended.Load() {
-				failed = query()
+			var queryErr error
+			for queryErr == nil && !done.Load() {
+				queryErr = query()
 				queries.Add(1)
 			}
-			results <- failed
+			results <- queryErr
 		}()
 	}
 	for captures := 0; err == nil && captures < 1e6 &&
 		(captures < 3000 || queries.Load() < 1000); captures++ {
-		if lost := d.captureNothing(theirs); lost != nil {
-			err = fmt.Errorf("capture %d: %w", captures, lost)
+		if captureErr := d.captureEmptyGraph(cudaStream); captureErr != nil {
+			err = fmt.Errorf("capture %d: %w", captures, captureErr)
 		}
 	}
-	ended.Store(true)
+	done.Store(true)
 	return errors.Join(err, <-results, <-results)
 }
 
-// captureNothing captures no work on a stream, as its owner, and destroys the graph.
-func (d *Device) captureNothing(theirs cuda.Stream) error {
-	graph, err := d.recordBy(theirs, func() error { return nil })
+// captureEmptyGraph captures an empty graph on a stream, as its owner, and destroys the graph.
+func (d *Device) captureEmptyGraph(cudaStream cuda.Stream) error {
+	graph, err := d.captureAsOwner(cudaStream, func() error { return nil })
 	if err != nil {
 		return err
 	}
 	return d.gpu.Do(func() error { return d.gpu.CUDA.GraphDestroy(graph) })
 }
 
-// busyStream is an adopted stream with a collective that waits until the stream is released.
+// busyStream has a collective that waits until release is called. Another library owns the stream.
 type busyStream struct {
-	*owned
+	*foreignStream
 	power   *power
 	release func() error
 }
 
-// busy makes a stream of another library busy.
-func (m *testRank) busy(w *testGroup) (*busyStream, error) {
-	all, err := m.newOwned(1)
+// newBusyStream returns a stream of another library with an unfinished collective.
+func (m *testRank) newBusyStream(w *testGroup) (*busyStream, error) {
+	foreign, err := m.newForeignStreams(1)
 	if err != nil {
 		return nil, err
 	}
-	b := &busyStream{owned: all[0]}
+	b := &busyStream{foreignStream: foreign[0]}
 	if b.power, err = m.newPower(w, 1, 1000); err != nil {
 		return nil, err
 	}
-	if b.release, err = m.occupy(b.theirs); err != nil {
+	if b.release, err = m.blockStream(b.cudaStream); err != nil {
 		return nil, err
 	}
 	return b, b.power.raise(m.group, b.stream, driver.PathDirect)
 }
 
-// finish releases the stream, checks the sums on another stream, and closes the first one.
+// finish releases the stream, waits for stream on, checks the sums, and closes the busy stream.
 func (b *busyStream) finish(w *testGroup, on driver.Stream) error {
-	return errors.Join(b.release(), b.m.check(w, b.power, on), finish(b.owned))
+	return errors.Join(b.release(), b.m.check(w, b.power, on), finish(b.foreignStream))
 }
 
-// TestEventsMarkWorkBeforeACaptureOfTheOwner records an event while the owner of a busy stream
-// captures it, and waits for it in the capture. The capture must stay valid.
+// TestEventsMarkWorkBeforeACaptureOfTheOwner records an event on a busy stream while its owner
+// captures it, and makes the captured stream wait for the event. The capture must stay valid.
 func TestEventsMarkWorkBeforeACaptureOfTheOwner(t *testing.T) {
 	w := newGroup(t, 2, time.Minute)
 	w.must(func(m *testRank) error {
-		b, err := m.busy(w)
+		b, err := m.newBusyStream(w)
 		if err != nil {
 			return err
 		}
@@ -237,30 +237,33 @@ func TestEventsMarkWorkBeforeACaptureOfTheOwner(t *testing.T) {
 	})
 }
 
-// recordBy captures work on a stream, as its owner.
-func (d *Device) recordBy(theirs cuda.Stream, work func() error) (graph cuda.Graph, err error) {
+// captureAsOwner captures work on a stream, as its owner.
+func (d *Device) captureAsOwner(
+	cudaStream cuda.Stream, work func() error,
+) (graph cuda.Graph, err error) {
 	err = d.gpu.Do(func() error {
-		if err := d.gpu.CUDA.BeginCapture(theirs, cuda.CaptureRelaxed); err != nil {
+		if err := d.gpu.CUDA.BeginCapture(cudaStream, cuda.CaptureRelaxed); err != nil {
 			return err
 		}
-		failed := work()
-		var lost error
-		graph, lost = d.gpu.CUDA.EndCapture(theirs)
-		return errors.Join(failed, lost)
+		workErr := work()
+		var endErr error
+		graph, endErr = d.gpu.CUDA.EndCapture(cudaStream)
+		return errors.Join(workErr, endErr)
 	})
 	return graph, err
 }
 
-// TestLaunchOnABusyAdoptedStreamReturnsRefusals refuses a call on a busy stream of another library.
-// Its owner waits for it without calling symmem, so the error must not wait for Synchronize.
+// TestLaunchOnABusyAdoptedStreamReturnsRefusals launches mismatched calls on a busy stream of
+// another library. The owner may wait for the stream without calling symmem, so Launch must return
+// the error instead of leaving it to Synchronize.
 func TestLaunchOnABusyAdoptedStreamReturnsRefusals(t *testing.T) {
 	w := newGroup(t, 2, 20*time.Second)
 	w.must(func(m *testRank) error {
-		all, err := m.newOwned(1)
+		foreign, err := m.newForeignStreams(1)
 		if err != nil {
 			return err
 		}
-		end, err := m.occupy(all[0].theirs)
+		unblock, err := m.blockStream(foreign[0].cudaStream)
 		if err != nil {
 			return err
 		}
@@ -268,41 +271,41 @@ func TestLaunchOnABusyAdoptedStreamReturnsRefusals(t *testing.T) {
 			Operation: driver.Barrier, DataType: driver.Uint8, Path: driver.PathPlain,
 			Digest: uint64(m.rank),
 		})
-		err = errors.Join(err, m.group.Launch(all[0].stream, plan))
-		if differs := (*driver.MismatchError)(nil); !errors.As(err, &differs) {
-			t.Errorf("rank %d launches another call than the other: got %v", m.rank, err)
+		err = errors.Join(err, m.group.Launch(foreign[0].stream, plan))
+		if mismatch := (*driver.MismatchError)(nil); !errors.As(err, &mismatch) {
+			t.Errorf("rank %d launched a mismatched call: got %v, want a MismatchError", m.rank, err)
 		}
-		return errors.Join(end(), all[0].stream.Synchronize(t.Context()), finish(all...))
+		return errors.Join(unblock(), foreign[0].stream.Synchronize(t.Context()), finish(foreign...))
 	})
 }
 
-// TestHostInACaptureOfTheOwnerIsRefused checks that a host function, which would run only in the
-// first replay, is refused.
+// TestHostInACaptureOfTheOwnerIsRefused checks that Host is refused during a capture, because the
+// function would run only in the first replay.
 func TestHostInACaptureOfTheOwnerIsRefused(t *testing.T) {
-	d := alone(t)
-	theirs, s, err := d.foreign()
+	d := openAlone(t)
+	cudaStream, s, err := d.newForeignStream()
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, err = d.recordBy(theirs, func() error { return s.Host(func() {}) })
+	_, err = d.captureAsOwner(cudaStream, func() error { return s.Host(func() {}) })
 	if !errors.Is(err, driver.ErrUnsupported) {
 		t.Errorf("got %v, want ErrUnsupported", err)
 	}
-	if err := errors.Join(s.Close(), d.destroy(theirs)); err != nil {
+	if err := errors.Join(s.Close(), d.destroy(cudaStream)); err != nil {
 		t.Error(err)
 	}
 }
 
-// occupy makes a stream wait until end is called.
-func (m *testRank) occupy(s cuda.Stream) (end func() error, err error) {
+// blockStream makes a stream wait until unblock is called.
+func (m *testRank) blockStream(s cuda.Stream) (unblock func() error, err error) {
 	d := m.device
 	err = d.gpu.Do(func() error {
 		word, err := d.gpu.Words.Take(d.gpu.CUDA)
 		if err != nil {
 			return err
 		}
-		end = func() error { return d.gpu.Do(func() error { word.Set(1); return nil }) }
+		unblock = func() error { return d.gpu.Do(func() error { word.Set(1); return nil }) }
 		return d.gpu.CUDA.StreamWaitValue(s, word.Address(), 1, cuda.WaitEqual)
 	})
-	return end, err
+	return unblock, err
 }

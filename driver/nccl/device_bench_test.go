@@ -7,8 +7,7 @@ import (
 	"symmem/internal/cuda"
 )
 
-// BenchmarkContext measures a separate call that makes the context current, as in GPU.Do of package
-// gpu.
+// BenchmarkContext measures the call with which gpu.GPU.Do makes the context current.
 func BenchmarkContext(b *testing.B) {
 	gpus, err := cuda.Load()
 	if err != nil {

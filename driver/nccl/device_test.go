@@ -15,10 +15,10 @@ func TestChooseWithOneVisibleGPU(t *testing.T) {
 	if !soft(t) {
 		t.Skipf("only the software GPU has a configurable number of devices: %v", driver.ErrUnsupported)
 	}
-	if !within(t, "SOFTGPU_DEVICES=1", "SOFTGPU_NCCL=23203") {
+	if !inChildProcess(t, "SOFTGPU_DEVICES=1", "SOFTGPU_NCCL=23203") {
 		return
 	}
-	choosing(t, []choice{
+	checkChoices(t, []choice{
 		{0, 0, 0},
 		{0, 3, 0}, // each rank sees only its own GPU
 		{1, 0, 0},
@@ -32,10 +32,10 @@ func TestChooseSpreadsRanksOverSharedGPUs(t *testing.T) {
 	if !soft(t) {
 		t.Skipf("only the software GPU has a configurable number of devices: %v", driver.ErrUnsupported)
 	}
-	if !within(t, "SOFTGPU_DEVICES=2", sharingVariable+"=1") {
+	if !inChildProcess(t, "SOFTGPU_DEVICES=2", sharingVariable+"=1") {
 		return
 	}
-	choosing(t, []choice{
+	checkChoices(t, []choice{
 		{0, 1, 1},
 		{0, 2, 0},
 		{0, 5, 1},
@@ -48,35 +48,38 @@ func TestChooseRefusesMoreRanksThanGPUs(t *testing.T) {
 	if !soft(t) {
 		t.Skipf("only the software GPU has a configurable number of devices: %v", driver.ErrUnsupported)
 	}
-	if !within(t, "SOFTGPU_DEVICES=2", sharingVariable+"=") {
+	if !inChildProcess(t, "SOFTGPU_DEVICES=2", sharingVariable+"=") {
 		return
 	}
-	choosing(t, []choice{{0, 1, 1}, {0, 2, -1}})
+	checkChoices(t, []choice{{0, 1, 1}, {0, 2, -1}})
 }
 
-// choice is a configuration and the ordinal of the expected GPU; -1 is an error.
-type choice struct{ device, local, want int }
+// choice has the configured device and local rank, and the ordinal of the GPU that chooseDevice
+// must return, or -1 if it must return an error.
+type choice struct{ device, localRank, want int }
 
-// choosing checks the choices of ranks.
-func choosing(t *testing.T, all []choice) {
+// checkChoices checks the GPU that chooseDevice returns for each configuration.
+func checkChoices(t *testing.T, all []choice) {
 	t.Helper()
 	gpus, err := cuda.Load()
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, c := range all {
-		got, err := chooseDevice(gpus, &driver.Config{Device: c.device, LocalRank: c.local})
+		got, err := chooseDevice(gpus, &driver.Config{Device: c.device, LocalRank: c.localRank})
 		switch {
 		case c.want < 0 && !errors.Is(err, driver.ErrUnsupported):
-			t.Errorf("%+v: got error %v, want ErrUnsupported", c, err)
+			t.Errorf("device %d, local rank %d: got error %v, want ErrUnsupported", c.device,
+				c.localRank, err)
 		case c.want >= 0 && (err != nil || got.Ordinal() != c.want):
-			t.Errorf("%+v: got GPU %d, %v", c, got.Ordinal(), err)
+			t.Errorf("device %d, local rank %d: got GPU %d, %v; want GPU %d", c.device, c.localRank,
+				got.Ordinal(), err, c.want)
 		}
 	}
 }
 
-// alone opens a device for a world of one rank.
-func alone(t *testing.T) *Device {
+// openAlone opens a device for a world of one rank.
+func openAlone(t *testing.T) *Device {
 	t.Helper()
 	d, err := Backend{}.Open(t.Context(), driver.Config{
 		Size: 1, Store: &drivertest.Store{}, Timeout: 5 * time.Second,

@@ -14,11 +14,12 @@ import (
 	"symmem/internal/cuda"
 )
 
-// TestEveryKernelOnce runs every direct kernel for groups of two, three and four ranks, as far as
-// the machine has GPUs, and checks its output. The calls are the same in each run.
+// TestEveryKernelOnce runs every direct kernel in groups of two, three and four ranks, if the
+// machine has enough GPUs, and checks the outputs. The seed is fixed, so every run makes the same
+// calls.
 func TestEveryKernelOnce(t *testing.T) {
-	draws := rand.New(rand.NewPCG(1, 1))
-	p := newPitch(t, atMost(t, 4), mostOffered+mostOffered/8, draws)
+	random := rand.New(rand.NewPCG(1, 1))
+	p := newTestbed(t, atMost(t, 4), maxOfferBytes+maxOfferBytes/8, random)
 	buffers := make([]normBuffers, len(p.opened))
 	p.must(func(m *testRank) (err error) {
 		buffers[m.number], err = newNormBuffers(m)
@@ -26,38 +27,39 @@ func TestEveryKernelOnce(t *testing.T) {
 	})
 	wanted := kernelsOf(t, 0)
 	rare := []trial{
-		{way: way{dataType: driver.Float64}, op: driver.Avg},
-		{way: way{dataType: driver.Int8, inPlace: true}, op: driver.Prod},
-		{way: way{dataType: driver.Int64}, op: driver.Min},
+		{layout: layout{dataType: driver.Float64}, op: driver.Avg},
+		{layout: layout{dataType: driver.Int8, inPlace: true}, op: driver.Prod},
+		{layout: layout{dataType: driver.Int64}, op: driver.Min},
 	}
-	for i, members := range casts(t) {
-		p.enroll(members...)
-		p.once(rare[i])
-		p.once(trial{way: way{dataType: driver.Float32}, op: driver.Sum})
-		p.once(trial{way: way{dataType: driver.Float16, inPlace: true}, op: driver.Max})
-		p.once(trial{way: way{dataType: driver.BFloat16}, op: driver.Avg})
-		p.once(trial{way: way{dataType: driver.Int32, inPlace: true}, op: driver.Min})
-		p.normalize(buffers, newNormCase(draws, len(members), 200, 1024))
-		p.normalize(buffers, newNormCase(draws, len(members), 1, driver.MaxHidden))
+	for i, members := range memberLists(t) {
+		p.regroupAndRegister(members...)
+		p.runEachKernel(rare[i])
+		p.runEachKernel(trial{layout: layout{dataType: driver.Float32}, op: driver.Sum})
+		p.runEachKernel(trial{layout: layout{dataType: driver.Float16, inPlace: true}, op: driver.Max})
+		p.runEachKernel(trial{layout: layout{dataType: driver.BFloat16}, op: driver.Avg})
+		p.runEachKernel(trial{layout: layout{dataType: driver.Int32, inPlace: true}, op: driver.Min})
+		p.normalize(buffers, newNormCase(random, len(members), 200, 1024))
+		p.normalize(buffers, newNormCase(random, len(members), 1, driver.MaxHidden))
 		wanted = append(wanted, kernelsOf(t, len(members))...)
 	}
 	first := p.opened[0]
-	c := newNormCase(draws, 1, 5, 1024)
+	c := newNormCase(random, 1, 5, 1024)
 	if err := first.normalizeInSteps(p.testGroup, &buffers[0], c); err != nil {
 		t.Error(err)
 	}
-	first.demand(t, wanted)
+	first.requireKernels(t, wanted)
 }
 
-// once runs each kernel for a type, with the smallest call that uses it.
-func (p *pitch) once(like trial) {
+// runEachKernel runs each kernel that supports a data type, with the smallest call that uses the
+// kernel.
+func (p *testbed) runEachKernel(example trial) {
 	p.t.Helper()
-	p.sow(like.dataType)
-	p.reduced = formula.Reduce(driver.RankOrder, like.op, like.dataType, p.inputs)
-	offers := p.offers(like.way)
+	p.drawInputs(example.dataType)
+	p.reduced = formula.Reduce(driver.RankOrder, example.op, example.dataType, p.inputs)
+	offers := p.offers(example.layout)
 	for _, kernel := range slices.Sorted(maps.Keys(offers)) {
-		c, b := offers[kernel][0], batch{way: like.way}
-		c.op, c.root = like.op, 1
+		c, b := offers[kernel][0], batch{layout: example.layout}
+		c.op, c.root = example.op, 1
 		p.add(&b, c)
 		p.run(&b, true)
 	}

@@ -16,17 +16,17 @@ import (
 	"symmem/internal/dl"
 )
 
-// testGroup runs a world of ranks, which are goroutines with a GPU each, and a group of some of
-// them.
+// testGroup runs a world of ranks, each in a goroutine with a GPU, and a group that some of them
+// form.
 type testGroup struct {
 	t      *testing.T
 	opened []*testRank
-	// ranks are the ranks of the group, by group rank.
+	// ranks holds the members of the group, indexed by group rank.
 	ranks  []*testRank
-	groups int
-	// steps reports whether powers add instead of multiply.
-	steps bool
-	// formula is the formula of the next group.
+	groups int // number of groups connected so far
+	// additive makes powers add instead of multiply.
+	additive bool
+	// formula configures the next group to be connected.
 	formula driver.Formula
 }
 
@@ -41,23 +41,23 @@ type testRank struct {
 	rank  int // in the group
 	group driver.Communicator
 	// pinned is page-locked host memory.
-	pinned []byte
-	owned  []*stretch
-	// launched counts the launches of each kernel.
+	pinned  []byte
+	regions []*region
+	// launched counts the launches by kernel.
 	launched map[cuda.Function]int
-	// graphs are the captured graphs. A group is not torn down while a graph with its calls is open.
+	// graphs are closed before the group, because its teardown waits for graphs with its calls.
 	graphs []driver.Graph
-	// others are additional streams.
+	// others holds additional streams.
 	others []*stream.Stream
 }
 
-// stretch refers to a rank's segment, and to its window in the group if it has one.
-type stretch struct {
+// region has a rank's segment, and the segment's window if it is registered with the group.
+type region struct {
 	segment driver.Segment
 	window  driver.Window
 }
 
-// pinnedBytes is the largest amount of device memory that is read at once.
+// pinnedBytes limits how much device memory is read at once.
 const pinnedBytes = 16 << 20
 
 // newTestGroup opens n ranks with a timeout. It skips the test if the machine has fewer GPUs.
@@ -87,11 +87,11 @@ func newGroup(t *testing.T, n int, timeout time.Duration) *testGroup {
 	return w
 }
 
-// newSteps calls newGroup and selects powers that add.
-func newSteps(t *testing.T, n int, timeout time.Duration) *testGroup {
+// newAddingGroup calls newGroup and selects powers that add.
+func newAddingGroup(t *testing.T, n int, timeout time.Duration) *testGroup {
 	t.Helper()
 	w := newGroup(t, n, timeout)
-	w.steps = true
+	w.additive = true
 	return w
 }
 
@@ -100,7 +100,7 @@ func newTestRank(number int) *testRank {
 }
 
 func (m *testRank) open(t *testing.T, cfg driver.Config) error {
-	ctx, cancel := connecting(t.Context())
+	ctx, cancel := connectContext(t.Context())
 	defer cancel()
 	d, err := Backend{}.Open(ctx, cfg)
 	if err != nil {
@@ -135,9 +135,9 @@ func (m *testRank) close() error {
 		errs = append(errs, m.stream.Close())
 	}
 	if m.group != nil {
-		errs = append(errs, m.leave())
+		errs = append(errs, m.closeGroup())
 	}
-	for _, s := range m.owned {
+	for _, s := range m.regions {
 		errs = append(errs, s.segment.Unmap())
 	}
 	if m.arena != nil {
@@ -154,10 +154,10 @@ func (m *testRank) close() error {
 	return errors.Join(errs...)
 }
 
-// leave closes the group of a rank and waits for its teardown.
-func (m *testRank) leave() error {
+// closeGroup closes the rank's group and waits for its teardown.
+func (m *testRank) closeGroup() error {
 	var errs []error
-	for _, s := range m.owned {
+	for _, s := range m.regions {
 		if s.window != nil {
 			errs = append(errs, s.window.Deregister())
 			s.window = nil
@@ -166,8 +166,8 @@ func (m *testRank) leave() error {
 	c := m.group.(*communicator)
 	m.group = nil
 	errs = append(errs, c.Close())
-	if overdue := c.stages.await(c.stages.tornDown, false); overdue != nil {
-		return errors.Join(append(errs, overdue)...)
+	if timeoutErr := c.stages.await(c.stages.tornDown, false); timeoutErr != nil {
+		return errors.Join(append(errs, timeoutErr)...)
 	}
 	return errors.Join(append(errs, c.teardown.err)...)
 }
@@ -217,20 +217,21 @@ func (w *testGroup) withPowers(counts []int64, f func(m *testRank, powers []*pow
 	})
 }
 
-// connecting returns a context that bounds opening a device or connecting a group. On a busy
-// machine these take longer than the ranks' timeout in some tests.
-func connecting(ctx context.Context) (context.Context, context.CancelFunc) {
+// connectContext returns a context for opening a device or connecting a group. On a busy machine,
+// these may take longer than the ranks' timeout in some tests.
+func connectContext(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(ctx, time.Minute)
 }
 
-// regroup connects a group of some ranks, or of all by default, after they have left their group.
+// regroup closes the current group, if any, and connects a group of the given ranks, or of all
+// ranks by default.
 func (w *testGroup) regroup(numbers ...int) {
 	w.t.Helper()
 	w.must(func(m *testRank) error {
 		if m.group == nil {
 			return nil
 		}
-		return m.leave()
+		return m.closeGroup()
 	})
 	w.groups++
 	id := fmt.Sprintf("group %d", w.groups)
@@ -243,12 +244,12 @@ func (w *testGroup) regroup(numbers ...int) {
 	for _, number := range numbers {
 		w.ranks = append(w.ranks, w.opened[number])
 	}
-	ctx, cancel := connecting(w.t.Context())
+	ctx, cancel := connectContext(w.t.Context())
 	defer cancel()
 	w.must(func(m *testRank) (err error) {
 		m.rank = slices.Index(numbers, m.number)
 		m.group, err = m.device.Connect(ctx, driver.GroupConfig{
-			ID: id, Ranks: numbers, Rank: m.rank, Check: ofOneMachine(), Formula: w.formula,
+			ID: id, Ranks: numbers, Rank: m.rank, Check: onOneMachine(), Formula: w.formula,
 		})
 		return err
 	})
@@ -267,18 +268,18 @@ func (m *testRank) newStreams(n int) ([]*stream.Stream, error) {
 	return m.others[first:], nil
 }
 
-// captured captures work on a stream. The graph is closed with the rank.
-func (m *testRank) captured(on driver.Stream, work func() error) (driver.Graph, error) {
+// captureWork captures work on a stream. The graph is closed with the rank.
+func (m *testRank) captureWork(on driver.Stream, work func() error) (driver.Graph, error) {
 	err := errors.Join(on.BeginCapture(), work())
-	g, end := on.EndCapture()
-	if end == nil {
+	g, endErr := on.EndCapture()
+	if endErr == nil {
 		m.graphs = append(m.graphs, g)
 	}
-	return g, errors.Join(err, end)
+	return g, errors.Join(err, endErr)
 }
 
-// grow maps memory on a rank.
-func (m *testRank) grow(bytes int64) (*stretch, error) {
+// mapRegion maps a new segment of at least the given size.
+func (m *testRank) mapRegion(bytes int64) (*region, error) {
 	g := m.device.Info().Granularity
 	bytes = (bytes + g - 1) / g * g
 	segment, err := m.arena.Map(m.mapped, bytes)
@@ -286,13 +287,13 @@ func (m *testRank) grow(bytes int64) (*stretch, error) {
 		return nil, err
 	}
 	m.mapped += bytes
-	s := &stretch{segment: segment}
-	m.owned = append(m.owned, s)
+	s := &region{segment: segment}
+	m.regions = append(m.regions, s)
 	return s, nil
 }
 
-// register registers memory with the group, which is collective. name identifies the window.
-func (m *testRank) register(w *testGroup, s *stretch, name uint32) (err error) {
+// register registers memory with the group. The call is collective, and name identifies the window.
+func (m *testRank) register(w *testGroup, s *region, name uint32) (err error) {
 	s.window, err = m.group.Register(w.t.Context(), driver.SegmentKey{Pool: 1, Ordinal: name},
 		s.segment)
 	return err
@@ -305,12 +306,12 @@ func (m *testRank) launch(on driver.Stream, call driver.Call) error {
 	if err != nil {
 		return err
 	}
-	m.note(p.(*plan))
+	m.countLaunch(p.(*plan))
 	return m.group.Launch(on, p)
 }
 
-// copied returns the contents of device memory, at most pinnedBytes.
-func (m *testRank) copied(w *testGroup, at uintptr, bytes int64) ([]byte, error) {
+// readDevice returns the contents of device memory, at most pinnedBytes.
+func (m *testRank) readDevice(w *testGroup, at uintptr, bytes int64) ([]byte, error) {
 	err := errors.Join(m.stream.Copy(dl.AddressOf(&m.pinned[0]), at, bytes),
 		m.stream.Synchronize(w.t.Context()))
 	return m.pinned[:bytes], err

@@ -18,19 +18,20 @@ var operations = []driver.Operation{
 	driver.AllToAll,
 }
 
-// mostOffered is the largest buffer of an offer, in bytes: parts of four ranks, each large enough
-// for bulk kernels.
-const mostOffered = 12 << 20
+// maxOfferBytes limits the buffers of offers, in bytes. It has room for one part per rank of a
+// group of four, each large enough for bulk kernels.
+const maxOfferBytes = 12 << 20
 
-// offers lists calls of a way, from small to large, by their kernel.
-func (p *pitch) offers(w way) map[string][]trial {
+// offers returns calls with the given buffer layout, grouped by kernel and sorted from small to
+// large.
+func (p *testbed) offers(w layout) map[string][]trial {
 	all, m := map[string][]trial{}, p.ranks[0]
 	send, recv := p.fields(m, w)
-	most := min(p.room(w), mostOffered/int64(w.dataType.Size()))
-	for bytes := int64(4 << 10); bytes <= mostOffered; bytes += bytes / 4 {
+	limit := min(p.room(w), maxOfferBytes/int64(w.dataType.Size()))
+	for bytes := int64(4 << 10); bytes <= maxOfferBytes; bytes += bytes / 4 {
 		for _, operation := range operations {
-			c := trial{way: w, operation: operation, count: bytes / int64(w.dataType.Size())}
-			if from, to := c.spans(len(p.ranks)); max(from, to) > most {
+			c := trial{layout: w, operation: operation, count: bytes / int64(w.dataType.Size())}
+			if from, to := c.spans(len(p.ranks)); max(from, to) > limit {
 				continue
 			}
 			call := c.call(m.rank, send, recv)
@@ -43,8 +44,8 @@ func (p *pitch) offers(w way) map[string][]trial {
 	return all
 }
 
-// note counts the kernels of a launched plan.
-func (m *testRank) note(p *plan) {
+// countLaunch counts a launch of each of a plan's kernels.
+func (m *testRank) countLaunch(p *plan) {
 	for k := p.kernel; k != nil; k = k.next {
 		m.launched[k.function]++
 	}
@@ -59,7 +60,7 @@ func allKernels(t *testing.T) []string {
 	}
 	var names []string
 	for line := range strings.Lines(string(text)) {
-		if entry, is := strings.CutPrefix(line, ".visible .entry "); is {
+		if entry, ok := strings.CutPrefix(line, ".visible .entry "); ok {
 			name, _, _ := strings.Cut(entry, "(")
 			names = append(names, name)
 		}
@@ -70,7 +71,7 @@ func allKernels(t *testing.T) []string {
 	return names
 }
 
-// kernelsOf lists the kernels for groups of a number of ranks or, for 0, the local kernels.
+// kernelsOf returns the kernels for groups of the given size, or the local kernels if ranks is 0.
 func kernelsOf(t *testing.T, ranks int) []string {
 	t.Helper()
 	var names []string
@@ -91,8 +92,8 @@ func kernelsOf(t *testing.T, ranks int) []string {
 	return names
 }
 
-// ran returns the number of launches of each kernel, by name.
-func (m *testRank) ran(t *testing.T) map[string]int {
+// launchesByName returns the number of launches of each kernel, by name.
+func (m *testRank) launchesByName(t *testing.T) map[string]int {
 	t.Helper()
 	counts := map[string]int{}
 	err := m.device.gpu.Do(func() error {
@@ -113,19 +114,19 @@ func (m *testRank) ran(t *testing.T) map[string]int {
 	return counts
 }
 
-// demand logs the number of launches of each kernel on a rank, and fails the test if a listed
-// kernel was not launched.
-func (m *testRank) demand(t *testing.T, names []string) {
+// requireKernels logs how often the rank launched each kernel, and fails the test if one of the
+// given kernels was never launched.
+func (m *testRank) requireKernels(t *testing.T, names []string) {
 	t.Helper()
 	var counts []string
-	ran := m.ran(t)
+	ran := m.launchesByName(t)
 	for _, name := range slices.Sorted(maps.Keys(ran)) {
 		counts = append(counts, fmt.Sprintf("%s %d", name, ran[name]))
 	}
-	t.Logf("rank %d has run %s", m.number, strings.Join(counts, ", "))
+	t.Logf("rank %d launched %s", m.number, strings.Join(counts, ", "))
 	for _, name := range names {
 		if ran[name] == 0 {
-			t.Errorf("%s has not run", name)
+			t.Errorf("kernel %s was never launched", name)
 		}
 	}
 }

@@ -9,8 +9,8 @@ import (
 	"symmem/driver"
 )
 
-// TestGroupsLeaveNothingBehind connects and closes 50 groups, fewer on the software GPU, with
-// windows and kernels, and counts open descriptors and free device memory.
+// TestGroupsLeaveNothingBehind connects and closes many groups that have windows and run kernels.
+// Neither descriptors nor device memory may leak.
 func TestGroupsLeaveNothingBehind(t *testing.T) {
 	groups := 50
 	if soft(t) {
@@ -27,7 +27,7 @@ func TestGroupsLeaveNothingBehind(t *testing.T) {
 		w.regroup(0, 1)
 		w.must(func(m *testRank) error {
 			p := powers[m.rank]
-			if err := m.register(w, p.stretch, 1); err != nil {
+			if err := m.register(w, p.region, 1); err != nil {
 				return err
 			}
 			for range 2 {
@@ -39,23 +39,24 @@ func TestGroupsLeaveNothingBehind(t *testing.T) {
 		})
 	}
 	once() // the first group also allocates memory that is kept
-	files, free := open(t), w.free()
+	files, free := openDescriptors(t), w.freeMemory()
 	for range groups {
 		once()
 	}
-	// A leaked group would have a descriptor and 32 MiB for each rank. NCCL keeps internal caches.
-	if now := open(t); now-files >= groups {
-		t.Errorf("%d descriptors were open before, %d afterwards", files, now)
+	// A leaked group would keep a descriptor and 32 MiB on each rank. The limits are lower, and leave
+	// room for NCCL's caches.
+	if now := openDescriptors(t); now-files >= groups {
+		t.Errorf("%d descriptors were open before %d groups, %d afterwards", files, groups, now)
 	}
-	for r, now := range w.free() {
-		if lost := free[r] - now; lost >= int64(groups)<<20 {
-			t.Errorf("rank %d: %d bytes have leaked", r, lost)
+	for r, now := range w.freeMemory() {
+		if leaked := free[r] - now; leaked >= int64(groups)<<20 {
+			t.Errorf("rank %d: %d bytes have leaked", r, leaked)
 		}
 	}
 }
 
-// open counts the descriptors of the process.
-func open(t *testing.T) int {
+// openDescriptors counts the process's open file descriptors.
+func openDescriptors(t *testing.T) int {
 	t.Helper()
 	entries, err := os.ReadDir("/proc/self/fd")
 	if err != nil {
@@ -64,8 +65,8 @@ func open(t *testing.T) int {
 	return len(entries)
 }
 
-// free returns the free memory of each rank's device.
-func (w *testGroup) free() []int64 {
+// freeMemory returns the free memory of each rank's device.
+func (w *testGroup) freeMemory() []int64 {
 	w.t.Helper()
 	free := make([]int64, len(w.ranks))
 	w.must(func(m *testRank) error {
@@ -77,8 +78,8 @@ func (w *testGroup) free() []int64 {
 	return free
 }
 
-// TestGroupsLeaveNoMessagesBehind ends groups with a message that was not received. Its memory is
-// freed with the group if the receiver has mapped it, and in any case after a fault.
+// TestGroupsLeaveNoMessagesBehind ends groups that have an unreceived message. The message's memory
+// must be freed with the group if the receiver has mapped it, and always after a fault.
 func TestGroupsLeaveNoMessagesBehind(t *testing.T) {
 	t.Run("closed", func(t *testing.T) { endWithMessages(t, 4096, false) })
 	t.Run("failed", func(t *testing.T) { endWithMessages(t, 32<<20, true) })
@@ -90,7 +91,7 @@ func endWithMessages(t *testing.T, bytes int64, fails bool) {
 	w.regroup(0, 1)
 	var memory [2]uintptr
 	w.must(func(m *testRank) error {
-		s, err := m.grow(bytes)
+		s, err := m.mapRegion(bytes)
 		if err == nil {
 			memory[m.rank] = s.segment.Address()
 		}
@@ -117,7 +118,7 @@ func endWithMessages(t *testing.T, bytes int64, fails bool) {
 			if fails {
 				m.group.Abort(errAborted)
 			}
-			if err := m.leave(); !errors.As(err, new(*driver.MessageError)) {
+			if err := m.closeGroup(); !errors.As(err, new(*driver.MessageError)) {
 				return err
 			}
 			return nil // the message was not received
@@ -125,11 +126,11 @@ func endWithMessages(t *testing.T, bytes int64, fails bool) {
 		w.regroup(0, 1)
 	}
 	once() // the first group also allocates memory that is kept
-	files := open(t)
+	files := openDescriptors(t)
 	for range groups {
 		once()
 	}
-	if now := open(t); now-files >= groups {
-		t.Errorf("%d descriptors were open before, %d afterwards", files, now)
+	if now := openDescriptors(t); now-files >= groups {
+		t.Errorf("%d descriptors were open before %d groups, %d afterwards", files, groups, now)
 	}
 }

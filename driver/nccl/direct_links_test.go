@@ -11,13 +11,13 @@ import (
 	"symmem/internal/dl"
 )
 
-// TestGroupsWithoutNVLinkHaveNoDirectPath also checks that all ranks give the same reason, and that
-// the other paths work.
+// TestGroupsWithoutNVLinkHaveNoDirectPath checks that such groups refuse the direct path, that all
+// ranks give the same reason, and that the other paths work.
 func TestGroupsWithoutNVLinkHaveNoDirectPath(t *testing.T) {
 	if !soft(t) {
 		t.Skip("only the software GPU has configurable links")
 	}
-	for _, row := range []struct{ name, link, why string }{
+	for _, row := range []struct{ name, link, reason string }{
 		{"PCIe", "pcie", "are not connected by NVLink"},
 		{"no peer access", "none", "cannot access the memory of GPU"},
 	} {
@@ -29,18 +29,19 @@ func TestGroupsWithoutNVLinkHaveNoDirectPath(t *testing.T) {
 			w := newGroup(t, 3, time.Minute)
 			reasons := make([]string, len(w.ranks))
 			w.must(func(m *testRank) (err error) {
-				reasons[m.rank], err = m.otherPaths(w)
+				reasons[m.rank], err = m.checkOtherPaths(w)
 				return err
 			})
-			if !strings.Contains(reasons[0], row.why) || len(slices.Compact(reasons)) != 1 {
-				t.Errorf("the reasons are %q, want %s", reasons, row.why)
+			if !strings.Contains(reasons[0], row.reason) || len(slices.Compact(reasons)) != 1 {
+				t.Errorf("got reasons %q, want %q on every rank", reasons, row.reason)
 			}
 		})
 	}
 }
 
-// otherPaths checks that a rank has all paths except the direct one, and returns the reason.
-func (m *testRank) otherPaths(w *testGroup) (string, error) {
+// checkOtherPaths checks that a rank refuses the direct path and that the other paths work. It
+// returns the reason for the refusal.
+func (m *testRank) checkOtherPaths(w *testGroup) (string, error) {
 	p, err := m.newPower(w, 1, 1000)
 	if err != nil {
 		return "", err
@@ -71,9 +72,9 @@ func TestLinkToInvisibleGPUIsRefused(t *testing.T) {
 		err := checkLinks(m.device.gpu, &self, []*member{&self, &hidden})
 		if !errors.Is(err, driver.ErrUnsupported) ||
 			!strings.Contains(err.Error(), "CUDA_VISIBLE_DEVICES") {
-			t.Errorf("got %v, want ErrUnsupported with advice", err)
+			t.Errorf("got %v, want ErrUnsupported that mentions CUDA_VISIBLE_DEVICES", err)
 		}
-		// A GPU of another machine is not refused: fabric handles may work.
+		// A GPU of another machine is not refused, because fabric handles may work.
 		return checkLinks(m.device.gpu, &self, []*member{&self, &far})
 	})
 }

@@ -11,29 +11,29 @@ import (
 	"symmem/internal/reduce"
 )
 
-// tile is the number of elements after which memory repeats. It is prime, so that data moved by a
-// round number of bytes never coincides with a copy of itself.
+// tile is the period, in elements, with which the contents of inputs repeat. It is prime, so data
+// that is moved by a round number of bytes never coincides with a copy of itself.
 const tile = 65521
 
-// numbers returns the elements of a rank. Floating-point elements have both signs and all exponents
-// for which sums of eight elements do not overflow, with denormals and zeros. Others are random
-// bits.
-func numbers(t driver.DataType, draws *rand.Rand) []byte {
+// numbers returns one tile of random elements. Elements of the smaller floating-point types have
+// both signs and all exponents for which sums of eight elements do not overflow, and include
+// denormals and zeros. Elements of other types are random bits.
+func numbers(t driver.DataType, random *rand.Rand) []byte {
 	out := make([]byte, tile*t.Size())
-	wide := map[driver.DataType][2]int{
+	exponents := map[driver.DataType][2]int{
 		driver.Float32: {-149, 110}, driver.BFloat16: {-133, 110}, driver.Float16: {-24, 11},
 	}[t]
-	if wide == [2]int{} {
+	if exponents == [2]int{} {
 		for i := range out {
-			out[i] = byte(draws.Uint32())
+			out[i] = byte(random.Uint32())
 		}
 		return out
 	}
 	for i := range tile {
-		v := draws.Float64()*4 - 2
-		switch draws.IntN(8) {
+		v := random.Float64()*4 - 2
+		switch random.IntN(8) {
 		case 0:
-			v = math.Ldexp(v, wide[0]+draws.IntN(wide[1]-wide[0]))
+			v = math.Ldexp(v, exponents[0]+random.IntN(exponents[1]-exponents[0]))
 		case 1:
 			v = math.Copysign(0, v)
 		}
@@ -64,7 +64,7 @@ func put(t driver.DataType, out []byte, i int, v float32) {
 	}
 }
 
-// totalOf reduces one element in float64.
+// totalOf returns the reduction of one element, computed in float64.
 func totalOf(op driver.ReduceOp, inputs [][]byte, at func(in []byte) float64) float64 {
 	total := at(inputs[0])
 	for _, in := range inputs[1:] {
@@ -85,13 +85,14 @@ func totalOf(op driver.ReduceOp, inputs [][]byte, at func(in []byte) float64) fl
 	return total
 }
 
-// near compares the results with those in float64. The error of a sum of n numbers in float32 is at
-// most (n-1)u/(1-(n-1)u) times the sum of their magnitudes, where u is 2^-24 (Higham, Accuracy and
-// Stability of Numerical Algorithms, 4.2). A quotient and the last rounding add half a unit of
-// their type each, at least half the smallest denormal. The error of float64 is 2^-29 of that.
-func near(t driver.DataType, op driver.ReduceOp, inputs [][]byte, results []byte) error {
+// checkNear checks that results are within an error bound of those in float64. The error of a sum
+// of n numbers in float32 is at most (n-1)u/(1-(n-1)u) times the sum of their magnitudes, where u
+// is 2^-24 (Higham, Accuracy and Stability of Numerical Algorithms, 4.2). A quotient and the last
+// rounding each add half a unit of their type, at least half the smallest denormal. The error of
+// float64 is 2^-29 times as large, so the bound is raised slightly.
+func checkNear(t driver.DataType, op driver.ReduceOp, inputs [][]byte, results []byte) error {
 	const u = 0x1p-24
-	last := map[driver.DataType]struct{ relative, least float64 }{
+	rounding := map[driver.DataType]struct{ relative, least float64 }{
 		driver.Float32: {u, 0x1p-150}, driver.Float16: {0x1p-11, 0x1p-25},
 		driver.BFloat16: {0x1p-8, 0x1p-134},
 	}[t]
@@ -110,27 +111,27 @@ func near(t driver.DataType, op driver.ReduceOp, inputs [][]byte, results []byte
 		if op == driver.Avg {
 			bound = bound/float64(len(inputs)) + u*(math.Abs(exact)+bound) + 0x1p-150
 		}
-		bound += last.relative*(math.Abs(exact)+bound) + last.least
+		bound += rounding.relative*(math.Abs(exact)+bound) + rounding.least
 		got := float64(value(t, results, i))
 		if off := math.Abs(got - exact); !(off <= bound*(1+0x1p-20)) {
-			return fmt.Errorf("%v of %v, element %d: got %g, want %g; the error is %g, at most %g is "+
-				"allowed", op, t, i, got, exact, off, bound)
+			return fmt.Errorf("%v of %v, element %d: got %g, want %g; the error is %g, the limit is %g",
+				op, t, i, got, exact, off, bound)
 		}
 	}
 	return nil
 }
 
-// repeat fills to with copies of a tile, starting at an offset in the tile.
-func repeat(to, of []byte, from int64) {
-	at := int(from % int64(len(of)))
+// repeat fills a buffer with copies of a tile, starting at an offset in the tile.
+func repeat(to, tile []byte, from int64) {
+	at := int(from % int64(len(tile)))
 	for len(to) > 0 {
-		n := copy(to, of[at:])
+		n := copy(to, tile[at:])
 		to, at = to[n:], 0
 	}
 }
 
-// partThatDiffers returns the fraction of elements that differ between two results.
-func partThatDiffers(t driver.DataType, a, b []byte) float64 {
+// differingFraction returns the fraction of elements that differ between two results.
+func differingFraction(t driver.DataType, a, b []byte) float64 {
 	size, differ := t.Size(), 0
 	for at := 0; at < len(a); at += size {
 		if !slices.Equal(a[at:at+size], b[at:at+size]) {

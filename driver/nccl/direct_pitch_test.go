@@ -12,40 +12,43 @@ import (
 	"symmem/internal/dl"
 )
 
-// pitch runs trials in memory of a test group, and stores the expected contents of that memory.
-type pitch struct {
+// testbed runs trials on a test group's memory and checks the results. Each rank has buffers in
+// windows, and others outside of windows, which are called loose.
+type testbed struct {
 	*testGroup
 	sources
-	size   int64 // of symmetric memory, in bytes
-	loose  int64 // of memory outside windows, in bytes
-	calls  uint64
-	tested int
-	draws  *rand.Rand
-	// memory has the inputs and outputs of each rank of the world, in windows and outside.
-	memory []struct{ send, recv, looseSend, looseRecv *stretch }
-	wants  [][]byte
+	size   int64  // of symmetric memory, in bytes
+	loose  int64  // of memory outside windows, in bytes
+	calls  uint64 // number of calls in batches so far
+	tested int    // number of calls checked so far
+	random *rand.Rand
+	// memory holds the input and output buffers of each rank of the world.
+	memory []struct{ send, recv, looseSend, looseRecv *region }
+	// wants has a buffer for the expected contents of each rank's memory.
+	wants [][]byte
 }
 
-// looseSize is the size of memory outside windows, which is larger than exchange memory.
+// looseSize is the default size of memory outside windows. It exceeds the size of exchange memory.
 const looseSize = 9 << 20
 
-// newPitch opens a test group with symmetric memory of a size on each rank.
-func newPitch(t *testing.T, ranks int, size int64, draws *rand.Rand) *pitch {
+// newTestbed opens a test group in which each rank has symmetric memory of the given size.
+func newTestbed(t *testing.T, ranks int, size int64, random *rand.Rand) *testbed {
 	t.Helper()
-	return newPitchOf(t, ranks, size, looseSize, draws)
+	return newTestbedWithSizes(t, ranks, size, looseSize, random)
 }
 
-// newPitchOf calls newPitch with a size of memory outside windows.
-func newPitchOf(t *testing.T, ranks int, size, loose int64, draws *rand.Rand) *pitch {
+// newTestbedWithSizes opens a test group with the given sizes of symmetric and of loose memory.
+func newTestbedWithSizes(t *testing.T, ranks int, size, loose int64, random *rand.Rand) *testbed {
 	t.Helper()
-	p := &pitch{testGroup: newTestGroup(t, ranks, time.Minute), size: size, loose: loose, draws: draws}
-	p.memory = make([]struct{ send, recv, looseSend, looseRecv *stretch }, ranks)
+	w := newTestGroup(t, ranks, time.Minute)
+	p := &testbed{testGroup: w, size: size, loose: loose, random: random}
+	p.memory = make([]struct{ send, recv, looseSend, looseRecv *region }, ranks)
 	p.wants = make([][]byte, ranks)
 	p.must(func(m *testRank) (err error) {
 		own := &p.memory[m.number]
 		p.wants[m.number] = make([]byte, pinnedBytes)
 		for _, s := range []struct {
-			of   **stretch
+			to   **region
 			size int64
 		}{
 			{&own.send, size},
@@ -53,7 +56,7 @@ func newPitchOf(t *testing.T, ranks int, size, loose int64, draws *rand.Rand) *p
 			{&own.looseSend, loose},
 			{&own.looseRecv, loose},
 		} {
-			if *s.of, err = m.grow(s.size); err != nil {
+			if *s.to, err = m.mapRegion(s.size); err != nil {
 				return err
 			}
 		}
@@ -62,8 +65,8 @@ func newPitchOf(t *testing.T, ranks int, size, loose int64, draws *rand.Rand) *p
 	return p
 }
 
-// enroll connects a group of some ranks and registers their symmetric memory.
-func (p *pitch) enroll(numbers ...int) {
+// regroupAndRegister connects a group of the given ranks and registers their symmetric memory.
+func (p *testbed) regroupAndRegister(numbers ...int) {
 	p.t.Helper()
 	p.regroup(numbers...)
 	p.must(func(m *testRank) error {
@@ -73,9 +76,9 @@ func (p *pitch) enroll(numbers ...int) {
 	needDirect(p.t, p.ranks[0].group)
 }
 
-// fields returns the locations of the elements of a way on a rank. Outside windows they differ
+// fields returns where a rank's inputs and outputs begin. The offsets of loose memory differ
 // between ranks.
-func (p *pitch) fields(m *testRank, w way) (send, recv field) {
+func (p *testbed) fields(m *testRank, w layout) (send, recv field) {
 	own, size := &p.memory[m.number], int64(w.dataType.Size())
 	if w.loose {
 		return field{own.looseSend, lead + size*int64(3*m.rank+1)},
@@ -84,11 +87,11 @@ func (p *pitch) fields(m *testRank, w way) (send, recv field) {
 	return field{own.send, lead}, field{own.recv, lead}
 }
 
-// margin is the number of elements after the last output that are compared, too.
+// margin is the number of elements after the last output that are checked for stray writes.
 const margin = 64
 
-// room returns the number of elements for which the output has room.
-func (p *pitch) room(w way) int64 {
+// room returns the number of elements that fit into the output buffer.
+func (p *testbed) room(w layout) int64 {
 	size := p.size
 	if w.loose {
 		size = p.loose
@@ -96,25 +99,25 @@ func (p *pitch) room(w way) int64 {
 	return (size-2*lead)/int64(w.dataType.Size()) - margin
 }
 
-// sow draws the elements of a type for all ranks, and repeats them over the inputs.
-func (p *pitch) sow(t driver.DataType) {
+// drawInputs draws random elements for all ranks and fills their inputs with copies of them.
+func (p *testbed) drawInputs(t driver.DataType) {
 	p.t.Helper()
 	p.inputs = nil
 	for range p.ranks {
-		p.inputs = append(p.inputs, numbers(t, p.draws))
+		p.inputs = append(p.inputs, numbers(t, p.random))
 	}
-	p.spreadInputs(t)
+	p.fillInputs(t)
 }
 
-// spreadInputs repeats the elements of each rank over its inputs.
-func (p *pitch) spreadInputs(t driver.DataType) {
+// fillInputs fills each rank's inputs with copies of its elements.
+func (p *testbed) fillInputs(t driver.DataType) {
 	p.t.Helper()
 	p.must(func(m *testRank) error {
 		for _, loose := range []bool{false, true} {
-			w := way{dataType: t, loose: loose}
+			w := layout{dataType: t, loose: loose}
 			send, _ := p.fields(m, w)
 			bytes := (p.room(w) + margin) * int64(t.Size())
-			if err := m.spread(send, p.inputs[m.rank], bytes); err != nil {
+			if err := m.fillField(send, p.inputs[m.rank], bytes); err != nil {
 				return err
 			}
 		}
@@ -122,10 +125,10 @@ func (p *pitch) spreadInputs(t driver.DataType) {
 	})
 }
 
-// spread fills a number of bytes of a field with copies of a tile.
-func (m *testRank) spread(f field, of []byte, bytes int64) error {
-	at, done := f.memory.segment.Address()+uintptr(f.base), min(int64(len(of)), bytes)
-	copy(m.pinned, of)
+// fillField fills the given number of bytes of a field with copies of a tile.
+func (m *testRank) fillField(f field, tile []byte, bytes int64) error {
+	at, done := f.memory.segment.Address()+uintptr(f.base), min(int64(len(tile)), bytes)
+	copy(m.pinned, tile)
 	err := m.stream.Copy(at, dl.AddressOf(&m.pinned[0]), done)
 	for err == nil && done < bytes {
 		more := min(done, bytes-done)
@@ -135,31 +138,32 @@ func (m *testRank) spread(f field, of []byte, bytes int64) error {
 	return err
 }
 
-// batch is a sequence of calls whose outputs follow each other in memory. Before the calls that
-// memory is poisoned, or holds the inputs.
+// batch lists calls whose outputs follow each other in memory. Before the calls, that memory is
+// filled with a pattern or, if the calls are in place, with the inputs.
 type batch struct {
-	way
+	layout
 	trials []trial
 	end    int64 // end of the last output, in elements
 }
 
-// add appends a trial to a batch, if there is room and a kernel.
-func (p *pitch) add(b *batch, c trial) (full bool) {
-	c.way, c.to = b.way, b.end+1+p.draws.Int64N(40)
-	c.from = p.draws.Int64N(40)
+// add appends a trial to a batch if a kernel supports the call. It returns true, and appends
+// nothing, if the batch has no room for the trial.
+func (p *testbed) add(b *batch, c trial) (full bool) {
+	c.layout, c.to = b.layout, b.end+1+p.random.Int64N(40)
+	c.from = p.random.Int64N(40)
 	if c.inPlace {
 		c.from = c.to
 	}
 	send, _ := c.spans(len(p.ranks))
-	room, end := p.room(b.way), c.to+c.extent(len(p.ranks))
+	room, end := p.room(b.layout), c.to+c.extent(len(p.ranks))
 	if end > room || c.from+send > room {
 		return true
 	}
 	m := p.ranks[0]
-	from, to := p.fields(m, c.way)
+	from, to := p.fields(m, c.layout)
 	call := c.call(0, from, to)
 	if err := m.group.Offer(call).Refusal(driver.PathDirect); err != nil {
-		p.allowed(&c, err)
+		p.checkRefusal(&c, err)
 		return false
 	}
 	p.calls++
@@ -168,36 +172,35 @@ func (p *pitch) add(b *batch, c trial) (full bool) {
 	return false
 }
 
-// allowed ends the test if a call without a kernel should have one.
-func (p *pitch) allowed(c *trial, err error) {
+// checkRefusal ends the test if the direct path refused a call that it should support.
+func (p *testbed) checkRefusal(c *trial, err error) {
 	p.t.Helper()
 	large := c.count*int64(c.dataType.Size()*len(p.ranks)) > 7<<20
 	if !large || c.operation.Reduces() || !c.loose && !(c.operation == driver.AllToAll && c.inPlace) {
-		p.t.Fatalf("%v: %v", c, err)
+		p.t.Fatalf("%v was refused: %v", c, err)
 	}
 }
 
-// run performs a batch on all ranks and compares the memory of its outputs, including the gaps
-// between them, with the expected contents. It compares only samples of large batches, unless whole
-// is set.
-func (p *pitch) run(b *batch, whole bool) {
+// run launches a batch on all ranks, and compares the outputs and the gaps between them with the
+// expected contents. Unless whole is set, it compares only samples of large batches.
+func (p *testbed) run(b *batch, whole bool) {
 	p.t.Helper()
 	if len(b.trials) == 0 {
 		return
 	}
 	p.must(func(m *testRank) error {
-		if err := p.perform(m, b); err != nil {
+		if err := p.launchBatch(m, b); err != nil {
 			return err
 		}
-		return p.judge(m, b, whole)
+		return p.checkOutputs(m, b, whole)
 	})
 	p.tested += len(b.trials)
 }
 
-// perform prepares the outputs and queues the calls.
-func (p *pitch) perform(m *testRank, b *batch) error {
-	send, recv := p.fields(m, b.way)
-	if err := p.poison(m, b, send, recv); err != nil {
+// launchBatch prepares the output memory and launches the calls.
+func (p *testbed) launchBatch(m *testRank, b *batch) error {
+	send, recv := p.fields(m, b.layout)
+	if err := p.prepareOutputs(m, b, send, recv); err != nil {
 		return err
 	}
 	for i := range b.trials {
@@ -209,7 +212,9 @@ func (p *pitch) perform(m *testRank, b *batch) error {
 	return nil
 }
 
-func (p *pitch) poison(m *testRank, b *batch, send, recv field) error {
+// prepareOutputs fills the output memory with a pattern or, if the calls are in place, with the
+// inputs.
+func (p *testbed) prepareOutputs(m *testRank, b *batch, send, recv field) error {
 	begin, size := recv.memory.segment.Address(), int64(b.dataType.Size())
 	bytes := (b.end + margin) * size
 	if !b.inPlace {
@@ -219,33 +224,33 @@ func (p *pitch) poison(m *testRank, b *batch, send, recv field) error {
 		m.stream.Copy(recv.at(0, b.dataType), send.at(0, b.dataType), bytes))
 }
 
-// judge compares the output with the expected contents.
-func (p *pitch) judge(m *testRank, b *batch, whole bool) error {
-	_, recv := p.fields(m, b.way)
+// checkOutputs compares the output with the expected contents.
+func (p *testbed) checkOutputs(m *testRank, b *batch, whole bool) error {
+	_, recv := p.fields(m, b.layout)
 	end := recv.base + (b.end+margin)*int64(b.dataType.Size())
 	for _, s := range p.samples(recv.base, end, whole) {
-		got, err := m.copied(p.testGroup, recv.memory.segment.Address()+uintptr(s[0]), s[1]-s[0])
+		got, err := m.readDevice(p.testGroup, recv.memory.segment.Address()+uintptr(s[0]), s[1]-s[0])
 		if err != nil {
 			return err
 		}
 		want := p.wants[m.number][:len(got)]
-		p.draw(m, b, recv, s[0], want)
+		p.writeExpected(m, b, recv, s[0], want)
 		if !bytes.Equal(got, want) {
-			return p.differ(m, b, recv, s[0], got, want)
+			return p.differenceError(m, b, recv, s[0], got, want)
 		}
 	}
 	return nil
 }
 
-// sampled is the largest amount of memory that is always compared as a whole.
-const sampled = pinnedBytes
+// sampleLimit is the size above which only samples of the memory are compared.
+const sampleLimit = pinnedBytes
 
-// samples returns the ranges to compare: the beginning, the end, both sides of the borders between
-// parts, and places between them.
-func (p *pitch) samples(base, end int64, whole bool) [][2]int64 {
+// samples returns the byte ranges to compare. If only samples are compared, these include the
+// beginning, the end, both sides of each border between parts, and places in between.
+func (p *testbed) samples(base, end int64, whole bool) [][2]int64 {
 	const some = 64 << 10
 	var all [][2]int64
-	if whole || end <= sampled {
+	if whole || end <= sampleLimit {
 		for at := int64(0); at < end; at += pinnedBytes {
 			all = append(all, [2]int64{at, min(at+pinnedBytes, end)})
 		}
@@ -263,11 +268,11 @@ func (p *pitch) samples(base, end int64, whole bool) [][2]int64 {
 	return append(all, [2]int64{end - some, end})
 }
 
-// untouched is the initial contents of fields.
+// untouched is the pattern of output memory before a call.
 var untouched = bytes.Repeat([]byte{0xa5}, 1<<10)
 
-// draw writes the expected contents of memory from an offset to want.
-func (p *pitch) draw(m *testRank, b *batch, recv field, from int64, want []byte) {
+// writeExpected fills want with the expected memory contents, starting at byte offset from.
+func (p *testbed) writeExpected(m *testRank, b *batch, recv field, from int64, want []byte) {
 	size := int64(b.dataType.Size())
 	repeat(want, untouched, 0)
 	if b.inPlace {
@@ -279,14 +284,17 @@ func (p *pitch) draw(m *testRank, b *batch, recv field, from int64, want []byte)
 			begin, end := recv.base+w.to*size-from, recv.base+(w.to+w.count)*size-from
 			cut := max(0, -begin)
 			if end = min(end, int64(len(want))); begin+cut < end {
-				repeat(want[begin+cut:end], w.of, w.from*size+cut)
+				repeat(want[begin+cut:end], w.tile, w.from*size+cut)
 			}
 		}
 	}
 }
 
-// differ returns an error that describes the first difference, and the call whose output it is in.
-func (p *pitch) differ(m *testRank, b *batch, recv field, from int64, got, want []byte) error {
+// differenceError returns an error that describes the first difference, and the call whose output
+// contains it.
+func (p *testbed) differenceError(
+	m *testRank, b *batch, recv field, from int64, got, want []byte,
+) error {
 	at := 0
 	for got[at] == want[at] {
 		at++
@@ -298,7 +306,7 @@ func (p *pitch) differ(m *testRank, b *batch, recv field, from int64, got, want 
 			last = &b.trials[i]
 		}
 	}
-	return fmt.Errorf("%v on %d ranks, group rank %d: byte %d of memory, element %d of the call, is "+
-		"%#02x, want %#02x", last, len(p.ranks), m.rank, from+int64(at), element-last.to, got[at],
-		want[at])
+	return fmt.Errorf("%v on %d ranks, group rank %d: byte %d of the memory (element %d of the "+
+		"call) is %#02x, want %#02x", last, len(p.ranks), m.rank, from+int64(at), element-last.to,
+		got[at], want[at])
 }

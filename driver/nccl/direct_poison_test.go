@@ -14,49 +14,54 @@ import (
 	"symmem/internal/dl"
 )
 
-// breaks lists the ways in which calls are made to fail.
-var breaks = []string{
-	"a missing rank", "a different call", "an abort at any time", "a failed block",
-}
+// The ways in which calls are made to fail.
+const (
+	missingRank   = "a missing rank"
+	differentCall = "a different call"
+	abortAnytime  = "an abort at any time"
+	failedBlock   = "a failed block"
+)
 
-// TestFailedCallsPoisonTheirOutput makes calls of every family of kernels fail, and checks every
-// element of their outputs and around them. Each element must be correct, poison (all bits are
-// set), or another NaN. If the call cannot have succeeded, at least one element must be poison. A
-// call that was refused must have written nothing.
+var failureModes = []string{missingRank, differentCall, abortAnytime, failedBlock}
+
+// TestFailedCallsPoisonTheirOutput makes calls fail in every kernel family, and checks all elements
+// of the outputs and of the memory around them. Each output element must be correct, poison (all
+// bits are set), or another NaN. If the call cannot have succeeded, at least one element must be
+// poison. A refused call must not have written anything.
 func TestFailedCallsPoisonTheirOutput(t *testing.T) {
-	draws := drawing(t)
-	p := newPitch(t, atMost(t, 4), pinnedBytes, draws)
+	random := newRandom(t)
+	p := newTestbed(t, atMost(t, 4), pinnedBytes, random)
 	types := []driver.DataType{driver.Float32, driver.Float16, driver.BFloat16, driver.Int32}
 	operations := []driver.Operation{
 		driver.AllReduce, driver.ReduceScatter, driver.Reduce, driver.AllGather, driver.Broadcast,
 		driver.AllToAll,
 	}
-	all := casts(t)
+	all := memberLists(t)
 	for _, bytes := range []int64{40, 30 << 10, 400 << 10, 1500 << 10, 7<<20 + 1<<19} {
 		for _, o := range operations {
-			c := trial{way: way{dataType: types[draws.IntN(len(types))]}, operation: o}
-			c.inPlace = draws.IntN(2) == 0 && (o != driver.AllToAll || bytes < 1<<20)
-			members := all[draws.IntN(len(all))]
+			c := trial{layout: layout{dataType: types[random.IntN(len(types))]}, operation: o}
+			c.inPlace = random.IntN(2) == 0 && (o != driver.AllToAll || bytes < 1<<20)
+			members := all[random.IntN(len(all))]
 			if o == driver.ReduceScatter || o == driver.AllGather || o == driver.AllToAll {
 				bytes = min(bytes, pinnedBytes/int64(len(members))-1<<16)
 			}
 			if c.inPlace && bytes > 1<<20 && c.dataType == driver.Int32 {
-				c.dataType = driver.Float32 // a late peer may add up poison, which is visible in floats only
+				c.dataType = driver.Float32 // a late peer may sum poison, which only floats show
 			}
-			c.count = max(1, bytes/int64(c.dataType.Size())-draws.Int64N(3))
-			c.loose = bytes < 1<<19 && draws.IntN(2) == 0
-			c.root = draws.IntN(len(members))
-			p.breakOff(members, c, breaks[draws.IntN(len(breaks))])
-			if bytes > 1<<20 { // parts with other alignments, and often in place
+			c.count = max(1, bytes/int64(c.dataType.Size())-random.Int64N(3))
+			c.loose = bytes < 1<<19 && random.IntN(2) == 0
+			c.root = random.IntN(len(members))
+			p.failCall(members, c, failureModes[random.IntN(len(failureModes))])
+			if bytes > 1<<20 { // again with misaligned parts
 				c.inPlace = o == driver.AllGather || c.inPlace
 				c.count |= 1
-				p.breakOff(members, c, breaks[3])
+				p.failCall(members, c, failedBlock)
 			}
 		}
 	}
 	ran := map[string]bool{} // by family
 	for _, m := range p.opened {
-		for name := range m.ran(t) {
+		for name := range m.launchesByName(t) {
 			if family := familyOf(name); family != "" {
 				ran[family] = true
 			}
@@ -64,13 +69,13 @@ func TestFailedCallsPoisonTheirOutput(t *testing.T) {
 	}
 	for _, family := range []string{"line_sum", "line_copy", "wide_copy", "bulk_sum", "bulk_copy"} {
 		if !ran[family] {
-			t.Errorf("no %s kernel has failed, but %v", family, ran)
+			t.Errorf("no failed call used a %s kernel, only %v", family, ran)
 		}
 	}
-	t.Logf("failed: %v", ran)
+	t.Logf("kernel families of failed calls: %v", ran)
 }
 
-// isNaN reports whether an element is NaN, as sums of poison are.
+// isNaN reports whether an element is NaN. The sum of poison and another number is NaN.
 func isNaN(t driver.DataType, element []byte) bool {
 	if t == driver.Int32 {
 		return false
@@ -92,44 +97,45 @@ func familyOf(name string) string {
 	return ""
 }
 
-// broken describes a rank's part in a failed call.
-type broken struct{ launched, unfinished bool }
+// failedPart records whether a rank launched a call that is made to fail, and whether the call
+// cannot succeed.
+type failedPart struct{ launched, doomed bool }
 
-// breakOff connects a group, makes a call fail in it, and checks the outputs on all ranks.
-func (p *pitch) breakOff(members []int, c trial, how string) {
+// failCall connects a group, makes a call fail in it, and checks the outputs on all ranks.
+func (p *testbed) failCall(members []int, c trial, mode string) {
 	p.t.Helper()
-	p.enroll(members...)
-	p.sow(c.dataType)
+	p.regroupAndRegister(members...)
+	p.drawInputs(c.dataType)
 	p.reduced = formula.Reduce(driver.RankOrder, driver.Sum, c.dataType, p.inputs)
-	b := batch{way: c.way}
+	b := batch{layout: c.layout}
 	if p.add(&b, c) || len(b.trials) == 0 {
 		p.t.Fatalf("%v does not fit", &c)
 	}
 	c = b.trials[0]
-	parts := make([]broken, len(members))
-	badRank := p.draws.IntN(len(members))
-	var launching sync.WaitGroup // ranks without a mistake
+	parts := make([]failedPart, len(members))
+	badRank := p.random.IntN(len(members))
+	var launching sync.WaitGroup // ranks other than badRank
 	launching.Add(len(members) - 1)
-	wait := time.Duration(p.draws.IntN(3000)) * time.Microsecond
+	wait := time.Duration(p.random.IntN(3000)) * time.Microsecond
 	p.must(func(m *testRank) error {
-		send, recv := p.fields(m, b.way)
-		return errors.Join(p.poison(m, &b, send, recv), m.stream.Synchronize(p.t.Context()))
+		send, recv := p.fields(m, b.layout)
+		return errors.Join(p.prepareOutputs(m, &b, send, recv), m.stream.Synchronize(p.t.Context()))
 	})
 	p.must(func(m *testRank) error {
-		send, recv := p.fields(m, b.way)
+		send, recv := p.fields(m, b.layout)
 		call := c.call(m.rank, send, recv)
 		part := &parts[m.rank]
 		switch {
-		case how == breaks[0] && m.rank == badRank:
+		case mode == missingRank && m.rank == badRank:
 			launching.Wait()
 			m.group.Abort(errAborted)
 			return nil
-		case how == breaks[1] && m.rank == badRank:
+		case mode == differentCall && m.rank == badRank:
 			call.Digest++
-		case how == breaks[2] && m.rank == badRank:
+		case mode == abortAnytime && m.rank == badRank:
 			<-time.After(wait / 2)
-		case how == breaks[3] && m.rank == badRank:
-			if err := m.failBlock(p.testGroup, 1+p.draws.IntN(3)); err != nil {
+		case mode == failedBlock && m.rank == badRank:
+			if err := m.failBlock(p.testGroup, 1+p.random.IntN(3)); err != nil {
 				return err
 			}
 		}
@@ -137,15 +143,15 @@ func (p *pitch) breakOff(members []int, c trial, how string) {
 		if m.rank != badRank {
 			launching.Done()
 		}
-		part.unfinished = how == breaks[0] || how == breaks[1]
+		part.doomed = mode == missingRank || mode == differentCall
 		if m.rank != badRank {
 			return nil
 		}
-		switch how {
-		case breaks[2]:
+		switch mode {
+		case abortAnytime:
 			<-time.After(wait / 2)
 			m.group.Abort(errAborted)
-		case breaks[3]:
+		case failedBlock:
 			// The other blocks have finished. The peers still wait for the failed block.
 			err := m.stream.Synchronize(p.t.Context())
 			m.group.Abort(errAborted)
@@ -158,15 +164,15 @@ func (p *pitch) breakOff(members []int, c trial, how string) {
 		return nil
 	})
 	p.must(func(m *testRank) error {
-		if err := p.judgeBroken(m, &b, parts[m.rank]); err != nil {
-			return fmt.Errorf("%s: %w", how, err)
+		if err := p.checkFailedOutputs(m, &b, parts[m.rank]); err != nil {
+			return fmt.Errorf("%s: %w", mode, err)
 		}
 		return nil
 	})
 }
 
-// failBlock sets the fault word of a block of this rank's next kernel, as if another block had
-// failed before.
+// failBlock sets the fault word of one block of this rank's next kernel, as if another block had
+// failed.
 func (m *testRank) failBlock(w *testGroup, block int) error {
 	at, err := m.group.(*communicator).direct.exchange.Places()
 	if err != nil {
@@ -179,21 +185,21 @@ func (m *testRank) failBlock(w *testGroup, block int) error {
 		m.stream.Synchronize(w.t.Context()))
 }
 
-// judgeBroken checks the output of a failed call and the memory around it.
-func (p *pitch) judgeBroken(m *testRank, b *batch, part broken) error {
-	_, recv := p.fields(m, b.way)
+// checkFailedOutputs checks the output of a failed call and the memory around it.
+func (p *testbed) checkFailedOutputs(m *testRank, b *batch, part failedPart) error {
+	_, recv := p.fields(m, b.layout)
 	size, c := int64(b.dataType.Size()), &b.trials[0]
 	end := recv.base + (b.end+margin)*size
-	got, err := m.copied(p.testGroup, recv.memory.segment.Address(), end)
+	got, err := m.readDevice(p.testGroup, recv.memory.segment.Address(), end)
 	if err != nil {
 		return err
 	}
 	want, outputs := p.wants[m.number][:len(got)], c.pieces(m.rank, &p.sources)
-	left := b
+	written := b
 	if !part.launched {
-		left = &batch{way: b.way} // the memory is unchanged
+		written = &batch{layout: b.layout} // the memory is unchanged
 	}
-	p.draw(m, left, recv, 0, want)
+	p.writeExpected(m, written, recv, 0, want)
 	poisoned := 0
 	for _, w := range outputs {
 		if begin, end := recv.base+w.to*size, recv.base+(w.to+w.count)*size; part.launched {
@@ -201,16 +207,17 @@ func (p *pitch) judgeBroken(m *testRank, b *batch, part broken) error {
 		}
 	}
 	if !bytes.Equal(got, want) {
-		return p.differ(m, b, recv, 0, got, want)
+		return p.differenceError(m, b, recv, 0, got, want)
 	}
-	if part.launched && part.unfinished && poisoned == 0 && len(outputs) > 0 {
-		return fmt.Errorf("%v on %d ranks: group rank %d has no poison", c, len(p.ranks), m.rank)
+	if part.launched && part.doomed && poisoned == 0 && len(outputs) > 0 {
+		return fmt.Errorf("%v on %d ranks: the output of group rank %d has no poison", c, len(p.ranks),
+			m.rank)
 	}
 	return nil
 }
 
-// allowPoison copies the poison and other NaNs of a result to the expected values, and counts them.
-// It compares ranges of 4 KiB first, since most of them are correct or poison as a whole.
+// allowPoison copies poison and other NaNs from got to want, and counts them. It compares ranges of
+// 4 KiB first, because most ranges are correct or poison as a whole.
 func allowPoison(t driver.DataType, got, want []byte) (poisoned int) {
 	const batchBytes = 4 << 10
 	size := t.Size()

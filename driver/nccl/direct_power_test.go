@@ -9,41 +9,42 @@ import (
 	"symmem/internal/dl"
 )
 
-// power owns a buffer of integers on a rank. A call is an in-place all-reduce, which multiplies
-// them by the number of ranks. With three ranks the integers stay odd forever, so every missing or
-// repeated call is visible. With two ranks they would soon be 0. So if steps is set, the buffer has
-// a part for each rank, and a call is an in-place reduce-scatter, which adds to the integers of a
-// rank those at the same offset on the other ranks, which stay 1.
+// power owns a buffer of equal integers on a rank. Each call is an in-place all-reduce, which
+// multiplies the integers by the number of ranks, so calls raise them to powers of that number.
+// With three ranks, the integers stay odd even after they overflow, so every missing or repeated
+// call is visible. With two ranks, they would soon be 0. If additive is set, each call is an
+// in-place reduce-scatter instead, and the buffer has a part for each rank. A call then adds the
+// other ranks' copies of a part, which keep their initial value, to the rank's own part.
 type power struct {
-	*stretch
+	*region
 	count int64
-	// own is the offset of this rank's integers, in bytes.
-	own   int64
-	steps bool
-	// unit is the initial value of the integers, and the value that a call adds for each other rank.
+	// own is the byte offset of this rank's part.
+	own      int64
+	additive bool
+	// unit is the initial value of the integers.
 	unit uint32
 	// want is the expected value after all calls.
 	want uint32
 }
 
-// newPower allocates a power in a window of the group. It is collective. The unit of the first
-// power is 1.
+// newPower allocates a power and registers it with the group. The call is collective. The unit of
+// the power with name 1 is 1.
 func (m *testRank) newPower(w *testGroup, name uint32, count int64) (*power, error) {
 	unit := 1 + 1000*(name-1)
 	cfg, bytes, own := &m.group.(*communicator).cfg, 4*count, int64(0)
-	if w.steps {
+	if w.additive {
 		bytes, own = bytes*int64(len(cfg.Ranks)), bytes*int64(cfg.Rank)
 	}
-	s, err := m.grow(bytes)
+	s, err := m.mapRegion(bytes)
 	if err != nil {
 		return nil, err
 	}
-	p := &power{stretch: s, count: count, own: own, steps: w.steps, unit: unit, want: unit}
-	return p, errors.Join(m.register(w, s, name), m.reset(w, p, bytes))
+	p := &power{region: s, count: count, own: own, additive: w.additive, unit: unit, want: unit}
+	return p, errors.Join(m.register(w, s, name), m.setToUnit(w, p, bytes))
 }
 
-// reset sets all integers to the unit.
-func (m *testRank) reset(w *testGroup, p *power, bytes int64) error {
+// setToUnit sets all integers to the unit.
+func (m *testRank) setToUnit(w *testGroup, p *power, bytes int64) error {
 	for at := int64(0); at < bytes; at += pinnedBytes {
 		piece := m.pinned[:min(pinnedBytes, bytes-at)]
 		for i := 0; i < len(piece); i += 4 {
@@ -59,27 +60,27 @@ func (m *testRank) reset(w *testGroup, p *power, bytes int64) error {
 	return nil
 }
 
-// call returns the call that multiplies or adds.
+// call returns the call that multiplies or adds the integers.
 func (p *power) call(path driver.Path) driver.Call {
 	call := driver.Call{
 		Operation: driver.AllReduce, DataType: driver.Int32, Count: p.count, Path: path, Digest: 3,
 		Send: p.segment.Address(), Recv: p.segment.Address() + uintptr(p.own), SendWindow: p.window,
 		RecvWindow: p.window,
 	}
-	if p.steps {
+	if p.additive {
 		call.Operation = driver.ReduceScatter
 	}
 	return call
 }
 
-// raise queues a call of a group and counts it. On the direct path it checks that calls from
-// sizes["buffers"] on, and no others, use a bulk kernel.
+// raise launches a call of a group and updates want. On the direct path, it first checks that the
+// call uses a bulk kernel if and only if the count is at least countFor["bulk"].
 func (p *power) raise(c driver.Communicator, on driver.Stream, path driver.Path) error {
 	call, group := p.call(path), c.(*communicator)
 	if path == driver.PathDirect {
 		launch, err := group.Offer(call).(*plan).choose()
-		if want := p.count >= sizes["buffers"]; err == nil && launch.Bulk != want {
-			return fmt.Errorf("%s of %d numbers: bulk kernel %v, want %v", launch.Kernel, p.count,
+		if want := p.count >= countFor["bulk"]; err == nil && launch.Bulk != want {
+			return fmt.Errorf("%s of %d numbers: got a bulk kernel: %v, want %v", launch.Kernel, p.count,
 				launch.Bulk, want)
 		}
 	}
@@ -87,15 +88,15 @@ func (p *power) raise(c driver.Communicator, on driver.Stream, path driver.Path)
 	if err != nil {
 		return err
 	}
-	p.ran(group, 1)
+	p.countCalls(group, 1)
 	return c.Launch(on, plan)
 }
 
-// ran counts calls of a group.
-func (p *power) ran(c *communicator, calls int) {
+// countCalls updates want after calls of a group.
+func (p *power) countCalls(c *communicator, calls int) {
 	ranks := uint32(len(c.cfg.Ranks))
 	for range calls {
-		if p.steps {
+		if p.additive {
 			p.want += (ranks - 1) * p.unit
 		} else {
 			p.want *= ranks
@@ -103,20 +104,21 @@ func (p *power) ran(c *communicator, calls int) {
 	}
 }
 
-// replay launches a graph with a number of calls of the rank's group, and counts them.
+// replay launches a graph that contains the given number of calls of the rank's group, and updates
+// want.
 func (p *power) replay(m *testRank, g driver.Graph, on driver.Stream, calls int) error {
-	p.ran(m.group.(*communicator), calls)
+	p.countCalls(m.group.(*communicator), calls)
 	return g.Launch(on)
 }
 
-// check waits for streams and compares the integers.
-func (m *testRank) check(w *testGroup, p *power, behind ...driver.Stream) error {
-	for _, s := range behind {
+// check waits for streams and checks the integers.
+func (m *testRank) check(w *testGroup, p *power, streams ...driver.Stream) error {
+	for _, s := range streams {
 		if err := s.Synchronize(w.t.Context()); err != nil {
 			return err
 		}
 	}
-	got, err := m.copied(w, p.segment.Address()+uintptr(p.own), 4*p.count)
+	got, err := m.readDevice(w, p.segment.Address()+uintptr(p.own), 4*p.count)
 	if err != nil {
 		return err
 	}

@@ -14,31 +14,31 @@ import (
 	"symmem/driver/formula"
 )
 
-// TestDirectRepeats makes random calls, in which ranks wait for each other only in the kernels.
-// Each rank is randomly delayed, before a launch or on its stream. A full test runs every kernel
-// that sums bfloat16 or copies.
+// TestDirectRepeats makes random calls, between which ranks wait for each other only in the
+// kernels. Each rank is delayed at random, on the host or on its stream. A full test runs every
+// kernel that sums bfloat16 or copies.
 func TestDirectRepeats(t *testing.T) {
 	calls, size := 2_000, int64(5<<20)
 	if full() {
-		calls, size = 100_000, 2*mostOffered
+		calls, size = 100_000, 2*maxOfferBytes
 	}
-	draws := drawing(t)
-	p := newPitch(t, atMost(t, 4), size, draws)
-	groups := casts(t)
-	p.enroll(groups[len(groups)-1]...)
-	p.sow(driver.BFloat16)
+	random := newRandom(t)
+	p := newTestbed(t, atMost(t, 4), size, random)
+	groups := memberLists(t)
+	p.regroupAndRegister(groups[len(groups)-1]...)
+	p.drawInputs(driver.BFloat16)
 	p.reduced = formula.Reduce(driver.RankOrder, driver.Sum, driver.BFloat16, p.inputs)
 	var batches []batch
-	for made := 0; made < calls; made += len(batches[len(batches)-1].trials) {
-		batches = append(batches, p.mixed())
+	for count := 0; count < calls; count += len(batches[len(batches)-1].trials) {
+		batches = append(batches, p.mixedBatch())
 	}
-	begin := draws.Uint64()
+	seed := random.Uint64()
 	p.must(func(m *testRank) error {
-		own := rand.New(rand.NewPCG(begin, uint64(m.rank)))
+		own := rand.New(rand.NewPCG(seed, uint64(m.rank)))
 		for i := range batches {
-			err := errors.Join(m.dawdle(own), p.perform(m, &batches[i]), m.dawdle(own))
+			err := errors.Join(m.delay(own), p.launchBatch(m, &batches[i]), m.delay(own))
 			if err == nil {
-				err = p.judge(m, &batches[i], true)
+				err = p.checkOutputs(m, &batches[i], true)
 			}
 			if err != nil {
 				m.group.Abort(err) // so that the other ranks do not wait for this one
@@ -53,25 +53,25 @@ func TestDirectRepeats(t *testing.T) {
 			return !strings.Contains(name, "_bf16_") && !strings.Contains(name, "_copy_")
 		})
 	}
-	p.ranks[0].demand(t, wanted)
+	p.ranks[0].requireKernels(t, wanted)
 }
 
-// mixed returns a batch of all operations with small counts. In a full test, one call in a hundred
-// is chosen by its kernel, with the same probability for each kernel.
-func (p *pitch) mixed() batch {
-	b := batch{way: way{
-		dataType: driver.BFloat16, inPlace: p.draws.IntN(2) == 0, loose: p.draws.IntN(2) == 0,
+// mixedBatch returns a batch of random operations with small counts. In a full test, one call in a
+// hundred is drawn from the calls of a random kernel, so that all kernels are equally likely.
+func (p *testbed) mixedBatch() batch {
+	b := batch{layout: layout{
+		dataType: driver.BFloat16, inPlace: p.random.IntN(2) == 0, loose: p.random.IntN(2) == 0,
 	}}
-	offers := p.offers(b.way)
+	offers := p.offers(b.layout)
 	kinds := slices.Sorted(maps.Keys(offers))
 	for range 100 {
-		c := p.small()
-		if full() && p.draws.IntN(100) == 0 {
-			same := offers[kinds[p.draws.IntN(len(kinds))]]
-			c = same[p.draws.IntN(len(same))]
-			c.count -= p.draws.Int64N(100)
+		c := p.smallTrial()
+		if full() && p.random.IntN(100) == 0 {
+			same := offers[kinds[p.random.IntN(len(kinds))]]
+			c = same[p.random.IntN(len(same))]
+			c.count -= p.random.Int64N(100)
 		}
-		c.root = p.draws.IntN(len(p.ranks))
+		c.root = p.random.IntN(len(p.ranks))
 		if p.add(&b, c) {
 			break
 		}
@@ -79,28 +79,28 @@ func (p *pitch) mixed() batch {
 	return b
 }
 
-// small draws an operation and a small count.
-func (p *pitch) small() trial {
-	i := p.draws.IntN(len(operations) + 1)
+// smallTrial returns a random operation with a small count.
+func (p *testbed) smallTrial() trial {
+	i := p.random.IntN(len(operations) + 1)
 	if i == len(operations) {
 		return trial{operation: driver.Barrier}
 	}
-	return trial{operation: operations[i], count: p.draws.Int64N(1 << p.draws.IntN(12))}
+	return trial{operation: operations[i], count: p.random.Int64N(1 << p.random.IntN(12))}
 }
 
-// dawdle delays a rank randomly.
-func (m *testRank) dawdle(draws *rand.Rand) error {
-	yields := draws.IntN(1 << draws.IntN(10))
-	late := func() {
+// delay delays a rank randomly.
+func (m *testRank) delay(random *rand.Rand) error {
+	yields := random.IntN(1 << random.IntN(10))
+	yield := func() {
 		for range yields {
 			runtime.Gosched()
 		}
 	}
-	switch draws.IntN(4) {
+	switch random.IntN(4) {
 	case 0:
-		return m.stream.Host(late)
+		return m.stream.Host(yield)
 	case 1:
-		late()
+		yield()
 	}
 	return nil
 }

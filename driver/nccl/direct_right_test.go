@@ -16,23 +16,23 @@ import (
 // Otherwise they run a random sample.
 func full() bool { return os.Getenv("SYMMEM_TEST_FULL") == "1" }
 
-// drawing returns a random generator, and logs its seed if the test fails.
-func drawing(t *testing.T) *rand.Rand {
+// newRandom returns a random number generator, whose seed is logged if the test fails.
+func newRandom(t *testing.T) *rand.Rand {
 	t.Helper()
-	begin := rand.Uint64()
+	seed := rand.Uint64()
 	t.Cleanup(func() {
 		if t.Failed() {
-			t.Logf("drawn from %#x", begin)
+			t.Logf("random seed: %#x", seed)
 		}
 	})
-	return rand.New(rand.NewPCG(begin, 1))
+	return rand.New(rand.NewPCG(seed, 1))
 }
 
-// casts returns the groups to test: of two ranks, of three (not all adjacent if the machine has
-// four GPUs), and of four.
-func casts(t *testing.T) [][]int {
+// memberLists returns the members of the groups to test: two ranks, three ranks (not all adjacent
+// if the machine has four GPUs), and four ranks.
+func memberLists(t *testing.T) [][]int {
 	t.Helper()
-	switch n := devices(t); {
+	switch n := maxRanks(t); {
 	case n < 3:
 		return [][]int{{0, 1}}
 	case n == 3:
@@ -42,43 +42,43 @@ func casts(t *testing.T) [][]int {
 	}
 }
 
-// TestDirectIsRight compares the output of collectives, and the memory around it, with results
-// computed on the host. Sums must equal those in float32 in the order of ranks, bit by bit on all
-// ranks, and be close to those in float64.
+// TestDirectIsRight compares the outputs of collectives, and the memory around them, with results
+// computed on the host. On all ranks, sums must equal float32 sums in rank order bit by bit, and be
+// close to float64 sums.
 func TestDirectIsRight(t *testing.T) {
 	size := int64(2 << 20)
 	if full() {
 		size = 256<<20 + 1<<20
 	}
-	ranks, draws := atMost(t, 4), drawing(t)
-	p, casts := newPitch(t, ranks, size, draws), casts(t)
+	ranks, random := atMost(t, 4), newRandom(t)
+	p, memberLists := newTestbed(t, ranks, size, random), memberLists(t)
 	if !full() && soft(t) {
-		casts = casts[draws.IntN(len(casts)):][:1]
+		memberLists = memberLists[random.IntN(len(memberLists)):][:1]
 	}
-	for _, members := range casts {
-		p.enroll(members...)
+	for _, members := range memberLists {
+		p.regroupAndRegister(members...)
 		for _, dataType := range reduce.DataTypes() {
-			began, before := time.Now(), p.tested
-			p.sow(dataType)
-			p.proveCopies(dataType)
-			p.proveReductions(dataType)
+			begin, before := time.Now(), p.tested
+			p.drawInputs(dataType)
+			p.checkCopies(dataType)
+			p.checkReductions(dataType)
 			if full() {
 				fmt.Printf("ranks %v, %v: %d calls are correct, after %v\n", members, dataType,
-					p.tested-before, time.Since(began).Round(time.Millisecond))
+					p.tested-before, time.Since(begin).Round(time.Millisecond))
 			}
 		}
 	}
 	t.Logf("%d calls", p.tested)
 }
 
-func (p *pitch) proveCopies(t driver.DataType) {
+func (p *testbed) checkCopies(t driver.DataType) {
 	p.t.Helper()
 	for _, o := range []driver.Operation{driver.AllGather, driver.Broadcast, driver.AllToAll} {
-		p.prove(trial{way: way{dataType: t}, operation: o})
+		p.checkOperation(trial{layout: layout{dataType: t}, operation: o})
 	}
 }
 
-func (p *pitch) proveReductions(t driver.DataType) {
+func (p *testbed) checkReductions(t driver.DataType) {
 	p.t.Helper()
 	for _, op := range driver.ReductionsOf(t) {
 		if op.Kernel() == 0 {
@@ -86,58 +86,58 @@ func (p *pitch) proveReductions(t driver.DataType) {
 		}
 		p.reduced = formula.Reduce(driver.RankOrder, op, t, p.inputs)
 		if t.Float() && t != driver.Float64 && op != driver.Prod {
-			if err := near(t, op, p.inputs, p.reduced); err != nil {
+			if err := checkNear(t, op, p.inputs, p.reduced); err != nil {
 				p.t.Fatal(err)
 			}
 		}
 		for _, o := range []driver.Operation{driver.AllReduce, driver.ReduceScatter, driver.Reduce} {
-			p.prove(trial{way: way{dataType: t}, operation: o, op: op})
+			p.checkOperation(trial{layout: layout{dataType: t}, operation: o, op: op})
 		}
 	}
 }
 
-// prove tests an operation in place and not, in symmetric memory and not.
-func (p *pitch) prove(c trial) {
+// checkOperation tests an operation in place and out of place, in symmetric and in loose memory.
+func (p *testbed) checkOperation(c trial) {
 	p.t.Helper()
 	for _, c.inPlace = range []bool{false, true} {
 		for _, c.loose = range []bool{false, true} {
-			p.proveSmall(c)
-			p.proveLarge(c)
+			p.checkSmallCounts(c)
+			p.checkLargeCounts(c)
 		}
 	}
 }
 
-// proveSmall tests small counts, all of them in a full test.
-func (p *pitch) proveSmall(c trial) {
+// checkSmallCounts tests random small counts or, in a full test, all small counts.
+func (p *testbed) checkSmallCounts(c trial) {
 	p.t.Helper()
-	b := batch{way: c.way}
+	b := batch{layout: c.layout}
 	for _, c.count = range p.smallCounts() {
-		c.root = p.draws.IntN(len(p.ranks))
+		c.root = p.random.IntN(len(p.ranks))
 		if p.add(&b, c) {
 			p.run(&b, true)
-			b = batch{way: c.way}
+			b = batch{layout: c.layout}
 			p.add(&b, c)
 		}
 	}
 	p.run(&b, true)
 }
 
-// mostSmall is the largest count of proveSmall.
-const mostSmall = 4097
+// maxSmallCount is the largest count of checkSmallCounts.
+const maxSmallCount = 4097
 
-func (p *pitch) smallCounts() []int64 {
+func (p *testbed) smallCounts() []int64 {
 	var counts []int64
 	if full() {
-		for count := range int64(mostSmall + 1) {
+		for count := range int64(maxSmallCount + 1) {
 			counts = append(counts, count)
 		}
 		return counts
 	}
-	return []int64{p.draws.Int64N(16), p.draws.Int64N(mostSmall + 1)}
+	return []int64{p.random.Int64N(16), p.random.Int64N(maxSmallCount + 1)}
 }
 
-// proveLarge tests sizes that are powers of two, and one element more and less, as far as they fit.
-func (p *pitch) proveLarge(c trial) {
+// checkLargeCounts tests sizes that are powers of two, and one element more and less, if they fit.
+func (p *testbed) checkLargeCounts(c trial) {
 	p.t.Helper()
 	ranks := len(p.ranks)
 	c.count = 1
@@ -145,11 +145,11 @@ func (p *pitch) proveLarge(c trial) {
 	one := max(send, recv) * int64(c.dataType.Size())
 	for bytes := int64(8 << 10); bytes <= 256<<20; bytes *= 2 {
 		for _, c.count = range []int64{bytes/one - 1, bytes / one, bytes/one + 1} {
-			if !full() && p.draws.IntN(250) != 0 {
+			if !full() && p.random.IntN(250) != 0 {
 				continue
 			}
-			b := batch{way: c.way}
-			c.root = p.draws.IntN(ranks)
+			b := batch{layout: c.layout}
+			c.root = p.random.IntN(ranks)
 			p.add(&b, c)
 			p.run(&b, bytes == 256<<20 && c.dataType == driver.BFloat16 && c.op == driver.Sum)
 		}

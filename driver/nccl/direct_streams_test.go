@@ -13,18 +13,19 @@ import (
 	"symmem/internal/cuda"
 )
 
-// odd opens a test group of three ranks, whose powers stay odd, or of two ranks whose powers add.
-func odd(t *testing.T) *testGroup {
+// newOddGroup opens a test group of three ranks, whose powers stay odd or, if there are only two
+// GPUs, of two ranks whose powers add.
+func newOddGroup(t *testing.T) *testGroup {
 	t.Helper()
 	w := newGroup(t, atMost(t, 3), time.Minute)
-	w.steps = len(w.opened) == 2
+	w.additive = len(w.opened) == 2
 	return w
 }
 
-// TestStreamsTakeTurns launches on several streams of a rank without events between them: calls of
-// one group are serialized, whatever streams they are on.
+// TestStreamsTakeTurns launches on several streams of a rank without events between them. Calls of
+// one group must be serialized, even on different streams.
 func TestStreamsTakeTurns(t *testing.T) {
-	w := odd(t)
+	w := newOddGroup(t)
 	w.withPower(1000, func(m *testRank, p *power) error {
 		others, err := m.newStreams(2)
 		if err != nil {
@@ -41,35 +42,35 @@ func TestStreamsTakeTurns(t *testing.T) {
 	})
 }
 
-// TestCaptureKeepsTheOrderOfStreams launches on a busy stream that was captured since its last
-// launch, and then on another stream: the second launch must still run second.
+// TestCaptureKeepsTheOrderOfStreams launches on a busy stream that has been captured since its last
+// launch, and then on another stream. The second launch must still run second.
 func TestCaptureKeepsTheOrderOfStreams(t *testing.T) {
-	w := odd(t)
+	w := newOddGroup(t)
 	w.withPower(1000, func(m *testRank, p *power) error {
 		others, err := m.newStreams(1)
 		if err != nil {
 			return err
 		}
 		err = p.raise(m.group, m.stream, driver.PathDirect)
-		_, failed := m.capture(p, driver.PathDirect, 1)
-		end, busy := m.occupy(m.stream.(*stream.Stream).CUDA)
-		if err = errors.Join(err, failed, busy); err != nil {
+		_, captureErr := m.capture(p, driver.PathDirect, 1)
+		unblock, blockErr := m.blockStream(m.stream.(*stream.Stream).CUDA)
+		if err = errors.Join(err, captureErr, blockErr); err != nil {
 			return err
 		}
 		err = errors.Join(p.raise(m.group, m.stream, driver.PathDirect),
 			p.raise(m.group, others[0], driver.PathDirect))
-		soon, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 		defer cancel()
-		if err == nil && gpu.Poll(soon, others[0].Idle) == nil {
-			err = errors.New("the second launch has run before the first")
+		if err == nil && gpu.Poll(ctx, others[0].Idle) == nil {
+			err = errors.New("the second launch ran before the first")
 		}
-		return errors.Join(err, end(), m.check(w, p, m.stream, others[0]))
+		return errors.Join(err, unblock(), m.check(w, p, m.stream, others[0]))
 	})
 }
 
 // TestPathsMix uses all paths in turn with the same memory.
 func TestPathsMix(t *testing.T) {
-	w := odd(t)
+	w := newOddGroup(t)
 	w.withPower(5000, func(m *testRank, p *power) error {
 		for i := range 200 {
 			if err := p.raise(m.group, m.stream, driver.Path(i%int(driver.Paths))); err != nil {
@@ -80,15 +81,15 @@ func TestPathsMix(t *testing.T) {
 	})
 }
 
-// TestPathsTakeTurns launches on a busy stream, and then another path on another stream. The second
-// call must run second, also in a graph: a kernel of NCCL and a direct kernel may not fit on a GPU
-// together, and ranks that ran them in different orders would deadlock.
+// TestPathsTakeTurns launches on a blocked stream, and then on another path and stream. The second
+// call must run second, even in a graph, because an NCCL kernel and a direct kernel may not fit on
+// a GPU together, and ranks that ran them in different orders would deadlock.
 func TestPathsTakeTurns(t *testing.T) {
-	w := odd(t)
-	w.withPowers(two(1000), func(m *testRank, powers []*power) error {
+	w := newOddGroup(t)
+	w.withPowers(twice(1000), func(m *testRank, powers []*power) error {
 		others, err := m.newStreams(1)
-		recorded, failed := m.capture(powers[1], driver.PathDirect, 1)
-		err = errors.Join(err, failed, m.warm(powers), m.check(w, powers[0], m.stream))
+		graph, captureErr := m.capture(powers[1], driver.PathDirect, 1)
+		err = errors.Join(err, captureErr, m.warmUp(powers), m.check(w, powers[0], m.stream))
 		if err != nil {
 			return err
 		}
@@ -97,14 +98,14 @@ func TestPathsTakeTurns(t *testing.T) {
 			for second := range driver.Paths + 1 {
 				second := func() error {
 					if second == driver.Paths {
-						return powers[1].replay(m, recorded, other, 1)
+						return powers[1].replay(m, graph, other, 1)
 					}
 					return powers[1].raise(m.group, other, second)
 				}
 				first := func() error { return powers[0].raise(m.group, m.stream, path) }
-				err := m.inOrder(m.stream.(*stream.Stream).CUDA, first, other.CUDA, second)
+				err := m.checkOrder(m.stream.(*stream.Stream).CUDA, first, other.CUDA, second)
 				if err != nil {
-					return fmt.Errorf("path %v and then another call: %w", path, err)
+					return fmt.Errorf("a second call after one on the %v path: %w", path, err)
 				}
 			}
 		}
@@ -112,36 +113,38 @@ func TestPathsTakeTurns(t *testing.T) {
 	})
 }
 
-// TestPathsTakeTurnsWithReplays is TestPathsTakeTurns with graphs of another library.
+// TestPathsTakeTurnsWithReplays does the same as TestPathsTakeTurns, with graphs of another
+// library.
 func TestPathsTakeTurnsWithReplays(t *testing.T) {
-	w := odd(t)
-	w.withPowers(two(1000), func(m *testRank, powers []*power) error {
-		all, err := m.newOwned(int(driver.Paths))
-		err = errors.Join(err, m.warm(powers))
-		for path, o := range all {
+	w := newOddGroup(t)
+	w.withPowers(twice(1000), func(m *testRank, powers []*power) error {
+		foreign, err := m.newForeignStreams(int(driver.Paths))
+		err = errors.Join(err, m.warmUp(powers))
+		for path, o := range foreign {
 			err = errors.Join(err, o.capture(func() error {
 				return o.record(driver.Path(path), powers[0])
 			}))
 		}
-		ours := m.stream.(*stream.Stream).CUDA
-		for path, o := range all {
+		own := m.stream.(*stream.Stream).CUDA
+		for path, o := range foreign {
 			for second := range driver.Paths {
 				replay := func() error { return o.replay(powers[0]) }
 				call := func() error { return powers[1].raise(m.group, m.stream, second) }
-				err = errors.Join(err, m.inOrder(o.theirs, replay, ours, call),
-					m.inOrder(ours, call, o.theirs, replay))
+				err = errors.Join(err, m.checkOrder(o.cudaStream, replay, own, call),
+					m.checkOrder(own, call, o.cudaStream, replay))
 				if err != nil {
-					return fmt.Errorf("a graph of path %v and a call of %v: %w", driver.Path(path), second, err)
+					return fmt.Errorf("a graph on the %v path and a call on the %v path: %w",
+						driver.Path(path), second, err)
 				}
 			}
 		}
-		return errors.Join(finish(all...), m.check(w, powers[0], m.stream),
+		return errors.Join(finish(foreign...), m.check(w, powers[0], m.stream),
 			m.check(w, powers[1], m.stream))
 	})
 }
 
-// warm makes a first call on each path, at which NCCL connects.
-func (m *testRank) warm(powers []*power) (err error) {
+// warmUp makes a first call on each path, because NCCL connects during first calls.
+func (m *testRank) warmUp(powers []*power) (err error) {
 	for _, p := range powers {
 		for path := range driver.Paths {
 			err = errors.Join(err, p.raise(m.group, m.stream, path))
@@ -150,9 +153,9 @@ func (m *testRank) warm(powers []*power) (err error) {
 	return err
 }
 
-// inOrder makes a call on a blocked stream, and then a second call on another stream. It returns an
-// error if the second call runs first.
-func (m *testRank) inOrder(
+// checkOrder makes a call on a blocked stream, and then a second call on another stream. It returns
+// an error if the second call runs first.
+func (m *testRank) checkOrder(
 	on cuda.Stream, first func() error, other cuda.Stream, second func() error,
 ) error {
 	idle := func(s cuda.Stream) func() (bool, error) {
@@ -161,29 +164,29 @@ func (m *testRank) inOrder(
 			return done, err
 		}
 	}
-	end, err := m.occupy(on)
+	unblock, err := m.blockStream(on)
 	err = errors.Join(err, first(), second())
 	if err == nil && gpu.Within(20*time.Millisecond, idle(other)) == nil {
-		err = errors.New("the second call has run before the first")
+		err = errors.New("the second call ran before the first")
 	}
-	return errors.Join(err, end(), gpu.Within(time.Minute, idle(on)),
+	return errors.Join(err, unblock(), gpu.Within(time.Minute, idle(on)),
 		gpu.Within(time.Minute, idle(other)))
 }
 
 // TestEagerAndCapturedCallsMix replays a graph of small calls 1,000 times, with eager calls in
-// between. It sometimes also replays a graph of a call with a bulk kernel, which is slow on the
+// between. Once every 100 replays, it also replays a graph with a bulk kernel, which is slow on the
 // software GPU.
 func TestEagerAndCapturedCallsMix(t *testing.T) {
 	const replays = 1000
 	calls := []int{3, 1}
-	w := odd(t)
-	w.withPowers([]int64{500, sizes["buffers"]}, func(m *testRank, powers []*power) error {
+	w := newOddGroup(t)
+	w.withPowers([]int64{500, countFor["bulk"]}, func(m *testRank, powers []*power) error {
 		others, err := m.newStreams(1)
 		var graphs [2]driver.Graph
 		for i, p := range powers {
-			var failed error
-			graphs[i], failed = m.capture(p, driver.PathDirect, calls[i])
-			err = errors.Join(err, failed)
+			var captureErr error
+			graphs[i], captureErr = m.capture(p, driver.PathDirect, calls[i])
+			err = errors.Join(err, captureErr)
 		}
 		if err != nil {
 			return err
@@ -209,7 +212,7 @@ func TestEagerAndCapturedCallsMix(t *testing.T) {
 func (m *testRank) capture(p *power, path driver.Path, calls int) (driver.Graph, error) {
 	want := p.want
 	defer func() { p.want = want }()
-	return m.captured(m.stream, func() (err error) {
+	return m.captureWork(m.stream, func() (err error) {
 		for range calls {
 			err = errors.Join(err, p.raise(m.group, m.stream, path))
 		}
@@ -219,8 +222,8 @@ func (m *testRank) capture(p *power, path driver.Path, calls int) (driver.Graph,
 
 // TestLargeCallsAreCaptured captures calls with bulk kernels.
 func TestLargeCallsAreCaptured(t *testing.T) {
-	w := odd(t)
-	w.withPower(sizes["buffers"], func(m *testRank, p *power) error {
+	w := newOddGroup(t)
+	w.withPower(countFor["bulk"], func(m *testRank, p *power) error {
 		g, err := m.capture(p, driver.PathDirect, 2)
 		if err != nil {
 			return err
@@ -237,12 +240,12 @@ func TestLargeCallsAreCaptured(t *testing.T) {
 // orders that differ between ranks.
 func TestGroupsWorkAtOnce(t *testing.T) {
 	const rounds = 200
-	w := odd(t)
+	w := newOddGroup(t)
 	w.must(func(m *testRank) error {
 		groups, last := []driver.Communicator{m.group}, len(w.ranks)-1
 		second, err := m.device.Connect(t.Context(), driver.GroupConfig{
 			ID: "second", Ranks: append([]int{last}, []int{0, 1}[:last]...),
-			Rank: (m.rank + 1) % len(w.ranks), Check: ofOneMachine(),
+			Rank: (m.rank + 1) % len(w.ranks), Check: onOneMachine(),
 		})
 		if err != nil {
 			return err
@@ -279,16 +282,16 @@ func TestGroupsWorkAtOnce(t *testing.T) {
 	})
 }
 
-// TestAdoptedStreamsTakeTurns launches on adopted streams and on one that is not, also while the
-// owner captures the streams.
+// TestAdoptedStreamsTakeTurns launches on two adopted streams and on one of the rank's own streams,
+// and then alternates replays of an owner's graph with launches.
 func TestAdoptedStreamsTakeTurns(t *testing.T) {
-	w := odd(t)
+	w := newOddGroup(t)
 	w.withPower(1000, func(m *testRank, p *power) error {
-		all, err := m.newOwned(2)
+		foreign, err := m.newForeignStreams(2)
 		if err != nil {
 			return err
 		}
-		streams := []driver.Stream{all[0].stream, all[1].stream, m.stream}
+		streams := []driver.Stream{foreign[0].stream, foreign[1].stream, m.stream}
 		for i := range 100 {
 			if err := p.raise(m.group, streams[i%len(streams)], driver.PathDirect); err != nil {
 				return err
@@ -297,35 +300,35 @@ func TestAdoptedStreamsTakeTurns(t *testing.T) {
 		if err := m.check(w, p, streams...); err != nil {
 			return err
 		}
-		// When the group is closed later, CUDA must not be queried about destroyed streams.
-		o := all[0]
+		// The group is closed after these streams are destroyed, and must not query CUDA about them.
+		o := foreign[0]
 		err = o.capture(func() error { return o.record(driver.PathDirect, p, p) })
 		for range 50 {
 			if err == nil {
 				err = errors.Join(o.replay(p, p), p.raise(m.group, o.stream, driver.PathDirect))
 			}
 		}
-		return errors.Join(err, m.check(w, p, o.stream), finish(all...))
+		return errors.Join(err, m.check(w, p, o.stream), finish(foreign...))
 	})
 }
 
-// foreign creates a stream, as another library would, and adopts it.
-func (d *Device) foreign() (theirs cuda.Stream, adopted *stream.Stream, err error) {
+// newForeignStream creates a stream, as another library would, and adopts it.
+func (d *Device) newForeignStream() (cudaStream cuda.Stream, adopted *stream.Stream, err error) {
 	err = d.gpu.Do(func() (err error) {
-		theirs, err = d.gpu.CUDA.StreamCreate()
+		cudaStream, err = d.gpu.CUDA.StreamCreate()
 		return err
 	})
 	if err != nil {
 		return 0, nil, err
 	}
-	s, err := d.AdoptStream(uintptr(theirs))
+	s, err := d.AdoptStream(uintptr(cudaStream))
 	if err != nil {
 		return 0, nil, err
 	}
-	return theirs, s.(*stream.Stream), nil
+	return cudaStream, s.(*stream.Stream), nil
 }
 
 // destroy destroys a stream, as its owner.
-func (d *Device) destroy(theirs cuda.Stream) error {
-	return d.gpu.Do(func() error { return d.gpu.CUDA.StreamDestroy(theirs) })
+func (d *Device) destroy(cudaStream cuda.Stream) error {
+	return d.gpu.Do(func() error { return d.gpu.CUDA.StreamDestroy(cudaStream) })
 }

@@ -12,14 +12,14 @@ import (
 	"symmem/driver"
 )
 
-// sizes has the counts of a call with a line kernel and of one with a bulk kernel. raise checks the
-// kernel.
-var sizes = map[string]int64{"lines": 1000, "buffers": 1 << 21}
+// countFor has element counts for which a call uses a line kernel and a bulk kernel. power.raise
+// checks the choice.
+var countFor = map[string]int64{"line": 1000, "bulk": 1 << 21}
 
-// TestTimeoutNamesAMissingRank lets kernels wait for one rank until the deadline. The group fails,
-// but its memory and the GPUs stay usable.
+// TestTimeoutNamesAMissingRank makes kernels wait for one rank until the deadline. The group must
+// fail, but its memory and the GPUs must stay usable.
 func TestTimeoutNamesAMissingRank(t *testing.T) {
-	for kind, count := range sizes {
+	for kind, count := range countFor {
 		t.Run(kind, func(t *testing.T) {
 			w := newTestGroup(t, atMost(t, 4), 2*time.Second)
 			var named atomic.Int32
@@ -28,11 +28,11 @@ func TestTimeoutNamesAMissingRank(t *testing.T) {
 				if err == nil {
 					err = m.stream.Synchronize(t.Context())
 				}
-				var late *driver.TimeoutError
+				var timeoutErr *driver.TimeoutError
 				switch {
-				case errors.As(err, &late) && slices.Equal(late.Missing, []int{len(w.opened) - 1}):
+				case errors.As(err, &timeoutErr) && slices.Equal(timeoutErr.Missing, []int{len(w.opened) - 1}):
 					named.Add(1)
-				case !errors.Is(err, driver.ErrFault): // a faster peer names the rank
+				case !errors.Is(err, driver.ErrFault): // a peer named the missing rank first
 					return fmt.Errorf("got %w, want a TimeoutError that names the last rank", err)
 				}
 				return nil
@@ -46,20 +46,20 @@ func TestTimeoutNamesAMissingRank(t *testing.T) {
 
 var errAborted = errors.New("this rank aborts")
 
-// TestAbortEndsKernels aborts on one rank while the kernels of all ranks except one wait for the
-// exception.
+// TestAbortEndsKernels aborts on one rank while the kernels of all ranks except the last wait for
+// the last rank, which does not launch.
 func TestAbortEndsKernels(t *testing.T) {
-	for kind, count := range sizes {
+	for kind, count := range countFor {
 		t.Run(kind, func(t *testing.T) { newTestGroup(t, atMost(t, 4), time.Minute).abort(count, 1) })
 	}
 }
 
-// TestAbortEndsKernelsThatStartLater queues more kernels after those that wait.
+// TestAbortEndsKernelsThatStartLater queues more kernels behind those that wait.
 func TestAbortEndsKernelsThatStartLater(t *testing.T) {
-	newTestGroup(t, atMost(t, 4), time.Minute).abort(sizes["lines"], 3)
+	newTestGroup(t, atMost(t, 4), time.Minute).abort(countFor["line"], 3)
 }
 
-// abort aborts on one rank after a number of calls that the last rank does not make.
+// abort makes calls on all ranks except the last, and aborts on rank 0.
 func (w *testGroup) abort(count int64, calls int) {
 	w.t.Helper()
 	var launching sync.WaitGroup // ranks that make calls
@@ -86,9 +86,9 @@ func (w *testGroup) abort(count int64, calls int) {
 	})
 }
 
-// withoutLast connects a group in which one call succeeds, and the last rank does not make the next
-// one. Then it closes everything, and all ranks make a call in a new group with new memory.
-func (w *testGroup) withoutLast(count int64, alone func(m *testRank, p *power) error) {
+// withoutLast connects a group, makes one call that succeeds, and runs f on all ranks except the
+// last. Then it closes everything, and checks that a new group with new memory works.
+func (w *testGroup) withoutLast(count int64, f func(m *testRank, p *power) error) {
 	w.t.Helper()
 	w.regroup()
 	w.withPower(count, func(m *testRank, p *power) error {
@@ -101,14 +101,14 @@ func (w *testGroup) withoutLast(count int64, alone func(m *testRank, p *power) e
 		if m.rank == len(w.opened)-1 {
 			return nil
 		}
-		return alone(m, p)
+		return f(m, p)
 	})
 	w.must(func(m *testRank) error {
-		err := m.leave()
-		for _, s := range m.owned {
+		err := m.closeGroup()
+		for _, s := range m.regions {
 			err = errors.Join(err, s.segment.Unmap())
 		}
-		m.owned, m.mapped = nil, 0
+		m.regions, m.mapped = nil, 0
 		return err
 	})
 	w.regroup()

@@ -6,20 +6,20 @@ import (
 	"symmem/driver"
 )
 
-// trial describes a call of all ranks. Positions and counts are in elements.
+// trial describes a call that all ranks make. Offsets and counts are in elements.
 type trial struct {
-	way
+	layout
 	operation driver.Operation
 	op        driver.ReduceOp
 	root      int
 	count     int64
-	// from is the offset of the input, and to that of the output; in place they are equal.
+	// from is the offset of the input, to that of the output. They are equal for in-place calls.
 	from, to int64
 	digest   uint64
 }
 
-// way describes the buffers of a call.
-type way struct {
+// layout describes the buffers of a call.
+type layout struct {
 	dataType driver.DataType
 	inPlace  bool
 	// loose reports whether the buffers are outside windows, at different offsets on each rank.
@@ -27,17 +27,17 @@ type way struct {
 }
 
 func (c *trial) String() string {
-	return fmt.Sprintf("%v %v of %d %v, root %d, in place: %v, any memory: %v, from %d to %d",
+	return fmt.Sprintf("%v %v of %d %v, root %d, in place: %v, outside windows: %v, from %d to %d",
 		c.operation, c.op, c.count, c.dataType, c.root, c.inPlace, c.loose, c.from, c.to)
 }
 
-// spans returns the number of elements of each buffer.
+// spans returns the number of elements in each buffer.
 func (c *trial) spans(ranks int) (send, recv int64) {
 	call := driver.Call{Operation: c.operation, Count: c.count, DataType: driver.Uint8}
 	return call.Spans(ranks)
 }
 
-// extent returns the number of elements of the output's memory that the call uses.
+// extent returns how many elements of output memory the call uses.
 func (c *trial) extent(ranks int) int64 {
 	send, recv := c.spans(ranks)
 	if c.inPlace {
@@ -46,22 +46,23 @@ func (c *trial) extent(ranks int) int64 {
 	return recv
 }
 
-// piece describes expected output: count elements of a repeated tile, starting at element from.
+// piece describes a part of the expected output, at offset to. It consists of count elements of a
+// repeated tile, starting at the tile's element from.
 type piece struct {
 	to, count int64
-	of        []byte
+	tile      []byte
 	from      int64
 }
 
-// sources has the elements of each rank, and the result of reducing them.
+// sources has each rank's elements and their reduction.
 type sources struct {
 	inputs  [][]byte
 	reduced []byte
 }
 
-// pieces lists the expected output on a rank of the group.
+// pieces returns the expected output of a group rank.
 func (c *trial) pieces(rank int, s *sources) []piece {
-	mine := int64(rank) * c.count
+	ownOffset := int64(rank) * c.count
 	switch c.operation {
 	case driver.AllReduce:
 		return []piece{{c.to, c.count, s.reduced, c.from}}
@@ -72,25 +73,25 @@ func (c *trial) pieces(rank int, s *sources) []piece {
 		return []piece{{c.to, c.count, s.reduced, c.from}}
 	case driver.ReduceScatter:
 		if c.inPlace {
-			return []piece{{c.to + mine, c.count, s.reduced, c.from + mine}}
+			return []piece{{c.to + ownOffset, c.count, s.reduced, c.from + ownOffset}}
 		}
-		return []piece{{c.to, c.count, s.reduced, c.from + mine}}
+		return []piece{{c.to, c.count, s.reduced, c.from + ownOffset}}
 	case driver.Broadcast:
 		return []piece{{c.to, c.count, s.inputs[c.root], c.from}}
 	default:
-		return c.parts(mine, s)
+		return c.parts(ownOffset, s)
 	}
 }
 
-// parts lists the expected output of AllGather and AllToAll: a part of each rank.
-func (c *trial) parts(mine int64, s *sources) []piece {
+// parts returns the expected output of AllGather and AllToAll, which has a part for each rank.
+func (c *trial) parts(ownOffset int64, s *sources) []piece {
 	var all []piece
 	for r, of := range s.inputs {
 		at := int64(r) * c.count
 		from := c.from
 		switch {
 		case c.operation == driver.AllToAll:
-			from += mine
+			from += ownOffset
 		case c.inPlace:
 			from += at
 		}
@@ -99,12 +100,12 @@ func (c *trial) parts(mine int64, s *sources) []piece {
 	return all
 }
 
-// lead is the smallest offset of the first element in memory. The memory before it must not change.
+// lead is the minimum number of bytes before the first element. They must not change.
 const lead = 256
 
-// field locates a rank's elements in memory.
+// field has the position of a rank's elements in memory.
 type field struct {
-	memory *stretch
+	memory *region
 	base   int64 // of the first element, in bytes
 }
 
@@ -119,15 +120,15 @@ func (c *trial) call(rank int, send, recv field) driver.Call {
 		Path: driver.PathDirect, Digest: c.digest,
 		Send: send.at(c.from, c.dataType), Recv: recv.at(c.to, c.dataType),
 	}
-	mine := int64(rank) * c.count
+	ownOffset := int64(rank) * c.count
 	if c.inPlace {
 		send = recv
 		call.Send = call.Recv
 		switch c.operation {
 		case driver.AllGather:
-			call.Send = recv.at(c.to+mine, c.dataType)
+			call.Send = recv.at(c.to+ownOffset, c.dataType)
 		case driver.ReduceScatter:
-			call.Recv = recv.at(c.to+mine, c.dataType)
+			call.Recv = recv.at(c.to+ownOffset, c.dataType)
 		default: // both buffers are the same
 		}
 	}

@@ -14,8 +14,8 @@ import (
 	"symmem/internal/sys/systest"
 )
 
-// failures lists calls that fail on one rank of two. The software GPU reads the list of failures
-// once, so each case runs in a separate process.
+// failures lists CUDA and NCCL calls that fail on one of two ranks. The software GPU reads its list
+// of failures only once, so each case runs in a separate process.
 var failures = []struct{ name, fail, want string }{
 	{
 		name: "no GPU",
@@ -35,14 +35,14 @@ var failures = []struct{ name, fail, want string }{
 	},
 }
 
-// failing is set in the processes of TestOneRankFails.
-const failing = "SYMMEM_TEST_FAILING"
+// failingVariable names the environment variable that TestOneRankFails sets in its child processes.
+const failingVariable = "SYMMEM_TEST_FAILING"
 
-// TestOneRankFails checks that both ranks report the reason if one rank fails, and that the other
-// rank does not wait for it.
+// TestOneRankFails makes a call fail on one rank. Both ranks must report the reason, without
+// waiting for a timeout.
 func TestOneRankFails(t *testing.T) {
-	if want := os.Getenv(failing); want != "" {
-		failTogether(t, want)
+	if want := os.Getenv(failingVariable); want != "" {
+		checkBothRanksFail(t, want)
 		return
 	}
 	if !soft(t) {
@@ -52,9 +52,9 @@ func TestOneRankFails(t *testing.T) {
 		t.Run(f.name, func(t *testing.T) {
 			c := systest.Command(t, systest.Patience, os.Args[0],
 				"-test.run=^TestOneRankFails$", "-test.timeout=1m")
-			c.Env = append(os.Environ(), failing+"="+f.want, "SOFTGPU_FAIL="+f.fail)
-			if said, err := c.CombinedOutput(); err != nil {
-				t.Errorf("%v\n%s", err, said)
+			c.Env = append(os.Environ(), failingVariable+"="+f.want, "SOFTGPU_FAIL="+f.fail)
+			if output, err := c.CombinedOutput(); err != nil {
+				t.Errorf("%v\n%s", err, output)
 			}
 		})
 	}
@@ -70,41 +70,41 @@ func soft(t *testing.T) bool {
 	return isSoft(name)
 }
 
-// failTogether opens both ranks and registers memory. One rank fails, and the other must find the
-// reason either in its error or on the fault lane.
-func failTogether(t *testing.T, want string) {
+// checkBothRanksFail opens both ranks and registers memory. One rank fails, and the other must find
+// the reason in its own error or on the fault lane.
+func checkBothRanksFail(t *testing.T, want string) {
 	p, store, errs := newPair(), &drivertest.Store{}, [2]error{}
 	var all sync.WaitGroup
 	for r := range errs {
 		all.Go(func() {
 			if errs[r] = p.openOne(t, r, store, 10*time.Second); errs[r] != nil {
-				errs[r] = p.reason(t, r, errs[r])
+				errs[r] = p.joinReports(t, r, errs[r])
 			}
 		})
 	}
 	all.Wait()
 	for r, err := range errs {
-		var late *driver.TimeoutError
-		if err == nil || errors.As(err, &late) || !strings.Contains(err.Error(), want) {
-			t.Errorf("rank %d: got %v, want an error of %s", r, err, want)
+		var timeoutErr *driver.TimeoutError
+		if err == nil || errors.As(err, &timeoutErr) || !strings.Contains(err.Error(), want) {
+			t.Errorf("rank %d: got %v, want an error from %s", r, err, want)
 		}
 	}
 }
 
-// reason joins an error with the errors that the ranks of an open group exchange.
-func (p *pairOfRanks) reason(t *testing.T, r int, err error) error {
+// joinReports exchanges errors with the other rank if the group is open, and joins them.
+func (p *pairOfRanks) joinReports(t *testing.T, r int, err error) error {
 	if p[r].group == nil {
 		return err
 	}
-	reports, failed := p[r].group.Exchange(t.Context(), driver.LaneFault, []byte(err.Error()))
+	reports, exchangeErr := p[r].group.Exchange(t.Context(), driver.LaneFault, []byte(err.Error()))
 	for _, text := range reports {
 		err = errors.Join(err, errors.New(string(text)))
 	}
-	return errors.Join(err, failed)
+	return errors.Join(err, exchangeErr)
 }
 
-// TestFinishedStreamHasNoFault fails a group while one of its calls is in progress and the watcher
-// has not noticed yet that the stream is idle.
+// TestFinishedStreamHasNoFault fails a group after its call has ended, but before the watcher has
+// noticed that the stream is idle.
 func TestFinishedStreamHasNoFault(t *testing.T) {
 	p := openPair(t, 20*time.Second)
 	both(t, func(r int) error {
@@ -123,7 +123,7 @@ func TestFinishedStreamHasNoFault(t *testing.T) {
 }
 
 // TestCollectiveThatEndsEarlyIsAFault simulates a collective that ends before all ranks have
-// launched it: its result cannot be correct.
+// launched it, so that its result cannot be correct.
 func TestCollectiveThatEndsEarlyIsAFault(t *testing.T) {
 	p := openPair(t, 20*time.Second)
 	c, s := p[0].group.(*communicator), p[0].stream.(*stream.Stream)
@@ -131,7 +131,7 @@ func TestCollectiveThatEndsEarlyIsAFault(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// As if it had been launched and had ended.
+	// Note the call as launched, on a stream that is idle because the call was not really launched.
 	s.Mu.Lock()
 	c.mu.Lock()
 	c.note(s, prepared.(*plan), c.plane.Submit())
@@ -139,7 +139,7 @@ func TestCollectiveThatEndsEarlyIsAFault(t *testing.T) {
 	s.Mu.Unlock()
 	err = s.Synchronize(t.Context())
 	if err == nil || !strings.Contains(err.Error(), "ended before") {
-		t.Errorf("got %v, want that the collective has ended early", err)
+		t.Errorf("got %v, want an error about a collective that ended early", err)
 	}
 	if c.Cause() == nil {
 		t.Error("the group has not failed")

@@ -8,14 +8,14 @@ import (
 )
 
 func TestCurrentSetsTheContextOfTheRank(t *testing.T) {
-	for rank := range min(devices(t), 2) {
+	for rank := range min(maxRanks(t), 2) {
 		err := Current(rank, func(gpu *cuda.Driver) error {
 			context, err := gpu.Current()
 			if context == 0 {
-				t.Errorf("rank %d: there is no current context", rank)
+				t.Errorf("rank %d: no context is current", rank)
 			}
 			if free, total, err := gpu.MemGetInfo(); free <= 0 || total < free || err != nil {
-				t.Errorf("rank %d: %d of %d bytes are free, %v", rank, free, total, err)
+				t.Errorf("rank %d: MemGetInfo returned %d free of %d bytes, %v", rank, free, total, err)
 			}
 			return err
 		})
@@ -26,11 +26,11 @@ func TestCurrentSetsTheContextOfTheRank(t *testing.T) {
 }
 
 func TestCurrentWithoutAGPU(t *testing.T) {
-	if devices(t) == 1 {
+	if maxRanks(t) == 1 {
 		return // every rank uses the only GPU
 	}
 	err := Current(1<<10, func(*cuda.Driver) error {
-		t.Error("the calls were made")
+		t.Error("Current called the function")
 		return nil
 	})
 	if err == nil || !strings.Contains(err.Error(), "local rank 1024") {

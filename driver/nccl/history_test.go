@@ -8,9 +8,9 @@ import (
 	"symmem/driver"
 )
 
-// TestHistoryIsReadConcurrently looks up calls while they are recorded. The count of each call is
-// its ticket.
-func TestHistoryIsReadConcurrently(t *testing.T) {
+// TestHistoryConcurrentReads looks up calls while they are recorded. Each call's Count equals its
+// ticket.
+func TestHistoryConcurrentReads(t *testing.T) {
 	const calls, readers = 20 * historySize, 2
 	var h history
 	var group sync.WaitGroup
@@ -21,7 +21,7 @@ func TestHistoryIsReadConcurrently(t *testing.T) {
 				last, _ = h.last()
 				ticket := r.Uint64N(last + 2)
 				if p := h.callOf(ticket); p != nil && p.Count != int64(ticket) {
-					t.Errorf("seed %d: ticket %d has the call of %d", seed, ticket, p.Count)
+					t.Errorf("seed %d: got the call of ticket %[3]d for ticket %[2]d", seed, ticket, p.Count)
 					return
 				}
 			}
@@ -42,11 +42,11 @@ func TestHistory(t *testing.T) {
 		p.Operation, p.Path, p.Count = driver.Broadcast, driver.PathWindow, int64(ticket)
 		h.note(p, ticket, 0)
 	}
-	has := func(t *testing.T, ticket uint64) bool {
+	lookUp := func(t *testing.T, ticket uint64) bool {
 		t.Helper()
 		p := h.callOf(ticket)
 		if p != nil && p.Count != int64(ticket) {
-			t.Errorf("ticket %d has the call of %d", ticket, p.Count)
+			t.Errorf("got the call of ticket %[2]d for ticket %[1]d", ticket, p.Count)
 		}
 		return p != nil
 	}
@@ -54,19 +54,19 @@ func TestHistory(t *testing.T) {
 		note(ticket + 1)
 	}
 	t.Run("latest tickets", func(t *testing.T) {
-		if !has(t, 2*historySize) || !has(t, historySize+2) {
+		if !lookUp(t, 2*historySize) || !lookUp(t, historySize+2) {
 			t.Error("a recent call was not found")
 		}
 	})
 	t.Run("old and future tickets", func(t *testing.T) {
-		if has(t, 0) || has(t, 1) || has(t, historySize) || has(t, 2*historySize+1) {
+		if lookUp(t, 0) || lookUp(t, 1) || lookUp(t, historySize) || lookUp(t, 2*historySize+1) {
 			t.Error("an old or future call was found")
 		}
 	})
 	t.Run("ticket without a call", func(t *testing.T) {
 		h.noteComparison(2*historySize + 1)
-		if has(t, 2*historySize+1) || !has(t, 2*historySize) {
-			t.Error("the ticket has a call, or the one before has none")
+		if lookUp(t, 2*historySize+1) || !lookUp(t, 2*historySize) {
+			t.Error("the last ticket has a call, or the ticket before it has none")
 		}
 	})
 	t.Run("message after the last ticket", func(t *testing.T) {
@@ -81,7 +81,7 @@ func TestHistory(t *testing.T) {
 	t.Run("counts", func(t *testing.T) {
 		counts := h.callsByPath()
 		if counts[driver.PathWindow] != 2*historySize || counts[driver.PathPlain] != 1 {
-			t.Errorf("counts are %v", counts)
+			t.Errorf("got counts %v, want %d window calls and 1 plain call", counts, 2*historySize)
 		}
 	})
 }

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"slices"
 	"testing"
 	"time"
 
@@ -17,19 +18,19 @@ import (
 	"symmem/internal/reduce"
 )
 
-// A thread adds up the squares of up to 4 packs of 8 elements, a warp those of its threads in 5
-// steps, and a block those of up to 16 warps. With the square itself, normSteps is the largest
-// number of roundings for an element. All terms are positive, so the relative error of their sum is
-// at most normSteps units of float32 (u, 2^-24); the mean and the addition of epsilon round once
-// each. The root halves the relative error and adds 2 units in the last place (4u); the two
-// products round once each. So normError bounds the relative error of an element before its last
-// rounding, in first order of u.
+// A thread adds the squares of up to 4 packs of 8 elements, a warp adds its threads' sums in 5
+// steps, and a block adds the sums of up to 16 warps. normSteps is the largest number of roundings
+// of an element's contribution, including that of the square. All terms are positive, so the
+// relative error of their sum is at most normSteps units of float32 (u, 2^-24); the mean and the
+// addition of epsilon round once each. The root halves the relative error and adds 2 units in the
+// last place (4u); the two products round once each. So normError bounds the relative error of an
+// element before its last rounding, to first order in u.
 const (
 	normSteps = 4*8 + 5 + 16 + 1
 	normError = ((normSteps+2)/2.0 + 4 + 2) * 0x1p-24
 )
 
-// normCase has the inputs of a norm on all ranks, and the expected sums.
+// normCase has the inputs of a norm on all ranks, and the expected sums of the inputs.
 type normCase struct {
 	rows, hidden     int
 	epsilon          float32
@@ -39,37 +40,37 @@ type normCase struct {
 	sums             []float32 // expected residual
 }
 
-// newNormCase draws a case of a given shape.
-func newNormCase(draws *rand.Rand, ranks, rows, hidden int) *normCase {
+// newNormCase draws a case with the given shape.
+func newNormCase(random *rand.Rand, ranks, rows, hidden int) *normCase {
 	s := &normCase{
-		rows: rows, hidden: hidden, epsilon: float32(draws.Float64() * 1e-5),
-		inPlace: draws.IntN(2) == 0,
+		rows: rows, hidden: hidden, epsilon: float32(random.Float64() * 1e-5),
+		inPlace: random.IntN(2) == 0,
 	}
 	for range ranks {
-		s.inputs = append(s.inputs, drawn(draws, rows*hidden))
+		s.inputs = append(s.inputs, randomValues(random, rows*hidden))
 	}
-	s.residual, s.weight = drawn(draws, rows*hidden), drawn(draws, hidden)
+	s.residual, s.weight = randomValues(random, rows*hidden), randomValues(random, hidden)
 	s.sums = make([]float32, rows*hidden)
 	for i := range s.sums {
 		sum := s.inputs[0][i]
 		for _, in := range s.inputs[1:] {
 			sum += in[i]
 		}
-		s.sums[i] = rounded(rounded(sum) + s.residual[i])
+		s.sums[i] = roundBFloat16(roundBFloat16(sum) + s.residual[i])
 	}
 	return s
 }
 
-// anyNormCase draws a case of a random shape.
-func anyNormCase(draws *rand.Rand, ranks int) *normCase {
-	hidden := driver.NormUnit * (1 + draws.IntN(600))
-	switch draws.IntN(4) {
+// randomNormCase draws a case with a random shape.
+func randomNormCase(random *rand.Rand, ranks int) *normCase {
+	hidden := driver.NormUnit * (1 + random.IntN(600))
+	switch random.IntN(4) {
 	case 0:
-		hidden = driver.MaxHidden >> draws.IntN(5)
+		hidden = driver.MaxHidden >> random.IntN(5)
 	case 1:
-		hidden = driver.NormUnit * (1 + draws.IntN(driver.MaxHidden/driver.NormUnit))
+		hidden = driver.NormUnit * (1 + random.IntN(driver.MaxHidden/driver.NormUnit))
 	}
-	return newNormCase(draws, ranks, draws.IntN(1<<draws.IntN(8)+1), hidden)
+	return newNormCase(random, ranks, random.IntN(1<<random.IntN(8)+1), hidden)
 }
 
 func (s *normCase) String() string {
@@ -77,17 +78,17 @@ func (s *normCase) String() string {
 		s.inPlace)
 }
 
-func rounded(v float32) float32 { return reduce.BFloat16Value(reduce.BFloat16Bits(v)) }
+func roundBFloat16(v float32) float32 { return reduce.BFloat16Value(reduce.BFloat16Bits(v)) }
 
-func drawn(draws *rand.Rand, n int) []float32 {
+func randomValues(random *rand.Rand, n int) []float32 {
 	values := make([]float32, n)
 	for i := range values {
-		values[i] = rounded(float32(draws.NormFloat64()))
+		values[i] = roundBFloat16(float32(random.NormFloat64()))
 	}
 	return values
 }
 
-func packed(values []float32) []byte {
+func packBFloat16(values []float32) []byte {
 	out := make([]byte, 2*len(values))
 	for i, v := range values {
 		put(driver.BFloat16, out, i, v)
@@ -95,7 +96,7 @@ func packed(values []float32) []byte {
 	return out
 }
 
-// check compares an output with norms of the sums computed in float64.
+// check compares an output with norms that are computed in float64.
 func (s *normCase) check(got []byte) error {
 	for row := range s.rows {
 		sums := s.sums[row*s.hidden:][:s.hidden]
@@ -106,7 +107,7 @@ func (s *normCase) check(got []byte) error {
 		scale := 1 / math.Sqrt(squares/float64(s.hidden)+float64(s.epsilon))
 		for i, v := range sums {
 			exact := float64(v) * scale * float64(s.weight[i])
-			a, b := rounded(float32(exact*(1-normError))), rounded(float32(exact*(1+normError)))
+			a, b := roundBFloat16(float32(exact*(1-normError))), roundBFloat16(float32(exact*(1+normError)))
 			element := value(driver.BFloat16, got, row*s.hidden+i)
 			if element != a && element != b {
 				return fmt.Errorf("%v: row %d, element %d is %g, want %g to %g", s, row, i, element, a, b)
@@ -116,7 +117,7 @@ func (s *normCase) check(got []byte) error {
 	return nil
 }
 
-// normBuffers has the addresses of a rank's buffers, which are outside windows and have different
+// normBuffers has the addresses of a rank's buffers, which are outside windows and at different
 // offsets on each rank.
 type normBuffers struct {
 	send, residual, weight, recv uintptr
@@ -126,7 +127,7 @@ type normBuffers struct {
 const normBufferBytes = 6 << 20
 
 func newNormBuffers(m *testRank) (d normBuffers, err error) {
-	s, err := m.grow(4*normBufferBytes + 4096)
+	s, err := m.mapRegion(4*normBufferBytes + 4096)
 	if err != nil {
 		return d, err
 	}
@@ -162,22 +163,22 @@ func (d *normBuffers) prepare(m *testRank, s *normCase) (driver.Call, error) {
 	}
 	return call, errors.Join(
 		m.stream.Fill(call.Recv-8, 0xff, 2*call.Count+16),
-		m.write(d.send, packed(s.inputs[m.rank])), m.write(d.residual, packed(s.residual)),
-		m.write(d.weight, packed(s.weight)))
+		m.write(d.send, packBFloat16(s.inputs[m.rank])), m.write(d.residual, packBFloat16(s.residual)),
+		m.write(d.weight, packBFloat16(s.weight)))
 }
 
 // check compares the output of a call with the expected values.
 func (d *normBuffers) check(
 	w *testGroup, m *testRank, s *normCase, call *driver.Call,
 ) ([]byte, error) {
-	sums, err := m.copied(w, d.residual, 2*call.Count)
+	sums, err := m.readDevice(w, d.residual, 2*call.Count)
 	if err != nil {
 		return nil, err
 	}
-	if !bytes.Equal(sums, packed(s.sums)) {
+	if !bytes.Equal(sums, packBFloat16(s.sums)) {
 		return nil, fmt.Errorf("%v: the residual is wrong", s)
 	}
-	around, err := m.copied(w, call.Recv-8, 2*call.Count+16)
+	around, err := m.readDevice(w, call.Recv-8, 2*call.Count+16)
 	if err != nil {
 		return nil, err
 	}
@@ -190,19 +191,19 @@ func (d *normBuffers) check(
 
 var poison = bytes.Repeat([]byte{0xff}, 8)
 
-// TestNormsAreRight compares the bits of residuals with results in float32, outputs with results in
-// float64 within their error bound, and all ranks with each other.
-func TestNormsAreRight(t *testing.T) {
-	draws := drawing(t)
+// TestNormsAreCorrect checks that residuals equal float32 results bit by bit, that outputs are
+// within the error bound of float64 results, and that all ranks have equal outputs.
+func TestNormsAreCorrect(t *testing.T) {
+	random := newRandom(t)
 	trials := 12
 	if full() {
 		trials = 400
 	}
-	w, buffers := newNormBuffersOf(t, atMost(t, 4), time.Minute)
-	for _, members := range casts(t) {
+	w, buffers := newNormGroup(t, atMost(t, 4), time.Minute)
+	for _, members := range memberLists(t) {
 		w.regroup(members...)
 		for range trials {
-			w.normalize(buffers, anyNormCase(draws, len(members)))
+			w.normalize(buffers, randomNormCase(random, len(members)))
 		}
 	}
 }
@@ -224,13 +225,13 @@ func (w *testGroup) normalize(buffers []normBuffers, s *normCase) {
 	})
 	for r, out := range outs {
 		if !bytes.Equal(out, outs[0]) {
-			w.t.Fatalf("%v: the output of rank %d differs from that of rank 0", s, r)
+			w.t.Fatalf("%v: the outputs of ranks 0 and %d differ", s, r)
 		}
 	}
 }
 
-// newNormBuffersOf opens a test group with norm buffers on each rank.
-func newNormBuffersOf(t *testing.T, ranks int, timeout time.Duration) (*testGroup, []normBuffers) {
+// newNormGroup opens a test group with norm buffers on each rank.
+func newNormGroup(t *testing.T, ranks int, timeout time.Duration) (*testGroup, []normBuffers) {
 	t.Helper()
 	w := newTestGroup(t, ranks, timeout)
 	buffers := make([]normBuffers, len(w.opened))
@@ -243,10 +244,10 @@ func newNormBuffersOf(t *testing.T, ranks int, timeout time.Duration) (*testGrou
 
 func TestNormsAreCaptured(t *testing.T) {
 	const replays = 5
-	draws := drawing(t)
-	w, buffers := newNormBuffersOf(t, 2, time.Minute)
+	random := newRandom(t)
+	w, buffers := newNormGroup(t, 2, time.Minute)
 	w.regroup(0, 1)
-	cases := []*normCase{newNormCase(draws, 2, 3, 1024), newNormCase(draws, 2, 300, 512)}
+	cases := []*normCase{newNormCase(random, 2, 3, 1024), newNormCase(random, 2, 300, 512)}
 	for _, s := range cases {
 		s.inPlace = false
 		w.must(func(m *testRank) error {
@@ -255,7 +256,7 @@ func TestNormsAreCaptured(t *testing.T) {
 			if err != nil {
 				return err
 			}
-			g, err := m.captured(m.stream, func() error { return m.launch(m.stream, call) })
+			g, err := m.captureWork(m.stream, func() error { return m.launch(m.stream, call) })
 			if err != nil {
 				return err
 			}
@@ -276,56 +277,58 @@ func TestNormsAreCaptured(t *testing.T) {
 	}
 }
 
-// TestNormsThatDifferFail launches norms of different shapes, with different digests, after a norm
-// that is equal on both ranks. A rank whose call was launched must have poison. A rank that notices
-// the fault before that refuses the call, and its buffers must be unchanged.
+// TestNormsThatDifferFail launches norms with different shapes and digests on two ranks, after a
+// norm that is the same on both. A launched call must have poisoned its buffers. A rank that
+// notices the fault before its launch refuses the call, and its buffers must be unchanged.
 func TestNormsThatDifferFail(t *testing.T) {
-	draws := drawing(t)
-	w, buffers := newNormBuffersOf(t, 2, time.Minute)
+	random := newRandom(t)
+	w, buffers := newNormGroup(t, 2, time.Minute)
 	for _, pair := range [][2]*normCase{
-		{newNormCase(draws, 2, 2, 1024), newNormCase(draws, 2, 1, 2048)},
-		{newNormCase(draws, 2, 100, 2048), newNormCase(draws, 2, 200, 1024)},
-		{newNormCase(draws, 2, 0, 1024), newNormCase(draws, 2, 1, 1024)},
+		{newNormCase(random, 2, 2, 1024), newNormCase(random, 2, 1, 2048)},
+		{newNormCase(random, 2, 100, 2048), newNormCase(random, 2, 200, 1024)},
+		{newNormCase(random, 2, 0, 1024), newNormCase(random, 2, 1, 1024)},
 	} {
 		w.regroup(0, 1)
-		w.differ(buffers, pair)
+		w.launchMismatchedNorms(buffers, pair)
 	}
 }
 
 // TestNormIsRefusedAfterAFault delays rank 0 between the announcement and the launch of its call
-// until the other rank has failed over the difference.
+// until the other rank has detected the mismatch and failed.
 func TestNormIsRefusedAfterAFault(t *testing.T) {
-	if !ofOneMachine() {
+	if !onOneMachine() {
 		t.Skip("not supported here: ranks of several machines do not announce their calls")
 	}
-	draws := drawing(t)
-	w, buffers := newNormBuffersOf(t, 2, time.Minute)
+	random := newRandom(t)
+	w, buffers := newNormGroup(t, 2, time.Minute)
 	w.regroup(0, 1)
 	c := w.ranks[0].group.(*communicator)
-	c.direct.announcements = delayed{c.direct.announcements, c.plane}
-	pair := [2]*normCase{newNormCase(draws, 2, 2, 1024), newNormCase(draws, 2, 1, 2048)}
-	launched := w.differ(buffers, pair)
+	c.direct.announcements = delayedAnnouncements{c.direct.announcements, c.plane}
+	pair := [2]*normCase{newNormCase(random, 2, 2, 1024), newNormCase(random, 2, 1, 2048)}
+	launched := w.launchMismatchedNorms(buffers, pair)
 	if launched[0] || !launched[1] {
-		t.Errorf("launched: %v, want rank 1 only", launched)
+		t.Errorf("got launched = %v, want only rank 1 to launch", launched)
 	}
 }
 
-// delayed blocks after the announcement of the second call until a peer has failed.
-type delayed struct {
+// delayedAnnouncements blocks after the announcement of the second call until a peer has failed.
+type delayedAnnouncements struct {
 	control.Announcements
 	plane control.Plane
 }
 
-func (d delayed) Announce(ticket, digest uint64) {
+func (d delayedAnnouncements) Announce(ticket, digest uint64) {
 	d.Announcements.Announce(ticket, digest)
 	if ticket == 2 {
 		_ = gpu.Within(20*time.Second, func() (bool, error) { return d.plane.PeerFailed(), nil })
 	}
 }
 
-// differ launches different norms on the ranks of a new group, after an equal one, and reports
-// which ranks have launched theirs.
-func (w *testGroup) differ(buffers []normBuffers, pair [2]*normCase) (launched [2]bool) {
+// launchMismatchedNorms launches a norm that is the same on both ranks, and then a different norm
+// on each rank. It reports which ranks launched the second norm.
+func (w *testGroup) launchMismatchedNorms(
+	buffers []normBuffers, pair [2]*normCase,
+) (launched [2]bool) {
 	w.t.Helper()
 	pair[0].inPlace, pair[1].inPlace = false, false
 	for r, err := range w.each(func(m *testRank) error {
@@ -355,30 +358,30 @@ func (w *testGroup) differ(buffers []normBuffers, pair [2]*normCase) (launched [
 	}
 	w.must(func(m *testRank) error {
 		d, s := &buffers[m.number], pair[m.rank]
-		out, err := m.copied(w, d.recv, int64(2*len(s.residual))) // filled with ones before the call
+		out, err := m.readDevice(w, d.recv, int64(2*len(s.residual))) // prepare has set all bits of it
 		if err == nil && !isPoison(out) {
-			err = fmt.Errorf("%v: the output has values other than poison", s)
+			err = fmt.Errorf("%v: not all of the output is poison", s)
 		}
 		if launched[m.rank] {
-			return errors.Join(err, d.poisoned(w, m, s))
+			return errors.Join(err, d.checkPoisoned(w, m, s))
 		}
-		return errors.Join(err, d.unchanged(w, m, s))
+		return errors.Join(err, d.checkUnchanged(w, m, s))
 	})
 	return launched
 }
 
-// unchanged checks that a refused call has not changed the residual.
-func (d *normBuffers) unchanged(w *testGroup, m *testRank, s *normCase) error {
-	got, err := m.copied(w, d.residual, int64(2*len(s.residual)))
-	if err == nil && !bytes.Equal(got, packed(s.residual)) {
+// checkUnchanged checks that a refused call has not changed the residual.
+func (d *normBuffers) checkUnchanged(w *testGroup, m *testRank, s *normCase) error {
+	got, err := m.readDevice(w, d.residual, int64(2*len(s.residual)))
+	if err == nil && !bytes.Equal(got, packBFloat16(s.residual)) {
 		err = fmt.Errorf("%v: the call was refused, but the residual has changed", s)
 	}
 	return err
 }
 
-// poisoned checks that a failed call has poisoned the whole residual.
-func (d *normBuffers) poisoned(w *testGroup, m *testRank, s *normCase) error {
-	got, err := m.copied(w, d.residual, int64(2*len(s.residual)))
+// checkPoisoned checks that a failed call has poisoned the whole residual.
+func (d *normBuffers) checkPoisoned(w *testGroup, m *testRank, s *normCase) error {
+	got, err := m.readDevice(w, d.residual, int64(2*len(s.residual)))
 	if err == nil && !isPoison(got) {
 		err = fmt.Errorf("%v: the residual is not poison", s)
 	}
@@ -389,9 +392,9 @@ func (d *normBuffers) poisoned(w *testGroup, m *testRank, s *normCase) error {
 func isPoison(b []byte) bool { return bytes.Count(b, []byte{0xff}) == len(b) }
 
 func TestNormTimesOut(t *testing.T) {
-	draws := drawing(t)
-	w, buffers := newNormBuffersOf(t, 2, time.Second)
-	for _, s := range []*normCase{newNormCase(draws, 2, 1, 1024), newNormCase(draws, 2, 200, 1024)} {
+	random := newRandom(t)
+	w, buffers := newNormGroup(t, 2, time.Second)
+	for _, s := range []*normCase{newNormCase(random, 2, 1, 1024), newNormCase(random, 2, 200, 1024)} {
 		w.regroup(0, 1)
 		s.inPlace = false
 		errs := w.each(func(m *testRank) error {
@@ -404,15 +407,15 @@ func TestNormTimesOut(t *testing.T) {
 			}
 			return errors.Join(err, m.stream.Synchronize(t.Context()))
 		})
-		var late *driver.TimeoutError
-		if !errors.As(errs[0], &late) || len(late.Missing) != 1 || late.Missing[0] != 1 {
+		var timeoutErr *driver.TimeoutError
+		if !errors.As(errs[0], &timeoutErr) || !slices.Equal(timeoutErr.Missing, []int{1}) {
 			t.Errorf("%v: got %v, want a TimeoutError about rank 1", s, errs[0])
 		}
 		w.must(func(m *testRank) error {
 			if m.rank == 1 {
 				return nil
 			}
-			return buffers[0].poisoned(w, m, s)
+			return buffers[0].checkPoisoned(w, m, s)
 		})
 	}
 }

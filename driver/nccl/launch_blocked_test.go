@@ -11,19 +11,20 @@ import (
 	"symmem/driver/nccl/internal/gpu"
 )
 
-// TestCallDoesNotWaitForAReplayedSend launches a graph with a Send on rank 0 twice, the second time
-// after a call. The second launch waits until rank 1 receives, which it does after its next call.
+// TestCallDoesNotWaitForAReplayedSend launches a graph with a Send twice on rank 0, before and
+// after a collective. The second Send waits until rank 1 receives, which rank 1 does only after
+// both ranks have made another collective. That collective must not wait for the Send.
 func TestCallDoesNotWaitForAReplayedSend(t *testing.T) {
-	w := newSteps(t, 2, 10*time.Second)
+	w := newAddingGroup(t, 2, 10*time.Second)
 	w.withPower(1000, func(m *testRank, p *power) error {
-		mailed, err := m.grow(8)
-		others, failed := m.newStreams(1)
-		if err = errors.Join(err, failed); err != nil {
+		buffer, err := m.mapRegion(8)
+		others, streamErr := m.newStreams(1)
+		if err = errors.Join(err, streamErr); err != nil {
 			return err
 		}
 		message := driver.Call{
 			Operation: driver.Send, DataType: driver.Uint8, Count: 8, Root: 1 - m.rank,
-			Send: mailed.segment.Address(), Recv: mailed.segment.Address(),
+			Send: buffer.segment.Address(), Recv: buffer.segment.Address(),
 		}
 		if m.rank == 1 {
 			message.Operation = driver.Recv
@@ -33,31 +34,31 @@ func TestCallDoesNotWaitForAReplayedSend(t *testing.T) {
 			return err
 		}
 		other, first := others[0], m.stream
-		mail := func() error { return m.group.Launch(other, plan) }
+		launchMessage := func() error { return m.group.Launch(other, plan) }
 		if m.rank == 0 {
-			g, failed := m.captured(first, func() error { return m.group.Launch(first, plan) })
-			if failed != nil {
-				return failed
+			g, captureErr := m.captureWork(first, func() error { return m.group.Launch(first, plan) })
+			if captureErr != nil {
+				return captureErr
 			}
-			mail = func() error { return g.Launch(first) }
-			err = errors.Join(mail(), p.raise(m.group, first, driver.PathDirect), mail())
+			launchMessage = func() error { return g.Launch(first) }
+			err = errors.Join(launchMessage(), p.raise(m.group, first, driver.PathDirect), launchMessage())
 		} else {
 			err = p.raise(m.group, first, driver.PathDirect)
 		}
 		err = errors.Join(err, p.raise(m.group, other, driver.PathDirect))
 		if m.rank == 1 {
-			err = errors.Join(err, mail(), mail())
+			err = errors.Join(err, launchMessage(), launchMessage())
 		}
 		return errors.Join(err, m.check(w, p, first, other))
 	})
 }
 
-// TestStreamIsNotBlockedByALaunchOnAnother uses a stream with earlier calls of a group, in a
-// capture and otherwise, while a launch on another stream waits for the other rank to compare its
+// TestStreamIsNotBlockedByALaunchOnAnother uses a stream that has earlier calls of a group, both
+// eagerly and in a capture, while a launch on another stream waits for the peer to compare its
 // call.
 func TestStreamIsNotBlockedByALaunchOnAnother(t *testing.T) {
-	w := newSteps(t, 2, time.Minute)
-	begun := make(chan struct{})
+	w := newAddingGroup(t, 2, time.Minute)
+	proceed := make(chan struct{})
 	w.withPower(1000, func(m *testRank, p *power) error {
 		other, err := m.device.NewStream()
 		if err != nil {
@@ -68,34 +69,34 @@ func TestStreamIsNotBlockedByALaunchOnAnother(t *testing.T) {
 			return err
 		}
 		if m.rank == 1 {
-			<-begun
+			<-proceed
 			return errors.Join(p.raise(m.group, m.stream, driver.PathPlain),
 				m.check(w, p, m.stream, other), other.Close())
 		}
-		return errors.Join(m.meanwhile(w, p, other, begun), m.check(w, p, m.stream))
+		return errors.Join(m.useDuringLaunch(w, p, other, proceed), m.check(w, p, m.stream))
 	})
 }
 
-// meanwhile uses a stream during a launch on the rank's stream, and then closes proceed to let the
-// launch continue.
-func (m *testRank) meanwhile(
+// useDuringLaunch uses stream other during a launch on the rank's own stream, and then closes
+// proceed, which lets the launch continue.
+func (m *testRank) useDuringLaunch(
 	w *testGroup, p *power, other driver.Stream, proceed chan struct{},
 ) error {
 	launched, used := make(chan error, 1), make(chan error, 1)
 	go func() { launched <- p.raise(m.group, m.stream, driver.PathPlain) }()
-	compares := func() bool { return m.group.(*communicator).comparer.call.Load() != nil }
-	if err := gpu.Poll(w.t.Context(), compares); err != nil {
+	comparing := func() bool { return m.group.(*communicator).comparer.call.Load() != nil }
+	if err := gpu.Poll(w.t.Context(), comparing); err != nil {
 		return err
 	}
 	go func() {
 		e := m.device.streams.NewEvent()
 		err := errors.Join(other.Host(func() {}), other.Record(e), other.Wait(e), other.WaitOnly(e),
 			other.BeginCapture())
-		g, failed := other.EndCapture()
-		if failed == nil {
-			failed = g.Close()
+		g, endErr := other.EndCapture()
+		if endErr == nil {
+			endErr = g.Close()
 		}
-		used <- errors.Join(err, failed, other.Synchronize(w.t.Context()), other.Close())
+		used <- errors.Join(err, endErr, other.Synchronize(w.t.Context()), other.Close())
 	}()
 	var err error
 	select {
@@ -108,11 +109,11 @@ func (m *testRank) meanwhile(
 }
 
 // TestClosingGroupDoesNotUseAClosedStream closes the stream of a group's latest call, after another
-// group has used it, while the group is being closed. A launch that was admitted before must be
-// ordered after that call without using the closed stream.
+// group has used the stream, while the first group is being closed. A launch that passed the
+// closing check earlier must be ordered after that call without using the closed stream.
 func TestClosingGroupDoesNotUseAClosedStream(t *testing.T) {
-	w := newSteps(t, 2, time.Minute)
-	ctx, cancel := connecting(t.Context())
+	w := newAddingGroup(t, 2, time.Minute)
+	ctx, cancel := connectContext(t.Context())
 	defer cancel()
 	w.withPower(1000, func(m *testRank, p *power) error {
 		old, err := m.device.NewStream()
@@ -128,21 +129,24 @@ func TestClosingGroupDoesNotUseAClosedStream(t *testing.T) {
 		c := m.group.(*communicator)
 		err = errors.Join(p.raise(c, old, driver.PathDirect), m.check(w, p, old))
 		c.closing.Store(true)
-		barrier, failed := prepare(second, driver.Call{Operation: driver.Barrier, Path: driver.PathPlain})
-		if err = errors.Join(err, failed); err != nil {
+		barrier, prepareErr := prepare(second, driver.Call{
+			Operation: driver.Barrier, Path: driver.PathPlain,
+		})
+		if err = errors.Join(err, prepareErr); err != nil {
 			return err
 		}
 		err = errors.Join(err, second.Launch(old, barrier), old.Synchronize(w.t.Context()), old.Close())
-		c.closing.Store(false) // as the launch has read it before
+		c.closing.Store(false) // as if the next launch had read it before the close
 		err = errors.Join(err, p.raise(c, m.stream, driver.PathDirect), m.check(w, p, m.stream))
 		return errors.Join(err, second.Close())
 	})
 }
 
-// TestOrderOfAGroupOutlivesItsAbort aborts a group while a direct kernel is blocked. The next
-// direct kernel is queued after two calls of NCCL, which NCCL orders, and which the abort ends.
-func TestOrderOfAGroupOutlivesItsAbort(t *testing.T) {
-	w := newSteps(t, 2, time.Minute)
+// TestDirectKernelsStayOrderedAfterAbort aborts a group while a direct kernel is blocked. The next
+// direct kernel is queued behind two NCCL calls, which NCCL orders and which the abort ends. It
+// must still run after the first direct kernel.
+func TestDirectKernelsStayOrderedAfterAbort(t *testing.T) {
+	w := newAddingGroup(t, 2, time.Minute)
 	var queued sync.WaitGroup
 	queued.Add(2)
 	w.withPower(1000, func(m *testRank, p *power) error {
@@ -152,23 +156,23 @@ func TestOrderOfAGroupOutlivesItsAbort(t *testing.T) {
 		}
 		m.others = nil
 		for _, s := range streams {
-			defer s.Close() // with the error of the group
+			defer s.Close() // returns the group's fault
 		}
-		end, err := m.occupy(streams[0].CUDA)
+		unblock, err := m.blockStream(streams[0].CUDA)
 		paths := []driver.Path{driver.PathDirect, driver.PathPlain, driver.PathPlain, driver.PathDirect}
 		for i, path := range paths {
 			err = errors.Join(err, p.raise(m.group, streams[i], path))
 		}
 		queued.Done()
 		if queued.Wait(); err != nil {
-			return errors.Join(err, end())
+			return errors.Join(err, unblock())
 		}
-		m.group.Abort(errors.New("enough"))
-		soon, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+		m.group.Abort(errAborted)
+		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 		defer cancel()
-		if gpu.Poll(soon, streams[3].Idle) == nil {
-			err = errors.New("the last call has run before the first")
+		if gpu.Poll(ctx, streams[3].Idle) == nil {
+			err = errors.New("the last call ran before the first")
 		}
-		return errors.Join(err, end())
+		return errors.Join(err, unblock())
 	})
 }

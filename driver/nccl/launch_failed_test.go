@@ -13,20 +13,21 @@ import (
 	"symmem/internal/sys/systest"
 )
 
-// apart runs the test in a separate process, in which the software GPU injects the given failures
-// (SOFTGPU_FAIL), and reports whether this is that process.
-func apart(t *testing.T, what string, variables ...string) bool {
+// inSoftGPUProcess runs the test in a child process, in which the software GPU injects the given
+// failures, if any (SOFTGPU_FAIL). It returns true in the child process. It skips the test on other
+// GPUs.
+func inSoftGPUProcess(t *testing.T, calls string, variables ...string) bool {
 	t.Helper()
 	if !soft(t) {
 		t.Skip("only the software GPU can inject failures")
 	}
-	return within(t, append(variables, "SOFTGPU_FAIL="+what)...)
+	return inChildProcess(t, append(variables, "SOFTGPU_FAIL="+calls)...)
 }
 
-// within runs the test in a separate process with additional environment variables, which libraries
-// read once, and reports whether this is that process. On the software GPU such processes, which
-// mostly wait, run in parallel.
-func within(t *testing.T, variables ...string) bool {
+// inChildProcess runs the test in a child process with additional environment variables, because
+// libraries read them only once. It returns true in the child process. On the software GPU, child
+// processes run in parallel, because they mostly wait.
+func inChildProcess(t *testing.T, variables ...string) bool {
 	t.Helper()
 	if os.Getenv("SYMMEM_TEST_APART") == t.Name() {
 		return true
@@ -36,14 +37,14 @@ func within(t *testing.T, variables ...string) bool {
 	}
 	c := systest.Command(t, 4*time.Minute, os.Args[0], "-test.run=^"+t.Name()+"$", "-test.timeout=3m")
 	c.Env = append(append(os.Environ(), "SYMMEM_TEST_APART="+t.Name()), variables...)
-	if text, err := c.CombinedOutput(); err != nil {
-		t.Errorf("%v\n%s", err, text)
+	if output, err := c.CombinedOutput(); err != nil {
+		t.Errorf("%v\n%s", err, output)
 	}
 	return false
 }
 
-// ended checks that work of a rank ends with an error after its peer has failed.
-func ended(t *testing.T, s driver.Stream) {
+// wantFault checks that the work of a rank's stream ends with an error after the peer has failed.
+func wantFault(t *testing.T, s driver.Stream) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
@@ -62,7 +63,7 @@ func (p *pairOfRanks) closeAll(t *testing.T) {
 }
 
 func TestFailedGraphLaunchFailsThePeers(t *testing.T) {
-	if !apart(t, "cuGraphLaunch:1:2") {
+	if !inSoftGPUProcess(t, "cuGraphLaunch:1:2") {
 		return
 	}
 	p := openPair(t, 5*time.Second)
@@ -74,9 +75,9 @@ func TestFailedGraphLaunchFailsThePeers(t *testing.T) {
 	if err := graphs[0].Launch(p[0].stream); !errors.Is(err, cuda.ErrOutOfMemory) {
 		t.Fatalf("got %v, want the injected failure", err)
 	}
-	// The launch may be refused, or fail later.
+	// The launch may return the fault, or it may succeed and its work may fail.
 	if err := graphs[1].Launch(p[1].stream); err == nil {
-		ended(t, p[1].stream)
+		wantFault(t, p[1].stream)
 	} else if !errors.Is(err, driver.ErrFault) {
 		t.Errorf("the other rank got %v, want ErrFault", err)
 	}
@@ -88,26 +89,26 @@ func TestFailedGraphLaunchFailsThePeers(t *testing.T) {
 	p.closeAll(t)
 }
 
-// TestRecvInAGraphEndsAfterAFailedLaunch makes CUDA fail to record the event after a launched graph
-// with a Recv: the stream reaches the wait for the message, which must end nevertheless.
+// TestRecvInAGraphEndsAfterAFailedLaunch launches a graph with a Recv, and makes CUDA fail to
+// record the event after it. The stream still reaches the wait for the message, which must end.
 func TestRecvInAGraphEndsAfterAFailedLaunch(t *testing.T) {
-	if !apart(t, "cuEventRecordWithFlags:1:2") {
+	if !inSoftGPUProcess(t, "cuEventRecordWithFlags:1:2") {
 		return
 	}
 	p := openPair(t, 5*time.Second)
-	at := p[1].owned[0].segment.Address()
+	at := p[1].regions[0].segment.Address()
 	g := p.capture(t, 1, func() error { return p.message(1, driver.Recv, at, 8, 0) })
 	if err := g.Launch(p[1].stream); err == nil {
-		t.Error("the launch has not reported that an event could not be recorded")
+		t.Error("Launch returned no error although CUDA could not record the event")
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
 	if err := p[1].stream.Synchronize(ctx); err != nil {
-		t.Errorf("waiting for the Recv, whose error the launch has returned: %v", err)
+		t.Errorf("waiting for the Recv after Launch returned its error: got %v, want no error", err)
 	}
 	err := gpu.Poll(ctx, func() bool { p[0].group.CheckPeers(); return p[0].group.Cause() != nil })
 	if err != nil {
-		t.Errorf("the sender has not noticed the failure: %v", err)
+		t.Errorf("waiting for the sender to notice the failure: %v", err)
 	}
 	if err := g.Close(); err != nil {
 		t.Error(err)
@@ -116,17 +117,17 @@ func TestRecvInAGraphEndsAfterAFailedLaunch(t *testing.T) {
 }
 
 func TestFailedSendFailsTheReceiver(t *testing.T) {
-	if !apart(t, "cuStreamWriteValue32_v2:2:2") {
+	if !inSoftGPUProcess(t, "cuStreamWriteValue32_v2:2:2") {
 		return
 	}
 	p := openPair(t, 5*time.Second)
-	if err := p.message(1, driver.Recv, p[1].owned[0].segment.Address(), 8, 0); err != nil {
+	if err := p.message(1, driver.Recv, p[1].regions[0].segment.Address(), 8, 0); err != nil {
 		t.Fatal(err)
 	}
-	err := p.message(0, driver.Send, p[0].owned[0].segment.Address(), 8, 0)
+	err := p.message(0, driver.Send, p[0].regions[0].segment.Address(), 8, 0)
 	if !errors.Is(err, cuda.ErrOutOfMemory) {
 		t.Fatalf("got %v, want the injected failure", err)
 	}
-	ended(t, p[1].stream)
+	wantFault(t, p[1].stream)
 	p.closeAll(t)
 }

@@ -8,24 +8,24 @@ import (
 	"symmem/driver"
 )
 
-// TestLaunchIsRefusedAfterARankHasLeft lets the last rank make one call fewer and leave. The next
-// launch of the others must return an error, on every path, without waiting.
+// TestLaunchIsRefusedAfterARankHasLeft closes the group on rank 1. The next launch on rank 0 must
+// return an error without waiting, on every path.
 func TestLaunchIsRefusedAfterARankHasLeft(t *testing.T) {
 	for _, path := range []driver.Path{driver.PathPlain, driver.PathWindow, driver.PathDirect} {
 		t.Run(path.String(), func(t *testing.T) {
 			w := newGroup(t, 2, time.Minute)
-			left := make(chan struct{})
-			w.withPower(sizes["lines"], func(m *testRank, p *power) error {
+			closed := make(chan struct{})
+			w.withPower(countFor["line"], func(m *testRank, p *power) error {
 				err := errors.Join(p.raise(m.group, m.stream, path), m.stream.Synchronize(t.Context()))
 				if err != nil {
 					return err
 				}
 				if m.rank == 1 {
-					defer close(left)
-					return m.leave()
+					defer close(closed)
+					return m.closeGroup()
 				}
-				<-left
-				m.group.SetCheck(false) // or the comparison would notice it
+				<-closed
+				m.group.SetCheck(false) // otherwise the comparison would report the closed group
 				err = p.raise(m.group, m.stream, path)
 				var deadlock *driver.DeadlockError
 				if !errors.As(err, &deadlock) || deadlock.Elsewhere[1] == "" {

@@ -11,17 +11,17 @@ import (
 	"symmem/driver/nccl/internal/stream"
 )
 
-// TestEmptyCallKeepsTheOrder launches an AllToAllV without parts, for which NCCL is not called,
-// between a blocked kernel of NCCL and a direct kernel.
+// TestEmptyCallKeepsTheOrder launches an empty AllToAllV, for which symmem does not call NCCL,
+// between a blocked NCCL kernel and a direct kernel. The direct kernel must still run last.
 func TestEmptyCallKeepsTheOrder(t *testing.T) {
-	w := newSteps(t, 2, time.Minute)
+	w := newAddingGroup(t, 2, time.Minute)
 	w.withPower(1000, func(m *testRank, p *power) error {
 		others, err := m.newStreams(2)
-		if err = errors.Join(err, m.warm([]*power{p})); err != nil {
+		if err = errors.Join(err, m.warmUp([]*power{p})); err != nil {
 			return err
 		}
-		plan, failed := prepare(m.group, m.uneven(p, 0, driver.PathPlain))
-		if err = errors.Join(err, failed, m.check(w, p, m.stream)); err != nil {
+		plan, prepareErr := prepare(m.group, m.ringAllToAllV(p, 0, driver.PathPlain))
+		if err = errors.Join(err, prepareErr, m.check(w, p, m.stream)); err != nil {
 			return err
 		}
 		first := func() error {
@@ -29,15 +29,15 @@ func TestEmptyCallKeepsTheOrder(t *testing.T) {
 				m.group.Launch(others[0], plan))
 		}
 		second := func() error { return p.raise(m.group, others[1], driver.PathDirect) }
-		err = m.inOrder(m.stream.(*stream.Stream).CUDA, first, others[1].CUDA, second)
+		err = m.checkOrder(m.stream.(*stream.Stream).CUDA, first, others[1].CUDA, second)
 		return errors.Join(err, m.check(w, p, m.stream, others[0], others[1]))
 	})
 }
 
-// TestCallDoesNotWaitForWorkAfterAnother queues work that waits for a message after a call, and
-// then a call on another stream. The second call must not wait for that work, because the message
-// is sent after it.
-func TestCallDoesNotWaitForWorkAfterAnother(t *testing.T) {
+// TestCallDoesNotWaitForWorkQueuedAfterEarlierCall queues a call and then, on the same stream, work
+// that waits for a message. A second call, on another stream, must not wait for that work, because
+// the peer sends the message only after the second call.
+func TestCallDoesNotWaitForWorkQueuedAfterEarlierCall(t *testing.T) {
 	for _, adopted := range []bool{false, true} {
 		kinds := []string{"a receive", "a wait", "memory used again", "work of the host", "a graph"}
 		if adopted {
@@ -45,30 +45,32 @@ func TestCallDoesNotWaitForWorkAfterAnother(t *testing.T) {
 		}
 		for _, kind := range kinds {
 			t.Run(fmt.Sprintf("%s, adopted: %v", kind, adopted), func(t *testing.T) {
-				w := newSteps(t, 2, 10*time.Second)
-				w.withPower(1000, func(m *testRank, p *power) error { return m.crossing(w, p, kind, adopted) })
+				w := newAddingGroup(t, 2, 10*time.Second)
+				w.withPower(1000, func(m *testRank, p *power) error {
+					return m.launchAroundMessage(w, p, kind, adopted)
+				})
 			})
 		}
 	}
 }
 
-// crossing makes a call on each of two streams. On rank 0, work after the first call waits for a
-// message that rank 1 sends after the second call.
-func (m *testRank) crossing(w *testGroup, p *power, kind string, adopted bool) error {
-	mailed, err := m.grow(8)
-	streams, opened := m.newStreams(3)
-	all, failed := m.newOwned(3)
-	if err = errors.Join(err, opened, failed); err != nil {
+// launchAroundMessage makes a call on each of two streams. On rank 0, work after the first call
+// waits for a message that rank 1 sends after the second call.
+func (m *testRank) launchAroundMessage(w *testGroup, p *power, kind string, adopted bool) error {
+	buffer, err := m.mapRegion(8)
+	streams, streamErr := m.newStreams(3)
+	foreign, foreignErr := m.newForeignStreams(3)
+	if err = errors.Join(err, streamErr, foreignErr); err != nil {
 		return err
 	}
-	for i, o := range all {
+	for i, o := range foreign {
 		if adopted {
 			streams[i] = o.stream
 		}
 	}
 	message := driver.Call{
 		Operation: driver.Send, DataType: driver.Uint8, Count: 8, Root: 1 - m.rank,
-		Send: mailed.segment.Address(), Recv: mailed.segment.Address(),
+		Send: buffer.segment.Address(), Recv: buffer.segment.Address(),
 	}
 	on := streams[1]
 	if m.rank == 0 {
@@ -81,38 +83,38 @@ func (m *testRank) crossing(w *testGroup, p *power, kind string, adopted bool) e
 	if err != nil {
 		return err
 	}
-	mail := func() error { return m.group.Launch(on, plan) }
+	launchMessage := func() error { return m.group.Launch(on, plan) }
 	if kind == "a graph" {
-		g, err := m.captured(on, mail)
+		g, err := m.captureWork(on, launchMessage)
 		if err != nil {
 			return err
 		}
-		mail = func() error { return g.Launch(on) }
+		launchMessage = func() error { return g.Launch(on) }
 	}
 	err = errors.Join(err, p.raise(m.group, streams[0], driver.PathDirect))
 	if m.rank == 0 {
 		arrived := m.device.streams.NewEvent()
-		err = errors.Join(err, mail(), on.Record(arrived))
+		err = errors.Join(err, launchMessage(), on.Record(arrived))
 		if strings.HasPrefix(kind, ownersWait) {
-			err = errors.Join(err, join(all[0], all[2]))
+			err = errors.Join(err, join(foreign[0], foreign[2]))
 		}
 		err = errors.Join(err, m.follow(kind, streams[0], on, arrived, message.Recv))
 	}
 	err = errors.Join(err, p.raise(m.group, streams[1], driver.PathDirect))
 	if m.rank == 1 {
-		err = errors.Join(err, mail())
+		err = errors.Join(err, launchMessage())
 	}
 	for _, s := range streams {
 		err = errors.Join(err, s.Synchronize(w.t.Context()))
 	}
-	return errors.Join(err, m.check(w, p), finish(all...))
+	return errors.Join(err, m.check(w, p), finish(foreign...))
 }
 
-// ownersWait is the prefix of kinds in which the owner of a stream makes it wait.
+// ownersWait is the prefix of the kinds in which a stream's owner makes the stream wait.
 const ownersWait = "a wait of the owner"
 
-// follow makes a stream wait for an event of another one, in one of several ways, or queues work
-// after a wait of the stream's owner.
+// follow makes stream s wait for event e, which stream ahead records, in the way that kind
+// describes. If the owner has made s wait, follow queues work after that wait.
 func (m *testRank) follow(kind string, s, ahead driver.Stream, e driver.Event, at uintptr) error {
 	switch kind {
 	case "a wait":
@@ -122,7 +124,7 @@ func (m *testRank) follow(kind string, s, ahead driver.Stream, e driver.Event, a
 	case "work of the host":
 		arrived := make(chan struct{})
 		return errors.Join(ahead.Host(func() { close(arrived) }), s.Host(func() { <-arrived }))
-	case ownersWait + ", an event": // as a pool makes when memory is freed
+	case ownersWait + ", an event": // as a pool does when memory is freed
 		return s.Record(m.device.streams.NewEvent())
 	case ownersWait + ", a fill":
 		return s.Fill(at, 0, 8)

@@ -25,7 +25,7 @@ func runTests(m *testing.M) int {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
-	spreadRanks()
+	applyMachinesVariable()
 	if (Backend{}).Available() != nil {
 		cudaPath, ncclPath, err := softgpu.Build()
 		if err != nil {
@@ -47,9 +47,9 @@ func runTests(m *testing.M) int {
 	return m.Run()
 }
 
-// loadKernelsFirst restarts the program with CUDA_MODULE_LOADING=EAGER if ranks share a GPU. They
-// are goroutines that share a context, in which the first launch of a kernel would load it and
-// might wait for kernels of other ranks (docs/design/nccl-memory.md).
+// loadKernelsFirst restarts the program with CUDA_MODULE_LOADING=EAGER if ranks share a GPU. Such
+// ranks also share a context. Otherwise, the first launch of a kernel would load it, and might wait
+// for kernels of other ranks (docs/design/nccl-memory.md).
 func loadKernelsFirst() error {
 	const loading = "CUDA_MODULE_LOADING"
 	if !sharingEnabled() || os.Getenv(loading) != "" {
@@ -75,35 +75,35 @@ func modelName() (string, error) {
 	return gpu.Name()
 }
 
-// isSoft reports whether the name is that of the software GPU.
+// isSoft reports whether a GPU's name is that of the software GPU.
 func isSoft(name string) bool { return strings.HasPrefix(name, "Software") }
 
 // needDevices skips a test that needs more GPUs than the machine has. The software GPU has enough
 // devices, unless SOFTGPU_DEVICES is set.
 func needDevices(t *testing.T, n int) {
 	t.Helper()
-	have := devices(t)
+	have := maxRanks(t)
 	switch {
 	case have >= n:
 	case soft(t) && os.Getenv("SOFTGPU_DEVICES") == "":
-		t.Fatalf("the software GPU has %d devices, and the test needs %d", have, n)
+		t.Fatalf("the software GPU has %d devices, but the test needs %d", have, n)
 	default:
-		t.Skipf("the machine has %d GPUs, and the test needs %d", have, n)
+		t.Skipf("the machine has %d GPUs, but the test needs %d", have, n)
 	}
 }
 
-// atMost returns the number of ranks of a test that can run with fewer than n: the number of GPUs,
-// but at least two.
+// atMost returns the number of ranks for a test that uses up to n ranks: n or the number of GPUs,
+// whichever is smaller, but at least two.
 func atMost(t *testing.T, n int) int {
 	t.Helper()
-	return min(n, max(2, devices(t)))
+	return min(n, max(2, maxRanks(t)))
 }
 
 // needDirect skips a test on GPUs without NVLink. It fails the test if the group has no direct path
 // for another reason.
-func needDirect(t *testing.T, of driver.Communicator) {
+func needDirect(t *testing.T, group driver.Communicator) {
 	t.Helper()
-	c := of.(*communicator)
+	c := group.(*communicator)
 	if c.direct.unavailable == "" {
 		return
 	}

@@ -2,8 +2,8 @@ package nccl
 
 import "testing"
 
-// TestSharersCountsRanksOfOneProcess counts ranks of one process on one GPU. Each rank uses only a
-// part of the GPU, so that kernels which wait for each other fit on it together.
+// TestSharersCountsRanksOfOneProcess counts the ranks of one process that share a GPU. They divide
+// the GPU, so that kernels that wait for each other fit on it together.
 func TestSharersCountsRanksOfOneProcess(t *testing.T) {
 	all := []*member{
 		{Process: "a", GPU: "0"},

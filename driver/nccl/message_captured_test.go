@@ -14,14 +14,14 @@ import (
 	"symmem/driver/nccl/internal/stream"
 )
 
-// TestStreamPassesMessagesOfATornDownGroup launches graphs with messages on blocked streams, which
-// reach the messages only after the group was torn down.
-func TestStreamPassesMessagesOfATornDownGroup(t *testing.T) {
+// TestStreamSkipsMessagesOfATornDownGroup launches graphs with messages on blocked streams. The
+// streams reach the messages only after the group has been torn down, and must not wait for them.
+func TestStreamSkipsMessagesOfATornDownGroup(t *testing.T) {
 	p := openPair(t, 20*time.Second)
 	gate := make(chan struct{})
 	var graphs [2]driver.Graph
 	for r, o := range []driver.Operation{driver.Send, driver.Recv} {
-		at := p[r].owned[0].segment.Address()
+		at := p[r].regions[0].segment.Address()
 		graphs[r] = p.capture(t, r, func() error { return p.message(r, o, at, 8, 0) })
 		err := errors.Join(p[r].stream.Host(func() { <-gate }),
 			graphs[r].Launch(p[r].stream), graphs[r].Launch(p[r].stream))
@@ -37,28 +37,28 @@ func TestStreamPassesMessagesOfATornDownGroup(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
 	for r := range p {
-		_ = p[r].stream.Synchronize(ctx) // an error: the group has failed
+		_ = p[r].stream.Synchronize(ctx) // returns the group's fault
 		if err := p[r].stream.Synchronize(ctx); err != nil {
 			t.Errorf("rank %d: %v", r, err)
 		}
 		if err := graphs[r].Close(); err != nil {
 			t.Errorf("rank %d: closing the graph: %v", r, err)
 		}
-		var late *driver.TimeoutError // of the teardown
+		var timeoutErr *driver.TimeoutError // the teardown may return it
 		err := errors.Join(p[r].stream.Close(), p[r].device.Close())
-		if err != nil && !errors.As(err, &late) {
+		if err != nil && !errors.As(err, &timeoutErr) {
 			t.Errorf("rank %d: %v", r, err)
 		}
 	}
 }
 
-// TestEachReplayOfASendHasTheFullTimeout launches a graph three times while the receiver takes the
-// messages slowly. The last launch waits for two messages, but the timeout for the second one
-// starts only after the first was taken.
+// TestEachReplayOfASendHasTheFullTimeout launches a graph three times while the receiver is slow.
+// The last replay waits until two messages have been received, but the timeout for the second
+// message starts only after the first has been received.
 func TestEachReplayOfASendHasTheFullTimeout(t *testing.T) {
 	const timeout = 2 * time.Second
 	p := openPair(t, timeout)
-	at := [2]uintptr{p[0].owned[0].segment.Address(), p[1].owned[0].segment.Address()}
+	at := [2]uintptr{p[0].regions[0].segment.Address(), p[1].regions[0].segment.Address()}
 	g := p.capture(t, 0, func() error { return p.message(0, driver.Send, at[0], 8, 0) })
 	for range 3 {
 		if err := g.Launch(p[0].stream); err != nil {
@@ -86,7 +86,7 @@ func TestEachReplayOfASendHasTheFullTimeout(t *testing.T) {
 // immediately, and that the group stays usable.
 func TestGraphWithMoreSendsThanSlotsIsRefused(t *testing.T) {
 	p := openPair(t, 5*time.Second)
-	at := p[0].owned[0].segment.Address()
+	at := p[0].regions[0].segment.Address()
 	var err error
 	g := p.capture(t, 0, func() error {
 		for i := range p2p.Slots {
@@ -107,7 +107,7 @@ func TestGraphWithMoreSendsThanSlotsIsRefused(t *testing.T) {
 		t.Error(err)
 	}
 	for r, o := range []driver.Operation{driver.Send, driver.Recv} {
-		if err := p.message(r, o, p[r].owned[0].segment.Address(), 8, 0); err != nil {
+		if err := p.message(r, o, p[r].regions[0].segment.Address(), 8, 0); err != nil {
 			t.Errorf("rank %d: %v", r, err)
 		}
 	}
@@ -116,11 +116,11 @@ func TestGraphWithMoreSendsThanSlotsIsRefused(t *testing.T) {
 }
 
 // TestGraphWithMessagesIsLaunchedOnTwoStreams alternates launches of a graph between two streams.
-// They are serialized, so each launch sends or receives a separate message.
+// The launches are serialized, so each launch sends or receives a separate message.
 func TestGraphWithMessagesIsLaunchedOnTwoStreams(t *testing.T) {
 	const launches, size = 40, 1000
 	p := openPair(t, 20*time.Second)
-	at := [2]uintptr{p[0].owned[0].segment.Address(), p[1].owned[0].segment.Address()}
+	at := [2]uintptr{p[0].regions[0].segment.Address(), p[1].regions[0].segment.Address()}
 	var graphs [2]driver.Graph
 	var streams [2][2]driver.Stream
 	for r, o := range []driver.Operation{driver.Send, driver.Recv} {
@@ -146,18 +146,18 @@ func TestGraphWithMessagesIsLaunchedOnTwoStreams(t *testing.T) {
 	})
 	want := slices.Repeat([]byte{7}, size)
 	if got := p.read(t, 1, 0, size); !slices.Equal(got, want) {
-		t.Errorf("got %x", got[:8])
+		t.Errorf("the received message begins with %x, want %x", got[:8], want[:8])
 	}
 	p.closeAll(t)
 }
 
 // TestReleasedReplayIsNotReceivedAsAnEarlierMessage ends the sender's group while a replay waits
-// for the previous message to be taken. The replay then overwrites that message, which the
-// receiver, whose group has not failed yet, must not receive.
+// until the previous message has been received. The replay then overwrites that message. The
+// receiver must not receive the overwritten message, although its own group has not failed yet.
 func TestReleasedReplayIsNotReceivedAsAnEarlierMessage(t *testing.T) {
 	const size = 1000
 	p := openPair(t, time.Second)
-	at := [2]uintptr{p[0].owned[0].segment.Address(), p[1].owned[0].segment.Address()}
+	at := [2]uintptr{p[0].regions[0].segment.Address(), p[1].regions[0].segment.Address()}
 	g := p.capture(t, 0, func() error { return p.message(0, driver.Send, at[0], size, 0) })
 	for i := range 2 {
 		err := errors.Join(p[0].stream.Fill(at[0], byte(i+1), size), g.Launch(p[0].stream))
@@ -180,22 +180,22 @@ func TestReleasedReplayIsNotReceivedAsAnEarlierMessage(t *testing.T) {
 	if err == nil {
 		err = p[1].stream.Synchronize(ctx)
 	}
-	var late *driver.TimeoutError
-	if !errors.As(err, &late) {
+	var timeoutErr *driver.TimeoutError
+	if !errors.As(err, &timeoutErr) {
 		t.Errorf("got %v, want a TimeoutError", err)
 	}
 	if got := p.read(t, 1, 0, size); slices.Contains(got, 2) {
-		t.Error("the second message was received as the first")
+		t.Error("the second message was received in place of the first")
 	}
-	_ = p[0].stream.Synchronize(ctx) // an error: the group has failed
+	_ = p[0].stream.Synchronize(ctx) // returns the group's fault
 	if err := g.Close(); err != nil {
 		t.Error(err)
 	}
 	p.closeAll(t)
 }
 
-// TestCapturedMessageOutlivesTheGroupOfItsSender receives a message of a closed group, in memory
-// that the receiver has not mapped before.
+// TestCapturedMessageOutlivesTheGroupOfItsSender receives a message after its sender has closed the
+// group and the graph. The receiver has not mapped the message's memory before.
 func TestCapturedMessageOutlivesTheGroupOfItsSender(t *testing.T) {
 	const large = 16 << 20
 	p := openPair(t, 10*time.Second)

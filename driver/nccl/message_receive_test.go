@@ -7,9 +7,10 @@ import (
 	"symmem/driver"
 )
 
-// TestRecvGetsItsMessageBeforeItsCopyIsQueued blocks the call that queues the copy after the wait
-// of a Recv. On GPUs that happens if another thread frees memory, since that waits for all streams.
-func TestRecvGetsItsMessageBeforeItsCopyIsQueued(t *testing.T) {
+// TestRecvReportsArrivalBeforeItsCopyIsQueued blocks a Recv after it has queued its wait, in the
+// call that queues its copy. On GPUs, that call blocks while another thread frees memory, because
+// CUDA then waits for all streams.
+func TestRecvReportsArrivalBeforeItsCopyIsQueued(t *testing.T) {
 	p := openPair(t, 20*time.Second)
 	locked, unlock, unlocked := make(chan struct{}), make(chan struct{}), make(chan struct{})
 	go func() {
@@ -21,25 +22,25 @@ func TestRecvGetsItsMessageBeforeItsCopyIsQueued(t *testing.T) {
 		<-unlock
 	}()
 	<-locked
-	received, given := make(chan error, 1), make(chan struct{})
+	received, arrived := make(chan error, 1), make(chan struct{})
 	go func() {
 		err := p.queue(1, driver.Call{
 			Operation: driver.Recv, DataType: driver.Uint8, Count: 8,
-			Recv:    p[1].owned[0].segment.Address(),
-			Arrived: func(int) { close(given) },
+			Recv:    p[1].regions[0].segment.Address(),
+			Arrived: func(int) { close(arrived) },
 		})
 		if err == nil {
 			err = p[1].stream.Synchronize(t.Context())
 		}
 		received <- err
 	}()
-	if err := p.message(0, driver.Send, p[0].owned[0].segment.Address(), 8, 0); err != nil {
+	if err := p.message(0, driver.Send, p[0].regions[0].segment.Address(), 8, 0); err != nil {
 		t.Error(err)
 	}
 	select {
-	case <-given:
+	case <-arrived:
 	case <-time.After(10 * time.Second):
-		t.Error("the Recv does not get its message before its copy is queued")
+		t.Error("the message did not arrive while the copy was not yet queued")
 	}
 	close(unlock)
 	<-unlocked

@@ -20,10 +20,11 @@ import (
 func (p *pairOfRanks) message(
 	r int, o driver.Operation, at uintptr, bytes int64, digest uint64,
 ) error {
-	return p.tagged(r, o, at, bytes, digest, 0)
+	return p.messageWithTag(r, o, at, bytes, digest, 0)
 }
 
-func (p *pairOfRanks) tagged(
+// messageWithTag launches one end of a message with a tag.
+func (p *pairOfRanks) messageWithTag(
 	r int, o driver.Operation, at uintptr, bytes int64, digest uint64, tag int,
 ) error {
 	return p.queue(r, driver.Call{
@@ -37,7 +38,7 @@ func (p *pairOfRanks) read(t *testing.T, r int, at uintptr, n int) []byte {
 	t.Helper()
 	got := make([]byte, n)
 	err := errors.Join(
-		p[r].stream.Copy(dl.AddressOf(&got[0]), p[r].owned[0].segment.Address()+at, int64(n)),
+		p[r].stream.Copy(dl.AddressOf(&got[0]), p[r].regions[0].segment.Address()+at, int64(n)),
 		p[r].stream.Synchronize(t.Context()))
 	if err != nil {
 		t.Fatalf("rank %d: %v", r, err)
@@ -49,15 +50,15 @@ func (p *pairOfRanks) read(t *testing.T, r int, at uintptr, n int) []byte {
 func (p *pairOfRanks) capture(t *testing.T, r int, calls func() error) driver.Graph {
 	t.Helper()
 	err := errors.Join(p[r].stream.BeginCapture(), calls())
-	g, failed := p[r].stream.EndCapture()
-	if err := errors.Join(err, failed); err != nil {
+	g, endErr := p[r].stream.EndCapture()
+	if err := errors.Join(err, endErr); err != nil {
 		t.Fatalf("rank %d: %v", r, err)
 	}
 	return g
 }
 
-// TestMismatchedMessageKeepsEarlierWork refuses a Recv that the stream has not reached yet, because
-// it has to fill the buffer first.
+// TestMismatchedMessageKeepsEarlierWork makes a Recv fail before its stream reaches it. The stream
+// must still fill the buffer as queued earlier, and the Recv must not write to it.
 func TestMismatchedMessageKeepsEarlierWork(t *testing.T) {
 	const bytes = 1 << 20
 	p := openPair(t, 10*time.Second)
@@ -67,32 +68,32 @@ func TestMismatchedMessageKeepsEarlierWork(t *testing.T) {
 	gate := make(chan struct{})
 	err := errors.Join(
 		receiver.stream.Host(func() { <-gate }),
-		receiver.stream.Fill(receiver.owned[0].segment.Address(), 0xa5, bytes),
-		p.message(1, driver.Recv, receiver.owned[0].segment.Address(), bytes, 1),
-		p.message(0, driver.Send, sender.owned[0].segment.Address(), bytes/2, 2))
+		receiver.stream.Fill(receiver.regions[0].segment.Address(), 0xa5, bytes),
+		p.message(1, driver.Recv, receiver.regions[0].segment.Address(), bytes, 1),
+		p.message(0, driver.Send, sender.regions[0].segment.Address(), bytes/2, 2))
 	if err != nil {
 		t.Fatal(err)
 	}
 	<-receiver.group.Failed()
 	close(gate)
-	var differ *driver.MessageError
-	if err := receiver.stream.Synchronize(t.Context()); !errors.As(err, &differ) {
+	var messageErr *driver.MessageError
+	if err := receiver.stream.Synchronize(t.Context()); !errors.As(err, &messageErr) {
 		t.Errorf("got %v, want a MessageError", err)
 	}
 	written := func(b byte) bool { return b != 0xa5 }
 	if slices.ContainsFunc(p.read(t, 1, 0, bytes), written) {
-		t.Error("the buffer was written")
+		t.Error("the failed Recv wrote to the buffer")
 	}
-	_ = sender.stream.Synchronize(t.Context()) // an error: the group has failed
+	_ = sender.stream.Synchronize(t.Context()) // returns the group's fault
 	p.closeAll(t)
 }
 
-// TestSendsMayBeReplayedBeforeTheirReceives launches a graph with a Send many times before the
-// first Recv. Two thirds of the receives are replays.
-func TestSendsMayBeReplayedBeforeTheirReceives(t *testing.T) {
+// TestSendReplaysMayPrecedeReceives launches a graph with a Send many times before the first Recv.
+// Two thirds of the receives are replays.
+func TestSendReplaysMayPrecedeReceives(t *testing.T) {
 	const replays, size = 30, 1000
 	p := openPair(t, 20*time.Second)
-	at := [2]uintptr{p[0].owned[0].segment.Address(), p[1].owned[0].segment.Address()}
+	at := [2]uintptr{p[0].regions[0].segment.Address(), p[1].regions[0].segment.Address()}
 	sends := p.capture(t, 0, func() error { return p.message(0, driver.Send, at[0], size, 0) })
 	recvs := p.capture(t, 1, func() error { return p.message(1, driver.Recv, at[1], size, 0) })
 	for i := range replays {
@@ -115,7 +116,7 @@ func TestSendsMayBeReplayedBeforeTheirReceives(t *testing.T) {
 	got := p.read(t, 1, size, replays*size)
 	for i := range replays {
 		if want := bytes.Repeat([]byte{byte(i + 1)}, size); !bytes.Equal(got[i*size:][:size], want) {
-			t.Errorf("message %d begins with %x", i+1, got[i*size:][:8])
+			t.Errorf("message %d begins with %x, want %x", i+1, got[i*size:][:8], want[:8])
 		}
 	}
 	err := errors.Join(p[0].stream.Synchronize(t.Context()), sends.Close(), recvs.Close())
@@ -125,10 +126,11 @@ func TestSendsMayBeReplayedBeforeTheirReceives(t *testing.T) {
 	p.closeAll(t)
 }
 
-// TestReplayedSendTimeoutNamesTheReceiver replays a Send whose previous message is not received.
+// TestReplayedSendTimeoutNamesTheReceiver replays a Send whose previous message has not been
+// received.
 func TestReplayedSendTimeoutNamesTheReceiver(t *testing.T) {
 	p := openPair(t, time.Second)
-	at := p[0].owned[0].segment.Address()
+	at := p[0].regions[0].segment.Address()
 	g := p.capture(t, 0, func() error { return p.message(0, driver.Send, at, 8, 0) })
 	if err := g.Launch(p[0].stream); err != nil {
 		t.Fatal(err)
@@ -139,15 +141,15 @@ func TestReplayedSendTimeoutNamesTheReceiver(t *testing.T) {
 	if err := g.Launch(p[0].stream); err != nil {
 		t.Fatal(err)
 	}
-	wantLate(t, p[0].stream.Synchronize(t.Context()))
+	wantTimeoutOfRank1(t, p[0].stream.Synchronize(t.Context()))
 	if err := g.Close(); err != nil {
 		t.Error(err)
 	}
-	p.closeUntaken(t, 2)
+	p.closeWithUnreceived(t, 2)
 }
 
-// closeUntaken closes the ranks, and checks the number of messages that rank 1 has not received.
-func (p *pairOfRanks) closeUntaken(t *testing.T, messages int) {
+// closeWithUnreceived closes the ranks, and checks how many messages rank 1 has not received.
+func (p *pairOfRanks) closeWithUnreceived(t *testing.T, messages int) {
 	t.Helper()
 	var e *driver.MessageError
 	err := p[1].group.Close()
@@ -157,11 +159,12 @@ func (p *pairOfRanks) closeUntaken(t *testing.T, messages int) {
 	p.closeAll(t)
 }
 
-// wantLate fails the test unless err is a TimeoutError about rank 1.
-func wantLate(t *testing.T, err error) {
+// wantTimeoutOfRank1 fails the test unless err is a TimeoutError about rank 1.
+func wantTimeoutOfRank1(t *testing.T, err error) {
 	t.Helper()
-	var late *driver.TimeoutError
-	if !errors.As(err, &late) || !slices.Equal(late.Missing, []int{1}) || late.Activity[1] == "" {
+	var timeoutErr *driver.TimeoutError
+	if !errors.As(err, &timeoutErr) || !slices.Equal(timeoutErr.Missing, []int{1}) ||
+		timeoutErr.Activity[1] == "" {
 		t.Errorf("got %v, want a TimeoutError that names rank 1 and its activity", err)
 	}
 }
@@ -176,7 +179,7 @@ func TestSendWaitsForASlot(t *testing.T) {
 			o = driver.Recv
 		}
 		for i := range 3 * p2p.Slots {
-			if err := p.message(r, o, p[r].owned[0].segment.Address(), int64(i%7), 0); err != nil {
+			if err := p.message(r, o, p[r].regions[0].segment.Address(), int64(i%7), 0); err != nil {
 				return fmt.Errorf("message %d of rank %d: %w", i, r, err)
 			}
 			if r == 1 && i%100 == 0 {
@@ -192,14 +195,14 @@ func TestSendWaitsForASlot(t *testing.T) {
 	p = openPair(t, time.Second)
 	var err error
 	for i := 0; i <= p2p.Slots && err == nil; i++ {
-		err = p.message(0, driver.Send, p[0].owned[0].segment.Address(), 1, 0)
+		err = p.message(0, driver.Send, p[0].regions[0].segment.Address(), 1, 0)
 		if (err != nil) != (i == p2p.Slots) {
-			t.Errorf("message %d: %v", i, err)
+			t.Errorf("message %d: got %v, want an error only for message %d", i, err, p2p.Slots)
 		}
 	}
-	wantLate(t, err)
+	wantTimeoutOfRank1(t, err)
 	_ = p[0].stream.Synchronize(t.Context())
-	p.closeUntaken(t, p2p.Slots)
+	p.closeWithUnreceived(t, p2p.Slots)
 }
 
 // TestSendWithoutMemoryHasNoEffect sends a buffer for which the GPU has no staging memory, and
@@ -208,7 +211,7 @@ func TestSendWithoutMemoryHasNoEffect(t *testing.T) {
 	if !soft(t) {
 		t.Skip("only the software GPU has a configurable amount of memory")
 	}
-	if !within(t, fmt.Sprint("SOFTGPU_MEMORY=", 160<<20)) {
+	if !inChildProcess(t, fmt.Sprint("SOFTGPU_MEMORY=", 160<<20)) {
 		return
 	}
 	const large = 100 << 20
@@ -234,7 +237,7 @@ func TestSendWithoutMemoryHasNoEffect(t *testing.T) {
 		if r == 1 {
 			o = driver.Recv
 		}
-		err := p.message(r, o, p[r].owned[0].segment.Address(), 1<<20, 0)
+		err := p.message(r, o, p[r].regions[0].segment.Address(), 1<<20, 0)
 		return errors.Join(err, p[r].stream.Synchronize(t.Context()))
 	})
 	p.closeAll(t)
@@ -244,27 +247,27 @@ func TestSendWithoutMemoryHasNoEffect(t *testing.T) {
 func TestMessageOutlivesTheGroupOfItsSender(t *testing.T) {
 	p := openPair(t, 10*time.Second)
 	err := errors.Join(
-		p[0].stream.Fill(p[0].owned[0].segment.Address(), 7, 100),
-		p.message(0, driver.Send, p[0].owned[0].segment.Address(), 100, 0),
+		p[0].stream.Fill(p[0].regions[0].segment.Address(), 7, 100),
+		p.message(0, driver.Send, p[0].regions[0].segment.Address(), 100, 0),
 		p[0].group.Close(),
-		p.message(1, driver.Recv, p[1].owned[0].segment.Address(), 100, 0))
+		p.message(1, driver.Recv, p[1].regions[0].segment.Address(), 100, 0))
 	if err != nil {
 		t.Fatal(err)
 	}
 	if got := p.read(t, 1, 0, 100); !bytes.Equal(got, bytes.Repeat([]byte{7}, 100)) {
-		t.Errorf("got %x", got)
+		t.Errorf("got %x, want 100 bytes of 7", got)
 	}
 	p.closeAll(t)
 }
 
-// TestAbortEndsMessages aborts groups at any time, with eager and replayed messages in both
-// directions.
+// TestAbortEndsMessages aborts groups at different times, while eager and replayed messages are
+// sent in both directions.
 func TestAbortEndsMessages(t *testing.T) {
 	p := openPair(t, 20*time.Second)
 	for round := range 10 {
 		var graphs [2]driver.Graph
 		calls := func(r int) error {
-			at := p[r].owned[0].segment.Address()
+			at := p[r].regions[0].segment.Address()
 			return errors.Join(p.message(r, driver.Send, at, 100, 0),
 				p.message(r, driver.Recv, at+1024, 100, 0))
 		}
@@ -304,7 +307,7 @@ func TestAbortEndsMessages(t *testing.T) {
 				if err != nil {
 					_ = p[r].stream.Synchronize(ctx)
 					if p[r].group.Cause() == nil {
-						return fmt.Errorf("rank %d, turn %d of round %d: the group has not failed after %w", r, i,
+						return fmt.Errorf("rank %d, call %d of round %d: the group has not failed after %w", r, i,
 							round, err)
 					}
 					return ctx.Err()
@@ -319,11 +322,11 @@ func TestAbortEndsMessages(t *testing.T) {
 	p.closeAll(t)
 }
 
-// TestRecvTimeoutNamesASenderWithABlockedStream makes a Send whose stream is blocked by other work.
-// The timeout of the Recv does not start before the receiver's stream has reached it.
+// TestRecvTimeoutNamesASenderWithABlockedStream queues a Send behind other work that blocks its
+// stream. The Recv's timeout must not start before the receiver's stream has reached the Recv.
 func TestRecvTimeoutNamesASenderWithABlockedStream(t *testing.T) {
 	p := openPair(t, time.Second)
-	at := [2]uintptr{p[0].owned[0].segment.Address(), p[1].owned[0].segment.Address()}
+	at := [2]uintptr{p[0].regions[0].segment.Address(), p[1].regions[0].segment.Address()}
 	sending, receiving := make(chan struct{}), make(chan struct{})
 	err := errors.Join(
 		p[1].stream.Host(func() { <-sending }),
@@ -335,36 +338,36 @@ func TestRecvTimeoutNamesASenderWithABlockedStream(t *testing.T) {
 	}
 	select {
 	case <-p[0].group.Failed():
-		t.Errorf("the group has failed while its own stream is blocked: %v", p[0].group.Cause())
+		t.Errorf("the group has failed while the receiver's stream is blocked: %v", p[0].group.Cause())
 	case <-time.After(1500 * time.Millisecond):
 	}
 	close(receiving)
-	wantLate(t, p[0].stream.Synchronize(t.Context()))
+	wantTimeoutOfRank1(t, p[0].stream.Synchronize(t.Context()))
 	close(sending)
 	_ = p[1].stream.Synchronize(t.Context())
 	p.closeAll(t)
 }
 
-// TestMessagesOfAnySizeAndOffset copies messages from and to odd addresses, and checks that the
+// TestMessagesOfAnySizeAndOffset sends messages from and to odd addresses, and checks that the
 // memory around them does not change.
 func TestMessagesOfAnySizeAndOffset(t *testing.T) {
-	const most = 300_000
+	const maxSize = 300_000
 	p := openPair(t, 20*time.Second)
 	seed := time.Now().UnixNano()
 	t.Logf("seed %d", seed)
 	random := rand.New(rand.NewPCG(uint64(seed), 0))
-	sent := make([]byte, most)
+	sent := make([]byte, maxSize)
 	for i := range sent {
 		sent[i] = byte(random.Uint32())
 	}
-	source, target := p[0].owned[0].segment.Address(), p[1].owned[0].segment.Address()
-	if err := p[0].stream.Copy(source, dl.AddressOf(&sent[0]), most); err != nil {
+	source, target := p[0].regions[0].segment.Address(), p[1].regions[0].segment.Address()
+	if err := p[0].stream.Copy(source, dl.AddressOf(&sent[0]), maxSize); err != nil {
 		t.Fatal(err)
 	}
 	for range 60 {
 		from, to, size := random.IntN(40), random.IntN(40), random.IntN(100)
 		if random.IntN(3) == 0 {
-			size = random.IntN(most - 40)
+			size = random.IntN(maxSize - 40)
 		}
 		err := errors.Join(
 			p[1].stream.Fill(target, 0xa5, int64(size)+80),
@@ -376,14 +379,15 @@ func TestMessagesOfAnySizeAndOffset(t *testing.T) {
 		want := bytes.Repeat([]byte{0xa5}, size+80)
 		copy(want[to:], sent[from:from+size])
 		if got := p.read(t, 1, 0, size+80); !bytes.Equal(got, want) {
-			t.Fatalf("%d bytes from %d to %d: the buffer is wrong", size, from, to)
+			t.Fatalf("a message of %d bytes from offset %d to %d: the buffer has the wrong contents", size,
+				from, to)
 		}
 	}
 	p.closeAll(t)
 }
 
-// TestRecvQueuedDuringTeardownEnds blocks a Recv just before it is queued, until the teardown of
-// its group has declared that the group's kernels have ended.
+// TestRecvQueuedDuringTeardownEnds blocks a Recv just before it is queued, until its group's
+// teardown has declared that the group's kernels have ended.
 func TestRecvQueuedDuringTeardownEnds(t *testing.T) {
 	p := openPair(t, 20*time.Second)
 	c := p[0].group.(*communicator)
@@ -397,7 +401,7 @@ func TestRecvQueuedDuringTeardownEnds(t *testing.T) {
 	}()
 	<-locked
 	queued := make(chan error, 1)
-	go func() { queued <- p.message(0, driver.Recv, p[0].owned[0].segment.Address(), 8, 0) }()
+	go func() { queued <- p.message(0, driver.Recv, p[0].regions[0].segment.Address(), 8, 0) }()
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
 	called := func() bool {
@@ -424,7 +428,7 @@ func TestRecvQueuedDuringTeardownEnds(t *testing.T) {
 		t.Errorf("got %v, want ErrAborted", err)
 	}
 	if err := p[0].stream.Synchronize(ctx); err != nil {
-		t.Errorf("the stream does not end: %v", err)
+		t.Errorf("waiting for the stream: %v", err)
 	}
 	_ = p[1].stream.Synchronize(ctx)
 	p.closeAll(t)
@@ -434,16 +438,16 @@ func TestRecvQueuedDuringTeardownEnds(t *testing.T) {
 // refused call has returned.
 func TestRefusedMessageReturnsTheFaultOnce(t *testing.T) {
 	p := openPair(t, 20*time.Second)
-	if err := p.message(0, driver.Recv, p[0].owned[0].segment.Address(), 8, 0); err != nil {
+	if err := p.message(0, driver.Recv, p[0].regions[0].segment.Address(), 8, 0); err != nil {
 		t.Fatal(err)
 	}
 	p[0].group.(*communicator).Abort(nil)
-	err := p.message(0, driver.Recv, p[0].owned[0].segment.Address(), 8, 0)
+	err := p.message(0, driver.Recv, p[0].regions[0].segment.Address(), 8, 0)
 	if !errors.Is(err, driver.ErrAborted) {
 		t.Errorf("got %v, want ErrAborted", err)
 	}
 	if err := p[0].stream.Synchronize(t.Context()); err != nil {
-		t.Errorf("Synchronize has returned the fault again: %v", err)
+		t.Errorf("Synchronize returned the fault again: %v", err)
 	}
 	_ = p[1].stream.Synchronize(t.Context())
 	p.closeAll(t)

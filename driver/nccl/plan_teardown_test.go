@@ -15,7 +15,7 @@ func TestPrepareDuringTeardown(t *testing.T) {
 	w := newGroup(t, 2, 10*time.Second)
 	needDirect(t, w.opened[0].group)
 	m := w.opened[0]
-	s, err := m.grow(1 << 20)
+	s, err := m.mapRegion(1 << 20)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -23,7 +23,7 @@ func TestPrepareDuringTeardown(t *testing.T) {
 		Operation: driver.AllReduce, DataType: driver.Float32, Count: 64, Path: driver.PathDirect,
 		Send: s.segment.Address(), Recv: s.segment.Address(),
 	}
-	group, ended := m.group, make(chan struct{})
+	group, stop := m.group, make(chan struct{})
 	var preparing sync.WaitGroup
 	preparing.Go(func() {
 		for {
@@ -31,16 +31,16 @@ func TestPrepareDuringTeardown(t *testing.T) {
 				t.Error(err)
 			}
 			select {
-			case <-ended:
+			case <-stop:
 				return
 			default:
 			}
 		}
 	})
-	w.must(func(m *testRank) error { return m.leave() })
-	close(ended)
+	w.must(func(m *testRank) error { return m.closeGroup() })
+	close(stop)
 	preparing.Wait()
 	if _, err := prepare(group, call); !errors.Is(err, driver.ErrClosed) {
-		t.Errorf("preparing a call of an ended group: got %v, want ErrClosed", err)
+		t.Errorf("preparing a call of a closed group: got %v, want ErrClosed", err)
 	}
 }

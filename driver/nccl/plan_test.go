@@ -10,8 +10,8 @@ import (
 	"symmem/internal/nccl"
 )
 
-// TestUnknownTypesAndReductionsAreRefused checks calls for which NCCL has no number. Number 0 would
-// be another type or reduction.
+// TestUnknownTypesAndReductionsAreRefused checks calls whose type or reduction has no number in
+// NCCL. Number 0 would select another type or reduction.
 func TestUnknownTypesAndReductionsAreRefused(t *testing.T) {
 	for name, call := range map[string]driver.Call{
 		"a reduction": {Operation: driver.AllReduce, ReduceOp: driver.ReduceOps},
@@ -27,31 +27,32 @@ func TestUnknownTypesAndReductionsAreRefused(t *testing.T) {
 			}
 		}
 	}
-	fine := &plan{Call: driver.Call{Operation: driver.AllGather, ReduceOp: driver.ReduceOps}}
-	if err := fine.Refusal(driver.PathPlain); err != nil {
-		t.Errorf("an operation that does not reduce: got %v", err)
+	gather := &plan{Call: driver.Call{Operation: driver.AllGather, ReduceOp: driver.ReduceOps}}
+	if err := gather.Refusal(driver.PathPlain); err != nil {
+		t.Errorf("an AllGather with an unknown reduction: got %v, want no refusal", err)
 	}
 }
 
-// TestNumbersOfReductionsAreNCCLs compares the table of package driver with the binding.
-func TestNumbersOfReductionsAreNCCLs(t *testing.T) {
+// TestReductionNumbersMatchNCCL compares the table of package driver with the constants of package
+// nccl.
+func TestReductionNumbersMatchNCCL(t *testing.T) {
 	for op, want := range map[driver.ReduceOp]nccl.ReduceOp{
 		driver.Sum: nccl.Sum, driver.Prod: nccl.Prod, driver.Min: nccl.Min, driver.Max: nccl.Max,
 		driver.Avg: nccl.Avg,
 	} {
 		if got, ok := op.NCCL().Number(); !ok || nccl.ReduceOp(got) != want {
-			t.Errorf("%v is number %d in NCCL, want %d", op, got, want)
+			t.Errorf("%v: got number %d in NCCL, want %d", op, got, want)
 		}
 	}
 }
 
-// TestKernelIsChosenOnceForAPlan counts the choices while an offer is queried repeatedly before a
-// path is taken.
+// TestKernelIsChosenOnceForAPlan counts how often a kernel is chosen if an offer is queried
+// repeatedly before a path is taken.
 func TestKernelIsChosenOnceForAPlan(t *testing.T) {
 	w := newGroup(t, 2, 10*time.Second)
 	needDirect(t, w.opened[0].group)
 	w.must(func(m *testRank) error {
-		s, err := m.grow(1 << 20)
+		s, err := m.mapRegion(1 << 20)
 		if err == nil {
 			err = m.register(w, s, 0)
 		}
@@ -85,7 +86,7 @@ func TestKernelIsChosenOnceForAPlan(t *testing.T) {
 				return err
 			}
 			if times != want {
-				t.Errorf("a kernel was chosen %d times for the %v path, want %d", times, path, want)
+				t.Errorf("%v path: a kernel was chosen %d times, want %d", path, times, want)
 			}
 		}
 		return nil
@@ -104,12 +105,13 @@ func prepare(c driver.Communicator, call driver.Call) (driver.Plan, error) {
 func TestCallWithoutTicketIsNamedByItsLaunch(t *testing.T) {
 	f := faults{cfg: &driver.GroupConfig{ID: "g"}}
 	call := driver.Call{Operation: driver.AllGather}
-	if got := f.doing(&call, 12, 63); got != "AllGather 12 of group g" {
-		t.Errorf("got %q", got)
+	got, want := f.doing(&call, 12, 63), "AllGather 12 of group g"
+	if got != want {
+		t.Errorf("got %q, want %q", got, want)
 	}
 	call.Recorded = driver.Recorded{Capture: 4, Call: 1}
-	got := f.doing(&call, 0, 63)
-	if got != "AllGather, launch 63 of group g, call 1 of capture 4" {
-		t.Errorf("got %q", got)
+	want = "AllGather, launch 63 of group g, call 1 of capture 4"
+	if got := f.doing(&call, 0, 63); got != want {
+		t.Errorf("got %q, want %q", got, want)
 	}
 }

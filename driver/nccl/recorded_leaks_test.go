@@ -13,10 +13,10 @@ import (
 	"symmem/driver/nccl/internal/gpu"
 )
 
-// TestCapturedGroupsLeaveNothingBehind connects groups whose calls another library captures, fails
-// or closes them, and destroys the graphs before or after that, with replays in between. No
-// descriptors, mappings, goroutines or memory may leak. SYMMEM_TEST_GROUPS sets the number of
-// groups.
+// TestCapturedGroupsLeaveNothingBehind connects groups whose calls another library captures, and
+// closes them or makes them fail. It destroys the graphs before or after that, with replays in
+// between. No descriptors, mappings, goroutines or memory may leak. SYMMEM_TEST_GROUPS sets the
+// number of groups.
 func TestCapturedGroupsLeaveNothingBehind(t *testing.T) {
 	groups := 40
 	if n, err := strconv.Atoi(os.Getenv("SYMMEM_TEST_GROUPS")); err == nil {
@@ -31,47 +31,48 @@ func TestCapturedGroupsLeaveNothingBehind(t *testing.T) {
 	for i := range 4 { // the first groups also allocate memory that is kept
 		w.captureAndEnd(powers, i)
 	}
-	before, free := remains(t), w.free()
+	before, free := countResources(t), w.freeMemory()
 	for i := range groups {
 		w.captureAndEnd(powers, i)
 	}
 	var now map[string]int
 	err := gpu.Within(20*time.Second, func() (bool, error) {
-		now = remains(t)
-		for what, count := range now {
-			if count-before[what] >= min(groups, 20) {
+		now = countResources(t)
+		for resource, count := range now {
+			if count-before[resource] >= min(groups, 20) {
 				return false, nil
 			}
 		}
 		return true, nil
 	})
 	if err != nil {
-		t.Errorf("%v before %d groups, %v afterwards", before, groups, now)
+		t.Errorf("after %d groups: got resources %v, want about %v", groups, now, before)
 	}
-	for r, now := range w.free() {
-		if lost := free[r] - now; lost >= int64(groups)<<20 {
-			t.Errorf("rank %d: %d bytes have leaked", r, lost)
+	for r, now := range w.freeMemory() {
+		if leaked := free[r] - now; leaked >= int64(groups)<<20 {
+			t.Errorf("rank %d: %d bytes have leaked", r, leaked)
 		}
 	}
 }
 
-// captureAndEnd connects a group, captures calls of it, and ends both in one of four ways.
+// captureAndEnd connects a group, captures its calls in graphs of another library, and ends the
+// group and the graphs in one of four ways.
 func (w *testGroup) captureAndEnd(powers [2]*power, i int) {
-	fails, first := i%2 == 0, i/2%2 == 0
+	fails, destroyFirst := i%2 == 0, i/2%2 == 0
 	w.regroup(0, 1)
-	graphs := make([][]*owned, 2)
+	graphs := make([][]*foreignStream, 2)
 	w.must(func(m *testRank) error {
 		p := powers[m.rank]
-		if err := m.register(w, p.stretch, 1); err != nil {
+		if err := m.register(w, p.region, 1); err != nil {
 			return err
 		}
 		for _, path := range []driver.Path{driver.PathDirect, driver.PathPlain} {
-			g, err := m.capturedBy(p.call(path))
+			g, err := m.captureForeign(p.call(path))
 			if err != nil {
 				return err
 			}
 			graphs[m.rank] = append(graphs[m.rank], g)
-			if err := g.replayed(p); err != nil {
+			if err := g.replayAndWait(p); err != nil {
 				return err
 			}
 		}
@@ -81,50 +82,50 @@ func (w *testGroup) captureAndEnd(powers [2]*power, i int) {
 		c := m.group.(*communicator)
 		destroy := func() (err error) {
 			for _, g := range graphs[m.rank] {
-				err = errors.Join(err, g.destroy(), g.leave())
+				err = errors.Join(err, g.destroy(), g.closeStream())
 			}
 			return err
 		}
 		var err error
-		if first {
+		if destroyFirst {
 			err = destroy()
 		}
 		if fails {
 			c.Abort(errors.New("the group ends"))
 		}
-		if first {
-			return errors.Join(err, ignoring(m.leave(), fails))
+		if destroyFirst {
+			return errors.Join(err, ignoreIf(m.closeGroup(), fails))
 		}
-		err = m.owned[0].window.Deregister()
-		m.owned[0].window, m.group = nil, nil
-		if closed := c.Close(); !fails {
-			err = errors.Join(err, closed)
+		err = m.regions[0].window.Deregister()
+		m.regions[0].window, m.group = nil, nil
+		if closeErr := c.Close(); !fails {
+			err = errors.Join(err, closeErr)
 		}
 		<-c.stages.released
 		for _, g := range graphs[m.rank] {
 			err = errors.Join(err, g.replay())
 		}
-		return errors.Join(err, destroy(), torn(c))
+		return errors.Join(err, destroy(), teardownError(c))
 	})
 }
 
-// ignoring returns err, or nil if a fault is expected.
-func ignoring(err error, fault bool) error {
+// ignoreIf returns err, or nil if a fault is expected.
+func ignoreIf(err error, fault bool) error {
 	if fault {
 		return nil
 	}
 	return err
 }
 
-// remains counts resources that a group could leak.
-func remains(t *testing.T) map[string]int {
+// countResources counts the resources that a group could leak.
+func countResources(t *testing.T) map[string]int {
 	t.Helper()
 	maps, err := os.ReadFile("/proc/self/maps")
 	if err != nil {
 		t.Fatal(err)
 	}
 	return map[string]int{
-		"descriptors": open(t), "goroutines": runtime.NumGoroutine(),
+		"descriptors": openDescriptors(t), "goroutines": runtime.NumGoroutine(),
 		"mappings": strings.Count(string(maps), "\n"),
 	}
 }

@@ -15,30 +15,31 @@ import (
 	"symmem/internal/dl"
 )
 
-// owned plays another library, which owns a stream and a graph captured on it.
-type owned struct {
-	m      *testRank
-	theirs cuda.Stream
-	stream *stream.Stream
-	graph  cuda.Graph
-	exec   cuda.GraphExec
+// foreignStream plays the part of another library. It owns a stream, and a graph that was captured
+// on the stream.
+type foreignStream struct {
+	m          *testRank
+	cudaStream cuda.Stream
+	stream     *stream.Stream
+	graph      cuda.Graph
+	exec       cuda.GraphExec
 }
 
-// newOwned creates streams of another library, without graphs.
-func (m *testRank) newOwned(n int) (all []*owned, err error) {
+// newForeignStreams creates streams of another library, without graphs.
+func (m *testRank) newForeignStreams(n int) (foreign []*foreignStream, err error) {
 	for range n {
-		o := &owned{m: m}
-		if o.theirs, o.stream, err = m.device.foreign(); err != nil {
-			return all, err
+		o := &foreignStream{m: m}
+		if o.cudaStream, o.stream, err = m.device.newForeignStream(); err != nil {
+			return foreign, err
 		}
-		all = append(all, o)
+		foreign = append(foreign, o)
 	}
-	return all, nil
+	return foreign, nil
 }
 
-// capture captures work and instantiates the graph.
-func (o *owned) capture(work func() error) (err error) {
-	if o.graph, err = o.m.device.recordBy(o.theirs, work); err != nil {
+// capture captures work, as the stream's owner, and instantiates the graph.
+func (o *foreignStream) capture(work func() error) (err error) {
+	if o.graph, err = o.m.device.captureAsOwner(o.cudaStream, work); err != nil {
 		return err
 	}
 	return o.m.device.gpu.Do(func() error {
@@ -47,17 +48,17 @@ func (o *owned) capture(work func() error) (err error) {
 	})
 }
 
-// capturedBy captures a call of the rank's group on a new stream, as its owner.
-func (m *testRank) capturedBy(call driver.Call) (*owned, error) {
-	all, err := m.newOwned(1)
+// captureForeign captures a call of the rank's group on a new stream of another library.
+func (m *testRank) captureForeign(call driver.Call) (*foreignStream, error) {
+	foreign, err := m.newForeignStreams(1)
 	if err != nil {
 		return nil, err
 	}
-	return all[0], all[0].capture(func() error { return all[0].recordCall(call) })
+	return foreign[0], foreign[0].capture(func() error { return foreign[0].recordCall(call) })
 }
 
 // record adds calls of the rank's group to the stream's capture.
-func (o *owned) record(path driver.Path, powers ...*power) error {
+func (o *foreignStream) record(path driver.Path, powers ...*power) error {
 	for _, p := range powers {
 		if err := o.recordCall(p.call(path)); err != nil {
 			return err
@@ -66,7 +67,7 @@ func (o *owned) record(path driver.Path, powers ...*power) error {
 	return nil
 }
 
-func (o *owned) recordCall(call driver.Call) error {
+func (o *foreignStream) recordCall(call driver.Call) error {
 	plan, err := prepare(o.m.group, call)
 	if err != nil {
 		return err
@@ -75,34 +76,35 @@ func (o *owned) recordCall(call driver.Call) error {
 }
 
 // replay launches the graph, which has a call for each power.
-func (o *owned) replay(powers ...*power) error {
+func (o *foreignStream) replay(powers ...*power) error {
 	for _, p := range powers {
-		p.ran(o.m.group.(*communicator), 1)
+		p.countCalls(o.m.group.(*communicator), 1)
 	}
-	return o.m.device.gpu.Do(func() error { return o.m.device.gpu.CUDA.GraphLaunch(o.exec, o.theirs) })
+	gpu := o.m.device.gpu
+	return gpu.Do(func() error { return gpu.CUDA.GraphLaunch(o.exec, o.cudaStream) })
 }
 
-// replayed launches the graph and waits for it.
-func (o *owned) replayed(powers ...*power) error {
+// replayAndWait launches the graph and waits for it.
+func (o *foreignStream) replayAndWait(powers ...*power) error {
 	if err := o.replay(powers...); err != nil {
 		return err
 	}
-	_, err := o.ends()
+	_, err := o.waitIdle()
 	return err
 }
 
-// ends waits for the replays, and returns how long that took.
-func (o *owned) ends() (time.Duration, error) {
+// waitIdle waits for the replays, and returns how long it has waited.
+func (o *foreignStream) waitIdle() (time.Duration, error) {
 	begin, d := time.Now(), o.m.device
 	err := gpu.Within(time.Minute, func() (done bool, err error) {
-		err = d.gpu.Do(func() error { done, err = d.gpu.CUDA.StreamQuery(o.theirs); return err })
+		err = d.gpu.Do(func() error { done, err = d.gpu.CUDA.StreamQuery(o.cudaStream); return err })
 		return done, err
 	})
 	return time.Since(begin), err
 }
 
 // destroy destroys the graph, as its owner.
-func (o *owned) destroy() error {
+func (o *foreignStream) destroy() error {
 	d := o.m.device
 	return d.gpu.Do(func() error {
 		if o.exec == 0 {
@@ -112,37 +114,39 @@ func (o *owned) destroy() error {
 	})
 }
 
-// leave closes and destroys the stream.
-func (o *owned) leave() error { return errors.Join(o.stream.Close(), o.m.device.destroy(o.theirs)) }
+// closeStream closes and destroys the stream.
+func (o *foreignStream) closeStream() error {
+	return errors.Join(o.stream.Close(), o.m.device.destroy(o.cudaStream))
+}
 
 // finish waits for the streams, and destroys them and their graphs.
-func finish(all ...*owned) error {
+func finish(foreign ...*foreignStream) error {
 	var errs []error
-	for _, o := range all {
-		_, err := o.ends()
+	for _, o := range foreign {
+		_, err := o.waitIdle()
 		errs = append(errs, err)
 	}
-	for _, o := range all {
-		errs = append(errs, o.stream.Close(), o.destroy(), o.m.device.destroy(o.theirs))
+	for _, o := range foreign {
+		errs = append(errs, o.stream.Close(), o.destroy(), o.m.device.destroy(o.cudaStream))
 	}
 	return errors.Join(errs...)
 }
 
-// join makes one stream wait for the work of another one, as the owner of both.
-func join(waits, ahead *owned) error {
-	d := waits.m.device
+// join makes stream waiter wait for the work of stream ahead, as the owner of both.
+func join(waiter, ahead *foreignStream) error {
+	d := waiter.m.device
 	return d.gpu.Do(func() error {
 		e, err := d.gpu.CUDA.EventCreate(cuda.EventDisableTiming)
 		if err != nil {
 			return err
 		}
-		return errors.Join(d.gpu.CUDA.EventRecord(e, ahead.theirs),
-			d.gpu.CUDA.StreamWaitEvent(waits.theirs, e), d.gpu.CUDA.EventDestroy(e))
+		return errors.Join(d.gpu.CUDA.EventRecord(e, ahead.cudaStream),
+			d.gpu.CUDA.StreamWaitEvent(waiter.cudaStream, e), d.gpu.CUDA.EventDestroy(e))
 	})
 }
 
-// two returns a count twice.
-func two(count int64) []int64 { return []int64{count, count} }
+// twice returns a slice that has the count twice.
+func twice(count int64) []int64 { return []int64{count, count} }
 
 // pairs lists pairs of calls of a group that must be serialized.
 var pairs = []struct {
@@ -165,7 +169,7 @@ func forPairs(
 	for _, ranks := range []int{2, 4} {
 		for _, pair := range pairs {
 			t.Run(fmt.Sprintf("%s, %d ranks", pair.name, ranks), func(t *testing.T) {
-				w := newSteps(t, ranks, 20*time.Second)
+				w := newAddingGroup(t, ranks, 20*time.Second)
 				w.withPowers(pair.counts, func(m *testRank, powers []*power) error {
 					if err := test(m, w, powers, pair.paths); err != nil {
 						return err
@@ -180,69 +184,69 @@ func forPairs(
 // TestReplaysOnSeveralStreamsTakeTurns replays two graphs of another library on separate streams.
 func TestReplaysOnSeveralStreamsTakeTurns(t *testing.T) {
 	forPairs(t, func(m *testRank, _ *testGroup, powers []*power, paths [2]driver.Path) error {
-		all, err := m.newOwned(2)
-		for i, o := range all {
+		foreign, err := m.newForeignStreams(2)
+		for i, o := range foreign {
 			err = errors.Join(err, o.capture(func() error { return o.record(paths[i], powers[i]) }))
 		}
 		for round := range 12 {
 			i := round * 5 % 7 % 2
 			if err == nil {
-				err = all[i].replay(powers[i])
+				err = foreign[i].replay(powers[i])
 			}
 		}
-		return errors.Join(err, finish(all...))
+		return errors.Join(err, finish(foreign...))
 	})
 }
 
-// TestReplaysAndOtherCallsTakeTurns replays a graph while calls are made on other streams: one of
-// ours and an adopted one.
+// TestReplaysAndOtherCallsTakeTurns replays a graph, while calls are launched on one of the rank's
+// own streams and on an adopted one.
 func TestReplaysAndOtherCallsTakeTurns(t *testing.T) {
 	forPairs(t, func(m *testRank, w *testGroup, powers []*power, paths [2]driver.Path) error {
-		all, err := m.newOwned(2)
+		foreign, err := m.newForeignStreams(2)
 		if err != nil {
 			return err
 		}
 		// The first capture of the group is also ordered after unfinished calls.
 		err = errors.Join(powers[1].raise(m.group, m.stream, paths[1]),
-			all[0].capture(func() error { return all[0].record(paths[0], powers[0]) }))
+			foreign[0].capture(func() error { return foreign[0].record(paths[0], powers[0]) }))
 		for round := range 10 {
-			on := []driver.Stream{m.stream, all[1].stream}[round/2%2]
-			err = errors.Join(err, all[0].replay(powers[0]), powers[1].raise(m.group, on, paths[1]))
+			on := []driver.Stream{m.stream, foreign[1].stream}[round/2%2]
+			err = errors.Join(err, foreign[0].replay(powers[0]), powers[1].raise(m.group, on, paths[1]))
 		}
-		return errors.Join(err, m.stream.Synchronize(w.t.Context()), finish(all...))
+		return errors.Join(err, m.stream.Synchronize(w.t.Context()), finish(foreign...))
 	})
 }
 
 // TestBranchesOfACaptureTakeTurns captures calls on two branches that are joined only at the end.
 func TestBranchesOfACaptureTakeTurns(t *testing.T) {
 	forPairs(t, func(m *testRank, _ *testGroup, powers []*power, paths [2]driver.Path) error {
-		all, err := m.newOwned(2)
+		foreign, err := m.newForeignStreams(2)
 		if err != nil {
 			return err
 		}
-		err = all[0].capture(func() error {
-			err := join(all[1], all[0])
+		err = foreign[0].capture(func() error {
+			err := join(foreign[1], foreign[0])
 			for range 2 {
-				for i, o := range all {
+				for i, o := range foreign {
 					err = errors.Join(err, o.record(paths[i], powers[i]))
 				}
 			}
-			return errors.Join(err, join(all[0], all[1]))
+			return errors.Join(err, join(foreign[0], foreign[1]))
 		})
 		for range 4 {
 			if err == nil {
-				err = all[0].replay(powers[0], powers[1], powers[0], powers[1])
+				err = foreign[0].replay(powers[0], powers[1], powers[0], powers[1])
 			}
 		}
-		return errors.Join(err, finish(all...))
+		return errors.Join(err, finish(foreign...))
 	})
 }
 
-// TestOwnAndForeignGraphsTakeTurns replays our graph and one of another library on different
+// TestOwnAndForeignGraphsTakeTurns replays our graph and a graph of another library on different
 // streams.
 func TestOwnAndForeignGraphsTakeTurns(t *testing.T) {
 	forPairs(t, func(m *testRank, w *testGroup, powers []*power, paths [2]driver.Path) error {
-		all, err := m.newOwned(1)
+		foreign, err := m.newForeignStreams(1)
 		if err != nil {
 			return err
 		}
@@ -250,31 +254,32 @@ func TestOwnAndForeignGraphsTakeTurns(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		err = all[0].capture(func() error { return all[0].record(paths[0], powers[0]) })
+		err = foreign[0].capture(func() error { return foreign[0].record(paths[0], powers[0]) })
 		for range 8 {
-			err = errors.Join(err, all[0].replay(powers[0]), powers[1].replay(m, g, m.stream, 2))
+			err = errors.Join(err, foreign[0].replay(powers[0]), powers[1].replay(m, g, m.stream, 2))
 		}
-		return errors.Join(err, m.stream.Synchronize(w.t.Context()), finish(all...))
+		return errors.Join(err, m.stream.Synchronize(w.t.Context()), finish(foreign...))
 	})
 }
 
-// TestCaptureGetsTwoNodesForEachGroup counts the nodes of a graph and checks their dependencies.
-func TestCaptureGetsTwoNodesForEachGroup(t *testing.T) {
-	w := newSteps(t, 2, 20*time.Second)
-	w.withPowers(two(1000), func(m *testRank, powers []*power) error {
+// TestCaptureAddsTwoNodesPerGroup counts the nodes of a captured graph and checks their
+// dependencies.
+func TestCaptureAddsTwoNodesPerGroup(t *testing.T) {
+	w := newAddingGroup(t, 2, 20*time.Second)
+	w.withPowers(twice(1000), func(m *testRank, powers []*power) error {
 		second, err := m.device.Connect(t.Context(), driver.GroupConfig{
-			ID: "second", Ranks: []int{0, 1}, Rank: m.rank, Check: ofOneMachine(),
+			ID: "second", Ranks: []int{0, 1}, Rank: m.rank, Check: onOneMachine(),
 		})
 		if err != nil {
 			return err
 		}
-		all, err := m.newOwned(2)
+		foreign, err := m.newForeignStreams(2)
 		if err != nil {
 			return err
 		}
 		plans := make([]driver.Plan, 2)
 		for i, g := range []driver.Communicator{m.group, second} {
-			// Without windows, since these belong to the first group.
+			// The calls use no windows, because all windows belong to the first group.
 			call := powers[i].call(driver.PathDirect)
 			call.SendWindow, call.RecvWindow = nil, nil
 			if plans[i], err = prepare(g, call); err != nil {
@@ -282,36 +287,37 @@ func TestCaptureGetsTwoNodesForEachGroup(t *testing.T) {
 			}
 		}
 		const rounds = 5
-		err = all[0].capture(func() error {
-			err := join(all[1], all[0])
+		err = foreign[0].capture(func() error {
+			err := join(foreign[1], foreign[0])
 			for i := range rounds {
-				for k, o := range all {
+				for k, o := range foreign {
 					// Each branch uses the groups in a different order.
 					for _, p := range []driver.Plan{plans[(i+k)%2], plans[(i+k+1)%2]} {
 						err = errors.Join(err, p.(*plan).c.Record(o.stream, p))
 					}
 				}
 			}
-			return errors.Join(err, join(all[0], all[1]))
+			return errors.Join(err, join(foreign[0], foreign[1]))
 		})
 		if err != nil {
 			return err
 		}
-		if err := countNodes(m.device, all[0].graph, 4*rounds, 2); err != nil {
+		if err := countNodes(m.device, foreign[0].graph, 4*rounds, 2); err != nil {
 			return err
 		}
 		for range 3 {
-			err = errors.Join(err, all[0].replay())
+			err = errors.Join(err, foreign[0].replay())
 			for _, p := range powers {
-				p.ran(m.group.(*communicator), 2*rounds)
+				p.countCalls(m.group.(*communicator), 2*rounds)
 			}
 		}
-		return errors.Join(err, finish(all...), m.check(w, powers[0]), m.check(w, powers[1]),
+		return errors.Join(err, finish(foreign...), m.check(w, powers[0]), m.check(w, powers[1]),
 			second.Close())
 	})
 }
 
-// countNodes checks the nodes of a graph with a number of calls and groups.
+// countNodes checks the number and dependencies of the nodes of a graph that contains the given
+// number of calls and groups.
 func countNodes(d *Device, g cuda.Graph, calls, groups int) error {
 	nodes, err := d.graphNodes(g)
 	from, to, edgesErr := d.graphEdges(g)
@@ -330,7 +336,8 @@ func countNodes(d *Device, g cuda.Graph, calls, groups int) error {
 		}
 	}
 	if roots != 1 || leaves < groups {
-		err = errors.Join(err, fmt.Errorf("the graph has %d roots and %d leaves", roots, leaves))
+		err = errors.Join(err, fmt.Errorf("the graph has %d roots and %d leaves, want 1 and at least %d",
+			roots, leaves, groups))
 	}
 	return err
 }
@@ -338,53 +345,54 @@ func countNodes(d *Device, g cuda.Graph, calls, groups int) error {
 // TestCaptureAddsNodesIfEdgesCannotBeRemoved makes CUDA refuse to remove the first dependency. The
 // results must still be correct.
 func TestCaptureAddsNodesIfEdgesCannotBeRemoved(t *testing.T) {
-	if !apart(t, "cuGraphRemoveDependencies_v2:1:801") {
+	if !inSoftGPUProcess(t, "cuGraphRemoveDependencies_v2:1:801") {
 		return
 	}
-	w := newSteps(t, 2, 20*time.Second)
+	w := newAddingGroup(t, 2, 20*time.Second)
 	nodes := make([]int, 2)
 	w.withPower(1000, func(m *testRank, p *power) error {
-		all, err := m.newOwned(1)
-		err = errors.Join(err, all[0].capture(func() error {
-			return all[0].record(driver.PathDirect, p, p, p)
+		foreign, err := m.newForeignStreams(1)
+		err = errors.Join(err, foreign[0].capture(func() error {
+			return foreign[0].record(driver.PathDirect, p, p, p)
 		}))
 		if err != nil {
 			return err
 		}
-		found, err := m.device.graphNodes(all[0].graph)
+		found, err := m.device.graphNodes(foreign[0].graph)
 		nodes[m.rank] = len(found)
 		for range 3 {
-			err = errors.Join(err, all[0].replay(p, p, p), p.raise(m.group, m.stream, driver.PathDirect))
+			err = errors.Join(err, foreign[0].replay(p, p, p), p.raise(m.group, m.stream, driver.PathDirect))
 		}
-		return errors.Join(err, m.stream.Synchronize(t.Context()), finish(all...), m.check(w, p))
+		return errors.Join(err, m.stream.Synchronize(t.Context()), finish(foreign...), m.check(w, p))
 	})
-	if nodes[0]+nodes[1] != 5+6 { // the first refusal is one rank's
+	if nodes[0]+nodes[1] != 5+6 { // the failure is injected on one rank
 		t.Errorf("graphs of 3 calls have %v nodes, want 5 and 6", nodes)
 	}
 }
 
-// mostEntries is the largest number of nodes, or edges, of a graph in these tests.
-const mostEntries = 1 << 10
+// maxEntries limits the number of nodes and of edges of a graph in these tests.
+const maxEntries = 1 << 10
 
 // graphNodes returns the nodes of a graph.
 func (d *Device) graphNodes(g cuda.Graph) ([]cuda.Node, error) {
-	nodes, count := make([]cuda.Node, mostEntries), uint64(mostEntries)
-	err := d.askOfGraph("cuGraphGetNodes", g, dl.AddressOf(&nodes[0]), dl.AddressOf(&count))
+	nodes, count := make([]cuda.Node, maxEntries), uint64(maxEntries)
+	err := d.queryGraph("cuGraphGetNodes", g, dl.AddressOf(&nodes[0]), dl.AddressOf(&count))
 	return nodes[:count], err
 }
 
 // graphEdges returns the dependencies of a graph: to[i] depends on from[i].
 func (d *Device) graphEdges(g cuda.Graph) (from, to []cuda.Node, err error) {
-	from, to = make([]cuda.Node, mostEntries), make([]cuda.Node, mostEntries)
-	data, count := make([]uint64, mostEntries), uint64(mostEntries) // CUgraphEdgeData has 8 bytes
-	err = d.askOfGraph("cuGraphGetEdges_v2", g, dl.AddressOf(&from[0]), dl.AddressOf(&to[0]),
+	from, to = make([]cuda.Node, maxEntries), make([]cuda.Node, maxEntries)
+	data, count := make([]uint64, maxEntries), uint64(maxEntries) // CUgraphEdgeData has 8 bytes
+	err = d.queryGraph("cuGraphGetEdges_v2", g, dl.AddressOf(&from[0]), dl.AddressOf(&to[0]),
 		dl.AddressOf(&data[0]), dl.AddressOf(&count))
 	runtime.KeepAlive(data)
 	return from[:count], to[:count], err
 }
 
-// askOfGraph calls a function of libcuda that only tests need.
-func (d *Device) askOfGraph(name string, g cuda.Graph, args ...uintptr) error {
+// queryGraph calls a libcuda function that returns information about a graph. Only tests need such
+// functions.
+func (d *Device) queryGraph(name string, g cuda.Graph, args ...uintptr) error {
 	library, err := dl.Open(d.gpu.CUDA.Path())
 	if err != nil {
 		return err

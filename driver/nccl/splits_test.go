@@ -11,8 +11,9 @@ import (
 	"symmem/internal/sys/systest"
 )
 
-// uneven returns an AllToAllV over a power in which each rank sends count numbers to the next rank.
-func (m *testRank) uneven(p *power, count int64, path driver.Path) driver.Call {
+// ringAllToAllV returns an AllToAllV in which each rank sends count numbers of a power to the next
+// rank.
+func (m *testRank) ringAllToAllV(p *power, count int64, path driver.Path) driver.Call {
 	ranks := len(m.group.(*communicator).cfg.Ranks)
 	none := func() []int64 { return make([]int64, ranks) }
 	s := &driver.Splits{
@@ -30,17 +31,18 @@ func TestSplitsInACaptureAreCompared(t *testing.T) {
 	w := newGroup(t, 2, 10*time.Second)
 	w.withPower(1000, func(m *testRank, p *power) error {
 		m.group.SetCheck(true)
-		call := m.uneven(p, 10, driver.PathPlain)
+		call := m.ringAllToAllV(p, 10, driver.PathPlain)
 		call.Splits.RecvCounts[1-m.rank] += int64(m.rank)
-		_, err := m.capturedBy(call)
-		if differ := (*driver.MessageError)(nil); !errors.As(err, &differ) || len(differ.Ends) != 1 {
-			return fmt.Errorf("got %w, want a MessageError of one pair", err)
+		_, err := m.captureForeign(call)
+		var messageErr *driver.MessageError
+		if !errors.As(err, &messageErr) || len(messageErr.Ends) != 1 {
+			return fmt.Errorf("got %w, want a MessageError about one message", err)
 		}
 		return nil
 	})
 }
 
-// TestAllToAllWithoutNCCLAlltoAll runs AllToAll with an NCCL before 2.28.3, which has no
+// TestAllToAllWithoutNCCLAlltoAll runs AllToAll with a version of NCCL before 2.28.3, which has no
 // ncclAlltoAll.
 func TestAllToAllWithoutNCCLAlltoAll(t *testing.T) {
 	if !soft(t) {
@@ -49,7 +51,7 @@ func TestAllToAllWithoutNCCLAlltoAll(t *testing.T) {
 	c := systest.Command(t, systest.Patience, os.Args[0],
 		"-test.run=^TestContract$/^collectives$/^(two|three)_ranks_get")
 	c.Env = append(os.Environ(), "SOFTGPU_NCCL=22707")
-	if said, err := c.CombinedOutput(); err != nil {
-		t.Errorf("%v\n%s", err, said)
+	if output, err := c.CombinedOutput(); err != nil {
+		t.Errorf("%v\n%s", err, output)
 	}
 }

@@ -12,30 +12,30 @@ import (
 	"symmem/internal/sys/systest"
 )
 
-// guarding lists versions of NCCL, and whether an empty kernel is launched before their window
+// guardedVersions maps versions of NCCL to whether an empty kernel must be launched before window
 // kernels.
-var guarding = map[string]bool{
+var guardedVersions = map[string]bool{
 	"22703": false, "22802": false, "22803": true, "22809": true, "23006": true, "23007": false,
 	"23203": false,
 }
 
-// guarded is logged by TestWindowKernelsWaitForEarlierWork if an empty kernel is expected.
-const guarded = "an empty kernel is launched before window kernels"
+// guardLog is logged by TestWindowKernelsWaitForEarlierWork if it expects an empty kernel.
+const guardLog = "an empty kernel is launched before window kernels"
 
-// TestGuardForKernelsThatStartEarly runs TestWindowKernelsWaitForEarlierWork with other versions of
-// NCCL.
+// TestGuardForKernelsThatStartEarly runs TestWindowKernelsWaitForEarlierWork with several versions
+// of NCCL.
 func TestGuardForKernelsThatStartEarly(t *testing.T) {
 	if !soft(t) {
 		t.Skipf("only the software GPU has a configurable version of NCCL: %v", driver.ErrUnsupported)
 	}
-	for version, guards := range guarding {
+	for version, wantGuard := range guardedVersions {
 		t.Run(version, func(t *testing.T) {
 			c := systest.Command(t, systest.Patience, os.Args[0], "-test.v",
 				"-test.run=^TestWindowKernelsWaitForEarlierWork$")
 			c.Env = append(os.Environ(), "SOFTGPU_NCCL="+version)
-			said, err := c.CombinedOutput()
-			if err != nil || strings.Contains(string(said), guarded) != guards {
-				t.Errorf("want an empty kernel: %v; got %v\n%s", guards, err, said)
+			output, err := c.CombinedOutput()
+			if err != nil || strings.Contains(string(output), guardLog) != wantGuard {
+				t.Errorf("want an empty kernel: %v; the test returned %v:\n%s", wantGuard, err, output)
 			}
 		})
 	}
@@ -45,10 +45,10 @@ func TestWindowKernelsWaitForEarlierWork(t *testing.T) {
 	w := newGroup(t, 2, 10*time.Second)
 	early := w.opened[0].device.startsEarly()
 	if early {
-		t.Log(guarded)
+		t.Log(guardLog)
 	}
 	w.must(func(m *testRank) error {
-		s, err := m.grow(1 << 20)
+		s, err := m.mapRegion(1 << 20)
 		if err == nil {
 			err = m.group.(driver.LazyWindows).UseWindows(t.Context())
 		}
@@ -63,13 +63,13 @@ func TestWindowKernelsWaitForEarlierWork(t *testing.T) {
 			Send: s.segment.Address(), Recv: s.segment.Address(), SendWindow: s.window,
 			RecvWindow: s.window, Path: driver.PathWindow,
 		}
-		return m.guards(w, call, early)
+		return m.checkGuard(w, call, early)
 	})
 }
 
-// guards launches a call on the window path and on the plain path, and checks that an empty kernel
-// is launched only before the window path, and only if early is set.
-func (m *testRank) guards(w *testGroup, call driver.Call, early bool) error {
+// checkGuard launches a call on the window path and on the plain path. It checks that an empty
+// kernel is launched before the call on the window path, and only if early is set.
+func (m *testRank) checkGuard(w *testGroup, call driver.Call, early bool) error {
 	for _, path := range []driver.Path{driver.PathWindow, driver.PathPlain} {
 		offer := m.group.Offer(call)
 		remark := offer.(driver.Remarker).Remark(path)
@@ -80,10 +80,10 @@ func (m *testRank) guards(w *testGroup, call driver.Call, early bool) error {
 		p, want := made.(*plan), early && path == driver.PathWindow
 		if (p.guard != nil) != want || p.singleCall.Prepared() == want ||
 			p.guardedCall.Prepared() != want {
-			w.t.Errorf("%v path: want an empty kernel: %v; got %+v", path, want, p)
+			w.t.Errorf("%v path: got plan %+v, want an empty kernel: %v", path, p, want)
 		}
 		if strings.Contains(remark, "an empty kernel is launched before it") != want {
-			w.t.Errorf("%v path: remark %q", path, remark)
+			w.t.Errorf("%v path: got remark %q, want a mention of an empty kernel: %v", path, remark, want)
 		}
 		if err := m.group.Launch(m.stream, p); err != nil {
 			return err
@@ -100,21 +100,21 @@ func TestCommunicatorWithEarlyStartIsNotAdopted(t *testing.T) {
 	}
 	if _, err := m.device.AdoptCommunicator(1); !errors.Is(err, driver.ErrUnsupported) ||
 		!strings.Contains(err.Error(), nccl.VersionText(nccl.EarlyStart.Below)) {
-		t.Errorf("got %v, want ErrUnsupported and a fixed version", err)
+		t.Errorf("got %v, want ErrUnsupported that names a fixed version", err)
 	}
 	t.Setenv(allowEarlyStart, "1")
 	adopted, err := m.device.AdoptCommunicator(uintptr(m.group.(*communicator).comm.handle))
 	if err != nil || adopted.Size() != 1 {
-		t.Errorf("with %s=1: got %v, %v", allowEarlyStart, adopted, err)
+		t.Errorf("with %s=1: got %v, %v; want a communicator of 1 rank", allowEarlyStart, adopted, err)
 	}
 }
 
-// TestMisalignedBuffersAreRemarked checks remarks on large symmetric buffers on the direct path.
-func TestMisalignedBuffersAreRemarked(t *testing.T) {
+// TestRemarkOnMisalignedBuffers checks which large symmetric buffers the direct path remarks on.
+func TestRemarkOnMisalignedBuffers(t *testing.T) {
 	w := newGroup(t, 2, 10*time.Second)
 	needDirect(t, w.opened[0].group)
 	w.must(func(m *testRank) error {
-		s, err := m.grow(96 << 20)
+		s, err := m.mapRegion(96 << 20)
 		if err == nil {
 			err = m.register(w, s, 0)
 		}
@@ -125,7 +125,7 @@ func TestMisalignedBuffersAreRemarked(t *testing.T) {
 		for _, test := range []struct {
 			operation driver.Operation
 			count     int64
-			apart     uintptr
+			shift     uintptr
 			want      bool
 		}{
 			{driver.AllReduce, 8 << 20, 0, false},
@@ -137,12 +137,12 @@ func TestMisalignedBuffersAreRemarked(t *testing.T) {
 		} {
 			call := driver.Call{
 				Operation: test.operation, DataType: driver.Float32, Count: test.count,
-				Send: at, Recv: at + 48<<20 + test.apart, SendWindow: s.window, RecvWindow: s.window,
+				Send: at, Recv: at + 48<<20 + test.shift, SendWindow: s.window, RecvWindow: s.window,
 			}
 			remark := m.group.Offer(call).(driver.Remarker).Remark(driver.PathDirect)
 			if strings.Contains(remark, "different offsets modulo 16 bytes") != test.want {
-				t.Errorf("%v of %d, %d bytes apart: remark %q", test.operation, test.count, test.apart,
-					remark)
+				t.Errorf("%v of %d, misaligned by %d bytes: got remark %q, want one on alignment: %v",
+					test.operation, test.count, test.shift, remark, test.want)
 			}
 		}
 		return nil

@@ -12,30 +12,31 @@ import (
 	"symmem/internal/dl"
 )
 
-// TestStreamIsAbandonedBeforeItsFaultIsReturned checks that work which callers queue after they got
-// the fault is not abandoned together with the kernel that does not end.
+// TestStreamIsAbandonedBeforeItsFaultIsReturned checks that a stream's stuck kernel has been
+// abandoned when the fault is returned. Otherwise, work that the caller queues afterwards would be
+// abandoned together with the kernel.
 func TestStreamIsAbandonedBeforeItsFaultIsReturned(t *testing.T) {
-	if !apart(t, "") {
+	if !inSoftGPUProcess(t, "") {
 		return
 	}
 	if err := dl.Setenv("SOFTGPU_DEAF", "1"); err != nil {
 		t.Fatal(err)
 	}
-	p := firstSumWithin(t, time.Second)
+	p := openAndSumWithin(t, time.Second)
 	_, err := p.sum(t.Context(), 0, driver.PathWindow, 1)
-	var late *driver.TimeoutError
-	if !errors.As(err, &late) {
+	var timeoutErr *driver.TimeoutError
+	if !errors.As(err, &timeoutErr) {
 		t.Fatalf("got %v, want a TimeoutError", err)
 	}
 	if !p[0].stream.(*stream.Stream).Idle() {
-		t.Error("the fault was returned, but the stream still has the kernel")
+		t.Error("the fault was returned before the stuck kernel was abandoned")
 	}
 }
 
-// TestDeviceIsClosedAlthoughItsWorkDoesNotEnd closes a device with unfinished work, under which no
-// memory can be freed.
+// TestDeviceIsClosedAlthoughItsWorkDoesNotEnd closes a device that has unfinished work. Close must
+// return, although memory that the work may use cannot be freed.
 func TestDeviceIsClosedAlthoughItsWorkDoesNotEnd(t *testing.T) {
-	if !apart(t, "") {
+	if !inSoftGPUProcess(t, "") {
 		return
 	}
 	d, err := Backend{}.Open(t.Context(), driver.Config{
@@ -48,9 +49,9 @@ func TestDeviceIsClosedAlthoughItsWorkDoesNotEnd(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ends := make(chan struct{})
-	defer close(ends)
-	if err := s.Host(func() { <-ends }); err != nil {
+	unblock := make(chan struct{})
+	defer close(unblock)
+	if err := s.Host(func() { <-unblock }); err != nil {
 		t.Fatal(err)
 	}
 	if err := s.Close(); !errors.Is(err, context.DeadlineExceeded) {
@@ -64,6 +65,6 @@ func TestDeviceIsClosedAlthoughItsWorkDoesNotEnd(t *testing.T) {
 			t.Errorf("closing the device: %v", err)
 		}
 	case <-time.After(10 * time.Second):
-		t.Error("closing the device does not end")
+		t.Error("Close of the device does not return")
 	}
 }

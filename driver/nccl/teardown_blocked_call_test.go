@@ -16,19 +16,19 @@ import (
 // window kernel that does not end.
 func TestBlockedCallEndsAfterWindowKernels(t *testing.T) {
 	for _, row := range []struct {
-		name string
-		stay bool // a window kernel before the call does not end
+		name  string
+		stuck bool // whether the window kernel before the call never ends
 	}{
 		{"ended", false},
 		{"stuck", true},
 	} {
 		t.Run(row.name, func(t *testing.T) {
-			if !apart(t, "") {
+			if !inSoftGPUProcess(t, "") {
 				return
 			}
 			firstSums = false
-			p := firstSumWithin(t, 20*time.Second)
-			if row.stay {
+			p := openAndSumWithin(t, 20*time.Second)
+			if row.stuck {
 				if err := dl.Setenv("SOFTGPU_DEAF", "1"); err != nil {
 					t.Fatal(err)
 				}
@@ -37,7 +37,7 @@ func TestBlockedCallEndsAfterWindowKernels(t *testing.T) {
 				}
 			}
 			c := p[0].group.(*communicator)
-			c.busy.Windows.Store(true) // as before the next check of the watcher
+			c.busy.Windows.Store(true) // the watcher has not reset it yet
 			before, _ := c.history.last()
 			ended := make(chan error, 1)
 			go func() {
@@ -56,41 +56,41 @@ func TestBlockedCallEndsAfterWindowKernels(t *testing.T) {
 			select {
 			case err := <-ended:
 				if !errors.Is(err, driver.ErrFault) {
-					t.Errorf("got %v, want that a peer has failed", err)
+					t.Errorf("got %v, want ErrFault", err)
 				}
 			case <-ctx.Done():
-				t.Fatal("the call does not end")
+				t.Fatal("the call does not return")
 			}
 			select {
 			case <-c.stages.kernelsEnded:
 			case <-ctx.Done():
 				t.Fatal("the teardown of the group does not end")
 			}
-			if gpu.Stuck.Load() != row.stay {
-				t.Errorf("gpu.Stuck is %v, want %v", gpu.Stuck.Load(), row.stay)
+			if gpu.Stuck.Load() != row.stuck {
+				t.Errorf("gpu.Stuck is %v, want %v", gpu.Stuck.Load(), row.stuck)
 			}
 		})
 	}
 }
 
-// TestAbortEndsACallAfterFinishedWindowKernels aborts a plain call after window kernels have ended:
-// unlike these, it reacts to the abort.
+// TestAbortEndsACallAfterFinishedWindowKernels aborts a plain call after window kernels have ended.
+// The call must not be mistaken for a window kernel, which would not react to the abort.
 func TestAbortEndsACallAfterFinishedWindowKernels(t *testing.T) {
 	needDevices(t, 2)
-	if !apart(t, "") {
+	if !inSoftGPUProcess(t, "") {
 		return
 	}
-	p := firstSumWithin(t, 20*time.Second)
-	p[0].group.(*communicator).busy.Windows.Store(true) // as before the next check of the watcher
+	p := openAndSumWithin(t, 20*time.Second)
+	p[0].group.(*communicator).busy.Windows.Store(true) // the watcher has not reset it yet
 	if err := p.launch(0, driver.PathPlain); err != nil {
 		t.Fatal(err)
 	}
 	p[1].group.Abort(errAborted)
 	if err := p[0].stream.Synchronize(t.Context()); !errors.Is(err, driver.ErrFault) {
-		t.Errorf("got %v, want that a peer has failed", err)
+		t.Errorf("got %v, want ErrFault", err)
 	}
 	if gpu.Stuck.Load() {
-		t.Error("the call counts as a kernel that does not end")
+		t.Error("the call was mistaken for a kernel that does not end")
 	}
 	p.closeAll(t)
 }

@@ -12,13 +12,13 @@ import (
 	"symmem/internal/dl"
 )
 
-// TestLateReplayDoesNotTouchReusedBuffers delays a replay on one rank until the other has timed out
-// and reuses its buffers. The late kernel must not access these buffers, whether or not its host
-// has noticed the fault.
+// TestLateReplayDoesNotTouchReusedBuffers delays a replay on one rank until the other rank has
+// timed out and reused its buffers. The late kernel must not access these buffers, whether or not
+// its host has noticed the fault.
 func TestLateReplayDoesNotTouchReusedBuffers(t *testing.T) {
 	for _, o := range []driver.Operation{driver.AllReduce, driver.AllGather} {
 		for _, noticed := range []bool{true, false} {
-			t.Run(fmt.Sprintf("%v/noticed=%v", o, noticed), func(t *testing.T) { pauses(t, o, noticed) })
+			t.Run(fmt.Sprintf("%v/noticed=%v", o, noticed), func(t *testing.T) { replayLate(t, o, noticed) })
 		}
 	}
 }
@@ -33,22 +33,22 @@ func (p *power) inPlace(o driver.Operation, rank int) driver.Call {
 	return call
 }
 
-// pauses delays the second replay of a graph on rank 1.
-func pauses(t *testing.T, o driver.Operation, noticed bool) {
+// replayLate delays the second replay of a graph on rank 1.
+func replayLate(t *testing.T, o driver.Operation, noticed bool) {
 	const reused = 7 // the value in rank 0's buffer after it has timed out
 	w := newGroup(t, 2, time.Second)
-	graphs, powers := make([]*owned, 2), make([]*power, 2)
-	w.withPower(sizes["buffers"], func(m *testRank, p *power) (err error) {
+	graphs, powers := make([]*foreignStream, 2), make([]*power, 2)
+	w.withPower(countFor["bulk"], func(m *testRank, p *power) (err error) {
 		call := p.inPlace(o, m.rank)
 		launch, err := m.group.Offer(call).(*plan).choose()
 		if err != nil || !launch.Bulk {
 			return fmt.Errorf("%s is not a bulk kernel: %w", launch.Kernel, err)
 		}
 		powers[m.rank] = p
-		if graphs[m.rank], err = m.capturedBy(call); err != nil {
+		if graphs[m.rank], err = m.captureForeign(call); err != nil {
 			return err
 		}
-		return graphs[m.rank].replayed()
+		return graphs[m.rank].replayAndWait()
 	})
 	w.must(func(m *testRank) error {
 		if m.rank == 1 {
@@ -57,13 +57,13 @@ func pauses(t *testing.T, o driver.Operation, noticed bool) {
 		}
 		p := powers[0]
 		p.unit = reused
-		return errors.Join(graphs[0].replayed(), m.reset(w, p, 4*p.count))
+		return errors.Join(graphs[0].replayAndWait(), m.setToUnit(w, p, 4*p.count))
 	})
 	w.must(func(m *testRank) error {
 		if m.rank == 0 {
 			return nil
 		}
-		<-m.group.(*communicator).stages.kernelsEnded // the group's kernels were stopped
+		<-m.group.(*communicator).stages.kernelsEnded // the group has ended its kernels
 		if !noticed {
 			at, err := m.group.(*communicator).direct.exchange.Places()
 			if err != nil {
@@ -71,13 +71,13 @@ func pauses(t *testing.T, o driver.Operation, noticed bool) {
 			}
 			clear(dl.Bytes(at.Report, int(unsafe.Sizeof(kernels.Report{}))))
 		}
-		return errors.Join(graphs[1].replayed(), m.allPoison(w, powers[1]))
+		return errors.Join(graphs[1].replayAndWait(), m.checkAllPoison(w, powers[1]))
 	})
 	w.must(func(m *testRank) error {
 		poisoned := 0
 		var err error
 		if m.rank == 0 {
-			poisoned, err = m.poisonIn(w, powers[0], reused)
+			poisoned, err = m.countPoison(w, powers[0], reused)
 		}
 		if err == nil && poisoned > 0 {
 			err = fmt.Errorf("%d numbers of a reused buffer are poisoned", poisoned)
@@ -86,6 +86,6 @@ func pauses(t *testing.T, o driver.Operation, noticed bool) {
 		if fault := g.stream.Synchronize(t.Context()); fault == nil {
 			err = errors.Join(err, errors.New("the stream returned no fault"))
 		}
-		return errors.Join(err, g.destroy(), g.leave())
+		return errors.Join(err, g.destroy(), g.closeStream())
 	})
 }

@@ -14,11 +14,12 @@ import (
 	"symmem/driver/nccl/internal/stream"
 )
 
-// faultDelay bounds the time until a group notices the fault that a kernel has reported, on a busy
-// machine with the software GPU.
+// faultDelay limits the time in which a group must notice a fault that a kernel has reported, even
+// on a busy machine with the software GPU.
 const faultDelay = 2 * time.Second
 
-// awaitFault waits until a rank's group has failed, and returns the fault.
+// awaitFault waits until the rank's group has failed, and returns the cause, or nil after a
+// timeout.
 func (m *testRank) awaitFault(within time.Duration) error {
 	c := m.group.(*communicator)
 	select {
@@ -29,9 +30,9 @@ func (m *testRank) awaitFault(within time.Duration) error {
 	}
 }
 
-// poisonIn checks that each number of a power is either want or poison, and counts the poison.
-func (m *testRank) poisonIn(w *testGroup, p *power, want uint32) (poisoned int, err error) {
-	got, err := m.copied(w, p.segment.Address(), 4*p.count)
+// countPoison checks that each number of a power is want or poison, and counts the poison.
+func (m *testRank) countPoison(w *testGroup, p *power, want uint32) (poisoned int, err error) {
+	got, err := m.readDevice(w, p.segment.Address(), 4*p.count)
 	for i := range p.count {
 		switch v := binary.LittleEndian.Uint32(got[4*i:]); v {
 		case ^uint32(0):
@@ -44,73 +45,73 @@ func (m *testRank) poisonIn(w *testGroup, p *power, want uint32) (poisoned int, 
 	return poisoned, err
 }
 
-// allPoison checks that all numbers of a power are poison.
-func (m *testRank) allPoison(w *testGroup, p *power) error {
-	poisoned, err := m.poisonIn(w, p, ^uint32(0))
+// checkAllPoison checks that all numbers of a power are poison.
+func (m *testRank) checkAllPoison(w *testGroup, p *power) error {
+	poisoned, err := m.countPoison(w, p, ^uint32(0))
 	if err == nil && int64(poisoned) != p.count {
 		err = fmt.Errorf("%d of %d numbers are poisoned", poisoned, p.count)
 	}
 	return err
 }
 
-// TestFaultInAReplayIsReported replays a graph on one rank only. Nothing else is launched there,
-// but the groups of all ranks must fail after the kernel has timed out, and every call must return
-// the fault: exchanges, launches, recordings, and waits for any stream of the owner. Later replays
-// end at once and poison their output.
+// TestFaultInAReplayIsReported replays a graph on one rank, and launches nothing else. After the
+// kernel has timed out, the groups of all ranks must fail, and every call must return the fault:
+// exchanges, launches, recordings, and waits for any stream of the owner. Later replays must end
+// immediately and poison their output.
 func TestFaultInAReplayIsReported(t *testing.T) {
-	for kind, count := range sizes {
-		t.Run(kind, func(t *testing.T) { replayAlone(t, count) })
+	for kind, count := range countFor {
+		t.Run(kind, func(t *testing.T) { replayOnOneRank(t, count) })
 	}
 }
 
-func replayAlone(t *testing.T, count int64) {
+func replayOnOneRank(t *testing.T, count int64) {
 	ranks := atMost(t, 4)
 	w := newGroup(t, ranks, time.Second)
-	graphs, powers := make([]*owned, ranks), make([]*power, ranks)
+	graphs, powers := make([]*foreignStream, ranks), make([]*power, ranks)
 	w.must(func(m *testRank) (err error) {
 		if powers[m.rank], err = m.newPower(w, 1, count); err != nil {
 			return err
 		}
-		if graphs[m.rank], err = m.capturedBy(powers[m.rank].call(driver.PathDirect)); err != nil {
+		if graphs[m.rank], err = m.captureForeign(powers[m.rank].call(driver.PathDirect)); err != nil {
 			return err
 		}
 		if m.rank != 0 {
 			return nil
 		}
-		return graphs[0].replayed()
+		return graphs[0].replayAndWait()
 	})
 	w.must(func(m *testRank) error {
 		cause := m.awaitFault(faultDelay)
-		var late *driver.TimeoutError
+		var timeoutErr *driver.TimeoutError
 		switch {
 		case m.rank != 0 && !errors.Is(cause, driver.ErrFault):
-			return fmt.Errorf("the cause is %w, want the fault of rank 0", cause)
-		case m.rank == 0 && (!errors.As(cause, &late) || len(late.Missing) != ranks-1):
-			return fmt.Errorf("the cause is %w, want a TimeoutError about all others", cause)
+			return fmt.Errorf("got cause %w, want the fault of rank 0", cause)
+		case m.rank == 0 && (!errors.As(cause, &timeoutErr) || len(timeoutErr.Missing) != ranks-1):
+			return fmt.Errorf("got cause %w, want a TimeoutError about all other ranks", cause)
 		}
-		return failsEverywhere(t, m, graphs[m.rank], powers[m.rank], cause)
+		return checkCallsFail(t, m, graphs[m.rank], powers[m.rank], cause)
 	})
 	w.must(func(m *testRank) error {
 		g, p := graphs[m.rank], powers[m.rank]
-		return errors.Join(g.launchPoisoned(w, m, p), g.destroy(), g.leave())
+		return errors.Join(g.checkReplayPoisons(w, m, p), g.destroy(), g.closeStream())
 	})
 }
 
-// failsEverywhere checks that every call on a failed group returns its fault.
-func failsEverywhere(t *testing.T, m *testRank, g *owned, p *power, cause error) error {
+// checkCallsFail checks that every call on a failed group returns its fault.
+func checkCallsFail(t *testing.T, m *testRank, g *foreignStream, p *power, cause error) error {
 	plan, err := prepare(m.group, p.call(driver.PathDirect))
 	if err != nil {
 		return err
 	}
-	theirs, elsewhere, err := m.device.foreign()
+	cudaStream, other, err := m.device.newForeignStream()
 	if err != nil {
 		return err
 	}
-	_, exchanged := m.group.Exchange(t.Context(), driver.LaneControl, nil)
+	_, exchangeErr := m.group.Exchange(t.Context(), driver.LaneControl, nil)
 	results := map[string]error{
-		"Exchange":                      exchanged,
+		"Exchange":                      exchangeErr,
 		"Synchronize":                   g.stream.Synchronize(t.Context()),
-		"Synchronize of another stream": elsewhere.Synchronize(t.Context()),
+		"Synchronize of another stream": other.Synchronize(t.Context()),
 		"Launch":                        m.group.Launch(g.stream, plan),
 		"Record":                        m.group.(driver.Recorder).Record(g.stream, plan),
 	}
@@ -119,44 +120,45 @@ func failsEverywhere(t *testing.T, m *testRank, g *owned, p *power, cause error)
 			err = errors.Join(err, fmt.Errorf("%s returned %w, want %w", name, got, cause))
 		}
 	}
-	return errors.Join(err, elsewhere.Close(), m.device.destroy(theirs))
+	return errors.Join(err, other.Close(), m.device.destroy(cudaStream))
 }
 
-// launchPoisoned replays a graph of a failed group, which must end at once. The other ranks may
-// have received data that rank 0 has sent before it failed, so they may have correct sums as well
-// as poison. If kernels access the peers' buffers in place, they may add up poison, and integers
-// may have any value.
-func (g *owned) launchPoisoned(w *testGroup, m *testRank, p *power) error {
+// checkReplayPoisons replays a graph of a failed group, which must end immediately and poison its
+// output. Ranks other than rank 0 may have received rank 0's data before it failed, so they may
+// also have correct sums. Kernels that access the peers' buffers in place may add poison, so
+// integers may then have any value.
+func (g *foreignStream) checkReplayPoisons(w *testGroup, m *testRank, p *power) error {
 	if err := g.replay(); err != nil {
 		return err
 	}
-	took, err := g.ends()
+	took, err := g.waitIdle()
 	if err != nil || took > 20*time.Second {
 		return fmt.Errorf("a replay after the fault took %v: %w", took, err)
 	}
-	if p.count == sizes["buffers"] {
-		got, err := m.copied(w, p.segment.Address(), 4*p.count)
+	if p.count == countFor["bulk"] {
+		got, err := m.readDevice(w, p.segment.Address(), 4*p.count)
 		if !bytes.Contains(got, []byte{0xff, 0xff, 0xff, 0xff}) {
 			err = errors.Join(err, errors.New("no number is poisoned"))
 		}
 		return err
 	}
 	if m.rank == 0 {
-		return m.allPoison(w, p)
+		return m.checkAllPoison(w, p)
 	}
-	poisoned, err := m.poisonIn(w, p, uint32(len(w.ranks)))
+	poisoned, err := m.countPoison(w, p, uint32(len(w.ranks)))
 	if err == nil && poisoned == 0 {
 		err = errors.New("no number is poisoned")
 	}
 	return err
 }
 
-// TestRankThatPausesBetweenReplays delays a replay on one rank until the other has timed out. That
-// replay may give the correct sum, and all later replays must give poison, on both ranks.
-func TestRankThatPausesBetweenReplays(t *testing.T) {
+// TestReplaysAfterATimeoutArePoisoned delays a replay on one rank until the other rank has timed
+// out. The delayed replay may still give the correct sum, but all later replays must give poison on
+// both ranks.
+func TestReplaysAfterATimeoutArePoisoned(t *testing.T) {
 	w := newGroup(t, 2, time.Second)
 	w.withPower(1000, func(m *testRank, p *power) error {
-		g, err := m.capturedBy(p.call(driver.PathDirect))
+		g, err := m.captureForeign(p.call(driver.PathDirect))
 		if err != nil {
 			return err
 		}
@@ -164,22 +166,22 @@ func TestRankThatPausesBetweenReplays(t *testing.T) {
 			if round == 1 && m.rank == 1 {
 				<-w.ranks[0].group.Failed()
 			}
-			if err := g.replayed(p); err != nil {
+			if err := g.replayAndWait(p); err != nil {
 				return err
 			}
-			poisoned, err := m.poisonIn(w, p, p.want)
-			switch whole := int64(poisoned) == p.count; {
+			poisoned, err := m.countPoison(w, p, p.want)
+			switch all := int64(poisoned) == p.count; {
 			case err != nil:
 				return fmt.Errorf("after replay %d: %w", round, err)
-			case round == 0 && poisoned > 0, round == 1 && m.rank == 0 && poisoned == 0, round > 1 && !whole:
+			case round == 0 && poisoned > 0, round == 1 && m.rank == 0 && poisoned == 0, round > 1 && !all:
 				return fmt.Errorf("%d of %d numbers are poisoned after replay %d", poisoned, p.count, round)
 			}
 		}
 		cause, got := m.awaitFault(faultDelay), g.stream.Synchronize(t.Context())
 		if cause == nil || !errors.Is(got, cause) {
-			return fmt.Errorf("the cause is %w, and the stream returned %w", cause, got)
+			return fmt.Errorf("got %[2]w from the stream, want the cause %[1]w", cause, got)
 		}
-		return errors.Join(g.destroy(), g.leave())
+		return errors.Join(g.destroy(), g.closeStream())
 	})
 }
 
@@ -192,8 +194,8 @@ func TestDivergenceInAReplay(t *testing.T) {
 			call.Count--
 		}
 		call.Digest += uint64(m.rank) // since the calls differ
-		m.group.SetCheck(false)       // or Record would compare the calls
-		g, err := m.capturedBy(call)
+		m.group.SetCheck(false)       // otherwise Record would compare the calls
+		g, err := m.captureForeign(call)
 		if err != nil {
 			return err
 		}
@@ -201,24 +203,24 @@ func TestDivergenceInAReplay(t *testing.T) {
 			return err
 		}
 		cause := m.awaitFault(20 * time.Second)
-		var differ *driver.MismatchError
-		if !errors.As(cause, &differ) && !errors.Is(cause, driver.ErrFault) {
-			return fmt.Errorf("the cause is %w, want a MismatchError", cause)
+		var mismatch *driver.MismatchError
+		if !errors.As(cause, &mismatch) && !errors.Is(cause, driver.ErrFault) {
+			return fmt.Errorf("got cause %w, want a MismatchError", cause)
 		}
-		if _, err := g.ends(); err != nil {
+		if _, err := g.waitIdle(); err != nil {
 			return err
 		}
 		p.count = call.Count
 		if err := g.stream.Synchronize(t.Context()); !errors.Is(err, cause) {
 			return fmt.Errorf("the stream returned %w, want %w", err, cause)
 		}
-		return errors.Join(m.allPoison(w, p), g.destroy(), g.leave())
+		return errors.Join(m.checkAllPoison(w, p), g.destroy(), g.closeStream())
 	})
 }
 
-// TestRankSendsNothingAfterAFault lets a call time out on a rank that has another call queued after
-// it. The rank must not send its input of the second call, which is the missing result of the
-// first.
+// TestRankSendsNothingAfterAFault makes a call time out on a rank that has queued a second call.
+// The input of the second call is the result of the first, which is missing, so the rank must not
+// send it.
 func TestRankSendsNothingAfterAFault(t *testing.T) {
 	w := newGroup(t, 2, time.Second)
 	var release func() error
@@ -229,7 +231,7 @@ func TestRankSendsNothingAfterAFault(t *testing.T) {
 			return err
 		}
 		if m.rank == 1 {
-			if release, err = m.occupy(m.stream.(*stream.Stream).CUDA); err != nil {
+			if release, err = m.blockStream(m.stream.(*stream.Stream).CUDA); err != nil {
 				return err
 			}
 		}
@@ -250,33 +252,33 @@ func TestRankSendsNothingAfterAFault(t *testing.T) {
 		if err := m.stream.Synchronize(t.Context()); err == nil {
 			return errors.New("the stream returned no error")
 		}
-		return m.allPoison(w, powers[m.rank])
+		return m.checkAllPoison(w, powers[m.rank])
 	})
 }
 
-// TestAbortEndsReplays aborts the group of a rank while others wait for it in a replay. Their
-// watchers must end the replays long before the kernels' timeout.
+// TestAbortEndsReplays aborts the group on one rank while the other ranks wait for that rank in a
+// replay. Their watchers must end the replays long before the kernels' timeout.
 func TestAbortEndsReplays(t *testing.T) {
 	w := newGroup(t, atMost(t, 4), time.Minute)
 	var replaying sync.WaitGroup // the other ranks
 	replaying.Add(len(w.opened) - 1)
 	w.withPower(1000, func(m *testRank, p *power) error {
-		g, err := m.capturedBy(p.call(driver.PathDirect))
+		g, err := m.captureForeign(p.call(driver.PathDirect))
 		if err != nil {
 			return err
 		}
 		if m.rank == 0 {
 			replaying.Wait()
 			m.group.Abort(errAborted)
-			_ = g.stream.Synchronize(t.Context()) // returns this rank's fault
-			return errors.Join(g.destroy(), g.leave())
+			_ = g.stream.Synchronize(t.Context()) // returns the fault
+			return errors.Join(g.destroy(), g.closeStream())
 		}
 		err = g.replay()
 		replaying.Done()
 		if err != nil {
 			return err
 		}
-		took, err := g.ends()
+		took, err := g.waitIdle()
 		if err != nil || took > 20*time.Second {
 			return fmt.Errorf("the replay took %v: %w", took, err)
 		}
@@ -285,6 +287,6 @@ func TestAbortEndsReplays(t *testing.T) {
 		if err := g.stream.Synchronize(ctx); !errors.Is(err, driver.ErrFault) {
 			return fmt.Errorf("the stream returned %w, want the fault", err)
 		}
-		return errors.Join(m.allPoison(w, p), g.destroy(), g.leave())
+		return errors.Join(m.checkAllPoison(w, p), g.destroy(), g.closeStream())
 	})
 }
