@@ -82,11 +82,12 @@
 // Blocks wait for blocks of other ranks, never for blocks of their own grid. All ranks launch grids
 // of the same size, and the whole grid can be resident on every rank's GPU if the GPU runs nothing
 // else. Launch.resident returns the size of the largest such grid, and a test checks that size
-// against the registers that the objects use. If other work occupies the GPU, it ends at some time
-// and leaves space for the grid. If not all blocks fit, for example because clients of the
+// against the registers that the objects use. Other work that occupies the GPU ends eventually and
+// leaves space for the grid. If not all blocks fit, for example because clients of the
 // Multi-Process Service share a GPU, the first blocks still make progress, because they wait for
-// the same blocks of other ranks. The first warp of the first block detects different calls.
-// Without it, the other blocks of such calls would wait for each other's epochs until the timeout.
+// the same blocks of other ranks. If ranks launch different calls, the first warp of the first
+// block detects that and ends the call; the other blocks would wait for each other's epochs until
+// the timeout.
 //
 // A kernel that overlaps with its predecessor in the stream is launched once all blocks of the
 // predecessor have started. Its blocks then occupy multiprocessors while they wait. Kernels of any

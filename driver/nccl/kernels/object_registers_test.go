@@ -49,7 +49,7 @@ const (
 
 // TestKernelsFitBlocks finds kernels that need too many registers for their grids.
 func TestKernelsFitBlocks(t *testing.T) {
-	for major := range cubins {
+	for major := range binaries {
 		object, err := Object(major, 0)
 		if err != nil {
 			t.Fatal(err)

@@ -172,7 +172,7 @@ const (
 // TestKernelsThatOverlapWait checks in all objects that a kernel which starts its successor early,
 // or may be launched to overlap, waits for its predecessors.
 func TestKernelsThatOverlapWait(t *testing.T) {
-	for major := range cubins {
+	for major := range binaries {
 		object, err := Object(major, 0)
 		if err != nil {
 			t.Fatal(err)
