@@ -109,7 +109,7 @@ func (rt *Runtime) newGroup(
 	config *driver.GroupConfig, comm driver.Communicator, life *lifetime,
 ) *Group {
 	r := roster{
-		id: config.Name(), full: config.ID, key: handoff.Space("group/" + config.ID),
+		id: config.Name(), full: config.ID, key: handoff.NamespaceOf("group/" + config.ID),
 		ranks: config.Ranks, rank: config.Rank,
 	}
 	g := &Group{roster: r, rt: rt, comm: comm, life: life}

@@ -93,7 +93,7 @@ func (g *registry) unmapAll() error {
 // handoffKey returns the key by which processes exchange a segment. It does not depend on the
 // group, since all groups map the same memory.
 func (g *registry) handoffKey(key driver.SegmentKey) handoff.Key {
-	return handoff.Key{Space: key.Pool ^ handoff.Space("pool"), Number: key.Ordinal}
+	return handoff.Key{Namespace: key.Pool ^ handoff.NamespaceOf("pool"), Number: key.Ordinal}
 }
 
 // mapWindow maps the segments of all ranks. After an error it returns an incomplete window, which

@@ -110,7 +110,7 @@ type peers struct {
 
 // peersKey returns the key under which ranks export a segment to their peers.
 func peersKey(group *driver.GroupConfig, key driver.SegmentKey) handoff.Key {
-	return handoff.Key{Space: handoff.Space(fmt.Sprintf("segment/%s/%d/%d", group.ID, key.Pool,
+	return handoff.Key{Namespace: handoff.NamespaceOf(fmt.Sprintf("segment/%s/%d/%d", group.ID, key.Pool,
 		key.Ordinal))}
 }
 

@@ -7,7 +7,7 @@ import (
 	"symmem/internal/dl"
 )
 
-// Device is one GPU. Its methods need no current context.
+// Device represents one GPU. Its methods need no current context.
 type Device struct {
 	driver  *Driver
 	ordinal int32
@@ -21,17 +21,17 @@ func (v Device) Ordinal() int { return int(v.ordinal) }
 func (v Device) Name() (string, error) {
 	text := dl.NewCell([128]byte{})
 	err := v.driver.call(deviceGetName, text.Address(), 128, uintptr(v.handle))
-	return untilZero(text.Take()), err
+	return trimNUL(text.Take()), err
 }
 
 // PCIBusID returns the device's PCI address, such as 0000:1b:00.0.
 func (v Device) PCIBusID() (string, error) {
 	text := dl.NewCell([128]byte{})
 	err := v.driver.call(deviceGetPCIBusID, text.Address(), 128, uintptr(v.handle))
-	return untilZero(text.Take()), err
+	return trimNUL(text.Take()), err
 }
 
-func untilZero(text [128]byte) string {
+func trimNUL(text [128]byte) string {
 	before, _, _ := bytes.Cut(text[:], []byte{0})
 	return string(before)
 }
@@ -51,7 +51,7 @@ func (v Device) UUID() (string, error) {
 
 // TotalMem returns the size of the device's memory in bytes.
 func (v Device) TotalMem() (int64, error) {
-	return made[int64](&v.driver.table, deviceTotalMem, uintptr(v.handle))
+	return getValue[int64](&v.driver.table, deviceTotalMem, uintptr(v.handle))
 }
 
 // Attribute identifies a property of a device: CUdevice_attribute of cuda.h.
@@ -72,7 +72,7 @@ const (
 
 // Attribute returns a property, or ErrInvalidValue if the driver does not know it.
 func (v Device) Attribute(attribute Attribute) (int, error) {
-	value, err := made[int32](&v.driver.table, deviceGetAttribute, uintptr(attribute),
+	value, err := getValue[int32](&v.driver.table, deviceGetAttribute, uintptr(attribute),
 		uintptr(v.handle))
 	return int(value), err
 }
@@ -86,9 +86,9 @@ func (v Device) ComputeCapability() (major, minor int, err error) {
 	return major, minor, err
 }
 
-// CanAccessPeer reports whether kernels and copies of this device can access another one's memory.
+// CanAccessPeer reports whether kernels and copies on this device can access the memory of other.
 func (v Device) CanAccessPeer(other Device) (bool, error) {
-	can, err := made[int32](&v.driver.table, deviceCanAccessPeer, uintptr(v.handle),
+	can, err := getValue[int32](&v.driver.table, deviceCanAccessPeer, uintptr(v.handle),
 		uintptr(other.handle))
 	return can != 0, err
 }
@@ -96,7 +96,7 @@ func (v Device) CanAccessPeer(other Device) (bool, error) {
 // P2PAttribute identifies a property of a link: CUdevice_P2PAttribute of cuda.h.
 type P2PAttribute int32
 
-// The properties of links.
+// The link properties that symmem reads.
 const (
 	P2PPerformanceRank       P2PAttribute = 1 // smaller is faster
 	P2PNativeAtomicSupported P2PAttribute = 3
@@ -104,20 +104,21 @@ const (
 
 // P2PAttribute returns a property of the link from this device to another.
 func (v Device) P2PAttribute(attribute P2PAttribute, other Device) (int, error) {
-	value, err := made[int32](&v.driver.table, deviceGetP2PAttribute, uintptr(attribute),
+	value, err := getValue[int32](&v.driver.table, deviceGetP2PAttribute, uintptr(attribute),
 		uintptr(v.handle), uintptr(other.handle))
 	return int(value), err
 }
 
 // RetainPrimary retains the device's primary context, which the CUDA runtime, PyTorch and NCCL use,
-// and returns it. Creating it, at the first call in a process, takes a good part of a second. It
-// does not become current. Each RetainPrimary must be paired with one ReleasePrimary.
+// and returns it. The first call in a process creates the context, which takes several hundred
+// milliseconds. RetainPrimary does not make the context current. Each RetainPrimary must be paired
+// with one ReleasePrimary.
 func (v Device) RetainPrimary() (Context, error) {
-	return made[Context](&v.driver.table, devicePrimaryCtxRetain, uintptr(v.handle))
+	return getValue[Context](&v.driver.table, devicePrimaryCtxRetain, uintptr(v.handle))
 }
 
-// ReleasePrimary undoes one RetainPrimary. The last one in the process, including those of other
-// libraries, destroys the context and everything in it.
+// ReleasePrimary undoes one RetainPrimary. When all users in the process have released the context,
+// including other libraries, it is destroyed with everything in it.
 func (v Device) ReleasePrimary() error {
 	return v.driver.call(devicePrimaryCtxRelease, uintptr(v.handle))
 }

@@ -1,16 +1,16 @@
 // Package cuda binds the part of the CUDA driver API that symmem needs, using a libcuda that it
-// opens at run time. Names, numbers and layouts are those of cuda.h of CUDA 12.9; neither that
-// header nor a toolkit or a C compiler is needed.
+// opens at run time. Names, numbers and layouts match cuda.h of CUDA 12.9. Neither that header nor
+// the CUDA toolkit nor a C compiler is needed.
 //
 // CUDA keeps a current context for each operating system thread. Methods use the context of the
-// calling thread unless they state otherwise. So a goroutine calls runtime.LockOSThread, then
-// Driver.SetCurrent, and then other methods. Methods of Device need no context.
+// calling thread unless they state otherwise, so a goroutine must call runtime.LockOSThread and
+// Driver.SetCurrent before it calls other methods. Methods of Device need no context.
 //
 // Handles are plain numbers, owned by the caller that created them: nothing is reference-counted or
-// freed automatically. Methods may be called concurrently as far as CUDA permits it: an object must
-// not be destroyed while another thread uses it.
+// freed automatically. Methods may be called concurrently as far as CUDA permits it. For example,
+// an object must not be destroyed while another thread uses it.
 //
-// Calls return *Error, which matches the Code constants with errors.Is. An error may belong to work
-// that was queued earlier: CUDA reports it at a later call, and after errors such as
-// ErrIllegalAddress the context is unusable.
+// Calls return *Error, which matches the Code constants with errors.Is. CUDA may report the failure
+// of queued work as the error of a later, unrelated call. After errors such as ErrIllegalAddress
+// the context is unusable.
 package cuda

@@ -7,12 +7,12 @@ import (
 	"symmem/internal/dl"
 )
 
-// PathVariable is the environment variable with the path of the libcuda to open instead of the
-// system's.
+// PathVariable names the environment variable that contains the path of a libcuda to open instead
+// of the system's.
 const PathVariable = "SYMMEM_CUDA"
 
 // Driver calls an initialised libcuda. Each embedded type has the functions for one kind of object.
-// It is immutable and safe for concurrent use.
+// Driver is immutable and safe for concurrent use.
 type Driver struct {
 	table
 	memory
@@ -27,11 +27,12 @@ func newDriver(t table) *Driver {
 }
 
 // Load opens libcuda and initialises it. Without paths it opens the file named by SYMMEM_CUDA, or
-// the system's libcuda.so.1 if the variable is not set. A copy that the process has loaded already
-// is preferred. Load needs no context and creates none.
+// the system's libcuda.so.1 if the variable is not set. Load prefers a copy that the process has
+// already loaded. Load needs no context and creates none.
 //
 // The error matches ErrNoDriver if there is no library, or the library lacks a function. If cuInit
-// fails, it is an *Error, such as ErrNoDevice if the machine has a driver but no GPU.
+// fails, the error is an *Error that matches a Code, such as ErrNoDevice if the machine has a
+// driver but no GPU.
 func Load(paths ...string) (*Driver, error) {
 	if len(paths) == 0 {
 		paths = []string{"libcuda.so.1"}
@@ -54,28 +55,28 @@ func Load(paths ...string) (*Driver, error) {
 	return d, nil
 }
 
-// Path returns the file of the library.
+// Path returns the path of the library's file.
 func (d *Driver) Path() string { return d.library.Path() }
 
 // Version returns the newest version of CUDA that the driver supports, such as 12090 for 12.9.
 func (d *Driver) Version() (int, error) {
-	version, err := made[int32](&d.table, driverGetVersion)
+	version, err := getValue[int32](&d.table, driverGetVersion)
 	return int(version), err
 }
 
 // DeviceCount returns the number of GPUs visible to the process (CUDA_VISIBLE_DEVICES).
 func (d *Driver) DeviceCount() (int, error) {
-	count, err := made[int32](&d.table, deviceGetCount)
+	count, err := getValue[int32](&d.table, deviceGetCount)
 	return int(count), err
 }
 
 // Device returns the visible GPU with the given number.
 func (d *Driver) Device(ordinal int) (Device, error) {
-	handle, err := made[int32](&d.table, deviceGet, uintptr(ordinal))
+	handle, err := getValue[int32](&d.table, deviceGet, uintptr(ordinal))
 	return Device{d, int32(ordinal), handle}, err
 }
 
-// Context is a CUcontext; 0 is no context.
+// Context is a CUDA context (CUcontext). 0 means no context.
 type Context uintptr
 
 // SetCurrent makes a context current on the calling thread; 0 removes the current context.
@@ -83,16 +84,17 @@ func (d *Driver) SetCurrent(context Context) error {
 	return d.call(ctxSetCurrent, uintptr(context))
 }
 
-// In returns a Driver that makes a context current before each call, for use on any thread without
-// locking it. It enters C once for both calls, which is much cheaper than a separate SetCurrent. It
-// must not be used for calls that have to run on the same thread as an earlier call.
+// In returns a Driver that makes a context current before each call, so that goroutines can use it
+// without locking their threads. Both calls are made in one transition to C, which is much cheaper
+// than a separate SetCurrent. The Driver must not be used for calls that have to run on the same
+// thread as an earlier call.
 func (d *Driver) In(context Context) *Driver {
 	functions := d.table
-	functions.first = d.Entry(context)
+	functions.before = d.Entry(context)
 	return newDriver(functions)
 }
 
-// Entry returns the step that makes a context current, for calls of other libraries.
+// Entry returns a step that makes a context current before a call of another library.
 func (d *Driver) Entry(context Context) dl.Step {
 	return dl.Step{
 		Function: d.symbols[ctxSetCurrent], Argument: uintptr(context),
@@ -102,11 +104,11 @@ func (d *Driver) Entry(context Context) dl.Step {
 
 // Current returns the current context of the calling thread, or 0.
 func (d *Driver) Current() (Context, error) {
-	return made[Context](&d.table, ctxGetCurrent)
+	return getValue[Context](&d.table, ctxGetCurrent)
 }
 
-// MemGetInfo returns the free and total memory of the current device in bytes. Memory of other
-// processes counts as used.
+// MemGetInfo returns the free and total memory of the current device in bytes. Memory that other
+// processes have allocated counts as used.
 func (d *Driver) MemGetInfo() (free, total int64, err error) {
 	f, t := dl.NewCell(int64(0)), dl.NewCell(int64(0))
 	err = d.call(memGetInfo, f.Address(), t.Address())

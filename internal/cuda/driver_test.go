@@ -9,7 +9,7 @@ import (
 	"symmem/internal/dl/dltest"
 )
 
-// prelude contains the types of cuda.h 12.9, and the two functions that return text.
+// prelude defines the types of cuda.h 12.9 and the functions that the recorder does not generate.
 const prelude = `
 typedef int CUresult;
 typedef unsigned long long CUdeviceptr, CUmemGenericAllocationHandle, cuuint64_t;
@@ -163,7 +163,7 @@ CUresult cuLaunchKernel(CUfunction f, unsigned int gridDimX, unsigned int gridDi
 	unsigned int gridDimZ, unsigned int blockDimX, unsigned int blockDimY, unsigned int blockDimZ,
 	unsigned int sharedMemBytes, CUstream hStream, void **kernelParams, void **extra)`
 
-// newer contains functions that a driver may lack.
+// newer contains declarations of functions that a driver may lack.
 const newer = `
 CUresult cuDeviceGetUuid_v2(CUuuid *uuid, CUdevice dev)
 CUresult cuStreamGetCaptureInfo_v3(CUstream hStream, CUstreamCaptureStatus *status,
@@ -176,7 +176,8 @@ CUresult cuGraphRemoveDependencies_v2(CUgraph hGraph, const CUgraphNode *from,
 CUresult cuStreamUpdateCaptureDependencies_v2(CUstream hStream, CUgraphNode *dependencies,
 	const CUgraphEdgeData *dependencyData, size_t numDependencies, unsigned int flags)`
 
-// load builds and opens a driver whose functions record their calls, except those in extra.
+// load builds and opens a driver whose functions record their calls. extra contains the C source of
+// further functions, which do not.
 func load(t testing.TB, declarations string, extra ...string) (*Driver, *dltest.Recorder) {
 	t.Helper()
 	source := dltest.Source(t, prelude+strings.Join(extra, ""), declarations)
@@ -189,26 +190,26 @@ func load(t testing.TB, declarations string, extra ...string) (*Driver, *dltest.
 	return driver, recorder
 }
 
-func TestLoadInitialises(t *testing.T) {
+func TestLoadCallsInit(t *testing.T) {
 	driver, recorder := load(t, declarations)
 	if got := recorder.Last(); got.Name != "cuInit" || got.Args[0] != 0 {
 		t.Errorf("the last call was %s%v, want cuInit(0)", got.Name, got.Args)
 	}
 	if filepath.Base(driver.Path()) != "libcuda.so.1" {
-		t.Errorf("the path is %s", driver.Path())
+		t.Errorf("Path() = %s, want a file named libcuda.so.1", driver.Path())
 	}
 }
 
-func TestLoadWithoutADriver(t *testing.T) {
+func TestLoadWithoutDriver(t *testing.T) {
 	missing := filepath.Join(t.TempDir(), "libcuda.so.1")
 	t.Setenv(PathVariable, missing)
 	_, err := Load()
 	if !errors.Is(err, ErrNoDriver) || !strings.Contains(err.Error(), missing) {
-		t.Errorf("the error is %v, want ErrNoDriver and %s", err, missing)
+		t.Errorf("the error is %v, want ErrNoDriver with the path %s", err, missing)
 	}
 }
 
-func TestLoadUsesEnvironment(t *testing.T) {
+func TestLoadUsesPathVariable(t *testing.T) {
 	path := dltest.Compile(t, "libcuda_other.so", dltest.Source(t, prelude, declarations))
 	t.Setenv(PathVariable, path)
 	driver, err := Load()
@@ -220,7 +221,7 @@ func TestLoadUsesEnvironment(t *testing.T) {
 	}
 }
 
-func TestLoadOfAnOldDriver(t *testing.T) {
+func TestLoadRejectsOldDriver(t *testing.T) {
 	old := strings.ReplaceAll(declarations, "cuMemMap(", "cuMemMapElsewhere(")
 	old = strings.ReplaceAll(old, "cuStreamBeginCapture_v2(", "cuStreamBeginCapture(")
 	path := dltest.Compile(t, "libcuda_old.so", dltest.Source(t, prelude, old))
@@ -235,7 +236,7 @@ func TestLoadOfAnOldDriver(t *testing.T) {
 	}
 }
 
-func TestLoadWithoutADevice(t *testing.T) {
+func TestLoadWithoutDevice(t *testing.T) {
 	path := dltest.Compile(t, "libcuda_empty.so", dltest.Source(t, prelude, declarations))
 	dltest.Open(t, path).Result(100)
 	_, err := Load(path)
@@ -246,7 +247,7 @@ func TestLoadWithoutADevice(t *testing.T) {
 
 func TestHotCallsDoNotAllocate(t *testing.T) {
 	if !pooled {
-		t.Skip("under the race detector sync.Pool drops items")
+		t.Skip("sync.Pool drops items under the race detector")
 	}
 	driver, recorder := load(t, declarations)
 	recorder.Reset()
@@ -268,7 +269,7 @@ func TestHotCallsDoNotAllocate(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			if n := testing.AllocsPerRun(1000, call); n != 0 {
-				t.Errorf("%v allocations", n)
+				t.Errorf("%v allocations per call, want 0", n)
 			}
 		})
 	}

@@ -5,14 +5,14 @@ import (
 	"fmt"
 )
 
-// ErrNoDriver is returned by Load if there is no libcuda, or it is too old.
+// ErrNoDriver is returned by Load if there is no libcuda, or if it is too old.
 var ErrNoDriver = errors.New("no CUDA driver")
 
-// Code is the result of a call: CUresult of cuda.h. It implements error so that errors.Is can match
-// it in an *Error.
+// Code is the result of a call (CUresult). It implements error so that errors.Is can find it in an
+// *Error.
 type Code int32
 
-// The results that symmem handles or explains.
+// The codes that symmem handles or explains.
 const (
 	Success                       Code = 0
 	ErrInvalidValue               Code = 1
@@ -40,14 +40,14 @@ func (c Code) Is(target error) bool {
 	return ok && memory.OutOfMemory() && c == ErrOutOfMemory
 }
 
-// Error is the error of a failed call, or of earlier work that the call has reported.
+// Error reports a failed call, or the failure of earlier work that CUDA reported at this call.
 type Error struct {
 	// Call is the function's name as libcuda exports it.
 	Call string
 	// Code is the result.
 	Code Code
 	// Name and Text are CUDA's name and description of the result, such as CUDA_ERROR_OUT_OF_MEMORY
-	// and "out of memory"; empty if the driver does not know the result.
+	// and "out of memory". They are empty if the driver does not know the result.
 	Name, Text string
 }
 
@@ -63,7 +63,7 @@ func (e *Error) Unwrap() error { return e.Code }
 
 // MissingError is returned for a function that the installed driver lacks.
 type MissingError struct {
-	// Function is its name, and Path the library's file.
+	// Function is the name of the missing function, and Path the path of the library.
 	Function, Path string
 }
 

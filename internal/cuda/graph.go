@@ -6,21 +6,21 @@ import (
 	"symmem/internal/dl"
 )
 
-// Graph is a graph, for example of captured work: CUgraph.
+// Graph is a CUDA graph (CUgraph), for example of captured work.
 type Graph uintptr
 
-// GraphExec is an instantiated graph: CUgraphExec.
+// GraphExec is an instantiated graph (CUgraphExec).
 type GraphExec uintptr
 
-// Node is a node of a graph: CUgraphNode. It is valid as long as the graph.
+// Node is a graph node (CUgraphNode). It is valid as long as the graph exists.
 type Node uintptr
 
 // graphs has the driver's functions for graphs.
 type graphs struct{ table }
 
-// GraphInstantiate instantiates a graph. The result does not depend on the graph afterwards.
+// GraphInstantiate instantiates a graph. The graph may then be destroyed before the instance.
 func (g *graphs) GraphInstantiate(graph Graph) (GraphExec, error) {
-	return made[GraphExec](&g.table, graphInstantiate, uintptr(graph), 0)
+	return getValue[GraphExec](&g.table, graphInstantiate, uintptr(graph), 0)
 }
 
 // GraphLaunch queues the work of a graph. Launches of the same GraphExec never overlap.
@@ -36,16 +36,17 @@ func (g *graphs) GraphExecDestroy(exec GraphExec) error {
 // GraphDestroy destroys a graph.
 func (g *graphs) GraphDestroy(graph Graph) error { return g.call(graphDestroy, uintptr(graph)) }
 
-// GraphAddEventRecord adds a node that records an event in each launch, after the given nodes. Once
-// the graph is launched, waits for the event wait for that node.
-func (g *graphs) GraphAddEventRecord(graph Graph, behind []Node, event Event) (Node, error) {
-	node, err := made[Node](&g.table, graphAddEventRecord, uintptr(graph), addressOf(behind),
-		uintptr(len(behind)), uintptr(event))
-	runtime.KeepAlive(behind)
+// GraphAddEventRecord adds a node that depends on the given nodes and records an event. Once the
+// graph is launched, anything that waits for the event waits for that node.
+func (g *graphs) GraphAddEventRecord(graph Graph, nodes []Node, event Event) (Node, error) {
+	node, err := getValue[Node](&g.table, graphAddEventRecord, uintptr(graph), addressOf(nodes),
+		uintptr(len(nodes)), uintptr(event))
+	runtime.KeepAlive(nodes)
 	return node, err
 }
 
-// addressOf returns the address of the nodes, which the caller keeps alive; 0 if there are none.
+// addressOf returns the address of the first node, or 0 if there are none. The caller keeps the
+// slice alive.
 func addressOf(nodes []Node) uintptr {
 	if len(nodes) == 0 {
 		return 0
@@ -63,8 +64,8 @@ func (g *graphs) GraphRemoveDependencies(graph Graph, from, to []Node) error {
 	return g.dependencies(graphRemoveDependencies, graphRemoveDependencies2, graph, from, to)
 }
 
-// dependencies calls the newer function if the driver has it, else the older one. The newer one has
-// another argument, for edge data.
+// dependencies calls newer if the driver has it, and otherwise older. The newer function has an
+// extra argument for edge data.
 func (g *graphs) dependencies(older, newer function, graph Graph, from, to []Node) error {
 	defer runtime.KeepAlive(from)
 	defer runtime.KeepAlive(to)
@@ -75,7 +76,7 @@ func (g *graphs) dependencies(older, newer function, graph Graph, from, to []Nod
 	return g.call(older, uintptr(graph), addressOf(from), addressOf(to), n)
 }
 
-// userObject is a CUuserObject: a reference count with a destructor.
+// userObject is a reference count with a destructor (CUuserObject).
 type userObject uintptr
 
 // The only flags of user objects.
@@ -84,11 +85,13 @@ const (
 	moveReferences   = 1 // CU_GRAPH_USER_OBJECT_MOVE
 )
 
-// AtGraphEnd calls a function once, some time after the last reference to a graph is gone: the
-// graph, its clones, their instances, graphs that contain launches of them, and unfinished
-// launches. The graph may be under capture; an invalidated capture destroys its graph, too. The
-// function runs on a CUDA thread. It must not call CUDA or NCCL, must not wait for a thread that
-// does, and must not panic. It is not called if AtGraphEnd returns an error.
+// AtGraphEnd calls a function once, some time after the last object that refers to a graph has been
+// destroyed. Such objects are the graph, its clones, their instances, graphs that contain them as
+// child graphs, and unfinished launches. The graph may still be under capture, and is also
+// destroyed if the capture is invalidated.
+//
+// The function runs on a CUDA thread. It must not call CUDA or NCCL, must not wait for a thread
+// that does, and must not panic. It is not called if AtGraphEnd returns an error.
 //
 // If the driver has no user objects (before CUDA 11.3), the error is a *MissingError.
 func (g *graphs) AtGraphEnd(graph Graph, end func()) error {
@@ -107,7 +110,7 @@ func (g *graphs) AtGraphEnd(graph Graph, end func()) error {
 	}
 	err = g.call(graphRetainUserObject, uintptr(graph), uintptr(object), 1, moveReferences)
 	if err != nil {
-		work.Release() // the destructor does nothing then
+		work.Release() // so that the destructor does nothing
 		_ = g.call(userObjectRelease, uintptr(object), 1)
 	}
 	return err

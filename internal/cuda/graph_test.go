@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// objects implements CUDA's user objects for one graph. end_graph destroys the graph.
-const objects = `
+// userObjects implements CUDA's user objects for one graph. end_graph destroys the graph.
+const userObjects = `
 static CUhostFn destructor;
 static void *argument;
 static int64_t references, refuse;
@@ -36,8 +36,8 @@ void end_graph(void) { cuUserObjectRelease(0, 1); }
 
 const graph Graph = 0x7700_0000_0040
 
-func TestAtGraphEndCallsOnce(t *testing.T) {
-	driver, _ := load(t, declarations, objects)
+func TestAtGraphEndCallsFunctionOnce(t *testing.T) {
+	driver, _ := load(t, declarations, userObjects)
 	ended := 0
 	if err := driver.AtGraphEnd(graph, func() { ended++ }); err != nil {
 		t.Fatal(err)
@@ -47,12 +47,13 @@ func TestAtGraphEndCallsOnce(t *testing.T) {
 	}
 	invoke(driver, "end_graph")
 	if ended != 1 || len(hosts.work) != 0 {
-		t.Errorf("called %d times, %d functions are kept; want 1 and none", ended, len(hosts.work))
+		t.Errorf("the function was called %d times, and %d host functions remain; want 1 call and none",
+			ended, len(hosts.work))
 	}
 }
 
 func TestAtGraphEndReleasesAfterError(t *testing.T) {
-	driver, _ := load(t, declarations, objects)
+	driver, _ := load(t, declarations, userObjects)
 	for name, call := range map[string]uintptr{"no object": 1, "not retained": 2} {
 		invoke(driver, "refuse_at", call)
 		err := driver.AtGraphEnd(graph, func() { t.Errorf("%s: the function was called", name) })
@@ -60,7 +61,8 @@ func TestAtGraphEndReleasesAfterError(t *testing.T) {
 			t.Errorf("%s: got %v, want %v", name, err, ErrInvalidValue)
 		}
 		if left := invoke(driver, "references_left"); left != 0 || len(hosts.work) != 0 {
-			t.Errorf("%s: %d references and %d functions are left", name, left, len(hosts.work))
+			t.Errorf("%s: %d references and %d host functions remain, want none", name, left,
+				len(hosts.work))
 		}
 	}
 }

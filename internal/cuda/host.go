@@ -9,8 +9,8 @@ import (
 // HostFunc identifies a host function that streams can run. It is invalid after Release.
 type HostFunc uintptr
 
-// hosts maps HostFuncs to functions. There is one table for the process, because a callback that C
-// can call is never freed.
+// hosts maps HostFuncs to Go functions. One table and one callback serve the whole process, because
+// a callback that C can call is never freed.
 var hosts struct {
 	mu   sync.Mutex
 	work map[HostFunc]hostWork // guarded by mu
@@ -22,7 +22,7 @@ type hostWork struct {
 	once bool
 }
 
-// runHost returns the address of the callback that CUDA calls, on a CUDA thread.
+// runHost returns the address of the callback that CUDA calls on one of its threads.
 var runHost = sync.OnceValue(func() uintptr {
 	return dl.Callback(func(number uintptr) {
 		if run := takeHost(HostFunc(number)); run != nil {
@@ -42,14 +42,15 @@ func takeHost(h HostFunc) func() {
 }
 
 // NewHostFunc returns a HostFunc that can run any number of times, for example at each launch of a
-// graph. The caller must release it once no stream and no graph uses it.
+// graph. The caller must release it when no stream or graph uses it any more.
 //
 // The function runs on a CUDA thread while the stream waits for it. It must not call CUDA or NCCL,
 // must not wait for a thread that does, and must not panic.
 func NewHostFunc(work func()) HostFunc { return keepHost(hostWork{work, false}) }
 
-// NewHostFuncOnce returns a HostFunc that is released when it runs. If LaunchHostFunc returns an
-// error, or the stream fails before it (CUDA then skips it), the caller must release it.
+// NewHostFuncOnce returns a HostFunc that is released when it runs. The caller must release it if
+// it never runs, because LaunchHostFunc returned an error or because earlier work on the stream
+// failed.
 func NewHostFuncOnce(work func()) HostFunc { return keepHost(hostWork{work, true}) }
 
 func keepHost(w hostWork) HostFunc {
@@ -63,7 +64,7 @@ func keepHost(w hostWork) HostFunc {
 	return hosts.last
 }
 
-// Release frees the function. A stream that still reaches it does nothing.
+// Release frees the function. If a stream reaches the HostFunc afterwards, nothing is called.
 func (h HostFunc) Release() {
 	hosts.mu.Lock()
 	defer hosts.mu.Unlock()

@@ -20,7 +20,7 @@ func TestHostFuncRuns(t *testing.T) {
 			}
 			call := recorder.Last()
 			if call.Name != "cuLaunchHostFunc" || call.Args[0] != int64(stream) {
-				t.Fatalf("called %s%#x", call.Name, call.Args)
+				t.Fatalf("called %s%#x, want cuLaunchHostFunc on stream %#x", call.Name, call.Args, stream)
 			}
 			for range 3 {
 				runHost.Call(uintptr(call.Args[1]), uintptr(call.Args[2]))
@@ -31,8 +31,8 @@ func TestHostFuncRuns(t *testing.T) {
 			work.Release()
 			runHost.Call(uintptr(call.Args[1]), uintptr(call.Args[2]))
 			if runs != c.want || len(hosts.work) != 0 {
-				t.Errorf("after Release the function has run %d times, and %d functions are kept", runs,
-					len(hosts.work))
+				t.Errorf("after Release the function has run %d times, and %d functions remain; want %d, 0",
+					runs, len(hosts.work), c.want)
 			}
 		})
 	}

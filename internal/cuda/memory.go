@@ -7,13 +7,13 @@ import (
 	"symmem/internal/dl"
 )
 
-// Handle refers to a physical allocation: CUmemGenericAllocationHandle. The allocation has no
-// address until it is mapped. Its memory is freed when all handles and all mappings, in every
-// process, are gone.
+// Handle refers to a physical allocation (CUmemGenericAllocationHandle). The allocation has no
+// address until it is mapped. Its memory is freed when all handles have been released and all
+// mappings removed, in every process.
 type Handle uint64
 
-// HandleTypes is a set of ways to share an allocation with another process:
-// CUmemAllocationHandleType.
+// HandleTypes is a set of flags for the ways to share an allocation with another process
+// (CUmemAllocationHandleType).
 type HandleTypes int32
 
 // The handle types, which can be combined.
@@ -22,26 +22,26 @@ const (
 	HandleFabric  HandleTypes = 8 // 64 bytes, within one NVLink fabric
 )
 
-// FabricHandle is a handle that can be sent to another machine: CUmemFabricHandle.
+// FabricHandle is a handle that can be sent to another machine (CUmemFabricHandle).
 type FabricHandle [64]byte
 
-// locationDevice is the memory of a GPU: CU_MEM_LOCATION_TYPE_DEVICE.
+// locationDevice selects the memory of a GPU (CU_MEM_LOCATION_TYPE_DEVICE).
 const locationDevice = 1
 
-// Location identifies a device, by which memory is owned or accessed: CUmemLocation, 8 bytes.
+// Location identifies a device that owns or accesses memory (CUmemLocation, 8 bytes).
 type Location struct {
 	Type, ID int32
 }
 
-// AllocationProp describes an allocation: CUmemAllocationProp, 32 bytes with the same layout on
-// every 64-bit system.
+// AllocationProp describes an allocation (CUmemAllocationProp). It has 32 bytes and the same layout
+// on every 64-bit system.
 type AllocationProp struct {
-	// Type is CUmemAllocationType: 1, pinned, is the only one.
+	// Type is a CUmemAllocationType. The only one is 1, pinned.
 	Type             int32
 	RequestedHandles HandleTypes
 	Location         Location
 	win32Metadata    uintptr
-	// CompressionType is 0 for memory that is not compressible.
+	// CompressionType is 0 for uncompressed memory.
 	CompressionType uint8
 	// GPUDirectRDMACapable is 1 for memory that network cards can access.
 	GPUDirectRDMACapable uint8
@@ -65,8 +65,9 @@ func PinnedMemory(device Device, handles HandleTypes, rdma bool) AllocationProp 
 // memory has the driver's functions for memory and addresses.
 type memory struct{ table }
 
-// Granularity returns the unit of the sizes and addresses of such allocations, in bytes: the
-// smallest possible one, or the one that the driver recommends for speed. It needs no context.
+// Granularity returns the number of bytes of which sizes and addresses of such allocations must be
+// multiples, either the minimum or the value that the driver recommends for speed. It needs no
+// context.
 func (m *memory) Granularity(prop AllocationProp, recommended bool) (int64, error) {
 	size, cell := dl.NewCell(int64(0)), dl.NewCell(prop)
 	option := uintptr(0) // CU_MEM_ALLOC_GRANULARITY_MINIMUM
@@ -81,12 +82,12 @@ func (m *memory) Granularity(prop AllocationProp, recommended bool) (int64, erro
 // AddressReserve reserves a range of addresses without memory, for all devices. align is a power of
 // two, or 0 for the driver's choice.
 func (m *memory) AddressReserve(bytes, align int64) (uintptr, error) {
-	return made[uintptr](&m.table, memAddressReserve, uintptr(bytes), uintptr(align), 0, 0)
+	return getValue[uintptr](&m.table, memAddressReserve, uintptr(bytes), uintptr(align), 0, 0)
 }
 
 // AddressFree frees a whole reserved range.
 //
-// Preconditions: nothing is mapped in it.
+// Preconditions: nothing is mapped in the range.
 func (m *memory) AddressFree(address uintptr, bytes int64) error {
 	return m.call(memAddressFree, address, uintptr(bytes))
 }
@@ -100,12 +101,13 @@ func (m *memory) Create(bytes int64, prop AllocationProp) (Handle, error) {
 	return handle.Take(), err
 }
 
-// Release releases a handle. Mappings, and the memory they map, are not affected.
+// Release releases a handle. Mappings and the memory they map are not affected.
 func (m *memory) Release(handle Handle) error { return m.call(memRelease, uintptr(handle)) }
 
-// Retain returns another handle of the allocation that is mapped at an address, to be released.
+// Retain returns another handle of the allocation that is mapped at an address. The caller must
+// release it.
 func (m *memory) Retain(address uintptr) (Handle, error) {
-	return made[Handle](&m.table, memRetainAllocationHandle, address)
+	return getValue[Handle](&m.table, memRetainAllocationHandle, address)
 }
 
 // Map maps a whole allocation at a reserved address. No device can access it before SetAccess.
@@ -115,12 +117,12 @@ func (m *memory) Map(address uintptr, bytes int64, handle Handle) error {
 
 // Unmap removes a mapping; the addresses stay reserved.
 //
-// Preconditions: all work that uses the memory has ended. Unmap does not wait for it.
+// Preconditions: all work that uses the memory has finished. Unmap does not wait for it.
 func (m *memory) Unmap(address uintptr, bytes int64) error {
 	return m.call(memUnmap, address, uintptr(bytes))
 }
 
-// access is CUmemAccessDesc, 12 bytes.
+// access grants a device access to memory (CUmemAccessDesc, 12 bytes).
 type access struct {
 	location Location
 	flags    int32
@@ -145,8 +147,8 @@ func (m *memory) SetAccess(address uintptr, bytes int64, devices ...Device) erro
 	return err
 }
 
-// ExportFD returns a file descriptor of an allocation, for another process on this machine. The
-// memory stays allocated until the caller closes the descriptor.
+// ExportFD returns a file descriptor through which other processes of this machine can import an
+// allocation. The memory stays allocated until the caller closes the descriptor.
 func (m *memory) ExportFD(handle Handle) (int, error) {
 	fd := dl.NewCell(int32(-1))
 	err := m.call(memExportToShareableHandle,
@@ -155,14 +157,14 @@ func (m *memory) ExportFD(handle Handle) (int, error) {
 }
 
 // ImportFD returns a handle for a file descriptor that another process has exported. The caller
-// still owns the descriptor, and may close it afterwards.
+// keeps ownership of the descriptor and may close it afterwards.
 func (m *memory) ImportFD(fd int) (Handle, error) {
 	return m.importHandle(uintptr(fd), HandlePosixFD)
 }
 
 // ExportFabric returns a fabric handle of an allocation, for a process in the same NVLink fabric.
 func (m *memory) ExportFabric(handle Handle) (FabricHandle, error) {
-	return made[FabricHandle](&m.table, memExportToShareableHandle, uintptr(handle),
+	return getValue[FabricHandle](&m.table, memExportToShareableHandle, uintptr(handle),
 		uintptr(HandleFabric), 0)
 }
 
@@ -174,23 +176,23 @@ func (m *memory) ImportFabric(fabric FabricHandle) (Handle, error) {
 }
 
 func (m *memory) importHandle(shared uintptr, kind HandleTypes) (Handle, error) {
-	return made[Handle](&m.table, memImportFromShareableHandle, shared, uintptr(kind))
+	return getValue[Handle](&m.table, memImportFromShareableHandle, shared, uintptr(kind))
 }
 
-// The sizes are those of cuda.h, or this does not compile.
+// These declarations compile only if the sizes match cuda.h.
 var (
 	_ [32]byte = [unsafe.Sizeof(AllocationProp{})]byte{}
 	_ [12]byte = [unsafe.Sizeof(access{})]byte{}
 )
 
-// MemcpyAsync queues a copy. Both addresses may be of device or host memory. The call waits for a
-// copy from or to host memory that is not page-locked.
+// MemcpyAsync queues a copy between device or host addresses. If host memory is not page-locked,
+// the call waits for the copy.
 func (m *memory) MemcpyAsync(dst, src uintptr, bytes int64, stream Stream) error {
 	return m.call(memcpyAsync, dst, src, uintptr(bytes), uintptr(stream))
 }
 
-// MemRange returns an error unless the driver knows the memory at an address: device memory, or
-// page-locked host memory.
+// MemRange returns an error unless the address belongs to memory that the driver knows, which is
+// device memory or page-locked host memory.
 func (m *memory) MemRange(address uintptr) error {
 	base := dl.NewCell(uintptr(0))
 	defer base.Take()
@@ -204,37 +206,37 @@ func (m *memory) MemsetD8Async(dst uintptr, value byte, bytes int64, stream Stre
 
 // MemAllocHost allocates page-locked host memory, which devices access at the same address.
 func (m *memory) MemAllocHost(bytes int64) (uintptr, error) {
-	return made[uintptr](&m.table, memAllocHost, uintptr(bytes))
+	return getValue[uintptr](&m.table, memAllocHost, uintptr(bytes))
 }
 
 // MemFreeHost frees memory that MemAllocHost has returned. It waits for queued work.
 func (m *memory) MemFreeHost(address uintptr) error { return m.call(memFreeHost, address) }
 
 // MemHostRegister page-locks host memory, so that copies are asynchronous and kernels of all
-// contexts can access it. It must not be memory of Go's heap.
+// contexts can access it. The memory must not belong to the Go heap.
 func (m *memory) MemHostRegister(address uintptr, bytes int64) error {
 	const portable, deviceMap = 1, 2 // CU_MEMHOSTREGISTER_...
 	return m.call(memHostRegister, address, uintptr(bytes), portable|deviceMap)
 }
 
-// MemHostUnregister undoes a MemHostRegister of the same address.
+// MemHostUnregister undoes MemHostRegister for the same address.
 func (m *memory) MemHostUnregister(address uintptr) error {
 	return m.call(memHostUnregister, address)
 }
 
-// MemHostDevice returns the device address of page-locked host memory. On most machines it is the
-// same as the host address.
+// MemHostDevice returns the device address of page-locked host memory. On most machines it equals
+// the host address.
 func (m *memory) MemHostDevice(address uintptr) (uintptr, error) {
-	return made[uintptr](&m.table, memHostGetDevicePointer, address, 0)
+	return getValue[uintptr](&m.table, memHostGetDevicePointer, address, 0)
 }
 
-// MemAllocAsync allocates memory in stream order, from the pool of the current device. In a capture
-// the allocation becomes a node of the graph.
+// MemAllocAsync allocates memory in stream order, from the current device's memory pool. During a
+// capture the allocation becomes a node of the graph.
 func (m *memory) MemAllocAsync(bytes int64, stream Stream) (uintptr, error) {
-	return made[uintptr](&m.table, memAllocAsync, uintptr(bytes), uintptr(stream))
+	return getValue[uintptr](&m.table, memAllocAsync, uintptr(bytes), uintptr(stream))
 }
 
-// MemFreeAsync frees such memory in stream order.
+// MemFreeAsync frees memory that MemAllocAsync has returned, in stream order.
 func (m *memory) MemFreeAsync(address uintptr, stream Stream) error {
 	return m.call(memFreeAsync, address, uintptr(stream))
 }

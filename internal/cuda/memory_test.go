@@ -12,7 +12,7 @@ import (
 
 func TestAllocationPropLayout(t *testing.T) {
 	driver, _ := load(t, declarations)
-	at, _ := driver.library.Find("layout_of_prop")
+	layout, _ := driver.library.Find("layout_of_prop")
 	var p AllocationProp
 	var a access
 	for i, want := range []uintptr{
@@ -21,37 +21,41 @@ func TestAllocationPropLayout(t *testing.T) {
 		unsafe.Offsetof(p.CompressionType), unsafe.Offsetof(p.GPUDirectRDMACapable),
 		unsafe.Offsetof(p.Usage), unsafe.Sizeof(a), unsafe.Offsetof(a.flags),
 	} {
-		if got := at.Call(uintptr(i)); got != want {
-			t.Errorf("value %d of the layout is %d in C and %d in Go", i, got, want)
+		if got := layout.Call(uintptr(i)); got != want {
+			t.Errorf("value %d of the layout: C has %d, Go has %d", i, got, want)
 		}
 	}
 }
 
-func TestAllocationPropIsPassed(t *testing.T) {
+func TestAllocationPropReachesDriver(t *testing.T) {
 	driver, recorder := load(t, declarations)
 	prop := PinnedMemory(device(driver, 3), HandlePosixFD|HandleFabric, true)
-	want := append(slices.Concat(half(1), half(9), half(1), half(3)), // type, handles, location
+	// The type, the handle types and the location.
+	want := append(slices.Concat(word32(1), word32(9), word32(1), word32(3)),
 		0, 0, 0, 0, 0, 0, 0, 0, // Windows only
 		0, 1, 0, 0, 0, 0, 0, 0) // RDMA
 	recorder.Input(1, 32)
-	recorder.Output(0, words(2<<20))
+	recorder.Output(0, words64(2<<20))
 	size, err := driver.Granularity(prop, true)
 	got := recorder.Last()
 	if size != 2<<20 || err != nil || got.Name != "cuMemGetAllocationGranularity" ||
 		got.Args[2] != 1 || !slices.Equal(got.Seen[1][:32], want) {
-		t.Errorf("got %d, %v from %s%v with %v", size, err, got.Name, got.Args, got.Seen[1][:32])
+		t.Errorf("Granularity = %d, %v; it called %s%v with the properties %v, want %v",
+			size, err, got.Name, got.Args, got.Seen[1][:32], want)
 	}
 	if _, err := driver.Granularity(prop, false); err != nil || recorder.Last().Args[2] != 0 {
-		t.Errorf("the smallest granularity was queried with %v, %v", recorder.Last().Args, err)
+		t.Errorf("the minimum granularity: called with %v, error %v; want the option 0",
+			recorder.Last().Args, err)
 	}
 	recorder.Reset()
 	recorder.Input(2, 32)
-	recorder.Output(0, words(1<<40))
+	recorder.Output(0, words64(1<<40))
 	handle, err := driver.Create(big, prop)
 	got = recorder.Last()
 	if handle != 1<<40 || err != nil || got.Name != "cuMemCreate" || got.Args[1] != big ||
 		got.Args[3] != 0 || !slices.Equal(got.Seen[2][:32], want) {
-		t.Errorf("got %d, %v from %s%v with %v", handle, err, got.Name, got.Args, got.Seen[2][:32])
+		t.Errorf("Create = %d, %v; it called %s%v with the properties %v, want %v",
+			handle, err, got.Name, got.Args, got.Seen[2][:32], want)
 	}
 }
 
@@ -66,18 +70,20 @@ func TestSetAccessPassesEachDevice(t *testing.T) {
 	recorder.Input(2, 24)
 	err := driver.SetAccess(address, big, device(driver, 3), device(driver, 5))
 	got := recorder.Last()
-	want := slices.Concat(half(1), half(3), half(3), half(1), half(5), half(3))
+	want := slices.Concat(word32(1), word32(3), word32(3), word32(1), word32(5), word32(3))
 	if err != nil || got.Name != "cuMemSetAccess" || got.Args[0] != int64(address) ||
 		got.Args[1] != big || got.Args[3] != 2 || !slices.Equal(got.Seen[2][:24], want) {
-		t.Errorf("%v from %s%v with %v", err, got.Name, got.Args, got.Seen[2][:24])
+		t.Errorf("SetAccess returned %v; it called %s%v with the descriptors %v, want %v",
+			err, got.Name, got.Args, got.Seen[2][:24], want)
 	}
 	recorder.Reset()
 	if err := driver.SetAccess(address, big); err != nil || recorder.Last().Name != "" {
-		t.Errorf("SetAccess without devices called %q, %v", recorder.Last().Name, err)
+		t.Errorf("SetAccess without devices called %q and returned %v, want no call",
+			recorder.Last().Name, err)
 	}
 }
 
-func TestFabricHandles(t *testing.T) {
+func TestFabricHandlesPassUnchanged(t *testing.T) {
 	driver, recorder := load(t, declarations)
 	var fabric FabricHandle
 	for i := range fabric {
@@ -86,15 +92,16 @@ func TestFabricHandles(t *testing.T) {
 	recorder.Output(0, fabric[:])
 	exported, err := driver.ExportFabric(Handle(address))
 	if got := recorder.Last(); exported != fabric || err != nil || got.Args[2] != 8 {
-		t.Errorf("exported %v, %v with %v", exported, err, got.Args)
+		t.Errorf("ExportFabric = %v, %v with arguments %v; want %v", exported, err, got.Args, fabric)
 	}
 	recorder.Reset()
 	recorder.Input(1, 64)
-	recorder.Output(0, words(1<<40))
+	recorder.Output(0, words64(1<<40))
 	handle, err := driver.ImportFabric(fabric)
 	got := recorder.Last()
 	if handle != 1<<40 || err != nil || got.Args[2] != 8 || [64]byte(got.Seen[1][:64]) != fabric {
-		t.Errorf("imported %d, %v with %v and %v", handle, err, got.Args, got.Seen[1][:64])
+		t.Errorf("ImportFabric = %d, %v with arguments %v and the handle %v; want handle %v",
+			handle, err, got.Args, got.Seen[1][:64], fabric)
 	}
 }
 
@@ -115,7 +122,7 @@ func TestErrorsAreTyped(t *testing.T) {
 	}
 	recorder.Result(12345)
 	if err := driver.Unmap(0, 0); err.Error() != "cuMemUnmap: CUDA result 12345" {
-		t.Errorf("the text of an unknown result is %q", err)
+		t.Errorf("unmapping with an unknown result returned %q", err)
 	}
 }
 
@@ -127,16 +134,16 @@ func TestNotReadyIsNotAnError(t *testing.T) {
 		"event":  func() (bool, error) { return driver.EventQuery(event) },
 	} {
 		if done, err := query(); done || err != nil {
-			t.Errorf("%s: got %v, %v, want not done", name, done, err)
+			t.Errorf("%s: got %v, %v; want false, nil", name, done, err)
 		}
 	}
 	recorder.Result(700)
 	if done, err := driver.EventQuery(event); done || !errors.Is(err, ErrIllegalAddress) {
-		t.Errorf("got %v, %v, want ErrIllegalAddress", done, err)
+		t.Errorf("EventQuery = %v, %v; want ErrIllegalAddress", done, err)
 	}
 }
 
-func TestKernelArgumentsArePackedAsInC(t *testing.T) {
+func TestKernelArgumentsHaveCLayout(t *testing.T) {
 	p := ParamsOf(&struct {
 		number  uint32
 		pointer uintptr
@@ -144,8 +151,8 @@ func TestKernelArgumentsArePackedAsInC(t *testing.T) {
 		next    uint32
 		long    uint64
 	}{0x11, address, 1.5, 0x22, 0x33})
-	want := slices.Concat(half(0x11), half(0), words(uint64(address)), half(0x3fc00000), half(0x22),
-		words(0x33))
+	want := slices.Concat(word32(0x11), word32(0), words64(uint64(address)), word32(0x3fc00000),
+		word32(0x22), words64(0x33))
 	driver, recorder := load(t, declarations)
 	recorder.Input(10, 40)
 	if err := driver.LaunchKernel(1, 1, 1, 0, &p); err != nil {
@@ -154,18 +161,18 @@ func TestKernelArgumentsArePackedAsInC(t *testing.T) {
 	seen := recorder.Last().Seen[10]
 	option := func(i int) uint64 { return binary.NativeEndian.Uint64(seen[8*i:]) }
 	if option(0) != 1 || option(2) != 2 || option(4) != 0 {
-		t.Fatalf("the options are %v", seen[:40])
+		t.Fatalf("the launch options are %v", seen[:40])
 	}
-	// The launch has returned its memory to the pool; no other launch is using it.
+	// The launch has returned this memory to the pool, but no other launch has reused it.
 	if size := dl.Load[uint64](uintptr(option(3))); size != uint64(len(want)) {
 		t.Errorf("the size is %d, want %d", size, len(want))
 	}
 	if got := dl.Load[[40]byte](uintptr(option(1))); !slices.Equal(got[:len(want)], want) {
-		t.Errorf("packed %v, want %v", got[:len(want)], want)
+		t.Errorf("the packed arguments are %v, want %v", got[:len(want)], want)
 	}
 	defer func() {
 		if recover() == nil {
-			t.Error("launching with too many arguments did not panic")
+			t.Error("LaunchKernel with too many arguments did not panic")
 		}
 	}()
 	p = ParamsOf(new([MaxParams/8 + 1]uint64))

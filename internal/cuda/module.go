@@ -11,22 +11,22 @@ import (
 	"symmem/internal/dl"
 )
 
-// Module is loaded code: CUmodule.
+// Module is loaded code (CUmodule).
 type Module uintptr
 
-// Function is a kernel of a module: CUfunction. It is valid as long as the module.
+// Function is a kernel of a module (CUfunction). It is valid as long as the module is loaded.
 type Function uintptr
 
 // modules has the driver's functions for modules and kernels.
 type modules struct{ table }
 
-// ModuleLoadData loads code into the current context: PTX, which the driver compiles, or a cubin
-// for the device. The code must be followed by a zero byte, since PTX is a C string.
+// ModuleLoadData loads code into the current context, either PTX, which the driver compiles, or a
+// cubin for the device. The code must end with a zero byte, since PTX is a C string.
 func (m *modules) ModuleLoadData(image []byte) (Module, error) {
 	if len(image) == 0 || image[len(image)-1] != 0 {
 		return 0, errors.New("loading a module: the code does not end with a zero byte")
 	}
-	module, err := made[Module](&m.table, moduleLoadData, dl.AddressOf(&image[0]))
+	module, err := getValue[Module](&m.table, moduleLoadData, dl.AddressOf(&image[0]))
 	runtime.KeepAlive(image)
 	return module, err
 }
@@ -34,23 +34,24 @@ func (m *modules) ModuleLoadData(image []byte) (Module, error) {
 // ModuleGetFunction looks up a kernel by name.
 func (m *modules) ModuleGetFunction(module Module, name string) (Function, error) {
 	text := dl.CString(name)
-	function, err := made[Function](&m.table, moduleGetFunction, uintptr(module), dl.AddressOf(text))
+	function, err := getValue[Function](&m.table, moduleGetFunction, uintptr(module),
+		dl.AddressOf(text))
 	runtime.KeepAlive(text)
 	return function, err
 }
 
 // ModuleLoadFunctions loads all kernels of a module onto the device. Otherwise each kernel is
-// loaded at its first launch (CUDA_MODULE_LOADING=LAZY, the default since CUDA 12.2). Loading may
-// wait for all kernels that run in the context, forever if one does not end (CUDA C++ Programming
-// Guide, "Lazy Loading"); so may this call. Drivers before CUDA 12.4 do not support it; then it
-// does nothing.
+// loaded at its first launch (CUDA_MODULE_LOADING=LAZY, the default since CUDA 12.2). Loading a
+// kernel, and therefore this call, may wait for all kernels that run in the context, and forever if
+// one of them does not end (CUDA C++ Programming Guide, "Lazy Loading"). With drivers before CUDA
+// 12.4, which lack the functions, ModuleLoadFunctions does nothing.
 func (m *modules) ModuleLoadFunctions(module Module) error {
 	for _, f := range []function{moduleGetFunctionCount, moduleEnumerateFunctions, funcLoad} {
 		if m.symbols[f] == 0 {
 			return nil
 		}
 	}
-	n, err := made[uint32](&m.table, moduleGetFunctionCount, uintptr(module))
+	n, err := getValue[uint32](&m.table, moduleGetFunctionCount, uintptr(module))
 	if err != nil || n == 0 {
 		return err
 	}
@@ -64,10 +65,10 @@ func (m *modules) ModuleLoadFunctions(module Module) error {
 
 // ModuleUnload unloads code.
 //
-// Preconditions: no queued work and no graph uses it.
+// Preconditions: no queued work and no graph uses the code.
 func (m *modules) ModuleUnload(module Module) error { return m.call(moduleUnload, uintptr(module)) }
 
-// Params holds the arguments of a kernel, as the bytes of a structure. The zero value is for a
+// Params holds a kernel's arguments as the bytes of a structure. The zero value is valid for a
 // kernel without arguments.
 type Params struct{ packed []byte }
 
@@ -78,10 +79,10 @@ func ParamsOf[T any](structure *T) Params {
 	return Params{slices.Clone(bytes)}
 }
 
-// With returns a copy with another 64-bit integer at an offset.
-func (p *Params) With(at int, v uint64) Params {
+// With returns a copy in which the 64-bit integer at an offset is replaced by v.
+func (p *Params) With(offset int, v uint64) Params {
 	packed := slices.Clone(p.packed)
-	binary.NativeEndian.PutUint64(packed[at:], v)
+	binary.NativeEndian.PutUint64(packed[offset:], v)
 	return Params{packed}
 }
 
@@ -118,7 +119,7 @@ const (
 	launchParamSize    = 2
 )
 
-// launchConfig is CUlaunchConfig of cuda.h, and launchAttribute CUlaunchAttribute.
+// launchConfig has the layout of CUlaunchConfig of cuda.h.
 type launchConfig struct {
 	grid, block [3]uint32
 	_, _        uint32 // shared memory, and padding
@@ -127,23 +128,24 @@ type launchConfig struct {
 	count, _    uint32
 }
 
+// launchAttribute has the layout of CUlaunchAttribute.
 type launchAttribute struct {
 	id, _ uint32
 	value [64]byte
 }
 
-// attributeProgrammatic enables programmatic dependent launch:
-// CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION.
+// attributeProgrammatic enables programmatic dependent launch
+// (CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION).
 const attributeProgrammatic = 6
 
-// The sizes are those of cuda.h, or this does not compile.
+// These declarations compile only if the sizes match cuda.h.
 var (
 	_ [56]byte = [unsafe.Sizeof(launchConfig{})]byte{}
 	_ [72]byte = [unsafe.Sizeof(launchAttribute{})]byte{}
 )
 
-// overlapping is the first version of CUDA that can capture programmatic dependent launches.
-const overlapping = 12030
+// overlapVersion is the first version of CUDA that can capture programmatic dependent launches.
+const overlapVersion = 12030
 
 // LaunchesOverlap reports whether the device supports LaunchOverlapping.
 func (v Device) LaunchesOverlap() (bool, error) {
@@ -152,7 +154,7 @@ func (v Device) LaunchesOverlap() (bool, error) {
 		return false, err
 	}
 	version, err := v.driver.Version()
-	return major >= 9 && version >= overlapping, err
+	return major >= 9 && version >= overlapVersion, err
 }
 
 // LaunchOverlapping queues a kernel like LaunchKernel, with programmatic dependent launch: the
@@ -173,7 +175,7 @@ func (m *modules) LaunchOverlapping(
 }
 
 // LaunchKernel queues a kernel with a one-dimensional grid and no dynamic shared memory. It copies
-// the arguments before it returns. It panics if they have more than MaxParams bytes.
+// the arguments before it returns. It panics if they exceed MaxParams bytes.
 func (m *modules) LaunchKernel(
 	f Function, blocks, threads int, stream Stream, params *Params,
 ) error {

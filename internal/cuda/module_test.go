@@ -7,10 +7,10 @@ import (
 	"testing"
 )
 
-// loading implements the functions that load kernels eagerly. The last hexadecimal digit of a
-// module's handle is its number of kernels, whose handles follow at a distance of 16. fail selects
-// a call that fails.
-const loading = `
+// eagerLoading implements the functions that load kernels eagerly. The last hexadecimal digit of a
+// module's handle is its number of kernels; their handles are the module's plus multiples of 16.
+// fail selects a call that fails.
+const eagerLoading = `
 static int64_t loaded[8], count, calls, failing;
 static CUresult step(void) { return ++calls == failing ? 2 : 0; }
 CUresult cuModuleGetFunctionCount(unsigned int *n, CUmodule mod) {
@@ -39,7 +39,7 @@ func invoke(d *Driver, name string, args ...uintptr) uintptr {
 	return symbol.Call(args...)
 }
 
-// loadedFunctions lists the kernels that were loaded.
+// loadedFunctions returns the kernels that have been loaded.
 func loadedFunctions(d *Driver) (all []Function) {
 	for {
 		f := Function(invoke(d, "loaded_at", uintptr(len(all))))
@@ -51,7 +51,7 @@ func loadedFunctions(d *Driver) (all []Function) {
 }
 
 func TestModuleLoadFunctionsLoadsAll(t *testing.T) {
-	driver, _ := load(t, declarations, loading)
+	driver, _ := load(t, declarations, eagerLoading)
 	for _, want := range [][]Function{
 		nil,
 		{Function(address) + 17},
@@ -60,13 +60,13 @@ func TestModuleLoadFunctionsLoadsAll(t *testing.T) {
 		invoke(driver, "fail", 0)
 		err := driver.ModuleLoadFunctions(Module(address) + Module(len(want)))
 		if got := loadedFunctions(driver); err != nil || !slices.Equal(got, want) {
-			t.Errorf("loaded %#x, %v, want %#x", got, err, want)
+			t.Errorf("loaded %#x, error %v; want %#x", got, err, want)
 		}
 	}
 }
 
-func TestModuleLoadFunctionsStopsAtTheFirstError(t *testing.T) {
-	driver, _ := load(t, declarations, loading)
+func TestModuleLoadFunctionsStopsAtFirstError(t *testing.T) {
+	driver, _ := load(t, declarations, eagerLoading)
 	for i, want := range []string{
 		"cuModuleGetFunctionCount", "cuModuleEnumerateFunctions", "cuFuncLoad", "cuFuncLoad",
 	} {
@@ -74,32 +74,32 @@ func TestModuleLoadFunctionsStopsAtTheFirstError(t *testing.T) {
 		err := driver.ModuleLoadFunctions(Module(address) + 2)
 		var typed *Error
 		if !errors.As(err, &typed) || typed.Call != want {
-			t.Errorf("call %d fails: the error is %v, want one of %s", i+1, err, want)
+			t.Errorf("call %d fails: the error is %v, want one from %s", i+1, err, want)
 		}
-		if made := invoke(driver, "calls_made"); made != uintptr(i+1) {
-			t.Errorf("call %d fails, but %d calls were made", i+1, made)
+		if n := invoke(driver, "calls_made"); n != uintptr(i+1) {
+			t.Errorf("call %d fails: %d calls were made, want %d", i+1, n, i+1)
 		}
 	}
 }
 
-// TestModuleLoadFunctionsOfAnOldDriver uses drivers that lack one of the functions.
-func TestModuleLoadFunctionsOfAnOldDriver(t *testing.T) {
-	for _, lacking := range []string{
+// TestModuleLoadFunctionsOnOldDriver uses drivers that each lack one of the functions.
+func TestModuleLoadFunctionsOnOldDriver(t *testing.T) {
+	for _, missing := range []string{
 		"cuModuleGetFunctionCount", "cuModuleEnumerateFunctions", "cuFuncLoad",
 	} {
-		driver, _ := load(t, declarations, strings.ReplaceAll(loading, lacking+"(", "other("))
+		driver, _ := load(t, declarations, strings.ReplaceAll(eagerLoading, missing+"(", "other("))
 		err := driver.ModuleLoadFunctions(Module(address) + 2)
-		if made := invoke(driver, "calls_made"); made != 0 || err != nil {
-			t.Errorf("without %s: %d calls were made, and the error is %v", lacking, made, err)
+		if n := invoke(driver, "calls_made"); n != 0 || err != nil {
+			t.Errorf("without %s: %d calls were made, error %v; want 0, nil", missing, n, err)
 		}
 	}
 }
 
-func TestModuleLoadDataNeedsAZeroByte(t *testing.T) {
+func TestModuleLoadDataNeedsZeroByte(t *testing.T) {
 	for _, code := range []string{"", ".version 8.0"} {
 		_, err := new(Driver).ModuleLoadData([]byte(code))
 		if err == nil || !strings.Contains(err.Error(), "zero byte") {
-			t.Errorf("%q: got %v", code, err)
+			t.Errorf("ModuleLoadData(%q) = %v, want an error about the zero byte", code, err)
 		}
 	}
 }

@@ -8,8 +8,8 @@ import (
 	"symmem/internal/dl"
 )
 
-// Stream is a stream: CUstream, or cudaStream_t. 0 is the legacy default stream, with which all
-// streams synchronize that were not created as non-blocking.
+// Stream is a CUDA stream (CUstream or cudaStream_t). 0 is the legacy default stream, which
+// synchronizes with all streams that were not created as non-blocking.
 type Stream uintptr
 
 // streams has the driver's functions for streams, events and captures.
@@ -18,10 +18,10 @@ type streams struct{ table }
 // StreamCreate creates a non-blocking stream in the current context.
 func (s *streams) StreamCreate() (Stream, error) {
 	const nonBlocking = 1 // CU_STREAM_NON_BLOCKING
-	return made[Stream](&s.table, streamCreate, nonBlocking)
+	return getValue[Stream](&s.table, streamCreate, nonBlocking)
 }
 
-// StreamDestroy destroys a stream. Queued work still runs; the call does not wait for it.
+// StreamDestroy destroys a stream without waiting for its queued work, which still runs.
 func (s *streams) StreamDestroy(stream Stream) error {
 	return s.call(streamDestroy, uintptr(stream))
 }
@@ -31,14 +31,14 @@ func (s *streams) StreamQuery(stream Stream) (done bool, err error) {
 	return s.query(streamQuery, uintptr(stream))
 }
 
-// StreamSynchronize blocks the thread until all queued work has run. It has no deadline: a caller
-// that needs one has to record an event and query it.
+// StreamSynchronize blocks the thread until all queued work has run. A caller that needs a deadline
+// has to record an event and poll it instead.
 func (s *streams) StreamSynchronize(stream Stream) error {
 	return s.call(streamSynchronize, uintptr(stream))
 }
 
-// StreamWaitEvent makes later work of a stream wait for the event's present point. It does not
-// block the caller.
+// StreamWaitEvent makes later work on a stream wait for the work that the event has recorded. It
+// does not block the caller.
 func (s *streams) StreamWaitEvent(stream Stream, event Event) error {
 	return s.call(streamWaitEvent, uintptr(stream), uintptr(event), 0)
 }
@@ -46,16 +46,16 @@ func (s *streams) StreamWaitEvent(stream Stream, event Event) error {
 // waitExternal is CU_EVENT_WAIT_EXTERNAL.
 const waitExternal = 1
 
-// StreamWaitEventExternal adds a wait to the capture of a stream, for an event from outside the
-// capture. Each launch of the graph waits for the event's point at the time of that launch.
+// StreamWaitEventExternal makes captured work wait for an event that is recorded outside the
+// capture. Each launch of the graph waits for whatever the event has recorded at that time.
 func (s *streams) StreamWaitEventExternal(stream Stream, event Event) error {
 	return s.call(streamWaitEvent, uintptr(stream), uintptr(event), waitExternal)
 }
 
-// WaitFlags selects the condition of StreamWaitValue: CUstreamWaitValue_flags.
+// WaitFlags selects the condition of StreamWaitValue (CUstreamWaitValue_flags).
 type WaitFlags uint32
 
-// The flags.
+// The wait conditions.
 const (
 	// WaitGreaterOrEqual waits until int32(word-value) is not negative, so counters may wrap.
 	WaitGreaterOrEqual WaitFlags = 0
@@ -63,37 +63,38 @@ const (
 	WaitEqual WaitFlags = 1
 )
 
-// StreamWaitValue makes later work of a stream wait for a word of device memory or page-locked host
-// memory. The stream polls the word; the caller is not blocked.
+// StreamWaitValue makes later work on a stream wait until a word of device memory or page-locked
+// host memory satisfies the condition. It does not block the caller.
 func (s *streams) StreamWaitValue(
 	stream Stream, word uintptr, value uint32, flags WaitFlags,
 ) error {
 	return s.call(streamWaitValue32, uintptr(stream), word, uintptr(value), uintptr(flags))
 }
 
-// StreamWriteValue makes a stream write a word of memory, which may belong to a peer device. An
-// observer that sees the word also sees all writes of work queued before.
+// StreamWriteValue makes a stream write a word of memory, which may belong to a peer device. Any
+// thread that reads the new value also sees all writes of work queued earlier.
 func (s *streams) StreamWriteValue(stream Stream, word uintptr, value uint32) error {
 	return s.call(streamWriteValue32, uintptr(stream), word, uintptr(value), 0)
 }
 
-// LaunchHostFunc queues a host function. It costs the stream tens of microseconds.
+// LaunchHostFunc queues a host function, which delays the stream by tens of microseconds.
 func (s *streams) LaunchHostFunc(stream Stream, work HostFunc) error {
 	return s.call(launchHostFunc, uintptr(stream), runHost(), uintptr(work))
 }
 
-// Event marks a point in a stream: CUevent.
+// Event marks a point in a stream (CUevent).
 type Event uintptr
 
-// EventFlags selects the features of an event: CUevent_flags.
+// EventFlags selects the features of an event (CUevent_flags).
 type EventFlags uint32
 
 // EventDisableTiming makes an event cheaper, but unusable for EventElapsedTime.
 const EventDisableTiming EventFlags = 2
 
-// EventCreate creates an event in the current context. It counts as reached until it is recorded.
+// EventCreate creates an event in the current context. Until the event is recorded, it counts as
+// reached.
 func (s *streams) EventCreate(flags EventFlags) (Event, error) {
-	return made[Event](&s.table, eventCreate, uintptr(flags))
+	return getValue[Event](&s.table, eventCreate, uintptr(flags))
 }
 
 // EventRecord makes an event mark the point after all work queued on a stream so far.
@@ -101,9 +102,9 @@ func (s *streams) EventRecord(event Event, stream Stream) error {
 	return s.call(eventRecord, uintptr(event), uintptr(stream))
 }
 
-// EventQuery reports whether the point has been reached. It does not block or allocate. While any
-// stream is captured in global mode, it fails and invalidates that capture, unless the calling
-// thread is in relaxed mode.
+// EventQuery reports whether the event's point has been reached. It does not block or allocate.
+// While any stream is captured in global mode, it fails and invalidates that capture, unless the
+// calling thread is in relaxed mode.
 func (s *streams) EventQuery(event Event) (done bool, err error) {
 	return s.query(eventQuery, uintptr(event))
 }
@@ -111,17 +112,18 @@ func (s *streams) EventQuery(event Event) (done bool, err error) {
 // EventDestroy destroys an event. Queued waits for it are not affected.
 func (s *streams) EventDestroy(event Event) error { return s.call(eventDestroy, uintptr(event)) }
 
-// EventElapsedTime returns the time between two points, to about half a microsecond. Both events
-// must have been created with timing. It returns ErrNotReady if a point was not reached yet.
+// EventElapsedTime returns the time between two events, with a resolution of about half a
+// microsecond. Both events must have been created with timing. It returns ErrNotReady if either
+// event has not been reached yet.
 func (s *streams) EventElapsedTime(start, end Event) (time.Duration, error) {
 	milliseconds := dl.NewCell(float32(0))
 	err := s.call(eventElapsedTime, milliseconds.Address(), uintptr(start), uintptr(end))
 	return time.Duration(float64(milliseconds.Take()) * float64(time.Millisecond)), err
 }
 
-// CaptureMode selects on which threads unsafe calls fail while a stream is captured:
-// CUstreamCaptureMode. Unsafe calls are those that could wait for captured work, such as EventQuery
-// and cuMemAlloc. A failed call also invalidates the capture.
+// CaptureMode selects the threads on which unsafe calls fail while a stream is captured
+// (CUstreamCaptureMode). Unsafe calls are those that could wait for captured work, such as
+// EventQuery and cuMemAlloc. A failed call also invalidates the capture.
 type CaptureMode int32
 
 // The capture modes.
@@ -132,10 +134,10 @@ const (
 	CaptureRelaxed CaptureMode = 2
 )
 
-// CaptureStatus is the capture state of a stream: CUstreamCaptureStatus.
+// CaptureStatus is the capture state of a stream (CUstreamCaptureStatus).
 type CaptureStatus int32
 
-// The capture states. An invalidated capture also has to be ended with EndCapture.
+// The capture states. Even an invalidated capture has to be ended with EndCapture.
 const (
 	CaptureNone        CaptureStatus = 0
 	CaptureActive      CaptureStatus = 1
@@ -149,8 +151,8 @@ func (s *streams) BeginCapture(stream Stream, mode CaptureMode) error {
 }
 
 // EndCapture ends the capture and returns the graph, which the caller owns. If the capture was
-// invalidated, it returns an error such as ErrCaptureInvalidated and no graph; the capture ends
-// nevertheless.
+// invalidated, it ends nevertheless, and EndCapture returns an error such as ErrCaptureInvalidated
+// and no graph.
 func (s *streams) EndCapture(stream Stream) (Graph, error) {
 	graph := dl.NewCell(Graph(0))
 	err := s.call(streamEndCapture, uintptr(stream), graph.Address())
@@ -169,12 +171,12 @@ func (s *streams) CaptureStatus(stream Stream) (CaptureStatus, error) {
 // Capture describes the capture of a stream.
 type Capture struct {
 	Status CaptureStatus
-	// ID is unique among the captures of the process; 0 without a capture.
+	// ID is unique among the captures of the process. It is 0 if the stream is not captured.
 	ID uint64
-	// Graph is the graph under capture, to which nodes and dependencies may be added meanwhile; 0
-	// without an active capture. The caller does not own it.
+	// Graph is the graph under capture, or 0 without an active capture. The caller does not own it,
+	// but may add nodes and dependencies.
 	Graph Graph
-	// Tips are the nodes that the next work of the stream will depend on.
+	// Tips lists the nodes on which the stream's next work will depend.
 	Tips []Node
 }
 
@@ -185,7 +187,7 @@ func (s *streams) CaptureInfo(stream Stream) (Capture, error) {
 	count, edges := dl.NewCell(uint64(0)), dl.NewCell(uintptr(0))
 	var err error
 	if s.symbols[streamGetCaptureInfo3] != 0 {
-		// Without an output for edge data the call fails if there are any.
+		// Without an output for edge data, the call fails if there is edge data.
 		err = s.call(streamGetCaptureInfo3, uintptr(stream), status.Address(), id.Address(),
 			graph.Address(), tips.Address(), edges.Address(), count.Address())
 	} else {
@@ -212,7 +214,7 @@ func (s *streams) CaptureInfo(stream Stream) (Capture, error) {
 	return c, err
 }
 
-// CaptureAfter makes the next work captured on a stream depend on further nodes of the capture.
+// CaptureAfter makes the next work captured on a stream depend on additional nodes of the graph.
 func (s *streams) CaptureAfter(stream Stream, nodes []Node) error {
 	const add = 0 // CU_STREAM_ADD_CAPTURE_DEPENDENCIES
 	at, n := addressOf(nodes), uintptr(len(nodes))

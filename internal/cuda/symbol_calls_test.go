@@ -14,15 +14,15 @@ const (
 	big     int64   = 5 << 33
 	stream  Stream  = 0x7700_0000_0010
 	event   Event   = 0x7700_0000_0020
-	out             = int64(-1 << 62) // an address that the test does not know
+	out             = int64(-1 << 62) // matches any address except 0
 )
 
 var nodes = []Node{Node(address), Node(other)}
 
-// calls lists methods and the arguments they must pass. results has the methods that return a
-// value.
+// calls lists the methods that return only an error, with the C function and the arguments that
+// each must pass. The methods that return a value are in results.
 var calls = map[string]struct {
-	make func(d *Driver) error
+	call func(d *Driver) error
 	name string
 	args []int64
 }{
@@ -31,12 +31,12 @@ var calls = map[string]struct {
 		"cuDevicePrimaryCtxRelease_v2",
 		[]int64{3},
 	},
-	"setting a context": {
+	"setting the current context": {
 		func(d *Driver) error { return d.SetCurrent(Context(address)) },
 		"cuCtxSetCurrent",
 		[]int64{int64(address)},
 	},
-	"freeing addresses": {
+	"freeing an address range": {
 		func(d *Driver) error { return d.AddressFree(address, big) },
 		"cuMemAddressFree",
 		[]int64{int64(address), big},
@@ -151,17 +151,17 @@ var calls = map[string]struct {
 		"cuGraphExecDestroy",
 		[]int64{int64(address)},
 	},
-	"depending on nodes": {
+	"adding dependencies to a capture": {
 		func(d *Driver) error { return d.CaptureAfter(stream, nodes) },
 		"cuStreamUpdateCaptureDependencies",
 		[]int64{int64(stream), out, 2, 0},
 	},
-	"adding dependencies": {
+	"adding dependencies to a graph": {
 		func(d *Driver) error { return d.GraphAddDependencies(Graph(address), nodes, nodes) },
 		"cuGraphAddDependencies",
 		[]int64{int64(address), out, out, 2},
 	},
-	"removing dependencies": {
+	"removing dependencies from a graph": {
 		func(d *Driver) error { return d.GraphRemoveDependencies(Graph(address), nodes, nodes) },
 		"cuGraphRemoveDependencies",
 		[]int64{int64(address), out, out, 2},
@@ -176,7 +176,7 @@ var calls = map[string]struct {
 		"cuModuleUnload",
 		[]int64{int64(address)},
 	},
-	"launching a kernel that overlaps": {
+	"launching an overlapping kernel": {
 		func(d *Driver) error {
 			return d.LaunchOverlapping(Function(address), 7, 512, stream, &Params{})
 		},
@@ -192,6 +192,7 @@ var calls = map[string]struct {
 
 func device(d *Driver, handle int32) Device { return Device{d, handle, handle} }
 
+// done converts the result of a query to an error.
 func done(ok bool, err error) error {
 	if err == nil && !ok {
 		return fmt.Errorf("the result is false")
@@ -199,12 +200,12 @@ func done(ok bool, err error) error {
 	return err
 }
 
-func TestArgumentsArriveInOrderAndComplete(t *testing.T) {
+func TestMethodsPassAllArguments(t *testing.T) {
 	driver, recorder := load(t, declarations)
 	for name, c := range calls {
 		t.Run(name, func(t *testing.T) {
 			recorder.Reset()
-			if err := c.make(driver); err != nil {
+			if err := c.call(driver); err != nil {
 				t.Fatal(err)
 			}
 			got := recorder.Last()
@@ -216,8 +217,8 @@ func TestArgumentsArriveInOrderAndComplete(t *testing.T) {
 			}
 			recorder.Result(2)
 			var typed *Error
-			if err := c.make(driver); !errors.As(err, &typed) || typed.Call != c.name {
-				t.Errorf("the error is %v, want one of %s", err, c.name)
+			if err := c.call(driver); !errors.As(err, &typed) || typed.Call != c.name {
+				t.Errorf("the error is %v, want one from %s", err, c.name)
 			}
 		})
 	}

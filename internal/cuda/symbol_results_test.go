@@ -13,8 +13,8 @@ import (
 	"symmem/internal/dl"
 )
 
-// words packs 64-bit results as C writes them.
-func words(values ...uint64) []byte {
+// words64 returns the bytes of 64-bit integers in C.
+func words64(values ...uint64) []byte {
 	var b []byte
 	for _, v := range values {
 		b = binary.NativeEndian.AppendUint64(b, v)
@@ -22,19 +22,20 @@ func words(values ...uint64) []byte {
 	return b
 }
 
-func half(v uint32) []byte { return binary.NativeEndian.AppendUint32(nil, v) }
+func word32(v uint32) []byte { return binary.NativeEndian.AppendUint32(nil, v) }
 
-// given formats the two results of a method, for comparison.
-func given[T any](v T, err error) string {
+// format returns a value or an error as text.
+func format[T any](v T, err error) string {
 	if err != nil {
 		return err.Error()
 	}
 	return fmt.Sprint(v)
 }
 
-// results lists methods that return a value. C writes output to the address in argument index.
+// results lists methods that return a value. The C function writes output to the address that its
+// argument at index contains.
 var results = map[string]struct {
-	make   func(d *Driver) string
+	call   func(d *Driver) string
 	index  int
 	output []byte
 	want   string
@@ -42,196 +43,196 @@ var results = map[string]struct {
 	args   []int64
 }{
 	"the version": {
-		func(d *Driver) string { return given(d.Version()) },
-		0, half(12090), "12090", "cuDriverGetVersion",
+		func(d *Driver) string { return format(d.Version()) },
+		0, word32(12090), "12090", "cuDriverGetVersion",
 		[]int64{out},
 	},
 	"the number of devices": {
-		func(d *Driver) string { return given(d.DeviceCount()) },
-		0, half(8), "8", "cuDeviceGetCount",
+		func(d *Driver) string { return format(d.DeviceCount()) },
+		0, word32(8), "8", "cuDeviceGetCount",
 		[]int64{out},
 	},
 	"a device": {
 		func(d *Driver) string {
 			v, err := d.Device(2)
-			return given([]int{v.Ordinal(), int(v.handle)}, err)
+			return format([]int{v.Ordinal(), int(v.handle)}, err)
 		},
-		0, half(5), "[2 5]", "cuDeviceGet",
+		0, word32(5), "[2 5]", "cuDeviceGet",
 		[]int64{out, 2},
 	},
 	"a name": {
-		func(d *Driver) string { return given(device(d, 3).Name()) },
+		func(d *Driver) string { return format(device(d, 3).Name()) },
 		0, []byte("NVIDIA H200\x00junk"), "NVIDIA H200", "cuDeviceGetName",
 		[]int64{out, 128, 3},
 	},
 	"a PCI address": {
-		func(d *Driver) string { return given(device(d, 3).PCIBusID()) },
+		func(d *Driver) string { return format(device(d, 3).PCIBusID()) },
 		0, []byte("0000:1b:00.0\x00"), "0000:1b:00.0", "cuDeviceGetPCIBusId",
 		[]int64{out, 128, 3},
 	},
 	"a device's UUID": {
-		func(d *Driver) string { return given(device(d, 3).UUID()) },
+		func(d *Driver) string { return format(device(d, 3).UUID()) },
 		0, []byte("\x01\x23\x45\x67\x89\xab\xcd\xef\x00\x11\x22\x33\x44\x55\x66\x77"),
 		"01234567-89ab-cdef-0011-223344556677", "cuDeviceGetUuid",
 		[]int64{out, 3},
 	},
 	"a device's memory": {
-		func(d *Driver) string { return given(device(d, 3).TotalMem()) },
-		0, words(141 << 30), "151397597184", "cuDeviceTotalMem_v2",
+		func(d *Driver) string { return format(device(d, 3).TotalMem()) },
+		0, words64(141 << 30), "151397597184", "cuDeviceTotalMem_v2",
 		[]int64{out, 3},
 	},
 	"an attribute": {
-		func(d *Driver) string { return given(device(d, 3).Attribute(AttributeFabricSupported)) },
-		0, half(1), "1", "cuDeviceGetAttribute",
+		func(d *Driver) string { return format(device(d, 3).Attribute(AttributeFabricSupported)) },
+		0, word32(1), "1", "cuDeviceGetAttribute",
 		[]int64{out, 128, 3},
 	},
 	"a compute capability": {
 		func(d *Driver) string {
 			major, minor, err := device(d, 3).ComputeCapability()
-			return given([]int{major, minor}, err)
+			return format([]int{major, minor}, err)
 		},
-		0, half(9), "[9 9]", "cuDeviceGetAttribute",
+		0, word32(9), "[9 9]", "cuDeviceGetAttribute",
 		[]int64{out, 76, 3},
 	},
 	"peer access": {
-		func(d *Driver) string { return given(device(d, 3).CanAccessPeer(device(d, 4))) },
-		0, half(1), "true", "cuDeviceCanAccessPeer",
+		func(d *Driver) string { return format(device(d, 3).CanAccessPeer(device(d, 4))) },
+		0, word32(1), "true", "cuDeviceCanAccessPeer",
 		[]int64{out, 3, 4},
 	},
 	"a property of a link": {
 		func(d *Driver) string {
-			return given(device(d, 3).P2PAttribute(P2PNativeAtomicSupported, device(d, 4)))
+			return format(device(d, 3).P2PAttribute(P2PNativeAtomicSupported, device(d, 4)))
 		},
-		0, half(1), "1", "cuDeviceGetP2PAttribute",
+		0, word32(1), "1", "cuDeviceGetP2PAttribute",
 		[]int64{out, 3, 3, 4},
 	},
 	"a primary context": {
-		func(d *Driver) string { return given(device(d, 3).RetainPrimary()) },
-		0, words(1 << 40), "1099511627776", "cuDevicePrimaryCtxRetain",
+		func(d *Driver) string { return format(device(d, 3).RetainPrimary()) },
+		0, words64(1 << 40), "1099511627776", "cuDevicePrimaryCtxRetain",
 		[]int64{out, 3},
 	},
 	"the current context": {
-		func(d *Driver) string { return given(d.Current()) },
-		0, words(1 << 40), "1099511627776", "cuCtxGetCurrent",
+		func(d *Driver) string { return format(d.Current()) },
+		0, words64(1 << 40), "1099511627776", "cuCtxGetCurrent",
 		[]int64{out},
 	},
 	"free memory": {
-		func(d *Driver) string { free, _, err := d.MemGetInfo(); return given(free, err) },
-		0, words(1 << 36), "68719476736", "cuMemGetInfo_v2",
+		func(d *Driver) string { free, _, err := d.MemGetInfo(); return format(free, err) },
+		0, words64(1 << 36), "68719476736", "cuMemGetInfo_v2",
 		[]int64{out, out},
 	},
 	"total memory": {
-		func(d *Driver) string { _, total, err := d.MemGetInfo(); return given(total, err) },
-		1, words(1 << 37), "137438953472", "cuMemGetInfo_v2",
+		func(d *Driver) string { _, total, err := d.MemGetInfo(); return format(total, err) },
+		1, words64(1 << 37), "137438953472", "cuMemGetInfo_v2",
 		[]int64{out, out},
 	},
-	"addresses": {
-		func(d *Driver) string { return given(d.AddressReserve(big, 2<<20)) },
-		0, words(1 << 46), "70368744177664", "cuMemAddressReserve",
+	"an address range": {
+		func(d *Driver) string { return format(d.AddressReserve(big, 2<<20)) },
+		0, words64(1 << 46), "70368744177664", "cuMemAddressReserve",
 		[]int64{out, big, 2 << 20, 0, 0},
 	},
-	"an address that is mapped": {
-		func(d *Driver) string { return given(true, d.MemRange(address)) },
-		0, words(1 << 40), "true", "cuMemGetAddressRange_v2",
+	"a mapped address": {
+		func(d *Driver) string { return format(true, d.MemRange(address)) },
+		0, words64(1 << 40), "true", "cuMemGetAddressRange_v2",
 		[]int64{out, 0, int64(address)},
 	},
 	"the handle of a mapping": {
-		func(d *Driver) string { return given(d.Retain(address)) },
-		0, words(1 << 40), "1099511627776", "cuMemRetainAllocationHandle",
+		func(d *Driver) string { return format(d.Retain(address)) },
+		0, words64(1 << 40), "1099511627776", "cuMemRetainAllocationHandle",
 		[]int64{out, int64(address)},
 	},
 	"a file descriptor": {
-		func(d *Driver) string { return given(d.ExportFD(Handle(address))) },
-		0, half(17), "17", "cuMemExportToShareableHandle",
+		func(d *Driver) string { return format(d.ExportFD(Handle(address))) },
+		0, word32(17), "17", "cuMemExportToShareableHandle",
 		[]int64{out, int64(address), 1, 0},
 	},
 	"an imported handle": {
-		func(d *Driver) string { return given(d.ImportFD(17)) },
-		0, words(1 << 40), "1099511627776", "cuMemImportFromShareableHandle",
+		func(d *Driver) string { return format(d.ImportFD(17)) },
+		0, words64(1 << 40), "1099511627776", "cuMemImportFromShareableHandle",
 		[]int64{out, 17, 1},
 	},
 	"memory in stream order": {
-		func(d *Driver) string { return given(d.MemAllocAsync(big, stream)) },
-		0, words(1 << 40), "1099511627776", "cuMemAllocAsync",
+		func(d *Driver) string { return format(d.MemAllocAsync(big, stream)) },
+		0, words64(1 << 40), "1099511627776", "cuMemAllocAsync",
 		[]int64{out, big, int64(stream)},
 	},
 	"host memory": {
-		func(d *Driver) string { return given(d.MemAllocHost(big)) },
-		0, words(1 << 40), "1099511627776", "cuMemAllocHost_v2",
+		func(d *Driver) string { return format(d.MemAllocHost(big)) },
+		0, words64(1 << 40), "1099511627776", "cuMemAllocHost_v2",
 		[]int64{out, big},
 	},
 	"a stream": {
-		func(d *Driver) string { return given(d.StreamCreate()) },
-		0, words(1 << 40), "1099511627776", "cuStreamCreate",
+		func(d *Driver) string { return format(d.StreamCreate()) },
+		0, words64(1 << 40), "1099511627776", "cuStreamCreate",
 		[]int64{out, 1},
 	},
 	"the device address of host memory": {
-		func(d *Driver) string { return given(d.MemHostDevice(address)) },
-		0, words(1 << 40), "1099511627776", "cuMemHostGetDevicePointer_v2",
+		func(d *Driver) string { return format(d.MemHostDevice(address)) },
+		0, words64(1 << 40), "1099511627776", "cuMemHostGetDevicePointer_v2",
 		[]int64{out, int64(address), 0},
 	},
 	"a graph": {
-		func(d *Driver) string { return given(d.EndCapture(stream)) },
-		1, words(1 << 40), "1099511627776", "cuStreamEndCapture",
+		func(d *Driver) string { return format(d.EndCapture(stream)) },
+		1, words64(1 << 40), "1099511627776", "cuStreamEndCapture",
 		[]int64{int64(stream), out},
 	},
 	"a capture's state": {
-		func(d *Driver) string { return given(d.CaptureStatus(stream)) },
-		1, half(2), "2", "cuStreamIsCapturing",
+		func(d *Driver) string { return format(d.CaptureStatus(stream)) },
+		1, word32(2), "2", "cuStreamIsCapturing",
 		[]int64{int64(stream), out},
 	},
 	"no ID without a capture": {
 		func(d *Driver) string {
 			c, err := d.CaptureInfo(stream)
-			return given([]uint64{uint64(c.Status), c.ID, uint64(c.Graph)}, err)
+			return format([]uint64{uint64(c.Status), c.ID, uint64(c.Graph)}, err)
 		},
-		2, words(77), "[0 0 0]", "cuStreamGetCaptureInfo_v2",
+		2, words64(77), "[0 0 0]", "cuStreamGetCaptureInfo_v2",
 		[]int64{int64(stream), out, out, out, out, out},
 	},
-	"a node that records": {
-		func(d *Driver) string { return given(d.GraphAddEventRecord(Graph(other), nodes, event)) },
-		0, words(1 << 40), "1099511627776", "cuGraphAddEventRecordNode",
+	"a node that records an event": {
+		func(d *Driver) string { return format(d.GraphAddEventRecord(Graph(other), nodes, event)) },
+		0, words64(1 << 40), "1099511627776", "cuGraphAddEventRecordNode",
 		[]int64{out, int64(other), out, 2, int64(event)},
 	},
-	"the previous mode": {
-		func(d *Driver) string { return given(d.ThreadExchangeCaptureMode(CaptureRelaxed)) },
-		0, half(1), "1", "cuThreadExchangeStreamCaptureMode",
+	"the previous capture mode": {
+		func(d *Driver) string { return format(d.ThreadExchangeCaptureMode(CaptureRelaxed)) },
+		0, word32(1), "1", "cuThreadExchangeStreamCaptureMode",
 		[]int64{out},
 	},
 	"an event": {
-		func(d *Driver) string { return given(d.EventCreate(EventDisableTiming)) },
-		0, words(1 << 40), "1099511627776", "cuEventCreate",
+		func(d *Driver) string { return format(d.EventCreate(EventDisableTiming)) },
+		0, words64(1 << 40), "1099511627776", "cuEventCreate",
 		[]int64{out, 2},
 	},
-	"a time": {
-		func(d *Driver) string { return given(d.EventElapsedTime(event, Event(other))) },
-		0, half(math.Float32bits(2.5)), (2500 * time.Microsecond).String(), "cuEventElapsedTime",
+	"the time between events": {
+		func(d *Driver) string { return format(d.EventElapsedTime(event, Event(other))) },
+		0, word32(math.Float32bits(2.5)), (2500 * time.Microsecond).String(), "cuEventElapsedTime",
 		[]int64{out, int64(event), int64(other)},
 	},
 	"an instantiated graph": {
-		func(d *Driver) string { return given(d.GraphInstantiate(Graph(address))) },
-		0, words(1 << 40), "1099511627776", "cuGraphInstantiateWithFlags",
+		func(d *Driver) string { return format(d.GraphInstantiate(Graph(address))) },
+		0, words64(1 << 40), "1099511627776", "cuGraphInstantiateWithFlags",
 		[]int64{out, int64(address), 0},
 	},
 	"a module": {
-		func(d *Driver) string { return given(d.ModuleLoadData([]byte(".version 8.0\x00"))) },
-		0, words(1 << 40), "1099511627776", "cuModuleLoadData",
+		func(d *Driver) string { return format(d.ModuleLoadData([]byte(".version 8.0\x00"))) },
+		0, words64(1 << 40), "1099511627776", "cuModuleLoadData",
 		[]int64{out, out},
 	},
 	"a kernel": {
-		func(d *Driver) string { return given(d.ModuleGetFunction(Module(address), "spin")) },
-		0, words(1 << 40), "1099511627776", "cuModuleGetFunction",
+		func(d *Driver) string { return format(d.ModuleGetFunction(Module(address), "spin")) },
+		0, words64(1 << 40), "1099511627776", "cuModuleGetFunction",
 		[]int64{out, int64(address), out},
 	},
 }
 
-func TestResultsAreReturnedComplete(t *testing.T) {
+func TestMethodsReturnCompleteResults(t *testing.T) {
 	driver, recorder := load(t, declarations)
 	for name, c := range results {
 		t.Run(name, func(t *testing.T) {
 			recorder.Reset()
 			recorder.Output(c.index, c.output)
-			if got := c.make(driver); got != c.want {
+			if got := c.call(driver); got != c.want {
 				t.Errorf("got %s, want %s", got, c.want)
 			}
 			got := recorder.Last()
@@ -245,9 +246,9 @@ func TestResultsAreReturnedComplete(t *testing.T) {
 	}
 }
 
-func TestEveryFunctionIsTested(t *testing.T) {
+func TestAllFunctionsAreTested(t *testing.T) {
 	tested := map[string]bool{
-		"cuInit": true, "cuGetErrorName": true, "cuGetErrorString": true, // by every test
+		"cuInit": true, "cuGetErrorName": true, "cuGetErrorString": true, // called by every test
 		"cuMemGetAllocationGranularity": true, "cuMemCreate": true, "cuMemSetAccess": true,
 		"cuLaunchHostFunc": true, "cuDeviceGetUuid_v2": true, "cuStreamGetCaptureInfo_v3": true,
 		"cuGraphAddDependencies_v2": true, "cuGraphRemoveDependencies_v2": true,
@@ -268,14 +269,14 @@ func TestEveryFunctionIsTested(t *testing.T) {
 	}
 }
 
-func TestNewerFunctionsArePreferred(t *testing.T) {
+func TestDriverPrefersNewerFunctions(t *testing.T) {
 	driver, recorder := load(t, declarations+newer)
 	recorder.Output(0, bytes.Repeat([]byte{0xab}, 16))
-	if got := given(device(driver, 0).UUID()); got != "abababab-abab-abab-abab-abababababab" {
-		t.Errorf("the UUID is %s", got)
+	if got := format(device(driver, 0).UUID()); got != "abababab-abab-abab-abab-abababababab" {
+		t.Errorf("the UUID is %s, want all bytes ab", got)
 	}
 	if got := recorder.Last().Name; got != "cuDeviceGetUuid_v2" {
-		t.Errorf("called %s", got)
+		t.Errorf("called %s, want cuDeviceGetUuid_v2", got)
 	}
 	graph := Graph(address)
 	for name, call := range map[string]func() error{
@@ -291,24 +292,24 @@ func TestNewerFunctionsArePreferred(t *testing.T) {
 	} {
 		recorder.Reset()
 		if err := call(); err != nil || recorder.Last().Name != name {
-			t.Errorf("called %s: %v, want %s", recorder.Last().Name, err, name)
+			t.Errorf("called %s, error %v; want %s", recorder.Last().Name, err, name)
 		}
 	}
 }
 
 func TestCaptureInfoIsComplete(t *testing.T) {
 	driver, recorder := load(t, declarations+newer)
-	recorder.Output(1, half(1))
-	recorder.Output(2, words(77))
-	recorder.Output(3, words(uint64(address)))
-	recorder.Output(4, words(uint64(dl.AddressOf(&nodes[0]))))
-	recorder.Output(6, words(2))
+	recorder.Output(1, word32(1))
+	recorder.Output(2, words64(77))
+	recorder.Output(3, words64(uint64(address)))
+	recorder.Output(4, words64(uint64(dl.AddressOf(&nodes[0]))))
+	recorder.Output(6, words64(2))
 	got, err := driver.CaptureInfo(stream)
 	want := Capture{Status: CaptureActive, ID: 77, Graph: Graph(address), Tips: nodes}
 	if !reflect.DeepEqual(got, want) || err != nil {
-		t.Errorf("the capture is %+v, %v, want %+v", got, err, want)
+		t.Errorf("CaptureInfo = %+v, %v; want %+v", got, err, want)
 	}
 	if name := recorder.Last().Name; name != "cuStreamGetCaptureInfo_v3" {
-		t.Errorf("called %s", name)
+		t.Errorf("called %s, want cuStreamGetCaptureInfo_v3", name)
 	}
 }

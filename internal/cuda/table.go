@@ -9,17 +9,17 @@ import (
 // table calls the functions of libcuda.
 type table struct {
 	library *dl.Library
-	symbols []dl.Symbol // by function
-	// first runs right before each call, on the same thread. It may be the zero value.
-	first dl.Step
+	symbols []dl.Symbol // indexed by function
+	// before runs right before each call, on the same thread. The zero value does nothing.
+	before dl.Step
 }
 
-// find looks up all functions, and returns an error that lists the missing ones.
+// find looks up all functions. If required ones are missing, it returns an error that lists them.
 func (t *table) find() error {
 	var all []error
 	for f, name := range names {
 		symbol, ok := t.library.Find(name)
-		if !ok && f < int(optional) {
+		if !ok && f < int(firstOptional) {
 			all = append(all, &MissingError{name, t.library.Path()})
 		}
 		t.symbols = append(t.symbols, symbol)
@@ -30,15 +30,15 @@ func (t *table) find() error {
 // call calls a function and converts its result to an error. It does not allocate unless the
 // function fails.
 func (t *table) call(f function, args ...uintptr) error {
-	if status, ok := t.symbols[f].StatusAfter(&t.first, args...); !ok || Code(status) != Success {
+	if status, ok := t.symbols[f].StatusAfter(&t.before, args...); !ok || Code(status) != Success {
 		return t.failure(f, status, ok)
 	}
 	return nil
 }
 
-// made calls a function that writes a value to the address in its first argument, and returns the
-// value.
-func made[T any](t *table, f function, others ...uintptr) (T, error) {
+// getValue calls a function that writes its result to the address in its first argument, and
+// returns that result.
+func getValue[T any](t *table, f function, others ...uintptr) (T, error) {
 	var none T
 	cell := dl.NewCell(none)
 	args := append(make([]uintptr, 0, 8), cell.Address())
@@ -46,17 +46,17 @@ func made[T any](t *table, f function, others ...uintptr) (T, error) {
 	return cell.Take(), err
 }
 
-// failure returns the error of a call, or of the step before it if that failed.
+// failure returns the error of a call, or of the step before the call if ok is false.
 func (t *table) failure(f function, status int32, ok bool) error {
 	if !ok {
-		return t.first.NewError(status)
+		return t.before.NewError(status)
 	}
 	return t.newError(f, Code(status))
 }
 
-// query calls a function that may return ErrNotReady, which is not an error.
+// query calls a function and reports whether it succeeded. ErrNotReady is not an error.
 func (t *table) query(f function, handle uintptr) (done bool, err error) {
-	status, ok := t.symbols[f].StatusAfter(&t.first, handle)
+	status, ok := t.symbols[f].StatusAfter(&t.before, handle)
 	switch {
 	case ok && Code(status) == Success:
 		return true, nil
@@ -67,7 +67,7 @@ func (t *table) query(f function, handle uintptr) (done bool, err error) {
 	}
 }
 
-// newError returns an Error with the driver's description of a result. It needs no context.
+// newError returns an Error with the driver's description of the code. It needs no context.
 func (t *table) newError(f function, code Code) error {
 	return &Error{
 		Call: names[f], Code: code,

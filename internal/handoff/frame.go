@@ -7,36 +7,35 @@ import (
 	"fmt"
 )
 
-// Token contains the secret that all ranks of one world share.
+// Token is a secret shared by all ranks of one world.
 type Token [sha256.Size]byte
 
-// Key identifies an exported file by the hash of a group's or pool's name and a number.
+// Key identifies an exported file by a namespace and a number.
 type Key struct {
-	// Space separates the keys of different groups and pools. The function Space computes it from a
-	// name.
-	Space uint64
-	// Number identifies an export of that group or pool.
+	// Namespace separates the keys of different groups and pools. NamespaceOf computes it from a name.
+	Namespace uint64
+	// Number identifies an exported file within the namespace.
 	Number uint32
 }
 
-// Space returns the Space of keys for a name.
-func Space(name string) uint64 {
+// NamespaceOf returns the namespace of the group or pool with the given name.
+func NamespaceOf(name string) uint64 {
 	sum := sha256.Sum256([]byte(name))
 	return binary.LittleEndian.Uint64(sum[:])
 }
 
-// ErrProtocol means that the other process does not use this protocol.
+// ErrProtocol is returned if the peer sends data that does not conform to this protocol.
 var ErrProtocol = errors.New("peer does not speak symmem's hand-off protocol")
 
-// ErrUnknownKey means that the peer has not exported a file under the key.
+// ErrUnknownKey is returned if the peer has not exported a file under the key.
 var ErrUnknownKey = errors.New("peer has not exported a file under this key")
 
-// ErrRefused means that the other process belongs to another user or world, or is not the expected
-// one.
-var ErrRefused = errors.New("peer refused")
+// ErrRefused is returned if this process rejects the peer, because another user owns it or because
+// it has replaced the expected process, or if the peer rejects this process's token.
+var ErrRefused = errors.New("hand-off refused")
 
 const (
-	magic        = 0x31304d53 // "SM01" in memory order; the last two characters are the version
+	magic        = 0x31304d53 // "SM01" in memory; "01" is the protocol version
 	requestSize  = 4 + len(Token{}) + 12
 	responseSize = 4 + 4
 
@@ -49,7 +48,7 @@ func encodeRequest(token Token, key Key) []byte {
 	b := make([]byte, 0, requestSize)
 	b = binary.LittleEndian.AppendUint32(b, magic)
 	b = append(b, token[:]...)
-	b = binary.LittleEndian.AppendUint64(b, key.Space)
+	b = binary.LittleEndian.AppendUint64(b, key.Namespace)
 	return binary.LittleEndian.AppendUint32(b, key.Number)
 }
 
@@ -61,7 +60,7 @@ func decodeRequest(b []byte) (Token, Key, error) {
 	n := copy(token[:], b[4:])
 	rest := b[4+n:]
 	return token, Key{
-		Space: binary.LittleEndian.Uint64(rest), Number: binary.LittleEndian.Uint32(rest[8:]),
+		Namespace: binary.LittleEndian.Uint64(rest), Number: binary.LittleEndian.Uint32(rest[8:]),
 	}, nil
 }
 
@@ -80,7 +79,7 @@ func decodeResponse(b []byte) error {
 	case statusUnknown:
 		return ErrUnknownKey
 	case statusRefused:
-		return ErrRefused
+		return fmt.Errorf("the peer belongs to another world: %w", ErrRefused)
 	default:
 		return fmt.Errorf("status %d: %w", status, ErrProtocol)
 	}

@@ -12,8 +12,8 @@ func TestRequestRoundTrip(t *testing.T) {
 		var token Token
 		copy(token[:], rapid.SliceOfN(rapid.Byte(), len(token), len(token)).Draw(t, "token"))
 		key := Key{
-			Space:  rapid.Uint64().Draw(t, "space"),
-			Number: rapid.Uint32().Draw(t, "number"),
+			Namespace: rapid.Uint64().Draw(t, "namespace"),
+			Number:    rapid.Uint32().Draw(t, "number"),
 		}
 		gotToken, gotKey, err := decodeRequest(encodeRequest(token, key))
 		if err != nil || gotToken != token || gotKey != key {
@@ -22,19 +22,19 @@ func TestRequestRoundTrip(t *testing.T) {
 	})
 }
 
-func TestDecodeResponseReturnsTheErrorOfTheStatus(t *testing.T) {
+func TestDecodeResponseMapsStatusToError(t *testing.T) {
 	for row, c := range map[string]struct {
 		frame []byte
 		want  error
 	}{
-		"found":                      {encodeResponse(statusFound), nil},
-		"unknown key":                {encodeResponse(statusUnknown), ErrUnknownKey},
-		"refused":                    {encodeResponse(statusRefused), ErrRefused},
-		"unknown status":             {encodeResponse(77), ErrProtocol},
-		"wrong magic":                {make([]byte, responseSize), ErrProtocol},
-		"truncated frame":            {encodeResponse(statusFound)[:responseSize-1], ErrProtocol},
-		"frame of one byte too many": {append(encodeResponse(statusFound), 0), ErrProtocol},
-		"no frame":                   {nil, ErrProtocol},
+		"found":                    {encodeResponse(statusFound), nil},
+		"unknown key":              {encodeResponse(statusUnknown), ErrUnknownKey},
+		"refused":                  {encodeResponse(statusRefused), ErrRefused},
+		"unknown status":           {encodeResponse(77), ErrProtocol},
+		"wrong magic":              {make([]byte, responseSize), ErrProtocol},
+		"truncated frame":          {encodeResponse(statusFound)[:responseSize-1], ErrProtocol},
+		"frame with an extra byte": {append(encodeResponse(statusFound), 0), ErrProtocol},
+		"no frame":                 {nil, ErrProtocol},
 	} {
 		if err := decodeResponse(c.frame); !errors.Is(err, c.want) {
 			t.Errorf("%s: got %v, want %v", row, err, c.want)
@@ -42,21 +42,21 @@ func TestDecodeResponseReturnsTheErrorOfTheStatus(t *testing.T) {
 	}
 }
 
-func TestSpacesOfDifferentNamesDiffer(t *testing.T) {
+func TestNamespacesOfDifferentNamesDiffer(t *testing.T) {
 	seen := map[uint64]string{}
 	for _, name := range []string{"", "group/0", "group/1", "group/10", "pool", "group/"} {
-		if other, ok := seen[Space(name)]; ok {
-			t.Errorf("%q and %q have the same space", name, other)
+		if other, ok := seen[NamespaceOf(name)]; ok {
+			t.Errorf("%q and %q have the same namespace", name, other)
 		}
-		seen[Space(name)] = name
+		seen[NamespaceOf(name)] = name
 	}
-	if first, again := Space("pool"), Space("pool"); first != again {
-		t.Errorf("Space(\"pool\") = %#x, then %#x", first, again)
+	if first, second := NamespaceOf("pool"), NamespaceOf("pool"); first != second {
+		t.Errorf("NamespaceOf(\"pool\") = %#x, then %#x", first, second)
 	}
 }
 
 func FuzzDecodeRequest(f *testing.F) {
-	good := encodeRequest(Token{1, 2, 3}, Key{Space: 4, Number: 5})
+	good := encodeRequest(Token{1, 2, 3}, Key{Namespace: 4, Number: 5})
 	f.Add(good)
 	f.Add(good[:len(good)-1])
 	f.Add(append(good, 0))

@@ -81,7 +81,7 @@ func fetchSize(p *Peer, key Key) (int64, error) {
 func TestFetchReturnsTheFileOfTheKey(t *testing.T) {
 	s := newServer(t)
 	p := newPeer(t, s, token)
-	keys := []Key{{Space: 1}, {Space: 2}, {Space: 1, Number: 1}}
+	keys := []Key{{Namespace: 1}, {Namespace: 2}, {Namespace: 1, Number: 1}}
 	for i, key := range keys {
 		export(t, s, key, int64(4096*(i+1)))
 	}
@@ -90,7 +90,7 @@ func TestFetchReturnsTheFileOfTheKey(t *testing.T) {
 			t.Errorf("Fetch(%+v) = file of %d bytes, %v; want %d bytes", key, size, err, 4096*(i+1))
 		}
 	}
-	if _, err := fetchSize(p, Key{Space: 9}); !errors.Is(err, ErrUnknownKey) {
+	if _, err := fetchSize(p, Key{Namespace: 9}); !errors.Is(err, ErrUnknownKey) {
 		t.Errorf("Fetch of a key without an export: %v, want ErrUnknownKey", err)
 	}
 	s.Withdraw(keys[0])

@@ -42,7 +42,7 @@ var readmePromises = []struct{ quote, test string }{
 	},
 	{
 		"with NCCL 2.27.3 or later",
-		"go test ./internal/nccl -run TestFunctionsDependOnTheVersion",
+		"go test ./internal/nccl -run TestOlderVersionsLackFunctions",
 	},
 	{
 		"PyTorch's caching allocator takes the one at the lowest *address*",

@@ -5,22 +5,23 @@ import "symmem/internal/dl"
 // binding calls the functions of a loaded libnccl. It is immutable.
 type binding struct {
 	library *dl.Library
-	symbols []dl.Symbol // by function
+	symbols []dl.Symbol // indexed by function
 	version int
-	// first runs right before each call, on the same thread. It may be the zero value.
-	first dl.Step
+	// before runs right before each call, on the same thread. The zero value does nothing.
+	before dl.Step
 }
 
-// Version returns the library's version as a number (22809) and as text (2.28.9). It must be the
-// same on all ranks.
+// Version returns the library's version as a number (22809) and as text (2.28.9). All ranks must
+// use the same version.
 func (b *binding) Version() (code int, text string) { return b.version, VersionText(b.version) }
 
-// Path returns the file of the library.
+// Path returns the path of the library's file.
 func (b *binding) Path() string { return b.library.Path() }
 
-// missing returns an error if the library lacks a function or is older than its first version.
+// missing returns an error if the library lacks a function or is older than the version that
+// introduced it.
 func (b *binding) missing(f function) error {
-	if need := table[f].first; b.symbols[f] == 0 || b.version < need {
+	if need := table[f].since; b.symbols[f] == 0 || b.version < need {
 		return &VersionError{table[f].name, need, b.version, b.Path()}
 	}
 	return nil
@@ -30,7 +31,7 @@ func (b *binding) missing(f function) error {
 func (b *binding) prepare(f function, args ...uintptr) Invocation {
 	c := Invocation{binding: b, function: f, stream: len(args)}
 	if symbol := b.symbols[f]; symbol != 0 {
-		c.invocation = symbol.Prepare(&b.first, args...)
+		c.invocation = symbol.Prepare(&b.before, args...)
 	}
 	return c
 }
@@ -42,17 +43,17 @@ func (b *binding) call(f function, args ...uintptr) error {
 	if symbol == 0 {
 		return b.missing(f)
 	}
-	status, ok := symbol.StatusAfter(&b.first, args...)
+	status, ok := symbol.StatusAfter(&b.before, args...)
 	if !ok || Result(status) != Success {
 		return b.failure(f, status, ok)
 	}
 	return nil
 }
 
-// failure returns the error of a call, or of the step before it if that failed.
+// failure returns the error of a call, or of the step before the call if ok is false.
 func (b *binding) failure(f function, status int32, ok bool) error {
 	if !ok {
-		return b.first.NewError(status)
+		return b.before.NewError(status)
 	}
 	return b.newError(f, Result(status))
 }
@@ -70,8 +71,8 @@ func (b *binding) ErrorString(result Result) string {
 	return dl.GoString(symbol.Call(uintptr(result)))
 }
 
-// LastError returns NCCL's last warning in this process, or "". Any thread may call it, but a
-// failure on another thread may change the text concurrently.
+// LastError returns the last warning that NCCL issued in this process, or "". Any thread may call
+// it. A failure on another thread may replace the text at any time.
 func (b *binding) LastError() string {
 	symbol := b.symbols[getLastError]
 	if symbol == 0 {

@@ -4,13 +4,13 @@ import (
 	"testing"
 )
 
-func TestCellsAreNeverUsedTwice(t *testing.T) {
+func TestCellsAreNeverReused(t *testing.T) {
 	var c cells
 	seen := map[*uintptr]bool{}
-	for i := range 3*cellsInBlock + 1 {
+	for i := range 3*cellsPerBlock + 1 {
 		cell := c.take()
 		if seen[cell] || *cell != 0 {
-			t.Fatalf("cell %d was used before", i)
+			t.Fatalf("cell %d had already been returned", i)
 		}
 		seen[cell], *cell = true, 1
 	}

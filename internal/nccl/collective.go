@@ -5,8 +5,8 @@ import (
 	"symmem/internal/dl"
 )
 
-// Invocation is a collective, or one end of a message, that can be queued again and again. Making
-// it calls nothing; On calls the library. One goroutine at a time may use it.
+// Invocation is a collective, or one end of a message, that can be queued repeatedly. Creating an
+// Invocation does not call the library; On does. One goroutine at a time may use it.
 type Invocation struct {
 	binding    *binding
 	function   function
@@ -30,7 +30,8 @@ func (c *Invocation) On(stream cuda.Stream) error {
 	return nil
 }
 
-// AllReduce reduces count elements of all ranks into recv on every rank; recv may be send.
+// AllReduce reduces count elements of all ranks into recv on every rank. Send and recv may be the
+// same buffer.
 func (l *Library) AllReduce(
 	sendAt, recvAt uintptr, count int64, t DataType, op ReduceOp, comm Comm,
 ) Invocation {
@@ -38,8 +39,8 @@ func (l *Library) AllReduce(
 		uintptr(comm))
 }
 
-// AllGather concatenates count elements of each rank in recv on every rank. In place, send is this
-// rank's part of recv.
+// AllGather concatenates count elements from each rank in recv on every rank. It works in place if
+// send is this rank's part of recv.
 func (l *Library) AllGather(
 	sendAt, recvAt uintptr, count int64, t DataType, comm Comm,
 ) Invocation {
@@ -47,7 +48,7 @@ func (l *Library) AllGather(
 }
 
 // ReduceScatter reduces one part of count elements per rank, and stores each rank's part in its
-// recv. In place, recv is this rank's part of send.
+// recv. It works in place if recv is this rank's part of send.
 func (l *Library) ReduceScatter(
 	sendAt, recvAt uintptr, count int64, t DataType, op ReduceOp, comm Comm,
 ) Invocation {
@@ -71,8 +72,8 @@ func (l *Library) Reduce(
 		uintptr(comm))
 }
 
-// AlltoAll sends count elements to each rank and receives count elements from each. It is not in
-// place and needs NCCL 2.28.3; a group of Send and Recv is equivalent in all versions.
+// AlltoAll sends count elements to each rank and receives count elements from each. It does not
+// work in place. It needs NCCL 2.28.3; with older versions use a group of Send and Recv calls.
 func (l *Library) AlltoAll(
 	sendAt, recvAt uintptr, count int64, t DataType, comm Comm,
 ) Invocation {
@@ -80,7 +81,7 @@ func (l *Library) AlltoAll(
 }
 
 // Send sends count elements to a peer, whose Recv must have the same count and type. Send and Recv
-// that depend on each other belong into one group.
+// calls that depend on each other must be in the same group.
 func (l *Library) Send(
 	at uintptr, count int64, t DataType, peer int, comm Comm,
 ) Invocation {

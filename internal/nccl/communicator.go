@@ -2,17 +2,17 @@ package nccl
 
 import "symmem/internal/dl"
 
-// UniqueID identifies a communicator to be created: ncclUniqueId. It contains the address of the
-// process that created it, so it is a secret of the job.
+// UniqueID identifies a communicator to be created (ncclUniqueId). It contains the address of the
+// process that created it, so only ranks of the job should see it.
 type UniqueID [128]byte
 
-// Comm is a communicator of one rank: ncclComm_t. States: open; then finalized (no new work) or
-// aborted; then destroyed. Once it is destroyed, its handle and those of its windows are invalid.
+// Comm is one rank's handle of a communicator (ncclComm_t). Once the communicator is destroyed, its
+// handle and those of its windows are invalid.
 type Comm uintptr
 
 // UniqueID creates an id. It is not collective: one rank calls it and sends the id to the others.
-// That process must stay alive until all ranks have created their communicators, since it serves
-// them.
+// The rank must stay alive until all ranks have created their communicators, because they connect
+// to it.
 func (l *Library) UniqueID() (UniqueID, error) {
 	id := dl.NewCell(UniqueID{})
 	err := l.call(getUniqueID, id.Address())
@@ -21,10 +21,10 @@ func (l *Library) UniqueID() (UniqueID, error) {
 
 // CommInitRank creates this rank's communicator on the current device of the calling thread. It is
 // collective and blocks until all ranks have called it, without a deadline. It uses NCCL's default
-// configuration. It needs NCCL 2.23.4.
+// configuration and needs NCCL 2.23.4.
 func (l *Library) CommInitRank(ranks, rank int, id UniqueID) (Comm, error) {
-	// Older functions take the id by value, on the stack or by reference, depending on the
-	// architecture.
+	// The older functions have the id as a parameter by value. Depending on the architecture, it is
+	// passed on the stack or by reference.
 	ids, comm := dl.NewCell(id), l.cells.take()
 	err := l.call(commInitRankScalable, dl.AddressOf(comm), uintptr(ranks), uintptr(rank), 1,
 		ids.Address(), 0)
@@ -33,7 +33,7 @@ func (l *Library) CommInitRank(ranks, rank int, id UniqueID) (Comm, error) {
 }
 
 // CommAbort aborts a communicator and its work without waiting for other ranks, and frees it. Any
-// thread may call it, even while another thread is blocked in a call on the communicator, which
+// thread may call it, even while another thread is blocked in a call on the communicator; that call
 // then fails.
 func (l *Library) CommAbort(comm Comm) error { return l.call(commAbort, uintptr(comm)) }
 
@@ -48,13 +48,13 @@ func (l *Library) AsyncError(comm Comm) error {
 	return err
 }
 
-// Count returns the number of ranks.
+// Count returns the communicator's number of ranks.
 func (l *Library) Count(comm Comm) (int, error) { return l.number(commCount, comm) }
 
 // Device returns the ordinal of the communicator's device.
 func (l *Library) Device(comm Comm) (int, error) { return l.number(commCuDevice, comm) }
 
-// UserRank returns the rank of the caller.
+// UserRank returns the caller's rank in the communicator.
 func (l *Library) UserRank(comm Comm) (int, error) { return l.number(commUserRank, comm) }
 
 func (l *Library) number(f function, comm Comm) (int, error) {
@@ -63,31 +63,31 @@ func (l *Library) number(f function, comm Comm) (int, error) {
 	return int(value.Take()), err
 }
 
-// GroupStart opens a group on the calling thread, which the caller keeps until GroupEnd. Calls in
-// between are deferred and then executed together. Groups nest.
+// GroupStart opens a group on the calling thread. The caller must stay on this thread until
+// GroupEnd, which executes the calls made in between together. Groups can be nested.
 func (l *Library) GroupStart() error { return l.call(groupStart) }
 
-// GroupEnd executes the deferred calls, and blocks like them. After a failed registration in a
-// group the communicator is unusable and must be aborted.
+// GroupEnd executes the deferred calls, and blocks if one of them does. If a registration in a
+// group fails, the communicator is unusable and must be aborted.
 func (l *Library) GroupEnd() error { return l.call(groupEnd) }
 
-// Window is memory registered with all ranks of a communicator: ncclWindow_t. It is a device
-// address or 0, and is only compared.
+// Window is the handle of memory registered with all ranks of a communicator (ncclWindow_t). It is
+// opaque except that 0 means no window.
 type Window uintptr
 
-// windowSymmetric, NCCL_WIN_COLL_SYMMETRIC, declares that the same offset is the same tensor on all
-// ranks.
+// windowSymmetric declares that the same offset holds the same tensor on all ranks
+// (NCCL_WIN_COLL_SYMMETRIC).
 const windowSymmetric = 1
 
-// WindowRegister registers memory with all ranks. It is collective, in the same order and with the
-// same size on every rank, and blocks without a deadline; it usually takes a few milliseconds.
-// Window 0 without an error means that the communicator does not support windows; its collectives
-// then use other kernels. Below NCCL 2.27.3 the error is a VersionError.
+// WindowRegister registers memory with all ranks. All ranks must call it in the same order and with
+// the same sizes. It blocks without a deadline, and usually takes a few milliseconds. If the
+// communicator does not support windows, WindowRegister returns 0 without an error, and collectives
+// use other kernels. With versions before NCCL 2.27.3 the error is a VersionError.
 //
 // Preconditions: the memory was allocated by cuMemCreate with an exportable handle type, is
 // completely mapped, and does not overlap another window of the communicator; the thread has no
-// open group (the window would be known only after GroupEnd); no stream is being captured unless
-// NCCL is 2.30.7 or newer.
+// open group, since NCCL would return the window only at GroupEnd; no stream is being captured
+// unless NCCL is 2.30.7 or newer.
 func (l *Library) WindowRegister(comm Comm, address uintptr, bytes int64) (Window, error) {
 	if err := l.missing(commWindowRegister); err != nil {
 		return 0, err
@@ -98,8 +98,8 @@ func (l *Library) WindowRegister(comm Comm, address uintptr, bytes int64) (Windo
 	return Window(*window), err
 }
 
-// WindowDeregister deregisters a window on this rank. It is local, and waits for no rank and no
-// stream. Deregistering window 0 does nothing.
+// WindowDeregister deregisters a window on this rank. It does not wait for other ranks or for
+// streams. Deregistering window 0 does nothing.
 //
 // Preconditions: no rank has pending work on the window; all ranks deregister in the same order.
 func (l *Library) WindowDeregister(comm Comm, window Window) error {

@@ -6,25 +6,25 @@ import (
 	"testing"
 )
 
-func word(v uint64) []byte { return binary.NativeEndian.AppendUint64(nil, v) }
+func word64(v uint64) []byte { return binary.NativeEndian.AppendUint64(nil, v) }
 
-func half(v uint32) []byte { return binary.NativeEndian.AppendUint32(nil, v) }
+func word32(v uint32) []byte { return binary.NativeEndian.AppendUint32(nil, v) }
 
-func TestNumbersOfACommunicatorAreReturned(t *testing.T) {
+func TestCommunicatorProperties(t *testing.T) {
 	library, recorder := load(t, "22809", declarations+newer)
-	recorder.Output(1, half(7))
-	for name, number := range map[string]func(Comm) (int, error){
+	recorder.Output(1, word32(7))
+	for name, property := range map[string]func(Comm) (int, error){
 		"ncclCommCount": library.Count, "ncclCommCuDevice": library.Device,
 		"ncclCommUserRank": library.UserRank,
 	} {
-		n, err := number(comm)
+		n, err := property(comm)
 		if got := recorder.Last(); n != 7 || err != nil || got.Name != name || got.Args[0] != comm {
-			t.Errorf("%s returned %d, %v from %s%v", name, n, err, got.Name, got.Args)
+			t.Errorf("%s: got %d, %v from %s%v; want 7", name, n, err, got.Name, got.Args)
 		}
 	}
 }
 
-func TestUniqueIDIsReturnedComplete(t *testing.T) {
+func TestUniqueIDReturnsAllBytes(t *testing.T) {
 	library, recorder := load(t, "22809", declarations+newer)
 	var want UniqueID
 	for i := range want {
@@ -32,53 +32,55 @@ func TestUniqueIDIsReturnedComplete(t *testing.T) {
 	}
 	recorder.Output(0, want[:])
 	if id, err := library.UniqueID(); id != want || err != nil {
-		t.Errorf("the id is %v, %v", id, err)
+		t.Errorf("UniqueID() = %v, %v; want %v", id, err, want)
 	}
 }
 
-func TestCommInitRankPassesTheID(t *testing.T) {
+func TestCommInitRankPassesID(t *testing.T) {
 	library, recorder := load(t, "22809", declarations+newer)
 	id := UniqueID{0: 1, 127: 2}
-	recorder.Output(0, word(comm))
+	recorder.Output(0, word64(comm))
 	recorder.Input(4, 128)
-	made, err := library.CommInitRank(8, 3, id)
+	handle, err := library.CommInitRank(8, 3, id)
 	got := recorder.Last()
-	if made != comm || err != nil || got.Name != "ncclCommInitRankScalable" {
-		t.Fatalf("got %#x, %v from %s", made, err, got.Name)
+	if handle != comm || err != nil || got.Name != "ncclCommInitRankScalable" {
+		t.Fatalf("CommInitRank = %#x, %v from %s; want %#x", handle, err, got.Name, comm)
 	}
 	if got.Args[1] != 8 || got.Args[2] != 3 || got.Args[3] != 1 || got.Args[5] != 0 ||
 		UniqueID(got.Seen[4][:128]) != id {
-		t.Errorf("called with %v and id %v", got.Args, got.Seen[4][:128])
+		t.Errorf("called with %v and id %v, want id %v", got.Args, got.Seen[4][:128], id)
 	}
 }
 
-func TestNonblockingCommunicatorIsInProgress(t *testing.T) {
+func TestNonblockingCommunicatorReturnsErrInProgress(t *testing.T) {
 	library, recorder := load(t, "22809", declarations+newer)
-	recorder.Output(0, word(comm))
+	recorder.Output(0, word64(comm))
 	recorder.Result(7)
 	if _, err := library.CommInitRank(2, 0, UniqueID{}); !errors.Is(err, ErrInProgress) {
 		t.Errorf("CommInitRank returned %v, want ErrInProgress", err)
 	}
 	recorder.Reset()
-	recorder.Output(1, half(7))
+	recorder.Output(1, word32(7))
 	if err := library.AsyncError(comm); !errors.Is(err, ErrInProgress) {
 		t.Errorf("AsyncError returned %v, want ErrInProgress", err)
 	}
 }
 
-func TestWindowRegisterReturnsTheHandle(t *testing.T) {
+func TestWindowRegisterReturnsHandle(t *testing.T) {
 	library, recorder := load(t, "22809", declarations+newer)
 	for _, handle := range []uint64{other, 0} { // window 0 is legal
-		recorder.Output(3, word(handle))
+		recorder.Output(3, word64(handle))
 		window, err := library.WindowRegister(comm, address, many)
 		got := recorder.Last()
 		if uint64(window) != handle || err != nil || got.Name != "ncclCommWindowRegister" ||
 			got.Args[0] != comm || got.Args[1] != address || got.Args[2] != many || got.Args[4] != 1 {
-			t.Errorf("got window %#x, %v from %s%#x", window, err, got.Name, got.Args)
+			t.Errorf("WindowRegister = %#x, %v from %s%#x; want %#x",
+				window, err, got.Name, got.Args, handle)
 		}
 	}
 	recorder.Reset()
 	if err := library.WindowDeregister(comm, 0); err != nil || recorder.Last().Name != "" {
-		t.Errorf("deregistering window 0 called %q, %v", recorder.Last().Name, err)
+		t.Errorf("deregistering window 0 called %q and returned %v, want no call",
+			recorder.Last().Name, err)
 	}
 }

@@ -1,9 +1,9 @@
 package nccl
 
-// DataType is the type of elements: ncclDataType_t.
+// DataType is the element type of a collective (ncclDataType_t).
 type DataType int32
 
-// The data types. Their values have not changed since 2.10.
+// The data types. Their values have not changed since NCCL 2.10.
 const (
 	Int8     DataType = 0
 	Uint8    DataType = 1
@@ -15,10 +15,10 @@ const (
 	BFloat16 DataType = 9
 )
 
-// ReduceOp is a reduction operation: ncclRedOp_t.
+// ReduceOp is a reduction operation (ncclRedOp_t).
 type ReduceOp int32
 
-// The reduce operations.
+// The reduction operations.
 const (
 	Sum  ReduceOp = 0
 	Prod ReduceOp = 1

@@ -2,63 +2,64 @@ package nccl
 
 import "fmt"
 
-// Defect is a known defect of some versions of NCCL.
+// Defect describes a known defect of some NCCL versions.
 type Defect struct {
-	// From is the first version with the defect, Below the first version without it.
+	// From is the first version with the defect, and Below the first later version without it.
 	From, Below int
-	// Major is the minimum compute capability that is affected; 0 means any.
+	// Major is the lowest major compute capability that is affected; 0 means all GPUs.
 	Major int
-	// What describes the defect, and Instead how symmem avoids it.
-	What, Instead string
-	// Source is the evidence.
+	// Effect describes what goes wrong, and Workaround how symmem avoids it.
+	Effect, Workaround string
+	// Source cites the evidence.
 	Source string
 }
 
 // The known defects that matter to symmem.
 var (
-	// ShiftedLoads: the function loadPack shifts data from beyond a pack into its last word, so
-	// that every fourth byte or element is wrong.
+	// ShiftedLoads occurs because NCCL's function loadPack shifts data from beyond a pack into its
+	// last word. Every fourth byte or element is then wrong.
 	ShiftedLoads = &Defect{
 		From: 22703, Below: 23003,
-		What: "window kernels give wrong results for inputs of 1- and 2-byte types that are not " +
+		Effect: "window kernels give wrong results for inputs of 1- and 2-byte types that are not " +
 			"aligned to 4 bytes",
-		Instead: "symmem uses the plain path for them",
-		Source:  "the contract suite on 4 H200, and loadPack in the sources",
+		Workaround: "symmem uses the plain path for them",
+		Source:     "the contract suite on 4 H200, and loadPack in the sources",
 	}
-	// MachinesWithoutWindows: a communicator across machines gets windows that no kernel uses.
+	// MachinesWithoutWindows affects communicators that span machines.
 	MachinesWithoutWindows = &Defect{
 		From: 22703, Below: 22902,
-		What:    "communicators across machines get windows that no kernel uses",
-		Instead: "symmem uses the plain path between machines",
-		Source:  "the sources; later versions return a NULL window",
+		Effect:     "communicators across machines get windows that no kernel uses",
+		Workaround: "symmem uses the plain path between machines",
+		Source:     "the sources; later versions return a NULL window",
 	}
-	// AverageWithoutKernel: the check for a kernel and the selection of the kernel disagree.
+	// AverageWithoutKernel occurs because the check for a suitable kernel and the selection of the
+	// kernel disagree.
 	AverageWithoutKernel = &Defect{
 		From: 23003, Below: 23008,
-		What:    "AllReduce with avg does not use window kernels",
-		Instead: "symmem uses the plain path for it, in all versions",
-		Source:  "the sources of 2.30.3 to 2.30.7",
+		Effect:     "AllReduce with avg does not use window kernels",
+		Workaround: "symmem uses the plain path for it, in all versions",
+		Source:     "the sources of 2.30.3 to 2.30.7",
 	}
-	// EarlyStart: window kernels are launched with programmatic stream serialization, and do not wait
-	// for earlier work in the stream (griddepcontrol.wait). If the previous kernel triggers their
-	// launch before its end, they read data that is not yet written. Callers cannot see whether such a
-	// kernel is the last one in a stream.
+	// EarlyStart occurs because window kernels are launched with programmatic stream serialization,
+	// but do not wait for earlier work in the stream (griddepcontrol.wait). If the previous kernel
+	// triggers their launch early, they read data that it has not written yet. A caller cannot find
+	// out whether the previous kernel in the stream does so.
 	EarlyStart = &Defect{
 		From: 22803, Below: 23007, Major: 9,
-		What: "window kernels may start before their predecessor in the stream has ended, if it " +
+		Effect: "window kernels may start before their predecessor in the stream has ended, if it " +
 			"triggers their launch early (programmatic dependent launch), and read data that it has not " +
 			"written yet",
-		Instead: "symmem inserts an empty kernel, which prevents that, and registers no windows with " +
-			"communicators of other libraries",
+		Workaround: "symmem inserts an empty kernel, which prevents that, and registers no windows " +
+			"with communicators of other libraries",
 		Source: "sglang #37768; the wait is in 2.27.7, and in 2.30.7 again",
 	}
-	// KeptByAbort: the memory of windows is not freed.
+	// KeptByAbort leaks the memory of windows.
 	KeptByAbort = &Defect{
 		Below: 22907,
-		What: "after an abort that ends kernels, the memory of their windows is not freed until the " +
+		Effect: "after an abort that ends kernels, the memory of their windows is not freed until the " +
 			"process ends",
-		Instead: "symmem deregisters windows before the abort if no kernel is running",
-		Source:  "the sources, and tests on 4 H200",
+		Workaround: "symmem deregisters windows before the abort if no kernel is running",
+		Source:     "the sources, and tests on 4 H200",
 	}
 )
 

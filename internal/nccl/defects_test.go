@@ -8,7 +8,7 @@ import (
 )
 
 func TestDefectsApplyToVersionsAndGPUs(t *testing.T) {
-	for _, test := range []struct {
+	for _, c := range []struct {
 		defect         *Defect
 		version, major int
 		want           bool
@@ -25,8 +25,8 @@ func TestDefectsApplyToVersionsAndGPUs(t *testing.T) {
 		{KeptByAbort, 22703, 8, true},
 		{KeptByAbort, 22907, 9, false},
 	} {
-		if test.defect.In(test.version, test.major) != test.want {
-			t.Errorf("%q in %d on %d: want %v", test.defect.What, test.version, test.major, test.want)
+		if got := c.defect.In(c.version, c.major); got != c.want {
+			t.Errorf("%q: In(%d, %d) = %v, want %v", c.defect.Effect, c.version, c.major, got, c.want)
 		}
 	}
 }
@@ -44,7 +44,7 @@ func TestDefectsPageMatchesTable(t *testing.T) {
 		}
 	}
 	if want := len(Defects) + 1; rows != want {
-		t.Errorf("the table of the page has %d lines, want %d", rows, want)
+		t.Errorf("the page's table has %d lines, want %d", rows, want)
 	}
 	for _, d := range Defects {
 		gpus := "all"
@@ -52,7 +52,7 @@ func TestDefectsPageMatchesTable(t *testing.T) {
 			gpus = fmt.Sprintf("%d.0 and later", d.Major)
 		}
 		row := "| " + strings.Join([]string{
-			d.Versions(), gpus, d.What, d.Instead, d.Source,
+			d.Versions(), gpus, d.Effect, d.Workaround, d.Source,
 		}, " | ") + " |\n"
 		if !strings.Contains(string(text), row) {
 			t.Errorf("the page lacks\n%s", row)

@@ -5,35 +5,35 @@ import (
 	"fmt"
 )
 
-// ErrNoLibrary is returned by Load if there is no libnccl, or it is not NCCL.
+// ErrNoLibrary is returned by Load if there is no libnccl, or if the file found is not NCCL.
 var ErrNoLibrary = errors.New("no NCCL")
 
 // ErrUnsupported is matched by every VersionError.
 var ErrUnsupported = errors.New("not supported by this NCCL")
 
-// Result is the result of a call: ncclResult_t. It implements error so that errors.Is can match it
+// Result is the result of a call (ncclResult_t). It implements error so that errors.Is can find it
 // in an *Error.
 type Result int32
 
-// The results.
+// The results that symmem handles.
 const (
 	Success         Result = 0
 	ErrInvalidUsage Result = 5
-	ErrRemote       Result = 6 // a peer has failed or is gone
+	ErrRemote       Result = 6 // a peer has failed or exited
 	ErrInProgress   Result = 7 // only for nonblocking communicators
 )
 
 func (r Result) Error() string { return fmt.Sprintf("NCCL result %d", int32(r)) }
 
-// Error is the error of a failed call.
+// Error reports a failed call.
 type Error struct {
 	// Call is the function's name.
 	Call string
-	// Code is the result, and Text its description by NCCL.
+	// Code is the result, and Text is NCCL's description of it.
 	Code Result
 	Text string
-	// Last is NCCL's last warning, which usually explains the error. It is kept per process, so
-	// with several threads it may belong to another call.
+	// Last is NCCL's last warning, which usually explains the error. NCCL keeps only one warning per
+	// process, so it may come from another thread's call.
 	Last string
 }
 
@@ -56,7 +56,7 @@ type VersionError struct {
 	// Need is the first version with the function, and Have the library's version, both in NCCL's
 	// encoding.
 	Need, Have int
-	// Path is the library's file.
+	// Path is the path of the library's file.
 	Path string
 }
 

@@ -21,7 +21,7 @@ func TestErrorsAreTyped(t *testing.T) {
 		t.Errorf("the text is %q, want %q", err, want)
 	}
 	recorder.Reset()
-	recorder.Output(1, half(6))
+	recorder.Output(1, word32(6))
 	if err := library.AsyncError(comm); !errors.Is(err, ErrRemote) {
 		t.Errorf("AsyncError returned %v, want ErrRemote", err)
 	}

@@ -34,21 +34,21 @@ func newLibrary(library *dl.Library, origin string) (*Library, error) {
 	return l, nil
 }
 
-// After returns a Library for use on any thread, without locking it. Before each call the step
-// first runs on the same thread, for example to make a context current. Groups, which NCCL keeps
-// per thread, cannot be used with it.
-func (l *Library) After(first dl.Step) *Library {
+// After returns a Library that runs a step before each call on the same thread, for example to make
+// a context current. Goroutines can use it without locking their threads. It does not support
+// groups, which NCCL keeps per thread.
+func (l *Library) After(step dl.Step) *Library {
 	after := *l
-	after.first = first
+	after.before = step
 	return &after
 }
 
-// Origin describes where the library was located.
+// Origin describes where Load found the library.
 func (l *Library) Origin() string { return l.origin }
 
-// Windows reports whether the library can register windows: it is 2.27.3 or newer. A communicator
-// may still not support them; then registration returns window 0.
+// Windows reports whether the library can register windows, which needs NCCL 2.27.3. Even then a
+// communicator may not support windows, and WindowRegister returns 0.
 func (l *Library) Windows() bool { return l.missing(commWindowRegister) == nil }
 
-// HasAlltoAll reports whether the library has AlltoAll: it is 2.28.3 or newer.
+// HasAlltoAll reports whether the library has AlltoAll, which needs NCCL 2.28.3.
 func (l *Library) HasAlltoAll() bool { return l.missing(alltoAll) == nil }

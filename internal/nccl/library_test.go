@@ -9,13 +9,13 @@ import (
 	"symmem/internal/sys/systest"
 )
 
-// TestLoadPrefersTheResidentCopy runs in a separate process, since it loads a library with NCCL's
-// name that cannot be unloaded.
-func TestLoadPrefersTheResidentCopy(t *testing.T) {
-	const inside = "SYMMEM_TEST_OF_COPIES"
-	if os.Getenv(inside) == "" {
+// TestLoadPrefersResidentCopy runs in a separate process, because it loads a library with NCCL's
+// name, which cannot be unloaded.
+func TestLoadPrefersResidentCopy(t *testing.T) {
+	const childVariable = "SYMMEM_TEST_OF_COPIES"
+	if os.Getenv(childVariable) == "" {
 		c := systest.Command(t, systest.Patience, os.Args[0], "-test.run=^"+t.Name()+"$")
-		c.Env = append(os.Environ(), inside+"=1")
+		c.Env = append(os.Environ(), childVariable+"=1")
 		if output, err := c.CombinedOutput(); err != nil {
 			t.Errorf("in a separate process: %v\n%s", err, output)
 		}

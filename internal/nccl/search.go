@@ -12,14 +12,14 @@ import (
 	"symmem/internal/dl"
 )
 
-// PathVariable is the environment variable with the path of the libnccl to open.
+// PathVariable names the environment variable that contains the path of the libnccl to open.
 const PathVariable = "SYMMEM_NCCL"
 
 // soname is the soname of every NCCL 2.
 const soname = "libnccl.so.2"
 
-// wheels lists where pip installs NCCL (package nvidia-nccl-cu12 or -cu13) below an installation's
-// prefix.
+// wheels lists the paths, below the prefix of a Python installation, at which pip installs NCCL
+// (package nvidia-nccl-cu12 or -cu13).
 var wheels = []string{
 	"lib/python3*/site-packages/nvidia/nccl/lib/" + soname,
 	"lib64/python3*/site-packages/nvidia/nccl/lib/" + soname,
@@ -37,10 +37,10 @@ type place struct {
 	paths []string
 }
 
-// Load opens NCCL. It tries, in this order, the copy that the process has loaded (a communicator of
-// one copy crashes in another), the file named by SYMMEM_NCCL, the wheels of the Python environment
-// ($VIRTUAL_ENV, $CONDA_PREFIX, the python3 in $PATH), and the system's loader. It uses the first
-// that opens. Environment variables that NCCL reads must be set before.
+// Load opens the first copy of NCCL that it can. It tries, in this order, the copy that the process
+// has already loaded, the file named by SYMMEM_NCCL, the wheels of the Python environment
+// ($VIRTUAL_ENV, $CONDA_PREFIX, the python3 in $PATH), and the system's loader. Environment
+// variables that NCCL reads must be set before Load is called.
 //
 // The error matches ErrNoLibrary, lists all attempts, and suggests a remedy.
 func Load() (*Library, error) { return open(places(os.Getenv, pythonPrefixes(os.Getenv))) }
@@ -61,11 +61,11 @@ func places(getenv func(string) string, prefixes []prefix) []place {
 	return append(all, place{origin: "the system's loader", paths: []string{soname}})
 }
 
-// prefix is the folder of a Python installation.
+// prefix describes the folder of a Python installation.
 type prefix struct{ origin, folder string }
 
-// libraries lists the libraries of wheels below the prefix, the newest Python first. If there are
-// none, it returns the pattern, for the error message.
+// libraries returns the libraries of wheels below the prefix, those of the newest Python first. If
+// there are none, it returns the pattern, which then appears in the error message.
 func (p prefix) libraries() []string {
 	var found []string
 	for _, pattern := range wheels {
@@ -80,7 +80,7 @@ func (p prefix) libraries() []string {
 	return found
 }
 
-// newestFirst orders python3.9 after python3.12: a longer number is larger.
+// newestFirst orders python3.12 before python3.9, since a longer path has a larger version.
 func newestFirst(a, b string) int {
 	if len(a) != len(b) {
 		return len(b) - len(a)
@@ -88,8 +88,8 @@ func newestFirst(a, b string) int {
 	return strings.Compare(b, a)
 }
 
-// pythonPrefixes lists the Python installations of the environment. The python3 of a virtual
-// environment is a link, so both its folder and that of its target are included.
+// pythonPrefixes returns the Python installations of the environment. The python3 of a virtual
+// environment is a symbolic link, so both the link's folder and its target's folder are included.
 func pythonPrefixes(getenv func(string) string) []prefix {
 	all := []prefix{}
 	add := func(origin, folder string) {
@@ -109,7 +109,7 @@ func pythonPrefixes(getenv func(string) string) []prefix {
 	return all
 }
 
-// open opens the first library that loads.
+// open opens the first library of all places that can be loaded.
 func open(all []place) (*Library, error) {
 	var tried []error
 	for _, p := range all {

@@ -16,7 +16,7 @@ func environment(variables map[string]string) func(string) string {
 	return func(name string) string { return variables[name] }
 }
 
-// wheel creates an empty file where pip would install NCCL below a folder.
+// wheel creates an empty file at the path below a folder where pip would install NCCL.
 func wheel(t *testing.T, folder, python string) string {
 	t.Helper()
 	path := filepath.Join(folder, "lib", python, "site-packages/nvidia/nccl/lib", soname)
@@ -29,7 +29,7 @@ func wheel(t *testing.T, folder, python string) string {
 	return path
 }
 
-// interpreter creates a python3 in the folder bin below a prefix, or a link to one.
+// interpreter creates bin/python3 below a prefix, as a link if target is not empty.
 func interpreter(t *testing.T, prefix, target string) string {
 	t.Helper()
 	path := filepath.Join(prefix, "bin/python3")
@@ -46,7 +46,7 @@ func interpreter(t *testing.T, prefix, target string) string {
 	return path
 }
 
-func TestPlacesAreOrdered(t *testing.T) {
+func TestPlacesAreInOrder(t *testing.T) {
 	root := t.TempDir()
 	venv, conda := filepath.Join(root, "venv"), filepath.Join(root, "conda")
 	old, recent := wheel(t, venv, "python3.9"), wheel(t, venv, "python3.12")
@@ -143,14 +143,14 @@ func TestOpenSkipsBrokenLibraries(t *testing.T) {
 		t.Fatal(err)
 	}
 	if library.Path() != good || library.Origin() != "wheels" {
-		t.Errorf("loaded %s from %s", library.Path(), library.Origin())
+		t.Errorf("loaded %s from %s, want %s from wheels", library.Path(), library.Origin(), good)
 	}
 }
 
-func TestOpenRefusesOtherLibraries(t *testing.T) {
+func TestOpenRejectsOtherLibraries(t *testing.T) {
 	path := dltest.Compile(t, "libother.so", "int other(void) { return 1; }")
 	_, err := open(only(path))
 	if !errors.Is(err, ErrNoLibrary) || !strings.Contains(fmt.Sprint(err), "no ncclGetVersion") {
-		t.Errorf("the error is %v, want ErrNoLibrary", err)
+		t.Errorf("the error is %v, want ErrNoLibrary about ncclGetVersion", err)
 	}
 }

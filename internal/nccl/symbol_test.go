@@ -10,7 +10,7 @@ import (
 	"symmem/internal/dl/dltest"
 )
 
-// prelude contains the types of nccl.h and the functions that return text.
+// prelude defines the types of nccl.h and the functions that the recorder does not generate.
 const prelude = `
 typedef struct ncclComm *ncclComm_t;
 typedef struct ncclWindow_vidmem *ncclWindow_t;
@@ -59,7 +59,7 @@ ncclResult_t ncclSend(const void *sendbuff, size_t count, ncclDataType_t datatyp
 ncclResult_t ncclRecv(void *recvbuff, size_t count, ncclDataType_t datatype, int peer,
 	ncclComm_t comm, cudaStream_t stream)`
 
-// newer lists the functions that were added with windows and later.
+// newer contains the functions that were added in the release with windows or later.
 const newer = `
 ncclResult_t ncclCommWindowRegister(ncclComm_t comm, void *buff, size_t size, ncclWindow_t *win,
 	int winFlags)
@@ -67,7 +67,8 @@ ncclResult_t ncclCommWindowDeregister(ncclComm_t comm, ncclWindow_t win)
 ncclResult_t ncclAlltoAll(const void *sendbuff, void *recvbuff, size_t count,
 	ncclDataType_t datatype, ncclComm_t comm, cudaStream_t stream)`
 
-// compile builds an NCCL of the given version whose functions record their calls.
+// compile builds a library that claims to be the given version of NCCL. Its functions record their
+// calls.
 func compile(t testing.TB, version, declarations string) string {
 	t.Helper()
 	return dltest.Compile(t, "libnccl_recorder.so", dltest.Source(t, prelude, declarations),
@@ -84,7 +85,7 @@ func load(t testing.TB, version, declarations string) (*Library, *dltest.Recorde
 	return library, dltest.Open(t, path)
 }
 
-// only returns a search for a single file.
+// only returns places that consist of a single file.
 func only(path string) []place { return []place{{origin: "the test", paths: []string{path}}} }
 
 const (
@@ -94,15 +95,15 @@ const (
 	comm    = 0x5500_0000_0100
 	stream  = 0x7700_0000_0010
 	many    = 5 << 33
-	out     = int64(-1 << 62) // an address that the test does not know
+	out     = int64(-1 << 62) // matches any address except 0
 )
 
-// queue queues a call.
+// queue queues an invocation on the test's stream.
 func queue(c Invocation) error { return c.On(stream) }
 
-// calls maps descriptions to calls and their expected arguments.
+// calls lists methods with the C function and the arguments that each must pass.
 var calls = map[string]struct {
-	make func(l *Library) error
+	call func(l *Library) error
 	name string
 	args []int64
 }{
@@ -171,12 +172,12 @@ var calls = map[string]struct {
 	},
 }
 
-func TestArgumentsArriveInOrderAndComplete(t *testing.T) {
+func TestMethodsPassAllArguments(t *testing.T) {
 	library, recorder := load(t, "22907", declarations+newer)
 	for name, c := range calls {
 		t.Run(name, func(t *testing.T) {
 			recorder.Reset()
-			if err := c.make(library); err != nil {
+			if err := c.call(library); err != nil {
 				t.Fatal(err)
 			}
 			got := recorder.Last()
@@ -188,14 +189,14 @@ func TestArgumentsArriveInOrderAndComplete(t *testing.T) {
 			}
 			recorder.Result(5)
 			var typed *Error
-			if err := c.make(library); !errors.As(err, &typed) || typed.Call != c.name {
-				t.Errorf("the error is %v, want one of %s", err, c.name)
+			if err := c.call(library); !errors.As(err, &typed) || typed.Call != c.name {
+				t.Errorf("the error is %v, want one from %s", err, c.name)
 			}
 		})
 	}
 }
 
-func TestEveryFunctionIsTested(t *testing.T) {
+func TestAllFunctionsAreTested(t *testing.T) {
 	tested := strings.Fields("ncclGetVersion ncclGetErrorString ncclGetLastError ncclGetUniqueId " +
 		"ncclCommInitRankScalable ncclCommCount ncclCommCuDevice ncclCommUserRank " +
 		"ncclCommWindowRegister")
@@ -212,16 +213,17 @@ func TestEveryFunctionIsTested(t *testing.T) {
 func TestLibraryReportsItsVersion(t *testing.T) {
 	library, _ := load(t, "22809", declarations+newer)
 	if code, text := library.Version(); code != 22809 || text != "2.28.9" {
-		t.Errorf("the version is %d, %s", code, text)
+		t.Errorf("Version() = %d, %s; want 22809, 2.28.9", code, text)
 	}
 	if filepath.Base(library.Path()) != "libnccl_recorder.so" || library.Origin() != "the test" {
-		t.Errorf("the path is %s, from %s", library.Path(), library.Origin())
+		t.Errorf("loaded %s from %s, want libnccl_recorder.so from the test",
+			library.Path(), library.Origin())
 	}
 }
 
 func TestHotCallsDoNotAllocate(t *testing.T) {
 	if !pooled {
-		t.Skip("under the race detector sync.Pool drops items")
+		t.Skip("sync.Pool drops items under the race detector")
 	}
 	library, recorder := load(t, "22907", declarations+newer)
 	recorder.Reset()
@@ -231,9 +233,9 @@ func TestHotCallsDoNotAllocate(t *testing.T) {
 		"querying errors",
 	} {
 		t.Run(name, func(t *testing.T) {
-			call := calls[name].make
+			call := calls[name].call
 			if n := testing.AllocsPerRun(1000, func() { _ = call(library) }); n != 0 {
-				t.Errorf("%v allocations", n)
+				t.Errorf("%v allocations per call, want 0", n)
 			}
 		})
 	}

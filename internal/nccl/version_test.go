@@ -5,11 +5,11 @@ import (
 	"testing"
 )
 
-func TestFunctionsDependOnTheVersion(t *testing.T) {
+func TestOlderVersionsLackFunctions(t *testing.T) {
 	for name, c := range map[string]struct {
 		version, declarations string
 		windows               bool
-		refused               map[string]string
+		unsupported           map[string]string
 	}{
 		"2.26 has no windows": {
 			"22605", declarations, false, map[string]string{
@@ -35,20 +35,20 @@ func TestFunctionsDependOnTheVersion(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			library, recorder := load(t, c.version, c.declarations)
 			if library.Windows() != c.windows {
-				t.Errorf("windows: %v, want %v", library.Windows(), c.windows)
+				t.Errorf("Windows() = %v, want %v", library.Windows(), c.windows)
 			}
 			if err := queue(library.AllReduce(1, 2, 3, Float32, Sum, comm)); err != nil {
-				t.Errorf("the plain path returned %v", err)
+				t.Errorf("AllReduce returned %v", err)
 			}
 			recorder.Reset()
-			_, window := library.WindowRegister(comm, address, many)
+			_, windowErr := library.WindowRegister(comm, address, many)
 			for call, err := range map[string]error{
-				"window": window, "deregister": library.WindowDeregister(comm, 1),
+				"window": windowErr, "deregister": library.WindowDeregister(comm, 1),
 				"alltoall": queue(library.AlltoAll(1, 2, 3, Int8, comm)),
 			} {
-				want, refused := c.refused[call]
-				if refused {
-					checkRefused(t, library, err, want)
+				want, ok := c.unsupported[call]
+				if ok {
+					checkUnsupported(t, library, err, want)
 				} else if err != nil && c.windows {
 					t.Errorf("%s returned %v", call, err)
 				}
@@ -57,8 +57,8 @@ func TestFunctionsDependOnTheVersion(t *testing.T) {
 	}
 }
 
-// checkRefused compares an error with a text in which * stands for the library's file.
-func checkRefused(t *testing.T, l *Library, err error, want string) {
+// checkUnsupported compares an error with a text in which * stands for the library's path.
+func checkUnsupported(t *testing.T, l *Library, err error, want string) {
 	t.Helper()
 	var typed *VersionError
 	if !errors.As(err, &typed) || !errors.Is(err, ErrUnsupported) {
@@ -80,7 +80,7 @@ func TestVersionText(t *testing.T) {
 		22703: "2.27.3", 22809: "2.28.9", 23007: "2.30.7", 2708: "2.7.8", 21003: "2.10.3",
 	} {
 		if got := VersionText(code); got != want {
-			t.Errorf("%d: got %s, want %s", code, got, want)
+			t.Errorf("VersionText(%d) = %s, want %s", code, got, want)
 		}
 	}
 }

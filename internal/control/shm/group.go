@@ -81,7 +81,7 @@ func (g *Group) Join(
 	g.steps.ranks, g.steps.waiter, g.steps.counts = &g.ranks, &g.waiter, &g.Counts
 	g.waiter.ranks, g.waiter.fault, g.waiter.machine, g.waiter.mu = &g.ranks, &g.fault, m, &g.Mu
 	g.Counts.group = &g.cfg
-	g.space = handoff.Space("group/" + cfg.ID)
+	g.space = handoff.NamespaceOf("group/" + cfg.ID)
 	g.fault.done = make(chan struct{})
 	g.usersDone.L = &g.Mu
 	for i := range g.lanes {

@@ -153,7 +153,7 @@ func (j *joinState) doing() string { return "meeting the ranks of group " + j.g.
 func (j *joinState) mapRegion(
 	ctx context.Context, bytes int64,
 ) (withdraw func(), err error) {
-	key := handoff.Key{Space: j.g.space}
+	key := handoff.Key{Namespace: j.g.space}
 	ready := "shm/group/" + j.g.cfg.ID
 	if j.g.cfg.Rank == 0 {
 		return j.offerRegion(ctx, key, ready, bytes)

@@ -86,7 +86,7 @@ func TestControlRegionOfWrongSizeIsAnError(t *testing.T) {
 	small, err := sys.Memfd("small", 4096)
 	check(t, err)
 	defer small.Close()
-	key := handoff.Key{Space: handoff.Space("group/duo")}
+	key := handoff.Key{Namespace: handoff.NamespaceOf("group/duo")}
 	d.machines[0].Export(key, small)
 	defer d.machines[0].Withdraw(key)
 	check(t, d.store.Set(d.ctx, "shm/group/duo", nil))

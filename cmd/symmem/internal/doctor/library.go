@@ -54,7 +54,7 @@ func judgeLibrary(f *Facts, s *Section) {
 	}
 	for _, d := range nccl.Defects {
 		if d.In(l.Version, major) {
-			s.ok("known defect (%s): %s; %s", d.Versions(), d.What, d.Instead)
+			s.ok("known defect (%s): %s; %s", d.Versions(), d.Effect, d.Workaround)
 		}
 	}
 	if l.Version < 22800 {

@@ -104,7 +104,7 @@ func (x *Exchange) Open(ctx context.Context, g Group) (reason string, err error)
 	case g.Sharing.Apart && g.NoFabric != "":
 		return g.NoFabric, nil
 	}
-	key := handoff.Key{Space: handoff.Space("exchange/" + g.Config.ID)}
+	key := handoff.Key{Namespace: handoff.NamespaceOf("exchange/" + g.Config.ID)}
 	mine, withdraw := x.prepare(key)
 	defer withdraw()
 	all, reason, err := x.agree(ctx, &mine)

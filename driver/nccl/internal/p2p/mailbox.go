@@ -145,7 +145,7 @@ func (m *mailbox) close(d *Device) error {
 }
 
 func mailboxKey(group string) handoff.Key {
-	return handoff.Key{Space: handoff.Space("mailbox/" + group)}
+	return handoff.Key{Namespace: handoff.NamespaceOf("mailbox/" + group)}
 }
 
 // openMailbox creates this rank's mailbox and exports it to the peers. The export ends when the

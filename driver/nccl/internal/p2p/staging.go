@@ -104,7 +104,7 @@ func (s *staging) address(b block) uintptr {
 }
 
 func stagingKey(group string, segment int) handoff.Key {
-	return handoff.Key{Space: handoff.Space("staging/" + group), Number: uint32(segment)}
+	return handoff.Key{Namespace: handoff.NamespaceOf("staging/" + group), Number: uint32(segment)}
 }
 
 // grow adds a segment in which a block of this size fits. It tries to double the total size.
