@@ -10,24 +10,24 @@ import (
 // Config configures a run. It must be the same on all ranks.
 type Config struct {
 	workload.Config
-	// Cases is the number of buffers that are live at once, and Rounds the number of times that
-	// they are allocated, reduced and freed, so that later rounds reuse memory.
+	// Cases is the number of buffers that are live at once, and Rounds the number of times that they
+	// are allocated, reduced and freed. Later rounds reuse memory.
 	Cases, Rounds int
 	// Elements is the length of each case in float32 elements.
 	Elements int64
-	// Churn is the number of random allocations and frees before the cases of each round. They are
-	// the same on every rank. Some of the live blocks are reduced and checked.
+	// Churn is the number of random allocations and frees before the cases of each round, the same on
+	// every rank. Some of the live blocks are reduced and checked.
 	Churn int
 	// Groups is the number of groups that use the pool. The first is the world; the others overlap.
 	// Each runs all cases.
 	Groups int
-	// Path selects the path of collectives. Only PathWindow proves that memory is symmetric: the
-	// plain path is correct wherever buffers lie.
+	// Path selects the path of collectives. Only PathWindow proves that memory is symmetric, because
+	// the plain path is correct for buffers at any address.
 	Path symmem.PathChoice
-	// If Deterministic is a formula, cases use all types and reductions on numbers that cancel, and
-	// their bits are compared with the result of the formula.
+	// If Deterministic is a formula, cases cycle through all types and reductions on numbers that
+	// cancel each other, and results must match those of the formula bit for bit.
 	Deterministic symmem.Formula
-	// CallSites is that of symmem.Options.
+	// CallSites is passed on in symmem.Options.
 	CallSites bool
 }
 
@@ -39,7 +39,7 @@ func Default() Config {
 	}
 }
 
-// The limits of a Config. They bound the memory for a program's steps and the size of reports.
+// The limits of a Config, which bound the memory for a program's steps and the size of reports.
 const (
 	maxCases    = 1024
 	maxRounds   = 100_000
@@ -53,7 +53,7 @@ const (
 func (c *Config) Validate() error {
 	least := int64(1)
 	if c.Deterministic > symmem.FormulaAny {
-		least = 2 // which are one element of the largest type
+		least = 2 // one element of the largest type
 	}
 	for _, f := range []struct {
 		name             string
@@ -70,7 +70,7 @@ func (c *Config) Validate() error {
 		}
 	}
 	if rows := c.Cases * c.Rounds * c.Groups; rows > maxRows {
-		return fmt.Errorf("cases x rounds x groups is %d, but may be %d at most", rows, maxRows)
+		return fmt.Errorf("cases x rounds x groups is %d, but must be at most %d", rows, maxRows)
 	}
 	if c.Timeout <= 0 {
 		return fmt.Errorf("timeout is %v, but must be positive", c.Timeout)
@@ -78,9 +78,9 @@ func (c *Config) Validate() error {
 	return nil
 }
 
-// Options returns the options with which a rank opens its Runtime. It disables comparisons in the
-// background: ranks compare where the program registers and at its end, so that equal runs give
-// equal reports.
+// Options returns the options with which a rank opens its Runtime. It disables background
+// comparisons, so that ranks compare only when the program registers and at its end, and equal runs
+// give equal reports.
 func (c *Config) Options() symmem.Options {
 	o := c.Config.Options()
 	o.CheckInterval, o.CallSites, o.Path, o.Deterministic = -1, c.CallSites, c.Path, c.Deterministic

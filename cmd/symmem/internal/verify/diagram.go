@@ -15,7 +15,7 @@ import (
 // diagram draws the differences between ranks.
 type diagram struct{ *symmem.DivergenceError }
 
-// side holds an observation that some ranks share, with its letter.
+// side holds what a set of ranks observed, labelled with a letter.
 type side struct {
 	letter string
 	symmem.Side
@@ -34,7 +34,7 @@ type side struct {
 func (d diagram) draw(b *bytes.Buffer) {
 	sides := d.sides()
 	fmt.Fprintf(b, "Divergence in group %s%s\n\n", d.Group, d.where())
-	if len(d.Ranks()) <= mapRanks {
+	if len(d.Ranks()) <= maxMapRanks {
 		d.drawMap(b, sides)
 	}
 	width := 0
@@ -57,8 +57,8 @@ func (d diagram) draw(b *bytes.Buffer) {
 	}
 }
 
-// mapRanks is the maximum number of ranks in a map.
-const mapRanks = 24
+// maxMapRanks is the largest number of ranks for which a map is drawn.
+const maxMapRanks = 24
 
 func (d diagram) where() string {
 	if d.Kind != symmem.DivergedPlacement {
@@ -90,19 +90,19 @@ func (d diagram) drawMap(b *bytes.Buffer, sides []side) {
 	b.WriteByte('\n')
 }
 
-// numbers lists the observed ranks in ascending order.
+// numbers returns the ranks with an observation, in ascending order.
 func (d diagram) numbers() []int { return slices.Sorted(maps.Keys(d.Ranks())) }
 
-// sides assigns letters to the observations in the order of their lowest ranks.
+// sides returns the observations, ordered by their lowest rank and labelled with letters.
 func (d diagram) sides() []side {
 	ordered := slices.Clone(d.Sides)
 	slices.SortFunc(ordered, func(a, b symmem.Side) int { return slices.Compare(a.Ranks, b.Ranks) })
 	sides := make([]side, len(ordered))
-	for i, one := range ordered {
-		sides[i] = side{letter: letter(i), Side: one}
+	for i, s := range ordered {
+		sides[i] = side{letter: letter(i), Side: s}
 	}
 	return sides
 }
 
-// letter returns the letter of a side, A to Z. Reports keep fewer sides apart.
+// letter returns the letter of the i-th side. Reports distinguish fewer than 26 sides.
 func letter(i int) string { return string(rune('A' + i%26)) }

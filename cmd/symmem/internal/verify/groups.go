@@ -7,11 +7,11 @@ import (
 	"symmem"
 )
 
-// overlapping creates the groups of a run: the world, and then groups of neighbouring ranks. Each
-// has a little more than half of the ranks and starts one rank after the previous one, so that
-// every two overlap. The entry of a group without this rank is nil. It is collective over the
-// world.
-func overlapping(
+// makeGroups creates the groups of a run. The first is the world. Each other group consists of
+// neighbouring ranks, a little more than half of them, and starts one rank after the previous
+// group, so that any two groups overlap. Entries of groups without this rank are nil. makeGroups is
+// collective over the world.
+func makeGroups(
 	ctx context.Context, world *symmem.Group, count int,
 ) ([]*symmem.Group, error) {
 	groups := []*symmem.Group{world}
@@ -24,15 +24,14 @@ func overlapping(
 			err = world.SkipSplit(ctx)
 		}
 		if err != nil {
-			return groups, fmt.Errorf("making group %d: %w", k, err)
+			return groups, fmt.Errorf("creating group %d: %w", k, err)
 		}
 		groups = append(groups, g)
 	}
 	return groups, nil
 }
 
-// inGroup reports whether a rank of n is in group k. Groups of more than half of the ranks always
-// overlap.
+// inGroup reports whether a rank of a world of n ranks is in group k.
 func inGroup(k, rank, n int) bool {
 	return k == 0 || (rank-(k-1)%n+n)%n < n/2+1
 }

@@ -3,27 +3,27 @@ package verify
 import "math/rand/v2"
 
 // history draws a random sequence of allocations and frees. Sizes come from a small set and frees
-// are random, so that equally large free blocks lie in several segments: these are the ties that a
-// placement has to break.
+// are random, so that several segments have free blocks of the same size. Placement has to break
+// these ties.
 //
-// It does no I/O: two histories with the same seed are the same on every rank.
+// Histories with the same seed are the same on every rank.
 type history struct {
 	draws *rand.Rand
 	sizes []int64 // in elements
-	most  int64   // maximum number of live elements
-	live  []holding
+	limit int64   // maximum number of live elements
+	live  []liveBlock
 	total int64 // number of live elements
 }
 
-// holding represents a live block of a history.
-type holding struct {
+// liveBlock represents a live block of a history.
+type liveBlock struct {
 	slot     int
 	elements int64
 }
 
-// The extent of a history: the maximum number of its largest blocks that may be live at once, and
-// the minimum size of these blocks in elements. Small cases use churn of this size, too. Otherwise
-// it would fit into one segment, in which addresses and offsets have the same order.
+// churnBlocks is the maximum number of largest blocks that are live at once, and churnUnit the
+// minimum size of the largest blocks in elements. The minimum ensures that the churn of small cases
+// does not fit into one segment, in which addresses and offsets would have the same order.
 const (
 	churnBlocks = 12
 	churnUnit   = 256 << 10
@@ -34,17 +34,17 @@ func newHistory(seed uint64, elements int64) *history {
 	return &history{
 		draws: rand.New(rand.NewPCG(seed, 0x636875726e)),
 		sizes: []int64{largest / 4, largest / 2, largest},
-		most:  churnBlocks * largest,
+		limit: churnBlocks * largest,
 	}
 }
 
-// step draws the next event. It is either the allocation of a block in the given slot, or the free
-// of a live block, which is returned.
-func (h *history) step(slot int) (block holding, allocated bool) {
+// step draws the next event. It either allocates a block in the given slot or frees a live block,
+// and returns that block.
+func (h *history) step(slot int) (block liveBlock, allocated bool) {
 	elements := h.sizes[h.draws.IntN(len(h.sizes))]
-	grow := h.draws.IntN(20) < 11 // Slightly more allocations than frees fill the memory.
-	if len(h.live) == 0 || grow && h.total+elements <= h.most {
-		block = holding{slot: slot, elements: elements}
+	grow := h.draws.IntN(20) < 11 // allocate slightly more often, to fill the memory
+	if len(h.live) == 0 || grow && h.total+elements <= h.limit {
+		block = liveBlock{slot: slot, elements: elements}
 		h.live = append(h.live, block)
 		h.total += elements
 		return block, true
@@ -52,9 +52,9 @@ func (h *history) step(slot int) (block holding, allocated bool) {
 	return h.release(h.draws.IntN(len(h.live))), false
 }
 
-// release removes a block from the live ones. Their order affects later draws, and must be the
-// same on all ranks.
-func (h *history) release(at int) holding {
+// release removes a live block. The order of the remaining ones affects later draws, so it must be
+// the same on all ranks.
+func (h *history) release(at int) liveBlock {
 	block := h.live[at]
 	last := len(h.live) - 1
 	h.live[at] = h.live[last]
@@ -63,10 +63,10 @@ func (h *history) release(at int) holding {
 	return block
 }
 
-// pick draws one of the live blocks.
-func (h *history) pick() (holding, bool) {
+// pick draws a live block. ok is false if there is none.
+func (h *history) pick() (block liveBlock, ok bool) {
 	if len(h.live) == 0 {
-		return holding{}, false
+		return liveBlock{}, false
 	}
 	return h.live[h.draws.IntN(len(h.live))], true
 }

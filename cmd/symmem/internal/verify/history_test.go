@@ -18,13 +18,13 @@ func TestHistoryFreesBlocksAndStaysWithinLimit(t *testing.T) {
 				total += block.elements
 			} else {
 				if held[block.slot] != block.elements {
-					t.Fatalf("freed %v, held %d elements", block, held[block.slot])
+					t.Fatalf("freed %+v, but the slot held %d elements", block, held[block.slot])
 				}
 				delete(held, block.slot)
 				total -= block.elements
 			}
 			if total > churnBlocks*max(elements, churnUnit) || total != h.total || len(held) != len(h.live) {
-				t.Fatalf("%d elements in %d blocks, the history counts %d in %d",
+				t.Fatalf("%d elements in %d blocks are live, but the history counts %d in %d",
 					total, len(held), h.total, len(h.live))
 			}
 		}
@@ -40,6 +40,6 @@ func TestHistoryUsesAllSizes(t *testing.T) {
 		}
 	}
 	if len(seen) != 3 || !seen[1<<20] || !seen[2<<20] || !seen[4<<20] {
-		t.Fatalf("sizes drawn: %v", seen)
+		t.Fatalf("drew the sizes %v, want 1, 2 and 4 MiB elements", seen)
 	}
 }

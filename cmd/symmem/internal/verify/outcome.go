@@ -8,34 +8,34 @@ import (
 	"symmem"
 )
 
-// ending classifies the end of a rank's program.
-type ending int
+// outcome classifies how a rank's program ended.
+type outcome int
 
-// The endings in ascending order of precedence: a later one explains the earlier ones. A lost rank
-// makes others late, and the failure of one group makes its ranks abort the others.
+// The outcomes in ascending order of severity. A later one can cause earlier ones on other ranks: a
+// lost rank makes others time out, and ranks of a failed group abort their other groups.
 const (
-	endedWell ending = iota
-	endAborted
-	endLate
-	endError
-	endLost
-	endDiverged
+	succeeded outcome = iota
+	groupAborted
+	rankLate
+	otherError
+	rankLost
+	ranksDiverged
 )
 
-// account holds the result that one rank sends to the others at the end.
+// account holds the results that one rank sends to the others at the end.
 type account struct {
 	Rank       int                     `json:"rank"`
-	Ending     ending                  `json:"ending"`
+	Outcome    outcome                 `json:"outcome"`
 	Text       string                  `json:"text"`
 	Divergence *symmem.DivergenceError `json:"divergence"`
 	Findings   []finding               `json:"findings"`
-	// Paths maps the paths that all-reduces took to the reason of the first one.
+	// Paths maps each path that an all-reduce took to the reason for the first use of that path.
 	Paths map[string]string `json:"paths"`
 }
 
 // end records how the program ended on this rank.
 func (a *account) end(err error) {
-	a.Ending = endingOf(err)
+	a.Outcome = outcomeOf(err)
 	if err == nil {
 		return
 	}
@@ -45,27 +45,27 @@ func (a *account) end(err error) {
 	}
 }
 
-func endingOf(err error) ending {
+func outcomeOf(err error) outcome {
 	switch {
 	case err == nil:
-		return endedWell
+		return succeeded
 	case errors.As(err, new(*symmem.DivergenceError)):
-		return endDiverged
+		return ranksDiverged
 	case errors.As(err, new(*symmem.RankLostError)):
-		return endLost
+		return rankLost
 	case errors.As(err, new(*symmem.TimeoutError)):
-		return endLate
+		return rankLate
 	case errors.Is(err, symmem.ErrAborted):
-		return endAborted
+		return groupAborted
 	}
-	return endError
+	return otherError
 }
 
-// gravest returns the account whose ending explains the others. Among equal endings it returns
-// that of the lowest rank, so that all ranks report the same.
-func gravest(accounts []account) *account {
+// mostSevere returns the account with the most severe outcome. Among equal outcomes it returns that
+// of the lowest rank, so that all ranks report the same.
+func mostSevere(accounts []account) *account {
 	worst := slices.MaxFunc(accounts, func(a, b account) int {
-		return cmp.Compare(a.Ending, b.Ending)
+		return cmp.Compare(a.Outcome, b.Outcome)
 	})
 	return &worst
 }

@@ -8,53 +8,53 @@ import (
 	"symmem"
 )
 
-func TestEndingOfError(t *testing.T) {
+func TestOutcomeOfError(t *testing.T) {
 	for _, c := range []struct {
 		name string
 		err  error
-		want ending
+		want outcome
 	}{
-		{"no error ended well", nil, endedWell},
+		{"no error", nil, succeeded},
 		{
-			"a wrapped divergence diverged",
-			fmt.Errorf("registering: %w", &symmem.DivergenceError{}), endDiverged,
+			"a wrapped divergence",
+			fmt.Errorf("registering: %w", &symmem.DivergenceError{}), ranksDiverged,
 		},
-		{"a lost rank is lost", &symmem.RankLostError{Ranks: []int{1}}, endLost},
-		{"a late rank is late", &symmem.TimeoutError{Missing: []int{1}}, endLate},
-		{"a group aborted elsewhere is aborted", fmt.Errorf("x: %w", symmem.ErrAborted), endAborted},
-		{"anything else is an error", errors.New("disk on fire"), endError},
+		{"a lost rank", &symmem.RankLostError{Ranks: []int{1}}, rankLost},
+		{"a late rank", &symmem.TimeoutError{Missing: []int{1}}, rankLate},
+		{"a group aborted elsewhere", fmt.Errorf("x: %w", symmem.ErrAborted), groupAborted},
+		{"any other error", errors.New("disk on fire"), otherError},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			if got := endingOf(c.err); got != c.want {
+			if got := outcomeOf(c.err); got != c.want {
 				t.Fatalf("got %d, want %d", got, c.want)
 			}
 		})
 	}
 }
 
-func TestGravestAccountExplainsOthers(t *testing.T) {
+func TestMostSevereAccount(t *testing.T) {
 	for _, c := range []struct {
-		name    string
-		endings []ending
-		want    int // index of the account
+		name     string
+		outcomes []outcome
+		want     int // index of the account
 	}{
-		{"none is grave if all ended well", []ending{endedWell, endedWell}, 0},
+		{"all succeeded", []outcome{succeeded, succeeded}, 0},
 		{
-			"a divergence takes precedence over the aborts that it caused",
-			[]ending{endAborted, endDiverged, endLate},
+			"divergence over the aborts that it caused",
+			[]outcome{groupAborted, ranksDiverged, rankLate},
 			1,
 		},
-		{"a lost rank takes precedence over a late one", []ending{endLate, endLost}, 1},
-		{"the lowest rank speaks among equals", []ending{endedWell, endLate, endLate}, 1},
-		{"an error takes precedence over the timeouts of other ranks", []ending{endLate, endError}, 1},
+		{"a lost rank over a late one", []outcome{rankLate, rankLost}, 1},
+		{"the lowest rank among equal outcomes", []outcome{succeeded, rankLate, rankLate}, 1},
+		{"an error over the timeouts of other ranks", []outcome{rankLate, otherError}, 1},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			accounts := make([]account, len(c.endings))
-			for i, e := range c.endings {
-				accounts[i] = account{Rank: i, Ending: e, Text: "from " + fmt.Sprint(i)}
+			accounts := make([]account, len(c.outcomes))
+			for i, e := range c.outcomes {
+				accounts[i] = account{Rank: i, Outcome: e, Text: "from " + fmt.Sprint(i)}
 			}
-			if got := gravest(accounts); got.Rank != c.want {
-				t.Fatalf("got %+v, want that of rank %d", got, c.want)
+			if got := mostSevere(accounts); got.Rank != c.want {
+				t.Fatalf("got %+v, want the account of rank %d", got, c.want)
 			}
 		})
 	}

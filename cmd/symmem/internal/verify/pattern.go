@@ -13,37 +13,38 @@ import (
 
 // finding holds the result of one rank in one all-reduce.
 type finding struct {
-	// Ran reports whether the all-reduce ended and its result was read.
+	// Ran reports whether the all-reduce completed and its result was read.
 	Ran bool `json:"ran"`
-	// Symmetric reports whether the buffer lay in a window of the group.
+	// Symmetric reports whether the buffer was in a window of the group.
 	Symmetric bool `json:"symmetric"`
 	// Wrong is the number of wrong elements.
 	Wrong int64 `json:"wrong"`
-	// MaxDiff and MeanDiff are the largest and the mean distance from the expected value.
+	// MaxDiff and MeanDiff are the maximum and the mean distance from the expected value.
 	MaxDiff  float64 `json:"max_diff"`
 	MeanDiff float64 `json:"mean_diff"`
 }
 
-// tolerance is the permitted relative error: sums over very many ranks round. With a formula all
-// bits must match.
+// tolerance is the permitted relative error, because sums over very many ranks are rounded. With a
+// formula all bits must match.
 const tolerance = 1e-5
 
-// exactly assigns a type and a reduction to a row, in turn, if there is a formula.
-func (c *Config) exactly(w *row, at int) {
+// setFormula assigns a type and a reduction to row number i, cycling through all of them. It does
+// nothing without a formula.
+func (c *Config) setFormula(w *row, i int) {
 	if c.Deterministic <= symmem.FormulaAny {
 		return
 	}
 	types := reduce.DataTypes()
 	w.formula = driver.Formula(c.Deterministic - symmem.FormulaAny)
-	w.dataType = types[at%len(types)]
+	w.dataType = types[i%len(types)]
 	reductions := workload.Reductions(w.dataType)
-	w.reduceOp = reductions[at/len(types)%len(reductions)]
-	w.seed, w.value = c.Seed<<20+uint64(at), 0
+	w.reduceOp = reductions[i/len(types)%len(reductions)]
+	w.seed, w.value = c.Seed<<20+uint64(i), 0
 	w.name += " " + w.reduceOp.String() + " " + w.dataType.String()
 	w.elements = w.elements * elementBytes / int64(w.dataType.Size())
 }
 
-// input returns the contribution of a group rank.
+// input returns a rank's contribution in a group of the given number of ranks.
 func (w *row) input(rank, ranks int) []byte {
 	if w.formula != driver.AnyFormula {
 		return formula.Input(w.dataType, w.seed, rank, ranks, w.elements)
@@ -68,17 +69,17 @@ func (w *row) compare(got []byte, ranks int) finding {
 	return w.compareWith(got, formula.Reduce(w.formula, w.reduceOp, w.dataType, inputs), 0)
 }
 
-// compareWith compares elements with the wanted ones, which repeat.
+// compareWith compares elements with the wanted ones, which are repeated as often as necessary.
 func (w *row) compareWith(got, wanted []byte, tolerance float64) finding {
 	f := finding{Ran: true}
 	sum, size := 0.0, w.dataType.Size()
 	for at := 0; at < len(got); at += size {
-		is, want := got[at:at+size], wanted[at%len(wanted):][:size]
-		if bytes.Equal(is, want) {
+		have, want := got[at:at+size], wanted[at%len(wanted):][:size]
+		if bytes.Equal(have, want) {
 			continue
 		}
 		value := workload.Decode(want, w.dataType)
-		diff := distance(workload.Decode(is, w.dataType), value)
+		diff := distance(workload.Decode(have, w.dataType), value)
 		if tolerance == 0 || diff > tolerance*max(value, 1) {
 			f.Wrong++
 		}
@@ -89,8 +90,8 @@ func (w *row) compareWith(got, wanted []byte, tolerance float64) finding {
 	return f
 }
 
-// distance returns |v - want|. For an infinite or NaN distance it returns a large number, since
-// JSON cannot represent those.
+// distance returns |v - want|. Instead of infinity and NaN, which JSON cannot represent, it returns
+// a large number.
 func distance(v, want float64) float64 {
 	d := math.Abs(v - want)
 	if math.IsNaN(d) || d > math.MaxFloat32 {

@@ -17,30 +17,30 @@ func TestCompareCountsWrongElements(t *testing.T) {
 		wrong     int64
 		max, mean float64
 	}{
-		{"equal elements are right", []float32{10, 10, 10}, 10, 0, 0, 0},
-		{"one wrong element is found", []float32{10, 10, 7, 10}, 10, 1, 3, 0.75},
-		{"a small rounding is no mistake", []float32{1e6 + 1}, 1e6, 0, 1, 1},
-		{"a sum above is as wrong as one below", []float32{12, 8}, 10, 2, 2, 2},
-		{"not a number is far off", []float32{nan}, 1, 1, math.MaxFloat32, math.MaxFloat32},
+		{"equal elements", []float32{10, 10, 10}, 10, 0, 0, 0},
+		{"one wrong element", []float32{10, 10, 7, 10}, 10, 1, 3, 0.75},
+		{"a rounding error", []float32{1e6 + 1}, 1e6, 0, 1, 1},
+		{"values above and below", []float32{12, 8}, 10, 2, 2, 2},
+		{"NaN", []float32{nan}, 1, 1, math.MaxFloat32, math.MaxFloat32},
 		{
-			"infinity is far off",
+			"infinity",
 			[]float32{float32(math.Inf(-1))},
 			1, 1,
 			math.MaxFloat32, math.MaxFloat32,
 		},
-		{"zeros of fresh memory are wrong", []float32{0, 0}, 1, 2, 1, 1},
+		{"zeros of fresh memory", []float32{0, 0}, 1, 2, 1, 1},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			want := finding{Ran: true, Wrong: c.wrong, MaxDiff: c.max, MeanDiff: c.mean}
-			if got := compared(c.want, c.data...); got != want {
+			if got := compareWithValue(c.want, c.data...); got != want {
 				t.Fatalf("got %+v, want %+v", got, want)
 			}
 		})
 	}
 }
 
-// compared compares elements with one number.
-func compared(want float64, data ...float32) finding {
+// compareWithValue compares all elements with one number.
+func compareWithValue(want float64, data ...float32) finding {
 	got := make([]byte, 0, 4*len(data))
 	for _, v := range data {
 		got = workload.Encode(got, symmem.Float32, float64(v))
@@ -49,22 +49,22 @@ func compared(want float64, data ...float32) finding {
 	return w.compareWith(got, workload.Encode(nil, symmem.Float32, want), tolerance)
 }
 
-// filled returns the element that a rank contributes to a row.
-func filled(value float64, rank int) float64 {
+// inputElement returns the element that a rank contributes to a row.
+func inputElement(value float64, rank int) float64 {
 	w := &row{dataType: symmem.Float32, value: value, elements: 1}
 	return workload.Decode(w.input(rank, 0), symmem.Float32)
 }
 
-// A sum that includes a part of another case or another rank must differ from the expected one.
-func TestExchangedPartsChangeSum(t *testing.T) {
+// TestForeignPartChangesSum replaces one rank's contribution by that of another case.
+func TestForeignPartChangesSum(t *testing.T) {
 	const ranks = 8
 	for value := 1.0; value < 20; value++ {
 		for rank := range ranks {
 			for other := 0.0; other < 20; other++ {
-				sum := expected(value, ranks) - filled(value, rank) + filled(other, rank)
-				wrong := compared(expected(value, ranks), float32(sum)).Wrong > 0
+				sum := expected(value, ranks) - inputElement(value, rank) + inputElement(other, rank)
+				wrong := compareWithValue(expected(value, ranks), float32(sum)).Wrong > 0
 				if wrong == (other == value) {
-					t.Fatalf("value %v for %v on rank %d: found wrong is %v",
+					t.Fatalf("value %v instead of %v on rank %d: the sum is wrong: %v",
 						other, value, rank, wrong)
 				}
 			}
@@ -72,14 +72,14 @@ func TestExchangedPartsChangeSum(t *testing.T) {
 	}
 }
 
-func TestExpectedIsTheSumOfContributions(t *testing.T) {
+func TestExpectedSum(t *testing.T) {
 	for ranks := 1; ranks < 20; ranks++ {
 		sum := 0.0
 		for rank := range ranks {
-			sum += filled(7, rank)
+			sum += inputElement(7, rank)
 		}
 		if sum != expected(7, ranks) {
-			t.Fatalf("%d ranks: %v, expected %v", ranks, sum, expected(7, ranks))
+			t.Fatalf("expected(7, %d) = %v, want %v", ranks, expected(7, ranks), sum)
 		}
 	}
 }

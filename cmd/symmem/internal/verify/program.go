@@ -12,22 +12,22 @@ import (
 type action uint8
 
 const (
-	doOpen   action = iota // open a scope of the world
+	doOpen   action = iota // open a scope for the world
 	doEnd                  // end the scope, which registers new segments
 	doAlloc                // allocate the slot's buffer in the scope
 	doFree                 // free the slot's buffer
 	doFill                 // write the row's values to the slot's buffer
 	doReduce               // all-reduce the slot's buffer in the row's group, and check it
-	doNoise                // let the rank make unrelated allocations
+	doNoise                // make unrelated allocations, which differ between ranks
 )
 
-// step represents an instruction of a program. slot numbers buffers, row numbers reported
-// all-reduces.
+// step is one instruction of a program. slot is the number of a buffer, and row the index of a
+// reported all-reduce.
 type step struct {
 	action   action
 	slot     int
 	row      int
-	elements int64 // of doAlloc
+	elements int64 // for doAlloc
 }
 
 // row describes a checked and reported all-reduce.
@@ -40,7 +40,7 @@ type row struct {
 	value    float64
 	dataType symmem.DataType
 	reduceOp symmem.ReduceOp
-	// If set, inputs are drawn from the seed, and bits are compared.
+	// If formula is set, inputs are drawn from seed, and bits are compared.
 	formula driver.Formula
 	seed    uint64
 }
@@ -50,8 +50,8 @@ type program struct {
 	steps []step
 	rows  []row
 	slots int // number of buffers over the whole run
-	// first is the size of the pool's first segment in bytes; spread reports whether 32 times as
-	// much is mapped before the first step.
+	// first is the size of the pool's first segment in bytes. spread reports whether 32 times that
+	// size is mapped before the first step.
 	first  int64
 	spread bool
 }
@@ -59,13 +59,13 @@ type program struct {
 // elementBytes is the size of a float32.
 const elementBytes = 4
 
-// composer writes a program.
+// composer builds a program.
 type composer struct {
-	config  Config
-	program program
-	history *history
-	counted int // cases so far
-	drawn   int // all-reduces of churn so far
+	config    Config
+	program   program
+	history   *history
+	numCases  int // cases so far
+	numChecks int // all-reduces of churn so far
 }
 
 // compose compiles a Config.
@@ -87,16 +87,16 @@ func compose(c Config) *program {
 
 func (w *composer) emit(s step) { w.program.steps = append(w.program.steps, s) }
 
-// spread returns a 32nd of twice the memory that the program needs, in bytes, rounded up to
-// segments. After mapping 32 times that, no rank maps any more.
+// spread returns 1/32 of twice the memory that the program needs, in bytes, rounded up to a
+// multiple of the segment size. Once 32 times that has been mapped, no rank needs to map more.
 func (w *composer) spread() int64 {
 	c := w.config
-	need := (int64(c.Cases)*c.Elements + w.history.most) * elementBytes
+	need := (int64(c.Cases)*c.Elements + w.history.limit) * elementBytes
 	return (need/16 + workload.FirstSegment - 1) / workload.FirstSegment * workload.FirstSegment
 }
 
-// churnStride is the number of churn steps between checked all-reduces; longer churns have
-// churnChecks of them in a round.
+// churnStride is the minimum number of churn steps between checked all-reduces, and churnChecks the
+// maximum number of such all-reduces in a round.
 const (
 	churnStride = 8
 	churnChecks = 64
@@ -108,10 +108,11 @@ func (w *composer) churn(round int) {
 		w.emit(step{action: doNoise})
 		w.churnOnce()
 		if block, ok := w.history.pick(); ok && n%stride == 0 {
-			w.drawn++
-			w.reduce([]holding{block}, row{
+			w.numChecks++
+			w.reduce([]liveBlock{block}, row{
 				name: fmt.Sprintf("%d.churn%d", round, n), round: round, churn: true,
-				group: w.drawn % w.config.Groups, value: float64(maxValue + 1 + w.drawn%maxValue),
+				group: w.numChecks % w.config.Groups,
+				value: float64(maxValue + 1 + w.numChecks%maxValue),
 			})
 		}
 	}
@@ -129,23 +130,23 @@ func (w *composer) churnOnce() {
 	w.emit(step{action: doEnd})
 }
 
-// cases adds the cases of one group in one round. All are allocated and filled before the first is
-// reduced.
+// cases adds the cases of one group in one round. It allocates and fills all of them before it
+// reduces the first.
 func (w *composer) cases(round, group int) {
-	var blocks []holding
+	var blocks []liveBlock
 	w.emit(step{action: doOpen})
 	for range w.config.Cases {
 		w.emit(step{action: doNoise})
 		e := w.config.Elements
-		blocks = append(blocks, holding{slot: w.alloc(e), elements: e})
+		blocks = append(blocks, liveBlock{slot: w.alloc(e), elements: e})
 	}
 	w.emit(step{action: doEnd})
 	var rows []row
 	for i := range blocks {
-		w.counted++
+		w.numCases++
 		rows = append(rows, row{
 			name: fmt.Sprintf("%d.%d", round, i+1), round: round, group: group,
-			value: float64(1 + (w.counted-1)%maxValue),
+			value: float64(1 + (w.numCases-1)%maxValue),
 		})
 	}
 	w.reduce(blocks, rows...)
@@ -154,16 +155,16 @@ func (w *composer) cases(round, group int) {
 	}
 }
 
-// maxValue bounds values, so that sums over some hundred ranks are exact in float32. Cases use
-// values from 1 to maxValue, churn uses larger ones.
+// maxValue bounds the values of cases, which start at 1, so that sums over some hundred ranks are
+// exact in float32. Churn uses larger values.
 const maxValue = 997
 
-// reduce fills all blocks and then reduces each.
-func (w *composer) reduce(blocks []holding, rows ...row) {
+// reduce adds steps that fill all blocks and then reduce each.
+func (w *composer) reduce(blocks []liveBlock, rows ...row) {
 	first := len(w.program.rows)
 	for i, b := range blocks {
 		rows[i].elements, rows[i].dataType, rows[i].reduceOp = b.elements, symmem.Float32, symmem.Sum
-		w.config.exactly(&rows[i], first+i)
+		w.config.setFormula(&rows[i], first+i)
 		w.emit(step{action: doFill, slot: b.slot, row: first + i})
 	}
 	w.program.rows = append(w.program.rows, rows...)
@@ -172,14 +173,14 @@ func (w *composer) reduce(blocks []holding, rows ...row) {
 	}
 }
 
-// freeRest frees the remaining blocks of churn, newest first.
+// freeRest adds steps that free the remaining blocks of churn.
 func (w *composer) freeRest() {
 	for len(w.history.live) > 0 {
 		w.emit(step{action: doFree, slot: w.history.release(len(w.history.live) - 1).slot})
 	}
 }
 
-// alloc allocates a buffer in the next slot.
+// alloc adds a step that allocates a buffer in the next slot, and returns the slot.
 func (w *composer) alloc(elements int64) int {
 	slot := w.program.slots
 	w.program.slots++

@@ -9,7 +9,7 @@ import (
 	"symmem"
 )
 
-// anyConfig draws a workload of moderate length.
+// anyConfig draws the configuration of a workload of moderate length.
 func anyConfig(t *rapid.T) Config {
 	c := Default()
 	c.Cases = rapid.IntRange(1, 9).Draw(t, "cases")
@@ -24,31 +24,31 @@ func anyConfig(t *rapid.T) Config {
 	return c
 }
 
-// walk runs a program on a model that only records which slots hold a buffer.
-type walk struct {
+// model executes a program without memory. It only records which slots hold a buffer.
+type model struct {
 	t       *rapid.T
 	p       *program
 	open    bool
-	held    map[int]int64 // elements by slot
+	held    map[int]int64 // number of elements by slot
 	filled  map[int]int   // row by slot
-	reduced map[int]int   // times by row
-	most    int64         // elements held at once
+	reduced map[int]int   // number of reductions by row
+	peak    int64         // maximum number of elements held at once
 }
 
-func (w *walk) step(s step) {
+func (w *model) step(s step) {
 	switch s.action {
 	case doOpen, doEnd:
 		if w.open == (s.action == doOpen) {
-			w.t.Fatalf("scope is open: %v", w.open)
+			w.t.Fatalf("step %d while the scope is open: %v", s.action, w.open)
 		}
 		w.open = !w.open
 	case doAlloc:
 		if _, taken := w.held[s.slot]; taken || !w.open || s.slot >= w.p.slots {
-			w.t.Fatalf("allocating slot %d of %d: taken %v, scope %v",
+			w.t.Fatalf("allocating slot %d of %d: already allocated: %v, scope open: %v",
 				s.slot, w.p.slots, taken, w.open)
 		}
 		w.held[s.slot] = s.elements
-		w.most = max(w.most, w.total())
+		w.peak = max(w.peak, w.total())
 	case doFree:
 		if _, taken := w.held[s.slot]; !taken {
 			w.t.Fatalf("freeing slot %d, which is empty", s.slot)
@@ -61,9 +61,9 @@ func (w *walk) step(s step) {
 	}
 }
 
-func (w *walk) row(s step) {
+func (w *model) row(s step) {
 	if elements := w.p.rows[s.row].elements; w.held[s.slot] != elements {
-		w.t.Fatalf("slot %d holds %d elements, row %d has %d",
+		w.t.Fatalf("slot %d holds %d elements, but row %d has %d",
 			s.slot, w.held[s.slot], s.row, elements)
 	}
 	if s.action == doFill {
@@ -77,7 +77,7 @@ func (w *walk) row(s step) {
 	w.reduced[s.row]++
 }
 
-func (w *walk) total() int64 {
+func (w *model) total() int64 {
 	sum := int64(0)
 	for _, elements := range w.held {
 		sum += elements
@@ -89,18 +89,18 @@ func TestProgramUsesLiveBuffersAndFreesAll(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		c := anyConfig(t)
 		p := compose(c)
-		w := &walk{
+		w := &model{
 			t: t, p: p, held: map[int]int64{}, filled: map[int]int{}, reduced: map[int]int{},
 		}
 		for _, s := range p.steps {
 			w.step(s)
 		}
 		if w.open || len(w.held) > 0 {
-			t.Fatalf("scope open %v, %d slots held at the end", w.open, len(w.held))
+			t.Fatalf("at the end the scope is open: %v, and %d slots are held", w.open, len(w.held))
 		}
 		for at := range p.rows {
 			if w.reduced[at] != 1 {
-				t.Fatalf("row %d was reduced %d times", at, w.reduced[at])
+				t.Fatalf("row %d was reduced %d times, want 1", at, w.reduced[at])
 			}
 		}
 	})
@@ -110,24 +110,25 @@ func TestProgramDependsOnlyOnConfig(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		c := anyConfig(t)
 		if !reflect.DeepEqual(compose(c), compose(c)) {
-			t.Fatal("two programs of one config differ")
+			t.Fatal("two programs of the same Config differ")
 		}
 	})
 }
 
-func TestProgramByAddressReservesTwiceItsMemory(t *testing.T) {
+func TestPlacementByAddressMapsTwiceTheMemory(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		c := anyConfig(t)
 		c.Placement = symmem.PlaceByAddress
 		p := compose(c)
-		w := &walk{
+		w := &model{
 			t: t, p: p, held: map[int]int64{}, filled: map[int]int{}, reduced: map[int]int{},
 		}
 		for _, s := range p.steps {
 			w.step(s)
 		}
-		if prepared := 32 * p.first / elementBytes; !p.spread || 2*w.most > prepared {
-			t.Fatalf("%d elements held at once, %d prepared", w.most, prepared)
+		if prepared := 32 * p.first / elementBytes; !p.spread || 2*w.peak > prepared {
+			t.Fatalf("up to %d elements are held at once, but only %d are mapped in advance",
+				w.peak, prepared)
 		}
 	})
 }
@@ -139,7 +140,7 @@ func TestNeighbouringRowsHaveDifferentValues(t *testing.T) {
 	for _, r := range compose(c).rows {
 		for _, v := range last[r.churn] {
 			if v == r.value {
-				t.Fatalf("row %s has value %v, which an earlier row of its kind has", r.name, v)
+				t.Fatalf("row %s has the value %v of a recent row", r.name, v)
 			}
 		}
 		last[r.churn] = append(last[r.churn], r.value)
@@ -148,10 +149,10 @@ func TestNeighbouringRowsHaveDifferentValues(t *testing.T) {
 	}
 }
 
-func TestDefaultIsSixteenCasesInTwoRounds(t *testing.T) {
+func TestDefaultHas16Rows(t *testing.T) {
 	p := compose(Default())
 	if len(p.rows) != 16 || p.rows[0].name != "1.1" || p.rows[15].name != "2.8" {
-		t.Fatalf("%d rows from %s to %s",
+		t.Fatalf("got %d rows from %s to %s, want 16 from 1.1 to 2.8",
 			len(p.rows), p.rows[0].name, p.rows[len(p.rows)-1].name)
 	}
 }

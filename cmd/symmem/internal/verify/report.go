@@ -14,7 +14,7 @@ type Report struct {
 	Backend string `json:"backend"`
 	Source  string `json:"source"`
 	Ranks   int    `json:"ranks"`
-	// Passed and Failed count cases whose all-reduce ended, NotRun the others.
+	// Passed and Failed count the cases whose all-reduce completed, and NotRun the others.
 	Passed int `json:"passed"`
 	Failed int `json:"failed"`
 	NotRun int `json:"not_run"`
@@ -27,8 +27,8 @@ type Report struct {
 
 	Check     string `json:"check"`
 	Placement string `json:"placement"`
-	// Path is the requested path, Took lists the paths of the cases, such as "plain, window", and
-	// Why is the reason for a difference.
+	// Path is the requested path, and Took lists the paths that cases took, such as "plain, window".
+	// If they differ, Why is the reason.
 	Path      string  `json:"path"`
 	Took      string  `json:"took"`
 	Why       string  `json:"why,omitempty"`
@@ -38,7 +38,7 @@ type Report struct {
 	Rounds    int     `json:"rounds"`
 	Groups    int     `json:"groups"`
 	ElapsedMS float64 `json:"elapsed_ms"`
-	// Deterministic is the formula that bits were compared with, or "".
+	// Deterministic is the formula with which results were compared bit for bit, or "".
 	Deterministic string `json:"deterministic,omitempty"`
 }
 
@@ -46,16 +46,16 @@ type Report struct {
 const (
 	Passed   = "PASS"
 	Failed   = "FAIL"
-	Diverged = "DIVERGED" // not run, because ranks differed before
+	Diverged = "DIVERGED" // not run, because ranks diverged earlier
 	NotRun   = "NOT RUN"
 )
 
-// Case is one all-reduce.
+// Case holds the result of one all-reduce.
 type Case struct {
-	// Name is "round.case", or "round.churnN" for a block after N steps of churn. If bits are
-	// compared, the reduction and the type follow.
+	// Name is "round.case", or "round.churnN" for a block after N steps of churn. With a formula, it
+	// also contains the reduction and the type.
 	Name string `json:"name"`
-	// Round counts from 1, Group from 0, the world.
+	// Round counts from 1, and Group from 0. Group 0 is the world.
 	Round int  `json:"round"`
 	Group int  `json:"group"`
 	Churn bool `json:"churn"`
@@ -64,24 +64,24 @@ type Case struct {
 	// Size is the number of elements.
 	Size  int64   `json:"size"`
 	Value float64 `json:"value"`
-	// Symmetric reports whether the buffer lay in a window of the group on every rank.
+	// Symmetric reports whether the buffer was in a window of the group on every rank.
 	Symmetric bool    `json:"symmetric"`
 	Expected  float64 `json:"expected"`
-	// MaxDiff and MeanDiff are those of the rank with the largest MaxDiff; WrongRanks lists the
-	// ranks with a wrong element.
+	// MaxDiff and MeanDiff are the maxima over all ranks. WrongRanks lists the ranks with a wrong
+	// element.
 	MaxDiff    float64 `json:"max_diff"`
 	MeanDiff   float64 `json:"mean_diff"`
 	WrongRanks []int   `json:"wrong_ranks,omitempty"`
 	Result     string  `json:"result"`
 }
 
-// OK reports whether every case passed and nothing ended the run early.
+// OK reports whether every case passed and the run did not end early.
 func (r *Report) OK() bool {
 	return r.Failed == 0 && r.NotRun == 0 && r.Divergence == nil && r.Fault == ""
 }
 
-// blank returns a Report without results.
-func blank(rt *symmem.Runtime, c *Config) Report {
+// newReport returns a Report without results.
+func newReport(rt *symmem.Runtime, c *Config) Report {
 	r := Report{
 		Backend: rt.Device().Backend, Source: rt.Source(), Ranks: rt.Size(),
 		Check: rt.Check().String(), Placement: c.Placement.String(), Path: c.Path.String(),
@@ -94,18 +94,18 @@ func blank(rt *symmem.Runtime, c *Config) Report {
 	return r
 }
 
-// merge combines the results of ranks. It is pure, so ranks with the same accounts report the
-// same.
+// merge combines the results of ranks. It is a pure function, so that ranks with the same accounts
+// return the same report.
 func merge(r Report, p *program, accounts []account) *Report {
-	worst := gravest(accounts)
+	worst := mostSevere(accounts)
 	missing := NotRun
-	switch worst.Ending {
-	case endDiverged:
+	switch worst.Outcome {
+	case ranksDiverged:
 		missing = Diverged
 		r.Divergence = worst.Divergence
-	case endedWell, endAborted, endLate, endLost:
+	case succeeded, groupAborted, rankLate, rankLost:
 		r.Fault = worst.Text
-	case endError:
+	case otherError:
 		r.Fault = errorOf(worst, accounts)
 	}
 	r.tookPaths(accounts)
@@ -116,8 +116,7 @@ func merge(r Report, p *program, accounts []account) *Report {
 	return &r
 }
 
-// tookPaths collects the paths that ranks took. Choices such as auto and plain request no
-// particular path.
+// tookPaths sets Took and Why from the paths that ranks took.
 func (r *Report) tookPaths(accounts []account) {
 	all := map[string]string{}
 	for i := range accounts {
@@ -136,8 +135,8 @@ func (r *Report) tookPaths(accounts []account) {
 	}
 }
 
-// errorOf returns the error that ended the run, with its rank unless several ranks have the same
-// error: then it is a group's.
+// errorOf returns the error that ended the run, prefixed with its rank unless several ranks have
+// the same error.
 func errorOf(worst *account, accounts []account) string {
 	others := func(a account) bool { return a.Rank != worst.Rank && a.Text == worst.Text }
 	if len(accounts) == 1 || slices.ContainsFunc(accounts, others) {
@@ -160,24 +159,24 @@ func (r *Report) add(c Case, missing string) {
 	r.Cases = append(r.Cases, c)
 }
 
-// caseOf combines the findings of one row. A case that one rank has not finished counts as not
-// run, unless another rank found a wrong element.
-func caseOf(w *row, at, ranks int, accounts []account) Case {
+// caseOf combines the findings for row i. A case that a rank has not finished counts as not run,
+// unless another rank found a wrong element.
+func caseOf(w *row, i, ranks int, accounts []account) Case {
 	c := Case{
 		Name: w.name, Round: w.round, Group: w.group, Churn: w.churn,
 		Ranks: membersOf(w.group, ranks), Size: w.elements, Value: w.value,
 	}
 	c.Expected = expected(w.value, len(c.Ranks))
 	seen, finished, symmetric := false, true, true
-	for i := range accounts {
-		if !inGroup(w.group, accounts[i].Rank, ranks) {
+	for a := range accounts {
+		if !inGroup(w.group, accounts[a].Rank, ranks) {
 			continue
 		}
-		f := accounts[i].Findings[at]
+		f := accounts[a].Findings[i]
 		seen, finished, symmetric = true, finished && f.Ran, symmetric && f.Symmetric
 		c.MaxDiff, c.MeanDiff = max(c.MaxDiff, f.MaxDiff), max(c.MeanDiff, f.MeanDiff)
 		if f.Wrong > 0 {
-			c.WrongRanks = append(c.WrongRanks, accounts[i].Rank)
+			c.WrongRanks = append(c.WrongRanks, accounts[a].Rank)
 		}
 	}
 	c.Symmetric = seen && symmetric

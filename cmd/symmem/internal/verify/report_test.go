@@ -13,36 +13,36 @@ import (
 )
 
 var (
-	right   = finding{Ran: true, Symmetric: true}
-	wrong   = finding{Ran: true, Symmetric: true, Wrong: 3, MaxDiff: 9, MeanDiff: 1}
-	nothing = finding{}
-	plain   = finding{Ran: true}
+	right  = finding{Ran: true, Symmetric: true}
+	wrong  = finding{Ran: true, Symmetric: true, Wrong: 3, MaxDiff: 9, MeanDiff: 1}
+	notRun = finding{}
+	plain  = finding{Ran: true}
 )
 
-func TestCaseIsAsBadAsWorstRank(t *testing.T) {
+func TestCaseCombinesFindingsOfRanks(t *testing.T) {
 	for _, c := range []struct {
 		name     string
 		findings []finding
 		want     Case
 	}{
-		{"all right passes", []finding{right, right, right}, Case{Symmetric: true, Result: Passed}},
+		{"all ranks pass", []finding{right, right, right}, Case{Symmetric: true, Result: Passed}},
 		{
-			"one wrong rank fails and is named",
+			"one wrong rank",
 			[]finding{right, wrong, right},
 			Case{Symmetric: true, MaxDiff: 9, MeanDiff: 1, WrongRanks: []int{1}, Result: Failed},
 		},
 		{
-			"a rank that did not finish leaves it not run",
-			[]finding{right, nothing, right},
+			"one unfinished rank",
+			[]finding{right, notRun, right},
 			Case{Result: NotRun},
 		},
 		{
-			"a wrong sum counts even if another rank did not finish",
-			[]finding{wrong, nothing, right},
+			"a wrong and an unfinished rank",
+			[]finding{wrong, notRun, right},
 			Case{MaxDiff: 9, MeanDiff: 1, WrongRanks: []int{0}, Result: Failed},
 		},
 		{
-			"a rank without a window makes it not symmetric",
+			"a rank without a window",
 			[]finding{right, right, plain},
 			Case{Result: Passed},
 		},
@@ -63,23 +63,23 @@ func TestCaseIsAsBadAsWorstRank(t *testing.T) {
 	}
 }
 
-func TestRanksOutsideTheGroupDoNotAffectItsCases(t *testing.T) {
+func TestNonMembersDoNotAffectCase(t *testing.T) {
 	accounts := []account{
 		{Rank: 0, Findings: []finding{right}},
 		{Rank: 1, Findings: []finding{right}},
 		{Rank: 2, Findings: []finding{right}},
-		{Rank: 3, Findings: []finding{nothing}},
+		{Rank: 3, Findings: []finding{notRun}},
 	}
 	if c := caseOf(&row{group: 1}, 0, 4, accounts); c.Result != Passed || !c.Symmetric {
-		t.Errorf("group 0-2: %+v", c)
+		t.Errorf("with all accounts the case is %+v, want a symmetric pass", c)
 	}
 	if c := caseOf(&row{group: 1}, 0, 4, accounts[3:]); c.Result != NotRun || c.Symmetric {
-		t.Errorf("as rank 3 knows it alone: %+v", c)
+		t.Errorf("with the account of rank 3 only, the case is %+v, want not run", c)
 	}
 }
 
-// anyReport is a report with a row of each result.
-func anyReport(d *symmem.DivergenceError) *Report {
+// exampleReport returns a report with a row for each result.
+func exampleReport(d *symmem.DivergenceError) *Report {
 	p := &program{rows: []row{
 		{name: "1.churn8", round: 1, churn: true, elements: 100, value: 998},
 		{name: "1.churn16", round: 1, churn: true, elements: 1000, value: 999},
@@ -88,11 +88,11 @@ func anyReport(d *symmem.DivergenceError) *Report {
 		{name: "1.2", round: 1, elements: 262144, value: 2},
 	}}
 	accounts := []account{
-		{Rank: 0, Findings: []finding{right, right, wrong, right, nothing}},
-		{Rank: 1, Findings: []finding{right, right, right, right, nothing}},
+		{Rank: 0, Findings: []finding{right, right, wrong, right, notRun}},
+		{Rank: 1, Findings: []finding{right, right, right, right, notRun}},
 	}
 	if d != nil {
-		accounts[1].Ending, accounts[1].Text = endDiverged, d.Message
+		accounts[1].Outcome, accounts[1].Text = ranksDiverged, d.Message
 		accounts[1].Divergence = d
 	}
 	return merge(Report{
@@ -101,7 +101,7 @@ func anyReport(d *symmem.DivergenceError) *Report {
 	}, p, accounts)
 }
 
-func aDivergence() *symmem.DivergenceError {
+func exampleDivergence() *symmem.DivergenceError {
 	const request = "alloc 512 B (stream 0) -> segment "
 	return &symmem.DivergenceError{
 		Kind: symmem.DivergedPlacement, Group: "w/1.0", Members: []int{1, 0, 2, 10},
@@ -114,9 +114,9 @@ func aDivergence() *symmem.DivergenceError {
 	}
 }
 
-func TestTextShowsEveryResult(t *testing.T) {
+func TestTextShowsAllResults(t *testing.T) {
 	var b bytes.Buffer
-	if err := anyReport(aDivergence()).WriteText(&b); err != nil {
+	if err := exampleReport(exampleDivergence()).WriteText(&b); err != nil {
 		t.Fatal(err)
 	}
 	want := `2 ranks on the host backend; check every, placement address, path window
@@ -147,9 +147,9 @@ Divergence in group w/1.0, pool 7 of w/1.0, at event 9: all before it is the sam
 	}
 }
 
-func TestWrongSumsWithoutADivergencePointToChecks(t *testing.T) {
+func TestTextOfUnexplainedWrongSumsSuggestsChecks(t *testing.T) {
 	var b bytes.Buffer
-	r := anyReport(nil)
+	r := exampleReport(nil)
 	if err := r.WriteText(&b); err != nil {
 		t.Fatal(err)
 	}
@@ -158,8 +158,8 @@ func TestWrongSumsWithoutADivergencePointToChecks(t *testing.T) {
 	}
 }
 
-func TestJSONIsOneObject(t *testing.T) {
-	r := anyReport(aDivergence())
+func TestReportJSONRoundTrip(t *testing.T) {
+	r := exampleReport(exampleDivergence())
 	b, err := json.Marshal(r)
 	if err != nil {
 		t.Fatal(err)
@@ -175,34 +175,34 @@ func TestJSONIsOneObject(t *testing.T) {
 	}
 }
 
-func TestSpansAndThousandsReadWell(t *testing.T) {
+func TestSpansAndThousands(t *testing.T) {
 	for want, numbers := range map[string][]int{
 		"": nil, "3": {3}, "0-2": {0, 1, 2}, "0,2-3,7": {0, 2, 3, 7},
 	} {
 		if got := driver.Spans(numbers); got != want {
-			t.Errorf("%v: %q, want %q", numbers, got, want)
+			t.Errorf("Spans(%v) = %q, want %q", numbers, got, want)
 		}
 	}
 	for n, want := range map[int64]string{0: "0", 999: "999", 1000: "1,000", 1 << 20: "1,048,576"} {
 		if got := thousands(n); got != want {
-			t.Errorf("%d: %q, want %q", n, got, want)
+			t.Errorf("thousands(%d) = %q, want %q", n, got, want)
 		}
 	}
 }
 
 func TestErrorOfSingleRankNamesRank(t *testing.T) {
-	full := account{Rank: 1, Ending: endError, Text: "out of memory"}
-	same := account{Rank: 2, Ending: endError, Text: "out of memory"}
-	late := account{Rank: 0, Ending: endLate, Text: "waited"}
+	full := account{Rank: 1, Outcome: otherError, Text: "out of memory"}
+	same := account{Rank: 2, Outcome: otherError, Text: "out of memory"}
+	late := account{Rank: 0, Outcome: rankLate, Text: "waited"}
 	for _, c := range []struct {
 		name     string
 		accounts []account
 		want     string
 	}{
-		{"a rank of several", []account{late, full}, "rank 1: out of memory"},
-		{"the error of a group", []account{full, same}, "out of memory"},
-		{"an error of a single rank", []account{full}, "out of memory"},
-		{"a late rank, whose error names others", []account{late, late}, "waited"},
+		{"one of several ranks", []account{late, full}, "rank 1: out of memory"},
+		{"the same error on two ranks", []account{full, same}, "out of memory"},
+		{"a single rank", []account{full}, "out of memory"},
+		{"late ranks", []account{late, late}, "waited"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			if r := merge(Report{}, &program{}, c.accounts); r.Fault != c.want {
@@ -220,16 +220,16 @@ func TestReportHasPathAndReason(t *testing.T) {
 		accounts   []account
 		took, why  string
 	}{
-		{"the path that was asked for", "window", []account{windows, windows}, "window", ""},
+		{"the requested path", "window", []account{windows, windows}, "window", ""},
 		{"another path", "window", []account{none, none}, "plain", "there are no windows"},
 		{"two paths", "window", []account{windows, none}, "plain, window", "there are no windows"},
-		{"no path was requested", "auto", []account{none, none}, "plain", ""},
+		{"no requested path", "auto", []account{none, none}, "plain", ""},
 		{"nothing ran", "window", []account{{}, {}}, "", ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			r := merge(Report{Path: c.path}, &program{}, c.accounts)
 			if r.Took != c.took || r.Why != c.why {
-				t.Errorf("took %q, why %q", r.Took, r.Why)
+				t.Errorf("Took = %q, Why = %q; want %q, %q", r.Took, r.Why, c.took, c.why)
 			}
 			var text strings.Builder
 			if err := r.WriteText(&text); err != nil {
@@ -237,7 +237,7 @@ func TestReportHasPathAndReason(t *testing.T) {
 			}
 			printed := strings.Contains(text.String(), "The path taken was "+c.took+": "+c.why+".\n")
 			if printed != (c.why != "") {
-				t.Errorf("wrote\n%s", &text)
+				t.Errorf("the reason is printed: %v, in\n%s", printed, &text)
 			}
 		})
 	}

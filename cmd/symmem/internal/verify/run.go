@@ -17,20 +17,20 @@ type runner struct {
 	program  *program
 	pool     *symmem.Pool
 	scope    *symmem.Scope
-	groups   []*symmem.Group // nil where this rank is not a member
+	groups   []*symmem.Group // nil for groups without this rank
 	slots    []symmem.Buffer
 	noise    *workload.Noise
 	findings []finding
 	paths    map[string]string // see account
-	// progress, if set, is called with the number of finished steps and of all steps.
+	// progress, if set, is called with the numbers of finished and of all steps.
 	progress func(done, all int)
 }
 
 // Run executes the workload on this rank and returns the same Report on every rank. It is
 // collective over the world.
 //
-// A fault of the workload is in the Report. An error means that there is no Report of all ranks.
-// It is the cause on this rank, and the Report, if not nil, contains only this rank's findings.
+// Faults of the workload are part of the Report. Run returns an error if the ranks could not
+// exchange their results. The Report, if not nil, then contains only this rank's findings.
 func Run(
 	ctx context.Context, rt *symmem.Runtime, c Config, progress func(done, all int),
 ) (*Report, error) {
@@ -50,21 +50,21 @@ func Run(
 	mine := r.account(ctx)
 	accounts, err := share(ctx, gatherer, mine)
 	if err != nil {
-		alone := merge(blank(rt, &c), r.program, []account{mine})
+		partial := merge(newReport(rt, &c), r.program, []account{mine})
 		err = errors.Join(ownError(mine), err)
-		if alone.Fault == "" && alone.Divergence == nil {
-			alone.Fault = err.Error()
+		if partial.Fault == "" && partial.Divergence == nil {
+			partial.Fault = err.Error()
 		}
-		return alone, err
+		return partial, err
 	}
-	report := merge(blank(rt, &c), r.program, accounts)
+	report := merge(newReport(rt, &c), r.program, accounts)
 	report.ElapsedMS = float64(time.Since(start).Microseconds()) / 1000
 	return report, nil
 }
 
 // ownError returns the error that ended the workload on this rank, or nil.
 func ownError(a account) error {
-	if a.Ending == endedWell {
+	if a.Outcome == succeeded {
 		return nil
 	}
 	return errors.New(a.Text)
@@ -78,7 +78,7 @@ func share(ctx context.Context, d *workload.Gatherer, mine account) ([]account, 
 	}
 	for r := range accounts {
 		if len(accounts[r].Findings) != len(mine.Findings) {
-			return nil, fmt.Errorf("rank %d reports %d cases, this rank has %d: "+
+			return nil, fmt.Errorf("rank %d reports %d cases, but this rank has %d; "+
 				"start all ranks with the same options", r, len(accounts[r].Findings),
 				len(mine.Findings))
 		}
@@ -93,7 +93,7 @@ func (r *runner) account(ctx context.Context) account {
 	a.end(err)
 	a.Findings, a.Paths = r.findings, r.paths
 	if err != nil {
-		// Ranks outside a failed group must not wait for this one.
+		// Ranks that are not in the failed group must not wait for this rank.
 		workload.Abort(append(r.groups, r.rt.World())...)
 	}
 	return a
@@ -115,7 +115,7 @@ func (r *runner) run(ctx context.Context) error {
 }
 
 func (r *runner) prepare(ctx context.Context) (err error) {
-	r.groups, err = overlapping(ctx, r.rt.World(), r.config.Groups)
+	r.groups, err = makeGroups(ctx, r.rt.World(), r.config.Groups)
 	if err != nil {
 		return err
 	}
@@ -150,10 +150,10 @@ func (r *runner) step(ctx context.Context, s *step) (err error) {
 	case doReduce:
 		return r.reduce(ctx, s)
 	}
-	return fmt.Errorf("step %d is unknown", s.action)
+	return fmt.Errorf("unknown action %d", s.action)
 }
 
-// fill writes this rank's values, unless the rank is outside the row's group.
+// fill writes this rank's values to the buffer if the rank is in the row's group.
 func (r *runner) fill(ctx context.Context, s *step) error {
 	w := &r.program.rows[s.row]
 	g := r.groups[w.group]
@@ -167,7 +167,7 @@ func (r *runner) fill(ctx context.Context, s *step) error {
 	return r.copy(ctx, memory, symmem.Host(w.input(g.Rank(), g.Size())))
 }
 
-// copy copies and waits.
+// copy copies memory and waits for the copy.
 func (r *runner) copy(ctx context.Context, to, from symmem.Memory) error {
 	if err := r.rt.DefaultStream().Copy(to, from); err != nil {
 		return err
@@ -175,7 +175,7 @@ func (r *runner) copy(ctx context.Context, to, from symmem.Memory) error {
 	return r.rt.DefaultStream().Synchronize(ctx)
 }
 
-// reduce makes a row's all-reduce in place and checks every element.
+// reduce runs a row's all-reduce in place and checks every element.
 func (r *runner) reduce(ctx context.Context, s *step) error {
 	w := &r.program.rows[s.row]
 	g := r.groups[w.group]

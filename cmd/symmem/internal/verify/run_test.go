@@ -10,8 +10,8 @@ import (
 	"symmem/internal/ranktest"
 )
 
-// onAll runs a workload on every rank of a world in this process.
-func onAll(t *testing.T, ranks int, c Config) []*Report {
+// runOnAllRanks runs a workload on every rank of a world in this process.
+func runOnAllRanks(t *testing.T, ranks int, c Config) []*Report {
 	t.Helper()
 	runtimes, err := symmem.OpenLocal(t.Context(), ranks, c.Options())
 	if err != nil {
@@ -22,7 +22,7 @@ func onAll(t *testing.T, ranks int, c Config) []*Report {
 		reports[r], err = Run(t.Context(), runtimes[r], c, nil)
 		return err
 	})
-	// After a divergence Close returns it again.
+	// After a divergence, Close returns the same error again.
 	_ = ranktest.Each(ranks, func(r int) error { return runtimes[r].Close() })
 	if err != nil {
 		t.Fatal(err)
@@ -30,28 +30,28 @@ func onAll(t *testing.T, ranks int, c Config) []*Report {
 	return reports
 }
 
-// small returns a workload that takes some milliseconds.
-func small() Config {
+// smallConfig returns a workload that takes some milliseconds.
+func smallConfig() Config {
 	c := Default()
 	c.Elements, c.Cases, c.Churn, c.Skew = 1<<10, 3, 60, true
 	c.Timeout = 20 * time.Second
 	return c
 }
 
-func TestByCreationEveryCasePassesAtEveryLevel(t *testing.T) {
+func TestDefaultPlacementPassesAtAllCheckLevels(t *testing.T) {
 	for _, level := range []symmem.CheckLevel{
 		symmem.CheckOff, symmem.CheckRegistration, symmem.CheckEvery,
 	} {
 		t.Run(level.String(), func(t *testing.T) {
-			c := small()
+			c := smallConfig()
 			c.Check, c.Groups = level, 3
-			for _, r := range onAll(t, 3, c) {
+			for _, r := range runOnAllRanks(t, 3, c) {
 				if !r.OK() || r.Passed != len(r.Cases) || r.Passed < 18 {
-					t.Errorf("passed %d of %d: %s", r.Passed, len(r.Cases), r.Fault)
+					t.Errorf("%d of %d cases passed: %s", r.Passed, len(r.Cases), r.Fault)
 				}
-				for _, one := range r.Cases {
-					if !one.Symmetric {
-						t.Errorf("case %s was not symmetric", one.Name)
+				for i := range r.Cases {
+					if c := &r.Cases[i]; !c.Symmetric {
+						t.Errorf("case %s was not symmetric", c.Name)
 					}
 				}
 			}
@@ -59,85 +59,87 @@ func TestByCreationEveryCasePassesAtEveryLevel(t *testing.T) {
 	}
 }
 
-// diverging returns a workload that diverges at its first blocks.
-func diverging() Config {
-	c := small()
+// divergingConfig returns a workload that diverges at its first blocks.
+func divergingConfig() Config {
+	c := smallConfig()
 	c.Placement = symmem.PlaceByAddress
 	return c
 }
 
-func TestByAddressSumsAreWrongWithoutChecks(t *testing.T) {
-	c := diverging()
+func TestPlacementByAddressGivesWrongSumsWithoutChecks(t *testing.T) {
+	c := divergingConfig()
 	c.Check = symmem.CheckOff
-	for _, r := range onAll(t, 4, c) {
+	for _, r := range runOnAllRanks(t, 4, c) {
 		if r.Failed == 0 || r.Divergence != nil || r.OK() || r.NotRun != 0 {
-			t.Errorf("failed %d, not run %d, divergence %v", r.Failed, r.NotRun, r.Divergence)
+			t.Errorf("%d cases failed, %d did not run, divergence %v; want only failures",
+				r.Failed, r.NotRun, r.Divergence)
 		}
 	}
 }
 
-func TestByAddressEveryRankReportsTheSameFirstEvent(t *testing.T) {
+func TestAllRanksReportSameDivergence(t *testing.T) {
 	var first *symmem.DivergenceError
 	for _, level := range []symmem.CheckLevel{symmem.CheckEvery, symmem.CheckRegistration} {
-		c := diverging()
+		c := divergingConfig()
 		c.Check = level
-		for rank, r := range onAll(t, 4, c) {
+		for rank, r := range runOnAllRanks(t, 4, c) {
 			if r.Divergence == nil || r.OK() {
 				t.Fatalf("%v, rank %d: no divergence", level, rank)
 			}
 			if level == symmem.CheckEvery && r.Failed > 0 {
-				t.Errorf("rank %d: %d wrong sums got out", rank, r.Failed)
+				t.Errorf("rank %d: %d wrong sums were returned", rank, r.Failed)
 			}
 			if first == nil {
 				first = r.Divergence
 			}
 			if diff := cmp.Diff(first, r.Divergence); diff != "" {
-				t.Errorf("%v, rank %d: %s", level, rank, diff)
+				t.Errorf("%v, rank %d: divergence differs (-want +got):\n%s", level, rank, diff)
 			}
 		}
 	}
 }
 
-func TestDivergenceInGroupReachesOtherRanks(t *testing.T) {
-	c := diverging()
+func TestGroupDivergenceIsReportedByNonMembers(t *testing.T) {
+	c := divergingConfig()
 	c.Check, c.Groups = symmem.CheckEvery, 4
-	reports := onAll(t, 4, c)
+	reports := runOnAllRanks(t, 4, c)
 	for rank, r := range reports {
 		if r.Divergence == nil || r.Divergence.Message != reports[0].Divergence.Message {
-			t.Errorf("rank %d: %+v", rank, r.Divergence)
+			t.Errorf("rank %d: got %+v, want the divergence of rank 0", rank, r.Divergence)
 		}
 	}
 }
 
 func TestTypesAndReductionsMatchFormula(t *testing.T) {
 	for _, elements := range []int64{2, 1023} {
-		c := small()
+		c := smallConfig()
 		c.Elements, c.Cases, c.Churn, c.Deterministic = elements, 40, 0, symmem.FormulaRankOrder
-		for _, r := range onAll(t, 3, c) {
+		for _, r := range runOnAllRanks(t, 3, c) {
 			if !r.OK() || r.Passed != 80 {
-				t.Errorf("%d elements: passed %d of %d: %s", elements, r.Passed, len(r.Cases), r.Fault)
+				t.Errorf("%d elements: %d of %d cases passed: %s", elements, r.Passed, len(r.Cases),
+					r.Fault)
 			}
 		}
 	}
 }
 
-func TestInvalidWorkloadIsRejected(t *testing.T) {
-	for name, spoil := range map[string]func(*Config){
-		"no cases":         func(c *Config) { c.Cases = 0 },
-		"no rounds":        func(c *Config) { c.Rounds = 0 },
-		"no elements":      func(c *Config) { c.Elements = 0 },
-		"no 8 bytes":       func(c *Config) { c.Elements, c.Deterministic = 1, symmem.FormulaRankOrder },
-		"negative churn":   func(c *Config) { c.Churn = -1 },
-		"too many groups":  func(c *Config) { c.Groups = maxGroups + 1 },
-		"too many rows":    func(c *Config) { c.Cases, c.Rounds = maxCases, maxRounds },
-		"negative timeout": func(c *Config) { c.Timeout = -1 },
+func TestValidateRejectsInvalidConfig(t *testing.T) {
+	for name, change := range map[string]func(*Config){
+		"no cases":          func(c *Config) { c.Cases = 0 },
+		"no rounds":         func(c *Config) { c.Rounds = 0 },
+		"no elements":       func(c *Config) { c.Elements = 0 },
+		"less than 8 bytes": func(c *Config) { c.Elements, c.Deterministic = 1, symmem.FormulaRankOrder },
+		"negative churn":    func(c *Config) { c.Churn = -1 },
+		"too many groups":   func(c *Config) { c.Groups = maxGroups + 1 },
+		"too many rows":     func(c *Config) { c.Cases, c.Rounds = maxCases, maxRounds },
+		"negative timeout":  func(c *Config) { c.Timeout = -1 },
 	} {
 		c := Default()
 		if err := c.Validate(); err != nil {
 			t.Fatal(err)
 		}
-		if spoil(&c); c.Validate() == nil {
-			t.Errorf("%s: accepted", name)
+		if change(&c); c.Validate() == nil {
+			t.Errorf("%s: Validate accepted the Config", name)
 		}
 	}
 }

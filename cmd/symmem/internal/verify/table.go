@@ -11,7 +11,7 @@ import (
 	"symmem/internal/ranklist"
 )
 
-// WriteText writes the report as text: the table, its totals, and the error that ended the run
+// WriteText writes the report as text: the table, its totals, and any error that ended the run
 // early.
 func (r *Report) WriteText(w io.Writer) error {
 	var b bytes.Buffer
@@ -62,8 +62,8 @@ func (r *Report) table(b *bytes.Buffer) error {
 	return t.Flush()
 }
 
-// foldable returns the number of consecutive blocks of churn from case i on with the same result.
-// Failures and the cases themselves are never folded.
+// foldable returns the number of cases from case i on that share one line of the table. These are
+// consecutive blocks of churn with the same result; other cases and failures get separate lines.
 func (r *Report) foldable(i int) int {
 	first := &r.Cases[i]
 	if !first.Churn || first.Result == Failed {
@@ -76,7 +76,7 @@ func (r *Report) foldable(i int) int {
 	return n
 }
 
-// line writes a case, or several blocks of churn with the same result.
+// line writes the line for a case, or for several blocks of churn with the same result.
 func (r *Report) line(w io.Writer, cases []Case) {
 	first := &cases[0]
 	group, result := driver.Spans(first.Ranks), first.Result
@@ -95,7 +95,7 @@ func (r *Report) line(w io.Writer, cases []Case) {
 	}
 	worst, mean := fmt.Sprintf("%.8f", maxDiff), fmt.Sprintf("%.8f", meanDiff)
 	if first.Result != Passed && first.Result != Failed {
-		symmetric, worst, mean = "-", "-", "-" // known only for a case that has run
+		symmetric, worst, mean = "-", "-", "-" // known only if the case has run
 	}
 	if r.Groups > 1 {
 		group += "\t"

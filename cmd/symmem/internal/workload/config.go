@@ -8,22 +8,22 @@ import (
 	"symmem"
 )
 
-// Config holds the options of all programs. It must be the same on all ranks.
+// Config holds the options that all workloads share. It must be the same on all ranks.
 type Config struct {
 	// Seed is the seed of all random draws.
 	Seed uint64
-	// Placement is the order of equally large free blocks.
+	// Placement decides between free blocks of the same size.
 	Placement symmem.Placement
-	// Skew makes each rank allocate unrelated memory between the steps, at random, and lets
-	// segments land at different addresses on each rank, as under a GPU driver.
+	// Skew makes each rank allocate random amounts of unrelated memory between the steps, and places
+	// segments at different addresses on each rank, as a GPU driver does.
 	Skew bool
-	// Backend, Check and Timeout are those of symmem.Options.
+	// Backend, Check and Timeout are passed on in symmem.Options.
 	Backend string
 	Check   symmem.CheckLevel
 	Timeout time.Duration
 }
 
-// Default returns the automatic backend with a timeout of half a minute.
+// Default returns a Config with the automatic backend and a timeout of 30 seconds.
 func Default() Config {
 	return Config{Seed: 1, Backend: "auto", Timeout: 30 * time.Second}
 }
@@ -38,15 +38,15 @@ func (c *Config) Options() symmem.Options {
 	return o
 }
 
-// FirstSegment is the size of the first segments of pools in bytes. It is small, so that a pool
-// soon has several segments.
+// FirstSegment is the size of a pool's first segment in bytes. It is small, so that a pool soon has
+// several segments.
 const FirstSegment = 2 << 20
 
-// Spread maps 32 parts, in bytes, in six segments that are all registered with a group and free.
-// The first ones are small, so that blocks of one size soon lie in several segments. With
-// placement by address ranks then use blocks of different segments. Without Spread a rank that
-// maps a segment while others do not would only get an error when registering, but placement by
-// address is meant to show wrong sums.
+// Spread maps 32*part bytes in six segments, registers them with a group, and leaves them free. The
+// first segments are small, so that several segments soon have blocks of the same size. With
+// placement by address, ranks then use blocks of different segments, which makes sums wrong.
+// Without Spread, a rank could map a segment when others do not, and ranks would only report an
+// error when they register it.
 func Spread(ctx context.Context, p *symmem.Pool, g *symmem.Group, part int64) error {
 	var parts []symmem.Buffer
 	for _, n := range []int64{1, 1, 2, 4, 8, 16} {
@@ -63,8 +63,8 @@ func Spread(ctx context.Context, p *symmem.Pool, g *symmem.Group, part int64) er
 	return errors.Join(errs...)
 }
 
-// Abort ends the groups that have not failed, so that no rank waits for this one. Groups without
-// this rank are nil.
+// Abort aborts the groups that have not failed, so that no rank waits for this one. It ignores nil
+// groups.
 func Abort(groups ...*symmem.Group) {
 	for _, g := range groups {
 		if g != nil && g.Cause(context.Background()) == nil {

@@ -1,4 +1,4 @@
-// Package workload contains what all programs that test or measure collectives share: the data
-// that a rank sends and must receive ([Pattern]), unrelated allocations of each rank ([Noise]), a
-// way to exchange results between ranks ([Gatherer]), and the common options ([Config]).
+// Package workload contains code shared by all programs that test or measure collectives: the data
+// that a rank sends and must receive ([Pattern]), a rank's unrelated allocations ([Noise]), the
+// exchange of results between ranks ([Gatherer]), and the common options ([Config]).
 package workload

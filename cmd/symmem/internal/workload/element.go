@@ -53,8 +53,8 @@ func Decode(from []byte, t symmem.DataType) float64 {
 	}
 }
 
-// floating reports whether a type rounds.
-func floating(t symmem.DataType) bool {
+// isFloat reports whether a type is a floating-point type.
+func isFloat(t symmem.DataType) bool {
 	switch t {
 	case symmem.Float64, symmem.Float32, symmem.Float16, symmem.BFloat16:
 		return true
@@ -63,15 +63,15 @@ func floating(t symmem.DataType) bool {
 	}
 }
 
-// Difference is the result of a comparison.
+// Difference summarizes a comparison of elements.
 type Difference struct {
-	// Wrong is the number of wrong elements. First is the index of the first one, Got its value and
-	// Want the expected value.
+	// Wrong is the number of wrong elements. First is the index of the first one, Got is its value,
+	// and Want is the expected value.
 	Wrong, First int64
 	Got, Want    float64
 }
 
-// Compare compares all elements that a rank has received with the expected ones.
+// Compare compares the elements that a rank has received with the expected ones.
 func (p *Pattern) Compare(got, want []byte) (d Difference) {
 	return compare(got, want, p.DataType, p.Tolerance())
 }

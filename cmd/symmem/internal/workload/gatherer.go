@@ -12,8 +12,8 @@ import (
 )
 
 // Gatherer exchanges the results of ranks. It uses memory that is never registered, so that it
-// works when placements differ. With a separate group and stream it also works when those of the
-// program have failed.
+// works even when placements differ. With a separate group and stream it also works when the
+// program's group or stream has failed.
 type Gatherer struct {
 	group  *symmem.Group
 	stream *symmem.Stream
@@ -25,11 +25,11 @@ type Gatherer struct {
 func OpenGatherer(ctx context.Context, rt *symmem.Runtime) (*Gatherer, error) {
 	group, err := rt.World().Split(ctx, 0, rt.Rank())
 	if err != nil {
-		return nil, fmt.Errorf("making the group of reports: %w", err)
+		return nil, fmt.Errorf("creating the group for reports: %w", err)
 	}
 	stream, err := rt.NewStream()
 	if err != nil {
-		return nil, fmt.Errorf("making the stream of reports: %w", err)
+		return nil, fmt.Errorf("creating the stream for reports: %w", err)
 	}
 	return NewGatherer(ctx, rt, group, stream)
 }
@@ -40,16 +40,16 @@ func NewGatherer(
 ) (*Gatherer, error) {
 	pool, err := rt.NewPool(symmem.PoolOptions{FirstSegment: FirstSegment})
 	if err != nil {
-		return nil, fmt.Errorf("making the pool of reports: %w", err)
+		return nil, fmt.Errorf("creating the pool for reports: %w", err)
 	}
-	// The program may use up all memory, and the consequences must still be reported.
+	// Results must be reported even if the program has used up all memory.
 	if err := pool.Reserve(ctx, FirstSegment, nil); err != nil {
 		return nil, fmt.Errorf("reserving memory for reports: %w", err)
 	}
 	return &Gatherer{group, stream, pool}, nil
 }
 
-// Numbers returns the numbers of all ranks, by rank. It is collective.
+// Numbers returns the numbers of all ranks, indexed by rank. It is collective.
 func (d *Gatherer) Numbers(ctx context.Context, mine int64) ([]int64, error) {
 	received, err := d.allGather(ctx, binary.NativeEndian.AppendUint64(nil, uint64(mine)))
 	if err != nil {
@@ -62,7 +62,8 @@ func (d *Gatherer) Numbers(ctx context.Context, mine int64) ([]int64, error) {
 	return all, nil
 }
 
-// Gather returns the values of all ranks, by rank, encoded as JSON. It is collective.
+// Gather returns the values of all ranks, indexed by rank. It is collective and transfers values as
+// JSON.
 func Gather[T any](ctx context.Context, d *Gatherer, mine T) ([]T, error) {
 	sent, err := json.Marshal(mine)
 	if err != nil {
@@ -87,7 +88,7 @@ func Gather[T any](ctx context.Context, d *Gatherer, mine T) ([]T, error) {
 	return all, nil
 }
 
-// allGather gathers messages of equal length.
+// allGather concatenates the messages of all ranks, which have the same length.
 func (d *Gatherer) allGather(ctx context.Context, mine []byte) (all []byte, err error) {
 	all = make([]byte, len(mine)*d.group.Size())
 	var parts [2]symmem.Memory

@@ -8,21 +8,21 @@ import (
 	"symmem"
 )
 
-// Noise allocates memory unrelated to the test, with sizes and numbers that differ between ranks.
+// Noise makes allocations unrelated to the test. Their sizes and numbers differ between ranks.
 type Noise struct {
 	pool  *symmem.Pool
 	draws *rand.Rand
 	live  []symmem.Buffer
 }
 
-// The maximum number of live blocks, and of bytes in a block.
+// The maximum number of live blocks, and the maximum size of a block in bytes.
 const (
 	noiseBlocks = 16
 	noiseBytes  = 3 << 20
 )
 
-// NewNoise returns the noise of a rank in a round. Without skew it returns nil, whose methods do
-// nothing.
+// NewNoise returns this rank's Noise for a round. Without skew it returns nil. The methods of a nil
+// *Noise do nothing.
 func NewNoise(rt *symmem.Runtime, c *Config, round int) (*Noise, error) {
 	if !c.Skew {
 		return nil, nil
@@ -64,13 +64,13 @@ func (n *Noise) once() error {
 	return b.Free()
 }
 
-// Close frees all blocks.
+// Close frees all blocks and closes the pool.
 func (n *Noise) Close() error {
 	if n == nil {
 		return nil
 	}
 	var errs []error
-	for _, b := range n.live { // memory of live buffers outlives their pool
+	for _, b := range n.live {
 		errs = append(errs, b.Free())
 	}
 	return errors.Join(append(errs, n.pool.Close())...)

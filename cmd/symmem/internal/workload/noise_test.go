@@ -6,7 +6,7 @@ import (
 	"symmem"
 )
 
-func TestNoiseStaysWithinItsBlocksAndGivesAllBack(t *testing.T) {
+func TestNoiseIsBoundedAndFreesAll(t *testing.T) {
 	runtimes, err := symmem.OpenLocal(t.Context(), 1, symmem.Options{})
 	if err != nil {
 		t.Fatal(err)
@@ -16,29 +16,29 @@ func TestNoiseStaysWithinItsBlocksAndGivesAllBack(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	most := 0
+	peak := 0
 	for range 500 {
 		if err := n.Step(); err != nil {
 			t.Fatal(err)
 		}
-		most = max(most, len(n.live))
+		peak = max(peak, len(n.live))
 	}
-	if most == 0 || most > noiseBlocks {
-		t.Errorf("%d blocks live at most", most)
+	if peak == 0 || peak > noiseBlocks {
+		t.Errorf("up to %d blocks were live, want 1 to %d", peak, noiseBlocks)
 	}
 	if err := n.Close(); err != nil {
 		t.Fatal(err)
 	}
 	for _, p := range runtimes[0].Stats().Pools {
 		if p.Used+p.Cached != 0 {
-			t.Errorf("left in a pool: %+v", p)
+			t.Errorf("a pool still has memory: %+v", p)
 		}
 	}
 }
 
-func TestWithoutSkewThereIsNoNoise(t *testing.T) {
+func TestNewNoiseWithoutSkewReturnsNil(t *testing.T) {
 	n, err := NewNoise(nil, &Config{}, 1)
 	if n != nil || err != nil || n.Step() != nil || n.Close() != nil {
-		t.Errorf("%v, %v", n, err)
+		t.Errorf("NewNoise = %v, %v; want nil and methods that do nothing", n, err)
 	}
 }

@@ -9,29 +9,29 @@ import (
 	"symmem/driver/formula"
 )
 
-// Pattern defines the data that every rank of a group sends in one call, and must receive. Values
-// are small integers that every type represents exactly, so that sums are exact. They are hashes
-// of the element, the rank and the call, so that data of a wrong rank, place or call is detected.
+// Pattern defines the data that each rank of a group sends and must receive in one call. Values are
+// small integers, for which sums are exact in every type. They are hashes of the element's index,
+// the rank and the call, so that data of a wrong rank, offset or call is detected.
 type Pattern struct {
 	Operation symmem.Operation
 	DataType  symmem.DataType
 	ReduceOp  symmem.ReduceOp
-	// Count is the count of the call, in elements; Root is its root.
+	// Count is the count of the call in elements, and Root its root.
 	Count int64
 	Root  int
 	Ranks int
-	// Tag distinguishes calls.
+	// Tag makes the data of different calls different.
 	Tag uint64
 }
 
-// period is the number of elements after which values repeat. It is prime, so that the distance of
-// two buffers is never a multiple of it.
+// period is the number of elements after which values repeat. It is prime, so that the distance
+// between two buffers is usually not a multiple of it.
 const period = 1021
 
-// most is the largest sum that int8 holds and bfloat16 represents exactly.
-const most = 120
+// maxSum bounds sums, so that int8 and bfloat16 represent them exactly.
+const maxSum = 120
 
-// hash mixes the inputs of a value (the finalizer of SplitMix64).
+// hash returns a hash of its arguments, computed with the finalizer of SplitMix64.
 func hash(element, rank, tag uint64) uint64 {
 	x := element*0x9e3779b97f4a7c15 + rank*0xbf58476d1ce4e5b9 + tag*0x94d049bb133111eb
 	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
@@ -39,16 +39,16 @@ func hash(element, rank, tag uint64) uint64 {
 	return x ^ x>>31
 }
 
-// sent returns element i of a rank's input.
-func (p *Pattern) sent(rank int, i int64) float64 {
+// inputValue returns element i of a rank's input.
+func (p *Pattern) inputValue(rank int, i int64) float64 {
 	element := uint64(i % period)
 	if p.Operation.Reduces() && p.ReduceOp == symmem.Prod {
 		return p.factor(rank, element)
 	}
-	limit := uint64(most)
+	limit := uint64(maxSum)
 	if p.Operation.Reduces() {
-		// With more than 60 ranks a sum may overflow an int8; it is still equal modulo 256.
-		limit = max(2, uint64(most/p.Ranks))
+		// With more than 60 ranks, a sum may overflow an int8, but it is still equal modulo 256.
+		limit = max(2, uint64(maxSum/p.Ranks))
 	}
 	return float64(1 + hash(element, uint64(rank), p.Tag)%limit)
 }
@@ -67,39 +67,40 @@ func (p *Pattern) factor(rank int, element uint64) float64 {
 	}
 }
 
-// Reductions returns the reductions of a type that all backends have.
+// Reductions returns the reductions that all backends support for a type.
 func Reductions(t symmem.DataType) []symmem.ReduceOp {
 	return slices.DeleteFunc(driver.ReductionsOf(t), func(op symmem.ReduceOp) bool {
 		return !op.Everywhere()
 	})
 }
 
-// reduced returns element i of the reduction of all ranks' inputs.
-func (p *Pattern) reduced(i int64) float64 {
-	result := p.sent(0, i)
+// reducedValue returns element i of the reduction over all ranks.
+func (p *Pattern) reducedValue(i int64) float64 {
+	result := p.inputValue(0, i)
 	for rank := 1; rank < p.Ranks; rank++ {
-		result = formula.Pair(p.ReduceOp, result, p.sent(rank, i))
+		result = formula.Pair(p.ReduceOp, result, p.inputValue(rank, i))
 	}
 	if !p.ReduceOp.Divides() {
 		return result
 	}
-	if result /= float64(p.Ranks); !floating(p.DataType) {
+	if result /= float64(p.Ranks); !isFloat(p.DataType) {
 		return math.Trunc(result)
 	}
 	return result
 }
 
-// Tolerance returns the permitted relative error: an average may be computed from rounded parts.
+// Tolerance returns the permitted relative error. It is not 0 for averages that may be computed
+// from rounded parts.
 func (p *Pattern) Tolerance() float64 {
 	powerOfTwo := p.Ranks&(p.Ranks-1) == 0
-	if p.Operation.Reduces() && p.ReduceOp.Divides() && floating(p.DataType) && !powerOfTwo {
+	if p.Operation.Reduces() && p.ReduceOp.Divides() && isFloat(p.DataType) && !powerOfTwo {
 		return 1.0 / 32
 	}
 	return 0
 }
 
-// Spans returns how many elements every rank sends and receives: one message each in the ring of
-// OpSend.
+// Spans returns how many elements each rank sends and receives. With OpSend, that is one message in
+// each direction of a ring.
 func (p *Pattern) Spans() (send, recv int64) {
 	if p.Operation == symmem.OpSend {
 		return p.Count, p.Count
@@ -111,7 +112,7 @@ func (p *Pattern) Spans() (send, recv int64) {
 // Input returns the data that a rank sends.
 func (p *Pattern) Input(rank int) []byte {
 	send, _ := p.Spans()
-	return p.tile(nil, 0, send, func(i int64) float64 { return p.sent(rank, i) })
+	return p.tile(nil, 0, send, func(i int64) float64 { return p.inputValue(rank, i) })
 }
 
 // Output returns the data that a rank must receive, or nil if the call does not write to its
@@ -123,31 +124,31 @@ func (p *Pattern) Output(rank int) []byte {
 		if rank != p.Root {
 			return nil
 		}
-		return p.tile(nil, 0, p.Count, p.reduced)
+		return p.tile(nil, 0, p.Count, p.reducedValue)
 	case symmem.OpReduceScatter:
-		return p.tile(nil, part, p.Count, p.reduced)
+		return p.tile(nil, part, p.Count, p.reducedValue)
 	case symmem.OpBroadcast:
 		return p.Input(p.Root)
 	case symmem.OpAllGather:
-		return p.gathered(0)
+		return p.gather(0)
 	case symmem.OpAllToAll:
-		return p.gathered(part)
+		return p.gather(part)
 	case symmem.OpSend:
 		return p.Input((rank + p.Ranks - 1) % p.Ranks)
 	default:
-		return p.tile(nil, 0, p.Count, p.reduced)
+		return p.tile(nil, 0, p.Count, p.reducedValue)
 	}
 }
 
-// gathered concatenates a part of every rank's input.
-func (p *Pattern) gathered(from int64) (all []byte) {
+// gather concatenates the parts of all ranks' inputs that begin at element from.
+func (p *Pattern) gather(from int64) (all []byte) {
 	for rank := range p.Ranks {
-		all = p.tile(all, from, p.Count, func(i int64) float64 { return p.sent(rank, i) })
+		all = p.tile(all, from, p.Count, func(i int64) float64 { return p.inputValue(rank, i) })
 	}
 	return all
 }
 
-// tile appends n elements beginning at an index: one period, which is then repeated.
+// tile appends n elements, beginning with element from. It computes one period and then repeats it.
 func (p *Pattern) tile(to []byte, from, n int64, value func(i int64) float64) []byte {
 	begin, bytes := len(to), int(n)*p.DataType.Size()
 	for i := range min(n, period) {

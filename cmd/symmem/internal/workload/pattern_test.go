@@ -17,7 +17,7 @@ var operations = []symmem.Operation{
 	symmem.OpReduce, symmem.OpAllToAll, symmem.OpSend,
 }
 
-// drawPattern draws a call of a group of up to 9 ranks.
+// drawPattern draws the pattern of a call in a group of up to 9 ranks.
 func drawPattern(t *rapid.T) *Pattern {
 	ranks := rapid.IntRange(1, 9).Draw(t, "ranks")
 	dataType := rapid.SampledFrom(reduce.DataTypes()).Draw(t, "type")
@@ -38,13 +38,13 @@ func elements(b []byte, t symmem.DataType) (all []float64) {
 	return all
 }
 
-func TestInputsAndOutputsAreTheValuesOfTheirElements(t *testing.T) {
+func TestInputsAndOutputsHaveExpectedElements(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		p := drawPattern(t)
 		rank := rapid.IntRange(0, p.Ranks-1).Draw(t, "rank")
 		sent, received := p.Spans()
 		for i, v := range elements(p.Input(rank), p.DataType) {
-			if want := p.sent(rank, int64(i)); v != want || v < 1 || v > most {
+			if want := p.inputValue(rank, int64(i)); v != want || v < 1 || v > maxSum {
 				t.Fatalf("%+v: element %d of the input is %v, want %v", p, i, v, want)
 			}
 		}
@@ -61,7 +61,7 @@ func TestInputsAndOutputsAreTheValuesOfTheirElements(t *testing.T) {
 	})
 }
 
-func TestSumsAreExactInEveryType(t *testing.T) {
+func TestReductionsAreExactInAllTypes(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		p := drawPattern(t)
 		p.Operation = symmem.OpAllReduce
@@ -69,16 +69,16 @@ func TestSumsAreExactInEveryType(t *testing.T) {
 			return
 		}
 		for i := range min(p.Count, 50) {
-			want := p.reduced(i)
+			want := p.reducedValue(i)
 			got := Decode(Encode(nil, p.DataType, want), p.DataType)
-			if got != want || want > most {
-				t.Fatalf("%+v: element %d is %v, which %v holds as %v", p, i, want, p.DataType, got)
+			if got != want || want > maxSum {
+				t.Fatalf("%+v: element %d is %v, but %v represents it as %v", p, i, want, p.DataType, got)
 			}
 		}
 	})
 }
 
-func TestScatteredAndGatheredPartsMatchTheWhole(t *testing.T) {
+func TestPartsMatchWholeOperation(t *testing.T) {
 	p := Pattern{
 		Operation: symmem.OpReduceScatter, DataType: symmem.Int32, ReduceOp: symmem.Sum,
 		Count: 2*period + 17, Ranks: 3, Tag: 5,
@@ -90,56 +90,57 @@ func TestScatteredAndGatheredPartsMatchTheWhole(t *testing.T) {
 		joined = append(joined, p.Output(rank)...)
 	}
 	if !bytes.Equal(joined, whole.Output(0)) {
-		t.Error("the parts of a reduce-scatter are not the all-reduce")
+		t.Error("the parts of the reduce-scatter differ from the all-reduce")
 	}
 	p.Operation = symmem.OpAllToAll
 	for rank := range 3 {
 		for from := range 3 {
 			got := elements(p.Output(rank), p.DataType)[int64(from)*p.Count]
-			if want := p.sent(from, int64(rank)*p.Count); got != want {
-				t.Errorf("rank %d has %v of rank %d, want %v", rank, got, from, want)
+			if want := p.inputValue(from, int64(rank)*p.Count); got != want {
+				t.Errorf("rank %d received %v from rank %d, want %v", rank, got, from, want)
 			}
 		}
 	}
 }
 
-func TestAnotherCallRankOrPlaceShows(t *testing.T) {
+func TestForeignDataIsDetected(t *testing.T) {
 	p := Pattern{
 		Operation: symmem.OpAllReduce, DataType: symmem.BFloat16, ReduceOp: symmem.Sum,
 		Count: 4096, Ranks: 4, Tag: 1,
 	}
 	other := p
 	other.Tag = 2
+	inputOfRank1 := func(i int64) float64 { return p.inputValue(1, i) }
 	for name, wrong := range map[string][]byte{
-		"another call":       other.Output(0),
-		"512 bytes on":       p.tile(nil, 256, p.Count, p.reduced),
-		"2 MiB on":           p.tile(nil, 1<<20, p.Count, p.reduced),
-		"one element on":     p.tile(nil, 1, p.Count, p.reduced),
-		"a rank is left out": p.tile(nil, 0, p.Count, func(i int64) float64 { return p.sent(1, i) }),
+		"another call":          other.Output(0),
+		"offset of 512 bytes":   p.tile(nil, 256, p.Count, p.reducedValue),
+		"offset of 2 MiB":       p.tile(nil, 1<<20, p.Count, p.reducedValue),
+		"offset of one element": p.tile(nil, 1, p.Count, p.reducedValue),
+		"data of one rank":      p.tile(nil, 0, p.Count, inputOfRank1),
 	} {
 		// Some elements are equal by chance; most are not.
 		if d := compare(wrong, p.Output(0), p.DataType, 0); d.Wrong < p.Count*8/10 {
-			t.Errorf("%s: %d of %d elements are wrong", name, d.Wrong, p.Count)
+			t.Errorf("%s: only %d of %d elements are detected as wrong", name, d.Wrong, p.Count)
 		}
 	}
 }
 
-func TestCompareReportsTheFirstDifference(t *testing.T) {
+func TestCompareReportsFirstDifference(t *testing.T) {
 	p := Pattern{Operation: symmem.OpAllGather, DataType: symmem.Float16, Count: 100, Ranks: 2}
 	want := p.Output(0)
 	got := bytes.Clone(want)
 	copy(got[2*70:], Encode(nil, symmem.Float16, 119.5))
 	copy(got[2*90:], Encode(nil, symmem.Float16, 0))
 	d := compare(got, want, symmem.Float16, 0)
-	if d.Wrong != 2 || d.First != 70 || d.Got != 119.5 || d.Want != p.sent(0, 70) {
-		t.Errorf("got %+v", d)
+	if d.Wrong != 2 || d.First != 70 || d.Got != 119.5 || d.Want != p.inputValue(0, 70) {
+		t.Errorf("got %+v, want 2 wrong elements, the first at 70", d)
 	}
 	if d := compare(want, want, symmem.Float16, 0); d != (Difference{}) {
 		t.Errorf("equal bytes differ: %+v", d)
 	}
 }
 
-func TestAveragesOfThreeMayRound(t *testing.T) {
+func TestCompareToleratesRoundedAverages(t *testing.T) {
 	p := Pattern{
 		Operation: symmem.OpAllReduce, DataType: symmem.BFloat16, ReduceOp: symmem.Avg,
 		Count: 10, Ranks: 3,
@@ -151,9 +152,9 @@ func TestAveragesOfThreeMayRound(t *testing.T) {
 		t.Errorf("a rounding error is reported: %+v", d)
 	}
 	if d := compare(far, want, p.DataType, p.Tolerance()); d.Wrong != 1 {
-		t.Errorf("a tenth more is no error: %+v", d)
+		t.Errorf("a value 10 %% too large is accepted: %+v", d)
 	}
 	if p.Ranks = 4; p.Tolerance() != 0 {
-		t.Error("averages of four are exact, but have a tolerance")
+		t.Errorf("the tolerance for 4 ranks is %v, want 0", p.Tolerance())
 	}
 }

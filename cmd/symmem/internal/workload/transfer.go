@@ -6,14 +6,14 @@ import (
 	"symmem"
 )
 
-// Transfer holds the pattern of a call and this rank's memory to send and to receive.
+// Transfer holds the pattern of a call and this rank's send and receive buffers.
 type Transfer struct {
 	Pattern
-	// Group is nil on ranks that are not members. They place, fill and read the same memory, so
-	// that their pools see the same uses.
+	// Group is nil on ranks that are not members. These ranks also place, fill and read the memory, so
+	// that all pools record the same uses.
 	Group      *symmem.Group
 	Send, Recv symmem.Memory
-	// Got is the content of Recv that Read has copied.
+	// Got is a copy of Recv, made by Read.
 	Got []byte
 }
 
@@ -25,8 +25,8 @@ func (t *Transfer) rank() int {
 	return t.Group.Rank()
 }
 
-// Place sets the buffers to the required parts of memory. If from and to are the same memory the
-// call is in place.
+// Place sets Send and Recv to the required parts of from and to. If from and to are the same
+// memory, the call is in place.
 func (t *Transfer) Place(from, to symmem.Memory) (err error) {
 	size := int64(t.DataType.Size())
 	sent, received := t.Spans()
@@ -44,10 +44,10 @@ func (t *Transfer) Place(from, to symmem.Memory) (err error) {
 	return err
 }
 
-// Junk fills memory before a call.
+// Junk is the byte with which memory is filled before a call.
 const Junk = 0xa5
 
-// Fill queues writes of junk to the output and of the input.
+// Fill queues work that fills the output with junk and writes the input.
 func (t *Transfer) Fill(s *symmem.Stream) error {
 	if err := s.Fill(t.Recv, Junk); err != nil {
 		return err
@@ -61,11 +61,11 @@ func (t *Transfer) Read(s *symmem.Stream) error {
 	return s.Copy(symmem.Host(t.Got), t.Recv)
 }
 
-// Launch makes the call on a stream. This rank must be a member of the group. OpSend is a ring: a
-// message to the next rank, and one from the previous rank, which is received on a second stream.
-// If both streams are the same, as in a graph, even and odd ranks send and receive in opposite
-// orders. NCCL executes the work of one communicator in the order of calls, so a half ring that
-// waits for another stream would wait forever.
+// Launch makes the call on a stream. This rank must be a member of the group. OpSend stands for a
+// ring, in which each rank sends a message to the next rank and receives one from the previous rank
+// on a second stream. If both streams are the same, as in a graph, even and odd ranks send and
+// receive in opposite orders. NCCL executes the work of one communicator in the order of calls, so
+// a half ring that waits for another stream would wait forever.
 func (t *Transfer) Launch(ctx context.Context, s, receiving *symmem.Stream) error {
 	g, send, recv, n, e := t.Group, t.Send, t.Recv, t.Count, t.DataType
 	switch t.Operation {

@@ -6,7 +6,8 @@ import (
 	"symmem"
 )
 
-// Limits of live memory: the number of buffers, and their size in messages of the maximum size.
+// Limits of live memory: the number of buffers, and their total size as a multiple of the maximum
+// message size.
 const (
 	liveBuffers  = 64
 	liveMessages = 16
@@ -17,27 +18,27 @@ type buffers struct {
 	draws   *draws
 	streams []*symmem.Stream
 	pools   []*symmem.Pool
-	live    []holding
-	bytes   int64 // of live
+	live    []liveBuffer
+	bytes   int64 // total size of live
 }
 
-// holding represents a live buffer.
-type holding struct {
+// liveBuffer holds a live buffer and its pool.
+type liveBuffer struct {
 	pool   *symmem.Pool // nil for local memory
 	buffer symmem.Buffer
 	bytes  int64
 }
 
 // memory returns the buffer without its padding.
-func (h holding) memory() (symmem.Memory, error) { return h.buffer.Memory().Slice(0, h.bytes) }
+func (h liveBuffer) memory() (symmem.Memory, error) { return h.buffer.Memory().Slice(0, h.bytes) }
 
 // allocate allocates a buffer. It frees one instead if the limits are reached.
 func (b *buffers) allocate() error {
 	if b.full() {
 		return b.free()
 	}
-	p := one(b.draws, b.pools)
-	return b.keep(p)(p.AllocOn(one(b.draws, b.streams), b.draws.size()))
+	p := choose(b.draws, b.pools)
+	return b.keep(p)(p.AllocOn(choose(b.draws, b.streams), b.draws.size()))
 }
 
 // full reports whether the limits of live memory are reached.
@@ -45,20 +46,21 @@ func (b *buffers) full() bool {
 	return len(b.live) >= liveBuffers || b.bytes >= liveMessages*b.draws.maxBytes
 }
 
-// keep returns a function that adds the result of an allocation to the live buffers.
+// keep returns a function that adds an allocated buffer to the live ones. Its arguments are the
+// results of the allocation.
 func (b *buffers) keep(p *symmem.Pool) func(symmem.Buffer, error) error {
-	return func(made symmem.Buffer, err error) error {
+	return func(buffer symmem.Buffer, err error) error {
 		if err != nil {
 			return err
 		}
-		b.live = append(b.live, holding{p, made, made.Size()})
-		b.bytes += made.Size()
+		b.live = append(b.live, liveBuffer{p, buffer, buffer.Size()})
+		b.bytes += buffer.Size()
 		return nil
 	}
 }
 
-// several allocates n buffers, or fewer if the limits are reached.
-func (b *buffers) several(
+// allocateSeveral allocates n buffers, or fewer if the limits are reached.
+func (b *buffers) allocateSeveral(
 	n int, p *symmem.Pool, alloc func(int64) (symmem.Buffer, error),
 ) error {
 	for range n {
@@ -80,7 +82,7 @@ func (b *buffers) free() error {
 	return b.drop(b.draws.IntN(len(b.live)))
 }
 
-// drop frees the live buffer with an index.
+// drop frees the i-th live buffer.
 func (b *buffers) drop(i int) error {
 	h := b.live[i]
 	b.live = slices.Delete(b.live, i, i+1)
@@ -88,10 +90,10 @@ func (b *buffers) drop(i int) error {
 	return h.buffer.Free()
 }
 
-// dropIf frees the live buffers that fulfill a condition, the newest first.
-func (b *buffers) dropIf(chosen func(holding) bool) error {
+// dropIf frees the live buffers for which the function returns true, the newest first.
+func (b *buffers) dropIf(selects func(liveBuffer) bool) error {
 	for i := len(b.live) - 1; i >= 0; i-- {
-		if chosen(b.live[i]) {
+		if selects(b.live[i]) {
 			if err := b.drop(i); err != nil {
 				return err
 			}
@@ -100,13 +102,13 @@ func (b *buffers) dropIf(chosen func(holding) bool) error {
 	return nil
 }
 
-// pick draws n different live buffers. It returns none if there are fewer.
-func (b *buffers) pick(n int) []holding {
+// pick draws n different live buffers. It returns nil if there are fewer than n.
+func (b *buffers) pick(n int) []liveBuffer {
 	order := b.draws.Perm(len(b.live))
 	if len(order) < n {
 		return nil
 	}
-	var picked []holding
+	var picked []liveBuffer
 	for _, i := range order[:n] {
 		picked = append(picked, b.live[i])
 	}

@@ -22,30 +22,30 @@ type calls struct {
 	round   int
 }
 
-// operations lists the operations of calls by weight.
+// operations lists the operations to draw from; repeated ones are more likely.
 var operations = []symmem.Operation{
 	symmem.OpAllReduce, symmem.OpAllReduce, symmem.OpAllReduce, symmem.OpAllGather,
 	symmem.OpAllGather, symmem.OpReduceScatter, symmem.OpReduceScatter, symmem.OpBroadcast,
 	symmem.OpReduce, symmem.OpAllToAll, symmem.OpSend,
 }
 
-// drawCall draws a call of a group on two buffers of a size in bytes.
-func (cs *calls) drawCall(at int, capacity int64) *exchange {
+// drawCall draws a call of a group that fits into two buffers of the given capacity in bytes.
+func (cs *calls) drawCall(group int, capacity int64) *exchange {
 	e := &exchange{Transfer: workload.Transfer{
 		Pattern: workload.Pattern{
-			Operation: one(cs.draws, operations), DataType: one(cs.draws, reduce.DataTypes()),
+			Operation: choose(cs.draws, operations), DataType: choose(cs.draws, reduce.DataTypes()),
 			Ranks: cs.world.rt.Size(),
 		},
-		Group: cs.groups.all[at],
+		Group: cs.groups.all[group],
 	}}
-	e.ReduceOp, e.Tag = one(cs.draws, workload.Reductions(e.DataType)), cs.draws.Uint64()
-	// Messages between machines are not supported. Groups within a machine draw the same operation,
-	// since all ranks must draw the same.
+	e.ReduceOp, e.Tag = choose(cs.draws, workload.Reductions(e.DataType)), cs.draws.Uint64()
+	// Messages between machines are not supported. Groups within a machine do not use them either,
+	// since all ranks must draw the same operation.
 	if e.Operation == symmem.OpSend && cs.world.machines() > 1 {
 		e.Operation = symmem.OpAllReduce
 	}
 	root := cs.draws.IntN(cs.world.rt.Size())
-	// Groups may have other sizes on other ranks, so the count must fit the world.
+	// The group may have different sizes on different ranks, so the count must fit the world.
 	longest := capacity / int64(e.DataType.Size()*cs.world.rt.Size())
 	e.Count = max(1, int64(math.Exp(cs.draws.Float64()*math.Log(float64(longest)))))
 	if cs.draws.chance(3) {
@@ -58,55 +58,56 @@ func (cs *calls) drawCall(at int, capacity int64) *exchange {
 	return e
 }
 
-// collective makes one call on live buffers and checks it.
+// collective makes a call on live buffers and checks its output.
 func (cs *calls) collective(ctx context.Context) error {
 	e, err := cs.drawExchange(cs.groups.index(), cs.buffers.pick(2))
 	if err != nil || e == nil {
 		return err
 	}
-	e.from, e.on = one(cs.draws, cs.world.streams), one(cs.draws, cs.world.streams)
-	return cs.checked(ctx, e)
+	e.from, e.on = choose(cs.draws, cs.world.streams), choose(cs.draws, cs.world.streams)
+	return cs.runAndCheck(ctx, e)
 }
 
-// drawExchange draws a call of a group and its ranges in two buffers.
-func (cs *calls) drawExchange(group int, on []holding) (*exchange, error) {
-	if on == nil {
+// drawExchange draws a call of a group and its ranges in two buffers. It returns nil without
+// buffers.
+func (cs *calls) drawExchange(group int, pair []liveBuffer) (*exchange, error) {
+	if pair == nil {
 		return nil, nil
 	}
-	capacity := min(on[0].bytes, on[1].bytes)
+	capacity := min(pair[0].bytes, pair[1].bytes)
 	e := cs.drawCall(group, capacity)
 	var parts [2]symmem.Memory
-	for i, h := range on {
+	for i, h := range pair {
 		whole, err := h.memory()
 		if err != nil {
 			return nil, err
 		}
-		if parts[i], err = cs.within(e, whole); err != nil {
+		if parts[i], err = cs.drawRange(e, whole); err != nil {
 			return nil, err
 		}
 	}
-	e.sender = on[0].buffer
+	e.sender = pair[0].buffer
 	if e.Operation.HasInPlace() && cs.draws.chance(2) {
 		parts[1] = parts[0]
 	}
 	return e, e.Place(parts[0], parts[1])
 }
 
-// within draws the offset of a call's memory in a buffer.
-func (cs *calls) within(e *exchange, whole symmem.Memory) (symmem.Memory, error) {
+// drawRange draws the offset of a call's memory in a buffer, and returns the memory from there on.
+func (cs *calls) drawRange(e *exchange, whole symmem.Memory) (symmem.Memory, error) {
 	size := int64(e.DataType.Size())
 	slack := (whole.Bytes() - e.Count*size*int64(cs.world.rt.Size())) / size
-	from := int64(0)
+	offset := int64(0)
 	if slack > 0 && !cs.draws.chance(2) {
-		from = cs.draws.Int64N(slack+1) * size
+		offset = cs.draws.Int64N(slack+1) * size
 	}
-	return whole.Slice(from, whole.Bytes()-from)
+	return whole.Slice(offset, whole.Bytes()-offset)
 }
 
 // burstCalls is the maximum number of calls in a burst.
 const burstCalls = 4
 
-// burst queues several calls on drawn streams, frees some of their buffers, and then waits for the
+// burst queues several calls on random streams, frees some of their buffers, and then waits for the
 // calls.
 func (cs *calls) burst(ctx context.Context) error {
 	on := cs.buffers.pick(2 * (1 + cs.draws.IntN(burstCalls)))
@@ -116,7 +117,7 @@ func (cs *calls) burst(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		e.from, e.on = one(cs.draws, cs.world.streams), one(cs.draws, cs.world.streams)
+		e.from, e.on = choose(cs.draws, cs.world.streams), choose(cs.draws, cs.world.streams)
 		if err := cs.queue(ctx, e); err != nil {
 			return err
 		}
@@ -124,7 +125,7 @@ func (cs *calls) burst(ctx context.Context) error {
 	}
 	for _, h := range on {
 		if cs.draws.chance(3) {
-			same := func(other holding) bool { return other.buffer == h.buffer }
+			same := func(other liveBuffer) bool { return other.buffer == h.buffer }
 			if err := cs.buffers.drop(slices.IndexFunc(cs.buffers.live, same)); err != nil {
 				return err
 			}
@@ -139,8 +140,8 @@ func (cs *calls) burst(ctx context.Context) error {
 	return nil
 }
 
-// queue queues the writing of the input, the call, and the reading of the output. If the streams
-// differ, an event orders them.
+// queue queues a write of the input, the call, and a read of the output. If the streams differ, an
+// event orders them.
 func (cs *calls) queue(ctx context.Context, e *exchange) error {
 	if err := e.Fill(e.from); err != nil {
 		return fmt.Errorf("writing the input: %w", err)
@@ -151,8 +152,8 @@ func (cs *calls) queue(ctx context.Context, e *exchange) error {
 			return err
 		}
 	}
-	// Only members make the call, but all ranks record its use of the input. Otherwise the buffer
-	// would be reused earlier on some ranks.
+	// Only members make the call, but all ranks record that it uses the input. Otherwise ranks that
+	// are not members would reuse the buffer earlier.
 	if err := e.sender.UseOn(e.on); err != nil {
 		return err
 	}
@@ -165,8 +166,8 @@ func (cs *calls) queue(ctx context.Context, e *exchange) error {
 	return nil
 }
 
-// verify checks the output of a completed call.
-func (cs *calls) verify(e *exchange, how string) {
+// verify checks the output of a completed call. prefix precedes the call in a finding.
+func (cs *calls) verify(e *exchange, prefix string) {
 	cs.tally.Calls++
 	if e.want == nil {
 		return
@@ -177,13 +178,13 @@ func (cs *calls) verify(e *exchange, how string) {
 		return
 	}
 	cs.tally.Wrong += d.Wrong
-	cs.tally.note(fmt.Sprintf("round %d, rank %d, %s%s: %d of %d elements are wrong, the first is "+
-		"%d: %v instead of %v", cs.round, cs.world.rt.Rank(), how, e.describe(), d.Wrong,
+	cs.tally.note(fmt.Sprintf("round %d, rank %d, %s%s: %d of %d elements are wrong, the first at "+
+		"index %d: %v instead of %v", cs.round, cs.world.rt.Rank(), prefix, e.describe(), d.Wrong,
 		len(e.want)/e.DataType.Size(), d.First, d.Got, d.Want))
 }
 
-// checked queues one call, waits for it and checks its output.
-func (cs *calls) checked(ctx context.Context, e *exchange) error {
+// runAndCheck queues one call, waits for it and checks its output.
+func (cs *calls) runAndCheck(ctx context.Context, e *exchange) error {
 	if err := cs.queue(ctx, e); err != nil {
 		return err
 	}
@@ -194,20 +195,20 @@ func (cs *calls) checked(ctx context.Context, e *exchange) error {
 	return nil
 }
 
-// sum makes and checks an all-reduce in place.
-func (cs *calls) sum(
+// allReduce makes an in-place all-reduce and checks its output.
+func (cs *calls) allReduce(
 	ctx context.Context, g *symmem.Group, s *symmem.Stream, b symmem.Buffer, bytes int64, tag uint64,
 ) error {
-	e := sumOf(g, s, bytes, tag)
+	e := newAllReduce(g, s, bytes, tag)
 	e.sender = b
 	if err := e.Place(b.Memory(), b.Memory()); err != nil {
 		return err
 	}
-	return cs.checked(ctx, e)
+	return cs.runAndCheck(ctx, e)
 }
 
-// sumOf returns an all-reduce of float32 with a size in bytes, on one stream.
-func sumOf(g *symmem.Group, s *symmem.Stream, bytes int64, tag uint64) *exchange {
+// newAllReduce returns a float32 sum of the given number of bytes on one stream.
+func newAllReduce(g *symmem.Group, s *symmem.Stream, bytes int64, tag uint64) *exchange {
 	pattern := workload.Pattern{
 		Operation: symmem.OpAllReduce, DataType: symmem.Float32, ReduceOp: symmem.Sum,
 		Count: bytes / 4, Ranks: g.Size(), Tag: tag,

@@ -9,29 +9,29 @@ import (
 	"symmem/cmd/symmem/internal/workload"
 )
 
-// Config holds the options of a run. They must be the same on all ranks. With CheckDefault rounds
+// Config holds the options of a run. They must be the same on all ranks. With CheckDefault, rounds
 // cycle through the check levels.
 type Config struct {
 	workload.Config
 	// From is the number of the first round. Numbers start at 1.
 	From int
-	// Rounds is the maximum number of rounds. No round begins after Duration. Zero means no limit;
-	// one of the two is required.
+	// Rounds is the maximum number of rounds, and Duration the time after which no round begins. Zero
+	// means no limit, but one of the two is required.
 	Rounds   int
 	Duration time.Duration
 	// Steps is the number of steps in a round.
 	Steps int
-	// MaxBytes is the maximum message size of a rank in bytes.
+	// MaxBytes is the maximum size of a rank's message in bytes.
 	MaxBytes int64
-	// SharedGPUs means that ranks share GPUs. Only graphs of one group are then replayed
-	// concurrently, since a share of a GPU may be too small for the kernels of two (package kernels,
-	// Progress).
+	// SharedGPUs reports whether ranks share GPUs. Only graphs of the same group are then replayed
+	// concurrently, since a rank's share of a GPU may be too small for the kernels of two groups (see
+	// Progress in package kernels).
 	SharedGPUs bool
 	// RoundTimeout bounds the time of a round.
 	RoundTimeout time.Duration
 }
 
-// Default returns the options of skewed rounds, without a limit.
+// Default returns options for rounds with skew. The caller must set a limit.
 func Default() Config {
 	shared := workload.Default()
 	shared.Skew = true
@@ -41,7 +41,7 @@ func Default() Config {
 	}
 }
 
-// Limits of the options.
+// The limits of options.
 const (
 	maxSteps   = 1_000_000
 	minMessage = 4 << 10
@@ -79,7 +79,7 @@ func (c *Config) levels() []symmem.CheckLevel {
 	return []symmem.CheckLevel{symmem.CheckEvery, symmem.CheckRegistration, symmem.CheckOff}
 }
 
-// more reports whether another round follows after a number of rounds and a time.
-func (c *Config) more(done int, took time.Duration) bool {
-	return (c.Rounds == 0 || done < c.Rounds) && (c.Duration == 0 || took < c.Duration)
+// continues reports whether another round follows after the given number of rounds and time.
+func (c *Config) continues(done int, elapsed time.Duration) bool {
+	return (c.Rounds == 0 || done < c.Rounds) && (c.Duration == 0 || elapsed < c.Duration)
 }

@@ -9,10 +9,10 @@ import (
 	"symmem"
 )
 
-func TestInvalidOptionsAreRejected(t *testing.T) {
+func TestValidateRejectsInvalidOptions(t *testing.T) {
 	for name, c := range map[string]struct {
-		spoil func(*Config)
-		text  string
+		change func(*Config)
+		text   string
 	}{
 		"round 0":           {func(c *Config) { c.From = 0 }, "the first round is 0"},
 		"negative rounds":   {func(c *Config) { c.Rounds = -1 }, "rounds is -1"},
@@ -25,10 +25,10 @@ func TestInvalidOptionsAreRejected(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			config := Default()
 			config.Rounds = 1
-			c.spoil(&config)
+			c.change(&config)
 			err := config.Validate()
 			if err == nil || !strings.Contains(err.Error(), c.text) {
-				t.Errorf("got %v, want %q", err, c.text)
+				t.Errorf("Validate() = %v, want an error with %q", err, c.text)
 			}
 		})
 	}
@@ -39,18 +39,19 @@ func TestInvalidOptionsAreRejected(t *testing.T) {
 	}
 }
 
-func TestRoundsEndAtTheirLimits(t *testing.T) {
+func TestRoundsEndAtLimits(t *testing.T) {
 	timed := Config{Duration: time.Minute}
-	if !timed.more(1000, 59*time.Second) || timed.more(1, time.Minute) {
+	if !timed.continues(1000, 59*time.Second) || timed.continues(1, time.Minute) {
 		t.Error("the duration does not end the rounds")
 	}
 	counted := Config{Rounds: 3}
-	if !counted.more(2, time.Hour) || counted.more(3, 0) {
-		t.Error("the number does not end the rounds")
+	if !counted.continues(2, time.Hour) || counted.continues(3, 0) {
+		t.Error("the number of rounds does not end them")
 	}
 	both := Config{Duration: time.Minute, Rounds: 3}
-	if !both.more(2, time.Second) || both.more(2, time.Minute) || both.more(3, time.Second) {
-		t.Error("the first of two limits does not end the rounds")
+	if !both.continues(2, time.Second) || both.continues(2, time.Minute) ||
+		both.continues(3, time.Second) {
+		t.Error("the rounds do not end at the lower of two limits")
 	}
 }
 
@@ -64,36 +65,36 @@ func TestReproduceIncludesAllOptions(t *testing.T) {
 	}
 }
 
-func TestStepsAreDrawnByWeight(t *testing.T) {
-	drawn, counts, all := &draws{Rand: rand.New(rand.NewPCG(1, 2))}, map[string]int{}, 0
+func TestDrawStepFollowsWeights(t *testing.T) {
+	d, counts, weights := &draws{Rand: rand.New(rand.NewPCG(1, 2))}, map[string]int{}, 0
 	for _, s := range steps {
-		all += s.weight
+		weights += s.weight
 	}
-	const per = 200
-	for range per * all {
-		counts[drawStep(drawn).name]++
+	const perWeight = 200
+	for range perWeight * weights {
+		counts[drawStep(d).name]++
 	}
 	for _, s := range steps {
-		if n, want := counts[s.name], per*s.weight; n < want/2 || n > 2*want {
+		if n, want := counts[s.name], perWeight*s.weight; n < want/2 || n > 2*want {
 			t.Errorf("%s: drawn %d times, want about %d", s.name, n, want)
 		}
 	}
 }
 
-func TestResourceIsLostAboveTolerance(t *testing.T) {
+func TestGrowthAboveToleranceIsReported(t *testing.T) {
 	r := Report{Resources: []Resource{
 		{Name: "goroutines", Start: 10, End: 9},
 		{Name: "file descriptors", Start: 10, End: 26, Tolerance: 16},
 	}}
 	if !r.OK() {
-		t.Errorf("lost: %v", r.Lost())
+		t.Errorf("Lost() = %v, want none", r.Lost())
 	}
 	r.Resources[1].End++
 	if lost := r.Lost(); r.OK() || len(lost) != 1 || lost[0].Name != "file descriptors" ||
 		!strings.HasSuffix(lost[0].String(), "LOST") {
-		t.Errorf("lost: %v", lost)
+		t.Errorf("Lost() = %v, want the file descriptors", lost)
 	}
 	if r = (Report{Tally: Tally{Wrong: 1}}); r.OK() {
-		t.Error("OK with a wrong element")
+		t.Error("OK() is true despite a wrong element")
 	}
 }

@@ -1,13 +1,13 @@
 // Package random implements "symmem verify --for", which runs random programs on all ranks for a
-// given time. It finds rare failures: wrong sums, waits that never end, memory that is not freed.
+// given time. It finds rare failures such as wrong sums, waits that never end, and memory leaks.
 //
-// A program is a sequence of rounds. The steps of a round are drawn from the seed and the number
-// of the round, so they are the same on every rank, and a round can be repeated without the
-// earlier ones: each makes new pools and groups, on Runtimes that are shared by all rounds. Rounds
-// cycle through the check levels. Each rank also makes allocations of its own choice (skew).
+// A program is a sequence of rounds. The steps of a round are drawn from the seed and the round's
+// number, so they are the same on every rank. A round can be repeated without the earlier ones,
+// because each round creates new pools and groups; only Runtimes are shared by all rounds. Rounds
+// cycle through the check levels. Each rank also makes unrelated allocations (skew).
 //
-// Every element of every result is checked (workload.Pattern).
+// Every element of every result is checked (see workload.Pattern).
 //
-// At the end of each round no memory may be in use. At the end of the run, resources are compared
-// with those after the first rounds, which warm up ([Resource]).
+// At the end of each round no memory may be in use. At the end of the run, the resources in use are
+// compared with those after the first rounds, which serve as warm-up (see [Resource]).
 package random

@@ -8,20 +8,20 @@ import (
 // draws makes the random decisions of a round, which are the same on all ranks.
 type draws struct {
 	*rand.Rand
-	maxBytes int64 // of a message
+	maxBytes int64 // maximum message size
 }
 
 func newDraws(c *Config, round int) *draws {
 	return &draws{rand.New(rand.NewPCG(c.Seed, uint64(round))), c.MaxBytes}
 }
 
-// one draws an element.
-func one[T any](d *draws, from []T) T { return from[d.IntN(len(from))] }
+// choose draws an element of a slice.
+func choose[T any](d *draws, from []T) T { return from[d.IntN(len(from))] }
 
 // chance returns true with a probability of 1/n.
 func (d *draws) chance(n int) bool { return d.IntN(n) == 0 }
 
-// size draws a message size in bytes, with a uniformly distributed logarithm.
+// size draws a message size in bytes. Its logarithm is uniformly distributed.
 func (d *draws) size() int64 {
 	least, longest := math.Log(minMessage), math.Log(float64(d.maxBytes))
 	return int64(math.Exp(least + d.Float64()*(longest-least)))

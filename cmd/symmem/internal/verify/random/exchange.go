@@ -11,11 +11,11 @@ import (
 // exchange holds a call with its streams and its expected result.
 type exchange struct {
 	workload.Transfer
-	// from is the stream that writes the input, on the stream of the call.
+	// from is the stream that writes the input, and on the stream of the call.
 	from, on *symmem.Stream
 	// sender is the buffer that contains the input.
 	sender symmem.Buffer
-	// want is the expected output, or nil if the call does not write to memory of this rank.
+	// want is the expected output, or nil if the call does not write to this rank's memory.
 	want []byte
 }
 

@@ -25,13 +25,15 @@ type graphs struct {
 	oneGroup bool
 }
 
-// capture captures a graph of up to three calls. It replays one instead if there are enough.
+// capture captures a graph of up to three calls. If there are enough graphs, it replays one
+// instead.
 func (gs *graphs) capture(ctx context.Context) error {
 	if len(gs.all) >= liveGraphs {
 		return gs.replay(ctx)
 	}
 	rec := &recording{group: gs.groups.index()}
-	s, p, calls := one(gs.draws, gs.world.streams), one(gs.draws, gs.buffers.pools), 1+gs.draws.IntN(3)
+	s, p := choose(gs.draws, gs.world.streams), choose(gs.draws, gs.buffers.pools)
+	calls := 1 + gs.draws.IntN(3)
 	register := gs.draws.chance(2)
 	for range calls {
 		if err := gs.stage(rec, s, p); err != nil {
@@ -66,7 +68,7 @@ func (gs *graphs) stage(rec *recording, s *symmem.Stream, p *symmem.Pool) error 
 
 // release frees some buffers that the graph pins.
 func (gs *graphs) release(rec *recording) error {
-	if rec.owned {
+	if rec.byLibrary {
 		return nil
 	}
 	kept := rec.held[:0]
@@ -86,7 +88,7 @@ func (gs *graphs) replay(ctx context.Context) error {
 	if len(gs.all) == 0 {
 		return nil
 	}
-	return gs.replayOf(ctx, one(gs.draws, gs.all), 1+gs.draws.IntN(8))
+	return gs.replayOf(ctx, choose(gs.draws, gs.all), 1+gs.draws.IntN(8))
 }
 
 // replayAll launches every graph once and checks the results.
@@ -102,7 +104,7 @@ func (gs *graphs) replayAll(ctx context.Context) error {
 // replayOf launches a graph a number of times and checks the results.
 func (gs *graphs) replayOf(ctx context.Context, rec *recording, times int) error {
 	s := gs.streamFor(rec)
-	if err := rec.spoil(s); err != nil {
+	if err := rec.overwriteResults(s); err != nil {
 		return err
 	}
 	for range times {
@@ -120,48 +122,48 @@ func (gs *graphs) replayOf(ctx context.Context, rec *recording, times int) error
 	return nil
 }
 
-// streamFor draws a stream on which a graph can be launched.
+// streamFor draws a stream on which the graph can be launched.
 func (gs *graphs) streamFor(rec *recording) *symmem.Stream {
-	if rec.owned {
-		return one(gs.draws, gs.world.library.Streams)
+	if rec.byLibrary {
+		return choose(gs.draws, gs.world.library.Streams)
 	}
-	return one(gs.draws, gs.world.streams)
+	return choose(gs.draws, gs.world.streams)
 }
 
-// verifyReplayed checks the results of a replayed graph.
-func (gs *graphs) verifyReplayed(rec *recording, times int, how string) {
+// verifyReplayed checks the results of a replayed graph. prefix precedes each call in findings.
+func (gs *graphs) verifyReplayed(rec *recording, times int, prefix string) {
 	for _, e := range rec.calls {
-		gs.calls.verify(e, how)
+		gs.calls.verify(e, prefix)
 	}
 	gs.tally.Replays += int64(times)
 }
 
-// overlap launches several graphs and a call on drawn streams, and then waits for them. The calls
-// of each group must run one after the other.
+// overlap launches several graphs and a call on random streams, and then waits for them. The
+// library must order the calls of each group.
 func (gs *graphs) overlap(ctx context.Context) error {
 	if len(gs.all) == 0 {
 		return nil
 	}
-	order, number := gs.draws.Perm(len(gs.all)), gs.groups.index()
+	order, group := gs.draws.Perm(len(gs.all)), gs.groups.index()
 	if gs.oneGroup {
-		number = gs.all[order[0]].group
-		order = slices.DeleteFunc(order, func(at int) bool { return gs.all[at].group != number })
+		group = gs.all[order[0]].group
+		order = slices.DeleteFunc(order, func(at int) bool { return gs.all[at].group != group })
 	}
-	e, err := gs.calls.drawExchange(number, gs.buffers.pick(2))
+	e, err := gs.calls.drawExchange(group, gs.buffers.pick(2))
 	if err != nil {
 		return err
 	}
 	on := make([]*symmem.Stream, len(gs.all))
 	for _, at := range order {
 		on[at] = gs.streamFor(gs.all[at])
-		if err := gs.all[at].spoil(on[at]); err != nil {
+		if err := gs.all[at].overwriteResults(on[at]); err != nil {
 			return err
 		}
 	}
 	times, call := 1+gs.draws.IntN(8), gs.draws.IntN(len(order)+1)
 	for i, at := range order {
 		if e != nil && i == call {
-			e.from, e.on = one(gs.draws, gs.world.streams), one(gs.draws, gs.world.streams)
+			e.from, e.on = choose(gs.draws, gs.world.streams), choose(gs.draws, gs.world.streams)
 			if err := gs.calls.queue(ctx, e); err != nil {
 				return err
 			}
@@ -194,18 +196,19 @@ func (gs *graphs) closeOne(ctx context.Context) error {
 	if len(gs.all) == 0 {
 		return nil
 	}
-	drawn := one(gs.draws, gs.all)
+	drawn := choose(gs.draws, gs.all)
 	return gs.close(ctx, func(rec *recording) bool { return rec == drawn })
 }
 
-// close closes the chosen graphs, or all if chosen is nil, and frees their buffers.
-func (gs *graphs) close(ctx context.Context, chosen func(*recording) bool) error {
+// close closes the graphs for which the function returns true, or all if it is nil, and frees their
+// buffers.
+func (gs *graphs) close(ctx context.Context, selects func(*recording) bool) error {
 	if err := gs.world.synchronize(ctx); err != nil {
 		return err
 	}
 	var errs []error
 	gs.all = slices.DeleteFunc(gs.all, func(rec *recording) bool {
-		if chosen != nil && !chosen(rec) {
+		if selects != nil && !selects(rec) {
 			return false
 		}
 		errs = append(errs, rec.close())
@@ -214,11 +217,11 @@ func (gs *graphs) close(ctx context.Context, chosen func(*recording) bool) error
 	return errors.Join(errs...)
 }
 
-// recordOn captures on a stream, through the library if the stream is the library's.
+// recordOn captures the calls on a stream, through the library if the stream belongs to it.
 func (gs *graphs) recordOn(ctx context.Context, rec *recording, s *symmem.Stream) error {
 	var err error
-	rec.owned = gs.world.library != nil && slices.Contains(gs.world.library.Streams, s)
-	if rec.owned {
+	rec.byLibrary = gs.world.library != nil && slices.Contains(gs.world.library.Streams, s)
+	if rec.byLibrary {
 		rec.graph, err = gs.world.library.Capture([]*symmem.Stream{s}, func() error {
 			return rec.queue(ctx, s)
 		})
@@ -231,12 +234,12 @@ func (gs *graphs) recordOn(ctx context.Context, rec *recording, s *symmem.Stream
 	return nil
 }
 
-// closeOver closes the graphs over the group with an index.
+// closeOver closes the graphs over the group with the given index.
 func (gs *graphs) closeOver(ctx context.Context, group int) error {
 	return gs.close(ctx, func(rec *recording) bool { return rec.group == group })
 }
 
-// groupClosed updates the indices of groups after one was removed.
+// groupClosed updates the graphs' group indices after the group at an index has been removed.
 func (gs *graphs) groupClosed(at int) {
 	for _, rec := range gs.all {
 		if rec.group > at {

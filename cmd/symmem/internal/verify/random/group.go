@@ -9,7 +9,8 @@ import (
 // liveGroups is the maximum number of groups in a round.
 const liveGroups = 4
 
-// groups holds the groups of a round. The first is the world. Groups without this rank are nil.
+// groups holds the groups of a round. The first is the world. Groups that this rank is not in are
+// nil.
 type groups struct {
 	draws *draws
 	world *symmem.Group
@@ -22,8 +23,8 @@ func newGroups(w *world, d *draws, t *Tally) *groups {
 	return &groups{draws: d, world: g, tally: t, all: []*symmem.Group{g}}
 }
 
-// splits lists the ways to split n ranks into groups. Each returns a rank's color, negative for no
-// group, and its key.
+// splits lists the ways to split n ranks into groups. Each function returns a rank's color and key.
+// A negative color means that the rank joins no group.
 var splits = []func(rank, n, drawn int) (color, key int){
 	func(rank, _, _ int) (color, key int) { return 0, rank },
 	func(rank, n, _ int) (color, key int) { return 0, n - rank },
@@ -37,10 +38,10 @@ var splits = []func(rank, n, drawn int) (color, key int){
 	},
 }
 
-// split makes a group of some or all ranks.
+// split creates a group of some or all ranks.
 func (gs *groups) split(ctx context.Context) error {
-	way, drawn := one(gs.draws, splits), gs.draws.IntN(1<<16)
-	color, key := way(gs.world.Rank(), gs.world.Size(), drawn)
+	colorAndKey, drawn := choose(gs.draws, splits), gs.draws.IntN(1<<16)
+	color, key := colorAndKey(gs.world.Rank(), gs.world.Size(), drawn)
 	var g *symmem.Group
 	var err error
 	if color < 0 {
@@ -59,8 +60,9 @@ func (gs *groups) split(ctx context.Context) error {
 // index draws the index of a group.
 func (gs *groups) index() int { return gs.draws.IntN(len(gs.all)) }
 
-// pathChoices lists path settings of a group by weight. Wrong placements only show on the window
-// and direct paths, which use windows. Where these are not possible they work as auto.
+// pathChoices lists the path settings to draw from; repeated ones are more likely. Wrong placements
+// only have an effect on the window and direct paths. If a call cannot take such a path, the
+// setting has the effect of auto.
 var pathChoices = []symmem.PathChoice{
 	symmem.PathWindow, symmem.PathWindow, symmem.PathDirect, symmem.PathDirect, symmem.PathAuto,
 	symmem.PathPlain,
@@ -68,7 +70,7 @@ var pathChoices = []symmem.PathChoice{
 
 // choosePath sets the path of a group.
 func (gs *groups) choosePath(ctx context.Context) error {
-	g, choice := one(gs.draws, gs.all), one(gs.draws, pathChoices)
+	g, choice := choose(gs.draws, gs.all), choose(gs.draws, pathChoices)
 	if g == nil {
 		return nil
 	}

@@ -9,21 +9,21 @@ import (
 	"symmem/cmd/symmem/internal/workload"
 )
 
-// recording holds a graph of calls. Each call reads memory that was written before the capture,
-// and the graph copies its result to another buffer. The buffers of the calls may be freed while
-// the graph exists; they must not be allocated again before it is closed.
+// recording holds a captured graph of calls. Each call reads memory that was written before the
+// capture, and the graph copies the result to another buffer. The calls' buffers may be freed while
+// the graph exists, but the pool must not reuse them before the graph is closed.
 type recording struct {
 	graph graph
-	// owned marks a graph of the library. It is launched on the library's streams and pins no
-	// buffers.
-	owned bool
-	group int // the index of the group
-	calls []*exchange
-	outs  []symmem.Buffer // receive copies of the results
-	held  []symmem.Buffer // the buffers of the calls that were not freed yet
+	// byLibrary marks a graph that the library captured. It is launched on the library's streams and
+	// does not pin buffers.
+	byLibrary bool
+	group     int // the index of the group
+	calls     []*exchange
+	outs      []symmem.Buffer // buffers for copies of the results
+	held      []symmem.Buffer // buffers of the calls that have not been freed yet
 }
 
-// graph represents a graph of symmem or of the library.
+// graph is implemented by graphs of symmem and of the library.
 type graph interface {
 	Launch(s *symmem.Stream) error
 	Close() error
@@ -33,30 +33,30 @@ type graph interface {
 func (rec *recording) add(
 	e *exchange, s *symmem.Stream, p *symmem.Pool, bytes int64,
 ) error {
-	var made [3]symmem.Buffer
-	for i := range made {
+	var buffers [3]symmem.Buffer
+	for i := range buffers {
 		var err error
-		if made[i], err = p.AllocOn(s, bytes); err != nil {
+		if buffers[i], err = p.AllocOn(s, bytes); err != nil {
 			return err
 		}
 	}
-	if err := e.Place(made[0].Memory(), made[1].Memory()); err != nil {
+	if err := e.Place(buffers[0].Memory(), buffers[1].Memory()); err != nil {
 		return err
 	}
 	e.from, e.on = s, s
-	rec.calls, rec.outs = append(rec.calls, e), append(rec.outs, made[2])
-	rec.held = append(rec.held, made[0], made[1])
+	rec.calls, rec.outs = append(rec.calls, e), append(rec.outs, buffers[2])
+	rec.held = append(rec.held, buffers[0], buffers[1])
 	return e.Fill(e.from)
 }
 
-// record captures the calls.
+// record captures the calls with symmem.
 func (rec *recording) record(ctx context.Context, s *symmem.Stream) (graph, error) {
 	if err := s.BeginCapture(); err != nil {
 		return nil, err
 	}
-	failed := rec.queue(ctx, s)
+	queueErr := rec.queue(ctx, s)
 	g, err := s.EndCapture()
-	if err := errors.Join(failed, err); err != nil {
+	if err := errors.Join(queueErr, err); err != nil {
 		return nil, err
 	}
 	return g, nil
@@ -89,8 +89,9 @@ func (rec *recording) call(
 	return s.Copy(to, e.Recv)
 }
 
-// touch overwrites the output, and copies a byte of the input to the buffer of the result, so that
-// the graph also pins the same buffers in the same order on ranks outside the group.
+// touch overwrites the output and copies a byte of the input to the buffer of the result. As a
+// result, the graph pins the same buffers in the same order on all ranks, including those outside
+// the group.
 func (e *exchange) touch(to symmem.Memory, s *symmem.Stream) error {
 	from, fromErr := e.Send.Slice(0, 1)
 	to, toErr := to.Slice(0, 1)
@@ -100,8 +101,8 @@ func (e *exchange) touch(to symmem.Memory, s *symmem.Stream) error {
 	return errors.Join(s.Fill(e.Recv, workload.Junk), s.Copy(to, from))
 }
 
-// spoil overwrites the results of earlier launches.
-func (rec *recording) spoil(s *symmem.Stream) error {
+// overwriteResults overwrites the results of earlier launches.
+func (rec *recording) overwriteResults(s *symmem.Stream) error {
 	var errs []error
 	for _, out := range rec.outs {
 		errs = append(errs, s.Fill(out.Memory(), ^byte(workload.Junk)))

@@ -13,7 +13,7 @@ type Report struct {
 	Backend string `json:"backend"`
 	Ranks   int    `json:"ranks"`
 	Seed    uint64 `json:"seed"`
-	// From is the number of the first round, Rounds the number of completed rounds.
+	// From is the number of the first round, and Rounds the number of completed rounds.
 	From   int `json:"from_round"`
 	Rounds int `json:"rounds"`
 	// Tally counts the steps of each rank and the results of all ranks.
@@ -21,11 +21,12 @@ type Report struct {
 	ElapsedMS float64 `json:"elapsed_ms"`
 	// Resources is empty if there were no rounds after the warm-up.
 	Resources []Resource `json:"resources"`
-	// Findings describes the first wrong results of this rank.
+	// Findings describes this rank's first wrong results.
 	Findings []string `json:"findings"`
 	// Broke is the round that failed, or 0.
 	Broke int `json:"broke_off_round"`
-	// Differs reports whether ranks diverged, or memory was in use after all buffers were freed.
+	// Differs reports whether ranks diverged, or memory was still in use after all buffers had been
+	// freed.
 	Differs bool `json:"differs"`
 	// FirstWrong is the round of the first wrong result, or 0.
 	FirstWrong int `json:"first_wrong_round"`
@@ -52,8 +53,8 @@ func (r *Report) Lost() []Resource {
 // OK reports whether all results were right and all resources were released.
 func (r *Report) OK() bool { return r.Wrong == 0 && !r.Differs && len(r.Lost()) == 0 }
 
-// WriteText writes the report as text. It includes the resources of rank 0, and lost ones of other
-// ranks.
+// WriteText writes the report as text. It includes all resources of rank 0, and those that other
+// ranks have lost.
 func (r *Report) WriteText(w io.Writer) error {
 	count := ranklist.Plural[int64]
 	text := fmt.Sprintf("%s from %d, seed %d, %s, backend %s, %.1f s\n"+
@@ -76,32 +77,32 @@ func (r *Report) WriteText(w io.Writer) error {
 
 // String formats the resource in one line.
 func (r Resource) String() string {
-	verdict := "back"
+	verdict := "released"
 	if r.Lost() {
 		verdict = "LOST"
 	}
-	return fmt.Sprintf("rank %d, %s: %d at first, %d at the end, %d more allowed: %s", r.Rank, r.Name,
+	return fmt.Sprintf("rank %d, %s: %d at the start, %d at the end, tolerance %d: %s", r.Rank, r.Name,
 		r.Start, r.End, r.Tolerance, verdict)
 }
 
 // verdict summarizes the report in one line.
 func (r *Report) verdict() string {
-	lost := "everything has come back"
+	suffix := "all resources were released"
 	switch n := len(r.Lost()); {
 	case r.Differs:
-		lost = fmt.Sprintf("and in round %d ranks differ", r.Broke)
+		suffix = fmt.Sprintf("and in round %d ranks differ", r.Broke)
 	case r.Broke > 0:
-		lost = fmt.Sprintf("but round %d failed", r.Broke)
+		suffix = fmt.Sprintf("but round %d failed", r.Broke)
 	case len(r.Resources) == 0:
-		lost = "too few rounds to compare resources"
+		suffix = "too few rounds to compare resources"
 	case n > 0:
-		lost = "lost: " + ranklist.Plural(n, "resource")
+		suffix = "lost: " + ranklist.Plural(n, "resource")
 	}
 	if r.Wrong == 0 {
-		return "no wrong element, " + lost
+		return "no wrong element, " + suffix
 	}
 	return fmt.Sprintf("%s, the first in round %d, %s", ranklist.Plural(r.Wrong, "wrong element"),
-		r.FirstWrong, lost)
+		r.FirstWrong, suffix)
 }
 
 func bytesText(n int64) string { return fmt.Sprintf("%.1f MiB", float64(n)/(1<<20)) }

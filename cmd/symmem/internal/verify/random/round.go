@@ -11,8 +11,7 @@ import (
 	"symmem/cmd/symmem/internal/workload"
 )
 
-// round runs one round on one rank. All its decisions are drawn, so they are the same on all
-// ranks.
+// round runs one round on one rank. All its decisions are drawn from the same seed on all ranks.
 type round struct {
 	world   *world
 	config  *Config
@@ -27,7 +26,7 @@ type round struct {
 	tally   *Tally
 }
 
-// poolOptions lists the options of the pools of a round.
+// poolOptions lists the options of a round's pools.
 var poolOptions = []symmem.PoolOptions{
 	{FirstSegment: workload.FirstSegment},
 	{FirstSegment: 4 * workload.FirstSegment},
@@ -62,12 +61,12 @@ func (r *round) run(ctx context.Context) (err error) {
 	for i := range poolOptions {
 		p, err := r.newPool(ctx, i)
 		if err != nil {
-			return fmt.Errorf("making pool %d: %w", i, err)
+			return fmt.Errorf("creating pool %d: %w", i, err)
 		}
 		r.buffers.pools = append(r.buffers.pools, p)
 	}
-	// The world still has the path of the round before.
-	if err := r.groups.world.SetPath(ctx, one(r.draws, pathChoices)); err != nil {
+	// The world still has the path setting of the previous round.
+	if err := r.groups.world.SetPath(ctx, choose(r.draws, pathChoices)); err != nil {
 		return err
 	}
 	for n := range r.config.Steps {
@@ -83,7 +82,7 @@ func (r *round) run(ctx context.Context) (err error) {
 	return nil
 }
 
-// newPool makes the pool with an index.
+// newPool creates a pool with the i-th options.
 func (r *round) newPool(ctx context.Context, i int) (*symmem.Pool, error) {
 	o := poolOptions[i]
 	o.Domain, o.Placement = r.groups.world, r.config.Placement
@@ -91,56 +90,56 @@ func (r *round) newPool(ctx context.Context, i int) (*symmem.Pool, error) {
 	if err != nil || r.config.Placement != symmem.PlaceByAddress {
 		return p, err
 	}
-	// More memory than the round needs.
+	// Map more memory than the round needs.
 	return p, workload.Spread(ctx, p, r.groups.world, r.config.MaxBytes*liveMessages/8)
 }
 
-// scope allocates in a scope of a group, and ends or abandons the scope.
-func (r *round) scope(ctx context.Context) error {
-	p, g := one(r.draws, r.buffers.pools), one(r.draws, r.groups.all)
+// allocateInScope allocates buffers in a scope for a group, and ends or abandons the scope.
+func (r *round) allocateInScope(ctx context.Context) error {
+	p, g := choose(r.draws, r.buffers.pools), choose(r.draws, r.groups.all)
 	n, abandoned := 1+r.draws.IntN(4), r.draws.chance(8)
 	if g == nil {
-		return r.buffers.several(n, p, func(bytes int64) (symmem.Buffer, error) {
+		return r.buffers.allocateSeveral(n, p, func(bytes int64) (symmem.Buffer, error) {
 			return p.Alloc(bytes)
 		})
 	}
 	s := p.Begin(g)
 	defer s.Abandon()
-	if err := r.buffers.several(n, p, s.Alloc); err != nil || abandoned {
+	if err := r.buffers.allocateSeveral(n, p, s.Alloc); err != nil || abandoned {
 		return err
 	}
 	return s.End(ctx)
 }
 
-// disabled allocates in a disabled scope.
-func (r *round) disabled(context.Context) error {
+// allocateDisabled allocates a buffer in a disabled scope.
+func (r *round) allocateDisabled(context.Context) error {
 	s := r.buffers.pools[0].BeginDisabled()
 	defer s.Abandon()
-	return r.buffers.several(1, nil, s.Alloc)
+	return r.buffers.allocateSeveral(1, nil, s.Alloc)
 }
 
-// split makes a group. It closes one instead if there are enough.
+// split creates a group. If there are enough groups, it closes one instead.
 func (r *round) split(ctx context.Context) error {
 	if len(r.groups.all) >= liveGroups {
-		return r.leave(ctx)
+		return r.closeAnyGroup(ctx)
 	}
 	return r.groups.split(ctx)
 }
 
-// leave closes a group other than the world, if there is one.
-func (r *round) leave(ctx context.Context) error {
+// closeAnyGroup closes a group other than the world, if there is one.
+func (r *round) closeAnyGroup(ctx context.Context) error {
 	if len(r.groups.all) == 1 {
 		return nil
 	}
 	return r.closeGroup(ctx, 1+r.draws.IntN(len(r.groups.all)-1))
 }
 
-// closeGroup closes the graphs over a group, and then the group.
+// closeGroup closes the graphs over the group at an index, and then the group.
 func (r *round) closeGroup(ctx context.Context, at int) error {
 	if err := r.graphs.closeOver(ctx, at); err != nil {
 		return err
 	}
-	if err := r.world.meet(ctx); err != nil {
+	if err := r.world.barrier(ctx); err != nil {
 		return err
 	}
 	g := r.groups.all[at]
@@ -152,8 +151,8 @@ func (r *round) closeGroup(ctx context.Context, at int) error {
 	return g.Close()
 }
 
-// agree compares the ledgers of all ranks, unless checks are off.
-func (r *round) agree(ctx context.Context) error {
+// compareLedgers compares the ledgers of all ranks unless checks are off.
+func (r *round) compareLedgers(ctx context.Context) error {
 	if r.world.rt.Check() == symmem.CheckOff {
 		return nil
 	}
@@ -168,20 +167,20 @@ func (r *round) finish(ctx context.Context) error {
 	if err := r.graphs.close(ctx, nil); err != nil {
 		return err
 	}
-	if err := r.buffers.dropIf(func(holding) bool { return true }); err != nil {
+	if err := r.buffers.dropIf(func(liveBuffer) bool { return true }); err != nil {
 		return err
 	}
-	if err := r.world.meet(ctx); err != nil {
+	if err := r.world.barrier(ctx); err != nil {
 		return err
 	}
-	if err := r.agree(ctx); err != nil {
+	if err := r.compareLedgers(ctx); err != nil {
 		return err
 	}
 	return r.end(ctx)
 }
 
-// ErrInUse means that memory is in use although all buffers were freed.
-var ErrInUse = errors.New("memory is still in use after all buffers were freed")
+// ErrInUse is returned if memory is in use although all buffers have been freed.
+var ErrInUse = errors.New("memory is in use although all buffers have been freed")
 
 // end closes groups and pools.
 func (r *round) end(ctx context.Context) error {
@@ -192,18 +191,18 @@ func (r *round) end(ctx context.Context) error {
 	}
 	r.tally.Peak = max(r.tally.Peak, r.world.mapped())
 	for i, p := range r.buffers.pools {
-		// After a fault pools keep buffers that were live on some ranks only, until they are trimmed.
+		// After a fault, pools keep buffers that were live on only some ranks until Trim is called.
 		if r.tally.Aborts > 0 && !r.byAddress() {
 			if err := p.Trim(ctx, math.MaxInt64); err != nil {
 				return err
 			}
 		}
 		if s := p.Stats(); s.Used != 0 {
-			return fmt.Errorf("pool %d: %d bytes, deferred %d, pinned %d: %w", i, s.Used, s.Deferred,
+			return fmt.Errorf("pool %d: %d bytes used, %d deferred, %d pinned: %w", i, s.Used, s.Deferred,
 				s.Pinned, ErrInUse)
 		}
 	}
-	if err := r.world.meet(ctx); err != nil {
+	if err := r.world.barrier(ctx); err != nil {
 		return err
 	}
 	errs := []error{r.noise.Close()}
@@ -213,49 +212,48 @@ func (r *round) end(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// reserve maps memory in advance, and registers it with the world or not.
+// reserve maps memory in advance. It registers the memory with the world or with no group.
 func (r *round) reserve(ctx context.Context) error {
-	p, bytes := one(r.draws, r.buffers.pools), r.draws.size()
+	p, bytes := choose(r.draws, r.buffers.pools), r.draws.size()
 	if r.draws.chance(2) {
 		return p.Reserve(ctx, bytes, nil)
 	}
 	return p.Reserve(ctx, bytes, r.groups.world)
 }
 
-// byAddress reports whether the run places by address, in order to show wrong sums or their
-// detection. It then has no faults, since ranks compare their buffers after a fault at every check
-// level.
+// byAddress reports whether the run places blocks by address, which makes sums wrong. Such a run
+// skips faults, because after a fault ranks compare their buffers at every check level.
 func (r *round) byAddress() bool { return r.config.Placement == symmem.PlaceByAddress }
 
-// trim unmaps idle segments after closing all graphs. Trim compares ledgers at every check level,
-// so runs that should show wrong sums skip it.
+// trim closes all graphs and unmaps idle segments. Trim compares ledgers at every check level, so
+// runs that are meant to show wrong sums skip it.
 func (r *round) trim(ctx context.Context) error {
-	p, keep := one(r.draws, r.buffers.pools), r.draws.Int64N(2)*r.draws.size()
+	p, keep := choose(r.draws, r.buffers.pools), r.draws.Int64N(2)*r.draws.size()
 	if r.byAddress() && r.world.rt.Check() == symmem.CheckOff {
 		return nil
 	}
 	if err := r.graphs.close(ctx, nil); err != nil {
 		return err
 	}
-	if err := r.world.meet(ctx); err != nil {
+	if err := r.world.barrier(ctx); err != nil {
 		return err
 	}
 	return p.Trim(ctx, keep)
 }
 
-// renew closes a pool after freeing its buffers, and makes a new one.
-func (r *round) renew(ctx context.Context) error {
+// replacePool frees a pool's buffers, closes the pool, and creates a new one.
+func (r *round) replacePool(ctx context.Context) error {
 	at := r.draws.IntN(len(r.buffers.pools))
 	old := r.buffers.pools[at]
 	if err := r.graphs.close(ctx, nil); err != nil {
 		return err
 	}
-	if err := r.buffers.dropIf(func(h holding) bool { return h.pool == old }); err != nil {
+	if err := r.buffers.dropIf(func(h liveBuffer) bool { return h.pool == old }); err != nil {
 		return err
 	}
 	r.tally.Peak = max(r.tally.Peak, r.world.mapped())
 	// Other ranks may still read the memory.
-	if err := r.world.meet(ctx); err != nil {
+	if err := r.world.barrier(ctx); err != nil {
 		return err
 	}
 	if err := old.Close(); err != nil {
@@ -268,7 +266,7 @@ func (r *round) renew(ctx context.Context) error {
 	return err
 }
 
-// abort makes one rank abort a group during a collective, unless the run places by address.
+// abort makes one rank abort a group during a collective, unless blocks are placed by address.
 func (r *round) abort(ctx context.Context) error {
 	if r.byAddress() {
 		return nil
@@ -276,7 +274,7 @@ func (r *round) abort(ctx context.Context) error {
 	return r.faults.abort(ctx)
 }
 
-// breakReplays makes one rank break a group during replays, unless the run places by address.
+// breakReplays makes one rank break a group during replays, unless blocks are placed by address.
 func (r *round) breakReplays(ctx context.Context) error {
 	if r.byAddress() {
 		return nil

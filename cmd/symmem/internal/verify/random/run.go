@@ -17,37 +17,36 @@ type Rank struct {
 	Open Open
 	// Local is the rank's number on its machine.
 	Local int
-	// Shared means that the process has other ranks, so that its resources cannot be attributed to
-	// this one.
+	// Shared reports whether the process runs other ranks, too, so that its resource usage cannot be
+	// attributed to this rank.
 	Shared bool
 	// Progress, if set, is called after each round.
 	Progress func(line string)
 	// Hang, if set, is called when a round continues long after its deadline or after a fault of the
-	// world, so a call does not return. stacks has the stacks of all goroutines.
+	// world, because a call does not return. stacks contains the stacks of all goroutines.
 	Hang func(round int, stacks []byte)
 }
 
 // runner runs the rounds of one rank.
 type runner struct {
-	config Config
-	rank   Rank
-	worlds []*world
-	report *Report
-	tally  Tally
-	begun  time.Time
-	// start is the usage after the warm-up, if warm is set.
+	config  Config
+	rank    Rank
+	worlds  []*world
+	report  *Report
+	tally   Tally
+	started time.Time
+	// start is the usage after the warm-up. It is valid if warm is set.
 	start usage
 	warm  bool
 	done  int
 }
 
-// warming is the number of rounds that warm up. Each check level has one, in which libraries
-// initialize.
-const warming = 3
+// warmUpRounds is the number of rounds in which libraries may initialize, one for each check level.
+const warmUpRounds = 3
 
 // RoundError reports a round that failed.
 type RoundError struct {
-	// Round is the number of the round, Seed its seed.
+	// Round is the number of the round, and Seed its seed.
 	Round int
 	Seed  uint64
 	Cause error
@@ -61,19 +60,19 @@ func (e *RoundError) Error() string {
 // Unwrap returns the cause.
 func (e *RoundError) Unwrap() error { return e.Cause }
 
-// Run runs random programs as one rank. It is collective over the world, and ends early after the
-// first wrong result. After an error, which may be a *RoundError, the Report has the results so
-// far, or is nil.
+// Run runs random programs as one rank. It is collective over the world, and ends after the first
+// round with a wrong result. If it returns an error, which may be a *RoundError, the Report
+// contains the results so far or is nil.
 func Run(ctx context.Context, c Config, rank Rank) (report *Report, err error) {
 	if err := c.Validate(); err != nil {
 		return nil, err
 	}
-	p := &runner{config: c, rank: rank, begun: time.Now()}
+	p := &runner{config: c, rank: rank, started: time.Now()}
 	defer func() {
 		for _, w := range p.worlds {
-			if closing := w.close(); err == nil {
-				// After a failure it would report the same.
-				err = closing
+			if closeErr := w.close(); err == nil {
+				// After a failure, closeErr would only repeat it.
+				err = closeErr
 			}
 		}
 	}()
@@ -95,26 +94,26 @@ func (p *runner) play(ctx context.Context) error {
 	for more := true; more; {
 		number := p.config.From + p.done
 		w := p.worlds[number%len(p.worlds)]
-		if err := p.guarded(ctx, w, number); err != nil {
-			return &RoundError{number, p.config.Seed, p.broken(ctx, w, number, err)}
+		if err := p.runRound(ctx, w, number); err != nil {
+			return &RoundError{number, p.config.Seed, p.gatherFailure(ctx, w, number, err)}
 		}
 		var err error
-		if more, err = p.after(ctx, w, number); err != nil {
+		if more, err = p.finishRound(ctx, w, number); err != nil {
 			return &RoundError{number, p.config.Seed, err}
 		}
 	}
 	return p.compare(ctx)
 }
 
-// broken exchanges the results of ranks after a failed round, since ranks outside the failed group
-// only know that others have left. It returns this rank's error.
-func (p *runner) broken(ctx context.Context, w *world, number int, failed error) error {
-	p.report.Differs = errors.As(failed, new(*symmem.DivergenceError)) || errors.Is(failed, ErrInUse)
+// gatherFailure exchanges the results of ranks after a failed round, since ranks outside the failed
+// group do not know the cause. It returns this rank's error.
+func (p *runner) gatherFailure(ctx context.Context, w *world, number int, cause error) error {
+	p.report.Differs = errors.As(cause, new(*symmem.DivergenceError)) || errors.Is(cause, ErrInUse)
 	p.report.Findings = append(p.report.Findings, p.tally.findings...)
 	p.report.Wrong, p.report.Broke = p.tally.Wrong, number
 	all, err := workload.Gather(ctx, w.gatherer, p.report)
 	if err != nil {
-		return errors.Join(failed, err)
+		return errors.Join(cause, err)
 	}
 	p.report.Wrong = 0
 	for _, theirs := range all {
@@ -124,20 +123,20 @@ func (p *runner) broken(ctx context.Context, w *world, number int, failed error)
 	if p.report.Wrong > 0 {
 		p.report.FirstWrong = number
 	}
-	return failed
+	return cause
 }
 
-// A round hangs if it continues for overtime after its deadline, or for afterFault after a fault
-// of the world, which ends all waits. The latter is less than the time after which other ranks
-// leave.
+// A round counts as hanging if it continues for overtime after its deadline, or for afterFault
+// after a fault of the world, which ends all waits. afterFault is shorter than the time for which
+// other ranks wait.
 const (
 	overtime   = 30 * time.Second
 	afterFault = 15 * time.Second
 )
 
-// watch calls Hang if a round does not end in time. The caller calls stop at the end of the round.
+// watch calls Hang if a round does not end in time. The caller must call stop when the round ends.
 func (p *runner) watch(w *world, number int) (stop func()) {
-	over := make(chan struct{})
+	stopped := make(chan struct{})
 	if p.rank.Hang == nil {
 		return func() {}
 	}
@@ -145,7 +144,7 @@ func (p *runner) watch(w *world, number int) (stop func()) {
 		late := time.After(p.config.RoundTimeout + overtime)
 		for failed := w.rt.World().Ended(); ; {
 			select {
-			case <-over:
+			case <-stopped:
 				return
 			case <-failed:
 				failed, late = nil, time.After(min(afterFault, p.config.Timeout/2))
@@ -156,11 +155,11 @@ func (p *runner) watch(w *world, number int) (stop func()) {
 			}
 		}
 	}()
-	return func() { close(over) }
+	return func() { close(stopped) }
 }
 
-// guarded runs a round with its deadline.
-func (p *runner) guarded(ctx context.Context, w *world, number int) error {
+// runRound runs a round with its deadline.
+func (p *runner) runRound(ctx context.Context, w *world, number int) error {
 	ctx, cancel := context.WithTimeout(ctx, p.config.RoundTimeout)
 	defer cancel()
 	defer p.watch(w, number)()
@@ -172,35 +171,35 @@ func (p *runner) guarded(ctx context.Context, w *world, number int) error {
 	return err
 }
 
-// after exchanges the results of ranks after a round, and reports whether another follows, by the
-// clock of rank 0.
-func (p *runner) after(ctx context.Context, w *world, number int) (more bool, err error) {
+// finishRound exchanges the results of ranks after a round, and reports whether another round
+// follows, which the clock of rank 0 decides.
+func (p *runner) finishRound(ctx context.Context, w *world, number int) (more bool, err error) {
 	p.done++
-	all, err := workload.Gather(ctx, w.gatherer, ended{
-		More: p.config.more(p.done, time.Since(p.begun)), Tally: p.tally,
+	all, err := workload.Gather(ctx, w.gatherer, roundResult{
+		More: p.config.continues(p.done, time.Since(p.started)), Tally: p.tally,
 	})
 	if err != nil {
 		return false, err
 	}
 	more = all[0].More
-	p.report.Tally = merged(all)
+	p.report.Tally = mergeTallies(all)
 	p.report.Rounds = p.done
-	p.report.ElapsedMS = float64(time.Since(p.begun).Microseconds()) / 1000
+	p.report.ElapsedMS = float64(time.Since(p.started).Microseconds()) / 1000
 	if p.report.Wrong > 0 {
 		p.report.FirstWrong = number
 		p.report.Findings = append(p.report.Findings, p.tally.findings...)
 		more = false
 	}
-	return more, p.note(w, number, more)
+	return more, p.reportProgress(w, number, more)
 }
 
-// note measures the usage during the warm-up, and reports the round as progress.
-func (p *runner) note(w *world, number int, more bool) error {
+// reportProgress calls Progress after a round. During the warm-up it also records the usage.
+func (p *runner) reportProgress(w *world, number int, more bool) error {
 	now, err := p.measure()
 	if err != nil {
 		return err
 	}
-	if more && p.done <= warming && !p.rank.Shared {
+	if more && p.done <= warmUpRounds && !p.rank.Shared {
 		p.start, p.warm = now, true
 	}
 	if p.rank.Progress != nil {
@@ -214,9 +213,9 @@ func (p *runner) note(w *world, number int, more bool) error {
 	return nil
 }
 
-// compare adds the resources of all ranks to the report.
+// compare adds the resource usage of all ranks to the report.
 func (p *runner) compare(ctx context.Context) error {
-	if !p.warm || p.done <= warming || p.report.Wrong > 0 {
+	if !p.warm || p.done <= warmUpRounds || p.report.Wrong > 0 {
 		return nil
 	}
 	end, err := p.usageAfterWork(ctx)
@@ -228,7 +227,7 @@ func (p *runner) compare(ctx context.Context) error {
 		return err
 	}
 	for rank, held := range all {
-		p.report.Resources = append(p.report.Resources, p.compared(rank, held[0], held[1])...)
+		p.report.Resources = append(p.report.Resources, p.resources(rank, held[0], held[1])...)
 	}
 	return nil
 }

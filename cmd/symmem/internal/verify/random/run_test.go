@@ -13,18 +13,18 @@ import (
 	"symmem/internal/ranktest"
 )
 
-// local opens worlds whose ranks are goroutines. The n-th Open of a rank returns its rank in world
-// n.
-type local struct {
+// localWorlds opens worlds whose ranks are goroutines. The n-th Open of a rank returns the rank's
+// Runtime in world n.
+type localWorlds struct {
 	t     *testing.T
 	ranks int
 
 	mu     sync.Mutex
-	opened []int               // by rank; guarded by mu
+	opened []int               // number of calls of Open by rank; guarded by mu
 	worlds [][]*symmem.Runtime // guarded by mu
 }
 
-func (l *local) open(rank int) Open {
+func (l *localWorlds) open(rank int) Open {
 	return func(ctx context.Context, o symmem.Options) (*symmem.Runtime, error) {
 		l.mu.Lock()
 		defer l.mu.Unlock()
@@ -41,10 +41,10 @@ func (l *local) open(rank int) Open {
 	}
 }
 
-// played runs rounds on ranks in this process.
-func played(t *testing.T, c Config, ranks int) ([]*Report, []error) {
+// runRanks calls Run on ranks in this process.
+func runRanks(t *testing.T, c Config, ranks int) ([]*Report, []error) {
 	t.Helper()
-	l := &local{t: t, ranks: ranks, opened: make([]int, ranks)}
+	l := &localWorlds{t: t, ranks: ranks, opened: make([]int, ranks)}
 	reports := make([]*Report, ranks)
 	errs := ranktest.Outcomes(ranks, func(rank int) (err error) {
 		reports[rank], err = Run(t.Context(), c, Rank{
@@ -55,95 +55,95 @@ func played(t *testing.T, c Config, ranks int) ([]*Report, []error) {
 	return reports, errs
 }
 
-// short returns the options of a run that takes a second.
-func short(seed uint64) Config {
+// shortConfig returns the options of a run that takes a second.
+func shortConfig(seed uint64) Config {
 	c := Default()
 	c.Backend, c.Seed, c.Rounds, c.Steps, c.MaxBytes = "host", seed, 3, 80, 64<<10
 	return c
 }
 
-func TestRanksReportTheSameRightResults(t *testing.T) {
-	reports, errs := played(t, short(3), 3)
+func TestRanksReportSameResults(t *testing.T) {
+	reports, errs := runRanks(t, shortConfig(3), 3)
 	if err := errors.Join(errs...); err != nil {
 		t.Fatal(err)
 	}
 	for rank, r := range reports {
 		if r.Wrong != 0 || r.Rounds != 3 || r.Steps != 240 || r.Calls == 0 || r.Graphs == 0 {
-			t.Errorf("rank %d: %+v", rank, r)
+			t.Errorf("rank %d: got %+v, want 3 rounds, 240 steps and nothing wrong", rank, r)
 		}
-		// Clocks and, with skew, memory differ between ranks.
+		// Clocks differ between ranks and, because of skew, memory does, too.
 		r.ElapsedMS, r.Peak = 0, 0
 		if !reflect.DeepEqual(r, reports[0]) {
-			t.Errorf("rank %d reports %+v, rank 0 %+v", rank, r, reports[0])
+			t.Errorf("rank %d reports %+v, but rank 0 reports %+v", rank, r, reports[0])
 		}
 	}
 }
 
-func TestRoundCanBeRepeatedAlone(t *testing.T) {
-	c := short(5)
+func TestSingleRoundCanBeRepeated(t *testing.T) {
+	c := shortConfig(5)
 	c.Rounds = 1
-	first, errs := played(t, c, 2)
+	first, errs := runRanks(t, c, 2)
 	if err := errors.Join(errs...); err != nil {
 		t.Fatal(err)
 	}
 	c.Rounds = 2
-	both, errs := played(t, c, 2)
+	both, errs := runRanks(t, c, 2)
 	if err := errors.Join(errs...); err != nil {
 		t.Fatal(err)
 	}
 	c.Rounds, c.From = 1, 2
-	second, errs := played(t, c, 2)
+	second, errs := runRanks(t, c, 2)
 	if err := errors.Join(errs...); err != nil {
 		t.Fatal(err)
 	}
 	if first[0].Bytes+second[0].Bytes != both[0].Bytes ||
 		first[0].Calls+second[0].Calls != both[0].Calls {
-		t.Errorf("rounds 1 and 2 check %d and %d bytes, both together %d", first[0].Bytes,
+		t.Errorf("rounds 1 and 2 check %d and %d bytes, but a run of both checks %d", first[0].Bytes,
 			second[0].Bytes, both[0].Bytes)
 	}
 }
 
 func TestPlacementByAddressGivesWrongSums(t *testing.T) {
-	c := short(1)
+	c := shortConfig(1)
 	c.Placement, c.Check, c.Rounds, c.Steps = symmem.PlaceByAddress, symmem.CheckOff, 5, 200
-	reports, errs := played(t, c, 3)
+	reports, errs := runRanks(t, c, 3)
 	if err := errors.Join(errs...); err != nil {
 		t.Fatal(err)
 	}
 	r := reports[0]
 	if r.Wrong == 0 || r.OK() || r.FirstWrong != r.Rounds || r.FirstWrong == 0 {
-		t.Fatalf("no sum is wrong: %+v", r)
+		t.Fatalf("got %+v, want wrong sums in the last round", r)
 	}
 	if len(r.Findings) == 0 || !strings.Contains(r.Findings[0], "elements are wrong") {
-		t.Errorf("findings %q", r.Findings)
+		t.Errorf("the findings are %q, want wrong elements", r.Findings)
 	}
 }
 
 func TestPlacementByAddressDivergesWithChecks(t *testing.T) {
-	c := short(1)
+	c := shortConfig(1)
 	c.Placement, c.Check, c.Rounds, c.Steps = symmem.PlaceByAddress, symmem.CheckEvery, 5, 200
-	reports, errs := played(t, c, 3)
-	named := 0
+	reports, errs := runRanks(t, c, 3)
+	withCause := 0
 	for rank, err := range errs {
 		var round *RoundError
 		var diverged *symmem.DivergenceError
 		if !errors.As(err, &round) || round.Seed != 1 || !reports[rank].Differs {
-			t.Errorf("rank %d: %v", rank, err)
+			t.Errorf("rank %d: got %v, want a RoundError and Differs", rank, err)
 		}
 		if errors.As(err, &diverged) {
-			named++
+			withCause++
 		}
 	}
-	// The divergence may be in a group without some ranks.
-	if named < 2 {
-		t.Errorf("%d ranks return the divergence: %v", named, errs)
+	// The divergence may be in a group that does not contain all ranks.
+	if withCause < 2 {
+		t.Errorf("%d ranks return the divergence, want 2 or more: %v", withCause, errs)
 	}
 }
 
 func TestRoundEndsAtDeadline(t *testing.T) {
-	c := short(1)
+	c := shortConfig(1)
 	c.RoundTimeout = 1
-	_, errs := played(t, c, 2)
+	_, errs := runRanks(t, c, 2)
 	for rank, err := range errs {
 		var round *RoundError
 		if !errors.As(err, &round) || round.Round != 1 {
@@ -152,8 +152,8 @@ func TestRoundEndsAtDeadline(t *testing.T) {
 	}
 }
 
-func TestRoundThatContinuesAfterFaultHangs(t *testing.T) {
-	c := short(1)
+func TestHangIsCalledIfRoundContinuesAfterFault(t *testing.T) {
+	c := shortConfig(1)
 	c.Timeout = 20 * time.Millisecond
 	ranks, err := symmem.OpenLocal(t.Context(), 1, symmem.Options{Backend: "host"})
 	if err != nil {
@@ -171,6 +171,6 @@ func TestRoundThatContinuesAfterFaultHangs(t *testing.T) {
 			t.Errorf("the stacks do not include this test:\n%s", s)
 		}
 	case <-time.After(30 * time.Second):
-		t.Error("Hang is not called")
+		t.Error("Hang was not called")
 	}
 }

@@ -2,7 +2,7 @@ package random
 
 import "context"
 
-// step describes a kind of step. It is drawn in proportion to its weight.
+// step describes a kind of step, which is drawn with a probability proportional to its weight.
 type step struct {
 	name   string
 	weight int
@@ -13,8 +13,8 @@ type step struct {
 var steps = []step{
 	{"allocating", 20, func(r *round, _ context.Context) error { return r.buffers.allocate() }},
 	{"freeing", 14, func(r *round, _ context.Context) error { return r.buffers.free() }},
-	{"allocating in a scope", 8, (*round).scope},
-	{"allocating in a disabled scope", 2, (*round).disabled},
+	{"allocating in a scope", 8, (*round).allocateInScope},
+	{"allocating in a disabled scope", 2, (*round).allocateDisabled},
 	{"a collective", 24, func(r *round, c context.Context) error { return r.calls.collective(c) }},
 	{"concurrent collectives", 6, func(r *round, c context.Context) error { return r.calls.burst(c) }},
 	{"capturing", 4, func(r *round, c context.Context) error { return r.graphs.capture(c) }},
@@ -23,25 +23,25 @@ var steps = []step{
 		return r.graphs.overlap(c)
 	}},
 	{"closing a graph", 2, func(r *round, c context.Context) error { return r.graphs.closeOne(c) }},
-	{"splitting", 2, (*round).split},
-	{"closing a group", 2, (*round).leave},
+	{"splitting a group", 2, (*round).split},
+	{"closing a group", 2, (*round).closeAnyGroup},
 	{"choosing a path", 3, func(r *round, c context.Context) error { return r.groups.choosePath(c) }},
 	{"aborting a group", 1, (*round).abort},
 	{"breaking a group in replays", 1, (*round).breakReplays},
-	{"reserving", 2, (*round).reserve},
-	{"trimming", 2, (*round).trim},
-	{"closing a pool", 1, (*round).renew},
+	{"reserving memory", 2, (*round).reserve},
+	{"trimming a pool", 2, (*round).trim},
+	{"replacing a pool", 1, (*round).replacePool},
 	{"synchronizing", 3, func(r *round, c context.Context) error { return r.world.synchronize(c) }},
-	{"comparing", 1, (*round).agree},
+	{"comparing ledgers", 1, (*round).compareLedgers},
 }
 
 // drawStep draws a kind of step.
 func drawStep(draws *draws) *step {
-	all := 0
+	sum := 0
 	for i := range steps {
-		all += steps[i].weight
+		sum += steps[i].weight
 	}
-	at := draws.IntN(all)
+	at := draws.IntN(sum)
 	i := 0
 	for ; at >= steps[i].weight; i++ {
 		at -= steps[i].weight

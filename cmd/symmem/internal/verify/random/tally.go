@@ -9,35 +9,35 @@ type Tally struct {
 	Graphs  int64 `json:"graphs"`
 	Groups  int64 `json:"groups"`
 	Aborts  int64 `json:"aborts"`
-	// Wrong is the number of wrong elements, Bytes the size of all checked results.
+	// Wrong is the number of wrong elements, and Bytes the size of all checked results.
 	Wrong int64 `json:"wrong"`
 	Bytes int64 `json:"bytes"`
-	// Peak is the maximum of a rank's mapped memory, measured when rounds end and pools close.
+	// Peak is a rank's maximum mapped memory, measured when rounds end and pools are closed.
 	Peak int64 `json:"peak_bytes"`
-	// findings describes the first wrong results.
+	// findings describes the first wrong results of this rank.
 	findings []string
 }
 
 // maxFindings bounds the number of findings.
 const maxFindings = 8
 
-// note adds a finding.
+// note records a finding.
 func (t *Tally) note(finding string) {
 	if len(t.findings) < maxFindings {
 		t.findings = append(t.findings, finding)
 	}
 }
 
-// ended holds the results that ranks exchange after a round.
-type ended struct {
-	// More reports whether another round follows, by the clock of this rank.
+// roundResult holds the results that ranks exchange after a round.
+type roundResult struct {
+	// More reports whether another round follows according to this rank's clock.
 	More bool
 	Tally
 }
 
-// merged returns the tally of all ranks. They make the same steps, so only their results are
-// added.
-func merged(all []ended) Tally {
+// mergeTallies returns the tally of all ranks. Only results are added up, since all ranks make the
+// same steps.
+func mergeTallies(all []roundResult) Tally {
 	t := all[0].Tally
 	for _, other := range all[1:] {
 		t.Wrong += other.Wrong

@@ -13,8 +13,8 @@ import (
 	"symmem/internal/cuda"
 )
 
-// usage counts the resources of a rank's process.
-type usage [resources]int64
+// usage holds the amount of each resource that a rank's process uses.
+type usage [numResources]int64
 
 // resource enumerates the kinds of resources.
 type resource int
@@ -25,23 +25,23 @@ const (
 	mappings
 	poolBytes
 	deviceBytes
-	resources
+	numResources
 )
 
-var resourceNames = [resources]string{
-	"goroutines", "file descriptors", "shared mappings", "bytes in pools", "bytes of the device",
+var resourceNames = [numResources]string{
+	"goroutines", "file descriptors", "shared mappings", "bytes in pools", "bytes of device memory",
 }
 
-// tolerances returns the permitted growth of each resource. On the host backend it is zero, since
+// tolerances returns the permitted growth of each resource. On the host backend it is zero, because
 // symmem allocates all resources. CUDA and NCCL open files and map queues at their first use, and
-// load each kernel into device memory at its first launch, which may be in any round; a pool, a
+// load each kernel into device memory at its first launch, which may happen in any round. A pool, a
 // window or a communicator that leaks in each round exceeds these tolerances. Ranks that share a
-// GPU also measure the memory of the others: with 8 ranks on an H100, device memory differed by
-// 107 to 204 MB for each.
+// GPU also measure each other's memory: with 8 ranks on an H100, device memory differed by 107 to
+// 204 MB on each rank.
 //
-// In a world of several machines, the ranks of a machine connect to each other when they make the
-// first group without other machines, once in each world, with two goroutines on each side. As
-// each machine has a rank, no rank has more than ranks minus machines others on its machine.
+// In a world of several machines, the ranks of a machine connect to each other when they create the
+// first group within the machine, once in each world, with two goroutines on each side. Since each
+// machine has at least one rank, a rank has at most ranks - machines peers on its machine.
 func (p *runner) tolerances() usage {
 	if p.backend() != "nccl" {
 		return usage{}
@@ -56,11 +56,11 @@ func (p *runner) tolerances() usage {
 	return allowed
 }
 
-// Resource compares the usage of one resource on one rank at the beginning and at the end.
+// Resource compares a rank's usage of one resource at the beginning and at the end of a run.
 type Resource struct {
 	Name string `json:"name"`
 	Rank int    `json:"rank"`
-	// Start is the usage after the warm-up, End that after the last round.
+	// Start is the usage after the warm-up, and End the usage after the last round.
 	Start int64 `json:"start"`
 	End   int64 `json:"end"`
 	// Tolerance is the permitted growth.
@@ -70,7 +70,7 @@ type Resource struct {
 // Lost reports whether the usage has grown by more than the tolerance.
 func (r Resource) Lost() bool { return r.End > r.Start+r.Tolerance }
 
-// measure counts the current resources of the process.
+// measure returns the current usage of the process.
 func (p *runner) measure() (u usage, err error) {
 	runtime.GC()
 	u[goroutines] = int64(runtime.NumGoroutine())
@@ -95,8 +95,8 @@ func (p *runner) measure() (u usage, err error) {
 	return u, err
 }
 
-// sharedMappings counts shared mappings, such as segments and windows. Memory of the Go runtime
-// and stacks of threads are not shared.
+// sharedMappings counts shared mappings, such as segments and windows. The Go runtime's memory and
+// thread stacks are not shared mappings.
 func sharedMappings() (count int64, err error) {
 	mappings, err := os.ReadFile("/proc/self/maps")
 	for line := range strings.Lines(string(mappings)) {
@@ -108,24 +108,26 @@ func sharedMappings() (count int64, err error) {
 	return count, err
 }
 
-// Communicators are torn down in the background, so their resources may be released later.
+// Communicators are destroyed in the background, so their resources are released with a delay.
+// leakTime bounds the wait for their release, and leakPoll is the time between measurements.
 const (
 	leakTime = 20 * time.Second
 	leakPoll = 20 * time.Millisecond
 )
 
-// usageAfterWork measures repeatedly until the usage is within the tolerances, or until leakTime.
+// usageAfterWork measures the usage repeatedly, until it is within the tolerances or leakTime has
+// passed.
 func (p *runner) usageAfterWork(ctx context.Context) (u usage, err error) {
 	ctx, cancel := context.WithTimeout(ctx, leakTime)
 	defer cancel()
-	again := time.NewTicker(leakPoll)
-	defer again.Stop()
+	ticker := time.NewTicker(leakPoll)
+	defer ticker.Stop()
 	for {
 		if u, err = p.measure(); err != nil || p.fits(u) {
 			return u, err
 		}
 		select {
-		case <-again.C:
+		case <-ticker.C:
 		case <-ctx.Done():
 			return u, nil
 		}
@@ -134,11 +136,11 @@ func (p *runner) usageAfterWork(ctx context.Context) (u usage, err error) {
 
 // fits reports whether the usage is within the tolerances.
 func (p *runner) fits(u usage) bool {
-	return !slices.ContainsFunc(p.compared(0, p.start, u), Resource.Lost)
+	return !slices.ContainsFunc(p.resources(0, p.start, u), Resource.Lost)
 }
 
-// compared returns the resources of a rank.
-func (p *runner) compared(rank int, start, end usage) (all []Resource) {
+// resources compares a rank's usage at the start and at the end.
+func (p *runner) resources(rank int, start, end usage) (all []Resource) {
 	allowed := p.tolerances()
 	for kind, name := range resourceNames {
 		all = append(all, Resource{name, rank, start[kind], end[kind], allowed[kind]})

@@ -10,13 +10,13 @@ import (
 	"symmem/internal/program"
 )
 
-// Open opens a Runtime of this rank. Only tests replace symmem.Open.
+// Open opens a Runtime of this rank. It is symmem.Open except in tests.
 type Open func(ctx context.Context, o symmem.Options) (*symmem.Runtime, error)
 
-// world holds the Runtime for a check level. It is shared by all rounds with that level.
+// world holds the Runtime for one check level. All rounds at that level share it.
 type world struct {
 	rt      *symmem.Runtime
-	streams []*symmem.Stream // the default stream first, the library's last
+	streams []*symmem.Stream // begins with the default stream, ends with the library's streams
 	events  []*symmem.Event  // one for each stream
 	// library represents another CUDA library in the process. It is nil on the host backend.
 	library *program.Library
@@ -24,9 +24,10 @@ type world struct {
 	gatherer *workload.Gatherer
 }
 
-// Numbers of streams of a world and of the library. All streams exist as long as the world.
+// The numbers of symmem's and of the library's streams in a world, which exist as long as the
+// world.
 const (
-	streams        = 3
+	numStreams     = 3
 	libraryStreams = 2
 )
 
@@ -38,7 +39,7 @@ func newWorld(ctx context.Context, open Open, c *Config, level symmem.CheckLevel
 		return nil, err
 	}
 	w := &world{rt: rt, streams: []*symmem.Stream{rt.DefaultStream()}}
-	if err = w.equip(); err == nil {
+	if err = w.createStreams(); err == nil {
 		w.gatherer, err = workload.OpenGatherer(ctx, rt)
 	}
 	if err == nil {
@@ -50,8 +51,8 @@ func newWorld(ctx context.Context, open Open, c *Config, level symmem.CheckLevel
 	return w, nil
 }
 
-// warm maps as much memory for disabled scopes as rounds may need. Only closing the Runtime unmaps
-// it.
+// warm maps as much memory as rounds may need for disabled scopes. It stays mapped until the
+// Runtime is closed.
 func (w *world) warm(bytes int64) error {
 	p, err := w.rt.NewPool(symmem.PoolOptions{})
 	if err != nil {
@@ -66,9 +67,9 @@ func (w *world) warm(bytes int64) error {
 	return errors.Join(b.Free(), p.Close())
 }
 
-// equip creates the streams, the library and the events.
-func (w *world) equip() error {
-	for len(w.streams) < streams {
+// createStreams creates the streams, the library and the events.
+func (w *world) createStreams() error {
+	for len(w.streams) < numStreams {
 		s, err := w.rt.NewStream()
 		if err != nil {
 			return err
@@ -104,7 +105,7 @@ func (w *world) close() error {
 // machines returns the number of machines of the world.
 func (w *world) machines() int { return w.rt.World().Stats().Tuning.Machines }
 
-// synchronize waits for all streams, in the same order on all ranks, because pools record it.
+// synchronize waits for all streams. The order is the same on all ranks, because pools record it.
 func (w *world) synchronize(ctx context.Context) error {
 	for _, s := range w.streams {
 		if err := s.Synchronize(ctx); err != nil {
@@ -114,8 +115,8 @@ func (w *world) synchronize(ctx context.Context) error {
 	return nil
 }
 
-// meet waits for the work of all ranks.
-func (w *world) meet(ctx context.Context) error {
+// barrier waits for the work of all ranks.
+func (w *world) barrier(ctx context.Context) error {
 	if err := w.synchronize(ctx); err != nil {
 		return err
 	}
