@@ -207,8 +207,8 @@ func (t *trial) prove(c *doctor.TrialCall, seen int) {
 		t.whole.Trouble = err.Error()
 		return
 	}
-	a := log[seen:].Prove(proof.Wanted(c.Operation, c.Bytes/4, 4))
+	a := log[seen:].Prove(proof.CollectiveOf(c.Operation, c.Bytes/4, 4))
 	if a.Logged {
-		c.Kernel, c.Windowed = a.What, a.Windowed
+		c.Kernel, c.Windowed = a.Description, a.Windowed
 	}
 }

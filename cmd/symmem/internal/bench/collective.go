@@ -18,37 +18,39 @@ type Collective struct {
 	DataType symmem.DataType
 	ReduceOp symmem.ReduceOp
 	Path     symmem.PathChoice
-	// Apart places the buffers outside of windows for every path. Path Plain always does.
+	// Apart places the buffers outside of windows for every path. PathPlain always does so.
 	Apart bool
-	// Compare measures the chosen path against all paths that the call can take, alternating on the
-	// same buffers. It needs Path Auto and a single check level.
+	// Compare measures the automatically chosen path against all paths that the call can take,
+	// alternating between them on the same buffers. It needs PathAuto and a single check level.
 	Compare bool
-	// GraphOps, if not 0, is the number of calls to capture into a graph, whose replays are timed.
+	// GraphOps, if not 0, is the number of calls to capture into a graph, whose replays are then
+	// timed.
 	GraphOps int
 	// fitGraphs captures fewer calls if GraphOps of them would take longer than a batch.
 	fitGraphs bool
-	// Backend and Tuning are those of symmem.Options.
+	// Backend and Tuning are passed on in symmem.Options.
 	Backend, Tuning string
-	// Checks lists the check levels to alternate. With two, the last is measured against the first.
+	// Checks lists the check levels to alternate. With two levels, the second is compared with the
+	// first.
 	Checks []symmem.CheckLevel
-	// Worlds is the number of worlds at each level, whose batches are combined. The location of a
-	// world's memory changes the time of small messages by a tenth.
+	// Worlds is the number of worlds at each level, whose batches are combined. The addresses of a
+	// world's memory change the time of small messages by up to a tenth.
 	Worlds int
 	// InPlace adds in-place measurements of operations that support them.
 	InPlace bool
-	// Iters is the number of calls, or of replays, in a batch; 0 makes batches as long as the plan
-	// sets.
+	// Iters is the number of calls, or of replays, in a batch. If it is 0, the plan's duration of
+	// batches determines the number.
 	Iters int
 	// Timeout bounds every wait for another rank.
 	Timeout time.Duration
 	Plan    Plan
-	// warm reports whether something was measured before, so that processors run at full clock.
+	// warm reports whether something has been measured already, so that processors run at full clock.
 	warm bool
 }
 
-// room returns the size of a buffer for the largest size, rounded up to whole elements of all
-// ranks.
-func (o *Collective) room(largest int64, ranks int) int64 {
+// bufferBytes returns the size of a buffer for calls of up to the largest size, which are rounded
+// up to whole elements for all ranks.
+func (o *Collective) bufferBytes(largest int64, ranks int) int64 {
 	return largest + int64(ranks*o.DataType.Size())
 }
 
@@ -66,12 +68,13 @@ type Row struct {
 	Bytes     int64
 	Count     int64
 	Ranks     int
-	// Halves holds the results out of place and, unless it is nil, in place.
+	// Halves holds the out-of-place result and the in-place result. The latter is nil if it was not
+	// measured.
 	Halves [2]*report.Result
 }
 
-// Run measures as one rank of a world that a launcher has started. It passes each row to emit, on
-// every rank; only rank 0 should write it.
+// Run measures collectives as one rank of a world that a launcher has started. It passes each row
+// to emit on every rank, but only rank 0 should write the row.
 func (o *Collective) Run(ctx context.Context, emit func(*Row) error) error {
 	var worlds []*world
 	var err error
@@ -96,7 +99,7 @@ func (o *Collective) run(ctx context.Context, worlds []*world, emit func(*Row) e
 	for i := range o.Operations {
 		op := &o.Operations[i]
 		if op.kind == symmem.OpSend && worlds[0].rt.Size() == 1 {
-			// A single rank has no neighbour.
+			// A single rank has no peer.
 			continue
 		}
 		for _, size := range o.sizesOf(op) {
@@ -117,7 +120,7 @@ func (o *Collective) row(
 ) (row *Row, err error) {
 	ranks := worlds[0].rt.Size()
 	row = &Row{Operation: op, Ranks: ranks}
-	row.Count, row.Bytes = op.sized(size, ranks, o.DataType)
+	row.Count, row.Bytes = op.countAndSize(size, ranks, o.DataType)
 	if row.Halves[0], err = o.half(ctx, worlds, row, false); err != nil {
 		return nil, err
 	}
@@ -127,33 +130,34 @@ func (o *Collective) row(
 	return row, err
 }
 
-// half measures one half of a row: all path choices at all check levels, alternating.
+// half measures a row's out-of-place or in-place half. It alternates between all path choices and
+// check levels.
 func (o *Collective) half(
 	ctx context.Context, worlds []*world, row *Row, inPlace bool,
 ) (*report.Result, error) {
 	refused := ""
-	var ways []way
+	var variants []variant
 	for _, w := range worlds {
-		choices, why, err := o.choices(ctx, w, row, inPlace)
+		choices, reason, err := o.choices(ctx, w, row, inPlace)
 		if err != nil {
 			return nil, err
 		}
-		refused = why
+		refused = reason
 		for _, c := range choices {
-			ways = append(ways, way{world: w, choice: c})
+			variants = append(variants, variant{world: w, choice: c})
 		}
 	}
-	runners, err := o.race(ctx, row, inPlace, ways)
+	runners, err := o.measureAll(ctx, row, inPlace, variants)
 	if err != nil {
 		return nil, err
 	}
 	return o.result(row, inPlace, refused, runners), nil
 }
 
-// choices returns the path choices to alternate in a half. With Compare these are auto and, if
-// there are several, the paths that the call can take. If the call cannot take the requested path,
-// it is measured with auto, so that an operation without such a kernel does not end the run;
-// refused is the reason.
+// choices returns the path choices between which a half alternates. With Compare, these are auto
+// and, if the call can take several paths, each of them. If the call cannot take the requested
+// path, choices returns auto and the reason, so that operations without a suitable kernel do not
+// end the run.
 func (o *Collective) choices(
 	ctx context.Context, w *world, row *Row, inPlace bool,
 ) (choices []symmem.PathChoice, refused string, err error) {
@@ -165,7 +169,7 @@ func (o *Collective) choices(
 		}
 		return append([]symmem.PathChoice{symmem.PathAuto}, paths...), "", err
 	case o.Path != symmem.PathAuto && o.Path != symmem.PathPlain:
-		if refused, err = w.refusal(ctx, o, row, inPlace, o.Path); refused != "" {
+		if refused, err = w.refusalReason(ctx, o, row, inPlace, o.Path); refused != "" {
 			return []symmem.PathChoice{symmem.PathAuto}, refused, err
 		}
 	}

@@ -6,18 +6,18 @@ import (
 	"symmem/driver"
 )
 
-// result combines the batches of runners with the same measurement, each on the slowest rank. With
-// several check levels the last is measured against the first.
+// result combines the batches of runners that measure the same call, using the times of the slowest
+// rank. With several check levels, the last is compared with the first.
 func (o *Collective) result(
 	row *Row, inPlace bool, refused string, runners []*runner,
 ) *report.Result {
 	perLevel, perPath := make([][]float64, len(o.Checks)), map[symmem.PathChoice][]float64{}
-	took, wrong := "", int64(0)
+	path, wrong := "", int64(0)
 	for _, r := range runners {
-		wrong += r.wrongs
+		wrong += r.wrong
 		if !o.Compare || r.choice == symmem.PathAuto {
 			perLevel[r.world.level] = append(perLevel[r.world.level], r.perOp...)
-			took = r.took
+			path = r.path
 		} else {
 			perPath[r.choice] = append(perPath[r.choice], r.perOp...)
 		}
@@ -27,7 +27,7 @@ func (o *Collective) result(
 		Name: row.Operation.Name,
 		Params: map[string]any{
 			"bytes": row.Bytes, "count": row.Count, "type": TypeName(o.DataType), "ranks": row.Ranks,
-			"path": o.Path.String(), "took": took, "check": o.Checks[last].String(),
+			"path": o.Path.String(), "took": path, "check": o.Checks[last].String(),
 			"in_place": inPlace,
 		},
 		Summary: report.Summarize(perLevel[last]),
@@ -56,35 +56,36 @@ func (o *Collective) result(
 			Operation: row.Operation.kind, DataType: o.DataType, ReduceOp: o.ReduceOp,
 		}
 		if compare(result, perLevel[0], perPath); call.ComparesFloats() {
-			result.Bar = 0 // its path is not chosen for speed
+			result.Bar = 0 // the path is not chosen for speed
 		}
 	}
 	return result
 }
 
-// compare makes the fastest path the baseline. The ratio is the median of the ratios of
-// neighbouring batches, which drift does not affect.
-func compare(r *report.Result, ours []float64, perPath map[symmem.PathChoice][]float64) {
-	better := symmem.PathPlain
+// compare makes the fastest path the baseline of a result. The ratio is the median of the ratios of
+// neighbouring batches, which drift does not affect. auto holds the times of the automatic choice.
+func compare(r *report.Result, auto []float64, perPath map[symmem.PathChoice][]float64) {
+	best := symmem.PathPlain
 	for _, path := range []symmem.PathChoice{
 		symmem.PathPlain, symmem.PathWindow, symmem.PathDirect,
 	} {
-		perOp, has := perPath[path]
-		if !has {
+		perOp, ok := perPath[path]
+		if !ok {
 			continue
 		}
 		median := report.Summarize(perOp).Median
-		if r.Counts[path.String()+"_ns"] = median; median < r.Counts[better.String()+"_ns"] {
-			better = path
+		if r.Counts[path.String()+"_ns"] = median; median < r.Counts[best.String()+"_ns"] {
+			best = path
 		}
 	}
-	r.Params["better"] = better.String()
-	r.Against("the best path", report.Summarize(perPath[better]))
-	r.Ratio = new(report.Summarize(ratios(perPath[better], ours)).Median)
+	r.Params["better"] = best.String()
+	r.Against("the best path", report.Summarize(perPath[best]))
+	r.Ratio = new(report.Summarize(ratios(perPath[best], auto)).Median)
 	if plain := perPath[symmem.PathPlain]; r.Params["took"] != symmem.PathPlain.String() {
-		r.Bar = SlowerThanPlain * r.Median * report.Summarize(ratios(plain, ours)).Median
+		r.Bar = SlowerThanPlain * r.Median * report.Summarize(ratios(plain, auto)).Median
 	}
 }
 
-// SlowerThanPlain bounds the time of a path that the table chooses, relative to the plain path.
+// SlowerThanPlain is the maximum time of a path that the tuning table chooses, relative to the
+// plain path.
 const SlowerThanPlain = 1.02

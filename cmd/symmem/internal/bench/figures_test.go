@@ -15,15 +15,15 @@ func TestPathSlowerThanPlainMissesBar(t *testing.T) {
 		missed      bool
 	}{
 		{"faster", symmem.PathDirect, []float64{100, 100, 100}, []float64{50, 50, 50}, false},
-		{"slower by less", symmem.PathDirect, []float64{100, 100, 100}, []float64{101, 101, 101}, false},
+		{"within limit", symmem.PathDirect, []float64{100, 100, 100}, []float64{101, 101, 101}, false},
 		{"slower", symmem.PathDirect, []float64{100, 100, 100}, []float64{103, 103, 103}, true},
 		{
-			"slower in two of three neighbours while the machine became faster", symmem.PathWindow,
+			"slower in two of three pairs, while the machine became faster", symmem.PathWindow,
 			[]float64{300, 200, 100},
 			[]float64{310, 150, 110},
 			true,
 		},
-		{"plain itself", symmem.PathPlain, []float64{100, 100, 100}, []float64{110, 110, 110}, false},
+		{"plain path", symmem.PathPlain, []float64{100, 100, 100}, []float64{110, 110, 110}, false},
 	} {
 		r := report.Result{
 			Summary: report.Summarize(c.ours), Counts: map[string]float64{},
@@ -31,7 +31,7 @@ func TestPathSlowerThanPlainMissesBar(t *testing.T) {
 		}
 		compare(&r, c.ours, map[symmem.PathChoice][]float64{symmem.PathPlain: c.plain})
 		if r.Missed() != c.missed {
-			t.Errorf("%s: missed is %v, want %v (bar %g)", c.name, r.Missed(), c.missed, r.Bar)
+			t.Errorf("%s: Missed() = %v with bar %g, want %v", c.name, r.Missed(), r.Bar, c.missed)
 		}
 	}
 }

@@ -12,16 +12,16 @@ import (
 	"symmem/bench/report"
 )
 
-// NCCLTests writes rows in the columns of nccl-tests, so that tools for its output work. Only W
-// must be set; it may be io.Discard.
+// NCCLTests writes rows in the format of nccl-tests, so that tools for its output can read them.
+// Only W must be set; it may be io.Discard.
 type NCCLTests struct {
 	W io.Writer
 	// last is the operation of the current table.
 	last *Operation
-	// busSum and busCount are for the average in the footer; wrong counts wrong elements.
+	// busSum and busCount are used for the average in the footer. wrong counts wrong elements.
 	busSum, wrong float64
 	busCount      int
-	// refused lists the reasons of rows that did not take the requested path.
+	// refused lists the reasons why rows did not take the requested path.
 	refused []string
 }
 
@@ -47,7 +47,7 @@ const ncclHeader = `#
 	"     (us)  (GB/s)  (GB/s)              (us)  (GB/s)  (GB/s)" + `
 `
 
-// Row writes one row, after a header if it is the first of an operation.
+// Row writes one row. Before the first row of an operation, it writes a header.
 func (n *NCCLTests) Row(o *Collective, r *Row) error {
 	var b bytes.Buffer
 	if n.last != r.Operation {
@@ -67,21 +67,21 @@ func (n *NCCLTests) Row(o *Collective, r *Row) error {
 	}
 	fmt.Fprintf(&b, "%12d  %12d  %8s  %6s  %6d%s%s%s\n", r.Bytes, r.Count,
 		TypeName(o.DataType), redop, root, n.half(r, r.Halves[0]), n.half(r, r.Halves[1]),
-		n.instead(r))
+		n.pathComment(r))
 	_, err := n.W.Write(b.Bytes())
 	return err
 }
 
-// instead returns a comment for a row that did not take the requested path.
-func (n *NCCLTests) instead(r *Row) string {
+// pathComment returns a comment if a row did not take the requested path, and otherwise "".
+func (n *NCCLTests) pathComment(r *Row) string {
 	var took [2]string
 	for i, h := range r.Halves {
 		if h == nil || h.Params["refused"] == nil {
 			continue
 		}
 		took[i] = fmt.Sprint(h.Params["took"])
-		if why := fmt.Sprint(h.Params["refused"]); !slices.Contains(n.refused, why) {
-			n.refused = append(n.refused, why)
+		if reason := fmt.Sprint(h.Params["refused"]); !slices.Contains(n.refused, reason) {
+			n.refused = append(n.refused, reason)
 		}
 	}
 	switch {
@@ -105,8 +105,9 @@ func (n *NCCLTests) half(r *Row, h *report.Result) string {
 	wrong := h.Counts["wrong"]
 	n.busSum, n.wrong = n.busSum+bus, n.wrong+wrong
 	n.busCount++
-	return fmt.Sprintf("  %7s  %6s  %6s  %6.6g", fitted(h.Median/1e3, 7), fitted(algorithm, 6),
-		fitted(bus, 6), wrong)
+	return fmt.Sprintf("  %7s  %6s  %6s  %6.6g", formatWidth(h.Median/1e3, 7),
+		formatWidth(algorithm, 6),
+		formatWidth(bus, 6), wrong)
 }
 
 // bandwidths returns the algorithm and bus bandwidths in GB/s.
@@ -115,8 +116,8 @@ func (r *Row) bandwidths(ns float64) (algorithm, bus float64) {
 	return algorithm, algorithm * r.Operation.factor(float64(r.Ranks))
 }
 
-// fitted formats a number with two decimals, or fewer if they exceed the width.
-func fitted(v float64, width int) string {
+// formatWidth formats a number with two decimals, or with fewer if they do not fit into the width.
+func formatWidth(v float64, width int) string {
 	power := 0
 	if v >= 1 {
 		power = int(math.Log10(v)) + 1
@@ -138,8 +139,8 @@ func (n *NCCLTests) Footer() error {
 	fmt.Fprintf(&b,
 		"# Out of bounds values : %.6g %s\n# Avg bus bandwidth    : %.6g\n#\n",
 		n.wrong, verdict, n.busSum/float64(max(n.busCount, 1)))
-	for _, why := range n.refused {
-		fmt.Fprintf(&b, "# not on the path that was asked for: %s\n#\n", why)
+	for _, reason := range n.refused {
+		fmt.Fprintf(&b, "# did not take the requested path: %s\n#\n", reason)
 	}
 	*n = NCCLTests{W: n.W}
 	_, err := n.W.Write(b.Bytes())

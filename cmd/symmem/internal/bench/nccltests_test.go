@@ -10,7 +10,7 @@ import (
 	"symmem/bench/report"
 )
 
-func TestSizesFollowNCCLTests(t *testing.T) {
+func TestCountAndSizeMatchNCCLTests(t *testing.T) {
 	for _, c := range []struct {
 		name, operation string
 		bytes           int64
@@ -20,32 +20,32 @@ func TestSizesFollowNCCLTests(t *testing.T) {
 		{"an all-reduce counts one vector", "all_reduce", 1024, 4, 256, 1024},
 		{"an all-gather counts its output", "all_gather", 1024, 4, 64, 1024},
 		{"a reduce-scatter counts its input", "reduce_scatter", 1024, 4, 64, 1024},
-		{"a size that does not divide is rounded up", "all_gather", 8, 4, 1, 16},
-		{"a broken element is rounded up", "broadcast", 5, 2, 2, 8},
+		{"a size that is not a multiple of the ranks is rounded up", "all_gather", 8, 4, 1, 16},
+		{"a partial element is rounded up", "broadcast", 5, 2, 2, 8},
 		{"a barrier has no bandwidth", "barrier", 1024, 2, 0, 0},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			op := operationNamed(t, c.operation)
-			count, size := op.sized(c.bytes, c.ranks, symmem.Float32)
+			count, size := op.countAndSize(c.bytes, c.ranks, symmem.Float32)
 			if count != c.count || size != c.size {
-				t.Errorf("got %d elements, %d bytes", count, size)
+				t.Errorf("got %d elements, %d bytes; want %d, %d", count, size, c.count, c.size)
 			}
 		})
 	}
 }
 
-func TestNumbersLoseDecimalsBeforeTheyOverflow(t *testing.T) {
+func TestFormatWidth(t *testing.T) {
 	for text, v := range map[string]float64{
 		"0.07": 0.067, "9999.99": 9999.99, "99999.5": 99999.5, "1234568": 1234567.8,
 		"123456789": 123456789,
 	} {
-		if got := fitted(v, 7); got != text {
-			t.Errorf("%v: got %q, want %q", v, got, text)
+		if got := formatWidth(v, 7); got != text {
+			t.Errorf("formatWidth(%v, 7) = %q, want %q", v, got, text)
 		}
 	}
 }
 
-func TestRowsLookLikeThoseOfNCCLTests(t *testing.T) {
+func TestRowsHaveNCCLTestsFormat(t *testing.T) {
 	var out strings.Builder
 	o := &Collective{DataType: symmem.Float32, Checks: []symmem.CheckLevel{symmem.CheckOff}}
 	table := NCCLTests{W: &out}
@@ -54,9 +54,9 @@ func TestRowsLookLikeThoseOfNCCLTests(t *testing.T) {
 			Summary: report.Summary{Median: ns}, Counts: map[string]float64{"wrong": wrong},
 		}
 	}
-	refused := func(why string) *report.Result {
+	refused := func(reason string) *report.Result {
 		r := half(1e3, 0)
-		r.Params = map[string]any{"took": "plain", "refused": why}
+		r.Params = map[string]any{"took": "plain", "refused": reason}
 		return r
 	}
 	for _, r := range []*Row{
@@ -87,7 +87,7 @@ func TestRowsLookLikeThoseOfNCCLTests(t *testing.T) {
 	var rows []string
 	for line := range strings.Lines(out.String()) {
 		if !strings.HasPrefix(line, "#") || strings.Contains(line, " : ") ||
-			strings.Contains(line, "not on") {
+			strings.Contains(line, "did not take") {
 			rows = append(rows, strings.TrimSuffix(line, "\n"))
 		}
 	}
@@ -104,12 +104,12 @@ func TestRowsLookLikeThoseOfNCCLTests(t *testing.T) {
 			"     1.00    0.01    0.01       0     1.00    0.01    0.01       0  # took plain",
 		"# Out of bounds values : 0 OK",
 		"# Avg bus bandwidth    : 0.008",
-		"# not on the path that was asked for: no kernel",
+		"# did not take the requested path: no kernel",
 		"           8             2     float     sum       0" +
 			"     1.00    0.01    0.01       0     1.00    0.01    0.01       0  # took plain in place",
 		"# Out of bounds values : 0 OK",
 		"# Avg bus bandwidth    : 0.008",
-		"# not on the path that was asked for: odd place",
+		"# did not take the requested path: odd place",
 	}
 	if diff := cmp.Diff(want, rows); diff != "" {
 		t.Errorf("rows differ (-want +got):\n%s", diff)

@@ -15,15 +15,15 @@ import (
 const (
 	tripsPerBatch = 4000
 	tripBatches   = 31
-	// farEnough keeps two words on separate pairs of cache lines.
-	farEnough = 256
+	// wordDistance is the distance in bytes that places two words in different pairs of cache lines.
+	wordDistance = 256
 )
 
-// Probe measures the round trip between two processors.
+// Probe measures the round-trip time between two processors.
 type Probe struct{ ping, pong int }
 
-// NewProbe chooses the first two processors that this process may use. Call it before the process
-// is bound to one of them. It returns nil if there is only one.
+// NewProbe returns a Probe for the first two processors that this process may use, or nil if there
+// is only one. Call it before the process is bound to a processor.
 func NewProbe() *Probe {
 	processors, err := sys.Affinity()
 	// Both goroutines spin, so each needs a P.
@@ -33,22 +33,22 @@ func NewProbe() *Probe {
 	return &Probe{ping: processors[0], pong: processors[1]}
 }
 
-// RoundTrip returns the median time in nanoseconds for a word to travel from one processor to the
-// other and back; 0 means unknown. It takes some 20 ms.
+// RoundTrip returns the median time in nanoseconds that a word takes from one processor to the
+// other and back. It returns 0 if p is nil. The measurement takes about 20 ms.
 func (p *Probe) RoundTrip() (float64, error) {
 	if p == nil {
 		return 0, nil
 	}
-	// The runtime may have reduced GOMAXPROCS since NewProbe, to the number of processors that the
-	// process may use, which is one for a bound rank. A value that was set explicitly stays.
+	// Since NewProbe, the runtime may have reduced GOMAXPROCS to the number of processors that the
+	// process may use, which is 1 for a bound rank. The runtime does not change explicit values.
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(max(2, runtime.GOMAXPROCS(0))))
-	words := make([]uint64, 3*farEnough/8)
+	words := make([]uint64, 3*wordDistance/8)
 	base := unsafe.Pointer(unsafe.SliceData(words))
-	ping, pong := (*uint64)(base), (*uint64)(unsafe.Add(base, farEnough))
-	echoed := make(chan error, 1)
+	ping, pong := (*uint64)(base), (*uint64)(unsafe.Add(base, wordDistance))
+	echoErr := make(chan error, 1)
 	var batches []float64
 	go func() {
-		echoed <- onProcessor(p.pong, func() error {
+		echoErr <- onProcessor(p.pong, func() error {
 			echo(ping, pong)
 			return nil
 		})
@@ -57,7 +57,7 @@ func (p *Probe) RoundTrip() (float64, error) {
 		batches = drive(ping, pong)
 		return nil
 	})
-	err = errors.Join(err, <-echoed)
+	err = errors.Join(err, <-echoErr)
 	runtime.KeepAlive(words)
 	if err != nil {
 		return 0, fmt.Errorf("measuring the round trip: %w", err)
@@ -87,7 +87,7 @@ func drive(ping, pong *uint64) []float64 {
 	return batches
 }
 
-// await polls with a PAUSE between loads, until the other goroutine has written.
+// await polls a word, with a PAUSE between loads, until the other goroutine has written the value.
 func await(word *uint64, want uint64) {
 	for !spin.Until64(word, want, 0, 4000) {
 		sys.Yield()
@@ -95,8 +95,8 @@ func await(word *uint64, want uint64) {
 	}
 }
 
-// onProcessor runs f on an OS thread bound to a processor. The thread ends with f. If it cannot be
-// bound, f runs anyway, since other ranks wait for it.
+// onProcessor runs f on an OS thread bound to a processor, and ends the thread afterwards. If the
+// thread cannot be bound, f runs anyway, since the other goroutine waits for it.
 func onProcessor(processor int, f func() error) error {
 	done := make(chan error)
 	go func() {

@@ -7,20 +7,20 @@ import (
 	"symmem/internal/sys"
 )
 
-// TestRoundTripWithOneP runs with GOMAXPROCS 1, which the runtime sets when a process is
-// bound to one processor. If there is only one processor there is no round trip.
+// TestRoundTripWithOneP sets GOMAXPROCS to 1, as the runtime does when a process is bound to one
+// processor. On machines with only one processor, it expects no Probe.
 func TestRoundTripWithOneP(t *testing.T) {
 	allowed, err := sys.Affinity()
 	if err != nil {
 		t.Fatal(err)
 	}
 	p := NewProbe()
-	one := min(len(allowed), runtime.GOMAXPROCS(0)) < 2
-	if one != (p == nil) {
-		t.Fatalf("with one processor: %v: %v", one, p)
+	single := min(len(allowed), runtime.GOMAXPROCS(0)) < 2
+	if single != (p == nil) {
+		t.Fatalf("NewProbe() = %v on a machine with a single processor: %v", p, single)
 	}
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
-	if ns, err := p.RoundTrip(); err != nil || one != (ns == 0) {
-		t.Errorf("with one processor: %v: %v ns, %v", one, ns, err)
+	if ns, err := p.RoundTrip(); err != nil || single != (ns == 0) {
+		t.Errorf("RoundTrip() = %v, %v on a machine with a single processor: %v", ns, err, single)
 	}
 }

@@ -11,25 +11,25 @@ import (
 	"symmem"
 )
 
-// runner measures one call in a world with one path choice.
+// runner measures a call in a world with a given path choice.
 type runner struct {
 	world  *world
 	choice symmem.PathChoice
 	call   *call
-	// took is the path that the call takes, and wrongs the number of wrong elements on all ranks.
-	took   string
-	wrongs int64
-	// graph holds the captured calls, if any; opsPerIter is their number.
+	// path is the path that the call takes, and wrong the number of wrong elements on all ranks.
+	path  string
+	wrong int64
+	// graph holds the captured calls, or is nil. opsPerIter is the number of captured calls, or 1.
 	graph      *symmem.Graph
 	opsPerIter int
 	// iters is the number of calls, or of replays, in a batch.
 	iters int
-	// perOp holds the nanoseconds per call on the slowest rank, one value per batch.
+	// perOp holds, for each batch, the nanoseconds per call on the slowest rank.
 	perOp []float64
 }
 
-// runner prepares a call for measurements: it checks its result, captures it if requested, and
-// calibrates the length of its batches.
+// runner returns a runner that is ready to measure a call. It has checked the result of the call,
+// has captured the call if requested, and has calibrated the length of batches.
 func (o *Collective) runner(
 	ctx context.Context, w *world, row *Row, inPlace bool, choice symmem.PathChoice,
 ) (*runner, error) {
@@ -38,7 +38,7 @@ func (o *Collective) runner(
 		return nil, err
 	}
 	r := &runner{world: w, choice: choice, call: c, opsPerIter: 1}
-	if err := w.take(ctx, choice); err != nil {
+	if err := w.setPath(ctx, choice); err != nil {
 		return nil, err
 	}
 	if err := r.check(ctx, o); err != nil {
@@ -48,20 +48,20 @@ func (o *Collective) runner(
 		return nil, err
 	}
 	if err := r.calibrate(ctx, o); err != nil {
-		return nil, errors.Join(err, forget([]*runner{r}))
+		return nil, errors.Join(err, closeGraphs([]*runner{r}))
 	}
 	return r, nil
 }
 
-// check runs the operation once on a known pattern and checks the path and the result.
+// check runs the operation once with known data, and checks the path and the result.
 func (r *runner) check(ctx context.Context, o *Collective) error {
-	if err := r.look(o); err != nil {
+	if err := r.checkPath(o); err != nil {
 		return err
 	}
 	if err := r.fill(ctx); err != nil {
 		return err
 	}
-	if err := r.world.meet(ctx); err != nil {
+	if err := r.world.barrier(ctx); err != nil {
 		return err
 	}
 	if err := r.launch(ctx); err != nil {
@@ -70,29 +70,29 @@ func (r *runner) check(ctx context.Context, o *Collective) error {
 	if err := r.world.finish(ctx); err != nil {
 		return err
 	}
-	mine, err := r.wrong(ctx)
+	mine, err := r.countWrong(ctx)
 	if err != nil {
 		return err
 	}
 	all, err := r.world.gather(ctx, mine)
 	for _, wrong := range all {
-		r.wrongs += wrong
+		r.wrong += wrong
 	}
 	return err
 }
 
-// look records the path, and returns an error if it is not the requested one.
-func (r *runner) look(o *Collective) error {
+// checkPath records the call's path, and returns an error if it is not the requested one.
+func (r *runner) checkPath(o *Collective) error {
 	if r.call.Operation == symmem.OpSend {
-		r.took = symmem.PathPlain.String()
+		r.path = symmem.PathPlain.String()
 		return nil
 	}
 	e, err := r.world.explain(r.call)
-	if r.took = e.Path; err != nil || r.choice == symmem.PathAuto {
+	if r.path = e.Path; err != nil || r.choice == symmem.PathAuto {
 		return err
 	}
-	if e.Path != r.choice.String() || registered(o.Path) && e.Registers {
-		return fmt.Errorf("%v: the requested path is %v", e, r.choice)
+	if e.Path != r.choice.String() || registersBuffers(o.Path) && e.Registers {
+		return fmt.Errorf("the call does not take the requested path %v: %v", r.choice, e)
 	}
 	return nil
 }
@@ -107,7 +107,7 @@ func (r *runner) capture(ctx context.Context, o *Collective) error {
 	if o.GraphOps == 0 {
 		return nil
 	}
-	ops, err := r.fitting(ctx, o)
+	ops, err := r.callsPerGraph(ctx, o)
 	if err != nil {
 		return err
 	}
@@ -115,35 +115,35 @@ func (r *runner) capture(ctx context.Context, o *Collective) error {
 	if err := s.BeginCapture(); err != nil {
 		return fmt.Errorf("capturing calls: %w", err)
 	}
-	var failed error
+	var launchErr error
 	for range ops {
-		if failed = r.launch(ctx); failed != nil {
+		if launchErr = r.launch(ctx); launchErr != nil {
 			break
 		}
 	}
 	graph, err := s.EndCapture()
-	if err := errors.Join(failed, err); err != nil {
+	if err := errors.Join(launchErr, err); err != nil {
 		return fmt.Errorf("capturing calls: %w", err)
 	}
 	r.graph, r.opsPerIter = graph, ops
 	return nil
 }
 
-// fitting returns the number of calls per graph. Rank 0 decides.
-func (r *runner) fitting(ctx context.Context, o *Collective) (int, error) {
+// callsPerGraph returns the number of calls to capture into a graph. It is the same on all ranks.
+func (r *runner) callsPerGraph(ctx context.Context, o *Collective) (int, error) {
 	if !o.fitGraphs {
 		return o.GraphOps, nil
 	}
 	r.iters = 1
-	took, err := r.quickest(ctx)
+	took, err := r.shortestBatch(ctx)
 	if err != nil {
 		return 0, err
 	}
 	return min(max(1, int(o.Plan.Batch/max(took, 1))), o.GraphOps), nil
 }
 
-// forget closes the graphs of runners.
-func forget(runners []*runner) error {
+// closeGraphs closes the graphs of runners.
+func closeGraphs(runners []*runner) error {
 	var errs []error
 	for _, r := range runners {
 		if r.graph != nil {
@@ -153,35 +153,34 @@ func forget(runners []*runner) error {
 	return errors.Join(errs...)
 }
 
-// calibrate sets the number of calls per batch. Rank 0 decides, so that all ranks make the same
-// number.
+// calibrate sets the number of calls per batch, which rank 0 determines for all ranks.
 func (r *runner) calibrate(ctx context.Context, o *Collective) error {
 	if r.iters = o.Iters; r.iters > 0 {
-		_, err := r.timed(ctx)
+		_, err := r.timeBatch(ctx)
 		return err
 	}
 	for r.iters = 1; ; r.iters *= 2 {
-		got, err := r.quickest(ctx)
+		took, err := r.shortestBatch(ctx)
 		if err != nil {
 			return err
 		}
-		if got >= o.Plan.Batch/2 || r.iters >= maxOps {
-			r.iters = max(1, int(float64(r.iters)*float64(o.Plan.Batch)/float64(max(got, 1))))
+		if took >= o.Plan.Batch/2 || r.iters >= maxOps {
+			r.iters = max(1, int(float64(r.iters)*float64(o.Plan.Batch)/float64(max(took, 1))))
 			return nil
 		}
 	}
 }
 
-// coldTries is the number of batches timed for calibration. The first call of an operation, and
-// the first replay of a graph, can take a hundred times as long as others. Calibrated by that time
-// alone, a batch would have so few calls that its start and end would affect the result.
+// coldTries is the number of batches timed for calibration. The first call of an operation, or the
+// first replay of a graph, can take a hundred times as long as later ones. If only the first one
+// were timed, batches would have so few calls that their start and end would affect the result.
 const coldTries = 3
 
-// quickest returns the shortest time of several batches on rank 0. It is the same on all ranks.
-func (r *runner) quickest(ctx context.Context) (time.Duration, error) {
+// shortestBatch returns the shortest time of several batches on rank 0, on all ranks.
+func (r *runner) shortestBatch(ctx context.Context) (time.Duration, error) {
 	least := time.Duration(math.MaxInt64)
 	for range coldTries {
-		took, err := r.timed(ctx)
+		took, err := r.timeBatch(ctx)
 		if err != nil {
 			return 0, err
 		}
@@ -194,9 +193,9 @@ func (r *runner) quickest(ctx context.Context) (time.Duration, error) {
 	return time.Duration(all[0]), nil
 }
 
-// timed runs a batch after all ranks have met.
-func (r *runner) timed(ctx context.Context) (time.Duration, error) {
-	if err := r.world.meet(ctx); err != nil {
+// timeBatch runs a batch after a barrier and returns its time.
+func (r *runner) timeBatch(ctx context.Context) (time.Duration, error) {
+	if err := r.world.barrier(ctx); err != nil {
 		return 0, err
 	}
 	begin := time.Now()
@@ -209,7 +208,7 @@ func (r *runner) timed(ctx context.Context) (time.Duration, error) {
 	return time.Since(begin), err
 }
 
-// once makes one call, or one replay.
+// once makes one call or replays the graph once.
 func (r *runner) once(ctx context.Context) error {
 	if r.graph != nil {
 		return r.graph.Launch(r.world.rt.DefaultStream())
@@ -217,24 +216,24 @@ func (r *runner) once(ctx context.Context) error {
 	return r.launch(ctx)
 }
 
-// turn sets the path of this runner. After a change plans are made again, by an untimed call;
-// graphs keep their paths.
-func (r *runner) turn(ctx context.Context) error {
-	if r.graph != nil || r.choice == *r.world.set {
+// applyPath sets the world's path choice to this runner's, unless the calls are in a graph, which
+// keeps its path. After a change it makes an untimed call, for which the library plans anew.
+func (r *runner) applyPath(ctx context.Context) error {
+	if r.graph != nil || r.choice == *r.world.path {
 		return nil
 	}
-	if err := r.world.take(ctx, r.choice); err != nil {
+	if err := r.world.setPath(ctx, r.choice); err != nil {
 		return err
 	}
 	return r.once(ctx)
 }
 
-// batch returns the nanoseconds per call on the slowest rank.
+// batch runs a batch and returns the nanoseconds per call on the slowest rank.
 func (r *runner) batch(ctx context.Context) (float64, error) {
-	if err := r.turn(ctx); err != nil {
+	if err := r.applyPath(ctx); err != nil {
 		return 0, err
 	}
-	took, err := r.timed(ctx)
+	took, err := r.timeBatch(ctx)
 	if err != nil {
 		return 0, err
 	}
@@ -245,42 +244,42 @@ func (r *runner) batch(ctx context.Context) (float64, error) {
 	return float64(slices.Max(all)) / float64(r.iters*r.opsPerIter), nil
 }
 
-// way describes how to make a call: with which buffers, on which path.
-type way struct {
+// variant selects the buffers, which belong to a world, and the path of a call.
+type variant struct {
 	world  *world
 	choice symmem.PathChoice
 }
 
-// race measures several ways of making a call, alternating.
-func (o *Collective) race(
-	ctx context.Context, row *Row, inPlace bool, ways []way,
+// measureAll measures several variants of a call, alternating between them.
+func (o *Collective) measureAll(
+	ctx context.Context, row *Row, inPlace bool, variants []variant,
 ) (runners []*runner, err error) {
-	defer func() { err = errors.Join(err, forget(runners)) }()
-	for _, w := range ways {
+	defer func() { err = errors.Join(err, closeGraphs(runners)) }()
+	for _, w := range variants {
 		r, err := o.runner(ctx, w.world, row, inPlace, w.choice)
 		if err != nil {
 			return runners, err
 		}
 		runners = append(runners, r)
 	}
-	return runners, o.play(ctx, runners)
+	return runners, o.runBatches(ctx, runners)
 }
 
-// play runs the batches of all runners, alternating, after some warm-up rounds: one, to refill the
-// caches after the previous row, and before the first row as many as are measured, since idle
-// processors take long to reach full clock.
-func (o *Collective) play(ctx context.Context, runners []*runner) error {
-	lead := 1
+// runBatches runs the batches of all runners, alternating between them, after some warm-up rounds.
+// One such round refills the caches after the previous row. Before the first row there are as many
+// as measured rounds, because idle processors take long to reach their full clock rate.
+func (o *Collective) runBatches(ctx context.Context, runners []*runner) error {
+	warmUp := 1
 	if !o.warm {
-		o.warm, lead = true, o.Plan.Batches
+		o.warm, warmUp = true, o.Plan.Batches
 	}
-	for round := range lead + o.Plan.Batches {
-		for _, i := range turns(len(runners), round) {
+	for round := range warmUp + o.Plan.Batches {
+		for _, i := range runnerOrder(len(runners), round) {
 			perOp, err := runners[i].batch(ctx)
 			if err != nil {
 				return err
 			}
-			if round >= lead {
+			if round >= warmUp {
 				runners[i].perOp = append(runners[i].perOp, perOp)
 			}
 		}
@@ -288,10 +287,11 @@ func (o *Collective) play(ctx context.Context, runners []*runner) error {
 	return nil
 }
 
-// turns returns the order of n runners in a round. Each round begins with another runner, and
-// after all have begun it is reversed for as many rounds, so that the position in a round favours
-// no runner. Steps of 1, -2, 3, -4 and so on make each pair of runners neighbours equally often.
-func turns(n, round int) []int {
+// runnerOrder returns the order of n runners in a round. In n rounds, each runner is first once. In
+// the next n rounds the orders are reversed, so that no runner benefits from its position. Within a
+// round, the index changes by 1, -2, 3, -4 and so on, so that each pair of runners is adjacent
+// equally often.
+func runnerOrder(n, round int) []int {
 	order := make([]int, n)
 	for i := range order {
 		step := (i + 1) / 2
@@ -306,7 +306,7 @@ func turns(n, round int) []int {
 	return order
 }
 
-// fill fills the output with junk and writes this rank's input, if there is any.
+// fill fills the output with junk and writes this rank's input. It does nothing for a barrier.
 func (r *runner) fill(ctx context.Context) error {
 	if r.call.Count == 0 {
 		return nil
@@ -317,8 +317,8 @@ func (r *runner) fill(ctx context.Context) error {
 	return r.world.rt.DefaultStream().Synchronize(ctx)
 }
 
-// wrong counts the wrong elements of this rank's output.
-func (r *runner) wrong(ctx context.Context) (int64, error) {
+// countWrong counts the wrong elements of this rank's output.
+func (r *runner) countWrong(ctx context.Context) (int64, error) {
 	want := r.call.Output(r.world.rt.Rank())
 	if len(want) == 0 {
 		return 0, nil

@@ -12,7 +12,7 @@ import (
 	"symmem/bench/report"
 )
 
-// writeTable writes rows aligned to the right, with a prefix before each line.
+// writeTable writes rows with right-aligned columns, and a prefix before each line.
 func writeTable(w io.Writer, prefix string, rows [][]string) error {
 	var aligned bytes.Buffer
 	out := tabwriter.NewWriter(&aligned, 0, 0, 2, ' ', tabwriter.AlignRight)
@@ -30,8 +30,8 @@ func writeTable(w io.Writer, prefix string, rows [][]string) error {
 	return nil
 }
 
-// PathTable writes the gains and costs of the path choice, as comments in the style of nccl-tests:
-// the times on the chosen path and on each path.
+// PathTable writes a table that compares the automatic path choice with each path, as comments in
+// the style of nccl-tests.
 func PathTable(w io.Writer, r *report.Report) error {
 	rows := [][]string{
 		{"operation", "size", "", "auto", "plain", "window", "direct", "took", "ratio"},
@@ -45,11 +45,11 @@ func PathTable(w io.Writer, r *report.Report) error {
 		for _, path := range []symmem.PathChoice{
 			symmem.PathPlain, symmem.PathWindow, symmem.PathDirect,
 		} {
-			forced := "none"
-			if ns, has := result.Counts[path.String()+"_ns"]; has {
-				forced = report.Duration(ns)
+			cell := "none"
+			if ns, ok := result.Counts[path.String()+"_ns"]; ok {
+				cell = report.Duration(ns)
 			}
-			row = append(row, forced)
+			row = append(row, cell)
 		}
 		rows = append(rows, append(row, fmt.Sprint(result.Params["took"]), ratio(*result.Ratio)))
 	}
@@ -60,8 +60,8 @@ func PathTable(w io.Writer, r *report.Report) error {
 	return err
 }
 
-// CheckTable writes the cost of checking, as comments in the style of nccl-tests: the times at two
-// check levels.
+// CheckTable writes a table that compares the times at two check levels, as comments in the style
+// of nccl-tests.
 func CheckTable(w io.Writer, r *report.Report) error {
 	rows := [][]string{{"operation", "size", "", "unchecked", "checked", "ratio"}}
 	for i := range r.Results {
@@ -73,7 +73,8 @@ func CheckTable(w io.Writer, r *report.Report) error {
 	return writeTable(w, "#", rows)
 }
 
-// callCells returns the cells that identify a call: the operation, its size, and the half.
+// callCells returns the cells that identify a call: the operation, the size, and whether the call
+// is in place.
 func callCells(r *report.Result) []string {
 	return []string{r.Name, fmt.Sprint(r.Params["bytes"]), r.Half()}
 }

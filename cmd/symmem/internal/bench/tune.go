@@ -14,26 +14,26 @@ import (
 
 // Tune measures the times for a tuning table. It must be the same on all ranks.
 type Tune struct {
-	// Collective sets the operations, the sizes, the element type, the backend and the plan. Graphs
-	// hold as many calls as fit into a batch, at most GraphOps, if the backend can capture. Without
-	// GraphOps calls are measured one by one. Run sets the other fields.
+	// Collective sets the operations, the sizes, the element type, the backend and the plan. If the
+	// backend supports capture and GraphOps is not 0, graphs contain as many calls as fit into a
+	// batch, at most GraphOps. Otherwise calls are measured one by one. Run sets the other fields.
 	Collective
-	// Date is the date of the measurement, and Base returns the table to begin with, or nil for the
-	// built-in one. Only those of rank 0 are used. The table's times for sizes below and above
-	// Sizes are kept if they are of the same device and library.
+	// Date is the date of the measurement. Base returns the table to start from, or nil for the
+	// built-in one. Only the values of rank 0 are used. The table's times for sizes below and above
+	// Sizes are kept if they were measured with the same device and library.
 	Date string
 	Base func(device string, ranks int) *tuning.Table
 	// Progress, if set, is called with a description of each measurement.
 	Progress func(text string)
 }
 
-// Tuned is the result of a Tune, the same on all ranks.
+// Tuned holds the result of Tune.Run, which is the same on all ranks.
 type Tuned struct {
-	// Table is the base with the new rules, which replace its rules for the same operations and
-	// ranks.
+	// Table contains the rules of the base table, except that new rules replace those for the same
+	// operations and ranks.
 	Table *tuning.Table
-	// Rules lists the new rules in the order of measurement. Skipped maps the operations without
-	// one to the reason.
+	// Rules lists the new rules in the order of measurement. Skipped contains a reason for each
+	// operation without a new rule.
 	Rules   []tuning.Rule
 	Skipped []string
 	// Device and Ranks determine the name of the table's file.
@@ -41,7 +41,7 @@ type Tuned struct {
 	Ranks  int
 }
 
-// Run measures as one rank of a world that a launcher has started.
+// Run measures the times as one rank of a world that a launcher has started.
 func (o *Tune) Run(ctx context.Context) (tuned *Tuned, err error) {
 	o.ReduceOp, o.Path, o.Tuning, o.fitGraphs = symmem.Sum, symmem.PathAuto, symmem.BuiltInTuning, true
 	o.Checks = []symmem.CheckLevel{symmem.CheckDefault}
@@ -60,16 +60,17 @@ func (o *Tune) Run(ctx context.Context) (tuned *Tuned, err error) {
 	return &t.tuned, t.tuned.Table.Validate()
 }
 
-// skipped returns the reason why times of a type give no rule for an operation.
-func skipped(op *Operation, t symmem.DataType) string {
+// skipReason returns the reason why there is no rule for an operation with the given type.
+func skipReason(op *Operation, t symmem.DataType) string {
 	if !op.buffered() {
 		return op.Name + " has no buffers that peers read, so there is nothing to choose"
 	}
-	return fmt.Sprintf("%s of %v has one path here, so there is nothing to choose", op.Name, t)
+	return fmt.Sprintf("%s of %v has only one path here, so there is nothing to choose", op.Name, t)
 }
 
-// around merges new times, ascending in size, with the old ones of smaller and larger sizes.
-func around(old, fresh []tuning.Point) []tuning.Point {
+// mergePoints adds old times for smaller and larger sizes to new times, which are in ascending
+// order of size. It returns nil if there are no new times.
+func mergePoints(old, fresh []tuning.Point) []tuning.Point {
 	if len(fresh) == 0 {
 		return nil
 	}
@@ -83,7 +84,7 @@ func around(old, fresh []tuning.Point) []tuning.Point {
 	return all
 }
 
-func rounded(v, unit float64) float64 { return math.Round(v*unit) / unit }
+func roundTo(v, unit float64) float64 { return math.Round(v*unit) / unit }
 
 func (o *Tune) report(format string, args ...any) {
 	if o.Progress != nil {
@@ -91,12 +92,12 @@ func (o *Tune) report(format string, args ...any) {
 	}
 }
 
-// RuleOfNoise explains the effect of noise to users.
-const RuleOfNoise = "noise is twice the standard error of the median of the ratios of batches " +
-	"that were neighbours, from the quartiles of their logarithms"
+// RuleOfNoise explains to users how noise is computed.
+const RuleOfNoise = "noise is twice the standard error of the median ratio of neighbouring " +
+	"batches, computed from the quartiles of the logarithms"
 
-// noise returns the random error of the median of ratios, in percent. Logarithms weight delays of
-// either path equally.
+// noise returns the random error of the median of ratios, in percent. It uses logarithms, so that
+// delays of either path have the same weight.
 func noise(ratios []float64) float64 {
 	if len(ratios) == 0 {
 		return 0
@@ -109,21 +110,21 @@ func noise(ratios []float64) float64 {
 	return 100 * math.Expm1(medianError(logs))
 }
 
-// medianError returns the random error of the median of sorted values: twice its standard error.
-// For a normal distribution the quartiles are 1.349 standard deviations apart, and the error of
-// the median is 1.253 deviations over the root of the number. Outliers, such as a processor that
-// was preempted, do not affect quartiles.
+// medianError returns twice the standard error of the median of sorted values. For a normal
+// distribution, the quartiles are 1.349 standard deviations apart, and the standard error of the
+// median of n values is 1.253 standard deviations divided by the square root of n. Quartiles are
+// not affected by outliers, such as delays by preemption.
 func medianError(sorted []float64) float64 {
 	n := len(sorted)
 	deviation := (sorted[n-1-n/4] - sorted[n/4]) / 1.349
 	return 2 * 1.253 * deviation / math.Sqrt(float64(n))
 }
 
-// shared returns rank 0's base table on all ranks.
-func (o *Tune) shared(ctx context.Context, w *world) (*tuning.Table, error) {
+// baseOfRank0 returns the base table of rank 0 on all ranks.
+func (o *Tune) baseOfRank0(ctx context.Context, w *world) (*tuning.Table, error) {
 	var mine *tuning.Table
 	if w.rt.Rank() == 0 {
-		mine = o.present(w.rt)
+		mine = o.localBase(w.rt)
 	}
 	all, err := workload.Gather(ctx, w.gatherer, mine)
 	if err != nil {
@@ -132,8 +133,8 @@ func (o *Tune) shared(ctx context.Context, w *world) (*tuning.Table, error) {
 	return all[0], nil
 }
 
-// present returns this rank's base table.
-func (o *Tune) present(rt *symmem.Runtime) *tuning.Table {
+// localBase returns this rank's base table.
+func (o *Tune) localBase(rt *symmem.Runtime) *tuning.Table {
 	info := rt.Device()
 	if o.Base != nil {
 		if table := o.Base(info.Name, rt.Size()); table != nil {

@@ -16,15 +16,16 @@ import (
 	"symmem/internal/tuning"
 )
 
-func TestNoiseIsThatOfTheMedian(t *testing.T) {
+func TestNoiseIsErrorOfMedian(t *testing.T) {
 	if n := noise([]float64{2, 2, 2, 2}); n != 0 {
-		t.Errorf("equal ratios have %v percent of noise", n)
+		t.Errorf("the noise of equal ratios is %v percent, want 0", n)
 	}
 	if n := noise(nil); n != 0 {
-		t.Errorf("no ratios have %v percent of noise", n)
+		t.Errorf("the noise without ratios is %v percent, want 0", n)
 	}
-	// The median of n draws from a normal distribution is off by 1.253 deviations over the root of
-	// n. noise must estimate that from one sample; twice that covers 95 of 100 medians.
+	// The standard error of the median of n draws from a normal distribution is 1.253 deviations over
+	// the square root of n. noise must estimate twice that error, which covers 95 of 100 medians, from
+	// one sample.
 	random := rand.New(rand.NewPCG(1, 2))
 	const trials, draws, deviation = 2000, 41, 0.05
 	covered, sum := 0, 0.0
@@ -41,25 +42,25 @@ func TestNoiseIsThatOfTheMedian(t *testing.T) {
 	}
 	want := 100 * 2 * 1.253 * deviation / math.Sqrt(draws)
 	if mean := sum / trials; math.Abs(mean/want-1) > 0.1 {
-		t.Errorf("noise is %.3f percent, want %.3f", mean, want)
+		t.Errorf("the mean noise is %.3f percent, want %.3f", mean, want)
 	}
 	if share := float64(covered) / trials; share < 0.9 {
-		t.Errorf("%.3f of all medians lie within the noise", share)
+		t.Errorf("%.3f of all medians are within the noise, want 0.95", share)
 	}
 }
 
-func TestOutliersAreNoNoise(t *testing.T) {
+func TestNoiseIgnoresOutliers(t *testing.T) {
 	sample := make([]float64, 21)
 	for i := range sample {
 		sample[i] = 1
 	}
 	sample[3], sample[17] = 50, 0.01
 	if n := noise(sample); n != 0 {
-		t.Errorf("two of 21 batches make %v percent", n)
+		t.Errorf("the noise of two outliers in 21 batches is %v percent, want 0", n)
 	}
 }
 
-func TestPointsPairTheBatchesOfOneTurn(t *testing.T) {
+func TestNewPointComparesNeighbouringBatches(t *testing.T) {
 	// Both paths drift by a factor of ten together, which does not affect their ratios.
 	plain := []float64{2000, 4000, 8000, 20000, 2000}
 	window := []float64{1000, 2000, 4000, 10000, 1000}
@@ -78,21 +79,21 @@ func TestPointsPairTheBatchesOfOneTurn(t *testing.T) {
 		},
 		{"direct against plain", plain, nil, direct, tuning.Point{PlainUS: 4, DirectUS: 1}},
 		{
-			"the noise of a path that does not decide is none", noisy, steady, steady,
+			"noise of the plain path, which is not the fastest", noisy, steady, steady,
 			tuning.Point{PlainUS: 8, WindowUS: 2, DirectUS: 2},
 		},
 	} {
 		row.want.Bytes = 4096
 		if got := newPoint(4096, row.plain, row.window, row.direct); got != row.want {
-			t.Errorf("%s: %+v", row.name, got)
+			t.Errorf("%s: got %+v, want %+v", row.name, got, row.want)
 		}
 	}
 	if p := newPoint(1, []float64{0.1}, []float64{0.1}, nil); p.PlainUS <= 0 || p.WindowUS <= 0 {
-		t.Errorf("times that no table takes: %+v", p)
+		t.Errorf("got %+v, want positive times, which tables require", p)
 	}
 }
 
-// exampleTuned returns the result of a tune: halves that agree, and halves that do not.
+// exampleTuned returns a result with rules for all kinds of memory.
 func exampleTuned() *Tuned {
 	points := []tuning.Point{
 		{Bytes: 1 << 10, PlainUS: 13, WindowUS: 7.4, NoisePercent: 1.5},
@@ -107,13 +108,13 @@ func exampleTuned() *Tuned {
 	}
 	anywhere := []tuning.Point{{Bytes: 1 << 10, PlainUS: 13, DirectUS: 6.5, NoisePercent: 1.5}}
 	var rules []tuning.Rule
-	for _, of := range []struct {
+	for _, measured := range []struct {
 		memory tuning.Memory
 		points []tuning.Point
 	}{{"", append(points, inPlace)}, {tuning.Symmetric, direct}, {tuning.Anywhere, anywhere}} {
 		rules = append(rules, tuning.Derive(tuning.Calls{
-			Operation: "AllReduce", Shape: tuning.Shape{Ranks: 4, Machines: 1}, Memory: of.memory,
-		}, tuning.Plain, of.points))
+			Operation: "AllReduce", Shape: tuning.Shape{Ranks: 4, Machines: 1}, Memory: measured.memory,
+		}, tuning.Plain, measured.points))
 	}
 	return &Tuned{
 		Table: &tuning.Table{Device: "box", Otherwise: tuning.Plain, Rules: rules},
@@ -122,7 +123,7 @@ func exampleTuned() *Tuned {
 	}
 }
 
-func TestChosenPathsArePrintedWithTheirGain(t *testing.T) {
+func TestTextShowsChosenPathsAndGains(t *testing.T) {
 	var out strings.Builder
 	if err := exampleTuned().Text(&out); err != nil {
 		t.Fatal(err)
@@ -139,10 +140,10 @@ AllReduce on 4 ranks, symmetric buffers: direct up to 160KiB, another path than 
 AllReduce on 4 ranks, any buffers: direct at every size
 broadcast: there is no window path
 `
-	// The widths of columns do not matter.
+	// Ignore the widths of columns.
 	got := regexp.MustCompile(`(?m)^ +| +( )`).ReplaceAllString(out.String(), "$1")
 	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
+		t.Errorf("the text differs (-want +got):\n%s", diff)
 	}
 }
 
@@ -171,35 +172,35 @@ func TestTuneJSONContainsTable(t *testing.T) {
 	}
 	if got.File != "t.json" || !got.Written || len(got.Skipped) != 1 ||
 		table.Digest() != tuned.Table.Digest() {
-		t.Errorf("%s", out)
+		t.Errorf("got %s, want the file, one skipped operation and the table", out)
 	}
 }
 
-func TestThresholdsFollowTheMeasurements(t *testing.T) {
-	some := []float64{1000}
-	at := []tuning.Point{{Bytes: 64, InPlace: true, PlainUS: 1, WindowUS: 1}}
+func TestPointsAddMeasuredPaths(t *testing.T) {
+	perOp := []float64{1000}
+	windows := []tuning.Point{{Bytes: 64, InPlace: true, PlainUS: 1, WindowUS: 1}}
 	direct := []tuning.Point{{Bytes: 64, InPlace: true, PlainUS: 1, WindowUS: 1, DirectUS: 1}}
-	alone := []tuning.Point{{Bytes: 64, InPlace: true, PlainUS: 1, DirectUS: 1}}
+	directOnly := []tuning.Point{{Bytes: 64, InPlace: true, PlainUS: 1, DirectUS: 1}}
 	for _, row := range []struct {
 		name string
 		all  batches
 		want points
 	}{
-		{"plain alone decides nothing", batches{plain: some}, points{}},
+		{"only plain", batches{plain: perOp}, points{}},
 		{
-			"both old paths",
-			batches{plain: some, window: some},
-			points{windows: at},
+			"plain and window",
+			batches{plain: perOp, window: perOp},
+			points{windows: windows},
 		},
 		{
 			"direct without a window path",
-			batches{plain: some, direct: some},
-			points{direct: alone},
+			batches{plain: perOp, direct: perOp},
+			points{direct: directOnly},
 		},
 		{
-			"everything",
-			batches{some, some, some, some},
-			points{windows: at, direct: direct, anywhere: alone},
+			"all paths",
+			batches{perOp, perOp, perOp, perOp},
+			points{windows: windows, direct: direct, anywhere: directOnly},
 		},
 	} {
 		var got points
@@ -210,29 +211,29 @@ func TestThresholdsFollowTheMeasurements(t *testing.T) {
 	}
 }
 
-func TestRatiosAreOfTheSameTurn(t *testing.T) {
+func TestCompareUsesNeighbouringBatches(t *testing.T) {
 	r := &report.Result{Params: map[string]any{}, Counts: map[string]float64{}}
 	compare(r, []float64{10, 20, 40}, map[symmem.PathChoice][]float64{
 		symmem.PathPlain: {12, 22, 44}, symmem.PathWindow: {9, 19, 39},
 	})
 	if r.Params["better"] != "window" || *r.Ratio != 0.95 || r.Counts["plain_ns"] != 22 {
-		t.Errorf("%+v", r)
+		t.Errorf("got %+v, want window as the better path, and ratio 0.95", r)
 	}
 	compare(r, []float64{10, 20, 40}, map[symmem.PathChoice][]float64{
 		symmem.PathPlain: {12, 22, 44}, symmem.PathWindow: {9, 19, 39}, symmem.PathDirect: {5, 10, 20},
 	})
 	if r.Params["better"] != "direct" || *r.Ratio != 0.5 {
-		t.Errorf("with direct: %+v", r)
+		t.Errorf("with direct: got %+v, want direct as the better path, and ratio 0.5", r)
 	}
 }
 
-func TestTurnsBalancePositionsAndNeighbours(t *testing.T) {
+func TestRunnerOrderIsBalanced(t *testing.T) {
 	for n := 1; n <= 5; n++ {
 		first, last, after := make([]int, n), make([]int, n), map[[2]int]int{}
 		for round := range 2 * n {
-			order := turns(n, round)
+			order := runnerOrder(n, round)
 			if slices.Compare(slices.Sorted(slices.Values(order)), []int{0, 1, 2, 3, 4}[:n]) != 0 {
-				t.Fatalf("round %d of %d runners is %v", round, n, order)
+				t.Fatalf("runnerOrder(%d, %d) = %v, which is not a permutation", n, round, order)
 			}
 			first[order[0]]++
 			last[order[n-1]]++
@@ -242,29 +243,29 @@ func TestTurnsBalancePositionsAndNeighbours(t *testing.T) {
 		}
 		for i := range n {
 			if first[i] != 2 || last[i] != 2 {
-				t.Errorf("%d runners: first %v, last %v", n, first, last)
+				t.Errorf("%d runners: first %v times, last %v times; want 2 each", n, first, last)
 			}
 			for j := range n {
 				if want := after[[2]int{0, 1}]; i != j && after[[2]int{i, j}] != want {
-					t.Errorf("%d runners: %v, want %d each", n, after, want)
+					t.Errorf("%d runners: pairs are adjacent %v times, want %d each", n, after, want)
 				}
 			}
 		}
 	}
 }
 
-func TestOldTimesStayAroundNewOnes(t *testing.T) {
+func TestMergePointsKeepsOutsideSizes(t *testing.T) {
 	sizes := func(bytes ...tuning.Size) (points []tuning.Point) {
 		for _, b := range bytes {
 			points = append(points, tuning.Point{Bytes: b})
 		}
 		return points
 	}
-	got := around(sizes(1, 2, 4, 8, 16), sizes(2, 3, 8))
+	got := mergePoints(sizes(1, 2, 4, 8, 16), sizes(2, 3, 8))
 	if diff := cmp.Diff(sizes(2, 3, 8, 1, 16), got); diff != "" {
-		t.Error(diff)
+		t.Errorf("the merged points differ (-want +got):\n%s", diff)
 	}
-	if got := around(sizes(1, 2), nil); got != nil {
-		t.Errorf("old times alone made %v", got)
+	if got := mergePoints(sizes(1, 2), nil); got != nil {
+		t.Errorf("without new times, mergePoints = %v, want nil", got)
 	}
 }

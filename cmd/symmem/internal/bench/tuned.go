@@ -12,8 +12,8 @@ import (
 	"symmem/internal/tuning"
 )
 
-// Text writes a line for each measured size, with the speed-up of the chosen path over the other
-// one, and a line for each rule.
+// Text writes a line for each measured size, with the speed-up of the chosen path over the
+// alternative, and a line for each rule.
 func (t *Tuned) Text(w io.Writer) error {
 	rows := [][]string{{
 		"operation", "size", "", "buffers", "plain", "window", "direct", "noise", "chosen",
@@ -25,9 +25,9 @@ func (t *Tuned) Text(w io.Writer) error {
 				rows = append(rows, []string{
 					r.Operation, p.Bytes.String(), half(p.InPlace),
 					string(cmp.Or(r.Memory, tuning.Symmetric)),
-					measured(p.PlainUS), measured(p.WindowUS), measured(p.DirectUS),
+					formatMicroseconds(p.PlainUS), formatMicroseconds(p.WindowUS), formatMicroseconds(p.DirectUS),
 					fmt.Sprintf("%.1f %%", p.NoisePercent), string(s.Path),
-					fmt.Sprintf("%+.1f %%", 100*(wins(s.Path, p)-1)),
+					fmt.Sprintf("%+.1f %%", 100*(speedup(s.Path, p)-1)),
 				})
 			}
 		}
@@ -40,20 +40,20 @@ func (t *Tuned) Text(w io.Writer) error {
 	for _, skipped := range t.Skipped {
 		fmt.Fprintln(&text, skipped)
 	}
-	_, failed := io.WriteString(w, text.String())
-	return errors.Join(err, failed)
+	_, writeErr := io.WriteString(w, text.String())
+	return errors.Join(err, writeErr)
 }
 
-// measured formats a time in microseconds; 0 means not measured.
-func measured(us float64) string {
+// formatMicroseconds formats a time in microseconds, where 0 means that it was not measured.
+func formatMicroseconds(us float64) string {
 	if us == 0 {
 		return "-"
 	}
 	return report.Duration(us * 1e3)
 }
 
-// wins returns the ratio of the time on the other path to that on the chosen one.
-func wins(chosen tuning.Path, p tuning.Point) float64 {
+// speedup returns the time on the alternative path divided by the time on the chosen one.
+func speedup(chosen tuning.Path, p tuning.Point) float64 {
 	switch chosen {
 	case tuning.Window:
 		return p.PlainUS / p.WindowUS
@@ -66,8 +66,8 @@ func wins(chosen tuning.Path, p tuning.Point) float64 {
 	}
 }
 
-// Document returns the fields of the JSON output: the table, its file, whether that was written,
-// and the skipped operations.
+// Document returns the fields of the JSON output: the table, its file, whether the file was
+// written, and the skipped operations.
 func (t *Tuned) Document(file string, written bool) (map[string]any, error) {
 	table, err := t.Table.Encode()
 	if err != nil {

@@ -9,13 +9,13 @@ import (
 	"symmem/internal/tuning"
 )
 
-// tuner measures the paths of one operation after the other.
+// tuner measures the paths of operations, one operation at a time.
 type tuner struct {
 	*Tune
-	// in has registered buffers of a pool, and out has other buffers, to measure the direct path.
-	// out is nil if no call can take the direct path.
+	// in has registered buffers of a pool. out has buffers outside of windows, on which the direct
+	// path is measured, or is nil if no call can take the direct path.
 	in, out *world
-	// base is the table to begin with; reused is set if new rules contain some of its times.
+	// base is the table to start from. reused is set if new rules contain some of its times.
 	base   *tuning.Table
 	reused bool
 	tuned  Tuned
@@ -29,14 +29,14 @@ func (t *tuner) prepare(ctx context.Context) (err error) {
 	if t.out, err = t.in.outside(ctx, &t.Collective); err != nil {
 		return err
 	}
-	if t.base, err = t.shared(ctx, t.in); err != nil {
+	if t.base, err = t.baseOfRank0(ctx, t.in); err != nil {
 		return err
 	}
 	rt := t.in.rt
 	t.tuned = Tuned{Device: rt.Device().Name, Ranks: rt.Size()}
 	if t.base.Device != t.tuned.Device || t.base.Library != rt.Library() ||
 		t.base.DataType != t.DataType.String() {
-		t.base = t.base.WithoutTimes() // not comparable with the new ones
+		t.base = t.base.WithoutTimes() // they are not comparable with the new times
 	}
 	return nil
 }
@@ -51,15 +51,15 @@ func (t *tuner) run(ctx context.Context) error {
 		}
 		fresh := t.rules(op, times)
 		if len(fresh) == 0 {
-			t.tuned.Skipped = append(t.tuned.Skipped, skipped(op, t.DataType))
+			t.tuned.Skipped = append(t.tuned.Skipped, skipReason(op, t.DataType))
 		}
 		t.tuned.Rules = append(t.tuned.Rules, fresh...)
 	}
 	return nil
 }
 
-// rules derives the rules of an operation from new times, merged with those of the base for other
-// sizes. A choice without measurements gets no rule.
+// rules derives the rules for an operation from new times and the base table's times for other
+// sizes. There is no rule for kinds of memory without new times.
 func (t *tuner) rules(op *Operation, times *points) (rules []tuning.Rule) {
 	rt := t.in.rt
 	info := rt.Device()
@@ -71,48 +71,48 @@ func (t *tuner) rules(op *Operation, times *points) (rules []tuning.Rule) {
 		if len(measured.points) == 0 {
 			continue
 		}
-		about := tuning.Calls{
+		calls := tuning.Calls{
 			Operation: op.kind.String(), Memory: measured.memory, Shape: tuning.Shape{
 				Ranks: rt.Size(), Machines: rt.World().Stats().Tuning.Machines,
 			},
 		}
-		all := around(t.base.Measured(about), measured.points)
+		all := mergePoints(t.base.Measured(calls), measured.points)
 		t.reused = t.reused || len(all) > len(measured.points)
-		rules = append(rules, tuning.Derive(about, otherwise, all))
+		rules = append(rules, tuning.Derive(calls, otherwise, all))
 	}
 	return rules
 }
 
-// describe adds the new rules to the base.
+// describe returns the base table with the new rules and a description of the measurement.
 func (t *tuner) describe() *tuning.Table {
-	how := "calls one by one"
+	method := "calls one by one"
 	if t.GraphOps > 0 {
-		how = fmt.Sprintf("replays of graphs of up to %d calls", t.GraphOps)
+		method = fmt.Sprintf("replays of graphs of up to %d calls", t.GraphOps)
 	}
 	rt, rules := t.in.rt, t.tuned.Rules
 	table := t.base.Replace(rules...)
 	table.Device, table.Library, table.Date = rt.Device().Name, rt.Library(), t.Date
 	table.DataType = t.DataType.String()
-	table.Source = fmt.Sprintf("symmem tune: %d batches of %v on each path in turns, %v, %s, medians "+
-		"of the slowest rank; %s; %s", t.Plan.Batches, t.Plan.Batch, t.DataType, how,
+	table.Source = fmt.Sprintf("symmem tune: %d batches of %v on each path, alternating, %v, %s, "+
+		"medians of the slowest rank; %s; %s", t.Plan.Batches, t.Plan.Batch, t.DataType, method,
 		tuning.RuleOfDerive, RuleOfNoise)
 	if t.reused || len(table.Rules) > len(rules)+len(table.General()) {
-		table.Source += "; rules of other operations and ranks, and times of other sizes, were there " +
-			"before"
+		table.Source += "; rules for other operations and ranks, and times for other sizes, are from " +
+			"the base table"
 	}
 	return table
 }
 
-// points holds the times of one operation at ascending sizes: windows compares the plain and the
-// window path, direct compares the direct path with the better of them, and anywhere compares the
-// direct with the plain path on buffers outside of windows.
+// points holds the times of one operation in ascending order of size. windows compares the plain
+// path with the window path, direct compares the direct path with the better of these two, and
+// anywhere compares the direct with the plain path on buffers outside of windows.
 type points struct{ windows, direct, anywhere []tuning.Point }
 
-// outsideBytes exceeds any group's exchange memory, which calls on buffers outside of windows need
-// for the direct path.
+// outsideBytes exceeds the exchange memory of any group, which the direct path needs for buffers
+// outside of windows.
 const outsideBytes = 64 << 20
 
-// measure measures one operation out of place and, if it supports that, in place.
+// measure measures an operation out of place and, if the operation supports it, in place.
 func (t *tuner) measure(ctx context.Context, op *Operation) (*points, error) {
 	times, last := &points{}, int64(0)
 	if !op.buffered() {
@@ -120,7 +120,7 @@ func (t *tuner) measure(ctx context.Context, op *Operation) (*points, error) {
 	}
 	for _, size := range t.Sizes {
 		row := &Row{Operation: op, Ranks: t.in.rt.Size()}
-		row.Count, row.Bytes = op.sized(size, row.Ranks, t.DataType)
+		row.Count, row.Bytes = op.countAndSize(size, row.Ranks, t.DataType)
 		if row.Bytes <= last {
 			continue
 		}
@@ -129,7 +129,7 @@ func (t *tuner) measure(ctx context.Context, op *Operation) (*points, error) {
 			if inPlace && !op.kind.HasInPlace() {
 				continue
 			}
-			all, err := t.ways(ctx, row, inPlace)
+			all, err := t.variants(ctx, row, inPlace)
 			if err != nil {
 				return nil, err
 			}
@@ -142,17 +142,17 @@ func (t *tuner) measure(ctx context.Context, op *Operation) (*points, error) {
 				return nil, err
 			}
 			times.add(row.Bytes, inPlace, batches{
-				plain:    perOp[way{t.in, symmem.PathPlain}],
-				window:   perOp[way{t.in, symmem.PathWindow}],
-				direct:   perOp[way{t.in, symmem.PathDirect}],
-				anywhere: perOp[way{t.out, symmem.PathDirect}],
+				plain:    perOp[variant{t.in, symmem.PathPlain}],
+				window:   perOp[variant{t.in, symmem.PathWindow}],
+				direct:   perOp[variant{t.in, symmem.PathDirect}],
+				anywhere: perOp[variant{t.out, symmem.PathDirect}],
 			})
 		}
 	}
 	return times, nil
 }
 
-// half names the half of a measurement.
+// half returns the name of a row's half.
 func half(inPlace bool) string {
 	if inPlace {
 		return "in place"
@@ -160,70 +160,70 @@ func half(inPlace bool) string {
 	return "out of place"
 }
 
-// ways lists the ways of making a call. The first is the plain path.
-func (t *tuner) ways(ctx context.Context, row *Row, inPlace bool) (all []way, err error) {
+// variants returns the variants of a call. The first one uses the plain path.
+func (t *tuner) variants(ctx context.Context, row *Row, inPlace bool) (all []variant, err error) {
 	paths, err := t.in.paths(ctx, &t.Collective, row, inPlace)
 	if err != nil {
 		return nil, err
 	}
 	for _, path := range paths {
-		all = append(all, way{t.in, path})
+		all = append(all, variant{t.in, path})
 	}
 	// Unsymmetric buffers may be in place on a single rank.
 	if t.out == nil || inPlace || row.Bytes > outsideBytes {
 		return all, nil
 	}
-	why, err := t.out.refusal(ctx, &t.Collective, row, inPlace, symmem.PathDirect)
-	if err == nil && why == "" {
-		all = append(all, way{t.out, symmem.PathDirect})
+	reason, err := t.out.refusalReason(ctx, &t.Collective, row, inPlace, symmem.PathDirect)
+	if err == nil && reason == "" {
+		all = append(all, variant{t.out, symmem.PathDirect})
 	}
 	return all, err
 }
 
-// times measures all ways at one size, and returns their batches.
+// times measures all variants at one size, and returns their batches.
 func (t *tuner) times(
-	ctx context.Context, row *Row, inPlace bool, all []way,
-) (map[way][]float64, error) {
-	runners, err := t.race(ctx, row, inPlace, all)
+	ctx context.Context, row *Row, inPlace bool, all []variant,
+) (map[variant][]float64, error) {
+	runners, err := t.measureAll(ctx, row, inPlace, all)
 	if err != nil {
 		return nil, err
 	}
-	perOp := map[way][]float64{}
+	perOp := map[variant][]float64{}
 	for i, r := range runners {
-		if r.wrongs > 0 {
-			return nil, fmt.Errorf("%d elements of %d bytes are wrong on the %v path, in place %t",
-				r.wrongs, row.Bytes, r.choice, inPlace)
+		if r.wrong > 0 {
+			return nil, fmt.Errorf("%d elements are wrong in a call of %d bytes on the %v path "+
+				"(in place: %t)", r.wrong, row.Bytes, r.choice, inPlace)
 		}
 		perOp[all[i]] = r.perOp
 	}
 	return perOp, nil
 }
 
-// batches holds the batches of all ways at one size: the paths on symmetric buffers, and the
-// direct path on others. Ways that were not measured have none.
+// batches holds the times of all variants at one size: each path on symmetric buffers, and the
+// direct path on other buffers (anywhere). Variants that were not measured have no times.
 type batches struct{ plain, window, direct, anywhere []float64 }
 
 // add adds the batches of one size to the comparisons that use them.
 func (p *points) add(bytes int64, inPlace bool, b batches) {
-	note := func(to *[]tuning.Point, window, direct []float64) {
+	appendPoint := func(to *[]tuning.Point, window, direct []float64) {
 		point := newPoint(bytes, b.plain, window, direct)
 		point.InPlace = inPlace
 		*to = append(*to, point)
 	}
 	if b.window != nil {
-		note(&p.windows, b.window, nil)
+		appendPoint(&p.windows, b.window, nil)
 	}
 	if b.direct != nil {
-		note(&p.direct, b.window, b.direct)
+		appendPoint(&p.direct, b.window, b.direct)
 	}
 	if b.anywhere != nil {
-		note(&p.anywhere, nil, b.anywhere)
+		appendPoint(&p.anywhere, nil, b.anywhere)
 	}
 }
 
-// newPoint condenses the batches of paths, in nanoseconds, pairwise: of the plain and the window
-// path, or of the direct path and those of the other two that were measured. The noise is that of
-// the deciding ratio.
+// newPoint summarizes the times of paths, which are in nanoseconds per call. It computes the noise
+// from the ratios of the plain to the window path or, if direct was measured, from the ratios of
+// the better of the other two to the direct path.
 func newPoint(bytes int64, plain, window, direct []float64) tuning.Point {
 	p := tuning.Point{
 		Bytes: tuning.Size(bytes), PlainUS: microseconds(plain), WindowUS: microseconds(window),
@@ -235,14 +235,14 @@ func newPoint(bytes int64, plain, window, direct []float64) tuning.Point {
 			over = window
 		}
 	}
-	p.NoisePercent = rounded(noise(ratios(over, under)), 10)
+	p.NoisePercent = roundTo(noise(ratios(over, under)), 10)
 	return p
 }
 
-// microseconds returns the median of batches in microseconds, 0 for none.
+// microseconds returns the median of times in microseconds, or 0 if there are none.
 func microseconds(perOp []float64) float64 {
 	if perOp == nil {
 		return 0
 	}
-	return max(rounded(report.Summarize(perOp).Median/1e3, 1e3), 1e-3)
+	return max(roundTo(report.Summarize(perOp).Median/1e3, 1e3), 1e-3)
 }

@@ -12,11 +12,11 @@ import (
 	"symmem/internal/sys"
 )
 
-// registered reports whether buffers for a path are registered before measuring. Those of the
-// plain path are outside of windows, and with auto the first collective registers them.
-func registered(path symmem.PathChoice) bool { return path > symmem.PathPlain }
+// registersBuffers reports whether buffers for a path are registered before measuring. Buffers for
+// the plain path are outside of windows, and with auto the first collective registers them.
+func registersBuffers(path symmem.PathChoice) bool { return path > symmem.PathPlain }
 
-// world holds one rank's Runtime at a check level, with a pair of buffers.
+// world holds this rank's Runtime at a check level, with a pair of buffers.
 type world struct {
 	// level is the check level, as an index into Collective.Checks.
 	level      int
@@ -25,12 +25,12 @@ type world struct {
 	send, recv symmem.Buffer
 	// gatherer exchanges measurements between ranks.
 	gatherer *workload.Gatherer
-	// set is the current path choice of the world. Worlds over one Runtime share it.
-	set *symmem.PathChoice
+	// path points to the current path choice, which worlds over the same Runtime share.
+	path *symmem.PathChoice
 }
 
-// BindRank binds this process to a processor for its rank, and keeps GOMAXPROCS, so that the host
-// backend still counts the processors that all ranks share.
+// BindRank binds this process to a processor for its rank. It keeps GOMAXPROCS, from which the host
+// backend determines how many processors the ranks share.
 func BindRank(rank int) error {
 	processors, err := sys.Affinity()
 	if err != nil {
@@ -40,7 +40,7 @@ func BindRank(rank int) error {
 	return sys.BindProcess(processors[rank%len(processors)])
 }
 
-// openWorld opens a Runtime with a check level and allocates both buffers.
+// openWorld opens a Runtime with the given check level and allocates both buffers.
 func openWorld(ctx context.Context, o *Collective, level int) (*world, error) {
 	options := symmem.Options{
 		Backend: o.Backend, Tuning: o.Tuning, Path: o.Path, Check: o.Checks[level],
@@ -51,7 +51,7 @@ func openWorld(ctx context.Context, o *Collective, level int) (*world, error) {
 		return nil, err
 	}
 	o.Checks[level] = rt.Check() // resolves the backend's default
-	w := &world{level: level, rt: rt, set: &options.Path}
+	w := &world{level: level, rt: rt, path: &options.Path}
 	if err := w.prepare(ctx, o); err != nil {
 		return nil, errors.Join(err, rt.Close())
 	}
@@ -62,9 +62,9 @@ func (w *world) prepare(ctx context.Context, o *Collective) (err error) {
 	if w.second, err = w.rt.NewStream(); err != nil {
 		return err
 	}
-	bytes := o.room(slices.Max(o.Sizes), w.rt.Size())
+	bytes := o.bufferBytes(slices.Max(o.Sizes), w.rt.Size())
 	if err := w.allocate(ctx, o, bytes); err != nil {
-		return fmt.Errorf("making buffers of %d bytes: %w", bytes, err)
+		return fmt.Errorf("allocating buffers of %d bytes: %w", bytes, err)
 	}
 	w.gatherer, err = workload.NewGatherer(ctx, w.rt, w.rt.World(), w.rt.DefaultStream())
 	return err
@@ -78,27 +78,27 @@ func (w *world) allocate(ctx context.Context, o *Collective, bytes int64) error 
 	if o.Path == symmem.PathPlain || o.Apart {
 		s := pool.BeginDisabled()
 		defer s.Abandon()
-		return w.both(s, bytes)
+		return w.allocateBoth(s, bytes)
 	}
 	s := pool.Begin(w.rt.World())
 	defer s.Abandon()
-	if err := w.both(s, bytes); err != nil || !registered(o.Path) {
+	if err := w.allocateBoth(s, bytes); err != nil || !registersBuffers(o.Path) {
 		return err
 	}
 	return s.End(ctx)
 }
 
-// apart returns a world over the same Runtime whose buffers are outside of windows.
-func (w *world) apart(ctx context.Context, o *Collective, bytes int64) (*world, error) {
-	own, config := *w, *o
+// newOutsideWorld returns a world over the same Runtime whose buffers are outside of windows.
+func (w *world) newOutsideWorld(ctx context.Context, o *Collective, bytes int64) (*world, error) {
+	outside, config := *w, *o
 	config.Apart = true
-	if err := own.allocate(ctx, &config, bytes); err != nil {
-		return nil, fmt.Errorf("making buffers of %d bytes outside windows: %w", bytes, err)
+	if err := outside.allocate(ctx, &config, bytes); err != nil {
+		return nil, fmt.Errorf("allocating buffers of %d bytes outside of windows: %w", bytes, err)
 	}
-	return &own, nil
+	return &outside, nil
 }
 
-func (w *world) both(s *symmem.Scope, bytes int64) (err error) {
+func (w *world) allocateBoth(s *symmem.Scope, bytes int64) (err error) {
 	if w.send, err = s.Alloc(bytes); err != nil {
 		return err
 	}
@@ -106,7 +106,7 @@ func (w *world) both(s *symmem.Scope, bytes int64) (err error) {
 	return err
 }
 
-// finish waits for all work of this rank.
+// finish waits for all of this rank's work.
 func (w *world) finish(ctx context.Context) error {
 	if err := w.rt.DefaultStream().Synchronize(ctx); err != nil {
 		return err
@@ -114,36 +114,35 @@ func (w *world) finish(ctx context.Context) error {
 	return w.second.Synchronize(ctx)
 }
 
-// meet waits until all ranks have called it.
-func (w *world) meet(ctx context.Context) error {
+// barrier waits until all ranks have called it and this rank's work has finished.
+func (w *world) barrier(ctx context.Context) error {
 	if err := w.rt.World().Barrier(ctx, nil); err != nil {
 		return err
 	}
 	return w.finish(ctx)
 }
 
-// gather returns the numbers of all ranks.
+// gather returns the numbers that all ranks pass, indexed by rank.
 func (w *world) gather(ctx context.Context, mine int64) ([]int64, error) {
 	return w.gatherer.Numbers(ctx, mine)
 }
 
-// take sets the path choice of the world, if it differs.
-func (w *world) take(ctx context.Context, c symmem.PathChoice) error {
-	if c == *w.set {
+// setPath sets the path choice of the world unless it is already set.
+func (w *world) setPath(ctx context.Context, c symmem.PathChoice) error {
+	if c == *w.path {
 		return nil
 	}
 	if err := w.rt.World().SetPath(ctx, c); err != nil {
 		return err
 	}
-	*w.set = c
+	*w.path = c
 	return nil
 }
 
-// call makes a collective on buffers of this rank.
+// call represents a collective on this rank's buffers.
 type call struct {
 	workload.Transfer
-	// second is the stream of the receiving half of sendrecv. Without it both halves are on the
-	// default stream.
+	// second is the stream on which sendrecv receives, or nil for the default stream.
 	second *symmem.Stream
 }
 
@@ -170,8 +169,8 @@ func (w *world) explain(c *call) (symmem.Explanation, error) {
 	return w.rt.World().Explain(c.Operation, c.Send, c.Recv, c.Count, c.DataType)
 }
 
-// refusal returns the reason why a call does not take a forced path, or "".
-func (w *world) refusal(
+// refusalReason returns the reason why a call does not take a requested path, or "" if it does.
+func (w *world) refusalReason(
 	ctx context.Context, o *Collective, row *Row, inPlace bool, choice symmem.PathChoice,
 ) (string, error) {
 	if row.Operation.kind == symmem.OpSend {
@@ -181,7 +180,7 @@ func (w *world) refusal(
 	if err != nil {
 		return "", err
 	}
-	if err := w.take(ctx, choice); err != nil {
+	if err := w.setPath(ctx, choice); err != nil {
 		return "", err
 	}
 	e, err := w.explain(c)
@@ -191,27 +190,27 @@ func (w *world) refusal(
 	return e.Why, nil
 }
 
-// paths lists the paths that a call can take, the plain one first.
+// paths returns the paths that a call can take, beginning with the plain path.
 func (w *world) paths(
 	ctx context.Context, o *Collective, row *Row, inPlace bool,
 ) ([]symmem.PathChoice, error) {
 	paths := []symmem.PathChoice{symmem.PathPlain}
 	for _, path := range []symmem.PathChoice{symmem.PathWindow, symmem.PathDirect} {
-		why, err := w.refusal(ctx, o, row, inPlace, path)
+		reason, err := w.refusalReason(ctx, o, row, inPlace, path)
 		if err != nil {
 			return nil, err
 		}
-		if why == "" {
+		if reason == "" {
 			paths = append(paths, path)
 		}
 	}
 	return paths, nil
 }
 
-// outside returns a world over the same Runtime with buffers outside of windows, or nil if no call
-// takes the direct path, not even a barrier.
+// outside returns a world over the same Runtime with buffers outside of windows. It returns nil if
+// no call takes the direct path, not even a barrier.
 func (w *world) outside(ctx context.Context, o *Collective) (*world, error) {
-	if err := w.take(ctx, symmem.PathDirect); err != nil {
+	if err := w.setPath(ctx, symmem.PathDirect); err != nil {
 		return nil, err
 	}
 	none := symmem.Memory{}
@@ -219,10 +218,11 @@ func (w *world) outside(ctx context.Context, o *Collective) (*world, error) {
 	if err != nil || e.Path != symmem.PathDirect.String() {
 		return nil, err
 	}
-	return w.apart(ctx, o, o.room(min(slices.Max(o.Sizes), outsideBytes), w.rt.Size()))
+	bytes := o.bufferBytes(min(slices.Max(o.Sizes), outsideBytes), w.rt.Size())
+	return w.newOutsideWorld(ctx, o, bytes)
 }
 
-// withoutGraphs switches to single calls if the backend cannot capture.
+// withoutGraphs switches from graphs to single calls if the backend does not support capture.
 func (w *world) withoutGraphs(c *Collective) error {
 	if c.GraphOps == 0 {
 		return nil

@@ -16,7 +16,7 @@ func operationNamed(t rapid.TB, name string) *Operation {
 	return &parsed[0]
 }
 
-func TestUnwrittenElementsAreWrong(t *testing.T) {
+func TestCountWrong(t *testing.T) {
 	runtimes, err := symmem.OpenLocal(t.Context(), 1, symmem.Options{Backend: "host"})
 	if err != nil {
 		t.Fatal(err)
@@ -31,7 +31,7 @@ func TestUnwrittenElementsAreWrong(t *testing.T) {
 	const count = 3000
 	for _, op := range operations {
 		if op.kind == symmem.OpSend || op.kind == symmem.OpBarrier {
-			continue // one rank has no neighbour, and a barrier has no elements
+			continue // a single rank has no peer, and a barrier has no elements
 		}
 		t.Run(op.Name, func(t *testing.T) {
 			c, err := w.call(o, &op, count, false)
@@ -42,14 +42,14 @@ func TestUnwrittenElementsAreWrong(t *testing.T) {
 			if err := r.fill(t.Context()); err != nil {
 				t.Fatal(err)
 			}
-			if n, err := r.wrong(t.Context()); err != nil || n != count {
-				t.Errorf("%d of %d elements are wrong before the call, %v", n, count, err)
+			if n, err := r.countWrong(t.Context()); err != nil || n != count {
+				t.Errorf("before the call: %d wrong elements, error %v; want %d, nil", n, err, count)
 			}
 			if err := r.launch(t.Context()); err != nil {
 				t.Fatal(err)
 			}
-			if n, err := r.wrong(t.Context()); err != nil || n != 0 {
-				t.Errorf("%d elements are wrong after the call, %v", n, err)
+			if n, err := r.countWrong(t.Context()); err != nil || n != 0 {
+				t.Errorf("after the call: %d wrong elements, error %v; want 0, nil", n, err)
 			}
 		})
 	}

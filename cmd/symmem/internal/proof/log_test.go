@@ -13,11 +13,11 @@ import (
 	"pgregory.net/rapid"
 )
 
-// The logs in testdata are printed with NCCL's format strings of each version; go test -rewrite
-// updates the answers.
+// TestLogsOfEachVersion parses the logs in testdata, which contain lines in the format of each NCCL
+// version. go test -rewrite updates the expected output. The commands are:
 //
-//	parse   parse the log of the input
-//	prove   answer for lines of a collective and bytes, with the previous log
+//	parse   parse the input as a log
+//	prove   print the answers for the collectives and sizes in the input, using the previous log
 func TestLogsOfEachVersion(t *testing.T) {
 	datadriven.Walk(t, "testdata/logs", func(t *testing.T, path string) {
 		var log Log
@@ -43,12 +43,13 @@ func TestLogsOfEachVersion(t *testing.T) {
 func describe(l Log) string {
 	var b strings.Builder
 	for _, c := range l {
-		fmt.Fprintf(&b, "%v: %s, windowed %v, %d works\n", c.Collective, c.What, c.Windowed, c.Works)
+		fmt.Fprintf(&b, "%v: %s, windowed %v, %d works\n", c.Collective, c.Description, c.Windowed,
+			c.Works)
 	}
 	return b.String()
 }
 
-// answers returns the answers for lines of input.
+// answers returns the answer for each line of the input.
 func answers(t *testing.T, l Log, input string) string {
 	t.Helper()
 	var b strings.Builder
@@ -72,7 +73,7 @@ func TestParseIgnoresUnterminatedLine(t *testing.T) {
 	whole := "h:1:1 [0] NCCL INFO AllReduce: 8 Bytes -> Algo RING proto LL channel{Lo..Hi}={0..1}"
 	l, err := Parse(strings.NewReader(whole + "\n" + whole))
 	if err != nil || len(l) != 1 {
-		t.Errorf("%d choices, error %v; want 1", len(l), err)
+		t.Errorf("Parse returned %d choices, error %v; want 1, nil", len(l), err)
 	}
 }
 
@@ -80,11 +81,11 @@ func TestParseReturnsReadError(t *testing.T) {
 	broken := errors.New("read failed")
 	_, err := Parse(io.MultiReader(strings.NewReader("a\n"), iotest.ErrReader(broken)))
 	if !errors.Is(err, broken) {
-		t.Errorf("got %v, want the error of the reader", err)
+		t.Errorf("Parse returned %v, want the reader's error", err)
 	}
 }
 
-// TestParseChoice prints choices with NCCL's format strings and parses them.
+// TestParseChoice parses choices that it has printed with NCCL's format strings.
 func TestParseChoice(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		name := rapid.StringMatching(`[A-Z][A-Za-z0-9_]{0,30}`)
@@ -98,18 +99,18 @@ func TestParseChoice(t *testing.T) {
 		kernel := name.Draw(t, "kernel")
 		var message string
 		if want.Windowed = rapid.Bool().Draw(t, "windowed"); want.Windowed {
-			want.What, want.Works = "symmetric kernel "+kernel, number.Draw(t, "works")
+			want.Description, want.Works = "symmetric kernel "+kernel, number.Draw(t, "works")
 			message = fmt.Sprintf(
 				"%s [Symmetric]: %d Bytes -> Kernel %s nchannels %d nthreads %d nWorks %d",
 				want.Operation, want.Bytes, kernel, number.Draw(t, "channels"),
 				number.Draw(t, "threads"), want.Works)
 		} else {
-			want.What = "plain " + kernel + "/LL"
+			want.Description = "plain " + kernel + "/LL"
 			message = fmt.Sprintf("%s: %d Bytes -> Algo %s proto LL channel{Lo..Hi}={%d..%d}",
 				want.Operation, want.Bytes, kernel, number.Draw(t, "low"), number.Draw(t, "high"))
 		}
 		if got, ok := ParseChoice(message); !ok || got != want {
-			t.Errorf("%q is parsed as %+v (%v), want %+v", message, got, ok, want)
+			t.Errorf("ParseChoice(%q) = %+v, %v; want %+v, true", message, got, ok, want)
 		}
 	})
 }
@@ -125,11 +126,11 @@ func FuzzParse(f *testing.F) {
 			t.Fatal(err)
 		}
 		for _, c := range l {
-			if c.Bytes < 0 || c.Works < 0 || c.Operation == "" || c.What == "" {
+			if c.Bytes < 0 || c.Works < 0 || c.Operation == "" || c.Description == "" {
 				t.Errorf("invalid choice %+v", c)
 			}
 			if c.Works == 1 && !l.Prove(c.Collective).Logged {
-				t.Errorf("%+v is not found in the log", c)
+				t.Errorf("Prove does not find %+v in the log", c)
 			}
 		}
 	})

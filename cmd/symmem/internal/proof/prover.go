@@ -10,9 +10,9 @@ import (
 // Usage describes the flag that enables a Prover.
 const Usage = "print which kernels NCCL chose, from its own log"
 
-// Prover implements the flag --prove of commands: it records calls, and prints which kernels NCCL
-// used for each. While On is false every method is a no-op; otherwise call Start, Called for each
-// call, Write, and Close, in this order. It must not be used concurrently.
+// Prover implements the flag --prove of commands. It records calls and prints which kernels NCCL
+// used for each. While On is false, all methods do nothing. Otherwise they must be called in the
+// order Start, Called for each call, Write, Close. A Prover must not be used concurrently.
 type Prover struct {
 	// On is the value of the flag.
 	On       bool
@@ -20,8 +20,8 @@ type Prover struct {
 	calls    []Collective
 }
 
-// Start makes NCCL log its choices. Call it before symmem.Open. On the host backend the log stays
-// empty.
+// Start makes NCCL log its choices. It must be called before symmem.Open. On the host backend, the
+// log stays empty.
 func (p *Prover) Start() (err error) {
 	if p.On {
 		p.recorder, err = Start()
@@ -29,15 +29,15 @@ func (p *Prover) Start() (err error) {
 	return err
 }
 
-// Called records a call. Repeated calls are recorded once. See Wanted for the arguments.
+// Called records a call. It records repeated calls only once. See CollectiveOf for the arguments.
 func (p *Prover) Called(operation string, count int64, elementBytes int) {
-	if c := Wanted(operation, count, elementBytes); p.On && !slices.Contains(p.calls, c) {
+	if c := CollectiveOf(operation, count, elementBytes); p.On && !slices.Contains(p.calls, c) {
 		p.calls = append(p.calls, c)
 	}
 }
 
-// Write prints a line for each recorded call, with a prefix such as "# ". Call it on rank 0: the
-// other ranks have no log.
+// Write prints a line for each recorded call, with a prefix such as "# ". Only rank 0 has a log, so
+// other ranks must not call Write.
 func (p *Prover) Write(w io.Writer, prefix string) error {
 	if p.recorder == nil {
 		return nil
@@ -61,7 +61,7 @@ func (p *Prover) Write(w io.Writer, prefix string) error {
 	return nil
 }
 
-// Close closes the recorder, and joins its error to *err.
+// Close closes the recorder and joins its error to *err.
 func (p *Prover) Close(err *error) {
 	if p.recorder != nil {
 		*err = errors.Join(*err, p.recorder.Close())

@@ -19,11 +19,12 @@ func TestDisabledProverDoesNothing(t *testing.T) {
 	}
 	p.Close(&err)
 	if out.Len() > 0 || err != nil || os.Getenv(levelVariable) != "" {
-		t.Errorf("wrote %q, error %v", &out, err)
+		t.Errorf("wrote %q, error %v, %s=%q; want nothing", &out, err, levelVariable,
+			os.Getenv(levelVariable))
 	}
 }
 
-func TestProverAnswersOncePerCall(t *testing.T) {
+func TestProverWritesOneLinePerCall(t *testing.T) {
 	clearVariables(t)
 	t.Setenv("TMPDIR", t.TempDir())
 	p := Prover{On: true}
@@ -39,16 +40,16 @@ func TestProverAnswersOncePerCall(t *testing.T) {
 	}
 	var out bytes.Buffer
 	if err := p.Write(&out, "# "); err != nil || out.String() != "# AllGather 16 B: plain RING/LL\n" {
-		t.Errorf("wrote %q, error %v", &out, err)
+		t.Errorf("wrote %q, error %v; want one line for the AllGather", &out, err)
 	}
 	var err error
 	p.Close(&err)
 	if left, readErr := os.ReadDir(os.Getenv("TMPDIR")); err != nil || len(left) > 0 {
-		t.Errorf("left behind %v: %v, %v", left, err, readErr)
+		t.Errorf("after Close (error %v) the folder contains %v, %v; want nothing", err, left, readErr)
 	}
 }
 
-func TestProverWithoutLogPrintsReason(t *testing.T) {
+func TestProverWithoutLogWritesReason(t *testing.T) {
 	clearVariables(t)
 	t.Setenv("TMPDIR", t.TempDir())
 	t.Setenv(levelVariable, "WARN")
@@ -62,6 +63,6 @@ func TestProverWithoutLogPrintsReason(t *testing.T) {
 	p.Called("AllReduce", 1, 4)
 	if err := p.Write(&out, "# "); err != nil ||
 		!strings.HasPrefix(out.String(), "# cannot determine which kernels ran: NCCL_DEBUG is WARN") {
-		t.Errorf("wrote %q, error %v", &out, err)
+		t.Errorf("wrote %q, error %v; want the reason", &out, err)
 	}
 }

@@ -13,28 +13,28 @@ import (
 
 // Recorder makes NCCL write its log to a file. States: started, closed.
 type Recorder struct {
-	// file is the path of the log. own is set if the user did not request it.
-	file    string
-	own     bool
-	trouble string
+	// file is the path of the log. temporary is set if the user has not requested the log.
+	file      string
+	temporary bool
+	trouble   string
 }
 
-// Start makes NCCL log its choices, by environment variables. Call it before the first call of
-// NCCL in this process, since NCCL caches the variables.
+// Start sets environment variables that make NCCL log its choices. It must be called before this
+// process first calls NCCL, which caches the variables.
 //
 // Variables that are already set keep their values. If they prevent the log, Trouble returns the
-// reason. Without NCCL_DEBUG_FILE the log is an unnamed file, so that nothing is left however the
-// process ends. However, if NCCL_DEBUG is set, the user has requested a log: it is then written to
-// a new folder and kept.
+// reason. Without NCCL_DEBUG_FILE, the log is an unnamed file, which disappears however the process
+// ends. If NCCL_DEBUG is set, however, the user has requested a log, which Start then places in a
+// new folder and keeps.
 func Start() (*Recorder, error) {
 	p := plan(os.Getenv)
 	r := &Recorder{trouble: p.trouble}
 	if err := r.place(&p); err != nil {
-		return nil, fmt.Errorf("making a file for NCCL's log: %w", err)
+		return nil, fmt.Errorf("creating a file for NCCL's log: %w", err)
 	}
 	for name, value := range p.set {
 		if err := dl.Setenv(name, value); err != nil {
-			return nil, errors.Join(fmt.Errorf("asking NCCL for a log: %w", err), r.Close())
+			return nil, errors.Join(fmt.Errorf("setting NCCL's variables for a log: %w", err), r.Close())
 		}
 	}
 	if info, err := os.Stat(r.file); err == nil && !info.Mode().IsRegular() {
@@ -44,8 +44,8 @@ func Start() (*Recorder, error) {
 	return r, nil
 }
 
-// place determines the log's file, and creates it unless the user has named one.
-func (r *Recorder) place(p *intent) (err error) {
+// place determines the log's file and creates it, unless the user has named a file.
+func (r *Recorder) place(p *settings) (err error) {
 	host, err := os.Hostname()
 	if err != nil {
 		host = "unknown"
@@ -65,20 +65,20 @@ func (r *Recorder) place(p *intent) (err error) {
 		if err != nil {
 			return err
 		}
-		r.file, r.own = fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), fd), true
+		r.file, r.temporary = fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), fd), true
 	}
 	p.set[fileVariable] = escape(r.file)
 	return nil
 }
 
-// tmpfile is __O_TMPFILE of asm-generic/fcntl.h.
+// tmpfile is the flag __O_TMPFILE of asm-generic/fcntl.h.
 const tmpfile = 0x400000
 
-// unnamed creates a file without a name on the file system of a folder. If the file system does
-// not support that, it creates a named file and removes the name.
+// unnamed creates a file without a name in the file system of a folder. If the file system does not
+// support that, it creates a named file and removes the name.
 //
-// The descriptor stays open until the process ends. NCCL may open the log by its number at any
-// time, and truncates what it opens, so the number must not be reused for another file.
+// The descriptor stays open until the process ends. At any time NCCL may open the log by the
+// descriptor's number and truncate it, so the number must not be reused for another file.
 func unnamed(folder string) (fd int, err error) {
 	const flags = syscall.O_RDWR | syscall.O_CLOEXEC
 	fd, err = syscall.Open(folder, flags|tmpfile|syscall.O_DIRECTORY, 0o600)
@@ -93,10 +93,11 @@ func unnamed(folder string) (fd int, err error) {
 	return fd, errors.Join(err, os.Remove(file.Name()), file.Close())
 }
 
-// Trouble returns the reason why the log cannot show which kernels ran, with advice, or "".
+// Trouble returns the reason why the log cannot show which kernels ran, with advice. It returns ""
+// if the log can.
 func (r *Recorder) Trouble() string { return r.trouble }
 
-// Read parses the log so far. A missing file is an empty log.
+// Read parses the log written so far. It treats a missing file as an empty log.
 func (r *Recorder) Read() (Log, error) {
 	file, err := os.Open(r.file)
 	if errors.Is(err, os.ErrNotExist) {
@@ -109,9 +110,9 @@ func (r *Recorder) Read() (Log, error) {
 	return Parse(file)
 }
 
-// Close truncates the log, unless the user has requested it. NCCL may continue to write to it.
+// Close truncates the log unless the user has requested it. NCCL may continue to write to the log.
 func (r *Recorder) Close() error {
-	if !r.own {
+	if !r.temporary {
 		return nil
 	}
 	if err := os.Truncate(r.file, 0); err != nil {
@@ -127,28 +128,28 @@ const (
 	fileVariable  = "NCCL_DEBUG_FILE"
 )
 
-// parts lists the default subsystems to log: TUNING for proofs, the others for explanations.
+// parts lists the subsystems to log by default. Proofs need TUNING; the others explain its choices.
 const parts = "INIT,TUNING,REG,ALLOC"
 
-// intent holds the changes to make to the environment.
-type intent struct {
+// settings holds the changes to make to the environment.
+type settings struct {
 	set map[string]string
-	// pattern is the user's file name in NCCL_DEBUG_FILE; kept is set if the user has requested a
-	// log.
+	// pattern is the user's value of NCCL_DEBUG_FILE. kept is set if the user has requested a log.
 	pattern string
 	kept    bool
 	trouble string
 }
 
-// plan decides which variables to set, given those that are set. It does not choose the file.
-func plan(getenv func(string) string) intent {
-	p := intent{set: map[string]string{}, pattern: getenv(fileVariable)}
+// plan decides which variables to set, based on those that are already set. It does not choose the
+// file.
+func plan(getenv func(string) string) settings {
+	p := settings{set: map[string]string{}, pattern: getenv(fileVariable)}
 	level, subsystems := getenv(levelVariable), getenv(partsVariable)
 	switch {
 	case level == "":
 		p.set[levelVariable] = "INFO"
 	case !strings.EqualFold(level, "INFO") && !strings.EqualFold(level, "TRACE"):
-		p.trouble = fmt.Sprintf("%s is %s, so NCCL does not log which kernels it takes: unset "+
+		p.trouble = fmt.Sprintf("%s is %s, so NCCL does not log which kernels it uses: unset "+
 			"it, or set it to INFO", levelVariable, level)
 	default:
 		p.kept = true
@@ -156,15 +157,16 @@ func plan(getenv func(string) string) intent {
 	switch {
 	case subsystems == "":
 		p.set[partsVariable] = parts
-	case !logs(subsystems) && p.trouble == "":
-		p.trouble = fmt.Sprintf("%s is %s, so NCCL does not log which kernels it takes: unset "+
+	case !enablesTuning(subsystems) && p.trouble == "":
+		p.trouble = fmt.Sprintf("%s is %s, so NCCL does not log which kernels it uses: unset "+
 			"it, or add TUNING", partsVariable, subsystems)
 	}
 	return p
 }
 
-// logs reports whether a list of subsystems, or of excluded ones after a ^, enables TUNING.
-func logs(subsystems string) bool {
+// enablesTuning reports whether a list of subsystems enables TUNING. After a ^, the list contains
+// the excluded subsystems.
+func enablesTuning(subsystems string) bool {
 	list, inverted := strings.CutPrefix(subsystems, "^")
 	for name := range strings.SplitSeq(list, ",") {
 		if strings.EqualFold(name, "TUNING") || strings.EqualFold(name, "ALL") {
@@ -174,12 +176,12 @@ func logs(subsystems string) bool {
 	return inverted
 }
 
-// escape escapes a file name such that NCCL's expansion returns it.
+// escape escapes a file name so that NCCL's expansion yields the name.
 func escape(name string) string { return strings.ReplaceAll(name, "%", "%%") }
 
-// expand expands a file name as NCCL does (ncclDebugInit in src/debug.cc): %h is the host name up
-// to the first dot, with dashes for characters not allowed in file names, %p the process id, and
-// %% a percent sign. Other text is kept.
+// expand expands a file name as NCCL does (ncclDebugInit in src/debug.cc). It replaces %h by the
+// host name up to the first dot, with dashes for characters that file names must not contain, %p by
+// the process id, and %% by a percent sign.
 func expand(pattern, host string, pid int) string {
 	host, _, _ = strings.Cut(host, ".")
 	host = strings.NewReplacer("%", "-", "/", "-").Replace(host)

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-func TestVariablesOfUserAreKept(t *testing.T) {
+func TestPlanKeepsUserVariables(t *testing.T) {
 	tests := map[string]struct {
 		env     map[string]string
 		set     string
@@ -57,13 +57,13 @@ func TestVariablesOfUserAreKept(t *testing.T) {
 				set = append(set, name+"="+p.set[name])
 			}
 			if got := strings.Join(set, " "); got != tt.set {
-				t.Errorf("sets %q, not %q", got, tt.set)
+				t.Errorf("plan sets %q, want %q", got, tt.set)
 			}
 			if p.pattern != tt.pattern || p.kept != tt.kept {
-				t.Errorf("pattern %q, kept %v", p.pattern, p.kept)
+				t.Errorf("pattern = %q, kept = %v; want %q, %v", p.pattern, p.kept, tt.pattern, tt.kept)
 			}
 			if !strings.Contains(p.trouble, tt.trouble) || tt.trouble == "" && p.trouble != "" {
-				t.Errorf("trouble is %q, not %q", p.trouble, tt.trouble)
+				t.Errorf("trouble = %q, want %q", p.trouble, tt.trouble)
 			}
 		})
 	}
@@ -75,18 +75,18 @@ func TestExpandFileName(t *testing.T) {
 		"%%h": "%h",
 	} {
 		if got := expand(pattern, "gpu7.cluster.example", 42); got != want {
-			t.Errorf("%q becomes %q, not %q", pattern, got, want)
+			t.Errorf("expand(%q) = %q, want %q", pattern, got, want)
 		}
 	}
 	if got := expand("%h", "odd%name/x", 1); got != "odd-name-x" {
-		t.Errorf("invalid characters in the host name become %q", got)
+		t.Errorf("a host name with invalid characters is expanded to %q", got)
 	}
 	if got := expand(escape("/tmp/50%/a"), "h", 1); got != "/tmp/50%/a" {
-		t.Errorf("an escaped folder becomes %q", got)
+		t.Errorf("an escaped path is expanded to %q", got)
 	}
 }
 
-// clearVariables clears the variables of the log until the end of the test.
+// clearVariables clears the variables that control NCCL's log until the end of the test.
 func clearVariables(t *testing.T) {
 	t.Helper()
 	for _, name := range []string{levelVariable, partsVariable, fileVariable} {
@@ -102,11 +102,11 @@ func TestRecorderReadsLog(t *testing.T) {
 		t.Fatal(err)
 	}
 	if log, err := r.Read(); err != nil || len(log) != 0 {
-		t.Errorf("before the first line: %+v, %v", log, err)
+		t.Errorf("before the first line, Read = %+v, %v; want an empty log", log, err)
 	}
-	// If the process is killed here, nothing is left.
+	// If the process is killed now, no file remains.
 	if left, err := os.ReadDir(os.Getenv("TMPDIR")); err != nil || len(left) > 0 {
-		t.Errorf("the folder has %v, %v", left, err)
+		t.Errorf("the folder contains %v, %v; want nothing", left, err)
 	}
 	line := "h:1:1 [0] NCCL INFO AllReduce [Symmetric]: 8 Bytes -> Kernel AllReduce_AGxLL_R " +
 		"nchannels 1 nthreads 512 nWorks 1\n"
@@ -118,8 +118,8 @@ func TestRecorderReadsLog(t *testing.T) {
 		t.Fatal(err)
 	}
 	for want, call := range map[string]Collective{
-		"AllReduce 8 B: symmetric kernel AllReduce_AGxLL_R": Wanted("all_reduce", 2, 4),
-		"AllReduce 16 B: not in NCCL's log":                 Wanted("AllReduce", 4, 4),
+		"AllReduce 8 B: symmetric kernel AllReduce_AGxLL_R": CollectiveOf("all_reduce", 2, 4),
+		"AllReduce 16 B: not in NCCL's log":                 CollectiveOf("AllReduce", 4, 4),
 	} {
 		if got := log.Prove(call).String(); got != want {
 			t.Errorf("got %q, want %q", got, want)
@@ -129,11 +129,11 @@ func TestRecorderReadsLog(t *testing.T) {
 		t.Fatal(err)
 	}
 	if info, err := os.Stat(r.file); err != nil || info.Size() > 0 {
-		t.Errorf("the log is %+v, %v", info, err)
+		t.Errorf("after Close, Stat = %+v, %v; want an empty file", info, err)
 	}
 }
 
-func TestLogOfUserIsKept(t *testing.T) {
+func TestCloseKeepsUserLog(t *testing.T) {
 	clearVariables(t)
 	t.Setenv("TMPDIR", t.TempDir())
 	t.Setenv(levelVariable, "INFO")
@@ -152,7 +152,7 @@ func TestLogOfUserIsKept(t *testing.T) {
 	}
 }
 
-func TestUnreadableLogIsTrouble(t *testing.T) {
+func TestTroubleOfUnreadableLog(t *testing.T) {
 	clearVariables(t)
 	t.Setenv("TMPDIR", t.TempDir())
 	t.Setenv(fileVariable, "/dev/null")
@@ -161,21 +161,21 @@ func TestUnreadableLogIsTrouble(t *testing.T) {
 		t.Fatal(err)
 	}
 	if !strings.Contains(r.Trouble(), "/dev/null, which cannot be read back") {
-		t.Errorf("trouble is %q", r.Trouble())
+		t.Errorf("Trouble() = %q, want a text about /dev/null", r.Trouble())
 	}
 	left, err := os.ReadDir(os.Getenv("TMPDIR"))
 	if err != nil || len(left) > 0 {
-		t.Errorf("left behind: %v, %v", left, err)
+		t.Errorf("the folder contains %v, %v; want nothing", left, err)
 	}
 }
 
-func TestWantedUsesNamesOfNCCL(t *testing.T) {
+func TestCollectiveOfUsesNCCLNames(t *testing.T) {
 	for operation, want := range map[string]string{
 		"all_reduce": "AllReduce", "ReduceScatter": "ReduceScatter", "AllToAll": "AlltoAll",
 		"alltoall": "AlltoAll", "broadcast": "Broadcast", "Barrier": "Barrier",
 	} {
-		if got := Wanted(operation, 3, 2); got != (Collective{want, 6}) {
-			t.Errorf("%s becomes %v", operation, got)
+		if got := CollectiveOf(operation, 3, 2); got != (Collective{want, 6}) {
+			t.Errorf("CollectiveOf(%s) = %v, want %s of 6 bytes", operation, got, want)
 		}
 	}
 }
