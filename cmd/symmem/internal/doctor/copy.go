@@ -10,14 +10,15 @@ import (
 )
 
 const (
-	// copyBytes is large enough to reach the full speed of a link. Copies are repeated to take
-	// about a millisecond.
+	// copyBytes is large enough to reach the full speed of a link. copies is the number of timed
+	// copies, which take about a millisecond together.
 	copyBytes = int64(128) << 20
 	copies    = 4
 )
 
-// MeasureCopies measures copies from the memory of every other GPU that this process sees to one
-// GPU. It temporarily allocates 128 MiB on both. Other work on the GPUs or links slows it down.
+// MeasureCopies measures the speed of copies to one GPU from the memory of each other visible GPU.
+// It temporarily allocates 128 MiB on both GPUs. Other work on the GPUs or links lowers the
+// results.
 func MeasureCopies(ordinal int) (all []Copy, err error) {
 	driver, err := cuda.Load()
 	if err != nil {
@@ -58,12 +59,12 @@ func MeasureCopies(ordinal int) (all []Copy, err error) {
 	return all, nil
 }
 
-// undo holds functions to call at the end, in reverse order.
-type undo []func() error
+// cleanup holds functions to call at the end, in reverse order.
+type cleanup []func() error
 
-func (u *undo) later(f func() error) { *u = append(*u, f) }
+func (u *cleanup) later(f func() error) { *u = append(*u, f) }
 
-func (u *undo) now() error {
+func (u *cleanup) now() error {
 	var errs []error
 	for _, f := range slices.Backward(*u) {
 		errs = append(errs, f())
@@ -71,16 +72,16 @@ func (u *undo) now() error {
 	return errors.Join(errs...)
 }
 
-// measureCopy measures one pair, in GB/s. The context of the device that copies is current on the
-// thread.
+// measureCopy returns the copy speed between two GPUs in GB/s. The context of the target must be
+// current on the calling thread.
 func measureCopy(driver *cuda.Driver, from, to cuda.Device) (speed float64, err error) {
-	var back undo
-	defer func() { err = errors.Join(err, back.now()) }()
-	source, err := mapFor(driver, from, to, &back)
+	var cleanups cleanup
+	defer func() { err = errors.Join(err, cleanups.now()) }()
+	source, err := mapFor(driver, from, to, &cleanups)
 	if err != nil {
 		return 0, err
 	}
-	target, err := mapFor(driver, to, to, &back)
+	target, err := mapFor(driver, to, to, &cleanups)
 	if err != nil {
 		return 0, err
 	}
@@ -88,19 +89,21 @@ func measureCopy(driver *cuda.Driver, from, to cuda.Device) (speed float64, err 
 	if err != nil {
 		return 0, err
 	}
-	back.later(func() error { return driver.StreamDestroy(stream) })
+	cleanups.later(func() error { return driver.StreamDestroy(stream) })
 	var events [2]cuda.Event
 	for i := range events {
 		if events[i], err = driver.EventCreate(0); err != nil {
 			return 0, err
 		}
-		back.later(func() error { return driver.EventDestroy(events[i]) })
+		cleanups.later(func() error { return driver.EventDestroy(events[i]) })
 	}
 	return timeCopies(driver, target, source, stream, events)
 }
 
-// mapFor maps memory of one GPU for another, until back is run.
-func mapFor(driver *cuda.Driver, owner, user cuda.Device, back *undo) (address uintptr, err error) {
+// mapFor maps memory of the owner for the user, until cleanups is run.
+func mapFor(
+	driver *cuda.Driver, owner, user cuda.Device, cleanups *cleanup,
+) (address uintptr, err error) {
 	prop := cuda.PinnedMemory(owner, cuda.HandlePosixFD, false)
 	unit, err := driver.Granularity(prop, true)
 	if err != nil {
@@ -110,13 +113,13 @@ func mapFor(driver *cuda.Driver, owner, user cuda.Device, back *undo) (address u
 	if address, err = driver.AddressReserve(bytes, unit); err != nil {
 		return 0, err
 	}
-	back.later(func() error { return driver.AddressFree(address, bytes) })
+	cleanups.later(func() error { return driver.AddressFree(address, bytes) })
 	handle, err := driver.Create(bytes, prop)
 	if err != nil {
 		return 0, err
 	}
 	if err = driver.Map(address, bytes, handle); err == nil {
-		back.later(func() error { return driver.Unmap(address, bytes) })
+		cleanups.later(func() error { return driver.Unmap(address, bytes) })
 	}
 	// The mapping keeps the memory alive.
 	if err = errors.Join(err, driver.Release(handle)); err != nil {

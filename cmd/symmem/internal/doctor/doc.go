@@ -1,10 +1,10 @@
-// Package doctor reports whether symmem can run on a machine, what prevents it, and how to fix
-// that.
+// Package doctor reports whether symmem can run on a machine, what prevents it, and how to fix the
+// problem.
 //
-// Collecting facts and judging them are separate. Look functions query the system and return
-// facts, plain data that can be encoded. They never fail: what they cannot find out is a fact,
-// too. Examine turns Facts into a Report without querying anything, so that the report for a
-// machine with eight GPUs can be tested on a machine without any.
+// The package separates collecting facts from judging them. Functions named LookAt query the system
+// and return facts as plain data, which can be encoded. They never fail, since a failed query is a
+// fact, too. Examine turns Facts into a Report without querying the system, so that tests can
+// examine a machine with eight GPUs on a machine without any.
 //
-// NVML is used if it is installed. Its functions and numbers are those of nvml.h of CUDA 12.9.
+// Doctor uses NVML if it is installed. The functions and numbers match nvml.h of CUDA 12.9.
 package doctor

@@ -12,24 +12,24 @@ import (
 
 // Driver describes NVIDIA's driver.
 type Driver struct {
-	// Path is the file of libcuda, and CUDA the newest CUDA version that it supports, such as
+	// Path is the path of libcuda, and CUDA is the newest CUDA version that it supports, such as
 	// 12090.
 	Path string `json:"path,omitempty"`
 	CUDA int    `json:"cuda,omitempty"`
 	// Version is the version of the driver, such as 580.159, or empty if unknown.
 	Version string `json:"version,omitempty"`
-	// IMEXChannels is the number of channels that the process sees. Without one, GPUs refuse fabric
-	// handles.
+	// IMEXChannels is the number of IMEX channels that the process sees. Without one, GPUs cannot use
+	// fabric handles.
 	IMEXChannels int `json:"imex_channels"`
-	// Error is the reason why there is no driver, or no GPU. None reports whether CUDA is not
-	// installed at all; otherwise Code is CUDA's result.
+	// Error is the reason why there is no driver or no GPU. None reports whether CUDA is not installed
+	// at all; otherwise Code is CUDA's result.
 	Error string `json:"error,omitempty"`
 	None  bool   `json:"none,omitempty"`
 	Code  int    `json:"code,omitempty"`
 }
 
-// cudaVersion is the first version whose driver NCCL uses virtual memory management with, 12.0.
-const cudaVersion = 12000
+// vmmCUDAVersion is the first version of CUDA with which NCCL uses virtual memory management, 12.0.
+const vmmCUDAVersion = 12000
 
 // LookAtDriver loads CUDA and lists the GPUs. It creates no context.
 func LookAtDriver() (Driver, []GPU) {
@@ -67,7 +67,7 @@ func channels() int {
 	return len(files)
 }
 
-// moduleVersion matches the version in the text of the kernel module.
+// moduleVersion matches the version in the description of the kernel module.
 var moduleVersion = regexp.MustCompile(`NVRM version:.*?\s(\d+\.\d+(\.\d+)?)\s`)
 
 // kernelModule returns the driver's version as reported by the kernel module.
@@ -83,8 +83,8 @@ func kernelModule() string {
 	return string(found[1])
 }
 
-// nvmlVersion returns the driver's version as reported by NVML, for containers without the
-// kernel's files.
+// nvmlVersion returns the driver's version as reported by NVML, for containers in which the kernel
+// module's files are missing.
 func nvmlVersion() string {
 	m, err := openNVML()
 	if err != nil {
@@ -98,23 +98,23 @@ func nvmlVersion() string {
 	return version
 }
 
-// cudaText formats a version: 12090 is 12.9.
+// cudaText formats a version, such as 12090 as 12.9.
 func cudaText(version int) string {
 	return fmt.Sprintf("%d.%d", version/1000, version%1000/10)
 }
 
-// startingAdvice maps results of cuInit to advice.
-var startingAdvice = map[cuda.Code]string{
-	cuda.ErrNoDevice: "see whether nvidia-smi shows a GPU, whether the container was started with " +
-		"GPUs, and check CUDA_VISIBLE_DEVICES",
-	cuda.ErrSystemNotReady: "start the fabric manager (systemctl start nvidia-fabricmanager), whose " +
-		"version is that of the driver",
-	cuda.ErrSystemDriverMismatch: "libcuda and the kernel's module have different versions: restart " +
-		"the machine after a change of drivers, or repair the container's mounts",
-	cuda.ErrStubLibrary: "the loader finds the stub of the CUDA toolkit: take its folder off " +
+// initAdvice maps results of cuInit to advice.
+var initAdvice = map[cuda.Code]string{
+	cuda.ErrNoDevice: "check whether nvidia-smi shows a GPU and whether the container was started " +
+		"with GPUs, and check CUDA_VISIBLE_DEVICES",
+	cuda.ErrSystemNotReady: "start the fabric manager (systemctl start nvidia-fabricmanager), which " +
+		"must have the version of the driver",
+	cuda.ErrSystemDriverMismatch: "libcuda and the kernel module have different versions: restart " +
+		"the machine after a driver update, or repair the container's mounts",
+	cuda.ErrStubLibrary: "the loader finds the CUDA toolkit's stub library: remove its folder from " +
 		"LD_LIBRARY_PATH",
-	cuda.ErrCompatNotSupportedOnDevice: "take the folder of CUDA's compatibility package off " +
-		"LD_LIBRARY_PATH: this GPU needs the driver's own libcuda",
+	cuda.ErrCompatNotSupportedOnDevice: "remove the folder of CUDA's compatibility package from " +
+		"LD_LIBRARY_PATH: this GPU needs the libcuda of the driver",
 }
 
 func judgeDriver(f *Facts, s *Section) {
@@ -129,11 +129,11 @@ func judgeDriver(f *Facts, s *Section) {
 			"host needs none", "no GPU can be used: %s", d.Error)
 		return
 	case d.Error != "":
-		advice, ok := startingAdvice[cuda.Code(d.Code)]
+		advice, ok := initAdvice[cuda.Code(d.Code)]
 		if !ok {
 			advice = "look for the GPUs in the output of nvidia-smi and the kernel's log (dmesg)"
 		}
-		s.add(level, advice, "the driver shows no GPU that works: %s", d.Error)
+		s.add(level, advice, "the driver finds no working GPU: %s", d.Error)
 		return
 	}
 	version := "of unknown version"
@@ -141,8 +141,8 @@ func judgeDriver(f *Facts, s *Section) {
 		version = d.Version
 	}
 	s.ok("driver %s for CUDA %s, %s", version, cudaText(d.CUDA), d.Path)
-	if d.CUDA < cudaVersion {
-		s.add(Warn, "install a driver for CUDA 12.0 or newer", "NCCL makes no windows with a driver "+
-			"for CUDA %s: it does not use virtual memory management there", cudaText(d.CUDA))
+	if d.CUDA < vmmCUDAVersion {
+		s.add(Warn, "install a driver for CUDA 12.0 or newer", "NCCL cannot create windows with a "+
+			"driver for CUDA %s, because it does not use virtual memory management there", cudaText(d.CUDA))
 	}
 }

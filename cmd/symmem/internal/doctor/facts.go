@@ -1,8 +1,8 @@
 package doctor
 
-// Facts holds what is known about a machine before it is judged. Sizes are in bytes.
+// Facts holds the facts about a machine that Examine judges. Sizes are in bytes.
 type Facts struct {
-	// Asked is the requested backend, Backend the resulting one.
+	// Asked is the requested backend, and Backend the one that results from the request.
 	Asked   string  `json:"asked"`
 	Backend string  `json:"backend"`
 	Driver  Driver  `json:"driver"`
@@ -20,11 +20,11 @@ type Facts struct {
 	Trial *Trial `json:"trial"`
 }
 
-// nccl reports whether the GPU backend is examined.
+// nccl reports whether the nccl backend is examined.
 func (f *Facts) nccl() bool { return f.Backend == "nccl" }
 
-// Choose sets the backend as symmem.Open does: the requested one, else GPUs if there are GPUs and
-// NCCL.
+// Choose sets the backend as symmem.Open does. Without a request, it chooses nccl if there are GPUs
+// and NCCL.
 func (f *Facts) Choose() {
 	switch {
 	case f.Asked != "auto":
@@ -36,7 +36,7 @@ func (f *Facts) Choose() {
 	}
 }
 
-// Examine judges facts. It is a pure function.
+// Examine judges facts and returns the findings. It is a pure function.
 func Examine(f *Facts) *Report {
 	r := &Report{Verdict: OK, Backend: f.Backend, Facts: *f}
 	if f.Trial != nil {
@@ -44,7 +44,7 @@ func Examine(f *Facts) *Report {
 	}
 	for _, part := range []struct {
 		name  string
-		only  bool // only for the GPU backend, requested or expected
+		gpu   bool // skipped if the host backend is requested
 		judge func(*Facts, *Section)
 	}{
 		{"driver", true, judgeDriver},
@@ -59,7 +59,7 @@ func Examine(f *Facts) *Report {
 		{"tuning", false, judgeTuning},
 		{"trial", false, judgeTrial},
 	} {
-		if part.only && f.Asked == "host" {
+		if part.gpu && f.Asked == "host" {
 			continue
 		}
 		s := Section{Name: part.name, Level: OK, Findings: []Finding{}}

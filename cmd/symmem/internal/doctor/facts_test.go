@@ -17,19 +17,19 @@ func TestBackendIsChosenAsByOpen(t *testing.T) {
 		facts Facts
 		want  string
 	}{
-		"GPUs and NCCL":       {Facts{Asked: "auto", GPUs: gpus}, "nccl"},
-		"GPUs without NCCL":   {Facts{Asked: "auto", GPUs: gpus, Library: Library{Error: "x"}}, "host"},
-		"NCCL without GPUs":   {Facts{Asked: "auto"}, "host"},
-		"the requested one":   {Facts{Asked: "nccl"}, "nccl"},
-		"the host in any way": {Facts{Asked: "host", GPUs: gpus}, "host"},
+		"GPUs and NCCL":      {Facts{Asked: "auto", GPUs: gpus}, "nccl"},
+		"GPUs without NCCL":  {Facts{Asked: "auto", GPUs: gpus, Library: Library{Error: "x"}}, "host"},
+		"NCCL without GPUs":  {Facts{Asked: "auto"}, "host"},
+		"nccl was requested": {Facts{Asked: "nccl"}, "nccl"},
+		"host was requested": {Facts{Asked: "host", GPUs: gpus}, "host"},
 	} {
 		if tt.facts.Choose(); tt.facts.Backend != tt.want {
-			t.Errorf("%s: chose %s, not %s", name, tt.facts.Backend, tt.want)
+			t.Errorf("%s: chose %s, want %s", name, tt.facts.Backend, tt.want)
 		}
 	}
 }
 
-func TestVariablesThatMatterAreListed(t *testing.T) {
+func TestLookAtVariables(t *testing.T) {
 	home := t.TempDir()
 	t.Setenv("HOME", home)
 	t.Setenv("NCCL_CONF_FILE", "")
@@ -49,10 +49,10 @@ func TestVariablesThatMatterAreListed(t *testing.T) {
 		{Name: "SYMMEM_TOKEN", Value: "(hidden)"},
 		{Name: "TORCH_NCCL_ASYNC_ERROR_HANDLING", Value: "1"},
 	}
-	// The machine may have such a file, which comes last.
+	// Ignore this file, which the machine may have.
 	got = withoutFile(got, "/etc/nccl.conf")
 	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("other variables (-want +got):\n%s", diff)
+		t.Errorf("the variables differ (-want +got):\n%s", diff)
 	}
 }
 
@@ -66,7 +66,7 @@ func withoutFile(all []Variable, file string) []Variable {
 	return left
 }
 
-func TestLauncherIsThatOfDiscover(t *testing.T) {
+func TestLookAtLauncher(t *testing.T) {
 	environment := map[string]string{
 		"SLURM_STEP_ID": "0", "SLURM_JOB_ID": "7", "SLURM_PROCID": "1", "SLURM_LOCALID": "1",
 		"SLURM_NTASKS": "2", "SLURM_STEP_NUM_NODES": "1", "JOB_COMPLETION_INDEX": "1",
@@ -75,28 +75,28 @@ func TestLauncherIsThatOfDiscover(t *testing.T) {
 	got := LookAtLauncher(lookup)
 	if got.Source != "Slurm" || got.Rank != 1 || got.Size != 2 || got.Index != "1" ||
 		got.Address == "" || got.Error != "" {
-		t.Errorf("got %+v", got)
+		t.Errorf("got %+v, want rank 1 of 2 under Slurm", got)
 	}
 	delete(environment, "SLURM_LOCALID")
 	if got := LookAtLauncher(lookup); !strings.Contains(got.Error, "SLURM_LOCALID") {
-		t.Errorf("got %+v", got)
+		t.Errorf("without SLURM_LOCALID: got %+v, want an error that names it", got)
 	}
 }
 
-func TestTableIsReadFromExistingFile(t *testing.T) {
+func TestLookAtTuning(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "table.json")
 	if got := LookAtTuning("nccl", "NVIDIA H200", 4, file, false); got.Rules == 0 || got.Error != "" ||
 		got.Library != "NCCL 2.28.9" {
-		t.Errorf("without a file: %+v", got)
+		t.Errorf("without a file: got %+v, want the built-in table", got)
 	}
 	if got := LookAtTuning("nccl", "NVIDIA H200", 4, file, true); got.Error == "" || got.Name != "" {
-		t.Errorf("without the file that is required: %+v", got)
+		t.Errorf("without a required file: got %+v, want an error", got)
 	}
 	if err := os.WriteFile(file, []byte("{}"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	if got := LookAtTuning("nccl", "NVIDIA H200", 4, file, false); got.Error == "" {
-		t.Errorf("with a file that is none: %+v", got)
+		t.Errorf("with an invalid file: got %+v, want an error", got)
 	}
 	table := `{"version": 4, "about": "", "device": "D", "library": "L", "date": "", "source": "",
 		"otherwise": "plain", "rules": [{"operation": "AllReduce", "ranks": 4, "machines": 1,
@@ -106,17 +106,17 @@ func TestTableIsReadFromExistingFile(t *testing.T) {
 	}
 	got := LookAtTuning("nccl", "D", 4, file, true)
 	if got.Error != "" || got.Rules != 1 || !strings.Contains(got.Name, file) || got.Library != "L" {
-		t.Errorf("with a file: %+v", got)
+		t.Errorf("with a valid file: got %+v, want its table", got)
 	}
 }
 
-func TestThisMachineIsFitForTests(t *testing.T) {
+func TestLookAtHostAndLimits(t *testing.T) {
 	h := LookAtHost()
 	if h.Cores < 1 || h.Memory < 1 || h.Kernel == "" || h.Memfd+h.Futex+h.Pidfd+h.Sockets != "" {
-		t.Errorf("got %+v", h)
+		t.Errorf("LookAtHost() = %+v, want a usable machine", h)
 	}
 	if l := LookAtLimits(); l.Files == 0 || l.Locked < -1 || l.Addresses < -1 {
-		t.Errorf("got %+v", l)
+		t.Errorf("LookAtLimits() = %+v, want limits of at least -1", l)
 	}
 }
 
@@ -126,12 +126,12 @@ func TestKernelModuleVersionIsFound(t *testing.T) {
 		"NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.95.05  R\n":         "580.95.05",
 	} {
 		if found := moduleVersion.FindStringSubmatch(text); found == nil || found[1] != want {
-			t.Errorf("found %q, not %s", found, want)
+			t.Errorf("found %q in %q, want %s", found, text, want)
 		}
 	}
 }
 
-func TestTrialIsOrderedByRank(t *testing.T) {
+func TestJoinSortsAccountsByRank(t *testing.T) {
 	two := Account{Rank: 2}
 	zero := Account{
 		RankZeroResults: &RankZeroResults{Source: "torchrun", Device: "D", Logged: true, Trouble: "t"},
@@ -143,19 +143,19 @@ func TestTrialIsOrderedByRank(t *testing.T) {
 	}
 	if trial.Device != "D" || !trial.Logged || trial.Trouble != "t" || trial.Accounts[1].Rank != 2 ||
 		trial.Error != "rank 1 reported nothing" {
-		t.Errorf("got %+v with %s", trial, encoded)
+		t.Errorf("Join = %+v with the accounts %s, want the results of rank 0 first", trial, encoded)
 	}
 	if none := Join(3, []Account{two}, nil); none.Device != "" || none.Error != "" {
-		t.Errorf("without rank 0: %+v", none)
+		t.Errorf("without rank 0: Join = %+v, want no device", none)
 	}
 }
 
-func TestSizesAreReadable(t *testing.T) {
+func TestSize(t *testing.T) {
 	for bytes, want := range map[int64]string{
 		0: "0 B", 1023: "1023 B", 4 << 10: "4 KiB", 150754820096: "140.4 GiB", 3 << 40: "3 TiB",
 	} {
 		if got := size(bytes); got != want {
-			t.Errorf("%d is %q, not %q", bytes, got, want)
+			t.Errorf("size(%d) = %q, want %q", bytes, got, want)
 		}
 	}
 }

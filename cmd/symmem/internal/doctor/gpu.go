@@ -8,8 +8,7 @@ import (
 	"symmem/internal/cuda"
 )
 
-// GPU describes a device that the process sees. Attributes that the driver does not know are
-// false.
+// GPU describes a visible device. Attributes that the driver does not know are false.
 type GPU struct {
 	Ordinal int    `json:"ordinal"`
 	Name    string `json:"name"`
@@ -19,22 +18,23 @@ type GPU struct {
 	// Major and Minor are the compute capability.
 	Major int `json:"major"`
 	Minor int `json:"minor"`
-	// VMM is virtual memory management, PosixFD and Fabric are ways of sharing memory with other
-	// processes, and RDMA means that network cards can access such memory. Multicast is only
-	// reported: symmem never uses it.
+	// VMM reports support for virtual memory management, and PosixFD and Fabric for two ways of
+	// sharing such memory with other processes. RDMA reports whether network cards can access it.
+	// Multicast is only reported, since symmem never uses it.
 	VMM       bool `json:"vmm"`
 	PosixFD   bool `json:"posix_fd"`
 	Fabric    bool `json:"fabric"`
 	RDMA      bool `json:"rdma"`
 	Multicast bool `json:"multicast"`
-	// Granularity is the granularity of segments, or 0 if the driver does not report it.
+	// Granularity is the granularity of segments in bytes, or 0 if the driver does not report it.
 	Granularity int64 `json:"granularity"`
-	// Exclusive reports whether only one process may use the GPU, Prohibited whether none may.
+	// Exclusive reports whether only one process may use the GPU, and Prohibited whether no process
+	// may use it.
 	Exclusive  bool `json:"exclusive,omitempty"`
 	Prohibited bool `json:"prohibited,omitempty"`
 }
 
-// Compute modes: CUcomputemode of cuda.h.
+// The compute modes (CUcomputemode of cuda.h).
 const (
 	modeProhibited = 2
 	modeExclusive  = 3
@@ -53,7 +53,7 @@ func lookAtGPUs(driver *cuda.Driver) ([]GPU, error) {
 		}
 		gpu, err := lookAtGPU(driver, device)
 		if err != nil {
-			return gpus, fmt.Errorf("looking at GPU %d: %w", ordinal, err)
+			return gpus, fmt.Errorf("querying GPU %d: %w", ordinal, err)
 		}
 		gpus = append(gpus, gpu)
 	}
@@ -105,13 +105,13 @@ func judgeGPUs(f *Facts, s *Section) {
 	}
 	fabric := slices.ContainsFunc(f.GPUs, func(g GPU) bool { return g.Fabric })
 	if fabric && f.Driver.IMEXChannels == 0 {
-		s.ok("fabric handles take an IMEX channel, and this process sees none " +
-			"(/dev/nvidia-caps-imex-channels): the direct path joins ranks of one container")
+		s.ok("fabric handles need an IMEX channel, and this process sees none " +
+			"(/dev/nvidia-caps-imex-channels), so the direct path works only within one container")
 	}
 	for i := range f.GPUs {
 		if f.GPUs[i].Name != f.GPUs[0].Name {
-			s.add(Warn, "show programs GPUs of one kind (CUDA_VISIBLE_DEVICES)", "the GPUs are of "+
-				"different kinds: collectives wait for the slowest")
+			s.add(Warn, "select GPUs of one model (CUDA_VISIBLE_DEVICES)", "the GPUs are different "+
+				"models, so collectives wait for the slowest")
 			return
 		}
 	}
@@ -121,21 +121,21 @@ func (g *GPU) judge(s *Section) {
 	s.ok("%d: %s, compute capability %d.%d, %s, %s, %s", g.Ordinal, g.Name, g.Major, g.Minor,
 		size(g.Memory), g.PCI, g.UUID)
 	s.ok("%d: virtual memory management %s (granularity %s), file descriptor handles %s, fabric "+
-		"handles %s, RDMA %s, multicast %s (symmem never uses it)", g.Ordinal, has(g.VMM),
-		size(g.Granularity), has(g.PosixFD), has(g.Fabric), has(g.RDMA), has(g.Multicast))
+		"handles %s, RDMA %s, multicast %s (symmem never uses it)", g.Ordinal, yesNo(g.VMM),
+		size(g.Granularity), yesNo(g.PosixFD), yesNo(g.Fabric), yesNo(g.RDMA), yesNo(g.Multicast))
 	switch {
 	case !g.VMM:
-		s.add(Fail, "use a GPU and a driver with virtual memory management; under a hypervisor that "+
-			"is a matter of its configuration", "%d: no virtual memory management: the nccl backend "+
-			"cannot make segments", g.Ordinal)
+		s.add(Fail, "use a GPU and a driver with virtual memory management; under a hypervisor, check "+
+			"its configuration", "%d: no virtual memory management, so the nccl backend cannot create "+
+			"segments", g.Ordinal)
 	case !g.PosixFD:
 		s.add(Fail, "use a GPU and a driver whose memory can be exported as a file descriptor",
-			"%d: memory cannot be handed to other processes: no windows", g.Ordinal)
+			"%d: memory cannot be shared with other processes, so there are no windows", g.Ordinal)
 	case g.Prohibited:
-		s.add(Fail, "nvidia-smi -c DEFAULT, as root", "%d: the compute mode forbids its use",
+		s.add(Fail, "run nvidia-smi -c DEFAULT as root", "%d: the compute mode prohibits its use",
 			g.Ordinal)
 	case g.Exclusive:
-		s.add(Warn, "nvidia-smi -c DEFAULT, as root, unless each GPU has one process alone",
+		s.add(Warn, "run nvidia-smi -c DEFAULT as root, unless only one process uses each GPU",
 			"%d: only one process at a time may use it", g.Ordinal)
 	case g.Major < windowCapability:
 		s.add(Warn, "use a GPU of compute capability 6.0 or newer", "%d: NCCL has no kernels over "+
@@ -143,8 +143,8 @@ func (g *GPU) judge(s *Section) {
 	}
 }
 
-func has(there bool) string {
-	if there {
+func yesNo(v bool) string {
+	if v {
 		return "yes"
 	}
 	return "no"

@@ -15,21 +15,22 @@ import (
 	"symmem/internal/sys"
 )
 
-// Host describes the machine, as far as the host backend and the control plane depend on it.
+// Host describes the properties of the machine on which the host backend and the control plane
+// depend.
 type Host struct {
 	Kernel string `json:"kernel"`
-	// Cores is the number of processors that this process may use, Memory the machine's memory in
-	// bytes.
+	// Cores is the number of processors that this process may use, and Memory the size of the
+	// machine's memory in bytes.
 	Cores  int   `json:"cores"`
 	Memory int64 `json:"memory"`
-	// HugePages and HugePagesFree count huge pages of 2 MiB.
+	// HugePages is the number of huge pages of 2 MiB, and HugePagesFree the number of free ones.
 	HugePages     int `json:"huge_pages"`
 	HugePagesFree int `json:"huge_pages_free"`
 	// SharedPages is the system's policy for transparent huge pages of shared memory.
 	SharedPages string `json:"shmem_enabled,omitempty"`
-	// MaxMaps is vm.max_map_count, the number of mappings that a process may have; 0 if unknown.
+	// MaxMaps is vm.max_map_count, the maximum number of mappings of a process, or 0 if unknown.
 	MaxMaps int `json:"max_map_count"`
-	// Errors of the system's calls, empty if they work.
+	// The following are the errors of system calls, or empty if the calls work.
 	Memfd      string `json:"memfd_error,omitempty"`
 	Futex      string `json:"futex_error,omitempty"`
 	Membarrier string `json:"membarrier_error,omitempty"`
@@ -37,7 +38,7 @@ type Host struct {
 	Sockets    string `json:"abstract_sockets_error,omitempty"`
 }
 
-// LookAtHost queries the system, and tries its calls.
+// LookAtHost queries the system and tries the system calls that symmem needs.
 func LookAtHost() Host {
 	h := Host{Kernel: sys.ReadText("/proc/sys/kernel/osrelease"), Cores: sys.Cores()}
 	if bytes, err := sys.Memory(); err == nil {
@@ -71,7 +72,7 @@ func tryMemfd() error {
 	return errors.Join(m.Close(), f.Close())
 }
 
-// futexWake is FUTEX_WAKE of futex(2), for words that processes share.
+// futexWake is FUTEX_WAKE of futex(2), for words shared between processes.
 const futexWake = 1
 
 func tryFutex() error {
@@ -82,12 +83,13 @@ func tryFutex() error {
 	return errorOf(errno)
 }
 
-// membarriers holds the numbers of membarrier(2), which package syscall does not define.
-var membarriers = map[string]uintptr{"amd64": 324, "arm64": 283}
+// membarrierNumbers contains the system call numbers of membarrier(2) by architecture. Package
+// syscall does not define them.
+var membarrierNumbers = map[string]uintptr{"amd64": 324, "arm64": 283}
 
-// tryMembarrier queries the supported kinds of barriers (MEMBARRIER_CMD_QUERY is 0).
+// tryMembarrier checks that the kernel supports expedited barriers (MEMBARRIER_CMD_QUERY is 0).
 func tryMembarrier() error {
-	call, ok := membarriers[runtime.GOARCH]
+	call, ok := membarrierNumbers[runtime.GOARCH]
 	if !ok {
 		return fmt.Errorf("not checked on %s", runtime.GOARCH)
 	}
@@ -123,9 +125,9 @@ func trySockets() error {
 	return l.Close()
 }
 
-// fewMaps is a number of mappings that a rank of a large world may exceed: each segment of each
-// rank is a mapping.
-const fewMaps = 65530
+// minMaps is the limit of mappings below which doctor warns. Each segment of each rank is a
+// mapping.
+const minMaps = 65530
 
 func judgeHost(f *Facts, s *Section) {
 	h := &f.Host
@@ -145,18 +147,18 @@ func judgeHost(f *Facts, s *Section) {
 		{"abstract sockets", h.Sockets, Fail, "allow Unix sockets in the container's profile"},
 		{
 			"membarrier", h.Membarrier, Warn, "allow membarrier in the container's seccomp " +
-				"profile: allocation is a little faster with it",
+				"profile, which makes allocation a little faster",
 		},
 	} {
 		if call.err != "" {
 			s.add(call.level, call.advice, "%s: %s", call.name, call.err)
 		} else {
-			s.ok("%s: there", call.name)
+			s.ok("%s: available", call.name)
 		}
 	}
-	if h.MaxMaps > 0 && h.MaxMaps < fewMaps {
-		s.add(Warn, "sysctl -w vm.max_map_count=65530, as root", "a process may have %d mappings: "+
-			"worlds of many ranks and segments need more", h.MaxMaps)
+	if h.MaxMaps > 0 && h.MaxMaps < minMaps {
+		s.add(Warn, "run sysctl -w vm.max_map_count=65530 as root", "a process may have only %d "+
+			"mappings, but worlds with many ranks and segments need more", h.MaxMaps)
 	}
 	h.judgePages(f, s)
 }
@@ -172,17 +174,17 @@ func (h *Host) judgePages(f *Facts, s *Section) {
 	case sys.HugePages{Shared: h.SharedPages}.Transparent():
 		s.ok("huge pages: shared memory gets them automatically (shmem_enabled is %s)", h.SharedPages)
 	default:
-		s.add(OK, "as root, sysctl -w vm.nr_hugepages=N, one for each 2 MiB of segments; or echo "+
+		s.add(OK, "as root, run sysctl -w vm.nr_hugepages=N, one for each 2 MiB of segments; or echo "+
 			"advise > /sys/kernel/mm/transparent_hugepage/shmem_enabled", "huge pages: none; "+
-			"segments cost 512 times more page faults when they are first touched")
+			"the first access to segments causes 512 times as many page faults")
 	}
 	if f.Trial != nil && f.Trial.Ranks > h.Cores {
-		s.add(Warn, "start as many ranks as there are processors", "%d ranks share %s: "+
-			"they wait for each other's turns", f.Trial.Ranks, ranklist.Plural(h.Cores, "processor"))
+		s.add(Warn, "start as many ranks as there are processors", "%d ranks share %s, so "+
+			"they wait for each other", f.Trial.Ranks, ranklist.Plural(h.Cores, "processor"))
 	}
 }
 
-func countOf(n int64) string {
+func countOrUnlimited(n int64) string {
 	if n < 0 {
 		return "no limit"
 	}

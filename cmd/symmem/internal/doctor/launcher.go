@@ -7,15 +7,15 @@ import (
 	"symmem/internal/rendezvous"
 )
 
-// Launcher describes the ranks according to the environment.
+// Launcher describes the world that the environment variables of a launcher define.
 type Launcher struct {
-	// Source is the launcher, such as "torchrun", or "one process".
+	// Source names the launcher, such as "torchrun", or is "one process".
 	Source    string `json:"source"`
 	Rank      int    `json:"rank"`
 	Size      int    `json:"size"`
 	LocalRank int    `json:"local_rank"`
 	LocalSize int    `json:"local_size"`
-	// Store is the owner of the store, Address its address if known.
+	// Store names the kind of store, and Address is its address if known.
 	Store   string `json:"store"`
 	Address string `json:"address,omitempty"`
 	// Error is the reason why the variables are invalid.
@@ -24,7 +24,7 @@ type Launcher struct {
 	Index string `json:"job_completion_index,omitempty"`
 }
 
-// LookAtLauncher determines ranks and store as symmem.Open does, without connecting to anything.
+// LookAtLauncher determines the ranks and the store as symmem.Open does, but does not connect.
 func LookAtLauncher(lookup func(string) (string, bool)) Launcher {
 	index, _ := lookup("JOB_COMPLETION_INDEX")
 	w, err := rendezvous.Discover(lookup, rendezvous.Options{})
@@ -44,15 +44,15 @@ func judgeLauncher(f *Facts, s *Section) {
 	switch {
 	case l.Error != "":
 		s.add(Fail, "set all variables of a launcher or none; examples/README.md lists them",
-			"the variables of a launcher make no sense: %s", l.Error)
+			"the launcher's variables are invalid: %s", l.Error)
 		return
 	case alone && l.Index != "":
 		s.add(Warn, "set RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT "+
-			"and SYMMEM_TOKEN, as examples/kubernetes does", "JOB_COMPLETION_INDEX=%s, but nothing "+
-			"says which rank this is: each pod is a separate world", l.Index)
+			"and SYMMEM_TOKEN, as examples/kubernetes does", "JOB_COMPLETION_INDEX=%s, but no "+
+			"variable sets the rank, so each pod is a separate world", l.Index)
 		return
 	case alone:
-		s.ok("no launcher: this process is a world of one rank, and doctor starts the ranks of the trial")
+		s.ok("no launcher: this process is a world of one rank, and doctor starts ranks for the trial")
 		return
 	}
 	s.ok("%s: rank %d of %d, local rank %d of %d", l.Source, l.Rank, l.Size, l.LocalRank, l.LocalSize)
@@ -70,7 +70,7 @@ func judgeLauncher(f *Facts, s *Section) {
 	}
 }
 
-// shares reports whether ranks can share GPUs, and the environment allows it.
+// shares reports whether ranks can share GPUs and the environment allows it.
 func (f *Facts) shares() bool {
 	return f.Sharing.Missing == "" && slices.ContainsFunc(f.Variables, func(v Variable) bool {
 		return v.Name == SharingVariable && v.Value == "1"

@@ -13,7 +13,7 @@ type Library struct {
 	Text    string `json:"text,omitempty"`
 	// Windows reports whether this version can register windows.
 	Windows bool `json:"windows"`
-	// Error is the reason why there is none, with all places that were searched.
+	// Error is the reason why NCCL could not be loaded, with all places that were searched.
 	Error string `json:"error,omitempty"`
 }
 
@@ -33,18 +33,18 @@ func LookAtLibrary() Library {
 func judgeLibrary(f *Facts, s *Section) {
 	l := &f.Library
 	if f.Asked == "auto" && len(f.GPUs) == 0 {
-		// Without a GPU NCCL is not needed.
+		// NCCL is not needed without a GPU.
 		return
 	}
 	if l.Error != "" {
 		s.add(Fail, "install NCCL (pip install nvidia-nccl-cu12, or a package of the system), or "+
-			"name its file: --nccl PATH, or SYMMEM_NCCL", "%s", l.Error)
+			"set its path with --nccl PATH or SYMMEM_NCCL", "%s", l.Error)
 		return
 	}
 	s.ok("NCCL %s, %s, found by %s", l.Text, l.Path, l.Origin)
 	if !l.Windows {
-		s.add(Warn, "install NCCL 2.28.7 or newer", "NCCL %s has no windows (2.27.3 is the first "+
-			"that has): every collective takes the plain path", l.Text)
+		s.add(Warn, "install NCCL 2.28.7 or newer", "NCCL %s has no windows, which need "+
+			"2.27.3, so every collective takes the plain path", l.Text)
 		return
 	}
 	s.ok("it can register windows")
@@ -58,6 +58,6 @@ func judgeLibrary(f *Facts, s *Section) {
 		}
 	}
 	if l.Version < 22800 {
-		s.ok("every rank of a communicator logs the kernels that it takes; from 2.28 on rank 0 does")
+		s.ok("every rank of a communicator logs the kernels that it uses; from 2.28 on only rank 0 does")
 	}
 }

@@ -2,7 +2,7 @@ package doctor
 
 import "syscall"
 
-// Limits holds resource limits of the process; -1 means unlimited.
+// Limits holds the resource limits of the process. -1 means unlimited.
 type Limits struct {
 	// Locked is RLIMIT_MEMLOCK in bytes, Addresses RLIMIT_AS in bytes, and Files RLIMIT_NOFILE.
 	Locked    int64 `json:"memlock"`
@@ -21,7 +21,8 @@ func LookAtLimits() Limits {
 	}
 }
 
-// limit returns the soft limit, or -1 if it cannot be read.
+// limit returns the soft limit of a resource. It returns -1 if the resource is unlimited or if the
+// limit cannot be read.
 func limit(resource int) int64 {
 	var l syscall.Rlimit
 	if err := syscall.Getrlimit(resource, &l); err != nil || l.Cur > 1<<62 {
@@ -30,44 +31,44 @@ func limit(resource int) int64 {
 	return int64(l.Cur)
 }
 
+// Doctor warns about limits below these values.
 const (
-	// fewAddresses covers the preferred size of an arena (1 TiB), plus as much for NCCL's
-	// windows.
-	fewAddresses = int64(2) << 40
-	// fewLocked is less than any network card needs to pin.
-	fewLocked = int64(64) << 20
-	// fewFiles is less than the ranks of a large machine need, with one descriptor for each segment
+	// minAddresses covers the preferred size of an arena (1 TiB), and as much for NCCL's windows.
+	minAddresses = int64(2) << 40
+	// minLocked is less than the memory that any RDMA network card pins.
+	minLocked = int64(64) << 20
+	// minFiles is less than a rank on a large machine needs, which is one descriptor for each segment
 	// of each peer.
-	fewFiles = 1024
+	minFiles = 1024
 )
 
 func judgeLimits(f *Facts, s *Section) {
 	l := &f.Limits
-	if l.Addresses >= 0 && l.Addresses < fewAddresses {
-		s.add(Warn, "ulimit -v unlimited", "addresses are limited to %s: pools make do with smaller "+
-			"arenas, and NCCL may find no room for windows", size(l.Addresses))
+	if l.Addresses >= 0 && l.Addresses < minAddresses {
+		s.add(Warn, "run ulimit -v unlimited", "the address space is limited to %s, so pools use "+
+			"smaller arenas, and NCCL may not have enough addresses for windows", size(l.Addresses))
 	} else {
-		s.ok("addresses: %s", amount(l.Addresses))
+		s.ok("address space: %s", sizeOrUnlimited(l.Addresses))
 	}
 	switch {
-	case l.Locked < 0 || l.Locked >= fewLocked:
-		s.ok("locked memory (ulimit -l): %s", amount(l.Locked))
+	case l.Locked < 0 || l.Locked >= minLocked:
+		s.ok("locked memory (ulimit -l): %s", sizeOrUnlimited(l.Locked))
 	case f.nccl() && f.Launcher.LocalSize < f.Launcher.Size:
-		s.add(Warn, "ulimit -l unlimited, or --ulimit memlock=-1 for a container",
-			"locked memory (ulimit -l) is limited to %s: networks over RDMA need more",
+		s.add(Warn, "run ulimit -l unlimited, or start a container with --ulimit memlock=-1",
+			"locked memory (ulimit -l) is limited to %s, but RDMA networks need more",
 			size(l.Locked))
 	default:
-		s.ok("locked memory (ulimit -l): %s, of which ranks on one machine need none", size(l.Locked))
+		s.ok("locked memory (ulimit -l): %s; ranks on one machine need none", size(l.Locked))
 	}
-	if l.Files >= 0 && l.Files < fewFiles {
-		s.add(Warn, "ulimit -n 4096, or more", "open files are limited to %d: each segment of each "+
-			"peer is one for a moment", l.Files)
+	if l.Files >= 0 && l.Files < minFiles {
+		s.add(Warn, "run ulimit -n 4096, or more", "open files are limited to %d, but each segment of "+
+			"each peer temporarily needs one", l.Files)
 	} else {
-		s.ok("open files (ulimit -n): %s", countOf(l.Files))
+		s.ok("open files (ulimit -n): %s", countOrUnlimited(l.Files))
 	}
 }
 
-func amount(bytes int64) string {
+func sizeOrUnlimited(bytes int64) string {
 	if bytes < 0 {
 		return "no limit"
 	}

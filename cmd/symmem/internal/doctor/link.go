@@ -11,7 +11,7 @@ import (
 
 // Links describes the connections between GPUs.
 type Links struct {
-	// Up counts the active NVLinks of each GPU, by ordinal; nil if unknown.
+	// Up lists the number of active NVLinks of each GPU by ordinal. It is nil if unknown.
 	Up []int `json:"nvlinks_up"`
 	// Pairs lists all ordered pairs of GPUs.
 	Pairs []Pair `json:"pairs"`
@@ -23,8 +23,8 @@ type Links struct {
 type Pair struct {
 	From int `json:"from"`
 	To   int `json:"to"`
-	// Access reports whether kernels can access it, Atomics whether atomic operations can, too.
-	// Rank orders links by speed: 0 is the fastest.
+	// Access reports whether kernels on From can access the memory of To, and Atomics whether they can
+	// use atomic operations on it. Rank orders links by speed, beginning with 0 for the fastest.
 	Access  bool `json:"access"`
 	Atomics bool `json:"atomics"`
 	Rank    int  `json:"rank"`
@@ -32,7 +32,7 @@ type Pair struct {
 	NVLink string `json:"nvlink"`
 }
 
-// LookAtLinks queries CUDA about each pair of GPUs, and NVML about NVLink.
+// LookAtLinks queries CUDA for each pair of GPUs, and NVML for NVLinks.
 func LookAtLinks(gpus []GPU) Links {
 	l := Links{Pairs: []Pair{}}
 	if len(gpus) < 2 {
@@ -72,7 +72,8 @@ func (l *Links) pairs(driver *cuda.Driver, n int) {
 	}
 }
 
-// askNVML adds NVML's information on links. Fields that it does not provide stay unknown.
+// askNVML adds information from NVML about links. Fields stay unknown if NVML does not support the
+// query.
 func (l *Links) askNVML(gpus []GPU) error {
 	m, err := openNVML()
 	if err != nil {
@@ -87,13 +88,13 @@ func (l *Links) askNVML(gpus []GPU) error {
 	}
 	for i := range l.Pairs {
 		p := &l.Pairs[i]
-		joined, err := m.joined(devices[p.From], devices[p.To])
+		connected, err := m.connected(devices[p.From], devices[p.To])
 		switch {
 		case errors.Is(err, errNVMLUnsupported):
 		case err != nil:
-			return fmt.Errorf("asking about the link of GPUs %d and %d: %w", p.From, p.To, err)
+			return fmt.Errorf("querying the link of GPUs %d and %d: %w", p.From, p.To, err)
 		default:
-			p.NVLink = has(joined)
+			p.NVLink = yesNo(connected)
 		}
 	}
 	for _, d := range devices {
@@ -110,9 +111,9 @@ func judgeLinks(f *Facts, s *Section) {
 	count := len(l.Pairs)
 	blocked := l.list(func(p *Pair) bool { return !p.Access })
 	if len(blocked) > 0 {
-		s.add(Warn, "see nvidia-smi topo -p2p r; on PCI Express the ACS of bridges, and under a "+
-			"hypervisor its settings, stand in the way", "%d of %d pairs of GPUs have no peer access, "+
-			"so groups over them have no windows: %s", len(blocked), count, some(blocked))
+		s.add(Warn, "see nvidia-smi topo -p2p r; on PCI Express, ACS on bridges prevents peer "+
+			"access, and under a hypervisor its settings may", "%d of %d pairs of GPUs have no peer "+
+			"access, so groups over them have no windows: %s", len(blocked), count, abbreviate(blocked))
 	} else {
 		s.ok("peer access: all %d pairs of GPUs", count)
 	}
@@ -122,15 +123,15 @@ func judgeLinks(f *Facts, s *Section) {
 	case len(unknown) > 0:
 		s.ok("NVLink: unknown (%s)", reasonOf(l.Error))
 	case len(apart) > 0:
-		s.add(Warn, "join ranks of GPUs that NVLink joins into one group; see nvidia-smi topo -m",
-			"%d of %d pairs of GPUs are not joined by NVLink, and from 2.29 on NCCL has window "+
-				"kernels only for groups that are: %s", len(apart), count, some(apart))
+		s.add(Warn, "form groups of ranks whose GPUs are connected by NVLink; see nvidia-smi topo -m",
+			"%d of %d pairs of GPUs are not connected by NVLink, and from 2.29 on NCCL has window "+
+				"kernels only for groups that are: %s", len(apart), count, abbreviate(apart))
 	default:
-		s.ok("NVLink: all %d pairs of GPUs, links up on each GPU: %s", count, numbers(l.Up))
+		s.ok("NVLink: all %d pairs of GPUs; active links on each GPU: %s", count, numbers(l.Up))
 	}
 	if len(l.Up) > 0 && slices.Max(l.Up) != slices.Min(l.Up) {
-		s.add(Warn, "see nvidia-smi nvlink --status", "the GPUs have different numbers of NVLinks "+
-			"up: %s", numbers(l.Up))
+		s.add(Warn, "see nvidia-smi nvlink --status", "the GPUs have different numbers of active "+
+			"NVLinks: %s", numbers(l.Up))
 	}
 }
 
@@ -141,19 +142,19 @@ func reasonOf(text string) string {
 	return text
 }
 
-// list lists the pairs for which such returns true.
-func (l *Links) list(such func(*Pair) bool) []string {
+// list returns a text for each pair for which selects returns true.
+func (l *Links) list(selects func(*Pair) bool) []string {
 	var all []string
 	for i := range l.Pairs {
-		if p := &l.Pairs[i]; such(p) {
+		if p := &l.Pairs[i]; selects(p) {
 			all = append(all, fmt.Sprintf("%d to %d", p.From, p.To))
 		}
 	}
 	return all
 }
 
-// some shortens a list for display.
-func some(list []string) string {
+// abbreviate shortens a list for display.
+func abbreviate(list []string) string {
 	const most = 8
 	if len(list) > most {
 		return strings.Join(list[:most], ", ") + ", ..."

@@ -10,15 +10,15 @@ import (
 	"symmem/internal/dl"
 )
 
-// nvmlVariable is the environment variable with the path of the NVML to open.
+// nvmlVariable names the environment variable that contains the path of the NVML to open.
 const nvmlVariable = "SYMMEM_NVML"
 
-// nvml is NVIDIA's management library. States: open, closed.
+// nvml calls NVIDIA's management library, which is initialized until close.
 type nvml struct {
 	library *dl.Library
 }
 
-// nvmlDevice is nvmlDevice_t, an opaque pointer.
+// nvmlDevice is an opaque handle (nvmlDevice_t).
 type nvmlDevice uintptr
 
 // Constants of nvml.h.
@@ -30,10 +30,10 @@ const (
 	nvmlStatusOK     = 0  // NVML_P2P_STATUS_OK
 )
 
-// errNVMLUnsupported is NVML's result for queries that do not apply to a device.
-var errNVMLUnsupported = errors.New("NVML does not support it")
+// errNVMLUnsupported is returned for queries that the library or the device does not support.
+var errNVMLUnsupported = errors.New("NVML does not support this query")
 
-// openNVML opens and initialises NVML.
+// openNVML opens and initializes NVML.
 func openNVML() (*nvml, error) {
 	name := os.Getenv(nvmlVariable)
 	if name == "" {
@@ -52,7 +52,7 @@ func openNVML() (*nvml, error) {
 
 func (m *nvml) close() { _ = m.call("nvmlShutdown") }
 
-// call calls a function. If the library lacks it, the error is errNVMLUnsupported.
+// call calls a function. The error matches errNVMLUnsupported if the library lacks the function.
 func (m *nvml) call(name string, args ...uintptr) error {
 	f, ok := m.library.Find(name)
 	if !ok {
@@ -68,7 +68,7 @@ func (m *nvml) call(name string, args ...uintptr) error {
 	}
 }
 
-// device returns a GPU by its PCI bus id.
+// device returns the GPU with a PCI bus id.
 func (m *nvml) device(pci string) (nvmlDevice, error) {
 	text, handle := dl.CString(pci), dl.NewCell(uintptr(0))
 	err := m.call("nvmlDeviceGetHandleByPciBusId_v2", dl.AddressOf(text), handle.Address())
@@ -76,15 +76,15 @@ func (m *nvml) device(pci string) (nvmlDevice, error) {
 	return nvmlDevice(handle.Take()), err
 }
 
-// joined reports whether two GPUs are connected by NVLink.
-func (m *nvml) joined(a, b nvmlDevice) (bool, error) {
+// connected reports whether two GPUs are connected by NVLink.
+func (m *nvml) connected(a, b nvmlDevice) (bool, error) {
 	status := dl.NewCell(int32(-1))
 	err := m.call("nvmlDeviceGetP2PStatus", uintptr(a), uintptr(b), nvmlCapsNVLink,
 		status.Address())
 	return status.Take() == nvmlStatusOK, err
 }
 
-// linksUp counts the active NVLinks of a GPU. Link numbers that it does not have count as
+// linksUp returns the number of active NVLinks of a GPU. Links that the GPU does not have count as
 // inactive.
 func (m *nvml) linksUp(d nvmlDevice) int {
 	up := 0

@@ -8,9 +8,9 @@ import (
 	"symmem/internal/dl/dltest"
 )
 
-// management implements an NVML with three GPUs: the first two are connected by NVLink, the third
-// has none and does not support the query.
-const management = `
+// nvmlSource implements an NVML with three GPUs. The first two are connected by NVLink. The third
+// has no NVLinks and does not support the query.
+const nvmlSource = `
 #include <stdint.h>
 #include <string.h>
 typedef struct gpu { int number; } *nvmlDevice_t;
@@ -45,55 +45,55 @@ int nvmlDeviceGetNvLinkState(nvmlDevice_t d, unsigned link, int *active) {
 }
 `
 
-func gpusAt(places ...string) []GPU {
-	all := make([]GPU, len(places))
-	for i, p := range places {
-		all[i] = GPU{Ordinal: i, PCI: p}
+func gpusAtPCI(addresses ...string) []GPU {
+	all := make([]GPU, len(addresses))
+	for i, a := range addresses {
+		all[i] = GPU{Ordinal: i, PCI: a}
 	}
 	return all
 }
 
-func TestNVMLReportsLinks(t *testing.T) {
-	t.Setenv(nvmlVariable, dltest.Compile(t, "libnvidia-ml.so.1", management))
+func TestAskNVML(t *testing.T) {
+	t.Setenv(nvmlVariable, dltest.Compile(t, "libnvidia-ml.so.1", nvmlSource))
 	l := Links{Pairs: []Pair{
 		{From: 0, To: 1, NVLink: "unknown"}, {From: 1, To: 2, NVLink: "unknown"},
 	}}
-	if err := l.askNVML(gpusAt("0000:01:00.0", "0000:02:00.0", "0000:03:00.0")); err != nil {
+	if err := l.askNVML(gpusAtPCI("0000:01:00.0", "0000:02:00.0", "0000:03:00.0")); err != nil {
 		t.Fatal(err)
 	}
 	want := Links{Up: []int{12, 13, 0}, Pairs: []Pair{
 		{From: 0, To: 1, NVLink: "yes"}, {From: 1, To: 2, NVLink: "unknown"},
 	}}
 	if diff := cmp.Diff(want, l); diff != "" {
-		t.Errorf("other links (-want +got):\n%s", diff)
+		t.Errorf("the links differ (-want +got):\n%s", diff)
 	}
 	if got := nvmlVersion(); got != "580.159.03" {
-		t.Errorf("the driver's version is %q", got)
+		t.Errorf("nvmlVersion() = %q, want 580.159.03", got)
 	}
-	if err := l.askNVML(gpusAt("0000:09:00.0")); err == nil {
-		t.Error("a GPU that NVML does not know is no error")
+	if err := l.askNVML(gpusAtPCI("0000:09:00.0")); err == nil {
+		t.Error("askNVML with an unknown GPU returned no error")
 	}
 }
 
-func TestWithoutNVMLLinksAreUnknown(t *testing.T) {
+func TestAskNVMLWithoutLibrary(t *testing.T) {
 	t.Setenv(nvmlVariable, "/nowhere/libnvidia-ml.so.1")
 	l := Links{Pairs: []Pair{{From: 0, To: 1, NVLink: "unknown"}}}
-	if err := l.askNVML(gpusAt("0000:01:00.0")); err == nil {
-		t.Error("no error")
+	if err := l.askNVML(gpusAtPCI("0000:01:00.0")); err == nil {
+		t.Error("askNVML without NVML returned no error")
 	}
 	if l.Up != nil || l.Pairs[0].NVLink != "unknown" {
-		t.Errorf("made up: %+v", l)
+		t.Errorf("the links are %+v, want unknown", l)
 	}
 	if got := nvmlVersion(); got != "" {
-		t.Errorf("the driver's version is %q", got)
+		t.Errorf("nvmlVersion() = %q, want an empty text", got)
 	}
 }
 
-func TestOldNVMLIsNotSupported(t *testing.T) {
+func TestAskNVMLWithOldLibrary(t *testing.T) {
 	source := "int nvmlInit_v2(void) { return 0; } int nvmlShutdown(void) { return 0; }"
 	t.Setenv(nvmlVariable, dltest.Compile(t, "libnvidia-ml.so.1", source))
 	var l Links
-	if err := l.askNVML(gpusAt("0000:01:00.0")); err == nil || l.Up != nil {
-		t.Errorf("got %+v and error %v", l, err)
+	if err := l.askNVML(gpusAtPCI("0000:01:00.0")); err == nil || l.Up != nil {
+		t.Errorf("got the links %+v, error %v; want an error and unknown links", l, err)
 	}
 }

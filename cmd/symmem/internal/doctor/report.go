@@ -15,11 +15,11 @@ type Level string
 
 // The levels, from the best to the worst.
 const (
-	// OK means that nothing needs to be done.
+	// OK means that no action is needed.
 	OK Level = "ok"
-	// Warn means that it works, but not as well as it could, or not in every case.
+	// Warn means that symmem works, but not optimally or not in all cases.
 	Warn Level = "warn"
-	// Fail means that it does not work.
+	// Fail means that symmem does not work.
 	Fail Level = "fail"
 )
 
@@ -29,11 +29,11 @@ func worse(a, b Level) Level {
 	return levels[max(slices.Index(levels, a), slices.Index(levels, b))]
 }
 
-// Finding is one judgement.
+// Finding holds one judgement.
 type Finding struct {
 	Level Level  `json:"level"`
 	Text  string `json:"text"`
-	// Advice suggests a remedy; OK findings have none.
+	// Advice suggests a remedy.
 	Advice string `json:"advice,omitempty"`
 }
 
@@ -48,7 +48,7 @@ type Section struct {
 type Report struct {
 	// Verdict is the worst level of all sections.
 	Verdict Level `json:"verdict"`
-	// Backend is the examined backend, Ranks the number of ranks of the trial, or 0 without a
+	// Backend is the examined backend. Ranks is the number of ranks of the trial, or 0 without a
 	// trial.
 	Backend  string    `json:"backend"`
 	Ranks    int       `json:"ranks"`
@@ -68,7 +68,7 @@ func (s *Section) add(level Level, advice, format string, args ...any) {
 	s.Level = worse(s.Level, level)
 }
 
-// WriteText writes the report for people.
+// WriteText writes the report as text.
 func (r *Report) WriteText(w io.Writer) error {
 	var b bytes.Buffer
 	counts := map[Level]int{}
@@ -77,9 +77,9 @@ func (r *Report) WriteText(w io.Writer) error {
 		fmt.Fprintf(&b, "%s\n", s.Name)
 		for _, f := range s.Findings {
 			counts[f.Level]++
-			fmt.Fprintf(&b, "  %-4s  %s\n", f.Level, indented(f.Text))
+			fmt.Fprintf(&b, "  %-4s  %s\n", f.Level, indent(f.Text))
 			if f.Advice != "" {
-				fmt.Fprintf(&b, "        to do: %s\n", indented(f.Advice))
+				fmt.Fprintf(&b, "        to do: %s\n", indent(f.Advice))
 			}
 		}
 	}
@@ -88,8 +88,8 @@ func (r *Report) WriteText(w io.Writer) error {
 	return err
 }
 
-// indented indents all lines but the first.
-func indented(text string) string { return strings.ReplaceAll(text, "\n", "\n        ") }
+// indent indents all lines except the first.
+func indent(text string) string { return strings.ReplaceAll(text, "\n", "\n        ") }
 
 // summary counts the findings that are not OK.
 func summary(failed, warned int) string {

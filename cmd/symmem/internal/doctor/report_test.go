@@ -12,10 +12,10 @@ import (
 	"github.com/cockroachdb/datadriven"
 )
 
-// The transcripts in testdata judge the facts of testdata/h200.json after a change, and print the
-// whole report or one section; go test -rewrite updates the answers.
+// TestReports examines the facts of testdata/h200.json after a change, and prints the whole report
+// or one section. go test -rewrite updates the expected output. The only command is:
 //
-//	examine [section=NAME]   judge after the change of the input
+//	examine [section=NAME]   apply the change in the input and print the report
 func TestReports(t *testing.T) {
 	datadriven.Walk(t, "testdata/reports", func(t *testing.T, path string) {
 		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {
@@ -23,7 +23,7 @@ func TestReports(t *testing.T) {
 			if d.Cmd != "examine" {
 				t.Fatalf("unknown command %q", d.Cmd)
 			}
-			report := Examine(changed(t, d.Input))
+			report := Examine(changedFacts(t, d.Input))
 			if d.HasArg("section") {
 				var name string
 				d.ScanArgs(t, "section", &name)
@@ -40,9 +40,9 @@ func TestReports(t *testing.T) {
 	})
 }
 
-// changed returns the facts of the file after a change. Fields that the change does not mention
-// stay, and lists are replaced.
-func changed(t *testing.T, change string) *Facts {
+// changedFacts returns the facts of the file with the fields of change. Lists in change replace
+// those of the file.
+func changedFacts(t *testing.T, change string) *Facts {
 	t.Helper()
 	text, err := os.ReadFile("testdata/h200.json")
 	if err != nil {
@@ -59,7 +59,7 @@ func changed(t *testing.T, change string) *Facts {
 	return facts
 }
 
-// replace clears the lists that a change contains, whose elements would be merged otherwise.
+// replace clears the lists that a change contains. Otherwise decoding would merge their elements.
 func replace(facts, by *Facts) {
 	if by.GPUs != nil {
 		facts.GPUs = nil
@@ -81,15 +81,15 @@ func decode(t *testing.T, text []byte, to *Facts) {
 	}
 }
 
-func TestVerdictIsThatOfWorstFinding(t *testing.T) {
+func TestVerdictIsWorstLevel(t *testing.T) {
 	for change, want := range map[string]Level{
 		"":                               OK,
 		`{"limits": {"files": 10}}`:      Warn,
 		`{"trial": {"error": "killed"}}`: Fail,
 		`{"limits": {"files": 10}, "host": {"memfd_error": "x"}}`: Fail,
 	} {
-		if got := Examine(changed(t, change)).Verdict; got != want {
-			t.Errorf("%s: the verdict is %s, not %s", change, got, want)
+		if got := Examine(changedFacts(t, change)).Verdict; got != want {
+			t.Errorf("%s: the verdict is %s, want %s", change, got, want)
 		}
 	}
 }
@@ -103,17 +103,17 @@ func TestFindingsHaveAdvice(t *testing.T) {
 				all++
 			}
 			if (f.Level == OK) != (f.Advice == "") {
-				t.Errorf("%s: %+v", s.Name, f)
+				t.Errorf("%s: got %+v, want advice unless the level is OK", s.Name, f)
 			}
 		}
 	}
 	if all == 0 {
-		t.Error("nothing is wrong with nothing")
+		t.Error("empty facts have no findings")
 	}
 }
 
-func TestJSONHasEverything(t *testing.T) {
-	facts := changed(t, "")
+func TestReportJSONContainsFacts(t *testing.T) {
+	facts := changedFacts(t, "")
 	out, err := json.Marshal(Examine(facts))
 	if err != nil {
 		t.Fatal(err)
@@ -122,19 +122,19 @@ func TestJSONHasEverything(t *testing.T) {
 	if err := json.Unmarshal(out, &back); err != nil {
 		t.Fatal(err)
 	}
-	again := Examine(&back.Facts)
-	if again.Verdict != back.Verdict || len(again.Sections) != len(back.Sections) {
-		t.Error("the facts of a report give another report")
+	second := Examine(&back.Facts)
+	if second.Verdict != back.Verdict || len(second.Sections) != len(back.Sections) {
+		t.Error("examining the facts of a report yields a different report")
 	}
 }
 
-type broken struct{}
+type failingWriter struct{}
 
-func (broken) Write([]byte) (int, error) { return 0, errors.New("the pipe is closed") }
+func (failingWriter) Write([]byte) (int, error) { return 0, errors.New("the pipe is closed") }
 
-func TestWriteErrorOfReportIsReturned(t *testing.T) {
-	err := Examine(changed(t, "")).WriteText(broken{})
+func TestWriteTextReturnsWriteError(t *testing.T) {
+	err := Examine(changedFacts(t, "")).WriteText(failingWriter{})
 	if err == nil || !strings.Contains(err.Error(), "the pipe is closed") {
-		t.Errorf("got %v", err)
+		t.Errorf("WriteText returned %v, want the error of the writer", err)
 	}
 }

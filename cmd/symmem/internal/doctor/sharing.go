@@ -7,24 +7,24 @@ import (
 	"symmem/internal/nccl"
 )
 
-// SharingVariable lets ranks share a GPU if it is 1, as NCCL interprets it.
+// SharingVariable names the environment variable of NCCL that lets ranks share a GPU if it is 1.
 const SharingVariable = "NCCL_MULTI_RANK_GPU_ENABLE"
 
-// sharing is the first version of NCCL that lets ranks share a GPU, 2.30.
-const sharing = 23000
+// sharingVersion is the first version of NCCL with which ranks can share a GPU, 2.30.
+const sharingVersion = 23000
 
 // Sharing describes whether several ranks can use one GPU.
 type Sharing struct {
-	// Missing is the reason why they cannot, or empty.
+	// Missing is the reason why ranks cannot share a GPU, or empty.
 	Missing string `json:"missing,omitempty"`
 	// Service reports whether a daemon of NVIDIA's Multi-Process Service is running. Program is the
-	// file that starts one, or empty.
+	// path of the program that starts a daemon, or empty.
 	Service bool   `json:"mps_runs"`
 	Program string `json:"mps,omitempty"`
 }
 
-// LookAtSharing checks the requirements of ranks that share GPUs. A nil library stands for one
-// that the ranks choose.
+// LookAtSharing checks the requirements for ranks that share GPUs. If library is nil, the ranks
+// choose a copy of NCCL later, and its version is not checked.
 func LookAtSharing(gpus []GPU, library *Library, getenv func(string) string) Sharing {
 	s := Sharing{Service: mps.Running(getenv)}
 	if path, err := mps.Find(); err == nil {
@@ -40,12 +40,12 @@ func (s *Sharing) missing(gpus []GPU, library *Library, getenv func(string) stri
 	case len(gpus) == 0:
 		return "there is no GPU"
 	case value != "" && value != "1":
-		return fmt.Sprintf("%s=%s forbids it", SharingVariable, value)
+		return fmt.Sprintf("%s=%s prohibits it", SharingVariable, value)
 	case library != nil && library.Error != "":
 		return library.Error
-	case library != nil && library.Version < sharing:
-		return fmt.Sprintf("NCCL %s does not let them, %s is the first that does", library.Text,
-			nccl.VersionText(sharing))
+	case library != nil && library.Version < sharingVersion:
+		return fmt.Sprintf("NCCL %s does not support it, but %s does", library.Text,
+			nccl.VersionText(sharingVersion))
 	}
 	for i := range gpus {
 		g := &gpus[i]
@@ -60,7 +60,7 @@ func (s *Sharing) missing(gpus []GPU, library *Library, getenv func(string) stri
 	return ""
 }
 
-// judgeSharing adds only remarks, since most programs have a GPU for each rank.
+// judgeSharing adds only findings of level OK, since most programs have a GPU for each rank.
 func judgeSharing(f *Facts, s *Section) {
 	sharing := &f.Sharing
 	switch {
@@ -68,9 +68,9 @@ func judgeSharing(f *Facts, s *Section) {
 	case sharing.Missing != "":
 		s.ok("ranks cannot share a GPU: %s", sharing.Missing)
 	case sharing.Service:
-		s.ok("ranks can share a GPU, side by side: the Multi-Process Service runs")
+		s.ok("ranks can share a GPU concurrently: the Multi-Process Service is running")
 	case sharing.Program != "":
-		s.ok("ranks can share a GPU, side by side: symmem starts %s", sharing.Program)
+		s.ok("ranks can share a GPU concurrently: symmem starts %s", sharing.Program)
 	default:
 		s.ok("ranks can share a GPU, in turns: there is no nvidia-cuda-mps-control")
 	}

@@ -7,8 +7,8 @@ import (
 	"symmem/internal/mps/mpstest"
 )
 
-func TestRanksShareGPUsWhereNCCLAndTheDriverLetThem(t *testing.T) {
-	none := t.TempDir()
+func TestLookAtSharing(t *testing.T) {
+	empty := t.TempDir()
 	for name, test := range map[string]struct {
 		gpu     GPU
 		library *Library
@@ -19,15 +19,15 @@ func TestRanksShareGPUsWhereNCCLAndTheDriverLetThem(t *testing.T) {
 		"NCCL 2.30":                {library: &Library{Version: 23003, Text: "2.30.3"}},
 		"NCCL chosen by the ranks": {},
 		"no NCCL":                  {library: &Library{Error: "no NCCL"}, want: "no NCCL"},
-		"the user lets them":       {setting: "1"},
-		"the user does not":        {setting: "0", want: "NCCL_MULTI_RANK_GPU_ENABLE=0 forbids it"},
+		"permitted by the user":    {setting: "1"},
+		"prohibited by the user":   {setting: "0", want: "NCCL_MULTI_RANK_GPU_ENABLE=0 prohibits it"},
 		"NCCL 2.29":                {library: &Library{Version: 22907, Text: "2.29"}, want: "NCCL 2.29"},
-		"a GPU of one process":     {gpu: GPU{Exclusive: true}, want: "GPU 0 is exclusive to a process"},
-		"which the service is":     {gpu: GPU{Exclusive: true}, service: true},
-		"a GPU that is forbidden":  {gpu: GPU{Prohibited: true}, service: true, want: "prohibited"},
+		"exclusive GPU":            {gpu: GPU{Exclusive: true}, want: "GPU 0 is exclusive to a process"},
+		"exclusive GPU with MPS":   {gpu: GPU{Exclusive: true}, service: true},
+		"prohibited GPU":           {gpu: GPU{Prohibited: true}, service: true, want: "prohibited"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			t.Setenv("PATH", none)
+			t.Setenv("PATH", empty)
 			if test.service {
 				mpstest.Install(t)
 			}
@@ -35,10 +35,10 @@ func TestRanksShareGPUsWhereNCCLAndTheDriverLetThem(t *testing.T) {
 				if name == SharingVariable {
 					return test.setting
 				}
-				return none
+				return empty
 			})
 			if (s.Missing == "") != (test.want == "") || !strings.Contains(s.Missing, test.want) {
-				t.Errorf("missing is %q, want %q", s.Missing, test.want)
+				t.Errorf("Missing = %q, want %q", s.Missing, test.want)
 			}
 		})
 	}

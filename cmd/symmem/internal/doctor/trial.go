@@ -9,18 +9,18 @@ import (
 	"symmem/internal/ranklist"
 )
 
-// Trial holds the results of a test run: each rank opens the backend and all-reduces window
-// memory.
+// Trial holds the results of a test run, in which each rank opens the backend and all-reduces
+// memory in a window.
 type Trial struct {
 	Ranks int `json:"ranks"`
 	RankZeroResults
-	// Error is the reason why ranks could not be started, or did not finish.
+	// Error is the reason why ranks could not be started or did not finish.
 	Error string `json:"error,omitempty"`
-	// Accounts is sorted by rank, and lacks the ranks that did not deliver an Account.
+	// Accounts is sorted by rank. It lacks ranks that did not report results.
 	Accounts []Account `json:"accounts"`
 }
 
-// RankZeroResults holds what only rank 0 measures.
+// RankZeroResults holds the results that only rank 0 measures.
 type RankZeroResults struct {
 	Source string `json:"source"`
 	Device string `json:"device"`
@@ -39,7 +39,7 @@ type Account struct {
 	Rank int `json:"rank"`
 	// Error is the error that ended the trial early.
 	Error string `json:"error,omitempty"`
-	// Windows is the number of windows registered with the world group.
+	// Windows is the number of windows registered with the world.
 	Windows int `json:"windows"`
 	// Calls holds the collectives of the trial.
 	Calls []TrialCall `json:"calls"`
@@ -47,7 +47,7 @@ type Account struct {
 	*RankZeroResults
 }
 
-// TrialCall is one all-reduce of memory in a window.
+// TrialCall holds the result of one all-reduce of memory in a window.
 type TrialCall struct {
 	Operation string `json:"operation"`
 	Bytes     int64  `json:"bytes"`
@@ -135,7 +135,7 @@ func microseconds(us float64) string {
 	return fmt.Sprintf("%.4g us", us)
 }
 
-// judgeCall judges the i-th call of all ranks.
+// judgeCall judges the i-th call on all ranks.
 func (t *Trial) judgeCall(f *Facts, s *Section, i int) {
 	c := &t.Accounts[0].Calls[i]
 	text := fmt.Sprintf("%s of %s: %s path, %s", c.Operation, size(c.Bytes), c.Path,
@@ -167,7 +167,7 @@ func (t *Trial) judgeCall(f *Facts, s *Section, i int) {
 // direct is the name of the direct path.
 const direct = "direct"
 
-// judgeDirect reports why all-reduce did not use the direct path, if so.
+// judgeDirect reports the reason if an all-reduce did not use the direct path.
 func (t *Trial) judgeDirect(s *Section) {
 	for _, c := range t.Accounts[0].Calls {
 		switch {
@@ -177,14 +177,14 @@ func (t *Trial) judgeDirect(s *Section) {
 			s.ok("no direct path: %s", c.Why)
 		default:
 			s.add(Warn, "the other paths work, but small messages are slower. The direct path needs 2 to "+
-				"8 GPUs of one machine that all reach each other over NVLink, and ranks that see each "+
+				"8 GPUs of one machine that are all connected by NVLink, and ranks that see each "+
 				"other's processes", "direct path not used for all-reduce of %s: %s", size(c.Bytes), c.Why)
 		}
 		return
 	}
 }
 
-// wrong lists the ranks with wrong elements.
+// wrong returns the ranks with wrong elements in the i-th call.
 func (t *Trial) wrong(i int) []string {
 	var ranks []string
 	for a := range t.Accounts {

@@ -8,17 +8,17 @@ import (
 	"symmem/internal/tuning"
 )
 
-// Tuning describes the table that chooses between the paths.
+// Tuning describes the tuning table, from which paths are chosen.
 type Tuning struct {
-	// Name is the table's name in reasons and errors, and Digest the digest of its rules.
+	// Name is the table's name in explanations and errors, and Digest the digest of its rules.
 	Name   string `json:"name"`
 	Digest string `json:"digest"`
 	// File is the path of a table for this machine.
 	File string `json:"file"`
-	// Rules is the number of rules for Ranks ranks on one machine. Measured is the date of its
-	// times, and Library the library they were measured with; both are empty without times.
+	// Rules is the number of rules for Ranks ranks on one machine. Measured is the date on which the
+	// times were measured, and Library the library used; both are empty if the table has no times.
 	Rules int `json:"rules"`
-	// Direct reports whether a rule for these ranks, or a general one, concerns the direct path.
+	// Direct reports whether the table has a rule for the direct path that applies to these ranks.
 	Direct   bool   `json:"direct"`
 	Ranks    int    `json:"ranks"`
 	Measured string `json:"measured,omitempty"`
@@ -27,8 +27,8 @@ type Tuning struct {
 	Error string `json:"error,omitempty"`
 }
 
-// LookAtTuning reads the table for a device and a number of ranks: the file if it exists or is
-// required, else the built-in table.
+// LookAtTuning reads the tuning table for a device and a number of ranks. It reads the file if it
+// exists or is required, and otherwise uses the built-in table.
 func LookAtTuning(backend, device string, ranks int, file string, required bool) Tuning {
 	t := Tuning{File: file, Ranks: ranks}
 	table, err := tuning.ReadFile(file)
@@ -39,7 +39,7 @@ func LookAtTuning(backend, device string, ranks int, file string, required bool)
 		t.Error = err.Error()
 		return t
 	case device == "" && backend != "host":
-		// Without a device there is no table for it.
+		// Without a device, there is no built-in table.
 		return t
 	default:
 		table = tuning.Builtin(backend, device)
@@ -48,11 +48,11 @@ func LookAtTuning(backend, device string, ranks int, file string, required bool)
 	t.Measured, t.Library = table.Date, table.Library
 	for i := range table.Rules {
 		r := &table.Rules[i]
-		ours := r.Ranks == ranks && r.Machines == 1
-		if ours {
+		applies := r.Ranks == ranks && r.Machines == 1
+		if applies {
 			t.Rules++
 		}
-		if r.Memory != "" && (ours || r.Ranks == 0) {
+		if r.Memory != "" && (applies || r.Ranks == 0) {
 			t.Direct = true
 		}
 	}
@@ -70,8 +70,8 @@ func judgeTuning(f *Facts, s *Section) {
 	t := &f.Tuning
 	switch {
 	case t.Error != "":
-		s.add(Fail, "repair the file, remove it, or measure anew: symmem tune",
-			"symmem.Open refuses the tuning table: %s", t.Error)
+		s.add(Fail, "repair the file, remove it, or create a new one with symmem tune",
+			"symmem.Open rejects the tuning table: %s", t.Error)
 		return
 	case t.Name == "":
 		return
@@ -83,8 +83,8 @@ func judgeTuning(f *Facts, s *Section) {
 	ours := "NCCL " + f.Library.Text
 	switch {
 	case t.Rules == 0:
-		s.add(Warn, fmt.Sprintf("symmem tune --ranks %d", t.Ranks), "it has no rule for %d ranks: %s",
-			t.Ranks, t.without())
+		s.add(Warn, fmt.Sprintf("symmem tune --ranks %d", t.Ranks), "it has no rule for %d ranks, so %s",
+			t.Ranks, t.pathWithoutRule())
 	case t.Library != "" && t.Library != ours:
 		s.add(Warn, fmt.Sprintf("symmem tune --ranks %d", t.Ranks), "its %s for %d ranks "+
 			"were measured with %s, and this is %s", ranklist.Plural(t.Rules, "rule"), t.Ranks,
@@ -94,14 +94,14 @@ func judgeTuning(f *Facts, s *Section) {
 	}
 	if t.Rules > 0 && !t.Direct {
 		s.add(Warn, fmt.Sprintf("symmem tune --ranks %d", t.Ranks),
-			"it has no rule for the direct path, so that only barriers take it")
+			"it has no rule for the direct path, so only barriers take it")
 	}
 }
 
-// without describes the path of collectives for which the table has no rule.
-func (t *Tuning) without() string {
+// pathWithoutRule describes the path of collectives for which the table has no rule.
+func (t *Tuning) pathWithoutRule() string {
 	if t.Direct {
-		return "what cannot go direct takes the plain path"
+		return "calls that cannot take the direct path take the plain path"
 	}
-	return "everything takes the plain path"
+	return "all calls take the plain path"
 }
