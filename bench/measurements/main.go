@@ -1,12 +1,12 @@
 // Command measurements writes the tables of docs/measurements from the result files there.
 //
-//	measurements                    regenerates the tables of all pages
-//	measurements --check            fails if a page and its result files differ
-//	measurements add NAME [FLAGS]   writes results/NAME.json from the output of "symmem bench
+//	measurements                    regenerate the tables of all pages
+//	measurements --check            fail if a page and its result files differ
+//	measurements add NAME [FLAGS]   write results/NAME.json from the output of "symmem bench
 //	                                --json" or "go test -bench" on standard input
 //
-// The table of a result file is generated between two comments. To add a table to a page, write
-// these two lines and run the command:
+// Each table is generated between two comments. To add a table to a page, write these two lines and
+// run the command:
 //
 //	<!-- results/NAME.json -->
 //	<!-- end -->
@@ -32,8 +32,8 @@ func main() {
 
 func run(args []string, in io.Reader) error {
 	flags := flag.NewFlagSet("measurements", flag.ContinueOnError)
-	folder := flags.String("folder", filepath.Join("docs", "measurements"), "where the pages are")
-	check := flags.Bool("check", false, "write nothing; fail where a page is not as generated")
+	folder := flags.String("folder", filepath.Join("docs", "measurements"), "folder of the pages")
+	check := flags.Bool("check", false, "fail if a page is not up to date; write nothing")
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
@@ -50,13 +50,13 @@ func run(args []string, in io.Reader) error {
 
 // add writes a result file from the output of a benchmark.
 func add(folder, name string, args []string, in io.Reader) error {
-	var about results.Run
+	var origin results.Run
 	flags := flag.NewFlagSet("measurements add", flag.ContinueOnError)
-	flags.StringVar(&about.Machine, "machine", "", "the machine, its GPUs and driver (required)")
-	flags.StringVar(&about.Date, "date", "", "the day of the run, as 2026-11-20 (required)")
-	flags.StringVar(&about.Commit, "commit", "", "the commit that was built")
-	flags.StringVar(&about.Command, "command", "", "the command that was run")
-	flags.StringVar(&about.Libraries, "libraries", "", "versions of NCCL, PyTorch, Go and others")
+	flags.StringVar(&origin.Machine, "machine", "", "the machine, its GPUs and driver (required)")
+	flags.StringVar(&origin.Date, "date", "", "the day of the run, as 2026-11-20 (required)")
+	flags.StringVar(&origin.Commit, "commit", "", "the commit that was built")
+	flags.StringVar(&origin.Command, "command", "", "the command that was run")
+	flags.StringVar(&origin.Libraries, "libraries", "", "versions of NCCL, PyTorch, Go and others")
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
@@ -68,7 +68,7 @@ func add(folder, name string, args []string, in io.Reader) error {
 	if err != nil {
 		return err
 	}
-	r.Runs = []results.Run{about}
+	r.Runs = []results.Run{origin}
 	encoded, err := r.Encode()
 	if err != nil {
 		return fmt.Errorf("%s: %w", name, err)

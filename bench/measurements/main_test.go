@@ -31,14 +31,14 @@ func pages(t *testing.T, files map[string]string) string {
 	return folder
 }
 
-func TestWrittenTableAgrees(t *testing.T) {
+func TestWriteGeneratesTables(t *testing.T) {
 	folder := pages(t, map[string]string{
 		"results/r.json": result, "p.md": "before\n\n<!-- results/r.json -->\n<!-- end -->\n\nafter\n",
 	})
 	if err := run([]string{"--folder", folder, "--check"}, nil); err == nil {
-		t.Error("a page without its table agrees")
+		t.Error("--check accepted a page without its table")
 	}
-	for range 2 { // the second time nothing changes
+	for range 2 { // the second run changes nothing
 		if err := run([]string{"--folder", folder}, nil); err != nil {
 			t.Fatal(err)
 		}
@@ -57,7 +57,7 @@ func TestWrittenTableAgrees(t *testing.T) {
 	}
 }
 
-func TestDifferencesAreReported(t *testing.T) {
+func TestCompareReportsDifferences(t *testing.T) {
 	markers := "<!-- results/r.json -->\n<!-- end -->\n"
 	without := func(part string) map[string]string {
 		return map[string]string{"results/r.json": strings.Replace(result, part, "", 1)}
@@ -75,7 +75,7 @@ func TestDifferencesAreReported(t *testing.T) {
 	} {
 		err := compare(pages(t, files))
 		if err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("got %v, want %q", err, want)
+			t.Errorf("compare returned %v, want an error with %q", err, want)
 		}
 	}
 }
@@ -107,7 +107,7 @@ func TestAddWritesResultFile(t *testing.T) {
 	}
 }
 
-func TestAddRejectsOtherInput(t *testing.T) {
+func TestAddRejectsInvalidInput(t *testing.T) {
 	folder := pages(t, nil)
 	for in, args := range map[string][]string{
 		"PASS\n":           {"--machine", "m", "--date", "2026-11-20"},
@@ -117,7 +117,7 @@ func TestAddRejectsOtherInput(t *testing.T) {
 	} {
 		err := run(append([]string{"--folder", folder, "add", "n"}, args...), strings.NewReader(in))
 		if err == nil {
-			t.Errorf("%q became a result", in)
+			t.Errorf("add accepted the input %q with %q", in, args)
 		}
 	}
 }

@@ -13,10 +13,11 @@ import (
 	"symmem/bench/results"
 )
 
-// generated matches a table with the two comments around it. The first group is the result file.
+// generated matches a table with the two comments around it. The first group is the name of the
+// result file.
 var generated = regexp.MustCompile(`(?s)<!-- results/([\w.-]+)\.json -->\n.*?<!-- end -->`)
 
-// tables returns the result files of a folder as Markdown, by name.
+// tables returns the tables of a folder's result files as Markdown, by name.
 func tables(folder string) (map[string]string, error) {
 	files, err := filepath.Glob(filepath.Join(folder, "results", "*.json"))
 	if err != nil {
@@ -41,7 +42,7 @@ func tables(folder string) (map[string]string, error) {
 	return all, nil
 }
 
-// regenerate returns the pages of a folder before and after regenerating their tables, by file.
+// regenerate returns a folder's pages before and after regenerating their tables, by path.
 func regenerate(folder string) (before, after map[string]string, err error) {
 	all, err := tables(folder)
 	if err != nil {

@@ -80,7 +80,7 @@ func parseReport(text []byte) (*results.Result, error) {
 	return t.result()
 }
 
-// toCell converts a parameter to a table cell: number or string.
+// toCell converts a parameter to a table cell, which is a number or a string.
 func toCell(value any) any {
 	if number, ok := value.(float64); ok {
 		return number

@@ -1,5 +1,5 @@
-// Package report defines the JSON output of symmem bench: figures, their baselines, and the
-// machine. Programs that compare reports use it to read them.
+// Package report defines the JSON output of symmem bench, which contains results, their baselines,
+// and a description of the machine. Programs that compare reports use the package to decode them.
 package report
 
 import (
@@ -10,7 +10,7 @@ import (
 	"strings"
 )
 
-// Summary condenses the batches of one variant, in nanoseconds per operation.
+// Summary summarizes the batches of one variant, in nanoseconds per operation.
 type Summary struct {
 	Median  float64 `json:"ns_per_op"`
 	Min     float64 `json:"min_ns"`
@@ -19,7 +19,7 @@ type Summary struct {
 	Batches int     `json:"batches"`
 }
 
-// Summarize condenses batches, given in nanoseconds per operation.
+// Summarize summarizes batches, whose times are given in nanoseconds per operation.
 func Summarize(perOp []float64) Summary {
 	sorted := slices.Sorted(slices.Values(perOp))
 	n := len(sorted)
@@ -31,24 +31,24 @@ func Summarize(perOp []float64) Summary {
 	}
 }
 
-// Result holds one figure and its baseline, if there is one.
+// Result holds one measurement and its baseline, if there is one.
 type Result struct {
 	Name   string         `json:"name"`
 	Params map[string]any `json:"params"`
 	Summary
 	AllocsPerOp float64 `json:"allocs_per_op"`
-	// Baseline names the baseline. The three fields are nil if there is none.
+	// Baseline names the baseline. It is nil if there is none, as are BaselineMedian and Ratio.
 	Baseline       *string  `json:"baseline"`
 	BaselineMedian *float64 `json:"baseline_ns_per_op"`
-	// Ratio is the baseline divided by the median: above 1 is faster.
+	// Ratio is the baseline's median divided by Median, so values above 1 mean faster.
 	Ratio *float64 `json:"ratio"`
 	// Bar is the maximum permitted time in nanoseconds, or 0.
 	Bar float64 `json:"bar_ns,omitempty"`
-	// Counts holds other numbers by name.
+	// Counts holds other results by name.
 	Counts map[string]float64 `json:"counts,omitempty"`
 }
 
-// Against sets the baseline and the ratio to it.
+// Against sets the baseline and computes the ratio.
 func (r *Result) Against(name string, s Summary) {
 	ratio := 0.0
 	if r.Median > 0 {
@@ -57,27 +57,28 @@ func (r *Result) Against(name string, s Summary) {
 	r.Baseline, r.BaselineMedian, r.Ratio = &name, &s.Median, &ratio
 }
 
-// Missed reports whether the figure is over its bar.
+// Missed reports whether the median exceeds the bar.
 func (r *Result) Missed() bool { return r.Bar > 0 && r.Median > r.Bar }
 
-// Machine describes the machine of a measurement.
+// Machine describes the machine on which a report was made.
 type Machine struct {
 	Go         string `json:"go"`
 	Arch       string `json:"arch"`
 	Processors int    `json:"processors"`
 }
 
-// Report holds all results of one bench.
+// Report holds all results of a benchmark run.
 type Report struct {
 	Bench   string   `json:"bench"`
 	Machine Machine  `json:"machine"`
 	Results []Result `json:"results"`
 	// Worst is the result with the lowest ratio in a comparison of paths, or nil.
 	Worst *Worst `json:"worst,omitempty"`
-	// RoundTrip is the round trip between two cores before and after the run, or nil if it does not
-	// matter.
+	// RoundTrip holds the round-trip times between two cores before and after the run, or is nil if
+	// they do not affect the results.
 	RoundTrip *Trips `json:"round_trip,omitempty"`
-	// Error is the reason why the bench stopped early, after the results.
+	// Error is the reason why the run stopped early. Results then contains the results before the
+	// error.
 	Error string `json:"error,omitempty"`
 }
 
@@ -88,7 +89,7 @@ type Worst struct {
 	Name string `json:"name"`
 }
 
-// New returns an empty report of a bench.
+// New returns a report without results.
 func New(name string, m Machine) *Report {
 	return &Report{Bench: name, Machine: m, Results: []Result{}}
 }
@@ -104,7 +105,7 @@ func (r *Report) NoteWorst() {
 	}
 }
 
-// Half names the half of a row of nccl-tests that the result belongs to.
+// Half returns the name of the half of an nccl-tests row to which the result belongs.
 func (r *Result) Half() string {
 	if r.Params["in_place"] == true {
 		return "in-place"
@@ -112,7 +113,7 @@ func (r *Result) Half() string {
 	return "out-of-place"
 }
 
-// Missed lists the results that are over their bars.
+// Missed returns a text for each result whose median exceeds its bar.
 func (r *Report) Missed() []string {
 	var missed []string
 	for i := range r.Results {
@@ -124,7 +125,7 @@ func (r *Report) Missed() []string {
 	return missed
 }
 
-// Label returns the name with the parameters.
+// Label returns the name followed by the parameters.
 func (r *Result) Label() string {
 	var b strings.Builder
 	b.WriteString(r.Name)
@@ -134,7 +135,7 @@ func (r *Result) Label() string {
 	return b.String()
 }
 
-// Duration formats nanoseconds with three digits and a unit.
+// Duration formats a time in nanoseconds with three digits and a suitable unit.
 func Duration(ns float64) string {
 	for _, unit := range []struct {
 		ns   float64

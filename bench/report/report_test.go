@@ -5,9 +5,9 @@ import (
 	"testing"
 )
 
-func TestReportJSONHasFieldsForTools(t *testing.T) {
+func TestReportJSONHasAllFields(t *testing.T) {
 	report := New("test", Machine{})
-	report.Results = []Result{{Name: "compared"}, {Name: "alone"}}
+	report.Results = []Result{{Name: "with baseline"}, {Name: "without baseline"}}
 	report.Results[0].Against("the other", Summary{Median: 1})
 	out, err := json.Marshal(report)
 	if err != nil {
@@ -25,13 +25,13 @@ func TestReportJSONHasFieldsForTools(t *testing.T) {
 			"name", "params", "ns_per_op", "allocs_per_op", "baseline", "baseline_ns_per_op",
 			"ratio", "min_ns", "p10_ns", "p90_ns",
 		} {
-			if _, has := r[key]; !has {
-				t.Errorf("%s has no %s", r["name"], key)
+			if _, ok := r[key]; !ok {
+				t.Errorf("the result %q lacks the field %s", r["name"], key)
 			}
 		}
 	}
 	if last := decoded.Results[1]; last["ratio"] != nil || last["baseline"] != nil {
-		t.Errorf("a result without a baseline: %v", last)
+		t.Errorf("the result without a baseline is %v, want null ratio and baseline", last)
 	}
 }
 
@@ -41,11 +41,11 @@ func TestSummarize(t *testing.T) {
 		perOp []float64
 		want  Summary
 	}{
-		{"nothing was measured", nil, Summary{}},
-		{"one batch is everything", []float64{7}, Summary{7, 7, 7, 7, 1}},
-		{"order does not matter", []float64{3, 1, 2}, Summary{2, 1, 1, 3, 3}},
+		{"no batches", nil, Summary{}},
+		{"one batch", []float64{7}, Summary{7, 7, 7, 7, 1}},
+		{"unsorted batches", []float64{3, 1, 2}, Summary{2, 1, 1, 3, 3}},
 		{
-			"one of eleven is beyond each percentile",
+			"eleven batches",
 			[]float64{11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1},
 			Summary{6, 1, 2, 10, 11},
 		},
@@ -58,15 +58,15 @@ func TestSummarize(t *testing.T) {
 	}
 }
 
-func TestBarIsMissedAboveLimit(t *testing.T) {
+func TestMissedListsResultsAboveBar(t *testing.T) {
 	r := New("test", Machine{})
 	r.Results = []Result{
-		{Name: "on it", Summary: Summary{Median: 40}, Bar: 40},
-		{Name: "over it", Summary: Summary{Median: 41}, Bar: 40},
-		{Name: "without one", Summary: Summary{Median: 1e9}},
+		{Name: "at bar", Summary: Summary{Median: 40}, Bar: 40},
+		{Name: "above bar", Summary: Summary{Median: 41}, Bar: 40},
+		{Name: "without bar", Summary: Summary{Median: 1e9}},
 	}
 	got := r.Missed()
-	if len(got) != 1 || got[0] != "over it: 41.0 ns, the bar is 40.0 ns" {
-		t.Errorf("missed %q", got)
+	if len(got) != 1 || got[0] != "above bar: 41.0 ns, the bar is 40.0 ns" {
+		t.Errorf("Missed() = %q, want only the result above its bar", got)
 	}
 }

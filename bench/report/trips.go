@@ -1,16 +1,17 @@
 package report
 
-// Trips holds the round trip between two cores before and after a run, in nanoseconds.
+// Trips holds the round-trip times between two cores before and after a run, in nanoseconds.
 type Trips struct {
 	Before float64 `json:"before_ns"`
 	After  float64 `json:"after_ns"`
-	// Mode classifies the two processors: "smt" (two threads of a core), "near" (they share a cache),
-	// "far", "busy" (they run other work), "unknown" (there is only one), or "mixed" (the machine
-	// changed during the run). Runs in the modes busy and mixed are not comparable.
+	// Mode classifies the two processors: "smt" (two threads of one core), "near" (they share a
+	// cache), "far" (they do not), "busy" (they also run other work), "unknown" (there is only one
+	// processor), or "mixed" (the class changed during the run). Runs in the modes busy and mixed are
+	// not comparable.
 	Mode string `json:"mode"`
 }
 
-// NewTrips classifies the machine by the round trips before and after a run.
+// NewTrips returns Trips whose mode is derived from the times before and after a run.
 func NewTrips(before, after float64) *Trips {
 	mode := modeOf(before)
 	if mode != modeOf(after) {
@@ -19,8 +20,8 @@ func NewTrips(before, after float64) *Trips {
 	return &Trips{Before: before, After: after, Mode: mode}
 }
 
-// modeOf classifies a round trip. The limits are in the gaps between measured times: threads of one
-// core take 46 to 82 ns, cores with a shared cache 91 to 160, others 230 to 540.
+// modeOf classifies a round-trip time. The limits lie between the measured ranges: 46 to 82 ns for
+// threads of one core, 91 to 160 ns for cores with a shared cache, and 230 to 540 ns for others.
 func modeOf(ns float64) string {
 	switch {
 	case ns <= 0:

@@ -2,17 +2,17 @@ package report
 
 import "testing"
 
-func TestModesOfRoundTrips(t *testing.T) {
+func TestNewTripsMode(t *testing.T) {
 	for _, c := range []struct {
 		name          string
 		before, after float64
 		want          string
 	}{
 		{"two threads of one core", 50, 81, "smt"},
-		{"one cache behind both", 105, 110, "near"},
-		{"two caches", 260, 460, "far"},
-		{"others work, too", 900, 5000, "busy"},
-		{"the processors moved", 105, 460, "mixed"},
+		{"shared cache", 105, 110, "near"},
+		{"separate caches", 260, 460, "far"},
+		{"other work", 900, 5000, "busy"},
+		{"changed processors", 105, 460, "mixed"},
 		{"one processor", 0, 0, "unknown"},
 	} {
 		t.Run(c.name, func(t *testing.T) {

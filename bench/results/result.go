@@ -1,5 +1,6 @@
-// Package results defines the format of a result file: a table of measurements and their origin.
-// All tables of docs/measurements are generated from such files, so that each figure can be traced.
+// Package results defines the format of result files, which contain a table of measurements and
+// their origin. All tables in docs/measurements are generated from such files, so that the origin
+// of each number is known.
 package results
 
 import (
@@ -11,34 +12,34 @@ import (
 	"strings"
 )
 
-// Result holds a table of figures and describes their runs.
+// Result holds a table of measurements and describes the runs that produced them.
 type Result struct {
 	Runs    []Run    `json:"runs"`
 	Columns []string `json:"columns"`
-	// Rows has a cell for each column: a number, a text, null, or a list of these.
+	// Rows contains a cell for each column. A cell is a number, a text, null, or a list of these.
 	Rows [][]any `json:"rows"`
 }
 
-// Run describes the run of figures. Only machine and date are required.
+// Run describes a run. Only Machine and Date are required.
 type Run struct {
-	// Part describes the part of the table that is from this run, if not all of it is.
+	// Part describes the part of the table that is from this run. It is empty if all of it is.
 	Part    string `json:"part,omitempty"`
 	Machine string `json:"machine"`
 	// Libraries lists the versions of libraries that were used or compared.
 	Libraries string `json:"libraries,omitempty"`
-	// Date is a day, or the first and the last of several: 2026-11-20 to 2026-11-22.
+	// Date is a day, or the first and the last day of a run, such as 2026-11-20 to 2026-11-22.
 	Date    string `json:"date"`
 	Commit  string `json:"commit,omitempty"`
 	Command string `json:"command,omitempty"`
 }
 
 // Read decodes a result file. It rejects unknown fields, and rows whose length differs from the
-// columns.
+// number of columns.
 func Read(text []byte) (*Result, error) {
 	r := &Result{}
 	d := json.NewDecoder(bytes.NewReader(text))
 	d.DisallowUnknownFields()
-	d.UseNumber() // digits stay as they were measured
+	d.UseNumber() // preserve all digits
 	if err := d.Decode(r); err != nil {
 		return nil, err
 	}
@@ -67,7 +68,7 @@ func (r *Result) check() error {
 	return nil
 }
 
-// Encode writes a result file, with a line for each row.
+// Encode encodes a result file, with a line for each row.
 func (r *Result) Encode() ([]byte, error) {
 	if err := r.check(); err != nil {
 		return nil, err
@@ -96,7 +97,7 @@ func (r *Result) Encode() ([]byte, error) {
 		indented.Bytes(), columns, strings.Join(rows, ",\n")), nil
 }
 
-// compact encodes a value on one line, with <, > and & as they are.
+// compact encodes a value on one line, without escaping <, > and &.
 func compact(value any) ([]byte, error) {
 	var out bytes.Buffer
 	e := json.NewEncoder(&out)
@@ -105,7 +106,7 @@ func compact(value any) ([]byte, error) {
 	return bytes.TrimSuffix(out.Bytes(), []byte("\n")), err
 }
 
-// Markdown is the result as a table.
+// Markdown returns the table as Markdown.
 func (r *Result) Markdown() (string, error) {
 	var out strings.Builder
 	line := func(cells []string) {

@@ -1,11 +1,11 @@
-// Command against compares the speed of two checkouts of symmem on the host: of collectives, and of
-// queueing one. It builds the command of both and runs them alternately, so that other load of the
-// machine affects both, and prints ratios of neighbouring runs.
+// Command against compares the speed of collectives on the host between two checkouts of symmem. It
+// builds the command of both and runs them alternately, so that other load on the machine affects
+// both, and prints the ratios of neighbouring runs.
 //
 //	go run ./bench/host/against [flags] OLD NEW
 //
-// OLD and NEW are folders. With -bar the exit code is 1 if a ratio of the old to the new time is
-// below the bar. Exit code 2 means that the measurement failed.
+// OLD and NEW are folders. With -bar, the exit code is 1 if a ratio of the old to the new time is
+// below the bar. It is 2 if the measurement fails.
 package main
 
 import (
@@ -35,7 +35,7 @@ type config struct {
 	bar      float64
 }
 
-var errSlower = errors.New("the new one is slower")
+var errSlower = errors.New("the new checkout is slower")
 
 func main() {
 	c, err := parse(os.Args[1:], os.Stderr)
@@ -57,12 +57,12 @@ func parse(args []string, errs io.Writer) (*config, error) {
 	c := &config{}
 	flags := flag.NewFlagSet("against", flag.ContinueOnError)
 	flags.SetOutput(errs)
-	flags.IntVar(&c.pairs, "pairs", 15, "how often each of the two is run")
-	flags.IntVar(&c.ranks, "ranks", 2, "processes of a collective")
-	flags.StringVar(&c.ops, "ops", "all_reduce", "collectives, as bench collective --ops has them")
+	flags.IntVar(&c.pairs, "pairs", 15, "number of runs of each checkout")
+	flags.IntVar(&c.ranks, "ranks", 2, "number of ranks")
+	flags.StringVar(&c.ops, "ops", "all_reduce", "collectives, as in bench collective --ops")
 	flags.StringVar(&c.sizes, "sizes", "8,65536,1048576", "sizes in bytes")
-	flags.IntVar(&c.batches, "batches", 21, "batches of a figure in a run")
-	flags.Float64Var(&c.bar, "bar", 0, "the lowest ratio of old to new that is well; 0 is any")
+	flags.IntVar(&c.batches, "batches", 21, "number of batches per result in a run")
+	flags.Float64Var(&c.bar, "bar", 0, "minimum ratio of the old to the new time; 0 permits any")
 	flags.Usage = func() {
 		fmt.Fprintln(errs, "usage: go run ./bench/host/against [flags] OLD NEW")
 		flags.PrintDefaults()
@@ -72,13 +72,13 @@ func parse(args []string, errs io.Writer) (*config, error) {
 	}
 	if flags.NArg() != 2 || c.pairs < 1 {
 		flags.Usage()
-		return nil, errors.New("want two folders and at least one pair")
+		return nil, errors.New("expected two folders and at least one pair")
 	}
 	c.old, c.new = flags.Arg(0), flags.Arg(1)
 	return c, nil
 }
 
-// run builds, measures and prints.
+// run builds and measures both checkouts and prints the comparison.
 func (c *config) run(ctx context.Context, out, errs io.Writer) (err error) {
 	folder, err := os.MkdirTemp("", "against-")
 	if err != nil {
@@ -94,7 +94,7 @@ func (c *config) run(ctx context.Context, out, errs io.Writer) (err error) {
 	}
 	t := newTable()
 	for pair := range c.pairs {
-		// The order of the two alternates.
+		// Alternate the order of the two checkouts.
 		for _, i := range [2]int{pair % 2, 1 - pair%2} {
 			if err := c.measure(ctx, programs[i], i, t); err != nil {
 				return err
@@ -115,14 +115,14 @@ func (c *config) run(ctx context.Context, out, errs io.Writer) (err error) {
 func build(ctx context.Context, source, program string) error {
 	cmd := exec.CommandContext(ctx, "go", "build", "-o", program, "./cmd/symmem")
 	cmd.Dir = source
-	if said, err := cmd.CombinedOutput(); err != nil {
-		return fmt.Errorf("building %s: %w\n%s", source, err, said)
+	if output, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("building %s: %w\n%s", source, err, output)
 	}
 	return nil
 }
 
-// measure runs the benchmark of one program.
-func (c *config) measure(ctx context.Context, program string, which int, t *table) error {
+// measure runs the benchmark of one program and adds its results to the table.
+func (c *config) measure(ctx context.Context, program string, index int, t *table) error {
 	r, err := runBench(ctx, program, []string{
 		"collective", "--ranks", strconv.Itoa(c.ranks), "--ops", c.ops, "--sizes", c.sizes,
 		"--in-place=false", "--check", "every", "--batches", strconv.Itoa(c.batches),
@@ -132,7 +132,7 @@ func (c *config) measure(ctx context.Context, program string, which int, t *tabl
 		return err
 	}
 	for i := range r.Results {
-		t.add(which, &r.Results[i])
+		t.add(index, &r.Results[i])
 	}
 	return nil
 }

@@ -9,20 +9,20 @@ import (
 	"symmem/bench/report"
 )
 
-func TestRatiosCompareNeighbours(t *testing.T) {
+func TestRatiosCompareNeighbouringRuns(t *testing.T) {
 	all := newTable()
 	for pair, ns := range [][2]float64{{100, 100}, {400, 200}, {90, 100}} {
-		for which := range ns {
+		for index := range ns {
 			collective := &report.Result{
 				Name: "all_reduce", Params: map[string]any{"bytes": float64(8), "path": "window"},
 			}
-			collective.Median = ns[which]
-			all.add(which, collective)
+			collective.Median = ns[index]
+			all.add(index, collective)
 			gather := &report.Result{
 				Name: "all_gather", Params: map[string]any{"bytes": float64(8)},
 			}
-			gather.Median = float64(10 + pair - which)
-			all.add(which, gather)
+			gather.Median = float64(10 + pair - index)
+			all.add(index, gather)
 		}
 	}
 	var out bytes.Buffer
@@ -37,17 +37,17 @@ func TestRatiosCompareNeighbours(t *testing.T) {
 		t.Errorf("got\n%s\nwant\n%s", &out, want)
 	}
 	if slow := all.below(1.05); !slices.Equal(slow, []string{"all_reduce, 8 bytes: 1.000"}) {
-		t.Errorf("slow: %q", slow)
+		t.Errorf("below(1.05) = %q, want the all_reduce", slow)
 	}
 	if slow := all.below(0); slow != nil {
-		t.Errorf("slow without a bar: %q", slow)
+		t.Errorf("below(0) = %q, want none", slow)
 	}
 }
 
 func TestInvalidArgumentsAreRejected(t *testing.T) {
 	for _, args := range [][]string{{}, {"a"}, {"-pairs", "0", "a", "b"}, {"-sizes"}} {
 		if _, err := parse(args, io.Discard); err == nil {
-			t.Errorf("%q: no error", args)
+			t.Errorf("parse(%q) returned no error", args)
 		}
 	}
 }

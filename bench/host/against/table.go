@@ -8,25 +8,25 @@ import (
 	"symmem/bench/results"
 )
 
-// table holds the figures of both programs in order of appearance.
+// table holds the results of both programs in order of appearance.
 type table struct {
 	names []string
 	times map[string]*times
 }
 
-// times holds the nanoseconds of one figure by pair, of the old and of the new program.
+// times holds the nanoseconds of one benchmark by pair, for the old and for the new program.
 type times [2][]float64
 
 func newTable() *table { return &table{times: map[string]*times{}} }
 
-// add adds a figure of one run of a program; 0 is the old one, 1 the new.
-func (t *table) add(which int, r *report.Result) {
+// add adds a result of the old (index 0) or the new (index 1) program.
+func (t *table) add(index int, r *report.Result) {
 	name := fmt.Sprintf("%s, %v bytes", r.Name, r.Params["bytes"])
 	if t.times[name] == nil {
 		t.names, t.times[name] = append(t.names, name), &times{}
 	}
 	both := t.times[name]
-	both[which] = append(both[which], r.Median)
+	both[index] = append(both[index], r.Median)
 }
 
 // ratios returns the ratio of the old to the new time for each pair.
@@ -61,7 +61,7 @@ func (t *table) write(out io.Writer) error {
 	return err
 }
 
-// below lists the figures whose ratio is below a bar.
+// below returns the benchmarks whose ratio is below a bar.
 func (t *table) below(bar float64) (slow []string) {
 	for _, name := range t.names {
 		if ratio := report.Summarize(t.times[name].ratios()).Median; ratio < bar {

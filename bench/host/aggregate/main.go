@@ -1,15 +1,15 @@
 // Command aggregate turns the rows of bench/host/peers.sh into tables.
 //
-//	aggregate rows LABEL < report.json   rows of a report of "symmem bench collective --json"
-//	aggregate table FILE                 Markdown tables of all rows of a file
-//	aggregate results FILE FOLDER        the same as result files for docs/measurements
+//	aggregate rows LABEL < report.json   print the report of "symmem bench collective --json" as rows
+//	aggregate table FILE                 print all rows of a file as Markdown tables
+//	aggregate results FILE FOLDER        write the tables as result files for docs/measurements
 //
 // Environment variables describe the origin of results: MACHINE, LIBRARIES, DATE, COMMIT and
 // COMMAND.
 //
 // A row consists of label, ranks, operation, bytes, and median, 10th and 90th percentile in
-// microseconds. In a file two columns follow: the round trip between two processors in nanoseconds,
-// before and after the launch. Lines that begin with # are comments.
+// microseconds. In files, rows have two more columns: the round-trip time between two processors in
+// nanoseconds, before and after the launch. Lines that begin with # are comments.
 package main
 
 import (
@@ -70,7 +70,7 @@ func open(file string) (*launches, error) {
 	return all, nil
 }
 
-// rows writes the results of a report as rows.
+// rows writes the out-of-place results of a report as rows.
 func rows(label string, in io.Reader, out io.Writer) error {
 	var decoded report.Report
 	if err := json.NewDecoder(in).Decode(&decoded); err != nil {

@@ -10,7 +10,7 @@ import (
 	"symmem/bench/results"
 )
 
-func TestReportBecomesRowsOfOutOfPlaceHalf(t *testing.T) {
+func TestRowsContainOutOfPlaceResults(t *testing.T) {
 	report := `{"bench":"collective","results":[
 		{"name":"all_reduce","params":{"bytes":67108864,"ranks":2,"in_place":false},
 		 "ns_per_op":1500,"p10_ns":1000,"p90_ns":2500},
@@ -24,7 +24,7 @@ func TestReportBecomesRowsOfOutOfPlaceHalf(t *testing.T) {
 	}
 }
 
-const launched = `symmem,2,all_reduce,8,0.5,0,0,105,110
+const exampleRows = `symmem,2,all_reduce,8,0.5,0,0,105,110
 symmem,2,all_reduce,8,0.3,0,0,105,110
 symmem,2,all_reduce,8,0.4,0,0,105,110
 symmem,2,all_reduce,8,9,0,0,105,460
@@ -37,7 +37,7 @@ fast,2,all_reduce,8,3,0,0,260,300
 
 func TestTableComparesMediansWithBestPeer(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "rows.csv")
-	if err := os.WriteFile(path, []byte(launched), 0o600); err != nil {
+	if err := os.WriteFile(path, []byte(exampleRows), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	var out strings.Builder
@@ -54,7 +54,7 @@ func TestTableComparesMediansWithBestPeer(t *testing.T) {
 		"1 rows were dropped",
 	} {
 		if !strings.Contains(out.String(), line) {
-			t.Errorf("no line %q in:\n%s", line, out.String())
+			t.Errorf("the output lacks the line %q:\n%s", line, out.String())
 		}
 	}
 }
@@ -62,12 +62,12 @@ func TestTableComparesMediansWithBestPeer(t *testing.T) {
 func TestResultFilesHaveTablesAndOrigin(t *testing.T) {
 	folder := t.TempDir()
 	rows := filepath.Join(folder, "rows.csv")
-	if err := os.WriteFile(rows, []byte(launched), 0o600); err != nil {
+	if err := os.WriteFile(rows, []byte(exampleRows), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	command := []string{"results", rows, folder}
 	if err := run(command, nil, nil); err == nil {
-		t.Error("a result without a machine was written")
+		t.Error("results without MACHINE returned no error")
 	}
 	t.Setenv("MACHINE", "two processors")
 	t.Setenv("DATE", "2026-11-20")
@@ -83,20 +83,20 @@ func TestResultFilesHaveTablesAndOrigin(t *testing.T) {
 		t.Fatal(err)
 	}
 	if r.Runs[0].Machine != "two processors" || r.Rows[0][1] != "0.4 (3)" {
-		t.Errorf("got %+v", r)
+		t.Errorf("got %+v, want the machine and the median of symmem", r)
 	}
 }
 
 func TestInvalidInputIsRejected(t *testing.T) {
 	if err := run([]string{"rows"}, nil, nil); !errors.Is(err, errUsage) {
-		t.Errorf("too few arguments: %v", err)
+		t.Errorf("with too few arguments, run = %v, want the usage", err)
 	}
 	if err := run([]string{"rows", "x"}, strings.NewReader("{"), nil); err == nil {
-		t.Error("half a report was taken")
+		t.Error("rows accepted a truncated report")
 	}
 	for _, text := range []string{"a,b\n", "ours,2,all_reduce,8,fast,0,0,105,110\n"} {
 		if _, err := read(strings.NewReader(text)); err == nil {
-			t.Errorf("%q: no error", text)
+			t.Errorf("read(%q) returned no error", text)
 		}
 	}
 }

@@ -17,33 +17,34 @@ import (
 )
 
 const (
-	// ours is the label of symmem, limit the label of the plain C program. Neither is a peer.
+	// ours is the label of symmem, and limit the label of the plain C program. Neither counts as a
+	// peer.
 	ours  = "symmem"
 	limit = "limit"
 )
 
-// place holds the values that rows must share to be compared.
-type place struct {
+// rowKey holds the values that rows must have in common to be compared.
+type rowKey struct {
 	ranks, bytes int
 	mode, op     string
 }
 
-func comparePlaces(a, b place) int {
+func compareKeys(a, b rowKey) int {
 	return cmp.Or(cmp.Compare(a.mode, b.mode), cmp.Compare(a.ranks, b.ranks),
 		cmp.Compare(a.op, b.op), cmp.Compare(a.bytes, b.bytes))
 }
 
-// launches holds the medians of all launches, in microseconds, by place and label.
+// launches holds the medians of all launches, in microseconds, by key and label.
 type launches struct {
-	times map[place]map[string][]float64
-	// dropped counts rows of launches during which the machine changed.
+	times map[rowKey]map[string][]float64
+	// dropped counts rows of launches during which the machine changed or was busy.
 	dropped int
 }
 
 const fields = 9
 
 func read(in io.Reader) (*launches, error) {
-	all := &launches{times: map[place]map[string][]float64{}}
+	all := &launches{times: map[rowKey]map[string][]float64{}}
 	r := csv.NewReader(in)
 	r.Comment, r.FieldsPerRecord = '#', fields
 	for {
@@ -75,7 +76,7 @@ func (l *launches) add(record []string) error {
 		l.dropped++
 		return nil
 	}
-	p := place{
+	p := rowKey{
 		ranks: int(numbers[1]), bytes: int(numbers[3]), mode: trips.Mode, op: record[2],
 	}
 	if l.times[p] == nil {
@@ -87,22 +88,22 @@ func (l *launches) add(record []string) error {
 
 // section holds the table of one mode, number of ranks and operation.
 type section struct {
-	place
+	rowKey
 	result *results.Result
 }
 
-// sections makes a table for each mode, number of ranks and operation.
+// sections returns a table for each mode, number of ranks and operation.
 func (l *launches) sections() []section {
 	var all []section
 	var labels []string
-	for _, p := range slices.SortedFunc(maps.Keys(l.times), comparePlaces) {
-		of := p
-		of.bytes = 0
-		if len(all) == 0 || all[len(all)-1].place != of {
-			labels = l.labels(of)
+	for _, p := range slices.SortedFunc(maps.Keys(l.times), compareKeys) {
+		key := p
+		key.bytes = 0
+		if len(all) == 0 || all[len(all)-1].rowKey != key {
+			labels = l.labels(key)
 			columns := append([]string{"bytes"}, labels...)
 			columns = append(columns, "best peer", "its time over ours", "the limit's over ours")
-			all = append(all, section{of, &results.Result{Columns: columns}})
+			all = append(all, section{key, &results.Result{Columns: columns}})
 		}
 		r := all[len(all)-1].result
 		r.Rows = append(r.Rows, row(p, labels, l.times[p]))
@@ -110,7 +111,7 @@ func (l *launches) sections() []section {
 	return all
 }
 
-// table writes all sections.
+// table writes all sections as Markdown.
 func table(l *launches, out io.Writer) error {
 	for _, s := range l.sections() {
 		text, err := s.result.Markdown()
@@ -144,8 +145,8 @@ func write(l *launches, folder string, about results.Run) error {
 	return nil
 }
 
-// labels lists the labels of a section: ours, the limit, then the peers.
-func (l *launches) labels(section place) []string {
+// labels returns the labels of a section: ours, limit, and then the peers.
+func (l *launches) labels(section rowKey) []string {
 	found := map[string]bool{}
 	for p, times := range l.times {
 		p.bytes = 0
@@ -161,8 +162,8 @@ func (l *launches) labels(section place) []string {
 	return append([]string{ours, limit}, slices.Sorted(maps.Keys(found))...)
 }
 
-// row compares the labels at one place.
-func row(p place, labels []string, times map[string][]float64) []any {
+// row returns the cells of a table row, which compares the labels.
+func row(p rowKey, labels []string, times map[string][]float64) []any {
 	medians := map[string]float64{}
 	for label, all := range times {
 		medians[label] = report.Summarize(all).Median
@@ -187,7 +188,7 @@ func row(p place, labels []string, times map[string][]float64) []any {
 	return cells
 }
 
-// bestPeer names the fastest label that is neither ours nor the limit, if there is one.
+// bestPeer returns the label of the fastest peer, or "" if there is none.
 func bestPeer(medians map[string]float64) (best string) {
 	for _, label := range slices.Sorted(maps.Keys(medians)) {
 		if label != ours && label != limit && (best == "" || medians[label] < medians[best]) {
