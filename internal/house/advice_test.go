@@ -11,21 +11,22 @@ import (
 	"testing"
 )
 
-// advice describes how messages refer to one kind of thing that a user can use.
+// advice describes how messages refer to one kind of name, such as flags or functions, that a user
+// can use.
 type advice struct {
 	kind string
-	// named matches a reference in a message; its last group is the name.
-	named *regexp.Regexp
-	// exists lists the existing names. others lists names of other programs and ordinary words.
+	// reference matches a reference in a message. Its last group is the name.
+	reference *regexp.Regexp
+	// exists returns the existing names. others lists names of other programs and ordinary words.
 	exists func(*testing.T, []*file) []string
 	others []string
 }
 
 var advices = []advice{
 	{
-		kind:   "command",
-		named:  regexp.MustCompile(`\bsymmem ([a-z][a-z-]+)`),
-		exists: func(_ *testing.T, files []*file) []string { return commandsOf(files) },
+		kind:      "command",
+		reference: regexp.MustCompile(`\bsymmem ([a-z][a-z-]+)`),
+		exists:    func(_ *testing.T, files []*file) []string { return commandsOf(files) },
 		// Verbs in sentences about symmem.
 		others: []string{
 			"against", "completion", "deregisters", "does", "finds", "has", "inserts", "instead", "is",
@@ -33,37 +34,37 @@ var advices = []advice{
 		},
 	},
 	{
-		kind:   "flag",
-		named:  regexp.MustCompile(`(?:^|[^\w-])--([a-z][a-z-]+)`),
-		exists: func(_ *testing.T, files []*file) []string { return flagsOf(files) },
+		kind:      "flag",
+		reference: regexp.MustCompile(`(?:^|[^\w-])--([a-z][a-z-]+)`),
+		exists:    func(_ *testing.T, files []*file) []string { return flagsOf(files) },
 		// Of cobra, torchrun, nvidia-smi and docker.
 		others: []string{
 			"help", "network", "no-python", "nproc-per-node", "pid", "status", "ulimit",
 		},
 	},
 	{
-		kind:  "variable",
-		named: regexp.MustCompile(`\b(SYMMEM_[A-Z_]+)\b`),
+		kind:      "variable",
+		reference: regexp.MustCompile(`\b(SYMMEM_[A-Z_]+)\b`),
 		exists: func(t *testing.T, _ []*file) []string {
 			return regexp.MustCompile(`SYMMEM_[A-Z_]+`).FindAllString(read(t, environmentPage), -1)
 		},
 	},
 	{
-		kind:  "function of C",
-		named: regexp.MustCompile(`\b(symmem_\w+)\b`),
+		kind:      "function of C",
+		reference: regexp.MustCompile(`\b(symmem_\w+)\b`),
 		exists: func(t *testing.T, _ []*file) []string {
 			return regexp.MustCompile(`symmem_\w+`).FindAllString(
 				read(t, "cmd/libsymmem/symmem.h"), -1)
 		},
 	},
 	{
-		kind:   "name of Go",
-		named:  regexp.MustCompile(`\b([A-Z][a-z]\w*\.[A-Z]\w*|symmem\.[A-Z]\w*)\b`),
-		exists: func(_ *testing.T, files []*file) []string { return exportsOf(files) },
+		kind:      "name of Go",
+		reference: regexp.MustCompile(`\b([A-Z][a-z]\w*\.[A-Z]\w*|symmem\.[A-Z]\w*)\b`),
+		exists:    func(_ *testing.T, files []*file) []string { return exportsOf(files) },
 	},
 	{
-		kind:  "name of Go without its type",
-		named: regexp.MustCompile(`\b(?:see|call|use) ([A-Z][a-z]\w*)\b`),
+		kind:      "name of Go without its type",
+		reference: regexp.MustCompile(`\b(?:see|call|use) ([A-Z][a-z]\w*)\b`),
 		exists: func(_ *testing.T, files []*file) []string {
 			var names []string
 			for _, name := range exportsOf(files) {
@@ -74,8 +75,8 @@ var advices = []advice{
 		others: []string{"Linux"},
 	},
 	{
-		kind:  "name of Python",
-		named: regexp.MustCompile(`\bsymmem\.([a-z]\w*)\b`),
+		kind:      "name of Python",
+		reference: regexp.MustCompile(`\bsymmem\.([a-z]\w*)\b`),
 		exists: func(t *testing.T, _ []*file) []string {
 			_, list, _ := strings.Cut(read(t, "python/src/symmem/__init__.py"), "__all__ = [")
 			list, _, _ = strings.Cut(list, "]")
@@ -87,8 +88,8 @@ var advices = []advice{
 		},
 	},
 	{
-		kind:  "argument of symmem.init in Python",
-		named: regexp.MustCompile(`\bsymmem\.init\((\w+)=`),
+		kind:      "argument of symmem.init in Python",
+		reference: regexp.MustCompile(`\bsymmem\.init\((\w+)=`),
 		exists: func(t *testing.T, _ []*file) []string {
 			_, list, _ := strings.Cut(read(t, "python/src/symmem/_api/opening.py"), "\ndef init(")
 			list, _, _ = strings.Cut(list, ")")
@@ -101,8 +102,8 @@ var advices = []advice{
 	},
 }
 
-// TestAdviceInMessagesExists reads the string literals in Go code that have several words: errors,
-// reports and help. A test in Python (test_advice.py) reads the literals in Python.
+// TestAdviceInMessagesExists checks the string literals in Go code that have several words, such as
+// errors, reports and help. A test in Python (test_advice.py) checks the literals in Python.
 func TestAdviceInMessagesExists(t *testing.T) {
 	files := load(t)
 	texts := literals(files)
@@ -111,7 +112,7 @@ func TestAdviceInMessagesExists(t *testing.T) {
 			known := append(a.exists(t, files), a.others...)
 			seen := 0
 			for _, l := range texts {
-				for _, m := range a.named.FindAllStringSubmatch(l.what, -1) {
+				for _, m := range a.reference.FindAllStringSubmatch(l.what, -1) {
 					seen++
 					if name := m[len(m)-1]; !slices.Contains(known, name) {
 						t.Errorf("%s:%d: the %s %s does not exist", l.path, l.line, a.kind, name)
@@ -119,13 +120,13 @@ func TestAdviceInMessagesExists(t *testing.T) {
 				}
 			}
 			if seen == 0 {
-				t.Error("no message refers to one")
+				t.Errorf("no message refers to a %s", a.kind)
 			}
 		})
 	}
 }
 
-// literals lists the string literals outside of tests that have several words, as findings.
+// literals returns the string literals outside of tests that have several words, as findings.
 func literals(files []*file) []finding {
 	var all []finding
 	for _, f := range files {
@@ -146,7 +147,7 @@ func literals(files []*file) []finding {
 	return all
 }
 
-// commandsOf lists the first words of the Use of all commands.
+// commandsOf returns the names of all commands, which are the first words of their Use fields.
 func commandsOf(files []*file) []string {
 	use := regexp.MustCompile(`\bUse: +"(\w+)`)
 	var names []string
@@ -166,7 +167,7 @@ var (
 	flagName    = regexp.MustCompile(`^"[a-z][a-z-]+"$`)
 )
 
-// flagsOf lists the flags that the commands define.
+// flagsOf returns the names of the flags that commands define.
 func flagsOf(files []*file) []string {
 	var names []string
 	for _, f := range files {
@@ -193,8 +194,8 @@ func flagsOf(files []*file) []string {
 	return names
 }
 
-// exportsOf lists the exported names of the root and of driver: "symmem.Function", "Type.Method"
-// and "Type.Field".
+// exportsOf returns the exported names of the root and of package driver, in the forms
+// "symmem.Function", "Type.Method" and "Type.Field".
 func exportsOf(files []*file) []string {
 	var names []string
 	for _, f := range files {
@@ -249,7 +250,7 @@ func read(t *testing.T, name string) string {
 	return string(text)
 }
 
-// TestUnknownAdviceIsFound gives each kind a message with a name that does not exist.
+// TestUnknownAdviceIsFound checks, for each kind, a message with a name that does not exist.
 func TestUnknownAdviceIsFound(t *testing.T) {
 	files := load(t)
 	for kind, message := range map[string]string{
@@ -260,9 +261,9 @@ func TestUnknownAdviceIsFound(t *testing.T) {
 		"argument of symmem.init in Python": "raise symmem.init(timeout_ms=5)",
 	} {
 		a := advices[slices.IndexFunc(advices, func(a advice) bool { return a.kind == kind })]
-		m := a.named.FindStringSubmatch(message)
+		m := a.reference.FindStringSubmatch(message)
 		if m == nil || slices.Contains(append(a.exists(t, files), a.others...), m[len(m)-1]) {
-			t.Errorf("%s: %q is not found", kind, message)
+			t.Errorf("%s: the unknown name in %q is not found", kind, message)
 		}
 	}
 }

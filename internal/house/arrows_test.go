@@ -12,11 +12,11 @@ import (
 	"golang.org/x/tools/go/packages"
 )
 
-// maxArrowsUp limits the references from a file of a package to an earlier one: a reader who reads
-// the files in order should meet each thing before the things that it uses.
+// maxArrowsUp limits the references from a file of a package to an earlier file. When the files are
+// read in order, declarations should appear before the ones that they use.
 const maxArrowsUp = 10
 
-// arrow is a reference from one file to a declaration in another.
+// arrow represents a reference from one file to a declaration in another.
 type arrow struct{ from, to string }
 
 func TestReferencesBetweenFilesOfBackends(t *testing.T) {
@@ -33,12 +33,12 @@ func TestReferencesBetweenFilesOfBackends(t *testing.T) {
 		arrows := arrowsOf(p)
 		seen += len(arrows)
 		if up := arrowsUp(arrows); len(up) > maxArrowsUp {
-			t.Errorf("%s: %d references lead to earlier files, at most %d may: move the declarations, "+
-				"or invert the dependency: %v", p.PkgPath, len(up), maxArrowsUp, up)
+			t.Errorf("%s: %d references lead to earlier files, but at most %d may; move the declarations "+
+				"or invert the dependencies: %v", p.PkgPath, len(up), maxArrowsUp, up)
 		}
 	}
 	if seen < 100 {
-		t.Errorf("found only %d references", seen)
+		t.Errorf("found only %d references, want 100 or more", seen)
 	}
 }
 
@@ -54,12 +54,12 @@ func TestArrowsUp(t *testing.T) {
 			arrows = append(arrows, arrow{name[:1], name[1:]})
 		}
 		if up := arrowsUp(arrows); len(up) != test.up {
-			t.Errorf("of %s go up %v, want %d", test.arrows, up, test.up)
+			t.Errorf("arrowsUp(%s) = %v, want %d arrows", test.arrows, up, test.up)
 		}
 	}
 }
 
-// arrowsOf lists the references between the files of a package.
+// arrowsOf returns the references between the files of a package.
 func arrowsOf(p *packages.Package) []arrow {
 	found := map[arrow]bool{}
 	for _, f := range p.Syntax {
@@ -81,8 +81,8 @@ func arrowsOf(p *packages.Package) []arrow {
 	})
 }
 
-// arrowsUp lists the arrows that lead up in an order of files with few such arrows: each file is
-// moved to its best place until none has a better one.
+// arrowsUp orders files so that few arrows lead up, and returns those that do. It moves each file
+// to its best position until no move is an improvement.
 func arrowsUp(arrows []arrow) (up []arrow) {
 	var order []string
 	for _, a := range arrows {
@@ -90,13 +90,13 @@ func arrowsUp(arrows []arrow) (up []arrow) {
 	}
 	slices.Sort(order)
 	order = slices.Compact(order)
-	for up = against(order, arrows); ; {
+	for up = arrowsAgainst(order, arrows); ; {
 		before := len(up)
 		for _, f := range slices.Clone(order) {
 			rest := slices.DeleteFunc(slices.Clone(order), func(o string) bool { return o == f })
 			for i := range order {
 				tried := slices.Insert(slices.Clone(rest), i, f)
-				if n := against(tried, arrows); len(n) < len(up) {
+				if n := arrowsAgainst(tried, arrows); len(n) < len(up) {
 					order, up = tried, n
 				}
 			}
@@ -107,14 +107,14 @@ func arrowsUp(arrows []arrow) (up []arrow) {
 	}
 }
 
-// against lists the arrows that lead up in an order.
-func against(order []string, arrows []arrow) (up []arrow) {
-	place := map[string]int{}
+// arrowsAgainst returns the arrows that lead up in an order of files.
+func arrowsAgainst(order []string, arrows []arrow) (up []arrow) {
+	position := map[string]int{}
 	for i, f := range order {
-		place[f] = i
+		position[f] = i
 	}
 	for _, a := range arrows {
-		if place[a.from] > place[a.to] {
+		if position[a.from] > position[a.to] {
 			up = append(up, a)
 		}
 	}

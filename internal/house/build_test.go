@@ -9,12 +9,12 @@ import (
 	"golang.org/x/tools/go/packages"
 )
 
-// TestModuleBuildsForOtherProcessors type-checks everything, including tests, for a processor
-// without our assembly, with the portable kernels. Compiling would include the standard library,
-// which takes ten times as long.
+// TestModuleBuildsForOtherProcessors type-checks all packages, including tests, for a processor for
+// which there is no assembly, so that portable kernels are used. Compiling would take ten times as
+// long, because it would include the standard library.
 func TestModuleBuildsForOtherProcessors(t *testing.T) {
 	if testing.Short() {
-		t.Skip("type-checks the standard library, too")
+		t.Skip("skipped in short mode: it also type-checks the standard library")
 	}
 	all, err := packages.Load(&packages.Config{
 		Mode: packages.LoadAllSyntax, Context: t.Context(), Dir: "../..", Tests: true,
@@ -32,18 +32,18 @@ func TestModuleBuildsForOtherProcessors(t *testing.T) {
 			return
 		}
 		own++
-		for _, f := range bodiless(p) {
+		for _, f := range withoutBody(p) {
 			t.Errorf("%s: %s has neither a body nor assembly", p.ID, f)
 		}
 	})
 	if own == 0 {
-		t.Error("no package was found")
+		t.Error("found no package of the module")
 	}
 }
 
-// bodiless lists the functions of a package that are implemented elsewhere: in assembly, which it
-// does not have here, or in a package of the runtime that a comment names.
-func bodiless(p *packages.Package) (names []string) {
+// withoutBody returns the functions of a package that have neither a body nor an implementation in
+// assembly or in another package.
+func withoutBody(p *packages.Package) (names []string) {
 	if len(p.OtherFiles) > 0 {
 		return nil
 	}

@@ -8,13 +8,13 @@ import (
 	"testing"
 )
 
-// capabilities describes one kind of name that users depend on, where it is declared, and which
-// tests must use each name.
+// capabilities describes a kind of name on which users depend, where such names are declared, and
+// which tests must use them.
 type capabilities struct {
 	kind     string
 	declared string         // the files that declare the names
-	within   *regexp.Regexp // if set, only its match declares names
-	name     *regexp.Regexp // its first group is the name
+	within   *regexp.Regexp // if set, matches the only part of the files that declares names
+	name     *regexp.Regexp // matches a declaration; the first group is the name
 	tests    []string
 	prefix   string // precedes the name in tests
 }
@@ -74,7 +74,8 @@ func TestEveryCapabilityHasATest(t *testing.T) {
 	}
 }
 
-// textOf joins the files that match a pattern. It skips Go tests unless the pattern selects them.
+// textOf returns the concatenated files that match a pattern. It skips Go tests unless the pattern
+// ends in _test.go.
 func textOf(t *testing.T, pattern string) string {
 	t.Helper()
 	files, err := filepath.Glob(filepath.Join("..", "..", filepath.FromSlash(pattern)))

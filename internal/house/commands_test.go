@@ -8,16 +8,16 @@ import (
 	"testing"
 )
 
-// A command is a span of code, which may be wrapped, or a line of a block. A pattern of -run,
-// -bench or -fuzz is a word or a quoted text; in a table its bars are escaped.
+// A command is an inline code span, which may be wrapped, or a line of a code block. The argument
+// of -run, -bench or -fuzz is a word or a quoted text. In tables its vertical bars are escaped.
 var (
 	goTest  = regexp.MustCompile("go test( [^`\n]*)")
 	wrapped = regexp.MustCompile("`[^`\n]*\\bgo\\s+test\\s[^`]*`")
 	pattern = regexp.MustCompile(`-(run|bench|fuzz)[ =]('[^']*'|"[^"]*"|[^ ]+)`)
-	packed  = regexp.MustCompile(`(^| )(\./[\w./-]*|\.)( |$)`)
+	folders = regexp.MustCompile(`(^| )(\./[\w./-]*|\.)( |$)`)
 )
 
-// TestPagesNameTestsThatExist checks the patterns of all go test commands of the pages.
+// TestPagesNameTestsThatExist checks the patterns in all go test commands on the pages.
 func TestPagesNameTestsThatExist(t *testing.T) {
 	names := functionsOfTests(load(t))
 	commands := 0
@@ -28,12 +28,12 @@ func TestPagesNameTestsThatExist(t *testing.T) {
 		for _, arguments := range testCommands(text) {
 			commands++
 			for _, lost := range lostTests(arguments, names) {
-				t.Errorf("%s: go test%s: no test of these packages matches %s", page, arguments, lost)
+				t.Errorf("%s: go test%s: no test in these packages matches %s", page, arguments, lost)
 			}
 		}
 	}
 	if commands < 20 {
-		t.Errorf("found %d commands", commands)
+		t.Errorf("found only %d commands, want 20 or more", commands)
 	}
 }
 
@@ -47,7 +47,7 @@ func TestCommandsOfPagesAreFound(t *testing.T) {
 		"| `go test . -run 'A\\|B'` |":            {" . -run 'A|B'"},
 	} {
 		if found := testCommands(text); !slices.Equal(found, want) {
-			t.Errorf("%q: found %q, want %q", text, found, want)
+			t.Errorf("testCommands(%q) = %q, want %q", text, found, want)
 		}
 	}
 }
@@ -60,12 +60,12 @@ func TestLostTestsAreFound(t *testing.T) {
 		" ./... -run TestB": 0,
 	} {
 		if lost := lostTests(command, names); len(lost) != want {
-			t.Errorf("go test%s: lost %q, want %d", command, lost, want)
+			t.Errorf("go test%s: %q match no test, want %d patterns", command, lost, want)
 		}
 	}
 }
 
-// testCommands returns the arguments of each go test command of a page.
+// testCommands returns the arguments of each go test command on a page.
 func testCommands(text string) (all []string) {
 	text = wrapped.ReplaceAllStringFunc(text, func(span string) string {
 		return strings.Join(strings.Fields(span), " ")
@@ -77,8 +77,8 @@ func testCommands(text string) (all []string) {
 	return all
 }
 
-// functionsOfTests lists the tests, benchmarks and fuzz targets of packages, by their folder as the
-// go command is given it.
+// functionsOfTests returns the functions in the tests of each package, by the package's folder in
+// the form used in go commands.
 func functionsOfTests(files []*file) map[string][]string {
 	names := map[string][]string{}
 	for _, f := range files {
@@ -98,11 +98,11 @@ func functionsOfTests(files []*file) map[string][]string {
 	return names
 }
 
-// lostTests lists the patterns of a command that match no function of its packages.
+// lostTests returns the patterns of a command that match no function in the command's packages.
 func lostTests(command string, names map[string][]string) []string {
 	rest := pattern.ReplaceAllString(command, " ")
 	var functions []string
-	for _, m := range packed.FindAllStringSubmatch(strings.ReplaceAll(rest, " ", "  "), -1) {
+	for _, m := range folders.FindAllStringSubmatch(strings.ReplaceAll(rest, " ", "  "), -1) {
 		below, all := strings.CutSuffix(m[2], "/...")
 		for folder, list := range names {
 			if folder == m[2] || all && (below == "." || strings.HasPrefix(folder, below)) {
@@ -112,22 +112,22 @@ func lostTests(command string, names map[string][]string) []string {
 	}
 	var lost []string
 	for _, m := range pattern.FindAllStringSubmatch(command, -1) {
-		for _, one := range alternatives(strings.Trim(m[2], `'"`)) {
-			test, _, _ := strings.Cut(one, "/")
+		for _, alternative := range alternatives(strings.Trim(m[2], `'"`)) {
+			test, _, _ := strings.Cut(alternative, "/")
 			expression, err := regexp.Compile(test)
-			found := one == "^$" || one == "."
+			found := alternative == "^$" || alternative == "."
 			for _, name := range functions {
 				found = found || err == nil && expression.MatchString(name)
 			}
 			if !found {
-				lost = append(lost, one)
+				lost = append(lost, alternative)
 			}
 		}
 	}
 	return lost
 }
 
-// alternatives splits a pattern at the bars outside of parentheses.
+// alternatives splits a pattern at the vertical bars outside of parentheses.
 func alternatives(pattern string) []string {
 	var all []string
 	depth, from := 0, 0

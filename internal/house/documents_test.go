@@ -11,7 +11,7 @@ import (
 var documentRules = []rule{
 	{
 		name:  "every package has a doc comment",
-		why:   "a reader starts with the purpose of a package",
+		why:   "readers start with the purpose of a package",
 		check: undocumentedPackages,
 		bad:   []map[string]string{{"a/a.go": "package a\n"}},
 		good: []map[string]string{
@@ -21,7 +21,7 @@ var documentRules = []rule{
 	},
 	{
 		name:  "every exported name is documented",
-		why:   "units, errors, ownership and thread safety are not in a signature",
+		why:   "a signature does not specify units, errors, ownership or thread safety",
 		check: each(undocumentedNames),
 		bad: []map[string]string{
 			{"a.go": "package a\n\nfunc F() {}\n"},
@@ -39,8 +39,8 @@ var documentRules = []rule{
 	},
 }
 
-// undocumentedPackages finds packages without a doc comment in any file. Tests with another package
-// name belong to the package that they test.
+// undocumentedPackages returns packages without a doc comment in any file. Tests with the package
+// name NAME_test belong to the package NAME.
 func undocumentedPackages(files []*file) []finding {
 	first, documented := map[string]*file{}, map[string]bool{}
 	for _, f := range files {
@@ -62,8 +62,8 @@ func undocumentedPackages(files []*file) []finding {
 	return all
 }
 
-// promised lists methods that an interface documents.
-var promised = map[string]bool{"Error": true, "String": true, "Unwrap": true}
+// wellKnown lists methods that are documented by an interface of the standard library.
+var wellKnown = map[string]bool{"Error": true, "String": true, "Unwrap": true}
 
 func undocumentedNames(f *file) []finding {
 	if f.test() || f.generated() {
@@ -96,7 +96,7 @@ func visible(d *ast.FuncDecl) bool {
 		case *ast.IndexExpr:
 			receiver = t.X
 		case *ast.Ident:
-			return t.IsExported() && d.Name.IsExported() && !promised[d.Name.Name]
+			return t.IsExported() && d.Name.IsExported() && !wellKnown[d.Name.Name]
 		default:
 			return false
 		}
@@ -118,7 +118,7 @@ func undocumentedSpecs(f *file, d *ast.GenDecl) []finding {
 	return all
 }
 
-// namesOf lists the names of a declaration without a comment.
+// namesOf returns the names that a declaration without a comment declares.
 func namesOf(s ast.Spec) []*ast.Ident {
 	switch s := s.(type) {
 	case *ast.TypeSpec:

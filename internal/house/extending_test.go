@@ -15,23 +15,22 @@ import (
 // binding implements the C interface.
 const binding = "cmd/libsymmem/internal/binding"
 
-// place is code that has to list every entry of an extension point: a declaration of a package, or
-// a whole file in another language.
+// place identifies code that must list every entry of an extension point. It is either a
+// declaration in a package or a whole file in another language.
 type place struct {
 	in   string // a package's folder, "." for the root, or a file
 	name string // the declaration: a function, Type.method, variable, or a constant of a block
-	// spelled converts an entry to its name there; nil means the name in Go.
+	// spelled converts an entry to the name used in this place; nil means the name in Go.
 	spelled func(entry string) string
-	// counted is set if the place has a text for each entry, in the order of entries, instead of
-	// its name.
+	// counted is set if the place contains a text for each entry, in order, instead of its name.
 	counted bool
-	// exempt maps entries that the place does not name to the reasons.
+	// exempt maps entries that the place does not list to the reasons.
 	exempt map[string]string
-	// rare is set if an entry needs the place only in special cases.
+	// rare is set if only special entries must be listed.
 	rare bool
 }
 
-// String returns the place as the page of its extension point lists it.
+// String returns the place in the form in which the extension point's page lists it.
 func (p place) String() string {
 	if p.name == "" {
 		return "`" + p.in + "`"
@@ -39,14 +38,14 @@ func (p place) String() string {
 	return "`" + p.name + "` in `" + p.in + "`"
 }
 
-// point is an extension point: its entries, and the places that must list them.
+// point describes an extension point: its entries and the places that must list them.
 type point struct {
-	page string // of docs/extending
+	page string // page in docs/extending, without .md
 	// entries are the constants of a block, identified by one of them, or the string keys or values
 	// of a variable.
 	entries place
 	places  []place
-	// most limits the places that an entry needs, not counting rare ones; 0 means no limit.
+	// most limits the number of places, not counting rare ones. 0 means no limit.
 	most int
 }
 
@@ -64,7 +63,8 @@ func upper(entry string) string { return strings.ToUpper(entry) }
 
 func lower(entry string) string { return strings.ToLower(entry) }
 
-// function converts AllToAllV to symmem_all_to_all_v, the name of the C function.
+// function returns the name of the C function of an operation, such as symmem_all_to_all_v for
+// AllToAllV.
 func function(entry string) string {
 	return "symmem_" + lower(camel.ReplaceAllString(entry, "${1}_${2}"))
 }
@@ -177,11 +177,11 @@ var points = []point{
 func TestPlacesNameAllEntries(t *testing.T) {
 	files, all := load(t), loadPages(t)
 	for _, p := range points {
-		entries := p.known(t, files)
+		entries := p.list(t, files)
 		for _, at := range p.places {
 			text := at.text(t, files, all)
 			if n := strings.Count(text, `"`) / 2; at.counted && n != len(entries) {
-				t.Errorf("%v has %d texts for %v: see docs/extending/%s.md", at, n, entries, p.page)
+				t.Errorf("%v has %d texts for the entries %v: see docs/extending/%s.md", at, n, entries, p.page)
 			}
 			if at.counted {
 				continue
@@ -215,8 +215,8 @@ func TestExtensionsNeedFewPlaces(t *testing.T) {
 			}
 		}
 		if p.most > 0 && needed > p.most {
-			t.Errorf("another entry next to %v needs %d places, at most %d may be: derive lists of names "+
-				"from the table", p.entries, needed, p.most)
+			t.Errorf("a new entry next to %v must be added in %d places, but at most %d are allowed; "+
+				"derive lists of names from the table", p.entries, needed, p.most)
 		}
 	}
 }
@@ -227,7 +227,7 @@ func TestExtensionPagesListThePlaces(t *testing.T) {
 		name := "docs/extending/" + p.page + ".md"
 		rest, ok := all[name]
 		if !ok {
-			t.Errorf("no %s", name)
+			t.Errorf("%s does not exist", name)
 			continue
 		}
 		for _, at := range append([]place{p.entries}, p.places...) {
@@ -266,7 +266,7 @@ func TestEveryBackendRunsTheContract(t *testing.T) {
 	}
 }
 
-// TestBackendPageListsCodeThatNamesBackends checks that the page lists no other code.
+// TestBackendPageListsCodeThatNamesBackends checks that the page lists exactly this code.
 func TestBackendPageListsCodeThatNamesBackends(t *testing.T) {
 	page := loadPages(t)["docs/extending/backend.md"]
 	for _, f := range load(t) {
@@ -286,8 +286,8 @@ func TestBackendPageListsCodeThatNamesBackends(t *testing.T) {
 	}
 }
 
-// namesBackend reports whether a node compares a value with the name of a backend, or passes the
-// name on.
+// namesBackend reports whether a node compares a value with the name of a backend or passes such a
+// name.
 func namesBackend(n ast.Node) bool {
 	switch n := n.(type) {
 	case *ast.BinaryExpr:
@@ -308,8 +308,8 @@ func isBackend(e ast.Expr) bool {
 	return ok && (literal.Value == `"host"` || literal.Value == `"nccl"`)
 }
 
-// known lists the entries of an extension point.
-func (p *point) known(t *testing.T, files []*file) []string {
+// list returns the entries of an extension point.
+func (p *point) list(t *testing.T, files []*file) []string {
 	t.Helper()
 	f, node := p.entries.find(t, files)
 	block, ok := node.(*ast.GenDecl)
@@ -317,8 +317,7 @@ func (p *point) known(t *testing.T, files []*file) []string {
 	if ok && block.Tok == token.CONST {
 		for _, s := range block.Specs {
 			for _, name := range s.(*ast.ValueSpec).Names {
-				// Names such as kinds, which count the entries at the end of a block, are not
-				// entries.
+				// Names at the end of a block that count its entries, such as kinds, are not entries.
 				count := strings.HasSuffix(name.Name, "s") && name.Name != "kindMessages" &&
 					name.Name != "LaneCalls"
 				if !count && name.Name != "_" {
@@ -332,7 +331,7 @@ func (p *point) known(t *testing.T, files []*file) []string {
 		}
 	}
 	if len(entries) < 2 {
-		t.Fatalf("%v: found entries %v", p.entries, entries)
+		t.Fatalf("%v: found only the entries %v, want 2 or more", p.entries, entries)
 	}
 	return entries
 }
@@ -355,12 +354,12 @@ func (p place) text(t *testing.T, files []*file, all pages) string {
 	}
 	text := all[p.in]
 	if text == "" {
-		t.Fatalf("no file %s", p.in)
+		t.Fatalf("the file %s does not exist", p.in)
 	}
 	return text
 }
 
-// find finds a declaration in a package, in any file.
+// find returns the declaration of a place, and the file that contains it.
 func (p place) find(t *testing.T, files []*file) (*file, ast.Node) {
 	t.Helper()
 	for _, f := range files {
@@ -373,12 +372,12 @@ func (p place) find(t *testing.T, files []*file) (*file, ast.Node) {
 			}
 		}
 	}
-	t.Fatalf("no %s in %s: update this table and the page", p.name, p.in)
+	t.Fatalf("%s does not declare %s: update this table and the page", p.in, p.name)
 	return nil, nil
 }
 
-// declared returns the part of a declaration that declares a name: a function, a variable, or the
-// block of a constant.
+// declared returns the part of a declaration that declares a name, or nil. This is a function, a
+// variable, or the block that contains a constant.
 func declared(d ast.Decl, name string) ast.Node {
 	switch d := d.(type) {
 	case *ast.FuncDecl:
@@ -407,7 +406,7 @@ func receiverOf(d *ast.FuncDecl) string {
 	return receiverName(d.Recv.List[0].Type)
 }
 
-// cut returns the source of a node.
+// cut returns the source text of a node.
 func (f *file) cut(n ast.Node) string {
 	return f.source[f.set.Position(n.Pos()).Offset:f.set.Position(n.End()).Offset]
 }

@@ -7,8 +7,9 @@ import (
 )
 
 // TestRootAliasesLinkToTheirDefinitions checks the doc comments of root types that are aliases of
-// structs of package driver. "go doc" prints no fields of an alias, and a copy of them in a comment
-// would go stale, so the comment links to the definition, which documents each field.
+// structs of package driver. "go doc" does not print the fields of an alias. Since a copy of them
+// in a comment would become outdated, the comment must link to the definition, which documents
+// them.
 func TestRootAliasesLinkToTheirDefinitions(t *testing.T) {
 	files := load(t)
 	structs, seen := structsOf(files, "driver"), 0
@@ -36,7 +37,7 @@ func TestRootAliasesLinkToTheirDefinitions(t *testing.T) {
 					doc = g.Doc.Text()
 				}
 				if !strings.Contains(doc, "["+of+"]") || strings.Contains(doc, "\n\t") {
-					t.Errorf("%s: the doc comment of %s has to link to [%s] and to list no fields", f.path,
+					t.Errorf("%s: the doc comment of %s must link to [%s] and must not list fields", f.path,
 						alias.Name.Name, of)
 				}
 			}
@@ -44,7 +45,7 @@ func TestRootAliasesLinkToTheirDefinitions(t *testing.T) {
 		})
 	}
 	if seen < 10 {
-		t.Errorf("found %d aliases", seen)
+		t.Errorf("found only %d aliases, want 10 or more", seen)
 	}
 }
 

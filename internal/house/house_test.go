@@ -1,6 +1,6 @@
-// Package house contains only tests. They check what packages import, how long files are, how
-// things are named and whether they are documented. Each rule states its reason, and is itself
-// tested with small modules that violate it.
+// Package house contains only tests. They check imports, the lengths of files, names and
+// documentation. Each rule states its reason, and is tested with small modules that comply with it
+// or violate it.
 package house
 
 import (
@@ -22,13 +22,13 @@ const module = "symmem"
 
 // file is a Go file of the module.
 type file struct {
-	path   string // from the module's root, with slashes
+	path   string // slash-separated, relative to the module's root
 	source string
 	set    *token.FileSet
 	syntax *ast.File
 }
 
-// folder returns the package's folder, "" for the root.
+// folder returns the package's folder, which is "" for the root.
 func (f *file) folder() string {
 	if dir := path.Dir(f.path); dir != "." {
 		return dir
@@ -41,7 +41,7 @@ func (f *file) test() bool { return strings.HasSuffix(f.path, "_test.go") }
 // generated reports whether a program wrote the file.
 func (f *file) generated() bool { return ast.IsGenerated(f.syntax) }
 
-// find returns a violation by a node of the file.
+// find returns a violation at a position in the file.
 func (f *file) find(at token.Pos, format string, args ...any) finding {
 	return finding{f.path, f.set.Position(at).Line, fmt.Sprintf(format, args...)}
 }
@@ -55,7 +55,7 @@ type finding struct {
 
 func (f finding) String() string { return fmt.Sprintf("%s:%d: %s", f.path, f.line, f.what) }
 
-// rule is a property of the whole module.
+// rule describes a rule for the whole module.
 type rule struct {
 	name string
 	why  string
@@ -65,7 +65,7 @@ type rule struct {
 	bad, good []map[string]string
 }
 
-// each applies a check to every file.
+// each returns a check that applies another check to every file.
 func each(check func(*file) []finding) func([]*file) []finding {
 	return func(files []*file) []finding {
 		var all []finding
@@ -99,19 +99,19 @@ func TestRulesFindViolations(t *testing.T) {
 			}
 			for i, bad := range r.bad {
 				if len(r.check(parse(t, bad))) == 0 {
-					t.Errorf("nothing found in bad example %d", i)
+					t.Errorf("the check finds no violation in bad example %d", i)
 				}
 			}
 			for i, good := range r.good {
 				for _, f := range r.check(parse(t, good)) {
-					t.Errorf("good example %d: %v", i, f)
+					t.Errorf("the check finds a violation in good example %d: %v", i, f)
 				}
 			}
 		})
 	}
 }
 
-// load reads the module.
+// load reads and parses the module's Go files.
 func load(t *testing.T) []*file {
 	t.Helper()
 	root := filepath.Join("..", "..")
@@ -137,7 +137,7 @@ func load(t *testing.T) []*file {
 		t.Fatal(err)
 	}
 	if len(sources) < 100 {
-		t.Fatalf("found only %d Go files", len(sources))
+		t.Fatalf("found only %d Go files, want 100 or more", len(sources))
 	}
 	return parse(t, sources)
 }
@@ -147,7 +147,7 @@ func skipped(folder string) bool {
 	return folder == "testdata" || strings.HasPrefix(folder, ".") || strings.HasPrefix(folder, "_")
 }
 
-// parse parses sources by path.
+// parse parses sources, which are given by path.
 func parse(t *testing.T, sources map[string]string) []*file {
 	t.Helper()
 	set := token.NewFileSet()

@@ -14,7 +14,8 @@ type link struct {
 	path string
 }
 
-// own returns the folder of the imported package if it belongs to the module.
+// own returns the folder of the imported package. ok reports whether the package belongs to the
+// module.
 func (l link) own() (folder string, ok bool) {
 	if l.path == module {
 		return "", true
@@ -22,15 +23,15 @@ func (l link) own() (folder string, ok bool) {
 	return strings.CutPrefix(l.path, module+"/")
 }
 
-// standard reports whether the package is part of Go: the import paths of others begin with a
-// domain.
+// standard reports whether the package belongs to the standard library. The import paths of other
+// packages begin with a domain.
 func (l link) standard() bool {
 	first, _, _ := strings.Cut(l.path, "/")
 	_, own := l.own()
 	return !own && !strings.Contains(first, ".")
 }
 
-// forbid turns a predicate on imports into a check.
+// forbid returns a check that reports the imports for which a function returns true.
 func forbid(forbidden func(link) bool) func([]*file) []finding {
 	return each(func(f *file) []finding {
 		var all []finding
@@ -47,7 +48,7 @@ func forbid(forbidden func(link) bool) func([]*file) []finding {
 	})
 }
 
-// below reports whether a folder is one of the roots, or inside one.
+// below reports whether a folder is one of the roots or inside one of them.
 func below(folder string, roots ...string) bool {
 	return slices.ContainsFunc(roots, func(root string) bool {
 		return folder == root || strings.HasPrefix(folder, root+"/")
@@ -155,7 +156,7 @@ var importRules = []rule{
 	},
 	{
 		name: "bindings import only internal/dl and the standard library (NCCL's also CUDA's types)",
-		why:  "bindings declare a library's functions, not what they are used for",
+		why:  "bindings declare a library's functions, independent of their use",
 		check: forbid(func(l link) bool {
 			return !l.file.test() && below(l.file.folder(), "internal/cuda", "internal/nccl") &&
 				!l.standard() && l.path != "symmem/internal/dl" &&
@@ -187,7 +188,7 @@ var importRules = []rule{
 	},
 	{
 		name: "parts of driver/nccl import only lower parts",
-		why:  "layers become tangled if one may call the next one up",
+		why:  "layers become entangled if one may call the layer above it",
 		check: forbid(func(l link) bool {
 			folder, own := l.own()
 			parts := partsOfNCCL[l.file.folder()]
@@ -204,7 +205,7 @@ var importRules = []rule{
 	},
 	{
 		name: "planes import package driver and their transport: TCP and rendezvous, or shared memory",
-		why:  "a plane connects ranks for any backend, and depends on none of them",
+		why:  "a plane connects ranks for any backend, so it must not depend on one",
 		check: forbid(func(l link) bool {
 			folder, own := l.own()
 			allowed := map[string][]string{
@@ -306,9 +307,9 @@ var importRules = []rule{
 	},
 	{
 		name: "internal packages never import the root or package driver",
-		why: "internal packages are what the root is made of, but for random programs that try it, " +
-			"those that join ranks for a backend, which speak the words of the seam, and the " +
-			"software GPU, which compiles the sources of kernels",
+		why: "the root is built from internal packages; the exceptions are random programs that test " +
+			"the root, control planes, which use the types of package driver, and the software GPU, which " +
+			"compiles the sources of kernels",
 		check: forbid(func(l link) bool {
 			folder, ok := l.own()
 			speaks := folder == "driver" && below(l.file.folder(), joining...)

@@ -28,7 +28,7 @@ const (
 var lockRules = []rule{
 	{
 		name: "locks have ranks",
-		why:  "an order of locks that nothing checks is eventually violated, and the program hangs",
+		why:  "a lock order that is not checked is eventually violated, which causes deadlocks",
 		check: each(func(f *file) []finding {
 			var all []finding
 			if f.test() || !slices.Contains(rankedFolders, f.folder()) {
@@ -62,7 +62,7 @@ var lockRules = []rule{
 	},
 	{
 		name:  "the documentation lists the locks in their order",
-		why:   "developers look there before they add or nest locks",
+		why:   "developers read it before they add or nest locks",
 		check: misdocumentedLocks,
 		bad: []map[string]string{
 			{"p/doc.go": lockedDoc, "p/locks.go": swapped},
@@ -76,7 +76,8 @@ var lockRules = []rule{
 	},
 }
 
-// misdocumentedLocks compares the ranks in every locks.go with the list in the doc.go next to it.
+// misdocumentedLocks compares the ranks in each locks.go with the list in doc.go of the same
+// package.
 func misdocumentedLocks(files []*file) []finding {
 	var all []finding
 	for _, f := range files {
@@ -97,7 +98,7 @@ func misdocumentedLocks(files []*file) []finding {
 	return all
 }
 
-// rankedNames lists the locks of a file in the order of their ranks, without the package's name.
+// rankedNames returns a file's locks in the order of their ranks, without the package name.
 func rankedNames(f *file) []string {
 	names := map[int]string{}
 	var orders []int
@@ -125,7 +126,7 @@ func rankedNames(f *file) []string {
 	return sorted
 }
 
-// documentedNames lists the indented lines below "# Lock order" in the package's documentation.
+// documentedNames returns the indented lines below "# Lock order" in the package's documentation.
 func documentedNames(f *file) (names []string) {
 	_, text, _ := strings.Cut(f.syntax.Doc.Text(), "# Lock order\n")
 	for line := range strings.Lines(text) {

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// size counts the methods of a type and the files that contain them.
+// size holds the number of a type's methods and the number of files that contain them.
 type size struct{ methods, files int }
 
 // stillLarge lists the types that exceed the limits, with their sizes. They must not grow. Remove
@@ -32,7 +32,7 @@ type methods struct {
 	last  finding // position of the last method
 }
 
-// methodsOf finds the methods of all types, by name. Methods in tests do not count.
+// methodsOf returns the methods of all types, by the type's name. It ignores methods in tests.
 func methodsOf(files []*file) map[string]*methods {
 	all := map[string]*methods{}
 	of := func(name string) *methods {
@@ -67,7 +67,7 @@ func methodsOf(files []*file) map[string]*methods {
 	return all
 }
 
-// noteViews records the types that a struct embeds by pointer.
+// noteViews records a struct as a view of each type that it embeds by pointer.
 func noteViews(f *file, s ast.Spec, of func(string) *methods) {
 	declared, ok := s.(*ast.TypeSpec)
 	if !ok {
@@ -87,7 +87,7 @@ func noteViews(f *file, s ast.Spec, of func(string) *methods) {
 	}
 }
 
-// sizeOf returns the size of a type, with its views.
+// sizeOf returns the size of a type, including the methods of its views.
 func sizeOf(all map[string]*methods, m *methods) size {
 	s := size{m.count, len(m.files)}
 	for _, view := range m.views {
@@ -109,7 +109,7 @@ func allowed(name string) size {
 	return size{maxMethods, maxMethodFiles}
 }
 
-// largeTypes finds the types with too many methods, and those with methods in too many files.
+// largeTypes returns the types with too many methods or with methods in too many files.
 func largeTypes(files []*file) (found []finding) {
 	all := methodsOf(files)
 	for name, m := range all {
@@ -118,9 +118,9 @@ func largeTypes(files []*file) (found []finding) {
 			continue
 		}
 		slices.Sort(m.files)
-		m.last.what = fmt.Sprintf("%s has %d methods with those of its views, at most %d are "+
-			"allowed, in %d files, at most %d are: %s", name, s.methods, most.methods, s.files, most.files,
-			strings.Join(m.files, ", "))
+		m.last.what = fmt.Sprintf("%s has %d methods including those of its views (at most %d are "+
+			"allowed) in %d files (at most %d are allowed): %s", name, s.methods, most.methods, s.files,
+			most.files, strings.Join(m.files, ", "))
 		found = append(found, m.last)
 	}
 	return found
@@ -131,9 +131,9 @@ func TestStillLargeTypesAreLarge(t *testing.T) {
 	for name := range stillLarge {
 		switch m := all[name]; {
 		case m == nil:
-			t.Errorf("there is no type %s", name)
+			t.Errorf("the type %s does not exist", name)
 		case sizeOf(all, m).within(size{maxMethods, maxMethodFiles}):
-			t.Errorf("%s is small enough: take it off the list", name)
+			t.Errorf("%s is small enough: remove it from stillLarge", name)
 		}
 	}
 }

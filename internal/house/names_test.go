@@ -15,13 +15,14 @@ var (
 	aWord      = regexp.MustCompile(`\w+`)
 )
 
-// describesCode reports whether a page is about this code and names little code of others.
+// describesCode reports whether a page describes this code and hardly mentions code of other
+// projects.
 func describesCode(page string) bool {
 	return page == "ARCHITECTURE.md" || page == "CONTRIBUTING.md" ||
 		strings.HasPrefix(page, "docs/design/") || strings.HasPrefix(page, "docs/extending/")
 }
 
-// lostNames finds names of code in pages that occur in no source.
+// lostNames returns names of code on pages that do not occur in the sources.
 func lostNames(all pages) (found []finding) {
 	words := map[string]bool{}
 	for name, text := range all {
@@ -46,7 +47,7 @@ func lostNames(all pages) (found []finding) {
 	return found
 }
 
-// lostParts finds the parts of a selector that occur in no source.
+// lostParts returns the parts of a selector that do not occur in the sources.
 func lostParts(page string, number int, name string, words map[string]bool) (found []finding) {
 	for _, part := range strings.Split(strings.TrimSuffix(name, "()"), ".") {
 		if !words[part] && !ofOthers.MatchString(part) {

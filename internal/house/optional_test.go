@@ -4,7 +4,7 @@ import "go/ast"
 
 var seamRules = []rule{{
 	name: "optional interfaces of backends have names in package driver",
-	why:  "authors of a backend read driver/optional.go, not every caller",
+	why:  "authors of backends read driver/optional.go rather than all callers",
 	check: each(func(f *file) []finding {
 		if f.folder() != "" && !below(f.folder(), "driver") {
 			return nil
@@ -12,7 +12,7 @@ var seamRules = []rule{{
 		var all []finding
 		ast.Inspect(f.syntax, func(n ast.Node) bool {
 			if a, ok := n.(*ast.TypeAssertExpr); ok && nameless(a.Type) {
-				all = append(all, f.find(a.Pos(), "asks for an interface without a name"))
+				all = append(all, f.find(a.Pos(), "asserts an interface without a name"))
 			}
 			return true
 		})
@@ -29,8 +29,8 @@ var seamRules = []rule{{
 	},
 }}
 
-// nameless reports whether a type is an interface literal with methods. The interface of
-// errors.Join has no name in Go, either.
+// nameless reports whether a type is an interface literal with methods. It makes an exception for
+// the interface of errors.Join, which has no name in Go, either.
 func nameless(e ast.Expr) bool {
 	i, ok := e.(*ast.InterfaceType)
 	if !ok || i.Methods.NumFields() == 0 {

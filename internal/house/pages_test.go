@@ -12,11 +12,10 @@ import (
 	"unicode/utf8"
 )
 
-// pages maps paths to texts: documents, and sources, which may name documents. For sources the text
-// contains only the names of documents.
+// pages maps the paths of documents and sources to their texts.
 type pages map[string]string
 
-// pageRule is a property of documents.
+// pageRule describes a rule for documents.
 type pageRule struct {
 	name  string
 	why   string
@@ -29,7 +28,7 @@ type pageRule struct {
 var pageRules = []pageRule{
 	{
 		name:  "links between pages are not broken",
-		why:   "readers who follow a broken link give up",
+		why:   "readers cannot follow a broken link",
 		check: brokenLinks,
 		bad: []pages{
 			{"a.md": "see [b](b.md)\n"},
@@ -44,7 +43,7 @@ var pageRules = []pageRule{
 	},
 	{
 		name:  "documents named in code exist",
-		why:   "references must move with a page",
+		why:   "references must be updated when a page is moved",
 		check: lostMentions,
 		bad:   []pages{{"a.go": "// See docs/reference/b.md.\n"}, {"a.sh": "# docs/b.md\n"}},
 		good: []pages{
@@ -54,7 +53,7 @@ var pageRules = []pageRule{
 	},
 	{
 		name:  "names of code in pages exist",
-		why:   "a former name leads readers nowhere",
+		why:   "readers cannot find a name that no longer exists",
 		check: lostNames,
 		bad: []pages{
 			{"docs/design/a.md": "`agreeOn` compares.\n", "a.go": "func compareKeys() {}\n"},
@@ -70,7 +69,7 @@ var pageRules = []pageRule{
 	},
 	{
 		name:  "every page in docs is in an index",
-		why:   "a page that nothing links to is not found",
+		why:   "readers do not find a page without links to it",
 		check: orphans,
 		bad:   []pages{{"docs/README.md": "\n", "docs/guides/a.md": "\n"}},
 		good: []pages{
@@ -120,7 +119,7 @@ var pageRules = []pageRule{
 	},
 	{
 		name:  "tables start with a header",
-		why:   "rows after an empty line are shown as text with bars",
+		why:   "rows after an empty line are rendered as text with bars",
 		check: headlessTables,
 		bad:   []pages{{"a.md": "| a |\n|---|\n| b |\n\n| c |\n"}, {"a.md": "| a |\n"}},
 		good:  []pages{{"a.md": "| a | b |\n|---|:--|\n| c | d |\n\nNo row.\n"}, {"a.md": "    | a |\n"}},
@@ -172,12 +171,12 @@ func TestPageRulesFindViolations(t *testing.T) {
 		t.Run(r.name, func(t *testing.T) {
 			for i, bad := range r.bad {
 				if len(r.check(bad)) == 0 {
-					t.Errorf("nothing found in bad example %d", i)
+					t.Errorf("the check finds no violation in bad example %d", i)
 				}
 			}
 			for i, good := range r.good {
 				for _, f := range r.check(good) {
-					t.Errorf("good example %d: %v", i, f)
+					t.Errorf("the check finds a violation in good example %d: %v", i, f)
 				}
 			}
 		})
@@ -193,9 +192,10 @@ var (
 	oneLink   = regexp.MustCompile(`^\s*([-*] +)?\[[^]]*\]\([^)]*\)[.,;:]?$`)
 )
 
-// prose calls see with each line of a page that is not in a code block.
+// prose calls see for each line of a page that is not in a code block.
 func prose(text string, see func(number int, line string)) {
-	fenced, after := false, true // after is an empty line, or a line of code that is indented
+	// after reports whether the line follows an empty line or an indented line of code.
+	fenced, after := false, true
 	for i, line := range strings.Split(text, "\n") {
 		if strings.HasPrefix(strings.TrimSpace(line), "```") {
 			fenced = !fenced
@@ -209,7 +209,8 @@ func prose(text string, see func(number int, line string)) {
 	}
 }
 
-// linksOf calls see with the links of a page: paths from the root, and the part after #.
+// linksOf calls see for each link of a page, with the target's path relative to the root and the
+// part after #.
 func linksOf(name, text string, see func(line int, to, part string)) {
 	prose(text, func(number int, line string) {
 		for _, m := range toPage.FindAllStringSubmatch(inCode.ReplaceAllString(line, ""), -1) {
@@ -243,7 +244,7 @@ func brokenLinks(all pages) []finding {
 	return found
 }
 
-// folder reports whether a path is a folder with files.
+// folder reports whether a path is a folder that contains files.
 func (p pages) folder(name string) bool {
 	for file := range p {
 		if strings.HasPrefix(file, name+"/") {
@@ -253,7 +254,7 @@ func (p pages) folder(name string) bool {
 	return false
 }
 
-// hasHeading reports whether a page has a heading for which GitHub makes this anchor.
+// hasHeading reports whether a page has a heading for which GitHub generates the anchor.
 func hasHeading(text, anchor string) bool {
 	has := false
 	prose(text, func(_ int, line string) {
@@ -272,8 +273,7 @@ func lostMentions(all pages) []finding {
 			for _, page := range mentioned.FindAllString(line, -1) {
 				_, ofAll := all[page]
 				_, ofPython := all["python/"+page]
-				// Pages have links, which brokenLinks checks; the examples above name missing
-				// pages.
+				// brokenLinks checks the links of pages, and this file's examples name missing pages.
 				other := strings.HasSuffix(name, ".md") || strings.HasPrefix(name, "internal/house/")
 				if !ofAll && !ofPython && !other {
 					found = append(found, finding{name, i + 1, "no " + page})
@@ -284,7 +284,7 @@ func lostMentions(all pages) []finding {
 	return found
 }
 
-// orphans finds pages of docs that cannot be reached from its index.
+// orphans returns pages in docs that cannot be reached from the index by links.
 func orphans(all pages) []finding {
 	reached, next := map[string]bool{}, []string{"docs/README.md"}
 	for len(next) > 0 {
@@ -412,7 +412,7 @@ func longPages(all pages) []finding {
 	return found
 }
 
-// loadPages reads the repository's documents, and the names of documents in other files.
+// loadPages reads the repository's documents and sources. Other files have empty texts.
 func loadPages(t *testing.T) pages {
 	t.Helper()
 	root := filepath.Join("..", "..")
@@ -447,17 +447,16 @@ func loadPages(t *testing.T) pages {
 	return all
 }
 
-// unread reports whether a folder contains nothing that people write. Unlike the go command, it
-// includes Python packages whose names begin with an underscore.
+// unread reports whether to skip a folder because it contains no files written by people. Unlike
+// the go command, it does not skip Python packages whose names begin with an underscore.
 func unread(folder string) bool {
 	return built[folder] || skipped(folder) && !strings.HasPrefix(folder, "_")
 }
 
 var (
-	// built lists folders with build outputs.
+	// built lists the names of folders with build outputs.
 	built = map[string]bool{"build": true, "dist": true, "bin": true, "__pycache__": true}
-	// named lists kinds of files that people write and that may name documents; links may lead to
-	// any file.
+	// named lists the kinds of files that people write and that may name documents.
 	named = map[string]bool{
 		".md": true, ".go": true, ".py": true, ".sh": true, ".h": true, ".c": true, ".cc": true,
 		".cu": true, ".s": true, "Makefile": true,

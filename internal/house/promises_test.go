@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// readmePromises lists sentences of the README and the test that fails if one is no longer true.
-// Other commands than "go test" run elsewhere: on a GPU, or in .ci/run.
+// readmePromises lists sentences of the README and the tests that fail if a sentence is no longer
+// true. Commands other than "go test" run on GPUs or in .ci/run.
 var readmePromises = []struct{ quote, test string }{
 	{
 		"If a tensor lies elsewhere on one rank, they return wrong sums",
@@ -60,7 +60,7 @@ func TestReadmePromisesHaveTests(t *testing.T) {
 	names := functionsOfTests(load(t))
 	for _, p := range readmePromises {
 		if !strings.Contains(readme, p.quote) {
-			t.Errorf("README does not contain %q", p.quote)
+			t.Errorf("the README does not contain %q", p.quote)
 		}
 		if m := goTest.FindStringSubmatch(p.test); m != nil {
 			for _, lost := range lostTests(m[1], names) {

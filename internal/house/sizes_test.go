@@ -16,7 +16,7 @@ func lines(count int, line string) string { return strings.Repeat(line+"\n", cou
 var sizeRules = []rule{
 	{
 		name: "files have at most 500 lines",
-		why:  "a file has one subject; a longer one has several",
+		why:  "a file has one subject, but longer files have several",
 		check: each(func(f *file) []finding {
 			if n := strings.Count(f.source, "\n"); n > maxFileLines {
 				return []finding{f.find(f.syntax.Package, "%d lines", n)}
@@ -48,7 +48,8 @@ var sizeRules = []rule{
 	},
 }
 
-// methodFiles returns a module in which each file has some methods of one receiver.
+// methodFiles returns a module in which each file declares the given number of methods of a
+// receiver.
 func methodFiles(receiver string, files, methods int) map[string]string {
 	sources := map[string]string{}
 	for i := range files {

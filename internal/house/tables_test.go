@@ -8,7 +8,7 @@ import (
 
 var underHeader = regexp.MustCompile(`^\|[ :|-]*-[ :|-]*\|$`)
 
-// headlessTables finds tables without a header.
+// headlessTables returns tables without a header.
 func headlessTables(all pages) []finding {
 	var found []finding
 	for name, text := range all {
@@ -45,6 +45,6 @@ func TestReadmeTimesAreMeasured(t *testing.T) {
 		}
 	}
 	if rows < 4 {
-		t.Errorf("found %d rows", rows)
+		t.Errorf("found only %d rows, want 4 or more", rows)
 	}
 }

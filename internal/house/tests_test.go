@@ -6,12 +6,12 @@ import (
 	"strings"
 )
 
-// kinds lists names of test files that describe how something is tested, or that Go defines.
+// kinds lists names of test files that describe the kind of test, or that have a special meaning.
 var kinds = []string{
 	"bench", "contract", "example", "export", "fuzz", "main", "model", "norace", "race", "transcript",
 }
 
-// suites lists names of test files that test no single source file, or are shared by tests.
+// suites lists names of test files that do not test a single source file or are shared by tests.
 var suites = map[string][]string{
 	"":                  {"program", "rank"},    // random programs; the ranks of tests
 	"driver/drivertest": {"small"},              // the least backend, which is an example

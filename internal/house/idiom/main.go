@@ -55,7 +55,7 @@ func run(out io.Writer, n int, tests bool, folder string, others []string) error
 	return nil
 }
 
-// counts holds how often words, and pairs of adjacent words, occur in comments.
+// counts holds the number of occurrences of words, and of pairs of adjacent words, in comments.
 type counts map[string]int
 
 // word matches a word of a comment. Names in code have capitals or digits inside and do not match.
@@ -104,8 +104,8 @@ func (c counts) add(text string) {
 	}
 }
 
-// scored is a word or pair with its counts and its score.
-type scored struct {
+// scoredWord holds a word, or a pair of words, with its counts and its score.
+type scoredWord struct {
 	text         string
 	score        float64
 	ours, theirs int
@@ -114,15 +114,15 @@ type scored struct {
 // compare returns the n words that are most typical of ours. The score is the log-odds ratio with a
 // prior of half an occurrence, divided by its standard error, so that a rare word needs a larger
 // ratio.
-func compare(ours, theirs counts, n int) []scored {
-	var all []scored
+func compare(ours, theirs counts, n int) []scoredWord {
+	var all []scoredWord
 	total, other := ours.total(), theirs.total()
 	for text, count := range ours {
 		a, b := float64(count)+0.5, float64(theirs[text])+0.5
 		odds := math.Log(a/(total-a)) - math.Log(b/(other-b))
-		all = append(all, scored{text, odds / math.Sqrt(1/a+1/b), count, theirs[text]})
+		all = append(all, scoredWord{text, odds / math.Sqrt(1/a+1/b), count, theirs[text]})
 	}
-	slices.SortFunc(all, func(a, b scored) int {
+	slices.SortFunc(all, func(a, b scoredWord) int {
 		return cmp.Or(cmp.Compare(b.score, a.score), strings.Compare(a.text, b.text))
 	})
 	return all[:min(n, len(all))]

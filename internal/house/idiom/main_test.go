@@ -21,11 +21,11 @@ func TestTypicalWordsAreListedFirst(t *testing.T) {
 		t.Fatal(err)
 	}
 	if ours["tells nobody"] != 2 || ours["file tells"] != 0 || ours["testing"] != 0 {
-		t.Errorf("counted %v", ours)
+		t.Errorf("read counted %v, want the pair \"tells nobody\" twice", ours)
 	}
 	for i, w := range compare(ours, theirs, 3) {
 		if w.ours != 2 || w.theirs != 0 {
-			t.Errorf("%d: %+v", i, w)
+			t.Errorf("word %d is %+v, want one that only ours contains, twice", i, w)
 		}
 	}
 }

@@ -1,5 +1,5 @@
-// Command lines counts lines of Go code by package, excluding tests. It counts lines with a token,
-// so comments and blank lines do not count.
+// Command lines counts lines of Go code by package, excluding tests. It counts only lines that
+// contain a token, and therefore ignores comments and blank lines.
 //
 //	go run ./internal/house/lines [FOLDER]
 package main
@@ -42,7 +42,7 @@ func run(tree fs.FS, out io.Writer) error {
 	return err
 }
 
-// count counts the lines of each folder.
+// count returns the number of lines in each folder.
 func count(tree fs.FS) (map[string]int, error) {
 	counts := map[string]int{}
 	err := fs.WalkDir(tree, ".", func(name string, d fs.DirEntry, err error) error {
@@ -61,7 +61,7 @@ func count(tree fs.FS) (map[string]int, error) {
 	return counts, err
 }
 
-// linesOf counts the lines that contain a token or a part of one.
+// linesOf returns the number of lines that contain a token or a part of one.
 func linesOf(source []byte) int {
 	set := token.NewFileSet()
 	file := set.AddFile("", -1, len(source))

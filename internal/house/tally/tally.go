@@ -12,7 +12,7 @@ import (
 	"strings"
 )
 
-// event is a line of the output of go test -json (go doc test2json).
+// event holds a line of the output of go test -json (see go doc test2json).
 type event struct {
 	Action     string
 	Package    string
@@ -31,12 +31,12 @@ func (k key) String() string {
 	return k.pkg + " " + k.test
 }
 
-// begun is the outcome of a test without another one: a benchmark that passed, or a test that ran
-// when its process crashed. The output of the crash belongs to one of these.
-const begun = "run"
+// noOutcome marks a test that has begun and has no other outcome. It is a benchmark that passed, or
+// a test that was running when its process crashed, whose output may describe the crash.
+const noOutcome = "run"
 
-// tally counts tests that end. A test with subtests is not counted in addition to them, and
-// subtests without a name, which are trials of one test, count as that test.
+// tally counts finished tests. It counts subtests instead of their parent, except for subtests
+// without a name, which are trials of one test and count as that test.
 type tally struct {
 	outcome map[key]string
 	output  map[key][]byte
@@ -60,7 +60,7 @@ func run(in io.Reader, out io.Writer) (failed bool, err error) {
 	return t.report(out)
 }
 
-// trial matches the name of a subtest that was given none.
+// trial matches the name that go test gives to a subtest without a name.
 var trial = regexp.MustCompile(`^#[0-9]+$`)
 
 func (t *tally) add(e *event) {
@@ -70,7 +70,7 @@ func (t *tally) add(e *event) {
 	}
 	switch e.Action {
 	case "run":
-		t.outcome[k] = begun
+		t.outcome[k] = noOutcome
 	case "output", "build-output":
 		t.output[k] = append(t.output[k], e.Output...)
 	case "pass", "fail", "skip", "build-fail":
@@ -81,7 +81,7 @@ func (t *tally) add(e *event) {
 	}
 }
 
-// report writes the output of failed tests, and the counts.
+// report writes the output of failed tests and the counts.
 func (t *tally) report(out io.Writer) (failed bool, err error) {
 	counts := map[string]int{}
 	for _, k := range slices.SortedFunc(maps.Keys(t.outcome), compareKeys) {
@@ -93,7 +93,7 @@ func (t *tally) report(out io.Writer) (failed bool, err error) {
 		case strings.HasSuffix(outcome, "fail"):
 			failed = true
 			fmt.Fprintf(out, "FAILED %v\n%s\n", k, t.output[k])
-		case outcome == begun && t.outcome[key{k.pkg, ""}] == "fail" &&
+		case outcome == noOutcome && t.outcome[key{k.pkg, ""}] == "fail" &&
 			!strings.HasPrefix(k.test, "Benchmark"):
 			fmt.Fprintf(out, "NO END %v\n%s\n", k, t.output[k])
 		}
@@ -108,7 +108,8 @@ func (t *tally) report(out io.Writer) (failed bool, err error) {
 	return failed, err
 }
 
-// counts reports whether an outcome counts as one of a test: a package counts only if it crashed.
+// counts reports whether the outcome for a key counts as that of a test. A package counts only if
+// it crashed.
 func (t *tally) counts(k key) bool {
 	if k.test == "" {
 		return t.crashed(k.pkg)
@@ -116,8 +117,8 @@ func (t *tally) counts(k key) bool {
 	return !t.parents[k] && !trial.MatchString(path.Base(k.test))
 }
 
-// crashed reports whether a package failed and none of its tests did: its process crashed, or it
-// does not build.
+// crashed reports whether a package failed although none of its tests did, because its process
+// crashed or because it does not build.
 func (t *tally) crashed(pkg string) bool {
 	if t.outcome[key{pkg, ""}] != "fail" {
 		return false

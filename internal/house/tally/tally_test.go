@@ -11,7 +11,7 @@ func TestTally(t *testing.T) {
 		failed         bool
 	}{
 		{
-			"a test with subtests is not counted in addition",
+			"subtests are counted instead of their parent",
 			`{"Action":"pass","Package":"p","Test":"TestA/one"}
 			{"Action":"pass","Package":"p","Test":"TestA/two"}
 			{"Action":"pass","Package":"p","Test":"TestA"}
@@ -76,10 +76,10 @@ func TestTally(t *testing.T) {
 	}
 }
 
-func TestNoTestsAndNoEventsAreErrors(t *testing.T) {
+func TestRunRejectsInputWithoutTests(t *testing.T) {
 	for _, in := range []string{"", "ok symmem 1.2s"} {
 		if failed, err := run(strings.NewReader(in), &strings.Builder{}); err == nil || !failed {
-			t.Errorf("%q: failed %v, error %v", in, failed, err)
+			t.Errorf("run(%q) = %v, %v; want true and an error", in, failed, err)
 		}
 	}
 }

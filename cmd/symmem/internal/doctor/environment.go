@@ -190,7 +190,7 @@ func judgeVariables(f *Facts, s *Section) {
 		f.Variables[i].judge(f.Asked, s)
 	}
 	if len(s.Findings) == 0 {
-		s.ok("no variables of NCCL, CUDA, PyTorch or symmem are set")
+		s.ok("no variable of NCCL, CUDA, PyTorch or symmem is set")
 	}
 }
 

@@ -69,7 +69,7 @@ func (f *faults) withFault(
 // replayed, one rank makes a mistake. All ranks must get an error, and each result must be right or
 // marked as invalid.
 func (f *faults) breakReplays(ctx context.Context) error {
-	culprit, s := f.draws.IntN(f.world.rt.Size()), choose(f.draws, f.world.streams)
+	faultyRank, s := f.draws.IntN(f.world.rt.Size()), choose(f.draws, f.world.streams)
 	p := choose(f.draws, f.buffers.pools)
 	kind, bytes, tag := mistake(f.draws.IntN(int(numMistakes))), f.draws.size(), f.draws.Uint64()
 	if err := f.graphs.close(ctx, nil); err != nil {
@@ -96,7 +96,7 @@ func (f *faults) breakReplays(ctx context.Context) error {
 		if err := f.world.barrier(ctx); err != nil {
 			return b, err
 		}
-		if err := f.replayWithMistake(ctx, g, recs, kind, culprit == g.Rank(), direct); err != nil {
+		if err := f.replayWithMistake(ctx, g, recs, kind, faultyRank == g.Rank(), direct); err != nil {
 			return b, err
 		}
 		if err := f.world.barrier(ctx); err != nil {
@@ -215,7 +215,7 @@ func (f *faults) verifyBroken(e *exchange) {
 
 // abort makes one rank abort a group of all ranks while the others call a collective.
 func (f *faults) abort(ctx context.Context) error {
-	culprit, s := f.draws.IntN(f.world.rt.Size()), choose(f.draws, f.world.streams)
+	faultyRank, s := f.draws.IntN(f.world.rt.Size()), choose(f.draws, f.world.streams)
 	p := choose(f.draws, f.buffers.pools)
 	before, bytes, tag := f.draws.IntN(3), f.draws.size(), f.draws.Uint64()
 	return f.withFault(ctx, s, bytes, tag, func(g *symmem.Group) (symmem.Buffer, error) {
@@ -236,7 +236,7 @@ func (f *faults) abort(ctx context.Context) error {
 				return b, err
 			}
 		}
-		return b, f.abortAndClose(ctx, g, s, b, culprit == g.Rank())
+		return b, f.abortAndClose(ctx, g, s, b, faultyRank == g.Rank())
 	})
 }
 
