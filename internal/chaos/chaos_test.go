@@ -2,19 +2,21 @@
 // public package symmem.
 //
 // A program is a list of ops that all ranks share: allocations, frees, collectives, messages,
-// copies, events, graphs. A generator draws it, orders its accesses to buffers by events, and may
-// draw a mistake of one rank. A model predicts the contents of all buffers and the errors that must
-// be reported. A player performs the program on one rank, and a verdict compares. The kinds of
-// programs (erring, messages, uneven, graphs, recoveries) differ in their draws. Kills and stops
-// have a simpler program, and the page of failures has a table.
+// copies, events and graphs. A generator draws the program and orders accesses to buffers by
+// events. It may also draw a mistake that one rank makes. A model predicts the contents of all
+// buffers and the errors that must be reported. A player performs the program on one rank, and a
+// verdict compares the results with the model. The kinds of programs (mistakes, messages, uneven,
+// graphs, recoveries) differ in what the generator draws. The tests that kill and stop ranks use
+// simpler programs, and the tests of docs/reference/failures.md use a table.
 //
 // Without flags each test runs a few dozen programs. Longer runs print their progress:
 //
-//	go test ./internal/chaos -v -timeout 4h -run Erring -programs=1000 -seed=7
+//	go test ./internal/chaos -v -timeout 4h -run Mistakes -programs=1000 -seed=7
 //
-// The programs of a seed are numbered from 1. Each is drawn from the seed and its number alone. The
-// first failure ends the test and prints the command that repeats the program; its draws are the
-// same then, the timing of the processes is not. With -all the test continues, and counts failures.
+// The programs of a seed are numbered from 1. The seed and the number determine all draws of a
+// program. The first failure ends the test and prints a command that repeats the program with the
+// same draws, though not with the same timing of the processes. With -all the test continues and
+// counts failures.
 package chaos
 
 import (
@@ -33,20 +35,21 @@ import (
 
 var (
 	seedFlag     = flag.Uint64("seed", 1, "seed of all draws")
-	programsFlag = flag.Int("programs", 0, "how many programs to run; 0 is a few dozen")
-	fromFlag     = flag.Int("from", 1, "number of the first program")
-	atOnceFlag   = flag.Int("at-once", 2, "how many programs run at the same time")
-	allFlag      = flag.Bool("all", false, "continue after a failure, and count failures")
+	programsFlag = flag.Int("programs", 0,
+		"how many programs to run; 0 selects a default for each test")
+	fromFlag   = flag.Int("from", 1, "number of the first program")
+	atOnceFlag = flag.Int("at-once", 2, "how many programs run at the same time")
+	allFlag    = flag.Bool("all", false, "continue after a failure and count failures")
 )
 
-// racing reports whether this run has the race detector.
-var racing bool
+// raceDetector reports whether the race detector is enabled.
+var raceDetector bool
 
 // TestMain runs the tests and fails if they leak goroutines. In a process that a test has started
-// as a rank, it runs the rank.
+// as a rank, TestMain runs the rank instead.
 func TestMain(m *testing.M) {
 	if role := os.Getenv(roleVariable); role != "" {
-		os.Exit(beRank(role))
+		os.Exit(runRole(role))
 	}
 	goleak.VerifyTestMain(m)
 }
@@ -55,13 +58,13 @@ func TestMain(m *testing.M) {
 type batch struct {
 	// programs is the default number of programs.
 	programs int
-	// each is the number of programs that the same processes run, one after the other.
-	each int
+	// perWorld is the number of programs that the same processes run, one after another.
+	perWorld int
 	// run runs a number of programs and returns their failures.
 	run func(ctx context.Context, first, programs int) error
 }
 
-// newDraws returns the draws of a program.
+// newDraws returns the random numbers of a program.
 func newDraws(seed uint64, number int) *rand.Rand {
 	return rand.New(rand.NewPCG(seed, uint64(number)))
 }
@@ -77,21 +80,21 @@ func (b batch) test(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	var next, done, failed atomic.Int64
-	var slowest longest
+	var slowest slowestProgram
 	defer progress(t.Name(), programs, &done, &failed)()
 	var workers sync.WaitGroup
 	for range min(*atOnceFlag, programs) {
 		workers.Go(func() {
 			for ctx.Err() == nil {
-				begun := int(next.Add(int64(b.each))) - b.each
+				begun := int(next.Add(int64(b.perWorld))) - b.perWorld
 				if begun >= programs {
 					return
 				}
-				first, n := *fromFlag+begun, min(b.each, programs-begun)
+				first, n := *fromFlag+begun, min(b.perWorld, programs-begun)
 				start := time.Now()
 				err := b.run(ctx, first, n)
 				if err != nil && ctx.Err() != nil {
-					return // the program was cut short
+					return // another failure has canceled the program
 				}
 				slowest.note(first, time.Since(start))
 				done.Add(int64(n))
@@ -99,7 +102,7 @@ func (b batch) test(t *testing.T) {
 					continue
 				}
 				failed.Add(1)
-				t.Errorf("seed %d: %v\nto repeat it: %s", *seedFlag, err, again(t, first, n))
+				t.Errorf("seed %d: %v\nto repeat it: %s", *seedFlag, err, repeatCommand(t, first, n))
 				if !*allFlag {
 					cancel()
 				}
@@ -113,8 +116,8 @@ func (b batch) test(t *testing.T) {
 	}
 }
 
-// again returns the command that repeats programs.
-func again(t *testing.T, first, programs int) string {
+// repeatCommand returns the command that repeats programs.
+func repeatCommand(t *testing.T, first, programs int) string {
 	return fmt.Sprintf("go test ./internal/chaos -v -count=1 -run '^%s$' "+
 		"-seed=%d -from=%d -programs=%d", t.Name(), *seedFlag, first, programs)
 }
@@ -122,7 +125,7 @@ func again(t *testing.T, first, programs int) string {
 // progressEvery is the interval between the lines of progress.
 const progressEvery = 5 * time.Second
 
-// progress prints lines about a verbose test until stop is called, and then a last one.
+// progress prints the progress of a verbose test until stop is called, and then a last line.
 func progress(name string, programs int, done, failed *atomic.Int64) (stop func()) {
 	if !testing.Verbose() {
 		return func() {}
@@ -132,36 +135,36 @@ func progress(name string, programs int, done, failed *atomic.Int64) (stop func(
 		fmt.Printf("%s: %d of %d programs, %d failed, %v\n", name, done.Load(), programs,
 			failed.Load(), time.Since(start).Round(time.Second))
 	}
-	ended, silent := make(chan struct{}), make(chan struct{})
+	stopping, stopped := make(chan struct{}), make(chan struct{})
 	go func() {
-		defer close(silent)
+		defer close(stopped)
 		tick := time.NewTicker(progressEvery)
 		defer tick.Stop()
 		for {
 			select {
 			case <-tick.C:
 				line()
-			case <-ended:
+			case <-stopping:
 				return
 			}
 		}
 	}()
 	return func() {
-		close(ended)
-		<-silent
+		close(stopping)
+		<-stopped
 		line()
 	}
 }
 
-// longest records the program that took the most time.
-type longest struct {
+// slowestProgram records the program that took the most time.
+type slowestProgram struct {
 	mu     sync.Mutex
 	number int           // guarded by mu
 	took   time.Duration // guarded by mu
 }
 
 // note records the time of a program.
-func (l *longest) note(number int, took time.Duration) {
+func (l *slowestProgram) note(number int, took time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if took > l.took {
@@ -169,7 +172,7 @@ func (l *longest) note(number int, took time.Duration) {
 	}
 }
 
-func (l *longest) String() string {
+func (l *slowestProgram) String() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return fmt.Sprintf("program %d took longest, %v", l.number, l.took.Round(time.Millisecond))

@@ -7,22 +7,24 @@ import (
 	"symmem"
 )
 
-// generator draws a program and tracks accesses to buffers, to order them by events.
+// generator draws a program. It tracks accesses to buffers in order to synchronize them by events.
 type generator struct {
 	*rand.Rand
 	p program
-	// at counts the ops of each stream, and seen[s][t] is how far stream s has waited for stream t.
+	// at counts the ops of each stream. seen[s][t] is the number of ops of stream t that stream s has
+	// waited for.
 	at   [maxStreams]int
 	seen [maxStreams][maxStreams]int
-	// wrote is the last write of each buffer, and read its last reads by stream.
+	// wrote holds the last write of each buffer, and read the last read on each stream.
 	wrote []access
 	read  [][maxStreams]int
-	// marks holds by event how far its stream had waited for the others.
+	// marks holds, for each event, the seen row of its stream at the time of the record.
 	marks [][maxStreams]int
-	// live lists the buffers that calls may use, groups the groups that may make calls.
+	// live lists the buffers that calls may use, and groups lists the groups that may make calls.
 	live, groups []int
 }
 
+// access identifies an op by its stream and its position on the stream.
 type access struct{ stream, at int }
 
 func newGenerator(d *rand.Rand, l layout) *generator {
@@ -38,18 +40,18 @@ func (g *generator) buffer(bytes int, foreign bool) int {
 	return at
 }
 
-// take adds an op that allocates a buffer.
-func (g *generator) take(bytes int) {
+// alloc adds an op that allocates a buffer.
+func (g *generator) alloc(bytes int) {
 	at, s := g.buffer(bytes, false), g.IntN(streams)
 	g.p.buffers[at].taken = true
-	g.add(op{kind: take, stream: s, on: s, recv: at})
+	g.add(op{kind: allocOp, stream: s, on: s, recv: at})
 	g.wrote[at] = access{s, g.at[s]}
 }
 
-// drop adds an op that frees a buffer.
-func (g *generator) drop() {
+// free adds an op that frees a buffer.
+func (g *generator) free() {
 	i := g.IntN(len(g.live))
-	g.add(op{kind: drop, recv: g.live[i]})
+	g.add(op{kind: freeOp, recv: g.live[i]})
 	g.live = slices.Delete(g.live, i, i+1)
 }
 
@@ -73,7 +75,7 @@ func (g *generator) drawWork() op {
 	case allGather, reduceScatter, allToAll:
 		o.count /= size
 	case dense:
-		o.kind = cp
+		o.kind = copyOp
 		return o
 	default:
 	}
@@ -82,19 +84,19 @@ func (g *generator) drawWork() op {
 }
 
 // drawGraph draws a graph of some collectives and copies.
-func (g *generator) drawGraph(late bool) {
-	drawn := graph{stream: g.IntN(streams), late: late, body: make([]op, 1+g.IntN(3))}
+func (g *generator) drawGraph(capturedByOp bool) {
+	drawn := graph{stream: g.IntN(streams), capturedByOp: capturedByOp, body: make([]op, 1+g.IntN(3))}
 	for i := range drawn.body {
 		drawn.body[i] = g.drawWork()
 	}
 	g.p.graphs = append(g.p.graphs, drawn)
-	if late {
+	if capturedByOp {
 		s := drawn.stream
 		g.add(op{kind: captureGraph, stream: s, on: s, graph: len(g.p.graphs) - 1})
 	}
 }
 
-// drawOp draws a collective, a copy or the launch of a graph, and often an event after it.
+// drawOp adds a collective, a copy or a graph launch, and often an event after it.
 func (g *generator) drawOp() {
 	o := op{kind: launchGraph}
 	if len(g.p.graphs) > 0 && g.IntN(5) == 0 {
@@ -104,20 +106,20 @@ func (g *generator) drawOp() {
 	}
 	o.stream = g.IntN(streams)
 	o.on = o.stream
-	g.put(o)
+	g.addOrdered(o)
 	if g.IntN(3) == 0 {
 		g.record(o.stream)
 	}
 }
 
-// put adds an op, after the waits that order its accesses to buffers.
-func (g *generator) put(o op) {
+// addOrdered adds an op, preceded by the waits that order its accesses to buffers.
+func (g *generator) addOrdered(o op) {
 	body := g.p.body(&o)
 	for i := range body {
-		g.order(o.stream, g.wrote[body[i].send])
-		g.order(o.on, g.wrote[body[i].recv])
+		g.waitFor(o.stream, g.wrote[body[i].send])
+		g.waitFor(o.on, g.wrote[body[i].recv])
 		for other, at := range g.read[body[i].recv] {
-			g.order(o.on, access{other, at})
+			g.waitFor(o.on, access{other, at})
 		}
 	}
 	g.add(o)
@@ -127,6 +129,7 @@ func (g *generator) put(o op) {
 	}
 }
 
+// add adds an op without waits.
 func (g *generator) add(o op) {
 	g.at[o.stream]++
 	if o.on != o.stream {
@@ -138,19 +141,19 @@ func (g *generator) add(o op) {
 	g.p.ops = append(g.p.ops, o)
 }
 
-// order makes a stream wait for an access, by an event that exists or a new one.
-func (g *generator) order(stream int, behind access) {
-	if g.seen[stream][behind.stream] >= behind.at {
+// waitFor makes a stream wait for an access, through an existing event or a new one.
+func (g *generator) waitFor(stream int, follower access) {
+	if g.seen[stream][follower.stream] >= follower.at {
 		return
 	}
 	event := -1
 	for e, seen := range g.marks {
-		if seen[behind.stream] >= behind.at && g.IntN(2) == 0 {
+		if seen[follower.stream] >= follower.at && g.IntN(2) == 0 {
 			event = e
 		}
 	}
 	if event < 0 {
-		event = g.record(behind.stream)
+		event = g.record(follower.stream)
 	}
 	g.add(op{kind: wait, stream: stream, on: stream, event: event})
 	for t, at := range g.marks[event] {
@@ -158,7 +161,7 @@ func (g *generator) order(stream int, behind access) {
 	}
 }
 
-// record records a new event.
+// record adds a record of a new event and returns the event's index.
 func (g *generator) record(stream int) int {
 	g.marks = append(g.marks, g.seen[stream])
 	g.add(op{kind: record, stream: stream, on: stream, event: g.p.events})
@@ -166,7 +169,7 @@ func (g *generator) record(stream int) int {
 	return g.p.events - 1
 }
 
-// shuffle draws an order of ops for each rank, which swaps some neighbours on different streams.
+// shuffle draws an order of ops for each rank by swapping some neighbors on different streams.
 func (g *generator) shuffle() {
 	for r := range g.p.ranks {
 		order := []int{}
@@ -185,9 +188,9 @@ func (g *generator) shuffle() {
 	}
 }
 
-// before reports whether the order of two neighbours is fixed on all ranks: of two collectives, of
-// messages of one pair with one tag in one group, of a message and a collective unless these are
-// unordered, and of ops that are not calls.
+// before reports whether all ranks must keep the order of two neighbors. They must keep the order
+// of two collectives, of messages in the same group with the same tag and ranks, of a message and a
+// collective unless the program is unordered, and of any op that is not a call.
 func (o *op) before(next *op, unordered bool) bool {
 	if !o.kind.call() || !next.kind.call() {
 		return true
@@ -203,20 +206,21 @@ func (o *op) before(next *op, unordered bool) bool {
 type parts struct {
 	// counts[a][b] is the number of elements that rank a sends to rank b.
 	counts [][]int64
-	// outs and ins hold the offsets of parts in the send and receive buffers of each rank, in
-	// elements.
-	outs, ins [][]int64
-	wide      bool
+	// sendOffsets and recvOffsets hold the offsets of parts in each rank's send and receive buffers,
+	// in elements.
+	sendOffsets, recvOffsets [][]int64
+	wide                     bool
 }
 
-// pairBytes is the maximum size that one rank sends to another.
+// pairBytes is the maximum number of bytes that one rank sends to another.
 const pairBytes = 64 << 20
 
-// drawParts draws parts for some ranks. They have one length on all ranks, on some, or on none.
+// drawParts draws parts for a number of ranks. The parts have equal lengths on all ranks, on some
+// ranks, or on none.
 func drawParts(d *rand.Rand, ranks int, large bool) *parts {
 	x := &parts{wide: d.IntN(2) == 0}
 	most := []int64{1, 20, 1000, 1000, 60_000}[d.IntN(5)]
-	even := d.IntN(3) // how many thirds of the ranks have parts of one length
+	equal := d.IntN(3) // number of thirds of the ranks whose parts have equal lengths
 	for range ranks {
 		row := make([]int64, ranks)
 		for b := range row {
@@ -224,11 +228,11 @@ func drawParts(d *rand.Rand, ranks int, large bool) *parts {
 			if d.IntN(5) == 0 {
 				row[b] = 0
 			}
-			if d.IntN(3) < even {
+			if d.IntN(3) < equal {
 				row[b] = most / 2
 			}
 		}
-		if d.IntN(3) < even {
+		if d.IntN(3) < equal {
 			row = slices.Repeat([]int64{most / 2}, ranks)
 		}
 		x.counts = append(x.counts, row)
@@ -238,13 +242,13 @@ func drawParts(d *rand.Rand, ranks int, large bool) *parts {
 		x.counts[d.IntN(ranks)][d.IntN(ranks)] = n - d.Int64N(n/2)
 	}
 	for r := range ranks {
-		x.outs = append(x.outs, lay(d, x.counts[r]))
-		x.ins = append(x.ins, lay(d, x.received(r)))
+		x.sendOffsets = append(x.sendOffsets, drawOffsets(d, x.counts[r]))
+		x.recvOffsets = append(x.recvOffsets, drawOffsets(d, x.received(r)))
 	}
 	return x
 }
 
-// received returns the number of elements that a rank gets from each.
+// received returns the number of elements that a rank receives from each rank.
 func (x *parts) received(rank int) []int64 {
 	counts := make([]int64, len(x.counts))
 	for from := range counts {
@@ -253,8 +257,8 @@ func (x *parts) received(rank int) []int64 {
 	return counts
 }
 
-// lay draws the offsets of parts: in any order, with gaps.
-func lay(d *rand.Rand, counts []int64) []int64 {
+// drawOffsets draws the offsets of parts, in random or ascending order, with or without gaps.
+func drawOffsets(d *rand.Rand, counts []int64) []int64 {
 	offsets, at := make([]int64, len(counts)), int64(0)
 	order, gaps := d.Perm(len(counts)), d.IntN(2) == 0
 	if d.IntN(2) == 0 {
@@ -278,12 +282,12 @@ func (x *parts) bytes() int64 {
 	return 1
 }
 
-// room returns the size of each buffer in bytes, the same on all ranks.
-func (x *parts) room() int {
+// bufferBytes returns the size of each buffer in bytes. It is the same on all ranks.
+func (x *parts) bufferBytes() int {
 	elements := int64(1)
 	for a, row := range x.counts {
 		for b := range row {
-			elements = max(elements, x.outs[a][b]+row[b], x.ins[b][a]+row[b])
+			elements = max(elements, x.sendOffsets[a][b]+row[b], x.recvOffsets[b][a]+row[b])
 		}
 	}
 	return int(elements * x.bytes())

@@ -14,15 +14,16 @@ import (
 // skipSlow skips a test of random programs on the software GPU under the race detector.
 func skipSlow(t *testing.T) {
 	t.Helper()
-	if racing && os.Getenv("SYMMEM_TEST_BACKEND") != "nccl" {
+	if raceDetector && os.Getenv("SYMMEM_TEST_BACKEND") != "nccl" {
 		t.Skip(fmt.Errorf("the software GPU takes minutes under the race detector: %w",
 			symmem.ErrUnsupported))
 	}
 }
 
-// gpuVariables returns the environment variables of ranks with GPUs: those of the machine if the
-// variable SYMMEM_TEST_BACKEND is nccl, else software GPUs, for which it adds more variables. It
-// skips the test if there is no compiler for software GPUs.
+// gpuVariables returns environment variables for ranks with GPUs. It returns none if
+// SYMMEM_TEST_BACKEND is nccl, so that the ranks use the machine's GPUs. Otherwise it selects
+// software GPUs and adds the given variables. It skips the test if the software GPU cannot be
+// compiled.
 func gpuVariables(t *testing.T, more ...string) []string {
 	t.Helper()
 	if os.Getenv("SYMMEM_TEST_BACKEND") == "nccl" {

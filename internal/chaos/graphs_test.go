@@ -9,9 +9,9 @@ import (
 	"symmem"
 )
 
-// graphs describes programs that replay graphs, of symmem and of another library.
+// graphs describes programs that replay graphs captured by symmem and by another library.
 var graphs = kind{
-	each: 5, limit: 5 * time.Minute,
+	perWorld: 5, limit: 5 * time.Minute,
 	world: func(t *task) (int, symmem.Options) {
 		return t.graphsRanks(), symmem.Options{Check: symmem.CheckEvery, Timeout: time.Minute}
 	},
@@ -24,8 +24,8 @@ var graphs = kind{
 
 func (t *task) graphsRanks() int { return 2 + t.worldDraws().IntN(3) }
 
-// graphs draws a program of tallies, which no events order. Its first streams are those of another
-// library.
+// graphs draws a program of tallies that are not ordered by events. Its first streams belong to
+// another library.
 func (t *task) graphs(number int) (*program, mistake) {
 	d := newDraws(t.Seed, number)
 	g := newGenerator(d, newLayout(t.graphsRanks()))
@@ -34,7 +34,7 @@ func (t *task) graphs(number int) (*program, mistake) {
 	equal := d.IntN(2) == 0
 	var counts []int
 	for i := range 1 + d.IntN(4) {
-		// As many short ones as long ones.
+		// Lengths are uniform on a logarithmic scale.
 		count := int(max(1, d.Int64N(1+(t.Most/4)>>d.IntN(14))))
 		foreign := d.IntN(2) == 0
 		if equal && i > 0 {
@@ -43,10 +43,10 @@ func (t *task) graphs(number int) (*program, mistake) {
 		counts = append(counts, count)
 		g.buffer(4*count*g.p.ranks, foreign)
 		g.tally(libraryStreams, i)
-		g.add(op{kind: await, stream: libraryStreams, on: libraryStreams})
+		g.add(op{kind: syncOp, stream: libraryStreams, on: libraryStreams})
 	}
 	for i := range 2 + d.IntN(3) {
-		drawn := graph{stream: libraryStreams, late: true, branches: 1 + d.IntN(libraryStreams)}
+		drawn := graph{stream: libraryStreams, capturedByOp: true, branches: 1 + d.IntN(libraryStreams)}
 		if d.IntN(4) == 0 {
 			drawn.branches = 0
 		}
@@ -74,13 +74,14 @@ func (t *task) graphs(number int) (*program, mistake) {
 	return &g.p, mistake{}
 }
 
+// tally adds a tally of a buffer.
 func (g *generator) tally(stream, buffer int) {
 	g.add(op{kind: tally, stream: stream, on: stream, send: buffer, recv: buffer})
 }
 
-// TestGraphsOnAGPU replays graphs of symmem and of another library on several streams, between
-// other calls, without events that order them. Sums have up to 64 MiB on GPUs, and less on the
-// software GPU.
+// TestGraphsOnAGPU replays graphs captured by symmem and by another library on several streams,
+// mixed with other calls and without events. Sums have up to 64 MiB on GPUs, and up to 256 KiB on
+// the software GPU.
 func TestGraphsOnAGPU(t *testing.T) {
 	what := task{Kind: "graphs", Most: 64 << 20}
 	if os.Getenv("SYMMEM_TEST_BACKEND") != "nccl" {

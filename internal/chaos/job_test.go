@@ -19,23 +19,24 @@ import (
 	"symmem/internal/rendezvous"
 )
 
-// Environment variables that make a process a rank: its role, its task as JSON, and its job.
+// Environment variables of a process that runs a rank: its role, its task as JSON, and its job's
+// ID.
 const (
 	roleVariable = "SYMMEM_CHAOS_ROLE"
 	taskVariable = "SYMMEM_CHAOS_TASK"
 	jobVariable  = "SYMMEM_CHAOS_JOB"
 )
 
-// roles lists the main functions of ranks. An error means that the program could not be run;
-// failures of symmem are in what the rank writes.
+// roles lists the main functions of ranks. They return an error if the program could not be run.
+// The ranks write failures of symmem to standard output instead.
 var roles = map[string]func(task []byte) error{
 	"page":     pageRankMain,
 	"programs": programsRank,
 	"signals":  signalsRank,
 }
 
-// beRank runs a role and returns the exit code.
-func beRank(role string) int {
+// runRole runs a role and returns the exit code.
+func runRole(role string) int {
 	if err := roles[role]([]byte(os.Getenv(taskVariable))); err != nil {
 		fmt.Fprintf(os.Stderr, "rank %s: %v\n", os.Getenv("RANK"), err)
 		return 1
@@ -48,21 +49,21 @@ type job struct {
 	role  string
 	ranks int
 	task  any
-	// limit bounds the time of the program. After that it counts as a hang, and the ranks print their
-	// goroutines.
+	// limit bounds the duration of the program. A longer program counts as a hang, and its ranks print
+	// their goroutines.
 	limit time.Duration
 	// variables are added to the environment of the ranks.
 	variables []string
-	// hear is called with every line that ranks write to standard output, one at a time.
-	hear func(line string)
-	// id marks the environment of all processes of the job, and the store that rank 0 serves.
+	// onLine is called with every line that ranks write to standard output, one at a time.
+	onLine func(line string)
+	// id identifies the job in its processes' environment and in the name of rank 0's store.
 	id string
-	// folder is for temporary files of the ranks; empty is the default one.
+	// folder is the directory for the ranks' temporary files. If it is empty, they use the default.
 	folder string
 }
 
-// errHang means that a program did not end.
-var errHang = errors.New("hang")
+// errHang reports that a program has not ended in time.
+var errHang = errors.New("program hangs")
 
 // environment returns the environment of the ranks.
 func (j *job) environment() ([]string, error) {
@@ -72,7 +73,7 @@ func (j *job) environment() ([]string, error) {
 	}
 	env := os.Environ()
 	if os.Getenv("GORACE") == "" {
-		// The race detector would delay the end of each process by a second.
+		// By default the race detector delays the exit of each process by a second.
 		env = append(env, "GORACE=atexit_sleep_ms=10")
 	}
 	env = append(env, j.variables...)
@@ -83,7 +84,7 @@ func (j *job) environment() ([]string, error) {
 		taskVariable+"="+string(task), jobVariable+"="+j.id), nil
 }
 
-// run starts the ranks and waits for their ends.
+// run starts the ranks and waits until they have ended.
 func (j *job) run(ctx context.Context) (launch.Result, error) {
 	j.id = rand.Text()
 	env, err := j.environment()
@@ -99,13 +100,13 @@ func (j *job) run(ctx context.Context) (launch.Result, error) {
 	stderr := &bytes.Buffer{}
 	result, err := launch.Run(ctx, launch.Spec{
 		Ranks: j.ranks, Command: []string{os.Args[0]}, Env: env, Plain: true,
-		Stdout: hearing(j.hear), Stderr: stderr, Signals: signals, Grace: j.limit,
+		Stdout: lineWriter(j.onLine), Stderr: stderr, Signals: signals, Grace: j.limit,
 	})
 	close(ended)
 	watch.Wait()
 	switch {
 	case hung:
-		return result, fmt.Errorf("%w: not done after %v\n%s", errHang, j.limit, stderr)
+		return result, fmt.Errorf("%w: it has not ended after %v\n%s", errHang, j.limit, stderr)
 	case err != nil:
 		return result, err
 	}
@@ -117,8 +118,8 @@ func (j *job) run(ctx context.Context) (launch.Result, error) {
 	return result, nil
 }
 
-// withoutLauncher returns the options of a rank that does not use the launcher's store: rank 0
-// serves one, and no launcher reports that a rank has ended.
+// withoutLauncher returns the options of a rank that does not use the launcher: rank 0 serves the
+// store, and no launcher reports that a rank has ended.
 func withoutLauncher(o symmem.Options) (_ symmem.Options, err error) {
 	if o.Rank, err = strconv.Atoi(os.Getenv("RANK")); err != nil {
 		return o, err
@@ -130,13 +131,13 @@ func withoutLauncher(o symmem.Options) (_ symmem.Options, err error) {
 	return o, errors.Join(os.Unsetenv(rendezvous.EnvStore), os.Unsetenv(rendezvous.EnvToken))
 }
 
-// store returns the name of the socket of the store that rank 0 serves.
+// store returns the socket name of the store that rank 0 serves.
 func store(job string) string { return "symmem-chaos-" + job }
 
-// dumpTime bounds the time in which ranks print their goroutines.
+// dumpTime is the time that ranks get to print their goroutines.
 const dumpTime = 5 * time.Second
 
-// watch waits for the end of a job, and ends one that hangs.
+// watch waits until the job has ended. It ends a job that hangs.
 func (j *job) watch(ended chan struct{}, signals chan<- os.Signal, kill func()) (hung bool) {
 	select {
 	case <-ended:
@@ -152,7 +153,7 @@ func (j *job) watch(ended chan struct{}, signals chan<- os.Signal, kill func()) 
 	return true
 }
 
-// stateTime bounds the delivery of a signal.
+// stateTime is the deadline for a signal to stop a process.
 const stateTime = 30 * time.Second
 
 // awaitStopped waits until a process is in the stopped state.
@@ -171,11 +172,11 @@ func awaitStopped(pid int) error {
 	return fmt.Errorf("process %d has not stopped within %v", pid, stateTime)
 }
 
-// hearing implements a writer that calls a function with each line. The launcher writes whole
-// lines.
-type hearing func(line string)
+// lineWriter implements io.Writer by a function that it calls with each line. The launcher writes
+// only whole lines.
+type lineWriter func(line string)
 
-func (h hearing) Write(text []byte) (int, error) {
+func (h lineWriter) Write(text []byte) (int, error) {
 	for line := range strings.Lines(string(text)) {
 		h(strings.TrimSuffix(line, "\n"))
 	}

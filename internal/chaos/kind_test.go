@@ -15,25 +15,25 @@ import (
 	"symmem"
 )
 
-// kind describes a kind of random programs. The ranks of one world run several programs, one after
-// the other, and each rank checks its results.
+// kind describes a kind of random program. The ranks of a world run several programs, one after
+// another, and each rank checks its own results.
 type kind struct {
-	// each is the number of programs in one world, limit the time for all of them.
-	each  int
-	limit time.Duration
+	// perWorld is the number of programs that a world runs, limit the time limit for all of them.
+	perWorld int
+	limit    time.Duration
 	// world draws the size of a world and the options of its ranks.
 	world func(*task) (ranks int, o symmem.Options)
-	// open prepares a rank of a world that is open.
+	// open prepares a rank after its world has been opened.
 	open func(context.Context, *symmem.Runtime, *task) (performer, error)
-	// show returns a program to be printed with its failure.
+	// show returns a program, which is printed if it fails.
 	show func(*task, int) fmt.Stringer
-	// kills reports whether a rank is killed in the last program of a world; nil means never.
+	// kills reports whether a rank is killed in a world's last program; nil means never.
 	kills func(*task) bool
 }
 
 // kinds lists the kinds by name.
 var kinds = map[string]*kind{
-	"erring": &erring, "graphs": &graphs, "messages": &messages, "recoveries": &recoveries,
+	"graphs": &graphs, "messages": &messages, "mistakes": &mistakes, "recoveries": &recoveries,
 	"uneven": &uneven,
 }
 
@@ -42,33 +42,32 @@ type task struct {
 	Kind            string
 	Seed            uint64
 	First, Programs int
-	// Each is kind.each.
-	Each int
+	// PerWorld is kind.perWorld.
+	PerWorld int
 	// GPU selects the GPU backend.
 	GPU bool
-	// Most is the maximum size of a sum in programs with graphs, in bytes.
+	// Most is the maximum size of a sum in programs with graphs, in bytes. Other programs have 0.
 	Most int64
 }
 
 func (t *task) last() int { return t.First + t.Programs - 1 }
 
-// worldDraws returns the draws of the world, which its programs share.
-func (t *task) worldDraws() *rand.Rand { return newDraws(t.Seed, -1-(t.First-1)/t.Each) }
+// worldDraws returns the random numbers of a world. All programs of the world share them.
+func (t *task) worldDraws() *rand.Rand { return newDraws(t.Seed, -1-(t.First-1)/t.PerWorld) }
 
 // performer runs programs as one rank.
 type performer interface {
 	// run runs a program. It returns the errors that symmem has reported, and descriptions of wrong
-	// results and wrong or missing errors.
+	// results, unexpected errors and missing errors.
 	run(number int) (reported, bad []string)
 	// close closes the Runtime and releases everything else.
 	close() error
 }
 
-// report holds the line that a rank writes at its end.
+// report holds the line that a rank writes before it exits.
 type report struct {
 	Rank int
-	// Program is the last program of the rank, with the errors that symmem has reported there and
-	// what was wrong.
+	// Program is the rank's last program. Reported and Bad hold the results of its run.
 	Program       int
 	Reported, Bad []string
 }
@@ -76,11 +75,12 @@ type report struct {
 // test runs programs of a kind in worlds of new processes.
 func (k *kind) test(t *testing.T, programs int, what task, env []string) {
 	t.Helper()
-	batch{programs: programs, each: k.each, run: func(ctx context.Context, first, n int) error {
+	run := func(ctx context.Context, first, n int) error {
 		what := what
-		what.Seed, what.First, what.Programs, what.Each = *seedFlag, first, n, k.each
+		what.Seed, what.First, what.Programs, what.PerWorld = *seedFlag, first, n, k.perWorld
 		return k.run(ctx, &what, env)
-	}}.test(t)
+	}
+	batch{programs: programs, perWorld: k.perWorld, run: run}.test(t)
 }
 
 // testOnAGPU runs programs on the GPU backend: on a software GPU, or on the GPUs of the machine if
@@ -99,7 +99,7 @@ func (k *kind) run(ctx context.Context, t *task, env []string) error {
 	var other []string // lines that are not reports
 	j := job{
 		role: "programs", ranks: ranks, task: t, limit: k.limit, variables: env,
-		hear: func(line string) {
+		onLine: func(line string) {
 			var r report
 			if err := json.Unmarshal([]byte(line), &r); err != nil {
 				other = append(other, line)
@@ -116,7 +116,8 @@ func (k *kind) run(ctx context.Context, t *task, env []string) error {
 	if err != nil {
 		bad = append(bad, err)
 	} else if len(bad) == 0 && (len(reports) != ranks || len(other) > 0) {
-		bad = append(bad, fmt.Errorf("%d of %d ranks have reported; %q", len(reports), ranks, other))
+		bad = append(bad, fmt.Errorf("%d of %d ranks have reported; other output: %q", len(reports),
+			ranks, other))
 	}
 	if len(bad) == 0 {
 		return nil
@@ -124,7 +125,7 @@ func (k *kind) run(ctx context.Context, t *task, env []string) error {
 	return fmt.Errorf("programs %d to %d: %w", t.First, t.last(), errors.Join(bad...))
 }
 
-// verdict returns what the ranks found wrong, with the first program in which they did.
+// verdict returns the failures that the ranks have found, and the first program that failed.
 func (k *kind) verdict(t *task, reports []report) (bad []error) {
 	slices.SortStableFunc(reports, func(a, b report) int { return a.Program - b.Program })
 	first := 0

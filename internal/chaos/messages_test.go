@@ -11,11 +11,11 @@ import (
 
 // messages describes programs of messages between collectives.
 var messages = kind{
-	each: 10, limit: 4 * time.Minute,
+	perWorld: 10, limit: 4 * time.Minute,
 	world: func(t *task) (int, symmem.Options) {
 		l := t.messagesLayout()
 		return l.ranks, symmem.Options{
-			// Longer than any wait in a correct program.
+			// A correct program never waits this long.
 			Check: symmem.CheckEvery, Timeout: time.Minute, UnorderedMessages: l.unordered,
 		}
 	},
@@ -42,14 +42,14 @@ func (t *task) messagesLayout() layout {
 	return l
 }
 
-// messages draws a program. With unordered messages, one may be sent before a collective and
-// received after it.
+// messages draws a program. If messages are unordered, a message may be sent before a collective
+// and received after it.
 func (t *task) messages(number int) (*program, mistake) {
 	d := newDraws(t.Seed, number)
 	g := newGenerator(d, t.messagesLayout())
 	foreign := d.IntN(2) == 0 && !t.GPU
 	large := d.IntN(20) == 0
-	anyBytes := 4 * d.IntN(5000) // messages from AnySource have one length
+	anyBytes := 4 * d.IntN(5000) // all messages from AnySource have the same length
 	for i := range 8 + d.IntN(30) {
 		members := g.p.groups[0]
 		o := op{group: d.IntN(len(g.p.groups)), stream: d.IntN(streams)}
@@ -59,7 +59,7 @@ func (t *task) messages(number int) (*program, mistake) {
 		if o.on = o.stream; len(members) < 2 || d.IntN(5) == 0 {
 			o.kind, o.count = allReduce, 2
 			o.send, o.recv = g.buffer(64, foreign), g.buffer(64, foreign)
-			g.put(o)
+			g.addOrdered(o)
 			continue
 		}
 		order := d.Perm(len(members))
@@ -68,28 +68,29 @@ func (t *task) messages(number int) (*program, mistake) {
 		if o.message.any = d.IntN(8) == 0; o.message.any {
 			o.count, o.message.tag = anyBytes, anyTag
 		}
-		if source := g.received(&o); source != nil {
+		if source := g.drawForwarded(&o); source != nil {
 			o.send, o.count = source.recv, min(o.count, source.count)
 		} else {
 			o.send = g.buffer(o.count+gap, foreign)
 		}
 		o.message.wide = o.count%4 == 0 && !o.message.any && d.IntN(2) == 0
 		o.recv = g.buffer(o.count+gap, foreign)
-		g.put(o)
+		g.addOrdered(o)
 	}
 	g.shuffle()
 	return &g.p, mistake{}
 }
 
 const (
-	// anyTag is the tag of messages from AnySource, tags the number of tags of others.
-	tags   = 3
+	// tags is the number of tags of messages from a specific source.
+	tags = 3
+	// anyTag is the tag of messages from AnySource.
 	anyTag = 7
 	// gap is the number of bytes after a message, which must not change.
 	gap = 64
 )
 
-// drawBytes draws the length of a message: up to 1 MiB, most of them short, few longer.
+// drawBytes draws the length of a message. Most lengths are short, and large ones exceed 1 MiB.
 func drawBytes(d *rand.Rand, large bool) int {
 	if large {
 		return 1<<20 + d.IntN(7<<20)
@@ -97,9 +98,9 @@ func drawBytes(d *rand.Rand, large bool) int {
 	return d.IntN(1 + []int{0, 64, 4 << 10, 64 << 10, 64 << 10, 256 << 10, 1 << 20}[d.IntN(7)])
 }
 
-// received returns, in a third of all cases, the last message that the sender of another message
-// has received: the sender forwards it.
-func (g *generator) received(o *op) *op {
+// drawForwarded returns the last message that the sender of o has received, for the sender to
+// forward. In two thirds of all cases it returns nil.
+func (g *generator) drawForwarded(o *op) *op {
 	if o.message.any || g.IntN(3) != 0 {
 		return nil
 	}
@@ -112,10 +113,10 @@ func (g *generator) received(o *op) *op {
 	return nil
 }
 
-// TestMessages runs programs whose ranks exchange messages on any streams, between collectives, and
-// forward messages. The order of calls with different peers differs between ranks. All messages and
-// sums must be right, without an error.
+// TestMessages runs programs whose ranks exchange and forward messages on any streams, between
+// collectives. Ranks may order calls with different peers differently. All messages and sums must
+// be correct, and no call may return an error.
 func TestMessages(t *testing.T) { messages.test(t, 40, task{Kind: "messages"}, nil) }
 
-// TestMessagesOnAGPU does the same on the GPU backend, among 2 to 4 ranks.
+// TestMessagesOnAGPU runs the programs of TestMessages on the GPU backend, among 2 to 4 ranks.
 func TestMessagesOnAGPU(t *testing.T) { messages.testOnAGPU(t, 20, task{Kind: "messages"}) }

@@ -10,34 +10,35 @@ import (
 type mistake struct {
 	kind mistakeKind
 	rank int
-	// at is the index of the op, body that of the call in the graph that the op launches, else 0.
+	// at is the index of the op. If the op launches a graph, body is the index of the call in the
+	// graph, otherwise 0.
 	at, body int
 }
 
 type mistakeKind int
 
 const (
-	// none makes no mistake: all results must be right.
+	// none makes no mistake, so all results must be correct.
 	none mistakeKind = iota
-	// killed kills the process instead of making the call.
-	killed
-	// killedSoon kills the process some time after the call.
-	killedSoon
-	// aborts aborts the group instead of making the call, abortsSoon some time after it.
-	aborts
-	abortsSoon
-	// cancels cancels a registration instead of making the call.
-	cancels
-	// otherCount and otherType make the call with another count or type.
-	otherCount
-	otherType
-	// skips does not make the call.
-	skips
+	// killNow kills the process instead of making the call.
+	killNow
+	// killLater kills the process some time after the call.
+	killLater
+	// abortNow aborts the group instead of making the call, and abortLater some time after the call.
+	abortNow
+	abortLater
+	// cancelRegistration cancels a registration instead of making the call.
+	cancelRegistration
+	// wrongCount and wrongType make the call with a different count or type.
+	wrongCount
+	wrongType
+	// skipCall omits the call.
+	skipCall
 )
 
 var mistakeNames = [...]string{
-	"none", "killed", "killed soon", "aborts", "aborts soon", "cancels", "other count", "other type",
-	"skips",
+	"none", "kill", "later kill", "abort", "later abort", "canceled registration", "wrong count",
+	"wrong type", "skipped call",
 }
 
 func (m mistake) String() string {
@@ -47,8 +48,8 @@ func (m mistake) String() string {
 	return fmt.Sprintf("%s on rank %d at op %d.%d", mistakeNames[m.kind], m.rank, m.at, m.body)
 }
 
-// drawMistake draws a mistake of some kinds in a collective of the program. symmem can detect each:
-// a skipped call is not followed by an equal one.
+// drawMistake draws a mistake of the given kinds in a collective of the program. It draws only
+// mistakes that symmem can detect, so no skipped call is followed by an equal one.
 func drawMistake(d *rand.Rand, p *program, kinds ...mistakeKind) mistake {
 	for range 100 {
 		m := mistake{kind: kinds[d.IntN(len(kinds))], rank: d.IntN(p.ranks)}
@@ -63,17 +64,17 @@ func drawMistake(d *rand.Rand, p *program, kinds ...mistakeKind) mistake {
 			continue
 		}
 		switch m.kind {
-		case otherCount:
+		case wrongCount:
 			if o.count == 1 {
 				continue
 			}
-		case skips:
+		case skipCall:
 			if p.looksEqual(&m) {
 				continue
 			}
 		default:
 		}
-		if m.kind == otherCount || m.kind == otherType {
+		if m.kind == wrongCount || m.kind == wrongType {
 			m.at = p.firstLaunch(m.at)
 		}
 		return m
@@ -81,8 +82,8 @@ func drawMistake(d *rand.Rand, p *program, kinds ...mistakeKind) mistake {
 	return mistake{}
 }
 
-// firstLaunch returns the first op that launches the same graph as this one, or the op itself: a
-// graph is captured once.
+// firstLaunch returns the first op that launches the same graph as the given op. If the op launches
+// no graph, firstLaunch returns the op itself.
 func (p *program) firstLaunch(at int) int {
 	if o := &p.ops[at]; o.kind == launchGraph {
 		for i := range p.ops {
@@ -94,7 +95,7 @@ func (p *program) firstLaunch(at int) int {
 	return at
 }
 
-// looksEqual reports whether the call after a skipped one looks the same to the group.
+// looksEqual reports whether the group cannot distinguish the skipped call from the call after it.
 func (p *program) looksEqual(m *mistake) bool {
 	for g := range p.groups {
 		if !slices.Contains(p.groups[g], m.rank) {
@@ -109,7 +110,7 @@ func (p *program) looksEqual(m *mistake) bool {
 	return false
 }
 
-// calls returns the calls of a group from one op to another.
+// calls returns a group's collectives in a range of ops.
 func (p *program) calls(group, from, to int) (calls []op) {
 	for i := from; i < to; i++ {
 		for _, o := range p.body(&p.ops[i]) {

@@ -10,30 +10,31 @@ import (
 	"symmem"
 )
 
-// cell holds the group and the streams that test one cell of the table: a path and a mode.
+// cell tests one cell of the table, which is a path in eager or replayed mode. Each cell has its
+// own group and streams.
 type cell struct {
 	name     string
 	path     symmem.PathChoice
 	replayed bool
-	// promised reports whether the page promises the outcome.
+	// promised reports whether docs/reference/failures.md promises the outcome.
 	promised bool
 	group    *symmem.Group
 	stream   *symmem.Stream
-	// behind is a stream that waits for the work of the first one and copies its result.
-	behind *symmem.Stream
-	event  *symmem.Event
-	graph  *symmem.Graph
-	count  int64
-	// memory is the buffer of the sum, which is in place; result receives a copy.
+	// follower is a stream that waits for the collective on stream and copies its result.
+	follower *symmem.Stream
+	event    *symmem.Event
+	graph    *symmem.Graph
+	count    int64
+	// memory is the buffer of the sum, which is computed in place. result receives a copy of it.
 	memory, result symmem.Memory
-	// launch is the error of the call, queue the error of the work queued behind it.
-	launch, queue error
+	// launchErr is the error of the call, queueErr the error of queueing the work that follows it.
+	launchErr, queueErr error
 }
 
 const (
 	pageElements = 3000
 	pageBytes    = 4 * pageElements
-	// pageSum is the expected value of each element.
+	// pageSum is the expected value of each element of the sum.
 	pageSum = 1 + 2 + 3
 )
 
@@ -46,8 +47,8 @@ func newCell(path symmem.PathChoice, replayed, promised bool) *cell {
 	return c
 }
 
-// make makes the group, its memory, the streams and the event.
-func (c *cell) make(ctx context.Context, rt *symmem.Runtime) (err error) {
+// setUp creates the group, its memory, the streams and the event.
+func (c *cell) setUp(ctx context.Context, rt *symmem.Runtime) (err error) {
 	if c.group, err = rt.World().Split(ctx, 0, 0); err != nil {
 		return err
 	}
@@ -73,16 +74,17 @@ func (c *cell) make(ctx context.Context, rt *symmem.Runtime) (err error) {
 	if c.stream, err = rt.NewStream(); err != nil {
 		return err
 	}
-	if c.behind, err = rt.NewStream(); err != nil {
+	if c.follower, err = rt.NewStream(); err != nil {
 		return err
 	}
 	c.event, err = rt.NewEvent()
 	return err
 }
 
-// rehearse makes the collective once without a fault, and captures it if it is to be replayed.
+// rehearse runs the collective once without a fault. In replayed mode it first captures the
+// collective.
 func (c *cell) rehearse(ctx context.Context, rt *symmem.Runtime) (err error) {
-	mine := slices.Repeat([]float32{own(rt)}, pageElements)
+	mine := slices.Repeat([]float32{ownValue(rt)}, pageElements)
 	fill := func() error {
 		return errors.Join(c.stream.Copy(c.memory, symmem.Host(mine)), c.stream.Fill(c.result, 0),
 			c.stream.Synchronize(ctx))
@@ -109,18 +111,18 @@ func (c *cell) rehearse(ctx context.Context, rt *symmem.Runtime) (err error) {
 		return err
 	}
 	if at := differs(got, slices.Repeat([]float32{pageSum}, pageElements)); at >= 0 {
-		return fmt.Errorf("element %d is %v before the fault", at, got[at])
+		return fmt.Errorf("before the fault: element %d is %v, want %v", at, got[at], pageSum)
 	}
 	if took := c.group.Stats().Paths; took[c.path.String()] != 1 {
-		return fmt.Errorf("%s takes the paths %v", c.name, took)
+		return fmt.Errorf("%s: the collective took the paths %v", c.name, took)
 	}
 	return fill()
 }
 
-// own returns the value of this rank's elements before the sum.
-func own(rt *symmem.Runtime) float32 { return float32(rt.Rank() + 1) }
+// ownValue returns the value of this rank's elements before the sum.
+func ownValue(rt *symmem.Runtime) float32 { return float32(rt.Rank() + 1) }
 
-// read returns the contents of a cell's memory.
+// read copies a cell's memory to the host and returns the elements.
 func read(ctx context.Context, on *symmem.Stream, m symmem.Memory) ([]float32, error) {
 	got := make([]float32, pageElements)
 	return got, errors.Join(on.Copy(symmem.Host(got), m), on.Synchronize(ctx))
@@ -131,7 +133,7 @@ func (c *cell) sum(ctx context.Context) error {
 	return c.group.AllReduce(ctx, c.memory, c.memory, c.count, symmem.Float32, symmem.Sum, c.stream)
 }
 
-// call makes the collective, through the graph if there is one.
+// call runs the collective, through the graph if there is one.
 func (c *cell) call(ctx context.Context) error {
 	if c.graph != nil {
 		return c.graph.Launch(c.stream)
@@ -139,14 +141,14 @@ func (c *cell) call(ctx context.Context) error {
 	return c.sum(ctx)
 }
 
-// follow queues work on another stream that waits for the collective and copies its result.
-func (c *cell) follow() error {
-	return errors.Join(c.stream.Record(c.event), c.behind.Wait(c.event),
-		c.behind.Copy(c.result, c.memory))
+// queueFollower makes the follower stream wait for the collective and copy its result.
+func (c *cell) queueFollower() error {
+	return errors.Join(c.stream.Record(c.event), c.follower.Wait(c.event),
+		c.follower.Copy(c.result, c.memory))
 }
 
-// ending returns a channel that receives the time until the group ends.
-func (c *cell) ending(begin time.Time) <-chan time.Duration {
+// watchEnd returns a channel that receives the time from begin until the group has ended.
+func (c *cell) watchEnd(begin time.Time) <-chan time.Duration {
 	took := make(chan time.Duration, 1)
 	go func() {
 		<-c.group.Ended()

@@ -14,40 +14,41 @@ import (
 	"symmem/driver"
 )
 
-// fault describes what happens to the victim while the others are in a collective, and the expected
+// fault describes a fault of the victim while the other ranks are in a collective, and the expected
 // outcome.
 type fault struct {
-	// late means that the others time out, with the timeout of the world. The victim gets SIGCONT
-	// after that.
+	// late reports that the other ranks time out, after the world's short timeout. The victim gets
+	// SIGCONT afterwards.
 	late bool
-	// stops means that the victim stops itself. Unless it is late, it gets SIGCONT after pageWhile.
+	// stops reports that the victim stops itself. Unless it is late, it gets SIGCONT after pageDelay.
 	stops bool
-	// right means that all results must be right, without an error.
-	right bool
+	// wantSuccess reports that all results must be correct and no call may return an error.
+	wantSuccess bool
 	// level is the check level at which the fault is tested on GPUs without -all-cells.
 	level string
-	// promised reports whether the page promises the outcome at a level on a path; nil means always.
+	// promised reports whether the documentation promises the outcome at a level on a path; nil means
+	// always.
 	promised func(level string, path symmem.PathChoice) bool
-	// happen is called on the victim before its call. It returns false if the victim must not make
-	// the call.
-	happen func(r *pageRank, c *cell) (call bool, err error)
-	// verdict returns a description of what is wrong with the error of another rank, or "".
+	// inject causes the fault. The victim calls it before the collective, and skips the collective if
+	// it returns false.
+	inject func(r *pageRank, c *cell) (call bool, err error)
+	// verdict checks the error of another rank. It returns a description of what is wrong, or "".
 	verdict func(p *pageTask, err error) string
 }
 
 const (
-	// pageLong is the timeout for faults that should not reach it.
-	pageLong = time.Minute
-	// pageWhile is the delay of a rank that is late but within the timeout.
-	pageWhile = 300 * time.Millisecond
-	// pageNamed bounds the time until a dead rank is reported.
-	pageNamed = 3 * time.Second
+	// pageTimeout is the timeout for faults that should not reach it.
+	pageTimeout = time.Minute
+	// pageDelay is the delay of a rank that is late but within the timeout.
+	pageDelay = 300 * time.Millisecond
+	// pageNamingLimit bounds the time until the error names a dead rank.
+	pageNamingLimit = 3 * time.Second
 )
 
 var pageFaults = map[string]fault{
 	"killed": {
 		level: "off",
-		happen: func(*pageRank, *cell) (bool, error) {
+		inject: func(*pageRank, *cell) (bool, error) {
 			syscall.Kill(os.Getpid(), syscall.SIGKILL)
 			select {}
 		},
@@ -60,29 +61,29 @@ var pageFaults = map[string]fault{
 		},
 	},
 	"late": {
-		level: "every", right: true,
-		happen: func(*pageRank, *cell) (bool, error) {
-			<-time.After(pageWhile)
+		level: "every", wantSuccess: true,
+		inject: func(*pageRank, *cell) (bool, error) {
+			<-time.After(pageDelay)
 			return true, nil
 		},
 	},
 	"later than the timeout": {
 		level: "every", late: true,
-		happen: func(r *pageRank, c *cell) (bool, error) {
+		inject: func(r *pageRank, c *cell) (bool, error) {
 			if c == r.cells[0] {
-				<-r.goOn
+				<-r.resumeSignal
 			}
 			return true, nil
 		},
 		verdict: lateVerdict,
 	},
 	"stopped": {
-		level: "registration", right: true, stops: true,
-		happen: beStopped,
+		level: "registration", wantSuccess: true, stops: true,
+		inject: stopSelf,
 	},
 	"stopped for longer than the timeout": {
 		level: "off", late: true, stops: true,
-		happen:  beStopped,
+		inject:  stopSelf,
 		verdict: lateVerdict,
 	},
 	"differs": {
@@ -90,7 +91,7 @@ var pageFaults = map[string]fault{
 		promised: func(level string, path symmem.PathChoice) bool {
 			return level == "every" || path == symmem.PathDirect // its kernels always compare
 		},
-		happen: func(_ *pageRank, c *cell) (bool, error) {
+		inject: func(_ *pageRank, c *cell) (bool, error) {
 			c.count, c.graph = c.count-1, nil
 			return true, nil
 		},
@@ -98,7 +99,7 @@ var pageFaults = map[string]fault{
 	},
 	"aborts": {
 		level: "registration",
-		happen: func(_ *pageRank, c *cell) (bool, error) {
+		inject: func(_ *pageRank, c *cell) (bool, error) {
 			c.group.Abort()
 			return true, nil
 		},
@@ -111,7 +112,7 @@ var pageFaults = map[string]fault{
 	},
 	"leaves": {
 		level:  "off",
-		happen: func(_ *pageRank, c *cell) (bool, error) { return false, c.group.Close() },
+		inject: func(_ *pageRank, c *cell) (bool, error) { return false, c.group.Close() },
 		verdict: func(_ *pageTask, err error) string {
 			var deadlock *driver.DeadlockError
 			if !errors.As(err, &deadlock) || !strings.Contains(deadlock.Elsewhere[pageVictim], "left") {
@@ -122,9 +123,9 @@ var pageFaults = map[string]fault{
 	},
 }
 
-// beStopped stops this process before its first cell, until rank 0 continues it. The signal is sent
-// to this thread, so the call does not return before the process has stopped.
-func beStopped(r *pageRank, c *cell) (bool, error) {
+// stopSelf stops this process before its first cell, until rank 0 continues it. It sends the signal
+// to its own thread, so that it cannot return before the process has stopped.
+func stopSelf(r *pageRank, c *cell) (bool, error) {
 	if c != r.cells[0] {
 		return true, nil
 	}
@@ -133,7 +134,7 @@ func beStopped(r *pageRank, c *cell) (bool, error) {
 	return true, syscall.Tgkill(os.Getpid(), syscall.Gettid(), syscall.SIGSTOP)
 }
 
-// lateVerdict expects a TimeoutError that names the victim.
+// lateVerdict checks for a TimeoutError that names the victim.
 func lateVerdict(_ *pageTask, err error) string {
 	var late *symmem.TimeoutError
 	if !errors.As(err, &late) || !slices.Equal(late.Missing, []int{pageVictim}) {
@@ -142,9 +143,8 @@ func lateVerdict(_ *pageTask, err error) string {
 	return ""
 }
 
-// differsVerdict expects a DivergenceError with both calls. If calls are not compared before the
-// launch, kernels compare them, and a rank whose kernel did not detect the difference reports only
-// one call.
+// differsVerdict checks for a DivergenceError with both calls. Below level "every" kernels compare
+// the calls, and a rank whose kernel has not detected the difference reports only one call.
 func differsVerdict(p *pageTask, err error) string {
 	var diverged *symmem.DivergenceError
 	if !errors.As(err, &diverged) || p.Level == "every" && len(diverged.Sides) != 2 {
@@ -157,15 +157,15 @@ func differsVerdict(p *pageTask, err error) string {
 		}
 	}
 	if named == 0 || p.Level == "every" && named == 1 {
-		return fmt.Sprintf("it has %d of the calls", named)
+		return fmt.Sprintf("it names %d of the 2 calls", named)
 	}
 	return ""
 }
 
-// timeout returns Options.Timeout.
+// timeout returns Options.Timeout for a test of the fault.
 func (f *fault) timeout(w *pageWorld) time.Duration {
 	if f.late {
-		return w.soon
+		return w.shortTimeout
 	}
-	return pageLong
+	return pageTimeout
 }

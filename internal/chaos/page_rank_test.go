@@ -22,15 +22,15 @@ type pageRank struct {
 	world *pageWorld
 	fault fault
 	task  pageTask
-	// victim is the process ID of the victim. goOn receives the SIGCONT of this process.
-	victim int
-	goOn   chan os.Signal
-	cells  []*cell
-	// aside is a stream that only reads memory.
-	aside *symmem.Stream
+	// victim is the victim's process ID. resumeSignal receives this process's SIGCONT.
+	victim       int
+	resumeSignal chan os.Signal
+	cells        []*cell
+	// reader is a stream that only reads memory.
+	reader *symmem.Stream
 }
 
-// pageReport lists what is wrong with a cell on a rank.
+// pageReport lists the failures of a cell on a rank.
 type pageReport struct {
 	Rank int
 	Cell string
@@ -39,8 +39,8 @@ type pageReport struct {
 
 // pageRankMain is the main function of a rank.
 func pageRankMain(text []byte) error {
-	r := &pageRank{ctx: context.Background(), goOn: make(chan os.Signal, 1)}
-	signal.Notify(r.goOn, syscall.SIGCONT)
+	r := &pageRank{ctx: context.Background(), resumeSignal: make(chan os.Signal, 1)}
+	signal.Notify(r.resumeSignal, syscall.SIGCONT)
 	if err := json.Unmarshal(text, &r.task); err != nil {
 		return err
 	}
@@ -58,10 +58,10 @@ func pageRankMain(text []byte) error {
 // isVictim reports whether this rank is the victim.
 func (r *pageRank) isVictim() bool { return r.rt.Rank() == pageVictim }
 
-// prepare opens the world, makes and rehearses the cells, and waits for the other ranks.
+// prepare opens the world, sets up and rehearses the cells, and waits for the other ranks.
 func (r *pageRank) prepare(level symmem.CheckLevel) (err error) {
-	// The timeout may be too short for this.
-	ctx, cancel := context.WithTimeout(r.ctx, pageLong)
+	// The fault's timeout may be too short for the preparation.
+	ctx, cancel := context.WithTimeout(r.ctx, pageTimeout)
 	defer cancel()
 	r.rt, err = symmem.Open(ctx, symmem.Options{
 		Backend: r.world.backend, Check: level, Timeout: r.fault.timeout(r.world), CheckInterval: -1,
@@ -69,15 +69,15 @@ func (r *pageRank) prepare(level symmem.CheckLevel) (err error) {
 	if err != nil {
 		return err
 	}
-	if err := r.meet(ctx); err != nil {
+	if err := r.shareVictim(ctx); err != nil {
 		return err
 	}
 	for _, c := range r.cells {
-		if err := errors.Join(c.make(ctx, r.rt), c.rehearse(ctx, r.rt)); err != nil {
+		if err := errors.Join(c.setUp(ctx, r.rt), c.rehearse(ctx, r.rt)); err != nil {
 			return fmt.Errorf("%s: %w", c.name, err)
 		}
 	}
-	if r.aside, err = r.rt.NewStream(); err != nil {
+	if r.reader, err = r.rt.NewStream(); err != nil {
 		return err
 	}
 	err = errors.Join(r.rt.World().Barrier(ctx, nil), r.rt.DefaultStream().Synchronize(ctx))
@@ -88,8 +88,8 @@ func (r *pageRank) prepare(level symmem.CheckLevel) (err error) {
 	return err
 }
 
-// meet distributes the process ID of the victim.
-func (r *pageRank) meet(ctx context.Context) error {
+// shareVictim broadcasts the victim's process ID.
+func (r *pageRank) shareVictim(ctx context.Context) error {
 	pool, err := r.rt.NewPool(symmem.PoolOptions{Domain: r.rt.World()})
 	if err != nil {
 		return err
@@ -110,58 +110,58 @@ func (r *pageRank) meet(ctx context.Context) error {
 	return err
 }
 
-// play makes the collective of every cell, with the fault on the victim and work behind the
+// play runs every cell's collective, injects the fault on the victim, queues work after the
 // collective, and reports the outcome.
 func (r *pageRank) play() error {
-	begin, judged, resumed := time.Now(), make(chan struct{}), make(chan error, 1)
+	begin, checked, resumed := time.Now(), make(chan struct{}), make(chan error, 1)
 	if r.rt.Rank() == 0 && (r.fault.stops || r.fault.late) {
-		go func() { resumed <- r.resume(judged) }()
+		go func() { resumed <- r.resume(checked) }()
 	} else {
 		close(resumed)
 	}
 	took := make([]<-chan time.Duration, len(r.cells))
 	for i, c := range r.cells {
-		took[i] = c.ending(begin)
+		took[i] = c.watchEnd(begin)
 		call := true
 		if r.isVictim() {
 			var err error
-			if call, err = r.fault.happen(r, c); err != nil {
+			if call, err = r.fault.inject(r, c); err != nil {
 				return err
 			}
 		}
 		if call {
-			c.launch = c.call(r.ctx)
+			c.launchErr = c.call(r.ctx)
 		}
-		c.queue = c.follow()
+		c.queueErr = c.queueFollower()
 	}
 	for i, c := range r.cells {
-		report := pageReport{Rank: r.rt.Rank(), Cell: c.name, Bad: r.judge(c, took[i])}
+		report := pageReport{Rank: r.rt.Rank(), Cell: c.name, Bad: r.check(c, took[i])}
 		if err := json.NewEncoder(os.Stdout).Encode(report); err != nil {
 			return err
 		}
 	}
-	close(judged)
+	close(checked)
 	err := <-resumed
-	_ = r.rt.Close() // returns the failures again
+	_ = r.rt.Close() // returns failures that have already been checked
 	return err
 }
 
-// resume continues the victim.
-func (r *pageRank) resume(judged <-chan struct{}) error {
+// resume continues the victim after the delay, or after the checks if the victim is late.
+func (r *pageRank) resume(checked <-chan struct{}) error {
 	if r.fault.stops {
 		if err := awaitStopped(r.victim); err != nil {
 			return err
 		}
 	}
 	if r.fault.late {
-		<-judged
+		<-checked
 	} else {
-		<-time.After(pageWhile)
+		<-time.After(pageDelay)
 	}
 	return syscall.Kill(r.victim, syscall.SIGCONT)
 }
 
-// complaints lists what is wrong.
+// complaints lists failed checks.
 type complaints []string
 
 // add adds a complaint.
@@ -169,113 +169,113 @@ func (c *complaints) add(format string, args ...any) {
 	*c = append(*c, fmt.Sprintf(format, args...))
 }
 
-// judge waits for a cell and returns what is wrong.
-func (r *pageRank) judge(c *cell, took <-chan time.Duration) (bad complaints) {
-	said := r.listen(c)
+// check waits until a cell's work has ended and returns the failed checks.
+func (r *pageRank) check(c *cell, took <-chan time.Duration) (bad complaints) {
+	errs := r.collectErrors(c)
 	switch {
-	case !c.promised: // the cell only has to end
-	case r.fault.right:
-		r.judgeRight(c, said, &bad)
+	case !c.promised: // the work only has to end
+	case r.fault.wantSuccess:
+		r.checkSuccess(c, errs, &bad)
 	case r.isVictim():
-		if said["call"] == nil && said["stream"] == nil && r.task.Fault != "leaves" {
+		if errs["call"] == nil && errs["stream"] == nil && r.task.Fault != "leaves" {
 			bad.add("the victim got no error")
 		}
-		r.judgeMemory(c, &bad)
+		r.checkMemory(c, &bad)
 	default:
-		said["group"] = c.group.Cause(r.ctx)
-		r.judgeErrors(said, &bad)
-		r.judgeMemory(c, &bad)
-		if d := <-took; r.task.Fault == "killed" && d > pageNamed {
-			bad.add("the group ended after %v", d)
+		errs["group"] = c.group.Cause(r.ctx)
+		r.checkErrors(errs, &bad)
+		r.checkMemory(c, &bad)
+		if d := <-took; r.task.Fault == "killed" && d > pageNamingLimit {
+			bad.add("the group failed after %v, want at most %v", d, pageNamingLimit)
 		}
 	}
 	return bad
 }
 
-// listen waits for the work of a cell, and returns the errors by their sources.
-func (r *pageRank) listen(c *cell) map[string]error {
-	said := map[string]error{"call": c.launch, "stream": c.stream.Synchronize(r.ctx)}
-	if r.world.endsBehind || r.fault.right {
-		behind, event := c.behind.Synchronize(r.ctx), c.event.Synchronize(r.ctx)
-		if r.world.flows || r.fault.right {
-			said["stream behind"], said["event"] = behind, event
+// collectErrors waits until a cell's work has ended, and returns the errors by source.
+func (r *pageRank) collectErrors(c *cell) map[string]error {
+	errs := map[string]error{"call": c.launchErr, "stream": c.stream.Synchronize(r.ctx)}
+	if r.world.followersEnd || r.fault.wantSuccess {
+		follower, event := c.follower.Synchronize(r.ctx), c.event.Synchronize(r.ctx)
+		if r.world.propagates || r.fault.wantSuccess {
+			errs["following stream"], errs["event"] = follower, event
 		}
 	}
-	return said
+	return errs
 }
 
-// judgeRight checks a cell that must have no error and right results.
-func (r *pageRank) judgeRight(c *cell, said map[string]error, bad *complaints) {
-	said["work behind"] = c.queue
-	said["group"] = c.group.Cause(r.ctx)
-	for what, err := range said {
+// checkSuccess checks that a cell has no error and correct results.
+func (r *pageRank) checkSuccess(c *cell, errs map[string]error, bad *complaints) {
+	errs["call that queues following work"] = c.queueErr
+	errs["group"] = c.group.Cause(r.ctx)
+	for what, err := range errs {
 		if err != nil {
-			bad.add("the %s returns %v", what, err)
+			bad.add("the %s returned %v, want no error", what, err)
 		}
 	}
 	r.expect(c.memory, "the sum", bad, pageSum)
 	r.expect(c.result, "its copy", bad, pageSum)
 }
 
-// judgeErrors checks the errors of a rank other than the victim. If failures flow forward, all
-// sources must return the same error; else the call or the stream must.
-func (r *pageRank) judgeErrors(said map[string]error, bad *complaints) {
-	if r.world.flows {
-		delete(said, "call") // it may return before the fault
+// checkErrors checks the errors of a rank other than the victim. If failures propagate to following
+// work, all sources must return the group's error. Otherwise only the call or the stream must.
+func (r *pageRank) checkErrors(errs map[string]error, bad *complaints) {
+	if r.world.propagates {
+		delete(errs, "call") // it may return before the fault
 	} else {
-		said["call or stream"] = cmp.Or(said["call"], said["stream"])
-		delete(said, "call")
-		delete(said, "stream")
+		errs["call or stream"] = cmp.Or(errs["call"], errs["stream"])
+		delete(errs, "call")
+		delete(errs, "stream")
 	}
-	for what, err := range said {
-		if err != nil && said["group"] != nil && err.Error() != said["group"].Error() {
-			bad.add("the %s returns %v, the group %v", what, err, said["group"])
+	for what, err := range errs {
+		if err != nil && errs["group"] != nil && err.Error() != errs["group"].Error() {
+			bad.add("the %s returned %v, but the group %v", what, err, errs["group"])
 		}
 		if why := r.fault.verdict(&r.task, err); why != "" {
-			bad.add("the %s returns %v: %s", what, err, why)
+			bad.add("the %s returned %v: %s", what, err, why)
 		}
 	}
 }
 
-// judgeMemory checks memory after a failure. What NCCL's aborted kernels have written is undefined.
-func (r *pageRank) judgeMemory(c *cell, bad *complaints) {
-	before := own(r.rt)
+// checkMemory checks memory after a failure. The output of NCCL's aborted kernels is undefined.
+func (r *pageRank) checkMemory(c *cell, bad *complaints) {
+	before := ownValue(r.rt)
 	switch {
 	case c.path == symmem.PathDirect:
-		r.expectBroken(c, bad)
+		r.expectPartialSum(c, bad)
 	case r.task.Fault == "differs":
 		r.expect(c.memory, "the buffer", bad, before)
-	case r.world.flows:
+	case r.world.propagates:
 		r.expect(c.memory, "the buffer", bad, before, pageSum)
 	}
-	if r.world.flows && !(r.isVictim() && r.task.Fault == "leaves") {
-		r.expect(c.result, "the result of work behind the failure", bad, 0)
+	if r.world.propagates && !(r.isVictim() && r.task.Fault == "leaves") {
+		r.expect(c.result, "the result of work after the failure", bad, 0)
 	}
 }
 
-// expectBroken complains unless a buffer is unchanged, as after a refused call, or consists of sums
-// and NaNs.
-func (r *pageRank) expectBroken(c *cell, bad *complaints) {
-	got, err := read(r.ctx, r.aside, c.memory)
+// expectPartialSum adds a complaint unless the buffer is unchanged, as after a refused call, or
+// consists of sums and NaNs.
+func (r *pageRank) expectPartialSum(c *cell, bad *complaints) {
+	got, err := read(r.ctx, r.reader, c.memory)
 	if err != nil {
 		bad.add("reading the buffer: %v", err)
 		return
 	}
 	got = got[:c.count]
-	first := slices.IndexFunc(got, func(v float32) bool { return v != own(r.rt) })
+	first := slices.IndexFunc(got, func(v float32) bool { return v != ownValue(r.rt) })
 	if first < 0 {
 		return
 	}
 	at := slices.IndexFunc(got, func(v float32) bool { return v != pageSum && v == v })
 	if at >= 0 {
-		bad.add("element %d of the buffer is %v, neither the sum nor NaN, but element %d has changed",
+		bad.add("element %d of the buffer is %v, want the sum or NaN, since element %d has changed",
 			at, got[at], first)
 	}
 }
 
-// expect complains about elements with other values.
+// expect adds a complaint if an element has none of the values.
 func (r *pageRank) expect(m symmem.Memory, what string, bad *complaints, values ...float32) {
-	got, err := read(r.ctx, r.aside, m)
+	got, err := read(r.ctx, r.reader, m)
 	if err != nil {
 		bad.add("reading %s: %v", what, err)
 		return

@@ -11,22 +11,23 @@ import (
 	"symmem"
 )
 
-// The files page*_test.go test the tables of docs/reference/failures.md, with a report for each
-// cell: the errors of ranks when one of them is killed, late, stopped, differs, aborts or leaves,
-// at each check level, on each path, eager and replayed. The faults are the same in all worlds: the
-// host and GPUs.
+// The files page*_test.go test the tables of docs/reference/failures.md. Each cell of a table holds
+// the errors of the other ranks when one rank is killed, is late, is stopped, makes a different
+// call, aborts or leaves, for each check level and path, eager and replayed. All worlds, on the
+// host and on GPUs, test the same faults.
 
 var allCellsFlag = flag.Bool("all-cells", false,
 	"test each fault on GPUs at every check level instead of one")
 
-// pageTask selects a fault and a check level in a world. It tests all paths and modes at once.
+// pageTask selects a world, a check level and a fault. It tests all paths and modes together.
 type pageTask struct {
 	World, Level, Fault string
 }
 
-// pageRanks is the size of the world, pageVictim the rank that has the fault.
 const (
-	pageRanks  = 3
+	// pageRanks is the size of the world.
+	pageRanks = 3
+	// pageVictim is the rank that has the fault.
 	pageVictim = 2
 )
 
@@ -36,52 +37,54 @@ const pageLimit = time.Minute
 // pageLevels lists the check levels.
 var pageLevels = []string{"off", "registration", "every"}
 
-// pageWorld describes a backend and what the page promises for all its cells.
+// pageWorld describes a backend and the outcomes that the documentation promises for all its cells.
 type pageWorld struct {
 	backend string
 	paths   []symmem.PathChoice
-	// soon is the timeout for faults that reach it.
-	soon time.Duration
-	// flows means that failures flow forward: events and streams carry the error, and work behind it
-	// is skipped. Otherwise only the group and the stream of the call report it.
-	flows bool
-	// endsBehind means that work behind the failure ends, whether it has run or not.
-	endsBehind bool
-	// ends means that cells without a promised outcome also end.
-	ends bool
+	// shortTimeout is the timeout for faults that reach it.
+	shortTimeout time.Duration
+	// propagates reports that events and streams carry the error and following work is skipped.
+	// Otherwise only the group and the call's stream report the error.
+	propagates bool
+	// followersEnd reports that work after the failure ends, whether it has run or not.
+	followersEnd bool
+	// unpromisedEnd reports that cells without a promised outcome end, too.
+	unpromisedEnd bool
 }
 
-// pageWorlds lists the worlds. The window path has a separate one, since NCCL's aborted window
-// kernels run until their process exits, and may block its other kernels.
+// pageWorlds lists the worlds. The window path has a separate world, since NCCL's aborted window
+// kernels run until their process exits and may block the process's other kernels.
 var pageWorlds = map[string]*pageWorld{
 	"host": {
-		backend: "host", soon: 1200 * time.Millisecond, flows: true, endsBehind: true, ends: true,
-		paths: []symmem.PathChoice{symmem.PathPlain, symmem.PathWindow},
+		backend: "host", shortTimeout: 1200 * time.Millisecond, propagates: true, followersEnd: true,
+		unpromisedEnd: true,
+		paths:         []symmem.PathChoice{symmem.PathPlain, symmem.PathWindow},
 	},
 	"gpu": {
-		backend: "nccl", soon: 1500 * time.Millisecond, endsBehind: true,
+		backend: "nccl", shortTimeout: 1500 * time.Millisecond, followersEnd: true,
 		paths: []symmem.PathChoice{symmem.PathPlain, symmem.PathDirect},
 	},
 	"gpu window": {
-		backend: "nccl", soon: 1500 * time.Millisecond,
+		backend: "nccl", shortTimeout: 1500 * time.Millisecond,
 		paths: []symmem.PathChoice{symmem.PathWindow},
 	},
 }
 
+// TestPage tests the table of the host backend.
 func TestPage(t *testing.T) {
 	t.Parallel()
 	for _, level := range pageLevels {
 		for name := range pageFaults {
 			t.Run(level+"/"+name, func(t *testing.T) {
 				t.Parallel()
-				pageTask{World: "host", Level: level, Fault: name}.prove(t, nil)
+				pageTask{World: "host", Level: level, Fault: name}.run(t, nil)
 			})
 		}
 	}
 }
 
-// TestPageOnAGPU does the same on the GPU backend: on the software GPU, whose window kernels ignore
-// aborts like NCCL's, or on the GPUs of the machine if SYMMEM_TEST_BACKEND is nccl.
+// TestPageOnAGPU runs the tests of TestPage on the GPU backend. It uses the software GPU, whose
+// window kernels ignore aborts as NCCL's do, or the machine's GPUs if SYMMEM_TEST_BACKEND is nccl.
 func TestPageOnAGPU(t *testing.T) {
 	t.Parallel()
 	env := gpuVariables(t, "SOFTGPU_DEAF=1")
@@ -94,7 +97,7 @@ func TestPageOnAGPU(t *testing.T) {
 				}
 				t.Run(level+"/"+name+"/"+world, func(t *testing.T) {
 					t.Parallel()
-					task.prove(t, env)
+					task.run(t, env)
 				})
 			}
 		}
@@ -106,7 +109,7 @@ func (p pageTask) cells() (cells []*cell) {
 	w, f := pageWorlds[p.World], pageFaults[p.Fault]
 	for _, path := range w.paths {
 		promised := f.promised == nil || f.promised(p.Level, path)
-		if !promised && !w.ends {
+		if !promised && !w.unpromisedEnd {
 			continue
 		}
 		for _, replayed := range []bool{false, true} {
@@ -116,14 +119,14 @@ func (p pageTask) cells() (cells []*cell) {
 	return cells
 }
 
-// prove runs a task and checks the reports of its ranks.
-func (p pageTask) prove(t *testing.T, env []string) {
+// run runs a task and checks the reports of its ranks.
+func (p pageTask) run(t *testing.T, env []string) {
 	t.Helper()
 	cells := p.cells()
 	var reports []pageReport
 	j := job{
 		role: "page", ranks: pageRanks, task: p, limit: pageLimit, variables: env,
-		hear: func(line string) {
+		onLine: func(line string) {
 			var r pageReport
 			if json.Unmarshal([]byte(line), &r) == nil {
 				reports = append(reports, r)
@@ -133,9 +136,9 @@ func (p pageTask) prove(t *testing.T, env []string) {
 	if _, err := j.run(t.Context()); err != nil {
 		t.Error(err)
 	}
-	said := map[string][]int{}
+	reporters := map[string][]int{}
 	for _, r := range reports {
-		said[r.Cell] = append(said[r.Cell], r.Rank)
+		reporters[r.Cell] = append(reporters[r.Cell], r.Rank)
 		if len(r.Bad) > 0 {
 			t.Errorf("%s, rank %d: %s", r.Cell, r.Rank, strings.Join(r.Bad, "; "))
 		}
@@ -145,8 +148,8 @@ func (p pageTask) prove(t *testing.T, env []string) {
 		ranks = ranks[:pageVictim]
 	}
 	for _, c := range cells {
-		if slices.Sort(said[c.name]); !slices.Equal(said[c.name], ranks) {
-			t.Errorf("%s has reports of ranks %v, want %v", c.name, said[c.name], ranks)
+		if slices.Sort(reporters[c.name]); !slices.Equal(reporters[c.name], ranks) {
+			t.Errorf("%s: got reports of ranks %v, want %v", c.name, reporters[c.name], ranks)
 		}
 	}
 }

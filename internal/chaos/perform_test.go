@@ -11,22 +11,22 @@ import (
 func (r *player) queue(i int, o *op) error {
 	s := r.streams[o.streamOf(r.rt.Rank())]
 	switch o.kind {
-	case take:
+	case allocOp:
 		return r.take(o.recv, s)
-	case drop:
+	case freeOp:
 		b := r.buffers[o.recv]
 		delete(r.buffers, o.recv)
 		r.memory[o.recv] = symmem.Memory{}
 		return b.Free()
 	case captureGraph:
 		return r.capture(o.graph)
-	case await:
+	case syncOp:
 		return s.Synchronize(r.ctx)
-	case closeLate:
-		for _, g := range r.late {
-			_ = g.Close() // returns the fault that the streams have reported
+	case closeKeptGraphs:
+		for _, g := range r.keptGraphs {
+			_ = g.Close() // returns a fault that the streams have already reported
 		}
-		r.late = nil
+		r.keptGraphs = nil
 		return nil
 	case record:
 		return s.Record(r.events[o.event])
@@ -37,20 +37,20 @@ func (r *player) queue(i int, o *op) error {
 	case send:
 		return r.send(i, o, s)
 	default:
-		return r.work(o, s, r.deviates() && i == r.m.at)
+		return r.work(o, s, r.makesWrongCall() && i == r.m.at)
 	}
 }
 
-// take allocates a buffer, and compares its place between ranks.
+// take allocates a buffer. In some programs the ranks compare the buffer's placement.
 func (r *player) take(number int, s *symmem.Stream) error {
-	if err := r.makeBuffer(number, s); err != nil || !r.p.places {
+	if err := r.makeBuffer(number, s); err != nil || !r.p.comparePlacement {
 		return err
 	}
 	b := r.buffers[number]
-	return r.groups[0].Agree(r.ctx, "place", int64(b.Segment())<<40|b.Offset())
+	return r.groups[0].Agree(r.ctx, "placement", int64(b.Segment())<<40|b.Offset())
 }
 
-// recordUses records the uses of an op's buffers on a rank that does not make its call.
+// recordUses records the uses of an op's buffers on a rank that does not make the op's call.
 func (r *player) recordUses(o *op, reads, writes *symmem.Stream) error {
 	var errs []error
 	if b, pooled := r.buffers[o.send]; pooled && r.p.orders == nil {
@@ -62,21 +62,21 @@ func (r *player) recordUses(o *op, reads, writes *symmem.Stream) error {
 	return errors.Join(errs...)
 }
 
-// work queues a collective or a copy, with the arguments of a mistake if differs is set.
+// work queues a collective or a copy. If differs is set, it makes the mistake in the arguments.
 func (r *player) work(o *op, s *symmem.Stream, differs bool) error {
 	if !r.p.member(r.rt.Rank(), o) {
 		return r.recordUses(o, s, s)
 	}
 	send, recv := r.memory[o.send], r.memory[o.recv]
 	n, t := int64(o.count), symmem.Int32
-	if differs && r.m.kind == otherCount {
+	if differs && r.m.kind == wrongCount {
 		n--
 	} else if differs {
 		t = symmem.Float32
 	}
 	g := r.groups[o.group]
 	switch o.kind {
-	case cp:
+	case copyOp:
 		return r.copy(recv, send, 4*n, s)
 	case allReduce:
 		return g.AllReduce(r.ctx, send, recv, n, t, o.reduce, s)
@@ -102,6 +102,7 @@ func (r *player) work(o *op, s *symmem.Stream, differs bool) error {
 	}
 }
 
+// copy queues a copy.
 func (r *player) copy(to, from symmem.Memory, bytes int64, s *symmem.Stream) error {
 	from, err := from.Slice(0, bytes)
 	if err != nil {
@@ -113,11 +114,11 @@ func (r *player) copy(to, from symmem.Memory, bytes int64, s *symmem.Stream) err
 	return s.Copy(to, from)
 }
 
-// splits returns the arguments of a rank.
+// splits returns a rank's splits.
 func (x *parts) splits(rank int) symmem.Splits {
 	return symmem.Splits{
-		SendCounts: x.counts[rank], SendOffsets: x.outs[rank], RecvCounts: x.received(rank),
-		RecvOffsets: x.ins[rank],
+		SendCounts: x.counts[rank], SendOffsets: x.sendOffsets[rank], RecvCounts: x.received(rank),
+		RecvOffsets: x.recvOffsets[rank],
 	}
 }
 

@@ -23,32 +23,32 @@ type player struct {
 	task   *task
 	draw   func(*task, int) (*program, mistake)
 	pool   *symmem.Pool
-	groups []*symmem.Group // as in layout.groups; nil if this rank is not in it
-	// library is the other library of programs with graphs, else nil.
+	groups []*symmem.Group // in the order of layout.groups; nil for groups without this rank
+	// library is the other library in programs with graphs, otherwise nil.
 	library *programs.Library
 	streams []*symmem.Stream
-	// aside is a stream that only writes and reads whole buffers.
+	// aside is a stream that only initializes buffers and reads results.
 	aside *symmem.Stream
 
-	// The rest belongs to the current program.
+	// The fields below belong to the current program.
 	p      *program
 	m      mistake
 	seed   uint64
 	events []*symmem.Event
 	graphs []launchable
-	// buffers has the buffers of the pool, memory the memory of all, zero for freed ones.
+	// buffers holds the pool's buffers. memory holds the memory of all buffers, or zero if freed.
 	buffers map[int]symmem.Buffer
 	memory  []symmem.Memory
-	// free frees memory of the library.
+	// free holds functions that free the library's memory.
 	free []func() error
-	// noise draws delays and orders of this rank.
+	// noise draws delays and orders that differ between ranks.
 	noise *rand.Rand
-	// base are buffers, and late graphs, that earlier programs have left.
-	base []symmem.Buffer
-	late []launchable
+	// keptBuffers and keptGraphs hold buffers and graphs that earlier programs have not released.
+	keptBuffers []symmem.Buffer
+	keptGraphs  []launchable
 
 	mu sync.Mutex
-	// sources are the senders of messages from AnySource, by op: ranks of the group.
+	// sources holds the reported sources of messages from AnySource, by op, as group ranks.
 	sources map[int]int // guarded by mu
 }
 
@@ -107,10 +107,10 @@ func newPlayer(ctx context.Context, rt *symmem.Runtime, t *task) (r *player, err
 	return r, err
 }
 
-// close frees buffers and closes the Runtime, which after a mistake reports the failure again.
+// close frees buffers and closes the Runtime. It ignores the Runtime's error after a mistake.
 func (r *player) close() error {
 	var errs []error
-	for _, b := range r.base {
+	for _, b := range r.keptBuffers {
 		errs = append(errs, b.Free())
 	}
 	if err := r.rt.Close(); r.m.kind == none {
@@ -128,7 +128,7 @@ func (r *player) run(number int) (reported, bad []string) {
 	if err != nil {
 		return nil, []string{err.Error()}
 	}
-	v.judge()
+	v.check()
 	if m.kind == none {
 		v.finish()
 	}
@@ -143,7 +143,7 @@ func (r *player) play(number int, p *program, m mistake) (*verdict, error) {
 	if err := r.prepare(); err != nil {
 		return nil, fmt.Errorf("preparing: %w", err)
 	}
-	v := &verdict{player: r, model: newModel(r.seed, p, m), awaited: map[int]error{}}
+	v := &verdict{player: r, model: newModel(r.seed, p, m), syncErrs: map[int]error{}}
 	v.stopped = r.queueAll(v)
 	return v, nil
 }
@@ -187,15 +187,15 @@ func (r *player) prepare() error {
 	}
 	r.graphs = make([]launchable, len(r.p.graphs))
 	for g := range r.p.graphs {
-		if r.p.graphs[g].late {
+		if r.p.graphs[g].capturedByOp {
 			continue
 		}
 		if err := r.capture(g); err != nil {
 			return err
 		}
 	}
-	if r.p.places {
-		return nil // the world may have lost a rank
+	if r.p.comparePlacement {
+		return nil // no barrier, since a rank of the world may have died
 	}
 	if err := r.rt.World().Barrier(r.ctx, nil); err != nil {
 		return err
@@ -203,7 +203,7 @@ func (r *player) prepare() error {
 	return r.rt.DefaultStream().Synchronize(r.ctx)
 }
 
-// makeBuffer allocates a buffer, and fills it on a stream.
+// makeBuffer allocates a buffer and fills it on a stream.
 func (r *player) makeBuffer(number int, on *symmem.Stream) error {
 	b := r.p.buffers[number]
 	var m symmem.Memory
@@ -222,8 +222,8 @@ func (r *player) makeBuffer(number int, on *symmem.Stream) error {
 			return err
 		}
 		r.buffers[number] = buffer
-		// The histories of a pool must be equal. Ranks that queue ops in different orders record all
-		// possible uses at the beginning.
+		// All ranks must have the same pool history. Ranks that queue ops in different orders therefore
+		// record all possible uses in advance.
 		for _, s := range r.streams {
 			if r.p.orders == nil {
 				break
@@ -237,10 +237,10 @@ func (r *player) makeBuffer(number int, on *symmem.Stream) error {
 		}
 	}
 	r.memory[number] = m
-	return on.Copy(m, symmem.Host(initial(r.seed, r.rt.Rank(), number).part(0, b.bytes)))
+	return on.Copy(m, symmem.Host(initialContents(r.seed, r.rt.Rank(), number).part(0, b.bytes)))
 }
 
-// release closes the graphs and frees the buffers of a program, except for those that are kept.
+// release closes the program's graphs and frees its buffers, except for those to be kept.
 func (r *player) release() error {
 	var errs []error
 	for _, g := range r.graphs {
@@ -250,17 +250,17 @@ func (r *player) release() error {
 		errs = append(errs, free())
 	}
 	for _, b := range slices.Sorted(maps.Keys(r.buffers)) {
-		r.base = append(r.base, r.buffers[b])
+		r.keptBuffers = append(r.keptBuffers, r.buffers[b])
 	}
-	for len(r.base) > r.p.keep {
-		errs = append(errs, r.base[0].Free())
-		r.base = r.base[1:]
+	for len(r.keptBuffers) > r.p.keep {
+		errs = append(errs, r.keptBuffers[0].Free())
+		r.keptBuffers = r.keptBuffers[1:]
 	}
 	r.graphs, r.buffers, r.free = nil, nil, nil
 	return errors.Join(errs...)
 }
 
-// capture captures a graph. It keeps the graph even if a call was refused.
+// capture captures a graph. It keeps the graph even if a call in the graph was refused.
 func (r *player) capture(number int) error {
 	g := &r.p.graphs[number]
 	if g.branches > 0 {
@@ -292,7 +292,7 @@ func (r *player) record(number int, on *symmem.Stream) error {
 		if s == nil {
 			s = r.streams[body[n].stream]
 		}
-		differs := r.deviates() && at.kind == launchGraph && at.graph == number && n == r.m.body
+		differs := r.makesWrongCall() && at.kind == launchGraph && at.graph == number && n == r.m.body
 		if err := r.work(&body[n], s, differs); err != nil {
 			return err
 		}
@@ -300,13 +300,13 @@ func (r *player) record(number int, on *symmem.Stream) error {
 	return nil
 }
 
-// deviates reports whether this rank makes a call with other arguments.
-func (r *player) deviates() bool {
-	return r.rt.Rank() == r.m.rank && (r.m.kind == otherCount || r.m.kind == otherType)
+// makesWrongCall reports whether this rank makes a call with wrong arguments.
+func (r *player) makesWrongCall() bool {
+	return r.rt.Rank() == r.m.rank && (r.m.kind == wrongCount || r.m.kind == wrongType)
 }
 
-// queueAll queues all ops until one returns an error. It returns the index of that op, or the
-// number of ops.
+// queueAll queues ops until one returns an error. It returns the index of that op, or the number of
+// ops.
 func (r *player) queueAll(v *verdict) int {
 	for _, i := range r.p.order(r.rt.Rank()) {
 		o := &r.p.ops[i]
@@ -315,53 +315,53 @@ func (r *player) queueAll(v *verdict) int {
 			continue
 		}
 		if err := r.queue(i, o); err != nil {
-			if o.kind == await {
-				v.awaited[o.stream] = err
+			if o.kind == syncOp {
+				v.syncErrs[o.stream] = err
 			}
 			v.reported = append(v.reported, fmt.Sprintf("launching op %d: %v", i, err))
 			return i
 		}
 	}
-	if r.m.kind == killedSoon && r.rt.Rank() == r.m.rank {
-		select {} // until it is killed
+	if r.m.kind == killLater && r.rt.Rank() == r.m.rank {
+		select {} // wait to be killed
 	}
 	return len(r.p.ops)
 }
 
-// deviate makes the mistake, and reports whether it replaces the op.
+// deviate makes the mistake. It reports whether the mistake replaces the op.
 func (r *player) deviate(o *op) (instead bool) {
 	group := r.groups[r.p.body(o)[r.m.body].group]
 	switch r.m.kind {
-	case killed:
+	case killNow:
 		die()
-	case killedSoon:
-		r.soon(die)
-	case abortsSoon:
-		r.soon(group.Abort)
-	case aborts:
+	case killLater:
+		r.callLater(die)
+	case abortLater:
+		r.callLater(group.Abort)
+	case abortNow:
 		group.Abort()
 		return true
-	case cancels:
+	case cancelRegistration:
 		r.cancel(group)
 		return true
-	case skips:
+	case skipCall:
 		return true
 	default:
 	}
 	return false
 }
 
-// soon makes a call after some milliseconds, on another goroutine.
-func (r *player) soon(call func()) {
-	after := time.Duration(r.noise.IntN(int(5 * time.Millisecond)))
+// callLater calls a function after some milliseconds, on another goroutine.
+func (r *player) callLater(call func()) {
+	delay := time.Duration(r.noise.IntN(int(5 * time.Millisecond)))
 	go func() {
-		<-time.After(after)
+		<-time.After(delay)
 		call()
 	}()
 }
 
-// cancel cancels the registration of a buffer that no other rank has, and aborts the group, as a
-// program does that cannot continue.
+// cancel cancels the registration of a buffer that no other rank has. It then aborts the group, as
+// a program would that cannot continue.
 func (r *player) cancel(g *symmem.Group) {
 	ctx, cancel := context.WithCancel(r.ctx)
 	cancel()
@@ -379,14 +379,14 @@ func die() {
 	select {}
 }
 
-// disturb sometimes delays this rank's program or one of its streams, differently on each rank.
+// disturb sometimes delays this rank's program or one of its streams, at random.
 func (r *player) disturb(stream int) {
 	if r.noise.IntN(8) == 0 {
 		<-time.After(time.Duration(r.noise.IntN(int(time.Millisecond))))
 	}
 	if r.noise.IntN(8) == 0 {
 		pause := time.Duration(r.noise.IntN(int(3 * time.Millisecond)))
-		// The next op on the stream returns the same error.
+		// The next op on the stream returns the same error as Host.
 		_ = r.streams[stream].Host(func() { <-time.After(pause) })
 	}
 }

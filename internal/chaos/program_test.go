@@ -8,32 +8,32 @@ import (
 	"symmem"
 )
 
-// op represents a statement of a program, the same on all ranks.
+// op represents one statement of a program. It is the same on all ranks.
 type op struct {
 	kind opKind
-	// stream is the stream of the op, on the stream of its writes. They only differ for messages: the
-	// sender queues on stream, the receiver on on.
+	// stream is the stream of the op, on the stream of its writes. They differ only for messages: the
+	// sender queues on stream, and the receiver on on.
 	stream, on int
 	// group is the index of a call's group in layout.groups.
 	group int
-	// send and recv are indices of buffers; a copy is from send to recv.
+	// send and recv are indices of buffers. A copy reads send and writes recv.
 	send, recv int
-	// count is the call's number of elements; root is a rank of the group.
+	// count is the call's number of elements. root is a group rank.
 	count, root int
 	reduce      symmem.ReduceOp
-	// message and parts belong to send and allToAllV.
+	// message describes a send, parts an allToAllV.
 	message message
 	parts   *parts
-	// event is the event to record or wait for, graph the graph to capture or launch.
+	// event is the event to record or wait for. graph is the graph to capture or launch.
 	event, graph int
 }
 
-// message describes a message from one world rank to another. The count of its op is in bytes.
+// message describes a message from one world rank to another. Its op counts bytes.
 type message struct {
 	from, to, tag int
 	// any makes the receiver use AnySource.
 	any bool
-	// wide makes the call use int32 instead of bytes.
+	// wide selects int32 elements instead of bytes.
 	wide bool
 }
 
@@ -47,31 +47,34 @@ const (
 	reduce
 	allToAll
 	allToAllV
-	// tally is a ReduceScatter in place: each rank adds the other ranks' values to its own part of a
-	// buffer. Those values never change, so the result shows how many calls were made, in any order.
+	// tally runs a ReduceScatter in place: each rank adds the other ranks' values to its own part of a
+	// buffer. Those values never change, so the result shows the number of calls, in any order.
 	tally
-	// send is a Send and its Recv.
+	// send sends and receives a message.
 	send
-	// cp copies one buffer to another.
-	cp
-	// take allocates a buffer and fills it, drop frees it; recv is the buffer.
-	take
-	drop
+	// copyOp copies one buffer to another.
+	copyOp
+	// allocOp allocates and fills the buffer recv, freeOp frees it.
+	allocOp
+	freeOp
 	record
 	wait
 	captureGraph
 	launchGraph
-	// await synchronizes a stream.
-	await
-	// closeLate closes the graphs that earlier programs have left open.
-	closeLate
+	// syncOp synchronizes a stream.
+	syncOp
+	// closeKeptGraphs closes the graphs that earlier programs have left open.
+	closeKeptGraphs
 )
 
 const (
-	dense       = 6 // the first kinds are collectives whose parts have one length
-	collectives = 8 // including the other collectives
+	// dense is the number of collective kinds whose parts have equal lengths. They come first.
+	dense = 6
+	// collectives is the number of all collective kinds.
+	collectives = 8
 )
 
+// collective reports whether an op is a collective.
 func (k opKind) collective() bool { return k < collectives }
 
 // call reports whether an op is a collective or a message.
@@ -80,30 +83,31 @@ func (k opKind) call() bool { return k <= send }
 // buffer describes a buffer on each rank.
 type buffer struct {
 	bytes int
-	// foreign marks memory outside the pool: a Go slice, or, on a GPU, memory of another library.
+	// foreign marks memory outside the pool: a Go slice or, on a GPU, another library's memory.
 	foreign bool
-	// taken marks a buffer that an op allocates; others exist before the first op.
+	// taken marks a buffer that an op allocates. Other buffers exist before the first op.
 	taken bool
 }
 
 // graph describes a graph of collectives and copies.
 type graph struct {
 	body []op
-	// stream captures it, in an op if late is set, else before the first op.
-	stream int
-	late   bool
-	// branches is the number of streams on which another library captures it; 0 is a graph of symmem.
+	// stream captures the graph: in an op if capturedByOp is set, otherwise before the first op.
+	stream       int
+	capturedByOp bool
+	// branches is the number of streams on which another library captures the graph. It is 0 if symmem
+	// captures the graph.
 	branches int
 }
 
 // layout describes the ranks and groups that the programs of a world share.
 type layout struct {
 	ranks  int
-	groups [][]int // world ranks in group order; the first is the world
-	// colors are the colors of ranks in the splits that make the other groups, two in each split. A
-	// group may have one rank, or none.
+	groups [][]int // world ranks of each group; the first group is the world
+	// colors holds each rank's color, 0 or 1, in the splits that create the other groups. A split may
+	// leave a group with one rank or none.
 	colors [][]int
-	// unordered is Options.UnorderedMessages.
+	// unordered holds Options.UnorderedMessages.
 	unordered bool
 }
 
@@ -114,33 +118,33 @@ type program struct {
 	events  int
 	graphs  []graph
 	ops     []op
-	// orders holds the order of ops by rank; nil is the order of the program.
+	// orders holds each rank's order of ops. If it is nil, all ranks use the program's order.
 	orders [][]int
-	// register registers the pool before the first call. places makes the ranks compare the places of
-	// buffers that ops allocate.
-	register, places bool
-	// keep is the number of buffers of this and earlier programs that stay allocated at the end.
+	// register registers the pool before the first call. comparePlacement makes the ranks compare the
+	// placement of buffers that ops allocate.
+	register, comparePlacement bool
+	// keep is the number of buffers, of this and earlier programs, that stay allocated at the end.
 	keep int
-	// path is the path of the world.
+	// path is the world's path.
 	path symmem.PathChoice
 }
 
 const (
 	// streams is the number of streams in most programs.
 	streams = 3
-	// maxStreams is the number of streams in programs with graphs. The first libraryStreams belong to
-	// another library.
+	// maxStreams is the number of streams in programs with graphs. The first libraryStreams of them
+	// belong to another library.
 	maxStreams     = 5
 	libraryStreams = 3
 )
 
-// newLayout returns the layout of a world with groups by colors.
+// newLayout returns the layout of a world, with two groups for each split by colors.
 func newLayout(ranks int, colors ...[]int) layout {
 	l := layout{ranks: ranks, groups: make([][]int, 1+2*len(colors)), colors: colors}
 	for r := range ranks {
 		l.groups[0] = append(l.groups[0], r)
-		for i, of := range colors {
-			at := 1 + 2*i + of[r]
+		for i, split := range colors {
+			at := 1 + 2*i + split[r]
 			l.groups[at] = append(l.groups[at], r)
 		}
 	}
@@ -191,23 +195,23 @@ func (p *program) order(rank int) []int {
 
 func (o *op) String() string {
 	switch o.kind {
-	case cp:
-		return fmt.Sprintf("stream %d: copy of buffer %d to %d", o.stream, o.send, o.recv)
-	case take, drop:
-		return fmt.Sprintf("stream %d: %v of buffer %d", o.stream,
-			map[opKind]string{take: "allocation", drop: "free"}[o.kind], o.recv)
+	case copyOp:
+		return fmt.Sprintf("stream %d: copy buffer %d to %d", o.stream, o.send, o.recv)
+	case allocOp, freeOp:
+		return fmt.Sprintf("stream %d: %s buffer %d", o.stream,
+			map[opKind]string{allocOp: "allocate", freeOp: "free"}[o.kind], o.recv)
 	case record:
-		return fmt.Sprintf("stream %d: event %d is recorded", o.stream, o.event)
+		return fmt.Sprintf("stream %d: record event %d", o.stream, o.event)
 	case wait:
-		return fmt.Sprintf("stream %d: waits for event %d", o.stream, o.event)
+		return fmt.Sprintf("stream %d: wait for event %d", o.stream, o.event)
 	case captureGraph:
-		return fmt.Sprintf("stream %d: graph %d is captured", o.stream, o.graph)
+		return fmt.Sprintf("stream %d: capture graph %d", o.stream, o.graph)
 	case launchGraph:
-		return fmt.Sprintf("stream %d: graph %d", o.stream, o.graph)
-	case await:
-		return fmt.Sprintf("stream %d: the program waits", o.stream)
-	case closeLate:
-		return "graphs of earlier programs are closed"
+		return fmt.Sprintf("stream %d: launch graph %d", o.stream, o.graph)
+	case syncOp:
+		return fmt.Sprintf("stream %d: synchronize", o.stream)
+	case closeKeptGraphs:
+		return "close graphs of earlier programs"
 	case tally:
 		return fmt.Sprintf("stream %d: tally of buffer %d", o.stream, o.recv)
 	case send:

@@ -2,4 +2,4 @@
 
 package chaos
 
-func init() { racing = true }
+func init() { raceDetector = true }

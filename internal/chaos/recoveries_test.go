@@ -13,19 +13,19 @@ import (
 	"symmem"
 )
 
-// recoveriesTimeout is Options.Timeout.
+// recoveriesTimeout is the world's Options.Timeout.
 const recoveriesTimeout = 20 * time.Second
 
-// recoveries describes programs in which a group fails and the ranks continue with another one.
+// recoveries describes programs in which a group fails and the ranks continue in another group.
 var recoveries = kind{
-	each: 20, limit: 3 * time.Minute,
-	world: (*task).recoveringWorld,
+	perWorld: 20, limit: 3 * time.Minute,
+	world: (*task).recoveriesWorld,
 	open: func(ctx context.Context, rt *symmem.Runtime, t *task) (performer, error) {
 		p, err := newPlayer(ctx, rt, t)
 		return &recoverer{player: p}, err
 	},
 	show:  func(t *task, number int) fmt.Stringer { return t.recovery(number) },
-	kills: func(t *task) bool { return t.recovery(t.last()).mistake.kind == killed },
+	kills: func(t *task) bool { return t.recovery(t.last()).mistake.kind == killNow },
 }
 
 // recoveryWay selects how ranks continue after a failure.
@@ -40,8 +40,8 @@ const (
 
 func (w recoveryWay) String() string { return [...]string{"Split", "Join", "the world"}[w] }
 
-// recovery holds a program with a mistake that ends its group, and a second program of another
-// group over the same pool, whose results must be right.
+// recovery holds a program with a mistake that fails its group, and a second program that runs in
+// another group over the same pool, without a mistake.
 type recovery struct {
 	before, after *program
 	mistake       mistake
@@ -50,11 +50,11 @@ type recovery struct {
 	way      recoveryWay
 }
 
-func (t *task) recoveringWorld() (ranks int, o symmem.Options) {
+func (t *task) recoveriesWorld() (ranks int, o symmem.Options) {
 	d := t.worldDraws()
 	paths := []symmem.PathChoice{symmem.PathWindow, symmem.PathAuto, symmem.PathPlain}
 	if t.GPU {
-		// NCCL's window kernels that were aborted run until their process ends.
+		// NCCL's aborted window kernels run until their process ends.
 		paths = []symmem.PathChoice{symmem.PathDirect, symmem.PathPlain}
 	}
 	return 2 + d.IntN(3), symmem.Options{
@@ -66,9 +66,9 @@ func (t *task) recoveringWorld() (ranks int, o symmem.Options) {
 	}
 }
 
-// recovery draws a program. A rank may die in the last one of a world.
+// recovery draws a recovery. In a world's last recovery a rank may die.
 func (t *task) recovery(number int) *recovery {
-	ranks, _ := t.recoveringWorld()
+	ranks, _ := t.recoveriesWorld()
 	d := newDraws(t.Seed, number)
 	p := &recovery{way: recoveryWay(d.IntN(int(recoveryWays))), outsider: -1}
 	if other := d.IntN(4 * ranks); ranks > 2 && other < ranks {
@@ -78,38 +78,39 @@ func (t *task) recovery(number int) *recovery {
 	l.groups = append(l.groups, slices.DeleteFunc(slices.Clone(l.groups[0]), func(r int) bool {
 		return r == p.outsider
 	}))
-	faults := []mistakeKind{aborts, abortsSoon, cancels}
+	faults := []mistakeKind{abortNow, abortLater, cancelRegistration}
 	if number == t.last() && ranks > 2 && d.IntN(2) == 0 {
-		faults, p.way = []mistakeKind{killed}, byJoin
+		faults, p.way = []mistakeKind{killNow}, byJoin
 	}
 	for p.mistake.kind == none {
 		p.before = drawSteps(d, l, 1, 8+d.IntN(24))
 		p.mistake = drawMistake(d, p.before, faults...)
 	}
 	l = newLayout(ranks)
-	if p.mistake.kind == killed {
+	if p.mistake.kind == killNow {
 		l.groups[0] = slices.Delete(l.groups[0], p.mistake.rank, p.mistake.rank+1)
 	}
 	p.after = drawSteps(d, l, 0, 4+d.IntN(16))
-	p.after.ops = append(p.after.ops, op{kind: closeLate})
-	p.after.places, p.after.keep = true, 8
+	p.after.ops = append(p.after.ops, op{kind: closeKeptGraphs})
+	p.after.comparePlacement, p.after.keep = true, 8
 	return p
 }
 
-// drawSteps draws a program of one group that allocates and frees buffers between its calls.
+// drawSteps draws a program of n steps that uses one group, and allocates and frees buffers between
+// its calls.
 func drawSteps(d *rand.Rand, l layout, group, n int) *program {
 	g := newGenerator(d, l)
 	g.groups = []int{group}
 	for range n {
 		switch kind := d.IntN(10); {
 		case len(g.live) < 2 || kind < 2:
-			g.take(4 * (len(l.groups[group]) + d.IntN(1<<(10+d.IntN(10)))))
+			g.alloc(4 * (len(l.groups[group]) + d.IntN(1<<(10+d.IntN(10)))))
 		case kind == 2:
-			g.drop()
+			g.free()
 		case kind == 3:
 			g.drawGraph(true)
 		case kind == 4:
-			g.add(op{kind: []opKind{await, closeLate}[d.IntN(2)], stream: d.IntN(streams)})
+			g.add(op{kind: []opKind{syncOp, closeKeptGraphs}[d.IntN(2)], stream: d.IntN(streams)})
 		case kind == 5:
 			g.ring()
 		default:
@@ -131,22 +132,23 @@ func (g *generator) ring() {
 	members := g.p.groups[o.group]
 	for i, from := range members {
 		o.message = message{from: from, to: members[(i+1)%len(members)]}
-		g.put(o)
+		g.addOrdered(o)
 	}
 }
 
 func (p *recovery) String() string {
-	return fmt.Sprintf("without rank %d, %v\n%vthen by %v\n%v", p.outsider, p.mistake, p.before, p.way,
-		p.after)
+	return fmt.Sprintf("first group without rank %d, %v\n%vthen continued by %v\n%v",
+		p.outsider, p.mistake, p.before, p.way, p.after)
 }
 
-// TestRecoveries runs programs whose ranks allocate, free, capture, and call on several streams in
-// a group that fails at any moment, at a different op on each rank. They free what they have
-// allocated, close the group, and continue with another one over the same pool: buffers must then
-// have the same places on all ranks, results must be right, and nothing may be refused.
+// TestRecoveries runs programs in a group that fails at any moment, at a different op on each rank.
+// The ranks then free their buffers, close the group, and continue in another group over the same
+// pool. There, buffers must have the same placement on all ranks, results must be correct, and no
+// call may return an error.
 func TestRecoveries(t *testing.T) { recoveries.test(t, 200, task{Kind: "recoveries"}, nil) }
 
-// TestRecoveriesOnAGPU runs such programs on the GPU backend, without the window path.
+// TestRecoveriesOnAGPU runs the programs of TestRecoveries on the GPU backend, without the window
+// path.
 func TestRecoveriesOnAGPU(t *testing.T) {
 	recoveries.testOnAGPU(t, 40, task{Kind: "recoveries"})
 }
@@ -158,14 +160,14 @@ func (r *recoverer) run(number int) (reported, bad []string) {
 	p := r.task.recovery(number)
 	g, err := r.split(p)
 	if err != nil {
-		return nil, []string{fmt.Sprintf("making a group: %v", err)}
+		return nil, []string{fmt.Sprintf("splitting the world: %v", err)}
 	}
 	r.groups = []*symmem.Group{r.rt.World(), g}
 	v, err := r.play(number, p.before, p.mistake)
 	if err != nil {
 		return nil, []string{err.Error()}
 	}
-	if err := r.end(g, v); err != nil {
+	if err := r.finishFailed(g, v); err != nil {
 		v.add("%v", err)
 	}
 	if len(v.bad) > 0 {
@@ -178,7 +180,7 @@ func (r *recoverer) run(number int) (reported, bad []string) {
 	return v.reported, after
 }
 
-// split makes the first group, which is nil on a rank outside it.
+// split creates the first group. It returns nil on a rank outside the group.
 func (r *recoverer) split(p *recovery) (*symmem.Group, error) {
 	if r.rt.Rank() == p.outsider {
 		return nil, r.rt.World().SkipSplit(r.ctx)
@@ -186,15 +188,15 @@ func (r *recoverer) split(p *recovery) (*symmem.Group, error) {
 	return r.rt.World().Split(r.ctx, 0, 0)
 }
 
-// end waits for the end of the group, and frees buffers and graphs in an order that each rank
-// draws. It compares the results on the host, where a failure flows forward, unless buffers go
-// first.
-func (r *recoverer) end(g *symmem.Group, v *verdict) error {
+// finishFailed waits until the group has failed, and releases buffers and graphs in an order that
+// each rank draws. On the host, where failures propagate to following work, it also checks the
+// results, unless it frees the buffers first.
+func (r *recoverer) finishFailed(g *symmem.Group, v *verdict) error {
 	if g != nil {
 		if r.rt.Rank() == r.m.rank {
-			g.Abort() // in case it has not failed
+			g.Abort() // if the mistake has not failed it
 		} else if r.noise.IntN(4) > 0 {
-			// A rank in a call of the group notices the fault at once, others within a second.
+			// A rank detects the fault at once in a call of the group, and within a second otherwise.
 			_ = g.Barrier(r.ctx, r.streams[0])
 		}
 		select {
@@ -209,17 +211,17 @@ func (r *recoverer) end(g *symmem.Group, v *verdict) error {
 	if r.noise.IntN(2) == 0 {
 		r.free()
 	} else if !r.task.GPU {
-		v.judge()
+		v.check()
 	}
 	for _, s := range r.streams {
-		_ = s.Synchronize(r.ctx) // returns the fault
+		_ = s.Synchronize(r.ctx) // returns the fault again
 	}
 	for _, graph := range r.graphs {
 		if graph == nil {
 			continue
 		}
 		if r.noise.IntN(3) == 0 {
-			r.late = append(r.late, graph)
+			r.keptGraphs = append(r.keptGraphs, graph)
 		} else {
 			_ = graph.Close()
 		}
@@ -228,7 +230,7 @@ func (r *recoverer) end(g *symmem.Group, v *verdict) error {
 	return nil
 }
 
-// free frees the buffers of a program.
+// free frees the program's buffers.
 func (r *recoverer) free() {
 	for _, b := range slices.Sorted(maps.Keys(r.buffers)) {
 		_ = r.buffers[b].Free() // fails if a use cannot be recorded on a failed stream
@@ -240,15 +242,15 @@ func (r *recoverer) free() {
 func (r *recoverer) proceed(
 	number int, failed *symmem.Group, p *recovery,
 ) (bad []string, err error) {
-	early := r.noise.IntN(2) == 0
-	if failed != nil && early {
-		_ = failed.Close() // returns the fault
+	closeFirst := r.noise.IntN(2) == 0
+	if failed != nil && closeFirst {
+		_ = failed.Close() // returns the fault again
 	}
 	next, err := r.next(number, p)
 	if err != nil {
 		return nil, err
 	}
-	if failed != nil && !early {
+	if failed != nil && !closeFirst {
 		_ = failed.Close()
 	}
 	r.groups = []*symmem.Group{next}
@@ -256,7 +258,7 @@ func (r *recoverer) proceed(
 	if err != nil {
 		return nil, err
 	}
-	v.judge()
+	v.check()
 	v.finish()
 	if len(v.bad) > 0 {
 		return v.bad, nil

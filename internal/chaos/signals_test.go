@@ -19,84 +19,90 @@ import (
 	"symmem/internal/sys"
 )
 
-var longestFlag = flag.Duration("longest", time.Second, "the longest stop of a rank, from 1s on")
+var longestFlag = flag.Duration("longest", time.Second,
+	"the longest time for which a rank is stopped, at least 1s")
 
 // signalTask describes a program in which one rank gets a signal.
 type signalTask struct {
 	Seed    uint64
 	Program int
-	// Longest is the longest stop of the rank; 0 kills it.
+	// Longest is the longest time for which the rank is stopped. If it is 0, the rank is killed.
 	Longest time.Duration
 	GPU     bool
-	// Store also kills the rank that serves the store, before it can report the first death.
+	// Store also kills the rank that serves the store, before that rank can report the first death.
 	Store bool
 }
 
 // The calls in which ranks get signals.
 const (
-	inOpen  = "Open"
-	inSplit = "Split"
-	inJoin  = "Join"
-	inLeave = "Group.Close"
-	inClose = "Runtime.Close"
-	// anywhere is any moment after Open.
+	inOpen         = "Open"
+	inSplit        = "Split"
+	inJoin         = "Join"
+	inGroupClose   = "Group.Close"
+	inRuntimeClose = "Runtime.Close"
+	// anywhere selects any moment after Open.
 	anywhere = "any call"
 )
 
-// signalPlan selects the rank, the signal and the moment.
+// signalPlan determines which rank gets which signal, and when.
 type signalPlan struct {
 	ranks, victim int
-	// also is a rank that is stopped before the victim is killed, and killed afterwards; -1 for none.
-	also int
-	// bare starts the ranks without the launcher's store. apart makes the GPU backend treat each rank
-	// as if it were on a separate machine.
-	bare, apart bool
-	// gpu selects the GPU backend, path its path.
+	// secondVictim is a rank that is stopped before the victim is killed, and killed afterwards, or
+	// -1.
+	secondVictim int
+	// noLauncher starts the ranks without the launcher's store. separateMachines makes the GPU backend
+	// treat each rank as if it were on a separate machine.
+	noLauncher, separateMachines bool
+	// gpu selects the GPU backend, and path the path of its collectives.
 	gpu  bool
 	path symmem.PathChoice
-	// stop is the length of the stop; 0 kills the rank.
+	// stop is the time for which the rank is stopped. If it is 0, the rank is killed.
 	stop time.Duration
-	// in and round are the call that the victim announces. It gets the signal some time after that.
+	// in and round select the call that the victim announces. It gets the signal this long after the
+	// announcement.
 	in    string
 	round int
 	after time.Duration
-	// late delays each rank before that call.
-	late []time.Duration
+	// delays holds each rank's delay before that call.
+	delays []time.Duration
 }
 
 const (
-	// shortestStop is the shortest stop of a rank.
+	// shortestStop is the shortest time for which a rank is stopped.
 	shortestStop = time.Second
-	// longTimeout is Options.Timeout. It exceeds a stop and the time until a killed rank is named.
+	// longTimeout is Options.Timeout. It exceeds the time for which a rank is stopped and the time
+	// until an error names a killed rank.
 	longTimeout = time.Minute
-	// openTimeout is Options.Timeout of ranks without the launcher if one is killed in Open, where the
-	// others may not be connected to it.
+	// openTimeout is Options.Timeout of ranks without the launcher if a rank is killed in Open. Other
+	// ranks may not be connected to that rank, so they get a timeout.
 	openTimeout = 4 * time.Second
-	// named bounds the time until a survivor names a killed rank.
-	named = 3 * time.Second
-	// namedOnSoftware is the same on the software GPU, whose kernels keep the processors busy.
-	namedOnSoftware = 15 * time.Second
-	// signalLimit bounds a program, without the stop.
+	// namingLimit bounds the time until a survivor's error names a killed rank.
+	namingLimit = 3 * time.Second
+	// softwareNamingLimit replaces namingLimit on the software GPU, whose kernels keep the processors
+	// busy.
+	softwareNamingLimit = 15 * time.Second
+	// signalLimit bounds the duration of a program, not counting the time for which a rank is stopped.
 	signalLimit = 60 * time.Second
 )
 
-// plan draws the plan of a program. In half of the programs the signal comes in Open, Split, Join
-// or a Close.
+// plan draws the plan of a program. Half of the programs send the signal in Open, Split, Join or a
+// Close.
 func (s *signalTask) plan() *signalPlan {
 	d := newDraws(s.Seed, s.Program)
 	if s.Store {
 		return &signalPlan{
-			ranks: 3, victim: 1 + d.IntN(2), bare: true, in: inJoin, late: make([]time.Duration, 3),
+			ranks: 3, victim: 1 + d.IntN(2), noLauncher: true, in: inJoin, delays: make([]time.Duration, 3),
 			after: time.Duration(d.IntN(int(30 * time.Millisecond))),
 		}
 	}
 	p := &signalPlan{
-		also: -1, ranks: 2 + d.IntN(3), bare: d.IntN(2) == 0, in: anywhere, round: d.IntN(4),
+		secondVictim: -1, ranks: 2 + d.IntN(3), noLauncher: d.IntN(2) == 0, in: anywhere,
+		round: d.IntN(4),
 		after: time.Duration(d.IntN(int(300 * time.Millisecond))),
 	}
 	p.victim = d.IntN(p.ranks)
-	p.late = make([]time.Duration, p.ranks)
-	calls := []string{inOpen, inSplit, inJoin, inLeave, inClose}
+	p.delays = make([]time.Duration, p.ranks)
+	calls := []string{inOpen, inSplit, inJoin, inGroupClose, inRuntimeClose}
 	if s.Longest > 0 {
 		p.stop = shortestStop + time.Duration(d.Int64N(int64(max(s.Longest-shortestStop, 0)+1)))
 		calls = calls[:3]
@@ -106,12 +112,12 @@ func (s *signalTask) plan() *signalPlan {
 		p.after = time.Duration(d.IntN(int(30 * time.Millisecond)))
 	}
 	if s.GPU {
-		p.gpu, p.apart = true, p.bare && d.IntN(2) == 0
+		p.gpu, p.separateMachines = true, p.noLauncher && d.IntN(2) == 0
 		p.path = []symmem.PathChoice{symmem.PathPlain, symmem.PathDirect}[d.IntN(2)]
 	}
-	for r := range p.late {
+	for r := range p.delays {
 		if r != p.victim && d.IntN(2) == 0 {
-			p.late[r] = time.Duration(d.IntN(int(40 * time.Millisecond)))
+			p.delays[r] = time.Duration(d.IntN(int(40 * time.Millisecond)))
 		}
 	}
 	return p
@@ -119,81 +125,84 @@ func (s *signalTask) plan() *signalPlan {
 
 func (p *signalPlan) String() string {
 	how, what := "under the launcher", "killed"
-	if p.bare {
+	if p.noLauncher {
 		how = "without the launcher"
 	}
 	if p.stop > 0 {
 		what = fmt.Sprintf("stopped for %v", p.stop)
 	}
-	if p.apart {
+	if p.separateMachines {
 		how += ", on different machines"
 	}
-	return fmt.Sprintf("%d ranks %s, rank %d %s, %v after it began %s of round %d", p.ranks, how,
+	return fmt.Sprintf("%d ranks %s, rank %d %s %v after it had begun %s of round %d", p.ranks, how,
 		p.victim, what, p.after, p.in, p.round)
 }
 
 func (p *signalPlan) timeout() time.Duration {
-	if p.bare && p.in == inOpen {
+	if p.noLauncher && p.in == inOpen {
 		return openTimeout
 	}
 	return longTimeout
 }
 
-// signalLine holds a line that a rank writes: it announces the call in which it gets the signal, or
-// reports how it ended.
+// signalLine holds a line that a rank writes. The line announces the call in which the rank gets
+// the signal, or reports how the rank ended.
 type signalLine struct {
 	Rank, PID int
 	// Announces reports that the rank may get its signal from now on.
 	Announces bool
-	// At is the time of the error, or of the end, in nanoseconds since 1970.
+	// At is the time at which the rank failed or ended, in nanoseconds since 1970.
 	At   int64
 	Call string
-	// Text is the error, Lost the ranks of a RankLostError.
+	// Text is the text of the error. Lost holds the ranks of a RankLostError.
 	Text string
 	Lost []int
-	// Log has the lines that the rank has logged, Slowest the longest call.
+	// Log holds the lines that the rank has logged. Slowest describes the longest call.
 	Log     []string
 	Slowest string
 }
 
-// TestKills kills a rank at any moment, in half of the programs in Open, Split, Join, Group.Close
-// or Runtime.Close, with and without the launcher. Every other rank must name it within three
-// seconds, and no process, file or socket may remain.
+// TestKills kills a rank, with and without the launcher. Half of the programs kill it in Open,
+// Split, Join, Group.Close or Runtime.Close, the others at any moment. Every other rank's error
+// must name the killed rank within three seconds, and no process, file or socket may remain.
 func TestKills(t *testing.T) {
 	signalTask{}.test(t, 16, nil)
 }
 
-// TestKillsWithTheStore kills a rank, and then the one that serves the store. The third rank must
-// name the first one.
+// TestKillsWithTheStore kills a rank, and then the rank that serves the store. The third rank's
+// error must name the first one.
 func TestKillsWithTheStore(t *testing.T) { signalTask{Store: true}.test(t, 4, nil) }
 
-// TestKillsOnAGPU is TestKills on the GPU backend, also with ranks of different machines.
+// TestKillsOnAGPU runs the programs of TestKills on the GPU backend, in part with ranks that appear
+// to be on different machines.
 func TestKillsOnAGPU(t *testing.T) {
 	skipSlow(t)
 	signalTask{GPU: true}.test(t, 8, gpuVariables(t))
 }
 
-// TestStops stops a rank for a second, or, with -longest=20s, for up to twenty, in half of the
-// programs in Open, Split or Join. All results must be right, without an error. In the other half
-// every other rank must have logged a warning that names the stopped rank.
+// TestStops stops a rank for one second, or for up to 20 seconds with -longest=20s. Half of the
+// programs stop it in Open, Split or Join, the others at any moment. All results must be correct,
+// and no call may return an error. If the rank is stopped at any moment, every other rank must have
+// logged a warning that names it.
 func TestStops(t *testing.T) { signalTask{Longest: *longestFlag}.test(t, 6, nil) }
 
-// TestStopsOnAGPU is TestStops on the GPU backend, without the warnings.
+// TestStopsOnAGPU runs the programs of TestStops on the GPU backend, but does not check warnings.
 func TestStopsOnAGPU(t *testing.T) {
 	skipSlow(t)
 	signalTask{Longest: *longestFlag, GPU: true}.test(t, 4, gpuVariables(t))
 }
 
-// test runs some programs.
+// test runs programs that are drawn from the task's fields.
 func (s signalTask) test(t *testing.T, programs int, env []string) {
 	t.Helper()
-	batch{programs: programs, each: 1, run: func(ctx context.Context, number, _ int) error {
+	batch{programs: programs, perWorld: 1, run: func(ctx context.Context, number, _ int) error {
 		task := s
 		task.Seed, task.Program = *seedFlag, number
 		return signals(ctx, task, env)
 	}}.test(t)
 }
 
+// signals runs one program.
 func signals(ctx context.Context, task signalTask, env []string) error {
 	p := task.plan()
 	x := &signaller{plan: p, pids: map[int]int{}}
@@ -204,7 +213,7 @@ func signals(ctx context.Context, task signalTask, env []string) error {
 	}
 	defer os.RemoveAll(folder)
 	j := job{
-		role: "signals", ranks: p.ranks, task: task, limit: signalLimit + p.stop, hear: x.hear,
+		role: "signals", ranks: p.ranks, task: task, limit: signalLimit + p.stop, onLine: x.onLine,
 		folder: folder, variables: env,
 	}
 	result, err := j.run(ctx)
@@ -216,8 +225,8 @@ func signals(ctx context.Context, task signalTask, env []string) error {
 		died := result.Exits[p.victim].Signal == syscall.SIGKILL
 		bad = append(bad, x.verdict(died)...)
 	}
-	if left := j.remains(before); left != "" {
-		bad = append(bad, fmt.Errorf("left behind: %s", left))
+	if left := j.leftovers(before); left != "" {
+		bad = append(bad, fmt.Errorf("the job left behind: %s", left))
 	}
 	if len(bad) == 0 {
 		return nil
@@ -228,17 +237,19 @@ func signals(ctx context.Context, task signalTask, env []string) error {
 // signaller sends the signals of a plan and collects the lines of the ranks.
 type signaller struct {
 	plan    *signalPlan
-	pending sync.WaitGroup // signal
+	pending sync.WaitGroup // the goroutine that sends the signals
 
-	mu     sync.Mutex
-	pids   map[int]int  // of ranks that may get a signal; guarded by mu
-	sent   time.Time    // when; guarded by mu
-	failed error        // why the rank was not stopped; guarded by mu
-	lines  []signalLine // guarded by mu
-	other  []string     // guarded by mu
+	mu      sync.Mutex
+	pids    map[int]int  // process IDs of ranks that have announced their call; guarded by mu
+	sent    time.Time    // time of the signal; guarded by mu
+	stopErr error        // error of stopping or killing a rank; guarded by mu
+	lines   []signalLine // guarded by mu
+	other   []string     // guarded by mu
 }
 
-func (x *signaller) hear(line string) {
+// onLine handles a line of a rank. It sends the signals once all victims have announced their
+// calls.
+func (x *signaller) onLine(line string) {
 	var l signalLine
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -254,13 +265,14 @@ func (x *signaller) hear(line string) {
 		return // not the first announcement
 	}
 	x.pids[l.Rank] = l.PID
-	victim, also := x.pids[x.plan.victim], x.pids[x.plan.also]
-	if victim != 0 && (also != 0 || x.plan.also < 0) {
-		x.pending.Go(func() { x.signal(victim, also) })
+	victim, secondVictim := x.pids[x.plan.victim], x.pids[x.plan.secondVictim]
+	if victim != 0 && (secondVictim != 0 || x.plan.secondVictim < 0) {
+		x.pending.Go(func() { x.signal(victim, secondVictim) })
 	}
 }
 
-func (x *signaller) signal(victim, also int) {
+// signal sends the signals after the planned delay.
+func (x *signaller) signal(victim, secondVictim int) {
 	<-time.After(x.plan.after)
 	var err error
 	switch {
@@ -268,12 +280,12 @@ func (x *signaller) signal(victim, also int) {
 		err = syscall.Kill(victim, syscall.SIGSTOP)
 		<-time.After(x.plan.stop)
 		err = errors.Join(err, syscall.Kill(victim, syscall.SIGCONT))
-	case also != 0:
-		err = syscall.Kill(also, syscall.SIGSTOP)
+	case secondVictim != 0:
+		err = syscall.Kill(secondVictim, syscall.SIGSTOP)
 	}
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	x.sent, x.failed = time.Now(), err
+	x.sent, x.stopErr = time.Now(), err
 	if x.plan.stop > 0 {
 		return
 	}
@@ -283,32 +295,33 @@ func (x *signaller) signal(victim, also int) {
 	}
 	defer watch.Close()
 	_ = syscall.Kill(victim, syscall.SIGKILL) // fails if the process has ended
-	if also != 0 {
-		x.failed = errors.Join(x.failed, sys.AwaitEnd(watch), syscall.Kill(also, syscall.SIGKILL))
+	if secondVictim != 0 {
+		x.stopErr = errors.Join(x.stopErr, sys.AwaitEnd(watch),
+			syscall.Kill(secondVictim, syscall.SIGKILL))
 	}
 }
 
-// verdict returns what is wrong with the lines of the ranks.
+// verdict returns the failed checks of the ranks' lines.
 func (x *signaller) verdict(died bool) (bad []error) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	if x.failed != nil {
-		bad = append(bad, fmt.Errorf("stopping rank %d: %w", x.plan.victim, x.failed))
+	if x.stopErr != nil {
+		bad = append(bad, fmt.Errorf("signaling rank %d: %w", x.plan.victim, x.stopErr))
 	}
-	judge := x.judgeKilled
+	check := x.checkKilled
 	if x.plan.stop > 0 {
-		judge = x.judgeStopped
+		check = x.checkStopped
 	}
-	heard := map[int]bool{}
+	reported := map[int]bool{}
 	for i := range x.lines {
 		l := &x.lines[i]
-		heard[l.Rank] = true
-		if err := judge(l, died); err != nil {
+		reported[l.Rank] = true
+		if err := check(l, died); err != nil {
 			bad = append(bad, fmt.Errorf("rank %d, in %s: %w", l.Rank, l.Call, err))
 		}
 	}
 	for r := range x.plan.ranks {
-		if !heard[r] && r != x.plan.also && (r != x.plan.victim || x.plan.stop > 0) {
+		if !reported[r] && r != x.plan.secondVictim && (r != x.plan.victim || x.plan.stop > 0) {
 			bad = append(bad, fmt.Errorf("rank %d has reported nothing", r))
 		}
 	}
@@ -318,8 +331,8 @@ func (x *signaller) verdict(died bool) (bad []error) {
 	return bad
 }
 
-// judgeStopped returns what is wrong with the line of a rank after a stop.
-func (x *signaller) judgeStopped(l *signalLine, _ bool) error {
+// checkStopped checks the line of a rank after the victim was stopped.
+func (x *signaller) checkStopped(l *signalLine, _ bool) error {
 	warned := slices.ContainsFunc(l.Log, func(text string) bool {
 		return mentions(text, x.plan.victim)
 	})
@@ -327,39 +340,39 @@ func (x *signaller) judgeStopped(l *signalLine, _ bool) error {
 	case l.Text != "":
 		return errors.New(l.Text)
 	case l.Rank != x.plan.victim && x.plan.in == anywhere && !x.plan.gpu && !warned:
-		return fmt.Errorf("no warning of rank %d: %q; %s", x.plan.victim, l.Log, l.Slowest)
+		return fmt.Errorf("no warning about rank %d in the log %q; %s", x.plan.victim, l.Log, l.Slowest)
 	}
 	return nil
 }
 
-// judgeKilled returns what is wrong with the line of a rank after a kill.
-func (x *signaller) judgeKilled(l *signalLine, died bool) error {
+// checkKilled checks the line of a rank after the victim was killed.
+func (x *signaller) checkKilled(l *signalLine, died bool) error {
 	p := x.plan
 	took := time.Unix(0, l.At).Sub(x.sent)
-	limit := named
+	limit := namingLimit
 	if p.gpu && os.Getenv("SYMMEM_TEST_BACKEND") != "nccl" {
-		limit = namedOnSoftware
+		limit = softwareNamingLimit
 	}
-	if p.bare && p.in == inOpen {
+	if p.noLauncher && p.in == inOpen {
 		limit += openTimeout
 	}
 	switch {
 	case l.Rank == p.victim:
-		return nil // it had ended before
-	case l.Text == "" && p.in == inClose && took <= limit:
+		return nil // it ended before the signal
+	case l.Text == "" && p.in == inRuntimeClose && took <= limit:
 		return nil // it no longer needed the other ranks
 	case !died:
-		return fmt.Errorf("an error, although no rank died: %s", l.Text)
+		return fmt.Errorf("got an error, although no rank died: %s", l.Text)
 	case took > limit:
-		return fmt.Errorf("ended %v after the kill: %s", took, l.Text)
+		return fmt.Errorf("ended %v after the kill, want at most %v: %s", took, limit, l.Text)
 	case took < 0:
-		return fmt.Errorf("an error before the kill: %s", l.Text)
-	case p.bare && p.in == inOpen && mentions(l.Text, p.victim):
-		return nil // the other ranks may not know a rank that is killed there
-	case p.also >= 0 && slices.Contains(l.Lost, p.victim):
+		return fmt.Errorf("got an error before the kill: %s", l.Text)
+	case p.noLauncher && p.in == inOpen && mentions(l.Text, p.victim):
+		return nil // a rank that dies in Open may be named in a timeout
+	case p.secondVictim >= 0 && slices.Contains(l.Lost, p.victim):
 		return nil
 	case !slices.Equal(l.Lost, []int{p.victim}):
-		return fmt.Errorf("no RankLostError that names rank %d alone: %s", p.victim, l.Text)
+		return fmt.Errorf("got no RankLostError that names only rank %d: %s", p.victim, l.Text)
 	}
 	return nil
 }
@@ -369,6 +382,7 @@ func mentions(text string, rank int) bool {
 	return regexp.MustCompile(`ranks? \[?([0-9]+, ?)*` + strconv.Itoa(rank) + `\b`).MatchString(text)
 }
 
+// text lists the lines of the ranks.
 func (x *signaller) text() (text string) {
 	x.mu.Lock()
 	defer x.mu.Unlock()

@@ -10,7 +10,7 @@ import (
 
 // uneven describes programs of AllToAllV.
 var uneven = kind{
-	each: 10, limit: 5 * time.Minute,
+	perWorld: 10, limit: 5 * time.Minute,
 	world: func(t *task) (int, symmem.Options) {
 		return t.unevenRanks(), symmem.Options{Check: symmem.CheckEvery, Timeout: time.Minute}
 	},
@@ -23,7 +23,7 @@ var uneven = kind{
 
 func (t *task) unevenRanks() int { return 2 + t.worldDraws().IntN(7) }
 
-// uneven draws the exchanges of a program. Short ones have a copy before and after them.
+// uneven draws a program of exchanges. Short exchanges are preceded and followed by a copy.
 func (t *task) uneven(number int) (*program, mistake) {
 	d := newDraws(t.Seed, number)
 	g := newGenerator(d, newLayout(t.unevenRanks()))
@@ -32,31 +32,31 @@ func (t *task) uneven(number int) (*program, mistake) {
 		large := large && i == 0
 		o := op{kind: allToAllV, stream: d.IntN(streams), parts: drawParts(d, g.p.ranks, large)}
 		o.on = o.stream
-		room := o.parts.room()
-		o.send = g.buffer(room, false)
+		bufferBytes := o.parts.bufferBytes()
+		o.send = g.buffer(bufferBytes, false)
 		if o.recv = o.send; !inPlace {
-			o.recv = g.buffer(room, false)
+			o.recv = g.buffer(bufferBytes, false)
 		}
-		if room < 1<<18 {
-			g.copy(o.stream, g.buffer(room, false), o.send)
+		if bufferBytes < 1<<18 {
+			g.copy(o.stream, g.buffer(bufferBytes, false), o.send)
 		}
-		g.put(o)
-		if room < 1<<18 {
-			g.copy(o.stream, o.recv, g.buffer(room, false))
+		g.addOrdered(o)
+		if bufferBytes < 1<<18 {
+			g.copy(o.stream, o.recv, g.buffer(bufferBytes, false))
 		}
 	}
 	return &g.p, mistake{}
 }
 
-// copy adds a copy of a buffer to another one of the same length.
+// copy adds a copy from one buffer to another of the same length.
 func (g *generator) copy(stream, from, to int) {
 	words := g.p.buffers[from].bytes / 4
-	g.put(op{kind: cp, stream: stream, on: stream, send: from, recv: to, count: words})
+	g.addOrdered(op{kind: copyOp, stream: stream, on: stream, send: from, recv: to, count: words})
 }
 
-// TestUneven exchanges parts of any sizes, up to 64 MiB, among 2 to 8 ranks, several exchanges at a
-// time on several streams.
+// TestUneven exchanges parts of different sizes, up to 64 MiB, among 2 to 8 ranks. Several
+// exchanges run at the same time on several streams.
 func TestUneven(t *testing.T) { uneven.test(t, 40, task{Kind: "uneven"}, nil) }
 
-// TestUnevenOnAGPU does the same on the GPU backend.
+// TestUnevenOnAGPU runs the programs of TestUneven on the GPU backend.
 func TestUnevenOnAGPU(t *testing.T) { uneven.testOnAGPU(t, 20, task{Kind: "uneven"}) }

@@ -11,27 +11,30 @@ import (
 	"symmem"
 )
 
-// verdict compares the results of a rank with the model.
+// verdict compares a rank's results with the model.
 type verdict struct {
 	*player
 	*model
-	// stopped is the op that returned an error, which ended the program, or the number of ops.
+	// stopped is the op whose error ended the program, or the number of ops.
 	stopped int
-	// reported are the errors of symmem. bad are wrong results without an error, and missing errors.
+	// reported lists the errors of symmem. bad lists wrong results without an error and missing
+	// errors.
 	reported, bad []string
-	// awaited are errors of streams that the program has awaited: a stream returns an error once.
-	awaited map[int]error
+	// syncErrs holds errors that the program's own calls of Synchronize have returned, by stream. A
+	// stream returns an error only once.
+	syncErrs map[int]error
 }
 
-// groupsTime bounds the end of groups that must fail, after their streams have ended.
+// groupsTime is the deadline for groups that must fail, after their streams have ended.
 const groupsTime = 3 * time.Second
 
+// add adds a failed check to bad.
 func (v *verdict) add(format string, args ...any) {
 	v.bad = append(v.bad, fmt.Sprintf(format, args...))
 }
 
-// judge waits for all work, and compares errors and results with the model.
-func (v *verdict) judge() {
+// check waits for all work and compares errors and results with the model.
+func (v *verdict) check() {
 	onStream, onEvent := v.synchronize()
 	v.mu.Lock()
 	v.model.sources, v.model.rank = v.player.sources, v.rt.Rank()
@@ -39,34 +42,35 @@ func (v *verdict) judge() {
 	v.model.run(v.stopped)
 	me := v.rt.Rank()
 	for s, err := range onStream {
-		if at := v.failed[me][s]; at < never && err == nil {
-			v.add("no error: stream %d, whose op %d must fail", s, at)
+		if at := v.streamFailsAt[me][s]; at < never && err == nil {
+			v.add("no error from stream %d, although its op %d must fail", s, at)
 		}
 	}
 	for e, err := range onEvent {
-		if v.marred[me][e] && err == nil {
-			v.add("no error: event %d, recorded after a failure", e)
+		if v.eventFails[me][e] && err == nil {
+			v.add("no error from event %d, although it was recorded after a failure", e)
 		}
 	}
 	ctx, cancel := context.WithTimeout(v.ctx, groupsTime)
 	defer cancel()
-	for g, at := range v.broken[me] {
+	for g, at := range v.groupFailsAt[me] {
 		if at < never && !groupEnds(ctx, v.groups[g]) {
-			v.add("no error: group %d, whose call at op %d must fail", g, at)
+			v.add("no error from group %d, although its call at op %d must fail", g, at)
 		}
 	}
 	for b := range v.data[me] {
-		none := v.memory[b] == (symmem.Memory{})
-		if !none && !v.lost[me][b] && v.covered(me, b, onStream, onEvent) && !v.torn(b) {
+		freed := v.memory[b] == (symmem.Memory{})
+		if !freed && !v.undefined[me][b] && !v.interruptedWrite(b) &&
+			v.isComplete(me, b, onStream, onEvent) {
 			v.compare(b)
 		}
 	}
 }
 
-// finish adds unexpected errors of a program without a mistake, and releases the program.
+// finish checks that a program without a mistake has no errors, and releases the program.
 func (v *verdict) finish() {
 	if len(v.reported) > 0 {
-		v.add("an error without a mistake: %q", v.reported)
+		v.add("errors without a mistake: %q", v.reported)
 	}
 	if len(v.bad) > 0 {
 		return
@@ -91,7 +95,7 @@ func (v *verdict) compare(b int) {
 	}
 	if want := v.data[me][b].part(0, n); !bytes.Equal(got, want) {
 		at := differs(got, want)
-		v.add("wrong without an error: buffer %d has %x at byte %d, want %x; written by op %d", b,
+		v.add("wrong result without an error: buffer %d has %x at byte %d, want %x; last write: op %d", b,
 			got[at:min(at+8, n)], at, want[at:min(at+8, n)], v.wrote[me][b])
 	}
 }
@@ -106,19 +110,19 @@ func differs[T byte | float32](got, want []T) int {
 	return -1
 }
 
-// synchronize waits for all streams and recorded events, and returns their errors. The order is
-// random if this is the only program of the world: else it is a part of the history of the pool,
-// which must be the same on all ranks.
+// synchronize waits for all streams and recorded events, and returns their errors. If this is the
+// only program of the world, the order is random. Otherwise the order is fixed, because it is a
+// part of the pool's history, which must be the same on all ranks.
 func (v *verdict) synchronize() (onStream, onEvent map[int]error) {
 	onStream, onEvent = map[int]error{}, map[int]error{}
 	order := v.noise.Perm(len(v.streams) + len(v.events))
-	if v.task.Each > 1 {
+	if v.task.PerWorld > 1 {
 		slices.Sort(order)
 	}
 	for _, i := range order {
 		e := i - len(v.streams)
 		if e < 0 {
-			onStream[i] = cmp.Or(v.awaited[i], v.streams[i].Synchronize(v.ctx))
+			onStream[i] = cmp.Or(v.syncErrs[i], v.streams[i].Synchronize(v.ctx))
 			v.note("stream", i, onStream[i])
 		} else if v.wasRecorded(e) {
 			onEvent[e] = v.events[e].Synchronize(v.ctx)
@@ -128,13 +132,14 @@ func (v *verdict) synchronize() (onStream, onEvent map[int]error) {
 	return onStream, onEvent
 }
 
+// note records a reported error.
 func (v *verdict) note(what string, i int, err error) {
 	if err != nil {
 		v.reported = append(v.reported, fmt.Sprintf("%s %d: %v", what, i, err))
 	}
 }
 
-// wasRecorded reports whether an event was recorded before the rank stopped.
+// wasRecorded reports whether an event was recorded before the program ended.
 func (v *verdict) wasRecorded(event int) bool {
 	return slices.ContainsFunc(v.player.p.ops[:v.stopped], func(o op) bool {
 		return o.kind == record && o.event == event
@@ -151,23 +156,23 @@ func groupEnds(ctx context.Context, g *symmem.Group) bool {
 	}
 }
 
-// torn reports whether the op that ended the program would have written a buffer.
-func (v *verdict) torn(buffer int) bool {
+// interruptedWrite reports whether the op that ended the program may have written a buffer.
+func (v *verdict) interruptedWrite(buffer int) bool {
 	p := v.player.p
 	return v.stopped < len(p.ops) && slices.ContainsFunc(p.body(&p.ops[v.stopped]), func(o op) bool {
-		return o.kind <= take && o.recv == buffer
+		return o.kind <= allocOp && o.recv == buffer
 	})
 }
 
-// covered reports whether the last write of a buffer was reported to be complete: by its stream, or
-// by an event that was recorded there after the write.
-func (v *model) covered(rank, buffer int, onStream, onEvent map[int]error) bool {
+// isComplete reports whether a buffer's last write is known to be complete: its stream, or an event
+// that was recorded on the stream after the write, has been synchronized without an error.
+func (v *model) isComplete(rank, buffer int, onStream, onEvent map[int]error) bool {
 	at := v.wrote[rank][buffer]
 	if at < 0 {
 		return true
 	}
 	stream := v.p.ops[at].on
-	if err, asked := onStream[stream]; asked && err == nil {
+	if err, synchronized := onStream[stream]; synchronized && err == nil {
 		return true
 	}
 	for e, err := range onEvent {

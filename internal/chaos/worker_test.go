@@ -18,7 +18,7 @@ import (
 	"symmem"
 )
 
-// signalsRank is the main function of a rank.
+// signalsRank is the main function of a rank that runs a signalTask.
 func signalsRank(text []byte) error {
 	var task signalTask
 	if err := json.Unmarshal(text, &task); err != nil {
@@ -27,7 +27,7 @@ func signalsRank(text []byte) error {
 	w := &worker{
 		ctx: context.Background(), plan: task.plan(), seed: task.Seed + uint64(task.Program)<<32,
 	}
-	var log logged
+	var log logBuffer
 	o := symmem.Options{
 		Backend: "host", Timeout: w.plan.timeout(), WarnAfter: warnAfter,
 		Logger: slog.New(slog.NewTextHandler(&log, nil)),
@@ -36,12 +36,12 @@ func signalsRank(text []byte) error {
 		o.Backend, o.Path = "nccl", w.plan.path
 	}
 	var err error
-	if w.plan.apart {
+	if w.plan.separateMachines {
 		if err = os.Setenv("NCCL_HOSTID", "machine-"+os.Getenv("RANK")); err != nil {
 			return err
 		}
 	}
-	if w.plan.bare {
+	if w.plan.noLauncher {
 		if o, err = withoutLauncher(o); err != nil {
 			return err
 		}
@@ -67,49 +67,51 @@ func signalsRank(text []byte) error {
 	return json.NewEncoder(os.Stdout).Encode(line)
 }
 
-// warnAfter is Options.WarnAfter.
+// warnAfter is the ranks' Options.WarnAfter.
 const warnAfter = 200 * time.Millisecond
 
-// logged keeps the output of a logger.
-type logged struct {
+// logBuffer stores the output of a logger.
+type logBuffer struct {
 	mu   sync.Mutex
 	text bytes.Buffer // guarded by mu
 }
 
-func (l *logged) Write(text []byte) (int, error) {
+func (l *logBuffer) Write(text []byte) (int, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.text.Write(text)
 }
 
-func (l *logged) lines() []string {
+func (l *logBuffer) lines() []string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return strings.Split(strings.TrimSpace(l.text.String()), "\n")
 }
 
-// worker works as one rank until a rank is killed, or for some time after a rank was stopped.
+// worker makes calls as one rank, until a rank is killed or for some time after a rank was stopped.
 type worker struct {
 	ctx  context.Context
 	plan *signalPlan
 	seed uint64
 	rank int
 	rt   *symmem.Runtime
-	// call is the current call, which began at begun. slowest is the longest one, which took took.
+	// call is the current call, which began at callStart. slowest is the longest call so far, with the
+	// duration took.
 	call, slowest string
-	begun         time.Time
+	callStart     time.Time
 	took          time.Duration
-	// ends is the time at which rank 0 ends the program if no rank is killed.
-	ends time.Time
-	// own is this rank's part of a sum, received a message. memory holds the three.
+	// endTime is the time at which rank 0 ends the program if no rank is killed.
+	endTime time.Time
+	// own holds this rank's contribution to a sum, sum the result, and received a message. memory
+	// holds device memory for each of the three.
 	own, sum, received []int32
 	memory             [3]symmem.Memory
 }
 
-// joinedRounds is the number of rounds before Runtime.Close if a rank is killed there.
+// joinedRounds is the number of rounds before Runtime.Close if a rank is killed in that call.
 const joinedRounds = 2
 
-// stopRest is how long the ranks continue after a stop.
+// stopRest is the time for which the ranks continue after the victim was stopped.
 const stopRest = 200 * time.Millisecond
 
 // work opens the world and runs rounds until one fails.
@@ -124,13 +126,13 @@ func (w *worker) work(o symmem.Options) (err error) {
 	if err := w.allocate(); err != nil {
 		return err
 	}
-	if w.plan.also >= 0 {
+	if w.plan.secondVictim >= 0 {
 		return w.joins()
 	}
 	w.enter(anywhere, w.plan.round)
-	w.ends = time.Now().Add(w.plan.after + w.plan.stop + stopRest)
+	w.endTime = time.Now().Add(w.plan.after + w.plan.stop + stopRest)
 	for round := 0; ; round++ {
-		if w.plan.in == inClose && round == joinedRounds {
+		if w.plan.in == inRuntimeClose && round == joinedRounds {
 			break
 		}
 		if over, err := w.round(round); over || err != nil {
@@ -140,7 +142,7 @@ func (w *worker) work(o symmem.Options) (err error) {
 			break
 		}
 	}
-	w.enter(inClose, w.plan.round)
+	w.enter(inRuntimeClose, w.plan.round)
 	return w.rt.Close()
 }
 
@@ -169,37 +171,37 @@ func (w *worker) allocate() error {
 	return nil
 }
 
-// begin records the beginning of a call, and the duration of the one before it.
+// begin records the beginning of a call and the duration of the preceding call.
 func (w *worker) begin(format string, args ...any) {
-	if took := time.Since(w.begun); w.call != "" && took > w.took {
+	if took := time.Since(w.callStart); w.call != "" && took > w.took {
 		w.slowest, w.took = w.call, took
 	}
-	w.call, w.begun = fmt.Sprintf(format, args...), time.Now()
+	w.call, w.callStart = fmt.Sprintf(format, args...), time.Now()
 }
 
-// enter begins a call. The victim announces the call in which it gets the signal. The other ranks
-// delay this call.
+// enter begins a call. If the victim gets its signal in this call, the victim announces the call
+// and the other ranks delay it.
 func (w *worker) enter(call string, round int) {
 	w.begin("%s of round %d", call, round)
 	if call != w.plan.in || round != w.plan.round {
 		return
 	}
-	if w.rank == w.plan.victim || w.rank == w.plan.also {
-		// If this fails no rank gets a signal, and the program counts as a hang.
+	if w.rank == w.plan.victim || w.rank == w.plan.secondVictim {
+		// If the announcement fails, no rank gets a signal, and the program counts as a hang.
 		_ = json.NewEncoder(os.Stdout).Encode(signalLine{
 			Rank: w.rank, PID: os.Getpid(), Announces: true,
 		})
 		return
 	}
-	<-time.After(w.plan.late[w.rank])
+	<-time.After(w.plan.delays[w.rank])
 }
 
-// round makes collectives in the world, and in groups that it makes and closes. It reports whether
-// it was the last round.
+// round makes calls in the world, and in groups that it creates and closes. It reports whether this
+// was the last round.
 func (w *worker) round(round int) (over bool, err error) {
 	d := newDraws(w.seed, round)
 	world := w.rt.World()
-	if over, err = w.sums("world", world, round); over || err != nil {
+	if over, err = w.runCalls("world", world, round); over || err != nil {
 		return over, err
 	}
 	w.enter(inSplit, round)
@@ -207,7 +209,7 @@ func (w *worker) round(round int) (over bool, err error) {
 	if err != nil {
 		return false, err
 	}
-	if err := w.use("the split", sub, round); err != nil {
+	if err := w.useAndClose("the split group", sub, round); err != nil {
 		return false, err
 	}
 	ranks := drawRanks(d, w.plan.ranks, w.plan.victim)
@@ -221,10 +223,10 @@ func (w *worker) round(round int) (over bool, err error) {
 	if err != nil {
 		return false, err
 	}
-	return false, w.use("the joined", joined, round)
+	return false, w.useAndClose("the joined group", joined, round)
 }
 
-// joins makes and closes groups of all ranks until one fails.
+// joins joins and closes groups of all ranks until a call fails.
 func (w *worker) joins() error {
 	for round := 0; ; round++ {
 		w.enter(inJoin, round)
@@ -238,39 +240,39 @@ func (w *worker) joins() error {
 	}
 }
 
-// drawRanks draws some ranks, including a given one.
-func drawRanks(d *rand.Rand, n, among int) []int {
-	ranks := []int{among}
+// drawRanks draws some of n ranks, including a given rank.
+func drawRanks(d *rand.Rand, n, included int) []int {
+	ranks := []int{included}
 	for _, r := range d.Perm(n)[:1+d.IntN(n)] {
-		if r != among {
+		if r != included {
 			ranks = append(ranks, r)
 		}
 	}
 	return ranks
 }
 
-// use makes collectives of a group and closes it.
-func (w *worker) use(name string, g *symmem.Group, round int) error {
-	if _, err := w.sums(name, g, round); err != nil {
+// useAndClose makes calls in a group and closes the group.
+func (w *worker) useAndClose(name string, g *symmem.Group, round int) error {
+	if _, err := w.runCalls(name, g, round); err != nil {
 		return err
 	}
-	w.enter(inLeave, round)
+	w.enter(inGroupClose, round)
 	return g.Close()
 }
 
-// sums makes some collectives and messages, and checks their results. It reports whether rank 0 has
-// ended the program.
-func (w *worker) sums(name string, g *symmem.Group, round int) (over bool, err error) {
+// runCalls makes some collectives and messages and checks their results. It reports whether rank 0
+// has ended the program.
+func (w *worker) runCalls(name string, g *symmem.Group, round int) (over bool, err error) {
 	w.begin("collectives of %s of round %d", name, round)
 	n := int64(workElements)
 	for turn := range 3 {
 		for i := range w.own {
-			w.own[i] = part(w.rank, round+turn, i)
+			w.own[i] = contribution(w.rank, round+turn, i)
 		}
-		if w.own[n-1] = 0; w.rank == 0 && w.plan.stop > 0 && time.Now().After(w.ends) {
+		if w.own[n-1] = 0; w.rank == 0 && w.plan.stop > 0 && time.Now().After(w.endTime) {
 			w.own[n-1] = 1
 		}
-		if err := w.collect(g); err != nil {
+		if err := w.makeCalls(g); err != nil {
 			return false, err
 		}
 		if err := w.check(g, round+turn); err != nil {
@@ -281,9 +283,9 @@ func (w *worker) sums(name string, g *symmem.Group, round int) (over bool, err e
 	return over, nil
 }
 
-// collect makes a sum, a barrier and a message from the first rank of a group to its second, and
+// makeCalls runs a sum, a barrier and a message from the group's first rank to its second, and
 // waits for them.
-func (w *worker) collect(g *symmem.Group) error {
+func (w *worker) makeCalls(g *symmem.Group) error {
 	s, n := w.rt.DefaultStream(), int64(workElements)
 	own, sum, received := w.memory[0], w.memory[1], w.memory[2]
 	for _, step := range []func() error{
@@ -310,27 +312,29 @@ func (w *worker) collect(g *symmem.Group) error {
 	return nil
 }
 
-// messages reports whether messages are supported: between machines they are not.
-func (w *worker) messages() bool { return !w.plan.apart }
+// messages reports whether the backend supports messages. It does not between machines.
+func (w *worker) messages() bool { return !w.plan.separateMachines }
 
-// workElements is the length of a sum. In the last element rank 0 ends the program.
+// workElements is the number of elements of a sum. Rank 0 ends the program by a value in the last
+// element.
 const workElements = 1500
 
-// part returns a rank's part of an element of a sum.
-func part(rank, round, i int) int32 { return int32((rank+1)*100_003 + round*1_009 + i) }
+// contribution returns a rank's contribution to an element of a sum.
+func contribution(rank, round, i int) int32 { return int32((rank+1)*100_003 + round*1_009 + i) }
 
-// check checks the results of a sum and of a message.
+// check checks the results of a sum and a message.
 func (w *worker) check(g *symmem.Group, round int) error {
 	for i := range workElements - 1 {
 		want := int32(0)
 		for _, r := range g.Ranks() {
-			want += part(r, round, i)
+			want += contribution(r, round, i)
 		}
 		if w.sum[i] != want {
-			return fmt.Errorf("wrong: element %d of a sum is %d, want %d", i, w.sum[i], want)
+			return fmt.Errorf("wrong result: element %d of a sum is %d, want %d", i, w.sum[i], want)
 		}
-		if want = part(g.Ranks()[0], round, i); g.Rank() == 1 && w.messages() && w.received[i] != want {
-			return fmt.Errorf("wrong: element %d of a message is %d, want %d", i, w.received[i], want)
+		want = contribution(g.Ranks()[0], round, i)
+		if g.Rank() == 1 && w.messages() && w.received[i] != want {
+			return fmt.Errorf("wrong result: element %d of a message is %d, want %d", i, w.received[i], want)
 		}
 	}
 	return nil

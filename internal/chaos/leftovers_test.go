@@ -10,29 +10,30 @@ import (
 	"time"
 )
 
-// remainsTime bounds the clean-up after the last process.
-const remainsTime = time.Second
+// cleanupTime is the deadline for the clean-up after the last process has ended.
+const cleanupTime = time.Second
 
-// remains lists what a job has left behind: processes, its socket, temporary files, and new files
-// of symmem in shared memory.
-func (j *job) remains(before []string) (left string) {
-	end := time.Now().Add(remainsTime)
+// leftovers lists everything that a job has left behind: processes, its socket, temporary files,
+// and symmem's shared-memory files that did not exist before.
+func (j *job) leftovers(before []string) (left string) {
+	end := time.Now().Add(cleanupTime)
 	for {
-		if left = j.look(before); left == "" || time.Now().After(end) {
+		if left = j.findLeftovers(before); left == "" || time.Now().After(end) {
 			return left
 		}
-		<-time.After(remainsTime / 20)
+		<-time.After(cleanupTime / 20)
 	}
 }
 
-func (j *job) look(before []string) string {
+// findLeftovers lists the leftovers that exist now.
+func (j *job) findLeftovers(before []string) string {
 	var left []string
 	processes, err := filepath.Glob("/proc/[0-9]*/environ")
 	if err != nil {
 		return err.Error()
 	}
 	for _, p := range processes {
-		// The process may have ended, or belong to another user.
+		// Reading fails if the process has ended or belongs to another user.
 		text, err := os.ReadFile(p)
 		if err == nil && bytes.Contains(text, []byte(jobVariable+"="+j.id)) {
 			left = append(left, "process "+filepath.Base(filepath.Dir(p)))
@@ -60,10 +61,9 @@ func (j *job) look(before []string) string {
 	return strings.Join(left, ", ")
 }
 
-// sharedMemory lists the files of symmem in shared memory.
+// sharedMemory lists symmem's files in shared memory.
 func sharedMemory() (names []string) {
-	// It may not exist.
-	entries, _ := os.ReadDir("/dev/shm")
+	entries, _ := os.ReadDir("/dev/shm") // fails if there is no such directory
 	for _, e := range entries {
 		if strings.Contains(e.Name(), "symmem") {
 			names = append(names, e.Name())
