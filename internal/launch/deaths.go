@@ -8,10 +8,10 @@ import (
 	"symmem/internal/sys"
 )
 
-// deaths reports the ends of ranks in their order. When one rank is lost the others fail within a
-// millisecond, so the order is needed to name the lost one. One goroutine per rank would report the
-// ends in the order in which the scheduler wakes it, while the ready list of an epoll descriptor
-// keeps the order of the events. It must not be used concurrently.
+// deaths reports ranks in the order in which they end. When one rank is lost, the others fail
+// within a millisecond, so only the order identifies the lost rank. With one goroutine per rank the
+// order would depend on the scheduler, but the ready list of an epoll descriptor keeps the order of
+// events. It is not safe for concurrent use.
 type deaths struct {
 	epoll int
 	// watched maps the number of a rank to the pidfd of its process.
@@ -26,8 +26,7 @@ func newDeaths() (*deaths, error) {
 	return &deaths{epoll: epoll, watched: map[int]*os.File{}}, nil
 }
 
-// add watches the process of a rank. The process must not be reaped before each has reported its
-// end. Its pidfd becomes readable when the process has ended.
+// add watches a rank's process. The process must not be reaped before each has reported its end.
 func (d *deaths) add(number, pid int) error {
 	process, err := sys.Pidfd(pid)
 	if err != nil {
@@ -41,7 +40,7 @@ func (d *deaths) add(number, pid int) error {
 	return nil
 }
 
-// each calls died for every watched rank, in the order in which they end.
+// each calls died for every watched rank, in the order in which the ranks end.
 func (d *deaths) each(died func(number int)) error {
 	for len(d.watched) > 0 {
 		var events [64]syscall.EpollEvent
@@ -57,8 +56,8 @@ func (d *deaths) each(died func(number int)) error {
 	return nil
 }
 
-// forget stops watching a rank and closes its pidfd. Closing alone is not sufficient: a child that
-// was just forked may hold the descriptor, too, and the kernel would keep reporting it.
+// forget stops watching a rank and closes its pidfd. Closing the pidfd alone would not suffice: if
+// a child that was just forked holds a copy, the kernel keeps reporting the process.
 func (d *deaths) forget(number int) {
 	_ = syscall.EpollCtl(d.epoll, syscall.EPOLL_CTL_DEL, int(d.watched[number].Fd()), nil)
 	_ = d.watched[number].Close()

@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// TestDeathIsReportedOnce duplicates the pidfd of a watched process, like a child that another
-// launch of this program has forked and that has not called exec yet.
+// TestDeathIsReportedOnce duplicates the pidfd of a watched process. A concurrent launch has the
+// same effect between fork and exec.
 func TestDeathIsReportedOnce(t *testing.T) {
 	d, err := newDeaths()
 	if err != nil {
@@ -29,11 +29,11 @@ func TestDeathIsReportedOnce(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	second, err := syscall.Dup(int(d.watched[0].Fd()))
+	duplicate, err := syscall.Dup(int(d.watched[0].Fd()))
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer syscall.Close(second)
+	defer syscall.Close(duplicate)
 	kill := func(number int) {
 		if err := processes[number].Process.Kill(); err != nil {
 			t.Error(err)
@@ -47,7 +47,7 @@ func TestDeathIsReportedOnce(t *testing.T) {
 		}
 	})
 	if err != nil || !slices.Equal(ended, []int{0, 1}) {
-		t.Errorf("reported the ends of %v: %v", ended, err)
+		t.Errorf("each reported ranks %v and returned %v; want [0 1] and no error", ended, err)
 	}
 	for _, c := range processes {
 		_ = c.Wait()

@@ -9,8 +9,8 @@ import (
 	"symmem/internal/rendezvous"
 )
 
-// environ returns the environment of one rank: base with the variables of the rank, which replace
-// all variables of the same name. So nothing is left of another launcher around this one.
+// environ returns a rank's environment: s.Env with the rank's variables. These replace variables of
+// the same name, so a rank inherits nothing from a launcher that runs this launcher.
 func (s *Spec) environ(rank int, store rendezvous.Endpoint) []string {
 	own := s.variables(rank, store)
 	env := slices.DeleteFunc(slices.Clone(s.Env), func(entry string) bool {
@@ -18,7 +18,7 @@ func (s *Spec) environ(rank int, store rendezvous.Endpoint) []string {
 		_, ours := own[name]
 		return ours || name == "TORCHELASTIC_ERROR_FILE"
 	})
-	// Without it OpenMP starts a thread per core in each rank.
+	// Without OMP_NUM_THREADS, OpenMP starts a thread per core in each rank.
 	threads := func(entry string) bool { return strings.HasPrefix(entry, "OMP_NUM_THREADS=") }
 	if s.Ranks > 1 && !slices.ContainsFunc(env, threads) {
 		env = append(env, "OMP_NUM_THREADS=1")
@@ -30,9 +30,9 @@ func (s *Spec) environ(rank int, store rendezvous.Endpoint) []string {
 	return env
 }
 
-// variables returns the variables that torchrun sets for one machine, and the two of our store.
-// TORCHELASTIC_USE_AGENT_STORE is False since no store of torchrun listens on MASTER_PORT: rank 0
-// of a PyTorch program opens one there.
+// variables returns the variables that torchrun sets on one machine, and the store's address and
+// token. TORCHELASTIC_USE_AGENT_STORE is False, so that rank 0 of a PyTorch program opens a store
+// on MASTER_PORT: torchrun's own store is not running.
 func (s *Spec) variables(rank int, store rendezvous.Endpoint) map[string]string {
 	size := strconv.Itoa(s.Ranks)
 	return map[string]string{

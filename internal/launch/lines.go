@@ -9,26 +9,26 @@ import (
 )
 
 const (
-	// maxPending bounds the buffered part of an unterminated line. Longer lines are written in
-	// parts, and the output of another rank may separate them.
+	// maxPending bounds the buffered part of an unterminated line. Longer lines are written in parts,
+	// and the output of other ranks may appear between the parts.
 	maxPending = 1 << 20
 	// partialDelay is the time after which an unterminated line is written, so that prompts and
-	// progress bars appear. It exceeds the time between the writes of a program that prints a line
-	// in pieces.
+	// progress bars appear. A program that prints a line in pieces usually writes the next piece
+	// sooner.
 	partialDelay = 100 * time.Millisecond
 )
 
 // sink writes the output of all ranks to one destination. After its first error it discards all
 // output, so that ranks do not fail because their output cannot be written.
 type sink struct {
-	// mu is shared by the sinks of one Run, as both may be the same terminal.
+	// mu is shared by the sinks of one Run, since both may write to the same terminal.
 	mu *sync.Mutex
 	// delay is the time after which an unterminated line is written.
 	delay time.Duration
 	// failed receives the first error.
 	failed chan<- error
-	// w, err and open are guarded by mu. open is the output whose unfinished line was written last,
-	// or nil.
+	// w, err and open are guarded by mu. open is the output whose unfinished line ends the text
+	// written so far, or nil.
 	w    io.Writer
 	err  error
 	open *lines
@@ -38,7 +38,7 @@ func (s *sink) write(b []byte) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.finishLine(nil, b)
-	s.put(b)
+	s.writeLocked(b)
 }
 
 // failure returns the first error.
@@ -48,8 +48,8 @@ func (s *sink) failure() error {
 	return s.err
 }
 
-// put writes b. s.mu is held.
-func (s *sink) put(b []byte) {
+// writeLocked writes b. The caller holds s.mu.
+func (s *sink) writeLocked(b []byte) {
 	if s.err != nil {
 		return
 	}
@@ -58,8 +58,8 @@ func (s *sink) put(b []byte) {
 	}
 }
 
-// finishLine ends the unfinished line of another output before next is written. If both outputs are
-// progress bars, next's leading \r does that instead of a newline. s.mu is held.
+// finishLine ends an unfinished line of an output other than by, before next is written. If both
+// outputs are progress bars, the leading \r of next replaces the newline. The caller holds s.mu.
 func (s *sink) finishLine(by *lines, next []byte) {
 	last := s.open
 	if last == nil || last == by {
@@ -68,7 +68,7 @@ func (s *sink) finishLine(by *lines, next []byte) {
 	s.open = nil
 	if !last.bar || next[0] != '\r' {
 		last.bar = false
-		s.put([]byte{'\n'})
+		s.writeLocked([]byte{'\n'})
 	}
 }
 
@@ -84,21 +84,21 @@ func sameFile(a, b io.Writer) bool {
 	return err == nil && otherErr == nil && os.SameFile(first, second)
 }
 
-// lines forwards one output of one rank: complete lines at once, and an unterminated line after a
-// delay. It is safe for concurrent use and never fails.
+// lines forwards one of a rank's outputs: complete lines at once, and an unterminated line after a
+// delay. It is safe for concurrent use and never returns an error.
 type lines struct {
 	sink   *sink
 	prefix string
-	// The following fields are guarded by sink.mu.
+	// sink.mu guards the following fields.
 
-	// pending is the unwritten rest of the current line; if sink.open is this output, everything
-	// before it has been written.
+	// pending holds the part of the current line that has not been written. The part before it has
+	// been written if sink.open is this output.
 	pending []byte
 	// bar is set once a carriage return has been written in the current line.
 	bar bool
 	// timer runs while pending is not empty.
 	timer *time.Timer
-	// piece buffers the bytes of one write.
+	// piece collects the bytes of one write to the sink.
 	piece []byte
 }
 
@@ -107,13 +107,13 @@ func (l *lines) Write(b []byte) (int, error) {
 	l.sink.mu.Lock()
 	defer l.sink.mu.Unlock()
 	for rest := b; len(rest) > 0; {
-		text, after, whole := bytes.Cut(rest, []byte{'\n'})
+		text, after, complete := bytes.Cut(rest, []byte{'\n'})
 		if room := maxPending - len(l.pending); len(text) > room {
-			text, after, whole = rest[:room], rest[room:], false
+			text, after, complete = rest[:room], rest[room:], false
 		}
 		l.pending = append(l.pending, text...)
 		switch {
-		case whole:
+		case complete:
 			l.endLine()
 		case len(after) > 0:
 			l.endPart()
@@ -136,7 +136,7 @@ func (l *lines) writePartial() {
 	l.endPart()
 }
 
-// endPart writes the pending part of a line and leaves the line open. sink.mu is held.
+// endPart writes the pending part of a line and leaves the line open. The caller holds sink.mu.
 func (l *lines) endPart() {
 	text := bytes.TrimSuffix(l.pending, []byte{'\r'})
 	if len(text) == 0 {
@@ -148,7 +148,8 @@ func (l *lines) endPart() {
 	l.sink.open = l
 }
 
-// endLine moves the pending part of a line to the piece and ends the line. sink.mu is held.
+// endLine moves the pending part of a line to the piece and ends the line. The caller holds
+// sink.mu.
 func (l *lines) endLine() {
 	text := bytes.TrimSuffix(l.pending, []byte{'\r'})
 	l.add(text)
@@ -162,7 +163,7 @@ func (l *lines) endLine() {
 }
 
 // add adds a part of a line to the piece, with the prefix at the start of the line and after each
-// carriage return. sink.mu is held.
+// carriage return. The caller holds sink.mu.
 func (l *lines) add(text []byte) {
 	first, rest, returns := bytes.Cut(text, []byte{'\r'})
 	if l.sink.open != l && (len(first) > 0 || !returns) {
@@ -178,16 +179,16 @@ func (l *lines) add(text []byte) {
 	}
 }
 
-// writePiece writes the piece. sink.mu is held.
+// writePiece writes the piece. The caller holds sink.mu.
 func (l *lines) writePiece() {
 	if len(l.piece) > 0 {
 		l.sink.finishLine(l, l.piece)
-		l.sink.put(l.piece)
+		l.sink.writeLocked(l.piece)
 		l.piece = l.piece[:0]
 	}
 }
 
-// stopTimer stops the timer, if it runs. sink.mu is held.
+// stopTimer stops the timer if it is running. The caller holds sink.mu.
 func (l *lines) stopTimer() {
 	if l.timer != nil {
 		l.timer.Stop()

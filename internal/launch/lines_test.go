@@ -19,7 +19,7 @@ const (
 	end   = "\x00end"
 )
 
-func TestPartialLinesArePassedOn(t *testing.T) {
+func TestPartialLinesAreWritten(t *testing.T) {
 	rows := map[string]struct {
 		steps []step
 		want  string
@@ -32,7 +32,7 @@ func TestPartialLinesArePassedOn(t *testing.T) {
 			[]step{{0, "a"}, {1, "one\n"}, {0, "b\n"}},
 			"[1] one\n|[0] ab\n|",
 		},
-		"the line of another rank ends an unfinished one": {
+		"another rank's line ends an unfinished line": {
 			[]step{{0, "a"}, {0, after}, {1, "one\n"}, {0, "b\nc\n"}},
 			"[0] a|\n|[1] one\n|[0] b\n[0] c\n|",
 		},
@@ -65,15 +65,15 @@ func TestPartialLinesArePassedOn(t *testing.T) {
 	}
 	for name, r := range rows {
 		t.Run(name, func(t *testing.T) {
-			if got := played(r.steps); got != r.want {
+			if got := outputOf(r.steps); got != r.want {
 				t.Errorf("got  %q\nwant %q", got, r.want)
 			}
 		})
 	}
 }
 
-// played returns the output of two ranks to one sink, with a | after each write.
-func played(steps []step) string {
+// outputOf returns the output of two ranks to the same sink, with a | after each write.
+func outputOf(steps []step) string {
 	var got strings.Builder
 	s := &sink{mu: &sync.Mutex{}, delay: patience, w: writerFunc(func(b []byte) (int, error) {
 		got.Write(b)
@@ -103,7 +103,7 @@ func TestPromptIsWrittenBeforeAnswer(t *testing.T) {
 	for name, plain := range map[string]bool{"prefixed": false, "plain": true} {
 		t.Run(name, func(t *testing.T) {
 			out := newTranscript()
-			spec := specOf("ask", 2, out)
+			spec := newSpec("ask", 2, out)
 			stdin, answer, err := os.Pipe()
 			if err != nil {
 				t.Fatal(err)
@@ -117,13 +117,13 @@ func TestPromptIsWrittenBeforeAnswer(t *testing.T) {
 				t.Fatal(err)
 			}
 			if end := <-done; end.err != nil || end.Code != 0 {
-				t.Fatalf("%+v", end)
+				t.Fatalf("Run = %+v, want code 0", end)
 			}
 		})
 	}
 }
 
-func TestOneFileForBothOutputsIsDetected(t *testing.T) {
+func TestSameFile(t *testing.T) {
 	r, w, err := os.Pipe()
 	if err != nil {
 		t.Fatal(err)
@@ -132,6 +132,6 @@ func TestOneFileForBothOutputsIsDetected(t *testing.T) {
 	defer w.Close()
 	discard := writerFunc(io.Discard.Write)
 	if !sameFile(w, w) || sameFile(w, os.Stderr) || sameFile(discard, discard) {
-		t.Error("different files are considered the same")
+		t.Error("sameFile is wrong for the same file, different files or writers that are not files")
 	}
 }

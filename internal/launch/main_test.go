@@ -23,7 +23,7 @@ import (
 	"symmem/internal/sys"
 )
 
-// roleVariable makes this test binary play one of the roles below.
+// roleVariable selects the role that this test binary plays as a rank.
 const roleVariable = "SYMMEM_TEST_ROLE"
 
 func TestMain(m *testing.M) {
@@ -54,7 +54,7 @@ var roles = map[string]func(rank string) int{
 	"lose rank":      roleLoseRank,
 }
 
-// patience bounds waits of tests. Passing tests stay far below it.
+// patience is the deadline of waits in tests. It expires only if something hangs.
 const patience = 60 * time.Second
 
 // forever blocks until the process is killed.
@@ -71,6 +71,7 @@ func roleEnviron(string) int {
 	return 0
 }
 
+// connectedRank connects this rank to the launcher's store.
 func connectedRank() (rendezvous.World, *rendezvous.Client, io.Closer, error) {
 	w, err := rendezvous.Discover(os.LookupEnv, rendezvous.Options{})
 	if err != nil {
@@ -97,7 +98,8 @@ func roleMeet(string) int {
 	return 0
 }
 
-// roleFailOne lets rank 1 fail once rank 0 has its handler, and rank 0 report the signal it gets.
+// roleFailOne makes rank 1 fail after rank 0 has installed its handler. Rank 0 prints the signal
+// that it gets.
 func roleFailOne(rank string) int {
 	signals := make(chan os.Signal, 1)
 	signal.Notify(signals, syscall.SIGTERM)
@@ -112,7 +114,7 @@ func roleFailOne(rank string) int {
 	return 3
 }
 
-// rolePatient reports that it is ready, and then all signals until SIGTERM.
+// rolePatient prints that it is ready, and then all signals until SIGTERM.
 func rolePatient(string) int {
 	signals := make(chan os.Signal, 8)
 	signal.Notify(signals)
@@ -138,7 +140,7 @@ func roleStubborn(string) int {
 
 // roleParent starts a child and waits forever.
 func roleParent(string) int {
-	if pid, err := child(); err == nil {
+	if pid, err := startChild(); err == nil {
 		fmt.Println("ready", os.Getpid(), pid)
 	}
 	return forever()
@@ -146,7 +148,7 @@ func roleParent(string) int {
 
 // roleQuitter exits and leaves its child running.
 func roleQuitter(string) int {
-	pid, err := child()
+	pid, err := startChild()
 	fmt.Println("ready", os.Getpid(), pid)
 	if err != nil {
 		return 1
@@ -154,8 +156,8 @@ func roleQuitter(string) int {
 	return 0
 }
 
-// child starts a process that runs until it is killed and holds our output open.
-func child() (int, error) {
+// startChild starts a process that runs until it is killed and keeps this process's output open.
+func startChild() (int, error) {
 	cmd := exec.Command("/proc/self/exe")
 	cmd.Env = append(os.Environ(), roleVariable+"=stubborn")
 	cmd.Stderr = os.Stderr
@@ -195,7 +197,7 @@ func roleAsk(rank string) int {
 
 // roleLaunch runs a launcher that the test kills.
 func roleLaunch(string) int {
-	spec := specOf("patient", 2, os.Stdout)
+	spec := newSpec("patient", 2, os.Stdout)
 	if _, err := Run(context.Background(), spec); err != nil {
 		fmt.Println(err)
 	}
@@ -204,7 +206,7 @@ func roleLaunch(string) int {
 
 // roleTalker starts a child and prints until it is killed.
 func roleTalker(string) int {
-	pid, err := child()
+	pid, err := startChild()
 	if err != nil {
 		return 1
 	}
@@ -215,35 +217,35 @@ func roleTalker(string) int {
 
 // roleLaunchTalkers runs a launcher whose standard output loses its reader.
 func roleLaunchTalkers(string) int {
-	spec := specOf("talker", 2, os.Stdout)
+	spec := newSpec("talker", 2, os.Stdout)
 	spec.Stderr = os.Stderr
 	result, err := Run(context.Background(), spec)
 	if err != nil {
 		return 1
 	}
-	fmt.Fprintln(os.Stderr, "passed on", result.Signal)
+	fmt.Fprintln(os.Stderr, "result signal:", result.Signal)
 	return 0
 }
 
 // launchWith runs a launcher with a limit on open descriptors.
 func launchWith(descriptors uint64) int {
-	few := syscall.Rlimit{Cur: descriptors, Max: descriptors}
-	if err := syscall.Setrlimit(syscall.RLIMIT_NOFILE, &few); err != nil {
+	limit := syscall.Rlimit{Cur: descriptors, Max: descriptors}
+	if err := syscall.Setrlimit(syscall.RLIMIT_NOFILE, &limit); err != nil {
 		fmt.Println(err)
 		return 1
 	}
-	// The ranks must not be launchers, too: of two values of one variable the last one is used.
+	// Otherwise the ranks would be launchers, too: if a variable has two values, the last one counts.
 	if err := os.Unsetenv(roleVariable); err != nil {
 		fmt.Println(err)
 		return 1
 	}
-	if _, err := Run(context.Background(), specOf("meet", 4, os.Stdout)); err != nil {
+	if _, err := Run(context.Background(), newSpec("meet", 4, os.Stdout)); err != nil {
 		fmt.Println(err)
 	}
 	return 0
 }
 
-// roleLoseRank reports on rank 0 that rank 1 was lost, as its program would.
+// roleLoseRank prints on rank 0 that rank 1 was lost, as a real program would.
 func roleLoseRank(rank string) int {
 	_, store, _, err := connectedRank()
 	if err != nil {
@@ -262,10 +264,9 @@ func roleLoseRank(rank string) int {
 	return 5
 }
 
-// specOf returns a Spec that starts ranks in a role, with all output going to w.
-func specOf(role string, ranks int, w io.Writer) Spec {
-	// If this process has a role, the ranks need another one: of two values of a variable, Go
-	// programs use the first.
+// newSpec returns a Spec that starts ranks in a role, with all output going to w.
+func newSpec(role string, ranks int, w io.Writer) Spec {
+	// If this process has a role, remove it: if a variable has two values, Go programs use the first.
 	env := slices.DeleteFunc(os.Environ(), func(entry string) bool {
 		return strings.HasPrefix(entry, roleVariable+"=")
 	})
@@ -311,12 +312,12 @@ func (p *transcript) await(t *testing.T, n int, part string) string {
 		select {
 		case <-changed:
 		case <-deadline:
-			t.Fatalf("%q does not come %d times in %q", part, n, text)
+			t.Fatalf("%q does not occur %d times in %q", part, n, text)
 		}
 	}
 }
 
-// pids returns the numbers after "ready" in all lines.
+// pids returns the process IDs after "ready" in all lines.
 func pids(t *testing.T, text string) (all []int) {
 	t.Helper()
 	for line := range strings.Lines(text) {
@@ -335,7 +336,7 @@ func pids(t *testing.T, text string) (all []int) {
 	return all
 }
 
-// awaitGone waits until the process does not exist, or is a zombie that others must reap.
+// awaitGone waits until the process does not exist or is a zombie.
 func awaitGone(t *testing.T, pid int) {
 	t.Helper()
 	process, err := sys.Pidfd(pid)
@@ -348,6 +349,6 @@ func awaitGone(t *testing.T, pid int) {
 	defer process.Close()
 	err = process.SetReadDeadline(time.Now().Add(patience))
 	if err = errors.Join(err, sys.AwaitEnd(process)); err != nil {
-		t.Fatalf("process %d still runs: %v", pid, err)
+		t.Fatalf("process %d is still running: %v", pid, err)
 	}
 }

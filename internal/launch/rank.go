@@ -12,10 +12,10 @@ import (
 	"time"
 )
 
-// orphanWait bounds the wait for output that processes outside the rank's group hold open.
+// orphanWait bounds the wait for output that processes outside the rank's group keep open.
 const orphanWait = 2 * time.Second
 
-// rank represents a started process. It is running until end has returned.
+// rank represents a rank's process, from start until end has returned.
 type rank struct {
 	// Immutable after start.
 	number   int
@@ -23,14 +23,14 @@ type rank struct {
 	out, err *lines
 
 	mu sync.Mutex
-	// reaped is guarded by mu. Once it is set, the process id may be reused.
+	// reaped is guarded by mu. Once it is set, the process ID may be reused.
 	reaped bool
 }
 
 // start starts the process.
 //
-// Preconditions: the calling goroutine is locked to a thread that outlives the process, as the
-// kernel sends SIGKILL to the process when that thread ends.
+// The calling goroutine must be locked to a thread that outlives the process, since the kernel
+// sends SIGKILL to the process when that thread ends.
 func (r *rank) start(stdin io.Reader) error {
 	r.cmd.Stdout, r.cmd.Stderr = r.out, r.err
 	r.cmd.WaitDelay = orphanWait
@@ -46,8 +46,8 @@ func (r *rank) start(stdin io.Reader) error {
 		return fmt.Errorf("starting rank %d: %w", r.number, err)
 	}
 	if feed != nil {
-		// This goroutine is not awaited: the reader may block for good, and the end of the rank
-		// closes the pipe.
+		// Nothing waits for this goroutine, since the read from stdin may block forever. The end of
+		// the rank closes the pipe.
 		go func() {
 			_, _ = io.Copy(feed, stdin)
 			_ = feed.Close()
@@ -56,27 +56,25 @@ func (r *rank) start(stdin io.Reader) error {
 	return nil
 }
 
-// signal sends a signal to the whole group, unless the rank has been reaped.
+// signal sends a signal to the rank's process group, unless the rank has been reaped.
 func (r *rank) signal(s syscall.Signal) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if !r.reaped {
-		// It fails only if the group is empty already.
-		_ = syscall.Kill(-r.cmd.Process.Pid, s)
+		_ = syscall.Kill(-r.cmd.Process.Pid, s) // fails only if the group is already empty
 	}
 }
 
-// end kills the rest of the group of a rank that has ended, waits for all of its output, and
-// returns its Exit. turn is the rank's position in the order of ends. The rank is reaped after the
-// kill, since its process id and the group id cannot be reused before.
+// end handles a rank that has ended: it kills the rest of the rank's group, waits for all output,
+// and returns the rank's Exit. turn is the rank's position in the order of ends. end reaps the rank
+// after the kill, because the process ID and the group ID cannot be reused before that.
 func (r *rank) end(turn int) Exit {
 	r.signal(syscall.SIGKILL)
 	r.mu.Lock()
 	r.reaped = true
 	r.mu.Unlock()
-	// The state is read below. Other errors come from outputs, and the sinks keep them. No
-	// goroutine copies output after Wait, even if a process outside the group still holds the pipe
-	// open.
+	// Wait's error repeats the state, which is read below, or an output error, which the sinks keep.
+	// After Wait no goroutine copies output, even if a process outside the group keeps the pipe open.
 	_ = r.cmd.Wait()
 	r.out.flush()
 	r.err.flush()
@@ -85,8 +83,8 @@ func (r *rank) end(turn int) Exit {
 	return e
 }
 
-// describe names the rank and its process, and mentions if it is stopped, as by SIGSTOP: then it
-// can neither work nor end.
+// describe names the rank and its process. It adds whether the process is stopped, as by SIGSTOP,
+// since a stopped process can neither work nor end.
 func (r *rank) describe() string {
 	pid := r.cmd.Process.Pid
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
@@ -98,6 +96,7 @@ func (r *rank) describe() string {
 	return fmt.Sprintf("rank %d, process %d", r.number, pid)
 }
 
+// exit returns the Exit of a reaped rank.
 func (r *rank) exit() Exit {
 	state := r.cmd.ProcessState
 	e := Exit{Rank: r.number, PID: state.Pid(), Code: state.ExitCode()}

@@ -9,12 +9,12 @@ import (
 type Result struct {
 	// Code is the exit code of the job: the code of the first rank that failed, or 0.
 	Code int `json:"code"`
-	// First is the rank that failed first, or -1 if none did.
+	// First is the rank that failed first, or -1 if no rank has failed.
 	First int `json:"first_failed"`
-	// Exits holds the ends of all ranks, by rank.
+	// Exits describes how each rank ended, by rank.
 	Exits []Exit `json:"ranks"`
-	// Signal is the first signal from outside that was passed on, SIGPIPE if the reader of the
-	// ranks' output was closed, or 0.
+	// Signal is the first signal from outside that was forwarded, SIGPIPE if the reader of the ranks'
+	// output was closed, or 0.
 	Signal syscall.Signal `json:"-"`
 }
 

@@ -19,11 +19,11 @@ import (
 	"symmem/internal/rendezvous"
 )
 
-// Run starts the ranks and returns when the last has ended. Failed ranks are not an error; the
-// Result reports them. An error without ranks in the Result means that no process is running. The
-// end of the context kills all ranks and is returned as an error with a complete Result, as are
-// errors of writing the output. If the output is a pipe and its reader is closed, the ranks get
-// SIGTERM and the Result has SIGPIPE.
+// Run starts the ranks and returns when all have ended. The Result reports failed ranks, which are
+// not an error of Run. If Run returns an error and a Result without ranks, no process is running.
+// When the context ends, Run kills all ranks, and returns the context's cause and a complete
+// Result. It also returns errors from writing the output with a complete Result. If the output is a
+// pipe whose reader has been closed, the ranks get SIGTERM and Result.Signal is SIGPIPE.
 func Run(ctx context.Context, spec Spec) (Result, error) {
 	path, err := spec.prepare()
 	if err != nil {
@@ -39,7 +39,7 @@ func Run(ctx context.Context, spec Spec) (Result, error) {
 	}
 	defer store.Close()
 	j := newJob(&spec, store)
-	store.OnAcceptError(j.cannotAccept)
+	store.OnAcceptError(j.reportAcceptError)
 	at := rendezvous.Endpoint{Address: store.Address(), Token: token}
 	for number := range spec.Ranks {
 		j.add(number, path, at)
@@ -47,22 +47,23 @@ func Run(ctx context.Context, spec Spec) (Result, error) {
 	return j.run(ctx)
 }
 
-// raiseLimit is the advice for a launcher without free file descriptors.
+// raiseLimit is the advice to users if the launcher has no free file descriptors.
 const raiseLimit = "raise the limit of open files (ulimit -n)"
 
-// cannotAccept reports an error of the store's listener, without which ranks cannot meet.
-func (j *job) cannotAccept(err error) {
+// reportAcceptError prints an error of the store's listener. Without the listener ranks cannot
+// connect.
+func (j *job) reportAcceptError(err error) {
 	j.stderr.write(fmt.Appendf(nil, "symmem: the launcher cannot accept the connections of its "+
 		"ranks: %v: %s\n", err, raiseLimit))
 }
 
-// job holds the ranks of one Run.
+// job runs the ranks of one Run.
 type job struct {
 	// Immutable after run.
 	spec        *Spec
 	ranks       []*rank
 	stdout      *sink
-	stderr      *sink // stdout, if both are one file
+	stderr      *sink // the same as stdout if both are the same file
 	failed      <-chan error
 	exits       chan Exit
 	store       *rendezvous.Server
@@ -106,12 +107,13 @@ func (j *job) add(number int, path string, store rendezvous.Endpoint) {
 func (j *job) run(ctx context.Context) (Result, error) {
 	signals := j.spec.Signals
 	if signals == nil {
-		mine := make(chan os.Signal, 8)
-		signal.Notify(mine, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT)
-		defer signal.Stop(mine)
-		signals = mine
+		handled := make(chan os.Signal, 8)
+		signal.Notify(handled, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT)
+		defer signal.Stop(handled)
+		signals = handled
 	}
-	// Otherwise SIGPIPE would kill the launcher but not the processes that the ranks have started.
+	// Without a handler SIGPIPE would kill the launcher, but not the processes that ranks have
+	// started.
 	pipes := make(chan os.Signal, 1)
 	signal.Notify(pipes, syscall.SIGPIPE)
 	defer signal.Stop(pipes)
@@ -143,8 +145,8 @@ func (j *job) sinks() []*sink {
 	return []*sink{j.stdout, j.stderr}
 }
 
-// start starts all ranks, or none. The current thread forks them and must live until run returns,
-// since the kernel considers the end of that thread the end of the launcher.
+// start starts all ranks, or none. It forks them on a thread that lives until run returns, since
+// the kernel kills the ranks when the thread that has forked them ends.
 func (j *job) start() error {
 	started := make(chan error)
 	go func() {
@@ -156,6 +158,7 @@ func (j *job) start() error {
 	return <-started
 }
 
+// fork starts all ranks, or none, on the current thread.
 func (j *job) fork() error {
 	d, err := newDeaths()
 	if err != nil {
@@ -190,8 +193,8 @@ func (j *job) killStarted(n int) {
 	}
 }
 
-// reap reports all ranks as they end. A goroutine per rank drains its output, which may take longer
-// than that of the next one.
+// reap reports all ranks as they end. A goroutine per rank drains the rank's output, since that may
+// take longer than for a rank that ends later.
 func (j *job) reap(d *deaths) {
 	defer d.close()
 	turn := 0
@@ -200,7 +203,8 @@ func (j *job) reap(d *deaths) {
 		go func(turn int) { j.exits <- j.ranks[number].end(turn) }(turn)
 	})
 	if err != nil {
-		// Only a broken descriptor table leads here. Without a watch all ranks must end.
+		// This happens only if the descriptor table is corrupt. The remaining ranks are killed, because
+		// their ends can no longer be watched.
 		for number := range d.watched {
 			go func() { j.exits <- j.ranks[number].end(turn + 1) }()
 		}
@@ -239,6 +243,7 @@ func (j *job) watch(ctx context.Context, signals <-chan os.Signal) error {
 	return err
 }
 
+// apply executes an order of the supervisor.
 func (j *job) apply(o order, timer *time.Timer) {
 	if o.wait > 0 {
 		timer.Reset(o.wait)
@@ -258,7 +263,7 @@ func (j *job) apply(o order, timer *time.Timer) {
 	}
 }
 
-// awaited lists the ranks that have not ended, and marks those that are stopped.
+// awaited lists the ranks that have not ended, and marks stopped ranks.
 func (j *job) awaited() string {
 	var texts []string
 	for i, r := range j.ranks {

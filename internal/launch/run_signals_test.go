@@ -18,7 +18,7 @@ import (
 
 func TestSignalsReachAllRanks(t *testing.T) {
 	out := newTranscript()
-	spec := specOf("patient", 3, out)
+	spec := newSpec("patient", 3, out)
 	signals := make(chan os.Signal, 2) // never read once the job has ended
 	spec.Signals = signals
 	done := begin(testContext(t), spec)
@@ -29,26 +29,26 @@ func TestSignalsReachAllRanks(t *testing.T) {
 	}
 	signals <- syscall.SIGTERM
 	if end := <-done; end.err != nil || end.Code != 0 {
-		t.Fatalf("%+v", end)
+		t.Fatalf("Run = %+v", end)
 	}
 	out.await(t, 3, "got terminated")
 }
 
-func TestOwnSignalsAreTaken(t *testing.T) {
+func TestRunHandlesProcessSignals(t *testing.T) {
 	out := newTranscript()
-	done := begin(testContext(t), specOf("patient", 2, out))
+	done := begin(testContext(t), newSpec("patient", 2, out))
 	out.await(t, 2, "ready")
 	kill(t, os.Getpid(), syscall.SIGHUP)
 	out.await(t, 2, "got hangup")
 	kill(t, os.Getpid(), syscall.SIGTERM)
 	if end := <-done; end.err != nil || end.Code != 0 {
-		t.Fatalf("%+v", end)
+		t.Fatalf("Run = %+v", end)
 	}
 }
 
 func TestSecondInterruptKills(t *testing.T) {
 	out := newTranscript()
-	spec := specOf("stubborn", 2, out)
+	spec := newSpec("stubborn", 2, out)
 	signals := make(chan os.Signal, 2) // never read once the job has ended
 	spec.Signals = signals
 	done := begin(testContext(t), spec)
@@ -57,13 +57,13 @@ func TestSecondInterruptKills(t *testing.T) {
 	signals <- syscall.SIGINT
 	end := <-done
 	if end.err != nil || end.Code != 128+9 || end.Exits[1].Signal != syscall.SIGKILL {
-		t.Fatalf("%+v", end)
+		t.Fatalf("Run = %+v", end)
 	}
 }
 
-func TestStubbornRanksAreKilledAfterATerm(t *testing.T) {
+func TestStubbornRanksAreKilledAfterSIGTERM(t *testing.T) {
 	out := newTranscript()
-	spec := specOf("stubborn", 2, out)
+	spec := newSpec("stubborn", 2, out)
 	signals := make(chan os.Signal)
 	spec.Signals, spec.KillAfter = signals, 100*time.Millisecond
 	done := begin(testContext(t), spec)
@@ -71,13 +71,13 @@ func TestStubbornRanksAreKilledAfterATerm(t *testing.T) {
 	signals <- syscall.SIGTERM
 	end := <-done
 	if end.err != nil || end.Code != 128+9 || end.Exits[1].Signal != syscall.SIGKILL {
-		t.Fatalf("%+v", end)
+		t.Fatalf("Run = %+v", end)
 	}
-	out.await(t, 1, "they have not ended: SIGKILL")
+	out.await(t, 1, "sending SIGKILL to the remaining ranks")
 }
 
-// TestLauncherWithoutDescriptorsReportsIt checks the launcher's message. Its ranks only see
-// refused connections, or do not start.
+// TestLauncherWithoutDescriptorsReportsIt checks the launcher's message. Its ranks get refused
+// connections, or do not start.
 func TestLauncherWithoutDescriptorsReportsIt(t *testing.T) {
 	for _, role := range []string{"narrow launch", "narrow start"} {
 		t.Run(role, func(t *testing.T) {
@@ -92,19 +92,19 @@ func TestLauncherWithoutDescriptorsReportsIt(t *testing.T) {
 			}
 			out.await(t, 1, "raise the limit of open files (ulimit -n)")
 			cancel()
-			_ = c.Wait() // it was killed, or has ended
+			_ = c.Wait() // fails if the launcher was killed
 		})
 	}
 }
 
-func TestStubbornRanksAreKilledAfterAFailure(t *testing.T) {
+func TestStubbornRanksAreKilledAfterFailure(t *testing.T) {
 	out := newTranscript()
-	spec := specOf("stubborn", 2, out)
+	spec := newSpec("stubborn", 2, out)
 	spec.Grace, spec.TermWait = -1, -1
 	done := begin(testContext(t), spec)
 	kill(t, pids(t, out.await(t, 2, "ready"))[0], syscall.SIGKILL)
 	if end := <-done; end.err != nil || end.Code != 128+9 {
-		t.Fatalf("%+v", end)
+		t.Fatalf("Run = %+v", end)
 	}
 }
 
@@ -112,7 +112,7 @@ func TestStubbornRanksAreKilledAfterAFailure(t *testing.T) {
 // before SIGKILL is due.
 func TestStoppedRankIsNamedAndEnded(t *testing.T) {
 	out := newTranscript()
-	spec := specOf("patient", 2, out)
+	spec := newSpec("patient", 2, out)
 	spec.Grace = -1
 	done := begin(testContext(t), spec)
 	text := out.await(t, 2, "ready")
@@ -124,54 +124,54 @@ func TestStoppedRankIsNamedAndEnded(t *testing.T) {
 	}
 	kill(t, all[1], syscall.SIGKILL)
 	if end := <-done; end.err != nil || end.Code != 128+9 {
-		t.Fatalf("%+v", end)
+		t.Fatalf("Run = %+v", end)
 	}
 	text, _ = out.read()
 	want := fmt.Sprintf("process %d, stopped)", all[0])
-	if !strings.Contains(text, "symmem: their time is over: SIGTERM (rank ") ||
+	if !strings.Contains(text, "symmem: sending SIGTERM to the remaining ranks (rank ") ||
 		!strings.Contains(text, want) {
-		t.Errorf("%q is not in %q", want, text)
+		t.Errorf("got output %q, want a SIGTERM message with %q", text, want)
 	}
 	out.await(t, 1, "got terminated")
 }
 
-func TestEndOfTheContextKillsGrandchildrenToo(t *testing.T) {
+func TestCanceledContextKillsGrandchildren(t *testing.T) {
 	out := newTranscript()
 	ctx, cancel := context.WithCancelCause(testContext(t))
-	done := begin(ctx, specOf("parent", 2, out))
+	done := begin(ctx, newSpec("parent", 2, out))
 	all := pids(t, out.await(t, 2, "ready"))
 	if len(all) != 4 {
-		t.Fatalf("processes %v", all)
+		t.Fatalf("got processes %v, want 4", all)
 	}
-	cause := errors.New("the user left")
+	cause := errors.New("canceled by the test")
 	cancel(cause)
 	end := <-done
 	if !errors.Is(end.err, cause) || end.Code != 128+9 || len(end.Exits) != 2 {
-		t.Fatalf("%+v", end)
+		t.Fatalf("Run = %+v", end)
 	}
 	for _, pid := range all {
 		awaitGone(t, pid)
 	}
 }
 
-func TestProcessesLeftByARankAreKilled(t *testing.T) {
+func TestRankExitKillsItsChildren(t *testing.T) {
 	out := newTranscript()
-	result, err := Run(testContext(t), specOf("quitter", 2, out))
+	result, err := Run(testContext(t), newSpec("quitter", 2, out))
 	if err != nil || result.Code != 0 {
-		t.Fatalf("%+v, %v", result, err)
+		t.Fatalf("Run = %+v, %v; want code 0", result, err)
 	}
 	text, _ := out.read()
 	all := pids(t, text)
 	if len(all) != 4 {
-		t.Fatalf("processes %v in %q", all, text)
+		t.Fatalf("got processes %v in %q, want 4", all, text)
 	}
 	for _, pid := range all {
 		awaitGone(t, pid)
 	}
 }
 
-// TestRanksDieWithTheLauncher kills the launcher with SIGKILL.
-func TestRanksDieWithTheLauncher(t *testing.T) {
+// TestRanksDieWithLauncher kills the launcher with SIGKILL.
+func TestRanksDieWithLauncher(t *testing.T) {
 	out := newTranscript()
 	r, w, err := os.Pipe()
 	if err != nil {
@@ -193,7 +193,7 @@ func TestRanksDieWithTheLauncher(t *testing.T) {
 	all := pids(t, out.await(t, 2, "ready"))
 	kill(t, cmd.Process.Pid, syscall.SIGKILL)
 	if err := cmd.Wait(); err == nil {
-		t.Fatal("the launcher ended well")
+		t.Fatal("the launcher exited with code 0 after SIGKILL")
 	}
 	for _, pid := range all {
 		awaitGone(t, pid)
@@ -201,8 +201,8 @@ func TestRanksDieWithTheLauncher(t *testing.T) {
 	<-copied
 }
 
-func TestOutputThatCannotBeWrittenIsAnError(t *testing.T) {
-	spec := specOf("lines", 2, nil)
+func TestRunReturnsOutputError(t *testing.T) {
+	spec := newSpec("lines", 2, nil)
 	broken := errors.New("disk full")
 	spec.Stdout = writerFunc(func([]byte) (int, error) { return 0, broken })
 	spec.Stderr = io.Discard
@@ -211,7 +211,7 @@ func TestOutputThatCannotBeWrittenIsAnError(t *testing.T) {
 		t.Fatal(err)
 	}
 	if result.Code != 0 || len(result.Exits) != 2 {
-		t.Fatalf("the ranks felt it: %+v", result)
+		t.Fatalf("the output error affected the ranks: %+v", result)
 	}
 }
 
@@ -220,10 +220,9 @@ type writerFunc func([]byte) (int, error)
 
 func (f writerFunc) Write(b []byte) (int, error) { return f(b) }
 
-// TestOutputWithoutAReaderEndsTheRanks closes the reader of the output. A launcher killed by
-// SIGPIPE would leave the children of ranks running, and ranks that continued would print to a
-// closed pipe.
-func TestOutputWithoutAReaderEndsTheRanks(t *testing.T) {
+// TestClosedOutputReaderEndsRanks closes the reader of the output. If SIGPIPE killed the launcher,
+// the ranks' children would keep running; if the ranks continued, nothing would read their output.
+func TestClosedOutputReaderEndsRanks(t *testing.T) {
 	r, w, err := os.Pipe()
 	if err != nil {
 		t.Fatal(err)
@@ -243,14 +242,14 @@ func TestOutputWithoutAReaderEndsTheRanks(t *testing.T) {
 	}
 	r.Close()
 	if err := cmd.Wait(); err != nil {
-		t.Fatalf("the launcher: %v; it wrote %v", err, out.text.String())
+		t.Fatalf("the launcher returned %v and wrote %q", err, out.text.String())
 	}
 	if len(all) != 4 {
-		t.Fatalf("processes %v", all)
+		t.Fatalf("got processes %v, want 4", all)
 	}
 	for _, pid := range all {
 		awaitGone(t, pid)
 	}
-	out.await(t, 1, "their output has no reader any more: SIGTERM")
-	out.await(t, 1, "passed on broken pipe")
+	out.await(t, 1, "the reader of the output was closed: sending SIGTERM")
+	out.await(t, 1, "result signal: broken pipe")
 }

@@ -36,7 +36,7 @@ func testContext(t *testing.T) context.Context {
 	return ctx
 }
 
-// finish runs a job whose Run must not fail, and returns its sorted lines.
+// finish runs a job, for which Run must return no error, and returns the job's sorted lines.
 func finish(t *testing.T, spec Spec) (Result, []string) {
 	t.Helper()
 	out := newTranscript()
@@ -51,8 +51,8 @@ func finish(t *testing.T, spec Spec) (Result, []string) {
 	return result, lines[1:]
 }
 
-func TestRanksGetTheVariablesOfTorchrun(t *testing.T) {
-	spec := specOf("environ", 2, nil)
+func TestRanksGetTorchrunVariables(t *testing.T) {
+	spec := newSpec("environ", 2, nil)
 	spec.MasterPort, spec.RunID = 12345, "job"
 	spec.Env = append(spec.Env, "RANK=7", "TORCHELASTIC_USE_AGENT_STORE=True",
 		"TORCHELASTIC_ERROR_FILE=/tmp/x")
@@ -79,12 +79,12 @@ func TestRanksGetTheVariablesOfTorchrun(t *testing.T) {
 		t.Fatalf("%+v", result)
 	}
 	if port, err := port(0); port == 0 || err != nil {
-		t.Fatalf("a free port is %d, %v", port, err)
+		t.Fatalf("port(0) = %d, %v; want a free port", port, err)
 	}
 }
 
-func TestThreadsOfTheUserStay(t *testing.T) {
-	spec := specOf("environ", 2, nil)
+func TestUserThreadCountIsKept(t *testing.T) {
+	spec := newSpec("environ", 2, nil)
 	spec.Env = append(spec.Env, "OMP_NUM_THREADS=5")
 	_, lines := finish(t, spec)
 	if !slices.Contains(lines, "[1] OMP_NUM_THREADS=5\n") {
@@ -92,8 +92,8 @@ func TestThreadsOfTheUserStay(t *testing.T) {
 	}
 }
 
-func TestRanksMeetInTheLaunchersStore(t *testing.T) {
-	result, lines := finish(t, specOf("meet", 3, nil))
+func TestRanksShareLauncherStore(t *testing.T) {
+	result, lines := finish(t, newSpec("meet", 3, nil))
 	want := []string{
 		"[0] 0 3 symmem launch served by the launcher\n",
 		"[1] 1 3 symmem launch served by the launcher\n",
@@ -105,7 +105,7 @@ func TestRanksMeetInTheLaunchersStore(t *testing.T) {
 }
 
 func TestLinesAreWholeAndPrefixed(t *testing.T) {
-	of := func(rank int, prefix string) []string {
+	linesOf := func(rank int, prefix string) []string {
 		return []string{
 			fmt.Sprintf("%sone of %d\n", prefix, rank), prefix + "two\r\n", prefix + "\n",
 			prefix + longLine + "\n", prefix + "no end\n",
@@ -118,14 +118,14 @@ func TestLinesAreWholeAndPrefixed(t *testing.T) {
 		plain bool
 		want  []string
 	}{
-		"prefixed": {false, slices.Concat(of(0, "[0] "), of(1, "[1] "),
+		"prefixed": {false, slices.Concat(linesOf(0, "[0] "), linesOf(1, "[1] "),
 			[]string{errorOf(0, "[0] "), errorOf(1, "[1] ")})},
-		"plain": {true, slices.Concat(of(0, ""), of(1, ""),
+		"plain": {true, slices.Concat(linesOf(0, ""), linesOf(1, ""),
 			[]string{errorOf(0, ""), errorOf(1, "")})},
 	}
 	for name, r := range rows {
 		t.Run(name, func(t *testing.T) {
-			spec := specOf("lines", 2, nil)
+			spec := newSpec("lines", 2, nil)
 			spec.Plain = r.plain
 			_, got := finish(t, spec)
 			slices.Sort(r.want)
@@ -137,8 +137,8 @@ func TestLinesAreWholeAndPrefixed(t *testing.T) {
 	}
 }
 
-func TestRankZeroAloneReads(t *testing.T) {
-	spec := specOf("cat", 2, nil)
+func TestOnlyRankZeroReadsInput(t *testing.T) {
+	spec := newSpec("cat", 2, nil)
 	spec.Stdin = strings.NewReader("hello\n")
 	result, lines := finish(t, spec)
 	if !slices.Equal(lines, []string{"[0] hello\n"}) || result.Code != 0 {
@@ -146,7 +146,7 @@ func TestRankZeroAloneReads(t *testing.T) {
 	}
 }
 
-func TestWrongSpecsStartNothing(t *testing.T) {
+func TestInvalidSpecStartsNoProcess(t *testing.T) {
 	script := filepath.Join(t.TempDir(), "script")
 	if err := os.WriteFile(script, []byte("#!/no/such\n"), 0o700); err != nil {
 		t.Fatal(err)
@@ -157,17 +157,17 @@ func TestWrongSpecsStartNothing(t *testing.T) {
 		want error
 	}{
 		{"no ranks", Spec{Command: []string{"true"}}, ErrRanks},
-		{"fewer than no ranks", Spec{Ranks: -1, Command: []string{"true"}}, ErrRanks},
-		{"more ranks than can be", Spec{Ranks: 5000, Command: []string{"true"}}, ErrRanks},
+		{"negative number of ranks", Spec{Ranks: -1, Command: []string{"true"}}, ErrRanks},
+		{"too many ranks", Spec{Ranks: 5000, Command: []string{"true"}}, ErrRanks},
 		{"no command", Spec{Ranks: 1}, ErrNoCommand},
-		{"an empty command", Spec{Ranks: 1, Command: []string{""}}, ErrNoCommand},
+		{"empty command", Spec{Ranks: 1, Command: []string{""}}, ErrNoCommand},
 		{
-			"a command that is not there",
+			"missing command",
 			Spec{Ranks: 1, Command: []string{"no-such-symmem"}},
 			exec.ErrNotFound,
 		},
 		{
-			"a command that does not start",
+			"command that cannot be started",
 			Spec{Ranks: 2, Command: []string{script}},
 			os.ErrNotExist,
 		},
@@ -176,18 +176,18 @@ func TestWrongSpecsStartNothing(t *testing.T) {
 		t.Run(r.name, func(t *testing.T) {
 			result, err := Run(testContext(t), r.spec)
 			if !errors.Is(err, r.want) || len(result.Exits) != 0 {
-				t.Fatalf("%+v, %v; want %v", result, err, r.want)
+				t.Fatalf("Run = %+v, %v; want %v", result, err, r.want)
 			}
 		})
 	}
 	spec := Spec{Ranks: 1, Command: []string{"true"}, MasterPort: 1 << 16}
 	if _, err := Run(testContext(t), spec); err == nil {
-		t.Fatalf("%+v runs", spec)
+		t.Fatalf("Run(%+v) returned no error", spec)
 	}
 }
 
-func TestFailureEndsTheOthersByTerm(t *testing.T) {
-	spec := specOf("fail one", 2, nil)
+func TestFailureTerminatesOtherRanks(t *testing.T) {
+	spec := newSpec("fail one", 2, nil)
 	spec.Grace = -1
 	result, lines := finish(t, spec)
 	if result.Code != 7 || result.First != 1 || result.Exits[0].Code != 3 {
@@ -199,10 +199,10 @@ func TestFailureEndsTheOthersByTerm(t *testing.T) {
 	}
 }
 
-// TestOthersReportTheRankThatWasKilled lets a rank report a lost one within the grace period.
-func TestOthersReportTheRankThatWasKilled(t *testing.T) {
+// TestRanksCanReportKilledRank checks that a rank can report a lost rank within the grace period.
+func TestRanksCanReportKilledRank(t *testing.T) {
 	out := newTranscript()
-	spec := specOf("lose rank", 2, out)
+	spec := newSpec("lose rank", 2, out)
 	stdin, feed, err := os.Pipe()
 	if err != nil {
 		t.Fatal(err)
@@ -219,7 +219,7 @@ func TestOthersReportTheRankThatWasKilled(t *testing.T) {
 			awaitGone(t, lost)
 		}
 	}
-	// Rank 0 learns of it only now, and must still be running to report it.
+	// Rank 0 detects the loss only now. It must still be running to report the loss.
 	if _, err := feed.WriteString("killed\n"); err != nil {
 		t.Fatal(err)
 	}

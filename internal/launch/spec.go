@@ -17,32 +17,32 @@ type Spec struct {
 	Ranks int
 	// Command is the program, looked up in PATH, and its arguments.
 	Command []string
-	// Env is the base of the ranks' environment; nil means that of this process.
+	// Env is the base of the ranks' environment; nil means this process's environment.
 	Env []string
-	// Stdin is the standard input of rank 0. Without it, and for all other ranks, standard input is
-	// empty. A reader that still blocks after the ranks have ended keeps one goroutine.
+	// Stdin is the standard input of rank 0; nil means empty input. The other ranks always have empty
+	// input. A goroutine leaks if Stdin still blocks after the ranks have ended.
 	Stdin io.Reader
-	// Stdout and Stderr receive the output of the ranks, one Write per line or group of lines,
-	// never concurrently; nil means the outputs of this process. The beginning of a line that stays
-	// unterminated for 100 ms is written as it is. A line of another rank still begins on a new
+	// Stdout and Stderr receive the ranks' output; nil means this process's outputs. Writes are never
+	// concurrent, and each contains one or more lines. The beginning of a line that stays unterminated
+	// for 100 ms is written without waiting for the rest. A line of another rank still begins on a new
 	// line.
 	Stdout, Stderr io.Writer
-	// Plain passes lines on unchanged. Otherwise each gets the prefix "[rank] ".
+	// Plain forwards lines unchanged. Otherwise each line gets the prefix "[rank] ".
 	Plain bool
-	// MasterPort is the value of MASTER_PORT; 0 picks a port that is free at the moment.
+	// MasterPort is the value of MASTER_PORT; 0 picks a port that is currently free.
 	MasterPort int
 	// RunID names the job; empty picks a random name.
 	RunID string
-	// Grace is the time that the other ranks get after one has failed, so that they can detect and
-	// report the lost one. 0 means 10 s; a negative value means none.
+	// Grace is the time that the other ranks get after a rank has failed, so that they can detect and
+	// report the failure. 0 means 10 s; a negative value means no time.
 	Grace time.Duration
-	// TermWait is the time between SIGTERM and SIGKILL. 0 means 5 s; a negative value means none.
+	// TermWait is the time between SIGTERM and SIGKILL. 0 means 5 s; a negative value means no time.
 	TermWait time.Duration
-	// KillAfter is the time between passing on a SIGTERM from outside and sending SIGKILL to the
-	// ranks that have not ended. 0 means 10 s; a negative value means no SIGKILL.
+	// KillAfter is the time between forwarding a SIGTERM from outside and sending SIGKILL to ranks
+	// that have not ended. 0 means 10 s; a negative value means no SIGKILL.
 	KillAfter time.Duration
-	// Signals are passed on to all ranks; nil means that Run handles SIGINT, SIGTERM, SIGHUP and
-	// SIGQUIT of this process.
+	// Signals delivers signals to forward to all ranks. If it is nil, Run handles this process's
+	// SIGINT, SIGTERM, SIGHUP and SIGQUIT.
 	Signals <-chan os.Signal
 }
 
@@ -79,6 +79,7 @@ func (s *Spec) prepare() (path string, err error) {
 	return path, nil
 }
 
+// fill fills in the defaults.
 func (s *Spec) fill() {
 	if s.Env == nil {
 		s.Env = os.Environ()
@@ -94,8 +95,8 @@ func (s *Spec) fill() {
 	s.KillAfter = cmp.Or(s.KillAfter, defaultKill)
 }
 
-// port returns want, or a free port if want is 0. Another process may take the port before a rank
-// does; it cannot be reserved for a program that opens it later.
+// port returns want, or a free port if want is 0. The port cannot be reserved for a rank that opens
+// it later, so another process may open it first.
 func port(want int) (int, error) {
 	if want < 0 || want > 65535 {
 		return 0, fmt.Errorf("%d is not a port", want)

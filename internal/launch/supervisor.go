@@ -6,41 +6,44 @@ import (
 	"time"
 )
 
-// supervisor decides what happens to the ranks. It is a pure state machine: events in, orders out;
-// Run feeds it and executes the orders.
+// supervisor decides which signals the ranks get. It is a pure state machine: Run passes events to
+// it and executes the orders that it returns.
 //
 // Its phases and transitions:
 //
-//	running      some ranks run, none has failed
-//	grace        a rank has failed; the others may still report. From running, by a failure
-//	announced    the same, after a message that lists the running ranks. From grace, after notice
-//	terminating  SIGTERM was sent. From grace or announced, when the grace is over; from all of
-//	             these by a SIGTERM from outside
-//	killing      SIGKILL was sent. From terminating, when that time is over; from any phase by a
-//	             second SIGINT or the end of the context
-//	done         all ranks have ended. From any phase, by the last exit
+//	running      Some ranks are running, and none has failed.
+//	grace        A rank has failed, and the others may still report. Entered from running on a
+//	             failure.
+//	announced    Like grace, after a message that lists the running ranks. Entered from grace after
+//	             announceDelay.
+//	terminating  SIGTERM has been sent. Entered from grace or announced after the grace period, and
+//	             from running, grace or announced on a SIGTERM from outside.
+//	killing      SIGKILL has been sent. Entered from terminating after a wait, and from any phase on
+//	             a second SIGINT or the end of the context.
+//	done         All ranks have ended. Entered from any phase on the last exit.
 //
-// Other signals are passed on in any phase and cause no transition.
+// Other signals are forwarded in any phase and cause no transition.
 type supervisor struct {
-	phase phase
-	grace time.Duration
-	term  time.Duration
-	// kills is the time from a SIGTERM from outside to SIGKILL; no SIGKILL if it is not positive.
-	kills time.Duration
+	phase    phase
+	grace    time.Duration
+	termWait time.Duration
+	// killAfter is the time from a SIGTERM from outside to SIGKILL. If it is not positive, no SIGKILL
+	// follows.
+	killAfter time.Duration
 	// remaining is the number of running ranks.
 	remaining int
-	// interrupts counts SIGINT, and outside is the first signal from outside.
+	// interrupts counts SIGINT. outside is the first signal from outside.
 	interrupts int
 	outside    syscall.Signal
-	// exits holds the results by rank, and ended marks the known ones. first is the rank that
-	// failed first, or -1.
+	// exits describes the ranks that have ended, which ended marks. first is the rank that failed
+	// first, or -1.
 	exits []Exit
 	ended []bool
 	first int
 }
 
-// announceDelay is the time after a failure until a message lists the ranks that still run. Most
-// jobs end faster.
+// announceDelay is the time from a failure to the message that lists the running ranks. Most jobs
+// end sooner.
 const announceDelay = 2 * time.Second
 
 type phase int
@@ -54,9 +57,9 @@ const (
 	done
 )
 
-// order instructs Run to send a signal to all ranks and, if wait is positive, to call expired
-// after that time, replacing an earlier wait. The message is printed for users, with the ranks that
-// have not ended.
+// order instructs Run to send a signal to all ranks, if it is not 0, and to print the message with
+// a list of the running ranks, if it is not empty. If wait is positive, Run calls expired after
+// that time, which replaces an earlier wait.
 type order struct {
 	signal  syscall.Signal
 	wait    time.Duration
@@ -65,7 +68,7 @@ type order struct {
 
 func newSupervisor(s *Spec) *supervisor {
 	return &supervisor{
-		grace: s.Grace, term: s.TermWait, kills: s.KillAfter, remaining: s.Ranks,
+		grace: s.Grace, termWait: s.TermWait, killAfter: s.KillAfter, remaining: s.Ranks,
 		exits: make([]Exit, s.Ranks),
 		ended: make([]bool, s.Ranks), first: -1,
 	}
@@ -92,16 +95,16 @@ func (v *supervisor) exited(e Exit) order {
 	return order{}
 }
 
-// announce lets the user know how much time the other ranks have.
+// announce returns a message about the time that the other ranks have left.
 func (v *supervisor) announce() order {
 	v.phase = announced
 	rest := v.grace - announceDelay
 	return order{wait: rest, message: fmt.Sprintf(
-		"%v; other ranks still run: they have %v more, then SIGTERM, and SIGKILL %v later",
-		v.exits[v.first], rest, max(v.term, 0))}
+		"%v; other ranks are still running: they get SIGTERM in %v and SIGKILL %v later",
+		v.exits[v.first], rest, max(v.termWait, 0))}
 }
 
-// expired handles the end of the last order's wait.
+// expired handles the end of the wait in the last order.
 func (v *supervisor) expired() order {
 	switch v.phase {
 	case grace, announced:
@@ -109,21 +112,21 @@ func (v *supervisor) expired() order {
 			return v.announce()
 		}
 		v.phase = terminating
-		o := v.after(v.term)
+		o := v.after(v.termWait)
 		if v.phase == terminating {
-			o.signal, o.message = syscall.SIGTERM, "their time is over: SIGTERM"
+			o.signal, o.message = syscall.SIGTERM, "sending SIGTERM to the remaining ranks"
 		}
 		return o
 	case terminating:
 		o := v.kill()
-		o.message = "they have not ended: SIGKILL"
+		o.message = "sending SIGKILL to the remaining ranks"
 		return o
 	case running, killing, done:
 	}
 	return order{}
 }
 
-// after waits, or expires at once if there is no time to wait.
+// after returns an order to wait, or the next order if there is no time to wait.
 func (v *supervisor) after(wait time.Duration) order {
 	if wait <= 0 {
 		return v.expired()
@@ -139,7 +142,7 @@ func (v *supervisor) signaled(s syscall.Signal) order {
 	}
 	if s == syscall.SIGPIPE {
 		o := v.signaled(syscall.SIGTERM)
-		o.message = "their output has no reader any more: SIGTERM"
+		o.message = "the reader of the output was closed: sending SIGTERM to the ranks"
 		return o
 	}
 	if s == syscall.SIGINT {
@@ -148,14 +151,14 @@ func (v *supervisor) signaled(s syscall.Signal) order {
 	if v.interrupts > 1 {
 		return v.kill()
 	}
-	if s == syscall.SIGTERM && v.kills > 0 && v.phase < terminating {
+	if s == syscall.SIGTERM && v.killAfter > 0 && v.phase < terminating {
 		v.phase = terminating
-		return order{signal: s, wait: v.kills}
+		return order{signal: s, wait: v.killAfter}
 	}
 	return order{signal: s}
 }
 
-// kill sends SIGKILL to all ranks.
+// kill returns an order to send SIGKILL to all ranks.
 func (v *supervisor) kill() order {
 	if v.phase == done {
 		return order{}

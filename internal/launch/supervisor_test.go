@@ -22,28 +22,29 @@ func (o order) String() string {
 	return strings.Join(words, ", ")
 }
 
-// TestSupervisor plays events: "e2=1" is the exit of rank 2 with code 1, "x" the end of a wait, "i"
-// and "t" are SIGINT and SIGTERM from outside, "c" is the end of the context.
+// TestSupervisor passes events to a supervisor: "e2=1" stands for the exit of rank 2 with code 1,
+// "x" for the end of a wait, "i" and "t" for SIGINT and SIGTERM from outside, and "c" for the end
+// of the context.
 func TestSupervisor(t *testing.T) {
 	rows := []struct {
 		name, events string
 		want         []string
 		code         int
 	}{
-		{"all end well", "e0=0 e1=0 e2=0", []string{"", "", ""}, 0},
-		{"a failure starts the grace", "e1=7 e0=0 e2=0", []string{"wait 1s", "", ""}, 7},
+		{"no rank fails", "e0=0 e1=0 e2=0", []string{"", "", ""}, 0},
+		{"a failure starts the grace period", "e1=7 e0=0 e2=0", []string{"wait 1s", "", ""}, 7},
 		{
-			"then TERM, then KILL", "e1=7 x x e0=143 e2=137",
+			"SIGTERM and SIGKILL follow the grace period", "e1=7 x x e0=143 e2=137",
 			[]string{"wait 1s", "terminated, wait 2s", "killed", "", ""},
 			7,
 		},
 		{
-			"a second failure does not start it again", "e1=7 e0=8 x e2=0",
+			"a second failure does not restart the grace period", "e1=7 e0=8 x e2=0",
 			[]string{"wait 1s", "", "terminated, wait 2s", ""},
 			7,
 		},
 		{
-			"signals pass through", "t i e0=0 e1=0 e2=0",
+			"signals are forwarded", "t i e0=0 e1=0 e2=0",
 			[]string{"terminated", "interrupt", "", "", ""},
 			0,
 		},
@@ -58,7 +59,7 @@ func TestSupervisor(t *testing.T) {
 			137,
 		},
 		{
-			"a wait that is over too late does nothing", "e0=0 e1=0 e2=0 x c",
+			"a wait that ends after the job does nothing", "e0=0 e1=0 e2=0 x c",
 			[]string{"", "", "", "", ""},
 			0,
 		},
@@ -68,11 +69,11 @@ func TestSupervisor(t *testing.T) {
 			v := newSupervisor(&Spec{Ranks: 3, Grace: time.Second, TermWait: 2 * time.Second})
 			for i, event := range strings.Fields(r.events) {
 				if got := play(t, v, event, i).String(); got != r.want[i] {
-					t.Fatalf("event %d, %s: %q, want %q", i, event, got, r.want[i])
+					t.Fatalf("event %d, %s: got order %q, want %q", i, event, got, r.want[i])
 				}
 			}
 			if v.phase != done || v.result().Code != r.code {
-				t.Fatalf("phase %d, %+v; want code %d", v.phase, v.result(), r.code)
+				t.Fatalf("got phase %d, result %+v; want done, code %d", v.phase, v.result(), r.code)
 			}
 		})
 	}
@@ -80,7 +81,7 @@ func TestSupervisor(t *testing.T) {
 
 // TestExternalTermEndsInKill checks that SIGKILL follows after KillAfter, also if a rank fails
 // meanwhile.
-func TestExternalTermEndsInKill(t *testing.T) {
+func TestExternalSIGTERMIsFollowedBySIGKILL(t *testing.T) {
 	for events, want := range map[string][]string{
 		"t e1=143 x e0=137": {"terminated, wait 3s", "", "killed", ""},
 		"e1=7 t t x e0=137": {"wait 1s", "terminated, wait 3s", "terminated", "killed", ""},
@@ -92,11 +93,11 @@ func TestExternalTermEndsInKill(t *testing.T) {
 			})
 			for i, event := range strings.Fields(events) {
 				if got := play(t, v, event, i).String(); got != want[i] {
-					t.Fatalf("event %d, %s: %q, want %q", i, event, got, want[i])
+					t.Fatalf("event %d, %s: got order %q, want %q", i, event, got, want[i])
 				}
 			}
 			if v.phase != done {
-				t.Errorf("phase %d", v.phase)
+				t.Errorf("got phase %d, want done", v.phase)
 			}
 		})
 	}
@@ -123,56 +124,61 @@ func play(t *testing.T, v *supervisor, event string, turn int) order {
 
 // TestAwaitedRanksAreAnnounced checks the message about running ranks and the signals that follow
 // it.
-func TestAwaitedRanksAreAnnounced(t *testing.T) {
+func TestRunningRanksAreAnnounced(t *testing.T) {
 	v := newSupervisor(&Spec{Ranks: 3, Grace: 10 * time.Second, TermWait: 5 * time.Second})
 	for i, want := range []order{
 		{wait: announceDelay},
 		{},
 		{
 			wait: 8 * time.Second,
-			message: "rank 1 (process 0) failed with code 7; other ranks still run: they have 8s " +
-				"more, then SIGTERM, and SIGKILL 5s later",
+			message: "rank 1 (process 0) failed with code 7; other ranks are still running: they get " +
+				"SIGTERM in 8s and SIGKILL 5s later",
 		},
-		{signal: syscall.SIGTERM, wait: 5 * time.Second, message: "their time is over: SIGTERM"},
-		{signal: syscall.SIGKILL, message: "they have not ended: SIGKILL"},
+		{
+			signal: syscall.SIGTERM, wait: 5 * time.Second,
+			message: "sending SIGTERM to the remaining ranks",
+		},
+		{signal: syscall.SIGKILL, message: "sending SIGKILL to the remaining ranks"},
 	} {
 		event := strings.Fields("e1=7 e0=2 x x x")[i]
 		if got := play(t, v, event, i); got != want {
-			t.Fatalf("event %d, %s: %+v, want %+v", i, event, got, want)
+			t.Fatalf("event %d, %s: got %+v, want %+v", i, event, got, want)
 		}
 	}
 }
 
-// TestFirstExternalSignalIsRecorded checks that signals sent by the launcher are not.
+// TestFirstExternalSignalIsRecorded checks that the result has the first signal from outside, and
+// no signal that the launcher itself has sent.
 func TestFirstExternalSignalIsRecorded(t *testing.T) {
 	v := newSupervisor(&Spec{Ranks: 2, Grace: time.Second, TermWait: time.Second})
 	for i, event := range strings.Fields("e1=7 x") {
 		play(t, v, event, i)
 	}
 	if got := v.result().Signal; got != 0 {
-		t.Errorf("noted %v", got)
+		t.Errorf("Signal = %v without a signal from outside, want 0", got)
 	}
 	play(t, v, "i", 2)
 	play(t, v, "t", 3)
 	if got := v.result().Signal; got != syscall.SIGINT {
-		t.Errorf("noted %v", got)
+		t.Errorf("Signal = %v, want SIGINT", got)
 	}
 }
 
-// TestFirstFailureCounts has a rank that failed later finish its output first.
-func TestFirstFailureCounts(t *testing.T) {
+// TestFirstFailureDeterminesResult reports the rank that failed second before the rank that failed
+// first, as if its output had been drained sooner.
+func TestFirstFailureDeterminesResult(t *testing.T) {
 	v := newSupervisor(&Spec{Ranks: 3})
 	v.exited(Exit{Rank: 0, Code: 1, turn: 2})
 	v.exited(Exit{Rank: 1, Code: 7, turn: 1})
 	v.exited(Exit{Rank: 2, Code: 0, turn: 0})
 	if r := v.result(); r.First != 1 || r.Code != 7 {
-		t.Fatalf("%+v", r)
+		t.Fatalf("result = %+v, want first rank 1 with code 7", r)
 	}
 }
 
 // TestLinesLoseNothing writes pieces of random length, some of which end exactly at maxPending, and
 // expects the same lines with the prefix.
-func TestLinesLoseNothing(t *testing.T) {
+func TestLinesKeepAllOutput(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		length := rapid.SampledFrom([]int{
 			0, 1, 2, maxPending / 2, maxPending - 1, maxPending, maxPending + 1, 2*maxPending + 1,
@@ -190,12 +196,12 @@ func TestLinesLoseNothing(t *testing.T) {
 		}
 		l.flush()
 		if want := wholeLines(text); out.String() != want {
-			t.Fatalf("%d bytes, not %d", out.Len(), len(want))
+			t.Fatalf("got %d bytes, want %d", out.Len(), len(want))
 		}
 	})
 }
 
-// wholeLines puts the prefix before each line and ends the last.
+// wholeLines adds the prefix to each line and terminates the last line.
 func wholeLines(text string) string {
 	var b strings.Builder
 	for line := range strings.Lines(text) {

@@ -1,3 +1,3 @@
-// Package program contains parts that are shared by the random programs of "symmem verify" and of
-// package chaos.
+// Package program contains code that the random programs of "symmem verify" and of package chaos
+// share.
 package program

@@ -9,20 +9,20 @@ import (
 	"symmem/internal/cuda"
 )
 
-// Library acts as another library in the process that uses a GPU, like PyTorch. It makes streams,
-// graphs and memory by calls of CUDA, without symmem.
+// Library acts as another GPU library in the process, such as PyTorch. It creates streams, graphs and
+// memory by CUDA calls, without symmem.
 type Library struct {
 	// Streams lists the library's streams, which a Runtime has adopted.
 	Streams []*symmem.Stream
 
-	// gpu makes the context current for each call.
+	// gpu makes the device's primary context current for each call.
 	gpu     *cuda.Driver
 	device  cuda.Device
 	handles []cuda.Stream
 	interop symmem.Interop
 }
 
-// NewLibrary makes a library with some streams on the GPU of a Runtime.
+// NewLibrary returns a library with a number of streams on a Runtime's GPU.
 func NewLibrary(rt *symmem.Runtime, streams int) (l *Library, err error) {
 	gpu, err := cuda.Load()
 	if err != nil {
@@ -39,13 +39,13 @@ func NewLibrary(rt *symmem.Runtime, streams int) (l *Library, err error) {
 	l.gpu = gpu.In(primary)
 	for range streams {
 		if err := l.addStream(rt); err != nil {
-			return nil, errors.Join(fmt.Errorf("making streams of another library: %w", err), l.Close())
+			return nil, errors.Join(fmt.Errorf("creating streams of another library: %w", err), l.Close())
 		}
 	}
 	return l, nil
 }
 
-// addStream makes a stream that the Runtime adopts.
+// addStream creates a stream, which the Runtime adopts.
 func (l *Library) addStream(rt *symmem.Runtime) error {
 	handle, err := l.gpu.StreamCreate()
 	if err != nil {
@@ -60,7 +60,7 @@ func (l *Library) addStream(rt *symmem.Runtime) error {
 	return nil
 }
 
-// Close destroys the streams. The Runtime must be closed before.
+// Close destroys the streams. The Runtime must be closed first.
 func (l *Library) Close() error {
 	var errs []error
 	for _, handle := range l.handles {
@@ -69,7 +69,7 @@ func (l *Library) Close() error {
 	return errors.Join(append(errs, l.device.ReleasePrimary())...)
 }
 
-// Memory allocates memory in the order of the first stream. free frees it.
+// Memory allocates memory in the order of the first stream. The caller frees it with free.
 func (l *Library) Memory(bytes int64) (m symmem.Memory, free func() error, err error) {
 	on := l.handles[0]
 	at, err := l.gpu.MemAllocAsync(bytes, on)
@@ -89,8 +89,8 @@ type LibraryGraph struct {
 }
 
 // Capture captures the work that record queues on some of the library's streams. The capture begins
-// on the first stream; the others branch off and join it at the end. It uses the same capture mode
-// as PyTorch, in which a capture must end on the thread on which it has begun.
+// on the first stream; the other streams fork from it and join it at the end. Capture uses the same
+// capture mode as PyTorch, in which a capture must end on the thread on which it began.
 func (l *Library) Capture(on []*symmem.Stream, record func() error) (*LibraryGraph, error) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -98,28 +98,28 @@ func (l *Library) Capture(on []*symmem.Stream, record func() error) (*LibraryGra
 	if err := l.gpu.BeginCapture(first, cuda.CaptureGlobal); err != nil {
 		return nil, err
 	}
-	var failed error
+	var recordErr error
 	for _, s := range on[1:] {
-		failed = errors.Join(failed, l.follow(cuda.Stream(s.Handle()), first))
+		recordErr = errors.Join(recordErr, l.follow(cuda.Stream(s.Handle()), first))
 	}
-	if failed == nil {
-		failed = record()
+	if recordErr == nil {
+		recordErr = record()
 	}
 	for _, s := range on[1:] {
-		failed = errors.Join(failed, l.follow(first, cuda.Stream(s.Handle())))
+		recordErr = errors.Join(recordErr, l.follow(first, cuda.Stream(s.Handle())))
 	}
 	source, err := l.gpu.EndCapture(first)
 	g := &LibraryGraph{library: l, source: source}
-	if err == nil && failed == nil {
+	if err == nil && recordErr == nil {
 		g.exec, err = l.gpu.GraphInstantiate(source)
 	}
-	if err := errors.Join(failed, err); err != nil {
+	if err := errors.Join(recordErr, err); err != nil {
 		return nil, errors.Join(err, g.Close())
 	}
 	return g, nil
 }
 
-// follow makes a stream wait for the current work of another one.
+// follow makes a stream wait for another stream's current work.
 func (l *Library) follow(waits, ahead cuda.Stream) error {
 	e, err := l.gpu.EventCreate(cuda.EventDisableTiming)
 	if err != nil {
@@ -129,7 +129,7 @@ func (l *Library) follow(waits, ahead cuda.Stream) error {
 		l.gpu.EventDestroy(e))
 }
 
-// Launch queues the graph on a stream of the library.
+// Launch queues the graph on one of the library's streams.
 func (g *LibraryGraph) Launch(s *symmem.Stream) error {
 	return g.library.gpu.GraphLaunch(g.exec, cuda.Stream(s.Handle()))
 }
