@@ -2,12 +2,12 @@ package driver
 
 import "slices"
 
-// Operation is a collective operation.
+// Operation identifies a collective operation.
 type Operation uint8
 
-// The collective operations. Their values are the numbers of symmem.h: insert new ones before
-// AllReduceRMSNorm, each with a row in operationTraits. Counts are in elements, as in NCCL: for
-// AllGather and ReduceScatter the count of one rank's part, for AllToAll the count for one peer.
+// The collective operations. Their values are the numbers in symmem.h: insert a new operation
+// before AllReduceRMSNorm and add its row to operationTraits. Counts are in elements, as in NCCL.
+// For AllGather and ReduceScatter they count one rank's part, for AllToAll one peer's part.
 const (
 	AllReduce Operation = iota
 	AllGather
@@ -18,16 +18,16 @@ const (
 	Send
 	Recv
 	Barrier
-	// AllToAllV is AllToAll with a count for each pair of ranks: see Splits.
+	// AllToAllV generalizes AllToAll to a count for each pair of ranks: see Splits.
 	AllToAllV
-	// AllReduceRMSNorm is AllReduce, residual and norm in one call: see Norm. Only GPUs have it, and
-	// symmem.h has a function for it instead of a number.
+	// AllReduceRMSNorm runs AllReduce, residual and norm in one call: see Norm. Only GPUs support it,
+	// and symmem.h has a function for it instead of a number.
 	AllReduceRMSNorm
 	// Operations counts the operations.
 	Operations = iota
 )
 
-// Extent says how many elements of a buffer a call covers.
+// Extent determines the number of elements of a buffer that a call covers.
 type Extent uint8
 
 // The extents of buffers.
@@ -38,23 +38,23 @@ const (
 	OnePart
 	// AllParts means Call.Count elements for each rank.
 	AllParts
-	// BySplits means that Call.Splits has the counts.
+	// BySplits means the counts in Call.Splits.
 	BySplits
 )
 
-// traits describe an operation to backends, bindings and commands.
+// traits describes an operation to backends, bindings and commands.
 type traits struct {
 	name string
 	// send and recv are the extents of the buffers.
 	send, recv Extent
-	// reduces reports whether Call.ReduceOp applies; rooted, whether Call.Root is the root; and pair,
+	// reduces reports whether Call.ReduceOp applies, rooted whether Call.Root is the root, and pair
 	// whether Call.Root is the peer.
 	reduces, rooted, pair bool
-	// windows reports whether the buffers are registered before the call and looked up in windows.
+	// windows reports whether the call registers its buffers and uses their windows.
 	windows bool
 	// together reports whether no rank can complete the operation before all have started it.
 	together bool
-	// note restricts the number's use in symmem.h.
+	// note describes restrictions on the use of the operation's number in symmem.h.
 	note string
 	// paths lists the paths that the operation supports.
 	paths []Path
@@ -111,17 +111,16 @@ func (o Operation) traits() *traits {
 // String returns the operation's name.
 func (o Operation) String() string { return o.traits().name }
 
-// PointToPoint reports whether the operation involves two ranks only.
+// PointToPoint reports whether the operation involves only two ranks.
 func (o Operation) PointToPoint() bool { return o.traits().pair }
 
-// Reduces reports whether the operation combines elements, by Call.ReduceOp.
+// Reduces reports whether the operation combines elements with Call.ReduceOp.
 func (o Operation) Reduces() bool { return o.traits().reduces }
 
 // Rooted reports whether one rank of the operation is its root.
 func (o Operation) Rooted() bool { return o.traits().rooted }
 
-// UsesWindows reports whether the buffers of the operation are registered before a call and looked
-// up in windows.
+// UsesWindows reports whether a call registers its buffers and uses their windows.
 func (o Operation) UsesWindows() bool { return o.traits().windows }
 
 // Tuned reports whether rules of a tuning table choose the operation's path by size.
@@ -133,21 +132,22 @@ func (o Operation) Together() bool { return o.traits().together }
 // Numbered reports whether symmem.h and Python have a number for the operation.
 func (o Operation) Numbered() bool { return o < AllReduceRMSNorm }
 
-// Note restricts the use of the operation's number in symmem.h, or returns "".
+// Note describes restrictions on the use of the operation's number in symmem.h. It returns "" if
+// there are none.
 func (o Operation) Note() string { return o.traits().note }
 
-// Extents returns what a call covers of its two buffers.
+// Extents returns the extents of a call's two buffers.
 func (o Operation) Extents() (send, recv Extent) { return o.traits().send, o.traits().recv }
 
-// HasInPlace reports whether NCCL defines the operation in place: both buffers may then be one, or
-// the smaller one the rank's own part of the larger one.
+// HasInPlace reports whether NCCL defines the operation in place. Both buffers may then be the
+// same, or the smaller buffer may be the rank's own part of the larger one.
 func (o Operation) HasInPlace() bool {
 	send, recv := o.Extents()
 	return send == OnePart && recv != NoPart || send == AllParts && recv == OnePart
 }
 
-// Parts returns how many times Call.Count elements a buffer holds in a group of this many ranks; 0
-// for BySplits.
+// Parts returns the number of parts, of Call.Count elements each, in a buffer of a group with the
+// given number of ranks. It returns 0 for BySplits.
 func (e Extent) Parts(ranks int) int64 {
 	switch e {
 	case OnePart:
@@ -162,7 +162,7 @@ func (e Extent) Parts(ranks int) int64 {
 // Takes reports whether the operation supports a path. Offer.Refusal decides for a single call.
 func (o Operation) Takes(path Path) bool { return slices.Contains(o.traits().paths, path) }
 
-// Path is the way a collective runs.
+// Path selects the way in which a collective runs.
 type Path uint8
 
 // The paths.
@@ -171,9 +171,9 @@ const (
 	PathPlain Path = iota
 	// PathWindow works on registered memory, which peers read and write directly.
 	PathWindow
-	// PathDirect runs kernels of our own over peers' memory; only GPUs have it.
+	// PathDirect runs symmem's own kernels over peers' memory. Only GPUs support it.
 	PathDirect
-	// Paths is their number.
+	// Paths counts the paths.
 	Paths
 )
 

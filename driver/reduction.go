@@ -9,13 +9,13 @@ import (
 
 //go:generate go run ./gen
 
-// ReduceOp selects how a reduction combines the elements of all ranks. Ranks are combined in the
-// order of the group, so every rank and every run gets the same bits. Float16 and BFloat16
-// accumulate in float32 and are rounded once.
+// ReduceOp selects how a reduction combines the elements of all ranks. Ranks are combined in
+// group order, so every rank and every run gets the same bits. Float16 and BFloat16 accumulate in
+// float32 and are rounded once.
 type ReduceOp uint8
 
-// The reductions. Their values are the numbers of symmem.h: append new ones, each with a row in
-// reductions.
+// The reductions. Their values are the numbers in symmem.h: append a new reduction and add its row
+// to the table reductions.
 const (
 	Sum ReduceOp = iota
 	Prod
@@ -35,7 +35,7 @@ const (
 type reduction struct {
 	// name is used in flags, reports, C and Python.
 	name string
-	// alias is PyTorch's name, where it differs.
+	// alias is PyTorch's name, if it differs.
 	alias string
 	// note describes the reduction in symmem.h, if its name does not.
 	note string
@@ -94,8 +94,8 @@ func (op ReduceOp) row() *reduction {
 	return &noReduction
 }
 
-// Code is a number in an enumeration of another component. The zero value means that the
-// enumeration has no such entry, so that a row without it is refused and not taken for entry 0.
+// Code represents a number in another component's enumeration. The zero value means that the
+// enumeration has no such entry. It therefore differs from the Code of number 0.
 type Code uint8
 
 // code returns the Code of a number.
@@ -107,10 +107,10 @@ func (c Code) Number() (number uint8, ok bool) { return uint8(c - 1), c != 0 }
 // String returns the reduction's name, as nccl-tests writes it.
 func (op ReduceOp) String() string { return op.row().name }
 
-// Alias returns PyTorch's name of the reduction where it differs from String, else "".
+// Alias returns PyTorch's name of the reduction if it differs from String, otherwise "".
 func (op ReduceOp) Alias() string { return op.row().alias }
 
-// Note describes the reduction in a few words, or returns "" if its name does.
+// Note describes the reduction in a few words. It returns "" if the name is sufficient.
 func (op ReduceOp) Note() string { return op.row().note }
 
 // Accepts reports whether the reduction is defined for a type.
@@ -137,10 +137,10 @@ func (op ReduceOp) NCCL() Code { return op.row().nccl }
 // Kernel returns the reduction's number in the kernels of the direct path.
 func (op ReduceOp) Kernel() Code { return op.row().kernel }
 
-// Everywhere reports whether every backend has the reduction, for the types that it accepts.
+// Everywhere reports whether every backend supports the reduction, for the types that it accepts.
 func (op ReduceOp) Everywhere() bool { return op.NCCL() != 0 && op.Kernel() != 0 }
 
-// ReductionsOf returns the reductions that a type has, in ascending order.
+// ReductionsOf returns the reductions that are defined for a type, in ascending order.
 func ReductionsOf(t DataType) []ReduceOp {
 	var all []ReduceOp
 	for op := range ReduceOp(ReduceOps) {

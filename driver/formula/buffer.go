@@ -9,40 +9,42 @@ import (
 	"symmem/internal/reduce"
 )
 
-// Reduce returns the result that the ranks of a group get for their inputs. All inputs have the
-// same length and are in the order of the group. A single rank gets its own input. Elements are in
-// the byte order of the machine.
+// Reduce returns the result of a reduction of the ranks' inputs. The inputs have the same length
+// and are in group order. A single rank gets its own input. Elements have native byte order.
 func Reduce(f driver.Formula, op driver.ReduceOp, t driver.DataType, inputs [][]byte) []byte {
 	if len(inputs) == 1 {
 		return bytes.Clone(inputs[0])
 	}
 	switch t {
 	case driver.Float64:
-		return fold(f, op, inputs, math.Float64frombits(0x7FFFFFFFFFFFFFFF))
+		return reduceElements(f, op, inputs, math.Float64frombits(0x7FFFFFFFFFFFFFFF))
 	case driver.Float32:
-		return fold(f, op, inputs, canonical)
+		return reduceElements(f, op, inputs, canonical)
 	case driver.Int8:
-		return fold(f, op, inputs, int8(0))
+		return reduceElements(f, op, inputs, int8(0))
 	case driver.Uint8:
-		return fold(f, op, inputs, uint8(0))
+		return reduceElements(f, op, inputs, uint8(0))
 	case driver.Int32:
-		return fold(f, op, inputs, int32(0))
+		return reduceElements(f, op, inputs, int32(0))
 	case driver.Int64:
-		return fold(f, op, inputs, int64(0))
+		return reduceElements(f, op, inputs, int64(0))
 	case driver.Float16:
-		return halves(f, op, inputs, reduce.Float16Value, reduce.Float16Bits)
+		return reduceHalves(f, op, inputs, reduce.Float16Value, reduce.Float16Bits)
 	case driver.BFloat16:
-		return halves(f, op, inputs, reduce.BFloat16Value, reduce.BFloat16Bits)
+		return reduceHalves(f, op, inputs, reduce.BFloat16Value, reduce.BFloat16Bits)
 	}
 	panic("no formula for " + t.String())
 }
 
-// canonical is the NaN of float32. Rounded to a 16-bit type it is that type's.
+// canonical is the NaN of all float32 results. Rounding it gives the NaN of a 16-bit type.
 var canonical = math.Float32frombits(0x7FFFFFFF)
 
-func fold[T reduce.Number](f driver.Formula, op driver.ReduceOp, inputs [][]byte, nan T) []byte {
+// reduceElements reduces elements of a type that Go supports. It replaces NaNs by nan.
+func reduceElements[T reduce.Number](
+	f driver.Formula, op driver.ReduceOp, inputs [][]byte, nan T,
+) []byte {
 	out, x := bytes.Clone(inputs[0]), make([]T, len(inputs))
-	each := sliced[T](inputs)
+	each := views[T](inputs)
 	for i := range view[T](out) {
 		for r := range x {
 			x[r] = each[r][i]
@@ -52,8 +54,8 @@ func fold[T reduce.Number](f driver.Formula, op driver.ReduceOp, inputs [][]byte
 	return out
 }
 
-// halves reduces 16-bit floats: it widens the inputs and rounds the result.
-func halves(
+// reduceHalves reduces 16-bit floats: it widens the inputs to float32 and rounds the result.
+func reduceHalves(
 	f driver.Formula, op driver.ReduceOp, inputs [][]byte,
 	widen func(uint16) float32, narrow func(float32) uint16,
 ) []byte {
@@ -62,7 +64,7 @@ func halves(
 		round = func(v float32) float32 { return widen(narrow(v)) }
 	}
 	out, x := bytes.Clone(inputs[0]), make([]float32, len(inputs))
-	each := sliced[uint16](inputs)
+	each := views[uint16](inputs)
 	for i := range view[uint16](out) {
 		for r := range x {
 			x[r] = widen(each[r][i])
@@ -72,7 +74,8 @@ func halves(
 	return out
 }
 
-func sliced[T any](inputs [][]byte) [][]T {
+// views returns copies of the inputs as slices of elements.
+func views[T any](inputs [][]byte) [][]T {
 	var all [][]T
 	for _, in := range inputs {
 		all = append(all, view[T](bytes.Clone(in))) // a copy is aligned
@@ -80,7 +83,7 @@ func sliced[T any](inputs [][]byte) [][]T {
 	return all
 }
 
-// view reads memory that is aligned to an element.
+// view returns bytes as a slice of elements. The bytes must be aligned to an element.
 func view[T any](b []byte) []T {
 	var one T
 	return unsafe.Slice((*T)(unsafe.Pointer(unsafe.SliceData(b))), len(b)/int(unsafe.Sizeof(one)))

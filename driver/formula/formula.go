@@ -1,6 +1,6 @@
-// Package formula defines what a reduction of a deterministic group computes, one element at a
-// time. Tests and symmem verify --deterministic compare results with it, so it is written to be
-// read, not to be fast. docs/reference/deterministic.md describes it.
+// Package formula defines the result of a reduction in a deterministic group, one element at a
+// time. Tests and "symmem verify --deterministic" compare results with it, so the code is simple
+// instead of fast. docs/reference/deterministic.md describes the formulas.
 package formula
 
 import (
@@ -11,8 +11,9 @@ import (
 	"symmem/internal/reduce"
 )
 
-// combine combines one element of each rank, in the order of the group. round rounds to the type of
-// the elements where every sum of a tree is rounded, and else returns what it is given.
+// combine combines one element of each rank, in group order. round is applied to every partial
+// result of a tree. It rounds to the element type, or returns its argument if partial results are
+// not rounded.
 func combine[T reduce.Number](f driver.Formula, op driver.ReduceOp, x []T, round func(T) T) T {
 	if half := len(x) / 2; half > 0 && (f == driver.Tree || f == driver.RoundedTree) {
 		return round(Pair(op, combine(f, op, x[:half], round), combine(f, op, x[half:], round)))
@@ -24,8 +25,8 @@ func combine[T reduce.Number](f driver.Formula, op driver.ReduceOp, x []T, round
 	return acc
 }
 
-// Pair combines two elements: rounded to nearest even, subnormal numbers kept, minimum and maximum
-// of IEEE 754-2019. Integers wrap. An average still has to be divided.
+// Pair combines two elements. It rounds to nearest even, keeps subnormal numbers, and computes the
+// minimum and maximum of IEEE 754-2019. Integers wrap. For an average it returns the sum.
 func Pair[T reduce.Number](op driver.ReduceOp, a, b T) T {
 	return reduce.Combine(op.Combine(), a, b)
 }
@@ -44,8 +45,8 @@ func result[T reduce.Number](
 	return acc
 }
 
-// average divides a sum by the number of ranks. A sum that is not finite is computed once more,
-// from elements that are scaled by a power of two so that no sum of finite ones overflows.
+// average divides a sum by the number of ranks. If the sum is not finite, average computes it again
+// from elements scaled by a power of two, so that no sum of finite elements overflows.
 func average[T reduce.Number](f driver.Formula, x []T, sum T, round func(T) T) T {
 	n := T(len(x))
 	if !math.IsNaN(float64(sum)) && !math.IsInf(float64(sum), 0) {

@@ -22,8 +22,9 @@ func floats(values ...float32) []byte {
 	return out
 }
 
-// TestOrdersGiveWhatTheyAreNamedFor adds numbers by hand: 2^24 + 1 rounds to 2^24.
-func TestOrdersGiveWhatTheyAreNamedFor(t *testing.T) {
+// TestFormulasCombineInTheirOrder compares sums with results computed by hand. 2^24 + 1 rounds to
+// 2^24.
+func TestFormulasCombineInTheirOrder(t *testing.T) {
 	const big = 1 << 24
 	inputs := [][]byte{floats(big), floats(1), floats(1), floats(1)}
 	for f, want := range map[driver.Formula]float32{
@@ -32,29 +33,29 @@ func TestOrdersGiveWhatTheyAreNamedFor(t *testing.T) {
 		driver.RoundedTree: big + 2,
 	} {
 		if got := formula.Reduce(f, driver.Sum, driver.Float32, inputs); !bytes.Equal(got, floats(want)) {
-			t.Errorf("%v: %x", f, got)
+			t.Errorf("%v: got %x, want %x", f, got, floats(want))
 		}
 	}
 }
 
-func TestHalvesAreRoundedOnceOrAtEachNode(t *testing.T) {
+func TestFloat16IsRoundedOnceOrAtEachNode(t *testing.T) {
 	value := func(v float32) []byte {
 		return binary.NativeEndian.AppendUint16(nil, reduce.Float16Bits(v))
 	}
-	// 2048 is where float16 has only every second integer.
+	// From 2048 on float16 represents only even integers.
 	inputs := [][]byte{value(2048), value(1), value(1), value(1)}
 	for f, want := range map[driver.Formula]float32{
 		driver.RankOrder:   2052, // 2051, halfway between 2050 and 2052, of which 2052 is even
 		driver.Tree:        2052,
-		driver.RoundedTree: 2050, // 2049 is 2048, and 2 more
+		driver.RoundedTree: 2050, // 2049 rounds to 2048, and 2 are added
 	} {
 		if got := formula.Reduce(f, driver.Sum, driver.Float16, inputs); !bytes.Equal(got, value(want)) {
-			t.Errorf("%v: %x, not %x", f, got, value(want))
+			t.Errorf("%v: got %x, want %x", f, got, value(want))
 		}
 	}
 }
 
-func TestZerosNaNsAndAveragesAreAsThePageSays(t *testing.T) {
+func TestZerosNaNsAndAveragesFollowDocumentation(t *testing.T) {
 	zero, nan := math.Float32frombits(1<<31), math.Float32frombits(0xFFC01234)
 	infinity := float32(math.Inf(1))
 	for _, c := range []struct {
@@ -73,22 +74,23 @@ func TestZerosNaNsAndAveragesAreAsThePageSays(t *testing.T) {
 	} {
 		got := formula.Reduce(driver.RankOrder, c.op, driver.Float32, [][]byte{floats(c.a), floats(c.b)})
 		if bits := binary.NativeEndian.Uint32(got); bits != c.want {
-			t.Errorf("%v of %v and %v: %#x, not %#x", c.op, c.a, c.b, bits, c.want)
+			t.Errorf("%v of %v and %v: got %#x, want %#x", c.op, c.a, c.b, bits, c.want)
 		}
 	}
-	own := [][]byte{floats(nan)}
-	alone := formula.Reduce(driver.RankOrder, driver.Avg, driver.Float32, own)
-	if !bytes.Equal(alone, own[0]) {
-		t.Errorf("one rank gets %x instead of its own", alone)
+	single := [][]byte{floats(nan)}
+	alone := formula.Reduce(driver.RankOrder, driver.Avg, driver.Float32, single)
+	if !bytes.Equal(alone, single[0]) {
+		t.Errorf("a single rank got %x, want its own input", alone)
 	}
 	bytesOfTwo := [][]byte{{100, 0xFF}, {100, 0xFE}}
 	sums := formula.Reduce(driver.RankOrder, driver.Avg, driver.Int8, bytesOfTwo)
 	if want := []byte{0xE4, 0xFF}; !bytes.Equal(sums, want) { // 200 is -56; -3 / 2 is -1
-		t.Errorf("averages of int8: %x, not %x", sums, want)
+		t.Errorf("averages of int8: got %x, want %x", sums, want)
 	}
 }
 
-// TestAveragesDoNotOverflow computes averages by hand whose sums are not finite.
+// TestAveragesDoNotOverflow checks averages whose sums are not finite against results computed by
+// hand.
 func TestAveragesDoNotOverflow(t *testing.T) {
 	const huge, most, least = 0x1.8p127, math.MaxFloat32, math.SmallestNonzeroFloat32
 	inf := float32(math.Inf(1))
@@ -101,12 +103,12 @@ func TestAveragesDoNotOverflow(t *testing.T) {
 		{driver.RankOrder, []float32{3e38, 3e38}, 3e38},
 		{driver.RankOrder, []float32{-huge, -huge, -huge}, -huge},
 		{driver.RankOrder, []float32{huge, huge, -huge, -huge}, 0},
-		{driver.Tree, []float32{huge, huge, -huge, -huge}, 0}, // whose first sum is a NaN
+		{driver.Tree, []float32{huge, huge, -huge, -huge}, 0}, // the sum without scaling is NaN
 		{driver.RankOrder, []float32{most, most, most, most}, most},
 		{driver.RankOrder, []float32{huge, huge, -inf}, -inf},
 		{driver.RankOrder, []float32{huge, huge, -inf, inf}, nan},
 		{driver.RankOrder, []float32{huge, nan, huge}, nan},
-		// Products by 1/8: half of the least number, which rounds to zero, and six times it.
+		// Scaled by 1/8, 4*least is half of the least number and rounds to zero; 48*least is 6*least.
 		{driver.RankOrder, []float32{huge, huge, -huge, -huge, 4 * least, 4 * least}, 0},
 		{driver.RankOrder, []float32{huge, huge, -huge, -huge, 48 * least, 48 * least}, 16 * least},
 	} {
@@ -116,13 +118,13 @@ func TestAveragesDoNotOverflow(t *testing.T) {
 		}
 		got := formula.Reduce(c.f, driver.Avg, driver.Float32, inputs)
 		if !bytes.Equal(got, floats(c.want)) {
-			t.Errorf("%v average of %v: %x, not %x", c.f, c.x, got, floats(c.want))
+			t.Errorf("%v average of %v: got %x, want %x", c.f, c.x, got, floats(c.want))
 		}
 	}
 }
 
-// TestAverageOfLargestNumbersIsFinite tries the elements with the greatest sum. Rounding is
-// monotone, so averages of other finite elements are finite, too.
+// TestAverageOfLargestNumbersIsFinite averages the largest elements. Rounding is monotonic, so
+// averages of other finite elements are finite, too.
 func TestAverageOfLargestNumbersIsFinite(t *testing.T) {
 	for dt, largest := range map[driver.DataType]uint64{
 		driver.Float64: 0x7FEFFFFFFFFFFFFF, driver.Float32: 0x7F7FFFFF, driver.Float16: 0x7BFF,
@@ -134,7 +136,7 @@ func TestAverageOfLargestNumbersIsFinite(t *testing.T) {
 			for _, f := range formulas(ranks) {
 				got := formula.Reduce(f, driver.Avg, dt, slices.Repeat([][]byte{one}, ranks))
 				if bytes.Equal(got, infinity) {
-					t.Fatalf("%v: the %v average of %d is infinite", dt, f, ranks)
+					t.Fatalf("%v: the %v average on %d ranks is infinite", dt, f, ranks)
 				}
 			}
 		}
@@ -148,8 +150,8 @@ func formulas(ranks int) []driver.Formula {
 	return []driver.Formula{driver.RankOrder, driver.Tree, driver.RoundedTree}
 }
 
-// TestKernelsOfTheHostComputeTheFormula compares it with what runs.
-func TestKernelsOfTheHostComputeTheFormula(t *testing.T) {
+// TestHostKernelsComputeFormula compares the host backend's kernels with the formulas.
+func TestHostKernelsComputeFormula(t *testing.T) {
 	const count = 5003
 	for _, dt := range reduce.DataTypes() {
 		for _, ranks := range []int{2, 3, 4, 8} {
@@ -161,12 +163,12 @@ func TestKernelsOfTheHostComputeTheFormula(t *testing.T) {
 				name := fmt.Sprintf("%v %v of %d", op, dt, ranks)
 				want := formula.Reduce(driver.RankOrder, op, dt, inputs)
 				if got := kernel(op, dt, inputs); !bytes.Equal(got, want) {
-					t.Errorf("%s: the kernels differ", name)
+					t.Errorf("%s: the kernels' result differs from the formula", name)
 				}
 				checkTrees(t, name, op, dt, inputs)
-				backwards := slices.Clone(inputs)
-				slices.Reverse(backwards)
-				share := differing(want, formula.Reduce(driver.RankOrder, op, dt, backwards), dt)
+				reversed := slices.Clone(inputs)
+				slices.Reverse(reversed)
+				share := shareOfDifferences(want, formula.Reduce(driver.RankOrder, op, dt, reversed), dt)
 				if op == driver.Sum && dt.Float() && ranks > 2 && share < 0.1 {
 					t.Errorf("%s: in reverse order only %.3f of the elements differ", name, share)
 				}
@@ -175,8 +177,8 @@ func TestKernelsOfTheHostComputeTheFormula(t *testing.T) {
 	}
 }
 
-// checkTrees compares trees of the host with the formulas, in place, at a count that fills no
-// vector.
+// checkTrees compares the host backend's trees with the formulas, in place, with a count that is
+// not a multiple of a vector's length.
 func checkTrees(
 	t *testing.T, name string, op driver.ReduceOp, dt driver.DataType, inputs [][]byte,
 ) {
@@ -195,7 +197,7 @@ func checkTrees(
 		}
 		tree.Reduce(srcs[1:2], srcs, len(inputs[0])/dt.Size())
 		if !bytes.Equal(copies[1], formula.Reduce(f, op, dt, inputs)) {
-			t.Errorf("%s: the host's %v differs", name, f)
+			t.Errorf("%s: the host's %v result differs from the formula", name, f)
 		}
 	}
 }
@@ -207,6 +209,7 @@ func pointers(buffers [][]byte) (all []unsafe.Pointer) {
 	return all
 }
 
+// kernel reduces inputs by the host backend's kernels.
 func kernel(op driver.ReduceOp, dt driver.DataType, inputs [][]byte) []byte {
 	out := make([]byte, len(inputs[0]))
 	srcs := pointers(inputs)
@@ -219,8 +222,8 @@ func kernel(op driver.ReduceOp, dt driver.DataType, inputs [][]byte) []byte {
 	return out
 }
 
-// differing returns the share of elements that differ.
-func differing(a, b []byte, dt driver.DataType) float64 {
+// shareOfDifferences returns the share of elements that differ.
+func shareOfDifferences(a, b []byte, dt driver.DataType) float64 {
 	size, n := dt.Size(), 0
 	for i := 0; i < len(a); i += size {
 		if !bytes.Equal(a[i:i+size], b[i:i+size]) {

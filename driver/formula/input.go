@@ -10,7 +10,7 @@ import (
 )
 
 // Input returns a rank's input for testing a formula, identical in every run. Integers have random
-// bits. For most elements of floating-point types two ranks hold x and -x, and the others hold
+// bits. For most elements of floating-point types two ranks have x and -x, and the other ranks have
 // values so small that the sum depends on when x and -x cancel. The other elements are numbers of
 // any magnitude, random bits, or special values.
 func Input(t driver.DataType, seed uint64, rank, ranks int, count int64) []byte {
@@ -23,7 +23,7 @@ func Input(t driver.DataType, seed uint64, rank, ranks int, count int64) []byte 
 		case !t.Float():
 			out = AppendBits(out, t, own.Uint64())
 		case kind%8 < 5:
-			out = AppendFloat(out, t, cancelling(t, kind>>3, own.NormFloat64(), rank, ranks))
+			out = AppendFloat(out, t, cancelingValue(t, kind>>3, own.NormFloat64(), rank, ranks))
 		case kind%8 == 5:
 			out = AppendFloat(out, t, math.Ldexp(own.NormFloat64(), own.IntN(300)-150))
 		case kind%8 == 6:
@@ -36,9 +36,9 @@ func Input(t driver.DataType, seed uint64, rank, ranks int, count int64) []byte 
 	return out
 }
 
-// Specials returns a rank's input for tests of special values, identical in every run. Ranks 0 to
-// 2 together run through all combinations of three special values, repeatedly. Each further three
-// ranks hold the values that the three before them hold, shifted by one place in the table.
+// Specials returns a rank's input for tests of special values, identical in every run. Ranks 0 to 2
+// together cover all combinations of three special values, repeatedly. Ranks n+3 to n+5 have the
+// values of ranks n to n+2, shifted by one position in the table.
 func Specials(t driver.DataType, rank int, count int64) []byte {
 	values := specials[t]
 	out := make([]byte, 0, count*int64(t.Size()))
@@ -51,15 +51,15 @@ func Specials(t driver.DataType, rank int, count int64) []byte {
 	return out
 }
 
-// smallExponent holds, by type, how many powers of two the other values lie below the cancelling
-// pair, so that adding one to an accumulator that holds the pair's value loses bits.
+// smallExponent holds, by type, the number of powers of two by which the other values are smaller
+// than x, so that adding such a value to an accumulator with the value x loses bits.
 var smallExponent = map[driver.DataType]int{
 	driver.Float64: 20, driver.Float32: 10, driver.Float16: 18, driver.BFloat16: 20,
 }
 
-// cancelling returns a rank's value for an element at which two ranks cancel. draw selects the two
-// ranks and the magnitude; it must be equal on all ranks.
-func cancelling(t driver.DataType, draw uint64, normal float64, rank, ranks int) float64 {
+// cancelingValue returns a rank's value for an element at which two ranks cancel. draw selects the
+// two ranks and the magnitude. It must be equal on all ranks.
+func cancelingValue(t driver.DataType, draw uint64, normal float64, rank, ranks int) float64 {
 	big := math.Ldexp(1+float64(draw>>40)/(1<<24), int(draw%6)+8)
 	plus := int(draw >> 8 % uint64(ranks))
 	minus := (plus + 1 + int(draw>>16%uint64(max(1, ranks-1)))) % ranks
@@ -102,7 +102,7 @@ func AppendBits(to []byte, t driver.DataType, bits uint64) []byte {
 }
 
 // specials holds the bit patterns of special values. For floating-point types: zeros, the smallest
-// and largest subnormal and normal numbers, one, infinities, and quiet and signalling NaNs. For
+// and largest subnormal and normal numbers, one, infinities, and quiet and signaling NaNs. For
 // integer types: the values at which arithmetic wraps.
 var specials = map[driver.DataType][]uint64{
 	driver.Float64: {

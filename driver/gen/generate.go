@@ -30,7 +30,7 @@ var templates = template.Must(template.New("").Funcs(template.FuncMap{
 	},
 }).ParseFS(sources, "*.tmpl"))
 
-// header is the C interface, of which only two enumerations are generated.
+// header is the path of the C interface. Only two of its enumerations are generated.
 const header = "cmd/libsymmem/symmem.h"
 
 // files maps each generated file to its template.
@@ -41,24 +41,26 @@ var files = map[string]string{
 	header:                          "header.tmpl",
 }
 
-// term is a reduction or an operation in the languages that name it.
+// term describes a reduction or an operation in all languages that name it.
 type term struct {
 	// Go names the constant in package driver, and Name the term in C (in capitals) and Python.
 	Go, Name string
-	// Alias is PyTorch's name, if it differs; Note restricts the use.
+	// Alias is PyTorch's name, if it differs. Note describes restrictions of the term.
 	Alias, Note string
 	// Doc is the comment of the constant in package driver.
 	Doc    string
 	Number int
 	// Logical names the reduction of booleans that are stored as bytes.
 	Logical string
-	// Numbered operations have a number in C, Tuned ones rules in tuning tables.
+	// Numbered reports whether an operation has a number in C, Tuned whether it has rules in tuning
+	// tables.
 	Numbered, Tuned bool
 }
 
+// terms holds the data of the templates.
 type terms struct{ Reductions, Operations []term }
 
-// generate returns the content of every generated file, by its path below the module's root.
+// generate returns the contents of all generated files, by path relative to the module's root.
 func generate(root string) (map[string][]byte, error) {
 	data, err := load(filepath.Join(root, "driver"))
 	if err != nil {
@@ -77,11 +79,11 @@ func generate(root string) (map[string][]byte, error) {
 			}
 		}
 	}
-	all[header], err = spliced(filepath.Join(root, header), all[header])
+	all[header], err = replaceEnumerations(filepath.Join(root, header), all[header])
 	return all, err
 }
 
-// load reads the tables, and the names of constants from the source.
+// load reads the tables of package driver, and the names of their constants from its source.
 func load(folder string) (*terms, error) {
 	var data terms
 	reductions, err := constants(filepath.Join(folder, "reduction.go"), "ReduceOps")
@@ -109,14 +111,15 @@ func load(folder string) (*terms, error) {
 	return &data, err
 }
 
-// snake writes AllToAllV as all_to_all_v.
+// snake converts a name such as AllToAllV to all_to_all_v.
 func snake(name string) string {
 	return strings.ToLower(regexp.MustCompile(`([a-z]|All)([A-Z])`).ReplaceAllString(name, "${1}_$2"))
 }
 
+// constant holds the name and the doc comment of a constant.
 type constant struct{ name, doc string }
 
-// constants returns the constants of the block that the given one ends.
+// constants returns the constants that precede the constant last in its block.
 func constants(path, last string) ([]constant, error) {
 	f, err := parser.ParseFile(token.NewFileSet(), path, nil, parser.ParseComments)
 	if err != nil {
@@ -139,9 +142,9 @@ func constants(path, last string) ([]constant, error) {
 	return nil, fmt.Errorf("%s has no constant %s", path, last)
 }
 
-// spliced replaces the generated enumerations of the header. Each follows a comment that names the
-// generator, and ends with "};".
-func spliced(path string, enumerations []byte) ([]byte, error) {
+// replaceEnumerations returns the header with its generated enumerations replaced. Each enumeration
+// follows a comment that names the generator, and ends with "};".
+func replaceEnumerations(path string, enumerations []byte) ([]byte, error) {
 	text, err := os.ReadFile(path)
 	if err != nil {
 		return nil, err

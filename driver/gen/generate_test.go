@@ -9,7 +9,7 @@ import (
 	"symmem/driver"
 )
 
-func TestCommittedFilesMatchTheTables(t *testing.T) {
+func TestGeneratedFilesAreCurrent(t *testing.T) {
 	const root = "../.."
 	all, err := generate(root)
 	if err != nil {
@@ -26,7 +26,7 @@ func TestCommittedFilesMatchTheTables(t *testing.T) {
 	}
 }
 
-func TestConstantsAreReadFromTheSource(t *testing.T) {
+func TestLoadReadsConstantsFromSource(t *testing.T) {
 	data, err := load("..")
 	if err != nil {
 		t.Fatal(err)
@@ -41,17 +41,17 @@ func TestConstantsAreReadFromTheSource(t *testing.T) {
 		}
 	}
 	if _, err := constants("../operation.go", "None"); err == nil {
-		t.Error("a constant that does not exist was found")
+		t.Error("constants returned no error for a constant that does not exist")
 	}
 }
 
-func TestHeaderWithoutItsEnumerationsIsAnError(t *testing.T) {
+func TestHeaderMustHaveEnumerations(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "symmem.h")
 	if err := os.WriteFile(path, []byte("/* Reductions. */\n"), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := spliced(path, []byte("/* A list. */\nenum {\n};\n")); err == nil {
-		t.Error("no error")
+	if _, err := replaceEnumerations(path, []byte("/* A list. */\nenum {\n};\n")); err == nil {
+		t.Error("replaceEnumerations returned no error for a header without enumerations")
 	}
 }
 
@@ -60,7 +60,7 @@ func TestSnakeCase(t *testing.T) {
 		"AllReduce": "all_reduce", "AllToAllV": "all_to_all_v", "Send": "send",
 	} {
 		if got := snake(name); got != want {
-			t.Errorf("%s became %s, want %s", name, got, want)
+			t.Errorf("snake(%s) = %s, want %s", name, got, want)
 		}
 	}
 }

@@ -1,7 +1,7 @@
-// Command gen writes the names and numbers of reductions and operations where Go cannot import
-// them from the tables of package driver: constants of the root package, the header of the C
-// interface, the Python package, and the names in tuning tables. Run it with "go generate" in the
-// directory of package driver; a test checks that the files match its output.
+// Command gen generates files with the names and numbers of reductions and operations from the
+// tables of package driver: constants of the root package, enumerations in the C header, the Python
+// package's names, and the names in tuning tables. Run it with "go generate" in the directory of
+// package driver. A test checks that the generated files are current.
 package main
 
 import (
@@ -17,7 +17,7 @@ func main() {
 	}
 }
 
-// write generates all files below the module's root.
+// write generates all files and writes them below the module's root.
 func write(root string) error {
 	all, err := generate(root)
 	if err != nil {
