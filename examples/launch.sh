@@ -1,10 +1,11 @@
 #!/bin/sh
-# launch.sh starts a program on the GPUs of this machine by symmem itself: no Python and no MPI.
+# launch.sh starts a program on this machine's GPUs with symmem's own launcher: no Python, no MPI.
 #
 #   RANKS=4 ./launch.sh                    symmem verify on 4 ranks
-#   RANKS=4 ./launch.sh python train.py    a PyTorch program: it finds torchrun's variables
+#   RANKS=4 ./launch.sh python train.py    a PyTorch program, with torchrun's variables
 #
-# A rank that dies is named; the others are ended 10 seconds later. Ctrl-C reaches all of them.
+# If a rank dies, the launcher names it and ends the other ranks 10 seconds later. Ctrl-C reaches
+# all ranks.
 set -eu
 RANKS=${RANKS:-2}
 SYMMEM=${SYMMEM:-symmem}

@@ -1,15 +1,15 @@
 #!/bin/sh
-# machine.sh starts the ranks of one machine, for jobs on several machines without a launcher. Run
-# it on each machine with its own NODE and the same of everything else:
+# machine.sh starts one machine's ranks in a job on several machines without a launcher. Run it on
+# each machine, with a different NODE and otherwise the same settings:
 #
 #   export NODES=2 RANKS=8 MASTER_ADDR=10.0.0.1 SYMMEM_TOKEN=0123456789abcdef0123456789abcdef
 #   NODE=0 ./machine.sh symmem verify --backend nccl      on 10.0.0.1, which serves the store
-#   NODE=1 ./machine.sh symmem verify --backend nccl      on the other one
+#   NODE=1 ./machine.sh symmem verify --backend nccl      on the other machine
 #
-# RANKS counts the ranks of one machine. The token is any text that strangers do not know, such as
-# that of: openssl rand -hex 16. Rank 0 listens on MASTER_PORT, and every rank on a port that the
-# system chooses. It ends with the worst exit code of its ranks; a rank that fails does not end the
-# others, which find out by themselves and say so.
+# RANKS is the number of ranks on each machine. SYMMEM_TOKEN is a secret, such as the output of
+# "openssl rand -hex 16". Rank 0 listens on MASTER_PORT, and every rank listens on a port that the
+# system chooses. The script exits with the largest exit code of its ranks. If a rank fails, the
+# script does not end the other ranks; they detect the failure and report it.
 set -eu
 : "${NODE:?is the number of this machine, from 0}" "${NODES:?is the number of machines}"
 : "${RANKS:?is the number of ranks on each machine}"
@@ -19,7 +19,7 @@ export WORLD_SIZE=$((NODES * RANKS)) LOCAL_WORLD_SIZE="$RANKS"
 [ $# -gt 0 ] || set -- "${SYMMEM:-symmem}" verify
 
 processes=
-# Without this a Ctrl-C or the end of a container would leave ranks behind.
+# Without the trap, Ctrl-C or the end of a container would leave ranks running.
 trap 'kill $processes 2>/dev/null || true' INT TERM
 local=0
 while [ "$local" -lt "$RANKS" ]; do

@@ -1,6 +1,7 @@
 #!/bin/sh
-# module.sh builds and runs allreduce/main.go in a module of its own, which takes symmem from this
-# checkout: once by a replace directive, once by a workspace. It leaves nothing behind.
+# module.sh builds and runs allreduce/main.go in a separate module that uses symmem from this
+# checkout, first through a workspace and then through a replace directive. It removes all files
+# that it creates.
 #
 #   ./module.sh            # prints the sum of 2 ranks, twice
 set -eu

@@ -1,13 +1,13 @@
 #!/bin/bash
-# mpirun.sh starts a program by the mpirun of Open MPI, or by that of MPICH and Intel MPI. The
-# program itself needs no MPI.
+# mpirun.sh starts a program with mpirun of Open MPI, MPICH or Intel MPI. The program itself does
+# not need MPI.
 #
 #   RANKS=4 ./mpirun.sh                                      one machine
-#   HOSTS=node0,node1 RANKS=16 PER_NODE=8 ./mpirun.sh        two machines of 8 GPUs
+#   HOSTS=node0,node1 RANKS=16 PER_NODE=8 ./mpirun.sh        two machines with 8 GPUs each
 #   MPIRUN=mpirun.mpich RANKS=4 ./mpirun.sh
 #
-# On several machines ranks meet at a store that rank 0 serves on the first one, and that strangers
-# are kept out of by a token. Open MPI passes on only the variables that -x names; MPICH all.
+# On several machines ranks meet at a store that rank 0 serves on the first machine and that a token
+# protects. Open MPI forwards only the variables that -x names, MPICH forwards all.
 set -euo pipefail
 RANKS=${RANKS:-2}
 HOSTS=${HOSTS:-}
@@ -19,13 +19,13 @@ arguments=(-n "$RANKS")
 open_mpi=false
 if "$MPIRUN" --version 2>/dev/null | grep -qi 'open mpi\|openrte'; then
 	open_mpi=true
-	# A rank for each GPU, whatever Open MPI takes for the number of slots.
+	# Start a rank for each GPU, whatever number of slots Open MPI assumes.
 	arguments+=(--oversubscribe --bind-to none)
-	# Only containers run as root.
+	# Open MPI refuses to run as root without this option; containers often run as root.
 	[ "$(id -u)" -ne 0 ] || arguments+=(--allow-run-as-root)
 fi
 if [ -n "$HOSTS" ]; then
-	PER_NODE=${PER_NODE:?says how many ranks a machine has}
+	PER_NODE=${PER_NODE:?is the number of ranks on each machine}
 	export MASTER_ADDR=${MASTER_ADDR:-${HOSTS%%,*}}
 	export MASTER_PORT=${MASTER_PORT:-29500}
 	SYMMEM_TOKEN=${SYMMEM_TOKEN:-$(od -An -N16 -tx1 /dev/urandom | tr -d ' \n')}

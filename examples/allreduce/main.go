@@ -26,7 +26,7 @@ func main() {
 	}
 }
 
-// add replaces a vector by the sum of the vectors that all ranks give.
+// add replaces a vector by the sum of all ranks' vectors.
 func add(ctx context.Context, rt *symmem.Runtime, vector []float32) error {
 	pool, err := rt.NewPool(symmem.PoolOptions{Domain: rt.World()})
 	if err != nil {
@@ -47,5 +47,5 @@ func add(ctx context.Context, rt *symmem.Runtime, vector []float32) error {
 	if err := stream.Copy(symmem.Host(vector), m); err != nil {
 		return err
 	}
-	return stream.Synchronize(ctx) // the sum is there, or the error says why not
+	return stream.Synchronize(ctx) // waits for the sum, or returns an error
 }
