@@ -31,11 +31,11 @@ type benchFlags struct {
 	backend string
 }
 
-// maxBatches bounds the memory for the times of all batches, and keeps sums of their counts from
-// overflowing.
+// maxBatches bounds the memory for the times of all batches, and prevents overflow in sums of their
+// counts.
 const maxBatches = 1_000_000
 
-// planFlags sets the duration of measurements.
+// planFlags holds the flags that set the duration of measurements.
 type planFlags struct {
 	quick   bool
 	batches int

@@ -176,14 +176,14 @@ func (f *collectiveFlags) parsePaths(pathGiven bool) error {
 	c.Apart = f.buffers == "any"
 	switch {
 	case !slices.Contains(buffersNames, f.buffers):
-		return fmt.Errorf("buffers are %q, but must be %s", f.buffers,
+		return fmt.Errorf("buffers is %q, but must be %s", f.buffers,
 			strings.Join(buffersNames, " or "))
 	case c.Path == symmem.PathDefault:
 		return fmt.Errorf("path %q cannot be measured", c.Path)
 	case c.Compare && c.Path != symmem.PathAuto:
-		return fmt.Errorf("compare measures all paths, so leave --path %s out", c.Path)
+		return fmt.Errorf("--compare measures all paths: remove --path %s", c.Path)
 	case c.Compare && len(c.Checks) > 1:
-		return errors.New("compare and check both cannot be measured in one run")
+		return errors.New("use either --compare or --check both, not both")
 	case c.GraphOps < 0 || c.GraphOps > maxGraphOps:
 		return fmt.Errorf("graph is %d, but must be from 1 to %d", c.GraphOps, maxGraphOps)
 	}
@@ -203,7 +203,7 @@ func (f *collectiveFlags) parseSizes() (err error) {
 			return err
 		}
 		if s == 0 {
-			return errors.New("sizes has 0, but they must be 1 or more")
+			return errors.New("sizes contains 0, but a size must be 1 or more")
 		}
 		c.Sizes = append(c.Sizes, int64(s))
 	}
@@ -240,7 +240,7 @@ func (f *collectiveFlags) rank(
 	}
 	defer f.prove.Close(&err)
 	var p *bench.Probe
-	if world.Rank == 0 { // the others wait for it or have left
+	if world.Rank == 0 { // meanwhile the other ranks wait or have exited
 		p = bench.NewProbe()
 	}
 	before, err := p.RoundTrip()
@@ -298,7 +298,7 @@ func (f *collectiveFlags) rows(
 	return rep, wrong, err
 }
 
-// finish writes the output that follows the rows.
+// finish writes the output after the rows, or the JSON report.
 func (f *collectiveFlags) finish(out io.Writer, text *bench.NCCLTests, r *report.Report) error {
 	if f.json {
 		return writeJSON(out, r)

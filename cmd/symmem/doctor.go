@@ -94,7 +94,7 @@ func (f *doctorFlags) parse(flags *pflag.FlagSet) error {
 	if f.library == "" {
 		return nil
 	}
-	// Ranks started by doctor inherit it.
+	// Ranks started by doctor inherit the variable.
 	if err := os.Setenv(nccl.PathVariable, f.library); err != nil {
 		return exitWith(exitUsage, fmt.Errorf("setting %s: %w", nccl.PathVariable, err))
 	}
@@ -118,14 +118,14 @@ func (f *doctorFlags) run(cmd *cobra.Command) error {
 	case alone:
 		return f.examine(cmd, f.startTrial)
 	case f.ranks != 0 && f.ranks != world.Size:
-		return fmt.Errorf("%s has started %d ranks, so leave --ranks %d out",
+		return fmt.Errorf("%s has started %d ranks: remove --ranks %d",
 			world.Source, world.Size, f.ranks)
 	}
 	return f.join(cmd, world)
 }
 
-// join takes part in the trial of a launcher's ranks. It comes before all other checks, since
-// those load NCCL, and rank 0 reports. Without a trial the first rank of each machine reports.
+// join takes part in the trial of a launcher's ranks, and rank 0 reports. The trial runs before all
+// other checks, since those load NCCL. Without a trial the first rank of each machine reports.
 func (f *doctorFlags) join(cmd *cobra.Command, world rendezvous.World) error {
 	if !f.trial {
 		if world.LocalRank != 0 {
@@ -170,7 +170,7 @@ func (f *doctorFlags) examine(
 	return nil
 }
 
-// look collects all facts except the trial and the table.
+// look collects all facts except those of the trial and the table.
 func (f *doctorFlags) look() *doctor.Facts {
 	facts := &doctor.Facts{
 		Asked: f.backend, GPUs: []doctor.GPU{}, Links: doctor.LookAtLinks(nil),
@@ -206,13 +206,13 @@ func (f *doctorFlags) table(facts *doctor.Facts) doctor.Tuning {
 	}
 	file, err := symmem.TuningFile(device, ranks)
 	if err != nil {
-		file = "" // without a home directory there is no table
+		file = "" // no home directory, so no table
 	}
 	return doctor.LookAtTuning(facts.Backend, device, ranks, file, false)
 }
 
-// patience bounds a whole trial, including waits for other ranks and the creation of contexts and
-// communicators.
+// patience returns a context that bounds a whole trial, including waits for other ranks and the
+// creation of contexts and communicators.
 func (f *doctorFlags) patience(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(ctx, 4*f.timeout+time.Minute)
 }

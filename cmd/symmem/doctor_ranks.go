@@ -16,8 +16,8 @@ import (
 	"symmem/internal/rendezvous"
 )
 
-// startTrial starts the ranks of a trial and collects their accounts. A signal that ends them is
-// returned as an error, with a trial that contains it.
+// startTrial starts the ranks of a trial and collects their accounts. If a signal ends the ranks,
+// startTrial returns an error, and a trial that contains the signal.
 func (f *doctorFlags) startTrial(
 	cmd *cobra.Command, facts *doctor.Facts,
 ) (*doctor.Trial, error) {
@@ -58,12 +58,12 @@ func (f *doctorFlags) startTrial(
 		err = errors.New("the trial took too long, and its ranks were killed")
 	}
 	accounts := collect(output.Bytes())
-	trial := doctor.Join(ranks, accounts, errors.Join(err, withoutAccount(&result, accounts)))
+	trial := doctor.Join(ranks, accounts, errors.Join(err, errMissingAccounts(&result, accounts)))
 	trial.Source = "started by doctor"
 	return trial, nil
 }
 
-// accountMark begins the lines that contain accounts. NCCL may print other lines.
+// accountMark begins lines that contain accounts. NCCL may print other lines to the same output.
 const accountMark = "account: "
 
 // writeAccount runs the trial as a rank started by startTrial.
@@ -90,13 +90,13 @@ func collect(written []byte) []doctor.Account {
 	return accounts
 }
 
-// withoutAccount returns an error that names the ranks that ended without an account.
-func withoutAccount(result *launch.Result, accounts []doctor.Account) error {
+// errMissingAccounts returns an error that names the ranks that ended without an account.
+func errMissingAccounts(result *launch.Result, accounts []doctor.Account) error {
 	var errs []error
 	for _, e := range result.Exits {
-		of := func(a doctor.Account) bool { return a.Rank == e.Rank }
-		if !slices.ContainsFunc(accounts, of) {
-			errs = append(errs, fmt.Errorf("%v, and reported nothing", e))
+		isFrom := func(a doctor.Account) bool { return a.Rank == e.Rank }
+		if !slices.ContainsFunc(accounts, isFrom) {
+			errs = append(errs, fmt.Errorf("%v without a report", e))
 		}
 	}
 	return errors.Join(errs...)

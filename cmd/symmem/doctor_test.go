@@ -16,9 +16,9 @@ import (
 	"symmem/internal/sys/systest"
 )
 
-// TestInterruptedDoctorReportsAndLeavesNothing interrupts a doctor whose ranks have opened
+// TestInterruptedDoctorReportsAndCleansUp interrupts a doctor whose ranks have opened
 // NCCL's log.
-func TestInterruptedDoctorReportsAndLeavesNothing(t *testing.T) {
+func TestInterruptedDoctorReportsAndCleansUp(t *testing.T) {
 	if testing.Short() {
 		t.Skip("compiles the software GPU")
 	}
@@ -28,7 +28,7 @@ func TestInterruptedDoctorReportsAndLeavesNothing(t *testing.T) {
 	}
 	folder := t.TempDir()
 	cmd := systest.Command(t, systest.Patience, command(t), "doctor", "--backend=nccl", "--ranks=2")
-	// This delay keeps the trial from ending.
+	// With this delay the trial does not end before the interrupt.
 	cmd.Env = append(os.Environ(), "SYMMEM_CUDA="+cuda, "SYMMEM_NCCL="+nccl, "TMPDIR="+folder,
 		"SOFTGPU_LAG=1000000")
 	var stdout bytes.Buffer
@@ -38,7 +38,7 @@ func TestInterruptedDoctorReportsAndLeavesNothing(t *testing.T) {
 	}
 	for late := time.Now().Add(time.Minute); ranksWithLogs(cmd.Process.Pid) < 2; {
 		if time.Now().After(late) {
-			t.Fatal("the ranks have opened no log within a minute")
+			t.Fatal("the ranks have not opened their logs within a minute")
 		}
 	}
 	if err := cmd.Process.Signal(syscall.SIGINT); err != nil {
@@ -50,7 +50,7 @@ func TestInterruptedDoctorReportsAndLeavesNothing(t *testing.T) {
 		t.Errorf("exit code %d, standard output %q", code, &stdout)
 	}
 	if left, err := os.ReadDir(folder); err != nil || len(left) > 0 {
-		t.Errorf("left behind: %v, %v", left, err)
+		t.Errorf("temporary files are left: %v, %v", left, err)
 	}
 }
 
@@ -101,9 +101,9 @@ func TestDoctorScripts(t *testing.T) {
 	})
 }
 
-// TestDoctorRunsWithoutAHome compares the output with that of a run with a home directory, which
-// depends on the machine.
-func TestDoctorRunsWithoutAHome(t *testing.T) {
+// TestDoctorWithoutHomeDirectory compares the verdict with that of a run with a home directory,
+// since the verdict depends on the machine.
+func TestDoctorWithoutHomeDirectory(t *testing.T) {
 	_, stdout, _ := symmemRun(t, "doctor", "--backend=host")
 	_, verdict, ok := strings.Cut(stdout, "\nhost backend: ")
 	if !ok {

@@ -12,8 +12,9 @@ import (
 	"symmem/internal/rendezvous"
 )
 
-// trialSizes holds the sizes of the trial in bytes, for latency and for bandwidth, and the number
-// of timed calls, which follow as many untimed ones. The last is the size of the segment.
+// trialSizes lists the sizes of the trial's calls in bytes, for latency and bandwidth, and the
+// number of timed calls. As many untimed calls precede them. The last size is also the segment's
+// size.
 var trialSizes = []struct {
 	bytes   int64
 	repeats int
@@ -24,12 +25,12 @@ type trial struct {
 	rt       *symmem.Runtime
 	buffer   symmem.Buffer
 	recorder *proof.Recorder // nil without a log
-	// whole holds the results that rank 0 determines for all.
+	// whole holds the results that rank 0 determines for all ranks.
 	whole   doctor.RankZeroResults
 	account doctor.Account
 }
 
-// runTrial runs a whole trial on one rank. Its errors are in the account.
+// runTrial runs a trial on one rank. The account contains its errors.
 func runTrial(
 	ctx context.Context, world rendezvous.World, backend string, timeout time.Duration,
 ) doctor.Account {
@@ -138,7 +139,7 @@ func (t *trial) call(
 	return nil
 }
 
-// reduce all-reduces and waits.
+// reduce all-reduces the memory a number of times and waits.
 func (t *trial) reduce(ctx context.Context, m symmem.Memory, times int) error {
 	for range times {
 		err := t.rt.World().AllReduce(ctx, m, m, m.Bytes()/4, symmem.Float32, symmem.Sum, nil)
@@ -172,7 +173,8 @@ func (t *trial) check(ctx context.Context, m symmem.Memory, c *doctor.TrialCall)
 	return err
 }
 
-// time measures calls on zeros, whose sums stay zero, in microseconds per call.
+// time returns the time of a call in microseconds. It measures calls on zeros, whose sums stay
+// zero.
 func (t *trial) time(ctx context.Context, m symmem.Memory, repeats int) (float64, error) {
 	if err := t.rt.DefaultStream().Fill(m, 0); err != nil {
 		return 0, err
@@ -197,7 +199,8 @@ func (t *trial) launches() int {
 	return len(log)
 }
 
-// prove records the kernel of a call from the launches in NCCL's log after the first seen ones.
+// prove records the kernel of a call, from the launches in NCCL's log after the first seen
+// launches.
 func (t *trial) prove(c *doctor.TrialCall, seen int) {
 	if !t.whole.Logged || c.Path == symmem.PathDirect.String() {
 		return

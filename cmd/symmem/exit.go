@@ -2,19 +2,19 @@ package main
 
 import "fmt"
 
-// The exit codes of commands. A command that runs others, such as launch, exits with their code. A
-// command ended by a signal exits with 128 plus the signal's number, as in shells.
+// The exit codes of commands. A command that runs other programs, such as launch, exits with their
+// code. A command that is ended by a signal exits with 128 plus the signal's number, as in shells.
 const (
 	// exitOK means success.
 	exitOK = 0
-	// exitWrong means that ranks computed a wrong result, or differ.
+	// exitWrong means that ranks computed a wrong result or have diverged.
 	exitWrong = 1
-	// exitUsage means that the command could not run or not finish, for example because of an
+	// exitUsage means that the command could not run or could not finish, for example because of an
 	// invalid flag or a lost rank.
 	exitUsage = 2
 )
 
-// exitError ends the command with a code. If err is nil, the error was already printed.
+// exitError ends the command with a code. If err is nil, the error has already been printed.
 type exitError struct {
 	code int
 	err  error

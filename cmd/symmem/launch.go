@@ -42,7 +42,8 @@ const launchExample = `  symmem launch -n 4 -- python train.py --steps 10
   symmem launch -n 2 --no-prefix -- symmem verify
   symmem launch -n 4 --summary exits.json -- ./job`
 
-// maxProcesses bounds the ranks of a launch, whose programs need not use symmem.
+// maxProcesses bounds the number of ranks of a launch. It exceeds maxRanks, since the programs need
+// not use symmem.
 const maxProcesses = 4096
 
 type launchFlags struct {
@@ -139,7 +140,7 @@ func (f *launchFlags) launch(cmd *cobra.Command, args []string) error {
 	if err != nil {
 		return exitWith(exitUsage, err)
 	}
-	if err := f.summarise(cmd, &result); err != nil {
+	if err := f.writeSummary(cmd, &result); err != nil {
 		return exitWith(exitUsage, err)
 	}
 	if result.Signal == syscall.SIGPIPE {
@@ -148,7 +149,7 @@ func (f *launchFlags) launch(cmd *cobra.Command, args []string) error {
 	return launchVerdict(&result)
 }
 
-// launchVerdict reports the failure of the first failed rank, and exits with its code.
+// launchVerdict returns an error with the exit code of the first rank that failed, or nil.
 func launchVerdict(result *launch.Result) error {
 	if result.First < 0 {
 		return nil
@@ -156,8 +157,8 @@ func launchVerdict(result *launch.Result) error {
 	return exitWith(result.Code, fmt.Errorf("%v", result.Exits[result.First]))
 }
 
-// summarise writes the result of a launch as JSON.
-func (f *launchFlags) summarise(cmd *cobra.Command, result *launch.Result) error {
+// writeSummary writes the result of a launch as JSON.
+func (f *launchFlags) writeSummary(cmd *cobra.Command, result *launch.Result) error {
 	text, err := json.Marshal(result)
 	if err != nil {
 		return fmt.Errorf("encoding the summary: %w", err)

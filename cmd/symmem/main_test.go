@@ -14,47 +14,47 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 )
 
-// Scripts run the command as a process: this test binary under the command's name. Other tests run
-// the binary that users get: see command.
+// TestMain runs the tests. Scripts run the command as a process that executes this test binary
+// under the command's name. Other tests run the binary that users get: see command.
 //
-// Under the race detector each process would sleep for a second before it ends, in case of late
-// races. Processes that outlive their command do not get that second, either.
+// By default the race detector makes each process sleep for a second before it exits. TestMain
+// shortens this time.
 func TestMain(m *testing.M) {
 	const options = "GORACE"
 	if os.Getenv(options) == "" {
 		os.Setenv(options, "atexit_sleep_ms=10")
 	}
-	testscript.Main(removing{m}, map[string]func(){
+	testscript.Main(cleanupM{m}, map[string]func(){
 		"symmem": func() {
 			os.Exit(run(context.Background(), os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
 		},
 	})
 }
 
-// removing removes the built command after the tests.
-type removing struct{ *testing.M }
+// cleanupM removes the built command after the tests.
+type cleanupM struct{ *testing.M }
 
-func (m removing) Run() int {
-	defer func() { os.RemoveAll(commands) }() // the folder is created by a test
+func (m cleanupM) Run() int {
+	defer func() { os.RemoveAll(commands) }() // the first test that needs the command has created it
 	return m.M.Run()
 }
 
 // commands is the folder of the built command.
 var commands string
 
-// command builds the binary that users get and returns its path. It is built without the race
-// detector, under which polling ranks, also on the software GPU, take several times as long. The
-// scripts run with it, and the packages are tested with it.
+// command builds the binary that users get and returns its path. It builds without the race
+// detector, which makes polling ranks several times slower. The scripts and the tests of the
+// packages cover the race detector.
 func command(t *testing.T) string {
 	t.Helper()
-	path, err := compiled()
+	path, err := buildCommand()
 	if err != nil {
 		t.Fatal(err)
 	}
 	return path
 }
 
-var compiled = sync.OnceValues(func() (path string, err error) {
+var buildCommand = sync.OnceValues(func() (path string, err error) {
 	if commands, err = os.MkdirTemp("", "symmem-command-"); err != nil {
 		return "", err
 	}
@@ -92,6 +92,6 @@ func exits(ts *testscript.TestScript, neg bool, args []string) {
 		ts.Check(err)
 	}
 	if code != want {
-		ts.Fatalf("%v exited with %d, not %d", args[1:], code, want)
+		ts.Fatalf("%v exited with code %d, want %d", args[1:], code, want)
 	}
 }

@@ -13,7 +13,7 @@ import (
 func TestCommandsHaveManualPages(t *testing.T) {
 	folder := filepath.Join(t.TempDir(), "man1")
 	if code := run(t.Context(), []string{"man", folder}, nil, os.Stdout, os.Stderr); code != exitOK {
-		t.Fatalf("exit code %d", code)
+		t.Fatalf("exit code %d, want 0", code)
 	}
 	var visit func(*cobra.Command)
 	visit = func(c *cobra.Command) {
@@ -25,7 +25,7 @@ func TestCommandsHaveManualPages(t *testing.T) {
 		}
 		c.LocalFlags().VisitAll(func(f *pflag.Flag) {
 			if !f.Hidden && !strings.Contains(string(page), "--"+f.Name) {
-				t.Errorf("%s lacks --%s", name, f.Name)
+				t.Errorf("%s does not describe --%s", name, f.Name)
 			}
 		})
 		for _, sub := range c.Commands() {

@@ -29,7 +29,7 @@ func writeJSON(w io.Writer, report any) error {
 	return nil
 }
 
-// output is standard output with the status of writes to it.
+// output wraps standard output and records the status of writes.
 type output struct {
 	io.Writer
 	written bool  // a write has succeeded
@@ -46,7 +46,7 @@ func (o *output) Write(b []byte) (int, error) {
 	return n, err
 }
 
-// Stat describes the file, if the output is one.
+// Stat describes the output's file. It returns an error if the output is not a file.
 func (o *output) Stat() (os.FileInfo, error) {
 	if f, ok := o.Writer.(*os.File); ok {
 		return f.Stat()
@@ -71,9 +71,9 @@ type failure struct {
 	Code  int    `json:"code"`
 }
 
-// writeFailure writes a failure instead of the command's output.
+// writeFailure writes a failure as JSON in place of the command's output.
 func writeFailure(w io.Writer, code int, err error) {
-	// If it cannot be written here, the error is still on standard error.
+	// The error is also printed on standard error, so a failure to write it here is ignored.
 	if text, encodeErr := json.Marshal(failure{err.Error(), code}); encodeErr == nil {
 		_, _ = w.Write(append(text, '\n'))
 	}

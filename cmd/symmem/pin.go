@@ -24,13 +24,14 @@ func newPinCommand() *cobra.Command {
 		Hidden: true,
 		Args:   cobra.MinimumNArgs(1),
 		RunE: func(_ *cobra.Command, args []string) error {
-			return exitWith(exitUsage, becomePinned(args))
+			return exitWith(exitUsage, execPinned(args))
 		},
 	}
 }
 
-// becomePinned returns only if it fails.
-func becomePinned(args []string) error {
+// execPinned binds this process to its rank's processor and executes the command. It returns only
+// if it fails.
+func execPinned(args []string) error {
 	path, err := exec.LookPath(args[0])
 	if err != nil {
 		return fmt.Errorf("finding the command: %w", err)
@@ -39,7 +40,7 @@ func becomePinned(args []string) error {
 	if err != nil || rank < 0 {
 		return fmt.Errorf("LOCAL_RANK is %q, which is not a rank", os.Getenv("LOCAL_RANK"))
 	}
-	// The thread that calls exec becomes the process.
+	// The thread that calls exec becomes the new process's thread.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	processors, err := sys.Affinity()

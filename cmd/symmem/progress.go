@@ -10,18 +10,18 @@ import (
 	"symmem/internal/sys"
 )
 
-// envProgress makes rank 0 of verify write its progress to standard error as lines. verify sets it
-// for its ranks if its standard error is a terminal. Users can set it for logs.
+// envProgress makes rank 0 of verify write its progress to standard error as lines. verify sets the
+// variable for its ranks if its standard error is a terminal. Users can set it for logs.
 const envProgress = "SYMMEM_PROGRESS"
 
 const (
 	progressPrefix = "progress: "
-	// progressEvery is the minimum time between updates for a reader.
+	// progressEvery is the minimum time between updates.
 	progressEvery = 100 * time.Millisecond
 )
 
-// progressLines writes progress as lines, at most one per progressEvery. The first is written at
-// once.
+// progressLines returns a function that writes progress as lines, at most one per progressEvery.
+// The function writes the first line at once.
 func progressLines(w io.Writer) func(done, all int) {
 	var next time.Time
 	return func(done, all int) {
@@ -33,7 +33,7 @@ func progressLines(w io.Writer) func(done, all int) {
 }
 
 // progressCounter shows progress lines as a counter on one line of a terminal. It expects whole
-// lines, as a launch writes them, and passes other lines on.
+// lines, as a launch writes them, and forwards other lines.
 type progressCounter struct {
 	terminal io.Writer
 	shown    bool
@@ -61,7 +61,7 @@ func (p *progressCounter) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// end clears the counter.
+// end removes the counter from the terminal.
 func (p *progressCounter) end() {
 	if p.shown {
 		_, _ = io.WriteString(p.terminal, clearLine)

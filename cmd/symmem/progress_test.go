@@ -27,21 +27,21 @@ func TestCounterUsesOneLine(t *testing.T) {
 	}
 }
 
-func TestOnlyATerminalCounts(t *testing.T) {
+func TestProgressNeedsTerminalOrVariable(t *testing.T) {
 	if isTerminal(&bytes.Buffer{}) || isTerminal(io.Discard) {
-		t.Error("a buffer is no terminal")
+		t.Error("isTerminal = true for a buffer, want false")
 	}
 	t.Setenv(envProgress, "")
 	if progressOf(0, &bytes.Buffer{}) != nil {
-		t.Error("progress without a terminal")
+		t.Error("progressOf returned a function without a terminal")
 	}
 	t.Setenv(envProgress, "lines")
 	if progressOf(1, &bytes.Buffer{}) != nil {
-		t.Error("progress of a rank other than 0")
+		t.Error("progressOf returned a function for a rank other than 0")
 	}
 	var log bytes.Buffer
 	progressOf(0, &log)(5, 7)
 	if !strings.HasPrefix(log.String(), "progress: 5 of 7 ") {
-		t.Errorf("the first progress reads %q", log.String())
+		t.Errorf("first progress line = %q", log.String())
 	}
 }

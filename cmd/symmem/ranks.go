@@ -27,7 +27,7 @@ func backendNames() []string { return append([]string{"auto"}, symmem.Backends()
 
 func backendList() string { return strings.Join(backendNames(), ", ") }
 
-// envBackend is the variable that Options.Backend defaults to.
+// envBackend names the variable with the default of Options.Backend.
 const envBackend = "SYMMEM_BACKEND"
 
 // backendFlag adds the flag for chooseBackend.
@@ -36,8 +36,8 @@ func backendFlag(flags *pflag.FlagSet, value *string) {
 		" (default $"+envBackend+", else auto)")
 }
 
-// chooseBackend returns the flag's value, else the variable's, else auto. It rejects a backend
-// that this program does not have.
+// chooseBackend sets an empty flag to the variable's value, or to auto if the variable is empty. It
+// returns an error if there is no such backend.
 func chooseBackend(value *string) error {
 	from := ""
 	if *value == "" {
@@ -54,15 +54,14 @@ func chooseBackend(value *string) error {
 }
 
 // startedFlag is the hidden flag of ranks that a command has started. Such a rank never starts
-// others, even if the environment does not identify it as a rank.
+// ranks itself, even if the environment does not identify it as a rank.
 const startedFlag = "started"
 
 // maxRanks bounds the ranks on one machine: the host backend supports no more, and no machine has
 // more GPUs. Up to this number, sums of int8 cannot overflow.
 const maxRanks = 64
 
-// rankFlags holds the flags of a command that starts its ranks, or is one of the ranks of a
-// launcher.
+// rankFlags holds the flags of a command that starts ranks, or runs as one of a launcher's ranks.
 type rankFlags struct {
 	ranks   int
 	unbound bool
@@ -94,6 +93,7 @@ func (f *rankFlags) checkRanks(least int) error {
 	return checkTimeout(*f.timeout)
 }
 
+// checkTimeout rejects a timeout that is not positive.
 func checkTimeout(timeout time.Duration) error {
 	if timeout <= 0 {
 		return fmt.Errorf("timeout is %v, but must be positive", timeout)
@@ -101,7 +101,7 @@ func checkTimeout(timeout time.Duration) error {
 	return nil
 }
 
-// bind binds a rank to a processor, unless that is disabled.
+// bind binds a rank to a processor, unless --unbound is set.
 func (f *rankFlags) bind(w rendezvous.World) error {
 	if f.unbound {
 		return nil
@@ -119,7 +119,7 @@ func (f *rankFlags) asRanks(cmd *cobra.Command, rank func(rendezvous.World) erro
 	if world.Source == rendezvous.SourceAlone {
 		return startRanks(cmd, f.ranks)
 	}
-	defer untilSignal(cmd)()
+	defer cancelOnSignal(cmd)()
 	if err := rank(world); err != nil {
 		if errors.As(err, new(*exitError)) {
 			return err
@@ -129,17 +129,17 @@ func (f *rankFlags) asRanks(cmd *cobra.Command, rank func(rendezvous.World) erro
 	return nil
 }
 
-// untilSignal cancels the context of a command at the first signal, so that the command can report
+// cancelOnSignal cancels a command's context at the first signal, so that the command can report
 // its results so far. A second signal ends the process.
-func untilSignal(cmd *cobra.Command) (stop func()) {
+func cancelOnSignal(cmd *cobra.Command) (stop func()) {
 	ctx, stop := signal.NotifyContext(cmd.Context(), syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
 	context.AfterFunc(ctx, stop)
 	cmd.SetContext(ctx)
 	return stop
 }
 
-// discover returns the rank of this process, if a launcher has started it, and reserves standard
-// output for the command.
+// discover returns this process's rank and world. If a launcher has started the process, discover
+// also reserves standard output for the command.
 func (f *rankFlags) discover(cmd *cobra.Command) (rendezvous.World, error) {
 	world, err := rendezvous.Discover(os.LookupEnv, rendezvous.Options{})
 	if err != nil {
@@ -152,7 +152,7 @@ func (f *rankFlags) discover(cmd *cobra.Command) (rendezvous.World, error) {
 		return world, err
 	}
 	if cmd.Flags().Changed("ranks") && f.ranks != world.Size {
-		return world, fmt.Errorf("%s has started %d ranks, so leave --ranks %d out",
+		return world, fmt.Errorf("%s has started %d ranks: remove --ranks %d",
 			world.Source, world.Size, f.ranks)
 	}
 	return world, keepStdout(cmd)
@@ -173,7 +173,7 @@ func keepStdout(cmd *cobra.Command) error {
 	return nil
 }
 
-// timing is the annotation of a command with the reason why its ranks must not share GPUs.
+// timing is the key of a command's annotation that states why its ranks must not share GPUs.
 const timing = "timing"
 
 // startRanks launches this program once for each rank, with the same flags.
@@ -217,9 +217,8 @@ func startRanks(cmd *cobra.Command, ranks int) error {
 	return verdict(cmd.ErrOrStderr(), &result)
 }
 
-// verdict returns the exit code for all ranks: that of a signal that was passed on to them and
-// ended them, else the largest code of a rank. A rank that was killed counts as one that could not
-// run.
+// verdict returns the exit code for all ranks. If a forwarded signal has ended them, the code is
+// that of the signal, otherwise the largest code of a rank. A killed rank counts as exitUsage.
 func verdict(stderr io.Writer, result *launch.Result) error {
 	if interrupted(result) {
 		return exitWith(128+int(result.Signal), nil)

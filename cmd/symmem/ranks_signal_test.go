@@ -19,7 +19,7 @@ import (
 	"symmem/internal/sys/systest"
 )
 
-// longRun runs a verify that would take more than a minute.
+// longRun holds a running verify that would take more than a minute.
 type longRun struct {
 	t      *testing.T
 	cmd    *exec.Cmd
@@ -31,8 +31,9 @@ type longRun struct {
 
 const longRanks = 3
 
-// startLong returns once rank 0 has reported many all-reduces, so that all ranks are running.
-func startLong(t *testing.T) *longRun {
+// startLongRun starts a longRun. It returns after rank 0 has reported many all-reduces, so that all
+// ranks are running.
+func startLongRun(t *testing.T) *longRun {
 	t.Helper()
 	r := &longRun{t: t, ranks: map[int]int{}}
 	r.cmd = systest.Command(t, systest.Patience, command(t), "verify", "--cases=1", "--size=64Ki",
@@ -111,22 +112,22 @@ func (r *longRun) end() (code int, stderr string) {
 	if err != nil {
 		r.t.Fatal(err)
 	}
-	_ = r.cmd.Wait() // The exit code is returned.
+	_ = r.cmd.Wait() // the caller checks the exit code
 	for line := range strings.Lines(string(rest)) {
 		if !strings.HasPrefix(line, progressPrefix) {
 			stderr += line
 		}
 	}
-	r.nothingLeft()
+	r.checkNoLeftovers()
 	return r.cmd.ProcessState.ExitCode(), stderr
 }
 
-// nothingLeft checks that no process, no socket and no file in /dev/shm is left.
-func (r *longRun) nothingLeft() {
+// checkNoLeftovers checks that no process, no socket and no file in /dev/shm is left.
+func (r *longRun) checkNoLeftovers() {
 	r.t.Helper()
 	for rank, pid := range r.ranks {
 		if env := environOf(pid); env["SYMMEM_STORE"] == "unix:"+r.store {
-			r.t.Errorf("rank %d, process %d, still runs", rank, pid)
+			r.t.Errorf("rank %d, process %d, is still running", rank, pid)
 		}
 	}
 	sockets, err := os.ReadFile("/proc/net/unix")
@@ -134,19 +135,19 @@ func (r *longRun) nothingLeft() {
 		r.t.Fatal(err)
 	}
 	if bytes.Contains(sockets, []byte(r.store)) {
-		r.t.Errorf("the socket %s is still there", r.store)
+		r.t.Errorf("the socket %s is left", r.store)
 	}
 	if files, _ := filepath.Glob("/dev/shm/*symmem*"); len(files) > 0 {
 		r.t.Errorf("files are left: %v", files)
 	}
 }
 
-func TestSignalEndsAllRanksAndLeavesNothing(t *testing.T) {
+func TestSignalEndsAllRanks(t *testing.T) {
 	for _, s := range []syscall.Signal{
 		syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT,
 	} {
 		t.Run(s.String(), func(t *testing.T) {
-			r := startLong(t)
+			r := startLongRun(t)
 			if err := r.cmd.Process.Signal(s); err != nil {
 				t.Fatal(err)
 			}
@@ -157,10 +158,10 @@ func TestSignalEndsAllRanksAndLeavesNothing(t *testing.T) {
 	}
 }
 
-func TestOtherRanksNameKilledRank(t *testing.T) {
+func TestErrorsNameKilledRank(t *testing.T) {
 	for victim := range longRanks {
 		t.Run(strconv.Itoa(victim), func(t *testing.T) {
-			r := startLong(t)
+			r := startLongRun(t)
 			if err := syscall.Kill(r.ranks[victim], syscall.SIGKILL); err != nil {
 				t.Fatal(err)
 			}
@@ -169,24 +170,24 @@ func TestOtherRanksNameKilledRank(t *testing.T) {
 				t.Errorf("exit code %d", code)
 			}
 			for rank := range longRanks {
-				said := strings.Contains(stderr, fmt.Sprintf("[rank %d] ", rank))
-				if said == (rank == victim) {
-					t.Errorf("rank %d has reported: %v", rank, said)
+				reported := strings.Contains(stderr, fmt.Sprintf("[rank %d] ", rank))
+				if reported == (rank == victim) {
+					t.Errorf("rank %d has printed an error: %v, want %v", rank, reported, rank != victim)
 				}
 			}
 			if n := strings.Count(stderr, fmt.Sprintf(": rank %d lost: ", victim)); n != 2 {
-				t.Errorf("%d ranks name rank %d:\n%s", n, victim, stderr)
+				t.Errorf("%d errors name rank %d, want 2:\n%s", n, victim, stderr)
 			}
 			table := strings.Contains(r.stdout.String(), "The run ended early: ")
 			if table == (victim == 0) {
-				t.Errorf("rank 0 has reported: %v", table)
+				t.Errorf("rank 0 has printed its report: %v, want %v", table, victim != 0)
 			}
 		})
 	}
 }
 
 func TestRanksDoNotOutliveKilledLauncher(t *testing.T) {
-	r := startLong(t)
+	r := startLongRun(t)
 	var ranks []*os.File
 	for _, pid := range r.ranks {
 		f, err := sys.Pidfd(pid)
@@ -199,19 +200,19 @@ func TestRanksDoNotOutliveKilledLauncher(t *testing.T) {
 	if err := r.cmd.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
-	// The kernel kills them, but not before the launcher has ended.
+	// The kernel kills the ranks after the launcher has ended.
 	for rank, f := range ranks {
 		err := f.SetReadDeadline(time.Now().Add(20 * time.Second))
 		if err = errors.Join(err, sys.AwaitEnd(f)); err != nil {
-			t.Fatalf("rank %d lives on: %v", rank, err)
+			t.Fatalf("rank %d is still running: %v", rank, err)
 		}
 	}
 	r.end()
 }
 
-// interruptedAt starts a command, interrupts it once a line of its output contains text, and
+// outputUntilInterrupt starts a command, interrupts it once a line of its output contains text, and
 // returns the whole output.
-func interruptedAt(t *testing.T, text string, args ...string) (output string) {
+func outputUntilInterrupt(t *testing.T, text string, args ...string) (output string) {
 	t.Helper()
 	cmd := systest.Command(t, systest.Patience, command(t), args...)
 	cmd.Env = append(os.Environ(), envProgress+"=lines")
@@ -238,7 +239,8 @@ func interruptedAt(t *testing.T, text string, args ...string) (output string) {
 	}
 	_ = cmd.Wait() // the caller checks the output
 	if code := cmd.ProcessState.ExitCode(); !sent || code != 128+int(syscall.SIGINT) {
-		t.Errorf("interrupted %v, exit code %d", sent, code)
+		t.Errorf("interrupted = %v, exit code %d; want true, %d", sent, code,
+			128+int(syscall.SIGINT))
 	}
 	return output
 }
@@ -257,12 +259,12 @@ func TestInterruptReportsResultsSoFar(t *testing.T) {
 			"The run ended early: ",
 		},
 		{
-			// The first row takes milliseconds, all rows take minutes.
+			// The first row takes milliseconds, but all rows take minutes.
 			"a bench", "bench collective --unbound --batch=1ms --batches=3 --worlds=1", "all_reduce",
 			"# round trip: ",
 		},
 		{
-			// The first operation takes a second, all of them take many.
+			// The first operation takes a second, but all operations take many.
 			"a table of paths",
 			"tune --dry-run --unbound --batch=1ms --batches=3 --max=2M --ops=all_reduce,all_gather," +
 				"reduce_scatter,broadcast,reduce,alltoall",
@@ -271,8 +273,8 @@ func TestInterruptReportsResultsSoFar(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			args := append(strings.Fields(c.command), "--backend=host", "--ranks=2")
-			if out := interruptedAt(t, c.at, args...); !strings.Contains(out, c.want) {
-				t.Errorf("%q is not in\n%.3000s", c.want, out)
+			if out := outputUntilInterrupt(t, c.at, args...); !strings.Contains(out, c.want) {
+				t.Errorf("the output does not contain %q:\n%.3000s", c.want, out)
 			}
 		})
 	}

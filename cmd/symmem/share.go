@@ -18,7 +18,7 @@ import (
 	"symmem/internal/mps"
 )
 
-// sharing describes how ranks use fewer GPUs than there are ranks.
+// sharing describes how ranks share GPUs if there are fewer GPUs than ranks.
 type sharing struct {
 	ranks, gpus int
 	status      doctor.Sharing
@@ -26,9 +26,9 @@ type sharing struct {
 	userEnv []string
 }
 
-// ranksOnGPUs returns the number of ranks to start and how they share GPUs, or nil if each has its
-// own GPU. ranks is the requested number, or the default if explicit is false. By default, ranks
-// share a GPU only on a machine with a single one.
+// ranksOnGPUs returns the number of ranks to start and how they share GPUs. The sharing is nil if
+// each rank has its own GPU. ranks is the requested number, or the default if explicit is false. By
+// default, ranks share a GPU only on a machine with a single one.
 func ranksOnGPUs(ranks int, explicit bool, backend string) (int, *sharing, error) {
 	userEnv := os.Environ()
 	gpus, err := symmem.LocalRanks(backend)
@@ -46,7 +46,7 @@ func ranksOnGPUs(ranks int, explicit bool, backend string) (int, *sharing, error
 	case err == nil:
 		return ranks, s, nil
 	case explicit:
-		return 0, nil, fmt.Errorf("%w; take --ranks %d, or --backend host", err, gpus)
+		return 0, nil, fmt.Errorf("%w; use --ranks %d or --backend host", err, gpus)
 	}
 	return gpus, nil, nil
 }
@@ -72,14 +72,14 @@ func (s *sharing) machine() string {
 	return fmt.Sprintf("%d GPUs", s.gpus)
 }
 
-// runRanks starts ranks like launch.Run. If they share GPUs it prints one line about that, and
-// runs a daemon of the Multi-Process Service for them if none is running.
+// runRanks starts ranks like launch.Run. If they share GPUs, it prints a line about the sharing and
+// runs a daemon of the Multi-Process Service, unless one is already running.
 func runRanks(ctx context.Context, spec launch.Spec, s *sharing) (launch.Result, error) {
 	if s == nil {
 		return launch.Run(ctx, spec)
 	}
-	// Until the daemon is stopped, signals must not end this process, nor may SIGPIPE; a write to a
-	// closed pipe fails instead.
+	// No signal may end this process before the daemon has been stopped. With SIGPIPE handled, a write
+	// to a closed pipe returns an error instead.
 	pipes := make(chan os.Signal, 1)
 	signal.Notify(pipes, syscall.SIGPIPE)
 	defer signal.Stop(pipes)
@@ -101,8 +101,8 @@ func runRanks(ctx context.Context, spec launch.Spec, s *sharing) (launch.Result,
 	return result, err
 }
 
-// serve starts a daemon, unless one is running or the environment names a folder for one, even an
-// empty name. how describes the sharing.
+// serve starts a daemon, unless one is running or the environment sets the daemon's folder, even to
+// an empty name. how describes the sharing.
 func (s *sharing) serve(ctx context.Context) (daemon *mps.Daemon, how string) {
 	_, named := os.LookupEnv(mps.PipeVariable)
 	switch {
@@ -135,10 +135,10 @@ const (
 	mpsQueues = 64
 )
 
-// environ returns env plus the settings for ranks that share GPUs. Non-empty variables of the user
-// take precedence. The settings bound the channels of communicators, which would otherwise fill
-// the memory; the GPU's queues per rank, since streams that share a queue wait for each other; and
-// the share of the GPU per client, so that kernels of all clients fit.
+// environ returns env plus the settings for ranks that share GPUs. The user's non-empty variables
+// take precedence. The settings limit the channels of communicators, which would otherwise fill the
+// memory. They divide the GPU's queues among the ranks, since streams that share a queue wait for
+// each other, and divide the GPU's threads, so that kernels of all ranks fit.
 func (s *sharing) environ(env []string, daemon *mps.Daemon) []string {
 	perGPU := (s.ranks + s.gpus - 1) / s.gpus
 	settings := map[string]string{

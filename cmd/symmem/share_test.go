@@ -12,10 +12,11 @@ import (
 	"symmem/internal/sys/systest"
 )
 
-// sharingAlone gives a test one GPU that ranks can share, and sets TMPDIR, which it returns.
-func sharingAlone(t *testing.T) (folder string) {
+// useOneSharedGPU provides a test with one GPU that ranks can share. It sets TMPDIR to a new
+// folder, which it returns.
+func useOneSharedGPU(t *testing.T) (folder string) {
 	t.Helper()
-	softly(t)
+	useSoftwareGPU(t)
 	t.Setenv("SOFTGPU_DEVICES", "1")
 	t.Setenv("SOFTGPU_NCCL", "23203")
 	folder = t.TempDir()
@@ -23,37 +24,37 @@ func sharingAlone(t *testing.T) (folder string) {
 	return folder
 }
 
-// nothingLeft checks that a daemon was started once and stopped, and its folder removed.
-func nothingLeft(t *testing.T, log, folder string) {
+// checkNoLeftovers checks that a daemon was started and stopped once, and that its folder is gone.
+func checkNoLeftovers(t *testing.T, log, folder string) {
 	t.Helper()
 	if text, err := os.ReadFile(log); string(text) != "start of all\nquit\n" {
-		t.Errorf("the daemon was asked %q, %v", text, err)
+		t.Errorf("the daemon got the commands %q, %v; want one start and one quit", text, err)
 	}
 	if left, err := os.ReadDir(folder); err != nil || len(left) > 0 {
-		t.Errorf("left behind: %v, %v", left, err)
+		t.Errorf("temporary files are left: %v, %v", left, err)
 	}
 }
 
-func TestRanksThatShareAGPUHaveADaemonAsLongAsTheyRun(t *testing.T) {
+func TestDaemonRunsWhileRanksShareGPU(t *testing.T) {
 	path := command(t) // built before the test changes the environment
-	folder, log := sharingAlone(t), mpstest.Install(t)
+	folder, log := useOneSharedGPU(t), mpstest.Install(t)
 	for name, args := range map[string][]string{
-		"that are well":     {"verify", "--backend=nccl", "--ranks=2", "--rounds=1", "--size=1Ki"},
-		"that fail":         {"launch", "--share-gpus", "-n", "2", "--", "false"},
-		"that do not start": {"launch", "--share-gpus", "-n", "2", "--", folder},
-		"of a trial":        {"doctor", "--backend=nccl", "--ranks=2"},
+		"ranks succeed":      {"verify", "--backend=nccl", "--ranks=2", "--rounds=1", "--size=1Ki"},
+		"ranks fail":         {"launch", "--share-gpus", "-n", "2", "--", "false"},
+		"ranks do not start": {"launch", "--share-gpus", "-n", "2", "--", folder},
+		"trial of doctor":    {"doctor", "--backend=nccl", "--ranks=2"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			defer os.Remove(log)
 			cmd := systest.Command(t, systest.Patience, path, args...)
 			output, _ := cmd.CombinedOutput() // the code depends on args
-			if name == "that do not start" {
+			if name == "ranks do not start" {
 				if _, err := os.Stat(log); err == nil {
 					t.Error("a daemon was started without ranks")
 				}
 				return
 			}
-			nothingLeft(t, log, folder)
+			checkNoLeftovers(t, log, folder)
 			if !strings.Contains(string(output), "2 ranks share 1 GPU, side by side: results") {
 				t.Errorf("%s", output)
 			}
@@ -63,7 +64,7 @@ func TestRanksThatShareAGPUHaveADaemonAsLongAsTheyRun(t *testing.T) {
 
 func TestMissingDaemonIsIgnored(t *testing.T) {
 	path := command(t)
-	sharingAlone(t)
+	useOneSharedGPU(t)
 	mpstest.Install(t)
 	t.Setenv(mpstest.Broken, "1")
 	cmd := systest.Command(t, systest.Patience, path, "verify", "--backend=nccl", "--ranks=2",
@@ -77,7 +78,7 @@ func TestMissingDaemonIsIgnored(t *testing.T) {
 
 func TestSignalEndsDaemonAndRanks(t *testing.T) {
 	path := command(t)
-	folder, log := sharingAlone(t), mpstest.Install(t)
+	folder, log := useOneSharedGPU(t), mpstest.Install(t)
 	for _, signal := range []syscall.Signal{syscall.SIGINT, syscall.SIGTERM} {
 		t.Run(signal.String(), func(t *testing.T) {
 			defer os.Remove(log)
@@ -96,16 +97,16 @@ func TestSignalEndsDaemonAndRanks(t *testing.T) {
 			if err := cmd.Process.Signal(signal); err != nil {
 				t.Fatal(err)
 			}
-			_ = cmd.Wait() // the code is that of the signal
+			_ = cmd.Wait() // the exit code is checked below
 			if code := cmd.ProcessState.ExitCode(); code != 128+int(signal) {
 				t.Errorf("exit code %d", code)
 			}
-			nothingLeft(t, log, folder)
+			checkNoLeftovers(t, log, folder)
 		})
 	}
 }
 
-func TestRanksThatShareGPUsTakeTheirPart(t *testing.T) {
+func TestEnvironmentOfRanksThatShareGPUs(t *testing.T) {
 	for name, test := range map[string]struct {
 		sharing sharing
 		want    []string
@@ -131,7 +132,7 @@ func TestRanksThatShareGPUsTakeTheirPart(t *testing.T) {
 				"NCCL_MAX_CTAS=4", "NCCL_MAX_NCHANNELS=4", "NCCL_MULTI_RANK_GPU_ENABLE=1",
 			},
 		},
-		"without the service, with values of the user's": {
+		"without the service, with variables of the user": {
 			sharing{ranks: 2, gpus: 1, userEnv: []string{"NCCL_MAX_CTAS=9", "NCCL_MAX_NCHANNELS="}},
 			[]string{
 				"CUDA_DEVICE_MAX_CONNECTIONS=32", "HOME=/", "NCCL_MAX_CTAS=9", "NCCL_MAX_NCHANNELS=4",

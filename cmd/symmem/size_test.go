@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-func TestSizesAreReadAsNCCLTestsReadsThem(t *testing.T) {
+func TestSizesHaveFormatOfNCCLTests(t *testing.T) {
 	for text, want := range map[string]size{
 		"8": 8, "64K": 64 << 10, "64k": 64 << 10, "1M": 1 << 20, "2G": 2 << 30, "3MiB": 3 << 20,
 		"256Ki": 256 << 10, "0": 0, "1536K": 1536 << 10, "4096G": maxSize,
@@ -15,9 +15,9 @@ func TestSizesAreReadAsNCCLTestsReadsThem(t *testing.T) {
 		if err := s.Set(text); err != nil || s != want {
 			t.Errorf("%q: got %d (%v), want %d", text, s, err, want)
 		}
-		var again size
-		if err := again.Set(s.String()); err != nil || again != s {
-			t.Errorf("%q: written as %q, read as %d (%v)", text, s.String(), again, err)
+		var parsed size
+		if err := parsed.Set(s.String()); err != nil || parsed != s {
+			t.Errorf("%q: String = %q, which Set parses as %d (%v)", text, s.String(), parsed, err)
 		}
 	}
 	for _, text := range []string{
@@ -26,7 +26,7 @@ func TestSizesAreReadAsNCCLTestsReadsThem(t *testing.T) {
 	} {
 		s := size(7)
 		if err := s.Set(text); err == nil || s != 7 {
-			t.Errorf("%q was taken as %d", text, s)
+			t.Errorf("Set(%q) = %v and value %d, want an error and the old value", text, err, s)
 		}
 	}
 }
@@ -42,7 +42,7 @@ func TestSizeRangesDoNotOverflow(t *testing.T) {
 		{sizeFlags{1, math.MaxInt64, math.MaxInt64}, []int64{1, math.MaxInt64}},
 	} {
 		if got, err := c.flags.sizes(); err != nil || !slices.Equal(got, c.want) {
-			t.Errorf("%+v: %v, %v", c.flags, got, err)
+			t.Errorf("sizes of %+v = %v, %v; want %v", c.flags, got, err, c.want)
 		}
 	}
 }

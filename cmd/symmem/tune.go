@@ -170,7 +170,7 @@ func (f *tuneFlags) rank(cmd *cobra.Command, world rendezvous.World) error {
 		if tuned == nil || len(tuned.Rules) == 0 || world.Rank != 0 {
 			return err
 		}
-		// Print the times measured before the interrupt, but write no table.
+		// Print the times measured so far, but do not write a table.
 		file, _ := f.file(tuned.Device, tuned.Ranks)
 		return errors.Join(err, f.print(cmd.OutOrStdout(), tuned, file, false))
 	}

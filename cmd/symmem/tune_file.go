@@ -10,7 +10,7 @@ import (
 	"symmem/internal/tuning"
 )
 
-// findPlace checks that a table can be written, before measuring for minutes.
+// findPlace checks that a table can be written, before the command measures for minutes.
 func (f *tuneFlags) findPlace() error {
 	if f.dryRun {
 		return nil
@@ -24,8 +24,8 @@ func (f *tuneFlags) findPlace() error {
 		err = tryFile(f.output)
 	}
 	if err != nil {
-		return fmt.Errorf("looking for a place for the table: %w; --output names another file, "+
-			"--dry-run writes none", err)
+		return fmt.Errorf("checking that the table can be written: %w; name another file with --output, "+
+			"or write none with --dry-run", err)
 	}
 	return nil
 }
@@ -49,7 +49,7 @@ func tryFile(file string) error {
 	case errors.Is(err, os.ErrNotExist):
 		return nil
 	case err == nil && !info.Mode().IsRegular():
-		return fmt.Errorf("%s is no file", file)
+		return fmt.Errorf("%s is not a regular file", file)
 	}
 	return err
 }
@@ -67,8 +67,7 @@ func (f *tuneFlags) file(device string, ranks int) (string, error) {
 	return symmem.TuningFile(device, ranks)
 }
 
-// present returns the table that is now in the file, if it is for this device. It will be
-// replaced.
+// present returns the table in the file that will be replaced, if that table is for this device.
 func (f *tuneFlags) present(device string, ranks int) *tuning.Table {
 	file, err := f.file(device, ranks)
 	if err != nil {

@@ -169,8 +169,8 @@ func isRandom(flags *pflag.FlagSet) bool {
 	return flags.Changed("for") || flags.Changed("from-round")
 }
 
-// misplaced rejects flags that apply only to the other kind of program.
-func misplaced(flags *pflag.FlagSet) error {
+// checkFlagKinds rejects flags that apply only to the other kind of program.
+func checkFlagKinds(flags *pflag.FlagSet) error {
 	names, why := randomFlags, "random programs: give --for, such as --for 20m"
 	if isRandom(flags) {
 		names, why = caseFlags, "the cases of a verify without --for and --from-round"
@@ -183,7 +183,7 @@ func misplaced(flags *pflag.FlagSet) error {
 
 // parse validates all flags before anything starts.
 func (f *verifyFlags) parse(flags *pflag.FlagSet) (err error) {
-	if err := misplaced(flags); err != nil {
+	if err := checkFlagKinds(flags); err != nil {
 		return err
 	}
 	if err := f.checkRanks(1); err != nil {

@@ -27,12 +27,12 @@ func (f *verifyFlags) parseCases(flags *pflag.FlagSet) error {
 			return fmt.Errorf("%s: %w", pathVariable, err)
 		}
 	case flags.Changed("deterministic"):
-		c.Path = symmem.PathAuto // the window path of GPUs belongs to NCCL
+		c.Path = symmem.PathAuto // on GPUs, NCCL's window path does not use the formula
 	}
 	return c.Validate()
 }
 
-// pathVariable is the variable that Options.Path defaults to.
+// pathVariable names the variable with the default of Options.Path.
 const pathVariable = "SYMMEM_PATH"
 
 // runCases runs the cases as one rank. Only rank 0 writes the report.
@@ -60,7 +60,7 @@ func (f *verifyFlags) runCases(
 		err = errors.Join(err, writeReport(stdout, f.json, report, report.WriteText),
 			f.kernels(stdout, report))
 	}
-	err = errors.Join(err, tolerated(report, rt.Close()))
+	err = errors.Join(err, ignoreRepeated(report, rt.Close()))
 	return exitOfCases(stderr, prefix, report, err)
 }
 
@@ -75,8 +75,9 @@ func (f *verifyFlags) kernels(w io.Writer, r *verify.Report) error {
 	return f.prove.Write(w, "")
 }
 
-// tolerated drops the error of a Close after a fault, which it repeats.
-func tolerated(r *verify.Report, err error) error {
+// ignoreRepeated returns the error of Close, or nil after a fault, since Close then repeats the
+// fault.
+func ignoreRepeated(r *verify.Report, err error) error {
 	if r.Divergence == nil && r.Fault == "" {
 		return err
 	}
@@ -96,8 +97,8 @@ func progressOf(rank int, stderr io.Writer) func(done, all int) {
 	return nil
 }
 
-// exitOfCases prints the error that ended this rank's run on standard error, and returns the exit
-// code.
+// exitOfCases prints the error that ended this rank's run to standard error, and returns an error
+// with the exit code.
 func exitOfCases(stderr io.Writer, prefix string, r *verify.Report, err error) error {
 	if r.Divergence != nil {
 		fmt.Fprintf(stderr, "%sdivergence: %s\n", prefix, r.Divergence.Message)

@@ -15,8 +15,8 @@ import (
 	"symmem/internal/sys/systest"
 )
 
-// inNamespaces runs verify as two ranks with a common network, each in a separate PID namespace,
-// like containers of one pod. It returns their exit codes and outputs.
+// inNamespaces runs verify as two ranks that share a network but have separate PID namespaces, like
+// the containers of a pod. It returns the ranks' exit codes and outputs.
 func inNamespaces(t *testing.T, args ...string) (codes [2]int, out [2]string) {
 	t.Helper()
 	var ranks [2]*exec.Cmd
@@ -38,7 +38,7 @@ func inNamespaces(t *testing.T, args ...string) (codes [2]int, out [2]string) {
 		ranks[rank] = c
 	}
 	for rank, c := range ranks {
-		_ = c.Wait() // the exit code is returned
+		_ = c.Wait() // the caller checks the exit code
 		codes[rank], out[rank] = c.ProcessState.ExitCode(), written[rank].String()
 	}
 	return codes, out
@@ -55,7 +55,7 @@ func TestRanksInOtherPIDNamespacesGetAdvice(t *testing.T) {
 }
 
 func TestRanksInOtherPIDNamespacesWorkOnGPUs(t *testing.T) {
-	softly(t)
+	useSoftwareGPU(t)
 	codes, out := inNamespaces(t, "--backend=nccl")
 	for rank := range out {
 		if codes[rank] != exitOK {

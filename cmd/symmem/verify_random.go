@@ -42,23 +42,24 @@ func (f *verifyFlags) runRandom(
 	return f.exitOfRandom(stderr, w, report, err)
 }
 
-// hang exits with the stacks of a hanging rank. Its launcher ends the others.
+// hang returns a function that prints the stacks of a hanging rank and exits. The launcher then
+// ends the other ranks.
 func (f *verifyFlags) hang(w rendezvous.World, stderr io.Writer) func(int, []byte) {
 	return func(round int, stacks []byte) {
 		fmt.Fprintf(stderr, "[rank %d] round %d hangs; %s\n%s\n", w.Rank, round,
-			f.again(w, round), stacks)
+			f.repeatCommand(w, round), stacks)
 		os.Exit(exitUsage)
 	}
 }
 
-// again returns the command that repeats a round.
-func (f *verifyFlags) again(w rendezvous.World, round int) string {
+// repeatCommand returns the command that repeats a round.
+func (f *verifyFlags) repeatCommand(w rendezvous.World, round int) string {
 	return fmt.Sprintf("to run it again: symmem verify --ranks %d %s", w.Size,
 		random.Reproduce(&f.random, round))
 }
 
-// exitOfRandom prints the error that ended this rank's run on standard error, and returns the exit
-// code.
+// exitOfRandom prints the error that ended this rank's run to standard error, and returns an error
+// with the exit code.
 func (f *verifyFlags) exitOfRandom(
 	stderr io.Writer, w rendezvous.World, r *random.Report, err error,
 ) error {
@@ -67,13 +68,13 @@ func (f *verifyFlags) exitOfRandom(
 			fmt.Fprintf(stderr, "[rank %d] wrong: %s\n", w.Rank, finding)
 		}
 		if r.FirstWrong > 0 && w.Rank == 0 {
-			fmt.Fprintf(stderr, "[rank %d] %s\n", w.Rank, f.again(w, r.FirstWrong))
+			fmt.Fprintf(stderr, "[rank %d] %s\n", w.Rank, f.repeatCommand(w, r.FirstWrong))
 		}
 	}
 	if err != nil {
 		fmt.Fprintf(stderr, "[rank %d] %v\n", w.Rank, err)
 		if round, ok := errors.AsType[*random.RoundError](err); ok && w.Rank == 0 {
-			fmt.Fprintf(stderr, "[rank %d] %s\n", w.Rank, f.again(w, round.Round))
+			fmt.Fprintf(stderr, "[rank %d] %s\n", w.Rank, f.repeatCommand(w, round.Round))
 		}
 		if r != nil && !r.OK() {
 			return exitWith(exitWrong, nil)

@@ -34,8 +34,8 @@ func symmemRun(t *testing.T, args ...string) (code int, stdout, stderr string) {
 
 var rankPrefix = regexp.MustCompile(`^\[rank \d+\] divergence: `)
 
-// diverged runs the workload that diverges with placement by address, and returns its report and
-// the one text that all ranks have written.
+// diverged runs a workload that diverges with placement by address. It returns the report and the
+// text that all ranks have printed.
 func diverged(t *testing.T, check string) (report verify.Report, text string) {
 	t.Helper()
 	code, stdout, stderr := symmemRun(t, "verify", "--ranks=4", "--placement=address", "--skew",
@@ -55,7 +55,7 @@ func diverged(t *testing.T, check string) (report verify.Report, text string) {
 		texts = append(texts, rankPrefix.ReplaceAllString(line, ""))
 	}
 	if len(lines) != 4 || len(slices.Compact(texts)) != 1 {
-		t.Fatalf("check %s: ranks do not print the same, once each:\n%s", check, stderr)
+		t.Fatalf("check %s: the 4 ranks have not each printed the same line:\n%s", check, stderr)
 	}
 	return report, texts[0]
 }
@@ -68,7 +68,7 @@ func TestCheckLevelsReportSameFirstEvent(t *testing.T) {
 			every.Passed, every.Failed, every.NotRun, len(every.Cases))
 	}
 	if late.Failed == 0 {
-		t.Error("registration: no sum was wrong before the end, so this shows nothing")
+		t.Error("registration: no sum was wrong before the divergence, so the test shows nothing")
 	}
 	if diff := cmp.Diff(every.Divergence, late.Divergence); diff != "" {
 		t.Error(diff)
@@ -106,20 +106,20 @@ func TestForwardedSignalIsExitCode(t *testing.T) {
 		result launch.Result
 		want   int
 	}{
-		{"ranks end by it", launch.Result{
+		{"signal ends ranks", launch.Result{
 			Signal: syscall.SIGHUP, Exits: []launch.Exit{{Code: 129, Signal: syscall.SIGHUP}},
 		}, 129},
-		{"ranks end by it in their own way", launch.Result{
+		{"ranks handle signal and fail", launch.Result{
 			Signal: syscall.SIGQUIT, Exits: []launch.Exit{{Code: 2}, {Code: 2}},
 		}, 131},
-		{"ranks end well in spite of it", launch.Result{
+		{"ranks handle signal and succeed", launch.Result{
 			Signal: syscall.SIGTERM, First: -1, Exits: []launch.Exit{{}},
 		}, exitOK},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			var stderr bytes.Buffer
 			if code := codeOf(verdict(&stderr, &c.result)); code != c.want || stderr.Len() > 0 {
-				t.Fatalf("exit code %d, %q", code, stderr.String())
+				t.Fatalf("exit code %d, want %d; standard error %q", code, c.want, stderr.String())
 			}
 		})
 	}
@@ -134,28 +134,28 @@ func codeOf(err error) int {
 	return exitOK
 }
 
-func TestExitCodeIsThatOfGravestRank(t *testing.T) {
+func TestExitCodeIsLargestOfRanks(t *testing.T) {
 	for _, c := range []struct {
 		name  string
 		exits []launch.Exit
 		want  int
 		text  string
 	}{
-		{"all ranks well", []launch.Exit{{}, {}}, exitOK, ""},
+		{"all ranks succeed", []launch.Exit{{}, {}}, exitOK, ""},
 		{"a wrong sum on one rank", []launch.Exit{{}, {Code: 1}}, exitWrong, ""},
 		{
-			"one rank that could not run outweighs wrong sums",
+			"a rank that could not run outweighs wrong sums",
 			[]launch.Exit{{Code: 1}, {Code: 2}, {Code: 1}},
 			exitUsage, "",
 		},
 		{
-			"a rank that was killed could not run",
+			"killed rank outweighs a wrong sum",
 			[]launch.Exit{{Code: 1}, {Rank: 1, Code: 137, Signal: syscall.SIGKILL}},
 			exitUsage,
 			"rank 1",
 		},
 		{
-			"a killed rank counts as one that could not run",
+			"rank ended by SIGTERM",
 			[]launch.Exit{{Code: 2}, {Rank: 1, Code: 143, Signal: syscall.SIGTERM}},
 			exitUsage, "rank 1",
 		},
@@ -165,7 +165,7 @@ func TestExitCodeIsThatOfGravestRank(t *testing.T) {
 			var stderr bytes.Buffer
 			code := codeOf(verdict(&stderr, &launch.Result{Exits: c.exits}))
 			if code != c.want || !strings.Contains(stderr.String(), c.text) {
-				t.Fatalf("exit code %d, %q", code, stderr.String())
+				t.Fatalf("exit code %d, want %d; standard error %q", code, c.want, stderr.String())
 			}
 			if c.text == "" && stderr.Len() > 0 {
 				t.Fatalf("standard error has %q", stderr.String())

@@ -67,8 +67,8 @@ func versionText(b build) string {
 	return fmt.Sprintf("%s, %s, %s", text, b.Go, b.Platform)
 }
 
-// thisBuild identifies the running command: a release by its constants, any other build by what
-// the Go tool recorded in it.
+// thisBuild identifies the running command. It identifies a release by the constants above, and any
+// other build by the information that the Go tool has recorded.
 func thisBuild() build {
 	info, ok := debug.ReadBuildInfo()
 	if !ok {
@@ -77,7 +77,7 @@ func thisBuild() build {
 	return buildOf(release, commit, info)
 }
 
-// buildOf returns the build with these constants and this record of the Go tool.
+// buildOf returns the build for the given constants and build information.
 func buildOf(release, commit string, info *debug.BuildInfo) build {
 	b := build{
 		Version: cmp.Or(info.Main.Version, "(devel)"), Go: runtime.Version(),

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-func TestVersionNamesTheSourcesOfABuild(t *testing.T) {
+func TestVersionIdentifiesSources(t *testing.T) {
 	checkout := &debug.BuildInfo{
 		Main: debug.Module{Version: "v0.0.0-20260102030405-0123456789ab+dirty"},
 		Settings: []debug.BuildSetting{
@@ -30,7 +30,7 @@ func TestVersionNamesTheSourcesOfABuild(t *testing.T) {
 		"sources without version control": {"", &debug.BuildInfo{}, "symmem (devel)"},
 	} {
 		if got := versionText(buildOf("1.2.3", test.commit, test.info)); got != test.want+rest {
-			t.Errorf("%s: %q, want %q", name, got, test.want+rest)
+			t.Errorf("%s: got %q, want %q", name, got, test.want+rest)
 		}
 	}
 }
