@@ -176,7 +176,8 @@ func (r *router) direct(
 			return false, nil
 		}
 	case call.ComparesFloats():
-		why.text = "and minimum and maximum of floats take the direct path whenever they can, which keeps NaNs"
+		why.text = "and minimum and maximum of floats take the direct path whenever they can, " +
+			"which keeps NaNs"
 		if refusal != nil {
 			return false, nil
 		}

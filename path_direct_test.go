@@ -158,7 +158,10 @@ func TestBarriersGoDirectWhereverTheyCan(t *testing.T) {
 			choice    symmem.PathChoice
 			path, why string
 		}{
-			{can, symmem.PathAuto, "direct", without + ", and barriers take the direct path whenever they can"},
+			{
+				can, symmem.PathAuto, "direct",
+				without + ", and barriers take the direct path whenever they can",
+			},
 			{can, symmem.PathDirect, "direct", without + ", and the call asks for the direct path"},
 			{can, symmem.PathPlain, "plain", without},
 			{can, symmem.PathWindow, "plain", without},
