@@ -45,10 +45,10 @@ func (i Interop) AdoptCommunicator(
 	handle uintptr, name string, g *Group,
 ) (*AdoptedCommunicator, error) {
 	rt := i.rt
-	if err := rt.making.begin(); err != nil {
+	if err := rt.creation.begin(); err != nil {
 		return nil, err
 	}
-	defer rt.making.done()
+	defer rt.creation.done()
 	if err := rt.opts.notDeterministic(fmt.Sprintf("adopting communicator %q", name)); err != nil {
 		return nil, err
 	}
@@ -107,7 +107,7 @@ func (a *AdoptedCommunicator) Register(ctx context.Context, p *Pool) error {
 		return a.failed
 	}
 	pending := a.pending(p)
-	defer p.registered(pending)
+	defer p.releaseHolds(pending)
 	if len(pending) == 0 {
 		return nil
 	}

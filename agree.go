@@ -58,7 +58,7 @@ type comparison struct {
 // pools returns the open pools whose domain contains the group, by id.
 func (c *comparison) pools() []*Pool {
 	var all []*Pool
-	for _, p := range c.rt.made.allPools() {
+	for _, p := range c.rt.registry.allPools() {
 		if p.domain != nil && p.domain.contains(&c.roster) && !p.isClosed() {
 			all = append(all, p)
 		}
@@ -159,7 +159,7 @@ func (c *comparison) note(v *agreement.Outcome) error {
 // noteAgreed records the position up to which the ranks' histories agree.
 func (c *comparison) noteAgreed(v *agreement.Outcome) {
 	c.agreed.Add(1)
-	for _, p := range c.rt.made.allPools() {
+	for _, p := range c.rt.registry.allPools() {
 		p.noteAgreed(v.Agreed, &c.roster)
 	}
 }
@@ -221,7 +221,7 @@ func (c *comparison) startInBackground() {
 
 // names returns the rank and pool names for the errors of agreements.
 func (c *comparison) names() agreement.Names {
-	return agreement.Names{Members: c.ranks, Pool: c.rt.made.poolName}
+	return agreement.Names{Members: c.ranks, Pool: c.rt.registry.poolName}
 }
 
 // agreeOnCaptures exchanges whether a capture has prevented a step on some rank. If so, it returns

@@ -99,7 +99,7 @@ func (a *aligner) takeStock(ctx context.Context, m *meeting) stocktaking {
 	case err != nil:
 		mine.Trouble = err.Error()
 	}
-	for _, other := range a.rt.made.allGroups() {
+	for _, other := range a.rt.registry.allGroups() {
 		if other.life.fault.Load() == seen {
 			mine.Faults = append(mine.Faults, other.key)
 		}
@@ -193,7 +193,7 @@ func (a *aligner) unready(all []stocktaking) error {
 
 // resolveFaults marks the faults of this rank's groups resolved if some rank has seen them.
 func (a *aligner) resolveFaults(all []stocktaking) {
-	for _, failed := range a.rt.made.allGroups() {
+	for _, failed := range a.rt.registry.allGroups() {
 		for _, one := range all {
 			if failed.full != a.full && slices.Contains(one.Faults, failed.key) {
 				failed.life.resolve()
@@ -351,7 +351,7 @@ func (p suspectPool) deregisterReleasing() error {
 func (a *aligner) conflict(p *Pool, c *alloc.Conflict) error {
 	d := &DivergenceError{
 		Group: a.id, Members: slices.Clone(a.ranks), Kind: DivergedPlacement,
-		Pool: p.rt.made.poolName(p.id), PoolID: p.id, Deviant: []int{}, Why: "live block",
+		Pool: p.rt.registry.poolName(p.id), PoolID: p.id, Deviant: []int{}, Why: "live block",
 	}
 	for r, has := range c.Has {
 		i := slices.IndexFunc(d.Sides, func(s Side) bool { return s.Event == has })

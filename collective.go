@@ -147,7 +147,7 @@ func (g *Group) runSlowly(ctx context.Context, s *Stream, c, p *collective, in v
 	borrows := s.borrows(c)
 	if borrows && g.life.fault.Load() != resolved {
 		// Record the use first: other ranks may queue the call even if this rank refuses it.
-		if err := errors.Join(s.uses(c.send, c.recv), s.uses(residual, weight)); err != nil {
+		if err := errors.Join(s.useBoth(c.send, c.recv), s.useBoth(residual, weight)); err != nil {
 			return err
 		}
 	}
@@ -165,8 +165,8 @@ func (g *Group) runSlowly(ctx context.Context, s *Stream, c, p *collective, in v
 		err = g.comm.Launch(s.queue, p.plan)
 	}
 	if borrows {
-		s.usesStill(c.send, c.recv)
-		s.usesStill(residual, weight)
+		s.useAgain(c.send, c.recv)
+		s.useAgain(residual, weight)
 	}
 	return g.life.awaitCause(err)
 }

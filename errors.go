@@ -84,9 +84,9 @@ func (e *OutOfMemoryError) Is(target error) bool { return target == ErrOutOfMemo
 // Unwrap returns the device's error.
 func (e *OutOfMemoryError) Unwrap() error { return e.Device }
 
-// exhausted converts an out-of-memory error of the allocator. device is the error of the device, if
-// it refused to map more memory.
-func exhausted(err, device error) error {
+// outOfMemoryError converts an out-of-memory error of the allocator. device is the error of the
+// device, if it refused to map more memory.
+func outOfMemoryError(err, device error) error {
 	var full *alloc.OutOfMemoryError
 	if !errors.As(err, &full) {
 		return errors.Join(err, device)
@@ -140,22 +140,22 @@ const (
 	SplitsDiffer       = driver.SplitsDiffer
 )
 
-// absence converts an error of package rendezvous about absent ranks to an AbsentError.
-func absence(err error) error {
+// asAbsentError converts an error of package rendezvous about absent ranks to an AbsentError.
+func asAbsentError(err error) error {
 	var absent *rendezvous.AbsentError
 	if !errors.As(err, &absent) {
 		return err
 	}
-	return &arrival{AbsentError{Doing: "meeting all ranks", Ranks: absent.Ranks, Err: err}}
+	return &rendezvousError{AbsentError{Doing: "meeting all ranks", Ranks: absent.Ranks, Err: err}}
 }
 
-// arrival is an AbsentError whose text is that of the wrapped error, which already names the ranks
-// and the address of their store.
-type arrival struct{ AbsentError }
+// rendezvousError is an AbsentError whose text is that of the wrapped error, which already names
+// the ranks and the address of their store.
+type rendezvousError struct{ AbsentError }
 
-func (e *arrival) Error() string { return e.Err.Error() }
+func (e *rendezvousError) Error() string { return e.Err.Error() }
 
-func (e *arrival) As(target any) bool {
+func (e *rendezvousError) As(target any) bool {
 	if absent, ok := target.(**AbsentError); ok {
 		*absent = &e.AbsentError
 		return true
@@ -163,9 +163,9 @@ func (e *arrival) As(target any) bool {
 	return e.AbsentError.As(target)
 }
 
-// once joins errors and drops those with a duplicate text, because one cause often prevents the
-// release of several streams or segments.
-func once(errs ...error) error {
+// joinDistinct joins errors and drops those with a duplicate text, because one cause often prevents
+// the release of several streams or segments.
+func joinDistinct(errs ...error) error {
 	var distinct []error
 	seen := map[string]bool{}
 	for _, err := range parts(errors.Join(errs...)) {

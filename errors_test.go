@@ -25,7 +25,7 @@ func TestErrorsAreSaidOnce(t *testing.T) {
 		"what joins nothing is one error": {[]error{manyErrors{}}, "several"},
 	} {
 		got := ""
-		if err := once(c.errs...); err != nil {
+		if err := joinDistinct(c.errs...); err != nil {
 			got = err.Error()
 		}
 		if got != c.want {

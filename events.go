@@ -305,10 +305,10 @@ func deliverAll(rt *Runtime) {
 	if rt.opts.OnEvent == nil {
 		return
 	}
-	for _, p := range rt.made.allPools() {
+	for _, p := range rt.registry.allPools() {
 		poolEvents{p}.deliver()
 	}
-	for _, g := range rt.made.allGroups() {
+	for _, g := range rt.registry.allGroups() {
 		g.events.deliver()
 	}
 }

@@ -38,12 +38,12 @@ func (p *Pool) Map(w io.Writer) {
 
 // Undelivered counts the events that no call has passed to Options.OnEvent yet.
 func Undelivered(rt *Runtime) (count uint64) {
-	for _, p := range rt.made.allPools() {
+	for _, p := range rt.registry.allPools() {
 		p.mu.Lock()
 		count += p.ledger.Position() - p.outbox.number + uint64(p.outbox.count-p.outbox.taken)
 		p.mu.Unlock()
 	}
-	for _, g := range rt.made.allGroups() {
+	for _, g := range rt.registry.allGroups() {
 		g.state.Lock()
 		count += uint64(g.events.outbox.count - g.events.outbox.taken)
 		g.state.Unlock()
@@ -111,7 +111,7 @@ func Contains(p *Pool, address uintptr) bool {
 
 // FreeLive frees the live buffers of all pools that are open, so that nothing outlives the Runtime.
 func FreeLive(rt *Runtime) {
-	for _, p := range rt.made.allPools() {
+	for _, p := range rt.registry.allPools() {
 		FreeAll(p)
 	}
 }

@@ -133,7 +133,7 @@ func (l *lifetime) see(err error) error {
 	if err == nil || errors.Is(err, ErrClosed) || l.fault.Load() != unseen {
 		return err
 	}
-	for _, p := range l.rt.made.allPools() {
+	for _, p := range l.rt.registry.allPools() {
 		if p := (suspectPool{p}); p.concerns(&l.roster) {
 			p.raise(l)
 		}

@@ -259,11 +259,11 @@ func (p *Pool) releaseMemory() error {
 		}
 	}
 	if len(live) == 0 {
-		p.rt.made.keepAddresses(p, 0)
+		p.rt.registry.keepAddresses(p, 0)
 		return errors.Join(append(errs, p.arena.Close())...)
 	}
 	p.kept = live
-	p.rt.made.keepAddresses(p, p.next)
+	p.rt.registry.keepAddresses(p, p.next)
 	return errors.Join(append(errs, p.arena.Keep(p.next))...)
 }
 
@@ -303,7 +303,7 @@ func (p *Pool) freeAfterClose(b Buffer) error {
 	delete(p.kept, s)
 	err = p.unmap(s)
 	if len(p.kept) == 0 {
-		p.rt.made.keepAddresses(p, 0)
+		p.rt.registry.keepAddresses(p, 0)
 		err = errors.Join(err, p.arena.Close())
 	}
 	return err

@@ -122,9 +122,9 @@ func (s *Stream) stopRecording() (driver.Graph, error) {
 	return work, err
 }
 
-// pinned pins a buffer for the graph that is being captured, unless it is already pinned. It
+// pin pins a buffer for the graph that is being captured, unless it is already pinned. It
 // reports whether the stream is still being captured.
-func (s *Stream) pinned(m Memory) (bool, error) {
+func (s *Stream) pin(m Memory) (bool, error) {
 	s.pinning.Lock()
 	defer s.pinning.Unlock()
 	if !s.capturing.Load() {

@@ -160,14 +160,14 @@ func (g *Group) Close() (err error) {
 		// The running collectives must end before their windows are deregistered.
 		errs := []error{g.comm.Close()}
 		failed = g.life.seeCommunicator() || failed // Close may have found that a peer had failed
-		for _, p := range g.rt.made.allPools() {
+		for _, p := range g.rt.registry.allPools() {
 			errs = append(errs, p.leave(g))
 		}
 		g.life.background.Wait()
 		if !failed {
-			g.rt.made.forgetGroup(g)
+			g.rt.registry.forgetGroup(g)
 		}
-		err = once(errs...)
+		err = joinDistinct(errs...)
 	})
 	return err
 }

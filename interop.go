@@ -122,7 +122,7 @@ func (i Interop) Memory(address uintptr, bytes int64) (Memory, error) {
 	if bytes < 0 || bytes > maxExtent {
 		return Memory{}, invalid("memory of %d bytes at %#x", bytes, address)
 	}
-	if p := i.rt.made.arenas.find(address); p != nil && bytes > 0 {
+	if p := i.rt.registry.arenas.find(address); p != nil && bytes > 0 {
 		return addressedPool{p}.memory(address, bytes)
 	}
 	return foreignMemory(address, bytes), nil
@@ -132,7 +132,7 @@ func (i Interop) Memory(address uintptr, bytes int64) (Memory, error) {
 // ErrForeign for an address outside the pools, and ErrFreed for an address of a pool that is in no
 // live buffer.
 func (i Interop) Buffer(address uintptr) (Buffer, error) {
-	p := i.rt.made.arenas.find(address)
+	p := i.rt.registry.arenas.find(address)
 	if p == nil {
 		return Buffer{}, fmt.Errorf("memory at %#x: %w", address, ErrForeign)
 	}
@@ -151,7 +151,7 @@ func (i Interop) Buffer(address uintptr) (Buffer, error) {
 // ErrFreed. Retire returns ErrForeign for an address outside the pools, and ErrDoubleFree if the
 // address is not the start of a buffer, or of one that has been freed or retired.
 func (i Interop) Retire(address uintptr) (Buffer, error) {
-	p := i.rt.made.arenas.find(address)
+	p := i.rt.registry.arenas.find(address)
 	if p == nil {
 		return Buffer{}, fmt.Errorf("freeing %#x: %w", address, ErrForeign)
 	}
@@ -172,7 +172,7 @@ func (i Interop) Live(p *Pool) (buffers int, bytes int64) {
 	if p != nil {
 		return addressedPool{p}.live()
 	}
-	for _, a := range i.rt.made.arenas.all() {
+	for _, a := range i.rt.registry.arenas.all() {
 		n, size := addressedPool{a.pool}.live()
 		buffers, bytes = buffers+n, bytes+size
 	}

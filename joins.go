@@ -23,7 +23,7 @@ const MaxGroupID = 1024
 // another group. If groups have ranks in common, these ranks must join them in the same order.
 func (rt *Runtime) Join(ctx context.Context, id string, ranks []int) (*Group, error) {
 	ctx = orBackground(ctx)
-	if err := rt.making.usable(); err != nil {
+	if err := rt.creation.usable(); err != nil {
 		return nil, err
 	}
 	rank := slices.Index(ranks, rt.rank)
@@ -65,7 +65,7 @@ const (
 func (rt *Runtime) connect(
 	ctx context.Context, id string, ranks []int, rank int,
 ) (g *Group, err error) {
-	ctx, done, err := rt.making.join(ctx)
+	ctx, done, err := rt.creation.join(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -98,7 +98,7 @@ func (rt *Runtime) connectUnguarded(
 	if err := g.agreeOnStart(ctx); err != nil {
 		return nil, g.discard(err)
 	}
-	if err := rt.made.addGroup(g); err != nil {
+	if err := rt.registry.addGroup(g); err != nil {
 		return nil, g.discard(err)
 	}
 	return g, nil

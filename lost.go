@@ -191,7 +191,7 @@ func asRankError(err error) error {
 	if errors.As(err, &ended) {
 		return lostError("meeting all ranks", []*rendezvous.EndedError{ended})
 	}
-	return absence(err)
+	return asAbsentError(err)
 }
 
 // localWorld implements rankWatcher for a world whose ranks share one process and end with it. It

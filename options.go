@@ -301,8 +301,8 @@ func chosenBackend(name string) (driver.Backend, error) {
 // closingTime returns how long a Close waits for work of this rank.
 func closingTime(timeout time.Duration) time.Duration { return 2 * timeout }
 
-// unended converts an error that was caused by the end of closingTime to a TimeoutError.
-func unended(err error, timeout time.Duration) error {
+// asTimeoutError converts an error that was caused by the end of closingTime to a TimeoutError.
+func asTimeoutError(err error, timeout time.Duration) error {
 	if !errors.Is(err, context.DeadlineExceeded) || errors.As(err, new(*TimeoutError)) {
 		return err
 	}

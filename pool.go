@@ -108,14 +108,14 @@ func newArena(d driver.Device) (arena driver.Arena, bytes int64, err error) {
 // NewPool creates a pool. Every rank of a domain must create the domain's pools in the same order.
 // NewPool does not wait for other ranks.
 func (rt *Runtime) NewPool(o PoolOptions) (*Pool, error) {
-	if err := rt.making.begin(); err != nil {
+	if err := rt.creation.begin(); err != nil {
 		return nil, err
 	}
-	defer rt.making.done()
+	defer rt.creation.done()
 	if o.Domain != nil && o.Domain.rt != rt {
 		return nil, invalid("making a pool: its domain is a group of another runtime")
 	}
-	if o.Domain != nil && rt.made.poolsOf(o.Domain) >= agreement.MaxLedgers {
+	if o.Domain != nil && rt.registry.poolsOf(o.Domain) >= agreement.MaxLedgers {
 		return nil, invalid("making a pool: group %s is already the domain of %d pools, the maximum",
 			o.Domain.id, agreement.MaxLedgers)
 	}
@@ -132,7 +132,7 @@ func (rt *Runtime) NewPool(o PoolOptions) (*Pool, error) {
 		useEvents: map[alloc.StreamPoint]driver.Event{},
 		members:   map[*Group]*membership{}, watched: rt.opts.OnEvent != nil,
 	}
-	rt.made.addPool(p)
+	rt.registry.addPool(p)
 	return p, nil
 }
 
@@ -226,7 +226,7 @@ func (p *Pool) allocSlowly(
 			return block, nil
 		}
 		if err != nil {
-			err = exhausted(err, nil)
+			err = outOfMemoryError(err, nil)
 		} else if err = p.growOrLess(s, growth, site); err != nil {
 			err = p.growFailed(s, bytes, err)
 		}
@@ -261,7 +261,7 @@ func (p *Pool) growFailed(s *Stream, bytes int64, err error) error {
 	if !errors.Is(err, driver.ErrOutOfMemory) {
 		return err
 	}
-	return exhausted(p.core.GrowFailed(bytes, s.number), err)
+	return outOfMemoryError(p.core.GrowFailed(bytes, s.number), err)
 }
 
 // grow maps a segment for the call that needs it. p.mu is held.
@@ -353,7 +353,7 @@ func (p *Pool) reserve(s *Stream, bytes int64, site uint32) error {
 	}
 	growth, err := p.core.Reserve(bytes, s.number)
 	if err != nil {
-		return exhausted(err, nil)
+		return outOfMemoryError(err, nil)
 	}
 	p.ledger.Absorb(&event.Event{
 		Kind: event.KindReserve, Stream: p.core.Number(s.number), Segment: -1, Size: growth.Bytes,
@@ -399,7 +399,7 @@ func (p *Pool) closeAfter(wait func(context.Context) error) error {
 		}
 	}
 	if err != nil {
-		return fmt.Errorf("closing a pool: %w", unended(err, p.rt.opts.Timeout))
+		return fmt.Errorf("closing a pool: %w", asTimeoutError(err, p.rt.opts.Timeout))
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -413,9 +413,9 @@ func (p *Pool) closeAfter(wait func(context.Context) error) error {
 			errs = append(errs, p.deregister(s))
 		}
 	}
-	for _, g := range p.rt.made.allGroups() {
+	for _, g := range p.rt.registry.allGroups() {
 		g.windows.forget(p)
 	}
-	p.rt.made.forgetPool(p)
-	return once(append(errs, p.releaseMemory())...)
+	p.rt.registry.forgetPool(p)
+	return joinDistinct(append(errs, p.releaseMemory())...)
 }

@@ -35,9 +35,9 @@ func (m *membership) setPending() {
 	m.group.windows.revision.Add(1)
 }
 
-// joined returns the group's membership, and creates it when the group first uses the pool. All
-// live segments are pending for a new member. p.mu is held.
-func (p *Pool) joined(g *Group) (*membership, error) {
+// membershipOf returns the group's membership, and creates it when the group first uses the pool.
+// All live segments are pending for a new member. p.mu is held.
+func (p *Pool) membershipOf(g *Group) (*membership, error) {
 	if m := p.members[g]; m != nil {
 		return m, nil
 	}
@@ -110,7 +110,7 @@ func (p *Pool) member(g *Group) (*membership, error) {
 	if p.closed {
 		return nil, errPoolClosed
 	}
-	m, err := p.joined(g)
+	m, err := p.membershipOf(g)
 	if err == nil {
 		g.windows.remember(m)
 	}
@@ -126,14 +126,14 @@ func (p *Pool) registerEntered(ctx context.Context, g *Group, m *membership) err
 		return err
 	}
 	pending := p.pendingOf(m)
-	defer func() { p.registered(pending) }()
+	defer func() { p.releaseHolds(pending) }()
 	if len(pending) == 0 && !(suspectPool{p}).suspect(&g.roster) {
 		return nil
 	}
 	err := g.aligner.meet(ctx, &meeting{
 		tag: "registration", pools: []*Pool{p},
 		ledgers: func() []agreement.Ledger {
-			p.registered(pending) // the list may have changed
+			p.releaseHolds(pending) // the list may have changed
 			if pending = p.pendingOf(m); g.rt.Check() == CheckOff {
 				return nil
 			}
@@ -187,9 +187,9 @@ func (p *Pool) pendingOf(m *membership) []*segment {
 	return pending
 }
 
-// registered releases a list of segments from pendingOf. Trim may have retired some of them
+// releaseHolds releases a list of segments from pendingOf. Trim may have retired some of them
 // meanwhile.
-func (p *Pool) registered(pending []*segment) {
+func (p *Pool) releaseHolds(pending []*segment) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, s := range pending {

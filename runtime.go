@@ -35,8 +35,8 @@ type Runtime struct {
 
 	mu        ranked.Mutex[runtimeMu] // also guards fields of the parts that follow
 	adopted   []*AdoptedCommunicator  // replaced rather than modified; guarded by mu
-	making    creation
-	made      registry
+	creation  creation
+	registry  registry
 	streams   streamList
 	captures  captures
 	monitor   rankMonitor
@@ -48,9 +48,9 @@ func newRuntime(
 	opts Options, w *rendezvous.World, store driver.Store, watcher rankWatcher,
 ) *Runtime {
 	rt := &Runtime{opts: opts, source: string(w.Source), rank: w.Rank, size: w.Size}
-	rt.making.mu = &rt.mu
-	rt.making.life, rt.making.end = context.WithCancelCause(context.Background())
-	rt.made.mu, rt.made.life = &rt.mu, rt.making.life
+	rt.creation.mu = &rt.mu
+	rt.creation.life, rt.creation.end = context.WithCancelCause(context.Background())
+	rt.registry.mu, rt.registry.life = &rt.mu, rt.creation.life
 	rt.streams.mu = &rt.mu
 	rt.captures.mu, rt.captures.timeout = &rt.mu, closingTime(opts.Timeout)
 	rt.monitor = rankMonitor{watcher: watcher, mu: &rt.mu}
@@ -158,7 +158,7 @@ func (rt *Runtime) open(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	rt.made.world = world
+	rt.registry.world = world
 	rt.monitor.observer, _ = world.comm.(driver.EndObserver)
 	rt.local, err = rt.NewPool(PoolOptions{})
 	return err
@@ -174,7 +174,7 @@ func (rt *Runtime) Size() int { return rt.size }
 func (rt *Runtime) Source() string { return rt.source }
 
 // World returns the group of all ranks. It is closed with the Runtime.
-func (rt *Runtime) World() *Group { return rt.made.world }
+func (rt *Runtime) World() *Group { return rt.registry.world }
 
 // Device describes the device.
 func (rt *Runtime) Device() DeviceInfo {
@@ -225,15 +225,15 @@ func (rt *Runtime) Close() error { return rt.close(context.Background()) }
 
 // close implements Close. When the context ends, it stops waiting for other ranks to leave.
 func (rt *Runtime) close(ctx context.Context) error {
-	if !rt.making.close() {
+	if !rt.creation.close() {
 		return nil
 	}
 	due := time.Now().Add(rt.opts.Timeout)
-	rt.making.await(due)
-	groups, pools := rt.made.allGroups(), rt.made.allPools()
+	rt.creation.await(due)
+	groups, pools := rt.registry.allGroups(), rt.registry.allPools()
 	errs := rt.streams.close()
 	for i, err := range errs {
-		errs[i] = unended(err, rt.opts.Timeout)
+		errs[i] = asTimeoutError(err, rt.opts.Timeout)
 	}
 	for _, g := range slices.Backward(groups) {
 		errs = append(errs, g.Close())
@@ -246,7 +246,7 @@ func (rt *Runtime) close(ctx context.Context) error {
 	}
 	errs = append(errs, rt.monitor.leave(ctx, due))
 	deliverAll(rt)
-	return once(errs...)
+	return joinDistinct(errs...)
 }
 
 // Interop returns the functions for other languages and libraries.
@@ -260,10 +260,10 @@ func (rt *Runtime) Stats() Stats {
 		Check: rt.Check().String(), Formula: rt.Formula().String(),
 		Groups: map[string]GroupStats{},
 	}
-	for _, p := range rt.made.allPools() {
+	for _, p := range rt.registry.allPools() {
 		s.Pools = append(s.Pools, p.Stats())
 	}
-	for _, g := range rt.made.allGroups() {
+	for _, g := range rt.registry.allGroups() {
 		s.Groups[g.id] = g.Stats()
 	}
 	return s
@@ -278,7 +278,7 @@ func (rt *Runtime) SetCheck(ctx context.Context, l CheckLevel) error {
 	if l <= CheckDefault || l > CheckEvery {
 		return invalid("check level %d", l)
 	}
-	g := rt.made.world
+	g := rt.registry.world
 	g.mu.Lock()
 	err := g.comparison.agree(ctx, "check level "+l.String())
 	g.mu.Unlock()
@@ -286,7 +286,7 @@ func (rt *Runtime) SetCheck(ctx context.Context, l CheckLevel) error {
 		return fmt.Errorf("setting the check level: %w", err)
 	}
 	rt.level.Store(int32(l))
-	for _, g := range rt.made.allGroups() {
+	for _, g := range rt.registry.allGroups() {
 		g.comm.SetCheck(l == CheckEvery)
 		g.comparison.startInBackground()
 	}

@@ -72,10 +72,10 @@ func (s *Stream) Copy(dst, src Memory) error {
 		return fmt.Errorf("copying: %w", err)
 	}
 	defer in.leave(dst.pool, src.pool)
-	if err := s.touches(dst, src); err != nil {
+	if err := s.checkAndUse(dst, src); err != nil {
 		return fmt.Errorf("copying: %w", err)
 	}
-	defer s.usesStill(dst, src)
+	defer s.useAgain(dst, src)
 	if err := s.queue.Copy(dst.Address(), src.Address(), src.Bytes()); err != nil {
 		return err
 	}
@@ -89,10 +89,10 @@ func (s *Stream) Fill(dst Memory, value byte) error {
 		return fmt.Errorf("filling: %w", err)
 	}
 	defer in.leave(dst.pool, nil)
-	if err := s.touches(dst, dst); err != nil {
+	if err := s.checkAndUse(dst, dst); err != nil {
 		return fmt.Errorf("filling: %w", err)
 	}
-	defer s.usesStill(dst, dst)
+	defer s.useAgain(dst, dst)
 	if err := s.queue.Fill(dst.Address(), value, dst.Bytes()); err != nil {
 		return err
 	}
@@ -164,7 +164,7 @@ func (s *Stream) Wait(e *Event) error {
 // available to other streams. Ranks of a domain must therefore synchronize at the same points.
 func (s *Stream) Synchronize(ctx context.Context) error {
 	ctx = orBackground(ctx)
-	pools := s.rt.made.allPools()
+	pools := s.rt.registry.allPools()
 	before := make([]alloc.Mark, len(pools))
 	for i, p := range pools {
 		before[i] = p.mark()
@@ -293,8 +293,8 @@ func (s *Stream) close() error {
 // records reports whether work queued on the stream now becomes part of a capture.
 func (s *Stream) records() bool { return s.capturing.Load() || s.captured() }
 
-// touches checks that the memory has not been freed and records that this stream uses it.
-func (s *Stream) touches(a, b Memory) error {
+// checkAndUse checks that the memory has not been freed and records that this stream uses it.
+func (s *Stream) checkAndUse(a, b Memory) error {
 	for _, m := range [...]Memory{a, b} {
 		if m.pool == nil {
 			continue
@@ -303,7 +303,7 @@ func (s *Stream) touches(a, b Memory) error {
 			return err
 		}
 	}
-	return s.uses(a, b)
+	return s.useBoth(a, b)
 }
 
 // borrows reports whether the use of a call's buffers must be recorded, because they belong to
@@ -313,16 +313,16 @@ func (s *Stream) borrows(c *collective) bool {
 		c.send.extent.isOther(s.number) || c.recv.extent.isOther(s.number)
 }
 
-// uses records that this stream uses memory: buffers of other streams are not reused until the work
-// has ended, and buffers used in a capture are pinned. Once the work is queued, the call records
-// the use again with usesStill.
-func (s *Stream) uses(a, b Memory) error {
+// useBoth records that this stream uses memory: buffers of other streams are not reused until the
+// work has ended, and buffers used in a capture are pinned. Once the work is queued, the call
+// records the use again with useAgain.
+func (s *Stream) useBoth(a, b Memory) error {
 	return errors.Join(s.use(a), s.use(b))
 }
 
-// usesStill records the use of memory again once the work is queued. Before that, a Synchronize of
+// useAgain records the use of memory again once the work is queued. Before that, a Synchronize of
 // another goroutine may have ended the first use without waiting for the work.
-func (s *Stream) usesStill(a, b Memory) {
+func (s *Stream) useAgain(a, b Memory) {
 	for _, m := range [...]Memory{a, b} {
 		if m.tracked() && m.extent.stream() != s.number {
 			m.pool.useAgain(m, s)
@@ -335,7 +335,7 @@ func (s *Stream) use(m Memory) error {
 		return nil
 	}
 	if s.capturing.Load() {
-		if captures, err := s.pinned(m); captures {
+		if captures, err := s.pin(m); captures {
 			return err
 		}
 	}
@@ -356,7 +356,7 @@ func awaitStreamCause(err error) error {
 
 // NewEvent creates an event. It counts as done until a stream records it.
 func (rt *Runtime) NewEvent() (*Event, error) {
-	if err := rt.making.usable(); err != nil {
+	if err := rt.creation.usable(); err != nil {
 		return nil, err
 	}
 	mark, err := rt.device.NewEvent()
@@ -370,10 +370,10 @@ func (rt *Runtime) NewEvent() (*Event, error) {
 func (rt *Runtime) addStream(
 	open func() (driver.Stream, driver.AdoptedStream, error),
 ) (*Stream, error) {
-	if err := rt.making.begin(); err != nil {
+	if err := rt.creation.begin(); err != nil {
 		return nil, err
 	}
-	defer rt.making.done()
+	defer rt.creation.done()
 	queue, adopted, err := open()
 	if err != nil {
 		return nil, fmt.Errorf("making a stream: %w", err)
