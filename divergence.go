@@ -118,9 +118,9 @@ func divergenceOf(v *agreement.Outcome, group string, members []int) error {
 		d.Last = found.Last
 	}
 	for _, variant := range found.Variants {
-		d.Sides = append(d.Sides,
-			Side{Ranks: worldRanks(variant.Ranks, members), Event: variant.What,
-				Site: variant.Site})
+		d.Sides = append(d.Sides, Side{
+			Ranks: worldRanks(variant.Ranks, members), Event: variant.What, Site: variant.Site,
+		})
 	}
 	return d
 }
