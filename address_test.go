@@ -14,8 +14,8 @@ import (
 	"symmem"
 )
 
-func TestAnAddressIsResolvedToItsBuffer(t *testing.T) {
-	together(t, 1, symmem.Options{}, func(r *rank) {
+func TestMemoryAtAddress(t *testing.T) {
+	runRanks(t, 1, symmem.Options{}, func(r *rank) {
 		p, other := r.pool(), r.pool()
 		a, b, gone := r.alloc(p, 4096), r.alloc(other, 8192), r.alloc(p, 4096)
 		last := r.alloc(p, 512)
@@ -31,70 +31,73 @@ func TestAnAddressIsResolvedToItsBuffer(t *testing.T) {
 			{"a whole buffer", a.Address(), 4096, p, nil},
 			{"the middle of a buffer", a.Address() + 100, 200, p, nil},
 			{"the end of a buffer", b.Address() + 8191, 1, other, nil},
-			{"one byte too many", b.Address() + 8191, 2, nil, symmem.ErrOutOfRange},
+			{"past the end of a buffer", b.Address() + 8191, 2, nil, symmem.ErrOutOfRange},
 			{"into the next buffer", a.Address(), 4097, nil, symmem.ErrOutOfRange},
-			{"a buffer that was freed", gone.Address(), 1, nil, symmem.ErrFreed},
-			{"behind the last buffer", last.Address() + 512, 1, nil, symmem.ErrFreed},
+			{"a freed buffer", gone.Address(), 1, nil, symmem.ErrFreed},
+			{"after the last buffer", last.Address() + 512, 1, nil, symmem.ErrFreed},
 			{"no bytes", gone.Address(), 0, nil, nil},
 			{"a negative length", a.Address(), -1, nil, symmem.ErrInvalid},
-			{"an absurd length", a.Address(), 1 << 60, nil, symmem.ErrInvalid},
-			{"memory of no pool", elsewhere.Address(), 4096, nil, nil},
+			{"a huge length", a.Address(), 1 << 60, nil, symmem.ErrInvalid},
+			{"memory outside of pools", elsewhere.Address(), 4096, nil, nil},
 		} {
 			m, err := r.Interop().Memory(row.address, row.bytes)
 			if !errors.Is(err, row.err) || m.Pool() != row.pool {
-				r.failf("%s: pool %p, %v", row.name, m.Pool(), err)
+				r.failf("%s: got pool %p, %v; want %p, %v", row.name, m.Pool(), err, row.pool, row.err)
 			}
 			if err == nil && (m.Address() != row.address || m.Bytes() != row.bytes) {
-				r.failf("%s: %d bytes at %#x", row.name, m.Bytes(), m.Address())
+				r.failf("%s: got %d bytes at %#x, want %d at %#x", row.name, m.Bytes(), m.Address(),
+					row.bytes, row.address)
 			}
 		}
 		found, err := r.Interop().Buffer(b.Address() + 8000)
 		r.ok(err)
 		if found != b {
-			r.failf("found %v", found)
+			r.failf("Buffer(%#x) = %v, want %v", b.Address()+8000, found, b)
 		}
 		_, err = r.Interop().Buffer(elsewhere.Address())
-		r.is(err, symmem.ErrForeign)
+		r.wantErr(err, symmem.ErrForeign)
 		_, err = r.Interop().Buffer(gone.Address())
-		r.is(err, symmem.ErrFreed)
+		r.wantErr(err, symmem.ErrFreed)
 	})
 }
 
-// TestATensorTakesTheWayOfABuffer makes a collective on the middle of a buffer, by address.
-func TestATensorTakesTheWayOfABuffer(t *testing.T) {
-	together(t, 2, symmem.Options{Path: symmem.PathWindow}, func(r *rank) {
+// TestCollectiveOnMemoryByAddress runs a collective on the middle of a buffer that is given by its
+// address.
+func TestCollectiveOnMemoryByAddress(t *testing.T) {
+	runRanks(t, 2, symmem.Options{Path: symmem.PathWindow}, func(r *rank) {
 		w, s := r.World(), r.stream()
 		b := r.alloc(r.pool(), mib)
 		r.fill(b, float32(r.Rank()+1))
-		m := r.named(b.Address()+4096, 4096)
+		m := r.memoryAt(b.Address()+4096, 4096)
 		e, err := w.Explain(symmem.OpAllReduce, m, m, 1024, symmem.Float32)
 		r.ok(err)
 		if !e.Registers || e.Path != "window" || !r.Interop().Registers(w, symmem.OpAllReduce, m, m, s) {
-			r.failf("before the call: %v", e)
+			r.failf("Explain = %v, want the window path after a registration", e)
 		}
 		add := func(m symmem.Memory, count int64) error {
 			return w.AllReduce(r.ctx, m, m, count, symmem.Float32, symmem.Sum, s)
 		}
 		r.ok(add(m, 1024))
 		if !w.IsSymmetric(m) || r.Interop().Registers(w, symmem.OpAllReduce, m, m, s) {
-			r.failf("the call has registered nothing")
+			r.failf("the call did not register the memory")
 		}
-		r.is(add(m, 1025), symmem.ErrOutOfRange)
+		r.wantErr(add(m, 1025), symmem.ErrOutOfRange)
 		r.ok(s.Synchronize(r.ctx))
-		if got := read[float32](r, r.named(b.Address()+4096, 4096)); got[0] != 3 || got[1023] != 3 {
-			r.failf("the sum is %v, %v", got[0], got[1023])
+		if got := read[float32](r, r.memoryAt(b.Address()+4096, 4096)); got[0] != 3 || got[1023] != 3 {
+			r.failf("the first and last sums are %v and %v, want 3", got[0], got[1023])
 		}
 		r.ok(b.Free())
 		if d := b.Pool().Stats().Deferred; d != 0 {
-			r.failf("%d bytes wait for a stream, whose use is the caller's to know", d)
+			r.failf("%d bytes are deferred, want 0: the caller tracks the streams of such memory", d)
 		}
-		r.is(add(m, 1024), symmem.ErrFreed)
+		r.wantErr(add(m, 1024), symmem.ErrFreed)
 	})
 }
 
-// TestACallIsNotQueuedOnceItsContextHasEnded ends the context while the call registers memory.
-func TestACallIsNotQueuedOnceItsContextHasEnded(t *testing.T) {
-	together(t, 2, symmem.Options{}, func(r *rank) {
+// TestCallIsNotQueuedIfContextEndsDuringRegistration cancels the context while the call registers
+// memory.
+func TestCallIsNotQueuedIfContextEndsDuringRegistration(t *testing.T) {
+	runRanks(t, 2, symmem.Options{}, func(r *rank) {
 		ctx, cancel := context.WithCancel(r.ctx)
 		remove := r.Interop().Observe(symmem.Observer{Register: func(symmem.WindowEvent) { cancel() }})
 		b := r.alloc(r.pool(), mib)
@@ -103,23 +106,23 @@ func TestACallIsNotQueuedOnceItsContextHasEnded(t *testing.T) {
 			return r.World().AllReduce(ctx, m, m, 1024, symmem.Float32, symmem.Sum, nil)
 		}
 		r.fill(b, 1)
-		r.is(add(ctx), context.Canceled)
+		r.wantErr(add(ctx), context.Canceled)
 		remove()
-		r.holds(b, 1)
+		r.checkAll(b, 1)
 		r.ok(add(r.ctx))
 		r.synchronize()
 	})
 }
 
-// TestCallIsNotQueuedIfContextEndsDuringRealignment ends the context while the call realigns a pool
-// after a fault, and registers memory, for a buffer that is named by its address alone.
+// TestCallIsNotQueuedIfContextEndsDuringRealignment cancels the context while the call realigns a
+// pool after a fault and registers memory. The call's memory is given by its address alone.
 func TestCallIsNotQueuedIfContextEndsDuringRealignment(t *testing.T) {
-	together(t, 2, symmem.Options{Check: symmem.CheckRegistration}, func(r *rank) {
+	runRanks(t, 2, symmem.Options{Check: symmem.CheckRegistration}, func(r *rank) {
 		p := r.pool()
 		r.ok(r.window(p, 4*mib).Free())
 		g := r.split(r.World(), 0)
 		g.Abort()
-		r.is(g.Cause(r.ctx), symmem.ErrAborted)
+		r.wantErr(g.Cause(r.ctx), symmem.ErrAborted)
 		b := r.alloc(p, mib)
 		r.alloc(p, 64*mib) // in a segment that the realignment registers
 		m := symmem.ForeignMemory(b.Address(), b.Size())
@@ -129,93 +132,93 @@ func TestCallIsNotQueuedIfContextEndsDuringRealignment(t *testing.T) {
 		ctx, cancel := context.WithCancel(r.ctx)
 		remove := r.Interop().Observe(symmem.Observer{Register: func(symmem.WindowEvent) { cancel() }})
 		r.fill(b, 1)
-		r.is(add(ctx), context.Canceled)
+		r.wantErr(add(ctx), context.Canceled)
 		remove()
-		r.holds(b, 1)
+		r.checkAll(b, 1)
 		r.ok(add(r.ctx))
 		r.synchronize()
 	})
 }
 
-func TestARetiredBufferIsFoundNoMore(t *testing.T) {
-	together(t, 1, symmem.Options{}, func(r *rank) {
+func TestLookupMissesRetiredBuffer(t *testing.T) {
+	runRanks(t, 1, symmem.Options{}, func(r *rank) {
 		i, p := r.Interop(), r.pool()
 		a, b := r.alloc(p, 4096), r.alloc(p, 512)
-		r.live(p, 2, 4608)
+		r.checkLive(p, 2, 4608)
 		_, err := i.Retire(a.Address() + 512)
-		r.is(err, symmem.ErrDoubleFree)
+		r.wantErr(err, symmem.ErrDoubleFree)
 		got, err := i.Retire(a.Address())
 		r.ok(err)
 		if got != a {
-			r.failf("retired %v", got)
+			r.failf("Retire = %v, want %v", got, a)
 		}
-		r.live(p, 1, 512)
+		r.checkLive(p, 1, 512)
 		_, err = i.Retire(a.Address())
-		r.is(err, symmem.ErrDoubleFree)
+		r.wantErr(err, symmem.ErrDoubleFree)
 		_, err = i.Memory(a.Address(), 1)
-		r.is(err, symmem.ErrFreed)
+		r.wantErr(err, symmem.ErrFreed)
 		if c := r.alloc(p, 4096); c.Address() == a.Address() {
-			r.failf("memory is given away that was not freed")
+			r.failf("Alloc returned memory that has been retired but not freed")
 		}
 		r.ok(a.Free())
 		if c := r.alloc(p, 4096); c.Address() != a.Address() {
-			r.failf("freed memory is not given away")
+			r.failf("Alloc = %#x, want the freed memory at %#x", c.Address(), a.Address())
 		}
-		r.named(a.Address(), 4096)
+		r.memoryAt(a.Address(), 4096)
 		_, err = i.Retire(symmem.Host(make([]byte, 512)).Address())
-		r.is(err, symmem.ErrForeign)
+		r.wantErr(err, symmem.ErrForeign)
 		r.ok(b.Free())
 	})
 }
 
-// live compares what lookups by address know of a pool.
-func (r *rank) live(p *symmem.Pool, buffers int, bytes int64) {
+// checkLive compares the number and size of the buffers that lookups by address find in a pool.
+func (r *rank) checkLive(p *symmem.Pool, buffers int, bytes int64) {
 	if n, size := r.Interop().Live(p); n != buffers || size != bytes {
-		r.failf("%d buffers of %d bytes are live", n, size)
+		r.failf("Live = %d buffers, %d bytes; want %d, %d", n, size, buffers, bytes)
 	}
 }
 
-// TestBuffersOfAClosedPoolAreFoundUntilTheyAreFreed also looks an address up that the pool gave
-// back.
-func TestBuffersOfAClosedPoolAreFoundUntilTheyAreFreed(t *testing.T) {
-	together(t, 1, symmem.Options{}, func(r *rank) {
+// TestLookupInClosedPool checks that live buffers are found until they are freed. It also looks up
+// an address that the closed pool has released.
+func TestLookupInClosedPool(t *testing.T) {
+	runRanks(t, 1, symmem.Options{}, func(r *rank) {
 		i, p := r.Interop(), r.pool()
 		a, gone := r.alloc(p, 4096), r.alloc(p, 4096)
 		r.ok(gone.Free())
 		beyond := a.Address() + 1<<29
 		_, err := i.Memory(beyond, 1)
-		r.is(err, symmem.ErrFreed)
+		r.wantErr(err, symmem.ErrFreed)
 		r.ok(p.Close())
-		if m := r.named(a.Address(), 4096); m.Pool() != nil {
-			r.failf("memory of a closed pool is a collective's to register")
+		if m := r.memoryAt(a.Address(), 4096); m.Pool() != nil {
+			r.failf("memory of a closed pool has the pool %p, want none", m.Pool())
 		}
 		_, err = i.Memory(gone.Address(), 1)
-		r.is(err, symmem.ErrFreed)
+		r.wantErr(err, symmem.ErrFreed)
 		_, err = i.Buffer(beyond)
-		r.is(err, symmem.ErrForeign)
+		r.wantErr(err, symmem.ErrForeign)
 		if n, _ := i.Live(nil); n != 1 {
-			r.failf("%d buffers are live", n)
+			r.failf("Live = %d buffers, want 1", n)
 		}
 		b, err := i.Retire(a.Address())
 		r.ok(err)
 		r.ok(b.Free())
 		_, err = i.Buffer(a.Address())
-		r.is(err, symmem.ErrForeign)
+		r.wantErr(err, symmem.ErrForeign)
 	})
 }
 
-// TestLookupsRaceWithFrees looks addresses up while another goroutine frees the buffers there and
-// makes new ones: a lookup finds a buffer or ErrFreed, and a call on what it found works on that
-// buffer or is refused, never on the next one at the address.
+// TestLookupsRaceWithFrees looks up an address while another goroutine frees the buffer there and
+// allocates the next one. A lookup returns memory or ErrFreed, and a call on memory whose buffer
+// has been freed is rejected, although another buffer has the same address.
 func TestLookupsRaceWithFrees(t *testing.T) {
-	together(t, 1, symmem.Options{}, func(r *rank) {
+	runRanks(t, 1, symmem.Options{}, func(r *rank) {
 		const rounds = 2000
 		p := r.pool()
-		address := r.alloc(p, 4096)
-		start := address.Address()
+		b := r.alloc(p, 4096)
+		start := b.Address()
 		found := make(chan symmem.Memory, 16)
-		var freeing sync.WaitGroup
-		freeing.Go(func() {
+		var lookups sync.WaitGroup
+		lookups.Go(func() {
 			defer close(found)
 			for range rounds {
 				m, err := r.Interop().Memory(start+512, 1024)
@@ -227,38 +230,37 @@ func TestLookupsRaceWithFrees(t *testing.T) {
 			}
 		})
 		for m := range found {
-			before := address
-			r.ok(before.Free())
-			r.is(r.World().AllReduce(r.ctx, m, m, 256, symmem.Float32, symmem.Sum, nil), symmem.ErrFreed)
-			address = r.alloc(p, 4096)
-			if address.Address() != start {
-				r.failf("the next buffer lies at %#x", address.Address())
+			r.ok(b.Free())
+			r.wantErr(reduce(r, m, 256, symmem.Float32, symmem.Sum), symmem.ErrFreed)
+			b = r.alloc(p, 4096)
+			if b.Address() != start {
+				r.failf("the next buffer is at %#x, want %#x", b.Address(), start)
 			}
-			// Memory found for an earlier buffer is still refused.
-			r.is(r.World().AllReduce(r.ctx, m, m, 256, symmem.Float32, symmem.Sum, nil), symmem.ErrFreed)
+			// The memory still belongs to the freed buffer.
+			r.wantErr(reduce(r, m, 256, symmem.Float32, symmem.Sum), symmem.ErrFreed)
 		}
-		freeing.Wait()
-		r.ok(address.Free())
+		lookups.Wait()
+		r.ok(b.Free())
 	})
 }
 
-// TestAddressesAreFoundAsInAModel compares lookups with a list, while hundreds of buffers come and
-// go, some of which a caller retires first.
-func TestAddressesAreFoundAsInAModel(t *testing.T) {
-	together(t, 1, symmem.Options{}, func(r *rank) {
+// TestLookupsMatchModel compares lookups with a list of the live buffers while hundreds of buffers
+// are allocated and freed, some of them after Retire.
+func TestLookupsMatchModel(t *testing.T) {
+	runRanks(t, 1, symmem.Options{}, func(r *rank) {
 		i := r.Interop()
 		rapid.Check(t, func(t *rapid.T) {
 			p := r.pool()
 			defer r.closePool(p)
 			var live []symmem.Buffer
 			random := rand.New(rand.NewPCG(rapid.Uint64().Draw(t, "seed"), 0))
-			indexed := rapid.IntRange(0, 300).Draw(t, "buffers before the first lookup")
+			firstLookup := rapid.IntRange(0, 300).Draw(t, "steps before the first lookup")
 			for step := range 1000 {
 				if n := len(live); n > 0 && random.IntN(600) < n {
 					at := random.IntN(n)
 					b := live[at]
 					live = slices.Delete(live, at, at+1)
-					if random.IntN(2) == 0 && step >= indexed {
+					if random.IntN(2) == 0 && step >= firstLookup {
 						got, err := i.Retire(b.Address())
 						r.ok(err)
 						b = got
@@ -267,14 +269,14 @@ func TestAddressesAreFoundAsInAModel(t *testing.T) {
 				} else {
 					live = append(live, r.alloc(p, 1+random.Int64N(4096)))
 				}
-				if step < indexed {
+				if step < firstLookup {
 					continue
 				}
 				var bytes int64
 				for _, b := range live {
 					bytes += b.Size()
 				}
-				r.live(p, len(live), bytes)
+				r.checkLive(p, len(live), bytes)
 				b := live[max(0, random.IntN(len(live)+1)-1)%max(1, len(live)):]
 				if len(b) == 0 {
 					continue
@@ -282,33 +284,33 @@ func TestAddressesAreFoundAsInAModel(t *testing.T) {
 				got, err := i.Buffer(b[0].Address() + uintptr(random.Int64N(b[0].Size())))
 				r.ok(err)
 				if got != b[0] {
-					t.Fatalf("found %v of %v", got, b[0])
+					t.Fatalf("Buffer of an address in %v = %v", b[0], got)
 				}
 			}
 			for _, b := range live {
 				r.ok(b.Free())
 			}
-			r.live(p, 0, 0)
+			r.checkLive(p, 0, 0)
 		})
 	})
 }
 
-func TestALookupMakesNoGarbage(t *testing.T) {
-	together(t, 1, symmem.Options{}, func(r *rank) {
+func TestLookupDoesNotAllocate(t *testing.T) {
+	runRanks(t, 1, symmem.Options{}, func(r *rank) {
 		p := r.pool()
 		b := r.alloc(p, 4096)
-		lookup := func() { r.named(b.Address()+8, 8) }
+		lookup := func() { r.memoryAt(b.Address()+8, 8) }
 		if n := testing.AllocsPerRun(100, lookup); n > 0 {
-			r.failf("a lookup makes %v allocations", n)
+			r.failf("a lookup makes %v allocations, want 0", n)
 		}
 		churn := func() { r.ok(r.alloc(p, 4096).Free()) }
 		if n := testing.AllocsPerRun(100, churn); n > 0 {
-			r.failf("an Alloc and a Free make %v allocations", n)
+			r.failf("Alloc and Free make %v allocations, want 0", n)
 		}
 	})
 }
 
-func BenchmarkMemoryOfAnAddress(b *testing.B) {
+func BenchmarkMemoryAtAddress(b *testing.B) {
 	runtimes, err := symmem.OpenLocal(b.Context(), 1, symmem.Options{})
 	if err != nil {
 		b.Fatal(err)

@@ -17,7 +17,7 @@ type owner struct {
 }
 
 // anOwner is one on the rank's GPU.
-func (r *rank) anOwner() *owner {
+func (r *rank) newOwner() *owner {
 	o := &owner{}
 	var err error
 	o.gpus, err = cuda.Load()
@@ -52,19 +52,19 @@ func (o *owner) destroy(s cuda.Stream) error {
 	return o.do(func() error { return o.gpus.StreamDestroy(s) })
 }
 
-// TestAStreamThatItsOwnerDestroyedIsNotAskedAbout works on streams of another library, which
+// TestDestroyedForeignStreamIsNotQueried works on streams of another library, which
 // destroys them without a word, and goes on with new calls, registrations, a trim and a close. The
 // software GPU ends a process that asks about a stream that is gone, as CUDA's driver may.
-func TestAStreamThatItsOwnerDestroyedIsNotAskedAbout(t *testing.T) {
-	together(t, 2, symmem.Options{}, func(r *rank) {
+func TestDestroyedForeignStreamIsNotQueried(t *testing.T) {
+	runRanks(t, 2, symmem.Options{}, func(r *rank) {
 		if r.Device().Addressable {
 			r.skip("streams of the host have no owner but symmem", symmem.ErrUnsupported)
 		}
-		p, o := r.pool(), r.anOwner()
+		p, o := r.pool(), r.newOwner()
 		r.Interop().SetIdle(true) // for the trims and the close
 		for i := range int64(4) {
 			b := r.window(p, mib)
-			m := r.named(b.Memory().Address(), b.Size()) // as other libraries name theirs
+			m := r.memoryAt(b.Memory().Address(), b.Size()) // as other libraries name theirs
 			theirs, err := o.stream()
 			r.ok(err)
 			s, err := r.Interop().AdoptStream(uintptr(theirs))
@@ -74,9 +74,9 @@ func TestAStreamThatItsOwnerDestroyedIsNotAskedAbout(t *testing.T) {
 			r.ok(s.Synchronize(r.ctx))
 			r.ok(o.destroy(theirs))
 			// A plan that is new, a segment that is, and the end of one.
-			r.sums(r.World(), b)
+			r.checkSum(r.World(), b)
 			big := r.window(p, 64*mib)
-			r.sums(r.World(), big)
+			r.checkSum(r.World(), big)
 			r.ok(big.Free())
 			r.ok(p.Trim(r.ctx, 0))
 		}
@@ -85,16 +85,16 @@ func TestAStreamThatItsOwnerDestroyedIsNotAskedAbout(t *testing.T) {
 	})
 }
 
-// TestACaptureOfAnotherLibraryIsAskedAboutUntilItEnds puts a call into the capture of another
+// TestForeignCaptureBlocksRegistration puts a call into the capture of another
 // library: until that ends nothing is registered, then the stream may go.
-func TestACaptureOfAnotherLibraryIsAskedAboutUntilItEnds(t *testing.T) {
-	together(t, 2, symmem.Options{}, func(r *rank) {
+func TestForeignCaptureBlocksRegistration(t *testing.T) {
+	runRanks(t, 2, symmem.Options{}, func(r *rank) {
 		if r.Device().Addressable {
 			r.skip("streams of the host have no owner but symmem", symmem.ErrUnsupported)
 		}
-		p, o := r.pool(), r.anOwner()
+		p, o := r.pool(), r.newOwner()
 		b := r.window(p, mib)
-		m := r.named(b.Memory().Address(), b.Size())
+		m := r.memoryAt(b.Memory().Address(), b.Size())
 		theirs, err := o.stream()
 		r.ok(err)
 		s, err := r.Interop().AdoptStream(uintptr(theirs))
@@ -102,13 +102,13 @@ func TestACaptureOfAnotherLibraryIsAskedAboutUntilItEnds(t *testing.T) {
 		r.ok(o.do(func() error { return o.gpus.BeginCapture(theirs, cuda.CaptureRelaxed) }))
 		r.ok(r.World().AllReduce(r.ctx, m, m, b.Size()/4, symmem.Float32, symmem.Sum, s))
 		r.alloc(p, 64*mib)
-		r.is(p.Register(r.ctx, r.World()), symmem.ErrCapturing)
+		r.wantErr(p.Register(r.ctx, r.World()), symmem.ErrCapturing)
 		var graph cuda.Graph
 		r.ok(o.do(func() (err error) { graph, err = o.gpus.EndCapture(theirs); return err }))
 		r.ok(p.Register(r.ctx, r.World()))
 		r.ok(o.destroy(theirs))
 		r.Interop().SetIdle(true) // for the close
-		r.sums(r.World(), r.window(p, 64*mib))
+		r.checkSum(r.World(), r.window(p, 64*mib))
 		r.ok(o.do(func() error { return o.gpus.GraphDestroy(graph) }))
 		r.ok(o.gpu.ReleasePrimary())
 	})

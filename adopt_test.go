@@ -9,8 +9,8 @@ import (
 	"symmem"
 )
 
-func TestRanksJoinGroupsByName(t *testing.T) {
-	together(t, 4, symmem.Options{}, func(r *rank) {
+func TestJoin(t *testing.T) {
+	runRanks(t, 4, symmem.Options{}, func(r *rank) {
 		p := r.pool()
 		b := r.window(p, mib)
 		// The ranks of a pair, in the other order; nobody else calls.
@@ -20,7 +20,7 @@ func TestRanksJoinGroupsByName(t *testing.T) {
 		if g.Rank() != 1-r.Rank()%2 || g.Size() != 2 {
 			r.failf("rank %d of %d", g.Rank(), g.Size())
 		}
-		r.sums(g, b)
+		r.checkSum(g, b)
 		r.ok(g.Close())
 		select {
 		case <-g.Ended():
@@ -31,11 +31,11 @@ func TestRanksJoinGroupsByName(t *testing.T) {
 			nil, {r.Rank(), r.Rank()}, {r.Rank(), 99}, {r.Rank(), -1}, {(r.Rank() + 1) % 4},
 		} {
 			_, err := r.Join(r.ctx, "wrong", ranks)
-			r.is(err, symmem.ErrInvalid)
+			r.wantErr(err, symmem.ErrInvalid)
 		}
 		for _, id := range []string{"", strings.Repeat("x", symmem.MaxGroupID+1)} {
 			_, err = r.Join(r.ctx, id, []int{r.Rank()})
-			r.is(err, symmem.ErrInvalid)
+			r.wantErr(err, symmem.ErrInvalid)
 			if len(err.Error()) > 200 {
 				r.failf("an error of %d bytes about an id", len(err.Error()))
 			}
@@ -46,8 +46,8 @@ func TestRanksJoinGroupsByName(t *testing.T) {
 	})
 }
 
-func TestAStreamOfAnotherLibraryIsWorkedOn(t *testing.T) {
-	together(t, 2, symmem.Options{}, func(r *rank) {
+func TestCollectiveOnAdoptedStream(t *testing.T) {
+	runRanks(t, 2, symmem.Options{}, func(r *rank) {
 		p := r.pool()
 		b := r.window(p, mib)
 		theirs := r.stream()
@@ -57,19 +57,19 @@ func TestAStreamOfAnotherLibraryIsWorkedOn(t *testing.T) {
 		m := b.Memory()
 		r.ok(r.World().AllReduce(r.ctx, m, m, b.Size()/4, symmem.Float32, symmem.Sum, s))
 		r.ok(s.Synchronize(r.ctx))
-		r.holds(b, 3)
+		r.checkAll(b, 3)
 		if r.Interop().Captured(theirs.Handle()) {
 			r.failf("nobody captures")
 		}
 		r.Interop().ForgetStream(s)
 		err = r.World().AllReduce(r.ctx, m, m, b.Size()/4, symmem.Float32, symmem.Sum, s)
-		r.is(err, symmem.ErrClosed)
-		r.sums(r.World(), b)
+		r.wantErr(err, symmem.ErrClosed)
+		r.checkSum(r.World(), b)
 	})
 }
 
-func TestCollectivesBecomePartOfTheCaptureOfAnotherLibrary(t *testing.T) {
-	together(t, 2, symmem.Options{}, func(r *rank) {
+func TestForeignCaptureRecordsCollectives(t *testing.T) {
+	runRanks(t, 2, symmem.Options{}, func(r *rank) {
 		if r.Device().Addressable {
 			r.skip("no other library captures here", symmem.ErrUnsupported)
 		}
@@ -87,17 +87,17 @@ func TestCollectivesBecomePartOfTheCaptureOfAnotherLibrary(t *testing.T) {
 		// An event would mark what came before the capture: who waits for it would be too early.
 		e, err := r.NewEvent()
 		r.ok(err)
-		r.is(s.Record(e), symmem.ErrCapturing)
+		r.wantErr(s.Record(e), symmem.ErrCapturing)
 		r.alloc(p, 64*mib)
-		r.is(p.Register(r.ctx, r.World()), symmem.ErrCapturing)
-		r.is(p.Trim(r.ctx, 0), symmem.ErrCapturing)
+		r.wantErr(p.Register(r.ctx, r.World()), symmem.ErrCapturing)
+		r.wantErr(p.Trim(r.ctx, 0), symmem.ErrCapturing)
 		graph, err := theirs.EndCapture()
 		r.ok(err)
 		for range 3 {
 			r.fill(b, float32(r.Rank()+1))
 			r.ok(graph.Launch(theirs))
 			r.ok(theirs.Synchronize(r.ctx))
-			r.holds(b, 3)
+			r.checkAll(b, 3)
 		}
 		r.ok(graph.Close())
 		r.ok(p.Register(r.ctx, r.World()))
@@ -105,9 +105,9 @@ func TestCollectivesBecomePartOfTheCaptureOfAnotherLibrary(t *testing.T) {
 	})
 }
 
-// TestATrimBesideACaptureOfAnotherLibraryIsRefusedOnAllRanks, and the group is good afterwards.
-func TestATrimBesideACaptureOfAnotherLibraryIsRefusedOnAllRanks(t *testing.T) {
-	together(t, 2, symmem.Options{Timeout: 10 * time.Second}, func(r *rank) {
+// TestForeignCaptureOnOneRankFailsTrimOnAll, and the group is good afterwards.
+func TestForeignCaptureOnOneRankFailsTrimOnAll(t *testing.T) {
+	runRanks(t, 2, symmem.Options{Timeout: 10 * time.Second}, func(r *rank) {
 		p := r.pool()
 		r.ok(r.alloc(p, mib).Free())
 		owner := r.stream()
@@ -121,7 +121,7 @@ func TestATrimBesideACaptureOfAnotherLibraryIsRefusedOnAllRanks(t *testing.T) {
 				r.ok(owner.BeginCapture())
 			}
 			err := p.Trim(r.ctx, 0)
-			r.is(err, symmem.ErrCapturing)
+			r.wantErr(err, symmem.ErrCapturing)
 			if want := fmt.Sprintf("rank %d", capturing); !strings.Contains(err.Error(), want) {
 				r.failf("%v does not name %s", err, want)
 			}
@@ -139,9 +139,9 @@ func TestATrimBesideACaptureOfAnotherLibraryIsRefusedOnAllRanks(t *testing.T) {
 	})
 }
 
-func TestSitesOfOtherLanguagesAreNamed(t *testing.T) {
-	var said answers
-	together(t, 2, symmem.Options{CheckInterval: -1}, func(r *rank) {
+func TestDivergenceNamesForeignCallSites(t *testing.T) {
+	var texts errorTexts
+	runRanks(t, 2, symmem.Options{CheckInterval: -1}, func(r *rank) {
 		p := r.pool()
 		site := r.Interop().Site(fmt.Sprintf("model.py:%d", r.Rank()+1))
 		if site == 0 || site != r.Interop().Site(fmt.Sprintf("model.py:%d", r.Rank()+1)) {
@@ -150,10 +150,10 @@ func TestSitesOfOtherLanguagesAreNamed(t *testing.T) {
 		_, err := r.Interop().At(site).Alloc(p, r.DefaultStream(), mib)
 		r.ok(err)
 		r.ok(r.Interop().At(site).Note(p, 1, 2))
-		r.is(r.Interop().At(site).Note(p, -1, 2), symmem.ErrInvalid)
+		r.wantErr(r.Interop().At(site).Note(p, -1, 2), symmem.ErrInvalid)
 		r.ok(r.World().Check(r.ctx))
 		r.ok(r.Interop().At(site).Note(p, 7, int64(4096+r.Rank())))
-		d := r.diverged(r.World().Check(r.ctx))
+		d := r.wantDivergence(r.World().Check(r.ctx))
 		for rank, o := range d.Ranks() {
 			event := fmt.Sprintf("note %d of kind 7", 4096+rank)
 			line := fmt.Sprintf("model.py:%d", rank+1)
@@ -161,43 +161,43 @@ func TestSitesOfOtherLanguagesAreNamed(t *testing.T) {
 				r.failf("rank %d: %+v", rank, o)
 			}
 		}
-		said.give(r, d)
+		texts.add(r, d)
 	})
-	said.alike(t, 2)
+	texts.requireSame(t, 2)
 }
 
-func TestTheCheckLevelChanges(t *testing.T) {
-	together(t, 2, symmem.Options{Check: symmem.CheckOff, CheckInterval: -1}, func(r *rank) {
+func TestSetCheck(t *testing.T) {
+	runRanks(t, 2, symmem.Options{Check: symmem.CheckOff, CheckInterval: -1}, func(r *rank) {
 		p := r.pool()
 		r.ok(r.SetCheck(r.ctx, symmem.CheckEvery))
 		if r.Check() != symmem.CheckEvery {
 			r.failf("the level is %v", r.Check())
 		}
 		b := r.window(p, mib)
-		r.is(r.SetCheck(r.ctx, symmem.CheckDefault), symmem.ErrInvalid)
+		r.wantErr(r.SetCheck(r.ctx, symmem.CheckDefault), symmem.ErrInvalid)
 		m := b.Memory()
 		count := int64(1 + r.Rank())
 		err := r.World().AllReduce(r.ctx, m, m, count, symmem.Float32, symmem.Sum, nil)
 		if err == nil {
 			err = r.DefaultStream().Synchronize(r.ctx)
 		}
-		r.diverged(err)
+		r.wantDivergence(err)
 	})
 }
 
-func TestTheComparisonInTheBackgroundBeginsWithItsLevel(t *testing.T) {
+func TestSetCheckStartsBackgroundCheck(t *testing.T) {
 	o := symmem.Options{Check: symmem.CheckOff, CheckInterval: 1e6}
-	together(t, 2, o, func(r *rank) {
+	runRanks(t, 2, o, func(r *rank) {
 		p := r.pool()
 		r.alloc(p, mib*int64(1+r.Rank()))
 		r.ok(r.SetCheck(r.ctx, symmem.CheckRegistration))
 		<-r.World().Ended()
-		r.diverged(r.World().Cause(r.ctx))
+		r.wantDivergence(r.World().Cause(r.ctx))
 	})
 }
 
-func TestACallChoosesItsOwnPath(t *testing.T) {
-	together(t, 2, symmem.Options{}, func(r *rank) {
+func TestCallPathOverridesGroupPath(t *testing.T) {
+	runRanks(t, 2, symmem.Options{}, func(r *rank) {
 		b := r.window(r.pool(), mib)
 		m := b.Memory()
 		for _, choice := range []symmem.PathChoice{
@@ -210,17 +210,17 @@ func TestACallChoosesItsOwnPath(t *testing.T) {
 			}
 			r.ok(r.Interop().Do(r.ctx, r.World(), call, nil))
 			r.synchronize()
-			r.holds(b, 2)
+			r.checkAll(b, 2)
 		}
 		if paths := r.World().Stats().Paths; paths["plain"] != 1 || paths["window"] != 3 {
 			r.failf("%v", paths)
 		}
-		r.is(r.Interop().Do(r.ctx, r.World(), symmem.Call{Path: 99}, nil), symmem.ErrInvalid)
+		r.wantErr(r.Interop().Do(r.ctx, r.World(), symmem.Call{Path: 99}, nil), symmem.ErrInvalid)
 	})
 }
 
-func TestMemoryIsReservedForAStream(t *testing.T) {
-	together(t, 2, symmem.Options{}, func(r *rank) {
+func TestReserveOn(t *testing.T) {
+	runRanks(t, 2, symmem.Options{}, func(r *rank) {
 		p, s := r.pool(), r.stream()
 		r.ok(p.ReserveOn(r.ctx, s, 32*mib, r.World()))
 		segments := p.Stats().Segments
@@ -230,17 +230,17 @@ func TestMemoryIsReservedForAStream(t *testing.T) {
 			!r.World().IsSymmetric(b.Memory()) {
 			r.failf("%d segments, had %d", p.Stats().Segments, segments)
 		}
-		r.is(p.ReserveOn(r.ctx, nil, mib, nil), symmem.ErrInvalid)
+		r.wantErr(p.ReserveOn(r.ctx, nil, mib, nil), symmem.ErrInvalid)
 	})
 }
 
-func TestCommunicatorsOfOthersNeedALibrary(t *testing.T) {
-	together(t, 1, symmem.Options{}, func(r *rank) {
+func TestAdoptCommunicatorUnsupportedOnHost(t *testing.T) {
+	runRanks(t, 1, symmem.Options{}, func(r *rank) {
 		if !r.Device().Addressable {
 			r.skip("this device has such a library", symmem.ErrUnsupported)
 		}
 		_, err := r.Interop().AdoptCommunicator(1234, "theirs", r.World())
-		r.is(err, symmem.ErrUnsupported)
+		r.wantErr(err, symmem.ErrUnsupported)
 		if r.Device().Ordinal != -1 {
 			r.failf("device %d", r.Device().Ordinal)
 		}

@@ -15,7 +15,7 @@ func allocateUnlike(r *rank, p *symmem.Pool) {
 	r.alloc(p, 4096)
 }
 
-func TestCheckLevelsHaveNames(t *testing.T) {
+func TestCheckLevelNames(t *testing.T) {
 	for level, name := range map[symmem.CheckLevel]string{
 		symmem.CheckDefault: "default", symmem.CheckOff: "off",
 		symmem.CheckRegistration: "registration", symmem.CheckEvery: "every",
@@ -35,8 +35,8 @@ func TestCheckLevelsHaveNames(t *testing.T) {
 	}
 }
 
-func TestTheDefaultLevelComparesEveryCallWhereThatIsFree(t *testing.T) {
-	together(t, 1, symmem.Options{}, func(r *rank) {
+func TestDefaultCheckLevel(t *testing.T) {
+	runRanks(t, 1, symmem.Options{}, func(r *rank) {
 		want := symmem.CheckRegistration
 		if r.Device().CheckIsFree {
 			want = symmem.CheckEvery
@@ -47,13 +47,13 @@ func TestTheDefaultLevelComparesEveryCallWhereThatIsFree(t *testing.T) {
 	})
 }
 
-func TestLevelOffComparesNothing(t *testing.T) {
-	together(t, 2, symmem.Options{Check: symmem.CheckOff}, func(r *rank) {
+func TestCheckOffComparesNothing(t *testing.T) {
+	runRanks(t, 2, symmem.Options{Check: symmem.CheckOff}, func(r *rank) {
 		p := r.pool()
 		allocateUnlike(r, p)
 		r.ok(p.Register(r.ctx, r.World()))
 		r.ok(r.World().Check(r.ctx))
-		m := r.plain(32)
+		m := r.unregistered(32)
 		op := []symmem.ReduceOp{symmem.Min, symmem.Max}[r.Rank()]
 		r.ok(r.World().AllReduce(r.ctx, m, m, 8, symmem.Float32, op, nil))
 		r.synchronize()
@@ -63,7 +63,7 @@ func TestLevelOffComparesNothing(t *testing.T) {
 	})
 }
 
-func TestLevelRegistrationComparesAtRegistrationAndCheck(t *testing.T) {
+func TestCheckRegistrationComparesHistories(t *testing.T) {
 	never := symmem.Options{Check: symmem.CheckRegistration, CheckInterval: -1}
 	for name, call := range map[string]func(*rank, *symmem.Pool) error{
 		"Register": func(r *rank, p *symmem.Pool) error { return p.Register(r.ctx, r.World()) },
@@ -75,26 +75,26 @@ func TestLevelRegistrationComparesAtRegistrationAndCheck(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			var said answers
-			together(t, 2, never, func(r *rank) {
+			var texts errorTexts
+			runRanks(t, 2, never, func(r *rank) {
 				p := r.pool()
 				allocateUnlike(r, p)
-				m := r.plain(32)
+				m := r.unregistered(32)
 				op := []symmem.ReduceOp{symmem.Min, symmem.Max}[r.Rank()]
 				r.ok(r.World().AllReduce(r.ctx, m, m, 8, symmem.Float32, op, nil))
 				r.synchronize()
-				said.give(r, r.diverged(call(r, p)))
+				texts.add(r, r.wantDivergence(call(r, p)))
 			})
-			if text := said.alike(t, 2); !strings.Contains(text, "alloc 512 B") {
+			if text := texts.requireSame(t, 2); !strings.Contains(text, "alloc 512 B") {
 				t.Errorf("%q does not name the first event", text)
 			}
 		})
 	}
 }
 
-func TestTheBackgroundReportsADivergenceThatNoCallWouldFind(t *testing.T) {
-	var said answers
-	together(t, 3, symmem.Options{
+func TestBackgroundCheckReportsDivergence(t *testing.T) {
+	var texts errorTexts
+	runRanks(t, 3, symmem.Options{
 		Check: symmem.CheckRegistration, CheckInterval: time.Millisecond,
 	}, func(r *rank) {
 		allocateUnlike(r, r.pool())
@@ -105,14 +105,14 @@ func TestTheBackgroundReportsADivergenceThatNoCallWouldFind(t *testing.T) {
 				err = r.DefaultStream().Synchronize(r.ctx)
 			}
 		}
-		said.give(r, r.diverged(err))
-		r.diverged(r.World().Cause(r.ctx))
+		texts.add(r, r.wantDivergence(err))
+		r.wantDivergence(r.World().Cause(r.ctx))
 	})
-	said.alike(t, 3)
+	texts.requireSame(t, 3)
 }
 
-func TestTheBackgroundAgreesWhileRanksAreAtDifferentEvents(t *testing.T) {
-	together(t, 2, symmem.Options{
+func TestBackgroundCheckAllowsRanksToLag(t *testing.T) {
+	runRanks(t, 2, symmem.Options{
 		Check: symmem.CheckRegistration, CheckInterval: time.Millisecond,
 	}, func(r *rank) {
 		p := r.pool()
@@ -124,8 +124,8 @@ func TestTheBackgroundAgreesWhileRanksAreAtDifferentEvents(t *testing.T) {
 	})
 }
 
-func TestCheckFindsWhatDiffersBeforeAnythingIsRegistered(t *testing.T) {
-	together(t, 2, symmem.Options{}, func(r *rank) {
+func TestCheckFindsDivergenceBeforeRegistration(t *testing.T) {
+	runRanks(t, 2, symmem.Options{}, func(r *rank) {
 		p := r.pool()
 		r.alloc(p, 4096)
 		r.ok(r.World().Check(r.ctx))
@@ -133,16 +133,16 @@ func TestCheckFindsWhatDiffersBeforeAnythingIsRegistered(t *testing.T) {
 			r.failf("%d agreements", n)
 		}
 		allocateUnlike(r, p)
-		d := r.diverged(r.World().Check(r.ctx))
+		d := r.wantDivergence(r.World().Check(r.ctx))
 		if d.Position != 2 || d.Group != r.World().ID() || len(d.Sides) != 2 {
 			r.failf("%+v", d)
 		}
 	})
 }
 
-func TestErrorsNameTheLineOfAnAllocation(t *testing.T) {
-	var said answers
-	together(t, 2, symmem.Options{CallSites: true}, func(r *rank) {
+func TestDivergenceNamesCallSites(t *testing.T) {
+	var texts errorTexts
+	runRanks(t, 2, symmem.Options{CallSites: true}, func(r *rank) {
 		p := r.pool()
 		r.ok(p.With(r.ctx, r.World(), func(s *symmem.Scope) error {
 			_, err := s.Alloc(4096)
@@ -150,22 +150,22 @@ func TestErrorsNameTheLineOfAnAllocation(t *testing.T) {
 		}))
 		allocateUnlike(r, p)
 		err := r.World().Check(r.ctx)
-		for number, has := range r.diverged(err).Ranks() {
+		for number, has := range r.wantDivergence(err).Ranks() {
 			if !strings.Contains(has.Site, "rank_test.go:") {
 				r.failf("rank %d allocated at %q", number, has.Site)
 			}
 		}
-		said.give(r, err)
+		texts.add(r, err)
 	})
-	if text := said.alike(t, 2); !strings.Contains(text, "rank_test.go:") {
+	if text := texts.requireSame(t, 2); !strings.Contains(text, "rank_test.go:") {
 		t.Errorf("%q names no line", text)
 	}
 }
 
-func TestErrorsNameNoLineUnlessAsked(t *testing.T) {
-	together(t, 2, symmem.Options{}, func(r *rank) {
+func TestDivergenceOmitsCallSitesByDefault(t *testing.T) {
+	runRanks(t, 2, symmem.Options{}, func(r *rank) {
 		allocateUnlike(r, r.pool())
-		for _, has := range r.diverged(r.World().Check(r.ctx)).Ranks() {
+		for _, has := range r.wantDivergence(r.World().Check(r.ctx)).Ranks() {
 			if has.Site != "" {
 				r.failf("site %q", has.Site)
 			}
@@ -173,9 +173,9 @@ func TestErrorsNameNoLineUnlessAsked(t *testing.T) {
 	})
 }
 
-// TestTheCheckLevelChangesWhileAGroupFails: the ranks are about to find out why.
-func TestTheCheckLevelChangesWhileAGroupFails(t *testing.T) {
-	together(t, 2, symmem.Options{Check: symmem.CheckOff}, func(r *rank) {
+// TestSetCheckWhileGroupFails: the ranks are about to find out why.
+func TestSetCheckWhileGroupFails(t *testing.T) {
+	runRanks(t, 2, symmem.Options{Check: symmem.CheckOff}, func(r *rank) {
 		g := r.split(r.World(), 0)
 		if r.Rank() == 0 {
 			symmem.Fail(g, &symmem.DivergenceError{})

@@ -6,10 +6,10 @@ import (
 	"symmem"
 )
 
-// TestAPoolThatChangesIsNotRealigned: another goroutine frees or uses a buffer after a realignment
-// has waited for the stream. The stream may still work on it, so it is not free for others.
-func TestAPoolThatChangesIsNotRealigned(t *testing.T) {
-	together(t, 1, symmem.Options{}, func(r *rank) {
+// TestRealignmentRejectsConcurrentChange frees or uses a buffer after a realignment has waited for
+// the streams. The realignment must fail, because a stream may still use the buffer.
+func TestRealignmentRejectsConcurrentChange(t *testing.T) {
+	runRanks(t, 1, symmem.Options{}, func(r *rank) {
 		p := r.pool()
 		a, b := r.alloc(p, 4096), r.alloc(p, 4096)
 		s, err := r.NewStream()
@@ -20,17 +20,17 @@ func TestAPoolThatChangesIsNotRealigned(t *testing.T) {
 			"use":  func() error { return b.UseOn(s) },
 		} {
 			if err := symmem.StockSince(p, func() { r.ok(change()) }); err == nil {
-				r.failf("%s: the pool is realigned", name)
+				r.failf("%s: the realignment succeeded", name)
 			}
 		}
 		r.ok(symmem.StockSince(p, func() {}))
 	})
 }
 
-// TestTrimWhileAGraphHoldsMemory: Trim goes on where a graph still holds on one rank what was freed
+// TestTrimWhileGraphPinsMemory trims a pool while a graph of rank 0 pins a buffer that was freed
 // before the pools were realigned.
-func TestTrimWhileAGraphHoldsMemory(t *testing.T) {
-	together(t, 2, symmem.Options{}, func(r *rank) {
+func TestTrimWhileGraphPinsMemory(t *testing.T) {
+	runRanks(t, 2, symmem.Options{}, func(r *rank) {
 		p := r.pool()
 		a := r.window(p, 4096)
 		g := r.split(r.World(), 0)
@@ -40,11 +40,11 @@ func TestTrimWhileAGraphHoldsMemory(t *testing.T) {
 		}
 		r.ok(a.Free())
 		g.Abort()
-		r.is(g.Cause(r.ctx), symmem.ErrAborted)
+		r.wantErr(g.Cause(r.ctx), symmem.ErrAborted)
 		r.split(r.World(), 0)
 		for range 2 {
 			r.ok(p.Trim(r.ctx, 0))
-			r.sums(r.World(), r.window(p, 4096))
+			r.checkSum(r.World(), r.window(p, 4096))
 		}
 		if graph != nil {
 			r.ok(graph.Close())
@@ -53,16 +53,16 @@ func TestTrimWhileAGraphHoldsMemory(t *testing.T) {
 	})
 }
 
-// TestReserveAfterAFault: pools hold other segments on each rank when the ranks reserve memory, and
-// what is reserved then is kept for its stream.
-func TestReserveAfterAFault(t *testing.T) {
+// TestReserveAfterFault reserves memory for a stream while the ranks' pools have different
+// segments. Other streams must not get the reserved memory.
+func TestReserveAfterFault(t *testing.T) {
 	const size = 8 << 20
 	for _, unaware := range []bool{false, true} {
 		capacity := int64(2 * size)
 		if unaware {
-			capacity += size // what rank 1 reserves first is not reserved once pools are realigned
+			capacity += size // the realignment drops the reservation that rank 1 makes first
 		}
-		together(t, 2, symmem.Options{}, func(r *rank) {
+		runRanks(t, 2, symmem.Options{}, func(r *rank) {
 			p, err := r.NewPool(symmem.PoolOptions{
 				Domain: r.World(), FirstSegment: size, Capacity: capacity,
 			})
@@ -77,7 +77,7 @@ func TestReserveAfterAFault(t *testing.T) {
 			r.ok(a.Free())
 			if r.Rank() == 0 || !unaware {
 				g.Abort()
-				r.is(g.Cause(r.ctx), symmem.ErrAborted)
+				r.wantErr(g.Cause(r.ctx), symmem.ErrAborted)
 			}
 			s, err := r.NewStream()
 			r.ok(err)
@@ -87,30 +87,30 @@ func TestReserveAfterAFault(t *testing.T) {
 			for err == nil {
 				_, err = p.AllocOn(other, size/2)
 			}
-			r.is(err, symmem.ErrOutOfMemory)
+			r.wantErr(err, symmem.ErrOutOfMemory)
 			c, err := p.AllocOn(s, size)
 			r.ok(err)
-			r.sums(r.World(), c)
+			r.checkSum(r.World(), c)
 			r.ok(r.World().Check(r.ctx))
 		})
 	}
 }
 
-// TestAGroupThatIsMadeBesideACapture expects ErrCapturing from Register on all ranks until the
-// capture ends and the pools can be realigned.
-func TestAGroupThatIsMadeBesideACapture(t *testing.T) {
-	together(t, 2, symmem.Options{}, func(r *rank) {
+// TestCaptureDelaysRealignment expects ErrCapturing from Register on all ranks until the capture
+// ends, because the pools cannot be realigned before.
+func TestCaptureDelaysRealignment(t *testing.T) {
+	runRanks(t, 2, symmem.Options{}, func(r *rank) {
 		p := r.pool()
 		a := r.window(p, 4096)
 		g := r.split(r.World(), 0)
 		r.ok(a.Free())
 		if r.Rank() == 0 {
-			b, err := p.Alloc(1 << 20) // which rank 1 never makes
+			b, err := p.Alloc(1 << 20) // on this rank only
 			r.ok(err)
 			r.ok(b.Free())
 		}
 		g.Abort()
-		r.is(g.Cause(r.ctx), symmem.ErrAborted)
+		r.wantErr(g.Cause(r.ctx), symmem.ErrAborted)
 		s, err := r.NewStream()
 		r.ok(err)
 		if r.Rank() == 0 {
@@ -118,7 +118,7 @@ func TestAGroupThatIsMadeBesideACapture(t *testing.T) {
 		}
 		g = r.split(r.World(), 0)
 		for range 2 {
-			r.is(p.Register(r.ctx, g), symmem.ErrCapturing)
+			r.wantErr(p.Register(r.ctx, g), symmem.ErrCapturing)
 		}
 		if r.Rank() == 0 {
 			graph, err := s.EndCapture()
@@ -127,7 +127,7 @@ func TestAGroupThatIsMadeBesideACapture(t *testing.T) {
 		}
 		r.ok(r.World().Agree(r.ctx, "the capture has ended", 1))
 		r.ok(p.Register(r.ctx, g))
-		r.sums(g, r.window(p, 4096))
+		r.checkSum(g, r.window(p, 4096))
 		r.ok(r.World().Check(r.ctx))
 	})
 }

@@ -15,12 +15,12 @@ import (
 // racing reports whether this run has the race detector.
 var racing bool
 
-// TestTheGPUBackendOnASoftwareGPU runs the tests of this package a second time, in short, in a
+// TestSoftwareGPU runs the tests of this package a second time, in short, in a
 // process whose libraries are those of the software GPU. That process has its backend from the
 // environment, and a process that has does not come here, so none starts itself again. It has no
 // race detector, which would take minutes: races of this package are looked for in the first run,
 // and those of the backend in its own tests.
-func TestTheGPUBackendOnASoftwareGPU(t *testing.T) {
+func TestSoftwareGPU(t *testing.T) {
 	if os.Getenv(backendVariable) != "" {
 		t.Skipf("%s has chosen the backend of this run", backendVariable)
 	}
@@ -39,8 +39,8 @@ func TestTheGPUBackendOnASoftwareGPU(t *testing.T) {
 		"-test.bench=Submit", "-test.benchtime=1x")
 	c.Env = append(os.Environ(), backendVariable+"=nccl", "SYMMEM_CUDA="+cuda, "SYMMEM_NCCL="+nccl,
 		"SOFTGPU_FABRIC=1")
-	if said, err := c.CombinedOutput(); err != nil {
-		t.Errorf("%v\n%s", err, said)
+	if output, err := c.CombinedOutput(); err != nil {
+		t.Errorf("%v\n%s", err, output)
 	}
 }
 
@@ -55,9 +55,9 @@ func unraced(t *testing.T) string {
 	if invariants.Enabled {
 		build = []string{"test", "-tags", "invariants", "-c", "-o", path, "."}
 	}
-	said, err := exec.CommandContext(t.Context(), "go", build...).CombinedOutput()
+	output, err := exec.CommandContext(t.Context(), "go", build...).CombinedOutput()
 	if err != nil {
-		t.Fatalf("building the tests without the race detector: %v\n%s", err, said)
+		t.Fatalf("building the tests without the race detector: %v\n%s", err, output)
 	}
 	return path
 }

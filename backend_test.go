@@ -18,7 +18,7 @@ import (
 const backendVariable = "SYMMEM_TEST_BACKEND"
 
 // on gives options the backend of the tests.
-func on(o symmem.Options) symmem.Options {
+func withBackend(o symmem.Options) symmem.Options {
 	if o.Backend == "" {
 		o.Backend = cmp.Or(os.Getenv(backendVariable), "host")
 	}
@@ -29,7 +29,7 @@ func on(o symmem.Options) symmem.Options {
 // skipped then. The host has as many as anyone wants.
 func localRanks(tb testing.TB) int {
 	tb.Helper()
-	if on(symmem.Options{}).Backend == "host" {
+	if withBackend(symmem.Options{}).Backend == "host" {
 		return math.MaxInt
 	}
 	n, err := nccl.Backend{}.LocalRanks()
@@ -45,12 +45,12 @@ var refusedRanks atomic.Int64
 
 // open opens a world of goroutines. A test that needs more ranks than the backend has devices for
 // is skipped.
-func open(t *testing.T, n int, o symmem.Options) []*symmem.Runtime {
+func openRanks(t *testing.T, n int, o symmem.Options) []*symmem.Runtime {
 	t.Helper()
 	if least := refusedRanks.Load(); least != 0 && int64(n) >= least {
 		t.Skipf("the backend has no devices for %d ranks", n)
 	}
-	runtimes, err := symmem.OpenLocal(t.Context(), n, on(o))
+	runtimes, err := symmem.OpenLocal(t.Context(), n, withBackend(o))
 	if errors.Is(err, symmem.ErrUnsupported) {
 		refusedRanks.Store(int64(n))
 		t.Skipf("the backend has no devices for %d ranks: %v", n, err)
@@ -62,22 +62,22 @@ func open(t *testing.T, n int, o symmem.Options) []*symmem.Runtime {
 }
 
 // needs skips a test that opens its worlds itself where there are too few devices for its ranks.
-func needs(t *testing.T, ranks int) {
+func needRanks(t *testing.T, ranks int) {
 	t.Helper()
-	together(t, ranks, symmem.Options{}, func(*rank) {})
+	runRanks(t, ranks, symmem.Options{}, func(*rank) {})
 }
 
 // alone opens a world of one rank, which every backend has a device for.
-func alone(tb testing.TB) *symmem.Runtime {
+func openAlone(tb testing.TB) *symmem.Runtime {
 	tb.Helper()
-	return aloneWith(tb, symmem.Options{})
+	return openAloneWith(tb, symmem.Options{})
 }
 
 // aloneWith is alone with options.
-func aloneWith(tb testing.TB, o symmem.Options) *symmem.Runtime {
+func openAloneWith(tb testing.TB, o symmem.Options) *symmem.Runtime {
 	tb.Helper()
 	o.Size = 1
-	rt, err := symmem.Open(tb.Context(), on(o))
+	rt, err := symmem.Open(tb.Context(), withBackend(o))
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -92,7 +92,7 @@ func aloneWith(tb testing.TB, o symmem.Options) *symmem.Runtime {
 
 // needsAddressable ends the rank, and skips the test, where the processor cannot read and write
 // device memory: there Go slices are no memory for collectives.
-func (r *rank) needsAddressable() {
+func (r *rank) requireAddressable() {
 	if !r.Device().Addressable {
 		r.skip("the processor cannot address device memory", symmem.ErrUnsupported)
 	}
@@ -100,7 +100,7 @@ func (r *rank) needsAddressable() {
 
 // supported ends the rank, and skips the test, if an error says that the backend cannot do
 // something. Any other error fails the test.
-func (r *rank) supported(err error) {
+func (r *rank) skipUnsupported(err error) {
 	r.t.Helper()
 	if errors.Is(err, symmem.ErrUnsupported) {
 		r.skip("the backend cannot do this", err)
@@ -110,6 +110,6 @@ func (r *rank) supported(err error) {
 
 // refuses reports whether an explanation says that the backend cannot take the window path for a
 // call whose buffers lie in windows.
-func refuses(e symmem.Explanation) bool {
+func lacksWindowPath(e symmem.Explanation) bool {
 	return e.Path == "plain" && strings.HasSuffix(e.Why, symmem.ErrUnsupported.Error())
 }

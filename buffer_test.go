@@ -7,8 +7,8 @@ import (
 	"symmem"
 )
 
-func TestABufferKnowsItsPlace(t *testing.T) {
-	together(t, 1, symmem.Options{}, func(r *rank) {
+func TestBufferPlacement(t *testing.T) {
+	runRanks(t, 1, symmem.Options{}, func(r *rank) {
 		p := r.pool()
 		a, b := r.alloc(p, 1000), r.alloc(p, 1)
 		if a.Size() != 1024 || b.Size() != 512 || b.Offset() != a.Offset()+1024 {
@@ -23,8 +23,8 @@ func TestABufferKnowsItsPlace(t *testing.T) {
 	})
 }
 
-func TestAGoSliceIsRefusedWhereTheDeviceCannotReachIt(t *testing.T) {
-	together(t, 2, symmem.Options{}, func(r *rank) {
+func TestGoSliceNeedsAddressableDevice(t *testing.T) {
+	runRanks(t, 2, symmem.Options{}, func(r *rank) {
 		a := symmem.Host(make([]float32, 8))
 		half, err := a.Slice(0, 16)
 		r.ok(err)
@@ -33,7 +33,7 @@ func TestAGoSliceIsRefusedWhereTheDeviceCannotReachIt(t *testing.T) {
 			if r.Device().Addressable {
 				r.ok(err)
 			} else {
-				r.is(err, symmem.ErrUnsupported)
+				r.wantErr(err, symmem.ErrUnsupported)
 			}
 		}
 		b, err := r.alloc(r.pool(), 16).Memory().Slice(0, 16)
@@ -43,12 +43,12 @@ func TestAGoSliceIsRefusedWhereTheDeviceCannotReachIt(t *testing.T) {
 	})
 }
 
-func TestAViewIsForMemoryThatTheProcessorCanAddress(t *testing.T) {
-	together(t, 1, symmem.Options{}, func(r *rank) {
+func TestViewNeedsAddressableDevice(t *testing.T) {
+	runRanks(t, 1, symmem.Options{}, func(r *rank) {
 		a := r.alloc(r.pool(), 1000)
 		v, err := symmem.View[float64](a)
 		if !r.Device().Addressable {
-			r.is(err, symmem.ErrUnsupported)
+			r.wantErr(err, symmem.ErrUnsupported)
 			return
 		}
 		r.ok(err)
@@ -62,12 +62,12 @@ func TestAViewIsForMemoryThatTheProcessorCanAddress(t *testing.T) {
 	})
 }
 
-func TestMisuseOfBuffersIsRefused(t *testing.T) {
-	together(t, 1, symmem.Options{}, func(r *rank) {
+func TestBufferMisuse(t *testing.T) {
+	runRanks(t, 1, symmem.Options{}, func(r *rank) {
 		p := r.pool()
 		b := r.alloc(p, 4096)
 		r.ok(b.Free())
-		r.is(b.Free(), symmem.ErrDoubleFree)
+		r.wantErr(b.Free(), symmem.ErrDoubleFree)
 		c := r.alloc(p, 4096)
 		if c.Address() != b.Address() {
 			r.failf("placed elsewhere")
@@ -78,17 +78,17 @@ func TestMisuseOfBuffersIsRefused(t *testing.T) {
 		}
 		r.ok(c.Free())
 		zero := symmem.Buffer{}
-		r.is(zero.Free(), symmem.ErrForeign)
-		r.is(zero.UseOn(r.DefaultStream()), symmem.ErrForeign)
+		r.wantErr(zero.Free(), symmem.ErrForeign)
+		r.wantErr(zero.UseOn(r.DefaultStream()), symmem.ErrForeign)
 		_, err := symmem.View[float32](zero)
-		r.is(err, symmem.ErrForeign)
+		r.wantErr(err, symmem.ErrForeign)
 		if zero.Size() != 0 || zero.Address() != 0 || zero.Pool() != nil {
 			r.failf("the zero buffer is somewhere")
 		}
 	})
 }
 
-func TestSliceKeepsInsideTheMemory(t *testing.T) {
+func TestMemorySliceBounds(t *testing.T) {
 	m := symmem.ForeignMemory(0x1000, 100)
 	for _, row := range []struct {
 		name            string
@@ -117,8 +117,8 @@ func TestSliceKeepsInsideTheMemory(t *testing.T) {
 	}
 }
 
-func TestIsSymmetricAtTheEdgesOfWindows(t *testing.T) {
-	together(t, 2, symmem.Options{}, func(r *rank) {
+func TestIsSymmetricAtWindowEdges(t *testing.T) {
+	runRanks(t, 2, symmem.Options{}, func(r *rank) {
 		p := r.pool()
 		b := r.window(p, 4*mib)
 		unregistered := r.alloc(p, 4*mib)
@@ -152,8 +152,8 @@ func TestIsSymmetricAtTheEdgesOfWindows(t *testing.T) {
 	})
 }
 
-func TestObserversAreToldInOrder(t *testing.T) {
-	together(t, 1, symmem.Options{}, func(r *rank) {
+func TestObserverCallOrder(t *testing.T) {
+	runRanks(t, 1, symmem.Options{}, func(r *rank) {
 		var events []string
 		note := func(what string) { events = append(events, what) }
 		remove := r.Interop().Observe(symmem.Observer{

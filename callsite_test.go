@@ -7,8 +7,8 @@ import (
 	"symmem"
 )
 
-// TestACallWithoutAPlaceHasNone: a difference is not told with the place of an earlier call.
-func TestACallWithoutAPlaceHasNone(t *testing.T) {
+// TestCallWithoutSiteHasNone: a difference is not told with the place of an earlier call.
+func TestCallWithoutSiteHasNone(t *testing.T) {
 	call := func(count int64, m symmem.Memory) symmem.Call {
 		return symmem.Call{
 			Operation: symmem.OpAllReduce, Type: symmem.Float32, Op: symmem.Sum, Count: count,
@@ -24,11 +24,11 @@ func TestACallWithoutAPlaceHasNone(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			together(t, 2, symmem.Options{Check: symmem.CheckEvery}, func(r *rank) {
-				m, s, here := r.plain(8), r.DefaultStream(), r.Interop()
+			runRanks(t, 2, symmem.Options{Check: symmem.CheckEvery}, func(r *rank) {
+				m, s, here := r.unregistered(8), r.DefaultStream(), r.Interop()
 				here = here.At(here.Site("model.py:1"))
 				r.ok(errors.Join(here.Do(r.ctx, r.World(), call(1, m), nil), s.Synchronize(r.ctx)))
-				d := r.diverged(errors.Join(differ(r, int64(1+r.Rank()), m), s.Synchronize(r.ctx)))
+				d := r.wantDivergence(errors.Join(differ(r, int64(1+r.Rank()), m), s.Synchronize(r.ctx)))
 				for _, side := range d.Sides {
 					if side.Site != "" {
 						r.failf("a call without a place has that of %s", side.Site)

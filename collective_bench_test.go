@@ -35,7 +35,7 @@ const (
 //
 //	go test . -run '^$' -bench Submit -cpu 2
 func BenchmarkSubmit(b *testing.B) {
-	runtimes, err := symmem.OpenLocal(b.Context(), 2, on(symmem.Options{}))
+	runtimes, err := symmem.OpenLocal(b.Context(), 2, withBackend(symmem.Options{}))
 	if errors.Is(err, symmem.ErrUnsupported) {
 		b.Skip("two ranks are needed:", err)
 	}

@@ -113,12 +113,12 @@ func inPlace(r *rank, sendLen, recvLen, at int) (send, recv symmem.Memory) {
 
 // unregistered is memory that no group registers.
 func unregistered(r *rank, sendLen, recvLen, _ int) (send, recv symmem.Memory) {
-	return r.plain(int64(4 * sendLen)), r.plain(int64(4 * recvLen))
+	return r.unregistered(int64(4 * sendLen)), r.unregistered(int64(4 * recvLen))
 }
 
 // goSlices are no symmetric memory, and no memory at all for a device apart from the processor.
 func goSlices(r *rank, sendLen, recvLen, _ int) (send, recv symmem.Memory) {
-	r.needsAddressable()
+	r.requireAddressable()
 	return symmem.Host(make([]float32, sendLen)), symmem.Host(make([]float32, recvLen))
 }
 
@@ -145,7 +145,7 @@ func TestCollectives(t *testing.T) {
 				continue
 			}
 			t.Run(op.kind.String()+" "+row.name, func(t *testing.T) {
-				together(t, 3, symmem.Options{}, func(r *rank) { collect(r, &op, row.memory, row.path) })
+				runRanks(t, 3, symmem.Options{}, func(r *rank) { collect(r, &op, row.memory, row.path) })
 			})
 		}
 	}
@@ -163,7 +163,7 @@ func collect(r *rank, op *operation, memory memories, path string) {
 		send, recv := memory(r, sendParts*count, recvParts*count, at)
 		e, err := r.World().Explain(op.kind, send, recv, int64(count), symmem.Float32)
 		r.ok(err)
-		if path == "window" && refuses(e) && !op.everywhere {
+		if path == "window" && lacksWindowPath(e) && !op.everywhere {
 			path = "plain"
 		}
 		in := make([]float32, sendParts*count)
@@ -183,29 +183,29 @@ func collect(r *rank, op *operation, memory memories, path string) {
 	}
 }
 
-func TestSendMeetsRecv(t *testing.T) {
-	together(t, 2, symmem.Options{}, func(r *rank) {
+func TestSendRecv(t *testing.T) {
+	runRanks(t, 2, symmem.Options{}, func(r *rank) {
 		v := make([]int64, 100_000)
 		for i := range v {
 			v[i] = int64(i) << 20
 		}
-		m, count := r.plain(int64(8*len(v))), int64(len(v))
+		m, count := r.unregistered(int64(8*len(v))), int64(len(v))
 		if r.Rank() == 0 {
 			write(r, m, v)
-			r.supported(r.World().Send(r.ctx, m, count, symmem.Int64, 1, nil))
+			r.skipUnsupported(r.World().Send(r.ctx, m, count, symmem.Int64, 1, nil))
 			r.synchronize()
 			return
 		}
-		r.supported(r.World().Recv(r.ctx, m, count, symmem.Int64, 0, nil))
+		r.skipUnsupported(r.World().Recv(r.ctx, m, count, symmem.Int64, 0, nil))
 		if got := read[int64](r, m); !slices.Equal(got, v) {
 			r.failf("received %v...", got[:10])
 		}
 	})
 }
 
-func TestABarrierWaitsForEverybody(t *testing.T) {
+func TestBarrierWaitsForAllRanks(t *testing.T) {
 	came := make(chan int, 3)
-	together(t, 3, symmem.Options{}, func(r *rank) {
+	runRanks(t, 3, symmem.Options{}, func(r *rank) {
 		came <- r.Rank()
 		r.ok(r.World().Barrier(r.ctx, nil))
 		r.synchronize()
@@ -220,8 +220,8 @@ func TestReductionsAndTypes(t *testing.T) {
 		symmem.Sum: 12, symmem.Prod: 48, symmem.Min: 2, symmem.Max: 6, symmem.Avg: 4,
 	} {
 		t.Run(op.String(), func(t *testing.T) {
-			together(t, 3, symmem.Options{}, func(r *rank) {
-				m := r.plain(4)
+			runRanks(t, 3, symmem.Options{}, func(r *rank) {
+				m := r.unregistered(4)
 				write(r, m, []int32{int32(2 * (r.Rank() + 1))})
 				r.ok(r.World().AllReduce(r.ctx, m, m, 1, symmem.Int32, op, nil))
 				if got := read[int32](r, m); got[0] != want {
@@ -232,8 +232,8 @@ func TestReductionsAndTypes(t *testing.T) {
 	}
 }
 
-func TestCollectivesOfNothingAreNoWork(t *testing.T) {
-	together(t, 2, symmem.Options{}, func(r *rank) {
+func TestEmptyCollectives(t *testing.T) {
+	runRanks(t, 2, symmem.Options{}, func(r *rank) {
 		none := symmem.Memory{}
 		r.ok(r.World().AllReduce(r.ctx, none, none, 0, symmem.Float32, symmem.Sum, nil))
 		r.ok(r.World().AllGather(r.ctx, none, none, 0, symmem.Float32, nil))
@@ -317,25 +317,25 @@ func reduce(
 	return r.World().AllReduce(r.ctx, m, m, count, t, op, nil)
 }
 
-// TestWhatNoRankCouldDoIsRefused makes calls on one rank alone: they end before anything is
+// TestInvalidCollectives makes calls on one rank alone: they end before anything is
 // launched, so the other rank never hears of them.
-func TestWhatNoRankCouldDoIsRefused(t *testing.T) {
+func TestInvalidCollectives(t *testing.T) {
 	for _, row := range impossible {
 		t.Run(row.name, func(t *testing.T) {
-			together(t, 2, symmem.Options{Check: symmem.CheckOff}, func(r *rank) {
+			runRanks(t, 2, symmem.Options{Check: symmem.CheckOff}, func(r *rank) {
 				p := r.pool()
 				b := r.window(p, 4096)
 				if r.Rank() == 1 {
-					r.is(row.call(r, p, b.Memory()), row.want)
+					r.wantErr(row.call(r, p, b.Memory()), row.want)
 				}
-				r.sums(r.World(), b)
+				r.checkSum(r.World(), b)
 			})
 		})
 	}
 }
 
-func TestABufferOfAnotherRuntimeIsForeign(t *testing.T) {
-	runtimes := open(t, 2, symmem.Options{})
+func TestBufferOfOtherRuntimeIsForeign(t *testing.T) {
+	runtimes := openRanks(t, 2, symmem.Options{})
 	p, err := runtimes[0].NewPool(symmem.PoolOptions{})
 	if err != nil {
 		t.Fatal(err)
@@ -371,11 +371,11 @@ func TestABufferOfAnotherRuntimeIsForeign(t *testing.T) {
 	})
 }
 
-func TestExplainSaysWhichPathAndWhy(t *testing.T) {
+func TestExplain(t *testing.T) {
 	file := tableOf(t, "4KiB")
-	together(t, 2, symmem.Options{Tuning: file}, func(r *rank) {
+	runRanks(t, 2, symmem.Options{Tuning: file}, func(r *rank) {
 		p := r.pool()
-		b, foreign := r.alloc(p, 4096), r.plain(4096)
+		b, foreign := r.alloc(p, 4096), r.unregistered(4096)
 		explain := func(op symmem.Operation, send, recv symmem.Memory) string {
 			e, err := r.World().Explain(op, send, recv, 512, symmem.Float32)
 			r.ok(err)
@@ -383,7 +383,7 @@ func TestExplainSaysWhichPathAndWhy(t *testing.T) {
 		}
 		m := b.Memory()
 		got := []string{explain(symmem.OpAllReduce, m, m), explain(symmem.OpAllReduce, m, foreign)}
-		r.sums(r.World(), b)
+		r.checkSum(r.World(), b)
 		got = append(got, explain(symmem.OpAllReduce, m, m), explain(symmem.OpAllReduce, m, foreign),
 			explain(symmem.OpAllReduce, foreign, m), explain(symmem.OpSend, m, m))
 		r.alloc(p, 8*mib)
@@ -404,7 +404,7 @@ func TestExplainSaysWhichPathAndWhy(t *testing.T) {
 			r.failf("got  %s\nwant %s", join(got), join(want))
 		}
 		_, err := r.World().Explain(symmem.OpAllReduce, m, m, 4096, symmem.Float32)
-		r.is(err, symmem.ErrOutOfRange)
+		r.wantErr(err, symmem.ErrOutOfRange)
 		if s := fmt.Sprint(symmem.OpBarrier); s != "Barrier" {
 			r.failf("operation %q", s)
 		}

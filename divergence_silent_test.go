@@ -22,7 +22,7 @@ const soon = 300 * time.Millisecond
 // every compares each call, which not every backend does unless it is told to.
 var every = symmem.Options{Check: symmem.CheckEvery}
 
-func TestADifferentSizeOrOneBlockMoreIsADivergence(t *testing.T) {
+func TestDifferentAllocationsDiverge(t *testing.T) {
 	for _, row := range []struct {
 		name, event, why string
 		allocate         func(r *rank, p *symmem.Pool)
@@ -42,19 +42,19 @@ func TestADifferentSizeOrOneBlockMoreIsADivergence(t *testing.T) {
 		},
 	} {
 		t.Run(row.name, func(t *testing.T) {
-			var said answers
-			surviving(t, 3, symmem.Options{}, func(r *rank) {
+			var texts errorTexts
+			runWithFault(t, 3, symmem.Options{}, func(r *rank) {
 				p := r.pool()
 				r.alloc(p, mib)
 				row.allocate(r, p)
 				err := p.Register(r.ctx, r.World())
-				r.diverged(err)
-				said.give(r, err)
+				r.wantDivergence(err)
+				texts.add(r, err)
 				if n := r.World().Stats().Windows; n != 0 {
 					r.failf("%d windows after a divergence", n)
 				}
 			})
-			text := said.alike(t, 3)
+			text := texts.requireSame(t, 3)
 			for _, want := range []string{row.event, row.why, "ranks 0-1 have", "rank 2 has"} {
 				if !strings.Contains(text, want) {
 					t.Errorf("%q does not say %q", text, want)
@@ -64,25 +64,25 @@ func TestADifferentSizeOrOneBlockMoreIsADivergence(t *testing.T) {
 	}
 }
 
-func TestARankThatRegistersWhileOthersAreInACollectiveIsNamedByItsExtraEvent(t *testing.T) {
+func TestRegisterDuringCollectiveDiverges(t *testing.T) {
 	for _, path := range []symmem.PathChoice{symmem.PathAuto, symmem.PathPlain, symmem.PathWindow} {
 		t.Run(path.String(), func(t *testing.T) {
-			var said answers
+			var texts errorTexts
 			o := symmem.Options{Check: symmem.CheckEvery, CallSites: true, Path: path}
-			surviving(t, 3, o, func(r *rank) {
+			runWithFault(t, 3, o, func(r *rank) {
 				p := r.pool()
 				b := r.window(p, mib)
-				r.sums(r.World(), b)
+				r.checkSum(r.World(), b)
 				if r.Rank() == 2 {
 					extra := r.alloc(p, 64*mib)
 					err := p.Register(r.ctx, r.World())
-					said.give(r, r.diverged(err))
-					r.is(extra.Free(), nil)
+					texts.add(r, r.wantDivergence(err))
+					r.wantErr(extra.Free(), nil)
 					return
 				}
-				said.give(r, r.diverged(r.sum(r.World(), b)))
+				texts.add(r, r.wantDivergence(r.sum(r.World(), b)))
 			})
-			text := said.alike(t, 3)
+			text := texts.requireSame(t, 3)
 			for _, want := range []string{"segment 67108864 B", "rank_test.go", "ranks 0-1 do not have"} {
 				if !strings.Contains(text, want) {
 					t.Errorf("%q does not say %q", text, want)
@@ -92,8 +92,8 @@ func TestARankThatRegistersWhileOthersAreInACollectiveIsNamedByItsExtraEvent(t *
 	}
 }
 
-func TestSegmentsAreRegisteredInTheOrderOfTheirOrdinals(t *testing.T) {
-	surviving(t, 2, symmem.Options{}, func(r *rank) {
+func TestSegmentsAreRegisteredInOrdinalOrder(t *testing.T) {
+	runWithFault(t, 2, symmem.Options{}, func(r *rank) {
 		var order []int
 		r.Interop().Observe(symmem.Observer{Register: func(e symmem.WindowEvent) {
 			order = append(order, e.Segment)
@@ -109,52 +109,52 @@ func TestSegmentsAreRegisteredInTheOrderOfTheirOrdinals(t *testing.T) {
 	})
 }
 
-func TestPoolsRegisteredInDifferentOrderAreADivergence(t *testing.T) {
-	var said answers
-	surviving(t, 2, symmem.Options{}, func(r *rank) {
+func TestPoolRegistrationOrderDiverges(t *testing.T) {
+	var texts errorTexts
+	runWithFault(t, 2, symmem.Options{}, func(r *rank) {
 		pools := []*symmem.Pool{r.pool(), r.pool()}
 		for _, p := range pools {
 			r.alloc(p, mib)
 		}
 		err := pools[r.Rank()].Register(r.ctx, r.World())
-		r.diverged(err)
-		said.give(r, err)
+		r.wantDivergence(err)
+		texts.add(r, err)
 	})
-	said.alike(t, 2)
+	texts.requireSame(t, 2)
 }
 
-func TestARankThatDoesNotReachTheRegistrationIsNamed(t *testing.T) {
-	var said answers
+func TestTimeoutNamesRankMissingFromRegister(t *testing.T) {
+	var texts errorTexts
 	done := newGate(3)
 	wait := newPatience(func(w symmem.LateWarning) bool {
 		return w.Doing == "agreement of group world/2.0" && slices.Equal(w.Ranks, []int{1})
 	})
-	surviving(t, 3, wait.options(), func(r *rank) {
+	runWithFault(t, 3, wait.options(), func(r *rank) {
 		g, p := r.split(r.World(), 0), r.pool()
 		r.alloc(p, mib)
 		if r.Rank() != 1 {
 			err := p.Register(wait.context(r), g)
-			r.late(err, 1)
-			said.give(r, err)
+			r.wantTimeout(err, 1)
+			texts.add(r, err)
 		}
-		done.pass(r)
-		r.late(p.Register(r.ctx, g), 1)
-		r.late(g.Cause(r.ctx), 1)
+		done.wait(r)
+		r.wantTimeout(p.Register(r.ctx, g), 1)
+		r.wantTimeout(g.Cause(r.ctx), 1)
 	})
-	if text := said.alike(t, 2); !strings.Contains(text, "rank 1") {
+	if text := texts.requireSame(t, 2); !strings.Contains(text, "rank 1") {
 		t.Errorf("%q does not name rank 1", text)
 	}
 }
 
-func TestGroupsRegisteredInDifferentOrderNameBothRanks(t *testing.T) {
-	surviving(t, 2, symmem.Options{}, func(r *rank) {
+func TestGroupRegistrationOrderTimesOut(t *testing.T) {
+	runWithFault(t, 2, symmem.Options{}, func(r *rank) {
 		groups := []*symmem.Group{r.split(r.World(), 0), r.split(r.World(), 0)}
 		p := r.pool()
 		r.alloc(p, mib)
-		err := r.within(soon, func(ctx context.Context) error {
+		err := r.withTimeout(soon, func(ctx context.Context) error {
 			return p.Register(ctx, groups[r.Rank()])
 		})
-		r.late(err, 1-r.Rank())
+		r.wantTimeout(err, 1-r.Rank())
 		if !strings.Contains(err.Error(), groups[r.Rank()].ID()) {
 			r.failf("%v does not name group %s", err, groups[r.Rank()].ID())
 		}
@@ -183,36 +183,36 @@ const misplacing = 5
 
 func TestBuffersAtDifferentOffsets(t *testing.T) {
 	t.Run("are a divergence where every call is compared", func(t *testing.T) {
-		var said answers
+		var texts errorTexts
 		o := symmem.Options{Scatter: misplacing, Check: symmem.CheckEvery}
-		surviving(t, 2, o, func(r *rank) {
+		runWithFault(t, 2, o, func(r *rank) {
 			b := displace(r)
 			err := r.sum(r.World(), b)
-			r.diverged(err)
-			said.give(r, err)
+			r.wantDivergence(err)
+			texts.add(r, err)
 		})
-		if text := said.alike(t, 2); !strings.Contains(text, "segment") {
+		if text := texts.requireSame(t, 2); !strings.Contains(text, "segment") {
 			t.Errorf("%q names no place", text)
 		}
 	})
 	t.Run("after a detour of one rank are one, too", func(t *testing.T) {
-		var said answers
-		surviving(t, 2, every, func(r *rank) {
+		var texts errorTexts
+		runWithFault(t, 2, every, func(r *rank) {
 			p := r.pool()
 			pair := []symmem.Buffer{r.alloc(p, mib), r.window(p, mib)}
 			r.ok(pair[r.Rank()].Free())
 			err := r.sum(r.World(), r.alloc(p, mib))
-			r.diverged(err)
-			said.give(r, err)
+			r.wantDivergence(err)
+			texts.add(r, err)
 		})
-		if text := said.alike(t, 2); !strings.Contains(text, "free") {
+		if text := texts.requireSame(t, 2); !strings.Contains(text, "free") {
 			t.Errorf("%q does not name the free", text)
 		}
 	})
 	t.Run("give wrong sums with checks off", func(t *testing.T) {
 		var mu sync.Mutex
 		places, wrong := map[string]bool{}, 0
-		surviving(t, 2, symmem.Options{Scatter: misplacing, Check: symmem.CheckOff}, func(r *rank) {
+		runWithFault(t, 2, symmem.Options{Scatter: misplacing, Check: symmem.CheckOff}, func(r *rank) {
 			b := displace(r)
 			r.fill(b, 1)
 			r.ok(r.World().Barrier(r.ctx, nil))
@@ -230,24 +230,24 @@ func TestBuffersAtDifferentOffsets(t *testing.T) {
 	})
 }
 
-func TestABufferThatRunsPastItsWindowIsRefusedBeforeLaunch(t *testing.T) {
-	surviving(t, 2, symmem.Options{}, func(r *rank) {
+func TestMemoryPastWindowEndIsRejected(t *testing.T) {
+	runWithFault(t, 2, symmem.Options{}, func(r *rank) {
 		p := r.pool()
 		b := r.window(p, 4096)
 		if r.Rank() == 1 {
 			m := b.Memory()
 			err := r.World().AllReduce(r.ctx, m, m, 1025, symmem.Float32, symmem.Sum, nil)
-			r.is(err, symmem.ErrOutOfRange)
+			r.wantErr(err, symmem.ErrOutOfRange)
 			if paths := r.World().Stats().Paths; len(paths) != 0 {
 				r.failf("%v were launched", paths)
 			}
 		}
-		r.sums(r.World(), b)
+		r.checkSum(r.World(), b)
 	})
 }
 
-func TestRegistrationDuringACaptureLeavesTheCaptureGood(t *testing.T) {
-	surviving(t, 2, symmem.Options{}, func(r *rank) {
+func TestRegisterDuringCaptureKeepsCapture(t *testing.T) {
+	runWithFault(t, 2, symmem.Options{}, func(r *rank) {
 		p := r.pool()
 		b := r.window(p, mib)
 		r.fill(b, 1)
@@ -256,14 +256,14 @@ func TestRegistrationDuringACaptureLeavesTheCaptureGood(t *testing.T) {
 		r.ok(s.BeginCapture())
 		r.ok(r.World().AllReduce(r.ctx, m, m, b.Size()/4, symmem.Float32, symmem.Sum, s))
 		r.alloc(p, 8*mib)
-		r.is(p.Register(r.ctx, r.World()), symmem.ErrCapturing)
+		r.wantErr(p.Register(r.ctx, r.World()), symmem.ErrCapturing)
 		scope := p.Begin(r.World())
-		r.is(scope.End(r.ctx), symmem.ErrCapturing)
+		r.wantErr(scope.End(r.ctx), symmem.ErrCapturing)
 		g, err := s.EndCapture()
 		r.ok(err)
 		r.ok(g.Launch(s))
 		r.synchronize()
-		r.holds(b, 2)
+		r.checkAll(b, 2)
 		r.ok(g.Close())
 		r.ok(p.Register(r.ctx, r.World()))
 		if n := r.World().Stats().Windows; n != p.Stats().Segments {
@@ -272,8 +272,8 @@ func TestRegistrationDuringACaptureLeavesTheCaptureGood(t *testing.T) {
 	})
 }
 
-func TestFreedMemoryStaysRegisteredUntilTrimDeregistersIt(t *testing.T) {
-	surviving(t, 2, symmem.Options{}, func(r *rank) {
+func TestTrimDeregistersFreedMemory(t *testing.T) {
+	runWithFault(t, 2, symmem.Options{}, func(r *rank) {
 		var order []string
 		note := func(what string, e symmem.SegmentEvent) {
 			order = append(order, fmt.Sprint(what, " ", e.Segment))
@@ -292,7 +292,7 @@ func TestFreedMemoryStaysRegisteredUntilTrimDeregistersIt(t *testing.T) {
 		if again.Address() != b.Address() {
 			r.failf("the block went to %#x, not back to the pool", again.Address())
 		}
-		r.sums(r.World(), again)
+		r.checkSum(r.World(), again)
 		r.ok(again.Free())
 		r.ok(p.Trim(r.ctx, 0))
 		if !slices.Equal(order, []string{"deregister 0", "unmap 0"}) {
@@ -304,7 +304,7 @@ func TestFreedMemoryStaysRegisteredUntilTrimDeregistersIt(t *testing.T) {
 	})
 }
 
-func TestARankThatRunsOutOfMemoryAloneIsNamedByTheNextAgreement(t *testing.T) {
+func TestOutOfMemoryOnOneRankDiverges(t *testing.T) {
 	for _, row := range []struct {
 		name, says string
 		next       func(r *rank, p *symmem.Pool) error
@@ -320,8 +320,8 @@ func TestARankThatRunsOutOfMemoryAloneIsNamedByTheNextAgreement(t *testing.T) {
 		}},
 	} {
 		t.Run(row.name, func(t *testing.T) {
-			var said answers
-			surviving(t, 2, symmem.Options{}, func(r *rank) {
+			var texts errorTexts
+			runWithFault(t, 2, symmem.Options{}, func(r *rank) {
 				p := r.poolWith(symmem.PoolOptions{
 					Domain: r.World(), FirstSegment: 4 * mib, Capacity: int64(64>>(4*r.Rank())) * mib,
 				})
@@ -335,16 +335,16 @@ func TestARankThatRunsOutOfMemoryAloneIsNamedByTheNextAgreement(t *testing.T) {
 					r.ok(err)
 				}
 				err = row.next(r, p)
-				said.give(r, r.diverged(err))
+				texts.add(r, r.wantDivergence(err))
 			})
-			if text := said.alike(t, 2); !strings.Contains(text, row.says) {
+			if text := texts.requireSame(t, 2); !strings.Contains(text, row.says) {
 				t.Errorf("%q does not say %q", text, row.says)
 			}
 		})
 	}
 }
 
-func TestCollectivesThatDifferAreADivergence(t *testing.T) {
+func TestDifferentCollectivesDiverge(t *testing.T) {
 	for _, row := range []struct {
 		name, says string
 		call       func(r *rank, m symmem.Memory) error
@@ -373,16 +373,16 @@ func TestCollectivesThatDifferAreADivergence(t *testing.T) {
 	} {
 		for _, windows := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s, windows %v", row.name, windows), func(t *testing.T) {
-				var said answers
-				surviving(t, 2, every, func(r *rank) {
-					m := r.plain(256)
+				var texts errorTexts
+				runWithFault(t, 2, every, func(r *rank) {
+					m := r.unregistered(256)
 					if windows {
 						m = r.window(r.pool(), 4096).Memory()
 					}
 					err := errors.Join(row.call(r, m), r.DefaultStream().Synchronize(r.ctx))
-					said.give(r, r.diverged(err))
+					texts.add(r, r.wantDivergence(err))
 				})
-				if text := said.alike(t, 2); !strings.Contains(text, row.says) {
+				if text := texts.requireSame(t, 2); !strings.Contains(text, row.says) {
 					t.Errorf("%q does not say %q", text, row.says)
 				}
 			})
@@ -390,8 +390,8 @@ func TestCollectivesThatDifferAreADivergence(t *testing.T) {
 	}
 }
 
-func TestARankThatSplitsWhileAnotherRegistersIsADivergence(t *testing.T) {
-	surviving(t, 2, symmem.Options{}, func(r *rank) {
+func TestSplitDuringRegisterDiverges(t *testing.T) {
+	runWithFault(t, 2, symmem.Options{}, func(r *rank) {
 		p := r.pool()
 		r.alloc(p, 4096)
 		var err error
@@ -407,8 +407,8 @@ func TestARankThatSplitsWhileAnotherRegistersIsADivergence(t *testing.T) {
 	})
 }
 
-func TestBuffersOfDifferentPoolsAreADivergence(t *testing.T) {
-	surviving(t, 2, every, func(r *rank) {
+func TestBuffersOfDifferentPoolsDiverge(t *testing.T) {
+	runWithFault(t, 2, every, func(r *rank) {
 		pools := []*symmem.Pool{r.pool(), r.pool()}
 		var b []symmem.Buffer
 		for _, p := range pools {
@@ -426,16 +426,16 @@ func TestBuffersOfDifferentPoolsAreADivergence(t *testing.T) {
 }
 
 // One rank has forgotten the plan of a call and the other has not; both must register what is new.
-func TestRegistrationDoesNotDependOnTheKeptPlans(t *testing.T) {
-	surviving(t, 2, symmem.Options{}, func(r *rank) {
+func TestRegistrationIgnoresCachedPlans(t *testing.T) {
+	runWithFault(t, 2, symmem.Options{}, func(r *rank) {
 		p := r.pool()
 		b := r.window(p, 4096)
-		r.sums(r.World(), b)
+		r.checkSum(r.World(), b)
 		r.alloc(p, 8*mib)
 		if r.Rank() == 0 {
 			symmem.ForgetPlans(r.World())
 		}
-		r.sums(r.World(), b)
+		r.checkSum(r.World(), b)
 		if n := r.World().Stats().Windows; n != 2 {
 			r.failf("%d windows", n)
 		}

@@ -14,18 +14,18 @@ import (
 	"symmem/internal/cuda"
 )
 
-// TestADivergenceOfASubgroupNamesRanksOfTheWorld has the second rank of a group of ranks 0 and 2
+// TestSubgroupDivergenceNamesWorldRanks has the second rank of a group of ranks 0 and 2
 // call another count.
-func TestADivergenceOfASubgroupNamesRanksOfTheWorld(t *testing.T) {
+func TestSubgroupDivergenceNamesWorldRanks(t *testing.T) {
 	plain := symmem.Options{Check: symmem.CheckEvery, Path: symmem.PathPlain}
-	surviving(t, 3, plain, func(r *rank) {
+	runWithFault(t, 3, plain, func(r *rank) {
 		g := r.split(r.World(), r.Rank()%2)
 		if r.Rank() == 1 {
 			return
 		}
 		b := r.alloc(r.pool(), 4096).Memory()
 		err := g.Broadcast(r.ctx, b, b, int64(100+r.Rank()), symmem.Int8, 1, nil)
-		d := r.diverged(errors.Join(err, r.DefaultStream().Synchronize(r.ctx)))
+		d := r.wantDivergence(errors.Join(err, r.DefaultStream().Synchronize(r.ctx)))
 		want := []symmem.Side{
 			{Ranks: []int{0}, Event: "Broadcast of 100 int8, root 1 of the group, path plain, collective 1"},
 			{Ranks: []int{2}, Event: "Broadcast of 102 int8, root 1 of the group, path plain, collective 1"},
@@ -41,12 +41,12 @@ func TestADivergenceOfASubgroupNamesRanksOfTheWorld(t *testing.T) {
 	})
 }
 
-// TestAlikeGraphsInAnotherOrderDiverge has one rank replay its second graph first. Both have the
+// TestGraphLaunchOrderDiverges has one rank replay its second graph first. Both have the
 // same call, which without its place in the capture would be alike.
-func TestAlikeGraphsInAnotherOrderDiverge(t *testing.T) {
+func TestGraphLaunchOrderDiverges(t *testing.T) {
 	for _, ranks := range []int{2, 4} {
 		t.Run(fmt.Sprintf("%d ranks", ranks), func(t *testing.T) {
-			surviving(t, ranks, every, func(r *rank) {
+			runWithFault(t, ranks, every, func(r *rank) {
 				from, to := r.alloc(r.pool(), 4096), r.alloc(r.pool(), 4096)
 				graphs := make([]*symmem.Graph, 2)
 				for i := range graphs {
@@ -63,7 +63,7 @@ func TestAlikeGraphsInAnotherOrderDiverge(t *testing.T) {
 				}
 				begin := time.Now()
 				err := graphs[first].Launch(r.DefaultStream())
-				d := r.diverged(errors.Join(err, r.DefaultStream().Synchronize(r.ctx)))
+				d := r.wantDivergence(errors.Join(err, r.DefaultStream().Synchronize(r.ctx)))
 				if took := time.Since(begin); took > 5*time.Second {
 					r.failf("reported after %v", took)
 				}
@@ -80,8 +80,8 @@ func TestAlikeGraphsInAnotherOrderDiverge(t *testing.T) {
 	}
 }
 
-func TestADivergenceInAPoolOfASubgroupNamesThePool(t *testing.T) {
-	surviving(t, 3, every, func(r *rank) {
+func TestSubgroupDivergenceNamesPool(t *testing.T) {
+	runWithFault(t, 3, every, func(r *rank) {
 		g := r.split(r.World(), r.Rank()%2)
 		if r.Rank() == 1 {
 			return
@@ -89,7 +89,7 @@ func TestADivergenceInAPoolOfASubgroupNamesThePool(t *testing.T) {
 		r.poolWith(symmem.PoolOptions{Domain: g})
 		p := r.poolWith(symmem.PoolOptions{Domain: g})
 		r.alloc(p, int64(512*(1+r.Rank())))
-		d := r.diverged(g.Check(r.ctx))
+		d := r.wantDivergence(g.Check(r.ctx))
 		if want := "pool 1 of group " + g.ID(); d.Pool != want || !strings.Contains(d.Error(), want) {
 			r.failf("the pool is %q in %q, want %q", d.Pool, d, want)
 		}
@@ -99,8 +99,8 @@ func TestADivergenceInAPoolOfASubgroupNamesThePool(t *testing.T) {
 	})
 }
 
-func TestAJoinedGroupHasNoBlankInItsName(t *testing.T) {
-	surviving(t, 2, every, func(r *rank) {
+func TestJoinedGroupIDHasNoSpace(t *testing.T) {
+	runWithFault(t, 2, every, func(r *rank) {
 		g, err := r.Join(r.ctx, "jj", []int{1, 0})
 		r.ok(err)
 		g.Abort()
@@ -110,20 +110,20 @@ func TestAJoinedGroupHasNoBlankInItsName(t *testing.T) {
 	})
 }
 
-// TestSegmentsOfADeviceWithLessMemoryDiffer: rank 1 maps a smaller segment for the same request, as
+// TestDivergenceMentionsSmallerDevice: rank 1 maps a smaller segment for the same request, as
 // on a device that is nearly full.
-func TestSegmentsOfADeviceWithLessMemoryDiffer(t *testing.T) {
-	surviving(t, 2, symmem.Options{}, func(r *rank) {
+func TestDivergenceMentionsSmallerDevice(t *testing.T) {
+	runWithFault(t, 2, symmem.Options{}, func(r *rank) {
 		p := r.poolWith(symmem.PoolOptions{Domain: r.World(), FirstSegment: 64 * mib >> r.Rank()})
 		r.alloc(p, mib)
-		d := r.diverged(p.Register(r.ctx, r.World()))
+		d := r.wantDivergence(p.Register(r.ctx, r.World()))
 		if !strings.Contains(d.Error(), "a device has less memory") || d.Why != "different size" {
 			r.failf("got %v", d)
 		}
 	})
 }
 
-func TestDivergencesSurviveJSON(t *testing.T) {
+func TestDivergenceJSONRoundTrip(t *testing.T) {
 	want := &symmem.DivergenceError{
 		Group: "world/1.0", Members: []int{0, 2}, Kind: symmem.DivergedPlacement,
 		Pool: "pool 0 of group world/1.0", PoolID: 1 << 63, Position: 4, Last: 9,
@@ -146,7 +146,7 @@ func TestDivergencesSurviveJSON(t *testing.T) {
 	}
 }
 
-func TestOneErrorStandsForEveryWantOfMemory(t *testing.T) {
+func TestOutOfMemoryErrorsMatchErrOutOfMemory(t *testing.T) {
 	for name, err := range map[string]error{
 		"of a pool": &symmem.OutOfMemoryError{Requested: 1},
 		"of CUDA":   fmt.Errorf("launching: %w", &cuda.Error{Code: cuda.ErrOutOfMemory}),

@@ -7,9 +7,10 @@ import (
 	"symmem"
 )
 
-// TestErrorsSayNothingTwice: each layer of a call adds what it knows, such as "copying 4 bytes".
-func TestErrorsSayNothingTwice(t *testing.T) {
-	together(t, 1, symmem.Options{}, func(r *rank) {
+// TestErrorTextsDoNotRepeatThemselves checks errors to which each layer of a call adds context,
+// such as "copying 4 bytes".
+func TestErrorTextsDoNotRepeatThemselves(t *testing.T) {
+	runRanks(t, 1, symmem.Options{}, func(r *rank) {
 		p := r.pool()
 		m := r.alloc(p, 1<<20).Memory()
 		four := symmem.Host(make([]byte, 4))
@@ -21,29 +22,29 @@ func TestErrorsSayNothingTwice(t *testing.T) {
 		_, color := r.World().Split(r.ctx, -1, 0)
 		_, pool := r.NewPool(symmem.PoolOptions{Capacity: -1})
 		for name, err := range map[string]error{
-			"an allocation of a negative size": tooLittle, "one that is too large": tooMuch,
-			"a reservation of a negative size": p.Reserve(r.ctx, -5, nil),
-			"one that is larger than memory":   p.Reserve(r.ctx, 1<<60, nil),
-			"a copy of another size":           s.Copy(m, four), "a slice": beyond, "a group": ranks,
+			"an allocation of a negative size": tooLittle, "an allocation that is too large": tooMuch,
+			"a reservation of a negative size":  p.Reserve(r.ctx, -5, nil),
+			"a reservation that exceeds memory": p.Reserve(r.ctx, 1<<60, nil),
+			"a copy of another size":            s.Copy(m, four), "a slice": beyond, "a group": ranks,
 			"a color": color, "a pool": pool,
 			"a sum": r.World().AllReduce(r.ctx, four, four, 4, symmem.Float32, symmem.Sum, s),
 		} {
 			if err == nil {
-				r.t.Errorf("%s is no error", name)
+				r.t.Errorf("%s: got no error", name)
 				continue
 			}
-			if twice := repeated(err.Error()); twice != "" {
-				r.t.Errorf("%s: %q is said twice in %q", name, twice, err)
+			if twice := repeatedPart(err.Error()); twice != "" {
+				r.t.Errorf("%s: %q occurs twice in %q", name, twice, err)
 			}
 		}
 		if err := s.Copy(m, four); !strings.Contains(err.Error(), "Slice") {
-			r.t.Errorf("%v does not say how to copy less", err)
+			r.t.Errorf("%q does not advise Slice", err)
 		}
 	})
 }
 
-// repeated returns a part of an error, or its verb, that the next part repeats.
-func repeated(text string) string {
+// repeatedPart returns a part of an error text, or its verb, that the next part repeats.
+func repeatedPart(text string) string {
 	parts := strings.Split(text, ": ")
 	for i, part := range parts[1:] {
 		verb, _, _ := strings.Cut(parts[i], " ")

@@ -14,7 +14,7 @@ func BenchmarkAllocEvents(b *testing.B) {
 		"without": nil, "with": func(e *event.Event) { seen += e.Number },
 	} {
 		b.Run(name, func(b *testing.B) {
-			rt := aloneWith(b, symmem.Options{OnEvent: hook})
+			rt := openAloneWith(b, symmem.Options{OnEvent: hook})
 			p, err := rt.NewPool(symmem.PoolOptions{Domain: rt.World()})
 			if err != nil {
 				b.Fatal(err)
@@ -40,7 +40,7 @@ func BenchmarkCollectiveEvents(b *testing.B) {
 		"without": nil, "with": func(e *event.Event) { seen += e.Number },
 	} {
 		b.Run(name, func(b *testing.B) {
-			rt := aloneWith(b, symmem.Options{OnEvent: hook})
+			rt := openAloneWith(b, symmem.Options{OnEvent: hook})
 			p, err := rt.NewPool(symmem.PoolOptions{Domain: rt.World()})
 			if err != nil {
 				b.Fatal(err)

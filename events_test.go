@@ -147,7 +147,7 @@ func TestEventsReplayToLiveBlocks(t *testing.T) {
 		program, events := drawProgram(rt), newRecorder()
 		var got [2][]event.Event // without those of frees by the end of the test
 		passed := t.Run("", func(t *testing.T) {
-			together(t, 2, symmem.Options{OnEvent: events.take}, func(r *rank) {
+			runRanks(t, 2, symmem.Options{OnEvent: events.take}, func(r *rank) {
 				m := &machine{rank: r, pool: r.pool(), groups: []*symmem.Group{r.World()}}
 				for _, s := range program {
 					m.run(s)
@@ -172,12 +172,12 @@ func TestEventsReplayToLiveBlocks(t *testing.T) {
 	})
 }
 
-// TestEventsRestartAfterAFault fails a group after one rank has made an allocation more. From the
+// TestEventsRestartAfterFault fails a group after one rank has made an allocation more. From the
 // restart on both ranks have the same events, whose replay has the live blocks.
-func TestEventsRestartAfterAFault(t *testing.T) {
+func TestEventsRestartAfterFault(t *testing.T) {
 	events := newRecorder()
 	var got [2][]event.Event
-	surviving(t, 2, symmem.Options{OnEvent: events.take}, func(r *rank) {
+	runWithFault(t, 2, symmem.Options{OnEvent: events.take}, func(r *rank) {
 		p := r.pool()
 		g := r.split(r.World(), 0)
 		kept := r.alloc(p, 4096)
@@ -186,7 +186,7 @@ func TestEventsRestartAfterAFault(t *testing.T) {
 			r.ok(r.alloc(p, 512).Free())
 		}
 		g.Abort()
-		r.is(g.Cause(r.ctx), symmem.ErrAborted)
+		r.wantErr(g.Cause(r.ctx), symmem.ErrAborted)
 		r.ok(r.World().Check(r.ctx))
 		r.alloc(p, 1024)
 		r.ok(kept.Free())
@@ -210,7 +210,7 @@ func TestEventsRestartAfterAFault(t *testing.T) {
 func TestConcurrentEventsReachTheHookInOrder(t *testing.T) {
 	const goroutines, steps = 4, 300
 	events := newRecorder()
-	together(t, 1, symmem.Options{OnEvent: events.take}, func(r *rank) {
+	runRanks(t, 1, symmem.Options{OnEvent: events.take}, func(r *rank) {
 		p := r.pool()
 		var all sync.WaitGroup
 		for g := range goroutines {
@@ -246,7 +246,7 @@ func TestOnEventMayCallSymmem(t *testing.T) {
 	var pool *symmem.Pool
 	var kinds []event.Kind
 	calls := 0
-	together(t, 1, symmem.Options{OnEvent: func(e *event.Event) {
+	runRanks(t, 1, symmem.Options{OnEvent: func(e *event.Event) {
 		kinds = append(kinds, e.Kind)
 		if pool == nil || calls == 10 {
 			return
@@ -282,7 +282,7 @@ func TestOnEventMayCallSymmem(t *testing.T) {
 func TestScopeAndRegistrationEvents(t *testing.T) {
 	var got []string
 	hook := func(e *event.Event) { got = append(got, fmt.Sprintf("%s.%d: %v", e.Group, e.Pool, e)) }
-	together(t, 1, symmem.Options{OnEvent: hook}, func(r *rank) {
+	runRanks(t, 1, symmem.Options{OnEvent: hook}, func(r *rank) {
 		p := r.poolWith(symmem.PoolOptions{})
 		_, err := p.Alloc(512)
 		r.ok(err)
@@ -328,7 +328,7 @@ func TestPanicInOnEventIsLogged(t *testing.T) {
 					}
 				},
 			}
-			together(t, 1, o, func(r *rank) {
+			runRanks(t, 1, o, func(r *rank) {
 				p := r.pool()
 				for range 4 {
 					ended := make(chan struct{})
@@ -368,7 +368,7 @@ func TestGroupEvents(t *testing.T) {
 			}
 		}
 	}
-	together(t, 2, symmem.Options{OnEvent: hook, Path: symmem.PathPlain}, func(r *rank) {
+	runRanks(t, 2, symmem.Options{OnEvent: hook, Path: symmem.PathPlain}, func(r *rank) {
 		g, b := r.split(r.World(), 0), r.alloc(r.pool(), 4096)
 		r.fill(b, 1)
 		m := b.Memory()
@@ -420,7 +420,7 @@ func TestEventsDoNotAllocate(t *testing.T) {
 		"no hook": nil, "a hook": func(*event.Event) { seen++ },
 	} {
 		t.Run(what, func(t *testing.T) {
-			rt := aloneWith(t, symmem.Options{OnEvent: hook})
+			rt := openAloneWith(t, symmem.Options{OnEvent: hook})
 			p, err := rt.NewPool(symmem.PoolOptions{Domain: rt.World()})
 			if err != nil {
 				t.Fatal(err)

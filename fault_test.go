@@ -23,12 +23,12 @@ var firstCauses = []error{
 	fmt.Errorf("the group: %w", symmem.ErrAborted),
 }
 
-func TestOfSeveralCausesTheFirstIsTheErrorOfAllRanks(t *testing.T) {
+func TestFirstCauseIsErrorOfAllRanks(t *testing.T) {
 	for i, first := range firstCauses {
 		for _, other := range firstCauses[i+1:] {
 			t.Run(fmt.Sprintf("%T before %T", first, other), func(t *testing.T) {
-				var said answers
-				together(t, 3, symmem.Options{}, func(r *rank) {
+				var texts errorTexts
+				runRanks(t, 3, symmem.Options{}, func(r *rank) {
 					g, cause := r.split(r.World(), 0), other
 					if r.Rank() == 1 {
 						cause = first
@@ -38,18 +38,18 @@ func TestOfSeveralCausesTheFirstIsTheErrorOfAllRanks(t *testing.T) {
 					if reflect.TypeOf(err) != reflect.TypeOf(first) {
 						r.failf("got %T, want %T: %v", err, first, err)
 					}
-					said.give(r, err)
+					texts.add(r, err)
 				})
-				said.alike(t, 3)
+				texts.requireSame(t, 3)
 			})
 		}
 	}
 }
 
-// TestALateRankThatReportsSaysWhereItWaits has ranks miss each other in different calls.
-func TestALateRankThatReportsSaysWhereItWaits(t *testing.T) {
-	var said answers
-	together(t, 3, symmem.Options{}, func(r *rank) {
+// TestLateReportNamesWaitPosition has ranks miss each other in different calls.
+func TestLateReportNamesWaitPosition(t *testing.T) {
+	var texts errorTexts
+	runRanks(t, 3, symmem.Options{}, func(r *rank) {
 		g := r.split(r.World(), 0)
 		doing := []string{"AllReduce 7", "AllGather 63, call 1 of capture 4", "AllReduce 7"}
 		missing := [][]int{{1}, {0, 2}, {1}}[r.Rank()]
@@ -69,14 +69,14 @@ func TestALateRankThatReportsSaysWhereItWaits(t *testing.T) {
 		if !reflect.DeepEqual(late.Activity, want) {
 			r.failf("got %q, want %q", late.Activity, want)
 		}
-		said.give(r, late)
+		texts.add(r, late)
 	})
-	said.alike(t, 3)
+	texts.requireSame(t, 3)
 }
 
 // TestErrDoesNotWait asks for the fault of a group while the ranks still find out its cause.
 func TestErrDoesNotWait(t *testing.T) {
-	together(t, 2, symmem.Options{}, func(r *rank) {
+	runRanks(t, 2, symmem.Options{}, func(r *rank) {
 		release := make(chan struct{})
 		symmem.HoldReports(r.Runtime, func() { <-release })
 		g := r.split(r.World(), 0)
@@ -86,16 +86,16 @@ func TestErrDoesNotWait(t *testing.T) {
 		r.ok(g.Err())
 		ended, cancel := context.WithCancel(r.ctx)
 		cancel()
-		r.is(g.Cause(ended), context.Canceled)
+		r.wantErr(g.Cause(ended), context.Canceled)
 		close(release)
-		r.is(g.Cause(r.ctx), symmem.ErrAborted)
-		r.is(g.Cause(ended), symmem.ErrAborted)
-		r.is(g.Err(), symmem.ErrAborted)
+		r.wantErr(g.Cause(r.ctx), symmem.ErrAborted)
+		r.wantErr(g.Cause(ended), symmem.ErrAborted)
+		r.wantErr(g.Err(), symmem.ErrAborted)
 	})
 }
 
-// TestAnInterruptedCallIsAnErrInterrupted, whatever error the program ends the wait with.
-func TestAnInterruptedCallIsAnErrInterrupted(t *testing.T) {
+// TestInterruptedCallReturnsErrInterrupted, whatever error the program ends the wait with.
+func TestInterruptedCallReturnsErrInterrupted(t *testing.T) {
 	enough := errors.New("enough")
 	var interrupt atomic.Bool // once
 	joined := make(chan struct{})
@@ -105,7 +105,7 @@ func TestAnInterruptedCallIsAnErrInterrupted(t *testing.T) {
 		}
 		return nil
 	}}
-	together(t, 2, options, func(r *rank) {
+	runRanks(t, 2, options, func(r *rank) {
 		if r.Device().Backend != "host" {
 			r.skip("collectives on GPUs do not wait on the goroutine of their caller",
 				symmem.ErrUnsupported)
@@ -114,13 +114,13 @@ func TestAnInterruptedCallIsAnErrInterrupted(t *testing.T) {
 		if r.Rank() == 1 {
 			close(joined)
 			<-g.Ended()
-			r.is(g.Err(), symmem.ErrAborted)
+			r.wantErr(g.Err(), symmem.ErrAborted)
 			return
 		}
 		<-joined
 		interrupt.Store(true)
 		err := errors.Join(g.Barrier(r.ctx, nil), r.DefaultStream().Synchronize(r.ctx))
-		r.is(err, symmem.ErrInterrupted)
-		r.is(err, enough)
+		r.wantErr(err, symmem.ErrInterrupted)
+		r.wantErr(err, enough)
 	})
 }

@@ -12,7 +12,7 @@ import (
 	"symmem/driver/formula"
 )
 
-func TestFormulasHaveNames(t *testing.T) {
+func TestFormulaNames(t *testing.T) {
 	for name, want := range map[string]symmem.Formula{
 		"default": symmem.FormulaDefault, "any": symmem.FormulaAny, "0": symmem.FormulaAny,
 		"ranks": symmem.FormulaRankOrder, "1": symmem.FormulaRankOrder, "tree": symmem.FormulaTree,
@@ -38,15 +38,15 @@ func TestFormulasHaveNames(t *testing.T) {
 	}
 }
 
-func TestTheEnvironmentMakesReductionsDeterministicAndOptionsCanSayNo(t *testing.T) {
+func TestOptionsOverrideFormulaEnvironment(t *testing.T) {
 	t.Setenv("SYMMEM_DETERMINISTIC", "tree")
 	_, err := symmem.OpenLocal(t.Context(), 3, symmem.Options{Backend: "host"})
 	want := "the formula tree of reductions is for 2, 4, 8, ... ranks, and the group has 3"
 	if !errors.Is(err, symmem.ErrUnsupported) || !strings.Contains(err.Error(), want) {
 		t.Errorf("three ranks with a tree: %v", err)
 	}
-	together(t, 3, symmem.Options{Deterministic: symmem.FormulaAny}, func(r *rank) {
-		r.sums(r.World(), r.window(r.pool(), 4096))
+	runRanks(t, 3, symmem.Options{Deterministic: symmem.FormulaAny}, func(r *rank) {
+		r.checkSum(r.World(), r.window(r.pool(), 4096))
 	})
 	t.Setenv("SYMMEM_DETERMINISTIC", "sorted")
 	_, err = symmem.Open(t.Context(), symmem.Options{Size: 1})
@@ -55,8 +55,8 @@ func TestTheEnvironmentMakesReductionsDeterministicAndOptionsCanSayNo(t *testing
 	}
 }
 
-func TestCommunicatorsOfOthersAreRefusedWhereReductionsAreDeterministic(t *testing.T) {
-	rt, err := symmem.Open(t.Context(), on(symmem.Options{
+func TestDeterministicModeRejectsAdoptedCommunicator(t *testing.T) {
+	rt, err := symmem.Open(t.Context(), withBackend(symmem.Options{
 		Size: 1, Deterministic: symmem.FormulaRankOrder,
 	}))
 	if err != nil {
@@ -75,8 +75,8 @@ func withoutFormula(*driver.Call) error {
 	return fmt.Errorf("NCCL has no formula: %w", driver.ErrUnsupported)
 }
 
-func TestACallThatOnlyKernelsOfOurOwnCanTakeGoesDirectOrIsRefused(t *testing.T) {
-	together(t, 2, symmem.Options{Tuning: directTable(t)}, func(r *rank) {
+func TestDeterministicCallNeedsDirectPath(t *testing.T) {
+	runRanks(t, 2, symmem.Options{Tuning: directTable(t)}, func(r *rank) {
 		const only = "and no other path can take the call"
 		in, out := r.window(r.pool(), mib).Memory(), r.alloc(r.pool(), mib).Memory()
 		g := symmem.NarrowedTo(r.World(), withoutFormula, withoutFormula, exchange)
@@ -103,15 +103,15 @@ func TestACallThatOnlyKernelsOfOurOwnCanTakeGoesDirectOrIsRefused(t *testing.T) 
 	})
 }
 
-// TestAnAllReduceIsAReduceScatterAndAnAllGather compares bits, with numbers that cancel.
-func TestAnAllReduceIsAReduceScatterAndAnAllGather(t *testing.T) {
+// TestAllReduceEqualsReduceScatterAllGather compares bits, with numbers that cancel.
+func TestAllReduceEqualsReduceScatterAllGather(t *testing.T) {
 	const ranks, part = 4, 3001
-	needs(t, ranks)
+	needRanks(t, ranks)
 	for _, f := range []symmem.Formula{
 		symmem.FormulaRankOrder, symmem.FormulaTree, symmem.FormulaRoundedTree,
 	} {
 		t.Run(f.String(), func(t *testing.T) {
-			rts, err := symmem.OpenLocal(t.Context(), ranks, on(symmem.Options{Deterministic: f}))
+			rts, err := symmem.OpenLocal(t.Context(), ranks, withBackend(symmem.Options{Deterministic: f}))
 			if err != nil {
 				t.Fatal(err)
 			}

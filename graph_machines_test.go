@@ -28,7 +28,7 @@ func TestFirstCallsAreCapturedBetweenMachines(t *testing.T) {
 		t.Skip(fmt.Errorf("groups of the host are of one machine: %w", symmem.ErrUnsupported))
 	}
 	store, ranks := "unix:@symmem-test-"+rand.Text(), min(4, localRanks(t))
-	needs(t, ranks)
+	needRanks(t, ranks)
 	var all []*exec.Cmd
 	for number := range ranks {
 		c := systest.Command(t, systest.Patience, os.Args[0])
@@ -53,7 +53,7 @@ func beFirst() int {
 	number, _ := strconv.Atoi(os.Getenv(rankVariable))
 	size, _ := strconv.Atoi(os.Getenv(sizeVariable))
 	ctx := context.Background()
-	rt, err := symmem.Open(ctx, on(symmem.Options{
+	rt, err := symmem.Open(ctx, withBackend(symmem.Options{
 		Rank: number, Size: size, Store: os.Getenv(storeVariable), Path: symmem.PathPlain,
 		Timeout: time.Minute,
 	}))

@@ -24,12 +24,12 @@ func (r *rank) capture(work func(s *symmem.Stream)) *symmem.Graph {
 	return g
 }
 
-func TestAGraphIsRefusedByStreamsOfOtherRuntimes(t *testing.T) {
-	runtimes := open(t, 2, symmem.Options{})
+func TestStreamOfOtherRuntimeRejectsGraph(t *testing.T) {
+	runtimes := openRanks(t, 2, symmem.Options{})
 	eachRank(runtimes, func(rt *symmem.Runtime) {
 		r := &rank{Runtime: rt, t: t, ctx: t.Context()}
 		g := r.capture(func(*symmem.Stream) {})
-		r.is(g.Launch(runtimes[1-r.Rank()].DefaultStream()), symmem.ErrInvalid)
+		r.wantErr(g.Launch(runtimes[1-r.Rank()].DefaultStream()), symmem.ErrInvalid)
 		r.ok(g.Launch(r.DefaultStream()))
 		r.synchronize()
 		r.ok(g.Close())
@@ -37,8 +37,8 @@ func TestAGraphIsRefusedByStreamsOfOtherRuntimes(t *testing.T) {
 	})
 }
 
-func TestBlocksOfACaptureAreNotHandedOutWhileTheGraphLives(t *testing.T) {
-	together(t, 2, symmem.Options{}, func(r *rank) {
+func TestLiveGraphKeepsCapturedBlocks(t *testing.T) {
+	runRanks(t, 2, symmem.Options{}, func(r *rank) {
 		p := r.pool()
 		b := r.window(p, mib)
 		m := b.Memory()
@@ -66,7 +66,7 @@ func TestBlocksOfACaptureAreNotHandedOutWhileTheGraphLives(t *testing.T) {
 		r.synchronize()
 		r.ok(g.Close())
 		r.ok(g.Close())
-		r.is(g.Launch(r.DefaultStream()), symmem.ErrClosed)
+		r.wantErr(g.Launch(r.DefaultStream()), symmem.ErrClosed)
 		if c := r.alloc(p, mib); c.Address() != b.Address() || p.Stats().Pinned != 0 {
 			r.failf("the block did not come back: %+v", p.Stats())
 		}
@@ -74,10 +74,10 @@ func TestBlocksOfACaptureAreNotHandedOutWhileTheGraphLives(t *testing.T) {
 	})
 }
 
-// TestTrimKeepsFreedMemoryOfALiveGraph: the replay after it is right, and the segment goes with the
+// TestTrimKeepsFreedMemoryOfLiveGraph: the replay after it is right, and the segment goes with the
 // Trim after the graph.
-func TestTrimKeepsFreedMemoryOfALiveGraph(t *testing.T) {
-	together(t, 2, symmem.Options{}, func(r *rank) {
+func TestTrimKeepsFreedMemoryOfLiveGraph(t *testing.T) {
+	runRanks(t, 2, symmem.Options{}, func(r *rank) {
 		p := r.pool()
 		b := r.window(p, mib)
 		m, err := b.Memory().Slice(0, 4)
@@ -113,10 +113,10 @@ func TestTrimKeepsFreedMemoryOfALiveGraph(t *testing.T) {
 	})
 }
 
-// TestNothingIsLeftOfACaptureThatFails, here since its stream ends: the rank can register again,
+// TestFailedCaptureReleasesMemory, here since its stream ends: the rank can register again,
 // and buffers of the capture are pinned no more.
-func TestNothingIsLeftOfACaptureThatFails(t *testing.T) {
-	together(t, 1, symmem.Options{}, func(r *rank) {
+func TestFailedCaptureReleasesMemory(t *testing.T) {
+	runRanks(t, 1, symmem.Options{}, func(r *rank) {
 		p := r.pool()
 		b := r.alloc(p, mib)
 		s, err := r.Interop().AdoptStream(r.stream().Handle())
@@ -125,7 +125,7 @@ func TestNothingIsLeftOfACaptureThatFails(t *testing.T) {
 		r.ok(s.Fill(b.Memory(), 3))
 		r.Interop().ForgetStream(s)
 		_, err = s.EndCapture()
-		r.is(err, symmem.ErrClosed)
+		r.wantErr(err, symmem.ErrClosed)
 		r.ok(p.Register(r.ctx, r.World()))
 		r.ok(b.Free())
 		if s := p.Stats(); s.Pinned != 0 || s.Used != 0 {
@@ -134,8 +134,8 @@ func TestNothingIsLeftOfACaptureThatFails(t *testing.T) {
 	})
 }
 
-func TestAGraphIsReplayedAfterItsPoolHasGrown(t *testing.T) {
-	together(t, 2, symmem.Options{}, func(r *rank) {
+func TestGraphReplayAfterPoolGrowth(t *testing.T) {
+	runRanks(t, 2, symmem.Options{}, func(r *rank) {
 		p := r.pool()
 		b := r.window(p, mib)
 		m := b.Memory()
@@ -143,18 +143,18 @@ func TestAGraphIsReplayedAfterItsPoolHasGrown(t *testing.T) {
 			r.ok(r.World().AllReduce(r.ctx, m, m, b.Size()/4, symmem.Float32, symmem.Sum, s))
 		})
 		for range 3 {
-			r.sums(r.World(), r.window(p, 16*mib))
+			r.checkSum(r.World(), r.window(p, 16*mib))
 			r.fill(b, 1)
 			r.ok(g.Launch(r.DefaultStream()))
-			r.sums(r.World(), r.alloc(p, 4096))
-			r.holds(b, 2)
+			r.checkSum(r.World(), r.alloc(p, 4096))
+			r.checkAll(b, 2)
 		}
 		r.ok(g.Close())
 	})
 }
 
-func TestAGraphIsReplayedAThousandTimesWhileItsPoolGrows(t *testing.T) {
-	together(t, 2, symmem.Options{}, func(r *rank) {
+func TestGraphReplayDuringPoolGrowth(t *testing.T) {
+	runRanks(t, 2, symmem.Options{}, func(r *rank) {
 		const replays, batch = 1000, 100
 		p, s := r.pool(), r.DefaultStream()
 		from, to := r.alloc(p, mib), r.window(p, mib)
@@ -181,7 +181,7 @@ func TestAGraphIsReplayedAThousandTimesWhileItsPoolGrows(t *testing.T) {
 					r.failf("%#x belongs to a graph", b.Address())
 				}
 			}
-			r.sums(r.World(), b)
+			r.checkSum(r.World(), b)
 		}
 		if n := r.World().Stats().Paths["window"]; n != replays+replays/batch {
 			r.failf("%d collectives over windows", n)
@@ -193,8 +193,8 @@ func TestAGraphIsReplayedAThousandTimesWhileItsPoolGrows(t *testing.T) {
 	})
 }
 
-func TestACaptureOverMemoryWithoutAWindowTakesThePlainPath(t *testing.T) {
-	together(t, 2, symmem.Options{}, func(r *rank) {
+func TestCaptureWithoutWindowTakesPlainPath(t *testing.T) {
+	runRanks(t, 2, symmem.Options{}, func(r *rank) {
 		p := r.pool()
 		b := r.alloc(p, 4096)
 		m := b.Memory()
@@ -204,12 +204,12 @@ func TestACaptureOverMemoryWithoutAWindowTakesThePlainPath(t *testing.T) {
 		r.fill(b, 1)
 		r.ok(g.Launch(r.DefaultStream()))
 		r.synchronize()
-		r.holds(b, 2)
+		r.checkAll(b, 2)
 		if paths := r.World().Stats().Paths; paths["plain"] != 1 || paths["window"] != 0 {
 			r.failf("paths %v", paths)
 		}
 		// Outside of the capture the first call registers the memory, and takes the window path.
-		r.sums(r.World(), b)
+		r.checkSum(r.World(), b)
 		if paths := r.World().Stats().Paths; paths["window"] != 1 {
 			r.failf("paths %v", paths)
 		}
@@ -217,7 +217,7 @@ func TestACaptureOverMemoryWithoutAWindowTakesThePlainPath(t *testing.T) {
 	})
 }
 
-func TestNoGraphIsRefused(t *testing.T) {
+func TestNilGraph(t *testing.T) {
 	for _, g := range []*symmem.Graph{nil, {}} {
 		for _, err := range []error{g.Launch(nil), g.Close()} {
 			if !errors.Is(err, symmem.ErrInvalid) {
@@ -227,8 +227,8 @@ func TestNoGraphIsRefused(t *testing.T) {
 	}
 }
 
-func TestCapturesThatCannotBe(t *testing.T) {
-	together(t, 1, symmem.Options{}, func(r *rank) {
+func TestInvalidCaptures(t *testing.T) {
+	runRanks(t, 1, symmem.Options{}, func(r *rank) {
 		s := r.DefaultStream()
 		if _, err := s.EndCapture(); err == nil {
 			r.failf("a capture ended that never began")
@@ -245,9 +245,9 @@ func TestCapturesThatCannotBe(t *testing.T) {
 	})
 }
 
-// TestACaptureWaitsForARegistration that does not end for a bounded time, and can begin after it.
-func TestACaptureWaitsForARegistration(t *testing.T) {
-	together(t, 1, symmem.Options{Timeout: 50 * time.Millisecond}, func(r *rank) {
+// TestCaptureWaitsForRegistration that does not end for a bounded time, and can begin after it.
+func TestCaptureWaitsForRegistration(t *testing.T) {
+	runRanks(t, 1, symmem.Options{Timeout: 50 * time.Millisecond}, func(r *rank) {
 		s := r.DefaultStream()
 		release := symmem.HoldRegistration(r.Runtime)
 		var late *symmem.TimeoutError
@@ -263,10 +263,10 @@ func TestACaptureWaitsForARegistration(t *testing.T) {
 	})
 }
 
-// TestWhatEndsMemoryWaitsForTheWorkBeforeACapture has a stream capture while it still works on a
+// TestMemoryReleaseWaitsForWorkBeforeCapture has a stream capture while it still works on a
 // pool that the capture does not use.
-func TestWhatEndsMemoryWaitsForTheWorkBeforeACapture(t *testing.T) {
-	together(t, 2, symmem.Options{}, func(r *rank) {
+func TestMemoryReleaseWaitsForWorkBeforeCapture(t *testing.T) {
+	runRanks(t, 2, symmem.Options{}, func(r *rank) {
 		p := r.pool()
 		b := r.window(p, mib)
 		s, proceed := r.stream(), make(chan struct{})
@@ -277,7 +277,7 @@ func TestWhatEndsMemoryWaitsForTheWorkBeforeACapture(t *testing.T) {
 		r.ok(s.BeginCapture())
 		soon, cancel := context.WithTimeout(r.ctx, 20*time.Millisecond)
 		defer cancel()
-		r.is(p.Trim(soon, 0), context.DeadlineExceeded)
+		r.wantErr(p.Trim(soon, 0), context.DeadlineExceeded)
 		release()
 		graph, err := s.EndCapture()
 		r.ok(err)
@@ -287,8 +287,8 @@ func TestWhatEndsMemoryWaitsForTheWorkBeforeACapture(t *testing.T) {
 	})
 }
 
-func TestCapturesAndFreesOfOnePoolGoOnSideBySide(t *testing.T) {
-	together(t, 1, symmem.Options{}, func(r *rank) {
+func TestConcurrentCapturesAndFrees(t *testing.T) {
+	runRanks(t, 1, symmem.Options{}, func(r *rank) {
 		const captures, each = 200, 100
 		p := r.pool()
 		capturing, other := r.DefaultStream(), r.stream()
@@ -356,8 +356,8 @@ func freeForeignUses(p *symmem.Pool, user *symmem.Stream, stop <-chan struct{}) 
 	}
 }
 
-func TestAUseThatACaptureHidesKeepsItsBlock(t *testing.T) {
-	together(t, 1, symmem.Options{}, func(r *rank) {
+func TestUseBeforeCaptureKeepsBlock(t *testing.T) {
+	runRanks(t, 1, symmem.Options{}, func(r *rank) {
 		p, err := r.NewPool(symmem.PoolOptions{
 			Domain: r.World(), Capacity: 2 << 20, FirstSegment: 2 << 20,
 		})

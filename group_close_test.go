@@ -10,11 +10,11 @@ import (
 	"symmem/driver"
 )
 
-// TestAGroupThatIsClosedAfterAPeerHasFailedNamesIt, and the message of that peer that the rank has
+// TestCloseNamesFailedPeer, and the message of that peer that the rank has
 // not received: either may explain the other.
-func TestAGroupThatIsClosedAfterAPeerHasFailedNamesIt(t *testing.T) {
+func TestCloseNamesFailedPeer(t *testing.T) {
 	aborted := make(chan struct{})
-	surviving(t, 2, symmem.Options{}, func(r *rank) {
+	runWithFault(t, 2, symmem.Options{}, func(r *rank) {
 		g := r.split(r.World(), 0)
 		m := r.alloc(r.pool(), 4096).Memory()
 		if r.Rank() == 1 {
@@ -26,20 +26,20 @@ func TestAGroupThatIsClosedAfterAPeerHasFailedNamesIt(t *testing.T) {
 		}
 		<-aborted
 		err := g.Close()
-		r.is(err, symmem.ErrAborted)
+		r.wantErr(err, symmem.ErrAborted)
 		if !errors.As(err, new(*symmem.MessageError)) {
 			r.failf("%v names no message", err)
 		}
 	})
 }
 
-// TestClosingAGroupSeesTheFaultOfAPeer that has failed before, so that both realign their pools.
-func TestClosingAGroupSeesTheFaultOfAPeer(t *testing.T) {
+// TestCloseReportsPeerFault that has failed before, so that both realign their pools.
+func TestCloseReportsPeerFault(t *testing.T) {
 	aborted := make(chan struct{})
-	together(t, 2, symmem.Options{}, func(r *rank) {
+	runRanks(t, 2, symmem.Options{}, func(r *rank) {
 		g := r.split(r.World(), 0)
 		p := r.pool()
-		r.sums(r.World(), r.alloc(p, 4096))
+		r.checkSum(r.World(), r.alloc(p, 4096))
 		if r.Rank() == 1 {
 			g.Abort()
 			close(aborted)
@@ -47,33 +47,33 @@ func TestClosingAGroupSeesTheFaultOfAPeer(t *testing.T) {
 			<-aborted
 		}
 		r.ok(g.Close())
-		r.sums(r.World(), r.alloc(p, 4096))
+		r.checkSum(r.World(), r.alloc(p, 4096))
 	})
 }
 
-// TestClosingAGroupGivesUpWorkThatDoesNotEnd, in front of a collective. What the group maps goes
+// TestGroupCloseAbortsUnfinishedWork, in front of a collective. What the group maps goes
 // once it has ended, which the end of all tests looks at.
-func TestClosingAGroupGivesUpWorkThatDoesNotEnd(t *testing.T) {
-	together(t, 1, symmem.Options{Timeout: time.Second}, func(r *rank) {
+func TestGroupCloseAbortsUnfinishedWork(t *testing.T) {
+	runRanks(t, 1, symmem.Options{Timeout: time.Second}, func(r *rank) {
 		r.drops()
 		g := r.split(r.World(), 0)
 		m, s := r.thousand(g), r.stream()
 		release := r.hold(s)
 		r.ok(r.sum1000(g, m, s))
-		r.late(g.Close())
+		r.wantTimeout(g.Close())
 		release()
-		r.is(s.Synchronize(r.ctx), symmem.ErrClosed)
+		r.wantErr(s.Synchronize(r.ctx), symmem.ErrClosed)
 	})
 }
 
-func TestAGroupThatIsClosedDuringACollectiveEndsItFirst(t *testing.T) {
-	together(t, 2, ends, func(r *rank) {
+func TestGroupCloseWaitsForCollective(t *testing.T) {
+	runRanks(t, 2, ends, func(r *rank) {
 		p := r.pool()
 		b := r.alloc(p, 16*mib)
 		for range 4 {
 			g, err := r.World().Split(r.ctx, 0, 0)
 			r.ok(err)
-			r.sums(g, b)
+			r.checkSum(g, b)
 			begun, ended := make(chan struct{}), make(chan error, 1)
 			go func() {
 				close(begun)
@@ -94,14 +94,14 @@ func TestAGroupThatIsClosedDuringACollectiveEndsItFirst(t *testing.T) {
 	})
 }
 
-// TestARankInNoCallIsNotInAnotherOperation of a group that one rank has left.
-func TestARankInNoCallIsNotInAnotherOperation(t *testing.T) {
-	var said answers
-	together(t, 3, ends, func(r *rank) {
+// TestDeadlockNamesOnlyClosedRank of a group that one rank has left.
+func TestDeadlockNamesOnlyClosedRank(t *testing.T) {
+	var texts errorTexts
+	runRanks(t, 3, ends, func(r *rank) {
 		g, err := r.World().Split(r.ctx, 0, 0)
 		r.ok(err)
 		b := r.alloc(r.pool(), mib)
-		r.sums(g, b)
+		r.checkSum(g, b)
 		switch r.Rank() {
 		case 0:
 			for err == nil {
@@ -118,20 +118,20 @@ func TestARankInNoCallIsNotInAnotherOperation(t *testing.T) {
 		if !errors.As(err, &deadlock) || deadlock.Elsewhere[2] == "" || len(deadlock.Elsewhere) > 1 {
 			t.Errorf("rank %d got %v, want that rank 2 is elsewhere", r.Rank(), err)
 		}
-		said.give(r, err)
+		texts.add(r, err)
 	})
-	said.alike(t, 2)
+	texts.requireSame(t, 2)
 }
 
-func TestRanksAgreeOnWhoLeftTheGroup(t *testing.T) {
+func TestRanksAgreeOnClosedRanks(t *testing.T) {
 	var mu sync.Mutex
 	faults := map[string]bool{}
-	together(t, 3, ends, func(r *rank) {
+	runRanks(t, 3, ends, func(r *rank) {
 		g, err := r.World().Split(r.ctx, 0, 0)
 		r.ok(err)
 		p := r.pool()
 		b := r.alloc(p, mib)
-		r.sums(g, b)
+		r.checkSum(g, b)
 		if r.Rank() == 1 {
 			r.ok(g.Close())
 			return

@@ -6,8 +6,8 @@ import (
 	"symmem"
 )
 
-func TestGroupsHaveHandlesOfTheirOwnUntilTheyEnd(t *testing.T) {
-	together(t, 2, symmem.Options{}, func(r *rank) {
+func TestGroupHandlesAreUnique(t *testing.T) {
+	runRanks(t, 2, symmem.Options{}, func(r *rank) {
 		g := r.split(r.World(), 0)
 		world, second := r.World().Handle(), g.Handle()
 		if r.Device().Addressable {
@@ -24,8 +24,8 @@ func TestGroupsHaveHandlesOfTheirOwnUntilTheyEnd(t *testing.T) {
 	})
 }
 
-func TestAGroupThatHasFailedHasNoHandle(t *testing.T) {
-	together(t, 2, symmem.Options{}, func(r *rank) {
+func TestFailedGroupHasNoHandle(t *testing.T) {
+	runRanks(t, 2, symmem.Options{}, func(r *rank) {
 		g := r.split(r.World(), 0)
 		g.Abort()
 		<-g.Ended()

@@ -12,8 +12,8 @@ import (
 	"symmem"
 )
 
-func TestSplitMakesGroupsByColorInOrderOfKeys(t *testing.T) {
-	together(t, 4, symmem.Options{}, func(r *rank) {
+func TestSplitOrdersRanksByKey(t *testing.T) {
+	runRanks(t, 4, symmem.Options{}, func(r *rank) {
 		g, err := r.World().Split(r.ctx, r.Rank()%2, -r.Rank())
 		r.ok(err)
 		want := [][]int{{2, 0}, {3, 1}}[r.Rank()%2]
@@ -23,17 +23,17 @@ func TestSplitMakesGroupsByColorInOrderOfKeys(t *testing.T) {
 		p := r.poolWith(symmem.PoolOptions{Domain: g, FirstSegment: 2 * mib})
 		b := r.alloc(p, 4096)
 		r.ok(p.Register(r.ctx, g))
-		r.sums(g, b)
+		r.checkSum(g, b)
 		one := r.split(g, g.Rank())
-		r.sums(one, b)
-		r.sums(r.World(), r.window(r.pool(), 4096))
+		r.checkSum(one, b)
+		r.checkSum(r.World(), r.window(r.pool(), 4096))
 	})
 }
 
-func TestARankThatSkipsASplitJoinsNoGroup(t *testing.T) {
-	together(t, 3, symmem.Options{}, func(r *rank) {
+func TestSkipSplit(t *testing.T) {
+	runRanks(t, 3, symmem.Options{}, func(r *rank) {
 		_, err := r.World().Split(r.ctx, -1, 0)
-		r.is(err, symmem.ErrInvalid)
+		r.wantErr(err, symmem.ErrInvalid)
 		g := r.split(r.World(), min(r.Rank(), 1)-1)
 		if (g == nil) != (r.Rank() == 0) {
 			r.failf("got group %v", g)
@@ -44,8 +44,8 @@ func TestARankThatSkipsASplitJoinsNoGroup(t *testing.T) {
 	})
 }
 
-func TestGroupsOverOnePoolTakeItsMemoryOver(t *testing.T) {
-	together(t, 4, symmem.Options{}, func(r *rank) {
+func TestNewGroupRegistersExistingMemory(t *testing.T) {
+	runRanks(t, 4, symmem.Options{}, func(r *rank) {
 		p := r.pool()
 		b := r.window(p, mib)
 		r.alloc(p, 8*mib)
@@ -53,11 +53,11 @@ func TestGroupsOverOnePoolTakeItsMemoryOver(t *testing.T) {
 		if half.IsSymmetric(b.Memory()) {
 			r.failf("a new group has windows already")
 		}
-		r.sums(half, b)
+		r.checkSum(half, b)
 		if n := half.Stats().Windows; n != p.Stats().Segments || half.Stats().Paths["window"] != 1 {
 			r.failf("%+v of %d segments", half.Stats(), p.Stats().Segments)
 		}
-		r.sums(r.World(), b)
+		r.checkSum(r.World(), b)
 		all := r.Stats().Groups
 		if len(all) != 2 || all[half.ID()].Windows != half.Stats().Windows {
 			r.failf("%+v", all)
@@ -65,22 +65,22 @@ func TestGroupsOverOnePoolTakeItsMemoryOver(t *testing.T) {
 	})
 }
 
-func TestAGroupWithRanksOutsideTheDomainCannotRegister(t *testing.T) {
-	together(t, 2, symmem.Options{}, func(r *rank) {
+func TestRegisterNeedsGroupInsideDomain(t *testing.T) {
+	runRanks(t, 2, symmem.Options{}, func(r *rank) {
 		half := r.split(r.World(), r.Rank())
 		p := r.poolWith(symmem.PoolOptions{Domain: half, FirstSegment: 2 * mib})
 		b := r.alloc(p, 4096)
-		r.is(p.Register(r.ctx, r.World()), symmem.ErrInvalid)
+		r.wantErr(p.Register(r.ctx, r.World()), symmem.ErrInvalid)
 		// Collectives of that group on the memory take the plain path.
-		r.sums(r.World(), b)
+		r.checkSum(r.World(), b)
 		if paths := r.World().Stats().Paths; paths["plain"] != 1 {
 			r.failf("paths %v", paths)
 		}
 	})
 }
 
-func TestAPoolTakesNoGroupOfAnotherRuntime(t *testing.T) {
-	runtimes := open(t, 2, symmem.Options{})
+func TestPoolRejectsGroupOfOtherRuntime(t *testing.T) {
+	runtimes := openRanks(t, 2, symmem.Options{})
 	_, err := runtimes[0].NewPool(symmem.PoolOptions{Domain: runtimes[1].World()})
 	if !errors.Is(err, symmem.ErrInvalid) {
 		t.Errorf("got %v", err)
@@ -92,7 +92,7 @@ func TestAPoolTakesNoGroupOfAnotherRuntime(t *testing.T) {
 	})
 }
 
-func TestANewGroupWorksOnTheMemoryOfOneThatEnded(t *testing.T) {
+func TestNewGroupReusesMemoryOfEndedGroup(t *testing.T) {
 	for _, row := range []struct {
 		name string
 		end  func(r *rank, g *symmem.Group) error
@@ -103,25 +103,25 @@ func TestANewGroupWorksOnTheMemoryOfOneThatEnded(t *testing.T) {
 			if r.Rank() == 1 {
 				g.Abort()
 			}
-			m := r.plain(16)
+			m := r.unregistered(16)
 			err := errors.Join(g.AllReduce(r.ctx, m, m, 4, symmem.Int32, symmem.Sum, nil),
 				r.DefaultStream().Synchronize(r.ctx))
-			r.is(err, symmem.ErrAborted)
+			r.wantErr(err, symmem.ErrAborted)
 			return nil
 		}, symmem.ErrAborted},
 	} {
 		t.Run(row.name, func(t *testing.T) {
-			together(t, 2, symmem.Options{}, func(r *rank) {
+			runRanks(t, 2, symmem.Options{}, func(r *rank) {
 				first := r.split(r.World(), 0)
 				p := r.pool()
 				b := r.alloc(p, mib)
-				r.sums(first, b)
+				r.checkSum(first, b)
 				r.ok(row.end(r, first))
-				r.is(first.Cause(r.ctx), row.want)
+				r.wantErr(first.Cause(r.ctx), row.want)
 				_, err := first.Split(r.ctx, 0, 0)
-				r.is(err, row.want)
-				r.is(first.Check(r.ctx), row.want)
-				r.is(r.sum(first, b), row.want)
+				r.wantErr(err, row.want)
+				r.wantErr(first.Check(r.ctx), row.want)
+				r.wantErr(r.sum(first, b), row.want)
 				r.ok(first.Close())
 				if n := first.Stats().Windows; n != 0 || p.Stats().Windows != 0 {
 					r.failf("%d windows, the pool has %d", n, p.Stats().Windows)
@@ -130,35 +130,35 @@ func TestANewGroupWorksOnTheMemoryOfOneThatEnded(t *testing.T) {
 				if second.ID() == first.ID() {
 					r.failf("two groups are called %s", first.ID())
 				}
-				r.sums(second, b)
-				r.sums(r.World(), b)
+				r.checkSum(second, b)
+				r.checkSum(r.World(), b)
 			})
 		})
 	}
 }
 
-func TestAFaultOfOneGroupLeavesOthersAlone(t *testing.T) {
-	together(t, 2, symmem.Options{}, func(r *rank) {
+func TestFaultDoesNotReachOtherGroups(t *testing.T) {
+	runRanks(t, 2, symmem.Options{}, func(r *rank) {
 		g := r.split(r.World(), 0)
 		b := r.window(r.pool(), mib)
 		g.Abort()
-		r.sums(r.World(), b)
-		r.is(g.Check(r.ctx), symmem.ErrAborted)
+		r.checkSum(r.World(), b)
+		r.wantErr(g.Check(r.ctx), symmem.ErrAborted)
 		r.ok(r.World().Cause(r.ctx))
 	})
 }
 
-// TestAnIdleRankLearnsThatItsGroupHasFailed though no call of it does, at any level.
-func TestAnIdleRankLearnsThatItsGroupHasFailed(t *testing.T) {
+// TestIdleRankLearnsOfFault though no call of it does, at any level.
+func TestIdleRankLearnsOfFault(t *testing.T) {
 	for _, check := range []symmem.CheckLevel{symmem.CheckEvery, symmem.CheckOff} {
-		together(t, 3, symmem.Options{Check: check}, func(r *rank) {
+		runRanks(t, 3, symmem.Options{Check: check}, func(r *rank) {
 			g := r.split(r.World(), 0)
 			if r.Rank() == 1 {
 				g.Abort()
 			}
 			select {
 			case <-g.Ended():
-				r.is(g.Cause(r.ctx), symmem.ErrAborted)
+				r.wantErr(g.Cause(r.ctx), symmem.ErrAborted)
 			case <-time.After(10 * time.Second):
 				r.failf("the group goes on")
 			}
@@ -166,8 +166,8 @@ func TestAnIdleRankLearnsThatItsGroupHasFailed(t *testing.T) {
 	}
 }
 
-func TestACancelledContextEndsAWait(t *testing.T) {
-	together(t, 2, symmem.Options{}, func(r *rank) {
+func TestCancelEndsWait(t *testing.T) {
+	runRanks(t, 2, symmem.Options{}, func(r *rank) {
 		if r.Rank() == 1 {
 			return
 		}
@@ -179,7 +179,7 @@ func TestACancelledContextEndsAWait(t *testing.T) {
 	})
 }
 
-func TestRanksThatJoinWithOtherListsGetAnError(t *testing.T) {
+func TestJoinWithDifferentRankLists(t *testing.T) {
 	t.Parallel()
 	for name, lists := range map[string][][]int{
 		"another order":           {{0, 1, 2}, {1, 0, 2}, {0, 1, 2}},
@@ -188,12 +188,12 @@ func TestRanksThatJoinWithOtherListsGetAnError(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			together(t, 3, symmem.Options{}, func(r *rank) {
-				err := r.within(5*time.Second, func(ctx context.Context) error {
+			runRanks(t, 3, symmem.Options{}, func(r *rank) {
+				err := r.withTimeout(5*time.Second, func(ctx context.Context) error {
 					_, err := r.Join(ctx, "g", lists[r.Rank()])
 					return err
 				})
-				r.is(err, symmem.ErrInvalid)
+				r.wantErr(err, symmem.ErrInvalid)
 				if !strings.Contains(err.Error(), fmt.Sprintf("this rank %v", lists[r.Rank()])) {
 					r.failf("%v", err)
 				}
@@ -202,8 +202,8 @@ func TestRanksThatJoinWithOtherListsGetAnError(t *testing.T) {
 	}
 }
 
-func TestNamesOfSplitGroupsAreFreeForOthers(t *testing.T) {
-	together(t, 2, symmem.Options{}, func(r *rank) {
+func TestSplitGroupNamesAreReusable(t *testing.T) {
+	runRanks(t, 2, symmem.Options{}, func(r *rank) {
 		joined, err := r.Join(r.ctx, "a", []int{0, 1})
 		r.ok(err)
 		half := r.split(joined, 0)
@@ -212,7 +212,7 @@ func TestNamesOfSplitGroupsAreFreeForOthers(t *testing.T) {
 		quarter := r.split(other, 0)
 		b := r.window(r.pool(), 4096)
 		for _, g := range []*symmem.Group{half, other, quarter} {
-			r.sums(g, b)
+			r.checkSum(g, b)
 		}
 	})
 }

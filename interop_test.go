@@ -6,8 +6,8 @@ import (
 	"symmem"
 )
 
-func TestACallOnAValueDoesWhatItsMethodDoes(t *testing.T) {
-	together(t, 2, symmem.Options{}, func(r *rank) {
+func TestCallValuesMatchMethods(t *testing.T) {
+	runRanks(t, 2, symmem.Options{}, func(r *rank) {
 		i, w, me := r.Interop(), r.World(), int64(r.Rank())
 		for _, row := range []struct {
 			call symmem.ValueCall
@@ -35,22 +35,23 @@ func TestACallOnAValueDoesWhatItsMethodDoes(t *testing.T) {
 		r.ok(err)
 		rate.Float += float64(me)
 		_, err = i.Value(r.ctx, w, rate)
-		r.diverged(err)
+		r.wantDivergence(err)
 		for _, o := range []symmem.ValueOperation{0, symmem.ValueAgreeString + 1} {
 			_, err = i.Value(r.ctx, w, symmem.ValueCall{Operation: o, Name: "rate"})
-			r.is(err, symmem.ErrInvalid)
+			r.wantErr(err, symmem.ErrInvalid)
 		}
 		_, err = i.Value(r.ctx, nil, rate)
-		r.is(err, symmem.ErrInvalid)
+		r.wantErr(err, symmem.ErrInvalid)
 	})
 }
 
-// TestANormAsAValueIsTheCallOfItsMethod, which the host refuses, having no kernels.
-func TestANormAsAValueIsTheCallOfItsMethod(t *testing.T) {
-	together(t, 2, symmem.Options{}, func(r *rank) {
-		m := r.plain(16)
+// TestNormCallMatchesMethod, which the host refuses, having no kernels.
+func TestNormCallMatchesMethod(t *testing.T) {
+	runRanks(t, 2, symmem.Options{}, func(r *rank) {
+		m := r.unregistered(16)
 		a := symmem.NormArgs{
-			Input: m, Output: m, Residual: r.plain(16), Weight: r.plain(16), Rows: 1, Hidden: 8,
+			Input: m, Output: m, Residual: r.unregistered(16), Weight: r.unregistered(16),
+			Rows: 1, Hidden: 8,
 		}
 		want := r.World().AllReduceRMSNorm(r.ctx, a, nil)
 		got := r.Interop().Do(r.ctx, r.World(), symmem.Call{

@@ -56,7 +56,7 @@ func (c impatient) Err() error {
 	}
 }
 
-func TestALateRankIsWarnedOfWhileTheWaitGoesOn(t *testing.T) {
+func TestLateRankIsReportedDuringWait(t *testing.T) {
 	waits := map[string]func(r *rank, b symmem.Buffer) error{
 		"in a collective": func(r *rank, b symmem.Buffer) error { return r.sum(r.World(), b) },
 		"in an agreement": func(r *rank, _ symmem.Buffer) error { return r.World().Check(r.ctx) },
@@ -67,7 +67,7 @@ func TestALateRankIsWarnedOfWhileTheWaitGoesOn(t *testing.T) {
 			o := symmem.Options{
 				WarnAfter: warnSoon, OnLate: func(w symmem.LateWarning) { warnings <- w },
 			}
-			together(t, 3, o, func(r *rank) {
+			runRanks(t, 3, o, func(r *rank) {
 				b := r.window(r.pool(), 4096)
 				r.fill(b, 1)
 				if r.Rank() != 1 {
@@ -95,8 +95,8 @@ func TestALateRankIsWarnedOfWhileTheWaitGoesOn(t *testing.T) {
 	}
 }
 
-// TestALateRankIsWarnedOfWhileAGroupIsJoined, and nobody else is.
-func TestALateRankIsWarnedOfWhileAGroupIsJoined(t *testing.T) {
+// TestLateRankIsReportedDuringJoin, and nobody else is.
+func TestLateRankIsReportedDuringJoin(t *testing.T) {
 	warnings := make(chan symmem.LateWarning, 1000)
 	o := symmem.Options{WarnAfter: warnSoon, OnLate: func(w symmem.LateWarning) {
 		if w.Group == "late" {
@@ -104,7 +104,7 @@ func TestALateRankIsWarnedOfWhileAGroupIsJoined(t *testing.T) {
 		}
 	}}
 	ranks := min(3, localRanks(t))
-	together(t, ranks, o, func(r *rank) {
+	runRanks(t, ranks, o, func(r *rank) {
 		late := r.Rank() == ranks-1
 		for n := 0; late && n < 4; n++ {
 			w := <-warnings
@@ -144,12 +144,12 @@ func (b *safeBuffer) String() string {
 	return b.text.String()
 }
 
-func TestWarningsAreLogged(t *testing.T) {
+func TestLateWarningsAreLogged(t *testing.T) {
 	logged := &safeBuffer{written: make(chan struct{}, 1)}
 	o := symmem.Options{
 		WarnAfter: warnSoon, Logger: slog.New(slog.NewTextHandler(logged, nil)),
 	}
-	together(t, 2, o, func(r *rank) {
+	runRanks(t, 2, o, func(r *rank) {
 		for r.Rank() == 1 && !strings.Contains(logged.String(), "ranks=[1]") {
 			<-logged.written // on a busy machine this rank may have waited for the other one, too
 		}

@@ -17,11 +17,11 @@ import (
 // leavingTimeout is the timeout of ranks that no other rank keeps waiting for as long.
 const leavingTimeout = time.Minute
 
-// TestWhoLeavesForAnAbsentRankIsNotBlamedForIt: rank 2 has greeted and does nothing more, like a
+// TestTimeoutBlamesOnlyAbsentRank: rank 2 has greeted and does nothing more, like a
 // process that is stopped. One of the others gives up first, and leaves.
-func TestWhoLeavesForAnAbsentRankIsNotBlamedForIt(t *testing.T) {
+func TestTimeoutBlamesOnlyAbsentRank(t *testing.T) {
 	t.Parallel()
-	needs(t, 3)
+	needRanks(t, 3)
 	for first, name := range []string{"who serves the store is first", "who serves it is last"} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -37,7 +37,7 @@ func TestWhoLeavesForAnAbsentRankIsNotBlamedForIt(t *testing.T) {
 					o.Timeout = time.Second
 				}
 				opening.Go(func() {
-					rt, err := symmem.Open(t.Context(), on(o))
+					rt, err := symmem.Open(t.Context(), withBackend(o))
 					if errs[r] = err; err == nil {
 						rt.Close()
 					}
@@ -93,17 +93,17 @@ func meetOnly(
 	return over
 }
 
-// TestARankThatHasClosedIsNotSaidToHaveEnded: its process lives.
-func TestARankThatHasClosedIsNotSaidToHaveEnded(t *testing.T) {
+// TestClosedRankIsNotReportedDead: its process lives.
+func TestClosedRankIsNotReportedDead(t *testing.T) {
 	t.Parallel()
-	needs(t, 2)
+	needRanks(t, 2)
 	store := "unix:@symmem-test-" + rand.Text()
 	runtimes, errs := make([]*symmem.Runtime, 2), make([]error, 2)
 	var opening sync.WaitGroup
 	for r := range runtimes {
 		opening.Go(func() {
 			o := symmem.Options{Store: store, Rank: r, Size: 2, Timeout: leavingTimeout}
-			runtimes[r], errs[r] = symmem.Open(t.Context(), on(o))
+			runtimes[r], errs[r] = symmem.Open(t.Context(), withBackend(o))
 		})
 	}
 	opening.Wait()

@@ -63,9 +63,9 @@ const (
 	few  = 1000
 )
 
-// TestDirectRoundsHaveTheKernelsOfTheirNames asks for them as the backend does. Outside of windows
+// TestDirectRoundsLaunchNamedKernels asks for them as the backend does. Outside of windows
 // the large ones do not go over buffers.
-func TestDirectRoundsHaveTheKernelsOfTheirNames(t *testing.T) {
+func TestDirectRoundsLaunchNamedKernels(t *testing.T) {
 	for _, row := range []struct {
 		count           int64
 		symmetric, bulk bool

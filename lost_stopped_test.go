@@ -19,7 +19,7 @@ import (
 	"symmem"
 )
 
-// stoppedVariable makes a process a rank of TestARankThatIsStoppedIsNamed. It says which call the
+// stoppedVariable makes a process a rank of TestErrorNamesStoppedRank. It says which call the
 // ranks repeat: "join" or "split".
 const stoppedVariable = "SYMMEM_TEST_STOPPED"
 
@@ -29,7 +29,7 @@ func beStopped() int {
 	number, _ := strconv.Atoi(os.Getenv(rankVariable))
 	size, _ := strconv.Atoi(os.Getenv(sizeVariable))
 	ctx := context.Background()
-	rt, err := symmem.Open(ctx, on(symmem.Options{
+	rt, err := symmem.Open(ctx, withBackend(symmem.Options{
 		Rank: number, Size: size, Store: os.Getenv(storeVariable), Timeout: 2 * time.Second,
 	}))
 	if err != nil {
@@ -52,22 +52,22 @@ func beStopped() int {
 			err = g.Close()
 		}
 	}
-	said := seen{Text: err.Error()}
+	report := seen{Text: err.Error()}
 	var late *symmem.TimeoutError // also of an AbsentError
 	if errors.As(err, &late) {
-		said.Lost = late.Missing
+		report.Lost = late.Missing
 	}
-	_ = json.NewEncoder(os.Stdout).Encode(said)
+	_ = json.NewEncoder(os.Stdout).Encode(report)
 	rt.Close()
 	return 0
 }
 
-// TestARankThatIsStoppedIsNamed by all others when their time is up, although some of these wait
+// TestErrorNamesStoppedRank by all others when their time is up, although some of these wait
 // for a rank that waits for the stopped one; and although the store does not answer where rank 0 is
 // stopped.
-func TestARankThatIsStoppedIsNamed(t *testing.T) {
+func TestErrorNamesStoppedRank(t *testing.T) {
 	t.Parallel()
-	if on(symmem.Options{}).Backend != "host" {
+	if withBackend(symmem.Options{}).Backend != "host" {
 		t.Skipf("naming ranks that NCCL waits for: %v", symmem.ErrUnsupported)
 	}
 	for _, call := range []string{"join", "split"} {
@@ -85,9 +85,9 @@ func TestARankThatIsStoppedIsNamed(t *testing.T) {
 					}
 					err := c.Wait()
 					out := c.Stdout.(*bytes.Buffer).Bytes()
-					var said seen
-					if err = errors.Join(err, json.Unmarshal(out, &said)); err != nil ||
-						!slices.Contains(said.Lost, victim) {
+					var report seen
+					if err = errors.Join(err, json.Unmarshal(out, &report)); err != nil ||
+						!slices.Contains(report.Lost, victim) {
 						t.Errorf("rank %d: %v: %s", number, err, out)
 					}
 				}

@@ -55,9 +55,9 @@ func die() { syscall.Kill(os.Getpid(), syscall.SIGKILL) }
 
 // beRank is the main function of a rank: it works until a rank is lost, and says what it saw.
 func beRank() int {
-	said, err := work(context.Background())
+	report, err := work(context.Background())
 	if err == nil {
-		err = json.NewEncoder(os.Stdout).Encode(said)
+		err = json.NewEncoder(os.Stdout).Encode(report)
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -76,7 +76,7 @@ func work(ctx context.Context) (*seen, error) {
 	if err != nil {
 		return nil, err
 	}
-	rt, err := symmem.Open(ctx, on(symmem.Options{
+	rt, err := symmem.Open(ctx, withBackend(symmem.Options{
 		Rank: number, Size: size, Store: os.Getenv(storeVariable), Timeout: time.Minute,
 	}))
 	if err != nil {
@@ -106,12 +106,12 @@ func work(ctx context.Context) (*seen, error) {
 	if !errors.As(err, &lost) {
 		return nil, err
 	}
-	said := &seen{Lost: lost.Ranks, Text: err.Error(), After: "right sums"}
+	report := &seen{Lost: lost.Ranks, Text: err.Error(), After: "right sums"}
 	if err := symmetricSum(ctx, rt, survivors); err != nil || slices.Contains(lost.Ranks, 0) {
 		// Rank 0 serves the store, without which no group can be made.
-		return said, err
+		return report, err
 	}
-	return said, goOn(ctx, rt, survivors)
+	return report, checkNewGroup(ctx, rt, survivors)
 }
 
 // untilLost does rounds until one fails. The victim ends in the middle of one.
@@ -137,10 +137,10 @@ func dieInRound(done *atomic.Int64) {
 	die()
 }
 
-func TestARankThatIsKilledIsNamedWithinSeconds(t *testing.T) {
+func TestErrorNamesKilledRank(t *testing.T) {
 	var direct atomic.Bool
 	ranks := min(lostRanks, localRanks(t))
-	together(t, ranks, symmem.Options{}, func(r *rank) { direct.Store(!r.Device().Addressable) })
+	runRanks(t, ranks, symmem.Options{}, func(r *rank) { direct.Store(!r.Device().Addressable) })
 	victims := []int{ranks - 1, 0}
 	if testing.Short() {
 		victims = victims[:1]
@@ -160,17 +160,17 @@ func TestARankThatIsKilledIsNamedWithinSeconds(t *testing.T) {
 	}
 }
 
-// TestAJoinNamesOnlyTheMissingRank, and not those that wait for it.
-func TestAJoinNamesOnlyTheMissingRank(t *testing.T) {
+// TestJoinNamesMissingRank, and not those that wait for it.
+func TestJoinNamesMissingRank(t *testing.T) {
 	ranks := min(4, localRanks(t))
 	for missing := range ranks {
 		wait := newPatience(func(w symmem.LateWarning) bool {
 			return w.Group == "incomplete" && slices.Equal(w.Ranks, []int{missing})
 		})
-		together(t, ranks, wait.options(), func(r *rank) {
+		runRanks(t, ranks, wait.options(), func(r *rank) {
 			if r.Rank() != missing {
 				_, err := r.Join(wait.context(r), "incomplete", r.World().Ranks())
-				r.late(err, missing)
+				r.wantTimeout(err, missing)
 			}
 		})
 	}
@@ -178,7 +178,7 @@ func TestAJoinNamesOnlyTheMissingRank(t *testing.T) {
 
 // Here each rank is on a machine of its own, as far as the backend knows: ranks hear of each other
 // over TCP, and their kernels reach peers by fabric handles.
-func TestARankOfAnotherMachineThatIsKilledIsNamedWithinSeconds(t *testing.T) {
+func TestErrorNamesKilledRankOfOtherMachine(t *testing.T) {
 	if err := fabric(); errors.Is(err, symmem.ErrUnsupported) {
 		t.Skip(err)
 	} else if err != nil {
@@ -232,10 +232,10 @@ func loseRank(
 			continue
 		}
 		err := c.Wait()
-		said := c.Stdout.(*bytes.Buffer).String()
-		if err != nil || !strings.Contains(said, fmt.Sprintf(`"lost":[%d]`, victim)) ||
-			!strings.Contains(said, "right sums") {
-			t.Errorf("rank %d: %v: %s", number, err, said)
+		report := c.Stdout.(*bytes.Buffer).String()
+		if err != nil || !strings.Contains(report, fmt.Sprintf(`"lost":[%d]`, victim)) ||
+			!strings.Contains(report, "right sums") {
+			t.Errorf("rank %d: %v: %s", number, err, report)
 		}
 	}
 	if took := time.Since(died); took > 5*time.Second {

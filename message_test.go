@@ -37,8 +37,8 @@ func (r *rank) intsIn(m symmem.Memory, n int) []int32 {
 	return x
 }
 
-func TestMessagesHaveTagsAndSources(t *testing.T) {
-	together(t, 3, plainly(), func(r *rank) {
+func TestMessageTagsAndSources(t *testing.T) {
+	runRanks(t, 3, plainly(), func(r *rank) {
 		g, s := r.World(), r.DefaultStream()
 		x := r.ints(r.pool(), int32(r.Rank()), 0, 0, 0)
 		if r.Rank() > 0 {
@@ -68,8 +68,8 @@ func TestMessagesHaveTagsAndSources(t *testing.T) {
 	})
 }
 
-func TestMessagesThatNoRankCouldSendAreRefused(t *testing.T) {
-	together(t, 2, plainly(), func(r *rank) {
+func TestInvalidMessages(t *testing.T) {
+	runRanks(t, 2, plainly(), func(r *rank) {
 		g, x := r.World(), symmem.Host(make([]int32, 4))
 		splits := symmem.Contiguous([]int64{1, 1}, []int64{1, 1})
 		for what, c := range map[string]symmem.Call{
@@ -118,7 +118,7 @@ func stepsWithMessages(r *rank, leaveOut func(step, rank int) bool) error {
 	return nil
 }
 
-func TestAForgottenMessageIsFoundAtTheNextCollective(t *testing.T) {
+func TestNextCollectiveFindsUnmatchedMessage(t *testing.T) {
 	for _, forgetful := range []int{0, 2} {
 		t.Run(fmt.Sprint("rank ", forgetful), func(t *testing.T) {
 			want := symmem.MessageEnds{From: 0, To: 2, Tag: 5, Sent: 2, Received: 1}
@@ -126,7 +126,7 @@ func TestAForgottenMessageIsFoundAtTheNextCollective(t *testing.T) {
 				want.Sent, want.Received = 1, 2
 			}
 			var errs [3]error
-			together(t, 3, plainly(), func(r *rank) {
+			runRanks(t, 3, plainly(), func(r *rank) {
 				_ = stepsWithMessages(r, func(step, rank int) bool {
 					return step == 1 && rank == forgetful
 				})
@@ -146,10 +146,10 @@ func TestAForgottenMessageIsFoundAtTheNextCollective(t *testing.T) {
 	}
 }
 
-func TestUnorderedMessagesMayPassCollectives(t *testing.T) {
+func TestUnorderedMessagesMayOvertakeCollectives(t *testing.T) {
 	o := plainly()
 	o.UnorderedMessages = true
-	together(t, 2, o, func(r *rank) {
+	runRanks(t, 2, o, func(r *rank) {
 		g, s, x := r.World(), r.DefaultStream(), r.ints(r.pool(), int32(7-r.Rank()))
 		if r.Rank() == 0 {
 			r.ok(g.Send(r.ctx, x, 1, symmem.Int32, 1, s))
@@ -166,8 +166,8 @@ func TestUnorderedMessagesMayPassCollectives(t *testing.T) {
 	})
 }
 
-func TestAMessageThatNobodyReceivesIsAnErrorOfTheClose(t *testing.T) {
-	together(t, 2, plainly(), func(r *rank) {
+func TestCloseReportsUnmatchedMessage(t *testing.T) {
+	runRanks(t, 2, plainly(), func(r *rank) {
 		g, err := r.Join(r.ctx, "leaving", []int{0, 1})
 		r.ok(err)
 		x := r.ints(r.pool(), 1)
@@ -192,9 +192,9 @@ func TestAMessageThatNobodyReceivesIsAnErrorOfTheClose(t *testing.T) {
 	})
 }
 
-// TestTheEndsOfAMessageThatDifferAreNamed has a Recv that expects another size or type than was
+// TestMismatchedMessageNamesBothEnds has a Recv that expects another size or type than was
 // sent: all ranks learn what both ends have, and no rank counts as the one that is wrong.
-func TestTheEndsOfAMessageThatDifferAreNamed(t *testing.T) {
+func TestMismatchedMessageNamesBothEnds(t *testing.T) {
 	for _, check := range []symmem.CheckLevel{symmem.CheckEvery, symmem.CheckOff} {
 		for _, expected := range []struct {
 			count int64
@@ -207,14 +207,14 @@ func TestTheEndsOfAMessageThatDifferAreNamed(t *testing.T) {
 				Sent: uint64(symmem.Int32), Received: uint64(symmem.Float32),
 			}},
 		} {
-			onHost := on(symmem.Options{}).Backend == "host"
+			onHost := withBackend(symmem.Options{}).Backend == "host"
 			if expected.fault == symmem.MessageTypesDiffer && (check == symmem.CheckOff || !onHost) {
 				continue // bytes are bytes, and GPUs know of the digest alone
 			}
 			want := expected.ends
 			want.To, want.Tag, want.Number = 1, 5, 1
 			t.Run(fmt.Sprint(check, " ", expected.fault), func(t *testing.T) {
-				together(t, 3, symmem.Options{Check: check}, func(r *rank) {
+				runRanks(t, 3, symmem.Options{Check: check}, func(r *rank) {
 					g, m := r.World(), r.ints(r.pool(), make([]int32, 13)...)
 					switch r.Rank() {
 					case 0:

@@ -20,7 +20,7 @@ type normRank struct {
 
 // norms runs a function on two ranks that may go direct; where they cannot, they must be told so.
 func norms(t *testing.T, f func(r *normRank)) {
-	together(t, 2, symmem.Options{Path: symmem.PathAuto}, func(r *rank) {
+	runRanks(t, 2, symmem.Options{Path: symmem.PathAuto}, func(r *rank) {
 		n := &normRank{rank: r, pool: r.poolWith(symmem.PoolOptions{FirstSegment: 4 * mib})}
 		tensor := func(bytes int64) symmem.Memory { return r.alloc(n.pool, bytes).Memory() }
 		const rows, hidden = 3, 1024
@@ -31,7 +31,7 @@ func norms(t *testing.T, f func(r *normRank)) {
 		}
 		if r.Device().Backend == "host" {
 			err := r.World().AllReduceRMSNorm(r.ctx, n.args, nil)
-			r.is(err, symmem.ErrUnsupported)
+			r.wantErr(err, symmem.ErrUnsupported)
 			if !strings.Contains(err.Error(), "no GPU kernels") {
 				r.failf("no reason: %v", err)
 			}
@@ -67,7 +67,7 @@ func (r *normRank) numbers(m symmem.Memory) []float32 {
 	return values
 }
 
-func TestANormIsWhatThreeStepsAre(t *testing.T) {
+func TestNormMatchesThreeSteps(t *testing.T) {
 	norms(t, func(r *normRank) {
 		r.ok(r.World().AllReduceRMSNorm(r.ctx, r.args, nil))
 		sums, norms := r.numbers(r.args.Residual), r.numbers(r.args.Output)
@@ -94,7 +94,7 @@ func TestANormIsWhatThreeStepsAre(t *testing.T) {
 	})
 }
 
-func TestNormsThatNoRankCanDoAreRefused(t *testing.T) {
+func TestInvalidNorms(t *testing.T) {
 	norms(t, func(r *normRank) {
 		small, err := r.args.Residual.Slice(0, 2048)
 		r.ok(err)
@@ -140,14 +140,14 @@ func TestNormsThatNoRankCanDoAreRefused(t *testing.T) {
 			}
 		}
 		r.ok(r.World().SetPath(r.ctx, symmem.PathPlain))
-		r.is(r.World().AllReduceRMSNorm(r.ctx, r.args, nil), symmem.ErrUnsupported)
+		r.wantErr(r.World().AllReduceRMSNorm(r.ctx, r.args, nil), symmem.ErrUnsupported)
 		_, err = r.World().Explain(symmem.OpAllReduceRMSNorm, r.args.Input, r.args.Output, 8,
 			symmem.BFloat16)
-		r.is(err, symmem.ErrInvalid)
+		r.wantErr(err, symmem.ErrInvalid)
 	})
 }
 
-func TestNormsThatDifferAreADivergence(t *testing.T) {
+func TestDifferentNormsDiverge(t *testing.T) {
 	norms(t, func(r *normRank) {
 		r.args.Epsilon *= float32(1 + r.Rank())
 		err := r.World().AllReduceRMSNorm(r.ctx, r.args, nil)
@@ -161,18 +161,18 @@ func TestNormsThatDifferAreADivergence(t *testing.T) {
 	})
 }
 
-func TestANormOnAFreedResidualIsRefused(t *testing.T) {
+func TestNormRejectsFreedResidual(t *testing.T) {
 	norms(t, func(r *normRank) {
 		b := r.alloc(r.rank.pool(), r.args.Residual.Bytes()) // in a pool without other frees
 		r.args.Residual = b.Memory()
 		r.ok(r.World().AllReduceRMSNorm(r.ctx, r.args, nil))
 		r.ok(r.DefaultStream().Synchronize(r.ctx))
 		r.ok(b.Free())
-		r.is(r.World().AllReduceRMSNorm(r.ctx, r.args, nil), symmem.ErrFreed)
+		r.wantErr(r.World().AllReduceRMSNorm(r.ctx, r.args, nil), symmem.ErrFreed)
 	})
 }
 
-func TestARepeatedNormDoesNotAllocate(t *testing.T) {
+func TestRepeatedNormDoesNotAllocate(t *testing.T) {
 	norms(t, func(r *normRank) {
 		call := func() { r.ok(r.World().AllReduceRMSNorm(r.ctx, r.args, nil)) }
 		call()
@@ -181,9 +181,9 @@ func TestARepeatedNormDoesNotAllocate(t *testing.T) {
 	})
 }
 
-// TestARowOfANormDoesNotDependOnHowManyThereAre compares bits of a row alone, which a kernel with
+// TestNormRowIndependentOfRowCount compares bits of a row alone, which a kernel with
 // many registers normalizes, and of the first of so many that a smaller one does.
-func TestARowOfANormDoesNotDependOnHowManyThereAre(t *testing.T) {
+func TestNormRowIndependentOfRowCount(t *testing.T) {
 	norms(t, func(r *normRank) {
 		const rows, hidden = 300, 1024
 		a := &r.args
@@ -207,9 +207,9 @@ func TestARowOfANormDoesNotDependOnHowManyThereAre(t *testing.T) {
 	})
 }
 
-// TestANormOfManyRowsReadsPeersBuffers takes more rows than fit into exchange memory, which need
+// TestNormOfManyRowsReadsPeerBuffers takes more rows than fit into exchange memory, which need
 // symmetric buffers: the call registers them.
-func TestANormOfManyRowsReadsPeersBuffers(t *testing.T) {
+func TestNormOfManyRowsReadsPeerBuffers(t *testing.T) {
 	norms(t, func(r *normRank) {
 		const rows, hidden = 512, 8192
 		a, symmetric := &r.args, r.rank.pool()
@@ -237,7 +237,7 @@ func TestANormOfManyRowsReadsPeersBuffers(t *testing.T) {
 	})
 }
 
-func TestANormOfBuffersAtDifferentPlacesIsADivergence(t *testing.T) {
+func TestNormAtDifferentOffsetsDiverges(t *testing.T) {
 	norms(t, func(r *normRank) {
 		symmetric := r.rank.pool()
 		input := r.alloc(symmetric, 2*r.args.Input.Bytes()).Memory()

@@ -17,12 +17,12 @@ var badly = map[string]func(){
 	"called runtime.Goexit": runtime.Goexit,
 }
 
-func TestAnObserverThatPanicsLeavesThePoolUsable(t *testing.T) {
+func TestPanickingObserverLeavesPoolUsable(t *testing.T) {
 	for what, end := range badly {
 		t.Run(what, func(t *testing.T) {
 			var log bytes.Buffer
 			o := symmem.Options{Logger: slog.New(slog.NewTextHandler(&log, nil))}
-			together(t, 1, o, func(r *rank) {
+			runRanks(t, 1, o, func(r *rank) {
 				remove := r.Interop().Observe(symmem.Observer{
 					SegmentAlloc: func(symmem.SegmentEvent) { end() },
 					SegmentFree:  func(symmem.SegmentEvent) { end() },
@@ -43,10 +43,10 @@ func TestAnObserverThatPanicsLeavesThePoolUsable(t *testing.T) {
 	}
 }
 
-func TestAHostFunctionThatDoesNotReturnFailsItsStream(t *testing.T) {
+func TestPanickingHostFunctionFailsStream(t *testing.T) {
 	for what, end := range badly {
 		t.Run(what, func(t *testing.T) {
-			together(t, 2, symmem.Options{}, func(r *rank) {
+			runRanks(t, 2, symmem.Options{}, func(r *rank) {
 				s := r.stream()
 				b := r.window(r.pool(), 4096)
 				r.fill(b, 1)
@@ -68,10 +68,10 @@ func TestAHostFunctionThatDoesNotReturnFailsItsStream(t *testing.T) {
 	}
 }
 
-func TestAFunctionForArrivalsThatDoesNotReturnFailsItsGroup(t *testing.T) {
+func TestPanickingArrivedFunctionFailsGroup(t *testing.T) {
 	for what, end := range badly {
 		t.Run(what, func(t *testing.T) {
-			together(t, 2, symmem.Options{UnorderedMessages: true}, func(r *rank) {
+			runRanks(t, 2, symmem.Options{UnorderedMessages: true}, func(r *rank) {
 				b := r.window(r.pool(), 4096)
 				s := r.stream()
 				g := r.split(r.World(), 0)
@@ -100,7 +100,7 @@ func TestAFunctionForArrivalsThatDoesNotReturnFailsItsGroup(t *testing.T) {
 	}
 }
 
-func TestALateHookThatDoesNotReturnIsLogged(t *testing.T) {
+func TestPanickingOnLateIsLogged(t *testing.T) {
 	for what, end := range badly {
 		t.Run(what, func(t *testing.T) {
 			logged := make(chan string, 1000)
@@ -108,7 +108,7 @@ func TestALateHookThatDoesNotReturnIsLogged(t *testing.T) {
 				WarnAfter: warnSoon, OnLate: func(symmem.LateWarning) { end() },
 				Logger: slog.New(slog.NewTextHandler(lines(logged), nil)),
 			}
-			together(t, 2, o, func(r *rank) {
+			runRanks(t, 2, o, func(r *rank) {
 				if r.Rank() == 0 {
 					text := ""
 					for !strings.Contains(text, "Options.OnLate "+what) {

@@ -34,7 +34,7 @@ func computeAlone(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	rt, err := symmem.Open(ctx, on(symmem.Options{
+	rt, err := symmem.Open(ctx, withBackend(symmem.Options{
 		Rank: number, Size: 2, Store: os.Getenv(storeVariable), Path: symmem.PathDirect,
 		Timeout: time.Minute,
 	}))
@@ -66,10 +66,10 @@ func computeAlone(ctx context.Context) error {
 	return nil
 }
 
-// TestRanksThatSeeTheirOwnGPUAloneSayWhyTheyDoNotGoDirect starts ranks as some launchers do. They
+// TestIsolatedGPUsExplainMissingDirectPath starts ranks as some launchers do. They
 // cannot know how their GPUs are joined; all else works.
-func TestRanksThatSeeTheirOwnGPUAloneSayWhyTheyDoNotGoDirect(t *testing.T) {
-	together(t, 2, symmem.Options{}, func(r *rank) {
+func TestIsolatedGPUsExplainMissingDirectPath(t *testing.T) {
+	runRanks(t, 2, symmem.Options{}, func(r *rank) {
 		if r.Device().Addressable {
 			r.skip("there are no GPUs to be seen", symmem.ErrUnsupported)
 		}
@@ -91,15 +91,15 @@ func TestRanksThatSeeTheirOwnGPUAloneSayWhyTheyDoNotGoDirect(t *testing.T) {
 		}
 		processes = append(processes, c)
 	}
-	var said []string
+	var report []string
 	for number, c := range processes {
 		err := c.Wait()
-		said = append(said, c.Stdout.(*bytes.Buffer).String())
-		if err != nil || !strings.Contains(said[number], "this process does not see GPU") {
-			t.Errorf("rank %d: %v: %s", number, err, said[number])
+		report = append(report, c.Stdout.(*bytes.Buffer).String())
+		if err != nil || !strings.Contains(report[number], "this process does not see GPU") {
+			t.Errorf("rank %d: %v: %s", number, err, report[number])
 		}
 	}
-	if len(slices.Compact(said)) != 1 {
-		t.Errorf("the ranks have different reasons: %q", said)
+	if len(slices.Compact(report)) != 1 {
+		t.Errorf("the ranks have different reasons: %q", report)
 	}
 }

@@ -123,9 +123,9 @@ var directRows = []directRow{
 	},
 }
 
-func TestTheDirectPathIsChosenFirst(t *testing.T) {
+func TestDirectPathIsPreferred(t *testing.T) {
 	file := directTable(t)
-	together(t, 2, symmem.Options{Tuning: file}, func(r *rank) {
+	runRanks(t, 2, symmem.Options{Tuning: file}, func(r *rank) {
 		in := r.window(r.pool(), 128<<10).Memory()
 		out := r.alloc(r.pool(), 128<<10).Memory()
 		g := symmem.Narrowed(r.World(), everything, exchange)
@@ -146,8 +146,8 @@ func TestTheDirectPathIsChosenFirst(t *testing.T) {
 	})
 }
 
-func TestBarriersGoDirectWhereverTheyCan(t *testing.T) {
-	together(t, 2, symmem.Options{Tuning: directTable(t)}, func(r *rank) {
+func TestBarriersPreferDirectPath(t *testing.T) {
+	runRanks(t, 2, symmem.Options{Tuning: directTable(t)}, func(r *rank) {
 		can := symmem.Narrowed(r.World(), nil, everything)
 		cannot := symmem.Narrowed(r.World(), nil, func(*driver.Call) error {
 			return fmt.Errorf("a link is missing: %w", driver.ErrUnsupported)
@@ -185,9 +185,9 @@ func TestBarriersGoDirectWhereverTheyCan(t *testing.T) {
 	})
 }
 
-// TestPlacesAreComparedOnTheDirectPathOverWindowsAlone looks at what ranks compare of a call.
-func TestPlacesAreComparedOnTheDirectPathOverWindowsAlone(t *testing.T) {
-	together(t, 2, symmem.Options{}, func(r *rank) {
+// TestDirectPathComparesOffsetsInWindows looks at what ranks compare of a call.
+func TestDirectPathComparesOffsetsInWindows(t *testing.T) {
+	runRanks(t, 2, symmem.Options{}, func(r *rank) {
 		p, other := r.pool(), r.pool()
 		a, b := r.window(p, 4096).Memory(), r.window(p, 4096).Memory()
 		c, d := r.alloc(other, 4096).Memory(), r.alloc(other, 4096).Memory()
@@ -216,8 +216,8 @@ func TestPlacesAreComparedOnTheDirectPathOverWindowsAlone(t *testing.T) {
 	})
 }
 
-func TestMemoryThatWouldBeRegisteredGoesDirectAsInWindows(t *testing.T) {
-	together(t, 2, symmem.Options{Tuning: directTable(t)}, func(r *rank) {
+func TestRegistrableMemoryTakesDirectPath(t *testing.T) {
+	runRanks(t, 2, symmem.Options{Tuning: directTable(t)}, func(r *rank) {
 		g := symmem.Narrowed(r.World(), everything, exchange)
 		m := r.alloc(r.pool(), 16<<10).Memory()
 		e, err := g.Explain(symmem.OpAllReduce, m, m, 4096, symmem.Float32)
@@ -230,8 +230,8 @@ func TestMemoryThatWouldBeRegisteredGoesDirectAsInWindows(t *testing.T) {
 	})
 }
 
-func TestAGroupSetToTheDirectPathTakesAnotherWhereThereIsNone(t *testing.T) {
-	together(t, 2, symmem.Options{Tuning: tableOf(t, "1MiB"), Path: symmem.PathDirect}, func(r *rank) {
+func TestForcedDirectPathFallsBack(t *testing.T) {
+	runRanks(t, 2, symmem.Options{Tuning: tableOf(t, "1MiB"), Path: symmem.PathDirect}, func(r *rank) {
 		b := r.window(r.pool(), 64<<10)
 		if got := r.World().Stats().Tuning.Path; got != "direct" {
 			r.failf("the statistics say %s", got)

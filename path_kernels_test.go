@@ -27,7 +27,7 @@ func TestPublicCallsReachEveryKernel(t *testing.T) {
 		before[name] = runs(name)
 	}
 	for _, n := range []int{2, 3, 4} {
-		together(t, n, symmem.Options{Path: symmem.PathDirect}, func(r *rank) {
+		runRanks(t, n, symmem.Options{Path: symmem.PathDirect}, func(r *rank) {
 			p := r.poolWith(symmem.PoolOptions{
 				Domain: r.World(), FirstSegment: 4 * mostCalled,
 			})
@@ -53,7 +53,7 @@ func softGPURuns(t *testing.T) func(kernel string) uint64 {
 	t.Helper()
 	library, found := dl.Resident(os.Getenv("SYMMEM_CUDA"))
 	if !found && os.Getenv(backendVariable) == "nccl" {
-		needs(t, 2)
+		needRanks(t, 2)
 		library, found = dl.Resident(os.Getenv("SYMMEM_CUDA"))
 	}
 	var count dl.Symbol

@@ -54,7 +54,7 @@ func undirected(text string) string {
 func (r *rank) taken(b symmem.Buffer) string {
 	r.t.Helper()
 	before := r.World().Stats().Paths
-	r.sums(r.World(), b)
+	r.checkSum(r.World(), b)
 	for path, n := range r.World().Stats().Paths {
 		if n > before[path] {
 			return path
@@ -63,9 +63,9 @@ func (r *rank) taken(b symmem.Buffer) string {
 	return "none"
 }
 
-func TestPathsFollowTheTable(t *testing.T) {
+func TestPathsFollowTuningTable(t *testing.T) {
 	file := tableOf(t, "16KiB")
-	together(t, 2, symmem.Options{Tuning: file}, func(r *rank) {
+	runRanks(t, 2, symmem.Options{Tuning: file}, func(r *rank) {
 		p := r.pool()
 		small, large := r.window(p, 16<<10), r.window(p, 64<<10)
 		if a, b := r.taken(small), r.taken(large); a != "window" || b != "plain" {
@@ -98,7 +98,7 @@ func TestPathsFollowTheTable(t *testing.T) {
 	})
 }
 
-func TestTheLargerBufferIsWhatTheTableLooksAt(t *testing.T) {
+func TestTuningTableUsesLargerBuffer(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "table.json")
 	err := os.WriteFile(file, []byte(`{"version": 4, "device": "box", "otherwise": "plain", "rules": [
 		{"operation": "AllGather", "ranks": 2, "machines": 1, "steps": [
@@ -106,7 +106,7 @@ func TestTheLargerBufferIsWhatTheTableLooksAt(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	together(t, 2, symmem.Options{Tuning: file}, func(r *rank) {
+	runRanks(t, 2, symmem.Options{Tuning: file}, func(r *rank) {
 		p := r.pool()
 		send, recv := r.window(p, 64<<10).Memory(), r.window(p, 64<<10).Memory()
 		for count, want := range map[int64]string{1024: "plain", 1025: "window"} {
@@ -119,8 +119,8 @@ func TestTheLargerBufferIsWhatTheTableLooksAt(t *testing.T) {
 	})
 }
 
-func TestMemoryThatWouldBeRegisteredIsExplainedByTheTable(t *testing.T) {
-	together(t, 2, symmem.Options{Tuning: tableOf(t, "4KiB")}, func(r *rank) {
+func TestExplainUsesTableForRegistrableMemory(t *testing.T) {
+	runRanks(t, 2, symmem.Options{Tuning: tableOf(t, "4KiB")}, func(r *rank) {
 		got := r.explained(r.alloc(r.pool(), 64<<10), 16<<10)
 		want := "plain path, after registering: both buffers belong to pools that the group can register"
 		if !strings.Contains(got, want) || !strings.Contains(got, "says plain above 4KiB") {
@@ -129,7 +129,7 @@ func TestMemoryThatWouldBeRegisteredIsExplainedByTheTable(t *testing.T) {
 	})
 }
 
-func TestAForcedPathGoesBeforeTheTable(t *testing.T) {
+func TestForcedPathOverridesTable(t *testing.T) {
 	for _, row := range []struct {
 		path symmem.PathChoice
 		want string
@@ -141,7 +141,7 @@ func TestAForcedPathGoesBeforeTheTable(t *testing.T) {
 	} {
 		t.Run(row.path.String(), func(t *testing.T) {
 			o := symmem.Options{Tuning: tableOf(t, "4KiB"), Path: row.path}
-			together(t, 2, o, func(r *rank) {
+			runRanks(t, 2, o, func(r *rank) {
 				b := r.window(r.pool(), 64<<10)
 				if got := r.taken(b); got != row.want {
 					r.failf("took the %s path", got)
@@ -154,8 +154,8 @@ func TestAForcedPathGoesBeforeTheTable(t *testing.T) {
 	}
 }
 
-func TestSetPathHoldsFromThenOn(t *testing.T) {
-	together(t, 2, symmem.Options{Tuning: tableOf(t, "1MiB")}, func(r *rank) {
+func TestSetPath(t *testing.T) {
+	runRanks(t, 2, symmem.Options{Tuning: tableOf(t, "1MiB")}, func(r *rank) {
 		b := r.window(r.pool(), 64<<10)
 		for _, c := range []symmem.PathChoice{
 			symmem.PathPlain, symmem.PathWindow, symmem.PathPlain, symmem.PathAuto,
@@ -169,14 +169,14 @@ func TestSetPathHoldsFromThenOn(t *testing.T) {
 				r.failf("set to %v, the statistics say %s", c, got)
 			}
 		}
-		r.is(r.World().SetPath(r.ctx, symmem.PathDefault), symmem.ErrInvalid)
-		r.is(r.World().SetPath(r.ctx, 17), symmem.ErrInvalid)
+		r.wantErr(r.World().SetPath(r.ctx, symmem.PathDefault), symmem.ErrInvalid)
+		r.wantErr(r.World().SetPath(r.ctx, 17), symmem.ErrInvalid)
 	})
 }
 
-// TestASetPathBesideACaptureChangesNothing, on any rank: kept plans and new ones take one path.
-func TestASetPathBesideACaptureChangesNothing(t *testing.T) {
-	together(t, 2, symmem.Options{}, func(r *rank) {
+// TestSetPathFailsDuringCapture, on any rank: kept plans and new ones take one path.
+func TestSetPathFailsDuringCapture(t *testing.T) {
+	runRanks(t, 2, symmem.Options{}, func(r *rank) {
 		p := r.pool()
 		kept, fresh := r.window(p, 64<<10), r.window(p, 64<<10)
 		want := r.taken(kept)
@@ -184,7 +184,7 @@ func TestASetPathBesideACaptureChangesNothing(t *testing.T) {
 		if r.Rank() == 1 {
 			r.ok(s.BeginCapture())
 		}
-		r.is(r.World().SetPath(r.ctx, symmem.PathPlain), symmem.ErrCapturing)
+		r.wantErr(r.World().SetPath(r.ctx, symmem.PathPlain), symmem.ErrCapturing)
 		if r.Rank() == 1 {
 			graph, err := s.EndCapture()
 			r.ok(err)
@@ -200,24 +200,24 @@ func TestASetPathBesideACaptureChangesNothing(t *testing.T) {
 	})
 }
 
-func TestSettingDifferentPathsIsADivergence(t *testing.T) {
-	var said answers
-	together(t, 3, symmem.Options{}, func(r *rank) {
+func TestDifferentSetPathsDiverge(t *testing.T) {
+	var texts errorTexts
+	runRanks(t, 3, symmem.Options{}, func(r *rank) {
 		c := symmem.PathPlain
 		if r.Rank() == 1 {
 			c = symmem.PathWindow
 		}
 		err := r.World().SetPath(r.ctx, c)
-		r.diverged(err)
-		said.give(r, err)
+		r.wantDivergence(err)
+		texts.add(r, err)
 	})
-	if text := said.alike(t, 3); !strings.Contains(text, "path window") {
+	if text := texts.requireSame(t, 3); !strings.Contains(text, "path window") {
 		t.Error(text)
 	}
 }
 
-func TestACallWithoutAWindowPathTakesThePlainOne(t *testing.T) {
-	together(t, 2, symmem.Options{Path: symmem.PathWindow}, func(r *rank) {
+func TestMissingWindowPathFallsBackToPlain(t *testing.T) {
+	runRanks(t, 2, symmem.Options{Path: symmem.PathWindow}, func(r *rank) {
 		m := r.window(r.pool(), 64<<10).Memory()
 		noSums := func(call *driver.Call) error {
 			if call.ReduceOp == driver.Sum {
@@ -240,9 +240,9 @@ func TestACallWithoutAWindowPathTakesThePlainOne(t *testing.T) {
 	})
 }
 
-// TestABufferThatRunsPastItsWindowLiesInNone: backends do not check that again.
-func TestABufferThatRunsPastItsWindowLiesInNone(t *testing.T) {
-	together(t, 2, symmem.Options{Path: symmem.PathWindow}, func(r *rank) {
+// TestMemoryPastWindowEndTakesPlainPath: backends do not check that again.
+func TestMemoryPastWindowEndTakesPlainPath(t *testing.T) {
+	runRanks(t, 2, symmem.Options{Path: symmem.PathWindow}, func(r *rank) {
 		b := r.window(r.pool(), 64<<10)
 		segment := symmem.ForeignMemory(b.Address()-uintptr(b.Offset()), 8*mib)
 		for bytes, want := range map[int64]string{4 * mib: "window", 4*mib + 4: "plain"} {
@@ -263,7 +263,7 @@ func openApart(t *testing.T, options ...symmem.Options) []error {
 	return ranktest.Outcomes(len(options), func(r int) error {
 		o := options[r]
 		o.Rank, o.Size, o.Store, o.Timeout = r, len(options), store, 20*soon
-		rt, err := symmem.Open(t.Context(), on(o))
+		rt, err := symmem.Open(t.Context(), withBackend(o))
 		if err != nil {
 			return err
 		}
@@ -271,8 +271,8 @@ func openApart(t *testing.T, options ...symmem.Options) []error {
 	})
 }
 
-func TestRanksThatWouldChooseDifferentlyDoNotConnect(t *testing.T) {
-	needs(t, 3)
+func TestDifferentTablesFailConnect(t *testing.T) {
+	needRanks(t, 3)
 	small, large := tableOf(t, "4KiB"), tableOf(t, "8KiB")
 	broken := filepath.Join(t.TempDir(), "broken.json")
 	if err := os.WriteFile(broken, []byte("{\n\"version\": 1,\n}"), 0o600); err != nil {
@@ -329,9 +329,9 @@ func TestRanksThatWouldChooseDifferentlyDoNotConnect(t *testing.T) {
 	}
 }
 
-func TestTablesAreFoundByDeviceAndRanks(t *testing.T) {
+func TestTableLookupByDeviceAndRanks(t *testing.T) {
 	t.Setenv("XDG_CONFIG_HOME", t.TempDir())
-	file, err := symmem.TuningFile(alone(t).Device().Name, 2)
+	file, err := symmem.TuningFile(openAlone(t).Device().Name, 2)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -346,21 +346,21 @@ func TestTablesAreFoundByDeviceAndRanks(t *testing.T) {
 		}
 	}
 	const builtIn = "built-in table of "
-	together(t, 2, symmem.Options{}, func(r *rank) {
+	runRanks(t, 2, symmem.Options{}, func(r *rank) {
 		tableIs(r, r.World(), "table "+file+" of box")
 		tableIs(r, r.split(r.World(), r.Rank()), builtIn)
 	})
-	together(t, 2, symmem.Options{Tuning: symmem.BuiltInTuning}, func(r *rank) {
+	runRanks(t, 2, symmem.Options{Tuning: symmem.BuiltInTuning}, func(r *rank) {
 		tableIs(r, r.World(), builtIn)
 	})
 }
 
-func TestWithoutAHomeThereIsNoTable(t *testing.T) {
+func TestNoTableWithoutHome(t *testing.T) {
 	t.Setenv("XDG_CONFIG_HOME", "")
 	for name, home := range map[string]string{"none": "", "one that is not a folder": os.DevNull} {
 		t.Run(name, func(t *testing.T) {
 			t.Setenv("HOME", home)
-			table := alone(t).World().Stats().Tuning.Table
+			table := openAlone(t).World().Stats().Tuning.Table
 			if !strings.HasPrefix(table, "built-in table of ") {
 				t.Errorf("got %s", table)
 			}
@@ -368,23 +368,23 @@ func TestWithoutAHomeThereIsNoTable(t *testing.T) {
 	}
 }
 
-func TestTheEnvironmentSaysWhatOptionsLeaveOut(t *testing.T) {
+func TestEnvironmentFillsEmptyOptions(t *testing.T) {
 	file := tableOf(t, "4KiB")
 	t.Setenv("SYMMEM_TUNING", file)
 	t.Setenv("SYMMEM_PATH", "window")
-	together(t, 2, symmem.Options{}, func(r *rank) {
+	runRanks(t, 2, symmem.Options{}, func(r *rank) {
 		if s := r.World().Stats().Tuning; !strings.Contains(s.Table, file) || s.Path != "window" {
 			r.failf("%+v", s)
 		}
 	})
 	o := symmem.Options{Tuning: symmem.BuiltInTuning, Path: symmem.PathAuto}
-	together(t, 2, o, func(r *rank) {
+	runRanks(t, 2, o, func(r *rank) {
 		if s := r.World().Stats().Tuning; strings.Contains(s.Table, file) || s.Path != "auto" {
 			r.failf("%+v", s)
 		}
 	})
 	t.Setenv("SYMMEM_PATH", "sideways")
-	_, err := symmem.Open(t.Context(), on(symmem.Options{Size: 1}))
+	_, err := symmem.Open(t.Context(), withBackend(symmem.Options{Size: 1}))
 	want := `SYMMEM_PATH: path "sideways" is none of default, auto, plain, window, direct`
 	if !errors.Is(err, symmem.ErrInvalid) || !strings.Contains(err.Error(), want) {
 		t.Errorf("got %v", err)

@@ -51,7 +51,7 @@ func worldOf(t *testing.T, d *datadriven.TestData) (symmem.Options, symmem.Place
 func play(t *testing.T, o symmem.Options, placement symmem.Placement, program []string) string {
 	t.Helper()
 	var shown [2]strings.Builder
-	together(t, len(shown), o, func(r *rank) {
+	runRanks(t, len(shown), o, func(r *rank) {
 		p := r.poolWith(symmem.PoolOptions{
 			Domain: r.World(), FirstSegment: 4 * mib, Placement: placement,
 		})

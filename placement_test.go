@@ -7,7 +7,7 @@ import (
 	"symmem"
 )
 
-func TestPlacementsAreReadAsTheyAreWritten(t *testing.T) {
+func TestPlacementNames(t *testing.T) {
 	for _, p := range []symmem.Placement{symmem.PlaceByCreation, symmem.PlaceByAddress} {
 		got, err := symmem.ParsePlacement(p.String())
 		if err != nil || got != p {
@@ -19,8 +19,8 @@ func TestPlacementsAreReadAsTheyAreWritten(t *testing.T) {
 	}
 }
 
-func TestAPoolWithBadOptionsIsRefused(t *testing.T) {
-	rt := alone(t)
+func TestInvalidPoolOptions(t *testing.T) {
+	rt := openAlone(t)
 	for _, o := range []symmem.PoolOptions{{Placement: 7}, {Capacity: -1}, {FirstSegment: -1}} {
 		o.Domain = rt.World()
 		if _, err := rt.NewPool(o); !errors.Is(err, symmem.ErrInvalid) {

@@ -6,8 +6,8 @@ import (
 	"symmem"
 )
 
-func TestAKeptPlanRefusesABufferThatWasFreed(t *testing.T) {
-	together(t, 1, symmem.Options{}, func(r *rank) {
+func TestCachedPlanRejectsFreedBuffer(t *testing.T) {
+	runRanks(t, 1, symmem.Options{}, func(r *rank) {
 		p := r.pool()
 		b := r.alloc(p, 4096)
 		m := b.Memory()
@@ -18,12 +18,12 @@ func TestAKeptPlanRefusesABufferThatWasFreed(t *testing.T) {
 		r.ok(r.alloc(p, 512).Free())
 		r.ok(call())
 		r.ok(b.Free())
-		r.is(call(), symmem.ErrFreed)
+		r.wantErr(call(), symmem.ErrFreed)
 	})
 }
 
-func TestBuffersThatOverlapAreRefusedUnlessInPlace(t *testing.T) {
-	together(t, 2, symmem.Options{}, func(r *rank) {
+func TestOverlappingBuffers(t *testing.T) {
+	runRanks(t, 2, symmem.Options{}, func(r *rank) {
 		all := r.alloc(r.pool(), 4096).Memory()
 		part := func(from, bytes int64) symmem.Memory {
 			m, err := all.Slice(from, bytes)
@@ -31,21 +31,23 @@ func TestBuffersThatOverlapAreRefusedUnlessInPlace(t *testing.T) {
 			return m
 		}
 		w, own := r.World(), int64(r.Rank())*400
-		r.is(w.AllReduce(r.ctx, part(0, 400), part(4, 400), 100, symmem.Float32, symmem.Sum, nil),
+		r.wantErr(w.AllReduce(r.ctx, part(0, 400), part(4, 400), 100, symmem.Float32, symmem.Sum, nil),
 			symmem.ErrInvalid)
-		r.is(w.AllGather(r.ctx, part(8, 400), part(0, 800), 100, symmem.Float32, nil),
+		r.wantErr(w.AllGather(r.ctx, part(8, 400), part(0, 800), 100, symmem.Float32, nil),
 			symmem.ErrInvalid)
 		for root := range r.Size() { // and on the others, of which only the send buffer is used
-			r.is(w.Reduce(r.ctx, part(0, 400), part(4, 400), 100, symmem.Float32, symmem.Sum, root, nil),
+			r.wantErr(
+				w.Reduce(r.ctx, part(0, 400), part(4, 400), 100, symmem.Float32, symmem.Sum, root, nil),
 				symmem.ErrInvalid)
-			r.is(w.Broadcast(r.ctx, part(4, 400), part(0, 400), 100, symmem.Float32, root, nil),
+			r.wantErr(
+				w.Broadcast(r.ctx, part(4, 400), part(0, 400), 100, symmem.Float32, root, nil),
 				symmem.ErrInvalid)
 		}
 		r.ok(w.AllGather(r.ctx, part(own, 400), part(0, 800), 100, symmem.Float32, nil))
 		r.ok(w.ReduceScatter(
 			r.ctx, part(0, 800), part(own, 400), 100, symmem.Float32, symmem.Sum, nil))
-		nowhere := r.named(0, 8)
-		r.is(w.AllReduce(r.ctx, nowhere, nowhere, 2, symmem.Float32,
+		nowhere := r.memoryAt(0, 8)
+		r.wantErr(w.AllReduce(r.ctx, nowhere, nowhere, 2, symmem.Float32,
 			symmem.Sum, nil), symmem.ErrInvalid)
 		r.synchronize()
 	})

@@ -37,7 +37,7 @@ func BenchmarkAlloc(b *testing.B) {
 	}
 }
 
-func TestWorkloadsPlayOnEveryAllocatorWithoutAllocating(t *testing.T) {
+func TestWorkloadsDoNotAllocate(t *testing.T) {
 	for _, w := range workloads(200) {
 		for name, player := range w.players(t) {
 			if allocs := testing.AllocsPerRun(10, func() {
@@ -67,7 +67,7 @@ type workload struct {
 // stopped. All live slots are full already.
 func (w workload) players(tb testing.TB) map[string]func(pairs int) error {
 	tb.Helper()
-	rt := alone(tb)
+	rt := openAlone(tb)
 	pool, err := rt.NewPool(symmem.PoolOptions{Domain: rt.World()})
 	if err != nil {
 		tb.Fatal(err)

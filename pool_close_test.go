@@ -11,15 +11,15 @@ import (
 	"symmem"
 )
 
-func TestAPoolAtTheAddressesOfAClosedOneHasItsWindows(t *testing.T) {
-	together(t, 2, symmem.Options{}, func(r *rank) {
+func TestPoolAtReusedAddressesRegisters(t *testing.T) {
+	runRanks(t, 2, symmem.Options{}, func(r *rank) {
 		for range 4 {
 			p := r.pool()
 			b := r.window(p, mib)
 			if !r.World().IsSymmetric(b.Memory()) {
 				r.failf("a registered buffer at %#x is in no window", b.Address())
 			}
-			r.sums(r.World(), b)
+			r.checkSum(r.World(), b)
 			r.ok(b.Free())
 			r.ok(p.Close())
 		}
@@ -29,30 +29,30 @@ func TestAPoolAtTheAddressesOfAClosedOneHasItsWindows(t *testing.T) {
 	})
 }
 
-func TestWorkOnMemoryOfAClosedPoolIsRefused(t *testing.T) {
+func TestClosedPoolMemoryIsRejected(t *testing.T) {
 	for name, domain := range map[string]bool{"its windows are gone": true, "it had none": false} {
 		t.Run(name, func(t *testing.T) {
-			together(t, 2, symmem.Options{}, func(r *rank) {
+			runRanks(t, 2, symmem.Options{}, func(r *rank) {
 				o := symmem.PoolOptions{}
 				if domain {
 					o.Domain = r.World()
 				}
 				p := r.poolWith(o)
 				b := r.alloc(p, mib)
-				r.sums(r.World(), b)
+				r.checkSum(r.World(), b)
 				r.closePool(p)
 				s := r.DefaultStream()
-				r.is(r.sum(r.World(), b), symmem.ErrClosed)
-				r.is(s.Fill(b.Memory(), 1), symmem.ErrClosed)
-				r.is(s.Copy(b.Memory(), b.Memory()), symmem.ErrClosed)
-				r.is(b.UseOn(s), symmem.ErrClosed)
+				r.wantErr(r.sum(r.World(), b), symmem.ErrClosed)
+				r.wantErr(s.Fill(b.Memory(), 1), symmem.ErrClosed)
+				r.wantErr(s.Copy(b.Memory(), b.Memory()), symmem.ErrClosed)
+				r.wantErr(b.UseOn(s), symmem.ErrClosed)
 			})
 		})
 	}
 }
 
-func TestAGraphOverAClosedPoolDoesNotRun(t *testing.T) {
-	together(t, 2, symmem.Options{}, func(r *rank) {
+func TestGraphOverClosedPoolIsRejected(t *testing.T) {
+	runRanks(t, 2, symmem.Options{}, func(r *rank) {
 		p := r.pool()
 		m := r.window(p, mib).Memory()
 		s, err := r.NewStream()
@@ -62,12 +62,12 @@ func TestAGraphOverAClosedPoolDoesNotRun(t *testing.T) {
 		g, err := s.EndCapture()
 		r.ok(err)
 		r.closePool(p)
-		r.is(g.Launch(s), symmem.ErrClosed)
+		r.wantErr(g.Launch(s), symmem.ErrClosed)
 		r.ok(g.Close())
 	})
 }
 
-func TestMemoryIsUnmappedAfterTheWorkOnIt(t *testing.T) {
+func TestPoolCloseUnmapsAfterWork(t *testing.T) {
 	for name, end := range map[string]func(r *rank, p *symmem.Pool, b symmem.Buffer) error{
 		"by Close": func(r *rank, p *symmem.Pool, b symmem.Buffer) error {
 			r.ok(b.Free())
@@ -79,7 +79,7 @@ func TestMemoryIsUnmappedAfterTheWorkOnIt(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			together(t, 1, symmem.Options{}, func(r *rank) {
+			runRanks(t, 1, symmem.Options{}, func(r *rank) {
 				p := r.pool()
 				b := r.alloc(p, 4*mib)
 				s := r.DefaultStream()
@@ -99,14 +99,14 @@ func TestMemoryIsUnmappedAfterTheWorkOnIt(t *testing.T) {
 	}
 }
 
-// TestMemoryIsUnmappedAfterTheWorkOfAStreamThatEnds: ForgetStream waits for that work, too.
-func TestMemoryIsUnmappedAfterTheWorkOfAStreamThatEnds(t *testing.T) {
+// TestPoolCloseUnmapsAfterWorkOfClosedStream: ForgetStream waits for that work, too.
+func TestPoolCloseUnmapsAfterWorkOfClosedStream(t *testing.T) {
 	for name, end := range map[string]func(*rank, *symmem.Pool) error{
 		"by Close": func(_ *rank, p *symmem.Pool) error { return p.Close() },
 		"by Trim":  func(r *rank, p *symmem.Pool) error { return p.Trim(r.ctx, 0) },
 	} {
 		t.Run(name, func(t *testing.T) {
-			together(t, 1, symmem.Options{}, func(r *rank) {
+			runRanks(t, 1, symmem.Options{}, func(r *rank) {
 				p := r.pool()
 				s, err := r.Interop().AdoptStream(r.stream().Handle())
 				r.ok(err)
@@ -134,10 +134,10 @@ func TestMemoryIsUnmappedAfterTheWorkOfAStreamThatEnds(t *testing.T) {
 	}
 }
 
-// TestTrimWaitsForWorkThatIsQueuedMeanwhile: here, once it has waited for the default stream, and
+// TestTrimWaitsForConcurrentWork: here, once it has waited for the default stream, and
 // waits for another one. The buffer is free, so its segment goes.
-func TestTrimWaitsForWorkThatIsQueuedMeanwhile(t *testing.T) {
-	together(t, 1, symmem.Options{}, func(r *rank) {
+func TestTrimWaitsForConcurrentWork(t *testing.T) {
+	runRanks(t, 1, symmem.Options{}, func(r *rank) {
 		p := r.pool()
 		b := r.alloc(p, 4*mib)
 		release := r.hold(r.stream())
@@ -162,8 +162,8 @@ func TestTrimWaitsForWorkThatIsQueuedMeanwhile(t *testing.T) {
 	})
 }
 
-func TestAPoolStaysOpenWhileItsWorkDoesNotEnd(t *testing.T) {
-	together(t, 1, symmem.Options{}, func(r *rank) {
+func TestPoolStaysOpenDuringWork(t *testing.T) {
+	runRanks(t, 1, symmem.Options{}, func(r *rank) {
 		p := r.pool()
 		b := r.alloc(p, mib)
 		s := r.DefaultStream()
@@ -172,17 +172,17 @@ func TestAPoolStaysOpenWhileItsWorkDoesNotEnd(t *testing.T) {
 		r.ok(s.Fill(b.Memory(), 3))
 		ctx, cancel := context.WithCancel(r.ctx)
 		cancel()
-		r.is(p.Trim(ctx, 0), context.Canceled)
+		r.wantErr(p.Trim(ctx, 0), context.Canceled)
 		close(gate)
 		r.ok(s.Synchronize(r.ctx))
 		r.ok(p.Trim(r.ctx, 0))
 	})
 }
 
-// TestAPoolThatClosesTakesNoMoreWork: what another goroutine queued while Close waits would run in
+// TestClosingPoolRejectsWork: what another goroutine queued while Close waits would run in
 // memory and over windows that are gone.
-func TestAPoolThatClosesTakesNoMoreWork(t *testing.T) {
-	together(t, 1, symmem.Options{Timeout: 20 * time.Second}, func(r *rank) {
+func TestClosingPoolRejectsWork(t *testing.T) {
+	runRanks(t, 1, symmem.Options{Timeout: 20 * time.Second}, func(r *rank) {
 		p := r.pool()
 		b := r.window(p, mib)
 		s := r.stream()
@@ -200,8 +200,8 @@ func TestAPoolThatClosesTakesNoMoreWork(t *testing.T) {
 				r.failf("work is queued while Close waits for the work before")
 			}
 		}
-		r.is(r.sum(r.World(), b), symmem.ErrClosed)
-		r.is(g.Launch(r.DefaultStream()), symmem.ErrClosed)
+		r.wantErr(r.sum(r.World(), b), symmem.ErrClosed)
+		r.wantErr(g.Launch(r.DefaultStream()), symmem.ErrClosed)
 		r.ok(b.Free())
 		release()
 		r.ok(<-closed)
@@ -209,8 +209,8 @@ func TestAPoolThatClosesTakesNoMoreWork(t *testing.T) {
 	})
 }
 
-// TestClosingAPoolWaitsForCalls that have looked at its memory, and work on it next.
-func TestClosingAPoolWaitsForCalls(t *testing.T) {
+// TestPoolCloseWaitsForCalls that have looked at its memory, and work on it next.
+func TestPoolCloseWaitsForCalls(t *testing.T) {
 	for name, call := range map[string]func(*rank, *symmem.Pool, symmem.Buffer, func()) error{
 		"a fill": func(r *rank, _ *symmem.Pool, b symmem.Buffer, hold func()) error {
 			s := r.stream()
@@ -228,7 +228,7 @@ func TestClosingAPoolWaitsForCalls(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			together(t, 1, symmem.Options{}, func(r *rank) {
+			runRanks(t, 1, symmem.Options{}, func(r *rank) {
 				p, closed := r.pool(), make(chan error, 1)
 				b := r.alloc(p, mib)
 				r.ok(call(r, p, b, func() {
@@ -249,7 +249,7 @@ func TestClosingAPoolWaitsForCalls(t *testing.T) {
 // TestPoolCloseWaitsForCallThatRegisters closes the second pool of a collective while the
 // collective registers the first one.
 func TestPoolCloseWaitsForCallThatRegisters(t *testing.T) {
-	together(t, 1, symmem.Options{}, func(r *rank) {
+	runRanks(t, 1, symmem.Options{}, func(r *rank) {
 		send, recv := r.alloc(r.pool(), mib), r.alloc(r.pool(), mib)
 		other, closed := r.stream(), make(chan error, 1)
 		var first sync.Once
@@ -270,9 +270,9 @@ func TestPoolCloseWaitsForCallThatRegisters(t *testing.T) {
 	})
 }
 
-// TestClosingAPoolGivesUpWorkThatDoesNotEnd, and the pool can be closed once it has ended.
-func TestClosingAPoolGivesUpWorkThatDoesNotEnd(t *testing.T) {
-	together(t, 1, symmem.Options{Timeout: time.Second}, func(r *rank) {
+// TestPoolCloseAbortsUnfinishedWork, and the pool can be closed once it has ended.
+func TestPoolCloseAbortsUnfinishedWork(t *testing.T) {
+	runRanks(t, 1, symmem.Options{Timeout: time.Second}, func(r *rank) {
 		p := r.pool()
 		s := r.stream()
 		release := r.hold(s)
@@ -280,7 +280,7 @@ func TestClosingAPoolGivesUpWorkThatDoesNotEnd(t *testing.T) {
 		go func() { closed <- p.Close() }()
 		select {
 		case err := <-closed:
-			r.late(err)
+			r.wantTimeout(err)
 		case <-time.After(20 * time.Second):
 			release()
 			r.failf("Close still waits")
@@ -298,15 +298,15 @@ func TestClosingAPoolGivesUpWorkThatDoesNotEnd(t *testing.T) {
 // of them may use is not given back in this process: tests that come later would keep all memory.
 var ends = symmem.Options{Path: symmem.PathPlain}
 
-func TestAViewIsOfMemoryThatIsStillThere(t *testing.T) {
-	together(t, 1, symmem.Options{}, func(r *rank) {
+func TestViewOfFreedAndClosedMemory(t *testing.T) {
+	runRanks(t, 1, symmem.Options{}, func(r *rank) {
 		p := r.pool()
 		freed, kept := r.alloc(p, mib), r.alloc(p, mib)
 		r.ok(freed.Free())
 		_, err := symmem.View[float32](freed)
-		r.is(err, symmem.ErrFreed)
+		r.wantErr(err, symmem.ErrFreed)
 		r.closePool(p)
 		_, err = symmem.View[float32](kept)
-		r.is(err, symmem.ErrClosed)
+		r.wantErr(err, symmem.ErrClosed)
 	})
 }

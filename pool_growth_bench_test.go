@@ -109,7 +109,7 @@ func requests(sum int64, seed uint64) []int64 {
 	return all
 }
 
-func TestRequestsAddUpAndAreThoseOfTheirSeed(t *testing.T) {
+func TestGrowthRequestsDependOnSeedOnly(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		bytes := rapid.Int64Range(1, 1<<33).Draw(t, "bytes")
 		seed := rapid.Uint64().Draw(t, "seed")

@@ -7,14 +7,14 @@ import (
 	"symmem"
 )
 
-// TestMemoryThatGrewInACaptureTakesThePathsOfOrdinaryMemory captures, by our own graphs and by
+// TestMemoryMappedDuringCaptureTakesAllPaths captures, by our own graphs and by
 // another library's, calls on memory that a pool has made meanwhile and could not register: they
 // take the path that memory outside of pools takes, and are right.
-func TestMemoryThatGrewInACaptureTakesThePathsOfOrdinaryMemory(t *testing.T) {
+func TestMemoryMappedDuringCaptureTakesAllPaths(t *testing.T) {
 	for _, choice := range []symmem.PathChoice{symmem.PathAuto, symmem.PathDirect, symmem.PathPlain} {
 		for _, bytes := range []int64{4 << 10, mib, 10 * mib} {
 			t.Run(fmt.Sprintf("%v/%d", choice, bytes), func(t *testing.T) {
-				together(t, 2, symmem.Options{Path: choice}, func(r *rank) {
+				runRanks(t, 2, symmem.Options{Path: choice}, func(r *rank) {
 					for _, theirs := range []bool{false, true} {
 						for _, reserved := range []bool{false, true} {
 							r.growInACapture(choice, bytes, theirs, reserved)
@@ -46,7 +46,7 @@ func (r *rank) growInACapture(choice symmem.PathChoice, bytes int64, theirs, res
 		r.ok(p.Reserve(r.ctx, 2*bytes, r.World()))
 	}
 	r.ok(owner.BeginCapture())
-	m := r.named(ordinary.Memory().Address(), bytes)
+	m := r.memoryAt(ordinary.Memory().Address(), bytes)
 	e, err := r.World().Explain(symmem.OpAllReduce, m, m, count, symmem.Float32)
 	r.ok(err)
 	before := r.World().Stats().Paths
@@ -58,7 +58,7 @@ func (r *rank) growInACapture(choice symmem.PathChoice, bytes int64, theirs, res
 	r.fill(b, float32(r.Rank()+1))
 	r.ok(graph.Launch(owner))
 	r.ok(owner.Synchronize(r.ctx))
-	r.holds(b, 3)
+	r.checkAll(b, 3)
 	r.ok(graph.Close())
 	if e.Path != "direct" && choice == symmem.PathDirect && bytes <= mib && !r.Device().Addressable {
 		r.failf("ordinary memory does not go direct: %v", e)

@@ -12,15 +12,15 @@ var closings = map[string]func(r *rank, p *symmem.Pool) error{
 	"the runtime": func(r *rank, _ *symmem.Pool) error { return r.Close() },
 }
 
-func TestMemoryOfLiveBuffersOutlivesAClose(t *testing.T) {
+func TestLiveBuffersOutliveClose(t *testing.T) {
 	for name, closing := range closings {
 		t.Run(name, func(t *testing.T) {
-			together(t, 2, symmem.Options{}, func(r *rank) {
-				r.needsAddressable()
+			runRanks(t, 2, symmem.Options{}, func(r *rank) {
+				r.requireAddressable()
 				p := r.pool()
 				freed := r.window(p, 4*mib)
 				first, second := r.window(p, 2*mib), r.alloc(p, 512)
-				r.sums(r.World(), first)
+				r.checkSum(r.World(), first)
 				r.ok(freed.Free())
 				views := [][]float32{}
 				for _, b := range []symmem.Buffer{first, second} {
@@ -37,20 +37,20 @@ func TestMemoryOfLiveBuffersOutlivesAClose(t *testing.T) {
 					v[len(v)-1]++
 				}
 				_, err := symmem.View[float32](first)
-				r.is(err, symmem.ErrClosed)
-				r.is(freed.Free(), symmem.ErrDoubleFree)
+				r.wantErr(err, symmem.ErrClosed)
+				r.wantErr(freed.Free(), symmem.ErrDoubleFree)
 				r.ok(first.Free())
-				r.is(first.Free(), symmem.ErrDoubleFree)
+				r.wantErr(first.Free(), symmem.ErrDoubleFree)
 				views[1][0]++
 				r.ok(second.Free())
-				r.is(second.Free(), symmem.ErrClosed)
+				r.wantErr(second.Free(), symmem.ErrClosed)
 			})
 		})
 	}
 }
 
-func TestAddressesOfAPoolWithLiveBuffersAreNotGivenOutAgain(t *testing.T) {
-	together(t, 1, symmem.Options{}, func(r *rank) {
+func TestClosedPoolKeepsAddressesOfLiveBuffers(t *testing.T) {
+	runRanks(t, 1, symmem.Options{}, func(r *rank) {
 		p := r.pool()
 		freed, live := r.alloc(p, 4*mib), r.alloc(p, 16*mib)
 		r.ok(freed.Free())

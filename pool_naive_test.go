@@ -79,7 +79,7 @@ func (a *naive) release(e extent) {
 	a.insert(e)
 }
 
-func TestTheNaiveAllocatorNeverOverlapsAndMergesEverything(t *testing.T) {
+func TestNaiveAllocatorMergesWithoutOverlap(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		const whole = 64 << 10
 		a := newNaive(whole)
@@ -111,7 +111,7 @@ func TestTheNaiveAllocatorNeverOverlapsAndMergesEverything(t *testing.T) {
 	})
 }
 
-func TestTheNaiveAllocatorTakesTheBestFit(t *testing.T) {
+func TestNaiveAllocatorBestFit(t *testing.T) {
 	a := newNaive(10 * naiveUnit)
 	var blocks []extent
 	for _, units := range []int64{3, 1, 1, 1, 4} {

@@ -10,7 +10,7 @@ import (
 // TestStreamsShareSegments allocates on many streams, each of which had a segment of its own once,
 // as large as all before together.
 func TestStreamsShareSegments(t *testing.T) {
-	together(t, 2, symmem.Options{}, func(r *rank) {
+	runRanks(t, 2, symmem.Options{}, func(r *rank) {
 		p := r.poolWith(symmem.PoolOptions{Domain: r.World(), FirstSegment: 64 * mib})
 		var last symmem.Buffer
 		for range 40 {
@@ -23,15 +23,15 @@ func TestStreamsShareSegments(t *testing.T) {
 			r.failf("40 streams of 1 MiB map %d bytes in %d segments", n.Used+n.Cached, n.Segments)
 		}
 		r.fill(last, float32(r.Rank()+1))
-		r.sums(r.World(), last)
-		r.holds(last, 3)
+		r.checkSum(r.World(), last)
+		r.checkAll(last, 3)
 	})
 }
 
-// TestMemoryIsSharedAfterASynchronize allocates on one stream after another. A stream that was
+// TestSynchronizeSharesMemory allocates on one stream after another. A stream that was
 // synchronized leaves its memory to the next.
-func TestMemoryIsSharedAfterASynchronize(t *testing.T) {
-	together(t, 2, symmem.Options{}, func(r *rank) {
+func TestSynchronizeSharesMemory(t *testing.T) {
+	runRanks(t, 2, symmem.Options{}, func(r *rank) {
 		p := r.poolWith(symmem.PoolOptions{Domain: r.World(), FirstSegment: 8 * mib})
 		for range 10 {
 			s := r.stream()
@@ -48,11 +48,11 @@ func TestMemoryIsSharedAfterASynchronize(t *testing.T) {
 	})
 }
 
-// TestFreeMemoryOfOtherStreamsIsTheLastResort fills a pool on one stream and allocates on another,
+// TestForeignFreeMemoryIsLastResort fills a pool on one stream and allocates on another,
 // which waits for the first on the device.
-func TestFreeMemoryOfOtherStreamsIsTheLastResort(t *testing.T) {
-	var said answers
-	together(t, 2, symmem.Options{}, func(r *rank) {
+func TestForeignFreeMemoryIsLastResort(t *testing.T) {
+	var texts errorTexts
+	runRanks(t, 2, symmem.Options{}, func(r *rank) {
 		p := r.poolWith(symmem.PoolOptions{
 			Domain: r.World(), FirstSegment: 4 * mib, Capacity: 4 * mib,
 		})
@@ -76,16 +76,16 @@ func TestFreeMemoryOfOtherStreamsIsTheLastResort(t *testing.T) {
 		if v[0] != 9 || v[len(v)-1] != 9 {
 			r.failf("the new owner holds %d: the old use came later", v[0])
 		}
-		said.give(r, errors.New(place(c)))
+		texts.add(r, errors.New(place(c)))
 		r.ok(r.World().Check(r.ctx))
 	})
-	said.alike(t, 2)
+	texts.requireSame(t, 2)
 }
 
-// TestACaptureTakesNoMemoryThatIsInUse fills a pool on one stream. While that or another stream is
+// TestCaptureAvoidsMemoryInUse fills a pool on one stream. While that or another stream is
 // captured, the other gets none of it: the graph would have the wait.
-func TestACaptureTakesNoMemoryThatIsInUse(t *testing.T) {
-	together(t, 1, symmem.Options{}, func(r *rank) {
+func TestCaptureAvoidsMemoryInUse(t *testing.T) {
+	runRanks(t, 1, symmem.Options{}, func(r *rank) {
 		p := r.poolWith(symmem.PoolOptions{FirstSegment: 4 * mib, Capacity: 4 * mib})
 		other := r.stream()
 		b, err := p.AllocOn(other, 4*mib)
@@ -94,7 +94,7 @@ func TestACaptureTakesNoMemoryThatIsInUse(t *testing.T) {
 		for _, s := range []*symmem.Stream{other, r.DefaultStream()} {
 			r.ok(s.BeginCapture())
 			_, err = p.Alloc(mib)
-			r.is(err, symmem.ErrOutOfMemory)
+			r.wantErr(err, symmem.ErrOutOfMemory)
 			graph, err := s.EndCapture()
 			r.ok(err)
 			r.ok(graph.Close())
@@ -103,10 +103,10 @@ func TestACaptureTakesNoMemoryThatIsInUse(t *testing.T) {
 	})
 }
 
-// TestMemoryOfAStreamThatMayBeGoneIsNotTaken: symmem would have to ask about the stream. It is
+// TestIdleSparesMemoryOfAdoptedStreams: symmem would have to ask about the stream. It is
 // taken once the stream was forgotten.
-func TestMemoryOfAStreamThatMayBeGoneIsNotTaken(t *testing.T) {
-	together(t, 1, symmem.Options{}, func(r *rank) {
+func TestIdleSparesMemoryOfAdoptedStreams(t *testing.T) {
+	runRanks(t, 1, symmem.Options{}, func(r *rank) {
 		p := r.poolWith(symmem.PoolOptions{FirstSegment: 4 * mib, Capacity: 4 * mib})
 		theirs, err := r.Interop().AdoptStream(r.stream().Handle())
 		r.ok(err)
@@ -115,7 +115,7 @@ func TestMemoryOfAStreamThatMayBeGoneIsNotTaken(t *testing.T) {
 		r.ok(b.Free())
 		r.Interop().SetIdle(true)
 		_, err = p.Alloc(mib)
-		r.is(err, symmem.ErrOutOfMemory)
+		r.wantErr(err, symmem.ErrOutOfMemory)
 		r.Interop().SetIdle(false)
 		r.alloc(p, mib)
 		r.Interop().ForgetStream(theirs)
@@ -123,15 +123,15 @@ func TestMemoryOfAStreamThatMayBeGoneIsNotTaken(t *testing.T) {
 	})
 }
 
-// TestAReservationTakesCleanMemory of other streams where the capacity leaves no room, or where
+// TestReserveTakesCleanMemory of other streams where the capacity leaves no room, or where
 // the device has no more.
-func TestAReservationTakesCleanMemory(t *testing.T) {
+func TestReserveTakesCleanMemory(t *testing.T) {
 	for name, o := range map[string]symmem.PoolOptions{
 		"capacity": {FirstSegment: 8 * mib, Capacity: 8 * mib},
 		"device":   {FirstSegment: 1 << 39},
 	} {
 		t.Run(name, func(t *testing.T) {
-			together(t, 1, symmem.Options{}, func(r *rank) {
+			runRanks(t, 1, symmem.Options{}, func(r *rank) {
 				p := r.poolWith(o)
 				r.alloc(p, mib)
 				mapped, other := p.Stats(), r.stream()
@@ -148,9 +148,9 @@ func TestAReservationTakesCleanMemory(t *testing.T) {
 	}
 }
 
-// TestASegmentThatTheDeviceCannotMapIsMadeSmaller down to what the request needs.
-func TestASegmentThatTheDeviceCannotMapIsMadeSmaller(t *testing.T) {
-	together(t, 1, symmem.Options{}, func(r *rank) {
+// TestSegmentShrinksWhenMappingFails down to what the request needs.
+func TestSegmentShrinksWhenMappingFails(t *testing.T) {
+	runRanks(t, 1, symmem.Options{}, func(r *rank) {
 		p := r.poolWith(symmem.PoolOptions{FirstSegment: 1 << 40})
 		r.alloc(p, mib)
 		if n := p.Stats(); n.Segments != 1 || n.Used+n.Cached >= 1<<40 {
@@ -162,7 +162,7 @@ func TestASegmentThatTheDeviceCannotMapIsMadeSmaller(t *testing.T) {
 // TestShortCapturesOnNewStreams maps what their tensors need, not a segment for each.
 func TestShortCapturesOnNewStreams(t *testing.T) {
 	const captures = 1000
-	together(t, 2, symmem.Options{}, func(r *rank) {
+	runRanks(t, 2, symmem.Options{}, func(r *rank) {
 		p := r.poolWith(symmem.PoolOptions{Domain: r.World(), FirstSegment: 64 * mib})
 		for range captures {
 			s := r.stream()

@@ -8,9 +8,9 @@ import (
 	"symmem"
 )
 
-func TestBuffersLieAtTheSamePlaceOnEveryRank(t *testing.T) {
-	var said answers
-	together(t, 3, symmem.Options{Scatter: misplacing}, func(r *rank) {
+func TestPlacementEqualOnAllRanks(t *testing.T) {
+	var texts errorTexts
+	runRanks(t, 3, symmem.Options{Scatter: misplacing}, func(r *rank) {
 		p := r.pool()
 		var places []string
 		var held []symmem.Buffer
@@ -22,14 +22,14 @@ func TestBuffersLieAtTheSamePlaceOnEveryRank(t *testing.T) {
 			held = append(held, b)
 			places = append(places, place(b))
 		}
-		said.give(r, errors.New(join(places)))
+		texts.add(r, errors.New(join(places)))
 		r.ok(r.World().Check(r.ctx))
 	})
-	said.alike(t, 3)
+	texts.requireSame(t, 3)
 }
 
-func TestReserveMakesAndRegistersMemoryUpFront(t *testing.T) {
-	together(t, 2, symmem.Options{}, func(r *rank) {
+func TestReserve(t *testing.T) {
+	runRanks(t, 2, symmem.Options{}, func(r *rank) {
 		p := r.pool()
 		r.ok(p.Reserve(r.ctx, 32*mib, r.World()))
 		before := r.World().Stats()
@@ -39,18 +39,18 @@ func TestReserveMakesAndRegistersMemoryUpFront(t *testing.T) {
 		b := r.alloc(p, 32*mib)
 		s := p.Begin(r.World())
 		r.ok(s.End(r.ctx))
-		r.sums(r.World(), b)
+		r.checkSum(r.World(), b)
 		if after := r.World().Stats(); after.Registrations != before.Registrations {
 			r.failf("registered again: %+v", after)
 		}
 		r.ok(b.Free())
 		r.ok(p.Reserve(r.ctx, mib, nil))
-		r.is(p.Reserve(r.ctx, -1, nil), symmem.ErrSize)
+		r.wantErr(p.Reserve(r.ctx, -1, nil), symmem.ErrSize)
 	})
 }
 
-func TestAPoolMapsFewSegments(t *testing.T) {
-	together(t, 1, symmem.Options{}, func(r *rank) {
+func TestPoolMapsFewSegments(t *testing.T) {
+	runRanks(t, 1, symmem.Options{}, func(r *rank) {
 		p := r.pool()
 		for range 128 {
 			r.alloc(p, mib)
@@ -63,7 +63,7 @@ func TestAPoolMapsFewSegments(t *testing.T) {
 }
 
 func TestPoolStatsCountBytes(t *testing.T) {
-	together(t, 1, symmem.Options{}, func(r *rank) {
+	runRanks(t, 1, symmem.Options{}, func(r *rank) {
 		p := r.pool()
 		a, b := r.alloc(p, 1000), r.window(p, mib)
 		want := symmem.PoolStats{
@@ -83,8 +83,8 @@ func TestPoolStatsCountBytes(t *testing.T) {
 	})
 }
 
-func TestSizesThatCannotBeAreRefused(t *testing.T) {
-	together(t, 1, symmem.Options{}, func(r *rank) {
+func TestInvalidSizes(t *testing.T) {
+	runRanks(t, 1, symmem.Options{}, func(r *rank) {
 		p := r.pool()
 		for _, bytes := range []int64{0, -1, 1 << 62} {
 			if _, err := p.Alloc(bytes); !errors.Is(err, symmem.ErrSize) {
@@ -99,8 +99,8 @@ func TestSizesThatCannotBeAreRefused(t *testing.T) {
 	})
 }
 
-func TestAPoolKeepsToItsCapacity(t *testing.T) {
-	together(t, 1, symmem.Options{}, func(r *rank) {
+func TestPoolCapacity(t *testing.T) {
+	runRanks(t, 1, symmem.Options{}, func(r *rank) {
 		p := r.poolWith(symmem.PoolOptions{Capacity: 8 * mib, FirstSegment: 4 * mib})
 		a := r.alloc(p, 4*mib)
 		r.alloc(p, 3*mib)
@@ -117,8 +117,8 @@ func TestAPoolKeepsToItsCapacity(t *testing.T) {
 	})
 }
 
-func TestTrimKeepsWhatIsUsedAndWhatItIsTold(t *testing.T) {
-	together(t, 2, symmem.Options{}, func(r *rank) {
+func TestTrimKeepsUsedAndRequestedMemory(t *testing.T) {
+	runRanks(t, 2, symmem.Options{}, func(r *rank) {
 		p := r.pool()
 		a, b := r.alloc(p, 4*mib), r.alloc(p, 4*mib)
 		c := r.window(p, 8*mib)
@@ -128,7 +128,7 @@ func TestTrimKeepsWhatIsUsedAndWhatItIsTold(t *testing.T) {
 		if got := p.Stats(); got.Segments != 2 || got.Windows != 2 || got.Used != 4*mib {
 			r.failf("%+v", got)
 		}
-		r.sums(r.World(), a)
+		r.checkSum(r.World(), a)
 		r.ok(p.Trim(r.ctx, 0))
 		if all := slices.Collect(p.Segments()); len(all) != 1 || all[0].Segment != a.Segment() {
 			r.failf("%+v", all)
@@ -138,17 +138,17 @@ func TestTrimKeepsWhatIsUsedAndWhatItIsTold(t *testing.T) {
 		if d.Segment() != 3 {
 			r.failf("the new segment is number %d", d.Segment())
 		}
-		r.sums(r.World(), d)
+		r.checkSum(r.World(), d)
 		late := r.split(r.World(), 0)
-		r.sums(late, a)
+		r.checkSum(late, a)
 		if n := late.Stats().Windows; n != 2 {
 			r.failf("a group that came after has %d windows", n)
 		}
 	})
 }
 
-func TestAPoolOfOneRankTrimsAlone(t *testing.T) {
-	together(t, 2, symmem.Options{}, func(r *rank) {
+func TestTrimOfSingleRankPool(t *testing.T) {
+	runRanks(t, 2, symmem.Options{}, func(r *rank) {
 		p := r.poolWith(symmem.PoolOptions{FirstSegment: 2 * mib})
 		if r.Rank() == 0 {
 			r.ok(r.alloc(p, mib).Free())
@@ -160,8 +160,8 @@ func TestAPoolOfOneRankTrimsAlone(t *testing.T) {
 	})
 }
 
-func TestAClosedPoolRefusesEverything(t *testing.T) {
-	together(t, 1, symmem.Options{}, func(r *rank) {
+func TestClosedPoolRejectsCalls(t *testing.T) {
+	runRanks(t, 1, symmem.Options{}, func(r *rank) {
 		p := r.pool()
 		b := r.window(p, mib)
 		r.ok(p.Close())
@@ -170,21 +170,21 @@ func TestAClosedPoolRefusesEverything(t *testing.T) {
 			r.failf("%d windows outlive their pool", n)
 		}
 		_, err := p.Alloc(512)
-		r.is(err, symmem.ErrClosed)
-		r.is(p.Reserve(r.ctx, 512, nil), symmem.ErrClosed)
-		r.is(r.sum(r.World(), b), symmem.ErrClosed)
+		r.wantErr(err, symmem.ErrClosed)
+		r.wantErr(p.Reserve(r.ctx, 512, nil), symmem.ErrClosed)
+		r.wantErr(r.sum(r.World(), b), symmem.ErrClosed)
 		r.ok(b.Free())
 	})
 }
 
-func TestAGroupIsTheDomainOfAsManyPoolsAsAnAgreementCompares(t *testing.T) {
-	together(t, 1, symmem.Options{}, func(r *rank) {
+func TestPoolLimitPerDomain(t *testing.T) {
+	runRanks(t, 1, symmem.Options{}, func(r *rank) {
 		var err error
 		made := 0
 		for ; err == nil && made < 100; made++ {
 			_, err = r.NewPool(symmem.PoolOptions{Domain: r.World()})
 		}
-		r.is(err, symmem.ErrInvalid)
+		r.wantErr(err, symmem.ErrInvalid)
 		if made != 65 {
 			r.failf("%d pools were made", made-1)
 		}

@@ -92,7 +92,7 @@ func (m *machine) compute(s step) {
 	b, g := m.live[s.which%len(m.live)], m.groups[s.which%len(m.groups)]
 	m.history = append(m.history, place(b))
 	if s.kind == stepSum {
-		m.sums(g, b)
+		m.checkSum(g, b)
 		return
 	}
 	count := b.Size() / 4 / int64(g.Size())
@@ -108,26 +108,26 @@ func (m *machine) compute(s step) {
 	}
 }
 
-// TestRandomProgramsGiveRightSumsAndEqualPlaces runs random programs over segments that land at
+// TestRandomPrograms runs random programs over segments that land at
 // random addresses. The generator prints the program that fails, as short as it can make it.
-func TestRandomProgramsGiveRightSumsAndEqualPlaces(t *testing.T) {
+func TestRandomPrograms(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		ranks := rapid.IntRange(2, 4).Draw(rt, "ranks")
 		program := drawProgram(rt)
 		options := symmem.Options{
 			Scatter: rapid.Uint64Range(1, 1<<32).Draw(rt, "scatter"), Timeout: 20 * time.Second,
 		}
-		var said answers
+		var texts errorTexts
 		passed := t.Run("", func(t *testing.T) {
-			together(t, ranks, options, func(r *rank) {
+			runRanks(t, ranks, options, func(r *rank) {
 				m := &machine{rank: r, pool: r.pool(), groups: []*symmem.Group{r.World()}}
 				for _, s := range program {
 					m.run(s)
 				}
 				r.ok(r.World().Check(r.ctx))
-				said.give(r, errors.New(join(m.history)))
+				texts.add(r, errors.New(join(m.history)))
 			})
-			said.alike(t, ranks)
+			texts.requireSame(t, ranks)
 		})
 		if !passed {
 			rt.Fatal("the ranks disagree")

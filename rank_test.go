@@ -21,23 +21,23 @@ import (
 
 const mib = int64(1) << 20
 
-// rank is one rank of a test. Its methods end the rank, and fail the test, where a call that must
-// succeed does not.
+// rank runs a test on one rank. Where a call that must succeed fails, its methods fail the test and
+// end the rank's goroutine.
 type rank struct {
 	*symmem.Runtime
 	t   *testing.T
 	ctx context.Context
-	// unable is why the backend cannot do the test.
-	unable *atomic.Pointer[string]
-	// held are run when the rank ends: they end what streams are busy with, which closing waits for,
-	// and free what a closed pool keeps.
-	held []func()
+	// skipReason explains why the backend cannot run the test; nil if it can.
+	skipReason *atomic.Pointer[string]
+	// cleanups run when the rank ends. They end the work of streams, for which Close waits, and free
+	// the buffers that a closed pool keeps.
+	cleanups []func()
 }
 
-// together runs a function on every rank of a local world and closes it. A rank that fails aborts
-// the world, so that the others do not wait for it. Where neither options nor the environment
-// choose the path of collectives it is the window path, as far as the backend has it.
-func together(t *testing.T, n int, o symmem.Options, f func(r *rank)) {
+// runRanks opens a local world, runs f on each of its ranks, and closes it. A rank that fails
+// aborts the world, so that the other ranks do not wait for it. Unless the options or the
+// environment choose a path, collectives take the window path where the backend has one.
+func runRanks(t *testing.T, n int, o symmem.Options, f func(r *rank)) {
 	t.Helper()
 	if o.Timeout == 0 {
 		o.Timeout = 20 * time.Second
@@ -45,16 +45,16 @@ func together(t *testing.T, n int, o symmem.Options, f func(r *rank)) {
 	if o.Path == symmem.PathDefault && o.Tuning == "" && os.Getenv("SYMMEM_PATH") == "" {
 		o.Path = symmem.PathWindow
 	}
-	runtimes := open(t, n, o)
-	var unable atomic.Pointer[string]
+	runtimes := openRanks(t, n, o)
+	var skipReason atomic.Pointer[string]
 	eachRank(runtimes, func(rt *symmem.Runtime) {
-		r := &rank{Runtime: rt, t: t, ctx: t.Context(), unable: &unable}
+		r := &rank{Runtime: rt, t: t, ctx: t.Context(), skipReason: &skipReason}
 		finished := false
 		defer func() {
-			for _, release := range r.held {
+			for _, release := range r.cleanups {
 				release()
 			}
-			if !finished && unable.Load() == nil {
+			if !finished && skipReason.Load() == nil {
 				rt.World().Abort()
 			}
 		}()
@@ -67,7 +67,7 @@ func together(t *testing.T, n int, o symmem.Options, f func(r *rank)) {
 			t.Errorf("closing rank %d: %v", rt.Rank(), err)
 		}
 	})
-	if why := unable.Load(); why != nil && !t.Failed() {
+	if why := skipReason.Load(); why != nil && !t.Failed() {
 		t.Skip(*why)
 	}
 }
@@ -81,7 +81,7 @@ func eachRank(runtimes []*symmem.Runtime, f func(*symmem.Runtime)) {
 	ranks.Wait()
 }
 
-// ok ends the rank if there is an error.
+// ok fails the test and ends the rank if err is not nil.
 func (r *rank) ok(err error) {
 	if err != nil {
 		r.t.Helper()
@@ -96,22 +96,22 @@ func (r *rank) failf(format string, args ...any) {
 	runtime.Goexit()
 }
 
-// skip ends the rank, and skips the test. All ranks do it.
+// skip skips the test and ends the rank. All ranks must call it.
 func (r *rank) skip(why string, err error) {
 	text := fmt.Sprintf("%s: %v", why, err)
-	r.unable.Store(&text)
+	r.skipReason.Store(&text)
 	runtime.Goexit()
 }
 
-// is ends the rank unless the error is the wanted one.
-func (r *rank) is(err, want error) {
+// wantErr fails the test and ends the rank unless errors.Is(err, want).
+func (r *rank) wantErr(err, want error) {
 	r.t.Helper()
 	if !errors.Is(err, want) {
 		r.failf("got %v, want %v", err, want)
 	}
 }
 
-// pool makes a pool of the world with small segments.
+// pool makes a pool whose domain is the world, with small segments.
 func (r *rank) pool() *symmem.Pool {
 	r.t.Helper()
 	return r.poolWith(symmem.PoolOptions{Domain: r.World(), FirstSegment: 4 * mib})
@@ -124,10 +124,10 @@ func (r *rank) poolWith(o symmem.PoolOptions) *symmem.Pool {
 	return p
 }
 
-// closePool closes a pool whose buffers are live, and frees them when the rank ends.
+// closePool closes a pool that has live buffers, and frees them when the rank ends.
 func (r *rank) closePool(p *symmem.Pool) {
 	r.t.Helper()
-	r.held = append(r.held, func() { symmem.FreeAll(p) })
+	r.cleanups = append(r.cleanups, func() { symmem.FreeAll(p) })
 	r.ok(p.Close())
 }
 
@@ -138,14 +138,14 @@ func (r *rank) alloc(p *symmem.Pool, bytes int64) symmem.Buffer {
 	return b
 }
 
-// named returns the memory at an address, as a caller gets it who knows no buffer.
-func (r *rank) named(address uintptr, bytes int64) symmem.Memory {
+// memoryAt looks memory up by its address, as a caller without the Buffer does.
+func (r *rank) memoryAt(address uintptr, bytes int64) symmem.Memory {
 	m, err := r.Interop().Memory(address, bytes)
 	r.ok(err)
 	return m
 }
 
-// window returns a buffer in a window of the world.
+// window allocates a buffer and registers it with the world.
 func (r *rank) window(p *symmem.Pool, bytes int64) symmem.Buffer {
 	r.t.Helper()
 	b := r.alloc(p, bytes)
@@ -153,23 +153,23 @@ func (r *rank) window(p *symmem.Pool, bytes int64) symmem.Buffer {
 	return b
 }
 
-// sum adds up a whole buffer over the group's ranks, in place, and waits for it. The stream runs
-// again after an error.
+// sum all-reduces a buffer in place and waits for the result. The stream is usable again after an
+// error.
 func (r *rank) sum(g *symmem.Group, b symmem.Buffer) error {
 	m := b.Memory()
 	err := g.AllReduce(r.ctx, m, m, b.Size()/4, symmem.Float32, symmem.Sum, nil)
 	return cmp.Or(err, r.DefaultStream().Synchronize(r.ctx))
 }
 
-// sums ends the rank unless the group adds up a buffer correctly.
-func (r *rank) sums(g *symmem.Group, b symmem.Buffer) {
+// checkSum all-reduces a buffer over the group and checks every element of the sum.
+func (r *rank) checkSum(g *symmem.Group, b symmem.Buffer) {
 	r.t.Helper()
 	r.fill(b, float32(g.Rank()+1))
 	r.ok(r.sum(g, b))
-	r.holds(b, float32(g.Size()*(g.Size()+1)/2))
+	r.checkAll(b, float32(g.Size()*(g.Size()+1)/2))
 }
 
-// split makes a group of the ranks that give one color; a negative one gets nil.
+// split splits a group by color. A rank whose color is negative skips the split and gets nil.
 func (r *rank) split(g *symmem.Group, color int) *symmem.Group {
 	r.t.Helper()
 	if color < 0 {
@@ -187,16 +187,16 @@ func (r *rank) synchronize() {
 	r.ok(r.DefaultStream().Synchronize(r.ctx))
 }
 
-// within bounds a call that is expected to wait for a rank that does not come.
-func (r *rank) within(d time.Duration, call func(context.Context) error) error {
+// withTimeout bounds a call that waits for a rank that never arrives.
+func (r *rank) withTimeout(d time.Duration, call func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(r.ctx, d)
 	defer cancel()
 	return call(ctx)
 }
 
-// expectNoAllocations makes all ranks repeat a call, while one rank counts what the process
-// allocates. On a busy machine a batch of calls takes long, and watchers allocate meanwhile, so one
-// batch without an allocation is enough.
+// expectNoAllocations repeats a call on all ranks while one of them counts the allocations of the
+// process. Watchers allocate too, and on a busy machine they may run during a batch of calls, so
+// one batch without an allocation suffices.
 func (r *rank) expectNoAllocations(counting int, call func()) {
 	r.t.Helper()
 	const batches, turns = 20, 100
@@ -211,18 +211,18 @@ func (r *rank) expectNoAllocations(counting int, call func()) {
 		least = min(least, testing.AllocsPerRun(turns, call))
 	}
 	if least != 0 {
-		r.failf("every batch of calls makes at least %v allocations per call", least)
+		r.failf("every batch made at least %v allocations per call, want 0 in one batch", least)
 	}
 }
 
-// answers collects what each rank got, to compare it.
-type answers struct {
+// errorTexts collects the text of each rank's error for comparison.
+type errorTexts struct {
 	mu   sync.Mutex
-	text map[int]string // guarded by mu
+	text map[int]string // by rank; guarded by mu
 }
 
-// give notes a rank's error.
-func (a *answers) give(r *rank, err error) {
+// add records a rank's error.
+func (a *errorTexts) add(r *rank, err error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.text == nil {
@@ -231,8 +231,9 @@ func (a *answers) give(r *rank, err error) {
 	a.text[r.Rank()] = err.Error()
 }
 
-// alike fails the test unless so many ranks have answered, all with one text, and returns it.
-func (a *answers) alike(t *testing.T, ranks int) string {
+// requireSame returns the common text of the errors. It fails the test unless the given number of
+// ranks recorded an error and all errors have the same text.
+func (a *errorTexts) requireSame(t *testing.T, ranks int) string {
 	t.Helper()
 	different := map[string]bool{}
 	var text string
@@ -240,13 +241,13 @@ func (a *answers) alike(t *testing.T, ranks int) string {
 		different[text] = true
 	}
 	if len(a.text) != ranks || len(different) != 1 {
-		t.Fatalf("%d ranks must say the same: %v", ranks, a.text)
+		t.Fatalf("got the errors %v, want the same one on %d ranks", a.text, ranks)
 	}
 	return text
 }
 
-// diverged ends the rank unless an error is a DivergenceError.
-func (r *rank) diverged(err error) *symmem.DivergenceError {
+// wantDivergence returns the DivergenceError in err, and ends the rank if there is none.
+func (r *rank) wantDivergence(err error) *symmem.DivergenceError {
 	r.t.Helper()
 	var d *symmem.DivergenceError
 	if !errors.As(err, &d) {
@@ -255,15 +256,15 @@ func (r *rank) diverged(err error) *symmem.DivergenceError {
 	return d
 }
 
-// late ends the rank unless an error is a TimeoutError that names exactly these ranks.
-func (r *rank) late(err error, missing ...int) {
+// wantTimeout ends the rank unless err is a TimeoutError that names exactly the missing ranks.
+func (r *rank) wantTimeout(err error, missing ...int) {
 	r.t.Helper()
 	var late *symmem.TimeoutError
 	if !errors.As(err, &late) {
 		r.failf("got %v, want a TimeoutError", err)
 	}
 	if !equalInts(late.Missing, missing) {
-		r.failf("%v names ranks %v, want %v", err, late.Missing, missing)
+		r.failf("the ranks missing in %q are %v, want %v", err, late.Missing, missing)
 	}
 }
 
@@ -279,7 +280,7 @@ func equalInts(a, b []int) bool {
 	return true
 }
 
-// gate is a place where ranks of a test wait for each other outside symmem.
+// gate lets the ranks of a test wait for each other without a call of symmem.
 type gate struct {
 	mu      sync.Mutex
 	waiting int           // guarded by mu
@@ -289,8 +290,8 @@ type gate struct {
 
 func newGate(size int) *gate { return &gate{size: size, open: make(chan struct{})} }
 
-// pass returns when all ranks have come.
-func (g *gate) pass(r *rank) {
+// wait returns when all ranks have called it.
+func (g *gate) wait(r *rank) {
 	g.mu.Lock()
 	open := g.open
 	if g.waiting++; g.waiting == g.size {
@@ -301,28 +302,26 @@ func (g *gate) pass(r *rank) {
 	select {
 	case <-open:
 	case <-time.After(time.Minute):
-		r.failf("the others do not come")
+		r.failf("another rank did not reach the gate")
 	}
 }
 
-// place writes where a buffer lies.
+// place formats the segment, offset and size of a buffer.
 func place(b symmem.Buffer) string {
 	return fmt.Sprintf("%d:%#x+%d", b.Segment(), b.Offset(), b.Size())
 }
 
 func join(lines []string) string { return strings.Join(lines, "\n") }
 
-// Tests read and write device memory by copies of Go slices, as programs do that run on every
-// backend. View is for backends whose memory the processor can address.
-
-// write copies elements into memory, behind the work of the default stream, and waits for that.
+// write copies elements into memory on the default stream and waits for the copy. Tests copy Go
+// slices, as programs for every backend do, because View needs memory that the CPU can address.
 func write[T symmem.Element](r *rank, m symmem.Memory, v []T) {
 	r.t.Helper()
 	r.ok(r.DefaultStream().Copy(m, symmem.Host(v)))
 	r.synchronize()
 }
 
-// read copies memory out, behind the work of the default stream, and waits for that.
+// read returns a copy of memory, made on the default stream.
 func read[T symmem.Element](r *rank, m symmem.Memory) []T {
 	r.t.Helper()
 	var zero T
@@ -332,8 +331,9 @@ func read[T symmem.Element](r *rank, m symmem.Memory) []T {
 	return v
 }
 
-// plain is memory that no group registers: its collectives take the plain path.
-func (r *rank) plain(bytes int64) symmem.Memory {
+// unregistered allocates memory that no group registers, so that its collectives take the plain
+// path.
+func (r *rank) unregistered(bytes int64) symmem.Memory {
 	r.t.Helper()
 	m, err := r.alloc(r.poolWith(symmem.PoolOptions{FirstSegment: 2 * mib}), bytes).Memory().
 		Slice(0, bytes)
@@ -346,37 +346,38 @@ func (r *rank) floats(b symmem.Buffer) []float32 {
 	return read[float32](r, b.Memory())
 }
 
-// fill sets every element of a buffer.
+// fill sets every element of a buffer to a value.
 func (r *rank) fill(b symmem.Buffer, value float32) {
 	r.t.Helper()
 	write(r, b.Memory(), slices.Repeat([]float32{value}, int(b.Size()/4)))
 }
 
-// holds ends the rank unless every element of a buffer is the given value.
-func (r *rank) holds(b symmem.Buffer, want float32) {
+// checkAll ends the rank unless every element of a buffer equals want.
+func (r *rank) checkAll(b symmem.Buffer, want float32) {
 	r.t.Helper()
 	for i, got := range r.floats(b) {
 		if got != want {
-			r.failf("element %d is %v, want %v", i, got, want)
+			r.failf("element %d = %v, want %v", i, got, want)
 		}
 	}
 }
 
-// surviving is together for a fault: after it every rank lives and goes on with a new group.
-func surviving(t *testing.T, n int, o symmem.Options, fault func(r *rank)) {
+// runWithFault runs a function that makes a group fail, and then checks that every rank can make a
+// new group and use it.
+func runWithFault(t *testing.T, n int, o symmem.Options, fault func(r *rank)) {
 	t.Helper()
-	together(t, n, o, func(r *rank) {
+	runRanks(t, n, o, func(r *rank) {
 		spare := r.split(r.World(), 0)
 		fault(r)
-		if err := goOn(r.ctx, r.Runtime, spare); err != nil {
+		if err := checkNewGroup(r.ctx, r.Runtime, spare); err != nil {
 			r.failf("after the fault: %v", err)
 		}
 	})
 }
 
-// goOn makes a group, as programs do after a fault, and computes on it. The parent is a group that
-// the fault has not met.
-func goOn(ctx context.Context, rt *symmem.Runtime, parent *symmem.Group) error {
+// checkNewGroup splits a new group off parent, which the fault has not affected, and checks a sum
+// in it. Programs recover from a fault in this way.
+func checkNewGroup(ctx context.Context, rt *symmem.Runtime, parent *symmem.Group) error {
 	g, err := parent.Split(ctx, 0, 0)
 	if err != nil {
 		return err
@@ -384,7 +385,7 @@ func goOn(ctx context.Context, rt *symmem.Runtime, parent *symmem.Group) error {
 	return errors.Join(symmetricSum(ctx, rt, g), g.Close())
 }
 
-// symmetricSum adds up a buffer of a new pool over the ranks of a group.
+// symmetricSum all-reduces a buffer of a new pool and checks the result.
 func symmetricSum(ctx context.Context, rt *symmem.Runtime, g *symmem.Group) error {
 	const count = 1024
 	p, err := rt.NewPool(symmem.PoolOptions{Domain: g, FirstSegment: 2 * mib})
@@ -408,7 +409,7 @@ func symmetricSum(ctx context.Context, rt *symmem.Runtime, g *symmem.Group) erro
 	}
 	for i, got := range v {
 		if got != float32(g.Size()) {
-			return fmt.Errorf("element %d of the sum is %v, want %d", i, got, g.Size())
+			return fmt.Errorf("element %d of the sum = %v, want %d", i, got, g.Size())
 		}
 	}
 	return nil

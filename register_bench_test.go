@@ -92,7 +92,7 @@ func (g *grown) shrink(ctx context.Context, segments int) error {
 // local opens a world of so many ranks in this process.
 func local(tb testing.TB, ranks int) []*symmem.Runtime {
 	tb.Helper()
-	runtimes, err := symmem.OpenLocal(tb.Context(), ranks, on(symmem.Options{}))
+	runtimes, err := symmem.OpenLocal(tb.Context(), ranks, withBackend(symmem.Options{}))
 	if errors.Is(err, symmem.ErrUnsupported) {
 		tb.Skip(err)
 	}
@@ -154,7 +154,7 @@ func BenchmarkFirstTouch(b *testing.B) {
 	}
 }
 
-func TestAFreshSegmentFaultsOnEachPageOnce(t *testing.T) {
+func TestFreshSegmentPageFaults(t *testing.T) {
 	if testing.Short() {
 		t.Skip("touches 256 MiB")
 	}

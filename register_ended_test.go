@@ -8,10 +8,10 @@ import (
 	"symmem"
 )
 
-// TestWhatEndsDuringARegistrationIsNotRegistered ends the segment or the group between the
+// TestCloseDuringRegister ends the segment or the group between the
 // registration by the backend and the note that the pool makes of it. The segment stays mapped as
 // long as the registration may look at it.
-func TestWhatEndsDuringARegistrationIsNotRegistered(t *testing.T) {
+func TestCloseDuringRegister(t *testing.T) {
 	for name, end := range map[string]func(context.Context, *symmem.Pool, *symmem.Group) error{
 		"the segment, by Trim": func(ctx context.Context, p *symmem.Pool, _ *symmem.Group) error {
 			return p.Trim(ctx, 0)
@@ -19,7 +19,7 @@ func TestWhatEndsDuringARegistrationIsNotRegistered(t *testing.T) {
 		"the group": func(_ context.Context, _ *symmem.Pool, g *symmem.Group) error { return g.Close() },
 	} {
 		t.Run(name, func(t *testing.T) {
-			together(t, 2, symmem.Options{}, func(r *rank) {
+			runRanks(t, 2, symmem.Options{}, func(r *rank) {
 				p := r.pool()
 				r.ok(r.alloc(p, mib).Free())
 				var g *symmem.Group
@@ -36,7 +36,7 @@ func TestWhatEndsDuringARegistrationIsNotRegistered(t *testing.T) {
 					}
 				})
 				g = r.split(r.World(), 0)
-				r.is(p.Register(r.ctx, g), symmem.ErrClosed)
+				r.wantErr(p.Register(r.ctx, g), symmem.ErrClosed)
 				if n := g.Stats().Windows; n != 0 || p.Stats().Windows != 0 {
 					r.failf("%d windows, the pool has %d", n, p.Stats().Windows)
 				}
@@ -49,11 +49,11 @@ func TestWhatEndsDuringARegistrationIsNotRegistered(t *testing.T) {
 	}
 }
 
-// TestAPoolThatIsClosedDuringATrimIsUnmappedOnce closes it on a rank that has deregistered, and
+// TestCloseDuringTrimUnmapsOnce closes it on a rank that has deregistered, and
 // waits for the other one before it unmaps.
-func TestAPoolThatIsClosedDuringATrimIsUnmappedOnce(t *testing.T) {
+func TestCloseDuringTrimUnmapsOnce(t *testing.T) {
 	closed := make(chan struct{})
-	together(t, 2, symmem.Options{}, func(r *rank) {
+	runRanks(t, 2, symmem.Options{}, func(r *rank) {
 		p := r.pool()
 		r.ok(r.alloc(p, mib).Free())
 		r.ok(p.Register(r.ctx, r.World()))

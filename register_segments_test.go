@@ -16,22 +16,22 @@ import (
 // memoryVariable is how many bytes each device of the software GPU has.
 const memoryVariable = "SOFTGPU_MEMORY"
 
-// TestThousandsOfSegments grows a pool on two ranks segment by segment, registers them all after
+// TestManySegments grows a pool on two ranks segment by segment, registers them all after
 // one agreement, adds up in the last one, and closes. That takes seconds; a step that takes longer
 // for each segment the more there are makes minutes of it.
-func TestThousandsOfSegments(t *testing.T) {
+func TestManySegments(t *testing.T) {
 	if os.Getenv(backendVariable) == "nccl" && os.Getenv(memoryVariable) == "" {
 		c := systest.Command(t, 4*time.Minute, os.Args[0], "-test.run=^"+t.Name()+"$",
 			"-test.timeout=3m")
 		c.Env = append(os.Environ(), memoryVariable+"="+strconv.Itoa(64<<30))
-		if said, err := c.CombinedOutput(); err != nil {
-			t.Errorf("%v\n%s", err, said)
+		if output, err := c.CombinedOutput(); err != nil {
+			t.Errorf("%v\n%s", err, output)
 		}
 		return
 	}
 	n := segmentsOf(t)
 	o := symmem.Options{Timeout: time.Minute, Path: symmem.PathDirect}
-	together(t, 2, o, func(r *rank) {
+	runRanks(t, 2, o, func(r *rank) {
 		if d := r.Device(); d.Backend == "nccl" && !strings.HasPrefix(d.Name, "Software") {
 			r.skip("10,000 segments take 20 GiB of each GPU", symmem.ErrUnsupported)
 		}
@@ -46,7 +46,7 @@ func TestThousandsOfSegments(t *testing.T) {
 			r.failf("the last buffer lies in segment %d, there are %d windows, want %d", last.Segment(),
 				windows, n)
 		}
-		r.sums(r.World(), last)
+		r.checkSum(r.World(), last)
 		r.closePool(p)
 	})
 }

@@ -32,8 +32,8 @@ var reported = map[string]error{
 	},
 }
 
-// TestTheCauseOfAPriorErrorReachesTheOthersAsItWas, with its type and its words.
-func TestTheCauseOfAPriorErrorReachesTheOthersAsItWas(t *testing.T) {
+// TestReportKeepsCauseOfPriorError, with its type and its words.
+func TestReportKeepsCauseOfPriorError(t *testing.T) {
 	for name, cause := range reported {
 		t.Run(name, func(t *testing.T) {
 			err := symmem.Reported(&symmem.PriorError{Doing: "AllReduce 2", Rank: 1, Cause: cause})

@@ -10,17 +10,17 @@ import (
 	"symmem"
 )
 
-// TestAFaultOfSeveralStreamsIsToldOnceByClose has three streams in a collective that the other rank
+// TestCloseReportsFaultOnce has three streams in a collective that the other rank
 // does not come to, since it gives up, and closes the Runtime without asking any of them.
-func TestAFaultOfSeveralStreamsIsToldOnceByClose(t *testing.T) {
-	runtimes := open(t, 2, symmem.Options{Timeout: 20 * time.Second})
+func TestCloseReportsFaultOnce(t *testing.T) {
+	runtimes := openRanks(t, 2, symmem.Options{Timeout: 20 * time.Second})
 	launched, closed := make(chan struct{}), make(chan error, 1)
 	eachRank(runtimes, func(rt *symmem.Runtime) {
 		r := &rank{Runtime: rt, t: t, ctx: t.Context()}
 		defer r.Close()
 		defer symmem.FreeLive(rt)
 		b := r.window(r.pool(), mib)
-		r.sums(r.World(), b) // NCCL's first call waits for all ranks
+		r.checkSum(r.World(), b) // NCCL's first call waits for all ranks
 		if r.Rank() == 1 {
 			<-launched
 			r.World().Abort()
@@ -49,25 +49,25 @@ func TestAFaultOfSeveralStreamsIsToldOnceByClose(t *testing.T) {
 	}
 }
 
-// TestAFaultThatACallHasReturnedIsNotToldByClose: Synchronize would return it once more.
-func TestAFaultThatACallHasReturnedIsNotToldByClose(t *testing.T) {
-	together(t, 1, symmem.Options{}, func(r *rank) {
+// TestCloseOmitsReturnedFault: Synchronize would return it once more.
+func TestCloseOmitsReturnedFault(t *testing.T) {
+	runRanks(t, 1, symmem.Options{}, func(r *rank) {
 		g := r.split(r.World(), 0)
 		b := r.window(r.pool(), 4096)
 		m := b.Memory()
 		g.Abort()
 		err := g.AllReduce(r.ctx, m, m, 100, symmem.Float32, symmem.Sum, nil)
-		r.is(err, symmem.ErrAborted)
+		r.wantErr(err, symmem.ErrAborted)
 		symmem.FreeLive(r.Runtime)
 		r.ok(r.Close())
 	})
 }
 
-// TestAJoinThatIsUnderWayEndsWithTheRuntime that makes it, and leaves nothing of the group.
-func TestAJoinThatIsUnderWayEndsWithTheRuntime(t *testing.T) {
+// TestCloseEndsPendingJoin that makes it, and leaves nothing of the group.
+func TestCloseEndsPendingJoin(t *testing.T) {
 	waits := make(chan struct{})
 	var once sync.Once
-	runtimes := open(t, 2, symmem.Options{
+	runtimes := openRanks(t, 2, symmem.Options{
 		Timeout: time.Minute, WarnAfter: 20 * time.Millisecond,
 		OnLate: func(symmem.LateWarning) { once.Do(func() { close(waits) }) },
 	})
@@ -91,9 +91,9 @@ func TestAJoinThatIsUnderWayEndsWithTheRuntime(t *testing.T) {
 	}
 }
 
-// TestARankThatClosesInAJoinIsNamedToTheOthers, also to one that comes later.
-func TestARankThatClosesInAJoinIsNamedToTheOthers(t *testing.T) {
-	runtimes := open(t, 3, symmem.Options{Timeout: time.Minute})
+// TestJoinNamesClosedRank, also to one that comes later.
+func TestJoinNamesClosedRank(t *testing.T) {
+	runtimes := openRanks(t, 3, symmem.Options{Timeout: time.Minute})
 	first, refused := make(chan struct{}), make(chan struct{})
 	symmem.HoldConnect(runtimes[0], func() { close(first) })
 	symmem.HoldConnect(runtimes[2], func() { <-refused })
@@ -128,23 +128,23 @@ func TestARankThatClosesInAJoinIsNamedToTheOthers(t *testing.T) {
 	}
 }
 
-// TestARuntimeThatIsClosedGivesUpAllStreamsAtOnce: four streams take no longer than one.
-func TestARuntimeThatIsClosedGivesUpAllStreamsAtOnce(t *testing.T) {
+// TestCloseAbortsAllStreamsAtOnce: four streams take no longer than one.
+func TestCloseAbortsAllStreamsAtOnce(t *testing.T) {
 	const timeout, streams = 500 * time.Millisecond, 4
-	together(t, 1, symmem.Options{Timeout: timeout}, func(r *rank) {
+	runRanks(t, 1, symmem.Options{Timeout: timeout}, func(r *rank) {
 		for range streams {
 			r.hold(r.stream())
 		}
 		begin := time.Now()
-		r.late(r.Close())
+		r.wantTimeout(r.Close())
 		if took := time.Since(begin); took > (streams-1)*2*timeout {
 			r.failf("it took %v", took)
 		}
 	})
 }
 
-func TestClosedPoolsAndGroupsAreForgotten(t *testing.T) {
-	together(t, 1, symmem.Options{}, func(r *rank) {
+func TestRuntimeForgetsClosedPoolsAndGroups(t *testing.T) {
+	runRanks(t, 1, symmem.Options{}, func(r *rank) {
 		before := r.Stats()
 		for range 3 {
 			g, err := r.World().Split(r.ctx, 0, 0)
@@ -176,36 +176,36 @@ func closing(rt *symmem.Runtime) (closed chan error) {
 // awhile gives other goroutines the time to do what they must not, or to come to where they wait.
 func awhile() { <-time.After(50 * time.Millisecond) }
 
-func TestAPoolThatIsBeingMadeIsClosedWithTheRuntime(t *testing.T) {
-	together(t, 1, symmem.Options{}, func(r *rank) {
+func TestCloseDuringNewPool(t *testing.T) {
+	runRanks(t, 1, symmem.Options{}, func(r *rank) {
 		var closed chan error
 		symmem.HoldArena(r.Runtime, func() { closed = closing(r.Runtime) })
 		p, err := r.NewPool(symmem.PoolOptions{})
 		r.ok(err)
 		r.ok(<-closed)
 		_, err = p.Alloc(mib)
-		r.is(err, symmem.ErrClosed)
+		r.wantErr(err, symmem.ErrClosed)
 	})
 }
 
-// TestAGroupThatComesAfterCloseIsClosed, too: Close has waited for it, and gone on.
-func TestAGroupThatComesAfterCloseIsClosed(t *testing.T) {
-	together(t, 1, symmem.Options{Timeout: time.Second}, func(r *rank) {
+// TestCloseDuringJoinClosesGroup, too: Close has waited for it, and gone on.
+func TestCloseDuringJoinClosesGroup(t *testing.T) {
+	runRanks(t, 1, symmem.Options{Timeout: time.Second}, func(r *rank) {
 		symmem.HoldConnect(r.Runtime, func() { r.ok(r.Close()) })
 		_, err := r.Join(r.ctx, "late", []int{0})
-		r.is(err, symmem.ErrClosed)
+		r.wantErr(err, symmem.ErrClosed)
 	})
 }
 
-// TestMemoryStaysForWorkThatDoesNotEnd while the Runtime is closed; it goes once the work has
+// TestCloseKeepsMemoryOfUnfinishedWork while the Runtime is closed; it goes once the work has
 // ended, which the end of all tests looks at.
-func TestMemoryStaysForWorkThatDoesNotEnd(t *testing.T) {
-	together(t, 1, symmem.Options{Timeout: time.Second}, func(r *rank) {
-		r.needsAddressable() // a GPU's stays in this process
+func TestCloseKeepsMemoryOfUnfinishedWork(t *testing.T) {
+	runRanks(t, 1, symmem.Options{Timeout: time.Second}, func(r *rank) {
+		r.requireAddressable() // a GPU's stays in this process
 		b, s := r.alloc(r.pool(), mib), r.stream()
 		r.hold(s)
 		r.ok(s.Fill(b.Memory(), 1))
 		r.ok(b.Free())
-		r.late(r.Close())
+		r.wantTimeout(r.Close())
 	})
 }

@@ -18,7 +18,7 @@ var ending = []string{"Close", "Abort", "End", "Forget", "Free", "Map"}
 // is context.Background, and another nil pointer is an error where it is needed.
 func TestNilArgumentsDoNotPanic(t *testing.T) {
 	o := symmem.Options{Timeout: 2 * time.Second}
-	together(t, 1, o, func(r *rank) {
+	runRanks(t, 1, o, func(r *rank) {
 		p := r.pool()
 		b := r.window(p, 4096)
 		s := r.stream()
@@ -61,10 +61,10 @@ func callWithZeros(t *testing.T, name string, f reflect.Value) {
 	f.Call(args)
 }
 
-// TestACallWithoutAContextIsMade has no context where a wait for other ranks needs one.
-func TestACallWithoutAContextIsMade(t *testing.T) {
+// TestNilContext has no context where a wait for other ranks needs one.
+func TestNilContext(t *testing.T) {
 	var none context.Context
-	together(t, 2, symmem.Options{}, func(r *rank) {
+	runRanks(t, 2, symmem.Options{}, func(r *rank) {
 		b := r.alloc(r.pool(), 4096)
 		r.ok(r.World().Check(none))
 		r.ok(r.World().AllReduce(none, b.Memory(), b.Memory(), 4, symmem.Float32, symmem.Sum, nil))
@@ -73,11 +73,11 @@ func TestACallWithoutAContextIsMade(t *testing.T) {
 	})
 }
 
-// TestNoFunctionIsQueued: Host without a function is refused, and the stream is good.
-func TestNoFunctionIsQueued(t *testing.T) {
-	together(t, 1, symmem.Options{}, func(r *rank) {
+// TestNilFunctionIsRejected: Host without a function is refused, and the stream is good.
+func TestNilFunctionIsRejected(t *testing.T) {
+	runRanks(t, 1, symmem.Options{}, func(r *rank) {
 		s := r.stream()
-		r.is(s.Host(nil), symmem.ErrInvalid)
+		r.wantErr(s.Host(nil), symmem.ErrInvalid)
 		r.ok(s.Synchronize(r.ctx))
 	})
 }

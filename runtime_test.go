@@ -14,13 +14,13 @@ import (
 	"symmem"
 )
 
-func TestOneProcessIsAWorldOfItsOwn(t *testing.T) {
-	rt := alone(t)
+func TestSingleRankWorld(t *testing.T) {
+	rt := openAlone(t)
 	if rt.Rank() != 0 || rt.Size() != 1 || rt.World().Size() != 1 || rt.Source() != "options" {
 		t.Errorf("rank %d of %d from %s", rt.Rank(), rt.Size(), rt.Source())
 	}
 	d := rt.Device()
-	if d.Backend != on(symmem.Options{}).Backend || d.Granularity <= 0 {
+	if d.Backend != withBackend(symmem.Options{}).Backend || d.Granularity <= 0 {
 		t.Errorf("device %+v", d)
 	}
 	s := rt.Stats()
@@ -33,7 +33,7 @@ func TestOneProcessIsAWorldOfItsOwn(t *testing.T) {
 	}
 }
 
-func TestOptionsThatMakeNoSenseAreRefused(t *testing.T) {
+func TestInvalidOptions(t *testing.T) {
 	for _, row := range []struct {
 		name    string
 		options symmem.Options
@@ -46,25 +46,26 @@ func TestOptionsThatMakeNoSenseAreRefused(t *testing.T) {
 		{"a backend that is none", symmem.Options{Size: 1, Backend: "abacus"}},
 	} {
 		t.Run(row.name, func(t *testing.T) {
-			if _, err := symmem.Open(t.Context(), on(row.options)); !errors.Is(err, symmem.ErrInvalid) {
+			_, err := symmem.Open(t.Context(), withBackend(row.options))
+			if !errors.Is(err, symmem.ErrInvalid) {
 				t.Errorf("got %v", err)
 			}
 			if row.options.Size != 0 {
 				return
 			}
-			_, err := symmem.OpenLocal(t.Context(), 1, on(row.options))
+			_, err = symmem.OpenLocal(t.Context(), 1, withBackend(row.options))
 			if !errors.Is(err, symmem.ErrInvalid) {
 				t.Errorf("locally: %v", err)
 			}
 		})
 	}
-	_, err := symmem.OpenLocal(t.Context(), 0, on(symmem.Options{}))
+	_, err := symmem.OpenLocal(t.Context(), 0, withBackend(symmem.Options{}))
 	if !errors.Is(err, symmem.ErrInvalid) {
 		t.Errorf("no ranks: %v", err)
 	}
 }
 
-func TestTheBackendIsThatOfTheOptionsElseOfTheEnvironment(t *testing.T) {
+func TestBackendSelection(t *testing.T) {
 	t.Setenv("SYMMEM_BACKEND", "abacus")
 	rt, err := symmem.Open(t.Context(), symmem.Options{Size: 1, Backend: "host"})
 	if err != nil {
@@ -79,8 +80,8 @@ func TestTheBackendIsThatOfTheOptionsElseOfTheEnvironment(t *testing.T) {
 	}
 }
 
-func TestOpenTellsWhichRankDoesNotCome(t *testing.T) {
-	_, err := symmem.Open(t.Context(), on(symmem.Options{
+func TestOpenNamesMissingRank(t *testing.T) {
+	_, err := symmem.Open(t.Context(), withBackend(symmem.Options{
 		Rank: 0, Size: 2, Store: "unix:@symmem-test-" + rand.Text(), Timeout: soon,
 	}))
 	if !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "ranks [1]") {
@@ -90,7 +91,7 @@ func TestOpenTellsWhichRankDoesNotCome(t *testing.T) {
 
 // TestHotCallsDoNotAllocate counts allocations of the Go heap, which would cost pauses.
 func TestHotCallsDoNotAllocate(t *testing.T) {
-	rt := alone(t)
+	rt := openAlone(t)
 	ctx, w := t.Context(), rt.World()
 	p, err := rt.NewPool(symmem.PoolOptions{Domain: w, FirstSegment: 2 * mib})
 	if err != nil {
@@ -133,8 +134,8 @@ func TestHotCallsDoNotAllocate(t *testing.T) {
 	}
 }
 
-func TestRanksThatAreSetUpDifferentlyAreRefused(t *testing.T) {
-	needs(t, 2)
+func TestDifferentOptionsFailOpen(t *testing.T) {
+	needRanks(t, 2)
 	for what, differ := range map[string][2]symmem.Options{
 		"check level: rank 0: every; rank 1: off": {
 			{Check: symmem.CheckEvery}, {Check: symmem.CheckOff},
@@ -148,7 +149,7 @@ func TestRanksThatAreSetUpDifferentlyAreRefused(t *testing.T) {
 		for number, o := range differ {
 			ranks.Go(func() {
 				o.Rank, o.Size, o.Store, o.Timeout = number, 2, store, 10*time.Second
-				rt, err := symmem.Open(t.Context(), on(o))
+				rt, err := symmem.Open(t.Context(), withBackend(o))
 				if !errors.Is(err, symmem.ErrInvalid) || !strings.Contains(err.Error(), what) {
 					t.Errorf("rank %d: got %v, want that ranks differ in their %s", number, err, what)
 				}

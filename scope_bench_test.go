@@ -16,7 +16,7 @@ import (
 // that are registered.
 func BenchmarkScope(b *testing.B) {
 	for _, groups := range []int{1, 8, 64} {
-		g := newGrown(b, alone(b), groups)
+		g := newGrown(b, openAlone(b), groups)
 		for _, segments := range []int{10, 100, 1000, 10_000} {
 			if segments*groups > 64_000 || testing.Short() && segments*groups > 1000 {
 				continue // takes long to register
@@ -86,7 +86,7 @@ func (g *grown) snapshots(b *testing.B) {
 // BenchmarkIsSymmetric asks for ranges inside windows and outside. It is to take 50 ns at most. The
 // other way is a walk over the list of windows.
 func BenchmarkIsSymmetric(b *testing.B) {
-	g := newGrown(b, alone(b), 1)
+	g := newGrown(b, openAlone(b), 1)
 	for _, segments := range []int{10, 1000, 10_000} {
 		if testing.Short() && segments > 1000 {
 			continue

@@ -7,8 +7,8 @@ import (
 	"symmem"
 )
 
-func TestTheEndOfAScopeRegistersWhatIsNew(t *testing.T) {
-	together(t, 2, symmem.Options{}, func(r *rank) {
+func TestScopeEndRegistersNewMemory(t *testing.T) {
+	runRanks(t, 2, symmem.Options{}, func(r *rank) {
 		p := r.pool()
 		s := p.Begin(r.World())
 		b, err := s.Alloc(mib)
@@ -17,15 +17,15 @@ func TestTheEndOfAScopeRegistersWhatIsNew(t *testing.T) {
 			r.failf("registered before the end")
 		}
 		r.ok(s.End(r.ctx))
-		r.sums(r.World(), b)
+		r.checkSum(r.World(), b)
 		if stats := r.World().Stats(); stats.Registrations != 1 || stats.Paths["window"] != 1 {
 			r.failf("%+v", stats)
 		}
 	})
 }
 
-func TestAScopeWithNothingNewAsksNobody(t *testing.T) {
-	together(t, 2, symmem.Options{}, func(r *rank) {
+func TestScopeEndWithoutNewMemory(t *testing.T) {
+	runRanks(t, 2, symmem.Options{}, func(r *rank) {
 		p := r.pool()
 		r.window(p, mib)
 		agreed := r.World().Stats().Agreements
@@ -40,8 +40,8 @@ func TestAScopeWithNothingNewAsksNobody(t *testing.T) {
 	})
 }
 
-func TestScopesNest(t *testing.T) {
-	together(t, 2, symmem.Options{}, func(r *rank) {
+func TestNestedScopes(t *testing.T) {
+	runRanks(t, 2, symmem.Options{}, func(r *rank) {
 		p := r.pool()
 		half := r.split(r.World(), r.Rank())
 		outer := p.Begin(r.World())
@@ -60,14 +60,14 @@ func TestScopesNest(t *testing.T) {
 			}
 		}
 		r.ok(outer.End(r.ctx))
-		r.sums(r.World(), a)
-		r.sums(r.World(), b)
-		r.sums(half, b)
+		r.checkSum(r.World(), a)
+		r.checkSum(r.World(), b)
+		r.checkSum(half, b)
 	})
 }
 
-func TestAnEndedScopeIsClosed(t *testing.T) {
-	together(t, 1, symmem.Options{}, func(r *rank) {
+func TestEndedScope(t *testing.T) {
+	runRanks(t, 1, symmem.Options{}, func(r *rank) {
 		p := r.pool()
 		for name, end := range map[string]func(s *symmem.Scope){
 			"End":     func(s *symmem.Scope) { r.ok(s.End(r.ctx)) },
@@ -76,7 +76,7 @@ func TestAnEndedScopeIsClosed(t *testing.T) {
 			s := p.Begin(r.World())
 			end(s)
 			s.Abandon()
-			r.is(s.End(r.ctx), symmem.ErrClosed)
+			r.wantErr(s.End(r.ctx), symmem.ErrClosed)
 			if _, err := s.Alloc(512); !errors.Is(err, symmem.ErrClosed) {
 				r.failf("allocating after %s: %v", name, err)
 			}
@@ -84,8 +84,8 @@ func TestAnEndedScopeIsClosed(t *testing.T) {
 	})
 }
 
-func TestAScopeMakesNoGarbage(t *testing.T) {
-	together(t, 1, symmem.Options{}, func(r *rank) {
+func TestScopeDoesNotAllocate(t *testing.T) {
+	runRanks(t, 1, symmem.Options{}, func(r *rank) {
 		p := r.pool()
 		scope := func() {
 			s := p.Begin(r.World())
@@ -98,7 +98,7 @@ func TestAScopeMakesNoGarbage(t *testing.T) {
 	})
 }
 
-func TestWhatAnAbandonedScopeAllocatedIsRegisteredByTheNextEnd(t *testing.T) {
+func TestNextEndRegistersMemoryOfAbandonedScope(t *testing.T) {
 	wrong := errors.New("something else went wrong")
 	for _, row := range []struct {
 		name    string
@@ -112,7 +112,7 @@ func TestWhatAnAbandonedScopeAllocatedIsRegisteredByTheNextEnd(t *testing.T) {
 			return b
 		}},
 		{"by an error in With", func(r *rank, p *symmem.Pool) (b symmem.Buffer) {
-			r.is(p.With(r.ctx, r.World(), func(s *symmem.Scope) (err error) {
+			r.wantErr(p.With(r.ctx, r.World(), func(s *symmem.Scope) (err error) {
 				b, err = s.Alloc(mib)
 				return errors.Join(err, wrong)
 			}), wrong)
@@ -133,7 +133,7 @@ func TestWhatAnAbandonedScopeAllocatedIsRegisteredByTheNextEnd(t *testing.T) {
 		}},
 	} {
 		t.Run(row.name, func(t *testing.T) {
-			together(t, 2, symmem.Options{}, func(r *rank) {
+			runRanks(t, 2, symmem.Options{}, func(r *rank) {
 				p := r.pool()
 				b := row.abandon(r, p)
 				if n := r.World().Stats().Windows; n != 0 {
@@ -144,14 +144,14 @@ func TestWhatAnAbandonedScopeAllocatedIsRegisteredByTheNextEnd(t *testing.T) {
 				if !r.World().IsSymmetric(b.Memory()) {
 					r.failf("the next end did not register")
 				}
-				r.sums(r.World(), b)
+				r.checkSum(r.World(), b)
 			})
 		})
 	}
 }
 
-func TestADisabledScopeHandsOutMemoryOfTheRankAlone(t *testing.T) {
-	together(t, 2, symmem.Options{}, func(r *rank) {
+func TestDisabledScopeAllocatesLocalMemory(t *testing.T) {
+	runRanks(t, 2, symmem.Options{}, func(r *rank) {
 		p := r.pool()
 		s := p.BeginDisabled()
 		b, err := s.Alloc(int64(1+r.Rank()) * mib)
@@ -160,7 +160,7 @@ func TestADisabledScopeHandsOutMemoryOfTheRankAlone(t *testing.T) {
 			r.failf("the pool was used")
 		}
 		r.ok(s.End(r.ctx))
-		r.is(s.End(r.ctx), symmem.ErrClosed)
+		r.wantErr(s.End(r.ctx), symmem.ErrClosed)
 		r.ok(r.World().Check(r.ctx))
 		m := b.Memory()
 		r.fill(b, 1)
@@ -176,8 +176,8 @@ func TestADisabledScopeHandsOutMemoryOfTheRankAlone(t *testing.T) {
 	})
 }
 
-func TestAScopeOfAGroupThatCannotRegisterSaysSo(t *testing.T) {
-	together(t, 2, symmem.Options{}, func(r *rank) {
+func TestScopeEndReportsRegistrationError(t *testing.T) {
+	runRanks(t, 2, symmem.Options{}, func(r *rank) {
 		half := r.split(r.World(), r.Rank())
 		for name, p := range map[string]*symmem.Pool{
 			"a pool without a domain":     r.poolWith(symmem.PoolOptions{}),
@@ -192,9 +192,9 @@ func TestAScopeOfAGroupThatCannotRegisterSaysSo(t *testing.T) {
 			if _, err := s.Alloc(512); !errors.Is(err, want) {
 				r.failf("allocating from %s: %v", name, err)
 			}
-			r.is(s.End(r.ctx), want)
-			r.is(p.Register(r.ctx, r.World()), want)
-			r.is(p.With(r.ctx, r.World(), func(*symmem.Scope) error {
+			r.wantErr(s.End(r.ctx), want)
+			r.wantErr(p.Register(r.ctx, r.World()), want)
+			r.wantErr(p.With(r.ctx, r.World(), func(*symmem.Scope) error {
 				panic("the function of a scope that cannot be was called")
 			}), want)
 		}
@@ -207,28 +207,28 @@ func (r *rank) closedPool() *symmem.Pool {
 	return p
 }
 
-func TestNoGroupAndAClosedOneAreRefused(t *testing.T) {
-	together(t, 2, symmem.Options{}, func(r *rank) {
+func TestScopeRejectsNilAndClosedGroup(t *testing.T) {
+	runRanks(t, 2, symmem.Options{}, func(r *rank) {
 		p := r.pool()
 		none := p.Begin(nil)
-		r.is(none.End(r.ctx), symmem.ErrInvalid)
-		r.is(p.Register(r.ctx, nil), symmem.ErrInvalid)
-		r.is(p.With(r.ctx, r.World(), nil), symmem.ErrInvalid)
+		r.wantErr(none.End(r.ctx), symmem.ErrInvalid)
+		r.wantErr(p.Register(r.ctx, nil), symmem.ErrInvalid)
+		r.wantErr(p.With(r.ctx, r.World(), nil), symmem.ErrInvalid)
 		var nobody *symmem.Group
 		if b := r.window(p, 4096); nobody.IsSymmetric(b.Memory()) {
 			r.failf("memory is symmetric in no group")
 		}
 		g := r.split(r.World(), 0)
-		r.sums(g, r.alloc(p, 4096))
+		r.checkSum(g, r.alloc(p, 4096))
 		r.ok(g.Close())
 		s := p.Begin(g)
 		_, err := s.Alloc(8 * mib)
 		r.ok(err)
-		r.is(s.End(r.ctx), symmem.ErrClosed)
+		r.wantErr(s.End(r.ctx), symmem.ErrClosed)
 	})
 }
 
-func TestAScopeThatNoPoolHasBegunIsRefused(t *testing.T) {
+func TestZeroScope(t *testing.T) {
 	var s symmem.Scope
 	_, err := s.Alloc(512)
 	_, errOn := s.AllocOn(nil, 512)

@@ -21,10 +21,10 @@ func rows(from int, counts []int64) (all []int32) {
 // uneven is how many elements one rank sends to another.
 func uneven(from, to, round int) int64 { return int64((from*5 + to*3 + round*7) % 11 * 100) }
 
-func TestUnevenPartsArriveWhereTheyBelong(t *testing.T) {
-	together(t, 3, symmem.Options{Path: symmem.PathPlain}, func(r *rank) {
+func TestSplits(t *testing.T) {
+	runRanks(t, 3, symmem.Options{Path: symmem.PathPlain}, func(r *rank) {
 		g, s, n := r.World(), r.DefaultStream(), r.Size()
-		send, recv := r.plain(4096*4), r.plain(4096*4)
+		send, recv := r.unregistered(4096*4), r.unregistered(4096*4)
 		for round := range 5 {
 			sends, recvs := make([]int64, n), make([]int64, n)
 			var want []int32
@@ -47,10 +47,10 @@ func TestUnevenPartsArriveWhereTheyBelong(t *testing.T) {
 	})
 }
 
-func TestSplitsThatDoNotFitAreNamedOnAllRanks(t *testing.T) {
+func TestMismatchedSplitsDiverge(t *testing.T) {
 	var errs [3]error
-	together(t, 3, symmem.Options{Path: symmem.PathPlain, Check: symmem.CheckEvery}, func(r *rank) {
-		counts, x, y := []int64{1, 1, 1}, r.plain(64), r.plain(64)
+	runRanks(t, 3, symmem.Options{Path: symmem.PathPlain, Check: symmem.CheckEvery}, func(r *rank) {
+		counts, x, y := []int64{1, 1, 1}, r.unregistered(64), r.unregistered(64)
 		splits := symmem.Contiguous(counts, slices.Clone(counts))
 		if r.Rank() == 2 {
 			splits.RecvCounts[0] = 2

@@ -56,12 +56,12 @@ func TestEventCarriesFailure(t *testing.T) {
 		for name, wait := range waits {
 			t.Run(how+", "+name, func(t *testing.T) {
 				queued := newGate(2)
-				together(t, 2, every, func(r *rank) {
+				runRanks(t, 2, every, func(r *rank) {
 					r.drops()
 					g := r.split(r.World(), 0)
 					m := r.thousand(g)
 					if r.Rank() == 1 {
-						queued.pass(r)
+						queued.wait(r)
 						_ = err(r, g, m)
 						_ = r.DefaultStream().Synchronize(r.ctx)
 						return
@@ -70,7 +70,7 @@ func TestEventCarriesFailure(t *testing.T) {
 					release := r.hold(comm)
 					r.ok(r.sum1000(g, m, comm))
 					r.ok(comm.Record(e))
-					queued.pass(r)
+					queued.wait(r)
 					release()
 					if got := wait(r, e, m); got == nil || !errors.Is(got, g.Cause(r.ctx)) {
 						r.failf("the wait says %v, the group %v", got, g.Cause(r.ctx))
@@ -122,7 +122,7 @@ func TestFailureReachesOtherGroups(t *testing.T) {
 			}
 			t.Run(name, func(t *testing.T) {
 				queued := newGate(3)
-				together(t, 3, every, func(r *rank) { twoLevels(r, graph, queued, err) })
+				runRanks(t, 3, every, func(r *rank) { twoLevels(r, graph, queued, err) })
 			})
 		}
 	}
@@ -141,13 +141,13 @@ func twoLevels(
 		r.ok(r.replayed(s, graph, func() error {
 			return errors.Join(r.sum1000(first, m, s), r.sum1000(second, m, s))
 		}))
-		queued.pass(r)
+		queued.wait(r)
 		release()
 	case 1:
-		queued.pass(r)
+		queued.wait(r)
 		r.ok(r.replayed(s, graph, func() error { return r.sum1000(second, m, s) }))
 	case 2:
-		queued.pass(r)
+		queued.wait(r)
 		_ = wrong(r, first, m)
 		_ = r.DefaultStream().Synchronize(r.ctx)
 		return
@@ -167,10 +167,10 @@ func twoLevels(
 	}
 }
 
-// TestSeveralFailedGroupsAreToldApart: a stream that is refused by a group which failed for another
+// TestErrorsDistinguishFailedGroups: a stream that is refused by a group which failed for another
 // one's fault says what that group says.
-func TestSeveralFailedGroupsAreToldApart(t *testing.T) {
-	together(t, 1, every, func(r *rank) {
+func TestErrorsDistinguishFailedGroups(t *testing.T) {
+	runRanks(t, 1, every, func(r *rank) {
 		r.drops()
 		g := r.split(r.World(), 0)
 		m := r.thousand(r.World(), g)
@@ -194,10 +194,10 @@ func TestSeveralFailedGroupsAreToldApart(t *testing.T) {
 	})
 }
 
-// TestGroupsThatThisRankAbortsAreToldApart: work of one group does not fail with the name of
+// TestErrorsDistinguishAbortedGroups: work of one group does not fail with the name of
 // another that this rank has aborted, too.
-func TestGroupsThatThisRankAbortsAreToldApart(t *testing.T) {
-	together(t, 1, every, func(r *rank) {
+func TestErrorsDistinguishAbortedGroups(t *testing.T) {
+	runRanks(t, 1, every, func(r *rank) {
 		r.drops()
 		groups := []*symmem.Group{r.split(r.World(), 0), r.split(r.World(), 0)}
 		m := r.thousand(groups...)
@@ -234,7 +234,7 @@ func (r *rank) replayed(s *symmem.Stream, graph bool, queue func() error) error 
 func TestWaitForOwnWorkHasNoDeadline(t *testing.T) {
 	const timeout = 500 * time.Millisecond
 	ready := newGate(2)
-	together(t, 2, symmem.Options{Timeout: timeout}, func(r *rank) {
+	runRanks(t, 2, symmem.Options{Timeout: timeout}, func(r *rank) {
 		b := r.window(r.pool(), 4096)
 		m := b.Memory()
 		r.fill(b, float32(r.Rank()+1))
@@ -247,17 +247,17 @@ func TestWaitForOwnWorkHasNoDeadline(t *testing.T) {
 			time.AfterFunc(4*timeout, release)
 			r.ok(e.Synchronize(r.ctx))
 		}
-		ready.pass(r)
+		ready.wait(r)
 		r.ok(r.World().AllReduce(r.ctx, m, m, 1024, symmem.Float32, symmem.Sum, s))
 		r.ok(s.Synchronize(r.ctx))
-		r.holds(b, 3)
+		r.checkAll(b, 3)
 	})
 }
 
 // TestMemoryOfFailedWorkIsReused gives memory that failed work has used to a stream that has
 // nothing to do with it.
 func TestMemoryOfFailedWorkIsReused(t *testing.T) {
-	together(t, 1, symmem.Options{}, func(r *rank) {
+	runRanks(t, 1, symmem.Options{}, func(r *rank) {
 		r.drops()
 		p := r.poolWith(symmem.PoolOptions{
 			Domain: r.World(), FirstSegment: 2 * mib, Capacity: 2 * mib,
@@ -275,7 +275,7 @@ func TestMemoryOfFailedWorkIsReused(t *testing.T) {
 		}
 		r.fill(again, 3)
 		r.synchronize()
-		r.holds(again, 3)
+		r.checkAll(again, 3)
 		if err := failing.Synchronize(r.ctx); err == nil {
 			r.failf("the failure was lost")
 		}

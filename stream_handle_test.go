@@ -6,8 +6,8 @@ import (
 	"symmem"
 )
 
-func TestStreamsHaveHandlesOfTheirOwnUnlessTheDeviceIsTheProcessor(t *testing.T) {
-	together(t, 1, symmem.Options{}, func(r *rank) {
+func TestStreamHandles(t *testing.T) {
+	runRanks(t, 1, symmem.Options{}, func(r *rank) {
 		first, second := r.DefaultStream().Handle(), r.stream().Handle()
 		if r.Device().Addressable {
 			if first != 0 || second != 0 {

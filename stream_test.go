@@ -27,12 +27,12 @@ func (r *rank) hold(s *symmem.Stream) (release func()) {
 	released := make(chan struct{})
 	r.ok(s.Host(func() { <-released }))
 	release = sync.OnceFunc(func() { close(released) })
-	r.held = append(r.held, release)
+	r.cleanups = append(r.cleanups, release)
 	return release
 }
 
-func TestABlockThatAnotherStreamUsesComesBackWhenItIsDone(t *testing.T) {
-	together(t, 2, symmem.Options{}, func(r *rank) {
+func TestBlockIsReusedAfterOtherStreamsWork(t *testing.T) {
+	runRanks(t, 2, symmem.Options{}, func(r *rank) {
 		p := r.pool()
 		other := r.stream()
 		b := r.window(p, mib)
@@ -59,12 +59,12 @@ func TestABlockThatAnotherStreamUsesComesBackWhenItIsDone(t *testing.T) {
 	})
 }
 
-// TestRanksOutsideOfAGroupNoteItsUses of a buffer, by UseOn: else they place the next one
+// TestUseOnOutsideGroup of a buffer, by UseOn: else they place the next one
 // elsewhere.
-func TestRanksOutsideOfAGroupNoteItsUses(t *testing.T) {
+func TestUseOnOutsideGroup(t *testing.T) {
 	for _, noted := range []bool{true, false} {
 		t.Run(fmt.Sprintf("noted %v", noted), func(t *testing.T) {
-			together(t, 3, symmem.Options{}, func(r *rank) {
+			runRanks(t, 3, symmem.Options{}, func(r *rank) {
 				p, s := r.pool(), r.stream()
 				b := r.window(p, mib)
 				g := r.split(r.World(), r.Rank()/2)
@@ -77,7 +77,7 @@ func TestRanksOutsideOfAGroupNoteItsUses(t *testing.T) {
 				r.alloc(p, mib)
 				r.ok(s.Synchronize(r.ctx))
 				if err := r.World().Check(r.ctx); !noted {
-					r.diverged(err)
+					r.wantDivergence(err)
 				} else {
 					r.ok(err)
 				}
@@ -86,9 +86,9 @@ func TestRanksOutsideOfAGroupNoteItsUses(t *testing.T) {
 	}
 }
 
-func TestBlocksComeBackUnderPressureInTheSamePlacesWhateverTheTiming(t *testing.T) {
-	var said answers
-	together(t, 2, symmem.Options{}, func(r *rank) {
+func TestReuseUnderPressureIgnoresTiming(t *testing.T) {
+	var texts errorTexts
+	runRanks(t, 2, symmem.Options{}, func(r *rank) {
 		p := r.poolWith(symmem.PoolOptions{
 			Domain: r.World(), FirstSegment: 4 * mib, Capacity: 4 * mib,
 		})
@@ -118,14 +118,14 @@ func TestBlocksComeBackUnderPressureInTheSamePlacesWhateverTheTiming(t *testing.
 		if v[0] != 9 || v[len(v)-1] != 9 {
 			r.failf("the new owner holds %d: the old use came later", v[0])
 		}
-		said.give(r, errors.New(place(c)))
+		texts.add(r, errors.New(place(c)))
 		r.ok(r.World().Check(r.ctx))
 	})
-	said.alike(t, 2)
+	texts.requireSame(t, 2)
 }
 
-func TestWorkOfAStreamGoesInOrderAndWaitsForEvents(t *testing.T) {
-	together(t, 1, symmem.Options{}, func(r *rank) {
+func TestStreamOrderAndEvents(t *testing.T) {
+	runRanks(t, 1, symmem.Options{}, func(r *rank) {
 		p := r.pool()
 		first, second := r.stream(), r.stream()
 		if first.Number() != 1 || second.Number() != 2 || r.DefaultStream().Number() != 0 {
@@ -154,14 +154,14 @@ func TestWorkOfAStreamGoesInOrderAndWaitsForEvents(t *testing.T) {
 	})
 }
 
-func TestWhatAStreamCannotDoIsRefused(t *testing.T) {
-	together(t, 2, symmem.Options{}, func(r *rank) {
+func TestInvalidStreamCalls(t *testing.T) {
+	runRanks(t, 2, symmem.Options{}, func(r *rank) {
 		p := r.pool()
 		s := r.DefaultStream()
 		b := r.alloc(p, 4096)
 		half, err := b.Memory().Slice(0, 2048)
 		r.ok(err)
-		r.is(s.Copy(b.Memory(), half), symmem.ErrInvalid)
+		r.wantErr(s.Copy(b.Memory(), half), symmem.ErrInvalid)
 		r.ok(s.Host(func() { panic("a host function that fails") }))
 		if err := s.Synchronize(r.ctx); err == nil || !strings.Contains(err.Error(), "that fails") {
 			r.failf("got %v", err)
@@ -174,16 +174,16 @@ func TestWhatAStreamCannotDoIsRefused(t *testing.T) {
 	})
 }
 
-func TestAGoSliceIsKeptWhileWorkOnItIsQueued(t *testing.T) {
+func TestQueuedWorkKeepsGoSlice(t *testing.T) {
 	for name, meanwhile := range map[string]func(r *rank){
 		"":                             func(*rank) {},
 		", and the Runtime is closing": func(r *rank) { closing(r.Runtime) },
 	} {
 		t.Run("on a stream"+name, func(t *testing.T) {
-			together(t, 1, symmem.Options{}, func(r *rank) {
+			runRanks(t, 1, symmem.Options{}, func(r *rank) {
 				// Other devices have read pageable memory before the call returns, and may wait for the
 				// stream until then.
-				r.needsAddressable()
+				r.requireAddressable()
 				b := r.alloc(r.pool(), 1<<16)
 				s := r.DefaultStream()
 				release := r.hold(s)
@@ -207,9 +207,9 @@ func TestAGoSliceIsKeptWhileWorkOnItIsQueued(t *testing.T) {
 	}
 }
 
-// TestAStreamThatAPoolDoesNotSeeIsNoDivergence has one rank make streams for a use of its own.
-func TestAStreamThatAPoolDoesNotSeeIsNoDivergence(t *testing.T) {
-	together(t, 2, symmem.Options{}, func(r *rank) {
+// TestUnusedStreamDoesNotDiverge has one rank make streams for a use of its own.
+func TestUnusedStreamDoesNotDiverge(t *testing.T) {
+	runRanks(t, 2, symmem.Options{}, func(r *rank) {
 		p := r.pool()
 		if r.Rank() == 0 {
 			unrelated := r.stream()
@@ -237,8 +237,8 @@ func TestAStreamThatAPoolDoesNotSeeIsNoDivergence(t *testing.T) {
 	})
 }
 
-func TestADivergenceAboutAStreamSaysHowStreamsAreNumbered(t *testing.T) {
-	together(t, 2, symmem.Options{}, func(r *rank) {
+func TestStreamDivergenceExplainsNumbers(t *testing.T) {
+	runRanks(t, 2, symmem.Options{}, func(r *rank) {
 		p, streams := r.pool(), []*symmem.Stream{r.stream(), r.stream()}
 		for i := range streams {
 			_, err := p.AllocOn(streams[i], mib)
@@ -246,7 +246,7 @@ func TestADivergenceAboutAStreamSaysHowStreamsAreNumbered(t *testing.T) {
 		}
 		_, err := p.AllocOn(streams[r.Rank()], mib)
 		r.ok(err)
-		text := r.diverged(r.World().Check(r.ctx)).Error()
+		text := r.wantDivergence(r.World().Check(r.ctx)).Error()
 		for _, want := range []string{
 			"(stream 1)", "(stream 2)", "rank 1 has the same event on a different stream than rank 0",
 			"a pool numbers streams from 1 by their first allocation; 0 is the default stream",
@@ -258,19 +258,19 @@ func TestADivergenceAboutAStreamSaysHowStreamsAreNumbered(t *testing.T) {
 	})
 }
 
-func TestNoStreamAndNoEventAreRefused(t *testing.T) {
-	together(t, 1, symmem.Options{}, func(r *rank) {
+func TestNilStreamAndEvent(t *testing.T) {
+	runRanks(t, 1, symmem.Options{}, func(r *rank) {
 		p := r.pool()
 		_, err := p.AllocOn(nil, 4096)
-		r.is(err, symmem.ErrInvalid)
-		r.is(r.alloc(p, 4096).UseOn(nil), symmem.ErrInvalid)
-		r.is(r.DefaultStream().Record(nil), symmem.ErrInvalid)
-		r.is(r.DefaultStream().Wait(nil), symmem.ErrInvalid)
+		r.wantErr(err, symmem.ErrInvalid)
+		r.wantErr(r.alloc(p, 4096).UseOn(nil), symmem.ErrInvalid)
+		r.wantErr(r.DefaultStream().Record(nil), symmem.ErrInvalid)
+		r.wantErr(r.DefaultStream().Wait(nil), symmem.ErrInvalid)
 		var zero symmem.Event
-		r.is(r.DefaultStream().Record(&zero), symmem.ErrInvalid)
-		r.is(r.DefaultStream().Wait(&zero), symmem.ErrInvalid)
+		r.wantErr(r.DefaultStream().Record(&zero), symmem.ErrInvalid)
+		r.wantErr(r.DefaultStream().Wait(&zero), symmem.ErrInvalid)
 		for _, e := range []*symmem.Event{nil, &zero} {
-			r.is(e.Synchronize(r.ctx), symmem.ErrInvalid)
+			r.wantErr(e.Synchronize(r.ctx), symmem.ErrInvalid)
 			if e.Done() {
 				r.failf("an event that no Runtime has made is done")
 			}
@@ -278,13 +278,13 @@ func TestNoStreamAndNoEventAreRefused(t *testing.T) {
 		r.ok(r.DefaultStream().BeginCapture())
 		g, err := r.DefaultStream().EndCapture()
 		r.ok(err)
-		r.is(g.Launch(nil), symmem.ErrInvalid)
+		r.wantErr(g.Launch(nil), symmem.ErrInvalid)
 		r.ok(g.Close())
 	})
 }
 
-// TestMemoryThatAnotherStreamUsesIsNotReused before that use is over, however it came about.
-func TestMemoryThatAnotherStreamUsesIsNotReused(t *testing.T) {
+// TestMemoryUsedByOtherStreamIsNotReused before that use is over, however it came about.
+func TestMemoryUsedByOtherStreamIsNotReused(t *testing.T) {
 	type use func(r *rank, b symmem.Buffer, hold func(*symmem.Stream))
 	for name, use := range map[string]use{
 		"by a call during Synchronize, as is Free": func(
@@ -337,13 +337,13 @@ func TestMemoryThatAnotherStreamUsesIsNotReused(t *testing.T) {
 			r.ok(s.Fill(b.Memory(), 1))
 			var forgetting sync.WaitGroup
 			forgetting.Go(func() { r.Interop().ForgetStream(s) })
-			r.held = append(r.held, forgetting.Wait)
+			r.cleanups = append(r.cleanups, forgetting.Wait)
 			awhile()
 			r.ok(b.Free())
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			together(t, 1, symmem.Options{}, func(r *rank) {
+			runRanks(t, 1, symmem.Options{}, func(r *rank) {
 				p := r.poolWith(symmem.PoolOptions{FirstSegment: 4 * mib, Capacity: 4 * mib})
 				waiting := r.alloc(p, 2*mib) // Synchronize looks for memory only where some waits
 				r.ok(waiting.UseOn(r.stream()))
@@ -356,9 +356,9 @@ func TestMemoryThatAnotherStreamUsesIsNotReused(t *testing.T) {
 	}
 }
 
-// TestMemoryOfAStreamThatIsGivenUpIsNotReused while its work goes on.
-func TestMemoryOfAStreamThatIsGivenUpIsNotReused(t *testing.T) {
-	together(t, 1, symmem.Options{Timeout: time.Second}, func(r *rank) {
+// TestMemoryOfAbortedStreamIsNotReused while its work goes on.
+func TestMemoryOfAbortedStreamIsNotReused(t *testing.T) {
+	runRanks(t, 1, symmem.Options{Timeout: time.Second}, func(r *rank) {
 		p := r.poolWith(symmem.PoolOptions{FirstSegment: 2 * mib, Capacity: 2 * mib})
 		s, err := r.Interop().AdoptStream(r.stream().Handle())
 		r.ok(err)
@@ -380,15 +380,15 @@ func (r *rank) keepsReused(p *symmem.Pool, bytes int64, release func()) {
 	awhile()
 	release()
 	awhile()
-	r.holds(b, 0)
+	r.checkAll(b, 0)
 }
 
-// TestWhenMemoryComesBackIsAlikeOnAllRanks, whatever their other goroutines do on the stream
+// TestReuseTimeEqualOnAllRanks, whatever their other goroutines do on the stream
 // meanwhile, and whenever they forget a stream.
-func TestWhenMemoryComesBackIsAlikeOnAllRanks(t *testing.T) {
+func TestReuseTimeEqualOnAllRanks(t *testing.T) {
 	for name, run := range map[string]func(*rank, *symmem.Pool){
 		"one has calls during Synchronize": func(r *rank, p *symmem.Pool) {
-			s, own := r.stream(), r.plain(mib)
+			s, own := r.stream(), r.unregistered(mib)
 			b := r.alloc(p, mib)
 			r.ok(b.UseOn(s))
 			r.ok(b.Free())
@@ -417,7 +417,7 @@ func TestWhenMemoryComesBackIsAlikeOnAllRanks(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			together(t, 2, symmem.Options{}, func(r *rank) {
+			runRanks(t, 2, symmem.Options{}, func(r *rank) {
 				p := r.pool()
 				run(r, p)
 				r.ok(r.World().Check(r.ctx))

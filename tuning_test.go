@@ -6,7 +6,7 @@ import (
 	"symmem/internal/tuning"
 )
 
-func TestMachinesAreCountedByTheirNames(t *testing.T) {
+func TestMachineCount(t *testing.T) {
 	for _, c := range []struct {
 		name     string
 		machines []string
@@ -28,7 +28,7 @@ func TestMachinesAreCountedByTheirNames(t *testing.T) {
 	}
 }
 
-func TestFakeMachinesAreNamedAsNCCLNamesThem(t *testing.T) {
+func TestFakeMachineNames(t *testing.T) {
 	if a, b := machineName(), machineName(); a != b || a == "" {
 		t.Errorf("a machine has the names %q and %q", a, b)
 	}
@@ -38,7 +38,7 @@ func TestFakeMachinesAreNamedAsNCCLNamesThem(t *testing.T) {
 	}
 }
 
-func TestDevicesBecomePartsOfFileNames(t *testing.T) {
+func TestTableFileNames(t *testing.T) {
 	for device, want := range map[string]string{
 		"NVIDIA H100 80GB HBM3": "nvidia-h100-80gb-hbm3",
 		"../etc/passwd":         "etc-passwd",

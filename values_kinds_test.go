@@ -9,9 +9,9 @@ import (
 	"symmem"
 )
 
-// TestFloatsThatDifferAreNamed compares bits: zeros of different signs differ, and NaNs do not.
-func TestFloatsThatDifferAreNamed(t *testing.T) {
-	together(t, 3, symmem.Options{}, func(r *rank) {
+// TestAgreeFloatMismatch compares bits: zeros of different signs differ, and NaNs do not.
+func TestAgreeFloatMismatch(t *testing.T) {
+	runRanks(t, 3, symmem.Options{}, func(r *rank) {
 		g := r.World()
 		for _, value := range []float64{0.1, -1e300, math.Inf(1), math.SmallestNonzeroFloat64} {
 			r.ok(g.AgreeFloat(r.ctx, "rate", value))
@@ -26,7 +26,8 @@ func TestFloatsThatDifferAreNamed(t *testing.T) {
 			{0, math.Copysign(0, -1), [2]string{"Agree of 0.0", "Agree of -0.0"}},
 			{1e300, math.NaN(), [2]string{"Agree of 1e+300", "Agree of NaN"}},
 		} {
-			d := r.diverged(g.AgreeFloat(r.ctx, "rate", map[bool]float64{false: c.usual, true: c.odd}[odd]))
+			rate := map[bool]float64{false: c.usual, true: c.odd}[odd]
+			d := r.wantDivergence(g.AgreeFloat(r.ctx, "rate", rate))
 			if !slices.Equal(d.Deviant, []int{2}) || d.Sides[0].Event != c.events[0] ||
 				d.Sides[1].Event != c.events[1] {
 				r.failf("got %+v, want %q", d.Sides, c.events)
@@ -38,17 +39,18 @@ func TestFloatsThatDifferAreNamed(t *testing.T) {
 		} else {
 			err = g.AgreeFloat(r.ctx, "rate", 3)
 		}
-		if d := r.diverged(err); d.Sides[0].Event != "Agree of 3.0" || d.Sides[1].Event != "Agree of 3" {
+		d := r.wantDivergence(err)
+		if d.Sides[0].Event != "Agree of 3.0" || d.Sides[1].Event != "Agree of 3" {
 			r.failf("got %+v", d.Sides)
 		}
 		r.ok(g.AgreeFloat(r.ctx, "rate", 3))
 	})
 }
 
-// TestStringsThatDifferAreNamed has strings that are quoted whole, and some whose first difference
+// TestAgreeStringMismatch has strings that are quoted whole, and some whose first difference
 // lies behind what is quoted.
-func TestStringsThatDifferAreNamed(t *testing.T) {
-	together(t, 3, symmem.Options{}, func(r *rank) {
+func TestAgreeStringMismatch(t *testing.T) {
+	runRanks(t, 3, symmem.Options{}, func(r *rank) {
 		g := r.World()
 		long := strings.Repeat("configuration\n", 1000)
 		for _, text := range []string{"", "adam", "\x00\xff", long} {
@@ -64,7 +66,7 @@ func TestStringsThatDifferAreNamed(t *testing.T) {
 			if r.Rank() == 1 {
 				text = c.odd
 			}
-			d := r.diverged(g.AgreeString(r.ctx, "optimizer", text))
+			d := r.wantDivergence(g.AgreeString(r.ctx, "optimizer", text))
 			if !slices.Equal(d.Deviant, []int{1}) || len(d.Sides) != 2 ||
 				d.Sides[0].Event == d.Sides[1].Event || !strings.HasPrefix(d.Sides[1].Event, c.event) ||
 				len(d.Sides[1].Event) > 400 {
@@ -77,7 +79,7 @@ func TestStringsThatDifferAreNamed(t *testing.T) {
 		} else {
 			err = g.AgreeString(r.ctx, "optimizer", "3")
 		}
-		d := r.diverged(err)
+		d := r.wantDivergence(err)
 		if d.Sides[0].Event != `Agree of "3"` || d.Sides[1].Event != "Agree of 3.0" {
 			r.failf("got %+v", d.Sides)
 		}
@@ -85,6 +87,6 @@ func TestStringsThatDifferAreNamed(t *testing.T) {
 			r.failf("before it: %q", before)
 		}
 		r.ok(g.AgreeString(r.ctx, "optimizer", "3"))
-		r.is(g.AgreeString(r.ctx, "", "3"), symmem.ErrInvalid)
+		r.wantErr(g.AgreeString(r.ctx, "", "3"), symmem.ErrInvalid)
 	})
 }

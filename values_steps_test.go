@@ -13,11 +13,11 @@ import (
 	"symmem"
 )
 
-// stepProgramsVariable says how many programs TestRandomStepsWithAWrongBranch runs.
+// stepProgramsVariable says how many programs TestRandomStepMismatch runs.
 const stepProgramsVariable = "SYMMEM_TEST_STEPS"
 
-func TestStepsThatDifferAreNamed(t *testing.T) {
-	together(t, 3, symmem.Options{}, func(r *rank) {
+func TestStepMismatch(t *testing.T) {
+	runRanks(t, 3, symmem.Options{}, func(r *rank) {
 		g := r.World()
 		what := "decode(batch=8)"
 		for range 3 {
@@ -29,7 +29,7 @@ func TestStepsThatDifferAreNamed(t *testing.T) {
 		}
 		err := g.Step(r.ctx, what)
 		line := here()
-		d := r.diverged(err)
+		d := r.wantDivergence(err)
 		if !slices.Equal(d.Deviant, []int{1}) || !near(d.Ranks()[1].Site, line) ||
 			d.Ranks()[1].Event != "prefill(tokens=100), after 1 collective" ||
 			d.Ranks()[2].Event != "decode(batch=8), after 1 collective" ||
@@ -39,13 +39,13 @@ func TestStepsThatDifferAreNamed(t *testing.T) {
 		}
 		r.ok(g.Step(r.ctx, "decode(batch=8)"))
 		for _, wrong := range []string{"", strings.Repeat("w", symmem.MaxStep+1)} {
-			r.is(g.Step(r.ctx, wrong), symmem.ErrInvalid)
+			r.wantErr(g.Step(r.ctx, wrong), symmem.ErrInvalid)
 		}
 	})
 }
 
 func TestStepsCountReplays(t *testing.T) {
-	together(t, 2, symmem.Options{}, func(r *rank) {
+	runRanks(t, 2, symmem.Options{}, func(r *rank) {
 		g := r.World()
 		b := r.window(r.pool(), 4096)
 		graph := r.capture(func(s *symmem.Stream) {
@@ -58,30 +58,30 @@ func TestStepsCountReplays(t *testing.T) {
 		}
 		r.synchronize()
 		err := g.Step(r.ctx, fmt.Sprint("decode ", r.Rank()))
-		if d := r.diverged(err); d.Ranks()[0].Event != "decode 0, after 3 collectives" {
+		if d := r.wantDivergence(err); d.Ranks()[0].Event != "decode 0, after 3 collectives" {
 			r.failf("got %+v", d)
 		}
 		r.ok(graph.Close())
 	})
 }
 
-func TestStepsAreTurnedOff(t *testing.T) {
+func TestCheckOffDisablesSteps(t *testing.T) {
 	t.Setenv("SYMMEM_STEP_GUARD", "0")
-	together(t, 2, symmem.Options{}, func(r *rank) {
+	runRanks(t, 2, symmem.Options{}, func(r *rank) {
 		r.ok(r.World().Step(r.ctx, fmt.Sprint("decode ", r.Rank())))
 	})
 }
 
-// TestRandomStepsWithAWrongBranch runs programs of steps and collectives. In each, one rank takes a
+// TestRandomStepMismatch runs programs of steps and collectives. In each, one rank takes a
 // wrong branch once: another step, a collective more or a collective less. It is named, and nobody
 // waits for the timeout.
-func TestRandomStepsWithAWrongBranch(t *testing.T) {
+func TestRandomStepMismatch(t *testing.T) {
 	programs := 100
 	if text := os.Getenv(stepProgramsVariable); text != "" {
 		programs, _ = strconv.Atoi(text)
 	}
 	const ranks = 3
-	together(t, ranks, symmem.Options{}, func(r *rank) {
+	runRanks(t, ranks, symmem.Options{}, func(r *rank) {
 		for program := range programs {
 			same := rand.New(rand.NewPCG(23, uint64(program))) // draws the same on every rank
 			steps, wrong, kind := 1+same.IntN(6), same.IntN(ranks), same.IntN(3)
@@ -106,7 +106,7 @@ func TestRandomStepsWithAWrongBranch(t *testing.T) {
 					}
 				}
 			}
-			d := r.diverged(err)
+			d := r.wantDivergence(err)
 			if !slices.Equal(d.Deviant, []int{wrong}) ||
 				!strings.Contains(err.Error(), "steps_test.go:") {
 				r.failf("program %d: rank %d went wrong by %d at %d: got %v", program, wrong, kind, at, err)

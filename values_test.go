@@ -21,8 +21,8 @@ func here() string {
 	return fmt.Sprintf("%s:%d", file, line)
 }
 
-func TestValuesAreFoldedOverAllRanks(t *testing.T) {
-	together(t, 3, symmem.Options{}, func(r *rank) {
+func TestValueReductions(t *testing.T) {
+	runRanks(t, 3, symmem.Options{}, func(r *rank) {
 		g := r.World()
 		r.ok(g.Agree(r.ctx, "batch size", 7))
 		r.ok(g.Agree(r.ctx, "batch size", math.MinInt64))
@@ -62,9 +62,9 @@ func TestValuesAreFoldedOverAllRanks(t *testing.T) {
 	})
 }
 
-// TestValuesThatDifferAreNamed: and the group goes on.
-func TestValuesThatDifferAreNamed(t *testing.T) {
-	together(t, 3, symmem.Options{CallSites: true}, func(r *rank) {
+// TestAgreeValueMismatch: and the group goes on.
+func TestAgreeValueMismatch(t *testing.T) {
+	runRanks(t, 3, symmem.Options{CallSites: true}, func(r *rank) {
 		g := r.split(r.World(), 0)
 		for i := range int64(11) {
 			r.ok(g.Agree(r.ctx, "step", i))
@@ -77,7 +77,7 @@ func TestValuesThatDifferAreNamed(t *testing.T) {
 				sites[r.Rank()] = here()
 			}
 		}
-		d := r.diverged(err)
+		d := r.wantDivergence(err)
 		if d.Kind != symmem.DivergedValue || !slices.Equal(d.Deviant, []int{2}) || len(d.Sides) != 2 {
 			r.failf("got %+v", d)
 		}
@@ -98,12 +98,13 @@ func TestValuesThatDifferAreNamed(t *testing.T) {
 		_, err = map[bool]func(context.Context, string, int64) (int64, error){
 			true: g.Min, false: g.Max,
 		}[r.Rank() == 0](r.ctx, "batch size", 5)
-		if d := r.diverged(err); !slices.Equal(d.Deviant, []int{0}) || d.Sides[0].Event != "Min of 5" {
+		d = r.wantDivergence(err)
+		if !slices.Equal(d.Deviant, []int{0}) || d.Sides[0].Event != "Min of 5" {
 			r.failf("got %+v", d)
 		}
 		r.ok(g.Cause(r.ctx))
 		r.ok(g.Agree(r.ctx, "batch size", 8))
-		r.sums(g, r.window(r.pool(), 4096))
+		r.checkSum(g, r.window(r.pool(), 4096))
 		r.ok(g.Close())
 	})
 }
@@ -118,13 +119,13 @@ func near(site, here string) bool {
 	return site == fmt.Sprintf("%s:%d", file, line-1)
 }
 
-// TestARankMissingFromAValueIsFinal has rank 1 wait in another value, which the error reports.
-func TestARankMissingFromAValueIsFinal(t *testing.T) {
+// TestMissingRankFailsValue has rank 1 wait in another value, which the error reports.
+func TestMissingRankFailsValue(t *testing.T) {
 	const elsewhere = `in value "prefill" for`
 	wait := newPatience(func(w symmem.LateWarning) bool {
 		return slices.Equal(w.Ranks, []int{1}) && strings.Contains(w.Activity[1], elsewhere)
 	})
-	surviving(t, 3, wait.options(), func(r *rank) {
+	runWithFault(t, 3, wait.options(), func(r *rank) {
 		g := r.split(r.World(), 0)
 		ctx, name := wait.context(r), "decode"
 		if r.Rank() == 1 {
@@ -139,16 +140,16 @@ func TestARankMissingFromAValueIsFinal(t *testing.T) {
 		if r.Rank() == 1 && err == nil {
 			r.failf("a value without the other ranks")
 		}
-		r.is(g.Agree(r.ctx, "decode", 1), g.Cause(r.ctx))
+		r.wantErr(g.Agree(r.ctx, "decode", 1), g.Cause(r.ctx))
 	})
 }
 
-func TestARankThatHasLeftComesToNoValue(t *testing.T) {
-	surviving(t, 2, symmem.Options{}, func(r *rank) {
+func TestValueNamesClosedRank(t *testing.T) {
+	runWithFault(t, 2, symmem.Options{}, func(r *rank) {
 		g := r.split(r.World(), 0)
 		if r.Rank() == 1 {
 			r.ok(g.Close())
-			r.is(g.Agree(r.ctx, "batch size", 1), symmem.ErrClosed)
+			r.wantErr(g.Agree(r.ctx, "batch size", 1), symmem.ErrClosed)
 			return
 		}
 		var deadlock *symmem.DeadlockError
@@ -158,24 +159,24 @@ func TestARankThatHasLeftComesToNoValue(t *testing.T) {
 	})
 }
 
-func TestNamesOfValuesThatCannotBeAreRefused(t *testing.T) {
-	together(t, 2, symmem.Options{}, func(r *rank) {
+func TestInvalidValueNames(t *testing.T) {
+	runRanks(t, 2, symmem.Options{}, func(r *rank) {
 		g := r.World()
 		for _, name := range []string{"", strings.Repeat("n", symmem.MaxValueName+1)} {
-			r.is(g.Agree(r.ctx, name, 1), symmem.ErrInvalid)
+			r.wantErr(g.Agree(r.ctx, name, 1), symmem.ErrInvalid)
 		}
 		for i := range symmem.MaxValueNames {
 			r.ok(g.Agree(r.ctx, fmt.Sprint(i), 1))
 		}
-		r.is(g.Agree(r.ctx, "one more", 1), symmem.ErrInvalid)
+		r.wantErr(g.Agree(r.ctx, "one more", 1), symmem.ErrInvalid)
 		r.ok(g.Agree(r.ctx, "7", 1))
 	})
 }
 
-// TestNamesDoNotWaitForEachOther has two goroutines of each rank use two names, of which each rank
+// TestValueNamesAreIndependent has two goroutines of each rank use two names, of which each rank
 // holds up the other one until its own is done.
-func TestNamesDoNotWaitForEachOther(t *testing.T) {
-	together(t, 2, symmem.Options{}, func(r *rank) {
+func TestValueNamesAreIndependent(t *testing.T) {
+	runRanks(t, 2, symmem.Options{}, func(r *rank) {
 		names := []string{"first", "second"}
 		results := make(chan error, 2)
 		for k := range names {
@@ -192,9 +193,9 @@ func TestNamesDoNotWaitForEachOther(t *testing.T) {
 	})
 }
 
-// TestCallsOfOneNameAreOrdered: goroutines of a rank that share a name come one after the other.
-func TestCallsOfOneNameAreOrdered(t *testing.T) {
-	together(t, 2, symmem.Options{}, func(r *rank) {
+// TestValueCallsOfSameNameAreOrdered lets the goroutines of a rank call a value of the same name.
+func TestValueCallsOfSameNameAreOrdered(t *testing.T) {
+	runRanks(t, 2, symmem.Options{}, func(r *rank) {
 		results := make(chan error, 4)
 		for range 4 {
 			go func() {
@@ -213,11 +214,11 @@ func TestCallsOfOneNameAreOrdered(t *testing.T) {
 	})
 }
 
-// TestRandomProgramsWithAWrongBranch runs programs of values. In each, one rank takes another
+// TestRandomValueMismatch runs programs of values. In each, one rank takes another
 // branch once: it has another value or operation there, and every rank names it and its line.
-func TestRandomProgramsWithAWrongBranch(t *testing.T) {
+func TestRandomValueMismatch(t *testing.T) {
 	const ranks, programs = 3, 300
-	together(t, ranks, symmem.Options{}, func(r *rank) {
+	runRanks(t, ranks, symmem.Options{}, func(r *rank) {
 		same := rand.New(rand.NewPCG(23, 1)) // draws the same on every rank
 		for program := range programs {
 			steps, wrong := 1+same.IntN(8), same.IntN(ranks)
@@ -242,7 +243,7 @@ func TestRandomProgramsWithAWrongBranch(t *testing.T) {
 					_, err = r.World().Max(r.ctx, name, value)
 					line = here()
 				}
-				d := r.diverged(err)
+				d := r.wantDivergence(err)
 				if !slices.Equal(d.Deviant, []int{wrong}) || !near(d.Ranks()[r.Rank()].Site, line) ||
 					d.Ranks()[wrong].Site == d.Ranks()[(wrong+1)%ranks].Site {
 					r.failf("program %d: rank %d went wrong, got %+v", program, wrong, d)
@@ -252,7 +253,7 @@ func TestRandomProgramsWithAWrongBranch(t *testing.T) {
 	})
 }
 
-func TestRanksThatAreLateToAValueAreWarnedOf(t *testing.T) {
+func TestLateRankIsReportedDuringValue(t *testing.T) {
 	warned := make(chan symmem.LateWarning, 1)
 	o := symmem.Options{WarnAfter: 20 * time.Millisecond, OnLate: func(w symmem.LateWarning) {
 		if !strings.HasPrefix(w.Doing, `value "batch size" 1`) {
@@ -263,7 +264,7 @@ func TestRanksThatAreLateToAValueAreWarnedOf(t *testing.T) {
 		default:
 		}
 	}}
-	together(t, 2, o, func(r *rank) {
+	runRanks(t, 2, o, func(r *rank) {
 		if r.Rank() == 1 {
 			if w := <-warned; !slices.Equal(w.Ranks, []int{1}) {
 				r.failf("got %+v", w)
@@ -273,8 +274,8 @@ func TestRanksThatAreLateToAValueAreWarnedOf(t *testing.T) {
 	})
 }
 
-func TestAValueMakesNoGarbage(t *testing.T) {
-	together(t, 2, symmem.Options{}, func(r *rank) {
+func TestValueDoesNotAllocate(t *testing.T) {
+	runRanks(t, 2, symmem.Options{}, func(r *rank) {
 		r.expectNoAllocations(0, func() { r.ok(r.World().Agree(r.ctx, "batch size", 8)) })
 	})
 }

@@ -27,7 +27,7 @@ streams() {
 
 killed() {
 	SYMMEM_TEST_BACKEND=$BACKEND SYMMEM_PATH=direct expect 0 300 "$BUILD/symmem.test" -test.v \
-		-test.timeout 300s -test.run '^TestARankThatIsKilled|^TestRanksThatSee'
+		-test.timeout 300s -test.run '^TestErrorNamesKilledRank$|^TestIsolatedGPUs'
 }
 
 # bench measures 2 ranks, and all if there are more.

@@ -50,7 +50,7 @@ SYMMEM_TEST_MACHINES=1 expect 0 120 "$BUILD/nccl.test" -test.v -test.timeout 120
 	'^TestContract$/^mistakes$/(MismatchError_(and|everywhere)|after_a_mismatch)'
 # Ranks that are killed before, inside and after a kernel.
 SYMMEM_TEST_BACKEND=$BACKEND SYMMEM_PATH=direct expect 0 200 \
-	"$BUILD/symmem.test" -test.v -test.timeout 200s -test.run '^TestARankOfAnotherMachine'
+	"$BUILD/symmem.test" -test.v -test.timeout 200s -test.run '^TestErrorNamesKilledRankOfOtherMachine'
 
 # The same kernels over memory that was handed over in the two ways.
 bench=(symmem bench collective --backend "$BACKEND" --ops all_reduce --path direct --graph

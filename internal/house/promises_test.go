@@ -14,7 +14,7 @@ var readmePromises = []struct{ quote, test string }{
 	},
 	{
 		"places tensors at the same offset on every rank",
-		"go test . -run 'TestBuffersLieAtTheSamePlaceOnEveryRank|TestBlocksComeBackUnderPressure'",
+		"go test . -run 'TestPlacementEqualOnAllRanks|TestReuseUnderPressure'",
 	},
 	{
 		"by rules that do not depend on addresses",
@@ -22,11 +22,11 @@ var readmePromises = []struct{ quote, test string }{
 	},
 	{
 		"reports the first call or allocation that differs",
-		"go test . -run 'TestCollectivesThatDiffer|TestCheckFinds'",
+		"go test . -run 'TestDifferentCollectives|TestCheckFinds'",
 	},
 	{
 		"bounds every wait for another rank",
-		"go test . -run 'TestARankThatDoesNotReach|TestARankThatIsKilledIsNamed'",
+		"go test . -run 'TestTimeoutNamesRank|TestErrorNamesKilledRank'",
 	},
 	{
 		"bounds every wait for another rank",
