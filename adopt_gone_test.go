@@ -13,10 +13,10 @@ import (
 type owner struct {
 	gpus *cuda.Driver
 	gpu  cuda.Device
-	at   cuda.Context
+	ctx  cuda.Context
 }
 
-// anOwner is one on the rank's GPU.
+// newOwner returns an owner of streams on the rank's GPU.
 func (r *rank) newOwner() *owner {
 	o := &owner{}
 	var err error
@@ -24,18 +24,18 @@ func (r *rank) newOwner() *owner {
 	r.ok(err)
 	o.gpu, err = o.gpus.Device(r.Device().Ordinal)
 	r.ok(err)
-	o.at, err = o.gpu.RetainPrimary()
+	o.ctx, err = o.gpu.RetainPrimary()
 	r.ok(err)
 	return o
 }
 
-// do makes calls on a thread of the GPU.
+// do runs calls on a thread whose current context is the GPU's.
 func (o *owner) do(calls func() error) error {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	before, err := o.gpus.Current()
 	if err == nil {
-		err = o.gpus.SetCurrent(o.at)
+		err = o.gpus.SetCurrent(o.ctx)
 	}
 	if err != nil {
 		return err
@@ -52,19 +52,19 @@ func (o *owner) destroy(s cuda.Stream) error {
 	return o.do(func() error { return o.gpus.StreamDestroy(s) })
 }
 
-// TestDestroyedForeignStreamIsNotQueried works on streams of another library, which
-// destroys them without a word, and goes on with new calls, registrations, a trim and a close. The
-// software GPU ends a process that asks about a stream that is gone, as CUDA's driver may.
+// TestDestroyedForeignStreamIsNotQueried uses streams that another library destroys without notice,
+// and then makes calls, registers, trims and closes. The software GPU ends a process that queries a
+// destroyed stream, as CUDA's driver may.
 func TestDestroyedForeignStreamIsNotQueried(t *testing.T) {
 	runRanks(t, 2, symmem.Options{}, func(r *rank) {
 		if r.Device().Addressable {
-			r.skip("streams of the host have no owner but symmem", symmem.ErrUnsupported)
+			r.skip("no other library has streams on the host", symmem.ErrUnsupported)
 		}
 		p, o := r.pool(), r.newOwner()
 		r.Interop().SetIdle(true) // for the trims and the close
 		for i := range int64(4) {
 			b := r.window(p, mib)
-			m := r.memoryAt(b.Memory().Address(), b.Size()) // as other libraries name theirs
+			m := r.memoryAt(b.Memory().Address(), b.Size()) // as for another library's tensor
 			theirs, err := o.stream()
 			r.ok(err)
 			s, err := r.Interop().AdoptStream(uintptr(theirs))
@@ -73,7 +73,7 @@ func TestDestroyedForeignStreamIsNotQueried(t *testing.T) {
 			r.ok(r.World().AllReduce(r.ctx, m, m, b.Size()/4-i, symmem.Float32, symmem.Sum, s))
 			r.ok(s.Synchronize(r.ctx))
 			r.ok(o.destroy(theirs))
-			// A plan that is new, a segment that is, and the end of one.
+			// Make a new plan, map a segment and release one.
 			r.checkSum(r.World(), b)
 			big := r.window(p, 64*mib)
 			r.checkSum(r.World(), big)
@@ -85,12 +85,12 @@ func TestDestroyedForeignStreamIsNotQueried(t *testing.T) {
 	})
 }
 
-// TestForeignCaptureBlocksRegistration puts a call into the capture of another
-// library: until that ends nothing is registered, then the stream may go.
+// TestForeignCaptureBlocksRegistration adds a call to another library's capture. Nothing can be
+// registered until the capture ends. Afterwards the library may destroy the stream.
 func TestForeignCaptureBlocksRegistration(t *testing.T) {
 	runRanks(t, 2, symmem.Options{}, func(r *rank) {
 		if r.Device().Addressable {
-			r.skip("streams of the host have no owner but symmem", symmem.ErrUnsupported)
+			r.skip("no other library has streams on the host", symmem.ErrUnsupported)
 		}
 		p, o := r.pool(), r.newOwner()
 		b := r.window(p, mib)

@@ -13,19 +13,19 @@ func TestJoin(t *testing.T) {
 	runRanks(t, 4, symmem.Options{}, func(r *rank) {
 		p := r.pool()
 		b := r.window(p, mib)
-		// The ranks of a pair, in the other order; nobody else calls.
+		// Only the two ranks of a pair join, in descending order.
 		pair := []int{r.Rank() | 1, r.Rank() &^ 1}
 		g, err := r.Join(r.ctx, fmt.Sprintf("pair %d", r.Rank()/2), pair)
 		r.ok(err)
 		if g.Rank() != 1-r.Rank()%2 || g.Size() != 2 {
-			r.failf("rank %d of %d", g.Rank(), g.Size())
+			r.failf("got rank %d of %d, want %d of 2", g.Rank(), g.Size(), 1-r.Rank()%2)
 		}
 		r.checkSum(g, b)
 		r.ok(g.Close())
 		select {
 		case <-g.Ended():
 		default:
-			r.failf("the group was closed and has not ended")
+			r.failf("Ended is open after Close")
 		}
 		for _, ranks := range [][]int{
 			nil, {r.Rank(), r.Rank()}, {r.Rank(), 99}, {r.Rank(), -1}, {(r.Rank() + 1) % 4},
@@ -37,7 +37,7 @@ func TestJoin(t *testing.T) {
 			_, err = r.Join(r.ctx, id, []int{r.Rank()})
 			r.wantErr(err, symmem.ErrInvalid)
 			if len(err.Error()) > 200 {
-				r.failf("an error of %d bytes about an id", len(err.Error()))
+				r.failf("the error about an invalid id has %d bytes, want at most 200", len(err.Error()))
 			}
 		}
 		g, err = r.Join(r.ctx, strings.Repeat(" \xff", symmem.MaxGroupID/2), []int{r.Rank()})
@@ -59,7 +59,7 @@ func TestCollectiveOnAdoptedStream(t *testing.T) {
 		r.ok(s.Synchronize(r.ctx))
 		r.checkAll(b, 3)
 		if r.Interop().Captured(theirs.Handle()) {
-			r.failf("nobody captures")
+			r.failf("Captured = true without a capture")
 		}
 		r.Interop().ForgetStream(s)
 		err = r.World().AllReduce(r.ctx, m, m, b.Size()/4, symmem.Float32, symmem.Sum, s)
@@ -71,7 +71,7 @@ func TestCollectiveOnAdoptedStream(t *testing.T) {
 func TestForeignCaptureRecordsCollectives(t *testing.T) {
 	runRanks(t, 2, symmem.Options{}, func(r *rank) {
 		if r.Device().Addressable {
-			r.skip("no other library captures here", symmem.ErrUnsupported)
+			r.skip("no other library captures on the host", symmem.ErrUnsupported)
 		}
 		p := r.pool()
 		b := r.window(p, mib)
@@ -81,10 +81,10 @@ func TestForeignCaptureRecordsCollectives(t *testing.T) {
 		m := b.Memory()
 		r.ok(theirs.BeginCapture())
 		if !r.Interop().Captured(theirs.Handle()) {
-			r.failf("the capture is not seen")
+			r.failf("Captured = false during a capture")
 		}
 		r.ok(r.World().AllReduce(r.ctx, m, m, b.Size()/4, symmem.Float32, symmem.Sum, s))
-		// An event would mark what came before the capture: who waits for it would be too early.
+		// The event would complete before the captured work, so a wait for it would end too early.
 		e, err := r.NewEvent()
 		r.ok(err)
 		r.wantErr(s.Record(e), symmem.ErrCapturing)
@@ -105,7 +105,8 @@ func TestForeignCaptureRecordsCollectives(t *testing.T) {
 	})
 }
 
-// TestForeignCaptureOnOneRankFailsTrimOnAll, and the group is good afterwards.
+// TestForeignCaptureOnOneRankFailsTrimOnAll trims while one rank captures, and again after the
+// capture.
 func TestForeignCaptureOnOneRankFailsTrimOnAll(t *testing.T) {
 	runRanks(t, 2, symmem.Options{Timeout: 10 * time.Second}, func(r *rank) {
 		p := r.pool()
@@ -114,7 +115,7 @@ func TestForeignCaptureOnOneRankFailsTrimOnAll(t *testing.T) {
 		theirs, err := r.Interop().AdoptStream(owner.Handle())
 		r.ok(err)
 		if r.Device().Addressable {
-			owner = theirs // The host has no other library that captures.
+			owner = theirs // no other library captures on the host
 		}
 		for capturing := range r.Size() {
 			if r.Rank() == capturing {
@@ -123,7 +124,7 @@ func TestForeignCaptureOnOneRankFailsTrimOnAll(t *testing.T) {
 			err := p.Trim(r.ctx, 0)
 			r.wantErr(err, symmem.ErrCapturing)
 			if want := fmt.Sprintf("rank %d", capturing); !strings.Contains(err.Error(), want) {
-				r.failf("%v does not name %s", err, want)
+				r.failf("%q does not name %s", err, want)
 			}
 			if r.Rank() == capturing {
 				graph, err := owner.EndCapture()
@@ -133,7 +134,7 @@ func TestForeignCaptureOnOneRankFailsTrimOnAll(t *testing.T) {
 		}
 		r.ok(p.Trim(r.ctx, 0))
 		if n := p.Stats(); n.Segments != 0 {
-			r.failf("%d segments are mapped", n.Segments)
+			r.failf("%d segments are mapped after Trim, want 0", n.Segments)
 		}
 		r.Interop().ForgetStream(theirs)
 	})
@@ -145,7 +146,7 @@ func TestDivergenceNamesForeignCallSites(t *testing.T) {
 		p := r.pool()
 		site := r.Interop().Site(fmt.Sprintf("model.py:%d", r.Rank()+1))
 		if site == 0 || site != r.Interop().Site(fmt.Sprintf("model.py:%d", r.Rank()+1)) {
-			r.failf("site %d", site)
+			r.failf("Site = %d, want the same nonzero number for the same line", site)
 		}
 		_, err := r.Interop().At(site).Alloc(p, r.DefaultStream(), mib)
 		r.ok(err)
@@ -158,7 +159,7 @@ func TestDivergenceNamesForeignCallSites(t *testing.T) {
 			event := fmt.Sprintf("note %d of kind 7", 4096+rank)
 			line := fmt.Sprintf("model.py:%d", rank+1)
 			if o.Event != event || o.Site != line {
-				r.failf("rank %d: %+v", rank, o)
+				r.failf("rank %d: got %+v, want %s at %s", rank, o, event, line)
 			}
 		}
 		texts.add(r, d)
@@ -171,7 +172,7 @@ func TestSetCheck(t *testing.T) {
 		p := r.pool()
 		r.ok(r.SetCheck(r.ctx, symmem.CheckEvery))
 		if r.Check() != symmem.CheckEvery {
-			r.failf("the level is %v", r.Check())
+			r.failf("Check = %v, want every", r.Check())
 		}
 		b := r.window(p, mib)
 		r.wantErr(r.SetCheck(r.ctx, symmem.CheckDefault), symmem.ErrInvalid)
@@ -213,7 +214,7 @@ func TestCallPathOverridesGroupPath(t *testing.T) {
 			r.checkAll(b, 2)
 		}
 		if paths := r.World().Stats().Paths; paths["plain"] != 1 || paths["window"] != 3 {
-			r.failf("%v", paths)
+			r.failf("paths %v, want 1 plain and 3 window", paths)
 		}
 		r.wantErr(r.Interop().Do(r.ctx, r.World(), symmem.Call{Path: 99}, nil), symmem.ErrInvalid)
 	})
@@ -228,7 +229,8 @@ func TestReserveOn(t *testing.T) {
 		r.ok(err)
 		if p.Stats().Segments != segments || !symmem.Contains(p, b.Address()) ||
 			!r.World().IsSymmetric(b.Memory()) {
-			r.failf("%d segments, had %d", p.Stats().Segments, segments)
+			r.failf("the buffer is not in the %d reserved segments; the pool has %d",
+				segments, p.Stats().Segments)
 		}
 		r.wantErr(p.ReserveOn(r.ctx, nil, mib, nil), symmem.ErrInvalid)
 	})
@@ -237,12 +239,12 @@ func TestReserveOn(t *testing.T) {
 func TestAdoptCommunicatorUnsupportedOnHost(t *testing.T) {
 	runRanks(t, 1, symmem.Options{}, func(r *rank) {
 		if !r.Device().Addressable {
-			r.skip("this device has such a library", symmem.ErrUnsupported)
+			r.skip("communicators can be adopted on GPUs", symmem.ErrUnsupported)
 		}
 		_, err := r.Interop().AdoptCommunicator(1234, "theirs", r.World())
 		r.wantErr(err, symmem.ErrUnsupported)
 		if r.Device().Ordinal != -1 {
-			r.failf("device %d", r.Device().Ordinal)
+			r.failf("the device's ordinal is %d, want -1", r.Device().Ordinal)
 		}
 	})
 }

@@ -8,9 +8,9 @@ import (
 	"symmem"
 )
 
-// allocateUnlike makes ranks allocate different sizes and then the same, so that every rank has a
-// later event in which it agrees with the others.
-func allocateUnlike(r *rank, p *symmem.Pool) {
+// allocateDifferently allocates a different size on each rank and then the same size on all, so
+// that the histories agree again after the difference.
+func allocateDifferently(r *rank, p *symmem.Pool) {
 	r.alloc(p, int64(512*(1+r.Rank())))
 	r.alloc(p, 4096)
 }
@@ -21,17 +21,17 @@ func TestCheckLevelNames(t *testing.T) {
 		symmem.CheckRegistration: "registration", symmem.CheckEvery: "every",
 	} {
 		if got := level.String(); got != name {
-			t.Errorf("level %d is called %q, want %q", level, got, name)
+			t.Errorf("CheckLevel(%d).String() = %q, want %q", level, got, name)
 		}
 		if got, err := symmem.ParseCheckLevel(name); err != nil || got != level {
-			t.Errorf("%q is level %v, error %v", name, got, err)
+			t.Errorf("ParseCheckLevel(%q) = %v, %v; want %v", name, got, err, level)
 		}
 	}
 	if _, err := symmem.ParseCheckLevel("sometimes"); err == nil {
-		t.Error("a level that does not exist was read")
+		t.Error("ParseCheckLevel accepts an unknown level")
 	}
 	if got := symmem.CheckLevel(9).String(); got != "CheckLevel(?)" {
-		t.Errorf("level 9 is called %q", got)
+		t.Errorf("CheckLevel(9).String() = %q", got)
 	}
 }
 
@@ -42,7 +42,7 @@ func TestDefaultCheckLevel(t *testing.T) {
 			want = symmem.CheckEvery
 		}
 		if r.Check() != want {
-			r.failf("level %v, want %v", r.Check(), want)
+			r.failf("Check = %v, want %v", r.Check(), want)
 		}
 	})
 }
@@ -50,7 +50,7 @@ func TestDefaultCheckLevel(t *testing.T) {
 func TestCheckOffComparesNothing(t *testing.T) {
 	runRanks(t, 2, symmem.Options{Check: symmem.CheckOff}, func(r *rank) {
 		p := r.pool()
-		allocateUnlike(r, p)
+		allocateDifferently(r, p)
 		r.ok(p.Register(r.ctx, r.World()))
 		r.ok(r.World().Check(r.ctx))
 		m := r.unregistered(32)
@@ -58,13 +58,13 @@ func TestCheckOffComparesNothing(t *testing.T) {
 		r.ok(r.World().AllReduce(r.ctx, m, m, 8, symmem.Float32, op, nil))
 		r.synchronize()
 		if n := r.World().Stats().Agreements; n != 0 {
-			r.failf("%d agreements", n)
+			r.failf("%d agreements, want 0", n)
 		}
 	})
 }
 
 func TestCheckRegistrationComparesHistories(t *testing.T) {
-	never := symmem.Options{Check: symmem.CheckRegistration, CheckInterval: -1}
+	noBackground := symmem.Options{Check: symmem.CheckRegistration, CheckInterval: -1}
 	for name, call := range map[string]func(*rank, *symmem.Pool) error{
 		"Register": func(r *rank, p *symmem.Pool) error { return p.Register(r.ctx, r.World()) },
 		"Reserve":  func(r *rank, p *symmem.Pool) error { return p.Reserve(r.ctx, mib, r.World()) },
@@ -76,9 +76,9 @@ func TestCheckRegistrationComparesHistories(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			var texts errorTexts
-			runRanks(t, 2, never, func(r *rank) {
+			runRanks(t, 2, noBackground, func(r *rank) {
 				p := r.pool()
-				allocateUnlike(r, p)
+				allocateDifferently(r, p)
 				m := r.unregistered(32)
 				op := []symmem.ReduceOp{symmem.Min, symmem.Max}[r.Rank()]
 				r.ok(r.World().AllReduce(r.ctx, m, m, 8, symmem.Float32, op, nil))
@@ -97,8 +97,8 @@ func TestBackgroundCheckReportsDivergence(t *testing.T) {
 	runRanks(t, 3, symmem.Options{
 		Check: symmem.CheckRegistration, CheckInterval: time.Millisecond,
 	}, func(r *rank) {
-		allocateUnlike(r, r.pool())
-		// Barriers compare nothing at this level: what ends the loop comes from the background.
+		allocateDifferently(r, r.pool())
+		// Barriers compare nothing at this level, so only the background check can end the loop.
 		var err error
 		for err == nil && r.ctx.Err() == nil {
 			if err = r.World().Barrier(r.ctx, nil); err == nil {
@@ -130,12 +130,12 @@ func TestCheckFindsDivergenceBeforeRegistration(t *testing.T) {
 		r.alloc(p, 4096)
 		r.ok(r.World().Check(r.ctx))
 		if n := r.World().Stats().Agreements; n != 1 {
-			r.failf("%d agreements", n)
+			r.failf("%d agreements, want 1", n)
 		}
-		allocateUnlike(r, p)
+		allocateDifferently(r, p)
 		d := r.wantDivergence(r.World().Check(r.ctx))
 		if d.Position != 2 || d.Group != r.World().ID() || len(d.Sides) != 2 {
-			r.failf("%+v", d)
+			r.failf("got %+v, want position 2 and 2 sides", d)
 		}
 	})
 }
@@ -148,11 +148,11 @@ func TestDivergenceNamesCallSites(t *testing.T) {
 			_, err := s.Alloc(4096)
 			return err
 		}))
-		allocateUnlike(r, p)
+		allocateDifferently(r, p)
 		err := r.World().Check(r.ctx)
 		for number, has := range r.wantDivergence(err).Ranks() {
 			if !strings.Contains(has.Site, "rank_test.go:") {
-				r.failf("rank %d allocated at %q", number, has.Site)
+				r.failf("rank %d: site %q, want a line of rank_test.go", number, has.Site)
 			}
 		}
 		texts.add(r, err)
@@ -164,16 +164,16 @@ func TestDivergenceNamesCallSites(t *testing.T) {
 
 func TestDivergenceOmitsCallSitesByDefault(t *testing.T) {
 	runRanks(t, 2, symmem.Options{}, func(r *rank) {
-		allocateUnlike(r, r.pool())
+		allocateDifferently(r, r.pool())
 		for _, has := range r.wantDivergence(r.World().Check(r.ctx)).Ranks() {
 			if has.Site != "" {
-				r.failf("site %q", has.Site)
+				r.failf("site %q, want none", has.Site)
 			}
 		}
 	})
 }
 
-// TestSetCheckWhileGroupFails: the ranks are about to find out why.
+// TestSetCheckWhileGroupFails sets the level while the ranks determine the cause of a fault.
 func TestSetCheckWhileGroupFails(t *testing.T) {
 	runRanks(t, 2, symmem.Options{Check: symmem.CheckOff}, func(r *rank) {
 		g := r.split(r.World(), 0)

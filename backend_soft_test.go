@@ -15,14 +15,13 @@ import (
 // racing reports whether this run has the race detector.
 var racing bool
 
-// TestSoftwareGPU runs the tests of this package a second time, in short, in a
-// process whose libraries are those of the software GPU. That process has its backend from the
-// environment, and a process that has does not come here, so none starts itself again. It has no
-// race detector, which would take minutes: races of this package are looked for in the first run,
-// and those of the backend in its own tests.
+// TestSoftwareGPU runs the short tests of this package again, in a process that loads the software
+// GPU instead of CUDA and NCCL. That process gets its backend from the environment and skips this
+// test. It runs without the race detector, which would take minutes; the first run looks for races
+// in this package, and the backend's tests for races in the backend.
 func TestSoftwareGPU(t *testing.T) {
 	if os.Getenv(backendVariable) != "" {
-		t.Skipf("%s has chosen the backend of this run", backendVariable)
+		t.Skipf("%s chooses the backend of this run", backendVariable)
 	}
 	if testing.Short() {
 		t.Skip("runs all tests of this package again")

@@ -13,11 +13,11 @@ import (
 	"symmem/driver/nccl"
 )
 
-// backendVariable names the backend on which the tests run. Nothing else decides: every world of a
-// test is opened with the options that on returns.
+// backendVariable names the environment variable that chooses the backend of all tests. Tests open
+// every world with the options that withBackend returns.
 const backendVariable = "SYMMEM_TEST_BACKEND"
 
-// on gives options the backend of the tests.
+// withBackend returns o with the backend of the tests unless o names one.
 func withBackend(o symmem.Options) symmem.Options {
 	if o.Backend == "" {
 		o.Backend = cmp.Or(os.Getenv(backendVariable), "host")
@@ -25,8 +25,9 @@ func withBackend(o symmem.Options) symmem.Options {
 	return o
 }
 
-// localRanks is how many ranks the backend has devices for, and 2 if for less: a world of them is
-// skipped then. The host has as many as anyone wants.
+// localRanks returns the number of ranks for which the backend has devices, but at least 2: if
+// there are fewer devices, a test with 2 ranks is skipped. The number of ranks on the host is
+// unlimited.
 func localRanks(tb testing.TB) int {
 	tb.Helper()
 	if withBackend(symmem.Options{}).Backend == "host" {
@@ -39,12 +40,12 @@ func localRanks(tb testing.TB) int {
 	return max(2, n)
 }
 
-// refusedRanks is the smallest local world that the backend has refused; 0 means none so far.
-// Asking again would take as long as the other ranks wait for the one without a device.
+// refusedRanks holds the size of the smallest local world that the backend has refused, or 0.
+// Another attempt would last until the other ranks stop waiting for the one without a device.
 var refusedRanks atomic.Int64
 
-// open opens a world of goroutines. A test that needs more ranks than the backend has devices for
-// is skipped.
+// openRanks opens a world whose ranks are goroutines. It skips the test if the backend has too few
+// devices.
 func openRanks(t *testing.T, n int, o symmem.Options) []*symmem.Runtime {
 	t.Helper()
 	if least := refusedRanks.Load(); least != 0 && int64(n) >= least {
@@ -61,19 +62,20 @@ func openRanks(t *testing.T, n int, o symmem.Options) []*symmem.Runtime {
 	return runtimes
 }
 
-// needs skips a test that opens its worlds itself where there are too few devices for its ranks.
+// needRanks skips the test if the backend has too few devices. Tests that do not use runRanks call
+// it.
 func needRanks(t *testing.T, ranks int) {
 	t.Helper()
 	runRanks(t, ranks, symmem.Options{}, func(*rank) {})
 }
 
-// alone opens a world of one rank, which every backend has a device for.
+// openAlone opens a world of one rank, for which every backend has a device.
 func openAlone(tb testing.TB) *symmem.Runtime {
 	tb.Helper()
 	return openAloneWith(tb, symmem.Options{})
 }
 
-// aloneWith is alone with options.
+// openAloneWith opens a world of one rank with options.
 func openAloneWith(tb testing.TB, o symmem.Options) *symmem.Runtime {
 	tb.Helper()
 	o.Size = 1
@@ -90,26 +92,26 @@ func openAloneWith(tb testing.TB, o symmem.Options) *symmem.Runtime {
 	return rt
 }
 
-// needsAddressable ends the rank, and skips the test, where the processor cannot read and write
-// device memory: there Go slices are no memory for collectives.
+// requireAddressable skips the test and ends the rank unless the CPU can address device memory.
+// Otherwise collectives cannot use Go slices.
 func (r *rank) requireAddressable() {
 	if !r.Device().Addressable {
-		r.skip("the processor cannot address device memory", symmem.ErrUnsupported)
+		r.skip("the CPU cannot address device memory", symmem.ErrUnsupported)
 	}
 }
 
-// supported ends the rank, and skips the test, if an error says that the backend cannot do
-// something. Any other error fails the test.
+// skipUnsupported skips the test and ends the rank if err is ErrUnsupported. Any other error fails
+// the test.
 func (r *rank) skipUnsupported(err error) {
 	r.t.Helper()
 	if errors.Is(err, symmem.ErrUnsupported) {
-		r.skip("the backend cannot do this", err)
+		r.skip("not supported by the backend", err)
 	}
 	r.ok(err)
 }
 
-// refuses reports whether an explanation says that the backend cannot take the window path for a
-// call whose buffers lie in windows.
+// lacksWindowPath reports whether a call whose buffers are in windows takes the plain path because
+// the backend has no window path for it.
 func lacksWindowPath(e symmem.Explanation) bool {
 	return e.Path == "plain" && strings.HasSuffix(e.Why, symmem.ErrUnsupported.Error())
 }

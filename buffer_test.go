@@ -12,13 +12,13 @@ func TestBufferPlacement(t *testing.T) {
 		p := r.pool()
 		a, b := r.alloc(p, 1000), r.alloc(p, 1)
 		if a.Size() != 1024 || b.Size() != 512 || b.Offset() != a.Offset()+1024 {
-			r.failf("placed %s and %s", place(a), place(b))
+			r.failf("got %s and %s, want sizes 1024 and 512 at adjacent offsets", place(a), place(b))
 		}
 		if b.Address() != a.Address()+1024 || a.Segment() != 0 || a.Pool() != p {
-			r.failf("addresses %#x and %#x", a.Address(), b.Address())
+			r.failf("got addresses %#x and %#x, want a distance of 1024", a.Address(), b.Address())
 		}
 		if m := a.Memory(); m.Address() != a.Address() || m.Bytes() != a.Size() {
-			r.failf("memory %#x, %d bytes", m.Address(), m.Bytes())
+			r.failf("Memory = %#x, %d bytes; want %#x, %d", m.Address(), m.Bytes(), a.Address(), a.Size())
 		}
 	})
 }
@@ -53,11 +53,11 @@ func TestViewNeedsAddressableDevice(t *testing.T) {
 		}
 		r.ok(err)
 		if len(v) != 128 {
-			r.failf("%d elements", len(v))
+			r.failf("the view has %d elements, want 128", len(v))
 		}
 		v[127] = 5
 		if got := read[float64](r, a.Memory()); got[127] != 5 {
-			r.failf("a view of other memory: %v", got[127])
+			r.failf("element 127 = %v, want 5", got[127])
 		}
 	})
 }
@@ -70,11 +70,11 @@ func TestBufferMisuse(t *testing.T) {
 		r.wantErr(b.Free(), symmem.ErrDoubleFree)
 		c := r.alloc(p, 4096)
 		if c.Address() != b.Address() {
-			r.failf("placed elsewhere")
+			r.failf("the new buffer is at %#x, want %#x", c.Address(), b.Address())
 		}
-		// The place is taken again, but not by that buffer.
+		// Another buffer has this memory now.
 		if err := b.Free(); err == nil {
-			r.failf("a stale buffer freed the memory of another")
+			r.failf("Free of a freed buffer released the memory of another buffer")
 		}
 		r.ok(c.Free())
 		zero := symmem.Buffer{}
@@ -83,7 +83,7 @@ func TestBufferMisuse(t *testing.T) {
 		_, err := symmem.View[float32](zero)
 		r.wantErr(err, symmem.ErrForeign)
 		if zero.Size() != 0 || zero.Address() != 0 || zero.Pool() != nil {
-			r.failf("the zero buffer is somewhere")
+			r.failf("the zero Buffer has memory")
 		}
 	})
 }
@@ -96,22 +96,22 @@ func TestMemorySliceBounds(t *testing.T) {
 		ok              bool
 	}{
 		{"all of it", 0, 100, 0, true},
-		{"nothing at the end, which points past nothing", 100, 0, 0, true},
+		{"no bytes at the end", 100, 0, 0, true},
 		{"the last byte", 99, 1, 99, true},
 		{"a byte past the end", 99, 2, 0, false},
-		{"from before the start", -1, 1, 0, false},
+		{"a start before the memory", -1, 1, 0, false},
 		{"a negative length", 1, -1, 0, false},
 		{"a length that overflows", 1, 1<<63 - 1, 0, false},
-		{"from far behind the end", 1<<63 - 1, 1, 0, false},
+		{"a start far past the end", 1<<63 - 1, 1, 0, false},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			part, err := m.Slice(row.from, row.bytes)
 			if row.ok && (err != nil || part.Bytes() != row.bytes ||
 				part.Address() != m.Address()+uintptr(row.at)) {
-				t.Errorf("got %+v, %v", part, err)
+				t.Errorf("got %+v, %v; want %d bytes at offset %d", part, err, row.bytes, row.at)
 			}
 			if !row.ok && !errors.Is(err, symmem.ErrOutOfRange) {
-				t.Errorf("got %+v, %v", part, err)
+				t.Errorf("got %+v, %v; want ErrOutOfRange", part, err)
 			}
 		})
 	}
@@ -131,23 +131,23 @@ func TestIsSymmetricAtWindowEdges(t *testing.T) {
 		}{
 			{"the whole window", base, size, true},
 			{"its last byte", base + uintptr(size) - 1, 1, true},
-			{"nothing inside it", base + 8, 0, true},
+			{"no bytes inside it", base + 8, 0, true},
 			{"a byte past its end", base + uintptr(size) - 1, 2, false},
 			{"its end", base + uintptr(size), 1, false},
 			{"the byte before it", base - 1, 1, false},
 			{"across its start", base - 1, 2, false},
-			{"more bytes than there are addresses", base + 8, 1<<63 - 1, false},
+			{"a length that overflows", base + 8, 1<<63 - 1, false},
 			{"a negative length", base, -1, false},
 			{"a segment that is not registered", unregistered.Address(), 1, false},
 			{"no address", 0, 1, false},
 		} {
 			if got := r.Interop().IsSymmetric(r.World(), row.address, row.bytes); got != row.want {
-				r.failf("%s: %v", row.name, got)
+				r.failf("%s: IsSymmetric = %v, want %v", row.name, got, row.want)
 			}
 		}
 		r.ok(p.Register(r.ctx, r.World()))
 		if !r.World().IsSymmetric(unregistered.Memory()) {
-			r.failf("the second window is not found")
+			r.failf("IsSymmetric = false for the second window")
 		}
 	})
 }
@@ -155,25 +155,25 @@ func TestIsSymmetricAtWindowEdges(t *testing.T) {
 func TestObserverCallOrder(t *testing.T) {
 	runRanks(t, 1, symmem.Options{}, func(r *rank) {
 		var events []string
-		note := func(what string) { events = append(events, what) }
+		record := func(name string) { events = append(events, name) }
 		remove := r.Interop().Observe(symmem.Observer{
-			SegmentAlloc: func(symmem.SegmentEvent) { note("map") },
-			SegmentFree:  func(symmem.SegmentEvent) { note("unmap") },
-			Register:     func(symmem.WindowEvent) { note("register") },
-			Deregister:   func(symmem.WindowEvent) { note("deregister") },
+			SegmentAlloc: func(symmem.SegmentEvent) { record("map") },
+			SegmentFree:  func(symmem.SegmentEvent) { record("unmap") },
+			Register:     func(symmem.WindowEvent) { record("register") },
+			Deregister:   func(symmem.WindowEvent) { record("deregister") },
 		})
-		removeSilent := r.Interop().Observe(symmem.Observer{})
+		removeEmpty := r.Interop().Observe(symmem.Observer{})
 		p := r.pool()
 		b := r.window(p, 4096)
 		r.ok(b.Free())
 		r.ok(p.Trim(r.ctx, 0))
 		remove()
-		removeSilent()
+		removeEmpty()
 		remove()
 		r.ok(r.alloc(p, 4096).Free())
 		want := []string{"map", "register", "deregister", "unmap"}
 		if join(events) != join(want) {
-			r.failf("got %s", join(events))
+			r.failf("got the calls %v, want %v", events, want)
 		}
 	})
 }

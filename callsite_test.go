@@ -7,7 +7,8 @@ import (
 	"symmem"
 )
 
-// TestCallWithoutSiteHasNone: a difference is not told with the place of an earlier call.
+// TestCallWithoutSiteHasNone checks that a divergence of a call without a site does not name the
+// site of an earlier call.
 func TestCallWithoutSiteHasNone(t *testing.T) {
 	call := func(count int64, m symmem.Memory) symmem.Call {
 		return symmem.Call{
@@ -15,23 +16,23 @@ func TestCallWithoutSiteHasNone(t *testing.T) {
 			Send: m, Recv: m,
 		}
 	}
-	for name, differ := range map[string]func(r *rank, count int64, m symmem.Memory) error{
-		"of a binding": func(r *rank, count int64, m symmem.Memory) error {
+	for name, diverge := range map[string]func(r *rank, count int64, m symmem.Memory) error{
+		"binding": func(r *rank, count int64, m symmem.Memory) error {
 			return r.Interop().At(0).Do(r.ctx, r.World(), call(count, m), nil)
 		},
-		"of Go": func(r *rank, count int64, m symmem.Memory) error {
+		"Go": func(r *rank, count int64, m symmem.Memory) error {
 			return r.World().AllReduce(r.ctx, m, m, count, symmem.Float32, symmem.Sum, nil)
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			runRanks(t, 2, symmem.Options{Check: symmem.CheckEvery}, func(r *rank) {
-				m, s, here := r.unregistered(8), r.DefaultStream(), r.Interop()
-				here = here.At(here.Site("model.py:1"))
-				r.ok(errors.Join(here.Do(r.ctx, r.World(), call(1, m), nil), s.Synchronize(r.ctx)))
-				d := r.wantDivergence(errors.Join(differ(r, int64(1+r.Rank()), m), s.Synchronize(r.ctx)))
+				m, s, binding := r.unregistered(8), r.DefaultStream(), r.Interop()
+				binding = binding.At(binding.Site("model.py:1"))
+				r.ok(errors.Join(binding.Do(r.ctx, r.World(), call(1, m), nil), s.Synchronize(r.ctx)))
+				d := r.wantDivergence(errors.Join(diverge(r, int64(1+r.Rank()), m), s.Synchronize(r.ctx)))
 				for _, side := range d.Sides {
 					if side.Site != "" {
-						r.failf("a call without a place has that of %s", side.Site)
+						r.failf("a call without a site has the site %s", side.Site)
 					}
 				}
 			})

@@ -14,30 +14,29 @@ import (
 	"symmem/internal/ranktest"
 )
 
-// Limits of a submission with SYMMEM_TEST_BARS, in nanoseconds: over the baseline, and in all on
-// the direct path, which NCCL does not have.
+// With SYMMEM_TEST_BARS a submission must not exceed these times in nanoseconds: submitOver over
+// the baseline, submitDirect in total on the direct path, which has no baseline in NCCL.
 const (
 	submitOver   = 300
 	submitDirect = 5000
 )
 
-// submitCalls is the number of calls of a batch, submitCount that of float32 elements of a call.
+// A batch has submitCalls calls with submitCount float32 elements each.
 const (
 	submitCalls = 500
 	submitCount = 8
 )
 
-// BenchmarkSubmit measures what it costs the processor to submit an all-reduce of 8 float32:
-// batches of calls through the group, in turns with batches of a baseline on the same communicator
-// and stream. The baseline is ncclAllReduce on GPUs and the launch of the same plan on the host.
-// Both ranks are goroutines; the times are those of rank 0, without the synchronization after a
-// batch.
+// BenchmarkSubmit measures the CPU time of submitting an all-reduce of 8 float32. It alternates
+// batches of calls through the group with batches of a baseline on the same communicator and
+// stream: ncclAllReduce on GPUs, the launch of the same plan on the host. Both ranks are
+// goroutines. It reports the times of rank 0, without the synchronization after a batch.
 //
 //	go test . -run '^$' -bench Submit -cpu 2
 func BenchmarkSubmit(b *testing.B) {
 	runtimes, err := symmem.OpenLocal(b.Context(), 2, withBackend(symmem.Options{}))
 	if errors.Is(err, symmem.ErrUnsupported) {
-		b.Skip("two ranks are needed:", err)
+		b.Skip("needs two ranks:", err)
 	}
 	if err != nil {
 		b.Fatal(err)
@@ -71,7 +70,7 @@ func BenchmarkSubmit(b *testing.B) {
 		each(func(s *submitter) error { return s.World().SetPath(b.Context(), path) })
 		b.Run("path="+path.String(), func(b *testing.B) {
 			each(func(s *submitter) error { return s.prepare(b, path) })
-			if !ranks[0].takes {
+			if !ranks[0].hasPath {
 				b.Skip("the backend has no such path: ", symmem.ErrUnsupported)
 			}
 			for b.Loop() {
@@ -85,16 +84,16 @@ func BenchmarkSubmit(b *testing.B) {
 // submitter submits calls as one rank.
 type submitter struct {
 	*symmem.Runtime
-	send, recv [2]symmem.Buffer // in no window, and in windows
-	takes      bool             // whether calls take the path that is set
-	// group submits a call through the group, base past it; inside runs a batch of base.
+	send, recv [2]symmem.Buffer // [0] in no window, [1] in windows
+	hasPath    bool             // calls take the path that is set
+	// group submits a call through the group, base without it. inside runs a batch of base.
 	group, base func() error
 	inside      func(batch func() error) error
-	groupNs     []float64 // of a call, by batch
-	baseNs      []float64
+	// groupNs and baseNs hold the time of a call in each batch.
+	groupNs, baseNs []float64
 }
 
-// allocate makes buffers in windows and buffers in none.
+// allocate makes buffers outside of windows and buffers in windows.
 func (s *submitter) allocate(b *testing.B) error {
 	for i, o := range []symmem.PoolOptions{{}, {Domain: s.World()}} {
 		pool, err := s.NewPool(o)
@@ -116,15 +115,15 @@ func (s *submitter) allocate(b *testing.B) error {
 	return nil
 }
 
-// prepare makes one call on a path, so that its plan is kept.
+// prepare makes one call on a path, so that the group caches its plan.
 func (s *submitter) prepare(b *testing.B, path symmem.PathChoice) error {
-	place := 1
+	buffers := 1
 	if path == symmem.PathPlain {
-		place = 0
+		buffers = 0
 	}
-	send, recv := s.send[place].Memory(), s.recv[place].Memory()
+	send, recv := s.send[buffers].Memory(), s.recv[buffers].Memory()
 	e, err := s.World().Explain(symmem.OpAllReduce, send, recv, submitCount, symmem.Float32)
-	if s.takes = err == nil && e.Path == path.String(); !s.takes {
+	if s.hasPath = err == nil && e.Path == path.String(); !s.hasPath {
 		return nil
 	}
 	ctx, stream := b.Context(), s.DefaultStream()
@@ -142,13 +141,13 @@ func (s *submitter) prepare(b *testing.B, path symmem.PathChoice) error {
 	}
 	s.inside = func(batch func() error) error { return batch() }
 	if s.base = symmem.LaunchPlanned(s.World(), stream); s.base == nil {
-		return errors.New("the group does not keep the plan")
+		return errors.New("the group has not cached the plan")
 	}
 	return nil
 }
 
-// useNCCL makes NCCL's own call the baseline, made on a thread that keeps its device current, as a
-// program in C does.
+// useNCCL makes ncclAllReduce the baseline. It is called, as in a C program, on a thread whose
+// current device does not change.
 func (s *submitter) useNCCL(send, recv uintptr) error {
 	library, err := nccl.Load()
 	if err != nil {
@@ -163,14 +162,14 @@ func (s *submitter) useNCCL(send, recv uintptr) error {
 	return nil
 }
 
-// turn makes a batch through the group and one of the baseline.
+// turn times a batch through the group and a batch of the baseline.
 func (s *submitter) turn(b *testing.B) error {
 	direct := func(batch func() error) error { return batch() }
 	return errors.Join(
 		s.batch(b, direct, s.group, &s.groupNs), s.batch(b, s.inside, s.base, &s.baseNs))
 }
 
-// batch times the calls of a batch, and waits for them.
+// batch times the calls of a batch and then waits for their completion.
 func (s *submitter) batch(
 	b *testing.B, inside func(func() error) error, submit func() error, times *[]float64,
 ) error {
@@ -187,8 +186,8 @@ func (s *submitter) batch(
 	return errors.Join(err, s.DefaultStream().Synchronize(b.Context()))
 }
 
-// report reports the medians of all batches: a call, the baseline's, and how much more ours took
-// than that of the same turn.
+// report reports the medians over all batches of the time of a call, of the baseline, and of their
+// difference in a turn.
 func (s *submitter) report(b *testing.B, path symmem.PathChoice) {
 	over := make([]float64, len(s.groupNs))
 	for i := range over {
@@ -203,9 +202,9 @@ func (s *submitter) report(b *testing.B, path symmem.PathChoice) {
 		return
 	}
 	if path == symmem.PathDirect && call > submitDirect {
-		b.Errorf("%.0f ns, the bar is %d", call, submitDirect)
+		b.Errorf("a call takes %.0f ns, want at most %d", call, submitDirect)
 	}
 	if path != symmem.PathDirect && median(over) > submitOver {
-		b.Errorf("%.0f ns over the baseline, the bar is %d", median(over), submitOver)
+		b.Errorf("%.0f ns over the baseline, want at most %d", median(over), submitOver)
 	}
 }

@@ -9,18 +9,19 @@ import (
 	"symmem"
 )
 
-// operation is a collective with what it must leave in recv. The element i of rank k's send is
+// operation describes a collective and its expected result. Element i of rank k's send buffer is
 // value(k, i).
 type operation struct {
 	kind symmem.Operation
-	// everywhere reports whether every backend has a window path for it.
+	// everywhere reports whether every backend has a window path for the operation.
 	everywhere bool
-	// send and recv are how many parts of count elements the buffers have, in a group of n.
+	// parts returns the lengths of the buffers in a group of n ranks, in units of count elements.
 	parts func(n int) (send, recv int)
 	call  func(r *rank, send, recv symmem.Memory, count int64) error
-	// want is the element i of rank me's recv, and whether this rank has a result at all.
-	want func(n, me, i, count int) (float32, bool)
-	// inPlace is the part of the larger buffer where the smaller one lies in place.
+	// want returns element i of rank me's result; ok is false if the rank has no result.
+	want func(n, me, i, count int) (element float32, ok bool)
+	// inPlace returns the part of the larger buffer that is the smaller one in an in-place call; nil
+	// if the operation cannot run in place.
 	inPlace func(me int) int
 }
 
@@ -35,17 +36,17 @@ func total(n, i int) (sum float32) {
 	return sum
 }
 
-func one(int) (send, recv int) { return 1, 1 }
+func onePart(int) (send, recv int) { return 1, 1 }
 
-func first(int) int { return 0 }
+func firstPart(int) int { return 0 }
 
 var operations = []operation{
 	{
-		symmem.OpAllReduce, true, one,
+		symmem.OpAllReduce, true, onePart,
 		func(r *rank, send, recv symmem.Memory, count int64) error {
 			return r.World().AllReduce(r.ctx, send, recv, count, symmem.Float32, symmem.Sum, nil)
 		},
-		func(n, _, i, _ int) (float32, bool) { return total(n, i), true }, first,
+		func(n, _, i, _ int) (float32, bool) { return total(n, i), true }, firstPart,
 	},
 	{
 		symmem.OpAllGather, true, func(n int) (int, int) { return 1, n },
@@ -64,18 +65,18 @@ var operations = []operation{
 		func(me int) int { return me },
 	},
 	{
-		symmem.OpBroadcast, false, one,
+		symmem.OpBroadcast, false, onePart,
 		func(r *rank, send, recv symmem.Memory, count int64) error {
 			return r.World().Broadcast(r.ctx, send, recv, count, symmem.Float32, root, nil)
 		},
-		func(_, _, i, _ int) (float32, bool) { return value(root, i), true }, first,
+		func(_, _, i, _ int) (float32, bool) { return value(root, i), true }, firstPart,
 	},
 	{
-		symmem.OpReduce, false, one,
+		symmem.OpReduce, false, onePart,
 		func(r *rank, send, recv symmem.Memory, count int64) error {
 			return r.World().Reduce(r.ctx, send, recv, count, symmem.Float32, symmem.Sum, root, nil)
 		},
-		func(n, me, i, _ int) (float32, bool) { return total(n, i), me == root }, first,
+		func(n, me, i, _ int) (float32, bool) { return total(n, i), me == root }, firstPart,
 	},
 	{
 		symmem.OpAllToAll, false, func(n int) (int, int) { return n, n },
@@ -88,10 +89,11 @@ var operations = []operation{
 	},
 }
 
-// memories returns the send and receive memory of an operation.
+// memories allocates the send and receive memory of an operation. In place, the smaller range is
+// part number at of the larger one.
 type memories func(r *rank, sendLen, recvLen, at int) (send, recv symmem.Memory)
 
-// windows are two ranges in windows, off the start of their buffers.
+// windows returns two ranges in windows that do not start at their buffers' start.
 func windows(r *rank, sendLen, recvLen, _ int) (send, recv symmem.Memory) {
 	p := r.pool()
 	const skip = 96
@@ -100,7 +102,7 @@ func windows(r *rank, sendLen, recvLen, _ int) (send, recv symmem.Memory) {
 	return r.part(a.Memory(), skip, 4*sendLen), r.part(b.Memory(), skip, 4*recvLen)
 }
 
-// inPlace is one buffer in a window; the smaller range is a part of the larger.
+// inPlace returns two ranges of one buffer in a window; the smaller is a part of the larger.
 func inPlace(r *rank, sendLen, recvLen, at int) (send, recv symmem.Memory) {
 	small, large := 4*min(sendLen, recvLen), 4*max(sendLen, recvLen)
 	m := r.window(r.pool(), int64(large)).Memory()
@@ -111,18 +113,18 @@ func inPlace(r *rank, sendLen, recvLen, at int) (send, recv symmem.Memory) {
 	return part, whole
 }
 
-// unregistered is memory that no group registers.
+// unregistered returns memory that no group registers.
 func unregistered(r *rank, sendLen, recvLen, _ int) (send, recv symmem.Memory) {
 	return r.unregistered(int64(4 * sendLen)), r.unregistered(int64(4 * recvLen))
 }
 
-// goSlices are no symmetric memory, and no memory at all for a device apart from the processor.
+// goSlices returns Go slices, which are never symmetric. GPUs cannot use them.
 func goSlices(r *rank, sendLen, recvLen, _ int) (send, recv symmem.Memory) {
 	r.requireAddressable()
 	return symmem.Host(make([]float32, sendLen)), symmem.Host(make([]float32, recvLen))
 }
 
-// part is Memory.Slice where it must succeed.
+// part calls Memory.Slice, which must succeed.
 func (r *rank) part(m symmem.Memory, from, bytes int) symmem.Memory {
 	r.t.Helper()
 	p, err := m.Slice(int64(from), int64(bytes))
@@ -138,21 +140,21 @@ func TestCollectives(t *testing.T) {
 		}{
 			{"from window to window", "window", windows},
 			{"in place", "window", inPlace},
-			{"on memory of no window", "plain", unregistered},
+			{"without windows", "plain", unregistered},
 			{"on Go slices", "plain", goSlices},
 		} {
 			if op.inPlace == nil && row.name == "in place" {
 				continue
 			}
 			t.Run(op.kind.String()+" "+row.name, func(t *testing.T) {
-				runRanks(t, 3, symmem.Options{}, func(r *rank) { collect(r, &op, row.memory, row.path) })
+				runRanks(t, 3, symmem.Options{}, func(r *rank) { checkOperation(r, &op, row.memory, row.path) })
 			})
 		}
 	}
 }
 
-// collect runs an operation with several counts and checks every element.
-func collect(r *rank, op *operation, memory memories, path string) {
+// checkOperation runs an operation with several counts and checks every element of the result.
+func checkOperation(r *rank, op *operation, memory memories, path string) {
 	n, me := r.Size(), r.Rank()
 	sendParts, recvParts := op.parts(n)
 	for _, count := range []int{1, 7, 4096, 50_000} {
@@ -174,7 +176,7 @@ func collect(r *rank, op *operation, memory memories, path string) {
 		r.ok(op.call(r, send, recv, int64(count)))
 		for i, got := range read[float32](r, recv) {
 			if want, ok := op.want(n, me, i, count); ok && got != want {
-				r.failf("count %d: element %d is %v, want %v", count, i, got, want)
+				r.failf("count %d: element %d = %v, want %v", count, i, got, want)
 			}
 		}
 	}
@@ -204,13 +206,13 @@ func TestSendRecv(t *testing.T) {
 }
 
 func TestBarrierWaitsForAllRanks(t *testing.T) {
-	came := make(chan int, 3)
+	arrived := make(chan int, 3)
 	runRanks(t, 3, symmem.Options{}, func(r *rank) {
-		came <- r.Rank()
+		arrived <- r.Rank()
 		r.ok(r.World().Barrier(r.ctx, nil))
 		r.synchronize()
-		if len(came) != 3 {
-			r.failf("passed when %d had come", len(came))
+		if len(arrived) != 3 {
+			r.failf("the barrier ended when %d ranks had arrived, want 3", len(arrived))
 		}
 	})
 }
@@ -241,8 +243,8 @@ func TestEmptyCollectives(t *testing.T) {
 	})
 }
 
-// impossible are calls that no rank could do.
-var impossible = []struct {
+// invalidCollectives lists calls that must fail on any rank, and their errors.
+var invalidCollectives = []struct {
 	name string
 	want error
 	call func(r *rank, p *symmem.Pool, m symmem.Memory) error
@@ -263,25 +265,25 @@ var impossible = []struct {
 		},
 	},
 	{
-		"a type that is none", symmem.ErrInvalid,
+		"an unknown type", symmem.ErrInvalid,
 		func(r *rank, _ *symmem.Pool, m symmem.Memory) error {
 			return reduce(r, m, 1, symmem.DataType(99), symmem.Sum)
 		},
 	},
 	{
-		"a reduction that is none", symmem.ErrInvalid,
+		"an unknown reduction", symmem.ErrInvalid,
 		func(r *rank, _ *symmem.Pool, m symmem.Memory) error {
 			return reduce(r, m, 1, symmem.Float32, symmem.ReduceOp(99))
 		},
 	},
 	{
-		"a root that is no rank", symmem.ErrInvalid,
+		"a root outside of the group", symmem.ErrInvalid,
 		func(r *rank, _ *symmem.Pool, m symmem.Memory) error {
 			return r.World().Broadcast(r.ctx, m, m, 1, symmem.Float32, 2, nil)
 		},
 	},
 	{
-		"a peer that is no rank", symmem.ErrInvalid,
+		"a peer outside of the group", symmem.ErrInvalid,
 		func(r *rank, _ *symmem.Pool, m symmem.Memory) error {
 			return r.World().Send(r.ctx, m, 1, symmem.Float32, -1, nil)
 		},
@@ -289,19 +291,19 @@ var impossible = []struct {
 	{
 		"memory that is not aligned", symmem.ErrInvalid,
 		func(r *rank, _ *symmem.Pool, m symmem.Memory) error {
-			odd, err := m.Slice(2, 1024)
+			misaligned, err := m.Slice(2, 1024)
 			r.ok(err)
-			return reduce(r, odd, 8, symmem.Float32, symmem.Sum)
+			return reduce(r, misaligned, 8, symmem.Float32, symmem.Sum)
 		},
 	},
 	{
-		"memory that is none", symmem.ErrOutOfRange,
+		"the zero Memory", symmem.ErrOutOfRange,
 		func(r *rank, _ *symmem.Pool, _ symmem.Memory) error {
 			return reduce(r, symmem.Memory{}, 1, symmem.Float32, symmem.Sum)
 		},
 	},
 	{
-		"a buffer that was freed", symmem.ErrFreed,
+		"a freed buffer", symmem.ErrFreed,
 		func(r *rank, p *symmem.Pool, _ symmem.Memory) error {
 			b := r.alloc(p, 512)
 			r.ok(b.Free())
@@ -310,17 +312,17 @@ var impossible = []struct {
 	},
 }
 
-// reduce all-reduces memory in place.
+// reduce all-reduces memory in place on the default stream.
 func reduce(
 	r *rank, m symmem.Memory, count int64, t symmem.DataType, op symmem.ReduceOp,
 ) error {
 	return r.World().AllReduce(r.ctx, m, m, count, t, op, nil)
 }
 
-// TestInvalidCollectives makes calls on one rank alone: they end before anything is
-// launched, so the other rank never hears of them.
+// TestInvalidCollectives makes calls on one rank only. They fail before anything is launched, so
+// the other rank does not notice them.
 func TestInvalidCollectives(t *testing.T) {
-	for _, row := range impossible {
+	for _, row := range invalidCollectives {
 		t.Run(row.name, func(t *testing.T) {
 			runRanks(t, 2, symmem.Options{Check: symmem.CheckOff}, func(r *rank) {
 				p := r.pool()
@@ -347,10 +349,10 @@ func TestBufferOfOtherRuntimeIsForeign(t *testing.T) {
 	m := b.Memory()
 	err = runtimes[1].World().AllReduce(t.Context(), m, m, 1, symmem.Float32, symmem.Sum, nil)
 	if !errors.Is(err, symmem.ErrForeign) {
-		t.Errorf("got %v", err)
+		t.Errorf("got %v, want ErrForeign", err)
 	}
 	if _, err := p.AllocOn(runtimes[1].DefaultStream(), 512); !errors.Is(err, symmem.ErrInvalid) {
-		t.Errorf("allocating on another runtime's stream: %v", err)
+		t.Errorf("AllocOn with another runtime's stream: got %v, want ErrInvalid", err)
 	}
 	eachRank(runtimes, func(rt *symmem.Runtime) {
 		symmem.FreeLive(rt)
@@ -365,7 +367,7 @@ func TestBufferOfOtherRuntimeIsForeign(t *testing.T) {
 			rt.World().Barrier(t.Context(), nil),
 		} {
 			if !errors.Is(err, symmem.ErrClosed) {
-				t.Errorf("call %d of a closed runtime: %v", i, err)
+				t.Errorf("call %d on a closed runtime: got %v, want ErrClosed", i, err)
 			}
 		}
 	})
@@ -406,7 +408,7 @@ func TestExplain(t *testing.T) {
 		_, err := r.World().Explain(symmem.OpAllReduce, m, m, 4096, symmem.Float32)
 		r.wantErr(err, symmem.ErrOutOfRange)
 		if s := fmt.Sprint(symmem.OpBarrier); s != "Barrier" {
-			r.failf("operation %q", s)
+			r.failf("OpBarrier prints as %q", s)
 		}
 	})
 }

@@ -13,14 +13,14 @@ import (
 	"symmem"
 )
 
-// The tests of this file are the faults that must never be silent, and after each of which every
-// rank goes on with a new group. That of a rank whose process ends is in lost_test.go.
+// The tests of this file provoke faults that must never be silent, and check after each that every
+// rank can use a new group. The fault of a rank whose process ends is in lost_test.go.
 
-// soon is the deadline of calls in tests that wait for a rank that does not come.
+// soon bounds calls that wait for a rank that never arrives.
 const soon = 300 * time.Millisecond
 
-// every compares each call, which not every backend does unless it is told to.
-var every = symmem.Options{Check: symmem.CheckEvery}
+// checkEvery makes ranks compare every call, which is not the default of every backend.
+var checkEvery = symmem.Options{Check: symmem.CheckEvery}
 
 func TestDifferentAllocationsDiverge(t *testing.T) {
 	for _, row := range []struct {
@@ -28,11 +28,13 @@ func TestDifferentAllocationsDiverge(t *testing.T) {
 		allocate         func(r *rank, p *symmem.Pool)
 	}{
 		{
-			"rank 2 asks for another size", "alloc 8192 B", "rank 2 has a different size than ranks 0-1",
+			"rank 2 allocates a different size", "alloc 8192 B",
+			"rank 2 has a different size than ranks 0-1",
 			func(r *rank, p *symmem.Pool) { r.alloc(p, 4096<<(r.Rank()/2)) },
 		},
 		{
-			"rank 2 makes one block more", "alloc 512 B", "rank 2 has an event that ranks 0-1 do not have",
+			"rank 2 allocates an extra block", "alloc 512 B",
+			"rank 2 has an event that ranks 0-1 do not have",
 			func(r *rank, p *symmem.Pool) {
 				if r.Rank() == 2 {
 					r.alloc(p, 512)
@@ -51,13 +53,13 @@ func TestDifferentAllocationsDiverge(t *testing.T) {
 				r.wantDivergence(err)
 				texts.add(r, err)
 				if n := r.World().Stats().Windows; n != 0 {
-					r.failf("%d windows after a divergence", n)
+					r.failf("%d windows after a divergence, want 0", n)
 				}
 			})
 			text := texts.requireSame(t, 3)
 			for _, want := range []string{row.event, row.why, "ranks 0-1 have", "rank 2 has"} {
 				if !strings.Contains(text, want) {
-					t.Errorf("%q does not say %q", text, want)
+					t.Errorf("%q does not contain %q", text, want)
 				}
 			}
 		})
@@ -85,7 +87,7 @@ func TestRegisterDuringCollectiveDiverges(t *testing.T) {
 			text := texts.requireSame(t, 3)
 			for _, want := range []string{"segment 67108864 B", "rank_test.go", "ranks 0-1 do not have"} {
 				if !strings.Contains(text, want) {
-					t.Errorf("%q does not say %q", text, want)
+					t.Errorf("%q does not contain %q", text, want)
 				}
 			}
 		})
@@ -104,7 +106,7 @@ func TestSegmentsAreRegisteredInOrdinalOrder(t *testing.T) {
 		}
 		r.ok(p.Register(r.ctx, r.World()))
 		if len(order) < 3 || !slices.IsSorted(order) {
-			r.failf("registered segments in the order %v", order)
+			r.failf("segments were registered in the order %v, want at least 3 in ascending order", order)
 		}
 	})
 }
@@ -156,13 +158,13 @@ func TestGroupRegistrationOrderTimesOut(t *testing.T) {
 		})
 		r.wantTimeout(err, 1-r.Rank())
 		if !strings.Contains(err.Error(), groups[r.Rank()].ID()) {
-			r.failf("%v does not name group %s", err, groups[r.Rank()].ID())
+			r.failf("%q does not name group %s", err, groups[r.Rank()].ID())
 		}
 	})
 }
 
-// displace returns a buffer in a window that lies at different places on the two ranks, although
-// the ranks make the same requests: blocks are placed by address, and segments land anywhere.
+// displace returns a buffer in a window that is at different offsets on the two ranks, although the
+// ranks make the same requests. Blocks are placed by address, and the addresses of segments vary.
 func displace(r *rank) symmem.Buffer {
 	p := r.poolWith(symmem.PoolOptions{
 		Domain: r.World(), FirstSegment: 4 * mib, Placement: symmem.PlaceByAddress,
@@ -178,13 +180,13 @@ func displace(r *rank) symmem.Buffer {
 	return r.alloc(p, mib/2)
 }
 
-// misplacing is a number for which displace works; it draws the addresses of segments.
-const misplacing = 5
+// scatterSeed draws addresses of segments for which displace returns different offsets.
+const scatterSeed = 5
 
 func TestBuffersAtDifferentOffsets(t *testing.T) {
-	t.Run("are a divergence where every call is compared", func(t *testing.T) {
+	t.Run("diverge if every call is compared", func(t *testing.T) {
 		var texts errorTexts
-		o := symmem.Options{Scatter: misplacing, Check: symmem.CheckEvery}
+		o := symmem.Options{Scatter: scatterSeed, Check: symmem.CheckEvery}
 		runWithFault(t, 2, o, func(r *rank) {
 			b := displace(r)
 			err := r.sum(r.World(), b)
@@ -192,12 +194,12 @@ func TestBuffersAtDifferentOffsets(t *testing.T) {
 			texts.add(r, err)
 		})
 		if text := texts.requireSame(t, 2); !strings.Contains(text, "segment") {
-			t.Errorf("%q names no place", text)
+			t.Errorf("%q names no segment", text)
 		}
 	})
-	t.Run("after a detour of one rank are one, too", func(t *testing.T) {
+	t.Run("diverge if the ranks have freed different buffers", func(t *testing.T) {
 		var texts errorTexts
-		runWithFault(t, 2, every, func(r *rank) {
+		runWithFault(t, 2, checkEvery, func(r *rank) {
 			p := r.pool()
 			pair := []symmem.Buffer{r.alloc(p, mib), r.window(p, mib)}
 			r.ok(pair[r.Rank()].Free())
@@ -211,8 +213,8 @@ func TestBuffersAtDifferentOffsets(t *testing.T) {
 	})
 	t.Run("give wrong sums with checks off", func(t *testing.T) {
 		var mu sync.Mutex
-		places, wrong := map[string]bool{}, 0
-		runWithFault(t, 2, symmem.Options{Scatter: misplacing, Check: symmem.CheckOff}, func(r *rank) {
+		places, wrongRanks := map[string]bool{}, 0
+		runWithFault(t, 2, symmem.Options{Scatter: scatterSeed, Check: symmem.CheckOff}, func(r *rank) {
 			b := displace(r)
 			r.fill(b, 1)
 			r.ok(r.World().Barrier(r.ctx, nil))
@@ -221,11 +223,11 @@ func TestBuffersAtDifferentOffsets(t *testing.T) {
 			defer mu.Unlock()
 			places[fmt.Sprint(b.Segment(), b.Offset())] = true
 			if slices.ContainsFunc(r.floats(b), func(v float32) bool { return v != 2 }) {
-				wrong++
+				wrongRanks++
 			}
 		})
-		if len(places) != 2 || wrong == 0 {
-			t.Errorf("places %v, %d ranks with wrong sums", places, wrong)
+		if len(places) != 2 || wrongRanks == 0 {
+			t.Errorf("got places %v and %d ranks with wrong sums, want 2 and at least 1", places, wrongRanks)
 		}
 	})
 }
@@ -239,7 +241,7 @@ func TestMemoryPastWindowEndIsRejected(t *testing.T) {
 			err := r.World().AllReduce(r.ctx, m, m, 1025, symmem.Float32, symmem.Sum, nil)
 			r.wantErr(err, symmem.ErrOutOfRange)
 			if paths := r.World().Stats().Paths; len(paths) != 0 {
-				r.failf("%v were launched", paths)
+				r.failf("%v were launched, want nothing", paths)
 			}
 		}
 		r.checkSum(r.World(), b)
@@ -267,7 +269,7 @@ func TestRegisterDuringCaptureKeepsCapture(t *testing.T) {
 		r.ok(g.Close())
 		r.ok(p.Register(r.ctx, r.World()))
 		if n := r.World().Stats().Windows; n != p.Stats().Segments {
-			r.failf("%d windows of %d segments", n, p.Stats().Segments)
+			r.failf("%d windows, want one for each of %d segments", n, p.Stats().Segments)
 		}
 	})
 }
@@ -275,38 +277,38 @@ func TestRegisterDuringCaptureKeepsCapture(t *testing.T) {
 func TestTrimDeregistersFreedMemory(t *testing.T) {
 	runWithFault(t, 2, symmem.Options{}, func(r *rank) {
 		var order []string
-		note := func(what string, e symmem.SegmentEvent) {
-			order = append(order, fmt.Sprint(what, " ", e.Segment))
+		record := func(name string, e symmem.SegmentEvent) {
+			order = append(order, fmt.Sprint(name, " ", e.Segment))
 		}
 		r.Interop().Observe(symmem.Observer{
-			Deregister:  func(e symmem.WindowEvent) { note("deregister", e.SegmentEvent) },
-			SegmentFree: func(e symmem.SegmentEvent) { note("unmap", e) },
+			Deregister:  func(e symmem.WindowEvent) { record("deregister", e.SegmentEvent) },
+			SegmentFree: func(e symmem.SegmentEvent) { record("unmap", e) },
 		})
 		p := r.pool()
 		b := r.window(p, mib)
 		r.ok(b.Free())
 		if len(order) != 0 || !r.World().IsSymmetric(b.Memory()) {
-			r.failf("a freed block left its window: %v", order)
+			r.failf("Free deregistered the block: %v", order)
 		}
 		again := r.alloc(p, mib)
 		if again.Address() != b.Address() {
-			r.failf("the block went to %#x, not back to the pool", again.Address())
+			r.failf("the next block is at %#x, want the freed one at %#x", again.Address(), b.Address())
 		}
 		r.checkSum(r.World(), again)
 		r.ok(again.Free())
 		r.ok(p.Trim(r.ctx, 0))
 		if !slices.Equal(order, []string{"deregister 0", "unmap 0"}) {
-			r.failf("trimming went %v", order)
+			r.failf("Trim did %v, want deregister 0, unmap 0", order)
 		}
 		if r.World().IsSymmetric(b.Memory()) {
-			r.failf("the window is still there")
+			r.failf("IsSymmetric = true after Trim")
 		}
 	})
 }
 
 func TestOutOfMemoryOnOneRankDiverges(t *testing.T) {
 	for _, row := range []struct {
-		name, says string
+		name, want string
 		next       func(r *rank, p *symmem.Pool) error
 	}{
 		{"a check", "16777216 B", func(r *rank, _ *symmem.Pool) error {
@@ -337,8 +339,8 @@ func TestOutOfMemoryOnOneRankDiverges(t *testing.T) {
 				err = row.next(r, p)
 				texts.add(r, r.wantDivergence(err))
 			})
-			if text := texts.requireSame(t, 2); !strings.Contains(text, row.says) {
-				t.Errorf("%q does not say %q", text, row.says)
+			if text := texts.requireSame(t, 2); !strings.Contains(text, row.want) {
+				t.Errorf("%q does not contain %q", text, row.want)
 			}
 		})
 	}
@@ -346,25 +348,25 @@ func TestOutOfMemoryOnOneRankDiverges(t *testing.T) {
 
 func TestDifferentCollectivesDiverge(t *testing.T) {
 	for _, row := range []struct {
-		name, says string
+		name, want string
 		call       func(r *rank, m symmem.Memory) error
 	}{
-		{"in their count", "of 5 float32", func(r *rank, m symmem.Memory) error {
+		{"in the count", "of 5 float32", func(r *rank, m symmem.Memory) error {
 			return r.World().AllReduce(
 				r.ctx, m, m, int64(5+r.Rank()), symmem.Float32, symmem.Sum, nil)
 		}},
-		{"in their type", "bfloat16", func(r *rank, m symmem.Memory) error {
+		{"in the type", "bfloat16", func(r *rank, m symmem.Memory) error {
 			t := []symmem.DataType{symmem.Float16, symmem.BFloat16}[r.Rank()]
 			return r.World().AllReduce(r.ctx, m, m, 5, t, symmem.Sum, nil)
 		}},
-		{"in their reduction", "max", func(r *rank, m symmem.Memory) error {
+		{"in the reduction", "max", func(r *rank, m symmem.Memory) error {
 			op := []symmem.ReduceOp{symmem.Sum, symmem.Max}[r.Rank()]
 			return r.World().AllReduce(r.ctx, m, m, 5, symmem.Float32, op, nil)
 		}},
-		{"in their root", "root 1", func(r *rank, m symmem.Memory) error {
+		{"in the root", "root 1", func(r *rank, m symmem.Memory) error {
 			return r.World().Broadcast(r.ctx, m, m, 5, symmem.Float32, r.Rank(), nil)
 		}},
-		{"in their operation", "Barrier", func(r *rank, m symmem.Memory) error {
+		{"in the operation", "Barrier", func(r *rank, m symmem.Memory) error {
 			if r.Rank() == 1 {
 				return r.World().Barrier(r.ctx, nil)
 			}
@@ -374,7 +376,7 @@ func TestDifferentCollectivesDiverge(t *testing.T) {
 		for _, windows := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s, windows %v", row.name, windows), func(t *testing.T) {
 				var texts errorTexts
-				runWithFault(t, 2, every, func(r *rank) {
+				runWithFault(t, 2, checkEvery, func(r *rank) {
 					m := r.unregistered(256)
 					if windows {
 						m = r.window(r.pool(), 4096).Memory()
@@ -382,8 +384,8 @@ func TestDifferentCollectivesDiverge(t *testing.T) {
 					err := errors.Join(row.call(r, m), r.DefaultStream().Synchronize(r.ctx))
 					texts.add(r, r.wantDivergence(err))
 				})
-				if text := texts.requireSame(t, 2); !strings.Contains(text, row.says) {
-					t.Errorf("%q does not say %q", text, row.says)
+				if text := texts.requireSame(t, 2); !strings.Contains(text, row.want) {
+					t.Errorf("%q does not contain %q", text, row.want)
 				}
 			})
 		}
@@ -400,15 +402,12 @@ func TestSplitDuringRegisterDiverges(t *testing.T) {
 		} else {
 			_, err = r.World().Split(r.ctx, 0, 0)
 		}
-		var diverged *symmem.DivergenceError
-		if !errors.As(err, &diverged) {
-			r.failf("got %v", err)
-		}
+		r.wantDivergence(err)
 	})
 }
 
 func TestBuffersOfDifferentPoolsDiverge(t *testing.T) {
-	runWithFault(t, 2, every, func(r *rank) {
+	runWithFault(t, 2, checkEvery, func(r *rank) {
 		pools := []*symmem.Pool{r.pool(), r.pool()}
 		var b []symmem.Buffer
 		for _, p := range pools {
@@ -418,14 +417,12 @@ func TestBuffersOfDifferentPoolsDiverge(t *testing.T) {
 		m := b[r.Rank()].Memory()
 		err := errors.Join(r.World().AllReduce(r.ctx, m, m, 1<<18, symmem.Float32, symmem.Sum, nil),
 			r.DefaultStream().Synchronize(r.ctx))
-		var diverged *symmem.DivergenceError
-		if !errors.As(err, &diverged) {
-			r.failf("got %v", err)
-		}
+		r.wantDivergence(err)
 	})
 }
 
-// One rank has forgotten the plan of a call and the other has not; both must register what is new.
+// TestRegistrationIgnoresCachedPlans makes a call whose plan only rank 1 has cached. Both ranks
+// must register the new memory.
 func TestRegistrationIgnoresCachedPlans(t *testing.T) {
 	runWithFault(t, 2, symmem.Options{}, func(r *rank) {
 		p := r.pool()
@@ -437,7 +434,7 @@ func TestRegistrationIgnoresCachedPlans(t *testing.T) {
 		}
 		r.checkSum(r.World(), b)
 		if n := r.World().Stats().Windows; n != 2 {
-			r.failf("%d windows", n)
+			r.failf("%d windows, want 2", n)
 		}
 	})
 }

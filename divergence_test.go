@@ -14,11 +14,11 @@ import (
 	"symmem/internal/cuda"
 )
 
-// TestSubgroupDivergenceNamesWorldRanks has the second rank of a group of ranks 0 and 2
-// call another count.
+// TestSubgroupDivergenceNamesWorldRanks makes a call with different counts on the two ranks of a
+// group of world ranks 0 and 2.
 func TestSubgroupDivergenceNamesWorldRanks(t *testing.T) {
-	plain := symmem.Options{Check: symmem.CheckEvery, Path: symmem.PathPlain}
-	runWithFault(t, 3, plain, func(r *rank) {
+	checkPlain := symmem.Options{Check: symmem.CheckEvery, Path: symmem.PathPlain}
+	runWithFault(t, 3, checkPlain, func(r *rank) {
 		g := r.split(r.World(), r.Rank()%2)
 		if r.Rank() == 1 {
 			return
@@ -41,12 +41,12 @@ func TestSubgroupDivergenceNamesWorldRanks(t *testing.T) {
 	})
 }
 
-// TestGraphLaunchOrderDiverges has one rank replay its second graph first. Both have the
-// same call, which without its place in the capture would be alike.
+// TestGraphLaunchOrderDiverges launches the second graph first on one rank. The graphs contain the
+// same call and differ only in the number of the capture.
 func TestGraphLaunchOrderDiverges(t *testing.T) {
 	for _, ranks := range []int{2, 4} {
 		t.Run(fmt.Sprintf("%d ranks", ranks), func(t *testing.T) {
-			runWithFault(t, ranks, every, func(r *rank) {
+			runWithFault(t, ranks, checkEvery, func(r *rank) {
 				from, to := r.alloc(r.pool(), 4096), r.alloc(r.pool(), 4096)
 				graphs := make([]*symmem.Graph, 2)
 				for i := range graphs {
@@ -65,11 +65,11 @@ func TestGraphLaunchOrderDiverges(t *testing.T) {
 				err := graphs[first].Launch(r.DefaultStream())
 				d := r.wantDivergence(errors.Join(err, r.DefaultStream().Synchronize(r.ctx)))
 				if took := time.Since(begin); took > 5*time.Second {
-					r.failf("reported after %v", took)
+					r.failf("the divergence was reported after %v, want at most 5s", took)
 				}
 				for i, want := range []string{"call 1 of capture 1", "call 1 of capture 2"} {
 					if len(d.Sides) != 2 || !strings.Contains(d.Sides[i].Event, want) {
-						r.failf("the ranks have %v, want %q of side %d", d.Sides, want, i)
+						r.failf("the sides are %v, want %q in side %d", d.Sides, want, i)
 					}
 				}
 				for _, g := range graphs {
@@ -81,7 +81,7 @@ func TestGraphLaunchOrderDiverges(t *testing.T) {
 }
 
 func TestSubgroupDivergenceNamesPool(t *testing.T) {
-	runWithFault(t, 3, every, func(r *rank) {
+	runWithFault(t, 3, checkEvery, func(r *rank) {
 		g := r.split(r.World(), r.Rank()%2)
 		if r.Rank() == 1 {
 			return
@@ -91,7 +91,7 @@ func TestSubgroupDivergenceNamesPool(t *testing.T) {
 		r.alloc(p, int64(512*(1+r.Rank())))
 		d := r.wantDivergence(g.Check(r.ctx))
 		if want := "pool 1 of group " + g.ID(); d.Pool != want || !strings.Contains(d.Error(), want) {
-			r.failf("the pool is %q in %q, want %q", d.Pool, d, want)
+			r.failf("Pool = %q in %q, want %q", d.Pool, d, want)
 		}
 		if diff := cmp.Diff([]int{0, 2}, d.Members); diff != "" {
 			r.failf("%s", diff)
@@ -100,25 +100,25 @@ func TestSubgroupDivergenceNamesPool(t *testing.T) {
 }
 
 func TestJoinedGroupIDHasNoSpace(t *testing.T) {
-	runWithFault(t, 2, every, func(r *rank) {
+	runWithFault(t, 2, checkEvery, func(r *rank) {
 		g, err := r.Join(r.ctx, "jj", []int{1, 0})
 		r.ok(err)
 		g.Abort()
 		if err := g.Check(r.ctx); g.ID() != "jj" || !strings.HasPrefix(err.Error(), "group jj: ") {
-			r.failf("group %q: %v", g.ID(), err)
+			r.failf("ID = %q, error %q; want jj in both", g.ID(), err)
 		}
 	})
 }
 
-// TestDivergenceMentionsSmallerDevice: rank 1 maps a smaller segment for the same request, as
-// on a device that is nearly full.
+// TestDivergenceMentionsSmallerDevice maps a smaller segment on rank 1 for the same request, as on
+// a device that is nearly full.
 func TestDivergenceMentionsSmallerDevice(t *testing.T) {
 	runWithFault(t, 2, symmem.Options{}, func(r *rank) {
 		p := r.poolWith(symmem.PoolOptions{Domain: r.World(), FirstSegment: 64 * mib >> r.Rank()})
 		r.alloc(p, mib)
 		d := r.wantDivergence(p.Register(r.ctx, r.World()))
 		if !strings.Contains(d.Error(), "a device has less memory") || d.Why != "different size" {
-			r.failf("got %v", d)
+			r.failf("got %v, want advice about a device with less memory", d)
 		}
 	})
 }
@@ -142,20 +142,20 @@ func TestDivergenceJSONRoundTrip(t *testing.T) {
 		t.Fatal(diff)
 	}
 	if got.Ranks()[2].Site != "a.go:7" {
-		t.Errorf("rank 2 has %+v", got.Ranks()[2])
+		t.Errorf("rank 2 has %+v, want the site a.go:7", got.Ranks()[2])
 	}
 }
 
 func TestOutOfMemoryErrorsMatchErrOutOfMemory(t *testing.T) {
 	for name, err := range map[string]error{
-		"of a pool": &symmem.OutOfMemoryError{Requested: 1},
-		"of CUDA":   fmt.Errorf("launching: %w", &cuda.Error{Code: cuda.ErrOutOfMemory}),
+		"pool": &symmem.OutOfMemoryError{Requested: 1},
+		"CUDA": fmt.Errorf("launching: %w", &cuda.Error{Code: cuda.ErrOutOfMemory}),
 	} {
 		if !errors.Is(err, symmem.ErrOutOfMemory) {
-			t.Errorf("%s: %v is not found", name, err)
+			t.Errorf("%s: errors.Is(%v, ErrOutOfMemory) = false", name, err)
 		}
 	}
 	if errors.Is(cuda.ErrNotReady, symmem.ErrOutOfMemory) {
-		t.Error("every result of CUDA is a want of memory")
+		t.Error("errors.Is(cuda.ErrNotReady, ErrOutOfMemory) = true")
 	}
 }

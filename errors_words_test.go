@@ -15,14 +15,14 @@ func TestErrorTextsDoNotRepeatThemselves(t *testing.T) {
 		m := r.alloc(p, 1<<20).Memory()
 		four := symmem.Host(make([]byte, 4))
 		s := r.DefaultStream()
-		_, tooLittle := p.Alloc(-5)
+		_, negative := p.Alloc(-5)
 		_, tooMuch := p.Alloc(1 << 60)
 		_, beyond := m.Slice(8, 1<<20)
 		_, ranks := r.Join(r.ctx, "g", []int{0, 0})
 		_, color := r.World().Split(r.ctx, -1, 0)
 		_, pool := r.NewPool(symmem.PoolOptions{Capacity: -1})
 		for name, err := range map[string]error{
-			"an allocation of a negative size": tooLittle, "an allocation that is too large": tooMuch,
+			"an allocation of a negative size": negative, "an allocation that is too large": tooMuch,
 			"a reservation of a negative size":  p.Reserve(r.ctx, -5, nil),
 			"a reservation that exceeds memory": p.Reserve(r.ctx, 1<<60, nil),
 			"a copy of another size":            s.Copy(m, four), "a slice": beyond, "a group": ranks,

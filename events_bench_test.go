@@ -9,9 +9,9 @@ import (
 
 // BenchmarkAllocEvents measures what OnEvent adds to an Alloc and a Free.
 func BenchmarkAllocEvents(b *testing.B) {
-	var seen uint64
+	var sum uint64
 	for name, hook := range map[string]func(*event.Event){
-		"without": nil, "with": func(e *event.Event) { seen += e.Number },
+		"without": nil, "with": func(e *event.Event) { sum += e.Number },
 	} {
 		b.Run(name, func(b *testing.B) {
 			rt := openAloneWith(b, symmem.Options{OnEvent: hook})
@@ -35,9 +35,9 @@ func BenchmarkAllocEvents(b *testing.B) {
 
 // BenchmarkCollectiveEvents measures what OnEvent adds to the submission of an AllReduce.
 func BenchmarkCollectiveEvents(b *testing.B) {
-	var seen uint64
+	var sum uint64
 	for name, hook := range map[string]func(*event.Event){
-		"without": nil, "with": func(e *event.Event) { seen += e.Number },
+		"without": nil, "with": func(e *event.Event) { sum += e.Number },
 	} {
 		b.Run(name, func(b *testing.B) {
 			rt := openAloneWith(b, symmem.Options{OnEvent: hook})

@@ -23,7 +23,7 @@ type blockPlace struct {
 	offset  int64
 }
 
-// replay follows the events of a pool and keeps what they say is there.
+// replay tracks the segments and live blocks that a pool's events describe.
 type replay struct {
 	next     uint64 // number of the next event of the history
 	segments map[int32]bool
@@ -39,29 +39,29 @@ func (r *replay) failf(e *event.Event, format string, args ...any) {
 	r.errs = append(r.errs, fmt.Sprintf("event %d, %v: ", e.Number, e)+fmt.Sprintf(format, args...))
 }
 
-func (r *replay) take(e *event.Event) {
+func (r *replay) apply(e *event.Event) {
 	if e.Kind == event.KindRestart {
 		r.next = e.Number
 	}
 	if e.Number != r.next {
-		r.failf(e, "want number %d", r.next)
+		r.failf(e, "got number %d, want %d", e.Number, r.next)
 	}
-	at := blockPlace{e.Segment, e.Offset}
+	place := blockPlace{e.Segment, e.Offset}
 	switch e.Kind {
 	case event.KindSegment:
 		r.segments[e.Segment] = true
 	case event.KindRelease:
 		if !r.segments[e.Segment] {
-			r.failf(e, "there is no such segment")
+			r.failf(e, "the segment does not exist")
 		}
 		delete(r.segments, e.Segment)
 	case event.KindAlloc:
-		r.alloc(e, at)
+		r.alloc(e, place)
 	case event.KindFree, event.KindPark, event.KindDefer:
-		if r.live[at] != e.Size && e.Kind != event.KindDefer { // a parked block may become deferred
-			r.failf(e, "the live block there has %d bytes", r.live[at])
+		if r.live[place] != e.Size && e.Kind != event.KindDefer { // a parked block may become deferred
+			r.failf(e, "the live block at its place has %d bytes", r.live[place])
 		}
-		delete(r.live, at)
+		delete(r.live, place)
 	default:
 	}
 	if e.Kind.InHistory() || e.Kind.OfGroup() {
@@ -69,20 +69,21 @@ func (r *replay) take(e *event.Event) {
 	}
 }
 
-func (r *replay) alloc(e *event.Event, at blockPlace) {
+func (r *replay) alloc(e *event.Event, place blockPlace) {
 	if !r.segments[e.Segment] {
-		r.failf(e, "there is no such segment")
+		r.failf(e, "the segment does not exist")
 	}
-	for have, size := range r.live {
-		if have.segment == at.segment && have.offset < at.offset+e.Size && at.offset < have.offset+size {
-			r.failf(e, "overlaps %+v of %d bytes", have, size)
+	for other, size := range r.live {
+		if other.segment == place.segment &&
+			other.offset < place.offset+e.Size && place.offset < other.offset+size {
+			r.failf(e, "the block overlaps %+v of %d bytes", other, size)
 		}
 	}
-	r.live[at] = e.Size
+	r.live[place] = e.Size
 }
 
-// recorder keeps and replays the events of pools. OnEvent is called for one event of a pool at a
-// time, so only the map of the pools has a lock.
+// recorder records and replays events by pool and group. OnEvent is never called concurrently for
+// the same pool, so only the map needs a lock.
 type recorder struct {
 	mu    sync.Mutex
 	pools map[poolKey]*recorded // guarded by mu
@@ -94,8 +95,9 @@ type poolKey struct {
 	id    uint64
 }
 
-// ofGroup is the id in the key of a group, whose events are numbered on their own.
-const ofGroup = ^uint64(0)
+// groupEvents replaces the pool's number in the key of a group, whose events have their own
+// numbers.
+const groupEvents = ^uint64(0)
 
 type recorded struct {
 	*replay
@@ -104,7 +106,7 @@ type recorded struct {
 
 func newRecorder() *recorder { return &recorder{pools: map[poolKey]*recorded{}} }
 
-func (r *recorder) of(key poolKey) *recorded {
+func (r *recorder) history(key poolKey) *recorded {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.pools[key] == nil {
@@ -113,71 +115,72 @@ func (r *recorder) of(key poolKey) *recorded {
 	return r.pools[key]
 }
 
-func (r *recorder) take(e *event.Event) {
+func (r *recorder) record(e *event.Event) {
 	key := poolKey{int(e.Rank), e.Group, e.Pool}
 	if e.Kind.OfGroup() {
-		key.id = ofGroup
+		key.id = groupEvents
 	}
-	p := r.of(key)
-	p.take(e)
+	p := r.history(key)
+	p.apply(e)
 	p.events = append(p.events, *e)
 }
 
-// matches compares the replay of a rank's first pool of the world with the pool.
-func (r *recorder) matches(t *testing.T, rt *symmem.Runtime, p *symmem.Pool) {
+// compare compares the live blocks of p, the rank's first pool of the world, with their replay.
+func (r *recorder) compare(t *testing.T, rt *symmem.Runtime, p *symmem.Pool) {
 	t.Helper()
-	have := r.of(poolKey{rt.Rank(), "world", 0})
-	for _, err := range have.errs {
+	replayed := r.history(poolKey{rt.Rank(), "world", 0})
+	for _, err := range replayed.errs {
 		t.Errorf("rank %d: %s", rt.Rank(), err)
 	}
-	have.errs = nil
+	replayed.errs = nil
 	want := map[blockPlace]int64{}
 	for _, b := range symmem.Live(p) {
 		want[blockPlace{b.Segment, b.Offset}] = b.Size
 	}
-	if !maps.Equal(have.live, want) {
-		t.Errorf("rank %d: the replay has the live blocks %v, the pool %v", rt.Rank(), have.live, want)
+	if !maps.Equal(replayed.live, want) {
+		t.Errorf("rank %d: the replay has the live blocks %v, want %v", rt.Rank(), replayed.live, want)
 	}
 }
 
-// TestEventsReplayToLiveBlocks runs random programs. After each step all events are delivered, and
-// their replay has the live blocks of the pool. All ranks have the same events.
+// TestEventsReplayToLiveBlocks runs random programs. After each step all events must have been
+// delivered, their replay must have the pool's live blocks, and both ranks must have the same
+// events.
 func TestEventsReplayToLiveBlocks(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		program, events := drawProgram(rt), newRecorder()
-		var got [2][]event.Event // without those of frees by the end of the test
+		var got [2][]event.Event // without the frees at the end of the test
 		passed := t.Run("", func(t *testing.T) {
-			runRanks(t, 2, symmem.Options{OnEvent: events.take}, func(r *rank) {
+			runRanks(t, 2, symmem.Options{OnEvent: events.record}, func(r *rank) {
 				m := &machine{rank: r, pool: r.pool(), groups: []*symmem.Group{r.World()}}
 				for _, s := range program {
 					m.run(s)
 					if n := symmem.Undelivered(r.Runtime); n != 0 {
-						r.failf("%d events are not delivered after %+v", n, s)
+						r.failf("%d events have not been delivered after %+v", n, s)
 					}
-					events.matches(t, r.Runtime, m.pool)
+					events.compare(t, r.Runtime, m.pool)
 				}
-				got[r.Rank()] = slices.Concat(events.of(poolKey{r.Rank(), "world", 0}).events,
-					events.of(poolKey{r.Rank(), "world", ofGroup}).events)
+				got[r.Rank()] = slices.Concat(events.history(poolKey{r.Rank(), "world", 0}).events,
+					events.history(poolKey{r.Rank(), "world", groupEvents}).events)
 			})
 		})
 		same := slices.EqualFunc(got[0], got[1], func(a, b event.Event) bool {
 			if a.Name != "" && b.Name != "" {
-				a.Name, b.Name = "", "" // ranks are in different groups after a split
+				a.Name, b.Name = "", "" // a split puts the ranks into different groups
 			}
 			return a.Same(b)
 		})
 		if !passed || !same {
-			rt.Fatalf("rank 0 has the events %v, rank 1 %v", got[0], got[1])
+			rt.Fatalf("the ranks' events differ: rank 0 has %v, rank 1 has %v", got[0], got[1])
 		}
 	})
 }
 
-// TestEventsRestartAfterFault fails a group after one rank has made an allocation more. From the
-// restart on both ranks have the same events, whose replay has the live blocks.
+// TestEventsRestartAfterFault aborts a group after rank 1 has made an extra allocation. From the
+// restart on, both ranks must have the same events, and their replay the pool's live blocks.
 func TestEventsRestartAfterFault(t *testing.T) {
 	events := newRecorder()
 	var got [2][]event.Event
-	runWithFault(t, 2, symmem.Options{OnEvent: events.take}, func(r *rank) {
+	runWithFault(t, 2, symmem.Options{OnEvent: events.record}, func(r *rank) {
 		p := r.pool()
 		g := r.split(r.World(), 0)
 		kept := r.alloc(p, 4096)
@@ -191,18 +194,18 @@ func TestEventsRestartAfterFault(t *testing.T) {
 		r.alloc(p, 1024)
 		r.ok(kept.Free())
 		r.ok(p.Register(r.ctx, r.World()))
-		events.matches(t, r.Runtime, p)
-		got[r.Rank()] = events.of(poolKey{r.Rank(), "world", 0}).events
+		events.compare(t, r.Runtime, p)
+		got[r.Rank()] = events.history(poolKey{r.Rank(), "world", 0}).events
 	})
 	for rank, all := range got {
 		at := slices.IndexFunc(all, func(e event.Event) bool { return e.Kind == event.KindRestart })
 		if at < 0 {
-			t.Fatalf("rank %d has no restart in %v", rank, all)
+			t.Fatalf("rank %d: no restart in %v", rank, all)
 		}
 		got[rank] = all[at:]
 	}
 	if !slices.EqualFunc(got[0], got[1], event.Event.Same) {
-		t.Errorf("rank 0 has the events %v, rank 1 %v", got[0], got[1])
+		t.Errorf("the ranks' events differ: rank 0 has %v, rank 1 has %v", got[0], got[1])
 	}
 }
 
@@ -210,7 +213,7 @@ func TestEventsRestartAfterFault(t *testing.T) {
 func TestConcurrentEventsReachTheHookInOrder(t *testing.T) {
 	const goroutines, steps = 4, 300
 	events := newRecorder()
-	runRanks(t, 1, symmem.Options{OnEvent: events.take}, func(r *rank) {
+	runRanks(t, 1, symmem.Options{OnEvent: events.record}, func(r *rank) {
 		p := r.pool()
 		var all sync.WaitGroup
 		for g := range goroutines {
@@ -234,14 +237,14 @@ func TestConcurrentEventsReachTheHookInOrder(t *testing.T) {
 		all.Wait()
 		r.ok(r.DefaultStream().Synchronize(r.ctx))
 		r.ok(p.Trim(r.ctx, 0))
-		events.matches(t, r.Runtime, p)
+		events.compare(t, r.Runtime, p)
 		if n := symmem.Undelivered(r.Runtime); n != 0 {
-			r.failf("%d events are not delivered", n)
+			r.failf("%d events have not been delivered", n)
 		}
 	})
 }
 
-// TestOnEventMayCallSymmem calls methods that take the locks of the pool and the group.
+// TestOnEventMayCallSymmem calls methods that lock the pool and the group.
 func TestOnEventMayCallSymmem(t *testing.T) {
 	var pool *symmem.Pool
 	var kinds []event.Kind
@@ -274,7 +277,7 @@ func TestOnEventMayCallSymmem(t *testing.T) {
 		pool = nil
 		want := []event.Kind{event.KindTrim, event.KindDeregister, event.KindRelease}
 		if n := len(kinds); calls != 10 || n < 20 || !slices.Equal(kinds[n-3:], want) {
-			r.failf("%d calls made the events %v", calls, kinds)
+			r.failf("%d calls caused the events %v, want 10 calls and %v at the end", calls, kinds, want)
 		}
 	})
 }
@@ -316,15 +319,15 @@ func TestScopeAndRegistrationEvents(t *testing.T) {
 }
 
 func TestPanicInOnEventIsLogged(t *testing.T) {
-	for what, end := range badly {
-		t.Run(what, func(t *testing.T) {
+	for name, fail := range abruptEnds {
+		t.Run(name, func(t *testing.T) {
 			var log bytes.Buffer
-			seen, fails := 0, map[int]bool{1: true, 3: true, 4: true}
+			seen, failing := 0, map[int]bool{1: true, 3: true, 4: true}
 			o := symmem.Options{
 				Logger: slog.New(slog.NewTextHandler(&log, nil)),
 				OnEvent: func(*event.Event) {
-					if seen++; fails[seen] {
-						end()
+					if seen++; failing[seen] {
+						fail()
 					}
 				},
 			}
@@ -332,19 +335,19 @@ func TestPanicInOnEventIsLogged(t *testing.T) {
 				p := r.pool()
 				for range 4 {
 					ended := make(chan struct{})
-					go func() { // which runtime.Goexit ends
+					go func() { // runtime.Goexit in OnEvent ends this goroutine
 						defer close(ended)
 						_, _ = p.Alloc(4096)
 					}()
 					<-ended
 				}
 				if seen != 5 || symmem.Undelivered(r.Runtime) != 0 { // a segment and four blocks
-					r.failf("OnEvent was called %d times", seen)
+					r.failf("OnEvent was called %d times, want 5", seen)
 				}
 			})
 			logged := strings.Count(log.String(), "Options.OnEvent panicked")
-			if want := map[string]int{"panicked": 3}[what]; logged != want {
-				t.Errorf("%d panics are logged, want %d:\n%s", logged, want, log.String())
+			if want := map[string]int{"panicked": 3}[name]; logged != want {
+				t.Errorf("the log has %d panics, want %d:\n%s", logged, want, log.String())
 			}
 		})
 	}
@@ -364,7 +367,7 @@ func TestGroupEvents(t *testing.T) {
 			texts[e.Rank] = append(texts[e.Rank], e.String())
 			sites[e.Rank] = append(sites[e.Rank], e.Site)
 			if c := e.Call; c != nil && (c.Operation == "AllReduce" && c.Bytes != 64 || c.Digest == 0) {
-				t.Errorf("%v has %d bytes and the digest %#x", e, c.Bytes, c.Digest)
+				t.Errorf("%v has %d bytes and the digest %#x, want 64 bytes and a digest", e, c.Bytes, c.Digest)
 			}
 		}
 	}
@@ -390,7 +393,7 @@ func TestGroupEvents(t *testing.T) {
 		select {
 		case e := <-failed:
 			if want := g.Cause(r.ctx).Error(); e.Text != want {
-				r.failf("the fault is %q, want %q", e.Text, want)
+				r.failf("the fault event has the text %q, want %q", e.Text, want)
 			}
 		case <-time.After(20 * time.Second):
 			r.failf("no event reports the fault")
@@ -409,17 +412,17 @@ func TestGroupEvents(t *testing.T) {
 			t.Errorf("rank %d: got %q, want %q", r, got, want)
 		}
 		if step := sites[r][len(want)-2]; !strings.Contains(step, "events_test.go:") {
-			t.Errorf("rank %d: the step is at %q", r, step)
+			t.Errorf("rank %d: the step's site is %q, want a line of events_test.go", r, step)
 		}
 	}
 }
 
 func TestEventsDoNotAllocate(t *testing.T) {
 	seen := 0
-	for what, hook := range map[string]func(*event.Event){
+	for name, hook := range map[string]func(*event.Event){
 		"no hook": nil, "a hook": func(*event.Event) { seen++ },
 	} {
-		t.Run(what, func(t *testing.T) {
+		t.Run(name, func(t *testing.T) {
 			rt := openAloneWith(t, symmem.Options{OnEvent: hook})
 			p, err := rt.NewPool(symmem.PoolOptions{Domain: rt.World()})
 			if err != nil {
@@ -443,7 +446,7 @@ func TestEventsDoNotAllocate(t *testing.T) {
 				}
 			})
 			if n != 0 {
-				t.Errorf("%v allocations", n)
+				t.Errorf("%v allocations, want 0", n)
 			}
 		})
 	}

@@ -34,7 +34,7 @@ func ExampleGroup_AllToAllV() {
 	// Output: [10 11 30 31 32 33]
 }
 
-// A receiver that does not mind who sends names no sender; the tag keeps other messages apart.
+// A receiver can accept messages from any rank. The tag keeps them apart from other messages.
 func ExampleGroup_SendTagged() {
 	const results = 7
 	world(func(ctx context.Context, rt *symmem.Runtime) error {
@@ -54,7 +54,7 @@ func ExampleGroup_SendTagged() {
 	// Output: got [1]
 }
 
-// An event marks a place in a stream, for which another stream or the host can wait.
+// An event marks a position in a stream. Other streams and the host can wait for it.
 func ExampleEvent() {
 	rt, err := symmem.Open(context.Background(), symmem.Options{Size: 1, Backend: "host"})
 	if err != nil {
@@ -77,7 +77,7 @@ func ExampleEvent() {
 	// Output: [1 2] true <nil>
 }
 
-// On the host backend a program can look at a buffer as at a slice.
+// On the host backend a program can access a buffer as a slice.
 func ExampleView() {
 	world(func(ctx context.Context, rt *symmem.Runtime) error {
 		pool, err := rt.NewPool(symmem.PoolOptions{Domain: rt.World()})
@@ -106,7 +106,7 @@ func ExampleView() {
 	// Output: [1 10]
 }
 
-// Memory of freed buffers stays mapped for the next ones, until Trim gives it back.
+// The memory of freed buffers stays mapped for later buffers until Trim releases it.
 func ExamplePool_Trim() {
 	world(func(ctx context.Context, rt *symmem.Runtime) error {
 		pool, err := rt.NewPool(symmem.PoolOptions{Domain: rt.World()})
@@ -136,10 +136,10 @@ func ExampleOptions_onLate() {
 	worldWith(symmem.Options{
 		Backend: "host", WarnAfter: time.Millisecond,
 		OnLate: func(w symmem.LateWarning) {
-			if slices.Equal(w.Ranks, []int{1}) { // as rank 0 is told
+			if slices.Equal(w.Ranks, []int{1}) { // the warning on rank 0
 				select {
 				case warned <- w:
-				default: // has been told before
+				default: // not the first warning
 				}
 			}
 		},
@@ -154,7 +154,7 @@ func ExampleOptions_onLate() {
 	// Output: rank 0 waits for [1]
 }
 
-// Every rank gets the same error, with what each side has at the first difference.
+// Every rank gets the same error. It lists the first event that differs for each group of ranks.
 func ExampleDivergenceError() {
 	world(func(ctx context.Context, rt *symmem.Runtime) error {
 		pool, err := rt.NewPool(symmem.PoolOptions{Domain: rt.World()})

@@ -11,8 +11,8 @@ import (
 	"symmem"
 )
 
-// world runs a function on two ranks inside this process. Programs call symmem.Open in each of
-// their processes instead, and mostly name no backend.
+// world runs a function on two ranks inside this process. Programs instead call symmem.Open in each
+// of their processes, usually without naming a backend.
 func world(f func(ctx context.Context, rt *symmem.Runtime) error) {
 	worldWith(symmem.Options{Backend: "host"}, f)
 }
@@ -38,8 +38,8 @@ func worldWith(o symmem.Options, f func(ctx context.Context, rt *symmem.Runtime)
 	ranks.Wait()
 }
 
-// In each process that torchrun, mpirun, srun or symmem launch starts, Open finds the other ranks
-// from the environment. A process on its own is a world of one.
+// In a process that torchrun, mpirun, srun or symmem launch has started, Open finds the other ranks
+// through the environment. Any other process is a world of one rank.
 func ExampleOpen() {
 	ctx := context.Background()
 	rt, err := symmem.Open(ctx, symmem.Options{Size: 1, Backend: "host"})
@@ -51,7 +51,7 @@ func ExampleOpen() {
 	// Output: rank 0 of 1, ranks compare: every
 }
 
-// Ranks compare a number before they go on. A difference is not final: here they take the least.
+// Ranks compare a number. They can continue after a difference; here they use the minimum.
 func ExampleGroup_Agree() {
 	world(func(ctx context.Context, rt *symmem.Runtime) error {
 		batch := int64(8 + rt.Rank())
@@ -69,7 +69,8 @@ func ExampleGroup_Agree() {
 	// Output: Agree of 8 and Agree of 9 are made 8
 }
 
-// What is allocated in a scope is registered at its end, and lies at the same place on every rank.
+// The end of a scope registers the buffers allocated in it, which have the same place on every
+// rank.
 func ExamplePool_Begin() {
 	world(func(ctx context.Context, rt *symmem.Runtime) error {
 		pool, err := rt.NewPool(symmem.PoolOptions{Domain: rt.World()})
@@ -126,7 +127,7 @@ func ExampleGroup_AllReduce() {
 	// Output: [3 20] map[window:1]
 }
 
-// Groups are made from groups. Each registers the memory that it uses.
+// Split makes new groups from a group. Each group registers the memory that it uses.
 func ExampleGroup_Split() {
 	world(func(ctx context.Context, rt *symmem.Runtime) error {
 		reversed, err := rt.World().Split(ctx, 0, -rt.Rank())
@@ -173,7 +174,7 @@ func ExampleStream_BeginCapture() {
 	// Output: 1024
 }
 
-// Explain tells why a collective is as fast as it is.
+// Explain returns the path of a collective and the reason for it.
 func ExampleGroup_Explain() {
 	world(func(_ context.Context, rt *symmem.Runtime) error {
 		m := symmem.Host(make([]float32, 8))
@@ -186,8 +187,8 @@ func ExampleGroup_Explain() {
 	// Output: AllReduce: plain path: the send buffer is in no window of the group
 }
 
-// Ranks that should be alike are compared. All of them get the same error, which names the first
-// event in which they differ.
+// Check compares the histories of all ranks. If they differ, every rank gets the same error, which
+// names the first event that differs.
 func ExampleGroup_Check() {
 	world(func(ctx context.Context, rt *symmem.Runtime) error {
 		pool, err := rt.NewPool(symmem.PoolOptions{Domain: rt.World(), FirstSegment: 1 << 21})
@@ -199,7 +200,7 @@ func ExampleGroup_Check() {
 		}
 		var divergence *symmem.DivergenceError
 		if !errors.As(rt.World().Check(ctx), &divergence) {
-			return errors.New("nobody noticed")
+			return errors.New("the divergence was not reported")
 		}
 		if rt.Rank() == 0 {
 			fmt.Println(divergence.Kind, divergence.Position, divergence.Why)
@@ -215,7 +216,7 @@ func ExampleGroup_Check() {
 	// 1 alloc 8192 B (stream 0) -> segment 0 offset 0x0
 }
 
-// An observer is told what happens to memory, in the order of events.
+// An observer is called when memory is mapped, registered, deregistered or unmapped.
 func ExampleInterop_Observe() {
 	world(func(ctx context.Context, rt *symmem.Runtime) error {
 		if rt.Rank() == 0 {
@@ -235,8 +236,8 @@ func ExampleInterop_Observe() {
 	// registered with world
 }
 
-// Register makes windows of what a pool has mapped, on all ranks at once; the end of a scope and
-// the first collective on a buffer do the same.
+// Register registers the segments of a pool as windows on all ranks. The end of a scope and the
+// first collective on a buffer do the same.
 func ExamplePool_Register() {
 	world(func(ctx context.Context, rt *symmem.Runtime) error {
 		pool, err := rt.NewPool(symmem.PoolOptions{Domain: rt.World()})
@@ -264,7 +265,7 @@ func ExamplePool_Register() {
 	// segment 0 of 64 MiB
 }
 
-// Every rank of a group sends to the next one, and receives from the one before.
+// Every rank of a group sends to the next rank and receives from the previous one.
 func ExampleGroup_Send() {
 	world(func(ctx context.Context, rt *symmem.Runtime) error {
 		g, s := rt.World(), rt.DefaultStream()
@@ -285,8 +286,8 @@ func ExampleGroup_Send() {
 	// Output: from rank 1 came 101
 }
 
-// A fault is an error that says who is concerned. It is final for its group, and every rank gets
-// it: here rank 1 does not come to a barrier.
+// After a fault every call of the group fails, and every rank gets the same error, which names the
+// ranks concerned. Here rank 1 never calls Barrier.
 func ExampleGroup_Err() {
 	short := symmem.Options{Backend: "host", Timeout: time.Second}
 	worldWith(short, func(ctx context.Context, rt *symmem.Runtime) error {

@@ -12,8 +12,8 @@ import (
 	"symmem"
 )
 
-// firstCauses are faults that ranks report, in the order of docs/reference/failures.md: where ranks
-// report several, the first is the error of all.
+// firstCauses lists the faults that ranks report, in the order of docs/reference/failures.md. If
+// the ranks report different faults, all ranks get the one that is first in this list.
 var firstCauses = []error{
 	&symmem.RankLostError{Ranks: []int{2}, Doing: "AllReduce 1"},
 	&symmem.PriorError{Doing: "AllReduce 1", Rank: 1, Cause: symmem.ErrAborted},
@@ -36,7 +36,7 @@ func TestFirstCauseIsErrorOfAllRanks(t *testing.T) {
 					symmem.Fail(g, cause)
 					err := g.Cause(r.ctx)
 					if reflect.TypeOf(err) != reflect.TypeOf(first) {
-						r.failf("got %T, want %T: %v", err, first, err)
+						r.failf("got %T (%v), want %T", err, err, first)
 					}
 					texts.add(r, err)
 				})
@@ -46,7 +46,7 @@ func TestFirstCauseIsErrorOfAllRanks(t *testing.T) {
 	}
 }
 
-// TestLateReportNamesWaitPosition has ranks miss each other in different calls.
+// TestLateReportNamesWaitPosition lets ranks wait for each other in different calls.
 func TestLateReportNamesWaitPosition(t *testing.T) {
 	var texts errorTexts
 	runRanks(t, 3, symmem.Options{}, func(r *rank) {
@@ -58,7 +58,7 @@ func TestLateReportNamesWaitPosition(t *testing.T) {
 		})
 		var late *symmem.TimeoutError
 		if !errors.As(g.Cause(r.ctx), &late) {
-			r.failf("got %v", g.Cause(r.ctx))
+			r.failf("got %v, want a TimeoutError", g.Cause(r.ctx))
 			return
 		}
 		want := map[int]string{
@@ -67,14 +67,14 @@ func TestLateReportNamesWaitPosition(t *testing.T) {
 			2: "waits in AllReduce 7, for rank 1",
 		}
 		if !reflect.DeepEqual(late.Activity, want) {
-			r.failf("got %q, want %q", late.Activity, want)
+			r.failf("Activity = %q, want %q", late.Activity, want)
 		}
 		texts.add(r, late)
 	})
 	texts.requireSame(t, 3)
 }
 
-// TestErrDoesNotWait asks for the fault of a group while the ranks still find out its cause.
+// TestErrDoesNotWait calls Err and Cause while the ranks still determine the cause of a fault.
 func TestErrDoesNotWait(t *testing.T) {
 	runRanks(t, 2, symmem.Options{}, func(r *rank) {
 		release := make(chan struct{})
@@ -94,14 +94,15 @@ func TestErrDoesNotWait(t *testing.T) {
 	})
 }
 
-// TestInterruptedCallReturnsErrInterrupted, whatever error the program ends the wait with.
+// TestInterruptedCallReturnsErrInterrupted checks that the error of an interrupted call wraps both
+// ErrInterrupted and the error of Options.Interrupted.
 func TestInterruptedCallReturnsErrInterrupted(t *testing.T) {
-	enough := errors.New("enough")
-	var interrupt atomic.Bool // once
+	errStop := errors.New("stop")
+	var interrupt atomic.Bool // makes the next call of Interrupted fail
 	joined := make(chan struct{})
 	options := symmem.Options{Interrupted: func() error {
 		if interrupt.Swap(false) {
-			return enough
+			return errStop
 		}
 		return nil
 	}}
@@ -121,6 +122,6 @@ func TestInterruptedCallReturnsErrInterrupted(t *testing.T) {
 		interrupt.Store(true)
 		err := errors.Join(g.Barrier(r.ctx, nil), r.DefaultStream().Synchronize(r.ctx))
 		r.wantErr(err, symmem.ErrInterrupted)
-		r.wantErr(err, enough)
+		r.wantErr(err, errStop)
 	})
 }

@@ -20,21 +20,21 @@ func TestFormulaNames(t *testing.T) {
 	} {
 		got, err := symmem.ParseFormula(name)
 		if err != nil || got != want {
-			t.Errorf("%q is %v, %v", name, got, err)
+			t.Errorf("ParseFormula(%q) = %v, %v; want %v", name, got, err, want)
 		}
 		if again, err := symmem.ParseFormula(got.String()); err != nil || again != want {
-			t.Errorf("%v is called %q", want, got)
+			t.Errorf("ParseFormula(%q) = %v, %v; want %v", got.String(), again, err, want)
 		}
 	}
 	if _, err := symmem.ParseFormula("sorted"); !errors.Is(err, symmem.ErrInvalid) {
-		t.Errorf("got %v", err)
+		t.Errorf("ParseFormula of an unknown name: got %v, want ErrInvalid", err)
 	}
 	if got := symmem.Formula(9).String(); got != "Formula(?)" {
-		t.Errorf("formula 9 is called %q", got)
+		t.Errorf("Formula(9).String() = %q", got)
 	}
 	_, err := symmem.Open(t.Context(), symmem.Options{Size: 1, Deterministic: 9})
 	if !errors.Is(err, symmem.ErrInvalid) {
-		t.Errorf("opened with formula 9: %v", err)
+		t.Errorf("Open with formula 9: got %v, want ErrInvalid", err)
 	}
 }
 
@@ -43,7 +43,7 @@ func TestOptionsOverrideFormulaEnvironment(t *testing.T) {
 	_, err := symmem.OpenLocal(t.Context(), 3, symmem.Options{Backend: "host"})
 	want := "the formula tree of reductions is for 2, 4, 8, ... ranks, and the group has 3"
 	if !errors.Is(err, symmem.ErrUnsupported) || !strings.Contains(err.Error(), want) {
-		t.Errorf("three ranks with a tree: %v", err)
+		t.Errorf("three ranks with a tree: got %v, want %q", err, want)
 	}
 	runRanks(t, 3, symmem.Options{Deterministic: symmem.FormulaAny}, func(r *rank) {
 		r.checkSum(r.World(), r.window(r.pool(), 4096))
@@ -51,7 +51,7 @@ func TestOptionsOverrideFormulaEnvironment(t *testing.T) {
 	t.Setenv("SYMMEM_DETERMINISTIC", "sorted")
 	_, err = symmem.Open(t.Context(), symmem.Options{Size: 1})
 	if !errors.Is(err, symmem.ErrInvalid) || !strings.Contains(err.Error(), "SYMMEM_DETERMINISTIC: ") {
-		t.Errorf("got %v", err)
+		t.Errorf("got %v, want ErrInvalid for SYMMEM_DETERMINISTIC", err)
 	}
 }
 
@@ -66,11 +66,11 @@ func TestDeterministicModeRejectsAdoptedCommunicator(t *testing.T) {
 	_, err = rt.Interop().AdoptCommunicator(1, "theirs", nil)
 	const why = "Options.Deterministic"
 	if !errors.Is(err, symmem.ErrUnsupported) || !strings.Contains(err.Error(), why) {
-		t.Errorf("got %v", err)
+		t.Errorf("got %v, want ErrUnsupported for %s", err, why)
 	}
 }
 
-// withoutFormula answers as NCCL does in a group that has a formula.
+// withoutFormula returns the error of NCCL for calls of a deterministic group.
 func withoutFormula(*driver.Call) error {
 	return fmt.Errorf("NCCL has no formula: %w", driver.ErrUnsupported)
 }
@@ -97,13 +97,14 @@ func TestDeterministicCallNeedsDirectPath(t *testing.T) {
 				Type: symmem.Float32, Count: row.count, Send: row.m, Recv: row.m, Path: row.choice,
 			})
 			if got := path + ": " + why; got != row.want {
-				r.failf("%d elements: %s", row.count, got)
+				r.failf("%d elements: got %q, want %q", row.count, got, row.want)
 			}
 		}
 	})
 }
 
-// TestAllReduceEqualsReduceScatterAllGather compares bits, with numbers that cancel.
+// TestAllReduceEqualsReduceScatterAllGather compares the results bit by bit, for numbers that
+// cancel.
 func TestAllReduceEqualsReduceScatterAllGather(t *testing.T) {
 	const ranks, part = 4, 3001
 	needRanks(t, ranks)
@@ -120,7 +121,7 @@ func TestAllReduceEqualsReduceScatterAllGather(t *testing.T) {
 				defer rt.Close()
 				for _, dt := range []symmem.DataType{symmem.Float32, symmem.BFloat16, symmem.Float64} {
 					for _, op := range driver.ReductionsOf(dt) {
-						r.splitInTwo(dt, op, part)
+						r.compareSplitReduction(dt, op, part)
 					}
 				}
 			})
@@ -128,34 +129,34 @@ func TestAllReduceEqualsReduceScatterAllGather(t *testing.T) {
 	}
 }
 
-// splitInTwo reduces in one call, and in two.
-func (r *rank) splitInTwo(dt symmem.DataType, op symmem.ReduceOp, part int64) {
+// compareSplitReduction compares an all-reduce with a reduce-scatter followed by an all-gather.
+func (r *rank) compareSplitReduction(dt symmem.DataType, op symmem.ReduceOp, part int64) {
 	w, p := r.World(), r.pool()
-	bytesOf := int64(w.Size()) * part * int64(dt.Size())
+	size := int64(w.Size()) * part * int64(dt.Size())
 	data := formula.Input(dt, 7, w.Rank(), w.Size(), int64(w.Size())*part)
 	var whole, parts symmem.Memory
 	for _, m := range []*symmem.Memory{&whole, &parts} {
-		b := r.window(p, bytesOf)
+		b := r.window(p, size)
 		defer func() { r.ok(b.Free()) }()
 		var err error
-		*m, err = b.Memory().Slice(0, bytesOf)
+		*m, err = b.Memory().Slice(0, size)
 		r.ok(err)
 		r.ok(r.DefaultStream().Copy(*m, symmem.Host(data)))
 	}
-	mine, err := parts.Slice(int64(w.Rank())*bytesOf/int64(w.Size()), bytesOf/int64(w.Size()))
+	mine, err := parts.Slice(int64(w.Rank())*size/int64(w.Size()), size/int64(w.Size()))
 	r.ok(err)
 	err = w.AllReduce(r.ctx, whole, whole, int64(w.Size())*part, dt, op, nil)
 	if errors.Is(err, symmem.ErrUnsupported) {
-		return // on all ranks, as there is no kernel
+		return // there is no kernel on any rank
 	}
 	r.ok(err)
 	r.ok(w.ReduceScatter(r.ctx, parts, mine, part, dt, op, nil))
 	r.ok(w.AllGather(r.ctx, mine, parts, part, dt, nil))
-	one, two := make([]byte, bytesOf), make([]byte, bytesOf)
+	one, two := make([]byte, size), make([]byte, size)
 	r.ok(r.DefaultStream().Copy(symmem.Host(one), whole))
 	r.ok(r.DefaultStream().Copy(symmem.Host(two), parts))
 	r.synchronize()
 	if !bytes.Equal(one, two) {
-		r.failf("%v of %v: not the same bits", op, dt)
+		r.failf("%v of %v: the results have different bits", op, dt)
 	}
 }

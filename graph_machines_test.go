@@ -16,16 +16,16 @@ import (
 	"symmem/internal/sys/systest"
 )
 
-// firstVariable is set for the ranks of TestFirstCallsAreCapturedBetweenMachines, which have the
-// others of lost_test.go, too.
+// firstVariable marks a process as a rank of TestFirstCallsAreCapturedBetweenMachines. It also has
+// the rank, size and store variables of lost_test.go.
 const firstVariable = "SYMMEM_TEST_FIRST"
 
 // TestFirstCallsAreCapturedBetweenMachines captures the first call of each operation in a new group
-// of ranks on two machines, which are one by NCCL_HOSTID: a capture must not be lost because NCCL
-// connects and allocates there.
+// of ranks on two machines, which NCCL_HOSTID simulates on one. The capture must stay valid
+// although NCCL connects and allocates during the call.
 func TestFirstCallsAreCapturedBetweenMachines(t *testing.T) {
 	if os.Getenv(backendVariable) != "nccl" {
-		t.Skip(fmt.Errorf("groups of the host are of one machine: %w", symmem.ErrUnsupported))
+		t.Skip(fmt.Errorf("the host backend has groups on one machine only: %w", symmem.ErrUnsupported))
 	}
 	store, ranks := "unix:@symmem-test-"+rand.Text(), min(4, localRanks(t))
 	needRanks(t, ranks)
@@ -48,8 +48,8 @@ func TestFirstCallsAreCapturedBetweenMachines(t *testing.T) {
 	}
 }
 
-// beFirst is a rank of the test.
-func beFirst() int {
+// runFirstCallRank runs this process as a rank of the test.
+func runFirstCallRank() int {
 	number, _ := strconv.Atoi(os.Getenv(rankVariable))
 	size, _ := strconv.Atoi(os.Getenv(sizeVariable))
 	ctx := context.Background()

@@ -23,9 +23,9 @@ import (
 // ranks repeat: "join" or "split".
 const stoppedVariable = "SYMMEM_TEST_STOPPED"
 
-// beStopped is the main function of such a rank. The victim stops itself at a random moment of the
-// first calls; another rank writes which ranks its error names.
-func beStopped() int {
+// runStoppingRank is the main function of such a rank. The victim stops itself at a random moment
+// of the first calls; another rank writes which ranks its error names.
+func runStoppingRank() int {
 	number, _ := strconv.Atoi(os.Getenv(rankVariable))
 	size, _ := strconv.Atoi(os.Getenv(sizeVariable))
 	ctx := context.Background()

@@ -53,8 +53,9 @@ func isVictim() bool { return os.Getenv(victimVariable) == os.Getenv(rankVariabl
 // die is the sudden end of this process.
 func die() { syscall.Kill(os.Getpid(), syscall.SIGKILL) }
 
-// beRank is the main function of a rank: it works until a rank is lost, and says what it saw.
-func beRank() int {
+// runLosingRank is the main function of a rank: it works until a rank is lost, and says what it
+// saw.
+func runLosingRank() int {
 	report, err := work(context.Background())
 	if err == nil {
 		err = json.NewEncoder(os.Stdout).Encode(report)

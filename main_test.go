@@ -9,23 +9,23 @@ import (
 	"symmem/internal/leaktest"
 )
 
-// TestMain runs the tests and fails if any of them leaves a goroutine, a descriptor or a mapping
-// behind. In a process that a test started as a rank it is that rank instead.
+// TestMain runs the tests and fails if any of them leaks a goroutine, a descriptor or a mapping. If
+// a test has started this process as a rank, TestMain runs that rank instead.
 func TestMain(m *testing.M) {
 	if os.Getenv(aloneVariable) != "" {
-		os.Exit(beAlone())
+		os.Exit(runIsolatedRank())
 	}
 	if os.Getenv(firstVariable) != "" {
-		os.Exit(beFirst())
+		os.Exit(runFirstCallRank())
 	}
 	if os.Getenv(agreeingVariable) != "" {
-		os.Exit(beAgreeing())
+		os.Exit(runAgreeingRank())
 	}
 	if os.Getenv(stoppedVariable) != "" {
-		os.Exit(beStopped())
+		os.Exit(runStoppingRank())
 	}
 	if os.Getenv(victimVariable) != "" {
-		os.Exit(beRank())
+		os.Exit(runLosingRank())
 	}
 	goleak.VerifyTestMain(leaktest.Watch(m))
 }

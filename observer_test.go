@@ -11,14 +11,14 @@ import (
 	"symmem"
 )
 
-// badly are functions of the user's that do not return.
-var badly = map[string]func(){
+// abruptEnds are functions of the user's that do not return.
+var abruptEnds = map[string]func(){
 	"panicked":              func() { panic("on purpose") },
 	"called runtime.Goexit": runtime.Goexit,
 }
 
 func TestPanickingObserverLeavesPoolUsable(t *testing.T) {
-	for what, end := range badly {
+	for what, end := range abruptEnds {
 		t.Run(what, func(t *testing.T) {
 			var log bytes.Buffer
 			o := symmem.Options{Logger: slog.New(slog.NewTextHandler(&log, nil))}
@@ -44,7 +44,7 @@ func TestPanickingObserverLeavesPoolUsable(t *testing.T) {
 }
 
 func TestPanickingHostFunctionFailsStream(t *testing.T) {
-	for what, end := range badly {
+	for what, end := range abruptEnds {
 		t.Run(what, func(t *testing.T) {
 			runRanks(t, 2, symmem.Options{}, func(r *rank) {
 				s := r.stream()
@@ -69,7 +69,7 @@ func TestPanickingHostFunctionFailsStream(t *testing.T) {
 }
 
 func TestPanickingArrivedFunctionFailsGroup(t *testing.T) {
-	for what, end := range badly {
+	for what, end := range abruptEnds {
 		t.Run(what, func(t *testing.T) {
 			runRanks(t, 2, symmem.Options{UnorderedMessages: true}, func(r *rank) {
 				b := r.window(r.pool(), 4096)
@@ -101,7 +101,7 @@ func TestPanickingArrivedFunctionFailsGroup(t *testing.T) {
 }
 
 func TestPanickingOnLateIsLogged(t *testing.T) {
-	for what, end := range badly {
+	for what, end := range abruptEnds {
 		t.Run(what, func(t *testing.T) {
 			logged := make(chan string, 1000)
 			o := symmem.Options{

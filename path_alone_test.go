@@ -20,8 +20,9 @@ import (
 // aloneVariable makes a process a rank that sees its own GPU alone; it is the number of that GPU.
 const aloneVariable = "SYMMEM_TEST_ALONE"
 
-// beAlone is the main function of such a rank: it adds something up and says on which path and why.
-func beAlone() int {
+// runIsolatedRank is the main function of such a rank: it adds something up and says on which path
+// and why.
+func runIsolatedRank() int {
 	if err := computeAlone(context.Background()); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1

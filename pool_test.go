@@ -10,7 +10,7 @@ import (
 
 func TestPlacementEqualOnAllRanks(t *testing.T) {
 	var texts errorTexts
-	runRanks(t, 3, symmem.Options{Scatter: misplacing}, func(r *rank) {
+	runRanks(t, 3, symmem.Options{Scatter: scatterSeed}, func(r *rank) {
 		p := r.pool()
 		var places []string
 		var held []symmem.Buffer

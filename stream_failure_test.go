@@ -56,7 +56,7 @@ func TestEventCarriesFailure(t *testing.T) {
 		for name, wait := range waits {
 			t.Run(how+", "+name, func(t *testing.T) {
 				queued := newGate(2)
-				runRanks(t, 2, every, func(r *rank) {
+				runRanks(t, 2, checkEvery, func(r *rank) {
 					r.drops()
 					g := r.split(r.World(), 0)
 					m := r.thousand(g)
@@ -122,7 +122,7 @@ func TestFailureReachesOtherGroups(t *testing.T) {
 			}
 			t.Run(name, func(t *testing.T) {
 				queued := newGate(3)
-				runRanks(t, 3, every, func(r *rank) { twoLevels(r, graph, queued, err) })
+				runRanks(t, 3, checkEvery, func(r *rank) { twoLevels(r, graph, queued, err) })
 			})
 		}
 	}
@@ -170,7 +170,7 @@ func twoLevels(
 // TestErrorsDistinguishFailedGroups: a stream that is refused by a group which failed for another
 // one's fault says what that group says.
 func TestErrorsDistinguishFailedGroups(t *testing.T) {
-	runRanks(t, 1, every, func(r *rank) {
+	runRanks(t, 1, checkEvery, func(r *rank) {
 		r.drops()
 		g := r.split(r.World(), 0)
 		m := r.thousand(r.World(), g)
@@ -197,7 +197,7 @@ func TestErrorsDistinguishFailedGroups(t *testing.T) {
 // TestErrorsDistinguishAbortedGroups: work of one group does not fail with the name of
 // another that this rank has aborted, too.
 func TestErrorsDistinguishAbortedGroups(t *testing.T) {
-	runRanks(t, 1, every, func(r *rank) {
+	runRanks(t, 1, checkEvery, func(r *rank) {
 		r.drops()
 		groups := []*symmem.Group{r.split(r.World(), 0), r.split(r.World(), 0)}
 		m := r.thousand(groups...)

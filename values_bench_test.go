@@ -26,8 +26,8 @@ func openPair(number int, store string) (*symmem.Runtime, error) {
 	})
 }
 
-// beAgreeing is the main function of that process, which agrees until the other one leaves.
-func beAgreeing() int {
+// runAgreeingRank is the main function of that process, which agrees until the other one leaves.
+func runAgreeingRank() int {
 	rt, err := openPair(1, os.Getenv(agreeingVariable))
 	for err == nil {
 		err = rt.World().Agree(context.Background(), "batch size", 8)
