@@ -381,7 +381,7 @@ func TestExplain(t *testing.T) {
 		explain := func(op symmem.Operation, send, recv symmem.Memory) string {
 			e, err := r.World().Explain(op, send, recv, 512, symmem.Float32)
 			r.ok(err)
-			return undirected(e.String())
+			return withoutDirect(e.String())
 		}
 		m := b.Memory()
 		got := []string{explain(symmem.OpAllReduce, m, m), explain(symmem.OpAllReduce, m, foreign)}

@@ -68,22 +68,22 @@ func Live(p *Pool) (blocks []alloc.Block) {
 	return blocks
 }
 
-// HoldRegistration acts as a registration of another goroutine that does not end until release is
+// HoldRegistration simulates a registration of another goroutine that lasts until release is
 // called.
 func HoldRegistration(rt *Runtime) (release func()) {
 	_, release = rt.captures.hold()
 	return release
 }
 
-// ForgetPlans empties the cache of plans, as other calls do in time.
+// ForgetPlans empties the group's cache of plans.
 func ForgetPlans(g *Group) {
 	for i := range g.calls.plans {
 		g.calls.plans[i].Store(nil)
 	}
 }
 
-// LaunchPlanned returns a function that launches the plan that the group keeps, below the checks of
-// Group. It returns nil unless there is exactly one.
+// LaunchPlanned returns a function that launches the group's cached plan without the checks of
+// Group. It returns nil unless there is exactly one plan.
 func LaunchPlanned(g *Group, s *Stream) func() error {
 	var kept driver.Plan
 	for i := range g.calls.plans {
@@ -101,22 +101,22 @@ func LaunchPlanned(g *Group, s *Stream) func() error {
 	return func() error { return g.comm.Launch(s.queue, kept) }
 }
 
-// ForeignMemory is memory in no pool, whatever lies at the address.
+// ForeignMemory returns memory that belongs to no pool, even if a pool has the address.
 func ForeignMemory(address uintptr, bytes int64) Memory { return foreignMemory(address, bytes) }
 
-// Contains reports whether an address lies in the range that a pool maps its segments in.
+// Contains reports whether an address is in the range that is reserved for a pool's segments.
 func Contains(p *Pool, address uintptr) bool {
 	return address-p.arena.Address() < uintptr(p.space)
 }
 
-// FreeLive frees the live buffers of all pools that are open, so that nothing outlives the Runtime.
+// FreeLive frees the live buffers of all open pools, so that no memory outlives the Runtime.
 func FreeLive(rt *Runtime) {
 	for _, p := range rt.registry.allPools() {
 		FreeAll(p)
 	}
 }
 
-// FreeAll frees the live buffers of a pool, also of one that is closed.
+// FreeAll frees the live buffers of a pool, which may be closed.
 func FreeAll(p *Pool) {
 	p.mu.Lock()
 	var live []Buffer
@@ -129,11 +129,11 @@ func FreeAll(p *Pool) {
 	}
 	p.mu.Unlock()
 	for _, b := range live {
-		_ = b.Free() // where a stream has failed a use cannot be marked, but the buffer is free
+		_ = b.Free() // Free fails if a stream has failed, but frees the buffer
 	}
 }
 
-// Reported is the error that other ranks get of a rank's.
+// Reported returns the error that other ranks get when a rank reports err.
 func Reported(err error) error {
 	encoded, encoding := json.Marshal(reportOf(err))
 	var r report
@@ -143,36 +143,36 @@ func Reported(err error) error {
 	return r.err()
 }
 
-// Fail fails a group on this rank, as a call of the backend does.
+// Fail makes a group fail on this rank, as a failed call of the backend does.
 func Fail(g *Group, cause error) { g.comm.Abort(cause) }
 
-// HoldConnect has a Runtime call hold whenever its device has joined a group, before it compares
-// anything with the others.
+// HoldConnect makes a Runtime call hold whenever its device has joined a group, before the ranks
+// compare anything.
 func HoldConnect(rt *Runtime, hold func()) {
-	rt.device = joining{rt.device, func(c driver.Communicator) driver.Communicator {
+	rt.device = connectHook{rt.device, func(c driver.Communicator) driver.Communicator {
 		hold()
 		return c
 	}}
 }
 
-// HoldFill has a stream call hold before each fill, which has looked at its memory by then.
-func HoldFill(s *Stream, hold func()) { s.queue = held{Stream: s.queue, beforeFill: hold} }
+// HoldFill makes a stream call hold before each fill, after its memory has been checked.
+func HoldFill(s *Stream, hold func()) { s.queue = hookedStream{Stream: s.queue, beforeFill: hold} }
 
-// HoldSynchronize has a stream call hold when Synchronize has waited for it.
+// HoldSynchronize makes a stream call hold after Synchronize has waited for its work.
 func HoldSynchronize(s *Stream, hold func()) {
-	s.queue = held{Stream: s.queue, afterSynchronize: hold}
+	s.queue = hookedStream{Stream: s.queue, afterSynchronize: hold}
 }
 
-// HoldCopy has a stream call hold when a copy is queued.
-func HoldCopy(s *Stream, hold func()) { s.queue = held{Stream: s.queue, afterCopy: hold} }
+// HoldCopy makes a stream call hold after a copy has been queued.
+func HoldCopy(s *Stream, hold func()) { s.queue = hookedStream{Stream: s.queue, afterCopy: hold} }
 
-// held is a stream whose calls a test holds.
-type held struct {
+// hookedStream calls the hooks of a test around the calls of a stream.
+type hookedStream struct {
 	driver.Stream
 	beforeFill, afterSynchronize, afterCopy func()
 }
 
-func (h held) Copy(dst, src uintptr, bytes int64) error {
+func (h hookedStream) Copy(dst, src uintptr, bytes int64) error {
 	err := h.Stream.Copy(dst, src, bytes)
 	if h.afterCopy != nil {
 		h.afterCopy()
@@ -180,14 +180,14 @@ func (h held) Copy(dst, src uintptr, bytes int64) error {
 	return err
 }
 
-func (h held) Fill(start uintptr, value byte, bytes int64) error {
+func (h hookedStream) Fill(start uintptr, value byte, bytes int64) error {
 	if h.beforeFill != nil {
 		h.beforeFill()
 	}
 	return h.Stream.Fill(start, value, bytes)
 }
 
-func (h held) Synchronize(ctx context.Context) error {
+func (h hookedStream) Synchronize(ctx context.Context) error {
 	err := h.Stream.Synchronize(ctx)
 	if h.afterSynchronize != nil {
 		h.afterSynchronize()
@@ -195,55 +195,55 @@ func (h held) Synchronize(ctx context.Context) error {
 	return err
 }
 
-// HoldRegister has the groups that a Runtime joins from now on call hold whenever the backend has
-// registered a segment, before the pool hears of it.
+// HoldRegister makes the groups that a Runtime joins afterwards call hold whenever the backend has
+// registered a segment, before the pool records it.
 func HoldRegister(rt *Runtime, hold func()) {
-	rt.device = joining{rt.device, func(c driver.Communicator) driver.Communicator {
-		return registered{c, hold}
+	rt.device = connectHook{rt.device, func(c driver.Communicator) driver.Communicator {
+		return registerHook{c, hold}
 	}}
 }
 
-// HoldArena has a Runtime call hold whenever a pool that is being made has its addresses.
-func HoldArena(rt *Runtime, hold func()) { rt.device = reserving{rt.device, hold} }
+// HoldArena makes a Runtime call hold whenever NewPool has reserved the addresses of a pool.
+func HoldArena(rt *Runtime, hold func()) { rt.device = arenaHook{rt.device, hold} }
 
-type reserving struct {
+type arenaHook struct {
 	driver.Device
 	hold func()
 }
 
-func (d reserving) NewArena(bytes int64) (driver.Arena, error) {
+func (d arenaHook) NewArena(bytes int64) (driver.Arena, error) {
 	a, err := d.Device.NewArena(bytes)
 	d.hold()
 	return a, err
 }
 
-// joining is a device whose communicators are seen by a test first.
-type joining struct {
+// connectHook passes a device's new communicators to a function of a test.
+type connectHook struct {
 	driver.Device
 	joined func(driver.Communicator) driver.Communicator
 }
 
-func (d joining) Connect(
+func (d connectHook) Connect(
 	ctx context.Context, group driver.GroupConfig,
 ) (driver.Communicator, error) {
 	c, err := d.Device.Connect(ctx, group)
 	return d.joined(c), err
 }
 
-// HoldReports has the groups that a Runtime then joins call hold before they exchange reports of a
-// fault.
+// HoldReports makes the groups that a Runtime joins afterwards call hold before they exchange
+// reports of a fault.
 func HoldReports(rt *Runtime, hold func()) {
-	rt.device = joining{rt.device, func(c driver.Communicator) driver.Communicator {
-		return reporting{c, hold}
+	rt.device = connectHook{rt.device, func(c driver.Communicator) driver.Communicator {
+		return reportHook{c, hold}
 	}}
 }
 
-type reporting struct {
+type reportHook struct {
 	driver.Communicator
 	hold func()
 }
 
-func (c reporting) Exchange(
+func (c reportHook) Exchange(
 	ctx context.Context, lane driver.Lane, payload []byte,
 ) ([][]byte, error) {
 	if lane == driver.LaneFault {
@@ -252,12 +252,12 @@ func (c reporting) Exchange(
 	return c.Communicator.Exchange(ctx, lane, payload)
 }
 
-type registered struct {
+type registerHook struct {
 	driver.Communicator
 	hold func()
 }
 
-func (c registered) Register(
+func (c registerHook) Register(
 	ctx context.Context, key driver.SegmentKey, memory driver.Segment,
 ) (driver.Window, error) {
 	w, err := c.Communicator.Register(ctx, key, memory)
@@ -265,7 +265,7 @@ func (c registered) Register(
 	return w, err
 }
 
-// ColdPlan plans a call as if the group had kept none of its plans.
+// ColdPlan plans a call without the group's cache of plans.
 func ColdPlan(ctx context.Context, g *Group, c Call) error {
 	p, err := g.calls.check(collectiveOf(&c))
 	if err != nil {
@@ -274,7 +274,7 @@ func ColdPlan(ctx context.Context, g *Group, c Call) error {
 	return g.calls.prepare(ctx, p, g.rt.stream)
 }
 
-// WarmPlan plans a call, or finds the plan that the group has kept.
+// WarmPlan finds the plan of a call in the group's cache, or plans the call.
 func WarmPlan(ctx context.Context, g *Group, c Call) error {
 	if p := g.calls.kept(collectiveOf(&c)); p != nil {
 		return nil
@@ -282,7 +282,7 @@ func WarmPlan(ctx context.Context, g *Group, c Call) error {
 	return ColdPlan(ctx, g, c)
 }
 
-// collectiveOf returns the collective that a call without tag and splits asks for.
+// collectiveOf returns the collective of a call without tag and splits.
 func collectiveOf(c *Call) *collective {
 	return &collective{
 		operation: c.Operation, dataType: c.Type, reduceOp: c.Op, root: c.Root, count: c.Count,
@@ -290,8 +290,8 @@ func collectiveOf(c *Call) *collective {
 	}
 }
 
-// StockSince lists what the pool holds, as a realignment does after it has waited for the streams;
-// meanwhile stands for calls of other goroutines during the wait.
+// StockSince takes stock of the pool like a realignment that has waited for the streams. The
+// function meanwhile simulates calls of other goroutines during the wait.
 func StockSince(p *Pool, meanwhile func()) error {
 	before := p.mark()
 	meanwhile()

@@ -49,13 +49,14 @@ func TestLiveGraphKeepsCapturedBlocks(t *testing.T) {
 		})
 		r.ok(b.Free())
 		if s := p.Stats(); s.Pinned != mib {
+			r.failf("%d bytes are pinned, want %d", s.Pinned, mib)
 			r.failf("%+v", s)
 		}
 		var others []symmem.Buffer
 		for range 8 {
 			c := r.alloc(p, mib)
 			if c.Address() == b.Address() {
-				r.failf("a pinned block was handed out")
+				r.failf("Alloc returned a pinned block")
 			}
 			others = append(others, c)
 		}
@@ -68,14 +69,14 @@ func TestLiveGraphKeepsCapturedBlocks(t *testing.T) {
 		r.ok(g.Close())
 		r.wantErr(g.Launch(r.DefaultStream()), symmem.ErrClosed)
 		if c := r.alloc(p, mib); c.Address() != b.Address() || p.Stats().Pinned != 0 {
-			r.failf("the block did not come back: %+v", p.Stats())
+			r.failf("the block is not reused after Close of the graph: %+v", p.Stats())
 		}
 		r.ok(r.World().Check(r.ctx))
 	})
 }
 
-// TestTrimKeepsFreedMemoryOfLiveGraph: the replay after it is right, and the segment goes with the
-// Trim after the graph.
+// TestTrimKeepsFreedMemoryOfLiveGraph replays a graph after a Trim. Only a Trim after the graph has
+// been closed may unmap the segment.
 func TestTrimKeepsFreedMemoryOfLiveGraph(t *testing.T) {
 	runRanks(t, 2, symmem.Options{}, func(r *rank) {
 		p := r.pool()
@@ -95,7 +96,7 @@ func TestTrimKeepsFreedMemoryOfLiveGraph(t *testing.T) {
 		r.ok(b.Free())
 		r.ok(p.Trim(r.ctx, 0))
 		if s := p.Stats(); s.Pinned != mib || s.Segments != 1 || s.Windows != 1 {
-			r.failf("after a trim while the graph lives: %+v", s)
+			r.failf("after Trim with a live graph: got %+v, want the pinned segment", s)
 		}
 		s, sum := r.DefaultStream(), []int32{1}
 		r.ok(s.Copy(from, symmem.Host(sum)))
@@ -103,18 +104,18 @@ func TestTrimKeepsFreedMemoryOfLiveGraph(t *testing.T) {
 		r.ok(s.Copy(symmem.Host(sum), to))
 		r.synchronize()
 		if sum[0] != 2 {
-			r.failf("the replay after the trim gives %d, not 2", sum[0])
+			r.failf("the replay after Trim gives %d, want 2", sum[0])
 		}
 		r.ok(g.Close())
 		r.ok(p.Trim(r.ctx, 0))
 		if s := p.Stats(); s.Pinned != 0 || s.Segments != 0 || s.Windows != 0 {
-			r.failf("after the graph: %+v", s)
+			r.failf("after Trim without the graph: got %+v, want no segments", s)
 		}
 	})
 }
 
-// TestFailedCaptureReleasesMemory, here since its stream ends: the rank can register again,
-// and buffers of the capture are pinned no more.
+// TestFailedCaptureReleasesMemory forgets a stream that captures. Afterwards the rank can register
+// again, and the capture's buffers are not pinned.
 func TestFailedCaptureReleasesMemory(t *testing.T) {
 	runRanks(t, 1, symmem.Options{}, func(r *rank) {
 		p := r.pool()
@@ -129,6 +130,7 @@ func TestFailedCaptureReleasesMemory(t *testing.T) {
 		r.ok(p.Register(r.ctx, r.World()))
 		r.ok(b.Free())
 		if s := p.Stats(); s.Pinned != 0 || s.Used != 0 {
+			r.failf("got %+v, want nothing pinned or used", s)
 			r.failf("%+v", s)
 		}
 	})
@@ -171,23 +173,23 @@ func TestGraphReplayDuringPoolGrowth(t *testing.T) {
 				r.ok(g.Launch(s))
 			}
 			if v := read[float32](r, symmem.ForeignMemory(to.Address(), mib)); v[0] != 3 || v[mib/4-1] != 3 {
-				r.failf("the sum is %v, %v", v[0], v[mib/4-1])
+				r.failf("the first and last sums are %v and %v, want 3", v[0], v[mib/4-1])
 			}
-			// The pool grows, and hands out none of the memory on which the graph works.
+			// The pool grows and must not reuse the graph's memory.
 			b := r.alloc(p, 3*mib)
 			for _, pinned := range []symmem.Buffer{from, to} {
 				if b.Address() < pinned.Address()+uintptr(mib) &&
 					pinned.Address() < b.Address()+uintptr(b.Size()) {
-					r.failf("%#x belongs to a graph", b.Address())
+					r.failf("the buffer at %#x overlaps memory of the graph", b.Address())
 				}
 			}
 			r.checkSum(r.World(), b)
 		}
 		if n := r.World().Stats().Paths["window"]; n != replays+replays/batch {
-			r.failf("%d collectives over windows", n)
+			r.failf("%d collectives took the window path, want %d", n, replays+replays/batch)
 		}
 		if n := p.Stats().Segments; n < 3 {
-			r.failf("%d segments: the pool did not grow", n)
+			r.failf("%d segments, want at least 3", n)
 		}
 		r.ok(g.Close())
 	})
@@ -206,12 +208,12 @@ func TestCaptureWithoutWindowTakesPlainPath(t *testing.T) {
 		r.synchronize()
 		r.checkAll(b, 2)
 		if paths := r.World().Stats().Paths; paths["plain"] != 1 || paths["window"] != 0 {
-			r.failf("paths %v", paths)
+			r.failf("paths %v, want 1 plain", paths)
 		}
-		// Outside of the capture the first call registers the memory, and takes the window path.
+		// The first call outside of a capture registers the memory and takes the window path.
 		r.checkSum(r.World(), b)
 		if paths := r.World().Stats().Paths; paths["window"] != 1 {
-			r.failf("paths %v", paths)
+			r.failf("paths %v, want 1 window", paths)
 		}
 		r.ok(g.Close())
 	})
@@ -221,7 +223,7 @@ func TestNilGraph(t *testing.T) {
 	for _, g := range []*symmem.Graph{nil, {}} {
 		for _, err := range []error{g.Launch(nil), g.Close()} {
 			if !errors.Is(err, symmem.ErrInvalid) {
-				t.Errorf("got %v", err)
+				t.Errorf("got %v, want ErrInvalid", err)
 			}
 		}
 	}
@@ -231,11 +233,11 @@ func TestInvalidCaptures(t *testing.T) {
 	runRanks(t, 1, symmem.Options{}, func(r *rank) {
 		s := r.DefaultStream()
 		if _, err := s.EndCapture(); err == nil {
-			r.failf("a capture ended that never began")
+			r.failf("EndCapture succeeded without BeginCapture")
 		}
 		r.ok(s.BeginCapture())
 		if err := s.BeginCapture(); err == nil {
-			r.failf("a capture began twice")
+			r.failf("BeginCapture succeeded during a capture")
 		}
 		g, err := s.EndCapture()
 		r.ok(err)
@@ -245,7 +247,8 @@ func TestInvalidCaptures(t *testing.T) {
 	})
 }
 
-// TestCaptureWaitsForRegistration that does not end for a bounded time, and can begin after it.
+// TestCaptureWaitsForRegistration begins a capture during a registration, which must time out, and
+// again after the registration.
 func TestCaptureWaitsForRegistration(t *testing.T) {
 	runRanks(t, 1, symmem.Options{Timeout: 50 * time.Millisecond}, func(r *rank) {
 		s := r.DefaultStream()
@@ -253,7 +256,7 @@ func TestCaptureWaitsForRegistration(t *testing.T) {
 		var late *symmem.TimeoutError
 		if err := s.BeginCapture(); !errors.As(err, &late) ||
 			!strings.Contains(err.Error(), "beginning a capture: a registration") {
-			r.failf("got %v", err)
+			r.failf("got %v, want a TimeoutError about the registration", err)
 		}
 		release()
 		r.ok(s.BeginCapture())
@@ -263,8 +266,8 @@ func TestCaptureWaitsForRegistration(t *testing.T) {
 	})
 }
 
-// TestMemoryReleaseWaitsForWorkBeforeCapture has a stream capture while it still works on a
-// pool that the capture does not use.
+// TestMemoryReleaseWaitsForWorkBeforeCapture trims a pool while a stream captures. The stream still
+// has work on the pool from before the capture, which itself does not use the pool.
 func TestMemoryReleaseWaitsForWorkBeforeCapture(t *testing.T) {
 	runRanks(t, 2, symmem.Options{}, func(r *rank) {
 		p := r.pool()
@@ -308,7 +311,7 @@ func TestConcurrentCapturesAndFrees(t *testing.T) {
 			case err := <-work:
 				r.ok(err)
 			case <-time.After(time.Minute):
-				// The world could not be closed: the process ends here.
+				// The world cannot be closed after a deadlock, so the process must end here.
 				stacks := make([]byte, 1<<16)
 				panic(fmt.Sprintf("captures and frees wait for each other:\n%s",
 					stacks[:runtime.Stack(stacks, true)]))
@@ -317,7 +320,7 @@ func TestConcurrentCapturesAndFrees(t *testing.T) {
 	})
 }
 
-// captureOften records work on buffers again and again.
+// captureOften repeatedly captures work on the buffers.
 func captureOften(s *symmem.Stream, used []symmem.Buffer, times int) error {
 	for range times {
 		if err := s.BeginCapture(); err != nil {
@@ -338,7 +341,7 @@ func captureOften(s *symmem.Stream, used []symmem.Buffer, times int) error {
 	return nil
 }
 
-// freeForeignUses frees buffers that another stream has used until it is told to stop.
+// freeForeignUses frees buffers that another stream has used, until stop is closed.
 func freeForeignUses(p *symmem.Pool, user *symmem.Stream, stop <-chan struct{}) error {
 	for {
 		select {

@@ -10,8 +10,8 @@ import (
 	"symmem/driver"
 )
 
-// TestCloseNamesFailedPeer, and the message of that peer that the rank has
-// not received: either may explain the other.
+// TestCloseNamesFailedPeer closes a group after a peer has aborted it. The error must also name a
+// message of the peer that this rank has not received, because either may explain the other.
 func TestCloseNamesFailedPeer(t *testing.T) {
 	aborted := make(chan struct{})
 	runWithFault(t, 2, symmem.Options{}, func(r *rank) {
@@ -28,13 +28,14 @@ func TestCloseNamesFailedPeer(t *testing.T) {
 		err := g.Close()
 		r.wantErr(err, symmem.ErrAborted)
 		if !errors.As(err, new(*symmem.MessageError)) {
-			r.failf("%v names no message", err)
+			r.failf("got %v, want a MessageError as well", err)
 		}
 	})
 }
 
-// TestCloseReportsPeerFault that has failed before, so that both realign their pools.
-func TestCloseReportsPeerFault(t *testing.T) {
+// TestCloseRealignsAfterPeerFault closes a group that a peer has aborted before. Both ranks must
+// then realign their pools.
+func TestCloseRealignsAfterPeerFault(t *testing.T) {
 	aborted := make(chan struct{})
 	runRanks(t, 2, symmem.Options{}, func(r *rank) {
 		g := r.split(r.World(), 0)
@@ -51,13 +52,13 @@ func TestCloseReportsPeerFault(t *testing.T) {
 	})
 }
 
-// TestGroupCloseAbortsUnfinishedWork, in front of a collective. What the group maps goes
-// once it has ended, which the end of all tests looks at.
+// TestGroupCloseAbortsUnfinishedWork closes a group whose collective is queued behind unfinished
+// work. TestMain checks that the group's mappings are released.
 func TestGroupCloseAbortsUnfinishedWork(t *testing.T) {
 	runRanks(t, 1, symmem.Options{Timeout: time.Second}, func(r *rank) {
-		r.drops()
+		r.requireDroppedWork()
 		g := r.split(r.World(), 0)
-		m, s := r.thousand(g), r.stream()
+		m, s := r.memory1000(g), r.stream()
 		release := r.hold(s)
 		r.ok(r.sum1000(g, m, s))
 		r.wantTimeout(g.Close())
@@ -67,7 +68,7 @@ func TestGroupCloseAbortsUnfinishedWork(t *testing.T) {
 }
 
 func TestGroupCloseWaitsForCollective(t *testing.T) {
-	runRanks(t, 2, ends, func(r *rank) {
+	runRanks(t, 2, abortable, func(r *rank) {
 		p := r.pool()
 		b := r.alloc(p, 16*mib)
 		for range 4 {
@@ -85,19 +86,20 @@ func TestGroupCloseWaitsForCollective(t *testing.T) {
 			}()
 			<-begun
 			r.ok(g.Close())
-			// Which rank closes first is open; the other may see that it has left.
+			// Either rank may close first; the other one may then report that its peer has closed.
 			var deadlock *driver.DeadlockError
 			if err := <-ended; !errors.Is(err, symmem.ErrClosed) && !errors.As(err, &deadlock) {
-				r.failf("got %v, want closed, or that the other rank has left", err)
+				r.failf("got %v, want ErrClosed or a DeadlockError", err)
 			}
 		}
 	})
 }
 
-// TestDeadlockNamesOnlyClosedRank of a group that one rank has left.
+// TestDeadlockNamesOnlyClosedRank checks the error of a group that rank 2 has closed: it must not
+// name rank 1, which makes no call.
 func TestDeadlockNamesOnlyClosedRank(t *testing.T) {
 	var texts errorTexts
-	runRanks(t, 3, ends, func(r *rank) {
+	runRanks(t, 3, abortable, func(r *rank) {
 		g, err := r.World().Split(r.ctx, 0, 0)
 		r.ok(err)
 		b := r.alloc(r.pool(), mib)
@@ -108,7 +110,7 @@ func TestDeadlockNamesOnlyClosedRank(t *testing.T) {
 				err = r.sum(g, b)
 			}
 		case 1:
-			<-g.Ended() // this rank hears of it between two calls
+			<-g.Ended() // this rank makes no call
 		case 2:
 			r.ok(g.Close())
 			return
@@ -116,7 +118,7 @@ func TestDeadlockNamesOnlyClosedRank(t *testing.T) {
 		err = g.Cause(r.ctx)
 		var deadlock *driver.DeadlockError
 		if !errors.As(err, &deadlock) || deadlock.Elsewhere[2] == "" || len(deadlock.Elsewhere) > 1 {
-			t.Errorf("rank %d got %v, want that rank 2 is elsewhere", r.Rank(), err)
+			t.Errorf("rank %d: got %v, want a DeadlockError with only rank 2 elsewhere", r.Rank(), err)
 		}
 		texts.add(r, err)
 	})
@@ -126,7 +128,7 @@ func TestDeadlockNamesOnlyClosedRank(t *testing.T) {
 func TestRanksAgreeOnClosedRanks(t *testing.T) {
 	var mu sync.Mutex
 	faults := map[string]bool{}
-	runRanks(t, 3, ends, func(r *rank) {
+	runRanks(t, 3, abortable, func(r *rank) {
 		g, err := r.World().Split(r.ctx, 0, 0)
 		r.ok(err)
 		p := r.pool()
@@ -144,10 +146,10 @@ func TestRanksAgreeOnClosedRanks(t *testing.T) {
 		faults[g.Cause(r.ctx).Error()] = true
 		var deadlock *driver.DeadlockError
 		if !errors.As(err, &deadlock) || deadlock.Elsewhere[1] == "" {
-			t.Errorf("rank %d got %v, want that rank 1 is elsewhere", r.Rank(), err)
+			t.Errorf("rank %d: got %v, want a DeadlockError with rank 1 elsewhere", r.Rank(), err)
 		}
 	})
 	if len(faults) != 1 {
-		t.Errorf("ranks got different errors: %v", faults)
+		t.Errorf("got the errors %v, want the same one on both ranks", faults)
 	}
 }

@@ -18,7 +18,7 @@ func TestSplitOrdersRanksByKey(t *testing.T) {
 		r.ok(err)
 		want := [][]int{{2, 0}, {3, 1}}[r.Rank()%2]
 		if !slices.Equal(g.Ranks(), want) || g.Size() != 2 || want[g.Rank()] != r.Rank() {
-			r.failf("group of ranks %v, this is %d of %d", g.Ranks(), g.Rank(), g.Size())
+			r.failf("got ranks %v, rank %d of %d; want ranks %v", g.Ranks(), g.Rank(), g.Size(), want)
 		}
 		p := r.poolWith(symmem.PoolOptions{Domain: g, FirstSegment: 2 * mib})
 		b := r.alloc(p, 4096)
@@ -36,10 +36,10 @@ func TestSkipSplit(t *testing.T) {
 		r.wantErr(err, symmem.ErrInvalid)
 		g := r.split(r.World(), min(r.Rank(), 1)-1)
 		if (g == nil) != (r.Rank() == 0) {
-			r.failf("got group %v", g)
+			r.failf("got group %v, want nil on rank 0 only", g)
 		}
 		if g != nil && !slices.Equal(g.Ranks(), []int{1, 2}) {
-			r.failf("ranks %v", g.Ranks())
+			r.failf("got ranks %v, want 1 and 2", g.Ranks())
 		}
 	})
 }
@@ -51,16 +51,17 @@ func TestNewGroupRegistersExistingMemory(t *testing.T) {
 		r.alloc(p, 8*mib)
 		half := r.split(r.World(), r.Rank()/2)
 		if half.IsSymmetric(b.Memory()) {
-			r.failf("a new group has windows already")
+			r.failf("IsSymmetric = true in a new group")
 		}
 		r.checkSum(half, b)
 		if n := half.Stats().Windows; n != p.Stats().Segments || half.Stats().Paths["window"] != 1 {
-			r.failf("%+v of %d segments", half.Stats(), p.Stats().Segments)
+			r.failf("got %+v, want %d windows and 1 call on the window path", half.Stats(),
+				p.Stats().Segments)
 		}
 		r.checkSum(r.World(), b)
 		all := r.Stats().Groups
 		if len(all) != 2 || all[half.ID()].Windows != half.Stats().Windows {
-			r.failf("%+v", all)
+			r.failf("got the groups %+v, want the world and %s", all, half.ID())
 		}
 	})
 }
@@ -71,10 +72,10 @@ func TestRegisterNeedsGroupInsideDomain(t *testing.T) {
 		p := r.poolWith(symmem.PoolOptions{Domain: half, FirstSegment: 2 * mib})
 		b := r.alloc(p, 4096)
 		r.wantErr(p.Register(r.ctx, r.World()), symmem.ErrInvalid)
-		// Collectives of that group on the memory take the plain path.
+		// The world's collectives on this memory take the plain path.
 		r.checkSum(r.World(), b)
 		if paths := r.World().Stats().Paths; paths["plain"] != 1 {
-			r.failf("paths %v", paths)
+			r.failf("paths %v, want 1 plain", paths)
 		}
 	})
 }
@@ -83,7 +84,7 @@ func TestPoolRejectsGroupOfOtherRuntime(t *testing.T) {
 	runtimes := openRanks(t, 2, symmem.Options{})
 	_, err := runtimes[0].NewPool(symmem.PoolOptions{Domain: runtimes[1].World()})
 	if !errors.Is(err, symmem.ErrInvalid) {
-		t.Errorf("got %v", err)
+		t.Errorf("got %v, want ErrInvalid", err)
 	}
 	eachRank(runtimes, func(rt *symmem.Runtime) {
 		if err := rt.Close(); err != nil {
@@ -124,11 +125,11 @@ func TestNewGroupReusesMemoryOfEndedGroup(t *testing.T) {
 				r.wantErr(r.sum(first, b), row.want)
 				r.ok(first.Close())
 				if n := first.Stats().Windows; n != 0 || p.Stats().Windows != 0 {
-					r.failf("%d windows, the pool has %d", n, p.Stats().Windows)
+					r.failf("the group has %d windows and the pool %d, want 0", n, p.Stats().Windows)
 				}
 				second := r.split(r.World(), 0)
 				if second.ID() == first.ID() {
-					r.failf("two groups are called %s", first.ID())
+					r.failf("both groups have the ID %s", first.ID())
 				}
 				r.checkSum(second, b)
 				r.checkSum(r.World(), b)
@@ -148,7 +149,8 @@ func TestFaultDoesNotReachOtherGroups(t *testing.T) {
 	})
 }
 
-// TestIdleRankLearnsOfFault though no call of it does, at any level.
+// TestIdleRankLearnsOfFault checks, at two check levels, that Ended is closed on ranks that make no
+// call.
 func TestIdleRankLearnsOfFault(t *testing.T) {
 	for _, check := range []symmem.CheckLevel{symmem.CheckEvery, symmem.CheckOff} {
 		runRanks(t, 3, symmem.Options{Check: check}, func(r *rank) {
@@ -160,7 +162,7 @@ func TestIdleRankLearnsOfFault(t *testing.T) {
 			case <-g.Ended():
 				r.wantErr(g.Cause(r.ctx), symmem.ErrAborted)
 			case <-time.After(10 * time.Second):
-				r.failf("the group goes on")
+				r.failf("the group has not failed after 10s")
 			}
 		})
 	}
@@ -174,7 +176,7 @@ func TestCancelEndsWait(t *testing.T) {
 		ctx, cancel := context.WithCancel(r.ctx)
 		cancel()
 		if err := r.World().Check(ctx); err == nil {
-			r.failf("a check of one rank alone succeeded")
+			r.failf("Check with a cancelled context succeeded on one rank")
 		}
 	})
 }
@@ -182,9 +184,9 @@ func TestCancelEndsWait(t *testing.T) {
 func TestJoinWithDifferentRankLists(t *testing.T) {
 	t.Parallel()
 	for name, lists := range map[string][][]int{
-		"another order":           {{0, 1, 2}, {1, 0, 2}, {0, 1, 2}},
-		"one of them knows fewer": {{0, 1}, {0, 1, 2}, {0, 1, 2}},
-		"one of them knows more":  {{0, 1, 2}, {0, 1}, {0, 1, 2}},
+		"different order":        {{0, 1, 2}, {1, 0, 2}, {0, 1, 2}},
+		"shorter list on rank 0": {{0, 1}, {0, 1, 2}, {0, 1, 2}},
+		"shorter list on rank 1": {{0, 1, 2}, {0, 1}, {0, 1, 2}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -195,7 +197,7 @@ func TestJoinWithDifferentRankLists(t *testing.T) {
 				})
 				r.wantErr(err, symmem.ErrInvalid)
 				if !strings.Contains(err.Error(), fmt.Sprintf("this rank %v", lists[r.Rank()])) {
-					r.failf("%v", err)
+					r.failf("%q does not contain this rank's list %v", err, lists[r.Rank()])
 				}
 			})
 		})

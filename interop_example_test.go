@@ -8,17 +8,17 @@ import (
 	"symmem"
 )
 
-// Another library has made a stream, and memory that it names by its address. The stream is adopted
-// once, and forgotten before its owner destroys it.
+// Another library has made a stream, and passes memory by its address. A program adopts the stream
+// once, and forgets it before the library destroys it.
 func ExampleInterop_AdoptStream() {
 	world(func(ctx context.Context, rt *symmem.Runtime) error {
 		const theirs = 0x5eed // a cudaStream_t on GPUs; on the host any number
-		other := rt.Interop()
-		s, err := other.AdoptStream(theirs)
+		interop := rt.Interop()
+		s, err := interop.AdoptStream(theirs)
 		if err != nil {
 			return err
 		}
-		defer other.ForgetStream(s)
+		defer interop.ForgetStream(s)
 		pool, err := rt.NewPool(symmem.PoolOptions{})
 		if err != nil {
 			return err
@@ -27,7 +27,7 @@ func ExampleInterop_AdoptStream() {
 		if err != nil {
 			return err
 		}
-		m, err := other.Memory(tensor.Address(), 8) // as the other library hands it over
+		m, err := interop.Memory(tensor.Address(), 8) // the library passes an address
 		if err != nil {
 			return err
 		}
@@ -41,28 +41,28 @@ func ExampleInterop_AdoptStream() {
 			return err
 		}
 		if rt.Rank() == 0 {
-			fmt.Println(v[0], other.Captured(theirs))
+			fmt.Println(v[0], interop.Captured(theirs))
 		}
 		return tensor.Free()
 	})
 	// Output: 3 false
 }
 
-// A binding passes calls on as values, with the places that asked for them: where ranks differ, the
-// error names these. Here the ranks call different collectives.
+// A binding passes calls as values, with the call sites in its own language. If the ranks make
+// different calls, as here, the error names these sites.
 func ExampleInterop_Do() {
 	world(func(ctx context.Context, rt *symmem.Runtime) error {
-		m, other := symmem.Host(make([]float32, 2)), rt.Interop()
-		other = other.At(other.Site(fmt.Sprintf("model.py:%d", 10+rt.Rank())))
+		m, interop := symmem.Host(make([]float32, 2)), rt.Interop()
+		interop = interop.At(interop.Site(fmt.Sprintf("model.py:%d", 10+rt.Rank())))
 		call := symmem.Call{
 			Operation: symmem.OpAllReduce, Type: symmem.Float32, Op: symmem.Sum,
 			Count: int64(1 + rt.Rank()), Send: m, Recv: m,
 		}
 		err := errors.Join(
-			other.Do(ctx, rt.World(), call, nil), rt.DefaultStream().Synchronize(ctx))
+			interop.Do(ctx, rt.World(), call, nil), rt.DefaultStream().Synchronize(ctx))
 		var divergence *symmem.DivergenceError
 		if !errors.As(err, &divergence) {
-			return fmt.Errorf("nobody noticed: %w", err)
+			return fmt.Errorf("not a divergence: %w", err)
 		}
 		if rt.Rank() == 0 {
 			for r := range rt.Size() {

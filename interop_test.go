@@ -27,7 +27,7 @@ func TestCallValuesMatchMethods(t *testing.T) {
 			got, err := i.Value(r.ctx, w, row.call)
 			r.ok(err)
 			if got != row.want {
-				r.failf("%+v is %d", row.call, got)
+				r.failf("Value(%+v) = %d, want %d", row.call, got, row.want)
 			}
 		}
 		rate := symmem.ValueCall{Operation: symmem.ValueAgreeFloat, Name: "rate", Float: 0.5}
@@ -45,7 +45,8 @@ func TestCallValuesMatchMethods(t *testing.T) {
 	})
 }
 
-// TestNormCallMatchesMethod, which the host refuses, having no kernels.
+// TestNormCallMatchesMethod compares the results of a norm as a Call and as a method. On the host
+// both return an error, because it has no kernels.
 func TestNormCallMatchesMethod(t *testing.T) {
 	runRanks(t, 2, symmem.Options{}, func(r *rank) {
 		m := r.unregistered(16)
@@ -58,7 +59,7 @@ func TestNormCallMatchesMethod(t *testing.T) {
 			Operation: symmem.OpAllReduceRMSNorm, Norm: &a,
 		}, nil)
 		if (got == nil) != (want == nil) || got != nil && got.Error() != want.Error() {
-			r.failf("%v, where the method returns: %v", got, want)
+			r.failf("Do returns %v, the method %v", got, want)
 		}
 		r.synchronize()
 	})

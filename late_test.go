@@ -13,22 +13,22 @@ import (
 	"symmem"
 )
 
-// warnSoon has ranks that wait warn of others long before a second is over.
+// warnSoon makes ranks report late ranks after a fraction of a second.
 const warnSoon = 20 * time.Millisecond
 
-// patience ends the waits of all ranks at once, after a warning that satisfies enough. A test that
-// waits for a missing rank cannot set a fixed deadline: on a busy machine, others miss it, too.
+// patience ends the waits of all ranks at once, after the first warning for which enough returns
+// true. A fixed deadline would not do, because on a busy machine other ranks might miss it too.
 type patience struct {
 	enough func(w symmem.LateWarning) bool
 	once   sync.Once
-	over   chan struct{}
+	over   chan struct{} // closed after the warning
 }
 
 func newPatience(enough func(w symmem.LateWarning) bool) *patience {
 	return &patience{enough: enough, over: make(chan struct{})}
 }
 
-// options returns options under which ranks warn patience.
+// options returns options that pass the warnings of all ranks to p.
 func (p *patience) options() symmem.Options {
 	return symmem.Options{WarnAfter: warnSoon, OnLate: func(w symmem.LateWarning) {
 		if p.enough(w) {
@@ -37,7 +37,7 @@ func (p *patience) options() symmem.Options {
 	}}
 }
 
-// context returns a context whose deadline passes when patience is over.
+// context returns a context that exceeds its deadline when over is closed.
 func (p *patience) context(r *rank) context.Context { return impatient{r.ctx, p.over} }
 
 type impatient struct {
@@ -58,8 +58,8 @@ func (c impatient) Err() error {
 
 func TestLateRankIsReportedDuringWait(t *testing.T) {
 	waits := map[string]func(r *rank, b symmem.Buffer) error{
-		"in a collective": func(r *rank, b symmem.Buffer) error { return r.sum(r.World(), b) },
-		"in an agreement": func(r *rank, _ symmem.Buffer) error { return r.World().Check(r.ctx) },
+		"collective": func(r *rank, b symmem.Buffer) error { return r.sum(r.World(), b) },
+		"agreement":  func(r *rank, _ symmem.Buffer) error { return r.World().Check(r.ctx) },
 	}
 	for name, wait := range waits {
 		t.Run(name, func(t *testing.T) {
@@ -74,19 +74,19 @@ func TestLateRankIsReportedDuringWait(t *testing.T) {
 					r.ok(wait(r, b))
 					return
 				}
-				// Two warnings of each of the others, or several of one. A rank that was slow to
-				// come here may have been warned of as well.
-				for seen := 0; seen < 4; {
+				// Wait for four warnings about this rank. On a busy machine there may also be
+				// warnings about another rank.
+				for reports := 0; reports < 4; {
 					w := <-warnings
 					if strings.HasPrefix(w.Doing, "meeting ") {
-						continue // on a busy machine, before a rank does anything
+						continue // the ranks were still connecting
 					}
 					if w.Group != "world" || w.Doing == "" || w.Waited < warnSoon ||
 						w.Activity[w.Ranks[0]] == "" {
-						r.failf("the warning is %+v", w)
+						r.failf("got the warning %+v, want a wait of the world and its activity", w)
 					}
 					if slices.Contains(w.Ranks, 1) {
-						seen++
+						reports++
 					}
 				}
 				r.ok(wait(r, b))
@@ -95,7 +95,7 @@ func TestLateRankIsReportedDuringWait(t *testing.T) {
 	}
 }
 
-// TestLateRankIsReportedDuringJoin, and nobody else is.
+// TestLateRankIsReportedDuringJoin checks that warnings name the late rank and no other.
 func TestLateRankIsReportedDuringJoin(t *testing.T) {
 	warnings := make(chan symmem.LateWarning, 1000)
 	o := symmem.Options{WarnAfter: warnSoon, OnLate: func(w symmem.LateWarning) {
@@ -109,10 +109,10 @@ func TestLateRankIsReportedDuringJoin(t *testing.T) {
 		for n := 0; late && n < 4; n++ {
 			w := <-warnings
 			for n == 0 && len(w.Ranks) > 1 {
-				w = <-warnings // on a busy machine another one may have been slow to come, too
+				w = <-warnings // on a busy machine another rank may have been late too
 			}
 			if !slices.Equal(w.Ranks, []int{ranks - 1}) || w.Waited < warnSoon {
-				r.failf("the warning is %+v", w)
+				r.failf("got the warning %+v, want only rank %d", w, ranks-1)
 			}
 		}
 		g, err := r.Join(r.ctx, "late", r.World().Ranks())
@@ -121,11 +121,11 @@ func TestLateRankIsReportedDuringJoin(t *testing.T) {
 	})
 }
 
-// safeBuffer is a buffer that several goroutines write to.
+// safeBuffer is a buffer for concurrent use.
 type safeBuffer struct {
 	mu      sync.Mutex
 	text    bytes.Buffer  // guarded by mu
-	written chan struct{} // has room for one
+	written chan struct{} // receives a value after a write; has a capacity of 1
 }
 
 func (b *safeBuffer) Write(p []byte) (int, error) {
@@ -151,13 +151,13 @@ func TestLateWarningsAreLogged(t *testing.T) {
 	}
 	runRanks(t, 2, o, func(r *rank) {
 		for r.Rank() == 1 && !strings.Contains(logged.String(), "ranks=[1]") {
-			<-logged.written // on a busy machine this rank may have waited for the other one, too
+			<-logged.written // earlier warnings may be about rank 0
 		}
 		r.ok(r.World().Check(r.ctx))
 	})
 	for _, want := range []string{"level=WARN", "ranks=[1]", "group=world", "waiting for", "rank 1"} {
 		if !strings.Contains(logged.String(), want) {
-			t.Errorf("%q is not in %s", want, logged)
+			t.Errorf("the log %q does not contain %q", logged, want)
 		}
 	}
 }

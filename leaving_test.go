@@ -14,20 +14,20 @@ import (
 	"symmem/internal/rendezvous"
 )
 
-// leavingTimeout is the timeout of ranks that no other rank keeps waiting for as long.
+// leavingTimeout is the timeout of ranks whose calls must end much earlier.
 const leavingTimeout = time.Minute
 
-// TestTimeoutBlamesOnlyAbsentRank: rank 2 has greeted and does nothing more, like a
-// process that is stopped. One of the others gives up first, and leaves.
+// TestTimeoutBlamesOnlyAbsentRank opens a world in which rank 2 connects and then does nothing,
+// like a stopped process. One of the other ranks times out first and closes.
 func TestTimeoutBlamesOnlyAbsentRank(t *testing.T) {
 	t.Parallel()
 	needRanks(t, 3)
-	for first, name := range []string{"who serves the store is first", "who serves it is last"} {
+	for first, name := range []string{"store's rank times out first", "store's rank times out last"} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			store := "unix:@symmem-test-" + rand.Text()
-			given := make(chan struct{})
-			stopped := meetOnly(t, store, 2, 3, given)
+			opened := make(chan struct{})
+			stopped := connectOnly(t, store, 2, 3, opened)
 			errs := make([]error, 2)
 			var opening sync.WaitGroup
 			begun := time.Now()
@@ -42,19 +42,19 @@ func TestTimeoutBlamesOnlyAbsentRank(t *testing.T) {
 						rt.Close()
 					}
 					if r == 1 {
-						close(given)
+						close(opened)
 					}
 				})
 			}
 			opening.Wait()
 			if took := time.Since(begun); took > leavingTimeout/2 {
-				t.Errorf("it took %v", took)
+				t.Errorf("Open took %v, want at most %v", took, leavingTimeout/2)
 			}
 			for r, err := range errs {
 				var absent *symmem.AbsentError
 				if !errors.As(err, &absent) || !slices.Equal(absent.Ranks, []int{2}) ||
 					errors.As(err, new(*symmem.RankLostError)) {
-					t.Errorf("rank %d: %v does not name rank 2 as the only rank that did not arrive", r, err)
+					t.Errorf("rank %d: got %v, want an AbsentError of rank 2", r, err)
 				}
 			}
 			if err := <-stopped; err != nil {
@@ -64,16 +64,17 @@ func TestTimeoutBlamesOnlyAbsentRank(t *testing.T) {
 	}
 }
 
-// meetOnly is a rank that meets the others, and leaves at last, when rank 0 has left, too.
-func meetOnly(
+// connectOnly starts a rank that connects to the other ranks and makes no call. It closes after the
+// channel after is closed and rank 0 has ended.
+func connectOnly(
 	t *testing.T, store string, number, size int, after <-chan struct{},
-) (left <-chan error) {
+) (closed <-chan error) {
 	t.Helper()
-	over := make(chan error, 1)
+	done := make(chan error, 1)
 	go func() {
-		over <- func() error {
-			none := func(string) (string, bool) { return "", false }
-			w, err := rendezvous.Discover(none, rendezvous.Options{
+		done <- func() error {
+			noEnv := func(string) (string, bool) { return "", false }
+			w, err := rendezvous.Discover(noEnv, rendezvous.Options{
 				Rank: number, Size: size, Address: store,
 			})
 			if err != nil {
@@ -90,10 +91,11 @@ func meetOnly(
 			return m.Close()
 		}()
 	}()
-	return over
+	return done
 }
 
-// TestClosedRankIsNotReportedDead: its process lives.
+// TestClosedRankIsNotReportedDead checks the error of a Join with a rank that has closed its
+// Runtime but whose process lives.
 func TestClosedRankIsNotReportedDead(t *testing.T) {
 	t.Parallel()
 	needRanks(t, 2)
@@ -117,7 +119,7 @@ func TestClosedRankIsNotReportedDead(t *testing.T) {
 	var lost *symmem.RankLostError
 	if !errors.As(err, &lost) || !lost.Left || !slices.Equal(lost.Ranks, []int{1}) ||
 		strings.Contains(err.Error(), "has ended") || strings.Contains(err.Error(), "lost") {
-		t.Errorf("got %v", err)
+		t.Errorf("got %v, want a RankLostError that says that rank 1 has closed", err)
 	}
 	if err := runtimes[0].Close(); err != nil {
 		t.Error(err)

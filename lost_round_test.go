@@ -15,12 +15,12 @@ import (
 	"symmem/driver/nccl/kernels"
 )
 
-// round is something in which a rank dies. All ranks do it again and again.
+// round is an operation that all ranks repeat until the victim dies in it.
 type round struct {
 	do func(ctx context.Context, rt *symmem.Runtime, p *symmem.Pool) error
-	// itself reports whether the round ends the victim. Else it ends in the middle of one.
-	itself bool
-	// direct reports whether the round is about the direct path, without which it is another.
+	// killsVictim reports whether do kills the victim. Otherwise another goroutine does.
+	killsVictim bool
+	// direct reports whether the round needs the direct path.
 	direct bool
 }
 
@@ -30,16 +30,18 @@ var rounds = map[string]round{
 	"a collective over peers' buffers": {
 		do: collectiveRound(symmem.PathDirect, bulk), direct: true,
 	},
-	"a collective in lines":             {do: collectiveRound(symmem.PathDirect, few), direct: true},
-	"a collective that it has launched": {do: launchedRound(symmem.PathWindow, many), itself: true},
+	"a collective in lines": {do: collectiveRound(symmem.PathDirect, few), direct: true},
+	"a collective that it has launched": {
+		do: launchedRound(symmem.PathWindow, many), killsVictim: true,
+	},
 	"a kernel that it has launched": {
-		do: launchedRound(symmem.PathDirect, few), itself: true, direct: true,
+		do: launchedRound(symmem.PathDirect, few), killsVictim: true, direct: true,
 	},
 	"a large kernel that it has launched": {
-		do: launchedRound(symmem.PathDirect, bulk), itself: true, direct: true,
+		do: launchedRound(symmem.PathDirect, bulk), killsVictim: true, direct: true,
 	},
-	"a kernel that waits for the others": {do: insideRound, itself: true, direct: true},
-	"a kernel that has ended":            {do: afterRound, itself: true, direct: true},
+	"a kernel that waits for the others": {do: insideRound, killsVictim: true, direct: true},
+	"a kernel that has ended":            {do: afterRound, killsVictim: true, direct: true},
 	"a registration": {do: func(ctx context.Context, rt *symmem.Runtime, p *symmem.Pool) error {
 		b, err := p.Alloc(8 * mib)
 		if err != nil {
@@ -55,16 +57,16 @@ var rounds = map[string]round{
 	}},
 }
 
-// Counts of elements: of NCCL's collectives, and of ours over peers' buffers and in lines. A buffer
-// of the largest fills the first segment.
+// Element counts of NCCL's collectives (many) and of direct collectives over peers' buffers (bulk)
+// and in lines (few). A buffer of bulk elements fills the first segment.
 const (
 	many = 1 << 20
 	bulk = 2 << 20
 	few  = 1000
 )
 
-// TestDirectRoundsLaunchNamedKernels asks for them as the backend does. Outside of windows
-// the large ones do not go over buffers.
+// TestDirectRoundsLaunchNamedKernels checks that the backend chooses the kernels that the rounds
+// are named after. Large calls outside of windows do not use peers' buffers.
 func TestDirectRoundsLaunchNamedKernels(t *testing.T) {
 	for _, row := range []struct {
 		count           int64
@@ -83,14 +85,14 @@ func TestDirectRoundsLaunchNamedKernels(t *testing.T) {
 				Ranks: ranks, Symmetric: row.symmetric, Multiprocessors: 132,
 			}
 			if err := launch.Choose(); err != nil || launch.Bulk != row.bulk {
-				t.Errorf("%d ranks, %d elements, in windows: %v: %s, over buffers: %v, %v", ranks,
-					row.count, row.symmetric, launch.Kernel, launch.Bulk, err)
+				t.Errorf("%d ranks, %d elements, symmetric %v: got %s, bulk %v, %v; want bulk %v",
+					ranks, row.count, row.symmetric, launch.Kernel, launch.Bulk, err, row.bulk)
 			}
 		}
 	}
 }
 
-// collectiveRound adds up a buffer on a path.
+// collectiveRound returns a round that all-reduces a buffer on a path.
 func collectiveRound(
 	c symmem.PathChoice, count int64,
 ) func(context.Context, *symmem.Runtime, *symmem.Pool) error {
@@ -108,8 +110,8 @@ func collectiveRound(
 	}
 }
 
-// launchedRound has the victim's stream end the process before its part of the collective, so that
-// the others have their part under way and it never comes.
+// launchedRound returns a round in which the victim's stream kills the process before its part of
+// the collective, while the other ranks' parts wait for it.
 func launchedRound(
 	c symmem.PathChoice, count int64,
 ) func(context.Context, *symmem.Runtime, *symmem.Pool) error {
@@ -123,8 +125,8 @@ func launchedRound(
 	}
 }
 
-// insideRound has another stream of the victim end the process while its kernel waits for those of
-// the others, which come once it has ended.
+// insideRound kills the victim from another stream while its kernel waits for the other ranks'
+// kernels, which start after its death.
 func insideRound(ctx context.Context, rt *symmem.Runtime, p *symmem.Pool) error {
 	if isVictim() {
 		if _, err := victimLives(); err != nil {
@@ -147,7 +149,7 @@ func insideRound(ctx context.Context, rt *symmem.Runtime, p *symmem.Pool) error 
 	return collectiveRound(symmem.PathDirect, few)(ctx, rt, p)
 }
 
-// victimLives has the victim listen, as long as it lives, where the others wait for its end.
+// victimLives makes the victim listen on a socket, so that the other ranks can wait for its death.
 var victimLives = sync.OnceValues(func() (net.Listener, error) {
 	return net.Listen("unix", victimAddress())
 })
@@ -156,17 +158,18 @@ func victimAddress() string {
 	return strings.TrimPrefix(os.Getenv(storeVariable), "unix:") + "-victim"
 }
 
-// awaitVictim returns when the victim has ended.
+// awaitVictim waits until the victim has died.
 func awaitVictim() {
 	c, err := net.Dial("unix", victimAddress())
 	if err != nil {
-		return // it has
+		return // the victim has died
 	}
 	defer c.Close()
 	_, _ = c.Read(make([]byte, 1))
 }
 
-// afterRound has the victim end when its part is over, which that of the others need not be.
+// afterRound kills the victim when its part of the collective has ended. The other ranks may still
+// be in theirs.
 func afterRound(ctx context.Context, rt *symmem.Runtime, p *symmem.Pool) error {
 	err := collectiveRound(symmem.PathDirect, few)(ctx, rt, p)
 	if isVictim() && isTime(rt) {
@@ -181,7 +184,7 @@ func yield(times int) {
 	}
 }
 
-// isTime reports whether the world has done enough collectives for the victim to end.
+// isTime reports whether the world has made enough collectives for the victim to die.
 func isTime(rt *symmem.Runtime) bool {
 	var launched uint64
 	for _, n := range rt.World().Stats().Paths {

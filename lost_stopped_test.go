@@ -19,12 +19,12 @@ import (
 	"symmem"
 )
 
-// stoppedVariable makes a process a rank of TestErrorNamesStoppedRank. It says which call the
-// ranks repeat: "join" or "split".
+// stoppedVariable marks a process as a rank of TestErrorNamesStoppedRank. Its value, "join" or
+// "split", is the call that the ranks repeat.
 const stoppedVariable = "SYMMEM_TEST_STOPPED"
 
-// runStoppingRank is the main function of such a rank. The victim stops itself at a random moment
-// of the first calls; another rank writes which ranks its error names.
+// runStoppingRank runs this process as such a rank. The victim stops itself at a random time during
+// the first calls. The other ranks print the ranks that their errors name.
 func runStoppingRank() int {
 	number, _ := strconv.Atoi(os.Getenv(rankVariable))
 	size, _ := strconv.Atoi(os.Getenv(sizeVariable))
@@ -52,8 +52,8 @@ func runStoppingRank() int {
 			err = g.Close()
 		}
 	}
-	report := seen{Text: err.Error()}
-	var late *symmem.TimeoutError // also of an AbsentError
+	report := lossReport{Text: err.Error()}
+	var late *symmem.TimeoutError // an AbsentError wraps one, too
 	if errors.As(err, &late) {
 		report.Lost = late.Missing
 	}
@@ -62,13 +62,13 @@ func runStoppingRank() int {
 	return 0
 }
 
-// TestErrorNamesStoppedRank by all others when their time is up, although some of these wait
-// for a rank that waits for the stopped one; and although the store does not answer where rank 0 is
-// stopped.
+// TestErrorNamesStoppedRank checks that the timeout of every other rank names the stopped rank,
+// also if the rank waits for another one that waits for the stopped rank, and if the stopped rank
+// is rank 0, which serves the store.
 func TestErrorNamesStoppedRank(t *testing.T) {
 	t.Parallel()
 	if withBackend(symmem.Options{}).Backend != "host" {
-		t.Skipf("naming ranks that NCCL waits for: %v", symmem.ErrUnsupported)
+		t.Skipf("NCCL does not name the ranks that it waits for: %v", symmem.ErrUnsupported)
 	}
 	for _, call := range []string{"join", "split"} {
 		for _, victim := range []int{0, 2} {
@@ -85,10 +85,10 @@ func TestErrorNamesStoppedRank(t *testing.T) {
 					}
 					err := c.Wait()
 					out := c.Stdout.(*bytes.Buffer).Bytes()
-					var report seen
+					var report lossReport
 					if err = errors.Join(err, json.Unmarshal(out, &report)); err != nil ||
 						!slices.Contains(report.Lost, victim) {
-						t.Errorf("rank %d: %v: %s", number, err, out)
+						t.Errorf("rank %d: got %v and the report %s, want rank %d", number, err, out, victim)
 					}
 				}
 				_ = all[victim].Process.Kill()

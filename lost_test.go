@@ -22,26 +22,25 @@ import (
 	"symmem/internal/sys/systest"
 )
 
-// Variables by which a test tells a process which rank of which world it is.
+// Environment variables that describe a rank to the process that a test starts for it.
 const (
-	victimVariable = "SYMMEM_TEST_VICTIM" // the rank that kills itself
-	insideVariable = "SYMMEM_TEST_INSIDE" // what the ranks do then
+	victimVariable = "SYMMEM_TEST_VICTIM" // the rank that dies
+	insideVariable = "SYMMEM_TEST_INSIDE" // the round in which it dies
 	rankVariable   = "SYMMEM_TEST_RANK"
 	sizeVariable   = "SYMMEM_TEST_SIZE"
 	storeVariable  = "SYMMEM_TEST_STORE"
 )
 
 const (
-	// lostRanks is how many ranks a world has that loses one, where the backend has as many
-	// devices.
+	// lostRanks is the size of a world that loses a rank, if the backend has enough devices.
 	lostRanks = 3
-	// roundsBefore is how often the ranks do the thing before the victim dies in it.
+	// roundsBefore is the number of rounds before the one in which the victim dies.
 	roundsBefore = 5
 )
 
-// seen is what a rank that survived writes: what it was told, and how it went on with the
-// other survivors.
-type seen struct {
+// lossReport describes how a surviving rank learned of the lost rank, and whether it could work
+// with the other survivors afterwards.
+type lossReport struct {
 	Lost  []int  `json:"lost"`
 	Text  string `json:"text"`
 	After string `json:"after"`
@@ -50,11 +49,11 @@ type seen struct {
 // isVictim reports whether this process is the rank that dies.
 func isVictim() bool { return os.Getenv(victimVariable) == os.Getenv(rankVariable) }
 
-// die is the sudden end of this process.
+// die kills this process.
 func die() { syscall.Kill(os.Getpid(), syscall.SIGKILL) }
 
-// runLosingRank is the main function of a rank: it works until a rank is lost, and says what it
-// saw.
+// runLosingRank runs this process as a rank that works until a rank is lost, and prints a
+// lossReport.
 func runLosingRank() int {
 	report, err := work(context.Background())
 	if err == nil {
@@ -67,8 +66,8 @@ func runLosingRank() int {
 	return 0
 }
 
-// work does rounds until a rank is lost, and then goes on with those that are left.
-func work(ctx context.Context) (*seen, error) {
+// work makes rounds until a rank is lost, and then works with the survivors.
+func work(ctx context.Context) (*lossReport, error) {
 	number, err := strconv.Atoi(os.Getenv(rankVariable))
 	if err != nil {
 		return nil, err
@@ -101,25 +100,25 @@ func work(ctx context.Context) (*seen, error) {
 	paths := rt.World().Stats().Paths
 	if rounds[os.Getenv(insideVariable)].direct &&
 		(paths["direct"] == 0 || paths["window"] != 0 || paths["plain"] != 0) {
-		return nil, fmt.Errorf("not everything went direct: %v", paths)
+		return nil, fmt.Errorf("some calls did not take the direct path: %v", paths)
 	}
 	var lost *symmem.RankLostError
 	if !errors.As(err, &lost) {
 		return nil, err
 	}
-	report := &seen{Lost: lost.Ranks, Text: err.Error(), After: "right sums"}
+	report := &lossReport{Lost: lost.Ranks, Text: err.Error(), After: "right sums"}
 	if err := symmetricSum(ctx, rt, survivors); err != nil || slices.Contains(lost.Ranks, 0) {
-		// Rank 0 serves the store, without which no group can be made.
+		// Rank 0 serves the store. Without it no group can be made.
 		return report, err
 	}
 	return report, checkNewGroup(ctx, rt, survivors)
 }
 
-// untilLost does rounds until one fails. The victim ends in the middle of one.
+// untilLost makes rounds until one fails. The victim dies in the middle of a round.
 func untilLost(ctx context.Context, rt *symmem.Runtime, p *symmem.Pool) error {
 	inside := os.Getenv(insideVariable)
 	var done atomic.Int64
-	if isVictim() && !rounds[inside].itself {
+	if isVictim() && !rounds[inside].killsVictim {
 		go dieInRound(&done)
 	}
 	for {
@@ -130,7 +129,7 @@ func untilLost(ctx context.Context, rt *symmem.Runtime, p *symmem.Pool) error {
 	}
 }
 
-// dieInRound ends this process as soon as it has done enough rounds, in the middle of a later one.
+// dieInRound kills this process during a round after the first roundsBefore.
 func dieInRound(done *atomic.Int64) {
 	for done.Load() < roundsBefore {
 		syscall.Syscall(syscall.SYS_SCHED_YIELD, 0, 0, 0)
@@ -157,11 +156,12 @@ func TestErrorNamesKilledRank(t *testing.T) {
 		}
 	}
 	if left := sharedFiles(t); left != "" {
-		t.Errorf("left in shared memory: %s", left)
+		t.Errorf("files left in shared memory: %s", left)
 	}
 }
 
-// TestJoinNamesMissingRank, and not those that wait for it.
+// TestJoinNamesMissingRank checks that the timeout does not name ranks that wait for the missing
+// one.
 func TestJoinNamesMissingRank(t *testing.T) {
 	ranks := min(4, localRanks(t))
 	for missing := range ranks {
@@ -177,10 +177,10 @@ func TestJoinNamesMissingRank(t *testing.T) {
 	}
 }
 
-// Here each rank is on a machine of its own, as far as the backend knows: ranks hear of each other
-// over TCP, and their kernels reach peers by fabric handles.
+// TestErrorNamesKilledRankOfOtherMachine simulates a machine for each rank, so that ranks connect
+// over TCP and kernels reach peers through fabric handles.
 func TestErrorNamesKilledRankOfOtherMachine(t *testing.T) {
-	if err := fabric(); errors.Is(err, symmem.ErrUnsupported) {
+	if err := checkFabric(); errors.Is(err, symmem.ErrUnsupported) {
 		t.Skip(err)
 	} else if err != nil {
 		t.Fatal(err)
@@ -193,11 +193,11 @@ func TestErrorNamesKilledRankOfOtherMachine(t *testing.T) {
 	}
 }
 
-// fabric reports whether ranks reach memory of another machine: not on the host, nor where GPUs
-// have no IMEX channel. The software GPU is asked by a variable of its own.
-func fabric() error {
+// checkFabric returns ErrUnsupported if ranks cannot reach memory of another machine: on the host,
+// and on GPUs without an IMEX channel. SOFTGPU_FABRIC decides for the software GPU.
+func checkFabric() error {
 	if os.Getenv(backendVariable) != "nccl" {
-		return fmt.Errorf("memory of the host stays on its machine: %w", symmem.ErrUnsupported)
+		return fmt.Errorf("the host backend shares memory on one machine only: %w", symmem.ErrUnsupported)
 	}
 	channels, err := filepath.Glob("/dev/nvidia-caps-imex-channels/channel*")
 	if err == nil && len(channels) == 0 && os.Getenv("SOFTGPU_FABRIC") != "1" {
@@ -206,13 +206,13 @@ func fabric() error {
 	return err
 }
 
-// ownMachine are the variables of a rank that passes for one of a machine of its own.
+// ownMachine returns environment variables that put a rank on a simulated machine without others.
 func ownMachine(rank int) []string {
 	return []string{fmt.Sprintf("NCCL_HOSTID=apart-%d", rank), "NCCL_NET=Socket"}
 }
 
-// loseRank starts a world of so many processes, with variables for each rank, and checks what those
-// say that survive the victim.
+// loseRank starts a process for each rank, with environment variables, and checks the reports of
+// the ranks that survive the victim.
 func loseRank(
 	t *testing.T, inside string, ranks, victim int, variables ...func(rank int) []string,
 ) {
@@ -221,8 +221,8 @@ func loseRank(
 	var processes []*exec.Cmd
 	for number := range ranks {
 		var env []string
-		for _, of := range variables {
-			env = append(env, of(number)...)
+		for _, variablesOf := range variables {
+			env = append(env, variablesOf(number)...)
 		}
 		processes = append(processes, startRank(t, store, inside, number, ranks, victim, env...))
 	}
@@ -236,18 +236,19 @@ func loseRank(
 		report := c.Stdout.(*bytes.Buffer).String()
 		if err != nil || !strings.Contains(report, fmt.Sprintf(`"lost":[%d]`, victim)) ||
 			!strings.Contains(report, "right sums") {
-			t.Errorf("rank %d: %v: %s", number, err, report)
+			t.Errorf("rank %d: got %v and the report %s, want the loss of rank %d",
+				number, err, report, victim)
 		}
 	}
 	if took := time.Since(died); took > 5*time.Second {
-		t.Errorf("the others took %v", took)
+		t.Errorf("the other ranks ended after %v, want at most 5s", took)
 	}
-	if left := remains(t, processes, store); left != "" {
+	if left := leftovers(t, processes, store); left != "" {
 		t.Errorf("left behind: %s", left)
 	}
 }
 
-// startRank starts this program as a rank. Its whole output goes to one buffer.
+// startRank starts this program as a rank. Stdout and Stderr are the same buffer.
 func startRank(
 	t *testing.T, store, inside string, number, ranks, victim int, env ...string,
 ) *exec.Cmd {
@@ -264,8 +265,8 @@ func startRank(
 	return c
 }
 
-// remains lists what should have gone with the processes: themselves and their store.
-func remains(t *testing.T, processes []*exec.Cmd, store string) string {
+// leftovers lists the processes that still exist, and their store if its socket does.
+func leftovers(t *testing.T, processes []*exec.Cmd, store string) string {
 	t.Helper()
 	var left []string
 	for _, c := range processes {
@@ -283,7 +284,7 @@ func remains(t *testing.T, processes []*exec.Cmd, store string) string {
 	return strings.Join(left, ", ")
 }
 
-// sharedFiles writes the names of symmem's files in shared memory.
+// sharedFiles lists symmem's files in shared memory.
 func sharedFiles(t *testing.T) string {
 	t.Helper()
 	entries, err := os.ReadDir("/dev/shm")

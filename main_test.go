@@ -12,7 +12,7 @@ import (
 // TestMain runs the tests and fails if any of them leaks a goroutine, a descriptor or a mapping. If
 // a test has started this process as a rank, TestMain runs that rank instead.
 func TestMain(m *testing.M) {
-	if os.Getenv(aloneVariable) != "" {
+	if os.Getenv(isolatedVariable) != "" {
 		os.Exit(runIsolatedRank())
 	}
 	if os.Getenv(firstVariable) != "" {

@@ -9,14 +9,14 @@ import (
 	"symmem"
 )
 
-// plainly has collectives take the plain path.
-func plainly() symmem.Options {
+// plainOptions returns options under which every call takes the plain path and is compared.
+func plainOptions() symmem.Options {
 	return symmem.Options{
 		Path: symmem.PathPlain, Tuning: symmem.BuiltInTuning, Check: symmem.CheckEvery,
 	}
 }
 
-// ints makes a buffer that holds some numbers. All ranks call it alike.
+// ints allocates a buffer that contains x. All ranks must pass the same number of elements.
 func (r *rank) ints(p *symmem.Pool, x ...int32) symmem.Memory {
 	r.t.Helper()
 	m, err := r.alloc(p, int64(4*len(x))).Memory().Slice(0, int64(4*len(x)))
@@ -26,7 +26,7 @@ func (r *rank) ints(p *symmem.Pool, x ...int32) symmem.Memory {
 	return m
 }
 
-// intsIn returns the numbers that a buffer holds.
+// intsIn returns the first n numbers of m.
 func (r *rank) intsIn(m symmem.Memory, n int) []int32 {
 	r.t.Helper()
 	x := make([]int32, n)
@@ -38,7 +38,7 @@ func (r *rank) intsIn(m symmem.Memory, n int) []int32 {
 }
 
 func TestMessageTagsAndSources(t *testing.T) {
-	runRanks(t, 3, plainly(), func(r *rank) {
+	runRanks(t, 3, plainOptions(), func(r *rank) {
 		g, s := r.World(), r.DefaultStream()
 		x := r.ints(r.pool(), int32(r.Rank()), 0, 0, 0)
 		if r.Rank() > 0 {
@@ -62,50 +62,51 @@ func TestMessageTagsAndSources(t *testing.T) {
 		got := r.intsIn(x, 4)
 		for i := range got {
 			if int(got[i]) != sources[i] || got[i^1] != 3-got[i] {
-				r.failf("got %v from %v", got, sources)
+				r.failf("got the values %v from the ranks %v", got, sources)
 			}
 		}
 	})
 }
 
 func TestInvalidMessages(t *testing.T) {
-	runRanks(t, 2, plainly(), func(r *rank) {
+	runRanks(t, 2, plainOptions(), func(r *rank) {
 		g, x := r.World(), symmem.Host(make([]int32, 4))
 		splits := symmem.Contiguous([]int64{1, 1}, []int64{1, 1})
-		for what, c := range map[string]symmem.Call{
+		for name, c := range map[string]symmem.Call{
 			"a negative tag":          {Operation: symmem.OpSend, Root: 1 - r.Rank(), Tag: -1},
 			"a tag of a collective":   {Operation: symmem.OpBarrier, Tag: 1},
 			"a send to any rank":      {Operation: symmem.OpSend, Root: symmem.AnySource},
-			"an arrival of a barrier": {Operation: symmem.OpBarrier, Arrived: func(int) {}},
+			"Arrived for a barrier":   {Operation: symmem.OpBarrier, Arrived: func(int) {}},
 			"splits of an all-to-all": {Operation: symmem.OpAllToAll, Splits: &splits},
 			"no splits":               {Operation: symmem.OpAllToAllV},
-			"a count besides splits":  {Operation: symmem.OpAllToAllV, Splits: &splits, Count: 1},
-			"splits of three":         {Operation: symmem.OpAllToAllV, Splits: &symmem.Splits{}},
+			"a count with splits":     {Operation: symmem.OpAllToAllV, Splits: &splits, Count: 1},
+			"splits of another size":  {Operation: symmem.OpAllToAllV, Splits: &symmem.Splits{}},
 		} {
 			c.Type, c.Send, c.Recv = symmem.Int32, x, x
 			if err := r.Interop().Do(r.ctx, g, c, nil); !errors.Is(err, symmem.ErrInvalid) {
-				r.failf("%s: got %v", what, err)
+				r.failf("%s: got %v, want ErrInvalid", name, err)
 			}
 		}
 	})
 }
 
-// stepsWithMessages is a program of steps with a message from rank 0 to the last one, on a stream
-// of its own, and a collective. Ranks may leave a call out. It returns what it fails with.
+// stepsWithMessages runs steps, each with a message from rank 0 to the last rank on a separate
+// stream, and a collective. leaveOut reports whether a rank skips its message. It returns the first
+// error.
 func stepsWithMessages(r *rank, leaveOut func(step, rank int) bool) error {
 	g, s := r.World(), r.DefaultStream()
 	p, last := r.pool(), r.Size()-1
 	x, y := r.ints(p, make([]int32, 100)...), r.ints(p, make([]int32, 10)...)
-	own, err := r.NewStream()
+	messages, err := r.NewStream()
 	r.ok(err)
-	defer func() { _ = own.Synchronize(r.ctx) }() // it fails as the group does
+	defer func() { _ = messages.Synchronize(r.ctx) }() // fails if the group has failed
 	for step := range 4 {
 		switch {
 		case leaveOut(step, r.Rank()):
 		case r.Rank() == 0:
-			err = g.SendTagged(r.ctx, x, 100, symmem.Int32, last, 5, own)
+			err = g.SendTagged(r.ctx, x, 100, symmem.Int32, last, 5, messages)
 		case r.Rank() == last:
-			err = g.RecvTagged(r.ctx, x, 100, symmem.Int32, 0, 5, own)
+			err = g.RecvTagged(r.ctx, x, 100, symmem.Int32, 0, 5, messages)
 		}
 		if err == nil {
 			err = g.AllReduce(r.ctx, y, y, 10, symmem.Int32,
@@ -126,7 +127,7 @@ func TestNextCollectiveFindsUnmatchedMessage(t *testing.T) {
 				want.Sent, want.Received = 1, 2
 			}
 			var errs [3]error
-			runRanks(t, 3, plainly(), func(r *rank) {
+			runRanks(t, 3, plainOptions(), func(r *rank) {
 				_ = stepsWithMessages(r, func(step, rank int) bool {
 					return step == 1 && rank == forgetful
 				})
@@ -136,10 +137,10 @@ func TestNextCollectiveFindsUnmatchedMessage(t *testing.T) {
 			for number, err := range errs {
 				var e *symmem.MessageError
 				if !errors.As(err, &e) || e.Number != 2 || len(e.Ends) != 1 || e.Ends[0] != want {
-					t.Errorf("rank %d has %v, want %v at collective 2", number, err, want)
+					t.Errorf("rank %d: got %v, want %v at collective 2", number, err, want)
 				}
 				if err != nil && err.Error() != errs[0].Error() {
-					t.Errorf("rank %d has %v, rank 0 %v", number, err, errs[0])
+					t.Errorf("rank %d: got %q, want %q as on rank 0", number, err, errs[0])
 				}
 			}
 		})
@@ -147,7 +148,7 @@ func TestNextCollectiveFindsUnmatchedMessage(t *testing.T) {
 }
 
 func TestUnorderedMessagesMayOvertakeCollectives(t *testing.T) {
-	o := plainly()
+	o := plainOptions()
 	o.UnorderedMessages = true
 	runRanks(t, 2, o, func(r *rank) {
 		g, s, x := r.World(), r.DefaultStream(), r.ints(r.pool(), int32(7-r.Rank()))
@@ -161,13 +162,13 @@ func TestUnorderedMessagesMayOvertakeCollectives(t *testing.T) {
 		}
 		r.ok(s.Synchronize(r.ctx))
 		if got := r.intsIn(x, 1)[0]; got != 7 {
-			r.failf("got %d", got)
+			r.failf("got %d, want 7", got)
 		}
 	})
 }
 
 func TestCloseReportsUnmatchedMessage(t *testing.T) {
-	runRanks(t, 2, plainly(), func(r *rank) {
+	runRanks(t, 2, plainOptions(), func(r *rank) {
 		g, err := r.Join(r.ctx, "leaving", []int{0, 1})
 		r.ok(err)
 		x := r.ints(r.pool(), 1)
@@ -176,7 +177,7 @@ func TestCloseReportsUnmatchedMessage(t *testing.T) {
 			r.ok(r.DefaultStream().Synchronize(r.ctx))
 		}
 		r.ok(r.World().Barrier(r.ctx, nil))
-		r.synchronize() // the message has come
+		r.synchronize() // the message has arrived
 		err = g.Close()
 		var e *symmem.MessageError
 		switch {
@@ -184,16 +185,16 @@ func TestCloseReportsUnmatchedMessage(t *testing.T) {
 			r.ok(r.World().Barrier(r.ctx, nil))
 			return
 		case !errors.As(err, &e) || e.Fault != symmem.MessagesUnmatched:
-			r.failf("got %v", err)
+			r.failf("got %v, want a MessageError for one unmatched message with tag 3", err)
 		case !slices.Equal(e.Ends, []symmem.MessageEnds{{From: 0, To: 1, Tag: 3, Number: 1, Sent: 1}}):
-			r.failf("got %v", err)
+			r.failf("got %v, want a MessageError for one unmatched message with tag 3", err)
 		}
 		r.ok(r.World().Barrier(r.ctx, nil))
 	})
 }
 
-// TestMismatchedMessageNamesBothEnds has a Recv that expects another size or type than was
-// sent: all ranks learn what both ends have, and no rank counts as the one that is wrong.
+// TestMismatchedMessageNamesBothEnds receives a message with a different size or type than it was
+// sent with. The error of all ranks describes both ends, and blames neither.
 func TestMismatchedMessageNamesBothEnds(t *testing.T) {
 	for _, check := range []symmem.CheckLevel{symmem.CheckEvery, symmem.CheckOff} {
 		for _, expected := range []struct {
@@ -209,7 +210,7 @@ func TestMismatchedMessageNamesBothEnds(t *testing.T) {
 		} {
 			onHost := withBackend(symmem.Options{}).Backend == "host"
 			if expected.fault == symmem.MessageTypesDiffer && (check == symmem.CheckOff || !onHost) {
-				continue // bytes are bytes, and GPUs know of the digest alone
+				continue // types are compared only on the host, and only if calls are compared
 			}
 			want := expected.ends
 			want.To, want.Tag, want.Number = 1, 5, 1

@@ -17,15 +17,15 @@ import (
 	bits "symmem/internal/reduce"
 )
 
-// BenchmarkNorm measures the end of a layer whose rows are split over GPUs: an all-reduce of [rows,
-// hidden] bfloat16, the addition of a residual and an RMSNorm. A turn is a batch each of three
-// ways: in one call, which is two kernels (us-one-call); with the all-reduce of the direct path and
-// a kernel each for the rest (us-three); and so with NCCL's all-reduce (us-nccl). ratio is the
-// median of us-three over us-one-call of the same turn. Calls are replayed in graphs, and a time is
-// that of the slowest rank. With SYMMEM_TEST_BARS one call must not take longer than three.
+// BenchmarkNorm measures the end of a tensor-parallel layer: an all-reduce of [rows, hidden]
+// bfloat16, the addition of a residual and an RMSNorm. It compares one call, which runs two kernels
+// (us-one-call), with an all-reduce on the direct path and two more kernels (us-three), and with
+// NCCL's all-reduce and the same two kernels (us-nccl). Each turn measures a batch of each. ratio
+// is the median over the turns of us-three / us-one-call. Calls are replayed in graphs, and times
+// are those of the slowest rank. With SYMMEM_TEST_BARS one call must not be slower than three.
 //
-// It takes all GPUs that are seen. Before a shape is measured both ways must give the same residual
-// to the bit, and outputs up to one unit in the last place.
+// The benchmark uses all visible GPUs. Before each shape it checks that one call and three give
+// bitwise equal residuals, and outputs that differ by at most one unit in the last place.
 func BenchmarkNorm(b *testing.B) {
 	const most, widest = 256, 8192
 	ranks := normBenches(b, most, widest)
@@ -38,35 +38,35 @@ func BenchmarkNorm(b *testing.B) {
 	}
 }
 
-// normBench is a rank with tensors, and with the kernels for what is left after an all-reduce.
+// normBench is a rank with the tensors of a norm and the kernels that follow an all-reduce.
 type normBench struct {
 	*symmem.Runtime
 	ctx       context.Context
-	gpu       *cuda.Driver // which makes the context current in each call
+	gpu       *cuda.Driver // makes the context current in each call
 	device    cuda.Device
 	overlaps  bool
 	add, norm cuda.Function
 	sums      symmem.Memory
 	args      symmem.NormArgs
-	refused   error // why the shape is not measured
+	refused   error // explains why the shape is not measured
 	graphs    []*symmem.Graph
 }
 
-// The ways of a norm, in the order of normBench.graphs.
+// Implementations of a norm, in the order of normBench.graphs.
 const (
 	oneCall = iota
 	threeSteps
 	withNCCL
-	normWays
+	normVariants
 )
 
-// Calls are captured into graphs, whose replays make a batch.
+// A graph has normCalls calls, and a batch normReplays replays of the graph.
 const (
 	normCalls   = 20
 	normReplays = 50
 )
 
-// normBenches opens a rank on each GPU with tensors of the largest shape, or says why it cannot.
+// normBenches opens a rank on each GPU with tensors of the largest shape, or skips the benchmark.
 func normBenches(b *testing.B, rows, hidden int64) (ranks []*normBench) {
 	if os.Getenv(backendVariable) != "nccl" {
 		b.Skip(fmt.Errorf("norms run on GPUs, with %s=nccl: %w", backendVariable,
@@ -77,7 +77,7 @@ func normBenches(b *testing.B, rows, hidden int64) (ranks []*normBench) {
 		b.Fatal(err)
 	}
 	if n < 2 {
-		b.Skip(fmt.Errorf("norms take two GPUs, here are %d: %w", n, symmem.ErrUnsupported))
+		b.Skip(fmt.Errorf("norms need two GPUs, found %d: %w", n, symmem.ErrUnsupported))
 	}
 	runtimes, err := symmem.OpenLocal(b.Context(), n, symmem.Options{
 		Backend: "nccl", Path: symmem.PathDirect, Check: symmem.CheckRegistration,
@@ -111,7 +111,7 @@ func onEach(b *testing.B, ranks []*normBench, f func(*normBench) error) {
 	}
 }
 
-// load loads the kernels of an addition and a norm for this rank's GPU.
+// load loads the addition and norm kernels for this rank's GPU.
 func (r *normBench) load() error {
 	gpu, err := cuda.Load()
 	if err != nil {
@@ -149,13 +149,13 @@ func (r *normBench) load() error {
 	return err
 }
 
-// close ends the rank. The module goes with the context.
+// close closes the rank. Releasing the context unloads the module.
 func (r *normBench) close() error {
 	symmem.FreeLive(r.Runtime)
 	return errors.Join(r.Close(), r.device.ReleasePrimary())
 }
 
-// allocate makes tensors: those that the all-reduce reads and writes in windows.
+// allocate makes the tensors. Those that the all-reduce uses are in windows.
 func (r *normBench) allocate(rows, hidden int64) error {
 	shared, err := r.NewPool(symmem.PoolOptions{Domain: r.World()})
 	if err != nil {
@@ -186,7 +186,7 @@ func (r *normBench) allocate(rows, hidden int64) error {
 	return shared.Register(r.ctx, r.World())
 }
 
-// call queues a norm: in one call, or in three.
+// call queues a norm as one call or as three.
 func (r *normBench) call(inOne bool) error {
 	if inOne {
 		return r.World().AllReduceRMSNorm(r.ctx, r.args, nil)
@@ -203,7 +203,7 @@ func (r *normBench) call(inOne bool) error {
 		},
 		Send: r.sums.Address(), Recv: a.Output.Address(),
 	}
-	const threadsOfAdd = 256 // of which each adds driver.NormUnit elements
+	const threadsOfAdd = 256 // each adds driver.NormUnit elements
 	adders := (l.Rows*l.Hidden/driver.NormUnit + threadsOfAdd - 1) / threadsOfAdd
 	if err := r.launch(r.add, int(adders), threadsOfAdd, l.Params()); err != nil {
 		return err
@@ -212,8 +212,7 @@ func (r *normBench) call(inOne bool) error {
 	return r.launch(r.norm, blocks, threads, l.Params())
 }
 
-// launch queues a kernel, which may start before those ahead of it have ended, as those of the
-// direct path do.
+// launch queues a kernel. Like kernels of the direct path, it may start before earlier kernels end.
 func (r *normBench) launch(f cuda.Function, blocks, threads int, params cuda.Params) error {
 	stream := cuda.Stream(r.DefaultStream().Handle())
 	if r.overlaps {
@@ -222,8 +221,8 @@ func (r *normBench) launch(f cuda.Function, blocks, threads int, params cuda.Par
 	return r.gpu.LaunchKernel(f, blocks, threads, stream, &params)
 }
 
-// compare makes sure that both ways give the same. It leaves zeros: what adds up to itself again
-// and again would overflow.
+// compare checks that one call and three give the same results. It then clears the tensors, because
+// repeated sums in place would overflow.
 func (r *normBench) compare() error {
 	var residuals, outputs [2][]uint16
 	for i, inOne := range []bool{true, false} {
@@ -239,17 +238,18 @@ func (r *normBench) compare() error {
 		}
 	}
 	for i := range residuals[0] {
-		// bfloat16 of one sign lie as their bits do: a bit is one unit in the last place.
-		apart := int(outputs[0][i]) - int(outputs[1][i])
-		if residuals[0][i] != residuals[1][i] || apart < -1 || apart > 1 {
-			return fmt.Errorf("rank %d, element %d: in one call %#x and %#x, in three %#x and %#x",
+		// Bits of bfloat16 with the same sign are ordered like their values, one per unit in the last
+		// place.
+		difference := int(outputs[0][i]) - int(outputs[1][i])
+		if residuals[0][i] != residuals[1][i] || difference < -1 || difference > 1 {
+			return fmt.Errorf("rank %d, element %d: got %#x and %#x in one call, %#x and %#x in three",
 				r.Rank(), i, residuals[0][i], outputs[0][i], residuals[1][i], outputs[1][i])
 		}
 	}
 	return r.write(0)
 }
 
-// write writes small numbers, times a factor, to all that is read.
+// write fills the input tensors with small numbers times a factor.
 func (r *normBench) write(factor float32) error {
 	s := r.DefaultStream()
 	for k, m := range []symmem.Memory{r.args.Input, r.args.Residual, r.args.Weight} {
@@ -259,7 +259,7 @@ func (r *normBench) write(factor float32) error {
 		}
 		values := make([]uint16, n)
 		for i := range values {
-			own := (1 - min(k, 1)) * r.Rank() // the input is another one on each rank
+			own := (1 - min(k, 1)) * r.Rank() // the input differs between ranks
 			values[i] = bits.BFloat16Bits(float32((i*(k+3)+i/7+own)%13-4) * factor)
 		}
 		to, err := m.Slice(0, 2*n)
@@ -284,10 +284,10 @@ func (r *normBench) bits(m symmem.Memory) ([]uint16, error) {
 	return got, errors.Join(s.Copy(symmem.Host(got), from), s.Synchronize(r.ctx))
 }
 
-// capture makes the graph of a way.
-func (r *normBench) capture(way int) error {
+// capture captures normCalls calls of an implementation.
+func (r *normBench) capture(implementation int) error {
 	path := symmem.PathDirect
-	if way == withNCCL {
+	if implementation == withNCCL {
 		path = symmem.PathPlain
 	}
 	if err := r.World().SetPath(r.ctx, path); err != nil {
@@ -299,7 +299,7 @@ func (r *normBench) capture(way int) error {
 	}
 	var failed error
 	for range normCalls {
-		failed = errors.Join(failed, r.call(way == oneCall))
+		failed = errors.Join(failed, r.call(implementation == oneCall))
 	}
 	graph, err := s.EndCapture()
 	if err := errors.Join(failed, err); err != nil {
@@ -309,7 +309,7 @@ func (r *normBench) capture(way int) error {
 	return nil
 }
 
-// forget closes the graphs, and takes the direct path again.
+// forget closes the graphs and sets the direct path again.
 func (r *normBench) forget() error {
 	errs := []error{r.DefaultStream().Synchronize(r.ctx)}
 	for _, g := range r.graphs {
@@ -319,15 +319,15 @@ func (r *normBench) forget() error {
 	return errors.Join(append(errs, r.World().SetPath(r.ctx, symmem.PathDirect))...)
 }
 
-// batch replays a graph from a common start, and returns microseconds a call.
-func (r *normBench) batch(way int) (float64, error) {
+// batch replays a graph after a barrier and returns the time per call in microseconds.
+func (r *normBench) batch(implementation int) (float64, error) {
 	s := r.DefaultStream()
 	if err := errors.Join(r.World().Barrier(r.ctx, nil), s.Synchronize(r.ctx)); err != nil {
 		return 0, err
 	}
 	begin := time.Now()
 	for range normReplays {
-		if err := r.graphs[way].Launch(s); err != nil {
+		if err := r.graphs[implementation].Launch(s); err != nil {
 			return 0, err
 		}
 	}
@@ -335,66 +335,66 @@ func (r *normBench) batch(way int) (float64, error) {
 	return float64(time.Since(begin).Nanoseconds()) / 1e3 / (normCalls * normReplays), err
 }
 
-// measureNorm measures a shape in turns. Another way is the first in each.
+// measureNorm measures a shape in turns, each of which begins with another implementation.
 func measureNorm(b *testing.B, ranks []*normBench, rows, hidden int64) {
 	onEach(b, ranks, func(r *normBench) error {
 		r.args.Rows, r.args.Hidden = rows, hidden
 		if r.refused = r.compare(); r.refused != nil {
-			return skipped(r.refused)
+			return ignoreUnsupported(r.refused)
 		}
-		for way := range normWays {
-			if err := r.capture(way); err != nil {
+		for implementation := range normVariants {
+			if err := r.capture(implementation); err != nil {
 				return err
 			}
 		}
 		return nil
 	})
 	if err := ranks[0].refused; err != nil {
-		b.Skipf("this shape is not for one call: %v", err)
+		b.Skipf("one call does not support this shape: %v", err)
 	}
-	var took [normWays][]float64
+	var times [normVariants][]float64
 	var ratios []float64
-	turn := func(n int) (slowest [normWays]float64) {
-		for i := range normWays {
-			way := (i + n) % normWays
-			times := make([]float64, len(ranks))
+	turn := func(n int) (slowest [normVariants]float64) {
+		for i := range normVariants {
+			which := (i + n) % normVariants
+			ofRanks := make([]float64, len(ranks))
 			onEach(b, ranks, func(r *normBench) (err error) {
-				times[r.Rank()], err = r.batch(way)
+				ofRanks[r.Rank()], err = r.batch(which)
 				return err
 			})
-			slowest[way] = slices.Max(times)
+			slowest[which] = slices.Max(ofRanks)
 		}
 		return slowest
 	}
 	turn(0) // warms up
 	for n := 0; b.Loop(); n++ {
-		times := turn(n)
-		for way, us := range times {
-			took[way] = append(took[way], us)
+		slowest := turn(n)
+		for which, us := range slowest {
+			times[which] = append(times[which], us)
 		}
-		ratios = append(ratios, times[threeSteps]/times[oneCall])
+		ratios = append(ratios, slowest[threeSteps]/slowest[oneCall])
 	}
-	one, three := median(took[oneCall]), median(took[threeSteps])
-	b.ReportMetric(0, "ns/op") // of a turn, which says nothing
+	one, three := median(times[oneCall]), median(times[threeSteps])
+	b.ReportMetric(0, "ns/op") // hides the time of a turn
 	b.ReportMetric(one, "us-one-call")
 	b.ReportMetric(three, "us-three")
-	b.ReportMetric(median(took[withNCCL]), "us-nccl")
+	b.ReportMetric(median(times[withNCCL]), "us-nccl")
 	b.ReportMetric(median(ratios), "ratio")
 	if os.Getenv(barsVariable) != "" && one > three {
-		b.Errorf("one call takes %.2f us, three %.2f", one, three)
+		b.Errorf("one call takes %.2f us, three take %.2f us", one, three)
 	}
 	onEach(b, ranks, (*normBench).forget)
 }
 
-// skipped drops the error of a shape that the direct path has not, as all ranks find.
-func skipped(err error) error {
+// ignoreUnsupported returns nil for ErrUnsupported, which all ranks get for the same shapes.
+func ignoreUnsupported(err error) error {
 	if errors.Is(err, symmem.ErrUnsupported) {
 		return nil
 	}
 	return err
 }
 
-func median(of []float64) float64 {
-	slices.Sort(of)
-	return of[len(of)/2]
+func median(values []float64) float64 {
+	slices.Sort(values)
+	return values[len(values)/2]
 }

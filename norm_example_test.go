@@ -8,7 +8,8 @@ import (
 	"symmem"
 )
 
-// Where a norm cannot go direct all ranks are told so, and take the three steps.
+// If a norm cannot take the direct path, all ranks get ErrUnsupported and can make three calls
+// instead.
 func ExampleGroup_AllReduceRMSNorm() {
 	world(func(ctx context.Context, rt *symmem.Runtime) error {
 		pool, err := rt.NewPool(symmem.PoolOptions{Domain: rt.World()})

@@ -11,14 +11,15 @@ import (
 	bits "symmem/internal/reduce"
 )
 
-// normRank is a rank with the tensors of a norm on its device.
+// normRank is a rank with the tensors of a norm.
 type normRank struct {
 	*rank
 	args symmem.NormArgs
 	pool *symmem.Pool
 }
 
-// norms runs a function on two ranks that may go direct; where they cannot, they must be told so.
+// norms runs a function on two ranks that have the direct path. On the host, which has none, it
+// checks that a norm returns ErrUnsupported.
 func norms(t *testing.T, f func(r *normRank)) {
 	runRanks(t, 2, symmem.Options{Path: symmem.PathAuto}, func(r *rank) {
 		n := &normRank{rank: r, pool: r.poolWith(symmem.PoolOptions{FirstSegment: 4 * mib})}
@@ -33,7 +34,7 @@ func norms(t *testing.T, f func(r *normRank)) {
 			err := r.World().AllReduceRMSNorm(r.ctx, n.args, nil)
 			r.wantErr(err, symmem.ErrUnsupported)
 			if !strings.Contains(err.Error(), "no GPU kernels") {
-				r.failf("no reason: %v", err)
+				r.failf("%q does not give the reason", err)
 			}
 			return
 		}
@@ -44,7 +45,7 @@ func norms(t *testing.T, f func(r *normRank)) {
 	})
 }
 
-// fill writes numbers that bfloat16 holds.
+// fill writes numbers, which bfloat16 must represent exactly, to a tensor.
 func (r *normRank) fill(m symmem.Memory, number func(i int) float32) {
 	values := make([]uint16, m.Bytes()/2)
 	for i := range values {
@@ -76,7 +77,7 @@ func TestNormMatchesThreeSteps(t *testing.T) {
 			squares := 0.0
 			for i := row * hidden; i < (row+1)*hidden; i++ {
 				if want := float32(2*(i%7-3) + 1 + i%5); sums[i] != want {
-					r.failf("residual %d is %g, want %g", i, sums[i], want)
+					r.failf("residual %d = %g, want %g", i, sums[i], want)
 				}
 				squares += float64(sums[i]) * float64(sums[i])
 			}
@@ -84,12 +85,12 @@ func TestNormMatchesThreeSteps(t *testing.T) {
 			for i := row * hidden; i < (row+1)*hidden; i++ {
 				want := float64(sums[i]) * scale * float64(1+i%hidden%3)
 				if off := math.Abs(float64(norms[i]) - want); off > math.Abs(want)/256 {
-					r.failf("output %d is %g, want %g", i, norms[i], want)
+					r.failf("output %d = %g, want %g", i, norms[i], want)
 				}
 			}
 		}
 		if got := r.World().Stats().Paths["direct"]; got == 0 {
-			r.failf("no call went direct")
+			r.failf("no call took the direct path")
 		}
 	})
 }
@@ -98,7 +99,7 @@ func TestInvalidNorms(t *testing.T) {
 	norms(t, func(r *normRank) {
 		small, err := r.args.Residual.Slice(0, 2048)
 		r.ok(err)
-		odd, err := r.args.Output.Slice(2, 2)
+		misaligned, err := r.args.Output.Slice(2, 2)
 		r.ok(err)
 		short := r.alloc(r.pool, 16).Memory()
 		between, err := r.args.Residual.Slice(8, 2048)
@@ -108,12 +109,12 @@ func TestInvalidNorms(t *testing.T) {
 			change func(a *symmem.NormArgs)
 			want   error
 		}{
-			{"rows of no vector", func(a *symmem.NormArgs) { a.Hidden = 1020 }, symmem.ErrInvalid},
-			{"rows of nothing", func(a *symmem.NormArgs) { a.Hidden = 0 }, symmem.ErrInvalid},
-			{"too long rows", func(a *symmem.NormArgs) { a.Hidden = 1 << 15 }, symmem.ErrInvalid},
-			{"fewer than no rows", func(a *symmem.NormArgs) { a.Rows = -1 }, symmem.ErrInvalid},
+			{"rows with a partial vector", func(a *symmem.NormArgs) { a.Hidden = 1020 }, symmem.ErrInvalid},
+			{"empty rows", func(a *symmem.NormArgs) { a.Hidden = 0 }, symmem.ErrInvalid},
+			{"rows that are too long", func(a *symmem.NormArgs) { a.Hidden = 1 << 15 }, symmem.ErrInvalid},
+			{"a negative number of rows", func(a *symmem.NormArgs) { a.Rows = -1 }, symmem.ErrInvalid},
 			{
-				"no number", func(a *symmem.NormArgs) { a.Epsilon = float32(math.NaN()) },
+				"an epsilon that is not a number", func(a *symmem.NormArgs) { a.Epsilon = float32(math.NaN()) },
 				symmem.ErrInvalid,
 			},
 			{
@@ -126,11 +127,11 @@ func TestInvalidNorms(t *testing.T) {
 			},
 			{"a small residual", func(a *symmem.NormArgs) { a.Residual = small }, symmem.ErrOutOfRange},
 			{"a small output", func(a *symmem.NormArgs) { a.Output = short }, symmem.ErrOutOfRange},
-			{"a residual between two vectors", func(a *symmem.NormArgs) {
+			{"a misaligned residual", func(a *symmem.NormArgs) {
 				a.Residual, a.Rows = between, 1
 			}, symmem.ErrInvalid},
-			{"an output on an odd place", func(a *symmem.NormArgs) {
-				a.Output, a.Rows, a.Hidden = odd, 0, 8
+			{"a misaligned output without rows", func(a *symmem.NormArgs) {
+				a.Output, a.Rows, a.Hidden = misaligned, 0, 8
 			}, nil},
 		} {
 			a := r.args
@@ -181,8 +182,8 @@ func TestRepeatedNormDoesNotAllocate(t *testing.T) {
 	})
 }
 
-// TestNormRowIndependentOfRowCount compares bits of a row alone, which a kernel with
-// many registers normalizes, and of the first of so many that a smaller one does.
+// TestNormRowIndependentOfRowCount compares the bits of a single row, for which the kernel with
+// many registers runs, with the first of so many rows that the smaller kernel runs.
 func TestNormRowIndependentOfRowCount(t *testing.T) {
 	norms(t, func(r *normRank) {
 		const rows, hidden = 300, 1024
@@ -202,13 +203,13 @@ func TestNormRowIndependentOfRowCount(t *testing.T) {
 			first[turn] = append(r.numbers(a.Output), r.numbers(a.Residual)...)
 		}
 		if !slices.Equal(first[0], first[1]) {
-			r.failf("a row alone has other bits than among %d", rows)
+			r.failf("a single row has different bits than the first of %d rows", rows)
 		}
 	})
 }
 
-// TestNormOfManyRowsReadsPeerBuffers takes more rows than fit into exchange memory, which need
-// symmetric buffers: the call registers them.
+// TestNormOfManyRowsReadsPeerBuffers makes a norm of more rows than fit into exchange memory. Such
+// a norm needs symmetric buffers, which the call registers.
 func TestNormOfManyRowsReadsPeerBuffers(t *testing.T) {
 	norms(t, func(r *normRank) {
 		const rows, hidden = 512, 8192
@@ -224,7 +225,7 @@ func TestNormOfManyRowsReadsPeerBuffers(t *testing.T) {
 		r.ok(r.World().AllReduceRMSNorm(r.ctx, *a, nil))
 		for i, got := range r.numbers(a.Residual) {
 			if want := float32(2*(i%7) + 1 + i%5); got != want {
-				r.failf("residual %d is %g, want %g", i, got, want)
+				r.failf("residual %d = %g, want %g", i, got, want)
 			}
 		}
 		squares := float32(0)

@@ -11,23 +11,23 @@ import (
 	"symmem"
 )
 
-// abruptEnds are functions of the user's that do not return.
+// abruptEnds maps the words of error messages to user functions that do not return.
 var abruptEnds = map[string]func(){
 	"panicked":              func() { panic("on purpose") },
 	"called runtime.Goexit": runtime.Goexit,
 }
 
 func TestPanickingObserverLeavesPoolUsable(t *testing.T) {
-	for what, end := range abruptEnds {
-		t.Run(what, func(t *testing.T) {
+	for name, fail := range abruptEnds {
+		t.Run(name, func(t *testing.T) {
 			var log bytes.Buffer
 			o := symmem.Options{Logger: slog.New(slog.NewTextHandler(&log, nil))}
 			runRanks(t, 1, o, func(r *rank) {
 				remove := r.Interop().Observe(symmem.Observer{
-					SegmentAlloc: func(symmem.SegmentEvent) { end() },
-					SegmentFree:  func(symmem.SegmentEvent) { end() },
-					Register:     func(symmem.WindowEvent) { end() },
-					Deregister:   func(symmem.WindowEvent) { end() },
+					SegmentAlloc: func(symmem.SegmentEvent) { fail() },
+					SegmentFree:  func(symmem.SegmentEvent) { fail() },
+					Register:     func(symmem.WindowEvent) { fail() },
+					Deregister:   func(symmem.WindowEvent) { fail() },
 				})
 				p := r.pool()
 				b := r.window(p, 4096)
@@ -36,31 +36,31 @@ func TestPanickingObserverLeavesPoolUsable(t *testing.T) {
 				remove()
 				r.ok(r.alloc(p, 4096).Free())
 			})
-			if n := strings.Count(log.String(), "a function of an Observer "+what); n != 4 {
-				t.Errorf("%d of 4 functions are in the log:\n%s", n, log.String())
+			if n := strings.Count(log.String(), "a function of an Observer"+name); n != 4 {
+				t.Errorf("the log names %d functions, want 4:\n%s", n, log.String())
 			}
 		})
 	}
 }
 
 func TestPanickingHostFunctionFailsStream(t *testing.T) {
-	for what, end := range abruptEnds {
-		t.Run(what, func(t *testing.T) {
+	for name, fail := range abruptEnds {
+		t.Run(name, func(t *testing.T) {
 			runRanks(t, 2, symmem.Options{}, func(r *rank) {
 				s := r.stream()
 				b := r.window(r.pool(), 4096)
 				r.fill(b, 1)
-				r.ok(s.Host(end))
+				r.ok(s.Host(fail))
 				ran := false
 				r.ok(s.Host(func() { ran = true }))
 				err := s.Synchronize(r.ctx)
-				if err == nil || !strings.Contains(err.Error(), "work on a stream "+what) {
-					r.failf("the stream says %v", err)
+				if err == nil || !strings.Contains(err.Error(), "work on a stream"+name) {
+					r.failf("got %v, want that work on a stream %s", err, name)
 				}
 				r.ok(s.Host(func() { ran = true }))
 				r.ok(s.Synchronize(r.ctx))
 				if !ran {
-					r.failf("the stream runs nothing any more")
+					r.failf("the stream did not run work after the failure")
 				}
 				r.ok(r.sum(r.World(), b))
 			})
@@ -69,8 +69,8 @@ func TestPanickingHostFunctionFailsStream(t *testing.T) {
 }
 
 func TestPanickingArrivedFunctionFailsGroup(t *testing.T) {
-	for what, end := range abruptEnds {
-		t.Run(what, func(t *testing.T) {
+	for name, fail := range abruptEnds {
+		t.Run(name, func(t *testing.T) {
 			runRanks(t, 2, symmem.Options{UnorderedMessages: true}, func(r *rank) {
 				b := r.window(r.pool(), 4096)
 				s := r.stream()
@@ -80,17 +80,17 @@ func TestPanickingArrivedFunctionFailsGroup(t *testing.T) {
 				} else {
 					_ = r.Interop().Do(r.ctx, g, symmem.Call{
 						Operation: symmem.OpRecv, Type: symmem.Int32, Root: symmem.AnySource, Count: 4,
-						Recv: b.Memory(), Arrived: func(int) { end() },
+						Recv: b.Memory(), Arrived: func(int) { fail() },
 					}, s)
 				}
 				select {
 				case <-g.Ended():
 				case <-time.After(20 * time.Second):
-					r.failf("the group goes on")
+					r.failf("the group has not failed after 20s")
 				}
 				err := g.Cause(r.ctx)
-				if r.Rank() == 0 && !strings.Contains(err.Error(), "Call.Arrived "+what) {
-					r.failf("the group says %v", err)
+				if r.Rank() == 0 && !strings.Contains(err.Error(), "Call.Arrived"+name) {
+					r.failf("got %v, want that Call.Arrived %s", err, name)
 				}
 				_ = s.Synchronize(r.ctx)
 				r.fill(b, 1)
@@ -101,17 +101,17 @@ func TestPanickingArrivedFunctionFailsGroup(t *testing.T) {
 }
 
 func TestPanickingOnLateIsLogged(t *testing.T) {
-	for what, end := range abruptEnds {
-		t.Run(what, func(t *testing.T) {
+	for name, fail := range abruptEnds {
+		t.Run(name, func(t *testing.T) {
 			logged := make(chan string, 1000)
 			o := symmem.Options{
-				WarnAfter: warnSoon, OnLate: func(symmem.LateWarning) { end() },
+				WarnAfter: warnSoon, OnLate: func(symmem.LateWarning) { fail() },
 				Logger: slog.New(slog.NewTextHandler(lines(logged), nil)),
 			}
 			runRanks(t, 2, o, func(r *rank) {
 				if r.Rank() == 0 {
 					text := ""
-					for !strings.Contains(text, "Options.OnLate "+what) {
+					for !strings.Contains(text, "Options.OnLate"+name) {
 						text = <-logged
 					}
 				}
@@ -121,7 +121,7 @@ func TestPanickingOnLateIsLogged(t *testing.T) {
 	}
 }
 
-// lines is a writer to a channel.
+// lines sends what is written to it to a channel.
 type lines chan string
 
 func (l lines) Write(p []byte) (int, error) {

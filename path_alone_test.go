@@ -17,21 +17,21 @@ import (
 	"symmem/internal/sys/systest"
 )
 
-// aloneVariable makes a process a rank that sees its own GPU alone; it is the number of that GPU.
-const aloneVariable = "SYMMEM_TEST_ALONE"
+// isolatedVariable marks a process as a rank that sees only one GPU. Its value is the rank.
+const isolatedVariable = "SYMMEM_TEST_ALONE"
 
-// runIsolatedRank is the main function of such a rank: it adds something up and says on which path
-// and why.
+// runIsolatedRank runs this process as such a rank. It checks a sum and prints why the sum did not
+// take the direct path.
 func runIsolatedRank() int {
-	if err := computeAlone(context.Background()); err != nil {
+	if err := sumInIsolation(context.Background()); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
 	return 0
 }
 
-func computeAlone(ctx context.Context) error {
-	number, err := strconv.Atoi(os.Getenv(aloneVariable))
+func sumInIsolation(ctx context.Context) error {
+	number, err := strconv.Atoi(os.Getenv(isolatedVariable))
 	if err != nil {
 		return err
 	}
@@ -60,31 +60,31 @@ func computeAlone(ctx context.Context) error {
 		return err
 	}
 	if n := rt.World().Stats().Paths["direct"]; n != 0 {
-		return fmt.Errorf("%d collectives went direct", n)
+		return fmt.Errorf("%d collectives took the direct path, want 0", n)
 	}
 	_, why, _ := strings.Cut(e.Why, "; not direct: ")
 	fmt.Println(why)
 	return nil
 }
 
-// TestIsolatedGPUsExplainMissingDirectPath starts ranks as some launchers do. They
-// cannot know how their GPUs are joined; all else works.
+// TestIsolatedGPUsExplainMissingDirectPath starts ranks that see one GPU each, as some launchers
+// do. They cannot find out how their GPUs are connected, but other paths work.
 func TestIsolatedGPUsExplainMissingDirectPath(t *testing.T) {
 	runRanks(t, 2, symmem.Options{}, func(r *rank) {
 		if r.Device().Addressable {
-			r.skip("there are no GPUs to be seen", symmem.ErrUnsupported)
+			r.skip("the backend has no GPUs", symmem.ErrUnsupported)
 		}
 	})
-	seen := []string{"0", "1"}
+	visible := []string{"0", "1"}
 	if all := os.Getenv("CUDA_VISIBLE_DEVICES"); all != "" {
-		seen = strings.Split(all, ",")
+		visible = strings.Split(all, ",")
 	}
 	store := "unix:@symmem-test-" + rand.Text()
 	var processes []*exec.Cmd
 	for number := range 2 {
 		c := systest.Command(t, systest.Patience, os.Args[0])
 		c.Env = append(os.Environ(), storeVariable+"="+store,
-			aloneVariable+"="+strconv.Itoa(number), "CUDA_VISIBLE_DEVICES="+seen[number])
+			isolatedVariable+"="+strconv.Itoa(number), "CUDA_VISIBLE_DEVICES="+visible[number])
 		out := &bytes.Buffer{}
 		c.Stdout, c.Stderr = out, out
 		if err := c.Start(); err != nil {
@@ -92,15 +92,15 @@ func TestIsolatedGPUsExplainMissingDirectPath(t *testing.T) {
 		}
 		processes = append(processes, c)
 	}
-	var report []string
+	var reports []string
 	for number, c := range processes {
 		err := c.Wait()
-		report = append(report, c.Stdout.(*bytes.Buffer).String())
-		if err != nil || !strings.Contains(report[number], "this process does not see GPU") {
-			t.Errorf("rank %d: %v: %s", number, err, report[number])
+		reports = append(reports, c.Stdout.(*bytes.Buffer).String())
+		if err != nil || !strings.Contains(reports[number], "this process does not see GPU") {
+			t.Errorf("rank %d: got %v and the report %s", number, err, reports[number])
 		}
 	}
-	if len(slices.Compact(report)) != 1 {
-		t.Errorf("the ranks have different reasons: %q", report)
+	if len(slices.Compact(reports)) != 1 {
+		t.Errorf("got the reasons %q, want the same one on both ranks", reports)
 	}
 }

@@ -11,8 +11,8 @@ import (
 	"symmem/driver"
 )
 
-// directTable writes a table in which sums on symmetric buffers go direct up to 16 KiB and others
-// up to 4 KiB, and all else takes the window path up to 32 KiB.
+// directTable writes a tuning table and returns its file. All-reduces take the direct path up to
+// 16 KiB on symmetric buffers and up to 4 KiB on others, and then the window path up to 32 KiB.
 func directTable(t *testing.T) string {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "direct.json")
@@ -28,8 +28,8 @@ func directTable(t *testing.T) string {
 	return file
 }
 
-// exchange answers as a backend does whose exchange memory holds 8 KiB: longer messages go direct
-// over windows alone, and products not at all.
+// exchange simulates a direct path whose exchange memory holds 8 KiB: larger calls need windows,
+// and products have no kernel.
 func exchange(call *driver.Call) error {
 	send, _ := call.Spans(2)
 	switch windows := call.SendWindow != nil && call.RecvWindow != nil; {
@@ -41,14 +41,14 @@ func exchange(call *driver.Call) error {
 	return nil
 }
 
-// everything can take a path.
+// everything allows every call on a path.
 func everything(*driver.Call) error { return nil }
 
-// directRow is a call, the path that it takes and why; TABLE stands for what the table says.
+// directRow describes a call, its path and the reason, in which TABLE stands for the table's name.
 type directRow struct {
 	name   string
 	choice symmem.PathChoice
-	// windows reports whether both buffers lie in some.
+	// windows reports whether both buffers are in windows.
 	windows   bool
 	op        symmem.ReduceOp
 	bytes     int64
@@ -68,57 +68,58 @@ var directRows = []directRow{
 		inside + "and " + says + "direct up to 16KiB for AllReduce on 2 ranks, symmetric buffers",
 	},
 	{
-		"symmetric buffers above it take the best of the others, and it is told that they could",
+		"symmetric buffers above the limit take the best other path",
 		symmem.PathDefault, true, symmem.Sum, 32 << 10, "window",
 		inside + "and " + says + "window up to 32KiB for AllReduce on 2 ranks; not direct: " +
 			says + "another path than direct above 16KiB for AllReduce on 2 ranks, symmetric buffers",
 	},
 	{
-		"any buffers have a limit of their own", symmem.PathDefault, false, symmem.Sum, 4 << 10,
+		"any buffers have another limit", symmem.PathDefault, false, symmem.Sum, 4 << 10,
 		"direct", outside + ", and " + says + "direct up to 4KiB for all operations, any buffers",
 	},
 	{
-		"above it they take the plain path", symmem.PathDefault, false, symmem.Sum, 5 << 10, "plain",
-		outside + "; not direct: " + says + "another path than direct above 4KiB for all " +
-			"operations, any buffers",
+		"any buffers above that limit take the plain path", symmem.PathDefault, false, symmem.Sum,
+		5 << 10, "plain", outside + "; not direct: " + says + "another path than direct above 4KiB for " +
+			"all operations, any buffers",
 	},
 	{
-		"a call that cannot go takes the others, and it is told why", symmem.PathDefault, true,
+		"a call without a kernel takes another path", symmem.PathDefault, true,
 		symmem.Prod, 4 << 10, "window", inside + "and " + says +
 			"window up to 32KiB for AllReduce on 2 ranks; not direct: no kernel for prod" + none,
 	},
 	{
-		"a call that neither should nor can go says nothing of it", symmem.PathDefault, true,
+		"a call without a kernel above the limit gives no reason", symmem.PathDefault, true,
 		symmem.Prod, 32 << 10, "window",
 		inside + "and " + says + "window up to 32KiB for AllReduce on 2 ranks",
 	},
 	{
-		"a call that asks for it goes where the table would not", symmem.PathDirect, true, symmem.Sum,
+		"a call may ask for the direct path against the table", symmem.PathDirect, true, symmem.Sum,
 		64 << 10, "direct", inside + "and the call asks for the direct path",
 	},
 	{
-		"on any buffers, too", symmem.PathDirect, false, symmem.Sum, 8 << 10, "direct",
-		outside + ", and the call asks for the direct path",
+		"a call may ask for the direct path on any buffers", symmem.PathDirect, false, symmem.Sum,
+		8 << 10, "direct", outside + ", and the call asks for the direct path",
 	},
 	{
-		"a call that asks where there is no kernel takes what auto takes", symmem.PathDirect, true,
+		"a failed request for the direct path is routed as by auto", symmem.PathDirect, true,
 		symmem.Prod, 64 << 10, "plain", inside + "but " + says +
 			"plain above 32KiB for AllReduce on 2 ranks; not direct: no kernel for prod" + none,
 	},
 	{
-		"and outside of windows the plain path", symmem.PathDirect, false, symmem.Sum, 16 << 10,
+		"a failed request outside of windows takes the plain path",
+		symmem.PathDirect, false, symmem.Sum, 16 << 10,
 		"plain", outside + "; not direct: 8KiB of exchange memory" + none,
 	},
 	{
-		"the window path is what it was", symmem.PathWindow, true, symmem.Sum, 4 << 10, "window",
+		"a call may ask for the window path", symmem.PathWindow, true, symmem.Sum, 4 << 10, "window",
 		inside + "and the call asks for the window path",
 	},
 	{
-		"and the plain path", symmem.PathPlain, true, symmem.Sum, 4 << 10, "plain",
+		"a call may ask for the plain path", symmem.PathPlain, true, symmem.Sum, 4 << 10, "plain",
 		inside + "but the call asks for the plain path",
 	},
 	{
-		"nothing moves on the plain path", symmem.PathDirect, true, symmem.Sum, 0, "plain",
+		"an empty call takes the plain path", symmem.PathDirect, true, symmem.Sum, 0, "plain",
 		"the operation works without windows",
 	},
 }
@@ -140,7 +141,7 @@ func TestDirectPathIsPreferred(t *testing.T) {
 			})
 			want := strings.ReplaceAll(row.why, "TABLE", "the table "+file+" of box")
 			if path != row.path || why != want {
-				r.failf("%s: the %s path: %s", row.name, path, why)
+				r.failf("%s: got %s: %q, want %s: %q", row.name, path, why, row.path, want)
 			}
 		}
 	})
@@ -148,8 +149,8 @@ func TestDirectPathIsPreferred(t *testing.T) {
 
 func TestBarriersPreferDirectPath(t *testing.T) {
 	runRanks(t, 2, symmem.Options{Tuning: directTable(t)}, func(r *rank) {
-		can := symmem.Narrowed(r.World(), nil, everything)
-		cannot := symmem.Narrowed(r.World(), nil, func(*driver.Call) error {
+		supported := symmem.Narrowed(r.World(), nil, everything)
+		unsupported := symmem.Narrowed(r.World(), nil, func(*driver.Call) error {
 			return fmt.Errorf("a link is missing: %w", driver.ErrUnsupported)
 		})
 		const without = "the operation works without windows"
@@ -159,33 +160,34 @@ func TestBarriersPreferDirectPath(t *testing.T) {
 			path, why string
 		}{
 			{
-				can, symmem.PathAuto, "direct",
+				supported, symmem.PathAuto, "direct",
 				without + ", and barriers take the direct path whenever they can",
 			},
-			{can, symmem.PathDirect, "direct", without + ", and the call asks for the direct path"},
-			{can, symmem.PathPlain, "plain", without},
-			{can, symmem.PathWindow, "plain", without},
-			{cannot, symmem.PathAuto, "plain", without},
+			{supported, symmem.PathDirect, "direct", without + ", and the call asks for the direct path"},
+			{supported, symmem.PathPlain, "plain", without},
+			{supported, symmem.PathWindow, "plain", without},
+			{unsupported, symmem.PathAuto, "plain", without},
 			{
-				cannot, symmem.PathDirect, "plain",
+				unsupported, symmem.PathDirect, "plain",
 				without + "; not direct: a link is missing: not supported by this backend",
 			},
 		} {
 			call := symmem.Call{Operation: symmem.OpBarrier, Path: row.choice}
 			if path, why, _ := symmem.Route(row.g, call); path != row.path || why != row.why {
-				r.failf("asked for %v: the %s path: %s", row.choice, path, why)
+				r.failf("%v: got %s: %q, want %s: %q", row.choice, path, why, row.path, row.why)
 			}
 			call = symmem.Call{
 				Operation: symmem.OpSend, Type: symmem.Uint8, Count: 1, Root: 1, Path: row.choice,
 			}
 			if path, _, _ := symmem.Route(row.g, call); path != "plain" {
-				r.failf("a message takes the %s path", path)
+				r.failf("%v: a message takes the %s path, want plain", row.choice, path)
 			}
 		}
 	})
 }
 
-// TestDirectPathComparesOffsetsInWindows looks at what ranks compare of a call.
+// TestDirectPathComparesOffsetsInWindows checks which places of buffers enter the digest that ranks
+// compare.
 func TestDirectPathComparesOffsetsInWindows(t *testing.T) {
 	runRanks(t, 2, symmem.Options{}, func(r *rank) {
 		p, other := r.pool(), r.pool()
@@ -197,21 +199,21 @@ func TestDirectPathComparesOffsetsInWindows(t *testing.T) {
 				Type: symmem.Float32, Count: 64, Send: send, Recv: recv, Path: symmem.PathDirect,
 			})
 			if path != "direct" {
-				r.failf("the %s path", path)
+				r.failf("the call takes the %s path, want direct", path)
 			}
 			return d
 		}
 		if digest(a, b) == digest(b, a) || digest(a, b) == digest(a, a) {
-			r.failf("other places in windows have one digest")
+			r.failf("different places in windows have the same digest")
 		}
 		if digest(c, d) != digest(d, c) || digest(c, d) != digest(c, c) {
-			r.failf("places in no windows are compared")
+			r.failf("the digest depends on places outside of windows")
 		}
 		if digest(a, b) == digest(c, d) {
-			r.failf("windows and none have one digest")
+			r.failf("calls in windows and outside of windows have the same digest")
 		}
 		if digest(a, c) != digest(c, d) {
-			r.failf("one buffer in a window and one in none are compared by place")
+			r.failf("the digest depends on the place of a buffer in a window if the other is in none")
 		}
 	})
 }
@@ -225,7 +227,7 @@ func TestRegistrableMemoryTakesDirectPath(t *testing.T) {
 		want := "AllReduce: direct path, after registering: both buffers belong to pools that the " +
 			"group can register, and the table "
 		if got := e.String(); !strings.HasPrefix(got, want) {
-			r.failf("%s", got)
+			r.failf("got %q, want the prefix %q", got, want)
 		}
 	})
 }
@@ -234,17 +236,17 @@ func TestForcedDirectPathFallsBack(t *testing.T) {
 	runRanks(t, 2, symmem.Options{Tuning: tableOf(t, "1MiB"), Path: symmem.PathDirect}, func(r *rank) {
 		b := r.window(r.pool(), 64<<10)
 		if got := r.World().Stats().Tuning.Path; got != "direct" {
-			r.failf("the statistics say %s", got)
+			r.failf("Stats().Tuning.Path = %s, want direct", got)
 		}
 		r.ok(r.World().SetPath(r.ctx, symmem.PathPlain))
 		r.ok(r.World().SetPath(r.ctx, symmem.PathDirect))
-		path, why := r.taken(b), r.explained(b, 16<<10)
+		path, why := r.takenPath(b), r.explain(b, 16<<10)
 		const reason = "; not direct: the host backend has no GPU kernels"
 		if r.Device().Backend == "host" && (path != "window" || !strings.Contains(why, reason)) {
-			r.failf("took the %s path: %s", path, why)
+			r.failf("got the %s path: %q, want window and %q", path, why, reason)
 		}
 		if !strings.Contains(why, path+" path") {
-			r.failf("took the %s path, but: %s", path, why)
+			r.failf("the call took the %s path, but Explain gives %q", path, why)
 		}
 	})
 }

@@ -14,25 +14,25 @@ import (
 	"symmem/internal/dl"
 )
 
-// measuredAgainst are kernels that no call launches: a norm is measured against them.
-var measuredAgainst = []string{kernels.AddKernel, kernels.NormKernel}
+// baselineKernels are launched only by benchmarks, as the baseline of a norm.
+var baselineKernels = []string{kernels.AddKernel, kernels.NormKernel}
 
 // TestPublicCallsReachEveryKernel makes calls of the public API on 2, 3 and 4 ranks, and asks the
-// software GPU which kernels have run. A kernel that has not is dead code, whatever tests of the
-// backend say about it.
+// software GPU which kernels have run. A kernel that has not run is dead code, even if the
+// backend's tests cover it.
 func TestPublicCallsReachEveryKernel(t *testing.T) {
-	runs := softGPURuns(t)
+	launches := launchCounter(t)
 	before := map[string]uint64{}
 	for _, name := range kernelNames(t) {
-		before[name] = runs(name)
+		before[name] = launches(name)
 	}
 	for _, n := range []int{2, 3, 4} {
 		runRanks(t, n, symmem.Options{Path: symmem.PathDirect}, func(r *rank) {
 			p := r.poolWith(symmem.PoolOptions{
-				Domain: r.World(), FirstSegment: 4 * mostCalled,
+				Domain: r.World(), FirstSegment: 4 * maxCallBytes,
 			})
 			c := kernelCalls{
-				rank: r, in: r.alloc(p, mostCalled).Memory(), out: r.alloc(p, mostCalled).Memory(),
+				rank: r, in: r.alloc(p, maxCallBytes).Memory(), out: r.alloc(p, maxCallBytes).Memory(),
 			}
 			c.collectives()
 			c.norms(p)
@@ -42,14 +42,15 @@ func TestPublicCallsReachEveryKernel(t *testing.T) {
 		})
 	}
 	for name, count := range before {
-		if runs(name) == count && !slices.Contains(measuredAgainst, name) {
+		if launches(name) == count && !slices.Contains(baselineKernels, name) {
 			t.Errorf("no public call has launched %s", name)
 		}
 	}
 }
 
-// softGPURuns returns what counts launches of a kernel, or skips the test.
-func softGPURuns(t *testing.T) func(kernel string) uint64 {
+// launchCounter returns a function that counts the launches of a kernel. It skips the test on a
+// real GPU.
+func launchCounter(t *testing.T) func(kernel string) uint64 {
 	t.Helper()
 	library, found := dl.Resident(os.Getenv("SYMMEM_CUDA"))
 	if !found && os.Getenv(backendVariable) == "nccl" {
@@ -61,7 +62,7 @@ func softGPURuns(t *testing.T) func(kernel string) uint64 {
 		count, found = library.Find("softgpu_runs")
 	}
 	if !found {
-		t.Skip(fmt.Errorf("counting launches by name, on a real GPU: %w", symmem.ErrUnsupported))
+		t.Skip(fmt.Errorf("a real GPU does not count launches: %w", symmem.ErrUnsupported))
 	}
 	return func(kernel string) uint64 {
 		name := append([]byte(kernel), 0)
@@ -69,19 +70,19 @@ func softGPURuns(t *testing.T) func(kernel string) uint64 {
 	}
 }
 
-// kernelNames lists all kernels, as the PTX of their objects names them.
+// kernelNames lists the kernels in the PTX of all objects.
 func kernelNames(t *testing.T) (names []string) {
 	t.Helper()
 	for _, object := range []func(major, minor int) ([]byte, error){
 		kernels.Object, kernels.MessageObject,
 	} {
-		const withoutBinary = 11
-		text, err := object(withoutBinary, 0)
+		const ptxOnly = 11 // a compute capability without a compiled object
+		text, err := object(ptxOnly, 0)
 		if err != nil {
 			t.Fatal(err)
 		}
 		for line := range strings.Lines(string(text)) {
-			if entry, is := strings.CutPrefix(line, ".visible .entry "); is {
+			if entry, ok := strings.CutPrefix(line, ".visible .entry "); ok {
 				name, _, _ := strings.Cut(entry, "(")
 				names = append(names, name)
 			}
@@ -93,17 +94,17 @@ func kernelNames(t *testing.T) (names []string) {
 	return names
 }
 
-// mostCalled is the size of the largest buffer of a call: parts of four ranks that take bulk
-// kernels.
-const mostCalled = 12 << 20
+// maxCallBytes is the size of the largest buffer, which suffices for the bulk kernels of four
+// ranks.
+const maxCallBytes = 12 << 20
 
-// kernelCalls makes calls on symmetric memory that together take all kernels of a group's size.
+// kernelCalls makes calls on symmetric memory that together launch all kernels for a group's size.
 type kernelCalls struct {
 	*rank
 	in, out symmem.Memory
 }
 
-// collectives makes the smallest call of each kernel that the table of kernels has for a type.
+// collectives makes the smallest call that launches each kernel, for several types.
 func (c *kernelCalls) collectives() {
 	called := map[string]symmem.Call{}
 	for _, t := range []symmem.DataType{
@@ -112,7 +113,7 @@ func (c *kernelCalls) collectives() {
 		for _, operation := range []symmem.Operation{
 			symmem.OpAllReduce, symmem.OpReduceScatter, symmem.OpAllGather,
 		} {
-			for bytes := int64(4 << 10); bytes <= mostCalled; bytes += bytes / 4 {
+			for bytes := int64(4 << 10); bytes <= maxCallBytes; bytes += bytes / 4 {
 				c.choose(called, symmem.Call{
 					Operation: operation, Type: t, Count: bytes / int64(t.Size()), Send: c.in, Recv: c.out,
 				})
@@ -124,34 +125,35 @@ func (c *kernelCalls) collectives() {
 	}
 }
 
-// window makes a call on the window path of an NCCL that begins too early, so that a kernel of ours
-// goes before it.
+// window makes a call on the window path. A kernel of symmem precedes NCCL's, which might start too
+// early.
 func (c *kernelCalls) window() {
 	c.ok(c.World().SetPath(c.ctx, symmem.PathWindow))
 	c.ok(c.World().AllReduce(c.ctx, c.in, c.out, 1024, symmem.Float32, symmem.Sum, nil))
 }
 
-// choose notes a call if its kernel has none so far.
+// choose records a call under its kernel's name if it is the first one for the kernel.
 func (c *kernelCalls) choose(called map[string]symmem.Call, call symmem.Call) {
-	of := driver.Call{
+	planned := driver.Call{
 		Operation: call.Operation, DataType: call.Type, ReduceOp: call.Op, Count: call.Count,
 	}
-	if send, recv := of.Spans(c.Size()); max(send, recv) > mostCalled {
+	if send, recv := planned.Spans(c.Size()); max(send, recv) > maxCallBytes {
 		return
 	}
 	const multiprocessors = 4 // of the software GPU
 	l := kernels.Launch{
-		Call: &of, Rank: c.Rank(), Ranks: c.Size(), Symmetric: true, Multiprocessors: multiprocessors,
+		Call: &planned, Rank: c.Rank(), Ranks: c.Size(), Symmetric: true,
+		Multiprocessors: multiprocessors,
 	}
 	if l.Choose() != nil {
 		return
 	}
-	if _, has := called[l.Kernel]; !has {
+	if _, ok := called[l.Kernel]; !ok {
 		called[l.Kernel] = call
 	}
 }
 
-// norms makes one of many short rows, and one whose rows are as long as they can be.
+// norms makes a norm of many short rows, and one with a row of the maximal length.
 func (c *kernelCalls) norms(p *symmem.Pool) {
 	for _, shape := range [][2]int64{{256, 1024}, {1, driver.MaxHidden}} {
 		rows, hidden := shape[0], shape[1]
@@ -162,7 +164,7 @@ func (c *kernelCalls) norms(p *symmem.Pool) {
 	}
 }
 
-// messages sends a small and a large one from rank 0 to rank 1.
+// messages sends a small and a large message from rank 0 to rank 1.
 func (c *kernelCalls) messages() {
 	for _, count := range []int64{16, 1 << 20} {
 		switch c.Rank() {

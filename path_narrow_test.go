@@ -2,8 +2,8 @@ package symmem
 
 import "symmem/driver"
 
-// narrow is a communicator that answers by functions which calls can take which path. It has plans
-// for all of them, which cannot be launched.
+// narrow is a communicator whose functions decide which calls can take which path. Its plans cannot
+// be launched.
 type narrow struct {
 	driver.Communicator
 	plain, windowed, direct func(*driver.Call) error
@@ -38,26 +38,26 @@ func (o *narrowOffer) Take(path driver.Path, digest uint64) (driver.Plan, error)
 
 func (o *narrowOffer) Prepared() *driver.Call { return &o.call }
 
-// Narrowed is a group like this one, for Route and Explain, whose communicator says by functions
-// why a call cannot take the window and the direct path; nil leaves what it says itself.
+// Narrowed returns a copy of g, for Route and Explain, in which functions decide why a call cannot
+// take the window path and the direct path. A nil function leaves the decision to g.
 func Narrowed(g *Group, windowed, direct func(*driver.Call) error) *Group {
 	return NarrowedTo(g, nil, windowed, direct)
 }
 
-// NarrowedTo is Narrowed with a function for the plain path, too.
+// NarrowedTo is like Narrowed, with a function for the plain path as well.
 func NarrowedTo(g *Group, plain, windowed, direct func(*driver.Call) error) *Group {
 	config := driver.GroupConfig{ID: g.full, Ranks: g.ranks, Rank: g.rank}
 	life := newLifetime()
-	like := g.rt.newGroup(&config, narrow{g.comm, plain, windowed, direct}, life)
+	narrowed := g.rt.newGroup(&config, narrow{g.comm, plain, windowed, direct}, life)
 	life.open = g.life.open
-	like.router.tuning, like.router.shape = g.router.tuning, g.router.shape
-	like.router.choice.Store(g.router.choice.Load())
-	like.windows.table.Store(g.windows.table.Load())
-	like.windows.members.Store(g.windows.members.Load())
-	return like
+	narrowed.router.tuning, narrowed.router.shape = g.router.tuning, g.router.shape
+	narrowed.router.choice.Store(g.router.choice.Load())
+	narrowed.windows.table.Store(g.windows.table.Load())
+	narrowed.windows.members.Store(g.windows.members.Load())
+	return narrowed
 }
 
-// Route is the path of a call, and why, and the digest that ranks compare.
+// Route returns the path of a call, the reason for it, and the digest that ranks compare.
 func Route(g *Group, c Call) (path, why string, compared uint64) {
 	call := collectiveOf(&c).call()
 	at := g.calls.locations(&call)

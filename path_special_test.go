@@ -12,14 +12,15 @@ import (
 	bits "symmem/internal/reduce"
 )
 
-// TestPathsGiveEqualResults reduces each pair of special numbers of each type on every path
-// that the backend has, and in both memories, and compares with the formula: kernels of symmem bit
-// by bit, NCCL's as far as docs/reference/deterministic.md says.
+// TestPathsGiveEqualResults reduces each pair of special numbers of each type on every path of the
+// backend, in windows and outside of them, and compares the results with the formula. Results of
+// symmem must be equal bit by bit; those of NCCL may differ as docs/reference/deterministic.md
+// says.
 func TestPathsGiveEqualResults(t *testing.T) {
 	runRanks(t, 2, symmem.Options{Path: symmem.PathAuto}, func(r *rank) {
-		c := answer{rank: r}
+		c := specialCase{rank: r}
 		symmetric := r.pool()
-		c.places = [][2]symmem.Memory{
+		buffers := [][2]symmem.Memory{
 			{r.alloc(symmetric, mib).Memory(), r.alloc(symmetric, mib).Memory()},
 		}
 		s := symmetric.BeginDisabled()
@@ -28,15 +29,15 @@ func TestPathsGiveEqualResults(t *testing.T) {
 		r.ok(err)
 		to, err := s.Alloc(mib)
 		r.ok(err)
-		c.places = append(c.places, [2]symmem.Memory{from.Memory(), to.Memory()})
+		buffers = append(buffers, [2]symmem.Memory{from.Memory(), to.Memory()})
 		for _, choice := range []symmem.PathChoice{
 			symmem.PathDirect, symmem.PathAuto, symmem.PathPlain, symmem.PathWindow,
 		} {
 			r.ok(r.World().SetPath(r.ctx, choice))
 			for _, c.dataType = range bits.DataTypes() {
 				for _, c.op = range driver.ReductionsOf(c.dataType) {
-					for _, place := range c.places {
-						c.compare(choice, place[0], place[1])
+					for _, pair := range buffers {
+						c.compare(choice, pair[0], pair[1])
 					}
 				}
 			}
@@ -44,18 +45,17 @@ func TestPathsGiveEqualResults(t *testing.T) {
 	})
 }
 
-// answer is what a rank reduces and compares.
-type answer struct {
+// specialCase reduces special numbers of a type with an operation.
+type specialCase struct {
 	*rank
-	places   [][2]symmem.Memory
 	dataType symmem.DataType
 	op       symmem.ReduceOp
-	// direct reports whether calls have gone direct.
+	// direct reports whether a call has taken the direct path.
 	direct bool
 }
 
-// compare reduces the pairs once.
-func (c *answer) compare(choice symmem.PathChoice, send, recv symmem.Memory) {
+// compare reduces all pairs once and compares the results with the formula.
+func (c *specialCase) compare(choice symmem.PathChoice, send, recv symmem.Memory) {
 	const pairs = 14 * 14
 	in, size := make([][]byte, 2), c.dataType.Size()
 	for r := range in {
@@ -76,33 +76,33 @@ func (c *answer) compare(choice symmem.PathChoice, send, recv symmem.Memory) {
 	c.ok(err)
 	c.ok(s.Copy(symmem.Host(got), recv))
 	c.synchronize()
-	took := ""
+	taken := ""
 	for path, n := range c.World().Stats().Paths {
 		if n > before[path] {
-			took = path
+			taken = path
 		}
 	}
 	call := driver.Call{Operation: driver.AllReduce, DataType: c.dataType, ReduceOp: c.op}
-	if took == "direct" {
+	if taken == "direct" {
 		c.direct = true
 	} else if c.direct && choice == symmem.PathAuto && call.ComparesFloats() {
-		c.failf("%v of %v took the path %s, and can go direct", c.op, c.dataType, took)
+		c.failf("%v of %v took the %s path, want direct", c.op, c.dataType, taken)
 	}
-	byNCCL := c.Device().Backend == "nccl" && took != "direct"
+	byNCCL := c.Device().Backend == "nccl" && taken != "direct"
 	want := formula.Reduce(driver.RankOrder, c.op, c.dataType, in)
 	for at := 0; at < len(got); at += size {
 		a, b, g, w := in[0][at:at+size], in[1][at:at+size], got[at:at+size], want[at:at+size]
 		if bytes.Equal(g, w) || byNCCL && c.dataType.Float() && c.allowed(a, b, g, w) {
 			continue
 		}
-		c.failf("%s: %v of %v %x and %x is %x, want %x", took, c.op, c.dataType, a, b, g, w)
+		c.failf("%s: %v of %v %x and %x = %x, want %x", taken, c.op, c.dataType, a, b, g, w)
 	}
 }
 
-// allowed reports whether a result of NCCL differs from what is wanted only as the page says: in
-// the bits of a NaN, in the sign of a zero and without a NaN of minimum and maximum, and in the
-// last bits of an average, which it divides before it adds.
-func (c *answer) allowed(a, b, got, want []byte) bool {
+// allowed reports whether a result of NCCL differs from the formula only as documented: in the bits
+// of a NaN, in the sign of a zero, in ignoring a NaN in minimum and maximum, and in the last bits
+// of an average, because NCCL divides before it adds.
+func (c *specialCase) allowed(a, b, got, want []byte) bool {
 	x, y, g, w := c.value(a), c.value(b), c.value(got), c.value(want)
 	switch {
 	case math.IsNaN(g) || math.IsNaN(w):
@@ -116,8 +116,8 @@ func (c *answer) allowed(a, b, got, want []byte) bool {
 	return g == w
 }
 
-// value is the number of an element of floats.
-func (c *answer) value(element []byte) float64 {
+// value decodes a floating-point element.
+func (c *specialCase) value(element []byte) float64 {
 	switch c.dataType {
 	case symmem.Float64:
 		return math.Float64frombits(binary.NativeEndian.Uint64(element))

@@ -15,7 +15,8 @@ import (
 	"symmem/internal/ranktest"
 )
 
-// tableOf writes a table in which sums take the window path up to a limit, and returns its file.
+// tableOf writes a tuning table in which all-reduces take the window path up to a limit, and
+// returns its file.
 func tableOf(t *testing.T, upTo string) string {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "table.json")
@@ -23,7 +24,7 @@ func tableOf(t *testing.T, upTo string) string {
 	return file
 }
 
-// writeTable writes a table in which sums take the window path up to a limit.
+// writeTable writes a tuning table in which all-reduces take the window path up to a limit.
 func writeTable(t *testing.T, file, upTo string) {
 	t.Helper()
 	text := fmt.Sprintf(`{"version": 4, "device": "box", "otherwise": "plain", "rules": [
@@ -34,8 +35,8 @@ func writeTable(t *testing.T, file, upTo string) {
 	}
 }
 
-// explained is why a sum of so many elements of a buffer takes its path.
-func (r *rank) explained(b symmem.Buffer, count int64) string {
+// explain returns the explanation of an all-reduce of count elements of a buffer.
+func (r *rank) explain(b symmem.Buffer, count int64) string {
 	r.t.Helper()
 	m := b.Memory()
 	e, err := r.World().Explain(symmem.OpAllReduce, m, m, count, symmem.Float32)
@@ -43,15 +44,14 @@ func (r *rank) explained(b symmem.Buffer, count int64) string {
 	return e.String()
 }
 
-// undirected is an explanation without its end, which says why a call does not go direct where it
-// could.
-func undirected(text string) string {
+// withoutDirect removes the reason against the direct path from the end of an explanation.
+func withoutDirect(text string) string {
 	text, _, _ = strings.Cut(text, "; not direct: ")
 	return text
 }
 
-// taken runs a sum of the whole buffer and returns the path that it took.
-func (r *rank) taken(b symmem.Buffer) string {
+// takenPath all-reduces the whole buffer and returns the path that the call took.
+func (r *rank) takenPath(b symmem.Buffer) string {
 	r.t.Helper()
 	before := r.World().Stats().Paths
 	r.checkSum(r.World(), b)
@@ -68,11 +68,11 @@ func TestPathsFollowTuningTable(t *testing.T) {
 	runRanks(t, 2, symmem.Options{Tuning: file}, func(r *rank) {
 		p := r.pool()
 		small, large := r.window(p, 16<<10), r.window(p, 64<<10)
-		if a, b := r.taken(small), r.taken(large); a != "window" || b != "plain" {
-			r.failf("16 KiB took the %s path and 64 KiB the %s path", a, b)
+		if a, b := r.takenPath(small), r.takenPath(large); a != "window" || b != "plain" {
+			r.failf("16 KiB took the %s path and 64 KiB the %s path, want window and plain", a, b)
 		}
-		if a, b := r.taken(large), r.taken(small); a != "plain" || b != "window" {
-			r.failf("again, 64 KiB took the %s path and 16 KiB the %s path", a, b)
+		if a, b := r.takenPath(large), r.takenPath(small); a != "plain" || b != "window" {
+			r.failf("again: 64 KiB took the %s path and 16 KiB the %s path, want plain and window", a, b)
 		}
 		for count, want := range map[int64]string{
 			4096: "window path: both buffers lie in windows of the group, and the table " + file +
@@ -80,20 +80,20 @@ func TestPathsFollowTuningTable(t *testing.T) {
 			4097: "plain path: both buffers lie in windows of the group, but the table " + file +
 				" of box says plain above 16KiB for AllReduce on 2 ranks",
 		} {
-			if got := undirected(r.explained(large, count)); got != "AllReduce: "+want {
-				r.failf("of %d elements: %s", count, got)
+			if got := withoutDirect(r.explain(large, count)); got != "AllReduce: "+want {
+				r.failf("%d elements: got %q, want %q", count, got, want)
 			}
 		}
 		m := large.Memory()
 		e, err := r.World().Explain(symmem.OpAllGather, m, m, 0, symmem.Float32)
 		r.ok(err)
 		if e.Why != "the operation works without windows" {
-			r.failf("a gather of nothing: %s", e.Why)
+			r.failf("an empty all-gather: got %q", e.Why)
 		}
 		s := r.World().Stats().Tuning
 		if !strings.Contains(s.Table, file) || len(s.Digest) != 16 || s.Path != "auto" ||
 			s.Machines != 1 {
-			r.failf("tuning %+v", s)
+			r.failf("got %+v, want the table %s, path auto and 1 machine", s, file)
 		}
 	})
 }
@@ -113,7 +113,7 @@ func TestTuningTableUsesLargerBuffer(t *testing.T) {
 			e, err := r.World().Explain(symmem.OpAllGather, send, recv, count, symmem.Float32)
 			r.ok(err)
 			if e.Path != want {
-				r.failf("a part of %d elements takes the %s path: %s", count, e.Path, e.Why)
+				r.failf("%d elements: got the %s path (%s), want %s", count, e.Path, e.Why, want)
 			}
 		}
 	})
@@ -121,10 +121,10 @@ func TestTuningTableUsesLargerBuffer(t *testing.T) {
 
 func TestExplainUsesTableForRegistrableMemory(t *testing.T) {
 	runRanks(t, 2, symmem.Options{Tuning: tableOf(t, "4KiB")}, func(r *rank) {
-		got := r.explained(r.alloc(r.pool(), 64<<10), 16<<10)
+		got := r.explain(r.alloc(r.pool(), 64<<10), 16<<10)
 		want := "plain path, after registering: both buffers belong to pools that the group can register"
 		if !strings.Contains(got, want) || !strings.Contains(got, "says plain above 4KiB") {
-			r.failf("%s", got)
+			r.failf("got %q, want %q", got, want)
 		}
 	})
 }
@@ -143,11 +143,11 @@ func TestForcedPathOverridesTable(t *testing.T) {
 			o := symmem.Options{Tuning: tableOf(t, "4KiB"), Path: row.path}
 			runRanks(t, 2, o, func(r *rank) {
 				b := r.window(r.pool(), 64<<10)
-				if got := r.taken(b); got != row.want {
-					r.failf("took the %s path", got)
+				if got := r.takenPath(b); got != row.want {
+					r.failf("the call took the %s path, want %s", got, row.want)
 				}
-				if got := r.explained(b, 16<<10); !strings.Contains(got, row.why) {
-					r.failf("%s", got)
+				if got := r.explain(b, 16<<10); !strings.Contains(got, row.why) {
+					r.failf("%q does not contain %q", got, row.why)
 				}
 			})
 		})
@@ -162,11 +162,11 @@ func TestSetPath(t *testing.T) {
 		} {
 			want := strings.Replace(c.String(), "auto", "window", 1)
 			r.ok(r.World().SetPath(r.ctx, c))
-			if got := r.taken(b); got != want {
-				r.failf("set to %v, a sum took the %s path", c, got)
+			if got := r.takenPath(b); got != want {
+				r.failf("after SetPath(%v) a call took the %s path, want %s", c, got, want)
 			}
 			if got := r.World().Stats().Tuning.Path; got != c.String() {
-				r.failf("set to %v, the statistics say %s", c, got)
+				r.failf("after SetPath(%v) Stats().Tuning.Path = %s", c, got)
 			}
 		}
 		r.wantErr(r.World().SetPath(r.ctx, symmem.PathDefault), symmem.ErrInvalid)
@@ -174,12 +174,13 @@ func TestSetPath(t *testing.T) {
 	})
 }
 
-// TestSetPathFailsDuringCapture, on any rank: kept plans and new ones take one path.
+// TestSetPathFailsDuringCapture sets the path while one rank captures. Cached plans and new ones
+// must keep the old path.
 func TestSetPathFailsDuringCapture(t *testing.T) {
 	runRanks(t, 2, symmem.Options{}, func(r *rank) {
 		p := r.pool()
-		kept, fresh := r.window(p, 64<<10), r.window(p, 64<<10)
-		want := r.taken(kept)
+		cached, fresh := r.window(p, 64<<10), r.window(p, 64<<10)
+		want := r.takenPath(cached)
 		s := r.stream()
 		if r.Rank() == 1 {
 			r.ok(s.BeginCapture())
@@ -189,13 +190,13 @@ func TestSetPathFailsDuringCapture(t *testing.T) {
 			graph, err := s.EndCapture()
 			r.ok(err)
 			r.ok(graph.Close())
-			symmem.ForgetPlans(r.World()) // as other calls of this rank do in time
+			symmem.ForgetPlans(r.World()) // as enough other calls would
 		}
-		if a, b := r.taken(kept), r.taken(fresh); a != want || b != want {
-			r.failf("calls took the %s and the %s path, before it was the %s path", a, b, want)
+		if a, b := r.takenPath(cached), r.takenPath(fresh); a != want || b != want {
+			r.failf("calls took the %s and the %s path, want %s", a, b, want)
 		}
 		if got := r.World().Stats().Tuning.Path; got != "window" {
-			r.failf("the statistics say %s", got)
+			r.failf("Stats().Tuning.Path = %s, want window", got)
 		}
 	})
 }
@@ -212,7 +213,7 @@ func TestDifferentSetPathsDiverge(t *testing.T) {
 		texts.add(r, err)
 	})
 	if text := texts.requireSame(t, 3); !strings.Contains(text, "path window") {
-		t.Error(text)
+		t.Errorf("%q does not name the window path", text)
 	}
 }
 
@@ -231,16 +232,17 @@ func TestMissingWindowPathFallsBackToPlain(t *testing.T) {
 		want := "both buffers lie in windows of the group, but they cannot take the window path: " +
 			"sums: not supported by this backend"
 		if path != "plain" || why != want {
-			r.failf("a sum takes the %s path: %s", path, why)
+			r.failf("sum: got %s: %q, want plain: %q", path, why, want)
 		}
 		call.Op = symmem.Max
 		if path, why, _ := symmem.Route(g, call); path != "window" {
-			r.failf("a maximum takes the %s path: %s", path, why)
+			r.failf("maximum: got %s: %q, want window", path, why)
 		}
 	})
 }
 
-// TestMemoryPastWindowEndTakesPlainPath: backends do not check that again.
+// TestMemoryPastWindowEndTakesPlainPath checks the bounds of windows, which backends do not check
+// again.
 func TestMemoryPastWindowEndTakesPlainPath(t *testing.T) {
 	runRanks(t, 2, symmem.Options{Path: symmem.PathWindow}, func(r *rank) {
 		b := r.window(r.pool(), 64<<10)
@@ -250,14 +252,14 @@ func TestMemoryPastWindowEndTakesPlainPath(t *testing.T) {
 				Type: symmem.Float32, Count: bytes / 4, Send: segment, Recv: segment,
 			})
 			if path != want {
-				r.failf("%d bytes of a segment of 4 MiB take the %s path: %s", bytes, path, why)
+				r.failf("%d bytes of a 4 MiB segment: got %s: %q, want %s", bytes, path, why, want)
 			}
 		}
 	})
 }
 
-// openApart opens a world of ranks that each have their own options, and returns their errors.
-func openApart(t *testing.T, options ...symmem.Options) []error {
+// openWithOptions opens a world whose ranks have different options, and returns the ranks' errors.
+func openWithOptions(t *testing.T, options ...symmem.Options) []error {
 	t.Helper()
 	store := "unix:@symmem-test-" + rand.Text()
 	return ranktest.Outcomes(len(options), func(r int) error {
@@ -280,33 +282,33 @@ func TestDifferentTablesFailConnect(t *testing.T) {
 	}
 	for _, row := range []struct {
 		name string
-		odd  symmem.Options
+		odd  symmem.Options // of rank 1
 		want []string
 	}{
 		{
-			"other tables",
+			"different tables",
 			symmem.Options{Tuning: large},
 			[]string{
 				"differ in their tuning table", "ranks 0,2: table " + small, "rank 1: table " + large,
 			},
 		},
 		{
-			"another path",
+			"different paths",
 			symmem.Options{Tuning: small, Path: symmem.PathPlain},
 			[]string{"differ in their path choice: ranks 0,2: auto; rank 1: plain"},
 		},
 		{
-			"another level",
+			"different check levels",
 			symmem.Options{Tuning: small, Check: symmem.CheckOff},
 			[]string{"differ in their check level: ranks 0,2: registration; rank 1: off"},
 		},
 		{
-			"a table that cannot be read",
+			"an invalid table",
 			symmem.Options{Tuning: broken},
 			[]string{"rank 1: reading the tuning table " + broken + " (repair it, remove it", "line 3"},
 		},
 		{
-			"a table that is not there",
+			"a missing table",
 			symmem.Options{Tuning: broken + ".old"},
 			[]string{"rank 1: reading the tuning table: open " + broken + ".old"},
 		},
@@ -314,14 +316,14 @@ func TestDifferentTablesFailConnect(t *testing.T) {
 		t.Run(row.name, func(t *testing.T) {
 			usual := symmem.Options{Tuning: small, Check: symmem.CheckRegistration}
 			row.odd.Check = cmp.Or(row.odd.Check, usual.Check)
-			for r, err := range openApart(t, usual, row.odd, usual) {
+			for r, err := range openWithOptions(t, usual, row.odd, usual) {
 				if !errors.Is(err, symmem.ErrInvalid) {
-					t.Errorf("rank %d: %v", r, err)
+					t.Errorf("rank %d: got %v, want ErrInvalid", r, err)
 					continue
 				}
 				for _, want := range row.want {
 					if !strings.Contains(err.Error(), want) {
-						t.Errorf("rank %d says %v, not %q", r, err, want)
+						t.Errorf("rank %d: %q does not contain %q", r, err, want)
 					}
 				}
 			}
@@ -339,30 +341,30 @@ func TestTableLookupByDeviceAndRanks(t *testing.T) {
 		t.Fatal(err)
 	}
 	writeTable(t, file, "4KiB")
-	tableIs := func(r *rank, g *symmem.Group, want string) {
+	checkTable := func(r *rank, g *symmem.Group, want string) {
 		r.t.Helper()
 		if got := g.Stats().Tuning.Table; !strings.HasPrefix(got, want) {
-			r.failf("group %s: %s", g.ID(), got)
+			r.failf("group %s: got %q, want %q", g.ID(), got, want)
 		}
 	}
 	const builtIn = "built-in table of "
 	runRanks(t, 2, symmem.Options{}, func(r *rank) {
-		tableIs(r, r.World(), "table "+file+" of box")
-		tableIs(r, r.split(r.World(), r.Rank()), builtIn)
+		checkTable(r, r.World(), "table "+file+" of box")
+		checkTable(r, r.split(r.World(), r.Rank()), builtIn)
 	})
 	runRanks(t, 2, symmem.Options{Tuning: symmem.BuiltInTuning}, func(r *rank) {
-		tableIs(r, r.World(), builtIn)
+		checkTable(r, r.World(), builtIn)
 	})
 }
 
 func TestNoTableWithoutHome(t *testing.T) {
 	t.Setenv("XDG_CONFIG_HOME", "")
-	for name, home := range map[string]string{"none": "", "one that is not a folder": os.DevNull} {
+	for name, home := range map[string]string{"none": "", "not a directory": os.DevNull} {
 		t.Run(name, func(t *testing.T) {
 			t.Setenv("HOME", home)
 			table := openAlone(t).World().Stats().Tuning.Table
 			if !strings.HasPrefix(table, "built-in table of ") {
-				t.Errorf("got %s", table)
+				t.Errorf("got %q, want the built-in table", table)
 			}
 		})
 	}
@@ -374,19 +376,19 @@ func TestEnvironmentFillsEmptyOptions(t *testing.T) {
 	t.Setenv("SYMMEM_PATH", "window")
 	runRanks(t, 2, symmem.Options{}, func(r *rank) {
 		if s := r.World().Stats().Tuning; !strings.Contains(s.Table, file) || s.Path != "window" {
-			r.failf("%+v", s)
+			r.failf("got %+v, want the table and the path of the environment", s)
 		}
 	})
 	o := symmem.Options{Tuning: symmem.BuiltInTuning, Path: symmem.PathAuto}
 	runRanks(t, 2, o, func(r *rank) {
 		if s := r.World().Stats().Tuning; strings.Contains(s.Table, file) || s.Path != "auto" {
-			r.failf("%+v", s)
+			r.failf("got %+v, want the table and the path of the options", s)
 		}
 	})
 	t.Setenv("SYMMEM_PATH", "sideways")
 	_, err := symmem.Open(t.Context(), withBackend(symmem.Options{Size: 1}))
 	want := `SYMMEM_PATH: path "sideways" is none of default, auto, plain, window, direct`
 	if !errors.Is(err, symmem.ErrInvalid) || !strings.Contains(err.Error(), want) {
-		t.Errorf("got %v", err)
+		t.Errorf("got %v, want %q", err, want)
 	}
 }

@@ -10,8 +10,8 @@ import (
 	"symmem"
 )
 
-// TestTranscripts plays the files of testdata/maps; go test -rewrite writes the answers. Both ranks
-// of a world of two do what a file says, and are drawn below each other:
+// TestTranscripts runs the programs in testdata/maps on two ranks and compares their output; go
+// test -rewrite updates the expected output. Commands:
 //
 //	world placement=creation|address scatter=N
 //	run
@@ -25,15 +25,15 @@ func TestTranscripts(t *testing.T) {
 		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {
 			t.Helper()
 			if d.Cmd == "world" {
-				world, placement = worldOf(t, d)
+				world, placement = scanWorld(t, d)
 				return ""
 			}
-			return play(t, world, placement, strings.Split(d.Input, "\n"))
+			return runProgram(t, world, placement, strings.Split(d.Input, "\n"))
 		})
 	})
 }
 
-func worldOf(t *testing.T, d *datadriven.TestData) (symmem.Options, symmem.Placement) {
+func scanWorld(t *testing.T, d *datadriven.TestData) (symmem.Options, symmem.Placement) {
 	t.Helper()
 	var name string
 	var scatter uint64
@@ -43,27 +43,29 @@ func worldOf(t *testing.T, d *datadriven.TestData) (symmem.Options, symmem.Place
 	if name == symmem.PlaceByAddress.String() {
 		placement = symmem.PlaceByAddress
 	}
-	// Nothing is compared, so that what goes wrong is seen.
+	// Checks are off, so that wrong sums are shown instead of an error.
 	return symmem.Options{Check: symmem.CheckOff, Scatter: scatter}, placement
 }
 
-// play runs a program on both ranks and returns what each of them shows.
-func play(t *testing.T, o symmem.Options, placement symmem.Placement, program []string) string {
+// runProgram runs a program on both ranks and returns their output.
+func runProgram(
+	t *testing.T, o symmem.Options, placement symmem.Placement, program []string,
+) string {
 	t.Helper()
-	var shown [2]strings.Builder
-	runRanks(t, len(shown), o, func(r *rank) {
+	var output [2]strings.Builder
+	runRanks(t, len(output), o, func(r *rank) {
 		p := r.poolWith(symmem.PoolOptions{
 			Domain: r.World(), FirstSegment: 4 * mib, Placement: placement,
 		})
-		player := &player{rank: r, pool: p, out: &shown[r.Rank()], named: map[string]symmem.Buffer{}}
+		player := &player{rank: r, pool: p, out: &output[r.Rank()], named: map[string]symmem.Buffer{}}
 		for _, line := range program {
 			player.play(strings.Fields(line))
 		}
 	})
-	return fmt.Sprintf("rank 0\n%srank 1\n%s", shown[0].String(), shown[1].String())
+	return fmt.Sprintf("rank 0\n%srank 1\n%s", output[0].String(), output[1].String())
 }
 
-// player is one rank of a transcript.
+// player runs a transcript's commands on one rank.
 type player struct {
 	*rank
 	pool  *symmem.Pool
@@ -88,11 +90,11 @@ func (p *player) play(words []string) {
 	case "sum":
 		p.sum(p.named[words[1]], words[1])
 	default:
-		p.failf("no command is called %q", words[0])
+		p.failf("unknown command %q", words[0])
 	}
 }
 
-// sum adds up a buffer of ones, with a barrier before so that no rank reads what is not filled yet.
+// sum all-reduces a buffer of ones. A barrier ensures that both ranks have filled their buffers.
 func (p *player) sum(b symmem.Buffer, name string) {
 	p.fill(b, 1)
 	p.ok(p.World().Barrier(p.ctx, nil))

@@ -6,8 +6,8 @@ import (
 	"symmem"
 )
 
-// BenchmarkPlan measures what it costs to find the plan of a call: cold, when there is none yet,
-// and warm, when the group has kept it.
+// BenchmarkPlan measures the time to make the plan of a call (cold) and to find it in the group's
+// cache (warm).
 func BenchmarkPlan(b *testing.B) {
 	runtimes := local(b, 2)
 	memories := make([]symmem.Memory, 2)

@@ -12,9 +12,9 @@ import (
 	"symmem/internal/alloc"
 )
 
-// BenchmarkAlloc measures pairs of Pool.Alloc and Buffer.Free, with the ledger on as always. The
-// same requests are played on a naive best fit, and on our placement core set to PyTorch's policy
-// and sizing; both have no lock and no ledger.
+// BenchmarkAlloc measures pairs of Pool.Alloc and Buffer.Free, including the ledger. It runs the
+// same requests on a naive best-fit allocator and on the placement core with PyTorch's policy and
+// sizing, which have neither a lock nor a ledger.
 func BenchmarkAlloc(b *testing.B) {
 	for _, w := range workloads(10_000) {
 		b.Run(w.name, func(b *testing.B) {
@@ -28,8 +28,8 @@ func BenchmarkAlloc(b *testing.B) {
 							b.Fatal(err)
 						}
 					}
-					if name == "pool" && w.bar > 0 {
-						within(b, w.bar)
+					if name == "pool" && w.limit > 0 {
+						checkLimit(b, w.limit)
 					}
 				})
 			}
@@ -45,26 +45,26 @@ func TestWorkloadsDoNotAllocate(t *testing.T) {
 					t.Fatal(err)
 				}
 			}); allocs > 2000*0.01 {
-				t.Errorf("%s by %s: 2000 pairs make %v allocations", w.name, name, allocs)
+				t.Errorf("%s by %s: 2000 pairs make %v allocations, want at most 20", w.name, name, allocs)
 			}
 		}
 	}
 }
 
-// A workload is an endless sequence of requests over a fixed number of slots, each of which holds
-// one live block: step i frees what slot slots[i] holds, if anything, and, if sizes[i] is not 0,
-// allocates that many bytes into it. The sequence is drawn before anything is timed, and repeats.
+// workload is a cyclic sequence of requests over slots that hold at most one live block each. Step
+// i frees the block in slot slots[i], if any, and then allocates sizes[i] bytes for the slot unless
+// the size is 0. The sequence is drawn before the measurement.
 type workload struct {
 	name  string
 	slots []int32
 	sizes []int64
 	live  int
-	// bar is the most nanoseconds for a pair of the pool, or 0.
-	bar float64
+	// limit is the maximal time of a pair on the pool in nanoseconds, or 0 for none.
+	limit float64
 }
 
-// players play the workload on each allocator, so many pairs a call, and remember where they
-// stopped. All live slots are full already.
+// players returns a function for each allocator that runs the given number of pairs, beginning
+// where the previous call stopped. All slots are in use before the first call.
 func (w workload) players(tb testing.TB) map[string]func(pairs int) error {
 	tb.Helper()
 	rt := openAlone(tb)
@@ -89,16 +89,17 @@ func (w workload) players(tb testing.TB) map[string]func(pairs int) error {
 	return players
 }
 
-// workloads are what BenchmarkAlloc plays; live is the number of blocks of the random one.
+// workloads returns the workloads of BenchmarkAlloc; live is the number of live blocks of the
+// random one.
 func workloads(live int) []workload {
 	return []workload{
-		{name: "hot/size=4KiB", slots: []int32{0}, sizes: []int64{4 << 10}, live: 1, bar: 40},
-		{name: "hot/size=32MiB", slots: []int32{0}, sizes: []int64{32 << 20}, live: 1, bar: 40},
+		{name: "hot/size=4KiB", slots: []int32{0}, sizes: []int64{4 << 10}, live: 1, limit: 40},
+		{name: "hot/size=32MiB", slots: []int32{0}, sizes: []int64{32 << 20}, live: 1, limit: 40},
 		fifo(1000, 4<<10), randomVictims(live), training(500),
 	}
 }
 
-// fifo frees the oldest of so many live blocks.
+// fifo frees the oldest of the live blocks.
 func fifo(live int, bytes int64) workload {
 	w := workload{name: fmt.Sprintf("fifo/live=%d", live), live: live}
 	for i := range live {
@@ -107,13 +108,13 @@ func fifo(live int, bytes int64) workload {
 	return w
 }
 
-// randomSteps is long enough that the free list never falls into a cycle that a cache learns.
+// randomSteps is so large that caches do not learn the sequence.
 const randomSteps = 1 << 17
 
-// randomVictims frees a random one of so many live blocks and allocates a random size.
+// randomVictims frees a random one of the live blocks and allocates a random size.
 func randomVictims(live int) workload {
 	random := rand.New(rand.NewPCG(1, uint64(live)))
-	w := workload{name: fmt.Sprintf("random/live=%d", live), live: live, bar: 100}
+	w := workload{name: fmt.Sprintf("random/live=%d", live), live: live, limit: 100}
 	for range randomSteps {
 		w.slots = append(w.slots, random.Int32N(int32(live)))
 		w.sizes = append(w.sizes, 1+random.Int64N(1<<20))
@@ -121,9 +122,9 @@ func randomVictims(live int) workload {
 	return w
 }
 
-// training is a forward pass that keeps one activation a layer and drops three temporaries, and a
-// backward pass that frees the activations in the reverse order. Sizes are drawn so that their
-// logarithms are even between 512 B and 64 MiB.
+// training simulates a forward pass, which keeps an activation per layer and frees three
+// temporaries, and a backward pass, which frees the activations in reverse order. Sizes are
+// distributed log-uniformly between 512 B and 64 MiB.
 func training(layers int) workload {
 	random := rand.New(rand.NewPCG(2, uint64(layers)))
 	draw := func() int64 {
@@ -152,27 +153,27 @@ func training(layers int) workload {
 	return w
 }
 
-// allocator is what a workload is played on.
+// allocator is implemented by the allocators that run workloads.
 type allocator[B any] interface {
 	alloc(bytes int64) (B, error)
 	free(b B) error
 }
 
 func playerOf[B any, A allocator[B]](w workload, a A) func(pairs int) error {
-	blocks, held := make([]B, w.live), make([]bool, w.live)
-	at := 0
+	blocks, used := make([]B, w.live), make([]bool, w.live)
+	next := 0
 	return func(pairs int) error {
 		for pairs > 0 {
-			slot, size := w.slots[at], w.sizes[at]
-			if at++; at == len(w.slots) {
-				at = 0
+			slot, size := w.slots[next], w.sizes[next]
+			if next++; next == len(w.slots) {
+				next = 0
 			}
-			if held[slot] {
+			if used[slot] {
 				if err := a.free(blocks[slot]); err != nil {
 					return fmt.Errorf("freeing slot %d: %w", slot, err)
 				}
 			}
-			if held[slot] = size > 0; !held[slot] {
+			if used[slot] = size > 0; !used[slot] {
 				continue
 			}
 			b, err := a.alloc(size)
@@ -199,7 +200,7 @@ func (a naiveAllocator) free(e extent) error {
 	return nil
 }
 
-// coreAllocator is a placement core whose segments lie nowhere.
+// coreAllocator is a placement core whose segments have no memory.
 type coreAllocator struct{ core *alloc.Core }
 
 func (a coreAllocator) alloc(bytes int64) (alloc.Block, error) {
@@ -217,7 +218,7 @@ func (a coreAllocator) free(b alloc.Block) error {
 	return err
 }
 
-// nextAddress is behind all segments so far.
+// nextAddress returns an address after all segments.
 func (a coreAllocator) nextAddress() uint64 {
 	return 1<<32 + uint64(a.core.Stats().Mapped)
 }

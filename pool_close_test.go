@@ -17,7 +17,7 @@ func TestPoolAtReusedAddressesRegisters(t *testing.T) {
 			p := r.pool()
 			b := r.window(p, mib)
 			if !r.World().IsSymmetric(b.Memory()) {
-				r.failf("a registered buffer at %#x is in no window", b.Address())
+				r.failf("IsSymmetric = false for the registered buffer at %#x", b.Address())
 			}
 			r.checkSum(r.World(), b)
 			r.ok(b.Free())
@@ -30,7 +30,7 @@ func TestPoolAtReusedAddressesRegisters(t *testing.T) {
 }
 
 func TestClosedPoolMemoryIsRejected(t *testing.T) {
-	for name, domain := range map[string]bool{"its windows are gone": true, "it had none": false} {
+	for name, domain := range map[string]bool{"with windows": true, "without windows": false} {
 		t.Run(name, func(t *testing.T) {
 			runRanks(t, 2, symmem.Options{}, func(r *rank) {
 				o := symmem.PoolOptions{}
@@ -69,11 +69,11 @@ func TestGraphOverClosedPoolIsRejected(t *testing.T) {
 
 func TestPoolCloseUnmapsAfterWork(t *testing.T) {
 	for name, end := range map[string]func(r *rank, p *symmem.Pool, b symmem.Buffer) error{
-		"by Close": func(r *rank, p *symmem.Pool, b symmem.Buffer) error {
+		"Close": func(r *rank, p *symmem.Pool, b symmem.Buffer) error {
 			r.ok(b.Free())
 			return p.Close()
 		},
-		"by Trim": func(r *rank, p *symmem.Pool, b symmem.Buffer) error {
+		"Trim": func(r *rank, p *symmem.Pool, b symmem.Buffer) error {
 			r.ok(b.Free())
 			return p.Trim(r.ctx, 0)
 		},
@@ -99,11 +99,12 @@ func TestPoolCloseUnmapsAfterWork(t *testing.T) {
 	}
 }
 
-// TestPoolCloseUnmapsAfterWorkOfClosedStream: ForgetStream waits for that work, too.
+// TestPoolCloseUnmapsAfterWorkOfClosedStream ends memory while ForgetStream waits for the work of
+// the same stream.
 func TestPoolCloseUnmapsAfterWorkOfClosedStream(t *testing.T) {
 	for name, end := range map[string]func(*rank, *symmem.Pool) error{
-		"by Close": func(_ *rank, p *symmem.Pool) error { return p.Close() },
-		"by Trim":  func(r *rank, p *symmem.Pool) error { return p.Trim(r.ctx, 0) },
+		"Close": func(_ *rank, p *symmem.Pool) error { return p.Close() },
+		"Trim":  func(r *rank, p *symmem.Pool) error { return p.Trim(r.ctx, 0) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			runRanks(t, 1, symmem.Options{}, func(r *rank) {
@@ -119,11 +120,11 @@ func TestPoolCloseUnmapsAfterWorkOfClosedStream(t *testing.T) {
 					defer close(forgotten)
 					r.Interop().ForgetStream(s)
 				}()
-				awhile()
+				pause()
 				go func() { ended <- end(r, p) }()
 				select {
 				case err := <-ended:
-					t.Errorf("it did not wait: %v", err)
+					t.Errorf("%s did not wait for the work: %v", name, err)
 				case <-time.After(50 * time.Millisecond):
 				}
 				release()
@@ -134,8 +135,8 @@ func TestPoolCloseUnmapsAfterWorkOfClosedStream(t *testing.T) {
 	}
 }
 
-// TestTrimWaitsForConcurrentWork: here, once it has waited for the default stream, and
-// waits for another one. The buffer is free, so its segment goes.
+// TestTrimWaitsForConcurrentWork queues work on the default stream when Trim has already waited for
+// this stream and waits for another one. The buffer is free, so Trim unmaps its segment.
 func TestTrimWaitsForConcurrentWork(t *testing.T) {
 	runRanks(t, 1, symmem.Options{}, func(r *rank) {
 		p := r.pool()
@@ -143,21 +144,21 @@ func TestTrimWaitsForConcurrentWork(t *testing.T) {
 		release := r.hold(r.stream())
 		trimmed := make(chan error, 1)
 		go func() { trimmed <- p.Trim(r.ctx, 0) }()
-		awhile()
+		pause()
 		end := r.hold(r.DefaultStream())
 		r.ok(r.DefaultStream().Fill(b.Memory(), 3))
 		r.ok(b.Free())
 		release()
 		select {
 		case err := <-trimmed:
-			t.Errorf("trimmed under work that was queued: %v", err)
+			t.Errorf("Trim did not wait for the queued work: %v", err)
 		case <-time.After(50 * time.Millisecond):
 		}
 		end()
 		r.synchronize()
 		r.ok(<-trimmed)
 		if segments := p.Stats().Segments; segments != 0 {
-			r.failf("%d segments are left", segments)
+			r.failf("%d segments are left, want 0", segments)
 		}
 	})
 }
@@ -179,8 +180,8 @@ func TestPoolStaysOpenDuringWork(t *testing.T) {
 	})
 }
 
-// TestClosingPoolRejectsWork: what another goroutine queued while Close waits would run in
-// memory and over windows that are gone.
+// TestClosingPoolRejectsWork queues work while Close waits. Such work would use memory and windows
+// that Close releases.
 func TestClosingPoolRejectsWork(t *testing.T) {
 	runRanks(t, 1, symmem.Options{Timeout: 20 * time.Second}, func(r *rank) {
 		p := r.pool()
@@ -197,7 +198,7 @@ func TestClosingPoolRejectsWork(t *testing.T) {
 		for begin := time.Now(); !errors.Is(s.Fill(b.Memory(), 3), symmem.ErrClosed); {
 			if time.Since(begin) > 10*time.Second {
 				release()
-				r.failf("work is queued while Close waits for the work before")
+				r.failf("the pool accepts work while Close waits for earlier work")
 			}
 		}
 		r.wantErr(r.sum(r.World(), b), symmem.ErrClosed)
@@ -209,7 +210,8 @@ func TestClosingPoolRejectsWork(t *testing.T) {
 	})
 }
 
-// TestPoolCloseWaitsForCalls that have looked at its memory, and work on it next.
+// TestPoolCloseWaitsForCalls closes a pool during calls that have checked its memory and are about
+// to use it.
 func TestPoolCloseWaitsForCalls(t *testing.T) {
 	for name, call := range map[string]func(*rank, *symmem.Pool, symmem.Buffer, func()) error{
 		"a fill": func(r *rank, _ *symmem.Pool, b symmem.Buffer, hold func()) error {
@@ -235,7 +237,7 @@ func TestPoolCloseWaitsForCalls(t *testing.T) {
 					go func() { closed <- p.Close() }()
 					select {
 					case err := <-closed:
-						r.failf("closed meanwhile: %v", err)
+						r.failf("Close did not wait for the call: %v", err)
 					case <-time.After(50 * time.Millisecond):
 					}
 				}))
@@ -256,7 +258,7 @@ func TestPoolCloseWaitsForCallThatRegisters(t *testing.T) {
 		symmem.HoldRegister(r.Runtime, func() {
 			first.Do(func() {
 				go func() { closed <- recv.Pool().Close() }()
-				for recv.UseOn(other) == nil { // until Close refuses calls
+				for recv.UseOn(other) == nil { // until the pool rejects calls
 					runtime.Gosched()
 				}
 			})
@@ -270,8 +272,8 @@ func TestPoolCloseWaitsForCallThatRegisters(t *testing.T) {
 	})
 }
 
-// TestPoolCloseAbortsUnfinishedWork, and the pool can be closed once it has ended.
-func TestPoolCloseAbortsUnfinishedWork(t *testing.T) {
+// TestPoolCloseTimesOut closes a pool during work that does not end, and again after the work.
+func TestPoolCloseTimesOut(t *testing.T) {
 	runRanks(t, 1, symmem.Options{Timeout: time.Second}, func(r *rank) {
 		p := r.pool()
 		s := r.stream()
@@ -283,7 +285,7 @@ func TestPoolCloseAbortsUnfinishedWork(t *testing.T) {
 			r.wantTimeout(err)
 		case <-time.After(20 * time.Second):
 			release()
-			r.failf("Close still waits")
+			r.failf("Close has not timed out after 20s")
 		}
 		b := r.alloc(p, mib)
 		r.ok(r.DefaultStream().Fill(b.Memory(), 3))
@@ -294,9 +296,9 @@ func TestPoolCloseAbortsUnfinishedWork(t *testing.T) {
 	})
 }
 
-// ends is a path whose kernels end when the group does. NCCL's window kernels do not, and what one
-// of them may use is not given back in this process: tests that come later would keep all memory.
-var ends = symmem.Options{Path: symmem.PathPlain}
+// abortable chooses a path whose kernels end when their group does. NCCL's window kernels do not
+// end, so this process could never release the memory that they use.
+var abortable = symmem.Options{Path: symmem.PathPlain}
 
 func TestViewOfFreedAndClosedMemory(t *testing.T) {
 	runRanks(t, 1, symmem.Options{}, func(r *rank) {

@@ -12,14 +12,14 @@ import (
 	"symmem"
 )
 
-// maxWindows is how many windows the growth of a pool may make by the design.
+// maxWindows is the maximal number of windows for the growth of a pool to 4 GiB.
 const maxWindows = 8
 
-// BenchmarkGrowth measures the registration of memory that grows request by request, as a model
-// that is loaded does: 4 GiB in requests of 2 to 48 MiB. A pool maps segments that grow with it,
-// and the end of a scope around each request registers what is new. The other way is PyTorch's
-// sizing, which has a segment, and so a window, for nearly each request. A time is that of all
-// registrations together, on the slowest rank.
+// BenchmarkGrowth measures the registration of memory that grows by requests, as when a model is
+// loaded: 4 GiB in requests of 2 to 48 MiB. The segments grow with the pool, and the end of a scope
+// around each request registers new ones. The alternative is PyTorch's sizing, which makes a
+// segment and thus a window for nearly every request. The result is the time of all registrations
+// on the slowest rank.
 func BenchmarkGrowth(b *testing.B) {
 	bytes := int64(4 << 30)
 	if testing.Short() {
@@ -27,32 +27,32 @@ func BenchmarkGrowth(b *testing.B) {
 	}
 	ranks := 2
 	if n := localRanks(b); n <= 4 {
-		ranks = n // a GPU each
+		ranks = n // one per GPU
 	}
-	asked := requests(bytes, 1)
+	sizes := requests(bytes, 1)
 	runtimes := local(b, ranks)
 	each(b, runtimes, func(_ int, rt *symmem.Runtime) error {
-		// A group that can do without windows makes none otherwise.
+		// Otherwise a group that does not need windows makes none.
 		return rt.World().SetPath(b.Context(), symmem.PathWindow)
 	})
 	b.Run("by=pool", func(b *testing.B) {
-		if n := growAll(b, runtimes, symmem.PoolOptions{}, asked); n > maxWindows {
-			b.Errorf("%d windows, where %d are allowed", n, maxWindows)
+		if n := growAll(b, runtimes, symmem.PoolOptions{}, sizes); n > maxWindows {
+			b.Errorf("%d windows, want at most %d", n, maxWindows)
 		}
 	})
 	b.Run("by=pytorch", func(b *testing.B) {
-		growAll(b, runtimes, symmem.PoolOptions{Sizing: symmem.SizeAsPyTorch}, asked)
+		growAll(b, runtimes, symmem.PoolOptions{Sizing: symmem.SizeAsPyTorch}, sizes)
 	})
 }
 
-// growAll grows a pool of all ranks, and returns how many windows that made.
+// growAll grows a pool on all ranks and returns its number of windows.
 func growAll(
-	b *testing.B, runtimes []*symmem.Runtime, o symmem.PoolOptions, asked []int64,
+	b *testing.B, runtimes []*symmem.Runtime, o symmem.PoolOptions, sizes []int64,
 ) (windows int) {
 	b.Helper()
 	took := time.Duration(0)
 	for b.Loop() {
-		mine := make([]time.Duration, len(runtimes))
+		times := make([]time.Duration, len(runtimes))
 		each(b, runtimes, func(i int, rt *symmem.Runtime) error {
 			o := o
 			o.Domain = rt.World()
@@ -60,23 +60,23 @@ func growAll(
 			if err != nil {
 				return err
 			}
-			mine[i], err = growBy(b, pool, asked)
+			times[i], err = growBy(b, pool, sizes)
 			if i == 0 {
 				windows = pool.Stats().Windows
 			}
 			return errors.Join(err, pool.Close())
 		})
-		took += slices.Max(mine)
+		took += slices.Max(times)
 	}
 	b.ReportMetric(float64(took.Nanoseconds())/float64(b.N), "ns/op")
 	b.ReportMetric(float64(windows), "windows")
 	return windows
 }
 
-// growBy allocates each request in a scope, and returns how long the ends of all took.
-func growBy(b *testing.B, pool *symmem.Pool, asked []int64) (took time.Duration, err error) {
+// growBy allocates each request in a scope and returns the total time of the scopes' ends.
+func growBy(b *testing.B, pool *symmem.Pool, sizes []int64) (took time.Duration, err error) {
 	b.Helper()
-	for _, bytes := range asked {
+	for _, bytes := range sizes {
 		s := pool.Begin(pool.Domain())
 		buffer, allocErr := s.Alloc(bytes)
 		if allocErr != nil {
@@ -93,16 +93,17 @@ func growBy(b *testing.B, pool *symmem.Pool, asked []int64) (took time.Duration,
 }
 
 const (
-	leastRequest = 2 << 20
-	mostRequest  = 48 << 20
+	minRequest = 2 << 20
+	maxRequest = 48 << 20
 )
 
-// requests draws requests that add up. The last one is what is left.
+// requests draws the sizes of requests with the given sum. The last one may be smaller than
+// minRequest.
 func requests(sum int64, seed uint64) []int64 {
 	draws := rand.New(rand.NewPCG(seed, 0))
 	var all []int64
 	for left := sum; left > 0; {
-		next := min(left, leastRequest+draws.Int64N(mostRequest-leastRequest+1))
+		next := min(left, minRequest+draws.Int64N(maxRequest-minRequest+1))
 		all = append(all, next)
 		left -= next
 	}
@@ -117,15 +118,15 @@ func TestGrowthRequestsDependOnSeedOnly(t *testing.T) {
 		for i, n := range all {
 			sum += n
 			last := i == len(all)-1
-			if n > mostRequest || n < 1 || n < leastRequest && !last {
+			if n > maxRequest || n < 1 || n < minRequest && !last {
 				t.Fatalf("request %d of %d has %d bytes", i, len(all), n)
 			}
 		}
 		if sum != bytes {
-			t.Fatalf("requests add up to %d, not %d", sum, bytes)
+			t.Fatalf("the sum of the requests = %d, want %d", sum, bytes)
 		}
 		if !slices.Equal(all, requests(bytes, seed)) {
-			t.Fatal("the same seed draws other requests")
+			t.Fatal("the same seed draws different requests")
 		}
 	})
 }

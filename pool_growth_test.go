@@ -7,17 +7,17 @@ import (
 	"symmem"
 )
 
-// TestMemoryMappedDuringCaptureTakesAllPaths captures, by our own graphs and by
-// another library's, calls on memory that a pool has made meanwhile and could not register: they
-// take the path that memory outside of pools takes, and are right.
-func TestMemoryMappedDuringCaptureTakesAllPaths(t *testing.T) {
+// TestMemoryMappedDuringCapture captures calls on memory that a pool maps during the capture and so
+// cannot register, both in symmem's graphs and in another library's. The calls must take the path
+// of memory outside of windows and give the right sums.
+func TestMemoryMappedDuringCapture(t *testing.T) {
 	for _, choice := range []symmem.PathChoice{symmem.PathAuto, symmem.PathDirect, symmem.PathPlain} {
 		for _, bytes := range []int64{4 << 10, mib, 10 * mib} {
 			t.Run(fmt.Sprintf("%v/%d", choice, bytes), func(t *testing.T) {
 				runRanks(t, 2, symmem.Options{Path: choice}, func(r *rank) {
 					for _, theirs := range []bool{false, true} {
 						for _, reserved := range []bool{false, true} {
-							r.growInACapture(choice, bytes, theirs, reserved)
+							r.growInCapture(choice, bytes, theirs, reserved)
 						}
 					}
 				})
@@ -26,21 +26,21 @@ func TestMemoryMappedDuringCaptureTakesAllPaths(t *testing.T) {
 	}
 }
 
-// growInACapture captures a sum over memory that has to be made for it, unless it is reserved.
-func (r *rank) growInACapture(choice symmem.PathChoice, bytes int64, theirs, reserved bool) {
+// growInCapture captures an all-reduce on memory that is mapped for it, unless it is reserved.
+func (r *rank) growInCapture(choice symmem.PathChoice, bytes int64, theirs, reserved bool) {
 	if theirs && r.Device().Addressable {
-		return // no other library captures here
+		return // no other library captures on the host
 	}
 	ordinary := r.alloc(r.poolWith(symmem.PoolOptions{}), bytes)
 	count := bytes / 4
 	p := r.pool()
 	owner := r.stream()
-	on := owner
+	stream := owner
 	if theirs {
 		s, err := r.Interop().AdoptStream(owner.Handle())
 		r.ok(err)
 		defer r.Interop().ForgetStream(s)
-		on = s
+		stream = s
 	}
 	if reserved {
 		r.ok(p.Reserve(r.ctx, 2*bytes, r.World()))
@@ -52,7 +52,7 @@ func (r *rank) growInACapture(choice symmem.PathChoice, bytes int64, theirs, res
 	before := r.World().Stats().Paths
 	b := r.alloc(p, bytes)
 	m = b.Memory()
-	r.ok(r.World().AllReduce(r.ctx, m, m, count, symmem.Float32, symmem.Sum, on))
+	r.ok(r.World().AllReduce(r.ctx, m, m, count, symmem.Float32, symmem.Sum, stream))
 	graph, err := owner.EndCapture()
 	r.ok(err)
 	r.fill(b, float32(r.Rank()+1))
@@ -61,11 +61,11 @@ func (r *rank) growInACapture(choice symmem.PathChoice, bytes int64, theirs, res
 	r.checkAll(b, 3)
 	r.ok(graph.Close())
 	if e.Path != "direct" && choice == symmem.PathDirect && bytes <= mib && !r.Device().Addressable {
-		r.failf("ordinary memory does not go direct: %v", e)
+		r.failf("Explain for unregistered memory = %v, want the direct path", e)
 	}
 	for path, n := range r.World().Stats().Paths {
 		if !reserved && n != before[path] && path != e.Path {
-			r.failf("captured on the %s path: ordinary memory takes: %v", path, e)
+			r.failf("the captured call took the %s path, want %v", path, e)
 		}
 	}
 }

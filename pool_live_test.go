@@ -6,7 +6,7 @@ import (
 	"symmem"
 )
 
-// closings are what ends a pool while buffers are live.
+// closings maps names to ways of closing a pool that has live buffers.
 var closings = map[string]func(r *rank, p *symmem.Pool) error{
 	"the pool":    func(_ *rank, p *symmem.Pool) error { return p.Close() },
 	"the runtime": func(r *rank, _ *symmem.Pool) error { return r.Close() },
@@ -32,7 +32,7 @@ func TestLiveBuffersOutliveClose(t *testing.T) {
 				r.ok(closing(r, p))
 				for _, v := range views {
 					if v[0] != float32(r.Rank()+40) {
-						r.failf("the memory holds %v", v[0])
+						r.failf("the first element = %v, want %v", v[0], r.Rank()+40)
 					}
 					v[len(v)-1]++
 				}
@@ -59,7 +59,7 @@ func TestClosedPoolKeepsAddressesOfLiveBuffers(t *testing.T) {
 			other := r.poolWith(symmem.PoolOptions{})
 			b := r.alloc(other, 64*mib)
 			if symmem.Contains(other, freed.Address()) || symmem.Contains(other, live.Address()) {
-				r.failf("%#x has the addresses of a pool whose buffers live", b.Address())
+				r.failf("the pool of %#x reuses addresses of a closed pool with live buffers", b.Address())
 			}
 			r.ok(b.Free())
 			r.ok(other.Close())

@@ -8,19 +8,19 @@ import (
 	"pgregory.net/rapid"
 )
 
-// naive is a best-fit allocator as one writes it on a Sunday: free blocks in one list by size and
-// then address, and two maps by which a freed block finds its neighbours. It is the baseline of
-// placement, keeps no history and takes no lock.
+// naive is a simple best-fit allocator, the baseline of placement. It has a list of free blocks,
+// sorted by size and then address, and two maps for finding the neighbours of a freed block. It
+// keeps no history and has no lock.
 type naive struct {
-	// free is ordered by size, then by start.
+	// free is sorted by size, then by start.
 	free []extent
-	// starts and ends find a free block by where it begins and ends.
+	// starts and ends map the start and the end of a free block to the block.
 	starts, ends map[int64]extent
 }
 
 type extent struct{ start, size int64 }
 
-// naiveUnit is what sizes are rounded up to, as in package alloc.
+// naiveUnit is the unit of sizes, as in package alloc.
 const naiveUnit = 512
 
 var errNaiveFull = errors.New("the naive allocator is full")
@@ -106,7 +106,7 @@ func TestNaiveAllocatorMergesWithoutOverlap(t *testing.T) {
 			a.release(e)
 		}
 		if len(a.free) != 1 || a.free[0] != (extent{0, whole}) || len(a.starts) != 1 {
-			rt.Fatalf("free in the end: %+v", a.free)
+			rt.Fatalf("got the free blocks %+v, want one of %d bytes", a.free, whole)
 		}
 	})
 }
@@ -124,6 +124,6 @@ func TestNaiveAllocatorBestFit(t *testing.T) {
 	a.release(blocks[0])
 	a.release(blocks[2])
 	if e, err := a.alloc(1); err != nil || e != blocks[2] {
-		t.Errorf("got %+v (%v), want the hole of one unit", e, err)
+		t.Errorf("got %+v, %v; want the free block of one unit, %+v", e, err, blocks[2])
 	}
 }

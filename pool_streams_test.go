@@ -7,8 +7,7 @@ import (
 	"symmem"
 )
 
-// TestStreamsShareSegments allocates on many streams, each of which had a segment of its own once,
-// as large as all before together.
+// TestStreamsShareSegments allocates on many streams, which must not map a segment each.
 func TestStreamsShareSegments(t *testing.T) {
 	runRanks(t, 2, symmem.Options{}, func(r *rank) {
 		p := r.poolWith(symmem.PoolOptions{Domain: r.World(), FirstSegment: 64 * mib})
@@ -20,7 +19,8 @@ func TestStreamsShareSegments(t *testing.T) {
 		}
 		r.ok(p.Register(r.ctx, r.World()))
 		if n := p.Stats(); n.Used+n.Cached != 128*mib || n.Segments != 2 {
-			r.failf("40 streams of 1 MiB map %d bytes in %d segments", n.Used+n.Cached, n.Segments)
+			r.failf("40 streams of 1 MiB map %d bytes in %d segments, want 128 MiB in 2",
+				n.Used+n.Cached, n.Segments)
 		}
 		r.fill(last, float32(r.Rank()+1))
 		r.checkSum(r.World(), last)
@@ -28,8 +28,8 @@ func TestStreamsShareSegments(t *testing.T) {
 	})
 }
 
-// TestSynchronizeSharesMemory allocates on one stream after another. A stream that was
-// synchronized leaves its memory to the next.
+// TestSynchronizeSharesMemory allocates on one stream after another. The free memory of a
+// synchronized stream is available to the next one.
 func TestSynchronizeSharesMemory(t *testing.T) {
 	runRanks(t, 2, symmem.Options{}, func(r *rank) {
 		p := r.poolWith(symmem.PoolOptions{Domain: r.World(), FirstSegment: 8 * mib})
@@ -42,14 +42,14 @@ func TestSynchronizeSharesMemory(t *testing.T) {
 			r.ok(s.Synchronize(r.ctx))
 		}
 		if n := p.Stats(); n.Segments != 1 {
-			r.failf("10 streams in turn map %d segments", n.Segments)
+			r.failf("10 successive streams map %d segments, want 1", n.Segments)
 		}
 		r.ok(r.World().Check(r.ctx))
 	})
 }
 
-// TestForeignFreeMemoryIsLastResort fills a pool on one stream and allocates on another,
-// which waits for the first on the device.
+// TestForeignFreeMemoryIsLastResort fills a pool on one stream and allocates on another one, which
+// must wait for the first stream on the device.
 func TestForeignFreeMemoryIsLastResort(t *testing.T) {
 	var texts errorTexts
 	runRanks(t, 2, symmem.Options{}, func(r *rank) {
@@ -62,7 +62,7 @@ func TestForeignFreeMemoryIsLastResort(t *testing.T) {
 		r.ok(p.Register(r.ctx, r.World()))
 		release := r.hold(other)
 		if r.Rank() == 1 {
-			release() // This rank's other stream is done long before.
+			release() // the other stream of this rank ends early
 		}
 		r.ok(other.Fill(b.Memory(), 7))
 		r.ok(b.Free())
@@ -74,7 +74,7 @@ func TestForeignFreeMemoryIsLastResort(t *testing.T) {
 		r.synchronize()
 		v := read[uint8](r, c.Memory())
 		if v[0] != 9 || v[len(v)-1] != 9 {
-			r.failf("the new owner holds %d: the old use came later", v[0])
+			r.failf("the elements are %d, want 9: the earlier use wrote later", v[0])
 		}
 		texts.add(r, errors.New(place(c)))
 		r.ok(r.World().Check(r.ctx))
@@ -82,8 +82,9 @@ func TestForeignFreeMemoryIsLastResort(t *testing.T) {
 	texts.requireSame(t, 2)
 }
 
-// TestCaptureAvoidsMemoryInUse fills a pool on one stream. While that or another stream is
-// captured, the other gets none of it: the graph would have the wait.
+// TestCaptureAvoidsMemoryInUse fills a pool on one stream. While this stream or another one
+// captures, other streams cannot reuse the memory, because the wait for it would become part of the
+// graph.
 func TestCaptureAvoidsMemoryInUse(t *testing.T) {
 	runRanks(t, 1, symmem.Options{}, func(r *rank) {
 		p := r.poolWith(symmem.PoolOptions{FirstSegment: 4 * mib, Capacity: 4 * mib})
@@ -103,8 +104,8 @@ func TestCaptureAvoidsMemoryInUse(t *testing.T) {
 	})
 }
 
-// TestIdleSparesMemoryOfAdoptedStreams: symmem would have to ask about the stream. It is
-// taken once the stream was forgotten.
+// TestIdleSparesMemoryOfAdoptedStreams checks that a pool does not reuse an adopted stream's memory
+// while SetIdle is on, because it would have to query the stream.
 func TestIdleSparesMemoryOfAdoptedStreams(t *testing.T) {
 	runRanks(t, 1, symmem.Options{}, func(r *rank) {
 		p := r.poolWith(symmem.PoolOptions{FirstSegment: 4 * mib, Capacity: 4 * mib})
@@ -123,8 +124,8 @@ func TestIdleSparesMemoryOfAdoptedStreams(t *testing.T) {
 	})
 }
 
-// TestReserveTakesCleanMemory of other streams where the capacity leaves no room, or where
-// the device has no more.
+// TestReserveTakesCleanMemory reserves memory when the pool's capacity or the device's memory is
+// exhausted. The pool must take clean memory from other streams.
 func TestReserveTakesCleanMemory(t *testing.T) {
 	for name, o := range map[string]symmem.PoolOptions{
 		"capacity": {FirstSegment: 8 * mib, Capacity: 8 * mib},
@@ -141,25 +142,26 @@ func TestReserveTakesCleanMemory(t *testing.T) {
 				r.ok(err)
 				r.ok(b.Free())
 				if now := p.Stats(); o.Capacity > 0 && now.Segments != mapped.Segments {
-					r.failf("%d segments instead of %d", now.Segments, mapped.Segments)
+					r.failf("%d segments, want %d", now.Segments, mapped.Segments)
 				}
 			})
 		})
 	}
 }
 
-// TestSegmentShrinksWhenMappingFails down to what the request needs.
+// TestSegmentShrinksWhenMappingFails makes a pool whose first segment exceeds the device's memory.
 func TestSegmentShrinksWhenMappingFails(t *testing.T) {
 	runRanks(t, 1, symmem.Options{}, func(r *rank) {
 		p := r.poolWith(symmem.PoolOptions{FirstSegment: 1 << 40})
 		r.alloc(p, mib)
 		if n := p.Stats(); n.Segments != 1 || n.Used+n.Cached >= 1<<40 {
-			r.failf("%+v", n)
+			r.failf("got %+v, want one segment smaller than 1 TiB", n)
 		}
 	})
 }
 
-// TestShortCapturesOnNewStreams maps what their tensors need, not a segment for each.
+// TestShortCapturesOnNewStreams captures on many streams. The mapped memory must correspond to the
+// captured tensors, not to the number of streams.
 func TestShortCapturesOnNewStreams(t *testing.T) {
 	const captures = 1000
 	runRanks(t, 2, symmem.Options{}, func(r *rank) {
@@ -179,7 +181,7 @@ func TestShortCapturesOnNewStreams(t *testing.T) {
 		n := p.Stats()
 		r.t.Logf("%d captures map %d MiB in %d segments", captures, (n.Used+n.Cached)/mib, n.Segments)
 		if n.Used+n.Cached > 2048*mib || n.Segments > 6 {
-			r.failf("%d captures map %+v", captures, n)
+			r.failf("%d captures map %+v, want at most 2 GiB in 6 segments", captures, n)
 		}
 	})
 }

@@ -13,13 +13,13 @@ func TestPlacementEqualOnAllRanks(t *testing.T) {
 	runRanks(t, 3, symmem.Options{Scatter: scatterSeed}, func(r *rank) {
 		p := r.pool()
 		var places []string
-		var held []symmem.Buffer
+		var buffers []symmem.Buffer
 		for i := range 200 {
 			if i%3 == 2 {
-				r.ok(held[i/3].Free())
+				r.ok(buffers[i/3].Free())
 			}
 			b := r.alloc(p, int64(512*(1+i*7%90)))
-			held = append(held, b)
+			buffers = append(buffers, b)
 			places = append(places, place(b))
 		}
 		texts.add(r, errors.New(join(places)))
@@ -34,14 +34,14 @@ func TestReserve(t *testing.T) {
 		r.ok(p.Reserve(r.ctx, 32*mib, r.World()))
 		before := r.World().Stats()
 		if before.Windows == 0 || before.Windows != p.Stats().Segments || p.Stats().Cached < 32*mib {
-			r.failf("%+v, %+v", before, p.Stats())
+			r.failf("got %+v and %+v, want a window for each segment of 32 MiB in all", before, p.Stats())
 		}
 		b := r.alloc(p, 32*mib)
 		s := p.Begin(r.World())
 		r.ok(s.End(r.ctx))
 		r.checkSum(r.World(), b)
 		if after := r.World().Stats(); after.Registrations != before.Registrations {
-			r.failf("registered again: %+v", after)
+			r.failf("%d registrations, want %d", after.Registrations, before.Registrations)
 		}
 		r.ok(b.Free())
 		r.ok(p.Reserve(r.ctx, mib, nil))
@@ -57,7 +57,7 @@ func TestPoolMapsFewSegments(t *testing.T) {
 		}
 		// 4 + 4 + 8 + 16 + 32 + 64 MiB
 		if n := len(slices.Collect(p.Segments())); n != 6 || n != p.Stats().Segments {
-			r.failf("%d segments", n)
+			r.failf("Segments has %d elements, Stats %d segments; want 6", n, p.Stats().Segments)
 		}
 	})
 }
@@ -88,12 +88,12 @@ func TestInvalidSizes(t *testing.T) {
 		p := r.pool()
 		for _, bytes := range []int64{0, -1, 1 << 62} {
 			if _, err := p.Alloc(bytes); !errors.Is(err, symmem.ErrSize) {
-				r.failf("%d bytes: %v", bytes, err)
+				r.failf("Alloc(%d): got %v, want ErrSize", bytes, err)
 			}
 		}
 		for _, o := range []symmem.PoolOptions{{Capacity: -1}, {FirstSegment: -1}, {Placement: 9}} {
 			if _, err := r.NewPool(o); err == nil {
-				r.failf("%+v made a pool", o)
+				r.failf("NewPool(%+v) succeeded", o)
 			}
 		}
 	})
@@ -110,7 +110,7 @@ func TestPoolCapacity(t *testing.T) {
 			r.failf("got %v, want an OutOfMemoryError", err)
 		}
 		if oom.Requested != 2*mib || oom.Free != mib || oom.Capacity != 8*mib {
-			r.failf("%+v", oom)
+			r.failf("got %+v, want 2 MiB requested, 1 MiB free, capacity 8 MiB", oom)
 		}
 		r.ok(a.Free())
 		r.alloc(p, 2*mib)
@@ -126,23 +126,23 @@ func TestTrimKeepsUsedAndRequestedMemory(t *testing.T) {
 		r.ok(c.Free())
 		r.ok(p.Trim(r.ctx, 8*mib))
 		if got := p.Stats(); got.Segments != 2 || got.Windows != 2 || got.Used != 4*mib {
-			r.failf("%+v", got)
+			r.failf("got %+v, want 2 segments, 2 windows and 4 MiB used", got)
 		}
 		r.checkSum(r.World(), a)
 		r.ok(p.Trim(r.ctx, 0))
 		if all := slices.Collect(p.Segments()); len(all) != 1 || all[0].Segment != a.Segment() {
-			r.failf("%+v", all)
+			r.failf("got the segments %+v, want only %d", all, a.Segment())
 		}
-		// Ordinals are not used again, so nobody takes new memory for old.
+		// Ordinals are never reused, so new memory cannot be mistaken for old.
 		d := r.alloc(p, 4*mib)
 		if d.Segment() != 3 {
-			r.failf("the new segment is number %d", d.Segment())
+			r.failf("the new segment has the ordinal %d, want 3", d.Segment())
 		}
 		r.checkSum(r.World(), d)
-		late := r.split(r.World(), 0)
-		r.checkSum(late, a)
-		if n := late.Stats().Windows; n != 2 {
-			r.failf("a group that came after has %d windows", n)
+		newer := r.split(r.World(), 0)
+		r.checkSum(newer, a)
+		if n := newer.Stats().Windows; n != 2 {
+			r.failf("a group made after Trim has %d windows, want 2", n)
 		}
 	})
 }
@@ -155,7 +155,7 @@ func TestTrimOfSingleRankPool(t *testing.T) {
 			r.ok(p.Trim(r.ctx, 0))
 		}
 		if n := p.Stats().Segments; n != 0 || p.Domain() != nil {
-			r.failf("%d segments", n)
+			r.failf("%d segments and the domain %v, want 0 and nil", n, p.Domain())
 		}
 	})
 }
@@ -167,7 +167,7 @@ func TestClosedPoolRejectsCalls(t *testing.T) {
 		r.ok(p.Close())
 		r.ok(p.Close())
 		if n := r.World().Stats().Windows; n != 0 {
-			r.failf("%d windows outlive their pool", n)
+			r.failf("%d windows after Close of the pool, want 0", n)
 		}
 		_, err := p.Alloc(512)
 		r.wantErr(err, symmem.ErrClosed)
@@ -186,7 +186,7 @@ func TestPoolLimitPerDomain(t *testing.T) {
 		}
 		r.wantErr(err, symmem.ErrInvalid)
 		if made != 65 {
-			r.failf("%d pools were made", made-1)
+			r.failf("%d pools were made, want 64", made-1)
 		}
 		r.ok(r.World().Check(r.ctx))
 	})

@@ -14,19 +14,19 @@ import (
 	"symmem/internal/sys"
 )
 
-// BenchmarkRegister measures what the registration of new segments costs on two ranks, given how
-// many there are already: from the call to its return, on the slower rank. It must not grow.
+// BenchmarkRegister measures the time of registering new segments on two ranks, on the slower one.
+// The time must not grow with the number of segments that are already registered.
 func BenchmarkRegister(b *testing.B) {
-	for _, there := range []int{0, 10, 100, 1000} {
-		if testing.Short() && there > 100 {
+	for _, existing := range []int{0, 10, 100, 1000} {
+		if testing.Short() && existing > 100 {
 			continue
 		}
-		w := newRegistering(b, there)
+		w := newRegisteredWorld(b, existing)
 		for _, fresh := range []int{1, 8} {
-			b.Run(fmt.Sprintf("new=%d/there=%d", fresh, there), func(b *testing.B) {
+			b.Run(fmt.Sprintf("new=%d/there=%d", fresh, existing), func(b *testing.B) {
 				took := time.Duration(0)
 				for b.Loop() {
-					took += w.once(b, fresh)
+					took += w.register(b, fresh)
 				}
 				each := float64(took.Nanoseconds()) / float64(b.N)
 				b.ReportMetric(each, "ns/op")
@@ -36,35 +36,35 @@ func BenchmarkRegister(b *testing.B) {
 	}
 }
 
-// registering is a world of ranks that have a number of segments registered.
-type registering struct {
-	there int
-	pools []*grown
+// registeredWorld is a world of two ranks that have registered a number of segments.
+type registeredWorld struct {
+	segments int
+	pools    []*grown
 }
 
-func newRegistering(b *testing.B, there int) *registering {
+func newRegisteredWorld(b *testing.B, segments int) *registeredWorld {
 	b.Helper()
-	w := &registering{there: there, pools: make([]*grown, 2)}
+	w := &registeredWorld{segments: segments, pools: make([]*grown, 2)}
 	runtimes := local(b, 2)
 	each(b, runtimes, func(i int, rt *symmem.Runtime) error {
 		w.pools[i] = newGrown(b, rt, 1)
-		w.pools[i].grow(b, there)
+		w.pools[i].grow(b, segments)
 		return nil
 	})
 	return w
 }
 
-// once adds segments, times their registration, and gives them back.
-func (w *registering) once(b *testing.B, fresh int) time.Duration {
+// register adds segments, times their registration and trims them.
+func (w *registeredWorld) register(b *testing.B, fresh int) time.Duration {
 	b.Helper()
 	took := make([]time.Duration, len(w.pools))
 	runtimes := []*symmem.Runtime{w.pools[0].rt, w.pools[1].rt}
 	each(b, runtimes, func(i int, rt *symmem.Runtime) error {
 		g := w.pools[i]
-		if err := g.allocate(w.there + fresh); err != nil {
+		if err := g.allocate(w.segments + fresh); err != nil {
 			return err
 		}
-		if err := meet(b.Context(), rt); err != nil {
+		if err := barrier(b.Context(), rt); err != nil {
 			return err
 		}
 		begin := time.Now()
@@ -72,12 +72,12 @@ func (w *registering) once(b *testing.B, fresh int) time.Duration {
 			return err
 		}
 		took[i] = time.Since(begin)
-		return g.shrink(b.Context(), w.there)
+		return g.shrink(b.Context(), w.segments)
 	})
 	return max(took[0], took[1])
 }
 
-// shrink frees and trims the newest segments until so many are left.
+// shrink frees and trims the newest segments until the given number is left.
 func (g *grown) shrink(ctx context.Context, segments int) error {
 	for len(g.blocks) > 2*segments {
 		last := len(g.blocks) - 1
@@ -89,7 +89,7 @@ func (g *grown) shrink(ctx context.Context, segments int) error {
 	return g.pool.Trim(ctx, int64(segments)*2*halfSegment)
 }
 
-// local opens a world of so many ranks in this process.
+// local opens a world in this process.
 func local(tb testing.TB, ranks int) []*symmem.Runtime {
 	tb.Helper()
 	runtimes, err := symmem.OpenLocal(tb.Context(), ranks, withBackend(symmem.Options{}))
@@ -105,13 +105,13 @@ func local(tb testing.TB, ranks int) []*symmem.Runtime {
 	return runtimes
 }
 
-// closeLive closes a runtime with what it has still.
+// closeLive frees the live buffers of a Runtime and closes it.
 func closeLive(rt *symmem.Runtime) error {
 	symmem.FreeLive(rt)
 	return rt.Close()
 }
 
-// each runs a function on all ranks.
+// each runs a function on all ranks concurrently.
 func each(tb testing.TB, runtimes []*symmem.Runtime, f func(int, *symmem.Runtime) error) {
 	tb.Helper()
 	err := ranktest.Each(len(runtimes), func(i int) error { return f(i, runtimes[i]) })
@@ -120,22 +120,22 @@ func each(tb testing.TB, runtimes []*symmem.Runtime, f func(int, *symmem.Runtime
 	}
 }
 
-// meet returns when all ranks have called it and their work is done.
-func meet(ctx context.Context, rt *symmem.Runtime) error {
+// barrier waits until all ranks have called it and their work is done.
+func barrier(ctx context.Context, rt *symmem.Runtime) error {
 	if err := rt.World().Barrier(ctx, nil); err != nil {
 		return err
 	}
 	return rt.DefaultStream().Synchronize(ctx)
 }
 
-// BenchmarkFirstTouch measures what a fresh segment of the host costs when its pages are first
-// touched: by its owner, next to a plain shared file without huge pages, and by a peer in the first
-// broadcast over the window, next to the second. It says of what pages segments are.
+// BenchmarkFirstTouch measures the first access to the pages of a host segment: by its owner,
+// compared with a plain shared file without huge pages, and by a peer in the first broadcast over
+// the window, compared with the second one. It logs the page sizes of segments.
 func BenchmarkFirstTouch(b *testing.B) {
 	system := sys.ReadHugePages()
 	b.Logf("shmem_enabled is %q; %d of %d pages of 2 MiB are free",
 		system.Shared, system.Free, system.SetAside)
-	for name, of := range map[string]func(*touches) touch{
+	for name, choose := range map[string]func(*touches) touch{
 		"by=owner":            func(t *touches) touch { return t.owner },
 		"by=plain-file":       func(t *touches) touch { return t.plain },
 		"by=first-broadcast":  func(t *touches) touch { return t.first },
@@ -145,8 +145,8 @@ func BenchmarkFirstTouch(b *testing.B) {
 			var took time.Duration
 			faults := 0
 			for b.Loop() {
-				all := freshSegment(b)
-				took, faults = took+of(all).took, faults+of(all).faults
+				t := choose(freshSegment(b))
+				took, faults = took+t.took, faults+t.faults
 			}
 			b.ReportMetric(float64(took.Nanoseconds())/float64(b.N), "ns/op")
 			b.ReportMetric(float64(faults)/float64(b.N), "faults/op")
@@ -160,31 +160,32 @@ func TestFreshSegmentPageFaults(t *testing.T) {
 	}
 	all := freshSegment(t)
 	if all.owner.faults < 32 || all.plain.faults < freshBytes/smallPage {
-		t.Errorf("the owner's faults: %d, those of a plain file: %d",
+		t.Errorf("%d page faults of the owner and %d of a plain file, want at least 32 and one per page",
 			all.owner.faults, all.plain.faults)
 	}
 	if all.first.faults <= all.second.faults {
-		t.Errorf("a peer's faults: %d, and then %d", all.first.faults, all.second.faults)
+		t.Errorf("%d page faults in the first broadcast and %d in the second, want fewer in the second",
+			all.first.faults, all.second.faults)
 	}
 }
 
-// freshBytes is the size of the segment that page faults are measured on.
+// freshBytes is the size of the segment whose page faults are counted.
 const freshBytes = 64 << 20
 
-// smallPage is the page of memory without huge pages.
+// smallPage is the page size without huge pages.
 const smallPage = 4096
 
-// touch is the time and the page faults of something.
+// touch holds the time and the number of page faults of an access.
 type touch struct {
 	took   time.Duration
 	faults int
 }
 
-// touches is what happened to one fresh segment, and to a plain shared file.
+// touches holds the accesses to a fresh segment and to a plain shared file.
 type touches struct{ owner, plain, first, second touch }
 
-// freshSegment makes a segment on two ranks of this process, has the owner touch it, and broadcasts
-// it twice into memory that is warm. The memory is the host's, whose pages are those of the system.
+// freshSegment makes a host segment on two ranks of this process, lets the owner touch it, and
+// broadcasts it twice into memory that has been touched before.
 func freshSegment(tb testing.TB) *touches {
 	tb.Helper()
 	var t touches
@@ -226,9 +227,9 @@ func touchFresh(ctx context.Context, rt *symmem.Runtime) (t touches, err error) 
 		if err != nil {
 			return err
 		}
-		return meet(ctx, rt)
+		return barrier(ctx, rt)
 	}
-	if err := meet(ctx, rt); err != nil {
+	if err := barrier(ctx, rt); err != nil {
 		return t, err
 	}
 	if t.first, err = timed(broadcast); err != nil {
@@ -238,7 +239,7 @@ func touchFresh(ctx context.Context, rt *symmem.Runtime) (t touches, err error) 
 	return t, err
 }
 
-// segmentOf makes a registered segment of its own pool.
+// segmentOf returns a buffer that fills a registered segment of a new pool.
 func segmentOf(
 	ctx context.Context, rt *symmem.Runtime,
 ) (b symmem.Buffer, view []uint8, err error) {
@@ -257,8 +258,8 @@ func segmentOf(
 	return b, view, err
 }
 
-// timed runs a function and counts the page faults of the whole process meanwhile: work on a stream
-// may run on any thread.
+// timed measures a function and counts the page faults of the whole process during it, because work
+// on a stream may run on any thread.
 func timed(f func() error) (touch, error) {
 	var before, after syscall.Rusage
 	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &before); err != nil {
@@ -289,7 +290,7 @@ func touchPlain() (t touch, err error) {
 	return touchFile(f)
 }
 
-// touchFile maps without the advice that sys.Map gives.
+// touchFile maps a file without the madvise of sys.Map and touches its pages.
 func touchFile(f *os.File) (touch, error) {
 	b, err := syscall.Mmap(int(f.Fd()), 0, freshBytes,
 		syscall.PROT_READ|syscall.PROT_WRITE, syscall.MAP_SHARED)

@@ -8,15 +8,17 @@ import (
 	"symmem"
 )
 
-// TestCloseDuringRegister ends the segment or the group between the
-// registration by the backend and the note that the pool makes of it. The segment stays mapped as
-// long as the registration may look at it.
+// TestCloseDuringRegister ends the segment or the group after the backend has registered the
+// segment and before the pool records it. The segment must stay mapped while the registration may
+// use it.
 func TestCloseDuringRegister(t *testing.T) {
 	for name, end := range map[string]func(context.Context, *symmem.Pool, *symmem.Group) error{
-		"the segment, by Trim": func(ctx context.Context, p *symmem.Pool, _ *symmem.Group) error {
+		"Trim": func(ctx context.Context, p *symmem.Pool, _ *symmem.Group) error {
 			return p.Trim(ctx, 0)
 		},
-		"the group": func(_ context.Context, _ *symmem.Pool, g *symmem.Group) error { return g.Close() },
+		"Group.Close": func(_ context.Context, _ *symmem.Pool, g *symmem.Group) error {
+			return g.Close()
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			runRanks(t, 2, symmem.Options{}, func(r *rank) {
@@ -28,29 +30,29 @@ func TestCloseDuringRegister(t *testing.T) {
 					SegmentFree: func(symmem.SegmentEvent) { unmapped.Add(1) },
 				})()
 				symmem.HoldRegister(r.Runtime, func() {
-					ended := make(chan error) // another goroutine's call, which has locks of its own
+					ended := make(chan error)
 					go func() { ended <- end(r.ctx, p, g) }()
 					r.ok(<-ended)
 					if unmapped.Load() != 0 {
-						t.Error("unmapped during its registration")
+						t.Error("the segment was unmapped during its registration")
 					}
 				})
 				g = r.split(r.World(), 0)
 				r.wantErr(p.Register(r.ctx, g), symmem.ErrClosed)
 				if n := g.Stats().Windows; n != 0 || p.Stats().Windows != 0 {
-					r.failf("%d windows, the pool has %d", n, p.Stats().Windows)
+					r.failf("the group has %d windows and the pool %d, want 0", n, p.Stats().Windows)
 				}
 				r.ok(p.Trim(r.ctx, 0))
 				if unmapped.Load() != 1 {
-					r.failf("unmapped %d times", unmapped.Load())
+					r.failf("the segment was unmapped %d times, want 1", unmapped.Load())
 				}
 			})
 		})
 	}
 }
 
-// TestCloseDuringTrimUnmapsOnce closes it on a rank that has deregistered, and
-// waits for the other one before it unmaps.
+// TestCloseDuringTrimUnmapsOnce closes a pool on a rank whose Trim has deregistered the segment and
+// waits for the other rank before it unmaps the segment.
 func TestCloseDuringTrimUnmapsOnce(t *testing.T) {
 	closed := make(chan struct{})
 	runRanks(t, 2, symmem.Options{}, func(r *rank) {
@@ -79,7 +81,7 @@ func TestCloseDuringTrimUnmapsOnce(t *testing.T) {
 		r.ok(p.Trim(r.ctx, 0))
 		r.ok(<-ended)
 		if n := freed.Load(); n != 1 {
-			r.failf("the segment was freed %d times", n)
+			r.failf("the segment was freed %d times, want 1", n)
 		}
 	})
 }

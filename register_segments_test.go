@@ -13,12 +13,12 @@ import (
 	"symmem/internal/sys/systest"
 )
 
-// memoryVariable is how many bytes each device of the software GPU has.
+// memoryVariable sets the memory of each software GPU in bytes.
 const memoryVariable = "SOFTGPU_MEMORY"
 
-// TestManySegments grows a pool on two ranks segment by segment, registers them all after
-// one agreement, adds up in the last one, and closes. That takes seconds; a step that takes longer
-// for each segment the more there are makes minutes of it.
+// TestManySegments grows a pool on two ranks to thousands of segments, registers all of them with
+// one agreement, checks a sum in the last one, and closes. The test takes seconds, but would take
+// minutes if the time of a step per segment grew with the number of segments.
 func TestManySegments(t *testing.T) {
 	if os.Getenv(backendVariable) == "nccl" && os.Getenv(memoryVariable) == "" {
 		c := systest.Command(t, 4*time.Minute, os.Args[0], "-test.run=^"+t.Name()+"$",
@@ -33,7 +33,7 @@ func TestManySegments(t *testing.T) {
 	o := symmem.Options{Timeout: time.Minute, Path: symmem.PathDirect}
 	runRanks(t, 2, o, func(r *rank) {
 		if d := r.Device(); d.Backend == "nccl" && !strings.HasPrefix(d.Name, "Software") {
-			r.skip("10,000 segments take 20 GiB of each GPU", symmem.ErrUnsupported)
+			r.skip("10,000 segments need 20 GiB of each GPU", symmem.ErrUnsupported)
 		}
 		p := r.poolWith(symmem.PoolOptions{Domain: r.World(), Sizing: symmem.SizeAsPyTorch})
 		var last symmem.Buffer
@@ -43,16 +43,16 @@ func TestManySegments(t *testing.T) {
 		}
 		r.ok(p.Register(r.ctx, r.World()))
 		if windows := r.World().Stats().Windows; last.Segment() != n-1 || windows != n {
-			r.failf("the last buffer lies in segment %d, there are %d windows, want %d", last.Segment(),
-				windows, n)
+			r.failf("the last buffer is in segment %d of %d windows, want %d of %d", last.Segment(),
+				windows, n-1, n)
 		}
 		r.checkSum(r.World(), last)
 		r.closePool(p)
 	})
 }
 
-// segmentsOf is 10,000, or as many as two ranks of this process can have: where there is no GPU a
-// segment takes up to two descriptors of each rank and three mappings.
+// segmentsOf returns 10,000, or fewer if this process cannot have as many. Without a GPU a segment
+// needs up to two descriptors and three mappings on each rank.
 func segmentsOf(t *testing.T) int {
 	t.Helper()
 	var files syscall.Rlimit
@@ -61,10 +61,10 @@ func segmentsOf(t *testing.T) int {
 	}
 	mappings := sys.ReadNumber("/proc/sys/vm/max_map_count")
 	if mappings == 0 {
-		t.Fatal("the system does not say how many mappings a process may have")
+		t.Fatal("the kernel's limit of mappings is unknown")
 	}
-	const others = 500
-	n := min(10_000, (int(min(files.Cur, 1<<20))-others)/4, (mappings-others)/6)
+	const reserved = 500 // descriptors and mappings for other uses
+	n := min(10_000, (int(min(files.Cur, 1<<20))-reserved)/4, (mappings-reserved)/6)
 	t.Logf("%d segments", n)
 	return n
 }

@@ -10,7 +10,7 @@ import (
 	"symmem/driver"
 )
 
-// reported are errors that a rank tells the others of, which then get them in its place.
+// reported lists errors that a rank reports to the others, which then return them.
 var reported = map[string]error{
 	"RankLostError": &symmem.RankLostError{
 		Ranks: []int{2}, Doing: "AllReduce 1", Members: []int{0, 2},
@@ -32,14 +32,14 @@ var reported = map[string]error{
 	},
 }
 
-// TestReportKeepsCauseOfPriorError, with its type and its words.
+// TestReportKeepsCauseOfPriorError checks that a cause keeps its type and its text.
 func TestReportKeepsCauseOfPriorError(t *testing.T) {
 	for name, cause := range reported {
 		t.Run(name, func(t *testing.T) {
 			err := symmem.Reported(&symmem.PriorError{Doing: "AllReduce 2", Rank: 1, Cause: cause})
 			var prior *symmem.PriorError
 			if !errors.As(err, &prior) || prior.Doing != "AllReduce 2" || prior.Rank != 1 {
-				t.Fatalf("got %v", err)
+				t.Fatalf("got %v, want the PriorError of rank 1 in AllReduce 2", err)
 			}
 			if got, want := any(prior.Cause), any(cause); !reflect.DeepEqual(got, want) {
 				t.Errorf("the cause is %#v, want %#v", got, want)
@@ -49,7 +49,7 @@ func TestReportKeepsCauseOfPriorError(t *testing.T) {
 	t.Run("an abort", func(t *testing.T) {
 		err := symmem.Reported(&symmem.PriorError{Cause: driver.ErrAborted})
 		if !errors.Is(err, symmem.ErrAborted) {
-			t.Errorf("got %v", err)
+			t.Errorf("got %v, want ErrAborted", err)
 		}
 	})
 }

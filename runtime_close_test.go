@@ -10,8 +10,8 @@ import (
 	"symmem"
 )
 
-// TestCloseReportsFaultOnce has three streams in a collective that the other rank
-// does not come to, since it gives up, and closes the Runtime without asking any of them.
+// TestCloseReportsFaultOnce closes a Runtime that has three streams in collectives when the other
+// rank aborts the group. The faults of the streams have not been returned by any call.
 func TestCloseReportsFaultOnce(t *testing.T) {
 	runtimes := openRanks(t, 2, symmem.Options{Timeout: 20 * time.Second})
 	launched, closed := make(chan struct{}), make(chan error, 1)
@@ -24,7 +24,7 @@ func TestCloseReportsFaultOnce(t *testing.T) {
 		if r.Rank() == 1 {
 			<-launched
 			r.World().Abort()
-			<-r.World().Ended() // who has left tells nobody why
+			<-r.World().Ended() // a closed rank could not report the cause
 			return
 		}
 		defer func() {
@@ -37,7 +37,7 @@ func TestCloseReportsFaultOnce(t *testing.T) {
 		for range 3 {
 			s, err := r.NewStream()
 			r.ok(err)
-			// Behind a function of the host nothing is launched in the call itself.
+			// After a host function, the call itself launches nothing.
 			r.ok(s.Host(func() { <-begin }))
 			m := b.Memory()
 			r.ok(r.World().AllReduce(r.ctx, m, m, 100, symmem.Float32, symmem.Sum, s))
@@ -45,11 +45,12 @@ func TestCloseReportsFaultOnce(t *testing.T) {
 	})
 	err := <-closed
 	if !errors.Is(err, symmem.ErrAborted) || strings.Contains(err.Error(), "\n") {
-		t.Errorf("got %v, want once that the group is aborted", err)
+		t.Errorf("got %v, want ErrAborted once", err)
 	}
 }
 
-// TestCloseOmitsReturnedFault: Synchronize would return it once more.
+// TestCloseOmitsReturnedFault closes a Runtime after a call has returned the fault. Synchronize
+// would return the fault again, but Close must not.
 func TestCloseOmitsReturnedFault(t *testing.T) {
 	runRanks(t, 1, symmem.Options{}, func(r *rank) {
 		g := r.split(r.World(), 0)
@@ -63,13 +64,14 @@ func TestCloseOmitsReturnedFault(t *testing.T) {
 	})
 }
 
-// TestCloseEndsPendingJoin that makes it, and leaves nothing of the group.
+// TestCloseEndsPendingJoin closes a Runtime during its Join, which must return ErrClosed and leave
+// nothing behind.
 func TestCloseEndsPendingJoin(t *testing.T) {
-	waits := make(chan struct{})
+	waiting := make(chan struct{})
 	var once sync.Once
 	runtimes := openRanks(t, 2, symmem.Options{
 		Timeout: time.Minute, WarnAfter: 20 * time.Millisecond,
-		OnLate: func(symmem.LateWarning) { once.Do(func() { close(waits) }) },
+		OnLate: func(symmem.LateWarning) { once.Do(func() { close(waiting) }) },
 	})
 	began := time.Now()
 	joined := make(chan error, 1)
@@ -77,58 +79,60 @@ func TestCloseEndsPendingJoin(t *testing.T) {
 		_, err := runtimes[0].Join(t.Context(), "alone", []int{0, 1})
 		joined <- err
 	}()
-	<-waits
+	<-waiting
 	eachRank(runtimes, func(rt *symmem.Runtime) {
 		if err := rt.Close(); err != nil {
-			t.Errorf("closing: %v", err)
+			t.Errorf("Close: %v", err)
 		}
 	})
 	if err := <-joined; !errors.Is(err, symmem.ErrClosed) {
-		t.Errorf("the Join got %v", err)
+		t.Errorf("Join: got %v, want ErrClosed", err)
 	}
 	if took := time.Since(began); took > 20*time.Second {
-		t.Errorf("it took %v", took)
+		t.Errorf("Join and Close took %v, want at most 20s", took)
 	}
 }
 
-// TestJoinNamesClosedRank, also to one that comes later.
+// TestJoinNamesClosedRank closes a rank during a Join. The error must name it on a rank that waits
+// and on a rank that joins later.
 func TestJoinNamesClosedRank(t *testing.T) {
 	runtimes := openRanks(t, 3, symmem.Options{Timeout: time.Minute})
-	first, refused := make(chan struct{}), make(chan struct{})
-	symmem.HoldConnect(runtimes[0], func() { close(first) })
-	symmem.HoldConnect(runtimes[2], func() { <-refused })
+	connected, failed := make(chan struct{}), make(chan struct{})
+	symmem.HoldConnect(runtimes[0], func() { close(connected) })
+	symmem.HoldConnect(runtimes[2], func() { <-failed })
 	errs := make([]error, len(runtimes))
 	eachRank(runtimes, func(rt *symmem.Runtime) {
 		var closing sync.WaitGroup
 		defer closing.Wait()
 		if rt.Rank() == 0 {
 			closing.Go(func() {
-				<-first
+				<-connected
 				if err := rt.Close(); err != nil {
-					t.Errorf("closing: %v", err)
+					t.Errorf("Close: %v", err)
 				}
 			})
 		}
 		_, errs[rt.Rank()] = rt.Join(t.Context(), "three", []int{0, 1, 2})
 		if rt.Rank() == 1 {
-			close(refused)
+			close(failed)
 		}
 		if err := rt.Close(); err != nil {
-			t.Errorf("closing rank %d: %v", rt.Rank(), err)
+			t.Errorf("rank %d: Close: %v", rt.Rank(), err)
 		}
 	})
 	if !errors.Is(errs[0], symmem.ErrClosed) {
-		t.Errorf("rank 0 got %v, want closed", errs[0])
+		t.Errorf("rank 0: got %v, want ErrClosed", errs[0])
 	}
 	for rank, err := range errs[1:] {
 		var deadlock *symmem.DeadlockError
 		if !errors.As(err, &deadlock) || len(deadlock.Elsewhere) != 1 || deadlock.Elsewhere[0] == "" {
-			t.Errorf("rank %d got %v, want that rank 0 has closed", rank+1, err)
+			t.Errorf("rank %d: got %v, want a DeadlockError with rank 0 elsewhere", rank+1, err)
 		}
 	}
 }
 
-// TestCloseAbortsAllStreamsAtOnce: four streams take no longer than one.
+// TestCloseAbortsAllStreamsAtOnce closes a Runtime with four busy streams, whose timeouts must not
+// add up.
 func TestCloseAbortsAllStreamsAtOnce(t *testing.T) {
 	const timeout, streams = 500 * time.Millisecond, 4
 	runRanks(t, 1, symmem.Options{Timeout: timeout}, func(r *rank) {
@@ -138,7 +142,7 @@ func TestCloseAbortsAllStreamsAtOnce(t *testing.T) {
 		begin := time.Now()
 		r.wantTimeout(r.Close())
 		if took := time.Since(begin); took > (streams-1)*2*timeout {
-			r.failf("it took %v", took)
+			r.failf("Close took %v, want at most %v", took, (streams-1)*2*timeout)
 		}
 	})
 }
@@ -156,30 +160,31 @@ func TestRuntimeForgetsClosedPoolsAndGroups(t *testing.T) {
 		}
 		if after := r.Stats(); len(after.Pools) != len(before.Pools) ||
 			len(after.Groups) != len(before.Groups) {
-			r.failf("%d pools and %d groups are left", len(after.Pools), len(after.Groups))
+			r.failf("%d pools and %d groups are left, want %d and %d",
+				len(after.Pools), len(after.Groups), len(before.Pools), len(before.Groups))
 		}
 	})
 }
 
-// closing begins to close a Runtime, and returns when Close has gone as far as it can.
-func closing(rt *symmem.Runtime) (closed chan error) {
+// beginClose starts Close on another goroutine and waits until Close has rejected a call.
+func beginClose(rt *symmem.Runtime) (closed chan error) {
 	closed = make(chan error, 1)
 	go func() { closed <- rt.Close() }()
 	for {
 		if _, err := rt.NewEvent(); err != nil {
-			awhile()
+			pause()
 			return closed
 		}
 	}
 }
 
-// awhile gives other goroutines the time to do what they must not, or to come to where they wait.
-func awhile() { <-time.After(50 * time.Millisecond) }
+// pause gives other goroutines time to reach a wait, or to do something that they must not do.
+func pause() { <-time.After(50 * time.Millisecond) }
 
 func TestCloseDuringNewPool(t *testing.T) {
 	runRanks(t, 1, symmem.Options{}, func(r *rank) {
 		var closed chan error
-		symmem.HoldArena(r.Runtime, func() { closed = closing(r.Runtime) })
+		symmem.HoldArena(r.Runtime, func() { closed = beginClose(r.Runtime) })
 		p, err := r.NewPool(symmem.PoolOptions{})
 		r.ok(err)
 		r.ok(<-closed)
@@ -188,7 +193,8 @@ func TestCloseDuringNewPool(t *testing.T) {
 	})
 }
 
-// TestCloseDuringJoinClosesGroup, too: Close has waited for it, and gone on.
+// TestCloseDuringJoinClosesGroup closes a Runtime while a Join has connected its group, so that
+// Close times out waiting for the Join.
 func TestCloseDuringJoinClosesGroup(t *testing.T) {
 	runRanks(t, 1, symmem.Options{Timeout: time.Second}, func(r *rank) {
 		symmem.HoldConnect(r.Runtime, func() { r.ok(r.Close()) })
@@ -197,11 +203,11 @@ func TestCloseDuringJoinClosesGroup(t *testing.T) {
 	})
 }
 
-// TestCloseKeepsMemoryOfUnfinishedWork while the Runtime is closed; it goes once the work has
-// ended, which the end of all tests looks at.
+// TestCloseKeepsMemoryOfUnfinishedWork closes a Runtime during work, whose memory must stay mapped.
+// TestMain checks that the memory is released after the work.
 func TestCloseKeepsMemoryOfUnfinishedWork(t *testing.T) {
 	runRanks(t, 1, symmem.Options{Timeout: time.Second}, func(r *rank) {
-		r.requireAddressable() // a GPU's stays in this process
+		r.requireAddressable() // GPU memory would stay in this process
 		b, s := r.alloc(r.pool(), mib), r.stream()
 		r.hold(s)
 		r.ok(s.Fill(b.Memory(), 1))

@@ -11,11 +11,11 @@ import (
 	"symmem"
 )
 
-// ending are methods that end what they are called on, and one of the tests.
-var ending = []string{"Close", "Abort", "End", "Forget", "Free", "Map"}
+// excludedMethods end their receiver, except Map, which is a test helper.
+var excludedMethods = []string{"Close", "Abort", "End", "Forget", "Free", "Map"}
 
-// TestNilArgumentsDoNotPanic calls every method of the public types with zero values: a nil context
-// is context.Background, and another nil pointer is an error where it is needed.
+// TestNilArgumentsDoNotPanic calls every method of the public types with zero values. A nil context
+// stands for context.Background; other nil pointers must cause an error.
 func TestNilArgumentsDoNotPanic(t *testing.T) {
 	o := symmem.Options{Timeout: 2 * time.Second}
 	runRanks(t, 1, o, func(r *rank) {
@@ -28,12 +28,12 @@ func TestNilArgumentsDoNotPanic(t *testing.T) {
 		graph, err := s.EndCapture()
 		r.ok(err)
 		scope := p.Begin(r.World())
-		for _, on := range []any{
+		for _, receiver := range []any{
 			r.Runtime, r.World(), p, &b, s, e, graph, scope, b.Memory(), r.Interop(),
 		} {
-			v := reflect.ValueOf(on)
+			v := reflect.ValueOf(receiver)
 			for i := range v.NumMethod() {
-				if m := v.Type().Method(i); !slices.Contains(ending, m.Name) {
+				if m := v.Type().Method(i); !slices.Contains(excludedMethods, m.Name) {
 					callWithZeros(t, fmt.Sprintf("%v.%s", v.Type(), m.Name), v.Method(i))
 				}
 			}
@@ -61,7 +61,7 @@ func callWithZeros(t *testing.T, name string, f reflect.Value) {
 	f.Call(args)
 }
 
-// TestNilContext has no context where a wait for other ranks needs one.
+// TestNilContext passes a nil context to calls that wait for other ranks.
 func TestNilContext(t *testing.T) {
 	var none context.Context
 	runRanks(t, 2, symmem.Options{}, func(r *rank) {
@@ -73,7 +73,7 @@ func TestNilContext(t *testing.T) {
 	})
 }
 
-// TestNilFunctionIsRejected: Host without a function is refused, and the stream is good.
+// TestNilFunctionIsRejected passes nil to Host, and then checks that the stream is usable.
 func TestNilFunctionIsRejected(t *testing.T) {
 	runRanks(t, 1, symmem.Options{}, func(r *rank) {
 		s := r.stream()

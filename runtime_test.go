@@ -17,16 +17,16 @@ import (
 func TestSingleRankWorld(t *testing.T) {
 	rt := openAlone(t)
 	if rt.Rank() != 0 || rt.Size() != 1 || rt.World().Size() != 1 || rt.Source() != "options" {
-		t.Errorf("rank %d of %d from %s", rt.Rank(), rt.Size(), rt.Source())
+		t.Errorf("got rank %d of %d from %q, want 0 of 1 from options", rt.Rank(), rt.Size(), rt.Source())
 	}
 	d := rt.Device()
 	if d.Backend != withBackend(symmem.Options{}).Backend || d.Granularity <= 0 {
-		t.Errorf("device %+v", d)
+		t.Errorf("got the device %+v", d)
 	}
 	s := rt.Stats()
 	if s.Size != 1 || s.Backend != d.Backend || s.Check != rt.Check().String() ||
 		len(s.Pools) != 1 || len(s.Groups) != 1 {
-		t.Errorf("%+v", s)
+		t.Errorf("got the statistics %+v", s)
 	}
 	if err := symmetricSum(t.Context(), rt, rt.World()); err != nil {
 		t.Error(err)
@@ -42,26 +42,26 @@ func TestInvalidOptions(t *testing.T) {
 		{"a negative rank", symmem.Options{Rank: -1, Size: 2}},
 		{"a negative size", symmem.Options{Size: -1}},
 		{"a negative timeout", symmem.Options{Timeout: -time.Second}},
-		{"a level that is none", symmem.Options{Check: 17}},
-		{"a backend that is none", symmem.Options{Size: 1, Backend: "abacus"}},
+		{"an unknown level", symmem.Options{Check: 17}},
+		{"an unknown backend", symmem.Options{Size: 1, Backend: "abacus"}},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			_, err := symmem.Open(t.Context(), withBackend(row.options))
 			if !errors.Is(err, symmem.ErrInvalid) {
-				t.Errorf("got %v", err)
+				t.Errorf("Open: got %v, want ErrInvalid", err)
 			}
 			if row.options.Size != 0 {
 				return
 			}
 			_, err = symmem.OpenLocal(t.Context(), 1, withBackend(row.options))
 			if !errors.Is(err, symmem.ErrInvalid) {
-				t.Errorf("locally: %v", err)
+				t.Errorf("OpenLocal: got %v, want ErrInvalid", err)
 			}
 		})
 	}
 	_, err := symmem.OpenLocal(t.Context(), 0, withBackend(symmem.Options{}))
 	if !errors.Is(err, symmem.ErrInvalid) {
-		t.Errorf("no ranks: %v", err)
+		t.Errorf("OpenLocal with 0 ranks: got %v, want ErrInvalid", err)
 	}
 }
 
@@ -76,7 +76,7 @@ func TestBackendSelection(t *testing.T) {
 	}
 	_, err = symmem.Open(t.Context(), symmem.Options{Size: 1})
 	if !errors.Is(err, symmem.ErrInvalid) || !strings.Contains(err.Error(), `"abacus"`) {
-		t.Errorf("opened with %v", err)
+		t.Errorf("got %v, want ErrInvalid for the backend abacus", err)
 	}
 }
 
@@ -85,11 +85,11 @@ func TestOpenNamesMissingRank(t *testing.T) {
 		Rank: 0, Size: 2, Store: "unix:@symmem-test-" + rand.Text(), Timeout: soon,
 	}))
 	if !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "ranks [1]") {
-		t.Errorf("got %v", err)
+		t.Errorf("got %v, want DeadlineExceeded for ranks [1]", err)
 	}
 }
 
-// TestHotCallsDoNotAllocate counts allocations of the Go heap, which would cost pauses.
+// TestHotCallsDoNotAllocate counts allocations on the Go heap.
 func TestHotCallsDoNotAllocate(t *testing.T) {
 	rt := openAlone(t)
 	ctx, w := t.Context(), rt.World()
@@ -103,21 +103,21 @@ func TestHotCallsDoNotAllocate(t *testing.T) {
 	}
 	m := b.Memory()
 	for name, call := range map[string]func() error{
-		"an allocation and its free": func() error {
+		"Alloc and Free": func() error {
 			x, err := p.Alloc(8192)
 			return errors.Join(err, x.Free())
 		},
-		"a scope with nothing new": func() error {
+		"a scope without new memory": func() error {
 			s := p.Begin(w)
 			return s.End(ctx)
 		},
-		"a query": func() error {
+		"IsSymmetric": func() error {
 			if !w.IsSymmetric(b.Memory()) {
 				return errors.New("not symmetric")
 			}
 			return nil
 		},
-		"a sum of 8 bytes": func() error {
+		"AllReduce": func() error {
 			return w.AllReduce(ctx, m, m, 2, symmem.Float32, symmem.Sum, nil)
 		},
 	} {
@@ -129,14 +129,14 @@ func TestHotCallsDoNotAllocate(t *testing.T) {
 				t.Error(err)
 			}
 		}); n != 0 {
-			t.Errorf("%s makes %v allocations", name, n)
+			t.Errorf("%s: %v allocations, want 0", name, n)
 		}
 	}
 }
 
 func TestDifferentOptionsFailOpen(t *testing.T) {
 	needRanks(t, 2)
-	for what, differ := range map[string][2]symmem.Options{
+	for want, options := range map[string][2]symmem.Options{
 		"check level: rank 0: every; rank 1: off": {
 			{Check: symmem.CheckEvery}, {Check: symmem.CheckOff},
 		},
@@ -144,14 +144,14 @@ func TestDifferentOptionsFailOpen(t *testing.T) {
 			{Deterministic: symmem.FormulaRankOrder}, {Deterministic: symmem.FormulaAny},
 		},
 	} {
-		store := fmt.Sprintf("unix:@symmem-differ-%d-%s", os.Getpid(), what[:5])
+		store := fmt.Sprintf("unix:@symmem-differ-%d-%s", os.Getpid(), want[:5])
 		var ranks sync.WaitGroup
-		for number, o := range differ {
+		for number, o := range options {
 			ranks.Go(func() {
 				o.Rank, o.Size, o.Store, o.Timeout = number, 2, store, 10*time.Second
 				rt, err := symmem.Open(t.Context(), withBackend(o))
-				if !errors.Is(err, symmem.ErrInvalid) || !strings.Contains(err.Error(), what) {
-					t.Errorf("rank %d: got %v, want that ranks differ in their %s", number, err, what)
+				if !errors.Is(err, symmem.ErrInvalid) || !strings.Contains(err.Error(), want) {
+					t.Errorf("rank %d: got %v, want ErrInvalid with %q", number, err, want)
 				}
 				if rt != nil {
 					rt.Close()

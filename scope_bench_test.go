@@ -10,16 +10,16 @@ import (
 	"symmem"
 )
 
-// BenchmarkScope begins and ends scopes with nothing new, of the groups in turns. It is to take
-// 50 ns at most, however much is registered. The other way is a snapshot walk, as SGLang had before
-// #21392: copy the list of all segments with their blocks, and look each up in the map of those
-// that are registered.
+// BenchmarkScope begins and ends scopes without new memory, for each group in turn. A scope must
+// not take more than 50 ns, whatever the number of registered segments. The alternative is a
+// snapshot walk, as in SGLang before #21392: it copies the list of all segments with their blocks,
+// and looks each segment up in the map of registered ones.
 func BenchmarkScope(b *testing.B) {
 	for _, groups := range []int{1, 8, 64} {
 		g := newGrown(b, openAlone(b), groups)
 		for _, segments := range []int{10, 100, 1000, 10_000} {
 			if segments*groups > 64_000 || testing.Short() && segments*groups > 1000 {
-				continue // takes long to register
+				continue // the registration would take long
 			}
 			g.grow(b, segments)
 			name := fmt.Sprintf("groups=%d/segments=%d", groups, segments)
@@ -31,32 +31,33 @@ func BenchmarkScope(b *testing.B) {
 
 func (g *grown) scopes(b *testing.B) {
 	b.ReportAllocs()
-	at := 0
+	next := 0
 	for b.Loop() {
-		if at++; at >= len(g.groups) {
-			at = 0
+		if next++; next >= len(g.groups) {
+			next = 0
 		}
-		s := g.pool.Begin(g.groups[at])
+		s := g.pool.Begin(g.groups[next])
 		if err := s.End(b.Context()); err != nil {
 			b.Fatal(err)
 		}
 	}
-	within(b, 50)
+	checkLimit(b, 50)
 }
 
-// barsVariable makes benchmarks fail that take longer than the design allows.
+// barsVariable makes benchmarks fail that exceed their time limits.
 const barsVariable = "SYMMEM_TEST_BARS"
 
-// within fails a benchmark that has taken more nanoseconds for each turn, if that is asked for.
-func within(b *testing.B, bar float64) {
+// checkLimit fails a benchmark that has taken more than limit nanoseconds per iteration, if
+// barsVariable is set.
+func checkLimit(b *testing.B, limit float64) {
 	b.Helper()
 	took := float64(b.Elapsed().Nanoseconds()) / float64(b.N)
-	if os.Getenv(barsVariable) != "" && took > bar {
-		b.Errorf("%.1f ns, the bar is %.0f", took, bar)
+	if os.Getenv(barsVariable) != "" && took > limit {
+		b.Errorf("%.1f ns, want at most %.0f", took, limit)
 	}
 }
 
-// record is a segment as a snapshot has it.
+// record is the entry of a segment in a snapshot.
 type record struct {
 	address uintptr
 	bytes   int64
@@ -83,8 +84,8 @@ func (g *grown) snapshots(b *testing.B) {
 	}
 }
 
-// BenchmarkIsSymmetric asks for ranges inside windows and outside. It is to take 50 ns at most. The
-// other way is a walk over the list of windows.
+// BenchmarkIsSymmetric queries ranges inside windows and outside of them. A query must not take
+// more than 50 ns. The alternative is a walk over the list of windows.
 func BenchmarkIsSymmetric(b *testing.B) {
 	g := newGrown(b, openAlone(b), 1)
 	for _, segments := range []int{10, 1000, 10_000} {
@@ -94,40 +95,40 @@ func BenchmarkIsSymmetric(b *testing.B) {
 		g.grow(b, segments)
 		windows := g.records()
 		for _, hit := range []bool{true, false} {
-			asked := g.questions(hit)
+			addresses := g.queries(hit)
 			name := fmt.Sprintf("segments=%d/answer=%t", segments, hit)
-			asking(b, name+"/by=query", 50, asked, hit, func(a uintptr) bool {
+			benchmarkQueries(b, name+"/by=query", 50, addresses, hit, func(a uintptr) bool {
 				return g.rt.Interop().IsSymmetric(g.rt.World(), a, queryBytes)
 			})
-			asking(b, name+"/by=walk", math.Inf(1), asked, hit, func(a uintptr) bool {
+			benchmarkQueries(b, name+"/by=walk", math.Inf(1), addresses, hit, func(a uintptr) bool {
 				return walkFinds(windows, a)
 			})
 		}
 	}
 }
 
-// asking asks the same questions again and again.
-func asking(
-	b *testing.B, name string, bar float64, asked []uintptr, want bool, answer func(uintptr) bool,
+// benchmarkQueries repeats the queries and checks each result.
+func benchmarkQueries(
+	b *testing.B, name string, limit float64, addresses []uintptr, want bool, query func(uintptr) bool,
 ) {
 	b.Helper()
 	b.Run(name, func(b *testing.B) {
 		b.ReportAllocs()
 		for i := 0; b.Loop(); i++ {
-			if answer(asked[i%len(asked)]) != want {
-				b.Fatal("a query was answered wrongly")
+			if query(addresses[i%len(addresses)]) != want {
+				b.Fatalf("got %v, want %v", !want, want)
 			}
 		}
-		within(b, bar)
+		checkLimit(b, limit)
 	})
 }
 
-// queryBytes is the length of the ranges that are asked for.
+// queryBytes is the length of queried ranges.
 const queryBytes = 64 << 10
 
-// questions are addresses all over the windows, or as many outside of them: before the first,
-// behind the last, and so close to an end that the range runs over it.
-func (g *grown) questions(hit bool) []uintptr {
+// queries returns addresses in all windows, or addresses outside of them: before the first window,
+// after the last one, and so close to the end that the range exceeds the window.
+func (g *grown) queries(hit bool) []uintptr {
 	const many = 1 << 10
 	var addresses []uintptr
 	last := g.blocks[len(g.blocks)-1]
@@ -147,7 +148,7 @@ func (g *grown) questions(hit bool) []uintptr {
 	return addresses
 }
 
-// walkFinds walks the windows.
+// walkFinds reports whether a walk over the windows finds the range at a.
 func walkFinds(windows []record, a uintptr) bool {
 	for i := range windows {
 		w := &windows[i]
@@ -158,9 +159,8 @@ func walkFinds(windows []record, a uintptr) bool {
 	return false
 }
 
-// grown is a pool of one rank with a chosen number of segments, all of them registered with each of
-// a number of groups. It takes PyTorch's sizing, whose segments for small blocks have 2 MiB: two
-// blocks of 1 MiB fill one, so the number of segments is exact.
+// grown is a rank's pool with a given number of segments, all registered with each of its groups.
+// With PyTorch's sizing, two blocks of 1 MiB fill a segment, so the number of segments is exact.
 type grown struct {
 	rt     *symmem.Runtime
 	pool   *symmem.Pool
@@ -168,13 +168,13 @@ type grown struct {
 	blocks []symmem.Buffer
 }
 
-// errSegments means that a pool did not get the number of segments that a figure needs.
-var errSegments = errors.New("the pool has another number of segments than wanted")
+// errSegments reports a pool whose number of segments is not the required one.
+var errSegments = errors.New("the pool has the wrong number of segments")
 
-// halfSegment is a block of which two fill a segment.
+// halfSegment is the size of a block that fills half a segment.
 const halfSegment = 1 << 20
 
-// newGrown splits a rank's world into so many groups of all its ranks and makes an empty pool.
+// newGrown makes an empty pool and as many groups of all ranks as requested.
 func newGrown(tb testing.TB, rt *symmem.Runtime, groups int) *grown {
 	tb.Helper()
 	pool, err := rt.NewPool(symmem.PoolOptions{Domain: rt.World(), Sizing: symmem.SizeAsPyTorch})
@@ -192,7 +192,7 @@ func newGrown(tb testing.TB, rt *symmem.Runtime, groups int) *grown {
 	return g
 }
 
-// allocate maps segments until the pool has so many.
+// allocate maps segments until the pool has the given number.
 func (g *grown) allocate(segments int) error {
 	for len(g.blocks) < 2*segments {
 		b, err := g.pool.Alloc(halfSegment)
@@ -202,7 +202,7 @@ func (g *grown) allocate(segments int) error {
 		g.blocks = append(g.blocks, b)
 	}
 	if have := g.pool.Stats().Segments; have != segments {
-		return fmt.Errorf("%d instead of %d: %w", have, segments, errSegments)
+		return fmt.Errorf("got %d segments, want %d: %w", have, segments, errSegments)
 	}
 	return nil
 }

@@ -14,12 +14,12 @@ func TestScopeEndRegistersNewMemory(t *testing.T) {
 		b, err := s.Alloc(mib)
 		r.ok(err)
 		if !s.Enabled() || r.World().IsSymmetric(b.Memory()) {
-			r.failf("registered before the end")
+			r.failf("the buffer was registered before End")
 		}
 		r.ok(s.End(r.ctx))
 		r.checkSum(r.World(), b)
 		if stats := r.World().Stats(); stats.Registrations != 1 || stats.Paths["window"] != 1 {
-			r.failf("%+v", stats)
+			r.failf("got %+v, want 1 registration and 1 call on the window path", stats)
 		}
 	})
 }
@@ -29,13 +29,13 @@ func TestScopeEndWithoutNewMemory(t *testing.T) {
 		p := r.pool()
 		r.window(p, mib)
 		agreed := r.World().Stats().Agreements
-		// Rank 1 does not take part at all.
+		// Rank 1 makes no call.
 		for i := 0; i < 10 && r.Rank() == 0; i++ {
 			s := p.Begin(r.World())
 			r.ok(s.End(r.ctx))
 		}
 		if n := r.World().Stats().Agreements; n != agreed {
-			r.failf("%d agreements, had %d", n, agreed)
+			r.failf("%d agreements, want %d", n, agreed)
 		}
 	})
 }
@@ -51,12 +51,12 @@ func TestNestedScopes(t *testing.T) {
 		b, err := inner.Alloc(8 * mib)
 		r.ok(err)
 		r.ok(inner.End(r.ctx))
-		for _, at := range []symmem.Buffer{a, b} {
-			if !half.IsSymmetric(at.Memory()) {
-				r.failf("the inner scope's group has no window over segment %d", at.Segment())
+		for _, buffer := range []symmem.Buffer{a, b} {
+			if !half.IsSymmetric(buffer.Memory()) {
+				r.failf("the inner scope's group has no window over segment %d", buffer.Segment())
 			}
-			if r.World().IsSymmetric(at.Memory()) {
-				r.failf("the outer scope's group has segment %d early", at.Segment())
+			if r.World().IsSymmetric(buffer.Memory()) {
+				r.failf("the outer scope's group has a window over segment %d before End", buffer.Segment())
 			}
 		}
 		r.ok(outer.End(r.ctx))
@@ -78,7 +78,7 @@ func TestEndedScope(t *testing.T) {
 			s.Abandon()
 			r.wantErr(s.End(r.ctx), symmem.ErrClosed)
 			if _, err := s.Alloc(512); !errors.Is(err, symmem.ErrClosed) {
-				r.failf("allocating after %s: %v", name, err)
+				r.failf("Alloc after %s: got %v, want ErrClosed", name, err)
 			}
 		}
 	})
@@ -93,13 +93,13 @@ func TestScopeDoesNotAllocate(t *testing.T) {
 			r.ok(s.End(r.ctx))
 		}
 		if n := testing.AllocsPerRun(100, scope); n > 0 {
-			r.failf("%v allocations", n)
+			r.failf("%v allocations, want 0", n)
 		}
 	})
 }
 
 func TestNextEndRegistersMemoryOfAbandonedScope(t *testing.T) {
-	wrong := errors.New("something else went wrong")
+	errTest := errors.New("test error")
 	for _, row := range []struct {
 		name    string
 		abandon func(r *rank, p *symmem.Pool) symmem.Buffer
@@ -114,20 +114,20 @@ func TestNextEndRegistersMemoryOfAbandonedScope(t *testing.T) {
 		{"by an error in With", func(r *rank, p *symmem.Pool) (b symmem.Buffer) {
 			r.wantErr(p.With(r.ctx, r.World(), func(s *symmem.Scope) (err error) {
 				b, err = s.Alloc(mib)
-				return errors.Join(err, wrong)
-			}), wrong)
+				return errors.Join(err, errTest)
+			}), errTest)
 			return b
 		}},
 		{"by a panic in With", func(r *rank, p *symmem.Pool) (b symmem.Buffer) {
 			defer func() {
-				if recover() != any(wrong) {
-					r.failf("the panic was lost")
+				if recover() != any(errTest) {
+					r.failf("With did not pass on the panic")
 				}
 			}()
 			r.ok(p.With(r.ctx, r.World(), func(s *symmem.Scope) (err error) {
 				b, err = s.Alloc(mib)
 				r.ok(err)
-				panic(wrong)
+				panic(errTest)
 			}))
 			return b
 		}},
@@ -137,12 +137,12 @@ func TestNextEndRegistersMemoryOfAbandonedScope(t *testing.T) {
 				p := r.pool()
 				b := row.abandon(r, p)
 				if n := r.World().Stats().Windows; n != 0 {
-					r.failf("%d windows after an abandoned scope", n)
+					r.failf("%d windows after an abandoned scope, want 0", n)
 				}
 				s := p.Begin(r.World())
 				r.ok(s.End(r.ctx))
 				if !r.World().IsSymmetric(b.Memory()) {
-					r.failf("the next end did not register")
+					r.failf("the next End did not register the buffer")
 				}
 				r.checkSum(r.World(), b)
 			})
@@ -157,7 +157,7 @@ func TestDisabledScopeAllocatesLocalMemory(t *testing.T) {
 		b, err := s.Alloc(int64(1+r.Rank()) * mib)
 		r.ok(err)
 		if s.Enabled() || b.Pool() == p || p.Stats().Used != 0 {
-			r.failf("the pool was used")
+			r.failf("the disabled scope allocated from the pool")
 		}
 		r.ok(s.End(r.ctx))
 		r.wantErr(s.End(r.ctx), symmem.ErrClosed)
@@ -167,10 +167,10 @@ func TestDisabledScopeAllocatesLocalMemory(t *testing.T) {
 		r.ok(r.World().AllReduce(r.ctx, m, m, 1024, symmem.Float32, symmem.Sum, nil))
 		r.synchronize()
 		if v := r.floats(b); v[1023] != 2 || v[1024] != 1 {
-			r.failf("sums %v, %v", v[1023], v[1024])
+			r.failf("elements 1023 and 1024 = %v and %v, want 2 and 1", v[1023], v[1024])
 		}
 		if paths := r.World().Stats().Paths; paths["plain"] != 1 || paths["window"] != 0 {
-			r.failf("paths %v", paths)
+			r.failf("paths %v, want 1 plain", paths)
 		}
 		r.ok(b.Free())
 	})
@@ -190,12 +190,12 @@ func TestScopeEndReportsRegistrationError(t *testing.T) {
 			}
 			s := p.Begin(r.World())
 			if _, err := s.Alloc(512); !errors.Is(err, want) {
-				r.failf("allocating from %s: %v", name, err)
+				r.failf("Alloc from %s: got %v, want %v", name, err, want)
 			}
 			r.wantErr(s.End(r.ctx), want)
 			r.wantErr(p.Register(r.ctx, r.World()), want)
 			r.wantErr(p.With(r.ctx, r.World(), func(*symmem.Scope) error {
-				panic("the function of a scope that cannot be was called")
+				panic("With called the function of an invalid scope")
 			}), want)
 		}
 	})
@@ -210,13 +210,13 @@ func (r *rank) closedPool() *symmem.Pool {
 func TestScopeRejectsNilAndClosedGroup(t *testing.T) {
 	runRanks(t, 2, symmem.Options{}, func(r *rank) {
 		p := r.pool()
-		none := p.Begin(nil)
-		r.wantErr(none.End(r.ctx), symmem.ErrInvalid)
+		withoutGroup := p.Begin(nil)
+		r.wantErr(withoutGroup.End(r.ctx), symmem.ErrInvalid)
 		r.wantErr(p.Register(r.ctx, nil), symmem.ErrInvalid)
 		r.wantErr(p.With(r.ctx, r.World(), nil), symmem.ErrInvalid)
-		var nobody *symmem.Group
-		if b := r.window(p, 4096); nobody.IsSymmetric(b.Memory()) {
-			r.failf("memory is symmetric in no group")
+		var nilGroup *symmem.Group
+		if b := r.window(p, 4096); nilGroup.IsSymmetric(b.Memory()) {
+			r.failf("IsSymmetric = true in a nil group")
 		}
 		g := r.split(r.World(), 0)
 		r.checkSum(g, r.alloc(p, 4096))
@@ -234,7 +234,7 @@ func TestZeroScope(t *testing.T) {
 	_, errOn := s.AllocOn(nil, 512)
 	for _, err := range []error{err, errOn, s.End(t.Context())} {
 		if !errors.Is(err, symmem.ErrInvalid) {
-			t.Errorf("got %v", err)
+			t.Errorf("got %v, want ErrInvalid", err)
 		}
 	}
 	s.Abandon()

@@ -8,7 +8,7 @@ import (
 	"symmem"
 )
 
-// rows fills a part for each rank with numbers that name both ranks.
+// rows returns counts[to] numbers for each rank, which encode both ranks.
 func rows(from int, counts []int64) (all []int32) {
 	for to, n := range counts {
 		for i := range n {
@@ -18,7 +18,7 @@ func rows(from int, counts []int64) (all []int32) {
 	return all
 }
 
-// uneven is how many elements one rank sends to another.
+// uneven returns the number of elements that one rank sends to another.
 func uneven(from, to, round int) int64 { return int64((from*5 + to*3 + round*7) % 11 * 100) }
 
 func TestSplits(t *testing.T) {
@@ -41,7 +41,7 @@ func TestSplits(t *testing.T) {
 			r.ok(g.AllToAllV(r.ctx, send, recv, splits, symmem.Int32, s))
 			clear(splits.SendCounts) // the call has copied them
 			if got := read[int32](r, recv)[:len(want)]; !slices.Equal(got, want) {
-				r.failf("round %d: got other numbers", round)
+				r.failf("round %d: got %v, want %v", round, got, want)
 			}
 		}
 	})
@@ -62,7 +62,7 @@ func TestMismatchedSplitsDiverge(t *testing.T) {
 		var e *symmem.MessageError
 		if !errors.As(err, &e) || e.Fault != symmem.SplitsDiffer || e.Number != 1 ||
 			!slices.Equal(e.Ends, []symmem.MessageEnds{{From: 0, To: 2, Sent: 1, Received: 2}}) {
-			t.Errorf("rank %d got %v", number, err)
+			t.Errorf("rank %d: got %v, want a MessageError for 1 element sent and 2 expected", number, err)
 		}
 	}
 }

@@ -8,25 +8,25 @@ import (
 	"symmem"
 )
 
-// The tests of this file show what becomes of work queued behind a failed call: it is not run,
-// events carry the error, and groups that were to get the data fail, too.
+// The tests of this file check what happens to work that is queued after a failed call: it does not
+// run, events carry the error, and groups that need the data fail as well.
 
-// wrong makes a rank err in an all-reduce that the others make as they should.
-var wrong = map[string]func(r *rank, g *symmem.Group, m symmem.Memory) error{
-	"another count": func(r *rank, g *symmem.Group, m symmem.Memory) error {
+// mistakes maps names to mistakes of one rank in an all-reduce that the others make correctly.
+var mistakes = map[string]func(r *rank, g *symmem.Group, m symmem.Memory) error{
+	"wrong count": func(r *rank, g *symmem.Group, m symmem.Memory) error {
 		return g.AllReduce(r.ctx, m, m, 999, symmem.Float32, symmem.Sum, nil)
 	},
-	"another type": func(r *rank, g *symmem.Group, m symmem.Memory) error {
+	"wrong type": func(r *rank, g *symmem.Group, m symmem.Memory) error {
 		return g.AllReduce(r.ctx, m, m, 1000, symmem.Int32, symmem.Sum, nil)
 	},
 	"abort": func(_ *rank, g *symmem.Group, _ symmem.Memory) error {
 		g.Abort()
 		return nil
 	},
-	"leave": func(_ *rank, g *symmem.Group, _ symmem.Memory) error { return g.Close() },
+	"close": func(_ *rank, g *symmem.Group, _ symmem.Memory) error { return g.Close() },
 }
 
-// sum1000 queues the all-reduce that some rank does wrong.
+// sum1000 queues the all-reduce in which another rank makes a mistake.
 func (r *rank) sum1000(g *symmem.Group, m symmem.Memory, s *symmem.Stream) error {
 	return g.AllReduce(r.ctx, m, m, 1000, symmem.Float32, symmem.Sum, s)
 }
@@ -42,27 +42,27 @@ func TestEventCarriesFailure(t *testing.T) {
 			r.ok(compute.Copy(symmem.Host(out), m))
 			err := compute.Synchronize(r.ctx)
 			if out[0] != 0 {
-				r.failf("work behind the failure has run")
+				r.failf("work after the failure has run")
 			}
 			r.ok(compute.Copy(symmem.Host(out), m))
 			r.ok(compute.Synchronize(r.ctx))
 			if out[0] == 0 {
-				r.failf("the stream does not go on after Synchronize")
+				r.failf("the stream does not run work after Synchronize")
 			}
 			return err
 		},
 	}
-	for how, err := range wrong {
+	for mistake, fail := range mistakes {
 		for name, wait := range waits {
-			t.Run(how+", "+name, func(t *testing.T) {
+			t.Run(mistake+", "+name, func(t *testing.T) {
 				queued := newGate(2)
 				runRanks(t, 2, checkEvery, func(r *rank) {
-					r.drops()
+					r.requireDroppedWork()
 					g := r.split(r.World(), 0)
-					m := r.thousand(g)
+					m := r.memory1000(g)
 					if r.Rank() == 1 {
 						queued.wait(r)
-						_ = err(r, g, m)
+						_ = fail(r, g, m)
 						_ = r.DefaultStream().Synchronize(r.ctx)
 						return
 					}
@@ -73,10 +73,10 @@ func TestEventCarriesFailure(t *testing.T) {
 					queued.wait(r)
 					release()
 					if got := wait(r, e, m); got == nil || !errors.Is(got, g.Cause(r.ctx)) {
-						r.failf("the wait says %v, the group %v", got, g.Cause(r.ctx))
+						r.failf("the wait: got %v, want %v", got, g.Cause(r.ctx))
 					}
 					if got := comm.Synchronize(r.ctx); !errors.Is(got, g.Cause(r.ctx)) {
-						r.failf("the stream says %v, the group %v", got, g.Cause(r.ctx))
+						r.failf("Synchronize: got %v, want %v", got, g.Cause(r.ctx))
 					}
 				})
 			})
@@ -84,15 +84,15 @@ func TestEventCarriesFailure(t *testing.T) {
 	}
 }
 
-// drops ends the rank where a stream that has failed does not drop its work.
-func (r *rank) drops() {
+// requireDroppedWork skips the test unless failed streams drop their work.
+func (r *rank) requireDroppedWork() {
 	if !r.Device().Addressable {
-		r.skip("a GPU runs on what it was given", symmem.ErrUnsupported)
+		r.skip("a GPU runs queued work after a failure", symmem.ErrUnsupported)
 	}
 }
 
-// thousand makes memory of 1000 numbers, none of them 0, in windows of the groups.
-func (r *rank) thousand(groups ...*symmem.Group) symmem.Memory {
+// memory1000 allocates 1000 nonzero numbers in windows of the groups.
+func (r *rank) memory1000(groups ...*symmem.Group) symmem.Memory {
 	r.t.Helper()
 	p := r.pool()
 	b := r.alloc(p, 4096)
@@ -112,68 +112,70 @@ func (r *rank) event() *symmem.Event {
 	return e
 }
 
-// TestFailureReachesOtherGroups sums in two steps, over ranks 0 and 2, then over 0 and 1.
+// TestFailureReachesOtherGroups all-reduces in two steps: over ranks 0 and 2, then over 0 and 1.
+// Rank 2 makes a mistake.
 func TestFailureReachesOtherGroups(t *testing.T) {
-	for how, err := range wrong {
+	for mistake, fail := range mistakes {
 		for _, graph := range []bool{false, true} {
-			name := how
+			name := mistake
 			if graph {
 				name += ", in a graph"
 			}
 			t.Run(name, func(t *testing.T) {
 				queued := newGate(3)
-				runRanks(t, 3, checkEvery, func(r *rank) { twoLevels(r, graph, queued, err) })
+				runRanks(t, 3, checkEvery, func(r *rank) { sumInTwoSteps(r, graph, queued, fail) })
 			})
 		}
 	}
 }
 
-func twoLevels(
-	r *rank, graph bool, queued *gate, wrong func(*rank, *symmem.Group, symmem.Memory) error,
+func sumInTwoSteps(
+	r *rank, graph bool, queued *gate, fail func(*rank, *symmem.Group, symmem.Memory) error,
 ) {
-	r.drops()
+	r.requireDroppedWork()
 	first, second := r.split(r.World(), r.Rank()%2), r.split(r.World(), r.Rank()/2)
-	m := r.thousand(first, second)
+	m := r.memory1000(first, second)
 	s := r.stream()
 	switch r.Rank() {
 	case 0:
 		release := r.hold(s)
-		r.ok(r.replayed(s, graph, func() error {
+		r.ok(r.queueOrReplay(s, graph, func() error {
 			return errors.Join(r.sum1000(first, m, s), r.sum1000(second, m, s))
 		}))
 		queued.wait(r)
 		release()
 	case 1:
 		queued.wait(r)
-		r.ok(r.replayed(s, graph, func() error { return r.sum1000(second, m, s) }))
+		r.ok(r.queueOrReplay(s, graph, func() error { return r.sum1000(second, m, s) }))
 	case 2:
 		queued.wait(r)
-		_ = wrong(r, first, m)
+		_ = fail(r, first, m)
 		_ = r.DefaultStream().Synchronize(r.ctx)
 		return
 	}
 	err := s.Synchronize(r.ctx)
 	if err == nil || second.Cause(r.ctx) == nil {
-		r.failf("the stream says %v, the second group %v", err, second.Cause(r.ctx))
+		r.failf("got %v from the stream and %v from the second group, want errors", err,
+			second.Cause(r.ctx))
 	}
 	if r.Rank() == 1 {
 		if !errors.Is(err, second.Cause(r.ctx)) {
-			r.failf("the stream says %v, the group %v", err, second.Cause(r.ctx))
+			r.failf("Synchronize: got %v, want %v", err, second.Cause(r.ctx))
 		}
 		var prior *symmem.PriorError
 		if !errors.As(err, &prior) || prior.Rank != 0 || prior.Cause == nil {
-			r.failf("got %v, want what has failed on rank 0", err)
+			r.failf("got %v, want a PriorError of rank 0 with its cause", err)
 		}
 	}
 }
 
-// TestErrorsDistinguishFailedGroups: a stream that is refused by a group which failed for another
-// one's fault says what that group says.
+// TestErrorsDistinguishFailedGroups makes g fail because of a fault of the world. A call of g, and
+// its stream, must then return the error of g.
 func TestErrorsDistinguishFailedGroups(t *testing.T) {
 	runRanks(t, 1, checkEvery, func(r *rank) {
-		r.drops()
+		r.requireDroppedWork()
 		g := r.split(r.World(), 0)
-		m := r.thousand(r.World(), g)
+		m := r.memory1000(r.World(), g)
 		first, second := r.stream(), r.stream()
 		release := r.hold(first)
 		r.ok(r.sum1000(r.World(), m, first))
@@ -181,26 +183,26 @@ func TestErrorsDistinguishFailedGroups(t *testing.T) {
 		r.World().Abort()
 		release()
 		if err := first.Synchronize(r.ctx); !errors.Is(err, r.World().Cause(r.ctx)) {
-			r.failf("the stream says %v, the world %v", err, r.World().Cause(r.ctx))
+			r.failf("Synchronize: got %v, want %v", err, r.World().Cause(r.ctx))
 		}
-		refused := r.sum1000(g, m, second)
-		for what, err := range map[string]error{
-			"call": refused, "stream": second.Synchronize(r.ctx),
+		callErr := r.sum1000(g, m, second)
+		for name, err := range map[string]error{
+			"call": callErr, "stream": second.Synchronize(r.ctx),
 		} {
 			if !errors.Is(err, g.Cause(r.ctx)) {
-				r.failf("the %s says %v, the group %v", what, err, g.Cause(r.ctx))
+				r.failf("%s: got %v, want %v", name, err, g.Cause(r.ctx))
 			}
 		}
 	})
 }
 
-// TestErrorsDistinguishAbortedGroups: work of one group does not fail with the name of
-// another that this rank has aborted, too.
+// TestErrorsDistinguishAbortedGroups aborts two groups. Work of each must fail with the error of
+// its own group.
 func TestErrorsDistinguishAbortedGroups(t *testing.T) {
 	runRanks(t, 1, checkEvery, func(r *rank) {
-		r.drops()
+		r.requireDroppedWork()
 		groups := []*symmem.Group{r.split(r.World(), 0), r.split(r.World(), 0)}
-		m := r.thousand(groups...)
+		m := r.memory1000(groups...)
 		var streams []*symmem.Stream
 		for _, g := range groups {
 			s := r.stream()
@@ -212,14 +214,14 @@ func TestErrorsDistinguishAbortedGroups(t *testing.T) {
 		}
 		for i, s := range streams {
 			if err := s.Synchronize(r.ctx); !errors.Is(err, groups[i].Cause(r.ctx)) {
-				r.failf("the stream says %v, the group %v", err, groups[i].Cause(r.ctx))
+				r.failf("Synchronize: got %v, want %v", err, groups[i].Cause(r.ctx))
 			}
 		}
 	})
 }
 
-// replayed queues work, by way of a graph if one is wanted.
-func (r *rank) replayed(s *symmem.Stream, graph bool, queue func() error) error {
+// queueOrReplay queues work, or captures it and launches the graph.
+func (r *rank) queueOrReplay(s *symmem.Stream, graph bool, queue func() error) error {
 	if !graph {
 		return queue()
 	}
@@ -254,11 +256,11 @@ func TestWaitForOwnWorkHasNoDeadline(t *testing.T) {
 	})
 }
 
-// TestMemoryOfFailedWorkIsReused gives memory that failed work has used to a stream that has
-// nothing to do with it.
+// TestMemoryOfFailedWorkIsReused allocates memory of failed work on an unrelated stream, which must
+// not fail.
 func TestMemoryOfFailedWorkIsReused(t *testing.T) {
 	runRanks(t, 1, symmem.Options{}, func(r *rank) {
-		r.drops()
+		r.requireDroppedWork()
 		p := r.poolWith(symmem.PoolOptions{
 			Domain: r.World(), FirstSegment: 2 * mib, Capacity: 2 * mib,
 		})
@@ -271,13 +273,13 @@ func TestMemoryOfFailedWorkIsReused(t *testing.T) {
 		release()
 		again := r.alloc(p, 2*mib)
 		if again.Address() != b.Address() {
-			r.failf("the memory was not reused")
+			r.failf("the buffer is at %#x, want the reused memory at %#x", again.Address(), b.Address())
 		}
 		r.fill(again, 3)
 		r.synchronize()
 		r.checkAll(again, 3)
 		if err := failing.Synchronize(r.ctx); err == nil {
-			r.failf("the failure was lost")
+			r.failf("Synchronize of the failed stream returned no error")
 		}
 	})
 }

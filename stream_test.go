@@ -40,43 +40,43 @@ func TestBlockIsReusedAfterOtherStreamsWork(t *testing.T) {
 		r.ok(other.Fill(b.Memory(), 7))
 		r.ok(b.Free())
 		if s := p.Stats(); s.Deferred != mib || s.Used != mib {
-			r.failf("%+v", s)
+			r.failf("got %+v, want 1 MiB deferred and used", s)
 		}
 		c := r.alloc(p, mib)
 		if c.Address() == b.Address() {
-			r.failf("the block was handed out while another stream uses it")
+			r.failf("Alloc returned a block that another stream uses")
 		}
 		release()
 		r.ok(other.Synchronize(r.ctx))
 		if s := p.Stats(); s.Deferred != 0 || s.Used != mib {
-			r.failf("%+v", s)
+			r.failf("got %+v, want nothing deferred and 1 MiB used", s)
 		}
 		d := r.alloc(p, mib)
 		if d.Address() != b.Address() {
-			r.failf("the block did not come back")
+			r.failf("the new block is at %#x, want %#x", d.Address(), b.Address())
 		}
 		r.ok(r.World().Check(r.ctx))
 	})
 }
 
-// TestUseOnOutsideGroup of a buffer, by UseOn: else they place the next one
-// elsewhere.
+// TestUseOnOutsideGroup uses a buffer in a group without rank 2. Unless rank 2 calls UseOn, it
+// places the next buffer elsewhere.
 func TestUseOnOutsideGroup(t *testing.T) {
-	for _, noted := range []bool{true, false} {
-		t.Run(fmt.Sprintf("noted %v", noted), func(t *testing.T) {
+	for _, useOn := range []bool{true, false} {
+		t.Run(fmt.Sprintf("UseOn %v", useOn), func(t *testing.T) {
 			runRanks(t, 3, symmem.Options{}, func(r *rank) {
 				p, s := r.pool(), r.stream()
 				b := r.window(p, mib)
 				g := r.split(r.World(), r.Rank()/2)
 				if m := b.Memory(); r.Rank() < 2 {
 					r.ok(g.AllReduce(r.ctx, m, m, 100, symmem.Float32, symmem.Sum, s))
-				} else if noted {
+				} else if useOn {
 					r.ok(b.UseOn(s))
 				}
 				r.ok(b.Free())
 				r.alloc(p, mib)
 				r.ok(s.Synchronize(r.ctx))
-				if err := r.World().Check(r.ctx); !noted {
+				if err := r.World().Check(r.ctx); !useOn {
 					r.wantDivergence(err)
 				} else {
 					r.ok(err)
@@ -97,7 +97,7 @@ func TestReuseUnderPressureIgnoresTiming(t *testing.T) {
 		r.ok(p.Register(r.ctx, r.World()))
 		release := r.hold(other)
 		if r.Rank() == 1 {
-			// This rank's other stream is done long before.
+			// The other stream of this rank ends early.
 			release()
 		}
 		r.ok(other.Fill(b.Memory(), 7))
@@ -116,7 +116,7 @@ func TestReuseUnderPressureIgnoresTiming(t *testing.T) {
 		r.synchronize()
 		v := read[uint8](r, c.Memory())
 		if v[0] != 9 || v[len(v)-1] != 9 {
-			r.failf("the new owner holds %d: the old use came later", v[0])
+			r.failf("the elements are %d, want 9: the earlier use wrote later", v[0])
 		}
 		texts.add(r, errors.New(place(c)))
 		r.ok(r.World().Check(r.ctx))
@@ -129,13 +129,14 @@ func TestStreamOrderAndEvents(t *testing.T) {
 		p := r.pool()
 		first, second := r.stream(), r.stream()
 		if first.Number() != 1 || second.Number() != 2 || r.DefaultStream().Number() != 0 {
-			r.failf("streams %d and %d", first.Number(), second.Number())
+			r.failf("the new streams have the numbers %d and %d, want 1 and 2", first.Number(),
+				second.Number())
 		}
 		a, b := r.alloc(p, 4096), r.alloc(p, 4096)
 		e, err := r.NewEvent()
 		r.ok(err)
 		if !e.Done() {
-			r.failf("an event that was never recorded is not done")
+			r.failf("Done = false for an event that has not been recorded")
 		}
 		release := r.hold(first)
 		r.ok(first.Fill(a.Memory(), 1))
@@ -143,13 +144,13 @@ func TestStreamOrderAndEvents(t *testing.T) {
 		r.ok(second.Wait(e))
 		r.ok(second.Copy(b.Memory(), a.Memory()))
 		if e.Done() {
-			r.failf("the event is done before its work")
+			r.failf("Done = true before the work has ended")
 		}
 		release()
 		r.ok(second.Synchronize(r.ctx))
 		v := read[uint8](r, b.Memory())
 		if v[0] != 1 || v[4095] != 1 || !e.Done() {
-			r.failf("copied %d", v[0])
+			r.failf("the copy has %d and Done = %v, want 1 and true", v[0], e.Done())
 		}
 	})
 }
@@ -164,50 +165,50 @@ func TestInvalidStreamCalls(t *testing.T) {
 		r.wantErr(s.Copy(b.Memory(), half), symmem.ErrInvalid)
 		r.ok(s.Host(func() { panic("a host function that fails") }))
 		if err := s.Synchronize(r.ctx); err == nil || !strings.Contains(err.Error(), "that fails") {
-			r.failf("got %v", err)
+			r.failf("got %v, want the panic of the host function", err)
 		}
 		r.synchronize()
 		r.ok(b.Free())
 		if err := s.Fill(b.Memory(), 1); err == nil && r.stream().Fill(b.Memory(), 1) == nil {
-			r.failf("a freed buffer was filled")
+			r.failf("Fill of a freed buffer succeeded")
 		}
 	})
 }
 
 func TestQueuedWorkKeepsGoSlice(t *testing.T) {
-	for name, meanwhile := range map[string]func(r *rank){
-		"":                             func(*rank) {},
-		", and the Runtime is closing": func(r *rank) { closing(r.Runtime) },
+	for name, during := range map[string]func(r *rank){
+		"open Runtime":    func(*rank) {},
+		"closing Runtime": func(r *rank) { beginClose(r.Runtime) },
 	} {
-		t.Run("on a stream"+name, func(t *testing.T) {
+		t.Run(name, func(t *testing.T) {
 			runRanks(t, 1, symmem.Options{}, func(r *rank) {
-				// Other devices have read pageable memory before the call returns, and may wait for the
-				// stream until then.
+				// On other devices the call reads pageable memory before it returns, and may wait
+				// for the stream.
 				r.requireAddressable()
 				b := r.alloc(r.pool(), 1<<16)
 				s := r.DefaultStream()
 				release := r.hold(s)
-				symmem.HoldCopy(s, func() { meanwhile(r) })
-				copied := func() weak.Pointer[byte] {
+				symmem.HoldCopy(s, func() { during(r) })
+				queueCopy := func() weak.Pointer[byte] {
 					source := make([]byte, 1<<16)
 					if err := s.Copy(b.Memory(), symmem.Host(source)); !errors.Is(err, symmem.ErrClosed) {
 						r.ok(err)
 					}
 					return weak.Make(&source[0])
 				}
-				kept := copied()
+				source := queueCopy()
 				runtime.GC()
 				runtime.GC()
-				if kept.Value() == nil {
+				if source.Value() == nil {
 					release()
-					r.failf("the slice was collected before it was copied")
+					r.failf("the slice was garbage collected before the copy")
 				}
 			})
 		})
 	}
 }
 
-// TestUnusedStreamDoesNotDiverge has one rank make streams for a use of its own.
+// TestUnusedStreamDoesNotDiverge makes streams on rank 0 that the common pool does not use.
 func TestUnusedStreamDoesNotDiverge(t *testing.T) {
 	runRanks(t, 2, symmem.Options{}, func(r *rank) {
 		p := r.pool()
@@ -252,7 +253,7 @@ func TestStreamDivergenceExplainsNumbers(t *testing.T) {
 			"a pool numbers streams from 1 by their first allocation; 0 is the default stream",
 		} {
 			if !strings.Contains(text, want) {
-				r.failf("%q is not in %q", want, text)
+				r.failf("%q does not contain %q", text, want)
 			}
 		}
 	})
@@ -272,7 +273,7 @@ func TestNilStreamAndEvent(t *testing.T) {
 		for _, e := range []*symmem.Event{nil, &zero} {
 			r.wantErr(e.Synchronize(r.ctx), symmem.ErrInvalid)
 			if e.Done() {
-				r.failf("an event that no Runtime has made is done")
+				r.failf("Done = true for an invalid event")
 			}
 		}
 		r.ok(r.DefaultStream().BeginCapture())
@@ -283,11 +284,12 @@ func TestNilStreamAndEvent(t *testing.T) {
 	})
 }
 
-// TestMemoryUsedByOtherStreamIsNotReused before that use is over, however it came about.
+// TestMemoryUsedByOtherStreamIsNotReused frees a buffer that another stream still uses, for several
+// kinds of use. The memory must not be reused before the use has ended.
 func TestMemoryUsedByOtherStreamIsNotReused(t *testing.T) {
 	type use func(r *rank, b symmem.Buffer, hold func(*symmem.Stream))
 	for name, use := range map[string]use{
-		"by a call during Synchronize, as is Free": func(
+		"call and Free during Synchronize": func(
 			r *rank, b symmem.Buffer, hold func(*symmem.Stream),
 		) {
 			s := r.stream()
@@ -298,7 +300,7 @@ func TestMemoryUsedByOtherStreamIsNotReused(t *testing.T) {
 			}))
 			r.ok(s.Synchronize(r.ctx))
 		},
-		"by a call during Synchronize": func(
+		"call during Synchronize": func(
 			r *rank, b symmem.Buffer, hold func(*symmem.Stream),
 		) {
 			s := r.stream()
@@ -309,7 +311,7 @@ func TestMemoryUsedByOtherStreamIsNotReused(t *testing.T) {
 			r.ok(s.Synchronize(r.ctx))
 			r.ok(b.Free())
 		},
-		"by a call that Synchronize comes into": func(
+		"Synchronize during a call": func(
 			r *rank, b symmem.Buffer, hold func(*symmem.Stream),
 		) {
 			s := r.stream()
@@ -320,7 +322,7 @@ func TestMemoryUsedByOtherStreamIsNotReused(t *testing.T) {
 			r.ok(s.Fill(b.Memory(), 1))
 			r.ok(b.Free())
 		},
-		"and one that is gone": func(r *rank, b symmem.Buffer, hold func(*symmem.Stream)) {
+		"use by another, forgotten stream": func(r *rank, b symmem.Buffer, hold func(*symmem.Stream)) {
 			s := r.stream()
 			hold(s)
 			r.ok(s.Fill(b.Memory(), 1))
@@ -330,7 +332,7 @@ func TestMemoryUsedByOtherStreamIsNotReused(t *testing.T) {
 			r.Interop().ForgetStream(gone)
 			r.ok(b.Free())
 		},
-		"that is ending": func(r *rank, b symmem.Buffer, hold func(*symmem.Stream)) {
+		"use during ForgetStream": func(r *rank, b symmem.Buffer, hold func(*symmem.Stream)) {
 			s, err := r.Interop().AdoptStream(r.stream().Handle())
 			r.ok(err)
 			hold(s)
@@ -338,25 +340,25 @@ func TestMemoryUsedByOtherStreamIsNotReused(t *testing.T) {
 			var forgetting sync.WaitGroup
 			forgetting.Go(func() { r.Interop().ForgetStream(s) })
 			r.cleanups = append(r.cleanups, forgetting.Wait)
-			awhile()
+			pause()
 			r.ok(b.Free())
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			runRanks(t, 1, symmem.Options{}, func(r *rank) {
 				p := r.poolWith(symmem.PoolOptions{FirstSegment: 4 * mib, Capacity: 4 * mib})
-				waiting := r.alloc(p, 2*mib) // Synchronize looks for memory only where some waits
+				waiting := r.alloc(p, 2*mib) // Synchronize looks only for deferred memory
 				r.ok(waiting.UseOn(r.stream()))
 				r.ok(waiting.Free())
 				b, release := r.alloc(p, 2*mib), func() {}
 				use(r, b, func(s *symmem.Stream) { release = r.hold(s) })
-				r.keepsReused(p, 4*mib, release)
+				r.checkReuse(p, 4*mib, release)
 			})
 		})
 	}
 }
 
-// TestMemoryOfAbortedStreamIsNotReused while its work goes on.
+// TestMemoryOfAbortedStreamIsNotReused forgets a stream whose work has not ended.
 func TestMemoryOfAbortedStreamIsNotReused(t *testing.T) {
 	runRanks(t, 1, symmem.Options{Timeout: time.Second}, func(r *rank) {
 		p := r.poolWith(symmem.PoolOptions{FirstSegment: 2 * mib, Capacity: 2 * mib})
@@ -367,27 +369,27 @@ func TestMemoryOfAbortedStreamIsNotReused(t *testing.T) {
 		r.ok(s.Fill(b.Memory(), 1))
 		r.Interop().ForgetStream(s)
 		r.ok(b.Free())
-		r.keepsReused(p, 2*mib, release)
+		r.checkReuse(p, 2*mib, release)
 	})
 }
 
-// keepsReused allocates all of a pool, lets the work go on that another stream has there, and fails
-// if that writes behind the new owner.
-func (r *rank) keepsReused(p *symmem.Pool, bytes int64, release func()) {
+// checkReuse allocates all memory of a pool, releases the work of another stream on it, and fails
+// if that work overwrites the new buffer.
+func (r *rank) checkReuse(p *symmem.Pool, bytes int64, release func()) {
 	r.t.Helper()
 	b := r.alloc(p, bytes)
 	r.ok(r.DefaultStream().Fill(b.Memory(), 0))
-	awhile()
+	pause()
 	release()
-	awhile()
+	pause()
 	r.checkAll(b, 0)
 }
 
-// TestReuseTimeEqualOnAllRanks, whatever their other goroutines do on the stream
-// meanwhile, and whenever they forget a stream.
+// TestReuseTimeEqualOnAllRanks checks that ranks reuse memory at the same point of their programs,
+// whatever their other goroutines do with the stream and whenever they forget a stream.
 func TestReuseTimeEqualOnAllRanks(t *testing.T) {
 	for name, run := range map[string]func(*rank, *symmem.Pool){
-		"one has calls during Synchronize": func(r *rank, p *symmem.Pool) {
+		"call during Synchronize on one rank": func(r *rank, p *symmem.Pool) {
 			s, own := r.stream(), r.unregistered(mib)
 			b := r.alloc(p, mib)
 			r.ok(b.UseOn(s))
@@ -399,7 +401,7 @@ func TestReuseTimeEqualOnAllRanks(t *testing.T) {
 			}))
 			r.ok(s.Synchronize(r.ctx))
 		},
-		"one forgets a stream before the others do": func(r *rank, p *symmem.Pool) {
+		"earlier ForgetStream on one rank": func(r *rank, p *symmem.Pool) {
 			s := r.stream()
 			gone, err := r.Interop().AdoptStream(r.stream().Handle())
 			r.ok(err)

@@ -14,10 +14,10 @@ import (
 	"symmem"
 )
 
-// agreeingVariable is set for the other process of BenchmarkAgree, and holds the store.
+// agreeingVariable marks the second process of BenchmarkAgree. Its value is the store's address.
 const agreeingVariable = "SYMMEM_TEST_AGREEING"
 
-// openPair opens a rank of a world of two.
+// openPair opens a rank of a world of two processes.
 func openPair(number int, store string) (*symmem.Runtime, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
@@ -26,7 +26,7 @@ func openPair(number int, store string) (*symmem.Runtime, error) {
 	})
 }
 
-// runAgreeingRank is the main function of that process, which agrees until the other one leaves.
+// runAgreeingRank runs this process as that rank, which calls Agree until the other rank closes.
 func runAgreeingRank() int {
 	rt, err := openPair(1, os.Getenv(agreeingVariable))
 	for err == nil {
@@ -43,8 +43,8 @@ func runAgreeingRank() int {
 	return 0
 }
 
-// BenchmarkAgree compares one number of two processes. Half of the batches are to take 500 ns a
-// call at most: the mean tells more of what else runs on the processors.
+// BenchmarkAgree compares a number between two processes. It limits the median of the batches to
+// 500 ns per call, because the mean depends on other load of the machine.
 func BenchmarkAgree(b *testing.B) {
 	store := "unix:@symmem-test-" + rand.Text()
 	other := exec.Command(os.Args[0])
@@ -74,7 +74,7 @@ func BenchmarkAgree(b *testing.B) {
 		median := float64(batches[len(batches)/2].Nanoseconds()) / batch
 		b.ReportMetric(median, "median-ns/op")
 		if os.Getenv(barsVariable) != "" && median > 500 {
-			b.Errorf("%.0f ns, the bar is 500", median)
+			b.Errorf("the median is %.0f ns, want at most 500", median)
 		}
 	}
 	if err := errors.Join(rt.Close(), other.Wait()); err != nil {

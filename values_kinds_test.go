@@ -9,7 +9,7 @@ import (
 	"symmem"
 )
 
-// TestAgreeFloatMismatch compares bits: zeros of different signs differ, and NaNs do not.
+// TestAgreeFloatMismatch checks that zeros of different signs differ, and that NaNs do not.
 func TestAgreeFloatMismatch(t *testing.T) {
 	runRanks(t, 3, symmem.Options{}, func(r *rank) {
 		g := r.World()
@@ -47,8 +47,8 @@ func TestAgreeFloatMismatch(t *testing.T) {
 	})
 }
 
-// TestAgreeStringMismatch has strings that are quoted whole, and some whose first difference
-// lies behind what is quoted.
+// TestAgreeStringMismatch compares short strings, and long ones that differ only after the part
+// that errors quote.
 func TestAgreeStringMismatch(t *testing.T) {
 	runRanks(t, 3, symmem.Options{}, func(r *rank) {
 		g := r.World()
@@ -84,7 +84,7 @@ func TestAgreeStringMismatch(t *testing.T) {
 			r.failf("got %+v", d.Sides)
 		}
 		if before := d.Sides[0].Before[0]; !strings.HasPrefix(before, `"optimizer": Agree of "1"`) {
-			r.failf("before it: %q", before)
+			r.failf("the previous event is %q, want Agree of \"1\"", before)
 		}
 		r.ok(g.AgreeString(r.ctx, "optimizer", "3"))
 		r.wantErr(g.AgreeString(r.ctx, "", "3"), symmem.ErrInvalid)

@@ -13,24 +13,24 @@ import (
 	"symmem"
 )
 
-// stepProgramsVariable says how many programs TestRandomStepMismatch runs.
+// stepProgramsVariable sets the number of programs in TestRandomStepMismatch.
 const stepProgramsVariable = "SYMMEM_TEST_STEPS"
 
 func TestStepMismatch(t *testing.T) {
 	runRanks(t, 3, symmem.Options{}, func(r *rank) {
 		g := r.World()
-		what := "decode(batch=8)"
+		name := "decode(batch=8)"
 		for range 3 {
-			r.ok(g.Step(r.ctx, what))
+			r.ok(g.Step(r.ctx, name))
 			r.ok(g.Barrier(r.ctx, nil))
 		}
 		if r.Rank() == 1 {
-			what = "prefill(tokens=100)"
+			name = "prefill(tokens=100)"
 		}
-		err := g.Step(r.ctx, what)
-		line := here()
+		err := g.Step(r.ctx, name)
+		line := callerLine()
 		d := r.wantDivergence(err)
-		if !slices.Equal(d.Deviant, []int{1}) || !near(d.Ranks()[1].Site, line) ||
+		if !slices.Equal(d.Deviant, []int{1}) || !isLineBefore(d.Ranks()[1].Site, line) ||
 			d.Ranks()[1].Event != "prefill(tokens=100), after 1 collective" ||
 			d.Ranks()[2].Event != "decode(batch=8), after 1 collective" ||
 			!strings.Contains(err.Error(), "ranks differ in step 4: ranks 0,2 have decode(batch=8)") ||
@@ -38,8 +38,8 @@ func TestStepMismatch(t *testing.T) {
 			r.failf("got %v: %+v", err, d)
 		}
 		r.ok(g.Step(r.ctx, "decode(batch=8)"))
-		for _, wrong := range []string{"", strings.Repeat("w", symmem.MaxStep+1)} {
-			r.wantErr(g.Step(r.ctx, wrong), symmem.ErrInvalid)
+		for _, invalid := range []string{"", strings.Repeat("w", symmem.MaxStep+1)} {
+			r.wantErr(g.Step(r.ctx, invalid), symmem.ErrInvalid)
 		}
 	})
 }
@@ -72,9 +72,9 @@ func TestCheckOffDisablesSteps(t *testing.T) {
 	})
 }
 
-// TestRandomStepMismatch runs programs of steps and collectives. In each, one rank takes a
-// wrong branch once: another step, a collective more or a collective less. It is named, and nobody
-// waits for the timeout.
+// TestRandomStepMismatch runs programs of steps and collectives. In each, one rank takes a wrong
+// branch once: another step, an extra collective or a missing one. The error must name that rank
+// before the timeout.
 func TestRandomStepMismatch(t *testing.T) {
 	programs := 100
 	if text := os.Getenv(stepProgramsVariable); text != "" {
@@ -90,16 +90,16 @@ func TestRandomStepMismatch(t *testing.T) {
 			var err error
 			for step := 0; step <= steps && err == nil; step++ {
 				differs := step == at && r.Rank() == wrong
-				what, calls := fmt.Sprint("step ", same.IntN(5)), 1+same.IntN(3)
+				name, calls := fmt.Sprint("step ", same.IntN(5)), 1+same.IntN(3)
 				switch {
 				case differs && kind == 0:
-					what += "?"
+					name += "?"
 				case differs && kind == 1:
 					calls++
 				case differs:
 					calls--
 				}
-				err = g.Step(r.ctx, what)
+				err = g.Step(r.ctx, name)
 				for call := 0; call < calls && err == nil; call++ {
 					if err = g.Barrier(r.ctx, nil); err == nil {
 						err = r.DefaultStream().Synchronize(r.ctx)
@@ -109,7 +109,8 @@ func TestRandomStepMismatch(t *testing.T) {
 			d := r.wantDivergence(err)
 			if !slices.Equal(d.Deviant, []int{wrong}) ||
 				!strings.Contains(err.Error(), "steps_test.go:") {
-				r.failf("program %d: rank %d went wrong by %d at %d: got %v", program, wrong, kind, at, err)
+				r.failf("program %d: got %v, want rank %d with mistake %d in step %d", program, err, wrong,
+					kind, at)
 			}
 			r.ok(errors.Join(r.World().Agree(r.ctx, "program", int64(program)), g.Close()))
 		}

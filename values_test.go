@@ -15,8 +15,8 @@ import (
 	"symmem"
 )
 
-// here is the line of its caller, as errors have it.
-func here() string {
+// callerLine returns the file and line of its caller, in the form of call sites in errors.
+func callerLine() string {
 	_, file, line, _ := runtime.Caller(1)
 	return fmt.Sprintf("%s:%d", file, line)
 }
@@ -29,40 +29,40 @@ func TestValueReductions(t *testing.T) {
 		for _, c := range []struct {
 			name string
 			call func(context.Context, string, int64) (int64, error)
-			give [3]int64
+			args [3]int64
 			want int64
 		}{
-			{"least", g.Min, [3]int64{5, -3, 8}, -3},
-			{"greatest", g.Max, [3]int64{5, -3, 8}, 8},
+			{"minimum", g.Min, [3]int64{5, -3, 8}, -3},
+			{"maximum", g.Max, [3]int64{5, -3, 8}, 8},
 			{"all negative", g.Max, [3]int64{-5, -3, math.MinInt64}, -3},
 			{"sum", g.Sum, [3]int64{5, -3, 8}, 10},
 			{"sum that wraps around", g.Sum, [3]int64{math.MaxInt64, 1, 0}, math.MinInt64},
 		} {
-			got, err := c.call(r.ctx, c.name, c.give[r.Rank()])
+			got, err := c.call(r.ctx, c.name, c.args[r.Rank()])
 			if r.ok(err); got != c.want {
-				r.failf("%s of %v is %d, want %d", c.name, c.give, got, c.want)
+				r.failf("%s of %v = %d, want %d", c.name, c.args, got, c.want)
 			}
 		}
 		for _, c := range []struct {
-			give     [3]bool
+			args     [3]bool
 			any, all bool
 		}{
 			{[3]bool{}, false, false},
 			{[3]bool{false, true, false}, true, false},
 			{[3]bool{true, true, true}, true, true},
 		} {
-			anyone, err := g.Any(r.ctx, "busy", c.give[r.Rank()])
+			anyTrue, err := g.Any(r.ctx, "busy", c.args[r.Rank()])
 			r.ok(err)
-			everyone, err := g.All(r.ctx, "busy", c.give[r.Rank()])
+			allTrue, err := g.All(r.ctx, "busy", c.args[r.Rank()])
 			r.ok(err)
-			if anyone != c.any || everyone != c.all {
-				r.failf("%v: any is %v, all is %v", c.give, anyone, everyone)
+			if anyTrue != c.any || allTrue != c.all {
+				r.failf("%v: Any = %v, All = %v; want %v, %v", c.args, anyTrue, allTrue, c.any, c.all)
 			}
 		}
 	})
 }
 
-// TestAgreeValueMismatch: and the group goes on.
+// TestAgreeValueMismatch also checks that the group works after a mismatch.
 func TestAgreeValueMismatch(t *testing.T) {
 	runRanks(t, 3, symmem.Options{CallSites: true}, func(r *rank) {
 		g := r.split(r.World(), 0)
@@ -74,7 +74,7 @@ func TestAgreeValueMismatch(t *testing.T) {
 		for k := range 2 { // ranks 0 and 1 take the first branch, rank 2 the second
 			if k == r.Rank()/2 {
 				err = g.Agree(r.ctx, "batch size", int64(8+k))
-				sites[r.Rank()] = here()
+				sites[r.Rank()] = callerLine()
 			}
 		}
 		d := r.wantDivergence(err)
@@ -83,12 +83,12 @@ func TestAgreeValueMismatch(t *testing.T) {
 		}
 		mine := d.Ranks()[r.Rank()]
 		if !slices.Equal(d.Sides[0].Ranks, []int{0, 1}) || d.Sides[0].Event != "Agree of 8" ||
-			d.Sides[1].Event != "Agree of 9" || !near(mine.Site, sites[r.Rank()]) {
-			r.failf("got %+v, here is %s", d.Sides, sites[r.Rank()])
+			d.Sides[1].Event != "Agree of 9" || !isLineBefore(mine.Site, sites[r.Rank()]) {
+			r.failf("got %+v, want the line before %s", d.Sides, sites[r.Rank()])
 		}
 		if b := mine.Before; len(b) != 10 || !strings.HasPrefix(b[0], `"step": Agree of 10 at `) ||
 			!strings.Contains(b[9], `"step": Agree of 1 at `) {
-			r.failf("before it: %q", b)
+			r.failf("the previous events are %q, want the last 10 calls of Agree", b)
 		}
 		want := fmt.Sprintf(`group %s: ranks differ in value "batch size", call 1: `+
 			`ranks 0-1 have Agree of 8 at %s; rank 2 has Agree of 9 at `, g.ID(), d.Sides[0].Site)
@@ -109,17 +109,17 @@ func TestAgreeValueMismatch(t *testing.T) {
 	})
 }
 
-// near reports whether a site is the line before that of here.
-func near(site, here string) bool {
+// isLineBefore reports whether a call site is the line before the given one.
+func isLineBefore(site, after string) bool {
 	var file string
 	var line int
-	at := strings.LastIndexByte(here, ':')
-	file = here[:at]
-	_, _ = fmt.Sscanf(here[at+1:], "%d", &line)
+	at := strings.LastIndexByte(after, ':')
+	file = after[:at]
+	_, _ = fmt.Sscanf(after[at+1:], "%d", &line)
 	return site == fmt.Sprintf("%s:%d", file, line-1)
 }
 
-// TestMissingRankFailsValue has rank 1 wait in another value, which the error reports.
+// TestMissingRankFailsValue lets rank 1 wait in another value, which the error must report.
 func TestMissingRankFailsValue(t *testing.T) {
 	const elsewhere = `in value "prefill" for`
 	wait := newPatience(func(w symmem.LateWarning) bool {
@@ -135,10 +135,10 @@ func TestMissingRankFailsValue(t *testing.T) {
 		var late *symmem.TimeoutError
 		if r.Rank() != 1 && (!errors.As(err, &late) || !slices.Equal(late.Missing, []int{1}) ||
 			!strings.Contains(late.Activity[1], elsewhere)) {
-			r.failf("got %v", err)
+			r.failf("got %v, want a TimeoutError that names rank 1 and its value", err)
 		}
 		if r.Rank() == 1 && err == nil {
-			r.failf("a value without the other ranks")
+			r.failf("Agree succeeded without the other ranks")
 		}
 		r.wantErr(g.Agree(r.ctx, "decode", 1), g.Cause(r.ctx))
 	})
@@ -173,8 +173,8 @@ func TestInvalidValueNames(t *testing.T) {
 	})
 }
 
-// TestValueNamesAreIndependent has two goroutines of each rank use two names, of which each rank
-// holds up the other one until its own is done.
+// TestValueNamesAreIndependent calls values of two names on two goroutines of each rank, in a
+// different order on each rank.
 func TestValueNamesAreIndependent(t *testing.T) {
 	runRanks(t, 2, symmem.Options{}, func(r *rank) {
 		names := []string{"first", "second"}
@@ -203,7 +203,7 @@ func TestValueCallsOfSameNameAreOrdered(t *testing.T) {
 				for range 50 {
 					got, e := r.World().Sum(r.ctx, "shared", 1)
 					if e == nil && got != 2 {
-						e = fmt.Errorf("the sum is %d", got)
+						e = fmt.Errorf("the sum = %d, want 2", got)
 					}
 					err = errors.Join(err, e)
 				}
@@ -214,8 +214,8 @@ func TestValueCallsOfSameNameAreOrdered(t *testing.T) {
 	})
 }
 
-// TestRandomValueMismatch runs programs of values. In each, one rank takes another
-// branch once: it has another value or operation there, and every rank names it and its line.
+// TestRandomValueMismatch runs programs of values. In each, one rank takes a wrong branch once,
+// with another value or operation. The error on every rank must name that rank and its line.
 func TestRandomValueMismatch(t *testing.T) {
 	const ranks, programs = 3, 300
 	runRanks(t, ranks, symmem.Options{}, func(r *rank) {
@@ -235,18 +235,18 @@ func TestRandomValueMismatch(t *testing.T) {
 				switch {
 				case r.Rank() != wrong:
 					err = r.World().Agree(r.ctx, name, value)
-					line = here()
+					line = callerLine()
 				case kind == 0:
 					err = r.World().Agree(r.ctx, name, value+1)
-					line = here()
+					line = callerLine()
 				default:
 					_, err = r.World().Max(r.ctx, name, value)
-					line = here()
+					line = callerLine()
 				}
 				d := r.wantDivergence(err)
-				if !slices.Equal(d.Deviant, []int{wrong}) || !near(d.Ranks()[r.Rank()].Site, line) ||
+				if !slices.Equal(d.Deviant, []int{wrong}) || !isLineBefore(d.Ranks()[r.Rank()].Site, line) ||
 					d.Ranks()[wrong].Site == d.Ranks()[(wrong+1)%ranks].Site {
-					r.failf("program %d: rank %d went wrong, got %+v", program, wrong, d)
+					r.failf("program %d: got %+v, want rank %d", program, d, wrong)
 				}
 			}
 		}
@@ -257,7 +257,7 @@ func TestLateRankIsReportedDuringValue(t *testing.T) {
 	warned := make(chan symmem.LateWarning, 1)
 	o := symmem.Options{WarnAfter: 20 * time.Millisecond, OnLate: func(w symmem.LateWarning) {
 		if !strings.HasPrefix(w.Doing, `value "batch size" 1`) {
-			return // on a busy machine ranks may be late to what comes before, too
+			return // on a busy machine ranks may also be late for earlier calls
 		}
 		select {
 		case warned <- w:
@@ -267,7 +267,7 @@ func TestLateRankIsReportedDuringValue(t *testing.T) {
 	runRanks(t, 2, o, func(r *rank) {
 		if r.Rank() == 1 {
 			if w := <-warned; !slices.Equal(w.Ranks, []int{1}) {
-				r.failf("got %+v", w)
+				r.failf("got %+v, want rank 1", w)
 			}
 		}
 		r.ok(r.World().Agree(r.ctx, "batch size", 8))
