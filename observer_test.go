@@ -36,7 +36,7 @@ func TestPanickingObserverLeavesPoolUsable(t *testing.T) {
 				remove()
 				r.ok(r.alloc(p, 4096).Free())
 			})
-			if n := strings.Count(log.String(), "a function of an Observer"+name); n != 4 {
+			if n := strings.Count(log.String(), "a function of an Observer "+name); n != 4 {
 				t.Errorf("the log names %d functions, want 4:\n%s", n, log.String())
 			}
 		})
@@ -54,7 +54,7 @@ func TestPanickingHostFunctionFailsStream(t *testing.T) {
 				ran := false
 				r.ok(s.Host(func() { ran = true }))
 				err := s.Synchronize(r.ctx)
-				if err == nil || !strings.Contains(err.Error(), "work on a stream"+name) {
+				if err == nil || !strings.Contains(err.Error(), "work on a stream "+name) {
 					r.failf("got %v, want that work on a stream %s", err, name)
 				}
 				r.ok(s.Host(func() { ran = true }))
@@ -89,7 +89,7 @@ func TestPanickingArrivedFunctionFailsGroup(t *testing.T) {
 					r.failf("the group has not failed after 20s")
 				}
 				err := g.Cause(r.ctx)
-				if r.Rank() == 0 && !strings.Contains(err.Error(), "Call.Arrived"+name) {
+				if r.Rank() == 0 && !strings.Contains(err.Error(), "Call.Arrived "+name) {
 					r.failf("got %v, want that Call.Arrived %s", err, name)
 				}
 				_ = s.Synchronize(r.ctx)
@@ -111,7 +111,7 @@ func TestPanickingOnLateIsLogged(t *testing.T) {
 			runRanks(t, 2, o, func(r *rank) {
 				if r.Rank() == 0 {
 					text := ""
-					for !strings.Contains(text, "Options.OnLate"+name) {
+					for !strings.Contains(text, "Options.OnLate "+name) {
 						text = <-logged
 					}
 				}
