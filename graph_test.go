@@ -250,7 +250,7 @@ func TestInvalidCaptures(t *testing.T) {
 // TestCaptureWaitsForRegistration begins a capture during a registration, which must time out, and
 // again after the registration.
 func TestCaptureWaitsForRegistration(t *testing.T) {
-	runRanks(t, 1, symmem.Options{Timeout: 50 * time.Millisecond}, func(r *rank) {
+	runRanks(t, 1, symmem.Options{Timeout: 2 * time.Second}, func(r *rank) {
 		s := r.DefaultStream()
 		release := symmem.HoldRegistration(r.Runtime)
 		var late *symmem.TimeoutError

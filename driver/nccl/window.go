@@ -110,8 +110,8 @@ type peers struct {
 
 // peersKey returns the key under which ranks export a segment to their peers.
 func peersKey(group *driver.GroupConfig, key driver.SegmentKey) handoff.Key {
-	return handoff.Key{Namespace: handoff.NamespaceOf(fmt.Sprintf("segment/%s/%d/%d", group.ID, key.Pool,
-		key.Ordinal))}
+	name := fmt.Sprintf("segment/%s/%d/%d", group.ID, key.Pool, key.Ordinal)
+	return handoff.Key{Namespace: handoff.NamespaceOf(name)}
 }
 
 // mapPeers maps the segments of the other ranks, using the handles that these ranks have sent. If

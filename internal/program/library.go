@@ -9,8 +9,8 @@ import (
 	"symmem/internal/cuda"
 )
 
-// Library acts as another GPU library in the process, such as PyTorch. It creates streams, graphs and
-// memory by CUDA calls, without symmem.
+// Library acts as another GPU library in the process, such as PyTorch. It creates streams, graphs
+// and memory by CUDA calls, without symmem.
 type Library struct {
 	// Streams lists the library's streams, which a Runtime has adopted.
 	Streams []*symmem.Stream

@@ -18,7 +18,7 @@
 //     numbers, on amd64 even if the calling thread flushes them or uses another rounding mode: see
 //     Arithmetic.
 //   - Float16 and BFloat16 are widened to float32, accumulated in float32 across all sources,
-//     divided in float32 for an average, and rounded once, to nearest even. Overflow gives infinity.
+//     divided in float32 for an average, and rounded once, to nearest even. Overflow yields Inf.
 //   - Every NaN in a result has the same bits, those of NVIDIA's GPUs: quiet and positive, with all
 //     bits of the payload set (0x7fffffff, 0x7fffffffffffffff, 0x7fff). So the result does not
 //     depend on the operand whose NaN a processor propagates.

@@ -32,8 +32,8 @@ func loadObject(source string, major, minor int) ([]byte, error) {
 	return object.(func() ([]byte, error))()
 }
 
-// binaries maps generations of GPUs to the architectures of cubins. A cubin runs on all later GPUs of
-// its generation: sm_80 on 8.6 and 8.9, sm_100 on 10.3, sm_120 on 12.1.
+// binaries maps generations of GPUs to the architectures of cubins. A cubin runs on all later GPUs
+// of its generation: sm_80 on 8.6 and 8.9, sm_100 on 10.3, sm_120 on 12.1.
 var binaries = map[int]string{8: "sm_80", 9: "sm_90", 10: "sm_100", 12: "sm_120"}
 
 // architecture returns the architecture of the object for a generation.

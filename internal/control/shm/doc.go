@@ -21,8 +21,8 @@
 // lost. That costs one bounded sleep, but saves a full memory fence on every post. Every slow wait
 // also checks for processes that have ended (through pidfds), for peers that have failed, and for
 // its timeout. Each rank's status shows what the rank waits for and how many collectives it has
-// submitted. From that control.Judge decides whether a rank is lost, late, or in a call in which it
-// waits for this rank in vain.
+// submitted. From that control.Judge decides whether a rank is lost, late, or waits for this rank
+// in another call.
 //
 // # What is trusted
 //
