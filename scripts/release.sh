@@ -69,14 +69,14 @@ copy_tree() {
 # rename_module replaces the path of the module in imports and in the other strings that name
 # packages, and sorts the imports again.
 rename_module() {
-	local old
+	local old folders
 	old=$(cd "$tree" && go list -m)
+	folders=$(git ls-files '*/*.go' | cut -d/ -f1 | sort -u | paste -sd'|')
 	(
 		cd "$tree"
 		go mod edit -module "$module"
 		find . -name '*.go' -print0 | xargs -0 sed -i -E \
-			-e "s#\"$old/(bench|cmd|driver|examples|internal)/#\"$module/\1/#g" \
-			-e "s#\"$old/driver\"#\"$module/driver\"#g" \
+			-e "s#\"$old/($folders)([/\"])#\"$module/\1\2#g" \
 			-e "s#^((import )?|(const module = )?|\t([a-z_.]+ )?)\"$old\"\$#\1\"$module\"#"
 		gofmt -w .
 		sed -i "s#symmem@v0\.0\.0#$module@v0.0.0#; s#\"symmem=#\"$module=#" examples/module.sh
