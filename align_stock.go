@@ -127,8 +127,8 @@ func (p suspectPool) takeStock(before alloc.Mark) (stock, error) {
 	streams := p.rt.streams.all()
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if err := p.usable(); err != nil {
-		return stock{}, err
+	if p.closed { // not usable: a call that has entered the pool realigns it even if Close has begun
+		return stock{}, errPoolClosed
 	}
 	if !p.core.QuietSince(before) {
 		return stock{}, errors.New("another goroutine used or freed a buffer during the realignment")

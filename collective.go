@@ -94,7 +94,7 @@ func (g *Group) Barrier(ctx context.Context, s *Stream) error {
 }
 
 // run queues a collective. A call that has a plan takes a hot path with few function calls and no
-// defer. No code of the program runs on that path, so nothing panics between enter and leave.
+// defer. Only Options.OnEvent, which has a defer, runs code of the program between enter and leave.
 func (g *Group) run(ctx context.Context, s *Stream, c *collective) error {
 	if s == nil {
 		s = g.rt.stream
@@ -114,7 +114,7 @@ func (g *Group) run(ctx context.Context, s *Stream, c *collective) error {
 		return g.runSlowly(ctx, s, c, p, in)
 	}
 	if g.rt.opts.OnEvent != nil {
-		g.events.submit(p, c.site, s)
+		g.events.submitEntered(p, c, s, in)
 	}
 	if s.adopted != nil {
 		err = g.launchAdopted(s, p)

@@ -107,40 +107,44 @@ type delivery struct {
 func deliver(s source, opts *Options, batch []event.Event) {
 	ranked.Unlocked()
 	d := delivery{source: s, opts: opts, rest: batch}
-	defer d.end()
-	for len(d.rest) > 0 {
-		e := &d.rest[0]
-		d.rest = d.rest[1:]
-		opts.OnEvent(e)
-		if len(d.rest) == 0 {
-			d.rest = s.lock().next()
-			s.unlock()
-		}
+	for d.run() {
 	}
-	d.complete = true
 }
 
-// end recovers a panic of OnEvent, logs it and delivers the remaining events. If OnEvent has called
-// runtime.Goexit, the remaining events return to the queue, and the next call on the source
-// delivers them.
-func (d *delivery) end() {
-	if d.complete {
-		return
+// run calls Options.OnEvent for each event until the queue is empty or OnEvent panics. It reports
+// whether OnEvent has panicked, in which case the caller calls run again.
+func (d *delivery) run() (panicked bool) {
+	defer func() {
+		if !d.complete {
+			panicked = d.end(recover())
+		}
+	}()
+	for {
+		for len(d.rest) > 0 {
+			e := &d.rest[0]
+			d.rest = d.rest[1:]
+			d.opts.OnEvent(e)
+		}
+		d.rest = d.lock().next()
+		d.unlock()
+		if len(d.rest) == 0 {
+			d.complete = true
+			return false
+		}
 	}
-	failure := recover()
+}
+
+// end logs a panic of OnEvent and reports whether there was one. If OnEvent has called
+// runtime.Goexit instead, the remaining events return to the queue, and the next call on the source
+// delivers them.
+func (d *delivery) end(failure any) bool {
 	if failure != nil {
 		d.opts.logFault(driver.PanicError("Options.OnEvent", failure))
+		return true
 	}
-	queue := d.lock()
-	queue.putBack(d.rest)
-	var batch []event.Event
-	if failure != nil {
-		batch = queue.begin()
-	}
+	d.lock().putBack(d.rest)
 	d.unlock()
-	if len(batch) > 0 {
-		deliver(d.source, d.opts, batch)
-	}
+	return false
 }
 
 // groupEvents reports the events of a group to Options.OnEvent.
@@ -186,6 +190,19 @@ func (g *groupEvents) submit(c *collective, site uint32, s *Stream) {
 	e := g.record(event.KindCollective)
 	e.Call, e.Stream, e.Site = c.described, uint32(s.number), at
 	g.release()
+}
+
+// submitEntered reports a call that has entered the pools of its buffers. If OnEvent calls
+// runtime.Goexit, the call leaves the pools, because the goroutine does not return to run.
+func (g *groupEvents) submitEntered(p, c *collective, s *Stream, in visit) {
+	returned := false
+	defer func() {
+		if !returned {
+			in.leave(c.send.pool, c.recv.pool)
+		}
+	}()
+	g.submit(p, c.site, s)
+	returned = true
 }
 
 // value records a call on a value. Group.state is held.

@@ -1,9 +1,7 @@
 package symmem_test
 
 import (
-	"bytes"
 	"fmt"
-	"log/slog"
 	"maps"
 	"slices"
 	"strings"
@@ -316,41 +314,6 @@ func TestScopeAndRegistrationEvents(t *testing.T) {
 			r.failf("got\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
 		}
 	})
-}
-
-func TestPanicInOnEventIsLogged(t *testing.T) {
-	for name, fail := range abruptEnds {
-		t.Run(name, func(t *testing.T) {
-			var log bytes.Buffer
-			seen, failing := 0, map[int]bool{1: true, 3: true, 4: true}
-			o := symmem.Options{
-				Logger: slog.New(slog.NewTextHandler(&log, nil)),
-				OnEvent: func(*event.Event) {
-					if seen++; failing[seen] {
-						fail()
-					}
-				},
-			}
-			runRanks(t, 1, o, func(r *rank) {
-				p := r.pool()
-				for range 4 {
-					ended := make(chan struct{})
-					go func() { // runtime.Goexit in OnEvent ends this goroutine
-						defer close(ended)
-						_, _ = p.Alloc(4096)
-					}()
-					<-ended
-				}
-				if seen != 5 || symmem.Undelivered(r.Runtime) != 0 { // a segment and four blocks
-					r.failf("OnEvent was called %d times, want 5", seen)
-				}
-			})
-			logged := strings.Count(log.String(), "Options.OnEvent panicked")
-			if want := map[string]int{"panicked": 3}[name]; logged != want {
-				t.Errorf("the log has %d panics, want %d:\n%s", logged, want, log.String())
-			}
-		})
-	}
 }
 
 // TestGroupEvents compares the events of collectives, messages, values and a fault on both ranks.

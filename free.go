@@ -290,7 +290,7 @@ func (p *Pool) freeAfterClose(b Buffer) error {
 	if len(p.kept) == 0 {
 		return p.refuse()
 	}
-	defer p.mu.Unlock()
+	defer poolEvents{p}.release()
 	block, _, err := p.core.FreeHandle(b.memory.handle)
 	if err != nil {
 		return fmt.Errorf("freeing a buffer: %w", err)

@@ -284,7 +284,8 @@ func (g *Group) SetPath(ctx context.Context, c PathChoice) error {
 // Agree compares a number across the ranks of the group. If it differs, every rank returns the same
 // DivergenceError of kind DivergedValue, with each rank's value, call site and last ten values, and
 // the group remains usable. As in other calls, a missing rank is a fault of the group: a
-// RankLostError, or a TimeoutError after Options.Timeout or when the context ends.
+// RankLostError, or a TimeoutError after Options.Timeout or at the deadline of the context.
+// Cancelling the context fails the group too, with an error that contains the text of the cause.
 //
 // The name describes the value, such as "batch size". It has 1 to MaxValueName bytes, and a group
 // may have at most MaxValueNames names; otherwise Agree returns ErrInvalid before anything is sent.

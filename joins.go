@@ -23,6 +23,7 @@ const MaxGroupID = 1024
 // another group. If groups have ranks in common, these ranks must join them in the same order.
 func (rt *Runtime) Join(ctx context.Context, id string, ranks []int) (*Group, error) {
 	ctx = orBackground(ctx)
+	defer deliverAll(rt)
 	if err := rt.creation.usable(); err != nil {
 		return nil, err
 	}

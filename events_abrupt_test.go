@@ -1,0 +1,127 @@
+package symmem_test
+
+import (
+	"bytes"
+	"log/slog"
+	"runtime"
+	"slices"
+	"strings"
+	"testing"
+
+	"symmem"
+	"symmem/event"
+)
+
+func TestPanicInOnEventIsLogged(t *testing.T) {
+	for name, fail := range abruptEnds {
+		t.Run(name, func(t *testing.T) {
+			var log bytes.Buffer
+			seen, failing := 0, map[int]bool{1: true, 3: true, 4: true}
+			o := symmem.Options{
+				Logger: slog.New(slog.NewTextHandler(&log, nil)),
+				OnEvent: func(*event.Event) {
+					if seen++; failing[seen] {
+						fail()
+					}
+				},
+			}
+			runRanks(t, 1, o, func(r *rank) {
+				p := r.pool()
+				for range 4 {
+					ended := make(chan struct{})
+					go func() { // runtime.Goexit in OnEvent ends this goroutine
+						defer close(ended)
+						_, _ = p.Alloc(4096)
+					}()
+					<-ended
+				}
+				if seen != 5 || symmem.Undelivered(r.Runtime) != 0 { // a segment and four blocks
+					r.failf("OnEvent was called %d times, want 5", seen)
+				}
+			})
+			logged := strings.Count(log.String(), "Options.OnEvent panicked")
+			if want := map[string]int{"panicked": 3}[name]; logged != want {
+				t.Errorf("the log has %d panics, want %d:\n%s", logged, want, log.String())
+			}
+		})
+	}
+}
+
+// TestGoexitInOnEventDuringCollective ends the goroutine of a repeated call. The pool and the
+// Runtime must close without a wait for that call.
+func TestGoexitInOnEventDuringCollective(t *testing.T) {
+	exiting := false
+	o := symmem.Options{OnEvent: func(e *event.Event) {
+		if exiting && e.Kind == event.KindCollective {
+			exiting = false
+			runtime.Goexit()
+		}
+	}}
+	runRanks(t, 1, o, func(r *rank) {
+		p := r.pool()
+		m := r.window(p, 4096).Memory()
+		call := func() { r.ok(r.World().AllReduce(r.ctx, m, m, 8, symmem.Float32, symmem.Sum, nil)) }
+		for range 3 {
+			call()
+		}
+		exiting = true
+		ended := make(chan struct{})
+		go func() {
+			defer close(ended)
+			call()
+		}()
+		<-ended
+		r.synchronize()
+		r.closePool(p)
+	})
+}
+
+// TestEventsAfterPoolClose frees the last buffer of a closed pool, which unmaps its segment.
+func TestEventsAfterPoolClose(t *testing.T) {
+	var kinds []event.Kind
+	o := symmem.Options{OnEvent: func(e *event.Event) { kinds = append(kinds, e.Kind) }}
+	runRanks(t, 1, o, func(r *rank) {
+		p := r.pool()
+		b := r.alloc(p, 4096)
+		r.closePool(p)
+		r.ok(b.Free())
+		want := []event.Kind{event.KindSegment, event.KindAlloc, event.KindRelease}
+		if !slices.Equal(kinds, want) {
+			r.failf("got events %v, want %v", kinds, want)
+		}
+	})
+}
+
+// TestPanicsInOnEventDoNotNest queues many events behind one, and panics in each of them.
+func TestPanicsInOnEventDoNotNest(t *testing.T) {
+	const events = 4000
+	blocked, release := make(chan struct{}), make(chan struct{})
+	seen := 0
+	o := symmem.Options{
+		Logger: slog.New(slog.DiscardHandler),
+		OnEvent: func(*event.Event) {
+			if seen++; seen == 1 {
+				close(blocked)
+				<-release
+			}
+			panic("on purpose")
+		},
+	}
+	runRanks(t, 1, o, func(r *rank) {
+		p := r.pool()
+		ended := make(chan struct{})
+		go func() {
+			defer close(ended)
+			_, _ = p.Alloc(512)
+		}()
+		<-blocked
+		for range events {
+			r.alloc(p, 512)
+		}
+		close(release)
+		<-ended
+		if seen < events || symmem.Undelivered(r.Runtime) != 0 {
+			r.failf("OnEvent was called %d times, want at least %d", seen, events)
+		}
+	})
+}
