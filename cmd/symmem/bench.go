@@ -31,8 +31,8 @@ type benchFlags struct {
 	backend string
 }
 
-// maxBatches bounds the memory for the times of all batches, and prevents overflow in sums of their
-// counts.
+// maxBatches limits the memory for the times of all batches. It also prevents overflow in sums of
+// batch counts.
 const maxBatches = 1_000_000
 
 // planFlags holds the flags that set the duration of measurements.

@@ -210,7 +210,7 @@ func (f *collectiveFlags) parseSizes() (err error) {
 	return nil
 }
 
-// parseNames parses the flags with named values. Check levels are compared over several worlds.
+// parseNames parses the flags with named values. worldsGiven is set if the user has set --worlds.
 func (f *collectiveFlags) parseNames(worldsGiven bool) (err error) {
 	c := &f.config
 	if c.Operations, err = bench.ParseOperations(f.operations); err != nil {
@@ -228,7 +228,7 @@ func (f *collectiveFlags) parseNames(worldsGiven bool) (err error) {
 	return err
 }
 
-// rank measures as one rank, between two measurements of the round trip. Only rank 0 writes.
+// rank measures as one rank. It measures the round trip before and after. Only rank 0 writes.
 func (f *collectiveFlags) rank(
 	ctx context.Context, world rendezvous.World, out io.Writer,
 ) (err error) {

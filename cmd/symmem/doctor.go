@@ -124,8 +124,9 @@ func (f *doctorFlags) run(cmd *cobra.Command) error {
 	return f.join(cmd, world)
 }
 
-// join takes part in the trial of a launcher's ranks, and rank 0 reports. The trial runs before all
-// other checks, since those load NCCL. Without a trial the first rank of each machine reports.
+// join takes part in a trial of ranks that a launcher has started. Rank 0 then reports. The trial
+// runs before all other checks, because those load NCCL. Without a trial, the first rank of each
+// machine reports.
 func (f *doctorFlags) join(cmd *cobra.Command, world rendezvous.World) error {
 	if !f.trial {
 		if world.LocalRank != 0 {
@@ -211,8 +212,8 @@ func (f *doctorFlags) table(facts *doctor.Facts) doctor.Tuning {
 	return doctor.LookAtTuning(facts.Backend, device, ranks, file, false)
 }
 
-// patience returns a context that bounds a whole trial, including waits for other ranks and the
-// creation of contexts and communicators.
+// patience returns a context that limits the duration of a whole trial. A trial waits for other
+// ranks and creates contexts and communicators.
 func (f *doctorFlags) patience(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(ctx, 4*f.timeout+time.Minute)
 }

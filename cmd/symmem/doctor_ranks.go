@@ -17,7 +17,7 @@ import (
 )
 
 // startTrial starts the ranks of a trial and collects their accounts. If a signal ends the ranks,
-// startTrial returns an error, and a trial that contains the signal.
+// startTrial returns an error, and the trial contains the signal.
 func (f *doctorFlags) startTrial(
 	cmd *cobra.Command, facts *doctor.Facts,
 ) (*doctor.Trial, error) {

@@ -12,9 +12,9 @@ import (
 	"symmem/internal/rendezvous"
 )
 
-// trialSizes lists the sizes of the trial's calls in bytes, for latency and bandwidth, and the
-// number of timed calls. As many untimed calls precede them. The last size is also the segment's
-// size.
+// trialSizes lists the calls of the trial: a small one for latency and a large one for bandwidth.
+// repeats is the number of timed calls. As many untimed calls precede them. The segment has the
+// last size.
 var trialSizes = []struct {
 	bytes   int64
 	repeats int
@@ -173,8 +173,8 @@ func (t *trial) check(ctx context.Context, m symmem.Memory, c *doctor.TrialCall)
 	return err
 }
 
-// time returns the time of a call in microseconds. It measures calls on zeros, whose sums stay
-// zero.
+// time returns the time of a call in microseconds. The buffer contains zeros, so sums cannot
+// overflow.
 func (t *trial) time(ctx context.Context, m symmem.Memory, repeats int) (float64, error) {
 	if err := t.rt.DefaultStream().Fill(m, 0); err != nil {
 		return 0, err
@@ -199,8 +199,7 @@ func (t *trial) launches() int {
 	return len(log)
 }
 
-// prove records the kernel of a call, from the launches in NCCL's log after the first seen
-// launches.
+// prove records the kernel of a call. It reads NCCL's log and skips the first seen launches.
 func (t *trial) prove(c *doctor.TrialCall, seen int) {
 	if !t.whole.Logged || c.Path == symmem.PathDirect.String() {
 		return

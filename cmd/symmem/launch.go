@@ -42,8 +42,8 @@ const launchExample = `  symmem launch -n 4 -- python train.py --steps 10
   symmem launch -n 2 --no-prefix -- symmem verify
   symmem launch -n 4 --summary exits.json -- ./job`
 
-// maxProcesses bounds the number of ranks of a launch. It exceeds maxRanks, since the programs need
-// not use symmem.
+// maxProcesses limits the number of ranks of a launch. It is larger than maxRanks because a
+// launched program need not use symmem.
 const maxProcesses = 4096
 
 type launchFlags struct {

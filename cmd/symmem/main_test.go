@@ -43,8 +43,7 @@ func (m cleanupM) Run() int {
 var commands string
 
 // command builds the binary that users get and returns its path. It builds without the race
-// detector, which makes polling ranks several times slower. The scripts and the tests of the
-// packages cover the race detector.
+// detector, which makes polling ranks several times slower.
 func command(t *testing.T) string {
 	t.Helper()
 	path, err := buildCommand()

@@ -12,7 +12,7 @@ type name[T fmt.Stringer] struct {
 	parse func(string) (T, error)
 }
 
-// named returns the flag for a value, which holds the default.
+// named returns a flag for *value. The default is the current value.
 func named[T fmt.Stringer](value *T, parse func(string) (T, error)) *name[T] {
 	return &name[T]{value, parse}
 }
@@ -29,8 +29,7 @@ func (n *name[T]) Set(text string) (err error) {
 // Type returns the name of the value in help texts.
 func (n *name[T]) Type() string { return "name" }
 
-// complete offers the values of a flag for shell completion. It cannot fail, since the flag
-// exists.
+// complete offers the values of a flag for shell completion. The flag must exist.
 func complete(cmd *cobra.Command, flag string, values ...string) {
 	cobra.CheckErr(cmd.RegisterFlagCompletionFunc(flag,
 		cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp)))

@@ -54,9 +54,9 @@ func (o *output) Stat() (os.FileInfo, error) {
 	return nil, os.ErrInvalid
 }
 
-// wantsJSON reports whether the arguments request JSON, even after an invalid argument. For launch
-// it ignores the arguments of the launched program. Ranks started by this program leave JSON
-// output to the program that started them.
+// wantsJSON reports whether the arguments request JSON. It also works if another argument is
+// invalid. For launch it ignores the arguments of the launched program. It returns false in ranks
+// that this program has started, because their parent writes the JSON.
 func wantsJSON(cmd *cobra.Command, args []string) bool {
 	asked, err := cmd.Flags().GetBool("json")
 	if err != nil || slices.Contains(args, "--"+startedFlag) {
@@ -73,7 +73,7 @@ type failure struct {
 
 // writeFailure writes a failure as JSON in place of the command's output.
 func writeFailure(w io.Writer, code int, err error) {
-	// The error is also printed on standard error, so a failure to write it here is ignored.
+	// The error is also printed on standard error. Therefore a failed write is ignored.
 	if text, encodeErr := json.Marshal(failure{err.Error(), code}); encodeErr == nil {
 		_, _ = w.Write(append(text, '\n'))
 	}

@@ -13,8 +13,8 @@ import (
 	"symmem/internal/sys"
 )
 
-// pinName is the hidden command that launch puts before a rank's command. It binds the process to
-// the rank's processor and executes the command.
+// pinName is the name of a hidden command. launch runs each rank's command through it. It binds the
+// process to the rank's processor and executes the command.
 const pinName = "pin-rank"
 
 func newPinCommand() *cobra.Command {

@@ -10,7 +10,7 @@ import (
 	"symmem/internal/sys"
 )
 
-// envProgress makes rank 0 of verify write its progress to standard error as lines. verify sets the
+// envProgress makes rank 0 of verify write progress lines to standard error. verify sets the
 // variable for its ranks if its standard error is a terminal. Users can set it for logs.
 const envProgress = "SYMMEM_PROGRESS"
 
@@ -32,8 +32,8 @@ func progressLines(w io.Writer) func(done, all int) {
 	}
 }
 
-// progressCounter shows progress lines as a counter on one line of a terminal. It expects whole
-// lines, as a launch writes them, and forwards other lines.
+// progressCounter shows progress lines as a counter on one line of a terminal. Each Write must
+// contain whole lines. It forwards other lines.
 type progressCounter struct {
 	terminal io.Writer
 	shown    bool

@@ -27,7 +27,7 @@ func backendNames() []string { return append([]string{"auto"}, symmem.Backends()
 
 func backendList() string { return strings.Join(backendNames(), ", ") }
 
-// envBackend names the variable with the default of Options.Backend.
+// envBackend is the environment variable that sets the default of Options.Backend.
 const envBackend = "SYMMEM_BACKEND"
 
 // backendFlag adds the flag for chooseBackend.
@@ -57,11 +57,11 @@ func chooseBackend(value *string) error {
 // ranks itself, even if the environment does not identify it as a rank.
 const startedFlag = "started"
 
-// maxRanks bounds the ranks on one machine: the host backend supports no more, and no machine has
-// more GPUs. Up to this number, sums of int8 cannot overflow.
+// maxRanks limits the ranks on one machine. The host backend supports no more ranks, and no machine
+// has more GPUs. With at most 64 ranks, sums of int8 cannot overflow.
 const maxRanks = 64
 
-// rankFlags holds the flags of a command that starts ranks, or runs as one of a launcher's ranks.
+// rankFlags holds the flags of a command that runs on several ranks.
 type rankFlags struct {
 	ranks   int
 	unbound bool
@@ -139,7 +139,7 @@ func cancelOnSignal(cmd *cobra.Command) (stop func()) {
 }
 
 // discover returns this process's rank and world. If a launcher has started the process, discover
-// also reserves standard output for the command.
+// also calls keepStdout.
 func (f *rankFlags) discover(cmd *cobra.Command) (rendezvous.World, error) {
 	world, err := rendezvous.Discover(os.LookupEnv, rendezvous.Options{})
 	if err != nil {
@@ -158,8 +158,8 @@ func (f *rankFlags) discover(cmd *cobra.Command) (rendezvous.World, error) {
 	return world, keepStdout(cmd)
 }
 
-// keepStdout reserves standard output for the command. NCCL's log, which would mix with JSON, goes
-// to standard error instead.
+// keepStdout reserves standard output for the command and sends NCCL's log to standard error.
+// Otherwise the log would mix with JSON.
 func keepStdout(cmd *cobra.Command) error {
 	out, ok := cmd.OutOrStdout().(*output)
 	if !ok || out.Writer != os.Stdout {
@@ -173,7 +173,8 @@ func keepStdout(cmd *cobra.Command) error {
 	return nil
 }
 
-// timing is the key of a command's annotation that states why its ranks must not share GPUs.
+// timing is the key of a command's annotation. Its value states why the command's ranks must not
+// share GPUs.
 const timing = "timing"
 
 // startRanks launches this program once for each rank, with the same flags.
@@ -217,8 +218,9 @@ func startRanks(cmd *cobra.Command, ranks int) error {
 	return verdict(cmd.ErrOrStderr(), &result)
 }
 
-// verdict returns the exit code for all ranks. If a forwarded signal has ended them, the code is
-// that of the signal, otherwise the largest code of a rank. A killed rank counts as exitUsage.
+// verdict returns the exit code for all ranks. If a forwarded signal has ended the ranks, the code
+// is that of the signal. Otherwise it is the largest exit code of all ranks. A killed rank counts
+// as exitUsage.
 func verdict(stderr io.Writer, result *launch.Result) error {
 	if interrupted(result) {
 		return exitWith(128+int(result.Signal), nil)
@@ -236,8 +238,9 @@ func verdict(stderr io.Writer, result *launch.Result) error {
 	return exitWith(code, nil)
 }
 
-// interrupted reports whether a signal to this process has ended ranks, or the reader of standard
-// output was closed. The ranks may exit with a code: a Go program ends with code 2 after SIGQUIT.
+// interrupted reports whether a signal to this process has ended ranks, or standard output was
+// closed. Interrupted ranks may still exit with a code: a Go program exits with code 2 after
+// SIGQUIT.
 func interrupted(result *launch.Result) bool {
 	return result.Signal == syscall.SIGPIPE || result.Signal != 0 && result.First >= 0
 }

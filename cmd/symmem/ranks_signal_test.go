@@ -31,8 +31,8 @@ type longRun struct {
 
 const longRanks = 3
 
-// startLongRun starts a longRun. It returns after rank 0 has reported many all-reduces, so that all
-// ranks are running.
+// startLongRun starts a longRun. When it returns, all ranks are running and have made many
+// all-reduces.
 func startLongRun(t *testing.T) *longRun {
 	t.Helper()
 	r := &longRun{t: t, ranks: map[int]int{}}
@@ -88,7 +88,7 @@ func parentOf(pid int) int {
 	if err != nil {
 		return 0
 	}
-	// The name in parentheses may contain anything; the state and the parent follow it.
+	// The name in parentheses may contain any character. The state and the parent follow it.
 	fields := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:]))
 	parent, _ := strconv.Atoi(fields[1])
 	return parent

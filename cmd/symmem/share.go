@@ -27,8 +27,8 @@ type sharing struct {
 }
 
 // ranksOnGPUs returns the number of ranks to start and how they share GPUs. The sharing is nil if
-// each rank has its own GPU. ranks is the requested number, or the default if explicit is false. By
-// default, ranks share a GPU only on a machine with a single one.
+// each rank has its own GPU. If explicit is set, the user has requested the number of ranks.
+// Otherwise ranks is the default, and ranks share a GPU only if the machine has a single one.
 func ranksOnGPUs(ranks int, explicit bool, backend string) (int, *sharing, error) {
 	userEnv := os.Environ()
 	gpus, err := symmem.LocalRanks(backend)
@@ -78,8 +78,8 @@ func runRanks(ctx context.Context, spec launch.Spec, s *sharing) (launch.Result,
 	if s == nil {
 		return launch.Run(ctx, spec)
 	}
-	// No signal may end this process before the daemon has been stopped. With SIGPIPE handled, a write
-	// to a closed pipe returns an error instead.
+	// No signal may end this process before it has stopped the daemon. SIGPIPE is handled, so a
+	// write to a closed pipe returns an error instead of ending the process.
 	pipes := make(chan os.Signal, 1)
 	signal.Notify(pipes, syscall.SIGPIPE)
 	defer signal.Stop(pipes)
@@ -101,8 +101,8 @@ func runRanks(ctx context.Context, spec launch.Spec, s *sharing) (launch.Result,
 	return result, err
 }
 
-// serve starts a daemon, unless one is running or the environment sets the daemon's folder, even to
-// an empty name. how describes the sharing.
+// serve starts a daemon. It starts none if a daemon is running, or if the environment sets the
+// daemon's folder. An empty folder name counts as set. how describes the sharing.
 func (s *sharing) serve(ctx context.Context) (daemon *mps.Daemon, how string) {
 	_, named := os.LookupEnv(mps.PipeVariable)
 	switch {
@@ -129,16 +129,17 @@ func (s *sharing) end(daemon *mps.Daemon, stderr io.Writer) {
 }
 
 // maxQueues is the number of hardware queues that a process can open to a GPU. mpsQueues is the
-// number that all MPS clients of a GPU share, not counting those that the clients use internally.
+// number of queues that all MPS clients of a GPU share. mpsQueues does not count queues that
+// clients use internally.
 const (
 	maxQueues = 32
 	mpsQueues = 64
 )
 
-// environ returns env plus the settings for ranks that share GPUs. The user's non-empty variables
-// take precedence. The settings limit the channels of communicators, which would otherwise fill the
-// memory. They divide the GPU's queues among the ranks, since streams that share a queue wait for
-// each other, and divide the GPU's threads, so that kernels of all ranks fit.
+// environ returns env plus the settings for ranks that share GPUs. Non-empty variables of the user
+// take precedence. The settings limit the channels of communicators, because many channels would
+// fill the memory. They also divide the GPU's queues and threads among the ranks. Streams that
+// share a queue would wait for each other. Kernels of all ranks must fit on the GPU together.
 func (s *sharing) environ(env []string, daemon *mps.Daemon) []string {
 	perGPU := (s.ranks + s.gpus - 1) / s.gpus
 	settings := map[string]string{

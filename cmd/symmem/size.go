@@ -13,7 +13,8 @@ type size int64
 
 const sizeUnits = "KMG"
 
-// maxSize exceeds the memory of any device, and does not overflow when ranks multiply it.
+// maxSize is larger than the memory of any device. Multiplied by the number of ranks, it does not
+// overflow.
 const maxSize = 4 << 40
 
 // String formats the number in the largest unit that divides it.

@@ -15,7 +15,8 @@ func (f *tuneFlags) findPlace() error {
 	if f.dryRun {
 		return nil
 	}
-	// The name depends on the device, which no rank has opened yet, but the folder does not.
+	// No rank has opened the device yet, so the file's name is unknown. The folder does not depend
+	// on the device.
 	file, err := f.file("", 0)
 	if err == nil {
 		err = tryFolder(filepath.Dir(file))
@@ -67,7 +68,7 @@ func (f *tuneFlags) file(device string, ranks int) (string, error) {
 	return symmem.TuningFile(device, ranks)
 }
 
-// present returns the table in the file that will be replaced, if that table is for this device.
+// present returns the table that will be replaced if it is for this device.
 func (f *tuneFlags) present(device string, ranks int) *tuning.Table {
 	file, err := f.file(device, ranks)
 	if err != nil {

@@ -64,8 +64,7 @@ const verifyExample = `  symmem verify
   symmem verify --from-round 31 --rounds 1 --seed 7 --ranks 4   # one random round again
   torchrun --nproc-per-node 4 --no-python symmem verify`
 
-// verifyFlags holds the flags of verify as given by the user: those for cases, and those for
-// random programs.
+// verifyFlags holds the flags of verify as given by the user.
 type verifyFlags struct {
 	rankFlags
 	cases  verify.Config
@@ -156,7 +155,7 @@ func (f *verifyFlags) register(flags *pflag.FlagSet) {
 	flags.DurationVar(&r.RoundTimeout, "round-timeout", r.RoundTimeout, "with --for: longest round")
 }
 
-// The flags that apply only to cases, or only to random programs.
+// These flags apply only to cases or only to random programs.
 var (
 	caseFlags = []string{
 		"callsites", "cases", "churn", "deterministic", "groups", "path", "prove", "size",
@@ -169,7 +168,7 @@ func isRandom(flags *pflag.FlagSet) bool {
 	return flags.Changed("for") || flags.Changed("from-round")
 }
 
-// checkFlagKinds rejects flags that apply only to the other kind of program.
+// checkFlagKinds rejects flags that do not apply to the selected kind of program.
 func checkFlagKinds(flags *pflag.FlagSet) error {
 	names, why := randomFlags, "random programs: give --for, such as --for 20m"
 	if isRandom(flags) {

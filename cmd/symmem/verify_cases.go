@@ -32,7 +32,7 @@ func (f *verifyFlags) parseCases(flags *pflag.FlagSet) error {
 	return c.Validate()
 }
 
-// pathVariable names the variable with the default of Options.Path.
+// pathVariable is the environment variable that sets the default of Options.Path.
 const pathVariable = "SYMMEM_PATH"
 
 // runCases runs the cases as one rank. Only rank 0 writes the report.
@@ -75,8 +75,8 @@ func (f *verifyFlags) kernels(w io.Writer, r *verify.Report) error {
 	return f.prove.Write(w, "")
 }
 
-// ignoreRepeated returns the error of Close, or nil after a fault, since Close then repeats the
-// fault.
+// ignoreRepeated returns the error of Close. After a fault it returns nil, because Close then
+// returns the fault again.
 func ignoreRepeated(r *verify.Report, err error) error {
 	if r.Divergence == nil && r.Fault == "" {
 		return err
@@ -97,8 +97,8 @@ func progressOf(rank int, stderr io.Writer) func(done, all int) {
 	return nil
 }
 
-// exitOfCases prints the error that ended this rank's run to standard error, and returns an error
-// with the exit code.
+// exitOfCases writes to stderr the error that ended this rank's run. It returns an error that
+// carries the exit code.
 func exitOfCases(stderr io.Writer, prefix string, r *verify.Report, err error) error {
 	if r.Divergence != nil {
 		fmt.Fprintf(stderr, "%sdivergence: %s\n", prefix, r.Divergence.Message)

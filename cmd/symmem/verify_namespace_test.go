@@ -15,8 +15,8 @@ import (
 	"symmem/internal/sys/systest"
 )
 
-// inNamespaces runs verify as two ranks that share a network but have separate PID namespaces, like
-// the containers of a pod. It returns the ranks' exit codes and outputs.
+// inNamespaces runs verify as two ranks. The ranks share a network but have separate PID
+// namespaces, like containers of a pod. It returns the ranks' exit codes and outputs.
 func inNamespaces(t *testing.T, args ...string) (codes [2]int, out [2]string) {
 	t.Helper()
 	var ranks [2]*exec.Cmd

@@ -58,8 +58,8 @@ func (f *verifyFlags) repeatCommand(w rendezvous.World, round int) string {
 		random.Reproduce(&f.random, round))
 }
 
-// exitOfRandom prints the error that ended this rank's run to standard error, and returns an error
-// with the exit code.
+// exitOfRandom writes to stderr the error that ended this rank's run. It returns an error that
+// carries the exit code.
 func (f *verifyFlags) exitOfRandom(
 	stderr io.Writer, w rendezvous.World, r *random.Report, err error,
 ) error {

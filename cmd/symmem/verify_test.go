@@ -35,7 +35,7 @@ func symmemRun(t *testing.T, args ...string) (code int, stdout, stderr string) {
 var rankPrefix = regexp.MustCompile(`^\[rank \d+\] divergence: `)
 
 // diverged runs a workload that diverges with placement by address. It returns the report and the
-// text that all ranks have printed.
+// output of all ranks.
 func diverged(t *testing.T, check string) (report verify.Report, text string) {
 	t.Helper()
 	code, stdout, stderr := symmemRun(t, "verify", "--ranks=4", "--placement=address", "--skew",

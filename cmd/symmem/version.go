@@ -11,8 +11,8 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// The constants of a release, which scripts/release.sh sets in the sources that it publishes. In a
-// checkout there is no commit, and no version has been released. pyproject.toml reads the version
+// These constants describe a release. scripts/release.sh sets them in published sources. In a
+// checkout, commit is empty and release is not a released version. pyproject.toml reads the version
 // from this file.
 const (
 	release = "0.0.0-dev"
@@ -67,8 +67,8 @@ func versionText(b build) string {
 	return fmt.Sprintf("%s, %s, %s", text, b.Go, b.Platform)
 }
 
-// thisBuild identifies the running command. It identifies a release by the constants above, and any
-// other build by the information that the Go tool has recorded.
+// thisBuild identifies the running command. For a release it uses the constants above. For any
+// other build it uses the build information of the Go tool.
 func thisBuild() build {
 	info, ok := debug.ReadBuildInfo()
 	if !ok {

@@ -109,16 +109,16 @@ func (v Device) P2PAttribute(attribute P2PAttribute, other Device) (int, error) 
 	return int(value), err
 }
 
-// RetainPrimary retains the device's primary context, which the CUDA runtime, PyTorch and NCCL use,
-// and returns it. The first call in a process creates the context, which takes several hundred
-// milliseconds. RetainPrimary does not make the context current. Each RetainPrimary must be paired
-// with one ReleasePrimary.
+// RetainPrimary retains the device's primary context and returns it. The CUDA runtime, PyTorch and
+// NCCL use this context. The first call in a process creates the context, which takes several
+// hundred milliseconds. RetainPrimary does not make the context current. Each RetainPrimary must be
+// paired with one ReleasePrimary.
 func (v Device) RetainPrimary() (Context, error) {
 	return getValue[Context](&v.driver.table, devicePrimaryCtxRetain, uintptr(v.handle))
 }
 
-// ReleasePrimary undoes one RetainPrimary. When all users in the process have released the context,
-// including other libraries, it is destroyed with everything in it.
+// ReleasePrimary undoes one RetainPrimary. The context is destroyed with everything in it when all
+// users in the process, including other libraries, have released it.
 func (v Device) ReleasePrimary() error {
 	return v.driver.call(devicePrimaryCtxRelease, uintptr(v.handle))
 }

@@ -7,8 +7,8 @@ import (
 	"symmem/internal/dl"
 )
 
-// PathVariable names the environment variable that contains the path of a libcuda to open instead
-// of the system's.
+// PathVariable names the environment variable that contains the path of libcuda. If it is not set,
+// the system's libcuda is used.
 const PathVariable = "SYMMEM_CUDA"
 
 // Driver calls an initialised libcuda. Each embedded type has the functions for one kind of object.
@@ -28,11 +28,11 @@ func newDriver(t table) *Driver {
 
 // Load opens libcuda and initialises it. Without paths it opens the file named by SYMMEM_CUDA, or
 // the system's libcuda.so.1 if the variable is not set. Load prefers a copy that the process has
-// already loaded. Load needs no context and creates none.
+// already loaded. It needs no context and creates none.
 //
-// The error matches ErrNoDriver if there is no library, or the library lacks a function. If cuInit
-// fails, the error is an *Error that matches a Code, such as ErrNoDevice if the machine has a
-// driver but no GPU.
+// The error matches ErrNoDriver if there is no library, or if the library lacks a function. If
+// cuInit fails, the error is an *Error that matches a Code. For a machine with a driver but no GPU,
+// the Code is ErrNoDevice.
 func Load(paths ...string) (*Driver, error) {
 	if len(paths) == 0 {
 		paths = []string{"libcuda.so.1"}
@@ -84,17 +84,18 @@ func (d *Driver) SetCurrent(context Context) error {
 	return d.call(ctxSetCurrent, uintptr(context))
 }
 
-// In returns a Driver that makes a context current before each call, so that goroutines can use it
-// without locking their threads. Both calls are made in one transition to C, which is much cheaper
-// than a separate SetCurrent. The Driver must not be used for calls that have to run on the same
-// thread as an earlier call.
+// In returns a Driver that makes a context current before each call. Goroutines can use it without
+// locking their threads. SetCurrent and the call are made in one transition to C, which is much
+// cheaper than a separate SetCurrent. The Driver must not be used for calls that have to run on the
+// same thread as an earlier call.
 func (d *Driver) In(context Context) *Driver {
 	functions := d.table
 	functions.before = d.Entry(context)
 	return newDriver(functions)
 }
 
-// Entry returns a step that makes a context current before a call of another library.
+// Entry returns a step that makes a context current. Another library can run the step before a
+// call.
 func (d *Driver) Entry(context Context) dl.Step {
 	return dl.Step{
 		Function: d.symbols[ctxSetCurrent], Argument: uintptr(context),

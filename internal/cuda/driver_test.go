@@ -177,7 +177,7 @@ CUresult cuStreamUpdateCaptureDependencies_v2(CUstream hStream, CUgraphNode *dep
 	const CUgraphEdgeData *dependencyData, size_t numDependencies, unsigned int flags)`
 
 // load builds and opens a driver whose functions record their calls. extra contains the C source of
-// further functions, which do not.
+// further functions. They do not record their calls.
 func load(t testing.TB, declarations string, extra ...string) (*Driver, *dltest.Recorder) {
 	t.Helper()
 	source := dltest.Source(t, prelude+strings.Join(extra, ""), declarations)

@@ -33,8 +33,8 @@ const (
 
 func (c Code) Error() string { return fmt.Sprintf("CUDA result %d", int32(c)) }
 
-// Is makes ErrOutOfMemory match any error with a method OutOfMemory that returns true, such as
-// ErrOutOfMemory of package driver, which this package must not import.
+// Is makes ErrOutOfMemory match any error whose method OutOfMemory returns true. ErrOutOfMemory of
+// package driver is such an error. This package must not import package driver.
 func (c Code) Is(target error) bool {
 	memory, ok := target.(interface{ OutOfMemory() bool })
 	return ok && memory.OutOfMemory() && c == ErrOutOfMemory
@@ -63,7 +63,7 @@ func (e *Error) Unwrap() error { return e.Code }
 
 // MissingError is returned for a function that the installed driver lacks.
 type MissingError struct {
-	// Function is the name of the missing function, and Path the path of the library.
+	// Function is the name of the missing function. Path is the path of the library.
 	Function, Path string
 }
 

@@ -15,7 +15,7 @@ type GraphExec uintptr
 // Node is a graph node (CUgraphNode). It is valid as long as the graph exists.
 type Node uintptr
 
-// graphs has the driver's functions for graphs.
+// graphs provides the driver's functions for graphs.
 type graphs struct{ table }
 
 // GraphInstantiate instantiates a graph. The graph may then be destroyed before the instance.
@@ -36,8 +36,8 @@ func (g *graphs) GraphExecDestroy(exec GraphExec) error {
 // GraphDestroy destroys a graph.
 func (g *graphs) GraphDestroy(graph Graph) error { return g.call(graphDestroy, uintptr(graph)) }
 
-// GraphAddEventRecord adds a node that depends on the given nodes and records an event. Once the
-// graph is launched, anything that waits for the event waits for that node.
+// GraphAddEventRecord adds a node that records an event after the given nodes. When the graph is
+// launched, anything that waits for the event waits for that node.
 func (g *graphs) GraphAddEventRecord(graph Graph, nodes []Node, event Event) (Node, error) {
 	node, err := getValue[Node](&g.table, graphAddEventRecord, uintptr(graph), addressOf(nodes),
 		uintptr(len(nodes)), uintptr(event))
@@ -64,8 +64,8 @@ func (g *graphs) GraphRemoveDependencies(graph Graph, from, to []Node) error {
 	return g.dependencies(graphRemoveDependencies, graphRemoveDependencies2, graph, from, to)
 }
 
-// dependencies calls newer if the driver has it, and otherwise older. The newer function has an
-// extra argument for edge data.
+// dependencies calls newer if the driver has it. Otherwise it calls older. The newer function has
+// an extra argument for edge data.
 func (g *graphs) dependencies(older, newer function, graph Graph, from, to []Node) error {
 	defer runtime.KeepAlive(from)
 	defer runtime.KeepAlive(to)
@@ -87,8 +87,8 @@ const (
 
 // AtGraphEnd calls a function once, some time after the last object that refers to a graph has been
 // destroyed. Such objects are the graph, its clones, their instances, graphs that contain them as
-// child graphs, and unfinished launches. The graph may still be under capture, and is also
-// destroyed if the capture is invalidated.
+// child graphs, and unfinished launches. The graph may still be under capture. If the capture is
+// invalidated, the graph is destroyed, too.
 //
 // The function runs on a CUDA thread. It must not call CUDA or NCCL, must not wait for a thread
 // that does, and must not panic. It is not called if AtGraphEnd returns an error.

@@ -9,8 +9,8 @@ import (
 // HostFunc identifies a host function that streams can run. It is invalid after Release.
 type HostFunc uintptr
 
-// hosts maps HostFuncs to Go functions. One table and one callback serve the whole process, because
-// a callback that C can call is never freed.
+// hosts maps HostFuncs to Go functions. The whole process shares one table and one callback,
+// because a callback for C can never be freed.
 var hosts struct {
 	mu   sync.Mutex
 	work map[HostFunc]hostWork // guarded by mu
@@ -48,9 +48,9 @@ func takeHost(h HostFunc) func() {
 // must not wait for a thread that does, and must not panic.
 func NewHostFunc(work func()) HostFunc { return keepHost(hostWork{work, false}) }
 
-// NewHostFuncOnce returns a HostFunc that is released when it runs. The caller must release it if
-// it never runs, because LaunchHostFunc returned an error or because earlier work on the stream
-// failed.
+// NewHostFuncOnce returns a HostFunc that is released when it runs. If it never runs, the caller
+// must release it. This happens if LaunchHostFunc returns an error or if earlier work on the stream
+// fails.
 func NewHostFuncOnce(work func()) HostFunc { return keepHost(hostWork{work, true}) }
 
 func keepHost(w hostWork) HostFunc {

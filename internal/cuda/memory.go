@@ -8,12 +8,12 @@ import (
 )
 
 // Handle refers to a physical allocation (CUmemGenericAllocationHandle). The allocation has no
-// address until it is mapped. Its memory is freed when all handles have been released and all
-// mappings removed, in every process.
+// address until it is mapped. Its memory is freed when every process has released all handles and
+// removed all mappings.
 type Handle uint64
 
-// HandleTypes is a set of flags for the ways to share an allocation with another process
-// (CUmemAllocationHandleType).
+// HandleTypes is a set of flags (CUmemAllocationHandleType). Each flag permits one way to share an
+// allocation with another process.
 type HandleTypes int32
 
 // The handle types, which can be combined.
@@ -62,12 +62,12 @@ func PinnedMemory(device Device, handles HandleTypes, rdma bool) AllocationProp 
 	return p
 }
 
-// memory has the driver's functions for memory and addresses.
+// memory provides the driver's functions for memory and addresses.
 type memory struct{ table }
 
-// Granularity returns the number of bytes of which sizes and addresses of such allocations must be
-// multiples, either the minimum or the value that the driver recommends for speed. It needs no
-// context.
+// Granularity returns the granularity of allocations in bytes. Sizes and addresses must be
+// multiples of it. It is the minimum, or the value that the driver recommends for speed.
+// Granularity needs no context.
 func (m *memory) Granularity(prop AllocationProp, recommended bool) (int64, error) {
 	size, cell := dl.NewCell(int64(0)), dl.NewCell(prop)
 	option := uintptr(0) // CU_MEM_ALLOC_GRANULARITY_MINIMUM
@@ -147,8 +147,8 @@ func (m *memory) SetAccess(address uintptr, bytes int64, devices ...Device) erro
 	return err
 }
 
-// ExportFD returns a file descriptor through which other processes of this machine can import an
-// allocation. The memory stays allocated until the caller closes the descriptor.
+// ExportFD returns a file descriptor for an allocation. Other processes of this machine can import
+// it. The memory stays allocated until the caller closes the descriptor.
 func (m *memory) ExportFD(handle Handle) (int, error) {
 	fd := dl.NewCell(int32(-1))
 	err := m.call(memExportToShareableHandle,
@@ -191,8 +191,8 @@ func (m *memory) MemcpyAsync(dst, src uintptr, bytes int64, stream Stream) error
 	return m.call(memcpyAsync, dst, src, uintptr(bytes), uintptr(stream))
 }
 
-// MemRange returns an error unless the address belongs to memory that the driver knows, which is
-// device memory or page-locked host memory.
+// MemRange returns an error unless the driver knows the memory at the address. The driver knows
+// device memory and page-locked host memory.
 func (m *memory) MemRange(address uintptr) error {
 	base := dl.NewCell(uintptr(0))
 	defer base.Take()
@@ -212,8 +212,8 @@ func (m *memory) MemAllocHost(bytes int64) (uintptr, error) {
 // MemFreeHost frees memory that MemAllocHost has returned. It waits for queued work.
 func (m *memory) MemFreeHost(address uintptr) error { return m.call(memFreeHost, address) }
 
-// MemHostRegister page-locks host memory, so that copies are asynchronous and kernels of all
-// contexts can access it. The memory must not belong to the Go heap.
+// MemHostRegister page-locks host memory. Copies of the memory are then asynchronous, and kernels
+// of all contexts can access it. The memory must not belong to the Go heap.
 func (m *memory) MemHostRegister(address uintptr, bytes int64) error {
 	const portable, deviceMap = 1, 2 // CU_MEMHOSTREGISTER_...
 	return m.call(memHostRegister, address, uintptr(bytes), portable|deviceMap)

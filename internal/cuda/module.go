@@ -17,11 +17,11 @@ type Module uintptr
 // Function is a kernel of a module (CUfunction). It is valid as long as the module is loaded.
 type Function uintptr
 
-// modules has the driver's functions for modules and kernels.
+// modules provides the driver's functions for modules and kernels.
 type modules struct{ table }
 
-// ModuleLoadData loads code into the current context, either PTX, which the driver compiles, or a
-// cubin for the device. The code must end with a zero byte, since PTX is a C string.
+// ModuleLoadData loads code into the current context. The code is PTX, which the driver compiles,
+// or a cubin for the device. It must end with a zero byte, because PTX is a C string.
 func (m *modules) ModuleLoadData(image []byte) (Module, error) {
 	if len(image) == 0 || image[len(image)-1] != 0 {
 		return 0, errors.New("loading a module: the code does not end with a zero byte")
@@ -40,11 +40,11 @@ func (m *modules) ModuleGetFunction(module Module, name string) (Function, error
 	return function, err
 }
 
-// ModuleLoadFunctions loads all kernels of a module onto the device. Otherwise each kernel is
+// ModuleLoadFunctions loads all kernels of a module onto the device. Without it, each kernel is
 // loaded at its first launch (CUDA_MODULE_LOADING=LAZY, the default since CUDA 12.2). Loading a
-// kernel, and therefore this call, may wait for all kernels that run in the context, and forever if
-// one of them does not end (CUDA C++ Programming Guide, "Lazy Loading"). With drivers before CUDA
-// 12.4, which lack the functions, ModuleLoadFunctions does nothing.
+// kernel may wait until all kernels running in the context have ended. If one of them never ends,
+// the load blocks forever (CUDA C++ Programming Guide, "Lazy Loading"). Drivers before CUDA 12.4
+// lack the required functions. With such drivers, ModuleLoadFunctions does nothing.
 func (m *modules) ModuleLoadFunctions(module Module) error {
 	for _, f := range []function{moduleGetFunctionCount, moduleEnumerateFunctions, funcLoad} {
 		if m.symbols[f] == 0 {
@@ -79,7 +79,7 @@ func ParamsOf[T any](structure *T) Params {
 	return Params{slices.Clone(bytes)}
 }
 
-// With returns a copy in which the 64-bit integer at an offset is replaced by v.
+// With returns a copy with v as the 64-bit integer at an offset.
 func (p *Params) With(offset int, v uint64) Params {
 	packed := slices.Clone(p.packed)
 	binary.NativeEndian.PutUint64(packed[offset:], v)
@@ -157,8 +157,8 @@ func (v Device) LaunchesOverlap() (bool, error) {
 	return major >= 9 && version >= overlapVersion, err
 }
 
-// LaunchOverlapping queues a kernel like LaunchKernel, with programmatic dependent launch: the
-// kernel may start before its predecessor in the stream has ended, and must wait for it
+// LaunchOverlapping queues a kernel like LaunchKernel, but with programmatic dependent launch. The
+// kernel may start before its predecessor in the stream has ended. It must wait for its predecessor
 // (griddepcontrol.wait of PTX). LaunchesOverlap must be true for the device.
 func (m *modules) LaunchOverlapping(
 	f Function, blocks, threads int, stream Stream, params *Params,

@@ -8,8 +8,8 @@ import (
 )
 
 // eagerLoading implements the functions that load kernels eagerly. The last hexadecimal digit of a
-// module's handle is its number of kernels; their handles are the module's plus multiples of 16.
-// fail selects a call that fails.
+// module's handle is its number of kernels. A kernel's handle is the module's handle plus a
+// multiple of 16. fail selects a call that fails.
 const eagerLoading = `
 static int64_t loaded[8], count, calls, failing;
 static CUresult step(void) { return ++calls == failing ? 2 : 0; }

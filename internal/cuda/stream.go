@@ -12,7 +12,7 @@ import (
 // synchronizes with all streams that were not created as non-blocking.
 type Stream uintptr
 
-// streams has the driver's functions for streams, events and captures.
+// streams provides the driver's functions for streams, events and captures.
 type streams struct{ table }
 
 // StreamCreate creates a non-blocking stream in the current context.
@@ -47,7 +47,7 @@ func (s *streams) StreamWaitEvent(stream Stream, event Event) error {
 const waitExternal = 1
 
 // StreamWaitEventExternal makes captured work wait for an event that is recorded outside the
-// capture. Each launch of the graph waits for whatever the event has recorded at that time.
+// capture. Each launch of the graph waits for the work that the event has recorded by then.
 func (s *streams) StreamWaitEventExternal(stream Stream, event Event) error {
 	return s.call(streamWaitEvent, uintptr(stream), uintptr(event), waitExternal)
 }
@@ -57,7 +57,8 @@ type WaitFlags uint32
 
 // The wait conditions.
 const (
-	// WaitGreaterOrEqual waits until int32(word-value) is not negative, so counters may wrap.
+	// WaitGreaterOrEqual waits until int32(word-value) is not negative. It works for counters that
+	// wrap.
 	WaitGreaterOrEqual WaitFlags = 0
 	// WaitEqual waits until the word has the value.
 	WaitEqual WaitFlags = 1
@@ -151,17 +152,17 @@ func (s *streams) BeginCapture(stream Stream, mode CaptureMode) error {
 }
 
 // EndCapture ends the capture and returns the graph, which the caller owns. If the capture was
-// invalidated, it ends nevertheless, and EndCapture returns an error such as ErrCaptureInvalidated
-// and no graph.
+// invalidated, EndCapture still ends it. It then returns no graph and an error such as
+// ErrCaptureInvalidated.
 func (s *streams) EndCapture(stream Stream) (Graph, error) {
 	graph := dl.NewCell(Graph(0))
 	err := s.call(streamEndCapture, uintptr(stream), graph.Address())
 	return graph.Take(), err
 }
 
-// CaptureStatus returns the capture state of a stream. It may be called during any capture, and
-// does not block or allocate. For the default stream it returns ErrCaptureImplicit while another
-// stream is captured.
+// CaptureStatus returns the capture state of a stream. It may be called during any capture. It does
+// not block or allocate. For the default stream it returns ErrCaptureImplicit while another stream
+// is captured.
 func (s *streams) CaptureStatus(stream Stream) (CaptureStatus, error) {
 	status := dl.NewCell(CaptureNone)
 	err := s.call(streamIsCapturing, uintptr(stream), status.Address())
@@ -173,8 +174,8 @@ type Capture struct {
 	Status CaptureStatus
 	// ID is unique among the captures of the process. It is 0 if the stream is not captured.
 	ID uint64
-	// Graph is the graph under capture, or 0 without an active capture. The caller does not own it,
-	// but may add nodes and dependencies.
+	// Graph is the graph under capture. It is 0 without an active capture. The caller does not own
+	// the graph, but may add nodes and dependencies.
 	Graph Graph
 	// Tips lists the nodes on which the stream's next work will depend.
 	Tips []Node
@@ -226,7 +227,7 @@ func (s *streams) CaptureAfter(stream Stream, nodes []Node) error {
 }
 
 // ThreadExchangeCaptureMode sets the capture mode of the calling thread and returns the previous
-// one. With CaptureRelaxed the thread can make unsafe calls without invalidating captures; it
+// one. With CaptureRelaxed the thread can make unsafe calls without invalidating captures. It
 // should restore the previous mode afterwards.
 func (s *streams) ThreadExchangeCaptureMode(mode CaptureMode) (CaptureMode, error) {
 	cell := dl.NewCell(mode)

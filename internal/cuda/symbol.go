@@ -12,9 +12,9 @@ func declare(name string) function {
 	return function(len(names) - 1)
 }
 
-// The functions. Where cuda.h redirects a name with a macro (cuMemAlloc to cuMemAlloc_v2), the
-// redirected name is used, since it has the current signature. Variants that end in _ptsz or _ptds
-// use per-thread default streams, and are not used.
+// The functions. cuda.h redirects some names with macros, such as cuMemAlloc to cuMemAlloc_v2. The
+// redirected name is used, because it has the current signature. Variants that end in _ptsz or
+// _ptds use per-thread default streams. They are not used.
 var (
 	initialize                      = declare("cuInit")
 	driverGetVersion                = declare("cuDriverGetVersion")
@@ -83,8 +83,8 @@ var (
 	moduleUnload                    = declare("cuModuleUnload")
 	launchKernel                    = declare("cuLaunchKernel")
 	launchKernelEx                  = declare("cuLaunchKernelEx")
-	// A driver may lack the following functions, because they were added after the ones that Load
-	// requires, or were replaced by functions with a different signature.
+	// A driver may lack the following functions. Some are newer than the functions that Load
+	// requires. For the others, later drivers have functions with a different signature.
 	deviceGetUUID2           = declare("cuDeviceGetUuid_v2")
 	streamGetCaptureInfo3    = declare("cuStreamGetCaptureInfo_v3")
 	streamUpdateCapture      = declare("cuStreamUpdateCaptureDependencies")

@@ -19,8 +19,8 @@ const (
 
 var nodes = []Node{Node(address), Node(other)}
 
-// calls lists the methods that return only an error, with the C function and the arguments that
-// each must pass. The methods that return a value are in results.
+// calls lists the methods that return only an error. Each entry has the C function and the expected
+// arguments. Methods that return a value are in results.
 var calls = map[string]struct {
 	call func(d *Driver) error
 	name string

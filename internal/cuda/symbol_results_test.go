@@ -32,8 +32,8 @@ func format[T any](v T, err error) string {
 	return fmt.Sprint(v)
 }
 
-// results lists methods that return a value. The C function writes output to the address that its
-// argument at index contains.
+// results lists methods that return a value. index is the index of the argument that contains the
+// output's address. The C function writes output to that address.
 var results = map[string]struct {
 	call   func(d *Driver) string
 	index  int

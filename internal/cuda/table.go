@@ -36,8 +36,8 @@ func (t *table) call(f function, args ...uintptr) error {
 	return nil
 }
 
-// getValue calls a function that writes its result to the address in its first argument, and
-// returns that result.
+// getValue calls a function whose first argument is the address of its result. It returns the
+// result.
 func getValue[T any](t *table, f function, others ...uintptr) (T, error) {
 	var none T
 	cell := dl.NewCell(none)

@@ -13,8 +13,8 @@ const directArguments = maxPrepared
 // stepFailed is the bit that marks the status of a failed step. No status has this bit.
 const stepFailed = 1 << 30
 
-// results holds result variables for reuse, so that calls do not allocate. The variables are not on
-// the stack, which may move when C calls back.
+// results holds result variables for reuse. Calls then do not allocate. The variables are not on
+// the stack, because the stack may move when C calls back.
 var results = sync.Pool{New: func() any { return new(uintptr) }}
 
 // cgocall runs a C function on a system stack and informs the scheduler. The runtime guarantees the

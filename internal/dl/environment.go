@@ -7,12 +7,12 @@ import (
 	"runtime"
 )
 
-// Setenv sets a variable in both environments of the process: Go's and libc's, which C libraries
-// read. In a program without cgo, os.Setenv changes only Go's.
+// Setenv sets a variable in Go's environment and in libc's environment. C libraries read libc's
+// environment. In a program without cgo, os.Setenv changes only Go's.
 //
-// It must be called before the library reads the variable, because NCCL, for example, caches
-// values. And it must be called while no other thread may read the environment in C, because libc
-// does not protect it with a lock.
+// Setenv must be called before the library reads the variable, because libraries such as NCCL cache
+// values. It must be called while no other thread may read the environment in C, because libc does
+// not protect it with a lock.
 func Setenv(name, value string) error {
 	if err := os.Setenv(name, value); err != nil {
 		return err

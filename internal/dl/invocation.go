@@ -16,8 +16,8 @@ type frame struct {
 }
 
 // Invocation holds a prepared StatusAfter for repeated calls with nearly the same arguments. Its
-// calls enter C directly, while StatusAfter passes its arguments through several functions. With
-// cold instruction caches, as between two calls of a large library, each function costs tens of
+// calls enter C directly. StatusAfter passes its arguments through several functions. With cold
+// instruction caches, as between two calls of a large library, each function costs tens of
 // nanoseconds. The zero value is not ready. An Invocation must not be used concurrently.
 type Invocation struct {
 	frame frame

@@ -71,8 +71,8 @@ func newLibrary(handle uintptr, name string) *Library {
 	return &Library{handle: handle, name: name, path: fileOf(handle, name)}
 }
 
-// fileOf returns the path of a library's file. It follows links, so that two names of the same file
-// give the same path. If the loader does not report the path, it returns the name.
+// fileOf returns the path of a library's file. It follows links. Therefore two names of the same
+// file give the same path. If the loader does not report the path, it returns the name.
 func fileOf(handle uintptr, name string) string {
 	dlinfo, ok := Default("dlinfo")
 	if !ok {

@@ -9,15 +9,15 @@ import (
 // slotBytes is the size of the largest value that fits into a Cell.
 const slotBytes = 128
 
-// slot is reusable heap memory for the arguments of calls. It consists of words, so that it is
+// slot is reusable heap memory for the arguments of calls. It consists of words. Therefore it is
 // aligned for all types.
 type slot [slotBytes / 8]uint64
 
 var slots = sync.Pool{New: func() any { return new(slot) }}
 
-// Cell holds a value of type T that C reads or writes. Take releases the cell for reuse, so it must
+// Cell holds a value of type T that C reads or writes. Take releases the cell for reuse. Take must
 // be called after C's last use of the memory, and at most once. The garbage collector frees a cell
-// that is never released, at the cost of an allocation.
+// that is never released.
 //
 // T consists of numbers, or of arrays and structures of numbers. It must not contain Go pointers,
 // because the collector does not see them in a cell.

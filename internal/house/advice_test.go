@@ -11,8 +11,7 @@ import (
 	"testing"
 )
 
-// advice describes how messages refer to one kind of name, such as flags or functions, that a user
-// can use.
+// advice describes how messages refer to one kind of name, such as flags or functions.
 type advice struct {
 	kind string
 	// reference matches a reference in a message. Its last group is the name.

@@ -12,8 +12,8 @@ import (
 	"golang.org/x/tools/go/packages"
 )
 
-// maxArrowsUp limits the references from a file of a package to an earlier file. When the files are
-// read in order, declarations should appear before the ones that they use.
+// maxArrowsUp limits the references from a file of a package to an earlier file. A reader who reads
+// the files in order should see a declaration before the declarations that it uses.
 const maxArrowsUp = 10
 
 // arrow represents a reference from one file to a declaration in another.
@@ -81,8 +81,8 @@ func arrowsOf(p *packages.Package) []arrow {
 	})
 }
 
-// arrowsUp orders files so that few arrows lead up, and returns those that do. It moves each file
-// to its best position until no move is an improvement.
+// arrowsUp orders files so that few arrows lead up. It returns the arrows that lead up. It moves
+// each file to its best position until no move is an improvement.
 func arrowsUp(arrows []arrow) (up []arrow) {
 	var order []string
 	for _, a := range arrows {

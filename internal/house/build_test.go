@@ -9,9 +9,9 @@ import (
 	"golang.org/x/tools/go/packages"
 )
 
-// TestModuleBuildsForOtherProcessors type-checks all packages, including tests, for a processor for
-// which there is no assembly, so that portable kernels are used. Compiling would take ten times as
-// long, because it would include the standard library.
+// TestModuleBuildsForOtherProcessors type-checks all packages, including tests, for a processor
+// without assembly in this module. Portable kernels are then used. Compiling would take ten times
+// as long, because it would include the standard library.
 func TestModuleBuildsForOtherProcessors(t *testing.T) {
 	if testing.Short() {
 		t.Skip("skipped in short mode: it also type-checks the standard library")

@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// capabilities describes a kind of name on which users depend, where such names are declared, and
-// which tests must use them.
+// capabilities describes a kind of name on which users depend. It states where these names are
+// declared and which tests must use them.
 type capabilities struct {
 	kind     string
 	declared string         // the files that declare the names

@@ -77,8 +77,8 @@ func testCommands(text string) (all []string) {
 	return all
 }
 
-// functionsOfTests returns the functions in the tests of each package, by the package's folder in
-// the form used in go commands.
+// functionsOfTests returns the functions in the tests of each package. Keys are folders in the form
+// used in go commands.
 func functionsOfTests(files []*file) map[string][]string {
 	names := map[string][]string{}
 	for _, f := range files {

@@ -15,8 +15,8 @@ import (
 // binding implements the C interface.
 const binding = "cmd/libsymmem/internal/binding"
 
-// place identifies code that must list every entry of an extension point. It is either a
-// declaration in a package or a whole file in another language.
+// place identifies code that must list every entry of an extension point. It is a declaration in a
+// package, or a whole file in another language.
 type place struct {
 	in   string // a package's folder, "." for the root, or a file
 	name string // the declaration: a function, Type.method, variable, or a constant of a block
@@ -24,7 +24,7 @@ type place struct {
 	spelled func(entry string) string
 	// counted is set if the place contains a text for each entry, in order, instead of its name.
 	counted bool
-	// exempt maps entries that the place does not list to the reasons.
+	// exempt maps each entry that the place does not list to the reason.
 	exempt map[string]string
 	// rare is set if only special entries must be listed.
 	rare bool
@@ -45,7 +45,7 @@ type point struct {
 	// of a variable.
 	entries place
 	places  []place
-	// most limits the number of places, not counting rare ones. 0 means no limit.
+	// most is the maximum number of places, not counting rare ones. 0 means no limit.
 	most int
 }
 

@@ -7,9 +7,8 @@ import (
 )
 
 // TestRootAliasesLinkToTheirDefinitions checks the doc comments of root types that are aliases of
-// structs of package driver. "go doc" does not print the fields of an alias. Since a copy of them
-// in a comment would become outdated, the comment must link to the definition, which documents
-// them.
+// structs of package driver. "go doc" does not print the fields of an alias. Therefore the comment
+// must link to the definition. A copy of the fields in the comment would become outdated.
 func TestRootAliasesLinkToTheirDefinitions(t *testing.T) {
 	files := load(t)
 	structs, seen := structsOf(files, "driver"), 0

@@ -1,6 +1,6 @@
 // Package house contains only tests. They check imports, the lengths of files, names and
-// documentation. Each rule states its reason, and is tested with small modules that comply with it
-// or violate it.
+// documentation. Each rule states its reason. Small modules that comply with a rule or violate it
+// test the rule.
 package house
 
 import (
@@ -61,7 +61,7 @@ type rule struct {
 	why  string
 	// check returns the violations.
 	check func(files []*file) []finding
-	// bad lists small modules that each violate the rule, and good lists modules that do not.
+	// bad lists small modules that each violate the rule. good lists modules that comply.
 	bad, good []map[string]string
 }
 

@@ -31,7 +31,7 @@ func (l link) standard() bool {
 	return !own && !strings.Contains(first, ".")
 }
 
-// forbid returns a check that reports the imports for which a function returns true.
+// forbid returns a check that reports forbidden imports.
 func forbid(forbidden func(link) bool) func([]*file) []finding {
 	return each(func(f *file) []finding {
 		var all []finding

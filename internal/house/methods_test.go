@@ -27,7 +27,7 @@ type methods struct {
 	count int
 	files []string
 	// views lists the types of the package that embed a pointer to the type. Their methods count as
-	// methods of the type, since they can use all of its fields.
+	// methods of the type, because they can use all of its fields.
 	views []string
 	last  finding // position of the last method
 }
@@ -98,7 +98,7 @@ func sizeOf(all map[string]*methods, m *methods) size {
 	return s
 }
 
-// within reports whether a size does not exceed a limit.
+// within reports whether a size is at most a limit.
 func (s size) within(most size) bool { return s.methods <= most.methods && s.files <= most.files }
 
 // allowed returns the maximum size of a type.
@@ -138,7 +138,7 @@ func TestStillLargeTypesAreLarge(t *testing.T) {
 	}
 }
 
-// receiverName returns the name of a receiver's type, without star and type parameters.
+// receiverName returns the name of a receiver's type, without the star or any type parameters.
 func receiverName(t ast.Expr) string {
 	switch t := t.(type) {
 	case *ast.StarExpr:

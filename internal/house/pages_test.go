@@ -20,8 +20,7 @@ type pageRule struct {
 	name  string
 	why   string
 	check func(pages) []finding
-	// bad lists small repositories that each violate the rule, and good lists repositories that do
-	// not.
+	// bad lists small repositories that each violate the rule. good lists repositories that comply.
 	bad, good []pages
 }
 
@@ -209,8 +208,8 @@ func prose(text string, see func(number int, line string)) {
 	}
 }
 
-// linksOf calls see for each link of a page, with the target's path relative to the root and the
-// part after #.
+// linksOf calls see for each link of a page. to is the target's path relative to the root. part is
+// the text after #.
 func linksOf(name, text string, see func(line int, to, part string)) {
 	prose(text, func(number int, line string) {
 		for _, m := range toPage.FindAllStringSubmatch(inCode.ReplaceAllString(line, ""), -1) {
@@ -273,7 +272,7 @@ func lostMentions(all pages) []finding {
 			for _, page := range mentioned.FindAllString(line, -1) {
 				_, ofAll := all[page]
 				_, ofPython := all["python/"+page]
-				// brokenLinks checks the links of pages, and this file's examples name missing pages.
+				// Pages and the tests in this folder may name pages that do not exist.
 				other := strings.HasSuffix(name, ".md") || strings.HasPrefix(name, "internal/house/")
 				if !ofAll && !ofPython && !other {
 					found = append(found, finding{name, i + 1, "no " + page})
@@ -355,8 +354,8 @@ func privateWords(all pages) []finding {
 	return found
 }
 
-// privateIn checks names, texts and comments of code, except in this package, which lists the
-// words.
+// privateIn checks names, texts and comments of code. It skips this package, because this package
+// lists the words.
 func privateIn(name, text string) []finding {
 	if strings.HasPrefix(name, "internal/house/") || !privateInCode.MatchString(text) {
 		return nil
@@ -447,8 +446,9 @@ func loadPages(t *testing.T) pages {
 	return all
 }
 
-// unread reports whether to skip a folder because it contains no files written by people. Unlike
-// the go command, it does not skip Python packages whose names begin with an underscore.
+// unread reports whether to skip a folder because it contains no files written by people. The go
+// command skips folders whose names begin with an underscore. unread does not skip them, because
+// Python packages may have such names.
 func unread(folder string) bool {
 	return built[folder] || skipped(folder) && !strings.HasPrefix(folder, "_")
 }

@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// readmePromises lists sentences of the README and the tests that fail if a sentence is no longer
-// true. Commands other than "go test" run on GPUs or in .ci/run.
+// readmePromises lists sentences of the README. Each has a test that fails if the sentence is no
+// longer true. Commands other than "go test" run on GPUs or in .ci/run.
 var readmePromises = []struct{ quote, test string }{
 	{
 		"If a tensor lies elsewhere on one rank, they return wrong sums",

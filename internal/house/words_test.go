@@ -11,14 +11,14 @@ import (
 
 var (
 	vague = []string{"util", "utils", "common", "helper", "helpers", "types", "misc"}
-	// marks are split in two, so that this file does not violate its own rule.
+	// marks are split in two. Otherwise this file would violate its own rule.
 	marks      = []string{"TO" + "DO", "FIX" + "ME", "XX" + "X"}
 	unfinished = regexp.MustCompile(`\b(` + strings.Join(marks, "|") + `)\b`)
 	waits      = regexp.MustCompile(`(?i)(sleep|wait|pause|nap)`)
 )
 
-// formerWords maps words that names in this module once used, and that other developers could not
-// guess, to plain ones.
+// formerWords maps words that names in this module once used to plain words. Other developers could
+// not guess the former words.
 var formerWords = map[string]string{
 	"bell": "wakeup", "rouse": "wake", "board": "status", "tolerant": "ignore faults",
 	"linger": "wait slowly", "settle": "wait for the cause, or finish", "settled": "finished",
@@ -167,8 +167,8 @@ func silentSkips(f *file) []finding {
 	return all
 }
 
-// callsOf calls judge for the calls of a selector, such as time.Sleep; an empty receiver matches
-// any. about contains the comments about a call: those of its function and inside it.
+// callsOf calls judge for the calls of a selector, such as time.Sleep. An empty receiver matches
+// any. about contains the comments inside the function and its doc comment.
 func callsOf(
 	f *file, receiver, name string, judge func(c *ast.CallExpr, about string) string,
 ) []finding {

@@ -5,8 +5,9 @@ import (
 	"symmem/internal/dl"
 )
 
-// Invocation is a collective, or one end of a message, that can be queued repeatedly. Creating an
-// Invocation does not call the library; On does. One goroutine at a time may use it.
+// Invocation is a collective, a Send or a Recv that can be queued repeatedly. Creating an
+// Invocation does not call the library. On calls the library. One goroutine at a time may use an
+// Invocation.
 type Invocation struct {
 	binding    *binding
 	function   function
@@ -30,8 +31,8 @@ func (c *Invocation) On(stream cuda.Stream) error {
 	return nil
 }
 
-// AllReduce reduces count elements of all ranks into recv on every rank. Send and recv may be the
-// same buffer.
+// AllReduce reduces count elements of all ranks. It stores the result in recv on every rank. Send
+// and recv may be the same buffer.
 func (l *Library) AllReduce(
 	sendAt, recvAt uintptr, count int64, t DataType, op ReduceOp, comm Comm,
 ) Invocation {

@@ -6,13 +6,13 @@ import "symmem/internal/dl"
 // process that created it, so only ranks of the job should see it.
 type UniqueID [128]byte
 
-// Comm is one rank's handle of a communicator (ncclComm_t). Once the communicator is destroyed, its
-// handle and those of its windows are invalid.
+// Comm is one rank's handle of a communicator (ncclComm_t). When the communicator is destroyed, the
+// handle and the handles of its windows become invalid.
 type Comm uintptr
 
-// UniqueID creates an id. It is not collective: one rank calls it and sends the id to the others.
-// The rank must stay alive until all ranks have created their communicators, because they connect
-// to it.
+// UniqueID creates an id. It is not collective. One rank calls it and sends the id to the other
+// ranks. That rank must stay alive until all ranks have created their communicators, because they
+// connect to it.
 func (l *Library) UniqueID() (UniqueID, error) {
 	id := dl.NewCell(UniqueID{})
 	err := l.call(getUniqueID, id.Address())
@@ -23,8 +23,8 @@ func (l *Library) UniqueID() (UniqueID, error) {
 // collective and blocks until all ranks have called it, without a deadline. It uses NCCL's default
 // configuration and needs NCCL 2.23.4.
 func (l *Library) CommInitRank(ranks, rank int, id UniqueID) (Comm, error) {
-	// The older functions have the id as a parameter by value. Depending on the architecture, it is
-	// passed on the stack or by reference.
+	// The older functions take the id by value. Depending on the architecture, it is passed on the
+	// stack or by reference.
 	ids, comm := dl.NewCell(id), l.cells.take()
 	err := l.call(commInitRankScalable, dl.AddressOf(comm), uintptr(ranks), uintptr(rank), 1,
 		ids.Address(), 0)
@@ -33,12 +33,12 @@ func (l *Library) CommInitRank(ranks, rank int, id UniqueID) (Comm, error) {
 }
 
 // CommAbort aborts a communicator and its work without waiting for other ranks, and frees it. Any
-// thread may call it, even while another thread is blocked in a call on the communicator; that call
-// then fails.
+// thread may call it, even while another thread is blocked in a call on the communicator. The
+// blocked call then fails.
 func (l *Library) CommAbort(comm Comm) error { return l.call(commAbort, uintptr(comm)) }
 
-// AsyncError returns the state of a communicator: nil, ErrInProgress during a nonblocking call, or
-// ErrRemote after a peer was lost. Any thread may call it; it does not block.
+// AsyncError returns the state of a communicator. It returns nil, ErrInProgress during a
+// nonblocking call, or ErrRemote after a peer was lost. Any thread may call it. It does not block.
 func (l *Library) AsyncError(comm Comm) error {
 	state := dl.NewCell(Success)
 	err := l.call(commGetAsyncError, uintptr(comm), state.Address())
@@ -64,15 +64,15 @@ func (l *Library) number(f function, comm Comm) (int, error) {
 }
 
 // GroupStart opens a group on the calling thread. The caller must stay on this thread until
-// GroupEnd, which executes the calls made in between together. Groups can be nested.
+// GroupEnd. GroupEnd executes the calls of the group together. Groups can be nested.
 func (l *Library) GroupStart() error { return l.call(groupStart) }
 
-// GroupEnd executes the deferred calls, and blocks if one of them does. If a registration in a
+// GroupEnd executes the deferred calls. It blocks if one of them blocks. If a registration in a
 // group fails, the communicator is unusable and must be aborted.
 func (l *Library) GroupEnd() error { return l.call(groupEnd) }
 
-// Window is the handle of memory registered with all ranks of a communicator (ncclWindow_t). It is
-// opaque except that 0 means no window.
+// Window is the handle of memory registered with all ranks of a communicator (ncclWindow_t). 0
+// means no window.
 type Window uintptr
 
 // windowSymmetric declares that the same offset holds the same tensor on all ranks

@@ -4,11 +4,11 @@ import "fmt"
 
 // Defect describes a known defect of some NCCL versions.
 type Defect struct {
-	// From is the first version with the defect, and Below the first later version without it.
+	// From is the first version with the defect. Below is the first later version without it.
 	From, Below int
 	// Major is the lowest major compute capability that is affected; 0 means all GPUs.
 	Major int
-	// Effect describes what goes wrong, and Workaround how symmem avoids it.
+	// Effect describes what goes wrong. Workaround describes how symmem avoids it.
 	Effect, Workaround string
 	// Source cites the evidence.
 	Source string
@@ -32,8 +32,8 @@ var (
 		Workaround: "symmem uses the plain path between machines",
 		Source:     "the sources; later versions return a NULL window",
 	}
-	// AverageWithoutKernel occurs because the check for a suitable kernel and the selection of the
-	// kernel disagree.
+	// AverageWithoutKernel occurs because NCCL checks for a suitable kernel and selects the kernel
+	// in different ways.
 	AverageWithoutKernel = &Defect{
 		From: 23003, Below: 23008,
 		Effect:     "AllReduce with avg does not use window kernels",
@@ -42,8 +42,8 @@ var (
 	}
 	// EarlyStart occurs because window kernels are launched with programmatic stream serialization,
 	// but do not wait for earlier work in the stream (griddepcontrol.wait). If the previous kernel
-	// triggers their launch early, they read data that it has not written yet. A caller cannot find
-	// out whether the previous kernel in the stream does so.
+	// triggers their launch early, window kernels read data that the previous kernel has not
+	// written yet. A caller cannot find out whether the previous kernel triggers the launch early.
 	EarlyStart = &Defect{
 		From: 22803, Below: 23007, Major: 9,
 		Effect: "window kernels may start before their predecessor in the stream has ended, if it " +

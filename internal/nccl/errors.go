@@ -29,7 +29,7 @@ func (r Result) Error() string { return fmt.Sprintf("NCCL result %d", int32(r)) 
 type Error struct {
 	// Call is the function's name.
 	Call string
-	// Code is the result, and Text is NCCL's description of it.
+	// Code is the result. Text is NCCL's description of it.
 	Code Result
 	Text string
 	// Last is NCCL's last warning, which usually explains the error. NCCL keeps only one warning per
@@ -48,13 +48,13 @@ func (e *Error) Error() string {
 // Unwrap lets errors.Is match the result.
 func (e *Error) Unwrap() error { return e.Code }
 
-// VersionError is returned for a function that the library lacks, or has with defects that make it
-// unusable.
+// VersionError is returned for a function that the library lacks. It is also returned for a
+// function with defects that make it unusable.
 type VersionError struct {
 	// Call is the function's name.
 	Call string
-	// Need is the first version with the function, and Have the library's version, both in NCCL's
-	// encoding.
+	// Need is the first version with the function. Have is the library's version. Both are in
+	// NCCL's encoding.
 	Need, Have int
 	// Path is the path of the library's file.
 	Path string

@@ -18,8 +18,8 @@ const PathVariable = "SYMMEM_NCCL"
 // soname is the soname of every NCCL 2.
 const soname = "libnccl.so.2"
 
-// wheels lists the paths, below the prefix of a Python installation, at which pip installs NCCL
-// (package nvidia-nccl-cu12 or -cu13).
+// wheels lists the paths of NCCL in pip's packages (nvidia-nccl-cu12 or -cu13). They are relative
+// to the prefix of a Python installation.
 var wheels = []string{
 	"lib/python3*/site-packages/nvidia/nccl/lib/" + soname,
 	"lib64/python3*/site-packages/nvidia/nccl/lib/" + soname,
@@ -45,8 +45,8 @@ type place struct {
 // The error matches ErrNoLibrary, lists all attempts, and suggests a remedy.
 func Load() (*Library, error) { return open(places(os.Getenv, pythonPrefixes(os.Getenv))) }
 
-// places lists the locations to search. If SYMMEM_NCCL is set, only that file is tried, so that a
-// misspelt path is noticed.
+// places lists the locations to search. If SYMMEM_NCCL is set, it lists only that file. A misspelt
+// path then gives an error.
 func places(getenv func(string) string, prefixes []prefix) []place {
 	all := []place{{
 		origin: "the copy that this process has loaded", resident: true,
@@ -65,7 +65,7 @@ func places(getenv func(string) string, prefixes []prefix) []place {
 type prefix struct{ origin, folder string }
 
 // libraries returns the libraries of wheels below the prefix, those of the newest Python first. If
-// there are none, it returns the pattern, which then appears in the error message.
+// there are none, it returns the pattern for the error message.
 func (p prefix) libraries() []string {
 	var found []string
 	for _, pattern := range wheels {
@@ -80,7 +80,7 @@ func (p prefix) libraries() []string {
 	return found
 }
 
-// newestFirst orders python3.12 before python3.9, since a longer path has a larger version.
+// newestFirst orders python3.12 before python3.9. A longer path has a larger version.
 func newestFirst(a, b string) int {
 	if len(a) != len(b) {
 		return len(b) - len(a)
@@ -89,7 +89,7 @@ func newestFirst(a, b string) int {
 }
 
 // pythonPrefixes returns the Python installations of the environment. The python3 of a virtual
-// environment is a symbolic link, so both the link's folder and its target's folder are included.
+// environment is a symbolic link. The link's folder and its target's folder are both included.
 func pythonPrefixes(getenv func(string) string) []prefix {
 	all := []prefix{}
 	add := func(origin, folder string) {

@@ -59,7 +59,8 @@ ncclResult_t ncclSend(const void *sendbuff, size_t count, ncclDataType_t datatyp
 ncclResult_t ncclRecv(void *recvbuff, size_t count, ncclDataType_t datatype, int peer,
 	ncclComm_t comm, cudaStream_t stream)`
 
-// newer contains the functions that were added in the release with windows or later.
+// newer contains functions that were added in the release that introduced windows, or in a later
+// one.
 const newer = `
 ncclResult_t ncclCommWindowRegister(ncclComm_t comm, void *buff, size_t size, ncclWindow_t *win,
 	int winFlags)
@@ -85,7 +86,7 @@ func load(t testing.TB, version, declarations string) (*Library, *dltest.Recorde
 	return library, dltest.Open(t, path)
 }
 
-// only returns places that consist of a single file.
+// only returns a search list that contains just the given file.
 func only(path string) []place { return []place{{origin: "the test", paths: []string{path}}} }
 
 const (

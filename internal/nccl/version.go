@@ -5,7 +5,7 @@ import "fmt"
 // VersionWindows is the first version with symmetric windows, 2.27.3.
 const VersionWindows = 22703
 
-// VersionText formats a version code, such as 22809 as "2.28.9". Up to NCCL 2.8 codes had four
+// VersionText formats a version code, such as 22809 as "2.28.9". Codes up to NCCL 2.8 have four
 // digits (see NCCL_VERSION in nccl.h).
 func VersionText(code int) string {
 	major, minor := code/10000, code/100%100

@@ -10,8 +10,8 @@ import (
 // division of an average. Kernels depend on the layout of its fields.
 type division struct {
 	value uint64 // operand: bits of a float64 for Float64, otherwise of a float32
-	// stopped holds the byte offset of a block with a sum that is infinite or NaN. A kernel returns
-	// at this block without storing any of it.
+	// stopped is the byte offset of a block with a sum that is infinite or NaN. The kernel returns
+	// before it stores any byte of this block.
 	stopped int
 	mode    finalMode
 }
@@ -28,8 +28,7 @@ const (
 )
 
 // newDivision returns the division for an average. For a power of two it multiplies by the
-// reciprocal, which is exact, so that the product rounds like the quotient and takes a fraction of
-// the time.
+// reciprocal. The reciprocal is exact, so the product equals the quotient. Multiplying is faster.
 func newDivision(t DataType, terms *terms) division {
 	n := len(terms.srcs)
 	f, mode := float64(n), finalDivide
@@ -54,7 +53,7 @@ type terms struct {
 }
 
 // mean divides the sum of the terms with index i. If the sum is infinite or NaN, mean computes it
-// again from scaled terms, so that it does not overflow.
+// again from scaled terms, which do not overflow.
 func mean[T float32 | float64](terms *terms, sum T, i int) T {
 	n := T(len(terms.srcs))
 	if difference := sum - sum; difference == 0 { //nolint:gocritic // Not so if infinite or NaN.
@@ -112,7 +111,7 @@ func rounded[T float32 | float64](t DataType, v T) T {
 	}
 }
 
-// averageIntegers averages in blocks that fit into the L1 cache, so that the sums are still in the
+// averageIntegers averages in blocks that fit into the L1 cache. The sums are then still in the
 // cache when they are divided.
 func averageIntegers[T integer](j job, size int) {
 	const piece = 4 << 10
@@ -129,8 +128,7 @@ func averageIntegers[T integer](j job, size int) {
 	}
 }
 
-// divideIntegers divides in place and truncates. No quotient overflows, since the divisor is
-// positive.
+// divideIntegers divides in place and truncates. The divisor is positive, so no quotient overflows.
 func divideIntegers[T integer](p unsafe.Pointer, size int, divisor int64) {
 	all := elements[T](p, 0, size)
 	for i, x := range all {

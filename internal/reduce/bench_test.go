@@ -17,8 +17,8 @@ func sizeName(size int) string {
 	return fmt.Sprintf("%dB", size)
 }
 
-// lines returns size bytes aligned to a page. Their values as floats of any type are near 1, so
-// that no operation is slowed down by denormals.
+// lines returns size bytes aligned to a page. Their values as floats of any type are near 1,
+// because denormals would slow some operations down.
 func lines(size int) unsafe.Pointer {
 	const page = 4096
 	all := make([]byte, size+page)

@@ -65,11 +65,11 @@ const vectorBytes = 32 // of AVX2
 // vector holds the operand of one AVX2 instruction.
 type vector [vectorBytes]byte
 
-// fewSources is the maximum number of sources for which a tail uses the smaller buffer. Buffers are
-// cleared first, which takes time.
+// fewSources is the maximum number of sources for which a tail uses the smaller buffer. Clearing
+// the larger buffer takes longer.
 const fewSources = 8
 
-// tail reduces fewer bytes than an AVX2 vector has, in vectors padded with zeros.
+// tail reduces fewer bytes than an AVX2 vector has. It pads them with zeros.
 func (j *job) tail(from, to int) {
 	if len(j.srcs) <= fewSources {
 		filledUp[[fewSources]vector, [fewSources]unsafe.Pointer](j, from, to)
@@ -104,6 +104,6 @@ func filledUp[
 // kernel returns the index of an operation on a type in the tables of kernels.
 func kernel(op Op, t DataType) uint32 { return uint32(op)*dataTypes + uint32(t) }
 
-// flagStream requests streamed stores from a kernel. The other flags of a kernel are those of
+// flagStream requests streamed stores from a kernel. The kernel's other flags are those of
 // finalMode.
 const flagStream = 1

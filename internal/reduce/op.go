@@ -23,8 +23,7 @@ func (op Op) Accepts(t DataType) bool {
 	return t.Valid() && (op < BAnd || op < OpCount && !t.Float())
 }
 
-// Number lists the types in which elements are combined: the element type, or float32 for 16-bit
-// floats.
+// Number lists the types in which elements are combined. 16-bit floats are combined as float32.
 type Number interface {
 	~int8 | ~uint8 | ~int32 | ~int64 | ~float32 | ~float64
 }

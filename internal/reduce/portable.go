@@ -6,7 +6,7 @@ import (
 )
 
 // batch is the number of elements that the portable code accumulates at a time. It reads all
-// sources of a batch before it writes the destinations, so that a destination may be a source.
+// sources of a batch before it writes the destinations. Therefore a destination may be a source.
 const batch = 64
 
 // canonical32 and canonical64 replace every NaN in a result. Rounding canonical32 to a 16-bit type
@@ -139,8 +139,8 @@ func round(t DataType, narrow []uint16, wide []float32) {
 	}
 }
 
-// finish applies the division, and replaces every NaN by the canonical one. first is the index of
-// the first element in the job.
+// finish applies the division and makes every NaN canonical. first is the index of the first
+// element in the job.
 func finish[T float32 | float64](j *job, acc []T, first int, canonical T) {
 	for i, a := range acc {
 		if j.div.mode != finalNone {

@@ -8,10 +8,10 @@ const (
 	// MaxDestinations limits the destinations of one call.
 	MaxDestinations = 64
 
-	// stride is the number of bytes of a destination that one call into the kernels covers. The
-	// runtime cannot preempt a goroutine in a kernel, so stride limits the delay of a garbage
-	// collection: a stride of 64 sources that are not in the cache takes milliseconds, and a stride
-	// of two sources some tens of microseconds.
+	// stride is the number of bytes of a destination that one kernel call covers. The runtime
+	// cannot preempt a goroutine in a kernel, so a kernel call can delay a garbage collection. A
+	// stride of two sources takes some tens of microseconds. A stride of 64 sources that are not in
+	// the cache takes milliseconds.
 	stride = 256 << 10
 
 	lineBytes = 64 // a cache line, the unit of a streamed store
@@ -19,10 +19,10 @@ const (
 
 // Hint describes how the destinations will be used. It never changes a value.
 type Hint struct {
-	// Stream requests stores that bypass the caches. Such stores do not read the lines that they
-	// overwrite, which is faster for destinations that do not fit into the cache and are not read
-	// soon. Stream has an effect for destinations of at least 128 bytes that are aligned to their
-	// elements and have the same address modulo 64, except in averages of integers.
+	// Stream requests stores that bypass the caches. These stores do not read the lines that they
+	// overwrite. They are faster for destinations that do not fit into the cache and are not read
+	// soon. Stream has an effect if the destinations have at least 128 bytes, are aligned to their
+	// elements, and have the same address modulo 64. It has no effect in averages of integers.
 	Stream bool
 }
 
@@ -113,7 +113,7 @@ type job struct {
 }
 
 // run reduces size bytes. With streaming, the bytes before the destinations' first line boundary
-// and after the last one go through the caches.
+// and after their last line boundary go through the caches.
 func (j *job) run(size int, hint Hint) {
 	if !hint.Stream || !j.canStream(size) {
 		j.walk(0, size, false)

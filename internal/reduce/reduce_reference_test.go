@@ -8,8 +8,8 @@ import (
 	"unsafe"
 )
 
-// The reference computes one element at a time from its bits, and shares no arithmetic with the
-// package: halves are rounded through float64, and minimum and maximum are written out.
+// The reference computes one element at a time from its bits. It shares no arithmetic with the
+// package: it rounds halves through float64 and implements minimum and maximum itself.
 
 var opNames = [OpCount]string{"sum", "prod", "min", "max", "band", "bor", "bxor"}
 
@@ -66,7 +66,7 @@ func extend(t DataType, v uint64) int64 {
 }
 
 // referenceFloat32 computes each operation in float64 and rounds it to float32. For one operation
-// on two float32 this gives the same as rounding the exact result.
+// on two float32, the result is the rounded exact result.
 func referenceFloat32(op Op, t DataType, sources []uint64, average bool) uint64 {
 	fold := func(scale float32) float32 {
 		acc := referenceWiden(t, sources[0]) * scale
@@ -224,7 +224,8 @@ var specials = map[DataType][]uint64{
 	},
 }
 
-// draw returns an element: a special one, one near 1 whose operations round, or any bits.
+// draw returns a special element, an element near 1, or any bits. Operations on elements near 1
+// round.
 func draw(r *rand.Rand, t DataType) uint64 {
 	switch special := specials[t]; r.IntN(3) {
 	case 0:
@@ -235,7 +236,7 @@ func draw(r *rand.Rand, t DataType) uint64 {
 	return r.Uint64()
 }
 
-// near returns a float near 1, whose operations round, or an integer of any bits.
+// near returns a float near 1, or an integer of any bits.
 func near(r *rand.Rand, t DataType) uint64 {
 	f := math.Ldexp(r.NormFloat64(), r.IntN(12)-6)
 	switch {
@@ -284,8 +285,8 @@ func randomBuffers(r *rand.Rand, t DataType, number, count int) [][]byte {
 	return buffers
 }
 
-// guarded is a buffer at a chosen distance from a line boundary, between bytes that must not
-// change.
+// guarded is a buffer at a chosen distance from a line boundary. The bytes before and after it must
+// not change.
 type guarded struct {
 	all  []byte
 	data []byte

@@ -69,8 +69,8 @@ func TestReduceAgreesWithReferenceBeyondOneStride(t *testing.T) {
 	})
 }
 
-// TestPairsAgreeWithReference tests two sources, which have separate loops for one destination and
-// for two.
+// TestPairsAgreeWithReference tests two sources. They have separate loops for one destination and
+// for two destinations.
 func TestPairsAgreeWithReference(t *testing.T) {
 	r := rand.New(rand.NewPCG(15, 16))
 	eachTypeAndOp(func(typ DataType, op Op) {
@@ -120,7 +120,7 @@ func TestAverageAgreesWithReference(t *testing.T) {
 	}
 }
 
-// TestAverageStopsWhereASumOverflows uses few sums that are infinite or NaN, so that kernels stop
+// TestAverageStopsWhereASumOverflows uses few sums that are infinite or NaN. Therefore kernels stop
 // and continue.
 func TestAverageStopsWhereASumOverflows(t *testing.T) {
 	largest := map[DataType]uint64{
@@ -151,8 +151,8 @@ func TestAverageStopsWhereASumOverflows(t *testing.T) {
 	}
 }
 
-// TestHalvesAgreeWithReferenceForEveryValue combines each half with some special values, so that
-// widening and narrowing handle all of them.
+// TestHalvesAgreeWithReferenceForEveryValue combines each half with some special values. It tests
+// widening and narrowing of all halves.
 func TestHalvesAgreeWithReferenceForEveryValue(t *testing.T) {
 	for _, typ := range []DataType{Float16, BFloat16} {
 		all := make([]byte, 2<<16)

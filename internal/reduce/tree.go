@@ -2,9 +2,9 @@ package reduce
 
 import "unsafe"
 
-// Tree combines sources as a binary tree: each half of the sources is combined recursively, and
-// then the two results. For integers, minimum and maximum the order does not matter, and the
-// functions Reduce and Average are faster.
+// Tree combines sources as a binary tree. It combines each half of the sources recursively, and
+// then the two results. For integers, minimum and maximum the order does not matter. The functions
+// Reduce and Average are then faster.
 type Tree struct {
 	Op Op
 	T  DataType
@@ -16,8 +16,8 @@ type Tree struct {
 	Average bool
 }
 
-// treeBlock is the number of bytes of each source that a Tree combines at a time. It is small
-// enough that intermediate results stay in the L1 cache.
+// treeBlock is the number of bytes of each source that a Tree combines at a time. Intermediate
+// results of this size stay in the L1 cache.
 const treeBlock = 2 << 10
 
 // scratch holds the widened halves of a block.
@@ -49,8 +49,8 @@ func (tr Tree) Reduce(dsts, srcs []unsafe.Pointer, count int) {
 // wide reports whether halves are combined as float32.
 func (tr *Tree) wide() bool { return (tr.T == Float16 || tr.T == BFloat16) && !tr.Rounded }
 
-// accumulator returns the type in which elements are combined, and the size of the given bytes in
-// that type.
+// accumulator returns the type in which elements are combined. It also returns the size of the
+// given bytes in that type.
 func (tr *Tree) accumulator(bytes int) (DataType, int) {
 	if tr.wide() {
 		return Float32, 2 * bytes

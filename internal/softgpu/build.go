@@ -16,11 +16,12 @@ import (
 //go:embed src
 var sources embed.FS
 
-// Build returns the paths of the software driver, which includes the kernels of package kernels,
-// and of the software NCCL. If the libraries are not in the user's cache yet, Build compiles them
+// Build returns the paths of the software driver and of the software NCCL. The driver includes the
+// kernels of package kernels. If the libraries are not in the user's cache yet, Build compiles them
 // with gcc and g++ from the sources in this folder.
 //
-// NCCL finds the driver by its soname, so a process must load this cuda, and no other, before nccl.
+// NCCL finds the driver by its soname. Therefore a process must load this cuda, and no other,
+// before nccl.
 func Build() (cuda, nccl string, err error) {
 	dir, err := cached(nil, func(dir string) error { return build(dir) })
 	return filepath.Join(dir, cudaName), filepath.Join(dir, ncclName), err
@@ -32,8 +33,8 @@ const (
 	ncclName = "libnccl.so.2"
 )
 
-// cached returns a folder of the user's cache. If there is none yet for the embedded sources, the
-// flags and the further sources, fill creates its contents.
+// cached returns a folder of the user's cache. The folder depends on the embedded sources, the
+// flags and the further sources. If the folder does not exist, fill creates its contents.
 func cached(flags []string, fill func(dir string) error, more ...fs.FS) (string, error) {
 	all, err := userCache()
 	if err != nil {
@@ -82,7 +83,8 @@ func unpack(dir string, from embed.FS) error {
 	})
 }
 
-// compile builds a library from a folder of sources. flags are last, since they may name libraries.
+// compile builds a library from a folder of sources. flags are last, because they may name
+// libraries.
 func compile(dir, folder, library string, flags []string) error {
 	files, err := filepath.Glob(filepath.Join(dir, "src", folder, "*.c"))
 	if err != nil {
@@ -97,7 +99,7 @@ func compile(dir, folder, library string, flags []string) error {
 }
 
 // run runs a compiler on a part and returns its output. The compiler creates its temporary files in
-// dir, so that they are removed with dir even if the compiler is killed.
+// dir. They are removed with dir even if the compiler is killed.
 func run(dir, part, compiler string, args []string) (string, error) {
 	c := exec.Command(compiler, args...)
 	if dir != "" {

@@ -14,13 +14,13 @@ import (
 	"time"
 )
 
-// recipe holds the code that compiles the libraries. They depend on it as on their sources.
+// recipe holds the code that compiles the libraries. A change of this code requires a new build.
 //
 //go:embed build.go kernel.go
 var recipe embed.FS
 
-// cache manages a folder of compiled libraries, with one folder for each set of sources and flags.
-// Tests that are killed leave files only there, and later tests need not compile.
+// cache manages a folder of compiled libraries. It has one folder for each set of sources and
+// flags. Killed tests leave files only there, and later tests need not compile.
 type cache struct{ dir string }
 
 const (

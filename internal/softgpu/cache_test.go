@@ -19,8 +19,8 @@ func (f *filling) fill(dir string) error {
 	return os.WriteFile(filepath.Join(dir, "library"), []byte("new"), 0o600)
 }
 
-// has fails the test unless a folder of the cache has exactly the file and the mark, and the given
-// number of folders were filled.
+// has fails the test unless a folder of the cache has exactly the file and the mark. It also fails
+// the test unless the given number of folders were filled.
 func (c cache) has(t *testing.T, f *filling, key string, times int32) {
 	t.Helper()
 	dir, err := c.folder(key, f.fill)
@@ -39,8 +39,8 @@ func (c cache) has(t *testing.T, f *filling, key string, times int32) {
 	}
 }
 
-// TestCacheWithoutAHomeDirectory also checks that a folder is refused if another user can write to
-// it.
+// TestCacheWithoutAHomeDirectory also checks that the cache refuses a folder to which another user
+// can write.
 func TestCacheWithoutAHomeDirectory(t *testing.T) {
 	t.Setenv("HOME", "")
 	t.Setenv("XDG_CACHE_HOME", "")

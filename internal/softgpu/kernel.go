@@ -14,7 +14,7 @@ func kernelsIn(dir string) string { return filepath.Join(dir, "kernels") }
 
 // kernelFlags returns the flags with which kernels are compiled. The header that emulates the
 // device precedes the kernels' own header of the same name. Arithmetic matches that of the device:
-// nothing is contracted, and an unaligned access ends the process. Warnings are left to builds for
+// nothing is contracted. An unaligned access ends the process. Warnings are left to builds for
 // GPUs.
 func kernelFlags(dir string) []string {
 	return []string{

@@ -19,7 +19,7 @@ type built struct {
 	flags []string
 }
 
-// plain holds the libraries that Build builds. Tests share them, since compiling takes seconds.
+// plain holds the libraries that Build builds. Tests share them, because compiling takes seconds.
 var plain built
 
 func TestMain(m *testing.M) { os.Exit(runTests(m)) }
@@ -83,8 +83,8 @@ func compilePrograms(dir string, flags []string) error {
 // program returns the path of a program of testdata.
 func (b built) program(name string) string { return filepath.Join(b.dir, name+".run") }
 
-// includingKernels returns flags for programs that include the kernels' headers, without warnings
-// about these.
+// includingKernels returns flags for programs that include the kernels' headers. The flags disable
+// warnings about these headers.
 func includingKernels(dir string) []string {
 	return []string{
 		"-std=c++17", "-Wno-missing-field-initializers", "-Wno-unused-function",
@@ -215,8 +215,8 @@ func sharedNames(t *testing.T) map[string]bool {
 
 func TestScenes(t *testing.T) { runScenes(t, plain) }
 
-// TestScenesWithoutRaces runs the same programs under the thread sanitizer, which fails them at
-// the first race that it sees.
+// TestScenesWithoutRaces runs the same programs under the thread sanitizer. A program fails at its
+// first race.
 func TestScenesWithoutRaces(t *testing.T) {
 	if testing.Short() {
 		t.Skip("compiles everything a second time")

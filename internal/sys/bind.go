@@ -9,9 +9,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// BindProcess binds all threads of this process, and those that they start later, to one processor.
-// If GOMAXPROCS was set explicitly before, the result of Cores does not change, since
-// runtime.NumCPU counts processors only when a process starts.
+// BindProcess binds all threads of this process to one processor. Threads that they start later are
+// bound, too. runtime.NumCPU counts processors only when a process starts. Therefore the result of
+// Cores does not change if GOMAXPROCS was set explicitly before.
 func BindProcess(processor int) error {
 	threads, err := os.ReadDir("/proc/self/task")
 	if err != nil {

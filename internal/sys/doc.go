@@ -3,5 +3,5 @@
 // golang.org/x/sys.
 //
 // Handles are owned: the receiver of a *File or a *Mapping closes it, once. Calls return wrapped
-// errno values, so that errors.Is(err, syscall.ENOMEM) works for callers.
+// errno values. Callers can use errors.Is(err, syscall.ENOMEM).
 package sys

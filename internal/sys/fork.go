@@ -8,8 +8,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// inherited maps file descriptors to the inodes of the sockets that a forked child must close, or
-// to 0. It is nil in programs that do not fork.
+// inherited maps each file descriptor to a socket's inode, or to 0. A forked child must close these
+// sockets. inherited is nil in programs that do not fork.
 var inherited []uint64
 
 // ShareSockets sets the table that CloseInForks fills and the fork handler reads. It must be called
@@ -18,7 +18,8 @@ func ShareSockets(table []uint64) { inherited = table }
 
 // CloseInForks makes forked children close a socket. If a child kept the socket open, the process
 // at the other end would not detect the end of this process. CloseInForks ignores values that are
-// not sockets. The entry may remain after the socket is closed, since inode numbers are not reused.
+// not sockets. The entry may remain after the socket is closed, because inode numbers are not
+// reused.
 func CloseInForks(socket io.Closer) {
 	c, ok := socket.(syscall.Conn)
 	if !ok || inherited == nil {

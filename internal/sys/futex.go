@@ -27,12 +27,13 @@ func FutexWake(word *uint32) {
 	unix.RawSyscall6(unix.SYS_FUTEX, uintptr(unsafe.Pointer(word)), futexWake, 1<<30, 0, 0, 0)
 }
 
-// Yield lets another process run. It bypasses the Go scheduler, so the goroutine keeps its P while
-// it waits for another process of the same machine.
+// Yield lets another process run. It bypasses the Go scheduler. The goroutine keeps its P while it
+// waits for another process of the same machine.
 func Yield() { unix.RawSyscall(unix.SYS_SCHED_YIELD, 0, 0, 0) }
 
-// Cores returns the number of processors that this process may use: the size of its affinity mask,
-// or the cgroup quota that Go has applied to GOMAXPROCS if that is smaller.
+// Cores returns the number of processors that this process may use. This is the size of its
+// affinity mask. If the cgroup quota that Go has applied to GOMAXPROCS is smaller, Cores returns
+// the quota.
 func Cores() int {
 	return min(runtime.NumCPU(), runtime.GOMAXPROCS(0))
 }

@@ -87,10 +87,10 @@ func mapFixed(base unsafe.Pointer, f *os.File, offset, bytes int64) error {
 	return nil
 }
 
-// reclaim reserves a range again after mapping over it has failed, and reports whether the range
-// certainly belongs to the caller. The kernel may have unmapped the range before it failed, and
-// another thread may have mapped other memory there since then, which must not be unmapped. So the
-// caller must abandon a range that reclaim could not reserve. That leaks addresses but no memory.
+// reclaim reserves a range again after mapping over it has failed. It reports whether the range
+// certainly belongs to the caller. The kernel may have unmapped the range before the failure.
+// Another thread may then have mapped other memory there, which must not be unmapped. If reclaim
+// returns false, the caller must abandon the range. That leaks addresses but no memory.
 func reclaim(base unsafe.Pointer, bytes int64) bool {
 	_, err := mmap(base, bytes, unix.PROT_NONE,
 		unix.MAP_PRIVATE|unix.MAP_ANONYMOUS|unix.MAP_NORESERVE|unix.MAP_FIXED_NOREPLACE, -1, 0)

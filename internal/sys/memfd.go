@@ -8,8 +8,8 @@ import (
 )
 
 // PageSize is the size in bytes of a huge page, and the granularity of segments. A memfd backed by
-// huge pages has a whole number of them, and a single granularity ensures that segments have the
-// same size on ranks with and without huge pages.
+// huge pages has a whole number of them. All ranks use this granularity. Therefore segments have
+// the same size on ranks with and without huge pages.
 const PageSize = 2 << 20
 
 // Memfd creates an anonymous shared file of the given size in bytes. The file has no name in a file
@@ -18,8 +18,8 @@ func Memfd(name string, bytes int64) (*os.File, error) {
 	return memfd(name, bytes, unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
 }
 
-// HugeMemfd creates a Memfd backed by 2 MiB huge pages. It returns an error if the system has too
-// few reserved ones (/proc/sys/vm/nr_hugepages). bytes must be a multiple of PageSize.
+// HugeMemfd creates a Memfd backed by 2 MiB huge pages. It returns an error if the system has
+// reserved too few huge pages (/proc/sys/vm/nr_hugepages). bytes must be a multiple of PageSize.
 func HugeMemfd(name string, bytes int64) (*os.File, error) {
 	f, err := memfd(name, bytes, unix.MFD_CLOEXEC|unix.MFD_HUGETLB|unix.MFD_HUGE_2MB)
 	if err != nil {
@@ -68,9 +68,9 @@ func FileSize(f *os.File) (int64, error) {
 	return st.Size, nil
 }
 
-// SealSize prevents changes of a memfd's size, so that no access to a mapping can fault because
-// another process has truncated the file. Older kernels cannot seal huge page files. Callers can
-// ignore that error, since only ranks of the same user have the descriptor.
+// SealSize prevents changes of a memfd's size. Without the seal, another process could truncate the
+// file, and an access to a mapping could fault. Older kernels cannot seal huge page files. Callers
+// can ignore that error, because only ranks of the same user have the descriptor.
 func SealSize(f *os.File) error {
 	_, err := unix.FcntlInt(f.Fd(), unix.F_ADD_SEALS, unix.F_SEAL_SHRINK|unix.F_SEAL_GROW)
 	if err != nil {

@@ -8,8 +8,8 @@ import (
 
 // HugePages describes the huge pages that the system offers for shared memory.
 type HugePages struct {
-	// SetAside counts the pages of PageSize that are reserved for HugeMemfd (vm.nr_hugepages). Free
-	// counts those of them that are not in use.
+	// SetAside is the number of pages of PageSize that are reserved for HugeMemfd
+	// (vm.nr_hugepages). Free is the number of reserved pages that are not in use.
 	SetAside, Free int
 	// Shared holds the policy for other shared files (transparent_hugepage/shmem_enabled): always,
 	// within_size, advise, never, deny or force. It is empty if the kernel has none.

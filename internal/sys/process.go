@@ -60,7 +60,7 @@ func BootID() (string, error) {
 }
 
 // Namespace returns an identifier of a namespace of this process. Processes in different "net"
-// namespaces cannot connect by abstract sockets, and a process can be watched only from its "pid"
+// namespaces cannot connect by abstract sockets. A process can be watched only from its "pid"
 // namespace or an enclosing one.
 func Namespace(kind string) (string, error) {
 	s, err := os.Readlink("/proc/self/ns/" + kind)

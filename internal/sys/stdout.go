@@ -7,10 +7,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TakeStdout reserves standard output for its caller. Afterwards, output that the rest of this
-// process or its children write to standard output appears on standard error. A second call returns
-// standard error, too. Writing to the file after its reader has closed returns an error and does
-// not raise SIGPIPE, which Go raises only for descriptors 1 and 2.
+// TakeStdout reserves standard output for its caller. Later output of this process or its children
+// to standard output appears on standard error. A second call returns standard error. If the reader
+// of the returned file has closed, writing returns an error. It does not raise SIGPIPE, because Go
+// raises SIGPIPE only for descriptors 1 and 2.
 func TakeStdout() (*os.File, error) {
 	taken, err := unix.FcntlInt(uintptr(unix.Stdout), unix.F_DUPFD_CLOEXEC, unix.Stderr+1)
 	if err != nil {

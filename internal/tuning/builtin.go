@@ -8,17 +8,16 @@ import (
 // BuiltinOrigin is set as Origin in tables that Builtin returns.
 const BuiltinOrigin = "built-in table"
 
-// sxm lists the devices that use the built-in times: the measured device, and its predecessor with
-// the same links.
+// sxm lists the devices that use the built-in times. The H200 was measured. The H100 has the same
+// links.
 var sxm = []string{"NVIDIA H200", "NVIDIA H100 80GB HBM3"}
 
-// ampere lists devices with links of the same kind and half the speed.
+// ampere lists devices whose links are of the same kind, but have half the speed.
 var ampere = []string{"NVIDIA A100-SXM4-80GB", "NVIDIA A100-SXM4-40GB"}
 
-// Builtin returns the table for a device that was not tuned, given the names of the backend and of
-// the device. The host backend always uses the window path. Devices with the same links as a
-// measured device use its table. An unknown device uses the plain path, so that calls are never
-// slower than without windows.
+// Builtin returns the table for a device that was not tuned. The host backend always uses the
+// window path. Devices with the same links as a measured device use its table. An unknown device
+// uses the plain path. Calls are then never slower than without windows.
 func Builtin(backend, device string) *Table {
 	switch {
 	case backend == "host":
@@ -44,9 +43,8 @@ func Builtin(backend, device string) *Table {
 //go:embed tables/h200.json
 var encodedH200 []byte
 
-// h200 returns the table that symmem tune wrote on a machine with 4 H200. The name of the table
-// contains the H200 on other devices, too. Every call returns a new table, since a caller may
-// modify it.
+// h200 returns the table that symmem tune wrote on a machine with 4 H200. The table's name contains
+// the H200 on every device. Every call returns a new table, because a caller may modify it.
 func h200() *Table {
 	t, err := Decode(encodedH200)
 	if err != nil {

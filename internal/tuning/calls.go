@@ -3,7 +3,7 @@ package tuning
 import "strings"
 
 // Memory selects the buffers that a rule about the direct path covers. It is empty in a rule that
-// chooses between the plain and the window path, which are only available for symmetric buffers.
+// chooses between the plain and the window path. Such a rule covers symmetric buffers.
 type Memory string
 
 // The memories of rules about the direct path.
@@ -17,7 +17,8 @@ const (
 // valid reports whether m is one of the memories that a rule can have.
 func (m Memory) valid() bool { return m == "" || m == Symmetric || m == Anywhere }
 
-// Calls describes the calls that a rule covers, or the call for which a path is chosen.
+// Calls describes the calls that a rule covers. It also describes a call for which a path is
+// chosen.
 type Calls struct {
 	// Operation names a driver.Operation, for example "AllReduce". A general rule has no Operation
 	// and a zero Shape. It covers all operations and groups without a specific rule.

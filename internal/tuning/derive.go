@@ -6,8 +6,8 @@ import (
 	"slices"
 )
 
-// FloorPercent is the smallest difference between two paths that counts, in percent, even if the
-// noise is lower. Smaller differences may vanish with the next version of the software.
+// FloorPercent is the smallest difference between two paths that counts, in percent. It applies
+// even if the noise is lower. Smaller differences may vanish with the next version of the software.
 const FloorPercent = 2.0
 
 // RuleOfDerive describes Derive for users.
@@ -31,12 +31,12 @@ func compareWindow(otherwise Path) comparison {
 	}}
 }
 
-// compareDirect compares the direct path with the better of the others.
+// compareDirect compares the direct path with the faster of the plain and the window path.
 var compareDirect = comparison{Other, Other, Direct, func(p Point) (other, direct float64) {
 	return p.OtherUS(), p.DirectUS
 }}
 
-// OtherUS returns the time of the better of the plain and the window path.
+// OtherUS returns the time of the faster of the plain and the window path.
 func (p Point) OtherUS() float64 {
 	if p.WindowUS == 0 {
 		return p.PlainUS
@@ -46,16 +46,16 @@ func (p Point) OtherUS() float64 {
 
 // Derive derives the rule for some calls from measured times. For calls with a memory, the rule
 // decides about the direct path. For other calls, it chooses between the plain and the window path.
-// Points may be in any order, and may contain a size twice, in place and out of place.
+// Points may be in any order. They may contain a size twice, in place and out of place.
 //
-// Derive visits the sizes in ascending order. It starts with the path otherwise, or, in a rule
-// about the direct path, with Other. The path changes at a size if the other path is faster by more
-// than the noise of the measurement and by more than FloorPercent. If calls in place and out of
-// place disagree, plain wins over window, and the other paths win over direct.
+// Derive visits the sizes in ascending order. It starts with the path otherwise. In a rule about
+// the direct path, it starts with Other. The path changes at a size if the other path is faster by
+// more than the noise of the measurement and by more than FloorPercent. Calls in place and out of
+// place may disagree. Then plain wins over window, and Other wins over direct.
 //
-// The threshold between two sizes is where a straight line between the logarithms of the ratios of
-// the times crosses 0, rounded down to a quarter of a power of two. If the line does not cross 0,
-// the threshold is the smaller size.
+// To find the threshold between two sizes, Derive draws a straight line between the logarithms of
+// the ratios of the times. The threshold is where the line crosses 0, rounded down to a quarter of
+// a power of two. If the line does not cross 0, the threshold is the smaller size.
 func Derive(about Calls, otherwise Path, points []Point) Rule {
 	c := compareWindow(otherwise)
 	if about.Memory != "" {
@@ -107,7 +107,7 @@ func (c comparison) steps(sizes []times) (steps []Step) {
 func (t times) bytes() Size { return t[0].Bytes }
 
 // prefer returns the path at a size, given the path of the next smaller size. If the points of the
-// size disagree, base wins, since a table must not make calls slower than they are without it.
+// size disagree, base wins. A table must not make calls slower than they are without a table.
 func (c comparison) prefer(t times, below Path) Path {
 	next := below
 	for _, p := range t {
@@ -161,7 +161,7 @@ func (c comparison) threshold(lower, upper times) Size {
 	return min(max(rounded(crossing), low), high-1)
 }
 
-// rounded rounds down to a quarter of a power of two, so that the number is easier to read.
+// rounded rounds down to a quarter of a power of two. The number is then easier to read.
 func rounded(bytes float64) Size {
 	whole := Size(bytes)
 	unit := Size(1)

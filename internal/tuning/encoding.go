@@ -29,8 +29,8 @@ var flat = regexp.MustCompile(`\{\n[^{}\[\]]*\n\s*\}`)
 
 var lineEnd = regexp.MustCompile(`\n\s*`)
 
-// Encode writes the table as JSON with one measured size per line. It sorts the rules, so equal
-// tables have equal encodings.
+// Encode writes the table as JSON with one measured size per line. It sorts the rules. Therefore
+// equal tables have equal encodings.
 func (t *Table) Encode() ([]byte, error) {
 	if err := t.Validate(); err != nil {
 		return nil, fmt.Errorf("encoding a tuning table: %w", err)
@@ -47,7 +47,7 @@ func (t *Table) Encode() ([]byte, error) {
 	return append(folded, '\n'), nil
 }
 
-// version holds the field that Decode reads first, since the other fields depend on it.
+// version holds the field that Decode reads first. The format of the other fields depends on it.
 type version struct {
 	Version *int `json:"version"`
 }
@@ -77,8 +77,8 @@ func Decode(encoded []byte) (*Table, error) {
 	return read.Table, nil
 }
 
-// at prefixes a decoding error with its line number. If the error has no position, at uses offset,
-// unless that is negative.
+// at prefixes a decoding error with its line number. If the error has no position, at uses offset.
+// A negative offset is not used.
 func at(encoded []byte, offset int64, err error) error {
 	var syntax *json.SyntaxError
 	var wrongType *json.UnmarshalTypeError

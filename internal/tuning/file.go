@@ -11,9 +11,9 @@ import (
 // number of ranks.
 const maxFileBytes = 16 << 20
 
-// ReadFile reads a table from a file. errors.As with fs.PathError distinguishes errors of the
-// system from those of the contents. ReadFile rejects devices and pipes, because they may have no
-// end, and because every rank of a machine reads the file.
+// ReadFile reads a table from a file. Errors of the system match fs.PathError with errors.As.
+// Errors of the contents do not. ReadFile rejects devices and pipes. They may have no end, and
+// every rank of a machine reads the file.
 func ReadFile(name string) (*Table, error) {
 	// Without O_NONBLOCK, opening a pipe would wait for its writer.
 	f, err := os.OpenFile(name, os.O_RDONLY|syscall.O_NONBLOCK, 0)

@@ -22,15 +22,16 @@ const (
 	Plain  Path = "plain"
 	Window Path = "window"
 	Direct Path = "direct"
-	// Other, in a rule about the direct path, leaves the choice to the rules about the plain and
-	// the window path.
+	// Other appears in rules about the direct path. It leaves the choice to the rules about the
+	// plain and the window path.
 	Other Path = "other"
 )
 
 // Shape describes a group.
 type Shape struct {
-	// Ranks counts the ranks, and Machines the machines on which they run.
-	Ranks    int `json:"ranks,omitempty"`
+	// Ranks is the number of ranks.
+	Ranks int `json:"ranks,omitempty"`
+	// Machines is the number of machines on which the ranks run.
 	Machines int `json:"machines,omitempty"`
 }
 
@@ -45,8 +46,8 @@ func (s Shape) String() string {
 	return fmt.Sprintf("%d ranks", s.Ranks)
 }
 
-// Table chooses the paths of collectives. It is safe for concurrent use, but must not be modified
-// once it is in use.
+// Table chooses the paths of collectives. It is safe for concurrent use. It must not be modified
+// while it is in use.
 type Table struct {
 	// Device, Library, Date, Source and DataType document what was measured, with which library,
 	// when, how, and with which element type.
@@ -75,7 +76,7 @@ type Step struct {
 	// UpTo is 0 in the last step, which covers all larger sizes.
 	UpTo Size `json:"up_to,omitempty"`
 	Path Path `json:"path"`
-	// Measured lists the times within the step from which it was derived.
+	// Measured lists the times from which the step was derived.
 	Measured []Point `json:"measured,omitempty"`
 }
 
@@ -149,9 +150,10 @@ func (t *Table) Choose(operation string, bytes int64, group Shape) (Path, Reason
 	return why.rule.Steps[why.step].Path, why
 }
 
-// ChooseDirect reports whether a call should use the direct path if it can, and returns the reason.
-// The rule for its operation and shape decides, or else the general rule. Without both, the result
-// is false. symmetric must be set if both buffers are in windows. ChooseDirect does not allocate.
+// ChooseDirect reports whether a call should use the direct path if it can. It also returns the
+// reason. The rule for the operation and shape decides. Without such a rule, the general rule
+// decides. Without a general rule, the result is false. symmetric must be set if both buffers are
+// in windows. ChooseDirect does not allocate.
 func (t *Table) ChooseDirect(
 	operation string, bytes int64, symmetric bool, group Shape,
 ) (bool, Reason) {
@@ -186,8 +188,7 @@ func (t *Table) find(asked Calls, bytes int64) Reason {
 	return why
 }
 
-// Reason records why a path was chosen. The text is formatted only by String, so that choosing is
-// cheap.
+// Reason records why a path was chosen. Only String formats the text. Therefore choosing is cheap.
 type Reason struct {
 	table *Table
 	rule  *Rule
@@ -255,7 +256,7 @@ func (t *Table) Digest() uint64 {
 }
 
 // sorted returns a copy of rules ordered by operation, machines, ranks and memory. The copy is
-// never nil, since JSON would encode nil as null.
+// never nil, because JSON would encode nil as null.
 func sorted(rules []Rule) []Rule {
 	rules = append([]Rule{}, rules...)
 	slices.SortFunc(rules, func(a, b Rule) int {

@@ -132,7 +132,7 @@ func TestMeasuredSizesTakeThePathOfTheirStep(t *testing.T) {
 	})
 }
 
-// slower returns the factor by which a path is slower than the other one.
+// slower returns how many times slower a path is than the other path.
 func (p Point) slower(path Path) float64 {
 	if path == Window {
 		return p.WindowUS / p.PlainUS
@@ -140,7 +140,7 @@ func (p Point) slower(path Path) float64 {
 	return p.PlainUS / p.WindowUS
 }
 
-// counts returns the factor above which a path counts as slower.
+// counts returns the factor above which a path counts as slower than the other.
 func (p Point) counts() float64 { return 1 + max(p.NoisePercent, FloorPercent)/100 }
 
 func TestWindowIsNotChosenIfPlainIsFaster(t *testing.T) {

@@ -112,7 +112,7 @@ type scoredWord struct {
 }
 
 // compare returns the n words that are most typical of ours. The score is the log-odds ratio with a
-// prior of half an occurrence, divided by its standard error, so that a rare word needs a larger
+// prior of half an occurrence, divided by its standard error. Therefore a rare word needs a larger
 // ratio.
 func compare(ours, theirs counts, n int) []scoredWord {
 	var all []scoredWord

@@ -31,12 +31,13 @@ func (k key) String() string {
 	return k.pkg + " " + k.test
 }
 
-// noOutcome marks a test that has begun and has no other outcome. It is a benchmark that passed, or
-// a test that was running when its process crashed, whose output may describe the crash.
+// noOutcome marks a test that has begun and has no other outcome. Either it is a benchmark that
+// passed, or its process crashed while the test was running. The test's output may describe the
+// crash.
 const noOutcome = "run"
 
-// tally counts finished tests. It counts subtests instead of their parent, except for subtests
-// without a name, which are trials of one test and count as that test.
+// tally counts finished tests. It counts subtests instead of their parent. Subtests without a name
+// are trials of one test, and count as that test.
 type tally struct {
 	outcome map[key]string
 	output  map[key][]byte
@@ -117,8 +118,8 @@ func (t *tally) counts(k key) bool {
 	return !t.parents[k] && !trial.MatchString(path.Base(k.test))
 }
 
-// crashed reports whether a package failed although none of its tests did, because its process
-// crashed or because it does not build.
+// crashed reports whether a package failed although none of its tests failed. Its process has then
+// crashed, or it does not build.
 func (t *tally) crashed(pkg string) bool {
 	if t.outcome[key{pkg, ""}] != "fail" {
 		return false

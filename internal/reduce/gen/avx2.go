@@ -113,8 +113,8 @@ func (s avx2) lanes(p *program, k kernel, operand string, acc int) {
 	}
 }
 
-// extremes computes both orders, which differ only for zeros: OR gives -0, and AND gives +0. Lanes
-// with a NaN are added instead, which propagates NaNs.
+// extremes computes both orders. They differ only for zeros: OR gives -0, and AND gives +0. Lanes
+// with a NaN are added instead, because addition propagates NaNs.
 func (avx2) extremes(p *program, k kernel, operand, acc string) {
 	instruction := map[string]string{"Min": "VMIN", "Max": "VMAX"}[k.op.name] + k.elem.lane
 	merge := map[string]string{"Min": "VORPS", "Max": "VANDPS"}[k.op.name]

@@ -63,8 +63,9 @@ func (avx512) fetch(p *program, k kernel, address, register string, how manner) 
 	p.op(move, address, register)
 }
 
-// widen loads a vector of halves into two registers of float32: the lower and upper half of the
-// memory for Float16; the even and odd elements for BFloat16, which avoids a shuffle.
+// widen loads a vector of halves into two registers of float32. For Float16, the registers hold the
+// lower and the upper half of the memory. For BFloat16, they hold the even and the odd elements,
+// which avoids a shuffle.
 func (s avx512) widen(p *program, k kernel, address string, low, high int, how manner) {
 	if how == masked {
 		s.fetch(p, k, address, z(11), how)
@@ -116,16 +117,17 @@ func needsRegister(k kernel) bool {
 func (avx512) lanes(p *program, k kernel, operand string, acc int) {
 	switch {
 	case k.elem.float && (k.op.name == "Min" || k.op.name == "Max"):
-		// Bit 2 takes the sign from the result, which orders the zeros. Lanes with a NaN are added
-		// instead, which propagates NaNs.
+		// Bit 2 takes the sign from the result. It orders the zeros. Lanes with a NaN are added
+		// instead, because addition propagates NaNs.
 		choice := map[string]string{"Min": "$4", "Max": "$5"}[k.op.name]
 		p.op("VCMP"+k.elem.lane, "$3", operand, z(acc), "K2")
 		p.op("VRANGE"+k.elem.lane, choice, operand, z(acc), z(10))
 		p.op("VADD"+k.elem.lane, operand, z(acc), "K2", z(10))
 		p.op("VMOVAPS", z(10), z(acc))
 	case k.op.name == "Prod" && k.elem.size == 1:
-		// Words multiply the even bytes; shifted, they multiply the odd ones. The last instruction
-		// takes the even bytes of one product and adds the other's odd ones.
+		// The first product multiplies the even bytes. The shifted product multiplies the odd
+		// bytes. The last instruction combines the even bytes of one product with the odd bytes of
+		// the other.
 		p.op("VPMULLW", operand, z(acc), z(10))
 		p.op("VPSRLW", "$8", z(acc), z(acc))
 		p.op("VPANDD", operand, z(12), operand)

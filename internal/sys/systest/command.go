@@ -11,13 +11,13 @@ import (
 // Patience is the deadline of processes that take seconds, generous enough for a busy machine.
 const Patience = 2 * time.Minute
 
-// lastWords limits the time that a process past its deadline has to print its stacks, and the time
-// for which its children may keep its output open after its end.
+// lastWords limits the time that a process past its deadline has to print its stacks. It also
+// limits the time for which the process's children may keep its output open after its end.
 const lastWords = 10 * time.Second
 
 // Command prepares a process that gets SIGQUIT after its limit or when the test ends. A Go program
-// then prints the stacks of its goroutines and ends; a C program ends. Some seconds later it is
-// killed, and Wait stops waiting for the end of its output.
+// then prints the stacks of its goroutines and ends. A C program ends. After lastWords the process
+// is killed, and Wait stops waiting for the end of its output.
 func Command(t testing.TB, limit time.Duration, name string, args ...string) *exec.Cmd {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), limit)

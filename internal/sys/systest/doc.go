@@ -1,3 +1,3 @@
-// Package systest starts processes for tests. Each has a deadline, and a process that exceeds it
-// prints its stacks.
+// Package systest starts processes for tests. Each process has a deadline. A process that exceeds
+// it prints its stacks.
 package systest

@@ -18,38 +18,39 @@ type Collective struct {
 	DataType symmem.DataType
 	ReduceOp symmem.ReduceOp
 	Path     symmem.PathChoice
-	// Apart places the buffers outside of windows for every path. PathPlain always does so.
+	// Apart places the buffers outside of windows on every path. On PathPlain, buffers are always
+	// outside.
 	Apart bool
-	// Compare measures the automatically chosen path against all paths that the call can take,
-	// alternating between them on the same buffers. It needs PathAuto and a single check level.
+	// Compare measures PathAuto against every path that a call can take. The measurements alternate
+	// and use the same buffers. Compare needs PathAuto and a single check level.
 	Compare bool
-	// GraphOps, if not 0, is the number of calls to capture into a graph, whose replays are then
-	// timed.
+	// GraphOps is the number of calls to capture into a graph. Replays of the graph are then timed.
+	// If GraphOps is 0, calls are timed one by one.
 	GraphOps int
 	// fitGraphs captures fewer calls if GraphOps of them would take longer than a batch.
 	fitGraphs bool
-	// Backend and Tuning are passed on in symmem.Options.
+	// Backend and Tuning are fields of symmem.Options.
 	Backend, Tuning string
-	// Checks lists the check levels to alternate. With two levels, the second is compared with the
-	// first.
+	// Checks lists the check levels to measure alternately. With two levels, the report compares
+	// the second with the first.
 	Checks []symmem.CheckLevel
-	// Worlds is the number of worlds at each level, whose batches are combined. The addresses of a
-	// world's memory change the time of small messages by up to a tenth.
+	// Worlds is the number of worlds at each level. Their batches are combined. Each world has
+	// memory at different addresses, which can change the time of small messages by a tenth.
 	Worlds int
 	// InPlace adds in-place measurements of operations that support them.
 	InPlace bool
-	// Iters is the number of calls, or of replays, in a batch. If it is 0, the plan's duration of
-	// batches determines the number.
+	// Iters is the number of calls or replays in a batch. If it is 0, Run derives the number from
+	// the plan's batch duration.
 	Iters int
-	// Timeout bounds every wait for another rank.
+	// Timeout limits every wait for another rank.
 	Timeout time.Duration
 	Plan    Plan
-	// warm reports whether something has been measured already, so that processors run at full clock.
+	// warm is set once something has been measured. The processors then run at full clock.
 	warm bool
 }
 
-// bufferBytes returns the size of a buffer for calls of up to the largest size, which are rounded
-// up to whole elements for all ranks.
+// bufferBytes returns the size of a buffer for calls of up to the largest size. Calls are rounded
+// up to a whole number of elements for each rank.
 func (o *Collective) bufferBytes(largest int64, ranks int) int64 {
 	return largest + int64(ranks*o.DataType.Size())
 }
@@ -68,13 +69,13 @@ type Row struct {
 	Bytes     int64
 	Count     int64
 	Ranks     int
-	// Halves holds the out-of-place result and the in-place result. The latter is nil if it was not
-	// measured.
+	// Halves holds the out-of-place result, then the in-place result. The in-place result is nil if
+	// it was not measured.
 	Halves [2]*report.Result
 }
 
 // Run measures collectives as one rank of a world that a launcher has started. It passes each row
-// to emit on every rank, but only rank 0 should write the row.
+// to emit on every rank. Only rank 0 should write the row.
 func (o *Collective) Run(ctx context.Context, emit func(*Row) error) error {
 	var worlds []*world
 	var err error
@@ -154,10 +155,9 @@ func (o *Collective) half(
 	return o.result(row, inPlace, refused, runners), nil
 }
 
-// choices returns the path choices between which a half alternates. With Compare, these are auto
-// and, if the call can take several paths, each of them. If the call cannot take the requested
-// path, choices returns auto and the reason, so that operations without a suitable kernel do not
-// end the run.
+// choices returns the path choices that half measures. With Compare, these are PathAuto and each
+// path that the call can take, if there are several. If the call cannot take the requested path,
+// choices returns PathAuto and the reason. The run then continues.
 func (o *Collective) choices(
 	ctx context.Context, w *world, row *Row, inPlace bool,
 ) (choices []symmem.PathChoice, refused string, err error) {

@@ -6,8 +6,8 @@ import (
 	"symmem/driver"
 )
 
-// result combines the batches of runners that measure the same call, using the times of the slowest
-// rank. With several check levels, the last is compared with the first.
+// result combines the batches of runners that measure the same call. It uses the times of the
+// slowest rank. With several check levels, it compares the last level with the first.
 func (o *Collective) result(
 	row *Row, inPlace bool, refused string, runners []*runner,
 ) *report.Result {
@@ -63,7 +63,8 @@ func (o *Collective) result(
 }
 
 // compare makes the fastest path the baseline of a result. The ratio is the median of the ratios of
-// neighbouring batches, which drift does not affect. auto holds the times of the automatic choice.
+// neighbouring batches, because drift does not affect such ratios. auto holds the times with
+// PathAuto.
 func compare(r *report.Result, auto []float64, perPath map[symmem.PathChoice][]float64) {
 	best := symmem.PathPlain
 	for _, path := range []symmem.PathChoice{
@@ -86,6 +87,6 @@ func compare(r *report.Result, auto []float64, perPath map[symmem.PathChoice][]f
 	}
 }
 
-// SlowerThanPlain is the maximum time of a path that the tuning table chooses, relative to the
-// plain path.
+// SlowerThanPlain limits how much slower than the plain path a path chosen by the tuning table may
+// be.
 const SlowerThanPlain = 1.02

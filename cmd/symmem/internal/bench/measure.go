@@ -16,13 +16,13 @@ type Plan struct {
 	Batches int
 }
 
-// Full is the plan for published results, and Quick the plan for continuous integration.
+// Full is the plan for published results. Quick is the plan for continuous integration.
 var (
 	Full  = Plan{Batch: 5 * time.Millisecond, Batches: 21}
 	Quick = Plan{Batch: time.Millisecond, Batches: 5}
 )
 
-// maxOps bounds the number of calls in a batch, in case a call takes no measurable time.
+// maxOps limits the number of calls in a batch. It matters if a call takes no measurable time.
 const maxOps = 1 << 30
 
 // NewReport returns an empty report for this machine.

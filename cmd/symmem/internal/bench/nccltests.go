@@ -12,20 +12,20 @@ import (
 	"symmem/bench/report"
 )
 
-// NCCLTests writes rows in the format of nccl-tests, so that tools for its output can read them.
-// Only W must be set; it may be io.Discard.
+// NCCLTests writes rows in the format of nccl-tests. Tools for nccl-tests can read them. Only W
+// must be set; it may be io.Discard.
 type NCCLTests struct {
 	W io.Writer
 	// last is the operation of the current table.
 	last *Operation
-	// busSum and busCount are used for the average in the footer. wrong counts wrong elements.
+	// busSum and busCount give the average in the footer. wrong counts wrong elements.
 	busSum, wrong float64
 	busCount      int
 	// refused lists the reasons why rows did not take the requested path.
 	refused []string
 }
 
-// ncclNames maps types to their names in nccl-tests, where these differ.
+// ncclNames maps types to their names in nccl-tests. It contains only types whose names differ.
 var ncclNames = map[symmem.DataType]string{
 	symmem.Float64: "double", symmem.Float32: "float", symmem.Float16: "half",
 	symmem.BFloat16: "bfloat16",
@@ -72,7 +72,7 @@ func (n *NCCLTests) Row(o *Collective, r *Row) error {
 	return err
 }
 
-// pathComment returns a comment if a row did not take the requested path, and otherwise "".
+// pathComment returns a comment if a row did not take the requested path. Otherwise it returns "".
 func (n *NCCLTests) pathComment(r *Row) string {
 	var took [2]string
 	for i, h := range r.Halves {
@@ -116,7 +116,7 @@ func (r *Row) bandwidths(ns float64) (algorithm, bus float64) {
 	return algorithm, algorithm * r.Operation.factor(float64(r.Ranks))
 }
 
-// formatWidth formats a number with two decimals, or with fewer if they do not fit into the width.
+// formatWidth formats a number with two decimals. If they do not fit into the width, it uses fewer.
 func formatWidth(v float64, width int) string {
 	power := 0
 	if v >= 1 {

@@ -15,15 +15,16 @@ import (
 const (
 	tripsPerBatch = 4000
 	tripBatches   = 31
-	// wordDistance is the distance in bytes that places two words in different pairs of cache lines.
+	// wordDistance is the distance in bytes between two words. It places them in different pairs of
+	// cache lines.
 	wordDistance = 256
 )
 
 // Probe measures the round-trip time between two processors.
 type Probe struct{ ping, pong int }
 
-// NewProbe returns a Probe for the first two processors that this process may use, or nil if there
-// is only one. Call it before the process is bound to a processor.
+// NewProbe returns a Probe for the first two processors that this process may use. It returns nil
+// if there is only one. Call it before the process is bound to a processor.
 func NewProbe() *Probe {
 	processors, err := sys.Affinity()
 	// Both goroutines spin, so each needs a P.
@@ -39,8 +40,8 @@ func (p *Probe) RoundTrip() (float64, error) {
 	if p == nil {
 		return 0, nil
 	}
-	// Since NewProbe, the runtime may have reduced GOMAXPROCS to the number of processors that the
-	// process may use, which is 1 for a bound rank. The runtime does not change explicit values.
+	// The runtime reduces GOMAXPROCS to the number of processors that the process may use. A bound
+	// rank may use only one. The runtime does not change a value set here.
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(max(2, runtime.GOMAXPROCS(0))))
 	words := make([]uint64, 3*wordDistance/8)
 	base := unsafe.Pointer(unsafe.SliceData(words))
@@ -87,7 +88,8 @@ func drive(ping, pong *uint64) []float64 {
 	return batches
 }
 
-// await polls a word, with a PAUSE between loads, until the other goroutine has written the value.
+// await polls a word until the other goroutine has written the value. It executes PAUSE between
+// loads.
 func await(word *uint64, want uint64) {
 	for !spin.Until64(word, want, 0, 4000) {
 		sys.Yield()
@@ -95,8 +97,8 @@ func await(word *uint64, want uint64) {
 	}
 }
 
-// onProcessor runs f on an OS thread bound to a processor, and ends the thread afterwards. If the
-// thread cannot be bound, f runs anyway, since the other goroutine waits for it.
+// onProcessor runs f on an OS thread bound to a processor, then ends the thread. If the thread
+// cannot be bound, onProcessor still runs f, because the other goroutine waits for f.
 func onProcessor(processor int, f func() error) error {
 	done := make(chan error)
 	go func() {

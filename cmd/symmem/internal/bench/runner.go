@@ -16,20 +16,21 @@ type runner struct {
 	world  *world
 	choice symmem.PathChoice
 	call   *call
-	// path is the path that the call takes, and wrong the number of wrong elements on all ranks.
+	// path is the path that the call takes. wrong is the number of wrong elements on all ranks.
 	path  string
 	wrong int64
-	// graph holds the captured calls, or is nil. opsPerIter is the number of captured calls, or 1.
-	graph      *symmem.Graph
+	// graph holds the captured calls, or is nil.
+	graph *symmem.Graph
+	// opsPerIter is the number of captured calls, or 1 without a graph.
 	opsPerIter int
-	// iters is the number of calls, or of replays, in a batch.
+	// iters is the number of calls or replays in a batch.
 	iters int
 	// perOp holds, for each batch, the nanoseconds per call on the slowest rank.
 	perOp []float64
 }
 
-// runner returns a runner that is ready to measure a call. It has checked the result of the call,
-// has captured the call if requested, and has calibrated the length of batches.
+// runner returns a runner that is ready to measure a call. It checks the result of the call,
+// captures the call if requested, and calibrates the length of batches.
 func (o *Collective) runner(
 	ctx context.Context, w *world, row *Row, inPlace bool, choice symmem.PathChoice,
 ) (*runner, error) {
@@ -129,7 +130,7 @@ func (r *runner) capture(ctx context.Context, o *Collective) error {
 	return nil
 }
 
-// callsPerGraph returns the number of calls to capture into a graph. It is the same on all ranks.
+// callsPerGraph returns the number of calls to capture into a graph. All ranks get the same number.
 func (r *runner) callsPerGraph(ctx context.Context, o *Collective) (int, error) {
 	if !o.fitGraphs {
 		return o.GraphOps, nil
@@ -153,7 +154,7 @@ func closeGraphs(runners []*runner) error {
 	return errors.Join(errs...)
 }
 
-// calibrate sets the number of calls per batch, which rank 0 determines for all ranks.
+// calibrate sets the number of calls per batch. Rank 0 determines it for all ranks.
 func (r *runner) calibrate(ctx context.Context, o *Collective) error {
 	if r.iters = o.Iters; r.iters > 0 {
 		_, err := r.timeBatch(ctx)
@@ -172,11 +173,11 @@ func (r *runner) calibrate(ctx context.Context, o *Collective) error {
 }
 
 // coldTries is the number of batches timed for calibration. The first call of an operation, or the
-// first replay of a graph, can take a hundred times as long as later ones. If only the first one
-// were timed, batches would have so few calls that their start and end would affect the result.
+// first replay of a graph, can be a hundred times slower than later ones. With only one try,
+// batches would have too few calls, and their start and end would affect the result.
 const coldTries = 3
 
-// shortestBatch returns the shortest time of several batches on rank 0, on all ranks.
+// shortestBatch returns the shortest time of several batches on rank 0. All ranks get this time.
 func (r *runner) shortestBatch(ctx context.Context) (time.Duration, error) {
 	least := time.Duration(math.MaxInt64)
 	for range coldTries {
@@ -216,8 +217,9 @@ func (r *runner) once(ctx context.Context) error {
 	return r.launch(ctx)
 }
 
-// applyPath sets the world's path choice to this runner's, unless the calls are in a graph, which
-// keeps its path. After a change it makes an untimed call, for which the library plans anew.
+// applyPath sets the world's path choice to this runner's. It does nothing for calls in a graph,
+// because a graph keeps its path. After a change it makes an untimed call, because the library
+// plans the first call anew.
 func (r *runner) applyPath(ctx context.Context) error {
 	if r.graph != nil || r.choice == *r.world.path {
 		return nil
@@ -244,7 +246,7 @@ func (r *runner) batch(ctx context.Context) (float64, error) {
 	return float64(slices.Max(all)) / float64(r.iters*r.opsPerIter), nil
 }
 
-// variant selects the buffers, which belong to a world, and the path of a call.
+// variant selects the path and the buffers of a call. The buffers belong to a world.
 type variant struct {
 	world  *world
 	choice symmem.PathChoice
@@ -265,9 +267,9 @@ func (o *Collective) measureAll(
 	return runners, o.runBatches(ctx, runners)
 }
 
-// runBatches runs the batches of all runners, alternating between them, after some warm-up rounds.
-// One such round refills the caches after the previous row. Before the first row there are as many
-// as measured rounds, because idle processors take long to reach their full clock rate.
+// runBatches runs the batches of all runners alternately, after some warm-up rounds. One warm-up
+// round refills the caches after the previous row. Before the first row there are as many warm-up
+// rounds as measured rounds, because idle processors take long to reach their full clock rate.
 func (o *Collective) runBatches(ctx context.Context, runners []*runner) error {
 	warmUp := 1
 	if !o.warm {
@@ -287,9 +289,9 @@ func (o *Collective) runBatches(ctx context.Context, runners []*runner) error {
 	return nil
 }
 
-// runnerOrder returns the order of n runners in a round. In n rounds, each runner is first once. In
-// the next n rounds the orders are reversed, so that no runner benefits from its position. Within a
-// round, the index changes by 1, -2, 3, -4 and so on, so that each pair of runners is adjacent
+// runnerOrder returns the order of n runners in a round. In n rounds, each runner is first once.
+// The next n rounds reverse the orders. Therefore no runner benefits from its position. Within a
+// round, the index changes by 1, -2, 3, -4 and so on. Therefore each pair of runners is adjacent
 // equally often.
 func runnerOrder(n, round int) []int {
 	order := make([]int, n)

@@ -15,26 +15,28 @@ import (
 // Tune measures the times for a tuning table. It must be the same on all ranks.
 type Tune struct {
 	// Collective sets the operations, the sizes, the element type, the backend and the plan. If the
-	// backend supports capture and GraphOps is not 0, graphs contain as many calls as fit into a
-	// batch, at most GraphOps. Otherwise calls are measured one by one. Run sets the other fields.
+	// backend supports capture and GraphOps is not 0, calls are measured in graphs. A graph
+	// contains as many calls as fit into a batch, at most GraphOps. Otherwise calls are measured
+	// one by one. Run sets the other fields.
 	Collective
-	// Date is the date of the measurement. Base returns the table to start from, or nil for the
-	// built-in one. Only the values of rank 0 are used. The table's times for sizes below and above
-	// Sizes are kept if they were measured with the same device and library.
+	// Date is the date of the measurement. Only the value of rank 0 is used.
 	Date string
+	// Base returns the table to start from, or nil for the built-in table. Only the value of rank 0
+	// is used. Times in the table for sizes outside the range of Sizes are kept if they were
+	// measured with the same device and library.
 	Base func(device string, ranks int) *tuning.Table
 	// Progress, if set, is called with a description of each measurement.
 	Progress func(text string)
 }
 
-// Tuned holds the result of Tune.Run, which is the same on all ranks.
+// Tuned holds the result of Tune.Run. All ranks get the same result.
 type Tuned struct {
-	// Table contains the rules of the base table, except that new rules replace those for the same
-	// operations and ranks.
+	// Table contains the base table's rules and the new rules. A new rule replaces the old rule for
+	// the same operation and ranks.
 	Table *tuning.Table
-	// Rules lists the new rules in the order of measurement. Skipped contains a reason for each
-	// operation without a new rule.
-	Rules   []tuning.Rule
+	// Rules lists the new rules in the order of measurement.
+	Rules []tuning.Rule
+	// Skipped contains a reason for each operation without a new rule.
 	Skipped []string
 	// Device and Ranks determine the name of the table's file.
 	Device string
@@ -68,8 +70,8 @@ func skipReason(op *Operation, t symmem.DataType) string {
 	return fmt.Sprintf("%s of %v has only one path here, so there is nothing to choose", op.Name, t)
 }
 
-// mergePoints adds old times for smaller and larger sizes to new times, which are in ascending
-// order of size. It returns nil if there are no new times.
+// mergePoints adds old times for smaller and larger sizes to new times. The new times are in
+// ascending order of size. mergePoints returns nil if there are no new times.
 func mergePoints(old, fresh []tuning.Point) []tuning.Point {
 	if len(fresh) == 0 {
 		return nil
@@ -96,8 +98,8 @@ func (o *Tune) report(format string, args ...any) {
 const RuleOfNoise = "noise is twice the standard error of the median ratio of neighbouring " +
 	"batches, computed from the quartiles of the logarithms"
 
-// noise returns the random error of the median of ratios, in percent. It uses logarithms, so that
-// delays of either path have the same weight.
+// noise returns the random error of the median of ratios, in percent. It uses logarithms to give
+// delays of either path the same weight.
 func noise(ratios []float64) float64 {
 	if len(ratios) == 0 {
 		return 0
@@ -120,7 +122,7 @@ func medianError(sorted []float64) float64 {
 	return 2 * 1.253 * deviation / math.Sqrt(float64(n))
 }
 
-// baseOfRank0 returns the base table of rank 0 on all ranks.
+// baseOfRank0 returns rank 0's base table. All ranks get this table.
 func (o *Tune) baseOfRank0(ctx context.Context, w *world) (*tuning.Table, error) {
 	var mine *tuning.Table
 	if w.rt.Rank() == 0 {

@@ -13,7 +13,7 @@ import (
 type tuner struct {
 	*Tune
 	// in has registered buffers of a pool. out has buffers outside of windows, on which the direct
-	// path is measured, or is nil if no call can take the direct path.
+	// path is measured. out is nil if no call can take the direct path.
 	in, out *world
 	// base is the table to start from. reused is set if new rules contain some of its times.
 	base   *tuning.Table
@@ -58,8 +58,8 @@ func (t *tuner) run(ctx context.Context) error {
 	return nil
 }
 
-// rules derives the rules for an operation from new times and the base table's times for other
-// sizes. There is no rule for kinds of memory without new times.
+// rules derives the rules for an operation. It combines new times with the base table's times for
+// other sizes. Kinds of memory without new times get no rule.
 func (t *tuner) rules(op *Operation, times *points) (rules []tuning.Rule) {
 	rt := t.in.rt
 	info := rt.Device()
@@ -104,12 +104,12 @@ func (t *tuner) describe() *tuning.Table {
 }
 
 // points holds the times of one operation in ascending order of size. windows compares the plain
-// path with the window path, direct compares the direct path with the better of these two, and
-// anywhere compares the direct with the plain path on buffers outside of windows.
+// path with the window path. direct compares the direct path with the faster of plain and window.
+// anywhere compares the direct path with the plain path on buffers outside of windows.
 type points struct{ windows, direct, anywhere []tuning.Point }
 
-// outsideBytes exceeds the exchange memory of any group, which the direct path needs for buffers
-// outside of windows.
+// outsideBytes is larger than the exchange memory of any group. The direct path needs exchange
+// memory for buffers outside of windows.
 const outsideBytes = 64 << 20
 
 // measure measures an operation out of place and, if the operation supports it, in place.
@@ -199,8 +199,9 @@ func (t *tuner) times(
 	return perOp, nil
 }
 
-// batches holds the times of all variants at one size: each path on symmetric buffers, and the
-// direct path on other buffers (anywhere). Variants that were not measured have no times.
+// batches holds the times of all variants at one size. plain, window and direct are the times on
+// symmetric buffers. anywhere is the time of the direct path on other buffers. Variants that were
+// not measured have no times.
 type batches struct{ plain, window, direct, anywhere []float64 }
 
 // add adds the batches of one size to the comparisons that use them.
@@ -221,9 +222,9 @@ func (p *points) add(bytes int64, inPlace bool, b batches) {
 	}
 }
 
-// newPoint summarizes the times of paths, which are in nanoseconds per call. It computes the noise
-// from the ratios of the plain to the window path or, if direct was measured, from the ratios of
-// the better of the other two to the direct path.
+// newPoint summarizes the times of paths. The times are in nanoseconds per call. If direct was
+// measured, the noise is that of the ratios of the faster other path to the direct path. Otherwise
+// it is that of the ratios of the plain path to the window path.
 func newPoint(bytes int64, plain, window, direct []float64) tuning.Point {
 	p := tuning.Point{
 		Bytes: tuning.Size(bytes), PlainUS: microseconds(plain), WindowUS: microseconds(window),

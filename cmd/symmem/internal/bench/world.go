@@ -13,7 +13,7 @@ import (
 )
 
 // registersBuffers reports whether buffers for a path are registered before measuring. Buffers for
-// the plain path are outside of windows, and with auto the first collective registers them.
+// the plain path stay outside of windows. With auto, the first collective registers the buffers.
 func registersBuffers(path symmem.PathChoice) bool { return path > symmem.PathPlain }
 
 // world holds this rank's Runtime at a check level, with a pair of buffers.
@@ -25,12 +25,12 @@ type world struct {
 	send, recv symmem.Buffer
 	// gatherer exchanges measurements between ranks.
 	gatherer *workload.Gatherer
-	// path points to the current path choice, which worlds over the same Runtime share.
+	// path points to the current path choice. Worlds over the same Runtime share it.
 	path *symmem.PathChoice
 }
 
-// BindRank binds this process to a processor for its rank. It keeps GOMAXPROCS, from which the host
-// backend determines how many processors the ranks share.
+// BindRank binds this process to a processor for its rank. It keeps GOMAXPROCS, because the host
+// backend derives from GOMAXPROCS how many processors the ranks share.
 func BindRank(rank int) error {
 	processors, err := sys.Affinity()
 	if err != nil {
@@ -208,7 +208,7 @@ func (w *world) paths(
 }
 
 // outside returns a world over the same Runtime with buffers outside of windows. It returns nil if
-// no call takes the direct path, not even a barrier.
+// no call takes the direct path.
 func (w *world) outside(ctx context.Context, o *Collective) (*world, error) {
 	if err := w.setPath(ctx, symmem.PathDirect); err != nil {
 		return nil, err

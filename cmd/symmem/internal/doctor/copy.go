@@ -10,15 +10,14 @@ import (
 )
 
 const (
-	// copyBytes is large enough to reach the full speed of a link. copies is the number of timed
-	// copies, which take about a millisecond together.
+	// copyBytes is large enough to reach the full speed of a link.
 	copyBytes = int64(128) << 20
-	copies    = 4
+	// copies is the number of timed copies. Together they take about a millisecond.
+	copies = 4
 )
 
-// MeasureCopies measures the speed of copies to one GPU from the memory of each other visible GPU.
-// It temporarily allocates 128 MiB on both GPUs. Other work on the GPUs or links lowers the
-// results.
+// MeasureCopies measures the speed of copies to one GPU from every other visible GPU. It
+// temporarily allocates 128 MiB on both GPUs. Other work on the GPUs or links lowers the results.
 func MeasureCopies(ordinal int) (all []Copy, err error) {
 	driver, err := cuda.Load()
 	if err != nil {

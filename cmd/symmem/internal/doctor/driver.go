@@ -12,20 +12,21 @@ import (
 
 // Driver describes NVIDIA's driver.
 type Driver struct {
-	// Path is the path of libcuda, and CUDA is the newest CUDA version that it supports, such as
-	// 12090.
+	// Path is the path of libcuda.
 	Path string `json:"path,omitempty"`
-	CUDA int    `json:"cuda,omitempty"`
+	// CUDA is the newest CUDA version that libcuda supports, such as 12090.
+	CUDA int `json:"cuda,omitempty"`
 	// Version is the version of the driver, such as 580.159, or empty if unknown.
 	Version string `json:"version,omitempty"`
 	// IMEXChannels is the number of IMEX channels that the process sees. Without one, GPUs cannot use
 	// fabric handles.
 	IMEXChannels int `json:"imex_channels"`
-	// Error is the reason why there is no driver or no GPU. None reports whether CUDA is not installed
-	// at all; otherwise Code is CUDA's result.
+	// Error is the reason why there is no driver or no GPU.
 	Error string `json:"error,omitempty"`
-	None  bool   `json:"none,omitempty"`
-	Code  int    `json:"code,omitempty"`
+	// None is set if CUDA is not installed.
+	None bool `json:"none,omitempty"`
+	// Code is CUDA's result if CUDA is installed.
+	Code int `json:"code,omitempty"`
 }
 
 // vmmCUDAVersion is the first version of CUDA with which NCCL uses virtual memory management, 12.0.
@@ -83,8 +84,8 @@ func kernelModule() string {
 	return string(found[1])
 }
 
-// nvmlVersion returns the driver's version as reported by NVML, for containers in which the kernel
-// module's files are missing.
+// nvmlVersion returns the driver's version as reported by NVML. It works in containers that lack
+// the kernel module's files.
 func nvmlVersion() string {
 	m, err := openNVML()
 	if err != nil {

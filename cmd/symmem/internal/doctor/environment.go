@@ -22,8 +22,8 @@ type Variable struct {
 // relevantPrefixes lists the prefixes of relevant variables.
 var relevantPrefixes = []string{"NCCL_", "CUDA_", "SYMMEM_", "TORCH_", "TORCHELASTIC_", "PYTORCH_"}
 
-// LookAtVariables returns the relevant variables of an environment, which has the format of
-// os.Environ, and of NCCL's configuration files. The environment takes precedence over the files.
+// LookAtVariables returns the relevant variables set in environ or in NCCL's configuration files.
+// environ has the format of os.Environ and takes precedence over the files.
 func LookAtVariables(environ []string) []Variable {
 	all := []Variable{}
 	for _, entry := range environ {
@@ -99,8 +99,8 @@ const adviceUnset = "unset it, unless this is intended"
 // off lists the values that NCCL reads as 0.
 var off = []string{"0"}
 
-// concerns lists the variables known to affect whether windows are used or can be observed, and
-// variables with other effects worth knowing.
+// concerns lists the variables that affect whether NCCL uses windows or logs its choices. It also
+// lists variables with other effects worth knowing.
 var concerns = []concern{
 	{
 		"NCCL_WIN_ENABLE", off, "switches windows off, so every collective takes the plain path",

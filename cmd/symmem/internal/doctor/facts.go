@@ -2,8 +2,9 @@ package doctor
 
 // Facts holds the facts about a machine that Examine judges. Sizes are in bytes.
 type Facts struct {
-	// Asked is the requested backend, and Backend the one that results from the request.
-	Asked   string  `json:"asked"`
+	// Asked is the requested backend.
+	Asked string `json:"asked"`
+	// Backend is the backend that symmem.Open would choose.
 	Backend string  `json:"backend"`
 	Driver  Driver  `json:"driver"`
 	GPUs    []GPU   `json:"gpus"`

@@ -8,7 +8,7 @@ import (
 	"symmem/internal/cuda"
 )
 
-// GPU describes a visible device. Attributes that the driver does not know are false.
+// GPU describes a visible device. An attribute is false if the driver does not know it.
 type GPU struct {
 	Ordinal int    `json:"ordinal"`
 	Name    string `json:"name"`
@@ -18,19 +18,21 @@ type GPU struct {
 	// Major and Minor are the compute capability.
 	Major int `json:"major"`
 	Minor int `json:"minor"`
-	// VMM reports support for virtual memory management, and PosixFD and Fabric for two ways of
-	// sharing such memory with other processes. RDMA reports whether network cards can access it.
-	// Multicast is only reported, since symmem never uses it.
-	VMM       bool `json:"vmm"`
-	PosixFD   bool `json:"posix_fd"`
-	Fabric    bool `json:"fabric"`
-	RDMA      bool `json:"rdma"`
+	// VMM is set if the GPU supports virtual memory management.
+	VMM bool `json:"vmm"`
+	// PosixFD is set if processes can share memory through file descriptors.
+	PosixFD bool `json:"posix_fd"`
+	// Fabric is set if processes can share memory through fabric handles.
+	Fabric bool `json:"fabric"`
+	// RDMA is set if network cards can access the memory.
+	RDMA bool `json:"rdma"`
+	// Multicast is only reported. symmem never uses it.
 	Multicast bool `json:"multicast"`
 	// Granularity is the granularity of segments in bytes, or 0 if the driver does not report it.
 	Granularity int64 `json:"granularity"`
-	// Exclusive reports whether only one process may use the GPU, and Prohibited whether no process
-	// may use it.
-	Exclusive  bool `json:"exclusive,omitempty"`
+	// Exclusive is set if only one process may use the GPU.
+	Exclusive bool `json:"exclusive,omitempty"`
+	// Prohibited is set if no process may use the GPU.
 	Prohibited bool `json:"prohibited,omitempty"`
 }
 
@@ -95,8 +97,8 @@ func lookAtGPU(driver *cuda.Driver, device cuda.Device) (GPU, error) {
 	return g, nil
 }
 
-// windowCapability is the lowest compute capability for which NCCL builds kernels over windows,
-// 6.0 (src/device/symmetric/generate.py).
+// windowCapability is the lowest compute capability for which NCCL has window kernels, 6.0
+// (src/device/symmetric/generate.py).
 const windowCapability = 6
 
 func judgeGPUs(f *Facts, s *Section) {

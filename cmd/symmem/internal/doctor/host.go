@@ -15,22 +15,22 @@ import (
 	"symmem/internal/sys"
 )
 
-// Host describes the properties of the machine on which the host backend and the control plane
-// depend.
+// Host describes the machine as far as the host backend and the control plane depend on it.
 type Host struct {
 	Kernel string `json:"kernel"`
-	// Cores is the number of processors that this process may use, and Memory the size of the
-	// machine's memory in bytes.
-	Cores  int   `json:"cores"`
+	// Cores is the number of processors that this process may use.
+	Cores int `json:"cores"`
+	// Memory is the size of the machine's memory in bytes.
 	Memory int64 `json:"memory"`
-	// HugePages is the number of huge pages of 2 MiB, and HugePagesFree the number of free ones.
-	HugePages     int `json:"huge_pages"`
+	// HugePages is the number of huge pages of 2 MiB.
+	HugePages int `json:"huge_pages"`
+	// HugePagesFree is the number of free huge pages.
 	HugePagesFree int `json:"huge_pages_free"`
 	// SharedPages is the system's policy for transparent huge pages of shared memory.
 	SharedPages string `json:"shmem_enabled,omitempty"`
 	// MaxMaps is vm.max_map_count, the maximum number of mappings of a process, or 0 if unknown.
 	MaxMaps int `json:"max_map_count"`
-	// The following are the errors of system calls, or empty if the calls work.
+	// The following fields hold errors of system calls. A field is empty if the call works.
 	Memfd      string `json:"memfd_error,omitempty"`
 	Futex      string `json:"futex_error,omitempty"`
 	Membarrier string `json:"membarrier_error,omitempty"`
@@ -125,7 +125,7 @@ func trySockets() error {
 	return l.Close()
 }
 
-// minMaps is the limit of mappings below which doctor warns. Each segment of each rank is a
+// minMaps is the limit of mappings below which doctor warns. Each segment of each rank needs one
 // mapping.
 const minMaps = 65530
 

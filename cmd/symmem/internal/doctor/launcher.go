@@ -15,8 +15,9 @@ type Launcher struct {
 	Size      int    `json:"size"`
 	LocalRank int    `json:"local_rank"`
 	LocalSize int    `json:"local_size"`
-	// Store names the kind of store, and Address is its address if known.
-	Store   string `json:"store"`
+	// Store is the kind of store.
+	Store string `json:"store"`
+	// Address is the store's address if known.
 	Address string `json:"address,omitempty"`
 	// Error is the reason why the variables are invalid.
 	Error string `json:"error,omitempty"`

@@ -8,12 +8,13 @@ import (
 type Library struct {
 	Path   string `json:"path,omitempty"`
 	Origin string `json:"origin,omitempty"`
-	// Version is the version code, such as 22809, and Text its text, such as 2.28.9.
-	Version int    `json:"version,omitempty"`
-	Text    string `json:"text,omitempty"`
+	// Version is the version code, such as 22809.
+	Version int `json:"version,omitempty"`
+	// Text is the version as text, such as 2.28.9.
+	Text string `json:"text,omitempty"`
 	// Windows reports whether this version can register windows.
 	Windows bool `json:"windows"`
-	// Error is the reason why NCCL could not be loaded, with all places that were searched.
+	// Error is the reason why NCCL could not be loaded. It lists all places that were searched.
 	Error string `json:"error,omitempty"`
 }
 

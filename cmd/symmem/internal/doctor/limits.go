@@ -4,10 +4,12 @@ import "syscall"
 
 // Limits holds the resource limits of the process. -1 means unlimited.
 type Limits struct {
-	// Locked is RLIMIT_MEMLOCK in bytes, Addresses RLIMIT_AS in bytes, and Files RLIMIT_NOFILE.
-	Locked    int64 `json:"memlock"`
+	// Locked is RLIMIT_MEMLOCK in bytes.
+	Locked int64 `json:"memlock"`
+	// Addresses is RLIMIT_AS in bytes.
 	Addresses int64 `json:"address_space"`
-	Files     int64 `json:"files"`
+	// Files is RLIMIT_NOFILE.
+	Files int64 `json:"files"`
 }
 
 // resourceLocked is RLIMIT_MEMLOCK of Linux, which package syscall does not define.
@@ -33,12 +35,13 @@ func limit(resource int) int64 {
 
 // Doctor warns about limits below these values.
 const (
-	// minAddresses covers the preferred size of an arena (1 TiB), and as much for NCCL's windows.
+	// minAddresses is twice the preferred size of an arena (1 TiB). NCCL's windows need as many
+	// addresses as the arena.
 	minAddresses = int64(2) << 40
-	// minLocked is less than the memory that any RDMA network card pins.
+	// minLocked is less than any RDMA network card pins.
 	minLocked = int64(64) << 20
-	// minFiles is less than a rank on a large machine needs, which is one descriptor for each segment
-	// of each peer.
+	// minFiles is less than a rank on a large machine needs. A rank needs one descriptor for each
+	// segment of each peer.
 	minFiles = 1024
 )
 

@@ -23,16 +23,17 @@ type Links struct {
 type Pair struct {
 	From int `json:"from"`
 	To   int `json:"to"`
-	// Access reports whether kernels on From can access the memory of To, and Atomics whether they can
-	// use atomic operations on it. Rank orders links by speed, beginning with 0 for the fastest.
-	Access  bool `json:"access"`
+	// Access is set if kernels on From can access the memory of To.
+	Access bool `json:"access"`
+	// Atomics is set if kernels on From can use atomic operations on the memory of To.
 	Atomics bool `json:"atomics"`
-	Rank    int  `json:"rank"`
+	// Rank orders links by speed. The fastest links have rank 0.
+	Rank int `json:"rank"`
 	// NVLink is "yes", "no", or "unknown".
 	NVLink string `json:"nvlink"`
 }
 
-// LookAtLinks queries CUDA for each pair of GPUs, and NVML for NVLinks.
+// LookAtLinks queries CUDA for each pair of GPUs. It also queries NVML for NVLinks.
 func LookAtLinks(gpus []GPU) Links {
 	l := Links{Pairs: []Pair{}}
 	if len(gpus) < 2 {
@@ -72,8 +73,8 @@ func (l *Links) pairs(driver *cuda.Driver, n int) {
 	}
 }
 
-// askNVML adds information from NVML about links. Fields stay unknown if NVML does not support the
-// query.
+// askNVML adds information from NVML about links. If NVML does not support a query, the field stays
+// unknown.
 func (l *Links) askNVML(gpus []GPU) error {
 	m, err := openNVML()
 	if err != nil {
@@ -142,7 +143,7 @@ func reasonOf(text string) string {
 	return text
 }
 
-// list returns a text for each pair for which selects returns true.
+// list describes each pair that selects accepts.
 func (l *Links) list(selects func(*Pair) bool) []string {
 	var all []string
 	for i := range l.Pairs {

@@ -13,7 +13,7 @@ import (
 // nvmlVariable names the environment variable that contains the path of the NVML to open.
 const nvmlVariable = "SYMMEM_NVML"
 
-// nvml calls NVIDIA's management library, which is initialized until close.
+// nvml calls NVIDIA's management library. Calls are valid until close.
 type nvml struct {
 	library *dl.Library
 }
@@ -84,8 +84,7 @@ func (m *nvml) connected(a, b nvmlDevice) (bool, error) {
 	return status.Take() == nvmlStatusOK, err
 }
 
-// linksUp returns the number of active NVLinks of a GPU. Links that the GPU does not have count as
-// inactive.
+// linksUp returns the number of active NVLinks of a GPU.
 func (m *nvml) linksUp(d nvmlDevice) int {
 	up := 0
 	for link := range uintptr(nvmlLinks) {

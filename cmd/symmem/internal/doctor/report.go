@@ -48,9 +48,9 @@ type Section struct {
 type Report struct {
 	// Verdict is the worst level of all sections.
 	Verdict Level `json:"verdict"`
-	// Backend is the examined backend. Ranks is the number of ranks of the trial, or 0 without a
-	// trial.
-	Backend  string    `json:"backend"`
+	// Backend is the examined backend.
+	Backend string `json:"backend"`
+	// Ranks is the number of ranks of the trial, or 0 without a trial.
 	Ranks    int       `json:"ranks"`
 	Sections []Section `json:"sections"`
 	// Facts holds the facts that were judged.

@@ -40,8 +40,8 @@ func TestReports(t *testing.T) {
 	})
 }
 
-// changedFacts returns the facts of the file with the fields of change. Lists in change replace
-// those of the file.
+// changedFacts returns the facts of the file after a change. A list in change replaces the list of
+// the file.
 func changedFacts(t *testing.T, change string) *Facts {
 	t.Helper()
 	text, err := os.ReadFile("testdata/h200.json")
@@ -59,7 +59,8 @@ func changedFacts(t *testing.T, change string) *Facts {
 	return facts
 }
 
-// replace clears the lists that a change contains. Otherwise decoding would merge their elements.
+// replace clears the lists that a change contains. Without this, decoding would merge old and new
+// elements.
 func replace(facts, by *Facts) {
 	if by.GPUs != nil {
 		facts.GPUs = nil

@@ -7,24 +7,24 @@ import (
 	"symmem/internal/nccl"
 )
 
-// SharingVariable names the environment variable of NCCL that lets ranks share a GPU if it is 1.
+// SharingVariable is an environment variable of NCCL. If it is 1, ranks can share a GPU.
 const SharingVariable = "NCCL_MULTI_RANK_GPU_ENABLE"
 
-// sharingVersion is the first version of NCCL with which ranks can share a GPU, 2.30.
+// sharingVersion is 2.30, the first version of NCCL that lets ranks share a GPU.
 const sharingVersion = 23000
 
 // Sharing describes whether several ranks can use one GPU.
 type Sharing struct {
 	// Missing is the reason why ranks cannot share a GPU, or empty.
 	Missing string `json:"missing,omitempty"`
-	// Service reports whether a daemon of NVIDIA's Multi-Process Service is running. Program is the
-	// path of the program that starts a daemon, or empty.
-	Service bool   `json:"mps_runs"`
+	// Service is set if a daemon of NVIDIA's Multi-Process Service is running.
+	Service bool `json:"mps_runs"`
+	// Program is the path of the program that starts a daemon, or empty.
 	Program string `json:"mps,omitempty"`
 }
 
 // LookAtSharing checks the requirements for ranks that share GPUs. If library is nil, the ranks
-// choose a copy of NCCL later, and its version is not checked.
+// choose a copy of NCCL later. Its version is then not checked.
 func LookAtSharing(gpus []GPU, library *Library, getenv func(string) string) Sharing {
 	s := Sharing{Service: mps.Running(getenv)}
 	if path, err := mps.Find(); err == nil {
@@ -60,7 +60,7 @@ func (s *Sharing) missing(gpus []GPU, library *Library, getenv func(string) stri
 	return ""
 }
 
-// judgeSharing adds only findings of level OK, since most programs have a GPU for each rank.
+// judgeSharing adds only findings of level OK, because in most programs each rank has its own GPU.
 func judgeSharing(f *Facts, s *Section) {
 	sharing := &f.Sharing
 	switch {

@@ -9,7 +9,7 @@ import (
 	"symmem/internal/ranklist"
 )
 
-// Trial holds the results of a test run, in which each rank opens the backend and all-reduces
+// Trial holds the results of a test run. In the run, each rank opens the backend and all-reduces
 // memory in a window.
 type Trial struct {
 	Ranks int `json:"ranks"`
@@ -24,13 +24,13 @@ type Trial struct {
 type RankZeroResults struct {
 	Source string `json:"source"`
 	Device string `json:"device"`
-	// Logged reports whether NCCL's log was requested. Trouble is the reason why the log does not
-	// show which kernels ran, or empty.
-	Logged  bool   `json:"logged"`
+	// Logged is set if NCCL's log was requested.
+	Logged bool `json:"logged"`
+	// Trouble is the reason why the log does not show which kernels ran, or empty.
 	Trouble string `json:"log_trouble,omitempty"`
-	// Copies holds the copy speeds between GPUs. CopyTrouble is the reason why they could not be
-	// measured, or empty.
-	Copies      []Copy `json:"copies,omitempty"`
+	// Copies holds the copy speeds between GPUs.
+	Copies []Copy `json:"copies,omitempty"`
+	// CopyTrouble is the reason why the speeds could not be measured, or empty.
 	CopyTrouble string `json:"copy_trouble,omitempty"`
 }
 
@@ -51,22 +51,23 @@ type Account struct {
 type TrialCall struct {
 	Operation string `json:"operation"`
 	Bytes     int64  `json:"bytes"`
-	// Asked is the path requested for the group. Path is the path that Explain reports, and Why is
-	// the reason for it.
+	// Asked is the path requested for the group.
 	Asked string `json:"asked"`
-	Path  string `json:"path"`
-	Why   string `json:"why"`
+	// Path is the path that Explain reports.
+	Path string `json:"path"`
+	// Why is Explain's reason for the path.
+	Why string `json:"why"`
 	// MicroS is the time of a call in microseconds, including the launch.
 	MicroS float64 `json:"us"`
 	// Wrong is the number of wrong elements.
 	Wrong int64 `json:"wrong"`
-	// Kernel is the kernel in NCCL's log, or empty without a log. Windowed reports whether that
-	// kernel used windows.
-	Kernel   string `json:"kernel,omitempty"`
-	Windowed bool   `json:"windowed"`
+	// Kernel is the kernel in NCCL's log, or empty without a log.
+	Kernel string `json:"kernel,omitempty"`
+	// Windowed is set if the kernel used windows.
+	Windowed bool `json:"windowed"`
 }
 
-// Copy holds the speed of copies from one GPU's memory to another's.
+// Copy holds the speed of copies from one GPU to another.
 type Copy struct {
 	From int     `json:"from"`
 	To   int     `json:"to"`

@@ -8,15 +8,17 @@ import (
 	"symmem/internal/tuning"
 )
 
-// Tuning describes the tuning table, from which paths are chosen.
+// Tuning describes the tuning table.
 type Tuning struct {
-	// Name is the table's name in explanations and errors, and Digest the digest of its rules.
-	Name   string `json:"name"`
+	// Name is the table's name in explanations and errors.
+	Name string `json:"name"`
+	// Digest is the digest of the table's rules.
 	Digest string `json:"digest"`
 	// File is the path of a table for this machine.
 	File string `json:"file"`
-	// Rules is the number of rules for Ranks ranks on one machine. Measured is the date on which the
-	// times were measured, and Library the library used; both are empty if the table has no times.
+	// Rules is the number of rules for Ranks ranks on one machine. Measured is the date of the
+	// measured times. Library is the library that was measured. Measured and Library are empty if
+	// the table has no times.
 	Rules int `json:"rules"`
 	// Direct reports whether the table has a rule for the direct path that applies to these ranks.
 	Direct   bool   `json:"direct"`
@@ -27,8 +29,8 @@ type Tuning struct {
 	Error string `json:"error,omitempty"`
 }
 
-// LookAtTuning reads the tuning table for a device and a number of ranks. It reads the file if it
-// exists or is required, and otherwise uses the built-in table.
+// LookAtTuning reads the tuning table for a device and a number of ranks. It reads the file if the
+// file exists or is required. Otherwise it uses the built-in table.
 func LookAtTuning(backend, device string, ranks int, file string, required bool) Tuning {
 	t := Tuning{File: file, Ranks: ranks}
 	table, err := tuning.ReadFile(file)

@@ -19,9 +19,9 @@ var operations = []string{
 	"AllGather", "AllReduce", "AlltoAll", "Broadcast", "Reduce", "ReduceScatter",
 }
 
-// CollectiveOf returns the Collective that identifies a call in NCCL's log. The operation may have
-// its name in symmem ("AllReduce") or in nccl-tests ("all_reduce"). The count is the argument of
-// the call, which is one rank's part for an AllGather or a ReduceScatter.
+// CollectiveOf returns the Collective that identifies a call in NCCL's log. The operation is a name
+// of symmem ("AllReduce") or of nccl-tests ("all_reduce"). The count is the argument of the call.
+// For an AllGather or a ReduceScatter, it counts one rank's part.
 func CollectiveOf(operation string, count int64, elementBytes int) Collective {
 	name := strings.ReplaceAll(operation, "_", "")
 	i := slices.IndexFunc(operations, func(known string) bool {
@@ -39,7 +39,7 @@ func (c Collective) String() string { return fmt.Sprintf("%s %d B", c.Operation,
 // Answer reports which kernels NCCL chose for all launches of a call.
 type Answer struct {
 	Collective
-	// Logged reports whether the log contains the call, and Windowed whether all its launches used
+	// Logged is set if the log contains the call. Windowed is set if all launches of the call used
 	// windows.
 	Logged, Windowed bool
 	// Description describes the choice, such as "symmetric kernel AllReduce_RSxLD_AGxST". If there

@@ -7,13 +7,13 @@ import (
 
 // Choice describes the kernel that NCCL chose for a launch.
 type Choice struct {
-	// Collective identifies the call. If the launch combines several calls, Bytes is the sum of their
-	// sizes and Works their number.
+	// Collective identifies the call. If the launch combines several calls, Bytes is the sum of
+	// their sizes and Works is the number of calls.
 	Collective
 	Works int
-	// Description is "symmetric kernel " and a name for a kernel over windows, which accesses peers'
-	// memory directly; "copy engine, " and a method for copies over windows without a kernel; or
-	// "plain ", an algorithm and a protocol for a kernel that uses NCCL's channels.
+	// Description starts with the kind of launch. "symmetric kernel " precedes the name of a window
+	// kernel. "copy engine, " precedes the method of a copy in windows without a kernel. "plain "
+	// precedes the algorithm and the protocol of a kernel that uses NCCL's channels.
 	Description string
 	// Windowed reports whether the launch used windows.
 	Windowed bool

@@ -36,8 +36,8 @@ func (p *Prover) Called(operation string, count int64, elementBytes int) {
 	}
 }
 
-// Write prints a line for each recorded call, with a prefix such as "# ". Only rank 0 has a log, so
-// other ranks must not call Write.
+// Write prints a line for each recorded call. Each line starts with the prefix. Only rank 0 has a
+// log, so other ranks must not call Write.
 func (p *Prover) Write(w io.Writer, prefix string) error {
 	if p.recorder == nil {
 		return nil

@@ -13,19 +13,20 @@ import (
 
 // Recorder makes NCCL write its log to a file. States: started, closed.
 type Recorder struct {
-	// file is the path of the log. temporary is set if the user has not requested the log.
-	file      string
+	// file is the path of the log.
+	file string
+	// temporary is set if the user has not requested the log.
 	temporary bool
 	trouble   string
 }
 
 // Start sets environment variables that make NCCL log its choices. It must be called before this
-// process first calls NCCL, which caches the variables.
+// process first calls NCCL, because NCCL caches the variables.
 //
 // Variables that are already set keep their values. If they prevent the log, Trouble returns the
-// reason. Without NCCL_DEBUG_FILE, the log is an unnamed file, which disappears however the process
-// ends. If NCCL_DEBUG is set, however, the user has requested a log, which Start then places in a
-// new folder and keeps.
+// reason. Without NCCL_DEBUG_FILE, the log is an unnamed file. Such a file disappears when the
+// process ends, even if it is killed. If NCCL_DEBUG is set, the user has requested a log. Start
+// then creates the log in a new folder and keeps it.
 func Start() (*Recorder, error) {
 	p := plan(os.Getenv)
 	r := &Recorder{trouble: p.trouble}
@@ -74,11 +75,11 @@ func (r *Recorder) place(p *settings) (err error) {
 // tmpfile is the flag __O_TMPFILE of asm-generic/fcntl.h.
 const tmpfile = 0x400000
 
-// unnamed creates a file without a name in the file system of a folder. If the file system does not
-// support that, it creates a named file and removes the name.
+// unnamed creates a file without a name in a folder's file system. If the file system does not
+// support such files, it creates a named file and removes the name.
 //
-// The descriptor stays open until the process ends. At any time NCCL may open the log by the
-// descriptor's number and truncate it, so the number must not be reused for another file.
+// The descriptor stays open until the process ends. NCCL opens the log by the descriptor's number
+// and truncates it, possibly late. Therefore the number must not be reused for another file.
 func unnamed(folder string) (fd int, err error) {
 	const flags = syscall.O_RDWR | syscall.O_CLOEXEC
 	fd, err = syscall.Open(folder, flags|tmpfile|syscall.O_DIRECTORY, 0o600)
@@ -94,7 +95,7 @@ func unnamed(folder string) (fd int, err error) {
 }
 
 // Trouble returns the reason why the log cannot show which kernels ran, with advice. It returns ""
-// if the log can.
+// if there is no such reason.
 func (r *Recorder) Trouble() string { return r.trouble }
 
 // Read parses the log written so far. It treats a missing file as an empty log.
@@ -134,14 +135,15 @@ const parts = "INIT,TUNING,REG,ALLOC"
 // settings holds the changes to make to the environment.
 type settings struct {
 	set map[string]string
-	// pattern is the user's value of NCCL_DEBUG_FILE. kept is set if the user has requested a log.
+	// pattern is the user's value of NCCL_DEBUG_FILE.
 	pattern string
+	// kept is set if the user has requested a log.
 	kept    bool
 	trouble string
 }
 
-// plan decides which variables to set, based on those that are already set. It does not choose the
-// file.
+// plan decides which variables to set. It keeps variables that are already set. It does not choose
+// the file.
 func plan(getenv func(string) string) settings {
 	p := settings{set: map[string]string{}, pattern: getenv(fileVariable)}
 	level, subsystems := getenv(levelVariable), getenv(partsVariable)
@@ -164,8 +166,8 @@ func plan(getenv func(string) string) settings {
 	return p
 }
 
-// enablesTuning reports whether a list of subsystems enables TUNING. After a ^, the list contains
-// the excluded subsystems.
+// enablesTuning reports whether a list of subsystems enables TUNING. A list that starts with ^
+// names the excluded subsystems.
 func enablesTuning(subsystems string) bool {
 	list, inverted := strings.CutPrefix(subsystems, "^")
 	for name := range strings.SplitSeq(list, ",") {

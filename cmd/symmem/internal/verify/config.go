@@ -10,24 +10,25 @@ import (
 // Config configures a run. It must be the same on all ranks.
 type Config struct {
 	workload.Config
-	// Cases is the number of buffers that are live at once, and Rounds the number of times that they
-	// are allocated, reduced and freed. Later rounds reuse memory.
+	// Cases is the number of buffers that are live at once. Rounds is the number of times that the
+	// buffers are allocated, reduced and freed. Later rounds reuse memory.
 	Cases, Rounds int
 	// Elements is the length of each case in float32 elements.
 	Elements int64
-	// Churn is the number of random allocations and frees before the cases of each round, the same on
-	// every rank. Some of the live blocks are reduced and checked.
+	// Churn is the number of random allocations and frees before the cases of each round. All ranks
+	// make the same ones. Some of the live blocks are reduced and checked.
 	Churn int
-	// Groups is the number of groups that use the pool. The first is the world; the others overlap.
-	// Each runs all cases.
+	// Groups is the number of groups that use the pool. The first is the world. The other groups
+	// overlap. Each group runs all cases.
 	Groups int
 	// Path selects the path of collectives. Only PathWindow proves that memory is symmetric, because
 	// the plain path is correct for buffers at any address.
 	Path symmem.PathChoice
-	// If Deterministic is a formula, cases cycle through all types and reductions on numbers that
-	// cancel each other, and results must match those of the formula bit for bit.
+	// Deterministic is an optional formula. With a formula, cases cycle through all types and
+	// reductions. Their numbers cancel each other, and results must match those of the formula bit
+	// for bit.
 	Deterministic symmem.Formula
-	// CallSites is passed on in symmem.Options.
+	// CallSites is a field of symmem.Options.
 	CallSites bool
 }
 
@@ -39,7 +40,7 @@ func Default() Config {
 	}
 }
 
-// The limits of a Config, which bound the memory for a program's steps and the size of reports.
+// The limits of a Config restrict the memory for a program's steps and the size of reports.
 const (
 	maxCases    = 1024
 	maxRounds   = 100_000
@@ -79,8 +80,8 @@ func (c *Config) Validate() error {
 }
 
 // Options returns the options with which a rank opens its Runtime. It disables background
-// comparisons, so that ranks compare only when the program registers and at its end, and equal runs
-// give equal reports.
+// comparisons. Ranks then compare only when the program registers and at its end. Therefore equal
+// runs give equal reports.
 func (c *Config) Options() symmem.Options {
 	o := c.Config.Options()
 	o.CheckInterval, o.CallSites, o.Path, o.Deterministic = -1, c.CallSites, c.Path, c.Deterministic

@@ -7,9 +7,9 @@ import (
 	"symmem"
 )
 
-// makeGroups creates the groups of a run. The first is the world. Each other group consists of
-// neighbouring ranks, a little more than half of them, and starts one rank after the previous
-// group, so that any two groups overlap. Entries of groups without this rank are nil. makeGroups is
+// makeGroups creates the groups of a run. The first is the world. Each other group contains a
+// little more than half of the ranks, which are neighbours. It starts one rank after the previous
+// group. Therefore any two groups overlap. A group without this rank is nil. makeGroups is
 // collective over the world.
 func makeGroups(
 	ctx context.Context, world *symmem.Group, count int,

@@ -3,8 +3,8 @@ package verify
 import "math/rand/v2"
 
 // history draws a random sequence of allocations and frees. Sizes come from a small set and frees
-// are random, so that several segments have free blocks of the same size. Placement has to break
-// these ties.
+// are random. Therefore several segments have free blocks of the same size, and placement has to
+// choose between them.
 //
 // Histories with the same seed are the same on every rank.
 type history struct {
@@ -21,9 +21,10 @@ type liveBlock struct {
 	elements int64
 }
 
-// churnBlocks is the maximum number of largest blocks that are live at once, and churnUnit the
-// minimum size of the largest blocks in elements. The minimum ensures that the churn of small cases
-// does not fit into one segment, in which addresses and offsets would have the same order.
+// churnBlocks is the maximum number of live blocks if all have the largest size. churnUnit is the
+// minimum number of elements in a block of the largest size. Without this minimum, the churn of
+// small cases would fit into one segment. In a single segment, addresses and offsets have the same
+// order.
 const (
 	churnBlocks = 12
 	churnUnit   = 256 << 10
@@ -38,8 +39,8 @@ func newHistory(seed uint64, elements int64) *history {
 	}
 }
 
-// step draws the next event. It either allocates a block in the given slot or frees a live block,
-// and returns that block.
+// step draws the next event and returns its block. The event allocates a block in the given slot or
+// frees a live block.
 func (h *history) step(slot int) (block liveBlock, allocated bool) {
 	elements := h.sizes[h.draws.IntN(len(h.sizes))]
 	grow := h.draws.IntN(20) < 11 // allocate slightly more often, to fill the memory
@@ -52,8 +53,8 @@ func (h *history) step(slot int) (block liveBlock, allocated bool) {
 	return h.release(h.draws.IntN(len(h.live))), false
 }
 
-// release removes a live block. The order of the remaining ones affects later draws, so it must be
-// the same on all ranks.
+// release removes a live block. All ranks must remove it in the same way, because the order of the
+// remaining blocks affects later draws.
 func (h *history) release(at int) liveBlock {
 	block := h.live[at]
 	last := len(h.live) - 1

@@ -11,8 +11,9 @@ import (
 // outcome classifies how a rank's program ended.
 type outcome int
 
-// The outcomes in ascending order of severity. A later one can cause earlier ones on other ranks: a
-// lost rank makes others time out, and ranks of a failed group abort their other groups.
+// The outcomes in ascending order of severity. A more severe outcome on one rank can cause a less
+// severe one on another rank. A lost rank makes others time out. Ranks of a failed group abort
+// their other groups.
 const (
 	succeeded outcome = iota
 	groupAborted
@@ -61,8 +62,8 @@ func outcomeOf(err error) outcome {
 	return otherError
 }
 
-// mostSevere returns the account with the most severe outcome. Among equal outcomes it returns that
-// of the lowest rank, so that all ranks report the same.
+// mostSevere returns the account with the most severe outcome. If several accounts have that
+// outcome, it returns that of the lowest rank. Therefore all ranks report the same account.
 func mostSevere(accounts []account) *account {
 	worst := slices.MaxFunc(accounts, func(a, b account) int {
 		return cmp.Compare(a.Outcome, b.Outcome)

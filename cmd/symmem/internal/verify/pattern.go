@@ -19,13 +19,14 @@ type finding struct {
 	Symmetric bool `json:"symmetric"`
 	// Wrong is the number of wrong elements.
 	Wrong int64 `json:"wrong"`
-	// MaxDiff and MeanDiff are the maximum and the mean distance from the expected value.
-	MaxDiff  float64 `json:"max_diff"`
+	// MaxDiff is the maximum distance from the expected value.
+	MaxDiff float64 `json:"max_diff"`
+	// MeanDiff is the mean distance from the expected value.
 	MeanDiff float64 `json:"mean_diff"`
 }
 
-// tolerance is the permitted relative error, because sums over very many ranks are rounded. With a
-// formula all bits must match.
+// tolerance is the permitted relative error. Sums over very many ranks are rounded. With a formula,
+// no error is permitted.
 const tolerance = 1e-5
 
 // setFormula assigns a type and a reduction to row number i, cycling through all of them. It does
@@ -69,7 +70,8 @@ func (w *row) compare(got []byte, ranks int) finding {
 	return w.compareWith(got, formula.Reduce(w.formula, w.reduceOp, w.dataType, inputs), 0)
 }
 
-// compareWith compares elements with the wanted ones, which are repeated as often as necessary.
+// compareWith compares elements with the wanted ones. It repeats the wanted elements if there are
+// too few.
 func (w *row) compareWith(got, wanted []byte, tolerance float64) finding {
 	f := finding{Ran: true}
 	sum, size := 0.0, w.dataType.Size()
@@ -90,8 +92,8 @@ func (w *row) compareWith(got, wanted []byte, tolerance float64) finding {
 	return f
 }
 
-// distance returns |v - want|. Instead of infinity and NaN, which JSON cannot represent, it returns
-// a large number.
+// distance returns |v - want|. It returns a large number instead of infinity or NaN, because JSON
+// cannot represent them.
 func distance(v, want float64) float64 {
 	d := math.Abs(v - want)
 	if math.IsNaN(d) || d > math.MaxFloat32 {

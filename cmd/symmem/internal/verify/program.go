@@ -21,7 +21,7 @@ const (
 	doNoise                // make unrelated allocations, which differ between ranks
 )
 
-// step is one instruction of a program. slot is the number of a buffer, and row the index of a
+// step is one instruction of a program. slot is the number of a buffer. row is the index of a
 // reported all-reduce.
 type step struct {
 	action   action
@@ -50,9 +50,9 @@ type program struct {
 	steps []step
 	rows  []row
 	slots int // number of buffers over the whole run
-	// first is the size of the pool's first segment in bytes. spread reports whether 32 times that
-	// size is mapped before the first step.
-	first  int64
+	// first is the size of the pool's first segment in bytes.
+	first int64
+	// spread is set if 32 times that size is mapped before the first step.
 	spread bool
 }
 
@@ -87,16 +87,17 @@ func compose(c Config) *program {
 
 func (w *composer) emit(s step) { w.program.steps = append(w.program.steps, s) }
 
-// spread returns 1/32 of twice the memory that the program needs, in bytes, rounded up to a
-// multiple of the segment size. Once 32 times that has been mapped, no rank needs to map more.
+// spread returns a size in bytes. 32 times that size is twice the memory that the program needs.
+// The size is rounded up to a multiple of the segment size. With that memory mapped, no rank needs
+// to map more.
 func (w *composer) spread() int64 {
 	c := w.config
 	need := (int64(c.Cases)*c.Elements + w.history.limit) * elementBytes
 	return (need/16 + workload.FirstSegment - 1) / workload.FirstSegment * workload.FirstSegment
 }
 
-// churnStride is the minimum number of churn steps between checked all-reduces, and churnChecks the
-// maximum number of such all-reduces in a round.
+// churnStride is the minimum number of churn steps between checked all-reduces. churnChecks is the
+// maximum number of checked all-reduces of churn in a round.
 const (
 	churnStride = 8
 	churnChecks = 64
@@ -130,7 +131,7 @@ func (w *composer) churnOnce() {
 	w.emit(step{action: doEnd})
 }
 
-// cases adds the cases of one group in one round. It allocates and fills all of them before it
+// cases adds the cases of one group in one round. It allocates and fills all buffers before it
 // reduces the first.
 func (w *composer) cases(round, group int) {
 	var blocks []liveBlock
@@ -155,7 +156,7 @@ func (w *composer) cases(round, group int) {
 	}
 }
 
-// maxValue bounds the values of cases, which start at 1, so that sums over some hundred ranks are
+// maxValue limits the values of cases. Values start at 1. Sums over some hundred ranks are then
 // exact in float32. Churn uses larger values.
 const maxValue = 997
 

@@ -14,23 +14,25 @@ type Report struct {
 	Backend string `json:"backend"`
 	Source  string `json:"source"`
 	Ranks   int    `json:"ranks"`
-	// Passed and Failed count the cases whose all-reduce completed, and NotRun the others.
+	// Passed and Failed count the cases whose all-reduce completed.
 	Passed int `json:"passed"`
 	Failed int `json:"failed"`
+	// NotRun counts the cases whose all-reduce did not complete.
 	NotRun int `json:"not_run"`
 	// Cases lists the all-reduces in order.
 	Cases []Case `json:"cases"`
 	// Divergence describes the difference between ranks, or is nil.
 	Divergence *symmem.DivergenceError `json:"divergence"`
-	// Fault is the error that ended the run early, other than a divergence, or "".
+	// Fault is the error that ended the run early, or "". A divergence is not a Fault.
 	Fault string `json:"fault,omitempty"`
 
 	Check     string `json:"check"`
 	Placement string `json:"placement"`
-	// Path is the requested path, and Took lists the paths that cases took, such as "plain, window".
-	// If they differ, Why is the reason.
-	Path      string  `json:"path"`
-	Took      string  `json:"took"`
+	// Path is the requested path.
+	Path string `json:"path"`
+	// Took lists the paths that cases took, such as "plain, window".
+	Took string `json:"took"`
+	// Why is the reason if Took differs from Path.
 	Why       string  `json:"why,omitempty"`
 	Skew      bool    `json:"skew"`
 	Churn     int     `json:"churn"`
@@ -52,8 +54,8 @@ const (
 
 // Case holds the result of one all-reduce.
 type Case struct {
-	// Name is "round.case", or "round.churnN" for a block after N steps of churn. With a formula, it
-	// also contains the reduction and the type.
+	// Name is "round.case". For a block after N steps of churn, it is "round.churnN". With a
+	// formula, Name also contains the reduction and the type.
 	Name string `json:"name"`
 	// Round counts from 1, and Group from 0. Group 0 is the world.
 	Round int  `json:"round"`
@@ -67,12 +69,12 @@ type Case struct {
 	// Symmetric reports whether the buffer was in a window of the group on every rank.
 	Symmetric bool    `json:"symmetric"`
 	Expected  float64 `json:"expected"`
-	// MaxDiff and MeanDiff are the maxima over all ranks. WrongRanks lists the ranks with a wrong
-	// element.
-	MaxDiff    float64 `json:"max_diff"`
-	MeanDiff   float64 `json:"mean_diff"`
-	WrongRanks []int   `json:"wrong_ranks,omitempty"`
-	Result     string  `json:"result"`
+	// MaxDiff and MeanDiff are the maxima over all ranks.
+	MaxDiff  float64 `json:"max_diff"`
+	MeanDiff float64 `json:"mean_diff"`
+	// WrongRanks lists the ranks with a wrong element.
+	WrongRanks []int  `json:"wrong_ranks,omitempty"`
+	Result     string `json:"result"`
 }
 
 // OK reports whether every case passed and the run did not end early.
@@ -94,8 +96,8 @@ func newReport(rt *symmem.Runtime, c *Config) Report {
 	return r
 }
 
-// merge combines the results of ranks. It is a pure function, so that ranks with the same accounts
-// return the same report.
+// merge combines the results of ranks. It is a pure function: ranks with the same accounts return
+// the same report.
 func merge(r Report, p *program, accounts []account) *Report {
 	worst := mostSevere(accounts)
 	missing := NotRun
@@ -135,8 +137,8 @@ func (r *Report) tookPaths(accounts []account) {
 	}
 }
 
-// errorOf returns the error that ended the run, prefixed with its rank unless several ranks have
-// the same error.
+// errorOf returns the error that ended the run. It adds the rank as a prefix if only one rank has
+// the error.
 func errorOf(worst *account, accounts []account) string {
 	others := func(a account) bool { return a.Rank != worst.Rank && a.Text == worst.Text }
 	if len(accounts) == 1 || slices.ContainsFunc(accounts, others) {
@@ -159,8 +161,8 @@ func (r *Report) add(c Case, missing string) {
 	r.Cases = append(r.Cases, c)
 }
 
-// caseOf combines the findings for row i. A case that a rank has not finished counts as not run,
-// unless another rank found a wrong element.
+// caseOf combines the findings for row i. If a rank has not finished the case, the case counts as
+// not run, unless another rank found a wrong element.
 func caseOf(w *row, i, ranks int, accounts []account) Case {
 	c := Case{
 		Name: w.name, Round: w.round, Group: w.group, Churn: w.churn,

@@ -22,7 +22,7 @@ type runner struct {
 	noise    *workload.Noise
 	findings []finding
 	paths    map[string]string // see account
-	// progress, if set, is called with the numbers of finished and of all steps.
+	// progress, if set, is called with the number of finished steps and the number of all steps.
 	progress func(done, all int)
 }
 

@@ -62,8 +62,9 @@ func (r *Report) table(b *bytes.Buffer) error {
 	return t.Flush()
 }
 
-// foldable returns the number of cases from case i on that share one line of the table. These are
-// consecutive blocks of churn with the same result; other cases and failures get separate lines.
+// foldable returns the number of cases that share one line of the table, starting with case i.
+// Consecutive blocks of churn with the same result share a line. Failures and other cases get
+// separate lines.
 func (r *Report) foldable(i int) int {
 	first := &r.Cases[i]
 	if !first.Churn || first.Result == Failed {

@@ -1,4 +1,4 @@
-// Package workload contains code shared by all programs that test or measure collectives: the data
-// that a rank sends and must receive ([Pattern]), a rank's unrelated allocations ([Noise]), the
-// exchange of results between ranks ([Gatherer]), and the common options ([Config]).
+// Package workload contains code shared by all programs that test or measure collectives. [Pattern]
+// defines the data that a rank sends and must receive. [Noise] makes a rank's unrelated
+// allocations. [Gatherer] exchanges results between ranks. [Config] holds the common options.
 package workload

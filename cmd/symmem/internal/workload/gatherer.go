@@ -11,9 +11,9 @@ import (
 	"symmem"
 )
 
-// Gatherer exchanges the results of ranks. It uses memory that is never registered, so that it
-// works even when placements differ. With a separate group and stream it also works when the
-// program's group or stream has failed.
+// Gatherer exchanges the results of ranks. Its memory is never registered, so it works even when
+// placements differ. With a separate group and stream it also works when the program's group or
+// stream has failed.
 type Gatherer struct {
 	group  *symmem.Group
 	stream *symmem.Stream
@@ -62,7 +62,7 @@ func (d *Gatherer) Numbers(ctx context.Context, mine int64) ([]int64, error) {
 	return all, nil
 }
 
-// Gather returns the values of all ranks, indexed by rank. It is collective and transfers values as
+// Gather returns the values of all ranks, indexed by rank. It is collective. It transfers values as
 // JSON.
 func Gather[T any](ctx context.Context, d *Gatherer, mine T) ([]T, error) {
 	sent, err := json.Marshal(mine)

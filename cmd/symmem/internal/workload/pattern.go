@@ -10,25 +10,26 @@ import (
 )
 
 // Pattern defines the data that each rank of a group sends and must receive in one call. Values are
-// small integers, for which sums are exact in every type. They are hashes of the element's index,
-// the rank and the call, so that data of a wrong rank, offset or call is detected.
+// small integers. Sums of such values are exact in every type. Values are hashes of the element's
+// index, the rank and the call. Therefore checks detect data of a wrong rank, offset or call.
 type Pattern struct {
 	Operation symmem.Operation
 	DataType  symmem.DataType
 	ReduceOp  symmem.ReduceOp
-	// Count is the count of the call in elements, and Root its root.
+	// Count is the count of the call in elements.
 	Count int64
+	// Root is the root of the call.
 	Root  int
 	Ranks int
 	// Tag makes the data of different calls different.
 	Tag uint64
 }
 
-// period is the number of elements after which values repeat. It is prime, so that the distance
-// between two buffers is usually not a multiple of it.
+// period is the number of elements after which values repeat. It is prime, because the distance
+// between two buffers should not be a multiple of it.
 const period = 1021
 
-// maxSum bounds sums, so that int8 and bfloat16 represent them exactly.
+// maxSum limits sums. int8 and bfloat16 represent them exactly.
 const maxSum = 120
 
 // hash returns a hash of its arguments, computed with the finalizer of SplitMix64.
@@ -53,7 +54,7 @@ func (p *Pattern) inputValue(rank int, i int64) float64 {
 	return float64(1 + hash(element, uint64(rank), p.Tag)%limit)
 }
 
-// factor returns 2 on one rank, 3 on another and 1 on the rest, so that products stay small.
+// factor returns 2 on one rank, 3 on another and 1 on the rest. Therefore products stay small.
 func (p *Pattern) factor(rank int, element uint64) float64 {
 	n := uint64(p.Ranks)
 	two := hash(element, 0, p.Tag) % n
@@ -99,7 +100,7 @@ func (p *Pattern) Tolerance() float64 {
 	return 0
 }
 
-// Spans returns how many elements each rank sends and receives. With OpSend, that is one message in
+// Spans returns how many elements each rank sends and receives. OpSend stands for one message in
 // each direction of a ring.
 func (p *Pattern) Spans() (send, recv int64) {
 	if p.Operation == symmem.OpSend {

@@ -6,8 +6,8 @@ import (
 	"symmem"
 )
 
-// Limits of live memory: the number of buffers, and their total size as a multiple of the maximum
-// message size.
+// The limits of live memory. One limits the number of buffers. The other limits their total size as
+// a multiple of the maximum message size.
 const (
 	liveBuffers  = 64
 	liveMessages = 16

@@ -39,8 +39,8 @@ func (cs *calls) drawCall(group int, capacity int64) *exchange {
 		Group: cs.groups.all[group],
 	}}
 	e.ReduceOp, e.Tag = choose(cs.draws, workload.Reductions(e.DataType)), cs.draws.Uint64()
-	// Messages between machines are not supported. Groups within a machine do not use them either,
-	// since all ranks must draw the same operation.
+	// Messages between machines are not supported. Groups within a machine do not use messages
+	// either, because all ranks must draw the same operation.
 	if e.Operation == symmem.OpSend && cs.world.machines() > 1 {
 		e.Operation = symmem.OpAllReduce
 	}
@@ -93,7 +93,8 @@ func (cs *calls) drawExchange(group int, pair []liveBuffer) (*exchange, error) {
 	return e, e.Place(parts[0], parts[1])
 }
 
-// drawRange draws the offset of a call's memory in a buffer, and returns the memory from there on.
+// drawRange draws the offset of a call's memory in a buffer. It returns the memory that starts
+// there.
 func (cs *calls) drawRange(e *exchange, whole symmem.Memory) (symmem.Memory, error) {
 	size := int64(e.DataType.Size())
 	slack := (whole.Bytes() - e.Count*size*int64(cs.world.rt.Size())) / size
@@ -107,7 +108,7 @@ func (cs *calls) drawRange(e *exchange, whole symmem.Memory) (symmem.Memory, err
 // burstCalls is the maximum number of calls in a burst.
 const burstCalls = 4
 
-// burst queues several calls on random streams, frees some of their buffers, and then waits for the
+// burst queues several calls on random streams, frees some of the buffers, and then waits for the
 // calls.
 func (cs *calls) burst(ctx context.Context) error {
 	on := cs.buffers.pick(2 * (1 + cs.draws.IntN(burstCalls)))
@@ -152,8 +153,8 @@ func (cs *calls) queue(ctx context.Context, e *exchange) error {
 			return err
 		}
 	}
-	// Only members make the call, but all ranks record that it uses the input. Otherwise ranks that
-	// are not members would reuse the buffer earlier.
+	// Only members make the call, but all ranks record that it uses the input. Otherwise ranks
+	// outside the group would reuse the buffer earlier.
 	if err := e.sender.UseOn(e.on); err != nil {
 		return err
 	}

@@ -15,19 +15,20 @@ type Config struct {
 	workload.Config
 	// From is the number of the first round. Numbers start at 1.
 	From int
-	// Rounds is the maximum number of rounds, and Duration the time after which no round begins. Zero
-	// means no limit, but one of the two is required.
-	Rounds   int
+	// Rounds is the maximum number of rounds. Zero means no limit.
+	Rounds int
+	// Duration is the time after which no round begins. Zero means no limit. Rounds or Duration
+	// must be set.
 	Duration time.Duration
 	// Steps is the number of steps in a round.
 	Steps int
 	// MaxBytes is the maximum size of a rank's message in bytes.
 	MaxBytes int64
-	// SharedGPUs reports whether ranks share GPUs. Only graphs of the same group are then replayed
-	// concurrently, since a rank's share of a GPU may be too small for the kernels of two groups (see
+	// SharedGPUs is set if ranks share GPUs. Only graphs of the same group are then replayed
+	// concurrently. A rank's share of a GPU may be too small for the kernels of two groups (see
 	// Progress in package kernels).
 	SharedGPUs bool
-	// RoundTimeout bounds the time of a round.
+	// RoundTimeout limits the time of a round.
 	RoundTimeout time.Duration
 }
 

@@ -11,7 +11,7 @@ import (
 // exchange holds a call with its streams and its expected result.
 type exchange struct {
 	workload.Transfer
-	// from is the stream that writes the input, and on the stream of the call.
+	// from is the stream that writes the input. on is the stream of the call.
 	from, on *symmem.Stream
 	// sender is the buffer that contains the input.
 	sender symmem.Buffer

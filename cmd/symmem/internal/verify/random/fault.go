@@ -32,8 +32,8 @@ const (
 	numMistakes
 )
 
-// withFault creates a group of all ranks and calls fault, which ends the group and returns a
-// buffer. It then checks a call of a new group on that buffer.
+// withFault creates a group of all ranks and calls fault. fault ends the group and returns a
+// buffer. withFault then checks a call of a new group on that buffer.
 func (f *faults) withFault(
 	ctx context.Context, s *symmem.Stream, bytes int64, tag uint64,
 	fault func(*symmem.Group) (symmem.Buffer, error),
@@ -65,8 +65,8 @@ func (f *faults) withFault(
 	return errors.Join(g.Close(), b.Free())
 }
 
-// breakReplays captures two graphs of the same all-reduce over a group of all ranks. When they are
-// replayed, one rank makes a mistake. All ranks must get an error, and each result must be right or
+// breakReplays captures two graphs of the same all-reduce over a group of all ranks. During the
+// replays, one rank makes a mistake. All ranks must get an error. Each result must be right or
 // marked as invalid.
 func (f *faults) breakReplays(ctx context.Context) error {
 	faultyRank, s := f.draws.IntN(f.world.rt.Size()), choose(f.draws, f.world.streams)
@@ -106,7 +106,8 @@ func (f *faults) breakReplays(ctx context.Context) error {
 	})
 }
 
-// takesDirectPath reports whether a call takes the direct path, whose kernels mark invalid results.
+// takesDirectPath reports whether a call takes the direct path. Kernels of the direct path mark
+// invalid results.
 func takesDirectPath(e *exchange) (bool, error) {
 	x, err := e.Group.Explain(e.Operation, e.Send, e.Recv, e.Count, e.DataType)
 	return x.Path == "direct", err
@@ -127,7 +128,7 @@ func (f *faults) sumGraph(
 }
 
 // replayWithMistake replays the graphs, waits for the fault, checks the results, and closes the
-// graphs and the group. mine reports whether this rank makes the mistake.
+// graphs and the group. This rank makes the mistake if mine is set.
 func (f *faults) replayWithMistake(
 	ctx context.Context, g *symmem.Group, recs [2]*recording, kind mistake, mine, direct bool,
 ) error {
@@ -156,8 +157,8 @@ func (f *faults) replayWithMistake(
 	case <-time.After(2 * f.timeout):
 		return fmt.Errorf("rank %d did not report a fault in replays", f.world.rt.Rank())
 	}
-	// The library may have replayed a graph on each of its streams. Each of these streams returns the
-	// fault once.
+	// The library may have replayed a graph on each of its streams. Each stream returns the fault
+	// once.
 	for range 2 {
 		for _, s := range f.world.streams {
 			_ = s.Synchronize(ctx)
@@ -188,8 +189,8 @@ func ignoreFault(err error) error {
 	return err
 }
 
-// verifyBroken checks the result of a call that a fault may have ended. Either all elements are
-// unchanged, or each is right or NaN.
+// verifyBroken checks the result of a call that a fault may have ended. If any element has changed,
+// each element must be right or NaN.
 func (f *faults) verifyBroken(e *exchange) {
 	order := binary.NativeEndian
 	f.tally.Calls++
@@ -219,7 +220,8 @@ func (f *faults) abort(ctx context.Context) error {
 	p := choose(f.draws, f.buffers.pools)
 	before, bytes, tag := f.draws.IntN(3), f.draws.size(), f.draws.Uint64()
 	return f.withFault(ctx, s, bytes, tag, func(g *symmem.Group) (symmem.Buffer, error) {
-		// Only one stream uses the buffer, so that Free takes effect at the same step on all ranks.
+		// Only one stream uses the buffer. Therefore Free takes effect at the same step on all
+		// ranks.
 		b, err := p.AllocOn(s, bytes)
 		if err != nil {
 			return b, err
@@ -230,8 +232,8 @@ func (f *faults) abort(ctx context.Context) error {
 			}
 		}
 		if f.world.rt.Device().Backend == "nccl" {
-			// NCCL's window kernels do not check for aborts, so a kernel that waits for the aborting rank
-			// would run until the process exits.
+			// NCCL's window kernels do not check for aborts. A window kernel that waits for the
+			// aborting rank would run until the process exits.
 			if err := g.SetPath(ctx, symmem.PathPlain); err != nil {
 				return b, err
 			}
@@ -240,8 +242,8 @@ func (f *faults) abort(ctx context.Context) error {
 	})
 }
 
-// abortAndClose aborts the group if mine is set, and otherwise makes calls until another rank has
-// aborted it. It then closes the group.
+// abortAndClose aborts the group if mine is set. Otherwise it makes calls until another rank has
+// aborted the group. It then closes the group.
 func (f *faults) abortAndClose(
 	ctx context.Context, g *symmem.Group, s *symmem.Stream, b symmem.Buffer, mine bool,
 ) error {

@@ -200,8 +200,8 @@ func (gs *graphs) closeOne(ctx context.Context) error {
 	return gs.close(ctx, func(rec *recording) bool { return rec == drawn })
 }
 
-// close closes the graphs for which the function returns true, or all if it is nil, and frees their
-// buffers.
+// close closes the graphs that selects accepts and frees their buffers. If selects is nil, it
+// closes all graphs.
 func (gs *graphs) close(ctx context.Context, selects func(*recording) bool) error {
 	if err := gs.world.synchronize(ctx); err != nil {
 		return err
@@ -217,7 +217,8 @@ func (gs *graphs) close(ctx context.Context, selects func(*recording) bool) erro
 	return errors.Join(errs...)
 }
 
-// recordOn captures the calls on a stream, through the library if the stream belongs to it.
+// recordOn captures the calls on a stream. If the stream belongs to the library, the library
+// captures them.
 func (gs *graphs) recordOn(ctx context.Context, rec *recording, s *symmem.Stream) error {
 	var err error
 	rec.byLibrary = gs.world.library != nil && slices.Contains(gs.world.library.Streams, s)

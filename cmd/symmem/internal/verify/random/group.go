@@ -60,9 +60,9 @@ func (gs *groups) split(ctx context.Context) error {
 // index draws the index of a group.
 func (gs *groups) index() int { return gs.draws.IntN(len(gs.all)) }
 
-// pathChoices lists the path settings to draw from; repeated ones are more likely. Wrong placements
-// only have an effect on the window and direct paths. If a call cannot take such a path, the
-// setting has the effect of auto.
+// pathChoices lists the path settings to draw from. Repeated settings are more likely. Wrong
+// placements only have an effect on the window and direct paths. If a call cannot take the window
+// or direct path, the setting has the effect of auto.
 var pathChoices = []symmem.PathChoice{
 	symmem.PathWindow, symmem.PathWindow, symmem.PathDirect, symmem.PathDirect, symmem.PathAuto,
 	symmem.PathPlain,

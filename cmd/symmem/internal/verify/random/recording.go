@@ -10,8 +10,8 @@ import (
 )
 
 // recording holds a captured graph of calls. Each call reads memory that was written before the
-// capture, and the graph copies the result to another buffer. The calls' buffers may be freed while
-// the graph exists, but the pool must not reuse them before the graph is closed.
+// capture. The graph copies the result to another buffer. The calls' buffers may be freed while the
+// graph exists, but the pool must not reuse them before the graph is closed.
 type recording struct {
 	graph graph
 	// byLibrary marks a graph that the library captured. It is launched on the library's streams and
@@ -89,9 +89,9 @@ func (rec *recording) call(
 	return s.Copy(to, e.Recv)
 }
 
-// touch overwrites the output and copies a byte of the input to the buffer of the result. As a
-// result, the graph pins the same buffers in the same order on all ranks, including those outside
-// the group.
+// touch overwrites the output and copies a byte of the input to the buffer of the result. All ranks
+// call it, including ranks outside the group. Therefore the graph pins the same buffers in the same
+// order on all ranks.
 func (e *exchange) touch(to symmem.Memory, s *symmem.Stream) error {
 	from, fromErr := e.Send.Slice(0, 1)
 	to, toErr := to.Slice(0, 1)

@@ -13,8 +13,9 @@ type Report struct {
 	Backend string `json:"backend"`
 	Ranks   int    `json:"ranks"`
 	Seed    uint64 `json:"seed"`
-	// From is the number of the first round, and Rounds the number of completed rounds.
-	From   int `json:"from_round"`
+	// From is the number of the first round.
+	From int `json:"from_round"`
+	// Rounds is the number of completed rounds.
 	Rounds int `json:"rounds"`
 	// Tally counts the steps of each rank and the results of all ranks.
 	Tally
@@ -25,8 +26,8 @@ type Report struct {
 	Findings []string `json:"findings"`
 	// Broke is the round that failed, or 0.
 	Broke int `json:"broke_off_round"`
-	// Differs reports whether ranks diverged, or memory was still in use after all buffers had been
-	// freed.
+	// Differs is set if ranks diverged. It is also set if memory was still in use after all buffers
+	// had been freed.
 	Differs bool `json:"differs"`
 	// FirstWrong is the round of the first wrong result, or 0.
 	FirstWrong int `json:"first_wrong_round"`
@@ -53,8 +54,8 @@ func (r *Report) Lost() []Resource {
 // OK reports whether all results were right and all resources were released.
 func (r *Report) OK() bool { return r.Wrong == 0 && !r.Differs && len(r.Lost()) == 0 }
 
-// WriteText writes the report as text. It includes all resources of rank 0, and those that other
-// ranks have lost.
+// WriteText writes the report as text. It includes all resources of rank 0, and the lost resources
+// of other ranks.
 func (r *Report) WriteText(w io.Writer) error {
 	count := ranklist.Plural[int64]
 	text := fmt.Sprintf("%s from %d, seed %d, %s, backend %s, %.1f s\n"+

@@ -11,7 +11,7 @@ import (
 	"symmem/cmd/symmem/internal/workload"
 )
 
-// round runs one round on one rank. All its decisions are drawn from the same seed on all ranks.
+// round runs one round on one rank. Its draws have the same seed on all ranks.
 type round struct {
 	world   *world
 	config  *Config
@@ -221,12 +221,12 @@ func (r *round) reserve(ctx context.Context) error {
 	return p.Reserve(ctx, bytes, r.groups.world)
 }
 
-// byAddress reports whether the run places blocks by address, which makes sums wrong. Such a run
-// skips faults, because after a fault ranks compare their buffers at every check level.
+// byAddress reports whether the run places blocks by address. Such placement makes sums wrong. The
+// run skips faults, because after a fault ranks compare their buffers at every check level.
 func (r *round) byAddress() bool { return r.config.Placement == symmem.PlaceByAddress }
 
-// trim closes all graphs and unmaps idle segments. Trim compares ledgers at every check level, so
-// runs that are meant to show wrong sums skip it.
+// trim closes all graphs and unmaps idle segments. Runs by address with checks off skip it. These
+// runs show wrong sums, but Trim compares ledgers at every check level.
 func (r *round) trim(ctx context.Context) error {
 	p, keep := choose(r.draws, r.buffers.pools), r.draws.Int64N(2)*r.draws.size()
 	if r.byAddress() && r.world.rt.Check() == symmem.CheckOff {

@@ -17,13 +17,13 @@ type Rank struct {
 	Open Open
 	// Local is the rank's number on its machine.
 	Local int
-	// Shared reports whether the process runs other ranks, too, so that its resource usage cannot be
-	// attributed to this rank.
+	// Shared is set if the process also runs other ranks. The process's resource usage is then not
+	// that of one rank.
 	Shared bool
 	// Progress, if set, is called after each round.
 	Progress func(line string)
-	// Hang, if set, is called when a round continues long after its deadline or after a fault of the
-	// world, because a call does not return. stacks contains the stacks of all goroutines.
+	// Hang, if set, is called if a call does not return and a round therefore does not end. stacks
+	// contains the stacks of all goroutines.
 	Hang func(round int, stacks []byte)
 }
 
@@ -41,7 +41,8 @@ type runner struct {
 	done  int
 }
 
-// warmUpRounds is the number of rounds in which libraries may initialize, one for each check level.
+// warmUpRounds is the number of first rounds in which libraries may still initialize. There is one
+// round for each check level.
 const warmUpRounds = 3
 
 // RoundError reports a round that failed.
@@ -60,9 +61,9 @@ func (e *RoundError) Error() string {
 // Unwrap returns the cause.
 func (e *RoundError) Unwrap() error { return e.Cause }
 
-// Run runs random programs as one rank. It is collective over the world, and ends after the first
-// round with a wrong result. If it returns an error, which may be a *RoundError, the Report
-// contains the results so far or is nil.
+// Run runs random programs as one rank. It is collective over the world. It ends after the first
+// round with a wrong result. If Run returns an error, the Report contains the results so far or is
+// nil. The error may be a *RoundError.
 func Run(ctx context.Context, c Config, rank Rank) (report *Report, err error) {
 	if err := c.Validate(); err != nil {
 		return nil, err
@@ -71,7 +72,7 @@ func Run(ctx context.Context, c Config, rank Rank) (report *Report, err error) {
 	defer func() {
 		for _, w := range p.worlds {
 			if closeErr := w.close(); err == nil {
-				// After a failure, closeErr would only repeat it.
+				// After a failure, Close returns the same error.
 				err = closeErr
 			}
 		}
@@ -105,8 +106,8 @@ func (p *runner) play(ctx context.Context) error {
 	return p.compare(ctx)
 }
 
-// gatherFailure exchanges the results of ranks after a failed round, since ranks outside the failed
-// group do not know the cause. It returns this rank's error.
+// gatherFailure exchanges the results of ranks after a failed round. Ranks outside the failed group
+// do not know the cause. gatherFailure returns this rank's error.
 func (p *runner) gatherFailure(ctx context.Context, w *world, number int, cause error) error {
 	p.report.Differs = errors.As(cause, new(*symmem.DivergenceError)) || errors.Is(cause, ErrInUse)
 	p.report.Findings = append(p.report.Findings, p.tally.findings...)
@@ -126,9 +127,9 @@ func (p *runner) gatherFailure(ctx context.Context, w *world, number int, cause 
 	return cause
 }
 
-// A round counts as hanging if it continues for overtime after its deadline, or for afterFault
-// after a fault of the world, which ends all waits. afterFault is shorter than the time for which
-// other ranks wait.
+// A round hangs if it runs for overtime after its deadline. After the world has failed, all waits
+// end, so a round hangs if it then runs for afterFault. afterFault is shorter than the time for
+// which other ranks wait.
 const (
 	overtime   = 30 * time.Second
 	afterFault = 15 * time.Second
@@ -171,8 +172,8 @@ func (p *runner) runRound(ctx context.Context, w *world, number int) error {
 	return err
 }
 
-// finishRound exchanges the results of ranks after a round, and reports whether another round
-// follows, which the clock of rank 0 decides.
+// finishRound exchanges the results of ranks after a round. It reports whether another round
+// follows. The clock of rank 0 decides.
 func (p *runner) finishRound(ctx context.Context, w *world, number int) (more bool, err error) {
 	p.done++
 	all, err := workload.Gather(ctx, w.gatherer, roundResult{
@@ -213,7 +214,7 @@ func (p *runner) reportProgress(w *world, number int, more bool) error {
 	return nil
 }
 
-// compare adds the resource usage of all ranks to the report.
+// compare adds to the report how each rank's resource usage has changed since the warm-up.
 func (p *runner) compare(ctx context.Context) error {
 	if !p.warm || p.done <= warmUpRounds || p.report.Wrong > 0 {
 		return nil

@@ -9,16 +9,18 @@ type Tally struct {
 	Graphs  int64 `json:"graphs"`
 	Groups  int64 `json:"groups"`
 	Aborts  int64 `json:"aborts"`
-	// Wrong is the number of wrong elements, and Bytes the size of all checked results.
+	// Wrong is the number of wrong elements.
 	Wrong int64 `json:"wrong"`
+	// Bytes is the size of all checked results.
 	Bytes int64 `json:"bytes"`
-	// Peak is a rank's maximum mapped memory, measured when rounds end and pools are closed.
+	// Peak is the maximum of a rank's mapped memory. It is measured when rounds end and when pools
+	// are closed.
 	Peak int64 `json:"peak_bytes"`
 	// findings describes the first wrong results of this rank.
 	findings []string
 }
 
-// maxFindings bounds the number of findings.
+// maxFindings limits the number of findings.
 const maxFindings = 8
 
 // note records a finding.
@@ -35,7 +37,7 @@ type roundResult struct {
 	Tally
 }
 
-// mergeTallies returns the tally of all ranks. Only results are added up, since all ranks make the
+// mergeTallies returns the tally of all ranks. It adds up only results, because all ranks make the
 // same steps.
 func mergeTallies(all []roundResult) Tally {
 	t := all[0].Tally

@@ -60,9 +60,10 @@ func (p *runner) tolerances() usage {
 type Resource struct {
 	Name string `json:"name"`
 	Rank int    `json:"rank"`
-	// Start is the usage after the warm-up, and End the usage after the last round.
+	// Start is the usage after the warm-up.
 	Start int64 `json:"start"`
-	End   int64 `json:"end"`
+	// End is the usage after the last round.
+	End int64 `json:"end"`
 	// Tolerance is the permitted growth.
 	Tolerance int64 `json:"tolerance"`
 }
@@ -108,15 +109,15 @@ func sharedMappings() (count int64, err error) {
 	return count, err
 }
 
-// Communicators are destroyed in the background, so their resources are released with a delay.
-// leakTime bounds the wait for their release, and leakPoll is the time between measurements.
+// Communicators are destroyed in the background. Their resources are released with a delay.
+// leakTime limits the wait for the release. leakPoll is the time between measurements.
 const (
 	leakTime = 20 * time.Second
 	leakPoll = 20 * time.Millisecond
 )
 
-// usageAfterWork measures the usage repeatedly, until it is within the tolerances or leakTime has
-// passed.
+// usageAfterWork measures the usage repeatedly. It stops when the usage is within the tolerances or
+// leakTime has passed.
 func (p *runner) usageAfterWork(ctx context.Context) (u usage, err error) {
 	ctx, cancel := context.WithTimeout(ctx, leakTime)
 	defer cancel()

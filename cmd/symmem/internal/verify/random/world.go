@@ -24,8 +24,8 @@ type world struct {
 	gatherer *workload.Gatherer
 }
 
-// The numbers of symmem's and of the library's streams in a world, which exist as long as the
-// world.
+// The numbers of symmem's streams and of the library's streams in a world. The streams exist as
+// long as the world.
 const (
 	numStreams     = 3
 	libraryStreams = 2
