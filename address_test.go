@@ -115,7 +115,7 @@ func TestCallIsNotQueuedIfContextEndsDuringRegistration(t *testing.T) {
 }
 
 // TestCallIsNotQueuedIfContextEndsDuringRealignment cancels the context while the call realigns a
-// pool after a fault and registers memory. The call's memory is given by its address alone.
+// pool after a fault and registers memory. The call finds its memory by address.
 func TestCallIsNotQueuedIfContextEndsDuringRealignment(t *testing.T) {
 	runRanks(t, 2, symmem.Options{Check: symmem.CheckRegistration}, func(r *rank) {
 		p := r.pool()
@@ -124,7 +124,7 @@ func TestCallIsNotQueuedIfContextEndsDuringRealignment(t *testing.T) {
 		g.Abort()
 		r.wantErr(g.Cause(r.ctx), symmem.ErrAborted)
 		b := r.alloc(p, mib)
-		r.alloc(p, 64*mib) // in a segment that the realignment registers
+		r.alloc(p, 64*mib) // the realignment registers the segment of this buffer
 		m := symmem.ForeignMemory(b.Address(), b.Size())
 		add := func(ctx context.Context) error {
 			return r.World().AllReduce(ctx, m, m, 1024, symmem.Float32, symmem.Sum, nil)
@@ -171,7 +171,8 @@ func TestLookupMissesRetiredBuffer(t *testing.T) {
 	})
 }
 
-// checkLive compares the number and size of the buffers that lookups by address find in a pool.
+// checkLive checks the number and the total size of a pool's live buffers. It finds them by
+// address.
 func (r *rank) checkLive(p *symmem.Pool, buffers int, bytes int64) {
 	if n, size := r.Interop().Live(p); n != buffers || size != bytes {
 		r.failf("Live = %d buffers, %d bytes; want %d, %d", n, size, buffers, bytes)
@@ -208,8 +209,8 @@ func TestLookupInClosedPool(t *testing.T) {
 }
 
 // TestLookupsRaceWithFrees looks up an address while another goroutine frees the buffer there and
-// allocates the next one. A lookup returns memory or ErrFreed, and a call on memory whose buffer
-// has been freed is rejected, although another buffer has the same address.
+// allocates the next one. A lookup returns memory or ErrFreed. If the buffer of the memory has been
+// freed, calls on the memory fail, although another buffer has the same address.
 func TestLookupsRaceWithFrees(t *testing.T) {
 	runRanks(t, 1, symmem.Options{}, func(r *rank) {
 		const rounds = 2000
@@ -244,8 +245,8 @@ func TestLookupsRaceWithFrees(t *testing.T) {
 	})
 }
 
-// TestLookupsMatchModel compares lookups with a list of the live buffers while hundreds of buffers
-// are allocated and freed, some of them after Retire.
+// TestLookupsMatchModel allocates and frees hundreds of buffers, some of them after Retire. It
+// compares lookups with a list of the live buffers.
 func TestLookupsMatchModel(t *testing.T) {
 	runRanks(t, 1, symmem.Options{}, func(r *rank) {
 		i := r.Interop()

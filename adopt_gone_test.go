@@ -29,7 +29,7 @@ func (r *rank) newOwner() *owner {
 	return o
 }
 
-// do runs calls on a thread whose current context is the GPU's.
+// do runs calls on a thread whose current CUDA context is that of the GPU.
 func (o *owner) do(calls func() error) error {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -52,16 +52,16 @@ func (o *owner) destroy(s cuda.Stream) error {
 	return o.do(func() error { return o.gpus.StreamDestroy(s) })
 }
 
-// TestDestroyedForeignStreamIsNotQueried uses streams that another library destroys without notice,
-// and then makes calls, registers, trims and closes. The software GPU ends a process that queries a
-// destroyed stream, as CUDA's driver may.
+// TestDestroyedForeignStreamIsNotQueried lets another library destroy its streams without notice.
+// Then the ranks make calls, register, trim and close. The software GPU ends a process that queries
+// a destroyed stream, as CUDA's driver may.
 func TestDestroyedForeignStreamIsNotQueried(t *testing.T) {
 	runRanks(t, 2, symmem.Options{}, func(r *rank) {
 		if r.Device().Addressable {
 			r.skip("no other library has streams on the host", symmem.ErrUnsupported)
 		}
 		p, o := r.pool(), r.newOwner()
-		r.Interop().SetIdle(true) // for the trims and the close
+		r.Interop().SetIdle(true) // Trim and Close need it
 		for i := range int64(4) {
 			b := r.window(p, mib)
 			m := r.memoryAt(b.Memory().Address(), b.Size()) // as for another library's tensor
@@ -107,7 +107,7 @@ func TestForeignCaptureBlocksRegistration(t *testing.T) {
 		r.ok(o.do(func() (err error) { graph, err = o.gpus.EndCapture(theirs); return err }))
 		r.ok(p.Register(r.ctx, r.World()))
 		r.ok(o.destroy(theirs))
-		r.Interop().SetIdle(true) // for the close
+		r.Interop().SetIdle(true) // Close needs it
 		r.checkSum(r.World(), r.window(p, 64*mib))
 		r.ok(o.do(func() error { return o.gpus.GraphDestroy(graph) }))
 		r.ok(o.gpu.ReleasePrimary())

@@ -13,7 +13,6 @@ func TestJoin(t *testing.T) {
 	runRanks(t, 4, symmem.Options{}, func(r *rank) {
 		p := r.pool()
 		b := r.window(p, mib)
-		// Only the two ranks of a pair join, in descending order.
 		pair := []int{r.Rank() | 1, r.Rank() &^ 1}
 		g, err := r.Join(r.ctx, fmt.Sprintf("pair %d", r.Rank()/2), pair)
 		r.ok(err)
@@ -115,7 +114,7 @@ func TestForeignCaptureOnOneRankFailsTrimOnAll(t *testing.T) {
 		theirs, err := r.Interop().AdoptStream(owner.Handle())
 		r.ok(err)
 		if r.Device().Addressable {
-			owner = theirs // no other library captures on the host
+			owner = theirs // on the host, no other library captures
 		}
 		for capturing := range r.Size() {
 			if r.Rank() == capturing {

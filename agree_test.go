@@ -8,8 +8,8 @@ import (
 	"symmem"
 )
 
-// allocateDifferently allocates a different size on each rank and then the same size on all, so
-// that the histories agree again after the difference.
+// allocateDifferently allocates a different size on each rank. It then allocates the same size on
+// all ranks, which makes the histories agree again.
 func allocateDifferently(r *rank, p *symmem.Pool) {
 	r.alloc(p, int64(512*(1+r.Rank())))
 	r.alloc(p, 4096)
@@ -98,7 +98,7 @@ func TestBackgroundCheckReportsDivergence(t *testing.T) {
 		Check: symmem.CheckRegistration, CheckInterval: time.Millisecond,
 	}, func(r *rank) {
 		allocateDifferently(r, r.pool())
-		// Barriers compare nothing at this level, so only the background check can end the loop.
+		// At this level barriers compare nothing. Only the background check can end the loop.
 		var err error
 		for err == nil && r.ctx.Err() == nil {
 			if err = r.World().Barrier(r.ctx, nil); err == nil {

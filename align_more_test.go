@@ -7,7 +7,7 @@ import (
 )
 
 // TestRealignmentRejectsConcurrentChange frees or uses a buffer after a realignment has waited for
-// the streams. The realignment must fail, because a stream may still use the buffer.
+// the streams. A stream may still use the buffer, so the realignment must fail.
 func TestRealignmentRejectsConcurrentChange(t *testing.T) {
 	runRanks(t, 1, symmem.Options{}, func(r *rank) {
 		p := r.pool()
@@ -60,7 +60,7 @@ func TestReserveAfterFault(t *testing.T) {
 	for _, unaware := range []bool{false, true} {
 		capacity := int64(2 * size)
 		if unaware {
-			capacity += size // the realignment drops the reservation that rank 1 makes first
+			capacity += size // the realignment drops rank 1's first reservation
 		}
 		runRanks(t, 2, symmem.Options{}, func(r *rank) {
 			p, err := r.NewPool(symmem.PoolOptions{
@@ -96,8 +96,8 @@ func TestReserveAfterFault(t *testing.T) {
 	}
 }
 
-// TestCaptureDelaysRealignment expects ErrCapturing from Register on all ranks until the capture
-// ends, because the pools cannot be realigned before.
+// TestCaptureDelaysRealignment calls Register during a capture. The pools cannot be realigned until
+// the capture ends, so every rank must get ErrCapturing.
 func TestCaptureDelaysRealignment(t *testing.T) {
 	runRanks(t, 2, symmem.Options{}, func(r *rank) {
 		p := r.pool()
@@ -105,7 +105,7 @@ func TestCaptureDelaysRealignment(t *testing.T) {
 		g := r.split(r.World(), 0)
 		r.ok(a.Free())
 		if r.Rank() == 0 {
-			b, err := p.Alloc(1 << 20) // on this rank only
+			b, err := p.Alloc(1 << 20) // rank 0 does not allocate this buffer
 			r.ok(err)
 			r.ok(b.Free())
 		}

@@ -11,8 +11,8 @@ import (
 	"symmem"
 )
 
-// faultPath returns the path for groups that fail during a call. NCCL's window kernels are avoided,
-// because an aborted one keeps its memory until the process ends.
+// faultPath returns the path for groups that fail during a call. It avoids NCCL's window kernels:
+// an aborted window kernel keeps its memory until the process ends.
 func faultPath() symmem.PathChoice {
 	if os.Getenv(backendVariable) == "nccl" {
 		return symmem.PathPlain
@@ -20,8 +20,9 @@ func faultPath() symmem.PathChoice {
 	return symmem.PathWindow
 }
 
-// failGroup aborts a group on rank 1 after rank 0 has queued a call and before rank 1 does, and
-// waits until both ranks see the fault. On GPUs rank 0 may wait for rank 1 inside the call.
+// failGroup aborts a group on rank 1, where the call then fails. It waits until both ranks see the
+// fault. On the host rank 0 queues the call before the abort. On GPUs the call may wait for rank 1,
+// so rank 0 does not finish it first.
 func (r *rank) failGroup(g *symmem.Group, s *symmem.Stream, call func() error) {
 	r.t.Helper()
 	if r.Rank() == 1 || !r.Device().Addressable {
@@ -87,7 +88,7 @@ func TestPoolsRealignAfterMissingCall(t *testing.T) {
 					r.ok(s.BeginCapture())
 				}
 				if r.Rank() == 0 {
-					r.ok(a.UseOn(s)) // as the call does
+					r.ok(a.UseOn(s)) // the call would do the same
 					_ = g.AllReduce(r.ctx, m, m, 100, symmem.Int32, symmem.Sum, s)
 				}
 				g.Abort()
@@ -108,8 +109,8 @@ func TestPoolsRealignAfterMissingCall(t *testing.T) {
 	}
 }
 
-// TestCaptureOnOneRankFailsRegisterOnAll registers memory, and makes the first call on it, while
-// only rank 0 captures.
+// TestCaptureOnOneRankFailsRegisterOnAll calls Register while only rank 0 captures. It then makes
+// the first call on the memory, during the same capture.
 func TestCaptureOnOneRankFailsRegisterOnAll(t *testing.T) {
 	runRanks(t, 2, symmem.Options{}, func(r *rank) {
 		p := r.pool()
@@ -181,8 +182,8 @@ func TestRegisterDuringCaptures(t *testing.T) {
 	}
 }
 
-// captureMessage captures a Send from a on rank 0 and a Recv into b on rank 1. With pinBoth both
-// ranks pin both buffers.
+// captureMessage captures a Send from a on rank 0 and a Recv into b on rank 1. If pinBoth is set,
+// each rank pins a and b.
 func (r *rank) captureMessage(a, b symmem.Buffer, pinBoth bool) *symmem.Graph {
 	r.t.Helper()
 	return r.capture(func(s *symmem.Stream) {
@@ -282,7 +283,7 @@ func TestExtraBufferAfterFaultDiverges(t *testing.T) {
 }
 
 // TestRankUnawareOfFault uses a pool in group h when only rank 0 has seen the fault of group g.
-// Collectives on buffers from before the fault succeed; those on newer buffers fail.
+// Collectives succeed on buffers from before the fault. They fail on newer buffers.
 func TestRankUnawareOfFault(t *testing.T) {
 	var texts errorTexts
 	runRanks(t, 2, symmem.Options{CheckInterval: -1, Path: faultPath()}, func(r *rank) {
@@ -324,8 +325,8 @@ func TestRealignmentOfPoolUsedByOneRank(t *testing.T) {
 	})
 }
 
-// TestRealignmentOfMemoryByAddress makes a group fail when the world has cached the plan of a call
-// on memory that is given by its address.
+// TestRealignmentOfMemoryByAddress lets the world cache the plan of a call on memory that is found
+// by its address. Then another group fails.
 func TestRealignmentOfMemoryByAddress(t *testing.T) {
 	runRanks(t, 2, symmem.Options{Check: symmem.CheckRegistration}, func(r *rank) {
 		p := r.pool()
@@ -343,7 +344,7 @@ func TestRealignmentOfMemoryByAddress(t *testing.T) {
 		}
 		g.Abort()
 		r.wantErr(g.Cause(r.ctx), symmem.ErrAborted)
-		r.ok(add()) // on memory from before the fault
+		r.ok(add()) // this memory is from before the fault
 		r.synchronize()
 		before, b := m, r.alloc(p, 4096)
 		m = r.memoryAt(b.Memory().Address(), 4096)

@@ -12,13 +12,12 @@ import (
 	"symmem/internal/sys/systest"
 )
 
-// racing reports whether this run has the race detector.
+// racing reports whether the race detector is enabled.
 var racing bool
 
-// TestSoftwareGPU runs the short tests of this package again, in a process that loads the software
-// GPU instead of CUDA and NCCL. That process gets its backend from the environment and skips this
-// test. It runs without the race detector, which would take minutes; the first run looks for races
-// in this package, and the backend's tests for races in the backend.
+// TestSoftwareGPU runs the short tests of this package again in a new process. That process loads
+// the software GPU instead of CUDA and NCCL. It skips this test. It runs without the race detector,
+// which would take minutes.
 func TestSoftwareGPU(t *testing.T) {
 	if os.Getenv(backendVariable) != "" {
 		t.Skipf("%s chooses the backend of this run", backendVariable)

@@ -13,11 +13,10 @@ import (
 	"symmem/driver/nccl"
 )
 
-// backendVariable names the environment variable that chooses the backend of all tests. Tests open
-// every world with the options that withBackend returns.
+// backendVariable names the environment variable that chooses the backend of all tests.
 const backendVariable = "SYMMEM_TEST_BACKEND"
 
-// withBackend returns o with the backend of the tests unless o names one.
+// withBackend sets o.Backend to the backend of the tests if o names none.
 func withBackend(o symmem.Options) symmem.Options {
 	if o.Backend == "" {
 		o.Backend = cmp.Or(os.Getenv(backendVariable), "host")
@@ -25,9 +24,8 @@ func withBackend(o symmem.Options) symmem.Options {
 	return o
 }
 
-// localRanks returns the number of ranks for which the backend has devices, but at least 2: if
-// there are fewer devices, a test with 2 ranks is skipped. The number of ranks on the host is
-// unlimited.
+// localRanks returns the number of ranks for which the backend has devices, but at least 2. If
+// there is only one device, a test with 2 ranks is skipped. On the host the number is unlimited.
 func localRanks(tb testing.TB) int {
 	tb.Helper()
 	if withBackend(symmem.Options{}).Backend == "host" {
@@ -40,8 +38,8 @@ func localRanks(tb testing.TB) int {
 	return max(2, n)
 }
 
-// refusedRanks holds the size of the smallest local world that the backend has refused, or 0.
-// Another attempt would last until the other ranks stop waiting for the one without a device.
+// refusedRanks is the size of the smallest local world that the backend has refused, or 0. It
+// avoids another attempt, in which the ranks would wait for a rank without a device.
 var refusedRanks atomic.Int64
 
 // openRanks opens a world whose ranks are goroutines. It skips the test if the backend has too few
@@ -62,8 +60,8 @@ func openRanks(t *testing.T, n int, o symmem.Options) []*symmem.Runtime {
 	return runtimes
 }
 
-// needRanks skips the test if the backend has too few devices. Tests that do not use runRanks call
-// it.
+// needRanks skips the test if the backend has too few devices. runRanks calls it. Other tests call
+// it themselves.
 func needRanks(t *testing.T, ranks int) {
 	t.Helper()
 	runRanks(t, ranks, symmem.Options{}, func(*rank) {})
@@ -93,7 +91,7 @@ func openAloneWith(tb testing.TB, o symmem.Options) *symmem.Runtime {
 }
 
 // requireAddressable skips the test and ends the rank unless the CPU can address device memory.
-// Otherwise collectives cannot use Go slices.
+// Collectives on Go slices need it.
 func (r *rank) requireAddressable() {
 	if !r.Device().Addressable {
 		r.skip("the CPU cannot address device memory", symmem.ErrUnsupported)
@@ -110,8 +108,8 @@ func (r *rank) skipUnsupported(err error) {
 	r.ok(err)
 }
 
-// lacksWindowPath reports whether a call whose buffers are in windows takes the plain path because
-// the backend has no window path for it.
+// lacksWindowPath reports whether a call on windows takes the plain path because the backend has no
+// window path for it.
 func lacksWindowPath(e symmem.Explanation) bool {
 	return e.Path == "plain" && strings.HasSuffix(e.Why, symmem.ErrUnsupported.Error())
 }

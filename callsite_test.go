@@ -7,8 +7,8 @@ import (
 	"symmem"
 )
 
-// TestCallWithoutSiteHasNone checks that a divergence of a call without a site does not name the
-// site of an earlier call.
+// TestCallWithoutSiteHasNone makes a call without a site diverge. The error must not name the site
+// of an earlier call.
 func TestCallWithoutSiteHasNone(t *testing.T) {
 	call := func(count int64, m symmem.Memory) symmem.Call {
 		return symmem.Call{

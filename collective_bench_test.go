@@ -14,8 +14,9 @@ import (
 	"symmem/internal/ranktest"
 )
 
-// With SYMMEM_TEST_BARS a submission must not exceed these times in nanoseconds: submitOver over
-// the baseline, submitDirect in total on the direct path, which has no baseline in NCCL.
+// If SYMMEM_TEST_BARS is set, a submission must not exceed these times in nanoseconds. submitOver
+// limits the difference to the baseline. submitDirect limits the total on the direct path, which
+// has no baseline in NCCL.
 const (
 	submitOver   = 300
 	submitDirect = 5000
@@ -28,9 +29,9 @@ const (
 )
 
 // BenchmarkSubmit measures the CPU time of submitting an all-reduce of 8 float32. It alternates
-// batches of calls through the group with batches of a baseline on the same communicator and
-// stream: ncclAllReduce on GPUs, the launch of the same plan on the host. Both ranks are
-// goroutines. It reports the times of rank 0, without the synchronization after a batch.
+// batches of calls through the group and batches of a baseline on the same communicator and stream.
+// The baseline is ncclAllReduce on GPUs. On the host it launches the same plan. The two ranks are
+// goroutines. The result is the time of rank 0, without the synchronization after a batch.
 //
 //	go test . -run '^$' -bench Submit -cpu 2
 func BenchmarkSubmit(b *testing.B) {
@@ -84,12 +85,13 @@ func BenchmarkSubmit(b *testing.B) {
 // submitter submits calls as one rank.
 type submitter struct {
 	*symmem.Runtime
-	send, recv [2]symmem.Buffer // [0] in no window, [1] in windows
-	hasPath    bool             // calls take the path that is set
-	// group submits a call through the group, base without it. inside runs a batch of base.
+	send, recv [2]symmem.Buffer // [0] is outside of windows, [1] is in windows
+	hasPath    bool             // whether the path is set
+	// group submits a call through the group. base submits a call of the baseline. inside runs a
+	// batch of base.
 	group, base func() error
 	inside      func(batch func() error) error
-	// groupNs and baseNs hold the time of a call in each batch.
+	// Each batch adds the time of one call to groupNs and to baseNs.
 	groupNs, baseNs []float64
 }
 
@@ -115,7 +117,7 @@ func (s *submitter) allocate(b *testing.B) error {
 	return nil
 }
 
-// prepare makes one call on a path, so that the group caches its plan.
+// prepare makes one call on a path. The group then has the plan in its cache.
 func (s *submitter) prepare(b *testing.B, path symmem.PathChoice) error {
 	buffers := 1
 	if path == symmem.PathPlain {
@@ -146,8 +148,8 @@ func (s *submitter) prepare(b *testing.B, path symmem.PathChoice) error {
 	return nil
 }
 
-// useNCCL makes ncclAllReduce the baseline. It is called, as in a C program, on a thread whose
-// current device does not change.
+// useNCCL makes ncclAllReduce the baseline. As in a C program, the current device of the calling
+// thread does not change.
 func (s *submitter) useNCCL(send, recv uintptr) error {
 	library, err := nccl.Load()
 	if err != nil {
@@ -186,8 +188,8 @@ func (s *submitter) batch(
 	return errors.Join(err, s.DefaultStream().Synchronize(b.Context()))
 }
 
-// report reports the medians over all batches of the time of a call, of the baseline, and of their
-// difference in a turn.
+// report reports medians over all batches: the time of a call, the time of the baseline, and the
+// difference of the two in a turn.
 func (s *submitter) report(b *testing.B, path symmem.PathChoice) {
 	over := make([]float64, len(s.groupNs))
 	for i := range over {

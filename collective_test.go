@@ -15,13 +15,14 @@ type operation struct {
 	kind symmem.Operation
 	// everywhere reports whether every backend has a window path for the operation.
 	everywhere bool
-	// parts returns the lengths of the buffers in a group of n ranks, in units of count elements.
+	// parts returns the lengths of the send and receive buffers in a group of n ranks. The unit is
+	// count elements.
 	parts func(n int) (send, recv int)
 	call  func(r *rank, send, recv symmem.Memory, count int64) error
-	// want returns element i of rank me's result; ok is false if the rank has no result.
+	// want returns element i of rank me's result. ok is false if the rank has no result.
 	want func(n, me, i, count int) (element float32, ok bool)
-	// inPlace returns the part of the larger buffer that is the smaller one in an in-place call; nil
-	// if the operation cannot run in place.
+	// inPlace returns which part of the larger buffer serves as the smaller buffer in an in-place
+	// call. It is nil if the operation cannot run in place.
 	inPlace func(me int) int
 }
 
@@ -89,11 +90,11 @@ var operations = []operation{
 	},
 }
 
-// memories allocates the send and receive memory of an operation. In place, the smaller range is
+// memories allocates the send and receive memory of an operation. In place, the smaller memory is
 // part number at of the larger one.
 type memories func(r *rank, sendLen, recvLen, at int) (send, recv symmem.Memory)
 
-// windows returns two ranges in windows that do not start at their buffers' start.
+// windows returns two ranges in windows. Neither starts at the start of its buffer.
 func windows(r *rank, sendLen, recvLen, _ int) (send, recv symmem.Memory) {
 	p := r.pool()
 	const skip = 96
@@ -102,7 +103,7 @@ func windows(r *rank, sendLen, recvLen, _ int) (send, recv symmem.Memory) {
 	return r.part(a.Memory(), skip, 4*sendLen), r.part(b.Memory(), skip, 4*recvLen)
 }
 
-// inPlace returns two ranges of one buffer in a window; the smaller is a part of the larger.
+// inPlace returns a buffer in a window and a part of that buffer.
 func inPlace(r *rank, sendLen, recvLen, at int) (send, recv symmem.Memory) {
 	small, large := 4*min(sendLen, recvLen), 4*max(sendLen, recvLen)
 	m := r.window(r.pool(), int64(large)).Memory()
@@ -118,7 +119,7 @@ func unregistered(r *rank, sendLen, recvLen, _ int) (send, recv symmem.Memory) {
 	return r.unregistered(int64(4 * sendLen)), r.unregistered(int64(4 * recvLen))
 }
 
-// goSlices returns Go slices, which are never symmetric. GPUs cannot use them.
+// goSlices returns Go slices. They are never symmetric. GPUs cannot use them.
 func goSlices(r *rank, sendLen, recvLen, _ int) (send, recv symmem.Memory) {
 	r.requireAddressable()
 	return symmem.Host(make([]float32, sendLen)), symmem.Host(make([]float32, recvLen))
@@ -243,7 +244,7 @@ func TestEmptyCollectives(t *testing.T) {
 	})
 }
 
-// invalidCollectives lists calls that must fail on any rank, and their errors.
+// invalidCollectives lists calls that must fail on any rank.
 var invalidCollectives = []struct {
 	name string
 	want error
@@ -320,7 +321,7 @@ func reduce(
 }
 
 // TestInvalidCollectives makes calls on one rank only. They fail before anything is launched, so
-// the other rank does not notice them.
+// they do not disturb the other rank.
 func TestInvalidCollectives(t *testing.T) {
 	for _, row := range invalidCollectives {
 		t.Run(row.name, func(t *testing.T) {

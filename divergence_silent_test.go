@@ -13,13 +13,13 @@ import (
 	"symmem"
 )
 
-// The tests of this file provoke faults that must never be silent, and check after each that every
-// rank can use a new group. The fault of a rank whose process ends is in lost_test.go.
+// The tests of this file cause faults that must never be silent. After each fault every rank must
+// be able to use a new group. lost_test.go tests the end of a process.
 
 // soon bounds calls that wait for a rank that never arrives.
 const soon = 300 * time.Millisecond
 
-// checkEvery makes ranks compare every call, which is not the default of every backend.
+// checkEvery makes ranks compare every call. Not every backend does so by default.
 var checkEvery = symmem.Options{Check: symmem.CheckEvery}
 
 func TestDifferentAllocationsDiverge(t *testing.T) {
@@ -163,8 +163,8 @@ func TestGroupRegistrationOrderTimesOut(t *testing.T) {
 	})
 }
 
-// displace returns a buffer in a window that is at different offsets on the two ranks, although the
-// ranks make the same requests. Blocks are placed by address, and the addresses of segments vary.
+// displace returns a buffer in a window. Its offset differs between the two ranks, although the
+// ranks make equal requests: blocks are placed by address, and the addresses of segments vary.
 func displace(r *rank) symmem.Buffer {
 	p := r.poolWith(symmem.PoolOptions{
 		Domain: r.World(), FirstSegment: 4 * mib, Placement: symmem.PlaceByAddress,

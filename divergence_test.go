@@ -14,8 +14,8 @@ import (
 	"symmem/internal/cuda"
 )
 
-// TestSubgroupDivergenceNamesWorldRanks makes a call with different counts on the two ranks of a
-// group of world ranks 0 and 2.
+// TestSubgroupDivergenceNamesWorldRanks makes a group of world ranks 0 and 2. The ranks then make a
+// call with different counts.
 func TestSubgroupDivergenceNamesWorldRanks(t *testing.T) {
 	checkPlain := symmem.Options{Check: symmem.CheckEvery, Path: symmem.PathPlain}
 	runWithFault(t, 3, checkPlain, func(r *rank) {
@@ -41,8 +41,8 @@ func TestSubgroupDivergenceNamesWorldRanks(t *testing.T) {
 	})
 }
 
-// TestGraphLaunchOrderDiverges launches the second graph first on one rank. The graphs contain the
-// same call and differ only in the number of the capture.
+// TestGraphLaunchOrderDiverges launches two graphs in a different order on each rank. The graphs
+// contain equal calls. Only their capture numbers differ.
 func TestGraphLaunchOrderDiverges(t *testing.T) {
 	for _, ranks := range []int{2, 4} {
 		t.Run(fmt.Sprintf("%d ranks", ranks), func(t *testing.T) {
@@ -110,8 +110,8 @@ func TestJoinedGroupIDHasNoSpace(t *testing.T) {
 	})
 }
 
-// TestDivergenceMentionsSmallerDevice maps a smaller segment on rank 1 for the same request, as on
-// a device that is nearly full.
+// TestDivergenceMentionsSmallerDevice makes rank 1 map a smaller segment for the same request, as a
+// device does that is nearly full.
 func TestDivergenceMentionsSmallerDevice(t *testing.T) {
 	runWithFault(t, 2, symmem.Options{}, func(r *rank) {
 		p := r.poolWith(symmem.PoolOptions{Domain: r.World(), FirstSegment: 64 * mib >> r.Rank()})

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// manyErrors wraps several errors, as errors.Join does, but may be empty.
+// manyErrors wraps several errors, as errors.Join does. It may be empty.
 type manyErrors []error
 
 func (m manyErrors) Error() string   { return "several" }

@@ -7,8 +7,8 @@ import (
 	"symmem"
 )
 
-// TestErrorTextsDoNotRepeatThemselves checks errors to which each layer of a call adds context,
-// such as "copying 4 bytes".
+// TestErrorTextsDoNotRepeatThemselves checks errors to which each layer adds context, such as
+// "copying 4 bytes".
 func TestErrorTextsDoNotRepeatThemselves(t *testing.T) {
 	runRanks(t, 1, symmem.Options{}, func(r *rank) {
 		p := r.pool()
@@ -43,7 +43,8 @@ func TestErrorTextsDoNotRepeatThemselves(t *testing.T) {
 	})
 }
 
-// repeatedPart returns a part of an error text, or its verb, that the next part repeats.
+// repeatedPart looks for a part of an error text that repeats the previous part or its verb. It
+// returns the first word of that part, or "".
 func repeatedPart(text string) string {
 	parts := strings.Split(text, ": ")
 	for i, part := range parts[1:] {

@@ -81,7 +81,7 @@ func (r *replay) alloc(e *event.Event, place blockPlace) {
 }
 
 // recorder records and replays events by pool and group. OnEvent is never called concurrently for
-// the same pool, so only the map needs a lock.
+// one pool, so only the map needs a lock.
 type recorder struct {
 	mu    sync.Mutex
 	pools map[poolKey]*recorded // guarded by mu
@@ -93,8 +93,8 @@ type poolKey struct {
 	id    uint64
 }
 
-// groupEvents replaces the pool's number in the key of a group, whose events have their own
-// numbers.
+// groupEvents replaces the pool's number in the key of a group. Pools and groups number their
+// events separately.
 const groupEvents = ^uint64(0)
 
 type recorded struct {
@@ -123,7 +123,8 @@ func (r *recorder) record(e *event.Event) {
 	p.events = append(p.events, *e)
 }
 
-// compare compares the live blocks of p, the rank's first pool of the world, with their replay.
+// compare replays the events of p and compares the result with the live blocks of p. p must be the
+// rank's first pool of the world.
 func (r *recorder) compare(t *testing.T, rt *symmem.Runtime, p *symmem.Pool) {
 	t.Helper()
 	replayed := r.history(poolKey{rt.Rank(), "world", 0})
@@ -141,12 +142,12 @@ func (r *recorder) compare(t *testing.T, rt *symmem.Runtime, p *symmem.Pool) {
 }
 
 // TestEventsReplayToLiveBlocks runs random programs. After each step all events must have been
-// delivered, their replay must have the pool's live blocks, and both ranks must have the same
+// delivered. A replay of the events must give the pool's live blocks. The two ranks must have equal
 // events.
 func TestEventsReplayToLiveBlocks(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		program, events := drawProgram(rt), newRecorder()
-		var got [2][]event.Event // without the frees at the end of the test
+		var got [2][]event.Event // the frees at the end of the test are not in it
 		passed := t.Run("", func(t *testing.T) {
 			runRanks(t, 2, symmem.Options{OnEvent: events.record}, func(r *rank) {
 				m := &machine{rank: r, pool: r.pool(), groups: []*symmem.Group{r.World()}}
@@ -163,7 +164,7 @@ func TestEventsReplayToLiveBlocks(t *testing.T) {
 		})
 		same := slices.EqualFunc(got[0], got[1], func(a, b event.Event) bool {
 			if a.Name != "" && b.Name != "" {
-				a.Name, b.Name = "", "" // a split puts the ranks into different groups
+				a.Name, b.Name = "", "" // the ranks are in different groups after a split
 			}
 			return a.Same(b)
 		})
@@ -173,8 +174,8 @@ func TestEventsReplayToLiveBlocks(t *testing.T) {
 	})
 }
 
-// TestEventsRestartAfterFault aborts a group after rank 1 has made an extra allocation. From the
-// restart on, both ranks must have the same events, and their replay the pool's live blocks.
+// TestEventsRestartAfterFault aborts a group after rank 1 has made an extra allocation. After the
+// restart the two ranks must have equal events, and a replay must give the pool's live blocks.
 func TestEventsRestartAfterFault(t *testing.T) {
 	events := newRecorder()
 	var got [2][]event.Event

@@ -11,7 +11,7 @@ import (
 	"symmem"
 )
 
-// Rank 0 sends one element to itself and two to rank 1, which sends three and four.
+// Rank 0 sends one element to itself and two to rank 1. Rank 1 sends three and four.
 func ExampleGroup_AllToAllV() {
 	world(func(ctx context.Context, rt *symmem.Runtime) error {
 		counts := [][]int64{{1, 2}, {3, 4}}
@@ -34,7 +34,7 @@ func ExampleGroup_AllToAllV() {
 	// Output: [10 11 30 31 32 33]
 }
 
-// A receiver can accept messages from any rank. The tag keeps them apart from other messages.
+// A receiver can accept messages from any rank. The tag distinguishes them from other messages.
 func ExampleGroup_SendTagged() {
 	const results = 7
 	world(func(ctx context.Context, rt *symmem.Runtime) error {
@@ -69,7 +69,7 @@ func ExampleEvent() {
 	err = errors.Join(
 		rt.DefaultStream().Copy(symmem.Host(b), symmem.Host(a)),
 		rt.DefaultStream().Record(copied),
-		other.Wait(copied), // so that b is complete
+		other.Wait(copied), // b is complete after this
 		other.Copy(symmem.Host(c), symmem.Host(b)),
 		other.Synchronize(context.Background()),
 	)
@@ -130,7 +130,7 @@ func ExamplePool_Trim() {
 	// Output: segments: 1, then 0
 }
 
-// A rank that is late is reported long before the wait for it ends with an error.
+// Symmem warns of a late rank long before the wait ends with an error.
 func ExampleOptions_onLate() {
 	warned := make(chan symmem.LateWarning, 1)
 	worldWith(symmem.Options{
@@ -154,7 +154,8 @@ func ExampleOptions_onLate() {
 	// Output: rank 0 waits for [1]
 }
 
-// Every rank gets the same error. It lists the first event that differs for each group of ranks.
+// Every rank gets the same error. For each set of ranks that agree, it shows the first event that
+// differs.
 func ExampleDivergenceError() {
 	world(func(ctx context.Context, rt *symmem.Runtime) error {
 		pool, err := rt.NewPool(symmem.PoolOptions{Domain: rt.World()})

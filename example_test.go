@@ -11,8 +11,8 @@ import (
 	"symmem"
 )
 
-// world runs a function on two ranks inside this process. Programs instead call symmem.Open in each
-// of their processes, usually without naming a backend.
+// world runs a function on two ranks in this process. Real programs call symmem.Open in each of
+// their processes, usually without naming a backend.
 func world(f func(ctx context.Context, rt *symmem.Runtime) error) {
 	worldWith(symmem.Options{Backend: "host"}, f)
 }
@@ -51,7 +51,8 @@ func ExampleOpen() {
 	// Output: rank 0 of 1, ranks compare: every
 }
 
-// Ranks compare a number. They can continue after a difference; here they use the minimum.
+// Ranks compare a number. The group stays usable after a difference. Here the ranks then use the
+// minimum.
 func ExampleGroup_Agree() {
 	world(func(ctx context.Context, rt *symmem.Runtime) error {
 		batch := int64(8 + rt.Rank())
@@ -69,7 +70,7 @@ func ExampleGroup_Agree() {
 	// Output: Agree of 8 and Agree of 9 are made 8
 }
 
-// The end of a scope registers the buffers allocated in it, which have the same place on every
+// The end of a scope registers the buffers that were allocated in it. Their place is equal on every
 // rank.
 func ExamplePool_Begin() {
 	world(func(ctx context.Context, rt *symmem.Runtime) error {
@@ -127,7 +128,7 @@ func ExampleGroup_AllReduce() {
 	// Output: [3 20] map[window:1]
 }
 
-// Split makes new groups from a group. Each group registers the memory that it uses.
+// Each group registers the memory that it uses.
 func ExampleGroup_Split() {
 	world(func(ctx context.Context, rt *symmem.Runtime) error {
 		reversed, err := rt.World().Split(ctx, 0, -rt.Rank())
@@ -143,7 +144,7 @@ func ExampleGroup_Split() {
 	// Output: group world/1.0: ranks [1 0], this is number 1
 }
 
-// Work on a stream can be captured and launched again and again.
+// A stream can capture work as a graph. The graph can be launched many times.
 func ExampleStream_BeginCapture() {
 	world(func(ctx context.Context, rt *symmem.Runtime) error {
 		v := []int32{1}
@@ -187,7 +188,7 @@ func ExampleGroup_Explain() {
 	// Output: AllReduce: plain path: the send buffer is in no window of the group
 }
 
-// Check compares the histories of all ranks. If they differ, every rank gets the same error, which
+// Check compares the histories of all ranks. If they differ, every rank gets the same error. It
 // names the first event that differs.
 func ExampleGroup_Check() {
 	world(func(ctx context.Context, rt *symmem.Runtime) error {
@@ -237,7 +238,7 @@ func ExampleInterop_Observe() {
 }
 
 // Register registers the segments of a pool as windows on all ranks. The end of a scope and the
-// first collective on a buffer do the same.
+// first collective on a buffer also register.
 func ExamplePool_Register() {
 	world(func(ctx context.Context, rt *symmem.Runtime) error {
 		pool, err := rt.NewPool(symmem.PoolOptions{Domain: rt.World()})
@@ -286,8 +287,8 @@ func ExampleGroup_Send() {
 	// Output: from rank 1 came 101
 }
 
-// After a fault every call of the group fails, and every rank gets the same error, which names the
-// ranks concerned. Here rank 1 never calls Barrier.
+// After a fault every call of the group fails. Every rank gets the same error, which names the
+// ranks at fault. Here rank 1 never calls Barrier.
 func ExampleGroup_Err() {
 	short := symmem.Options{Backend: "host", Timeout: time.Second}
 	worldWith(short, func(ctx context.Context, rt *symmem.Runtime) error {

@@ -12,7 +12,7 @@ import (
 	"symmem/internal/alloc"
 )
 
-// Map draws the pool's segments, 32 cells wide: live blocks are letters, all else is a dot.
+// Map draws the pool's segments, 32 cells wide. Letters are live blocks. Dots are other memory.
 func (p *Pool) Map(w io.Writer) {
 	const width = 32
 	p.mu.Lock()
@@ -68,8 +68,8 @@ func Live(p *Pool) (blocks []alloc.Block) {
 	return blocks
 }
 
-// HoldRegistration simulates a registration of another goroutine that lasts until release is
-// called.
+// HoldRegistration simulates a registration of another goroutine. The registration lasts until
+// release is called.
 func HoldRegistration(rt *Runtime) (release func()) {
 	_, release = rt.captures.hold()
 	return release
@@ -83,7 +83,7 @@ func ForgetPlans(g *Group) {
 }
 
 // LaunchPlanned returns a function that launches the group's cached plan without the checks of
-// Group. It returns nil unless there is exactly one plan.
+// Group. It returns nil unless the cache holds exactly one plan.
 func LaunchPlanned(g *Group, s *Stream) func() error {
 	var kept driver.Plan
 	for i := range g.calls.plans {
@@ -101,15 +101,15 @@ func LaunchPlanned(g *Group, s *Stream) func() error {
 	return func() error { return g.comm.Launch(s.queue, kept) }
 }
 
-// ForeignMemory returns memory that belongs to no pool, even if a pool has the address.
+// ForeignMemory returns memory of no pool, even if the address lies in a pool.
 func ForeignMemory(address uintptr, bytes int64) Memory { return foreignMemory(address, bytes) }
 
-// Contains reports whether an address is in the range that is reserved for a pool's segments.
+// Contains reports whether an address is in the range that p reserves for segments.
 func Contains(p *Pool, address uintptr) bool {
 	return address-p.arena.Address() < uintptr(p.space)
 }
 
-// FreeLive frees the live buffers of all open pools, so that no memory outlives the Runtime.
+// FreeLive frees the live buffers of all open pools.
 func FreeLive(rt *Runtime) {
 	for _, p := range rt.registry.allPools() {
 		FreeAll(p)
@@ -129,7 +129,7 @@ func FreeAll(p *Pool) {
 	}
 	p.mu.Unlock()
 	for _, b := range live {
-		_ = b.Free() // Free fails if a stream has failed, but frees the buffer
+		_ = b.Free() // if a stream has failed, Free fails but frees the buffer
 	}
 }
 
@@ -146,8 +146,8 @@ func Reported(err error) error {
 // Fail makes a group fail on this rank, as a failed call of the backend does.
 func Fail(g *Group, cause error) { g.comm.Abort(cause) }
 
-// HoldConnect makes a Runtime call hold whenever its device has joined a group, before the ranks
-// compare anything.
+// HoldConnect makes a Runtime call hold whenever its device has joined a group. The ranks have not
+// compared anything then.
 func HoldConnect(rt *Runtime, hold func()) {
 	rt.device = connectHook{rt.device, func(c driver.Communicator) driver.Communicator {
 		hold()
@@ -195,8 +195,8 @@ func (h hookedStream) Synchronize(ctx context.Context) error {
 	return err
 }
 
-// HoldRegister makes the groups that a Runtime joins afterwards call hold whenever the backend has
-// registered a segment, before the pool records it.
+// HoldRegister affects the groups that a Runtime joins afterwards. They call hold whenever the
+// backend has registered a segment, before the pool records it.
 func HoldRegister(rt *Runtime, hold func()) {
 	rt.device = connectHook{rt.device, func(c driver.Communicator) driver.Communicator {
 		return registerHook{c, hold}
@@ -217,7 +217,7 @@ func (d arenaHook) NewArena(bytes int64) (driver.Arena, error) {
 	return a, err
 }
 
-// connectHook passes a device's new communicators to a function of a test.
+// connectHook passes new communicators of a device to a function of a test.
 type connectHook struct {
 	driver.Device
 	joined func(driver.Communicator) driver.Communicator
@@ -230,8 +230,8 @@ func (d connectHook) Connect(
 	return d.joined(c), err
 }
 
-// HoldReports makes the groups that a Runtime joins afterwards call hold before they exchange
-// reports of a fault.
+// HoldReports affects the groups that a Runtime joins afterwards. They call hold before they
+// exchange reports of a fault.
 func HoldReports(rt *Runtime, hold func()) {
 	rt.device = connectHook{rt.device, func(c driver.Communicator) driver.Communicator {
 		return reportHook{c, hold}
@@ -274,7 +274,8 @@ func ColdPlan(ctx context.Context, g *Group, c Call) error {
 	return g.calls.prepare(ctx, p, g.rt.stream)
 }
 
-// WarmPlan finds the plan of a call in the group's cache, or plans the call.
+// WarmPlan finds the plan of a call in the group's cache. If it is not there, WarmPlan plans the
+// call.
 func WarmPlan(ctx context.Context, g *Group, c Call) error {
 	if p := g.calls.kept(collectiveOf(&c)); p != nil {
 		return nil
@@ -282,7 +283,7 @@ func WarmPlan(ctx context.Context, g *Group, c Call) error {
 	return ColdPlan(ctx, g, c)
 }
 
-// collectiveOf returns the collective of a call without tag and splits.
+// collectiveOf returns the collective of a call. It ignores the tag and the splits.
 func collectiveOf(c *Call) *collective {
 	return &collective{
 		operation: c.Operation, dataType: c.Type, reduceOp: c.Op, root: c.Root, count: c.Count,
@@ -290,8 +291,8 @@ func collectiveOf(c *Call) *collective {
 	}
 }
 
-// StockSince takes stock of the pool like a realignment that has waited for the streams. The
-// function meanwhile simulates calls of other goroutines during the wait.
+// StockSince takes stock of the pool like a realignment that has waited for the streams. During the
+// wait it runs meanwhile, which simulates calls of other goroutines.
 func StockSince(p *Pool, meanwhile func()) error {
 	before := p.mark()
 	meanwhile()

@@ -70,7 +70,7 @@ func TestDeterministicModeRejectsAdoptedCommunicator(t *testing.T) {
 	}
 }
 
-// withoutFormula returns the error of NCCL for calls of a deterministic group.
+// withoutFormula refuses a call of a deterministic group, with NCCL's error.
 func withoutFormula(*driver.Call) error {
 	return fmt.Errorf("NCCL has no formula: %w", driver.ErrUnsupported)
 }
@@ -103,7 +103,7 @@ func TestDeterministicCallNeedsDirectPath(t *testing.T) {
 	})
 }
 
-// TestAllReduceEqualsReduceScatterAllGather compares the results bit by bit, for numbers that
+// TestAllReduceEqualsReduceScatterAllGather compares the results bit by bit. It uses numbers that
 // cancel.
 func TestAllReduceEqualsReduceScatterAllGather(t *testing.T) {
 	const ranks, part = 4, 3001
@@ -147,7 +147,7 @@ func (r *rank) compareSplitReduction(dt symmem.DataType, op symmem.ReduceOp, par
 	r.ok(err)
 	err = w.AllReduce(r.ctx, whole, whole, int64(w.Size())*part, dt, op, nil)
 	if errors.Is(err, symmem.ErrUnsupported) {
-		return // there is no kernel on any rank
+		return // No rank has a kernel
 	}
 	r.ok(err)
 	r.ok(w.ReduceScatter(r.ctx, parts, mine, part, dt, op, nil))

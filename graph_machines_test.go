@@ -16,13 +16,13 @@ import (
 	"symmem/internal/sys/systest"
 )
 
-// firstVariable marks a process as a rank of TestFirstCallsAreCapturedBetweenMachines. It also has
-// the rank, size and store variables of lost_test.go.
+// firstVariable marks a process as a rank of TestFirstCallsAreCapturedBetweenMachines. The rank,
+// size and store variables of lost_test.go also apply.
 const firstVariable = "SYMMEM_TEST_FIRST"
 
-// TestFirstCallsAreCapturedBetweenMachines captures the first call of each operation in a new group
-// of ranks on two machines, which NCCL_HOSTID simulates on one. The capture must stay valid
-// although NCCL connects and allocates during the call.
+// TestFirstCallsAreCapturedBetweenMachines captures the first call of each operation in a new
+// group. NCCL_HOSTID simulates two machines. NCCL connects and allocates during the call, but the
+// capture must stay valid.
 func TestFirstCallsAreCapturedBetweenMachines(t *testing.T) {
 	if os.Getenv(backendVariable) != "nccl" {
 		t.Skip(fmt.Errorf("the host backend has groups on one machine only: %w", symmem.ErrUnsupported))
@@ -67,7 +67,8 @@ func runFirstCallRank() int {
 	return 0
 }
 
-// captureFirst makes a new group for each operation, and captures and replays its first call there.
+// captureFirst makes a new group for each operation. It captures and replays the first call of the
+// group.
 func captureFirst(ctx context.Context, rt *symmem.Runtime) error {
 	pool, err := rt.NewPool(symmem.PoolOptions{})
 	if err != nil {

@@ -115,7 +115,7 @@ func TestTrimKeepsFreedMemoryOfLiveGraph(t *testing.T) {
 }
 
 // TestFailedCaptureReleasesMemory forgets a stream that captures. Afterwards the rank can register
-// again, and the capture's buffers are not pinned.
+// again, and the buffers of the capture are no longer pinned.
 func TestFailedCaptureReleasesMemory(t *testing.T) {
 	runRanks(t, 1, symmem.Options{}, func(r *rank) {
 		p := r.pool()
@@ -247,8 +247,8 @@ func TestInvalidCaptures(t *testing.T) {
 	})
 }
 
-// TestCaptureWaitsForRegistration begins a capture during a registration, which must time out, and
-// again after the registration.
+// TestCaptureWaitsForRegistration begins a capture during a registration. It must time out. A
+// capture after the registration succeeds.
 func TestCaptureWaitsForRegistration(t *testing.T) {
 	runRanks(t, 1, symmem.Options{Timeout: 2 * time.Second}, func(r *rank) {
 		s := r.DefaultStream()
@@ -266,8 +266,8 @@ func TestCaptureWaitsForRegistration(t *testing.T) {
 	})
 }
 
-// TestMemoryReleaseWaitsForWorkBeforeCapture trims a pool while a stream captures. The stream still
-// has work on the pool from before the capture, which itself does not use the pool.
+// TestMemoryReleaseWaitsForWorkBeforeCapture trims a pool while a stream captures. The capture does
+// not use the pool, but the stream has earlier work on it.
 func TestMemoryReleaseWaitsForWorkBeforeCapture(t *testing.T) {
 	runRanks(t, 2, symmem.Options{}, func(r *rank) {
 		p := r.pool()
@@ -311,7 +311,7 @@ func TestConcurrentCapturesAndFrees(t *testing.T) {
 			case err := <-work:
 				r.ok(err)
 			case <-time.After(time.Minute):
-				// The world cannot be closed after a deadlock, so the process must end here.
+				// After a deadlock the world cannot be closed. The process must end here.
 				stacks := make([]byte, 1<<16)
 				panic(fmt.Sprintf("captures and frees wait for each other:\n%s",
 					stacks[:runtime.Stack(stacks, true)]))
@@ -341,7 +341,7 @@ func captureOften(s *symmem.Stream, used []symmem.Buffer, times int) error {
 	return nil
 }
 
-// freeForeignUses frees buffers that another stream has used, until stop is closed.
+// freeForeignUses frees buffers that another stream has used. It stops when stop is closed.
 func freeForeignUses(p *symmem.Pool, user *symmem.Stream, stop <-chan struct{}) error {
 	for {
 		select {

@@ -10,8 +10,9 @@ import (
 	"symmem/driver"
 )
 
-// TestCloseNamesFailedPeer closes a group after a peer has aborted it. The error must also name a
-// message of the peer that this rank has not received, because either may explain the other.
+// TestCloseNamesFailedPeer closes a group after a peer has aborted it. The peer has also sent a
+// message that this rank has not received. The error must name the abort and the message, because
+// each may explain the other.
 func TestCloseNamesFailedPeer(t *testing.T) {
 	aborted := make(chan struct{})
 	runWithFault(t, 2, symmem.Options{}, func(r *rank) {
@@ -33,8 +34,8 @@ func TestCloseNamesFailedPeer(t *testing.T) {
 	})
 }
 
-// TestCloseRealignsAfterPeerFault closes a group that a peer has aborted before. Both ranks must
-// then realign their pools.
+// TestCloseRealignsAfterPeerFault closes a group that a peer has aborted. Then the two ranks must
+// realign their pools.
 func TestCloseRealignsAfterPeerFault(t *testing.T) {
 	aborted := make(chan struct{})
 	runRanks(t, 2, symmem.Options{}, func(r *rank) {
@@ -86,7 +87,7 @@ func TestGroupCloseWaitsForCollective(t *testing.T) {
 			}()
 			<-begun
 			r.ok(g.Close())
-			// Either rank may close first; the other one may then report that its peer has closed.
+			// Either rank may close first. The other rank may then report that its peer has closed.
 			var deadlock *driver.DeadlockError
 			if err := <-ended; !errors.Is(err, symmem.ErrClosed) && !errors.As(err, &deadlock) {
 				r.failf("got %v, want ErrClosed or a DeadlockError", err)
@@ -95,8 +96,8 @@ func TestGroupCloseWaitsForCollective(t *testing.T) {
 	})
 }
 
-// TestDeadlockNamesOnlyClosedRank checks the error of a group that rank 2 has closed: it must not
-// name rank 1, which makes no call.
+// TestDeadlockNamesOnlyClosedRank lets rank 2 close a group. The error must not name rank 1, which
+// makes no call.
 func TestDeadlockNamesOnlyClosedRank(t *testing.T) {
 	var texts errorTexts
 	runRanks(t, 3, abortable, func(r *rank) {

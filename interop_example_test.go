@@ -8,11 +8,11 @@ import (
 	"symmem"
 )
 
-// Another library has made a stream, and passes memory by its address. A program adopts the stream
-// once, and forgets it before the library destroys it.
+// Another library has made a stream and passes memory by its address. The program adopts the stream
+// once. It must forget the stream before the library destroys it.
 func ExampleInterop_AdoptStream() {
 	world(func(ctx context.Context, rt *symmem.Runtime) error {
-		const theirs = 0x5eed // a cudaStream_t on GPUs; on the host any number
+		const theirs = 0x5eed // on GPUs this is a cudaStream_t. On the host it is any number
 		interop := rt.Interop()
 		s, err := interop.AdoptStream(theirs)
 		if err != nil {
@@ -48,8 +48,8 @@ func ExampleInterop_AdoptStream() {
 	// Output: 3 false
 }
 
-// A binding passes calls as values, with the call sites in its own language. If the ranks make
-// different calls, as here, the error names these sites.
+// A binding passes calls as values, with call sites in its own language. Here the ranks make
+// different calls, and the error names their sites.
 func ExampleInterop_Do() {
 	world(func(ctx context.Context, rt *symmem.Runtime) error {
 		m, interop := symmem.Host(make([]float32, 2)), rt.Interop()

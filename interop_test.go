@@ -45,8 +45,8 @@ func TestCallValuesMatchMethods(t *testing.T) {
 	})
 }
 
-// TestNormCallMatchesMethod compares the results of a norm as a Call and as a method. On the host
-// both return an error, because it has no kernels.
+// TestNormCallMatchesMethod makes a norm as a Call and as a method, and compares the errors. The
+// host has no kernels for norms, so both forms fail there.
 func TestNormCallMatchesMethod(t *testing.T) {
 	runRanks(t, 2, symmem.Options{}, func(r *rank) {
 		m := r.unregistered(16)

@@ -17,7 +17,7 @@ import (
 const warnSoon = 20 * time.Millisecond
 
 // patience ends the waits of all ranks at once, after the first warning for which enough returns
-// true. A fixed deadline would not do, because on a busy machine other ranks might miss it too.
+// true. With a fixed deadline, other ranks on a busy machine might not have warned yet.
 type patience struct {
 	enough func(w symmem.LateWarning) bool
 	once   sync.Once
@@ -37,7 +37,7 @@ func (p *patience) options() symmem.Options {
 	}}
 }
 
-// context returns a context that exceeds its deadline when over is closed.
+// context returns a context. Its deadline expires when over is closed.
 func (p *patience) context(r *rank) context.Context { return impatient{r.ctx, p.over} }
 
 type impatient struct {
@@ -95,7 +95,7 @@ func TestLateRankIsReportedDuringWait(t *testing.T) {
 	}
 }
 
-// TestLateRankIsReportedDuringJoin checks that warnings name the late rank and no other.
+// TestLateRankIsReportedDuringJoin checks that warnings name only the late rank.
 func TestLateRankIsReportedDuringJoin(t *testing.T) {
 	warnings := make(chan symmem.LateWarning, 1000)
 	o := symmem.Options{WarnAfter: warnSoon, OnLate: func(w symmem.LateWarning) {
@@ -109,7 +109,7 @@ func TestLateRankIsReportedDuringJoin(t *testing.T) {
 		for n := 0; late && n < 4; n++ {
 			w := <-warnings
 			for n == 0 && len(w.Ranks) > 1 {
-				w = <-warnings // on a busy machine another rank may have been late too
+				w = <-warnings // on a busy machine another rank may be late as well
 			}
 			if !slices.Equal(w.Ranks, []int{ranks - 1}) || w.Waited < warnSoon {
 				r.failf("got the warning %+v, want only rank %d", w, ranks-1)

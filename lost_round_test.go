@@ -18,7 +18,7 @@ import (
 // round is an operation that all ranks repeat until the victim dies in it.
 type round struct {
 	do func(ctx context.Context, rt *symmem.Runtime, p *symmem.Pool) error
-	// killsVictim reports whether do kills the victim. Otherwise another goroutine does.
+	// killsVictim reports whether do kills the victim. If not, another goroutine kills it.
 	killsVictim bool
 	// direct reports whether the round needs the direct path.
 	direct bool
@@ -57,16 +57,16 @@ var rounds = map[string]round{
 	}},
 }
 
-// Element counts of NCCL's collectives (many) and of direct collectives over peers' buffers (bulk)
-// and in lines (few). A buffer of bulk elements fills the first segment.
+// These are element counts. NCCL's collectives use many, direct collectives over peers' buffers use
+// bulk, and direct collectives in lines use few. A buffer of bulk elements fills the first segment.
 const (
 	many = 1 << 20
 	bulk = 2 << 20
 	few  = 1000
 )
 
-// TestDirectRoundsLaunchNamedKernels checks that the backend chooses the kernels that the rounds
-// are named after. Large calls outside of windows do not use peers' buffers.
+// TestDirectRoundsLaunchNamedKernels checks which kernels the backend chooses for the direct
+// rounds. Large calls outside of windows do not use peers' buffers.
 func TestDirectRoundsLaunchNamedKernels(t *testing.T) {
 	for _, row := range []struct {
 		count           int64
@@ -110,8 +110,8 @@ func collectiveRound(
 	}
 }
 
-// launchedRound returns a round in which the victim's stream kills the process before its part of
-// the collective, while the other ranks' parts wait for it.
+// launchedRound returns a round in which the victim dies while the other ranks wait in the
+// collective. The victim's stream kills the process before its part of the collective.
 func launchedRound(
 	c symmem.PathChoice, count int64,
 ) func(context.Context, *symmem.Runtime, *symmem.Pool) error {
@@ -125,8 +125,8 @@ func launchedRound(
 	}
 }
 
-// insideRound kills the victim from another stream while its kernel waits for the other ranks'
-// kernels, which start after its death.
+// insideRound kills the victim while its kernel waits for the kernels of the other ranks. Those
+// start after the victim's death.
 func insideRound(ctx context.Context, rt *symmem.Runtime, p *symmem.Pool) error {
 	if isVictim() {
 		if _, err := victimLives(); err != nil {
@@ -149,7 +149,7 @@ func insideRound(ctx context.Context, rt *symmem.Runtime, p *symmem.Pool) error 
 	return collectiveRound(symmem.PathDirect, few)(ctx, rt, p)
 }
 
-// victimLives makes the victim listen on a socket, so that the other ranks can wait for its death.
+// victimLives makes the victim listen on a socket. The other ranks detect its death there.
 var victimLives = sync.OnceValues(func() (net.Listener, error) {
 	return net.Listen("unix", victimAddress())
 })
@@ -169,7 +169,7 @@ func awaitVictim() {
 }
 
 // afterRound kills the victim when its part of the collective has ended. The other ranks may still
-// be in theirs.
+// be in the collective.
 func afterRound(ctx context.Context, rt *symmem.Runtime, p *symmem.Pool) error {
 	err := collectiveRound(symmem.PathDirect, few)(ctx, rt, p)
 	if isVictim() && isTime(rt) {

@@ -19,12 +19,12 @@ import (
 	"symmem"
 )
 
-// stoppedVariable marks a process as a rank of TestErrorNamesStoppedRank. Its value, "join" or
-// "split", is the call that the ranks repeat.
+// stoppedVariable marks a process as a rank of TestErrorNamesStoppedRank. Its value names the call
+// that the ranks repeat: "join" or "split".
 const stoppedVariable = "SYMMEM_TEST_STOPPED"
 
-// runStoppingRank runs this process as such a rank. The victim stops itself at a random time during
-// the first calls. The other ranks print the ranks that their errors name.
+// runStoppingRank runs this process as a rank of the test. The victim stops itself at a random time
+// during the first calls. Each other rank prints the ranks that its error names.
 func runStoppingRank() int {
 	number, _ := strconv.Atoi(os.Getenv(rankVariable))
 	size, _ := strconv.Atoi(os.Getenv(sizeVariable))
@@ -53,7 +53,7 @@ func runStoppingRank() int {
 		}
 	}
 	report := lossReport{Text: err.Error()}
-	var late *symmem.TimeoutError // an AbsentError wraps one, too
+	var late *symmem.TimeoutError // an AbsentError wraps a TimeoutError
 	if errors.As(err, &late) {
 		report.Lost = late.Missing
 	}
@@ -62,9 +62,9 @@ func runStoppingRank() int {
 	return 0
 }
 
-// TestErrorNamesStoppedRank checks that the timeout of every other rank names the stopped rank,
-// also if the rank waits for another one that waits for the stopped rank, and if the stopped rank
-// is rank 0, which serves the store.
+// TestErrorNamesStoppedRank checks that the timeout of every other rank names the stopped rank. A
+// rank may wait for it indirectly, through another rank. The stopped rank may be rank 0, which
+// serves the store.
 func TestErrorNamesStoppedRank(t *testing.T) {
 	t.Parallel()
 	if withBackend(symmem.Options{}).Backend != "host" {

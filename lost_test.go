@@ -22,7 +22,7 @@ import (
 	"symmem/internal/sys/systest"
 )
 
-// Environment variables that describe a rank to the process that a test starts for it.
+// These environment variables describe a rank to its process.
 const (
 	victimVariable = "SYMMEM_TEST_VICTIM" // the rank that dies
 	insideVariable = "SYMMEM_TEST_INSIDE" // the round in which it dies
@@ -32,14 +32,14 @@ const (
 )
 
 const (
-	// lostRanks is the size of a world that loses a rank, if the backend has enough devices.
+	// lostRanks is the size of a world that loses a rank. It needs as many devices.
 	lostRanks = 3
 	// roundsBefore is the number of rounds before the one in which the victim dies.
 	roundsBefore = 5
 )
 
-// lossReport describes how a surviving rank learned of the lost rank, and whether it could work
-// with the other survivors afterwards.
+// lossReport describes how a surviving rank learned of the lost rank. It also says whether the
+// rank could then work with the other survivors.
 type lossReport struct {
 	Lost  []int  `json:"lost"`
 	Text  string `json:"text"`
@@ -129,7 +129,7 @@ func untilLost(ctx context.Context, rt *symmem.Runtime, p *symmem.Pool) error {
 	}
 }
 
-// dieInRound kills this process during a round after the first roundsBefore.
+// dieInRound kills this process during a round. The first roundsBefore rounds are complete then.
 func dieInRound(done *atomic.Int64) {
 	for done.Load() < roundsBefore {
 		syscall.Syscall(syscall.SYS_SCHED_YIELD, 0, 0, 0)
@@ -160,8 +160,8 @@ func TestErrorNamesKilledRank(t *testing.T) {
 	}
 }
 
-// TestJoinNamesMissingRank checks that the timeout does not name ranks that wait for the missing
-// one.
+// TestJoinNamesMissingRank checks that the timeout names only the missing rank. It must not name
+// ranks that wait for the missing rank.
 func TestJoinNamesMissingRank(t *testing.T) {
 	ranks := min(4, localRanks(t))
 	for missing := range ranks {
@@ -177,8 +177,8 @@ func TestJoinNamesMissingRank(t *testing.T) {
 	}
 }
 
-// TestErrorNamesKilledRankOfOtherMachine simulates a machine for each rank, so that ranks connect
-// over TCP and kernels reach peers through fabric handles.
+// TestErrorNamesKilledRankOfOtherMachine simulates a machine for each rank. The ranks connect over
+// TCP, and kernels reach peers through fabric handles.
 func TestErrorNamesKilledRankOfOtherMachine(t *testing.T) {
 	if err := checkFabric(); errors.Is(err, symmem.ErrUnsupported) {
 		t.Skip(err)
@@ -193,8 +193,8 @@ func TestErrorNamesKilledRankOfOtherMachine(t *testing.T) {
 	}
 }
 
-// checkFabric returns ErrUnsupported if ranks cannot reach memory of another machine: on the host,
-// and on GPUs without an IMEX channel. SOFTGPU_FABRIC decides for the software GPU.
+// checkFabric returns ErrUnsupported if ranks cannot reach memory of another machine. The host and
+// GPUs without an IMEX channel cannot. For the software GPU, SOFTGPU_FABRIC decides.
 func checkFabric() error {
 	if os.Getenv(backendVariable) != "nccl" {
 		return fmt.Errorf("the host backend shares memory on one machine only: %w", symmem.ErrUnsupported)
@@ -206,13 +206,13 @@ func checkFabric() error {
 	return err
 }
 
-// ownMachine returns environment variables that put a rank on a simulated machine without others.
+// ownMachine returns environment variables that give a rank its own simulated machine.
 func ownMachine(rank int) []string {
 	return []string{fmt.Sprintf("NCCL_HOSTID=apart-%d", rank), "NCCL_NET=Socket"}
 }
 
-// loseRank starts a process for each rank, with environment variables, and checks the reports of
-// the ranks that survive the victim.
+// loseRank starts a process for each rank, with environment variables. It checks the reports of the
+// surviving ranks.
 func loseRank(
 	t *testing.T, inside string, ranks, victim int, variables ...func(rank int) []string,
 ) {
@@ -248,7 +248,7 @@ func loseRank(
 	}
 }
 
-// startRank starts this program as a rank. Stdout and Stderr are the same buffer.
+// startRank starts this program as a rank. Stdout and Stderr share a buffer.
 func startRank(
 	t *testing.T, store, inside string, number, ranks, victim int, env ...string,
 ) *exec.Cmd {
@@ -265,7 +265,8 @@ func startRank(
 	return c
 }
 
-// leftovers lists the processes that still exist, and their store if its socket does.
+// leftovers lists the processes that still exist. It also lists the socket of the store if it
+// exists.
 func leftovers(t *testing.T, processes []*exec.Cmd, store string) string {
 	t.Helper()
 	var left []string

@@ -9,8 +9,8 @@ import (
 	"symmem/internal/leaktest"
 )
 
-// TestMain runs the tests and fails if any of them leaks a goroutine, a descriptor or a mapping. If
-// a test has started this process as a rank, TestMain runs that rank instead.
+// TestMain runs the tests and fails if they leak a goroutine, a descriptor or a mapping. In a
+// process that a test has started as a rank, TestMain runs the rank instead.
 func TestMain(m *testing.M) {
 	if os.Getenv(isolatedVariable) != "" {
 		os.Exit(runIsolatedRank())
@@ -28,7 +28,7 @@ func TestMain(m *testing.M) {
 		os.Exit(runLosingRank())
 	}
 	if os.Getenv(backendVariable) == "nccl" && os.Getenv("SYMMEM_CUDA") == "" {
-		// A real GPU: CUDA and NCCL keep descriptors until the process ends.
+		// This is a real GPU. CUDA and NCCL keep descriptors until the process ends.
 		goleak.VerifyTestMain(m)
 		return
 	}

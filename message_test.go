@@ -9,7 +9,7 @@ import (
 	"symmem"
 )
 
-// plainOptions returns options under which every call takes the plain path and is compared.
+// plainOptions returns options that select the plain path. Ranks compare every call.
 func plainOptions() symmem.Options {
 	return symmem.Options{
 		Path: symmem.PathPlain, Tuning: symmem.BuiltInTuning, Check: symmem.CheckEvery,
@@ -90,16 +90,16 @@ func TestInvalidMessages(t *testing.T) {
 	})
 }
 
-// stepsWithMessages runs steps, each with a message from rank 0 to the last rank on a separate
-// stream, and a collective. leaveOut reports whether a rank skips its message. It returns the first
-// error.
+// stepsWithMessages runs four steps and returns the first error. In each step rank 0 sends a
+// message to the last rank on a separate stream. All ranks then run a collective. leaveOut reports
+// whether a rank skips its end of the message.
 func stepsWithMessages(r *rank, leaveOut func(step, rank int) bool) error {
 	g, s := r.World(), r.DefaultStream()
 	p, last := r.pool(), r.Size()-1
 	x, y := r.ints(p, make([]int32, 100)...), r.ints(p, make([]int32, 10)...)
 	messages, err := r.NewStream()
 	r.ok(err)
-	defer func() { _ = messages.Synchronize(r.ctx) }() // fails if the group has failed
+	defer func() { _ = messages.Synchronize(r.ctx) }() // Synchronize fails if the group has failed
 	for step := range 4 {
 		switch {
 		case leaveOut(step, r.Rank()):
@@ -193,8 +193,8 @@ func TestCloseReportsUnmatchedMessage(t *testing.T) {
 	})
 }
 
-// TestMismatchedMessageNamesBothEnds receives a message with a different size or type than it was
-// sent with. The error of all ranks describes both ends, and blames neither.
+// TestMismatchedMessageNamesBothEnds receives a message with the wrong size or type. Every rank
+// must get an error that describes the Send and the Recv. It must blame neither rank.
 func TestMismatchedMessageNamesBothEnds(t *testing.T) {
 	for _, check := range []symmem.CheckLevel{symmem.CheckEvery, symmem.CheckOff} {
 		for _, expected := range []struct {
@@ -210,7 +210,7 @@ func TestMismatchedMessageNamesBothEnds(t *testing.T) {
 		} {
 			onHost := withBackend(symmem.Options{}).Backend == "host"
 			if expected.fault == symmem.MessageTypesDiffer && (check == symmem.CheckOff || !onHost) {
-				continue // types are compared only on the host, and only if calls are compared
+				continue // only the host compares types, and only if calls are compared
 			}
 			want := expected.ends
 			want.To, want.Tag, want.Number = 1, 5, 1

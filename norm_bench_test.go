@@ -18,14 +18,15 @@ import (
 )
 
 // BenchmarkNorm measures the end of a tensor-parallel layer: an all-reduce of [rows, hidden]
-// bfloat16, the addition of a residual and an RMSNorm. It compares one call, which runs two kernels
-// (us-one-call), with an all-reduce on the direct path and two more kernels (us-three), and with
-// NCCL's all-reduce and the same two kernels (us-nccl). Each turn measures a batch of each. ratio
-// is the median over the turns of us-three / us-one-call. Calls are replayed in graphs, and times
-// are those of the slowest rank. With SYMMEM_TEST_BARS one call must not be slower than three.
+// bfloat16, the addition of a residual, and an RMSNorm. It compares three implementations.
+// us-one-call is one call, which runs two kernels. us-three is an all-reduce on the direct path
+// followed by two more kernels. us-nccl is NCCL's all-reduce followed by the same two kernels. Each
+// turn measures a batch of each implementation. ratio is the median over the turns of us-three /
+// us-one-call. Graphs replay the calls. Times are those of the slowest rank. If SYMMEM_TEST_BARS is
+// set, one call must not be slower than three.
 //
-// The benchmark uses all visible GPUs. Before each shape it checks that one call and three give
-// bitwise equal residuals, and outputs that differ by at most one unit in the last place.
+// The benchmark uses all visible GPUs. Before each shape it compares one call with three. The
+// residuals must be equal bit by bit. Outputs may differ by one unit in the last place.
 func BenchmarkNorm(b *testing.B) {
 	const most, widest = 256, 8192
 	ranks := normBenches(b, most, widest)
@@ -38,7 +39,7 @@ func BenchmarkNorm(b *testing.B) {
 	}
 }
 
-// normBench is a rank with the tensors of a norm and the kernels that follow an all-reduce.
+// normBench is a rank that runs every implementation of a norm.
 type normBench struct {
 	*symmem.Runtime
 	ctx       context.Context
@@ -60,13 +61,14 @@ const (
 	normVariants
 )
 
-// A graph has normCalls calls, and a batch normReplays replays of the graph.
+// A graph has normCalls calls. A batch replays a graph normReplays times.
 const (
 	normCalls   = 20
 	normReplays = 50
 )
 
-// normBenches opens a rank on each GPU with tensors of the largest shape, or skips the benchmark.
+// normBenches opens a rank on each GPU with tensors of the largest shape. It may skip the
+// benchmark.
 func normBenches(b *testing.B, rows, hidden int64) (ranks []*normBench) {
 	if os.Getenv(backendVariable) != "nccl" {
 		b.Skip(fmt.Errorf("norms run on GPUs, with %s=nccl: %w", backendVariable,
@@ -149,13 +151,13 @@ func (r *normBench) load() error {
 	return err
 }
 
-// close closes the rank. Releasing the context unloads the module.
+// close closes the rank. It releases the CUDA context, which unloads the module.
 func (r *normBench) close() error {
 	symmem.FreeLive(r.Runtime)
 	return errors.Join(r.Close(), r.device.ReleasePrimary())
 }
 
-// allocate makes the tensors. Those that the all-reduce uses are in windows.
+// allocate makes the tensors. Windows hold the tensors of the all-reduce.
 func (r *normBench) allocate(rows, hidden int64) error {
 	shared, err := r.NewPool(symmem.PoolOptions{Domain: r.World()})
 	if err != nil {
@@ -203,7 +205,7 @@ func (r *normBench) call(inOne bool) error {
 		},
 		Send: r.sums.Address(), Recv: a.Output.Address(),
 	}
-	const threadsOfAdd = 256 // each adds driver.NormUnit elements
+	const threadsOfAdd = 256 // each thread adds driver.NormUnit elements
 	adders := (l.Rows*l.Hidden/driver.NormUnit + threadsOfAdd - 1) / threadsOfAdd
 	if err := r.launch(r.add, int(adders), threadsOfAdd, l.Params()); err != nil {
 		return err
@@ -212,7 +214,8 @@ func (r *normBench) call(inOne bool) error {
 	return r.launch(r.norm, blocks, threads, l.Params())
 }
 
-// launch queues a kernel. Like kernels of the direct path, it may start before earlier kernels end.
+// launch queues a kernel. The kernel may start before earlier kernels end, like kernels of the
+// direct path.
 func (r *normBench) launch(f cuda.Function, blocks, threads int, params cuda.Params) error {
 	stream := cuda.Stream(r.DefaultStream().Handle())
 	if r.overlaps {
@@ -221,8 +224,8 @@ func (r *normBench) launch(f cuda.Function, blocks, threads int, params cuda.Par
 	return r.gpu.LaunchKernel(f, blocks, threads, stream, &params)
 }
 
-// compare checks that one call and three give the same results. It then clears the tensors, because
-// repeated sums in place would overflow.
+// compare checks that one call and three give the same results. It then clears the tensors. Without
+// this, repeated sums in place would overflow.
 func (r *normBench) compare() error {
 	var residuals, outputs [2][]uint16
 	for i, inOne := range []bool{true, false} {
@@ -238,8 +241,8 @@ func (r *normBench) compare() error {
 		}
 	}
 	for i := range residuals[0] {
-		// Bits of bfloat16 with the same sign are ordered like their values, one per unit in the last
-		// place.
+		// For bfloat16 values of one sign, the bits are ordered like the values. The difference of
+		// the bits counts units in the last place.
 		difference := int(outputs[0][i]) - int(outputs[1][i])
 		if residuals[0][i] != residuals[1][i] || difference < -1 || difference > 1 {
 			return fmt.Errorf("rank %d, element %d: got %#x and %#x in one call, %#x and %#x in three",
@@ -259,7 +262,7 @@ func (r *normBench) write(factor float32) error {
 		}
 		values := make([]uint16, n)
 		for i := range values {
-			own := (1 - min(k, 1)) * r.Rank() // the input differs between ranks
+			own := (1 - min(k, 1)) * r.Rank() // only the input differs between ranks
 			values[i] = bits.BFloat16Bits(float32((i*(k+3)+i/7+own)%13-4) * factor)
 		}
 		to, err := m.Slice(0, 2*n)
@@ -335,7 +338,7 @@ func (r *normBench) batch(implementation int) (float64, error) {
 	return float64(time.Since(begin).Nanoseconds()) / 1e3 / (normCalls * normReplays), err
 }
 
-// measureNorm measures a shape in turns, each of which begins with another implementation.
+// measureNorm measures a shape in turns. Each turn begins with another implementation.
 func measureNorm(b *testing.B, ranks []*normBench, rows, hidden int64) {
 	onEach(b, ranks, func(r *normBench) error {
 		r.args.Rows, r.args.Hidden = rows, hidden
@@ -386,7 +389,7 @@ func measureNorm(b *testing.B, ranks []*normBench, rows, hidden int64) {
 	onEach(b, ranks, (*normBench).forget)
 }
 
-// ignoreUnsupported returns nil for ErrUnsupported, which all ranks get for the same shapes.
+// ignoreUnsupported returns nil for ErrUnsupported. All ranks get this error for the same shapes.
 func ignoreUnsupported(err error) error {
 	if errors.Is(err, symmem.ErrUnsupported) {
 		return nil

@@ -8,8 +8,8 @@ import (
 	"symmem"
 )
 
-// If a norm cannot take the direct path, all ranks get ErrUnsupported and can make three calls
-// instead.
+// If the direct path does not support a norm, every rank gets ErrUnsupported. The ranks can then
+// make three calls instead.
 func ExampleGroup_AllReduceRMSNorm() {
 	world(func(ctx context.Context, rt *symmem.Runtime) error {
 		pool, err := rt.NewPool(symmem.PoolOptions{Domain: rt.World()})

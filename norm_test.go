@@ -18,8 +18,8 @@ type normRank struct {
 	pool *symmem.Pool
 }
 
-// norms runs a function on two ranks that have the direct path. On the host, which has none, it
-// checks that a norm returns ErrUnsupported.
+// norms runs a function on two ranks that have the direct path. The host has no direct path: there
+// a norm must return ErrUnsupported.
 func norms(t *testing.T, f func(r *normRank)) {
 	runRanks(t, 2, symmem.Options{Path: symmem.PathAuto}, func(r *rank) {
 		n := &normRank{rank: r, pool: r.poolWith(symmem.PoolOptions{FirstSegment: 4 * mib})}
@@ -45,7 +45,7 @@ func norms(t *testing.T, f func(r *normRank)) {
 	})
 }
 
-// fill writes numbers, which bfloat16 must represent exactly, to a tensor.
+// fill writes numbers to a tensor. bfloat16 must represent them exactly.
 func (r *normRank) fill(m symmem.Memory, number func(i int) float32) {
 	values := make([]uint16, m.Bytes()/2)
 	for i := range values {
@@ -164,7 +164,7 @@ func TestDifferentNormsDiverge(t *testing.T) {
 
 func TestNormRejectsFreedResidual(t *testing.T) {
 	norms(t, func(r *normRank) {
-		b := r.alloc(r.rank.pool(), r.args.Residual.Bytes()) // in a pool without other frees
+		b := r.alloc(r.rank.pool(), r.args.Residual.Bytes()) // this pool has no other frees
 		r.args.Residual = b.Memory()
 		r.ok(r.World().AllReduceRMSNorm(r.ctx, r.args, nil))
 		r.ok(r.DefaultStream().Synchronize(r.ctx))
@@ -182,8 +182,9 @@ func TestRepeatedNormDoesNotAllocate(t *testing.T) {
 	})
 }
 
-// TestNormRowIndependentOfRowCount compares the bits of a single row, for which the kernel with
-// many registers runs, with the first of so many rows that the smaller kernel runs.
+// TestNormRowIndependentOfRowCount computes a norm of one row and a norm of many rows that begin
+// with the same row. The kernel for few rows uses more registers. The bits of the common row must
+// be equal.
 func TestNormRowIndependentOfRowCount(t *testing.T) {
 	norms(t, func(r *normRank) {
 		const rows, hidden = 300, 1024
@@ -208,8 +209,8 @@ func TestNormRowIndependentOfRowCount(t *testing.T) {
 	})
 }
 
-// TestNormOfManyRowsReadsPeerBuffers makes a norm of more rows than fit into exchange memory. Such
-// a norm needs symmetric buffers, which the call registers.
+// TestNormOfManyRowsReadsPeerBuffers makes a norm of more rows than fit into exchange memory. It
+// needs symmetric buffers. The call registers them.
 func TestNormOfManyRowsReadsPeerBuffers(t *testing.T) {
 	norms(t, func(r *normRank) {
 		const rows, hidden = 512, 8192

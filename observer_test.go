@@ -11,7 +11,7 @@ import (
 	"symmem"
 )
 
-// abruptEnds maps the words of error messages to user functions that do not return.
+// abruptEnds holds user functions that do not return. The keys are words of the resulting errors.
 var abruptEnds = map[string]func(){
 	"panicked":              func() { panic("on purpose") },
 	"called runtime.Goexit": runtime.Goexit,
@@ -121,7 +121,7 @@ func TestPanickingOnLateIsLogged(t *testing.T) {
 	}
 }
 
-// lines sends what is written to it to a channel.
+// lines sends written text to a channel.
 type lines chan string
 
 func (l lines) Write(p []byte) (int, error) {

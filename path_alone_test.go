@@ -17,11 +17,12 @@ import (
 	"symmem/internal/sys/systest"
 )
 
-// isolatedVariable marks a process as a rank that sees only one GPU. Its value is the rank.
+// isolatedVariable marks a process as a rank that sees only one GPU. Its value is the number of the
+// rank.
 const isolatedVariable = "SYMMEM_TEST_ALONE"
 
-// runIsolatedRank runs this process as such a rank. It checks a sum and prints why the sum did not
-// take the direct path.
+// runIsolatedRank runs this process as an isolated rank. It checks a sum and prints why the call
+// did not take the direct path.
 func runIsolatedRank() int {
 	if err := sumInIsolation(context.Background()); err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -68,7 +69,8 @@ func sumInIsolation(ctx context.Context) error {
 }
 
 // TestIsolatedGPUsExplainMissingDirectPath starts ranks that see one GPU each, as some launchers
-// do. They cannot find out how their GPUs are connected, but other paths work.
+// do. The ranks cannot find out how their GPUs are connected. Paths other than the direct path must
+// work.
 func TestIsolatedGPUsExplainMissingDirectPath(t *testing.T) {
 	runRanks(t, 2, symmem.Options{}, func(r *rank) {
 		if r.Device().Addressable {

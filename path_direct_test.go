@@ -11,8 +11,9 @@ import (
 	"symmem/driver"
 )
 
-// directTable writes a tuning table and returns its file. All-reduces take the direct path up to
-// 16 KiB on symmetric buffers and up to 4 KiB on others, and then the window path up to 32 KiB.
+// directTable writes a tuning table for all-reduces and returns its file. On symmetric buffers,
+// calls take the direct path up to 16 KiB. On other buffers they take it up to 4 KiB. Larger calls
+// take the window path up to 32 KiB.
 func directTable(t *testing.T) string {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "direct.json")
@@ -28,8 +29,8 @@ func directTable(t *testing.T) string {
 	return file
 }
 
-// exchange simulates a direct path whose exchange memory holds 8 KiB: larger calls need windows,
-// and products have no kernel.
+// exchange simulates a direct path whose exchange memory holds 8 KiB. Larger calls need windows.
+// Products have no kernel.
 func exchange(call *driver.Call) error {
 	send, _ := call.Spans(2)
 	switch windows := call.SendWindow != nil && call.RecvWindow != nil; {
@@ -44,7 +45,8 @@ func exchange(call *driver.Call) error {
 // everything allows every call on a path.
 func everything(*driver.Call) error { return nil }
 
-// directRow describes a call, its path and the reason, in which TABLE stands for the table's name.
+// directRow describes a call and the path that it must take. In the reason, TABLE stands for the
+// table's name.
 type directRow struct {
 	name   string
 	choice symmem.PathChoice
@@ -186,8 +188,8 @@ func TestBarriersPreferDirectPath(t *testing.T) {
 	})
 }
 
-// TestDirectPathComparesOffsetsInWindows checks which places of buffers enter the digest that ranks
-// compare.
+// TestDirectPathComparesOffsetsInWindows checks when the digest that ranks compare depends on the
+// offsets of buffers.
 func TestDirectPathComparesOffsetsInWindows(t *testing.T) {
 	runRanks(t, 2, symmem.Options{}, func(r *rank) {
 		p, other := r.pool(), r.pool()

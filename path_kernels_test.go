@@ -14,12 +14,12 @@ import (
 	"symmem/internal/dl"
 )
 
-// baselineKernels are launched only by benchmarks, as the baseline of a norm.
+// baselineKernels are launched only by benchmarks of norms.
 var baselineKernels = []string{kernels.AddKernel, kernels.NormKernel}
 
-// TestPublicCallsReachEveryKernel makes calls of the public API on 2, 3 and 4 ranks, and asks the
-// software GPU which kernels have run. A kernel that has not run is dead code, even if the
-// backend's tests cover it.
+// TestPublicCallsReachEveryKernel makes calls of the public API on 2, 3 and 4 ranks. It asks the
+// software GPU which kernels have run. A kernel that has not run is dead code, even if tests of the
+// backend cover it.
 func TestPublicCallsReachEveryKernel(t *testing.T) {
 	launches := launchCounter(t)
 	before := map[string]uint64{}
@@ -94,11 +94,11 @@ func kernelNames(t *testing.T) (names []string) {
 	return names
 }
 
-// maxCallBytes is the size of the largest buffer, which suffices for the bulk kernels of four
-// ranks.
+// maxCallBytes is the size of the largest buffer. It suffices for the bulk kernels of four ranks.
 const maxCallBytes = 12 << 20
 
-// kernelCalls makes calls on symmetric memory that together launch all kernels for a group's size.
+// kernelCalls makes calls on symmetric memory. Together they launch all kernels for the group's
+// size.
 type kernelCalls struct {
 	*rank
 	in, out symmem.Memory
@@ -125,14 +125,14 @@ func (c *kernelCalls) collectives() {
 	}
 }
 
-// window makes a call on the window path. A kernel of symmem precedes NCCL's, which might start too
-// early.
+// window makes a call on the window path. A kernel of symmem runs first: NCCL's kernel alone might
+// start too early.
 func (c *kernelCalls) window() {
 	c.ok(c.World().SetPath(c.ctx, symmem.PathWindow))
 	c.ok(c.World().AllReduce(c.ctx, c.in, c.out, 1024, symmem.Float32, symmem.Sum, nil))
 }
 
-// choose records a call under its kernel's name if it is the first one for the kernel.
+// choose records the first call for each kernel.
 func (c *kernelCalls) choose(called map[string]symmem.Call, call symmem.Call) {
 	planned := driver.Call{
 		Operation: call.Operation, DataType: call.Type, ReduceOp: call.Op, Count: call.Count,

@@ -2,8 +2,8 @@ package symmem
 
 import "symmem/driver"
 
-// narrow is a communicator whose functions decide which calls can take which path. Its plans cannot
-// be launched.
+// narrow is a communicator whose functions decide which paths can take a call. Its plans cannot be
+// launched.
 type narrow struct {
 	driver.Communicator
 	plain, windowed, direct func(*driver.Call) error
@@ -38,13 +38,14 @@ func (o *narrowOffer) Take(path driver.Path, digest uint64) (driver.Plan, error)
 
 func (o *narrowOffer) Prepared() *driver.Call { return &o.call }
 
-// Narrowed returns a copy of g, for Route and Explain, in which functions decide why a call cannot
-// take the window path and the direct path. A nil function leaves the decision to g.
+// Narrowed returns a copy of g for Route and Explain. windowed explains why a call cannot take the
+// window path. direct explains why a call cannot take the direct path. If a function is nil, g
+// decides.
 func Narrowed(g *Group, windowed, direct func(*driver.Call) error) *Group {
 	return NarrowedTo(g, nil, windowed, direct)
 }
 
-// NarrowedTo is like Narrowed, with a function for the plain path as well.
+// NarrowedTo is like Narrowed but also has a function for the plain path.
 func NarrowedTo(g *Group, plain, windowed, direct func(*driver.Call) error) *Group {
 	config := driver.GroupConfig{ID: g.full, Ranks: g.ranks, Rank: g.rank}
 	life := newLifetime()
@@ -57,7 +58,7 @@ func NarrowedTo(g *Group, plain, windowed, direct func(*driver.Call) error) *Gro
 	return narrowed
 }
 
-// Route returns the path of a call, the reason for it, and the digest that ranks compare.
+// Route returns the path of a call, the reason for the path, and the digest that ranks compare.
 func Route(g *Group, c Call) (path, why string, compared uint64) {
 	call := collectiveOf(&c).call()
 	at := g.calls.locations(&call)

@@ -13,9 +13,9 @@ import (
 )
 
 // TestPathsGiveEqualResults reduces each pair of special numbers of each type on every path of the
-// backend, in windows and outside of them, and compares the results with the formula. Results of
-// symmem must be equal bit by bit; those of NCCL may differ as docs/reference/deterministic.md
-// says.
+// backend, in windows and outside of them. It compares the results with the formula. Results of
+// symmem must be equal bit by bit. Results of NCCL may differ as described in
+// docs/reference/deterministic.md.
 func TestPathsGiveEqualResults(t *testing.T) {
 	runRanks(t, 2, symmem.Options{Path: symmem.PathAuto}, func(r *rank) {
 		c := specialCase{rank: r}
@@ -99,9 +99,9 @@ func (c *specialCase) compare(choice symmem.PathChoice, send, recv symmem.Memory
 	}
 }
 
-// allowed reports whether a result of NCCL differs from the formula only as documented: in the bits
-// of a NaN, in the sign of a zero, in ignoring a NaN in minimum and maximum, and in the last bits
-// of an average, because NCCL divides before it adds.
+// allowed reports whether a result of NCCL differs from the formula only as documented. The bits of
+// a NaN and the sign of a zero may differ. A minimum or maximum may ignore a NaN. The last bits of
+// an average may differ because NCCL divides before it adds.
 func (c *specialCase) allowed(a, b, got, want []byte) bool {
 	x, y, g, w := c.value(a), c.value(b), c.value(got), c.value(want)
 	switch {

@@ -15,8 +15,8 @@ import (
 	"symmem/internal/ranktest"
 )
 
-// tableOf writes a tuning table in which all-reduces take the window path up to a limit, and
-// returns its file.
+// tableOf writes a tuning table and returns its file. Up to a limit, all-reduces take the window
+// path.
 func tableOf(t *testing.T, upTo string) string {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "table.json")
@@ -24,7 +24,7 @@ func tableOf(t *testing.T, upTo string) string {
 	return file
 }
 
-// writeTable writes a tuning table in which all-reduces take the window path up to a limit.
+// writeTable writes a tuning table. Up to a limit, all-reduces take the window path.
 func writeTable(t *testing.T, file, upTo string) {
 	t.Helper()
 	text := fmt.Sprintf(`{"version": 4, "device": "box", "otherwise": "plain", "rules": [
@@ -44,7 +44,8 @@ func (r *rank) explain(b symmem.Buffer, count int64) string {
 	return e.String()
 }
 
-// withoutDirect removes the reason against the direct path from the end of an explanation.
+// withoutDirect removes the end of an explanation, which says why a call does not take the direct
+// path.
 func withoutDirect(text string) string {
 	text, _, _ = strings.Cut(text, "; not direct: ")
 	return text
@@ -174,8 +175,8 @@ func TestSetPath(t *testing.T) {
 	})
 }
 
-// TestSetPathFailsDuringCapture sets the path while one rank captures. Cached plans and new ones
-// must keep the old path.
+// TestSetPathFailsDuringCapture sets the path while one rank captures. Cached and new plans must
+// keep the old path.
 func TestSetPathFailsDuringCapture(t *testing.T) {
 	runRanks(t, 2, symmem.Options{}, func(r *rank) {
 		p := r.pool()
@@ -190,7 +191,7 @@ func TestSetPathFailsDuringCapture(t *testing.T) {
 			graph, err := s.EndCapture()
 			r.ok(err)
 			r.ok(graph.Close())
-			symmem.ForgetPlans(r.World()) // as enough other calls would
+			symmem.ForgetPlans(r.World()) // in a program, enough other calls empty the cache
 		}
 		if a, b := r.takenPath(cached), r.takenPath(fresh); a != want || b != want {
 			r.failf("calls took the %s and the %s path, want %s", a, b, want)
@@ -241,7 +242,7 @@ func TestMissingWindowPathFallsBackToPlain(t *testing.T) {
 	})
 }
 
-// TestMemoryPastWindowEndTakesPlainPath checks the bounds of windows, which backends do not check
+// TestMemoryPastWindowEndTakesPlainPath checks the bounds of windows. Backends do not check them
 // again.
 func TestMemoryPastWindowEndTakesPlainPath(t *testing.T) {
 	runRanks(t, 2, symmem.Options{Path: symmem.PathWindow}, func(r *rank) {
@@ -258,7 +259,8 @@ func TestMemoryPastWindowEndTakesPlainPath(t *testing.T) {
 	})
 }
 
-// openWithOptions opens a world whose ranks have different options, and returns the ranks' errors.
+// openWithOptions opens a world whose ranks have different options. It returns the error of each
+// rank.
 func openWithOptions(t *testing.T, options ...symmem.Options) []error {
 	t.Helper()
 	store := "unix:@symmem-test-" + rand.Text()

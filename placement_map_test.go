@@ -10,8 +10,8 @@ import (
 	"symmem"
 )
 
-// TestTranscripts runs the programs in testdata/maps on two ranks and compares their output; go
-// test -rewrite updates the expected output. Commands:
+// TestTranscripts runs the programs in testdata/maps on two ranks. It compares their output with
+// the expected output in the same files. go test -rewrite updates the expected output. Commands:
 //
 //	world placement=creation|address scatter=N
 //	run
@@ -43,7 +43,7 @@ func scanWorld(t *testing.T, d *datadriven.TestData) (symmem.Options, symmem.Pla
 	if name == symmem.PlaceByAddress.String() {
 		placement = symmem.PlaceByAddress
 	}
-	// Checks are off, so that wrong sums are shown instead of an error.
+	// With checks, a wrong sum would cause an error. Without them, the output shows the wrong sum.
 	return symmem.Options{Check: symmem.CheckOff, Scatter: scatter}, placement
 }
 
@@ -94,7 +94,7 @@ func (p *player) play(words []string) {
 	}
 }
 
-// sum all-reduces a buffer of ones. A barrier ensures that both ranks have filled their buffers.
+// sum all-reduces a buffer of ones. A barrier ensures that the two ranks have filled their buffers.
 func (p *player) sum(b symmem.Buffer, name string) {
 	p.fill(b, 1)
 	p.ok(p.World().Barrier(p.ctx, nil))

@@ -6,8 +6,8 @@ import (
 	"symmem"
 )
 
-// BenchmarkPlan measures the time to make the plan of a call (cold) and to find it in the group's
-// cache (warm).
+// BenchmarkPlan measures the time to make a plan (cold), and the time to find the plan in the
+// group's cache (warm).
 func BenchmarkPlan(b *testing.B) {
 	runtimes := local(b, 2)
 	memories := make([]symmem.Memory, 2)

@@ -14,7 +14,7 @@ import (
 
 // BenchmarkAlloc measures pairs of Pool.Alloc and Buffer.Free, including the ledger. It runs the
 // same requests on a naive best-fit allocator and on the placement core with PyTorch's policy and
-// sizing, which have neither a lock nor a ledger.
+// sizing. These two allocators have no lock and no ledger.
 func BenchmarkAlloc(b *testing.B) {
 	for _, w := range workloads(10_000) {
 		b.Run(w.name, func(b *testing.B) {
@@ -51,9 +51,9 @@ func TestWorkloadsDoNotAllocate(t *testing.T) {
 	}
 }
 
-// workload is a cyclic sequence of requests over slots that hold at most one live block each. Step
-// i frees the block in slot slots[i], if any, and then allocates sizes[i] bytes for the slot unless
-// the size is 0. The sequence is drawn before the measurement.
+// workload is a cyclic sequence of requests. Each slot holds at most one live block. Step i first
+// frees the block in slot slots[i], if there is one. It then allocates sizes[i] bytes for the slot,
+// unless the size is 0. The sequence is drawn before the measurement.
 type workload struct {
 	name  string
 	slots []int32
@@ -63,8 +63,8 @@ type workload struct {
 	limit float64
 }
 
-// players returns a function for each allocator that runs the given number of pairs, beginning
-// where the previous call stopped. All slots are in use before the first call.
+// players returns a function for each allocator. The function runs the given number of pairs and
+// continues where its previous call stopped. Before the first call, all slots are filled.
 func (w workload) players(tb testing.TB) map[string]func(pairs int) error {
 	tb.Helper()
 	rt := openAlone(tb)
@@ -89,8 +89,7 @@ func (w workload) players(tb testing.TB) map[string]func(pairs int) error {
 	return players
 }
 
-// workloads returns the workloads of BenchmarkAlloc; live is the number of live blocks of the
-// random one.
+// workloads returns the workloads of BenchmarkAlloc. The random workload has live live blocks.
 func workloads(live int) []workload {
 	return []workload{
 		{name: "hot/size=4KiB", slots: []int32{0}, sizes: []int64{4 << 10}, live: 1, limit: 40},
@@ -99,7 +98,7 @@ func workloads(live int) []workload {
 	}
 }
 
-// fifo frees the oldest of the live blocks.
+// fifo returns a workload that frees the oldest block.
 func fifo(live int, bytes int64) workload {
 	w := workload{name: fmt.Sprintf("fifo/live=%d", live), live: live}
 	for i := range live {
@@ -108,10 +107,10 @@ func fifo(live int, bytes int64) workload {
 	return w
 }
 
-// randomSteps is so large that caches do not learn the sequence.
+// randomSteps is large, so caches do not learn the sequence.
 const randomSteps = 1 << 17
 
-// randomVictims frees a random one of the live blocks and allocates a random size.
+// randomVictims returns a workload that frees a random block and allocates a random size.
 func randomVictims(live int) workload {
 	random := rand.New(rand.NewPCG(1, uint64(live)))
 	w := workload{name: fmt.Sprintf("random/live=%d", live), live: live, limit: 100}
@@ -122,9 +121,9 @@ func randomVictims(live int) workload {
 	return w
 }
 
-// training simulates a forward pass, which keeps an activation per layer and frees three
-// temporaries, and a backward pass, which frees the activations in reverse order. Sizes are
-// distributed log-uniformly between 512 B and 64 MiB.
+// training simulates a forward pass and a backward pass. The forward pass keeps an activation for
+// each layer and frees three temporaries. The backward pass frees the activations in reverse order.
+// The logarithms of the sizes are uniform between 512 B and 64 MiB.
 func training(layers int) workload {
 	random := rand.New(rand.NewPCG(2, uint64(layers)))
 	draw := func() int64 {
@@ -200,7 +199,7 @@ func (a naiveAllocator) free(e extent) error {
 	return nil
 }
 
-// coreAllocator is a placement core whose segments have no memory.
+// coreAllocator uses a placement core. Its segments have no memory.
 type coreAllocator struct{ core *alloc.Core }
 
 func (a coreAllocator) alloc(bytes int64) (alloc.Block, error) {

@@ -100,7 +100,7 @@ func TestPoolCloseUnmapsAfterWork(t *testing.T) {
 }
 
 // TestPoolCloseUnmapsAfterWorkOfClosedStream ends memory while ForgetStream waits for the work of
-// the same stream.
+// its stream.
 func TestPoolCloseUnmapsAfterWorkOfClosedStream(t *testing.T) {
 	for name, end := range map[string]func(*rank, *symmem.Pool) error{
 		"Close": func(_ *rank, p *symmem.Pool) error { return p.Close() },
@@ -135,8 +135,9 @@ func TestPoolCloseUnmapsAfterWorkOfClosedStream(t *testing.T) {
 	}
 }
 
-// TestTrimWaitsForConcurrentWork queues work on the default stream when Trim has already waited for
-// this stream and waits for another one. The buffer is free, so Trim unmaps its segment.
+// TestTrimWaitsForConcurrentWork queues work on the default stream during Trim. At that moment Trim
+// has waited for the default stream and waits for another stream. The buffer is free, so Trim
+// unmaps its segment.
 func TestTrimWaitsForConcurrentWork(t *testing.T) {
 	runRanks(t, 1, symmem.Options{}, func(r *rank) {
 		p := r.pool()
@@ -180,7 +181,7 @@ func TestPoolStaysOpenDuringWork(t *testing.T) {
 	})
 }
 
-// TestClosingPoolRejectsWork queues work while Close waits. Such work would use memory and windows
+// TestClosingPoolRejectsWork queues work while Close waits. The work would use memory and windows
 // that Close releases.
 func TestClosingPoolRejectsWork(t *testing.T) {
 	runRanks(t, 1, symmem.Options{Timeout: 20 * time.Second}, func(r *rank) {
@@ -210,8 +211,8 @@ func TestClosingPoolRejectsWork(t *testing.T) {
 	})
 }
 
-// TestPoolCloseWaitsForCalls closes a pool during calls that have checked its memory and are about
-// to use it.
+// TestPoolCloseWaitsForCalls closes a pool during calls. The calls have checked the memory of the
+// pool and are about to use it.
 func TestPoolCloseWaitsForCalls(t *testing.T) {
 	for name, call := range map[string]func(*rank, *symmem.Pool, symmem.Buffer, func()) error{
 		"a fill": func(r *rank, _ *symmem.Pool, b symmem.Buffer, hold func()) error {
@@ -248,8 +249,8 @@ func TestPoolCloseWaitsForCalls(t *testing.T) {
 	}
 }
 
-// TestPoolCloseWaitsForCallThatRegisters closes the second pool of a collective while the
-// collective registers the first one.
+// TestPoolCloseWaitsForCallThatRegisters makes a collective on memory of two pools. It closes the
+// second pool while the collective registers the first one.
 func TestPoolCloseWaitsForCallThatRegisters(t *testing.T) {
 	runRanks(t, 1, symmem.Options{}, func(r *rank) {
 		send, recv := r.alloc(r.pool(), mib), r.alloc(r.pool(), mib)
@@ -258,7 +259,7 @@ func TestPoolCloseWaitsForCallThatRegisters(t *testing.T) {
 		symmem.HoldRegister(r.Runtime, func() {
 			first.Do(func() {
 				go func() { closed <- recv.Pool().Close() }()
-				for recv.UseOn(other) == nil { // until the pool rejects calls
+				for recv.UseOn(other) == nil { // ends when the pool rejects calls
 					runtime.Gosched()
 				}
 			})
@@ -272,7 +273,8 @@ func TestPoolCloseWaitsForCallThatRegisters(t *testing.T) {
 	})
 }
 
-// TestPoolCloseTimesOut closes a pool during work that does not end, and again after the work.
+// TestPoolCloseTimesOut closes a pool during work that does not end. It closes the pool again after
+// the work.
 func TestPoolCloseTimesOut(t *testing.T) {
 	runRanks(t, 1, symmem.Options{Timeout: time.Second}, func(r *rank) {
 		p := r.pool()
@@ -296,8 +298,8 @@ func TestPoolCloseTimesOut(t *testing.T) {
 	})
 }
 
-// abortable chooses a path whose kernels end when their group does. NCCL's window kernels do not
-// end, so this process could never release the memory that they use.
+// abortable selects a path whose kernels can be aborted. NCCL's window kernels do not end, so this
+// process could never release their memory.
 var abortable = symmem.Options{Path: symmem.PathPlain}
 
 func TestViewOfFreedAndClosedMemory(t *testing.T) {

@@ -12,14 +12,14 @@ import (
 	"symmem"
 )
 
-// maxWindows is the maximal number of windows for the growth of a pool to 4 GiB.
+// maxWindows is the maximal number of windows of a pool that has grown to 4 GiB.
 const maxWindows = 8
 
-// BenchmarkGrowth measures the registration of memory that grows by requests, as when a model is
-// loaded: 4 GiB in requests of 2 to 48 MiB. The segments grow with the pool, and the end of a scope
-// around each request registers new ones. The alternative is PyTorch's sizing, which makes a
-// segment and thus a window for nearly every request. The result is the time of all registrations
-// on the slowest rank.
+// BenchmarkGrowth measures how long it takes to register memory that grows, as when a model is
+// loaded. Requests of 2 to 48 MiB add up to 4 GiB. Each request has its own scope, and the end of
+// the scope registers new segments. Segments grow with the pool. The alternative is PyTorch's
+// sizing, which needs a segment and a window for nearly every request. The result is the time of
+// all registrations on the slowest rank.
 func BenchmarkGrowth(b *testing.B) {
 	bytes := int64(4 << 30)
 	if testing.Short() {
@@ -32,7 +32,7 @@ func BenchmarkGrowth(b *testing.B) {
 	sizes := requests(bytes, 1)
 	runtimes := local(b, ranks)
 	each(b, runtimes, func(_ int, rt *symmem.Runtime) error {
-		// Otherwise a group that does not need windows makes none.
+		// PathWindow makes the group register windows even if no call needs them.
 		return rt.World().SetPath(b.Context(), symmem.PathWindow)
 	})
 	b.Run("by=pool", func(b *testing.B) {
@@ -73,7 +73,7 @@ func growAll(
 	return windows
 }
 
-// growBy allocates each request in a scope and returns the total time of the scopes' ends.
+// growBy allocates each request in a scope. It returns the total time of the ends of the scopes.
 func growBy(b *testing.B, pool *symmem.Pool, sizes []int64) (took time.Duration, err error) {
 	b.Helper()
 	for _, bytes := range sizes {
@@ -97,8 +97,8 @@ const (
 	maxRequest = 48 << 20
 )
 
-// requests draws the sizes of requests with the given sum. The last one may be smaller than
-// minRequest.
+// requests draws sizes of requests until their sum is as given. The last request may be smaller
+// than minRequest.
 func requests(sum int64, seed uint64) []int64 {
 	draws := rand.New(rand.NewPCG(seed, 0))
 	var all []int64

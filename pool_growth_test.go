@@ -7,9 +7,9 @@ import (
 	"symmem"
 )
 
-// TestMemoryMappedDuringCapture captures calls on memory that a pool maps during the capture and so
-// cannot register, both in symmem's graphs and in another library's. The calls must take the path
-// of memory outside of windows and give the right sums.
+// TestMemoryMappedDuringCapture captures calls on memory that a pool maps during the capture. The
+// pool cannot register this memory. The calls must take the path for memory outside of windows and
+// compute the right sums. Symmem or another library makes the graphs.
 func TestMemoryMappedDuringCapture(t *testing.T) {
 	for _, choice := range []symmem.PathChoice{symmem.PathAuto, symmem.PathDirect, symmem.PathPlain} {
 		for _, bytes := range []int64{4 << 10, mib, 10 * mib} {
@@ -26,7 +26,7 @@ func TestMemoryMappedDuringCapture(t *testing.T) {
 	}
 }
 
-// growInCapture captures an all-reduce on memory that is mapped for it, unless it is reserved.
+// growInCapture captures an all-reduce. Unless memory is reserved, the pool maps new memory for it.
 func (r *rank) growInCapture(choice symmem.PathChoice, bytes int64, theirs, reserved bool) {
 	if theirs && r.Device().Addressable {
 		return // no other library captures on the host

@@ -8,13 +8,13 @@ import (
 	"pgregory.net/rapid"
 )
 
-// naive is a simple best-fit allocator, the baseline of placement. It has a list of free blocks,
-// sorted by size and then address, and two maps for finding the neighbours of a freed block. It
-// keeps no history and has no lock.
+// naive is a simple best-fit allocator, the baseline of placement. Its list of free blocks is
+// sorted by size and then by address. Two maps find the neighbours of a freed block. It keeps no
+// history and has no lock.
 type naive struct {
 	// free is sorted by size, then by start.
 	free []extent
-	// starts and ends map the start and the end of a free block to the block.
+	// starts maps the start of a free block to the block. ends maps its end.
 	starts, ends map[int64]extent
 }
 

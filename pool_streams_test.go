@@ -7,7 +7,7 @@ import (
 	"symmem"
 )
 
-// TestStreamsShareSegments allocates on many streams, which must not map a segment each.
+// TestStreamsShareSegments allocates on many streams. They must not map a segment each.
 func TestStreamsShareSegments(t *testing.T) {
 	runRanks(t, 2, symmem.Options{}, func(r *rank) {
 		p := r.poolWith(symmem.PoolOptions{Domain: r.World(), FirstSegment: 64 * mib})
@@ -28,8 +28,8 @@ func TestStreamsShareSegments(t *testing.T) {
 	})
 }
 
-// TestSynchronizeSharesMemory allocates on one stream after another. The free memory of a
-// synchronized stream is available to the next one.
+// TestSynchronizeSharesMemory allocates on one stream after another. After a stream is
+// synchronized, the next stream can use its free memory.
 func TestSynchronizeSharesMemory(t *testing.T) {
 	runRanks(t, 2, symmem.Options{}, func(r *rank) {
 		p := r.poolWith(symmem.PoolOptions{Domain: r.World(), FirstSegment: 8 * mib})
@@ -48,8 +48,8 @@ func TestSynchronizeSharesMemory(t *testing.T) {
 	})
 }
 
-// TestForeignFreeMemoryIsLastResort fills a pool on one stream and allocates on another one, which
-// must wait for the first stream on the device.
+// TestForeignFreeMemoryIsLastResort fills a pool on one stream and then allocates on a second
+// stream. On the device, the second stream must wait for the first.
 func TestForeignFreeMemoryIsLastResort(t *testing.T) {
 	var texts errorTexts
 	runRanks(t, 2, symmem.Options{}, func(r *rank) {
@@ -62,7 +62,7 @@ func TestForeignFreeMemoryIsLastResort(t *testing.T) {
 		r.ok(p.Register(r.ctx, r.World()))
 		release := r.hold(other)
 		if r.Rank() == 1 {
-			release() // the other stream of this rank ends early
+			release() // on this rank, the other stream ends early
 		}
 		r.ok(other.Fill(b.Memory(), 7))
 		r.ok(b.Free())
@@ -82,9 +82,9 @@ func TestForeignFreeMemoryIsLastResort(t *testing.T) {
 	texts.requireSame(t, 2)
 }
 
-// TestCaptureAvoidsMemoryInUse fills a pool on one stream. While this stream or another one
-// captures, other streams cannot reuse the memory, because the wait for it would become part of the
-// graph.
+// TestCaptureAvoidsMemoryInUse fills a pool on one stream. Other streams cannot reuse the memory
+// during a capture, because the wait for the memory would become part of the graph. Either the
+// first stream captures or another one.
 func TestCaptureAvoidsMemoryInUse(t *testing.T) {
 	runRanks(t, 1, symmem.Options{}, func(r *rank) {
 		p := r.poolWith(symmem.PoolOptions{FirstSegment: 4 * mib, Capacity: 4 * mib})
@@ -104,8 +104,8 @@ func TestCaptureAvoidsMemoryInUse(t *testing.T) {
 	})
 }
 
-// TestIdleSparesMemoryOfAdoptedStreams checks that a pool does not reuse an adopted stream's memory
-// while SetIdle is on, because it would have to query the stream.
+// TestIdleSparesMemoryOfAdoptedStreams checks that a pool does not reuse memory of an adopted
+// stream while SetIdle is on. To reuse it, the pool would have to query the stream.
 func TestIdleSparesMemoryOfAdoptedStreams(t *testing.T) {
 	runRanks(t, 1, symmem.Options{}, func(r *rank) {
 		p := r.poolWith(symmem.PoolOptions{FirstSegment: 4 * mib, Capacity: 4 * mib})
@@ -124,8 +124,8 @@ func TestIdleSparesMemoryOfAdoptedStreams(t *testing.T) {
 	})
 }
 
-// TestReserveTakesCleanMemory reserves memory when the pool's capacity or the device's memory is
-// exhausted. The pool must take clean memory from other streams.
+// TestReserveTakesCleanMemory exhausts the capacity of the pool or the memory of the device and
+// then reserves memory. The pool must take clean memory from other streams.
 func TestReserveTakesCleanMemory(t *testing.T) {
 	for name, o := range map[string]symmem.PoolOptions{
 		"capacity": {FirstSegment: 8 * mib, Capacity: 8 * mib},
@@ -160,8 +160,8 @@ func TestSegmentShrinksWhenMappingFails(t *testing.T) {
 	})
 }
 
-// TestShortCapturesOnNewStreams captures on many streams. The mapped memory must correspond to the
-// captured tensors, not to the number of streams.
+// TestShortCapturesOnNewStreams captures on many streams. The mapped memory must depend on the
+// captured tensors, not on the number of streams.
 func TestShortCapturesOnNewStreams(t *testing.T) {
 	const captures = 1000
 	runRanks(t, 2, symmem.Options{}, func(r *rank) {

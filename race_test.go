@@ -2,5 +2,4 @@
 
 package symmem_test
 
-// Races are looked for in this run.
 func init() { racing = true }

@@ -21,22 +21,21 @@ import (
 
 const mib = int64(1) << 20
 
-// rank runs a test on one rank. Where a call that must succeed fails, its methods fail the test and
-// end the rank's goroutine.
+// rank runs a test on one rank. If a method fails, it fails the test and ends the rank's goroutine.
 type rank struct {
 	*symmem.Runtime
 	t   *testing.T
 	ctx context.Context
-	// skipReason explains why the backend cannot run the test; nil if it can.
+	// skipReason explains why the backend cannot run the test. It is nil if the backend can run it.
 	skipReason *atomic.Pointer[string]
-	// cleanups run when the rank ends. They end the work of streams, for which Close waits, and free
-	// the buffers that a closed pool keeps.
+	// cleanups run when the rank ends. They end the work of streams, because Close waits for it.
+	// They also free buffers of closed pools.
 	cleanups []func()
 }
 
-// runRanks opens a local world, runs f on each of its ranks, and closes it. A rank that fails
-// aborts the world, so that the other ranks do not wait for it. Unless the options or the
-// environment choose a path, collectives take the window path where the backend has one.
+// runRanks opens a local world, runs f on each of its ranks, and closes the world. A rank that
+// fails aborts the world, because other ranks may wait for it. By default collectives take the
+// window path if the backend has one. The options or the environment may choose another path.
 func runRanks(t *testing.T, n int, o symmem.Options, f func(r *rank)) {
 	t.Helper()
 	if o.Timeout == 0 {
@@ -96,7 +95,7 @@ func (r *rank) failf(format string, args ...any) {
 	runtime.Goexit()
 }
 
-// skip skips the test and ends the rank. All ranks must call it.
+// skip skips the test and ends the rank. Every rank must call it.
 func (r *rank) skip(why string, err error) {
 	text := fmt.Sprintf("%s: %v", why, err)
 	r.skipReason.Store(&text)
@@ -111,7 +110,7 @@ func (r *rank) wantErr(err, want error) {
 	}
 }
 
-// pool makes a pool whose domain is the world, with small segments.
+// pool makes a pool with small segments. Its domain is the world.
 func (r *rank) pool() *symmem.Pool {
 	r.t.Helper()
 	return r.poolWith(symmem.PoolOptions{Domain: r.World(), FirstSegment: 4 * mib})
@@ -124,7 +123,7 @@ func (r *rank) poolWith(o symmem.PoolOptions) *symmem.Pool {
 	return p
 }
 
-// closePool closes a pool that has live buffers, and frees them when the rank ends.
+// closePool closes a pool that has live buffers. The end of the rank frees them.
 func (r *rank) closePool(p *symmem.Pool) {
 	r.t.Helper()
 	r.cleanups = append(r.cleanups, func() { symmem.FreeAll(p) })
@@ -138,7 +137,7 @@ func (r *rank) alloc(p *symmem.Pool, bytes int64) symmem.Buffer {
 	return b
 }
 
-// memoryAt looks memory up by its address, as a caller without the Buffer does.
+// memoryAt finds memory by its address, like a caller without the Buffer.
 func (r *rank) memoryAt(address uintptr, bytes int64) symmem.Memory {
 	m, err := r.Interop().Memory(address, bytes)
 	r.ok(err)
@@ -153,8 +152,8 @@ func (r *rank) window(p *symmem.Pool, bytes int64) symmem.Buffer {
 	return b
 }
 
-// sum all-reduces a buffer in place and waits for the result. The stream is usable again after an
-// error.
+// sum all-reduces a buffer in place and waits for the result. After an error the stream is usable
+// again.
 func (r *rank) sum(g *symmem.Group, b symmem.Buffer) error {
 	m := b.Memory()
 	err := g.AllReduce(r.ctx, m, m, b.Size()/4, symmem.Float32, symmem.Sum, nil)
@@ -187,16 +186,16 @@ func (r *rank) synchronize() {
 	r.ok(r.DefaultStream().Synchronize(r.ctx))
 }
 
-// withTimeout bounds a call that waits for a rank that never arrives.
+// withTimeout limits the time of a call that waits for an absent rank.
 func (r *rank) withTimeout(d time.Duration, call func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(r.ctx, d)
 	defer cancel()
 	return call(ctx)
 }
 
-// expectNoAllocations repeats a call on all ranks while one of them counts the allocations of the
-// process. Watchers allocate too, and on a busy machine they may run during a batch of calls, so
-// one batch without an allocation suffices.
+// expectNoAllocations repeats a call on all ranks in batches, while one rank counts the allocations
+// of the process. Watchers also allocate, and on a busy machine they may run during a batch. One
+// batch without an allocation therefore suffices.
 func (r *rank) expectNoAllocations(counting int, call func()) {
 	r.t.Helper()
 	const batches, turns = 20, 100
@@ -215,7 +214,7 @@ func (r *rank) expectNoAllocations(counting int, call func()) {
 	}
 }
 
-// errorTexts collects the text of each rank's error for comparison.
+// errorTexts collects the text of each rank's error.
 type errorTexts struct {
 	mu   sync.Mutex
 	text map[int]string // by rank; guarded by mu
@@ -231,8 +230,8 @@ func (a *errorTexts) add(r *rank, err error) {
 	a.text[r.Rank()] = err.Error()
 }
 
-// requireSame returns the common text of the errors. It fails the test unless the given number of
-// ranks recorded an error and all errors have the same text.
+// requireSame fails the test unless the given number of ranks recorded an error and all their texts
+// are equal. It returns the text.
 func (a *errorTexts) requireSame(t *testing.T, ranks int) string {
 	t.Helper()
 	different := map[string]bool{}
@@ -246,7 +245,7 @@ func (a *errorTexts) requireSame(t *testing.T, ranks int) string {
 	return text
 }
 
-// wantDivergence returns the DivergenceError in err, and ends the rank if there is none.
+// wantDivergence returns the DivergenceError in err. It ends the rank if there is none.
 func (r *rank) wantDivergence(err error) *symmem.DivergenceError {
 	r.t.Helper()
 	var d *symmem.DivergenceError
@@ -280,7 +279,7 @@ func equalInts(a, b []int) bool {
 	return true
 }
 
-// gate lets the ranks of a test wait for each other without a call of symmem.
+// gate lets the ranks of a test wait for each other without symmem.
 type gate struct {
 	mu      sync.Mutex
 	waiting int           // guarded by mu
@@ -313,15 +312,15 @@ func place(b symmem.Buffer) string {
 
 func join(lines []string) string { return strings.Join(lines, "\n") }
 
-// write copies elements into memory on the default stream and waits for the copy. Tests copy Go
-// slices, as programs for every backend do, because View needs memory that the CPU can address.
+// write copies elements into memory on the default stream and waits for the copy. Not every backend
+// supports View, because View needs memory that the CPU can address.
 func write[T symmem.Element](r *rank, m symmem.Memory, v []T) {
 	r.t.Helper()
 	r.ok(r.DefaultStream().Copy(m, symmem.Host(v)))
 	r.synchronize()
 }
 
-// read returns a copy of memory, made on the default stream.
+// read copies memory to the host on the default stream.
 func read[T symmem.Element](r *rank, m symmem.Memory) []T {
 	r.t.Helper()
 	var zero T
@@ -331,8 +330,7 @@ func read[T symmem.Element](r *rank, m symmem.Memory) []T {
 	return v
 }
 
-// unregistered allocates memory that no group registers, so that its collectives take the plain
-// path.
+// unregistered allocates memory that no group registers. Collectives on it take the plain path.
 func (r *rank) unregistered(bytes int64) symmem.Memory {
 	r.t.Helper()
 	m, err := r.alloc(r.poolWith(symmem.PoolOptions{FirstSegment: 2 * mib}), bytes).Memory().
@@ -362,7 +360,7 @@ func (r *rank) checkAll(b symmem.Buffer, want float32) {
 	}
 }
 
-// runWithFault runs a function that makes a group fail, and then checks that every rank can make a
+// runWithFault runs a function that makes a group fail. It then checks that every rank can make a
 // new group and use it.
 func runWithFault(t *testing.T, n int, o symmem.Options, fault func(r *rank)) {
 	t.Helper()
@@ -375,8 +373,8 @@ func runWithFault(t *testing.T, n int, o symmem.Options, fault func(r *rank)) {
 	})
 }
 
-// checkNewGroup splits a new group off parent, which the fault has not affected, and checks a sum
-// in it. Programs recover from a fault in this way.
+// checkNewGroup splits a new group off parent and checks a sum in it. The fault must not have
+// affected parent. Programs recover from a fault in this way.
 func checkNewGroup(ctx context.Context, rt *symmem.Runtime, parent *symmem.Group) error {
 	g, err := parent.Split(ctx, 0, 0)
 	if err != nil {

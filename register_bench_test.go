@@ -14,8 +14,8 @@ import (
 	"symmem/internal/sys"
 )
 
-// BenchmarkRegister measures the time of registering new segments on two ranks, on the slower one.
-// The time must not grow with the number of segments that are already registered.
+// BenchmarkRegister measures how long two ranks take to register new segments. The slower rank
+// counts. The time must not grow with the number of registered segments.
 func BenchmarkRegister(b *testing.B) {
 	for _, existing := range []int{0, 10, 100, 1000} {
 		if testing.Short() && existing > 100 {
@@ -36,7 +36,7 @@ func BenchmarkRegister(b *testing.B) {
 	}
 }
 
-// registeredWorld is a world of two ranks that have registered a number of segments.
+// registeredWorld is a world of two ranks with a number of registered segments.
 type registeredWorld struct {
 	segments int
 	pools    []*grown
@@ -77,7 +77,7 @@ func (w *registeredWorld) register(b *testing.B, fresh int) time.Duration {
 	return max(took[0], took[1])
 }
 
-// shrink frees and trims the newest segments until the given number is left.
+// shrink frees and trims the newest segments until the given number remains.
 func (g *grown) shrink(ctx context.Context, segments int) error {
 	for len(g.blocks) > 2*segments {
 		last := len(g.blocks) - 1
@@ -128,9 +128,10 @@ func barrier(ctx context.Context, rt *symmem.Runtime) error {
 	return rt.DefaultStream().Synchronize(ctx)
 }
 
-// BenchmarkFirstTouch measures the first access to the pages of a host segment: by its owner,
-// compared with a plain shared file without huge pages, and by a peer in the first broadcast over
-// the window, compared with the second one. It logs the page sizes of segments.
+// BenchmarkFirstTouch measures the first access to the pages of a host segment. It compares an
+// access of the owner with an access to a plain shared file without huge pages. It also compares
+// the first broadcast over the window, in which a peer accesses the pages, with the second
+// broadcast. It logs the page sizes of segments.
 func BenchmarkFirstTouch(b *testing.B) {
 	system := sys.ReadHugePages()
 	b.Logf("shmem_enabled is %q; %d of %d pages of 2 MiB are free",
@@ -169,7 +170,7 @@ func TestFreshSegmentPageFaults(t *testing.T) {
 	}
 }
 
-// freshBytes is the size of the segment whose page faults are counted.
+// freshBytes is the size of a segment.
 const freshBytes = 64 << 20
 
 // smallPage is the page size without huge pages.
@@ -184,8 +185,8 @@ type touch struct {
 // touches holds the accesses to a fresh segment and to a plain shared file.
 type touches struct{ owner, plain, first, second touch }
 
-// freshSegment makes a host segment on two ranks of this process, lets the owner touch it, and
-// broadcasts it twice into memory that has been touched before.
+// freshSegment makes a host segment on two ranks of this process. The owner touches it. Two
+// broadcasts then send it to memory that has been touched before.
 func freshSegment(tb testing.TB) *touches {
 	tb.Helper()
 	var t touches
@@ -239,7 +240,7 @@ func touchFresh(ctx context.Context, rt *symmem.Runtime) (t touches, err error) 
 	return t, err
 }
 
-// segmentOf returns a buffer that fills a registered segment of a new pool.
+// segmentOf makes a pool and registers a segment. It returns a buffer that fills the segment.
 func segmentOf(
 	ctx context.Context, rt *symmem.Runtime,
 ) (b symmem.Buffer, view []uint8, err error) {
@@ -258,8 +259,8 @@ func segmentOf(
 	return b, view, err
 }
 
-// timed measures a function and counts the page faults of the whole process during it, because work
-// on a stream may run on any thread.
+// timed measures a function. It counts the page faults of the whole process, because work on a
+// stream may run on any thread.
 func timed(f func() error) (touch, error) {
 	var before, after syscall.Rusage
 	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &before); err != nil {
@@ -272,7 +273,6 @@ func timed(f func() error) (touch, error) {
 	return touch{took, int(after.Minflt + after.Majflt - before.Minflt - before.Majflt)}, err
 }
 
-// touchAll touches every page.
 func touchAll(b []byte) error {
 	for i := 0; i < len(b); i += smallPage {
 		b[i] = 1
@@ -280,7 +280,7 @@ func touchAll(b []byte) error {
 	return nil
 }
 
-// touchPlain touches a fresh shared file that has no huge pages.
+// touchPlain touches a new shared file without huge pages.
 func touchPlain() (t touch, err error) {
 	f, err := sys.Memfd("symmem-plain", freshBytes)
 	if err != nil {
@@ -290,7 +290,7 @@ func touchPlain() (t touch, err error) {
 	return touchFile(f)
 }
 
-// touchFile maps a file without the madvise of sys.Map and touches its pages.
+// touchFile maps a file and touches its pages. Unlike sys.Map it does not call madvise.
 func touchFile(f *os.File) (touch, error) {
 	b, err := syscall.Mmap(int(f.Fd()), 0, freshBytes,
 		syscall.PROT_READ|syscall.PROT_WRITE, syscall.MAP_SHARED)

@@ -16,9 +16,9 @@ import (
 // memoryVariable sets the memory of each software GPU in bytes.
 const memoryVariable = "SOFTGPU_MEMORY"
 
-// TestManySegments grows a pool on two ranks to thousands of segments, registers all of them with
-// one agreement, checks a sum in the last one, and closes. The test takes seconds, but would take
-// minutes if the time of a step per segment grew with the number of segments.
+// TestManySegments grows a pool on two ranks to thousands of segments. One agreement registers all
+// of them. The test checks a sum in the last segment and closes. It takes seconds. It would take
+// minutes if a step for one segment took longer the more segments there are.
 func TestManySegments(t *testing.T) {
 	if os.Getenv(backendVariable) == "nccl" && os.Getenv(memoryVariable) == "" {
 		c := systest.Command(t, 4*time.Minute, os.Args[0], "-test.run=^"+t.Name()+"$",
@@ -51,8 +51,8 @@ func TestManySegments(t *testing.T) {
 	})
 }
 
-// segmentsOf returns 10,000, or fewer if this process cannot have as many. Without a GPU a segment
-// needs up to two descriptors and three mappings on each rank.
+// segmentsOf returns 10,000, or fewer if this process cannot have as many. Without a GPU, each rank
+// needs up to two descriptors and three mappings for a segment.
 func segmentsOf(t *testing.T) int {
 	t.Helper()
 	var files syscall.Rlimit

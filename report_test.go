@@ -10,7 +10,7 @@ import (
 	"symmem/driver"
 )
 
-// reported lists errors that a rank reports to the others, which then return them.
+// reported lists errors of one rank that all ranks must return.
 var reported = map[string]error{
 	"RankLostError": &symmem.RankLostError{
 		Ranks: []int{2}, Doing: "AllReduce 1", Members: []int{0, 2},

@@ -10,8 +10,8 @@ import (
 	"symmem"
 )
 
-// TestCloseReportsFaultOnce closes a Runtime that has three streams in collectives when the other
-// rank aborts the group. The faults of the streams have not been returned by any call.
+// TestCloseReportsFaultOnce closes a Runtime while three of its streams are in collectives. The
+// other rank aborts the group. No call has returned the fault of a stream.
 func TestCloseReportsFaultOnce(t *testing.T) {
 	runtimes := openRanks(t, 2, symmem.Options{Timeout: 20 * time.Second})
 	launched, closed := make(chan struct{}), make(chan error, 1)
@@ -24,7 +24,7 @@ func TestCloseReportsFaultOnce(t *testing.T) {
 		if r.Rank() == 1 {
 			<-launched
 			r.World().Abort()
-			<-r.World().Ended() // a closed rank could not report the cause
+			<-r.World().Ended() // a rank that has closed could not report the cause
 			return
 		}
 		defer func() {
@@ -37,7 +37,7 @@ func TestCloseReportsFaultOnce(t *testing.T) {
 		for range 3 {
 			s, err := r.NewStream()
 			r.ok(err)
-			// After a host function, the call itself launches nothing.
+			// The host function delays the collective. The call itself launches nothing then.
 			r.ok(s.Host(func() { <-begin }))
 			m := b.Memory()
 			r.ok(r.World().AllReduce(r.ctx, m, m, 100, symmem.Float32, symmem.Sum, s))
@@ -64,7 +64,7 @@ func TestCloseOmitsReturnedFault(t *testing.T) {
 	})
 }
 
-// TestCloseEndsPendingJoin closes a Runtime during its Join, which must return ErrClosed and leave
+// TestCloseEndsPendingJoin closes a Runtime during its Join. Join must return ErrClosed and leave
 // nothing behind.
 func TestCloseEndsPendingJoin(t *testing.T) {
 	waiting := make(chan struct{})
@@ -93,8 +93,8 @@ func TestCloseEndsPendingJoin(t *testing.T) {
 	}
 }
 
-// TestJoinNamesClosedRank closes a rank during a Join. The error must name it on a rank that waits
-// and on a rank that joins later.
+// TestJoinNamesClosedRank closes a rank during a Join. One rank is waiting in the Join and another
+// one joins later. Their errors must name the closed rank.
 func TestJoinNamesClosedRank(t *testing.T) {
 	runtimes := openRanks(t, 3, symmem.Options{Timeout: time.Minute})
 	connected, failed := make(chan struct{}), make(chan struct{})
@@ -131,7 +131,7 @@ func TestJoinNamesClosedRank(t *testing.T) {
 	}
 }
 
-// TestCloseAbortsAllStreamsAtOnce closes a Runtime with four busy streams, whose timeouts must not
+// TestCloseAbortsAllStreamsAtOnce closes a Runtime with four busy streams. Their timeouts must not
 // add up.
 func TestCloseAbortsAllStreamsAtOnce(t *testing.T) {
 	const timeout, streams = 500 * time.Millisecond, 4
@@ -178,7 +178,7 @@ func beginClose(rt *symmem.Runtime) (closed chan error) {
 	}
 }
 
-// pause gives other goroutines time to reach a wait, or to do something that they must not do.
+// pause lets other goroutines reach a wait, or do something that they must not do.
 func pause() { <-time.After(50 * time.Millisecond) }
 
 func TestCloseDuringNewPool(t *testing.T) {
@@ -193,8 +193,8 @@ func TestCloseDuringNewPool(t *testing.T) {
 	})
 }
 
-// TestCloseDuringJoinClosesGroup closes a Runtime while a Join has connected its group, so that
-// Close times out waiting for the Join.
+// TestCloseDuringJoinClosesGroup closes a Runtime during a Join that has connected its group. Close
+// times out waiting for the Join.
 func TestCloseDuringJoinClosesGroup(t *testing.T) {
 	runRanks(t, 1, symmem.Options{Timeout: time.Second}, func(r *rank) {
 		symmem.HoldConnect(r.Runtime, func() { r.ok(r.Close()) })
@@ -203,8 +203,8 @@ func TestCloseDuringJoinClosesGroup(t *testing.T) {
 	})
 }
 
-// TestCloseKeepsMemoryOfUnfinishedWork closes a Runtime during work, whose memory must stay mapped.
-// TestMain checks that the memory is released after the work.
+// TestCloseKeepsMemoryOfUnfinishedWork closes a Runtime during work. The memory of the work must
+// stay mapped. TestMain checks that it is released after the work.
 func TestCloseKeepsMemoryOfUnfinishedWork(t *testing.T) {
 	runRanks(t, 1, symmem.Options{Timeout: time.Second}, func(r *rank) {
 		r.requireAddressable() // GPU memory would stay in this process

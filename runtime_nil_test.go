@@ -11,11 +11,11 @@ import (
 	"symmem"
 )
 
-// excludedMethods end their receiver, except Map, which is a test helper.
+// excludedMethods lists methods that end their receiver, and Map, a test helper.
 var excludedMethods = []string{"Close", "Abort", "End", "Forget", "Free", "Map"}
 
 // TestNilArgumentsDoNotPanic calls every method of the public types with zero values. A nil context
-// stands for context.Background; other nil pointers must cause an error.
+// stands for context.Background. Other nil pointers must cause an error.
 func TestNilArgumentsDoNotPanic(t *testing.T) {
 	o := symmem.Options{Timeout: 2 * time.Second}
 	runRanks(t, 1, o, func(r *rank) {

@@ -11,15 +11,15 @@ import (
 )
 
 // BenchmarkScope begins and ends scopes without new memory, for each group in turn. A scope must
-// not take more than 50 ns, whatever the number of registered segments. The alternative is a
-// snapshot walk, as in SGLang before #21392: it copies the list of all segments with their blocks,
-// and looks each segment up in the map of registered ones.
+// not take more than 50 ns for any number of registered segments. The alternative is a snapshot
+// walk, as in SGLang before #21392. It copies the list of all segments and their blocks. It then
+// looks each segment up in the map of registered segments.
 func BenchmarkScope(b *testing.B) {
 	for _, groups := range []int{1, 8, 64} {
 		g := newGrown(b, openAlone(b), groups)
 		for _, segments := range []int{10, 100, 1000, 10_000} {
 			if segments*groups > 64_000 || testing.Short() && segments*groups > 1000 {
-				continue // the registration would take long
+				continue // the registration would take too long
 			}
 			g.grow(b, segments)
 			name := fmt.Sprintf("groups=%d/segments=%d", groups, segments)
@@ -44,11 +44,11 @@ func (g *grown) scopes(b *testing.B) {
 	checkLimit(b, 50)
 }
 
-// barsVariable makes benchmarks fail that exceed their time limits.
+// barsVariable turns on the time limits of benchmarks.
 const barsVariable = "SYMMEM_TEST_BARS"
 
-// checkLimit fails a benchmark that has taken more than limit nanoseconds per iteration, if
-// barsVariable is set.
+// checkLimit fails a benchmark that has taken more than limit nanoseconds per iteration. It does
+// nothing unless barsVariable is set.
 func checkLimit(b *testing.B, limit float64) {
 	b.Helper()
 	took := float64(b.Elapsed().Nanoseconds()) / float64(b.N)
@@ -84,8 +84,8 @@ func (g *grown) snapshots(b *testing.B) {
 	}
 }
 
-// BenchmarkIsSymmetric queries ranges inside windows and outside of them. A query must not take
-// more than 50 ns. The alternative is a walk over the list of windows.
+// BenchmarkIsSymmetric queries ranges inside and outside of windows. A query must not take more
+// than 50 ns. The alternative is a walk over the list of windows.
 func BenchmarkIsSymmetric(b *testing.B) {
 	g := newGrown(b, openAlone(b), 1)
 	for _, segments := range []int{10, 1000, 10_000} {
@@ -126,8 +126,9 @@ func benchmarkQueries(
 // queryBytes is the length of queried ranges.
 const queryBytes = 64 << 10
 
-// queries returns addresses in all windows, or addresses outside of them: before the first window,
-// after the last one, and so close to the end that the range exceeds the window.
+// queries returns addresses to query. If hit is set, the range at each address lies in a window. If
+// not, the addresses are before the first window, after the last one, or so close to the end of a
+// window that the range exceeds it.
 func (g *grown) queries(hit bool) []uintptr {
 	const many = 1 << 10
 	var addresses []uintptr
@@ -159,8 +160,9 @@ func walkFinds(windows []record, a uintptr) bool {
 	return false
 }
 
-// grown is a rank's pool with a given number of segments, all registered with each of its groups.
-// With PyTorch's sizing, two blocks of 1 MiB fill a segment, so the number of segments is exact.
+// grown is a rank's pool with a given number of segments. Each of its groups has registered all of
+// them. With PyTorch's sizing, two blocks of 1 MiB fill a segment, so the number of segments is
+// exact.
 type grown struct {
 	rt     *symmem.Runtime
 	pool   *symmem.Pool
@@ -168,13 +170,13 @@ type grown struct {
 	blocks []symmem.Buffer
 }
 
-// errSegments reports a pool whose number of segments is not the required one.
+// errSegments reports that a pool has the wrong number of segments.
 var errSegments = errors.New("the pool has the wrong number of segments")
 
-// halfSegment is the size of a block that fills half a segment.
+// halfSegment is the size of a block. Two blocks fill a segment.
 const halfSegment = 1 << 20
 
-// newGrown makes an empty pool and as many groups of all ranks as requested.
+// newGrown makes an empty pool and a number of groups of all ranks.
 func newGrown(tb testing.TB, rt *symmem.Runtime, groups int) *grown {
 	tb.Helper()
 	pool, err := rt.NewPool(symmem.PoolOptions{Domain: rt.World(), Sizing: symmem.SizeAsPyTorch})
@@ -192,7 +194,7 @@ func newGrown(tb testing.TB, rt *symmem.Runtime, groups int) *grown {
 	return g
 }
 
-// allocate maps segments until the pool has the given number.
+// allocate allocates until the pool has the given number of segments.
 func (g *grown) allocate(segments int) error {
 	for len(g.blocks) < 2*segments {
 		b, err := g.pool.Alloc(halfSegment)

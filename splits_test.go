@@ -8,7 +8,7 @@ import (
 	"symmem"
 )
 
-// rows returns counts[to] numbers for each rank, which encode both ranks.
+// rows returns counts[to] numbers for each rank to. Each number encodes from and to.
 func rows(from int, counts []int64) (all []int32) {
 	for to, n := range counts {
 		for i := range n {
@@ -39,7 +39,7 @@ func TestSplits(t *testing.T) {
 			write(r, send, slices.Concat(rows(r.Rank(), sends), make([]int32, 4096))[:4096])
 			splits := symmem.Contiguous(sends, recvs)
 			r.ok(g.AllToAllV(r.ctx, send, recv, splits, symmem.Int32, s))
-			clear(splits.SendCounts) // the call has copied them
+			clear(splits.SendCounts) // the call must have copied them
 			if got := read[int32](r, recv)[:len(want)]; !slices.Equal(got, want) {
 				r.failf("round %d: got %v, want %v", round, got, want)
 			}

@@ -8,10 +8,10 @@ import (
 	"symmem"
 )
 
-// The tests of this file check what happens to work that is queued after a failed call: it does not
-// run, events carry the error, and groups that need the data fail as well.
+// The tests of this file queue work after a failed call. The work must not run, and events must
+// carry the error. Groups that need the data must also fail.
 
-// mistakes maps names to mistakes of one rank in an all-reduce that the others make correctly.
+// mistakes holds mistakes of one rank in an all-reduce. The other ranks make the correct call.
 var mistakes = map[string]func(r *rank, g *symmem.Group, m symmem.Memory) error{
 	"wrong count": func(r *rank, g *symmem.Group, m symmem.Memory) error {
 		return g.AllReduce(r.ctx, m, m, 999, symmem.Float32, symmem.Sum, nil)
@@ -112,8 +112,8 @@ func (r *rank) event() *symmem.Event {
 	return e
 }
 
-// TestFailureReachesOtherGroups all-reduces in two steps: over ranks 0 and 2, then over 0 and 1.
-// Rank 2 makes a mistake.
+// TestFailureReachesOtherGroups all-reduces in two steps: over ranks 0 and 2, then over ranks 0 and
+// 1. Rank 2 makes a mistake.
 func TestFailureReachesOtherGroups(t *testing.T) {
 	for mistake, fail := range mistakes {
 		for _, graph := range []bool{false, true} {
@@ -169,8 +169,8 @@ func sumInTwoSteps(
 	}
 }
 
-// TestErrorsDistinguishFailedGroups makes g fail because of a fault of the world. A call of g, and
-// its stream, must then return the error of g.
+// TestErrorsDistinguishFailedGroups makes g fail because of a fault of the world. Calls of g and
+// their stream must then return the error of g.
 func TestErrorsDistinguishFailedGroups(t *testing.T) {
 	runRanks(t, 1, checkEvery, func(r *rank) {
 		r.requireDroppedWork()
@@ -196,8 +196,8 @@ func TestErrorsDistinguishFailedGroups(t *testing.T) {
 	})
 }
 
-// TestErrorsDistinguishAbortedGroups aborts two groups. Work of each must fail with the error of
-// its own group.
+// TestErrorsDistinguishAbortedGroups aborts two groups. Work of each group must fail with the error
+// of that group.
 func TestErrorsDistinguishAbortedGroups(t *testing.T) {
 	runRanks(t, 1, checkEvery, func(r *rank) {
 		r.requireDroppedWork()
@@ -220,7 +220,7 @@ func TestErrorsDistinguishAbortedGroups(t *testing.T) {
 	})
 }
 
-// queueOrReplay queues work, or captures it and launches the graph.
+// queueOrReplay queues work, directly or as a graph.
 func (r *rank) queueOrReplay(s *symmem.Stream, graph bool, queue func() error) error {
 	if !graph {
 		return queue()
@@ -256,8 +256,8 @@ func TestWaitForOwnWorkHasNoDeadline(t *testing.T) {
 	})
 }
 
-// TestMemoryOfFailedWorkIsReused allocates memory of failed work on an unrelated stream, which must
-// not fail.
+// TestMemoryOfFailedWorkIsReused frees memory of failed work and allocates it on an unrelated
+// stream. That stream must not fail.
 func TestMemoryOfFailedWorkIsReused(t *testing.T) {
 	runRanks(t, 1, symmem.Options{}, func(r *rank) {
 		r.requireDroppedWork()

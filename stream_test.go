@@ -59,7 +59,7 @@ func TestBlockIsReusedAfterOtherStreamsWork(t *testing.T) {
 	})
 }
 
-// TestUseOnOutsideGroup uses a buffer in a group without rank 2. Unless rank 2 calls UseOn, it
+// TestUseOnOutsideGroup uses a buffer in a group without rank 2. If rank 2 does not call UseOn, it
 // places the next buffer elsewhere.
 func TestUseOnOutsideGroup(t *testing.T) {
 	for _, useOn := range []bool{true, false} {
@@ -97,7 +97,7 @@ func TestReuseUnderPressureIgnoresTiming(t *testing.T) {
 		r.ok(p.Register(r.ctx, r.World()))
 		release := r.hold(other)
 		if r.Rank() == 1 {
-			// The other stream of this rank ends early.
+			// On this rank, the other stream ends early.
 			release()
 		}
 		r.ok(other.Fill(b.Memory(), 7))
@@ -182,7 +182,7 @@ func TestQueuedWorkKeepsGoSlice(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			runRanks(t, 1, symmem.Options{}, func(r *rank) {
-				// On other devices the call reads pageable memory before it returns, and may wait
+				// On other devices the call reads pageable memory before it returns. It may wait
 				// for the stream.
 				r.requireAddressable()
 				b := r.alloc(r.pool(), 1<<16)
@@ -284,8 +284,8 @@ func TestNilStreamAndEvent(t *testing.T) {
 	})
 }
 
-// TestMemoryUsedByOtherStreamIsNotReused frees a buffer that another stream still uses, for several
-// kinds of use. The memory must not be reused before the use has ended.
+// TestMemoryUsedByOtherStreamIsNotReused frees a buffer that another stream still uses. It tries
+// several kinds of use. The memory must not be reused before the use has ended.
 func TestMemoryUsedByOtherStreamIsNotReused(t *testing.T) {
 	type use func(r *rank, b symmem.Buffer, hold func(*symmem.Stream))
 	for name, use := range map[string]use{
@@ -347,7 +347,7 @@ func TestMemoryUsedByOtherStreamIsNotReused(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			runRanks(t, 1, symmem.Options{}, func(r *rank) {
 				p := r.poolWith(symmem.PoolOptions{FirstSegment: 4 * mib, Capacity: 4 * mib})
-				waiting := r.alloc(p, 2*mib) // Synchronize looks only for deferred memory
+				waiting := r.alloc(p, 2*mib) // Synchronize only looks for deferred memory
 				r.ok(waiting.UseOn(r.stream()))
 				r.ok(waiting.Free())
 				b, release := r.alloc(p, 2*mib), func() {}
@@ -373,8 +373,8 @@ func TestMemoryOfAbortedStreamIsNotReused(t *testing.T) {
 	})
 }
 
-// checkReuse allocates all memory of a pool, releases the work of another stream on it, and fails
-// if that work overwrites the new buffer.
+// checkReuse allocates all memory of a pool and then releases another stream's work on the memory.
+// It fails if the work overwrites the new buffer.
 func (r *rank) checkReuse(p *symmem.Pool, bytes int64, release func()) {
 	r.t.Helper()
 	b := r.alloc(p, bytes)
@@ -385,8 +385,8 @@ func (r *rank) checkReuse(p *symmem.Pool, bytes int64, release func()) {
 	r.checkAll(b, 0)
 }
 
-// TestReuseTimeEqualOnAllRanks checks that ranks reuse memory at the same point of their programs,
-// whatever their other goroutines do with the stream and whenever they forget a stream.
+// TestReuseTimeEqualOnAllRanks checks that all ranks reuse memory at the same point of their
+// programs. Other goroutines may use the stream at any time. Ranks may forget a stream at any time.
 func TestReuseTimeEqualOnAllRanks(t *testing.T) {
 	for name, run := range map[string]func(*rank, *symmem.Pool){
 		"call during Synchronize on one rank": func(r *rank, p *symmem.Pool) {

@@ -14,7 +14,8 @@ import (
 	"symmem"
 )
 
-// agreeingVariable marks the second process of BenchmarkAgree. Its value is the store's address.
+// agreeingVariable marks the second process of BenchmarkAgree. Its value is the address of the
+// store.
 const agreeingVariable = "SYMMEM_TEST_AGREEING"
 
 // openPair opens a rank of a world of two processes.
@@ -26,7 +27,7 @@ func openPair(number int, store string) (*symmem.Runtime, error) {
 	})
 }
 
-// runAgreeingRank runs this process as that rank, which calls Agree until the other rank closes.
+// runAgreeingRank runs this process as the second rank. It calls Agree until the first rank closes.
 func runAgreeingRank() int {
 	rt, err := openPair(1, os.Getenv(agreeingVariable))
 	for err == nil {
@@ -43,8 +44,8 @@ func runAgreeingRank() int {
 	return 0
 }
 
-// BenchmarkAgree compares a number between two processes. It limits the median of the batches to
-// 500 ns per call, because the mean depends on other load of the machine.
+// BenchmarkAgree compares a number between two processes. The median of the batches must not exceed
+// 500 ns per call. The mean depends on other load of the machine.
 func BenchmarkAgree(b *testing.B) {
 	store := "unix:@symmem-test-" + rand.Text()
 	other := exec.Command(os.Args[0])

@@ -72,9 +72,9 @@ func TestCheckOffDisablesSteps(t *testing.T) {
 	})
 }
 
-// TestRandomStepMismatch runs programs of steps and collectives. In each, one rank takes a wrong
-// branch once: another step, an extra collective or a missing one. The error must name that rank
-// before the timeout.
+// TestRandomStepMismatch runs programs of steps and collectives. In each program, one rank once
+// takes a wrong branch: another step, an extra collective or a missing collective. The error must
+// name the rank before the timeout.
 func TestRandomStepMismatch(t *testing.T) {
 	programs := 100
 	if text := os.Getenv(stepProgramsVariable); text != "" {
@@ -83,7 +83,7 @@ func TestRandomStepMismatch(t *testing.T) {
 	const ranks = 3
 	runRanks(t, ranks, symmem.Options{}, func(r *rank) {
 		for program := range programs {
-			same := rand.New(rand.NewPCG(23, uint64(program))) // draws the same on every rank
+			same := rand.New(rand.NewPCG(23, uint64(program))) // draws equal numbers on every rank
 			steps, wrong, kind := 1+same.IntN(6), same.IntN(ranks), same.IntN(3)
 			at := same.IntN(steps)
 			g := r.split(r.World(), 0)

@@ -15,7 +15,7 @@ import (
 	"symmem"
 )
 
-// callerLine returns the file and line of its caller, in the form of call sites in errors.
+// callerLine returns the file and line of its caller. The format is that of call sites in errors.
 func callerLine() string {
 	_, file, line, _ := runtime.Caller(1)
 	return fmt.Sprintf("%s:%d", file, line)
@@ -119,7 +119,7 @@ func isLineBefore(site, after string) bool {
 	return site == fmt.Sprintf("%s:%d", file, line-1)
 }
 
-// TestMissingRankFailsValue lets rank 1 wait in another value, which the error must report.
+// TestMissingRankFailsValue lets rank 1 wait in another value. The error must report this value.
 func TestMissingRankFailsValue(t *testing.T) {
 	const elsewhere = `in value "prefill" for`
 	wait := newPatience(func(w symmem.LateWarning) bool {
@@ -173,8 +173,8 @@ func TestInvalidValueNames(t *testing.T) {
 	})
 }
 
-// TestValueNamesAreIndependent calls values of two names on two goroutines of each rank, in a
-// different order on each rank.
+// TestValueNamesAreIndependent calls values of two names on two goroutines of each rank. Their
+// order differs between ranks.
 func TestValueNamesAreIndependent(t *testing.T) {
 	runRanks(t, 2, symmem.Options{}, func(r *rank) {
 		names := []string{"first", "second"}
@@ -193,7 +193,7 @@ func TestValueNamesAreIndependent(t *testing.T) {
 	})
 }
 
-// TestValueCallsOfSameNameAreOrdered lets the goroutines of a rank call a value of the same name.
+// TestValueCallsOfSameNameAreOrdered lets several goroutines of a rank call a value of one name.
 func TestValueCallsOfSameNameAreOrdered(t *testing.T) {
 	runRanks(t, 2, symmem.Options{}, func(r *rank) {
 		results := make(chan error, 4)
@@ -214,12 +214,12 @@ func TestValueCallsOfSameNameAreOrdered(t *testing.T) {
 	})
 }
 
-// TestRandomValueMismatch runs programs of values. In each, one rank takes a wrong branch once,
-// with another value or operation. The error on every rank must name that rank and its line.
+// TestRandomValueMismatch runs programs of values. In each program, one rank once takes a wrong
+// branch with another value or operation. The error on every rank must name this rank and its line.
 func TestRandomValueMismatch(t *testing.T) {
 	const ranks, programs = 3, 300
 	runRanks(t, ranks, symmem.Options{}, func(r *rank) {
-		same := rand.New(rand.NewPCG(23, 1)) // draws the same on every rank
+		same := rand.New(rand.NewPCG(23, 1)) // draws equal numbers on every rank
 		for program := range programs {
 			steps, wrong := 1+same.IntN(8), same.IntN(ranks)
 			at := same.IntN(steps)
@@ -257,7 +257,7 @@ func TestLateRankIsReportedDuringValue(t *testing.T) {
 	warned := make(chan symmem.LateWarning, 1)
 	o := symmem.Options{WarnAfter: 20 * time.Millisecond, OnLate: func(w symmem.LateWarning) {
 		if !strings.HasPrefix(w.Doing, `value "batch size" 1`) {
-			return // on a busy machine ranks may also be late for earlier calls
+			return // on a busy machine a rank may also be late for an earlier call
 		}
 		select {
 		case warned <- w:

@@ -13,7 +13,7 @@ import (
 	"symmem/bench/results"
 )
 
-// generated matches a table with the two comments around it. The first group is the name of the
+// generated matches a table and the two comments around it. The first group is the name of the
 // result file.
 var generated = regexp.MustCompile(`(?s)<!-- results/([\w.-]+)\.json -->\n.*?<!-- end -->`)
 
@@ -42,7 +42,8 @@ func tables(folder string) (map[string]string, error) {
 	return all, nil
 }
 
-// regenerate returns a folder's pages before and after regenerating their tables, by path.
+// regenerate regenerates the tables in a folder's pages. It returns the old and the new text of
+// each page by path.
 func regenerate(folder string) (before, after map[string]string, err error) {
 	all, err := tables(folder)
 	if err != nil {

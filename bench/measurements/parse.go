@@ -22,7 +22,7 @@ func parse(text []byte) (*results.Result, error) {
 	return parseBenchmarks(string(text))
 }
 
-// table collects named values by row. It has a column for each name, in order of appearance.
+// table collects named values by row. Each name has a column. Columns are in order of appearance.
 type table struct {
 	columns []string
 	rows    []map[string]any
@@ -36,7 +36,7 @@ func (t *table) set(name string, value any) {
 	t.rows[len(t.rows)-1][name] = value
 }
 
-// result returns the table, in which missing values are nil.
+// result returns the table. Missing values are nil.
 func (t *table) result() (*results.Result, error) {
 	if len(t.rows) == 0 {
 		return nil, errors.New("the output contains no results")
@@ -80,7 +80,7 @@ func parseReport(text []byte) (*results.Result, error) {
 	return t.result()
 }
 
-// toCell converts a parameter to a table cell, which is a number or a string.
+// toCell converts a parameter to a table cell. The cell is a number or a string.
 func toCell(value any) any {
 	if number, ok := value.(float64); ok {
 		return number

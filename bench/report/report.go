@@ -1,5 +1,6 @@
-// Package report defines the JSON output of symmem bench, which contains results, their baselines,
-// and a description of the machine. Programs that compare reports use the package to decode them.
+// Package report defines the JSON output of symmem bench. A report contains results, their
+// baselines, and a description of the machine. Programs that compare reports decode them with this
+// package.
 package report
 
 import (
@@ -19,7 +20,7 @@ type Summary struct {
 	Batches int     `json:"batches"`
 }
 
-// Summarize summarizes batches, whose times are given in nanoseconds per operation.
+// Summarize summarizes the times of batches. Times are in nanoseconds per operation.
 func Summarize(perOp []float64) Summary {
 	sorted := slices.Sorted(slices.Values(perOp))
 	n := len(sorted)
@@ -37,10 +38,11 @@ type Result struct {
 	Params map[string]any `json:"params"`
 	Summary
 	AllocsPerOp float64 `json:"allocs_per_op"`
-	// Baseline names the baseline. It is nil if there is none, as are BaselineMedian and Ratio.
+	// Baseline names the baseline. Without a baseline, Baseline, BaselineMedian and Ratio are nil.
 	Baseline       *string  `json:"baseline"`
 	BaselineMedian *float64 `json:"baseline_ns_per_op"`
-	// Ratio is the baseline's median divided by Median, so values above 1 mean faster.
+	// Ratio is the baseline's median divided by Median. A value above 1 means that the result is
+	// faster.
 	Ratio *float64 `json:"ratio"`
 	// Bar is the maximum permitted time in nanoseconds, or 0.
 	Bar float64 `json:"bar_ns,omitempty"`
@@ -72,13 +74,12 @@ type Report struct {
 	Bench   string   `json:"bench"`
 	Machine Machine  `json:"machine"`
 	Results []Result `json:"results"`
-	// Worst is the result with the lowest ratio in a comparison of paths, or nil.
+	// Worst is the result with the lowest ratio in a comparison of paths. It may be nil.
 	Worst *Worst `json:"worst,omitempty"`
-	// RoundTrip holds the round-trip times between two cores before and after the run, or is nil if
+	// RoundTrip holds the round-trip times between two cores before and after the run. It is nil if
 	// they do not affect the results.
 	RoundTrip *Trips `json:"round_trip,omitempty"`
-	// Error is the reason why the run stopped early. Results then contains the results before the
-	// error.
+	// Error is the reason why the run stopped early. Results contains the earlier results.
 	Error string `json:"error,omitempty"`
 }
 
@@ -105,7 +106,7 @@ func (r *Report) NoteWorst() {
 	}
 }
 
-// Half returns the name of the half of an nccl-tests row to which the result belongs.
+// Half returns the half of an nccl-tests row to which the result belongs.
 func (r *Result) Half() string {
 	if r.Params["in_place"] == true {
 		return "in-place"

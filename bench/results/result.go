@@ -1,6 +1,6 @@
-// Package results defines the format of result files, which contain a table of measurements and
-// their origin. All tables in docs/measurements are generated from such files, so that the origin
-// of each number is known.
+// Package results defines the format of result files. A result file contains a table of
+// measurements and their origin. All tables in docs/measurements are generated from result files.
+// The origin of each number is therefore known.
 package results
 
 import (
@@ -16,25 +16,27 @@ import (
 type Result struct {
 	Runs    []Run    `json:"runs"`
 	Columns []string `json:"columns"`
-	// Rows contains a cell for each column. A cell is a number, a text, null, or a list of these.
+	// Rows contains a cell for each column. A cell is a number, a text, null, or a list of such
+	// values.
 	Rows [][]any `json:"rows"`
 }
 
 // Run describes a run. Only Machine and Date are required.
 type Run struct {
-	// Part describes the part of the table that is from this run. It is empty if all of it is.
+	// Part describes the part of the table that is from this run. It is empty if the whole table
+	// is.
 	Part    string `json:"part,omitempty"`
 	Machine string `json:"machine"`
 	// Libraries lists the versions of libraries that were used or compared.
 	Libraries string `json:"libraries,omitempty"`
-	// Date is a day, or the first and the last day of a run, such as 2026-11-20 to 2026-11-22.
+	// Date is a day or a range of days, such as 2026-11-20 to 2026-11-22.
 	Date    string `json:"date"`
 	Commit  string `json:"commit,omitempty"`
 	Command string `json:"command,omitempty"`
 }
 
-// Read decodes a result file. It rejects unknown fields, and rows whose length differs from the
-// number of columns.
+// Read decodes a result file. It rejects unknown fields. It also rejects rows whose length differs
+// from the number of columns.
 func Read(text []byte) (*Result, error) {
 	r := &Result{}
 	d := json.NewDecoder(bytes.NewReader(text))
@@ -97,7 +99,7 @@ func (r *Result) Encode() ([]byte, error) {
 		indented.Bytes(), columns, strings.Join(rows, ",\n")), nil
 }
 
-// compact encodes a value on one line, without escaping <, > and &.
+// compact encodes a value on one line. It does not escape <, > and &.
 func compact(value any) ([]byte, error) {
 	var out bytes.Buffer
 	e := json.NewEncoder(&out)

@@ -9,7 +9,7 @@ import (
 	"symmem/driver"
 )
 
-// buffer holds a segment and, if the segment is registered, its window.
+// buffer holds a segment. If the segment is registered, it also holds the window.
 type buffer struct {
 	segment driver.Segment
 	window  driver.Window
@@ -43,7 +43,8 @@ func (r *rank) register(c driver.Communicator, key driver.SegmentKey, b buffer) 
 	return w
 }
 
-// nextKey returns a new segment key. Ranks that call it the same number of times get the same key.
+// nextKey returns a new segment key. Each rank must make the same number of calls. The ranks then
+// get equal keys.
 func (r *rank) nextKey() driver.SegmentKey {
 	r.windows++
 	return driver.SegmentKey{Pool: 7, Ordinal: r.windows}
@@ -61,7 +62,7 @@ func (r *rank) write(at uintptr, data []byte) {
 	runtime.KeepAlive(staging)
 }
 
-// stage returns host memory for a copy. It reuses the memory, because under the race detector the
+// stage returns host memory for a copy. It reuses the memory. Under the race detector, an
 // allocation takes longer than the test itself.
 func (r *rank) stage(n int) []byte {
 	if len(r.staging) < n {
@@ -70,8 +71,8 @@ func (r *rank) stage(n int) []byte {
 	return r.staging[:n]
 }
 
-// read copies bytes from the device to the host. The result is valid until the rank's next read or
-// write.
+// read copies bytes from the device to the host. The result is valid until the rank's next call of
+// read or write.
 func (r *rank) read(at uintptr, n int64) []byte {
 	if n == 0 {
 		return nil
@@ -90,7 +91,7 @@ func (r *rank) expect(at uintptr, want []byte) {
 	r.ok(difference(r.read(at, int64(len(want))), want))
 }
 
-// expectAll checks that n bytes of device memory all have the same value.
+// expectAll checks that n bytes of device memory all equal value.
 func (r *rank) expectAll(at uintptr, value byte, n int64) {
 	r.world.t.Helper()
 	got := r.read(at, n)

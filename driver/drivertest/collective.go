@@ -24,8 +24,8 @@ var collectiveContracts = []contract{
 	{"a path refuses a call or plans it, consistently on all ranks", proveOffers},
 }
 
-// counts lists element counts below and above each size at which an algorithm may change: an empty
-// call, one line, one slice, one small message, and several steps.
+// counts lists element counts. An algorithm may change between an empty call, one line, one slice,
+// one small message, and several steps. The counts lie below and above each of these sizes.
 var counts = []int64{0, 1, 2, 3, 7, 12, 13, 47, 100, 1023, 4097, 70001}
 
 // dataTypes lists the data types to test.
@@ -57,7 +57,7 @@ func (b *fixture) try(c *trial) {
 }
 
 // tryWays runs a trial in every way that the backend supports: on each path, in place and out of
-// place, and on the direct path also with unregistered buffers.
+// place. On the direct path it also uses unregistered buffers.
 func (b *fixture) tryWays(c trial) {
 	b.t.Helper()
 	if !b.harness.has(c.operation) || !b.exact(&c) {
@@ -75,9 +75,9 @@ func (b *fixture) tryWays(c trial) {
 	}
 }
 
-// worthwhile reports whether the trial's path supports the call. Unregistered buffers are tried
-// only on the direct path. The first path supports every call except reductions that only some
-// backends have.
+// worthwhile reports whether the trial's path supports the call. It excludes unregistered buffers
+// on other paths than the direct path. The first path supports every call except reductions that
+// only some backends have.
 func (b *fixture) worthwhile(c *trial) bool {
 	if c.unregistered && c.path != driver.PathDirect {
 		return false
@@ -90,14 +90,14 @@ func (b *fixture) worthwhile(c *trial) bool {
 	return call.Path == c.path
 }
 
-// exact reports whether the contract determines every bit of the result.
+// exact reports whether the contract determines the result bit by bit.
 func (b *fixture) exact(c *trial) bool {
 	n := len(b.ranks)
 	return !b.harness.Unordered || !c.op.Divides() || n&(n-1) == 0
 }
 
-// coverRanks tests all operations on n ranks. It tries every type and count: AllReduce with every
-// reduction for three types, and all other combinations with one reduction in turn.
+// coverRanks tests all operations on n ranks with every type and count. For three types it tries
+// AllReduce with every reduction. For all other combinations the reductions take turns.
 func coverRanks(n int) func(*testing.T, Harness) {
 	return func(t *testing.T, h Harness) {
 		b := newFixture(t, h, n, 4<<20, options{check: true})
@@ -129,8 +129,8 @@ func (b *fixture) coverReduce(dataType driver.DataType, count int64, index int) 
 	}
 }
 
-// coverOthers tries the other operations. It tries the large count only with the largest and the
-// smallest type.
+// coverOthers tries the other operations. It tries the large count only with the largest type and
+// the smallest type.
 func (b *fixture) coverOthers(dataType driver.DataType, count int64, index int) {
 	b.t.Helper()
 	all := driver.ReductionsOf(dataType)
@@ -177,7 +177,7 @@ func proveSkew(t *testing.T, h Harness) {
 }
 
 // proveBarrier makes every rank record that it is about to enter the barrier. After the barrier
-// each rank checks that all others have done so.
+// each rank checks that every rank has done so.
 func proveBarrier(t *testing.T, h Harness) {
 	const n, rounds = 4, 200
 	b := newFixture(t, h, n, 1<<20, options{check: true})
@@ -196,8 +196,8 @@ func proveBarrier(t *testing.T, h Harness) {
 	})
 }
 
-// proveStreams launches on two streams in turn. Each launch sends what the previous one has
-// received on the other stream, so events must make the streams follow the order of the launches.
+// proveStreams launches on two streams in turn. Each launch sends what the previous launch has
+// received on the other stream. Events must make the streams follow the order of the launches.
 func proveStreams(t *testing.T, h Harness) {
 	const n, count, rounds = 3, 3000, 20
 	b := newFixture(t, h, n, 1<<20, options{check: true})
@@ -206,7 +206,7 @@ func proveStreams(t *testing.T, h Harness) {
 	})
 }
 
-// alternate sums from one buffer into the other and back, on the two streams in turn.
+// alternate sums from one buffer into the other and back. The two streams take turns.
 func (b *fixture) alternate(r *rank, streams [2]driver.Stream, count int64, rounds int) {
 	bufs := [2]buffer{b.send[r.number], b.recv[r.number]}
 	r.write(bufs[0].at(0), repeated(1, count))
@@ -225,7 +225,7 @@ func (b *fixture) alternate(r *rank, streams [2]driver.Stream, count int64, roun
 	b.checkPowers(r, bufs[rounds%2], streams, count, rounds)
 }
 
-// checkPowers waits for both streams and checks that every element is n to the power of rounds.
+// checkPowers waits for the two streams. It checks that every element is n to the power of rounds.
 func (b *fixture) checkPowers(
 	r *rank, result buffer, streams [2]driver.Stream, count int64, rounds int,
 ) {

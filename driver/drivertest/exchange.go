@@ -58,8 +58,8 @@ func provePayloadTooLarge(t *testing.T, h Harness) {
 	})
 }
 
-// proveLanes makes rank 0 wait on the background lane until exchanges on the control lane and
-// collectives have ended.
+// proveLanes makes rank 0 wait on the background lane. Meanwhile, exchanges on the control lane and
+// collectives must end.
 func proveLanes(t *testing.T, h Harness) {
 	w := newWorld(t, h, 2, options{check: true})
 	release := make(chan struct{})
@@ -94,8 +94,8 @@ func proveMixed(t *testing.T, h Harness) {
 	})
 }
 
-// proveExchangeCanceled cancels an exchange that rank 1 has not joined. When rank 1 joins later,
-// its exchange must not succeed.
+// proveExchangeCanceled cancels an exchange that rank 1 has not joined. Rank 1 joins later. Its
+// exchange must not succeed.
 func proveExchangeCanceled(t *testing.T, h Harness) {
 	w := newWorld(t, h, 2, options{})
 	w.expectFaults = true

@@ -18,10 +18,10 @@ var failureContracts = []contract{
 	{"launching a graph does not wait for events in the graph", proveLaunchDoesNotWait},
 }
 
-// errPurpose is the error with which tests fail a stream.
+// errPurpose is the error of streams that tests make fail.
 var errPurpose = errors.New("a failure on purpose")
 
-// newFailingStream returns a blocked stream that fails when the gate is opened.
+// newFailingStream returns a blocked stream. The stream fails when the gate is opened.
 func newFailingStream(r *rank) (driver.Stream, *gate) {
 	s := r.newStream()
 	g := r.block(s)
@@ -110,7 +110,7 @@ func proveSkippedCollective(t *testing.T, h Harness) {
 	})
 }
 
-// faultOwner returns the owner in a group's fault, or nil.
+// faultOwner returns the owner in a group's fault. It returns nil if there is none.
 func faultOwner(err error) any {
 	var fault *driver.Fault
 	if !errors.As(err, &fault) {
@@ -141,7 +141,7 @@ func proveCapturedFailure(t *testing.T, h Harness) {
 }
 
 // proveRefusedGraph replays a graph before and after its group fails. After the failure the event
-// must not still refer to the first replay.
+// must not refer to the first replay.
 func proveRefusedGraph(t *testing.T, h Harness) {
 	w := newWorld(t, h, 1, options{expectFaults: true})
 	r := w.ranks[0]
@@ -169,7 +169,7 @@ func proveLaunchDoesNotWait(t *testing.T, h Harness) {
 		must(t, r.stream.Wait(e))
 		must(t, r.stream.Host(func() { close(ran) }))
 	})
-	must(t, g.Launch(r.stream)) // while the event's stream is blocked
+	must(t, g.Launch(r.stream)) // the event's stream is blocked now
 	select {
 	case <-ran:
 		t.Error("work after the wait has run")

@@ -47,10 +47,10 @@ func proveAbort(t *testing.T, h Harness) {
 	})
 }
 
-// checkAbsence runs call on all ranks but the last, and afterwards on the last. The first rank to
-// time out must name the last one; the others may get the fault before they time out. The late
-// rank's first call may still succeed with data that has already arrived, but then its next call
-// must fail.
+// checkAbsence first runs call on all ranks except the last one, and then on the last rank. The
+// first rank to time out must name the last rank. Other ranks may get the fault before they time
+// out. The first call of the late rank may succeed with data that has already arrived. Its next
+// call must then fail.
 func checkAbsence(t *testing.T, w *world, call func(r *rank) error) {
 	t.Helper()
 	late := len(w.ranks) - 1
@@ -76,8 +76,8 @@ func checkAbsence(t *testing.T, w *world, call func(r *rank) error) {
 	}
 }
 
-// proveAbsentCollective also checks that a late rank does not write to the windows of the other
-// ranks, which may have reused that memory.
+// proveAbsentCollective makes a collective without the last rank. That rank is late and must not
+// write to the windows of other ranks, because they may have reused the memory.
 func proveAbsentCollective(t *testing.T, h Harness) {
 	for _, path := range h.Paths {
 		for _, count := range []int64{0, 5, 1 << 14} {
@@ -151,13 +151,13 @@ func proveAbsentReceiver(t *testing.T, h Harness) {
 		if err := r.launch(r.group, r.stream, call); err != nil {
 			return err
 		}
-		// The Send may complete without its receiver, but the Recv cannot complete without an answer.
+		// The Send may complete without its receiver. The Recv cannot complete without an answer.
 		answer := p2pCall(driver.Recv, 1-r.number, 0, b.recv[r.number], 0, 8)
 		return r.launch(r.group, r.stream, answer)
 	})
 }
 
-// proveDeadlock puts one rank into an exchange and the others into a collective. Only deadlock
+// proveDeadlock puts one rank into an exchange and the other ranks into a collective. Only deadlock
 // detection can end these waits before the test times out.
 func proveDeadlock(t *testing.T, h Harness) {
 	for _, alone := range []int{0, 2} {
@@ -169,7 +169,7 @@ func proveDeadlock(t *testing.T, h Harness) {
 	}
 }
 
-// inDifferentCalls runs an exchange on one rank and a collective on the others.
+// inDifferentCalls runs an exchange on one rank and a collective on the other ranks.
 func inDifferentCalls(r *rank, alone int) error {
 	if r.number == alone {
 		_, err := r.group.Exchange(r.world.ctx, driver.LaneControl, nil)
@@ -179,7 +179,8 @@ func inDifferentCalls(r *rank, alone int) error {
 }
 
 // proveDeadlockWithBusyLane starts and ends waits on the background lane until the deadlock is
-// detected. These waits must not hide the status of the deadlocked wait.
+// detected. The deadlocked wait is on another lane. The waits on the background lane must not hide
+// it.
 func proveDeadlockWithBusyLane(t *testing.T, h Harness) {
 	w := newWorld(t, h, 2, options{expectFaults: true})
 	controltest.WantDeadlock(t, w.outcomes(func(r *rank) error {
@@ -193,7 +194,7 @@ func proveDeadlockWithBusyLane(t *testing.T, h Harness) {
 	}))
 }
 
-// proveFaultLaneCalls makes rank 0 exchange on the fault lane while the others wait in other calls.
+// proveFaultLaneCalls makes rank 0 exchange on the fault lane. The other ranks wait in other calls.
 func proveFaultLaneCalls(t *testing.T, h Harness) {
 	w := newWorld(t, h, 3, options{expectFaults: true})
 	w.each(func(r *rank) {

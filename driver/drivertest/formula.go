@@ -21,8 +21,8 @@ var formulaContracts = []contract{
 	{"special values by a rounding tree", proveSpecials(driver.RoundedTree)},
 }
 
-// scope returns the number of elements to try for each type and reduction, and the element count
-// of the largest call.
+// scope returns how many elements to try for each type and reduction. It also returns the element
+// count of the largest call.
 func (h Harness) scope() (elements, largest int64) {
 	switch {
 	case os.Getenv("SYMMEM_TEST_FULL") == "1":
@@ -34,9 +34,9 @@ func (h Harness) scope() (elements, largest int64) {
 	}
 }
 
-// proveFormula tries every type and reduction on several numbers of ranks, with random operations,
-// sizes, roots and offsets. It randomly selects calls in place and out of place, with registered
-// and unregistered buffers, eager and replayed. It skips paths that refuse the group's formula.
+// proveFormula tries every type and reduction on several numbers of ranks. Operations, sizes, roots
+// and offsets are random. Calls are randomly in place or out of place, eager or replayed, and with
+// registered or unregistered buffers. It skips paths that refuse the group's formula.
 func proveFormula(f driver.Formula) func(*testing.T, Harness) {
 	return func(t *testing.T, h Harness) {
 		seed := uint64(time.Now().UnixNano())
@@ -75,8 +75,9 @@ func tryFormula(t *testing.T, h Harness, f driver.Formula, n int, seed uint64) {
 	t.Logf("%d calls", tried)
 }
 
-// proveSpecials reduces NaNs, infinities, zeros, subnormal and maximal numbers of every type, on
-// every path that supports the group's formula. On three ranks it covers all combinations.
+// proveSpecials reduces NaNs, infinities, zeros, subnormal numbers and maximal numbers of every
+// type. It uses every path that supports the group's formula. On three ranks it covers all
+// combinations.
 func proveSpecials(f driver.Formula) func(*testing.T, Harness) {
 	return func(t *testing.T, h Harness) {
 		if f == driver.AnyFormula && h.Unordered {
@@ -123,7 +124,7 @@ func drawReduction(draws *rand.Rand, n int, largest int64) trial {
 	return c
 }
 
-// tryPaths tries a reduction on every path that supports it, and returns the number of such paths.
+// tryPaths tries a reduction on every path that supports it. It returns the number of these paths.
 func tryPaths(b *fixture, c *trial) (tried int) {
 	b.t.Helper()
 	c.prepare(b.harness, len(b.ranks))

@@ -14,7 +14,7 @@ var groupContracts = []contract{
 	{"connecting a group without this rank gives an error", proveNotMember},
 }
 
-// gatherBytes contributes the rank's world rank to an AllGather and checks the result.
+// gatherBytes makes an AllGather of the ranks' world ranks and checks the result.
 func gatherBytes(r *rank, c driver.Communicator, members []int, b buffer) {
 	r.write(b.at(0), []byte{byte(r.number)})
 	call := driver.Call{
@@ -31,7 +31,7 @@ func gatherBytes(r *rank, c driver.Communicator, members []int, b buffer) {
 }
 
 // proveSubgroups puts every rank into one of two halves and into a group of all ranks. Each rank
-// uses its two groups in turn, while the other ranks run concurrently.
+// uses its two groups in turn. The ranks run concurrently.
 func proveSubgroups(t *testing.T, h Harness) {
 	w := newWorld(t, h, 4, options{check: true})
 	halves := [][]int{{0, 2}, {1, 3}}

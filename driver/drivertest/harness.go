@@ -7,29 +7,31 @@ import (
 	"symmem/driver"
 )
 
-// Part names an optional part of the contract. Backends must satisfy the rest.
+// Part names an optional part of the contract. Backends must satisfy all other parts.
 type Part string
 
-// The optional parts, with the consequences for users of a backend that lacks them. Harness.Paths
-// and Harness.Ranks limit the paths and the number of ranks. The interfaces in driver/optional.go
-// are not part of the contract.
+// These parts are optional. Each comment names the consequences for users of a backend without the
+// part. Harness.Paths and Harness.Ranks limit the paths and the number of ranks. The interfaces in
+// driver/optional.go are not part of the contract.
 const (
-	// Messages covers Send and Recv. A backend without this part refuses them when they are offered,
-	// and pipelines need another way to send.
+	// Messages covers Send and Recv. A backend without this part refuses messages when they are
+	// offered. Pipelines then need another way to send.
 	Messages Part = "messages"
-	// Splits covers AllToAllV. A backend without this part refuses the operation when it is offered,
-	// and callers must use AllToAll with the size of the largest part.
+	// Splits covers AllToAllV. A backend without this part refuses AllToAllV when it is offered.
+	// Callers must then use AllToAll with the size of the largest part.
 	Splits Part = "splits"
-	// Scatter covers Config.Scatter, which reveals mistakes that can occur only on paths over windows.
+	// Scatter covers Config.Scatter. Scatter reveals mistakes that can occur only on paths over
+	// windows.
 	Scatter Part = "scatter"
-	// Failures requires a failed stream to skip its work, as driver.Stream specifies, and events to
+	// Failures requires a failed stream to skip its work, as driver.Stream specifies. Events must
 	// carry the failure. A backend without this part cannot stop kernels that are already queued on
-	// the GPU: work after a failure uses data that was never computed, until the stream is
-	// synchronized.
+	// the GPU. Until the stream is synchronized, work after a failure uses data that was never
+	// computed.
 	Failures Part = "failures"
-	// Anytime requires Close and Abort to return while other groups connect and wait. Ranks that share
-	// a CUDA context cannot guarantee it: to free memory, the context waits until all its kernels have
-	// ended, and meanwhile launches none, not even a kernel that another rank is waiting for.
+	// Anytime requires Close and Abort to return while other groups connect and wait. Ranks that
+	// share a CUDA context cannot guarantee this. To free memory, the context waits until all its
+	// kernels have ended. Meanwhile it launches no kernel, not even one for which another rank is
+	// waiting.
 	Anytime Part = "closing at any time"
 )
 
@@ -37,25 +39,25 @@ const (
 type Harness struct {
 	// Open opens the device of one rank, like driver.Backend.
 	Open func(ctx context.Context, cfg driver.Config) (driver.Device, error)
-	// Host allocates zeroed host memory that Stream.Copy can access. If it is nil, tests use Go
+	// Host allocates zeroed host memory that Stream.Copy can access. If Host is nil, tests use Go
 	// memory.
 	Host func(bytes int) []byte
 	// Ranks is the size of the largest world that can be opened. Larger tests are skipped.
 	Ranks int
-	// Paths lists the paths that collectives can take; nil means plain and window. In most tests, if a
-	// path refuses a call, the call takes the first path of the list.
+	// Paths lists the paths that collectives can take. If it is nil, the paths are plain and
+	// window. In most tests, a call that its path refuses takes the first path of the list.
 	Paths []driver.Path
-	// Without maps each part that the backend lacks to the reason, which skipped tests print.
+	// Without maps each part that the backend lacks to the reason. Skipped tests print the reason.
 	Without map[Part]string
-	// Unordered reports that reductions combine ranks in an unspecified order. Tests then use numbers
-	// whose sums and products are exact in every order.
+	// Unordered reports that reductions combine ranks in an unspecified order. Tests then use
+	// numbers whose sums and products are exact in any order.
 	Unordered bool
 	// Slow reports that calls take much longer than usual, as on the software GPU. Tests then try
-	// every count with only every third type.
+	// every count with only a third of the types.
 	Slow bool
 }
 
-// skips reports whether to skip the trial with the given index, to save time.
+// skips reports whether to skip the trial with the given index to save time.
 func (h Harness) skips(index int) bool { return h.Slow && index%3 != 0 }
 
 func (h Harness) withDefaults() Harness {
@@ -89,7 +91,7 @@ func (h Harness) has(o driver.Operation) bool {
 type chapter struct {
 	name  string
 	tests []contract
-	// part names the optional part that the chapter tests; it is empty for mandatory chapters.
+	// part names the optional part that the chapter tests. It is empty for mandatory chapters.
 	part Part
 }
 

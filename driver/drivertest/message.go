@@ -25,7 +25,7 @@ var messageContracts = []contract{
 	{"random messages on random streams arrive at the right place", proveRandomMessages},
 }
 
-// p2pCall returns a Send or Recv of bytes at an offset of a buffer.
+// p2pCall returns a Send or Recv of bytes at an offset of b.
 func p2pCall(o driver.Operation, peer, tag int, b buffer, at, bytes int64) driver.Call {
 	c := driver.Call{
 		Operation: o, DataType: driver.Uint8, Count: bytes, Root: peer, Tag: tag, Digest: 77,
@@ -89,8 +89,8 @@ func proveSwap(t *testing.T, h Harness) {
 	}
 }
 
-// swap makes every rank send to the next rank and receive from the previous one, several times, on
-// one stream or on two.
+// swap makes every rank send to the next rank and receive from the previous rank several times. It
+// uses one stream or two streams.
 func (b *fixture) swap(bytes int64, streams int) {
 	b.t.Helper()
 	n := len(b.ranks)
@@ -147,8 +147,8 @@ func wantEnds(t *testing.T, err error, fault driver.MessageFault, ends ...driver
 	}
 }
 
-// firstMessageError returns the first MessageError among the ends' errors, or all errors if there
-// is none. An end that has not detected the mistake itself gets a peer error instead.
+// firstMessageError returns the first MessageError among the errors of the ends. If there is none,
+// it returns all errors. An end that has not detected the mistake itself gets a peer error instead.
 func firstMessageError(ends ...[]error) error {
 	errs := slices.Concat(ends...)
 	for _, err := range errs {
@@ -159,8 +159,8 @@ func firstMessageError(ends ...[]error) error {
 	return errors.Join(errs...)
 }
 
-// expectUntouched checks that a rank has received nothing. It reads on a new stream, since the
-// message's stream may still return the failure.
+// expectUntouched checks that a rank has received nothing. It reads on a new stream. The message's
+// stream may still return the failure.
 func (b *fixture) expectUntouched(number int) {
 	r := *b.ranks[number]
 	r.stream = b.ranks[number].newStream()
@@ -196,8 +196,8 @@ func proveTags(t *testing.T, h Harness) {
 	}
 }
 
-// proveAnySource makes rank 0 receive from a specific rank and from any source, with some of its
-// Recvs on a delayed stream.
+// proveAnySource makes rank 0 receive from a specific rank and from any source. Some of its Recvs
+// are on a delayed stream.
 func proveAnySource(t *testing.T, h Harness) {
 	const n, each = 4, 5
 	b := newFixture(t, h, n, 1<<20, options{check: true})
@@ -210,7 +210,8 @@ func proveAnySource(t *testing.T, h Harness) {
 	})
 }
 
-// sendNumbers sends messages of two bytes to rank 0: the sender's rank and the message's number.
+// sendNumbers sends messages of two bytes to rank 0. The bytes are the sender's rank and the
+// message's number.
 func (b *fixture) sendNumbers(r *rank, messages int) {
 	send := b.send[r.number]
 	for i := range messages {
@@ -220,8 +221,8 @@ func (b *fixture) sendNumbers(r *rank, messages int) {
 	}
 }
 
-// receiveNumbers receives the messages of the other ranks: the first two from rank 1, the rest from
-// any source.
+// receiveNumbers receives the messages of the other ranks. The first two Recvs are from rank 1. The
+// rest are from any source.
 func (b *fixture) receiveNumbers(r *rank, messages int) {
 	sources, from, recv := make([]int, messages), make([]int, messages), b.recv[0]
 	streams := []driver.Stream{r.stream, r.newStream(), r.newStream()}
@@ -255,8 +256,8 @@ func (b *fixture) receiveNumbers(r *rank, messages int) {
 	}
 }
 
-// proveAnySourceOrder makes rank 1 call Send first, but blocks its stream until rank 0 has received
-// the message of rank 2.
+// proveAnySourceOrder makes rank 1 call Send first. The stream of rank 1 is blocked until rank 0
+// has received the message of rank 2.
 func proveAnySourceOrder(t *testing.T, h Harness) {
 	b := newFixture(t, h, 3, 1<<20, options{check: true})
 	blocked := b.ranks[1]
@@ -276,8 +277,7 @@ func proveAnySourceOrder(t *testing.T, h Harness) {
 	}
 }
 
-// proveUnmatchedClose closes a group in which a message has not been received. It tries both orders
-// in which the two ranks can close.
+// proveUnmatchedClose closes a group that has an unreceived message. Either rank may close first.
 func proveUnmatchedClose(t *testing.T, h Harness) {
 	for first := range 2 {
 		t.Run(fmt.Sprint("rank ", first, " first"), func(t *testing.T) {

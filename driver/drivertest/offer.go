@@ -11,8 +11,8 @@ import (
 )
 
 // proveOffers offers every operation, type and reduction with some counts to every path, with
-// registered and unregistered buffers. It plans the calls that are not refused. All ranks must get
-// the same answers.
+// registered and unregistered buffers. It plans the accepted calls. All ranks must get equal
+// answers.
 func proveOffers(t *testing.T, h Harness) {
 	b := newFixture(t, h, 2, 4<<20, options{})
 	answers := make([]string, 2)
@@ -26,7 +26,7 @@ func proveOffers(t *testing.T, h Harness) {
 	}
 }
 
-// offerAll offers all calls on one rank and passes the answers to note.
+// offerAll offers all calls on one rank. It passes the answers to note.
 func (b *fixture) offerAll(r *rank, note func(c *trial, refusal error)) {
 	for o := range driver.Barrier + 1 {
 		for _, dataType := range reduce.DataTypes() {

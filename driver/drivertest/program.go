@@ -14,8 +14,8 @@ type plannedMessage struct {
 	sendStream, recvStream, fill int // fill selects the contents
 }
 
-// proveRandomMessages makes all ranks call their ends of the same list of messages, in list order,
-// on randomly chosen streams.
+// proveRandomMessages draws a list of messages. Each rank calls its ends of the messages in list
+// order on randomly chosen streams.
 func proveRandomMessages(t *testing.T, h Harness) {
 	seed := rand.Uint64()
 	draw := rand.New(rand.NewPCG(seed, 1))
@@ -40,7 +40,7 @@ func proveRandomMessages(t *testing.T, h Harness) {
 	}
 }
 
-// slotBytes is the size of the buffer space for one message of a random program.
+// slotBytes is the size of the space in a buffer for one message.
 const slotBytes = 64 << 10
 
 // play runs a program on one rank and checks the received messages.

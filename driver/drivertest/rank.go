@@ -11,8 +11,8 @@ import (
 	"symmem/internal/control/controltest"
 )
 
-// rank holds one rank's device and resources. A method that returns no error fails the test and
-// ends the rank if an operation fails that must succeed.
+// rank holds one rank's device and resources. Some methods return no error. If an operation fails
+// that must succeed, they fail the test and end the rank.
 type rank struct {
 	world   *world
 	number  int
@@ -36,8 +36,8 @@ func (r *rank) ok(err error) {
 	}
 }
 
-// failf fails the test. It ends the rank's goroutine, or the test if the rank runs in the test's
-// own.
+// failf fails the test. It ends the rank's goroutine. If the rank runs in the test's goroutine,
+// failf ends the test.
 func (r *rank) failf(format string, args ...any) {
 	r.world.t.Helper()
 	r.world.t.Errorf("rank %d%s: "+format, append([]any{r.number, r.doing}, args...)...)
@@ -85,7 +85,7 @@ func (r *rank) connect(id string, ranks []int, check bool) driver.Communicator {
 	return c
 }
 
-// newStream makes a stream that is closed with the world.
+// newStream makes a stream. The end of the world closes the stream.
 func (r *rank) newStream() driver.Stream {
 	s, err := r.device.NewStream()
 	r.ok(err)
@@ -93,7 +93,6 @@ func (r *rank) newStream() driver.Stream {
 	return s
 }
 
-// newEvent makes an event.
 func (r *rank) newEvent() driver.Event {
 	e, err := r.device.NewEvent()
 	r.ok(err)
@@ -113,7 +112,7 @@ func (r *rank) capture(queue func()) driver.Graph {
 	return g
 }
 
-// onClose registers a function to call when the world ends. The last one registered runs first.
+// onClose registers a function to call when the world ends. Functions run in reverse order.
 func (r *rank) onClose(f func() error) { r.closers = append(r.closers, f) }
 
 // close calls the registered functions.
@@ -125,8 +124,7 @@ func (r *rank) close() error {
 	return errors.Join(errs...)
 }
 
-// block queues a gate on a stream. If the test does not open the gate, the world does when it
-// closes.
+// block queues a gate on a stream. If the test does not open the gate, the end of the world does.
 func (r *rank) block(s driver.Stream) *gate {
 	g := &gate{opened: make(chan struct{})}
 	r.onClose(func() error { g.open(); return nil })
@@ -134,7 +132,8 @@ func (r *rank) block(s driver.Stream) *gate {
 	return g
 }
 
-// onSupportedPath returns the call on its path, or on the first path if its own path refuses it.
+// onSupportedPath returns the call on its path. If the path refuses the call, it returns the call
+// on the first path.
 func (r *rank) onSupportedPath(c driver.Communicator, call driver.Call) driver.Call {
 	if !call.Operation.Takes(call.Path) || c.Offer(call).Refusal(call.Path) != nil {
 		call.Path = r.world.harness.Paths[0]
@@ -143,10 +142,10 @@ func (r *rank) onSupportedPath(c driver.Communicator, call driver.Call) driver.C
 }
 
 // launch prepares and launches a call and waits until it has ended. After an error it clears the
-// stream's failure, so that the stream stays usable.
+// stream's failure. The stream stays usable.
 func (r *rank) launch(c driver.Communicator, s driver.Stream, call driver.Call) error {
 	if err := r.queue(c, s, call); err != nil {
-		_ = s.Synchronize(r.world.ctx) // clears the failure and returns the same error
+		_ = s.Synchronize(r.world.ctx) // clears the failure and returns its error again
 		return err
 	}
 	return s.Synchronize(r.world.ctx)
@@ -161,15 +160,14 @@ func (r *rank) queue(c driver.Communicator, s driver.Stream, call driver.Call) e
 	return c.Launch(s, plan)
 }
 
-// swap exchanges payloads of the given sizes by rank and checks the results.
+// swap exchanges payloads and checks the results. sizes holds the size of each rank's payload.
 func (r *rank) swap(lane driver.Lane, round int, sizes []int) error {
 	return controltest.Swap(func(payload []byte) ([][]byte, error) {
 		return r.group.Exchange(r.world.ctx, lane, payload)
 	}, r.number, round, sizes)
 }
 
-// sumOver runs an AllReduce whose elements all have the given value, over a window, and checks the
-// result.
+// sumOver runs an AllReduce over a window and checks the result. Every input element equals value.
 func (r *rank) sumOver(c driver.Communicator, b buffer, value byte) {
 	const count = 20000
 	if !slices.Contains(r.world.harness.Paths, driver.PathWindow) {

@@ -14,7 +14,7 @@ import (
 	"symmem/internal/reduce"
 )
 
-// smallGroup implements a communicator. Its control plane coordinates the ranks: it compares calls,
+// smallGroup implements a communicator. Its control plane coordinates the ranks. It compares calls,
 // ends waits, and names missing ranks.
 type smallGroup struct {
 	device *smallDevice
@@ -82,7 +82,7 @@ func (w *smallWindow) Deregister() error {
 	return nil
 }
 
-// smallPlan holds a call. It implements both Offer and Plan.
+// smallPlan holds a call. It implements Offer and Plan.
 type smallPlan struct {
 	driver.Call
 	c *smallGroup
@@ -115,8 +115,8 @@ func (c *smallGroup) Launch(on driver.Stream, p driver.Plan) error {
 	return on.(*smallStream).queue(plan.launch)
 }
 
-// launch issues the next ticket to the call and returns its work. Streams may start work in another
-// order, but the work waits until all earlier tickets are done.
+// launch gives the next ticket to the call and returns its work. Streams may start work in another
+// order. The work waits until the work of all earlier tickets is done.
 func (p *smallPlan) launch() (smallWork, error) {
 	c := p.c
 	c.mu.Lock()
@@ -144,7 +144,8 @@ func (p *smallPlan) launch() (smallWork, error) {
 	}, nil
 }
 
-// run compares the call with the other ranks' calls, exchanges the inputs, and computes the output.
+// run compares the call with the calls of the other ranks, exchanges the inputs, and computes the
+// output.
 func (p *smallPlan) run(ticket uint64, check bool) error {
 	c, call := p.c, p.Call
 	c.running.Lock()
@@ -179,7 +180,7 @@ func (p *smallPlan) run(ticket uint64, check bool) error {
 // computeOutput computes the output from the ranks' inputs.
 func (p *smallPlan) computeOutput(to []byte, inputs [][]byte) {
 	me, part := p.c.cfg.Rank, int(p.Count)*p.DataType.Size()
-	parts := make([][]byte, len(inputs)) // the part of each input for this rank
+	parts := make([][]byte, len(inputs)) // one part of each input is for this rank
 	for r, in := range inputs {
 		switch p.Operation {
 		case driver.ReduceScatter, driver.AllToAll:

@@ -13,13 +13,13 @@ import (
 // closedChannel is the tail of a stream without work.
 var closedChannel = func() chan struct{} { c := make(chan struct{}); close(c); return c }()
 
-// smallWork runs in stream order. If failed is not nil, the stream has failed and the work must be
-// skipped. An error that the work returns fails the stream.
+// smallWork is work of a stream. If failed is not nil, the stream has failed and the work must be
+// skipped. If the work returns an error, the stream fails.
 type smallWork func(failed error) error
 
-// smallStep creates the work of one call. It is called at once, or during each launch of the graph
-// if the call is captured. Its error is returned to the caller; if the work is nil, nothing is
-// queued.
+// smallStep creates the work of one call. If the call is captured, each launch of the graph calls
+// it. If not, it is called at once. Its error is returned to the caller. If the work is nil,
+// nothing is queued.
 type smallStep func() (smallWork, error)
 
 // smallStream runs each piece of work in a goroutine that waits for the previous one.
@@ -71,7 +71,7 @@ func (s *smallStream) enqueue(step smallStep) error {
 	return err
 }
 
-// do queues work that a failed stream skips.
+// do queues work. A failed stream skips the work.
 func (s *smallStream) do(work func() error) error {
 	return s.queue(func() (smallWork, error) {
 		return func(failed error) (err error) {

@@ -14,10 +14,10 @@ import (
 	"symmem/internal/sys"
 )
 
-// The small backend is the smallest one that passes the contract, and an example for new backends.
-// It uses the memory of one process, its ranks are goroutines, and all data passes through the
-// control plane. This file implements its device and memory; small_stream_test.go implements its
-// streams, and small_group_test.go its communicators.
+// The small backend is the smallest backend that passes the contract. It is an example for new
+// backends. It uses the memory of one process. Its ranks are goroutines. All data passes through
+// the control plane. This file implements the device and the memory. small_stream_test.go
+// implements streams. small_group_test.go implements communicators.
 
 func TestSmallBackendPassesContract(t *testing.T) {
 	drivertest.Run(t, drivertest.Harness{
@@ -33,7 +33,7 @@ func TestSmallBackendPassesContract(t *testing.T) {
 // smallDevice implements the device of one rank.
 type smallDevice struct {
 	cfg driver.Config
-	// capturing counts the streams that are being captured. It must be 0 for a registration.
+	// capturing counts the streams that capture. A registration needs a count of 0.
 	capturing atomic.Int32
 }
 
@@ -119,7 +119,7 @@ func (a *smallArena) Keep(bytes int64) error { return a.space.Shrink(bytes) }
 
 func (a *smallArena) Close() error { return a.space.Close() }
 
-// smallSegment represents a mapping. Peers never access it, so Keep has nothing to do.
+// smallSegment represents a mapping. Peers never access it. Keep therefore does nothing.
 type smallSegment struct {
 	*sys.Mapping
 	unmapped atomic.Bool

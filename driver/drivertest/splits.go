@@ -23,8 +23,8 @@ type exchange struct {
 	dataType     driver.DataType
 }
 
-// newExchange draws an exchange with at most the given number of elements for each pair of ranks,
-// and none for some pairs. The parts are in random order in the buffers, with gaps.
+// newExchange draws an exchange. Each pair of ranks exchanges at most the given number of elements.
+// Some pairs exchange nothing. The parts are in random order in the buffers, with gaps.
 func newExchange(draw *rand.Rand, n int, most int64, t driver.DataType) *exchange {
 	x := &exchange{dataType: t}
 	for range n {
@@ -47,7 +47,7 @@ func newExchange(draw *rand.Rand, n int, most int64, t driver.DataType) *exchang
 	return x
 }
 
-// scatterParts places parts in random order, with gaps of 0 or 3 elements, and returns their
+// scatterParts places parts in random order, with gaps of 0 or 3 elements. It returns their
 // offsets.
 func scatterParts(draw *rand.Rand, counts []int64) []int64 {
 	offsets, at := make([]int64, len(counts)), int64(0)
@@ -76,7 +76,7 @@ func (x *exchange) part(h Harness, from, to int) []byte {
 	return input(h, x.dataType, 100+len(x.counts)*from+to, x.counts[from][to])
 }
 
-// call returns one rank's call. The send buffer is in a window if windowed is true.
+// call returns one rank's call. windowed says whether the send buffer is in a window.
 func (x *exchange) call(r *rank, send, recv buffer, windowed bool) driver.Call {
 	call := driver.Call{
 		Operation: driver.AllToAllV, DataType: x.dataType, Splits: x.splits(r.number),
@@ -88,7 +88,7 @@ func (x *exchange) call(r *rank, send, recv buffer, windowed bool) driver.Call {
 	return call
 }
 
-// fill writes a rank's data into its send buffer and canaries into its receive buffer.
+// fill writes a rank's data into its send buffer. It writes canaries into its receive buffer.
 func (x *exchange) fill(h Harness, r *rank, send, recv buffer) {
 	size := int64(x.dataType.Size())
 	for to := range x.counts {

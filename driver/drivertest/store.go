@@ -6,8 +6,8 @@ import (
 	"sync"
 )
 
-// Store is a store in the memory of one process. The zero value is empty and ready to use. It is
-// safe for concurrent use.
+// Store is a store in the memory of one process. The zero value is an empty store. It is safe for
+// concurrent use.
 type Store struct {
 	mu      sync.Mutex
 	values  map[string][]byte // guarded by mu
@@ -29,7 +29,7 @@ func (s *Store) Set(_ context.Context, key string, value []byte) error {
 	return nil
 }
 
-// Get waits for a value and returns it. If the context ends first, Get returns the context's cause.
+// Get waits for a value and returns it. If the context ends first, Get returns its cause.
 func (s *Store) Get(ctx context.Context, key string) ([]byte, error) {
 	for {
 		value, found, changed := s.look(key)
@@ -50,10 +50,10 @@ func (s *Store) Peek(_ context.Context, key string) (value []byte, found bool, e
 	return value, found, nil
 }
 
-// ServedBy returns -1, since no rank serves the store.
+// ServedBy returns -1 because no rank serves the store.
 func (s *Store) ServedBy() int { return -1 }
 
-// look returns a value, or a channel that is closed by the next Set.
+// look returns a value. If there is none, it returns a channel that the next Set closes.
 func (s *Store) look(key string) (value []byte, found bool, changed chan struct{}) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

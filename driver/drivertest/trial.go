@@ -10,7 +10,7 @@ import (
 	"symmem/driver/formula"
 )
 
-// trial describes a collective with its expected result.
+// trial describes a collective and its expected result.
 type trial struct {
 	operation driver.Operation
 	dataType  driver.DataType
@@ -21,11 +21,11 @@ type trial struct {
 	inPlace   bool
 	// unregistered reports that the buffers are not in windows.
 	unregistered bool
-	// skew shifts all buffers by a number of elements, so that they have only the alignment of an
-	// element.
+	// skew shifts all buffers by a number of elements. The buffers then have only the alignment of
+	// an element.
 	skew int64
-	// formula is the group's formula, if it has one. The inputs are then drawn from the seed, such
-	// that formulas give different results.
+	// formula is the group's formula, if it has one. The inputs are then drawn from the seed. With
+	// these inputs, formulas give different results.
 	formula driver.Formula
 	seed    uint64
 	// special selects special values as inputs.
@@ -33,8 +33,8 @@ type trial struct {
 	// replayed makes the call through a graph.
 	replayed bool
 
-	// inputs holds each rank's contribution. wants holds the expected contents of each rank's receive
-	// buffer, or nil if the call must not write the buffer.
+	// inputs holds each rank's contribution. wants holds the expected contents of each rank's
+	// receive buffer. It holds nil if the call must not write the buffer.
 	inputs, wants [][]byte
 }
 
@@ -105,21 +105,21 @@ func (c *trial) setWants(want func(r int) []byte) {
 }
 
 const (
-	// canary fills receive buffers before a call, and must still surround the result afterwards.
+	// canary fills receive buffers before a call. It must still surround the result afterwards.
 	canary = 0xA5
 	// margin is the number of canaries before and after a result.
 	margin = 64
 )
 
-// call returns a rank's call on two of its buffers, on a path that supports the call.
+// call returns a rank's call on two of its buffers. The call is on a path that supports it.
 func (c *trial) call(r *rank, send, recv buffer) driver.Call {
 	call := r.onSupportedPath(r.group, c.uncheckedCall(r, send, recv))
 	call.Digest = digest(&call)
 	return call
 }
 
-// uncheckedCall returns a rank's call on two of its buffers, without a digest and on the trial's
-// path even if that path does not support the call.
+// uncheckedCall returns a rank's call on two of its buffers, without a digest. The call is on the
+// trial's path even if that path does not support it.
 func (c *trial) uncheckedCall(r *rank, send, recv buffer) driver.Call {
 	size := int64(c.dataType.Size())
 	part := c.count * size
@@ -144,7 +144,7 @@ func (c *trial) uncheckedCall(r *rank, send, recv buffer) driver.Call {
 	return call
 }
 
-// digest returns a digest of everything that must be the same on all ranks.
+// digest returns a digest of everything that must be equal on all ranks.
 func digest(c *driver.Call) uint64 {
 	h := fnv.New64a()
 	fmt.Fprint(h, c.Operation, c.DataType, c.ReduceOp, c.Path, c.Count)
@@ -168,7 +168,7 @@ func (c *trial) perform(r *rank, send, recv buffer) {
 	c.checkResult(r, call, before)
 }
 
-// launch makes the call, through a graph if the trial is replayed.
+// launch makes the call. If the trial is replayed, it uses a graph.
 func (c *trial) launch(r *rank, call driver.Call) {
 	if !c.replayed {
 		r.ok(r.launch(r.group, r.stream, call))

@@ -22,8 +22,8 @@ const (
 	arenaGranules = 256
 )
 
-// world holds a number of ranks, each with a device, an arena, a stream and a communicator of all
-// ranks.
+// world holds a number of ranks. Each rank has a device, an arena, a stream and a communicator of
+// all ranks.
 type world struct {
 	options
 	t       *testing.T
@@ -43,13 +43,13 @@ type options struct {
 	formula driver.Formula
 	// noGroup leaves the ranks without a communicator.
 	noGroup bool
-	// expectFaults allows errors when the world is closed, because the test causes faults.
+	// expectFaults allows errors when the world is closed. Tests that cause faults set it.
 	expectFaults bool
 }
 
 // newWorld opens n ranks and closes them when the test ends. A case that breaks its world must be a
-// separate test, so that its groups are closed before the next world connects, which backends
-// without Anytime need.
+// separate test. Its groups are then closed before the next world connects. Backends without
+// Anytime need this.
 func newWorld(t *testing.T, h Harness, n int, o options) *world {
 	t.Helper()
 	if n > h.Ranks {
@@ -72,7 +72,7 @@ func newWorld(t *testing.T, h Harness, n int, o options) *world {
 	return w
 }
 
-// each runs a function on every rank concurrently, and ends the test if a rank has failed.
+// each runs a function on every rank concurrently. It ends the test if a rank has failed.
 func (w *world) each(f func(r *rank)) {
 	w.t.Helper()
 	if !w.attempt(f) {
@@ -80,8 +80,8 @@ func (w *world) each(f func(r *rank)) {
 	}
 }
 
-// attempt runs a function on every rank, like each. It returns false if a rank has failed, so that
-// the caller can add details.
+// attempt runs a function on every rank, like each. It returns false if a rank has failed. The
+// caller can then add details.
 func (w *world) attempt(f func(r *rank)) bool {
 	var running sync.WaitGroup
 	var ended atomic.Int32
@@ -97,7 +97,7 @@ func (w *world) attempt(f func(r *rank)) bool {
 	return int(ended.Load()) == len(w.ranks)
 }
 
-// outcomes runs a function on every rank, like each, and returns its errors by rank.
+// outcomes runs a function on every rank, like each. It returns the error of each rank.
 func (w *world) outcomes(f func(r *rank) error) []error {
 	w.t.Helper()
 	errs := make([]error, len(w.ranks))

@@ -4,19 +4,19 @@
 // A program is a list of ops that all ranks share: allocations, frees, collectives, messages,
 // copies, events and graphs. A generator draws the program and orders accesses to buffers by
 // events. It may also draw a mistake that one rank makes. A model predicts the contents of all
-// buffers and the errors that must be reported. A player performs the program on one rank, and a
-// verdict compares the results with the model. The kinds of programs (mistakes, messages, uneven,
-// graphs, recoveries) differ in what the generator draws. The tests that kill and stop ranks use
-// simpler programs, and the tests of docs/reference/failures.md use a table.
+// buffers and the errors that must be reported. A player performs the program on one rank. A
+// verdict compares the results with the model. For each kind of program (mistakes, messages,
+// uneven, graphs, recoveries) the generator draws different ops. The tests that kill and stop ranks
+// use simpler programs. The tests of docs/reference/failures.md use a table.
 //
 // Without flags each test runs a few dozen programs. Longer runs print their progress:
 //
 //	go test ./internal/chaos -v -timeout 4h -run Mistakes -programs=1000 -seed=7
 //
 // The programs of a seed are numbered from 1. The seed and the number determine all draws of a
-// program. The first failure ends the test and prints a command that repeats the program with the
-// same draws, though not with the same timing of the processes. With -all the test continues and
-// counts failures.
+// program. The first failure ends the test and prints a command that repeats the program. The draws
+// are then equal, but the timing of the processes is not. With -all the test continues and counts
+// failures.
 package chaos
 
 import (
@@ -45,8 +45,8 @@ var (
 // raceDetector reports whether the race detector is enabled.
 var raceDetector bool
 
-// TestMain runs the tests and fails if they leak goroutines. In a process that a test has started
-// as a rank, TestMain runs the rank instead.
+// TestMain runs the tests and fails if they leak goroutines. If a test has started this process as
+// a rank, TestMain runs the rank instead.
 func TestMain(m *testing.M) {
 	if role := os.Getenv(roleVariable); role != "" {
 		os.Exit(runRole(role))
@@ -58,9 +58,9 @@ func TestMain(m *testing.M) {
 type batch struct {
 	// programs is the default number of programs.
 	programs int
-	// perWorld is the number of programs that the same processes run, one after another.
+	// perWorld is the number of programs that one world runs, one after another.
 	perWorld int
-	// run runs a number of programs and returns their failures.
+	// run runs a number of programs. It returns their failures.
 	run func(ctx context.Context, first, programs int) error
 }
 
@@ -125,7 +125,7 @@ func repeatCommand(t *testing.T, first, programs int) string {
 // progressEvery is the interval between the lines of progress.
 const progressEvery = 5 * time.Second
 
-// progress prints the progress of a verbose test until stop is called, and then a last line.
+// progress prints the progress of a verbose test until stop is called. Then it prints a last line.
 func progress(name string, programs int, done, failed *atomic.Int64) (stop func()) {
 	if !testing.Verbose() {
 		return func() {}

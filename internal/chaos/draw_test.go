@@ -11,16 +11,16 @@ import (
 type generator struct {
 	*rand.Rand
 	p program
-	// at counts the ops of each stream. seen[s][t] is the number of ops of stream t that stream s has
-	// waited for.
+	// at counts the ops of each stream. seen[s][t] is the number of ops of stream t for which
+	// stream s has waited.
 	at   [maxStreams]int
 	seen [maxStreams][maxStreams]int
-	// wrote holds the last write of each buffer, and read the last read on each stream.
+	// wrote holds the last write of each buffer. read holds the last read on each stream.
 	wrote []access
 	read  [][maxStreams]int
-	// marks holds, for each event, the seen row of its stream at the time of the record.
+	// marks holds a row of seen for each event: the row of its stream when the event was recorded.
 	marks [][maxStreams]int
-	// live lists the buffers that calls may use, and groups lists the groups that may make calls.
+	// live lists the buffers that calls may use. groups lists the groups that may make calls.
 	live, groups []int
 }
 
@@ -112,7 +112,7 @@ func (g *generator) drawOp() {
 	}
 }
 
-// addOrdered adds an op, preceded by the waits that order its accesses to buffers.
+// addOrdered adds an op. Before it, it adds the waits that order the op's accesses to buffers.
 func (g *generator) addOrdered(o op) {
 	body := g.p.body(&o)
 	for i := range body {
@@ -141,7 +141,7 @@ func (g *generator) add(o op) {
 	g.p.ops = append(g.p.ops, o)
 }
 
-// waitFor makes a stream wait for an access, through an existing event or a new one.
+// waitFor makes a stream wait for an access. It uses an existing event or a new event.
 func (g *generator) waitFor(stream int, follower access) {
 	if g.seen[stream][follower.stream] >= follower.at {
 		return
@@ -169,7 +169,7 @@ func (g *generator) record(stream int) int {
 	return g.p.events - 1
 }
 
-// shuffle draws an order of ops for each rank by swapping some neighbors on different streams.
+// shuffle draws an order of ops for each rank. It swaps some neighbors on different streams.
 func (g *generator) shuffle() {
 	for r := range g.p.ranks {
 		order := []int{}
@@ -188,9 +188,10 @@ func (g *generator) shuffle() {
 	}
 }
 
-// before reports whether all ranks must keep the order of two neighbors. They must keep the order
-// of two collectives, of messages in the same group with the same tag and ranks, of a message and a
-// collective unless the program is unordered, and of any op that is not a call.
+// before reports whether all ranks must keep the order of two neighbors. They must keep it if
+// either is not a call, or if both are collectives. A message and a collective keep their order
+// unless the program is unordered. Two messages keep their order if their group, tag and ranks are
+// equal.
 func (o *op) before(next *op, unordered bool) bool {
 	if !o.kind.call() || !next.kind.call() {
 		return true
@@ -206,8 +207,8 @@ func (o *op) before(next *op, unordered bool) bool {
 type parts struct {
 	// counts[a][b] is the number of elements that rank a sends to rank b.
 	counts [][]int64
-	// sendOffsets and recvOffsets hold the offsets of parts in each rank's send and receive buffers,
-	// in elements.
+	// sendOffsets holds the offsets of parts in each rank's send buffer. recvOffsets holds the
+	// offsets in each rank's receive buffer. The unit is an element.
 	sendOffsets, recvOffsets [][]int64
 	wide                     bool
 }
@@ -215,12 +216,11 @@ type parts struct {
 // pairBytes is the maximum number of bytes that one rank sends to another.
 const pairBytes = 64 << 20
 
-// drawParts draws parts for a number of ranks. The parts have equal lengths on all ranks, on some
-// ranks, or on none.
+// drawParts draws parts for a number of ranks. Often a rank's parts have equal lengths.
 func drawParts(d *rand.Rand, ranks int, large bool) *parts {
 	x := &parts{wide: d.IntN(2) == 0}
 	most := []int64{1, 20, 1000, 1000, 60_000}[d.IntN(5)]
-	equal := d.IntN(3) // number of thirds of the ranks whose parts have equal lengths
+	equal := d.IntN(3) // equal/3 is the probability of equal lengths
 	for range ranks {
 		row := make([]int64, ranks)
 		for b := range row {
@@ -257,7 +257,8 @@ func (x *parts) received(rank int) []int64 {
 	return counts
 }
 
-// drawOffsets draws the offsets of parts, in random or ascending order, with or without gaps.
+// drawOffsets draws the offsets of parts. They are in random or ascending order, with or without
+// gaps.
 func drawOffsets(d *rand.Rand, counts []int64) []int64 {
 	offsets, at := make([]int64, len(counts)), int64(0)
 	order, gaps := d.Perm(len(counts)), d.IntN(2) == 0
@@ -282,7 +283,7 @@ func (x *parts) bytes() int64 {
 	return 1
 }
 
-// bufferBytes returns the size of each buffer in bytes. It is the same on all ranks.
+// bufferBytes returns the size of each buffer in bytes. All ranks have equal sizes.
 func (x *parts) bufferBytes() int {
 	elements := int64(1)
 	for a, row := range x.counts {

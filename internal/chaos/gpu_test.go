@@ -20,10 +20,9 @@ func skipSlow(t *testing.T) {
 	}
 }
 
-// gpuVariables returns environment variables for ranks with GPUs. It returns none if
-// SYMMEM_TEST_BACKEND is nccl, so that the ranks use the machine's GPUs. Otherwise it selects
-// software GPUs and adds the given variables. It skips the test if the software GPU cannot be
-// compiled.
+// gpuVariables returns environment variables for ranks with GPUs. If SYMMEM_TEST_BACKEND is nccl,
+// it returns none, and the ranks use the machine's GPUs. If not, it selects software GPUs and adds
+// the given variables. It skips the test if the software GPU cannot be compiled.
 func gpuVariables(t *testing.T, more ...string) []string {
 	t.Helper()
 	if os.Getenv("SYMMEM_TEST_BACKEND") == "nccl" {

@@ -9,7 +9,7 @@ import (
 	"symmem"
 )
 
-// graphs describes programs that replay graphs captured by symmem and by another library.
+// graphs describes programs that replay graphs. Symmem or another library has captured the graphs.
 var graphs = kind{
 	perWorld: 5, limit: 5 * time.Minute,
 	world: func(t *task) (int, symmem.Options) {
@@ -24,8 +24,8 @@ var graphs = kind{
 
 func (t *task) graphsRanks() int { return 2 + t.worldDraws().IntN(3) }
 
-// graphs draws a program of tallies that are not ordered by events. Its first streams belong to
-// another library.
+// graphs draws a program of tallies. Events do not order them. The first streams of the program
+// belong to another library.
 func (t *task) graphs(number int) (*program, mistake) {
 	d := newDraws(t.Seed, number)
 	g := newGenerator(d, newLayout(t.graphsRanks()))
@@ -34,7 +34,7 @@ func (t *task) graphs(number int) (*program, mistake) {
 	equal := d.IntN(2) == 0
 	var counts []int
 	for i := range 1 + d.IntN(4) {
-		// Lengths are uniform on a logarithmic scale.
+		// The logarithm of the length is uniform.
 		count := int(max(1, d.Int64N(1+(t.Most/4)>>d.IntN(14))))
 		foreign := d.IntN(2) == 0
 		if equal && i > 0 {
@@ -79,9 +79,9 @@ func (g *generator) tally(stream, buffer int) {
 	g.add(op{kind: tally, stream: stream, on: stream, send: buffer, recv: buffer})
 }
 
-// TestGraphsOnAGPU replays graphs captured by symmem and by another library on several streams,
-// mixed with other calls and without events. Sums have up to 64 MiB on GPUs, and up to 256 KiB on
-// the software GPU.
+// TestGraphsOnAGPU replays graphs on several streams, mixed with other calls and without events.
+// Symmem or another library has captured the graphs. Sums have up to 64 MiB on GPUs. On the
+// software GPU they have up to 256 KiB.
 func TestGraphsOnAGPU(t *testing.T) {
 	what := task{Kind: "graphs", Most: 64 << 20}
 	if os.Getenv("SYMMEM_TEST_BACKEND") != "nccl" {

@@ -19,8 +19,8 @@ import (
 	"symmem/internal/rendezvous"
 )
 
-// Environment variables of a process that runs a rank: its role, its task as JSON, and its job's
-// ID.
+// These environment variables of a rank's process hold its role, its task as JSON, and the ID of
+// its job.
 const (
 	roleVariable = "SYMMEM_CHAOS_ROLE"
 	taskVariable = "SYMMEM_CHAOS_TASK"
@@ -28,7 +28,7 @@ const (
 )
 
 // roles lists the main functions of ranks. They return an error if the program could not be run.
-// The ranks write failures of symmem to standard output instead.
+// Failures of symmem are not errors: the ranks write them to standard output.
 var roles = map[string]func(task []byte) error{
 	"page":     pageRankMain,
 	"programs": programsRank,
@@ -49,16 +49,18 @@ type job struct {
 	role  string
 	ranks int
 	task  any
-	// limit bounds the duration of the program. A longer program counts as a hang, and its ranks print
-	// their goroutines.
+	// limit bounds the duration of the program. If the program takes longer, it counts as a hang,
+	// and its ranks print their goroutines.
 	limit time.Duration
 	// variables are added to the environment of the ranks.
 	variables []string
-	// onLine is called with every line that ranks write to standard output, one at a time.
+	// onLine is called for each line that ranks write to standard output. Calls are not concurrent.
 	onLine func(line string)
-	// id identifies the job in its processes' environment and in the name of rank 0's store.
+	// id identifies the job in the environment of its processes. The name of rank 0's store also
+	// contains it.
 	id string
-	// folder is the directory for the ranks' temporary files. If it is empty, they use the default.
+	// folder is the directory for the ranks' temporary files. If it is empty, they use the default
+	// directory.
 	folder string
 }
 
@@ -118,8 +120,8 @@ func (j *job) run(ctx context.Context) (launch.Result, error) {
 	return result, nil
 }
 
-// withoutLauncher returns the options of a rank that does not use the launcher: rank 0 serves the
-// store, and no launcher reports that a rank has ended.
+// withoutLauncher returns options for a rank that does not use the launcher. Rank 0 serves the
+// store. No launcher reports that a rank has ended.
 func withoutLauncher(o symmem.Options) (_ symmem.Options, err error) {
 	if o.Rank, err = strconv.Atoi(os.Getenv("RANK")); err != nil {
 		return o, err
@@ -153,7 +155,7 @@ func (j *job) watch(ended chan struct{}, signals chan<- os.Signal, kill func()) 
 	return true
 }
 
-// stateTime is the deadline for a signal to stop a process.
+// stateTime is the time within which a signal must stop a process.
 const stateTime = 30 * time.Second
 
 // awaitStopped waits until a process is in the stopped state.
@@ -163,7 +165,7 @@ func awaitStopped(pid int) error {
 		if err != nil {
 			return err
 		}
-		// The state is the field after the name, which is in parentheses.
+		// The state follows the name, which is in parentheses.
 		if _, state, ok := strings.Cut(string(stat), ") "); ok && strings.HasPrefix(state, "T") {
 			return nil
 		}
@@ -172,8 +174,8 @@ func awaitStopped(pid int) error {
 	return fmt.Errorf("process %d has not stopped within %v", pid, stateTime)
 }
 
-// lineWriter implements io.Writer by a function that it calls with each line. The launcher writes
-// only whole lines.
+// lineWriter is an io.Writer that calls a function with each line. The launcher writes only whole
+// lines.
 type lineWriter func(line string)
 
 func (h lineWriter) Write(text []byte) (int, error) {

@@ -16,18 +16,19 @@ import (
 )
 
 // kind describes a kind of random program. The ranks of a world run several programs, one after
-// another, and each rank checks its own results.
+// another. Each rank checks its own results.
 type kind struct {
-	// perWorld is the number of programs that a world runs, limit the time limit for all of them.
+	// perWorld is the number of programs that a world runs. limit limits the time for all of them.
 	perWorld int
 	limit    time.Duration
 	// world draws the size of a world and the options of its ranks.
 	world func(*task) (ranks int, o symmem.Options)
 	// open prepares a rank after its world has been opened.
 	open func(context.Context, *symmem.Runtime, *task) (performer, error)
-	// show returns a program, which is printed if it fails.
+	// show returns a program for printing. Failed programs are printed.
 	show func(*task, int) fmt.Stringer
-	// kills reports whether a rank is killed in a world's last program; nil means never.
+	// kills reports whether a rank is killed in a world's last program. If it is nil, no rank is
+	// killed.
 	kills func(*task) bool
 }
 
@@ -46,7 +47,8 @@ type task struct {
 	PerWorld int
 	// GPU selects the GPU backend.
 	GPU bool
-	// Most is the maximum size of a sum in programs with graphs, in bytes. Other programs have 0.
+	// Most is the maximum size of a sum in programs with graphs, in bytes. It is 0 for other
+	// programs.
 	Most int64
 }
 
@@ -57,14 +59,14 @@ func (t *task) worldDraws() *rand.Rand { return newDraws(t.Seed, -1-(t.First-1)/
 
 // performer runs programs as one rank.
 type performer interface {
-	// run runs a program. It returns the errors that symmem has reported, and descriptions of wrong
+	// run runs a program. It returns the errors that symmem has reported. bad describes wrong
 	// results, unexpected errors and missing errors.
 	run(number int) (reported, bad []string)
 	// close closes the Runtime and releases everything else.
 	close() error
 }
 
-// report holds the line that a rank writes before it exits.
+// report is the line that a rank writes before it exits.
 type report struct {
 	Rank int
 	// Program is the rank's last program. Reported and Bad hold the results of its run.
@@ -83,8 +85,8 @@ func (k *kind) test(t *testing.T, programs int, what task, env []string) {
 	batch{programs: programs, perWorld: k.perWorld, run: run}.test(t)
 }
 
-// testOnAGPU runs programs on the GPU backend: on a software GPU, or on the GPUs of the machine if
-// SYMMEM_TEST_BACKEND is nccl.
+// testOnAGPU runs programs on the GPU backend. If SYMMEM_TEST_BACKEND is nccl, it uses the GPUs of
+// the machine. Otherwise it uses a software GPU.
 func (k *kind) testOnAGPU(t *testing.T, programs int, what task) {
 	t.Helper()
 	skipSlow(t)
@@ -125,7 +127,8 @@ func (k *kind) run(ctx context.Context, t *task, env []string) error {
 	return fmt.Errorf("programs %d to %d: %w", t.First, t.last(), errors.Join(bad...))
 }
 
-// verdict returns the failures that the ranks have found, and the first program that failed.
+// verdict returns the failures that the ranks have found. It also names the first program that
+// failed.
 func (k *kind) verdict(t *task, reports []report) (bad []error) {
 	slices.SortStableFunc(reports, func(a, b report) int { return a.Program - b.Program })
 	first := 0

@@ -10,11 +10,11 @@ import (
 	"time"
 )
 
-// cleanupTime is the deadline for the clean-up after the last process has ended.
+// cleanupTime is the time within which everything must be removed after the last process has ended.
 const cleanupTime = time.Second
 
 // leftovers lists everything that a job has left behind: processes, its socket, temporary files,
-// and symmem's shared-memory files that did not exist before.
+// and new shared-memory files of symmem.
 func (j *job) leftovers(before []string) (left string) {
 	end := time.Now().Add(cleanupTime)
 	for {
@@ -63,7 +63,7 @@ func (j *job) findLeftovers(before []string) string {
 
 // sharedMemory lists symmem's files in shared memory.
 func sharedMemory() (names []string) {
-	entries, _ := os.ReadDir("/dev/shm") // fails if there is no such directory
+	entries, _ := os.ReadDir("/dev/shm") // fails if the directory does not exist
 	for _, e := range entries {
 		if strings.Contains(e.Name(), "symmem") {
 			names = append(names, e.Name())

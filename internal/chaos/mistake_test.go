@@ -11,25 +11,26 @@ type mistake struct {
 	kind mistakeKind
 	rank int
 	// at is the index of the op. If the op launches a graph, body is the index of the call in the
-	// graph, otherwise 0.
+	// graph. Otherwise body is 0.
 	at, body int
 }
 
 type mistakeKind int
 
 const (
-	// none makes no mistake, so all results must be correct.
+	// none means that no rank makes a mistake. All results must be correct.
 	none mistakeKind = iota
 	// killNow kills the process instead of making the call.
 	killNow
 	// killLater kills the process some time after the call.
 	killLater
-	// abortNow aborts the group instead of making the call, and abortLater some time after the call.
+	// abortNow aborts the group instead of making the call. abortLater aborts it some time after
+	// the call.
 	abortNow
 	abortLater
 	// cancelRegistration cancels a registration instead of making the call.
 	cancelRegistration
-	// wrongCount and wrongType make the call with a different count or type.
+	// wrongCount makes the call with a different count. wrongType makes it with a different type.
 	wrongCount
 	wrongType
 	// skipCall omits the call.
@@ -48,8 +49,8 @@ func (m mistake) String() string {
 	return fmt.Sprintf("%s on rank %d at op %d.%d", mistakeNames[m.kind], m.rank, m.at, m.body)
 }
 
-// drawMistake draws a mistake of the given kinds in a collective of the program. It draws only
-// mistakes that symmem can detect, so no skipped call is followed by an equal one.
+// drawMistake draws a mistake of the given kinds in a collective of the program. Symmem cannot
+// detect a skipped call if the next call is equal, so drawMistake does not draw this.
 func drawMistake(d *rand.Rand, p *program, kinds ...mistakeKind) mistake {
 	for range 100 {
 		m := mistake{kind: kinds[d.IntN(len(kinds))], rank: d.IntN(p.ranks)}
@@ -82,8 +83,8 @@ func drawMistake(d *rand.Rand, p *program, kinds ...mistakeKind) mistake {
 	return mistake{}
 }
 
-// firstLaunch returns the first op that launches the same graph as the given op. If the op launches
-// no graph, firstLaunch returns the op itself.
+// firstLaunch returns the first op that launches the graph of the given op. If the op launches no
+// graph, it returns the op itself.
 func (p *program) firstLaunch(at int) int {
 	if o := &p.ops[at]; o.kind == launchGraph {
 		for i := range p.ops {
@@ -95,7 +96,7 @@ func (p *program) firstLaunch(at int) int {
 	return at
 }
 
-// looksEqual reports whether the group cannot distinguish the skipped call from the call after it.
+// looksEqual reports whether the group cannot distinguish the skipped call from the next call.
 func (p *program) looksEqual(m *mistake) bool {
 	for g := range p.groups {
 		if !slices.Contains(p.groups[g], m.rank) {

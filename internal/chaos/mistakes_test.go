@@ -40,7 +40,7 @@ func (t *task) mistakesWorld() (ranks int, o symmem.Options) {
 	return p.ranks, o
 }
 
-// mistakesOps is the number of ops in a program, not counting records and waits.
+// mistakesOps is the number of ops in a program, without records and waits.
 const mistakesOps = 24
 
 // mistakes draws a program and a mistake.
@@ -76,8 +76,8 @@ func (t *task) mistakes(number int) (*program, mistake) {
 		none, killNow, killLater, abortNow, wrongCount, wrongType, skipCall)
 }
 
-// TestMistakes runs programs in which one rank makes a mistake: it is killed, aborts a group,
+// TestMistakes runs programs in which one rank makes a mistake. The rank is killed, aborts a group,
 // passes a different count or type to a call, or skips a call. Calls use the results of earlier
 // calls on any stream and in any group, without synchronizing in between. Results without an error
-// must be correct, and work that depends on the failed call must report an error.
+// must be correct. Work that depends on the failed call must report an error.
 func TestMistakes(t *testing.T) { mistakes.test(t, 24, task{Kind: "mistakes"}, nil) }

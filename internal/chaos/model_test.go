@@ -10,12 +10,12 @@ import (
 	"symmem"
 )
 
-// contents computes len(dst) bytes of a rank's buffer, starting at an offset. It computes them only
-// on demand, since a rank needs few of the other ranks' bytes.
+// contents computes len(dst) bytes of a rank's buffer, starting at an offset. It computes bytes on
+// demand. A rank needs few bytes of other ranks.
 type contents func(dst []byte, from int)
 
-// initialContents returns a buffer's contents before the first op: random bytes, in chunks that are
-// drawn independently.
+// initialContents returns a buffer's contents before the first op. They are random bytes. Each
+// chunk is drawn independently.
 func initialContents(seed uint64, rank, buffer int) contents {
 	const chunk = 4096
 	return func(dst []byte, from int) {
@@ -53,40 +53,42 @@ func (c contents) part(from, n int) []byte {
 	return b
 }
 
-// never exceeds the index of any op. It marks something that does not happen.
+// never marks something that does not happen. It exceeds the index of any op.
 const never = 1 << 30
 
-// model predicts the outcome of a program with a mistake: the contents of all buffers, and the
-// streams, events and groups that must report an error. Other streams, events and groups may report
-// one, too.
+// model predicts the outcome of a program with a mistake. It predicts the contents of all buffers.
+// It also predicts which streams, events and groups must report an error. Other streams, events and
+// groups may report an error.
 type model struct {
 	seed uint64
 	p    *program
 	m    mistake
 	// data holds the contents of all buffers, by rank.
 	data [][]contents
-	// undefined marks the buffers, by rank, whose contents are undefined.
+	// undefined marks buffers with undefined contents, by rank.
 	undefined [][]bool
-	// wrote is the last op that wrote each buffer, by rank, or -1.
+	// wrote is the last op that wrote each buffer, by rank. It is -1 if there is none.
 	wrote [][]int
-	// streamFailsAt is the first op that must fail on each stream, by rank, or never.
+	// streamFailsAt is the first op that must fail on each stream, by rank. It is never if there is
+	// none.
 	streamFailsAt [][maxStreams]int
 	// recorded is the op that recorded each event.
 	recorded []int
 	// eventFails marks the events, by rank, that must carry an error.
 	eventFails [][]bool
-	// groupFailsAt is the first op that must fail in each group, by rank, or never.
+	// groupFailsAt is the first op that must fail in each group, by rank. It is never if there is
+	// none.
 	groupFailsAt [][]int
 	// groupFailed marks the groups that have failed.
 	groupFailed []bool
-	// messagesUncertain is set in a program with a mistake and messages. A Send may succeed although
-	// its receiver has failed, so the model does not predict the result of messages.
+	// messagesUncertain is set if the program has a mistake and messages. A Send may succeed
+	// although its receiver has failed. The model then does not predict the results of messages.
 	messagesUncertain bool
 	// tallies counts the tallies of each buffer.
 	tallies []int32
-	// rank is the rank whose results the model predicts. sources holds, by op, the group ranks that
-	// were reported as the sources of its messages from AnySource. received counts these messages by
-	// group and world rank.
+	// rank is the rank whose results the model predicts. sources is by op. It holds the group ranks
+	// from which messages for AnySource came. received counts these messages by group and world
+	// rank.
 	rank     int
 	sources  map[int]int
 	received map[[2]int]int
@@ -166,7 +168,8 @@ func (v *model) performs(rank, at int) bool {
 	}
 }
 
-// work performs a call or a copy. n is its index in the graph that op at launches, or 0.
+// work performs a call or a copy. If op at launches a graph, n is the index in the graph. Otherwise
+// n is 0.
 func (v *model) work(at, n int, o *op) {
 	if o.kind == copyOp {
 		for r := range v.p.ranks {
@@ -213,8 +216,8 @@ func (v *model) copy(rank, at int, o *op) {
 	v.undefined[rank][o.recv] = v.undefined[rank][o.recv] || v.undefined[rank][o.send]
 }
 
-// read returns the contents of a buffer for an op that may succeed. The contents can be undefined
-// only if messages are uncertain; otherwise the model has a bug.
+// read returns the contents of a buffer for an op that may succeed. If the contents are undefined
+// but messages are certain, the model has a bug.
 func (v *model) read(rank, buffer int) contents {
 	if v.undefined[rank][buffer] && !v.messagesUncertain {
 		panic("bug in the model: an op that may succeed reads a buffer with undefined contents")
@@ -289,8 +292,8 @@ func (v *model) tallyContents(rank, buffer int) contents {
 	})
 }
 
-// write records an op's write to a buffer. Undefined contents stay undefined unless the write
-// covers the whole buffer.
+// write records an op's write to a buffer. If the contents are undefined, they become defined only
+// by a write to the whole buffer.
 func (v *model) write(rank, op, buffer, at, n int, result func() []byte) {
 	v.wrote[rank][buffer] = op
 	if n == v.p.buffers[buffer].bytes {
@@ -299,12 +302,12 @@ func (v *model) write(rank, op, buffer, at, n int, result func() []byte) {
 	v.data[rank][buffer] = v.data[rank][buffer].withWrite(at, n, result)
 }
 
-// deliver writes a message into its receiver's buffer. A Recv from AnySource gets the next message
-// of the rank that was reported as the source.
+// deliver writes a message into its receiver's buffer. If the Recv is from AnySource, it gets the
+// next message of the reported source.
 func (v *model) deliver(at int, o *op, from contents) {
 	to := o.message.to
 	if source, reported := v.sources[at]; reported || o.message.any && to == v.rank {
-		from = func(dst []byte, _ int) { clear(dst) } // if there is no such message
+		from = func(dst []byte, _ int) { clear(dst) } // is used if there is no such message
 		if reported && source >= 0 && source < len(v.p.groups[o.group]) {
 			from = v.nextMessage(o, v.p.groups[o.group][source], from)
 		}
@@ -312,8 +315,8 @@ func (v *model) deliver(at int, o *op, from contents) {
 	v.write(to, at, o.recv, 0, o.count, func() []byte { return from.part(0, o.count) })
 }
 
-// nextMessage returns the contents of the next message for AnySource from a rank to o's receiver,
-// or none if the rank has sent no more messages.
+// nextMessage returns the contents of the next message for AnySource from a rank to o's receiver.
+// If the rank has sent no more messages, it returns none.
 func (v *model) nextMessage(o *op, from int, none contents) contents {
 	skip := v.received[[2]int{o.group, from}]
 	v.received[[2]int{o.group, from}]++
@@ -331,7 +334,7 @@ func (v *model) nextMessage(o *op, from int, none contents) contents {
 	return none
 }
 
-// result returns the bytes that a group rank receives from a dense collective.
+// result returns the bytes that a rank of the group receives from a dense collective.
 func result(o *op, rank int, inputs []contents) (all []byte) {
 	n := 4 * o.count
 	switch o.kind {

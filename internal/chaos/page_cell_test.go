@@ -10,8 +10,8 @@ import (
 	"symmem"
 )
 
-// cell tests one cell of the table, which is a path in eager or replayed mode. Each cell has its
-// own group and streams.
+// cell tests one cell of the table: one path, eager or replayed. Each cell has its own group and
+// streams.
 type cell struct {
 	name     string
 	path     symmem.PathChoice
@@ -25,9 +25,10 @@ type cell struct {
 	event    *symmem.Event
 	graph    *symmem.Graph
 	count    int64
-	// memory is the buffer of the sum, which is computed in place. result receives a copy of it.
+	// memory is the buffer of the sum, which is in place. result receives a copy of memory.
 	memory, result symmem.Memory
-	// launchErr is the error of the call, queueErr the error of queueing the work that follows it.
+	// launchErr is the error of the call. queueErr is the error of queueing the work that follows
+	// the call.
 	launchErr, queueErr error
 }
 
@@ -81,7 +82,7 @@ func (c *cell) setUp(ctx context.Context, rt *symmem.Runtime) (err error) {
 	return err
 }
 
-// rehearse runs the collective once without a fault. In replayed mode it first captures the
+// rehearse runs the collective once without a fault. If the cell is replayed, it first captures the
 // collective.
 func (c *cell) rehearse(ctx context.Context, rt *symmem.Runtime) (err error) {
 	mine := slices.Repeat([]float32{ownValue(rt)}, pageElements)
@@ -133,7 +134,7 @@ func (c *cell) sum(ctx context.Context) error {
 	return c.group.AllReduce(ctx, c.memory, c.memory, c.count, symmem.Float32, symmem.Sum, c.stream)
 }
 
-// call runs the collective, through the graph if there is one.
+// call runs the collective. If there is a graph, it launches the graph.
 func (c *cell) call(ctx context.Context) error {
 	if c.graph != nil {
 		return c.graph.Launch(c.stream)

@@ -14,34 +14,35 @@ import (
 	"symmem/driver"
 )
 
-// fault describes a fault of the victim while the other ranks are in a collective, and the expected
-// outcome.
+// fault describes a fault and the expected outcome. The victim has the fault while the other ranks
+// are in a collective.
 type fault struct {
-	// late reports that the other ranks time out, after the world's short timeout. The victim gets
-	// SIGCONT afterwards.
+	// late reports that the other ranks time out. The world's timeout is then short. The victim
+	// gets SIGCONT after the timeout.
 	late bool
-	// stops reports that the victim stops itself. Unless it is late, it gets SIGCONT after pageDelay.
+	// stops reports that the victim stops itself. If it is not late, it gets SIGCONT after
+	// pageDelay.
 	stops bool
 	// wantSuccess reports that all results must be correct and no call may return an error.
 	wantSuccess bool
 	// level is the check level at which the fault is tested on GPUs without -all-cells.
 	level string
-	// promised reports whether the documentation promises the outcome at a level on a path; nil means
-	// always.
+	// promised reports whether the documentation promises the outcome at a level on a path. If it
+	// is nil, the documentation always does.
 	promised func(level string, path symmem.PathChoice) bool
-	// inject causes the fault. The victim calls it before the collective, and skips the collective if
-	// it returns false.
+	// inject causes the fault. The victim calls it before the collective. If it returns false, the
+	// victim skips the collective.
 	inject func(r *pageRank, c *cell) (call bool, err error)
-	// verdict checks the error of another rank. It returns a description of what is wrong, or "".
+	// verdict checks the error of another rank. It describes what is wrong, or returns "".
 	verdict func(p *pageTask, err error) string
 }
 
 const (
-	// pageTimeout is the timeout for faults that should not reach it.
+	// pageTimeout is the timeout for faults that must not cause a timeout.
 	pageTimeout = time.Minute
-	// pageDelay is the delay of a rank that is late but within the timeout.
+	// pageDelay is the delay of a rank that is late but does not exceed the timeout.
 	pageDelay = 300 * time.Millisecond
-	// pageNamingLimit bounds the time until the error names a dead rank.
+	// pageNamingLimit bounds the time until an error names a dead rank.
 	pageNamingLimit = 3 * time.Second
 )
 
@@ -89,7 +90,7 @@ var pageFaults = map[string]fault{
 	"differs": {
 		level: "every",
 		promised: func(level string, path symmem.PathChoice) bool {
-			return level == "every" || path == symmem.PathDirect // its kernels always compare
+			return level == "every" || path == symmem.PathDirect // direct kernels always compare
 		},
 		inject: func(_ *pageRank, c *cell) (bool, error) {
 			c.count, c.graph = c.count-1, nil
@@ -123,8 +124,8 @@ var pageFaults = map[string]fault{
 	},
 }
 
-// stopSelf stops this process before its first cell, until rank 0 continues it. It sends the signal
-// to its own thread, so that it cannot return before the process has stopped.
+// stopSelf stops this process before its first cell until rank 0 continues it. It sends the signal
+// to its own thread. It therefore cannot return before the process has stopped.
 func stopSelf(r *pageRank, c *cell) (bool, error) {
 	if c != r.cells[0] {
 		return true, nil
@@ -143,8 +144,9 @@ func lateVerdict(_ *pageTask, err error) string {
 	return ""
 }
 
-// differsVerdict checks for a DivergenceError with both calls. Below level "every" kernels compare
-// the calls, and a rank whose kernel has not detected the difference reports only one call.
+// differsVerdict checks for a DivergenceError with both calls. Below level "every" only kernels
+// compare the calls. If a rank's kernel has not detected the difference, the rank reports one call
+// only.
 func differsVerdict(p *pageTask, err error) string {
 	var diverged *symmem.DivergenceError
 	if !errors.As(err, &diverged) || p.Level == "every" && len(diverged.Sides) != 2 {

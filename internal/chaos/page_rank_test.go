@@ -22,7 +22,7 @@ type pageRank struct {
 	world *pageWorld
 	fault fault
 	task  pageTask
-	// victim is the victim's process ID. resumeSignal receives this process's SIGCONT.
+	// victim is the victim's process ID. resumeSignal receives SIGCONT signals of this process.
 	victim       int
 	resumeSignal chan os.Signal
 	cells        []*cell
@@ -60,7 +60,7 @@ func (r *pageRank) isVictim() bool { return r.rt.Rank() == pageVictim }
 
 // prepare opens the world, sets up and rehearses the cells, and waits for the other ranks.
 func (r *pageRank) prepare(level symmem.CheckLevel) (err error) {
-	// The fault's timeout may be too short for the preparation.
+	// The timeout of the fault may be too short for the preparation.
 	ctx, cancel := context.WithTimeout(r.ctx, pageTimeout)
 	defer cancel()
 	r.rt, err = symmem.Open(ctx, symmem.Options{
@@ -83,7 +83,7 @@ func (r *pageRank) prepare(level symmem.CheckLevel) (err error) {
 	err = errors.Join(r.rt.World().Barrier(ctx, nil), r.rt.DefaultStream().Synchronize(ctx))
 	var lost *symmem.RankLostError
 	if r.task.Fault == "killed" && errors.As(err, &lost) {
-		return nil // the victim passed the barrier and was killed before this rank did
+		return nil // the victim passed the barrier and was killed before this rank passed it
 	}
 	return err
 }
@@ -110,8 +110,8 @@ func (r *pageRank) shareVictim(ctx context.Context) error {
 	return err
 }
 
-// play runs every cell's collective, injects the fault on the victim, queues work after the
-// collective, and reports the outcome.
+// play runs the collective of every cell and injects the fault on the victim. It queues work after
+// the collective and reports the outcome.
 func (r *pageRank) play() error {
 	begin, checked, resumed := time.Now(), make(chan struct{}), make(chan error, 1)
 	if r.rt.Rank() == 0 && (r.fault.stops || r.fault.late) {
@@ -142,11 +142,12 @@ func (r *pageRank) play() error {
 	}
 	close(checked)
 	err := <-resumed
-	_ = r.rt.Close() // returns failures that have already been checked
+	_ = r.rt.Close() // returns failures that have been checked
 	return err
 }
 
-// resume continues the victim after the delay, or after the checks if the victim is late.
+// resume continues the victim after the delay. If the victim is late, resume continues it after the
+// checks.
 func (r *pageRank) resume(checked <-chan struct{}) error {
 	if r.fault.stops {
 		if err := awaitStopped(r.victim); err != nil {
@@ -218,7 +219,8 @@ func (r *pageRank) checkSuccess(c *cell, errs map[string]error, bad *complaints)
 }
 
 // checkErrors checks the errors of a rank other than the victim. If failures propagate to following
-// work, all sources must return the group's error. Otherwise only the call or the stream must.
+// work, all sources must return the group's error. If not, only the call or the stream must return
+// an error.
 func (r *pageRank) checkErrors(errs map[string]error, bad *complaints) {
 	if r.world.propagates {
 		delete(errs, "call") // it may return before the fault
@@ -237,7 +239,7 @@ func (r *pageRank) checkErrors(errs map[string]error, bad *complaints) {
 	}
 }
 
-// checkMemory checks memory after a failure. The output of NCCL's aborted kernels is undefined.
+// checkMemory checks memory after a failure. The output of aborted NCCL kernels is undefined.
 func (r *pageRank) checkMemory(c *cell, bad *complaints) {
 	before := ownValue(r.rt)
 	switch {
@@ -253,8 +255,8 @@ func (r *pageRank) checkMemory(c *cell, bad *complaints) {
 	}
 }
 
-// expectPartialSum adds a complaint unless the buffer is unchanged, as after a refused call, or
-// consists of sums and NaNs.
+// expectPartialSum adds a complaint unless the buffer consists of sums and NaNs, or is unchanged. A
+// refused call leaves the buffer unchanged.
 func (r *pageRank) expectPartialSum(c *cell, bad *complaints) {
 	got, err := read(r.ctx, r.reader, c.memory)
 	if err != nil {
@@ -273,7 +275,7 @@ func (r *pageRank) expectPartialSum(c *cell, bad *complaints) {
 	}
 }
 
-// expect adds a complaint if an element has none of the values.
+// expect adds a complaint if an element equals none of the values.
 func (r *pageRank) expect(m symmem.Memory, what string, bad *complaints, values ...float32) {
 	got, err := read(r.ctx, r.reader, m)
 	if err != nil {

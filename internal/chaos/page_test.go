@@ -11,15 +11,16 @@ import (
 	"symmem"
 )
 
-// The files page*_test.go test the tables of docs/reference/failures.md. Each cell of a table holds
-// the errors of the other ranks when one rank is killed, is late, is stopped, makes a different
-// call, aborts or leaves, for each check level and path, eager and replayed. All worlds, on the
-// host and on GPUs, test the same faults.
+// The files page*_test.go test the tables of docs/reference/failures.md. In a test one rank is
+// killed, is late, is stopped, makes a different call, aborts or leaves. A cell holds the errors of
+// the other ranks for one check level and path, eager or replayed. All worlds test these faults, on
+// the host and on GPUs.
 
 var allCellsFlag = flag.Bool("all-cells", false,
 	"test each fault on GPUs at every check level instead of one")
 
-// pageTask selects a world, a check level and a fault. It tests all paths and modes together.
+// pageTask selects a world, a check level and a fault. It tests all paths together, eager and
+// replayed.
 type pageTask struct {
 	World, Level, Fault string
 }
@@ -27,7 +28,7 @@ type pageTask struct {
 const (
 	// pageRanks is the size of the world.
 	pageRanks = 3
-	// pageVictim is the rank that has the fault.
+	// pageVictim is the rank with the fault.
 	pageVictim = 2
 )
 
@@ -37,23 +38,23 @@ const pageLimit = time.Minute
 // pageLevels lists the check levels.
 var pageLevels = []string{"off", "registration", "every"}
 
-// pageWorld describes a backend and the outcomes that the documentation promises for all its cells.
+// pageWorld describes a backend and the outcomes that the documentation promises.
 type pageWorld struct {
 	backend string
 	paths   []symmem.PathChoice
-	// shortTimeout is the timeout for faults that reach it.
+	// shortTimeout is the timeout for faults that must cause a timeout.
 	shortTimeout time.Duration
-	// propagates reports that events and streams carry the error and following work is skipped.
-	// Otherwise only the group and the call's stream report the error.
+	// propagates reports that events and streams carry the error and that following work is
+	// skipped. If it is not set, only the group and the call's stream report the error.
 	propagates bool
-	// followersEnd reports that work after the failure ends, whether it has run or not.
+	// followersEnd reports that work after the failure ends. The work may be skipped or not.
 	followersEnd bool
-	// unpromisedEnd reports that cells without a promised outcome end, too.
+	// unpromisedEnd reports that even cells without a promised outcome end.
 	unpromisedEnd bool
 }
 
-// pageWorlds lists the worlds. The window path has a separate world, since NCCL's aborted window
-// kernels run until their process exits and may block the process's other kernels.
+// pageWorlds lists the worlds. The window path has its own world. NCCL's aborted window kernels run
+// until their process ends and may block other kernels of the process.
 var pageWorlds = map[string]*pageWorld{
 	"host": {
 		backend: "host", shortTimeout: 1200 * time.Millisecond, propagates: true, followersEnd: true,
@@ -83,8 +84,9 @@ func TestPage(t *testing.T) {
 	}
 }
 
-// TestPageOnAGPU runs the tests of TestPage on the GPU backend. It uses the software GPU, whose
-// window kernels ignore aborts as NCCL's do, or the machine's GPUs if SYMMEM_TEST_BACKEND is nccl.
+// TestPageOnAGPU runs the tests of TestPage on the GPU backend. If SYMMEM_TEST_BACKEND is nccl, it
+// uses the machine's GPUs. Otherwise it uses the software GPU. Window kernels of the software GPU
+// ignore aborts, as NCCL's do.
 func TestPageOnAGPU(t *testing.T) {
 	t.Parallel()
 	env := gpuVariables(t, "SOFTGPU_DEAF=1")

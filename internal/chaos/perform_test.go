@@ -24,7 +24,7 @@ func (r *player) queue(i int, o *op) error {
 		return s.Synchronize(r.ctx)
 	case closeKeptGraphs:
 		for _, g := range r.keptGraphs {
-			_ = g.Close() // returns a fault that the streams have already reported
+			_ = g.Close() // returns a fault that the streams have reported
 		}
 		r.keptGraphs = nil
 		return nil
@@ -50,7 +50,7 @@ func (r *player) take(number int, s *symmem.Stream) error {
 	return r.groups[0].Agree(r.ctx, "placement", int64(b.Segment())<<40|b.Offset())
 }
 
-// recordUses records the uses of an op's buffers on a rank that does not make the op's call.
+// recordUses records the uses of an op's buffers. Ranks that do not make the op's call need this.
 func (r *player) recordUses(o *op, reads, writes *symmem.Stream) error {
 	var errs []error
 	if b, pooled := r.buffers[o.send]; pooled && r.p.orders == nil {
@@ -62,7 +62,7 @@ func (r *player) recordUses(o *op, reads, writes *symmem.Stream) error {
 	return errors.Join(errs...)
 }
 
-// work queues a collective or a copy. If differs is set, it makes the mistake in the arguments.
+// work queues a collective or a copy. If differs is set, the arguments contain the mistake.
 func (r *player) work(o *op, s *symmem.Stream, differs bool) error {
 	if !r.p.member(r.rt.Rank(), o) {
 		return r.recordUses(o, s, s)

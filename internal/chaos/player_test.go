@@ -24,7 +24,7 @@ type player struct {
 	draw   func(*task, int) (*program, mistake)
 	pool   *symmem.Pool
 	groups []*symmem.Group // in the order of layout.groups; nil for groups without this rank
-	// library is the other library in programs with graphs, otherwise nil.
+	// library is the other library in programs with graphs. It is nil in other programs.
 	library *programs.Library
 	streams []*symmem.Stream
 	// aside is a stream that only initializes buffers and reads results.
@@ -36,19 +36,21 @@ type player struct {
 	seed   uint64
 	events []*symmem.Event
 	graphs []launchable
-	// buffers holds the pool's buffers. memory holds the memory of all buffers, or zero if freed.
+	// buffers holds the pool's buffers. memory holds the memory of all buffers. It is zero for
+	// freed buffers.
 	buffers map[int]symmem.Buffer
 	memory  []symmem.Memory
 	// free holds functions that free the library's memory.
 	free []func() error
-	// noise draws delays and orders that differ between ranks.
+	// noise draws delays and orders. They differ between ranks.
 	noise *rand.Rand
-	// keptBuffers and keptGraphs hold buffers and graphs that earlier programs have not released.
+	// keptBuffers holds buffers that earlier programs have not released. keptGraphs holds graphs
+	// that they have not released.
 	keptBuffers []symmem.Buffer
 	keptGraphs  []launchable
 
 	mu sync.Mutex
-	// sources holds the reported sources of messages from AnySource, by op, as group ranks.
+	// sources holds the group ranks from which messages for AnySource came, by op.
 	sources map[int]int // guarded by mu
 }
 
@@ -58,7 +60,7 @@ type launchable interface {
 	Close() error
 }
 
-// openPlayer returns a function that prepares a rank for programs drawn by draw.
+// openPlayer returns a function that prepares a rank. draw draws the programs of the rank.
 func openPlayer(
 	draw func(*task, int) (*program, mistake),
 ) func(context.Context, *symmem.Runtime, *task) (performer, error) {
@@ -107,7 +109,7 @@ func newPlayer(ctx context.Context, rt *symmem.Runtime, t *task) (r *player, err
 	return r, err
 }
 
-// close frees buffers and closes the Runtime. It ignores the Runtime's error after a mistake.
+// close frees buffers and closes the Runtime. After a mistake it ignores the Runtime's error.
 func (r *player) close() error {
 	var errs []error
 	for _, b := range r.keptBuffers {
@@ -195,7 +197,7 @@ func (r *player) prepare() error {
 		}
 	}
 	if r.p.comparePlacement {
-		return nil // no barrier, since a rank of the world may have died
+		return nil // without a barrier, because a rank of the world may have died
 	}
 	if err := r.rt.World().Barrier(r.ctx, nil); err != nil {
 		return err
@@ -222,8 +224,8 @@ func (r *player) makeBuffer(number int, on *symmem.Stream) error {
 			return err
 		}
 		r.buffers[number] = buffer
-		// All ranks must have the same pool history. Ranks that queue ops in different orders therefore
-		// record all possible uses in advance.
+		// All ranks must have equal pool histories. Ranks that queue ops in different orders
+		// therefore record all possible uses in advance.
 		for _, s := range r.streams {
 			if r.p.orders == nil {
 				break
@@ -240,7 +242,8 @@ func (r *player) makeBuffer(number int, on *symmem.Stream) error {
 	return on.Copy(m, symmem.Host(initialContents(r.seed, r.rt.Rank(), number).part(0, b.bytes)))
 }
 
-// release closes the program's graphs and frees its buffers, except for those to be kept.
+// release closes the program's graphs and frees its buffers. It keeps the last
+// p.keep buffers.
 func (r *player) release() error {
 	var errs []error
 	for _, g := range r.graphs {
@@ -260,7 +263,7 @@ func (r *player) release() error {
 	return errors.Join(errs...)
 }
 
-// capture captures a graph. It keeps the graph even if a call in the graph was refused.
+// capture captures a graph. It keeps the graph even if it refused a call.
 func (r *player) capture(number int) error {
 	g := &r.p.graphs[number]
 	if g.branches > 0 {
@@ -284,7 +287,8 @@ func (r *player) capture(number int) error {
 	return errors.Join(refused, err)
 }
 
-// record queues the ops of a graph on a stream, or on the streams of its branches if on is nil.
+// record queues the ops of a graph on stream on. If on is nil, it uses the streams of the graph's
+// branches.
 func (r *player) record(number int, on *symmem.Stream) error {
 	at, body := &r.p.ops[r.m.at], r.p.graphs[number].body
 	for n := range body {
@@ -300,13 +304,13 @@ func (r *player) record(number int, on *symmem.Stream) error {
 	return nil
 }
 
-// makesWrongCall reports whether this rank makes a call with wrong arguments.
+// makesWrongCall reports whether this rank passes wrong arguments to a call.
 func (r *player) makesWrongCall() bool {
 	return r.rt.Rank() == r.m.rank && (r.m.kind == wrongCount || r.m.kind == wrongType)
 }
 
-// queueAll queues ops until one returns an error. It returns the index of that op, or the number of
-// ops.
+// queueAll queues ops until an op returns an error. It returns the index of that op. If there is no
+// error, it returns the number of ops.
 func (r *player) queueAll(v *verdict) int {
 	for _, i := range r.p.order(r.rt.Rank()) {
 		o := &r.p.ops[i]
@@ -323,7 +327,7 @@ func (r *player) queueAll(v *verdict) int {
 		}
 	}
 	if r.m.kind == killLater && r.rt.Rank() == r.m.rank {
-		select {} // wait to be killed
+		select {} // waits to be killed
 	}
 	return len(r.p.ops)
 }
@@ -360,8 +364,8 @@ func (r *player) callLater(call func()) {
 	}()
 }
 
-// cancel cancels the registration of a buffer that no other rank has. It then aborts the group, as
-// a program would that cannot continue.
+// cancel cancels the registration of a buffer that no other rank has. Then it aborts the group,
+// like a program that cannot continue.
 func (r *player) cancel(g *symmem.Group) {
 	ctx, cancel := context.WithCancel(r.ctx)
 	cancel()
@@ -379,14 +383,14 @@ func die() {
 	select {}
 }
 
-// disturb sometimes delays this rank's program or one of its streams, at random.
+// disturb sometimes delays this rank's program or a stream, at random.
 func (r *player) disturb(stream int) {
 	if r.noise.IntN(8) == 0 {
 		<-time.After(time.Duration(r.noise.IntN(int(time.Millisecond))))
 	}
 	if r.noise.IntN(8) == 0 {
 		pause := time.Duration(r.noise.IntN(int(3 * time.Millisecond)))
-		// The next op on the stream returns the same error as Host.
+		// If Host fails, the next op on the stream returns the error.
 		_ = r.streams[stream].Host(func() { <-time.After(pause) })
 	}
 }

@@ -8,27 +8,27 @@ import (
 	"symmem"
 )
 
-// op represents one statement of a program. It is the same on all ranks.
+// op represents one statement of a program. All ranks have equal ops.
 type op struct {
 	kind opKind
-	// stream is the stream of the op, on the stream of its writes. They differ only for messages: the
-	// sender queues on stream, and the receiver on on.
+	// stream is the stream of the op. on is the stream of its writes. They differ only for
+	// messages: the sender uses stream, and the receiver uses on.
 	stream, on int
 	// group is the index of a call's group in layout.groups.
 	group int
-	// send and recv are indices of buffers. A copy reads send and writes recv.
+	// send and recv are indices of buffers. A copy copies send to recv.
 	send, recv int
 	// count is the call's number of elements. root is a group rank.
 	count, root int
 	reduce      symmem.ReduceOp
-	// message describes a send, parts an allToAllV.
+	// message describes a send. parts describes an allToAllV.
 	message message
 	parts   *parts
-	// event is the event to record or wait for. graph is the graph to capture or launch.
+	// event is the event to record or to wait for. graph is the graph to capture or to launch.
 	event, graph int
 }
 
-// message describes a message from one world rank to another. Its op counts bytes.
+// message describes a message from one world rank to another. The count of its op is in bytes.
 type message struct {
 	from, to, tag int
 	// any makes the receiver use AnySource.
@@ -47,14 +47,15 @@ const (
 	reduce
 	allToAll
 	allToAllV
-	// tally runs a ReduceScatter in place: each rank adds the other ranks' values to its own part of a
-	// buffer. Those values never change, so the result shows the number of calls, in any order.
+	// tally runs a ReduceScatter in place. Each rank adds the values of the other ranks to its own
+	// part of a buffer. The added values never change. The result therefore shows the number of
+	// calls in any order.
 	tally
 	// send sends and receives a message.
 	send
 	// copyOp copies one buffer to another.
 	copyOp
-	// allocOp allocates and fills the buffer recv, freeOp frees it.
+	// allocOp allocates and fills the buffer recv. freeOp frees it.
 	allocOp
 	freeOp
 	record
@@ -68,9 +69,9 @@ const (
 )
 
 const (
-	// dense is the number of collective kinds whose parts have equal lengths. They come first.
+	// dense is the number of kinds of collectives whose parts have equal lengths. They come first.
 	dense = 6
-	// collectives is the number of all collective kinds.
+	// collectives is the number of kinds of collectives.
 	collectives = 8
 )
 
@@ -83,20 +84,22 @@ func (k opKind) call() bool { return k <= send }
 // buffer describes a buffer on each rank.
 type buffer struct {
 	bytes int
-	// foreign marks memory outside the pool: a Go slice or, on a GPU, another library's memory.
+	// foreign marks memory outside the pool. On the host it is a Go slice. On a GPU it belongs to
+	// another library.
 	foreign bool
-	// taken marks a buffer that an op allocates. Other buffers exist before the first op.
+	// taken marks a buffer that an op allocates. All other buffers exist before the first op.
 	taken bool
 }
 
 // graph describes a graph of collectives and copies.
 type graph struct {
 	body []op
-	// stream captures the graph: in an op if capturedByOp is set, otherwise before the first op.
+	// stream captures the graph. If capturedByOp is set, an op captures it. If not, it is captured
+	// before the first op.
 	stream       int
 	capturedByOp bool
-	// branches is the number of streams on which another library captures the graph. It is 0 if symmem
-	// captures the graph.
+	// branches is the number of streams on which another library captures the graph. If symmem
+	// captures it, branches is 0.
 	branches int
 }
 
@@ -104,8 +107,8 @@ type graph struct {
 type layout struct {
 	ranks  int
 	groups [][]int // world ranks of each group; the first group is the world
-	// colors holds each rank's color, 0 or 1, in the splits that create the other groups. A split may
-	// leave a group with one rank or none.
+	// colors holds the colors of the ranks in each split that creates the other groups. A color is
+	// 0 or 1. A group may have one rank or none.
 	colors [][]int
 	// unordered holds Options.UnorderedMessages.
 	unordered bool
@@ -118,12 +121,13 @@ type program struct {
 	events  int
 	graphs  []graph
 	ops     []op
-	// orders holds each rank's order of ops. If it is nil, all ranks use the program's order.
+	// orders holds each rank's order of ops. If it is nil, all ranks follow the program.
 	orders [][]int
-	// register registers the pool before the first call. comparePlacement makes the ranks compare the
-	// placement of buffers that ops allocate.
+	// register registers the pool before the first call. comparePlacement makes the ranks compare
+	// the placement of buffers that ops allocate.
 	register, comparePlacement bool
-	// keep is the number of buffers, of this and earlier programs, that stay allocated at the end.
+	// keep is the number of buffers that stay allocated at the end. It includes buffers of earlier
+	// programs.
 	keep int
 	// path is the world's path.
 	path symmem.PathChoice
@@ -132,13 +136,13 @@ type program struct {
 const (
 	// streams is the number of streams in most programs.
 	streams = 3
-	// maxStreams is the number of streams in programs with graphs. The first libraryStreams of them
+	// maxStreams is the number of streams in programs with graphs. The first libraryStreams streams
 	// belong to another library.
 	maxStreams     = 5
 	libraryStreams = 3
 )
 
-// newLayout returns the layout of a world, with two groups for each split by colors.
+// newLayout returns the layout of a world. Each split by colors adds two groups.
 func newLayout(ranks int, colors ...[]int) layout {
 	l := layout{ranks: ranks, groups: make([][]int, 1+2*len(colors)), colors: colors}
 	for r := range ranks {
@@ -173,7 +177,7 @@ func (o *op) streamOf(rank int) int {
 	return o.stream
 }
 
-// body returns the ops of the graph that an op launches, or the op itself.
+// body returns the ops of the graph that an op launches. For other ops it returns the op itself.
 func (p *program) body(o *op) []op {
 	if o.kind == launchGraph {
 		return p.graphs[o.graph].body
@@ -181,7 +185,7 @@ func (p *program) body(o *op) []op {
 	return []op{*o}
 }
 
-// order returns the ops that a rank queues, in order.
+// order returns the ops of a rank in the order in which it queues them.
 func (p *program) order(rank int) []int {
 	if p.orders != nil {
 		return p.orders[rank]

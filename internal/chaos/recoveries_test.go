@@ -40,12 +40,12 @@ const (
 
 func (w recoveryWay) String() string { return [...]string{"Split", "Join", "the world"}[w] }
 
-// recovery holds a program with a mistake that fails its group, and a second program that runs in
-// another group over the same pool, without a mistake.
+// recovery holds two programs. The first has a mistake that makes its group fail. The second runs
+// without a mistake in another group over the pool of the first.
 type recovery struct {
 	before, after *program
 	mistake       mistake
-	// outsider is a rank outside the first group, or -1.
+	// outsider is a rank outside the first group. It is -1 if there is none.
 	outsider int
 	way      recoveryWay
 }
@@ -54,7 +54,7 @@ func (t *task) recoveriesWorld() (ranks int, o symmem.Options) {
 	d := t.worldDraws()
 	paths := []symmem.PathChoice{symmem.PathWindow, symmem.PathAuto, symmem.PathPlain}
 	if t.GPU {
-		// NCCL's aborted window kernels run until their process ends.
+		// NCCL's aborted window kernels run until their process ends. Avoid the window path.
 		paths = []symmem.PathChoice{symmem.PathDirect, symmem.PathPlain}
 	}
 	return 2 + d.IntN(3), symmem.Options{
@@ -66,7 +66,7 @@ func (t *task) recoveriesWorld() (ranks int, o symmem.Options) {
 	}
 }
 
-// recovery draws a recovery. In a world's last recovery a rank may die.
+// recovery draws a recovery. A rank may die only in a world's last recovery.
 func (t *task) recovery(number int) *recovery {
 	ranks, _ := t.recoveriesWorld()
 	d := newDraws(t.Seed, number)
@@ -96,8 +96,8 @@ func (t *task) recovery(number int) *recovery {
 	return p
 }
 
-// drawSteps draws a program of n steps that uses one group, and allocates and frees buffers between
-// its calls.
+// drawSteps draws a program of n steps that uses one group. Between its calls it allocates and
+// frees buffers.
 func drawSteps(d *rand.Rand, l layout, group, n int) *program {
 	g := newGenerator(d, l)
 	g.groups = []int{group}
@@ -120,7 +120,7 @@ func drawSteps(d *rand.Rand, l layout, group, n int) *program {
 	return &g.p
 }
 
-// ring adds a message from each rank of the group to the next one.
+// ring adds a message from each rank of the group to the next rank.
 func (g *generator) ring() {
 	o := op{kind: send, group: g.groups[0], stream: g.IntN(streams)}
 	for at := range 2 {
@@ -142,12 +142,12 @@ func (p *recovery) String() string {
 }
 
 // TestRecoveries runs programs in a group that fails at any moment, at a different op on each rank.
-// The ranks then free their buffers, close the group, and continue in another group over the same
-// pool. There, buffers must have the same placement on all ranks, results must be correct, and no
-// call may return an error.
+// The ranks then free their buffers and close the group. They continue in another group over the
+// old pool. In this group, buffers must have equal placement on all ranks, results must be correct,
+// and no call may return an error.
 func TestRecoveries(t *testing.T) { recoveries.test(t, 200, task{Kind: "recoveries"}, nil) }
 
-// TestRecoveriesOnAGPU runs the programs of TestRecoveries on the GPU backend, without the window
+// TestRecoveriesOnAGPU runs the programs of TestRecoveries on the GPU backend without the window
 // path.
 func TestRecoveriesOnAGPU(t *testing.T) {
 	recoveries.testOnAGPU(t, 40, task{Kind: "recoveries"})
@@ -188,15 +188,16 @@ func (r *recoverer) split(p *recovery) (*symmem.Group, error) {
 	return r.rt.World().Split(r.ctx, 0, 0)
 }
 
-// finishFailed waits until the group has failed, and releases buffers and graphs in an order that
-// each rank draws. On the host, where failures propagate to following work, it also checks the
-// results, unless it frees the buffers first.
+// finishFailed waits until the group has failed. It releases buffers and graphs in an order that
+// each rank draws. On the host, failures propagate to following work. There it also checks the
+// results, unless it has freed the buffers first.
 func (r *recoverer) finishFailed(g *symmem.Group, v *verdict) error {
 	if g != nil {
 		if r.rt.Rank() == r.m.rank {
-			g.Abort() // if the mistake has not failed it
+			g.Abort() // in case the mistake has not failed it
 		} else if r.noise.IntN(4) > 0 {
-			// A rank detects the fault at once in a call of the group, and within a second otherwise.
+			// In a call of the group, a rank detects the fault at once. Without a call, it needs up
+			// to a second.
 			_ = g.Barrier(r.ctx, r.streams[0])
 		}
 		select {

@@ -26,14 +26,15 @@ var longestFlag = flag.Duration("longest", time.Second,
 type signalTask struct {
 	Seed    uint64
 	Program int
-	// Longest is the longest time for which the rank is stopped. If it is 0, the rank is killed.
+	// Longest is the longest time for which a rank is stopped. If it is 0, a rank is killed.
 	Longest time.Duration
 	GPU     bool
-	// Store also kills the rank that serves the store, before that rank can report the first death.
+	// Store also kills the rank that serves the store. It dies before it can report the first
+	// death.
 	Store bool
 }
 
-// The calls in which ranks get signals.
+// These are the calls in which ranks get signals.
 const (
 	inOpen         = "Open"
 	inSplit        = "Split"
@@ -44,49 +45,49 @@ const (
 	anywhere = "any call"
 )
 
-// signalPlan determines which rank gets which signal, and when.
+// signalPlan determines which ranks get which signals, and when.
 type signalPlan struct {
 	ranks, victim int
-	// secondVictim is a rank that is stopped before the victim is killed, and killed afterwards, or
-	// -1.
+	// secondVictim is stopped before the victim is killed. It is killed afterwards. It is -1 if
+	// there is no second victim.
 	secondVictim int
-	// noLauncher starts the ranks without the launcher's store. separateMachines makes the GPU backend
-	// treat each rank as if it were on a separate machine.
+	// noLauncher starts the ranks without the launcher's store. separateMachines makes the GPU
+	// backend treat the ranks as if each were on its own machine.
 	noLauncher, separateMachines bool
-	// gpu selects the GPU backend, and path the path of its collectives.
+	// gpu selects the GPU backend. path is the path of its collectives.
 	gpu  bool
 	path symmem.PathChoice
 	// stop is the time for which the rank is stopped. If it is 0, the rank is killed.
 	stop time.Duration
-	// in and round select the call that the victim announces. It gets the signal this long after the
-	// announcement.
+	// in and round select the call that the victim announces. after is the time
+	// between the announcement and the signal.
 	in    string
 	round int
 	after time.Duration
-	// delays holds each rank's delay before that call.
+	// delays holds each rank's delay before the announced call.
 	delays []time.Duration
 }
 
 const (
 	// shortestStop is the shortest time for which a rank is stopped.
 	shortestStop = time.Second
-	// longTimeout is Options.Timeout. It exceeds the time for which a rank is stopped and the time
-	// until an error names a killed rank.
+	// longTimeout is Options.Timeout. It exceeds the time for which a rank is stopped. It also
+	// exceeds the time until an error names a killed rank.
 	longTimeout = time.Minute
-	// openTimeout is Options.Timeout of ranks without the launcher if a rank is killed in Open. Other
-	// ranks may not be connected to that rank, so they get a timeout.
+	// openTimeout is Options.Timeout if a rank without the launcher is killed in Open. Other ranks
+	// may not be connected to the killed rank. They then get a timeout.
 	openTimeout = 4 * time.Second
 	// namingLimit bounds the time until a survivor's error names a killed rank.
 	namingLimit = 3 * time.Second
-	// softwareNamingLimit replaces namingLimit on the software GPU, whose kernels keep the processors
+	// softwareNamingLimit replaces namingLimit on the software GPU. Its kernels keep the processors
 	// busy.
 	softwareNamingLimit = 15 * time.Second
-	// signalLimit bounds the duration of a program, not counting the time for which a rank is stopped.
+	// signalLimit bounds the duration of a program, without the time for which a rank is stopped.
 	signalLimit = 60 * time.Second
 )
 
-// plan draws the plan of a program. Half of the programs send the signal in Open, Split, Join or a
-// Close.
+// plan draws the plan of a program. In half of the programs, the signal arrives in Open, Split,
+// Join or a Close.
 func (s *signalTask) plan() *signalPlan {
 	d := newDraws(s.Seed, s.Program)
 	if s.Store {
@@ -145,8 +146,8 @@ func (p *signalPlan) timeout() time.Duration {
 	return longTimeout
 }
 
-// signalLine holds a line that a rank writes. The line announces the call in which the rank gets
-// the signal, or reports how the rank ended.
+// signalLine is a line that a rank writes. It announces the call in which the rank gets the signal,
+// or reports how the rank ended.
 type signalLine struct {
 	Rank, PID int
 	// Announces reports that the rank may get its signal from now on.
@@ -154,45 +155,46 @@ type signalLine struct {
 	// At is the time at which the rank failed or ended, in nanoseconds since 1970.
 	At   int64
 	Call string
-	// Text is the text of the error. Lost holds the ranks of a RankLostError.
+	// Text is the text of the error. If the error is a RankLostError, Lost holds its ranks.
 	Text string
 	Lost []int
-	// Log holds the lines that the rank has logged. Slowest describes the longest call.
+	// Log holds the lines that the rank has logged. Slowest describes the rank's longest call.
 	Log     []string
 	Slowest string
 }
 
-// TestKills kills a rank, with and without the launcher. Half of the programs kill it in Open,
-// Split, Join, Group.Close or Runtime.Close, the others at any moment. Every other rank's error
-// must name the killed rank within three seconds, and no process, file or socket may remain.
+// TestKills kills a rank, with and without the launcher. In half of the programs it dies in Open,
+// Split, Join, Group.Close or Runtime.Close. In the other half it dies at any moment. Every other
+// rank's error must name the killed rank within three seconds. No process, file or socket may
+// remain.
 func TestKills(t *testing.T) {
 	signalTask{}.test(t, 16, nil)
 }
 
-// TestKillsWithTheStore kills a rank, and then the rank that serves the store. The third rank's
-// error must name the first one.
+// TestKillsWithTheStore kills a rank and then the rank that serves the store. The error of the
+// third rank must name the first killed rank.
 func TestKillsWithTheStore(t *testing.T) { signalTask{Store: true}.test(t, 4, nil) }
 
-// TestKillsOnAGPU runs the programs of TestKills on the GPU backend, in part with ranks that appear
-// to be on different machines.
+// TestKillsOnAGPU runs the programs of TestKills on the GPU backend. In some programs the ranks
+// appear to be on different machines.
 func TestKillsOnAGPU(t *testing.T) {
 	skipSlow(t)
 	signalTask{GPU: true}.test(t, 8, gpuVariables(t))
 }
 
-// TestStops stops a rank for one second, or for up to 20 seconds with -longest=20s. Half of the
-// programs stop it in Open, Split or Join, the others at any moment. All results must be correct,
-// and no call may return an error. If the rank is stopped at any moment, every other rank must have
-// logged a warning that names it.
+// TestStops stops a rank for one second. With -longest=20s it stops a rank for up to 20 seconds. In
+// half of the programs the rank stops in Open, Split or Join. In the other half it stops at any
+// moment. All results must be correct, and no call may return an error. If the rank stops at any
+// moment, every other rank must log a warning that names it.
 func TestStops(t *testing.T) { signalTask{Longest: *longestFlag}.test(t, 6, nil) }
 
-// TestStopsOnAGPU runs the programs of TestStops on the GPU backend, but does not check warnings.
+// TestStopsOnAGPU runs the programs of TestStops on the GPU backend. It does not check warnings.
 func TestStopsOnAGPU(t *testing.T) {
 	skipSlow(t)
 	signalTask{Longest: *longestFlag, GPU: true}.test(t, 4, gpuVariables(t))
 }
 
-// test runs programs that are drawn from the task's fields.
+// test draws programs from the task's fields and runs them.
 func (s signalTask) test(t *testing.T, programs int, env []string) {
 	t.Helper()
 	batch{programs: programs, perWorld: 1, run: func(ctx context.Context, number, _ int) error {
@@ -247,8 +249,8 @@ type signaller struct {
 	other   []string     // guarded by mu
 }
 
-// onLine handles a line of a rank. It sends the signals once all victims have announced their
-// calls.
+// onLine handles a line of a rank. Once all victims have announced their calls, it sends the
+// signals.
 func (x *signaller) onLine(line string) {
 	var l signalLine
 	x.mu.Lock()
@@ -358,9 +360,9 @@ func (x *signaller) checkKilled(l *signalLine, died bool) error {
 	}
 	switch {
 	case l.Rank == p.victim:
-		return nil // it ended before the signal
+		return nil // the rank ended before the signal
 	case l.Text == "" && p.in == inRuntimeClose && took <= limit:
-		return nil // it no longer needed the other ranks
+		return nil // the rank no longer needed the other ranks
 	case !died:
 		return fmt.Errorf("got an error, although no rank died: %s", l.Text)
 	case took > limit:

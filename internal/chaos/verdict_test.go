@@ -15,17 +15,17 @@ import (
 type verdict struct {
 	*player
 	*model
-	// stopped is the op whose error ended the program, or the number of ops.
+	// stopped is the op whose error ended the program. Without an error it is the number of ops.
 	stopped int
-	// reported lists the errors of symmem. bad lists wrong results without an error and missing
+	// reported lists the errors of symmem. bad lists wrong results without an error, and missing
 	// errors.
 	reported, bad []string
-	// syncErrs holds errors that the program's own calls of Synchronize have returned, by stream. A
+	// syncErrs holds errors by stream. The program's own calls of Synchronize have returned them. A
 	// stream returns an error only once.
 	syncErrs map[int]error
 }
 
-// groupsTime is the deadline for groups that must fail, after their streams have ended.
+// groupsTime is the time within which groups must fail after their streams have ended.
 const groupsTime = 3 * time.Second
 
 // add adds a failed check to bad.
@@ -33,7 +33,7 @@ func (v *verdict) add(format string, args ...any) {
 	v.bad = append(v.bad, fmt.Sprintf(format, args...))
 }
 
-// check waits for all work and compares errors and results with the model.
+// check waits for all work. It compares errors and results with the model.
 func (v *verdict) check() {
 	onStream, onEvent := v.synchronize()
 	v.mu.Lock()
@@ -67,7 +67,7 @@ func (v *verdict) check() {
 	}
 }
 
-// finish checks that a program without a mistake has no errors, and releases the program.
+// finish checks that a program without a mistake has no errors. It then releases the program.
 func (v *verdict) finish() {
 	if len(v.reported) > 0 {
 		v.add("errors without a mistake: %q", v.reported)
@@ -111,8 +111,8 @@ func differs[T byte | float32](got, want []T) int {
 }
 
 // synchronize waits for all streams and recorded events, and returns their errors. If this is the
-// only program of the world, the order is random. Otherwise the order is fixed, because it is a
-// part of the pool's history, which must be the same on all ranks.
+// only program of the world, the order is random. Otherwise the order is fixed: it is a part of the
+// pool's history, and all ranks must have equal histories.
 func (v *verdict) synchronize() (onStream, onEvent map[int]error) {
 	onStream, onEvent = map[int]error{}, map[int]error{}
 	order := v.noise.Perm(len(v.streams) + len(v.events))
@@ -164,8 +164,9 @@ func (v *verdict) interruptedWrite(buffer int) bool {
 	})
 }
 
-// isComplete reports whether a buffer's last write is known to be complete: its stream, or an event
-// that was recorded on the stream after the write, has been synchronized without an error.
+// isComplete reports whether a buffer's last write is known to be complete. One of two things must
+// have been synchronized without an error: the stream of the write, or an event that was recorded
+// on the stream after the write.
 func (v *model) isComplete(rank, buffer int, onStream, onEvent map[int]error) bool {
 	at := v.wrote[rank][buffer]
 	if at < 0 {

@@ -61,7 +61,7 @@ func signalsRank(text []byte) error {
 			line.Lost = lost.Ranks
 		}
 		if w.rt != nil {
-			_ = w.rt.Close() // returns the same error
+			_ = w.rt.Close() // returns an error that has been reported
 		}
 	}
 	return json.NewEncoder(os.Stdout).Encode(line)
@@ -88,33 +88,34 @@ func (l *logBuffer) lines() []string {
 	return strings.Split(strings.TrimSpace(l.text.String()), "\n")
 }
 
-// worker makes calls as one rank, until a rank is killed or for some time after a rank was stopped.
+// worker makes calls as one rank. If a rank is killed, it ends then. If a rank was stopped, it ends
+// some time later.
 type worker struct {
 	ctx  context.Context
 	plan *signalPlan
 	seed uint64
 	rank int
 	rt   *symmem.Runtime
-	// call is the current call, which began at callStart. slowest is the longest call so far, with the
-	// duration took.
+	// call is the current call. It began at callStart. slowest is the longest call so far. It took
+	// the time took.
 	call, slowest string
 	callStart     time.Time
 	took          time.Duration
 	// endTime is the time at which rank 0 ends the program if no rank is killed.
 	endTime time.Time
-	// own holds this rank's contribution to a sum, sum the result, and received a message. memory
-	// holds device memory for each of the three.
+	// own holds this rank's contribution to a sum, sum holds the result, and received holds a
+	// message. memory holds device memory for own, sum and received.
 	own, sum, received []int32
 	memory             [3]symmem.Memory
 }
 
-// joinedRounds is the number of rounds before Runtime.Close if a rank is killed in that call.
+// joinedRounds is the number of rounds before Runtime.Close if a rank is killed in Runtime.Close.
 const joinedRounds = 2
 
-// stopRest is the time for which the ranks continue after the victim was stopped.
+// stopRest is the time for which the ranks continue after a rank was stopped.
 const stopRest = 200 * time.Millisecond
 
-// work opens the world and runs rounds until one fails.
+// work opens the world and runs rounds until a round fails.
 func (w *worker) work(o symmem.Options) (err error) {
 	w.enter(inOpen, w.plan.round)
 	if w.rt, err = symmem.Open(w.ctx, o); err != nil {
@@ -171,7 +172,7 @@ func (w *worker) allocate() error {
 	return nil
 }
 
-// begin records the beginning of a call and the duration of the preceding call.
+// begin records the beginning of a call. It also records the duration of the call before.
 func (w *worker) begin(format string, args ...any) {
 	if took := time.Since(w.callStart); w.call != "" && took > w.took {
 		w.slowest, w.took = w.call, took
@@ -179,15 +180,15 @@ func (w *worker) begin(format string, args ...any) {
 	w.call, w.callStart = fmt.Sprintf(format, args...), time.Now()
 }
 
-// enter begins a call. If the victim gets its signal in this call, the victim announces the call
-// and the other ranks delay it.
+// enter begins a call. In the call in which the victim gets its signal, the victim announces the
+// call. The other ranks delay this call.
 func (w *worker) enter(call string, round int) {
 	w.begin("%s of round %d", call, round)
 	if call != w.plan.in || round != w.plan.round {
 		return
 	}
 	if w.rank == w.plan.victim || w.rank == w.plan.secondVictim {
-		// If the announcement fails, no rank gets a signal, and the program counts as a hang.
+		// If the announcement fails, no rank gets a signal. The program then counts as a hang.
 		_ = json.NewEncoder(os.Stdout).Encode(signalLine{
 			Rank: w.rank, PID: os.Getpid(), Announces: true,
 		})
@@ -196,7 +197,7 @@ func (w *worker) enter(call string, round int) {
 	<-time.After(w.plan.delays[w.rank])
 }
 
-// round makes calls in the world, and in groups that it creates and closes. It reports whether this
+// round makes calls in the world and in groups that it creates and closes. It reports whether this
 // was the last round.
 func (w *worker) round(round int) (over bool, err error) {
 	d := newDraws(w.seed, round)
@@ -213,7 +214,7 @@ func (w *worker) round(round int) (over bool, err error) {
 		return false, err
 	}
 	ranks := drawRanks(d, w.plan.ranks, w.plan.victim)
-	// Join does not warn of rank 0 if rank 0 serves the store and is stopped.
+	// If rank 0 serves the store and is stopped, Join does not warn of it.
 	silent := w.plan.stop > 0 && w.plan.in == anywhere
 	if !slices.Contains(ranks, w.rank) || silent {
 		return false, nil
@@ -240,7 +241,7 @@ func (w *worker) joins() error {
 	}
 }
 
-// drawRanks draws some of n ranks, including a given rank.
+// drawRanks draws some of n ranks. It always includes one given rank.
 func drawRanks(d *rand.Rand, n, included int) []int {
 	ranks := []int{included}
 	for _, r := range d.Perm(n)[:1+d.IntN(n)] {
@@ -283,8 +284,8 @@ func (w *worker) runCalls(name string, g *symmem.Group, round int) (over bool, e
 	return over, nil
 }
 
-// makeCalls runs a sum, a barrier and a message from the group's first rank to its second, and
-// waits for them.
+// makeCalls runs a sum, a barrier and a message, and waits for them. The message is from the
+// group's first rank to its second.
 func (w *worker) makeCalls(g *symmem.Group) error {
 	s, n := w.rt.DefaultStream(), int64(workElements)
 	own, sum, received := w.memory[0], w.memory[1], w.memory[2]
@@ -312,11 +313,10 @@ func (w *worker) makeCalls(g *symmem.Group) error {
 	return nil
 }
 
-// messages reports whether the backend supports messages. It does not between machines.
+// messages reports whether the backend supports messages. Between machines it does not.
 func (w *worker) messages() bool { return !w.plan.separateMachines }
 
-// workElements is the number of elements of a sum. Rank 0 ends the program by a value in the last
-// element.
+// workElements is the number of elements of a sum. Rank 0 uses the last element to end the program.
 const workElements = 1500
 
 // contribution returns a rank's contribution to an element of a sum.

@@ -12,7 +12,7 @@ import (
 // Library acts as another GPU library in the process, such as PyTorch. It creates streams, graphs
 // and memory by CUDA calls, without symmem.
 type Library struct {
-	// Streams lists the library's streams, which a Runtime has adopted.
+	// Streams lists the library's streams. A Runtime has adopted them.
 	Streams []*symmem.Stream
 
 	// gpu makes the device's primary context current for each call.
@@ -22,7 +22,7 @@ type Library struct {
 	interop symmem.Interop
 }
 
-// NewLibrary returns a library with a number of streams on a Runtime's GPU.
+// NewLibrary returns a library with a number of streams on the GPU of rt.
 func NewLibrary(rt *symmem.Runtime, streams int) (l *Library, err error) {
 	gpu, err := cuda.Load()
 	if err != nil {
@@ -45,7 +45,7 @@ func NewLibrary(rt *symmem.Runtime, streams int) (l *Library, err error) {
 	return l, nil
 }
 
-// addStream creates a stream, which the Runtime adopts.
+// addStream creates a stream and makes the Runtime adopt it.
 func (l *Library) addStream(rt *symmem.Runtime) error {
 	handle, err := l.gpu.StreamCreate()
 	if err != nil {
@@ -69,7 +69,7 @@ func (l *Library) Close() error {
 	return errors.Join(append(errs, l.device.ReleasePrimary())...)
 }
 
-// Memory allocates memory in the order of the first stream. The caller frees it with free.
+// Memory allocates memory in the order of the first stream. The caller must call free.
 func (l *Library) Memory(bytes int64) (m symmem.Memory, free func() error, err error) {
 	on := l.handles[0]
 	at, err := l.gpu.MemAllocAsync(bytes, on)
@@ -89,8 +89,9 @@ type LibraryGraph struct {
 }
 
 // Capture captures the work that record queues on some of the library's streams. The capture begins
-// on the first stream; the other streams fork from it and join it at the end. Capture uses the same
-// capture mode as PyTorch, in which a capture must end on the thread on which it began.
+// on the first stream. The other streams fork from the first stream and join it at the end. Capture
+// uses the capture mode of PyTorch. In this mode a capture must end on the thread on which it
+// began.
 func (l *Library) Capture(on []*symmem.Stream, record func() error) (*LibraryGraph, error) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -119,7 +120,7 @@ func (l *Library) Capture(on []*symmem.Stream, record func() error) (*LibraryGra
 	return g, nil
 }
 
-// follow makes a stream wait for another stream's current work.
+// follow makes stream waits wait for the current work of stream ahead.
 func (l *Library) follow(waits, ahead cuda.Stream) error {
 	e, err := l.gpu.EventCreate(cuda.EventDisableTiming)
 	if err != nil {

@@ -1,11 +1,11 @@
 // Command against compares the speed of collectives on the host between two checkouts of symmem. It
-// builds the command of both and runs them alternately, so that other load on the machine affects
-// both, and prints the ratios of neighbouring runs.
+// builds the command of each checkout and runs the two commands alternately. Other load on the
+// machine then slows down either command. It prints the ratio of each pair of runs.
 //
 //	go run ./bench/host/against [flags] OLD NEW
 //
 // OLD and NEW are folders. With -bar, the exit code is 1 if a ratio of the old to the new time is
-// below the bar. It is 2 if the measurement fails.
+// below the bar. If the measurement fails, the exit code is 2.
 package main
 
 import (

@@ -8,13 +8,14 @@ import (
 	"symmem/bench/results"
 )
 
-// table holds the results of both programs in order of appearance.
+// table holds the results of the old and the new program in order of appearance.
 type table struct {
 	names []string
 	times map[string]*times
 }
 
-// times holds the nanoseconds of one benchmark by pair, for the old and for the new program.
+// times holds the nanoseconds of one benchmark for each pair of runs. Index 0 is the old program,
+// index 1 the new one.
 type times [2][]float64
 
 func newTable() *table { return &table{times: map[string]*times{}} }

@@ -7,9 +7,10 @@
 // Environment variables describe the origin of results: MACHINE, LIBRARIES, DATE, COMMIT and
 // COMMAND.
 //
-// A row consists of label, ranks, operation, bytes, and median, 10th and 90th percentile in
-// microseconds. In files, rows have two more columns: the round-trip time between two processors in
-// nanoseconds, before and after the launch. Lines that begin with # are comments.
+// A row consists of label, ranks, operation, bytes, and the median, 10th percentile and 90th
+// percentile in microseconds. In files, rows have two more columns. They hold the round-trip time
+// between two processors in nanoseconds, before and after the launch. Lines that begin with # are
+// comments.
 package main
 
 import (

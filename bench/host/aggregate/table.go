@@ -17,13 +17,13 @@ import (
 )
 
 const (
-	// ours is the label of symmem, and limit the label of the plain C program. Neither counts as a
-	// peer.
+	// ours is the label of symmem. limit is the label of the plain C program. All other labels are
+	// peers.
 	ours  = "symmem"
 	limit = "limit"
 )
 
-// rowKey holds the values that rows must have in common to be compared.
+// rowKey holds the values that comparable rows have in common.
 type rowKey struct {
 	ranks, bytes int
 	mode, op     string
@@ -34,7 +34,7 @@ func compareKeys(a, b rowKey) int {
 		cmp.Compare(a.op, b.op), cmp.Compare(a.bytes, b.bytes))
 }
 
-// launches holds the medians of all launches, in microseconds, by key and label.
+// launches holds the medians of all launches by key and label, in microseconds.
 type launches struct {
 	times map[rowKey]map[string][]float64
 	// dropped counts rows of launches during which the machine changed or was busy.
@@ -162,7 +162,7 @@ func (l *launches) labels(section rowKey) []string {
 	return append([]string{ours, limit}, slices.Sorted(maps.Keys(found))...)
 }
 
-// row returns the cells of a table row, which compares the labels.
+// row returns the cells of a table row. The row compares the labels.
 func row(p rowKey, labels []string, times map[string][]float64) []any {
 	medians := map[string]float64{}
 	for label, all := range times {
