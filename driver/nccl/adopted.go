@@ -19,8 +19,8 @@ import (
 
 // adoptedCommunicator implements driver.AdoptedCommunicator for a communicator of another library.
 //
-// States: usable; stuck, after a call to NCCL has timed out. Such a call returns only if the owner
-// aborts the communicator, so the call keeps its goroutine until then.
+// States: usable; stuck, after a call to NCCL has timed out. A stuck call keeps its goroutine and
+// returns only after the owner aborts the communicator.
 type adoptedCommunicator struct {
 	device     *Device
 	handle     nccl.Comm
@@ -28,13 +28,13 @@ type adoptedCommunicator struct {
 	stuck      atomic.Pointer[driver.TimeoutError]
 }
 
-// allowEarlyStart names the environment variable by which a user asserts that no kernel of the
-// program triggers the early launch of the next kernel.
+// allowEarlyStart names an environment variable. By setting it, the user asserts that no kernel of
+// the program starts its successor early.
 const allowEarlyStart = "SYMMEM_ATTACH_EARLY_START"
 
 // AdoptCommunicator wraps the communicator with the given ncclComm_t, which must use this device's
-// GPU. With versions of NCCL that have the defect nccl.EarlyStart it returns an error, because the
-// owner launches the collectives and symmem cannot insert its workaround before them.
+// GPU. It returns an error if NCCL has the defect nccl.EarlyStart. The owner launches the
+// collectives, and symmem cannot insert its workaround before them.
 func (d *Device) AdoptCommunicator(handle uintptr) (driver.AdoptedCommunicator, error) {
 	if handle == 0 {
 		return nil, errors.New("adopting a communicator: its handle is 0")
@@ -78,8 +78,8 @@ func (g *adoptedCommunicator) Size() int { return g.size }
 // Rank returns this rank's number in the communicator.
 func (g *adoptedCommunicator) Rank() int { return g.rank }
 
-// callWithDeadline runs a call that waits for other ranks. If the context ends first, it returns a
-// TimeoutError, and so do all later calls.
+// callWithDeadline runs a call that waits for other ranks. If the context ends first, this call and
+// all later calls return a TimeoutError.
 func (g *adoptedCommunicator) callWithDeadline(
 	ctx context.Context, doing string, call func() error,
 ) error {
@@ -138,8 +138,8 @@ func (w *adoptedWindow) Deregister() error {
 	return g.device.gpu.Do(func() error { return g.device.nccl.WindowDeregister(g.handle, w.handle) })
 }
 
-// Exchange gathers the payloads of all ranks with AllGather on the communicator: first the lengths,
-// then the payloads, padded to the longest.
+// Exchange gathers the payloads of all ranks with AllGather. It first gathers the lengths, and then
+// the payloads, padded to the longest.
 func (g *adoptedCommunicator) Exchange(ctx context.Context, payload []byte) ([][]byte, error) {
 	mine := binary.LittleEndian.AppendUint64(nil, uint64(len(payload)))
 	lengths, err := g.gather(ctx, mine)
@@ -166,7 +166,7 @@ func (g *adoptedCommunicator) Exchange(ctx context.Context, payload []byte) ([][
 // gather gathers the same number of bytes from every rank.
 func (g *adoptedCommunicator) gather(ctx context.Context, mine []byte) ([][]byte, error) {
 	got := make([]byte, len(mine)*g.size)
-	// After a timeout the call may still write to got, which is not returned then.
+	// After a timeout, the call may still write to got. So got is returned only after a success.
 	err := g.callWithDeadline(ctx, "exchanging payloads", func() error {
 		into := make([]byte, len(got))
 		err := g.gatherNow(mine, into)
@@ -183,8 +183,9 @@ func (g *adoptedCommunicator) gather(ctx context.Context, mine []byte) ([][]byte
 	return all, nil
 }
 
-// gatherNow implements gather, without a deadline, on a thread of the CUDA context. It uses a
-// temporary stream, because the device's internal stream must not wait for other ranks.
+// gatherNow implements gather without a deadline. It must be called on a thread of the CUDA
+// context. It uses a temporary stream, because the device's internal stream must not wait for other
+// ranks.
 func (g *adoptedCommunicator) gatherNow(mine, into []byte) error {
 	if len(mine) == 0 {
 		return nil
@@ -208,8 +209,8 @@ func (g *adoptedCommunicator) gatherNow(mine, into []byte) error {
 	return nil
 }
 
-// gatherOn gathers the mine bytes at host from every rank, and stores all bytes of the result
-// behind them in host memory.
+// gatherOn gathers mine bytes from every rank. It reads them from host memory at address host, and
+// stores the result behind them.
 func (g *adoptedCommunicator) gatherOn(
 	stream cuda.Stream, host uintptr, mine, all int64,
 ) error {

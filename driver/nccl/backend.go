@@ -17,8 +17,8 @@ type Backend struct{}
 // Name returns "nccl".
 func (Backend) Name() string { return "nccl" }
 
-// Available returns nil if this machine has a GPU and NCCL, otherwise an error that names what is
-// missing. It loads the libraries and creates no context.
+// Available returns nil if this machine has a GPU and NCCL. Otherwise the error names what is
+// missing. Available loads the libraries but creates no context.
 func (Backend) Available() error {
 	driver, err := loadDriver()
 	if err != nil {
@@ -44,8 +44,8 @@ func (Backend) LocalRanks() (int, error) {
 	return library.DeviceCount()
 }
 
-// Open opens the GPU of this rank, chosen by its number among the ranks of its machine unless
-// cfg.Device is set.
+// Open opens the GPU of this rank. Unless cfg.Device is set, it chooses the GPU by the rank's
+// number on its machine.
 func (Backend) Open(ctx context.Context, cfg driver.Config) (driver.Device, error) {
 	if cfg.Size < 1 || cfg.Rank < 0 || cfg.Rank >= cfg.Size || cfg.LocalRank < 0 ||
 		cfg.Timeout <= 0 || cfg.Store == nil {

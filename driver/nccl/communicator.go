@@ -13,41 +13,39 @@ import (
 	"symmem/internal/control"
 )
 
-// communicator implements driver.Communicator. NCCL's communicator and direct kernels transfer the
-// group's data, and a control plane connects its ranks for everything else.
+// communicator implements driver.Communicator. NCCL and direct kernels transfer the group's data. A
+// control plane connects the ranks for everything else.
 //
-// The communicator's own methods launch calls. Each of its other tasks is implemented by a part
-// with the fields it needs:
+// The communicator itself launches calls. Its parts do everything else:
 //
 //	registrar  registers and deregisters windows
 //	recorder   records calls into captures of other libraries
 //	comparer   compares calls across ranks
 //	faults     finds the cause of a failure and fails the group
 //	watcher    looks for faults while work is unfinished
-//	owner      implements the interfaces through which streams and messages use the group
-//	teardown   ends the communicator, and closes the channels in stages as it proceeds
+//	owner      connects streams and messages with the group
+//	teardown   ends the communicator in stages
 //
 // States: open; failed, after the first fault of its plane; closed. A failed or closed communicator
-// is torn down in the background, in the steps that decide returns.
+// is torn down in the background. Function decide returns the steps.
 //
-// The parts share the lock mu. It is held during calls to NCCL, which permits one thread at a time,
-// and while a call is assigned its position in the group's order. It guards the windows, the
-// recordings and writes to the history. It is locked after the locks of graphs, streams and
-// segments, and before all others (see the package comment).
+// The parts share the lock mu. It is held during calls to NCCL, which permits one thread at a time.
+// It is also held while a call gets its position in the group's order. It guards the windows, the
+// recordings and writes to the history. The package comment lists the order of locks.
 type communicator struct {
-	// The fields that every launch uses are first, so that they share few cache lines.
+	// Every launch uses the first fields. They are together, so they share few cache lines.
 
 	device *Device
 	plane  control.Plane
 	check  atomic.Bool
-	// closing reports whether Close has been called. Nothing is launched after that.
+	// closing is set by Close. Nothing is launched after that.
 	closing atomic.Bool
 	mu      groupLock
 	busy    stream.BusyStreams
 	history history
 
 	cfg      driver.GroupConfig
-	number   uint64 // the position in the locking order of this process's communicators
+	number   uint64 // position in the locking order of this process's communicators
 	members  []*member
 	comm     *ncclComm
 	group    stream.Group // &owner
@@ -93,8 +91,8 @@ func (c *communicator) Failed() <-chan struct{} { return c.plane.Failed() }
 // Cause returns the group's first fault, or nil.
 func (c *communicator) Cause() error { return c.plane.Cause() }
 
-// CheckPeers fails the communicator if a kernel has reported a fault, or a peer has failed or is
-// lost.
+// CheckPeers fails the communicator if a kernel has reported a fault or a peer is lost or has
+// failed.
 func (c *communicator) CheckPeers() { c.faults.checkPeers() }
 
 // Exchange sends payload to every rank and returns the payloads of all ranks.
@@ -107,14 +105,13 @@ func (c *communicator) Exchange(
 	return c.plane.Exchange(ctx, lane, payload)
 }
 
-// MessagesBefore returns the numbers of messages that this rank sent and received before a
-// collective.
+// MessagesBefore lists the messages that this rank sent and received before a collective.
 func (c *communicator) MessagesBefore(collective uint64) []driver.MessageEnds {
 	return c.messages.Before(collective)
 }
 
-// Handle returns the group's ncclComm_t, for the program's own calls to NCCL. It returns 0 once the
-// group has failed or Close has been called.
+// Handle returns the group's ncclComm_t, with which the program may call NCCL. It returns 0 after
+// the group has failed or Close has been called.
 func (c *communicator) Handle() uintptr {
 	if c.closing.Load() || c.plane.Cause() != nil {
 		return 0
@@ -129,8 +126,8 @@ func (c *communicator) Register(
 	return c.registrar.register(ctx, key, s)
 }
 
-// UseWindows registers the group's segments with NCCL, even if the group has a direct path, and
-// makes Register do the same from then on.
+// UseWindows registers the group's segments with NCCL, even if the group has a direct path. Later
+// calls of Register do the same.
 func (c *communicator) UseWindows(ctx context.Context) error { return c.registrar.useAll(ctx) }
 
 // Abort fails the communicator for all its ranks.
@@ -139,15 +136,16 @@ func (c *communicator) Abort(cause error) {
 	c.teardown.begin()
 }
 
-// Close leaves the group. It waits for the work that all ranks have launched. Other work fails with
+// Close leaves the group. It waits for work that all ranks have launched. Other work fails with
 // ErrClosed.
 func (c *communicator) Close() error {
 	c.closing.Store(true)
 	for rounds := 0; rounds < closeRounds && c.plane.Cause() == nil; rounds++ {
 		ended, missing := c.finishWork()
-		// The abort of NCCL's communicator ends unfinished work. Ranks that launch their part of it later
-		// must not assume that the work succeeds, so this rank withdraws. Withdraw fails if the last rank
-		// has launched its part meanwhile: then the others rely on this rank, so wait again.
+		// The abort of NCCL's communicator ends unfinished work. Another rank may still launch its
+		// part of that work, and must not expect success, so this rank withdraws. Withdraw fails if
+		// the last rank has just launched its part. The other ranks then rely on this rank, so it
+		// waits again.
 		if ended || c.plane.Withdraw() || !missing {
 			break
 		}
@@ -156,8 +154,8 @@ func (c *communicator) Close() error {
 	if c.plane.Cause() == nil && c.plane.PeerFailed() {
 		fault := c.plane.Fail(c.plane.PeerFault("closing group " + c.cfg.Name()))
 		if unmatched != nil {
-			// Either may have caused the other: a failed peer leaves messages unmatched, and a peer may have
-			// failed because this rank did not receive its messages.
+			// Return both errors, because either may have caused the other. A failed peer leaves
+			// messages unmatched. Unmatched messages may make a peer fail.
 			unmatched = errors.Join(fault, unmatched)
 		}
 	}
@@ -167,16 +165,15 @@ func (c *communicator) Close() error {
 	return errors.Join(unmatched, err)
 }
 
-// closeRounds limits how often Close waits, in case the last rank keeps launching its part
-// meanwhile.
+// closeRounds limits how often Close waits for work. The last rank may keep launching.
 const closeRounds = 3
 
-// finishWork waits for the work of this rank's streams, as long as the work can be expected to end.
-// It reports whether the work has ended, and whether some rank has not launched its part yet.
+// finishWork waits for the work of this rank's streams while that work can still end. ended reports
+// whether the work has ended. missing reports whether some rank has not launched its part.
 func (c *communicator) finishWork() (ended, missing bool) {
 	ctx, cancel := context.WithTimeout(context.Background(), c.device.cfg.Timeout)
 	defer cancel()
-	// The error of Poll is not needed, since ended and missing hold the result.
+	// ended and missing hold the result, so the error of Poll is not needed.
 	_ = gpu.Poll(ctx, func() bool {
 		ticket, _ := c.history.last()
 		ended = idle(&c.mu, &c.busy)

@@ -10,8 +10,8 @@ import (
 )
 
 // TestCallsAreAnnouncedBeforeTheyAreRecorded checks that a rank announces a call before the history
-// records it. Once the call is recorded, the watcher may find a mismatch and fail the group, and
-// the other ranks then look for this rank's announcement.
+// records it. Once a call is recorded, the watcher may find a mismatch and fail the group. The
+// other ranks then look for this rank's announcement.
 func TestCallsAreAnnouncedBeforeTheyAreRecorded(t *testing.T) {
 	if !onOneMachine() {
 		t.Skip("not supported here: ranks of several machines do not announce their calls")
@@ -36,8 +36,8 @@ func TestCallsAreAnnouncedBeforeTheyAreRecorded(t *testing.T) {
 	}
 }
 
-// announcementSpy counts announcements, and those made too late, after the history has recorded the
-// call.
+// announcementSpy counts all announcements. It also counts announcements that are made after the
+// history has recorded the call.
 type announcementSpy struct {
 	control.Announcements
 	c               *communicator

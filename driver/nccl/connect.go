@@ -39,7 +39,7 @@ func (d *Device) Connect(
 	return j.result, nil
 }
 
-// communicators counts the communicators that this process has created, to number them.
+// communicators is the number of communicators that this process has created.
 var communicators atomic.Uint64
 
 // connector joins a group and creates its communicator.
@@ -172,7 +172,7 @@ func (j *connector) joinPlane(ctx context.Context) (control.Plane, error) {
 	return p, nil
 }
 
-// shareID creates NCCL's unique ID on the first rank of the group and sends it to the others.
+// shareID creates NCCL's unique ID on the group's first rank and sends it to the other ranks.
 func (j *connector) shareID(ctx context.Context) (nccl.UniqueID, error) {
 	var id nccl.UniqueID
 	var mine []byte
@@ -193,8 +193,8 @@ func (j *connector) shareID(ctx context.Context) (nccl.UniqueID, error) {
 }
 
 // connect creates NCCL's communicator. NCCL waits for all ranks without a deadline, so the call
-// runs in a goroutine, which never ends if a rank is missing. If NCCL returns after connect has
-// returned, the goroutine aborts the communicator.
+// runs in a goroutine. If a rank is missing, the goroutine never ends. If NCCL returns too late,
+// the goroutine aborts the communicator.
 func (j *connector) connect(ctx context.Context, id nccl.UniqueID) error {
 	type outcome struct {
 		handle nccl.Comm
@@ -236,9 +236,10 @@ func (j *connector) connect(ctx context.Context, id nccl.UniqueID) error {
 	}
 }
 
-// runFirstSum runs a collective, because NCCL defers a part of its initialization to the first one.
-// That initialization waits for all streams of the GPU and for the other ranks. So it would never
-// end while a stream waits for a message that another rank sends after its own first collective.
+// runFirstSum runs a collective, because NCCL completes its initialization in the first one. The
+// initialization waits for all streams of the GPU and for the other ranks. It would never end if a
+// stream waited for a message that another rank sends after its own first collective.
+//
 // runFirstSum must be called on a thread of the CUDA context. It returns an error once quit is
 // closed.
 func (j *connector) runFirstSum(handle nccl.Comm, quit <-chan struct{}) error {
@@ -266,23 +267,22 @@ func (j *connector) runFirstSum(handle nccl.Comm, quit <-chan struct{}) error {
 	return errors.Join(err, d.gpu.CUDA.MemFreeAsync(buffer, on), d.gpu.CUDA.StreamDestroy(on))
 }
 
-// roundUpForNCCL rounds up the size of a buffer, because NCCL reads whole words of 4 to 16 bytes
-// and so may read past the last element.
+// roundUpForNCCL rounds up the size of a buffer. NCCL reads whole words of 4 to 16 bytes, so it may
+// read past the last element.
 func roundUpForNCCL(bytes int64) int64 { return (bytes + 15) &^ 15 }
 
-// firstSums enables runFirstSum. Tests disable it to make a launch wait for a missing rank on the
-// host. (With a first sum, only the first all-to-all of a communicator waits like that.)
+// firstSums enables runFirstSum. Tests disable it to make a launch wait on the host for a missing
+// rank. (With a first sum, only a communicator's first all-to-all waits on the host.)
 var firstSums = true
 
 // firstSumInterval is the polling interval of runFirstSum.
 const firstSumInterval = 50 * time.Microsecond
 
-// failureExchangeTimeout limits the time for exchanging the reasons why a group could not be
-// connected.
+// failureExchangeTimeout limits how long ranks exchange the reasons why they could not connect.
 const failureExchangeTimeout = 2 * time.Second
 
-// agree returns an error unless a step has succeeded on all ranks. own is the step's error on this
-// rank. If it is not nil, agree sends it to the other ranks, so that they do not wait for this one.
+// agree returns an error unless a step has succeeded on all ranks. own is this rank's error. agree
+// sends it to the other ranks, which then do not wait for this rank.
 func (j *connector) agree(ctx context.Context, own error) error {
 	if own == nil {
 		_, own = j.plane.Exchange(ctx, driver.LaneControl, nil)
@@ -304,8 +304,8 @@ func (j *connector) agree(ctx context.Context, own error) error {
 	return cmp.Or(control.DecodeFailures(j.cfg.Ranks, all, "connecting"), own)
 }
 
-// discard frees everything that a failed Connect has created. As in a teardown, it does not abort
-// NCCL's communicator if a kernel of the process is stuck.
+// discard frees everything that a failed Connect has created. It does not abort NCCL's communicator
+// while a kernel of the process is stuck.
 func (j *connector) discard() error {
 	var errs []error
 	if j.plane != nil {
@@ -325,7 +325,7 @@ func (j *connector) discard() error {
 	return errors.Join(errs...)
 }
 
-// openExchange opens the memory that direct kernels need in the group.
+// openExchange opens the memory that the group's direct kernels need.
 func (j *connector) openExchange(ctx context.Context) (err error) {
 	d, c := j.device, j.result
 	c.direct.unavailable, err = c.direct.exchange.Open(ctx, direct.Group{
@@ -337,7 +337,7 @@ func (j *connector) openExchange(ctx context.Context) (err error) {
 	return err
 }
 
-// openMessages enables messages, if the GPUs of all ranks can run the message kernels.
+// openMessages enables messages if every rank's GPU can run the message kernels.
 func (j *connector) openMessages() error {
 	c := j.result
 	if noKernelsReason(&c.cfg, c.members) != "" {

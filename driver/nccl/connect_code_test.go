@@ -9,9 +9,9 @@ import (
 	"symmem/driver"
 )
 
-// TestConnectWhileAKernelDoesNotEnd connects a group while a kernel is stuck and neither GPU has
-// loaded our collective kernels, because loading them failed for the first group. The message
-// kernels have been loaded.
+// TestConnectWhileAKernelDoesNotEnd connects a group while a kernel is stuck. The first group
+// failed to load our collective kernels, so no GPU has loaded them. The message kernels have been
+// loaded.
 func TestConnectWhileAKernelDoesNotEnd(t *testing.T) {
 	if !inProcessIgnoringAborts(t, "cuModuleLoadData:3:2,cuModuleLoadData:4:2") {
 		return
@@ -19,8 +19,8 @@ func TestConnectWhileAKernelDoesNotEnd(t *testing.T) {
 	openWithStuckKernel(t).sumInNewGroup(t, driver.PathWindow)
 }
 
-// TestKernelsNotLoadedAreLoadedForNextGroup makes loading the collective kernels fail once, after
-// the message kernels have been loaded.
+// TestKernelsNotLoadedAreLoadedForNextGroup makes loading the collective kernels fail once. The
+// message kernels have already been loaded.
 func TestKernelsNotLoadedAreLoadedForNextGroup(t *testing.T) {
 	needDevices(t, 2)
 	if !inSoftGPUProcess(t, "cuModuleLoadData:3:2") {

@@ -15,13 +15,12 @@ import (
 )
 
 // machinesVariable names an environment variable. If it is set, this package treats each rank as if
-// it ran on a separate machine, so ranks communicate over TCP and share memory through fabric
+// it ran on a separate machine. Ranks then communicate over TCP and share memory through fabric
 // handles. On real GPUs, fabric handles need an IMEX channel (bench/gpu/fabric.sh).
 const machinesVariable = "SYMMEM_TEST_MACHINES"
 
 // onOneMachine reports whether the ranks share a machine. Ranks of several machines compare calls
-// over TCP before they launch, so tests whose ranks launch in different orders then turn the
-// comparison off.
+// over TCP before they launch. Tests whose ranks launch in different orders must turn that off.
 func onOneMachine() bool { return os.Getenv(machinesVariable) == "" }
 
 // applyMachinesVariable gives each rank a different host ID if machinesVariable is set.
@@ -54,9 +53,9 @@ func TestDirectPathBetweenMachinesOfAFabric(t *testing.T) {
 	}
 }
 
-// needFabric skips a test if the GPUs do not support fabric handles, or if CUDA denies them because
-// the process sees no IMEX channel. It fails the test if fabric handles are unavailable for any
-// other reason. The software GPU supports them.
+// needFabric skips a test if the GPUs do not support fabric handles. It also skips the test if the
+// process sees no IMEX channel. If fabric handles are unavailable for another reason, it fails the
+// test. The software GPU supports fabric handles.
 func needFabric(t *testing.T) {
 	t.Helper()
 	if soft(t) {
@@ -76,8 +75,8 @@ func needFabric(t *testing.T) {
 	t.Skip(fmt.Errorf("fabric handles: %s: %w", reason, driver.ErrUnsupported))
 }
 
-// inMachinesProcess runs the test in a child process in which machinesVariable is set. It returns
-// true in the child process.
+// inMachinesProcess runs the test in a child process with machinesVariable set. It returns true in
+// the child process.
 func inMachinesProcess(t *testing.T) bool {
 	t.Helper()
 	if !onOneMachine() {
@@ -100,9 +99,9 @@ func TestTimeoutNamesAMissingRankOfAnotherMachine(t *testing.T) {
 	}
 }
 
-// TestRecordedCallsBetweenMachinesAreCompared records different calls on two ranks. Calls with
-// direct kernels are compared when the capture is replayed, but a call without one is compared when
-// it is recorded.
+// TestRecordedCallsBetweenMachinesAreCompared records different calls on two ranks. A call with
+// direct kernels is compared when the capture is replayed. Any other call is compared when it is
+// recorded.
 func TestRecordedCallsBetweenMachinesAreCompared(t *testing.T) {
 	if !inMachinesProcess(t) {
 		return

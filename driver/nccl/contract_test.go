@@ -11,8 +11,8 @@ import (
 	"symmem/internal/cuda"
 )
 
-// TestContract runs the driver contract on the machine's GPUs, or on the software GPU if the
-// machine has none.
+// TestContract runs the driver contract on the machine's GPUs. Without GPUs, it uses the software
+// GPU.
 func TestContract(t *testing.T) {
 	without := map[drivertest.Part]string{
 		drivertest.Failures: "queued kernels cannot be canceled",
@@ -28,12 +28,12 @@ func TestContract(t *testing.T) {
 	})
 }
 
-// ranksVariable names the environment variable that sets the number of ranks in tests whose ranks
-// share GPUs (sharingVariable).
+// ranksVariable names the environment variable with the number of ranks for tests whose ranks share
+// GPUs (sharingVariable).
 const ranksVariable = "SYMMEM_TEST_RANKS"
 
-// maxRanks returns the largest number of ranks that a test can use: one per GPU, or more if ranks
-// share GPUs.
+// maxRanks returns the largest number of ranks that a test can use. It is the number of GPUs, or
+// more if ranks share GPUs.
 func maxRanks(t *testing.T) int {
 	t.Helper()
 	gpus, err := cuda.Load()

@@ -2,24 +2,24 @@ package nccl
 
 // A teardown always destroys NCCL's communicator with CommAbort. After a fault, the abort ends
 // kernels that wait for other ranks. If no kernel is running, CommAbort does the same as
-// CommDestroy, but without waiting for other ranks. (CommDestroy joins threads that serve the other
-// ranks of the machine until these ranks destroy their communicators. CommRevoke, which ends
-// kernels but keeps the communicator, does so, too.)
+// CommDestroy but does not wait for other ranks. (CommDestroy joins threads that serve the other
+// ranks of the machine, and so waits until these ranks destroy their communicators. CommRevoke ends
+// kernels and keeps the communicator, but it waits, too.)
 //
 // These facts about NCCL determine the steps before the abort:
 //
-//   - Only the abort ends a call to NCCL or a plain kernel (one that uses no window) that waits for
-//     a lost rank.
+//   - A call to NCCL or a plain kernel may wait for a lost rank. Only the abort ends it. (A plain
+//     kernel uses no window.)
 //   - A window kernel ignores the abort flag (2.27.3 to 2.30.7). If it waits for a lost rank, it
-//     runs until the process ends, and CommAbort would wait for it forever while holding CUDA locks
-//     that every call of the process needs. So the teardown abandons a communicator with such a
-//     kernel instead of aborting it, unless a blocked call needs the abort. Nor does the teardown
-//     abort a communicator while graphs of other libraries contain its window kernels, because the
-//     graphs may be replayed at any time.
+//     runs until the process ends. CommAbort would wait for it forever, and would hold CUDA locks
+//     that every call of the process needs. So the teardown abandons such a communicator. It aborts
+//     the communicator only if a blocked call needs the abort.
+//   - Graphs of other libraries may be replayed at any time. The teardown does not abort the
+//     communicator while such graphs contain its window kernels.
 //   - CommAbort waits for all work of the device, and most calls to CUDA wait for CommAbort. So
-//     direct kernels, which end without it, and unfinished work of closed streams must end first.
-//   - NCCL before 2.29.7 frees the memory of a window before the end of the process only if the
-//     window is deregistered before the abort. No kernel may run during a deregistration.
+//     direct kernels and unfinished work of closed streams must end first.
+//   - NCCL before 2.29.7 keeps the memory of a window until the process ends, unless the window is
+//     deregistered before the abort. No kernel may run during a deregistration.
 
 // step names a step of a teardown.
 type step string
@@ -32,15 +32,15 @@ const (
 	// stepDeregister deregisters the windows. It precedes the abort.
 	stepDeregister step = "deregister"
 	// stepAwaitGraphs closes stages.kernelsEnded, even if kernels are still running after the last
-	// drain, and waits until symmem's own graphs with calls of the group are closed.
+	// drain. Then it waits until symmem's own graphs with calls of the group are closed.
 	stepAwaitGraphs step = "await graphs"
-	// stepAwaitCaptures frees everything that graphs of other libraries do not use, and waits until
-	// these graphs are destroyed.
+	// stepAwaitCaptures frees everything that graphs of other libraries do not use. Then it waits
+	// until these graphs are destroyed.
 	stepAwaitCaptures step = "await captures"
 	// stepAwaitDevice waits until the device has no work that could delay the abort for long.
 	stepAwaitDevice step = "await device"
 
-	// The last step is one of the following.
+	// The last step is stepFinish, stepAbandon or stepKeep.
 
 	// stepFinish waits for the abort and frees everything.
 	stepFinish step = "finish"
@@ -55,10 +55,10 @@ func (s step) isLast() bool { return s == stepFinish || s == stepAbandon || s ==
 
 // progress records which steps the teardown has executed.
 type progress struct {
-	// late reports whether the last drain has timed out. The abort ends more work, so it resets late.
+	// late reports whether the last drain has timed out. The abort resets late, because it ends
+	// more work.
 	late bool
-	// deregistered, kernelsEnded and aborted report whether stepDeregister, stepAwaitGraphs and
-	// stepAbort have been executed.
+	// These fields report whether stepDeregister, stepAwaitGraphs and stepAbort have been executed.
 	deregistered, kernelsEnded, aborted bool
 }
 
@@ -66,22 +66,21 @@ type progress struct {
 type facts struct {
 	progress
 
-	// stuck reports whether some GPU of the process runs a kernel that never ends. Any call to NCCL
+	// stuck reports whether a GPU of the process runs a kernel that never ends. Any call to NCCL
 	// may wait for that kernel.
 	stuck bool
 	// calling reports whether a call to NCCL is waiting for another rank.
 	calling bool
 	// idle reports whether no stream has work of the group.
 	idle bool
-	// windows and plain report whether window and plain kernels of NCCL may be running. Even if the
-	// group is idle, a plain kernel may be running on a stream that was closed before the kernel
-	// ended.
+	// windows and plain report which kinds of NCCL kernels may be running. plain may be set
+	// although the group is idle, because a stream may be closed before its kernel has ended.
 	windows, plain bool
 	// keeps reports whether the device has unfinished work of closed streams (gpu.GPU.KeepsMemory).
 	keeps bool
-	// held reports whether graphs of other libraries, which may be replayed at any time, contain calls
-	// of the group. heldPlain and heldWindows report whether these calls include plain and window
-	// kernels of NCCL; both are false, because unknown, while calling is true.
+	// held reports whether graphs of other libraries contain calls of the group. These graphs may
+	// be replayed at any time. heldPlain and heldWindows report which kinds of NCCL kernels the
+	// graphs contain. While calling is true, the kinds are unknown and both fields are false.
 	held, heldPlain, heldWindows bool
 	// quiet reports whether the device has no work that could delay the abort for long.
 	quiet bool
@@ -111,15 +110,15 @@ func decide(f *facts) step {
 	}
 }
 
-// needsAbort reports whether there may be a call or a kernel that only the abort ends.
+// needsAbort reports whether there may be a call or a kernel that only the abort can end.
 func needsAbort(f *facts) bool {
 	ncclMayRun := f.plain || f.heldPlain || f.heldWindows
 	return f.calling || f.plain && f.keeps || !f.idle && ncclMayRun
 }
 
 // decideBeforeAbort returns the next step if nothing needs the abort. It does not wait for graphs
-// of other libraries that contain only plain kernels, because the abort ends these kernels, even in
-// later replays, and NCCL keeps the memory they use until the graphs are destroyed.
+// of other libraries that contain only plain kernels. The abort ends these kernels, even in later
+// replays, and NCCL keeps their memory until the graphs are destroyed.
 func decideBeforeAbort(f *facts) step {
 	switch {
 	case f.held && (f.heldWindows || !f.heldPlain):
@@ -139,17 +138,18 @@ func decideAfterAbort(f *facts) step {
 	case f.kernelsEnded:
 		return stepFinish
 	case !f.idle && !f.late:
-		// The abort waits for kernels, which may be queued after a Recv whose message never arrives.
+		// The abort waits for kernels. A kernel may be queued after a Recv whose message never
+		// arrives.
 		return stepDrain
 	case f.windows:
-		return stepAbandon // the blocked call has ended, but a window kernel before it does not
+		return stepAbandon // the blocked call has ended, but an earlier window kernel runs forever
 	default:
 		return stepAwaitGraphs
 	}
 }
 
 // decideWhileStuck returns the next step if a kernel of the process is stuck. It aborts the
-// communicator only to end a blocked call, and does not wait for that abort.
+// communicator only to end a blocked call, and does not wait for the abort.
 func decideWhileStuck(f *facts) step {
 	switch {
 	case f.kernelsEnded:

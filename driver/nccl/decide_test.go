@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// factsOf returns facts in which those named in words, and those that they imply, are set.
+// factsOf sets the facts that are named in words, and all facts that these imply.
 func factsOf(words string) (f facts) {
 	for word := range strings.FieldsSeq(words) {
 		for _, n := range f.named() {
@@ -21,7 +21,7 @@ func factsOf(words string) (f facts) {
 	return f
 }
 
-// namedFact has the name of a field of facts, and a pointer to the field.
+// namedFact is a field of facts with its name.
 type namedFact struct {
 	name string
 	fact *bool
@@ -95,8 +95,8 @@ func (f *facts) successors(s step) []facts {
 // or both.
 type endingCase struct{ name, facts, late, want string }
 
-// outcome returns the state after a step. Work ends only during an abort or during a drain that
-// does not time out.
+// outcome returns the state after a step. Work ends only during an abort, or during a drain that
+// succeeds.
 func (c *endingCase) outcome(f *facts, s step) facts {
 	states, when := f.successors(s), "before"
 	if f.aborted {
@@ -203,8 +203,8 @@ func TestTeardownSteps(t *testing.T) {
 
 const maxSteps = 12
 
-// TestEveryTeardownIsSafe starts with each possible combination of facts, and explores all outcomes
-// of the steps.
+// TestEveryTeardownIsSafe explores all outcomes of all steps, from each possible combination of
+// facts.
 func TestEveryTeardownIsSafe(t *testing.T) {
 	started := 0
 	var f facts
@@ -224,7 +224,7 @@ func TestEveryTeardownIsSafe(t *testing.T) {
 }
 
 // endSafely explores every way in which a teardown in state f can continue. steps lists the steps
-// taken so far.
+// so far.
 func endSafely(t *testing.T, f facts, steps []step) {
 	t.Helper()
 	next := decide(&f)

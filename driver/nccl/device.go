@@ -28,12 +28,12 @@ import (
 type Device struct {
 	cfg  driver.Config
 	nccl *nccl.Library
-	// anyThread wraps the library for single calls from any thread. All calls of an NCCL group
-	// (ncclGroupStart) must run on the same thread, in gpu.Do.
+	// anyThread makes single calls on any thread. All calls of an NCCL group (ncclGroupStart) must
+	// run on one thread, inside gpu.Do.
 	anyThread *nccl.Library
-	gpu       *gpu.GPU // nil if open has failed before opening the GPU
+	gpu       *gpu.GPU // nil if open failed before it opened the GPU
 	info      driver.Info
-	// machine connects the ranks of this machine, and transfers file descriptors between them.
+	// machine connects the ranks of this machine and transfers file descriptors between them.
 	machine  *shm.Machine
 	exporter memory.Exporter
 	self     member
@@ -53,8 +53,8 @@ type Device struct {
 
 // open opens the GPU and the libraries.
 func (d *Device) open(ctx context.Context) error {
-	// This is the first step, because the other ranks wait in it for rank 0, even if rank 0 then fails
-	// to open its GPU.
+	// This is the first step, because the other ranks wait here for rank 0. They must not wait if
+	// rank 0 cannot open its GPU.
 	var err error
 	if d.machine, err = shm.Open(ctx, d.cfg); err != nil {
 		return err
@@ -104,8 +104,8 @@ func (d *Device) publishMember(ctx context.Context) error {
 		Machine: machine, Boot: boot, GPU: uuid, Process: process, Name: d.info.Name, NCCL: code,
 		NoFabric: d.gpu.NoFabric,
 	}
-	// The kernels must be loaded before messages are sent: CUDA may load a kernel only after streams
-	// are idle, and these may be waiting for messages.
+	// Load the kernels before messages are sent. CUDA may wait for idle streams when it loads a
+	// kernel, and a stream may be waiting for a message.
 	if err := d.gpu.Do(func() error { return d.messages.Copies.Load(d.gpu) }); err != nil {
 		d.self.NoKernels = err.Error()
 	}
@@ -157,7 +157,7 @@ func (d *Device) AdoptStream(handle uintptr) (driver.AdoptedStream, error) {
 // NewEvent creates an event.
 func (d *Device) NewEvent() (driver.Event, error) { return d.streams.NewEvent(), nil }
 
-// chooseDevice returns this rank's GPU, one of those visible to the process.
+// chooseDevice returns this rank's GPU among the GPUs visible to the process.
 func chooseDevice(library *cuda.Driver, cfg *driver.Config) (cuda.Device, error) {
 	n, err := library.DeviceCount()
 	if err != nil {
@@ -187,8 +187,8 @@ func chooseDevice(library *cuda.Driver, cfg *driver.Config) (cuda.Device, error)
 }
 
 // Close frees everything. It closes open graphs first, because a communicator cannot be torn down
-// before the graphs that contain its calls. If graphs of other libraries use memory of the device,
-// that memory and the CUDA context are freed when these graphs are destroyed.
+// while graphs contain its calls. Graphs of other libraries may use memory of the device. That
+// memory and the CUDA context are then freed when these graphs are destroyed.
 func (d *Device) Close() error {
 	if d.gpu == nil {
 		return d.leaveMachine()
@@ -201,7 +201,7 @@ func (d *Device) Close() error {
 		errs = append(errs, end())
 	}
 	errs = append(errs, d.leaveMachine())
-	// If a stream still has an unfinished message, everything that the stream uses is kept until the
+	// If a stream has an unfinished message, everything that the stream uses is kept until the
 	// process ends.
 	messagesEnded := func() (bool, error) { return d.messages.Late.Load() == 0, nil }
 	late := gpu.Within(gpu.EndingTime, messagesEnded) != nil
@@ -227,12 +227,12 @@ func (d *Device) Close() error {
 	return errors.Join(append(errs, d.release())...)
 }
 
-// closeCommunicators closes the open communicators, and returns those that are not torn down yet
-// because of graphs of other libraries or unfinished work of closed streams.
+// closeCommunicators closes the open communicators. held lists those that are not torn down yet,
+// because graphs of other libraries or unfinished work of closed streams need them.
 func (d *Device) closeCommunicators() (held []*communicator, err error) {
 	var errs []error
-	// late reports whether a teardown has timed out while waiting for unfinished work of the device.
-	// The others wait for the same work.
+	// late reports whether a teardown has timed out while it waited for work of the device. The
+	// remaining teardowns wait for the same work.
 	late := false
 	for _, c := range d.openCommunicators() {
 		errs = append(errs, c.Close())
@@ -287,7 +287,7 @@ func (d *Device) openCommunicators() []*communicator {
 	return slices.Collect(maps.Keys(d.communicators))
 }
 
-// groups returns the open communicators as the interface that streams use.
+// groups returns the open communicators.
 func (d *Device) groups() []stream.Group {
 	var all []stream.Group
 	for _, c := range d.openCommunicators() {
@@ -296,7 +296,7 @@ func (d *Device) groups() []stream.Group {
 	return all
 }
 
-// othersHaveWindows reports whether a group other than c may have an unfinished window kernel.
+// othersHaveWindows reports whether another group than c may have an unfinished window kernel.
 func (d *Device) othersHaveWindows(c *communicator) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -308,22 +308,20 @@ func (d *Device) othersHaveWindows(c *communicator) bool {
 	return false
 }
 
-// addCommunicator adds a communicator to the device.
 func (d *Device) addCommunicator(c *communicator) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.communicators[c] = struct{}{}
 }
 
-// removeCommunicator removes a communicator from the device.
 func (d *Device) removeCommunicator(c *communicator) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	delete(d.communicators, c)
 }
 
-// startsEarly reports whether NCCL has the defect nccl.EarlyStart on this GPU: window kernels may
-// start before earlier work in the stream has ended.
+// startsEarly reports whether NCCL has the defect nccl.EarlyStart on this GPU. With this defect, a
+// window kernel may start before earlier work in its stream has ended.
 func (d *Device) startsEarly() bool {
 	code, _ := d.nccl.Version()
 	return nccl.EarlyStart.In(code, d.gpu.Major)

@@ -15,9 +15,9 @@ import (
 	"symmem/internal/cuda"
 )
 
-// TestClosedStreamsAreNotQueried destroys adopted streams right after they are closed, as their
-// owner may, while goroutines query the streams' capture status. CUDA crashes if a destroyed stream
-// is queried.
+// TestClosedStreamsAreNotQueried closes adopted streams and destroys them at once, as an owner may.
+// Meanwhile goroutines query the streams' capture status. CUDA crashes if a destroyed stream is
+// queried.
 func TestClosedStreamsAreNotQueried(t *testing.T) {
 	d := openAlone(t)
 	for range 300 {
@@ -27,7 +27,7 @@ func TestClosedStreamsAreNotQueried(t *testing.T) {
 	}
 }
 
-// closeWhileQueried adopts a stream, and closes and destroys it while goroutines query it.
+// closeWhileQueried adopts, closes and destroys a stream while goroutines query it.
 func closeWhileQueried(d *Device) error {
 	cudaStream, s, err := d.newForeignStream()
 	if err != nil {
@@ -53,9 +53,9 @@ func closeWhileQueried(d *Device) error {
 	return err
 }
 
-// TestIdleKeepsCapturesOfTheOwner captures a busy adopted stream repeatedly, as its owner, while
-// other goroutines call Idle. A CUDA query of the stream would invalidate the capture, or crash the
-// driver if the capture begins or ends at that moment.
+// TestIdleKeepsCapturesOfTheOwner plays the owner of a busy adopted stream and captures it
+// repeatedly. Meanwhile other goroutines call Idle. A CUDA query of the stream would invalidate the
+// capture. If the capture began or ended at that moment, the driver could crash.
 func TestIdleKeepsCapturesOfTheOwner(t *testing.T) {
 	w := newGroup(t, 2, time.Minute)
 	w.must(func(m *testRank) error {
@@ -84,9 +84,8 @@ func TestSynchronizeKeepsCapturesOfTheOwner(t *testing.T) {
 	})
 }
 
-// TestPointsInACaptureOfTheOwnerAreNotQueried starts waits during captures, so that some of the
-// points that the waits record are captured. The software GPU reports a query of such a point;
-// CUDA's driver may crash.
+// TestPointsInACaptureOfTheOwnerAreNotQueried starts waits during captures, so some points are
+// captured. The software GPU reports a query of a captured point. CUDA's driver may crash.
 func TestPointsInACaptureOfTheOwnerAreNotQueried(t *testing.T) {
 	if !soft(t) {
 		t.Skip(fmt.Errorf("recording an event while another thread begins a capture may crash CUDA's "+
@@ -106,8 +105,8 @@ func TestPointsInACaptureOfTheOwnerAreNotQueried(t *testing.T) {
 	})
 }
 
-// TestCUDAKeepsCapturesDuringQueries checks that captures survive the two queries that symmem may
-// make at any time about another library's stream.
+// TestCUDAKeepsCapturesDuringQueries checks that captures survive two queries. symmem may make
+// these queries about another library's stream at any time.
 func TestCUDAKeepsCapturesDuringQueries(t *testing.T) {
 	queries := map[string]func(s *stream.Stream) error{
 		"earlier event": func(s *stream.Stream) error {
@@ -140,8 +139,8 @@ func queuedEvent(s *stream.Stream) *stream.Event {
 	return e
 }
 
-// captureBusyStream captures a busy adopted stream repeatedly, as its owner, while the stream is
-// queried. The first query is made before the first capture.
+// captureBusyStream plays the owner of a busy adopted stream. It captures the stream repeatedly
+// while the stream is queried. The first query precedes the first capture.
 func (m *testRank) captureBusyStream(w *testGroup, query func(s *stream.Stream) error) error {
 	b, err := m.newBusyStream(w)
 	if err != nil {
@@ -154,7 +153,8 @@ func (m *testRank) captureBusyStream(w *testGroup, query func(s *stream.Stream) 
 	return errors.Join(err, b.finish(w, b.stream))
 }
 
-// captureRepeatedly captures a stream repeatedly, as its owner, while two goroutines query it.
+// captureRepeatedly plays the owner of a stream. It captures the stream repeatedly while two
+// goroutines query it.
 func (d *Device) captureRepeatedly(cudaStream cuda.Stream, query func() error) (err error) {
 	var queries atomic.Int64
 	var done atomic.Bool
@@ -179,7 +179,7 @@ func (d *Device) captureRepeatedly(cudaStream cuda.Stream, query func() error) (
 	return errors.Join(err, <-results, <-results)
 }
 
-// captureEmptyGraph captures an empty graph on a stream, as its owner, and destroys the graph.
+// captureEmptyGraph plays the owner of a stream. It captures an empty graph and destroys it.
 func (d *Device) captureEmptyGraph(cudaStream cuda.Stream) error {
 	graph, err := d.captureAsOwner(cudaStream, func() error { return nil })
 	if err != nil {
@@ -188,7 +188,7 @@ func (d *Device) captureEmptyGraph(cudaStream cuda.Stream) error {
 	return d.gpu.Do(func() error { return d.gpu.CUDA.GraphDestroy(graph) })
 }
 
-// busyStream has a collective that waits until release is called. Another library owns the stream.
+// busyStream is a stream of another library with a collective that waits until release is called.
 type busyStream struct {
 	*foreignStream
 	power   *power
@@ -211,13 +211,13 @@ func (m *testRank) newBusyStream(w *testGroup) (*busyStream, error) {
 	return b, b.power.raise(m.group, b.stream, driver.PathDirect)
 }
 
-// finish releases the stream, waits for stream on, checks the sums, and closes the busy stream.
+// finish releases the stream, waits for on, checks the sums, and closes the busy stream.
 func (b *busyStream) finish(w *testGroup, on driver.Stream) error {
 	return errors.Join(b.release(), b.m.check(w, b.power, on), finish(b.foreignStream))
 }
 
 // TestEventsMarkWorkBeforeACaptureOfTheOwner records an event on a busy stream while its owner
-// captures it, and makes the captured stream wait for the event. The capture must stay valid.
+// captures it. The captured stream then waits for the event. The capture must stay valid.
 func TestEventsMarkWorkBeforeACaptureOfTheOwner(t *testing.T) {
 	w := newGroup(t, 2, time.Minute)
 	w.must(func(m *testRank) error {
@@ -237,7 +237,7 @@ func TestEventsMarkWorkBeforeACaptureOfTheOwner(t *testing.T) {
 	})
 }
 
-// captureAsOwner captures work on a stream, as its owner.
+// captureAsOwner plays the owner of a stream and captures work on it.
 func (d *Device) captureAsOwner(
 	cudaStream cuda.Stream, work func() error,
 ) (graph cuda.Graph, err error) {
@@ -254,8 +254,8 @@ func (d *Device) captureAsOwner(
 }
 
 // TestLaunchOnABusyAdoptedStreamReturnsRefusals launches mismatched calls on a busy stream of
-// another library. The owner may wait for the stream without calling symmem, so Launch must return
-// the error instead of leaving it to Synchronize.
+// another library. The owner may wait for the stream without calling symmem. So Launch must return
+// the error, and must not leave it to Synchronize.
 func TestLaunchOnABusyAdoptedStreamReturnsRefusals(t *testing.T) {
 	w := newGroup(t, 2, 20*time.Second)
 	w.must(func(m *testRank) error {
@@ -279,8 +279,8 @@ func TestLaunchOnABusyAdoptedStreamReturnsRefusals(t *testing.T) {
 	})
 }
 
-// TestHostInACaptureOfTheOwnerIsRefused checks that Host is refused during a capture, because the
-// function would run only in the first replay.
+// TestHostInACaptureOfTheOwnerIsRefused checks that Host is refused during a capture. The function
+// would run only in the first replay.
 func TestHostInACaptureOfTheOwnerIsRefused(t *testing.T) {
 	d := openAlone(t)
 	cudaStream, s, err := d.newForeignStream()

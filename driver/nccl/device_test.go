@@ -54,8 +54,8 @@ func TestChooseRefusesMoreRanksThanGPUs(t *testing.T) {
 	checkChoices(t, []choice{{0, 1, 1}, {0, 2, -1}})
 }
 
-// choice has the configured device and local rank, and the ordinal of the GPU that chooseDevice
-// must return, or -1 if it must return an error.
+// choice is a configured device, a local rank, and the ordinal of the GPU that chooseDevice must
+// return. want is -1 if chooseDevice must return an error.
 type choice struct{ device, localRank, want int }
 
 // checkChoices checks the GPU that chooseDevice returns for each configuration.

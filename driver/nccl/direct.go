@@ -7,17 +7,18 @@ import (
 	"symmem/internal/control"
 )
 
-// directPath holds the state of a group's direct path, on which symmem's own kernels (package
+// directPath holds the state of a group's direct path. On that path, symmem's own kernels (package
 // kernels) run collectives.
 type directPath struct {
-	// unavailable gives the reason why the group has no direct path, or is empty if the group has one.
-	// It is set before the group is used.
+	// unavailable is the reason why the group has no direct path, or empty. It is set before the
+	// group is used.
 	unavailable string
 	// choose calls Launch.Choose. Tests replace it to count the calls.
 	choose   func(*kernels.Launch) error
 	exchange direct.Exchange
 	order    direct.LaunchOrder
 	sharing  memory.Sharing
-	// announcements shows each rank the launches of the others; nil if the ranks share no host memory.
+	// announcements shows each rank the launches of the other ranks. It is nil if the ranks share
+	// no host memory.
 	announcements control.Announcements
 }

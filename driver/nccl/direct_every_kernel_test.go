@@ -14,8 +14,8 @@ import (
 	"symmem/internal/cuda"
 )
 
-// TestEveryKernelOnce runs every direct kernel in groups of two, three and four ranks, if the
-// machine has enough GPUs, and checks the outputs. The seed is fixed, so every run makes the same
+// TestEveryKernelOnce runs every direct kernel and checks the outputs. It uses groups of two, three
+// and four ranks if the machine has enough GPUs. The seed is fixed, so every run makes the same
 // calls.
 func TestEveryKernelOnce(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 1))
@@ -50,8 +50,8 @@ func TestEveryKernelOnce(t *testing.T) {
 	first.requireKernels(t, wanted)
 }
 
-// runEachKernel runs each kernel that supports a data type, with the smallest call that uses the
-// kernel.
+// runEachKernel runs each kernel that supports a data type. It makes the smallest call that uses
+// the kernel.
 func (p *testbed) runEachKernel(example trial) {
 	p.t.Helper()
 	p.drawInputs(example.dataType)
@@ -65,7 +65,7 @@ func (p *testbed) runEachKernel(example trial) {
 	}
 }
 
-// normalizeInSteps runs the local part of a norm on one rank, with two kernels.
+// normalizeInSteps runs the local part of a norm on one rank with two kernels.
 func (m *testRank) normalizeInSteps(w *testGroup, d *normBuffers, s *normCase) error {
 	call, err := d.prepare(m, s)
 	if err != nil {

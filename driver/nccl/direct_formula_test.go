@@ -17,10 +17,9 @@ import (
 	"symmem/internal/reduce"
 )
 
-// TestDirectFormulaOfRanks checks that reductions equal, bit by bit, the group's formula as
-// computed on the host. It covers every type and operation, symmetric and other memory, random
-// sizes and offsets, and launched and replayed calls. Many elements cancel out, and some are
-// extreme.
+// TestDirectFormulaOfRanks compares reductions, bit by bit, with the group's formula as computed on
+// the host. It covers every type and operation, symmetric and other memory, random sizes and
+// offsets, and launched and replayed calls. Some elements are extreme, and many cancel out.
 func TestDirectFormulaOfRanks(t *testing.T) { checkFormula(t, driver.RankOrder, 2, 3, 4, 8) }
 
 func TestDirectFormulaOfTrees(t *testing.T) { checkFormula(t, driver.Tree, 2, 4, 8) }
@@ -97,8 +96,8 @@ func (p *testbed) checkFormulaOfType(t driver.DataType, elements int, maxElement
 	}
 }
 
-// checkOrderMatters checks that enough sums depend on the order of additions for a wrong order to
-// be detected.
+// checkOrderMatters checks that a wrong order of additions would be detected: enough sums depend on
+// the order.
 func (p *testbed) checkOrderMatters(t driver.DataType) {
 	p.t.Helper()
 	if !t.Float() || len(p.ranks) == 2 || p.formula != driver.RankOrder {
@@ -114,7 +113,7 @@ func (p *testbed) checkOrderMatters(t driver.DataType) {
 	}
 }
 
-// maxCount returns the largest count of an operation if each rank's buffers hold maxElements.
+// maxCount returns the largest count of an operation in buffers of maxElements.
 func (p *testbed) maxCount(o driver.Operation, maxElements int64) int64 {
 	if o == driver.ReduceScatter {
 		return maxElements / int64(len(p.ranks))
@@ -122,8 +121,8 @@ func (p *testbed) maxCount(o driver.Operation, maxElements int64) int64 {
 	return maxElements
 }
 
-// drawCount returns a random count up to an eighth of maxCount. All orders of magnitude are equally
-// likely.
+// drawCount returns a random count, at most an eighth of maxCount. All orders of magnitude are
+// equally likely.
 func (p *testbed) drawCount(o driver.Operation, maxElements int64) int64 {
 	return 1 + p.random.Int64N(1<<p.random.IntN(bits.Len64(uint64(p.maxCount(o, maxElements)/8))))
 }
@@ -157,8 +156,8 @@ func (p *testbed) runReplayed(b *batch) {
 	p.tested += len(b.trials)
 }
 
-// extremes returns the elements of all ranks: numbers that cancel except for a small remainder,
-// special values, random bits, and numbers near 1.
+// extremes returns the elements of all ranks. They contain numbers that almost cancel, special
+// values, random bits, and numbers near 1.
 func extremes(t driver.DataType, random *rand.Rand, ranks, elements int) [][]byte {
 	inputs, specials := make([][]byte, ranks), special(t)
 	for r := range inputs {
@@ -188,8 +187,8 @@ func extremes(t driver.DataType, random *rand.Rand, ranks, elements int) [][]byt
 	return inputs
 }
 
-// absorbedExponent returns the exponent difference at which a number starts to lose bits when it is
-// added to a larger one.
+// absorbedExponent returns the exponent difference from which a number loses bits when it is added
+// to a larger number.
 func absorbedExponent(t driver.DataType) int {
 	if t == driver.Float64 {
 		return 50
@@ -203,7 +202,7 @@ func putRandomBits(at []byte, random *rand.Rand) {
 	}
 }
 
-// special returns the smallest and largest numbers of a floating-point type, infinities and NaN.
+// special returns infinities, NaN, and the smallest and largest numbers of a floating-point type.
 func special(t driver.DataType) []float64 {
 	limits := map[driver.DataType][2]float64{
 		driver.Float64: {math.SmallestNonzeroFloat64, math.MaxFloat64},
@@ -224,9 +223,9 @@ func putFloat(t driver.DataType, at []byte, v float64) {
 	put(t, at, 0, float32(v))
 }
 
-// TestLargeReductionsGoInPieces launches and replays reductions whose buffers are outside windows
-// and do not fit into exchange memory. The software GPU is slow at that size, so only one randomly
-// chosen group is tested there.
+// TestLargeReductionsGoInPieces launches and replays reductions that do not fit into exchange
+// memory. Their buffers are outside windows. The software GPU is slow at that size, so only one
+// randomly chosen group is tested there.
 func TestLargeReductionsGoInPieces(t *testing.T) {
 	const part = 8<<20 + 1<<19 + 2 // bytes: more than fits into exchange memory
 	random := newRandom(t)

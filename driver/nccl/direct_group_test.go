@@ -16,8 +16,7 @@ import (
 	"symmem/internal/dl"
 )
 
-// testGroup runs a world of ranks, each in a goroutine with a GPU, and a group that some of them
-// form.
+// testGroup runs a world of ranks, each in a goroutine with a GPU. Some of the ranks form a group.
 type testGroup struct {
 	t      *testing.T
 	opened []*testRank
@@ -51,7 +50,8 @@ type testRank struct {
 	others []*stream.Stream
 }
 
-// region has a rank's segment, and the segment's window if it is registered with the group.
+// region is a rank's segment. If the segment is registered with the group, region has its window,
+// too.
 type region struct {
 	segment driver.Segment
 	window  driver.Window
@@ -218,13 +218,13 @@ func (w *testGroup) withPowers(counts []int64, f func(m *testRank, powers []*pow
 }
 
 // connectContext returns a context for opening a device or connecting a group. On a busy machine,
-// these may take longer than the ranks' timeout in some tests.
+// that may take longer than the ranks' timeout in some tests.
 func connectContext(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(ctx, time.Minute)
 }
 
-// regroup closes the current group, if any, and connects a group of the given ranks, or of all
-// ranks by default.
+// regroup closes the current group, if any. Then it connects a group of the given ranks, or of all
+// ranks if none are given.
 func (w *testGroup) regroup(numbers ...int) {
 	w.t.Helper()
 	w.must(func(m *testRank) error {
@@ -292,7 +292,7 @@ func (m *testRank) mapRegion(bytes int64) (*region, error) {
 	return s, nil
 }
 
-// register registers memory with the group. The call is collective, and name identifies the window.
+// register registers memory with the group. The call is collective. name identifies the window.
 func (m *testRank) register(w *testGroup, s *region, name uint32) (err error) {
 	s.window, err = m.group.Register(w.t.Context(), driver.SegmentKey{Pool: 1, Ordinal: name},
 		s.segment)
@@ -310,7 +310,7 @@ func (m *testRank) launch(on driver.Stream, call driver.Call) error {
 	return m.group.Launch(on, p)
 }
 
-// readDevice returns the contents of device memory, at most pinnedBytes.
+// readDevice returns the contents of device memory. It reads at most pinnedBytes.
 func (m *testRank) readDevice(w *testGroup, at uintptr, bytes int64) ([]byte, error) {
 	err := errors.Join(m.stream.Copy(dl.AddressOf(&m.pinned[0]), at, bytes),
 		m.stream.Synchronize(w.t.Context()))

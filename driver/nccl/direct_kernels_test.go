@@ -11,15 +11,15 @@ import (
 	"symmem/driver/nccl/kernels"
 )
 
-// operations lists the operations of direct kernels, except barriers and norms, sorted by the size
-// of their buffers.
+// operations lists the operations of direct kernels, sorted by the size of their buffers. It has no
+// barriers and no norms.
 var operations = []driver.Operation{
 	driver.AllReduce, driver.Reduce, driver.ReduceScatter, driver.Broadcast, driver.AllGather,
 	driver.AllToAll,
 }
 
-// maxOfferBytes limits the buffers of offers, in bytes. It has room for one part per rank of a
-// group of four, each large enough for bulk kernels.
+// maxOfferBytes limits the buffers of offers, in bytes. A group of four can have parts that are
+// large enough for bulk kernels.
 const maxOfferBytes = 12 << 20
 
 // offers returns calls with the given buffer layout, grouped by kernel and sorted from small to
@@ -114,7 +114,7 @@ func (m *testRank) launchesByName(t *testing.T) map[string]int {
 	return counts
 }
 
-// requireKernels logs how often the rank launched each kernel, and fails the test if one of the
+// requireKernels logs how often the rank launched each kernel. It fails the test if one of the
 // given kernels was never launched.
 func (m *testRank) requireKernels(t *testing.T, names []string) {
 	t.Helper()

@@ -10,7 +10,7 @@ import (
 )
 
 // TestGroupsLeaveNothingBehind connects and closes many groups that have windows and run kernels.
-// Neither descriptors nor device memory may leak.
+// It checks that neither descriptors nor device memory leak.
 func TestGroupsLeaveNothingBehind(t *testing.T) {
 	groups := 50
 	if soft(t) {
@@ -43,8 +43,8 @@ func TestGroupsLeaveNothingBehind(t *testing.T) {
 	for range groups {
 		once()
 	}
-	// A leaked group would keep a descriptor and 32 MiB on each rank. The limits are lower, and leave
-	// room for NCCL's caches.
+	// A leaked group would keep a descriptor and 32 MiB on each rank. The limits are lower, but
+	// leave room for NCCL's caches.
 	if now := openDescriptors(t); now-files >= groups {
 		t.Errorf("%d descriptors were open before %d groups, %d afterwards", files, groups, now)
 	}
@@ -78,8 +78,9 @@ func (w *testGroup) freeMemory() []int64 {
 	return free
 }
 
-// TestGroupsLeaveNoMessagesBehind ends groups that have an unreceived message. The message's memory
-// must be freed with the group if the receiver has mapped it, and always after a fault.
+// TestGroupsLeaveNoMessagesBehind ends groups that have an unreceived message. After a fault, the
+// message's memory must be freed with the group. Otherwise it must be freed if the receiver has
+// mapped it.
 func TestGroupsLeaveNoMessagesBehind(t *testing.T) {
 	t.Run("closed", func(t *testing.T) { endWithMessages(t, 4096, false) })
 	t.Run("failed", func(t *testing.T) { endWithMessages(t, 32<<20, true) })

@@ -11,8 +11,8 @@ import (
 	"symmem/internal/dl"
 )
 
-// TestGroupsWithoutNVLinkHaveNoDirectPath checks that such groups refuse the direct path, that all
-// ranks give the same reason, and that the other paths work.
+// TestGroupsWithoutNVLinkHaveNoDirectPath checks that a group without NVLink refuses the direct
+// path. All ranks must give the same reason. The other paths must work.
 func TestGroupsWithoutNVLinkHaveNoDirectPath(t *testing.T) {
 	if !soft(t) {
 		t.Skip("only the software GPU has configurable links")

@@ -11,13 +11,13 @@ import (
 	"symmem/internal/reduce"
 )
 
-// tile is the period, in elements, with which the contents of inputs repeat. It is prime, so data
-// that is moved by a round number of bytes never coincides with a copy of itself.
+// tile is the number of elements after which inputs repeat. It is prime. If data is moved by a
+// round number of bytes, it never coincides with a copy of itself.
 const tile = 65521
 
-// numbers returns one tile of random elements. Elements of the smaller floating-point types have
-// both signs and all exponents for which sums of eight elements do not overflow, and include
-// denormals and zeros. Elements of other types are random bits.
+// numbers returns one tile of random elements. For the smaller floating-point types, the elements
+// have both signs and include denormals and zeros. They have all exponents for which sums of eight
+// elements do not overflow. Elements of other types are random bits.
 func numbers(t driver.DataType, random *rand.Rand) []byte {
 	out := make([]byte, tile*t.Size())
 	exponents := map[driver.DataType][2]int{
@@ -85,9 +85,9 @@ func totalOf(op driver.ReduceOp, inputs [][]byte, at func(in []byte) float64) fl
 	return total
 }
 
-// checkNear checks that results are within an error bound of those in float64. The error of a sum
-// of n numbers in float32 is at most (n-1)u/(1-(n-1)u) times the sum of their magnitudes, where u
-// is 2^-24 (Higham, Accuracy and Stability of Numerical Algorithms, 4.2). A quotient and the last
+// checkNear checks that results are within an error bound of the results in float64. The error of a
+// sum of n numbers in float32 is at most (n-1)u/(1-(n-1)u) times the sum of their magnitudes. u is
+// 2^-24 (Higham, Accuracy and Stability of Numerical Algorithms, 4.2). A quotient and the last
 // rounding each add half a unit of their type, at least half the smallest denormal. The error of
 // float64 is 2^-29 times as large, so the bound is raised slightly.
 func checkNear(t driver.DataType, op driver.ReduceOp, inputs [][]byte, results []byte) error {
@@ -130,7 +130,7 @@ func repeat(to, tile []byte, from int64) {
 	}
 }
 
-// differingFraction returns the fraction of elements that differ between two results.
+// differingFraction returns the fraction of elements that differ.
 func differingFraction(t driver.DataType, a, b []byte) float64 {
 	size, differ := t.Size(), 0
 	for at := 0; at < len(a); at += size {

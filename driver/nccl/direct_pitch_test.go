@@ -13,7 +13,7 @@ import (
 )
 
 // testbed runs trials on a test group's memory and checks the results. Each rank has buffers in
-// windows, and others outside of windows, which are called loose.
+// windows. It also has buffers outside windows, which are called loose.
 type testbed struct {
 	*testGroup
 	sources
@@ -37,7 +37,7 @@ func newTestbed(t *testing.T, ranks int, size int64, random *rand.Rand) *testbed
 	return newTestbedWithSizes(t, ranks, size, looseSize, random)
 }
 
-// newTestbedWithSizes opens a test group with the given sizes of symmetric and of loose memory.
+// newTestbedWithSizes opens a test group with the given sizes of symmetric and loose memory.
 func newTestbedWithSizes(t *testing.T, ranks int, size, loose int64, random *rand.Rand) *testbed {
 	t.Helper()
 	w := newTestGroup(t, ranks, time.Minute)
@@ -76,8 +76,8 @@ func (p *testbed) regroupAndRegister(numbers ...int) {
 	needDirect(p.t, p.ranks[0].group)
 }
 
-// fields returns where a rank's inputs and outputs begin. The offsets of loose memory differ
-// between ranks.
+// fields returns the beginnings of a rank's inputs and outputs. In loose memory, each rank has
+// different offsets.
 func (p *testbed) fields(m *testRank, w layout) (send, recv field) {
 	own, size := &p.memory[m.number], int64(w.dataType.Size())
 	if w.loose {
@@ -99,7 +99,7 @@ func (p *testbed) room(w layout) int64 {
 	return (size-2*lead)/int64(w.dataType.Size()) - margin
 }
 
-// drawInputs draws random elements for all ranks and fills their inputs with copies of them.
+// drawInputs draws random elements for all ranks and fills their inputs.
 func (p *testbed) drawInputs(t driver.DataType) {
 	p.t.Helper()
 	p.inputs = nil
@@ -138,16 +138,16 @@ func (m *testRank) fillField(f field, tile []byte, bytes int64) error {
 	return err
 }
 
-// batch lists calls whose outputs follow each other in memory. Before the calls, that memory is
-// filled with a pattern or, if the calls are in place, with the inputs.
+// batch lists calls whose outputs follow each other in memory. Before in-place calls, that memory
+// contains the inputs. Before other calls, it contains a pattern.
 type batch struct {
 	layout
 	trials []trial
 	end    int64 // end of the last output, in elements
 }
 
-// add appends a trial to a batch if a kernel supports the call. It returns true, and appends
-// nothing, if the batch has no room for the trial.
+// add appends a trial to a batch if a kernel supports the call. If the batch has no room, add
+// appends nothing and returns true.
 func (p *testbed) add(b *batch, c trial) (full bool) {
 	c.layout, c.to = b.layout, b.end+1+p.random.Int64N(40)
 	c.from = p.random.Int64N(40)
@@ -181,8 +181,8 @@ func (p *testbed) checkRefusal(c *trial, err error) {
 	}
 }
 
-// run launches a batch on all ranks, and compares the outputs and the gaps between them with the
-// expected contents. Unless whole is set, it compares only samples of large batches.
+// run launches a batch on all ranks. It compares the outputs and the gaps between them with the
+// expected contents. In large batches, it compares only samples, unless whole is set.
 func (p *testbed) run(b *batch, whole bool) {
 	p.t.Helper()
 	if len(b.trials) == 0 {
@@ -212,8 +212,8 @@ func (p *testbed) launchBatch(m *testRank, b *batch) error {
 	return nil
 }
 
-// prepareOutputs fills the output memory with a pattern or, if the calls are in place, with the
-// inputs.
+// prepareOutputs fills the output memory with the inputs if the calls are in place. Otherwise it
+// fills the memory with a pattern.
 func (p *testbed) prepareOutputs(m *testRank, b *batch, send, recv field) error {
 	begin, size := recv.memory.segment.Address(), int64(b.dataType.Size())
 	bytes := (b.end + margin) * size
@@ -245,8 +245,8 @@ func (p *testbed) checkOutputs(m *testRank, b *batch, whole bool) error {
 // sampleLimit is the size above which only samples of the memory are compared.
 const sampleLimit = pinnedBytes
 
-// samples returns the byte ranges to compare. If only samples are compared, these include the
-// beginning, the end, both sides of each border between parts, and places in between.
+// samples returns the byte ranges to compare. Samples include the beginning, the end, both sides of
+// each border between parts, and places in between.
 func (p *testbed) samples(base, end int64, whole bool) [][2]int64 {
 	const some = 64 << 10
 	var all [][2]int64
@@ -290,8 +290,8 @@ func (p *testbed) writeExpected(m *testRank, b *batch, recv field, from int64, w
 	}
 }
 
-// differenceError returns an error that describes the first difference, and the call whose output
-// contains it.
+// differenceError returns an error that describes the first difference and names the call with that
+// output.
 func (p *testbed) differenceError(
 	m *testRank, b *batch, recv field, from int64, got, want []byte,
 ) error {

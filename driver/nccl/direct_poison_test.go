@@ -14,7 +14,7 @@ import (
 	"symmem/internal/dl"
 )
 
-// The ways in which calls are made to fail.
+// These modes make calls fail in different ways.
 const (
 	missingRank   = "a missing rank"
 	differentCall = "a different call"
@@ -24,10 +24,10 @@ const (
 
 var failureModes = []string{missingRank, differentCall, abortAnytime, failedBlock}
 
-// TestFailedCallsPoisonTheirOutput makes calls fail in every kernel family, and checks all elements
-// of the outputs and of the memory around them. Each output element must be correct, poison (all
-// bits are set), or another NaN. If the call cannot have succeeded, at least one element must be
-// poison. A refused call must not have written anything.
+// TestFailedCallsPoisonTheirOutput makes calls fail in every kernel family. It checks the outputs
+// and the memory around them. Each output element must be correct, poison (all bits are set), or
+// another NaN. If the call cannot have succeeded, at least one element must be poison. A refused
+// call must not have written anything.
 func TestFailedCallsPoisonTheirOutput(t *testing.T) {
 	random := newRandom(t)
 	p := newTestbed(t, atMost(t, 4), pinnedBytes, random)
@@ -97,8 +97,8 @@ func familyOf(name string) string {
 	return ""
 }
 
-// failedPart records whether a rank launched a call that is made to fail, and whether the call
-// cannot succeed.
+// failedPart records a rank's part in a call that is made to fail. launched reports whether the
+// rank launched the call. doomed reports whether the call cannot succeed.
 type failedPart struct{ launched, doomed bool }
 
 // failCall connects a group, makes a call fail in it, and checks the outputs on all ranks.
@@ -152,7 +152,7 @@ func (p *testbed) failCall(members []int, c trial, mode string) {
 			<-time.After(wait / 2)
 			m.group.Abort(errAborted)
 		case failedBlock:
-			// The other blocks have finished. The peers still wait for the failed block.
+			// The other blocks have finished, but the peers still wait for the failed block.
 			err := m.stream.Synchronize(p.t.Context())
 			m.group.Abort(errAborted)
 			return err
@@ -171,8 +171,8 @@ func (p *testbed) failCall(members []int, c trial, mode string) {
 	})
 }
 
-// failBlock sets the fault word of one block of this rank's next kernel, as if another block had
-// failed.
+// failBlock sets the fault word of one block of this rank's next kernel. To the block, it looks as
+// if another block had failed.
 func (m *testRank) failBlock(w *testGroup, block int) error {
 	at, err := m.group.(*communicator).direct.exchange.Places()
 	if err != nil {
@@ -216,8 +216,8 @@ func (p *testbed) checkFailedOutputs(m *testRank, b *batch, part failedPart) err
 	return nil
 }
 
-// allowPoison copies poison and other NaNs from got to want, and counts them. It compares ranges of
-// 4 KiB first, because most ranges are correct or poison as a whole.
+// allowPoison copies poison and other NaNs from got to want, and counts them. Most ranges are
+// correct or poison as a whole, so it first compares ranges of 4 KiB.
 func allowPoison(t driver.DataType, got, want []byte) (poisoned int) {
 	const batchBytes = 4 << 10
 	size := t.Size()

@@ -9,12 +9,14 @@ import (
 	"symmem/internal/dl"
 )
 
-// power owns a buffer of equal integers on a rank. Each call is an in-place all-reduce, which
-// multiplies the integers by the number of ranks, so calls raise them to powers of that number.
-// With three ranks, the integers stay odd even after they overflow, so every missing or repeated
-// call is visible. With two ranks, they would soon be 0. If additive is set, each call is an
-// in-place reduce-scatter instead, and the buffer has a part for each rank. A call then adds the
-// other ranks' copies of a part, which keep their initial value, to the rank's own part.
+// power is a buffer of equal integers on a rank. Each call is an in-place all-reduce, which
+// multiplies the integers by the number of ranks. So the integers are powers of that number. With
+// three ranks, the integers stay odd even after they overflow, and every missing or repeated call
+// is visible. With two ranks, they would soon be 0.
+//
+// If additive is set, each call is an in-place reduce-scatter, and the buffer has a part for each
+// rank. A call adds the other ranks' copies of a part to the rank's own part. The other ranks'
+// copies keep their initial value.
 type power struct {
 	*region
 	count int64
@@ -27,8 +29,8 @@ type power struct {
 	want uint32
 }
 
-// newPower allocates a power and registers it with the group. The call is collective. The unit of
-// the power with name 1 is 1.
+// newPower allocates a power and registers it with the group. The call is collective. The power
+// with name 1 has unit 1.
 func (m *testRank) newPower(w *testGroup, name uint32, count int64) (*power, error) {
 	unit := 1 + 1000*(name-1)
 	cfg, bytes, own := &m.group.(*communicator).cfg, 4*count, int64(0)
@@ -73,8 +75,8 @@ func (p *power) call(path driver.Path) driver.Call {
 	return call
 }
 
-// raise launches a call of a group and updates want. On the direct path, it first checks that the
-// call uses a bulk kernel if and only if the count is at least countFor["bulk"].
+// raise launches a call of a group and updates want. On the direct path, it first checks the
+// kernel: a bulk kernel is expected if the count is at least countFor["bulk"].
 func (p *power) raise(c driver.Communicator, on driver.Stream, path driver.Path) error {
 	call, group := p.call(path), c.(*communicator)
 	if path == driver.PathDirect {
@@ -104,8 +106,7 @@ func (p *power) countCalls(c *communicator, calls int) {
 	}
 }
 
-// replay launches a graph that contains the given number of calls of the rank's group, and updates
-// want.
+// replay launches a graph that contains a number of calls of the rank's group, and updates want.
 func (p *power) replay(m *testRank, g driver.Graph, on driver.Stream, calls int) error {
 	p.countCalls(m.group.(*communicator), calls)
 	return g.Launch(on)

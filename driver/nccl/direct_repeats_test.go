@@ -14,7 +14,7 @@ import (
 	"symmem/driver/formula"
 )
 
-// TestDirectRepeats makes random calls, between which ranks wait for each other only in the
+// TestDirectRepeats makes random calls. Between calls, ranks wait for each other only in the
 // kernels. Each rank is delayed at random, on the host or on its stream. A full test runs every
 // kernel that sums bfloat16 or copies.
 func TestDirectRepeats(t *testing.T) {
@@ -57,7 +57,7 @@ func TestDirectRepeats(t *testing.T) {
 }
 
 // mixedBatch returns a batch of random operations with small counts. In a full test, one call in a
-// hundred is drawn from the calls of a random kernel, so that all kernels are equally likely.
+// hundred uses a randomly chosen kernel. All kernels are then equally likely.
 func (p *testbed) mixedBatch() batch {
 	b := batch{layout: layout{
 		dataType: driver.BFloat16, inPlace: p.random.IntN(2) == 0, loose: p.random.IntN(2) == 0,

@@ -12,11 +12,11 @@ import (
 	"symmem/internal/reduce"
 )
 
-// full reports whether tests of the direct path run all cases, which takes minutes on GPUs.
-// Otherwise they run a random sample.
+// full reports whether tests of the direct path run all cases. On GPUs, that takes minutes. By
+// default, tests run a random sample.
 func full() bool { return os.Getenv("SYMMEM_TEST_FULL") == "1" }
 
-// newRandom returns a random number generator, whose seed is logged if the test fails.
+// newRandom returns a random number generator. If the test fails, its seed is logged.
 func newRandom(t *testing.T) *rand.Rand {
 	t.Helper()
 	seed := rand.Uint64()
@@ -28,8 +28,8 @@ func newRandom(t *testing.T) *rand.Rand {
 	return rand.New(rand.NewPCG(seed, 1))
 }
 
-// memberLists returns the members of the groups to test: two ranks, three ranks (not all adjacent
-// if the machine has four GPUs), and four ranks.
+// memberLists returns the members of the groups to test: two ranks, three ranks and four ranks. If
+// the machine has four GPUs, not all of the three ranks are adjacent.
 func memberLists(t *testing.T) [][]int {
 	t.Helper()
 	switch n := maxRanks(t); {
@@ -43,8 +43,8 @@ func memberLists(t *testing.T) [][]int {
 }
 
 // TestDirectIsRight compares the outputs of collectives, and the memory around them, with results
-// computed on the host. On all ranks, sums must equal float32 sums in rank order bit by bit, and be
-// close to float64 sums.
+// computed on the host. Sums must equal float32 sums in rank order, bit by bit, and be close to
+// float64 sums.
 func TestDirectIsRight(t *testing.T) {
 	size := int64(2 << 20)
 	if full() {
@@ -136,7 +136,7 @@ func (p *testbed) smallCounts() []int64 {
 	return []int64{p.random.Int64N(16), p.random.Int64N(maxSmallCount + 1)}
 }
 
-// checkLargeCounts tests sizes that are powers of two, and one element more and less, if they fit.
+// checkLargeCounts tests powers of two, and one element more and less, up to the largest that fits.
 func (p *testbed) checkLargeCounts(c trial) {
 	p.t.Helper()
 	ranks := len(p.ranks)

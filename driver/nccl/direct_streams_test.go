@@ -13,8 +13,8 @@ import (
 	"symmem/internal/cuda"
 )
 
-// newOddGroup opens a test group of three ranks, whose powers stay odd or, if there are only two
-// GPUs, of two ranks whose powers add.
+// newOddGroup opens a test group of three ranks, whose powers stay odd. On a machine with two GPUs,
+// it opens a group of two ranks whose powers add.
 func newOddGroup(t *testing.T) *testGroup {
 	t.Helper()
 	w := newGroup(t, atMost(t, 3), time.Minute)
@@ -42,8 +42,8 @@ func TestStreamsTakeTurns(t *testing.T) {
 	})
 }
 
-// TestCaptureKeepsTheOrderOfStreams launches on a busy stream that has been captured since its last
-// launch, and then on another stream. The second launch must still run second.
+// TestCaptureKeepsTheOrderOfStreams launches on a busy stream, captures that stream, and launches
+// on another stream. The second launch must still run second.
 func TestCaptureKeepsTheOrderOfStreams(t *testing.T) {
 	w := newOddGroup(t)
 	w.withPower(1000, func(m *testRank, p *power) error {
@@ -82,8 +82,8 @@ func TestPathsMix(t *testing.T) {
 }
 
 // TestPathsTakeTurns launches on a blocked stream, and then on another path and stream. The second
-// call must run second, even in a graph, because an NCCL kernel and a direct kernel may not fit on
-// a GPU together, and ranks that ran them in different orders would deadlock.
+// call must run second, even in a graph. An NCCL kernel and a direct kernel may not fit on a GPU
+// together, and ranks that ran them in different orders would deadlock.
 func TestPathsTakeTurns(t *testing.T) {
 	w := newOddGroup(t)
 	w.withPowers(twice(1000), func(m *testRank, powers []*power) error {
@@ -113,8 +113,7 @@ func TestPathsTakeTurns(t *testing.T) {
 	})
 }
 
-// TestPathsTakeTurnsWithReplays does the same as TestPathsTakeTurns, with graphs of another
-// library.
+// TestPathsTakeTurnsWithReplays repeats TestPathsTakeTurns with graphs of another library.
 func TestPathsTakeTurnsWithReplays(t *testing.T) {
 	w := newOddGroup(t)
 	w.withPowers(twice(1000), func(m *testRank, powers []*power) error {
@@ -143,7 +142,7 @@ func TestPathsTakeTurnsWithReplays(t *testing.T) {
 	})
 }
 
-// warmUp makes a first call on each path, because NCCL connects during first calls.
+// warmUp makes a call on each path, because NCCL connects during first calls.
 func (m *testRank) warmUp(powers []*power) (err error) {
 	for _, p := range powers {
 		for path := range driver.Paths {
@@ -153,8 +152,8 @@ func (m *testRank) warmUp(powers []*power) (err error) {
 	return err
 }
 
-// checkOrder makes a call on a blocked stream, and then a second call on another stream. It returns
-// an error if the second call runs first.
+// checkOrder makes a call on a blocked stream and then a call on another stream. It returns an
+// error if the second call runs first.
 func (m *testRank) checkOrder(
 	on cuda.Stream, first func() error, other cuda.Stream, second func() error,
 ) error {
@@ -174,8 +173,8 @@ func (m *testRank) checkOrder(
 }
 
 // TestEagerAndCapturedCallsMix replays a graph of small calls 1,000 times, with eager calls in
-// between. Once every 100 replays, it also replays a graph with a bulk kernel, which is slow on the
-// software GPU.
+// between. Every 100 replays, it also replays a graph with a bulk kernel. Bulk kernels are slow on
+// the software GPU.
 func TestEagerAndCapturedCallsMix(t *testing.T) {
 	const replays = 1000
 	calls := []int{3, 1}
@@ -236,8 +235,8 @@ func TestLargeCallsAreCaptured(t *testing.T) {
 	})
 }
 
-// TestGroupsWorkAtOnce launches in two groups of the same ranks, each on a separate stream, in
-// orders that differ between ranks.
+// TestGroupsWorkAtOnce launches in two groups of the same ranks. Each group has a separate stream,
+// and ranks launch in different orders.
 func TestGroupsWorkAtOnce(t *testing.T) {
 	const rounds = 200
 	w := newOddGroup(t)
@@ -282,8 +281,8 @@ func TestGroupsWorkAtOnce(t *testing.T) {
 	})
 }
 
-// TestAdoptedStreamsTakeTurns launches on two adopted streams and on one of the rank's own streams,
-// and then alternates replays of an owner's graph with launches.
+// TestAdoptedStreamsTakeTurns launches on two adopted streams and on one of the rank's own streams.
+// Then it alternates launches with replays of an owner's graph.
 func TestAdoptedStreamsTakeTurns(t *testing.T) {
 	w := newOddGroup(t)
 	w.withPower(1000, func(m *testRank, p *power) error {
@@ -312,7 +311,7 @@ func TestAdoptedStreamsTakeTurns(t *testing.T) {
 	})
 }
 
-// newForeignStream creates a stream, as another library would, and adopts it.
+// newForeignStream creates a stream as another library would, and adopts it.
 func (d *Device) newForeignStream() (cudaStream cuda.Stream, adopted *stream.Stream, err error) {
 	err = d.gpu.Do(func() (err error) {
 		cudaStream, err = d.gpu.CUDA.StreamCreate()
@@ -328,7 +327,7 @@ func (d *Device) newForeignStream() (cudaStream cuda.Stream, adopted *stream.Str
 	return cudaStream, s.(*stream.Stream), nil
 }
 
-// destroy destroys a stream, as its owner.
+// destroy plays the owner of a stream and destroys it.
 func (d *Device) destroy(cudaStream cuda.Stream) error {
 	return d.gpu.Do(func() error { return d.gpu.CUDA.StreamDestroy(cudaStream) })
 }

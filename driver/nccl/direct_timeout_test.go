@@ -12,7 +12,7 @@ import (
 	"symmem/driver"
 )
 
-// countFor has element counts for which a call uses a line kernel and a bulk kernel. power.raise
+// countFor is the element counts for which a call uses a line kernel and a bulk kernel. power.raise
 // checks the choice.
 var countFor = map[string]int64{"line": 1000, "bulk": 1 << 21}
 
@@ -46,15 +46,16 @@ func TestTimeoutNamesAMissingRank(t *testing.T) {
 
 var errAborted = errors.New("this rank aborts")
 
-// TestAbortEndsKernels aborts on one rank while the kernels of all ranks except the last wait for
-// the last rank, which does not launch.
+// TestAbortEndsKernels aborts on one rank. The last rank does not launch, and the kernels of all
+// other ranks wait for it.
 func TestAbortEndsKernels(t *testing.T) {
 	for kind, count := range countFor {
 		t.Run(kind, func(t *testing.T) { newTestGroup(t, atMost(t, 4), time.Minute).abort(count, 1) })
 	}
 }
 
-// TestAbortEndsKernelsThatStartLater queues more kernels behind those that wait.
+// TestAbortEndsKernelsThatStartLater does the same with more kernels queued behind the waiting
+// ones.
 func TestAbortEndsKernelsThatStartLater(t *testing.T) {
 	newTestGroup(t, atMost(t, 4), time.Minute).abort(countFor["line"], 3)
 }

@@ -13,7 +13,8 @@ type trial struct {
 	op        driver.ReduceOp
 	root      int
 	count     int64
-	// from is the offset of the input, to that of the output. They are equal for in-place calls.
+	// from is the offset of the input. to is the offset of the output. They are equal for in-place
+	// calls.
 	from, to int64
 	digest   uint64
 }
@@ -37,7 +38,7 @@ func (c *trial) spans(ranks int) (send, recv int64) {
 	return call.Spans(ranks)
 }
 
-// extent returns how many elements of output memory the call uses.
+// extent returns the number of elements of output memory that the call uses.
 func (c *trial) extent(ranks int) int64 {
 	send, recv := c.spans(ranks)
 	if c.inPlace {
@@ -46,15 +47,15 @@ func (c *trial) extent(ranks int) int64 {
 	return recv
 }
 
-// piece describes a part of the expected output, at offset to. It consists of count elements of a
-// repeated tile, starting at the tile's element from.
+// piece is a part of the expected output, at offset to. It has count elements of a repeated tile,
+// beginning with element from of the tile.
 type piece struct {
 	to, count int64
 	tile      []byte
 	from      int64
 }
 
-// sources has each rank's elements and their reduction.
+// sources is each rank's elements and their reduction.
 type sources struct {
 	inputs  [][]byte
 	reduced []byte
@@ -83,7 +84,7 @@ func (c *trial) pieces(rank int, s *sources) []piece {
 	}
 }
 
-// parts returns the expected output of AllGather and AllToAll, which has a part for each rank.
+// parts returns the expected output of AllGather and AllToAll. It has a part for each rank.
 func (c *trial) parts(ownOffset int64, s *sources) []piece {
 	var all []piece
 	for r, of := range s.inputs {

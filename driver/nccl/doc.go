@@ -18,9 +18,9 @@
 //
 // NCCL has no deadlines, does not compare calls, and does not report missing ranks. So every group
 // has a control.Plane in addition to its NCCL communicator. The plane uses shared memory if all
-// ranks of the group are on one machine, and TCP otherwise. Over the plane, ranks agree on
+// ranks of the group are on one machine. Otherwise it uses TCP. Over the plane, ranks agree on
 // registrations, compare calls, and find the cause of a failure. With CheckEvery, a call is
-// compared before it is passed to NCCL, so no buffer of a mismatched call is written.
+// compared before it is passed to NCCL. So no buffer of a mismatched call is written.
 //
 // Each communicator has a watcher goroutine that checks unfinished work. If a rank is lost, late or
 // has failed, the watcher starts a teardown, which ends NCCL's kernels and blocked calls. Streams
@@ -30,9 +30,9 @@
 //
 // Messages do not use NCCL (internal/p2p). Once a Recv is queued, completing it must not require
 // calls to CUDA on the host. Such a call may wait for another thread that is freeing memory, and
-// that thread waits for all streams, including the one with the Recv. So peers map each other's
-// staging memory when a group connects. The exception is a message in a segment that its sender
-// allocated later: the receiver has to map that segment.
+// that thread waits for all streams, including the stream of the Recv. So peers map each other's
+// staging memory when a group connects. If a sender allocates another segment later, the receiver
+// has to map it when a message arrives there.
 //
 // A GPU writes a message's data to its own memory before it writes the word that announces the
 // data. So no GPU reads memory to which another GPU may still be writing, and waits need no flush.
@@ -40,35 +40,35 @@
 // # Order
 //
 // Direct kernels of one group must not overlap on a rank, because they share exchange memory and
-// the call counter. Events keep the launches in order (direct.LaunchOrder), even in graphs of other
-// libraries, whose replays symmem does not see: each capture with calls of a group waits for the
-// group's event before its first call and records the event after its last call
-// (direct.Recordings). NCCL's kernels are ordered with direct kernels, too, because the two may not
-// fit on a GPU together, and ranks that ran them in different orders would deadlock. NCCL itself
-// keeps its kernels of one group in order.
+// the call counter. Events keep the launches in order (direct.LaunchOrder). symmem does not see
+// replays of other libraries' graphs. So each capture waits for the group's event before the
+// group's first call, and records the event after the last call (direct.Recordings). A direct
+// kernel and an NCCL kernel may not fit on a GPU together, and ranks that ran the two in different
+// orders would deadlock. So events also order NCCL's kernels with direct kernels. NCCL itself keeps
+// its kernels of one group in order.
 //
 // # Graphs of other libraries
 //
-// PyTorch captures calls into its own graphs, and replays and destroys these graphs without
+// PyTorch captures calls into its own graphs. It replays and destroys these graphs without
 // notifying symmem. The graphs' kernels contain addresses of the group's exchange memory, report,
 // windows and segments. So each such capture holds references to these objects through a CUDA user
-// object. Its destructor runs once the graph, its clones, their instances and the graphs that
-// contain them are destroyed and all launches have ended. Until then, anything that would free the
-// objects (Deregister, Unmap, Close, a teardown) is deferred. The destructor runs on a CUDA thread,
-// where calls to CUDA are forbidden, so it only decrements counts, and a goroutine frees the
-// objects.
+// object. The user object's destructor runs after the graph, its clones, their instances and the
+// graphs that contain them are destroyed and all launches have ended. Until then, anything that
+// would free the objects (Deregister, Unmap, Close, a teardown) is deferred. The destructor runs on
+// a CUDA thread, where calls to CUDA are forbidden. So it only decrements counts, and a goroutine
+// frees the objects.
 //
-// The teardown of a group sets a word in the group's report, which ends waiting kernels and kernels
-// that are replayed later. If the graphs contain only plain kernels of NCCL, NCCL's communicator is
-// aborted immediately, because the abort ends these kernels and NCCL keeps the memory they use. If
-// the graphs contain window kernels, or no kernels of NCCL, the communicator is aborted after the
-// graphs are destroyed. If the driver has no user objects (before CUDA 11.3), everything that
-// captures use is kept until the device closes.
+// The teardown of a group sets a word in the group's report. The word ends waiting kernels, and
+// kernels that are replayed later. If the graphs contain only plain kernels of NCCL, NCCL's
+// communicator is aborted immediately: the abort ends these kernels, and NCCL keeps the memory they
+// use. In all other cases, the communicator is aborted after the graphs are destroyed. If the
+// driver has no user objects (before CUDA 11.3), everything that captures use is kept until the
+// device closes.
 //
 // # Parts
 //
-// This package implements groups. Its subpackages, whose documentation describes their states,
-// locks and invariants, are:
+// This package implements groups. The documentation of its subpackages describes their states,
+// locks and invariants:
 //
 //	internal/gpu     the GPU's context and its resources
 //	internal/memory  arenas, segments and use counts
@@ -76,15 +76,16 @@
 //	internal/p2p     messages
 //	internal/direct  the state that direct kernels share
 //
-// A connector joins a group and creates its communicator, which launches calls. Each of the
-// communicator's other tasks is implemented by a part with the fields it needs: registrar,
-// recorder, comparer, faults, watcher, owner and teardown. The parts share the communicator's lock,
-// plane and history. decide returns the steps of the teardown.
+// A connector joins a group and creates its communicator, which launches calls. The communicator's
+// parts do everything else: registrar, recorder, comparer, faults, watcher, owner and teardown. The
+// parts share the communicator's lock, plane and history. Function decide returns the steps of the
+// teardown.
 //
 // # Locks of the parts
 //
-// Goroutines lock in this order, and the locks of control/shm after all of these. Builds with the
-// tag invariants panic on a violation. The numbers are unique across all parts (locks.go of each):
+// Goroutines acquire locks in this order. They acquire the locks of control/shm last. Builds with
+// the tag invariants panic on a violation. The numbers are unique across all parts (locks.go of
+// each):
 //
 //	 1 stream.Graph.mu
 //	 2 stream.Stream.Mu
@@ -113,10 +114,10 @@
 //
 // A goroutine may hold communicator.mu of several groups, locked in the order of their numbers.
 //
-// Graph.mu, Stream.Mu and communicator.mu are held while this rank waits for others: a launch that
-// is compared waits until all ranks have reached it, and a Send waits for free space until its peer
-// has received messages. Meanwhile, the registration of a segment waits for communicator.mu. The
-// other locks are not held during such waits.
+// Graph.mu, Stream.Mu and communicator.mu are held while this rank waits for other ranks. A launch
+// that is compared waits until all ranks have reached it. A Send waits for free space until its
+// peer has received messages. Meanwhile, the registration of a segment waits for communicator.mu.
+// All other locks are released during such waits.
 //
 // # Lock order
 //

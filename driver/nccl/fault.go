@@ -13,7 +13,7 @@ import (
 	"symmem/internal/control"
 )
 
-// faults finds the cause of a failure and fails the group with it.
+// faults finds the cause of a failure and fails the group.
 type faults struct {
 	cfg      *driver.GroupConfig
 	plane    control.Plane
@@ -39,8 +39,8 @@ func (f *faults) mismatch(call *driver.Call, ticket uint64) error {
 	return f.cfg.Mismatch(ticket, call, ranks...)
 }
 
-// launchedMismatch returns a MismatchError if calls are compared and other ranks have announced a
-// different call for a ticket that this rank has launched, or nil.
+// launchedMismatch returns a MismatchError if other ranks have announced a different call for a
+// ticket that this rank has launched. It returns nil if calls are not compared.
 func (f *faults) launchedMismatch(ticket uint64) error {
 	call := f.history.callOf(ticket)
 	if call == nil || !f.check.Load() {
@@ -49,7 +49,7 @@ func (f *faults) launchedMismatch(ticket uint64) error {
 	return f.mismatch(call, ticket)
 }
 
-// checkKernels fails the group if a kernel has reported a fault, and returns the first one.
+// checkKernels fails the group if a kernel has reported a fault, and returns that fault.
 func (f *faults) checkKernels() error {
 	err := f.kernelFault()
 	if err == nil {
@@ -71,7 +71,7 @@ func (f *faults) kernelFault() error {
 	case kernels.Diverged:
 		if ticket != 0 {
 			if err := f.mismatch(call, ticket); err != nil {
-				return err // names all ranks that differ; the report names one
+				return err // names all ranks that differ; the kernel's report names one
 			}
 		}
 		e := f.cfg.Mismatch(cmp.Or(ticket, report.Epoch), call, int(report.Ranks))
@@ -90,8 +90,8 @@ func (f *faults) kernelFault() error {
 	}
 }
 
-// doing describes a call with its ticket, or with the number of its kernel launch if the ticket is
-// unknown.
+// doing describes a call with its ticket. If the ticket is unknown, it uses the number of the
+// kernel launch.
 func (f *faults) doing(call *driver.Call, ticket, launch uint64) string {
 	text := fmt.Sprintf("%v %d of group %s", call.Operation, ticket, f.cfg.Name())
 	if ticket == 0 {
@@ -103,7 +103,7 @@ func (f *faults) doing(call *driver.Call, ticket, launch uint64) string {
 	return text
 }
 
-// checkPeers fails the group if a kernel has reported a fault, or a peer has failed or is lost.
+// checkPeers fails the group if a kernel has reported a fault or a peer is lost or has failed.
 func (f *faults) checkPeers() {
 	if f.closing.Load() || f.plane.Cause() != nil || f.checkKernels() != nil || !f.plane.PeerFailed() {
 		return
@@ -111,13 +111,13 @@ func (f *faults) checkPeers() {
 	_ = f.plane.Fail(f.plane.PeerFault("between calls of group " + f.cfg.Name()))
 }
 
-// waitFor returns the description of a wait for a collective.
+// waitFor describes a wait for a collective.
 func (f *faults) waitFor(ticket uint64, operation driver.Operation) control.Wait {
 	return control.Wait{
 		Ticket: ticket, Operation: operation,
 		Doing: func() string { return fmt.Sprintf("%v %d of group %s", operation, ticket, f.cfg.Name()) },
 		Why: func() error {
-			// Check the reports of kernels first, since a fault in a kernel ends all waits.
+			// Check the reports of kernels first. After a fault in a kernel, all waits end.
 			if err := f.kernelFault(); err != nil {
 				return err
 			}
@@ -135,13 +135,13 @@ func (f *faults) waitFor(ticket uint64, operation driver.Operation) control.Wait
 	}
 }
 
-// complete reports whether every rank has launched a collective and nothing prevents the collective
-// from completing.
+// complete reports whether every rank has launched a collective and nothing prevents its
+// completion.
 func (f *faults) complete(ticket uint64) bool {
 	return f.plane.Diagnose(f.waitFor(ticket, driver.Barrier), time.Time{}) == nil
 }
 
-// afterPeerFault calls afterPeerFaultAt for a call that has no ticket, with the next ticket.
+// afterPeerFault calls afterPeerFaultAt with the next ticket. It is for calls without a ticket.
 func (f *faults) afterPeerFault(p *driver.Call) error {
 	ticket, _ := f.history.last()
 	return f.afterPeerFaultAt(p, ticket+1)
@@ -152,8 +152,8 @@ func (f *faults) afterPeerFaultAt(p *driver.Call, ticket uint64) error {
 	if err := f.plane.Cause(); err != nil {
 		return err
 	}
-	// The text must be the same as in a wait for the call, because ranks compare it to find out
-	// whether they were in the same call.
+	// Ranks compare this text to find out whether they were in the same call. So a wait for the
+	// call must use the same text.
 	wait := f.waitFor(ticket, p.Operation)
 	if err := f.plane.Diagnose(wait, time.Now()); err != nil {
 		return f.plane.Fail(err)
@@ -162,13 +162,13 @@ func (f *faults) afterPeerFaultAt(p *driver.Call, ticket uint64) error {
 }
 
 // failUnqueued fails the group because this rank could not queue a call. Other ranks assume that
-// the call was launched, and nothing else would end their waits for it.
+// the call was launched, and would wait for it forever.
 func (f *faults) failUnqueued(p *driver.Call, err error) error {
 	if cause := f.plane.Cause(); cause != nil {
 		return cause // made the call to NCCL fail
 	}
 	if f.plane.PeerFailed() {
-		return f.afterPeerFault(p) // a likely reason, since a failed peer shares no more memory
+		return f.afterPeerFault(p) // the likely reason: a failed peer shares no more memory
 	}
 	return f.plane.Fail(fmt.Errorf("%v on group %s: %w", p.Operation, f.cfg.Name(), err))
 }

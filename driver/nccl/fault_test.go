@@ -15,7 +15,7 @@ import (
 )
 
 // failures lists CUDA and NCCL calls that fail on one of two ranks. The software GPU reads its list
-// of failures only once, so each case runs in a separate process.
+// of failures only once. So each case runs in a separate process.
 var failures = []struct{ name, fail, want string }{
 	{
 		name: "no GPU",
@@ -38,8 +38,8 @@ var failures = []struct{ name, fail, want string }{
 // failingVariable names the environment variable that TestOneRankFails sets in its child processes.
 const failingVariable = "SYMMEM_TEST_FAILING"
 
-// TestOneRankFails makes a call fail on one rank. Both ranks must report the reason, without
-// waiting for a timeout.
+// TestOneRankFails makes a call fail on one rank. Both ranks must report the reason without waiting
+// for a timeout.
 func TestOneRankFails(t *testing.T) {
 	if want := os.Getenv(failingVariable); want != "" {
 		checkBothRanksFail(t, want)
@@ -70,8 +70,8 @@ func soft(t *testing.T) bool {
 	return isSoft(name)
 }
 
-// checkBothRanksFail opens both ranks and registers memory. One rank fails, and the other must find
-// the reason in its own error or on the fault lane.
+// checkBothRanksFail opens both ranks and registers memory. One rank fails. The other rank must
+// find the reason in its own error or on the fault lane.
 func checkBothRanksFail(t *testing.T, want string) {
 	p, store, errs := newPair(), &drivertest.Store{}, [2]error{}
 	var all sync.WaitGroup
@@ -91,7 +91,7 @@ func checkBothRanksFail(t *testing.T, want string) {
 	}
 }
 
-// joinReports exchanges errors with the other rank if the group is open, and joins them.
+// joinReports joins an error with the other rank's error if the group is open.
 func (p *pairOfRanks) joinReports(t *testing.T, r int, err error) error {
 	if p[r].group == nil {
 		return err
@@ -103,8 +103,8 @@ func (p *pairOfRanks) joinReports(t *testing.T, r int, err error) error {
 	return errors.Join(err, exchangeErr)
 }
 
-// TestFinishedStreamHasNoFault fails a group after its call has ended, but before the watcher has
-// noticed that the stream is idle.
+// TestFinishedStreamHasNoFault fails a group after its call has ended. The watcher has not noticed
+// yet that the stream is idle.
 func TestFinishedStreamHasNoFault(t *testing.T) {
 	p := openPair(t, 20*time.Second)
 	both(t, func(r int) error {
@@ -123,7 +123,7 @@ func TestFinishedStreamHasNoFault(t *testing.T) {
 }
 
 // TestCollectiveThatEndsEarlyIsAFault simulates a collective that ends before all ranks have
-// launched it, so that its result cannot be correct.
+// launched it. Its result cannot be correct.
 func TestCollectiveThatEndsEarlyIsAFault(t *testing.T) {
 	p := openPair(t, 20*time.Second)
 	c, s := p[0].group.(*communicator), p[0].stream.(*stream.Stream)
@@ -131,7 +131,7 @@ func TestCollectiveThatEndsEarlyIsAFault(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// Note the call as launched, on a stream that is idle because the call was not really launched.
+	// Note the call as launched. It was not really launched, so the stream is idle.
 	s.Mu.Lock()
 	c.mu.Lock()
 	c.note(s, prepared.(*plan), c.plane.Submit())

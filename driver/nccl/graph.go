@@ -13,34 +13,32 @@ import (
 	"symmem/internal/cuda"
 )
 
-// calls holds the group calls captured in one graph. Each launch gives the collectives new tickets
-// and the messages new numbers.
+// calls holds the group calls captured in one graph. In each launch, the collectives get new
+// tickets and the messages get new numbers.
 type calls struct {
 	gpu *gpu.GPU
 	// all holds the collectives and messages in the order of capture.
 	all []*capturedCall
-	// users holds the communicators used, each once, sorted by number.
+	// users lists the communicators used, sorted by number.
 	users []*communicator
-	// recordings holds, for each communicator with collectives, its number for this capture and the
-	// number of its calls.
+	// recordings holds the recording of each communicator with collectives.
 	recordings map[*communicator]*direct.Recording
 	// ordered holds the communicators whose launches must be ordered (direct.LaunchOrder).
 	ordered []*communicator
 }
 
-// capturedCall holds a collective or message captured in a graph.
+// capturedCall is a collective or a message in a graph.
 type capturedCall struct {
 	plan    *plan
 	message *p2p.Captured // nil for a collective
 }
 
-// newCalls returns the calls of a new graph, initially none.
+// newCalls returns an empty record of the calls in a new graph.
 func newCalls(g *gpu.GPU) stream.Calls {
 	return &calls{gpu: g, recordings: map[*communicator]*direct.Recording{}}
 }
 
-// Record adds a call to the capture. Each launch of the graph assigns a new ticket to the call. The
-// locks of the stream and the communicator are held.
+// Record adds a call to the capture. The locks of the stream and the communicator are held.
 func (cs *calls) Record(s *stream.Stream, planned driver.Plan) error {
 	p := planned.(*plan)
 	c := p.c
@@ -55,13 +53,12 @@ func (cs *calls) Record(s *stream.Stream, planned driver.Plan) error {
 		cs.add(&capturedCall{plan: p})
 		return nil
 	}
-	s.Capture.Waits = true // even a Send, until the message of the previous launch has been copied
+	s.Capture.Waits = true // even a Send waits, until the previous launch's message has been copied
 	return c.messages.Record(s, p.message(), func(m *p2p.Captured) {
 		cs.add(&capturedCall{plan: p, message: m})
 	})
 }
 
-// add appends a call that has been captured.
 func (cs *calls) add(k *capturedCall) {
 	cs.all = append(cs.all, k)
 	c := k.plan.c
@@ -88,8 +85,8 @@ func (cs *calls) next(c *communicator) driver.Recorded {
 	return r.Next()
 }
 
-// Launch assigns tickets to the collectives and numbers to the messages, and queues the graph. The
-// locks of the graph and the stream are held.
+// Launch assigns tickets and message numbers, and queues the graph. The locks of the graph and the
+// stream are held.
 func (cs *calls) Launch(graph *stream.Graph, s *stream.Stream) error {
 	for _, c := range cs.users {
 		c.mu.Lock() // in the order of their numbers
@@ -131,7 +128,7 @@ func (cs *calls) Launch(graph *stream.Graph, s *stream.Stream) error {
 	})
 	if err != nil {
 		for _, e := range received {
-			if !launched { // otherwise the stream waits for the message until the teardown ends the wait
+			if !launched { // otherwise the stream waits until the teardown ends the wait
 				e.Unexpect()
 			}
 		}
@@ -143,8 +140,8 @@ func (cs *calls) Launch(graph *stream.Graph, s *stream.Stream) error {
 	return err
 }
 
-// queue launches the graph after the earlier launches of its groups, and reports whether CUDA
-// accepted it. s.Mu is held.
+// queue launches the graph after the earlier launches of its groups. It reports whether CUDA
+// accepted the launch. s.Mu is held.
 func (cs *calls) queue(
 	graph *stream.Graph, s *stream.Stream, api *cuda.Driver,
 ) (launched bool, err error) {
@@ -157,7 +154,7 @@ func (cs *calls) queue(
 	return err == nil, err
 }
 
-// queueFollowing queues the work that follows a launch of the graph. s.Mu is held.
+// queueFollowing queues the work after a launch of the graph. s.Mu is held.
 func (cs *calls) queueFollowing(
 	graph *stream.Graph, s *stream.Stream, api *cuda.Driver, sent []*p2p.End,
 ) error {
@@ -174,15 +171,16 @@ func (cs *calls) queueFollowing(
 	return graph.RecordEvents(s)
 }
 
-// failUnqueued fails the communicators of the first n calls, because other ranks assume that these
-// calls were launched.
+// failUnqueued fails the communicators of the first n calls. Other ranks assume that these calls
+// were launched.
 func (cs *calls) failUnqueued(n int, err error) {
 	for _, k := range cs.all[:n] {
 		_ = k.plan.c.faults.failUnqueued(&k.plan.Call, err)
 	}
 }
 
-// Close releases the communicators and, if all launches have ended, the messages' resources.
+// Close releases the communicators. If all launches have ended, it also frees the messages'
+// resources.
 func (cs *calls) Close(ended bool) {
 	var messages []*p2p.Captured
 	for _, k := range cs.all {

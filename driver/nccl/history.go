@@ -8,18 +8,18 @@ import (
 	"symmem/internal/spin"
 )
 
-// history counts the launches of a group and stores the latest calls, so that the call of a fault
-// can be found. The zero value is ready to use.
+// history counts the launches of a group and stores its latest calls. A fault can then be traced to
+// its call. The zero value is ready to use.
 //
-// Writers hold the communicator's lock, so there is one at a time. Readers must not wait for that
-// lock, because a launch that waits in NCCL holds it. So a writer first stores the call of a ticket
-// and then updates latest. A reader loads the call, and then checks latest to see whether the slot
-// may have been reused meanwhile.
+// Writers hold the communicator's lock. Readers must not wait for that lock, because a launch may
+// hold it while it waits in NCCL. So a writer stores the call of a ticket first and updates latest
+// afterwards. A reader loads the call first and checks latest afterwards, because the slot may have
+// been reused.
 type history struct {
-	// latest holds the ticket of the last collective, shifted left by operationBits, and the operation
-	// of that collective or of a later message.
+	// latest packs the last ticket, shifted left by operationBits, with the operation of the last
+	// collective or message.
 	latest atomic.Uint64
-	// counts holds the number of calls on each path.
+	// counts is the number of calls on each path.
 	counts [driver.Paths]atomic.Uint64
 	// tickets holds the call of each ticket at index ticket % historySize, or nil if the ticket has no
 	// call.
@@ -28,15 +28,15 @@ type history struct {
 	launches direct.Launches
 }
 
-// operationBits is the number of bits of latest that hold an operation.
+// operationBits is the width of the operation in latest.
 const operationBits = 8
 
-// historySize is the number of recent calls that can be looked up, a power of two.
+// historySize is the number of recent calls that are stored. It is a power of two.
 const historySize = 256
 
-// note records the launch of a collective. The ticket is 0 for a call in a capture of another
-// library. exchanges is the number of the call's direct kernels that communicate with other ranks.
-// The communicator's lock is held.
+// note records the launch of a collective. The ticket is 0 in a capture of another library.
+// exchanges is the number of direct kernels that communicate with other ranks. The communicator's
+// lock is held.
 func (h *history) note(p *driver.Call, ticket uint64, exchanges int) {
 	spin.Publish64(&h.counts[p.Path], h.counts[p.Path].Load()+1)
 	if ticket != 0 {
@@ -61,8 +61,8 @@ func (h *history) noteMessage(p *driver.Call) (ticket uint64) {
 	return ticket
 }
 
-// noteComparison records a ticket that was used only to compare a call in a capture of another
-// library. The communicator's lock is held.
+// noteComparison records a ticket without a launch. Such a ticket was used to compare a call in a
+// capture of another library. The communicator's lock is held.
 func (h *history) noteComparison(ticket uint64) {
 	_, operation := h.last()
 	h.tickets[ticket%historySize].Store(nil)
@@ -90,8 +90,8 @@ func (h *history) callOf(ticket uint64) *driver.Call {
 		return nil
 	}
 	p := h.tickets[ticket%historySize].Load()
-	// The slot is reused by ticket+historySize, whose call is stored while ticket+historySize-1 is the
-	// last ticket.
+	// Ticket+historySize reuses the slot. Its call is stored while the last ticket is still
+	// ticket+historySize-1.
 	if last, _ := h.last(); last-ticket >= historySize-1 {
 		return nil
 	}

@@ -13,15 +13,15 @@ type kernel struct {
 	params          cuda.Params
 	// overlaps reports whether the kernel may start before its predecessor in the stream has ended.
 	overlaps bool
-	// local reports whether the kernel uses only this rank's memory. The arguments of such a kernel
-	// contain no digest.
+	// local reports whether the kernel uses only this rank's memory. The arguments of a local
+	// kernel contain no digest.
 	local bool
 	// next points to the next kernel of the same call, or is nil.
 	next *kernel
 }
 
-// normKernel returns the kernel that completes a norm after its all-reduce. The kernel writes
-// poison if the word at address fault reports that the all-reduce has failed.
+// normKernel returns the kernel that completes a norm after the all-reduce. The all-reduce reports
+// a failure in the word at address fault. The kernel then writes poison.
 func (p *plan) normKernel(fault uintptr, overlaps bool) (*kernel, error) {
 	c, l := p.c, kernels.Local{Norm: *p.Norm, Send: p.Recv, Recv: p.Recv, Fault: fault}
 	k := &kernel{
@@ -34,7 +34,7 @@ func (p *plan) normKernel(fault uintptr, overlaps bool) (*kernel, error) {
 	return k, err
 }
 
-// queue launches the kernel and the kernels after it in the same call.
+// queue launches the kernel and the kernels that follow it in the same call.
 func (k *kernel) queue(gpu *cuda.Driver, on cuda.Stream) (err error) {
 	for ; k != nil && err == nil; k = k.next {
 		if k.overlaps {

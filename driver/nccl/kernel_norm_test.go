@@ -18,19 +18,20 @@ import (
 	"symmem/internal/reduce"
 )
 
-// A thread adds the squares of up to 4 packs of 8 elements, a warp adds its threads' sums in 5
-// steps, and a block adds the sums of up to 16 warps. normSteps is the largest number of roundings
-// of an element's contribution, including that of the square. All terms are positive, so the
-// relative error of their sum is at most normSteps units of float32 (u, 2^-24); the mean and the
-// addition of epsilon round once each. The root halves the relative error and adds 2 units in the
-// last place (4u); the two products round once each. So normError bounds the relative error of an
-// element before its last rounding, to first order in u.
+// A thread adds the squares of up to 4 packs of 8 elements. A warp adds its threads' sums in 5
+// steps. A block adds the sums of up to 16 warps. normSteps is the largest number of roundings of
+// an element's contribution, including the rounding of the square.
+//
+// All terms are positive, so the relative error of their sum is at most normSteps units of float32
+// (u, 2^-24). The mean and the addition of epsilon round once each. The root halves the relative
+// error and adds 2 units in the last place (4u). The two products round once each. So normError
+// bounds the relative error of an element before its last rounding, to first order in u.
 const (
 	normSteps = 4*8 + 5 + 16 + 1
 	normError = ((normSteps+2)/2.0 + 4 + 2) * 0x1p-24
 )
 
-// normCase has the inputs of a norm on all ranks, and the expected sums of the inputs.
+// normCase is the inputs of a norm on all ranks, and the expected sums.
 type normCase struct {
 	rows, hidden     int
 	epsilon          float32
@@ -117,7 +118,7 @@ func (s *normCase) check(got []byte) error {
 	return nil
 }
 
-// normBuffers has the addresses of a rank's buffers, which are outside windows and at different
+// normBuffers is the addresses of a rank's buffers. The buffers are outside windows, at different
 // offsets on each rank.
 type normBuffers struct {
 	send, residual, weight, recv uintptr
@@ -191,8 +192,8 @@ func (d *normBuffers) check(
 
 var poison = bytes.Repeat([]byte{0xff}, 8)
 
-// TestNormsAreCorrect checks that residuals equal float32 results bit by bit, that outputs are
-// within the error bound of float64 results, and that all ranks have equal outputs.
+// TestNormsAreCorrect checks that residuals equal float32 results, bit by bit. Outputs must be
+// within the error bound of float64 results, and equal on all ranks.
 func TestNormsAreCorrect(t *testing.T) {
 	random := newRandom(t)
 	trials := 12
@@ -277,9 +278,9 @@ func TestNormsAreCaptured(t *testing.T) {
 	}
 }
 
-// TestNormsThatDifferFail launches norms with different shapes and digests on two ranks, after a
-// norm that is the same on both. A launched call must have poisoned its buffers. A rank that
-// notices the fault before its launch refuses the call, and its buffers must be unchanged.
+// TestNormsThatDifferFail launches norms with different shapes and digests on two ranks. Before
+// that, both ranks launch the same norm. A launched call must have poisoned its buffers. A rank may
+// notice the fault before its launch and refuse the call. Its buffers must then be unchanged.
 func TestNormsThatDifferFail(t *testing.T) {
 	random := newRandom(t)
 	w, buffers := newNormGroup(t, 2, time.Minute)
@@ -293,8 +294,8 @@ func TestNormsThatDifferFail(t *testing.T) {
 	}
 }
 
-// TestNormIsRefusedAfterAFault delays rank 0 between the announcement and the launch of its call
-// until the other rank has detected the mismatch and failed.
+// TestNormIsRefusedAfterAFault delays rank 0 between the announcement and the launch of its call.
+// Meanwhile the other rank detects the mismatch and fails.
 func TestNormIsRefusedAfterAFault(t *testing.T) {
 	if !onOneMachine() {
 		t.Skip("not supported here: ranks of several machines do not announce their calls")
@@ -324,8 +325,8 @@ func (d delayedAnnouncements) Announce(ticket, digest uint64) {
 	}
 }
 
-// launchMismatchedNorms launches a norm that is the same on both ranks, and then a different norm
-// on each rank. It reports which ranks launched the second norm.
+// launchMismatchedNorms launches the same norm on both ranks, and then a different norm on each
+// rank. It reports which ranks launched the second norm.
 func (w *testGroup) launchMismatchedNorms(
 	buffers []normBuffers, pair [2]*normCase,
 ) (launched [2]bool) {

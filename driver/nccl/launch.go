@@ -11,11 +11,10 @@ import (
 )
 
 // Launch queues a prepared collective on a stream. If calls are compared, it first waits until
-// every rank has reached the same call, so that differing calls never reach NCCL.
+// every rank has reached the same call. So calls that differ never reach NCCL.
 //
-// Between two launches, CUDA and NCCL evict symmem's code from the processor's caches, so each
-// function called here costs about ten nanoseconds. Therefore the fast path is inlined in one
-// function.
+// Between two launches, CUDA and NCCL evict symmem's code from the processor's caches. Each
+// function called here costs about ten nanoseconds, so the fast path is inlined.
 func (c *communicator) Launch(on driver.Stream, p driver.Plan) error {
 	s, err := c.device.streams.Own(on)
 	if err != nil {
@@ -29,7 +28,7 @@ func (c *communicator) Launch(on driver.Stream, p driver.Plan) error {
 		return c.launch(s, prepared)
 	}
 	s.Mu.Lock()
-	s.ClearWaited() // before the ticket, so that a group that fails meanwhile reports its fault to s
+	s.ClearWaited() // before the ticket: a group that fails meanwhile reports its fault to s
 	c.mu.Lock()
 	if s.Closed() || s.Capture != nil || c.closing.Load() || c.check.Load() ||
 		c.busy.Windows.Load() && prepared.Path != driver.PathWindow ||
@@ -38,7 +37,7 @@ func (c *communicator) Launch(on driver.Stream, p driver.Plan) error {
 		s.Mu.Unlock()
 		return c.launch(s, prepared)
 	}
-	// The fast path does the same as launch, without the special cases.
+	// The fast path does the same as launch for the common case.
 	if ticket, ok := c.plane.TrySubmit(); ok {
 		c.note(s, prepared, ticket)
 		c.direct.order.ByNCCL = true
@@ -87,8 +86,8 @@ func (c *communicator) launch(s *stream.Stream, p *plan) error {
 	return nil
 }
 
-// recordOtherGroups makes the other groups record their events on a stream, before work that may
-// wait for something unrelated to these groups: a Recv, or work of an adopted stream's owner. s.Mu
+// recordOtherGroups makes the other groups record their events on a stream. It is called before
+// work that may wait for something else, such as a Recv or work of an adopted stream's owner. s.Mu
 // is held.
 func (c *communicator) recordOtherGroups(s *stream.Stream, p *plan) error {
 	switch {
@@ -103,8 +102,8 @@ func (c *communicator) recordOtherGroups(s *stream.Stream, p *plan) error {
 
 var errForeignPlan = errors.New("launching a collective: the plan belongs to another group")
 
-// launchSpecial records a call into the stream's capture, queues a message, or returns an error if
-// the stream or the group is closed. s.Mu and c.mu are held.
+// launchSpecial records a call into the stream's capture or queues a message. It returns an error
+// if the stream or the group is closed. s.Mu and c.mu are held.
 func (c *communicator) launchSpecial(s *stream.Stream, p *plan) error {
 	if err := s.Usable(); err != nil {
 		return err
@@ -118,8 +117,8 @@ func (c *communicator) launchSpecial(s *stream.Stream, p *plan) error {
 	return c.messages.Transfer(s, p.message())
 }
 
-// checkOpen returns an error once Close has been called. c.mu is held, so that Close waits for all
-// work admitted before.
+// checkOpen returns an error once Close has been called. c.mu is held, and Close waits for all work
+// admitted before.
 func (c *communicator) checkOpen() error {
 	if !c.closing.Load() {
 		return nil
@@ -130,12 +129,12 @@ func (c *communicator) checkOpen() error {
 	return fmt.Errorf("launching on group %s: %w", c.cfg.Name(), driver.ErrClosed)
 }
 
-// admit assigns a ticket to a collective and, if calls are compared, compares the collective across
-// ranks. s.Mu and c.mu are held.
+// admit assigns a ticket to a collective and compares it across ranks if calls are compared. s.Mu
+// and c.mu are held.
 //
-// If a peer has failed, this call may be the reason, which the comparison finds out. Without a
-// comparison, admit then returns an error, because NCCL may connect to the ranks and wait forever
-// for a lost one.
+// A failed peer may have failed because of this call. The comparison then finds the reason. Without
+// a comparison, admit returns an error if a peer has failed, because NCCL might wait forever for a
+// lost rank.
 func (c *communicator) admit(s *stream.Stream, p *plan) error {
 	check := c.check.Load()
 	var ticket uint64
@@ -155,7 +154,7 @@ func (c *communicator) admit(s *stream.Stream, p *plan) error {
 	return nil
 }
 
-// note records a collective that is about to be queued on a stream. s.Mu and c.mu are held.
+// note records a collective before it is queued on a stream. s.Mu and c.mu are held.
 func (c *communicator) note(s *stream.Stream, p *plan, ticket uint64) {
 	c.history.note(&p.Call, ticket, p.exchanges)
 	if !c.busy.IsNoted(s) {
@@ -186,7 +185,7 @@ func (c *communicator) enqueue(p *plan, s *stream.Stream) error {
 }
 
 // enqueueInOrder queues a call after the group's earlier calls on other streams and in replays. It
-// must run on a thread of the CUDA context. s.Mu and c.mu are held.
+// must be called on a thread of the CUDA context. s.Mu and c.mu are held.
 func (c *communicator) enqueueInOrder(p *plan, s *stream.Stream, gpu *cuda.Driver) error {
 	switch {
 	case c.direct.unavailable != "":
@@ -257,7 +256,7 @@ func (c *communicator) queueRecorded(p *plan, s *stream.Stream, gpu *cuda.Driver
 	})
 }
 
-// Offer returns the paths that the call can use. Each path is resolved when the caller asks for it.
+// Offer returns the paths that the call can use. A path is resolved when the caller asks for it.
 func (c *communicator) Offer(call driver.Call) driver.Offer {
 	return &plan{Call: call, c: c, count: call.Count}
 }

@@ -12,8 +12,8 @@ import (
 )
 
 // TestCallDoesNotWaitForAReplayedSend launches a graph with a Send twice on rank 0, before and
-// after a collective. The second Send waits until rank 1 receives, which rank 1 does only after
-// both ranks have made another collective. That collective must not wait for the Send.
+// after a collective. The second Send waits until rank 1 receives. Rank 1 receives only after both
+// ranks have made another collective. That collective must not wait for the Send.
 func TestCallDoesNotWaitForAReplayedSend(t *testing.T) {
 	w := newAddingGroup(t, 2, 10*time.Second)
 	w.withPower(1000, func(m *testRank, p *power) error {
@@ -53,9 +53,9 @@ func TestCallDoesNotWaitForAReplayedSend(t *testing.T) {
 	})
 }
 
-// TestStreamIsNotBlockedByALaunchOnAnother uses a stream that has earlier calls of a group, both
-// eagerly and in a capture, while a launch on another stream waits for the peer to compare its
-// call.
+// TestStreamIsNotBlockedByALaunchOnAnother launches on one stream, where the launch waits for the
+// peer to compare its call. Meanwhile it uses another stream that has earlier calls of the group,
+// both eagerly and in a capture.
 func TestStreamIsNotBlockedByALaunchOnAnother(t *testing.T) {
 	w := newAddingGroup(t, 2, time.Minute)
 	proceed := make(chan struct{})
@@ -77,8 +77,8 @@ func TestStreamIsNotBlockedByALaunchOnAnother(t *testing.T) {
 	})
 }
 
-// useDuringLaunch uses stream other during a launch on the rank's own stream, and then closes
-// proceed, which lets the launch continue.
+// useDuringLaunch uses stream other during a launch on the rank's own stream. Then it closes
+// proceed, and the launch continues.
 func (m *testRank) useDuringLaunch(
 	w *testGroup, p *power, other driver.Stream, proceed chan struct{},
 ) error {
@@ -108,9 +108,9 @@ func (m *testRank) useDuringLaunch(
 	return errors.Join(err, <-launched)
 }
 
-// TestClosingGroupDoesNotUseAClosedStream closes the stream of a group's latest call, after another
-// group has used the stream, while the first group is being closed. A launch that passed the
-// closing check earlier must be ordered after that call without using the closed stream.
+// TestClosingGroupDoesNotUseAClosedStream closes the stream of a group's latest call while the
+// group is being closed. Another group has used the stream. A launch may have passed the closing
+// check before. It must be ordered after the latest call without using the closed stream.
 func TestClosingGroupDoesNotUseAClosedStream(t *testing.T) {
 	w := newAddingGroup(t, 2, time.Minute)
 	ctx, cancel := connectContext(t.Context())
@@ -142,9 +142,9 @@ func TestClosingGroupDoesNotUseAClosedStream(t *testing.T) {
 	})
 }
 
-// TestDirectKernelsStayOrderedAfterAbort aborts a group while a direct kernel is blocked. The next
-// direct kernel is queued behind two NCCL calls, which NCCL orders and which the abort ends. It
-// must still run after the first direct kernel.
+// TestDirectKernelsStayOrderedAfterAbort aborts a group while a direct kernel is blocked. Two NCCL
+// calls follow, which NCCL orders and which the abort ends. The next direct kernel is queued behind
+// them. It must still run after the first direct kernel.
 func TestDirectKernelsStayOrderedAfterAbort(t *testing.T) {
 	w := newAddingGroup(t, 2, time.Minute)
 	var queued sync.WaitGroup

@@ -13,9 +13,9 @@ import (
 	"symmem/internal/sys/systest"
 )
 
-// inSoftGPUProcess runs the test in a child process, in which the software GPU injects the given
-// failures, if any (SOFTGPU_FAIL). It returns true in the child process. It skips the test on other
-// GPUs.
+// inSoftGPUProcess runs the test in a child process in which the software GPU injects failures
+// (SOFTGPU_FAIL). calls may be empty. inSoftGPUProcess returns true in the child process. On other
+// GPUs, it skips the test.
 func inSoftGPUProcess(t *testing.T, calls string, variables ...string) bool {
 	t.Helper()
 	if !soft(t) {
@@ -26,7 +26,7 @@ func inSoftGPUProcess(t *testing.T, calls string, variables ...string) bool {
 
 // inChildProcess runs the test in a child process with additional environment variables, because
 // libraries read them only once. It returns true in the child process. On the software GPU, child
-// processes run in parallel, because they mostly wait.
+// processes mostly wait, so they run in parallel.
 func inChildProcess(t *testing.T, variables ...string) bool {
 	t.Helper()
 	if os.Getenv("SYMMEM_TEST_APART") == t.Name() {
@@ -89,8 +89,8 @@ func TestFailedGraphLaunchFailsThePeers(t *testing.T) {
 	p.closeAll(t)
 }
 
-// TestRecvInAGraphEndsAfterAFailedLaunch launches a graph with a Recv, and makes CUDA fail to
-// record the event after it. The stream still reaches the wait for the message, which must end.
+// TestRecvInAGraphEndsAfterAFailedLaunch launches a graph with a Recv. CUDA fails to record the
+// event after the launch. The stream still reaches the wait for the message, which must end.
 func TestRecvInAGraphEndsAfterAFailedLaunch(t *testing.T) {
 	if !inSoftGPUProcess(t, "cuEventRecordWithFlags:1:2") {
 		return

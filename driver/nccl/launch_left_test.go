@@ -8,8 +8,8 @@ import (
 	"symmem/driver"
 )
 
-// TestLaunchIsRefusedAfterARankHasLeft closes the group on rank 1. The next launch on rank 0 must
-// return an error without waiting, on every path.
+// TestLaunchIsRefusedAfterARankHasLeft closes the group on rank 1. On every path, the next launch
+// on rank 0 must return an error without waiting.
 func TestLaunchIsRefusedAfterARankHasLeft(t *testing.T) {
 	for _, path := range []driver.Path{driver.PathPlain, driver.PathWindow, driver.PathDirect} {
 		t.Run(path.String(), func(t *testing.T) {

@@ -11,8 +11,8 @@ import (
 	"symmem/driver/nccl/internal/stream"
 )
 
-// TestEmptyCallKeepsTheOrder launches an empty AllToAllV, for which symmem does not call NCCL,
-// between a blocked NCCL kernel and a direct kernel. The direct kernel must still run last.
+// TestEmptyCallKeepsTheOrder launches an empty AllToAllV between a blocked NCCL kernel and a direct
+// kernel. symmem does not call NCCL for it. The direct kernel must still run last.
 func TestEmptyCallKeepsTheOrder(t *testing.T) {
 	w := newAddingGroup(t, 2, time.Minute)
 	w.withPower(1000, func(m *testRank, p *power) error {
@@ -35,8 +35,8 @@ func TestEmptyCallKeepsTheOrder(t *testing.T) {
 }
 
 // TestCallDoesNotWaitForWorkQueuedAfterEarlierCall queues a call and then, on the same stream, work
-// that waits for a message. A second call, on another stream, must not wait for that work, because
-// the peer sends the message only after the second call.
+// that waits for a message. The peer sends the message after a second call, on another stream. The
+// second call must not wait for that work.
 func TestCallDoesNotWaitForWorkQueuedAfterEarlierCall(t *testing.T) {
 	for _, adopted := range []bool{false, true} {
 		kinds := []string{"a receive", "a wait", "memory used again", "work of the host", "a graph"}
@@ -55,7 +55,7 @@ func TestCallDoesNotWaitForWorkQueuedAfterEarlierCall(t *testing.T) {
 }
 
 // launchAroundMessage makes a call on each of two streams. On rank 0, work after the first call
-// waits for a message that rank 1 sends after the second call.
+// waits for a message. Rank 1 sends the message after the second call.
 func (m *testRank) launchAroundMessage(w *testGroup, p *power, kind string, adopted bool) error {
 	buffer, err := m.mapRegion(8)
 	streams, streamErr := m.newStreams(3)
@@ -113,8 +113,8 @@ func (m *testRank) launchAroundMessage(w *testGroup, p *power, kind string, adop
 // ownersWait is the prefix of the kinds in which a stream's owner makes the stream wait.
 const ownersWait = "a wait of the owner"
 
-// follow makes stream s wait for event e, which stream ahead records, in the way that kind
-// describes. If the owner has made s wait, follow queues work after that wait.
+// follow makes stream s wait for event e in the way that kind describes. Stream ahead records e. If
+// the owner has made s wait, follow queues work after that wait.
 func (m *testRank) follow(kind string, s, ahead driver.Stream, e driver.Event, at uintptr) error {
 	switch kind {
 	case "a wait":

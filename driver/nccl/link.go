@@ -8,11 +8,11 @@ import (
 	"symmem/internal/cuda"
 )
 
-// checkLinks returns an error unless NVLink connects this GPU, in both directions, with the GPUs of
-// all members on the same physical machine. Direct kernels over PCIe would work on most machines,
-// but their lines of 128 bytes must arrive whole, which NVLink guarantees and PCIe does not. Memory
-// of another physical machine can only be mapped over NVLink, so it needs no check. The kernel's
-// boot ID identifies physical machines, since NCCL_HOSTID can change machine names.
+// checkLinks returns an error unless NVLink connects this GPU with the GPUs of all members on the
+// same physical machine, in both directions. Direct kernels write lines of 128 bytes that must
+// arrive whole. NVLink guarantees that, but PCIe does not, although it works on most machines.
+// Memory of another physical machine can only be mapped over NVLink, so it needs no check. The
+// kernel's boot ID identifies physical machines, because NCCL_HOSTID can change machine names.
 func checkLinks(g *gpu.GPU, self *member, members []*member) error {
 	for _, m := range members {
 		if m.GPU == self.GPU || m.Boot != self.Boot {
@@ -38,7 +38,7 @@ func checkLinks(g *gpu.GPU, self *member, members []*member) error {
 	return nil
 }
 
-// visibleDevice returns the GPU with the given UUID, if this process can see it.
+// visibleDevice returns the GPU with the given UUID if this process can see it.
 func visibleDevice(g *gpu.GPU, uuid string) (cuda.Device, error) {
 	n, err := g.CUDA.DeviceCount()
 	if err != nil {

@@ -10,8 +10,8 @@ type (
 	membersMu      struct{}
 )
 
-// Rank returns the lock rank of communicator.mu. The launch of a graph locks the communicators of
-// several groups, in the order of their numbers.
+// Rank returns the lock rank of communicator.mu. The launch of a graph locks several communicators
+// in the order of their numbers.
 func (communicatorMu) Rank() ranked.Rank {
 	r := ranked.NCCL.Waiting(5, "nccl.communicator.mu")
 	r.Many = true

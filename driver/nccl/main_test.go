@@ -17,7 +17,7 @@ import (
 	"symmem/internal/softgpu"
 )
 
-// TestMain uses the machine's GPUs, or builds the software GPU if it has none.
+// TestMain uses the machine's GPUs. Without GPUs, it builds the software GPU.
 func TestMain(m *testing.M) { os.Exit(runTests(m)) }
 
 func runTests(m *testing.M) int {
@@ -47,7 +47,7 @@ func runTests(m *testing.M) int {
 	return m.Run()
 }
 
-// loadKernelsFirst restarts the program with CUDA_MODULE_LOADING=EAGER if ranks share a GPU. Such
+// loadKernelsFirst restarts the program with CUDA_MODULE_LOADING=EAGER if ranks share a GPU. These
 // ranks also share a context. Otherwise, the first launch of a kernel would load it, and might wait
 // for kernels of other ranks (docs/design/nccl-memory.md).
 func loadKernelsFirst() error {
@@ -78,8 +78,8 @@ func modelName() (string, error) {
 // isSoft reports whether a GPU's name is that of the software GPU.
 func isSoft(name string) bool { return strings.HasPrefix(name, "Software") }
 
-// needDevices skips a test that needs more GPUs than the machine has. The software GPU has enough
-// devices, unless SOFTGPU_DEVICES is set.
+// needDevices skips a test that needs more GPUs than the machine has. The software GPU has enough,
+// unless SOFTGPU_DEVICES is set.
 func needDevices(t *testing.T, n int) {
 	t.Helper()
 	have := maxRanks(t)
@@ -92,15 +92,15 @@ func needDevices(t *testing.T, n int) {
 	}
 }
 
-// atMost returns the number of ranks for a test that uses up to n ranks: n or the number of GPUs,
-// whichever is smaller, but at least two.
+// atMost returns the number of ranks for a test that uses up to n ranks. It is at most the number
+// of GPUs, but at least two.
 func atMost(t *testing.T, n int) int {
 	t.Helper()
 	return min(n, max(2, maxRanks(t)))
 }
 
-// needDirect skips a test on GPUs without NVLink. It fails the test if the group has no direct path
-// for another reason.
+// needDirect skips a test on GPUs without NVLink. If the group has no direct path for another
+// reason, it fails the test.
 func needDirect(t *testing.T, group driver.Communicator) {
 	t.Helper()
 	c := group.(*communicator)

@@ -15,36 +15,39 @@ import (
 	"symmem/internal/ranked"
 )
 
-// member describes a rank. The other ranks read it from the store.
+// member describes a rank for the other ranks, which read it from the store.
 type member struct {
-	// Machine identifies the machine as NCCL does, by the host name and boot ID, or by NCCL_HOSTID if
-	// it is set. With different NCCL_HOSTIDs, ranks of one machine can simulate several.
+	// Machine identifies the machine as NCCL does: by NCCL_HOSTID if it is set, otherwise by host
+	// name and boot ID. Different NCCL_HOSTIDs simulate several machines on one.
 	Machine string `json:"machine"`
-	// Boot is the boot ID of the kernel, the same in all containers of a physical machine.
+	// Boot is the boot ID of the kernel. All containers of a physical machine have the same boot
+	// ID.
 	Boot string `json:"boot"`
 	// GPU is the UUID of the rank's GPU.
 	GPU string `json:"gpu"`
-	// Process identifies the rank's process by a random name.
+	// Process is a random name of the rank's process.
 	Process string `json:"process"`
 	// Name is the GPU's model name.
 	Name string `json:"name"`
 	// NCCL is the version code of the rank's NCCL.
 	NCCL int `json:"nccl"`
-	// NoFabric gives the reason why the rank's memory has no fabric handles; empty if it has.
+	// NoFabric is the reason why the rank's memory has no fabric handles. It is empty if the memory
+	// has them.
 	NoFabric string `json:"no_fabric,omitempty"`
-	// NoKernels gives the reason why the rank's GPU cannot run the message kernels; empty if it can.
+	// NoKernels is the reason why the rank's GPU cannot run the message kernels. It is empty if the
+	// GPU can.
 	NoKernels string `json:"no_kernels,omitempty"`
-	// Failed gives the reason why the rank could not open its GPU. If set, the other fields are empty.
+	// Failed is the reason why the rank could not open its GPU. If it is set, the other fields are
+	// empty.
 	Failed string `json:"failed,omitempty"`
 }
 
-// process identifies this process by a random name.
+// process is a random name of this process.
 var process = rand.Text()
 
 func memberKey(rank int) string { return fmt.Sprintf("nccl/rank/%d", rank) }
 
-// hostID returns NCCL_HOSTID for a rank. Tests replace it to return different values for ranks of
-// one process.
+// hostID returns NCCL_HOSTID for a rank. Tests replace it to simulate several machines.
 var hostID = func(int) string { return os.Getenv("NCCL_HOSTID") }
 
 // machineOf returns the machine name for a rank of this process.
@@ -64,8 +67,8 @@ type members struct {
 	known map[int]*member // by world rank; guarded by mu
 }
 
-// awaitMembers waits for the descriptions of a group's ranks and returns them. It returns an error
-// if the ranks are incompatible.
+// awaitMembers waits for the descriptions of a group's ranks. It returns an error if the ranks are
+// incompatible.
 func (d *members) awaitMembers(ctx context.Context, ranks []int) ([]*member, error) {
 	all, begin := make([]*member, len(ranks)), time.Now()
 	absent := func() []int { return control.Absent(d.cfg.Store, ranks, memberKey) }
@@ -114,8 +117,9 @@ func (d *members) get(ctx context.Context, rank int) (*member, error) {
 	return m, nil
 }
 
-// checkCompatible returns an error if ranks have different versions of NCCL, or use the same GPU
-// although NCCL does not support it. NCCL would hang, or return an error that names no rank.
+// checkCompatible returns an error if ranks have different versions of NCCL. It also returns an
+// error if ranks share a GPU and NCCL does not support that. NCCL itself would hang or return an
+// error that names no rank.
 func checkCompatible(ranks []int, all []*member) error {
 	users := map[string]int{}
 	for i, m := range all {
@@ -137,9 +141,9 @@ func checkCompatible(ranks []int, all []*member) error {
 }
 
 const (
-	// sharingVariable names NCCL's environment variable that permits ranks to share a GPU.
+	// sharingVariable names NCCL's variable that permits ranks to share a GPU.
 	sharingVariable = "NCCL_MULTI_RANK_GPU_ENABLE"
-	// sharingVersion is the first version of NCCL that supports sharing.
+	// sharingVersion is the first version of NCCL in which ranks can share a GPU.
 	sharingVersion = 23000
 )
 
@@ -159,10 +163,10 @@ func checkSharing(version int) error {
 	return nil
 }
 
-// sharers returns the number of ranks of a group that share a rank's process and GPU, including the
-// rank itself. Their waiting kernels occupy the GPU at the same time. Ranks in separate processes
-// need not be counted: either the GPU is time-sliced, or each rank has a part of it under MPS and
-// CUDA reports only the multiprocessors of that part.
+// sharers counts the group's ranks that share a rank's process and GPU, including the rank itself.
+// Their waiting kernels occupy the GPU at the same time. Ranks in separate processes are not
+// counted. Without MPS the GPU is time-sliced. Under MPS each rank has a part of the GPU, and CUDA
+// reports only the multiprocessors of that part.
 func sharers(all []*member, self *member) int {
 	n := 0
 	for _, m := range all {
@@ -182,7 +186,7 @@ func machines(all []*member) int {
 	return len(names)
 }
 
-// noMessagesError returns the error for messages in a group whose ranks cannot send any.
+// noMessagesError returns the error for messages in a group whose ranks cannot exchange messages.
 func noMessagesError(group *driver.GroupConfig, all []*member) error {
 	if why := noKernelsReason(group, all); why != "" {
 		return fmt.Errorf("messages: %s: %w", why, driver.ErrUnsupported)
@@ -201,8 +205,8 @@ func noKernelsReason(group *driver.GroupConfig, all []*member) string {
 }
 
 // noFabricReason returns the reason why ranks on different machines or in different containers
-// cannot map each other's memory, or "" if they may be able to. The result is the same on all
-// ranks.
+// cannot map each other's memory. It returns "" if they may be able to. All ranks get the same
+// result.
 func noFabricReason(group *driver.GroupConfig, all []*member) string {
 	where := "in several containers"
 	if n := machines(all); n > 1 {

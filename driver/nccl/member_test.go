@@ -2,8 +2,8 @@ package nccl
 
 import "testing"
 
-// TestSharersCountsRanksOfOneProcess counts the ranks of one process that share a GPU. They divide
-// the GPU, so that kernels that wait for each other fit on it together.
+// TestSharersCountsRanksOfOneProcess counts the ranks of one process that share a GPU. The kernels
+// of these ranks wait for each other, so the ranks must divide the GPU.
 func TestSharersCountsRanksOfOneProcess(t *testing.T) {
 	all := []*member{
 		{Process: "a", GPU: "0"},

@@ -15,7 +15,7 @@ import (
 )
 
 // TestStreamSkipsMessagesOfATornDownGroup launches graphs with messages on blocked streams. The
-// streams reach the messages only after the group has been torn down, and must not wait for them.
+// streams reach the messages after the group has been torn down, and must not wait for them.
 func TestStreamSkipsMessagesOfATornDownGroup(t *testing.T) {
 	p := openPair(t, 20*time.Second)
 	gate := make(chan struct{})
@@ -53,8 +53,8 @@ func TestStreamSkipsMessagesOfATornDownGroup(t *testing.T) {
 }
 
 // TestEachReplayOfASendHasTheFullTimeout launches a graph three times while the receiver is slow.
-// The last replay waits until two messages have been received, but the timeout for the second
-// message starts only after the first has been received.
+// The last replay waits until two messages have been received. The timeout for the second message
+// must start after the first has been received.
 func TestEachReplayOfASendHasTheFullTimeout(t *testing.T) {
 	const timeout = 2 * time.Second
 	p := openPair(t, timeout)
@@ -116,7 +116,7 @@ func TestGraphWithMoreSendsThanSlotsIsRefused(t *testing.T) {
 }
 
 // TestGraphWithMessagesIsLaunchedOnTwoStreams alternates launches of a graph between two streams.
-// The launches are serialized, so each launch sends or receives a separate message.
+// The launches are serialized. Each launch sends or receives a separate message.
 func TestGraphWithMessagesIsLaunchedOnTwoStreams(t *testing.T) {
 	const launches, size = 40, 1000
 	p := openPair(t, 20*time.Second)
@@ -153,7 +153,7 @@ func TestGraphWithMessagesIsLaunchedOnTwoStreams(t *testing.T) {
 
 // TestReleasedReplayIsNotReceivedAsAnEarlierMessage ends the sender's group while a replay waits
 // until the previous message has been received. The replay then overwrites that message. The
-// receiver must not receive the overwritten message, although its own group has not failed yet.
+// receiver's own group has not failed yet, but it must not receive the overwritten message.
 func TestReleasedReplayIsNotReceivedAsAnEarlierMessage(t *testing.T) {
 	const size = 1000
 	p := openPair(t, time.Second)
@@ -194,8 +194,8 @@ func TestReleasedReplayIsNotReceivedAsAnEarlierMessage(t *testing.T) {
 	p.closeAll(t)
 }
 
-// TestCapturedMessageOutlivesTheGroupOfItsSender receives a message after its sender has closed the
-// group and the graph. The receiver has not mapped the message's memory before.
+// TestCapturedMessageOutlivesTheGroupOfItsSender closes the sender's group and graph, and then
+// receives a message. The receiver has not mapped the message's memory before.
 func TestCapturedMessageOutlivesTheGroupOfItsSender(t *testing.T) {
 	const large = 16 << 20
 	p := openPair(t, 10*time.Second)

@@ -7,9 +7,9 @@ import (
 	"symmem/driver"
 )
 
-// TestRecvReportsArrivalBeforeItsCopyIsQueued blocks a Recv after it has queued its wait, in the
-// call that queues its copy. On GPUs, that call blocks while another thread frees memory, because
-// CUDA then waits for all streams.
+// TestRecvReportsArrivalBeforeItsCopyIsQueued blocks a Recv in the call that queues its copy. The
+// Recv has already queued its wait. On GPUs, that call blocks while another thread frees memory,
+// because CUDA then waits for all streams.
 func TestRecvReportsArrivalBeforeItsCopyIsQueued(t *testing.T) {
 	p := openPair(t, 20*time.Second)
 	locked, unlock, unlocked := make(chan struct{}), make(chan struct{}), make(chan struct{})

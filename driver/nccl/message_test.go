@@ -57,8 +57,8 @@ func (p *pairOfRanks) capture(t *testing.T, r int, calls func() error) driver.Gr
 	return g
 }
 
-// TestMismatchedMessageKeepsEarlierWork makes a Recv fail before its stream reaches it. The stream
-// must still fill the buffer as queued earlier, and the Recv must not write to it.
+// TestMismatchedMessageKeepsEarlierWork makes a Recv fail before its stream reaches it. Work queued
+// earlier must still fill the buffer. The Recv must not write to the buffer.
 func TestMismatchedMessageKeepsEarlierWork(t *testing.T) {
 	const bytes = 1 << 20
 	p := openPair(t, 10*time.Second)
@@ -148,7 +148,8 @@ func TestReplayedSendTimeoutNamesTheReceiver(t *testing.T) {
 	p.closeWithUnreceived(t, 2)
 }
 
-// closeWithUnreceived closes the ranks, and checks how many messages rank 1 has not received.
+// closeWithUnreceived closes the ranks and checks the number of messages that rank 1 has not
+// received.
 func (p *pairOfRanks) closeWithUnreceived(t *testing.T, messages int) {
 	t.Helper()
 	var e *driver.MessageError
@@ -159,7 +160,7 @@ func (p *pairOfRanks) closeWithUnreceived(t *testing.T, messages int) {
 	p.closeAll(t)
 }
 
-// wantTimeoutOfRank1 fails the test unless err is a TimeoutError about rank 1.
+// wantTimeoutOfRank1 checks that err is a TimeoutError about rank 1.
 func wantTimeoutOfRank1(t *testing.T, err error) {
 	t.Helper()
 	var timeoutErr *driver.TimeoutError
@@ -169,8 +170,8 @@ func wantTimeoutOfRank1(t *testing.T, err error) {
 	}
 }
 
-// TestSendWaitsForASlot sends more messages than there are slots, first with a receiver and then
-// without.
+// TestSendWaitsForASlot sends more messages than there are slots. It does so with a receiver and
+// then without.
 func TestSendWaitsForASlot(t *testing.T) {
 	p := openPair(t, 20*time.Second)
 	both(t, func(r int) error {
@@ -205,8 +206,8 @@ func TestSendWaitsForASlot(t *testing.T) {
 	p.closeWithUnreceived(t, p2p.Slots)
 }
 
-// TestSendWithoutMemoryHasNoEffect sends a buffer for which the GPU has no staging memory, and
-// checks that the group stays usable.
+// TestSendWithoutMemoryHasNoEffect sends a buffer for which the GPU has no staging memory. The
+// group must stay usable.
 func TestSendWithoutMemoryHasNoEffect(t *testing.T) {
 	if !soft(t) {
 		t.Skip("only the software GPU has a configurable amount of memory")
@@ -260,7 +261,7 @@ func TestMessageOutlivesTheGroupOfItsSender(t *testing.T) {
 	p.closeAll(t)
 }
 
-// TestAbortEndsMessages aborts groups at different times, while eager and replayed messages are
+// TestAbortEndsMessages aborts groups at different times. Meanwhile eager and replayed messages are
 // sent in both directions.
 func TestAbortEndsMessages(t *testing.T) {
 	p := openPair(t, 20*time.Second)
@@ -316,14 +317,14 @@ func TestAbortEndsMessages(t *testing.T) {
 		})
 	}
 	both(t, func(r int) error {
-		_ = p[r].stream.Close() // which may return the fault of the last round
+		_ = p[r].stream.Close() // may return the fault of the last round
 		return nil
 	})
 	p.closeAll(t)
 }
 
-// TestRecvTimeoutNamesASenderWithABlockedStream queues a Send behind other work that blocks its
-// stream. The Recv's timeout must not start before the receiver's stream has reached the Recv.
+// TestRecvTimeoutNamesASenderWithABlockedStream queues a Send behind work that blocks its stream.
+// The Recv's timeout must not start before the receiver's stream has reached the Recv.
 func TestRecvTimeoutNamesASenderWithABlockedStream(t *testing.T) {
 	p := openPair(t, time.Second)
 	at := [2]uintptr{p[0].regions[0].segment.Address(), p[1].regions[0].segment.Address()}
@@ -348,8 +349,8 @@ func TestRecvTimeoutNamesASenderWithABlockedStream(t *testing.T) {
 	p.closeAll(t)
 }
 
-// TestMessagesOfAnySizeAndOffset sends messages from and to odd addresses, and checks that the
-// memory around them does not change.
+// TestMessagesOfAnySizeAndOffset sends messages from and to odd addresses. The memory around them
+// must not change.
 func TestMessagesOfAnySizeAndOffset(t *testing.T) {
 	const maxSize = 300_000
 	p := openPair(t, 20*time.Second)
@@ -386,8 +387,8 @@ func TestMessagesOfAnySizeAndOffset(t *testing.T) {
 	p.closeAll(t)
 }
 
-// TestRecvQueuedDuringTeardownEnds blocks a Recv just before it is queued, until its group's
-// teardown has declared that the group's kernels have ended.
+// TestRecvQueuedDuringTeardownEnds blocks a Recv just before it is queued. The Recv continues after
+// the group's teardown has declared that the group's kernels have ended.
 func TestRecvQueuedDuringTeardownEnds(t *testing.T) {
 	p := openPair(t, 20*time.Second)
 	c := p[0].group.(*communicator)

@@ -14,7 +14,7 @@ import (
 )
 
 // ncclComm wraps a group's ncclComm_t. NCCL permits only one thread at a time to register or
-// deregister windows, so register and deregister must be called with communicator.mu held.
+// deregister windows. So communicator.mu must be held during calls of register and deregister.
 type ncclComm struct {
 	gpu     *gpu.GPU
 	library *nccl.Library
@@ -23,12 +23,12 @@ type ncclComm struct {
 	aborting atomic.Bool
 }
 
-// abort aborts the communicator, after waiting until the device is idle.
+// abort waits until the device is idle and aborts the communicator.
 func (n *ncclComm) abort() error {
 	return n.gpu.Do(func() error { return n.library.CommAbort(n.handle) })
 }
 
-// register registers a segment as a window. It waits for all ranks, without a deadline.
+// register registers a segment as a window. It waits for all ranks without a deadline.
 func (n *ncclComm) register(s *memory.Segment) (nccl.Window, error) {
 	return gpu.Get(n.gpu, func() (nccl.Window, error) {
 		return n.library.WindowRegister(n.handle, s.Address(), s.Bytes())
@@ -52,8 +52,8 @@ func (n *ncclComm) asyncError(group string) error {
 	return fmt.Errorf("group %s: %w", group, err)
 }
 
-// waitError returns the error for a wait in NCCL whose context has ended. The error does not name
-// the missing ranks, because NCCL does not report them.
+// waitError returns the error for a wait in NCCL whose context has ended. NCCL does not report
+// which ranks are missing, so the error names no rank.
 func waitError(ctx context.Context, doing string, begin time.Time) error {
 	if !errors.Is(ctx.Err(), context.DeadlineExceeded) {
 		return fmt.Errorf("%s: %w", doing, context.Cause(ctx))

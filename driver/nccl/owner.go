@@ -44,11 +44,11 @@ func (o *owner) Await(
 	return err
 }
 
-// KernelsEnded returns a channel that is closed when the group's kernels have ended, or have not
-// ended in time.
+// KernelsEnded returns a channel that is closed when the group's kernels have ended or their time
+// limit has expired.
 func (o *owner) KernelsEnded() <-chan struct{} { return o.stages.kernelsEnded }
 
-// Reported fails the group if a kernel has reported a fault, and returns the fault.
+// Reported returns the fault that a kernel has reported, or nil. A fault fails the group.
 func (o *owner) Reported() error {
 	err := o.faults.checkKernels()
 	if err != nil {
@@ -57,7 +57,7 @@ func (o *owner) Reported() error {
 	return err
 }
 
-// ReplayFault returns the fault of a group whose calls another library has captured, or nil.
+// ReplayFault returns the group's fault if another library has captured its calls, or nil.
 func (o *owner) ReplayFault() error {
 	if !o.recorder.replayed.Load() {
 		return nil
@@ -69,8 +69,8 @@ func (o *owner) ReplayFault() error {
 	return nil
 }
 
-// RecordEvent records the event of the group's latest launch on a stream, if that launch is on the
-// stream. With forget, it drops the launch instead, because the stream is being abandoned.
+// RecordEvent records the event of the group's latest launch if that launch is on the stream. If
+// forget is set, the stream is being abandoned, and RecordEvent drops the launch instead.
 func (o *owner) RecordEvent(s *stream.Stream, forget bool) error {
 	order := &o.direct.order
 	if order.Latest() != s {
@@ -83,11 +83,10 @@ func (o *owner) RecordEvent(s *stream.Stream, forget bool) error {
 	return o.gpu.Do(func() error { return order.RecordLatest(s) })
 }
 
-// EndedEarly fails the group and returns the cause if a collective has ended but cannot have
-// succeeded, because it needs data of all ranks and some rank has not launched it. That happens on
-// a GPU shared under CUDA's MPS, where a kernel of NCCL may end when the process of another rank
-// ends. EndedEarly first waits for a short time, in case the loss of a rank is detected, which is a
-// better explanation.
+// EndedEarly fails the group if a collective has ended too early. Such a collective needs data of
+// all ranks, but some rank has not launched it. EndedEarly then returns the cause. This happens
+// under CUDA's MPS, where an NCCL kernel may end when another rank's process ends. EndedEarly first
+// waits for a short time. The loss of a rank may be detected meanwhile and is a better explanation.
 func (o *owner) EndedEarly(ticket uint64) error {
 	call := o.history.callOf(ticket)
 	announcements := o.direct.announcements
@@ -110,7 +109,7 @@ func (o *owner) EndedEarly(ticket uint64) error {
 
 // needsAll reports whether a call can end only after all ranks have launched it.
 func needsAll(call *driver.Call) bool {
-	// NCCL is not called if there is no data to move.
+	// If there is no data to move, NCCL is not called.
 	movesData := call.Count > 0 || call.Path == driver.PathDirect || call.Operation == driver.Barrier
 	return movesData && call.Operation.Together()
 }
@@ -118,13 +117,13 @@ func needsAll(call *driver.Call) bool {
 // causeTimeout limits the wait in EndedEarly. The end of a process is usually detected much sooner.
 const causeTimeout = 3 * time.Second
 
-// NoteMessage records a message that is about to be queued. The locks of the stream and the group
-// are held.
+// NoteMessage records a message before it is queued. The locks of the stream and the group are
+// held.
 func (o *owner) NoteMessage(s *stream.Stream, call *driver.Call) {
 	s.Note(o, o.history.noteMessage(call), call.Operation)
 }
 
-// FailUnqueued fails the group over a message that could not be queued.
+// FailUnqueued fails the group because a message could not be queued.
 func (o *owner) FailUnqueued(call *driver.Call, err error) error {
 	return o.faults.failUnqueued(call, err)
 }

@@ -14,33 +14,33 @@ import (
 	"symmem/internal/nccl"
 )
 
-// plan implements driver.Offer and driver.Plan: it first offers the call's paths, and then holds
-// the prepared launch on one of them.
+// plan implements driver.Offer and driver.Plan. It first offers the call's paths. Then it holds the
+// prepared launch on one path.
 type plan struct {
 	driver.Call
 	c *communicator
-	// send and recv are the addresses passed to NCCL: in the first mapping for the window path, and in
-	// the second for the plain path.
+	// send and recv are the addresses passed to NCCL. The window path uses the first mapping, and
+	// the plain path uses the second.
 	send, recv uintptr
 	dataType   nccl.DataType
 	reduceOp   nccl.ReduceOp
-	// count is the number of elements passed to NCCL: Count, or 1 for a barrier, which is run as a sum
-	// of one element.
+	// count is the number of elements passed to NCCL. A barrier is run as a sum of one element.
 	count int64
-	// singleCall holds NCCL's call, unless NCCL runs a group of calls or the call needs a guard.
+	// singleCall is NCCL's call. It is not set if NCCL runs a group of calls or the call needs a
+	// guard.
 	singleCall nccl.Invocation
-	// parts holds the sizes of the parts, if NCCL runs the call as a group of Send and Recv calls.
+	// parts holds the sizes of the parts if NCCL runs the call as a group of Send and Recv.
 	parts *driver.Splits
-	// kernel is the first of the call's direct kernels, or nil if NCCL runs the call. exchanges is the
-	// number of kernels that communicate with other ranks. Each of them advances the epoch that
-	// kernels count.
+	// kernel is the first direct kernel, or nil if NCCL runs the call. exchanges is the number of
+	// kernels that communicate with other ranks. Each of these kernels advances the epoch.
 	kernel    *kernel
 	exchanges int
-	// guard queues work before guardedCall, so that the call does not start before its predecessor in
-	// the stream has ended. It is nil if NCCL ensures that itself (nccl.EarlyStart).
+	// guard queues work before guardedCall. That work keeps the call from starting before its
+	// predecessor in the stream has ended (nccl.EarlyStart). guard is nil if NCCL has no such
+	// defect.
 	guard       func(on cuda.Stream, gpu *cuda.Driver) error
 	guardedCall nccl.Invocation
-	// launch and launchErr cache the results of choose. Take clears them.
+	// launch and launchErr cache the results of choose.
 	launch    *kernels.Launch
 	launchErr error
 }
@@ -48,7 +48,7 @@ type plan struct {
 // Prepared returns the prepared call.
 func (p *plan) Prepared() *driver.Call { return &p.Call }
 
-// dataTypes maps the types that NCCL supports to NCCL's numbers.
+// dataTypes contains NCCL's number for each type that NCCL supports.
 var dataTypes = map[driver.DataType]nccl.DataType{
 	driver.Float64: nccl.Float64, driver.Float32: nccl.Float32, driver.Float16: nccl.Float16,
 	driver.BFloat16: nccl.BFloat16, driver.Int8: nccl.Int8, driver.Int32: nccl.Int32,
@@ -76,8 +76,8 @@ func (p *plan) Refusal(path driver.Path) error {
 	return nil
 }
 
-// refuseFormula returns an error if the call is a reduction and the group has a formula, because
-// NCCL's order of additions depends on the size and on much else. A group of one rank only copies.
+// refuseFormula returns an error for a reduction in a group with a formula. NCCL adds in an order
+// that depends on the size and on much else. In a group of one rank, nothing is added.
 func (p *plan) refuseFormula() error {
 	if !p.Operation.Reduces() || len(p.c.cfg.Ranks) == 1 {
 		return nil
@@ -151,8 +151,8 @@ func (p *plan) Take(path driver.Path, digest uint64) (driver.Plan, error) {
 	return p, nil
 }
 
-// prepareNCCL sets the addresses for NCCL, and prepares NCCL's call if it is a single one. Groups
-// of one rank only copy.
+// prepareNCCL sets the addresses for NCCL. If NCCL runs a single call, it prepares that call. A
+// group of one rank only copies.
 func (p *plan) prepareNCCL() error {
 	d := p.c.device
 	switch {
@@ -186,8 +186,8 @@ func (p *plan) prepareNCCL() error {
 }
 
 // chooseParts returns the sizes of the parts if NCCL must run the call as a group of Send and Recv,
-// or nil. NCCL must do so for AllToAllV, for an in-place AllToAll, and for any AllToAll in versions
-// without ncclAlltoAll.
+// or nil. NCCL must do so for AllToAllV and for an in-place AllToAll. Versions without ncclAlltoAll
+// must do so for any AllToAll.
 func (p *plan) chooseParts() *driver.Splits {
 	ranks := len(p.c.cfg.Ranks)
 	if p.Operation == driver.AllToAll && ranks > 1 &&
@@ -216,8 +216,8 @@ func (p *plan) collective() nccl.Invocation {
 	}
 }
 
-// addGuard sets a guard, which launches an empty kernel. If symmem's kernels cannot be loaded, the
-// guard sets one byte instead, which costs 9 us in a graph instead of 1 us.
+// addGuard sets a guard that launches an empty kernel. If symmem's kernels cannot be loaded, the
+// guard sets one byte instead. In a graph, that costs 9 us instead of 1 us.
 func (p *plan) addGuard() error {
 	d := p.c.device
 	k := &kernel{
@@ -242,16 +242,16 @@ func (p *plan) addGuard() error {
 // movesNothing reports whether the call moves no data.
 func (p *plan) movesNothing() bool { return p.count == 0 && p.kernel == nil && p.Splits == nil }
 
-// usesNCCL reports whether NCCL launches kernels for the call. Such kernels wait for other ranks.
+// usesNCCL reports whether NCCL launches kernels for the call. These kernels wait for other ranks.
 func (p *plan) usesNCCL() bool {
 	return p.kernel == nil && !p.movesNothing() && len(p.c.cfg.Ranks) > 1
 }
 
-// orderedByNCCL reports whether NCCL always orders the call after its earlier calls. For an
-// AllToAllV it may not, because NCCL is not called if this rank exchanges nothing with others.
+// orderedByNCCL reports whether NCCL always orders the call after its earlier calls. An AllToAllV
+// may not be ordered, because NCCL is not called if this rank exchanges nothing with other ranks.
 func (p *plan) orderedByNCCL() bool { return p.kernel == nil && p.Splits == nil }
 
-// message returns the plan of a Send or Recv for package p2p.
+// message returns the plan of a Send or Recv.
 func (p *plan) message() *p2p.Plan {
 	address := p.send
 	if p.Operation == driver.Recv {
@@ -326,7 +326,7 @@ func (p *plan) refuseWindow() error {
 	return nil
 }
 
-// ownWindow returns w if it is a window of the plan's group, or nil.
+// ownWindow returns w as a window of the plan's group, or nil.
 func (p *plan) ownWindow(w driver.Window) *window {
 	if own, ok := w.(*window); ok && own != nil && own.of == &p.c.registrar {
 		return own
@@ -345,7 +345,7 @@ func (p *plan) checkWindow(name string, w driver.Window) error {
 }
 
 // notMappedReason returns the reason why some rank has not mapped the segments of the call's
-// buffers. It returns "" if all ranks have, or if the buffers are not in windows.
+// buffers. It returns "" if all ranks have mapped them or the buffers are outside windows.
 func (p *plan) notMappedReason() string {
 	for _, w := range []driver.Window{p.SendWindow, p.RecvWindow} {
 		if own := p.ownWindow(w); own != nil && !own.mappedByAll {
@@ -355,13 +355,13 @@ func (p *plan) notMappedReason() string {
 	return ""
 }
 
-// kernelSlack is added to the timeout of kernels, so that the watcher times out first: its error
-// also describes what the missing ranks are doing.
+// kernelSlack is added to the timeout of kernels. The watcher then times out first. Its error also
+// describes what the missing ranks are doing.
 const kernelSlack = 2 * time.Second
 
-// prepareDirect prepares the launches of a call: a kernel for each piece, followed by the local
-// kernel of a norm. All pieces use the digest of the call, so ranks with the same digest have the
-// same pieces. To the kernels, each piece is a call with its own number.
+// prepareDirect prepares the kernels of a call: one for each piece, and the local kernel of a norm.
+// All pieces use the digest of the call, so ranks with equal digests have the same pieces. The
+// kernels count each piece as a call.
 func (p *plan) prepareDirect() error {
 	c, x := p.c, &p.c.direct.exchange
 	launch, err := p.choose()
@@ -399,8 +399,8 @@ func (p *plan) prepareDirect() error {
 	return nil
 }
 
-// recordedAs returns a copy of the plan for a capture. The digest of its kernels includes the
-// position in the capture, so that ranks compare it.
+// recordedAs returns a copy of the plan for a capture. It adds the position in the capture to the
+// digest. The kernels then compare that position across ranks.
 func (p *plan) recordedAs(at driver.Recorded) *plan {
 	recorded := *p
 	recorded.Call = p.RecordedAs(at)
@@ -414,7 +414,7 @@ func (p *plan) recordedAs(at driver.Recorded) *plan {
 	return &recorded
 }
 
-// useCounts returns the use counts of the windows and segments that the call uses.
+// useCounts returns the use counts of the windows and segments in the call.
 func (p *plan) useCounts() (counts []*memory.UseCount) {
 	for _, w := range []driver.Window{p.SendWindow, p.RecvWindow} {
 		if own, ok := w.(*window); ok && own != nil {

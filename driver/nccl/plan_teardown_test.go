@@ -9,8 +9,8 @@ import (
 	"symmem/driver"
 )
 
-// TestPrepareDuringTeardown prepares calls of the direct path while the group is torn down, which
-// frees the report of its kernels. It is most useful with the race detector.
+// TestPrepareDuringTeardown prepares calls of the direct path while the group's teardown frees the
+// report of its kernels. It is most useful with the race detector.
 func TestPrepareDuringTeardown(t *testing.T) {
 	w := newGroup(t, 2, 10*time.Second)
 	needDirect(t, w.opened[0].group)

@@ -10,7 +10,7 @@ import (
 	"symmem/internal/nccl"
 )
 
-// TestUnknownTypesAndReductionsAreRefused checks calls whose type or reduction has no number in
+// TestUnknownTypesAndReductionsAreRefused makes calls whose type or reduction has no number in
 // NCCL. Number 0 would select another type or reduction.
 func TestUnknownTypesAndReductionsAreRefused(t *testing.T) {
 	for name, call := range map[string]driver.Call{
@@ -46,8 +46,8 @@ func TestReductionNumbersMatchNCCL(t *testing.T) {
 	}
 }
 
-// TestKernelIsChosenOnceForAPlan counts how often a kernel is chosen if an offer is queried
-// repeatedly before a path is taken.
+// TestKernelIsChosenOnceForAPlan queries an offer repeatedly before it takes a path. It counts how
+// often a kernel is chosen.
 func TestKernelIsChosenOnceForAPlan(t *testing.T) {
 	w := newGroup(t, 2, 10*time.Second)
 	needDirect(t, w.opened[0].group)
@@ -93,7 +93,8 @@ func TestKernelIsChosenOnceForAPlan(t *testing.T) {
 	})
 }
 
-// prepare returns the plan of a call. It uses the plain path if the window path refuses the call.
+// prepare returns the plan of a call on the window path. If that path refuses the call, prepare
+// uses the plain path.
 func prepare(c driver.Communicator, call driver.Call) (driver.Plan, error) {
 	if call.Path == driver.PathWindow && c.Offer(call).Refusal(driver.PathWindow) != nil {
 		call.Path = driver.PathPlain

@@ -14,7 +14,7 @@ import (
 )
 
 // recorder records calls of a group into captures of other libraries. The locks of the group and
-// the stream must be held during calls of its methods.
+// the stream are held during its methods.
 type recorder struct {
 	gpu      *gpu.GPU
 	cfg      *driver.GroupConfig
@@ -26,15 +26,15 @@ type recorder struct {
 	faults   *faults
 	comparer *comparer
 
-	// replayed reports whether another library has captured calls of the group. It may replay them at
-	// any time, which symmem does not notice.
+	// replayed is set once another library has captured calls of the group. The library may replay
+	// them at any time, without notifying symmem.
 	replayed atomic.Bool
 	captures memory.Holds
-	// plain and windows report whether plain and window kernels of NCCL have been captured; guarded by
+	// plain and windows report which kinds of NCCL kernels have been captured. Both are guarded by
 	// the group's lock.
 	plain, windows bool
-	// recordings numbers the captures of symmem and of other libraries. current is the recording of
-	// the call being captured, or nil. Both are guarded by the group's lock.
+	// recordings numbers the captures. current is the recording of the call being captured, or nil.
+	// Both are guarded by the group's lock.
 	recordings direct.Recordings
 	current    *direct.Recording
 }
@@ -61,9 +61,9 @@ func (r *recorder) recordingOf(s *stream.Stream) (*direct.Recording, error) {
 	return r.recordings.Of(capture.ID), nil
 }
 
-// noteReplays records that another library captures calls of the group, so that the watcher also
-// checks the reports of replayed kernels. It returns the fault that kernels have already reported,
-// if any.
+// noteReplays records that another library captures calls of the group. The watcher then also
+// checks the reports of replayed kernels. noteReplays returns a fault that kernels have already
+// reported, or nil.
 func (r *recorder) noteReplays() error {
 	if !r.replayed.Swap(true) {
 		r.busy.WakeWatcher()
@@ -71,9 +71,9 @@ func (r *recorder) noteReplays() error {
 	return r.faults.checkKernels()
 }
 
-// compare compares a call being captured with those of other ranks, unless the call's kernels do
-// that. It does not mark the stream as busy, because nothing runs, and CUDA must not be queried
-// about a stream during a capture.
+// compare compares a call being captured with the calls of other ranks, unless the call's kernels
+// do that. Nothing runs on the stream, so the stream is not marked as busy. CUDA must not be
+// queried about a stream during a capture.
 func (r *recorder) compare(call *driver.Call, kernels bool) error {
 	if !r.check.Load() || kernels && r.direct.announcements != nil {
 		return nil
@@ -83,8 +83,8 @@ func (r *recorder) compare(call *driver.Call, kernels bool) error {
 	return r.comparer.compareNow(call, ticket)
 }
 
-// countUses keeps the objects that a call uses until the graph being captured is destroyed.
-// usesNCCL reports whether NCCL launches kernels for the call.
+// countUses keeps the objects that a call uses until the graph is destroyed. usesNCCL reports
+// whether NCCL launches kernels for the call.
 func (r *recorder) countUses(
 	s *stream.Stream, used []*memory.UseCount, path driver.Path, usesNCCL bool,
 ) error {

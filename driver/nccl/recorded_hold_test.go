@@ -23,8 +23,8 @@ func teardownError(c *communicator) error {
 }
 
 // TestFaultKeepsMemoryOfForeignGraphs fails a group while a kernel in another library's graph
-// waits, and then replays the graph. Each replay must end. Until the graph is destroyed, no memory
-// may be unmapped and the report must not be reused. After that, everything must be freed.
+// waits. Then it replays the graph. Each replay must end. Until the graph is destroyed, no memory
+// may be unmapped, and the report must not be reused. After that, everything must be freed.
 func TestFaultKeepsMemoryOfForeignGraphs(t *testing.T) {
 	for _, count := range []int64{1000, countFor["bulk"]} {
 		t.Run(fmt.Sprint(count), func(t *testing.T) { replayAfterAFault(t, count) })
@@ -84,9 +84,9 @@ func replayAfterAFault(t *testing.T, count int64) {
 	})
 }
 
-// TestMemoryOutlivesForeignGraphs frees a window, a segment and its addresses, and closes the group
-// and the device, while a graph contains a call that uses them. Replays must still end, and the
-// memory must be freed after the graph is destroyed.
+// TestMemoryOutlivesForeignGraphs frees a window, a segment and its addresses while a graph
+// contains a call that uses them. It also closes the group and the device. Replays must still end.
+// The memory must be freed after the graph is destroyed.
 func TestMemoryOutlivesForeignGraphs(t *testing.T) {
 	for _, path := range []driver.Path{driver.PathPlain, driver.PathDirect} {
 		t.Run(fmt.Sprint(path), func(t *testing.T) {
@@ -101,7 +101,7 @@ func TestMemoryOutlivesForeignGraphs(t *testing.T) {
 	}
 }
 
-// closeWhileCaptured closes a rank's objects while another library's graph uses them, and then
+// closeWhileCaptured closes a rank's objects while another library's graph uses them. Then it
 // replays and destroys the graph.
 func (m *testRank) closeWhileCaptured(g *foreignStream) error {
 	d, c, s := m.device, m.group.(*communicator), m.regions[0]

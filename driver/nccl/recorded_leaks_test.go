@@ -13,9 +13,9 @@ import (
 	"symmem/driver/nccl/internal/gpu"
 )
 
-// TestCapturedGroupsLeaveNothingBehind connects groups whose calls another library captures, and
-// closes them or makes them fail. It destroys the graphs before or after that, with replays in
-// between. No descriptors, mappings, goroutines or memory may leak. SYMMEM_TEST_GROUPS sets the
+// TestCapturedGroupsLeaveNothingBehind connects groups whose calls another library captures. It
+// closes the groups or makes them fail. It destroys the graphs before or after that, with replays
+// in between. No descriptors, mappings, goroutines or memory may leak. SYMMEM_TEST_GROUPS sets the
 // number of groups.
 func TestCapturedGroupsLeaveNothingBehind(t *testing.T) {
 	groups := 40
@@ -55,7 +55,7 @@ func TestCapturedGroupsLeaveNothingBehind(t *testing.T) {
 	}
 }
 
-// captureAndEnd connects a group, captures its calls in graphs of another library, and ends the
+// captureAndEnd connects a group and captures its calls in graphs of another library. It ends the
 // group and the graphs in one of four ways.
 func (w *testGroup) captureAndEnd(powers [2]*power, i int) {
 	fails, destroyFirst := i%2 == 0, i/2%2 == 0

@@ -13,8 +13,8 @@ import (
 	"symmem/internal/cuda"
 )
 
-// awaitKernelFault waits until the group of a rank has failed, for at most a second on a GPU, and
-// returns the cause.
+// awaitKernelFault waits until a rank's group has failed, and returns the cause. On a GPU, it waits
+// at most a second.
 func (m *testRank) awaitKernelFault(w *testGroup) error {
 	limit := time.Second
 	if soft(w.t) {
@@ -29,11 +29,12 @@ func (m *testRank) awaitKernelFault(w *testGroup) error {
 }
 
 // causes counts the ranks whose error names the original cause. On a busy machine, a rank's kernel
-// may not report a fault within control.Grace of another rank's fault. Such a rank only reports
+// may report a fault later than control.Grace after another rank's fault. Such a rank only reports
 // that the other rank has failed.
 type causes struct{ reported atomic.Int32 }
 
-// check checks the error of a rank, unless it only reports that another rank has failed.
+// check checks the error of a rank. It accepts an error that only reports the failure of another
+// rank.
 func (r *causes) check(err error, check func(error) error) error {
 	if errors.As(err, new(*driver.PeerError)) {
 		return nil
@@ -50,8 +51,8 @@ func (r *causes) checkReported(t *testing.T) {
 	}
 }
 
-// TestEqualGraphsInOppositeOrderDiverge replays two graphs with equal calls on all ranks, on rank 0
-// in the opposite order. The group must fail instead of mixing the graphs' data.
+// TestEqualGraphsInOppositeOrderDiverge replays two graphs with equal calls on all ranks. Rank 0
+// replays them in the opposite order. The group must fail, and must not mix the graphs' data.
 func TestEqualGraphsInOppositeOrderDiverge(t *testing.T) {
 	for _, ranks := range []int{2, 4} {
 		t.Run(fmt.Sprintf("%d ranks", ranks), func(t *testing.T) {
@@ -85,8 +86,8 @@ func TestEqualGraphsInOppositeOrderDiverge(t *testing.T) {
 }
 
 // TestCallsDivergeWithFewResidentBlocks launches different calls on GPUs that run one block at a
-// time, as can happen if ranks share a GPU. A block that waits for another call's data never ends,
-// so the first block must detect the mismatch.
+// time. That can happen if ranks share a GPU. A block that waits for another call's data never
+// ends, so the first block must detect the mismatch.
 func TestCallsDivergeWithFewResidentBlocks(t *testing.T) {
 	if !inSoftGPUProcess(t, "", "SOFTGPU_BLOCKS=1") {
 		return
@@ -106,7 +107,7 @@ func TestCallsDivergeWithFewResidentBlocks(t *testing.T) {
 	reports.checkReported(t)
 }
 
-// checkMismatch returns an error unless err is a MismatchError.
+// checkMismatch checks that err is a MismatchError.
 func checkMismatch(err error) error {
 	if !errors.As(err, new(*driver.MismatchError)) {
 		return fmt.Errorf("got %w, want a MismatchError", err)
@@ -115,7 +116,8 @@ func checkMismatch(err error) error {
 }
 
 // checkDivergence returns a function that checks for a MismatchError about the first call of a
-// capture. launch selects whether the error numbers the call by its launch or by its ticket.
+// capture. If launch is set, the error numbers the call by its launch. Otherwise it numbers the
+// call by its ticket.
 func checkDivergence(capture int, launch bool) func(error) error {
 	return func(err error) error {
 		var mismatch *driver.MismatchError
@@ -152,7 +154,7 @@ func TestOwnGraphsInOppositeOrderDiverge(t *testing.T) {
 	}
 }
 
-// TestReplayedCallDivergesFromAnEagerCall replays a captured call on one rank, while the other rank
+// TestReplayedCallDivergesFromAnEagerCall replays a captured call on one rank. The other rank
 // launches the same call eagerly.
 func TestReplayedCallDivergesFromAnEagerCall(t *testing.T) {
 	w := newAddingGroup(t, 2, 20*time.Second)
@@ -179,8 +181,8 @@ func TestReplayedCallDivergesFromAnEagerCall(t *testing.T) {
 	reports.checkReported(t)
 }
 
-// TestCallInAnInvalidatedCaptureKeepsTheGroup records a call after another CUDA call has
-// invalidated the capture. The group must stay usable.
+// TestCallInAnInvalidatedCaptureKeepsTheGroup records a call in a capture that another CUDA call
+// has invalidated. The group must stay usable.
 func TestCallInAnInvalidatedCaptureKeepsTheGroup(t *testing.T) {
 	w := newGroup(t, 2, 10*time.Second)
 	w.withPower(1000, func(m *testRank, p *power) error {
@@ -207,8 +209,8 @@ func TestCallInAnInvalidatedCaptureKeepsTheGroup(t *testing.T) {
 }
 
 // TestGraphInACaptureOfTheOwnerIsRefused launches our graph on a stream while the stream's owner
-// captures it. The launch must be refused, because the owner's graph may outlive objects of our
-// graph. The capture and the group must stay valid.
+// captures it. The owner's graph may outlive objects of our graph, so the launch must be refused.
+// The capture and the group must stay valid.
 func TestGraphInACaptureOfTheOwnerIsRefused(t *testing.T) {
 	w := newAddingGroup(t, 2, 10*time.Second)
 	w.withPower(1000, func(m *testRank, p *power) error {

@@ -15,8 +15,8 @@ import (
 	"symmem/internal/dl"
 )
 
-// foreignStream plays the part of another library. It owns a stream, and a graph that was captured
-// on the stream.
+// foreignStream plays another library. It owns a stream and a graph that was captured on the
+// stream.
 type foreignStream struct {
 	m          *testRank
 	cudaStream cuda.Stream
@@ -37,7 +37,7 @@ func (m *testRank) newForeignStreams(n int) (foreign []*foreignStream, err error
 	return foreign, nil
 }
 
-// capture captures work, as the stream's owner, and instantiates the graph.
+// capture plays the stream's owner: it captures work and instantiates the graph.
 func (o *foreignStream) capture(work func() error) (err error) {
 	if o.graph, err = o.m.device.captureAsOwner(o.cudaStream, work); err != nil {
 		return err
@@ -93,7 +93,7 @@ func (o *foreignStream) replayAndWait(powers ...*power) error {
 	return err
 }
 
-// waitIdle waits for the replays, and returns how long it has waited.
+// waitIdle waits for the replays and returns the time that it has waited.
 func (o *foreignStream) waitIdle() (time.Duration, error) {
 	begin, d := time.Now(), o.m.device
 	err := gpu.Within(time.Minute, func() (done bool, err error) {
@@ -103,7 +103,7 @@ func (o *foreignStream) waitIdle() (time.Duration, error) {
 	return time.Since(begin), err
 }
 
-// destroy destroys the graph, as its owner.
+// destroy plays the graph's owner and destroys the graph.
 func (o *foreignStream) destroy() error {
 	d := o.m.device
 	return d.gpu.Do(func() error {
@@ -119,7 +119,7 @@ func (o *foreignStream) closeStream() error {
 	return errors.Join(o.stream.Close(), o.m.device.destroy(o.cudaStream))
 }
 
-// finish waits for the streams, and destroys them and their graphs.
+// finish waits for the streams. Then it destroys them and their graphs.
 func finish(foreign ...*foreignStream) error {
 	var errs []error
 	for _, o := range foreign {
@@ -132,7 +132,7 @@ func finish(foreign ...*foreignStream) error {
 	return errors.Join(errs...)
 }
 
-// join makes stream waiter wait for the work of stream ahead, as the owner of both.
+// join plays the owner of two streams. It makes waiter wait for the work of ahead.
 func join(waiter, ahead *foreignStream) error {
 	d := waiter.m.device
 	return d.gpu.Do(func() error {
@@ -148,7 +148,7 @@ func join(waiter, ahead *foreignStream) error {
 // twice returns a slice that has the count twice.
 func twice(count int64) []int64 { return []int64{count, count} }
 
-// pairs lists pairs of calls of a group that must be serialized.
+// pairs lists pairs of calls that must be serialized.
 var pairs = []struct {
 	name   string
 	counts []int64
@@ -198,8 +198,8 @@ func TestReplaysOnSeveralStreamsTakeTurns(t *testing.T) {
 	})
 }
 
-// TestReplaysAndOtherCallsTakeTurns replays a graph, while calls are launched on one of the rank's
-// own streams and on an adopted one.
+// TestReplaysAndOtherCallsTakeTurns replays a graph and launches calls on two other streams: one of
+// the rank's own streams and an adopted stream.
 func TestReplaysAndOtherCallsTakeTurns(t *testing.T) {
 	forPairs(t, func(m *testRank, w *testGroup, powers []*power, paths [2]driver.Path) error {
 		foreign, err := m.newForeignStreams(2)
@@ -242,7 +242,7 @@ func TestBranchesOfACaptureTakeTurns(t *testing.T) {
 	})
 }
 
-// TestOwnAndForeignGraphsTakeTurns replays our graph and a graph of another library on different
+// TestOwnAndForeignGraphsTakeTurns replays our graph and another library's graph on different
 // streams.
 func TestOwnAndForeignGraphsTakeTurns(t *testing.T) {
 	forPairs(t, func(m *testRank, w *testGroup, powers []*power, paths [2]driver.Path) error {
@@ -262,8 +262,8 @@ func TestOwnAndForeignGraphsTakeTurns(t *testing.T) {
 	})
 }
 
-// TestCaptureAddsTwoNodesPerGroup counts the nodes of a captured graph and checks their
-// dependencies.
+// TestCaptureAddsTwoNodesPerGroup checks the number and the dependencies of a captured graph's
+// nodes.
 func TestCaptureAddsTwoNodesPerGroup(t *testing.T) {
 	w := newAddingGroup(t, 2, 20*time.Second)
 	w.withPowers(twice(1000), func(m *testRank, powers []*power) error {
@@ -316,8 +316,8 @@ func TestCaptureAddsTwoNodesPerGroup(t *testing.T) {
 	})
 }
 
-// countNodes checks the number and dependencies of the nodes of a graph that contains the given
-// number of calls and groups.
+// countNodes checks the nodes of a graph and their dependencies. calls and groups are the numbers
+// of calls and groups in the graph.
 func countNodes(d *Device, g cuda.Graph, calls, groups int) error {
 	nodes, err := d.graphNodes(g)
 	from, to, edgesErr := d.graphEdges(g)
@@ -370,7 +370,7 @@ func TestCaptureAddsNodesIfEdgesCannotBeRemoved(t *testing.T) {
 	}
 }
 
-// maxEntries limits the number of nodes and of edges of a graph in these tests.
+// maxEntries limits the number of nodes, and of edges, of a graph in these tests.
 const maxEntries = 1 << 10
 
 // graphNodes returns the nodes of a graph.

@@ -33,7 +33,7 @@ type registrar struct {
 	stages  *stages
 
 	supported support
-	// useWindows makes NCCL register windows although the group has a direct path.
+	// useWindows makes the group register windows with NCCL even if it has a direct path.
 	useWindows atomic.Bool
 
 	windows map[driver.SegmentKey]*window // guarded by mu
@@ -49,14 +49,14 @@ func (r *registrar) register(
 	}
 	err = fmt.Errorf("registering segment %d: %w", key.Ordinal, err)
 	if w != nil {
-		// NCCL's communicator may be unusable, and other ranks may be waiting in it forever.
+		// NCCL's communicator may be unusable, and other ranks may wait in it forever.
 		err = r.plane.Fail(err)
 	}
 	return nil, err
 }
 
 // registerOnce registers a segment that is not registered yet. If NCCL's call has failed, it
-// returns both a window and an error, and the communicator may be unusable.
+// returns a window and an error. The communicator may then be unusable.
 func (r *registrar) registerOnce(
 	ctx context.Context, key driver.SegmentKey, s driver.Segment,
 ) (*window, error) {
@@ -73,8 +73,9 @@ func (r *registrar) registerOnce(
 	defer cancel()
 	shared, shareErr := r.share(key, own)
 	defer shared.Withdraw()
-	// NCCL matches windows only by their order, and a difference leads to wrong sums or a hang. Each
-	// rank also sends the handle with which the others can map its segment.
+	// NCCL matches windows only by their order. If ranks registered different segments, sums would
+	// be wrong or ranks would hang. Each rank also sends the handle with which the other ranks can
+	// map its segment.
 	allShared, err := control.CompareSegments(ctx, r.plane.Exchange, r.cfg.Ranks, key, own.Bytes(),
 		shared.Encode())
 	if err != nil {
@@ -108,8 +109,8 @@ func (r *registrar) empty() bool {
 	return len(r.windows) == 0
 }
 
-// useAll registers the group's segments with NCCL, even if the group has a direct path, and makes
-// register do the same from then on.
+// useAll registers the group's segments with NCCL, even if the group has a direct path. Later calls
+// of register do the same.
 func (r *registrar) useAll(ctx context.Context) error {
 	if r.streams.Capturing.Load() > 0 && !r.empty() {
 		return driver.ErrCapturing
@@ -134,10 +135,9 @@ func (r *registrar) useAll(ctx context.Context) error {
 	return nil
 }
 
-// makeWindow registers the window with NCCL, if the group uses NCCL's windows. It must be called
-// after the ranks have agreed to register it, because NCCL waits for all of them without a
-// deadline. If a rank is lost meanwhile, the watcher fails the group, and the teardown ends NCCL's
-// call.
+// makeWindow registers the window with NCCL if the group uses NCCL's windows. NCCL waits for all
+// ranks without a deadline, so the ranks must have agreed before. If a rank is lost meanwhile, the
+// watcher fails the group, and the teardown ends NCCL's call.
 func (r *registrar) makeWindow(ctx context.Context, w *window) error {
 	if r.supported.noneReason != "" || r.skipsWindows() {
 		return r.addUnregistered(w)
@@ -153,7 +153,8 @@ func (r *registrar) makeWindow(ctx context.Context, w *window) error {
 	if err := r.plane.Cause(); err != nil {
 		return err
 	}
-	// The teardown must find the window if another rank fails.
+	// The window must be in the map before NCCL's call. If another rank fails, the teardown looks
+	// for it there.
 	r.windows[w.key] = w
 	var err error
 	w.handle, err = r.comm.register(w.segment)
@@ -171,8 +172,8 @@ func (r *registrar) addUnregistered(w *window) error {
 	return r.plane.Cause()
 }
 
-// commit exchanges the results of a registration: it waits until NCCL has registered the window on
-// all ranks. If some rank's NCCL has registered no window, no rank uses windows.
+// commit waits until NCCL has registered the window on all ranks. If NCCL has registered no window
+// on some rank, no rank uses windows.
 func (r *registrar) commit(ctx context.Context, w *window) error {
 	mine := registerResult{
 		NoWindow: w.handle == 0 && !r.skipsWindows(), NotMapped: !w.mapped, Why: w.mapError,
@@ -203,12 +204,12 @@ func (r *registrar) commit(ctx context.Context, w *window) error {
 }
 
 // aloneTimeout limits the wait for the other ranks if NCCL has registered no window on this rank.
-// It is ample, because NCCL's call returns at once on ranks without windows.
+// NCCL returns at once on ranks without windows, so the limit is ample.
 const aloneTimeout = 5 * time.Second
 
-// failIfAlone starts a timer that fails the group in case only this rank has no window. Then NCCL
-// has returned on this rank without waiting for the others, which would wait for this rank forever.
-// The caller must call stop once the other ranks have returned.
+// failIfAlone starts a timer that fails the group if only this rank has no window. NCCL returns at
+// once on this rank, but the other ranks would wait for it forever. The caller must call stop once
+// the other ranks have returned.
 func (r *registrar) failIfAlone(ctx context.Context) (stop func()) {
 	limit := aloneTimeout
 	if deadline, ok := ctx.Deadline(); ok {
@@ -233,7 +234,7 @@ func (r *registrar) withoutWindows(rank int) {
 	}
 }
 
-// share exports a segment to the other ranks, if the group has a direct path.
+// share exports a segment to the other ranks if the group has a direct path.
 func (r *registrar) share(
 	key driver.SegmentKey, s *memory.Segment,
 ) (shared memory.Shared, err error) {
@@ -255,11 +256,11 @@ func (r *registrar) share(
 	return shared, nil
 }
 
-// mapPeers returns errNotShared if a rank could not share its segment.
+// errNotShared is returned by mapPeers if a rank could not share its segment.
 var errNotShared = errors.New("a rank has shared no memory")
 
-// skipsWindows reports whether windows are not registered with NCCL because the group has a direct
-// path.
+// skipsWindows reports whether the group has a direct path and therefore registers no windows with
+// NCCL.
 func (r *registrar) skipsWindows() bool {
 	return r.direct.unavailable == "" && !r.useWindows.Load()
 }
@@ -271,7 +272,7 @@ func (r *registrar) support() support {
 	return r.supported
 }
 
-// deregisterAll deregisters the windows that no graph of another library uses.
+// deregisterAll deregisters all windows except those that graphs of other libraries use.
 func (r *registrar) deregisterAll() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -286,7 +287,7 @@ func (r *registrar) deregisterAll() error {
 	})
 }
 
-// unmapPeers unmaps the other ranks' segments of all windows. r.mu is held.
+// unmapPeers unmaps the other ranks' segments in all windows. r.mu is held.
 func (r *registrar) unmapPeers() error {
 	var errs []error
 	for _, w := range r.windows {
@@ -295,12 +296,12 @@ func (r *registrar) unmapPeers() error {
 	return errors.Join(errs...)
 }
 
-// registerResult describes the result of a registration on one rank, which is sent to all ranks.
+// registerResult is the result of a registration on one rank. It is sent to all ranks.
 type registerResult struct {
 	// NoWindow reports whether NCCL has registered no window.
 	NoWindow bool `json:"no_window,omitempty"`
-	// NotMapped reports whether the rank has failed to map the segments of all others. Why gives the
-	// reason, or is empty if another rank did not share its segment.
+	// NotMapped reports whether the rank has failed to map some segment. Why is the reason. Why is
+	// empty if another rank did not share its segment.
 	NotMapped bool   `json:"no_peers,omitempty"`
 	Why       string `json:"why,omitempty"`
 }

@@ -9,12 +9,11 @@ import (
 	"symmem/internal/cuda"
 )
 
-// An AllToAllV is run as an NCCL group of one Send to and one Recv from each other rank, except for
-// empty parts, and a local copy of this rank's own part. NCCL treats the group as one collective,
+// NCCL runs an AllToAllV as a group with one Send to and one Recv from each other rank. Empty parts
+// are skipped, and this rank's own part is copied locally. NCCL treats the group as one collective,
 // even during stream capture.
 
-// evenSplits returns the splits of an AllToAll, which sends count elements to each rank and
-// receives count elements from each.
+// evenSplits returns the splits of an AllToAll. Each rank sends count elements to every rank.
 func evenSplits(ranks int, count int64) *driver.Splits {
 	counts, offsets := make([]int64, ranks), make([]int64, ranks)
 	for r := range counts {
@@ -28,7 +27,7 @@ func evenSplits(ranks int, count int64) *driver.Splits {
 // splitBytes is the encoded size of a send count and a receive count.
 const splitBytes = 2 * 8
 
-// encodeSplits encodes this rank's splits for the other ranks to compare.
+// encodeSplits encodes this rank's splits. The other ranks compare them.
 func encodeSplits(s *driver.Splits) (encoded []byte) {
 	for r, n := range s.SendCounts {
 		encoded = binary.LittleEndian.AppendUint64(encoded, uint64(n))
@@ -37,8 +36,8 @@ func encodeSplits(s *driver.Splits) (encoded []byte) {
 	return encoded
 }
 
-// differingSplits returns an error that names each pair of ranks whose send and receive counts
-// differ, or nil. all holds the result of encodeSplits on every rank, by group rank.
+// differingSplits returns an error that names each pair of ranks whose counts differ, or nil. all
+// holds the encoded splits of every group rank.
 func differingSplits(group *driver.GroupConfig, ticket uint64, all [][]byte) error {
 	for r := range all {
 		if want := len(group.Ranks) * splitBytes; len(all[r]) != want {
@@ -84,8 +83,8 @@ func (p *plan) queueParts(on cuda.Stream) error {
 	})
 }
 
-// exchange queues the local copy and the group of sends and receives. It must run in gpu.Do, on one
-// of the device's threads, because NCCL groups are per thread.
+// exchange queues the local copy, the sends and the receives. NCCL groups are per thread, so
+// exchange must run in gpu.Do.
 func (p *plan) exchange(source uintptr, on cuda.Stream) error {
 	d, s, rank := p.c.device, p.parts, p.c.cfg.Rank
 	size := int64(p.DataType.Size())

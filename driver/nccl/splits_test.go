@@ -42,8 +42,7 @@ func TestSplitsInACaptureAreCompared(t *testing.T) {
 	})
 }
 
-// TestAllToAllWithoutNCCLAlltoAll runs AllToAll with a version of NCCL before 2.28.3, which has no
-// ncclAlltoAll.
+// TestAllToAllWithoutNCCLAlltoAll runs AllToAll with NCCL before 2.28.3, which has no ncclAlltoAll.
 func TestAllToAllWithoutNCCLAlltoAll(t *testing.T) {
 	if !soft(t) {
 		t.Skipf("only the software GPU has a configurable version of NCCL: %v", driver.ErrUnsupported)

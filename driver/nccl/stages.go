@@ -9,8 +9,7 @@ import (
 	"symmem/internal/control"
 )
 
-// stages holds channels that are closed, in the order of the fields, as the teardown of a
-// communicator proceeds.
+// stages holds channels that a communicator's teardown closes, in the order of the fields.
 type stages struct {
 	gpu     *gpu.GPU
 	cfg     *driver.GroupConfig
@@ -20,7 +19,7 @@ type stages struct {
 	// ended is closed when the group has failed or has been closed.
 	ended chan struct{}
 	// kernelsEnded is closed when the group's kernels have ended and its windows have been
-	// deregistered, or when the kernels have not ended in time.
+	// deregistered. It is also closed if the kernels have not ended in time.
 	kernelsEnded chan struct{}
 	// released is closed when everything that graphs of other libraries do not use has been freed.
 	released chan struct{}
@@ -38,10 +37,10 @@ func newStages(
 	}
 }
 
-// await waits for a stage to be reached. If hopeless is true, await only checks whether the stage
-// has been reached. After a fault, a stage is reached soon or never. After Close, it may take long
-// on a busy machine. If released is delayed by unfinished work (gpu.GPU.AddUnfinished), await waits
-// only briefly, because an earlier wait for that work has timed out.
+// await waits for a stage. If hopeless is set, it only checks whether the stage has been reached.
+// After a fault, a stage is reached soon or never. After Close, a busy machine may take long. If
+// released is delayed by unfinished work (gpu.GPU.AddUnfinished), await waits only briefly, because
+// an earlier wait for that work has timed out.
 func (s *stages) await(stage chan struct{}, hopeless bool) error {
 	limit := 4 * gpu.EndingTime
 	switch {

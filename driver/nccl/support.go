@@ -7,15 +7,15 @@ import (
 	"symmem/internal/nccl"
 )
 
-// averageVersion is the first version of NCCL with window kernels for ReduceScatter with avg.
-// Windows exist since 2.27.3; nccl.Defects lists their defects.
+// averageVersion is the first version of NCCL with window kernels for ReduceScatter with avg. NCCL
+// has had windows since 2.27.3; nccl.Defects lists their defects.
 const averageVersion = 23003
 
 // support determines for which calls NCCL has window kernels. The result depends only on NCCL's
-// version and the group, so it is the same on all ranks.
+// version and the group. So all ranks get the same result.
 type support struct {
-	// noneReason gives the reason why there are no window kernels at all; empty if there are some. It
-	// is set before register returns the first window.
+	// noneReason is the reason why there are no window kernels at all. It is empty if there are
+	// some. It is set before register returns the first window.
 	noneReason string
 	// average reports whether ReduceScatter supports avg.
 	average bool
@@ -74,11 +74,12 @@ func (s *support) unsupportedReason(call *driver.Call) string {
 	return ""
 }
 
-// wordBytes is the alignment that window kernels need with the defect nccl.ShiftedLoads.
+// wordBytes is the alignment that window kernels require in versions with the defect
+// nccl.ShiftedLoads.
 const wordBytes = 4
 
-// misaligned reports whether NCCL has the defect nccl.ShiftedLoads and the window kernel would read
-// misaligned input on any rank. In an in-place AllGather, a rank's input is a part of its output.
+// misaligned reports whether a window kernel would read misaligned input on some rank, and NCCL has
+// the defect nccl.ShiftedLoads. In an in-place AllGather, a rank's input is a part of its output.
 // In a ReduceScatter, each part of the input is read by some rank.
 func (s *support) misaligned(call *driver.Call) bool {
 	if s.unaligned {
@@ -94,11 +95,12 @@ func (s *support) misaligned(call *driver.Call) bool {
 	return call.Send%wordBytes != 0
 }
 
-// packBytes is the number of bytes that a thread of a bulk kernel moves at once, if the addresses
-// of input and output are equal modulo packBytes.
+// packBytes is the number of bytes that a thread of a bulk kernel moves at once. The addresses of
+// input and output must be equal modulo packBytes.
 const packBytes = 16
 
-// misalignedPacks reports whether a bulk kernel has to move single elements on any rank.
+// misalignedPacks reports whether, on at least one rank, a bulk kernel has to move elements one by
+// one.
 func misalignedPacks(call *driver.Call) bool {
 	part := uintptr(call.Count * int64(call.DataType.Size()))
 	parts := call.Operation == driver.AllGather || call.Operation == driver.ReduceScatter

@@ -12,8 +12,8 @@ import (
 	"symmem/internal/sys/systest"
 )
 
-// guardedVersions maps versions of NCCL to whether an empty kernel must be launched before window
-// kernels.
+// guardedVersions reports, for versions of NCCL, whether an empty kernel must be launched before
+// window kernels.
 var guardedVersions = map[string]bool{
 	"22703": false, "22802": false, "22803": true, "22809": true, "23006": true, "23007": false,
 	"23203": false,
@@ -67,8 +67,8 @@ func TestWindowKernelsWaitForEarlierWork(t *testing.T) {
 	})
 }
 
-// checkGuard launches a call on the window path and on the plain path. It checks that an empty
-// kernel is launched before the call on the window path, and only if early is set.
+// checkGuard launches a call on the window path and on the plain path. If early is set, an empty
+// kernel must precede the call on the window path. Otherwise no empty kernel may be launched.
 func (m *testRank) checkGuard(w *testGroup, call driver.Call, early bool) error {
 	for _, path := range []driver.Path{driver.PathWindow, driver.PathPlain} {
 		offer := m.group.Offer(call)
@@ -109,7 +109,8 @@ func TestCommunicatorWithEarlyStartIsNotAdopted(t *testing.T) {
 	}
 }
 
-// TestRemarkOnMisalignedBuffers checks which large symmetric buffers the direct path remarks on.
+// TestRemarkOnMisalignedBuffers checks for which large symmetric buffers the direct path has a
+// remark.
 func TestRemarkOnMisalignedBuffers(t *testing.T) {
 	w := newGroup(t, 2, 10*time.Second)
 	needDirect(t, w.opened[0].group)

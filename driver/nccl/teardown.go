@@ -13,9 +13,9 @@ import (
 	"symmem/internal/control"
 )
 
-// teardown frees a communicator whose plane has failed or has been closed, in the steps that decide
-// returns. Memory that graphs of other libraries use is freed when these graphs are destroyed
-// (memory.Hold).
+// teardown frees a communicator after its plane has failed or has been closed. Function decide
+// returns the steps. Memory that graphs of other libraries use is freed when these graphs are
+// destroyed (memory.Hold).
 type teardown struct {
 	gpu       *gpu.GPU
 	cfg       *driver.GroupConfig
@@ -38,10 +38,10 @@ type teardown struct {
 	forget func()
 
 	once sync.Once
-	// err is written before stages.tornDown is closed.
+	// err may be read after stages.tornDown is closed.
 	err error
 
-	// The following fields are used only by run's goroutine.
+	// Only run's goroutine uses the following fields.
 
 	progress
 	drainErr      error      // the error of the last drain
@@ -50,12 +50,12 @@ type teardown struct {
 	closeReleased func()     // closes stages.released, once
 }
 
-// begin starts the teardown after a fault or Close, and reports the fault to streams with
-// unfinished work. Later calls do nothing. The teardown runs in a goroutine, since it waits until
-// the user closes graphs with calls of the group.
+// begin starts the teardown after a fault or Close. It reports a fault to streams with unfinished
+// work. Later calls do nothing. The teardown waits until the user closes graphs, so it runs in a
+// goroutine.
 func (t *teardown) begin() {
 	t.once.Do(func() {
-		t.busy.AllIdle() // removes streams whose work has ended, so that they get no fault
+		t.busy.AllIdle() // removes idle streams, which must not get the fault
 		for _, s := range t.busy.Streams() {
 			if !s.Waited() {
 				s.ReportFault(t.group, t.plane.Cause())
@@ -105,8 +105,8 @@ func (t *teardown) collect() facts {
 	return f
 }
 
-// tryLock locks the group, and reports whether it succeeded. It waits longer than any launch on a
-// failed group holds the lock, so if it fails, the holder is in a call to NCCL that waits for a
+// tryLock locks the group and reports whether it succeeded. On a failed group, a launch holds the
+// lock for a shorter time than tryLock waits. So if tryLock fails, the holder waits in NCCL for a
 // rank.
 func (t *teardown) tryLock() bool {
 	ctx, cancel := context.WithTimeout(context.Background(), gpu.EndingTime/10)
@@ -152,9 +152,9 @@ func (t *teardown) execute(next step) {
 // note records the error of a step.
 func (t *teardown) note(err error) { t.errs = append(t.errs, err) }
 
-// drain waits, for a limited time, until no stream has work of the communicator. It releases
-// streams that wait for messages, even those that reach their messages after drain has timed out.
-// Memory that unfinished work may use stays mapped.
+// drain waits, for a limited time, until no stream has work of the communicator. It ends the waits
+// of streams for messages. Streams that reach their messages later do not wait either. Memory that
+// unfinished work may use stays mapped.
 func (t *teardown) drain() error {
 	ctx, cancel := context.WithTimeout(context.Background(), gpu.EndingTime)
 	defer cancel()
@@ -176,8 +176,8 @@ func (t *teardown) drain() error {
 }
 
 // abort starts the abort of NCCL's communicator. After stepAwaitGraphs, another goroutine may be
-// deregistering a window, so abort waits for the group's lock. Before that step no window is
-// deregistered, and a blocked call to NCCL may hold the lock.
+// deregistering a window, so abort waits for the group's lock. Before that step, abort does not
+// wait, because a blocked call to NCCL may hold the lock.
 func (t *teardown) abort() {
 	if t.kernelsEnded {
 		t.mu.Lock()
@@ -193,7 +193,7 @@ func (t *teardown) abort() {
 	go func() { t.abortErr <- t.comm.abort() }()
 }
 
-// free frees the memory that direct kernels use. No direct kernel may be running.
+// free frees the memory of direct kernels. No direct kernel may be running.
 func (t *teardown) free() error {
 	t.mu.Lock()
 	defer t.mu.Unlock()

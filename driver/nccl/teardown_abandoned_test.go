@@ -13,8 +13,8 @@ import (
 )
 
 // TestStreamIsAbandonedBeforeItsFaultIsReturned checks that a stream's stuck kernel has been
-// abandoned when the fault is returned. Otherwise, work that the caller queues afterwards would be
-// abandoned together with the kernel.
+// abandoned when the fault is returned. Otherwise, the caller could queue more work, and that work
+// would be abandoned with the kernel.
 func TestStreamIsAbandonedBeforeItsFaultIsReturned(t *testing.T) {
 	if !inSoftGPUProcess(t, "") {
 		return

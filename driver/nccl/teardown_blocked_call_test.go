@@ -11,9 +11,9 @@ import (
 	"symmem/internal/dl"
 )
 
-// TestBlockedCallEndsAfterWindowKernels aborts a group whose first plain call to NCCL is waiting
-// for a rank on the host, after window kernels were launched. The call must not be mistaken for a
-// window kernel that does not end.
+// TestBlockedCallEndsAfterWindowKernels launches window kernels and then aborts the group. Its
+// first plain call to NCCL is waiting on the host for a rank. The call must not be mistaken for a
+// window kernel that runs forever.
 func TestBlockedCallEndsAfterWindowKernels(t *testing.T) {
 	for _, row := range []struct {
 		name  string
@@ -74,7 +74,7 @@ func TestBlockedCallEndsAfterWindowKernels(t *testing.T) {
 }
 
 // TestAbortEndsACallAfterFinishedWindowKernels aborts a plain call after window kernels have ended.
-// The call must not be mistaken for a window kernel, which would not react to the abort.
+// A window kernel would not react to the abort, so the call must not be mistaken for one.
 func TestAbortEndsACallAfterFinishedWindowKernels(t *testing.T) {
 	needDevices(t, 2)
 	if !inSoftGPUProcess(t, "") {

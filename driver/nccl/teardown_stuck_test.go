@@ -17,8 +17,8 @@ import (
 	"symmem/internal/cuda"
 )
 
-// pairOfRanks runs two ranks in this process, each with a window over one segment (regions[0]).
-// Tests close the ranks explicitly, because ranks with stuck kernels cannot be closed.
+// pairOfRanks runs two ranks in this process. Each rank has a window over one segment (regions[0]).
+// Ranks with stuck kernels cannot be closed, so tests close the ranks explicitly.
 type pairOfRanks [2]*testRank
 
 // both runs a function for each rank concurrently.
@@ -35,8 +35,8 @@ func both(t *testing.T, f func(r int) error) {
 	}
 }
 
-// openPair opens both ranks with the given timeout. It skips the test on machines with fewer than
-// two GPUs.
+// openPair opens both ranks with the given timeout. On a machine with fewer than two GPUs, it skips
+// the test.
 func openPair(t *testing.T, timeout time.Duration) *pairOfRanks {
 	t.Helper()
 	needDevices(t, 2)
@@ -124,8 +124,8 @@ func (p *pairOfRanks) sum(
 	return input[0], err
 }
 
-// launchStuckKernel launches a window kernel on rank 0 only, queues work after it, and waits for
-// the timeout. The kernel runs until the process ends.
+// launchStuckKernel launches a window kernel on rank 0 only. It queues work after the kernel and
+// waits for the timeout. The kernel runs until the process ends.
 func (p *pairOfRanks) launchStuckKernel(t *testing.T) {
 	t.Helper()
 	m := p[0]
@@ -161,8 +161,8 @@ func (p *pairOfRanks) sumInNewGroup(t *testing.T, path driver.Path) {
 	})
 }
 
-// TestKernelThatDoesNotEndIsAbandoned checks that the process, the stream and the GPU stay usable
-// after a kernel is abandoned.
+// TestKernelThatDoesNotEndIsAbandoned abandons a kernel. The process, the stream and the GPU must
+// stay usable.
 func TestKernelThatDoesNotEndIsAbandoned(t *testing.T) {
 	needDevices(t, 2)
 	if !inChildProcess(t, "SOFTGPU_DEAF=1") {
@@ -174,7 +174,7 @@ func TestKernelThatDoesNotEndIsAbandoned(t *testing.T) {
 }
 
 // TestKernelThatDoesNotEndOnAnAdoptedStream checks that a stuck kernel on an adopted stream is
-// detected, and that other groups can work and end while it runs.
+// detected. While it runs, other groups must be able to work and end.
 func TestKernelThatDoesNotEndOnAnAdoptedStream(t *testing.T) {
 	needDevices(t, 2)
 	if !inChildProcess(t, "SOFTGPU_DEAF=1") {
@@ -239,7 +239,7 @@ func TestStreamAfterAKernelThatDoesNotEndIsClosed(t *testing.T) {
 }
 
 // TestDirectKernelsRunWhileAKernelDoesNotEnd checks that direct kernels have been loaded before a
-// kernel gets stuck, because loading them later would wait for the stuck kernel.
+// kernel gets stuck. Loading them later would wait for the stuck kernel.
 func TestDirectKernelsRunWhileAKernelDoesNotEnd(t *testing.T) {
 	needDevices(t, 2)
 	if !inChildProcess(t, "SOFTGPU_DEAF=1", "CUDA_MODULE_LOADING=LAZY") {
@@ -251,9 +251,9 @@ func TestDirectKernelsRunWhileAKernelDoesNotEnd(t *testing.T) {
 	p.sumInNewGroup(t, driver.PathDirect)
 }
 
-// TestGroupIsClosedWhileAKernelDoesNotEnd closes a group while a kernel of another group is stuck,
-// but has not been detected yet. The teardown must not wait for NCCL, which would wait for that
-// kernel.
+// TestGroupIsClosedWhileAKernelDoesNotEnd closes a group while a kernel of another group is stuck
+// but has not been detected yet. NCCL would wait for that kernel, so the teardown must not wait for
+// NCCL.
 func TestGroupIsClosedWhileAKernelDoesNotEnd(t *testing.T) {
 	if !inProcessIgnoringAborts(t, "") {
 		return
@@ -277,10 +277,10 @@ func TestGroupIsClosedWhileAKernelDoesNotEnd(t *testing.T) {
 }
 
 // TestFailedConnectReturnsWhileAKernelDoesNotEnd makes connecting a group fail while a kernel is
-// stuck. The ranks must not wait for NCCL, which would wait for that kernel.
+// stuck. NCCL would wait for that kernel, so the ranks must not wait for NCCL.
 func TestFailedConnectReturnsWhileAKernelDoesNotEnd(t *testing.T) {
-	// Each rank registers two mailboxes for the first group. Registrations 5 and 6 are those of the
-	// ranks' own mailboxes for the second group.
+	// Each rank registers two mailboxes for the first group. For the second group, registrations 5
+	// and 6 are those of the ranks' own mailboxes.
 	if !inProcessIgnoringAborts(t, "cuMemHostRegister_v2:5,cuMemHostRegister_v2:6") {
 		return
 	}

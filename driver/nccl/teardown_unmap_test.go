@@ -12,24 +12,24 @@ import (
 	"symmem/driver/nccl/kernels"
 )
 
-// blockedPair runs a call in which two ranks access each other's buffers. A host function blocks
-// the call on some ranks.
+// blockedPair runs a call in which two ranks access each other's buffers. On some ranks, a host
+// function blocks the call.
 type blockedPair struct {
 	*testGroup
 	powers [2]*power
 	gate   chan struct{}
-	// done has each rank's channel, which is closed once the call has ended on the rank.
+	// done is closed on each rank when the call has ended there.
 	done [2]chan struct{}
 }
 
-// newBlockedPair launches a call with a direct kernel. A host function blocks the call on some
-// ranks until release is called.
+// newBlockedPair launches a call with a direct kernel. On the blocked ranks, a host function blocks
+// the call until release is called.
 func newBlockedPair(t *testing.T, timeout time.Duration, blocked ...int) *blockedPair {
 	t.Helper()
 	return newBlockedPairOn(t, driver.PathDirect, timeout, blocked...)
 }
 
-// newBlockedPairOn does the same as newBlockedPair, for a call on any path.
+// newBlockedPairOn is newBlockedPair for a call on any path.
 func newBlockedPairOn(
 	t *testing.T, path driver.Path, timeout time.Duration, blocked ...int,
 ) *blockedPair {
@@ -52,7 +52,7 @@ func newBlockedPairOn(
 	return h
 }
 
-// release unblocks the call, and waits until it has ended on the given ranks.
+// release unblocks the call and waits until it has ended on the given ranks.
 func (h *blockedPair) release(ranks ...int) {
 	h.t.Helper()
 	close(h.gate)
@@ -65,8 +65,8 @@ func (h *blockedPair) release(ranks ...int) {
 	}
 }
 
-// closeStream closes a rank's stream while its work is blocked. Close must return an error: a
-// timeout, or the fault of the group, which waits for the same work.
+// closeStream closes a rank's stream while its work is blocked. Close must return an error. The
+// error is a timeout, or the fault of the group, which waits for the same work.
 func (m *testRank) closeStream() error {
 	err := m.stream.Close()
 	m.stream = nil
@@ -98,8 +98,8 @@ func TestNothingIsUnmappedUnderWorkOfAClosedStream(t *testing.T) {
 	h.release(0, 1)
 }
 
-// wantTimeout returns an error unless err is a TimeoutError, which reports that a group's teardown
-// waits for unfinished work.
+// wantTimeout checks that err is a TimeoutError. A teardown that waits for unfinished work returns
+// it.
 func wantTimeout(err error) error {
 	if timeoutErr := new(driver.TimeoutError); !errors.As(err, &timeoutErr) {
 		return fmt.Errorf("got %w, want a TimeoutError", err)
@@ -154,8 +154,8 @@ func waitTornDown(c *communicator) error {
 	})
 }
 
-// TestDeferredMemoryIsFreedLater frees memory that work of a closed stream may still use. A later
-// call must free the memory after the work has ended.
+// TestDeferredMemoryIsFreedLater frees memory that work of a closed stream may still use. After the
+// work has ended, a later call must free the memory.
 func TestDeferredMemoryIsFreedLater(t *testing.T) {
 	if !inSoftGPUProcess(t, "") {
 		return
@@ -254,7 +254,8 @@ func TestPeersStayMappedUnderWorkThatOutlivesItsGroup(t *testing.T) {
 }
 
 // TestOwnMemoryStaysMappedUnderWorkThatOutlivesItsGroup starts a kernel after its group has failed.
-// The kernel reads and poisons its own rank's memory, which was unmapped before the kernel started.
+// The memory of the kernel's rank was unmapped before the kernel started. The kernel reads and
+// poisons that memory.
 func TestOwnMemoryStaysMappedUnderWorkThatOutlivesItsGroup(t *testing.T) {
 	if !inSoftGPUProcess(t, "") {
 		return

@@ -14,13 +14,12 @@ import (
 // checkInterval is the time between two checks of the watcher while work is unfinished.
 const checkInterval = 2 * time.Millisecond
 
-// fullCheckEvery is the number of checks per full examination, for a group that keeps launching.
-// Between full examinations, each launch notices a failed peer, and each check reads the reports of
-// kernels.
+// fullCheckEvery is the number of checks for each full examination of a group that keeps launching.
+// Between full examinations, launches notice failed peers, and checks read the reports of kernels.
 const fullCheckEvery = 16
 
-// replayCheckInterval is the time between two checks of a group whose calls another library may
-// replay, while symmem has launched no work.
+// replayCheckInterval is the time between two checks while symmem has launched no work but another
+// library may replay calls.
 const replayCheckInterval = 20 * time.Millisecond
 
 // watcher looks for faults while a group has unfinished work.
@@ -41,8 +40,8 @@ type watcher struct {
 	running sync.WaitGroup // counts the goroutine that runs watch
 }
 
-// watch looks for faults until the group ends. It is needed because the program may never wait for
-// its work, or may wait in CUDA, without a deadline.
+// watch looks for faults until the group ends. The program may never wait for its work, or may wait
+// in CUDA without a deadline. The watcher finds faults in both cases.
 func (w *watcher) watch() {
 	var check <-chan time.Time
 	var grace control.GraceTimer
@@ -61,8 +60,8 @@ func (w *watcher) watch() {
 		case <-w.busy.Wake:
 			w.watchWork()
 		case <-check:
-			// Give this rank's kernels time to report a fault, which may be more specific than the failure
-			// of a peer.
+			// Give this rank's kernels time to report a fault. Their report may be more specific
+			// than the failure of a peer.
 			if w.faults.checkKernels() == nil && grace.Expired(w.plane.PeerFailed()) {
 				w.faults.checkPeers()
 			}
@@ -84,15 +83,15 @@ func (w *watcher) watchWork() {
 			return
 		case <-check.C:
 		}
-		// Full checks take locks that launches need, so they are less frequent while the program keeps
-		// launching.
+		// A full check takes locks that launches need. While the program keeps launching, full
+		// checks are less frequent.
 		latest, _ := w.history.last()
 		launching := latest != seen
 		seen = latest
 		finished := !launching && w.mayStop()
 		var err error
 		switch {
-		case finished: // check the reports of the finished work
+		case finished: // read the reports of the finished work
 			err = cmp.Or(w.faults.kernelFault(), w.comm.asyncError(w.cfg.Name()))
 		case launching && checks%fullCheckEvery != 0:
 			err = w.faults.kernelFault()
@@ -109,8 +108,8 @@ func (w *watcher) watchWork() {
 	}
 }
 
-// mayStop reports whether the watcher may sleep, because no work is unfinished. It clears Watching
-// before it checks, so that a concurrent launch wakes the watcher.
+// mayStop reports whether no work is unfinished, so that the watcher may sleep. It clears Watching
+// before it checks. A concurrent launch then wakes the watcher.
 func (w *watcher) mayStop() bool {
 	w.busy.Watching.Store(false)
 	if idle(w.mu, w.busy) {
@@ -120,24 +119,23 @@ func (w *watcher) mayStop() bool {
 	return false
 }
 
-// probe identifies the collective that the watcher examines: the one that was the latest when the
-// probe was created. Once every rank has launched that collective, the watcher creates a new probe.
+// probe identifies the collective that the watcher examines. It was the latest collective when the
+// probe was created. Once every rank has launched it, the watcher creates a new probe.
 type probe struct {
 	grace     control.GraceTimer
 	ticket    uint64
 	operation driver.Operation
 	since     time.Time
-	// differsSince is the time at which the call being compared was first found to differ; zero if it
-	// has not been.
+	// differsSince is the time at which the call being compared was first found to differ, or zero.
 	differsSince time.Time
 }
 
-// differGrace limits the time in which a comparison may find all ranks that differ. After that, the
-// group fails with an error that names the ranks found so far.
+// differGrace is the time that a comparison has to find all ranks that differ. After that, the
+// group fails with the ranks found so far.
 const differGrace = 100 * time.Millisecond
 
-// afterGrace returns the error of a comparison once it has persisted for differGrace, and nil
-// before.
+// afterGrace returns a comparison's error once it has persisted for differGrace. Before that it
+// returns nil.
 func (p *probe) afterGrace(err error) error {
 	switch {
 	case err == nil:
@@ -186,8 +184,8 @@ func (w *watcher) examine(p *probe) error {
 	return nil
 }
 
-// idle reports whether no stream has unfinished work of a group and no call of the group is in
-// progress.
+// idle reports whether no call of a group is in progress and no stream has unfinished work of the
+// group.
 func idle(mu *groupLock, busy *stream.BusyStreams) bool {
 	if !mu.TryLock() {
 		return false

@@ -13,8 +13,8 @@ import (
 )
 
 // TestLateReplayDoesNotTouchReusedBuffers delays a replay on one rank until the other rank has
-// timed out and reused its buffers. The late kernel must not access these buffers, whether or not
-// its host has noticed the fault.
+// timed out and reused its buffers. The late kernel must not access these buffers, even if its host
+// has not noticed the fault.
 func TestLateReplayDoesNotTouchReusedBuffers(t *testing.T) {
 	for _, o := range []driver.Operation{driver.AllReduce, driver.AllGather} {
 		for _, noticed := range []bool{true, false} {
@@ -23,7 +23,7 @@ func TestLateReplayDoesNotTouchReusedBuffers(t *testing.T) {
 	}
 }
 
-// inPlace returns an in-place call of two ranks whose output is the whole buffer of a power.
+// inPlace returns an in-place call of two ranks. Its output is the whole buffer of a power.
 func (p *power) inPlace(o driver.Operation, rank int) driver.Call {
 	call := p.call(driver.PathDirect)
 	if call.Operation = o; o == driver.AllGather {

@@ -14,12 +14,12 @@ import (
 	"symmem/driver/nccl/internal/stream"
 )
 
-// faultDelay limits the time in which a group must notice a fault that a kernel has reported, even
-// on a busy machine with the software GPU.
+// faultDelay is the time in which a group must notice a fault that a kernel has reported. A busy
+// machine with the software GPU needs much of it.
 const faultDelay = 2 * time.Second
 
-// awaitFault waits until the rank's group has failed, and returns the cause, or nil after a
-// timeout.
+// awaitFault waits until the rank's group has failed, and returns the cause. After a timeout, it
+// returns nil.
 func (m *testRank) awaitFault(within time.Duration) error {
 	c := m.group.(*communicator)
 	select {
@@ -30,7 +30,7 @@ func (m *testRank) awaitFault(within time.Duration) error {
 	}
 }
 
-// countPoison checks that each number of a power is want or poison, and counts the poison.
+// countPoison checks that each number of a power is want or poison. It counts the poison.
 func (m *testRank) countPoison(w *testGroup, p *power, want uint32) (poisoned int, err error) {
 	got, err := m.readDevice(w, p.segment.Address(), 4*p.count)
 	for i := range p.count {
@@ -54,10 +54,10 @@ func (m *testRank) checkAllPoison(w *testGroup, p *power) error {
 	return err
 }
 
-// TestFaultInAReplayIsReported replays a graph on one rank, and launches nothing else. After the
-// kernel has timed out, the groups of all ranks must fail, and every call must return the fault:
-// exchanges, launches, recordings, and waits for any stream of the owner. Later replays must end
-// immediately and poison their output.
+// TestFaultInAReplayIsReported replays a graph on one rank and launches nothing else. After the
+// kernel has timed out, the groups of all ranks must fail. Exchanges, launches, recordings, and
+// waits for any stream of the owner must return the fault. Later replays must end immediately and
+// poison their output.
 func TestFaultInAReplayIsReported(t *testing.T) {
 	for kind, count := range countFor {
 		t.Run(kind, func(t *testing.T) { replayOnOneRank(t, count) })
@@ -123,10 +123,10 @@ func checkCallsFail(t *testing.T, m *testRank, g *foreignStream, p *power, cause
 	return errors.Join(err, other.Close(), m.device.destroy(cudaStream))
 }
 
-// checkReplayPoisons replays a graph of a failed group, which must end immediately and poison its
-// output. Ranks other than rank 0 may have received rank 0's data before it failed, so they may
-// also have correct sums. Kernels that access the peers' buffers in place may add poison, so
-// integers may then have any value.
+// checkReplayPoisons replays a graph of a failed group. The replay must end immediately and poison
+// its output. Ranks other than rank 0 may have received rank 0's data before it failed, so they may
+// also have correct sums. Kernels that access the peers' buffers in place may add poison. Integers
+// may then have any value.
 func (g *foreignStream) checkReplayPoisons(w *testGroup, m *testRank, p *power) error {
 	if err := g.replay(); err != nil {
 		return err
@@ -153,7 +153,7 @@ func (g *foreignStream) checkReplayPoisons(w *testGroup, m *testRank, p *power) 
 }
 
 // TestReplaysAfterATimeoutArePoisoned delays a replay on one rank until the other rank has timed
-// out. The delayed replay may still give the correct sum, but all later replays must give poison on
+// out. The delayed replay may still give the correct sum. All later replays must give poison on
 // both ranks.
 func TestReplaysAfterATimeoutArePoisoned(t *testing.T) {
 	w := newGroup(t, 2, time.Second)
@@ -193,7 +193,7 @@ func TestDivergenceInAReplay(t *testing.T) {
 		if m.rank == 1 {
 			call.Count--
 		}
-		call.Digest += uint64(m.rank) // since the calls differ
+		call.Digest += uint64(m.rank) // the calls differ
 		m.group.SetCheck(false)       // otherwise Record would compare the calls
 		g, err := m.captureForeign(call)
 		if err != nil {
@@ -219,8 +219,8 @@ func TestDivergenceInAReplay(t *testing.T) {
 }
 
 // TestRankSendsNothingAfterAFault makes a call time out on a rank that has queued a second call.
-// The input of the second call is the result of the first, which is missing, so the rank must not
-// send it.
+// The input of the second call is the result of the first. That result is missing, so the rank must
+// not send it.
 func TestRankSendsNothingAfterAFault(t *testing.T) {
 	w := newGroup(t, 2, time.Second)
 	var release func() error
@@ -256,8 +256,8 @@ func TestRankSendsNothingAfterAFault(t *testing.T) {
 	})
 }
 
-// TestAbortEndsReplays aborts the group on one rank while the other ranks wait for that rank in a
-// replay. Their watchers must end the replays long before the kernels' timeout.
+// TestAbortEndsReplays aborts the group on one rank. In a replay, the other ranks wait for that
+// rank. Their watchers must end the replays long before the kernels' timeout.
 func TestAbortEndsReplays(t *testing.T) {
 	w := newGroup(t, atMost(t, 4), time.Minute)
 	var replaying sync.WaitGroup // the other ranks

@@ -23,15 +23,15 @@ type window struct {
 	of      *registrar
 	key     driver.SegmentKey
 	segment *memory.Segment
-	// handle is 0 if NCCL has no window, so that there is nothing to deregister with NCCL: for
-	// example, if the communicator has no window kernels.
+	// handle is 0 if the window is not registered with NCCL. The communicator may have no window
+	// kernels.
 	handle nccl.Window
 	uses   memory.UseCount
 	peers
 }
 
 // merge adds the result of a rank. Direct kernels use the segments only if every rank has mapped
-// the segments of all others. Otherwise merge stores the first reason.
+// all segments. Otherwise merge keeps the first rank's reason.
 func (w *window) merge(rank int, theirs *registerResult) {
 	if theirs.Why != "" && w.notMappedReason == "" {
 		w.notMappedReason = fmt.Sprintf("rank %d: %s", rank, control.Printable(theirs.Why))
@@ -43,7 +43,7 @@ func (w *window) merge(rank int, theirs *registerResult) {
 func (w *window) Deregister() error {
 	r := w.of
 	if r.plane.Cause() != nil {
-		// The teardown deregisters the window, once no kernel of the group may be using it.
+		// The teardown deregisters the window when no kernel of the group can be using it any more.
 		if err := r.stages.await(r.stages.kernelsEnded, false); err != nil {
 			return err
 		}
@@ -64,19 +64,20 @@ func (w *window) Deregister() error {
 	return errors.Join(w.deregister(), w.unmapPeers())
 }
 
-// deferDeregister defers the deregistration, and keeps the segment, until no graph of another
-// library uses the window. If no graph uses the window now, it does nothing and returns false.
+// deferDeregister defers the deregistration while graphs of other libraries use the window. The
+// segment is kept until then. If no graph uses the window, deferDeregister does nothing and returns
+// false.
 func (w *window) deferDeregister() bool {
 	r := w.of
 	return r.memory.UseCounts.DeferUntilUnused(&w.uses, &w.segment.Uses, func() {
 		r.mu.Lock()
-		_ = r.gpu.Do(w.deregister) // Deregister has already returned, so the error cannot be reported
+		_ = r.gpu.Do(w.deregister) // Deregister has returned, so the error is lost
 		r.mu.Unlock()
 		_ = w.unmapPeers()
 	})
 }
 
-// byKey compares windows by their keys, which are the same on all ranks.
+// byKey compares windows by their keys, which are equal on all ranks.
 func byKey(a, b *window) int {
 	return cmp.Or(cmp.Compare(a.key.Pool, b.key.Pool), cmp.Compare(a.key.Ordinal, b.key.Ordinal))
 }
@@ -91,31 +92,31 @@ func (w *window) deregister() error {
 	return w.of.comm.deregister(handle)
 }
 
-// peers holds this rank's mappings of the other ranks' segments of a window. Direct kernels use
-// these mappings, and need no window of NCCL.
+// peers holds this rank's mappings of the other ranks' segments. Direct kernels use these mappings
+// and do not need NCCL's windows.
 type peers struct {
-	// at holds the addresses of the segments by group rank, including this rank's own segment.
+	// at holds the address of each group rank's segment, including this rank's own.
 	at [kernels.MaxRanks]uintptr
-	// mapped reports whether this rank has mapped the segments of all others. If not, mapError gives
-	// the reason, or is empty if another rank did not share its segment.
+	// mapped reports whether this rank has mapped the segments of all other ranks. If it has not,
+	// mapError is the reason. mapError is empty if another rank did not share its segment.
 	mapped   bool
 	mapError string
-	// mappedByAll reports whether every rank has mapped the segments of all others. If not,
-	// notMappedReason names a rank and its reason. Both are set by register.
+	// mappedByAll reports whether every rank has mapped all segments. If not, notMappedReason names
+	// a rank and its reason. register sets both fields.
 	mappedByAll     bool
 	notMappedReason string
 
 	unmapped atomic.Bool // whether unmapPeers was called
 }
 
-// peersKey returns the key under which ranks export a segment to their peers.
+// peersKey returns the key under which ranks export a segment.
 func peersKey(group *driver.GroupConfig, key driver.SegmentKey) handoff.Key {
 	name := fmt.Sprintf("segment/%s/%d/%d", group.ID, key.Pool, key.Ordinal)
 	return handoff.Key{Namespace: handoff.NamespaceOf(name)}
 }
 
-// mapPeers maps the segments of the other ranks, using the handles that these ranks have sent. If
-// it fails, calls on the window use other paths.
+// mapPeers maps the segments of the other ranks with the handles that these ranks have sent. If it
+// fails, calls on the window use other paths.
 func (w *window) mapPeers(ctx context.Context, allShared [][]byte) error {
 	reg := w.of
 	if reg.direct.unavailable != "" {
@@ -139,8 +140,8 @@ func (w *window) mapPeers(ctx context.Context, allShared [][]byte) error {
 	return nil
 }
 
-// unmapPeers unmaps the other ranks' segments. It must be called once no kernel can use them. Later
-// calls do nothing.
+// unmapPeers unmaps the other ranks' segments. Call it after the last kernel that uses them has
+// ended. Repeated calls do nothing.
 func (w *window) unmapPeers() error {
 	if w.unmapped.Swap(true) {
 		return nil
@@ -161,8 +162,8 @@ func (w *window) unmapPeers() error {
 	})
 }
 
-// locate stores in at the addresses of all ranks' copies of a buffer, which have the same offset on
-// every rank.
+// locate fills in the address of a buffer on every rank. All ranks have the buffer at the same
+// offset.
 func (w *window) locate(address uintptr, at *[kernels.MaxRanks]uintptr) {
 	offset := address - w.segment.Address()
 	for r := range w.of.cfg.Ranks {

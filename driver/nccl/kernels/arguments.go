@@ -7,7 +7,8 @@ import (
 	"symmem/internal/cuda"
 )
 
-// Places holds the addresses that kernels use, as mapped in this process, and their timeout.
+// Places holds the addresses that kernels use and their timeout. The addresses are those in this
+// process.
 type Places struct {
 	// Exchange holds the address of each rank's exchange memory.
 	Exchange [MaxRanks]uintptr
@@ -19,7 +20,7 @@ type Places struct {
 	Timeout time.Duration
 }
 
-// arguments holds the arguments of a kernel. It has the layout of struct Call in src/call.h.
+// arguments holds the arguments of a kernel, in the layout of struct Call in src/call.h.
 type arguments struct {
 	rank, ranks, sendTo, recvFrom, op, divisor uint32
 	digest                                     uint64
@@ -30,19 +31,18 @@ type arguments struct {
 	report                                     uintptr
 }
 
-// bulkArguments holds the arguments of a bulk kernel. It has the layout of struct Bulk in
-// src/call.h.
+// bulkArguments holds the arguments of a bulk kernel, in the layout of struct Bulk in src/call.h.
 type bulkArguments struct {
 	arguments
 	sendAt, recvAt [MaxRanks]uintptr
 }
 
-// WithDigest returns a copy of the arguments p, which Params has returned, with another digest.
+// WithDigest returns a copy of arguments from Params with another digest.
 func WithDigest(p cuda.Params, digest uint64) cuda.Params {
 	return p.With(int(unsafe.Offsetof(arguments{}.digest)), digest)
 }
 
-// Params returns the arguments for the i-th piece of the call. They contain the call's digest,
+// Params returns the arguments for piece i of the call. The arguments contain the call's digest,
 // which kernels compare across ranks.
 func (l *Launch) Params(at *Places, i int) cuda.Params {
 	offset := int64(i) * l.pieceBytes

@@ -17,7 +17,8 @@ import (
 	"symmem/internal/cuda"
 )
 
-// layout prints everything that must be equal in C++ and Go: a name, an offset and a size per line.
+// layout is a program that prints everything that must be equal in C++ and Go. Each line has a
+// name, an offset and a size.
 const layout = `#include <bulk.h>
 #include <local.h>
 #include <message.h>
@@ -55,7 +56,7 @@ int main() {
 // place is the offset and size of a field.
 type place struct{ offset, size int }
 
-// places compiles layout with the headers of the kernels, runs it and returns its output.
+// places compiles layout with the headers of the kernels and runs it.
 func places(t *testing.T) map[string]place {
 	t.Helper()
 	if _, err := exec.LookPath("g++"); err != nil {
@@ -207,7 +208,7 @@ func TestLocalParamsMatchSources(t *testing.T) {
 	checkPlaces(t, "Local", packed(local.Params()), want)
 }
 
-// checkPlaces compares the packed fields of a structure with the values they should have.
+// checkPlaces compares the packed fields of a structure with their expected values.
 func checkPlaces(t *testing.T, structure string, bytes []byte, want map[string]uint64) {
 	t.Helper()
 	found := places(t)

@@ -8,9 +8,9 @@ import (
 	"symmem/driver"
 )
 
-// AfterAll names a kernel of one thread that has one integer argument and does nothing. It is
-// launched without overlap, so work after it in the stream starts only after all work before it has
-// ended, including kernels that overlap with each other.
+// AfterAll names a kernel that does nothing. It has one thread and one integer argument. It is
+// launched without overlap. So later work in the stream starts only after all earlier work has
+// ended, even if earlier kernels overlap.
 const AfterAll = "after_all"
 
 // MaxRanks is the largest number of ranks that the kernels support.
@@ -18,17 +18,18 @@ const MaxRanks = 8
 
 // The layout of exchange memory, as in src/call.h.
 const (
-	// ExchangeBytes is the size of one rank's exchange memory in one group. The memory must be zeroed
-	// initially. It is large enough for sums of 7 MiB. (An NCCL communicator allocates hundreds of
-	// MiB.)
+	// ExchangeBytes is the size of one rank's exchange memory in one group. The memory must be
+	// zeroed at first. It is large enough for sums of 7 MiB. (An NCCL communicator allocates
+	// hundreds of MiB.)
 	ExchangeBytes = 32 << 20
 	pageBytes     = 4096
-	// halfBytes is the size of each half of the exchange memory. A half holds the lines of one call.
+	// halfBytes is the size of each half of the exchange memory. A half holds the lines of one
+	// call.
 	halfBytes = (ExchangeBytes - exchangeHeader) / 2 / pageBytes * pageBytes
 	// exchangeHeader is sizeof(Exchange).
 	exchangeHeader = 4096 + 4096 + maxBulkBlocks*MaxRanks*8
-	// FaultOffset is the offset of the fault word: 32 bits that are not 0 once a kernel of the rank
-	// has failed.
+	// FaultOffset is the offset of the fault word. The word has 32 bits, and is not 0 once a kernel
+	// of the rank has failed.
 	FaultOffset = 8
 
 	maxBlocks     = 256
@@ -36,7 +37,8 @@ const (
 )
 
 // A line of 128 bytes holds 120 bytes of data. A warp moves a chunk of lines at once. Each thread
-// moves 8 bytes of it in line kernels (lineLines) and 16 in wide and unrolled kernels (wideLines).
+// moves 8 bytes of the chunk in line kernels (lineLines), and 16 bytes in wide and unrolled kernels
+// (wideLines).
 const (
 	lineBytes     = 128
 	lineDataBytes = 120
@@ -45,49 +47,49 @@ const (
 	warp          = 32
 )
 
-// Overlaps reports whether the kernel may start before its predecessors in the stream have ended.
+// Overlaps reports whether the kernel may start before earlier kernels in the stream have ended.
 func (l *Launch) Overlaps() bool { return !l.Bulk && !l.any }
 
-// Launch describes a call and how to launch it. The caller sets the first group of fields, and
-// Choose sets the others.
+// Launch describes a call and how to launch it. The caller sets the first group of fields. Choose
+// sets the other fields.
 type Launch struct {
-	// The fields of Call that Choose reads, and all fields of this group except Rank, must be the same
-	// on all ranks.
+	// Call must be the same on all ranks, as far as Choose reads it. All other fields of this
+	// group, except Rank, must also be the same on all ranks.
 	*driver.Call
-	// Rank is this rank's number in the group, and Ranks the group's size.
+	// Rank is this rank's number in the group. Ranks is the group's size.
 	Rank, Ranks int
 	// Formula selects the order in which the ranks' elements are combined. RankOrder and AnyFormula
 	// select the same kernels.
 	Formula driver.Formula
 	// Symmetric reports whether both buffers are in windows that every rank can access directly.
 	Symmetric bool
-	// Multiprocessors is the smallest number of multiprocessors of any rank's GPU.
+	// Multiprocessors is the number of multiprocessors of the smallest GPU of any rank.
 	Multiprocessors int
 
-	// Kernel is the name of the kernel. Blocks is the number of blocks in its grid, and Threads the
-	// number of threads per block.
+	// Kernel is the name of the kernel. Blocks is the number of blocks. Threads is the number of
+	// threads per block.
 	Kernel          string
 	Blocks, Threads int
 	// Bulk reports whether the kernel needs the buffers of all ranks.
 	Bulk bool
-	// Pieces is the number of successive launches of the call (see Params).
+	// Pieces is the number of launches that the call needs (see Params).
 	Pieces int
-	// partBytes is the size of a part of the buffers. pieceBytes is the size of each piece of a part,
-	// except for the last piece, which may be smaller.
+	// partBytes is the size of a part of the buffers. pieceBytes is the size of a piece of a part.
+	// The last piece may be smaller.
 	partBytes, pieceBytes  int64
 	sendStride, recvStride int64  // distances between the parts of the buffers
 	sendTo, recvFrom       uint32 // bit sets of ranks
 	op, divisor            uint32
-	// any reports whether the call needs a kernel of any reduction (suffix _any).
+	// any reports whether the call needs a kernel that supports any reduction (suffix _any).
 	any bool
 }
 
 // Choose wraps errNoKernel if there is no kernel for the call.
 var errNoKernel = errors.New("symmem has no kernel")
 
-// Choose chooses the kernel for the call, or returns the reason why there is none. The results are
-// the same on all ranks, except for sendTo and recvFrom. For AllReduceRMSNorm, Choose chooses the
-// first kernel, the all-reduce; Local describes the second.
+// Choose chooses the kernel for the call, or returns the reason why there is none. All ranks get
+// the same results, except for sendTo and recvFrom. For AllReduceRMSNorm, Choose chooses the kernel
+// of the all-reduce. Local describes the second kernel.
 func (l *Launch) Choose() error {
 	if l.Ranks < 2 || l.Ranks > MaxRanks {
 		return fmt.Errorf("%w for %d ranks", errNoKernel, l.Ranks)
@@ -126,8 +128,8 @@ func (l *Launch) Choose() error {
 	return nil
 }
 
-// split splits a reduction that does not fit into exchange memory into pieces that do. The pieces
-// are the same on all ranks. To the kernels, each piece is a separate call with its own number.
+// split splits a reduction that does not fit into exchange memory. All ranks get the same pieces.
+// The kernels count each piece as a call.
 func (l *Launch) split() {
 	most := oneShotLimit(l.Ranks)
 	if l.Operation == driver.AllReduce {
@@ -141,8 +143,8 @@ func (l *Launch) split() {
 	l.chooseLines()
 }
 
-// pieceUnit divides the size of every piece except the last, so that all pieces have the alignment
-// of the buffer.
+// pieceUnit divides the size of every piece except the last. All pieces then have the alignment of
+// the buffer.
 const pieceUnit = 512
 
 func (l *Launch) doesNotFit(bytes int64) error {
@@ -186,17 +188,17 @@ func (l *Launch) parts() error {
 
 // These thresholds select the kernels of all-reduces. One-shot kernels send all data to every rank.
 // Two-shot kernels send less but have a higher latency. On 4 H200, one-shot kernels are faster up
-// to 192 KiB, and two-shot kernels are faster than bulk kernels for all sizes that fit into
-// exchange memory. With 2 ranks, two-shot kernels would send as much as one-shot kernels, so only
-// the latter are used, and they are faster than bulk kernels for all sizes that fit.
+// to 192 KiB. Two-shot kernels are faster than bulk kernels for all sizes that fit into exchange
+// memory. With 2 ranks, two-shot kernels would send as much as one-shot kernels, so they are not
+// used. There, one-shot kernels are faster than bulk kernels for all sizes that fit.
 const (
 	oneShotMost = 640 << 10 // the most bytes that a rank sends in a one-shot kernel
 	twoShotMost = 9 << 20   // the most bytes that a rank sends in a two-shot kernel
-	pairMost    = 7 << 20   // the size of the largest one-shot sum of 2 ranks
+	pairMost    = 7 << 20   // the size of the largest one-shot sum with 2 ranks
 )
 
-// partMost is the part size up to which line kernels are faster than bulk kernels in operations
-// other than all-reduce, as measured on 2 and on 4 H200.
+// partMost is the part size up to which line kernels are faster than bulk kernels. It applies to
+// operations other than all-reduce, and was measured on 2 and on 4 H200.
 const partMost = 2 << 20
 
 // lineLimit returns the part size up to which line kernels are faster than bulk kernels.
@@ -212,8 +214,8 @@ func (l *Launch) lineLimit() int64 {
 	}
 }
 
-// chooseLines chooses a line kernel if the call fits into exchange memory, and reports whether it
-// does.
+// chooseLines chooses a line kernel if the call fits into exchange memory. It reports whether the
+// call fits.
 func (l *Launch) chooseLines() bool {
 	if l.Operation == driver.AllReduce && l.Ranks > 2 && l.pieceBytes > oneShotMost/int64(l.Ranks-1) {
 		return l.chooseTwoShot()
@@ -238,8 +240,8 @@ func (l *Launch) chooseLines() bool {
 	return true
 }
 
-// chooseWide returns the family for a call that has more chunks than a grid of line kernels has
-// warps, and sets the grid. For sums of 2 ranks with up to two chunks per warp, it returns unrolled
+// chooseWide sets the grid and returns the family for a call with more chunks than a grid of line
+// kernels has warps. For sums of 2 ranks with up to two chunks per warp, it returns unrolled
 // kernels, which need no loop.
 func (l *Launch) chooseWide() (family string) {
 	all, most := chunks(l.pieceBytes, wideLines), l.resident("wide")
@@ -253,8 +255,8 @@ func (l *Launch) chooseWide() (family string) {
 	return "wide"
 }
 
-// chooseTwoShot chooses a two-shot kernel if the call fits into exchange memory, and reports
-// whether it does.
+// chooseTwoShot chooses a two-shot kernel if the call fits into exchange memory. It reports whether
+// the call fits.
 func (l *Launch) chooseTwoShot() bool {
 	if l.pieceBytes > twoShotLimit(l.Ranks) {
 		return false
@@ -278,23 +280,24 @@ func oneShotLimit(ranks int) int64 {
 }
 
 // twoShotLimit returns the size of the largest two-shot sum, in bytes. Each of the two steps uses
-// half of the lines, divided among the ranks. For 2 ranks, the limit equals that of one-shot calls.
+// half of the lines, divided among the ranks. With 2 ranks, the limit equals that of one-shot
+// calls.
 func twoShotLimit(ranks int) int64 {
 	each := halfBytes / 2 / lineLines / lineBytes / int64(ranks)
 	return int64(ranks) * each * lineLines * lineDataBytes
 }
 
-// chunks returns the number of chunks that a part needs, for a given number of lines per chunk.
+// chunks returns the number of chunks that a part needs. lines is the number of lines per chunk.
 func chunks(bytes, lines int64) int64 {
 	return (bytes + lines*lineDataBytes - 1) / (lines * lineDataBytes)
 }
 
-// gridSize holds a grid's number of blocks and of threads per block.
+// gridSize is a grid's number of blocks and number of threads per block.
 type gridSize struct{ blocks, threads int }
 
-// resident returns the largest grid of a family whose blocks are all resident on every rank's GPU
-// at once. A multiprocessor holds two blocks of some kernels (KERNEL_OF in src/collectives.cu) and
-// one block of the others. The grid leaves space for a small call of another group.
+// resident returns the largest grid of a family whose blocks are all resident at once on every
+// rank's GPU. A multiprocessor holds two blocks of some kernels (KERNEL_OF in src/collectives.cu),
+// and one block of other kernels. The grid leaves space for a small call of another group.
 func (l *Launch) resident(family string) gridSize {
 	switch {
 	case strings.HasSuffix(family, "_any"):
@@ -308,13 +311,13 @@ func (l *Launch) resident(family string) gridSize {
 	}
 }
 
-// noSmallBlocks makes setGrid use blocks of the largest size.
+// noSmallBlocks makes setGrid use only the largest blocks.
 const noSmallBlocks = 0
 
-// setGrid sets the grid for a number of chunks: one warp per chunk if possible, and one warp for
-// the header. It first tries the given number of blocks with 128 threads each, which are faster
-// than fewer large blocks. Then it tries the same number of larger blocks, and finally it uses more
-// blocks of the largest size. The grid is no larger than most.
+// setGrid sets the grid for a number of chunks. It tries to use one warp per chunk, and adds one
+// warp for the header. It first tries the given number of blocks with 128 threads each, which is
+// faster than fewer large blocks. Then it tries larger blocks, and finally more of the largest
+// blocks. The grid is no larger than most.
 func (l *Launch) setGrid(chunks int64, blocks int, most gridSize) {
 	blocks = min(blocks, most.blocks)
 	for l.Threads = 128; l.Threads < most.threads; l.Threads = min(2*l.Threads, most.threads) {

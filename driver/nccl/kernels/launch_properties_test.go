@@ -77,7 +77,7 @@ func TestAllRanksChooseTheSameKernel(t *testing.T) {
 }
 
 // TestSendSetsMatchReceiveSets checks that a rank waits for lines of a peer exactly if the peer
-// sends them. A rank that waits for lines that are not sent would hang.
+// sends them. Otherwise the rank would hang.
 func TestSendSetsMatchReceiveSets(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		all := chooseAll(t, drawLaunch(t))
@@ -139,8 +139,8 @@ func TestGridsFitOnTheGPU(t *testing.T) {
 	})
 }
 
-// TestEveryReductionHasAKernel checks that there is a kernel for any size, type, reduction and
-// formula, in any memory, and that the pieces cover the buffer.
+// TestEveryReductionHasAKernel checks that every size, type, reduction and formula has a kernel in
+// any memory. The pieces must cover the buffer.
 func TestEveryReductionHasAKernel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		asked := drawLaunch(t)
@@ -182,8 +182,8 @@ func argumentsOf(l *Launch, i int) arguments {
 	return *(*arguments)(unsafe.Pointer(&bytes[0]))
 }
 
-// TestFormulasSelectKernels checks that RankOrder selects the same kernels as AnyFormula, and that
-// a tree selects others only if its results can differ.
+// TestFormulasSelectKernels checks that RankOrder selects the same kernels as AnyFormula. A tree
+// must select other kernels only if its results can differ.
 func TestFormulasSelectKernels(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		asked := drawLaunch(t)

@@ -1,19 +1,19 @@
 package kernels
 
-// Message describes the copy of one message. It has the layout of struct Message in src/message.h,
-// and is in host memory that the device can access. The stream of a Recv writes MessageWaits to
-// State, waits until Go is 1, and runs the kernels. They copy the data and then store MessageDone
-// in State and 0 in Go with one write. The host writes the other fields before it sets Go to 1, and
-// does not change them until State is MessageDone.
+// Message describes the copy of one message, in the layout of struct Message in src/message.h. It
+// is in host memory that the device can access. The stream of a Recv writes MessageWaits to State,
+// waits until Go is 1, and runs the kernels. The kernels copy the data. Then, with one write, they
+// store MessageDone in State and 0 in Go. The host writes the other fields before it sets Go to 1.
+// It does not change them until State is MessageDone.
 type Message struct {
 	From, To, Bytes uint64
-	// Taken is the address of a word that becomes 1 once the message has been copied, or 0.
+	// Taken is the address of a word, or 0. The word becomes 1 once the message has been copied.
 	Taken     uint64
 	State, Go uint32
 	_         [3]uint64
 }
 
-// The states of a Message. The state is 0 until the stream reaches the Recv.
+// The states of a Message. State is 0 until the stream reaches the Recv.
 const (
 	MessageWaits = 1
 	MessageDone  = 2
@@ -31,7 +31,7 @@ type Copy struct {
 // Copies returns the launches that receive a message of the given size, in the order of execution.
 func Copies(bytes int64) []Copy {
 	if bytes <= smallMessage {
-		// The +1 gives an empty message a thread, which reports that the message has been received.
+		// An empty message also needs a thread, which reports that the message has been received.
 		warps := ceilDiv(int(bytes)+1, warp*threadBytes)
 		return []Copy{{"message_small", 1, min(messageThreads, warps*warp)}}
 	}
@@ -40,10 +40,10 @@ func Copies(bytes int64) []Copy {
 }
 
 const (
-	// smallMessage is the size of the largest message that a single block copies.
+	// smallMessage is the size of the largest message that one block copies.
 	smallMessage = 32 << 10
-	// messageThreads and messageBlocks limit the grid. The largest grid has 2 MiB in flight, enough to
-	// saturate a link between GPUs.
+	// messageThreads and messageBlocks limit the grid. The largest grid has 2 MiB in flight, which
+	// saturates a link between GPUs.
 	messageThreads, messageBlocks = 512, 64
 	// threadBytes is the number of bytes that a thread copies at a time.
 	threadBytes = 64

@@ -5,21 +5,21 @@ import (
 	"symmem/internal/cuda"
 )
 
-// Local describes the part of a norm after the all-reduce, which uses only local memory: it adds
-// the sums to the residual and normalizes the result. Addresses of buffers are multiples of
+// Local describes the part of a norm after the all-reduce. It adds the sums to the residual and
+// normalizes the result, and uses only local memory. Addresses of buffers are multiples of
 // driver.NormAlign.
 type Local struct {
 	driver.Norm
-	// Send is the address of the sums, and Recv the address of the output. They may be equal.
+	// Send is the address of the sums. Recv is the address of the output. They may be equal.
 	Send, Recv uintptr
-	// Fault is the address of the fault word that the all-reduce sets, at FaultOffset in this rank's
-	// exchange memory. If the word is set, the kernel that Kernel returns writes poison. AddKernel and
+	// Fault is the address of the fault word that the all-reduce sets. The word is at FaultOffset
+	// in this rank's exchange memory. If it is set, the local kernel writes poison. AddKernel and
 	// NormKernel do not read it.
 	Fault uintptr
 }
 
-// AddKernel and NormKernel name kernels that together do the work of a local kernel, for comparison
-// in measurements. The first adds the sums to the residual, and the second normalizes the residual.
+// AddKernel and NormKernel together do the work of a local kernel. Measurements compare the two
+// with it. AddKernel adds the sums to the residual. NormKernel normalizes the residual.
 const (
 	AddKernel  = "add_local_bf16"
 	NormKernel = "rms_local_bf16"
@@ -31,13 +31,13 @@ const (
 // maxThreads is the number of threads in the largest block.
 const maxThreads = 512
 
-// isLong reports whether each thread's part of a row needs more registers than a thread has if two
-// blocks share a multiprocessor.
+// isLong reports whether a row is long. Each thread's part of a long row needs more registers than
+// a thread has when two blocks share a multiprocessor.
 func (l *Local) isLong() bool { return l.Hidden > 2*maxThreads*driver.NormUnit }
 
-// Kernel returns the name of the kernel. If the kernel overlaps with the all-reduce, Kernel returns
-// the one for long rows, although its registers leave no room for a second block on a
-// multiprocessor: for 32 rows of 8192 elements it is faster by 6 percent.
+// Kernel returns the name of the kernel. If the kernel overlaps with the all-reduce, Kernel always
+// returns the kernel for long rows. Its registers leave no room for a second block, but for 32 rows
+// of 8192 elements it is faster by 6 percent.
 func (l *Local) Kernel(overlaps bool) string {
 	if l.isLong() || overlaps {
 		return longKernel
@@ -45,14 +45,14 @@ func (l *Local) Kernel(overlaps bool) string {
 	return shortKernel
 }
 
-// Grid returns the grid of the local kernels and of NormKernel, which has one block per row.
+// Grid returns the grid of the local kernels and of NormKernel. It has one block per row.
 func (l *Local) Grid() (blocks, threads int) {
 	warps := min((l.Hidden/driver.NormUnit+warp-1)/warp, maxThreads/warp)
 	return int(max(l.Rows, 1)), int(warps) * warp
 }
 
 // Overlaps reports whether the kernel may be launched before the all-reduce has ended. Its waiting
-// blocks occupy multiprocessors that kernels of other groups may need, so the grid may occupy at
+// blocks occupy multiprocessors that kernels of other groups may need. So the grid may occupy at
 // most a quarter of the GPU.
 func (l *Local) Overlaps(multiprocessors int) bool {
 	blocks, threads := l.Grid()

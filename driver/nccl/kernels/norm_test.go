@@ -64,7 +64,7 @@ func TestNormsUseTheKernelOfTheAllReduce(t *testing.T) {
 	}
 }
 
-// TestLargestNorm chooses kernels for the largest norm that fits, and for one with one more row.
+// TestLargestNorm chooses kernels for the largest norm that fits, and for a norm with one more row.
 func TestLargestNorm(t *testing.T) {
 	for ranks := 2; ranks <= MaxRanks; ranks++ {
 		for hidden := int64(driver.NormUnit); hidden <= driver.MaxHidden; hidden *= 2 {

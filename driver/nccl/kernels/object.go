@@ -14,10 +14,10 @@ import (
 //go:embed objects
 var objects embed.FS
 
-// Object returns the compiled collectives for a compute capability: a cubin if there is one for the
-// GPU's generation, otherwise PTX, which the driver compiles. It returns an error for GPUs before
-// 8.0. The code ends with a zero byte, as CUDA requires of PTX. All callers share the same bytes
-// and must not modify them.
+// Object returns the compiled collectives for a compute capability. The code is a cubin if there is
+// one for the GPU's generation. Otherwise it is PTX, which the driver compiles. Object returns an
+// error for GPUs before 8.0. CUDA requires that PTX end with a zero byte, so the code always does.
+// All callers share the bytes and must not modify them.
 func Object(major, minor int) ([]byte, error) { return loadObject("collectives", major, minor) }
 
 func loadObject(source string, major, minor int) ([]byte, error) {
@@ -44,14 +44,14 @@ func architecture(major int) string {
 	return "compute_90"
 }
 
-// Wait reports whether the kernels for a generation of GPUs wait for the preceding kernels in the
-// stream (griddepcontrol.wait). Otherwise the kernels must not be launched to overlap, because they
+// Wait reports whether the kernels for a generation wait for earlier kernels in the stream
+// (griddepcontrol.wait). Kernels that do not wait must not be launched to overlap, because they
 // would read data that is not written yet.
 func Wait(major int) bool { return architecture(major) != "sm_80" }
 
-// unpackers maps the name of each requested object to a function that unpacks the object at its
-// first call. Each rank of a process needs an object whenever it opens a device, and unpacking
-// takes 20 ms, or a dozen times as long under the race detector.
+// unpackers maps an object's name to a function that unpacks the object at its first call. Each
+// rank of a process needs an object when it opens a device. Unpacking takes 20 ms, and twelve times
+// as long under the race detector.
 var unpackers sync.Map
 
 func unpack(name string) ([]byte, error) {

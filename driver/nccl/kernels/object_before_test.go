@@ -14,7 +14,7 @@ const (
 	wait             = 0x82e // griddepcontrol.wait
 )
 
-// before counts the instructions of a kind before the first wait, and reports whether there is a
+// before counts the instructions of a kind before the first wait. waits reports whether there is a
 // wait.
 func before(code []byte, kind uint16) (n int, waits bool) {
 	for at := 0; at < len(code); at += instructionBytes {
@@ -29,7 +29,7 @@ func before(code []byte, kind uint16) (n int, waits bool) {
 }
 
 // TestNoKernelExitsBeforeItsWait checks that a kernel cannot end before its predecessor has ended.
-// So waiting for one predecessor implies waiting for all of them.
+// A kernel that waits for one predecessor then waits for all of them.
 func TestNoKernelExitsBeforeItsWait(t *testing.T) {
 	object, err := Object(9, 0)
 	if err != nil {

@@ -7,10 +7,12 @@ import (
 	"testing"
 )
 
-// registers is the number of registers of a multiprocessor. Threads get them in units of eight.
+// registers is the number of registers of a multiprocessor. Threads get registers in units of
+// eight.
 const registers = 64 << 10
 
-// familyOf returns the family of a line kernel, as in Launch.resident; "" for other kernels.
+// familyOf returns the family of a line kernel, as in Launch.resident. It returns "" for other
+// kernels.
 func familyOf(kernel string) string {
 	if strings.HasSuffix(kernel, "_any") && !strings.HasPrefix(kernel, "bulk") {
 		return kernel
@@ -40,14 +42,14 @@ func residents(kernel string) int {
 	return (most.blocks + multiprocessors - 1) / multiprocessors * most.threads
 }
 
-// An entry of .nv.info has a format, an attribute, a size, and that number of bytes. For register
-// counts these are the index of the kernel's symbol and the number of registers.
+// An entry of .nv.info has a format, an attribute, a size, and data of that size. For register
+// counts, the data are the index of the kernel's symbol and the number of registers.
 const (
 	sized         = 0x04
 	registerCount = 0x2f
 )
 
-// TestKernelsFitBlocks finds kernels that need too many registers for their grids.
+// TestKernelsFitBlocks checks that no kernel needs too many registers for its grid.
 func TestKernelsFitBlocks(t *testing.T) {
 	for major := range binaries {
 		object, err := Object(major, 0)

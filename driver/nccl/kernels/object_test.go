@@ -19,8 +19,8 @@ import (
 	"symmem/internal/reduce"
 )
 
-// kernelNames lists all kernels that Choose can return, and those that are launched after or
-// between them.
+// kernelNames lists all kernels that Choose can return. It also lists the kernels that are launched
+// between or after them.
 func kernelNames() map[string]bool {
 	names := map[string]bool{
 		shortKernel: true, longKernel: true, AddKernel: true, NormKernel: true, AfterAll: true,
@@ -66,7 +66,7 @@ func messageNames() map[string]bool {
 	return names
 }
 
-// hasKernels fails unless each object contains exactly the given kernels.
+// hasKernels checks that each object contains exactly the given kernels.
 func hasKernels(
 	t *testing.T, objectFor func(major, minor int) ([]byte, error), names map[string]bool,
 ) {
@@ -161,16 +161,17 @@ func inText(t *testing.T, object []byte) map[string]bool {
 	return found
 }
 
-// acquireBulk and preExit are the opcodes of griddepcontrol.wait and .launch_dependents, found by
-// compiling kernels with and without them. The opcode is in the lowest bits of an instruction.
+// acquireBulk and preExit are the opcodes of griddepcontrol.wait and .launch_dependents. They were
+// found by compiling kernels with and without these instructions. The opcode is in the lowest bits
+// of an instruction.
 const (
 	opcode      = 1<<12 - 1
 	acquireBulk = 0x82e
 	preExit     = 0x82d
 )
 
-// TestKernelsThatOverlapWait checks in all objects that a kernel which starts its successor early,
-// or may be launched to overlap, waits for its predecessors.
+// TestKernelsThatOverlapWait checks all objects. A kernel may start its successor early, or may be
+// launched to overlap. In both cases, it must wait for its predecessors.
 func TestKernelsThatOverlapWait(t *testing.T) {
 	for major := range binaries {
 		object, err := Object(major, 0)
@@ -216,8 +217,8 @@ func TestOldGPUsHaveNoObject(t *testing.T) {
 	}
 }
 
-// TestObjectsMatchSources compares the checksums of both with the manifest that make.sh has
-// written.
+// TestObjectsMatchSources compares the checksums of objects and sources with the manifest that
+// make.sh has written.
 func TestObjectsMatchSources(t *testing.T) {
 	const remedy = "run driver/nccl/kernels/make.sh and commit its output"
 	manifest, err := objects.ReadFile("objects/MANIFEST")

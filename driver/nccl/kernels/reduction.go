@@ -6,10 +6,10 @@ import (
 	"symmem/driver"
 )
 
-// types lists the types that kernels can reduce. number identifies the type to kernels of any
-// reduction. name is the part of a specialized kernel's name that identifies the type, or is empty
-// if the type has no specialized kernels. Specialized kernels support reductions up to lastSpecial
-// in the order of ranks.
+// types lists the types that kernels can reduce. number identifies a type to kernels of any
+// reduction. name identifies the type in the names of specialized kernels. It is empty if the type
+// has no specialized kernels. Specialized kernels support reductions up to lastSpecial, in the
+// order of ranks.
 var types = map[driver.DataType]struct {
 	number uint32
 	name   string
@@ -19,11 +19,11 @@ var types = map[driver.DataType]struct {
 	driver.Int32: {6, "i32"}, driver.Int64: {7, ""},
 }
 
-// A word (Launch.op) describes a reduction to the kernels. It contains the number of the operation
-// in enum Op of call.h (driver.ReduceOp.Kernel). For kernels of any reduction it also contains bits
-// of enum Order and the number of the type, times typeUnit.
+// Launch.op is a word that describes a reduction to the kernels. It contains the operation's number
+// in enum Op of call.h (driver.ReduceOp.Kernel). For kernels of any reduction, it also contains
+// bits of enum Order, and the type's number times typeUnit.
 const (
-	lastSpecial = 2 // Max, the last operation that has specialized kernels
+	lastSpecial = 2 // Max; later operations have no specialized kernels
 
 	orderTree    = 8
 	orderRounded = 16
@@ -51,8 +51,8 @@ func (l *Launch) setReduction() (err error) {
 }
 
 // treeBits returns the bits of enum Order for a group with a tree formula. It returns 0 if a tree
-// gives the same results as the order of ranks. With two ranks it does, except for the rounding of
-// averages.
+// and the order of ranks give the same results. With two ranks they do, except for averages, which
+// are rounded differently.
 func (l *Launch) treeBits() (uint32, error) {
 	if l.Ranks&(l.Ranks-1) != 0 {
 		return 0, fmt.Errorf("%w for the formula %v with %d ranks: the number of ranks must be a power "+
@@ -71,7 +71,7 @@ func (l *Launch) treeBits() (uint32, error) {
 }
 
 // kernelName returns the name of the kernel in a family that suits the call. Each family has a
-// kernel for 2 ranks, one for 4 ranks, and one for any number up to 8.
+// kernel for 2 ranks, a kernel for 4 ranks, and a kernel for any number up to 8.
 func (l *Launch) kernelName(family string) string {
 	ranks := 8
 	if l.Ranks == 2 || l.Ranks == 4 {

@@ -20,16 +20,16 @@ const (
 	Diverged
 )
 
-// Report receives the first fault of a rank's kernels, and holds the word by which the host ends
-// kernels. It has the layout of struct Report in src/call.h, and is in host memory that the device
-// reads and writes. Once fault is not None, the fields before it may be read.
+// Report receives the first fault of a rank's kernels. It also holds the word with which the host
+// ends kernels. It has the layout of struct Report in src/call.h, and is in host memory that the
+// device reads and writes. The fields before fault may be read once fault is not None.
 type Report struct {
-	// Digest is the digest of this rank's call, and Theirs the digest of the peer's different call.
+	// Digest is the digest of this rank's call. Theirs is the digest of the peer's different call.
 	Digest, Theirs uint64
 	// Epoch is the number of the call among the group's kernel launches, counted from 1.
 	Epoch uint64
-	// Ranks is a bit set of the missing ranks after TimedOut, and the number of the rank with the
-	// different call after Diverged.
+	// Ranks is a bit set of the missing ranks after TimedOut. After Diverged, it is the number of
+	// the rank with the different call.
 	Ranks uint32
 	fault uint32
 	end   uint32
@@ -39,8 +39,8 @@ type Report struct {
 // Fault returns the fault. It may be called while kernels run.
 func (r *Report) Fault() Fault { return Fault(atomic.LoadUint32(&r.fault)) }
 
-// Read returns a copy of the report and true if the report contains a fault, and false otherwise.
-// It may be called while kernels run.
+// Read returns a copy of the report. It returns true if the report contains a fault. It may be
+// called while kernels run.
 func (r *Report) Read() (Report, bool) {
 	fault := r.Fault()
 	if fault == None {
@@ -51,9 +51,9 @@ func (r *Report) Read() (Report, bool) {
 	}, true
 }
 
-// End ends the kernels that use this report and wait for peers. To end later kernels, too, the
-// caller must copy the 32 bits at EndOffset to the first fault word, at FaultOffset in the exchange
-// memory. End may be called while kernels run.
+// End ends the kernels that use this report and wait for peers. It does not end later kernels. To
+// end these, too, copy the 32 bits at EndOffset to the first fault word, at FaultOffset in the
+// exchange memory. End may be called while kernels run.
 func (r *Report) End() { atomic.StoreUint32(&r.end, uint32(Aborted)) }
 
 // EndOffset is the offset in a Report of the word that End writes.

@@ -18,25 +18,25 @@ import (
 	"symmem/internal/ranked"
 )
 
-// Exchange maps the memory through which a group's kernels exchange data, and holds the report in
-// which this rank's kernels report faults.
+// Exchange maps the memory through which a group's kernels exchange data. It also holds the report
+// of this rank's kernels.
 type Exchange struct {
-	// addresses holds the address of each rank's memory, by group rank. It is written before the group
-	// is used, and again after the group has ended, with mu held.
+	// addresses holds the address of each group rank's memory. It is written before the group is
+	// used. After the group has ended, it is written with mu held.
 	addresses [kernels.MaxRanks]uintptr
-	// Multiprocessors holds the number of multiprocessors that a kernel can use on every rank. It is
+	// Multiprocessors is the number of multiprocessors that a kernel can use on every rank. It is
 	// written before the group is used.
 	Multiprocessors int
-	// Overlaps reports whether kernels are launched with programmatic dependent launch. It is false if
-	// ranks of this process share the GPU, since waiting blocks could occupy the multiprocessors that
-	// another rank needs. It is written before the group is used.
+	// Overlaps reports whether kernels are launched with programmatic dependent launch. It is false
+	// if ranks of this process share the GPU. There, waiting blocks could occupy the
+	// multiprocessors that another rank needs. Overlaps is written before the group is used.
 	Overlaps bool
 
 	group Group
 
 	mu ranked.Mutex[exchangeMu]
-	// report is host memory through which kernels and the host signal each other. finalReport holds
-	// its contents after it has been freed. Both are guarded by mu.
+	// report is host memory through which kernels and the host signal each other. finalReport is a
+	// copy of the report, made when the report is freed. Both are guarded by mu.
 	report      *kernels.Report
 	finalReport kernels.Report
 	stops       sync.WaitGroup // goroutines that copy the word of Stop to the GPU
@@ -52,8 +52,8 @@ func (x *Exchange) Reported() (kernels.Report, bool) {
 	return x.finalReport.Read()
 }
 
-// Places returns the addresses of all ranks' exchange memory and of the report, for use by kernels.
-// It returns ErrClosed after the group has ended.
+// Places returns the addresses that kernels use: the report and all ranks' exchange memory. It
+// returns ErrClosed after the group has ended.
 func (x *Exchange) Places() (kernels.Places, error) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -63,13 +63,13 @@ func (x *Exchange) Places() (kernels.Places, error) {
 	return kernels.Places{Exchange: x.addresses, Report: dl.AddressOf(x.report)}, nil
 }
 
-// capabilities holds the message that ranks exchange while they open the exchange memory.
+// capabilities is the message that ranks exchange while they open the exchange memory.
 type capabilities struct {
-	// Why holds the reason why the rank has no exchange memory. It is empty if the rank has memory.
+	// Why is the reason why the rank has no exchange memory. It is empty if the rank has memory.
 	Why string `json:"why,omitempty"`
-	// Multiprocessors holds the number of multiprocessors that the rank's kernels can use.
+	// Multiprocessors is the number of multiprocessors that the rank's kernels can use.
 	Multiprocessors int `json:"multiprocessors,omitempty"`
-	// Fabric holds the handle of the rank's memory if descriptors cannot be sent.
+	// Fabric is the handle of the rank's memory if descriptors cannot be sent.
 	Fabric []byte `json:"fabric,omitempty"`
 }
 
@@ -78,21 +78,21 @@ type Group struct {
 	Config  *driver.GroupConfig
 	Plane   control.Plane
 	Sharing *memory.Sharing
-	// Reports allocates reports, and Code holds the kernels. Both belong to the device.
+	// Reports allocates reports. Code holds the kernels. Both belong to the device.
 	Reports *gpu.Pinned[kernels.Report]
 	Code    *gpu.Code
 	// Sharers counts the ranks of this process that use this rank's GPU, including this rank.
 	Sharers int
-	// NoFabric holds the reason why ranks that cannot send descriptors cannot use fabric handles
-	// either. It is the same on all ranks, and empty if fabric handles may work.
+	// NoFabric is the reason why ranks cannot use fabric handles. It matters only if ranks cannot
+	// send descriptors. It is the same on all ranks, and empty if fabric handles may work.
 	NoFabric string
 	// Linked returns an error unless NVLink connects the GPUs of the group.
 	Linked func() error
 }
 
 // Open allocates the exchange memory of the group, on all ranks or on none. It returns an error
-// only if the ranks could not agree. reason is empty, or contains the reason why the group has no
-// exchange memory. If the reason follows from the group alone, the ranks exchange no messages.
+// only if the ranks could not agree. If the group has no exchange memory, reason says why. If the
+// group's configuration already excludes exchange memory, the ranks exchange no messages.
 func (x *Exchange) Open(ctx context.Context, g Group) (reason string, err error) {
 	x.group = g
 	ranks := len(g.Config.Ranks)
@@ -215,7 +215,7 @@ func (x *Exchange) mapPeers(ctx context.Context, key handoff.Key, all []capabili
 	return nil
 }
 
-// Close frees the memory after the last kernel that may use it has ended. The caller has made sure
+// Close frees the memory after the last kernel that may use it has ended. The caller guarantees
 // that no kernel of the group is running on an open stream or can start there.
 func (x *Exchange) Close() error {
 	if x.group.Sharing == nil {
@@ -246,7 +246,7 @@ func (x *Exchange) release() error {
 	return err
 }
 
-// retire removes the report, so that Places and Stop no longer use the memory, and returns it.
+// retire removes the report and returns it. Places and Stop no longer use the memory afterwards.
 func (x *Exchange) retire() *kernels.Report {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -258,11 +258,11 @@ func (x *Exchange) retire() *kernels.Report {
 	return report
 }
 
-// Stop makes this rank's kernels end, both those that wait for peers and those that start later. It
-// does not wait until they have ended.
+// Stop ends this rank's waiting kernels and makes later kernels end at their start. It does not
+// wait for the kernels.
 //
-// Waiting kernels poll a word in host memory. At their start, kernels read a copy of the word on
-// the GPU instead, because a read of host memory would add 0.5 us to the 2.7 us of a call of 1 KiB.
+// Waiting kernels poll a word in host memory. At its start, a kernel reads a copy of the word on
+// the GPU. Reading host memory there would add 0.5 us to the 2.7 us of a call of 1 KiB.
 func (x *Exchange) Stop() {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -280,7 +280,7 @@ func (x *Exchange) Stop() {
 	src, dst := dl.AddressOf(x.report)+kernels.EndOffset, exchange+kernels.FaultOffset
 	x.stops.Go(func() {
 		g := x.group.Sharing.GPU
-		_ = g.Do(func() error { // without the copy, kernels end as soon as they wait
+		_ = g.Do(func() error { // without the copy, later kernels end when they first wait
 			return g.Aside.Run(g, func(on cuda.Stream) error {
 				return g.CUDA.MemcpyAsync(dst, src, 4, on)
 			})

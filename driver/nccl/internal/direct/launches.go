@@ -6,33 +6,31 @@ import (
 	"symmem/internal/ranked"
 )
 
-// maxLatest limits the number of recent launches that can be looked up. It is a power of two.
+// maxLatest is the number of recent launches that can be looked up. It is a power of two.
 const maxLatest = 256
 
-// Launches records launches of direct kernels, in order to find the call that a kernel has
-// reported.
+// Launches records launches of direct kernels. It finds the call that a kernel has reported.
 type Launches struct {
 	mu    ranked.Spin[launchesMu]
 	count uint64 // guarded by mu
-	// latest holds the n-th launch, from 1, at index n % maxLatest. It is guarded by mu.
+	// latest holds launch n at index n % maxLatest. n starts at 1. latest is guarded by mu.
 	latest [maxLatest]launch
-	// recorded holds the latest calls in captures of other libraries. recordedCount counts all such
-	// calls. Both are guarded by mu.
+	// recorded holds the latest calls in captures of other libraries. recordedCount counts all of
+	// these calls. Both are guarded by mu.
 	recorded      []driver.Call
 	recordedCount int
 }
 
-// maxRecorded limits the number of calls in captures of other libraries that can be looked up. It
-// suffices for a hundred graphs of a model with 80 layers.
+// maxRecorded is the number of captured calls that can be looked up. It suffices for a hundred
+// graphs of a model with 80 layers.
 const maxRecorded = 1 << 14
 
-// launch holds a launched call and its ticket.
 type launch struct {
 	call   *driver.Call
 	ticket uint64
 }
 
-// Note adds the launches of a call that was split into pieces.
+// Note adds the launches of a call. pieces is the number of launches.
 func (l *Launches) Note(call *driver.Call, ticket uint64, pieces int) {
 	l.mu.Lock()
 	l.count += uint64(pieces)
@@ -57,8 +55,8 @@ func (l *Launches) Record(call *driver.Call) {
 }
 
 // CallOf returns the call that a kernel has reported. If replays by another library have changed
-// the kernels' count, it searches by the digest alone. The ticket is 0 if it is not known, for
-// example for a call in a capture of another library.
+// the kernels' count, CallOf searches by the digest alone. The ticket is then unknown, and CallOf
+// returns ticket 0.
 func (l *Launches) CallOf(report *kernels.Report) (call *driver.Call, ticket uint64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

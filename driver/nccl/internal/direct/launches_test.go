@@ -7,8 +7,8 @@ import (
 	"symmem/driver/nccl/kernels"
 )
 
-// TestCallOfFindsCapturedCalls looks up calls by digest, as after replays by another library, which
-// change the kernels' count.
+// TestCallOfFindsCapturedCalls looks up calls by digest. Replays by another library change the
+// kernels' count, so the number does not help.
 func TestCallOfFindsCapturedCalls(t *testing.T) {
 	var l Launches
 	callOf := func(digest uint64) *driver.Call { return &driver.Call{Digest: digest} }
@@ -32,8 +32,8 @@ func TestCallOfFindsCapturedCalls(t *testing.T) {
 	}
 }
 
-// TestCallOfFindsSplitCalls looks up calls that were split into several launches, each with its own
-// number.
+// TestCallOfFindsSplitCalls looks up calls that were split into several launches. Each launch has a
+// separate number.
 func TestCallOfFindsSplitCalls(t *testing.T) {
 	var l Launches
 	large, small := &driver.Call{Digest: 1}, &driver.Call{Digest: 2}

@@ -8,38 +8,38 @@ import (
 	"symmem/internal/ranked"
 )
 
-// LaunchOrder serializes a group's calls on all streams and paths in the order of their launches.
-// It does not order two consecutive NCCL calls, since NCCL serializes its own kernels. A direct
-// kernel may not fit on the GPU together with an NCCL kernel, so ranks that ran the two in
-// different orders would deadlock.
+// LaunchOrder makes a group's calls run in the order of their launches, on all streams and paths.
+// It does not order two consecutive NCCL calls, because NCCL does that. A direct kernel may not fit
+// on the GPU together with an NCCL kernel. Ranks that ran the two in different orders would
+// deadlock.
 //
 // A group without direct kernels needs no LaunchOrder.
 //
-// Methods must be called with the communicator's mu held, except RecordLatest and ForgetLatest,
-// which require the stream's lock instead. The cuda.Driver passed to them must use the GPU's
+// RecordLatest and ForgetLatest must be called with the stream's lock held. All other methods must
+// be called with the communicator's mu held. The cuda.Driver passed to them must use the GPU's
 // context.
 type LaunchOrder struct {
-	// mu is held by RecordLatest, and by a launch from the time it reads latest until it is the latest
+	// RecordLatest holds mu. A launch holds mu from the time it reads latest until it is the latest
 	// launch itself.
 	mu ranked.Mutex[orderMu]
-	// latest is the stream of the latest launch as long as an event can still be recorded there.
-	// Otherwise latestEvent is the event after that launch, or nil before the first launch. Both are
-	// written with mu held. Only a goroutine that holds a stream's lock sets latest to the stream, or
-	// replaces the stream in latest.
+	// latest is the stream of the latest launch while an event can still be recorded there. After
+	// that, latestEvent is the event after the launch. Before the first launch, both are nil. Both
+	// are written with mu held. A goroutine that changes latest from or to a stream also holds that
+	// stream's lock.
 	latest      atomic.Pointer[stream.Stream]
 	latestEvent *stream.Event
-	// own is the event for streams that are not adopted. Each adopted stream has its own event.
+	// own is the event for streams that are not adopted. Each adopted stream has a separate event.
 	own stream.Event
 	// ByNCCL reports whether the latest launch consists only of NCCL kernels.
 	ByNCCL bool
-	// replayEvent is set after another library has captured a call of the group. symmem does not see
-	// the replays of that library's graph, so each replay and each launch waits for this event and
-	// records it again afterwards. latest and latestEvent are nil from then on.
+	// replayEvent is set after another library has captured a call of the group. symmem does not
+	// see the replays of that library's graph. So each replay and each launch waits for replayEvent
+	// and records it again. latest and latestEvent are nil from then on.
 	replayEvent *stream.Point
 }
 
-// Begin makes a stream wait for the latest launch on another stream or in a replay, unless both
-// launches are NCCL's.
+// Begin makes a stream wait for the latest launch on another stream or in a replay. It does not
+// wait if both launches are NCCL's.
 func (t *LaunchOrder) Begin(
 	g stream.Group, s *stream.Stream, byNCCL bool, gpu *cuda.Driver,
 ) error {
@@ -79,7 +79,7 @@ func (t *LaunchOrder) waitForLatest(on cuda.Stream, gpu *cuda.Driver) (err error
 	return tail.StreamWait(on, gpu)
 }
 
-// End is called after a launch has been queued. It records replayEvent if there is one.
+// End is called after a launch has been queued. It records replayEvent if that event exists.
 func (t *LaunchOrder) End(s *stream.Stream, gpu *cuda.Driver) error {
 	if t.replayEvent == nil {
 		return nil
@@ -87,8 +87,8 @@ func (t *LaunchOrder) End(s *stream.Stream, gpu *cuda.Driver) error {
 	return gpu.EventRecord(t.replayEvent.Handle, s.CUDA)
 }
 
-// makeReplayEvent creates replayEvent after the latest launch unless there is one. Graphs of other
-// libraries refer to the event, and keep alive the communicator that owns it.
+// makeReplayEvent creates replayEvent after the latest launch, if it does not exist. Graphs of
+// other libraries refer to the event. They keep alive the communicator that owns it.
 func (t *LaunchOrder) makeReplayEvent(d *stream.Streams) error {
 	if t.replayEvent != nil {
 		return nil
@@ -104,8 +104,8 @@ func (t *LaunchOrder) makeReplayEvent(d *stream.Streams) error {
 	return nil
 }
 
-// RecordLatest records latestEvent after the work queued on a stream if the latest launch is on
-// that stream. latestEvent does not include later work of the stream.
+// RecordLatest records latestEvent if the latest launch is on the stream. latestEvent then marks
+// the end of the work queued so far.
 func (t *LaunchOrder) RecordLatest(s *stream.Stream) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -120,11 +120,12 @@ func (t *LaunchOrder) RecordLatest(s *stream.Stream) error {
 	return err
 }
 
-// Latest returns the stream of the latest launch if an event can still be recorded there, or nil.
+// Latest returns the stream of the latest launch while an event can still be recorded there.
+// Otherwise it returns nil.
 func (t *LaunchOrder) Latest() *stream.Stream { return t.latest.Load() }
 
-// ForgetLatest forgets the latest launch if it is on stream s, so that the next launch does not
-// wait.
+// ForgetLatest forgets the latest launch if it is on stream s. The next launch then does not wait
+// for it.
 func (t *LaunchOrder) ForgetLatest(s *stream.Stream) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -8,27 +8,27 @@ import (
 	"symmem/internal/cuda"
 )
 
-// Recordings numbers the captures that contain calls of a group. Its methods must be called with
-// the communicator's mu held.
+// Recordings numbers the captures that contain calls of a group. The communicator's mu must be held
+// during calls of its methods.
 type Recordings struct {
-	// count is the number of the latest capture. Captures are numbered from 1, identically on all
-	// ranks.
+	// count is the number of the latest capture. The first capture has number 1. All ranks use the
+	// same numbers.
 	count uint64
-	// open lists captures of other libraries that may be active, the last used one last. The end of
-	// such a capture is not visible, so open contains the OpenRecordings that were used last.
+	// open lists captures of other libraries, the last used one last. The end of such a capture is
+	// not visible. So open keeps the last OpenRecordings captures.
 	open []*Recording
 }
 
-// OpenRecordings limits the number of captures of other libraries that can contain calls of a group
-// at the same time. Calls in an older capture are numbered as calls in a new capture.
+// OpenRecordings limits how many captures of other libraries can contain calls of a group at the
+// same time. If an older capture gets another call, it is treated as a new capture.
 const OpenRecordings = 16
 
-// Recording represents a capture that contains calls of a group.
+// Recording is a capture that contains calls of a group.
 type Recording struct {
 	id   uint64          // CUDA's ID, for a capture of another library
 	last driver.Recorded // position of the last call
-	// The calls of the group in a capture of another library are serialized. stream is the stream of
-	// the last call, tips are the last graph nodes of that call, and end is the node after them that
+	// Calls of the group in a capture of another library are serialized. stream is the stream of
+	// the last call. tips are the last graph nodes of that call. end is the node after tips that
 	// records LaunchOrder.replayEvent.
 	stream cuda.Stream
 	tips   []cuda.Node
@@ -41,12 +41,13 @@ func (r *Recordings) Begin(id uint64) *Recording {
 	return &Recording{id: id, last: driver.Recorded{Capture: r.count}}
 }
 
-// Has reports whether the capture with CUDA's ID is known.
+// Has reports whether the capture with a CUDA ID is known.
 func (r *Recordings) Has(id uint64) bool {
 	return slices.ContainsFunc(r.open, func(open *Recording) bool { return open.id == id })
 }
 
-// Of returns the recording of the capture with CUDA's ID. It begins a recording for a new capture.
+// Of returns the recording of the capture with a CUDA ID. If the capture is new, Of begins a
+// recording.
 func (r *Recordings) Of(id uint64) *Recording {
 	for i, open := range r.open {
 		if open.id == id {
@@ -67,8 +68,8 @@ func (r *Recording) Next() driver.Recorded {
 	return r.last
 }
 
-// waitForPrevious makes the next work on a stream wait for the group's previous call, which is in
-// the capture or precedes the launch of the graph.
+// waitForPrevious makes the next work on a stream wait for the group's previous call. That call is
+// in the capture or precedes the launch of the graph.
 func (r *Recording) waitForPrevious(
 	replayEvent *stream.Point, on cuda.Stream, gpu *cuda.Driver,
 ) error {
@@ -86,15 +87,15 @@ func (r *Recording) waitForPrevious(
 		return slices.Contains(capture.Tips, n)
 	})
 	if len(missing) == 0 {
-		return nil // the owner has made this stream wait for the previous one
+		return nil // the owner has made this stream wait for the previous stream
 	}
 	return gpu.CaptureAfter(on, missing)
 }
 
 // recordLatest makes each launch of the graph record replayEvent after the latest call. The end of
-// the capture is not visible, so each new call moves the recording node after itself. CUDA does not
-// allow nodes to be removed from a graph during its capture, but their dependencies can be changed.
-// If that fails, recordLatest adds another node.
+// the capture is not visible, so each new call moves the recording node behind itself. During a
+// capture, CUDA does not allow nodes to be removed, but their dependencies can be changed. If that
+// fails, recordLatest adds another node.
 func (r *Recording) recordLatest(
 	replayEvent *stream.Point, on cuda.Stream, gpu *cuda.Driver,
 ) error {
@@ -119,8 +120,8 @@ func (r *Recording) recordLatest(
 
 func repeat(n cuda.Node, times int) []cuda.Node { return slices.Repeat([]cuda.Node{n}, times) }
 
-// Launch adds a call to a capture of another library, after the group's earlier calls in the
-// capture. It must be called on a thread of the context.
+// Launch adds a call to a capture of another library. The call runs after the group's earlier calls
+// in the capture. Launch must be called on a thread of the context.
 func (r *Recording) Launch(
 	t *LaunchOrder, s *stream.Stream, d *stream.Streams, queue func() error,
 ) error {

@@ -3,7 +3,7 @@ package direct
 import "testing"
 
 // TestConcurrentCapturesAreNumbered begins more captures than OpenRecordings. The least recently
-// used capture is dropped and gets a new number when it is used again.
+// used capture is dropped. If it is used again, it gets a new number.
 func TestConcurrentCapturesAreNumbered(t *testing.T) {
 	var r Recordings
 	for id := range uint64(OpenRecordings) {

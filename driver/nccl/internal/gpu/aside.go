@@ -9,15 +9,15 @@ import (
 	"symmem/internal/ranked"
 )
 
-// Aside runs the backend's internal work on a separate stream, so that it never waits for work that
-// callers queue. Its methods must be called on a thread of the context.
+// Aside runs the backend's internal work on a separate stream. That work never waits for work of
+// callers. Methods must be called on a thread of the context.
 type Aside struct {
 	mu     ranked.Mutex[asideMu]
 	stream cuda.Stream // created by the first Run; guarded by mu
 }
 
-// Run queues work and waits until it ends or the GPU's timeout expires. After a timeout, the work's
-// stream is abandoned (GPU.AddUnfinished), and the next Run creates a new one.
+// Run queues work and waits for it, up to the GPU's timeout. After a timeout, the stream is
+// abandoned (GPU.AddUnfinished), and the next Run creates a new stream.
 func (a *Aside) Run(g *GPU, queue func(stream cuda.Stream) error) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()

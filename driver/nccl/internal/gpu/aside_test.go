@@ -13,8 +13,8 @@ import (
 
 func TestMain(m *testing.M) { gputest.Main(m) }
 
-// TestAsideAbandonsStreamAfterTimeout checks that Run returns after its timeout, that later work
-// runs on another stream, and that memory stays mapped until the first work ends.
+// TestAsideAbandonsStreamAfterTimeout checks that Run returns after its timeout. Later work must
+// run on another stream. Memory must stay mapped until the first work ends.
 func TestAsideAbandonsStreamAfterTimeout(t *testing.T) {
 	g := gputest.Open(t)
 	err := g.Do(func() error {

@@ -17,16 +17,15 @@ type Code struct {
 	Mu        ranked.Mutex[codeMu]
 	module    cuda.Module              // guarded by Mu; set by Load
 	functions map[string]cuda.Function // guarded by Mu
-	// Overlaps reports whether launches use programmatic dependent launch, so that a kernel may start
-	// before the kernels ahead of it have ended, and waits for them itself. It is set by Load.
+	// Overlaps reports whether launches use programmatic dependent launch. Such a kernel may start
+	// before earlier kernels have ended, and waits for them itself. Load sets Overlaps.
 	Overlaps bool
 }
 
-// Load loads all kernels eagerly. CUDA would otherwise load each kernel at its first launch, which
-// could wait for another kernel that never ends. If the process already has a stuck kernel, the
-// eager load itself could wait forever, so Load leaves the loading to the launches. (On an H200
-// with driver 580, such a launch returns and the wait for it has a deadline, but CUDA does not
-// guarantee this.)
+// Load loads all kernels. CUDA would otherwise load each kernel at its first launch, which could
+// wait for a kernel that never ends. If a kernel of the process is already stuck, Load itself could
+// wait forever, so it leaves the loading to the launches. (On an H200 with driver 580, such a
+// launch returns and the wait for it has a deadline, but CUDA does not guarantee this.)
 func (k *Code) Load(g *GPU) error {
 	k.Mu.Lock()
 	defer k.Mu.Unlock()

@@ -8,23 +8,23 @@
 // afterwards.
 //
 // Stuck is a final state of the process, in which one of its GPUs runs a kernel that ends only with
-// the process. CUDA calls that may wait for the whole device are then no longer made: memory stays
-// mapped, contexts stay retained, and kernels are not loaded before their launches.
+// the process. CUDA calls that may wait for the whole device are then no longer made. So memory
+// stays mapped, contexts stay retained, and kernels are loaded by their first launch.
 //
-// Work can outlive its group and its stream, because Stream.Close waits for a limited time only,
-// and so can internal work of the backend. Such work is registered with GPU.AddUnfinished. Until
-// the work has ended, memory that it may use stays mapped (GPU.KeepsMemory) and the context stays
-// retained. Resources released meanwhile (GPU.FreeWhenIdle) are freed later, in the same order
-// (GPU.Reclaim).
+// Stream.Close waits for a limited time only, so work can outlive its stream and its group.
+// Internal work of the backend can also take longer than the wait for it. Such work is registered
+// with GPU.AddUnfinished. Until the work has ended, memory that it may use stays mapped
+// (GPU.KeepsMemory) and the context stays retained. Resources released meanwhile (GPU.FreeWhenIdle)
+// are freed later, in the same order (GPU.Reclaim).
 //
 // # Threads
 //
-// CUDA's current context belongs to an operating system thread. Single calls make it current in the
-// same entry to C (GPU.With). Sequences of calls lock their goroutine to a thread (GPU.Do); code
-// that runs inside Do is documented as "on a thread of the context". Both are cheaper than passing
-// work to an executor thread. If the process has adopted streams of another library (GPU.Adopted),
-// some CUDA calls on any thread would invalidate that library's captures, so each call is then made
-// on a thread in relaxed capture mode.
+// CUDA's current context belongs to an operating system thread. A single call makes the context
+// current in the same entry to C (GPU.With). A sequence of calls locks its goroutine to a thread
+// (GPU.Do). Code that runs inside Do is documented as "on a thread of the context". Both are
+// cheaper than passing work to an executor thread. If the process has adopted streams of another
+// library (GPU.Adopted), some CUDA calls on any thread would invalidate that library's captures. So
+// each call is then made on a thread in relaxed capture mode.
 //
 // # Invariants
 //

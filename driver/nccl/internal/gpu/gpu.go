@@ -11,9 +11,8 @@ import (
 	"symmem/internal/ranked"
 )
 
-// GPU wraps the GPU of a rank and its primary context.
-//
-// A GPU retains the context until its last reference is dropped. It must not be used afterwards.
+// GPU wraps the GPU of a rank and its primary context. It keeps the context until the last
+// reference is dropped, and must not be used afterwards.
 type GPU struct {
 	cuda.Device
 	// CUDA makes calls on a thread of the context; see Do.
@@ -23,9 +22,9 @@ type GPU struct {
 	context  cuda.Context
 	// Adopted reports whether streams of another library have been adopted.
 	Adopted atomic.Bool
-	// Timeout bounds waits for the backend's internal work.
+	// Timeout limits waits for the backend's internal work.
 	Timeout time.Duration
-	// Aside runs that work.
+	// Aside runs the backend's internal work.
 	Aside Aside
 	// Words allocates the words that streams wait for.
 	Words Pinned[Word]
@@ -34,8 +33,8 @@ type GPU struct {
 	mu         ranked.Mutex[gpuMu]
 	references int           // guarded by mu
 	unfinished []*unfinished // guarded by mu
-	// deferred holds functions that free resources once the unfinished work has ended. reclaiming is
-	// set while the first of them is being called. Both are guarded by mu.
+	// deferred holds functions that free resources once the unfinished work has ended. reclaiming
+	// is set while the first function is being called. Both are guarded by mu.
 	deferred   []func() error
 	reclaiming bool
 }
@@ -52,7 +51,8 @@ func retain(library *cuda.Driver, device cuda.Device) (*GPU, error) {
 	}, nil
 }
 
-// Borrow runs CUDA calls on a thread of a GPU's primary context, which it retains meanwhile.
+// Borrow runs CUDA calls on a thread of a GPU's primary context. It retains the context during the
+// calls.
 func Borrow(library *cuda.Driver, device cuda.Device, calls func() error) error {
 	g, err := retain(library, device)
 	if err != nil {
@@ -74,11 +74,11 @@ func Open(library *cuda.Driver, device cuda.Device, timeout time.Duration) (*GPU
 	return g, nil
 }
 
-// Entry returns the step that makes the context current before a single call to another library.
+// Entry returns the step that makes the context current before a call to another library.
 func (g *GPU) Entry() dl.Step { return g.CUDA.Entry(g.context) }
 
-// Hold adds a reference to the context, which Drop removes. It does nothing after the context has
-// been released.
+// Hold adds a reference to the context. Drop removes it. After the context has been released, Hold
+// does nothing.
 func (g *GPU) Hold() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -107,7 +107,7 @@ func (g *GPU) Held() bool {
 	return g.references > 0
 }
 
-// With makes CUDA calls, each possibly on a different thread. It is cheaper than Do.
+// With makes single CUDA calls, which may run on different threads. It is cheaper than Do.
 func (g *GPU) With(calls func(gpu *cuda.Driver) error) error {
 	if !g.Adopted.Load() {
 		return calls(g.anywhere)
@@ -115,8 +115,9 @@ func (g *GPU) With(calls func(gpu *cuda.Driver) error) error {
 	return g.Do(func() error { return calls(g.CUDA) })
 }
 
-// Do runs CUDA calls on a thread of the context. If another library's streams were adopted, the
-// thread is in relaxed capture mode meanwhile, so that the calls invalidate none of its captures.
+// Do runs CUDA calls on a thread of the context. If streams of another library were adopted, the
+// thread is in relaxed capture mode during the calls. The calls then invalidate no capture of that
+// library.
 func (g *GPU) Do(calls func() error) error {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -128,7 +129,7 @@ func (g *GPU) Do(calls func() error) error {
 		if err != nil {
 			return err
 		}
-		// This exchange cannot fail, since the first one succeeded.
+		// This exchange cannot fail, because the first one succeeded.
 		defer func() { _, _ = g.CUDA.ThreadExchangeCaptureMode(mode) }()
 	}
 	return calls()

@@ -2,7 +2,7 @@ package gpu
 
 import "symmem/internal/ranked"
 
-// The classes of this package's locks, in their locking order. doc.go lists them in the same order.
+// These types identify this package's locks, in their locking order. doc.go lists the same order.
 type (
 	asideMu  struct{}
 	codeMu   struct{}

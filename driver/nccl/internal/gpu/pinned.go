@@ -9,15 +9,15 @@ import (
 	"symmem/internal/ranked"
 )
 
-// Pinned allocates values in page-locked host memory that the device reads and writes. The size of
-// T must be a power of two and at most a page. It is safe for concurrent use.
+// Pinned allocates values in page-locked host memory, which the device can read and write. The size
+// of T must be a power of two and at most a page. Pinned is safe for concurrent use.
 type Pinned[T any] struct {
 	Mu    ranked.Mutex[pinnedMu]
 	pages []uintptr // guarded by Mu
 	free  []*T      // guarded by Mu
 }
 
-// pageBytes holds the number of bytes in which host memory is allocated.
+// pageBytes is the number of bytes that are allocated at a time.
 const pageBytes = 4096
 
 // Take allocates a zero value. It must be called on a thread of the context.

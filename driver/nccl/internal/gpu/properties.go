@@ -10,15 +10,16 @@ import (
 
 // Properties holds the constant properties of a GPU.
 type Properties struct {
-	// Model holds the vendor's name for the GPU.
+	// Model is the vendor's name for the GPU.
 	Model string
-	// Major holds the major compute capability.
+	// Major is the major compute capability.
 	Major int
-	// Prop holds the allocation properties of every segment.
+	// Prop is the allocation properties of every segment.
 	Prop cuda.AllocationProp
-	// NoFabric holds the reason why Prop does not request fabric handles. It is empty if Prop does.
+	// NoFabric is the reason why Prop does not request fabric handles. It is empty if Prop requests
+	// them.
 	NoFabric string
-	// Granularity holds the unit of segment sizes and offsets in bytes.
+	// Granularity is the unit of segment sizes and offsets in bytes.
 	Granularity int64
 	// Reach lists the GPUs that get access to this GPU's memory: the GPU itself and its peers.
 	Reach []cuda.Device
@@ -43,8 +44,8 @@ func (g *GPU) describe() (err error) {
 	return err
 }
 
-// properties returns the allocation properties of every segment. They match those of NCCL's
-// allocator, so NCCL can register segments as windows.
+// properties returns the allocation properties of every segment. NCCL's allocator uses the same
+// properties, so NCCL can register segments as windows.
 func (g *GPU) properties() (cuda.AllocationProp, error) {
 	vmm, err := g.Attribute(cuda.AttributeVMMSupported)
 	if err != nil {
@@ -65,8 +66,8 @@ func (g *GPU) properties() (cuda.AllocationProp, error) {
 	return prop, nil
 }
 
-// tryFabric returns nil if memory can be allocated with a fabric handle, otherwise the reason. Even
-// a GPU with fabric handles refuses them to a process without an IMEX channel.
+// tryFabric returns nil if memory can be allocated with a fabric handle, otherwise the reason. A
+// process without an IMEX channel gets no fabric handles, even if the GPU supports them.
 func (g *GPU) tryFabric(prop cuda.AllocationProp) error {
 	if !g.has(cuda.AttributeFabricSupported) {
 		return errors.New("its GPU does not support them")
@@ -86,19 +87,19 @@ func (g *GPU) tryFabric(prop cuda.AllocationProp) error {
 	return err
 }
 
-// has reports whether an attribute is set. It returns false if the driver does not know the
-// attribute.
+// has reports whether an attribute is set. It returns false for an attribute that the driver does
+// not know.
 func (g *GPU) has(attribute cuda.Attribute) bool {
 	value, err := g.Attribute(attribute)
 	return err == nil && value != 0
 }
 
-// minGranularity holds the alignment of windows that NCCL 2.27 requires.
+// minGranularity is the alignment that NCCL 2.27 requires of windows.
 const minGranularity = 2 << 20
 
-// reachingGPUs lists the visible GPUs that can access this GPU's memory, starting with the GPU
-// itself. Ranks of one process share mappings, so these GPUs need access to them. Other processes
-// map the memory themselves.
+// reachingGPUs lists the visible GPUs that can access this GPU's memory. The first is the GPU
+// itself. Ranks of one process share mappings, so all these GPUs need access. Other processes map
+// the memory themselves.
 func (g *GPU) reachingGPUs() ([]cuda.Device, error) {
 	n, err := g.CUDA.DeviceCount()
 	if err != nil {

@@ -5,20 +5,22 @@ import (
 	"slices"
 )
 
-// unfinished represents work that outlives its stream, its group or the wait for it.
+// unfinished is work that continues after its stream or group was closed, or after a wait for it
+// timed out.
 type unfinished struct{ ended func() bool }
 
-// AddUnfinished registers unfinished work. ended reports whether it has ended; it may be called
-// from any goroutine and any number of times until it returns true.
+// AddUnfinished registers unfinished work. ended reports whether the work has ended. It may be
+// called from any goroutine, repeatedly, until it returns true.
 func (g *GPU) AddUnfinished(ended func() bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.unfinished = append(g.unfinished, &unfinished{ended})
 }
 
-// KeepsMemory reports whether memory that kernels may use must stay mapped. It must until all work
-// registered with AddUnfinished has ended, and forever if a kernel is stuck. CUDA might unmap
-// memory under a running kernel, which destroys the context, or wait for the whole device first.
+// KeepsMemory reports whether memory that kernels may use must stay mapped. The memory must stay
+// until all work registered with AddUnfinished has ended. If a kernel is stuck, it must stay
+// forever. CUDA might unmap memory under a running kernel and so destroy the context, or might
+// first wait for the whole device.
 func (g *GPU) KeepsMemory() bool {
 	if Stuck.Load() {
 		return true
@@ -34,16 +36,16 @@ func (g *GPU) KeepsMemory() bool {
 		if !work.ended() {
 			return true
 		}
-		// Stream.Close makes ended return true, but first registers the stream's work again, so the list
-		// must be read again.
+		// Read the list again. Stream.Close makes ended return true, but before that it registers
+		// the stream's work again.
 		g.mu.Lock()
 		g.unfinished = slices.DeleteFunc(g.unfinished, func(u *unfinished) bool { return u == work })
 		g.mu.Unlock()
 	}
 }
 
-// FreeWhenIdle calls free at once, or in a later Reclaim if memory must stay mapped (KeepsMemory)
-// or an earlier free is still deferred.
+// FreeWhenIdle calls free at once if memory need not stay mapped (KeepsMemory) and no earlier free
+// is deferred. Otherwise a later Reclaim calls free.
 func (g *GPU) FreeWhenIdle(free func() error) error {
 	keep := g.KeepsMemory()
 	g.mu.Lock()
@@ -57,7 +59,7 @@ func (g *GPU) FreeWhenIdle(free func() error) error {
 }
 
 // Reclaim calls the functions that FreeWhenIdle has deferred, in order, unless memory must stay
-// mapped. It reports whether no function remains. The caller must hold no lock of the backend.
+// mapped. all reports whether no function remains. The caller must hold no lock of the backend.
 func (g *GPU) Reclaim() (all bool, err error) {
 	for !g.KeepsMemory() {
 		g.mu.Lock()
@@ -71,7 +73,7 @@ func (g *GPU) Reclaim() (all bool, err error) {
 		g.mu.Unlock()
 		err = errors.Join(err, free())
 		g.mu.Lock()
-		// The function is removed after its call, so that a concurrent FreeWhenIdle does not overtake it.
+		// Remove the function after its call, so that a concurrent FreeWhenIdle cannot overtake it.
 		g.deferred = slices.Delete(g.deferred, 0, 1)
 		g.reclaiming = false
 		g.mu.Unlock()

@@ -53,8 +53,8 @@ func TestDeferredFreesRunOnceAndInOrder(t *testing.T) {
 	}
 }
 
-// TestKeepsMemoryRereadsUnfinishedWork registers more work during the query whether the first work
-// has ended, as Stream.Close does.
+// TestKeepsMemoryRereadsUnfinishedWork registers more work while KeepsMemory asks whether the first
+// work has ended. Stream.Close does so, too.
 func TestKeepsMemoryRereadsUnfinishedWork(t *testing.T) {
 	var g GPU
 	g.AddUnfinished(func() bool {

@@ -8,11 +8,11 @@ import (
 )
 
 const (
-	// spinUntil and yieldUntil are times after the start of a Poll. It spins until spinUntil, which is
-	// about the duration of a small collective, then yields, and sleeps after yieldUntil.
+	// Poll spins until spinUntil, which is about the duration of a small collective. Then it yields
+	// until yieldUntil, and sleeps after that. Both times count from the start of Poll.
 	spinUntil  = 50 * time.Microsecond
 	yieldUntil = 500 * time.Microsecond
-	// Nap holds the length of each sleep.
+	// Nap is the length of each sleep.
 	Nap = 50 * time.Microsecond
 )
 
@@ -35,8 +35,8 @@ func Poll(ctx context.Context, done func() bool) error {
 	}
 }
 
-// PollSeldom waits without a limit until done returns true, and polls less and less often. It is
-// for the program's own work, which may take hours.
+// PollSeldom waits without a limit until done returns true. It polls less and less often. It is for
+// the program's own work, which may take hours.
 func PollSeldom(done func() bool) {
 	const maxPause = 50 * time.Millisecond
 	for pause := Nap; !done(); pause = min(2*pause, maxPause) {

@@ -11,22 +11,23 @@ import (
 	"symmem/internal/cuda"
 )
 
-// Arena reserves a range of addresses for windows, and a range of the same size for the plain path.
+// Arena reserves a range of addresses for windows. It reserves a second range of the same size for
+// the plain path.
 type Arena struct {
 	memory *Memory
 	bytes  int64
-	// base is the start of the range that callers use. alias is the start of the second range, which
-	// never belongs to a window.
+	// base is the start of the range that callers use. alias is the start of the second range. The
+	// second range never belongs to a window.
 	base, alias uintptr
 	closed      bool // guarded by Memory.mu
-	// kept reports whether the arena may outlive the device and therefore holds a reference to the
-	// GPU's context. It is guarded by Memory.mu.
+	// kept reports whether the arena holds a reference to the GPU's context, because it may outlive
+	// the device. It is guarded by Memory.mu.
 	kept bool
 	uses UseCount
 }
 
-// Keep lets the arena outlive the device. All its addresses stay reserved, because CUDA can free
-// a reservation only as a whole.
+// Keep lets the arena outlive the device. CUDA can free a reservation only as a whole, so all
+// addresses stay reserved.
 func (a *Arena) Keep(int64) error {
 	a.memory.mu.Lock()
 	defer a.memory.mu.Unlock()
@@ -43,7 +44,7 @@ func (a *Arena) keepContext() {
 }
 
 // stuckArenaBytes limits the size of an arena while a kernel is stuck. The addresses of closed
-// arenas are not freed then, so the process could run out of addresses. Callers retry with fewer
+// arenas are then not freed, and the process could run out of addresses. Callers retry with fewer
 // bytes.
 const stuckArenaBytes = 64 << 30
 
@@ -83,8 +84,8 @@ func (m *Memory) NewArena(bytes int64) (driver.Arena, error) {
 // Address returns the arena's first address.
 func (a *Arena) Address() uintptr { return a.base }
 
-// Close frees the addresses. If graphs of other libraries use segments in the arena, it frees them
-// after these graphs are destroyed.
+// Close frees the addresses. If graphs of other libraries use segments in the arena, the addresses
+// are freed after these graphs are destroyed.
 func (a *Arena) Close() error {
 	m := a.memory
 	_, reclaimErr := m.gpu.Reclaim()
@@ -127,8 +128,8 @@ func (a *Arena) release() error {
 	})
 }
 
-// Map allocates a segment and maps it at an offset, or elsewhere in the arena if addresses are
-// scattered.
+// Map allocates a segment and maps it at an offset. If addresses are scattered, it maps the segment
+// elsewhere in the arena.
 func (a *Arena) Map(offset, bytes int64) (driver.Segment, error) {
 	m := a.memory
 	g := m.gpu.Granularity

@@ -8,22 +8,22 @@
 // over the first mapping only. Callers use addresses of the first mapping, which Memory.AliasOf
 // translates to the second.
 //
-// An arena is open from Memory.NewArena until Arena.Close, and a segment is mapped from Arena.Map
-// until Segment.Unmap. Neither can be reopened. Memory.mu guards the lists of open arenas and
-// mapped segments, Segment.mu whether a segment is unmapped. Callers unmap an arena's segments
+// An arena is open from Memory.NewArena until Arena.Close. A segment is mapped from Arena.Map until
+// Segment.Unmap. Neither can be reopened. Memory.mu guards the lists of open arenas and mapped
+// segments. Segment.mu guards whether a segment is unmapped. Callers unmap an arena's segments
 // before they close the arena.
 //
-// A closed arena or an unmapped segment is freed at once, unless a hold uses it (see below), in
-// which case it is freed when the last hold ends. Memory that a kernel may still use is freed later
-// (gpu.GPU.FreeWhenIdle). An arena that has been kept (Arena.Keep), or is in use when it is closed,
-// retains the GPU's context until its addresses are freed.
+// A closed arena or an unmapped segment is freed at once, unless a hold uses it (see below). It is
+// then freed when the last hold ends. Memory that a kernel may still use is freed later
+// (gpu.GPU.FreeWhenIdle). An arena may have been kept (Arena.Keep), or may be in use when it is
+// closed. It then retains the GPU's context until its addresses are freed.
 //
 // # Use counts and holds
 //
-// A UseCount counts the users of an object. Users are holds, and objects in it that have yet to be
-// freed, such as a window in its segment and a segment in its arena. Code that frees an object
-// first calls UseCounts.DeferUntilUnused. If the object is in use, its free function is deferred to
-// a goroutine that runs after the last use has ended.
+// A UseCount counts the users of an object. Holds are users. An object is also a user of the object
+// that contains it until it is freed: a window of its segment, and a segment of its arena. Code
+// that frees an object first calls UseCounts.DeferUntilUnused. If the object is in use, its free
+// function is deferred. A goroutine runs it after the last use has ended.
 //
 // A Hold keeps the objects that a graph of another library uses, from the first call in its capture
 // until the graph, its clones and its launches have ended. The destructor that reports this end
@@ -35,9 +35,9 @@
 // # Shared memory
 //
 // Ranks of one machine share memory by file descriptors, which they send over the private socket of
-// package control/shm. Ranks in different containers, or on different machines of an NVLink fabric,
-// exchange fabric handles over the control plane instead. A mapping stays valid after the exporting
-// rank has exited.
+// package control/shm. Ranks in different containers cannot send descriptors, nor can ranks on
+// different machines of an NVLink fabric. They exchange fabric handles over the control plane. A
+// mapping stays valid after the exporting rank has exited.
 //
 // # Lock order
 //

@@ -8,10 +8,10 @@ import (
 	"symmem/internal/cuda"
 )
 
-// Hold keeps the parts of a group that a graph of another library uses, from the first call in the
-// graph's capture until the graph is destroyed. These are the group's exchange memory, report,
-// kernels and communicator, and the windows and segments of its calls. If the driver does not
-// report when a graph is destroyed, the hold ends with the device.
+// Hold keeps the parts of a group that a graph of another library uses: the exchange memory, the
+// report, the kernels, the communicator, and the windows and segments of the calls. It begins with
+// the first call in the graph's capture and ends when the graph is destroyed. If the driver does
+// not report that, the hold ends with the device.
 type Hold struct {
 	holds   *Holds
 	capture uint64      // CUDA's ID of the capture
@@ -26,8 +26,8 @@ type Holds struct {
 	active   sync.WaitGroup   // counts the holds that have not ended
 }
 
-// For returns the hold of a stream's active capture, or nil if there is no active capture. The
-// first call for a capture creates the hold. Calls must not be concurrent, and must be made on a
+// For returns the hold of a stream's active capture, or nil if no capture is active. The first call
+// for a capture creates the hold. For must not be called concurrently, and must be called on a
 // thread of the context.
 func (hs *Holds) For(stream cuda.Stream) (*Hold, error) {
 	uc := hs.UseCounts
@@ -68,7 +68,7 @@ func (h *Hold) begin(graph cuda.Graph) error {
 	return err
 }
 
-// end releases the objects that the hold uses. CUDA calls it on a thread that must not call CUDA,
+// end releases the objects that the hold uses. CUDA calls end on a thread that must not call CUDA,
 // so a goroutine runs the deferred functions.
 func (h *Hold) end() {
 	hs, uc := h.holds, h.holds.UseCounts
@@ -100,8 +100,8 @@ func (h *Hold) Use(used []*UseCount) {
 	}
 }
 
-// Has reports whether the capture with CUDA's ID, or the resulting graph, contains calls of the
-// group.
+// Has reports whether the capture with a CUDA ID contains calls of the group. The capture may
+// already have become a graph.
 func (hs *Holds) Has(id uint64) bool {
 	hs.UseCounts.mu.Lock()
 	defer hs.UseCounts.mu.Unlock()
@@ -115,5 +115,6 @@ func (hs *Holds) Any() bool {
 	return len(hs.captures) > 0
 }
 
-// Wait waits until all holds have ended and all functions deferred because of them have returned.
+// Wait waits until all holds have ended. It also waits for the functions deferred because of the
+// holds.
 func (hs *Holds) Wait() { hs.active.Wait() }

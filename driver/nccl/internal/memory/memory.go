@@ -24,7 +24,7 @@ func New(g *gpu.GPU, scatter *scatter.Scatter) *Memory {
 	}
 }
 
-// AliasOf returns the second address of the memory at an address. The second address lies outside
+// AliasOf returns the second address of the memory at an address. The second address is outside
 // every window. Addresses outside all arenas are returned unchanged.
 func (m *Memory) AliasOf(address uintptr) uintptr {
 	m.mu.Lock()

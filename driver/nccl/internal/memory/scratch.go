@@ -15,7 +15,7 @@ type Scratch struct {
 	segment driver.Segment // guarded by mu
 }
 
-// Address returns the address of the buffer, which the first call allocates.
+// Address returns the address of the buffer. The first call allocates the buffer.
 func (s *Scratch) Address(m *Memory) (uintptr, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

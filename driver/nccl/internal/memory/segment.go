@@ -9,8 +9,8 @@ import (
 	"symmem/internal/ranked"
 )
 
-// Segment represents a physical allocation that is mapped as a whole at two addresses. Until it is
-// unmapped, its first mapping may be registered with communicators.
+// Segment is a physical allocation that is mapped as a whole at two addresses. While it is mapped,
+// its first mapping may be registered with communicators.
 type Segment struct {
 	arena  *Arena
 	offset int64
@@ -30,8 +30,7 @@ func (s *Segment) Bytes() int64 { return s.bytes }
 // plainAddress returns the address of the second mapping, which is outside every window.
 func (s *Segment) plainAddress() uintptr { return s.arena.alias + uintptr(s.offset) }
 
-// create allocates, maps and zeroes the memory. A driver may return memory with contents that this
-// process has written earlier.
+// create allocates, maps and zeroes the memory. The driver may return memory with old contents.
 func (s *Segment) create() error {
 	m := s.arena.memory
 	handle, err := s.allocate()
@@ -46,7 +45,7 @@ func (s *Segment) create() error {
 		return errors.Join(err, m.gpu.CUDA.Unmap(s.Address(), s.bytes))
 	}
 	if err := m.gpu.Aside.Zero(m.gpu, s.Address(), s.bytes); err != nil {
-		return errors.Join(err, s.release()) // deferred while the device may still write zeros
+		return errors.Join(err, s.release()) // deferred while the device may write zeros
 	}
 	return nil
 }
@@ -72,8 +71,8 @@ func (s *Segment) mapAt(address uintptr, handle cuda.Handle) error {
 	return nil
 }
 
-// release unmaps both mappings, which frees the memory, after the last kernel that may use them has
-// ended.
+// release unmaps both mappings after the last kernel that may use them has ended. That frees the
+// memory.
 func (s *Segment) release() error {
 	g := s.arena.memory.gpu
 	return g.FreeWhenIdle(func() error {
@@ -84,11 +83,11 @@ func (s *Segment) release() error {
 	})
 }
 
-// Keep does nothing, since a segment has no handle.
+// Keep does nothing, because a segment has no handle.
 func (s *Segment) Keep() error { return nil }
 
-// Unmap frees the memory. If graphs of other libraries use the memory, it is freed after they are
-// destroyed.
+// Unmap frees the memory. If graphs of other libraries use the memory, it is freed after these
+// graphs are destroyed.
 func (s *Segment) Unmap() error {
 	m := s.arena.memory
 	_, reclaimErr := m.gpu.Reclaim()

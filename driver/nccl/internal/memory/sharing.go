@@ -11,7 +11,7 @@ import (
 	"symmem/internal/handoff"
 )
 
-// Exporter exports GPU memory to ranks of the same machine, and maps memory that they have
+// Exporter exports GPU memory to ranks of the same machine, and maps memory that other ranks have
 // exported.
 type Exporter struct {
 	GPU *gpu.GPU
@@ -19,8 +19,8 @@ type Exporter struct {
 	Machine *shm.Machine
 }
 
-// Export exports an allocation under a key until the returned file is passed to Withdraw. It must
-// be called on a thread of the context.
+// Export exports an allocation under a key. The export ends when the returned file is passed to
+// Withdraw. Export must be called on a thread of the context.
 func (l *Exporter) Export(key handoff.Key, handle cuda.Handle) (*os.File, error) {
 	fd, err := l.GPU.CUDA.ExportFD(handle)
 	if err != nil {
@@ -55,26 +55,27 @@ func (l *Exporter) Fetch(
 	return address, nil
 }
 
-// Sharing exports memory to the ranks of one group, and maps memory that they have exported.
+// Sharing exports memory to the ranks of one group, and maps memory that other ranks have exported.
 type Sharing struct {
 	*Exporter
-	// Apart reports whether the ranks cannot send file descriptors to each other, because they are in
-	// several containers or on several machines.
+	// Apart reports whether the ranks cannot send each other file descriptors. It is set if the
+	// ranks are in several containers or on several machines.
 	Apart bool
 }
 
-// Shared represents an allocation that the other ranks of a group may map until Withdraw. The zero
-// value refers to no allocation.
+// Shared is an allocation that the other ranks of a group may map until Withdraw. The zero value
+// refers to no allocation.
 type Shared struct {
 	exporter *Exporter
 	key      handoff.Key
 	file     *os.File
-	// Fabric holds the handle to send to the other ranks if descriptors cannot be sent, or nil.
+	// Fabric is the handle to send to the other ranks if descriptors cannot be sent. Otherwise it
+	// is nil.
 	Fabric []byte
 }
 
-// Share exports an allocation to the other ranks of the group under a key. It must be called on a
-// thread of the context.
+// Share exports an allocation to the group's other ranks under a key. It must be called on a thread
+// of the context.
 func (l *Sharing) Share(key handoff.Key, handle cuda.Handle) (Shared, error) {
 	if l.Apart {
 		fabric, err := l.GPU.CUDA.ExportFabric(handle)
@@ -90,8 +91,8 @@ func (l *Sharing) Share(key handoff.Key, handle cuda.Handle) (Shared, error) {
 	return Shared{exporter: l.Exporter, key: key, file: file}, nil
 }
 
-// Encode returns the message that other ranks need to map the allocation, or nil if there is no
-// allocation.
+// Encode returns the message that other ranks need in order to map the allocation. It returns nil
+// if there is no allocation.
 func (l *Shared) Encode() []byte {
 	if l.exporter == nil {
 		return nil
@@ -102,12 +103,12 @@ func (l *Shared) Encode() []byte {
 // Withdraw ends the export of a descriptor. A fabric handle stays valid until the memory is freed.
 func (l *Shared) Withdraw() {
 	if l.file != nil {
-		_ = l.exporter.Withdraw(l.key, l.file) // the error is that of closing a descriptor
+		_ = l.exporter.Withdraw(l.key, l.file) // closing a descriptor may fail
 	}
 }
 
-// MapShared maps memory that a rank of the group has shared. fabric holds the handle received from
-// that rank if descriptors cannot be sent.
+// MapShared maps memory that a rank of the group has shared. fabric is the handle received from
+// that rank. It is used only if descriptors cannot be sent.
 func (l *Sharing) MapShared(
 	ctx context.Context, rank int, key handoff.Key, fabric []byte, bytes int64,
 ) (uintptr, error) {

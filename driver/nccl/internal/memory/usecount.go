@@ -7,22 +7,22 @@ import (
 	"symmem/internal/ranked"
 )
 
-// UseCount counts the users of an object, which must not be freed before the count is 0. The zero
-// value is ready to use.
+// UseCount counts the users of an object. The object must not be freed before the count is 0. The
+// zero value is ready to use.
 type UseCount struct {
 	users int // guarded by UseCounts.mu
-	// deferred frees the object when it is no longer in use. Until deferred has returned, the object
-	// counts as a user of dependsOn, unless dependsOn is nil. Both are guarded by UseCounts.mu.
+	// deferred frees the object when it is no longer in use. Until deferred has returned, the
+	// object counts as a user of dependsOn. dependsOn may be nil. Both are guarded by UseCounts.mu.
 	deferred  func()
 	dependsOn *UseCount
 }
 
-// UseCounts holds the lock that a device's use counts and holds share.
+// UseCounts holds the lock for a device's use counts and holds.
 type UseCounts struct {
 	gpu *gpu.GPU
 
 	mu ranked.Mutex[useCountsMu]
-	// withoutEnd lists the holds of graphs whose destruction the driver does not report. It is guarded
+	// withoutEnd lists holds of graphs whose destruction the driver does not report. It is guarded
 	// by mu.
 	withoutEnd []*Hold
 }
@@ -61,8 +61,8 @@ func release(used []*UseCount) (unused []*UseCount) {
 	})
 }
 
-// runDeferred runs the deferred function of k if k is still unused. Then it decrements the count on
-// which k depends, and repeats these steps for that count.
+// runDeferred runs the deferred function of k if k is still unused. Then it decrements the count of
+// dependsOn and repeats these steps for dependsOn.
 func (uc *UseCounts) runDeferred(k *UseCount) {
 	for k != nil {
 		uc.mu.Lock()

@@ -12,28 +12,29 @@ type address struct {
 	number      uint64
 }
 
-// slotKey identifies a slot, or a segment, of a peer.
+// slotKey identifies a slot or a segment of a peer.
 type slotKey struct {
 	source int
 	number uint64
 }
 
-// announcement is the header of a message, as received from its sender.
+// announcement is the header of a message that a sender has announced.
 type announcement struct {
 	header
 	source int
-	// previous is the previous message in the same slot, or nil if that was given to a Recv.
+	// previous is the previous message in the same slot. It is nil if a Recv has got that message.
 	previous *announcement
 	handled  bool // the message was given to a Recv
 }
 
 func (a *announcement) address() address { return address{a.source, int(a.tag), a.number} }
 
-// ownsFlags reports whether the slot's flags belong to this message and not to an earlier one.
+// ownsFlags reports whether the slot's flags belong to this message. Otherwise they belong to an
+// earlier message.
 func (a *announcement) ownsFlags() bool { return a.previous == nil || a.previous.handled }
 
 // valid reports whether a correct peer could have sent the header. The segment's size is checked
-// later, after the segment has been mapped.
+// after the segment has been mapped.
 func (a *announcement) valid() bool {
 	return a.tag <= driver.MaxTag && a.number > 0 && a.slot < Slots &&
 		a.segment <= math.MaxUint32 && a.size <= math.MaxInt64 &&

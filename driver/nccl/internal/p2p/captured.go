@@ -8,8 +8,8 @@ import (
 	"symmem/internal/cuda"
 )
 
-// Captured is one end of a message in a graph. It keeps its words and, for a Send, its slot and
-// staging block for the lifetime of the graph.
+// Captured is one end of a message in a graph. The graph keeps its words. For a Send, the graph
+// also keeps the slot and the staging block.
 type Captured struct {
 	messages   *Messages
 	plan       *Plan
@@ -51,7 +51,7 @@ func (k *Captured) record(s *stream.Stream) (err error) {
 	return m.out.queueSend(k.plan, k.staged, on)
 }
 
-// Launch assigns a message number to one launch of the graph, and announces a Send to the peer or
+// Launch assigns a message number to one launch of the graph. It announces a Send to the peer, or
 // posts a Recv. s.Mu and m.Mu are held.
 func (k *Captured) Launch(s *stream.Stream) (*End, error) {
 	m, p := k.messages, k.plan

@@ -11,8 +11,8 @@ import (
 	"symmem/internal/sys"
 )
 
-// deliver starts a goroutine that delivers messages, unless it is running or no Recv is waiting.
-// in.mu is held.
+// deliver starts a goroutine that delivers messages, if a Recv is waiting and the goroutine is not
+// running. in.mu is held.
 func (in *inbox) deliver() {
 	if in.running || in.stopped || len(in.open) == 0 {
 		return
@@ -22,7 +22,7 @@ func (in *inbox) deliver() {
 }
 
 // deliverAll delivers messages until no Recv is waiting or the group has ended. It must not call
-// CUDA, because the call might wait for a stream that waits for a message.
+// CUDA. The call might wait for a stream that waits for a message.
 func (in *inbox) deliverAll() {
 	ranked.Waiting()
 	w := in.own.wakeup()
@@ -47,14 +47,14 @@ func (in *inbox) deliverAll() {
 }
 
 const (
-	// The first spinPolls polls follow each other without a pause. The next yieldPolls polls yield the
-	// processor in between.
+	// The first spinPolls polls follow each other without a pause. The next yieldPolls polls yield
+	// the processor in between.
 	spinPolls, yieldPolls = 50, 200
 	// idleSleep limits a sleep, which a peer's announcement ends early.
 	idleSleep = 10 * time.Millisecond
 )
 
-// pause waits between two polls. A rank that announces a message wakes this rank, but the GPU that
+// pause waits between two polls. A rank that announces a message wakes this rank. The GPU that
 // completes the message does not, so the sleep is short if an announced message is incomplete.
 func (w *wakeup) pause(word uint32, polls int, announced bool) {
 	switch {
@@ -72,9 +72,9 @@ func (w *wakeup) pause(word uint32, polls int, announced bool) {
 	}
 }
 
-// deliverable returns the open receives whose messages have arrived, and removes them from the list
-// of open receives. announced reports whether a message for a remaining Recv has been announced,
-// and more whether the goroutine must continue.
+// deliverable removes receives from the list of open receives and returns them if their messages
+// have arrived. announced reports whether a message for a remaining Recv has been announced. more
+// reports whether the goroutine must continue.
 func (in *inbox) deliverable() (ready []*End, announced, more bool, err error) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
@@ -105,9 +105,9 @@ func (in *inbox) deliverable() (ready []*End, announced, more bool, err error) {
 	return ready, announced, in.running, err
 }
 
-// accept fills in the descriptor of a Recv if its message has arrived, no earlier message that uses
-// the same slot or descriptor is pending, and the peer's memory is mapped. It reports whether it
-// did. in.mu is held.
+// accept fills in the descriptor of a Recv and reports whether it did. The message must have
+// arrived, and the peer's memory must be mapped. No earlier message with the same slot or
+// descriptor may be pending. in.mu is held.
 func (in *inbox) accept(e *End) (accepted bool, err error) {
 	a := e.announced
 	if a == nil || !e.canAccept() || !a.ownsFlags() || !in.isComplete(a) {
@@ -145,8 +145,8 @@ func (in *inbox) released(a *announcement) bool {
 	return a.replayed != 0 && atomic.LoadUint32(&in.own.ring(a.source).released) != 0
 }
 
-// claim claims a message for a Recv unless the sender has withdrawn the message. It reports whether
-// it did. in.mu is held.
+// claim claims a message for a Recv and reports whether it did. It fails if the sender has
+// withdrawn the message. in.mu is held.
 func (in *inbox) claim(a *announcement) bool {
 	full := &in.own.flags(a.source).full[a.slot]
 	if !atomic.CompareAndSwapUint32(full, 1, 0) {

@@ -16,18 +16,18 @@
 //	stopped  the group has ended, and messages are no longer delivered (stop)
 //	closed   the memory is freed (Close)
 //
-// Close stops the messages and frees their memory, unless a stream has an unfinished message or a
-// kernel of the process is stuck. In that case the memory stays allocated until the process ends.
-// Before Close, the owner ends waits (Release). It does so repeatedly if streams reach their
-// messages later (ReleaseLate, Device.Late). inbox.mu guards the state stopped, the owner's lock
-// the state closed.
+// Close stops the messages and frees their memory. If a stream has an unfinished message or a
+// kernel of the process is stuck, the memory stays allocated until the process ends. Before Close,
+// the owner ends waits (Release). If streams reach their messages later, it does so repeatedly
+// (ReleaseLate, Device.Late). inbox.mu guards the state stopped. The owner's lock guards the state
+// closed.
 //
 // # States of a message
 //
 // Each slot of a pair of ranks has two words. full is 1 from the arrival of a message until the
-// receiver claims it; taken is 1 from the end of the copy until the sender reuses the slot. The
-// values of the words are constants, so that captured messages can be replayed. Everything that
-// differs between launches is in the header.
+// receiver claims it. taken is 1 from the end of the copy until the sender reuses the slot. The
+// values of the words are constants, so captured messages can be replayed. Everything that differs
+// between launches is in the header.
 //
 // A Send allocates a slot and a block of staging memory (stage), and waits for them as long as they
 // may become free. It is then queued (queueSend) and announced to the peer (announce). The slot and

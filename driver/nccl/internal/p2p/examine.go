@@ -19,7 +19,7 @@ func (m *Messages) Examine() error {
 	prune := slices.ContainsFunc(m.sends, isCaptured)
 	m.in.mu.Unlock()
 	if prune {
-		m.pruneSends() // of a graph's launches, only the first unfinished one waits
+		m.pruneSends() // several launches of a graph may be queued; only the first one waits
 	}
 	m.in.mu.Lock()
 	m.in.pruneReceives()
@@ -44,8 +44,8 @@ func (m *Messages) Examine() error {
 	return err
 }
 
-// examineMessage returns an error if the message of a Recv can never arrive, or if the message
-// before a captured Send can never be copied.
+// examineMessage returns an error if the message of a Recv can never arrive. For a captured Send,
+// it returns an error if the previous message can never be copied.
 func (m *Messages) examineMessage(e *End) error {
 	p := e.plan
 	var err error
@@ -65,7 +65,7 @@ func (m *Messages) examineMessage(e *End) error {
 	if err == nil {
 		return nil
 	}
-	// The messages that the peer announced before it was examined are visible now, so check again.
+	// Check again. All messages that the peer announced before it was examined are visible now.
 	m.in.mu.Lock()
 	defer m.in.mu.Unlock()
 	readErr := m.in.readHeaders()
@@ -77,8 +77,8 @@ func (m *Messages) examineMessage(e *End) error {
 	return err
 }
 
-// Unmatched is called when the group closes. It returns an error that lists the messages of which
-// only one end was called.
+// Unmatched returns an error that lists the messages of which only one end was called. It is called
+// when the group closes.
 func (m *Messages) Unmatched() error {
 	if m.counts == nil || m.Plane.Cause() != nil {
 		return nil
@@ -110,7 +110,7 @@ func (m *Messages) Unmatched() error {
 	return control.Unmatched(m.Config, m.in.matcher.Unclaimed(), awaited, unread)
 }
 
-// Before lists the messages that this rank has sent and received before a collective.
+// Before lists the messages that this rank sent and received before a collective.
 func (m *Messages) Before(collective uint64) []driver.MessageEnds {
 	if m.counts == nil {
 		return nil

@@ -16,13 +16,13 @@ import (
 // Owner is implemented by the communicator that owns the messages.
 type Owner interface {
 	stream.Group
-	// NoteMessage records a message that is about to be queued. The stream's and the owner's locks are
+	// NoteMessage records a message before it is queued. The locks of the stream and the owner are
 	// held.
 	NoteMessage(on *stream.Stream, call *driver.Call)
 	// FailUnqueued fails the group because this rank could not queue a call that its peers rely on.
 	FailUnqueued(call *driver.Call, err error) error
-	// AfterPeerFault fails the group because a peer has failed. It returns the error for the call that
-	// this rank therefore refuses.
+	// AfterPeerFault fails the group because a peer has failed. It returns the error of the refused
+	// call.
 	AfterPeerFault(call *driver.Call) error
 }
 
@@ -33,26 +33,27 @@ type Group struct {
 	Config *driver.GroupConfig
 	Plane  control.Plane
 	Busy   *stream.BusyStreams
-	// Check reports whether the ends of a message are compared.
+	// Check reports whether the two ends of a message are compared.
 	Check *atomic.Bool
 	// Ended is closed when the group has failed or has been closed.
 	Ended <-chan struct{}
-	// Mu is the owner's lock, which is held while messages are queued.
+	// Mu is the owner's lock. It is held while messages are queued.
 	Mu interface {
 		sync.Locker
 		TryLock() bool
 	}
 }
 
-// Device holds the state that the messages of all groups of a device share.
+// Device holds the state that all groups of a device share for messages.
 type Device struct {
 	GPU      *gpu.GPU
 	Streams  *stream.Streams
 	Exporter *memory.Exporter
-	// Descriptors allocates the descriptors of receives. Copies holds the kernels that read them.
+	// Descriptors allocates the descriptors of receives. Copies holds the kernels that read the
+	// descriptors.
 	Descriptors gpu.Pinned[kernels.Message]
 	Copies      gpu.Code
-	// Late counts the ended groups of which streams still have unfinished messages.
+	// Late counts ended groups with unfinished messages.
 	Late atomic.Int32
 
 	mu      ranked.Mutex[deviceMu]
@@ -66,7 +67,7 @@ func (d *Device) atClose(closer func() error) {
 	d.closers = append(d.closers, closer)
 }
 
-// Closers returns the functions registered by atClose, once.
+// Closers returns the functions registered by atClose. Later calls return none of them again.
 func (d *Device) Closers() []func() error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -78,7 +79,7 @@ func (d *Device) Closers() []func() error {
 // Plan describes a prepared Send or Recv.
 type Plan struct {
 	*driver.Call
-	// Address holds the buffer's address outside every window.
+	// Address is the buffer's address outside every window.
 	Address uintptr
 }
 

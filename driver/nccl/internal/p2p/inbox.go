@@ -15,7 +15,7 @@ import (
 	"symmem/internal/spin"
 )
 
-// inbox implements the receiving side: it matches the messages that peers announce with receives.
+// inbox implements the receiving side. It matches announced messages with receives.
 type inbox struct {
 	config *driver.GroupConfig
 	plane  control.Plane
@@ -24,16 +24,16 @@ type inbox struct {
 	ended  <-chan struct{} // closed when the group has ended
 
 	own  *mailbox // this rank's mailbox
-	file *os.File // file of own while peers may still have to map it
+	file *os.File // file of own while peers may still map it
 
 	mu      ranked.Mutex[inboxMu]
 	matcher message.Matcher[*End] // guarded by mu
-	// announced holds the messages that have not been matched with a Recv. expected holds the receives
-	// that have been matched with a message whose header has not been read. Both are guarded by mu.
+	// announced holds the messages that have not been matched with a Recv. expected holds receives
+	// that have been matched but whose message header has not been read. Both are guarded by mu.
 	announced map[address]*announcement
 	expected  map[address]*End
-	// unmatched lists announced messages that have not been passed to the matcher. anySource counts
-	// the receives from any source that have no message. Both are guarded by mu.
+	// unmatched lists announced messages that the matcher has not got yet. anySource counts the
+	// receives from any source that have no message. Both are guarded by mu.
 	unmatched    []*announcement
 	anySource    int
 	repeated     map[slotKey]*announcement // latest message in each slot of a graph; guarded by mu
@@ -46,7 +46,7 @@ type inbox struct {
 	delivering sync.WaitGroup // goroutines that deliver messages or map segments
 }
 
-// newInbox returns an inbox that reads this rank's mailbox, which it creates.
+// newInbox creates this rank's mailbox and an inbox that reads it.
 func newInbox(g *Group, counts control.Messages) (*inbox, error) {
 	in := &inbox{
 		config: g.Config, plane: g.Plane, counts: counts, device: g.Device, ended: g.Ended,
@@ -58,8 +58,8 @@ func newInbox(g *Group, counts control.Messages) (*inbox, error) {
 	return in, err
 }
 
-// readHeaders reads new headers. It returns an error if one is invalid or does not match its Recv.
-// in.mu is held.
+// readHeaders reads new headers. It returns an error if a header is invalid or does not match its
+// Recv. in.mu is held.
 func (in *inbox) readHeaders() (err error) {
 	for source := range in.config.Ranks {
 		if source == in.config.Rank || in.own == nil {
@@ -109,9 +109,9 @@ func (in *inbox) addAnnouncement(a *announcement) error {
 	return nil
 }
 
-// passToMatcher passes complete messages to the matcher in the order in which their headers were
-// read. If all is set, it also passes incomplete messages. Otherwise a Recv from any source could
-// get an incomplete message that itself waits for the Recv. in.mu is held.
+// passToMatcher passes complete messages to the matcher, in the order of their headers. If all is
+// set, it also passes incomplete messages. An incomplete message may itself wait for a Recv from
+// any source, so that Recv must not get it. in.mu is held.
 func (in *inbox) passToMatcher(all bool) error {
 	unmatched := in.unmatched
 	in.unmatched = nil
@@ -131,8 +131,7 @@ func (in *inbox) passToMatcher(all bool) error {
 	return errors.Join(errs...)
 }
 
-// mayArrive reports whether a message has been announced that a Recv from any source may get. in.mu
-// is held.
+// mayArrive reports whether an announced message may match a Recv from any source. in.mu is held.
 func (in *inbox) mayArrive(e *End) bool {
 	return slices.ContainsFunc(in.unmatched, func(a *announcement) bool {
 		return int(a.tag) == e.plan.Tag && in.matcherSegment(a.after) == in.matcherSegment(e.After) &&
@@ -147,8 +146,7 @@ func (in *inbox) errInvalid(a *announcement) error {
 		a.bytes, in.config.Name())
 }
 
-// matcherSegment returns the matcher's segment for a message sent or received after a number of
-// collectives.
+// matcherSegment returns the matcher's segment for a message after a number of collectives.
 func (in *inbox) matcherSegment(after uint64) uint64 {
 	return control.MessageSegment(in.config, after)
 }
@@ -167,8 +165,8 @@ func (in *inbox) assign(claims []message.Claim[*End]) error {
 	return errors.Join(errs...)
 }
 
-// match compares a Recv with its claimed message if the message's header has been read. Otherwise
-// it adds the Recv to expected. in.mu is held.
+// match compares a Recv with its claimed message. If the header has not been read, match adds the
+// Recv to expected instead. in.mu is held.
 func (in *inbox) match(e *End) error {
 	p := e.plan
 	key := address{e.source, p.Tag, e.number}
@@ -187,8 +185,8 @@ func (in *inbox) match(e *End) error {
 	return err
 }
 
-// post passes a Recv to the matcher and reports whether the Recv's message was accepted
-// immediately. It returns an error if the two ends of a message differ.
+// post passes a Recv to the matcher. accepted reports whether the Recv got its message immediately.
+// post returns an error if the two ends of a message differ.
 func (in *inbox) post(e *End) (accepted bool, err error) {
 	p := e.plan
 	in.mu.Lock()
@@ -207,10 +205,10 @@ func (in *inbox) post(e *End) (accepted bool, err error) {
 	return accepted, err
 }
 
-// expect adds a Recv to the unfinished receives before its wait is queued. From then on the Recv
-// can get its message, or be refused when the group ends. Neither must depend on later CUDA calls:
-// if another thread is in a call that waits for all streams, they may not return before the wait
-// has ended.
+// expect adds a Recv to the unfinished receives before its wait is queued. From then on, the Recv
+// can get its message, or be refused when the group ends. Neither may depend on later CUDA calls.
+// Another thread may be in a call that waits for all streams, and CUDA calls may then block until
+// the Recv's wait has ended.
 func (in *inbox) expect(e *End) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
@@ -219,8 +217,8 @@ func (in *inbox) expect(e *End) {
 	in.deliver()
 }
 
-// unexpect removes a Recv that could not be queued completely. It ends the Recv's wait, which may
-// have been queued. The descriptor is not freed, since the device may read it.
+// unexpect removes a Recv that could not be queued completely. Its wait may have been queued, so
+// unexpect ends the wait. The device may read the descriptor, so the descriptor is not freed.
 func (in *inbox) unexpect(e *End) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
@@ -243,8 +241,8 @@ func (in *inbox) pruneReceives() {
 	})
 }
 
-// isWaiting reports whether a stream waits in a Recv for a message that has not arrived, or in a
-// captured Send for its slot. in.mu is held.
+// isWaiting reports whether a stream waits in a Recv or in a captured Send. The Recv waits for a
+// message, and the Send for its slot. in.mu is held.
 func (in *inbox) isWaiting(e *End) bool {
 	switch {
 	case in.own == nil || !e.waits():
@@ -262,7 +260,7 @@ func (in *inbox) unanswered() bool {
 	return slices.ContainsFunc(in.open, func(e *End) bool { return e.announced == nil })
 }
 
-// stop ends message delivery. It waits until the delivering goroutine has ended.
+// stop ends message delivery. It waits until the goroutine has ended.
 func (in *inbox) stop() {
 	in.mu.Lock()
 	in.stopped = true

@@ -10,7 +10,7 @@ import (
 	"symmem/internal/sys"
 )
 
-// segmentBytes holds the size of the peer's staging memory in these tests.
+// segmentBytes is the size of the peer's staging memory in these tests.
 const segmentBytes = 4 << 20
 
 // TestPostRejectsInvalidHeaders writes headers that a correct peer never writes.

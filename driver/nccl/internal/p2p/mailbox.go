@@ -14,49 +14,50 @@ import (
 	"symmem/internal/sys"
 )
 
-// A rank receives message headers in its mailbox, host memory that the ranks of the group and their
-// GPUs share. The sender's GPU writes a word after the data of a message is complete, and the
-// receiver's GPU writes another word after it has copied the data. The host therefore sees the
-// progress of a message, and can end the wait of a stream, without calling CUDA.
+// A mailbox is host memory in which a rank receives message headers. All ranks of the group and
+// their GPUs share it. The sender's GPU writes a word after the data of a message is complete. The
+// receiver's GPU writes another word after it has copied the data. So the host sees the progress of
+// a message and can end the wait of a stream without calling CUDA.
 //
 // The data of messages is in device memory; see staging.
 
 const (
 	// Slots limits the number of unfinished messages from one rank to another. It is a power of two.
 	Slots = 1024
-	// ringPage separates data that different ranks write, and aligns the words that GPUs write.
+	// ringPage separates data that different ranks write. It also aligns the words that GPUs write.
 	ringPage = 4096
 )
 
 // header describes a message.
 type header struct {
 	tag, number, bytes uint64
-	// digest is the digest of the sender's call. after counts the collectives that the sender had
-	// called before.
+	// digest is the digest of the sender's call. after is the number of collectives that the sender
+	// had called before.
 	digest, after uint64
-	// segment is the number, from 1, of the sender's segment that holds the message, or 0 for a
-	// message without bytes. size is the segment's size, and offset the message's offset in it.
+	// segment is the number of the sender's segment that holds the message. Numbers start at 1. An
+	// empty message has segment 0. size is the segment's size. offset is the message's offset in
+	// the segment.
 	segment, size, offset uint64
-	// slot selects the flags of the message. replayed is 1 if a graph uses the flags again at each
+	// slot selects the flags of the message. replayed is 1 if a graph uses the flags at each
 	// launch.
 	slot, replayed uint64
 }
 
-// flags holds the words of the messages from one rank to another, which GPUs write and wait for.
-// full is 1 from the arrival of a message until the receiver claims it. taken is 1 from the end of
-// the copy until the sender reuses the slot.
+// flags holds the words of the messages from one rank to another. GPUs write these words and wait
+// for them. full is 1 from the arrival of a message until the receiver claims it. taken is 1 from
+// the end of the copy until the sender reuses the slot.
 type flags struct{ full, taken [Slots]uint32 }
 
-// headerRing holds the headers that one rank writes for the owner of the mailbox.
+// headerRing holds the headers that one rank writes for the mailbox's owner.
 type headerRing struct {
 	posted uint64 // number of headers written; written by the sender
-	// released is 1 once the sender lets replays overwrite messages that have not been copied. From
-	// then on the receiver claims no messages of graphs.
+	// released is 1 once replays may overwrite messages that have not been copied. From then on,
+	// the receiver claims no messages of graphs.
 	released uint32
 	_        [ringPage - 12]byte
 	read     uint64 // number of headers read; written by the receiver
 	_        [ringPage - 8]byte
-	// headers holds header n at index n % Slots; n starts at 1.
+	// headers holds header n at index n % Slots. n starts at 1.
 	headers [Slots]header
 }
 
@@ -73,7 +74,8 @@ type wakeup struct {
 type mailbox struct {
 	memory *sys.Mapping
 	ranks  int
-	// pinned is the host address of the part registered with CUDA. device is its device address.
+	// pinned is the host address of the part registered with CUDA. device is the device address of
+	// that part.
 	pinned, device uintptr
 }
 
@@ -110,14 +112,14 @@ func (w *wakeup) wake() {
 	}
 }
 
-// post writes a header. The caller has checked that hasRoom returns true.
+// post writes a header. The caller has checked hasRoom.
 func (r *headerRing) post(h *header) {
 	next := spin.LoadAcquire64(&r.posted) + 1
 	r.headers[next%Slots] = *h
 	spin.StoreRelease64(&r.posted, next)
 }
 
-// hasRoom reports whether there is room for a header.
+// hasRoom reports whether the ring has room for a header.
 func (r *headerRing) hasRoom() bool {
 	return spin.LoadAcquire64(&r.posted)-spin.LoadAcquire64(&r.read) < Slots
 }

@@ -20,9 +20,9 @@ type Messages struct {
 	in     *inbox // nil if counts is nil, unless Open has failed
 
 	closed bool // guarded by Mu
-	// sends lists the sends that streams have not passed. pruned is its length after the last
-	// pruneSends. Both are guarded by inbox.mu, so that Release can end the waits of both ends under
-	// one lock.
+	// sends lists the sends that streams have not passed. pruned is the length of sends after the
+	// last pruneSends. Both are guarded by inbox.mu. So Release can end the waits of sends and
+	// receives under one lock.
 	sends  []*End
 	pruned int
 	late   bool // ReleaseLate has been called; used only by the goroutine that tears the group down
@@ -54,8 +54,8 @@ func (m *Messages) newEnd(p *Plan) *End {
 	return &End{messages: m, plan: p, Message: m.counts.Count(p.Call), check: m.Check.Load()}
 }
 
-// admit returns an error if the group has failed. It first marks the stream as busy, so that the
-// teardown ends the message if the group fails after this check. s.Mu and m.Mu are held.
+// admit returns an error if the group has failed. It first marks the stream as busy. If the group
+// fails after the check, the teardown then ends the message. s.Mu and m.Mu are held.
 func (m *Messages) admit(s *stream.Stream, p *Plan) error {
 	m.Busy.Note(s)
 	err := m.Plane.Cause()
@@ -86,8 +86,8 @@ func (m *Messages) failUnqueued(s *stream.Stream, p *Plan, err error) error {
 	return err
 }
 
-// Map maps the peers' mailboxes and the first segment of their staging memory, so that messages in
-// that segment need no CUDA call when they arrive.
+// Map maps the peers' mailboxes and the first segment of their staging memory. Messages in that
+// segment then need no CUDA call when they arrive.
 func (m *Messages) Map(ctx context.Context) error {
 	if m.counts == nil {
 		return nil
@@ -181,9 +181,9 @@ func (m *Messages) InFlight() bool {
 	return len(m.sends)+len(m.in.receives) > 0
 }
 
-// Release ends the waits of streams for messages that will never arrive, and for a peer to copy a
-// graph's previous message. It must be called at least once for each queued launch of a graph,
-// since each launch waits again.
+// Release ends the waits of streams for messages that will never arrive. It also ends the waits of
+// a graph's Sends for the peer to copy the previous message. Each launch of a graph waits again, so
+// Release must be called at least once for each queued launch.
 func (m *Messages) Release() {
 	if m.counts == nil {
 		return
@@ -194,7 +194,7 @@ func (m *Messages) Release() {
 		e.refuse()
 	}
 	m.in.open = slices.DeleteFunc(m.in.open, func(e *End) bool { return e.handled })
-	seen := map[*uint32]bool{} // launches of one graph share a word; only one waits at a time
+	seen := map[*uint32]bool{} // launches of a graph share a word; one launch waits
 	for _, e := range m.sends {
 		if e.takenWord != nil && !seen[e.takenWord] && e.state.Value() == kernels.MessageWaits {
 			e.release()
@@ -204,8 +204,7 @@ func (m *Messages) Release() {
 }
 
 // ReleaseLate repeats Release in the background until no stream has an unfinished message of the
-// ended group. The device stays open until then, because the memory of these messages cannot be
-// freed.
+// ended group. The memory of the messages cannot be freed before that, so the device stays open.
 func (m *Messages) ReleaseLate() {
 	if m.counts == nil || m.late {
 		return
@@ -236,7 +235,7 @@ func (m *Messages) ReleaseGraph(calls []*Captured) {
 	if len(states) == 0 {
 		return
 	}
-	// If the lock is held by a call that never returns, the graph's words are never freed.
+	// A call that never returns may hold the lock. The graph's words are then never freed.
 	ctx, cancel := context.WithTimeout(context.Background(), m.Device.GPU.Timeout)
 	defer cancel()
 	if gpu.Poll(ctx, m.Mu.TryLock) != nil {

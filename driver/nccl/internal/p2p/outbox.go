@@ -14,7 +14,7 @@ import (
 	"symmem/internal/spin"
 )
 
-// outbox implements the sending side: it stages messages and announces them. The owner's lock
+// outbox implements the sending side. It stages messages and announces them. The owner's lock
 // guards it.
 type outbox struct {
 	config  *driver.GroupConfig
@@ -52,8 +52,8 @@ func (o *outbox) flagsTo(peer int) *flags {
 	return o.peers[peer].mailbox.flags(o.config.Rank)
 }
 
-// reclaim frees the slots and blocks of messages that the peer has copied. It checks all messages
-// if all is set, otherwise only those before the first message that the peer has not copied.
+// reclaim frees the slots and blocks of messages that the peer has copied. If all is set, it checks
+// all messages. Otherwise it stops at the first message that the peer has not copied.
 func (o *outbox) reclaim(out *peerOutbox, all bool) {
 	words := out.mailbox.flags(o.config.Rank)
 	taken := func(s outgoing) bool { return atomic.LoadUint32(&words.taken[s.slot]) == 1 }
@@ -79,7 +79,7 @@ func (o *outbox) reclaim(out *peerOutbox, all bool) {
 	out.staged = slices.Delete(out.staged, 0, n)
 }
 
-// errNoSlot reports that graphs own all slots, so that no slot can become free.
+// errNoSlot is returned if graphs own all slots. No slot can then become free.
 var errNoSlot = fmt.Errorf("open graphs hold all %d Sends that are possible to that rank: close "+
 	"some graphs: %w", Slots, driver.ErrUnsupported)
 
@@ -89,8 +89,8 @@ func isOutOfRoom(err error) bool {
 }
 
 // stage allocates a slot and a block for a message. If none is free, it waits until peers have
-// copied messages. It waits for a block only briefly, because the peer itself may be waiting for
-// this rank. The owner's lock is held.
+// copied messages. It waits for a block only briefly, because the peer may be waiting for this
+// rank. The owner's lock is held.
 func (o *outbox) stage(p *Plan) (st outgoing, err error) {
 	out := &o.peers[p.Root]
 	o.reclaim(out, false)
@@ -110,8 +110,8 @@ func (o *outbox) stage(p *Plan) (st outgoing, err error) {
 	return st, nil
 }
 
-// awaitRoom waits until the peer's ring has room for a header and, if needsSlot is set, a slot is
-// free.
+// awaitRoom waits until the peer's ring has room for a header. If needsSlot is set, it also waits
+// for a free slot.
 func (o *outbox) awaitRoom(p *Plan, needsSlot bool) error {
 	out := &o.peers[p.Root]
 	ring := out.mailbox.ring(o.config.Rank)
@@ -143,8 +143,7 @@ func (o *outbox) awaitRoom(p *Plan, needsSlot bool) error {
 // growInterval limits how often awaitBlock tries to allocate device memory.
 const growInterval = 10 * time.Millisecond
 
-// awaitBlock allocates a block. It waits for peers to copy messages as long as that may free a
-// block.
+// awaitBlock allocates a block. While peers may still free one, it waits for them to copy messages.
 func (o *outbox) awaitBlock(bytes int64) (block, error) {
 	s := &o.staging
 	b, ok := s.take(bytes)
@@ -173,7 +172,7 @@ func (o *outbox) awaitBlock(bytes int64) (block, error) {
 	}
 }
 
-// reclaimAll calls reclaim for all peers and reports whether a message has not been copied yet.
+// reclaimAll calls reclaim for all peers. It reports whether a message has not been copied yet.
 func (o *outbox) reclaimAll() (uncopied bool) {
 	for i := range o.peers {
 		if out := &o.peers[i]; out.mailbox != nil {
@@ -184,7 +183,7 @@ func (o *outbox) reclaimAll() (uncopied bool) {
 	return uncopied
 }
 
-// busyPolls is the number of polls without a sleep.
+// busyPolls is the number of polls before pause sleeps.
 const busyPolls = 20
 
 // pause waits between two polls of words that GPUs write. polls is the number of polls so far.
@@ -194,8 +193,8 @@ func pause(polls int) {
 	}
 }
 
-// queueSend queues the copy of a message to its block and the write of the full word. It must be
-// called on a thread of the context.
+// queueSend queues the copy of a message to its block, and then the write of the full word. It must
+// be called on a thread of the context.
 func (o *outbox) queueSend(p *Plan, st outgoing, on cuda.Stream) error {
 	gpu := o.device.GPU.CUDA
 	box := o.peers[p.Root].mailbox
@@ -243,8 +242,8 @@ func (o *outbox) unread(peer int) (all []driver.MessageEnds) {
 	return all
 }
 
-// firstStaging returns the size of the first staging segment, which is the same on all ranks of the
-// group.
+// firstStaging returns the size of the first staging segment. All ranks of the group return the
+// same size.
 func (o *outbox) firstStaging() int64 {
 	return roundUp(int64(len(o.config.Ranks))*perPeer, o.device.GPU.Granularity)
 }

@@ -7,14 +7,14 @@ import (
 	"symmem/driver"
 )
 
-// peerSegment represents a segment of a peer's staging memory.
+// peerSegment is a segment of a peer's staging memory.
 type peerSegment struct {
 	address uintptr // 0 until the segment is mapped
 	bytes   int64
 	err     error // reason why the segment could not be mapped, or nil
 }
 
-// segmentOf returns the segment that holds a message. If the segment has not been mapped, segmentOf
+// segmentOf returns the segment that holds a message. If the segment is not mapped, segmentOf
 // starts to map it in the background. in.mu is held.
 func (in *inbox) segmentOf(a *announcement) *peerSegment {
 	key := slotKey{a.source, a.segment}

@@ -12,15 +12,15 @@ import (
 )
 
 // staging allocates blocks of device memory in which messages wait for their receivers. Receivers
-// map the first segment when the group connects, and each other segment when they receive the first
-// message in it. staging grows on demand and is freed with the group.
+// map the first segment when the group connects. They map another segment when its first message
+// arrives. staging grows on demand and is freed with the group.
 type staging struct {
 	device   *Device
 	segments []*stagingSegment
 	bytes    int64 // total size of the segments
 }
 
-// stagingSegment represents one allocation.
+// stagingSegment is one allocation.
 type stagingSegment struct {
 	base  uintptr
 	bytes int64
@@ -28,19 +28,19 @@ type stagingSegment struct {
 	file  *os.File
 }
 
-// span represents a range of a segment.
+// span is a range of a segment.
 type span struct{ offset, bytes int64 }
 
-// block represents the range of staging memory that holds a message.
+// block is the range of staging memory that holds a message.
 type block struct {
 	segment int // number of the segment, from 1, or 0 for a message without bytes
 	span
 }
 
 const (
-	// blockUnit holds the granularity of block sizes in bytes.
+	// blockUnit is the granularity of block sizes in bytes.
 	blockUnit = 512
-	// perPeer holds the initial size of staging memory for each rank of the group.
+	// perPeer is the initial size of staging memory for each rank of the group.
 	perPeer = 2 << 20
 	// maxGrowth limits the size of a new segment unless a single block needs more.
 	maxGrowth = 64 << 20
@@ -147,9 +147,9 @@ func (s *staging) add(config *driver.GroupConfig, bytes int64) error {
 	})
 }
 
-// close frees the segments. Peers keep their mappings. needed reports whether peers may still map
-// segments other than the first, which they have all mapped. Those segments then stay exported
-// until the device closes.
+// close frees the segments. Peers keep their mappings. If needed is set, peers may still have to
+// map segments. All peers have mapped the first segment. The other segments stay exported until the
+// device closes.
 func (s *staging) close(config *driver.GroupConfig, needed bool) error {
 	d := s.device
 	var errs []error

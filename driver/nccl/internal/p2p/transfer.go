@@ -68,7 +68,7 @@ func (m *Messages) receive(s *stream.Stream, p *Plan) error {
 	return nil
 }
 
-// Record adds a message to the capture of a stream and passes it to keep, which must keep it for
+// Record adds a message to a stream's capture and passes it to keep. keep must keep the message for
 // the lifetime of the graph. s.Mu and m.Mu are held.
 func (m *Messages) Record(s *stream.Stream, p *Plan, keep func(*Captured)) error {
 	k := &Captured{messages: m, plan: p}
@@ -89,7 +89,7 @@ func (m *Messages) Record(s *stream.Stream, p *Plan, keep func(*Captured)) error
 	return nil
 }
 
-// queueCopy queues the wait for a message and the kernel that copies the message. The stream may be
+// queueCopy queues the wait for a message and the kernel that copies it. The stream may be
 // capturing. queueCopy must be called on a thread of the context.
 func (m *Messages) queueCopy(descriptor *kernels.Message, p *Plan, on cuda.Stream) error {
 	api := m.Device.GPU.CUDA
@@ -110,8 +110,8 @@ func (m *Messages) queueCopy(descriptor *kernels.Message, p *Plan, on cuda.Strea
 	return err
 }
 
-// track adds a Send that has been queued on a stream to the unfinished sends. The stream's lock is
-// held. track must be called on a thread of the context.
+// track adds a Send to the unfinished sends after the Send has been queued. It must be called on a
+// thread of the context. The stream's lock is held.
 func (m *Messages) track(s *stream.Stream, e *End) error {
 	e.done = m.Device.Streams.NewEvent()
 	err := e.done.Record(s.CUDA)
@@ -125,11 +125,11 @@ func (m *Messages) track(s *stream.Stream, e *End) error {
 	return err
 }
 
-// minPrune is the number of new sends below which pruneSends is not worth its queries.
+// minPrune is the number of new sends for which pruneSends is worth its queries.
 const minPrune = 64
 
 // pruneSends removes the sends that streams have passed. It queries CUDA, which may wait for a
-// stream that waits for a message, so it holds no lock that delivering messages needs.
+// stream that waits for a message. So pruneSends holds no lock that delivering messages needs.
 func (m *Messages) pruneSends() {
 	m.in.mu.Lock()
 	all := slices.Clone(m.sends)

@@ -8,22 +8,22 @@ import (
 	"symmem/internal/ranked"
 )
 
-// adoption holds the additional state of a stream that another library owns. The owner may capture
-// or destroy the stream at any time. The zero value belongs to a stream that is not adopted.
+// adoption holds additional state of a stream that another library owns. The owner may capture or
+// destroy the stream at any time. The zero value belongs to a stream that is not adopted.
 type adoption struct {
 	adopted bool
 	streams *Streams
 	handle  cuda.Stream
-	// queued marks the end of the work that symmem has queued. It is queried instead of the stream,
-	// because a query of the stream would invalidate a capture that the owner begins at that moment.
-	// It is recorded with Stream.Mu held.
+	// queued marks the end of the work that symmem has queued. CUDA is queried about this event and
+	// not about the stream. The owner may begin a capture at that moment, and a query of the stream
+	// would invalidate it. queued is recorded with Stream.Mu held.
 	queued Event
-	// queryMu is read-locked while CUDA is queried whether the stream is being captured. end locks it,
-	// so that no query is running when the owner may destroy the stream. It is locked after
-	// Stream.Mu.
+	// queryMu is read-locked while CUDA is queried about a capture of the stream. end locks it and
+	// so waits for queries, because the owner may destroy the stream afterwards. queryMu is locked
+	// after Stream.Mu.
 	queryMu ranked.RWMutex[adoptionQueryMu]
 	ended   bool // guarded by queryMu
-	// Recording reports whether the call being launched is added to a capture of the owner. It is
+	// Recording reports whether the current launch is added to a capture of the owner. It is
 	// guarded by Stream.Mu.
 	Recording bool
 }
@@ -31,9 +31,9 @@ type adoption struct {
 // Adopted reports whether another library owns the stream.
 func (a *adoption) Adopted() bool { return a.adopted }
 
-// Captured reports whether an adopted stream is being captured. For CUDA's default stream it also
-// returns true while any other stream is captured in a mode that forbids its use. A closed stream
-// is not queried, because the owner may have destroyed it.
+// Captured reports whether an adopted stream is being captured. For CUDA's default stream, it also
+// returns true while another stream is captured in a mode that forbids use of the default stream. A
+// closed stream is not queried, because the owner may have destroyed it.
 func (a *adoption) Captured() (bool, error) {
 	a.queryMu.RLock()
 	defer a.queryMu.RUnlock()
@@ -50,20 +50,20 @@ func (a *adoption) Captured() (bool, error) {
 	return status != cuda.CaptureNone, err
 }
 
-// end waits for running queries and makes later calls of Captured return without a query.
+// end waits for running queries. Later calls of Captured return without a query.
 func (a *adoption) end() {
 	a.queryMu.Lock()
 	defer a.queryMu.Unlock()
 	a.ended = true
 }
 
-// recordAll records the event queued after all work on an open adopted stream. It reports whether
-// that is impossible because the stream is being captured. It calls before after it has recorded
-// the new point and before it replaces the old one. Stream.Mu is held.
+// recordAll records an event after all work on an open adopted stream. capturing reports that this
+// was impossible because the stream is being captured. recordAll calls before when the new point
+// has been recorded and the old point has not been replaced. Stream.Mu is held.
 //
-// If the owner begins a capture after the first check, the capture contains the point. The point is
-// then queried only after the second check has found that the capture has ended. The first check is
-// needed for the default stream, on which nothing may be recorded during any capture.
+// The owner may begin a capture after the first check. The capture then contains the point, and the
+// second check notices that. The point is only queried after that capture has ended. The first
+// check is needed for the default stream, on which nothing may be recorded during any capture.
 func (a *adoption) recordAll(before func() error) (capturing bool, err error) {
 	device := a.streams.GPU
 	for {

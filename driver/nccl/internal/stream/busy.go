@@ -7,32 +7,32 @@ import (
 	"symmem/internal/ranked"
 )
 
-// BusyStreams tracks the streams that may have unfinished work of a communicator.
+// BusyStreams tracks the streams on which a communicator may have unfinished work.
 //
-// A launch holds its stream's lock from Note until CUDA has the work, and a stream whose lock is
-// held does not count as idle, so no stream is removed while it is getting work.
+// A launch holds its stream's lock from Note until CUDA has the work. A stream whose lock is held
+// does not count as idle. So no stream is removed while it is getting work.
 type BusyStreams struct {
-	// recent holds the stream of the last Note as long as the stream is listed.
+	// recent is the stream of the last Note while that stream is in the list.
 	recent atomic.Pointer[Stream]
 	// Watching reports whether the watcher is checking streams. A send on Wake starts the watcher.
 	Watching atomic.Bool
 	Wake     chan struct{}
 
-	// Windows reports whether a window kernel of NCCL may be unfinished, and Plain whether another
-	// NCCL kernel may be. Plain stays set if a stream was closed before its work had ended, because
-	// such a stream counts as idle although its kernel may end only after an abort.
+	// Windows is set while an NCCL window kernel may be running. Plain is set while another NCCL
+	// kernel may be running. A closed stream counts as idle even if its kernel is running until an
+	// abort. Plain then stays set.
 	Windows, Plain atomic.Bool
 
 	mu         ranked.Mutex[busyMu]
 	list       []*Stream // guarded by mu
-	closedBusy bool      // a stream was closed before its work had ended; guarded by mu
+	closedBusy bool      // a stream was closed with unfinished work; guarded by mu
 }
 
-// IsNoted reports whether Note can be skipped for a stream, because the stream was noted last and
-// the watcher is running. Unlike Note, it is small enough to be inlined into launches.
+// IsNoted reports whether Note can be skipped, because the stream was noted last and the watcher is
+// running. IsNoted can be inlined into launches, but Note cannot.
 func (b *BusyStreams) IsNoted(s *Stream) bool { return b.recent.Load() == s && b.Watching.Load() }
 
-// Note adds a stream that is about to get work and wakes the watcher.
+// Note adds a stream before it gets work, and wakes the watcher.
 func (b *BusyStreams) Note(s *Stream) {
 	b.mu.Lock()
 	if !slices.Contains(b.list, s) {
@@ -54,11 +54,11 @@ func (b *BusyStreams) WakeWatcher() {
 	}
 }
 
-// AllIdle removes the streams that have become idle and reports whether none remains.
+// AllIdle removes the streams that have become idle. It reports whether the list is then empty.
 func (b *BusyStreams) AllIdle() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	// A launch that has already read recent holds its stream's lock, so its stream is not idle. Any
+	// A launch that has already read recent holds its stream's lock. So its stream is not idle. Any
 	// later launch waits for mu and adds its stream again.
 	b.recent.Store(nil)
 	b.list = slices.DeleteFunc(b.list, func(s *Stream) bool {
@@ -76,7 +76,7 @@ func (b *BusyStreams) AllIdle() bool {
 	return true
 }
 
-// Idle reports whether no stream has unfinished work. The caller holds the lock of s.
+// Idle reports whether all streams, including s, are idle. The caller holds the lock of s.
 func (b *BusyStreams) Idle(s *Stream) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -3,20 +3,20 @@
 // # Streams
 //
 // A Stream wraps a CUDA stream and adds state that CUDA does not keep: the groups whose collectives
-// it runs (launchers), its latest call (lastCall) and the first fault (faults). It is open at
-// first, capturing from BeginCapture to EndCapture, while its work is recorded into a graph, and
-// finally closed. Close ends a capture and waits for the work with a time limit; if the work does
-// not end, the device keeps its memory mapped (gpu.GPU.KeepsMemory). Stream.Mu guards the state.
-// Captures use CUDA's relaxed mode, since goroutines change threads.
+// it runs (launchers), its latest call (lastCall) and the first fault (faults). A Stream is open at
+// first. It is capturing from BeginCapture to EndCapture, while its work is recorded into a graph.
+// Finally it is closed. Close ends a capture and waits for the work with a time limit. If the work
+// does not end, the device keeps its memory mapped (gpu.GPU.KeepsMemory). Stream.Mu guards the
+// state. Captures use CUDA's relaxed mode, because goroutines change threads.
 //
-// Stream.Mu is held from before work is noted until CUDA has it, so a stream whose lock is held
-// does not count as idle.
+// Stream.Mu is held from before work is noted until CUDA has it. A stream whose lock is held does
+// not count as idle.
 //
 // An adopted stream belongs to another library, which may capture or destroy it at any time
-// (adoption). The package queries CUDA whether the stream is captured, but not whether it is idle,
-// because that query would invalidate a capture that the owner is just beginning. Instead, each
-// call records an event after its work, and the package queries the event. Close waits for running
-// queries, so that the owner may destroy the stream afterwards.
+// (adoption). The package queries CUDA whether the stream is captured, but not whether it is idle.
+// The owner may be beginning a capture, and a query for idleness would invalidate that capture.
+// Instead, each call records an event after its work, and the package queries the event. Close
+// waits for running queries. The owner may destroy the stream afterwards.
 //
 // If work on a stream does not end, Stream.Abandon replaces the CUDA stream under it and marks the
 // process as stuck. An adopted stream is not replaced.
@@ -24,11 +24,11 @@
 // # Groups
 //
 // The package uses a group through the interface Group. A stream asks the group of its latest call
-// why a wait may never end, and returns each fault of a group once. Groups record their events
-// late, so a stream notifies all groups on it when it starts a capture, ends, or is about to wait
-// for something unrelated (Stream.RecordGroups). BusyStreams lists the streams that may have work
-// of a group. A stream is added before it gets work (BusyStreams.Note) and removed after it has
-// become idle (BusyStreams.AllIdle).
+// why a wait may never end. It returns each fault of a group once. Groups record their events late.
+// So a stream notifies all groups on it when it starts a capture, ends, or is about to wait for
+// something other than the groups (Stream.RecordGroups). BusyStreams lists the streams that may
+// have work of a group. A stream is added before it gets work (BusyStreams.Note) and removed after
+// it has become idle (BusyStreams.AllIdle).
 //
 // # Events
 //
@@ -40,8 +40,8 @@
 // # Graphs
 //
 // A Graph is capturing until EndCapture instantiates it, then open, and finally closed, after its
-// launches have ended or have been abandoned. Its stream's lock guards a capturing graph, Graph.mu
-// an open or closed one. A graph keeps the objects that its nodes use: points, words, host
+// launches have ended or have been abandoned. Its stream's lock guards a capturing graph. Graph.mu
+// guards an open or closed graph. A graph keeps the objects that its nodes use: points, words, host
 // functions, and the calls of groups (Calls). Launches of one graph run one after the other. If
 // they do not end, the graph's words are not freed.
 //

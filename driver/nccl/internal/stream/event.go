@@ -17,7 +17,7 @@ type Event struct {
 
 	mu     ranked.Mutex[eventMu]
 	point  *Point // of the last Record, or nil; guarded by mu
-	shared bool   // other events refer to the point, so it must not be recorded again; guarded by mu
+	shared bool   // the point must not be recorded again; guarded by mu
 }
 
 // Done reports whether the last recorded point has been reached.
@@ -50,8 +50,8 @@ func (e *Event) Synchronize(ctx context.Context) error {
 	return nil
 }
 
-// Record records the event on a stream, whose lock is held. It must be called on a thread of the
-// context.
+// Record records the event on a stream. The stream's lock is held. Record must be called on a
+// thread of the context.
 func (e *Event) Record(stream cuda.Stream) (err error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -68,7 +68,7 @@ func (e *Event) Record(stream cuda.Stream) (err error) {
 	return nil
 }
 
-// set replaces the point of the event with one that no other event refers to.
+// set gives the event a point that no other event refers to.
 func (e *Event) set(point *Point) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -86,14 +86,14 @@ func (e *Event) share(other *Event) {
 	e.point, e.shared = point, true
 }
 
-// RecordAfter returns an event that marks the end of the work queued on s. It records e, unless s
-// is adopted. For an adopted stream it returns the stream's own event, which is recorded again when
-// the stream gets more work; if fixed is set, it returns e with the current point of that event
-// instead.
+// RecordAfter returns an event that marks the end of the work queued on s. If s is not adopted,
+// RecordAfter records e and returns it. For an adopted stream, it returns the stream's own event,
+// which moves when the stream gets more work. If fixed is set, it instead returns e with the
+// current point of the stream's event.
 //
-// RecordAfter is called by groups with kernels on the stream. They hold a lock that RecordEvent
-// also acquires, so the stream neither starts a capture nor ends meanwhile. It must be called on a
-// thread of the context.
+// RecordAfter is called by groups with kernels on the stream. These groups hold a lock that
+// RecordEvent also acquires. So the stream neither starts a capture nor ends during the call.
+// RecordAfter must be called on a thread of the context.
 func (e *Event) RecordAfter(s *Stream, fixed bool) (*Event, error) {
 	switch {
 	case !s.adopted:
@@ -118,9 +118,9 @@ func (e *Event) StreamWait(stream cuda.Stream, gpu *cuda.Driver) error {
 	return gpu.StreamWaitEvent(stream, e.point.Handle)
 }
 
-// fixedPoint returns a new point after the event's current one, or nil if the event has none. A
-// captured wait for the event itself would wait, at each launch of the graph, for the point that
-// the event has then. It must be called on a thread of the context.
+// fixedPoint returns a new point after the event's current point, or nil if the event has no point.
+// A graph waits for a point of its own, because a captured wait for the event would follow later
+// records of the event. fixedPoint must be called on a thread of the context.
 func (e *Event) fixedPoint() (*Point, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -132,11 +132,11 @@ func (e *Event) fixedPoint() (*Point, error) {
 	})
 }
 
-// Point wraps a CUDA event. A cleanup function returns the CUDA event to the device's pool, since
-// driver events have no Close.
+// Point wraps a CUDA event. Driver events have no Close, so a cleanup function returns the CUDA
+// event to the device's pool.
 type Point struct {
-	// streams also prevents Go from allocating points together with other tiny objects, which would
-	// keep the points alive.
+	// streams is the device's streams. This pointer also keeps Go from allocating points in one
+	// block with other tiny objects, which would keep the points alive.
 	streams *Streams
 	Handle  cuda.Event
 }
@@ -152,9 +152,9 @@ func (d *Streams) NewPoint() (*Point, error) {
 	return p, nil
 }
 
-// PointBehind returns a new point that is reached after the events that wait makes a stream wait
-// for. It uses a temporary stream, because other streams may be captured. It must be called on a
-// thread of the context.
+// PointBehind returns a new point after the events for which wait makes a stream wait. It uses a
+// temporary stream, because other streams may be captured. It must be called on a thread of the
+// context.
 func (d *Streams) PointBehind(wait func(stream cuda.Stream) error) (*Point, error) {
 	p, err := d.NewPoint()
 	if err != nil {

@@ -11,12 +11,12 @@ type faults struct {
 	faultsMu   ranked.Mutex[faultsMu]
 	first      error // first error since the last takeFault; guarded by faultsMu
 	firstGroup Group // group that failed with first, or nil; guarded by faultsMu
-	// reported lists the groups whose fault the stream has returned or will return; guarded by
+	// reported lists groups whose fault the stream has returned or will return. It is guarded by
 	// faultsMu.
 	reported []Group
 }
 
-// addFault records an error if it is the first.
+// addFault records an error if no error is pending.
 func (f *faults) addFault(err error) {
 	f.faultsMu.Lock()
 	defer f.faultsMu.Unlock()
@@ -25,8 +25,8 @@ func (f *faults) addFault(err error) {
 	}
 }
 
-// ReportFault makes the next Synchronize return the fault of a group, once, unless an earlier error
-// is pending.
+// ReportFault makes the next Synchronize return the fault of a group, unless an earlier error is
+// pending. Each group's fault is returned once.
 func (f *faults) ReportFault(g Group, err error) {
 	f.faultsMu.Lock()
 	defer f.faultsMu.Unlock()
@@ -39,7 +39,7 @@ func (f *faults) ReportFault(g Group, err error) {
 	}
 }
 
-// MarkReported records that the caller has received the fault of a group in another way.
+// MarkReported records that the caller has already received the fault of a group.
 func (f *faults) MarkReported(g Group) {
 	f.faultsMu.Lock()
 	defer f.faultsMu.Unlock()
@@ -51,7 +51,7 @@ func (f *faults) MarkReported(g Group) {
 	}
 }
 
-// takeFault returns the first fault, once.
+// takeFault returns the first fault and clears it.
 func (f *faults) takeFault() error {
 	f.faultsMu.Lock()
 	defer f.faultsMu.Unlock()

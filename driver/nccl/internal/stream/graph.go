@@ -12,23 +12,24 @@ import (
 	"symmem/internal/ranked"
 )
 
-// Graph holds captured work. It is capturing while a stream records into it, then open, and finally
-// closed. NCCL's kernels in a graph refer to their communicators, which therefore cannot end before
-// the graph is closed.
+// Graph is captured work. It is capturing while a stream records into it, then open, and finally
+// closed. NCCL's kernels in a graph refer to their communicators. So these communicators cannot end
+// before the graph is closed.
 type Graph struct {
 	streams *Streams
-	// Calls holds the group calls in the graph. Each launch gives them new tickets and numbers.
+	// Calls holds the group calls in the graph. Each launch gives the calls new tickets and
+	// numbers.
 	Calls Calls
-	// before marks the end of the work that the stream had when the capture began. It is nil if the
-	// stream was idle.
+	// before marks the end of the work that the stream had at the start of the capture. It is nil
+	// if the stream was idle.
 	before *Event
-	// events are recorded after each launch. points holds the points for which captured waits wait.
+	// events are recorded after each launch. points are the points that captured waits wait for.
 	events    []*Event
 	points    []*Point
 	functions []cuda.HostFunc
 	words     []*gpu.Word
-	// Waits reports whether the graph may wait for something unrelated to the groups on its stream;
-	// see Stream.RecordGroups.
+	// Waits reports whether the graph may wait for something other than the groups on its stream
+	// (Stream.RecordGroups).
 	Waits bool
 	// finished marks the end of the last launch.
 	finished *Event
@@ -41,18 +42,19 @@ type Graph struct {
 
 // Calls holds the group calls in a graph.
 type Calls interface {
-	// Record adds a group call to the capture of a stream. The stream's and the group's locks are
-	// held.
+	// Record adds a group call to the capture of a stream. The locks of the stream and the group
+	// are held.
 	Record(stream *Stream, plan driver.Plan) error
-	// Launch assigns tickets and numbers to the calls of one launch, and queues the launch with
-	// Graph.Queue and Graph.RecordEvents. The graph's and the stream's locks are held.
+	// Launch assigns tickets and numbers to the calls. It queues the launch with Graph.Queue and
+	// Graph.RecordEvents. The locks of the graph and the stream are held.
 	Launch(g *Graph, stream *Stream) error
 	// Close frees the resources of the calls. ended reports whether all launches have ended.
 	Close(ended bool)
 }
 
-// addHost adds a host function to the capture. run does the function's work and then writes a value
-// to a word, for which the graph waits. Each launch resets the word, since launches do not overlap.
+// addHost adds a host function to the capture. run does the function's work and then writes value
+// to a word. The graph waits for that word. Launches do not overlap, so each launch resets the
+// word.
 func (g *Graph) addHost(stream cuda.Stream, run func(done *gpu.Word, value uint32)) error {
 	device := g.streams.GPU
 	word, err := device.Words.Take(device.CUDA)
@@ -71,7 +73,7 @@ func (g *Graph) addHost(stream cuda.Stream, run func(done *gpu.Word, value uint3
 	return device.CUDA.StreamWaitValue(stream, word.Address(), 1, cuda.WaitEqual)
 }
 
-// finish ends CUDA's capture and instantiates the graph, which no other goroutine uses yet.
+// finish ends CUDA's capture and instantiates the graph. No other goroutine uses the graph yet.
 func (g *Graph) finish(s *Stream) error {
 	d := g.streams
 	var err error
@@ -132,11 +134,11 @@ func (g *Graph) launch(s *Stream) error {
 	return g.Calls.Launch(g, s)
 }
 
-// Queue launches the CUDA graph. The graph's and the stream's locks are held. Queue must be called
-// on a thread of the context.
+// Queue launches the CUDA graph. The locks of the graph and the stream are held. Queue must be
+// called on a thread of the context.
 func (g *Graph) Queue(s *Stream) error { return g.streams.GPU.CUDA.GraphLaunch(g.exec, s.CUDA) }
 
-// RecordEvents records the events after a launch. The graph's and the stream's locks are held.
+// RecordEvents records the events after a launch. The locks of the graph and the stream are held.
 // RecordEvents must be called on a thread of the context.
 func (g *Graph) RecordEvents(s *Stream) error {
 	for _, e := range append(g.events, g.finished) {
@@ -158,7 +160,7 @@ func (g *Graph) awaitLaunches() error {
 	return g.finished.Synchronize(ctx)
 }
 
-// Close waits for unfinished launches, up to a limit, and destroys the graph.
+// Close waits for unfinished launches, up to a limit. Then it destroys the graph.
 func (g *Graph) Close() error {
 	g.mu.Lock()
 	defer g.mu.Unlock()

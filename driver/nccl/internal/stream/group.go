@@ -9,11 +9,11 @@ import (
 
 // Group has the methods of a communicator that streams use. Streams compare groups by pointer.
 type Group interface {
-	// Await waits until a stream is idle. ticket and operation identify the stream's last collective.
-	// Meanwhile Await checks whether the group has failed.
+	// Await waits until a stream is idle, and checks whether the group has failed. ticket and
+	// operation identify the stream's last collective.
 	Await(ctx context.Context, stream *Stream, ticket uint64, operation driver.Operation) error
-	// KernelsEnded returns a channel that is closed after the group has failed or ended and its
-	// kernels have ended or have been abandoned.
+	// KernelsEnded returns a channel. It is closed when the group has ended or failed and its
+	// kernels have ended or been abandoned.
 	KernelsEnded() <-chan struct{}
 	// Reported returns the fault that a kernel of the group has reported, or nil. A fault also fails
 	// the group.
@@ -22,17 +22,17 @@ type Group interface {
 	ReplayFault() error
 	// EndedEarly returns the fault of a collective that has ended but cannot have succeeded, or nil.
 	EndedEarly(ticket uint64) error
-	// RecordEvent records the group's event on a stream now instead of later; see
-	// Stream.RecordGroups. forget is set if the stream is being abandoned. The group then drops the
-	// event, so that nothing waits for the stream. The stream's lock is held, so RecordEvent must not
-	// wait for other ranks.
+	// RecordEvent records the group's event on a stream now instead of later (Stream.RecordGroups).
+	// If forget is set, the stream is being abandoned, and the group drops the event. Then nothing
+	// waits for the stream. The stream's lock is held, so RecordEvent must not wait for other
+	// ranks.
 	RecordEvent(stream *Stream, forget bool) error
 }
 
 // launchers lists the groups with kernels on a stream.
 type launchers struct{ groups []Group } // guarded by Stream.Mu
 
-// AddGroup adds a group whose kernels are launched on the stream. Stream.Mu is held.
+// AddGroup adds a group that launches kernels on the stream. Stream.Mu is held.
 func (l *launchers) AddGroup(g Group) {
 	if slices.Contains(l.groups, g) {
 		return
@@ -40,8 +40,8 @@ func (l *launchers) AddGroup(g Group) {
 	l.groups = append(slices.DeleteFunc(l.groups, kernelsEnded), g)
 }
 
-// kernelsEnded reports whether a group can no longer launch kernels. A group that is being closed
-// still can, and then records its event on the stream of its previous launch.
+// kernelsEnded reports whether a group can launch no more kernels. A group that is being closed can
+// still launch, and then records its event on the stream of its previous launch.
 func kernelsEnded(g Group) bool {
 	select {
 	case <-g.KernelsEnded():
@@ -51,14 +51,14 @@ func kernelsEnded(g Group) bool {
 	}
 }
 
-// lastCall identifies the latest collective or message on a stream. group is nil if there is none.
+// lastCall is the latest collective or message on a stream. group is nil if there is none.
 type lastCall struct {
 	group     Group
 	ticket    uint64
 	operation driver.Operation
 }
 
-// Note records the collective or message that is about to be queued. Stream.Mu is held.
+// Note records a collective or message before it is queued. Stream.Mu is held.
 func (c *lastCall) Note(g Group, ticket uint64, operation driver.Operation) {
 	c.group, c.ticket, c.operation = g, ticket, operation
 }

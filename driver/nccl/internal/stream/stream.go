@@ -11,9 +11,9 @@ import (
 	"symmem/internal/ranked"
 )
 
-// Stream wraps a CUDA stream and adds state that CUDA does not keep, such as the groups that have
-// launched on it and their faults. It is open at first, capturing while its work is recorded into a
-// graph, and finally closed.
+// Stream wraps a CUDA stream and adds state that CUDA does not keep: the groups that have launched
+// on the stream, and their faults. A stream is open at first, capturing while its work is recorded
+// into a graph, and finally closed.
 type Stream struct {
 	streams *Streams
 	gpu     *gpu.GPU
@@ -22,12 +22,12 @@ type Stream struct {
 	Mu         ranked.Spin[streamMu]
 	Capture    *Graph      // graph being captured, or nil; guarded by Mu
 	closed     atomic.Bool // written with Mu held
-	closedBusy atomic.Bool // the stream was closed before its work had ended
+	closedBusy atomic.Bool // the stream was closed with unfinished work
 	completion
 	lastCall // guarded by Mu
 	launchers
-	// functions counts the queued host functions. word holds the number of the last function that has
-	// run.
+	// functions is the number of queued host functions. word is the number of the last function
+	// that has run.
 	functions uint32    // guarded by Mu
 	word      *gpu.Word // guarded by Mu; allocated at the first use
 	adoption
@@ -37,18 +37,18 @@ type Stream struct {
 // completion records whether a caller has waited for all work of a stream.
 type completion struct{ waited atomic.Bool } // written with Stream.Mu held
 
-// Waited reports whether a caller has waited for all work and the work has succeeded.
+// Waited reports whether a caller has waited for all work without an error.
 func (c *completion) Waited() bool { return c.waited.Load() }
 
-// ClearWaited makes Waited return false, because the stream is about to get more work. Stream.Mu is
-// held. Most launches find the value already cleared and avoid a locked instruction.
+// ClearWaited makes Waited return false. It is called before the stream gets more work. Stream.Mu
+// is held. Most launches find the value already cleared and avoid a locked instruction.
 func (c *completion) ClearWaited() {
 	if c.waited.Load() {
 		c.waited.Store(false)
 	}
 }
 
-// Handle returns the stream's CUstream, for work of other libraries.
+// Handle returns the stream's CUstream, which other libraries may use.
 func (s *Stream) Handle() uintptr {
 	s.Mu.Lock()
 	defer s.Mu.Unlock()
@@ -68,7 +68,7 @@ func (s *Stream) submit(calls func() error) error {
 	return s.gpu.Do(calls)
 }
 
-// submitWork calls submit for calls that queue work.
+// submitWork calls submit with calls that queue work.
 func (s *Stream) submitWork(calls func() error) error {
 	return s.submit(func() (err error) {
 		if s.adopted && s.Capture == nil {
@@ -92,13 +92,13 @@ func (s *Stream) Usable() error {
 	return nil
 }
 
-// Fail does nothing, since the caller has the error and work queued on a GPU runs regardless.
+// Fail does nothing. The caller has the error, and work queued on a GPU runs in any case.
 func (s *Stream) Fail(error) {}
 
-// Refuse reports the error of a group's call that was not launched. If the stream is idle, or is
-// adopted so that its owner may wait for it without calling symmem, Refuse returns the error.
-// Otherwise the call would have run later, so Refuse returns nil and the next Synchronize returns
-// the error. s.Mu is held.
+// Refuse reports the error of a group's call that was not launched. It returns the error if the
+// stream is idle. It also returns the error for an adopted stream, because the owner may wait
+// without calling symmem. In all other cases it returns nil, and the next Synchronize returns the
+// error. s.Mu is held.
 func (s *Stream) Refuse(g Group, err error) error {
 	if s.adopted || s.IdleLocked() {
 		s.MarkReported(g)
@@ -109,10 +109,11 @@ func (s *Stream) Refuse(g Group, err error) error {
 }
 
 // RecordGroups makes all groups on the stream, except one, record their events now. It is called
-// before the stream starts a capture or is closed, because events cannot be recorded on it
-// afterwards. It is also called before work that may wait for something unrelated to the groups, so
-// that their calls on other streams do not wait for that work. All work on an adopted stream may do
-// so, because the owner may have queued a wait. s.Mu is held.
+// before the stream starts a capture or is closed, because events cannot be recorded afterwards.
+//
+// It is also called before work that may wait for something other than the groups. The groups'
+// calls on other streams then do not wait for that work. The owner of an adopted stream may have
+// queued such a wait at any time, so all work on adopted streams counts. s.Mu is held.
 func (s *Stream) RecordGroups(except Group) error {
 	for _, g := range s.groups {
 		if g == except {
@@ -125,9 +126,8 @@ func (s *Stream) RecordGroups(except Group) error {
 	return nil
 }
 
-// RecordQueued records the event of an adopted stream after the work that has just been queued,
-// unless the work was captured. s.Mu is held. RecordQueued must be called on a thread of the
-// context.
+// RecordQueued records the event of an adopted stream after work has been queued. It does nothing
+// if the work was captured. s.Mu is held. RecordQueued must be called on a thread of the context.
 func (s *Stream) RecordQueued() error {
 	if !s.adopted || s.Recording || s.Capture != nil {
 		return nil
@@ -135,8 +135,8 @@ func (s *Stream) RecordQueued() error {
 	return s.queued.Record(s.CUDA)
 }
 
-// recordOwners records the event of an adopted stream after all work queued on it, including the
-// owner's work. It reports whether that is impossible because the stream is being captured.
+// recordOwners records the event of an adopted stream after all its work, including the owner's.
+// capturing reports that this was impossible because the stream is being captured.
 func (s *Stream) recordOwners() (capturing bool, err error) {
 	s.Mu.Lock()
 	defer s.Mu.Unlock()

@@ -19,12 +19,13 @@ type Streams struct {
 	GPU *gpu.GPU
 	// Groups lists the groups of the device that are open or being torn down.
 	Groups func() []Group
-	// NewCalls returns an empty record of the group calls in a new graph.
+	// NewCalls returns an empty record of the calls in a new graph.
 	NewCalls func() Calls
 	// Capturing counts the streams being captured.
 	Capturing atomic.Int32
-	// Order makes stream order a happens-before relation in Go's memory model. Each host function
-	// loads it before its work and adds to it afterwards, and code that observes completion loads it.
+	// Order makes stream order a happens-before relation in Go's memory model. A host function
+	// loads Order before its work and adds to it afterwards. Code that observes completion loads
+	// it.
 	Order atomic.Uint64
 	pool  pool
 
@@ -70,7 +71,7 @@ var errForeign = errors.New("the stream belongs to another device")
 // NewEvent returns a new event.
 func (d *Streams) NewEvent() *Event { return &Event{streams: d} }
 
-// keepInCapture keeps a point alive until the graph that the stream's owner is capturing is
+// keepInCapture keeps a point alive while the stream's owner is capturing, and until the graph is
 // destroyed. If the driver cannot report that, the point stays alive until the device is closed.
 func (d *Streams) keepInCapture(stream cuda.Stream, p *Point) error {
 	capture, err := d.GPU.CUDA.CaptureInfo(stream)
@@ -87,8 +88,8 @@ func (d *Streams) keepInCapture(stream cuda.Stream, p *Point) error {
 	return err
 }
 
-// runHost runs a host function on the calling goroutine, reports a panic in the function, and
-// writes the word for which the stream waits.
+// runHost runs a host function and reports a panic in it. Then it writes the word for which the
+// stream waits.
 func (d *Streams) runHost(work func(), report func(error), done *gpu.Word, value uint32) {
 	d.Order.Load()
 	driver.GuardHere("work on a stream", work, func(err error) {

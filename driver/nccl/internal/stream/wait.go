@@ -12,9 +12,9 @@ import (
 	"symmem/internal/cuda"
 )
 
-// Idle reports whether all work has ended. On an adopted stream, only the work before the last
-// RecordQueued or recordOwners counts. While a call is queueing work, Idle returns false without
-// waiting for the call. After an error of the device it returns true, since nothing else will run.
+// Idle reports whether all work has ended. On an adopted stream, only work before the last
+// RecordQueued or recordOwners counts. While a call is queueing work, Idle returns false and does
+// not wait for the call. After an error of the device, nothing else will run, so Idle returns true.
 func (s *Stream) Idle() bool {
 	if !s.Mu.TryLock() {
 		return false
@@ -23,14 +23,14 @@ func (s *Stream) Idle() bool {
 	return s.IdleLocked()
 }
 
-// IdleLocked returns the same as Idle, for callers that hold s.Mu.
+// IdleLocked is Idle for callers that hold s.Mu.
 func (s *Stream) IdleLocked() bool {
 	done, err := s.query()
 	return done || err != nil
 }
 
-// query asks CUDA whether all work has ended. CUDA does not allow that for a stream being captured,
-// for which query asks about an event recorded before the capture. s.Mu is held.
+// query asks CUDA whether all work has ended. CUDA forbids that during a capture, so query then
+// asks about an event recorded before the capture. s.Mu is held.
 func (s *Stream) query() (done bool, err error) {
 	switch {
 	case s.closed.Load():
@@ -64,7 +64,7 @@ func (s *Stream) Synchronize(ctx context.Context) error {
 	if !s.adopted {
 		return nil
 	}
-	// The owner may replay a graph on any of its streams, so each stream reports faults of replays
+	// The owner may replay a graph on any of its streams. So each stream reports faults of replays
 	// once.
 	for _, g := range s.streams.Groups() {
 		if err := g.ReplayFault(); err != nil {
@@ -85,7 +85,7 @@ func (s *Stream) finish(ctx context.Context) error {
 	_, deviceErr := s.query()
 	s.Mu.Unlock()
 	for _, g := range groups {
-		// Reported also fails the group, so that its work does not count as successful.
+		// Reported also fails the group. The group's work then does not count as successful.
 		if fault := g.Reported(); fault != nil {
 			s.ReportFault(g, fault)
 		}
@@ -114,8 +114,8 @@ func (s *Stream) finish(ctx context.Context) error {
 	return nil
 }
 
-// await waits for the work of a stream whose latest call is c. Meanwhile it checks the peers of c's
-// group. Watchers check the other groups with work on the stream.
+// await waits for the work of a stream. c is the stream's latest call. await checks the peers of
+// c's group, and watchers check the other groups on the stream.
 func (c *lastCall) await(ctx context.Context, s *Stream) error {
 	if c.group == nil || s.Idle() {
 		return gpu.Poll(ctx, s.Idle)
@@ -124,10 +124,9 @@ func (c *lastCall) await(ctx context.Context, s *Stream) error {
 	if err == nil || ctx.Err() != nil {
 		return err
 	}
-	// The group has failed, and its kernels are being ended. If a kernel does not end, its stream is
-	// abandoned together with everything queued on it. The fault is returned only after that, because
-	// the caller may then queue more work. It is returned even if the stream has other unfinished
-	// work.
+	// The group has failed, and its kernels are being ended. If a kernel does not end, its stream
+	// is abandoned with everything queued on it. Return the fault only after that, because the
+	// caller may then queue more work. Return it even if the stream has other unfinished work.
 	select {
 	case <-c.group.KernelsEnded():
 	case <-ctx.Done():
@@ -146,9 +145,9 @@ func (s *Stream) Abandon() {
 	if s.Capture != nil || s.IdleLocked() {
 		return
 	}
-	// The owner's work that takes longer than EndingTime cannot be distinguished from a kernel that
-	// does not end. Memory then stays mapped and communicators stay open until the process ends, which
-	// is better than a call that hangs.
+	// Work of the owner that takes longer than EndingTime looks like a kernel that does not end.
+	// Memory then stays mapped and communicators stay open until the process ends. That is better
+	// than a call that hangs.
 	gpu.Stuck.Store(true)
 	if s.adopted {
 		return // the stream belongs to another library
@@ -169,11 +168,11 @@ func (s *Stream) Abandon() {
 	}
 }
 
-// Close ends a capture and waits for the work, for at most twice the device's timeout. The owner of
-// an adopted stream may destroy it afterwards, since CUDA is no longer queried about it.
+// Close ends a capture and waits for the work, for at most twice the device's timeout. Afterwards
+// CUDA is no longer queried about the stream, so the owner of an adopted stream may destroy it.
 func (s *Stream) Close() error { return s.close(s.recordOwners) }
 
-// Drop closes an adopted stream without querying it, because the owner may have destroyed it.
+// Drop closes an adopted stream that the owner may have destroyed. So it does not query the stream.
 func (s *Stream) Drop() error {
 	return s.close(func() (capturing bool, err error) { return true, nil })
 }
@@ -223,8 +222,8 @@ func (s *Stream) close(record func() (capturing bool, err error)) error {
 	return errors.Join(errs...)
 }
 
-// MarkUnfinished registers the stream's current work as unfinished (gpu.GPU.AddUnfinished), so that
-// the device keeps the memory that the work uses. It does not register later work.
+// MarkUnfinished registers the stream's current work as unfinished (gpu.GPU.AddUnfinished). The
+// device then keeps the memory that the work uses. Later work is not registered.
 func (s *Stream) MarkUnfinished() error {
 	if !s.Mu.TryLock() {
 		s.gpu.AddUnfinished(s.Idle) // the call that holds the lock may be waiting for other ranks
@@ -241,8 +240,8 @@ func (s *Stream) MarkUnfinished() error {
 	return s.markUnfinishedLocked()
 }
 
-// markUnfinishedLocked implements MarkUnfinished for a stream that is neither idle nor capturing.
-// s.Mu is held.
+// markUnfinishedLocked implements MarkUnfinished for a busy stream that is not capturing. s.Mu is
+// held.
 func (s *Stream) markUnfinishedLocked() error {
 	end, err := gpu.Get(s.gpu, func() (*Event, error) { return new(Event).RecordAfter(s, true) })
 	s.gpu.AddUnfinished(func() bool { return err == nil && end.Done() })

@@ -16,8 +16,8 @@ func (s *Stream) Copy(dst, src uintptr, bytes int64) error {
 		return fmt.Errorf("copying %d bytes: %w", bytes, driver.ErrOutOfRange)
 	}
 	if blocks(s.gpu, dst, src, bytes) {
-		// CUDA's copy call would wait for the stream while the stream is locked, and a group's fault
-		// could not end that wait. So wait here first.
+		// Wait here, because CUDA's copy call would wait for the stream while the stream is locked.
+		// A group's fault could not end that wait.
 		if capturing, err := s.recordOwners(); !capturing && err == nil {
 			ctx, cancel := context.WithTimeout(context.Background(), 4*s.gpu.Timeout)
 			_ = gpu.Poll(ctx, s.Idle) // CUDA waits for the rest
@@ -32,11 +32,11 @@ func (s *Stream) Copy(dst, src uintptr, bytes int64) error {
 	})
 }
 
-// maxStaged limits the size of copies from pageable host memory for which CUDA does not wait for
-// the stream.
+// maxStaged limits the size of copies from pageable memory for which CUDA does not wait.
 const maxStaged = 64 << 10
 
-// blocks reports whether CUDA's copy call waits for the stream, as copies of pageable memory do.
+// blocks reports whether CUDA's copy call waits for the stream. It does for copies of pageable
+// memory.
 func blocks(g *gpu.GPU, dst, src uintptr, bytes int64) bool {
 	return bytes > 0 && (!g.IsMapped(dst) || bytes > maxStaged && !g.IsMapped(src))
 }
@@ -54,9 +54,9 @@ func (s *Stream) Fill(dst uintptr, value byte, bytes int64) error {
 	})
 }
 
-// Host runs a function in stream order. A panic in the function becomes the stream's error. Host
-// returns ErrUnsupported in a capture of the stream's owner, who may launch the graph several times
-// at once.
+// Host runs a function in stream order. A panic in the function becomes the stream's error. In a
+// capture of the stream's owner, Host returns ErrUnsupported, because the owner may launch the
+// graph several times at once.
 func (s *Stream) Host(work func()) error {
 	return s.submitWork(func() error {
 		if s.Recording {
@@ -78,7 +78,7 @@ func (s *Stream) Host(work func()) error {
 			return err
 		}
 		s.functions++
-		// Abandon replaces both fields, so the function uses their current values.
+		// Abandon replaces both fields, so use their current values.
 		word, number := s.word, s.functions
 		f := cuda.NewHostFuncOnce(func() { go run(word, number) })
 		if err := s.gpu.CUDA.LaunchHostFunc(s.CUDA, f); err != nil {
@@ -92,9 +92,10 @@ func (s *Stream) Host(work func()) error {
 
 // Record records an event after the work queued on the stream.
 //
-// During a capture begun by BeginCapture, the event does not become a node of the graph; it is
-// recorded after each launch of the graph. On an adopted stream that its owner is capturing, or
-// that was closed with unfinished work, the event marks the end of the work that symmem has queued.
+// During a capture begun by BeginCapture, the event is recorded after each launch of the graph and
+// does not become a node. On an adopted stream, the owner may be capturing, or the stream may have
+// been closed with unfinished work. The event then marks the end of the work that symmem has
+// queued.
 func (s *Stream) Record(e driver.Event) error {
 	ev, ok := e.(*Event)
 	if !ok || ev.streams != s.streams {
@@ -119,7 +120,7 @@ func (s *Stream) Record(e driver.Event) error {
 	})
 }
 
-// WaitOnly calls Wait, since CUDA's events carry no errors.
+// WaitOnly calls Wait, because CUDA's events carry no errors.
 func (s *Stream) WaitOnly(e driver.Event) error { return s.Wait(e) }
 
 // Wait makes later work wait for the event's current point, even in captures.
