@@ -3,9 +3,10 @@ package driver
 import "context"
 
 // AdoptedStream represents a stream that belongs to another library, its owner. The owner may
-// capture the stream at any time. On GPUs, where the owner can wait for the stream without calling
-// symmem, Communicator.Launch returns the error of a call that it refuses even while the stream has
-// other work. If a call fails after Launch, the next Launch or Synchronize returns the error.
+// capture the stream at any time. On GPUs, the owner can wait for the stream without calling
+// symmem. Communicator.Launch therefore returns the error of a refused call at once, even while the
+// stream has other work. If a call fails after Launch, the next Launch or Synchronize returns the
+// error.
 type AdoptedStream interface {
 	Stream
 	// Captured reports whether the owner or symmem is capturing the stream. During a capture, only
@@ -13,24 +14,25 @@ type AdoptedStream interface {
 	// before the capture, and Synchronize returns ErrCapturing. Captured may be called during any
 	// capture.
 	Captured() (bool, error)
-	// Drop closes a stream that its owner may already have destroyed, so Drop does not use the
-	// stream's handle. It waits for the work that symmem queued on the stream.
+	// Drop closes a stream. It does not use the stream's handle, because the owner may already have
+	// destroyed the stream. It waits for the work that symmem queued on the stream.
 	Drop() error
 }
 
-// AdoptedCommunicator represents a communicator that belongs to another library and with which
-// symmem registers memory.
+// AdoptedCommunicator represents a communicator of another library. symmem registers memory with
+// it.
 //
 // Its methods must be called one at a time, and not during a collective of the owner.
 type AdoptedCommunicator interface {
-	// Size returns the communicator's number of ranks, Rank this rank's number in it.
+	// Size returns the communicator's number of ranks.
 	Size() int
+	// Rank returns this rank's number in the communicator.
 	Rank() int
 	// Exchange sends payload, of at most MaxPayload bytes, to every rank of the communicator and
 	// returns the payloads of all ranks. It is collective.
 	Exchange(ctx context.Context, payload []byte) ([][]byte, error)
 	// Register makes a window of a segment. It is collective, and all ranks must register segments in
-	// the same order. If the context ends first, or the library fails, the communicator can no longer
-	// be used and its owner must destroy it.
+	// the same order. If the context ends or the library fails, the communicator becomes unusable. Its
+	// owner must then destroy it.
 	Register(ctx context.Context, segment Segment) (Window, error)
 }

@@ -9,19 +9,18 @@ type Plan interface {
 	Prepared() *Call
 }
 
-// Offer represents a call that a communicator has resolved. The first use of a path computes the
-// path's details, which later uses share: Take reuses the choices of Refusal. An Offer must be used
-// by one goroutine.
+// Offer represents a call that a communicator has resolved. It computes the details of each path
+// only once: Take reuses the choices of Refusal. Only one goroutine may use an Offer.
 type Offer interface {
 	// Refusal returns nil if the call can use a path, otherwise an error that matches ErrUnsupported.
-	// The result depends only on the operation, type, reduction and count, on whether the call names
-	// windows, and on the alignment of its offsets in them, so all ranks that make the same call get
-	// the same result. For PathWindow, Refusal assumes that the call names windows. A path is refused
-	// if its result would differ from the bits that the group's Formula prescribes.
+	// The result depends only on the operation, type, reduction, count, presence of windows, and
+	// alignment of the offsets in the windows. All ranks that make the same call therefore get the
+	// same result. For PathWindow, Refusal assumes that the call names windows. A path is refused if
+	// its result would differ from the bits that the group's Formula prescribes.
 	Refusal(path Path) error
 	// Take returns a plan for a path that does not refuse the call. The plan's call has the given
-	// digest. Take is called once, and the Offer must not be used afterwards. It returns
-	// ErrOutOfRange if the path is PathWindow and a buffer lies in no window of the group.
+	// digest. Take is called once, and the Offer must not be used afterwards. It returns ErrOutOfRange
+	// if the path is PathWindow and a buffer is outside the group's windows.
 	Take(path Path, digest uint64) (Plan, error)
 }
 
@@ -41,18 +40,18 @@ type Call struct {
 	Operation Operation
 	DataType  DataType
 	ReduceOp  ReduceOp
-	// Path selects how the call runs. Digest covers everything that must be equal on all ranks.
-	// Offer.Take sets both.
-	Path   Path
+	// Path selects how the call runs. Offer.Take sets it.
+	Path Path
+	// Digest covers everything that must be equal on all ranks. Offer.Take sets it.
 	Digest uint64
-	// Root holds the group rank of the root of Broadcast and Reduce, or of the peer of Send and Recv.
-	// For Recv it may be AnySource.
+	// Root holds a group rank: the root of Broadcast and Reduce, or the peer of Send and Recv. For
+	// Recv it may be AnySource.
 	Root int
 	// Tag distinguishes messages between the same two ranks. Tags range from 0 to MaxTag. The k-th
-	// Send with a tag from one rank to another matches the k-th Recv with that tag, counted in the
-	// order of each rank's calls on all its streams.
+	// Send with a tag from one rank to another matches the k-th Recv with that tag. Each rank counts
+	// its calls on all streams in order.
 	Tag int
-	// Count holds the number of elements. It is not negative, and 0 for AllToAllV.
+	// Count holds the number of elements. It must not be negative. It is 0 for AllToAllV.
 	Count int64
 	// Splits holds the counts and offsets of AllToAllV; nil for other operations.
 	Splits *Splits
@@ -63,9 +62,9 @@ type Call struct {
 	// Send and Recv hold the addresses of this rank's buffers. They may be equal or overlap as NCCL
 	// defines in-place calls.
 	Send, Recv uintptr
-	// SendWindow and RecvWindow are the windows that contain the buffers if both buffers lie in
-	// windows. Otherwise, and in plans of PathPlain, both are nil. For AllToAllV, SendWindow may be
-	// set alone, and only on some ranks; peers then read the send buffer directly.
+	// SendWindow and RecvWindow are the windows that contain the buffers. Both are nil if a buffer is
+	// outside all windows, and in plans of PathPlain. An AllToAllV may set SendWindow alone, and only
+	// on some ranks. Peers then read the send buffer directly.
 	SendWindow, RecvWindow Window `json:"-"`
 	// Norm holds the additional arguments of AllReduceRMSNorm; nil for other operations.
 	Norm *Norm `json:"-"`
@@ -103,8 +102,8 @@ func (c *Call) InPlace(rank int) bool {
 	}
 }
 
-// ComparesFloats reports whether the call computes the minimum or maximum of floats, whose result
-// is NaN if any rank's element is NaN. NCCL ignores a NaN if another rank has a number.
+// ComparesFloats reports whether the call computes the minimum or maximum of floats. The result is
+// NaN if any rank's element is NaN. NCCL ignores a NaN if another rank has a number.
 func (c *Call) ComparesFloats() bool {
 	return c.Operation.Reduces() && c.ReduceOp.Selects() && c.DataType.Float()
 }

@@ -28,8 +28,8 @@ type GroupConfig struct {
 	Owner any
 }
 
-// Fault wraps a fault of the group in a Fault with the group's owner, unless err already has this
-// owner.
+// Fault wraps err, a fault of the group, in a Fault with the group's owner. It returns err
+// unchanged if err already has this owner.
 func (g GroupConfig) Fault(err error) error {
 	var f *Fault
 	if err == nil || g.Owner == nil || errors.As(err, &f) && f.Owner == g.Owner {
@@ -38,8 +38,8 @@ func (g GroupConfig) Fault(err error) error {
 	return &Fault{Owner: g.Owner, Err: err}
 }
 
-// Name returns the group's id as error texts show it. It removes the leading slashes and space,
-// which only distinguish groups made by Split from groups made by Join.
+// Name returns the group's id for error texts, without the leading slashes and space. These only
+// distinguish groups made by Split from groups made by Join.
 func (g GroupConfig) Name() string { return strings.TrimPrefix(strings.TrimLeft(g.ID, "/"), " ") }
 
 // World converts ranks of the group to world ranks.
@@ -51,8 +51,8 @@ func (g GroupConfig) World(ranks []int) []int {
 	return world
 }
 
-// Mismatch returns the error for a call that differs from those of other ranks, given as ranks of
-// the group.
+// Mismatch returns the error for a call that differs between ranks. others lists the group ranks
+// whose calls differ from this rank's.
 func (g GroupConfig) Mismatch(number uint64, call *Call, others ...int) *MismatchError {
 	return &MismatchError{
 		Number: number, Call: call, Others: g.World(others), Group: g.Name(), Members: g.Ranks,
@@ -71,9 +71,9 @@ const (
 	LaneBackground
 	// LaneCalls carries data that calls compare in addition to their digests, in the order of calls.
 	LaneCalls
-	// LaneFault carries reports about the cause of a failure. An exchange on it marks the communicator
-	// as failed, so every wait of every rank on the communicator ends with ErrFault. Absent ranks do
-	// not block the exchange.
+	// LaneFault carries reports about the cause of a failure. An exchange on it fails the
+	// communicator. All waits on the communicator then end with ErrFault, on every rank. Absent ranks
+	// do not block the exchange.
 	LaneFault
 	// Lanes is the number of lanes.
 	Lanes
@@ -87,18 +87,18 @@ const (
 type Communicator interface {
 	// Exchange sends payload to every rank and returns the payloads of all ranks, by group rank. On
 	// LaneFault, the entries of ranks that are late or lost are nil. On other lanes, Exchange returns
-	// a TimeoutError or RankLostError for them, or ErrFault if a peer has failed. A failed exchange
-	// on LaneControl fails the communicator, even if its context was cancelled; one on LaneBackground
-	// only makes that lane unusable. Payloads have at most MaxPayload bytes. There must be only one
-	// call at a time on each lane.
+	// a TimeoutError for late ranks, a RankLostError for lost ranks, and ErrFault if a peer has
+	// failed. A failed exchange on LaneControl fails the communicator, even if its context was
+	// cancelled. A failed exchange on LaneBackground only makes that lane unusable. Payloads have at
+	// most MaxPayload bytes. There must be only one call at a time on each lane.
 	Exchange(ctx context.Context, lane Lane, payload []byte) ([][]byte, error)
 	// Register makes a window over a segment. It is collective. key identifies the segment on every
 	// rank.
 	//
 	// Preconditions: all ranks have agreed on the key.
 	// Postconditions: on an error, this rank has no window. If sizes differ, all ranks return an
-	// error and the key can be used again. A key that is already registered is an error without side
-	// effects. If a stream is being captured, Register only returns ErrCapturing.
+	// error and the key can be used again. Registering a key twice returns an error and has no other
+	// effect. If a stream is being captured, Register only returns ErrCapturing.
 	Register(ctx context.Context, key SegmentKey, segment Segment) (Window, error)
 	// Offer resolves a call for every path. It is cheap, does not wait and has no side effects.
 	//
@@ -116,10 +116,10 @@ type Communicator interface {
 	// rank's reason.
 	Failed() <-chan struct{}
 	// Cause returns the first fault that this rank detected, or nil. The fault is a Fault with the
-	// group's owner, and so is the error of a stream that it fails.
+	// group's owner. If the fault fails a stream, the stream's error is also such a Fault.
 	Cause() error
-	// CheckPeers fails the communicator if a peer has failed or is lost. A rank that is in no call
-	// would not notice otherwise. CheckPeers does not wait.
+	// CheckPeers fails the communicator if a peer has failed or is lost. Otherwise a rank would notice
+	// this only in its next call. CheckPeers does not wait.
 	CheckPeers()
 	// Abort fails the communicator for all its ranks. Waits on this rank end with the given cause, or
 	// ErrAborted if it is nil; waits on other ranks end with ErrFault.
@@ -135,9 +135,9 @@ const MaxPayload = 1 << 20
 
 // SegmentKey identifies a segment on all ranks.
 type SegmentKey struct {
-	// Pool holds the pool's number, on which the ranks of its domain have agreed.
+	// Pool holds the pool's number. The ranks of the pool's domain have agreed on the number.
 	Pool uint64
-	// Ordinal numbers the segment in its pool, which never reuses the number.
+	// Ordinal holds the segment's number in its pool. A pool never reuses a number.
 	Ordinal uint32
 }
 
@@ -145,6 +145,6 @@ type SegmentKey struct {
 type Window interface {
 	// Deregister ends the registration on this rank.
 	//
-	// Preconditions: neither queued work nor a live graph uses the window.
+	// Preconditions: no queued work and no live graph uses the window.
 	Deregister() error
 }

@@ -7,12 +7,12 @@
 // by comparing ledgers; a backend only transports the comparison and reports the result.
 //
 // Callers check calls with Call.Validate, and make sure that the windows of a call contain its
-// buffers, before they pass the call to a backend. A backend reports calls that it does not support
-// (see Offer) and repeats none of these checks.
+// buffers, before they pass the call to a backend. A backend does not repeat these checks. It
+// reports calls that it does not support (see Offer).
 //
-// All backends treat misplaced buffers in the same way. A peer's address is the peer's window base
-// plus the caller's own offset, so a buffer at another offset on another rank gives wrong sums
-// unless calls are compared. The host backend behaves exactly like a GPU in this respect.
+// All backends treat misplaced buffers in the same way. A rank computes a peer's address from the
+// peer's window base and its own offset. If the buffer has another offset on the peer, the sums are
+// wrong, unless calls are compared. The host backend computes addresses exactly like a GPU.
 //
 // Methods are safe for concurrent use unless documented otherwise. Every wait for a peer has a
 // deadline: that of the method's context, or Config.Timeout for methods without a context.

@@ -18,22 +18,22 @@ type Backend interface {
 
 // Config specifies the rank that uses a device and how ranks find each other.
 type Config struct {
-	// Rank holds this rank's number, Size the number of ranks in the world.
+	// Rank holds this rank's number. Size holds the number of ranks in the world.
 	Rank, Size int
 	// LocalRank holds this rank's number among the ranks of its machine.
 	LocalRank int
-	// Device holds 1 plus the ordinal of the device to open among those visible to the process. If it
-	// is 0, LocalRank selects the device.
+	// Device holds the ordinal of the device to open, plus 1. Ordinals count the devices that are
+	// visible to the process. If Device is 0, LocalRank selects the device.
 	Device int
-	// Store is shared by all ranks, which use it to connect, never on a hot path.
+	// Store is shared by all ranks. They use it to connect, never on a hot path.
 	Store Store
-	// Timeout bounds every wait for a peer that has no other deadline. It is positive.
+	// Timeout limits waits for peers that have no other deadline. It is positive.
 	Timeout time.Duration
 	// Late configures warnings about late ranks. A warning does not end the wait.
 	Late Late
-	// Scatter, if not 0, seeds the addresses of segments. Segments then lie at scattered addresses, as
-	// a GPU driver may place them, instead of one after another, which exposes code that depends on
-	// their order. A backend without a window path may ignore Scatter.
+	// Scatter, if not 0, is the seed for scattered segment addresses, as a GPU driver may choose them.
+	// Otherwise segments lie one after another. Scattering exposes code that depends on the order of
+	// segments. A backend without a window path may ignore Scatter.
 	Scatter uint64
 	// Interrupted, if set, is polled during long waits for peers, on the waiting goroutine and
 	// possibly with a stream's lock held. If it returns an error, which must wrap ErrInterrupted, the
@@ -61,8 +61,8 @@ type Info struct {
 	Granularity int64
 	// Addressable reports whether the processor can read and write device memory directly.
 	Addressable bool
-	// CheckIsFree reports whether comparing every collective across ranks costs nothing, because the
-	// digests fit into words that ranks exchange anyway.
+	// CheckIsFree reports whether comparing every collective across ranks costs nothing. It does if
+	// the digests fit into words that ranks exchange anyway.
 	CheckIsFree bool
 }
 
@@ -89,13 +89,13 @@ type Device interface {
 type Arena interface {
 	// Address returns the first address of the range.
 	Address() uintptr
-	// Map maps new memory, filled with zeros, at an offset of the arena (or elsewhere in the arena
-	// with Config.Scatter). It returns an OutOfMemoryError if the device has no memory left.
+	// Map maps new memory, filled with zeros, at an offset of the arena. With Config.Scatter it
+	// chooses another offset. It returns an OutOfMemoryError if the device has no memory left.
 	//
 	// Preconditions: offset and bytes are multiples of Granularity; the range is free.
 	Map(offset, bytes int64) (Segment, error)
-	// Keep releases as many addresses as it can beyond the first bytes, where nothing is mapped. After
-	// Keep, the arena may be closed, and its segments unmapped, even after the device is closed.
+	// Keep releases as many addresses as it can after the first bytes. Nothing may be mapped there.
+	// After Keep, the device may be closed before the arena is closed and its segments are unmapped.
 	Keep(bytes int64) error
 	// Close releases the addresses.
 	//
@@ -109,8 +109,8 @@ type Segment interface {
 	Address() uintptr
 	// Bytes returns the segment's size.
 	Bytes() int64
-	// Keep ends the peers' access to a segment that no longer has windows, and releases all resources
-	// except the memory, which stays mapped until Unmap.
+	// Keep ends the peers' access to the segment, which must have no windows. It releases all
+	// resources except the memory. The memory stays mapped until Unmap.
 	Keep() error
 	// Unmap releases the memory.
 	//
@@ -131,9 +131,9 @@ type Event interface {
 // Stream represents an ordered, asynchronous queue of work. Methods return when the work is queued;
 // a method of an idle stream may do the work before it returns.
 //
-// The first error of its work fails a stream, until Synchronize has returned the error. A failed
-// stream accepts work and drops it. Events recorded on it are reached and carry the error. A
-// dropped collective or message fails its communicator with a PriorError.
+// The first error of its work fails a stream. The failure ends when Synchronize has returned the
+// error. A failed stream accepts work and drops it. Events recorded on it are reached and carry the
+// error. A dropped collective or message fails its communicator with a PriorError.
 type Stream interface {
 	// Copy copies bytes between device addresses.
 	Copy(dst, src uintptr, bytes int64) error

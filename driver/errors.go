@@ -19,7 +19,7 @@ var (
 	// ErrNotCapturing is returned by EndCapture without BeginCapture.
 	ErrNotCapturing = errors.New("the stream is not being captured")
 	// ErrOutOfRange is returned before a launch if a count is too large, a buffer is too short for the
-	// count, or a call on the window path has a buffer in no window of the group.
+	// count, or a call on the window path has a buffer outside the group's windows.
 	ErrOutOfRange = errors.New("buffer runs past its window")
 	// ErrClosed is returned by methods of closed objects.
 	ErrClosed = errors.New("closed")
@@ -48,8 +48,8 @@ type TimeoutError struct {
 	Missing []int
 	// Activity describes what ranks were doing, by world rank, as far as it is known.
 	Activity map[int]string
-	// Counts lists how many collectives of each kind the ranks have launched, if the library counts
-	// them and the counts differ. Otherwise it is empty.
+	// Counts lists how many collectives of each kind the ranks have launched. It is empty if the
+	// counts are equal or the library does not count.
 	Counts string
 	// Members lists the world ranks of the group in group order. It is empty if the wait was not in a
 	// group.
@@ -121,8 +121,8 @@ func (e *AbsentError) As(target any) bool {
 	return ok
 }
 
-// RankLostError reports that the processes of ranks or the connections to them have ended, or that
-// ranks have closed symmem.
+// RankLostError reports that ranks are lost. The process of a lost rank or the connection to it has
+// ended, or the rank has closed symmem.
 type RankLostError struct {
 	// Ranks lists the lost world ranks.
 	Ranks []int
@@ -174,8 +174,8 @@ func (e *PeerError) Is(target error) bool {
 	return target == ErrFault || target == ErrAborted && e.Aborted
 }
 
-// Fault adds the group's owner to the failure of a communicator, so that the group can be found
-// from a stream's error. Its text is that of the failure.
+// Fault adds the group's owner to the failure of a communicator. The owner identifies the group in
+// a stream's error. The text of a Fault is that of the failure.
 type Fault struct {
 	Owner any // GroupConfig.Owner
 	Err   error
@@ -187,21 +187,22 @@ func (e *Fault) Error() string { return e.Err.Error() }
 func (e *Fault) Unwrap() error { return e.Err }
 
 // MismatchError reports that ranks launched different collectives, or that the two ends of a
-// message differ. All ranks return a MismatchError with the same number, and no rank has written a
+// message differ. All ranks return a MismatchError with the same Number. No rank has written a
 // buffer.
 type MismatchError struct {
 	// Number counts the group's calls, or the messages from one rank to the other, from 1.
 	Number uint64
-	// Launch reports that Number counts the launches of the group's kernels instead of its calls. That
-	// is so for calls captured by another library, which have no number, and for calls so old that
-	// their number is no longer recorded.
+	// Launch reports that Number counts the launches of the group's kernels instead of its calls.
+	// Calls captured by another library have no number. The numbers of old calls are no longer
+	// recorded.
 	Launch bool
 	// Call is this rank's call.
 	Call *Call
 	// Others lists the world ranks whose calls differ from this rank's.
 	Others []int
-	// Group names the group, and Members lists its world ranks in group order.
-	Group   string
+	// Group names the group.
+	Group string
+	// Members lists the world ranks of the group in group order.
 	Members []int
 }
 
@@ -248,7 +249,7 @@ func (e *DeadlockError) Error() string {
 }
 
 // PriorError reports that a collective or a message was not run because earlier work on its stream
-// had failed. It fails the group, whose other ranks would receive data that was never computed.
+// had failed. It fails the group, because other ranks would receive data that was never computed.
 type PriorError struct {
 	// Doing names the call that was not run, such as "AllReduce 2 of group world/1.0".
 	Doing string

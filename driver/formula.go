@@ -10,7 +10,7 @@ import (
 // determines every bit of the result.
 type Formula uint8
 
-// The formulas. All ranks of a group use the same.
+// The formulas. All ranks of a group use the same formula.
 const (
 	// AnyFormula leaves the order to the path of each call.
 	AnyFormula Formula = iota
@@ -45,7 +45,7 @@ func (f Formula) Fits(ranks int) error {
 	return nil
 }
 
-// ParseFormula returns the formula with a name as String returns it.
+// ParseFormula returns the formula whose String is name.
 func ParseFormula(name string) (Formula, error) {
 	if i := slices.Index(formulaNames[:], name); i >= 0 {
 		return Formula(i), nil

@@ -6,9 +6,9 @@ import (
 )
 
 // Guard calls a user's function on another goroutine and waits until it ends. It returns an error
-// if the function panics or calls runtime.Goexit, as testing.T.FailNow does, so that neither
-// unwinds a caller that holds locks. The error for a panic contains the stack. name identifies the
-// function in the error.
+// if the function panics or calls runtime.Goexit, as testing.T.FailNow does. The caller may hold
+// locks, because its own stack is not unwound. The error for a panic contains the stack. name
+// identifies the function in the error.
 func Guard(name string, f func()) error {
 	result := make(chan error)
 	go GuardHere(name, f, func(err error) { result <- err })

@@ -34,16 +34,17 @@ func (w *LateWarning) String() string {
 // Late configures warnings about late ranks. The zero value disables them.
 type Late struct {
 	// After holds the duration of a wait before its first warning. Later warnings follow every
-	// 2*After, for example once a minute if After is 30s. 0 disables warnings.
+	// 2*After. 0 disables warnings.
 	After time.Duration
 	// Warn is called with each warning. It may be called concurrently from any goroutine. It must
 	// return soon and not call symmem.
 	Warn func(LateWarning)
 }
 
-// Next returns the time until the next warning of a wait that has lasted for waited: 0 if the
-// warning is due, negative if there is none. since holds the time since the group's last warning,
-// or is negative if there was none. Warnings from before the wait do not count.
+// Next returns the time until a wait's next warning. It returns 0 if the warning is due, and a
+// negative value if there is none. waited is the time that the wait has lasted. since is the time
+// since the group's last warning, or negative if there was none. Next ignores warnings from before
+// the wait.
 func (l Late) Next(waited, since time.Duration) time.Duration {
 	switch {
 	case l.After <= 0 || l.Warn == nil:

@@ -27,8 +27,8 @@ const (
 	// MessageTypesDiffer: the ends of a message have different data types. Ranks detect this only if
 	// they compare calls. Sent and Received are DataTypes.
 	MessageTypesDiffer MessageFault = "types differ"
-	// SplitsDiffer: a rank of an AllToAllV sends another number of elements than its peer expects.
-	// Sent and Received are these numbers.
+	// SplitsDiffer: a rank of an AllToAllV sends more or fewer elements than its peer expects. Sent
+	// and Received are the two numbers.
 	SplitsDiffer MessageFault = "splits differ"
 )
 
@@ -39,7 +39,8 @@ type MessageError struct {
 	Fault MessageFault
 	// Group is the id of the group.
 	Group string
-	// Number counts, from 1, the collective that detected the mismatch. It is 0 if none did.
+	// Number is the number, from 1, of the collective that detected the mismatch. It is 0 if no
+	// collective did.
 	Number uint64
 	// Ends lists the messages, ordered by From, To, Tag and Number.
 	Ends []MessageEnds
@@ -47,8 +48,7 @@ type MessageError struct {
 
 // MessageEnds describes both ends of a message, or of all messages of a pair of ranks with one tag.
 type MessageEnds struct {
-	// From and To are world ranks. From is AnySource for a Recv from any rank that has not received a
-	// message.
+	// From and To are world ranks. From is AnySource if a Recv with AnySource has received no message.
 	From int `json:"from"`
 	To   int `json:"to"`
 	// Tag holds the messages' tag.
@@ -56,8 +56,9 @@ type MessageEnds struct {
 	// Number counts the pair's messages with this tag, from 1. It is 0 if the ends stand for all of
 	// them.
 	Number uint64 `json:"number,omitempty"`
-	// Sent describes the message on the sender, Received on the receiver; see MessageFault.
-	Sent     uint64 `json:"sent"`
+	// Sent describes the message on the sender; see MessageFault.
+	Sent uint64 `json:"sent"`
+	// Received describes the message on the receiver; see MessageFault.
 	Received uint64 `json:"received"`
 }
 

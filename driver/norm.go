@@ -1,8 +1,9 @@
 package driver
 
 // Norm holds the arguments of AllReduceRMSNorm in addition to those of a Call. The operation adds
-// the sum of all ranks' input rows to a residual, which each rank stores, divides each row of the
-// result by its root mean square, and multiplies the row by the weights.
+// the sum of all ranks' input rows to the residual, and every rank stores the new residual. It then
+// divides each row of the new residual by the row's root mean square and multiplies it by the
+// weights. The last result is the output.
 //
 // The Call has Count Rows*Hidden, DataType BFloat16, ReduceOp Sum and Path PathDirect. Send is the
 // input and Recv the output; they may be the same memory. Both must lie in windows if the rows do
@@ -12,7 +13,7 @@ package driver
 // Residual (Rows*Hidden elements) and Weight (Hidden elements) must not overlap other buffers. All
 // addresses are multiples of NormAlign.
 type Norm struct {
-	// Rows holds the number of rows, Hidden the number of elements in each row. Hidden is a multiple
+	// Rows is the number of rows. Hidden is the number of elements in each row. Hidden is a multiple
 	// of NormUnit.
 	Rows, Hidden int64
 	// Epsilon is added to the mean of the squares. It is finite and not negative.

@@ -7,7 +7,8 @@ type Operation uint8
 
 // The collective operations. Their values are the numbers in symmem.h: insert a new operation
 // before AllReduceRMSNorm and add its row to operationTraits. Counts are in elements, as in NCCL.
-// For AllGather and ReduceScatter they count one rank's part, for AllToAll one peer's part.
+// For AllGather and ReduceScatter, a count covers one rank's part. For AllToAll, it covers one
+// peer's part.
 const (
 	AllReduce Operation = iota
 	AllGather
@@ -47,8 +48,8 @@ type traits struct {
 	name string
 	// send and recv are the extents of the buffers.
 	send, recv Extent
-	// reduces reports whether Call.ReduceOp applies, rooted whether Call.Root is the root, and pair
-	// whether Call.Root is the peer.
+	// reduces is set if Call.ReduceOp applies. rooted is set if Call.Root is the root. pair is set if
+	// Call.Root is the peer.
 	reduces, rooted, pair bool
 	// windows reports whether the call registers its buffers and uses their windows.
 	windows bool
@@ -146,8 +147,8 @@ func (o Operation) HasInPlace() bool {
 	return send == OnePart && recv != NoPart || send == AllParts && recv == OnePart
 }
 
-// Parts returns the number of parts, of Call.Count elements each, in a buffer of a group with the
-// given number of ranks. It returns 0 for BySplits.
+// Parts returns the number of parts in a buffer of a group with the given number of ranks. Each
+// part has Call.Count elements. For BySplits, Parts returns 0.
 func (e Extent) Parts(ranks int) int64 {
 	switch e {
 	case OnePart:

@@ -52,15 +52,14 @@ type Native interface {
 }
 
 // Adopter is implemented by a Device that can use streams and communicators created by other
-// libraries in the same process. These libraries remain their owners, and symmem never destroys
-// them.
+// libraries in the same process. symmem never destroys these streams and communicators.
 type Adopter interface {
-	// AdoptStream returns a Stream for another library's stream with the given handle: a CUstream,
-	// which is also a cudaStream_t. Handle 0 is CUDA's default stream. The owner must not destroy the
-	// stream before the result is closed. Closing the result does not affect the owner's stream.
+	// AdoptStream returns a Stream for another library's stream. The handle is a CUstream, which is
+	// also a cudaStream_t. Handle 0 is CUDA's default stream. The owner must not destroy the stream
+	// before the result is closed. Closing the result does not affect the owner's stream.
 	AdoptStream(handle uintptr) (AdoptedStream, error)
-	// AdoptCommunicator adopts another library's communicator with the given handle: an ncclComm_t of
-	// the same copy of NCCL.
+	// AdoptCommunicator adopts another library's communicator. The handle is an ncclComm_t of the same
+	// copy of NCCL.
 	AdoptCommunicator(handle uintptr) (AdoptedCommunicator, error)
 }
 
@@ -68,15 +67,15 @@ type Adopter interface {
 // streams.
 type Recorder interface {
 	// Record adds a prepared collective to the capture that the stream's owner has begun. If calls are
-	// compared, the collective is compared once. Replays of the owner's graph are neither compared nor
-	// counted, since the owner does not report them. Everything that the call uses, including windows
-	// and segments, stays mapped until the graph and its executables are destroyed, even if it is
-	// freed or closed before; later replays then end without a result.
+	// compared, the collective is compared once. The owner does not report replays of its graph, so
+	// replays are not compared or counted. Everything that the call uses, including windows and
+	// segments, stays mapped until the graph and its executables are destroyed. If it is freed or
+	// closed earlier, it stays mapped, but later replays end without a result.
 	Record(stream Stream, plan Plan) error
 }
 
 // LazyWindows is implemented by a Communicator whose Register does not create the library's
-// windows. The direct path does not need them, and each costs milliseconds.
+// windows. Creating a window takes milliseconds, and the direct path needs none.
 type LazyWindows interface {
 	// UseWindows creates the library's windows over all segments registered now or later, so that
 	// calls can use the window path. It is collective. A second call does nothing. If a stream is
@@ -87,8 +86,8 @@ type LazyWindows interface {
 // MessageCounts is implemented by a Communicator that counts the messages of its rank.
 type MessageCounts interface {
 	// MessagesBefore lists how many messages this rank had sent and received when it called a
-	// collective that is not done yet, by pair of ranks and tag. Only this rank's ends are filled in.
-	// Collectives are counted from 1.
+	// collective. collective is the number, from 1, of a collective that is not done yet. The list
+	// has an entry for each pair of ranks and tag. It contains only this rank's ends.
 	MessagesBefore(collective uint64) []MessageEnds
 }
 

@@ -16,8 +16,8 @@ func Ranks(ranks []int) string { return ranklist.Ranks(ranks) }
 func Spans(numbers []int) string { return ranklist.Spans(numbers) }
 
 // RanksOf formats world ranks together with their numbers in a group, such as "world rank 5 (rank 2
-// of the group)". members lists the group's world ranks in group order. If it is empty, or every
-// rank has the same number in the group as in the world, RanksOf formats them as Ranks does.
+// of the group)". members lists the group's world ranks in group order. If members is empty, or
+// NumberedAsWorld returns true for it, RanksOf formats the ranks as Ranks does.
 func RanksOf(world, members []int) string { return ranklist.RanksOf(world, members) }
 
 // Plural formats a count with a noun, such as "1 rank" and "2 ranks".

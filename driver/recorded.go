@@ -5,8 +5,9 @@ import "fmt"
 // Recorded holds a call's position in a capture. The zero value means that the call was not
 // captured.
 type Recorded struct {
-	// Capture numbers the captures that contain calls of the group, and Call numbers the group's calls
-	// within a capture. Both start at 1 and are equal on all ranks.
+	// Capture is the number of the capture among the captures that contain calls of the group. Call is
+	// the number of the call among the group's calls in this capture. Both numbers start at 1 and are
+	// equal on all ranks.
 	Capture, Call uint64
 }
 
@@ -19,15 +20,15 @@ func (r Recorded) String() string {
 }
 
 // RecordedAs returns a copy of the call with a position in a capture. The copy's Digest covers the
-// position, so ranks detect that they replay different captures, or that some make the call outside
-// a capture.
+// position. Ranks therefore detect it if they replay different captures, or if some of them make
+// the call outside a capture.
 func (c Call) RecordedAs(position Recorded) Call {
 	c.Recorded = position
 	c.Digest = mix(mix(c.Digest^mix(position.Capture)) + position.Call)
 	return c
 }
 
-// mix returns a value each bit of which depends on all bits of x. It is a bijection.
+// mix is a bijection. Each bit of its result depends on all bits of x.
 func mix(x uint64) uint64 {
 	x += 0x9e3779b97f4a7c15
 	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9

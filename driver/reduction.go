@@ -43,7 +43,7 @@ type reduction struct {
 	combine reduce.Op
 	// divides reports whether the result is divided by the number of ranks.
 	divides bool
-	// selects reports whether the result is one of the inputs, so that the order of ranks does not
+	// selects reports whether the result is one of the inputs. The order of ranks then does not
 	// matter.
 	selects bool
 	// logical is the reduction that gives PyTorch's result for booleans, stored as bytes 0 and 1.

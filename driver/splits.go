@@ -5,8 +5,8 @@ package driver
 type Splits struct {
 	// SendCounts and SendOffsets divide Call.Send: part r is sent to rank r.
 	SendCounts, SendOffsets []int64
-	// RecvCounts and RecvOffsets divide Call.Recv: part r is received from rank r and has as many
-	// elements as rank r's SendCounts lists for this rank.
+	// RecvCounts and RecvOffsets divide Call.Recv: part r is received from rank r. It has as many
+	// elements as rank r sends to this rank.
 	RecvCounts, RecvOffsets []int64
 }
 

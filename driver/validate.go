@@ -3,15 +3,15 @@ package driver
 import "fmt"
 
 const (
-	// MaxCount limits the count of a call, so that the bytes of all ranks together stay below 2^63.
+	// MaxCount is the maximum count of a call. It keeps the total bytes of all ranks below 2^63.
 	MaxCount = 1 << 48
 	// MaxTag limits the tag of a message.
 	MaxTag = 1<<31 - 1
 )
 
-// Validate returns an error for a call that no backend supports, made by a rank of a group with the
-// given number of ranks. Callers validate each call once, and backends rely on that. Errors match
-// ErrInvalid, or ErrOutOfRange for a count that is too large.
+// Validate returns an error if no backend supports the call. rank is the caller's rank in a group
+// of the given number of ranks. Callers validate each call once, and backends rely on that. Errors
+// match ErrInvalid, or ErrOutOfRange for a count that is too large.
 func (c *Call) Validate(ranks, rank int) error {
 	switch {
 	case c.Operation >= Operations:

@@ -15,7 +15,7 @@ func goWorld(group *C.uint64_t) C.int {
 	return store(group, "the group", library.World)
 }
 
-// maxRanks bounds the number of ranks of a group.
+// maxRanks is the maximum number of ranks in a group.
 const maxRanks = 1 << 20
 
 //export goGroupOpen

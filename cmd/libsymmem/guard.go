@@ -48,10 +48,10 @@ func report(err error) C.int {
 	return C.int(code)
 }
 
-// maxText bounds texts passed by callers: options, names, call sites.
+// maxText is the maximum length, in bytes, of a string that a caller passes.
 const maxText = 1 << 20
 
-// textOf returns a copy of a text passed by C.
+// textOf returns a copy of a string passed by C.
 func textOf(length C.size_t, text *C.char) (string, error) {
 	if length == 0 {
 		return "", nil
@@ -62,7 +62,7 @@ func textOf(length C.size_t, text *C.char) (string, error) {
 	return C.GoStringN(text, C.int(length)), nil
 }
 
-// copyText copies the text that compose returns to a buffer passed by C, as symmem.h describes.
+// copyText calls compose and copies the text into a buffer provided by C. symmem.h describes how.
 func copyText(size C.size_t, dst *C.char, length *C.size_t, compose func() (string, error)) C.int {
 	code := C.int(C.SYMMEM_OK)
 	status := guard(func() error {

@@ -20,7 +20,7 @@ func goMessage(
 		c := &binding.Arguments{
 			Operation: int(operation), Count: int64(count), Type: int(dataType), Root: int(peer),
 			Tag: int(tag), Stream: uintptr(stream), Site: uint32(site),
-			// A send uses only Send, a receive only Recv.
+			// A send uses only Send. A receive uses only Recv.
 			Send: uintptr(buffer), Recv: uintptr(buffer),
 		}
 		if from != nil {

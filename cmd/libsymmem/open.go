@@ -26,8 +26,8 @@ func goOpen(length C.size_t, options *C.char) C.int {
 	})
 }
 
-// importEnvironment copies the environment variables that the process has set since Go read the
-// environment, which it does when the library is loaded.
+// importEnvironment copies changed environment variables from the process to Go. Go itself reads
+// the environment only when the library is loaded.
 func importEnvironment() error {
 	for entry := C.symmem_environment(); entry != nil && *entry != nil; {
 		name, value, _ := strings.Cut(C.GoString(*entry), "=")

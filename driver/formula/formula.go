@@ -46,7 +46,7 @@ func result[T reduce.Number](
 }
 
 // average divides a sum by the number of ranks. If the sum is not finite, average computes it again
-// from elements scaled by a power of two, so that no sum of finite elements overflows.
+// from elements scaled by a power of two. Scaled sums of finite elements do not overflow.
 func average[T reduce.Number](f driver.Formula, x []T, sum T, round func(T) T) T {
 	n := T(len(x))
 	if !math.IsNaN(float64(sum)) && !math.IsInf(float64(sum), 0) {

@@ -177,8 +177,8 @@ func TestHostKernelsComputeFormula(t *testing.T) {
 	}
 }
 
-// checkTrees compares the host backend's trees with the formulas, in place, with a count that is
-// not a multiple of a vector's length.
+// checkTrees compares in-place trees of the host backend with the formulas. The count is not a
+// multiple of a vector's length.
 func checkTrees(
 	t *testing.T, name string, op driver.ReduceOp, dt driver.DataType, inputs [][]byte,
 ) {

@@ -10,9 +10,9 @@ import (
 )
 
 // Input returns a rank's input for testing a formula, identical in every run. Integers have random
-// bits. For most elements of floating-point types two ranks have x and -x, and the other ranks have
-// values so small that the sum depends on when x and -x cancel. The other elements are numbers of
-// any magnitude, random bits, or special values.
+// bits. In most elements of floating-point types, two ranks have x and -x. The remaining ranks have
+// values so small that the sum depends on when x and -x cancel. The remaining elements are numbers
+// of any magnitude, random bits, or special values.
 func Input(t driver.DataType, seed uint64, rank, ranks int, count int64) []byte {
 	common := rand.New(rand.NewPCG(seed, uint64(t)))
 	own := rand.New(rand.NewPCG(seed, uint64(t)<<32|uint64(rank)+1))
@@ -51,8 +51,8 @@ func Specials(t driver.DataType, rank int, count int64) []byte {
 	return out
 }
 
-// smallExponent holds, by type, the number of powers of two by which the other values are smaller
-// than x, so that adding such a value to an accumulator with the value x loses bits.
+// smallExponent holds, by type, how many powers of two the remaining ranks' values are smaller than
+// x. Adding such a small value to x loses bits.
 var smallExponent = map[driver.DataType]int{
 	driver.Float64: 20, driver.Float32: 10, driver.Float16: 18, driver.BFloat16: 20,
 }

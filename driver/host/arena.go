@@ -23,7 +23,7 @@ func (a *arena) Address() uintptr { return a.space.Address() }
 // Close releases the addresses.
 func (a *arena) Close() error { return a.device.abandoned.unmap(a.space.Close) }
 
-// Keep releases all addresses after the first bytes. With Config.Scatter it releases none, since
+// Keep releases all addresses after the first bytes. With Config.Scatter it releases none, because
 // segments may be mapped anywhere in the range.
 func (a *arena) Keep(bytes int64) error {
 	if a.device.cfg.Scatter != 0 {

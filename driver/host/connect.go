@@ -44,8 +44,8 @@ func (c *communicator) Close() error {
 		unmatched = c.messages.errUnmatched(c)
 	}
 	if unmatched != nil && fault != nil {
-		// Each may be the cause of the other: a failed peer leaves unmatched messages, and a peer may
-		// have failed because this rank did not receive.
+		// Either may have caused the other. A failed peer leaves unmatched messages. A peer may also have
+		// failed because this rank did not receive.
 		unmatched = errors.Join(fault, unmatched)
 	}
 	patience := 2 * c.device.cfg.Timeout

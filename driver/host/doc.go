@@ -12,10 +12,10 @@
 // # Synchronization
 //
 // shm.Group connects the ranks of a group: it provides the steps of collectives, waits with
-// deadlines, agreements and faults. The host backend adds memory after its control region: two
-// staging buffers for each rank, which alternate like the lines of the steps, and a pipe for each
-// pair of ranks, which carries messages in frames. Collectives over windows use neither staging
-// buffers nor pipes: they access the windows between two steps, which serve as barriers.
+// deadlines, agreements and faults. The host backend adds memory after its control region. Each
+// rank has two staging buffers, which alternate like the lines of the steps. Each pair of ranks has
+// a pipe, which carries messages in frames. Collectives over windows use no staging buffers and no
+// pipes. They access the windows between two steps, which serve as barriers.
 //
 // The types Device, communicator, stream and graph document their states.
 //
@@ -28,8 +28,8 @@
 //
 // # Lock order
 //
-// A goroutine acquires locks in this order, and those of control/shm after them. Builds with the
-// tag invariants panic on a violation.
+// A goroutine acquires locks in this order. It acquires the locks of control/shm last. Builds with
+// the tag invariants panic on a violation.
 //
 //	graph.mu
 //	stream.mu

@@ -22,7 +22,8 @@ type graph struct {
 type step func(on *stream) error
 
 // record records a call. For a collective it also records the position in the capture, which ranks
-// compare when they replay the call. Messages are compared at their two ends instead.
+// compare when they replay the call. Sends and Recvs need no position, because the sender and the
+// receiver compare them.
 func (g *graph) record(p *plan) {
 	if p.Operation.PointToPoint() {
 		g.add(p.queue)
@@ -91,7 +92,7 @@ func (g *graph) Launch(on driver.Stream) error {
 	if g.closed {
 		return fmt.Errorf("launching a graph: %w", driver.ErrClosed)
 	}
-	if s.Capturing() { // the captured graph would not pin the buffers of g
+	if s.Capturing() { // the graph being captured on s would not pin the buffers of g
 		return fmt.Errorf("launching a graph: %w", driver.ErrCapturing)
 	}
 	if err := s.replayAll(g.steps); err != nil {
@@ -101,8 +102,8 @@ func (g *graph) Launch(on driver.Stream) error {
 }
 
 // replayAll queues recorded steps and returns the first error. A collective of a failed group also
-// fails the stream. The later steps are still queued, so that the stream skips them, their events
-// carry the error, and other groups fail.
+// fails the stream. Later steps are queued even after an error. The failed stream skips their work,
+// their events carry the error, and their groups fail.
 func (s *stream) replayAll(steps []step) error {
 	var first error
 	for _, queue := range steps {

@@ -68,8 +68,8 @@ func (c *communicator) issueQueued(p *plan) (*pendingCall, error) {
 }
 
 // attempt runs a collective on the caller's thread if the collective has the turn and the peers
-// arrive soon. Otherwise it returns work to be queued. It does not hold c.Mu while it waits, so
-// that Close and Abort can end the wait.
+// arrive soon. Otherwise it returns work to be queued. It does not hold c.Mu while it waits. Close
+// and Abort can thus end the wait.
 func (c *communicator) attempt(p *plan) (work, error) {
 	c.Mu.Lock()
 	if c.HasFailed() {

@@ -9,8 +9,8 @@ import (
 	"symmem/driver"
 )
 
-// TestInterruptEndsCollective stops rank 1 inside a collective, so that rank 0 waits on the
-// caller's thread, and interrupts that wait.
+// TestInterruptEndsCollective stops rank 1 inside a collective. Rank 0 then waits on the caller's
+// thread, and the test interrupts this wait.
 func TestInterruptEndsCollective(t *testing.T) {
 	for name, interrupt := range map[string]func() error{
 		"an error": func() error { return fmt.Errorf("the test: %w", driver.ErrInterrupted) },

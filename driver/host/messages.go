@@ -106,8 +106,8 @@ func assign(claims []message.Claim[*receive]) {
 }
 
 // errUnmatched returns an error if messages had no Recv, if Recvs had no message, or if a peer left
-// before it read its messages. It is called after this rank has left the group: the senders of
-// messages that arrive even later see that this rank has left, and report the messages themselves.
+// before it read its messages. It is called after this rank has left the group. The senders of
+// later messages see that this rank has left, and report the messages themselves.
 func (m *messages) errUnmatched(c *communicator) error {
 	for source := range m.recvPipes {
 		if err := m.recvPipes[source].drain(nil); err != nil {
@@ -154,8 +154,8 @@ func (m *messages) flush(c *communicator) error {
 	return nil
 }
 
-// skip fails the group, because work before the message has failed: the peer would receive data
-// that was never computed.
+// skip fails the group after earlier work on the stream has failed. Otherwise the peer would
+// receive data that was never computed.
 func (l *messageCall) skip(cause error) {
 	if l.c.BeginUse() != nil {
 		return

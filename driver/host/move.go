@@ -258,8 +258,8 @@ func (m *mover) reduceAll(call *plan) {
 	m.reduce(call, len(m.stages), 1, call.Count, 0)
 }
 
-// sliceBytes is the granularity of slices: two cache lines, so that no two ranks write to the same
-// line.
+// sliceBytes is the granularity of slices. It is two cache lines. Two ranks thus never write to the
+// same line.
 const sliceBytes = 128
 
 // slice returns the elements that this rank reduces.

@@ -6,14 +6,14 @@ import (
 	"symmem/driver"
 )
 
-// plan holds a call. It implements Offer, and once the call is prepared, Plan.
+// plan holds a call. It implements Offer. Once the call is prepared, it implements Plan.
 type plan struct {
 	driver.Call
 	c *communicator
 	// send and recv are the windows of the buffers on the window path.
 	send, recv *window
-	// size is the size of an element in bytes. This rank contributes the given number of parts of
-	// Count elements each, with bytes as their total size.
+	// size is the size of an element in bytes. parts is the number of parts that this rank
+	// contributes, each of Count elements. bytes is the total size of the parts.
 	size, parts, bytes int64
 	// chunk is the number of elements of each part that are staged in one step.
 	chunk int64

@@ -28,8 +28,9 @@ type output struct {
 	// rounds of the program, or "outcome" at the end.
 	Event   string
 	Address string
-	// Kind names the kind of error that ended the program; Ranks lists the ranks in the error.
-	Kind  string
+	// Kind names the kind of error that ended the program.
+	Kind string
+	// Ranks lists the ranks in the error.
 	Ranks []int
 	Text  string
 	// Present reports, by rank, who took part in the exchange on the fault lane afterwards.

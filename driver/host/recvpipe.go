@@ -295,8 +295,8 @@ func (in *recvPipe) readFrame(f *frame) error {
 	return nil
 }
 
-// matchArrival compares a message, whose first frame has arrived, with its Recv. Without a Recv it
-// adds the message to the matcher.
+// matchArrival compares a message with its Recv. The first frame of the message has arrived.
+// Without a Recv it adds the message to the matcher.
 func (in *recvPipe) matchArrival(at messageKey, p *inbound) {
 	if p.to != nil {
 		p.to.fits(p)
@@ -365,10 +365,10 @@ func (r *receive) cannotArrive() error {
 	return nil
 }
 
-// mayArrive reports whether a message from the source may still match the Recv: the source has not
-// called the collective that follows the Recv, or the first frames of its earlier messages have not
-// all arrived. The source publishes its count of messages before that collective, so the ticket is
-// read first.
+// mayArrive reports whether a message from the source may still match the Recv. It may if the
+// source has not called the collective that follows the Recv, or if the first frame of an earlier
+// message from the source is still missing. The source publishes its count of messages before that
+// collective, so mayArrive reads the ticket first.
 func (r *receive) mayArrive(source int) bool {
 	c := r.c
 	if c.TicketsOf(source) <= r.after {

@@ -153,14 +153,14 @@ func (s *send) await(box *pair, enough func() bool) error {
 
 const (
 	// sendWait limits how long Sends wait for a receiver that reads no frames. The time starts when
-	// the first Send finds the pipe full, and all Sends share it until the receiver reads a frame. So
-	// two ranks that send each other many messages before they receive lose this time only once.
+	// the first Send finds the pipe full, and all Sends share it until the receiver reads a frame. Two
+	// ranks that send each other many messages before they receive thus lose this time only once.
 	sendWait = time.Millisecond
-	// longestSendWait limits the wait for large backlogs. A fraction of the timeout limits it, too,
-	// since other ranks may be waiting for this rank's stream.
+	// longestSendWait limits the wait for large backlogs. A fraction of the timeout also limits it,
+	// because other ranks may be waiting for this rank's stream.
 	longestSendWait = time.Second
-	// backlogUnit is the number of bytes in the backlog that doubles the wait, which slows down a
-	// sender that is always ahead of its receiver.
+	// backlogUnit is the growth of the backlog, in bytes, that doubles the wait. Longer waits slow
+	// down a sender that is always ahead of its receiver.
 	backlogUnit = 64 << 20
 )
 
@@ -224,9 +224,9 @@ func (o *sendPipe) push() {
 	}
 }
 
-// finish posts the rest of the message. A timeout fails the group only while it closes: before that
-// no stream waits for the message, and the receiver may be late, just as for messages that fit into
-// the pipe. Any other error fails the group at once.
+// finish posts the rest of the message. A timeout fails the group only while the group closes.
+// Before that, no stream waits for the message, so the receiver may be late. Any other error fails
+// the group at once.
 func (s *send) finish() {
 	box := s.box()
 	for !s.advance(box) {

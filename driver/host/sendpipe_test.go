@@ -50,9 +50,9 @@ func TestSendsWithoutReceiverAreStored(t *testing.T) {
 	}
 }
 
-// TestMessageDuringCloseIsReported sends a message while both ranks close. It stops rank 1's Close
-// after it has read the pipe, until rank 0 has sent the message and closed. At least one Close must
-// return an error.
+// TestMessageDuringCloseIsReported sends a message while both ranks close. Rank 1's Close stops
+// after it has read the pipe. It continues when rank 0 has sent the message and closed. At least
+// one Close must return an error.
 func TestMessageDuringCloseIsReported(t *testing.T) {
 	d := newDuo(t)
 	d.connect()

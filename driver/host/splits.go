@@ -24,8 +24,8 @@ type splitTable struct {
 	rows          [maxRanks]splitRow // by group rank
 }
 
-// splitRow holds the number of elements that a rank sends to one peer and expects from it, and the
-// offset of the sent part in the rank's send buffer.
+// splitRow describes a rank's parts for one peer. send and recv are the numbers of elements that
+// the rank sends and expects. at is the offset of the sent part in the rank's send buffer.
 type splitRow struct{ send, recv, at uint64 }
 
 // splitExchange runs an AllToAllV.
@@ -152,8 +152,8 @@ func (d *splitExchange) finish(call *plan, ticket uint64) error {
 }
 
 // compare compares the counts that ranks send with the counts that their peers expect, and stores
-// the counts in d.left. If the group compares calls, compare covers all counts, so that all ranks
-// get the same error. Otherwise it covers only this rank's counts.
+// the counts in d.left. If the group compares calls, compare covers all counts, and all ranks get
+// the same error. Otherwise it covers only this rank's counts.
 func (d *splitExchange) compare(call *plan, ticket uint64) error {
 	m := d.mover
 	n, me := len(m.stages), m.rank

@@ -44,8 +44,8 @@ func (s *stream) Captured() (bool, error) { return s.Capturing(), nil }
 // Drop closes the stream, which has no other owner.
 func (s *stream) Drop() error { return s.Close() }
 
-// submit records work during a capture. Otherwise it runs the work at once if the stream is idle
-// and quick reports that the work does not wait, or queues it.
+// submit records work during a capture. Otherwise it queues the work. If the stream is idle and
+// quick reports that the work does not wait, submit runs the work at once instead.
 func (s *stream) submit(w work, quick func() bool) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -143,9 +143,9 @@ func (s *stream) launch(p *plan) error {
 // patience bounds the time for which a launch waits for a busy stream before it is queued.
 const patience = time.Millisecond
 
-// awaitIdleBriefly waits a short time for the worker to finish. Without it, a stream that was late
-// once would keep its worker and a growing queue, since callers launch work faster than a worker
-// completes it. The caller holds s.mu, which is released during the wait.
+// awaitIdleBriefly waits a short time for the worker to finish. Callers launch work faster than a
+// worker completes it. Without the wait, a stream that was late once would keep its worker, and its
+// queue would grow. The caller holds s.mu. The wait releases s.mu.
 func (s *stream) awaitIdleBriefly() {
 	idle := s.idle.over
 	s.mu.Unlock()
@@ -287,8 +287,8 @@ func (s *stream) finish(ctx context.Context) (reported bool, err error) {
 }
 
 // Close waits for the work and returns its first error, unless an earlier call has returned that
-// error. After twice the timeout Close abandons the work, which may be a function of the program
-// that does not return, and the device's memory stays mapped.
+// error. After twice the timeout Close abandons the work, because a function of the program may
+// never return. The device's memory then stays mapped.
 func (s *stream) Close() error {
 	s.mu.Lock()
 	if s.closed {

@@ -39,8 +39,8 @@ func TestConcurrentSynchronizeCallsReturnFailure(t *testing.T) {
 	})
 }
 
-// TestQueuedWorkKeepsGoSlicesReachable checks that work keeps its slice from being collected while
-// it is queued. The stream is closed right after, so that no later work keeps the slice reachable.
+// TestQueuedWorkKeepsGoSlicesReachable checks that queued work prevents the collection of its
+// slice. The stream is closed right after, because later work would also keep the slice reachable.
 func TestQueuedWorkKeepsGoSlicesReachable(t *testing.T) {
 	const bytes = 1 << 16
 	for name, queue := range map[string]func(s *stream, slice, other uintptr) error{

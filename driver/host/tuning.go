@@ -7,9 +7,8 @@ import (
 )
 
 // tuning holds the sizes, in bytes contributed by a rank, at which the algorithm changes. They
-// depend only on the number of ranks and the number of their processors, so that all ranks choose
-// the same algorithm. The times in the comments below were measured on 2 processors (Xeon, 2.3
-// GHz).
+// depend only on the number of ranks and the number of their processors, so all ranks choose the
+// same algorithm. The times in the comments below were measured on 2 processors (Xeon, 2.3 GHz).
 type tuning struct {
 	// eager is the largest message that is staged although its buffers are in windows. Staging costs a
 	// copy but saves the second barrier of windowed algorithms. If every rank has its own processor,
@@ -25,8 +24,7 @@ type tuning struct {
 	polled int64
 }
 
-// streamBytes is the size at and above which results do not fit into the caches, so that stores
-// bypass them.
+// streamBytes is the size from which stores of results bypass the caches. Such results do not fit.
 const streamBytes = 8 << 20
 
 // newTuning returns the sizes for a number of ranks and processors. If ranks share processors, a

@@ -117,9 +117,9 @@ func (d *DivergenceError) sameFree() bool {
 	return len(d.Variants) > 1
 }
 
-// classifyAligned aligns the lists of requests in the four ways that a single mistake can explain,
-// and returns the difference whose alignment has the most matching requests. A substitution wins
-// ties, since it is the simplest explanation.
+// classifyAligned aligns the lists of requests in four ways, one for each kind of mistake. It
+// returns the difference whose alignment has the most matching requests. A substitution wins ties,
+// because it is the simplest explanation.
 func classifyAligned(u, v event.Event, usual, deviant []uint64) Difference {
 	best, d := matches(usual, deviant, 1, 1), classifySubstitution(u, v)
 	if n := matches(usual, deviant, 0, 1); n > best {

@@ -59,16 +59,17 @@ type DivergenceError struct {
 	Kind Kind
 	// Ledger is the id of the pool, for KindPlacement and KindPending.
 	Ledger uint64
-	// Position is the position of the first differing event, for KindPlacement. If Last is greater,
-	// the event is between Position and Last, in a part of the history that is no longer kept.
+	// For KindPlacement, Position is the position of the first differing event. If Last is greater,
+	// only a range is known: the event is between Position and Last, in a part of the history that is
+	// no longer kept.
 	Position, Last uint64
 	// Variants lists up to 16 different observations, ordered by their lowest rank.
 	Variants []Variant
 	// Others lists the ranks whose observations are not in Variants because of the limit.
 	Others []int
-	// Deviant lists the ranks that differ from a majority of the ranks that took part. Without
-	// such a majority it is empty, because a lower rank is not more likely to be right. Ranks that
-	// report no call, while others report different calls, are neither counted nor deviant.
+	// Deviant lists the ranks that differ from a majority of the ranks that took part. It is empty if
+	// there is no majority, because a lower rank is not more likely to be right. Ranks that report no
+	// call are ignored if other ranks report different calls.
 	Deviant []int
 	// Difference is the likely kind of difference, for KindPlacement.
 	Difference Difference
@@ -173,9 +174,9 @@ func (d *DivergenceError) ranksLike(i int) []int {
 	return out
 }
 
-// usualAndDeviant returns the index of the most frequent variant and that of the first variant that
-// differs from it. It returns -1 for a variant that does not exist. In a tie, the variant with the
-// lower rank counts as usual, which only affects the wording.
+// usualAndDeviant returns the index of the most frequent variant and the index of the first variant
+// that differs from it. It returns -1 for a variant that does not exist. In a tie, the variant with
+// the lower rank counts as usual. This choice only affects the wording.
 func (d *DivergenceError) usualAndDeviant() (usual, deviant int) {
 	usual, deviant = -1, -1
 	most := 0
@@ -193,8 +194,7 @@ func (d *DivergenceError) usualAndDeviant() (usual, deviant int) {
 }
 
 // abstains reports whether a variant belongs to ranks that report no call while others report
-// different calls. For example, a rank that was stopped by another rank's fault has no call to
-// compare.
+// different calls. Another rank's fault can stop a rank before its call.
 func (d *DivergenceError) abstains(v Variant) bool {
 	return d.Kind == KindCollective && v.What == noCall && len(d.Variants) > 2
 }

@@ -8,12 +8,12 @@ import (
 	"symmem/internal/ledger"
 )
 
-// maxFollowing is the maximum number of events, from the first difference on, that are compared to
-// classify the difference.
+// maxFollowing is the maximum number of events that are compared to classify a difference. The
+// first of them is the differing event.
 const maxFollowing = 9
 
-// maxNote limits a note in bytes. A note contains the digests of some requests or the site of a
-// call.
+// maxNote is the maximum size of a note in bytes. A note contains the digests of some requests or
+// the site of a call.
 const maxNote = max(8*maxFollowing, event.MaxSiteBytes)
 
 // The kinds of answers in phaseEvents. The first byte of an answer is its kind.
@@ -25,8 +25,8 @@ const (
 )
 
 // askEvents starts phaseEvents, in which each rank sends its event at the first difference. If only
-// a range is known, ranks send their digests at its end, which show which ranks agree with each
-// other.
+// a range is known, ranks send their digests at the end of the range. The digests show which ranks
+// agree.
 func (m *Machine) askEvents() ([]byte, *Outcome, error) {
 	m.phase = phaseEvents
 	in := m.undecided[0]

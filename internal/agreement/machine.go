@@ -34,8 +34,8 @@ type Source interface {
 	EventAt(position uint64) (event.Event, bool)
 }
 
-// snapshotSource hides events that are added after the start of the agreement, so that a rank's
-// answers are consistent with its vote.
+// snapshotSource hides events that are added after the start of the agreement. A rank's answers are
+// then consistent with its vote.
 type snapshotSource struct {
 	Source
 	end uint64
@@ -82,8 +82,9 @@ type Config struct {
 	Rank, Ranks int
 	// Mode selects how histories are compared.
 	Mode Mode
-	// Group names the group in reports, and Names its ranks and pools.
+	// Group names the group in reports.
 	Group string
+	// Names determines how reports name ranks and pools.
 	Names Names
 	// Tag identifies the operation that needs the agreement, in at most [MaxTag] bytes. Ranks with
 	// different tags are at different places in their program.

@@ -19,9 +19,9 @@ const (
 type message struct {
 	phase phase
 	round uint64
-	// In phaseVote, value contains the mode and the tag, call the encoded call, and note the call's
-	// site. In phaseEvents, value contains the rank's answer for a position of a ledger, and note
-	// the digests of the requests from this position on.
+	// In phaseVote, value contains the mode and the tag, call contains the encoded call, and note
+	// contains the call's site. In phaseEvents, value contains the rank's answer for a position of a
+	// ledger, and note contains the digests of the requests from this position on.
 	value, call, note []byte
 	ledger, position  uint64
 	flags             uint64 // in phaseVote: see Config.Flags
@@ -85,8 +85,8 @@ type Summary struct {
 	events           variants      // in phaseEvents
 }
 
-// Merge combines the payloads of a round, where payloads[i] is from rank i and nil stands for a
-// rank that did not take part. Errors wrap [ErrProtocol].
+// Merge combines the payloads of a round. payloads[i] is from rank i, or nil if rank i did not take
+// part. Errors wrap [ErrProtocol].
 func Merge(payloads [][]byte) (*Summary, error) {
 	s := &Summary{}
 	for rank, p := range payloads {

@@ -1,7 +1,8 @@
 package agreement
 
-// AgreedPrefix describes a part of a ledger that is equal on all ranks that took part: its first
-// Position events, which have the given Digest. The caller passes both to [ledger.Ledger.Agree].
+// AgreedPrefix describes the first events of a ledger, which are equal on all ranks that took part.
+// Position is the number of these events, and Digest is their digest. The caller passes both values
+// to [ledger.Ledger.Agree].
 type AgreedPrefix struct {
 	Ledger, Position, Digest uint64
 }

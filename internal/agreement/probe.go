@@ -49,8 +49,8 @@ func (in interval) probePositions() []uint64 {
 }
 
 // candidates describes the positions after lo and up to top whose digest every rank knows. Below
-// the floor, these are multiples of the stride; coarse is their number. From the floor on, these
-// are all positions; dense is the first and fine the number.
+// the floor, these are multiples of the stride, and coarse is their number. From the floor on,
+// these are all positions. dense is the first of them, and fine is their number.
 func (in interval) candidates() (coarse, dense, fine uint64) {
 	if below := min(in.floor, in.top+1); below > in.lo+1 {
 		coarse = (below-1)/in.stride - in.lo/in.stride

@@ -5,12 +5,11 @@ import (
 	"slices"
 )
 
-// maxVariants limits the different contributions that a report lists, since a longer list would not
-// explain more.
+// maxVariants is the maximum number of different contributions that a report lists.
 const maxVariants = 16
 
-// variant holds one contribution and its ranks in ascending order. Notes are not compared; note is
-// the lowest rank's.
+// variant holds one contribution and its ranks in ascending order. note is the lowest rank's note.
+// Notes are not compared.
 type variant struct {
 	value, note []byte
 	ranks       []int

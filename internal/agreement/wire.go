@@ -10,8 +10,8 @@ import (
 var ErrProtocol = errors.New("agreement protocol violated")
 
 const (
-	// wireVersion is incremented with every change of the encoding, so that ranks with different
-	// versions refuse each other's payloads.
+	// wireVersion is incremented with every change of the encoding. Ranks with different versions
+	// refuse each other's payloads.
 	wireVersion = 3
 
 	// MaxLedgers limits the number of ledgers in one agreement.
@@ -20,11 +20,11 @@ const (
 	// MaxTag limits the size of a tag, in bytes.
 	MaxTag = 200
 
-	// maxPosition limits positions, so that arithmetic on them cannot overflow. A ledger with one
+	// maxPosition is small enough that arithmetic on positions cannot overflow. A ledger with one
 	// event per nanosecond reaches it after a century.
 	maxPosition = 1 << 62
 
-	// maxValue limits the encodings of a tag, a call and an event with its site, in bytes.
+	// maxValue is the maximum size, in bytes, of an encoded tag, call, or event with its site.
 	maxValue = 512
 )
 

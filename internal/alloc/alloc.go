@@ -11,13 +11,13 @@ type Growth struct {
 	reserved bool   // true if other streams may not take the segment's memory
 }
 
-// Alloc places size bytes for a stream. If the Growth requests a segment, Alloc has placed nothing:
-// the caller maps the segment, calls AddSegment and repeats the Alloc, or calls GrowFailed if it
-// cannot map one.
+// Alloc places size bytes for a stream. If the Growth requests a segment, Alloc has placed nothing.
+// The caller then maps the segment, calls AddSegment and repeats the Alloc. If it cannot map a
+// segment, it calls GrowFailed.
 //
 // Before it grows or fails, Alloc frees deferred blocks of the stream, oldest first, until one
-// fits, and then takes clean memory of other streams. Even if it grows or fails, the caller must
-// then handle the events of Waits and the blocks of Returned.
+// fits. If none fits, it takes clean memory of other streams. The caller must handle the events of
+// Waits and the blocks of Returned, even if Alloc grows or fails.
 //
 // Errors: ErrSize, *OutOfMemoryError when Capacity leaves no room, ErrExhausted.
 func (c *Core) Alloc(size int64, stream Stream) (Block, Growth, error) {
@@ -87,8 +87,8 @@ func (c *Core) allocSlowly(size int64, units uint64, home uint32) (Block, Growth
 	return Block{}, Growth{Bytes: bytes, least: least, home: home}, nil
 }
 
-// Shrink halves the segment of a growth that the backend could not map, but not below what the
-// request needs. It returns false if the segment already has that size.
+// Shrink halves a segment that the backend could not map, but keeps it large enough for the
+// request. It returns false if the segment cannot shrink.
 func (c *Core) Shrink(g *Growth) bool {
 	if g.Bytes <= g.least {
 		return false
@@ -150,12 +150,15 @@ func (c *Core) ReserveClean(bytes int64, stream Stream) bool {
 		c.takeClean(units, home, c.streams[home/2].number) && c.reserve(units, home)
 }
 
-// Seize gives the requesting stream free memory of other streams, although queued work of those
-// streams may still use it, and reports whether it took any. Seize is the last resort when no
+// Seize gives the requesting stream free memory of other streams, and reports whether it took any.
+// Queued work of the other streams may still use this memory. Seize is the last resort when no
 // segment can be mapped. It takes memory only from streams for which mayLose returns true, and
-// never takes reserved memory. Before it moves memory, Seize calls wait for each stream that loses
-// some: on the device, the requesting stream must wait for the owner's queued work before it uses
-// the block of the next Alloc. If wait fails, Seize changes nothing and returns the error.
+// never takes reserved memory.
+//
+// Before it moves memory, Seize calls wait for each stream that loses some. wait makes the
+// requesting stream wait, on the device, for the owner's queued work. The wait must end before the
+// requesting stream uses the block of the next Alloc. If wait fails, Seize changes nothing and
+// returns the error.
 func (c *Core) Seize(
 	size int64, stream Stream, mayLose func(Stream) bool, wait func(owner Stream) error,
 ) (taken bool, err error) {

@@ -5,27 +5,26 @@ import "math/bits"
 // freeBlocks indexes the free blocks of a Core by size.
 type freeBlocks struct {
 	slab
-	keys      []uint64   // arrays of keys of all bags; keys[0] is in no array
+	keys      []uint64   // backing store of all bags' arrays; keys[0] is unused
 	spareKeys [32]uint32 // first unused array in keys, by the logarithm of its capacity
-	credit    int        // number of keys that searches may still visit, see creditStep
-	classes   []class    // by number; number 0 is no class
+	credit    int        // number of tail keys that searches may still visit; see creditStep
+	classes   []class    // by number; 0 means no class
 	unused    uint32     // first unused class
 }
 
-// bag holds the free blocks of one size in one index. Each block is represented by a key, and keys
-// are ordered like the positions of their blocks. A bag stores its keys in an array, a part of
-// freeBlocks.keys, and each block records the slot of its key in the array. A removed key is
-// replaced by the bag's last key, so a removal changes no other block's record than that of the
-// last key.
+// bag holds the free blocks of one size in one index. It stores a key for each block. Comparing two
+// keys is the same as comparing the positions of their blocks. The keys are in an array, a part of
+// freeBlocks.keys, and each block records the slot of its key. The bag's last key replaces a
+// removed key, so a removal updates the record of only one other block.
 //
-// The first keys form a heap; the keys after the heap, called the tail, are unordered. A new block
-// is appended to the tail. Only a search for the lowest block compares keys: it looks at the first
-// key and at the tail, and moves a tail that is too long into the heap. So a block that merges soon
-// after its Free is never compared.
+// The first keys form a heap. The keys after the heap, called the tail, are unordered. A new key is
+// appended to the tail. Only a search for the lowest block compares keys. It looks at the first key
+// and at the tail, and moves a tail that is too long into the heap. A block that is merged soon
+// after its Free is therefore never compared.
 //
 // Unused slots contain noKey, which is above all keys. Most bags have the smallest capacity. A
-// search there reads all slots instead of branching on the number of blocks, because the branch
-// would be unpredictable.
+// search in a small bag reads all slots. It does not branch on the number of blocks, because the
+// branch would be unpredictable.
 type bag struct {
 	start    uint32 // index of the bag's first slot in freeBlocks.keys
 	capacity uint32 // number of slots: a power of two, or 0 if the bag has no array
@@ -39,10 +38,10 @@ const minBagCapacity = 4
 // noKey fills unused slots.
 const noKey = ^uint64(0)
 
-// Removing a key from a heap is expensive, and most keys are removed by merging. So keys stay in
-// the tail until searches have spent their credit: each request adds creditStep, and each key of a
-// tail that a search visits costs one. Apart from heap operations, a search thus takes constant
-// time on average.
+// Removing a key from a heap is expensive, and most keys are removed by merging. Keys therefore
+// stay in the tail until the credit is spent. Each search for a block adds creditStep to the
+// credit. Each tail key that a search visits costs one. Apart from heap operations, a search thus
+// takes constant time on average.
 const (
 	creditStep = 4
 	maxCredit  = 1024

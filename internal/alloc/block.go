@@ -43,7 +43,7 @@ func (s State) String() string {
 	return [...]string{"vacant", "free", "live", "parked", "deferred"}[s]
 }
 
-// Record numbers have 26 bits, so that each shares a word with a position or size. Number 0 means
+// Record numbers have 26 bits, because each shares a word with a position or size. Number 0 means
 // no block. Regions are numbered in the same way.
 const (
 	idBits    = 26
@@ -51,7 +51,7 @@ const (
 	maxBlocks = 1 << idBits
 )
 
-// maxPosition is an exclusive limit, because a position shares its word with a region number.
+// maxPosition is the exclusive limit of positions. A position shares its word with a region number.
 const maxPosition = uint64(1) << (64 - idBits)
 
 // block holds the record of one block in the slab of a Core. It is half a cache line: reading a

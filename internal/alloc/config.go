@@ -108,9 +108,9 @@ func (c Config) Validate() error {
 	return nil
 }
 
-// remainingSegment returns the size of the largest segment that the capacity still allows, given
-// the mapped bytes, or 0 if such a segment could not hold the rounded request. It returns 0 under
-// Stepped sizing, whose sizes are fixed.
+// remainingSegment returns the size of the largest segment that the capacity still allows. mapped
+// is the number of mapped bytes. It returns 0 if the segment could not hold the rounded request. It
+// also returns 0 under Stepped sizing, which has fixed sizes.
 func (c *Config) remainingSegment(rounded, mapped int64) int64 {
 	left := (c.Capacity - mapped) &^ (c.Granularity - 1)
 	if left < rounded || c.Sizing == Stepped {

@@ -13,8 +13,8 @@ import (
 type Core struct {
 	lifetimes
 	keeps bool // see Keeps
-	// cutBlocks maps the number of each parked block whose record a rebuild has cut to its full
-	// range.
+	// cutBlocks holds the full ranges of parked blocks whose records a rebuild has cut, by block
+	// number.
 	cutBlocks map[uint32]Range
 }
 
@@ -115,9 +115,9 @@ func (c *Core) refuseHandle(h Handle) error {
 	return fmt.Errorf("freeing a block by its handle: %w", err)
 }
 
-// Pin marks a block as used by a captured graph, which contains the block's address, and returns
-// the block. A block that is freed while pinned stays allocated until each Pin has been matched by
-// an Unpin. Errors: ErrFreed, ErrForeign.
+// Pin marks a block as used by a captured graph and returns the block. The graph contains the
+// block's address. A block that is freed while pinned stays allocated until each Pin has been
+// matched by an Unpin. Errors: ErrFreed, ErrForeign.
 func (c *Core) Pin(h Handle) (Block, error) {
 	c.mergeHot()
 	c.reports.clear()

@@ -2,7 +2,8 @@ package alloc
 
 // A freed block stays hot for one call: it is not merged and not in an index. If the next call is
 // an Alloc that would get this block, the Alloc returns it at once; any other call merges the block
-// first. So placement does not depend on the hot block, which only speeds up two common patterns:
+// first. Placement therefore does not depend on the hot block. The hot block only speeds up two
+// common patterns:
 //
 //   - A temporary is allocated, used and freed repeatedly. A Free right after the Alloc of the same
 //     block restores the state before that Alloc, so the same request gets the same block.

@@ -76,9 +76,10 @@ func (x *index) nextBin(bin int) int {
 	return word<<6 + bits.TrailingZeros64(x.words[word])
 }
 
-// find returns the smallest free block with at least the given number of units, the first by
-// position among blocks of that size, and its size. It returns 0, 0 if there is none. It derives
-// the size from the bin or class, so that the caller need not wait for the block's record.
+// find returns the smallest free block with at least the given number of units, and the block's
+// size. Among blocks of that size it returns the first by position. It returns 0, 0 if there is
+// none. It derives the size from the bin or class, so the caller need not wait for the block's
+// record.
 func (f *freeBlocks) find(x *index, units uint64) (id uint32, found uint64) {
 	f.credit += creditStep
 	if units > exactBins {
@@ -115,9 +116,9 @@ func (f *freeBlocks) firstOf(x *index, bin int) (id uint32, found uint64) {
 // list returns a pointer to the first class of a bin with several sizes.
 func (x *index) list(bin int) *uint32 { return &x.lists[(bin-exactBins)&(binCount-exactBins-1)] }
 
-// insert adds a free block to an index. It contains the common case of addKey, and remove that of
-// removeKey, because function calls are a large part of the cost of placement. Callers pass the
-// size to insert and remove, since they know it before the block's record is loaded.
+// insert adds a free block to an index. It contains the common case of addKey, because function
+// calls are a large part of the cost of placement. Callers pass the size, because they know it
+// before the block's record is loaded.
 func (f *freeBlocks) insert(x *index, b *block, id uint32, units uint64) {
 	bin := units - 1
 	if bin >= exactBins {
@@ -136,7 +137,8 @@ func (f *freeBlocks) insert(x *index, b *block, id uint32, units uint64) {
 	b.packed = uint64(Free) | uint64(slot)<<slotShift
 }
 
-// remove removes a free block from its index. It avoids branches on whether the bin becomes empty.
+// remove removes a free block from its index. It contains the common case of removeKey. It avoids
+// branches on whether the bin becomes empty.
 func (f *freeBlocks) remove(x *index, b *block, units uint64) {
 	bin := units - 1
 	if bin >= exactBins {
@@ -204,7 +206,7 @@ func (f *freeBlocks) classOf(x *index, units uint64) uint32 {
 	return k
 }
 
-// classFor returns the class of a size above 1 MiB, which it creates if necessary.
+// classFor returns the class of a size above 1 MiB. It creates the class if necessary.
 func (f *freeBlocks) classFor(x *index, units uint64) uint32 {
 	bin := binOf(units)
 	prev, next := uint32(0), *x.list(bin)

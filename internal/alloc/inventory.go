@@ -161,8 +161,8 @@ func mergeOverlapping(ranges []Range) []Range {
 	return out
 }
 
-// findConflict returns a Conflict for the first live block, by place, that is not the same on all
-// ranks or whose segments differ, or nil.
+// findConflict returns a Conflict for the first live block, by place, that differs between ranks or
+// lies in a segment that differs. It returns nil if there is none.
 func findConflict(ranks []Inventory) *Conflict {
 	live := make([]map[Range]uint32, len(ranks))
 	var all []Range

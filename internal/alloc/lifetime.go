@@ -24,14 +24,14 @@ func (l *lifetimes) homeFor(stream Stream, rounded int64) uint32 {
 	return l.current + l.config.smallBit(rounded)
 }
 
-// selectStream caches a stream that requests memory, so that its next Alloc needs no lookup.
+// selectStream caches a stream that requests memory. The stream's next Alloc then needs no lookup.
 func (l *lifetimes) selectStream(name Stream) {
 	n := l.record(name)
 	l.ensureNumber(n)
 	l.recent, l.current = name, n*2
 }
 
-// record returns the index of a stream's record, which it creates if necessary.
+// record returns the index of a stream's record. It creates the record if necessary.
 func (l *lifetimes) record(name Stream) uint32 {
 	n, known := l.records[name]
 	if !known {
@@ -61,8 +61,8 @@ func (l *lifetimes) freeHeld(b *block, id uint32) State {
 	return l.release(id)
 }
 
-// release makes an unpinned block free, or defers it if other streams may still use it, and returns
-// its new state.
+// release frees an unpinned block, or defers it if other streams may still use it. It returns the
+// block's new state.
 func (l *lifetimes) release(id uint32) State {
 	l.forgetSynced(&l.sides[id], l.streams)
 	if l.sides[id].uses != 0 {

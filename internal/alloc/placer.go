@@ -130,7 +130,7 @@ func (p *placer) expire(b *block) {
 }
 
 // cover creates the only region and the only free block of a new segment, and returns the region.
-// home is the number of the index, and number that of its stream.
+// home is the index's number, and number is the stream's number.
 func (p *placer) cover(base, units uint64, home, number uint32, ordinal int32) uint32 {
 	r, id, ring := p.grabRegion(), p.grab(), p.grab()
 	p.regions[r] = region{

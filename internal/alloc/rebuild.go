@@ -129,8 +129,8 @@ func (r *rebuilder) layOut(ordinal int32, held []heldBlock, kept []Range) {
 	}
 }
 
-// ownersOf returns the record index of the stream that owns each span of a segment, and numbers the
-// streams of live blocks. Stream 0, whose record index is 0, owns the spans without live blocks.
+// ownersOf returns the record index of the stream that owns each span of a segment. It also numbers
+// the streams of live blocks. Stream 0 has record index 0. It owns the spans without live blocks.
 func (r *rebuilder) ownersOf(s *segment, held []heldBlock) []uint32 {
 	owners := make([]uint32, (s.bytes+spanBytes-1)/spanBytes)
 	for _, h := range held {

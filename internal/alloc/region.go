@@ -126,7 +126,7 @@ func (r *region) reserve(end uint64) {
 }
 
 // absorb merges each wholly clean region into the previous region, and joins neighbouring regions
-// of the same stream, so that takeClean can use adjacent memory as one run.
+// of the same stream. takeClean can then use adjacent memory as one run.
 func (l *layout) absorb() {
 	for i := range l.segments {
 		for r := l.segments[i].first; r != 0; {
@@ -151,9 +151,9 @@ func (l *layout) whollyClean(r uint32) bool {
 	return l.regions[r].high <= base
 }
 
-// takeClean gives a stream clean memory for a request that none of its free blocks can serve, and
-// reports whether it found any. It takes the end of the smallest clean run that is large enough,
-// and among runs of the same size the first by segment and offset.
+// takeClean gives a stream clean memory for a request, and reports whether it found any. No free
+// block of the stream can serve the request. takeClean takes the end of the smallest clean run that
+// is large enough. Among runs of the same size it takes the first by segment and offset.
 func (l *layout) takeClean(units uint64, home, owner uint32) bool {
 	if l.crowded() {
 		return false
@@ -176,8 +176,8 @@ func (l *layout) takeClean(units uint64, home, owner uint32) bool {
 	return true
 }
 
-// crowded reports whether the record numbers may not suffice for the regions and blocks that
-// takeClean and transferGap create.
+// crowded reports whether takeClean and transferGap might run out of record numbers for regions and
+// blocks.
 func (l *layout) crowded() bool {
 	return len(l.blocks)+len(l.segments)+len(l.regions) > maxBlocks/2
 }
@@ -274,8 +274,8 @@ func (l *layout) setRegion(from, until, r uint32) {
 	}
 }
 
-// join merges a region with the next one, which belongs to the same stream. Of the two records it
-// keeps the given one. The blocks of the other region are visited, so callers keep the record of
+// join merges a region with the next one, which belongs to the same stream. It keeps one of the two
+// records, kept, and visits the blocks of the other region. Callers therefore keep the record of
 // the region that probably has more blocks.
 func (l *layout) join(r, kept uint32) {
 	above := l.regions[r].next

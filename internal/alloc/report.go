@@ -37,8 +37,9 @@ func (r *reports) Reported() bool { return r.filled }
 // slice is valid until the next call that changes the Core.
 func (r *reports) EventsToRecord() []StreamPoint { return r.toRecord }
 
-// Waits lists the events that the stream of the latest Alloc must wait for, on the device, before
-// any block placed by this or a later Alloc is used. The slice is valid until the next change.
+// Waits lists events for the stream of the latest Alloc. The stream must wait for them, on the
+// device, before it uses a block from this Alloc or a later one. The slice is valid until the next
+// change.
 func (r *reports) Waits() []StreamPoint { return r.waits }
 
 // Returned lists the deferred and parked blocks that became free during the latest Alloc, Synced or

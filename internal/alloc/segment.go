@@ -78,9 +78,9 @@ func (c *Core) Blocks(ordinal int32) iter.Seq[View] {
 	}
 }
 
-// Trim removes segments that are wholly free, newest first, while at least keep bytes stay mapped,
-// and returns them in that order for the caller to deregister and unmap. Their ordinals are not
-// reused. The slice is valid until the next call that changes the Core.
+// Trim removes wholly free segments, newest first, as long as at least keep bytes stay mapped. It
+// returns the removed segments in this order, and the caller deregisters and unmaps them. Ordinals
+// are not reused. The slice is valid until the next call that changes the Core.
 func (c *Core) Trim(keep int64) []Segment {
 	c.mergeHot()
 	c.reports.clear()
@@ -134,11 +134,12 @@ func (c *Core) Held() (Inventory, error) {
 	return all, nil
 }
 
-// Rebuild lays out a Core according to an Arrangement that Union has computed from inventories
-// including this Core's. Held blocks keep their places and handles. The spans of live blocks belong
-// to those blocks' streams; all other memory is clean and belongs to stream 0. The streams of live
-// blocks are numbered as in [Held], others at their next request. Once the Cores of several ranks
-// have been rebuilt to the same Arrangement, the same calls have the same results on all of them.
+// Rebuild lays out a Core according to an Arrangement. Union has computed the Arrangement from the
+// inventories of this Core and other Cores. Held blocks keep their places and handles. The spans of
+// live blocks belong to those blocks' streams; all other memory is clean and belongs to stream 0.
+// The streams of live blocks are numbered as in [Held]. Other streams get their numbers at their
+// next request. Once the Cores of several ranks have been rebuilt to the same Arrangement, the same
+// calls have the same results on all of them.
 //
 // Before Rebuild, the caller waits for all streams and calls Synced for each. Rebuild returns the
 // retired segments without held blocks, for the caller to unmap. Nothing is allocated from the

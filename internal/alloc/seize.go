@@ -6,9 +6,9 @@ type gap struct {
 	from, until uint64
 }
 
-// bestGap returns the end of the smallest gap that holds a request, and among gaps of the same size
-// the first by segment and offset. It considers only indexes for which mayLose returns true. The
-// result has region 0 if there is no such gap.
+// bestGap returns the end of the smallest gap that holds a request. Among gaps of the same size it
+// chooses the first by segment and offset. It considers only indexes for which mayLose returns
+// true. The result has region 0 if there is no such gap.
 func (l *layout) bestGap(units uint64, mayLose func(home uint32) bool) gap {
 	best, least := gap{}, ^uint64(0)
 	for i := range l.segments {

@@ -18,10 +18,10 @@ type streamTable struct {
 	current  uint32            // number of the recent stream's large index
 }
 
-// Number returns the number of a stream: 0 for stream 0, and for other streams their position, from
-// 1, in the order of their first Alloc or Reserve. So it depends only on the history of requests,
-// not on the stream's name. A stream without requests has number 0. Numbers are not reused, so a
-// Core keeps about a hundred bytes for each stream.
+// Number returns the number of a stream. Stream 0 has number 0. Other streams are numbered from 1
+// in the order of their first Alloc or Reserve. A number therefore depends only on the history of
+// requests, not on the stream's name. A stream without requests has number 0. Numbers are not
+// reused, so a Core keeps about a hundred bytes for each stream.
 func (t *streamTable) Number(name Stream) uint32 {
 	n, known := t.records[name]
 	if !known {

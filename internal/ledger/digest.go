@@ -6,9 +6,9 @@ import (
 	"symmem/event"
 )
 
-// Constants with about as many ones as zeros: the leading bits of the fractional parts of the
-// square roots of the first six primes. They prevent zero fields from being multiplied by zero,
-// which would lose the other factor.
+// These constants have about as many ones as zeros. They are the leading bits of the fractional
+// parts of the square roots of the first six primes. Without them, a field of zero would make a
+// product zero, and the other factor would be lost.
 const (
 	keyPlace   = 0x6a09e667f3bcc908
 	keyOffset  = 0xbb67ae8584caa73b
@@ -28,14 +28,14 @@ func fold(a, b uint64) uint64 {
 	return hi ^ lo
 }
 
-// Mix absorbs two words into digest. It is for digests of things other than events that ranks
-// compare, such as lists of segments.
+// Mix absorbs two words into digest. It is for digests of other data that ranks compare, such as
+// lists of segments.
 func Mix(digest, a, b uint64) uint64 {
 	return fold(digest^fold(a^keyPlace, b^keyOffset), keyRoll)
 }
 
-// absorb returns the digest after e. The products of place and amount do not depend on the digest,
-// so a sequence of events is limited by the latency of one multiplication each.
+// absorb returns the digest after e. The products of place and amount do not depend on the digest.
+// In a sequence of events, each event therefore takes only the latency of one multiplication.
 func absorb(digest uint64, e *event.Event) uint64 {
 	return roll(digest, place(packPlace(e.Stream, e.Segment), e.Offset),
 		amount(e.Size, e.Requested, e.Kind))
@@ -55,7 +55,7 @@ func amount(size, requested int64, kind event.Kind) uint64 {
 }
 
 // RequestDigest returns a digest of what an event requests. It does not cover where the event was
-// placed, so that later events match although an earlier difference has moved them.
+// placed. Later events therefore match even if an earlier difference has moved them.
 func RequestDigest(e event.Event) uint64 {
 	e.Segment, e.Offset = 0, 0
 	return absorb(Empty, &e)

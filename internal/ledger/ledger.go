@@ -33,8 +33,8 @@ type Ledger struct {
 	digest   uint64
 	// start is the position of the latest Restart. Nothing before it is known.
 	start uint64
-	// ring has a power of two of entries. It doubles until it has kept entries, so that small pools
-	// need little memory. Event p is in ring[p mod len].
+	// ring doubles until it has kept entries. Small pools thus need little memory. Its length is a
+	// power of two. Event p is in ring[p mod len].
 	ring []entry
 	kept uint64
 
@@ -45,8 +45,8 @@ type Ledger struct {
 	agreedDigest uint64
 }
 
-// entry stores an event in 48 bytes, with the digest before it. The digest after it is in the next
-// entry, or is the current one.
+// entry stores an event and the digest before it in 48 bytes. The digest after the event is in the
+// next entry. For the last event, it is the current digest.
 type entry struct {
 	streamSegment           uint64 // stream in the upper half, segment in the lower
 	offset, size, requested int64
@@ -76,15 +76,15 @@ func New(kept int) *Ledger {
 	}
 }
 
-// Absorb appends what ranks compare of e, with the index of its call site in a [Sites] table, and
-// returns its position. It allocates only while the ring grows.
+// Absorb appends the fields of e that ranks compare, and returns the event's position. site is the
+// index of the event's call site in a [Sites] table. Absorb allocates only while the ring grows.
 func (l *Ledger) Absorb(e *event.Event, site uint32) uint64 {
 	return l.append(packPlace(e.Stream, e.Segment), e.Offset, e.Size, e.Requested,
 		uint64(site)<<siteShift|uint64(e.Kind))
 }
 
-// Note appends an event with unknown call site like Absorb. Its fields are passed as words, which
-// the compiler keeps in registers.
+// Note appends an event with an unknown call site, as Absorb does. The compiler keeps its arguments
+// in registers.
 func (l *Ledger) Note(
 	kind event.Kind, stream uint32, segment int32, offset, size, requested int64,
 ) uint64 {
@@ -185,8 +185,8 @@ func (l *Ledger) EventAt(position uint64) (e event.Event, known bool) {
 	return e, true
 }
 
-// Load stores what the ledger keeps of the event at position, from Floor to Position-1, in e, and
-// returns the index of its call site. Other fields of e stay as they are.
+// Load stores the event at position in e and returns the index of its call site. position must be
+// from Floor to Position-1. Fields that the ledger does not keep stay unchanged.
 func (l *Ledger) Load(position uint64, e *event.Event) (site uint32) {
 	s := &l.ring[position&uint64(len(l.ring)-1)]
 	e.Number, e.Offset, e.Size, e.Requested = position, s.offset, s.size, s.requested

@@ -2,15 +2,14 @@ package ledger
 
 import "symmem/event"
 
-// MaxSites bounds a [Sites] table. A program has a few thousand places that allocate; a caller that
-// invents names must not exhaust memory.
+// MaxSites limits the size of a [Sites] table. A program has a few thousand places that allocate.
+// The limit protects memory from callers that invent names.
 const MaxSites = 1 << 16
 
 // Sites interns the call sites of events. Index 0 is the unknown site.
 //
-// The caller obtains a program counter with runtime.Callers and resolves it once; from then on
-// [Sites.Index] returns its index without allocating. The owner of Sites guards it, as for a
-// [Ledger].
+// The caller obtains a program counter with runtime.Callers and resolves it once. After that,
+// [Sites.Index] returns its index without allocating. The owner of a Sites guards it with a lock.
 type Sites struct {
 	names  []string          // names[i-1] belongs to index i
 	byName map[string]uint32 // two program counters of one line share an index

@@ -18,9 +18,9 @@ type Matcher[R any] struct {
 // Claim assigns a message to a receive.
 type Claim[R any] struct {
 	Receive R
-	// Source is the message's sender, and Number its number among the source's messages with the
-	// tag.
+	// Source is the message's sender.
 	Source int
+	// Number counts the source's messages with the tag.
 	Number uint64
 }
 
@@ -28,8 +28,8 @@ type Claim[R any] struct {
 type Arrival struct {
 	Source, Tag int
 	Number      uint64
-	// Segment is the number of collectives that the source called before the message if messages
-	// and collectives are ordered with each other, else 0.
+	// Segment is the number of collectives that the source called before the message. It is 0 if
+	// messages and collectives are not ordered with each other.
 	Segment uint64
 }
 
@@ -68,8 +68,8 @@ func (m *Matcher[R]) queue(tag int) *queue[R] {
 	return q
 }
 
-// Post records a receive from a source, or from Any, in a segment. A receive from Any accepts only
-// messages of its segment, since a rank that is ahead may already have sent messages of a later
+// Post records a receive from a source, or from Any, in a segment. A rank that is ahead may already
+// have sent messages of a later segment, so a receive from Any accepts only messages of its own
 // segment. Post returns the resulting claims, in order. The slice is valid until the next call.
 func (m *Matcher[R]) Post(r R, tag, source int, segment uint64) []Claim[R] {
 	q := m.queue(tag)

@@ -14,8 +14,8 @@ type Key struct{ Peer, Tag int }
 // record holds the counts of one key.
 type record struct {
 	count uint64 // number of calls so far
-	// earlier holds, for each collective with calls after it, the count at the last of these calls
-	// before the next collective.
+	// earlier holds older counts. It has an entry for each collective that calls follow: the count at
+	// the last call before the next collective.
 	earlier []earlierCount
 	// limit is the length of earlier at which it is pruned.
 	limit int
@@ -89,7 +89,7 @@ func (t *Tally) Before(collective uint64) []Counted {
 
 // Weight returns the value that a message with a tag to a rank adds to its sender's balance and
 // subtracts from its receiver's balance. If all balances add up to 0, each rank has received as
-// many messages with each tag as were sent to it, except with a probability of 2^-64.
+// many messages with each tag as were sent to it. The probability of an error is 2^-64.
 func Weight(to, tag int) uint64 {
 	x := uint64(to)<<32 ^ uint64(tag) + 0x9e3779b97f4a7c15
 	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9

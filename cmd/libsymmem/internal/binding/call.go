@@ -13,11 +13,11 @@ import (
 // calls implements the functions that queue collectives and compare values.
 type calls struct{ s *session }
 
-// Arguments holds the arguments of a collective or a message as C passes them: terms as numbers,
-// buffers as addresses.
+// Arguments holds the arguments of a collective or a message in the form in which C passes them.
+// Terms are numbers, and buffers are addresses.
 type Arguments struct {
 	Operation, Type, Op, Path int
-	Root, Tag                 int // Root is the root, or the peer of a message
+	Root, Tag                 int // Root is a collective's root or a message's peer
 	Count                     int64
 	Send, Recv                uintptr
 	// Splits holds the counts of an AllToAllV. If the offsets are nil, parts are contiguous.
@@ -49,8 +49,8 @@ func (cs *calls) Do(handle uint64, a *Arguments) error {
 	return err
 }
 
-// queue queues a collective. If the collective first registers memory, which waits for other ranks,
-// the caller can interrupt it.
+// queue queues a collective. If the collective first has to register memory, it waits for other
+// ranks, and the caller can interrupt the wait.
 func (cs *calls) queue(
 	interop symmem.Interop, g *group, call symmem.Call, s *symmem.Stream,
 ) error {
@@ -61,7 +61,8 @@ func (cs *calls) queue(
 }
 
 // queueInterruptible queues a collective that first registers memory. It is separate from queue
-// because its closure is allocated on the heap, which other calls must avoid.
+// because its closure is allocated on the heap. Collectives that register nothing must not
+// allocate.
 func (cs *calls) queueInterruptible(
 	interop symmem.Interop, g *group, call symmem.Call, s *symmem.Stream,
 ) error {

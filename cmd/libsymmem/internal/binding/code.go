@@ -63,8 +63,8 @@ var (
 	ErrPanic = errors.New("panic inside symmem")
 )
 
-// sentinels maps errors to codes. An error that wraps several of them gets the code of the first,
-// so causes precede their consequences.
+// sentinels maps errors to codes. If an error wraps several of them, the first determines the code.
+// Causes therefore precede their consequences.
 var sentinels = []struct {
 	err  error
 	code Code
@@ -139,7 +139,8 @@ func isMessageError(err error) bool {
 	return errors.As(err, new(*symmem.MessageError))
 }
 
-// isValueDivergence reports whether ranks passed different values. That does not end the group.
+// isValueDivergence reports whether ranks passed different values. Such an error does not end the
+// group.
 func isValueDivergence(err error) bool {
 	var d *symmem.DivergenceError
 	return errors.As(err, &d) && d.Kind == symmem.DivergedValue

@@ -30,9 +30,9 @@ type divergenceDetail struct {
 	Absent   []int           `json:"absent"`
 	Why      string          `json:"why"`
 	Variants []variantDetail `json:"variants"`
-	// Elsewhere describes the call of each rank if ranks wait for each other in different calls.
+	// Elsewhere describes each rank's call if ranks wait for each other in different calls.
 	Elsewhere map[int]string `json:"elsewhere,omitempty"`
-	// Messages lists messages whose sender and receiver disagree. Why describes the difference.
+	// Messages lists messages whose sender and receiver disagree. Why describes the disagreement.
 	Messages []symmem.MessageEnds `json:"messages,omitempty"`
 }
 
@@ -48,7 +48,7 @@ type timeoutDetail struct {
 	WaitedMS int64          `json:"waited_ms"`
 	Missing  []int          `json:"missing"`
 	Activity map[int]string `json:"activity"`
-	// Counts holds NCCL's operation counts where ranks differ.
+	// Counts holds NCCL's operation counts if they differ between ranks.
 	Counts string `json:"counts,omitempty"`
 	// Absent is set if the missing ranks never joined the group.
 	Absent bool `json:"absent,omitempty"`
@@ -127,6 +127,5 @@ func divergenceOf(e *symmem.DivergenceError) *divergenceDetail {
 	return d
 }
 
-// ranks returns a copy of a list of ranks. The copy of a nil list is not nil, so JSON does not
-// encode it as null.
+// ranks returns a copy of a list of ranks. The copy is never nil, because JSON encodes nil as null.
 func ranks(list []int) []int { return append([]int{}, list...) }

@@ -2,32 +2,32 @@
 // process whose tensors, streams and caching allocator belong to another library, usually PyTorch.
 //
 // PyTorch's caching allocator requests segments of 2 MiB, 20 MiB and more, and divides them among
-// tensors. Here each of these segments is a block of a symmem pool. Hundreds of them share a few
-// windows, and their addresses ascend in the same order on all ranks, so PyTorch's tie-break
-// between equally good free blocks, which compares addresses, gives the same result everywhere.
+// tensors. Here each of these segments is a block of a symmem pool. Hundreds of blocks share a few
+// windows. The addresses of the blocks ascend in the same order on all ranks. PyTorch compares
+// addresses to choose between equally good free blocks, so all ranks make the same choice.
 //
 // # Order of frees
 //
-// PyTorch returns segments in the order of stream handles and addresses, which differ between
+// PyTorch returns segments in the order of stream handles and addresses. This order differs between
 // ranks. Free therefore only retires a buffer: calls no longer find it by its address, but it stays
-// allocated. The next event that ranks have in common (an allocation, a reservation, a
-// registration, a comparison or a note) frees the retired buffers, ordered by segment and offset.
+// allocated. The next event that all ranks share (an allocation, a reservation, a registration, a
+// comparison or a note) frees the retired buffers, ordered by segment and offset.
 //
 // # Tensors
 //
-// Calls name tensors by address. symmem.Interop.Memory finds their buffers; from there on, a call
-// is checked, registered and launched as in a Go program.
+// Calls name tensors by address. symmem.Interop.Memory finds their buffers. After that, a call is
+// checked, registered and launched as in a Go program.
 //
 // # Words
 //
-// Callers detect changes without a call: this package maintains counters in memory that they can
-// read, see Words.
+// This package maintains counters in memory. Callers read the counters to detect changes without a
+// call; see Words.
 //
 // # States
 //
-// A Library is closed, open as a rank of a job, or open alone: as a job of one rank, for callers
-// that only use communicators of another library. All methods are safe for concurrent use. No lock
-// is held while a rank waits for another.
+// A Library is closed, open as a rank of a job, or open alone. A Library that is open alone is a
+// job of one rank. It serves callers that only use communicators of another library. All methods
+// are safe for concurrent use. No lock is held while a rank waits for another.
 //
 // Lock order: Library.opening, then the tables of a rank (table.mu, groupTable.mu, poolTable.mu;
 // one at a time), then pool.mu.

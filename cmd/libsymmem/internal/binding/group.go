@@ -20,8 +20,8 @@ type group struct {
 	machines    int           // number of machines with ranks of the group
 }
 
-// covers reports whether all ranks of the group belong to the domain of a pool, so that the pool's
-// memory can be registered with the group.
+// covers reports whether a pool's domain contains all ranks of the group. Only then can the pool's
+// memory be registered with the group.
 func (g *group) covers(p *pool) bool {
 	domain := p.Domain()
 	if domain == nil {
@@ -51,7 +51,7 @@ type groupTable struct {
 	opened      map[string]int         // how often each id was opened; guarded by mu
 }
 
-// init makes t an empty table that shares the words and handles of a session.
+// init initializes an empty table. The table uses the session's words and handles.
 func (t *groupTable) init(s *session) {
 	t.words, t.handles = s.words, &s.handles
 	t.groups, t.attachments = map[uint64]*group{}, map[uint64]*attachment{}
@@ -96,8 +96,9 @@ func (t *groupTable) all() []*group {
 }
 
 // nextID returns the id of the next group with a name and ranks. The id contains the ranks, because
-// groups of different ranks may share a name, and a counter, because the same ranks may open groups
-// of one name repeatedly. All ranks of a group get the same count, since they open the same groups.
+// groups of different ranks may have the same name. It also contains a counter, because the same
+// ranks may use a name repeatedly. All ranks of a group open the same groups, so their counters are
+// equal.
 func (t *groupTable) nextID(name string, ranks []int) string {
 	id := groupID(name, ranks)
 	t.mu.Lock()
@@ -129,7 +130,7 @@ func (t *groupTable) attach(a *attachment) {
 	a.group.attachments = append(a.group.attachments, a)
 }
 
-// detach removes an attachment and returns it, or nil if there is none with the handle.
+// detach removes and returns the attachment with a handle. It returns nil if there is none.
 func (t *groupTable) detach(handle uint64) *attachment {
 	t.mu.Lock()
 	defer t.mu.Unlock()

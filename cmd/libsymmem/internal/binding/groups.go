@@ -40,8 +40,8 @@ func (gs *groups) OpenGroup(name string, ranks []int) (uint64, error) {
 	return r.groups.add(g, name), nil
 }
 
-// CloseGroup leaves a group. It forgets attached communicators without deregistering their windows,
-// which end when the owner destroys the communicator.
+// CloseGroup leaves a group. It forgets attached communicators but does not deregister their
+// windows. The windows end when the owner destroys the communicator.
 func (gs *groups) CloseGroup(handle uint64) error {
 	r, g, err := gs.s.group(handle)
 	if err != nil {
@@ -98,7 +98,7 @@ func (gs *groups) AbortGroup(handle uint64) error {
 	return err
 }
 
-// SetPath sets how the paths of a group's collectives are chosen. It is collective over the group.
+// SetPath sets how a group chooses the paths of its collectives. It is collective over the group.
 func (gs *groups) SetPath(handle uint64, path int) error {
 	_, g, err := gs.s.group(handle)
 	if err != nil {

@@ -36,14 +36,13 @@ func (i *interrupts) SetPoll(onThread, inCollective func() bool) {
 
 const (
 	pollInterval = 100 * time.Millisecond
-	// abandonAfter bounds the time that an interrupted call may take to return.
+	// abandonAfter is the time that an interrupted call may take to return.
 	abandonAfter = 500 * time.Millisecond
 )
 
 // errTimeSlice is returned by a wait whose time slice has ended.
 var errTimeSlice = errors.New("the time slice of a wait has ended")
 
-// errInterrupted returns the error for an interrupted call.
 func errInterrupted(doing string) error {
 	return fmt.Errorf("%s: %w", doing, symmem.ErrInterrupted)
 }
@@ -57,9 +56,8 @@ func (i *interrupts) pollInCollective() error {
 	return nil
 }
 
-// runResumable runs a call that only waits and that can be repeated after its context has ended. It
-// repeats the call with short contexts and polls the caller in between. Calls that return at once
-// are not slower.
+// runResumable runs a call that only waits. It gives the call a short context and polls the caller
+// when the context ends. It then repeats the call. Calls that return at once are not slower.
 func (i *interrupts) runResumable(doing string, call func(context.Context) error) error {
 	p := i.poll.Load()
 	if p == nil {
@@ -84,8 +82,8 @@ func (i *interrupts) runResumable(doing string, call func(context.Context) error
 }
 
 // runInterruptible runs a call on another goroutine and polls the caller meanwhile. If the caller
-// wants to end the call, runInterruptible cancels the call's context, and abandons the call if it
-// does not return soon afterwards.
+// wants to end the call, runInterruptible cancels the call's context. It abandons the call if the
+// call does not return soon after that.
 func (i *interrupts) runInterruptible(doing string, call func(context.Context) error) error {
 	p := i.poll.Load()
 	if p == nil {
@@ -126,8 +124,8 @@ func CatchPanic(call func() error) (err error) {
 	return call()
 }
 
-// timeSlice implements a context that ends a fixed time after the first call of Done or Err. A call
-// that does not wait needs neither a timer nor a clock reading.
+// timeSlice implements a context that ends a fixed time after the first call of Done or Err. For a
+// call that does not wait, it starts no timer and does not read the clock.
 type timeSlice struct {
 	length time.Duration
 
@@ -174,8 +172,8 @@ func (t *timeSlice) Err() error {
 // Value returns nil.
 func (t *timeSlice) Value(any) any { return nil }
 
-// stop stops the timer. It reports whether neither Done nor Err has been called, so that the slice
-// can be used again.
+// stop stops the timer. It returns true if neither Done nor Err has been called. The slice can then
+// be used again.
 func (t *timeSlice) stop() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()

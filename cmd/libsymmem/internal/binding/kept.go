@@ -9,8 +9,8 @@ import (
 	"symmem/internal/sys"
 )
 
-// keptMemory tracks memory that was allocated before the last Close: buffers that were live then,
-// which callers may still use and free, and segments that have been unmapped.
+// keptMemory tracks memory that was allocated before the last Close. Callers may still use and free
+// buffers that were live at that time. keptMemory also remembers segments that have been unmapped.
 type keptMemory struct {
 	mu    sync.Mutex
 	ranks []symmem.Interop // closed ranks with live buffers, copied on write; guarded by mu
@@ -52,8 +52,8 @@ func (k *keptMemory) update(change func([]symmem.Interop) []symmem.Interop) {
 	k.ranks = change(slices.Clone(k.ranks))
 }
 
-// closedRanks returns the list of ranks. Callers use it without holding k.mu, since a rank's pools
-// may be locked for as long as a call waits for other ranks.
+// closedRanks returns the list of ranks. Callers use the list without holding k.mu, because they
+// lock the ranks' pools. A pool may stay locked while a call waits for other ranks.
 func (k *keptMemory) closedRanks() []symmem.Interop {
 	k.mu.Lock()
 	defer k.mu.Unlock()

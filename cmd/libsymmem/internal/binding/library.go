@@ -11,7 +11,8 @@ import (
 	"symmem"
 )
 
-// Library implements the functions of symmem.h for one process. It is closed, or open as one rank.
+// Library implements the functions of symmem.h for one process. It is either closed or open. While
+// it is open, it is one rank of a job.
 type Library struct {
 	session
 	opening sync.Mutex // serializes Open and Close
@@ -24,7 +25,8 @@ type Library struct {
 	plugin
 }
 
-// New returns a closed Library that updates words. warn prints warnings that no call can return.
+// New returns a closed Library, which will update words. warn prints warnings that no call can
+// return.
 func New(words *Words, warn func(text string)) *Library {
 	l := &Library{session: session{words: words, warn: warn, warnings: warnings{words: words}}}
 	s := &l.session
@@ -44,7 +46,7 @@ func (l *Library) Open(text []byte) error {
 	})
 }
 
-// open opens the rank. alone marks a job of one rank that PlugAlloc opens.
+// open opens the rank. alone is set if PlugAlloc opens the rank as a job of one rank.
 func (l *Library) open(ctx context.Context, o *Options, alone bool) error {
 	l.opening.Lock()
 	defer l.opening.Unlock()
@@ -71,16 +73,16 @@ func (l *Library) open(ctx context.Context, o *Options, alone bool) error {
 	}
 	l.rank.Store(r)
 	l.words.Pending.Add(1)
-	if err := context.Cause(ctx); err != nil { // the caller already returned this error
+	if err := context.Cause(ctx); err != nil { // runInterruptible has already returned this error
 		l.rank.Store(nil)
 		return errors.Join(err, rt.Close())
 	}
 	return nil
 }
 
-// Close leaves the job and frees all memory without live buffers. It fails while buffers are live,
-// unless force is set. After a forced Close, which waits for other ranks for at most a second,
-// callers may still use and free live buffers.
+// Close leaves the job and frees all memory without live buffers. Unless force is set, it fails if
+// buffers are live. A forced Close waits for other ranks for at most a second. Callers may still
+// use and free live buffers after it.
 func (l *Library) Close(force bool) error {
 	l.opening.Lock()
 	defer l.opening.Unlock()

@@ -127,8 +127,8 @@ func (o *Options) callSites() bool {
 	return err == nil && enabled
 }
 
-// defaultProcs limits the default of GOMAXPROCS. It is small because many ranks share a machine,
-// and each process also has the threads of its caller.
+// defaultProcs limits the default of GOMAXPROCS. It is small because many ranks share a machine.
+// Each process also has its caller's threads.
 const defaultProcs = 2
 
 // setMaxProcs sets GOMAXPROCS.

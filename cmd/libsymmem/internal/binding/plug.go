@@ -30,7 +30,7 @@ func (l *Library) openAlone(device int) error {
 }
 
 // PlugAlloc allocates as Alloc does. If the library is not open, PlugAlloc opens it as a job of one
-// rank on the device; processes are then only connected by the engine's communicators.
+// rank on the device. Only the engine's communicators then connect the processes.
 func (p *plugin) PlugAlloc(
 	number int, bytes uint64, device int, stream uintptr, site uint32,
 ) (uintptr, error) {
@@ -101,17 +101,16 @@ func (p *plugin) PlugRegister(comm uintptr) error {
 	return nil
 }
 
-// adopt returns the AdoptedCommunicator for the communicator at an address, which the first call
-// adopts.
+// adopt returns the AdoptedCommunicator for the communicator at an address. The first call for an
+// address adopts the communicator.
 func (r *rank) adopt(comm uintptr) (*symmem.AdoptedCommunicator, error) {
 	return r.pluginComms.findOrCreate(comm, func(uintptr) (*symmem.AdoptedCommunicator, error) {
 		return r.rt.Interop().AdoptCommunicator(comm, fmt.Sprintf("%#x", comm), nil)
 	})
 }
 
-// PlugFailed prints the error of a registration, if any, and returns its ncclResult_t. Engines only
-// use the result and repeat refused registrations in every step, so PlugFailed prints each text
-// only once.
+// PlugFailed prints the error of a registration, if any, and returns its ncclResult_t. It prints
+// each text only once, because engines repeat refused registrations in every step.
 func (p *plugin) PlugFailed(comm uintptr, err error) int {
 	if err != nil {
 		text := fmt.Sprintf("symmem: registering with communicator %#x: %v", comm, err)

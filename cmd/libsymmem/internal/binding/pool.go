@@ -40,7 +40,7 @@ func (p *pool) alloc(s *symmem.Stream, bytes int64, site uint32) (uintptr, error
 	return b.Address(), err
 }
 
-// free frees a retired buffer: at the next flush if later is set, otherwise at once.
+// free frees a retired buffer. If later is set, the next flush frees the buffer instead.
 func (p *pool) free(b symmem.Buffer, later bool) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -51,8 +51,8 @@ func (p *pool) free(b symmem.Buffer, later bool) error {
 	return p.flushLocked()
 }
 
-// flushLocked frees the retired buffers, ordered by segment and offset, because callers may have
-// freed them in different orders on different ranks. The caller holds p.mu.
+// flushLocked frees the retired buffers in order of segment and offset. The order of retirement may
+// differ between ranks. The caller holds p.mu.
 func (p *pool) flushLocked() error {
 	if len(p.freed) == 0 {
 		return nil
@@ -133,7 +133,7 @@ func (t *poolTable) find(number int) (*pool, error) {
 	return nil, fmt.Errorf("pool %d: not open: %w", number, symmem.ErrClosed)
 }
 
-// local returns the pool of local memory, which the first call opens.
+// local returns the pool of local memory. The first call opens the pool.
 func (t *poolTable) local() (*pool, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -145,8 +145,8 @@ func (t *poolTable) local() (*pool, error) {
 	return t.pools[Pools], nil
 }
 
-// remove releases a pool's number. It does nothing if the number belongs to another pool, which is
-// possible if two calls close the same pool.
+// remove releases a pool's number. Two calls may close the same pool, so remove does nothing if the
+// number already belongs to another pool.
 func (t *poolTable) remove(number int, p *pool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -155,8 +155,7 @@ func (t *poolTable) remove(number int, p *pool) {
 	}
 }
 
-// all returns the open pools in the order of their numbers, then the local pool, which has no
-// domain.
+// all returns the open pools by number, followed by the local pool. The local pool has no domain.
 func (t *poolTable) all() []*pool {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
@@ -191,7 +190,7 @@ func (t *poolTable) number(p *pool) int {
 	return slices.Index(t.pools[:Pools], p)
 }
 
-// free frees a retired buffer as pool.free does, or at once if its pool has been closed.
+// free frees a retired buffer as pool.free does. A buffer of a closed pool is freed at once.
 func (t *poolTable) free(b symmem.Buffer, later bool) error {
 	if p := t.wrapper(b.Pool()); p != nil {
 		return p.free(b, later)

@@ -68,7 +68,7 @@ func (ps *pools) Alloc(number int, bytes uint64, stream uintptr, site uint32) (u
 	return p.alloc(s, int64(bytes), site)
 }
 
-// maxBytes limits the sizes that callers pass. No device has as much memory.
+// maxBytes limits the sizes that callers pass. No device has that much memory.
 const maxBytes = 1 << 46
 
 // checkSize returns an error for sizes above maxBytes.
@@ -80,8 +80,8 @@ func checkSize(action string, bytes uint64) error {
 	return nil
 }
 
-// Free frees a buffer: at the next event that ranks have in common if later is set, otherwise at
-// once. Buffers of closed pools are always freed at once.
+// Free frees a buffer. If later is set and the pool is open, the buffer is freed at the next event
+// that all ranks share. Otherwise it is freed at once.
 func (ps *pools) Free(address uintptr, later bool) error {
 	r, err := ps.s.current()
 	if err == nil {
@@ -155,7 +155,7 @@ func (ps *pools) CheckDevice(device int) error {
 	return nil
 }
 
-// Note adds an event with the caller's numbers to a pool's history.
+// Note adds an event to a pool's history. The caller defines kind and value.
 func (ps *pools) Note(number int, kind, value int64, site uint32) error {
 	p, err := ps.s.flushedPool(number)
 	if err != nil {

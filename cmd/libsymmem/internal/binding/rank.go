@@ -43,7 +43,7 @@ func newRank(s *session, rt *symmem.Runtime, o *Options, alone bool) (*rank, err
 	return r, nil
 }
 
-// observe registers an observer that updates the words when memory or windows change.
+// observe registers an observer. The observer updates the words when memory or windows change.
 func (r *rank) observe() {
 	w := r.session.words
 	r.rt.Interop().Observe(symmem.Observer{
@@ -58,7 +58,7 @@ func (r *rank) observe() {
 }
 
 // close forgets adopted communicators and closes the runtime. If force is set, it waits for other
-// ranks for at most a second. It joins its error to poolErr, the error of closing the pools. The
+// ranks for at most a second. The result includes poolErr, the error of closing the pools. The
 // session must no longer refer to the rank.
 func (r *rank) close(poolErr error, force bool) error {
 	// The owners may already have destroyed their communicators, and the windows with them.
@@ -88,7 +88,7 @@ func (r *rank) abort() {
 	}
 }
 
-// stream returns the Stream for a foreign handle, which the first call adopts.
+// stream returns the Stream for a foreign handle. The first call for a handle adopts the stream.
 func (r *rank) stream(handle uintptr) (*symmem.Stream, error) {
 	if s, ok := r.streams.find(handle); ok {
 		return s, nil

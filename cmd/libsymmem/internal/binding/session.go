@@ -18,7 +18,7 @@ type session struct {
 
 	rank atomic.Pointer[rank] // nil while closed
 	kept keptMemory
-	// handles holds the last handle. It is never reset, so that no later rank reuses a handle.
+	// handles holds the last handle. It is never reset, because a later rank must not reuse a handle.
 	handles atomic.Uint64
 }
 

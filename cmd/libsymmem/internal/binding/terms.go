@@ -7,8 +7,8 @@ import (
 	"symmem/driver"
 )
 
-// The numbers of symmem.h, in its order. They are part of the interface, independent of Go's. For
-// reductions and operations the two are equal.
+// The tables list Go's values in the order of their numbers in symmem.h. These numbers are part of
+// the interface. Reductions and operations have the same numbers in Go.
 var (
 	types = []symmem.DataType{
 		symmem.Float64, symmem.Float32, symmem.Float16, symmem.BFloat16,

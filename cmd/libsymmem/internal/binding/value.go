@@ -28,7 +28,7 @@ func (cs *calls) Number(
 // Value combines or compares a value of the ranks of a group.
 //
 // On one machine, the wait polls the caller for interrupts as collectives do. Between machines, the
-// call runs on another goroutine, for which it allocates a closure.
+// call runs on another goroutine, which requires an allocation.
 func (cs *calls) Value(handle uint64, c symmem.ValueCall, site uint32) (int64, error) {
 	r, g, err := cs.s.group(handle)
 	if err != nil {

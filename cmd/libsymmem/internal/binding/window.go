@@ -9,13 +9,12 @@ import (
 	"symmem"
 )
 
-// windows implements the functions of symmem.h that register memory with groups and with
-// communicators of other libraries, and those that list windows.
+// windows implements the functions of symmem.h that register memory or list windows.
 type windows struct{ s *session }
 
-// ScopeEnd registers new memory of all pools whose domain contains a group, with the group and with
-// its attached communicators. It returns the value that Words.Pending had before: all memory
-// counted until then is registered.
+// ScopeEnd registers new memory with a group and its attached communicators. It covers all pools
+// whose domain contains the group. It returns the previous value of Words.Pending. All memory that
+// this value counts is registered.
 func (ws *windows) ScopeEnd(handle uint64, stream uintptr) (seen int64, err error) {
 	r, g, err := ws.s.group(handle)
 	if err != nil {
@@ -91,8 +90,8 @@ func (ws *windows) registerAll(r *rank, g *group, adopted *symmem.AdoptedCommuni
 	return nil
 }
 
-// Detach detaches a communicator. If the communicator is alive, which means that its owner has not
-// destroyed it yet, Detach deregisters its windows.
+// Detach detaches a communicator. alive is set if the owner has not destroyed the communicator yet.
+// Detach then deregisters its windows.
 func (ws *windows) Detach(handle uint64, alive bool) error {
 	r, err := ws.s.current()
 	if err != nil {
