@@ -19,8 +19,8 @@ func errFreedAt(address uintptr) error {
 	return fmt.Errorf("memory at %#x: %w", address, ErrFreed)
 }
 
-// arenas holds the address ranges of a Runtime's pools. The list is replaced rather than modified,
-// so that a lookup takes no lock.
+// arenas holds the address ranges of a Runtime's pools. The list is replaced, never modified. A
+// lookup therefore takes no lock.
 type arenas struct {
 	list atomic.Pointer[[]arenaRange]
 }
@@ -63,8 +63,8 @@ func (a *arenas) set(p *Pool, bytes int64) {
 // addressedPool looks up the live buffers of a pool by address.
 type addressedPool struct{ pool *Pool }
 
-// memory returns the given part of a live buffer. Its uses are not tracked, so the caller must keep
-// the buffer alive.
+// memory returns the given part of a live buffer. The use of that memory is not tracked, so the
+// caller must keep the buffer alive.
 func (p addressedPool) memory(address uintptr, bytes int64) (Memory, error) {
 	p.pool.mu.Lock()
 	b, ok := p.index().find(address)
@@ -119,8 +119,7 @@ func (p addressedPool) noteAlloc(b Buffer) {
 	}
 }
 
-// noteFree removes the buffer of a freed block from the index, unless the buffer was retired or
-// there is no index. p.pool.mu is held.
+// noteFree removes the buffer of a freed block from the index, if it is there. p.pool.mu is held.
 func (p addressedPool) noteFree(b alloc.Block) {
 	if !p.pool.addresses.built {
 		return
@@ -136,8 +135,8 @@ func (p addressedPool) start(b alloc.Block) unsafe.Pointer {
 	return unsafe.Add(p.pool.segments[b.Segment].start, b.Offset)
 }
 
-// addressIndex holds the live buffers of a pool in address order. They are split into chunks, so
-// that adding or removing a buffer moves at most one chunk. Pool.mu guards the index.
+// addressIndex holds the live buffers of a pool in address order, in chunks. Adding or removing a
+// buffer moves at most one chunk. Pool.mu guards the index.
 type addressIndex struct {
 	built  bool
 	chunks [][]Buffer // only a single remaining chunk may be empty
@@ -162,8 +161,7 @@ func (x *addressIndex) find(address uintptr) (Buffer, bool) {
 	return chunk[i], true
 }
 
-// chunkOf returns the number of the last chunk that begins at or before an address, or 0 if none
-// does.
+// chunkOf returns the index of the last chunk that begins at or before an address, or 0.
 func (x *addressIndex) chunkOf(address uintptr) int {
 	low, high := 0, len(x.chunks)
 	for high-low > 1 {

@@ -11,25 +11,25 @@ import (
 // numbered like one that NewStream creates. A Runtime creates and adopts at most 65,535 streams, so
 // adopt each stream once and keep the result.
 //
-// The owner may capture the stream. Collectives then become part of the owner's capture, and memory
-// that is not registered takes a path that needs no windows. Once the capture contains a call,
+// The owner may capture the stream. Collectives then become part of the owner's capture. On
+// unregistered memory they take a path that needs no windows. Once the capture contains a call,
 // nothing can be registered on this rank until the capture ends. The segments, group and Runtime
 // that the calls use stay in memory until the owner has destroyed the graph and everything
-// instantiated from it. They may be trimmed or closed before that; a replay then ends without a
-// result. A buffer that is freed is reused nevertheless, as in PyTorch, so the owner must keep the
-// buffers that its graphs use.
+// instantiated from it. If the program trims or closes them earlier, a replay ends without a
+// result. A freed buffer is reused even if a graph uses it, as in PyTorch. The owner must therefore
+// keep the buffers that its graphs use.
 //
-// The stream must exist until ForgetStream, or until the Runtime is closed. Pool.Trim and
-// Runtime.Close wait for the work that the owner has queued there, and a Pool.Alloc for another
-// stream queries the stream if it needs free memory of it; but see SetIdle. Otherwise symmem
-// queries the stream only in calls that name it, and when a registration or a new call could run
-// during a capture of it that contains calls.
+// The stream must exist until ForgetStream returns, or until the Runtime is closed. Pool.Trim and
+// Runtime.Close wait for the work that the owner has queued on the stream. Pool.Alloc for another
+// stream queries the stream if it needs the stream's free memory. SetIdle prevents these queries.
+// Otherwise symmem queries the stream in two cases only: in calls that name the stream, and when a
+// registration or a new call could run during a capture that contains calls.
 //
 // Background work of symmem invalidates no capture. Do not use the stream while another thread is
-// inside the CUDA function that begins or ends a capture of it, because the CUDA driver may crash
-// then (580.159.04). The same holds for calls that wait for the stream: Synchronize, ForgetStream,
-// Pool.Trim, Pool.Close, Free of a Buffer of another stream that was used on it, and Alloc if
-// memory is short.
+// inside the CUDA function that begins or ends a capture of it: the CUDA driver (580.159.04) may
+// then crash. This also applies to calls that wait for the stream: Synchronize, ForgetStream,
+// Pool.Trim, Pool.Close, Free of another stream's Buffer that was used on it, and Alloc if memory
+// is short.
 func (i Interop) AdoptStream(handle uintptr) (*Stream, error) {
 	rt := i.rt
 	adopter, ok := rt.device.(driver.Adopter)
@@ -42,10 +42,10 @@ func (i Interop) AdoptStream(handle uintptr) (*Stream, error) {
 	})
 }
 
-// SetIdle declares whether the owners of adopted streams have waited for all work that they have
-// queued there. If so, Pool.Trim and Runtime.Close do not query adopted streams, so owners may have
-// destroyed streams without calling ForgetStream, and other streams get no free memory of adopted
-// ones.
+// SetIdle declares whether the owners of adopted streams have waited for all work that they queued
+// on these streams. If yes is true, Pool.Trim and Runtime.Close do not query adopted streams, and
+// other streams get no free memory of adopted streams. Owners may then destroy streams without
+// calling ForgetStream.
 func (i Interop) SetIdle(yes bool) {
 	rt := i.rt
 	rt.ownersWait.Store(yes)
@@ -55,7 +55,7 @@ func (i Interop) SetIdle(yes bool) {
 }
 
 // Captured reports whether a stream of another library is being captured. It returns true if the
-// state is unknown, so that callers do nothing that could invalidate a capture.
+// state is unknown.
 func (i Interop) Captured(handle uintptr) bool {
 	adopter, ok := i.rt.device.(driver.Adopter)
 	if !ok {
@@ -69,12 +69,11 @@ func (i Interop) Captured(handle uintptr) bool {
 	return is || err != nil
 }
 
-// ForgetStream ends the use of an adopted stream before its owner destroys it. It waits for
-// unfinished work on the stream, up to twice Options.Timeout. Later calls on the stream return
-// ErrClosed; other streams are not affected. The stream's numbers in the Runtime and in pools are
-// not reused, because ranks may forget streams at different times. They cost some hundred bytes in
-// the Runtime and in each pool that the stream has used. Free memory that was last allocated on the
-// stream becomes available to other streams when memory is short, and Pool.Trim unmaps it.
+// ForgetStream ends the use of an adopted stream. Call it before the owner destroys the stream. It
+// waits for unfinished work on the stream, up to twice Options.Timeout. Later calls on the stream
+// return ErrClosed. The stream's numbers in the Runtime and in pools are not reused, because ranks
+// may forget streams at different times. Each number costs some hundred bytes. Other streams can
+// get the stream's free memory when memory is short, and Pool.Trim unmaps it.
 func (i Interop) ForgetStream(s *Stream) {
 	if s != nil && s.adopted != nil {
 		_ = s.forget(driver.AdoptedStream.Close) // the group of the failed work returns the fault

@@ -11,12 +11,12 @@ import (
 	"symmem/internal/ranked"
 )
 
-// AdoptedCommunicator registers pools of this rank with a communicator of another library, so that
-// the library's unchanged calls find their buffers in windows.
+// AdoptedCommunicator registers this rank's pools with a communicator of another library. The
+// library's unchanged calls then find their buffers in windows.
 //
-// If it belongs to a group, which must have the same ranks in the same order, the group's windows
-// are registered with it once the ranks have agreed. Without a group, its ranks compare the
-// histories of a pool through the communicator itself.
+// An AdoptedCommunicator may belong to a group with the same ranks in the same order. The group's
+// ranks then agree on its windows, which are registered with the communicator. Without a group, the
+// ranks compare the history of a pool through the communicator itself.
 //
 // An AdoptedCommunicator is open at first. After the first failed registration, every later one
 // returns the same error. After Detach or Forget it is closed. The owner must not use the
@@ -36,8 +36,8 @@ type AdoptedCommunicator struct {
 
 // AdoptCommunicator adopts a communicator. The handle is an ncclComm_t of the copy of NCCL that
 // symmem uses. The name identifies the communicator in errors and comparisons, so all ranks must
-// pass the same one. If g is not nil, the communicator must have the group's ranks in the same
-// order. The call waits for no other rank.
+// pass the same name. If g is not nil, the communicator must have the group's ranks in the same
+// order. The call does not wait for other ranks.
 //
 // It returns ErrUnsupported on the host backend and with Options.Deterministic, and ErrInvalid if
 // the ranks differ from those of the group.
@@ -86,9 +86,9 @@ func (a *AdoptedCommunicator) Windows() int {
 // Register registers the new segments of a pool in their order. It is collective if there are any.
 // If the communicator belongs to a group, Register registers them with the group first.
 //
-// Errors are a DivergenceError on every rank, after which nothing is registered; a TimeoutError if
-// a rank does not arrive, after which the communicator is unusable; and ErrCapturing on every rank
-// if any of them captures a stream.
+// If the ranks differ, every rank returns a DivergenceError and nothing is registered. If a rank
+// does not arrive, Register returns a TimeoutError and the communicator is unusable. If any rank
+// captures a stream, every rank returns ErrCapturing.
 func (a *AdoptedCommunicator) Register(ctx context.Context, p *Pool) error {
 	ctx = orBackground(ctx)
 	in, err := enter(p, nil)
@@ -144,8 +144,8 @@ func (a *AdoptedCommunicator) registerAll(
 }
 
 // pending lists the segments that are to be registered with the communicator. With a group, these
-// are segments that are windows of the group, so that all ranks list the same ones; without a
-// group, all mapped segments.
+// are the segments that are windows of the group, so all ranks list the same segments. Without a
+// group, these are all mapped segments.
 func (a *AdoptedCommunicator) pending(p *Pool) []*segment {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -222,8 +222,8 @@ func (a *AdoptedCommunicator) registerOne(ctx context.Context, p *Pool, s *segme
 	return nil
 }
 
-// Detach ends the use of a communicator that its owner keeps: it deregisters this rank's windows.
-// It waits for no other rank. After a Detach or Forget, another call does nothing.
+// Detach deregisters this rank's windows. The owner keeps the communicator. Detach does not wait
+// for other ranks. After Detach or Forget it does nothing.
 func (a *AdoptedCommunicator) Detach() error {
 	defer a.end()()
 	var errs []error
@@ -260,8 +260,8 @@ func (a *AdoptedCommunicator) end() (unlock func()) {
 	}
 }
 
-// inOrder lists the windows in the order of their registration, in which NCCL requires them to be
-// deregistered. a.windowsMu is held.
+// inOrder lists the windows in the order of their registration. NCCL requires that they are
+// deregistered in this order. a.windowsMu is held.
 func (a *AdoptedCommunicator) inOrder() []driver.Window {
 	var segments []*segment
 	for s := range a.windows {
@@ -275,8 +275,8 @@ func (a *AdoptedCommunicator) inOrder() []driver.Window {
 	return windows
 }
 
-// deregisterAdopted deregisters a segment that is about to be trimmed from all adopted
-// communicators.
+// deregisterAdopted deregisters a segment from all adopted communicators. The segment is about to
+// be trimmed.
 func deregisterAdopted(rt *Runtime, s *segment) error {
 	rt.mu.Lock()
 	all := rt.adopted

@@ -76,9 +76,8 @@ func (c *comparison) histories() []agreement.Ledger {
 	return all
 }
 
-// sharedHistories returns the histories of the pools that every rank has at present. Ranks at
-// different points of their programs may have created or closed different pools, which is not a
-// divergence.
+// sharedHistories returns the histories of the pools that currently exist on every rank. Ranks may
+// be at different points of their programs, so it is no divergence if their pools differ.
 func (c *comparison) sharedHistories(
 	ctx context.Context, exchange agreement.Exchange,
 ) ([]agreement.Ledger, error) {
@@ -144,9 +143,9 @@ func (c *comparison) run(
 	return agreement.Run(ctx, exchange, machine)
 }
 
-// note records the agreement or, if the ranks differ, fails the group. All ranks get the same
-// outcome, but the failure of one rank may interrupt another before that one has the outcome. So
-// the ranks exchange reports, as after any fault, and determine the cause together.
+// note records that the ranks agree. If they differ, it fails the group. The failure on one rank
+// may interrupt another rank before that rank has the outcome. The ranks therefore exchange reports
+// and determine the cause together, as after any fault.
 func (c *comparison) note(v *agreement.Outcome) error {
 	if err := c.divergence(v); err != nil {
 		c.comm.Abort(err)
@@ -164,8 +163,8 @@ func (c *comparison) noteAgreed(v *agreement.Outcome) {
 	}
 }
 
-// checkInBackground compares histories at intervals until the group is closed, so that a divergence
-// is reported even if the program never registers again.
+// checkInBackground compares histories at intervals until the group is closed. It finds a
+// divergence even if the program never registers again.
 func (c *comparison) checkInBackground() {
 	timer := time.NewTicker(c.rt.opts.CheckInterval)
 	defer timer.Stop()
@@ -204,9 +203,8 @@ func (c *comparison) compareInBackground() error {
 	return nil
 }
 
-// startInBackground starts the comparison in the background if the check level requires it. All
-// ranks take part until the group ends, whatever their level is later; at CheckOff a difference has
-// no consequence.
+// startInBackground starts the background comparison if the check level requires it. All ranks take
+// part until the group ends, even if their level changes. At CheckOff, differences are ignored.
 func (c *comparison) startInBackground() {
 	if c.rt.Check() != CheckRegistration || c.rt.opts.CheckInterval <= 0 || len(c.ranks) < 2 {
 		return
@@ -224,8 +222,8 @@ func (c *comparison) names() agreement.Names {
 	return agreement.Names{Members: c.ranks, Pool: c.rt.registry.poolName}
 }
 
-// agreeOnCaptures exchanges whether a capture has prevented a step on some rank. If so, it returns
-// an ErrCapturing that names those ranks, on all ranks. Group.mu is held.
+// agreeOnCaptures exchanges whether a capture has prevented a step on some rank. If so, every rank
+// returns an ErrCapturing that names the capturing ranks. Group.mu is held.
 func agreeOnCaptures(ctx context.Context, g *Group, refused error) error {
 	var mine []byte
 	if refused != nil {

@@ -11,9 +11,10 @@ import (
 	"symmem/internal/alloc"
 )
 
-// A fault leaves ranks at different points of their programs: one has queued a call that another
-// has never made. So a rank that sees the fault of a group marks its pools suspect. The ranks of
-// any group realign a suspect pool the next time they synchronize on it; see docs/design/faults.md.
+// After a fault, ranks may be at different points of their programs: one rank may have queued a
+// call that another rank never made. A rank that sees a group's fault therefore marks the group's
+// pools suspect. The ranks of any group realign a suspect pool the next time they synchronize on
+// it; see docs/design/faults.md.
 
 // aligner realigns the pools of a group.
 type aligner struct {
@@ -38,7 +39,7 @@ type suspicion struct {
 	// before lists the blocks that were live when the suspicion was raised. This rank allocated them
 	// before it had seen a fault, so they have the same places as on other ranks.
 	before []alloc.View
-	// rebuilds counts realignments of the pool, each of which drops all reservations.
+	// rebuilds counts realignments of the pool. A realignment drops all reservations.
 	rebuilds int
 	// guests contains the groups that have used the pool and have ranks outside its domain.
 	guests map[string]bool
@@ -51,9 +52,8 @@ func (d *suspicion) concerns(g *roster) bool {
 	})
 }
 
-// raise marks the pool suspect because a group has failed or, if because is nil, because another
-// rank has reported the pool suspect. The next use of the pool in every group then starts with a
-// registration.
+// raise marks the pool suspect. because is the failed group, or nil if another rank has reported
+// the pool suspect. In every group, the next use of the pool then starts with a registration.
 func (p suspectPool) raise(because *lifetime) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -82,8 +82,8 @@ func (p suspectPool) suspect(g *roster) bool {
 }
 
 // mustAlign reports whether a collective of a group must realign the pool before it uses this
-// memory. Buffers from before the fault need no realignment, so ranks that have seen the fault and
-// ranks that have not can still communicate through them.
+// memory. Buffers from before the fault need no realignment. Through them, ranks that have seen the
+// fault can still communicate with ranks that have not.
 func (p suspectPool) mustAlign(g *roster, address uintptr, bytes int64) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -158,12 +158,12 @@ func (p suspectPool) concerns(g *roster) bool {
 	return p.domain.contains(g) || p.suspicion.guests[g.full]
 }
 
-// meeting describes a comparison of histories that all ranks make at the same point of their
-// programs, after they have realigned their pools if necessary.
+// meeting describes a comparison of histories. All ranks make it at the same point of their
+// programs. If necessary, they first realign their pools.
 type meeting struct {
 	tag string
-	// pools are realigned before the comparison if some rank suspects one of them, or if reason
-	// returns true for one.
+	// pools lists the pools that may need a realignment first. A pool is realigned if some rank
+	// suspects it, or if reason returns true for it.
 	pools  []*Pool
 	reason func(*Pool) bool // not called again after a realignment
 	// ledgers returns the histories to compare.
@@ -243,8 +243,8 @@ func (a *aligner) suspectsPools() bool {
 	})
 }
 
-// alignFirst realigns the pools of a new group if suspect is true, which all ranks agree on. If the
-// pools cannot be realigned now, the first call that uses them tries again.
+// alignFirst realigns the pools of a new group if suspect is true. All ranks agree on suspect. If
+// the pools cannot be realigned now, the first call that uses them tries again.
 func (a *aligner) alignFirst(ctx context.Context, suspect bool) error {
 	if !suspect {
 		return nil

@@ -16,10 +16,10 @@ import (
 
 // stocktaking is a rank's report about its pools.
 type stocktaking struct {
-	// Capturing reports whether the rank captures a stream. Trouble describes any other reason why
-	// its pools cannot be changed.
+	// Capturing reports whether the rank captures a stream.
 	Capturing bool
-	Trouble   string
+	// Trouble describes any other reason why the rank's pools cannot be changed.
+	Trouble string
 	// Faults lists the keys of groups whose faults the rank has seen.
 	Faults []uint64
 	Pools  []stock
@@ -83,8 +83,7 @@ func exchangeLong(
 	return whole, nil
 }
 
-// takeStock waits for the queued work of this rank, so that no stream uses memory any more, and
-// returns the inventories of its pools.
+// takeStock waits for this rank's queued work and returns the inventories of its pools.
 func (a *aligner) takeStock(ctx context.Context, m *meeting) stocktaking {
 	ctx, cancel := context.WithTimeout(ctx, a.rt.opts.Timeout)
 	defer cancel()
@@ -281,7 +280,7 @@ func (p suspectPool) rebuild(g *roster, l alloc.Arrangement, stocks []stock) []*
 	return segments
 }
 
-// trust ends the suspicion among the ranks of a group, which have realigned the pool. p.mu is held.
+// trust records that the ranks of a group have realigned the pool. p.mu is held.
 func (p suspectPool) trust(g *roster) {
 	d := &p.suspicion
 	for failed := range d.faults {
@@ -316,8 +315,8 @@ func digestOf(l alloc.Arrangement, s stock) uint64 {
 	return d
 }
 
-// unmapRetired unmaps segments that differ between ranks. It first waits until all ranks have
-// deregistered them, since peers may read a segment through their windows until then.
+// unmapRetired unmaps segments that differ between ranks. Peers may read a segment through their
+// windows, so it first waits until all ranks have deregistered the segments.
 func (a *aligner) unmapRetired(
 	ctx context.Context, pools []*Pool, gone map[*Pool][]*segment,
 ) error {

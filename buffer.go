@@ -12,8 +12,8 @@ import (
 type Buffer struct{ memory Memory }
 
 // Memory is a range of memory that work reads or writes: a part of a Buffer, or memory that symmem
-// does not own. It has four words, the most that the compiler keeps in registers, because every
-// allocation and collective passes some.
+// does not own. Every allocation and collective passes Memory values. A Memory therefore has only
+// four words, the most that the compiler keeps in registers.
 type Memory struct {
 	pool   *Pool        // nil for memory that symmem does not own
 	handle alloc.Handle // of the buffer's block
@@ -30,8 +30,8 @@ const (
 	streamBits = 16
 	maxStreams = 1<<streamBits - 1
 	maxExtent  = 1<<(63-streamBits) - 1
-	// untracked replaces the stream of memory that its user keeps alive. Uses of such memory on
-	// streams and in captures are not recorded.
+	// untracked replaces the stream of memory that its user keeps alive. The pool does not record
+	// which streams and captures use such memory.
 	untracked alloc.Stream = maxStreams
 	// ofHost marks the memory of a Go slice.
 	ofHost extent = 1 << 63
@@ -56,14 +56,14 @@ func (b Buffer) Address() uintptr { return uintptr(b.memory.start) }
 // Size returns the size of the buffer in bytes: the requested size, rounded up.
 func (b Buffer) Size() int64 { return b.memory.extent.bytes() }
 
-// Segment returns the ordinal of the buffer's segment, the same on every rank of the pool's domain,
-// or -1 if the buffer has been freed.
+// Segment returns the ordinal of the buffer's segment, or -1 if the buffer has been freed. The
+// ordinal is the same on every rank of the pool's domain.
 func (b Buffer) Segment() int {
 	segment, _ := b.location()
 	return segment
 }
 
-// Offset returns the buffer's offset in its segment in bytes, the same on every rank of the domain.
+// Offset returns the buffer's offset in its segment in bytes. It is the same on every rank.
 func (b Buffer) Offset() int64 {
 	_, offset := b.location()
 	return offset
@@ -87,21 +87,22 @@ func (b Buffer) Pool() *Pool { return b.memory.pool }
 func (b Buffer) Memory() Memory { return b.memory }
 
 // Free returns the buffer to its pool. Work on the buffer's own stream may still be pending,
-// because only that stream gets the memory next; see UseOn for other streams. Free returns
+// because only that stream gets the memory next. For other streams, see UseOn. Free returns
 // ErrDoubleFree if the buffer has been freed before. After Pool.Close, freeing the last buffer of a
-// segment unmaps the segment, so no buffer of it may be in use.
+// segment unmaps the segment. No work may then use any buffer of that segment.
 func (b Buffer) Free() error {
 	return b.memory.pool.free(b)
 }
 
-// UseOn records that another stream uses the buffer, so that its memory is not reused after Free
-// until that use has ended. If the stream is being captured, the memory is not reused until the
-// graph is closed. Collectives, Copy and Fill call UseOn implicitly, on the ranks that call them.
+// UseOn records that another stream uses the buffer. After Free, the memory is not reused until
+// that use has ended. If the stream is being captured, the memory is not reused until the graph is
+// closed. Collectives, Copy and Fill call UseOn implicitly, on the ranks that call them.
 //
 // The time at which memory becomes free determines the places of later buffers, so all ranks of the
-// pool's domain must record the same uses. If only some of them use a buffer on another stream or
-// in a capture, as for a message or a collective of a smaller group, the others must call UseOn for
-// it, and synchronize their stream or close their graph at the same points.
+// pool's domain must record the same uses. With a message or a collective of a smaller group, only
+// some ranks may use a buffer on another stream or in a capture. The other ranks must then call
+// UseOn for the buffer. They must also synchronize their stream, or close their graph, at the same
+// points.
 func (b Buffer) UseOn(s *Stream) error {
 	if b.memory.pool == nil {
 		return fmt.Errorf("using the zero buffer: %w", ErrForeign)
@@ -117,9 +118,8 @@ func (b Buffer) UseOn(s *Stream) error {
 	return s.use(b.memory)
 }
 
-// Host returns the memory of a Go slice. It can be the source and the destination of copies and, on
-// backends whose device is the processor, an argument of collectives. The slice stays reachable
-// while work on it is queued.
+// Host returns the memory of a Go slice. Copies can read and write it. On backends whose device is
+// the processor, collectives can use it, too. The slice stays reachable while queued work uses it.
 func Host[T Element](s []T) Memory {
 	var zero T
 	bytes := int64(len(s)) * int64(unsafe.Sizeof(zero))
@@ -136,8 +136,8 @@ func (m Memory) Slice(from, bytes int64) (Memory, error) {
 			from, from, bytes, m.Bytes(), ErrOutOfRange)
 	}
 	if bytes > 0 {
-		// A pointer past the end of a Go slice may point at memory that is not in use, which the
-		// garbage collector takes for corruption.
+		// A pointer past the end of a Go slice may point at unused memory. The garbage collector
+		// takes such a pointer for corruption.
 		m.start = unsafe.Add(m.start, from)
 	}
 	m.extent = newExtent(bytes, m.extent.stream()) | m.extent&ofHost

@@ -8,13 +8,14 @@ import (
 	"symmem/internal/spin"
 )
 
-// visit represents a call in progress that uses memory of up to two pools. Such a call looks up
-// buffers first and queues work on them later; in between, only the visit keeps their memory and
-// windows alive.
+// visit represents a call in progress that uses memory of up to two pools. A call first looks up
+// buffers and later queues work on them. In between, only the visit keeps the memory and windows of
+// the buffers alive.
 type visit struct{ first, second spin.Pass }
 
-// enter begins a call that uses memory of up to two pools, which may be nil or the same. The call
-// ends with leave. If a pool is closing, enter returns ErrClosed and no call has begun.
+// enter begins a call that uses memory of up to two pools. Each pool may be nil, and both may be
+// equal. The call ends with leave. If a pool is closing, enter returns ErrClosed and no call has
+// begun.
 func enter(a, b *Pool) (v visit, err error) {
 	me := spin.Self()
 	var open bool

@@ -61,8 +61,8 @@ func caller() uintptr {
 	return 0
 }
 
-// inPackage contains the import path of this package and a dot, with which the names of its
-// functions begin.
+// inPackage is the import path of this package and a dot. The names of the package's functions
+// begin with it.
 var inPackage = strings.TrimSuffix(
 	runtime.FuncForPC(reflect.ValueOf((*callSites).named).Pointer()).Name(), "(*callSites).named")
 

@@ -15,13 +15,15 @@ type captures struct {
 	mu      *ranked.Mutex[runtimeMu]
 	timeout time.Duration // limits a wait for registrations
 	own     int           // captures of streams that symmem created; guarded by mu
-	// adopted lists the adopted streams whose captures contain calls, until the captures are known to
-	// have ended. The list is replaced rather than modified; guarded by mu.
+	// adopted lists the adopted streams whose captures contain calls. A stream stays in the list
+	// until its capture is known to have ended. The list is replaced, never modified; guarded by
+	// mu.
 	adopted []*Stream
-	// registering counts the registrations in progress; captures begin when there is none. registered
-	// is closed when registering becomes 0. Both are guarded by mu.
+	// registering counts the registrations in progress. Captures begin only when it is 0; guarded
+	// by mu.
 	registering int
-	registered  chan struct{}
+	// registered is closed when registering becomes 0; guarded by mu.
+	registered chan struct{}
 }
 
 // exclude runs a step that is not permitted while a rank captures a stream. It is collective: if
@@ -89,7 +91,7 @@ func (c *captures) any(on *Stream) bool {
 	return false
 }
 
-// begin counts a capture of a stream that symmem created, once no registration is in progress.
+// begin waits until no registration is in progress, and counts a capture.
 func (c *captures) begin() error {
 	return c.afterRegistrations("beginning a capture", func() { c.own++ })
 }
@@ -101,7 +103,7 @@ func (c *captures) end() {
 	c.own--
 }
 
-// beginAdopted lists an adopted stream, once no registration is in progress.
+// beginAdopted waits until no registration is in progress, and lists an adopted stream.
 func (c *captures) beginAdopted(doing string, s *Stream) error {
 	return c.afterRegistrations(doing, func() { c.set(s, true) })
 }
@@ -132,8 +134,7 @@ func (c *captures) forget() {
 	c.adopted = nil
 }
 
-// afterRegistrations runs a step, with mu held, while no registration is in progress. It waits
-// until other goroutines' registrations have ended.
+// afterRegistrations waits until no registration is in progress, and then runs a step with mu held.
 func (c *captures) afterRegistrations(doing string, step func()) error {
 	var expired <-chan time.Time
 	for {

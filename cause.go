@@ -34,9 +34,9 @@ const reportTimeout = 2 * time.Second
 // group's fault.
 const maxReportRounds = 12
 
-// run exchanges reports with the other ranks on the fault lane and returns the same error on all of
-// them. If a rank's stream had failed earlier because of another group's fault, the ranks repeat
-// the exchange until that rank knows the cause of that fault.
+// run exchanges reports with the other ranks on the fault lane. It returns the same error on all
+// ranks. The stream of a rank may have failed earlier because of another group's fault. The ranks
+// then repeat the exchange until that rank knows the cause of that fault.
 func (q *inquiry) run(cause error) error {
 	for round := 0; ; round++ {
 		mine := q.makeReport(cause, time.Duration(min(round, 1))*reportTimeout/4)
@@ -139,7 +139,7 @@ func (q *inquiry) firstCause(cause error, all reports) error {
 		if err := q.explainDivergence(cause, everywhere, all.suspect); !errors.Is(err, cause) {
 			return all.advise(err)
 		}
-		// The histories are equal, as if a rank has left the group, so report where each rank is.
+		// The histories are equal. A rank may have left the group, so report where each rank is.
 		elsewhere := map[int]string{}
 		for _, r := range of[kindDiverged] {
 			if r.Deadlock != nil {
@@ -172,8 +172,8 @@ func (q *inquiry) firstCause(cause error, all reports) error {
 	return cause
 }
 
-// advise adds to err how to avoid the fault, if a fault of another group makes the ranks realign a
-// pool at different points of their programs.
+// advise adds to err how to avoid the fault, if a pool is suspect. After a fault of another group,
+// ranks may realign that pool at different points of their programs.
 func (all *reports) advise(err error) error {
 	if !all.suspect {
 		return err
@@ -183,8 +183,8 @@ func (all *reports) advise(err error) error {
 		"Close of the failed group), or call Check or Split on a group of these ranks", err)
 }
 
-// late merges the reports of ranks that waited for others. It uses the texts of the lowest rank's
-// report, so that the result is the same on all ranks.
+// late merges the reports of ranks that waited for other ranks. It takes the texts from the lowest
+// rank's report, so the result is the same on all ranks.
 func (q *inquiry) late(reports []report) *TimeoutError {
 	e := &TimeoutError{
 		Doing: reports[0].Doing, Waited: reports[0].Late.Waited, Activity: map[int]string{},
@@ -232,9 +232,9 @@ func (q *inquiry) aborted(reports []report) error {
 }
 
 // comparable returns the histories that ranks compare after a fault. In Prefix mode these are the
-// histories of the pools that all ranks have, because ranks at different points of their programs
-// may have created different pools. If a rank has marked a pool suspect, comparable returns none,
-// because histories may then differ without a mistake in the program.
+// histories of the pools that exist on all ranks: ranks may be at different points of their
+// programs. If a rank has marked a pool suspect, comparable returns none. Histories may then differ
+// without a mistake in the program.
 func (q *inquiry) comparable(mode agreement.Mode, suspect bool) ([]agreement.Ledger, error) {
 	if suspect {
 		return nil, nil
@@ -245,15 +245,14 @@ func (q *inquiry) comparable(mode agreement.Mode, suspect bool) ([]agreement.Led
 	return q.comparison.histories(), nil
 }
 
-// explainDivergence returns a DivergenceError that names the first differing event of the pools'
-// histories. If these are equal, it names the collective in which the ranks differ or, if every
-// rank has reported its call, the call that each rank is in. If it finds no difference, it returns
-// cause.
+// explainDivergence returns a DivergenceError for the first difference that it finds, or cause. It
+// compares the histories of the pools and the current collective. If every rank has reported its
+// call, it also compares the calls.
 func (q *inquiry) explainDivergence(cause error, everywhere, suspect bool) error {
 	comparisons := []agreement.Config{
 		{Mode: agreement.Prefix, Call: q.calls.callOf(cause), Site: q.calls.latestSite()},
-		// Ranks that wait for each other in different calls have stopped, so events that only some
-		// of them have reached count as differences, too.
+		// Ranks that wait for each other in different calls have stopped. An event that only some
+		// of them have reached is therefore a difference, too.
 		{Mode: agreement.Exact},
 	}
 	if here := reportOf(cause).Doing + q.values.inStep(); everywhere {

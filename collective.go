@@ -40,7 +40,7 @@ func (g *Group) ReduceScatter(
 }
 
 // Broadcast copies count elements of the root's send into every rank's recv. Every rank passes its
-// own send, although only the root's is read: it must lie in a window.
+// own send, which must lie in a window. Only the root's send is read.
 func (g *Group) Broadcast(
 	ctx context.Context, send, recv Memory, count int64, t DataType, root int, s *Stream,
 ) error {
@@ -50,7 +50,7 @@ func (g *Group) Broadcast(
 }
 
 // Reduce combines count elements of every rank's send and stores the result in the root's recv.
-// Every rank passes a recv, although only the root's is written.
+// Every rank passes a recv. Only the root's recv is written.
 func (g *Group) Reduce(
 	ctx context.Context, send, recv Memory, count int64, t DataType, op ReduceOp, root int, s *Stream,
 ) error {
@@ -128,9 +128,9 @@ func (g *Group) run(ctx context.Context, s *Stream, c *collective) error {
 	return nil
 }
 
-// runSlowly queues a call that has no plan yet, for which p is nil, or whose use of buffers must be
-// recorded. The use is recorded even if the call is refused later, unless the call is invalid on
-// every rank.
+// runSlowly queues a call that has no plan yet, or whose use of buffers must be recorded. p is the
+// plan, or nil. The use is recorded even if the call is refused later, unless the call is invalid
+// on every rank.
 func (g *Group) runSlowly(ctx context.Context, s *Stream, c, p *collective, in visit) error {
 	defer in.leave(c.send.pool, c.recv.pool)
 	residual, weight := c.others()
@@ -184,7 +184,7 @@ func (g *Group) SendTagged(
 // RecvTagged receives count elements from a peer of the group, or from any rank if peer is
 // AnySource. The sender must call SendTagged with the same tag. Receives with the same tag match
 // messages in the order of the calls. A receive from AnySource accepts the message that arrives
-// first, and later receives with the tag wait until it has. Interop.Do reports the sender to
+// first. Later receives with the same tag wait for that message. Interop.Do reports the sender to
 // Call.Arrived.
 func (g *Group) RecvTagged(
 	ctx context.Context, recv Memory, count int64, t DataType, peer, tag int, s *Stream,
@@ -195,11 +195,15 @@ func (g *Group) RecvTagged(
 }
 
 // AllToAllV sends a part of send to each rank and stores a part from each rank in recv, as splits
-// describes. Parts may have any size, including 0, and differ between ranks; those of recv must not
-// overlap. If a rank sends a peer a different number of elements than the peer expects, no buffer
-// is written, and all ranks return a MessageError that names the pairs; without CheckEvery, only
-// the ranks concerned do. send may be recv. AllToAllV registers no memory and copies the lists. It
-// does not match AllToAll, even if all counts are equal.
+// describes. Parts may have any size, including 0, and sizes may differ between ranks. The parts of
+// recv must not overlap. send may be recv.
+//
+// A rank may send a peer a different number of elements than the peer expects. No buffer is then
+// written, and all ranks return a MessageError that names the pairs. Without CheckEvery, only the
+// ranks of these pairs return it.
+//
+// AllToAllV registers no memory and copies the lists. It does not match AllToAll, even if all
+// counts are equal.
 func (g *Group) AllToAllV(
 	ctx context.Context, send, recv Memory, splits Splits, t DataType, s *Stream,
 ) error {
@@ -215,9 +219,9 @@ func (g *Group) AllToAllV(
 //	Residual = bfloat16(y + Residual)
 //	Output   = bfloat16(Residual / sqrt(mean(Residual²) + Epsilon) * Weight)
 //
-// with float32 intermediate results and the mean over a row. Every rank and every run produces the
-// same bits, and those of a row do not depend on the number of rows. Residual has the same bits as
-// after the three separate steps. Before its last rounding, Output is within 34 float32 units
+// Intermediate results are float32, and the mean is over a row. Every rank and every run produces
+// the same bits. The bits of a row do not depend on the number of rows. Residual has the same bits
+// as after the three separate steps. Before its last rounding, Output is within 34 float32 units
 // (2^-24) of the exact norm.
 //
 // AllReduceRMSNorm requires the direct path. If the call cannot take it, all ranks return an

@@ -32,8 +32,7 @@ const (
 // first event that differs and what each rank did there. Every rank of the group returns the same
 // error.
 //
-// All ranks are given by their world ranks; Members lists them in group order. A DivergenceError
-// survives a round trip through JSON.
+// All ranks are world ranks. A DivergenceError survives a round trip through JSON.
 type DivergenceError struct {
 	// Group is the id of the group whose ranks have diverged.
 	Group string `json:"group"`
@@ -41,15 +40,17 @@ type DivergenceError struct {
 	Members []int `json:"members"`
 	// Kind classifies the disagreement.
 	Kind DivergenceKind `json:"kind"`
-	// Pool names the pool, such as "pool 1" or "pool 0 of group world/1.0", and PoolID is its id.
-	// Both are set for DivergedPlacement and DivergedPending.
-	Pool   string `json:"pool_name,omitempty"`
+	// Pool names the pool, such as "pool 1" or "pool 0 of group world/1.0". It is set for
+	// DivergedPlacement and DivergedPending.
+	Pool string `json:"pool_name,omitempty"`
+	// PoolID is the id of the pool. It is set if Pool is.
 	PoolID uint64 `json:"pool"`
 	// Position is the index of the first differing event in the pool's history, for
-	// DivergedPlacement. If that part of the history has been discarded, the event lies in the range
-	// from Position to Last; otherwise Last is 0.
+	// DivergedPlacement. If that part of the history has been discarded, the event lies in the
+	// range from Position to Last.
 	Position uint64 `json:"position"`
-	Last     uint64 `json:"last,omitempty"`
+	// Last is the end of that range, or 0 if Position is exact.
+	Last uint64 `json:"last,omitempty"`
 	// Sides has an entry for each distinct observation, at most 16.
 	Sides []Side `json:"sides"`
 	// Others lists the ranks whose observations did not fit into Sides.
@@ -73,11 +74,11 @@ type Side struct {
 	Ranks []int `json:"ranks"`
 	// Event describes what the ranks observed: an event of a pool's history, a call, or a value.
 	Event string `json:"event"`
-	// Site is the location of the call, as file:line. It is always set for values, and otherwise only
-	// if Options.CallSites is true.
+	// Site is the location of the call, as file:line. For values it is always set. For other events
+	// it is set only if Options.CallSites is true.
 	Site string `json:"site"`
-	// Before describes up to ten earlier values, whatever their names, for DivergedValue. The latest
-	// comes first. Call sites are included if they are recorded.
+	// Before describes up to ten earlier values of any name, for DivergedValue. The latest comes
+	// first. Call sites are included if they are recorded.
 	Before []string `json:"before,omitempty"`
 }
 

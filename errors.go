@@ -48,14 +48,14 @@ var (
 	ErrInterrupted = driver.ErrInterrupted
 )
 
-// OutOfMemoryError reports that a request fits neither into the free memory of its stream nor into
-// memory that the pool may still map. errors.Is finds it as ErrOutOfMemory.
+// OutOfMemoryError reports that a request does not fit into the free memory of its stream and that
+// the pool cannot map enough memory. It matches ErrOutOfMemory.
 type OutOfMemoryError struct {
 	// Requested is the size of the request in bytes.
 	Requested int64 `json:"requested"`
-	// Free is the total size of the stream's free blocks, and LargestFree the size of the largest, in
-	// bytes.
-	Free        int64 `json:"free"`
+	// Free is the total size of the stream's free blocks in bytes.
+	Free int64 `json:"free"`
+	// LargestFree is the size of the stream's largest free block in bytes.
 	LargestFree int64 `json:"largest_free"`
 	// Capacity is the limit of the pool in bytes, or 0 if it has none.
 	Capacity int64 `json:"capacity"`
@@ -149,8 +149,8 @@ func asAbsentError(err error) error {
 	return &rendezvousError{AbsentError{Doing: "meeting all ranks", Ranks: absent.Ranks, Err: err}}
 }
 
-// rendezvousError is an AbsentError whose text is that of the wrapped error, which already names
-// the ranks and the address of their store.
+// rendezvousError is an AbsentError with the text of the wrapped error. That text already names the
+// ranks and the address of their store.
 type rendezvousError struct{ AbsentError }
 
 func (e *rendezvousError) Error() string { return e.Err.Error() }
@@ -163,8 +163,8 @@ func (e *rendezvousError) As(target any) bool {
 	return e.AbsentError.As(target)
 }
 
-// joinDistinct joins errors and drops those with a duplicate text, because one cause often prevents
-// the release of several streams or segments.
+// joinDistinct joins errors and drops errors with a duplicate text. One cause often prevents the
+// release of several streams or segments.
 func joinDistinct(errs ...error) error {
 	var distinct []error
 	seen := map[string]bool{}
@@ -177,8 +177,8 @@ func joinDistinct(errs ...error) error {
 	return errors.Join(distinct...)
 }
 
-// parts splits an error into those that errors.Join has joined. It does not split an error whose
-// text adds anything to the texts of its parts, such as one of fmt.Errorf.
+// parts splits an error into the errors that errors.Join has joined. It does not split other
+// errors, such as those of fmt.Errorf.
 func parts(err error) []error {
 	if err == nil {
 		return nil

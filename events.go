@@ -9,9 +9,9 @@ import (
 	"symmem/internal/ranked"
 )
 
-// outbox queues the events of a pool or a group for Options.OnEvent, and is guarded by the lock
-// that orders these events. One goroutine at a time delivers them, without holding that lock. A
-// goroutine begins to deliver if no other one is delivering, and ends when the queue is empty.
+// outbox queues the events of a pool or a group for Options.OnEvent. The lock of the pool or group
+// guards it. One goroutine at a time delivers the events, without holding the lock. A goroutine
+// begins to deliver if no other goroutine is delivering. It ends when the queue is empty.
 type outbox struct {
 	events     []event.Event // the queue is events[taken:count]
 	taken      int           // events before this index have been returned in batches
@@ -23,9 +23,9 @@ type outbox struct {
 // firstQueue is the initial capacity of a queue, in events.
 const firstQueue = 128
 
-// add adds an event to the queue and returns a pointer to it. The caller fills it in, because
-// copying an event would double the cost of the call. The event may still contain the fields of an
-// older one.
+// add adds an event to the queue and returns a pointer to it. The caller fills the event in,
+// because copying an event would double the cost of the call. The event may still contain the
+// fields of an older event.
 func (o *outbox) add() *event.Event {
 	if o.count == len(o.events) {
 		o.grow()
@@ -70,7 +70,7 @@ func (o *outbox) putBack(rest []event.Event) {
 	o.events, o.taken, o.count, o.delivering = waiting, 0, len(waiting), false
 }
 
-// source refers to a pool or a group, whose lock orders its events.
+// source is a pool or a group. Its lock orders its events.
 type source struct {
 	pool  *Pool
 	group *groupEvents
@@ -316,8 +316,7 @@ func (p poolEvents) restart(position uint64) {
 	p.record(event.Event{Kind: event.KindRestart, Segment: -1})
 }
 
-// deliverAll delivers the events that were recorded while the caller held locks, of all pools and
-// groups. The caller holds no lock now.
+// deliverAll delivers the recorded events of all pools and groups. The caller holds no lock.
 func deliverAll(rt *Runtime) {
 	if rt.opts.OnEvent == nil {
 		return

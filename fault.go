@@ -20,10 +20,11 @@ type lifetime struct {
 	inquiry *inquiry
 	events  *groupEvents
 	state   *ranked.Mutex[groupState]
-	// open is canceled by end when the group ends. Its cause is the first fault of any rank of the
-	// group, the same on all ranks. failing is closed earlier, as soon as this rank has seen a fault.
-	open    context.Context
-	end     context.CancelCauseFunc
+	// open is canceled by end when the group ends. Its cause is the group's first fault, which is
+	// the same on all ranks.
+	open context.Context
+	end  context.CancelCauseFunc
+	// failing is closed as soon as this rank has seen a fault, before open is canceled.
 	failing chan struct{}
 	// fault is unseen, seen or resolved.
 	fault atomic.Int32
@@ -42,7 +43,7 @@ func newLifetime() *lifetime {
 const (
 	unseen int32 = iota
 	// seen: a call has returned the fault to the program. Calls still record the buffers that they
-	// use, because other ranks may have queued the same calls.
+	// use: another rank may have queued the same call before it saw the fault.
 	seen
 	// resolved: the pools have been realigned since the fault. Calls are refused and record nothing.
 	resolved
@@ -69,8 +70,8 @@ func (l *lifetime) cause(ctx context.Context) error {
 	return l.err()
 }
 
-// watch waits until this rank or another one has a fault, even if the program is in no call, and
-// then determines the cause together with the other ranks.
+// watch waits for a fault of any rank, even while the program makes no calls. It then determines
+// the cause together with the other ranks.
 func (l *lifetime) watch() {
 	ticker := time.NewTicker(peerCheckInterval)
 	defer ticker.Stop()
@@ -95,8 +96,8 @@ func (l *lifetime) watch() {
 	}
 }
 
-// peerCheckInterval is the interval at which a group that is in no call checks its peers for
-// faults.
+// peerCheckInterval is the interval at which a group checks its peers for faults while no call is
+// in progress.
 const peerCheckInterval = time.Second
 
 // awaitCause returns the cause of a fault that the backend has returned. It waits until the ranks
@@ -116,8 +117,8 @@ func (l *lifetime) owns(err error) bool {
 }
 
 // lifetimeOf returns the lifetime of the group that a backend's error belongs to, or nil. A
-// PriorError belongs to the group whose call was not run; its Cause belongs to the group that
-// failed before.
+// PriorError belongs to the group whose call was skipped. Its Cause may belong to another group,
+// which failed earlier.
 func lifetimeOf(err error) *lifetime {
 	var fault *driver.Fault
 	if !errors.As(err, &fault) {
@@ -156,7 +157,7 @@ func (l *lifetime) seeCommunicator() bool {
 // abort fails the group on all its ranks.
 func (l *lifetime) abort() { l.comm.Abort(fmt.Errorf("group %s: %w", l.id, ErrAborted)) }
 
-// resolve fails the group on this rank and marks its fault resolved, after some rank has seen the
+// resolve fails the group on this rank and marks its fault resolved. Some rank must have seen the
 // fault.
 func (l *lifetime) resolve() {
 	l.abort()

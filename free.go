@@ -24,8 +24,8 @@ func (p *Pool) blockOf(m Memory) (alloc.Block, error) {
 	return p.core.Live(m.handle)
 }
 
-// usable returns ErrClosed once Close has begun. It is for calls that Close does not wait for; a
-// call that has entered the pool completes even if Close begins meanwhile.
+// usable returns ErrClosed once Close has begun. It is for calls that do not enter the pool,
+// because Close does not wait for them.
 func (p *Pool) usable() error {
 	if p.calls.Closed() {
 		return errPoolClosed
@@ -127,9 +127,9 @@ func (p *Pool) unpin(m Memory) error {
 	return nil
 }
 
-// recordUses records an event on every stream that used the block that was just deferred. For a
-// closed stream, which has no work left, it stores a nil event, because ranks may forget a stream
-// at different times. p.mu is held.
+// recordUses records an event on every stream that used the block that was just deferred. A closed
+// stream has no work left and gets a nil event, because ranks may forget a stream at different
+// times. p.mu is held.
 func (p *Pool) recordUses() error {
 	var errs []error
 	for _, m := range p.core.EventsToRecord() {
@@ -145,9 +145,9 @@ func (p *Pool) recordUses() error {
 	return errors.Join(errs...)
 }
 
-// reclaim returns deferred blocks to the pool when memory is short. The stream that gets their
-// memory waits, on the device, for the uses that were recorded when they were freed. The new owner
-// of the memory is not affected if that work has failed. p.mu is held.
+// reclaim returns deferred blocks to the pool when memory is short. On the device, s waits for the
+// uses that were recorded when the blocks were freed. A failure of those uses does not affect s.
+// p.mu is held.
 func (p *Pool) reclaim(s *Stream) error {
 	for _, m := range p.core.Waits() {
 		if err := p.awaitUse(s, m); err != nil {
@@ -158,11 +158,11 @@ func (p *Pool) reclaim(s *Stream) error {
 	return nil
 }
 
-// seize assigns free memory of other streams to a stream if err is an ErrOutOfMemory, and returns
-// err if they have none. The stream waits, on the device, for the work queued on these streams.
-// Streams that are being captured neither get nor lose memory, because the wait would become part
-// of the graph. Adopted streams lose no memory while their owners may have destroyed them. p.mu is
-// held.
+// seize assigns free memory of other streams to s if err is an ErrOutOfMemory. It returns err if
+// the other streams have no free memory. On the device, s waits for the work queued on these
+// streams. A stream that is being captured neither gets nor loses memory, because the wait would
+// become part of the graph. An adopted stream loses no memory while its owner may have destroyed
+// it. p.mu is held.
 func (p *Pool) seize(s *Stream, bytes int64, err error) error {
 	if !errors.Is(err, ErrOutOfMemory) || s.records() {
 		return err
@@ -218,8 +218,9 @@ func (p *Pool) mark() alloc.Mark {
 	return p.core.Mark()
 }
 
-// reclaimIdle frees the blocks that were deferred because of a stream whose work before a mark is
-// complete, and makes the stream's unused memory available to other streams.
+// reclaimIdle is called when the stream's work before a mark is complete. It frees the blocks that
+// were deferred because of that work, and makes the stream's unused memory available to other
+// streams.
 func (p *Pool) reclaimIdle(s *Stream, before alloc.Mark) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -233,7 +234,7 @@ func (p *Pool) reclaimIdle(s *Stream, before alloc.Mark) {
 	p.synced(s, before)
 }
 
-// synced ends the uses of a stream that a mark covers. p.mu is held.
+// synced ends the uses by a stream that happened before a mark. p.mu is held.
 func (p *Pool) synced(s *Stream, before alloc.Mark) {
 	p.core.Synced(s.number, before)
 	p.absorbReturns()
@@ -283,9 +284,8 @@ func (p *Pool) liveBuffers() map[*segment]int {
 	return live
 }
 
-// freeAfterClose frees a buffer of a closed pool and unlocks p.mu. Freeing the last buffer of a
-// segment unmaps the segment, and freeing the last buffer of the pool releases the pool's
-// addresses.
+// freeAfterClose frees a buffer of a closed pool and unlocks p.mu. The last free of a segment
+// unmaps the segment. The last free of the pool releases the pool's addresses.
 func (p *Pool) freeAfterClose(b Buffer) error {
 	if len(p.kept) == 0 {
 		return p.refuse()

@@ -11,10 +11,10 @@ import (
 
 // Graph is captured work that can be launched repeatedly.
 //
-// A Graph exists once Stream.EndCapture has returned it, and can be launched until Close. Buffers
-// that the capture used are pinned until then: if they are freed earlier, their memory returns to
-// the pool only at Close, and Pool.Trim keeps their segments. Close the graph before the groups
-// whose collectives it contains, because Group.Close deregisters the windows.
+// A Graph can be launched until Close. Until then, the buffers that the capture used are pinned. If
+// a pinned buffer is freed, its memory returns to the pool only at Close. Pool.Trim keeps the
+// segments of pinned buffers. Close the graph before the groups whose collectives it contains,
+// because Group.Close deregisters the windows.
 type Graph struct {
 	rt   *Runtime
 	work driver.Graph
@@ -66,8 +66,8 @@ func (s *Stream) beginCapture() error {
 }
 
 // recordEvent records an event after the work queued on the stream. While the stream is being
-// captured, it returns the event recorded at the beginning of the capture, because captured work
-// uses pinned buffers.
+// captured, it returns the event recorded at the beginning of the capture. Captured work needs no
+// later event, because its buffers are pinned.
 func (s *Stream) recordEvent() (driver.Event, error) {
 	s.recording.Lock()
 	defer s.recording.Unlock()
@@ -174,9 +174,9 @@ func (g *Graph) Launch(s *Stream) error {
 }
 
 // Close discards the recorded work and unpins its buffers. It does not wait, so no launch may still
-// be queued. Buffers that have been freed return to their pools, which is an event in the pools'
-// histories, so all ranks of a domain must close graphs at the same points. A second Close does
-// nothing.
+// be queued. Buffers that have been freed return to their pools. Each return is an event in the
+// pool's history, so all ranks of a domain must close graphs at the same points. A second Close
+// does nothing.
 func (g *Graph) Close() error {
 	if g == nil || g.work == nil {
 		return invalid("closing a nil or zero graph")

@@ -16,13 +16,12 @@ import (
 
 // Group is a set of ranks that communicate. Its ranks are numbered from 0 in group order.
 //
-// A Group is open until a rank sees a fault or closes it. After the first fault that any of its
-// ranks sees, every call returns that fault, the same on every rank. A Group is safe for concurrent
-// use, but collective calls must be made in the same order on every rank.
+// A Group is open until a rank sees a fault or closes it. After a fault of any of its ranks, every
+// call returns the group's first fault, which is the same on every rank. A Group is safe for
+// concurrent use, but collective calls must be made in the same order on every rank.
 //
 // The package documentation describes, under Collectives, what all collectives have in common:
-// streams, errors, and the context, which bounds the registration before a call but not its queued
-// work.
+// streams, errors and contexts.
 type Group struct {
 	roster
 	rt   *Runtime
@@ -46,8 +45,8 @@ type Group struct {
 	registered atomic.Uint64 // number of calls that registered memory
 }
 
-// ID returns the name of the group, the same on all of its ranks: the id that was passed to Join,
-// or a name derived from the group that was split.
+// ID returns the name of the group, which is the same on all of its ranks. It is the id that was
+// passed to Join, or a name derived from the group that was split.
 func (g *Group) ID() string { return g.id }
 
 // Rank returns this rank's number in the group.
@@ -99,8 +98,8 @@ const noColor = -1
 
 // exchangeColors exchanges every rank's color and key for a Split. Group.mu is held.
 func (g *Group) exchangeColors(ctx context.Context, color, key int64) ([][2]int64, error) {
-	// The agreement makes sure that all ranks are in Split: a payload of another call would be
-	// decoded as a color.
+	// The agreement makes sure that all ranks are in Split. Otherwise a payload of another call
+	// would be decoded as a color.
 	err := g.aligner.meet(ctx, &meeting{tag: "split", pools: g.comparison.pools()})
 	if errors.As(err, new(*unalignedError)) {
 		err = g.comparison.agree(ctx, "split") // the first call that uses the pools realigns them
@@ -140,7 +139,7 @@ func subgroup(all [][2]int64, parent []int, me int, color int64) (ranks []int, r
 	return ranks, slices.Index(selected, me)
 }
 
-// Abort fails the group on all its ranks, so that waiting calls return ErrAborted. It does not
+// Abort fails the group on all its ranks. Waiting calls then return ErrAborted. Abort does not
 // wait.
 func (g *Group) Abort() {
 	g.life.abort()
@@ -182,9 +181,9 @@ func (g *Group) Err() error { return g.life.err() }
 func (g *Group) Cause(ctx context.Context) error { return g.life.cause(ctx) }
 
 // Check compares the histories of all pools whose domain contains the group, unless the level is
-// CheckOff. It is collective. Every rank must call it at the same point of its program, so that the
-// histories have the same length if they agree. At any level, Check returns the fault of a group
-// that has failed, even if a kernel has reported the fault and no call has returned it yet.
+// CheckOff. It is collective. Every rank must call it at the same point of its program, because
+// histories of different lengths differ. At any level, Check returns the fault of a group that has
+// failed. It does so even if a kernel has reported the fault and no call has returned it yet.
 func (g *Group) Check(ctx context.Context) error {
 	ctx = orBackground(ctx)
 	if g.rt.Check() == CheckOff {
@@ -206,15 +205,15 @@ func (g *Group) IsSymmetric(m Memory) bool {
 }
 
 // Handle returns the group's NCCL communicator, an ncclComm_t, for NCCL calls that symmem does not
-// offer, or 0 if there is none, as on the host backend. The handle does not change until the group
-// is closed or fails; after that, Handle returns 0.
+// offer. It returns 0 if there is no communicator, as on the host backend. The handle does not
+// change until the group is closed or fails; after that, Handle returns 0.
 //
 // NCCL requires that calls on a communicator come from one thread at a time and in the same order
-// on all ranks. The caller must ensure both, and count symmem's calls on the group among them. The
-// calling thread needs the GPU's primary context as its current context. symmem sets no deadline
-// for such calls, does not compare them across ranks, and reports their errors as a fault of the
-// group. When the group fails or is closed, symmem destroys the communicator, and its handle must
-// no longer be used; see Ended.
+// on all ranks. The caller must ensure this for its own calls and symmem's calls on the group
+// together. The calling thread needs the GPU's primary context as its current context. symmem sets
+// no deadline for the caller's calls and does not compare them across ranks. It reports their
+// errors as a fault of the group. When the group fails or is closed, symmem destroys the
+// communicator, and its handle must no longer be used; see Ended.
 func (g *Group) Handle() uintptr {
 	if native, ok := g.comm.(driver.Native); ok {
 		return native.Handle()
@@ -222,15 +221,15 @@ func (g *Group) Handle() uintptr {
 	return 0
 }
 
-// Failing returns a channel that is closed as soon as this rank has seen a fault of the group.
-// Ended is closed later, because the ranks may take seconds to determine the cause together; Cause
-// waits for that. Closing the group on this rank does not close Failing. A fault that a kernel
-// reports in a graph that another library replays is seen within 50 ms.
+// Failing returns a channel that is closed as soon as this rank has seen a fault of the group. The
+// ranks may take seconds to determine the cause together. After that, Ended is closed; Cause waits
+// for it. Closing the group on this rank does not close Failing. If a graph that another library
+// replays contains a kernel that reports a fault, this rank sees the fault within 50 ms.
 func (g *Group) Failing() <-chan struct{} { return g.life.failing }
 
-// Ended returns a channel that is closed when the group has failed or has been closed; Err then
-// returns the reason. A rank that is in no call of the group learns within seconds that another
-// rank has failed.
+// Ended returns a channel that is closed when the group has failed or has been closed. Err then
+// returns the reason. Even while it makes no calls, a rank learns within seconds that another rank
+// has failed.
 func (g *Group) Ended() <-chan struct{} { return g.life.open.Done() }
 
 // Stats returns the group's counters and settings.
@@ -281,20 +280,21 @@ func (g *Group) SetPath(ctx context.Context, c PathChoice) error {
 	return nil
 }
 
-// Agree compares a number across the ranks of the group. If it differs, every rank returns the same
-// DivergenceError of kind DivergedValue, with each rank's value, call site and last ten values, and
-// the group remains usable. As in other calls, a missing rank is a fault of the group: a
-// RankLostError, or a TimeoutError after Options.Timeout or at the deadline of the context.
-// Cancelling the context fails the group too, with an error that contains the text of the cause.
+// Agree compares a number across the ranks of the group. If the numbers differ, every rank returns
+// the same DivergenceError of kind DivergedValue, and the group remains usable. The error contains
+// each rank's value, call site and last ten values. As in other calls, a missing rank is a fault of
+// the group: a RankLostError, or a TimeoutError after Options.Timeout or at the deadline of the
+// context. Cancelling the context fails the group too, with an error that contains the text of the
+// cause.
 //
 // The name describes the value, such as "batch size". It has 1 to MaxValueName bytes, and a group
-// may have at most MaxValueNames names; otherwise Agree returns ErrInvalid before anything is sent.
-// The n-th call with a name on one rank matches the n-th call with that name on the others, on any
-// goroutine; calls with different names do not wait for each other. Agree runs on the host: it uses
-// no stream and no GPU, and does not order the work of streams.
+// may have at most MaxValueNames names. Otherwise Agree returns ErrInvalid before it sends
+// anything. The n-th call with a name on one rank matches the n-th call with that name on the other
+// ranks, on any goroutine. Calls with different names do not wait for each other. Agree runs on the
+// host: it uses no stream and no GPU, and does not order the work of streams.
 //
-// Agree, AgreeFloat, AgreeString, Any, All, Min, Max and Sum share one namespace. If ranks make
-// different calls of these with the same name, they return a DivergenceError, too.
+// Agree, AgreeFloat, AgreeString, Any, All, Min, Max and Sum share one namespace. If ranks call
+// different methods with the same name, they also return a DivergenceError.
 func (g *Group) Agree(ctx context.Context, name string, value int64) error {
 	_, err := g.values.combine(ctx, valueCall{operation: ValueAgree, name: name, value: value})
 	return err
@@ -309,19 +309,22 @@ func (g *Group) AgreeFloat(ctx context.Context, name string, value float64) erro
 }
 
 // AgreeString compares a text of any length, such as a configuration; see Agree. Ranks exchange
-// digests. If they differ, the error quotes the beginning of each text.
+// digests of their texts. If the digests differ, the error quotes the beginning of each text.
 func (g *Group) AgreeString(ctx context.Context, name, value string) error {
 	return g.values.agreeString(ctx, name, value, 0)
 }
 
-// Step compares the step of the program that each rank is about to begin, a text of 1 to MaxStep
-// bytes such as "decode(batch=8)". It also compares how many collectives of this group each rank
-// has launched since its previous step, including replays by Graph.Launch. If either differs, Step
-// returns the DivergenceError that Agree describes, with the text and the number of each rank, and
-// the group remains usable. Between steps a rank must only wait in collectives that all ranks
-// launch: a rank in a collective that others have not launched when they begin a step is reported
-// at once, as a fault of the group. SYMMEM_STEP_GUARD=0, on all ranks, disables Step, which then
-// returns Cause.
+// Step compares the step of the program that each rank is about to begin. The step is a text of 1
+// to MaxStep bytes, such as "decode(batch=8)". Step also compares how many collectives of this
+// group each rank has launched since its previous step, including replays by Graph.Launch. If the
+// texts or the numbers differ, Step returns a DivergenceError as Agree does, and the group remains
+// usable. The error contains the text and the number of each rank.
+//
+// Between steps, a rank must only wait in collectives that all ranks launch. If a rank waits in a
+// collective and other ranks begin a step without having launched it, this is reported at once, as
+// a fault of the group.
+//
+// SYMMEM_STEP_GUARD=0, on all ranks, disables the comparison. Step then returns Cause.
 func (g *Group) Step(ctx context.Context, what string) error {
 	return g.values.step(ctx, what, 0)
 }
@@ -350,7 +353,7 @@ func (g *Group) Max(ctx context.Context, name string, value int64) (int64, error
 	return g.values.combine(ctx, valueCall{operation: ValueMax, name: name, value: value})
 }
 
-// Sum returns the sum of the values of all ranks, which wraps around as int64 does. See Agree.
+// Sum returns the sum of the values of all ranks. It wraps around as int64 does. See Agree.
 func (g *Group) Sum(ctx context.Context, name string, value int64) (int64, error) {
 	return g.values.combine(ctx, valueCall{operation: ValueSum, name: name, value: value})
 }

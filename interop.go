@@ -9,8 +9,8 @@ import (
 
 // Interop serves bindings for other languages, and programs that share streams, communicators or
 // memory with another library of the same process. The C library and the Python package are built
-// on it. A program written only in Go needs at most Do, which takes two arguments that the methods
-// of Group lack: a path for one call, and a function that receives the sender of a message from
+// on it. A program written only in Go needs at most Do. Do has two arguments that the methods of
+// Group lack: a path for one call, and a function that receives the sender of a message from
 // AnySource.
 //
 // Objects passed by a handle or an address remain the property of their owner. symmem never
@@ -23,18 +23,19 @@ type Interop struct {
 	site uint32 // see At
 }
 
-// Close is like Runtime.Close, but when the context ends it stops waiting for other ranks to leave,
-// though not before a second has passed. It is for a rank that has failed or must not wait. If this
-// rank serves the store, the others cannot create groups afterwards.
+// Close is like Runtime.Close, but its wait for other ranks to leave ends with the context, though
+// not before a second has passed. It is for a rank that has failed or must not wait. If this rank
+// serves the store, the other ranks cannot create groups afterwards.
 func (i Interop) Close(ctx context.Context) error { return i.rt.close(ctx) }
 
 // Site returns the number of a location that is not in Go code, such as "model.py:120", for At. The
-// same text has the same number in this Runtime. After 65,536 locations, a new one has the number
-// 0. Callers should call Site only if call sites are wanted.
+// same text has the same number in this Runtime. After 65,536 locations, further locations have the
+// number 0. Callers should call Site only if call sites are wanted.
 func (i Interop) Site(text string) uint32 { return i.rt.sites.number(text) }
 
-// At returns an Interop that attributes its calls to a call site, given by a number that Site has
-// returned, or 0 for none. If ranks make different calls, the error contains the call site of each.
+// At returns an Interop that attributes its calls to a call site. Site returns the number of a call
+// site; 0 stands for none. If ranks make different calls, the error contains the call site of each
+// rank.
 func (i Interop) At(site uint32) Interop { return Interop{i.rt, site} }
 
 // Alloc is like Pool.AllocOn.
@@ -81,14 +82,16 @@ type ValueCall struct {
 	Name string
 	// Value is this rank's value. For ValueAny and ValueAll, 0 is false and any other value true.
 	Value int64
-	// Float replaces Value for ValueAgreeFloat. Text replaces it for ValueAgreeString and ValueStep.
+	// Float replaces Value for ValueAgreeFloat.
 	Float float64
-	Text  string
+	// Text replaces Value for ValueAgreeString and ValueStep.
+	Text string
 }
 
-// Note adds an event to a pool's history, which must be the same on the ranks of the domain. The
-// event consists of two non-negative numbers whose meaning the caller defines. If they differ, the
-// next comparison of histories reports the event and its position. Note does not wait.
+// Note adds an event to a pool's history. The event consists of kind and value, two non-negative
+// numbers whose meaning the caller defines. They must be the same on all ranks of the domain.
+// Otherwise the next comparison of histories reports the event and its position. Note does not
+// wait.
 func (i Interop) Note(p *Pool, kind, value int64) error {
 	if p == nil || kind < 0 || value < 0 {
 		return invalid("noting %d of kind %d", value, kind)
@@ -106,18 +109,18 @@ func (i Interop) Note(p *Pool, kind, value int64) error {
 
 // Memory returns the memory at an address, for callers that know only the addresses of their
 // tensors. If the address lies in a live buffer of a pool, calls register and check the memory like
-// Buffer.Memory. An address outside the open pools returns memory that belongs to no pool, such as
+// Buffer.Memory. For an address outside the open pools, the memory belongs to no pool. It may be
 // memory of another library, or of a buffer that was live when its pool was closed.
 //
-// In both cases the caller must keep the memory alive until the work on it is complete, because its
-// use on other streams and in captures is not recorded, unlike that of Buffer.Memory.
+// The caller must keep the memory alive until the work on it is complete. Unlike for Buffer.Memory,
+// its use on other streams and in captures is not recorded.
 //
 // A lookup is ordered with the Alloc and Free calls of other goroutines. Once the buffer has been
 // freed, calls that use the memory return ErrFreed, even if the address belongs to another buffer
 // by then.
 //
-// Memory returns ErrFreed if the address belongs to a pool but to no live buffer, ErrOutOfRange if
-// the range exceeds the buffer, and ErrInvalid for a negative or absurd length.
+// Memory returns ErrFreed if the address belongs to a pool but to no live buffer. It returns
+// ErrOutOfRange if the range exceeds the buffer, and ErrInvalid for a negative or absurd length.
 func (i Interop) Memory(address uintptr, bytes int64) (Memory, error) {
 	if bytes < 0 || bytes > maxExtent {
 		return Memory{}, invalid("memory of %d bytes at %#x", bytes, address)
@@ -145,11 +148,11 @@ func (i Interop) Buffer(address uintptr) (Buffer, error) {
 	return b, nil
 }
 
-// Retire removes the buffer that begins at an address from the lookups by address and returns it.
-// It is for a caller that defers the Free, for example to free in the same order on all ranks.
-// Until the Free, no other allocation gets the memory, but Memory and Buffer already return
-// ErrFreed. Retire returns ErrForeign for an address outside the pools, and ErrDoubleFree if the
-// address is not the start of a buffer, or of one that has been freed or retired.
+// Retire returns the buffer that begins at an address. From then on, Memory and Buffer return
+// ErrFreed for its addresses, but no other allocation gets its memory until it is freed. Retire is
+// for a caller that defers the Free, for example to free in the same order on all ranks. It returns
+// ErrForeign for an address outside the pools. It returns ErrDoubleFree if no buffer begins at the
+// address, or if that buffer has been freed or retired.
 func (i Interop) Retire(address uintptr) (Buffer, error) {
 	p := i.rt.registry.arenas.find(address)
 	if p == nil {
@@ -191,8 +194,8 @@ func (Interop) Pending(p *Pool, g *Group) bool {
 }
 
 // Registers reports whether a collective on a stream would first register memory or realign its
-// pool, like Pool.Register, and therefore wait for the other ranks of the group. It does not
-// communicate.
+// pool, as Pool.Register does. Such a collective waits for the other ranks of the group. Registers
+// does not communicate.
 func (Interop) Registers(g *Group, op Operation, send, recv Memory, s *Stream) bool {
 	return g != nil && op.UsesWindows() &&
 		(send.registersWith(g) || recv.registersWith(g)) && (s == nil || !s.records())
@@ -212,9 +215,9 @@ type Call struct {
 	Count int64
 	// Splits holds the additional arguments of AllToAllV.
 	Splits *Splits
-	// Arrived, if set, is called when the message of a Recv has arrived, with the group rank of the
-	// sender. The stream waits for it, so it must return soon, and it must not call symmem. A panic
-	// in Arrived fails the group.
+	// Arrived, if set, is called with the sender's group rank when the message of a Recv has
+	// arrived. The stream waits for Arrived, so it must return soon. It must not call symmem. A
+	// panic in Arrived fails the group.
 	Arrived func(source int)
 	// Send and Recv are this rank's buffers.
 	Send, Recv Memory

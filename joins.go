@@ -18,9 +18,9 @@ import (
 const MaxGroupID = 1024
 
 // Join creates a group from a list of world ranks in group order, as other libraries define their
-// groups. It is collective over these ranks; other ranks do not take part. All of them must pass
-// the same list and the same id, which has at most MaxGroupID bytes and must never be used for
-// another group. If groups have ranks in common, these ranks must join them in the same order.
+// groups. It is collective over these ranks. They must pass the same list and the same id. The id
+// has at most MaxGroupID bytes and must never be used for another group. Ranks that two groups have
+// in common must join the two groups in the same order.
 func (rt *Runtime) Join(ctx context.Context, id string, ranks []int) (*Group, error) {
 	ctx = orBackground(ctx)
 	defer deliverAll(rt)
@@ -54,15 +54,15 @@ func (rt *Runtime) Join(ctx context.Context, id string, ranks []int) (*Group, er
 	return g, nil
 }
 
-// joinedPrefix begins the full ids of groups that Join creates, and splitPrefix those of groups
-// that Split creates. So these ids differ from each other and from "world".
+// The full id of a group that Join or Split creates begins with a prefix. The prefixes keep these
+// ids distinct from each other and from "world".
 const (
 	joinedPrefix = " "
 	splitPrefix  = "/"
 )
 
-// connect joins a group of world ranks. If the process of one of them ends meanwhile, it returns a
-// RankLostError.
+// connect joins a group of world ranks. If the process of one of these ranks ends meanwhile,
+// connect returns a RankLostError.
 func (rt *Runtime) connect(
 	ctx context.Context, id string, ranks []int, rank int,
 ) (g *Group, err error) {
@@ -198,8 +198,9 @@ func (g *Group) agreeOnSettings(ctx context.Context) (suspect bool, err error) {
 	return suspect, compareSettings(all, g.ranks)
 }
 
-// tableFor returns the tuning table for groups with a number of ranks: the named one, or the file
-// that symmem tune has written for this device and number, or the built-in one.
+// tableFor returns the tuning table with the given name. If name is empty, it returns the table
+// that symmem tune has written for this device and number of ranks or, without one, the built-in
+// table.
 func tableFor(name string, info driver.Info, ranks int) (*tuning.Table, error) {
 	if name == "" {
 		file, err := TuningFile(info.Name, ranks)

@@ -16,7 +16,7 @@ type LateWarning = driver.LateWarning
 const defaultWarnAfter = 30 * time.Second
 
 // late returns when to warn about late ranks and the function that warns. OnLate runs on another
-// goroutine, so that it may block while ranks wait.
+// goroutine, so it may block.
 func (o Options) late() driver.Late {
 	warn := o.logLate
 	if o.OnLate != nil {
@@ -47,8 +47,8 @@ func (o Options) logLate(w LateWarning) {
 		"ranks", w.Ranks, "activity", w.Activity)
 }
 
-// lateTo returns a function that warns about ranks that have not arrived at Open or not left yet,
-// and returns when it wants to be called again.
+// lateTo returns a function that warns about ranks that have not arrived at Open, or have not left
+// yet. The function returns when to call it again.
 func (o Options) lateTo(doing string) func(missing []int, waited time.Duration) time.Duration {
 	late := o.late()
 	return func(missing []int, waited time.Duration) time.Duration {

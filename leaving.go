@@ -9,14 +9,14 @@ import (
 	"symmem/internal/rendezvous"
 )
 
-// awaitsOthers reports whether an error names absent ranks, of which some have not ended.
+// awaitsOthers reports whether an error names absent ranks and some of these have not ended.
 func awaitsOthers(err error, ended []*rendezvous.EndedError) bool {
 	var absent *AbsentError
 	return errors.As(err, &absent) && !covers(ended, absent.Ranks)
 }
 
-// leftError returns the error for a step that failed because ranks have left: the reason that one
-// of them has stored or, without a stored reason, that they have left.
+// leftError returns the error for a step that failed because ranks have left. If one of these ranks
+// has stored a reason, the error is that reason.
 func leftError(doing string, ended []*rendezvous.EndedError) error {
 	for _, e := range ended {
 		r := &report{}

@@ -24,13 +24,13 @@ type rankWatcher interface {
 	// Guard returns a context that is canceled soon after one of the given ranks has ended, with a
 	// *rendezvous.EndedError as its cause. The caller must call stop.
 	Guard(ctx context.Context, ranks []int) (guarded context.Context, stop func())
-	// Ended returns which of the given ranks have ended. It waits until enough returns true for them
-	// or the context ends.
+	// Ended returns which of the given ranks have ended. It waits until enough returns true for the
+	// ended ranks, or until the context ends.
 	Ended(ctx context.Context, ranks []int, enough func([]*rendezvous.EndedError) bool,
 	) []*rendezvous.EndedError
-	// Leave leaves the world and stores the reason, why, for the other ranks; why is empty if nothing
-	// has failed. The rank that serves the store waits until the others have left or the context
-	// ends.
+	// Leave leaves the world and stores why for the other ranks. why is the reason, or empty if
+	// nothing has failed. The rank that serves the store waits until the other ranks have left or
+	// the context ends.
 	Leave(ctx context.Context, why string) error
 }
 
@@ -77,9 +77,9 @@ func (m *rankMonitor) withRanks(
 	return m.explainLost(ctx, doing, ranks, err)
 }
 
-// explainLost returns why a step that needs the given ranks failed: a RankLostError if one of them
-// has ended and this may be the cause, or else err. It waits a moment, because an ended rank may be
-// detected late.
+// explainLost returns why a step that needs the given ranks failed. If one of these ranks has ended
+// and this may be the cause, it returns a RankLostError. Otherwise it returns err. It waits a
+// moment, because an ended rank may be detected late.
 func (m *rankMonitor) explainLost(ctx context.Context, doing string, ranks []int, err error) error {
 	var lost *RankLostError
 	wait, seen, broken := endDelay/2, errors.As(err, &lost), mayBeRankLoss(err)
@@ -119,8 +119,8 @@ func died(ended []*rendezvous.EndedError) []*rendezvous.EndedError {
 	})
 }
 
-// addObserved adds the given ranks that this rank itself has seen ending. The rank that serves the
-// store may have ended before it could record them.
+// addObserved adds those of the given ranks whose end this rank itself has seen. The rank that
+// serves the store may have ended before it could record them.
 func (m *rankMonitor) addObserved(
 	ranks []int, dead []*rendezvous.EndedError,
 ) []*rendezvous.EndedError {
@@ -170,7 +170,7 @@ func lostError(doing string, ended []*rendezvous.EndedError) *RankLostError {
 	}
 }
 
-// mayBeRankLoss reports whether an error may be the consequence of another rank's end, which may
+// mayBeRankLoss reports whether an error may be the consequence of another rank's end. That end may
 // not have been detected yet.
 func mayBeRankLoss(err error) bool {
 	for _, sign := range []error{
@@ -221,8 +221,8 @@ func (m *localWorld) Leave(context.Context, string) error {
 	return m.store.Close()
 }
 
-// note records the result of the latest attempt to join a group. A rank that leaves after a failed
-// attempt leaves because of it, and leaveReason returns the failure.
+// note records the result of the latest attempt to join a group. If the attempt has failed and this
+// rank leaves, leaveReason returns the failure.
 func (m *rankMonitor) note(err error) {
 	if errors.Is(err, ErrClosed) {
 		return

@@ -21,9 +21,9 @@ func (o Options) messages() string {
 // exchange. If there are more, the error does not list the messages.
 const maxEnds = driver.MaxPayload / 256
 
-// unmatched merges the ranks' counts of sent and received messages and returns the pairs whose
-// counts differ. A Recv from any source can match a Send of any rank, so it returns pairs only for
-// receivers and tags whose totals differ.
+// unmatched returns the pairs of ranks whose counts of sent and received messages differ. A Recv
+// from any source can match a Send of any rank. A pair is therefore returned only if the totals for
+// its receiver and tag differ.
 func unmatched(ends []MessageEnds) []MessageEnds {
 	type pair struct{ from, to, tag int }
 	type end struct{ to, tag int }

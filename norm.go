@@ -5,7 +5,8 @@ import "symmem/driver"
 // NormArgs contains the arguments of AllReduceRMSNorm. The tensors are contiguous, of type
 // bfloat16, and aligned to 16 bytes. They may be in any device memory. If Input and Output are
 // symmetric memory, they are registered before the call and must have the same place on all ranks,
-// as for AllReduce. More rows than fit into exchange memory (about 7 MiB) require that.
+// as for AllReduce. They must be symmetric if the rows do not fit into exchange memory (about 7
+// MiB).
 type NormArgs struct {
 	// Input and Output have the shape [Rows, Hidden]. They may be the same memory, but must not
 	// overlap otherwise.

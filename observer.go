@@ -8,9 +8,9 @@ import (
 )
 
 // Observer is notified of memory events. Its functions are called in the order of the events, each
-// on a new goroutine, while the call that causes the event waits with the pool locked. They must
-// therefore return soon and must not call symmem. If a function panics, the panic is logged with
-// its stack (see Options.Logger) and the observed operation continues. A nil function is skipped.
+// on a new goroutine. The call that causes an event waits with the pool locked, so a function must
+// return soon and must not call symmem. If a function panics, the panic is logged with its stack
+// (see Options.Logger) and the observed operation continues. A nil function is skipped.
 type Observer struct {
 	// SegmentAlloc is called after a segment has been mapped. SegmentFree is called before a segment
 	// is unmapped, after all its windows have been deregistered.
@@ -56,8 +56,8 @@ func (i Interop) Observe(o Observer) (remove func()) {
 	}
 }
 
-// observers holds the observers of a Runtime. The list is replaced rather than modified, so that
-// events need no lock.
+// observers holds the observers of a Runtime. The list is replaced, never modified. Events
+// therefore need no lock.
 type observers struct {
 	list atomic.Pointer[[]*Observer]
 }
@@ -70,7 +70,7 @@ func (o *observers) all() []*Observer {
 	return nil
 }
 
-// set replaces the list. Runtime.mu is held, which serializes calls of set.
+// set replaces the list. Runtime.mu is held.
 func (o *observers) set(list []*Observer) {
 	if len(list) == 0 {
 		o.list.Store(nil)

@@ -45,7 +45,7 @@ func ParseCheckLevel(name string) (CheckLevel, error) {
 	return parseName[CheckLevel](name, checkNames, "check level")
 }
 
-// nameOf returns the name of a value of a type whose values, from 0, have the given names.
+// nameOf returns the name of a value. names lists the names of the values from 0.
 func nameOf[T ~int | ~uint8](value T, names []string, ofType string) string {
 	if value >= 0 && int(value) < len(names) {
 		return names[value]
@@ -64,35 +64,35 @@ func parseName[T ~int | ~uint8](name string, names []string, what string) (T, er
 
 // Options configures Open. The zero value reads all settings from the environment.
 type Options struct {
-	// Rank is the rank of this process, and Size the number of ranks. If Size is 0, both are read
-	// from the variables of torchrun, Open MPI, MPICH or Slurm, in that order. Without any of these,
-	// the process is the only rank.
+	// Rank is the rank of this process. Size is the number of ranks. If Size is 0, both are read
+	// from the variables of torchrun, Open MPI, MPICH or Slurm, in that order. Without any of
+	// these, the process is the only rank.
 	Rank, Size int
-	// LocalRank is the rank of this process on its machine, and LocalSize the number of ranks there.
-	// If LocalSize is 0, they equal Rank and Size.
+	// LocalRank is the rank of this process on its machine. LocalSize is the number of ranks on
+	// that machine. If LocalSize is 0, LocalRank and LocalSize equal Rank and Size.
 	LocalRank, LocalSize int
 	// Device selects one of the devices that the process sees: DeviceAuto, the zero value, or
 	// DeviceNumber.
 	Device DeviceChoice
-	// Store is the address at which rank 0 serves the store through which ranks find each other:
-	// "host:port", which requires a Token, or "unix:@name". If it is empty, the environment
-	// determines the address.
+	// Store is the address of the store through which ranks find each other. Rank 0 serves it. The
+	// address is "host:port", which requires a Token, or "unix:@name". If Store is empty, the
+	// environment determines the address.
 	Store string
 	// Token authenticates ranks to the store.
 	Token string
 	// Backend is "auto" or the name of a backend. If it is empty, SYMMEM_BACKEND applies, or "auto".
 	Backend string
-	// Tuning is the file of the table that determines the paths of collectives, as written by symmem
-	// tune. Every rank needs the same table. If Tuning is empty, SYMMEM_TUNING applies, then the file
-	// that TuningFile returns if it exists, then the built-in table, which BuiltInTuning also
-	// selects.
+	// Tuning is the file of the table that determines the paths of collectives, as written by
+	// symmem tune. Every rank needs the same table. If Tuning is empty, SYMMEM_TUNING names the
+	// file. If that is not set, the file is the one that TuningFile returns. If that does not
+	// exist, or for BuiltInTuning, the built-in table applies.
 	Tuning string
 	// Path chooses the path of collectives. It must be the same on every rank.
 	Path PathChoice
-	// Deterministic makes every reduction of every group compute the bits that a formula defines.
-	// Groups that cannot do so return an error when they connect: on GPUs, those on several machines
-	// or without direct access. Communicators of other libraries cannot be adopted. It must be the
-	// same on every rank.
+	// Deterministic makes every reduction of every group compute the bits that a formula defines. A
+	// group that cannot do so returns an error when it connects. On GPUs, these are groups on
+	// several machines or without direct access. Communicators of other libraries cannot be
+	// adopted. It must be the same on every rank.
 	Deterministic Formula
 	// Check selects how much ranks compare. It must be the same on every rank.
 	Check CheckLevel
@@ -105,22 +105,23 @@ type Options struct {
 	// them. Further warnings follow every 2*WarnAfter, one at a time for each group. 0 selects 30 s,
 	// and a negative value disables warnings.
 	WarnAfter time.Duration
-	// Logger receives these warnings, and panics in user functions that no call returns, with their
-	// stacks. nil selects slog.Default(). The handler must not call symmem, which may hold the lock
-	// of a pool or a group while it logs.
+	// Logger receives warnings about late ranks. It also receives panics in user functions that no
+	// call returns, with their stacks. nil selects slog.Default(). The handler must not call
+	// symmem, which may hold the lock of a pool or a group while it logs.
 	Logger *slog.Logger
 	// OnLate, if set, receives warnings instead of the Logger. Each call runs on a new goroutine.
 	OnLate func(LateWarning)
 	// OnEvent, if set, is called for every event on this rank. It runs on the goroutine that caused
-	// the event, before the call that caused the event returns, unless another goroutine is already
-	// delivering events of the same pool or group. Package event documents the order of events.
-	// symmem holds no lock, so OnEvent may call symmem. A panic in OnEvent is logged. The Event is
-	// valid until OnEvent returns; copy it to keep it.
+	// the event, before the call that caused the event returns. If another goroutine is already
+	// delivering events of the same pool or group, that goroutine delivers the event instead.
+	// Package event documents the order of events. symmem holds no lock, so OnEvent may call
+	// symmem. A panic in OnEvent is logged. The Event is valid until OnEvent returns; copy it to
+	// keep it.
 	OnEvent func(*event.Event)
 	// UnorderedMessages permits programs to mix messages (Send and Recv) and collectives freely.
-	// Otherwise a Send must be called between the same two collectives of its group as its Recv, and
-	// at CheckEvery each collective compares how many messages the ranks have sent and received
-	// before it, which detects unmatched ones. It must be the same on every rank.
+	// Otherwise a Send and its Recv must be called between the same two collectives of their group.
+	// At CheckEvery, each collective then compares how many messages the ranks have sent and
+	// received before it. UnorderedMessages must be the same on every rank.
 	UnorderedMessages bool
 	// CallSites records the file and line of every allocation, for error messages. It costs about a
 	// microsecond per allocation.
@@ -129,10 +130,10 @@ type Options struct {
 	// of a GPU driver. With PlaceByAddress as PoolOptions.Placement, it demonstrates the errors that
 	// symmem prevents.
 	Scatter uint64
-	// Interrupted, if set, is called some hundred times a second by collectives that wait for other
-	// ranks on their caller's goroutine, where no context can end the wait. If it returns an error,
-	// or panics, the group is aborted and the collective returns an ErrInterrupted that wraps the
-	// error. Interrupted must return quickly and must not call symmem.
+	// Interrupted, if set, is called some hundred times a second while a collective waits for other
+	// ranks on its caller's goroutine. No context can end that wait. If Interrupted returns an
+	// error or panics, the group is aborted and the collective returns an ErrInterrupted that wraps
+	// the error. Interrupted must return quickly and must not call symmem.
 	Interrupted func() error
 }
 

@@ -73,8 +73,8 @@ type router struct {
 }
 
 // useWindows creates the windows of the backend's library if calls may take the window path. It is
-// collective. Whether it creates them depends only on SetPath and the settings that the ranks
-// agreed on.
+// collective. All ranks decide the same, because the decision depends only on SetPath and the
+// settings that the ranks agreed on.
 func (r *router) useWindows(ctx context.Context) error {
 	lazy, ok := r.comm.(driver.LazyWindows)
 	if !ok || !r.takesWindows() {
@@ -95,17 +95,19 @@ func (r *router) takesWindows() bool {
 	}
 }
 
-// route lets the backend resolve a call, and chooses the path and stores it in the call. It chooses
-// the direct path if that is supported for the call and preferred. Otherwise it chooses the window
-// path if the call has windows and the path is supported and preferred, and the plain path if not.
-// why explains the choice; where is its description of the buffers. If no path is possible, route
-// returns an error.
+// route lets the backend resolve a call, chooses the path and stores the path in the call. It
+// chooses the direct path if the path is supported for the call and preferred. Otherwise it chooses
+// the window path if the call has windows and the path is supported and preferred. Otherwise it
+// chooses the plain path. The reason explains the choice; where describes the buffers. If no path
+// is possible, route returns an error.
 //
 // The call's path choice applies or, if it has none, the group's. The result depends only on the
 // call, on the settings that the ranks agreed on, and on SetPath, so all ranks choose the same
-// path. If the buffers have the same places on all ranks, all ranks agree whether the call works in
-// place: a part with the same place on all ranks is in place on at most one of them, and check
-// returns an error for the overlap on the others. For buffers outside windows it does not matter.
+// path.
+//
+// A part that has the same place on all ranks can be in place on one rank only. On the other ranks,
+// check then returns an error for the overlap. For buffers outside windows, it does not matter
+// whether ranks agree that a call works in place.
 func (r *router) route(
 	choice PathChoice, call *driver.Call, where string,
 ) (offer driver.Offer, why reason, err error) {
@@ -135,7 +137,7 @@ func (r *router) route(
 	return offer, why, err
 }
 
-// refusal returns why a call cannot take the plain path, which is the last resort, or nil.
+// refusal returns why a call cannot take the plain path, or nil. The plain path is the last resort.
 func refusal(offer driver.Offer, direct *reason) error {
 	err := offer.Refusal(driver.PathPlain)
 	if err != nil && direct != nil {
@@ -152,13 +154,13 @@ func requireDirect(offer driver.Offer, choice PathChoice, who string) error {
 	return offer.Refusal(driver.PathDirect)
 }
 
-// direct reports whether a call takes the direct path, and why. If it does not, the reason is nil
-// unless the direct path was requested or possible. The path choice or the operation may exclude
-// the direct path, and calls without data do not have it.
+// direct reports whether a call takes the direct path, and why. If the direct path was neither
+// requested nor possible, the reason is nil. The path choice or the operation may exclude the
+// direct path. Of the calls without data, only barriers have it.
 //
-// A barrier takes the direct path whenever it can, because it has no size that a table could use,
-// and because symmem's kernel only waits for its peers whereas NCCL reduces bytes. The minimum and
-// maximum of floats do the same, because NCCL ignores NaNs.
+// A barrier takes the direct path whenever it can. A table cannot decide, because a barrier has no
+// size, and symmem's kernel only waits for its peers, whereas NCCL reduces bytes. The minimum and
+// maximum of floats also take it whenever they can, because NCCL ignores NaNs.
 func (r *router) direct(
 	choice PathChoice, call *driver.Call, offer driver.Offer, who string,
 ) (bool, *reason) {

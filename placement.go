@@ -29,7 +29,7 @@ type Sizing uint8
 
 // The sizings.
 const (
-	// SizeDoubling makes each segment as large as all before it together.
+	// SizeDoubling makes each segment as large as all earlier segments together.
 	SizeDoubling Sizing = iota
 	// SizeAsPyTorch sizes segments and splits blocks as PyTorch's caching allocator does, for
 	// replays of its requests.

@@ -85,7 +85,7 @@ func (c *collective) weight() uintptr {
 }
 
 // normLike returns a pointer to the arguments of a norm. If a kept plan has equal arguments, it
-// returns the plan's pointer, so that a repeated call allocates nothing.
+// returns the plan's pointer. A repeated call then allocates nothing.
 func normLike(p *collective, a *NormArgs) *NormArgs {
 	if p != nil && p.norm != nil && *p.norm == *a {
 		return p.norm
@@ -330,10 +330,10 @@ func (pl *planner) checkMemory(what string, m Memory, bytes int64, t DataType) e
 	return nil
 }
 
-// register registers the pools of a call's buffers with the group if necessary, as in the group's
-// first collective on their memory. It reports whether they are registered. It registers nothing
-// while the stream of the call is being captured, which must be so on all ranks, or while some rank
-// captures another stream, on which the ranks agree.
+// register registers the pools of a call's buffers with the group if necessary. It reports whether
+// the pools are registered. It registers nothing while the call is being captured, which must be so
+// on all ranks. It also registers nothing while some rank captures another stream; the ranks agree
+// on whether that is so.
 func (pl *planner) register(
 	ctx context.Context, c *collective, s *Stream,
 ) (registered bool, err error) {
@@ -410,9 +410,9 @@ func (pl *planner) locations(call *driver.Call) locations {
 	return locations{send, recv, "both buffers lie in windows of the group"}
 }
 
-// describe returns what must be the same on all ranks, which includes the places of buffers in
-// windows. On the direct path, a rank without windows has no places, so that it differs from ranks
-// with windows. The two ends of a message may differ in operation, peer and place.
+// describe returns what must be the same on all ranks, including the places of buffers in windows.
+// On the direct path, a rank without windows has no places and therefore differs from ranks with
+// windows. The two ends of a message may differ in operation, peer and place.
 func (pl *planner) describe(call *driver.Call, at *locations, ticket uint64) *event.Call {
 	c := call.Describe()
 	c.Ticket = ticket
@@ -433,8 +433,8 @@ func (pl *planner) describe(call *driver.Call, at *locations, ticket uint64) *ev
 // place adds the places of a call's buffers in windows to its description.
 func (pl *planner) place(c *event.Call, call *driver.Call, at *locations) {
 	send, recv, sendAt, recvAt := at.send, at.recv, call.Send, call.Recv
-	// In place, the smaller buffer is this rank's part of the larger one, so use the larger one for
-	// both.
+	// For work in place, the smaller buffer is this rank's part of the larger buffer, so use the
+	// place of the larger buffer for both.
 	switch {
 	case !call.InPlace(pl.rank):
 	case call.Operation == driver.AllGather:
@@ -468,9 +468,9 @@ func digest(c *event.Call) uint64 {
 	return d
 }
 
-// callOf describes the call in which this rank differs from others, or returns nil if the cause is
-// not a mismatch. It looks up the windows again, because the backend does not know the group's
-// windows.
+// callOf describes the call in which this rank differs from other ranks. It returns nil if the
+// cause is not a mismatch. It looks up the windows again, because the backend does not know the
+// group's windows.
 func (pl *planner) callOf(cause error) *event.Call {
 	var mismatch *driver.MismatchError
 	if !errors.As(cause, &mismatch) {

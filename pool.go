@@ -26,9 +26,9 @@ type PoolOptions struct {
 	Capacity int64
 	// Placement selects one of several free blocks of the same size.
 	Placement Placement
-	// FirstSegment is the size of the first segment in bytes. 0 selects 64 MiB. Each later segment is
-	// as large as all earlier ones together, so that n bytes require O(log n) segments. Streams share
-	// segments; docs/design/placement.md states how much memory is mapped at most.
+	// FirstSegment is the size of the first segment in bytes. 0 selects 64 MiB. Each later segment
+	// is as large as all earlier segments together, so n bytes require O(log n) segments. Streams
+	// share segments; docs/design/placement.md states how much memory is mapped at most.
 	FirstSegment int64
 	// Sizing determines the sizes of segments and how they are split into blocks.
 	Sizing Sizing
@@ -36,9 +36,9 @@ type PoolOptions struct {
 
 // Pool is a caching allocator of buffers over the segments of one arena.
 //
-// Any Alloc may map a new segment. The segment is then pending for each group until the end of a
-// scope of the group, or the group's first collective on it, registers it with that group, which
-// creates a window. Trim or Close finally deregisters it from all groups and unmaps it.
+// Any Alloc may map a new segment. For each group, the segment is pending until the group registers
+// it, which creates a window. The end of a scope of the group registers it, or the group's first
+// collective on it. Trim or Close finally deregisters it from all groups and unmaps it.
 //
 // A Pool is safe for concurrent use. Concurrent requests of several goroutines have no defined
 // order, so a program that needs symmetric buffers must allocate on one goroutine or order its
@@ -89,9 +89,9 @@ type segment struct {
 // held.
 func (s *segment) registrable() bool { return s != nil && !s.releasing }
 
-// arenaSizes lists the sizes in bytes of the address range that a pool tries to reserve. The first
-// exceeds the memory of any device, because the addresses of trimmed segments are not reused. If
-// addresses are limited (ulimit -v, many pools), the pool uses a smaller range.
+// arenaSizes lists the sizes in bytes of the address range that a pool tries to reserve. The
+// addresses of trimmed segments are not reused, so the first size exceeds the memory of any device.
+// If addresses are limited (ulimit -v, many pools), the pool uses a smaller range.
 var arenaSizes = []int64{1 << 40, 1 << 34, 1 << 32, 1 << 30}
 
 // newArena reserves the largest possible address range.
@@ -377,11 +377,11 @@ func (p *Pool) reserve(s *Stream, bytes int64, site uint32) error {
 // ErrClosed. If the calls and the work have not ended after twice Options.Timeout, Close returns a
 // TimeoutError and the pool remains open.
 //
-// The memory of buffers that have not been freed remains usable through a View, a pointer or
-// kernels. A segment with such buffers stays mapped, as memory of this process, until its last
-// buffer is freed, which is possible after Close, or until the process ends. Any other call with
-// such a buffer returns ErrClosed. The addresses of these segments and the addresses between them
-// are not reused. On GPUs the memory also keeps the GPU's primary context alive.
+// Buffers that have not been freed remain usable through a View, a pointer or kernels. They can be
+// freed after Close; any other call with them returns ErrClosed. A segment with such buffers stays
+// mapped, as memory of this process, until its last buffer is freed or the process ends. The
+// addresses of these segments and the addresses between them are not reused. On GPUs the memory
+// also keeps the GPU's primary context alive.
 func (p *Pool) Close() error { return p.closeAfter(p.rt.streams.drain) }
 
 // closeAfter implements Close with a given function that waits for the work of this rank.

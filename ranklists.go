@@ -22,9 +22,9 @@ func ranksKey(id string, rank int) string {
 	return fmt.Sprintf("ranks/%q/%d", id, rank)
 }
 
-// announce stores the rank list that this rank passes for a group and compares it with the list of
-// the lowest of these ranks, if that rank has stored one. If the store does not respond in time,
-// the error names the rank that serves it.
+// announce stores the rank list that this rank passes for a group. It compares the list with that
+// of the lowest rank in it, if that rank has stored one. If the store does not respond in time, the
+// error names the rank that serves it.
 func (l *rankLists) announce(ctx context.Context, id string, ranks []int) error {
 	begun := time.Now()
 	ctx, cancel := context.WithTimeout(ctx, l.timeout)

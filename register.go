@@ -15,7 +15,7 @@ import (
 	"symmem/internal/invariants"
 )
 
-// membership represents a group's use of a pool and holds its windows there.
+// membership represents a group's use of a pool and holds the group's windows in the pool.
 type membership struct {
 	pool    *Pool
 	group   *Group
@@ -55,9 +55,9 @@ func (p *Pool) membershipOf(g *Group) (*membership, error) {
 	return m, nil
 }
 
-// Register registers all segments with the group that are not registered with it yet, as the end of
-// a scope does. It is collective over the group. Without new segments it returns at once and does
-// not communicate.
+// Register registers with the group all segments that it has not registered yet, as the end of a
+// scope does. It is collective over the group. Without new segments it returns at once and does not
+// communicate.
 //
 // A DivergenceError, TimeoutError or RankLostError is returned on every rank of the group. Further
 // calls return the same error, and existing windows are closed with the group. If any rank captures
@@ -144,8 +144,7 @@ func (p *Pool) registerEntered(ctx context.Context, g *Group, m *membership) err
 		err = p.registerAll(ctx, g, m, pending)
 	}
 	if err != nil {
-		// Segments that are not registered stay pending, so that the next call returns the fault,
-		// too.
+		// Unregistered segments stay pending. The next call then returns the fault, too.
 		m.setPending()
 		return err
 	}
@@ -171,8 +170,8 @@ func (p *Pool) registerAll(
 	return nil
 }
 
-// pendingOf returns a copy of the pending segments, so that no lock is held while ranks wait for
-// each other. Segments that are mapped meanwhile remain pending.
+// pendingOf returns a copy of the pending segments. No lock is then held while ranks wait for each
+// other. Segments that are mapped meanwhile remain pending.
 func (p *Pool) pendingOf(m *membership) []*segment {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -289,12 +288,14 @@ func (p *Pool) leave(g *Group) error {
 }
 
 // Trim returns segments without live buffers to the device, newest first, as long as at least keep
-// bytes stay mapped. It is collective over the domain: the ranks agree on the segments and
-// deregister them, and none of them unmaps a segment before all have deregistered it. First each
-// rank waits for its queued work; if the work does not end in time, the segments stay mapped until
-// Close. Segments with buffers that a Graph or a graph of another library uses are kept until the
-// graph is closed, even if the buffers have been freed. If another library is capturing an adopted
-// stream of some rank, Trim returns ErrCapturing on all ranks and changes nothing.
+// bytes stay mapped. It is collective over the domain. Each rank first waits for its queued work.
+// If the work does not end in time, the segments stay mapped until Close. The ranks then agree on
+// the segments and deregister them. A rank unmaps a segment only after all ranks have deregistered
+// it.
+//
+// A segment with a buffer that a Graph or a graph of another library uses is kept until that graph
+// is closed, even if the buffer has been freed. If another library is capturing an adopted stream
+// of some rank, Trim returns ErrCapturing on all ranks and changes nothing.
 func (p *Pool) Trim(ctx context.Context, keep int64) error {
 	ctx = orBackground(ctx)
 	defer deliverAll(p.rt)
@@ -366,7 +367,7 @@ func (p *Pool) removeIdle(keep int64) []*segment {
 
 func byOrdinal(a, b *segment) int { return cmp.Compare(a.ordinal, b.ordinal) }
 
-// retire applies a step to all of the segments that Close has not unmapped meanwhile.
+// retire applies a step to each segment, except those that Close has unmapped meanwhile.
 func (p *Pool) retire(idle []*segment, step func(*Pool, *segment) error) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -395,9 +396,9 @@ func (p *Pool) isClosed() bool {
 	return p.closed
 }
 
-// noteAgreed records the position up to which the histories agree, so that this part is not
-// compared again. Only an agreement of the whole domain counts, because an agreement of a smaller
-// group does not include all its ranks.
+// noteAgreed records the position up to which the histories agree. This part is not compared again.
+// Only an agreement of the whole domain counts, because a smaller group does not include all its
+// ranks.
 func (p *Pool) noteAgreed(agreed []agreement.AgreedPrefix, g *roster) {
 	if p.domain == nil || !g.contains(&p.domain.roster) {
 		return

@@ -114,8 +114,8 @@ func (r *registry) poolID(domain *Group) uint64 {
 	return domain.key&^(poolNumbers-1) | count%poolNumbers
 }
 
-// poolName returns a name for the pool with an id. The ids of the world's pools are small; those of
-// other domains' pools begin with the group's key.
+// poolName returns a name for the pool with an id. The ids of the world's pools are small. The ids
+// of another domain's pools begin with the group's key.
 func (r *registry) poolName(id uint64) string {
 	if id < poolNumbers {
 		return fmt.Sprintf("pool %d", id)

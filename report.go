@@ -12,7 +12,7 @@ type report struct {
 	Kind string `json:"kind"`
 	// Doing names the call that the rank was in, if it is known.
 	Doing string `json:"doing"`
-	// At most one of these holds the error, by its type. For any other error, Text holds its text.
+	// The type of the error determines which of these fields is set. Other errors set Text.
 	Lost       *RankLostError   `json:"lost,omitempty"`
 	Late       *TimeoutError    `json:"late,omitempty"`
 	Deadlock   *DeadlockError   `json:"deadlock,omitempty"`
@@ -22,19 +22,19 @@ type report struct {
 	Text       string           `json:"text,omitempty"`
 	// Interrupted reports whether the rank's caller interrupted its wait.
 	Interrupted bool `json:"interrupted,omitempty"`
-	// For a PriorError, Rank is its world rank and Cause describes what had failed there. Pending
-	// reports whether the rank is not certain of the cause yet.
-	Rank    int     `json:"rank"`
-	Cause   *report `json:"cause,omitempty"`
-	Pending bool    `json:"pending,omitempty"`
+	// Rank is the world rank of a PriorError.
+	Rank int `json:"rank"`
+	// Cause describes what had failed on Rank before.
+	Cause *report `json:"cause,omitempty"`
+	// Pending reports whether the rank is not certain of the cause yet.
+	Pending bool `json:"pending,omitempty"`
 	// Suspect reports whether the rank has marked a pool suspect after a fault of another group.
 	Suspect bool `json:"suspect,omitempty"`
 	from    int  // the world rank that sent the report
 }
 
-// The kinds of a report. Each kind can be the cause of those that follow it: others are late
-// because a rank is lost, because its stream had failed before, because it closed its Runtime while
-// a group was being created, or because ranks have diverged and wait in different calls.
+// The kinds of a report. Each kind can be the cause of the kinds that follow it. Ranks are late,
+// for example, because a rank is lost or because ranks wait in different calls.
 const (
 	kindLost     = "lost"
 	kindPrior    = "prior"

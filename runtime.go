@@ -216,11 +216,12 @@ func (rt *Runtime) Formula() Formula { return rt.opts.Deterministic }
 //
 // Close waits for queued work, at most for twice Options.Timeout. If that work does not end, Close
 // may wait as long again for each group whose collectives are queued after it, and for each pool
-// that a call uses. It waits for other ranks in two cases only. If a group has failed and no call
-// has returned the fault yet, the ranks first determine the cause, as in Group.Close. The rank that
-// serves the store waits until the others have left or ended; this wait ends Options.Timeout after
-// the beginning of Close, but not before 1 s. Interop.Close has a context that ends the second
-// wait.
+// that a call uses.
+//
+// Close waits for other ranks in two cases only. If a group has failed and no call has returned the
+// fault yet, the ranks first determine the cause, as in Group.Close. The rank that serves the store
+// waits until the other ranks have left or ended. This second wait ends Options.Timeout after the
+// beginning of Close, but not before 1 s. The context of Interop.Close also ends it.
 func (rt *Runtime) Close() error { return rt.close(context.Background()) }
 
 // close implements Close. When the context ends, it stops waiting for other ranks to leave.

@@ -55,8 +55,8 @@ func beginScope(p *Pool, g *Group) (*membership, error) {
 }
 
 // BeginDisabled opens a scope whose buffers come from a pool without a domain and are never
-// registered. It is for code that uses symmetric memory only in some calls, for example because
-// tensors have different shapes on different ranks in the others.
+// registered. It is for code that uses symmetric memory in some calls only. In other calls, tensors
+// may have different shapes on different ranks.
 func (p *Pool) BeginDisabled() *Scope {
 	poolEvents{p.rt.local}.scope(event.KindScopeBegin, nil)
 	return &Scope{pool: p.rt.local}
@@ -91,9 +91,9 @@ func (s *Scope) usable() error {
 	return s.err
 }
 
-// End ends the scope and registers new segments. It is collective over the group if there are any;
-// otherwise it takes a few nanoseconds and does not communicate. Pool.Register describes its
-// errors. If the scope has already ended, End returns ErrClosed.
+// End ends the scope and registers new segments. If there are new segments, it is collective over
+// the group. Otherwise it takes a few nanoseconds and does not communicate. Pool.Register describes
+// its errors. If the scope has already ended, End returns ErrClosed.
 func (s *Scope) End(ctx context.Context) error {
 	ctx = orBackground(ctx)
 	if err := s.usable(); err != nil {

@@ -7,22 +7,24 @@ import (
 
 // PoolStats describes a pool at a point in time. Sizes are in bytes.
 type PoolStats struct {
-	// Used is the size of all allocated blocks, Requested the part of it that callers requested, and
-	// HighWater the maximum of Used so far.
-	Used      int64 `json:"used"`
+	// Used is the size of all allocated blocks.
+	Used int64 `json:"used"`
+	// Requested is the part of Used that callers requested.
 	Requested int64 `json:"requested"`
+	// HighWater is the maximum of Used so far.
 	HighWater int64 `json:"high_water"`
-	// Cached is the free memory of the pool, and LargestFree the size of its largest free block.
-	Cached      int64 `json:"cached"`
+	// Cached is the free memory of the pool.
+	Cached int64 `json:"cached"`
+	// LargestFree is the size of the largest free block.
 	LargestFree int64 `json:"largest_free"`
-	// Deferred is the size of freed blocks that other streams may still use, and Pinned that of
-	// blocks that graphs use. Both are part of Used.
+	// Deferred is the size of freed blocks that other streams may still use. It is part of Used.
 	Deferred int64 `json:"deferred"`
-	Pinned   int64 `json:"pinned"`
-	// Segments and Windows are the numbers of segments and windows. A segment has a window for each
-	// group that has registered it.
+	// Pinned is the size of blocks that graphs use. It is part of Used.
+	Pinned int64 `json:"pinned"`
+	// Segments is the number of segments.
 	Segments int `json:"segments"`
-	Windows  int `json:"windows"`
+	// Windows is the number of windows. Each group that registers a segment adds one.
+	Windows int `json:"windows"`
 	// Events is the number of events in the ledger.
 	Events uint64 `json:"events"`
 }
@@ -60,10 +62,10 @@ func (p *Pool) Segments() iter.Seq[SegmentEvent] {
 type GroupStats struct {
 	// Windows is the current number of windows.
 	Windows int `json:"windows"`
-	// Registrations counts the calls that registered segments, and Agreements the comparisons of
-	// ledgers that found no difference.
+	// Registrations counts the calls that registered segments.
 	Registrations uint64 `json:"registrations"`
-	Agreements    uint64 `json:"agreements"`
+	// Agreements counts the comparisons of ledgers that found no difference.
+	Agreements uint64 `json:"agreements"`
 	// Paths counts collectives by path, including those in replays of graphs.
 	Paths map[string]uint64 `json:"paths"`
 	// Tuning describes how the paths are chosen.

@@ -22,8 +22,8 @@ import (
 // An idle stream may run work before the call that queues it returns. A Stream is safe for
 // concurrent use; work runs in the order of the calls.
 //
-// A stream fails after the first error of its work, until Synchronize has returned that error. Work
-// queued on a failed stream is not run. Waits for events recorded on it return the error, and a
+// After the first error of its work, a stream is failed until Synchronize has returned that error.
+// Work queued on a failed stream is not run. Waits for events recorded on it return the error. A
 // collective that is skipped fails its group on all ranks with a PriorError. On GPUs, however,
 // queued work continues to run, and only Synchronize returns the error.
 type Stream struct {
@@ -99,8 +99,8 @@ func (s *Stream) Fill(dst Memory, value byte) error {
 	return s.keep(dst, dst)
 }
 
-// keep keeps memory that may be a Go slice reachable, and off the caller's stack, until the work
-// just queued on it is complete. For captured work, it keeps the memory as long as the graph.
+// keep keeps Go slices among the memory reachable, and off the caller's stack, until the work just
+// queued on them is complete. If the work is captured, it keeps them as long as the graph.
 func (s *Stream) keep(a, b Memory) error {
 	if a.pool != nil && b.pool != nil {
 		return nil
@@ -155,12 +155,12 @@ func (s *Stream) Wait(e *Event) error {
 	return s.queue.Wait(e.mark)
 }
 
-// Synchronize waits until the stream is idle and returns the first error of its work, after which
-// the stream runs work again. For a fault of a group it returns the group's error. While the stream
-// is being captured it returns ErrCapturing. Only ctx bounds the wait.
+// Synchronize waits until the stream is idle and returns the first error of its work. The stream
+// then runs work again. For a fault of a group, Synchronize returns the group's error. While the
+// stream is being captured, it returns ErrCapturing. Only ctx bounds the wait.
 //
-// Synchronize affects the history of every pool: buffers that were freed before the call while this
-// stream used them return to their pools, and memory that this stream no longer uses becomes
+// Synchronize affects the history of every pool. Buffers that were freed before the call, while
+// this stream used them, return to their pools. Memory that this stream no longer uses becomes
 // available to other streams. Ranks of a domain must therefore synchronize at the same points.
 func (s *Stream) Synchronize(ctx context.Context) error {
 	ctx = orBackground(ctx)
@@ -213,9 +213,9 @@ func (l *streamList) add(s *Stream) error {
 	return nil
 }
 
-// drain waits until the work queued so far has ended on all streams, so that the memory it uses may
-// be unmapped. The streams keep the errors of that work. A closed stream accepts an event as long
-// as it has work, and a capture uses only memory that its graph pins.
+// drain waits until the work queued so far has ended on all streams. The memory of that work may
+// then be unmapped. The streams keep the errors of that work. A closed stream accepts an event as
+// long as it has work. A capture uses only memory that its graph pins.
 func (l *streamList) drain(ctx context.Context) error {
 	for _, s := range l.all() {
 		if err := s.drain(ctx); err != nil {
@@ -225,8 +225,8 @@ func (l *streamList) drain(ctx context.Context) error {
 	return nil
 }
 
-// close closes all streams concurrently, so that several streams whose work does not end take no
-// longer than one. It returns all their errors.
+// close closes all streams concurrently and returns all their errors. Several streams whose work
+// does not end then take no longer than one.
 func (l *streamList) close() (errs []error) {
 	streams := l.all()
 	closed := make([]error, len(streams))
@@ -266,8 +266,8 @@ func (s *Stream) drain(ctx context.Context) error {
 	return nil
 }
 
-// mayBeGone reports whether the owner of an adopted stream may have destroyed it, so that it must
-// not be queried. All its work has ended then.
+// mayBeGone reports whether the owner of an adopted stream may have destroyed it. All its work has
+// then ended, and it must not be queried.
 func (s *Stream) mayBeGone() bool { return s.adopted != nil && s.rt.ownersWait.Load() }
 
 // close ends a stream. It does not destroy the stream of another library, which belongs to its
@@ -313,9 +313,9 @@ func (s *Stream) borrows(c *collective) bool {
 		c.send.extent.isOther(s.number) || c.recv.extent.isOther(s.number)
 }
 
-// useBoth records that this stream uses memory: buffers of other streams are not reused until the
-// work has ended, and buffers used in a capture are pinned. Once the work is queued, the call
-// records the use again with useAgain.
+// useBoth records that this stream uses memory. Buffers of other streams are not reused until the
+// work has ended. Buffers used in a capture are pinned. Once the work is queued, the caller records
+// the use again with useAgain.
 func (s *Stream) useBoth(a, b Memory) error {
 	return errors.Join(s.use(a), s.use(b))
 }
@@ -345,8 +345,8 @@ func (s *Stream) use(m Memory) error {
 	return nil
 }
 
-// awaitStreamCause replaces a group's fault that a stream has returned by the cause that the
-// group's ranks have determined.
+// awaitStreamCause replaces an error of a stream that is a fault of a group. It returns the cause
+// that the group's ranks have determined.
 func awaitStreamCause(err error) error {
 	if l := lifetimeOf(err); l != nil {
 		return l.awaitCause(err)
@@ -388,9 +388,9 @@ func (rt *Runtime) addStream(
 	return s, nil
 }
 
-// Handle returns a handle with which other libraries can queue work on the stream: on GPUs a
-// CUstream, which is also a cudaStream_t, and 0 on the host backend, which has none. The handle
-// does not change and is valid until the Runtime is closed.
+// Handle returns a handle with which other libraries can queue work on the stream. On GPUs it is a
+// CUstream, which is also a cudaStream_t. On the host backend it is 0. The handle does not change
+// and is valid until the Runtime is closed.
 //
 // The work of other libraries and of symmem runs in the order of the calls. Synchronize waits for
 // both, and a capture contains both. symmem does not know which memory the work of other libraries

@@ -66,7 +66,7 @@ func (o ValueOperation) compares() bool {
 	return o == ValueAgree || o == ValueStep || o == ValueAgreeFloat || o == ValueAgreeString
 }
 
-// hasText reports whether ranks exchange the digest of a text, which only their reports contain.
+// hasText reports whether ranks exchange the digest of a text. Only reports contain the text.
 func (o ValueOperation) hasText() bool { return o == ValueStep || o == ValueAgreeString }
 
 // values compares and combines values of a group's ranks on the host.
@@ -78,9 +78,9 @@ type values struct {
 	events *groupEvents
 	state  *ranked.Mutex[groupState]
 	names  atomic.Pointer[map[string]*valueName] // written with Group.state held
-	// last holds this rank's latest calls with any name, and count is the number of calls so far;
-	// both are guarded by Group.state.
-	last  [lastValues]event.Event
+	// last holds this rank's latest calls with any name; guarded by Group.state.
+	last [lastValues]event.Event
+	// count is the number of calls so far; guarded by Group.state.
 	count uint64
 	// launched is the value of Values.Collectives at the latest step; guarded by the lock of
 	// stepName.
@@ -149,10 +149,11 @@ type valueCall struct {
 	name      string
 	value     int64
 	site      uint32
-	// what is the text of the step that begins, and launched the number of collectives that this rank
-	// has launched since the previous step. For ValueAgreeString, what is the quoted beginning of the
-	// text and launched the second half of its digest.
-	what     string
+	// what is the text of the step that begins. For ValueAgreeString it is the quoted beginning of
+	// the text.
+	what string
+	// launched is the number of collectives that this rank has launched since the previous step.
+	// For ValueAgreeString it is the second half of the text's digest.
 	launched uint64
 }
 

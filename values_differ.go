@@ -23,8 +23,8 @@ type valueReport struct {
 }
 
 const (
-	// maxValueReport limits the size of a report in bytes, and maxValueSite that of an event or a
-	// call site in it.
+	// maxValueReport is the maximum size of an encoded report in bytes. maxValueSite is the maximum
+	// length of its event and of its call site.
 	maxValueReport, maxValueSite = 4096, 512
 	// maxSides limits the number of sides in a DivergenceError.
 	maxSides = 16
@@ -37,8 +37,8 @@ func (v *values) failInvalid(n *valueName, err error) error {
 	return v.life.awaitCause(err)
 }
 
-// differ returns the error for calls that differ. All ranks know that they differ, and exchange
-// their call sites and latest values under the same name. n.mu is held.
+// differ returns the error for calls that differ. Every rank has detected the difference, so all
+// ranks exchange their call sites and latest values. n.mu is held.
 func (v *values) differ(ctx context.Context, n *valueName, c *valueCall) error {
 	site := c.site
 	if site == 0 {
@@ -87,7 +87,7 @@ func decodeValueReport(text []byte) (r valueReport) {
 	return r
 }
 
-// printable replaces characters that could garble a terminal in a text of another rank.
+// printable replaces characters that could garble a terminal. The text comes from another rank.
 func printable(text string) string {
 	return strings.Map(func(r rune) rune {
 		if r == utf8.RuneError || !unicode.IsPrint(r) {
@@ -144,8 +144,8 @@ func (v *values) exchangeReports(
 	return reports, nil
 }
 
-// divergence returns the error. It has a side for each distinct combination of value, call site and
-// earlier values.
+// divergence builds the DivergenceError for calls that differ. The error has a side for each
+// distinct combination of value, call site and earlier values.
 func (v *values) divergence(
 	what string, words []driver.Words, reports []valueReport,
 ) *DivergenceError {

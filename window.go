@@ -61,7 +61,8 @@ func (t *windowTable) find(address uintptr, bytes int64) (*windowEntry, bool) {
 	return nil, false
 }
 
-// covers returns the entry and whether its window contains a range that begins in the window.
+// covers returns the entry and whether its window contains a range. The range must begin in the
+// window.
 func (p *windowEntry) covers(address uintptr, bytes int64) (*windowEntry, bool) {
 	if p == nil {
 		return nil, false
@@ -145,8 +146,8 @@ func (w *windows) set(p *Pool, s *segment, entry *windowEntry, change int) {
 	w.revision.Add(1)
 }
 
-// forget removes a closed pool, because a new arena may have the same addresses, and a plan that
-// uses the pool's memory would access memory that is no longer mapped.
+// forget removes a closed pool. A new arena may have the same addresses, and a plan that uses the
+// pool's memory would access memory that is no longer mapped.
 func (w *windows) forget(p *Pool) {
 	w.state.Lock()
 	defer w.state.Unlock()

@@ -28,12 +28,12 @@ type Call struct {
 	SendOffset, RecvOffset   int64
 	// Ticket is the number of the call in the group, counted from 1, or 0 if it is unknown.
 	Ticket uint64
-	// Capture is the number of the capture that contains the call, and CaptureCall the number of the
+	// Capture is the number of the capture that contains the call. CaptureCall is the number of the
 	// call in that capture. Both count from 1, and are 0 outside captures.
 	Capture, CaptureCall uint64
-	// Bytes is the size of the larger buffer, and Digest is a digest of the encoded call. Neither is
-	// encoded or printed.
-	Bytes  int64
+	// Bytes is the size of the larger buffer. It is neither encoded nor printed.
+	Bytes int64
+	// Digest is a digest of the encoded call. It is neither encoded nor printed.
 	Digest uint64
 }
 

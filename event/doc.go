@@ -3,7 +3,7 @@
 //
 // # Design
 //
-// One type describes all of them, so that a report, an agreement between ranks and a trace describe
+// One type describes all actions. A report, an agreement between ranks and a trace then describe
 // the same action in the same words:
 //
 //   - The pools' histories (internal/ledger) store placement events in a packed form and compute
@@ -27,11 +27,11 @@
 // numbers, while symmem holds no lock. Events of different pools or groups may be delivered
 // concurrently.
 //
-// OnEvent may therefore call symmem, or wait for another goroutine that does. If it causes an event
-// in the pool or group whose event it is handling, that event is delivered after OnEvent has
-// returned. OnEvent must not wait for Close of a pool or of the Runtime: Close waits for calls that
-// use the pool, which may include the call that is delivering the event, and returns a TimeoutError
-// then.
+// OnEvent may therefore call symmem, or wait for another goroutine that does. OnEvent may itself
+// cause an event in the pool or group whose event it is handling. That event is delivered after
+// OnEvent has returned. OnEvent must not wait for Close of a pool or of the Runtime. Close waits
+// for calls that use the pool, which may include the call that is delivering the event. Close then
+// returns a TimeoutError.
 //
 // If OnEvent panics, the panic is logged with its stack, and delivery continues with the next
 // event. If OnEvent calls runtime.Goexit, the next call on the pool or group delivers the remaining

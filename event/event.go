@@ -6,11 +6,12 @@ type Event struct {
 	// Number orders the events of a pool or a group. For a pool it is the position in the history,
 	// counted from 0; an event outside the history has the number of the history's next event.
 	Number uint64
-	// Group is the id of the group. For an event of a pool, Group is the id of the pool's domain and
-	// Pool is the id of the pool. If the pool has no domain, Group is empty and Pool counts the
-	// rank's pools without a domain.
+	// Group is the id of the group. For an event of a pool, Group is the id of the pool's domain.
+	// If the pool has no domain, Group is empty.
 	Group string
-	Pool  uint64
+	// Pool is the id of the pool. If the pool has no domain, Pool counts the rank's pools without a
+	// domain.
+	Pool uint64
 	// Site is the location that caused the event, as file:line, if call sites are recorded. Ranks do
 	// not compare it, because they may reach the same state from different lines.
 	Site string
@@ -33,10 +34,10 @@ type Event struct {
 	// Name is the name of a value, or the id of the group of a registration or a scope.
 	Name string
 	// Value is an integer, a Boolean as 0 or 1, or the bits of a float. For a text or a step, Value
-	// is part of the digest and Text is the step, or the quoted beginning of the text. For a fault,
-	// Text is the error.
+	// is part of the digest.
 	Value int64
-	Text  string
+	// Text is the step, the quoted beginning of a text, or the error of a fault.
+	Text string
 	// Collectives counts the collectives that the rank has launched since its previous step.
 	Collectives uint64
 

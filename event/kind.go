@@ -33,8 +33,8 @@ const (
 
 // The other kinds of events of a pool. Ranks do not compare them.
 const (
-	// KindUse reports that another stream uses a block, so that its memory is not reused before that
-	// stream has finished with it.
+	// KindUse reports that another stream uses a block. The block's memory is not reused before
+	// that stream has finished with it.
 	KindUse Kind = iota + kindsInHistory
 	// KindRelease reports that a segment was unmapped.
 	KindRelease

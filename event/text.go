@@ -76,7 +76,7 @@ func (e *Event) appendValue(dst []byte) []byte {
 	}
 }
 
-// appendFloat appends a float such that it cannot be mistaken for an integer.
+// appendFloat appends a float in a form that cannot be mistaken for an integer.
 func appendFloat(dst []byte, value float64) []byte {
 	begin := len(dst)
 	dst = strconv.AppendFloat(dst, value, 'g', -1, 64)
