@@ -1,9 +1,9 @@
 package control
 
 // Announcements is an optional interface of a Plane whose ranks are on one machine. Each rank
-// publishes, without waiting, the calls that it launched under its latest tickets. Ranks that
-// compare calls at different moments, one before the launch and one in its kernel, detect a
-// mismatch this way.
+// publishes, without waiting, the calls that it launched under its latest tickets. One rank may
+// compare a call before the launch while another compares it in its kernel. With announcements they
+// still detect a mismatch.
 type Announcements interface {
 	// Announce publishes the digest of this rank's call with the given ticket.
 	Announce(ticket, digest uint64)

@@ -17,8 +17,8 @@ type failureReport struct {
 	Lost []int `json:"lost,omitempty"`
 }
 
-// EncodeFailure encodes the reason a step failed on this rank, for DecodeFailures on the others.
-// The encoding of nil is empty.
+// EncodeFailure encodes the reason why a step failed on this rank. Other ranks decode it with
+// DecodeFailures. The encoding of nil is empty.
 func EncodeFailure(err error) []byte {
 	if err == nil {
 		return nil
@@ -31,8 +31,8 @@ func EncodeFailure(err error) []byte {
 	return encoded
 }
 
-// DecodeFailures decodes the reports of a group's ranks, in group order, and returns the first
-// failure, or nil. ranks holds world ranks. If that report lists lost ranks, the result is a
+// DecodeFailures decodes the reports of a group's ranks, in group order. It returns the first
+// failure, or nil. ranks holds world ranks. If the first failure lists lost ranks, the result is a
 // RankLostError that names them.
 func DecodeFailures(ranks []int, reports [][]byte, doing string) error {
 	for r, encoded := range reports {

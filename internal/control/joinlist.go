@@ -11,9 +11,9 @@ import (
 	"symmem/driver"
 )
 
-// JoinList records in the store which ranks have begun to join a group, and for which ranks each of
-// them waits. So if rank 0 waits for rank 1, which waits for rank 2, rank 0 can report that only
-// rank 2 is missing.
+// JoinList records in the store which ranks have begun to join a group. It also records the ranks
+// that each of them waits for. Suppose that rank 0 waits for rank 1, and rank 1 waits for rank 2.
+// Rank 0 can then report that only rank 2 is missing.
 type JoinList struct {
 	// Store is shared by all ranks of the group.
 	Store driver.Store
@@ -36,7 +36,7 @@ func (r JoinList) Add(ctx context.Context) error {
 	return nil
 }
 
-// Absent lists the other world ranks of the group that are not in the store yet, without waiting.
+// Absent lists the other world ranks of the group that are not in the store yet. It does not wait.
 // If the store does not answer, the result is the rank that serves the store, if there is one.
 func (r JoinList) Absent() []int { return Absent(r.Store, r.others(), r.key) }
 
@@ -44,7 +44,7 @@ func (r JoinList) others() []int {
 	return slices.Delete(slices.Clone(r.Group.Ranks), r.Group.Rank, r.Group.Rank+1)
 }
 
-// Absent lists the ranks whose keys are not in the store, without waiting. If the store does not
+// Absent lists the ranks whose keys are not in the store. It does not wait. If the store does not
 // answer, the result is the rank that serves the store, if there is one.
 func Absent(store driver.Store, ranks []int, key func(rank int) string) []int {
 	absent, _ := readAbsent(store, ranks, key)
@@ -75,7 +75,7 @@ func readAbsent(
 }
 
 // AbsentError returns the error of a join that timed out. The error names the ranks that have not
-// joined. If all have, it names the ranks that block the awaited ones, as Blockers finds them.
+// joined. If all ranks have joined, it names the blockers of the awaited ranks (see Blockers).
 func (r JoinList) AbsentError(waited time.Duration, awaited []int, err error) error {
 	absent := r.Absent()
 	if len(absent) == 0 && len(awaited) > 0 {
@@ -85,13 +85,12 @@ func (r JoinList) AbsentError(waited time.Duration, awaited []int, err error) er
 		awaited, err)
 }
 
-// Blockers returns the ranks that block the awaited ranks. It follows the waits that ranks have
-// stored until it finds ranks that wait for no other. If ranks wait for each other, it returns
-// awaited.
+// Blockers returns the ranks that block the awaited ranks. It follows the stored waits until it
+// reaches ranks that wait for no rank. If the waits form a cycle, it returns awaited.
 //
-// Blockers first stores this rank's own wait. Since all ranks time out at about the same time, it
-// then polls the store, every 25 ms for at most lookupTimeout, until the awaited ranks have stored
-// their waits.
+// Blockers first stores this rank's own wait. All ranks time out at about the same time. So
+// Blockers then polls the store, every 25 ms for at most lookupTimeout, until the awaited ranks
+// have stored their waits.
 func (r JoinList) Blockers(awaited []int) []int {
 	r.publishAwaited(awaited)
 	deadline := time.Now().Add(lookupTimeout)
@@ -105,7 +104,7 @@ func (r JoinList) Blockers(awaited []int) []int {
 	}
 }
 
-// follow returns the ranks at the ends of the chains of waits that begin at from.
+// follow returns the ranks at which the chains of waits from the given ranks end.
 func (r JoinList) follow(from []int, stored map[int]string) []int {
 	var ends []int
 	seen := map[int]bool{r.Group.Ranks[r.Group.Rank]: true}
@@ -128,8 +127,8 @@ func (r JoinList) follow(from []int, stored map[int]string) []int {
 	return ends
 }
 
-// AbsentError returns the error of a wait that timed out. The error names the absent ranks, or the
-// awaited ranks if none is absent. Without either, the result is err.
+// AbsentError returns the error of a wait that timed out. The error names the absent ranks. If no
+// rank is absent, it names the awaited ranks. If there are none either, the result is err.
 func AbsentError(
 	doing string, members []int, waited time.Duration, absent, awaited []int, err error,
 ) error {
@@ -144,10 +143,10 @@ func AbsentError(
 	}
 }
 
-// WarnLate issues warnings, at the times that late sets, that name the ranks of the group that have
-// not joined. If all have joined, the warnings name the ranks that awaited returns. Before each
-// warning, WarnLate stores the list of ranks that this rank waits for, so that warnings on other
-// ranks can include it. The returned stop ends the warnings and waits for one in progress.
+// WarnLate warns, at the times that late sets, of ranks of the group that have not joined. If all
+// ranks have joined, a warning names the ranks that awaited returns. Before each warning, WarnLate
+// stores the list of ranks that this rank waits for. Other ranks include that list in their
+// warnings. stop ends the warnings and waits for one in progress.
 func (r JoinList) WarnLate(late driver.Late, awaited func() []int) (stop func()) {
 	find := func() ([]int, map[int]string) {
 		absent, stored := readAbsent(r.Store, r.others(), r.key)
@@ -181,7 +180,7 @@ func (r JoinList) activities(absent []int, stored map[int]string) map[int]string
 	return doing
 }
 
-// publishAwaited stores the numbers of the ranks that this rank waits for, separated by spaces.
+// publishAwaited stores the ranks that this rank waits for, as numbers separated by spaces.
 func (r JoinList) publishAwaited(ranks []int) {
 	ctx, cancel := context.WithTimeout(context.Background(), lookupTimeout)
 	defer cancel()
@@ -200,9 +199,9 @@ func (r JoinList) waitsIn(text string) (ranks []int) {
 	return ranks
 }
 
-// WarnLate issues warnings at the times that late sets, until stop is called. Each names the ranks
-// that find returns, with their activity. It is a copy of warning, completed by the ranks and the
-// time waited.
+// WarnLate issues warnings at the times that late sets, until stop is called. Each warning is a
+// copy of warning. It also contains the ranks that find returns, the activity of each of these
+// ranks, and the time waited.
 func WarnLate(
 	late driver.Late, warning driver.LateWarning, find func() ([]int, map[int]string),
 ) (stop func()) {

@@ -12,7 +12,7 @@ import (
 	"symmem/internal/rendezvous"
 )
 
-// TestWarningIncludesTheWaitsOfLateRanks has rank 0 wait for rank 1, which waits for rank 2.
+// TestWarningIncludesTheWaitsOfLateRanks has rank 0 wait for rank 1. Rank 1 waits for rank 2.
 func TestWarningIncludesTheWaitsOfLateRanks(t *testing.T) {
 	store := rendezvous.NewLocal()
 	defer store.Close()

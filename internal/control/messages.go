@@ -9,20 +9,20 @@ import (
 )
 
 // Messages is an optional interface of a Plane whose ranks are on one machine. It counts this
-// rank's messages and diagnoses messages that do not arrive. Like the data of collectives, the data
-// of messages does not pass through the plane. In strict groups Compare also compares the counts of
-// all ranks.
+// rank's messages and diagnoses messages that do not arrive. The data of messages does not pass
+// through the plane. In strict groups Compare also compares the message counts of all ranks.
 type Messages interface {
 	driver.MessageCounts
 	// Count assigns a number to a Send or Recv when it is called. Calls with the same peer must be
 	// serialized.
 	Count(call *driver.Call) Message
-	// DiagnoseMessage returns the reason why a message that this rank has awaited since the given
-	// time may never arrive, or nil. The error is a RankLostError, TimeoutError, DeadlockError or
-	// PeerError. DiagnoseMessage also warns of late ranks. peer may be AnySource.
+	// DiagnoseMessage returns the reason why a message may never arrive, or nil. This rank has
+	// awaited the message since the given time. The error is a RankLostError, TimeoutError,
+	// DeadlockError or PeerError. DiagnoseMessage also warns of late ranks. peer may be AnySource.
 	DiagnoseMessage(peer int, since time.Time, doing func() string) error
-	// CalledMore reports whether the peer (every other rank for AnySource) has called more than the
-	// given number of collectives. Then all messages that the peer announced before are readable.
+	// CalledMore reports whether the peer has called more than the given number of collectives. For
+	// AnySource every other rank must have done so. Then all messages that were announced before
+	// are readable.
 	CalledMore(peer int, collectives uint64) bool
 	// Lost reports whether the process of a group rank has ended.
 	Lost(peer int) bool
@@ -45,9 +45,9 @@ type End struct {
 	Type driver.DataType
 }
 
-// Differ compares the two ends of a message, given by its number and source, and returns an error
-// if they do not match. call describes the receive. If check is set, Differ also compares types and
-// digests.
+// Differ compares the two ends of a message. It returns an error if they do not match. The message
+// is given by its number and its source. call describes the receive. If check is set, Differ also
+// compares types and digests.
 func Differ(
 	g *driver.GroupConfig, sent, received End, call *driver.Call, source int, number uint64,
 	check bool,
@@ -89,8 +89,8 @@ func DescribeMessage(g *driver.GroupConfig, call *driver.Call, number uint64) st
 		call.Count*int64(call.DataType.Size()), call.Tag, preposition, peer, g.Name())
 }
 
-// MessageSegment returns the segment that a Matcher gets for a message called after the given
-// number of collectives. Only strict groups have more than one segment.
+// MessageSegment returns the segment that a Matcher gets for a message. after counts the
+// collectives called before the message. Only strict groups have more than one segment.
 func MessageSegment(g *driver.GroupConfig, after uint64) uint64 {
 	if !g.Strict {
 		return 0
@@ -98,15 +98,15 @@ func MessageSegment(g *driver.GroupConfig, after uint64) uint64 {
 	return after
 }
 
-// Awaited describes a Recv without a message. Number is 0 if the number of its message is unknown.
+// Awaited describes a Recv without a message. Number is 0 if it is unknown.
 type Awaited struct {
 	Source, Tag int
 	Number      uint64
 }
 
-// Unmatched returns an error that lists the messages that are unmatched at the end of a group, or
-// nil if there are none: messages that arrived and were not received, receives without a message,
-// and messages that ranks had not received when they left.
+// Unmatched returns an error that lists the unmatched messages at the end of a group. It returns
+// nil if there are none. The error lists messages that arrived and were not received, receives
+// without a message, and messages that were still in transit when a rank left.
 func Unmatched(
 	g *driver.GroupConfig, unclaimed []message.Arrival, awaited []Awaited,
 	untaken []driver.MessageEnds,

@@ -2,9 +2,9 @@
 //
 // A backend that leaves data transfer to a library, as the GPU backend does with NCCL, still has to
 // agree with the other ranks, compare calls with them, detect lost ranks, and exchange the causes
-// of failures. It uses a Plane for that. Two packages implement planes: shm over shared memory, for
-// ranks of one machine, and tcp for ranks on several machines. Package controltest tests the
-// contract that both satisfy.
+// of failures. It uses a Plane for that. Two packages implement planes. Package shm uses shared
+// memory and serves the ranks of one machine. Package tcp serves ranks on several machines. Package
+// controltest tests both against the contract.
 package control
 
 import (
@@ -15,13 +15,13 @@ import (
 	"symmem/driver"
 )
 
-// Plane connects the ranks of a group as its control plane. A plane is open, then failed after the
-// first fault that this rank observes or causes, then closed; it never returns to an earlier state.
-// On a failed plane only exchanges on LaneFault still work.
+// Plane connects the ranks of a group as its control plane. A plane is open, then failed, then
+// closed. It fails with the first fault that this rank observes or causes. It never returns to an
+// earlier state. On a failed plane only exchanges on LaneFault still work.
 //
-// Collectives are identified by tickets: the n-th collective that a rank launches has ticket n, on
-// every rank. The data does not pass through the plane. The plane records which tickets each rank
-// has submitted and which one it waits for, and derives from that which ranks are missing and which
+// A ticket identifies a collective: the n-th collective that a rank launches has ticket n, on every
+// rank. The data does not pass through the plane. The plane records which tickets each rank has
+// submitted and which ticket it waits for. From that it derives which ranks are missing and which
 // are deadlocked.
 //
 // Methods are safe for concurrent use unless they state otherwise.
@@ -33,8 +33,8 @@ type Plane interface {
 	// Submit allocates the next ticket and publishes it to the other ranks. Every launch calls
 	// Submit, so it takes only a few nanoseconds. Calls must be serialized.
 	Submit() uint64
-	// TrySubmit calls Submit unless the plane or a peer is known to have failed, or a peer is known
-	// to have left without submitting the next ticket. In these cases it returns false.
+	// TrySubmit calls Submit unless a rank is known to be unable to continue. It returns false if
+	// the plane or a peer has failed, or if a peer has left without submitting the next ticket.
 	TrySubmit() (ticket uint64, ok bool)
 	// Compare waits until every rank has made its n-th call of Compare, and compares the digests of
 	// the calls. If they differ, every rank gets a driver.MismatchError with the ticket as its
@@ -42,29 +42,29 @@ type Plane interface {
 	// An error fails the plane. Calls must be serialized.
 	Compare(ticket uint64, call *driver.Call) error
 	// Await waits until w.Done returns true. Meanwhile this rank counts as being in collective
-	// w.Ticket, and ranks that have submitted fewer tickets are missing. The wait is bounded only
-	// by ctx, since work that all ranks have submitted may take long. Missing ranks must arrive
-	// within the device's timeout.
+	// w.Ticket. Ranks that have submitted fewer tickets are missing. They must arrive within the
+	// device's timeout. Once all ranks have submitted the work, only ctx limits the wait. The work
+	// may take long.
 	//
 	// If a peer has failed without submitting the ticket, the wait ends at once. If the peer had
-	// submitted the ticket, the work may continue for Grace, since ranks mostly fail in the call
-	// that follows.
+	// submitted the ticket, the work may continue for Grace. Ranks mostly fail in the call that
+	// follows.
 	//
 	// If ctx ends first, the result is its cause and the plane stays open. Any other error fails
 	// the plane. It is a RankLostError, TimeoutError, DeadlockError or ErrFault of package driver,
 	// or the Cause.
 	Await(ctx context.Context, w Wait) error
-	// Diagnose returns, without waiting, the reason why the work of w, awaited since the given
-	// time, may never end, or nil. It returns the same errors as Await but does not fail the plane.
-	// If a peer failed after it had submitted the ticket, Diagnose returns nil; PeerFailed reports
-	// that failure.
+	// Diagnose returns the reason why the work of w may never end, or nil. It does not wait. since
+	// is the time at which the caller began to wait. Diagnose returns the same errors as Await but
+	// does not fail the plane. If a peer failed after it had submitted the ticket, Diagnose returns
+	// nil. PeerFailed reports that failure.
 	Diagnose(w Wait, since time.Time) error
 	// PeerFailed reports whether a peer has failed or is lost, or this plane is closed. TrySubmit
-	// checks this for every launch, since work that needs a lost rank may block a GPU forever. The
-	// check takes a few nanoseconds while no peer's state has changed.
+	// checks this for every launch, because work that needs a lost rank may block a GPU forever.
+	// The check takes a few nanoseconds while no peer's state has changed.
 	PeerFailed() bool
-	// PeerFault returns an error that names the peers known to have failed or to be lost, as
-	// PeerFailure does. It must be called only after PeerFailed has returned true.
+	// PeerFault returns an error that names the peers known to have failed or to be lost. It must
+	// be called only after PeerFailed has returned true.
 	PeerFault(doing string) error
 	// Fail records the first fault of this rank and returns err as a driver.Fault of the group. The
 	// waits of other ranks end with ErrFault.
@@ -74,31 +74,31 @@ type Plane interface {
 	// Cause returns the first fault that this rank observed, or nil.
 	Cause() error
 	// Abort fails the plane for all its ranks. Waits on this rank end with the given cause (nil
-	// means driver.ErrAborted), waits on other ranks end with driver.ErrFault.
+	// means driver.ErrAborted). Waits on other ranks end with driver.ErrFault.
 	Abort(cause error)
 	// Withdraw revokes this rank's tickets that some other rank is not known to have submitted.
 	// This rank never completes the collectives of these tickets. Ranks that submit the tickets
-	// later find this rank missing instead of waiting forever. Only Close may follow; tickets
+	// later find this rank missing and do not wait forever. Only Close may follow. Tickets
 	// allocated in between are not published. If all ranks have submitted all tickets of this rank,
 	// Withdraw changes nothing and returns false.
 	Withdraw() bool
-	// Close ends the waits of this rank and leaves the group, without waiting for other ranks. The
-	// others are notified.
+	// Close ends the waits of this rank and leaves the group. It does not wait for other ranks. It
+	// notifies them.
 	Close() error
 }
 
 // Wait describes a wait of this rank for work that it has launched.
 type Wait struct {
 	// Ticket identifies the last collective that the work depends on. It is 0 if the work needs no
-	// other rank; then only a fault of this rank ends the wait early.
+	// other rank. Only a fault of this rank then ends the wait early.
 	Ticket uint64
-	// Operation names the operation of that collective in errors and warnings of other ranks.
+	// Operation is the operation of that collective. Errors and warnings of other ranks name it.
 	Operation driver.Operation
 	// Doing describes the wait in this rank's errors and warnings, for example "AllReduce 12 of
 	// group world".
 	Doing func() string
-	// Why, if set, is called before a wait ends with the fault of another rank. This rank may know
-	// a more precise reason.
+	// Why, if set, is called before a wait ends with the fault of another rank. It returns a more
+	// precise reason, or nil.
 	Why func() error
 	// Counts, if set, returns TimeoutError.Counts for a wait that ends with a timeout.
 	Counts func() string
@@ -109,8 +109,8 @@ type Wait struct {
 // Ended reports whether the work is known to have ended.
 func (w *Wait) Ended() bool { return w.Done != nil && w.Done() }
 
-// Refine adds the result of Counts to a TimeoutError. It replaces the fault of another rank with
-// the result of Why, unless that is nil.
+// Refine adds the result of Counts to a TimeoutError. If err is the fault of another rank and Why
+// returns an error, Refine returns that error instead.
 func (w *Wait) Refine(err error) error {
 	var late *driver.TimeoutError
 	if w.Counts != nil && errors.As(err, &late) {

@@ -9,8 +9,7 @@ import (
 // maxPrintable limits the length of a text from another rank, in bytes.
 const maxPrintable = 1000
 
-// Printable makes another rank's text safe to print: it truncates the text and replaces characters
-// that would garble a terminal.
+// Printable truncates another rank's text and replaces characters that would garble a terminal.
 func Printable(text string) string {
 	if len(text) > maxPrintable {
 		text = text[:maxPrintable]

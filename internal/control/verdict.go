@@ -11,33 +11,33 @@ import (
 
 // RankState is a snapshot of the known state of one rank of a group.
 //
-// When states are read from shared memory, the order matters: first Lost of all ranks, then Failed
-// and Left, then the activity of each rank, and Missing last. This order ensures that a snapshot
-// includes everything that a rank did before it failed, left or ended.
+// Judge relies on the order in which states are read from shared memory: first Lost of all ranks,
+// then Failed and Left, then the activity of each rank, and Missing last. A snapshot then includes
+// everything that a rank did before it failed, left or ended.
 type RankState struct {
 	// Missing reports whether the rank has not reached the awaited step.
 	Missing bool
 	// Failed classifies the failure of the rank, if it has failed.
 	Failed Reason
-	// Completed reports whether the rank had seen the awaited step complete before it failed. If it
-	// had, the messages that this rank still awaits are in transit.
+	// Completed reports whether the rank saw the awaited step complete before it failed. Then the
+	// messages that this rank still awaits are in transit.
 	Completed bool
-	// Left reports whether the rank has left the group, and Lost whether its process, or the
-	// connection to it, has ended.
+	// Left reports whether the rank has left the group. Lost reports whether its process has ended,
+	// or the connection to it.
 	Left, Lost bool
 	// Submitted counts the collectives that the rank has launched.
 	Submitted uint64
-	// InCollective holds the ticket and Operation the operation of the collective in which the rank
-	// waits. InCollective is 0 if there is none.
+	// InCollective holds the ticket of the collective in which the rank waits, or 0.
 	InCollective uint64
-	Operation    driver.Operation
+	// Operation holds the operation of that collective.
+	Operation driver.Operation
 	// Exchanges counts the steps of the control lane that the rank has reached. InExchange holds
 	// the number of the step in which the rank waits, or 0.
 	Exchanges, InExchange uint64
-	// Waited measures how long the rank has been in that wait.
+	// Waited measures how long the rank has been in its collective or exchange.
 	Waited time.Duration
-	// Message describes the message or value that the rank waits for. It is empty if the rank
-	// waits for neither, or is in one of the waits above.
+	// Message describes the message or value that the rank waits for. It is empty if the rank waits
+	// in a collective or an exchange, or does not wait.
 	Message string
 }
 
@@ -70,53 +70,54 @@ type WaitStatus struct {
 	Group driver.GroupConfig
 	// Doing describes the wait, for example "AllReduce 12 of group world".
 	Doing func() string
-	// Collective holds the ticket of the waiting collective, or 0. Exchange is set for a step of
-	// the control lane and for values that are ordered with collectives. Judge uses both to detect
-	// ranks that wait for each other in different calls.
+	// Collective holds the ticket of the waiting collective, or 0. From Collective and Exchange,
+	// Judge detects ranks that wait for each other in different calls.
 	Collective uint64
-	Exchange   bool
-	// Work is set if the wait ends with the work that the ranks have launched, and not with the
-	// arrival of all ranks. Any lost rank ends such a wait, since the lost rank's part of the work
-	// may be incomplete. Work with Collective 0 needs no other rank.
+	// Exchange is set for a step of the control lane and for values that are ordered with
+	// collectives.
+	Exchange bool
+	// Work is set if the wait ends when launched work ends. Otherwise it ends when all ranks have
+	// arrived. A lost rank may leave its part of the work incomplete. So any lost rank ends a wait
+	// for work. Work with Collective 0 needs no other rank.
 	Work bool
-	// IgnoreFaults is set if the wait continues after faults of this rank and of others.
+	// IgnoreFaults is set if the wait continues after a fault of any rank.
 	IgnoreFaults bool
 	// Cause holds the fault of this rank, or nil.
 	Cause error
 	// Closed reports whether this rank has left the group.
 	Closed bool
-	// Waited measures the wait so far. Timeout limits it.
+	// Waited measures the wait so far. Timeout limits Waited.
 	Waited, Timeout time.Duration
 	// DeadlinePassed reports whether a deadline other than Timeout has passed.
 	DeadlinePassed bool
-	// Stale is set while messages of other ranks may have arrived without being read. Judge
-	// considers no rank late then.
+	// Stale is set while unread messages of other ranks may have arrived. Judge then considers no
+	// rank late.
 	Stale bool
 	// FailedFor measures how long work has continued after the failure of a peer was detected. It
 	// is negative if no peer has failed. The wait ends when FailedFor reaches Grace.
 	FailedFor time.Duration
-	// Late configures warnings. Warned measures the time since the group's last warning. It is
-	// negative if there was none.
-	Late   driver.Late
+	// Late configures warnings.
+	Late driver.Late
+	// Warned measures the time since the group's last warning. It is negative if there was none.
 	Warned time.Duration
 }
 
 // Verdict holds the decision of Judge. A wait whose verdict has no error continues.
 type Verdict struct {
-	// Err ends the wait if it is not nil: WaitStatus.Cause, or a RankLostError, PeerError,
+	// Err ends the wait if it is not nil. It is WaitStatus.Cause, or a RankLostError, PeerError,
 	// DeadlockError or TimeoutError of package driver.
 	Err error
-	// Left is set if Err is a DeadlockError about ranks that have left the group. They may have
-	// left because another rank's process has ended, which this rank detects within Grace. A caller
-	// that can wait for Grace should call Judge again to get the root cause.
+	// Left is set if Err is a DeadlockError about ranks that have left the group. The root cause
+	// may be that the process of another rank has ended. This rank detects such an end within
+	// Grace. A caller that can wait for Grace should then call Judge again.
 	Left bool
 	// Warning holds the warning to issue, or nil.
 	Warning *driver.LateWarning
 }
 
-// Judge decides whether a wait continues, from the states of the group's ranks in group order. The
-// rules are the same for ranks of one machine and of several. Judge checks these conditions in
-// order, since each may be the cause of those below it:
+// Judge decides whether a wait continues. states holds the states of the group's ranks in group
+// order. The rules do not depend on the number of machines. Judge checks these conditions in order,
+// because an earlier condition may cause a later one:
 //
 //	this rank has failed   q.Cause
 //	a rank is lost         RankLostError: its process has ended before it left the group
@@ -124,8 +125,8 @@ type Verdict struct {
 //	a rank is elsewhere    DeadlockError: it has left the group, or waits for us in another call
 //	a rank is late         TimeoutError: it is alive and has not arrived in time
 //
-// A rank that left the group without arriving is elsewhere and not lost, even if its process has
-// ended since then. A rank that aborted the group before its process ended is not lost either.
+// A rank that left the group without arriving is elsewhere, even if its process has ended since
+// then. It is not lost. A rank that aborted the group before its process ended is not lost either.
 func Judge(q *WaitStatus, states []RankState) Verdict {
 	completed := false
 	for i := range states {
@@ -171,7 +172,7 @@ func (q *WaitStatus) ranksWhere(states []RankState, match func(*RankState) bool)
 	return ranks
 }
 
-// deadlock returns a DeadlockError that names the missing ranks that can never arrive, or nil.
+// deadlock returns a DeadlockError that names the missing ranks that cannot arrive, or nil.
 func (q *WaitStatus) deadlock(states []RankState) error {
 	elsewhere := q.ranksWhere(states, func(r *RankState) bool {
 		return r.Missing && q.cannotArrive(&states[q.Group.Rank], r)
@@ -185,9 +186,9 @@ func (q *WaitStatus) deadlock(states []RankState) error {
 }
 
 // cannotArrive reports whether a rank can never reach this wait. A rank that waits in an exchange
-// launches nothing before this rank joins the exchange. So if the waiting rank has not launched the
-// collective in which this rank waits, neither rank can proceed. The converse also holds, for an
-// exchange of this rank and a collective of the other.
+// launches nothing before this rank joins the exchange. If that rank has not launched the
+// collective in which this rank waits, neither rank can proceed. The same holds with the two ranks
+// exchanged.
 func (q *WaitStatus) cannotArrive(me, r *RankState) bool {
 	switch {
 	case r.Left:
@@ -200,7 +201,8 @@ func (q *WaitStatus) cannotArrive(me, r *RankState) bool {
 	return false
 }
 
-// late returns the verdict for missing ranks that are alive: a timeout, a warning or neither.
+// late returns the verdict for missing ranks that are alive. It contains a timeout, a warning or
+// neither.
 func (q *WaitStatus) late(states []RankState, missing []int) Verdict {
 	if len(missing) == 0 || q.Stale {
 		return Verdict{}
@@ -212,8 +214,8 @@ func (q *WaitStatus) late(states []RankState, missing []int) Verdict {
 			Activity: q.activity(states, missing), Members: q.Group.Ranks,
 		}}
 	}
-	// A wait that ignores faults may miss ranks that will never arrive. Only the caller knows which
-	// ranks are late.
+	// Without faults the missing ranks may never arrive. Only the caller knows which ranks are
+	// late.
 	if q.IgnoreFaults || q.Late.Next(q.Waited, q.Warned) != 0 {
 		return Verdict{}
 	}
@@ -232,8 +234,8 @@ func (q *WaitStatus) activity(states []RankState, ranks []int) map[int]string {
 	return all
 }
 
-// PeerFailure returns a RankLostError, PeerError or DeadlockError: the reason why a group cannot
-// continue after a peer was lost, failed or left.
+// PeerFailure returns the reason why a group cannot continue after a peer was lost, failed or left.
+// It is a RankLostError, PeerError or DeadlockError.
 func PeerFailure(group driver.GroupConfig, states []RankState, doing string) error {
 	q := WaitStatus{Group: group}
 	if lost := q.ranksWhere(states, (*RankState).dead); len(lost) > 0 {
@@ -252,8 +254,8 @@ func PeerFailure(group driver.GroupConfig, states []RankState, doing string) err
 	return &driver.PeerError{Doing: doing, Members: group.Ranks}
 }
 
-// SomePeerFault returns the result of PeerFault, or a PeerError without ranks if no state shows a
-// failure yet. The caller knows that a peer has failed.
+// SomePeerFault returns the result of PeerFault. If no state shows a failure yet, it returns a
+// PeerError without ranks. The caller knows that a peer has failed.
 func SomePeerFault(group driver.GroupConfig, states []RankState, doing func() string) error {
 	if err := PeerFault(group, states, doing); err != nil {
 		return err
@@ -261,8 +263,8 @@ func SomePeerFault(group driver.GroupConfig, states []RankState, doing func() st
 	return &driver.PeerError{Doing: doing(), Members: group.Ranks}
 }
 
-// PeerFault returns a PeerError that names the other ranks that have failed, except those that
-// failed only because others had. It returns nil if no rank has failed.
+// PeerFault returns a PeerError that names the other ranks that have failed. It omits ranks that
+// failed only because of another failure. It returns nil if no rank has failed.
 func PeerFault(group driver.GroupConfig, states []RankState, doing func() string) error {
 	var first, followed []int
 	aborted := false

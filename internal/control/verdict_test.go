@@ -11,7 +11,7 @@ import (
 	"symmem/driver"
 )
 
-// testGroup has world ranks that differ from its group ranks. This rank is its first.
+// testGroup is a group whose world ranks differ from its group ranks. This rank is its first.
 var testGroup = driver.GroupConfig{ID: " ours", Ranks: []int{7, 5, 3}}
 
 // verdict describes an error by its kind and the world ranks that it names.
@@ -51,7 +51,7 @@ func verdictOf(err error) verdict {
 
 const timeout = time.Minute
 
-// verdictCase describes a wait in collective 3, unless its status sets another.
+// verdictCase describes a wait in collective 3 by default.
 type verdictCase struct {
 	name      string
 	status    WaitStatus

@@ -141,7 +141,7 @@ func testGrace(t *testing.T, join Join) {
 	checkError(t, "the cause", p.Cause(), driver.ErrFault)
 }
 
-// testWhy waits, after a peer has failed, for work whose Why returns a more precise reason.
+// testWhy waits after a peer has failed. Why returns a more precise reason.
 func testWhy(t *testing.T, join Join) {
 	w := newWorld(t, join, 2, patience)
 	p := w.planes[0]

@@ -7,8 +7,8 @@ import (
 )
 
 // Bench measures the operations on the launch path. In "crowded" the two ranks are goroutines of
-// one process, so results include the Go scheduler. In "processes" the second rank runs in another
-// process.
+// one process, and the times include the Go scheduler. In "processes" the second rank runs in
+// another process.
 func Bench(b *testing.B, join Join) {
 	b.Helper()
 	b.Run("submit", func(b *testing.B) {
@@ -51,7 +51,7 @@ func benchShared(b *testing.B, join Join, once func(control.Plane) error) {
 	})
 }
 
-// benchProcesses measures a wait of two processes for each other.
+// benchProcesses measures waits between two processes.
 func benchProcesses(b *testing.B, join Join, waitName string) {
 	s := program{WaitName: waitName, Store: openStore(b), Rank: 1, Size: 2, Timeout: patience}
 	other := startProcess(b, 1, s)

@@ -95,8 +95,8 @@ func testCloseOrder(t *testing.T, join Join) {
 	}
 }
 
-// testWithdrawn has a rank leave after it has submitted two collectives, of which the other rank
-// has submitted only the first. So only the first can end.
+// testWithdrawn has a rank leave after it has submitted two collectives. The other rank has
+// submitted only the first, which can still end.
 func testWithdrawn(t *testing.T, join Join) {
 	w := newWorld(t, join, 2, patience)
 	p, peer := w.planes[0], w.planes[1]
@@ -104,7 +104,7 @@ func testWithdrawn(t *testing.T, join Join) {
 	first := endlessWork(p.Submit())
 	first.Done = func() bool { return true }
 	must(t, p.Await(w.ctx, first))
-	// The exchange ensures that each rank has the other's submissions.
+	// After the exchange each rank knows the other's submissions.
 	w.outcomes(func(_ int, p control.Plane) error {
 		_, err := p.Exchange(w.ctx, driver.LaneControl, nil)
 		return err
@@ -128,7 +128,7 @@ func testLeftAfterwards(t *testing.T, join Join) {
 	wait := endlessWork(p.Submit())
 	ctx, cancel := context.WithCancel(w.ctx)
 	polls := 0
-	// After 5000 polls the wait has checked for faults repeatedly.
+	// By then the wait has checked for faults repeatedly.
 	wait.Done = func() bool {
 		if polls++; polls == 5000 {
 			cancel()

@@ -109,8 +109,8 @@ func testUncompared(t *testing.T, join Join) {
 	})
 }
 
-// testMismatchBeforeFault has every rank abort as soon as Compare returns the mismatch. On slower
-// ranks Compare must still return the mismatch and not the fault of a peer.
+// testMismatchBeforeFault has every rank abort as soon as Compare returns the mismatch. Slower
+// ranks must still get the mismatch, not the fault of a peer.
 func testMismatchBeforeFault(t *testing.T, join Join) {
 	for range 20 {
 		w := newWorld(t, join, 3, patience)

@@ -16,7 +16,7 @@ var faultContracts = []contract{
 	{"a rank that has left does not block the fault lane", testFaultLaneLeft},
 }
 
-// testWaitsEnd has rank 0 cause a fault while each of the others waits in a different way.
+// testWaitsEnd has rank 0 cause a fault. Every other rank waits in a different way.
 func testWaitsEnd(t *testing.T, join Join, cause func(p control.Plane) error) {
 	t.Helper()
 	w := newWorld(t, join, 4, patience)
@@ -25,7 +25,7 @@ func testWaitsEnd(t *testing.T, join Join, cause func(p control.Plane) error) {
 		if i == 0 {
 			return cause(p)
 		}
-		// Waits in different calls may detect their deadlock first.
+		// The ranks wait in different calls and may detect that deadlock first.
 		err := waits[names[i]](p)
 		if !errors.Is(err, driver.ErrFault) && !errors.As(err, new(*driver.DeadlockError)) {
 			return fmt.Errorf("%s: got %w, want ErrFault", names[i], err)

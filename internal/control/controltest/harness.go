@@ -1,8 +1,8 @@
 // Package controltest tests that planes satisfy the contract of package control.
 //
-// Run tests the contract with ranks in one process, and with ranks in processes of the test binary,
-// some of which it kills. A package that calls Run must call Main from its TestMain. In a process
-// that a test has started, Main runs a rank and never runs tests.
+// Run tests the contract in one process and in several processes, some of which it kills. A package
+// that calls Run must call Main first in its TestMain. Main turns a process that a test has started
+// into a rank.
 package controltest
 
 import (
@@ -16,7 +16,7 @@ import (
 
 // Member describes how one rank joins a group.
 type Member struct {
-	// Store is shared by all ranks of the group, which are all ranks of the world.
+	// Store is shared by all ranks of the world. The group contains all of them.
 	Store driver.Store
 	// Group describes the group to join.
 	Group driver.GroupConfig

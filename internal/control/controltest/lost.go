@@ -42,9 +42,9 @@ func testStopped(t *testing.T, _ Join) {
 	c[2].checkFault()
 }
 
-// testResumed resumes a stopped rank while the others, which have timed out, wait for its report.
-// At that time the resumed rank has not yet read the messages from which it learns that the others
-// had arrived.
+// testResumed stops a rank until the other ranks have timed out and wait for its report, and then
+// resumes it. The resumed rank has not yet read the messages that the other ranks sent when they
+// arrived.
 func testResumed(t *testing.T, _ Join) {
 	for _, name := range []string{"a comparison", "an exchange"} {
 		t.Run("in "+name, func(t *testing.T) {
@@ -58,7 +58,7 @@ func testResumed(t *testing.T, _ Join) {
 	}
 }
 
-// checkFault reads the outcome of a rank after the others have failed, and checks that it names no
+// checkFault reads the outcome of a rank after another rank has failed. The error must name no
 // rank.
 func (a *process) checkFault() {
 	a.t.Helper()
@@ -68,7 +68,7 @@ func (a *process) checkFault() {
 	}
 }
 
-// testEnded waits for work that a rank had submitted before its process exited normally.
+// testEnded waits for work that a rank submitted before its process exited normally.
 func testEnded(t *testing.T, _ Join) {
 	c := startProcesses(t, 2, leaveProgram, patience)
 	if err := c[1].command.Wait(); err != nil {
@@ -79,13 +79,13 @@ func testEnded(t *testing.T, _ Join) {
 	}
 }
 
-// checkNamed reads the outcomes of all ranks except the victim. At least one must name the victim
-// with an error of the given kind. Another rank may have received the fault of a peer before it
-// detected anything. All of them must have received reports from each other but not from the
+// checkNamed reads the outcomes of all ranks except the victim. At least one outcome must name the
+// victim with an error of the given kind. Another rank may have received the fault of a peer before
+// it detected anything. All ranks must have received reports from each other but not from the
 // victim.
 //
-// A stopped victim may have posted up to two steps to only one of the others. That rank is then one
-// step ahead, and waits for the third rank, or for both.
+// A stopped victim may have posted up to two steps to only one other rank. That rank is then one
+// step ahead. It waits for the third rank or for both.
 func (c processes) checkNamed(kind string, victim int) {
 	named := 0
 	for _, a := range c {

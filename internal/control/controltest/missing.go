@@ -16,9 +16,9 @@ var missingContracts = []contract{
 	{"the error about a missing rank describes the work in which the rank waits", testActivity},
 }
 
-// testAbsent has all ranks but the last wait for the last one. The first rank that times out names
-// the late rank; the others may return the fault of the first. Once the late rank has detected the
-// fault, it must not complete a step that has failed on the others.
+// testAbsent has all ranks wait for the last one. The first rank that times out names the late
+// rank. Other ranks may return the fault of the first. Once the late rank has detected the fault,
+// it must not complete a step that has failed elsewhere.
 func testAbsent(t *testing.T, join Join) {
 	for name, wait := range waits {
 		t.Run("from "+name, func(t *testing.T) {

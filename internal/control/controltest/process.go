@@ -15,7 +15,7 @@ import (
 	"symmem/internal/rendezvous"
 )
 
-// processes holds the ranks of a group, which run the same program in separate processes.
+// processes holds the ranks of a group, one process each.
 type processes []*process
 
 // process controls the process of one rank.
@@ -26,8 +26,7 @@ type process struct {
 	lines   *bufio.Scanner
 }
 
-// startProcesses starts the ranks of a group and waits until all of them have completed
-// roundsToRun.
+// startProcesses starts the ranks of a group and waits until each has completed roundsToRun rounds.
 func startProcesses(t *testing.T, size int, waitName string, timeout time.Duration) processes {
 	t.Helper()
 	socket := openStore(t)
@@ -53,8 +52,7 @@ func openStore(t testing.TB) (address string) {
 	return address
 }
 
-// startProcess runs a rank in a process of the test binary. The process is killed at the end of the
-// test if it still runs.
+// startProcess runs a rank in a process of the test binary. The end of the test kills the process.
 func startProcess(t testing.TB, rank int, s program) *process {
 	t.Helper()
 	text, err := json.Marshal(s)

@@ -15,11 +15,10 @@ import (
 	"symmem/internal/rendezvous"
 )
 
-// programVariable names the environment variable with the program of a rank, as JSON.
+// programVariable names the environment variable that holds the program of a rank, as JSON.
 const programVariable = "SYMMEM_CONTROL_TEST_PROGRAM"
 
 // program describes the task of one rank: it repeats the wait of this name until a fault ends it.
-// It is unrelated to the random programs of internal/chaos.
 type program struct {
 	WaitName, Store string
 	Rank, Size      int
@@ -28,14 +27,14 @@ type program struct {
 
 // output describes an event of a rank. The rank writes it as a line of JSON.
 type output struct {
-	// Event is "running" after roundsToRun rounds, "failed" once a fault has ended them, and
-	// "outcome" at the end.
+	// Event is "running" after roundsToRun rounds, "failed" after a fault, and "outcome" at the
+	// end.
 	Event string
-	// Kind classifies the end of the last wait. Ranks lists the ranks that the error names.
+	// Kind classifies the error of the last wait. Ranks lists the ranks that the error names.
 	Kind  string
 	Ranks []int
 	Text  string
-	// Present reports, by rank, whether the rank has reported on the fault lane.
+	// Present reports, by rank, whether a report has arrived on the fault lane.
 	Present []bool
 }
 
@@ -124,8 +123,8 @@ func (s program) round(p control.Plane, round int) error {
 	}
 }
 
-// idleProgram names a program that does not wait for other ranks, but polls for the failure of a
-// peer.
+// idleProgram names a program that polls for the failure of a peer and does not wait for other
+// ranks.
 const idleProgram = "idle"
 
 func (s program) runIdle(p control.Plane, round int) error {
@@ -140,8 +139,8 @@ func (s program) runIdle(p control.Plane, round int) error {
 	return p.Fail(err)
 }
 
-// leaveProgram names a program in which rank 1 submits work and leaves, and rank 0 waits for work
-// with the same ticket. The wait lasts longer than it takes to detect the end of a process.
+// leaveProgram names a program in which rank 1 submits work and leaves. Rank 0 waits for work with
+// the same ticket. The wait takes longer than detecting the end of a process.
 const leaveProgram = "leaving"
 
 func (s program) leave(p control.Plane) output {
@@ -163,8 +162,8 @@ func (s program) leave(p control.Plane) output {
 	return s.close(p, "cancelled")
 }
 
-// leaveEarlyProgram names a program in which rank 1 leaves without submitting the ticket that rank
-// 0 waits for. Rank 0 calls Diagnose for longer than it takes to detect the end of a process.
+// leaveEarlyProgram names a program in which rank 0 waits for a ticket and rank 1 leaves without
+// submitting it. Rank 0 calls Diagnose for longer than it takes to detect the end of a process.
 const leaveEarlyProgram = "leaving early"
 
 // diagnoseLeft calls Diagnose for longWork, or until it returns an error other than a
@@ -195,8 +194,7 @@ func (program) close(p control.Plane, kind string) output {
 // longWork is longer than it takes to detect the end of a process.
 const longWork = time.Second
 
-// reportFailure writes that the rank has failed, exchanges reports with the others on the fault
-// lane, and leaves.
+// reportFailure writes that the rank has failed, exchanges reports on the fault lane, and leaves.
 func (s program) reportFailure(p control.Plane, err error) output {
 	n := output{Event: "outcome", Text: err.Error()}
 	n.Kind, n.Ranks = KindOf(err)
@@ -216,7 +214,7 @@ func (s program) reportFailure(p control.Plane, err error) output {
 	return n
 }
 
-// KindOf returns the kind of a fault in one word, and the ranks that the error names.
+// KindOf returns the kind of a fault in one word. It also returns the ranks that the error names.
 func KindOf(err error) (kind string, ranks []int) {
 	var lost *driver.RankLostError
 	var late *driver.TimeoutError

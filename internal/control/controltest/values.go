@@ -33,8 +33,8 @@ func gather(
 	return all, n.Gather(ctx, driver.Words{first, 1, 2, 3, 4, ^first}, all)
 }
 
-// gatherAndCheck performs one step under a name, in which every rank contributes a different value,
-// and checks the results.
+// gatherAndCheck performs one step under a name and checks the results. Every rank contributes a
+// different value.
 func (w *world) gatherAndCheck(i int, name string, round int) error {
 	value := func(rank int) uint64 { return uint64(1000*round + rank) }
 	all, err := gather(w.ctx, w.planes[i], name, value(i))
@@ -65,8 +65,8 @@ func testWords(t *testing.T, join Join) {
 	})
 }
 
-// testNames has rank 0 wait under one name until steps under another name, exchanges and
-// comparisons have ended.
+// testNames has rank 0 wait under one name. Meanwhile steps under another name, exchanges and
+// comparisons must end.
 func testNames(t *testing.T, join Join) {
 	w := newWorld(t, join, 2, patience)
 	over := make(chan struct{})
@@ -92,8 +92,8 @@ func testNames(t *testing.T, join Join) {
 	})
 }
 
-// testOrderOfNames has two goroutines of each rank use two names, in opposite orders on the two
-// ranks.
+// testOrderOfNames has two goroutines of each rank use two names. The two ranks use the names in
+// opposite orders.
 func testOrderOfNames(t *testing.T, join Join) {
 	w := newWorld(t, join, 2, patience)
 	names := []string{"first", "second"}

@@ -27,8 +27,8 @@ var verdictContracts = []contract{
 	{"long work that all ranks have submitted causes no warning", testNoWarning},
 }
 
-// testEachWait performs each kind of wait on rank 0 of a new world. It calls before ahead of the
-// wait, and judge with its error.
+// testEachWait performs each kind of wait on rank 0 of a new world. It calls before, then waits,
+// and then calls judge with the error.
 func testEachWait(
 	t *testing.T, join Join, n int, before func(t *testing.T, w *world),
 	judge func(t *testing.T, err error),
@@ -131,8 +131,8 @@ func testDeadlockNames(t *testing.T, join Join) {
 	}
 }
 
-// testLeftAndEnded waits for work of a ticket that a rank had not submitted when it left. The
-// process of that rank ends long before the wait does.
+// testLeftAndEnded waits for a ticket that a rank had not submitted when it left. The process of
+// that rank ends long before the wait does.
 func testLeftAndEnded(t *testing.T, _ Join) {
 	c := startProcesses(t, 2, leaveEarlyProgram, patience)
 	if err := c[1].command.Wait(); err != nil {
@@ -215,7 +215,7 @@ func checkWarning(t *testing.T, l driver.LateWarning, waited time.Duration) {
 }
 
 func testNoWarning(t *testing.T, join Join) {
-	var submitted atomic.Bool // before that, ranks may be late on a busy machine
+	var submitted atomic.Bool // set once no rank can be late
 	w := newWarningWorld(t, join, 2, driver.Late{
 		After: warningDelay, Warn: func(l driver.LateWarning) {
 			if submitted.Load() {
@@ -226,7 +226,7 @@ func testNoWarning(t *testing.T, join Join) {
 	for _, p := range w.planes {
 		p.Submit()
 	}
-	// The exchange ensures that each rank has the other's submissions.
+	// After the exchange each rank knows the other's submissions.
 	w.each(t, func(_ int, p control.Plane) error {
 		_, err := p.Exchange(w.ctx, driver.LaneControl, nil)
 		return err

@@ -16,8 +16,8 @@ import (
 const (
 	// patience limits waits that should be short. It expires only if something hangs.
 	patience = 60 * time.Second
-	// shortTimeout limits waits that tests let time out. It is long enough that ranks which are not
-	// meant to be late arrive in time on a busy machine.
+	// shortTimeout limits waits that tests let time out. Even on a busy machine, punctual ranks
+	// arrive within this time.
 	shortTimeout = time.Second
 )
 
@@ -63,8 +63,8 @@ func newWorldOf(t testing.TB, join Join, n int, m Member) *world {
 	return w
 }
 
-// ranksOf returns the world ranks of a group of n. Each differs from its group rank, so that tests
-// fail if code mixes up the two.
+// ranksOf returns the world ranks of a group of n. Each differs from its group rank. Code that
+// mixes up the two then fails.
 func ranksOf(n int) []int {
 	ranks := make([]int, n)
 	for i := range ranks {
@@ -84,7 +84,7 @@ func (w *world) each(t testing.TB, f func(i int, p control.Plane) error) {
 	must(t, errors.Join(w.outcomes(f)...))
 }
 
-// endlessWork returns a wait for work that does not end.
+// endlessWork returns a wait that does not end.
 func endlessWork(ticket uint64) control.Wait {
 	return control.Wait{
 		Ticket: ticket, Operation: driver.AllGather,
@@ -121,8 +121,8 @@ func checkOpen(p control.Plane) error {
 // barrier is the call that every rank makes in waits.
 var barrier = driver.Call{Operation: driver.Barrier, Digest: 1}
 
-// waits holds, by name, functions in which a rank waits for the others, limited only by the
-// timeout.
+// waits holds, by name, functions in which a rank waits for the others. Only the timeout limits the
+// waits.
 var waits = map[string]func(p control.Plane) error{
 	"a comparison": func(p control.Plane) error {
 		return p.Compare(p.Submit(), &barrier)

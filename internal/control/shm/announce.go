@@ -5,11 +5,11 @@ import (
 	"symmem/internal/spin"
 )
 
-// announcement holds a ticket and the digest of the call that a rank has launched under it. ticket
-// is 0 while the entry is being written.
+// announcement holds the digest of the call that a rank has launched under a ticket. ticket is 0
+// while the entry is being written.
 type announcement struct{ ticket, digest uint64 }
 
-// announcements is the number of recent tickets whose announcements are kept, a power of two.
+// announcements is the number of recent tickets whose announcements are kept. It is a power of two.
 const announcements = 64
 
 var _ control.Announcements = (*plane)(nil)

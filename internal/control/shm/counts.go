@@ -8,11 +8,11 @@ import (
 	"symmem/internal/ranked"
 )
 
-// Counts counts the messages that this rank has sent and awaited, but does not transfer their data.
+// Counts counts the messages that this rank has sent and awaited. It does not transfer their data.
 // In strict groups, collectives compare the counts of all ranks.
 type Counts struct {
 	group *driver.GroupConfig
-	// balance adds the weights of the messages sent so far and subtracts those of the messages
+	// balance is the sum of the weights of all messages sent, minus the weights of all messages
 	// awaited. It is maintained only in strict groups.
 	balance atomic.Uint64
 
@@ -22,12 +22,12 @@ type Counts struct {
 	awaited message.Tally // by source; guarded by Mu
 }
 
-// Balance returns the balance of this rank's messages so far. The balances of all ranks add up to 0
-// if every message is matched.
+// Balance returns the balance of this rank's messages so far. If every message is matched, the
+// balances of all ranks add up to 0.
 func (c *Counts) Balance() uint64 { return c.balance.Load() }
 
-// CountMessage assigns a number to a Send or Recv, called after the given number of collectives, of
-// which done have completed. The caller holds Mu.
+// CountMessage assigns a number to a Send or Recv. after counts the collectives called before, and
+// done counts the completed ones. The caller holds Mu.
 func (c *Counts) CountMessage(call *driver.Call, after, done uint64) (number uint64) {
 	tally, weight := &c.sent, message.Weight(call.Root, call.Tag)
 	if call.Operation == driver.Recv {
@@ -39,8 +39,8 @@ func (c *Counts) CountMessage(call *driver.Call, after, done uint64) (number uin
 	return tally.Count(message.Key{Peer: call.Root, Tag: call.Tag}, after, done)
 }
 
-// Unbalanced returns the error for a collective at which the balances of the ranks do not add up to
-// 0. The error lists the messages that this rank has sent and received before.
+// Unbalanced returns the error for a collective at which the ranks' balances do not add up to 0.
+// The error lists the messages that this rank has sent and received before.
 func (c *Counts) Unbalanced(collective uint64) error {
 	return &driver.MessageError{
 		Fault: driver.MessagesUnmatched, Group: c.group.Name(), Number: collective,

@@ -21,19 +21,19 @@ import (
 // transferred elsewhere. A backend that transfers data through the region embeds a Group in its
 // communicator.
 //
-// States: zero; open, after Join; failed, after the first fault that this rank observes or causes;
-// closed. A group never returns to an earlier state. When a group fails, every wait on it ends, its
-// peers are woken, and only exchanges on the fault lane still work.
+// States: zero; open, after Join; failed; closed. A group fails with the first fault that this rank
+// observes or causes. It never returns to an earlier state. When a group fails, every wait on it
+// ends and its peers are woken. After that only exchanges on the fault lane still work.
 //
-// The caller ensures that collectives run one at a time, in the order of their tickets, and that
-// only the current one makes steps.
+// The caller runs collectives one at a time, in the order of their tickets. Only the current
+// collective makes steps.
 //
-// The embedded parts divide the work: ranks holds the blocks and processes of the ranks, fault
-// records the cause of a failure, steps performs the steps of collectives, waiter waits for other
-// ranks, and Counts numbers messages.
+// Each embedded part has one task: ranks holds the blocks and processes of the ranks, fault records
+// the cause of a failure, steps performs the steps of collectives, waiter waits for other ranks,
+// and Counts numbers messages.
 //
-// Locks: Mu guards the tickets, the names and the list of waits, and is held only briefly. It is
-// acquired after Counts.Mu and the locks of lanes, and before Machine.mu.
+// Mu guards the tickets, the names and the list of waits, and is held only briefly. It is acquired
+// after Counts.Mu and the locks of lanes, and before Machine.mu.
 type Group struct {
 	// The fields that Ticket uses are first, so that they share few cache lines.
 
@@ -64,8 +64,8 @@ type Group struct {
 }
 
 // Join connects this rank to a group. It is a collective call of ranks that are all on this
-// machine. The region ends with dataBytes of Data, the same number on all ranks. The machine must
-// be closed after the group.
+// machine. The region ends with dataBytes of Data. dataBytes must be the same on all ranks. The
+// group must be closed before the machine.
 func (g *Group) Join(
 	ctx context.Context, m *Machine, cfg driver.GroupConfig, dataBytes int64,
 ) error {
@@ -181,7 +181,7 @@ func (g *Group) EndUse() {
 func (g *Group) Closed() bool { return g.closed }
 
 // LeaveGroup publishes that this rank leaves the group, and waits until the region has no user. It
-// returns the last ticket, and whether this call is the first.
+// returns the last ticket. left reports whether this call is the first.
 func (g *Group) LeaveGroup() (last uint64, left bool) {
 	g.Mu.Lock()
 	defer g.Mu.Unlock()

@@ -16,8 +16,8 @@ import (
 	"symmem/internal/sys"
 )
 
-// joinState holds the state of one Join. The waits of a Join end if the process of one of the
-// group's ranks ends. After a timeout the error names the ranks that have not joined.
+// joinState holds the state of one Join. The waits of a Join end if the process of any rank of the
+// group ends. After a timeout the error names the ranks that have not joined.
 type joinState struct {
 	g     *Group
 	begin time.Time
@@ -84,7 +84,8 @@ func (j *joinState) run(ctx context.Context, dataBytes int64) error {
 	return nil
 }
 
-// explain replaces err by a RankLostError if a rank is lost, and by an AbsentError after a timeout.
+// explain returns a RankLostError if a rank is lost. After a timeout it returns an AbsentError.
+// Otherwise it returns err.
 func (j *joinState) explain(ctx context.Context, err error) error {
 	if errors.As(err, new(*driver.RankLostError)) {
 		return err
@@ -110,8 +111,8 @@ func (j *joinState) explain(ctx context.Context, err error) error {
 }
 
 // explainWithdrawn returns the error of a Join that group rank 0 has abandoned. Usually group rank
-// 0 began to wait a little earlier than this rank, and timed out because of a third rank, which the
-// error names.
+// 0 began to wait a little earlier than this rank, and timed out because of a third rank. The error
+// names the third rank.
 func (j *joinState) explainWithdrawn(err error) error {
 	first := []int{j.g.cfg.Ranks[0]}
 	absent := j.list.Absent()
@@ -124,8 +125,8 @@ func (j *joinState) explainWithdrawn(err error) error {
 	return control.AbsentError(j.doing(), j.g.cfg.Ranks, time.Since(j.begin), absent, nil, err)
 }
 
-// connectPeers connects to all other ranks of the group. Once a rank is connected, the end of its
-// process ends Join.
+// connectPeers connects to all other ranks of the group. If the process of a connected rank ends,
+// Join ends.
 func (j *joinState) connectPeers(ctx context.Context) error {
 	for i, rank := range j.g.cfg.Ranks {
 		if i == j.g.cfg.Rank {
@@ -219,9 +220,9 @@ func (g *Group) useRegion(m *sys.Mapping, err error) error {
 	return nil
 }
 
-// countProcessors exchanges the ranks' affinity masks and counts the processors that any rank may
-// run on, even if each rank is bound to one of them. After the exchange all ranks have mapped the
-// region.
+// countProcessors exchanges the ranks' affinity masks and counts the processors in them. It counts
+// correctly even if each rank is bound to one processor. After the exchange all ranks have mapped
+// the region.
 func (j *joinState) countProcessors(ctx context.Context) (int, error) {
 	j.g.budget = newBudget(j.g.machine, len(j.g.blocks), 1)
 	own, err := sys.Processors()
@@ -250,7 +251,7 @@ func (j *joinState) countProcessors(ctx context.Context) (int, error) {
 }
 
 // exchangeAlone performs the first exchange of the group. The failure of a peer does not end this
-// exchange, so that each rank detects for itself which rank is lost or late.
+// exchange. Each rank detects for itself which rank is lost or late.
 func (j *joinState) exchangeAlone(ctx context.Context, payload []byte) ([][]byte, error) {
 	l := &j.g.lanes[driver.LaneControl]
 	l.mu.Lock()

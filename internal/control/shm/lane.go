@@ -16,12 +16,12 @@ type lane struct {
 	mu   ranked.Mutex[laneMu] // serializes exchanges
 	step uint64               // last step posted; guarded by mu
 	// err records the failure of an exchange. The ranks' steps may differ after a failure, so every
-	// later exchange fails too. Guarded by mu.
+	// later exchange fails too. err is guarded by mu.
 	err error
-	// absent marks the group ranks from which the fault lane expects no more reports, because a
-	// report did not arrive or the rank's log is full; guarded by mu.
+	// absent marks the group ranks from which the fault lane expects no more reports. Either a
+	// report did not arrive or the rank's log is full. absent is guarded by mu.
 	absent []bool
-	// read counts the entries of each rank's fault log that have been read; guarded by mu.
+	// read counts the entries of each rank's fault log that have been read. It is guarded by mu.
 	read map[*block]uint64
 }
 
@@ -59,8 +59,8 @@ func (g *Group) Exchange(
 	return got, err
 }
 
-// exchange holds the state of one exchange. A payload larger than a slot needs several steps, and
-// every rank makes as many steps as the largest payload needs.
+// exchange holds the state of one exchange. A payload larger than a slot needs several steps. Every
+// rank makes as many steps as the largest payload needs.
 type exchange struct {
 	g       *Group
 	id      driver.Lane
@@ -89,8 +89,7 @@ func (x *exchange) run(ctx context.Context) ([][]byte, error) {
 	}
 }
 
-// post begins the next step and publishes the chunk of this rank's payload that begins at offset
-// at.
+// post begins the next step. It publishes a chunk of this rank's payload, from the given offset.
 func (x *exchange) post(at int) error {
 	if x.g.peerFailed() {
 		return x.g.peerFault(x.doing)

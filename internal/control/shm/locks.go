@@ -3,7 +3,7 @@ package shm
 import "symmem/internal/ranked"
 
 // The classes of this package's locks, in the order in which a goroutine acquires them. doc.go
-// lists them in the same order.
+// repeats the order.
 type (
 	laneMu    struct{}
 	countsMu  struct{}

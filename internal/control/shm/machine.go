@@ -19,7 +19,7 @@ import (
 )
 
 // Machine connects this rank to the other ranks of its machine. The ranks find each other through a
-// store, watch each other's processes, and pass descriptors to each other.
+// store. They watch each other's processes and pass descriptors to each other.
 //
 // States: open; closed.
 type Machine struct {
@@ -28,7 +28,7 @@ type Machine struct {
 	*handoff.Server
 	identity handoff.Token
 	// sharesProcess is set if another rank is a goroutine of this process. A waiting rank must then
-	// yield to the Go scheduler, so that the other rank runs.
+	// yield to the Go scheduler. Otherwise the other rank might not run.
 	sharesProcess atomic.Bool
 
 	mu    ranked.Mutex[machineMu]
@@ -66,7 +66,7 @@ func (m *Machine) publishAddress(ctx context.Context) error {
 	return m.cfg.Store.Set(ctx, rankKey(m.cfg.Rank), []byte(value))
 }
 
-// shareToken creates the world's token on rank 0 and fetches it on the others.
+// shareToken creates the world's token on rank 0. The other ranks fetch it.
 func (m *Machine) shareToken(ctx context.Context) error {
 	begin := time.Now()
 	err := control.ShareToken(ctx, m.cfg.Store, "shm/token", m.cfg.Rank == 0, m.identity[:])
@@ -81,8 +81,8 @@ func (m *Machine) shareToken(ctx context.Context) error {
 
 func rankKey(rank int) string { return fmt.Sprintf("shm/rank/%d", rank) }
 
-// machineID identifies the machine's boot, the network namespace and the PID namespace. Ranks can
-// pass descriptors to each other and watch each other's processes only if all three are the same.
+// machineID identifies the machine's boot, the network namespace and the PID namespace. Ranks with
+// the same ID can pass descriptors to each other and watch each other's processes.
 func machineID() (string, error) {
 	boot, err := sys.BootID()
 	network, netErr := sys.Namespace("net")
@@ -93,7 +93,7 @@ func machineID() (string, error) {
 	return boot + " " + network + " " + processes, nil
 }
 
-// whyNotShared returns the reason why ranks whose machineIDs differ cannot share memory.
+// whyNotShared returns the reason why ranks with different machineIDs cannot share memory.
 func whyNotShared(ours, theirs string) error {
 	our, their := strings.Fields(ours), strings.Fields(theirs)
 	switch {
@@ -178,7 +178,7 @@ func (m *Machine) Bounded(ctx context.Context) (context.Context, context.CancelF
 }
 
 // Fetch returns a file that a rank of this machine has exported. The caller owns the file. The
-// other rank need not be in a call, since its Machine answers in the background.
+// other rank's Machine answers in the background, even if that rank is not in a call.
 func (m *Machine) Fetch(ctx context.Context, rank int, key handoff.Key) (*os.File, error) {
 	p, err := m.peerOf(ctx, rank)
 	if err != nil {
@@ -197,8 +197,8 @@ func (m *Machine) yield() {
 }
 
 // checkInterrupt returns the error that ends this rank's waits, or nil. It calls
-// Options.Interrupted on the waiting goroutine, which may hold locks. So it recovers a panic and
-// returns an error with the stack.
+// Options.Interrupted on the waiting goroutine, which may hold locks. If Options.Interrupted
+// panics, checkInterrupt recovers and returns an error with the stack.
 func (m *Machine) checkInterrupt() (err error) {
 	callback := m.cfg.Interrupted
 	if callback == nil {

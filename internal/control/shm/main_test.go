@@ -9,7 +9,7 @@ import (
 	"symmem/internal/leaktest"
 )
 
-// TestMain runs the tests. In a process that a test has started, it runs one rank of that test.
+// TestMain runs the tests. A process that a test has started runs one rank of that test instead.
 func TestMain(m *testing.M) {
 	controltest.Main(joinAsMember)
 	goleak.VerifyTestMain(leaktest.Watch(m))

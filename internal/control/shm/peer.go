@@ -16,11 +16,11 @@ import (
 )
 
 // peer represents another rank of this machine. It fetches descriptors from the rank and watches
-// the rank's process.
+// the process of the rank.
 type peer struct {
 	*handoff.Peer
 	rank int
-	// lost is set and exited is closed once the process has ended.
+	// lost is set and exited is closed when the process has ended.
 	lost   atomic.Bool
 	exited chan struct{}
 
@@ -45,12 +45,11 @@ func (p *peer) watch(ends *atomic.Uint32) {
 	}
 }
 
-// exitDelay limits the time between the moment when a process's connections break and the moment
-// when the end of the process is visible.
+// exitDelay limits how long the end of a process may stay invisible after its connections break.
 const exitDelay = 200 * time.Millisecond
 
-// hasEnded reports whether the process of a peer whose connection broke has ended. It waits for
-// exitDelay, since a killed process loses its connections before its end is visible.
+// hasEnded reports whether the process of a peer has ended after its connection broke. It waits for
+// exitDelay, because a killed process loses its connections before its end is visible.
 func (p *peer) hasEnded() bool {
 	select {
 	case <-p.exited:
@@ -60,7 +59,7 @@ func (p *peer) hasEnded() bool {
 	}
 }
 
-// onEnd calls a function once the process has ended, unless the context ends first. If the process
+// onEnd calls a function when the process has ended, unless the context ends first. If the process
 // is known to have ended, onEnd calls the function before it returns. Otherwise another goroutine
 // calls the function.
 func (p *peer) onEnd(ctx context.Context, call func()) {
@@ -86,8 +85,8 @@ func (p *peer) fetch(ctx context.Context, key handoff.Key) (*os.File, error) {
 	return f, nil
 }
 
-// asRankLost converts the error of a connection that the other end has closed to a RankLostError,
-// since connections are closed when a process ends. It returns other errors unchanged.
+// asRankLost returns a RankLostError if err means that the other end has closed the connection.
+// Connections are closed when a process ends. It returns other errors unchanged.
 func asRankLost(rank int, doing string, err error) error {
 	for _, sign := range []error{
 		io.EOF, io.ErrUnexpectedEOF, syscall.ECONNRESET, syscall.ECONNREFUSED, syscall.EPIPE,

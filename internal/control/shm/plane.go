@@ -15,41 +15,42 @@ import (
 	"symmem/internal/sys"
 )
 
-// plane is a Group whose collectives run elsewhere, as those of the GPU backend do.
+// plane is a Group whose collectives run elsewhere. The GPU backend uses it.
 //
-// Its tickets count the collectives launched there, and each comparison makes one step. The two
-// counts are independent, since calls may be launched without a comparison.
+// The tickets of a plane count the collectives launched elsewhere. Each comparison makes one step.
+// Calls may be launched without a comparison, so tickets and steps are independent.
 type plane struct {
 	Group
-	// checked holds the counters at the latest check that found no failed peer. lastTicket holds
-	// the smallest last ticket of the peers that had left the group by then. Both are guarded by
+	// checked holds the counters at the latest check that found no failed peer. It is guarded by
 	// Mu.
-	checked    eventCounters
+	checked eventCounters
+	// lastTicket holds the smallest last ticket of the peers that had left the group at that check.
+	// It is guarded by Mu.
 	lastTicket uint64
 }
 
-// eventCounters holds counters from this rank's own memory. One of them changes before this rank
-// can observe that a peer has failed, left or been lost. So while both are unchanged, a launch need
-// not check every peer.
+// eventCounters holds counters from this rank's own memory. When a peer fails, leaves or is lost, a
+// counter changes before this rank can observe the event. While the counters are unchanged, a
+// launch need not check every peer.
 type eventCounters struct {
-	wakeup uint32 // this rank's futex word, which a peer that fails or leaves increments
+	wakeup uint32 // this rank's futex word; a peer that fails or leaves increments it
 	ends   uint32 // number of processes that have ended
 }
 
 const (
 	// spinBudget limits how long Await polls without yielding the processor. It is the duration of
-	// a small collective, so that Await detects the end of one at once.
+	// a small collective. Await then detects the end of a small collective at once.
 	spinBudget = 50 * time.Microsecond
 	// yieldTime limits how long Await then yields the processor before it sleeps.
 	yieldTime = uint64(500 * time.Microsecond)
 	// minAwaitSleep and maxAwaitSleep limit the sleeps of Await. Work that ends elsewhere wakes no
-	// sleeper, so Await may return late by one sleep.
+	// sleeper. So Await may return late by one sleep.
 	minAwaitSleep, maxAwaitSleep = 20 * time.Microsecond, 100 * time.Microsecond
 )
 
 // Join joins a group whose data is transferred elsewhere. It is a collective call of ranks that are
-// all on this machine. The machine must be closed after the plane. Join ignores GroupConfig.Check,
-// since the caller chooses the calls to compare, which must be the same on all ranks.
+// all on this machine. The plane must be closed before the machine. Join ignores GroupConfig.Check.
+// The caller chooses the calls to compare, which must be the same on all ranks.
 func (m *Machine) Join(ctx context.Context, group driver.GroupConfig) (control.Plane, error) {
 	p := &plane{lastTicket: math.MaxUint64}
 	if err := p.Group.Join(ctx, m, group, 0); err != nil {
@@ -59,8 +60,8 @@ func (m *Machine) Join(ctx context.Context, group driver.GroupConfig) (control.P
 }
 
 // SameMachine reports whether the given world ranks are all on this machine and in the same
-// container, so that they can Join. It waits until they have opened their Machines. The result is
-// the same on all of these ranks.
+// container. Such ranks can call Join. SameMachine waits until they have opened their Machines. All
+// of them get the same result.
 func (m *Machine) SameMachine(ctx context.Context, ranks []int) (bool, error) {
 	ours, err := machineID()
 	if err != nil {
@@ -95,8 +96,8 @@ func (p *plane) Submit() uint64 {
 	return p.Ticket()
 }
 
-// TrySubmit allocates the next ticket unless this rank or a peer has failed, or a peer is lost or
-// has left without submitting that ticket.
+// TrySubmit allocates the next ticket. It returns false if this rank or a peer has failed, if a
+// peer is lost, or if a peer has left without submitting that ticket.
 func (p *plane) TrySubmit() (ticket uint64, ok bool) {
 	p.Mu.Lock()
 	ok = !p.closed && !p.fault.set.Load() &&
@@ -129,8 +130,8 @@ func (p *plane) Compare(ticket uint64, call *driver.Call) error {
 	return nil
 }
 
-// refine replaces the fault of another rank by a MismatchError if a rank has announced a different
-// call. That rank may have detected the difference by a comparison outside the plane.
+// refine returns a MismatchError if err is the fault of another rank and a rank has announced a
+// different call. That rank may have detected the difference outside the plane.
 func (p *plane) refine(err error, ticket uint64, call *driver.Call) error {
 	if !errors.Is(err, driver.ErrFault) {
 		return err
@@ -192,7 +193,7 @@ func (p *plane) interruptedError(ctx context.Context, n *slowWait) error {
 	return control.Interrupted(&q, p.rankStates(n), context.Cause(ctx))
 }
 
-// pollBriefly polls for at most spinBudget, and reports whether the work has ended.
+// pollBriefly polls for at most spinBudget. It reports whether the work has ended.
 func (p *plane) pollBriefly(w *control.Wait) bool {
 	if w.Done() {
 		return true
@@ -209,14 +210,14 @@ func (p *plane) pollBriefly(w *control.Wait) bool {
 	return false
 }
 
-// yieldUntil yields the processor until the work has ended or the given time.
+// yieldUntil yields the processor until the work has ended or the given time has come.
 func (p *plane) yieldUntil(w *control.Wait, until uint64) {
 	for !w.Done() && sys.Monotonic() < until {
 		p.machine.yield()
 	}
 }
 
-// sleepBriefly sleeps on this rank's futex, which a fault of this rank or of another one wakes.
+// sleepBriefly sleeps on this rank's futex. A fault of any rank wakes it.
 func (p *plane) sleepBriefly(naps int) {
 	word := spin.LoadAcquire32(&p.me.wakeup.word)
 	if !p.fault.set.Load() {
@@ -224,8 +225,8 @@ func (p *plane) sleepBriefly(naps int) {
 	}
 }
 
-// newSlowWait returns the slowWait of a plane's wait, in which ranks that have submitted fewer
-// tickets are missing.
+// newSlowWait returns the slowWait of a plane's wait. Ranks that have submitted fewer tickets are
+// missing.
 func (p *plane) newSlowWait(w *control.Wait) *slowWait {
 	return &slowWait{
 		word: func(b *block) *uint64 { return &b.status.submitted }, want: w.Ticket,
@@ -235,7 +236,7 @@ func (p *plane) newSlowWait(w *control.Wait) *slowWait {
 }
 
 // verdict returns the reason why the wait may never end, or nil, and warns of late ranks. failedFor
-// is the time since the failure of a peer was detected, or negative if no peer has failed.
+// is the time since the failure of a peer was detected. It is negative if no peer has failed.
 func (p *plane) verdict(n *slowWait, failedFor time.Duration) error {
 	if n.collective == 0 {
 		return p.Cause()
@@ -247,7 +248,7 @@ func (p *plane) verdict(n *slowWait, failedFor time.Duration) error {
 	return v.Err
 }
 
-// Diagnose returns the reason why work may never end, or nil, without waiting.
+// Diagnose returns the reason why work may never end, or nil. It does not wait.
 func (p *plane) Diagnose(w control.Wait, since time.Time) error {
 	if err := p.BeginUse(); err != nil {
 		return err
@@ -304,7 +305,8 @@ func (p *plane) eventCounters() eventCounters {
 	return eventCounters{atomic.LoadUint32(&p.me.wakeup.word), p.machine.ends.Load()}
 }
 
-// Withdraw revokes this rank's tickets that some rank has not submitted, if there are any.
+// Withdraw revokes this rank's tickets that some rank has not submitted. It returns false if there
+// are none.
 func (p *plane) Withdraw() bool {
 	if p.BeginUse() != nil {
 		return true

@@ -59,8 +59,8 @@ func TestSameMachine(t *testing.T) {
 	}
 }
 
-// TestWithdrawKeepsTicketsOfAllRanks withdraws once when both ranks have submitted the same
-// tickets, which must stay, and once when only one rank has submitted the latest.
+// TestWithdrawKeepsTicketsOfAllRanks withdraws twice. First both ranks have submitted the same
+// tickets, and the tickets must stay. Then only one rank has submitted the latest ticket.
 func TestWithdrawKeepsTicketsOfAllRanks(t *testing.T) {
 	d := newDuo(t)
 	d.join()

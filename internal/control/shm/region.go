@@ -10,8 +10,9 @@ import (
 )
 
 // The control region of a group is one shared file with a block for every rank. Only its owner
-// writes to a block, except for the futex word, which other ranks increment to wake the owner.
-// Lines are 128 bytes apart, since processors fetch cache lines in pairs. Memory that is never
+// writes to a block. The futex word is the exception: other ranks increment it to wake the owner.
+// Lines are 128 bytes apart, because processors fetch cache lines in pairs. Blocks are large, but
+// memory that is never touched costs nothing. A backend's data, if any, follows the blocks.
 // touched costs nothing, so blocks are large. A backend's data, if any, follows the blocks.
 const (
 	lineStride = 128
@@ -21,8 +22,8 @@ const (
 	pageBytes = 4096
 	// chunkBytes is the number of bytes that a lane transfers in one step.
 	chunkBytes = 8 << 10
-	// faultSlots is the number of slots of a rank's fault log: enough for the largest payload and a
-	// hundred small ones.
+	// faultSlots is the number of slots of a rank's fault log. The slots suffice for the largest
+	// payload and a hundred small ones.
 	faultSlots = driver.MaxPayload/chunkBytes + 128
 )
 
@@ -32,13 +33,13 @@ type line struct {
 	// digest holds the digest of the rank's call, XORed with balance.
 	digest  uint64
 	payload [spin.LinePayload]byte
-	// balance holds the rank's balance of messages. It is in a separate cache line, which no rank
-	// reads until a rank has a balance: see steps.compareBalances.
+	// balance holds the rank's balance of messages. It is in a separate cache line. No rank reads
+	// that line until a rank has a balance: see steps.compareBalances.
 	balance uint64
 	_       [lineStride - spin.LineBytes - 8]byte
 }
 
-// wakeup lets other ranks wake a rank. Other ranks read it after every post, so its cache line
+// wakeup lets other ranks wake a rank. Other ranks read it after every post. So its cache line
 // holds nothing that is written often.
 type wakeup struct {
 	word     uint32 // futex
@@ -54,15 +55,15 @@ func (w *wakeup) wake() {
 }
 
 // status publishes the activity of a rank. Other ranks include it in their error messages, and
-// detect from it that two ranks wait for each other in different calls. Only slow waits write
-// fields other than submitted.
+// detect from it that two ranks wait for each other in different calls. Waits that are not slow
+// write only submitted.
 type status struct {
 	// submitted counts the collectives that the rank has launched.
 	submitted uint64
 	// inCollective holds the ticket of the collective in which the rank waits, or 0.
 	inCollective uint64
-	// exchanges holds the last step that the rank has posted on the control lane. inExchange holds
-	// the same number while the rank waits in that step, and otherwise 0.
+	// exchanges holds the last step that the rank has posted on the control lane. inExchange is
+	// equal to exchanges while the rank waits in that step, and otherwise 0.
 	exchanges, inExchange uint64
 	// operation holds the operation of the collective inCollective.
 	operation uint64
@@ -70,8 +71,8 @@ type status struct {
 	since uint64
 	// closed is 1 once the rank has left the group.
 	closed uint64
-	// message describes the message that the rank waits for, in the encoding of messageWait, or is
-	// 0. messageSince holds the start of that wait.
+	// message encodes the message that the rank waits for, as messageWait does, or is 0.
+	// messageSince holds the start of that wait.
 	message, messageSince uint64
 	// value holds 1 plus the number of the valueSlot in which the rank waits, or 0. valueSince
 	// holds the start of that wait.
@@ -81,7 +82,7 @@ type status struct {
 
 // valueSlot holds a rank's values under one name (for Group.Agree and related calls). Its two lines
 // alternate like those of collectives. Each rank allocates slots in the order in which it first
-// uses the names, and other ranks find a slot by its name. So ranks need not exchange slot numbers.
+// uses the names. Other ranks find a slot by its name, so ranks need not exchange slot numbers.
 type valueSlot struct {
 	lines [2]line
 	// size holds the length of name, or 0 until name is written.
@@ -100,14 +101,14 @@ type slot struct {
 
 // block holds one rank's part of the control region.
 //
-// Lines, wakeup and status are on separate pages. Peers poll lines and read wakeup all the time,
-// and processors prefetch neighbouring cache lines, but never across pages. If status were in the
-// next cache line, this processor would lose the line again and again, and a store to status would
-// delay the post that follows. An all-reduce of 8 bytes took 381 ns with all of them on one page,
-// and about 270 ns with separate pages.
+// Lines, wakeup and status are on separate pages. Peers poll lines and read wakeup all the time.
+// Processors prefetch neighbouring cache lines, but never across pages. If status were in the next
+// cache line, this processor would lose the line again and again, and a store to status would delay
+// the post that follows. An all-reduce of 8 bytes took 381 ns with lines, wakeup and status on one
+// page, and about 270 ns with separate pages.
 //
 // wakeup is first because of Go's nil check: before code accesses a field that is a page away, it
-// loads the first word of the struct. That word must not be in a line that a peer is about to poll.
+// loads the first word of the struct. A peer must not be about to poll the cache line of that word.
 type block struct {
 	wakeup wakeup
 	_      [pageBytes - lineStride]byte
@@ -115,8 +116,7 @@ type block struct {
 	_      [pageBytes - 2*lineStride]byte
 	status status
 	_      [pageBytes - lineStride]byte
-	// announced holds the announcements of recent tickets, in groups whose data is transferred
-	// elsewhere.
+	// announced holds the announcements of recent tickets. Only planes use it.
 	announced [announcements]announcement
 	_         [pageBytes - announcements*16]byte
 	lanes     [driver.LaneFault][2]slot

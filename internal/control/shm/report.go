@@ -11,8 +11,9 @@ import (
 )
 
 // On the fault lane every rank appends its reports to a log, in slots that are never reused. Each
-// rank reads the logs of the others at its own pace. So a rank can report without the others, ranks
-// may disagree about which rank is absent, and a late rank can still read all earlier reports.
+// rank reads the other logs at its own pace. A rank need not wait for other ranks before it
+// reports, and a late rank can still read every earlier report. However, ranks may disagree about
+// which ranks are absent.
 
 // report writes this rank's payload to its log and reads the next report of each other rank.
 func (x *exchange) report(ctx context.Context) ([][]byte, error) {
@@ -38,8 +39,8 @@ func (x *exchange) report(ctx context.Context) ([][]byte, error) {
 // slotsOf returns the number of slots that a report of the given size needs.
 func slotsOf(bytes uint64) uint64 { return max(1, (bytes+chunkBytes-1)/chunkBytes) }
 
-// writeReport appends this rank's payload to its log. It writes the first slot last, so a rank that
-// sees the first slot sees the whole report.
+// writeReport appends this rank's payload to its log. It writes the first slot last. A rank that
+// sees the first slot then sees the whole report.
 func (x *exchange) writeReport() error {
 	first, slots := x.lane.step, slotsOf(uint64(len(x.payload)))
 	if first+slots > faultSlots {
@@ -73,8 +74,8 @@ func (x *exchange) awaitReports(ctx context.Context) error {
 	}
 }
 
-// presentRanks lists the other ranks that are not absent. It marks ranks whose logs are full as
-// absent, since they can report no more.
+// presentRanks lists the other ranks that are not absent. A rank whose log is full can report no
+// more. presentRanks marks it as absent.
 func (x *exchange) presentRanks() []int {
 	var ranks []int
 	for _, r := range x.g.Others() {
@@ -88,7 +89,7 @@ func (x *exchange) presentRanks() []int {
 	return ranks
 }
 
-// markAbsent marks ranks as absent after a wait for them has failed, and reports whether the
+// markAbsent marks ranks as absent after a wait for them has failed. It reports whether the
 // exchange can continue without them.
 func (x *exchange) markAbsent(err error, missing []int) bool {
 	var deadlock *driver.DeadlockError
@@ -108,7 +109,7 @@ func (x *exchange) markAbsent(err error, missing []int) bool {
 	return true
 }
 
-// nextReport reads the next report in a rank's log. The report's first slot has been written.
+// nextReport reads the next report in a rank's log. The caller must have seen its first slot.
 func (l *lane) nextReport(b *block) ([]byte, error) {
 	first := l.read[b]
 	total := spin.LoadAcquire64(&b.fault[first].total)

@@ -21,19 +21,19 @@ type steps struct {
 	comparing        bool   // whether the calls of the current collective are compared
 	peerFailedBefore bool   // whether a peer had failed before the collective began
 	step             uint64 // last step posted
-	// balance holds this rank's balance of messages when the collective was called, or 0 if
-	// balances are not compared. postedBalances holds the balances posted with the two lines.
-	balance        uint64
+	// balance holds this rank's balance of messages when the collective was called. It is 0 if
+	// balances are not compared.
+	balance uint64
+	// postedBalances holds the balances posted with the two lines.
 	postedBalances [2]uint64
 }
 
 // Begin prepares the steps of a collective, which becomes the current one. If comparing is set, the
-// ranks' calls are compared. balance sums up the messages that this rank has sent and received
-// before the call; the balances of all ranks add up to 0 if all messages are matched. balance is 0
-// if balances are not compared.
+// ranks' calls are compared. balance is this rank's balance of messages at the call (see
+// Counts.Balance), or 0 if balances are not compared.
 //
-// A peer that has already failed has not waited for this rank. Then PeerFailedBefore returns true,
-// and the collective must end before it writes into memory that the peer may have reused.
+// A peer that has already failed has not waited for this rank. Then PeerFailedBefore returns true.
+// The collective must end before it writes into memory that the peer may have reused.
 func (s *steps) Begin(comparing bool, balance uint64) {
 	s.comparing, s.balance = comparing, balance
 	s.peerFailedBefore = s.ranks.peerFailed()
@@ -50,7 +50,7 @@ func (s *steps) Payload(rank int) *[spin.LinePayload]byte {
 	return &s.ranks.blocks[rank].lines[s.step&1].payload
 }
 
-// Post begins the next step: it posts this rank's line with n bytes of payload, at most 48.
+// Post begins the next step. It posts this rank's line with n bytes of payload, at most 48.
 func (s *steps) Post(digest uint64, payload unsafe.Pointer, n int) {
 	s.step++
 	if s.balance|s.postedBalances[s.step&1] != 0 {
@@ -70,7 +70,7 @@ func (s *steps) addBalance(digest uint64) uint64 {
 	return digest ^ s.balance
 }
 
-// ArriveBriefly waits for the lines of all ranks, but no longer than a wait may block the caller's
+// ArriveBriefly waits for the lines of all ranks, but only as long as a wait may block the caller's
 // thread. It reports whether all lines have arrived.
 func (s *steps) ArriveBriefly(poll bool) bool {
 	for i, b := range s.ranks.others {
@@ -83,10 +83,10 @@ func (s *steps) ArriveBriefly(poll bool) bool {
 	return true
 }
 
-// prefetchLine starts to fetch the line that this rank will write in the next step from the caches
-// of the peers. The peers no longer need that line, since a rank that has posted the current step
-// has read the line of the previous one. The host backend does the same for its staging buffers. An
-// all-reduce of 8 bytes on 2 ranks took 209 ns without both prefetches, and 171 ns with them.
+// prefetchLine prefetches the line that this rank writes in the next step. The caches of the peers
+// hold that line, but the peers no longer need it: a rank that has posted the current step has read
+// the line of the previous one. The host backend does the same for its staging buffers. An
+// all-reduce of 8 bytes on 2 ranks took 209 ns without the two prefetches, and 171 ns with them.
 func (s *steps) prefetchLine() {
 	spin.PrefetchWrite(unsafe.Pointer(&s.ranks.me.lines[(s.step+1)&1]))
 }
@@ -99,8 +99,8 @@ func (s *steps) arrive(call *driver.Call, ticket uint64) error {
 	return s.ArriveSlowly(call, ticket)
 }
 
-// ArriveSlowly waits until the lines of all ranks have arrived, or until it is known that one will
-// never arrive.
+// ArriveSlowly waits until the lines of all ranks have arrived, or until it is known that a line
+// will never arrive.
 func (s *steps) ArriveSlowly(call *driver.Call, ticket uint64) error {
 	step := s.step
 	return s.waiter.waitSlowly(context.Background(), &slowWait{
@@ -120,15 +120,15 @@ func (s *steps) CallName(o driver.Operation, ticket uint64) string {
 // waited for this rank, and may have made a different call.
 func (s *steps) PeerFailedBefore() bool { return s.peerFailedBefore }
 
-// PeerFailedBeforeError returns the error of a collective for which PeerFailedBefore is true, and
-// whose calls do not differ.
+// PeerFailedBeforeError returns the error of a collective for which PeerFailedBefore is true. The
+// calls must not differ.
 func (s *steps) PeerFailedBeforeError(call *driver.Call, ticket uint64) error {
 	return s.waiter.peerFault(func() string { return s.CallName(call.Operation, ticket) })
 }
 
-// CompareStep compares the calls of the current step. Every rank sees every line. So if any two
-// calls differ, every rank finds a call that differs from its own, and returns an error before it
-// writes data.
+// CompareStep compares the calls of the current step. Every rank sees every line. If two calls
+// differ, every rank finds a call that differs from its own. It returns an error before it writes
+// data.
 func (s *steps) CompareStep(call *driver.Call, ticket uint64) error {
 	if !s.MayDiffer(call.Digest) || !s.comparing {
 		return nil
@@ -136,9 +136,9 @@ func (s *steps) CompareStep(call *driver.Call, ticket uint64) error {
 	return s.compareBalances(call, ticket)
 }
 
-// MayDiffer reports whether CompareStep has to compare in detail, because a line of the current
-// step has another digest than this rank's call, or because this rank has a balance of messages. Go
-// inlines this function.
+// MayDiffer reports whether CompareStep has to compare in detail. That is so if a line of the
+// current step has another digest than this rank's call, or if this rank has a balance of messages.
+// Go inlines MayDiffer.
 func (s *steps) MayDiffer(digest uint64) bool {
 	differ := s.balance
 	for _, b := range s.ranks.others {
@@ -149,7 +149,7 @@ func (s *steps) MayDiffer(digest uint64) bool {
 
 // compareBalances compares calls and balances in detail. A line with another digest belongs to a
 // rank that has made another call or has a balance of messages. If this rank's balance is 0 and all
-// lines have the same digest, all balances are 0 and no detailed comparison is needed.
+// lines have the same digest, all balances are 0. No detailed comparison is then needed.
 func (s *steps) compareBalances(call *driver.Call, ticket uint64) error {
 	var others []int
 	var sum uint64
@@ -170,9 +170,9 @@ func (s *steps) compareBalances(call *driver.Call, ticket uint64) error {
 	return nil
 }
 
-// awaitBriefly waits until the first of the given blocks has posted the current step, but no longer
-// than a wait may block the caller's thread. It polls before each yield if poll is set and few
-// ranks are absent.
+// awaitBriefly waits until the given blocks have posted the current step, but only as long as a
+// wait may block the caller's thread. It polls before each yield if poll is set and few ranks are
+// absent.
 func (s *steps) awaitBriefly(blocks []*block, poll bool) bool {
 	word, polls := &blocks[0].lines[s.step&1].step, s.waiter.budget.polls
 	var begin uint64

@@ -121,8 +121,8 @@ func (n *named) Gather(ctx context.Context, mine driver.Words, all []driver.Word
 	return nil
 }
 
-// copyWords copies the words that a rank has posted. It reports whether they are valid: the line
-// belongs to this step and name, and has not changed during the copy.
+// copyWords copies the words that a rank has posted. It reports whether they are valid. They are
+// valid if the line belongs to this step and name and has not changed during the copy.
 func (n *named) copyWords(rank int, words *driver.Words) bool {
 	l := &n.peers[rank].lines[n.step&1]
 	for i := range words {
@@ -132,8 +132,8 @@ func (n *named) copyWords(rank int, words *driver.Words) bool {
 	return spin.LoadAcquire64(&l.digest) == n.digest && spin.LoadAcquire64(&l.step) == n.step
 }
 
-// waitSlowly waits until all ranks have posted the step, or until it is known that one never will.
-// It publishes this wait in the status.
+// waitSlowly waits until all ranks have posted the step, or until it is known that a rank never
+// will. It publishes this wait in the status.
 func (n *named) waitSlowly(ctx context.Context) error {
 	b, word := &n.g.me.status, uint64(n.number)+1
 	spin.StoreRelease64(&b.valueSince, sys.Monotonic())

@@ -45,7 +45,7 @@ func TestInvalidValueIsAnError(t *testing.T) {
 	}
 }
 
-// TestInvalidNamesAreIgnored has rank 1 announce names that are longer than their buffer.
+// TestInvalidNamesAreIgnored has rank 1 announce names that do not fit into their buffer.
 func TestInvalidNamesAreIgnored(t *testing.T) {
 	d := newDuo(t)
 	d.join()
@@ -64,8 +64,8 @@ func TestInvalidNamesAreIgnored(t *testing.T) {
 	}
 }
 
-// TestTimeoutNamesValueOfLateRank has the ranks wait under different names, as ranks do whose
-// programs have diverged.
+// TestTimeoutNamesValueOfLateRank has the ranks wait under different names. That happens when the
+// ranks' programs have diverged.
 func TestTimeoutNamesValueOfLateRank(t *testing.T) {
 	d := newDuo(t)
 	d.join()

@@ -18,30 +18,31 @@ import (
 
 // budget limits how long a wait spins and yields before it sleeps.
 type budget struct {
-	// polls counts polls before the first yield, and morePolls counts polls after each yield. There
-	// is a PAUSE between polls, since polling without one slows down the rank that is about to
-	// write the line.
+	// polls counts polls before the first yield. morePolls counts polls after each yield. There is
+	// a PAUSE between polls. Polling without a PAUSE slows down the rank that is about to write the
+	// line.
 	polls, morePolls uint32
 	// parallel counts the other ranks that can run at the same time as this one. If more ranks are
-	// missing, one of them waits for a processor, possibly for the processor of this rank.
+	// missing, one of them waits for a processor, possibly for this rank's.
 	parallel int
-	// yields limits the yields before the first sleep. The caller's thread yields at most
-	// briefYields times, for at most briefTime, before the work is passed to the stream's worker.
+	// yields limits the yields before the first sleep. briefYields limits the yields of the
+	// caller's thread. That thread also waits for at most briefTime before it passes the work to
+	// the stream's worker.
 	yields, briefYields int
 }
 
 const (
 	// freePolls applies to a rank that does not share its processor.
 	freePolls = 500
-	// sharedPolls applies to a rank that shares its processor. These polls last longer than the
-	// transfer of a line from another processor, and less than a context switch. With half as many,
-	// an all-reduce of 8 bytes on 4 ranks of 2 processors was a tenth slower.
+	// sharedPolls applies to a rank that shares its processor. These polls take longer than the
+	// transfer of a line from another processor, and less time than a context switch. With half as
+	// many polls, an all-reduce of 8 bytes on 4 ranks of 2 processors was a tenth slower.
 	sharedPolls = 40
 )
 
 // newBudget returns a budget that lets ranks spin long if each has a processor. If ranks outnumber
-// processors, the awaited rank may be waiting for the processor of this one, so spinning only
-// delays it: in a C program, 2,000 pauses instead of 20 made an all-reduce of 64 KiB on 4 ranks of
+// processors, the awaited rank may be waiting for the processor of this rank. Spinning then only
+// delays it. In a C program, 2,000 pauses instead of 20 made an all-reduce of 64 KiB on 4 ranks of
 // 2 processors 17 times slower.
 func newBudget(m *Machine, ranks, processors int) budget {
 	b := budget{polls: freePolls, parallel: processors - 1, yields: 400, briefYields: 300}
@@ -58,8 +59,8 @@ const (
 	firstSleep = 100 * time.Microsecond
 	longSleep  = 10 * time.Millisecond
 	// A wait checks the peers after every yieldsPerCheck yields. On a busy processor a yield takes
-	// long, so a wait also checks after every fewYieldsPerCheck yields if the latest check was
-	// checkInterval ago.
+	// long. If the latest check was checkInterval ago, a wait therefore also checks after every
+	// fewYieldsPerCheck yields.
 	yieldsPerCheck, fewYieldsPerCheck = 64, 8
 	checkInterval                     = 5 * uint64(time.Millisecond)
 	// briefTime limits the wait on a caller's thread, which does not check the peers. The wait
@@ -67,9 +68,9 @@ const (
 	briefTime = 20 * uint64(time.Millisecond)
 )
 
-// slowWait describes a wait that may sleep. The wait ends when a word of every rank in from has
-// reached want, or, if ready is set, when ready returns true. The function word returns a block's
-// word. If at is set, it is called instead of word, with the group rank.
+// slowWait describes a wait that may sleep. The function word returns a block's word. The wait ends
+// when the word of every rank in from has reached want. If at is set, it is called with the group
+// rank and replaces word. If ready is set, the wait ends when ready returns true instead.
 type slowWait struct {
 	word  func(*block) *uint64
 	at    func(rank int) *uint64
@@ -79,11 +80,12 @@ type slowWait struct {
 	from []int
 	// doing describes the wait for error messages.
 	doing func() string
-	// collective holds the ticket of the waiting collective, or 0. exchange is set for the control
-	// lane. From these a peer can detect that two ranks wait for each other.
+	// collective holds the ticket of the waiting collective, or 0. From collective and exchange a
+	// peer can detect that two ranks wait for each other.
 	collective uint64
 	operation  driver.Operation
-	exchange   bool
+	// exchange is set for the control lane.
+	exchange bool
 	// ordered is set if this rank launches no collective during the wait.
 	ordered bool
 	// begin holds the time at which the wait was published, on the machine's monotonic clock.
@@ -99,7 +101,7 @@ type slowWait struct {
 	states []control.RankState
 }
 
-// waiter performs the slow waits of this rank, and publishes them in its status.
+// waiter performs the slow waits of this rank. It publishes them in the rank's status.
 type waiter struct {
 	ranks   *ranks
 	fault   *fault
@@ -112,7 +114,7 @@ type waiter struct {
 	list []*slowWait           // slow waits in collectives; guarded by mu
 }
 
-// waitSlowly performs the slow part of a wait: it yields, then sleeps, and calls checkWait at
+// waitSlowly performs the slow part of a wait. It yields, then sleeps, and calls checkWait at
 // intervals.
 func (ws *waiter) waitSlowly(ctx context.Context, w *slowWait) error {
 	ranked.Waiting()
@@ -150,11 +152,11 @@ func (ws *waiter) waitSlowly(ctx context.Context, w *slowWait) error {
 	}
 }
 
-// wakePoller makes another thread of this process look for work and, if there is none, poll the
-// network. The calling thread, which is about to sleep on a futex, may have been the one that
-// polled before. Go's runtime takes up to 10 ms to notice that no thread polls, and peers would
-// wait that long for the descriptors that this rank exports. With wakePoller, registering 1,000
-// segments on 2 ranks takes 0.2 s instead of 5 to 8 s. Collectives need no descriptors.
+// wakePoller makes another thread of this process look for work. If there is none, that thread
+// polls the network. The calling thread, which is about to sleep on a futex, may have polled
+// before. Go's runtime takes up to 10 ms to notice that no thread polls. Peers would wait that long
+// for the descriptors that this rank exports. With wakePoller, registering 1,000 segments on 2
+// ranks takes 0.2 s instead of 5 to 8 s. Collectives need no descriptors.
 func wakePoller() { go func() {}() }
 
 // publishWait writes the wait into this rank's status, which other ranks can read.
@@ -173,7 +175,7 @@ func (ws *waiter) publishWait(w *slowWait, begin uint64) {
 	}
 }
 
-// unpublishWait removes the wait from the status, in which other waits of this rank remain.
+// unpublishWait removes the wait from the status. Other waits of this rank stay there.
 func (ws *waiter) unpublishWait(w *slowWait) {
 	switch {
 	case w.collective != 0:
@@ -186,8 +188,8 @@ func (ws *waiter) unpublishWait(w *slowWait) {
 	}
 }
 
-// publishLatest publishes the wait with the highest ticket, from which peers can tell best whether
-// this rank can still reach the collectives in which they wait. The caller holds ws.mu.
+// publishLatest publishes the wait with the highest ticket. From this ticket peers can tell best
+// whether this rank can still reach their collectives. The caller holds ws.mu.
 func (ws *waiter) publishLatest() {
 	b := &ws.ranks.me.status
 	if len(ws.list) == 0 {
@@ -247,7 +249,7 @@ func (ws *waiter) checkWait(ctx context.Context, w *slowWait) error {
 	}
 	states := ws.rankStates(w)
 	q := ws.waitStatus(w)
-	// A passed deadline alone does not end the wait: if this process was stopped for long, all
+	// A passed deadline alone does not end the wait. If this process was stopped for long, all
 	// ranks may have arrived meanwhile.
 	q.DeadlinePassed = errors.Is(ctx.Err(), context.DeadlineExceeded)
 	v := control.Judge(&q, states)
@@ -297,9 +299,9 @@ func (ws *waiter) warn(late *driver.LateWarning) {
 }
 
 // rankStates returns the current state of every rank. The result is valid until the next call with
-// the same wait. If a rank fails while the states are read, rankStates reads them again, because
-// other ranks may have left their calls due to the failure and would appear to be in no call. Each
-// rank fails only once, which bounds the number of readings.
+// the same wait. If a rank fails while the states are read, other ranks may leave their calls
+// because of the failure. They would then appear to be in no call. So rankStates reads the states
+// again. Each rank fails only once, which bounds the number of readings.
 func (ws *waiter) rankStates(w *slowWait) []control.RankState {
 	if w.states == nil {
 		w.states = make([]control.RankState, len(ws.ranks.blocks))
@@ -348,7 +350,7 @@ func (ws *waiter) readStates(w *slowWait) {
 }
 
 // read copies the status of a rank into its state. It first reads the fields which show that the
-// rank waits, and then the counts, which may show that this wait is already over.
+// rank waits. Then it reads the counts, which may show that this wait is already over.
 func (b *status) read(s *control.RankState) {
 	s.InExchange = spin.LoadAcquire64(&b.inExchange)
 	s.InCollective = spin.LoadAcquire64(&b.inCollective)
@@ -366,8 +368,8 @@ func (ws *waiter) peerFault(doing func() string) error {
 
 // MessageWait describes a wait for a message.
 type MessageWait struct {
-	// Operation is Send or Recv. Peer is the other rank, or AnySource. Both are published in this
-	// rank's status.
+	// Operation is Send or Recv. Peer is the other rank, or AnySource. The status of this rank
+	// shows Operation and Peer.
 	Operation driver.Operation
 	Peer      int
 	// Ready reports whether the wait has ended.
@@ -391,8 +393,8 @@ func (ws *waiter) AwaitMessage(w MessageWait) error {
 	})
 }
 
-// messageWait encodes a wait for a message in one word of the status: the operation, and the group
-// rank of the peer plus 2, so that AnySource is 1.
+// messageWait encodes a wait for a message in one word of the status. The word holds the operation
+// and the group rank of the peer plus 2. AnySource becomes 1.
 func messageWait(o driver.Operation, peer int) uint64 { return uint64(o)<<32 | uint64(peer+2) }
 
 // describeMessage describes the message that a rank waits for, or returns "".
@@ -413,14 +415,14 @@ func (b *status) describeMessage(ranks []int) string {
 	return fmt.Sprintf("in %v from rank %d of the world for %v", o, ranks[peer], waited)
 }
 
-// PollSoon polls a word of the region until it reaches want, but no longer than a message may block
-// the caller's thread. It reports whether the word has reached want.
+// PollSoon polls a word of the region until it reaches want, but only as long as a message may
+// block the caller's thread. It reports whether the word has reached want.
 func (ws *waiter) PollSoon(word *uint64, want uint64) bool {
 	return ws.pollFor(word, want, messageYields)
 }
 
-// pollFor polls a word of the region until it reaches want, with at most the given number of yields
-// and for at most briefTime. It reports whether the word has reached want.
+// pollFor polls a word of the region until it reaches want. It yields at most the given number of
+// times and polls for at most briefTime. It reports whether the word has reached want.
 func (ws *waiter) pollFor(word *uint64, want uint64, yields int) bool {
 	if spin.UntilAtLeast64(word, want, 0, ws.budget.polls) {
 		return true
@@ -444,6 +446,6 @@ func (ws *waiter) pollFor(word *uint64, want uint64, yields int) bool {
 	return false
 }
 
-// messageYields limits the yields of a caller's thread in a message. It is small, since programs
+// messageYields limits the yields of a caller's thread in a message. It is small, because programs
 // call Recv before the Send that the peer waits for.
 const messageYields = 4

@@ -11,11 +11,11 @@ import (
 )
 
 const (
-	// Await polls for spinBudget, so that it returns from small collectives without delay, yields
-	// until yieldTime, and then sleeps between polls.
+	// Await polls for spinBudget, yields until yieldTime, and then sleeps between polls. So it
+	// returns from small collectives without delay.
 	spinBudget = 50 * time.Microsecond
 	yieldTime  = 500 * time.Microsecond
-	// pollSleep limits the delay after which Await detects the end of a longer wait.
+	// Await detects the end of a longer wait within pollSleep.
 	pollSleep = 100 * time.Microsecond
 )
 
@@ -50,10 +50,10 @@ func (p *Plane) Await(ctx context.Context, w control.Wait) error {
 	return nil
 }
 
-// statusDelay limits the delay after which other ranks receive a submission.
+// Other ranks receive a submission within statusDelay.
 const statusDelay = 2 * statusInterval
 
-// Diagnose returns the reason why work may never end, or nil, without waiting.
+// Diagnose returns the reason why work may never end, or nil. It does not wait.
 func (p *Plane) Diagnose(w control.Wait, since time.Time) error {
 	err := p.checkWait(p.newWorkWait(w, since))
 	if err != nil && !errors.Is(err, driver.ErrClosed) && w.Ended() {

@@ -25,8 +25,8 @@ import (
 const (
 	// handshakeTimeout limits the authentication of a new connection.
 	handshakeTimeout = 5 * time.Second
-	// maxUnauthenticated limits the connections that may be in their handshake at once, in addition
-	// to those of the group.
+	// maxUnauthenticated limits the connections that may be in their handshake at once. The group's
+	// own connections do not count.
 	maxUnauthenticated = 64
 )
 
@@ -39,7 +39,7 @@ type joiner struct {
 	listener net.Listener
 	tasks    sync.WaitGroup
 	// unauthenticated limits the accepted connections that have not been authenticated yet. Each
-	// holds one entry.
+	// such connection holds one entry.
 	unauthenticated chan struct{}
 
 	mu        sync.Mutex
@@ -48,7 +48,8 @@ type joiner struct {
 	done      chan struct{} // closed when remaining is 0
 }
 
-// connect connects this rank to all others. If that fails, connect stores the error for the others.
+// connect connects this rank to all other ranks. If connect fails, it stores the error for the
+// other ranks.
 func (j *joiner) connect(ctx context.Context) ([]*link, error) {
 	n := len(j.cfg.Group.Ranks)
 	j.links, j.remaining, j.done = make([]*link, n), n-1, make(chan struct{})
@@ -62,8 +63,8 @@ func (j *joiner) connect(ctx context.Context) ([]*link, error) {
 	}
 	defer j.list.WarnLate(j.cfg.Late, func() []int { return nil })()
 	connectCtx, stop := context.WithCancel(ctx)
-	// joinError stores the error before the connections are closed, so that peers can read the
-	// error once they see their connections close.
+	// joinError stores the error before the connections are closed. Peers that see their
+	// connections close can then read the error.
 	err := j.joinError(ctx, j.connectAll(connectCtx))
 	stop()
 	if j.listener != nil {
@@ -77,7 +78,7 @@ func (j *joiner) connect(ctx context.Context) ([]*link, error) {
 	return j.links, nil
 }
 
-// connectAll waits until this rank is connected to all others, or for the first error. The
+// connectAll waits until this rank is connected to all other ranks, or for the first error. The
 // goroutines that connectAll starts end with the context.
 func (j *joiner) connectAll(ctx context.Context) error {
 	errCtx, fail := context.WithCancelCause(ctx)
@@ -109,14 +110,14 @@ func (j *joiner) connectAll(ctx context.Context) error {
 	}
 }
 
-// peerError wraps the error of another rank that could not join: a RankLostError, or an error with
-// the text that the rank has stored.
+// peerError wraps the error of another rank that could not join. The error is a RankLostError, or
+// has the text that the rank has stored.
 type peerError struct{ error }
 
 // Unwrap returns the error of the other rank.
 func (e *peerError) Unwrap() error { return e.error }
 
-// publishFailure stores the error because of which this rank could not join.
+// publishFailure stores the error that kept this rank from joining.
 func (j *joiner) publishFailure(ctx context.Context, err error) {
 	value := append([]byte(strconv.Itoa(j.cfg.Group.Rank)+" "), control.EncodeFailure(err)...)
 	// If Set fails, the others wait until their timeout.
@@ -138,8 +139,8 @@ func (j *joiner) decodeFailure(value []byte) *peerError {
 }
 
 // joinError returns the error of Join on this rank. If another rank has failed first, joinError
-// returns that rank's error. Otherwise it returns err and stores it for the others. It does not
-// store the error of a timeout, since every rank detects the missing ranks itself.
+// returns that rank's error. Otherwise it returns err and stores it for the other ranks. It does
+// not store a timeout, because every rank detects the missing ranks itself.
 func (j *joiner) joinError(ctx context.Context, err error) error {
 	if err == nil || errors.Is(ctx.Err(), context.DeadlineExceeded) ||
 		errors.As(err, new(*peerError)) {
@@ -148,7 +149,7 @@ func (j *joiner) joinError(ctx context.Context, err error) error {
 	if ended, ok := errors.AsType[*rendezvous.EndedError](err); ok {
 		err = j.lost(ended.Rank, ended.How)
 	}
-	// Another rank's error may be the cause of err, and may be stored a moment later.
+	// Another rank's error may be the cause of err. That rank may store it a moment later.
 	peerCtx, cancel := context.WithTimeout(ctx, ackTimeout)
 	defer cancel()
 	if err := j.peerFailure(peerCtx); err != nil {
@@ -171,9 +172,8 @@ func (j *joiner) lost(rank int, how string) error {
 	}
 }
 
-// peerFailureOr replaces the loss of a rank by the error that the rank has stored. It returns err
-// if no error is stored in time. A rank may store its error shortly after another rank has seen the
-// connection close.
+// peerFailureOr returns the error that another rank has stored, or err if no error is stored in
+// time. A rank may store its error shortly after another rank has seen the connection close.
 func (j *joiner) peerFailureOr(ctx context.Context, err error) error {
 	if !errors.As(err, new(*driver.RankLostError)) && !errors.Is(err, driver.ErrFault) {
 		return err
@@ -186,8 +186,8 @@ func (j *joiner) peerFailureOr(ctx context.Context, err error) error {
 	return err
 }
 
-// peerFailure waits until another rank has stored the error because of which it could not join. It
-// returns nil if the context ends first.
+// peerFailure waits until another rank has stored the error that kept it from joining. It returns
+// nil if the context ends first.
 func (j *joiner) peerFailure(ctx context.Context) *peerError {
 	if encoded, err := j.cfg.Store.Get(ctx, j.key("failed")); err == nil {
 		return j.decodeFailure(encoded)
@@ -196,8 +196,9 @@ func (j *joiner) peerFailure(ctx context.Context) *peerError {
 }
 
 // absentError converts a timeout to an AbsentError that names the ranks that have not joined. If
-// all have, it names the ranks without a connection. It returns nil if the last rank connected just
-// before the timeout, and other errors unchanged, together with the cause of the context.
+// all ranks have joined, it names the ranks without a connection. If there are none, because the
+// last rank connected just before the timeout, it returns nil. It returns other errors unchanged,
+// together with the cause of the context.
 func (j *joiner) absentError(ctx context.Context, err error) error {
 	if !errors.Is(ctx.Err(), context.DeadlineExceeded) {
 		if cause := context.Cause(ctx); cause != nil && !errors.Is(err, cause) {
@@ -247,8 +248,8 @@ func (j *joiner) listen(ctx context.Context) error {
 	return j.cfg.Store.Set(ctx, j.addressKey(j.cfg.Group.Rank), value)
 }
 
-// addresses lists the addresses of the listener, beginning with the one that is most likely to be
-// reachable. Loopback addresses are last.
+// addresses lists the addresses of the listener. It begins with the address that is most likely to
+// be reachable. Loopback addresses are last.
 func (j *joiner) addresses() ([]string, error) {
 	at := j.listener.Addr().(*net.TCPAddr)
 	if !at.IP.IsUnspecified() {
@@ -284,7 +285,8 @@ func likelihood(ip net.IP) int {
 	}
 }
 
-// addLink records a connection, and closes it if there is already one to the same rank.
+// addLink records a connection. If there is already a connection to the same rank, addLink closes
+// the new one.
 func (j *joiner) addLink(l *link) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -319,8 +321,8 @@ func (j *joiner) dial(ctx context.Context, r int) (*link, error) {
 	return nil, fmt.Errorf("connecting to rank %d at %q: %w", rank, value, errors.Join(errs...))
 }
 
-// refused reports whether err shows that the address has no listener or that the listener's process
-// has closed the connection.
+// refused reports whether err shows that the address has no listener, or that the listener's
+// process has closed the connection.
 func refused(err error) bool {
 	return errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, syscall.ECONNRESET) ||
 		errors.Is(err, syscall.EPIPE)
@@ -364,7 +366,7 @@ func (j *joiner) handshake(ctx context.Context, l *link) error {
 }
 
 // accept accepts connections from the ranks after this one until the listener is closed. It closes
-// connections that fail to authenticate; they do not affect the join.
+// connections that fail to authenticate. The join continues.
 func (j *joiner) accept(ctx context.Context) {
 	for {
 		conn, err := j.listener.Accept()
@@ -389,8 +391,8 @@ func (j *joiner) accept(ctx context.Context) {
 	}
 }
 
-// acceptPeer verifies the other end's half of the token and sends this rank's half. It returns nil
-// on failure.
+// acceptPeer verifies the first half of the token and sends the second half. It returns nil on
+// failure.
 func (j *joiner) acceptPeer(ctx context.Context, conn *net.TCPConn) *link {
 	stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Now()) })
 	defer stop()

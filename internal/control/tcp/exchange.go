@@ -43,8 +43,8 @@ func (p *Plane) Exchange(
 	return got, nil
 }
 
-// breakLane disables a lane after a failed exchange, since the ranks' steps may differ. The caller
-// holds p.mu.
+// breakLane disables a lane after a failed exchange, because the ranks' steps may differ. The
+// caller holds p.mu.
 func (p *Plane) breakLane(lane driver.Lane, err error) error {
 	p.laneErrs[lane] = err
 	if lane == driver.LaneControl {
@@ -55,7 +55,7 @@ func (p *Plane) breakLane(lane driver.Lane, err error) error {
 
 // failAndNotify fails the plane and waits until the other ranks have acknowledged the failure.
 // Otherwise a rank that reaches the failed step later could still see it complete. The caller holds
-// p.mu, which is released while waiting.
+// p.mu. failAndNotify releases p.mu while it waits.
 func (p *Plane) failAndNotify(err error) error {
 	err = p.fail(err)
 	for begin := time.Now(); !p.closed && p.unacknowledged(); {
@@ -68,7 +68,7 @@ func (p *Plane) failAndNotify(err error) error {
 	return err
 }
 
-// exchangeStep makes one step of a track: it posts this rank's payload, waits for the payloads of
+// exchangeStep makes one step of a track. It posts this rank's payload, waits for the payloads of
 // all ranks and returns them. The caller holds p.mu.
 func (p *Plane) exchangeStep(ctx context.Context, payload []byte, w *waitState) ([][]byte, error) {
 	own, err := p.records[p.me].stepsOn(w.track)

@@ -13,7 +13,7 @@ import (
 	"symmem/driver"
 )
 
-// ErrProtocol is the cause of errors about a peer that does not use this version of the protocol.
+// ErrProtocol means that a peer does not use this version of the protocol.
 var ErrProtocol = errors.New("the rank does not use this version of symmem's control protocol")
 
 // kind identifies the type of a frame.
@@ -21,20 +21,20 @@ type kind uint8
 
 const (
 	kindPost kind = iota + 1 // carries the sender's payload for one step of a track
-	// kindComplete precedes kindFail. Its step is the last step of a track that the sender has seen
+	// kindComplete precedes kindFail. Its step is the last step of a track that the sender saw
 	// complete.
 	kindComplete
 	kindReport // carries a report on the fault lane
 	kindStatus // carries the sender's status
 	// kindFail reports that the sender has failed. Its step is the control.Reason. Its payload is
-	// the sender's status.
+	// the status of the sender.
 	kindFail
 	kindFailAck // acknowledges the receiver's kindFail
 	kindLeave   // reports that the sender leaves; the payload is its last status
 )
 
-// track identifies a sequence of steps that all ranks make together: the exchanges of a lane, the
-// comparisons of calls, or the gathers of one named value.
+// track identifies a sequence of steps that all ranks make together. The steps are the exchanges of
+// a lane, the comparisons of calls, or the gathers of one named value.
 type track string
 
 const (
@@ -80,7 +80,7 @@ type message struct {
 	kind  kind
 	track track
 	step  uint64
-	// payload has a format that depends on the kind. The message owns it.
+	// payload has a format that depends on the kind. The message owns the payload.
 	payload []byte
 }
 
@@ -153,17 +153,17 @@ func decodeWords(b []byte, words []uint64) {
 type status struct {
 	// submitted counts the collectives that the rank has launched.
 	submitted uint64
-	// inCollective holds the ticket and operation the operation of the collective in which the rank
-	// waits. inCollective is 0 if there is none.
+	// inCollective holds the ticket of the collective in which the rank waits, or 0.
 	inCollective uint64
-	operation    driver.Operation
+	// operation holds the operation of that collective.
+	operation driver.Operation
 	// inExchange holds the number of the control lane's step in which the rank waits, or 0.
 	inExchange uint64
 	// since holds the start of the wait, on the local clock.
 	since time.Time
 }
 
-// encode encodes a status. It converts times to ages, since the clocks of machines differ.
+// encode encodes a status. It converts times to ages, because the clocks of machines differ.
 func (b *status) encode(now time.Time) []byte {
 	age := uint64(0)
 	if b.inCollective != 0 || b.inExchange != 0 {

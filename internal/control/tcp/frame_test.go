@@ -66,7 +66,8 @@ func TestFramesThatEndEarlyAreErrors(t *testing.T) {
 	}
 }
 
-// FuzzReceive checks that every message that receive accepts encodes to the bytes that were read.
+// FuzzReceive encodes every message that receive accepts. The result must be the bytes that were
+// read.
 func FuzzReceive(f *testing.F) {
 	for _, m := range []message{
 		{kind: kindPost, track: trackBackground, step: 1 << 40, payload: []byte("here")},

@@ -24,14 +24,14 @@ type Config struct {
 	// Late configures warnings of late ranks.
 	Late driver.Late
 	// Host is the local address to listen on. If it is empty, Join listens on all addresses of this
-	// machine, and the other ranks try these addresses in turn.
+	// machine. The other ranks then try these addresses in turn.
 	Host string
 }
 
 // Join joins a group. It is a collective call, limited by the deadline of ctx or else by the
 // timeout. A TimeoutError names the ranks that did not arrive. A rank that cannot join stores its
-// error, and the others return that error. After an error no rank can join a group with the same id
-// again.
+// error, and the other ranks return that error. After an error no rank can join a group with the
+// same id again.
 func Join(ctx context.Context, cfg Config) (*Plane, error) {
 	if g := cfg.Group; len(g.Ranks) < 1 || g.Rank < 0 || g.Rank >= len(g.Ranks) ||
 		cfg.Timeout <= 0 || cfg.Store == nil {
@@ -78,7 +78,7 @@ func fingerprint(g driver.GroupConfig) []byte {
 }
 
 // token holds the secret of a group. The connecting end sends the first half and the accepting end
-// the second half, so that both ends are authenticated before they send anything else.
+// sends the second half. Each end is authenticated before it sends anything else.
 type token [32]byte
 
 const tokenHalf = len(token{}) / 2
@@ -89,16 +89,17 @@ func (j *joiner) key(name string) string {
 
 func (j *joiner) addressKey(r int) string { return j.key(strconv.Itoa(r)) }
 
-// shareToken generates the token on group rank 0 and fetches it on the others.
+// shareToken generates the token on group rank 0. The other ranks fetch it.
 func (j *joiner) shareToken(ctx context.Context) error {
 	leads := j.cfg.Group.Rank == 0
 	return control.ShareToken(ctx, j.cfg.Store, j.key("token"), leads, j.token[:])
 }
 
-// helloBytes is the size of the connecting end's first message: helloWord, which identifies the
-// protocol and its version, the first half of the token, the group rank of the connecting end and
-// the group rank that it intends to reach. The latter detects a connection to a wrong machine,
-// since several machines may use the same address, for example that of a container bridge.
+// helloBytes is the size of the connecting end's first message. The message holds helloWord, the
+// first half of the token, the group rank of the connecting end, and the group rank that it intends
+// to reach. helloWord identifies the protocol and its version. The last field detects a connection
+// to a wrong machine. Several machines may use the same address, for example that of a container
+// bridge.
 const helloBytes = 8 + tokenHalf + 4 + 4
 
 const helloWord = "symrel02"

@@ -18,7 +18,7 @@ import (
 	"symmem/internal/rendezvous"
 )
 
-// joinAll has the present ranks join a group of the given size, closes their planes and returns
+// joinAll has the present ranks join a group of the given size. It closes their planes and returns
 // their errors.
 func joinAll(
 	ctx context.Context, t *testing.T, size int, present []int, timeout time.Duration,
@@ -90,8 +90,8 @@ func TestJoinErrorReachesOtherRanks(t *testing.T) {
 	}
 }
 
-// TestStoredReasonReplacesLostRank has rank 1 store the reason of its failure shortly after rank 0
-// has found it lost.
+// TestStoredReasonReplacesLostRank has rank 1 store the reason of its failure. Shortly before, rank
+// 0 has found rank 1 lost.
 func TestStoredReasonReplacesLostRank(t *testing.T) {
 	store := rendezvous.NewLocal()
 	defer func() { check(t, store.Close()) }()
@@ -113,7 +113,7 @@ func TestStoredReasonReplacesLostRank(t *testing.T) {
 	}
 }
 
-// TestOnlyMissingRanksAreNamed has all ranks but the first join. Their errors must name only the
+// TestOnlyMissingRanksAreNamed has all ranks join except the first. Their errors must name only the
 // first rank.
 func TestOnlyMissingRanksAreNamed(t *testing.T) {
 	store := rendezvous.NewLocal()
@@ -134,8 +134,8 @@ func TestOnlyMissingRanksAreNamed(t *testing.T) {
 	all.Wait()
 }
 
-// promptStore is a store whose Get returns as soon as its context has ended, possibly before
-// contexts that are derived from the same parent have ended.
+// promptStore is a store whose Get returns as soon as its context has ended. Contexts derived from
+// the same parent may not have ended yet.
 type promptStore struct{ *rendezvous.Client }
 
 func (s promptStore) Get(ctx context.Context, key string) ([]byte, error) {
@@ -173,7 +173,7 @@ func TestMissingRanksAreNamedWhenTheStoreReturnsFirst(t *testing.T) {
 }
 
 // TestLostRankIsNamedByAllRanks gives group rank 1 an unused address. Only group rank 2 connects to
-// it, but the error on group rank 0 must name it, too.
+// it. The error on group rank 0 must name it, too.
 func TestLostRankIsNamedByAllRanks(t *testing.T) {
 	store := rendezvous.NewLocal()
 	defer func() { check(t, store.Close()) }()
@@ -293,8 +293,8 @@ func TestAddresses(t *testing.T) {
 	}
 }
 
-// TestRankIsFoundAtAnyOfItsAddresses lists an unused address and a foreign address before the right
-// one.
+// TestRankIsFoundAtAnyOfItsAddresses lists an unused address, a foreign address and then the right
+// address.
 func TestRankIsFoundAtAnyOfItsAddresses(t *testing.T) {
 	i := newImpostor(t)
 	other, err := net.Listen("tcp", "127.0.0.1:0")

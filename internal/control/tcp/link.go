@@ -18,9 +18,9 @@ const (
 
 // link sends and receives frames over a connection to one rank.
 //
-// Frames are queued, so that no sender waits for a rank that does not read. The queue needs no
-// limit, because no rank is more than a step ahead of another, and because a status is encoded only
-// when it is sent.
+// Frames are queued. So a sender never waits for a rank that does not read. The queue needs no
+// limit: no rank is more than a step ahead of another, and a status is encoded only when it is
+// sent.
 type link struct {
 	rank int // group rank of the other end
 	conn *net.TCPConn
@@ -39,8 +39,7 @@ func newLink(rank int, conn *net.TCPConn) *link {
 	}
 }
 
-// setKeepAlive configures the kernel to detect within seconds that the other machine no longer
-// answers.
+// setKeepAlive makes the kernel detect within seconds that the other machine no longer answers.
 func setKeepAlive(conn *net.TCPConn) error {
 	if err := conn.SetKeepAliveConfig(net.KeepAliveConfig{
 		Enable: true, Idle: time.Second, Interval: time.Second,
@@ -85,7 +84,8 @@ func (l *link) wakeWriter() {
 	}
 }
 
-// drain empties the queue. It also returns whether to send a status and whether no frames follow.
+// drain empties the queue. status reports whether to send a status, and last whether no frames
+// follow.
 func (l *link) drain() (frames net.Buffers, status, last bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -95,7 +95,7 @@ func (l *link) drain() (frames net.Buffers, status, last bool) {
 }
 
 // write sends queued frames until the last frame or the end of the connection. It ignores errors of
-// the connection, since the reader returns them, too.
+// the connection, because the reader returns them, too.
 func (l *link) write(status func() []byte) {
 	for {
 		select {

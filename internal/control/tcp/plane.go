@@ -14,11 +14,11 @@ import (
 )
 
 const (
-	// statusInterval limits the age of a rank's status on other ranks, apart from the time for the
-	// transfer.
+	// statusInterval limits the age of a rank's status on other ranks. The time for the transfer is
+	// added.
 	statusInterval = 100 * time.Millisecond
-	// ackTimeout limits how long a failed rank waits for acknowledgements. Join also uses it to
-	// limit the wait for the error of a rank that failed first.
+	// ackTimeout limits how long a failed rank waits for acknowledgements. Join also waits that
+	// long for the error of a rank that failed first.
 	ackTimeout = 250 * time.Millisecond
 	// leaveTimeout limits how long Close waits until its last message is sent.
 	leaveTimeout = time.Second
@@ -69,8 +69,8 @@ func (p *Plane) Submit() uint64 {
 	return ticket
 }
 
-// TrySubmit allocates the next ticket unless this rank or a peer has failed, or a peer is lost or
-// has left without submitting that ticket.
+// TrySubmit allocates the next ticket. It returns false if this rank or a peer has failed, if a
+// peer is lost, or if a peer has left without submitting that ticket.
 func (p *Plane) TrySubmit() (ticket uint64, ok bool) {
 	if p.PeerFailed() || p.Cause() != nil || p.submitted.Load() >= p.lastTicket.Load() {
 		return 0, false
@@ -113,8 +113,8 @@ func (p *Plane) fail(err error) error {
 	return err
 }
 
-// broadcast sends a message to all other ranks. The caller holds p.mu, so that all ranks receive
-// this rank's messages in the same order.
+// broadcast sends a message to all other ranks. The caller holds p.mu. So all ranks receive this
+// rank's messages in the same order.
 func (p *Plane) broadcast(m message, last bool) {
 	frame := m.encode()
 	for _, l := range p.links {
@@ -148,7 +148,7 @@ func (p *Plane) read(l *link) {
 	p.wakeAll()
 }
 
-// handle applies a message to the sender's record, and reports whether the sender has left.
+// handle applies a message to the sender's record. It reports whether the sender has left.
 func (p *Plane) handle(rank int, m message) (left bool, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -168,8 +168,8 @@ func (p *Plane) handle(rank int, m message) (left bool, err error) {
 	return r.left, nil
 }
 
-// sendStatuses ticks the stall detector every statusInterval, and sends this rank's status if it
-// has changed.
+// sendStatuses ticks the stall detector every statusInterval. It also sends this rank's status if
+// the status has changed.
 func (p *Plane) sendStatuses() {
 	ticker := time.NewTicker(statusInterval)
 	defer ticker.Stop()
@@ -210,8 +210,8 @@ func (p *Plane) statusFrame() []byte {
 	return m.encode()
 }
 
-// Withdraw revokes this rank's tickets that some rank is not known to have submitted, if there are
-// any. The status in kindLeave then omits these tickets.
+// Withdraw revokes this rank's tickets that some rank is not known to have submitted. The status in
+// kindLeave then omits these tickets. Withdraw returns false if there are no such tickets.
 func (p *Plane) Withdraw() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -229,8 +229,8 @@ func (p *Plane) Withdraw() bool {
 	return true
 }
 
-// Close sends kindLeave and leaves the group. Peers that do not read the message, because they are
-// stopped or lost, delay Close by leaveTimeout at most.
+// Close sends kindLeave and leaves the group. A stopped or lost peer does not read the message. It
+// delays Close by leaveTimeout at most.
 func (p *Plane) Close() error {
 	if !p.leave() {
 		return nil

@@ -17,7 +17,7 @@ import (
 // patience limits waits that should be short. It expires only if something hangs.
 const patience = 60 * time.Second
 
-// impostor plays group rank 1 of a group of two. It has the group's token, and follows the protocol
+// impostor plays group rank 1 of a group of two. It has the group's token. It follows the protocol
 // only as far as the test requires.
 type impostor struct {
 	t     *testing.T
@@ -54,7 +54,7 @@ func (i *impostor) config() Config {
 	return Config{Store: i.store, Group: duo(0), Timeout: patience}
 }
 
-// joinVictim opens a plane of rank 0, to which the impostor connects as rank 1.
+// joinVictim opens a plane of rank 0. The impostor connects to it as rank 1.
 func (i *impostor) joinVictim() *Plane {
 	i.t.Helper()
 	joined := make(chan error, 1)
@@ -247,8 +247,8 @@ func anyStatus() []byte {
 	return b.encode(time.Now())
 }
 
-// TestFaultDoesNotEndStepThatPeerCompleted sends the impostor's fault before its post, as if the
-// post of a third rank arrived late.
+// TestFaultDoesNotEndStepThatPeerCompleted sends the impostor's fault before its post. The post of
+// a third rank may arrive late in the same way.
 func TestFaultDoesNotEndStepThatPeerCompleted(t *testing.T) {
 	for row, c := range map[string]struct {
 		completed uint64

@@ -10,31 +10,33 @@ import (
 )
 
 const (
-	// maxPosts limits the posts of a track that have arrived from a rank and are not consumed yet:
-	// one for the step in which this rank waits, and one for the next step, which the other rank
-	// may have begun.
+	// maxPosts limits the posts of a track that have arrived from a rank and are not consumed yet.
+	// One post belongs to the step in which this rank waits. Another may belong to the next step,
+	// if the other rank has begun it.
 	maxPosts = 2
-	// maxReports and maxReportBytes limit the reports that a rank can send on the fault lane. There
-	// is room for the largest payload and a hundred small ones.
+	// maxReports and maxReportBytes limit the reports that a rank can send on the fault lane. They
+	// allow the largest payload and a hundred small ones.
 	maxReports     = 128
 	maxReportBytes = 2 * driver.MaxPayload
 )
 
 // rankRecord derives the state of one rank from its messages. It does no I/O.
 //
-// States of the rank: present; failed; then left, after kindLeave, or lost, if its connection ends
-// without kindLeave. A rank never returns to an earlier state. Messages after kindLeave are not
-// read.
+// States of the rank: present; failed; left, after kindLeave; lost, if its connection ends without
+// kindLeave. A rank never returns to an earlier state. Messages after kindLeave are not read.
 type rankRecord struct {
 	status
-	// tracks holds the tracks that the rank has used. names counts the tracks of named values.
+	// tracks holds the tracks that the rank has used.
 	tracks map[track]*steps
-	names  int
-	// reports holds the rank's reports on the fault lane, of reportBytes in total. readReports
-	// counts the reports that this rank has read. absent is set once no more reports are awaited.
-	reports                  [][]byte
+	// names counts the tracks of named values.
+	names int
+	// reports holds the rank's reports on the fault lane.
+	reports [][]byte
+	// reportBytes is the total size of the reports. readReports counts the reports that this rank
+	// has read.
 	reportBytes, readReports int
-	absent                   bool
+	// absent is set when no more reports are awaited.
+	absent bool
 
 	// failed classifies the failure of the rank, if it has failed.
 	failed     control.Reason
@@ -45,14 +47,15 @@ type rankRecord struct {
 
 // steps records a rank's steps on one track.
 type steps struct {
-	// received counts the steps that have arrived. posts holds the payloads not consumed yet.
+	// received counts the steps that have arrived.
 	received uint64
-	posts    [][]byte
-	// completed counts the steps that the rank has seen complete. It is current in this rank's
-	// record. In the record of another rank it is set only when that rank fails.
+	// posts holds the payloads that are not consumed yet.
+	posts [][]byte
+	// completed counts the steps that the rank has seen complete. In this rank's own record it is
+	// always current. In the record of another rank it is set only when that rank fails.
 	completed uint64
-	// ordered is set, in this rank's record, if the rank launches no collective during a wait on
-	// the track.
+	// ordered is set if this rank launches no collective during a wait on the track. Only this
+	// rank's own record uses it.
 	ordered bool
 }
 
@@ -75,8 +78,8 @@ func (r *rankRecord) stepsOn(t track) (*steps, error) {
 	return s, nil
 }
 
-// lookup returns a copy of the rank's steps on a track, or the zero value if the rank has not used
-// the track.
+// lookup returns a copy of the rank's steps on a track. It returns the zero value if the rank has
+// not used the track.
 func (r *rankRecord) lookup(t track) steps {
 	if s := r.tracks[t]; s != nil {
 		return *s

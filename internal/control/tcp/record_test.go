@@ -123,8 +123,8 @@ func TestRecordHoldsTheReasonOfAFailure(t *testing.T) {
 	}
 }
 
-// TestRecordHoldsStepsCompletedBeforeFailure checks RankState.Completed, because of which ranks
-// keep waiting for messages in transit.
+// TestRecordHoldsStepsCompletedBeforeFailure checks RankState.Completed. Ranks use it to keep
+// waiting for messages in transit.
 func TestRecordHoldsStepsCompletedBeforeFailure(t *testing.T) {
 	r := rankRecord{}
 	for _, m := range []message{

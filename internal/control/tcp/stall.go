@@ -3,19 +3,18 @@ package tcp
 import "time"
 
 const (
-	// stallThreshold is the longest time between two ticks of a process that is running. After a
-	// longer time the process is considered to have been stopped, or to have had no CPU.
+	// stallThreshold is the longest time between two ticks of a running process. After a longer
+	// time the process counts as having been stopped or having had no CPU.
 	stallThreshold = 3 * statusInterval
-	// catchUpTicks is the number of ticks after a stall until the messages of other ranks count as
-	// read.
+	// catchUpTicks counts the ticks after a stall until the messages of other ranks count as read.
 	catchUpTicks = 3
 )
 
 // stallDetector detects from ticks whether this process has been running. During a stall, messages
-// of other ranks may arrive without being read, so that these ranks seem late. The zero value
+// of other ranks may arrive without being read. These ranks then seem late. The zero value
 // represents a process that has never run.
 //
-// A process that is stopped repeatedly, so that every tick is late, still counts as caught up at
+// A process that is stopped repeatedly may have only late ticks. It still counts as caught up at
 // every fourth tick. So it cannot postpone a timeout forever.
 type stallDetector struct {
 	last      time.Time // time of the last tick

@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// TestStallDetector lists, for each tick, the time since the previous tick and whether messages may
-// be stale after the tick.
+// TestStallDetector lists, for each tick, the time since the previous tick. It also lists whether
+// messages may be stale after the tick.
 func TestStallDetector(t *testing.T) {
 	const on, stop = statusInterval, 5 * statusInterval
 	type step struct {

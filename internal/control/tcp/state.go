@@ -11,8 +11,8 @@ import (
 	"symmem/internal/control"
 )
 
-// groupState holds the records of all ranks of a group, and this rank's fault and waits. It sends
-// no messages.
+// groupState holds the records of all ranks of a group. It also holds this rank's fault and waits.
+// It sends no messages.
 type groupState struct {
 	cfg Config
 	me  int // group rank
@@ -61,7 +61,7 @@ func (s *groupState) checkUsable(lane driver.Lane) error {
 	return s.cause
 }
 
-// wakeAll wakes all waits of this rank, which check their condition again. The caller holds s.mu.
+// wakeAll wakes all waits of this rank. They check their condition again. The caller holds s.mu.
 func (s *groupState) wakeAll() {
 	if s.changed != nil {
 		close(s.changed)
@@ -77,9 +77,9 @@ func (s *groupState) recordsChanged() <-chan struct{} {
 	return s.changed
 }
 
-// tick ticks the stall detector. It wakes the waits when the messages of other ranks count as read
-// after a stall. Waits whose timeout has passed then end at once, since this process may be stopped
-// again.
+// tick ticks the stall detector. When the messages of other ranks count as read after a stall, tick
+// wakes the waits. Waits whose timeout has passed then end at once, because this process may be
+// stopped again.
 func (s *groupState) tick(now time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -89,8 +89,8 @@ func (s *groupState) tick(now time.Time) {
 }
 
 // status returns the current activity of this rank. If this rank awaits several collectives, the
-// status contains the last one, for the reason given at publishLatest of package shm. The caller
-// holds s.mu.
+// status contains the last one. publishLatest of package shm gives the reason. The caller holds
+// s.mu.
 func (s *groupState) status() status {
 	b := status{submitted: min(s.submitted.Load(), s.maxTicket)}
 	for _, w := range s.waits {
@@ -113,8 +113,8 @@ func (s *groupState) unpublish(w *waitState) {
 	s.waits = slices.DeleteFunc(s.waits, func(o *waitState) bool { return o == w })
 }
 
-// unacknowledged reports whether a rank that is still in the group has not acknowledged this rank's
-// fault.
+// unacknowledged reports whether some rank of the group has not acknowledged this rank's fault.
+// Ranks that have left do not count.
 func (s *groupState) unacknowledged() bool {
 	for rank := range s.records {
 		r := &s.records[rank]
@@ -125,8 +125,8 @@ func (s *groupState) unacknowledged() bool {
 	return false
 }
 
-// unreported lists the ranks whose next report has not arrived. It marks ranks that can no longer
-// send one as absent.
+// unreported lists the ranks whose next report has not arrived. A rank that can no longer send a
+// report is marked as absent.
 func (s *groupState) unreported() []int {
 	var ranks []int
 	for r := range s.records {

@@ -19,17 +19,18 @@ type waitState struct {
 	step  uint64
 	// ordered is set if this rank launches no collective during the wait.
 	ordered bool
-	// exchange is set if the step is one of the control lane. collective holds the ticket of the
-	// waiting collective, or 0. From both, other ranks can detect that two ranks wait for each
-	// other.
-	exchange   bool
+	// exchange is set if the step is one of the control lane. From exchange and collective, other
+	// ranks can detect that two ranks wait for each other.
+	exchange bool
+	// collective holds the ticket of the waiting collective, or 0.
 	collective uint64
 	operation  driver.Operation
 	begin      time.Time
 	timeout    time.Duration
-	// work is set in a wait for the end of launched work. failedFor measures the time since the
-	// failure of a peer was detected during the wait. It is negative if no peer has failed.
-	work      bool
+	// work is set in a wait for the end of launched work.
+	work bool
+	// failedFor measures the time since the failure of a peer was detected during the wait. It is
+	// negative if no peer has failed.
 	failedFor time.Duration
 }
 
@@ -50,8 +51,8 @@ func (s *groupState) missing(w *waitState) []int {
 	return ranks
 }
 
-// wait waits until no rank is missing. The context's deadline limits the wait, or else the timeout.
-// The caller holds s.mu, which is released while waiting.
+// wait waits until no rank is missing. The deadline of the context limits the wait. If there is
+// none, the timeout does. The caller holds s.mu. wait releases s.mu while it waits.
 func (s *groupState) wait(ctx context.Context, w *waitState) error {
 	w.begin, w.timeout = time.Now(), s.cfg.Timeout
 	if deadline, has := ctx.Deadline(); has {
@@ -74,7 +75,7 @@ func (s *groupState) wait(ctx context.Context, w *waitState) error {
 			return control.Interrupted(&q, states, context.Cause(ctx))
 		case v.Warning != nil:
 			s.warn(v.Warning)
-		case q.DeadlinePassed || q.Waited >= q.Timeout: // messages may be unread: let them arrive
+		case q.DeadlinePassed || q.Waited >= q.Timeout: // messages may be unread, so let them arrive
 			s.pause(nil, statusInterval)
 		default:
 			s.pause(ctx.Done(), q.Timeout-q.Waited, q.Late.Next(q.Waited, q.Warned))
@@ -82,8 +83,8 @@ func (s *groupState) wait(ctx context.Context, w *waitState) error {
 	}
 }
 
-// pause waits until a record changes, the shortest of the nonnegative times has passed, or done is
-// closed. The caller holds s.mu, which is released while waiting.
+// pause waits until a record changes, done is closed, or the shortest of the nonnegative times has
+// passed. The caller holds s.mu. pause releases s.mu while it waits.
 func (s *groupState) pause(done <-chan struct{}, times ...time.Duration) {
 	changed := s.recordsChanged()
 	var over <-chan time.Time
@@ -101,7 +102,7 @@ func (s *groupState) pause(done <-chan struct{}, times ...time.Duration) {
 	}
 }
 
-// warn issues a warning of late ranks. The caller holds s.mu, which is released during the
+// warn issues a warning of late ranks. The caller holds s.mu. warn releases s.mu during the
 // callback.
 func (s *groupState) warn(late *driver.LateWarning) {
 	s.warned = time.Now()
@@ -162,7 +163,7 @@ func (s *groupState) interruptedError(ctx context.Context, w *waitState) error {
 	return control.Interrupted(&q, s.rankStates(w), context.Cause(ctx))
 }
 
-// newWorkWait returns the state of a wait for work. Its timeout includes statusDelay, since
+// newWorkWait returns the state of a wait for work. Its timeout includes statusDelay, because
 // submissions of other ranks arrive with that delay.
 func (s *groupState) newWorkWait(w control.Wait, begin time.Time) *waitState {
 	return &waitState{
@@ -195,7 +196,7 @@ func (s *groupState) checkWait(w *waitState) error {
 }
 
 // verdict returns the reason why the work may never end, or nil, and warns of late ranks. The
-// caller holds s.mu, which is released during a warning.
+// caller holds s.mu. verdict releases s.mu during a warning.
 func (s *groupState) verdict(w *waitState, now time.Time) error {
 	q := s.waitStatus(w, now)
 	v := control.Judge(&q, s.rankStates(w))
