@@ -106,7 +106,7 @@ type Awaited struct {
 
 // Unmatched returns an error that lists the unmatched messages at the end of a group. It returns
 // nil if there are none. The error lists messages that arrived and were not received, receives
-// without a message, and messages that were still in transit when a rank left.
+// without a message, and messages that a rank had not received when it left.
 func Unmatched(
 	g *driver.GroupConfig, unclaimed []message.Arrival, awaited []Awaited,
 	untaken []driver.MessageEnds,

@@ -33,8 +33,9 @@ type Plane interface {
 	// Submit allocates the next ticket and publishes it to the other ranks. Every launch calls
 	// Submit, so it takes only a few nanoseconds. Calls must be serialized.
 	Submit() uint64
-	// TrySubmit calls Submit unless a rank is known to be unable to continue. It returns false if
-	// the plane or a peer has failed, or if a peer has left without submitting the next ticket.
+	// TrySubmit calls Submit, with two exceptions. It returns false if the plane or a peer is known
+	// to have failed. It also returns false if a peer is known to have left without submitting the
+	// next ticket.
 	TrySubmit() (ticket uint64, ok bool)
 	// Compare waits until every rank has made its n-th call of Compare, and compares the digests of
 	// the calls. If they differ, every rank gets a driver.MismatchError with the ticket as its

@@ -187,8 +187,8 @@ func (q *WaitStatus) deadlock(states []RankState) error {
 
 // cannotArrive reports whether a rank can never reach this wait. A rank that waits in an exchange
 // launches nothing before this rank joins the exchange. If that rank has not launched the
-// collective in which this rank waits, neither rank can proceed. The same holds with the two ranks
-// exchanged.
+// collective in which this rank waits, neither rank can proceed. The same holds if this rank waits
+// in an exchange and the other rank in a collective.
 func (q *WaitStatus) cannotArrive(me, r *RankState) bool {
 	switch {
 	case r.Left:
@@ -214,7 +214,7 @@ func (q *WaitStatus) late(states []RankState, missing []int) Verdict {
 			Activity: q.activity(states, missing), Members: q.Group.Ranks,
 		}}
 	}
-	// Without faults the missing ranks may never arrive. Only the caller knows which ranks are
+	// If faults are ignored, missing ranks may never arrive. Only the caller knows which ranks are
 	// late.
 	if q.IgnoreFaults || q.Late.Next(q.Waited, q.Warned) != 0 {
 		return Verdict{}

@@ -13,7 +13,8 @@ import (
 
 var _ control.Messages = (*plane)(nil)
 
-// Count assigns a number to a Send or Recv.
+// Count assigns a number to a Send or Recv. Messages called before the latest ticket have been
+// compared with that ticket, or never will be.
 func (p *plane) Count(call *driver.Call) control.Message {
 	after := spin.LoadAcquire64(&p.submitted)
 	p.Counts.Mu.Lock()

@@ -170,9 +170,9 @@ func (s *steps) compareBalances(call *driver.Call, ticket uint64) error {
 	return nil
 }
 
-// awaitBriefly waits until the given blocks have posted the current step, but only as long as a
-// wait may block the caller's thread. It polls before each yield if poll is set and few ranks are
-// absent.
+// awaitBriefly waits until the first of the given blocks has posted the current step, but only as
+// long as a wait may block the caller's thread. It polls before each yield if poll is set and few
+// ranks are absent.
 func (s *steps) awaitBriefly(blocks []*block, poll bool) bool {
 	word, polls := &blocks[0].lines[s.step&1].step, s.waiter.budget.polls
 	var begin uint64
