@@ -146,13 +146,22 @@ func (s *Stream) Record(e *Event) error {
 }
 
 // Wait makes later work of this stream wait for the event's point. The wait has no deadline,
-// because it is for work of this rank. If the work before the point has failed, this stream fails
-// with the same error.
+// because it is for work of this process. If the work before the point has failed, this stream
+// fails with the same error. The event may belong to another Runtime with the same backend.
 func (s *Stream) Wait(e *Event) error {
 	if !e.valid() {
 		return invalid("waiting for a nil or zero event")
 	}
 	return s.queue.Wait(e.mark)
+}
+
+// WaitOnly waits as Wait does, but this stream does not fail if the work before the point has
+// failed.
+func (s *Stream) WaitOnly(e *Event) error {
+	if !e.valid() {
+		return invalid("waiting for a nil or zero event")
+	}
+	return s.queue.WaitOnly(e.mark)
 }
 
 // Synchronize waits until the stream is idle and returns the first error of its work. The stream

@@ -22,7 +22,7 @@ func goTorchAlloc(
 	pool C.int, size C.size_t, device C.int, stream unsafe.Pointer, site C.uint32_t,
 ) C.uintptr_t {
 	return C.uintptr_t(addressOf(func() (uintptr, error) {
-		if err := library.CheckDevice(int(device)); err != nil {
+		if err := library.CheckDevice(int(pool), int(device)); err != nil {
 			return 0, err
 		}
 		return library.Alloc(int(pool), uint64(size), uintptr(stream), uint32(site))
@@ -32,8 +32,8 @@ func goTorchAlloc(
 //export goTorchFree
 func goTorchFree(address unsafe.Pointer) {
 	err := binding.CatchPanic(func() error {
-		if !library.IsOpen() {
-			return nil // Close returned the memory
+		if !library.AnyOpen() {
+			return nil // closing returned the memory
 		}
 		return library.Free(uintptr(address), true)
 	})

@@ -23,22 +23,31 @@ func goGroupOpen(
 	length C.size_t, name *C.char, count C.size_t, ranks *C.int32_t, group *C.uint64_t,
 ) C.int {
 	return store(group, "the group", func() (uint64, error) {
-		text, err := textOf(length, name)
+		text, list, err := groupArguments(length, name, count, ranks)
 		if err != nil {
 			return 0, err
 		}
-		if ranks == nil {
-			return 0, errNull("the ranks")
-		}
-		if count > maxRanks {
-			return 0, fmt.Errorf("opening a group of %d ranks: %w", count, symmem.ErrInvalid)
-		}
-		var list []int
-		for _, r := range unsafe.Slice(ranks, int(count)) {
-			list = append(list, int(r))
-		}
 		return library.OpenGroup(text, list)
 	})
+}
+
+// groupArguments returns copies of the name and the ranks of a group.
+func groupArguments(
+	length C.size_t, name *C.char, count C.size_t, ranks *C.int32_t,
+) (text string, list []int, err error) {
+	if text, err = textOf(length, name); err != nil {
+		return "", nil, err
+	}
+	if ranks == nil {
+		return "", nil, errNull("the ranks")
+	}
+	if count > maxRanks {
+		return "", nil, fmt.Errorf("opening a group of %d ranks: %w", count, symmem.ErrInvalid)
+	}
+	for _, r := range unsafe.Slice(ranks, int(count)) {
+		list = append(list, int(r))
+	}
+	return text, list, nil
 }
 
 //export goGroupClose

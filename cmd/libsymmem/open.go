@@ -14,16 +14,22 @@ import (
 //export goOpen
 func goOpen(length C.size_t, options *C.char) C.int {
 	return guard(func() error {
-		text, err := textOf(length, options)
+		text, err := prepareOpen(length, options)
 		if err != nil {
 			return err
 		}
-		if err := importEnvironment(); err != nil {
-			return err
-		}
-		C.symmem_watch_exit()
-		return library.Open([]byte(text))
+		return library.Open(text)
 	})
+}
+
+// prepareOpen prepares the process for the opening of a world and returns a copy of its options.
+func prepareOpen(length C.size_t, options *C.char) ([]byte, error) {
+	text, err := textOf(length, options)
+	if err != nil {
+		return nil, err
+	}
+	C.symmem_watch_exit()
+	return []byte(text), importEnvironment()
 }
 
 // importEnvironment copies changed environment variables from the process to Go. Go itself reads

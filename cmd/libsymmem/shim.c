@@ -18,6 +18,29 @@ API int symmem_describe(size_t size, char *text, size_t *length) {
 	return CALL(goDescribe(size, text, length));
 }
 
+API int symmem_world_open(size_t n, const char *options, uint64_t *world) {
+	return WAITING(goWorldOpen(n, (char *)options, world));
+}
+
+API int symmem_world_close(uint64_t world, int force) { return WAITING(goWorldClose(world, force)); }
+
+API int symmem_world_describe(uint64_t world, size_t size, char *text, size_t *length) {
+	return CALL(goWorldDescribe(world, size, text, length));
+}
+
+API int symmem_world_stats(uint64_t world, size_t size, char *text, size_t *length) {
+	return CALL(goWorldStats(world, size, text, length));
+}
+
+API int symmem_world_set_check(uint64_t world, int level) {
+	return WAITING(goWorldSetCheck(world, level));
+}
+
+API int symmem_world_group_open(uint64_t world, size_t n, const char *name, size_t count,
+                                const int32_t *ranks, uint64_t *group) {
+	return WAITING(goWorldGroupOpen(world, n, (char *)name, count, (int32_t *)ranks, group));
+}
+
 API int symmem_world(uint64_t *group) { return CALL(goWorld(group)); }
 
 API int symmem_group_open(size_t n, const char *name, size_t count, const int32_t *ranks,

@@ -1,9 +1,9 @@
 /*
  * symmem.h is the C interface of libsymmem.so: symmetric GPU memory for collectives.
  *
- * A process is one rank. It opens symmem once, joins groups of ranks, allocates memory that lies
- * at the same place on every rank, registers it at the ends of scopes, and queues collectives on
- * CUDA streams of its own.
+ * A process is one rank of a world. It opens symmem, joins groups of ranks, allocates memory that
+ * lies at the same place on every rank, registers it at the ends of scopes, and queues collectives
+ * on its CUDA streams. It can be a rank of several worlds at once: see "Several worlds".
  *
  * Rules that hold for every function, unless it says otherwise:
  *
@@ -47,7 +47,7 @@ extern "C" {
 /* The version of this interface. It increases when functions are added. Nothing is renamed or
  * removed within one major version (the thousands). The header of a release also defines
  * SYMMEM_VERSION, the version of the release as text. */
-#define SYMMEM_ABI_VERSION 1003
+#define SYMMEM_ABI_VERSION 1004
 
 /* Codes, each with its cause and what the caller can do about it. */
 enum {
@@ -207,8 +207,8 @@ int symmem_last_error_json(size_t size, char *text, size_t *length);
  *   environment    {"NAME": "value"}: variables that the process has set since the library was
  *                  loaded. Variables that C's environment has need not be repeated here.
  *
- * One rank can be open at a time: a second symmem_open is SYMMEM_ERR_INVALID, but after
- * symmem_close it can be opened again. It must not be called while a stream is captured. */
+ * A second symmem_open is SYMMEM_ERR_INVALID, but after symmem_close it can be opened again;
+ * symmem_world_open opens further worlds. It must not be called while a stream is captured. */
 int symmem_open(size_t options_length, const char *options);
 
 /* Closes this rank: leaves all groups and returns all memory. It waits for queued work and, on the
@@ -221,7 +221,7 @@ int symmem_open(size_t options_length, const char *options);
  * A process may exit without closing. */
 int symmem_close(int force);
 
-/* Returns 1 if symmem is open, else 0; 0 in forked children. */
+/* Returns 1 if symmem_open has opened a world, else 0; 0 in forked children. */
 int symmem_is_open(void);
 
 /* Sets functions that let the caller interrupt waits, for example to handle signals. While a call
@@ -277,9 +277,45 @@ const volatile int64_t *symmem_generation(void);
  *    "activity": {"rank": text}}: this rank is still waiting for these live ranks of the world. */
 int symmem_take_warning(size_t size, char *text, size_t *length);
 
+/* ---- Several worlds ------------------------------------------------------------------------- */
+
+/* A process can be a rank of several worlds, such as that of a trainer and that of an inference
+ * engine. Each world has separate ranks, a separate store and timeout, and separate groups, pools
+ * and check level. A world fails and closes without an effect on the others. Its handle is the
+ * group of all its ranks.
+ *
+ * Handles, pool numbers, call sites and words are the process's, so functions of groups, pools,
+ * addresses and events work for all worlds. A pool can only be registered with groups of its world;
+ * for other worlds its memory is ordinary memory. Functions of streams apply to the work of all
+ * worlds. symmem_world, symmem_group_open, symmem_describe, symmem_stats and symmem_set_check apply
+ * to the world of symmem_open. */
+
+/* Opens a world. Collective over its ranks; other ranks need not know of it. The options are those
+ * of symmem_open except "pool": the world has no pool until symmem_pool_open(*world, ...). Pass
+ * "rank", "size", "store" and "token". Each world needs a "store" with an address that no other
+ * world uses at the time, such as "unix:@" and random text for ranks of one machine; rank 0 serves
+ * it, and passes it to the others beforehand. Worlds can be opened in several threads at once. */
+int symmem_world_open(size_t options_length, const char *options, uint64_t *world);
+
+/* Closes a world as symmem_close closes the world of symmem_open. */
+int symmem_world_close(uint64_t world, int force);
+
+/* Describes this rank of a world: see symmem_describe. */
+int symmem_world_describe(uint64_t world, size_t size, char *text, size_t *length);
+
+/* Returns the counters of a world: see symmem_stats. */
+int symmem_world_stats(uint64_t world, size_t size, char *text, size_t *length);
+
+/* Changes how much the ranks of a world compare: see symmem_set_check. */
+int symmem_world_set_check(uint64_t world, int level);
+
+/* Opens a group of a world, whose ranks are numbers of that world: see symmem_group_open. */
+int symmem_world_group_open(uint64_t world, size_t name_length, const char *name, size_t count,
+                            const int32_t *ranks, uint64_t *group);
+
 /* ---- Groups -------------------------------------------------------------------------------- */
 
-/* Returns the group of all ranks. Only symmem_close closes it. */
+/* Returns the world of symmem_open, the group of all its ranks. Only symmem_close closes it. */
 int symmem_world(uint64_t *group);
 
 /* Opens a group. Collective over its ranks, which are numbers of the world, in group order. The
@@ -291,8 +327,8 @@ int symmem_group_open(size_t name_length, const char *name, size_t count, const 
 
 /* Leaves a group: deregisters its windows on this rank, and forgets attached communicators as
  * symmem_detach(attachment, 0) does. Captured CUDA graphs keep the memory that they use until they
- * are destroyed; a replay ends without a result. It does not wait for other ranks. The world cannot
- * be closed. */
+ * are destroyed; a replay ends without a result. It does not wait for other ranks. A world cannot
+ * be closed by it. */
 int symmem_group_close(uint64_t group);
 
 /* Describes a group as JSON: {"id", "name", "rank", "size", "ranks", "error": text or null}. */
@@ -312,13 +348,13 @@ int symmem_group_set_path(uint64_t group, int path);
 /* ---- Pools and allocation ------------------------------------------------------------------- */
 
 /* Pools are numbered from 0. symmem_open opens pool 0, with the world as its domain. At most
- * SYMMEM_POOLS can be open. */
+ * SYMMEM_POOLS can be open in a process. */
 enum { SYMMEM_POOLS = 16 };
 
 /* Opens a pool whose domain is a group: the ranks of the group must make the same requests in the
  * same order, and the pool can be registered with any group within the domain. Every rank of the
  * domain opens its pools in the same order. It does not wait. The options are JSON, as "pool" of
- * symmem_open. *pool is the lowest free number. */
+ * symmem_open. *pool is the lowest free number above 0. */
 int symmem_pool_open(uint64_t domain, size_t options_length, const char *options, int *pool);
 
 /* Closes a pool: deregisters and unmaps its memory. Live buffers are treated as by symmem_close.

@@ -15,7 +15,7 @@ static const struct {
 	{"mismatch", mismatch}, {"speed", speed},       {"attach", attach},           {"capture", capture},
 	{"norm", norm},       {"pending", pending},         {"panics", panics},
 	{"locked", locked},   {"messages", messages},       {"splits", splits},
-	{"left-child", left_child},
+	{"left-child", left_child}, {"worlds", worlds},         {"worlds-lost", worlds_lost},
 };
 
 int main(int argc, char **argv) {

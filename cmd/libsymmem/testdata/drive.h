@@ -78,5 +78,7 @@ void norm(void);
 void speed(void);
 void messages(void);
 void splits(void);
+void worlds(void);
+void worlds_lost(void);
 
 #endif

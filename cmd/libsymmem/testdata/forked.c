@@ -26,6 +26,12 @@ static void opening(uint64_t world, void *at) {
 	REFUSED(symmem_world(&out.handle));
 	int32_t ranks[1] = {rank};
 	REFUSED(symmem_group_open(1, "g", 1, ranks, &out.handle));
+	REFUSED(symmem_world_open(0, NULL, &out.handle));
+	REFUSED(symmem_world_close(world, 1));
+	REFUSED(symmem_world_describe(world, 0, NULL, &out.count));
+	REFUSED(symmem_world_stats(world, 0, NULL, &out.count));
+	REFUSED(symmem_world_set_check(world, SYMMEM_CHECK_OFF));
+	REFUSED(symmem_world_group_open(world, 1, "g", 1, ranks, &out.handle));
 	REFUSED(symmem_group_close(world));
 	REFUSED(symmem_group_describe(world, 0, NULL, &out.count));
 	REFUSED(symmem_group_error(world));

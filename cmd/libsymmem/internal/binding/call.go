@@ -42,7 +42,7 @@ func (cs *calls) Do(handle uint64, a *Arguments) error {
 	if err != nil {
 		return err
 	}
-	err = cs.queue(r.rt.Interop().At(a.Site), g, call, s)
+	err = cs.queue(r.at(a.Site), g, call, s)
 	if err == nil && a.From != nil && call.Arrived == nil {
 		a.From(a.Root)
 	}
@@ -183,7 +183,7 @@ func (cs *calls) Norm(handle uint64, n *NormArguments) error {
 	if err != nil {
 		return err
 	}
-	return cs.queue(r.rt.Interop().At(n.Site), g, symmem.Call{
+	return cs.queue(r.at(n.Site), g, symmem.Call{
 		Operation: symmem.OpAllReduceRMSNorm, Norm: &args, Send: args.Input, Recv: args.Output,
 	}, s)
 }

@@ -1,4 +1,4 @@
-// Package binding implements libsymmem.so, apart from its C code. It runs one rank of symmem in a
+// Package binding implements libsymmem.so, apart from its C code. It runs ranks of symmem in a
 // process whose tensors, streams and caching allocator belong to another library, usually PyTorch.
 //
 // PyTorch's caching allocator requests segments of 2 MiB, 20 MiB and more, and divides them among
@@ -23,12 +23,19 @@
 // This package maintains counters in memory. Callers read the counters to detect changes without a
 // call; see Words.
 //
+// # Worlds
+//
+// A process can be a rank of several worlds at once. Each has separate ranks, a separate store and
+// timeout, and separate groups and pools. Open opens the main world; OpenWorld opens others.
+// Handles and pool numbers are unique in the process, so most functions need no world as an
+// argument.
+//
 // # States
 //
-// A Library is closed, open as a rank of a job, or open alone. A Library that is open alone is a
-// job of one rank. It serves callers that only use communicators of another library. All methods
+// The main world is closed, open as a rank of a job, or open alone. A Library that is open alone is
+// a job of one rank. It serves callers that only use communicators of another library. All methods
 // are safe for concurrent use. No lock is held while a rank waits for another.
 //
-// Lock order: Library.opening, then the tables of a rank (table.mu, groupTable.mu, poolTable.mu;
-// one at a time), then pool.mu.
+// Lock order: Library.opening, then lastUse.mu, then the tables (rankList.mu, table.mu,
+// groupTable.mu, poolTable.mu; one at a time), then pool.mu.
 package binding

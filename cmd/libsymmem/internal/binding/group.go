@@ -6,7 +6,6 @@ import (
 	"maps"
 	"slices"
 	"sync"
-	"sync/atomic"
 
 	"symmem"
 )
@@ -14,6 +13,7 @@ import (
 // group adds a handle and the attached communicators to a symmem.Group.
 type group struct {
 	*symmem.Group
+	owner       *rank
 	handle      uint64
 	name        string
 	attachments []*attachment // guarded by groupTable.mu
@@ -39,10 +39,10 @@ type attachment struct {
 	group   *group
 }
 
-// groupTable finds the groups and attachments of a rank by handle.
+// groupTable holds the groups and attachments of a rank by handle. session.groupIndex finds groups
+// without their rank.
 type groupTable struct {
-	words    *Words
-	handles  *atomic.Uint64
+	owner    *rank
 	watchers sync.WaitGroup // goroutines that run until their group ends
 
 	mu          sync.RWMutex
@@ -51,9 +51,9 @@ type groupTable struct {
 	opened      map[string]int         // how often each id was opened; guarded by mu
 }
 
-// init initializes an empty table. The table uses the session's words and handles.
-func (t *groupTable) init(s *session) {
-	t.words, t.handles = s.words, &s.handles
+// init initializes an empty table of a rank.
+func (t *groupTable) init(owner *rank) {
+	t.owner = owner
 	t.groups, t.attachments = map[uint64]*group{}, map[uint64]*attachment{}
 	t.opened = map[string]int{}
 }
@@ -61,31 +61,27 @@ func (t *groupTable) init(s *session) {
 // add adds a group and returns its handle. A goroutine updates the words when the group fails or
 // ends.
 func (t *groupTable) add(g *symmem.Group, name string) uint64 {
+	s := t.owner.session
 	added := &group{
-		Group: g, handle: t.handles.Add(1), name: name, machines: g.Stats().Tuning.Machines,
+		Group: g, owner: t.owner, handle: s.handles.Add(1), name: name,
+		machines: g.Stats().Tuning.Machines,
 	}
 	t.mu.Lock()
 	t.groups[added.handle] = added
 	t.mu.Unlock()
+	s.groupIndex.add(added.handle, added)
 	t.watchers.Go(func() {
 		select {
 		case <-g.Failing():
-			t.words.Faults.Add(1)
+			s.words.Faults.Add(1)
 		case <-g.Ended(): // ended without a fault
 		}
 		<-g.Ended()
-		t.words.Pending.Add(1)
-		t.words.Windows.Add(1)
+		s.words.Pending.Add(1)
+		s.words.Windows.Add(1)
 	})
-	t.words.Pending.Add(1)
+	s.words.Pending.Add(1)
 	return added.handle
-}
-
-// find returns the group with a handle, or nil.
-func (t *groupTable) find(handle uint64) *group {
-	t.mu.RLock()
-	defer t.mu.RUnlock()
-	return t.groups[handle]
 }
 
 // all returns the groups.
@@ -117,6 +113,7 @@ func (t *groupTable) remove(g *group) {
 		delete(t.attachments, a.handle)
 	}
 	t.mu.Unlock()
+	t.owner.session.groupIndex.remove(g.handle)
 	for _, a := range attachments {
 		a.adopted.Forget()
 	}

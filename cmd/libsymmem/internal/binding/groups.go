@@ -10,7 +10,7 @@ import (
 // groups implements the functions of symmem.h that open, use and close groups.
 type groups struct{ s *session }
 
-// World returns the handle of the world, the group of all ranks.
+// World returns the handle of the main world, the group of all its ranks.
 func (gs *groups) World() (uint64, error) {
 	r, err := gs.s.current()
 	if err != nil {
@@ -19,18 +19,33 @@ func (gs *groups) World() (uint64, error) {
 	return r.world, nil
 }
 
-// OpenGroup joins a group. It is collective over its ranks.
+// OpenGroup joins a group of the main world. It is collective over its ranks.
 func (gs *groups) OpenGroup(name string, ranks []int) (uint64, error) {
 	r, err := gs.s.current()
 	if err != nil {
 		return 0, err
 	}
+	return gs.open(r, name, ranks)
+}
+
+// OpenGroupIn joins a group of a world. It is collective over the group's ranks, which are numbers
+// of that world.
+func (gs *groups) OpenGroupIn(world uint64, name string, ranks []int) (uint64, error) {
+	r, err := gs.s.world(world)
+	if err != nil {
+		return 0, err
+	}
+	return gs.open(r, name, ranks)
+}
+
+// open joins a group of a rank's world.
+func (gs *groups) open(r *rank, name string, ranks []int) (uint64, error) {
 	if name == "" || len(ranks) == 0 {
 		return 0, fmt.Errorf("opening group %q of %d ranks: %w", name, len(ranks), symmem.ErrInvalid)
 	}
 	id := r.groups.nextID(name, ranks)
 	var g *symmem.Group
-	err = gs.s.runInterruptible("opening group "+name, func(ctx context.Context) (err error) {
+	err := gs.s.runInterruptible("opening group "+name, func(ctx context.Context) (err error) {
 		g, err = r.rt.Join(ctx, id, ranks)
 		return err
 	})
@@ -48,7 +63,8 @@ func (gs *groups) CloseGroup(handle uint64) error {
 		return err
 	}
 	if handle == r.world {
-		return fmt.Errorf("closing the world: only symmem_close closes it: %w", symmem.ErrInvalid)
+		return fmt.Errorf("closing a world: only symmem_close and symmem_world_close close it: %w",
+			symmem.ErrInvalid)
 	}
 	r.groups.remove(g)
 	return g.Close()
@@ -120,7 +136,7 @@ func (gs *groups) Check(handle uint64) error {
 	if err != nil {
 		return err
 	}
-	for _, p := range r.pools.all() {
+	for _, p := range gs.s.poolTable.of(r) {
 		if err := p.flush(); err != nil {
 			return err
 		}

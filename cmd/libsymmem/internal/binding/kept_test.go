@@ -185,7 +185,7 @@ func TestConcurrentClosesKeepBufferOnce(t *testing.T) {
 		}
 		close(start)
 		closers.Wait()
-		interop := l.rank.Load().rt.Interop()
+		interop := l.ranks.main.Load().rt.Interop()
 		if n, _ := interop.Live(nil); n != 1 {
 			t.Fatalf("%d buffers are live, want 1", n)
 		}

@@ -3,25 +3,26 @@ package binding
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"sync"
 
 	"symmem"
 )
 
-// Library implements the functions of symmem.h for one process. It is either closed or open. While
-// it is open, it is one rank of a job.
+// Library implements the functions of symmem.h for one process. The process is one rank of each
+// open world.
 type Library struct {
 	session
-	opening sync.Mutex // serializes Open and Close
+	opening sync.Mutex // serializes Open and Close of the main world
 
 	groups
 	pools
 	calls
 	windows
 	streams
+	worlds
 	plugin
 }
 
@@ -32,86 +33,55 @@ func New(words *Words, warn func(text string)) *Library {
 	s := &l.session
 	l.groups.s, l.pools.s, l.calls.s = s, s, s
 	l.windows.s, l.streams.s, l.plugin.s, l.plugin.open = s, s, s, l.openAlone
+	l.worlds.s = s
 	return l
 }
 
-// Open opens this rank with the options of symmem.h. It is collective over all ranks of the job.
+// Open opens the main world with the options of symmem.h. It is collective over all ranks of the
+// job.
 func (l *Library) Open(text []byte) error {
 	var o Options
 	if err := decode(text, &o); err != nil {
 		return fmt.Errorf("opening symmem: %w", err)
 	}
 	return l.runInterruptible("opening symmem", func(ctx context.Context) error {
-		return l.open(ctx, &o, false)
+		return l.openMain(ctx, &o, mainRank)
 	})
 }
 
-// open opens the rank. alone is set if PlugAlloc opens the rank as a job of one rank.
-func (l *Library) open(ctx context.Context, o *Options, alone bool) error {
+// openMain opens the rank of the main world.
+func (l *Library) openMain(ctx context.Context, o *Options, kind rankKind) error {
 	l.opening.Lock()
 	defer l.opening.Unlock()
 	if l.IsOpen() {
 		return fmt.Errorf("opening symmem: it is already open; call symmem_close first: %w",
 			symmem.ErrInvalid)
 	}
-	if err := o.setEnvironment(); err != nil {
-		return err
-	}
-	o.setMaxProcs()
-	options, err := o.runtime()
-	if err != nil {
-		return fmt.Errorf("opening symmem: %w", err)
-	}
-	options.OnLate, options.Interrupted = l.addLate, l.pollInCollective
-	rt, err := symmem.Open(ctx, options)
-	if err != nil {
-		return err
-	}
-	r, err := newRank(&l.session, rt, o, alone)
-	if err != nil {
-		return errors.Join(fmt.Errorf("opening symmem: %w", err), rt.Close())
-	}
-	l.rank.Store(r)
-	l.words.Pending.Add(1)
-	if err := context.Cause(ctx); err != nil { // runInterruptible has already returned this error
-		l.rank.Store(nil)
-		return errors.Join(err, rt.Close())
+	_, err := l.openRank(ctx, o, kind)
+	return err
+}
+
+// Close leaves the main world and frees all memory without live buffers. Unless force is set, it
+// fails if buffers are live. A forced Close waits for other ranks for at most a second. Callers may
+// still use and free live buffers after it.
+func (l *Library) Close(force bool) error {
+	l.opening.Lock()
+	defer l.opening.Unlock()
+	if r := l.ranks.main.Load(); r != nil {
+		return l.closeRank(r, force)
 	}
 	return nil
 }
 
-// Close leaves the job and frees all memory without live buffers. Unless force is set, it fails if
-// buffers are live. A forced Close waits for other ranks for at most a second. Callers may still
-// use and free live buffers after it.
-func (l *Library) Close(force bool) error {
-	l.opening.Lock()
-	defer l.opening.Unlock()
-	r := l.rank.Load()
-	if r == nil {
-		return nil
-	}
-	if count, bytes := r.pools.live(); count > 0 && !force {
-		return fmt.Errorf("closing symmem: %d buffers of %d bytes: %w", count, bytes, ErrLive)
-	}
-	var errs []error
-	for _, p := range r.pools.all() {
-		errs = append(errs, p.beginClose())
-	}
-	l.kept.keep(r.rt.Interop())
-	l.rank.Store(nil)
-	err := r.close(errors.Join(errs...), force)
-	l.words.Pending.Add(1)
-	l.words.Windows.Add(1)
-	return err
-}
+// IsOpen reports whether the main world is open.
+func (l *Library) IsOpen() bool { return l.ranks.main.Load() != nil }
 
-// IsOpen reports whether the library is open.
-func (l *Library) IsOpen() bool { return l.rank.Load() != nil }
+// AnyOpen reports whether any world is open.
+func (l *Library) AnyOpen() bool { return len(l.ranks.all()) > 0 }
 
-// CallSites reports whether the library is open and records call sites.
+// CallSites reports whether a world is open that records call sites.
 func (l *Library) CallSites() bool {
-	r := l.rank.Load()
-	return r != nil && r.callSites
+	return slices.ContainsFunc(l.ranks.all(), func(r *rank) bool { return r.callSites })
 }
 
 // description holds the JSON that Describe returns.
@@ -129,12 +99,17 @@ type description struct {
 	PID         int    `json:"pid"`
 }
 
-// Describe returns a description of the open rank as JSON.
+// Describe returns a description of the main world's rank as JSON.
 func (l *Library) Describe() (string, error) {
 	r, err := l.current()
 	if err != nil {
 		return "", err
 	}
+	return describe(r)
+}
+
+// describe returns a description of a rank as JSON.
+func describe(r *rank) (string, error) {
 	device := r.rt.Device()
 	return encode(description{
 		Rank: r.rt.Rank(), Size: r.rt.Size(), Source: r.rt.Source(), Backend: device.Backend,
@@ -150,17 +125,12 @@ func encode(value any) (string, error) {
 	return string(text), err
 }
 
-// SetCheck sets the check level, which selects what ranks compare. It is collective over the world.
+// SetCheck sets the check level of the main world, which selects what ranks compare. It is
+// collective over the world.
 func (l *Library) SetCheck(level int) error {
 	r, err := l.current()
 	if err != nil {
 		return err
 	}
-	checkLevel, err := term("check level", levels, level)
-	if err != nil {
-		return err
-	}
-	return l.runInterruptible("setting the check level", func(ctx context.Context) error {
-		return r.rt.SetCheck(ctx, checkLevel)
-	})
+	return l.setCheck(r, level)
 }

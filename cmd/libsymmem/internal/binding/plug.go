@@ -22,7 +22,8 @@ func (l *Library) openAlone(device int) error {
 	if l.IsOpen() {
 		return nil
 	}
-	err := l.open(context.Background(), &Options{Size: 1, Device: &device, Backend: "nccl"}, true)
+	o := &Options{Size: 1, Device: &device, Backend: "nccl"}
+	err := l.openMain(context.Background(), o, aloneRank)
 	if l.IsOpen() {
 		return nil // opened by this call, or by another thread in the meantime
 	}
@@ -38,7 +39,7 @@ func (p *plugin) PlugAlloc(
 		return 0, err
 	}
 	memory := pools{p.s}
-	if err := memory.CheckDevice(device); err != nil {
+	if err := memory.CheckDevice(number, device); err != nil {
 		return 0, err
 	}
 	return memory.Alloc(number, bytes, stream, site)
@@ -83,7 +84,7 @@ func (p *plugin) PlugRegister(comm uintptr) error {
 	if err != nil {
 		return err
 	}
-	pool, err := r.pools.find(0)
+	_, pool, err := p.s.pool(0)
 	if err != nil {
 		return err
 	}

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
 
@@ -19,7 +20,8 @@ const Local = -1
 // pool adds a list of retired buffers to a symmem.Pool. Retired buffers are freed by flush.
 type pool struct {
 	*symmem.Pool
-	interop symmem.Interop
+	owner *rank
+	order int // among the pools of its rank
 
 	mu      sync.Mutex
 	freed   []symmem.Buffer // retired buffers; guarded by mu
@@ -27,7 +29,7 @@ type pool struct {
 }
 
 // live returns the number and total size of the buffers that callers have not freed.
-func (p *pool) live() (count int, bytes int64) { return p.interop.Live(p.Pool) }
+func (p *pool) live() (count int, bytes int64) { return p.owner.rt.Interop().Live(p.Pool) }
 
 // alloc allocates a buffer and returns its address.
 func (p *pool) alloc(s *symmem.Stream, bytes int64, site uint32) (uintptr, error) {
@@ -36,7 +38,7 @@ func (p *pool) alloc(s *symmem.Stream, bytes int64, site uint32) (uintptr, error
 	if err := p.flushLocked(); err != nil {
 		return 0, err
 	}
-	b, err := p.interop.At(site).Alloc(p.Pool, s, bytes)
+	b, err := p.owner.at(site).Alloc(p.Pool, s, bytes)
 	return b.Address(), err
 }
 
@@ -87,39 +89,55 @@ func byPlace(a, b symmem.Buffer) int {
 	return cmp.Or(cmp.Compare(a.Segment(), b.Segment()), cmp.Compare(a.Offset(), b.Offset()))
 }
 
-// poolTable numbers the open pools of a rank.
+// poolTable numbers the open pools of all ranks.
 type poolTable struct {
-	rt *symmem.Runtime
-
-	mu    sync.RWMutex
-	pools [Pools + 1]*pool // by number; the last is the local pool; guarded by mu
+	mu     sync.RWMutex
+	pools  [Pools]*pool    // by number; guarded by mu
+	local  map[*rank]*pool // pools of local memory; guarded by mu
+	opened int             // number of pools opened so far; guarded by mu
 }
 
-// add opens a pool and returns its number.
-func (t *poolTable) add(o symmem.PoolOptions) (int, error) {
+// add opens a pool and returns its number. Number 0 is reserved for the main world.
+func (t *poolTable) add(owner *rank, o symmem.PoolOptions) (int, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	number := slices.Index(t.pools[:Pools], nil)
-	if number < 0 {
-		return 0, fmt.Errorf("opening a pool: %d pools are already open: %w", Pools,
+	free := slices.Index(t.pools[1:], nil)
+	if free < 0 {
+		return 0, fmt.Errorf("opening a pool: %d pools are already open: %w", Pools-1,
 			symmem.ErrInvalid)
 	}
-	return number, t.openLocked(number, o)
+	p, err := t.openLocked(owner, o)
+	if err == nil {
+		t.pools[free+1] = p
+	}
+	return free + 1, err
 }
 
-// openLocked opens a pool with a free number. The caller holds t.mu.
-func (t *poolTable) openLocked(number int, o symmem.PoolOptions) error {
-	p, err := t.rt.NewPool(o)
+// addMain opens pool 0.
+func (t *poolTable) addMain(owner *rank, o symmem.PoolOptions) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	p, err := t.openLocked(owner, o)
 	if err == nil {
-		t.pools[number] = &pool{Pool: p, interop: t.rt.Interop()}
+		t.pools[0] = p
 	}
 	return err
 }
 
-// find returns the pool with a number.
-func (t *poolTable) find(number int) (*pool, error) {
+// openLocked opens a pool. The caller holds t.mu.
+func (t *poolTable) openLocked(owner *rank, o symmem.PoolOptions) (*pool, error) {
+	p, err := owner.rt.NewPool(o)
+	if err != nil {
+		return nil, err
+	}
+	t.opened++
+	return &pool{Pool: p, owner: owner, order: t.opened}, nil
+}
+
+// find returns the pool with a number. Local is the pool of a rank's local memory.
+func (t *poolTable) find(number int, r *rank) (*pool, error) {
 	if number == Local {
-		return t.local()
+		return t.localOf(r)
 	}
 	if number < 0 || number >= Pools {
 		return nil, fmt.Errorf("pool %d: numbers are from 0 to %d: %w",
@@ -133,16 +151,22 @@ func (t *poolTable) find(number int) (*pool, error) {
 	return nil, fmt.Errorf("pool %d: not open: %w", number, symmem.ErrClosed)
 }
 
-// local returns the pool of local memory. The first call opens the pool.
-func (t *poolTable) local() (*pool, error) {
+// localOf returns the pool of a rank's local memory. The first call opens the pool.
+func (t *poolTable) localOf(r *rank) (*pool, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.pools[Pools] == nil {
-		if err := t.openLocked(Pools, symmem.PoolOptions{}); err != nil {
-			return nil, err
-		}
+	if p := t.local[r]; p != nil {
+		return p, nil
 	}
-	return t.pools[Pools], nil
+	p, err := t.openLocked(r, symmem.PoolOptions{})
+	if err != nil {
+		return nil, err
+	}
+	if t.local == nil {
+		t.local = map[*rank]*pool{}
+	}
+	t.local[r] = p
+	return p, nil
 }
 
 // remove releases a pool's number. Two calls may close the same pool, so remove does nothing if the
@@ -155,11 +179,33 @@ func (t *poolTable) remove(number int, p *pool) {
 	}
 }
 
-// all returns the open pools by number, followed by the local pool. The local pool has no domain.
+// removeAll releases the numbers of a rank's pools.
+func (t *poolTable) removeAll(r *rank) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	delete(t.local, r)
+	for number, p := range t.pools {
+		if p != nil && p.owner == r {
+			t.pools[number] = nil
+		}
+	}
+}
+
+// all returns the open pools in the order in which they were opened. Pools of local memory have no
+// domain.
 func (t *poolTable) all() []*pool {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
-	return slices.DeleteFunc(slices.Clone(t.pools[:]), func(p *pool) bool { return p == nil })
+	all := slices.AppendSeq(slices.Clone(t.pools[:]), maps.Values(t.local))
+	all = slices.DeleteFunc(all, func(p *pool) bool { return p == nil })
+	slices.SortFunc(all, func(a, b *pool) int { return cmp.Compare(a.order, b.order) })
+	return all
+}
+
+// of returns the open pools of a rank in the order in which they were opened. The order is the same
+// on all ranks of a domain, unlike the numbers.
+func (t *poolTable) of(r *rank) []*pool {
+	return slices.DeleteFunc(t.all(), func(p *pool) bool { return p.owner != r })
 }
 
 // wrapper returns the open pool that wraps a symmem.Pool, or nil.
@@ -171,12 +217,17 @@ func (t *poolTable) wrapper(wrapped *symmem.Pool) *pool {
 			return p
 		}
 	}
+	for _, p := range t.local {
+		if p.Pool == wrapped {
+			return p
+		}
+	}
 	return nil
 }
 
-// live returns the number and total size of the buffers that callers have not freed.
-func (t *poolTable) live() (count int, bytes int64) {
-	for _, p := range t.all() {
+// live returns the number and total size of a rank's buffers that callers have not freed.
+func (t *poolTable) live(r *rank) (count int, bytes int64) {
+	for _, p := range t.of(r) {
 		c, b := p.live()
 		count, bytes = count+c, bytes+b
 	}
@@ -187,7 +238,7 @@ func (t *poolTable) live() (count int, bytes int64) {
 func (t *poolTable) number(p *pool) int {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
-	return slices.Index(t.pools[:Pools], p)
+	return slices.Index(t.pools[:], p)
 }
 
 // free frees a retired buffer as pool.free does. A buffer of a closed pool is freed at once.

@@ -26,7 +26,7 @@ func (ps *pools) OpenPool(domain uint64, text []byte) (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	number, err := r.pools.add(options)
+	number, err := ps.s.poolTable.add(r, options)
 	if err != nil {
 		return 0, err
 	}
@@ -36,7 +36,7 @@ func (ps *pools) OpenPool(domain uint64, text []byte) (int, error) {
 
 // ClosePool closes a pool. It treats live buffers as Library.Close does.
 func (ps *pools) ClosePool(number int, force bool) error {
-	r, p, err := ps.s.pool(number)
+	_, p, err := ps.s.pool(number)
 	if err != nil {
 		return err
 	}
@@ -48,7 +48,7 @@ func (ps *pools) ClosePool(number int, force bool) error {
 		return fmt.Errorf("closing pool %d: %d buffers of %d bytes: %w", number, count, bytes, ErrLive)
 	}
 	err = p.beginClose()
-	r.pools.remove(number, p)
+	ps.s.poolTable.remove(number, p)
 	return errors.Join(err, p.Close())
 }
 
@@ -83,11 +83,11 @@ func checkSize(action string, bytes uint64) error {
 // Free frees a buffer. If later is set and the pool is open, the buffer is freed at the next event
 // that all ranks share. Otherwise it is freed at once.
 func (ps *pools) Free(address uintptr, later bool) error {
-	r, err := ps.s.current()
-	if err == nil {
+	_, err := ps.s.anyRank()
+	for _, r := range ps.s.ranks.all() {
 		var b symmem.Buffer
 		if b, err = r.rt.Interop().Retire(address); err == nil {
-			return r.pools.free(b, later)
+			return ps.s.poolTable.free(b, later)
 		}
 		if !errors.Is(err, symmem.ErrForeign) {
 			return err
@@ -119,14 +119,18 @@ func (ps *pools) Reserve(
 		return err
 	}
 	err = ps.s.runInterruptible("reserving", func(ctx context.Context) error {
-		return p.interop.At(site).Reserve(ctx, p.Pool, s, int64(bytes), nil)
+		return r.at(site).Reserve(ctx, p.Pool, s, int64(bytes), nil)
 	})
 	if err != nil || handle == 0 {
 		return err
 	}
-	_, g, err := ps.s.group(handle)
+	owner, g, err := ps.s.group(handle)
 	if err != nil {
 		return err
+	}
+	if owner != r {
+		return fmt.Errorf("registering pool %d with group %s: they belong to different worlds: %w",
+			number, g.ID(), symmem.ErrInvalid)
 	}
 	return r.register(g, p, stream)
 }
@@ -142,9 +146,9 @@ func (ps *pools) Trim(number int, keep uint64) error {
 	})
 }
 
-// CheckDevice returns an error unless device is this rank's device.
-func (ps *pools) CheckDevice(device int) error {
-	r, err := ps.s.current()
+// CheckDevice returns an error unless device is the device of a pool's rank.
+func (ps *pools) CheckDevice(number, device int) error {
+	r, _, err := ps.s.pool(number)
 	if err != nil {
 		return err
 	}
@@ -161,7 +165,7 @@ func (ps *pools) Note(number int, kind, value int64, site uint32) error {
 	if err != nil {
 		return err
 	}
-	return p.interop.At(site).Note(p.Pool, kind, value)
+	return p.owner.at(site).Note(p.Pool, kind, value)
 }
 
 // maxSite is the maximum length of a call site in bytes.
@@ -169,15 +173,14 @@ const maxSite = 1 << 12
 
 // Site returns the number of a call site.
 func (ps *pools) Site(text string) (uint32, error) {
-	r, err := ps.s.current()
-	if err != nil {
+	if _, err := ps.s.anyRank(); err != nil {
 		return 0, err
 	}
 	if len(text) > maxSite {
 		return 0, fmt.Errorf("call site of %d bytes, maximum %d: %w", len(text), maxSite,
 			symmem.ErrInvalid)
 	}
-	return r.rt.Interop().Site(text), nil
+	return ps.s.sites.number(text), nil
 }
 
 // place holds the JSON that Locate returns.
@@ -192,22 +195,24 @@ type place struct {
 
 // Locate returns the buffer that contains an address, as JSON, or the segment if no buffer does.
 func (ps *pools) Locate(address uintptr) (string, error) {
-	r, err := ps.s.current()
-	if err != nil {
+	if _, err := ps.s.anyRank(); err != nil {
 		return "", err
 	}
-	b, err := r.rt.Interop().Buffer(address)
-	if p := r.pools.wrapper(b.Pool()); err == nil && p != nil {
-		return encode(place{
-			Pool: r.pools.number(p), Segment: b.Segment(), Live: true, Bytes: b.Size(),
-			Offset: b.Offset() + int64(address-b.Address()), Address: uint64(b.Address()),
-		})
+	pools := &ps.s.poolTable
+	for _, r := range ps.s.ranks.all() {
+		b, err := r.rt.Interop().Buffer(address)
+		if p := pools.wrapper(b.Pool()); err == nil && p != nil {
+			return encode(place{
+				Pool: pools.number(p), Segment: b.Segment(), Live: true, Bytes: b.Size(),
+				Offset: b.Offset() + int64(address-b.Address()), Address: uint64(b.Address()),
+			})
+		}
 	}
-	for _, p := range r.pools.all() {
+	for _, p := range pools.all() {
 		for s := range p.Segments() {
 			if offset := address - s.Address; offset < uintptr(s.Bytes) {
 				return encode(place{
-					Pool: r.pools.number(p), Segment: s.Segment, Offset: int64(offset),
+					Pool: pools.number(p), Segment: s.Segment, Offset: int64(offset),
 					Address: uint64(s.Address),
 				})
 			}

@@ -9,35 +9,40 @@ import (
 	"symmem"
 )
 
-// rank holds the state of a Library while it is open.
+// rank holds the state of one open world.
 type rank struct {
 	session   *session
 	rt        *symmem.Runtime
 	alone     bool
+	host      bool // the rank uses the host backend
 	callSites bool // call sites are recorded
 
 	world       uint64 // handle of the group of all ranks
 	groups      groupTable
-	pools       poolTable
-	streams     table[uintptr, *symmem.Stream] // by foreign handle
-	events      table[uint64, *symmem.Event]
+	streams     table[uintptr, *symmem.Stream]              // by foreign handle
+	sites       table[uint32, uint32]                       // rt's numbers by the session's
 	pluginComms table[uintptr, *symmem.AdoptedCommunicator] // by address
 
 	warnCapture sync.Once // prints the warning that the pool grew during a capture
 }
 
-// newRank returns a rank with an observer, pool 0 and a handle for the world.
-func newRank(s *session, rt *symmem.Runtime, o *Options, alone bool) (*rank, error) {
-	r := &rank{session: s, rt: rt, alone: alone, callSites: o.callSites()}
-	r.groups.init(s)
-	r.pools.rt = rt
-	r.observe()
-	options, err := o.Pool.pool(rt.World())
-	if err != nil {
-		return nil, err
+// newRank returns a rank with an observer and a handle for the world. A rank of the main world also
+// has pool 0.
+func newRank(s *session, rt *symmem.Runtime, o *Options, kind rankKind) (*rank, error) {
+	r := &rank{
+		session: s, rt: rt, alone: kind == aloneRank, host: rt.Device().Ordinal < 0,
+		callSites: o.callSites(),
 	}
-	if _, err := r.pools.add(options); err != nil {
-		return nil, err
+	r.groups.init(r)
+	r.observe()
+	if kind != worldRank {
+		options, err := o.Pool.pool(rt.World())
+		if err == nil {
+			err = s.poolTable.addMain(r, options)
+		}
+		if err != nil {
+			return nil, err
+		}
 	}
 	r.world = r.groups.add(rt.World(), "world")
 	return r, nil
@@ -90,10 +95,37 @@ func (r *rank) abort() {
 
 // stream returns the Stream for a foreign handle. The first call for a handle adopts the stream.
 func (r *rank) stream(handle uintptr) (*symmem.Stream, error) {
-	if s, ok := r.streams.find(handle); ok {
-		return s, nil
+	s, ok := r.streams.find(handle)
+	if !ok {
+		var err error
+		s, err = r.streams.findOrCreate(handle, r.rt.Interop().AdoptStream)
+		if err != nil {
+			return nil, err
+		}
 	}
-	return r.streams.findOrCreate(handle, r.rt.Interop().AdoptStream)
+	if len(r.session.ranks.all()) > 1 && r.host {
+		last := r.session.lastUses.findOrAdd(handle, &lastUse{})
+		return s, last.follow(streamUse{r, s}, handle)
+	}
+	return s, nil
+}
+
+// at returns the rank's Interop for calls from a call site.
+func (r *rank) at(site uint32) symmem.Interop {
+	i := r.rt.Interop()
+	if site == 0 {
+		return i
+	}
+	number, known := r.sites.find(site)
+	if !known {
+		text := r.session.sites.text(site)
+		if text == "" {
+			return i
+		}
+		number = i.Site(text)
+		r.sites.add(site, number)
+	}
+	return i.At(number)
 }
 
 // memory returns the memory at an address passed by C. It returns an error for memory of freed
@@ -101,9 +133,22 @@ func (r *rank) stream(handle uintptr) (*symmem.Stream, error) {
 func (r *rank) memory(address uintptr, bytes int64) (symmem.Memory, error) {
 	m, err := r.rt.Interop().Memory(address, bytes)
 	if err == nil && m.Pool() == nil && bytes > 0 {
-		err = r.session.kept.checkFreed(address, bytes, r.rt.Device().Ordinal < 0)
+		err = r.checkElsewhere(address, bytes)
 	}
 	return m, err
+}
+
+// checkElsewhere returns an error for freed memory of other worlds, open and closed.
+func (r *rank) checkElsewhere(address uintptr, bytes int64) error {
+	for _, other := range r.session.ranks.all() {
+		if other == r {
+			continue
+		}
+		if _, err := other.rt.Interop().Memory(address, bytes); err != nil {
+			return err
+		}
+	}
+	return r.session.kept.checkFreed(address, bytes, r.host)
 }
 
 // register registers new memory of a pool with a group and its attached communicators.

@@ -7,8 +7,8 @@ import (
 	"symmem"
 )
 
-// session holds the state that the parts of a Library share: the open rank, and state that outlives
-// it.
+// session holds the state that the parts of a Library share: the open ranks, and state that
+// outlives them.
 type session struct {
 	words *Words
 	// warn prints a warning that no call can return.
@@ -16,49 +16,80 @@ type session struct {
 	warnings
 	interrupts
 
-	rank atomic.Pointer[rank] // nil while closed
-	kept keptMemory
+	ranks      rankList
+	groupIndex table[uint64, *group] // the open groups of all ranks
+	poolTable  poolTable
+	events     table[uint64, event]
+	lastUses   table[uintptr, *lastUse] // by foreign stream; used while several worlds are open
+	sites      siteTable
+	kept       keptMemory
 	// handles holds the last handle. It is never reset, because a later rank must not reuse a handle.
 	handles atomic.Uint64
 }
 
-// current returns the open rank.
+// current returns the rank of the main world.
 func (s *session) current() (*rank, error) {
-	if r := s.rank.Load(); r != nil {
+	if r := s.ranks.main.Load(); r != nil {
 		return r, nil
 	}
 	return nil, ErrNotOpen
 }
 
-// errUnknown returns the error for a handle without an object: ErrClosed if the handle was valid
-// earlier, otherwise ErrInvalid.
+// anyRank returns the rank of the main world or, if that is closed, the oldest open rank.
+func (s *session) anyRank() (*rank, error) {
+	if r := s.ranks.main.Load(); r != nil {
+		return r, nil
+	}
+	if all := s.ranks.all(); len(all) > 0 {
+		return all[0], nil
+	}
+	return nil, ErrNotOpen
+}
+
+// errUnknown returns the error for a handle without an object: ErrNotOpen if no world is open,
+// ErrClosed if the handle was valid earlier, otherwise ErrInvalid.
 func (s *session) errUnknown(kind string, handle uint64) error {
+	if _, err := s.anyRank(); err != nil {
+		return err
+	}
 	if handle == 0 || handle > s.handles.Load() {
 		return fmt.Errorf("%s %d: no such handle: %w", kind, handle, symmem.ErrInvalid)
 	}
 	return fmt.Errorf("%s %d: %w", kind, handle, symmem.ErrClosed)
 }
 
-// group returns the open rank and one of its groups.
+// group returns an open group and its rank.
 func (s *session) group(handle uint64) (*rank, *group, error) {
-	r, err := s.current()
-	if err != nil {
-		return nil, nil, err
-	}
-	if g := r.groups.find(handle); g != nil {
-		return r, g, nil
+	if g, ok := s.groupIndex.find(handle); ok {
+		return g.owner, g, nil
 	}
 	return nil, nil, s.errUnknown("group", handle)
 }
 
-// pool returns the open rank and one of its pools.
+// world returns the open rank whose world has a handle.
+func (s *session) world(handle uint64) (*rank, error) {
+	r, g, err := s.group(handle)
+	if err != nil {
+		return nil, err
+	}
+	if handle != r.world {
+		return nil, fmt.Errorf("group %s is not a world: pass the handle that symmem_world_open or "+
+			"symmem_world returned: %w", g.ID(), symmem.ErrInvalid)
+	}
+	return r, nil
+}
+
+// pool returns an open pool and its rank.
 func (s *session) pool(number int) (*rank, *pool, error) {
-	r, err := s.current()
+	r, err := s.anyRank()
 	if err != nil {
 		return nil, nil, err
 	}
-	p, err := r.pools.find(number)
-	return r, p, err
+	p, err := s.poolTable.find(number, r)
+	if err != nil {
+		return nil, nil, err
+	}
+	return p.owner, p, nil
 }
 
 // flushedPool returns a pool after freeing its retired buffers.

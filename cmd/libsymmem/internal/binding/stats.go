@@ -37,19 +37,24 @@ type stats struct {
 	Refused int64                 `json:"refused"`
 }
 
-// Stats returns all counters as JSON.
+// Stats returns all counters of the main world as JSON.
 func (l *Library) Stats() (string, error) {
 	r, err := l.current()
 	if err != nil {
 		return "", err
 	}
+	return statsOf(r)
+}
+
+// statsOf returns all counters of a rank as JSON.
+func statsOf(r *rank) (string, error) {
 	s := stats{
-		Open: true, Stats: r.rt.Stats(), Groups: map[string]groupStats{},
-		Refused: l.words.Refused.Load(), Streams: r.streams.size(),
+		Open: true, Stats: r.rt.Stats(), Pools: []poolStats{}, Groups: map[string]groupStats{},
+		Refused: r.session.words.Refused.Load(), Streams: r.streams.size(),
 	}
-	for _, p := range r.pools.all() {
+	for _, p := range r.session.poolTable.of(r) {
 		if p.Domain() != nil {
-			s.Pools = append(s.Pools, r.pools.stats(p))
+			s.Pools = append(s.Pools, r.session.poolTable.stats(p))
 		}
 	}
 	for _, g := range r.groups.all() {

@@ -2,7 +2,11 @@ package binding
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"slices"
+	"sync"
+	"sync/atomic"
 
 	"symmem"
 )
@@ -10,27 +14,67 @@ import (
 // streams implements the functions of symmem.h for foreign streams and for events on them.
 type streams struct{ s *session }
 
+// streamUse represents the use of a foreign stream by one rank.
+type streamUse struct {
+	rank   *rank
+	stream *symmem.Stream
+}
+
+// uses returns the uses of a foreign stream. If no rank uses it yet, the main rank adopts it.
+func (st *streams) uses(handle uintptr) ([]streamUse, error) {
+	first, err := st.s.anyRank()
+	if err != nil {
+		return nil, err
+	}
+	var all []streamUse
+	for _, r := range st.s.ranks.all() {
+		if s, ok := r.streams.find(handle); ok {
+			all = append(all, streamUse{r, s})
+		}
+	}
+	if len(all) > 0 {
+		return all, nil
+	}
+	s, err := first.stream(handle)
+	return []streamUse{{first, s}}, err
+}
+
 // Synchronize waits until a stream is idle, and returns the first error of its work.
 func (st *streams) Synchronize(handle uintptr) error {
-	r, err := st.s.current()
+	if err := st.checkCapture("synchronizing", handle); err != nil {
+		return err
+	}
+	uses, err := st.uses(handle)
 	if err != nil {
 		return err
 	}
-	if r.rt.Interop().Captured(handle) {
-		return fmt.Errorf("synchronizing stream %#x: %w", handle, symmem.ErrCapturing)
+	var first error
+	for _, u := range uses {
+		err := st.s.runResumable("synchronizing", u.stream.Synchronize)
+		if errors.Is(err, symmem.ErrInterrupted) {
+			return err
+		}
+		if first == nil {
+			first = err
+		}
 	}
-	s, err := r.stream(handle)
-	if err != nil {
-		return err
+	return first
+}
+
+// checkCapture returns an error if the owner of a stream captures it.
+func (st *streams) checkCapture(doing string, handle uintptr) error {
+	r, err := st.s.anyRank()
+	if err == nil && r.rt.Interop().Captured(handle) {
+		err = fmt.Errorf("%s stream %#x: %w", doing, handle, symmem.ErrCapturing)
 	}
-	return st.s.runResumable("synchronizing", s.Synchronize)
+	return err
 }
 
 // Idle records whether the caller has waited until the device is idle. If so, the next Trim and
 // Close need not query streams.
 func (st *streams) Idle(yes bool) error {
-	r, err := st.s.current()
-	if err == nil {
+	_, err := st.s.anyRank()
+	for _, r := range st.s.ranks.all() {
 		r.rt.Interop().SetIdle(yes)
 	}
 	return err
@@ -38,94 +82,160 @@ func (st *streams) Idle(yes bool) error {
 
 // Forget removes a stream that its owner is about to destroy.
 func (st *streams) Forget(handle uintptr) error {
-	r, err := st.s.current()
-	if err != nil {
+	if _, err := st.s.anyRank(); err != nil {
 		return err
 	}
-	forgotten, ok := r.streams.remove(handle)
-	if !ok {
-		return nil
+	st.s.lastUses.remove(handle)
+	for _, r := range st.s.ranks.all() {
+		forgotten, ok := r.streams.remove(handle)
+		if !ok {
+			continue
+		}
+		// ForgetStream may wait for work that depends on other streams, so no lock is held.
+		err := st.s.runInterruptible("forgetting a stream", func(context.Context) error {
+			r.rt.Interop().ForgetStream(forgotten)
+			return nil
+		})
+		if err != nil {
+			return err
+		}
 	}
-	// ForgetStream may wait for work that depends on other streams, so no lock is held.
-	return st.s.runInterruptible("forgetting a stream", func(context.Context) error {
-		r.rt.Interop().ForgetStream(forgotten)
-		return nil
-	})
+	return nil
+}
+
+// event marks a point of a foreign stream, with one mark for each rank that uses the stream.
+type event []eventMark
+
+// eventMark represents an event of one rank.
+type eventMark struct {
+	rank *rank
+	at   *symmem.Event
+}
+
+// belongsTo reports whether all marks belong to a rank.
+func (e event) belongsTo(r *rank) bool {
+	return !slices.ContainsFunc(e, func(m eventMark) bool { return m.rank != r })
 }
 
 // Record records an event after the work queued on a foreign stream so far, and returns the event's
 // handle.
 func (st *streams) Record(stream uintptr) (uint64, error) {
-	r, err := st.s.current()
+	if err := st.checkCapture("recording an event on", stream); err != nil {
+		return 0, err
+	}
+	uses, err := st.uses(stream)
 	if err != nil {
 		return 0, err
 	}
-	if r.rt.Interop().Captured(stream) {
-		return 0, fmt.Errorf("recording an event on stream %#x: %w", stream, symmem.ErrCapturing)
-	}
-	s, err := r.stream(stream)
-	if err != nil {
-		return 0, err
-	}
-	e, err := r.rt.NewEvent()
-	if err != nil {
-		return 0, err
-	}
-	if err := s.Record(e); err != nil {
-		return 0, fmt.Errorf("recording an event on stream %#x: %w", stream, err)
+	marks := make(event, len(uses))
+	for i, u := range uses {
+		at, err := u.record()
+		if err != nil {
+			return 0, fmt.Errorf("recording an event on stream %#x: %w", stream, err)
+		}
+		marks[i] = eventMark{u.rank, at}
 	}
 	handle := st.s.handles.Add(1)
-	r.events.add(handle, e)
+	st.s.events.add(handle, marks)
 	return handle, nil
 }
 
-// event returns the open rank and one of its events.
-func (st *streams) event(handle uint64) (*rank, *symmem.Event, error) {
-	r, err := st.s.current()
-	if err != nil {
-		return nil, nil, err
+// record records an event.
+func (u streamUse) record() (*symmem.Event, error) {
+	e, err := u.rank.rt.NewEvent()
+	if err == nil {
+		err = u.stream.Record(e)
 	}
-	e, ok := r.events.find(handle)
-	if !ok {
-		return nil, nil, st.s.errUnknown("event", handle)
+	return e, err
+}
+
+// event returns an event.
+func (st *streams) event(handle uint64) (event, error) {
+	if e, ok := st.s.events.find(handle); ok {
+		return e, nil
 	}
-	return r, e, nil
+	return nil, st.s.errUnknown("event", handle)
 }
 
 // Reached reports whether the work before an event is done. It returns true for closed events.
 func (st *streams) Reached(handle uint64) bool {
-	_, e, err := st.event(handle)
-	return err != nil || e.Done()
+	e, err := st.event(handle)
+	pending := func(m eventMark) bool { return !m.at.Done() }
+	return err != nil || !slices.ContainsFunc(e, pending)
 }
 
 // Await waits until the work before an event is done.
 func (st *streams) Await(handle uint64) error {
-	_, e, err := st.event(handle)
+	e, err := st.event(handle)
 	if err != nil {
 		return err
 	}
-	return st.s.runResumable("waiting for an event", e.Synchronize)
+	for _, m := range e {
+		if err := st.s.runResumable("waiting for an event", m.at.Synchronize); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // CloseEvent removes an event. Streams that wait for it keep waiting.
 func (st *streams) CloseEvent(handle uint64) error {
-	r, _, err := st.event(handle)
-	if err != nil {
+	if _, err := st.event(handle); err != nil {
 		return err
 	}
-	r.events.remove(handle)
+	st.s.events.remove(handle)
 	return nil
 }
 
 // StreamWait makes later work of a foreign stream wait for an event.
 func (st *streams) StreamWait(stream uintptr, handle uint64) error {
-	r, e, err := st.event(handle)
+	e, err := st.event(handle)
 	if err != nil {
 		return err
 	}
-	s, err := r.stream(stream)
+	uses, err := st.uses(stream)
 	if err != nil {
 		return err
 	}
-	return s.Wait(e)
+	for _, u := range uses {
+		for _, m := range e {
+			if err := u.stream.Wait(m.at); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// lastUse records the rank that used a foreign stream last.
+type lastUse struct {
+	mu   sync.Mutex
+	rank atomic.Pointer[rank] // nil if unknown; written with mu held
+}
+
+// follow orders the work that a rank is about to queue on a foreign stream after the work of other
+// ranks on that stream. On GPUs the stream itself orders them. On the host backend each rank has a
+// separate stream for a handle.
+func (last *lastUse) follow(use streamUse, handle uintptr) error {
+	last.mu.Lock()
+	defer last.mu.Unlock()
+	before := last.rank.Load()
+	if before == use.rank {
+		return nil
+	}
+	for _, other := range use.rank.session.ranks.all() {
+		theirs, used := other.streams.find(handle)
+		if other == use.rank || !used || before != nil && before != other {
+			continue
+		}
+		at, err := streamUse{other, theirs}.record()
+		if err == nil {
+			err = use.stream.WaitOnly(at)
+		}
+		if err != nil && !errors.Is(err, symmem.ErrClosed) { // the other world may be closing
+			return err
+		}
+	}
+	last.rank.Store(use.rank)
+	return nil
 }

@@ -34,6 +34,12 @@ func (t *table[K, V]) findOrCreate(handle K, create func(K) (V, error)) (V, erro
 	return v, err
 }
 
+// findOrAdd returns the value of a handle. It stores v first if there is none.
+func (t *table[K, V]) findOrAdd(handle K, v V) V {
+	v, _ = t.findOrCreate(handle, func(K) (V, error) { return v, nil }) // create cannot fail
+	return v
+}
+
 // add stores the value of a handle.
 func (t *table[K, V]) add(handle K, v V) {
 	t.mu.Lock()
@@ -56,6 +62,13 @@ func (t *table[K, V]) remove(handle K) (V, bool) {
 	v, ok := t.entries[handle]
 	delete(t.entries, handle)
 	return v, ok
+}
+
+// removeIf deletes the handles whose values match.
+func (t *table[K, V]) removeIf(match func(V) bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	maps.DeleteFunc(t.entries, func(_ K, v V) bool { return match(v) })
 }
 
 // removeAll deletes all handles and returns their values.

@@ -34,7 +34,7 @@ func (cs *calls) Value(handle uint64, c symmem.ValueCall, site uint32) (int64, e
 	if err != nil {
 		return 0, err
 	}
-	interop := r.rt.Interop().At(site)
+	interop := r.at(site)
 	if g.machines <= 1 {
 		return interop.Value(context.Background(), g.Group, c)
 	}

@@ -21,7 +21,7 @@ func (ws *windows) ScopeEnd(handle uint64, stream uintptr) (seen int64, err erro
 		return 0, err
 	}
 	seen = ws.s.words.Pending.Load()
-	for _, p := range r.pools.all() {
+	for _, p := range ws.s.poolTable.of(r) {
 		if !g.covers(p) {
 			continue
 		}
@@ -38,9 +38,13 @@ func (ws *windows) RegisterPending(handle uint64, number int, stream uintptr) er
 	if err != nil {
 		return err
 	}
-	p, err := r.pools.find(number)
+	owner, p, err := ws.s.pool(number)
 	if err != nil {
 		return err
+	}
+	if owner != r {
+		return fmt.Errorf("registering pool %d with group %s: they belong to different worlds: %w",
+			number, g.ID(), symmem.ErrInvalid)
 	}
 	return r.register(g, p, stream)
 }
@@ -73,7 +77,7 @@ func (ws *windows) Attach(handle uint64, comm uintptr, name string) (uint64, err
 // registerAll registers the memory of all pools whose domain contains a group with an adopted
 // communicator.
 func (ws *windows) registerAll(r *rank, g *group, adopted *symmem.AdoptedCommunicator) error {
-	for _, p := range r.pools.all() {
+	for _, p := range ws.s.poolTable.of(r) {
 		if !g.covers(p) {
 			continue
 		}
@@ -93,19 +97,21 @@ func (ws *windows) registerAll(r *rank, g *group, adopted *symmem.AdoptedCommuni
 // Detach detaches a communicator. alive is set if the owner has not destroyed the communicator yet.
 // Detach then deregisters its windows.
 func (ws *windows) Detach(handle uint64, alive bool) error {
-	r, err := ws.s.current()
-	if err != nil {
+	if _, err := ws.s.anyRank(); err != nil {
 		return err
 	}
-	a := r.groups.detach(handle)
-	if a == nil {
-		return fmt.Errorf("attachment %d: %w", handle, symmem.ErrClosed)
+	for _, r := range ws.s.ranks.all() {
+		a := r.groups.detach(handle)
+		switch {
+		case a == nil:
+		case alive:
+			return a.adopted.Detach()
+		default:
+			a.adopted.Forget()
+			return nil
+		}
 	}
-	if alive {
-		return a.adopted.Detach()
-	}
-	a.adopted.Forget()
-	return nil
+	return fmt.Errorf("attachment %d: %w", handle, symmem.ErrClosed)
 }
 
 // IsSymmetric reports whether a range lies in one window of a group. It returns false for closed
@@ -126,7 +132,7 @@ func (ws *windows) Windows(handle uint64) ([]Window, error) {
 		return nil, err
 	}
 	var all []Window
-	for _, p := range r.pools.all() {
+	for _, p := range ws.s.poolTable.of(r) {
 		for s := range p.Segments() {
 			if r.rt.Interop().IsSymmetric(g.Group, s.Address, s.Bytes) {
 				all = append(all, Window{int64(s.Address), s.Bytes})

@@ -1,0 +1,33 @@
+package binding
+
+import (
+	"sync"
+
+	"symmem/internal/ledger"
+)
+
+// siteTable numbers the call sites of a process. Callers use a number with groups of any world.
+type siteTable struct {
+	mu    sync.RWMutex
+	names *ledger.Sites // guarded by mu
+}
+
+// number returns the number of a call site.
+func (t *siteTable) number(text string) uint32 {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.names == nil {
+		t.names = ledger.NewSites()
+	}
+	return t.names.Intern(0, text)
+}
+
+// text returns the text of a call site, or "" for an unknown number.
+func (t *siteTable) text(number uint32) string {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	if t.names == nil {
+		return ""
+	}
+	return t.names.At(number)
+}

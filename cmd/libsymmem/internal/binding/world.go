@@ -1,0 +1,198 @@
+package binding
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"sync/atomic"
+
+	"symmem"
+)
+
+// rankList lists the open ranks of this process, one for each world.
+type rankList struct {
+	mu   sync.Mutex
+	main atomic.Pointer[rank]    // the rank of Open; nil while closed
+	list atomic.Pointer[[]*rank] // oldest first; replaced rather than modified
+}
+
+// all returns the open ranks, oldest first.
+func (l *rankList) all() []*rank {
+	if list := l.list.Load(); list != nil {
+		return *list
+	}
+	return nil
+}
+
+// add adds a rank. The rank is the main one if main is set.
+func (l *rankList) add(r *rank, main bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	list := append(slices.Clone(l.all()), r)
+	l.list.Store(&list)
+	if main {
+		l.main.Store(r)
+	}
+}
+
+// remove removes a rank. It returns false if another call has removed the rank.
+func (l *rankList) remove(r *rank) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	list := slices.Clone(l.all())
+	at := slices.Index(list, r)
+	if at < 0 {
+		return false
+	}
+	list = slices.Delete(list, at, at+1)
+	l.list.Store(&list)
+	l.main.CompareAndSwap(r, nil)
+	return true
+}
+
+// worlds implements the functions of symmem.h for worlds other than the main one.
+type worlds struct{ s *session }
+
+// OpenWorld opens a rank of another world with the options of symmem.h and returns the handle of
+// the world. It is collective over the ranks of that world.
+func (ws *worlds) OpenWorld(text []byte) (uint64, error) {
+	var o Options
+	if err := decode(text, &o); err != nil {
+		return 0, fmt.Errorf("opening a world: %w", err)
+	}
+	if o.Pool != (PoolOptions{}) {
+		return 0, fmt.Errorf("opening a world: it has no pool at first; open one on its group: %w",
+			symmem.ErrInvalid)
+	}
+	var opened *rank // an abandoned call may still write it
+	err := ws.s.runInterruptible("opening a world", func(ctx context.Context) (err error) {
+		opened, err = ws.s.openRank(ctx, &o, worldRank)
+		return err
+	})
+	if err != nil {
+		return 0, err
+	}
+	return opened.world, nil
+}
+
+// CloseWorld closes a world as Close closes the main one.
+func (ws *worlds) CloseWorld(handle uint64, force bool) error {
+	r, err := ws.s.world(handle)
+	if err != nil {
+		return err
+	}
+	return ws.s.closeRank(r, force)
+}
+
+// DescribeWorld returns a description of a world's rank as JSON.
+func (ws *worlds) DescribeWorld(handle uint64) (string, error) {
+	r, err := ws.s.world(handle)
+	if err != nil {
+		return "", err
+	}
+	return describe(r)
+}
+
+// WorldStats returns all counters of a world as JSON.
+func (ws *worlds) WorldStats(handle uint64) (string, error) {
+	r, err := ws.s.world(handle)
+	if err != nil {
+		return "", err
+	}
+	return statsOf(r)
+}
+
+// SetWorldCheck sets the check level of a world.
+func (ws *worlds) SetWorldCheck(handle uint64, level int) error {
+	r, err := ws.s.world(handle)
+	if err != nil {
+		return err
+	}
+	return ws.s.setCheck(r, level)
+}
+
+// setCheck sets the check level of a rank's world.
+func (s *session) setCheck(r *rank, level int) error {
+	checkLevel, err := term("check level", levels, level)
+	if err != nil {
+		return err
+	}
+	return s.runInterruptible("setting the check level", func(ctx context.Context) error {
+		return r.rt.SetCheck(ctx, checkLevel)
+	})
+}
+
+// rankKind distinguishes the ways in which a rank is opened.
+type rankKind int
+
+const (
+	mainRank  rankKind = iota // by Open
+	aloneRank                 // by PlugAlloc, as the only rank of the main world
+	worldRank                 // by OpenWorld
+)
+
+// openRank opens a rank and adds it to the open ranks.
+func (s *session) openRank(ctx context.Context, o *Options, kind rankKind) (*rank, error) {
+	if err := o.setEnvironment(); err != nil {
+		return nil, err
+	}
+	if o.GoMaxProcs > 0 || len(s.ranks.all()) == 0 {
+		o.setMaxProcs()
+	}
+	options, err := o.runtime()
+	if err != nil {
+		return nil, fmt.Errorf("opening symmem: %w", err)
+	}
+	options.OnLate, options.Interrupted = s.addLate, s.pollInCollective
+	rt, err := symmem.Open(ctx, options)
+	if err != nil {
+		return nil, err
+	}
+	r, err := newRank(s, rt, o, kind)
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("opening symmem: %w", err), rt.Close())
+	}
+	s.ranks.add(r, kind != worldRank)
+	s.words.Pending.Add(1)
+	if err := context.Cause(ctx); err != nil { // runInterruptible has already returned this error
+		s.removeRank(r)
+		return nil, errors.Join(err, rt.Close())
+	}
+	return r, nil
+}
+
+// closeRank closes a rank. Unless force is set, it fails if the rank has live buffers.
+func (s *session) closeRank(r *rank, force bool) error {
+	if count, bytes := s.poolTable.live(r); count > 0 && !force {
+		return fmt.Errorf("closing symmem: %d buffers of %d bytes: %w", count, bytes, ErrLive)
+	}
+	var errs []error
+	for _, p := range s.poolTable.of(r) {
+		errs = append(errs, p.beginClose())
+	}
+	s.kept.keep(r.rt.Interop())
+	if !s.removeRank(r) {
+		return nil // another call closes it
+	}
+	err := r.close(errors.Join(errs...), force)
+	s.words.Pending.Add(1)
+	s.words.Windows.Add(1)
+	return err
+}
+
+// removeRank makes a rank and its pools and events unknown. Its groups remain in the table of the
+// rank. It returns false if another call has removed the rank.
+func (s *session) removeRank(r *rank) bool {
+	if !s.ranks.remove(r) {
+		return false
+	}
+	for _, g := range r.groups.all() {
+		s.groupIndex.remove(g.handle)
+	}
+	s.poolTable.removeAll(r)
+	s.lastUses.removeIf(func(u *lastUse) bool { return u.rank.Load() == r })
+	s.events.removeIf(func(e event) bool { return e.belongsTo(r) })
+	return true
+}
