@@ -201,6 +201,7 @@ func TestCProgramOnSoftwareGPU(t *testing.T) {
 		{"SGLang's functions register with several communicators", "plug"},
 		{"a communicator of another library is attached to a group", "attach"},
 		{"collectives are captured in a foreign graph", "capture"},
+		{"worlds share a GPU and a stream, and one closes", "gpu-worlds"},
 		{"all-reduce, residual and RMSNorm are fused", "norm"},
 	} {
 		for _, ranks := range []int{2, 4} {

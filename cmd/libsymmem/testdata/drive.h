@@ -51,6 +51,10 @@ static inline uint64_t open_with(const char *options) {
 
 extern int rank, size;
 
+/* open_world opens a world as one of its ranks, with more options as JSON that begins with a comma.
+ * Its store has a name that only this run uses. */
+uint64_t open_world(const char *name, const char *more, int place, int ranks);
+
 void sums(void);
 void groups(void);
 void pools(void);
@@ -80,5 +84,6 @@ void messages(void);
 void splits(void);
 void worlds(void);
 void worlds_lost(void);
+void gpu_worlds(void);
 
 #endif

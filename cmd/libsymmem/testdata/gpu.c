@@ -186,3 +186,41 @@ void capture(void) {
 	DO(symmem_stream_synchronize(0));
 	DO(symmem_close(0));
 }
+
+/* add makes an all-reduce over the memory of each world in turn, on one stream. */
+static void add(uint64_t world, uint64_t other, float *at, void *stream) {
+	uint64_t s = (uint64_t)(uintptr_t)stream;
+	*at = 1;
+	DO(symmem_all_reduce(world, 1, SYMMEM_FLOAT32, SYMMEM_SUM, 0, at, at, s));
+	DO(symmem_all_reduce(other, 1, SYMMEM_FLOAT32, SYMMEM_SUM, 0, at, at, s));
+	DO(symmem_stream_synchronize(s));
+	TRUE(*at == (float)(size * size));
+}
+
+void gpu_worlds(void) {
+	start();
+	char options[64];
+	int pool;
+	float *a, *b;
+	snprintf(options, sizeof options, "{\"backend\": \"nccl\", \"device\": %d}", rank);
+	uint64_t trainer = open_with(options);
+	snprintf(options, sizeof options, ", \"backend\": \"nccl\", \"device\": %d", rank);
+	uint64_t engine = open_world("gpu", options, size - 1 - rank, size);
+	void *stream = new_stream();
+	uint64_t s = (uint64_t)(uintptr_t)stream, event;
+	DO(symmem_pool_open(engine, 0, NULL, &pool));
+	DO(symmem_alloc(0, 2 << 20, s, (void **)&a));
+	DO(symmem_alloc(pool, 2 << 20, s, (void **)&b));
+	add(trainer, engine, a, stream);
+	add(engine, trainer, b, stream);
+	TRUE(symmem_is_symmetric(trainer, 4, a) && symmem_is_symmetric(engine, 4, b));
+	DO(symmem_event_record(s, &event));
+	DO(symmem_stream_wait(0, event));
+	DO(symmem_event_synchronize(event));
+	DO(symmem_free(a));
+	DO(symmem_close(0));
+	DO(symmem_event_synchronize(event));
+	add(engine, engine, b, stream);
+	DO(symmem_free(b));
+	DO(symmem_world_close(engine, 0));
+}

@@ -4,13 +4,12 @@
 
 #include "drive.h"
 
-/* open_world opens a world as one of its ranks. Its store has a name that only this run uses. */
-static uint64_t open_world(const char *name, int place, int ranks) {
+uint64_t open_world(const char *name, const char *more, int place, int ranks) {
 	char options[256];
 	uint64_t world;
 	int n = snprintf(options, sizeof options,
-	                 "{\"rank\": %d, \"size\": %d, \"store\": \"unix:@drive-%d-%s\"}", place, ranks,
-	                 (int)(ranks > 1 ? getppid() : getpid()), name);
+	                 "{\"rank\": %d, \"size\": %d, \"store\": \"unix:@drive-%d-%s\"%s}", place, ranks,
+	                 (int)(ranks > 1 ? getppid() : getpid()), name, more);
 	DO(symmem_world_open(n, options, &world));
 	return world;
 }
@@ -45,7 +44,7 @@ static int mapped(void) {
 /* some_ranks opens a world on the first two ranks only. */
 static void some_ranks(void) {
 	if (rank > 1) return;
-	uint64_t pair = open_world("pair", 1 - rank, 2), again;
+	uint64_t pair = open_world("pair", "", 1 - rank, 2), again;
 	TRUE(!symmem_is_open());
 	TRUE(sum(pair, rank + 1) == 3);
 	WANT(SYMMEM_ERR_NOT_OPEN, symmem_world(&again));
@@ -92,13 +91,13 @@ static void memory_of(uint64_t world, uint64_t other) {
 
 /* worlds opens worlds one after the other and closes the first while the others continue. */
 void worlds(void) {
-	uint64_t first = open_world("first", 0, 1);
+	uint64_t first = open_world("first", "", 0, 1);
 	DO(symmem_world_close(first, 0));
 	int files = entries("/proc/self/fd"); /* with those that Go keeps */
 	some_ranks();
 	uint64_t trainer = open_with("{}"), group;
 	TRUE(sum(trainer, rank) == size * (size - 1) / 2);
-	uint64_t engine = open_world("engine", size - 1 - rank, size);
+	uint64_t engine = open_world("engine", "", size - 1 - rank, size);
 	TRUE(engine != trainer);
 	char place[32];
 	snprintf(place, sizeof place, "\"rank\":%d", size - 1 - rank);
@@ -136,7 +135,7 @@ void worlds(void) {
 /* worlds_lost ends the last rank, which belongs to one of two worlds. */
 void worlds_lost(void) {
 	uint64_t trainer = open_with("{}"), engine = 0;
-	if (rank < size - 1) engine = open_world("engine", rank, size - 1);
+	if (rank < size - 1) engine = open_world("engine", "", rank, size - 1);
 	TRUE(sum(trainer, 1) == size);
 	if (rank == size - 1) _Exit(0);
 	int32_t x = 1;

@@ -74,6 +74,9 @@ func Open(library *cuda.Driver, device cuda.Device, timeout time.Duration) (*GPU
 	return g, nil
 }
 
+// SharesContext reports whether both use the primary context of the same GPU.
+func (g *GPU) SharesContext(other *GPU) bool { return g.context == other.context }
+
 // Entry returns the step that makes the context current before a call to another library.
 func (g *GPU) Entry() dl.Step { return g.CUDA.Entry(g.context) }
 

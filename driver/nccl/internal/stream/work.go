@@ -123,10 +123,11 @@ func (s *Stream) Record(e driver.Event) error {
 // WaitOnly calls Wait, because CUDA's events carry no errors.
 func (s *Stream) WaitOnly(e driver.Event) error { return s.Wait(e) }
 
-// Wait makes later work wait for the event's current point, even in captures.
+// Wait makes later work wait for the event's current point, even in captures. The event may belong
+// to another Device of this process that uses the same GPU.
 func (s *Stream) Wait(e driver.Event) error {
 	ev, ok := e.(*Event)
-	if !ok || ev.streams != s.streams {
+	if !ok || !ev.streams.GPU.SharesContext(s.gpu) {
 		return errors.New("waiting for an event: it belongs to another device")
 	}
 	return s.submitWork(func() error {
