@@ -85,7 +85,7 @@ func exchangeLong(
 
 // takeStock waits for this rank's queued work and returns the inventories of its pools.
 func (a *aligner) takeStock(ctx context.Context, m *meeting) stocktaking {
-	ctx, cancel := context.WithTimeout(ctx, a.rt.opts.Timeout)
+	ctx, cancel := context.WithTimeout(ctx, a.limit.Get())
 	defer cancel()
 	mine := stocktaking{Capturing: a.rt.captures.any(nil)}
 	marks := make([]alloc.Mark, len(m.pools))

@@ -23,11 +23,11 @@ type inquiry struct {
 	aligner    *aligner
 	calls      *planner
 	values     *values
-	timeout    time.Duration // Options.Timeout
 }
 
-// reportTimeout bounds one exchange of reports on the fault lane. Ranks that wait in a call join
-// the exchange at once. If a rank does not join in time, the others decide without its report.
+// reportTimeout bounds one exchange of reports on the fault lane, as do three quarters of the
+// group's timeout. Ranks that wait in a call join the exchange at once. If a rank does not join in
+// time, the others decide without its report.
 const reportTimeout = 2 * time.Second
 
 // maxReportRounds limits the exchanges of reports in which a rank waits for the cause of another
@@ -109,7 +109,7 @@ func (q *inquiry) decodeReports(got [][]byte) reports {
 
 // exchangeReports runs one exchange on the fault lane.
 func (q *inquiry) exchangeReports(ctx context.Context, payload []byte) ([][]byte, error) {
-	ctx, cancel := context.WithTimeout(ctx, min(reportTimeout, q.timeout))
+	ctx, cancel := context.WithTimeout(ctx, min(reportTimeout, q.limit.Get()*3/4))
 	defer cancel()
 	return q.comm.Exchange(ctx, driver.LaneFault, payload)
 }

@@ -73,12 +73,13 @@ func (l *lifetime) cause(ctx context.Context) error {
 // watch waits for a fault of any rank, even while the program makes no calls. It then determines
 // the cause together with the other ranks.
 func (l *lifetime) watch() {
-	ticker := time.NewTicker(peerCheckInterval)
+	ticker := time.NewTicker(l.peerCheckInterval())
 	defer ticker.Stop()
 	for {
 		select {
 		case <-ticker.C:
 			l.comm.CheckPeers()
+			ticker.Reset(l.peerCheckInterval())
 		case <-l.comm.Failed():
 			if l.open.Err() == nil {
 				close(l.failing)
@@ -96,9 +97,15 @@ func (l *lifetime) watch() {
 	}
 }
 
-// peerCheckInterval is the interval at which a group checks its peers for faults while no call is
-// in progress.
-const peerCheckInterval = time.Second
+// maxPeerCheckInterval limits peerCheckInterval.
+const maxPeerCheckInterval = time.Second
+
+// peerCheckInterval returns the interval at which a group checks its peers for faults while no call
+// is in progress. It is shorter for a short timeout, so that a late rank soon joins the search for
+// the cause.
+func (l *lifetime) peerCheckInterval() time.Duration {
+	return min(maxPeerCheckInterval, max(l.limit.Get()/4, time.Millisecond))
+}
 
 // awaitCause returns the cause of a fault that the backend has returned. It waits until the ranks
 // have determined the cause. It returns any other error unchanged.

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"symmem/driver"
 	"symmem/internal/ranked"
@@ -58,9 +59,23 @@ func (g *Group) Size() int { return len(g.ranks) }
 // Ranks lists the world ranks in group order.
 func (g *Group) Ranks() []int { return slices.Clone(g.ranks) }
 
+// Timeout returns the duration that bounds every wait for another rank of the group that has no
+// other deadline.
+func (g *Group) Timeout() time.Duration { return g.limit.Get() }
+
+// SetTimeout changes the timeout on this rank, for waits that begin later. Kernels in captured
+// graphs keep the timeout of the capture.
+func (g *Group) SetTimeout(d time.Duration) error {
+	if d <= 0 {
+		return invalid("setting the timeout of group %s to %v", g.id, d)
+	}
+	g.limit.Set(d)
+	return nil
+}
+
 // Split creates a group of the ranks that pass the same color, ordered by key and then by rank. It
 // is collective over g. Colors must not be negative. A rank that joins no group calls SkipSplit
-// instead.
+// instead. The new group gets the timeout of g.
 func (g *Group) Split(ctx context.Context, color, key int) (*Group, error) {
 	ctx = orBackground(ctx)
 	if color < 0 {
@@ -70,13 +85,14 @@ func (g *Group) Split(ctx context.Context, color, key int) (*Group, error) {
 	defer deliverAll(g.rt)
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	all, err := g.exchangeColors(ctx, int64(color), int64(key))
+	all, err := exchangeColors(ctx, g, int64(color), int64(key))
 	if err != nil {
 		return nil, err
 	}
 	ranks, rank := subgroup(all, g.ranks, g.rank, int64(color))
 	id := fmt.Sprintf("%s%s/%d.%d", splitPrefix, g.full, g.splits, color)
-	sub, err := g.rt.connect(ctx, id, ranks, rank)
+	limit := driver.NewLimit(g.Timeout())
+	sub, err := g.rt.connect(ctx, roster{full: id, ranks: ranks, rank: rank, limit: limit})
 	if err != nil {
 		return nil, fmt.Errorf("splitting group %s: %w", g.id, err)
 	}
@@ -89,7 +105,7 @@ func (g *Group) SkipSplit(ctx context.Context) error {
 	defer deliverAll(g.rt)
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	_, err := g.exchangeColors(ctx, noColor, 0)
+	_, err := exchangeColors(ctx, g, noColor, 0)
 	return err
 }
 
@@ -97,7 +113,7 @@ func (g *Group) SkipSplit(ctx context.Context) error {
 const noColor = -1
 
 // exchangeColors exchanges every rank's color and key for a Split. Group.mu is held.
-func (g *Group) exchangeColors(ctx context.Context, color, key int64) ([][2]int64, error) {
+func exchangeColors(ctx context.Context, g *Group, color, key int64) ([][2]int64, error) {
 	// The agreement makes sure that all ranks are in Split. Otherwise a payload of another call
 	// would be decoded as a color.
 	err := g.aligner.meet(ctx, &meeting{tag: "split", pools: g.comparison.pools()})
@@ -149,7 +165,7 @@ func (g *Group) Abort() {
 // Close leaves the group and deregisters its windows on this rank. Close the graphs that contain
 // its collectives first. Queued collectives return ErrClosed. A second Close does nothing.
 //
-// Close waits for the collective that this rank is running, at most for twice Options.Timeout.
+// Close waits for the collective that this rank is running, at most for twice the timeout.
 // After a fault it also waits until the ranks have determined the cause, usually at most 3 s. It
 // does not wait for other ranks to close the group.
 func (g *Group) Close() (err error) {
@@ -283,7 +299,7 @@ func (g *Group) SetPath(ctx context.Context, c PathChoice) error {
 // Agree compares a number across the ranks of the group. If the numbers differ, every rank returns
 // the same DivergenceError of kind DivergedValue, and the group remains usable. The error contains
 // each rank's value, call site and last ten values. As in other calls, a missing rank is a fault of
-// the group: a RankLostError, or a TimeoutError after Options.Timeout or at the deadline of the
+// the group: a RankLostError, or a TimeoutError after the timeout or at the deadline of the
 // context. Cancelling the context fails the group too, with an error that contains the text of the
 // cause.
 //

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io/fs"
 	"slices"
+	"time"
 
 	"symmem/driver"
 	"symmem/internal/handoff"
@@ -22,7 +23,26 @@ const MaxGroupID = 1024
 // has at most MaxGroupID bytes and must never be used for another group. Ranks that two groups have
 // in common must join the two groups in the same order.
 func (rt *Runtime) Join(ctx context.Context, id string, ranks []int) (*Group, error) {
+	return rt.JoinWith(ctx, id, ranks, GroupOptions{})
+}
+
+// GroupOptions configures JoinWith.
+type GroupOptions struct {
+	// Timeout bounds every wait for another rank of the group that has no other deadline, including
+	// those of JoinWith. 0 selects Options.Timeout. Group.SetTimeout changes it. Ranks should pass
+	// the same value. If they do not, the rank with the shortest timeout fails the group first.
+	Timeout time.Duration
+}
+
+// JoinWith creates a group as Join does, with options.
+func (rt *Runtime) JoinWith(
+	ctx context.Context, id string, ranks []int, o GroupOptions,
+) (*Group, error) {
 	ctx = orBackground(ctx)
+	if o.Timeout < 0 {
+		return nil, invalid("joining group %q: timeout %v is negative", id, o.Timeout)
+	}
+	limit := driver.NewLimit(cmp.Or(o.Timeout, rt.opts.Timeout))
 	defer deliverAll(rt)
 	if err := rt.creation.usable(); err != nil {
 		return nil, err
@@ -43,7 +63,7 @@ func (rt *Runtime) Join(ctx context.Context, id string, ranks []int) (*Group, er
 	err := rt.rankLists.announce(ctx, full, ranks)
 	var g *Group
 	if err == nil {
-		g, err = rt.connect(ctx, full, slices.Clone(ranks), rank)
+		g, err = rt.connect(ctx, roster{full: full, ranks: slices.Clone(ranks), rank: rank, limit: limit})
 	}
 	if err != nil && !isCause(err) {
 		err = cmp.Or(rt.rankLists.differ(full, ranks), err)
@@ -61,11 +81,9 @@ const (
 	splitPrefix  = "/"
 )
 
-// connect joins a group of world ranks. If the process of one of these ranks ends meanwhile,
-// connect returns a RankLostError.
-func (rt *Runtime) connect(
-	ctx context.Context, id string, ranks []int, rank int,
-) (g *Group, err error) {
+// connect joins a group, of which the roster has the full id, the ranks and the timeout. If the
+// process of one of these ranks ends meanwhile, connect returns a RankLostError.
+func (rt *Runtime) connect(ctx context.Context, r roster) (g *Group, err error) {
 	ctx, done, err := rt.creation.join(ctx)
 	if err != nil {
 		return nil, err
@@ -74,20 +92,18 @@ func (rt *Runtime) connect(
 		err = done(err)
 		rt.monitor.note(err)
 	}()
-	doing := "meeting the ranks of group " + driver.GroupConfig{ID: id}.Name()
-	err = rt.monitor.withRanks(ctx, doing, ranks, func(ctx context.Context) (err error) {
-		g, err = rt.connectUnguarded(ctx, id, ranks, rank)
+	doing := "meeting the ranks of group " + driver.GroupConfig{ID: r.full}.Name()
+	err = rt.monitor.withRanks(ctx, doing, r.ranks, func(ctx context.Context) (err error) {
+		g, err = rt.connectUnguarded(ctx, r)
 		return err
 	})
 	return g, err
 }
 
-func (rt *Runtime) connectUnguarded(
-	ctx context.Context, id string, ranks []int, rank int,
-) (*Group, error) {
+func (rt *Runtime) connectUnguarded(ctx context.Context, r roster) (*Group, error) {
 	life := newLifetime()
 	config := driver.GroupConfig{
-		ID: id, Ranks: ranks, Rank: rank, Check: rt.Check() == CheckEvery,
+		ID: r.full, Ranks: r.ranks, Rank: r.rank, Timeout: r.limit, Check: rt.Check() == CheckEvery,
 		Strict: !rt.opts.UnorderedMessages, Formula: rt.opts.Deterministic.driver(),
 		Owner: life,
 	}
@@ -95,23 +111,23 @@ func (rt *Runtime) connectUnguarded(
 	if err != nil {
 		return nil, err
 	}
-	g := rt.newGroup(&config, comm, life)
+	g := newGroup(rt, &config, comm, life)
 	if err := g.agreeOnStart(ctx); err != nil {
-		return nil, g.discard(err)
+		return nil, discard(g, err)
 	}
 	if err := rt.registry.addGroup(g); err != nil {
-		return nil, g.discard(err)
+		return nil, discard(g, err)
 	}
 	return g, nil
 }
 
 // newGroup returns a group that uses a communicator.
-func (rt *Runtime) newGroup(
-	config *driver.GroupConfig, comm driver.Communicator, life *lifetime,
+func newGroup(
+	rt *Runtime, config *driver.GroupConfig, comm driver.Communicator, life *lifetime,
 ) *Group {
 	r := roster{
 		id: config.Name(), full: config.ID, key: handoff.NamespaceOf("group/" + config.ID),
-		ranks: config.Ranks, rank: config.Rank,
+		ranks: config.Ranks, rank: config.Rank, limit: config.Timeout,
 	}
 	g := &Group{roster: r, rt: rt, comm: comm, life: life}
 	state := &g.state
@@ -129,7 +145,7 @@ func (rt *Runtime) newGroup(
 	}
 	life.inquiry = &inquiry{
 		roster: r, comm: comm, life: life, comparison: g.comparison, aligner: g.aligner,
-		calls: &g.calls, values: g.values, timeout: rt.opts.Timeout,
+		calls: &g.calls, values: g.values,
 	}
 	return g
 }
@@ -151,7 +167,7 @@ func (g *Group) agreeOnStart(ctx context.Context) error {
 
 // discard closes a group that could not be created. If its communicator has failed, the ranks
 // determine the cause, as they do for a group in use.
-func (g *Group) discard(err error) error {
+func discard(g *Group, err error) error {
 	if g.life.owns(err) {
 		err = g.life.inquiry.run(g.comm.Cause())
 	}

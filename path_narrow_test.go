@@ -47,9 +47,9 @@ func Narrowed(g *Group, windowed, direct func(*driver.Call) error) *Group {
 
 // NarrowedTo is like Narrowed but also has a function for the plain path.
 func NarrowedTo(g *Group, plain, windowed, direct func(*driver.Call) error) *Group {
-	config := driver.GroupConfig{ID: g.full, Ranks: g.ranks, Rank: g.rank}
+	config := driver.GroupConfig{ID: g.full, Ranks: g.ranks, Rank: g.rank, Timeout: g.limit}
 	life := newLifetime()
-	narrowed := g.rt.newGroup(&config, narrow{g.comm, plain, windowed, direct}, life)
+	narrowed := newGroup(g.rt, &config, narrow{g.comm, plain, windowed, direct}, life)
 	life.open = g.life.open
 	narrowed.router.tuning, narrowed.router.shape = g.router.tuning, g.router.shape
 	narrowed.router.choice.Store(g.router.choice.Load())

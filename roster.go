@@ -3,16 +3,18 @@ package symmem
 import (
 	"slices"
 
+	"symmem/driver"
 	"symmem/internal/agreement"
 )
 
-// roster identifies a group and lists its ranks.
+// roster identifies a group, lists its ranks and holds its timeout.
 type roster struct {
 	id    string // the name in messages
 	full  string // unique among all groups, and the same on all ranks
 	key   uint64 // a hash of full
 	ranks []int  // world ranks in group order
 	rank  int    // this rank's number in the group
+	limit *driver.Limit
 }
 
 // contains reports whether all ranks of another group are in this one.

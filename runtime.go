@@ -154,7 +154,9 @@ func (rt *Runtime) open(ctx context.Context) error {
 	if rt.stream, err = rt.NewStream(); err != nil {
 		return err
 	}
-	world, err := rt.connect(ctx, "world", all, rt.rank)
+	world, err := rt.connect(ctx, roster{
+		full: "world", ranks: all, rank: rt.rank, limit: driver.NewLimit(rt.opts.Timeout),
+	})
 	if err != nil {
 		return err
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"strings"
+	"time"
 )
 
 // GroupConfig describes a group to connect.
@@ -24,8 +25,18 @@ type GroupConfig struct {
 	Strict bool
 	// Formula selects the order of additions in every reduction of the group, on every path.
 	Formula Formula
+	// Timeout limits waits for peers that have no other deadline. If it is nil, Config.Timeout does.
+	Timeout *Limit
 	// Owner identifies the group in its Faults. If it is nil, errors are not wrapped.
 	Owner any
+}
+
+// WithTimeout returns the configuration with a Timeout, which is new unless one was set.
+func (g GroupConfig) WithTimeout(unset time.Duration) GroupConfig {
+	if g.Timeout == nil {
+		g.Timeout = NewLimit(unset)
+	}
+	return g
 }
 
 // Fault wraps err, a fault of the group, in a Fault with the group's owner. It returns err

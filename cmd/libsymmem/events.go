@@ -20,6 +20,11 @@ func goEventSynchronize(event C.uint64_t) C.int {
 	return guard(func() error { return library.Await(uint64(event)) })
 }
 
+//export goEventWait
+func goEventWait(event C.uint64_t, timeoutMS C.int64_t) C.int {
+	return guard(func() error { return library.AwaitFor(uint64(event), int64(timeoutMS)) })
+}
+
 //export goEventClose
 func goEventClose(event C.uint64_t) C.int {
 	return guard(func() error { return library.CloseEvent(uint64(event)) })

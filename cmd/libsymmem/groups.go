@@ -72,6 +72,11 @@ func goGroupAbort(group C.uint64_t) C.int {
 	return guard(func() error { return library.AbortGroup(uint64(group)) })
 }
 
+//export goGroupSetTimeout
+func goGroupSetTimeout(group C.uint64_t, timeoutMS C.int64_t) C.int {
+	return guard(func() error { return library.SetTimeout(uint64(group), int64(timeoutMS)) })
+}
+
 //export goGroupSetPath
 func goGroupSetPath(group C.uint64_t, path C.int) C.int {
 	return guard(func() error { return library.SetPath(uint64(group), int(path)) })

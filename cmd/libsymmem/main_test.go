@@ -145,6 +145,7 @@ var scenarios = []struct {
 	{"a process exits while one of its threads waits", "exit-waiting", []int{2, 4}, all},
 	{"worlds are opened and closed one by one, some by two ranks only", "worlds", []int{2, 4}, all},
 	{"a lost rank fails only the worlds that it belongs to", "worlds-lost", []int{3}, allButOne},
+	{"a late rank fails the group with the short timeout", "timeouts", []int{2}, all},
 	{"a process reopens the library with new environment variables", "reopen", []int{2}, all},
 }
 

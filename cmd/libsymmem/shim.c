@@ -37,8 +37,9 @@ API int symmem_world_set_check(uint64_t world, int level) {
 }
 
 API int symmem_world_group_open(uint64_t world, size_t n, const char *name, size_t count,
-                                const int32_t *ranks, uint64_t *group) {
-	return WAITING(goWorldGroupOpen(world, n, (char *)name, count, (int32_t *)ranks, group));
+                                const int32_t *ranks, int64_t timeout_ms, uint64_t *group) {
+	return WAITING(
+		goWorldGroupOpen(world, n, (char *)name, count, (int32_t *)ranks, timeout_ms, group));
 }
 
 API int symmem_world(uint64_t *group) { return CALL(goWorld(group)); }
@@ -49,6 +50,10 @@ API int symmem_group_open(size_t n, const char *name, size_t count, const int32_
 }
 
 API int symmem_group_close(uint64_t group) { return WAITING(goGroupClose(group)); }
+
+API int symmem_group_set_timeout(uint64_t group, int64_t timeout_ms) {
+	return CALL(goGroupSetTimeout(group, timeout_ms));
+}
 
 API int symmem_group_describe(uint64_t group, size_t size, char *text, size_t *length) {
 	return CALL(goGroupDescribe(group, size, text, length));
@@ -164,6 +169,10 @@ API int symmem_event_record(uint64_t stream, uint64_t *event) {
 API int symmem_event_done(uint64_t event) { return symmem_forked ? 0 : goEventDone(event); }
 
 API int symmem_event_synchronize(uint64_t event) { return WAITING(goEventSynchronize(event)); }
+
+API int symmem_event_wait(uint64_t event, int64_t timeout_ms) {
+	return WAITING(goEventWait(event, timeout_ms));
+}
 
 API int symmem_event_close(uint64_t event) { return CALL(goEventClose(event)); }
 

@@ -23,8 +23,8 @@
  *              SYMMEM_ERR_CLOSED, and its number is not reused.
  *   Threads    Any thread may call any function at any time, and may hold locks. Collective calls
  *              must be made in the same order on every rank of their group.
- *   Waiting    Functions marked "collective" wait for other ranks, up to the timeout of
- *              symmem_open; no other function waits for another rank.
+ *   Waiting    Functions marked "collective" wait for other ranks, up to the timeout of their
+ *              group; no other function waits for another rank.
  *   Forks      In a child of fork() every function returns SYMMEM_ERR_FORKED, or null, and does
  *              nothing. The parent is not affected. The child closes the sockets of symmem. Start
  *              workers by spawn or forkserver.
@@ -191,7 +191,7 @@ int symmem_last_error_json(size_t size, char *text, size_t *length);
  *                  none. The default is SYMMEM_DETERMINISTIC, else "any"
  *   check          "off", "registration" or "every"
  *   check_interval_ms   how often registration compares in the background; negative: never
- *   timeout_ms     bounds every wait for other ranks; 30000
+ *   timeout_ms     bounds every wait for other ranks, unless a group has another; 30000
  *   warn_after_ms  how long this rank waits for live ranks before it warns about them, and again
  *                  every 2 * warn_after_ms after that; 30000; negative: never
  *   ordered_messages  true orders messages (symmem_send) with collectives: a message must be sent
@@ -309,9 +309,11 @@ int symmem_world_stats(uint64_t world, size_t size, char *text, size_t *length);
 /* Changes how much the ranks of a world compare: see symmem_set_check. */
 int symmem_world_set_check(uint64_t world, int level);
 
-/* Opens a group of a world, whose ranks are numbers of that world: see symmem_group_open. */
+/* Opens a group of a world, whose ranks are numbers of that world: see symmem_group_open. The
+ * timeout bounds this call and later waits for ranks of the group: see symmem_group_set_timeout. 0
+ * is the timeout of the world. */
 int symmem_world_group_open(uint64_t world, size_t name_length, const char *name, size_t count,
-                            const int32_t *ranks, uint64_t *group);
+                            const int32_t *ranks, int64_t timeout_ms, uint64_t *group);
 
 /* ---- Groups -------------------------------------------------------------------------------- */
 
@@ -331,7 +333,15 @@ int symmem_group_open(size_t name_length, const char *name, size_t count, const 
  * be closed by it. */
 int symmem_group_close(uint64_t group);
 
-/* Describes a group as JSON: {"id", "name", "rank", "size", "ranks", "error": text or null}. */
+/* Sets the timeout of a group on this rank, in milliseconds from 1 to a day. It bounds every wait
+ * for another rank of the group that begins later; a rank that is late by more fails the group with
+ * SYMMEM_ERR_TIMEOUT, which names the rank. At first it is the timeout of the world. A world is a
+ * group, too: the timeout of later groups does not change with it. Captured kernels keep the
+ * timeout of the capture. It does not wait. */
+int symmem_group_set_timeout(uint64_t group, int64_t timeout_ms);
+
+/* Describes a group as JSON: {"id", "name", "rank", "size", "ranks", "timeout_ms",
+ * "error": text or null}. */
 int symmem_group_describe(uint64_t group, size_t size, char *text, size_t *length);
 
 /* Returns SYMMEM_OK while the group is open, else the code of the fault that ended it; the fault
@@ -649,6 +659,10 @@ int symmem_event_done(uint64_t event);
 
 /* Waits until the work before the event is done, and returns its first error. */
 int symmem_event_synchronize(uint64_t event);
+
+/* Waits as symmem_event_synchronize does, but at most for a time in milliseconds. Then it returns
+ * SYMMEM_ERR_TIMEOUT. The work continues, and its group does not fail. */
+int symmem_event_wait(uint64_t event, int64_t timeout_ms);
 
 /* Closes an event. Streams that wait for it keep waiting. */
 int symmem_event_close(uint64_t event);

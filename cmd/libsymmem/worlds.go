@@ -41,13 +41,13 @@ func goWorldSetCheck(world C.uint64_t, level C.int) C.int {
 //export goWorldGroupOpen
 func goWorldGroupOpen(
 	world C.uint64_t, length C.size_t, name *C.char, count C.size_t, ranks *C.int32_t,
-	group *C.uint64_t,
+	timeoutMS C.int64_t, group *C.uint64_t,
 ) C.int {
 	return store(group, "the group", func() (uint64, error) {
 		text, list, err := groupArguments(length, name, count, ranks)
 		if err != nil {
 			return 0, err
 		}
-		return library.OpenGroupIn(uint64(world), text, list)
+		return library.OpenGroupIn(uint64(world), text, list, int64(timeoutMS))
 	})
 }

@@ -13,6 +13,7 @@ func (d *Device) Connect(
 	ctx context.Context, group driver.GroupConfig,
 ) (driver.Communicator, error) {
 	n := len(group.Ranks)
+	group = group.WithTimeout(d.cfg.Timeout)
 	c := &communicator{device: d, cfg: group}
 	c.turns.mu, c.turns.passed = &c.Mu, make(chan struct{})
 	c.registry.init(d, &c.Group, &c.cfg)
@@ -48,7 +49,7 @@ func (c *communicator) Close() error {
 		// failed because this rank did not receive.
 		unmatched = errors.Join(fault, unmatched)
 	}
-	patience := 2 * c.device.cfg.Timeout
+	patience := 2 * c.cfg.Timeout.Get()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	if c.turns.awaitUntil(last+1, ctx.Done()) {

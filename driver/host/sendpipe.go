@@ -132,7 +132,7 @@ func (s *send) run() error {
 // impatient reports whether a Send should stop waiting and leave the rest of its message to push.
 // begin is the time at which the Send began to wait, or 0 if it has not waited.
 func (s *send) impatient(box *pair, begin uint64) bool {
-	now, timeout := sys.Monotonic(), s.c.device.cfg.Timeout
+	now, timeout := sys.Monotonic(), s.c.cfg.Timeout.Get()
 	if begin != 0 && now-begin > uint64(timeout/4) {
 		return true
 	}

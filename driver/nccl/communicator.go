@@ -171,7 +171,7 @@ const closeRounds = 3
 // finishWork waits for the work of this rank's streams while that work can still end. ended reports
 // whether the work has ended. missing reports whether some rank has not launched its part.
 func (c *communicator) finishWork() (ended, missing bool) {
-	ctx, cancel := context.WithTimeout(context.Background(), c.device.cfg.Timeout)
+	ctx, cancel := context.WithTimeout(context.Background(), c.cfg.Timeout.Get())
 	defer cancel()
 	// ended and missing hold the result, so the error of Poll is not needed.
 	_ = gpu.Poll(ctx, func() bool {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"sync/atomic"
-	"time"
 
 	"symmem/driver"
 	"symmem/internal/control"
@@ -12,11 +11,10 @@ import (
 
 // comparer checks that all ranks launch the same calls.
 type comparer struct {
-	cfg     *driver.GroupConfig
-	plane   control.Plane
-	timeout time.Duration
-	direct  *directPath
-	faults  *faults
+	cfg    *driver.GroupConfig
+	plane  control.Plane
+	direct *directPath
+	faults *faults
 	// call is the call that a launch is comparing, or nil. During the comparison, the launch checks
 	// the peers, and the watcher does not.
 	call atomic.Pointer[driver.Call]
@@ -58,7 +56,7 @@ func (c *comparer) compareNow(p *driver.Call, ticket uint64) error {
 // differed, NCCL would wait forever. Each rank receives all splits, so all ranks return the same
 // error.
 func (c *comparer) compareSplits(p *driver.Call, ticket uint64) error {
-	ctx, cancel := context.WithTimeout(context.Background(), c.timeout)
+	ctx, cancel := context.WithTimeout(context.Background(), c.cfg.Timeout.Get())
 	defer cancel()
 	all, err := c.plane.Exchange(ctx, driver.LaneCalls, encodeSplits(p.Splits))
 	if err != nil {

@@ -28,7 +28,8 @@ func (d *Device) Connect(
 	if n := len(group.Ranks); n < 1 || group.Rank < 0 || group.Rank >= n {
 		return nil, fmt.Errorf("connecting group %s: rank %d of %d ranks", group.Name(), group.Rank, n)
 	}
-	ctx, cancel := control.Bounded(ctx, d.cfg.Timeout)
+	group = group.WithTimeout(d.cfg.Timeout)
+	ctx, cancel := control.Bounded(ctx, group.Timeout.Get())
 	defer cancel()
 	j := &connector{device: d, cfg: group, comm: &ncclComm{gpu: d.gpu, library: d.nccl}}
 	if err := j.join(ctx); err != nil {
@@ -111,16 +112,16 @@ func newCommunicator(j *connector) *communicator {
 // initParts initializes the parts of the communicator.
 func (c *communicator) initParts(j *connector) {
 	d := c.device
-	c.stages = newStages(d.gpu, &c.cfg, c.plane, d.cfg.Timeout)
+	c.stages = newStages(d.gpu, &c.cfg, c.plane)
 	c.faults = faults{
 		cfg: &c.cfg, plane: c.plane, check: &c.check, closing: &c.closing, history: &c.history,
-		messages: &c.messages, direct: &c.direct, timeout: d.cfg.Timeout, rasID: j.rasID,
+		messages: &c.messages, direct: &c.direct, rasID: j.rasID,
 	}
 	c.comparer = comparer{
-		cfg: &c.cfg, plane: c.plane, timeout: d.cfg.Timeout, direct: &c.direct, faults: &c.faults,
+		cfg: &c.cfg, plane: c.plane, direct: &c.direct, faults: &c.faults,
 	}
 	c.registrar = registrar{
-		gpu: d.gpu, memory: d.memory, streams: d.streams, timeout: d.cfg.Timeout,
+		gpu: d.gpu, memory: d.memory, streams: d.streams,
 		cfg: &c.cfg, plane: c.plane, mu: &c.mu, busy: &c.busy, comm: c.comm,
 		direct: &c.direct, stages: &c.stages, windows: map[driver.SegmentKey]*window{},
 		supported: newSupport(d.nccl, d.gpu.Major, &c.cfg, machines(c.members)),

@@ -22,7 +22,6 @@ type faults struct {
 	history  *history
 	messages *p2p.Messages
 	direct   *directPath
-	timeout  time.Duration
 	rasID    string // identifies the communicator in NCCL's RAS
 }
 
@@ -79,7 +78,7 @@ func (f *faults) kernelFault() error {
 		return e
 	case kernels.TimedOut:
 		e := &driver.TimeoutError{
-			Doing: doing, Waited: f.timeout, Members: f.cfg.Ranks,
+			Doing: doing, Waited: f.cfg.Timeout.Get(), Members: f.cfg.Ranks,
 		}
 		for set := report.Ranks; set != 0; set &= set - 1 {
 			e.Missing = append(e.Missing, f.cfg.Ranks[bits.TrailingZeros32(set)])
@@ -130,7 +129,7 @@ func (f *faults) waitFor(ticket uint64, operation driver.Operation) control.Wait
 			if f.plane.Cause() != nil {
 				return "" // the cause already contains the counts
 			}
-			return countsOf(f.rasID, f.cfg, f.timeout)
+			return countsOf(f.rasID, f.cfg, f.cfg.Timeout.Get())
 		},
 	}
 }

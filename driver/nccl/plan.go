@@ -372,7 +372,7 @@ func (p *plan) prepareDirect() error {
 	if err != nil {
 		return err
 	}
-	at.Timeout = c.device.cfg.Timeout + kernelSlack
+	at.Timeout = c.cfg.Timeout.Get() + kernelSlack
 	if launch.Bulk {
 		p.SendWindow.(*window).locate(p.Send, &at.SendAt)
 		p.RecvWindow.(*window).locate(p.Recv, &at.RecvAt)

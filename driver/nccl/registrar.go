@@ -23,7 +23,6 @@ type registrar struct {
 	gpu     *gpu.GPU
 	memory  *memory.Memory
 	streams *stream.Streams
-	timeout time.Duration
 	cfg     *driver.GroupConfig
 	plane   control.Plane
 	mu      *groupLock
@@ -69,7 +68,7 @@ func (r *registrar) registerOnce(
 	case r.registered(key):
 		return nil, errors.New("the segment is already registered")
 	}
-	ctx, cancel := control.Bounded(ctx, r.timeout)
+	ctx, cancel := control.Bounded(ctx, r.cfg.Timeout.Get())
 	defer cancel()
 	shared, shareErr := r.share(key, own)
 	defer shared.Withdraw()
@@ -115,7 +114,7 @@ func (r *registrar) useAll(ctx context.Context) error {
 	if r.streams.Capturing.Load() > 0 && !r.empty() {
 		return driver.ErrCapturing
 	}
-	ctx, cancel := control.Bounded(ctx, r.timeout)
+	ctx, cancel := control.Bounded(ctx, r.cfg.Timeout.Get())
 	defer cancel()
 	if r.useWindows.Swap(true) {
 		return nil

@@ -11,10 +11,9 @@ import (
 
 // stages holds channels that a communicator's teardown closes, in the order of the fields.
 type stages struct {
-	gpu     *gpu.GPU
-	cfg     *driver.GroupConfig
-	plane   control.Plane
-	timeout time.Duration
+	gpu   *gpu.GPU
+	cfg   *driver.GroupConfig
+	plane control.Plane
 
 	// ended is closed when the group has failed or has been closed.
 	ended chan struct{}
@@ -27,11 +26,9 @@ type stages struct {
 	tornDown chan struct{}
 }
 
-func newStages(
-	g *gpu.GPU, cfg *driver.GroupConfig, plane control.Plane, timeout time.Duration,
-) stages {
+func newStages(g *gpu.GPU, cfg *driver.GroupConfig, plane control.Plane) stages {
 	return stages{
-		gpu: g, cfg: cfg, plane: plane, timeout: timeout,
+		gpu: g, cfg: cfg, plane: plane,
 		ended: make(chan struct{}), kernelsEnded: make(chan struct{}),
 		released: make(chan struct{}), tornDown: make(chan struct{}),
 	}
@@ -49,7 +46,7 @@ func (s *stages) await(stage chan struct{}, hopeless bool) error {
 	case stage == s.released && s.gpu.KeepsMemory():
 		limit = gpu.EndingTime
 	case errors.Is(s.plane.Cause(), driver.ErrClosed):
-		limit = max(limit, s.timeout)
+		limit = max(limit, s.cfg.Timeout.Get())
 	}
 	select {
 	case <-stage:

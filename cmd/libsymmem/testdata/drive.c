@@ -16,7 +16,7 @@ static const struct {
 	{"norm", norm},       {"pending", pending},         {"panics", panics},
 	{"locked", locked},   {"messages", messages},       {"splits", splits},
 	{"left-child", left_child}, {"worlds", worlds},         {"worlds-lost", worlds_lost},
-	{"gpu-worlds", gpu_worlds},
+	{"gpu-worlds", gpu_worlds}, {"timeouts", timeouts},
 };
 
 int main(int argc, char **argv) {

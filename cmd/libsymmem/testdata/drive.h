@@ -85,5 +85,6 @@ void splits(void);
 void worlds(void);
 void worlds_lost(void);
 void gpu_worlds(void);
+void timeouts(void);
 
 #endif

@@ -31,7 +31,8 @@ static void opening(uint64_t world, void *at) {
 	REFUSED(symmem_world_describe(world, 0, NULL, &out.count));
 	REFUSED(symmem_world_stats(world, 0, NULL, &out.count));
 	REFUSED(symmem_world_set_check(world, SYMMEM_CHECK_OFF));
-	REFUSED(symmem_world_group_open(world, 1, "g", 1, ranks, &out.handle));
+	REFUSED(symmem_world_group_open(world, 1, "g", 1, ranks, 0, &out.handle));
+	REFUSED(symmem_group_set_timeout(world, 1));
 	REFUSED(symmem_group_close(world));
 	REFUSED(symmem_group_describe(world, 0, NULL, &out.count));
 	REFUSED(symmem_group_error(world));
@@ -102,6 +103,7 @@ static void collectives(uint64_t world, void *at) {
 	REFUSED(symmem_event_record(0, &out.handle));
 	TRUE(!symmem_event_done(1));
 	REFUSED(symmem_event_synchronize(1));
+	REFUSED(symmem_event_wait(1, 1));
 	REFUSED(symmem_event_close(1));
 }
 

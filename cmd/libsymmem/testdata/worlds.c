@@ -109,7 +109,7 @@ void worlds(void) {
 	/* In the engine's world, rank 0 is the last of the trainer's. */
 	int32_t ranks[] = {0, 1};
 	if (rank >= size - 2) {
-		DO(symmem_world_group_open(engine, 4, "last", 2, ranks, &group));
+		DO(symmem_world_group_open(engine, 4, "last", 2, ranks, 0, &group));
 		TRUE(sum(group, rank) == 2 * size - 3);
 		WANT(SYMMEM_ERR_INVALID, symmem_world_close(group, 0));
 		DO(symmem_group_close(group));
@@ -152,4 +152,32 @@ void worlds_lost(void) {
 	(void)symmem_close(1);
 	TRUE(sum(engine, 2) == 2 * (size - 1));
 	DO(symmem_world_close(engine, 0));
+}
+
+/* timeouts lets a rank be late in groups with short timeouts, and not in the world. */
+void timeouts(void) {
+	uint64_t world = open_with("{}"), group, other, event;
+	int32_t ranks[] = {0, 1}, x = 1;
+	DO(symmem_world_group_open(world, 5, "short", 2, ranks, 700, &group));
+	DO(symmem_group_open(4, "long", 2, ranks, &other));
+	CONTAINS("\"timeout_ms\":700", symmem_group_describe(group, sizeof text_, text_, &length_));
+	WANT(SYMMEM_ERR_INVALID, symmem_group_set_timeout(other, 0));
+	WANT(SYMMEM_ERR_INVALID, symmem_group_set_timeout(other, -1));
+	WANT(SYMMEM_ERR_INVALID,
+	     symmem_world_group_open(world, 1, "x", 2, ranks, 1000000000, &group));
+	if (rank == 0) {
+		DO(symmem_all_reduce(group, 1, SYMMEM_INT32, 0, 0, &x, &x, 3));
+		DO(symmem_event_record(3, &event));
+		WANT(SYMMEM_ERR_TIMEOUT, symmem_event_wait(event, 1));
+		DO(symmem_group_error(group)); /* the work continues */
+		WANT(SYMMEM_ERR_TIMEOUT, symmem_event_wait(event, 60000));
+		CONTAINS("\"missing\":[1]", symmem_last_error_json(sizeof text_, text_, &length_));
+		WANT(SYMMEM_ERR_TIMEOUT, symmem_stream_synchronize(3));
+		DO(symmem_group_set_timeout(other, 300));
+		WANT(SYMMEM_ERR_TIMEOUT, symmem_step(other, 1, "s", 0));
+		CONTAINS("\"missing\":[1]", symmem_last_error_json(sizeof text_, text_, &length_));
+	}
+	TRUE(sum(world, 1) == size);
+	if (rank == 1) WANT(SYMMEM_ERR_TIMEOUT, symmem_check(group));
+	(void)symmem_close(1);
 }

@@ -74,7 +74,8 @@ func (g *Group) Join(
 		return fmt.Errorf("rank %d of %d ranks: shared memory connects from 1 to %d ranks",
 			cfg.Rank, n, MaxRanks)
 	}
-	ctx, cancel := m.Bounded(ctx)
+	cfg = cfg.WithTimeout(m.cfg.Timeout)
+	ctx, cancel := control.Bounded(ctx, cfg.Timeout.Get())
 	defer cancel()
 	g.machine, g.cfg = m, cfg
 	g.ranks.cfg, g.ranks.peers = &g.cfg, make([]*peer, n)

@@ -36,7 +36,7 @@ func (p *plane) DiagnoseMessage(peer int, since time.Time, doing func() string) 
 	}
 	w := &slowWait{
 		ready: func() bool { return false }, from: from, doing: doing,
-		timeout: p.machine.cfg.Timeout,
+		timeout: p.cfg.Timeout.Get(),
 		begin:   sys.Monotonic() - min(uint64(time.Since(since)), sys.Monotonic()),
 	}
 	return p.checkWait(context.Background(), w)

@@ -231,7 +231,7 @@ func (p *plane) newSlowWait(w *control.Wait) *slowWait {
 	return &slowWait{
 		word: func(b *block) *uint64 { return &b.status.submitted }, want: w.Ticket,
 		from: p.Others(), collective: w.Ticket, operation: w.Operation, doing: w.Doing,
-		work: true, timeout: p.machine.cfg.Timeout,
+		work: true, timeout: p.cfg.Timeout.Get(),
 	}
 }
 

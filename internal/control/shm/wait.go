@@ -119,7 +119,7 @@ type waiter struct {
 func (ws *waiter) waitSlowly(ctx context.Context, w *slowWait) error {
 	ranked.Waiting()
 	begin := sys.Monotonic()
-	w.timeout = ws.machine.cfg.Timeout
+	w.timeout = ws.ranks.cfg.Timeout.Get()
 	if at, ok := ctx.Deadline(); ok {
 		w.timeout = max(0, time.Until(at))
 	}

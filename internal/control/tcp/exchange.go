@@ -173,7 +173,7 @@ func (p *Plane) exchangeReports(
 // awaitReports waits for the next report of every rank that is not absent. A rank becomes absent if
 // it does not report in time, is lost or has left the group.
 func (p *Plane) awaitReports(ctx context.Context, w *waitState) error {
-	ctx, cancel := control.Bounded(ctx, p.cfg.Timeout)
+	ctx, cancel := control.Bounded(ctx, p.cfg.Group.Timeout.Get())
 	defer cancel()
 	for {
 		unreported := p.unreported()

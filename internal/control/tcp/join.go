@@ -19,7 +19,8 @@ type Config struct {
 	Store driver.Store
 	// Group describes the group to join. Its field Check is ignored.
 	Group driver.GroupConfig
-	// Timeout limits waits for ranks that do not arrive. It must be positive.
+	// Timeout limits waits for ranks that do not arrive. It must be positive. Group.Timeout replaces
+	// it if set.
 	Timeout time.Duration
 	// Late configures warnings of late ranks.
 	Late driver.Late
@@ -38,7 +39,8 @@ func Join(ctx context.Context, cfg Config) (*Plane, error) {
 		return nil, fmt.Errorf("joining group %s: rank %d of %d, timeout %v: invalid",
 			g.ID, g.Rank, len(g.Ranks), cfg.Timeout)
 	}
-	ctx, cancel := control.Bounded(ctx, cfg.Timeout)
+	cfg.Group = cfg.Group.WithTimeout(cfg.Timeout)
+	ctx, cancel := control.Bounded(ctx, cfg.Group.Timeout.Get())
 	defer cancel()
 	j := &joiner{cfg: cfg}
 	links, err := j.connect(ctx)

@@ -376,7 +376,7 @@ func TestRankIsLateOnlyAfterStatusDelay(t *testing.T) {
 func TestStoppedRankReadsMessagesBeforeItReportsTimeouts(t *testing.T) {
 	begin := time.Now()
 	p := groupState{records: make([]rankRecord, 2), stalls: stallDetector{last: begin}}
-	p.cfg.Group.Ranks, p.cfg.Timeout = []int{0, 1}, patience
+	p.cfg.Group.Ranks, p.cfg.Group.Timeout = []int{0, 1}, driver.NewLimit(patience)
 	w := p.newWorkWait(control.Wait{Ticket: 1, Doing: func() string { return "work" }}, begin)
 	now := begin.Add(time.Hour)
 	for tick := range catchUpTicks + 1 {

@@ -54,7 +54,7 @@ func (s *groupState) missing(w *waitState) []int {
 // wait waits until no rank is missing. The deadline of the context limits the wait. If there is
 // none, the timeout does. The caller holds s.mu. wait releases s.mu while it waits.
 func (s *groupState) wait(ctx context.Context, w *waitState) error {
-	w.begin, w.timeout = time.Now(), s.cfg.Timeout
+	w.begin, w.timeout = time.Now(), s.cfg.Group.Timeout.Get()
 	if deadline, has := ctx.Deadline(); has {
 		w.timeout = max(0, deadline.Sub(w.begin))
 	}
@@ -168,7 +168,7 @@ func (s *groupState) interruptedError(ctx context.Context, w *waitState) error {
 func (s *groupState) newWorkWait(w control.Wait, begin time.Time) *waitState {
 	return &waitState{
 		doing: w.Doing, collective: w.Ticket, operation: w.Operation, begin: begin,
-		timeout: s.cfg.Timeout + statusDelay, work: true, failedFor: -1,
+		timeout: s.cfg.Group.Timeout.Get() + statusDelay, work: true, failedFor: -1,
 	}
 }
 

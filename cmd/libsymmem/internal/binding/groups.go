@@ -25,28 +25,36 @@ func (gs *groups) OpenGroup(name string, ranks []int) (uint64, error) {
 	if err != nil {
 		return 0, err
 	}
-	return gs.open(r, name, ranks)
+	return gs.open(r, name, ranks, symmem.GroupOptions{})
 }
 
 // OpenGroupIn joins a group of a world. It is collective over the group's ranks, which are numbers
-// of that world.
-func (gs *groups) OpenGroupIn(world uint64, name string, ranks []int) (uint64, error) {
+// of that world. If timeoutMS is 0, the timeout is that of the world.
+func (gs *groups) OpenGroupIn(
+	world uint64, name string, ranks []int, timeoutMS int64,
+) (uint64, error) {
 	r, err := gs.s.world(world)
 	if err != nil {
 		return 0, err
 	}
-	return gs.open(r, name, ranks)
+	timeout, err := milliseconds("timeout_ms", timeoutMS)
+	if err != nil {
+		return 0, fmt.Errorf("opening group %q: %w", name, err)
+	}
+	return gs.open(r, name, ranks, symmem.GroupOptions{Timeout: timeout})
 }
 
 // open joins a group of a rank's world.
-func (gs *groups) open(r *rank, name string, ranks []int) (uint64, error) {
+func (gs *groups) open(
+	r *rank, name string, ranks []int, o symmem.GroupOptions,
+) (uint64, error) {
 	if name == "" || len(ranks) == 0 {
 		return 0, fmt.Errorf("opening group %q of %d ranks: %w", name, len(ranks), symmem.ErrInvalid)
 	}
 	id := r.groups.nextID(name, ranks)
 	var g *symmem.Group
 	err := gs.s.runInterruptible("opening group "+name, func(ctx context.Context) (err error) {
-		g, err = r.rt.Join(ctx, id, ranks)
+		g, err = r.rt.JoinWith(ctx, id, ranks, o)
 		return err
 	})
 	if err != nil {
@@ -72,12 +80,13 @@ func (gs *groups) CloseGroup(handle uint64) error {
 
 // groupDescription holds the JSON that DescribeGroup returns.
 type groupDescription struct {
-	ID    string  `json:"id"`
-	Name  string  `json:"name"`
-	Rank  int     `json:"rank"`
-	Size  int     `json:"size"`
-	Ranks []int   `json:"ranks"`
-	Error *string `json:"error"`
+	ID        string  `json:"id"`
+	Name      string  `json:"name"`
+	Rank      int     `json:"rank"`
+	Size      int     `json:"size"`
+	Ranks     []int   `json:"ranks"`
+	TimeoutMS int64   `json:"timeout_ms"`
+	Error     *string `json:"error"`
 }
 
 // DescribeGroup returns a description of a group as JSON.
@@ -88,6 +97,7 @@ func (gs *groups) DescribeGroup(handle uint64) (string, error) {
 	}
 	d := groupDescription{
 		ID: g.ID(), Name: g.name, Rank: g.Rank(), Size: g.Size(), Ranks: g.Ranks(),
+		TimeoutMS: g.Timeout().Milliseconds(),
 	}
 	if fault := g.Cause(context.Background()); fault != nil {
 		text := fault.Error()
@@ -112,6 +122,19 @@ func (gs *groups) AbortGroup(handle uint64) error {
 		g.Abort()
 	}
 	return err
+}
+
+// SetTimeout sets the timeout of a group on this rank.
+func (gs *groups) SetTimeout(handle uint64, timeoutMS int64) error {
+	_, g, err := gs.s.group(handle)
+	if err != nil {
+		return err
+	}
+	timeout, err := milliseconds("timeout_ms", timeoutMS)
+	if err != nil {
+		return fmt.Errorf("setting the timeout of group %s: %w", g.ID(), err)
+	}
+	return g.SetTimeout(timeout)
 }
 
 // SetPath sets how a group chooses the paths of its collectives. It is collective over the group.

@@ -72,7 +72,7 @@ func (o *Options) runtime() (symmem.Options, error) {
 		WarnAfter:         time.Duration(o.WarnAfterMS) * time.Millisecond,
 		UnorderedMessages: !o.OrderedMessages,
 	}
-	const day = 24 * 60 * 60 * 1000
+	const day = maxMilliseconds
 	if o.TimeoutMS < 0 || o.TimeoutMS > day || o.CheckIntervalMS > day || o.WarnAfterMS > day {
 		return out, fmt.Errorf("timeout_ms %d, check_interval_ms %d, warn_after_ms %d: %w",
 			o.TimeoutMS, o.CheckIntervalMS, o.WarnAfterMS, symmem.ErrInvalid)
@@ -98,6 +98,18 @@ func (o *Options) runtime() (symmem.Options, error) {
 		out.Check, err = symmem.ParseCheckLevel(o.Check)
 	}
 	return out, err
+}
+
+// maxMilliseconds limits the durations that callers pass. It is a day.
+const maxMilliseconds = 24 * 60 * 60 * 1000
+
+// milliseconds converts a duration that a caller passes.
+func milliseconds(name string, value int64) (time.Duration, error) {
+	if value < 0 || value > maxMilliseconds {
+		return 0, fmt.Errorf("%s %d: it is from 0 to %d: %w", name, value, maxMilliseconds,
+			symmem.ErrInvalid)
+	}
+	return time.Duration(value) * time.Millisecond, nil
 }
 
 // pool converts the options for Runtime.NewPool.

@@ -178,6 +178,39 @@ func (st *streams) Await(handle uint64) error {
 	return nil
 }
 
+// AwaitFor waits as Await does, but returns a TimeoutError after a time.
+func (st *streams) AwaitFor(handle uint64, timeoutMS int64) error {
+	e, err := st.event(handle)
+	if err != nil {
+		return err
+	}
+	const doing = "waiting for an event"
+	timeout, err := milliseconds("timeout_ms", timeoutMS)
+	if err != nil {
+		return fmt.Errorf("%s: %w", doing, err)
+	}
+	end, cancel := context.WithTimeout(context.Background(), timeout)
+	defer cancel()
+	for _, m := range e {
+		err := st.s.runResumable(doing, func(ctx context.Context) error {
+			ctx, stop := context.WithCancelCause(ctx)
+			defer stop(nil)
+			defer context.AfterFunc(end, func() { stop(errEnd) })()
+			return m.at.Synchronize(ctx)
+		})
+		if errors.Is(err, errEnd) {
+			return &symmem.TimeoutError{Doing: doing, Waited: timeout}
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// errEnd ends a wait of AwaitFor.
+var errEnd = errors.New("the wait has reached its timeout")
+
 // CloseEvent removes an event. Streams that wait for it keep waiting.
 func (st *streams) CloseEvent(handle uint64) error {
 	if _, err := st.event(handle); err != nil {

@@ -1,0 +1,105 @@
+package symmem_test
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"testing"
+	"time"
+
+	"symmem"
+)
+
+// TestGroupTimeoutNamesLateRank makes calls of a group with a short timeout in a world with a long
+// one. Rank 1 makes none until rank 0 has the error.
+func TestGroupTimeoutNamesLateRank(t *testing.T) {
+	const short = 300 * time.Millisecond
+	calls := map[string]func(r *rank, g *symmem.Group) error{
+		"AllReduce": func(r *rank, g *symmem.Group) error {
+			m := r.alloc(r.pool(), 4096).Memory()
+			err := g.AllReduce(r.ctx, m, m, 1, symmem.Float32, symmem.Sum, nil)
+			return errors.Join(err, r.DefaultStream().Synchronize(r.ctx))
+		},
+		"Barrier": func(r *rank, g *symmem.Group) error {
+			return errors.Join(g.Barrier(r.ctx, nil), r.DefaultStream().Synchronize(r.ctx))
+		},
+		"Agree": func(r *rank, g *symmem.Group) error { return g.Agree(r.ctx, "step", 1) },
+		"Check": func(r *rank, g *symmem.Group) error { return g.Check(r.ctx) },
+		"Recv": func(r *rank, g *symmem.Group) error {
+			m := r.alloc(r.pool(), 4096).Memory()
+			err := g.Recv(r.ctx, m, 1, symmem.Float32, 1, nil)
+			return errors.Join(err, r.DefaultStream().Synchronize(r.ctx))
+		},
+	}
+	groups := map[string]func(r *rank) (*symmem.Group, error){
+		"JoinWith": func(r *rank) (*symmem.Group, error) {
+			return r.JoinWith(r.ctx, "short", []int{0, 1}, symmem.GroupOptions{Timeout: short})
+		},
+		"SetTimeout": func(r *rank) (*symmem.Group, error) {
+			g, err := r.Join(r.ctx, "long", []int{0, 1})
+			if err == nil {
+				err = g.SetTimeout(short)
+			}
+			return g, err
+		},
+		"Split": func(r *rank) (*symmem.Group, error) {
+			g, err := r.JoinWith(r.ctx, "short", []int{0, 1}, symmem.GroupOptions{Timeout: short})
+			if err != nil {
+				return nil, err
+			}
+			return g.Split(r.ctx, 0, r.Rank())
+		},
+	}
+	for name, call := range calls {
+		for how, open := range groups {
+			t.Run(name+", "+how, func(t *testing.T) {
+				reported := make(chan struct{})
+				runRanks(t, 2, symmem.Options{Timeout: time.Hour}, func(r *rank) {
+					g, err := open(r)
+					r.ok(err)
+					if g.Timeout() != short {
+						r.failf("Timeout() = %v; want %v", g.Timeout(), short)
+					}
+					if r.Rank() == 1 {
+						<-reported
+						return
+					}
+					defer close(reported)
+					err = call(r, g)
+					r.wantTimeout(err, 1)
+				})
+			})
+		}
+	}
+}
+
+// TestJoinTimeoutNamesLateRank joins a group that another rank does not join.
+func TestJoinTimeoutNamesLateRank(t *testing.T) {
+	reported := make(chan struct{})
+	runRanks(t, 3, symmem.Options{Timeout: time.Hour}, func(r *rank) {
+		if r.Rank() == 2 {
+			<-reported
+			return
+		}
+		options := symmem.GroupOptions{Timeout: 300 * time.Millisecond}
+		_, err := r.JoinWith(r.ctx, "short", []int{0, 1, 2}, options)
+		if r.Rank() == 0 {
+			close(reported)
+		}
+		var late *symmem.TimeoutError
+		if !errors.As(err, &late) || !slices.Contains(late.Missing, 2) {
+			r.failf("JoinWith = %v; want a TimeoutError that names rank 2", err)
+		}
+	})
+}
+
+func TestInvalidGroupTimeouts(t *testing.T) {
+	runRanks(t, 1, symmem.Options{}, func(r *rank) {
+		options := symmem.GroupOptions{Timeout: -1}
+		_, err := r.JoinWith(context.Background(), "negative", []int{0}, options)
+		r.wantErr(err, symmem.ErrInvalid)
+		for _, d := range []time.Duration{0, -time.Second} {
+			r.wantErr(r.World().SetTimeout(d), symmem.ErrInvalid)
+		}
+	})
+}
