@@ -158,7 +158,7 @@ func (m Memory) Bytes() int64 { return m.extent.bytes() }
 
 // Element lists the Go types of elements. Float16 and BFloat16 elements are uint16.
 type Element interface {
-	~float32 | ~float64 | ~int8 | ~uint8 | ~uint16 | ~int32 | ~int64
+	~float32 | ~float64 | ~int8 | ~uint8 | ~int16 | ~uint16 | ~int32 | ~uint32 | ~int64 | ~uint64
 }
 
 // View returns a buffer's memory as a Go slice, or ErrUnsupported on backends whose memory the

@@ -15,6 +15,10 @@ const (
 	Int32    = driver.Int32
 	Int64    = driver.Int64
 	Uint8    = driver.Uint8
+	Int16    = driver.Int16
+	Uint16   = driver.Uint16
+	Uint32   = driver.Uint32
+	Uint64   = driver.Uint64
 )
 
 // ReduceOp selects a reduction. See driver.ReduceOp for rounding and order.

@@ -15,4 +15,8 @@ const (
 	Int32    = reduce.Int32
 	Int64    = reduce.Int64
 	Uint8    = reduce.Uint8
+	Int16    = reduce.Int16
+	Uint16   = reduce.Uint16
+	Uint32   = reduce.Uint32
+	Uint64   = reduce.Uint64
 )

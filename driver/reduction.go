@@ -137,8 +137,23 @@ func (op ReduceOp) NCCL() Code { return op.row().nccl }
 // Kernel returns the reduction's number in the kernels of the direct path.
 func (op ReduceOp) Kernel() Code { return op.row().kernel }
 
-// Everywhere reports whether every backend supports the reduction, for the types that it accepts.
-func (op ReduceOp) Everywhere() bool { return op.NCCL() != 0 && op.Kernel() != 0 }
+// Everywhere reports whether every backend supports the reduction of a type, on every path.
+func (op ReduceOp) Everywhere(t DataType) bool {
+	switch {
+	case !op.Accepts(t) || op.NCCL() == 0 || op.Kernel() == 0:
+		return false
+	case t == Int16 || t == Uint16:
+		return false // NCCL has no such types
+	}
+	return !op.ComparesUnsigned(t) // symmem's kernels reduce unsigned integers as signed ones
+}
+
+// ComparesUnsigned reports whether the reduction of a type gives other bits than that of the signed
+// type of the same size. Comparisons and divisions of unsigned integers do. Sums, products and
+// bitwise reductions do not.
+func (op ReduceOp) ComparesUnsigned(t DataType) bool {
+	return t.Unsigned() && (op.Selects() || op.Divides())
+}
 
 // ReductionsOf returns the reductions that are defined for a type, in ascending order.
 func ReductionsOf(t DataType) []ReduceOp {

@@ -22,6 +22,7 @@ var collectiveContracts = []contract{
 	{"no rank leaves a barrier before all have entered it", proveBarrier},
 	{"several streams share one group", proveStreams},
 	{"a path refuses a call or plans it, consistently on all ranks", proveOffers},
+	{"the first path moves every type and supports the listed reductions", proveReductions},
 }
 
 // counts lists element counts. An algorithm may change between an empty call, one line, one slice,
@@ -77,14 +78,15 @@ func (b *fixture) tryWays(c trial) {
 
 // worthwhile reports whether the trial's path supports the call. It excludes unregistered buffers
 // on other paths than the direct path. The first path supports every call except reductions that
-// only some backends have.
+// the harness does not list.
 func (b *fixture) worthwhile(c *trial) bool {
 	if c.unregistered && c.path != driver.PathDirect {
 		return false
 	}
 	r := b.ranks[0]
 	call := c.call(r, b.send[0], b.recv[0])
-	if c.operation.Reduces() && !c.op.Everywhere() && r.group.Offer(call).Refusal(call.Path) != nil {
+	listed := !c.operation.Reduces() || b.harness.reduces(c.dataType, c.op)
+	if !listed && r.group.Offer(call).Refusal(call.Path) != nil {
 		return false
 	}
 	return call.Path == c.path

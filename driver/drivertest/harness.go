@@ -2,6 +2,8 @@ package drivertest
 
 import (
 	"context"
+	"slices"
+	"strings"
 	"testing"
 
 	"symmem/driver"
@@ -47,6 +49,9 @@ type Harness struct {
 	// Paths lists the paths that collectives can take. If it is nil, the paths are plain and
 	// window. In most tests, a call that its path refuses takes the first path of the list.
 	Paths []driver.Path
+	// Reductions maps each data type to the names of the reductions that the first path supports.
+	// That path refuses the others. If Reductions is nil, the path supports all reductions.
+	Reductions map[driver.DataType]string
 	// Without maps each part that the backend lacks to the reason. Skipped tests print the reason.
 	Without map[Part]string
 	// Unordered reports that reductions combine ranks in an unspecified order. Tests then use
@@ -68,6 +73,11 @@ func (h Harness) withDefaults() Harness {
 		h.Paths = []driver.Path{driver.PathPlain, driver.PathWindow}
 	}
 	return h
+}
+
+// reduces reports whether the first path supports a reduction of a type.
+func (h Harness) reduces(t driver.DataType, op driver.ReduceOp) bool {
+	return h.Reductions == nil || slices.Contains(strings.Fields(h.Reductions[t]), op.String())
 }
 
 // require skips a test if the backend lacks the part.

@@ -26,6 +26,25 @@ func proveOffers(t *testing.T, h Harness) {
 	}
 }
 
+// proveReductions offers every operation, type and reduction to the first path.
+func proveReductions(t *testing.T, h Harness) {
+	b := newFixture(t, h, 2, 4<<20, options{})
+	path := b.harness.Paths[0]
+	for _, dataType := range dataTypes {
+		if _, listed := h.Reductions[dataType]; !listed && h.Reductions != nil {
+			t.Errorf("the harness lists no reductions of %v", dataType)
+		}
+	}
+	b.each(func(r *rank) {
+		b.offerAll(r, func(c *trial, refusal error) {
+			listed := !c.operation.Reduces() || h.reduces(c.dataType, c.op)
+			if refused := refusal != nil; c.path == path && b.harness.has(c.operation) && refused == listed {
+				r.failf("%v: refused with %v; want refused: %v", c, refusal, !listed)
+			}
+		})
+	})
+}
+
 // offerAll offers all calls on one rank. It passes the answers to note.
 func (b *fixture) offerAll(r *rank, note func(c *trial, refusal error)) {
 	for o := range driver.Barrier + 1 {

@@ -28,6 +28,14 @@ func Reduce(f driver.Formula, op driver.ReduceOp, t driver.DataType, inputs [][]
 		return reduceElements(f, op, inputs, int32(0))
 	case driver.Int64:
 		return reduceElements(f, op, inputs, int64(0))
+	case driver.Int16:
+		return reduceElements(f, op, inputs, int16(0))
+	case driver.Uint16:
+		return reduceElements(f, op, inputs, uint16(0))
+	case driver.Uint32:
+		return reduceElements(f, op, inputs, uint32(0))
+	case driver.Uint64:
+		return reduceElements(f, op, inputs, uint64(0))
 	case driver.Float16:
 		return reduceHalves(f, op, inputs, reduce.Float16Value, reduce.Float16Bits)
 	case driver.BFloat16:

@@ -14,6 +14,7 @@ import (
 
 	"symmem/driver"
 	"symmem/driver/formula"
+	"symmem/driver/nccl/kernels"
 	"symmem/internal/reduce"
 )
 
@@ -71,7 +72,7 @@ func (p *testbed) checkFormulaOfType(t driver.DataType, elements int, maxElement
 	p.fillInputs(t)
 	p.checkOrderMatters(t)
 	for _, op := range driver.ReductionsOf(t) {
-		if op.Kernel() == 0 {
+		if !kernels.Reduces(t, op) {
 			continue
 		}
 		p.reduced = formula.Reduce(p.formula, op, t, p.inputs)

@@ -9,6 +9,7 @@ import (
 
 	"symmem/driver"
 	"symmem/driver/formula"
+	"symmem/driver/nccl/kernels"
 	"symmem/internal/reduce"
 )
 
@@ -81,7 +82,7 @@ func (p *testbed) checkCopies(t driver.DataType) {
 func (p *testbed) checkReductions(t driver.DataType) {
 	p.t.Helper()
 	for _, op := range driver.ReductionsOf(t) {
-		if op.Kernel() == 0 {
+		if !kernels.Reduces(t, op) {
 			continue
 		}
 		p.reduced = formula.Reduce(driver.RankOrder, op, t, p.inputs)

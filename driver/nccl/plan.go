@@ -3,6 +3,7 @@ package nccl
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"symmem/driver"
@@ -48,12 +49,18 @@ type plan struct {
 // Prepared returns the prepared call.
 func (p *plan) Prepared() *driver.Call { return &p.Call }
 
-// dataTypes contains NCCL's number for each type that NCCL supports.
+// dataTypes contains the NCCL type with which NCCL moves the elements of each type. NCCL also
+// reduces them, except those in movedTypes.
 var dataTypes = map[driver.DataType]nccl.DataType{
 	driver.Float64: nccl.Float64, driver.Float32: nccl.Float32, driver.Float16: nccl.Float16,
 	driver.BFloat16: nccl.BFloat16, driver.Int8: nccl.Int8, driver.Int32: nccl.Int32,
-	driver.Int64: nccl.Int64, driver.Uint8: nccl.Uint8,
+	driver.Int64: nccl.Int64, driver.Uint8: nccl.Uint8, driver.Uint32: nccl.Uint32,
+	driver.Uint64: nccl.Uint64, driver.Int16: nccl.Float16, driver.Uint16: nccl.Float16,
 }
+
+// movedTypes lists the types that NCCL does not have. NCCL moves their elements with another type
+// of the same size.
+var movedTypes = []driver.DataType{driver.Int16, driver.Uint16}
 
 // Refusal returns the reason why the call cannot use a path, or nil.
 func (p *plan) Refusal(path driver.Path) error {
@@ -92,9 +99,8 @@ func (p *plan) refuseFormula() error {
 
 // checkTypes returns an error if NCCL does not support the call's type or reduction.
 func checkTypes(call *driver.Call) error {
-	_, hasType := dataTypes[call.DataType]
 	_, hasOp := call.ReduceOp.NCCL().Number()
-	if hasType && (hasOp || !call.Operation.Reduces()) {
+	if !call.Operation.Reduces() || hasOp && !slices.Contains(movedTypes, call.DataType) {
 		return nil
 	}
 	return fmt.Errorf("NCCL has no %v of %v with %v: %w", call.Operation, call.DataType,

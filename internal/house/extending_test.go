@@ -57,6 +57,8 @@ const (
 	divided   = "a sum, divided at the end"
 	simple    = "one instruction implements it"
 	hostOnly  = "only the host backend has it"
+	notNCCL   = "NCCL has no such type"
+	noKernel  = "no kernel reduces it"
 )
 
 func upper(entry string) string { return strings.ToUpper(entry) }
@@ -72,6 +74,11 @@ func function(entry string) string {
 var camel = regexp.MustCompile(`([a-z]|All)([A-Z])`)
 
 func withNCCL(entry string) string { return "nccl" + entry }
+
+// short exempts integers of 16 bits for a reason.
+func short(reason string) map[string]string {
+	return map[string]string{"Int16": reason, "Uint16": reason}
+}
 
 // average lists the reductions that package reduce does not have.
 var average = map[string]string{"Avg": divided}
@@ -95,9 +102,9 @@ var points = []point{
 			{in: "driver", name: "Float64"},
 			{in: ".", name: "Float64"},
 			{in: "driver/formula", name: "Reduce"},
-			{in: "internal/nccl", name: "Int8"},
+			{in: "internal/nccl", name: "Int8", exempt: short(notNCCL)},
 			{in: "driver/nccl", name: "dataTypes"},
-			{in: "driver/nccl/kernels", name: "types"},
+			{in: "driver/nccl/kernels", name: "types", exempt: short(noKernel)},
 			{in: binding, name: "types"},
 			{in: "cmd/libsymmem/symmem.h", spelled: upper},
 			{in: "python/src/symmem/_c/constants.py", spelled: upper},

@@ -8,7 +8,9 @@ const (
 	Int8     DataType = 0
 	Uint8    DataType = 1
 	Int32    DataType = 2
+	Uint32   DataType = 3
 	Int64    DataType = 4
+	Uint64   DataType = 5
 	Float16  DataType = 6
 	Float32  DataType = 7
 	Float64  DataType = 8

@@ -121,7 +121,7 @@ func averageIntegers[T integer](j job, size int) {
 		to := min(from+piece, size)
 		j.walk(from, to, false)
 		first := unsafe.Add(dsts[0], from)
-		divideIntegers[T](first, to-from, int64(len(j.terms.srcs)))
+		divideIntegers(first, to-from, T(len(j.terms.srcs)))
 		for _, dst := range dsts[1:] {
 			Copy(unsafe.Add(dst, from), first, to-from, Hint{})
 		}
@@ -129,9 +129,9 @@ func averageIntegers[T integer](j job, size int) {
 }
 
 // divideIntegers divides in place and truncates. The divisor is positive, so no quotient overflows.
-func divideIntegers[T integer](p unsafe.Pointer, size int, divisor int64) {
+func divideIntegers[T integer](p unsafe.Pointer, size int, divisor T) {
 	all := elements[T](p, 0, size)
 	for i, x := range all {
-		all[i] = T(int64(x) / divisor)
+		all[i] = x / divisor
 	}
 }

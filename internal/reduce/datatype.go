@@ -8,7 +8,7 @@ import (
 // DataType identifies the element type of a collective. The zero value is Float32.
 type DataType uint8
 
-// The element types that every backend reduces.
+// The element types that package reduce combines.
 const (
 	Float32  DataType = iota // IEEE binary32
 	Float64                  // IEEE binary64
@@ -18,14 +18,19 @@ const (
 	Uint8
 	Int32
 	Int64
+	Int16
+	Uint16
+	Uint32
+	Uint64
 	dataTypes = iota // number of element types
 )
 
 var dataTypeNames = [dataTypes]string{
 	"float32", "float64", "float16", "bfloat16", "int8", "uint8", "int32", "int64",
+	"int16", "uint16", "uint32", "uint64",
 }
 
-var dataTypeSizes = [dataTypes]uint8{4, 8, 2, 2, 1, 1, 4, 8}
+var dataTypeSizes = [dataTypes]uint8{4, 8, 2, 2, 1, 1, 4, 8, 2, 2, 4, 8}
 
 // DataTypes returns every element type in ascending order of its value.
 func DataTypes() []DataType {
@@ -52,6 +57,11 @@ func (t DataType) Size() int { return int(dataTypeSizes[t]) }
 
 // Float reports whether t is a floating-point type.
 func (t DataType) Float() bool { return t <= BFloat16 }
+
+// Unsigned reports whether t is an integer type without a sign.
+func (t DataType) Unsigned() bool {
+	return t == Uint8 || t == Uint16 || t == Uint32 || t == Uint64
+}
 
 // String returns the lower-case name, such as "bfloat16".
 func (t DataType) String() string {

@@ -26,6 +26,7 @@ func TestSizesAndClassesOfDataTypes(t *testing.T) {
 	}{
 		Float32: {4, true}, Float64: {8, true}, Float16: {2, true}, BFloat16: {2, true},
 		Int8: {1, false}, Uint8: {1, false}, Int32: {4, false}, Int64: {8, false},
+		Int16: {2, false}, Uint16: {2, false}, Uint32: {4, false}, Uint64: {8, false},
 	}
 	for _, typ := range DataTypes() {
 		want, known := cases[typ]

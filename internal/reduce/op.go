@@ -25,7 +25,7 @@ func (op Op) Accepts(t DataType) bool {
 
 // Number lists the types in which elements are combined. 16-bit floats are combined as float32.
 type Number interface {
-	~int8 | ~uint8 | ~int32 | ~int64 | ~float32 | ~float64
+	integer | ~float32 | ~float64
 }
 
 // Combine combines two elements. The built-in min and max order zeros and propagate NaNs as IEEE

@@ -17,7 +17,7 @@ var (
 )
 
 type integer interface {
-	~int8 | ~uint8 | ~int32 | ~int64
+	~int8 | ~uint8 | ~int16 | ~uint16 | ~int32 | ~uint32 | ~int64 | ~uint64
 }
 
 // portable reduces the bytes from..to without vector instructions. It defines the results; kernels
@@ -38,6 +38,14 @@ func portable(j *job, from, to int) {
 		foldIntegers[int32](j, from, to)
 	case Int64:
 		foldIntegers[int64](j, from, to)
+	case Int16:
+		foldIntegers[int16](j, from, to)
+	case Uint16:
+		foldIntegers[uint16](j, from, to)
+	case Uint32:
+		foldIntegers[uint32](j, from, to)
+	case Uint64:
+		foldIntegers[uint64](j, from, to)
 	default:
 		panic("reduce: invalid type")
 	}

@@ -87,6 +87,14 @@ func (j *job) average(size int, hint Hint) {
 		averageIntegers[int32](*j, size)
 	case Int64:
 		averageIntegers[int64](*j, size)
+	case Int16:
+		averageIntegers[int16](*j, size)
+	case Uint16:
+		averageIntegers[uint16](*j, size)
+	case Uint32:
+		averageIntegers[uint32](*j, size)
+	case Uint64:
+		averageIntegers[uint64](*j, size)
 	}
 }
 

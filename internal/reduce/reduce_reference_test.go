@@ -39,7 +39,7 @@ func referenceInteger(op Op, t DataType, sources []uint64, average bool) uint64 
 			acc += x
 		case op == Prod:
 			acc *= x
-		case op == Min && x < acc, op == Max && x > acc:
+		case op == Min && lessInteger(t, x, acc), op == Max && lessInteger(t, acc, x):
 			acc = x
 		case op == BAnd:
 			acc &^= ^x
@@ -50,16 +50,27 @@ func referenceInteger(op Op, t DataType, sources []uint64, average bool) uint64 
 		}
 		acc = extend(t, uint64(acc))
 	}
-	if average {
+	switch {
+	case average && t == Uint64:
+		return uint64(acc) / uint64(len(sources))
+	case average:
 		acc /= int64(len(sources))
 	}
 	return uint64(acc)
 }
 
-// extend cuts v to the type and extends it with its sign, or with zeros.
+// lessInteger compares two elements that extend has returned.
+func lessInteger(t DataType, a, b int64) bool {
+	if t == Uint64 && a < 0 != (b < 0) {
+		return b < 0
+	}
+	return a < b
+}
+
+// extend cuts v to the type and extends it with its sign, or with zeros. A Uint64 keeps its bits.
 func extend(t DataType, v uint64) int64 {
 	unused := 64 - 8*t.Size()
-	if t == Uint8 {
+	if t == Uint8 || t == Uint16 || t == Uint32 {
 		return int64(v << unused >> unused)
 	}
 	return int64(v<<unused) >> unused
@@ -219,7 +230,13 @@ var specials = map[DataType][]uint64{
 	Int8:  {0, 1, 0xFF, 0x7F, 0x80, 0x81},
 	Uint8: {0, 1, 0xFF, 0x7F, 0x80, 0x81},
 	Int32: {0, 1, 0xFFFFFFFF, 0x7FFFFFFF, 0x80000000, 0x80000001, 0x10000},
+	Int16: {0, 1, 0xFFFF, 0x7FFF, 0x8000, 0x8001, 0x100},
 	Int64: {
+		0, 1, 1<<64 - 1, 1<<63 - 1, 1 << 63, 1<<63 | 1, 1 << 32, 0xFFFFFFFF, 0xFFFFFFFF00000000,
+	},
+	Uint16: {0, 1, 0xFFFF, 0x7FFF, 0x8000, 0x8001, 0x100},
+	Uint32: {0, 1, 0xFFFFFFFF, 0x7FFFFFFF, 0x80000000, 0x80000001, 0x10000},
+	Uint64: {
 		0, 1, 1<<64 - 1, 1<<63 - 1, 1 << 63, 1<<63 | 1, 1 << 32, 0xFFFFFFFF, 0xFFFFFFFF00000000,
 	},
 }

@@ -182,6 +182,30 @@ var choices = []struct {
 		"bulk_any",
 	},
 	{
+		"sum of uint32, kernel of int32", driver.AllReduce, driver.Uint32, driver.Sum, 2, kib, true,
+		false, "line_sum_i32_2",
+	},
+	{
+		"product of uint64", driver.AllReduce, driver.Uint64, driver.Prod, 2, kib, true, false,
+		"wide_any",
+	},
+	{
+		"maximum of uint32", driver.AllReduce, driver.Uint32, driver.Max, 2, kib, true, false,
+		"symmem has no kernel for AllReduce of uint32 with max",
+	},
+	{
+		"average of uint64", driver.AllReduce, driver.Uint64, driver.Avg, 2, kib, true, false,
+		"symmem has no kernel for AllReduce of uint64 with avg",
+	},
+	{
+		"sum of int16", driver.Reduce, driver.Int16, driver.Sum, 2, kib, true, false,
+		"symmem has no kernel for Reduce of int16 with sum",
+	},
+	{
+		"copy of uint16", driver.AllGather, driver.Uint16, driver.Sum, 2, kib, false, false,
+		"line_copy_2",
+	},
+	{
 		"messages have no kernel", driver.Send, driver.Uint8, driver.Sum, 2, kib, true, false,
 		"symmem has no kernel for Send",
 	},

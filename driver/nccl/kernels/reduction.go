@@ -13,10 +13,14 @@ import (
 var types = map[driver.DataType]struct {
 	number uint32
 	name   string
+	signed bool // an unsigned type that uses the kernels of a signed type
 }{
-	driver.Float32: {0, "f32"}, driver.Float64: {1, ""}, driver.Float16: {2, "f16"},
-	driver.BFloat16: {3, "bf16"}, driver.Int8: {4, ""}, driver.Uint8: {5, ""},
-	driver.Int32: {6, "i32"}, driver.Int64: {7, ""},
+	driver.Float32: {number: 0, name: "f32"}, driver.Float64: {number: 1},
+	driver.Float16: {number: 2, name: "f16"}, driver.BFloat16: {number: 3, name: "bf16"},
+	driver.Int8: {number: 4}, driver.Uint8: {number: 5},
+	driver.Int32: {number: 6, name: "i32"}, driver.Int64: {number: 7},
+	driver.Uint32: {number: 6, name: "i32", signed: true},
+	driver.Uint64: {number: 7, signed: true},
 }
 
 // Launch.op is a word that describes a reduction to the kernels. It contains the operation's number
@@ -32,11 +36,11 @@ const (
 
 // setReduction sets the fields that describe the call's reduction to the kernels.
 func (l *Launch) setReduction() (err error) {
-	t, hasType := types[l.DataType]
-	op, hasOp := l.ReduceOp.Kernel().Number()
-	if !hasType || !hasOp {
+	if !Reduces(l.DataType, l.ReduceOp) {
 		return fmt.Errorf("%w for %v of %v with %v", errNoKernel, l.Operation, l.DataType, l.ReduceOp)
 	}
+	t := types[l.DataType]
+	op, _ := l.ReduceOp.Kernel().Number()
 	if l.op = uint32(op); l.ReduceOp.Divides() {
 		l.divisor = uint32(l.Ranks)
 	}
@@ -48,6 +52,12 @@ func (l *Launch) setReduction() (err error) {
 		l.op |= order | t.number*typeUnit
 	}
 	return err
+}
+
+// Reduces reports whether kernels support a reduction of a type.
+func Reduces(t driver.DataType, op driver.ReduceOp) bool {
+	kernel, known := types[t]
+	return known && op.Kernel() != 0 && (!kernel.signed || !op.ComparesUnsigned(t))
 }
 
 // treeBits returns the bits of enum Order for a group with a tree formula. It returns 0 if a tree

@@ -30,6 +30,10 @@ func (avx2) constants(p *program, k kernel) {
 		constant(p, 0x7FFF, 14)
 	case k.op.name == "Prod" && k.elem.size == 1:
 		constant(p, 0xFF00FF00, 12)
+	case k.elem.name == "Uint64" && k.op.signed:
+		p.op("MOVQ", "$0x8000000000000000", "AX")
+		p.op("VMOVQ", "AX", x(12))
+		p.op("VPBROADCASTQ", x(12), v(12))
 	}
 }
 
@@ -100,7 +104,7 @@ func (s avx2) lanes(p *program, k kernel, operand string, acc int) {
 		p.op("VPAND", operand, v(12), operand)
 		p.op("VPMULLW", operand, v(acc), v(acc))
 		p.op("VPBLENDVB", v(12), v(acc), v(10), v(acc))
-	case k.elem.name == "Int64" && k.op.name == "Prod":
+	case k.elem.lane == "Q" && k.op.name == "Prod":
 		s.longProduct(p, operand, v(acc))
 	case k.elem.name == "Int64" && k.op.name == "Min":
 		p.op("VPCMPGTQ", operand, v(acc), v(10))
@@ -108,9 +112,23 @@ func (s avx2) lanes(p *program, k kernel, operand string, acc int) {
 	case k.elem.name == "Int64" && k.op.name == "Max":
 		p.op("VPCMPGTQ", v(acc), operand, v(10))
 		p.op("VBLENDVPD", v(10), operand, v(acc), v(acc))
+	case k.elem.name == "Uint64" && (k.op.name == "Min" || k.op.name == "Max"):
+		s.longExtreme(p, k, operand, v(acc))
 	default:
 		p.op(k.instruction(""), operand, v(acc), v(acc))
 	}
+}
+
+// longExtreme compares unsigned integers as signed ones, with inverted upper bits.
+func (avx2) longExtreme(p *program, k kernel, operand, acc string) {
+	p.op("VPXOR", operand, v(12), v(10))
+	p.op("VPXOR", acc, v(12), v(11))
+	if k.op.name == "Min" {
+		p.op("VPCMPGTQ", v(10), v(11), v(10))
+	} else {
+		p.op("VPCMPGTQ", v(11), v(10), v(10))
+	}
+	p.op("VBLENDVPD", v(10), operand, acc, acc)
 }
 
 // extremes computes both orders. They differ only for zeros: OR gives -0, and AND gives +0. Lanes

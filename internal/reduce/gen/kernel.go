@@ -65,12 +65,16 @@ func fileName(set vectors) string {
 	return "kernels_" + strings.ToLower(set.name()) + "_amd64.s"
 }
 
-// symbol returns the name of the kernel's function. Bytes with and without a sign share a function
-// if their results have the same bits. A bitwise operation has one function, which works on bytes.
+// symbol returns the name of the kernel's function. Integers of one size share a function if signed
+// and unsigned results have the same bits. A bitwise operation has one function, which works on
+// bytes.
 func (k kernel) symbol(set vectors) string {
 	name := k.elem.name
-	if name == "Uint8" && !k.op.signed || k.op.bitwise {
+	switch {
+	case k.op.bitwise:
 		name = "Int8"
+	case k.elem.unsigned() && !k.op.signed:
+		name = "Int" + strings.TrimPrefix(name, "Uint")
 	}
 	return strings.ToLower(k.op.name) + name + set.name() + "<>(SB)"
 }

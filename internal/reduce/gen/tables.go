@@ -1,9 +1,11 @@
 package main
 
+import "strings"
+
 // element describes an element type.
 type element struct {
 	name  string
-	lane  string // suffix of instructions on accumulator lanes: PS, PD, B, D, Q
+	lane  string // suffix of instructions on accumulator lanes: PS, PD, B, W, D, Q
 	size  int    // bytes in memory
 	float bool
 	half  bool // one vector of memory needs two accumulators
@@ -41,8 +43,15 @@ var (
 		{name: "Uint8", lane: "B", size: 1},
 		{name: "Int32", lane: "D", size: 4},
 		{name: "Int64", lane: "Q", size: 8},
+		{name: "Int16", lane: "W", size: 2},
+		{name: "Uint16", lane: "W", size: 2},
+		{name: "Uint32", lane: "D", size: 4},
+		{name: "Uint64", lane: "Q", size: 8},
 	}
 )
+
+// unsigned reports whether the type is an integer without a sign.
+func (e element) unsigned() bool { return strings.HasPrefix(e.name, "Uint") }
 
 // exists reports whether the operation is defined for the type.
 func (k kernel) exists() bool { return !k.op.bitwise || !k.elem.float }
@@ -61,7 +70,7 @@ func (k kernel) instruction(bitwise string) string {
 		return name + bitwise
 	}
 	if k.op.signed {
-		name += map[bool]string{true: "U", false: "S"}[k.elem.name == "Uint8"]
+		name += map[bool]string{true: "U", false: "S"}[k.elem.unsigned()]
 	}
 	return name + k.elem.lane
 }

@@ -5,6 +5,11 @@ The formula is that of docs/reference/deterministic.md.
 
 from __future__ import annotations
 
+import functools
+import operator
+from collections.abc import Callable
+from typing import Any
+
 import torch
 
 BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
@@ -19,6 +24,8 @@ def reduced(formula: str, op: str, parts: list[torch.Tensor]) -> torch.Tensor:
     if len(parts) == 1:
         return parts[0].clone()
     dtype = parts[0].dtype
+    if dtype in UNSIGNED:
+        return _reduced_unsigned(op, parts)
     floats = dtype.is_floating_point
     wide = torch.float32 if floats and dtype.itemsize == 2 else dtype
     total = _combine(formula, op, [p.to(wide) for p in parts], dtype)
@@ -29,6 +36,31 @@ def reduced(formula: str, op: str, parts: list[torch.Tensor]) -> torch.Tensor:
         bits = BITS[dtype.itemsize]
         result.view(bits)[result.isnan()] = torch.iinfo(bits).max
     return result
+
+
+UNSIGNED = (torch.uint16, torch.uint32, torch.uint64)
+"""The types for which PyTorch has no arithmetic on processors."""
+
+_INTEGERS: dict[str, Callable[[Any, Any], Any]] = {
+    "sum": operator.add,
+    "avg": operator.add,
+    "prod": operator.mul,
+    "min": min,
+    "max": max,
+    "band": operator.and_,
+    "bor": operator.or_,
+    "bxor": operator.xor,
+}
+
+
+def _reduced_unsigned(op: str, parts: list[torch.Tensor]) -> torch.Tensor:
+    """Combine unsigned integers as integers of Python, which do not wrap."""
+    dtype = parts[0].dtype
+    modulus = 1 << 8 * dtype.itemsize
+    divisor = len(parts) if op == "avg" else 1
+    values = zip(*(p.tolist() for p in parts), strict=True)
+    results = [functools.reduce(_INTEGERS[op], x) % modulus // divisor for x in values]
+    return torch.tensor(results, dtype=dtype)
 
 
 def _average(

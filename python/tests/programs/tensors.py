@@ -23,6 +23,10 @@ ALL = (
     torch.int32,
     torch.int64,
     torch.uint8,
+    torch.int16,
+    torch.uint16,
+    torch.uint32,
+    torch.uint64,
 )
 
 
@@ -118,6 +122,31 @@ def ordinary_tensors_work_too() -> None:
     assert x.eq(TOTAL).all()
     assert not symmem.is_symmetric(x)
     assert symmem.explain("all_reduce", x).path == "plain"
+
+
+@check
+def integers_of_all_sizes_move_and_are_reduced() -> None:
+    for dtype in (torch.int16, torch.uint16, torch.uint32, torch.uint64):
+        largest = torch.iinfo(dtype).max
+        for make in (torch.empty, symmem.empty):
+            mine = torch.tensor([RANK, largest, largest - RANK], dtype=dtype)
+            part = make(3, dtype=dtype).copy_(mine)
+            whole = make(3 * SIZE, dtype=dtype)
+            symmem.all_gather_into_tensor(whole, part)
+            want = [v for r in range(SIZE) for v in (r, largest, largest - r)]
+            assert whole.tolist() == want, (dtype, whole)
+            symmem.all_to_all_single(moved := make(3 * SIZE, dtype=dtype), whole)
+            assert moved.tolist() == want[3 * RANK : 3 * RANK + 3] * SIZE, (dtype, moved)
+            symmem.reduce_scatter_tensor(part, whole, "max")
+            assert part.tolist() == want[3 * RANK : 3 * RANK + 3], (dtype, part)
+            symmem.broadcast(part, src=SIZE - 1)
+            assert part.tolist() == want[-3:], (dtype, part)
+            symmem.all_reduce(whole, "avg")
+            bits = 1 << 8 * dtype.itemsize
+            sums = [v * SIZE % bits for v in want]
+            if dtype is torch.int16:
+                sums = [v - bits if v > largest else v for v in sums]
+            assert whole.tolist() == [-(-v // SIZE) if v < 0 else v // SIZE for v in sums]
 
 
 @check

@@ -13,6 +13,7 @@ var (
 	types = []symmem.DataType{
 		symmem.Float64, symmem.Float32, symmem.Float16, symmem.BFloat16,
 		symmem.Int8, symmem.Int32, symmem.Int64, symmem.Uint8,
+		symmem.Int16, symmem.Uint16, symmem.Uint32, symmem.Uint64,
 	}
 	reductions = upTo(symmem.ReduceOp(driver.ReduceOps))
 	operations = upTo(symmem.OpAllReduceRMSNorm)

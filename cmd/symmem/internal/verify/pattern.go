@@ -8,7 +8,6 @@ import (
 	"symmem/cmd/symmem/internal/workload"
 	"symmem/driver"
 	"symmem/driver/formula"
-	"symmem/internal/reduce"
 )
 
 // finding holds the result of one rank in one all-reduce.
@@ -35,7 +34,7 @@ func (c *Config) setFormula(w *row, i int) {
 	if c.Deterministic <= symmem.FormulaAny {
 		return
 	}
-	types := reduce.DataTypes()
+	types := workload.DataTypes()
 	w.formula = driver.Formula(c.Deterministic - symmem.FormulaAny)
 	w.dataType = types[i%len(types)]
 	reductions := workload.Reductions(w.dataType)

@@ -21,10 +21,12 @@ func Encode(to []byte, t symmem.DataType, value float64) []byte {
 		return order.AppendUint16(to, reduce.Float16Bits(float32(value)))
 	case symmem.BFloat16:
 		return order.AppendUint16(to, reduce.BFloat16Bits(float32(value)))
-	case symmem.Int64:
+	case symmem.Int64, symmem.Uint64:
 		return order.AppendUint64(to, uint64(int64(value)))
-	case symmem.Int32:
-		return order.AppendUint32(to, uint32(int32(value)))
+	case symmem.Int32, symmem.Uint32:
+		return order.AppendUint32(to, uint32(int64(value)))
+	case symmem.Int16, symmem.Uint16:
+		return order.AppendUint16(to, uint16(int64(value)))
 	default:
 		return append(to, byte(value))
 	}
@@ -46,6 +48,14 @@ func Decode(from []byte, t symmem.DataType) float64 {
 		return float64(int64(order.Uint64(from)))
 	case symmem.Int32:
 		return float64(int32(order.Uint32(from)))
+	case symmem.Uint64:
+		return float64(order.Uint64(from))
+	case symmem.Uint32:
+		return float64(order.Uint32(from))
+	case symmem.Int16:
+		return float64(int16(order.Uint16(from)))
+	case symmem.Uint16:
+		return float64(order.Uint16(from))
 	case symmem.Int8:
 		return float64(int8(from[0]))
 	default:

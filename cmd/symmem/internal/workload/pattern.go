@@ -7,6 +7,7 @@ import (
 	"symmem"
 	"symmem/driver"
 	"symmem/driver/formula"
+	"symmem/internal/reduce"
 )
 
 // Pattern defines the data that each rank of a group sends and must receive in one call. Values are
@@ -71,7 +72,14 @@ func (p *Pattern) factor(rank int, element uint64) float64 {
 // Reductions returns the reductions that all backends support for a type.
 func Reductions(t symmem.DataType) []symmem.ReduceOp {
 	return slices.DeleteFunc(driver.ReductionsOf(t), func(op symmem.ReduceOp) bool {
-		return !op.Everywhere()
+		return !op.Everywhere(t)
+	})
+}
+
+// DataTypes returns the types for which all backends support reductions.
+func DataTypes() []symmem.DataType {
+	return slices.DeleteFunc(reduce.DataTypes(), func(t symmem.DataType) bool {
+		return len(Reductions(t)) == 0
 	})
 }
 

@@ -61,6 +61,10 @@ class Type(IntEnum):
     INT32 = 5
     INT64 = 6
     UINT8 = 7
+    INT16 = 8
+    UINT16 = 9
+    UINT32 = 10
+    UINT64 = 11
 
 
 class Value(IntEnum):
@@ -123,6 +127,10 @@ TYPES: dict[str, Type] = {
     "int32": Type.INT32,
     "int64": Type.INT64,
     "uint8": Type.UINT8,
+    "int16": Type.INT16,
+    "uint16": Type.UINT16,
+    "uint32": Type.UINT32,
+    "uint64": Type.UINT64,
 }
 """The types that can be reduced, by PyTorch's names without the module."""
 

@@ -9,7 +9,6 @@ import (
 
 	"symmem"
 	"symmem/cmd/symmem/internal/workload"
-	"symmem/internal/reduce"
 )
 
 // calls draws, makes and checks the calls of a round.
@@ -33,7 +32,7 @@ var operations = []symmem.Operation{
 func (cs *calls) drawCall(group int, capacity int64) *exchange {
 	e := &exchange{Transfer: workload.Transfer{
 		Pattern: workload.Pattern{
-			Operation: choose(cs.draws, operations), DataType: choose(cs.draws, reduce.DataTypes()),
+			Operation: choose(cs.draws, operations), DataType: choose(cs.draws, workload.DataTypes()),
 			Ranks: cs.world.rt.Size(),
 		},
 		Group: cs.groups.all[group],
