@@ -9,7 +9,7 @@ import (
 // division describes the step between accumulation and rounding: none, or the multiplication or
 // division of an average. Kernels depend on the layout of its fields.
 type division struct {
-	value uint64 // operand: bits of a float64 for Float64, otherwise of a float32
+	value uint64 // the result of operand; for a ScaledSum, of the factor
 	// stopped is the byte offset of a block with a sum that is infinite or NaN. The kernel returns
 	// before it stores any byte of this block.
 	stopped int
@@ -38,10 +38,24 @@ func newDivision(t DataType, terms *terms) division {
 	if t != Float16 || terms.rounded { // otherwise sums are in float32 and do not overflow
 		mode |= finalCheck
 	}
+	return division{mode: mode, value: operand(t, f)}
+}
+
+// operand returns the bits of a number in the type in which elements of type t are combined.
+func operand(t DataType, f float64) uint64 {
 	if t == Float64 {
-		return division{mode: mode, value: math.Float64bits(f)}
+		return math.Float64bits(f)
 	}
-	return division{mode: mode, value: uint64(math.Float32bits(float32(f)))}
+	return uint64(math.Float32bits(float32(f)))
+}
+
+// number is the inverse of operand.
+func number[T float32 | float64](bits uint64) T {
+	var zero T
+	if unsafe.Sizeof(zero) == 8 {
+		return T(math.Float64frombits(bits))
+	}
+	return T(math.Float32frombits(uint32(bits)))
 }
 
 // terms holds the elements that an average combines, one per source.

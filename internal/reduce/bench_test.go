@@ -52,6 +52,17 @@ func BenchmarkOperations(b *testing.B) {
 	})
 }
 
+func BenchmarkScaledSum(b *testing.B) {
+	const size = 16 << 10
+	srcs := []unsafe.Pointer{lines(size), lines(size)}
+	dsts := []unsafe.Pointer{lines(size)}
+	for _, t := range []DataType{Float32, Float64, Float16, BFloat16} {
+		benchmark(b, t.String(), size, func() {
+			ScaledSum(t, dsts, srcs, size/t.Size(), 0.125, Hint{})
+		})
+	}
+}
+
 // BenchmarkAverage uses finite sources, and a source of NaNs, for which the portable code is used.
 func BenchmarkAverage(b *testing.B) {
 	const size = 16 << 10

@@ -15,6 +15,10 @@ func TestReduceDoesNotAllocate(t *testing.T) {
 				dsts := [1]unsafe.Pointer{unsafe.Pointer(&c)}
 				Reduce(Sum, typ, dsts[:], srcs[:], 600/typ.Size(), Hint{Stream: true})
 				Average(typ, dsts[:], srcs[:], 600/typ.Size(), Hint{})
+				if typ.Float() {
+					ScaledSum(typ, dsts[:], srcs[:], 600/typ.Size(), 0.5, Hint{Stream: true})
+					Tree{T: typ, Scaled: true, Factor: 0.5}.Reduce(dsts[:], srcs[:], 600/typ.Size())
+				}
 				Tree{T: typ, Average: true}.Reduce(dsts[:], srcs[:], 600/typ.Size())
 			})
 			if allocations != 0 {
@@ -27,14 +31,15 @@ func TestReduceDoesNotAllocate(t *testing.T) {
 func TestViolatedPreconditionsPanic(t *testing.T) {
 	one, many := make([]unsafe.Pointer, 1), make([]unsafe.Pointer, MaxSources+1)
 	cases := map[string]func(){
-		"no source":             func() { Reduce(Sum, Float32, one, nil, 1, Hint{}) },
-		"no destination":        func() { Reduce(Sum, Float32, nil, one, 1, Hint{}) },
-		"too many sources":      func() { Reduce(Sum, Float32, one, many, 1, Hint{}) },
-		"too many destinations": func() { Reduce(Sum, Float32, many, one, 1, Hint{}) },
-		"an unknown operation":  func() { Reduce(OpCount, Float32, one, one, 1, Hint{}) },
-		"an unknown data type":  func() { Reduce(Sum, dataTypes, one, one, 1, Hint{}) },
-		"bits of floats":        func() { Reduce(BAnd, Float32, one, one, 1, Hint{}) },
-		"a negative count":      func() { Reduce(Sum, Float32, one, one, -1, Hint{}) },
+		"no source":                func() { Reduce(Sum, Float32, one, nil, 1, Hint{}) },
+		"no destination":           func() { Reduce(Sum, Float32, nil, one, 1, Hint{}) },
+		"too many sources":         func() { Reduce(Sum, Float32, one, many, 1, Hint{}) },
+		"too many destinations":    func() { Reduce(Sum, Float32, many, one, 1, Hint{}) },
+		"an unknown operation":     func() { Reduce(OpCount, Float32, one, one, 1, Hint{}) },
+		"an unknown data type":     func() { Reduce(Sum, dataTypes, one, one, 1, Hint{}) },
+		"bits of floats":           func() { Reduce(BAnd, Float32, one, one, 1, Hint{}) },
+		"a negative count":         func() { Reduce(Sum, Float32, one, one, -1, Hint{}) },
+		"a scaled sum of integers": func() { ScaledSum(Int32, one, one, 1, 2, Hint{}) },
 		"an average that is not a sum": func() {
 			Tree{T: Float32, Op: Max, Average: true}.Reduce(one, one, 1)
 		},

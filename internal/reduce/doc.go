@@ -14,6 +14,8 @@
 //   - Average divides a sum of floats by the number of sources, with one more rounding. A sum that
 //     is infinite or a NaN is computed once more from scaled elements and so does not overflow, as
 //     docs/reference/deterministic.md states.
+//   - ScaledSum rounds the factor to the type in which elements are combined, multiplies each
+//     element, rounds the product in that type, and adds the products. Nothing is fused.
 //   - Float32 and Float64 round every operation to nearest, ties to even, and keep subnormal
 //     numbers, on amd64 even if the calling thread flushes them or uses another rounding mode: see
 //     Arithmetic.
@@ -25,7 +27,7 @@
 //   - Min and Max are the minimum and maximum of IEEE 754-2019: a NaN in any source gives a NaN,
 //     and -0 is less than +0.
 //   - BAnd, BOr and BXor are bitwise, and are defined only for integers.
-//   - A single source without a division is copied: no bit changes, not even in NaNs.
+//   - A single source without a division or a factor is copied: no bit changes, not even in NaNs.
 //
 // # Arithmetic
 //

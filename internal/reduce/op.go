@@ -18,6 +18,9 @@ const (
 	OpCount = iota
 )
 
+// opScaledSum identifies the kernels of ScaledSum.
+const opScaledSum Op = OpCount
+
 // Accepts reports whether op is one of the declared operations, and defined for a type.
 func (op Op) Accepts(t DataType) bool {
 	return t.Valid() && (op < BAnd || op < OpCount && !t.Float())
@@ -46,6 +49,7 @@ func Combine[T Number](op Op, a, b T) T {
 		return T(int64(a) | int64(b))
 	case BXor:
 		return T(int64(a) ^ int64(b))
+	case opScaledSum: // ScaledSum multiplies by a factor
 	}
 	panic("reduce: invalid operation")
 }

@@ -91,14 +91,39 @@ func combine[T Number](op Op, acc, src []T) {
 	}
 }
 
+// combineFloats combines the elements of src, which it multiplies for a scaled sum, with those of
+// acc.
+func combineFloats[T float32 | float64](j *job, acc, src []T) {
+	if j.op != opScaledSum {
+		combine(j.op, acc, src)
+		return
+	}
+	factor := number[T](j.div.value)
+	for i, x := range src[:len(acc)] {
+		acc[i] += T(x * factor) //nolint:unconvert // The conversion prevents a fused addition.
+	}
+}
+
+// scale multiplies the elements of the first source by the factor of a scaled sum.
+func scale[T float32 | float64](j *job, acc []T) {
+	if j.op != opScaledSum {
+		return
+	}
+	factor := number[T](j.div.value)
+	for i := range acc {
+		acc[i] *= factor
+	}
+}
+
 func foldFloats[T float32 | float64](j *job, from, to int, canonical T) {
 	var buffer [batch]T
 	step := batch * int(unsafe.Sizeof(buffer[0]))
 	for ; from < to; from += step {
 		end := min(from+step, to)
 		acc := buffer[:copy(buffer[:], elements[T](j.srcs[0], from, end))]
+		scale(j, acc)
 		for _, src := range j.srcs[1:] {
-			combine(j.op, acc, elements[T](src, from, end))
+			combineFloats(j, acc, elements[T](src, from, end))
 		}
 		finish(j, acc, from/int(unsafe.Sizeof(canonical)), canonical)
 		for _, dst := range j.dsts {
@@ -114,10 +139,11 @@ func foldHalves(j *job, from, to int) {
 		end := min(from+2*batch, to)
 		acc, out := buffer[:(end-from)/2], narrow[:(end-from)/2]
 		widen(j.t, acc, elements[uint16](j.srcs[0], from, end))
+		scale(j, acc)
 		for _, src := range j.srcs[1:] {
 			next := wide[:len(acc)]
 			widen(j.t, next, elements[uint16](src, from, end))
-			combine(j.op, acc, next)
+			combineFloats(j, acc, next)
 		}
 		finish(j, acc, from/2, canonical32)
 		round(j.t, out, acc)

@@ -59,6 +59,22 @@ func reduceAny(op Op, t DataType, dsts, srcs []unsafe.Pointer, size int, hint Hi
 	j.run(size, hint)
 }
 
+// ScaledSum multiplies every source by a factor and stores the sum of the products in every
+// destination. t is a floating-point type. The package comment specifies the arithmetic.
+//
+// The preconditions are those of Reduce.
+func ScaledSum(
+	t DataType, dsts, srcs []unsafe.Pointer, count int, factor float64, hint Hint,
+) {
+	check(Sum, t, dsts, srcs, count)
+	if !t.Float() {
+		panic("reduce: a scaled sum of integers")
+	}
+	j := job{op: opScaledSum, t: t, dsts: dsts, srcs: srcs}
+	j.div.value = operand(t, factor)
+	j.run(count*t.Size(), hint)
+}
+
 // Average stores the sum of the sources divided by their number into every destination. The package
 // comment specifies the arithmetic.
 //

@@ -120,6 +120,28 @@ func referenceFloat64(op Op, sources []uint64, average bool) uint64 {
 	return math.Float64bits(acc)
 }
 
+// referenceScaled adds one element of each source, multiplied by a factor.
+func referenceScaled(t DataType, sources []uint64, factor float64) uint64 {
+	if t == Float64 {
+		acc := math.Float64frombits(sources[0]) * factor
+		for _, source := range sources[1:] {
+			acc += float64(math.Float64frombits(source) * factor)
+		}
+		if math.IsNaN(acc) {
+			return 0x7FFFFFFFFFFFFFFF
+		}
+		return math.Float64bits(acc)
+	}
+	acc := referenceWiden(t, sources[0]) * float32(factor)
+	for _, source := range sources[1:] {
+		acc += float32(referenceWiden(t, source) * float32(factor))
+	}
+	if math.IsNaN(float64(acc)) {
+		return map[DataType]uint64{Float32: 0x7FFFFFFF, Float16: 0x7FFF, BFloat16: 0x7FFF}[t]
+	}
+	return referenceRound(t, acc)
+}
+
 // referenceScale returns the greatest power of two that is at most 1/n.
 func referenceScale(n float32) float32 {
 	scale := float32(1)
@@ -280,13 +302,29 @@ func get(t DataType, buffer []byte, i int) uint64 {
 
 // reference reduces whole buffers.
 func reference(op Op, t DataType, sources [][]byte, average bool) []byte {
+	return referenceBuffers(t, sources, func(elements []uint64) uint64 {
+		return referenceElement(op, t, elements, average)
+	})
+}
+
+// referenceSum computes the scaled sum of whole buffers.
+func referenceSum(t DataType, sources [][]byte, factor float64) []byte {
+	return referenceBuffers(t, sources, func(elements []uint64) uint64 {
+		return referenceScaled(t, elements, factor)
+	})
+}
+
+// referenceBuffers combines each element of whole buffers.
+func referenceBuffers(
+	t DataType, sources [][]byte, combined func(elements []uint64) uint64,
+) []byte {
 	out := make([]byte, len(sources[0]))
 	elements := make([]uint64, len(sources))
 	for i := range len(out) / t.Size() {
 		for s, source := range sources {
 			elements[s] = get(t, source, i)
 		}
-		put(t, out, i, referenceElement(op, t, elements, average))
+		put(t, out, i, combined(elements))
 	}
 	return out
 }

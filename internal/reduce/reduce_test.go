@@ -151,6 +151,26 @@ func TestAverageStopsWhereASumOverflows(t *testing.T) {
 	}
 }
 
+// factors are the factors of scaled sums: ordinary ones, and some whose products overflow, are
+// subnormal or become infinite when the factor is rounded to float32.
+var factors = []float64{0.125, 1.0 / 3, -2.5, 1, 1e30, 1e-30, 1e300, 5e-324}
+
+func TestScaledSumAgreesWithReference(t *testing.T) {
+	r := rand.New(rand.NewPCG(17, 18))
+	for _, typ := range []DataType{Float32, Float64, Float16, BFloat16} {
+		for i, number := range []int{1, 2, 3, 4, 8, 9, 64} {
+			for count := range 140 {
+				tr := trial{
+					op: Sum, t: typ, sources: randomBuffers(r, typ, number, count),
+					factor: factors[(i+count)%len(factors)], dsts: 1 + count%3,
+					inPlace: count%(number+1) - 1, hint: Hint{Stream: count%5 == 0},
+				}
+				tr.check(t, tr.want())
+			}
+		}
+	}
+}
+
 // TestHalvesAgreeWithReferenceForEveryValue combines each half with some special values. It tests
 // widening and narrowing of all halves.
 func TestHalvesAgreeWithReferenceForEveryValue(t *testing.T) {
@@ -190,7 +210,10 @@ func TestReduceOfAnyShape(t *testing.T) {
 		if rapid.Bool().Draw(rt, "average") {
 			tr.op, tr.average = Sum, true
 		}
-		tr.check(rt, reference(tr.op, typ, sources, tr.average))
+		if typ.Float() && rapid.Bool().Draw(rt, "scaled") {
+			tr.op, tr.factor = Sum, rapid.SampledFrom(factors).Draw(rt, "factor")
+		}
+		tr.check(rt, tr.want())
 	})
 }
 

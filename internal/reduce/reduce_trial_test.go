@@ -12,6 +12,7 @@ type trial struct {
 	t         DataType
 	sources   [][]byte // all of one size
 	average   bool     // of sums
+	factor    float64  // of a scaled sum, or 0
 	dsts      int
 	inPlace   int // index of the source that is the first destination, or -1
 	misplaced int // bytes between a line boundary and the destinations
@@ -21,14 +22,23 @@ type trial struct {
 
 func (tr trial) String() string {
 	return fmt.Sprintf("%v %v: %d sources of %d bytes, %d destinations, average %v, in place %d, "+
-		"%d+%d bytes off a line, %+v", tr.op, tr.t, len(tr.sources), len(tr.sources[0]), tr.dsts,
-		tr.average, tr.inPlace, tr.misplaced, tr.staggered, tr.hint)
+		"%d+%d bytes off a line, %+v, factor %v", tr.op, tr.t, len(tr.sources), len(tr.sources[0]),
+		tr.dsts,
+		tr.average, tr.inPlace, tr.misplaced, tr.staggered, tr.hint, tr.factor)
 }
 
 // check runs the trial with every instruction set and compares the result with want.
 func (tr trial) check(t fataler, want []byte) {
 	t.Helper()
 	eachLevel(func(name string) { tr.checkActive(t, name, want) })
+}
+
+// want returns the result of the reference.
+func (tr trial) want() []byte {
+	if tr.factor != 0 {
+		return referenceSum(tr.t, tr.sources, tr.factor)
+	}
+	return reference(tr.op, tr.t, tr.sources, tr.average)
 }
 
 // fataler is a testing.TB or a rapid.T.
@@ -54,10 +64,13 @@ func (tr trial) checkActive(t fataler, name string, want []byte) {
 		}
 		outputs, dsts = append(outputs, g), append(dsts, g.pointer())
 	}
-	if tr.average {
-		Average(tr.t, dsts, srcs, size/tr.t.Size(), tr.hint)
-	} else {
-		Reduce(tr.op, tr.t, dsts, srcs, size/tr.t.Size(), tr.hint)
+	switch count := size / tr.t.Size(); {
+	case tr.factor != 0:
+		ScaledSum(tr.t, dsts, srcs, count, tr.factor, tr.hint)
+	case tr.average:
+		Average(tr.t, dsts, srcs, count, tr.hint)
+	default:
+		Reduce(tr.op, tr.t, dsts, srcs, count, tr.hint)
 	}
 	tr.compare(t, name, inputs, outputs, want)
 }

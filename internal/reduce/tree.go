@@ -11,6 +11,10 @@ type Tree struct {
 	// Rounded is set if each combination of 16-bit floats is rounded to their type. Otherwise
 	// intermediate results are float32 until the final rounding.
 	Rounded bool
+	// Scaled multiplies every element by Factor before the sum, like the function ScaledSum. Op must
+	// be Sum. With Rounded, the products are rounded, too.
+	Scaled bool
+	Factor float64
 	// Average divides the result by the number of sources, like the function Average. Op must be
 	// Sum.
 	Average bool
@@ -27,10 +31,14 @@ type scratch [2 * treeBlock]byte
 // must be a power of two. Values, memory and other preconditions are those of the function Reduce.
 func (tr Tree) Reduce(dsts, srcs []unsafe.Pointer, count int) {
 	check(tr.Op, tr.T, dsts, srcs, count)
-	if len(srcs)&(len(srcs)-1) != 0 || tr.Average && tr.Op != Sum {
+	if len(srcs)&(len(srcs)-1) != 0 || (tr.Average || tr.Scaled) && tr.Op != Sum {
 		panic("reduce: the number of sources is not a power of two, or an average is not a sum")
 	}
-	if len(srcs) == 1 {
+	switch {
+	case len(srcs) == 1 && tr.Scaled:
+		ScaledSum(tr.T, dsts, srcs, count, tr.Factor, Hint{})
+		return
+	case len(srcs) == 1:
 		Reduce(tr.Op, tr.T, dsts, srcs, count, Hint{})
 		return
 	}
@@ -62,12 +70,7 @@ func (tr *Tree) accumulator(bytes int) (DataType, int) {
 func (tr *Tree) combine(into unsafe.Pointer, srcs []unsafe.Pointer, from, to int) {
 	t, bytes := tr.accumulator(to - from)
 	if len(srcs) == 1 {
-		src := unsafe.Add(srcs[0], from)
-		if tr.wide() {
-			widen(tr.T, elements[float32](into, 0, bytes), elements[uint16](src, 0, to-from))
-		} else {
-			Copy(into, src, bytes, Hint{})
-		}
+		tr.load(into, unsafe.Add(srcs[0], from), to-from)
 		return
 	}
 	var right scratch
@@ -76,6 +79,23 @@ func (tr *Tree) combine(into unsafe.Pointer, srcs []unsafe.Pointer, from, to int
 	tr.combine(unsafe.Pointer(&right), srcs[half:], from, to)
 	dsts, pair := [1]unsafe.Pointer{into}, [2]unsafe.Pointer{into, unsafe.Pointer(&right)}
 	Reduce(tr.Op, t, dsts[:], pair[:], bytes/t.Size(), Hint{})
+}
+
+// load stores the elements of one source, multiplied by the factor if there is one, as elements of
+// the accumulator's type.
+func (tr *Tree) load(into, src unsafe.Pointer, size int) {
+	t, bytes := tr.accumulator(size)
+	if tr.wide() {
+		widen(tr.T, elements[float32](into, 0, bytes), elements[uint16](src, 0, size))
+		src = into
+	}
+	one, from := [1]unsafe.Pointer{into}, [1]unsafe.Pointer{src}
+	switch {
+	case tr.Scaled:
+		ScaledSum(t, one[:], from[:], bytes/t.Size(), tr.Factor, Hint{})
+	case src != into:
+		Copy(into, src, bytes, Hint{})
+	}
 }
 
 // finish divides and rounds the result of combine in place.

@@ -73,19 +73,23 @@ func (avx2) widen(p *program, k kernel, address string, low, high int) {
 func (s avx2) load(p *program, k kernel, unit int, address string, _ manner) {
 	if k.elem.half {
 		s.widen(p, k, address, 2*unit, 2*unit+1)
+		multiply(p, s, k, 2*unit, 2*unit+1)
 		return
 	}
 	p.op("VMOVDQU", address, v(unit))
+	multiply(p, s, k, unit)
 }
 
 func (s avx2) combine(p *program, k kernel, unit int, address string, _ manner) {
 	switch {
 	case k.elem.half:
 		s.widen(p, k, address, 8, 9)
+		multiply(p, s, k, 8, 9)
 		s.lanes(p, k, v(8), 2*unit)
 		s.lanes(p, k, v(9), 2*unit+1)
 	case needsRegister(k) || k.elem.size == 8 && !k.elem.float && k.op.name != "Sum":
 		p.op("VMOVDQU", address, v(8))
+		multiply(p, s, k, 8)
 		s.lanes(p, k, v(8), unit)
 	default:
 		s.lanes(p, k, address, unit)

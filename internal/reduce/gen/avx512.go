@@ -88,29 +88,33 @@ func (s avx512) widen(p *program, k kernel, address string, low, high int, how m
 func (s avx512) load(p *program, k kernel, unit int, address string, how manner) {
 	if k.elem.half {
 		s.widen(p, k, address, 2*unit, 2*unit+1, how)
+		multiply(p, s, k, 2*unit, 2*unit+1)
 		return
 	}
 	s.fetch(p, k, address, z(unit), how)
+	multiply(p, s, k, unit)
 }
 
 func (s avx512) combine(p *program, k kernel, unit int, address string, how manner) {
 	switch {
 	case k.elem.half:
 		s.widen(p, k, address, 8, 9, how)
+		multiply(p, s, k, 8, 9)
 		s.lanes(p, k, z(8), 2*unit)
 		s.lanes(p, k, z(9), 2*unit+1)
 	case how == masked || needsRegister(k):
 		s.fetch(p, k, address, z(8), how)
+		multiply(p, s, k, 8)
 		s.lanes(p, k, z(8), unit)
 	default:
 		s.lanes(p, k, address, unit)
 	}
 }
 
-// needsRegister reports whether the operation reads its operand more than once.
+// needsRegister reports whether the operation changes its operand or reads it more than once.
 func needsRegister(k kernel) bool {
 	extreme := k.op.name == "Min" || k.op.name == "Max"
-	return extreme && k.elem.float || k.op.name == "Prod" && k.elem.size == 1
+	return extreme && k.elem.float || k.op.name == "Prod" && k.elem.size == 1 || k.op.scaled
 }
 
 // lanes combines an operand with an accumulator, which is the left operand.

@@ -35,7 +35,7 @@ type vectors interface {
 	constants(p *program, k kernel)
 	load(p *program, k kernel, unit int, address string, how manner)
 	combine(p *program, k kernel, unit int, address string, how manner)
-	// operand loads the operand of the final step into register 15.
+	// operand loads the operand of the final step, or the factor, into register 15.
 	operand(p *program, k kernel, address string)
 	// unlessFinite jumps to a label if an accumulator of the first units is infinite or a NaN.
 	unlessFinite(p *program, k kernel, units int, label string)
@@ -198,6 +198,9 @@ func write(p *program, set vectors, k kernel) {
 	block := k.units() * set.bytes()
 	fmt.Fprintf(p, "TEXT %s, NOSPLIT|NOFRAME, $0-0\n", k.symbol(set))
 	set.constants(p, k)
+	if k.op.scaled {
+		set.operand(p, k, "(DX)")
+	}
 	p.op("MOVQ", "R11", "R12")
 	p.op("SUBQ", fmt.Sprintf("$%d", block), "R12")
 	p.op("CMPQ", "R10", "R12")
@@ -442,6 +445,16 @@ func (s *stage) storeAll(how manner) {
 	s.each(func(unit int, address string) { s.set.store(s.program, s.kernel, unit, address, how) })
 	s.op("CMPQ", "CX", "R8")
 	s.op("JLT", s.prefix+"Destination")
+}
+
+// multiply multiplies registers by the factor of a scaled operation.
+func multiply(p *program, set vectors, k kernel, registers ...int) {
+	if !k.op.scaled {
+		return
+	}
+	for _, i := range registers {
+		p.op("VMUL"+k.elem.lane, set.register(15), set.register(i), set.register(i))
+	}
 }
 
 // each calls emit for every unit with its address relative to AX.

@@ -19,7 +19,8 @@
 //	R12       the last offset at which a block fits
 //	BX        flags: 1 stream, 2 multiply at the end, 4 divide at the end, 8 stop at a block with
 //	          a result that is infinite or a NaN
-//	DX        the final step: the number for that, as bits, and where to store R10 at a stop
+//	DX        the final step: the number for that, as bits, and where to store R10 at a stop; the
+//	          number is the factor of a scaled operation
 //	AX        the current pointer; CX counts sources and destinations
 //	R13       with two sources and one or two destinations: the first one, with AX and CX for the
 //	          sources and DX for the second destination

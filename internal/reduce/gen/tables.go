@@ -19,11 +19,14 @@ type operation struct {
 	integers, floats string
 	// bitwise operations have one instruction for all integers. AVX-512 appends the size of lanes.
 	bitwise bool
+	// scaled operations are for floats. They multiply every source by a factor in register 15.
+	scaled bool
 	// signed operations have different instructions for integers with and without a sign.
 	signed bool
 }
 
-// Operations and elements are in the order of the constants of package reduce.
+// Operations and elements are in the order of the constants of package reduce. ScaledSum follows
+// the last operation.
 var (
 	operations = []operation{
 		{name: "Sum", integers: "VPADD", floats: "VADD"},
@@ -33,6 +36,7 @@ var (
 		{name: "BAnd", integers: "VPAND", bitwise: true},
 		{name: "BOr", integers: "VPOR", bitwise: true},
 		{name: "BXor", integers: "VPXOR", bitwise: true},
+		{name: "ScaledSum", floats: "VADD", scaled: true},
 	}
 	elements = []element{
 		{name: "Float32", lane: "PS", size: 4, float: true},
@@ -54,7 +58,9 @@ var (
 func (e element) unsigned() bool { return strings.HasPrefix(e.name, "Uint") }
 
 // exists reports whether the operation is defined for the type.
-func (k kernel) exists() bool { return !k.op.bitwise || !k.elem.float }
+func (k kernel) exists() bool {
+	return !(k.op.bitwise && k.elem.float) && !(k.op.scaled && !k.elem.float)
+}
 
 // instruction returns the instruction that implements the whole operation. bitwise is what the
 // instruction set appends to the names of bitwise instructions.
