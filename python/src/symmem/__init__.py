@@ -23,6 +23,7 @@ The guides are in `docs` next to the sources. `import symmem` imports neither to
 #   _torch: PyTorch and its CUDA allocator
 #   _rank: this process as a rank, with its groups
 #   _api: the functions that programs call
+#   _backend: the backend of torch.distributed
 #   _version: the version
 #   __init__: the names that are public
 #   verify: a program
@@ -56,6 +57,7 @@ from symmem._api.questions import (
 from symmem._api.scopes import reserve, trim, use
 from symmem._api.stop import request_stop, should_stop
 from symmem._api.values import agree, combine, step
+from symmem._backend.register import register_with_torch
 from symmem._rank.group import Group
 from symmem._rank.work import Work
 from symmem._version import __version__
@@ -158,6 +160,8 @@ __all__ = [
     "zeros",
 ]
 
+
+register_with_torch()
 
 _SHADOWING = ["InterruptedError", "TimeoutError"]
 """Public names that Python has, too, so `from symmem import *` leaves them out."""

@@ -60,14 +60,39 @@ class Session:
             process_group: as `symmem.init` takes it.
             asked: what else it was given: the device, and options of `symmem_open`.
         """
-        if self._groups is not None:
-            self._groups.runtime.require()
-            raise errors.InvalidError("symmem is open already; symmem.finalize closes it")
-        lib = library()
-        lib.answers.from_main()
+        self._require_closed()
         found = pytorch() if process_group is not None or loaded() else None
         options = {k: v for k, v in asked.items() if k != "device"}
         ranks = _meet(found, process_group, options)
+        return self._open(found, ranks, asked, options)
+
+    def open_from(self, of: origin.Origin, asked: dict[str, Any]) -> Group:
+        """Open the rank with ranks of torch.distributed, and return its world. Collective.
+
+        Args:
+            of: the ranks, which need not be those of a process group.
+            asked: options of `symmem_open`.
+        """
+        self._require_closed()
+        options = dict(asked)
+        origin.meet(of, options)
+        return self._open(pytorch(), of.ranks, asked, options)
+
+    def _require_closed(self) -> None:
+        if self._groups is not None:
+            self._groups.runtime.require()
+            raise errors.InvalidError("symmem is open already; symmem.finalize closes it")
+
+    def _open(
+        self,
+        found: Torch | None,
+        ranks: tuple[int, ...] | None,
+        asked: dict[str, Any],
+        options: dict[str, Any],
+    ) -> Group:
+        """Open the rank whose ranks have met."""
+        lib = library()
+        lib.answers.from_main()
         ordinal = _complete(found, asked.get("device"), options)
         text = json.dumps(options).encode()
         lib.call("symmem_open", len(text), text)

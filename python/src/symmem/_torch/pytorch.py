@@ -22,6 +22,9 @@ OLDEST = (2, 8)
 
 modules = sys.modules
 
+DISTRIBUTED = "torch.distributed.distributed_c10d"
+"""The module that has the backends of torch.distributed."""
+
 DYNAMO = "torch._dynamo"
 """The module that compiles, in `modules` once a program has used torch.compile."""
 
@@ -125,6 +128,10 @@ class Torch:
             return found
         return None
 
+    def backend_of(self, process_group: Any) -> Any:
+        """Return the backend of a process group for tensors on the CPU."""
+        return process_group._get_backend(self.module.device("cpu"))
+
     def overlaps_itself(self, tensor: torch.Tensor) -> bool:
         """Report whether elements of a tensor share memory, where PyTorch can decide that."""
         return bool(self.module._debug_has_internal_overlap(tensor) == 1)
@@ -198,6 +205,13 @@ def _release(version: str) -> tuple[int, int]:
 def pytorch() -> Torch:
     """Look PyTorch up, once; `TorchError` where there is none or it is too old."""
     return Torch()
+
+
+def add_backend(name: str, create: Any, devices: list[str]) -> None:
+    """Register a backend of torch.distributed, once."""
+    backends = modules[DISTRIBUTED].Backend
+    if name.upper() not in backends._plugins:
+        backends.register_backend(name, create, extended_api=True, devices=devices)
 
 
 def is_known(process_group: Any) -> bool:

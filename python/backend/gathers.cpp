@@ -1,0 +1,315 @@
+// The operations that move data: broadcast, gathers, scatter and all-to-all.
+#include "start.hpp"
+#include "tensors.hpp"
+
+namespace symmem_c10d {
+namespace {
+
+using c10d::OpType;
+
+void broadcast_from(const Calls& calls, const at::Tensor& tensor, int root) {
+  const Output output(tensor);
+  calls.collective(
+      SYMMEM_BROADCAST, moved(tensor), SYMMEM_SUM, root, output.data(), output.data());
+  output.finish();
+}
+
+void all_gather(const Calls& calls, const at::Tensor& output, const at::Tensor& input) {
+  const auto flat = input.contiguous();
+  const Output result(output);
+  calls.collective(
+      SYMMEM_ALL_GATHER, moved(flat), SYMMEM_SUM, 0, flat.const_data_ptr(), result.data());
+  result.finish();
+}
+
+// Gathers tensors of any sizes, one of each rank.
+void all_gather_list(const Calls& calls, const Tensors& outputs, const at::Tensor& input, int rank) {
+  if (!same_size(outputs)) {
+    outputs[rank].copy_(input.view_as(outputs[rank]));
+    for (size_t root = 0; root < outputs.size(); ++root) {
+      broadcast_from(calls, outputs[root], static_cast<int>(root));
+    }
+    return;
+  }
+  bool shared = false;
+  const auto output = rows(outputs, shared);
+  all_gather(calls, output, input);
+  for (size_t i = 0; !shared && i < outputs.size(); ++i) {
+    outputs[i].copy_(output[static_cast<int64_t>(i)].view_as(outputs[i]));
+  }
+}
+
+// Exchanges contiguous parts of two tensors, whose counts are elements of the tensors.
+void exchange(
+    const Calls& calls,
+    const at::Tensor& output,
+    const at::Tensor& input,
+    std::vector<int64_t> recv_counts,
+    std::vector<int64_t> send_counts) {
+  const auto& some = input.numel() != 0 ? input : output;
+  const auto [type, count] = moved(some);
+  const auto factor = some.numel() == 0 ? 1 : count / some.numel();
+  for (auto* counts : {&recv_counts, &send_counts}) {
+    for (auto& n : *counts) {
+      n *= factor;
+    }
+  }
+  calls.all_to_all_v(
+      send_counts, recv_counts, type, input.const_data_ptr(), output.mutable_data_ptr());
+}
+
+// Returns the tensors one after the other as one tensor.
+at::Tensor concatenated(const Tensors& tensors) {
+  Tensors flat;
+  for (const auto& tensor : tensors) {
+    flat.push_back(tensor.reshape({-1}));
+  }
+  return at::cat(flat);
+}
+
+// Copies parts of a tensor with one dimension to tensors.
+void distribute(const at::Tensor& whole, const Tensors& tensors) {
+  int64_t offset = 0;
+  for (const auto& tensor : tensors) {
+    tensor.copy_(whole.narrow(0, offset, tensor.numel()).view_as(tensor));
+    offset += tensor.numel();
+  }
+}
+
+std::vector<int64_t> counts_of(const Tensors& tensors) {
+  std::vector<int64_t> counts;
+  for (const auto& tensor : tensors) {
+    counts.push_back(tensor.numel());
+  }
+  return counts;
+}
+
+// Returns a count for each rank, which is 0 for all but one.
+std::vector<int64_t> only_for(int rank, int size, int64_t count) {
+  std::vector<int64_t> counts(size, 0);
+  counts[rank] = count;
+  return counts;
+}
+
+void all_to_all_lists(const Calls& calls, const Tensors& outputs, const Tensors& inputs) {
+  const auto input = concatenated(inputs);
+  int64_t count = 0;
+  for (const auto& output : outputs) {
+    count += output.numel();
+  }
+  const auto output = at::empty({count}, outputs.front().options());
+  exchange(calls, output, input, counts_of(outputs), counts_of(inputs));
+  distribute(output, outputs);
+}
+
+// Returns the elements for each rank of a tensor that is divided along its first dimension.
+std::vector<int64_t> counts_of(
+    const at::Tensor& tensor,
+    const std::vector<int64_t>& splits,
+    int size) {
+  const auto length = tensor.dim() == 0 ? 1 : tensor.size(0);
+  if (splits.empty()) {
+    TORCH_CHECK_VALUE(
+        length % size == 0, "the first dimension, ", length, ", is no multiple of ", size, " ranks");
+    return std::vector<int64_t>(size, tensor.numel() / size);
+  }
+  int64_t sum = 0;
+  auto counts = splits;
+  for (auto& count : counts) {
+    sum += count;
+    count = length == 0 ? 0 : count * (tensor.numel() / length);
+  }
+  TORCH_CHECK_VALUE(
+      counts.size() == static_cast<size_t>(size) && sum == length,
+      "split sizes are for ", counts.size(), " ranks and ", sum, " rows; want ", size, " and ",
+      length);
+  return counts;
+}
+
+} // namespace
+
+WorkPointer Group::broadcast(Tensors& tensors, const c10d::BroadcastOptions& options) {
+  const auto& tensor = only(tensors);
+  const auto root = static_cast<int>(options.rootRank);
+  const Operation operation{OpType::BROADCAST, "symmem:broadcast", options.asyncOp};
+  return start(operation, tensors, tensors, [tensor, root](const Calls& calls) {
+    broadcast_from(calls, tensor, root);
+  });
+}
+
+WorkPointer Group::allgather(
+    std::vector<Tensors>& outputs,
+    Tensors& inputs,
+    const c10d::AllgatherOptions& options) {
+  const auto& input = only(inputs);
+  TORCH_CHECK_VALUE(outputs.size() == 1, "symmem takes one list of outputs");
+  const auto parts = outputs.front();
+  TORCH_CHECK_VALUE(parts.size() == static_cast<size_t>(getSize()), "a tensor for each rank");
+  require_alike(parts);
+  TORCH_CHECK_VALUE(
+      parts[getRank()].numel() == input.numel() && parts[0].scalar_type() == input.scalar_type(),
+      "the output for this rank has ", parts[getRank()].numel(), " elements of ",
+      parts[0].scalar_type(), ", the input ", input.numel(), " of ", input.scalar_type());
+  const Operation operation{OpType::ALLGATHER, "symmem:all_gather", options.asyncOp};
+  return start(operation, inputs, parts, [parts, input, rank = getRank()](const Calls& calls) {
+    all_gather_list(calls, parts, input, rank);
+  });
+}
+
+WorkPointer Group::_allgather_base(
+    at::Tensor& output,
+    at::Tensor& input,
+    const c10d::AllgatherOptions& options) {
+  require_parts(output, input, getSize());
+  const Operation operation{OpType::_ALLGATHER_BASE, "symmem:all_gather", options.asyncOp};
+  return start(operation, {input}, {output}, [output = output, input = input](const Calls& calls) {
+    all_gather(calls, output, input);
+  });
+}
+
+WorkPointer Group::allgather_coalesced(
+    std::vector<Tensors>& outputs,
+    Tensors& inputs,
+    const c10d::AllgatherOptions& options) {
+  // outputs has a list for each rank, and a list has a tensor for each input.
+  TORCH_CHECK_VALUE(outputs.size() == static_cast<size_t>(getSize()), "a list for each rank");
+  std::vector<Tensors> lists(inputs.size());
+  Tensors all;
+  for (const auto& list : outputs) {
+    TORCH_CHECK_VALUE(list.size() == inputs.size(), "an output for each input");
+    for (size_t i = 0; i < list.size(); ++i) {
+      lists[i].push_back(list[i]);
+      all.push_back(list[i]);
+    }
+  }
+  const Operation operation{OpType::ALLGATHER_COALESCED, "symmem:all_gather", options.asyncOp};
+  return start(operation, inputs, all, [lists, inputs, rank = getRank()](const Calls& calls) {
+    for (size_t i = 0; i < inputs.size(); ++i) {
+      all_gather_list(calls, lists[i], inputs[i], rank);
+    }
+  });
+}
+
+WorkPointer Group::allgather_into_tensor_coalesced(
+    Tensors& outputs,
+    Tensors& inputs,
+    const c10d::AllgatherOptions& options) {
+  TORCH_CHECK_VALUE(outputs.size() == inputs.size() && !inputs.empty(), "lists of one length");
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    require_parts(outputs[i], inputs[i], getSize());
+  }
+  const Operation operation{OpType::COALESCED, "symmem:all_gather", options.asyncOp};
+  return start(operation, inputs, outputs, [outputs, inputs](const Calls& calls) {
+    for (size_t i = 0; i < inputs.size(); ++i) {
+      all_gather(calls, outputs[i], inputs[i]);
+    }
+  });
+}
+
+WorkPointer Group::gather(
+    std::vector<Tensors>& outputs,
+    Tensors& inputs,
+    const c10d::GatherOptions& options) {
+  const auto& input = only(inputs);
+  const auto root = static_cast<int>(options.rootRank);
+  const int size = getSize();
+  const bool is_root = root == getRank();
+  TORCH_CHECK_VALUE(outputs.size() == (is_root ? 1 : 0), "outputs are those of the root");
+  const auto parts = is_root ? outputs.front() : Tensors();
+  require_alike(parts);
+  TORCH_CHECK_VALUE(
+      !is_root || (parts.size() == static_cast<size_t>(size) && same_size(parts)),
+      "the root takes ", size, " outputs of one size");
+  const Operation operation{OpType::GATHER, "symmem:gather", options.asyncOp};
+  return start(operation, inputs, parts, [=](const Calls& calls) {
+    const auto flat = input.contiguous();
+    bool shared = false;
+    const auto output = is_root ? rows(parts, shared) : at::empty({0}, input.options());
+    std::vector<int64_t> received(size, is_root ? input.numel() : 0);
+    exchange(calls, output, flat, received, only_for(root, size, input.numel()));
+    if (is_root && !shared) {
+      distribute(output.view({-1}), parts);
+    }
+  });
+}
+
+WorkPointer Group::scatter(
+    Tensors& outputs,
+    std::vector<Tensors>& inputs,
+    const c10d::ScatterOptions& options) {
+  const auto& output = only(outputs);
+  const auto root = static_cast<int>(options.rootRank);
+  const int size = getSize();
+  const bool is_root = root == getRank();
+  TORCH_CHECK_VALUE(inputs.size() == (is_root ? 1 : 0), "inputs are those of the root");
+  const auto parts = is_root ? inputs.front() : Tensors();
+  require_alike(parts);
+  TORCH_CHECK_VALUE(
+      !is_root || (parts.size() == static_cast<size_t>(size) && same_size(parts)),
+      "the root takes ", size, " inputs of one size");
+  const Operation operation{OpType::SCATTER, "symmem:scatter", options.asyncOp};
+  return start(operation, parts, outputs, [=](const Calls& calls) {
+    const Output result(output);
+    const auto input = is_root ? concatenated(parts) : at::empty({0}, output.options());
+    const std::vector<int64_t> sent(size, is_root ? output.numel() : 0);
+    exchange(calls, result.flat(), input, only_for(root, size, output.numel()), sent);
+    result.finish();
+  });
+}
+
+WorkPointer Group::alltoall_base(
+    at::Tensor& output,
+    at::Tensor& input,
+    std::vector<int64_t>& output_splits,
+    std::vector<int64_t>& input_splits,
+    const c10d::AllToAllOptions& options) {
+  require_alike({input, output});
+  const auto received = counts_of(output, output_splits, getSize());
+  const auto sent = counts_of(input, input_splits, getSize());
+  const bool even = output_splits.empty() && input_splits.empty();
+  const Operation operation{OpType::ALLTOALL_BASE, "symmem:all_to_all", options.asyncOp};
+  return start(operation, {input}, {output}, [=](const Calls& calls) {
+    const auto flat = input.contiguous();
+    const Output result(output);
+    if (even) {
+      auto elements = moved(flat);
+      elements.count /= static_cast<int64_t>(sent.size());
+      calls.collective(
+          SYMMEM_ALL_TO_ALL, elements, SYMMEM_SUM, 0, flat.const_data_ptr(), result.data());
+    } else {
+      exchange(calls, result.flat(), flat, received, sent);
+    }
+    result.finish();
+  });
+}
+
+WorkPointer Group::alltoall(
+    Tensors& outputs,
+    Tensors& inputs,
+    const c10d::AllToAllOptions& options) {
+  const auto size = static_cast<size_t>(getSize());
+  TORCH_CHECK_VALUE(outputs.size() == size && inputs.size() == size, "a tensor for each rank");
+  require_alike(inputs);
+  require_alike(outputs);
+  const Operation operation{OpType::ALLTOALL, "symmem:all_to_all", options.asyncOp};
+  return start(operation, inputs, outputs, [inputs, outputs](const Calls& calls) {
+    all_to_all_lists(calls, outputs, inputs);
+  });
+}
+
+#ifdef C10D_BACKEND_HAS_WINDOW
+WorkPointer Group::gather_single(
+    at::Tensor& output,
+    at::Tensor& input,
+    const c10d::GatherOptions& options) {
+  Tensors inputs{input};
+  std::vector<Tensors> outputs;
+  if (options.rootRank == getRank()) {
+    require_parts(output, input, getSize());
+    outputs.push_back(output.view({getSize(), input.numel()}).unbind());
+  }
+  return gather(outputs, inputs, options);
+}
+#endif
+
+} // namespace symmem_c10d

@@ -1,0 +1,194 @@
+#include "group.hpp"
+
+#include <utility>
+
+#include "start.hpp"
+
+namespace symmem_c10d {
+namespace {
+
+// Streams of tensors on the CPU may have any number. These differ from those of Python's calls.
+constexpr uint64_t kStreams = uint64_t{1} << 61;
+constexpr uint64_t kMessages = uint64_t{3} << 60;
+
+// CoalescedWork is the work of several operations.
+class CoalescedWork final : public c10d::Work {
+ public:
+  CoalescedWork(int rank, std::vector<WorkPointer> works)
+      : Work(rank, c10d::OpType::COALESCED), works_(std::move(works)) {}
+
+  bool isCompleted() override {
+    return std::all_of(works_.begin(), works_.end(), [](auto& w) { return w->isCompleted(); });
+  }
+
+  bool wait(std::chrono::milliseconds timeout) override {
+    for (auto& work : works_) {
+      work->wait(timeout);
+    }
+    return true;
+  }
+
+  void synchronize() override {
+    for (auto& work : works_) {
+      work->synchronize();
+    }
+  }
+
+  std::vector<at::Tensor> result() override {
+    std::vector<at::Tensor> all;
+    for (auto& work : works_) {
+      const auto some = work->result();
+      all.insert(all.end(), some.begin(), some.end());
+    }
+    return all;
+  }
+
+  c10::intrusive_ptr<c10::ivalue::Future> getFuture() override {
+    c10::List<c10::intrusive_ptr<c10::ivalue::Future>> futures(
+        c10::FutureType::create(c10::ListType::ofTensors()));
+    for (auto& work : works_) {
+      futures.push_back(work->getFuture());
+    }
+    return c10::collectAll(futures);
+  }
+
+ private:
+  std::vector<WorkPointer> works_;
+};
+
+// The works of this thread's operations between startCoalescing and endCoalescing.
+thread_local std::vector<WorkPointer> coalesced;
+thread_local bool coalescing = false;
+
+} // namespace
+
+void Calls::end(int code) const {
+  library_.check(code);
+  if (wait_) {
+    library_.check(library_.stream_synchronize(stream_));
+  }
+}
+
+void Calls::collective(
+    int operation,
+    Elements elements,
+    int op,
+    int root,
+    const void* send,
+    void* recv) const {
+  end(library_.collective(
+      group_, operation, elements.count, elements.type, op, root, SYMMEM_PATH_DEFAULT, send, recv,
+      stream_));
+}
+
+void Calls::all_to_all_v(
+    const std::vector<int64_t>& send_counts,
+    const std::vector<int64_t>& recv_counts,
+    int type,
+    const void* send,
+    void* recv) const {
+  end(library_.all_to_all_v(
+      group_, send_counts.size(), send_counts.data(), nullptr, recv_counts.data(), nullptr, type,
+      send, recv, stream_));
+}
+
+void Calls::barrier() const {
+  end(library_.barrier(group_, stream_));
+}
+
+Group::Group(
+    std::shared_ptr<const Library> library,
+    c10::intrusive_ptr<c10d::Store> store,
+    int rank,
+    int size,
+    uint64_t handle,
+    std::chrono::milliseconds timeout,
+    void (*closed)(uint64_t))
+    : Backend(rank, size),
+      library_(std::move(library)),
+      store_(std::move(store)),
+      options_(c10::make_intrusive<Options>(timeout)),
+      handle_(handle),
+      stream_(kStreams | handle),
+      closed_(closed),
+      messages_(std::make_shared<Messages>(library_, kMessages | handle << 24)) {
+  init();
+}
+
+Group::~Group() = default;
+
+const std::string Group::getBackendName() const {
+  return "symmem";
+}
+
+c10::intrusive_ptr<c10d::Backend::Options> Group::getBackendOptions() {
+  return options_;
+}
+
+bool Group::supportsCoalescing() const {
+  return true;
+}
+
+void Group::startCoalescing() {
+  coalescing = true;
+}
+
+WorkPointer Group::endCoalescing() {
+  coalescing = false;
+  return c10::make_intrusive<CoalescedWork>(getRank(), std::exchange(coalesced, {}));
+}
+
+// Returns a work to the caller of an operation.
+WorkPointer Group::returned(WorkPointer work) {
+  if (coalescing && work) {
+    coalesced.push_back(work);
+  }
+  return work;
+}
+
+void Group::setSequenceNumberForGroup() {}
+
+uint64_t Group::getSequenceNumberForGroup() {
+  return sequence_;
+}
+
+c10d::ErrorType Group::getError() {
+  switch (library_->group_error(handle_)) {
+    case SYMMEM_OK:
+      return c10d::ErrorType::SUCCESS;
+    case SYMMEM_ERR_TIMEOUT:
+      return c10d::ErrorType::TIMEOUT;
+    case SYMMEM_ERR_RANK_LOST:
+      return c10d::ErrorType::REMOTE_ERROR;
+    default:
+      return c10d::ErrorType::COMM_ERROR;
+  }
+}
+
+void Group::abort() {
+  library_->group_abort(handle_);
+  close();
+}
+
+void Group::shutdown() {
+  queue_.run([] {});
+  close();
+}
+
+void Group::close() {
+  if (!is_closed_.exchange(true) && closed_ != nullptr) {
+    closed_(handle_);
+  }
+}
+
+c10::Stream Group::side_stream(c10::Device device) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  auto found = side_streams_.find(device);
+  if (found == side_streams_.end()) {
+    const c10::impl::VirtualGuardImpl streams(device.type());
+    found = side_streams_.emplace(device, streams.getStreamFromGlobalPool(device, true)).first;
+  }
+  return found->second;
+}
+
+} // namespace symmem_c10d

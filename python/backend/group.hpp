@@ -1,0 +1,183 @@
+// The backend of torch.distributed: a group of symmem as a c10d::Backend.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include <c10/core/StreamGuard.h>
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+#include <torch/csrc/distributed/c10d/Store.hpp>
+
+#include "elements.hpp"
+#include "library.hpp"
+#include "queue.hpp"
+#include "work.hpp"
+
+namespace symmem_c10d {
+
+using Tensors = std::vector<at::Tensor>;
+using WorkPointer = c10::intrusive_ptr<c10d::Work>;
+
+// Calls makes an operation's calls of the library on one stream.
+class Calls {
+ public:
+  Calls(const Library& library, uint64_t group, uint64_t stream, bool wait)
+      : library_(library), group_(group), stream_(stream), wait_(wait) {}
+
+  void collective(int operation, Elements elements, int op, int root, const void* send, void* recv)
+      const;
+  void all_to_all_v(
+      const std::vector<int64_t>& send_counts,
+      const std::vector<int64_t>& recv_counts,
+      int type,
+      const void* send,
+      void* recv) const;
+  void barrier() const;
+
+ private:
+  void end(int code) const;
+
+  const Library& library_;
+  const uint64_t group_, stream_;
+  const bool wait_; // whether calls wait until the stream is idle
+};
+
+// Group is an open group of symmem. It is safe for concurrent use.
+//
+// Operations of tensors on the CPU run on the caller's thread if the caller waits, else on the
+// thread of a queue. Those of tensors on a device are queued on its streams.
+class Group final : public c10d::Backend {
+ public:
+  struct Options final : c10d::Backend::Options {
+    explicit Options(std::chrono::milliseconds timeout)
+        : c10d::Backend::Options("symmem", timeout) {}
+  };
+
+  // `closed` is called once, by shutdown or abort, with the handle; null for none.
+  Group(
+      std::shared_ptr<const Library> library,
+      c10::intrusive_ptr<c10d::Store> store,
+      int rank,
+      int size,
+      uint64_t handle,
+      std::chrono::milliseconds timeout,
+      void (*closed)(uint64_t));
+  ~Group() override;
+
+  const std::string getBackendName() const override;
+  c10::intrusive_ptr<c10d::Backend::Options> getBackendOptions() override;
+  bool supportsCoalescing() const override;
+  void startCoalescing() override;
+  WorkPointer endCoalescing() override;
+  void setSequenceNumberForGroup() override;
+  uint64_t getSequenceNumberForGroup() override;
+  c10d::ErrorType getError() override;
+  void abort() override;
+  void shutdown() override;
+
+  WorkPointer broadcast(Tensors& tensors, const c10d::BroadcastOptions& options) override;
+  WorkPointer allreduce(Tensors& tensors, const c10d::AllreduceOptions& options) override;
+  WorkPointer allreduce_sparse(Tensors& tensors, const c10d::AllreduceOptions& options) override;
+  WorkPointer allreduce_coalesced(
+      Tensors& tensors,
+      const c10d::AllreduceCoalescedOptions& options) override;
+  WorkPointer reduce(Tensors& tensors, const c10d::ReduceOptions& options) override;
+  WorkPointer allgather(
+      std::vector<Tensors>& outputs,
+      Tensors& inputs,
+      const c10d::AllgatherOptions& options) override;
+  WorkPointer _allgather_base(
+      at::Tensor& output,
+      at::Tensor& input,
+      const c10d::AllgatherOptions& options) override;
+  WorkPointer allgather_coalesced(
+      std::vector<Tensors>& outputs,
+      Tensors& inputs,
+      const c10d::AllgatherOptions& options) override;
+  WorkPointer allgather_into_tensor_coalesced(
+      Tensors& outputs,
+      Tensors& inputs,
+      const c10d::AllgatherOptions& options) override;
+  WorkPointer gather(
+      std::vector<Tensors>& outputs,
+      Tensors& inputs,
+      const c10d::GatherOptions& options) override;
+  WorkPointer scatter(
+      Tensors& outputs,
+      std::vector<Tensors>& inputs,
+      const c10d::ScatterOptions& options) override;
+  WorkPointer reduce_scatter(
+      Tensors& outputs,
+      std::vector<Tensors>& inputs,
+      const c10d::ReduceScatterOptions& options) override;
+  WorkPointer _reduce_scatter_base(
+      at::Tensor& output,
+      at::Tensor& input,
+      const c10d::ReduceScatterOptions& options) override;
+  WorkPointer reduce_scatter_tensor_coalesced(
+      Tensors& outputs,
+      Tensors& inputs,
+      const c10d::ReduceScatterOptions& options) override;
+  WorkPointer alltoall_base(
+      at::Tensor& output,
+      at::Tensor& input,
+      std::vector<int64_t>& output_splits,
+      std::vector<int64_t>& input_splits,
+      const c10d::AllToAllOptions& options) override;
+  WorkPointer alltoall(
+      Tensors& outputs,
+      Tensors& inputs,
+      const c10d::AllToAllOptions& options) override;
+  WorkPointer send(Tensors& tensors, int destination, int tag) override;
+  WorkPointer recv(Tensors& tensors, int source, int tag) override;
+  WorkPointer recvAnysource(Tensors& tensors, int tag) override;
+  WorkPointer barrier(const c10d::BarrierOptions& options) override;
+  void monitoredBarrier(const c10d::BarrierOptions& options, bool all) override;
+#ifdef C10D_BACKEND_HAS_WINDOW // PyTorch 2.14
+  WorkPointer gather_single(
+      at::Tensor& output,
+      at::Tensor& input,
+      const c10d::GatherOptions& options) override;
+#endif
+
+ private:
+  // Operation describes an operation for its work and for the profiler.
+  struct Operation {
+    c10d::OpType type;
+    const char* title;
+    bool async;
+  };
+
+  // Runs `body`, which makes an operation's calls, or adds it to the queue. Returns null if the
+  // operation is not asynchronous.
+  template <typename Body>
+  WorkPointer start(const Operation& operation, Tensors inputs, Tensors outputs, Body body);
+  template <typename Body>
+  WorkPointer queue(const Operation& operation, Tensors outputs, Body body);
+  template <typename Body>
+  WorkPointer launch(const Operation& operation, Tensors inputs, Tensors outputs, Body body);
+
+  WorkPointer message(c10d::OpType type, const char* title, Tensors& tensors, int peer, int tag);
+  WorkPointer returned(WorkPointer work);
+  c10::Stream side_stream(c10::Device device);
+  void close();
+
+  const std::shared_ptr<const Library> library_;
+  const c10::intrusive_ptr<c10d::Store> store_;
+  const c10::intrusive_ptr<Options> options_;
+  const uint64_t handle_;
+  const uint64_t stream_; // of operations of tensors on the CPU
+  void (*const closed_)(uint64_t);
+  std::atomic<bool> is_closed_{false};
+  std::atomic<uint64_t> sequence_{0};
+  std::atomic<uint64_t> barriers_{0}; // monitored barriers so far
+  const std::shared_ptr<Messages> messages_;
+  std::mutex mutex_;
+  std::unordered_map<c10::Device, c10::Stream> side_streams_; // guarded by mutex_
+  Queue queue_;
+};
+
+} // namespace symmem_c10d

@@ -1,0 +1,74 @@
+#include "library.hpp"
+
+#include <dlfcn.h>
+
+#include <mutex>
+
+#include <c10/util/Exception.h>
+
+namespace symmem_c10d {
+namespace {
+
+std::mutex failure_mutex;
+std::string failure;
+
+template <typename Function>
+void find(void* library, const char* name, Function& function) {
+  function = reinterpret_cast<Function>(dlsym(library, name));
+  TORCH_CHECK(function != nullptr, "libsymmem.so has no function ", name, ": install one wheel");
+}
+
+// Reads a text of unknown length from a function of symmem.h.
+std::string read(int (*function)(size_t, char*, size_t*)) {
+  std::string text(1024, '\0');
+  for (;;) {
+    size_t length = 0;
+    function(text.size(), text.data(), &length);
+    if (length < text.size()) {
+      text.resize(length);
+      return text;
+    }
+    text.resize(length + 1);
+  }
+}
+
+} // namespace
+
+Library::Library(const std::string& path) {
+  void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
+  TORCH_CHECK(library != nullptr, "loading ", path, ": ", dlerror());
+  find(library, "symmem_last_error", last_error);
+  find(library, "symmem_last_error_json", last_error_json);
+  find(library, "symmem_collective", collective);
+  find(library, "symmem_all_to_all_v", all_to_all_v);
+  find(library, "symmem_send", send);
+  find(library, "symmem_recv", recv);
+  find(library, "symmem_barrier", barrier);
+  find(library, "symmem_stream_synchronize", stream_synchronize);
+  find(library, "symmem_stream_forget", stream_forget);
+  find(library, "symmem_event_record", event_record);
+  find(library, "symmem_event_done", event_done);
+  find(library, "symmem_event_synchronize", event_synchronize);
+  find(library, "symmem_event_close", event_close);
+  find(library, "symmem_group_abort", group_abort);
+  find(library, "symmem_group_error", group_error);
+}
+
+void Library::fail(int code) const {
+  std::string text = read(last_error);
+  {
+    std::lock_guard<std::mutex> lock(failure_mutex);
+    failure = read(last_error_json);
+  }
+  if (text.empty()) {
+    text = "symmem failed with code " + std::to_string(code);
+  }
+  C10_THROW_ERROR(DistBackendError, text);
+}
+
+std::string last_failure() {
+  std::lock_guard<std::mutex> lock(failure_mutex);
+  return failure;
+}
+
+} // namespace symmem_c10d

@@ -1,0 +1,47 @@
+// The functions of libsymmem.so that the backend calls.
+#pragma once
+
+#include <string>
+
+#include "symmem.h"
+
+namespace symmem_c10d {
+
+// Library holds the functions of a loaded libsymmem.so. The library stays loaded until the process
+// exits.
+struct Library {
+  // Loads the library from a path. The same path gives the same library as ctypes.CDLL.
+  explicit Library(const std::string& path);
+
+  decltype(&::symmem_last_error) last_error;
+  decltype(&::symmem_last_error_json) last_error_json;
+  decltype(&::symmem_collective) collective;
+  decltype(&::symmem_all_to_all_v) all_to_all_v;
+  decltype(&::symmem_send) send;
+  decltype(&::symmem_recv) recv;
+  decltype(&::symmem_barrier) barrier;
+  decltype(&::symmem_stream_synchronize) stream_synchronize;
+  decltype(&::symmem_stream_forget) stream_forget;
+  decltype(&::symmem_event_record) event_record;
+  decltype(&::symmem_event_done) event_done;
+  decltype(&::symmem_event_synchronize) event_synchronize;
+  decltype(&::symmem_event_close) event_close;
+  decltype(&::symmem_group_abort) group_abort;
+  decltype(&::symmem_group_error) group_error;
+
+  // Throws a c10::DistBackendError for a result that is not SYMMEM_OK. Call it on the thread that
+  // received the result.
+  void check(int code) const {
+    if (code != SYMMEM_OK) {
+      fail(code);
+    }
+  }
+
+ private:
+  [[noreturn]] void fail(int code) const;
+};
+
+// Returns the JSON of the last error that check threw on any thread, or an empty text.
+std::string last_failure();
+
+} // namespace symmem_c10d

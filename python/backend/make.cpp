@@ -1,0 +1,42 @@
+// The operators by which Python makes a backend. TorchBind passes the objects, so the library
+// depends on the version of PyTorch and not on that of Python.
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
+#include <torch/library.h>
+
+#include "group.hpp"
+
+namespace symmem_c10d {
+namespace {
+
+using ProcessGroupPointer = c10::intrusive_ptr<c10d::ProcessGroup>;
+
+// Returns a process group whose backend is a new Group. Its store and its ranks are those of
+// `meeting`. `closed` is the address of a function that is called when the group is closed, or 0.
+ProcessGroupPointer make(
+    const std::string& path,
+    const ProcessGroupPointer& meeting,
+    int64_t handle,
+    int64_t timeout_ms,
+    int64_t closed) {
+  const int rank = meeting->getRank();
+  const int size = meeting->getSize();
+  auto group = c10::make_intrusive<Group>(
+      std::make_shared<const Library>(path), meeting->getStore(), rank, size,
+      static_cast<uint64_t>(handle), std::chrono::milliseconds(timeout_ms),
+      reinterpret_cast<void (*)(uint64_t)>(closed));
+  auto made = c10::make_intrusive<c10d::ProcessGroup>(meeting->getStore(), rank, size);
+  made->setBackend(c10::kCPU, c10d::ProcessGroup::BackendType::CUSTOM, group);
+  return made;
+}
+
+} // namespace
+
+TORCH_LIBRARY(symmem_c10d, m) {
+  m.def(
+      "make(str path, __torch__.torch.classes.c10d.ProcessGroup meeting, int handle, "
+      "int timeout_ms, int closed) -> __torch__.torch.classes.c10d.ProcessGroup",
+      make);
+  m.def("last_failure() -> str", last_failure);
+}
+
+} // namespace symmem_c10d

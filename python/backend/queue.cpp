@@ -1,0 +1,101 @@
+#include "queue.hpp"
+
+#include <thread>
+#include <utility>
+
+#include <c10/util/Exception.h>
+
+namespace symmem_c10d {
+
+thread_local Queue::State* Queue::working_for = nullptr;
+
+Queue::Queue() : state_(std::make_shared<State>()), process_(getpid()) {}
+
+Queue::~Queue() {
+  if (process_ != getpid()) {
+    return; // A child of fork has no thread of the queue.
+  }
+  std::lock_guard<std::mutex> lock(state_->mutex);
+  state_->ended = true;
+  state_->added.notify_all();
+}
+
+void Queue::add(std::function<void()> operation, std::function<void()> after) {
+  TORCH_CHECK(
+      process_ == getpid(),
+      "symmem was opened before this process was forked: use the spawn or forkserver method");
+  yield();
+  std::lock_guard<std::mutex> lock(state_->mutex);
+  state_->tasks.push_back({state_->next++, std::move(operation), std::move(after)});
+  if (!state_->working) {
+    state_->start();
+  }
+  state_->added.notify_one();
+}
+
+void Queue::yield() {
+  if (working_for == nullptr) {
+    return;
+  }
+  auto& state = *working_for;
+  working_for = nullptr;
+  std::lock_guard<std::mutex> lock(state.mutex);
+  state.start();
+}
+
+Queue::Turn::Turn(State& state) : state_(state) {
+  std::unique_lock<std::mutex> lock(state.mutex);
+  const auto number = state.next++;
+  if (state.current != number) {
+    lock.unlock();
+    yield();
+    lock.lock();
+    state.await(lock, number);
+  }
+}
+
+Queue::Turn::~Turn() {
+  std::lock_guard<std::mutex> lock(state_.mutex);
+  state_.advance();
+}
+
+// Waits until an operation may run.
+void Queue::State::await(std::unique_lock<std::mutex>& lock, size_t number) {
+  turns.wait(lock, [&] { return current == number; });
+}
+
+// Lets the next operation run. The caller holds the mutex.
+void Queue::State::advance() {
+  ++current;
+  turns.notify_all();
+}
+
+// Starts a thread that runs the tasks. The caller holds the mutex.
+void Queue::State::start() {
+  working = true;
+  std::thread([self = shared_from_this()] { self->work(); }).detach();
+}
+
+// Runs the tasks until the queue has ended or another thread runs them.
+void Queue::State::work() {
+  working_for = this;
+  while (working_for == this) {
+    std::unique_lock<std::mutex> lock(mutex);
+    added.wait(lock, [&] { return ended || !tasks.empty(); });
+    if (tasks.empty()) {
+      return;
+    }
+    auto task = std::move(tasks.front());
+    tasks.pop_front();
+    await(lock, task.number);
+    lock.unlock();
+    task.operation();
+    task.operation = nullptr;
+    lock.lock();
+    advance();
+    lock.unlock();
+    task.after();
+  }
+}
+
+} // namespace symmem_c10d

@@ -1,0 +1,82 @@
+// A queue of operations that run one after the other.
+#pragma once
+
+#include <unistd.h>
+
+#include <condition_variable>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+
+namespace symmem_c10d {
+
+// Queue runs the operations of a group in the order in which they were added. It is safe for
+// concurrent use.
+//
+// An operation whose caller waits runs on the caller's thread. The others run on a thread of the
+// queue, which starts with the first of them.
+class Queue {
+ public:
+  Queue();
+
+  // Ends the queue's thread after all operations.
+  ~Queue();
+
+  Queue(const Queue&) = delete;
+  Queue& operator=(const Queue&) = delete;
+
+  // Runs an operation on this thread after all earlier ones. Exceptions pass to the caller.
+  template <typename Operation>
+  void run(Operation&& operation) {
+    Turn turn(*state_);
+    operation();
+  }
+
+  // Adds an operation and returns. `after` runs on the same thread when the operation is complete,
+  // and may add operations to this queue and wait for them. Neither function may throw.
+  void add(std::function<void()> operation, std::function<void()> after);
+
+  // Lets another thread run the operations if this thread, which is about to wait for one of them,
+  // is the queue's. Call it before such a wait.
+  static void yield();
+
+ private:
+  struct Task {
+    size_t number;
+    std::function<void()> operation, after;
+  };
+
+  struct State : std::enable_shared_from_this<State> {
+    std::mutex mutex;
+    std::condition_variable turns; // current has changed
+    std::condition_variable added; // there are tasks, or the queue has ended
+    std::deque<Task> tasks;
+    size_t next = 0; // the number of the next operation to be added
+    size_t current = 0; // the number of the operation that may run
+    bool working = false; // a thread runs the tasks
+    bool ended = false;
+
+    void await(std::unique_lock<std::mutex>& lock, size_t number);
+    void advance();
+    void start();
+    void work();
+  };
+
+  // Turn waits for all earlier operations. Its end lets the next operation run.
+  class Turn {
+   public:
+    explicit Turn(State& state);
+    ~Turn();
+
+   private:
+    State& state_;
+  };
+
+  static thread_local State* working_for; // the queue whose thread this is, or null
+
+  const std::shared_ptr<State> state_;
+  const pid_t process_;
+};
+
+} // namespace symmem_c10d

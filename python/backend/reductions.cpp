@@ -1,0 +1,163 @@
+// The operations that compute: all-reduce, reduce and reduce-scatter.
+#include "start.hpp"
+#include "tensors.hpp"
+
+namespace symmem_c10d {
+namespace {
+
+using c10d::OpType;
+
+void all_reduce(const Calls& calls, const at::Tensor& tensor, const c10d::ReduceOp& op) {
+  const auto [type, reduce] = reduction(tensor, op);
+  const auto flat = scaled(tensor, op).contiguous();
+  const Elements elements{type, moved(tensor).count};
+  auto* data = flat.mutable_data_ptr();
+  calls.collective(SYMMEM_ALL_REDUCE, elements, reduce, 0, data, data);
+  if (!flat.is_same(tensor)) {
+    tensor.copy_(flat);
+  }
+}
+
+void reduce_scatter_to(
+    const Calls& calls,
+    const at::Tensor& output,
+    const at::Tensor& input,
+    const c10d::ReduceOp& op) {
+  const auto [type, reduce] = reduction(output, op);
+  const auto flat = scaled(input, op).contiguous();
+  const Output result(output);
+  const Elements elements{type, moved(output).count};
+  calls.collective(
+      SYMMEM_REDUCE_SCATTER, elements, reduce, 0, flat.const_data_ptr(), result.data());
+  result.finish();
+}
+
+void reduce_to(
+    const Calls& calls,
+    const at::Tensor& tensor,
+    const c10d::ReduceOp& op,
+    int root,
+    bool is_root) {
+  const auto [type, reduce] = reduction(tensor, op);
+  const auto input = scaled(tensor, op).contiguous();
+  const auto result = is_root ? input : at::empty_like(input);
+  const Elements elements{type, moved(tensor).count};
+  calls.collective(
+      SYMMEM_REDUCE, elements, reduce, root, input.const_data_ptr(), result.mutable_data_ptr());
+  if (is_root && !result.is_same(tensor)) {
+    tensor.copy_(result);
+  }
+}
+
+} // namespace
+
+WorkPointer Group::allreduce(Tensors& tensors, const c10d::AllreduceOptions& options) {
+  const auto& tensor = only(tensors);
+  reduction(tensor, options.reduceOp);
+  const Operation operation{OpType::ALLREDUCE, "symmem:all_reduce", options.asyncOp};
+  return start(operation, tensors, tensors, [tensor, op = options.reduceOp](const Calls& calls) {
+    all_reduce(calls, tensor, op);
+  });
+}
+
+WorkPointer Group::allreduce_sparse(Tensors&, const c10d::AllreduceOptions&) {
+  TORCH_CHECK_NOT_IMPLEMENTED(
+      false, "symmem has no all-reduce of sparse tensors: convert them with to_dense()");
+}
+
+WorkPointer Group::allreduce_coalesced(
+    Tensors& tensors,
+    const c10d::AllreduceCoalescedOptions& options) {
+  require_alike(tensors);
+  reduction(tensors.at(0), options.reduceOp);
+  const Operation operation{
+      OpType::ALLREDUCE_COALESCED, "symmem:all_reduce", options.asyncOp};
+  return start(operation, tensors, tensors, [tensors, op = options.reduceOp](const Calls& calls) {
+    for (const auto& tensor : tensors) {
+      all_reduce(calls, tensor, op);
+    }
+  });
+}
+
+WorkPointer Group::reduce(Tensors& tensors, const c10d::ReduceOptions& options) {
+  const auto& tensor = only(tensors);
+  reduction(tensor, options.reduceOp);
+  const auto root = static_cast<int>(options.rootRank);
+  const bool is_root = root == getRank();
+  const Operation operation{OpType::REDUCE, "symmem:reduce", options.asyncOp};
+  return start(
+      operation, tensors, tensors,
+      [tensor, op = options.reduceOp, root, is_root](const Calls& calls) {
+        reduce_to(calls, tensor, op, root, is_root);
+      });
+}
+
+WorkPointer Group::reduce_scatter(
+    Tensors& outputs,
+    std::vector<Tensors>& inputs,
+    const c10d::ReduceScatterOptions& options) {
+  const auto& output = only(outputs);
+  TORCH_CHECK_VALUE(inputs.size() == 1, "symmem takes one list of inputs");
+  const auto parts = inputs.front();
+  TORCH_CHECK_VALUE(parts.size() == static_cast<size_t>(getSize()), "a tensor for each rank");
+  require_alike(parts);
+  reduction(output, options.reduceOp);
+  const int rank = getRank();
+  const Operation operation{
+      OpType::REDUCE_SCATTER, "symmem:reduce_scatter", options.asyncOp};
+  return start(
+      operation, parts, outputs,
+      [output, parts, op = options.reduceOp, rank](const Calls& calls) {
+        if (same_size(parts)) {
+          bool shared = false;
+          const auto input = rows(parts, shared);
+          for (size_t i = 0; !shared && i < parts.size(); ++i) {
+            input[static_cast<int64_t>(i)].copy_(parts[i].reshape({-1}));
+          }
+          reduce_scatter_to(calls, output, input, op);
+          return;
+        }
+        for (int root = 0; root < static_cast<int>(parts.size()); ++root) {
+          const auto part = parts[root].clone(at::MemoryFormat::Contiguous);
+          reduce_to(calls, part, op, root, root == rank);
+          if (root == rank) {
+            output.copy_(part.view_as(output));
+          }
+        }
+      });
+}
+
+WorkPointer Group::_reduce_scatter_base(
+    at::Tensor& output,
+    at::Tensor& input,
+    const c10d::ReduceScatterOptions& options) {
+  require_parts(input, output, getSize());
+  reduction(output, options.reduceOp);
+  const Operation operation{
+      OpType::_REDUCE_SCATTER_BASE, "symmem:reduce_scatter", options.asyncOp};
+  return start(
+      operation, {input}, {output},
+      [output = output, input = input, op = options.reduceOp](const Calls& calls) {
+        reduce_scatter_to(calls, output, input, op);
+      });
+}
+
+WorkPointer Group::reduce_scatter_tensor_coalesced(
+    Tensors& outputs,
+    Tensors& inputs,
+    const c10d::ReduceScatterOptions& options) {
+  TORCH_CHECK_VALUE(outputs.size() == inputs.size() && !inputs.empty(), "lists of one length");
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    require_parts(inputs[i], outputs[i], getSize());
+    reduction(outputs[i], options.reduceOp);
+  }
+  const Operation operation{OpType::COALESCED, "symmem:reduce_scatter", options.asyncOp};
+  return start(
+      operation, inputs, outputs, [outputs, inputs, op = options.reduceOp](const Calls& calls) {
+        for (size_t i = 0; i < inputs.size(); ++i) {
+          reduce_scatter_to(calls, outputs[i], inputs[i], op);
+        }
+      });
+}
+
+} // namespace symmem_c10d

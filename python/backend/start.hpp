@@ -1,0 +1,84 @@
+// How operations run: the definitions of Group's templates.
+#pragma once
+
+#include <ATen/record_function.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+
+#include "group.hpp"
+
+namespace symmem_c10d {
+
+// Profiled records an operation for PyTorch's profiler until the end of its scope.
+class Profiled {
+ public:
+  explicit Profiled(const char* title) : record_(at::RecordScope::USER_SCOPE) {
+    if (record_.isActive()) {
+      record_.before(title);
+    }
+  }
+
+ private:
+  at::RecordFunction record_;
+};
+
+template <typename Body>
+WorkPointer Group::start(const Operation& operation, Tensors inputs, Tensors outputs, Body body) {
+  ++sequence_;
+  const auto& first = outputs.empty() ? inputs.front() : outputs.front();
+  if (!first.device().is_cpu()) {
+    return returned(launch(operation, std::move(inputs), std::move(outputs), std::move(body)));
+  }
+  if (operation.async) {
+    return returned(queue(operation, std::move(outputs), std::move(body)));
+  }
+  Profiled profiled(operation.title);
+  queue_.run([&] { body(Calls(*library_, handle_, stream_, true)); });
+  return nullptr;
+}
+
+template <typename Body>
+WorkPointer Group::queue(const Operation& operation, Tensors outputs, Body body) {
+  auto work = c10::make_intrusive<QueuedWork>(
+      getRank(), operation.type, operation.title, std::move(outputs));
+  auto self = c10::intrusive_ptr<Group>::unsafe_reclaim_from_nonowning(this);
+  auto run = [self = std::move(self), work, body = std::move(body)]() mutable {
+    std::exception_ptr failure;
+    try {
+      body(Calls(*self->library_, self->handle_, self->stream_, true));
+    } catch (...) {
+      failure = std::current_exception();
+    }
+    work->end(std::move(failure));
+  };
+  queue_.add(std::move(run), [work] { work->notify(); });
+  return work;
+}
+
+template <typename Body>
+WorkPointer Group::launch(
+    const Operation& operation,
+    Tensors inputs,
+    Tensors outputs,
+    Body body) {
+  const auto device = outputs.empty() ? inputs.front().device() : outputs.front().device();
+  const c10::impl::VirtualGuardImpl streams(device.type());
+  const auto current = streams.getStream(device);
+  const auto handle = [](c10::Stream stream) {
+    return reinterpret_cast<uint64_t>(stream.native_handle());
+  };
+  Profiled profiled(operation.title);
+  if (!operation.async) {
+    queue_.run([&] { body(Calls(*library_, handle_, handle(current), false)); });
+    return nullptr;
+  }
+  const auto side = side_stream(device);
+  c10::Event ready(device.type());
+  ready.record(current);
+  ready.block(side);
+  const c10::StreamGuard guard(side);
+  queue_.run([&] { body(Calls(*library_, handle_, handle(side), false)); });
+  return c10::make_intrusive<DeviceWork>(
+      getRank(), operation.type, nullptr, device, std::move(inputs), std::move(outputs));
+}
+
+} // namespace symmem_c10d

@@ -1,0 +1,48 @@
+#include "tensors.hpp"
+
+#include <algorithm>
+
+namespace symmem_c10d {
+
+void require_alike(const std::vector<at::Tensor>& tensors) {
+  for (const auto& tensor : tensors) {
+    require_dense(tensor);
+    TORCH_CHECK_VALUE(
+        tensor.scalar_type() == tensors.front().scalar_type() &&
+            tensor.device() == tensors.front().device(),
+        "tensors of one operation differ: ", tensors.front().scalar_type(), " on ",
+        tensors.front().device(), ", ", tensor.scalar_type(), " on ", tensor.device());
+  }
+}
+
+void require_parts(const at::Tensor& whole, const at::Tensor& part, int size) {
+  require_alike({whole, part});
+  TORCH_CHECK_VALUE(
+      whole.numel() == part.numel() * size, "a tensor of ", whole.numel(),
+      " elements does not hold ", size, " parts of ", part.numel());
+}
+
+bool same_size(const std::vector<at::Tensor>& tensors) {
+  return std::all_of(tensors.begin(), tensors.end(), [&](const at::Tensor& tensor) {
+    return tensor.numel() == tensors.front().numel();
+  });
+}
+
+at::Tensor rows(const std::vector<at::Tensor>& tensors, bool& shared) {
+  const auto& first = tensors.front();
+  const auto size = static_cast<int64_t>(tensors.size());
+  const auto* next = static_cast<const char*>(first.const_data_ptr());
+  const auto storage = first.storage();
+  shared = std::all_of(tensors.begin(), tensors.end(), [&](const at::Tensor& tensor) {
+    const bool follows = tensor.is_contiguous() && tensor.const_data_ptr() == next &&
+        tensor.storage().is_alias_of(storage);
+    next += tensor.nbytes();
+    return follows;
+  });
+  if (shared) {
+    return first.as_strided({size, first.numel()}, {first.numel(), 1}, first.storage_offset());
+  }
+  return at::empty({size, first.numel()}, first.options());
+}
+
+} // namespace symmem_c10d

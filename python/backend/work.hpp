@@ -1,0 +1,131 @@
+// The works that the backend returns for asynchronous operations.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include <c10/core/Event.h>
+#include <torch/csrc/distributed/c10d/Work.hpp>
+
+#include "library.hpp"
+
+namespace symmem_c10d {
+
+// QueuedWork is an operation of tensors on the CPU, which a Queue runs.
+class QueuedWork final : public c10d::Work {
+ public:
+  QueuedWork(
+      int rank,
+      c10d::OpType operation,
+      const char* title,
+      std::vector<at::Tensor> outputs);
+
+  bool wait(std::chrono::milliseconds timeout) override;
+  std::vector<at::Tensor> result() override;
+  c10::intrusive_ptr<c10::ivalue::Future> getFuture() override;
+
+  // Records that the operation is complete, or has failed with an exception, and ends waits.
+  void end(std::exception_ptr failure);
+
+  // Completes the future, which runs its callbacks. Call it once, after end.
+  void notify();
+
+ private:
+  std::vector<at::Tensor> outputs_;
+  c10::intrusive_ptr<c10::ivalue::Future> future_;
+};
+
+// DeviceWork is an operation that was queued on a stream of a device. Like NCCL's works, it is
+// waited for by streams, and wait does not block the caller.
+class DeviceWork final : public c10d::Work {
+ public:
+  // The operation is on the device's current stream. inputs stay allocated until the work is
+  // waited for or dropped.
+  DeviceWork(
+      int rank,
+      c10d::OpType operation,
+      const char* title,
+      c10::Device device,
+      std::vector<at::Tensor> inputs,
+      std::vector<at::Tensor> outputs);
+
+  bool isCompleted() override;
+  bool isSuccess() const override;
+  bool wait(std::chrono::milliseconds timeout) override;
+  void synchronize() override;
+  std::vector<at::Tensor> result() override;
+  c10::intrusive_ptr<c10::ivalue::Future> getFuture() override;
+
+ private:
+  const c10::Device device_;
+  c10::Event done_;
+  std::vector<at::Tensor> inputs_, outputs_;
+  c10::intrusive_ptr<c10::ivalue::Future> future_;
+};
+
+// Message is a message of a tensor on the CPU that is in progress.
+struct Message {
+  uint64_t stream; // carries only this message
+  uint64_t event; // follows the message
+  at::Tensor tensor;
+  std::shared_ptr<int32_t> source; // the sender's rank, which the library writes
+};
+
+// Messages provides streams for messages, and keeps the tensors of messages that are in progress.
+// It is safe for concurrent use.
+class Messages {
+ public:
+  // Streams are numbered from `first`.
+  Messages(std::shared_ptr<const Library> library, uint64_t first)
+      : library_(std::move(library)), next_(first) {}
+
+  const Library& library() const {
+    return *library_;
+  }
+
+  // Returns a stream without work.
+  uint64_t take();
+
+  // Returns the stream of a message that is complete.
+  void give_back(const Message& message);
+
+  // Keeps a message until it is complete.
+  void keep(Message message);
+
+ private:
+  const std::shared_ptr<const Library> library_;
+  std::mutex mutex_;
+  std::vector<Message> kept_;
+  std::vector<uint64_t> free_;
+  uint64_t next_;
+};
+
+// MessageWork is a send or a receive of a tensor on the CPU.
+class MessageWork final : public c10d::Work {
+ public:
+  MessageWork(
+      int rank,
+      c10d::OpType operation,
+      const char* title,
+      std::shared_ptr<Messages> messages,
+      Message message);
+  ~MessageWork() override;
+
+  bool isCompleted() override;
+  bool wait(std::chrono::milliseconds timeout) override;
+  int sourceRank() const override;
+  std::vector<at::Tensor> result() override;
+  c10::intrusive_ptr<c10::ivalue::Future> getFuture() override;
+
+ private:
+  void complete();
+
+  const std::shared_ptr<Messages> messages_;
+  Message message_;
+  std::mutex completing_;
+  std::atomic<bool> over_{false};
+};
+
+} // namespace symmem_c10d

@@ -1,0 +1,1 @@
+"""The backend "symmem" of torch.distributed."""

@@ -1,0 +1,289 @@
+"""Operations of torch.distributed with the backend "symmem", against values computed here."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from harness import RANK, SIZE, check, main, raises
+
+import symmem
+
+WORLD = range(SIZE)
+
+
+def numbers(rank: int, *shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    """Return a tensor whose values differ between ranks and elements."""
+    count = torch.Size(shape).numel()
+    return (torch.arange(count) % 50 + rank + 1).to(dtype).view(shape)
+
+
+def total(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    return sum((numbers(r, *shape, dtype=dtype) for r in WORLD), torch.zeros(shape, dtype=dtype))
+
+
+@check
+def opens_the_default_group() -> None:
+    dist.init_process_group("symmem", timeout=timedelta(seconds=30))
+    assert dist.get_backend() == "symmem"
+    assert (dist.get_rank(), dist.get_world_size()) == (RANK, SIZE)
+    assert symmem.is_initialized()
+
+
+@check
+def all_reduce() -> None:
+    for dtype in (torch.float32, torch.bfloat16, torch.float64, torch.int64, torch.uint8):
+        for shape in ((), (1,), (3, 5), (1000, 77), (0,)):
+            for async_op in (False, True):
+                tensor = numbers(RANK, *shape, dtype=dtype)
+                work = dist.all_reduce(tensor, async_op=async_op)
+                if async_op:
+                    assert work.wait()
+                    assert work.is_completed()
+                torch.testing.assert_close(tensor, total(*shape, dtype=dtype))
+
+
+@check
+def all_reduce_of_each_kind() -> None:
+    ranks = torch.stack([numbers(r, 7, dtype=torch.int32) for r in WORLD])
+    kinds: dict[Any, torch.Tensor] = {
+        dist.ReduceOp.SUM: ranks.sum(0),
+        dist.ReduceOp.PRODUCT: ranks.prod(0),
+        dist.ReduceOp.MIN: ranks.amin(0),
+        dist.ReduceOp.MAX: ranks.amax(0),
+    }
+    for op, want in kinds.items():
+        tensor = numbers(RANK, 7, dtype=torch.int32)
+        dist.all_reduce(tensor, op)
+        torch.testing.assert_close(tensor, want.to(torch.int32))
+    tensor = numbers(RANK, 7)
+    dist.all_reduce(tensor, dist.ReduceOp.AVG)
+    torch.testing.assert_close(tensor, total(7) / SIZE)
+    bits = torch.tensor([1 << RANK | 1, 6], dtype=torch.int64)
+    for op, want in ((dist.ReduceOp.BOR, [2**SIZE - 1, 6]), (dist.ReduceOp.BAND, [1, 6])):
+        tensor = bits.clone()
+        dist.all_reduce(tensor, op)
+        assert tensor.tolist() == want
+
+
+@check
+def all_reduce_of_bools_is_logical() -> None:
+    tensor = torch.tensor([RANK == 0, True, False])
+    dist.all_reduce(tensor)
+    assert tensor.tolist() == [True, True, False]
+    tensor = torch.tensor([RANK == 0, True, False])
+    dist.all_reduce(tensor, dist.ReduceOp.PRODUCT)
+    assert tensor.tolist() == [False, True, False]
+
+
+@check
+def all_reduce_of_tensors_with_gaps_and_complex_numbers() -> None:
+    whole = numbers(RANK, 6, 4)
+    dist.all_reduce(whole[:, ::2])
+    torch.testing.assert_close(whole[:, ::2], total(6, 4)[:, ::2])
+    torch.testing.assert_close(whole[:, 1::2], numbers(RANK, 6, 4)[:, 1::2])
+    values = torch.complex(numbers(RANK, 5), -numbers(RANK, 5))
+    dist.all_reduce(values)
+    torch.testing.assert_close(values, torch.complex(total(5), -total(5)))
+
+
+@check
+def works_of_all_reduce_run_in_order() -> None:
+    tensors = [numbers(RANK, 100 * i) for i in range(1, 40)]
+    works = [dist.all_reduce(t, async_op=True) for t in tensors]
+    last = numbers(RANK, 10)
+    dist.all_reduce(last)
+    assert all(w.is_completed() for w in works)
+    for work, tensor in zip(works, tensors, strict=True):
+        work.wait()
+        torch.testing.assert_close(tensor, total(tensor.numel()))
+
+
+@check
+def futures_and_callbacks_may_call_again() -> None:
+    def again(future: Any) -> torch.Tensor:
+        tensor = future.value()[0]
+        dist.all_reduce(tensor)
+        dist.all_reduce(tensor, async_op=True).wait()
+        return tensor
+
+    future = dist.all_reduce(numbers(RANK, 9), async_op=True).get_future().then(again)
+    torch.testing.assert_close(future.wait(), total(9) * SIZE * SIZE)
+
+
+@check
+def broadcast_and_reduce() -> None:
+    for root in WORLD:
+        tensor = numbers(RANK, 300)
+        dist.broadcast(tensor, root)
+        torch.testing.assert_close(tensor, numbers(root, 300))
+        tensor = numbers(RANK, 300)
+        dist.reduce(tensor, root)
+        want = total(300) if root == RANK else numbers(RANK, 300)
+        torch.testing.assert_close(tensor, want)
+
+
+@check
+def all_gather() -> None:
+    want = [numbers(r, 4, 3) for r in WORLD]
+    outputs = [torch.empty(4, 3) for _ in WORLD]
+    dist.all_gather(outputs, numbers(RANK, 4, 3))
+    torch.testing.assert_close(outputs, want)
+    whole = torch.empty(SIZE, 4, 3)
+    dist.all_gather(list(whole.unbind()), numbers(RANK, 4, 3))
+    torch.testing.assert_close(whole, torch.stack(want))
+    whole = torch.empty(4 * SIZE, 3)
+    dist.all_gather_into_tensor(whole, numbers(RANK, 4, 3))
+    torch.testing.assert_close(whole, torch.cat(want))
+
+
+@check
+def all_gather_of_different_sizes() -> None:
+    outputs = [torch.empty(r + 1, 2) for r in WORLD]
+    dist.all_gather(outputs, numbers(RANK, RANK + 1, 2))
+    torch.testing.assert_close(outputs, [numbers(r, r + 1, 2) for r in WORLD])
+
+
+@check
+def reduce_scatter() -> None:
+    want = total(SIZE, 5)[RANK]
+    output = torch.empty(5)
+    dist.reduce_scatter(output, list(numbers(RANK, SIZE, 5).unbind()))
+    torch.testing.assert_close(output, want)
+    dist.reduce_scatter(output, [row.clone() for row in numbers(RANK, SIZE, 5)])
+    torch.testing.assert_close(output, want)
+    dist.reduce_scatter_tensor(output, numbers(RANK, SIZE, 5))
+    torch.testing.assert_close(output, want)
+    inputs = [numbers(RANK, r + 1) for r in WORLD]
+    output = torch.empty(RANK + 1)
+    dist.reduce_scatter(output, inputs)
+    torch.testing.assert_close(output, total(RANK + 1))
+
+
+@check
+def gather_and_scatter() -> None:
+    for root in WORLD:
+        outputs = [torch.empty(3) for _ in WORLD] if root == RANK else None
+        dist.gather(numbers(RANK, 3), outputs, root)
+        if outputs is not None:
+            torch.testing.assert_close(outputs, [numbers(r, 3) for r in WORLD])
+        inputs = [numbers(r + root, 4) for r in WORLD] if root == RANK else None
+        output = torch.empty(4)
+        dist.scatter(output, inputs, root)
+        torch.testing.assert_close(output, numbers(RANK + root, 4))
+
+
+@check
+def all_to_all() -> None:
+    output = torch.empty(2 * SIZE, 3)
+    dist.all_to_all_single(output, numbers(RANK, 2 * SIZE, 3))
+    want = [numbers(r, 2 * SIZE, 3)[2 * RANK : 2 * RANK + 2] for r in WORLD]
+    torch.testing.assert_close(output, torch.cat(want))
+    sent = [r + 1 for r in WORLD]
+    output = torch.empty(SIZE * (RANK + 1), 3)
+    dist.all_to_all_single(output, numbers(RANK, sum(sent), 3), [RANK + 1] * SIZE, sent)
+    first = RANK * (RANK + 1) // 2
+    want = [numbers(r, sum(sent), 3)[first : first + RANK + 1] for r in WORLD]
+    torch.testing.assert_close(output, torch.cat(want))
+    outputs = [torch.empty(RANK + 1, 3) for _ in WORLD]
+    dist.all_to_all(outputs, list(numbers(RANK, sum(sent), 3).split(sent)))
+    torch.testing.assert_close(outputs, want)
+
+
+@check
+def messages() -> None:
+    right, left = (RANK + 1) % SIZE, (RANK - 1) % SIZE
+    for count in (1, 10, 1 << 20):
+        got = torch.empty(count)
+        works = [dist.irecv(got, left, tag=3), dist.isend(numbers(RANK, count), right, tag=3)]
+        for work in works:
+            work.wait()
+        assert all(w.is_completed() for w in works)
+        torch.testing.assert_close(got, numbers(left, count))
+    if RANK == 0:
+        senders = []
+        for _ in range(1, SIZE):
+            got = torch.empty(5)
+            senders.append(dist.recv(got))
+            torch.testing.assert_close(got, numbers(senders[-1], 5))
+        assert sorted(senders) == list(range(1, SIZE))
+    else:
+        dist.send(numbers(RANK, 5), 0)
+
+
+@check
+def lists() -> None:
+    tensors = [numbers(RANK, n) for n in (1, 20, 300)]
+    dist.all_reduce_coalesced(tensors)
+    torch.testing.assert_close(tensors, [total(n) for n in (1, 20, 300)])
+    with dist._coalescing_manager():
+        outputs = [torch.empty(n * SIZE) for n in (2, 9)]
+        for n, output in zip((2, 9), outputs, strict=True):
+            dist.all_gather_into_tensor(output, numbers(RANK, n))
+    want = [torch.cat([numbers(r, n) for r in WORLD]) for n in (2, 9)]
+    torch.testing.assert_close(outputs, want)
+
+
+@check
+def objects_and_barrier() -> None:
+    found: list[Any] = [None] * SIZE
+    dist.all_gather_object(found, {"rank": RANK})
+    assert found == [{"rank": r} for r in WORLD]
+    box = ["x" * 1000 if RANK == 1 else None]
+    dist.broadcast_object_list(box, 1)
+    assert box == ["x" * 1000]
+    dist.barrier()
+    assert dist.barrier(async_op=True).wait()
+
+
+@check
+def groups_of_some_ranks() -> None:
+    pair = dist.new_group([0, 1], backend="symmem")
+    last = dist.new_group([SIZE - 1, 0], backend="symmem")
+    for group, ranks in ((pair, [0, 1]), (last, sorted([SIZE - 1, 0]))):
+        if RANK in ranks:
+            tensor = numbers(RANK, 50)
+            dist.all_reduce(tensor, group=group)
+            torch.testing.assert_close(tensor, numbers(ranks[0], 50) + numbers(ranks[1], 50))
+    if RANK in (0, 1):
+        dist.destroy_process_group(pair)
+    mesh = dist.init_device_mesh("cpu", (SIZE,))
+    tensor = numbers(RANK, 50)
+    dist.all_reduce(tensor, group=mesh.get_group())
+    torch.testing.assert_close(tensor, total(50))
+
+
+@check
+def mistakes_are_errors_with_names() -> None:
+    sparse = raises(NotImplementedError, lambda: dist.all_reduce(numbers(RANK, 3).to_sparse()))
+    assert "sparse" in str(sparse)
+    bits = raises(NotImplementedError, lambda: dist.all_reduce(torch.ones(3), dist.ReduceOp.BAND))
+    assert "BAND of Float" in str(bits)
+    one = torch.empty(3)
+    parts = raises(ValueError, lambda: dist.all_gather_into_tensor(one, one))
+    assert f"{SIZE} parts of 3" in str(parts)
+
+
+@check
+def is_destroyed_and_opened_again() -> None:
+    dist.destroy_process_group()
+    assert not symmem.is_initialized()
+    dist.init_process_group("cpu:symmem", timeout=timedelta(seconds=30))
+    tensor = numbers(RANK, 50)
+    dist.all_reduce(tensor)
+    torch.testing.assert_close(tensor, total(50))
+
+
+@check
+def a_call_that_differs_is_an_error_of_the_backend() -> None:
+    tensor = numbers(RANK, 50 + RANK)
+    error = raises(dist.DistBackendError, lambda: dist.all_reduce(tensor))
+    assert "50" in str(error)
+    assert "51" in str(error)
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()
