@@ -24,6 +24,7 @@ The guides are in `docs` next to the sources. `import symmem` imports neither to
 #   _rank: this process as a rank, with its groups
 #   _api: the functions that programs call
 #   _backend: the backend of torch.distributed
+#   engines: the plug-ins of vLLM and SGLang
 #   _version: the version
 #   __init__: the names that are public
 #   verify: a program

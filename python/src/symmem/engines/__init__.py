@@ -1,0 +1,1 @@
+"""Plug-ins that give vLLM and SGLang symmem's collectives, without a change to either engine."""

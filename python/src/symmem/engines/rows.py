@@ -1,0 +1,150 @@
+"""Collectives on rows of tensors, with the results that vLLM and SGLang expect of theirs.
+
+Each function asks the takeover first. It returns None, on all ranks, if the call is the engine's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from symmem._api import collectives
+from symmem._torch.pytorch import compiling, modules
+
+if TYPE_CHECKING:
+    import torch
+
+    from symmem._rank.group import Group
+    from symmem.engines.takeover import Takeover
+
+
+def all_reduce(made: Takeover, tensor: torch.Tensor) -> torch.Tensor | None:
+    """Sum a tensor over all ranks into a new one."""
+    if made.group is None:
+        return None
+    output: torch.Tensor = modules["torch"].empty_like(tensor)
+    if not made.takes("all_reduce", tensor, output):
+        return None
+    if compiling():
+        output.copy_(tensor)
+        collectives.all_reduce(output, group=made.which())
+    else:
+        collectives.all_reduce_into(output, tensor, None, made.group)
+    return output
+
+
+def all_gather(made: Takeover, tensor: torch.Tensor, dim: int) -> torch.Tensor | None:
+    """Gather a tensor of each rank, all of the same shape, along a dimension."""
+    if made.group is None or tensor.dim() == 0:
+        return None
+    size, shape = made.size, tuple(tensor.shape)
+    output = tensor.new_empty((size * shape[0], *shape[1:]))
+    if not made.takes("all_gather", tensor, output):
+        return None
+    collectives.all_gather_into_tensor(output, tensor.contiguous(), made.which())
+    dim %= len(shape)
+    parts = output.reshape((size, *shape)).movedim(0, dim)
+    return parts.reshape((*shape[:dim], size * shape[dim], *shape[dim + 1 :]))
+
+
+def all_gather_rows(
+    made: Takeover,
+    tensors: list[torch.Tensor],
+    sizes: Sequence[int] | None,
+    output: torch.Tensor | None = None,
+) -> list[torch.Tensor] | None:
+    """Gather the rows of several tensors.
+
+    Args:
+        made: the takeover of the group.
+        tensors: the rows of this rank.
+        sizes: how many rows each rank has in each tensor; the same number unless given.
+        output: where the rows of a single tensor go; a new tensor unless given.
+    """
+    group = made.group
+    if group is None or not tensors:
+        return None
+    counts = _counts(group, tensors[0].shape[0], sizes)
+    if counts[group.rank] != tensors[0].shape[0]:
+        return None  # The engine's own check raises.
+    total = sum(counts)
+    given = [output] if output is not None else [None] * len(tensors)
+    outputs = [
+        tensor.new_empty((total, *tensor.shape[1:])) if room is None else room
+        for tensor, room in zip(tensors, given, strict=True)
+    ]
+    operation = "all_gather" if _even(counts) else "all_gather_v"
+    pairs = list(zip(tensors, outputs, strict=True))
+    if not all(made.takes(operation, tensor, room) for tensor, room in pairs):
+        return None
+    for tensor, room in pairs:
+        if operation == "all_gather":
+            collectives.all_gather_into_tensor(room, tensor, group)
+        else:
+            _gather_uneven(group, tensor, counts, room)
+    return outputs
+
+
+def reduce_scatter_rows(
+    made: Takeover,
+    tensor: torch.Tensor,
+    sizes: Sequence[int] | None,
+    output: torch.Tensor | None = None,
+) -> torch.Tensor | None:
+    """Sum rows over all ranks, and keep this rank's.
+
+    Args:
+        made: the takeover of the group.
+        tensor: the rows for all ranks, in the order of ranks.
+        sizes: how many rows each rank keeps; the same number unless given.
+        output: where this rank's rows go; a new tensor unless given.
+    """
+    group = made.group
+    if group is None or tensor.dim() == 0:
+        return None
+    counts = _counts(group, tensor.shape[0] // group.size, sizes)
+    if sum(counts) != tensor.shape[0]:
+        return None  # The engine's own check raises.
+    if output is None:
+        output = tensor.new_empty((counts[group.rank], *tensor.shape[1:]))
+    operation = "reduce_scatter" if _even(counts) else "reduce_scatter_v"
+    if not made.takes(operation, tensor, output):
+        return None
+    if operation == "reduce_scatter":
+        collectives.reduce_scatter_tensor(output, tensor.contiguous(), None, made.which())
+    else:
+        _reduce_scatter_uneven(group, tensor, counts, output)
+    return output
+
+
+def _counts(group: Group, each: int, sizes: Sequence[int] | None) -> list[int]:
+    """List how many rows each rank has."""
+    return [each] * group.size if sizes is None else list(sizes)
+
+
+def _even(counts: Sequence[int]) -> bool:
+    """Report whether all ranks have the same number of rows."""
+    return all(count == counts[0] for count in counts)
+
+
+def _gather_uneven(
+    group: Group, tensor: torch.Tensor, counts: Sequence[int], output: torch.Tensor
+) -> None:
+    """Gather different numbers of rows, by gathering the largest number from each rank."""
+    most = max(counts)
+    padded = tensor.new_zeros((most, *tensor.shape[1:]))
+    padded[: tensor.shape[0]] = tensor
+    parts = tensor.new_empty((most * group.size, *tensor.shape[1:]))
+    collectives.all_gather_into_tensor(parts, padded, group)
+    rows = [parts[rank * most : rank * most + count] for rank, count in enumerate(counts)]
+    modules["torch"].cat(rows, out=output)
+
+
+def _reduce_scatter_uneven(
+    group: Group, tensor: torch.Tensor, counts: Sequence[int], output: torch.Tensor
+) -> None:
+    """Keep different numbers of rows, by summing all of them on each rank."""
+    total = modules["torch"].empty_like(tensor)
+    collectives.all_reduce_into(total, tensor, None, group)
+    first = sum(counts[: group.rank])
+    output.copy_(total[first : first + counts[group.rank]])

@@ -1,0 +1,240 @@
+"""Decides which calls of an engine's group run on symmem.
+
+All ranks of a group decide the same. Facts that may differ between ranks are exchanged once, when
+the engine makes the group. Later decisions depend only on what is equal on all ranks: the
+operation, the number and type of the elements, and whether tensors are symmetric.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from symmem import errors
+from symmem._api import collectives, opening, questions
+from symmem._c.constants import BYTES
+from symmem._c.library import library
+from symmem._rank.group import Group
+from symmem._rank.rendezvous import Meeting, machine, machine_key
+from symmem._rank.session import session
+from symmem._torch.pytorch import compiling, pytorch
+from symmem.engines.scratch import Scratch
+
+if TYPE_CHECKING:
+    import torch
+
+LIMIT = 60.0
+"""How many seconds ranks wait for each other's facts before the engine keeps the group."""
+
+REDUCTIONS = frozenset({"all_reduce", "reduce_scatter", "reduce_scatter_v"})
+"""The operations that compute, which symmem has for fewer types than those that copy."""
+
+ON_GPUS = {"all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast"}
+"""The operations that are taken over on GPUs, where the tuning table has a fast path for them."""
+
+MOST_ANSWERS = 4096
+"""How many decisions about sizes a group remembers."""
+
+
+def switched_off(variable: str) -> bool:
+    """Report whether a variable of the environment switches a plug-in off."""
+    return os.environ.get(variable, "").strip().lower() in ("0", "false", "off", "no")
+
+
+def deterministic() -> bool:
+    """Report whether symmem will open with deterministic reductions."""
+    return os.environ.get("SYMMEM_DETERMINISTIC", "").lower() not in ("", "0", "any", "false")
+
+
+class Takeover:
+    """The symmem group that serves one group of an engine, or the reason why there is none.
+
+    Attributes:
+        group: symmem's group of the same ranks; None if the engine keeps all calls.
+        size: the number of its ranks.
+        scratch: its symmetric tensors; None if the engine keeps all calls.
+        reason: why the engine keeps all calls; empty if `group` is set.
+    """
+
+    def __init__(self, group: Group | None, reason: str = ""):
+        self.group = group
+        self._name = group.name if group is not None else ""
+        self.size = group.size if group is not None else 0
+        self.scratch = Scratch(group) if group is not None else None
+        self.reason = reason
+        self._gpu = group is not None and group.runtime.device is not None
+        self._kind = "cuda" if self._gpu else "cpu"
+        self._reducible = pytorch().types if group is not None else {}
+        self._answers: dict[tuple[Any, ...], bool] = {}
+
+    def takes(self, operation: str, input: torch.Tensor, output: torch.Tensor) -> bool:
+        """Report whether symmem runs a call. All ranks get the same answer.
+
+        Args:
+            operation: a name of `ON_GPUS`, "all_gather_v", "reduce_scatter_v", "send" or "recv".
+            input: what is read, or a tensor like it.
+            output: what is written.
+        """
+        if self.group is None or input.device.type != self._kind:
+            return False
+        if operation in REDUCTIONS:
+            known = input.dtype in self._reducible
+        else:
+            known = input.dtype.itemsize in BYTES
+        return known and (not self._gpu or self._fast(operation, input, output))
+
+    def which(self) -> Any:
+        """Return the group for a call: its name where PyTorch traces the caller."""
+        return self._name if compiling() else self.group
+
+    def symmetric(self, tensor: torch.Tensor) -> bool:
+        """Report whether a tensor lies in symmetric memory of the group."""
+        return self.group is not None and questions.is_symmetric(tensor, self.group)
+
+    def close(self) -> None:
+        """Close symmem's group on this rank; the engine keeps all calls after that."""
+        group, self.group, self.scratch = self.group, None, None
+        if group is not None and session.is_open:
+            self.reason = "the group was destroyed"
+            group.close()
+
+    def _fast(self, operation: str, input: torch.Tensor, output: torch.Tensor) -> bool:
+        """Report whether the tuning table has a path that beats plain NCCL for a call."""
+        if operation not in ON_GPUS:
+            return False
+        symmetric = self.symmetric(input), self.symmetric(output)
+        key = (operation, input.numel(), output.numel(), input.dtype, symmetric)
+        found = self._answers.get(key)
+        if found is None:
+            if len(self._answers) >= MOST_ANSWERS:
+                self._answers.clear()
+            path = questions.explain(operation, input, output, self.group).path
+            found = self._answers[key] = path != "plain"
+        return found
+
+
+def take_over(process_group: Any, device: torch.device, refusals: Iterable[str]) -> Takeover:
+    """Open symmem for a group of an engine, or find the reason not to.
+
+    Collective over the process group. The first call in a process is collective over all ranks of
+    torch.distributed, since it opens symmem.
+
+    Args:
+        process_group: the engine's group for tensors of `device`.
+        device: the device of this rank.
+        refusals: reasons to leave the group to the engine; empty texts are none. They must be the
+            same on all ranks.
+    """
+    refusal = next(filter(None, refusals), "")
+    if refusal:
+        return Takeover(None, refusal)
+    if refusal := _open_world(device):
+        return Takeover(None, refusal)
+    here = {"machine": machine(), "refusal": ""}
+    try:
+        facts = _exchange(process_group, here)
+    except errors.SymmemError as e:
+        return Takeover(None, str(e))
+    if len({fact["machine"] for fact in facts}) > 1:
+        return Takeover(None, "its ranks are on several machines")
+    group: Group | None = None
+    try:
+        group = opening.group(process_group)
+        _warm_up(group, device)
+        refusal = ""
+    except (errors.SymmemError, RuntimeError) as e:
+        refusal = str(e)
+    refusal = _first_refusal(process_group, refusal)
+    return Takeover(None, refusal) if refusal else Takeover(group)
+
+
+class _Refused:
+    """Remembers why symmem could not be opened, so that no later group tries again."""
+
+    reason = ""
+
+
+def _open_world(device: torch.device) -> str:
+    """Open symmem on all ranks of torch.distributed; return the reason if it cannot be opened."""
+    if session.is_open or _Refused.reason:
+        return _Refused.reason
+    everyone = pytorch().distributed.group.WORLD
+    refusal = ""
+    try:
+        library()
+    except errors.SymmemError as e:
+        refusal = str(e)
+    refusal = _first_refusal(everyone, refusal)
+    if not refusal:
+        try:
+            if device.type == "cpu":
+                opening.init(backend="host")
+            else:
+                opening.init(backend="nccl", device=device)
+        except (errors.SymmemError, RuntimeError) as e:
+            refusal = str(e)
+        refusal = _first_refusal(everyone, refusal)
+        if refusal:
+            opening.finalize(force=True)
+    _Refused.reason = refusal
+    return refusal
+
+
+def _first_refusal(process_group: Any, refusal: str) -> str:
+    """Exchange refusals, and return that of the lowest rank that has one."""
+    try:
+        facts = _exchange(process_group, {"refusal": refusal})
+    except errors.SymmemError as e:
+        return str(e)
+    texts = [fact["refusal"] for fact in facts]
+    found = [f"rank {rank}: {text}" for rank, text in enumerate(texts) if text]
+    return found[0] if found else ""
+
+
+def _exchange(process_group: Any, fact: dict[str, str]) -> list[dict[str, str]]:
+    """Exchange one fact of each rank through the store of a process group. Collective over it."""
+    found = pytorch()
+    store = found.store_of(process_group)
+    if store is None:
+        raise errors.UnsupportedError("its process group has no store")
+    ranks = found.ranks_of(process_group)
+    rank = ranks.index(found.distributed.get_rank())
+    with Meeting(store, rank, len(ranks), LIMIT, -1) as meeting:
+        meeting.publish(machine_key(rank), json.dumps(fact))
+        values = meeting.await_values(*[machine_key(r) for r in range(len(ranks))])
+    return [json.loads(value) for value in values]
+
+
+def _warm_up(group: Group, device: torch.device) -> None:
+    """Run a first call, so that kernels are loaded and memory is taken before the engine counts it.
+
+    A sum of ones that is not the number of ranks raises.
+    """
+    ones = pytorch().module.ones(8, dtype=pytorch().module.float32, device=device)
+    collectives.all_reduce(ones, group=group)
+    if ones.tolist() != [float(group.size)] * 8:
+        raise errors.InternalError(f"a sum of ones over {group.size} ranks is {ones.tolist()}")
+
+
+def report(
+    logger: logging.Logger, engine: str, name: str, made: Takeover, taken: Sequence[str]
+) -> None:
+    """Log what was taken over and what was not, in one line, on the first rank of the group."""
+    group = made.group
+    if group is None:
+        logger.info("symmem leaves the group %s to %s: %s", name, engine, made.reason)
+    elif group.rank == 0:
+        gpus = group.runtime.device is not None
+        extent = "where the tuning table finds symmem faster" if gpus else "on CPUs"
+        logger.info(
+            "symmem runs %s of %s's group %s (%d ranks) %s; other calls are left to %s",
+            ", ".join(taken),
+            engine,
+            name,
+            group.size,
+            extent,
+            engine,
+        )

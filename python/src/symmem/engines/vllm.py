@@ -1,0 +1,236 @@
+"""The plug-in of vLLM: entry point `vllm.general_plugins`.
+
+vLLM asks its platform for the class of the communicator of each group. The plug-in answers with a
+subclass of that class, whose collectives run on symmem, and calls the base class where they do not.
+SYMMEM_VLLM=0 switches the plug-in off.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from symmem._api import collectives, messages
+from symmem._torch.pytorch import is_known
+from symmem.engines import rows
+from symmem.engines.takeover import deterministic, report, switched_off, take_over
+
+if TYPE_CHECKING:
+    import torch
+
+SWITCH = "SYMMEM_VLLM"
+
+TAKEN = (
+    "all_reduce",
+    "all_gather",
+    "reduce_scatter",
+    "all_gatherv",
+    "reduce_scatterv",
+    "broadcast",
+    "send",
+    "recv",
+)
+"""The calls of a communicator that are taken over."""
+
+logger = logging.getLogger("vllm.symmem")
+
+
+def register() -> None:
+    """Have vLLM's platform name symmem's communicator. vLLM calls this in each of its processes."""
+    if switched_off(SWITCH):
+        logger.info("symmem leaves all groups to vLLM: %s=0", SWITCH)
+        return
+    from vllm.distributed import parallel_state
+    from vllm.platforms import current_platform
+
+    platform = type(current_platform)
+    original = platform.get_device_communicator_cls
+    if hasattr(original, "symmem"):
+        return
+
+    def named(cls: type) -> str:
+        return f"{__name__}.Communicator"
+
+    named.symmem = original  # type: ignore[attr-defined]
+    platform.get_device_communicator_cls = classmethod(named)
+    coordinator = parallel_state.GroupCoordinator
+    coordinator.broadcast = _broadcast_of(coordinator.broadcast)
+
+
+def __getattr__(name: str) -> Any:
+    """Make the class that `register` names, when vLLM has imported what it derives from."""
+    if name != "Communicator":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from vllm.platforms import current_platform
+    from vllm.utils.import_utils import resolve_obj_by_qualname
+
+    named = type(current_platform).get_device_communicator_cls
+    original = named.symmem if hasattr(named, "symmem") else named
+    return _derive(resolve_obj_by_qualname(original()))
+
+
+@functools.cache
+def _derive(base: type[Any]) -> type[Any]:
+    """Put symmem's collectives over a communicator of vLLM's."""
+    return type(f"Symmem{base.__name__}", (SymmemCommunicator, base), {})
+
+
+def _broadcast_of(original: Any) -> Any:
+    """Wrap `GroupCoordinator.broadcast`, which does not ask the communicator."""
+
+    @functools.wraps(original)
+    def broadcast(self: Any, input_: torch.Tensor, src: int = 0) -> torch.Tensor:
+        made = getattr(self.device_communicator, "takeover", None)
+        if made is None or not made.takes("broadcast", input_, input_):
+            result: torch.Tensor = original(self, input_, src)
+            return result
+        collectives.broadcast(input_, group=made.which(), group_src=src)
+        return input_
+
+    return broadcast
+
+
+def _refusals(communicator: Any) -> Iterator[str]:
+    """List the reasons to leave a group to vLLM that are the same on all of its ranks."""
+    from vllm import envs
+
+    if communicator.world_size == 1:
+        yield "it has one rank"
+    if not is_known(communicator.cpu_group):
+        yield "its ranks meet without torch.distributed, for elastic expert parallelism"
+    if communicator.device_group is None:
+        yield "it has no group for tensors"
+    if communicator.device.type not in ("cpu", "cuda"):
+        yield f"symmem does not run on {communicator.device.type}"
+    if envs.VLLM_BATCH_INVARIANT and not deterministic():
+        yield "VLLM_BATCH_INVARIANT=1 needs SYMMEM_DETERMINISTIC=ranks"
+    if envs.VLLM_USE_NCCL_SYMM_MEM:
+        yield "VLLM_USE_NCCL_SYMM_MEM=1 registers the same memory with NCCL"
+
+
+class SymmemCommunicator:
+    """Runs collectives on symmem, and on the base class where symmem has no faster path.
+
+    Attributes:
+        takeover: decides which of the two.
+    """
+
+    world_size: int
+    rank_in_group: int
+    device: Any
+    device_group: Any
+    unique_name: str
+
+    def __init__(self, *arguments: Any, **named: Any):
+        super().__init__(*arguments, **named)
+        self.takeover = take_over(self.device_group, self.device, _refusals(self))
+        report(logger, "vLLM", self.unique_name, self.takeover, TAKEN)
+
+    def all_reduce(self, input_: torch.Tensor) -> torch.Tensor:
+        """Sum a tensor over all ranks into a new one."""
+        found = rows.all_reduce(self.takeover, input_)
+        return super().all_reduce(input_) if found is None else found  # type: ignore[misc]
+
+    def all_gather(self, input_: torch.Tensor, dim: int = -1) -> torch.Tensor:
+        """Gather a tensor of each rank along a dimension."""
+        found = rows.all_gather(self.takeover, input_, dim)
+        return super().all_gather(input_, dim) if found is None else found  # type: ignore[misc]
+
+    def all_gatherv(
+        self,
+        input_: torch.Tensor | list[torch.Tensor],
+        dim: int = 0,
+        sizes: list[int] | None = None,
+    ) -> torch.Tensor | list[torch.Tensor]:
+        """Gather rows of one tensor or several, of which each rank has its own number."""
+        tensors = input_ if isinstance(input_, list) else [input_]
+        found = rows.all_gather_rows(self.takeover, tensors, sizes) if dim == 0 else None
+        if found is None:
+            return super().all_gatherv(input_, dim, sizes)  # type: ignore[misc,no-any-return]
+        return found if isinstance(input_, list) else found[0]
+
+    def reduce_scatter(self, input_: torch.Tensor, dim: int = -1) -> torch.Tensor:
+        """Sum a tensor over all ranks, and keep this rank's part along a dimension."""
+        dim %= input_.dim()
+        found = rows.reduce_scatter_rows(self.takeover, input_.movedim(dim, 0), None)
+        if found is None:
+            return super().reduce_scatter(input_, dim)  # type: ignore[misc,no-any-return]
+        return found.movedim(0, dim).contiguous()
+
+    def reduce_scatterv(
+        self, input_: torch.Tensor, dim: int = -1, sizes: list[int] | None = None
+    ) -> torch.Tensor:
+        """Sum rows over all ranks, and keep this rank's, of which each has its own number."""
+        dim %= input_.dim()
+        found = rows.reduce_scatter_rows(self.takeover, input_.movedim(dim, 0), sizes)
+        if found is None:
+            return super().reduce_scatterv(input_, dim, sizes)  # type: ignore[misc,no-any-return]
+        return found.movedim(0, dim).contiguous()
+
+    def reduce_scatterv_into_output(
+        self,
+        input_: torch.Tensor,
+        output: torch.Tensor,
+        dim: int = -1,
+        sizes: list[int] | None = None,
+    ) -> torch.Tensor:
+        """Do what `reduce_scatterv` does, into a tensor of the caller."""
+        found = None
+        if dim % input_.dim() == 0:
+            found = rows.reduce_scatter_rows(self.takeover, input_, sizes, output)
+        if found is None:
+            base: Any = super()
+            result: torch.Tensor = base.reduce_scatterv_into_output(input_, output, dim, sizes)
+            return result
+        return found
+
+    def get_symmetric_memory_buffer(
+        self, role: str, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device
+    ) -> torch.Tensor | None:
+        """Return a symmetric tensor for the input of a reduce-scatter, or None."""
+        scratch = self.takeover.scratch
+        if scratch is None:
+            base: Any = super()
+            found: torch.Tensor | None = base.get_symmetric_memory_buffer(
+                role, shape, dtype, device
+            )
+            return found
+        from vllm.v1.worker.ubatching import dbo_current_ubatch_id
+
+        return scratch.tensor((role, dbo_current_ubatch_id()), tuple(shape), dtype)
+
+    def broadcast(self, tensor: torch.Tensor, src: int = 0) -> torch.Tensor:
+        """Copy one rank's tensor to all."""
+        made = self.takeover
+        if not made.takes("broadcast", tensor, tensor):
+            return super().broadcast(tensor, src)  # type: ignore[misc,no-any-return]
+        collectives.broadcast(tensor, group=made.which(), group_src=src)
+        return tensor
+
+    def send(self, tensor: torch.Tensor, dst: int | None = None) -> None:
+        """Send a tensor to a rank of the group, the next one unless given."""
+        made = self.takeover
+        if not made.takes("send", tensor, tensor):
+            super().send(tensor, dst)  # type: ignore[misc]
+            return
+        peer = (self.rank_in_group + 1) % self.world_size if dst is None else dst
+        messages.send(tensor, group=made.group, group_dst=peer)
+
+    def recv(self, size: torch.Size, dtype: torch.dtype, src: int | None = None) -> torch.Tensor:
+        """Receive a tensor from a rank of the group, the previous one unless given."""
+        import torch
+
+        made = self.takeover
+        tensor = torch.empty(size, dtype=dtype, device=self.device)
+        if not made.takes("recv", tensor, tensor):
+            return super().recv(size, dtype, src)  # type: ignore[misc,no-any-return]
+        peer = (self.rank_in_group - 1) % self.world_size if src is None else src
+        messages.recv(tensor, group=made.group, group_src=peer)
+        return tensor
+
+    def destroy(self) -> None:
+        """Close symmem's group and destroy the communicator."""
+        self.takeover.close()
+        super().destroy()  # type: ignore[misc]

@@ -1,0 +1,207 @@
+"""vLLM's own groups, whose collectives run on symmem: the wheel's Python files, on CPUs."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable
+from typing import Any
+
+import engine_stubs
+import torch
+from harness import RANK, SIZE, check, main, raises
+
+engine_stubs.install()
+# Which vector instructions there are, inductor asks of six more processes, on every rank.
+os.environ["TORCHINDUCTOR_VEC_ISA_OK"] = "0"
+
+import vllm.distributed.parallel_state as state  # noqa: E402
+from vllm import plugins  # noqa: E402
+
+import symmem  # noqa: E402
+from symmem import errors  # noqa: E402
+from symmem.engines import takeover  # noqa: E402
+
+TOTAL = SIZE * (SIZE + 1) / 2
+ROWS = list(range(1, SIZE + 1))
+"""How many rows each rank has in calls of uneven sizes."""
+
+lines: list[str] = []
+
+
+class Lines(logging.Handler):
+    """Keeps what the plug-in logs."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        lines.append(record.getMessage())
+
+
+def make(name: str, ranks: list[list[int]] | None = None) -> Any:
+    """Make a group as vLLM's workers do."""
+    ranks = ranks or [list(range(SIZE))]
+    return state.init_model_parallel_group(ranks, RANK, "gloo", group_name=name)
+
+
+def load() -> None:
+    """Load plug-ins as vLLM's processes do, through the entry point."""
+    plugins.plugins_loaded = False
+    plugins.load_general_plugins()
+
+
+def own(shape: tuple[int, ...] = (4, 6)) -> torch.Tensor:
+    return torch.full(shape, RANK + 1.0)
+
+
+def calls(group: Any) -> int:
+    """Count the calls that symmem has run for a group."""
+    name = group.device_communicator.takeover.group.name
+    (found,) = [g for g in symmem.stats()["groups"].values() if g["name"] == name]
+    return sum(found["paths"].values())
+
+
+def counted(group: Any, want: int, call: Callable[[], Any]) -> Any:
+    """Make a call, and check that symmem ran it."""
+    before = calls(group)
+    result = call()
+    assert calls(group) - before == want, (calls(group) - before, want)
+    return result
+
+
+def equal(got: torch.Tensor, want: torch.Tensor) -> None:
+    torch.testing.assert_close(got, want, rtol=0, atol=0)
+
+
+@check
+def the_switch_leaves_groups_to_vllm() -> None:
+    logger = logging.getLogger("vllm.symmem")
+    logger.addHandler(Lines())
+    logger.setLevel(logging.INFO)
+    os.environ["VLLM_PLUGINS"] = "symmem"
+    os.environ["SYMMEM_VLLM"] = "0"
+    state.init_distributed_environment(SIZE, RANK, "env://", RANK, "gloo")
+    load()
+    group = make("tp")
+    assert type(group.device_communicator).__name__ == "CpuCommunicator"
+    equal(group.all_reduce(own()), torch.full((4, 6), TOTAL))
+    assert not symmem.is_initialized()
+    assert lines == ["symmem leaves all groups to vLLM: SYMMEM_VLLM=0"], lines
+    group.destroy()
+
+
+@check
+def one_rank_without_the_library_leaves_the_group_on_all() -> None:
+    del os.environ["SYMMEM_VLLM"]
+    load()
+    load()  # vLLM may load plug-ins more than once.
+
+    def missing() -> Any:
+        raise errors.LibraryError("libsymmem.so: not found")
+
+    found = takeover.library
+    if RANK == SIZE - 1:
+        takeover.library = missing  # type: ignore[assignment]
+    try:
+        group = make("tp")
+    finally:
+        takeover.library = found
+        takeover._Refused.reason = ""
+    reason = f"rank {SIZE - 1}: libsymmem.so: not found"
+    assert group.device_communicator.takeover.reason == reason
+    assert lines[-1] == f"symmem leaves the group tp:1 to vLLM: {reason}", lines
+    equal(group.all_reduce(own()), torch.full((4, 6), TOTAL))
+    raises(NotImplementedError, lambda: group.all_gatherv(own(), 0, None))
+    group.destroy()
+
+
+@check
+def symmem_runs_the_calls_of_a_group() -> None:
+    global tp
+    tp = make("tp")
+    assert type(tp.device_communicator).__name__ == "SymmemCpuCommunicator"
+    if RANK == 0:
+        assert lines[-1].startswith("symmem runs all_reduce, all_gather, "), lines
+    x = own()
+    equal(counted(tp, 1, lambda: tp.all_reduce(x)), torch.full((4, 6), TOTAL))
+    equal(x, own())
+    every = torch.cat([torch.full((4, 6), r + 1.0) for r in range(SIZE)], 1)
+    equal(counted(tp, 1, lambda: tp.all_gather(own(), -1)), every)
+    equal(counted(tp, 1, lambda: tp.all_gather(own((2, 3)), 0))[2 * RANK], own((3,)))
+    mine = torch.full((4, 6 // SIZE), TOTAL)
+    equal(counted(tp, 1, lambda: tp.reduce_scatter(own(), -1)), mine)
+    equal(counted(tp, 1, lambda: tp.broadcast(own(), SIZE - 1)), torch.full((4, 6), SIZE + 0.0))
+
+
+@check
+def symmem_runs_the_exchange_of_experts() -> None:
+    rows = own((ROWS[RANK], 3))
+    every = torch.cat([torch.full((n, 3), r + 1.0) for r, n in enumerate(ROWS)])
+    ids = rows.to(torch.int32)
+    found = counted(tp, 2, lambda: tp.all_gatherv([rows, ids], 0, ROWS))
+    equal(found[0], every)
+    equal(found[1], every.to(torch.int32))
+    equal(counted(tp, 1, lambda: tp.all_gatherv(own(), 0, [4] * SIZE))[4 * RANK], own((6,)))
+    total = torch.full((ROWS[RANK], 3), TOTAL)
+    whole = own((sum(ROWS), 3))
+    equal(counted(tp, 1, lambda: tp.reduce_scatterv(whole, 0, ROWS)), total)
+    room = tp.device_communicator.get_symmetric_memory_buffer(
+        "moe_ag_rs_combine", (2 * SIZE, 3), torch.float32, torch.device("cpu")
+    )
+    assert symmem.is_symmetric(room, tp.device_communicator.takeover.group)
+    output = torch.empty(2, 3)
+    run = tp.reduce_scatterv_into_output
+    equal(counted(tp, 1, lambda: run(room.fill_(RANK + 1.0), output, 0, [2] * SIZE)), output)
+    equal(output, torch.full((2, 3), TOTAL))
+
+
+@check
+def symmem_sends_and_receives() -> None:
+    before = calls(tp)
+    tp.send(own())
+    source = (RANK - 1) % SIZE
+    equal(tp.recv(torch.Size((4, 6)), torch.float32), torch.full((4, 6), source + 1.0))
+    assert calls(tp) == before + 2
+
+
+@check
+def compiled_code_calls_symmem() -> None:
+    def layer(x: torch.Tensor) -> torch.Tensor:
+        y = tp.all_reduce(x @ torch.eye(6)) * 2
+        return tp.all_gather(tp.reduce_scatter(y, -1), -1) + x
+
+    want = torch.full((4, 6), 2 * TOTAL * SIZE + RANK + 1.0)
+    for backend in ("aot_eager", "inductor"):
+        torch._dynamo.reset()
+        run = torch.compile(layer, backend=backend, fullgraph=True)
+        for _ in range(2):
+            equal(counted(tp, 3, lambda run=run: run(own())), want)
+
+
+@check
+def types_that_symmem_does_not_sum_are_left_to_vllm() -> None:
+    x = torch.ones(4, dtype=torch.complex64)
+    equal(counted(tp, 0, lambda: tp.all_reduce(x)), torch.full((4,), SIZE + 0j))
+
+
+@check
+def batch_invariance_needs_deterministic_sums() -> None:
+    os.environ["VLLM_BATCH_INVARIANT"] = "1"
+    try:
+        group = make("tp")
+    finally:
+        del os.environ["VLLM_BATCH_INVARIANT"]
+    assert "SYMMEM_DETERMINISTIC" in group.device_communicator.takeover.reason
+    equal(group.all_reduce(own()), torch.full((4, 6), TOTAL))
+    group.destroy()
+
+
+@check
+def a_destroyed_group_is_closed() -> None:
+    group = tp.device_communicator.takeover.group
+    tp.destroy()
+    assert group.closed
+
+
+tp: Any = None
+
+if __name__ == "__main__":
+    main()
