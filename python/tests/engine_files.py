@@ -1,6 +1,6 @@
 """The Python files of vLLM and SGLang, from PyPI: downloaded once for a machine, unmodified.
 
-    python engine_files.py [FOLDER]     fetches them into FOLDER, or into the cache
+    python engine_files.py FOLDER 3.12     fetches them for another version of Python
 
 Their compiled files are left out: see programs/engine_stubs.py.
 """
@@ -46,13 +46,18 @@ def cache() -> Path:
     return root / "symmem-ci" / f"engines-py{sys.version_info[0]}.{sys.version_info[1]}"
 
 
-def fetch(folder: Path | None = None) -> Path:
+def fetch(folder: Path | None = None, python: str = "") -> Path:
     """Download and unpack the files unless they are there, and return the folder to import from.
+
+    Args:
+        folder: where the files go; the cache unless given.
+        python: the version of Python that imports them; this one unless given.
 
     Raises:
         UnreachableError: PyPI did not deliver them.
     """
     folder = folder or cache()
+    version = ("--python-version", python) if python else ()
     wanted = "\n".join([*(f"{n}=={v}" for n, v in ENGINES.items()), *PACKAGES])
     complete = folder / "complete"
     folder.mkdir(parents=True, exist_ok=True)
@@ -61,9 +66,9 @@ def fetch(folder: Path | None = None) -> Path:
         if not complete.exists() or complete.read_text() != wanted:
             shutil.rmtree(folder)
             folder.mkdir()
-            _pip("install", "--target", str(folder), *PACKAGES)
-            for name, version in ENGINES.items():
-                _unpack(name, version, folder)
+            _pip("install", "--target", str(folder), *version, *PACKAGES)
+            for name, release in ENGINES.items():
+                _unpack(name, release, folder)
             complete.write_text(wanted)
     return folder
 
@@ -96,4 +101,4 @@ def _pip(*arguments: str) -> None:
 
 
 if __name__ == "__main__":
-    print(fetch(Path(sys.argv[1]) if len(sys.argv) > 1 else None))
+    print(fetch(Path(sys.argv[1]), sys.argv[2]))

@@ -13,7 +13,7 @@ from importlib.abc import Loader, MetaPathFinder
 from pathlib import Path
 from typing import Any
 
-COMPILED = ("llguidance", "openai_harmony", "safetensors", "tvm_ffi", "xgrammar")
+COMPILED = ("llguidance", "openai_harmony", "safetensors", "sgl_kernel", "tvm_ffi", "xgrammar")
 """Packages that consist of compiled code."""
 
 OTHERS = (
@@ -38,10 +38,10 @@ OTHERS = (
 """Packages for serving and for models, which groups do not need."""
 
 OWN = {
-    # It builds grammars of xgrammar when it is imported.
-    "vllm.parser.harmony",
+    "vllm._C_stable_libtorch",  # compiled
+    "vllm.parser.harmony",  # builds grammars of xgrammar when it is imported
 }
-"""The engines' own modules that call a compiled package when they are imported."""
+"""Modules of the engines themselves that are compiled, or that call what is."""
 
 STUBS = {*COMPILED, *OTHERS}
 

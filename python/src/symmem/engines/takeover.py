@@ -35,6 +35,9 @@ REDUCTIONS = frozenset({"all_reduce", "reduce_scatter", "reduce_scatter_v"})
 ON_GPUS = {"all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast"}
 """The operations that are taken over on GPUs, where the tuning table has a fast path for them."""
 
+ALWAYS_ON_GPUS: set[str] = set()
+"""The operations that are taken over on GPUs whatever the table has; measurements fill it."""
+
 MOST_ANSWERS = 4096
 """How many decisions about sizes a group remembers."""
 
@@ -104,7 +107,7 @@ class Takeover:
     def _fast(self, operation: str, input: torch.Tensor, output: torch.Tensor) -> bool:
         """Report whether the tuning table has a path that beats plain NCCL for a call."""
         if operation not in ON_GPUS:
-            return False
+            return operation in ALWAYS_ON_GPUS
         symmetric = self.symmetric(input), self.symmetric(output)
         key = (operation, input.numel(), output.numel(), input.dtype, symmetric)
         found = self._answers.get(key)

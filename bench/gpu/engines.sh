@@ -1,0 +1,25 @@
+#!/usr/bin/env bash
+# vLLM's and SGLang's own groups with symmem's plug-ins, on GPUs: every call is compared with the
+# engine's own and timed against it, in graphs and outside of them. Build with engines-build.sh. With
+# 4 GPUs it takes about four minutes.
+#
+#   RANKS     how many ranks (4)
+#   ENGINES   which engines (vllm sglang)
+#   ALL       1 also takes over calls that are the engine's on GPUs, to measure them
+#   PYTHON    the interpreter that has PyTorch (python3)
+# shellcheck source-path=SCRIPTDIR source=machine.sh
+. "$(dirname "$0")/machine.sh"
+here=$(cd "$(dirname "$0")/torch" && pwd)
+python=${PYTHON:-python3}
+files=$(mktemp -d)
+at_exit rm -rf "$files"
+tar -C "$files" -xJf "$BUILD/engines.tar.xz"
+export PYTHONPATH="$BUILD/python:$here:$here/../../../python/tests/programs:$files"
+export PYTHONDONTWRITEBYTECODE=1 VLLM_LOGGING_LEVEL=INFO
+"$python" -c 'import torch; print("# PyTorch", torch.__version__, "NCCL", torch.cuda.nccl.version())'
+for engine in ${ENGINES:-vllm sglang}; do
+	code=0
+	bounded 255 "$python" "$here/launch.py" "$RANKS" 240 "$here/engines.py" "$engine" || code=$?
+	((code == 0)) || fail "$engine"
+done
+finish

@@ -1,0 +1,412 @@
+"""The groups of an engine with symmem's plug-in and without: engines.py vllm|sglang.
+
+One group is made before the plug-in is loaded, another one after. Both run the same calls: eager,
+in a graph that the engine captures, and compiled. Results must be equal, and a call that symmem has
+taken over must not be slower than the engine's own in the same run.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import statistics
+import sys
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import common
+import engine_stubs
+import torch
+from common import DEVICE, MIB, RANK, SIZE, attempt, gather, in_turns, say, settle, verdict
+
+import symmem
+from symmem.engines import takeover
+
+engine_stubs.install()
+
+HIDDEN = 4096
+TOKENS = [int(n) for n in os.environ.get("TOKENS", "1 8 32 128 512 2048 8192").split()]
+CALLS, REPLAYS, ROUNDS = 10, 3, 20
+SLOWER, NOISE = 1.02, 0.3
+"""A call that was taken over fails if it takes this times as long, and so many us longer."""
+
+LATER = 16 * MIB
+"""The most memory that symmem may take after a group is made."""
+
+Tensors = list[torch.Tensor]
+
+
+class Case(NamedTuple):
+    """A call of a group.
+
+    Attributes:
+        name: the call's.
+        rows: the rows of this rank's input, for a number of tokens.
+        run: makes the call.
+    """
+
+    name: str
+    rows: Callable[[int], int]
+    run: Callable[[Any, torch.Tensor], Any]
+
+
+def numbers(rows: int, seed: int = 0) -> torch.Tensor:
+    """Make a tensor of small integers, whose sums bfloat16 holds exactly."""
+    generator = torch.Generator(device=DEVICE).manual_seed(100 * seed + RANK)
+    made = torch.randint(-8, 8, (rows, HIDDEN), device=DEVICE, generator=generator)
+    return made.bfloat16()
+
+
+def uneven(tokens: int) -> list[int]:
+    """List how many rows each rank has in a call of uneven sizes."""
+    return [tokens + rank for rank in range(SIZE)]
+
+
+def exchange(group: Any, x: torch.Tensor) -> torch.Tensor:
+    """Send to the next rank and receive from the previous one, in an order that cannot hang."""
+    if RANK % 2 == 0:
+        group.send(x)
+        return group.recv(x.shape, x.dtype)
+    got = group.recv(x.shape, x.dtype)
+    group.send(x)
+    return got
+
+
+def to_all(group: Any, x: torch.Tensor) -> torch.Tensor:
+    """Exchange equal parts; vLLM's groups have no such call."""
+    output = torch.empty_like(x)
+    group.all_to_all_single(output, x)
+    return output
+
+
+def experts(x: torch.Tensor) -> Tensors:
+    """Make what a rank sends to experts: hidden states, weights, numbers of experts."""
+    rows = x.shape[0]
+    if rows not in _routes:
+        weights = torch.full((rows, 8), RANK + 0.5, device=DEVICE)
+        _routes[rows] = weights, torch.full_like(weights, RANK, dtype=torch.int32)
+    return [x, *_routes[rows]]
+
+
+_routes: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+
+
+COMMON = (
+    Case("all_reduce", lambda n: n, lambda g, x: g.all_reduce(x)),
+    Case("all_gather dim 0", lambda n: n, lambda g, x: g.all_gather(x, 0)),
+    Case("all_gather dim -1", lambda n: n, lambda g, x: g.all_gather(x, -1)),
+    Case("broadcast", lambda n: n, lambda g, x: g.broadcast(x, SIZE - 1)),
+    Case("send and recv", lambda n: n, exchange),
+)
+
+
+class Vllm:
+    """vLLM's groups."""
+
+    cases = (
+        *COMMON,
+        Case("reduce_scatter", lambda n: n * SIZE, lambda g, x: g.reduce_scatter(x, 0)),
+        Case(
+            "all_gatherv",
+            lambda n: n,
+            lambda g, x: g.all_gatherv(experts(x), 0, [x.shape[0]] * SIZE),
+        ),
+        Case(
+            "all_gatherv uneven",
+            lambda n: uneven(n)[RANK],
+            lambda g, x: g.all_gatherv(experts(x), 0, uneven(x.shape[0] - RANK)),
+        ),
+        Case("reduce_scatterv", lambda n: n * SIZE, lambda g, x: g.reduce_scatterv(x, 0)),
+        Case(
+            "reduce_scatterv uneven",
+            lambda n: sum(uneven(n)),
+            lambda g, x: g.reduce_scatterv(x, 0, uneven((x.shape[0] - sum(range(SIZE))) // SIZE)),
+        ),
+    )
+
+    def __init__(self) -> None:
+        import vllm.distributed.parallel_state as state
+
+        self.state = state
+        state.init_distributed_environment(SIZE, RANK, "env://", DEVICE.index, "nccl")
+
+    def make(self) -> Any:
+        """Make a group for tensor parallelism."""
+        every = [list(range(SIZE))]
+        return self.state.init_model_parallel_group(every, DEVICE.index, "nccl", group_name="tp")
+
+    def plug(self) -> None:
+        """Load the plug-in."""
+        import symmem.engines.vllm as plugin
+
+        plugin.register()
+
+    def takeover(self, group: Any) -> takeover.Takeover:
+        """Return the takeover of a group."""
+        return group.device_communicator.takeover
+
+
+class Sglang:
+    """SGLang's groups."""
+
+    cases = (
+        *COMMON,
+        Case(
+            "reduce_scatter",
+            lambda n: n * SIZE,
+            lambda g, x: g.reduce_scatter_along_dim(x, 0),
+        ),
+        Case(
+            "all_gatherv",
+            lambda n: n,
+            lambda g, x: g.all_gatherv(experts(x), [x.shape[0]] * SIZE),
+        ),
+        Case(
+            "all_gatherv uneven",
+            lambda n: uneven(n)[RANK],
+            lambda g, x: g.all_gatherv(experts(x), uneven(x.shape[0] - RANK)),
+        ),
+        Case("reduce_scatterv", lambda n: n * SIZE, lambda g, x: g.reduce_scatterv(x)),
+        Case("all_to_all", lambda n: n * SIZE, to_all),
+    )
+
+    def __init__(self) -> None:
+        import sglang.srt.distributed.parallel_state as state
+
+        self.state = state
+        state.init_distributed_environment(SIZE, RANK, "env://", DEVICE.index, "nccl")
+
+    def make(self) -> Any:
+        """Make a group for tensor parallelism. Its custom all-reduce would have to be compiled."""
+        return self.state.init_model_parallel_group(
+            [list(range(SIZE))],
+            DEVICE.index,
+            "nccl",
+            use_custom_allreduce=False,
+            use_mscclpp=False,
+            use_torch_symm_mem_allreduce=False,
+            group_name="tp",
+        )
+
+    def plug(self) -> None:
+        """Load the plug-in, and apply its hooks."""
+        from sglang.srt.plugins.hook_registry import HookRegistry
+
+        import symmem.engines.sglang as plugin
+
+        plugin.register()
+        HookRegistry.apply_hooks()
+
+    def takeover(self, group: Any) -> takeover.Takeover:
+        """Return the takeover of a group."""
+        return group.symmem
+
+
+def flat(found: Any) -> Tensors:
+    """Return the tensors of a result."""
+    return list(found) if isinstance(found, list | tuple) else [found]
+
+
+def taken_in_all() -> int:
+    """Count the calls that symmem has run."""
+    if not symmem.is_initialized():
+        return 0
+    groups = symmem.stats()["groups"].values()
+    return sum(sum(group["paths"].values()) for group in groups)
+
+
+def beside_torch() -> int:
+    """Return the bytes of the GPU that PyTorch's allocator does not have."""
+    torch.cuda.synchronize()
+    free, total = torch.cuda.mem_get_info()
+    return total - free - torch.cuda.memory_reserved()
+
+
+def eagerly(engine: Any, group: Any) -> dict[tuple[str, int], tuple[Tensors, bool]]:
+    """Run all calls; return the results, and whether symmem ran the call."""
+    found = {}
+    for case in engine.cases:
+        for tokens in TOKENS:
+            x = numbers(case.rows(tokens), tokens)
+            before = taken_in_all()
+            result = [t.clone() for t in flat(case.run(group, x))]
+            found[case.name, tokens] = result, taken_in_all() > before
+    settle()
+    return found
+
+
+def same(a: Tensors, b: Tensors) -> bool:
+    """Compare results to the bit."""
+    return len(a) == len(b) and all(torch.equal(x, y) for x, y in zip(a, b, strict=True))
+
+
+class Recorded:
+    """A graph of calls, captured as the engine captures."""
+
+    def __init__(self, group: Any, case: Case, tokens: int, times: int):
+        self.x = numbers(case.rows(tokens), tokens)
+        self.graph = torch.cuda.CUDAGraph()
+        case.run(group, self.x)
+        settle()
+        with group.graph_capture() as context:
+            case.run(group, self.x)
+            settle()
+            mode = {"stream": context.stream, "capture_error_mode": "thread_local"}
+            with torch.cuda.graph(self.graph, **mode):
+                for _ in range(times):
+                    self.output = flat(case.run(group, self.x))
+        settle()
+
+    def replay(self, x: torch.Tensor) -> Tensors:
+        """Replay with another input, and return the results."""
+        self.x.copy_(x)
+        self.graph.replay()
+        torch.cuda.synchronize()
+        return [t.clone() for t in self.output]
+
+
+def eager_time(call: Callable[[], Any]) -> float:
+    """Time a call, in microseconds: the median of some rounds."""
+    found = []
+    for _ in range(ROUNDS):
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        begin.record()
+        for _ in range(CALLS):
+            call()
+        end.record()
+        torch.cuda.synchronize()
+        found.append(begin.elapsed_time(end) * 1000 / CALLS)
+    return statistics.median(found)
+
+
+def compare(own: Any, ours: Any, case: Case, tokens: int, taken: bool) -> None:
+    """Compare a call of both groups in graphs, to the bit and in time."""
+    fresh = numbers(case.rows(tokens), tokens + 1)
+    once = [Recorded(group, case, tokens, 1) for group in (own, ours)]
+    equal = same(once[0].replay(fresh), once[1].replay(fresh))
+    many = {
+        "own": Recorded(own, case, tokens, CALLS).graph,
+        "symmem": Recorded(ours, case, tokens, CALLS).graph,
+    }
+    times = in_turns(many, replays=REPLAYS)
+    graphs = {name: time / CALLS / REPLAYS for name, time in times.items()}
+    x = numbers(case.rows(tokens), tokens)
+    turns: dict[str, list[float]] = {"own": [], "symmem": []}
+    for _ in range(3):
+        for name, group in (("own", own), ("symmem", ours)):
+            settle()
+            turns[name].append(eager_time(lambda group=group: case.run(group, x)))
+    eager = {name: max(gather(min(found))) for name, found in turns.items()}
+    ratio = graphs["symmem"] / graphs["own"]
+    slower = taken and ratio > SLOWER and graphs["symmem"] - graphs["own"] > NOISE
+    figures = (
+        f"{x.nbytes} bytes, {'symmem' if taken else 'engine'}; graph {graphs['own']:.1f} us, with "
+        f"symmem {graphs['symmem']:.1f} ({ratio:.3f}); eager {eager['own']:.1f}, "
+        f"{eager['symmem']:.1f} ({eager['symmem'] / eager['own']:.3f})"
+    )
+    verdict(f"{case.name}, graph equal: {equal}, slower: {slower}", equal and not slower, figures)
+
+
+def compiled(own: Any, ours: Any) -> None:
+    """Compare a compiled layer, and check that it calls symmem."""
+    weight = torch.eye(HIDDEN, device=DEVICE, dtype=torch.bfloat16)
+    found = []
+    for group in (own, ours):
+
+        def layer(x: torch.Tensor, group: Any = group) -> torch.Tensor:
+            return group.all_reduce(x @ weight) * 2 + x
+
+        torch._dynamo.reset()
+        run = torch.compile(layer, fullgraph=True)
+        run(numbers(8))
+        before = taken_in_all()
+        found.append(run(numbers(8)))
+        called = taken_in_all() > before
+    verdict("compiled", same(found[:1], found[1:]) and called, f"symmem was called: {called}")
+
+
+def decode(group: Any, steps: int = 64) -> list[int]:
+    """Decode with a small network, tensor parallel, whose layers run in a captured graph."""
+    generator = torch.Generator(device=DEVICE).manual_seed(7)
+    inner, words = 8192 // SIZE, 16384
+
+    def weight(*shape: int) -> torch.Tensor:
+        made = torch.randn(*shape, device=DEVICE, generator=generator) / shape[0] ** 0.5
+        return made.bfloat16()
+
+    table = weight(words, HIDDEN) * 64
+    layers = [(weight(HIDDEN, 8192), weight(8192, HIDDEN)) for _ in range(4)]
+    mine = slice(RANK * inner, (RANK + 1) * inner)
+    parts = [(up[:, mine].contiguous(), down[mine].contiguous()) for up, down in layers]
+
+    def step(x: torch.Tensor) -> torch.Tensor:
+        for up, down in parts:
+            y = torch.nn.functional.rms_norm(x, (HIDDEN,))
+            x = x + group.all_reduce(torch.nn.functional.silu(y @ up) @ down)
+        return x
+
+    x = table[:8].clone()
+    step(x)
+    settle()
+    graph = torch.cuda.CUDAGraph()
+    with group.graph_capture() as context:
+        step(x)
+        settle()
+        mode = {"stream": context.stream, "capture_error_mode": "thread_local"}
+        with torch.cuda.graph(graph, **mode):
+            state = step(x)
+    found: list[int] = []
+    for _ in range(steps):
+        graph.replay()
+        tokens = (state @ table.T).argmax(-1)
+        found += tokens.tolist()
+        x.copy_(table[tokens] + 0.5 * state)
+    return found
+
+
+def decoder(own: Any, ours: Any) -> None:
+    """Compare the tokens of a decoder; two ranks have but one order of sums."""
+    theirs, mine = decode(own), decode(ours)
+    equal = sum(a == b for a, b in zip(theirs, mine, strict=True))
+    verdict(
+        "tokens of a decoder",
+        theirs == mine or SIZE > 2,
+        f"{equal} of {len(theirs)} equal, {len(set(theirs))} different ones",
+    )
+
+
+def main() -> None:
+    """Make both groups, and compare them."""
+    logging.basicConfig(level=logging.INFO if RANK == 0 else logging.WARNING)
+    common.distributed()
+    engine = {"vllm": Vllm, "sglang": Sglang}[sys.argv[1]]()
+    own = engine.make()
+    before = eagerly(engine, own)
+    had = beside_torch()
+    engine.plug()
+    if os.environ.get("ALL") == "1":
+        takeover.ALWAYS_ON_GPUS.update(("send", "recv", "all_gather_v", "reduce_scatter_v"))
+    ours = engine.make()
+    made = beside_torch()
+    found = engine.takeover(ours)
+    if not verdict("the group is taken over", found.group is not None, found.reason or "yes"):
+        common.leave()
+    after = eagerly(engine, ours)
+    later = beside_torch() - made
+    wrong = [key for key, (result, _) in after.items() if not same(result, before[key][0])]
+    verdict("eager results are equal", not wrong, wrong or f"{len(after)} calls")
+    verdict(
+        "memory is taken when the group is made", later <= LATER, f"{later / MIB:.0f} MiB later"
+    )
+    say(f"# the engine's communicators and symmem take {(made - had) / MIB:.0f} MiB")
+    for case in engine.cases:
+        for tokens in TOKENS:
+            taken = after[case.name, tokens][1]
+            attempt(case.name, lambda c=case, n=tokens, t=taken: compare(own, ours, c, n, t))
+    attempt("compiled", lambda: compiled(own, ours))
+    attempt("decoder", lambda: decoder(own, ours))
+    common.leave()
+
+
+if __name__ == "__main__":
+    main()
