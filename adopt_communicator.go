@@ -97,7 +97,7 @@ func (a *AdoptedCommunicator) Register(ctx context.Context, p *Pool) error {
 	}
 	defer in.leave(p, nil)
 	if a.group != nil {
-		if err := p.Register(ctx, a.group); err != nil {
+		if err := p.registerInCall(ctx, a.group); err != nil {
 			return err
 		}
 	}

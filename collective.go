@@ -133,12 +133,13 @@ func (g *Group) run(ctx context.Context, s *Stream, c *collective) error {
 // on every rank.
 func (g *Group) runSlowly(ctx context.Context, s *Stream, c, p *collective, in visit) error {
 	defer in.leave(c.send.pool, c.recv.pool)
-	residual, weight := c.others()
-	more, err := enter(residual.pool, weight.pool)
+	second, third := c.otherPools()
+	more, err := enter(second, third)
 	if err != nil {
 		return g.calls.refused(c, err)
 	}
-	defer more.leave(residual.pool, weight.pool)
+	defer more.leave(second, third)
+	residual, weight := c.others()
 	if p == nil {
 		if p, err = g.calls.check(c); err != nil {
 			return err
@@ -170,6 +171,22 @@ func (g *Group) runSlowly(ctx context.Context, s *Stream, c, p *collective, in v
 	}
 	return g.life.awaitCause(err)
 }
+
+// otherPools returns the pools of a norm's residual and weight, or nil for a pool that the call has
+// entered for send or recv. A second entry would fail if Close has begun.
+func (c *collective) otherPools() (residual, weight *Pool) {
+	second, third := c.others()
+	if !c.entered(second.pool) {
+		residual = second.pool
+	}
+	if !c.entered(third.pool) {
+		weight = third.pool
+	}
+	return residual, weight
+}
+
+// entered reports whether the call has entered a pool for send or recv.
+func (c *collective) entered(p *Pool) bool { return p == c.send.pool || p == c.recv.pool }
 
 // SendTagged sends count elements to a peer of the group, which must call RecvTagged with the same
 // tag. Tags range from 0 to MaxTag.

@@ -6,7 +6,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"runtime"
 	"strings"
+	"time"
 
 	"symmem/driver"
 	"symmem/internal/alloc"
@@ -298,4 +300,65 @@ func StockSince(p *Pool, meanwhile func()) error {
 	meanwhile()
 	_, err := suspectPool{p}.takeStock(before)
 	return err
+}
+
+// CloseDuring makes a pool refuse new calls while a call that has entered the pool waits for the
+// pool's lock, as Close does. It returns the call's error.
+func CloseDuring(p *Pool, call func() error) error {
+	p.mu.Lock()
+	done := make(chan error, 1)
+	go func() { done <- call() }()
+	due, entered := time.Now().Add(20*time.Second), false
+	for ; !entered && time.Now().Before(due); runtime.Gosched() {
+		entered = !p.calls.Empty()
+	}
+	p.calls.Close()
+	p.mu.Unlock()
+	err := <-done
+	p.calls.Open()
+	if !entered {
+		err = errors.Join(err, errors.New("the call has not entered the pool"))
+	}
+	return err
+}
+
+// CloseBetween makes a norm enter the pools of its input and output, makes these pools refuse new
+// calls, and makes the norm enter the pools of its other buffers.
+func CloseBetween(a NormArgs) error {
+	c := &collective{send: a.Input, recv: a.Output, norm: &a}
+	in, err := enter(c.send.pool, c.recv.pool)
+	if err != nil {
+		return err
+	}
+	defer in.leave(c.send.pool, c.recv.pool)
+	c.send.pool.calls.Close()
+	defer c.send.pool.calls.Open()
+	second, third := c.otherPools()
+	more, err := enter(second, third)
+	if err == nil {
+		more.leave(second, third)
+	}
+	return err
+}
+
+// AdoptFake adopts a communicator of another library that has the group's ranks. Its windows do
+// nothing.
+func AdoptFake(g *Group) *AdoptedCommunicator {
+	return &AdoptedCommunicator{
+		rt: g.rt, group: g, name: "fake", native: fakeCommunicator{g},
+		windows: map[*segment]driver.Window{},
+	}
+}
+
+type fakeCommunicator struct{ group *Group }
+
+func (c fakeCommunicator) Size() int { return c.group.Size() }
+func (c fakeCommunicator) Rank() int { return c.group.Rank() }
+
+func (c fakeCommunicator) Exchange(ctx context.Context, payload []byte) ([][]byte, error) {
+	return c.group.comm.Exchange(ctx, driver.LaneControl, payload)
+}
+
+func (c fakeCommunicator) Register(context.Context, driver.Segment) (driver.Window, error) {
+	return futureWindow{}, nil
 }

@@ -219,7 +219,7 @@ func (pl *planner) prepare(ctx context.Context, c *collective, s *Stream) error 
 	if err != nil {
 		return pl.refused(c, err)
 	}
-	if err := pl.alignWindows(ctx, c.call(), registered); err != nil {
+	if err := pl.alignWindows(ctx, c, registered); err != nil {
 		return pl.refused(c, err)
 	}
 	call := c.call()
@@ -255,7 +255,8 @@ func (c *collective) hasPending(w *windows) bool {
 
 // alignWindows realigns the pools whose windows contain the buffers, including buffers that are
 // known only by their addresses. It returns an error while the call is being captured.
-func (pl *planner) alignWindows(ctx context.Context, call driver.Call, registered bool) error {
+func (pl *planner) alignWindows(ctx context.Context, c *collective, registered bool) error {
+	call := c.call()
 	at := pl.locations(&call)
 	if at.send == nil {
 		return nil
@@ -273,7 +274,11 @@ func (pl *planner) alignWindows(ctx context.Context, call driver.Call, registere
 			return fmt.Errorf("a pool must be realigned after a fault, which a capture cannot do: call "+
 				"Pool.Register before the capture: %w", ErrCapturing)
 		}
-		if err := cmp.Or(m.pool.Register(ctx, pl.group), context.Cause(ctx)); err != nil {
+		register := m.pool.Register
+		if c.entered(m.pool) {
+			register = m.pool.registerInCall
+		}
+		if err := cmp.Or(register(ctx, pl.group), context.Cause(ctx)); err != nil {
 			return err // as in register
 		}
 	}

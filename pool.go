@@ -325,8 +325,13 @@ func (p *Pool) reserveFor(
 	if s == nil || s.rt != p.rt {
 		return invalid("reserving memory on a stream of another runtime")
 	}
+	in, err := enter(p, nil)
+	if err != nil {
+		return sizeError("reserving", bytes, err)
+	}
+	defer in.leave(p, nil)
 	if g != nil && g.rt == p.rt && (suspectPool{p}).suspect(&g.roster) {
-		if err := p.Register(ctx, g); err != nil {
+		if err := p.registerInCall(ctx, g); err != nil {
 			return err
 		}
 	}
@@ -338,19 +343,17 @@ func (p *Pool) reserveFor(
 		if g == nil {
 			return nil
 		}
-		err := p.Register(ctx, g)
+		err := p.registerInCall(ctx, g)
 		if err != nil || before == (suspectPool{p}).rebuilds() {
 			return err
 		}
 	}
 }
 
+// reserve maps memory for a call that has entered the pool.
 func (p *Pool) reserve(s *Stream, bytes int64, site uint32) error {
 	p.mu.Lock()
 	defer poolEvents{p}.release()
-	if err := p.usable(); err != nil {
-		return err
-	}
 	growth, err := p.core.Reserve(bytes, s.number)
 	if err != nil {
 		return outOfMemoryError(err, nil)
