@@ -1,0 +1,173 @@
+// Package flight reads dumps of PyTorch's Flight Recorder: the calls of collectives that a rank
+// submitted, by group. It goes by the keys that are present, not by versions.
+package flight
+
+import (
+	"fmt"
+	"strings"
+
+	"symmem/cmd/symmem/internal/diff/history"
+	"symmem/cmd/symmem/internal/diff/plain"
+	"symmem/cmd/symmem/internal/diff/snapshot"
+)
+
+// Streamed lists the lists of a dump that are passed to Reader.Element.
+var Streamed = []plain.Stream{{Key: "entries", Levels: 1}}
+
+// Reader collects the entries of one dump.
+type Reader struct {
+	rank     *history.Rank
+	stacks   *snapshot.Stacks
+	keys     map[string]plain.Value
+	texts    map[string]int32
+	groups   map[string]*history.Sequence
+	messages int
+	state    map[string]string // of the last call, by group
+	count    int64
+	seen     bool
+}
+
+// NewReader returns a Reader that fills in a rank.
+func NewReader(rank *history.Rank, stacks *snapshot.Stacks) *Reader {
+	return &Reader{
+		rank: rank, stacks: stacks, keys: map[string]plain.Value{}, texts: map[string]int32{},
+		groups: map[string]*history.Sequence{}, state: map[string]string{},
+	}
+}
+
+// Seen reports whether there were any entries.
+func (r *Reader) Seen() bool { return r.seen }
+
+// Element receives an entry.
+func (r *Reader) Element(d *plain.Document, v plain.Value) error {
+	if !d.IsDict(v) {
+		return fmt.Errorf("%w: an entry is no dict", plain.ErrFormat)
+	}
+	r.seen = true
+	number := r.count
+	r.count++
+	if d.Get(v, r.key(d, "is_p2p")).Bool() {
+		r.messages++
+		return nil
+	}
+	group := r.group(d, v)
+	first := len(group.Events) == 0
+	sequence, ok := d.Get(v, r.key(d, "collective_seq_id")).Int()
+	if first && ok {
+		group.First = sequence
+	}
+	text := r.describe(d, v)
+	id, known := r.texts[text]
+	if !known {
+		id = int32(len(r.rank.Texts))
+		r.texts[text] = id
+		r.rank.Texts = append(r.rank.Texts, text)
+	}
+	group.Events = append(group.Events, history.Event{
+		Number: number, Size: sequence, Segment: -1, Block: id, Action: history.Call,
+		Stack: r.stacks.Add(d, d.Get(v, r.key(d, "frames"))),
+	})
+	r.state[group.ID], _ = d.Text(d.Get(v, r.key(d, "state")))
+	return nil
+}
+
+func (r *Reader) key(d *plain.Document, name string) plain.Value {
+	v, ok := r.keys[name]
+	if !ok {
+		v = d.String(name)
+		r.keys[name] = v
+	}
+	return v
+}
+
+// group returns the sequence of an entry's group.
+func (r *Reader) group(d *plain.Document, v plain.Value) *history.Sequence {
+	var words []string
+	for _, item := range d.Items(d.Get(v, r.key(d, "process_group"))) {
+		if text, ok := d.Text(item); ok && text != "" {
+			words = append(words, text)
+		}
+	}
+	if len(words) == 0 {
+		id, _ := d.Get(v, r.key(d, "pg_id")).Int()
+		words = []string{fmt.Sprint(id)}
+	}
+	id := history.Clean(strings.Join(words, " "))
+	g := r.groups[id]
+	if g == nil {
+		g = &history.Sequence{Class: history.Calls, ID: id, Partial: true, NoPlaces: "calls have none"}
+		r.groups[id] = g
+		r.rank.Sequences = append(r.rank.Sequences, g)
+	}
+	return g
+}
+
+// uneven lists the operations whose sizes may differ between ranks.
+var uneven = []string{"gather", "scatter", "all_to_all", "_v"}
+
+// describe returns the operation, and the types and sizes that are the same on all ranks.
+func (r *Reader) describe(d *plain.Document, v plain.Value) string {
+	name, _ := d.Text(d.Get(v, r.key(d, "profiling_name")))
+	_, operation, found := strings.Cut(name, ":")
+	if !found {
+		operation = name
+	}
+	var b strings.Builder
+	b.WriteString(operation)
+	for _, key := range []string{"input_dtypes", "output_dtypes", "input_sizes", "output_sizes"} {
+		value := d.Get(v, r.key(d, key))
+		if value.IsNone() || strings.HasSuffix(key, "sizes") && sizesDiffer(operation) {
+			continue
+		}
+		b.WriteString(" " + strings.ReplaceAll(key, "_", " ") + " ")
+		appendValue(&b, d, value, 0)
+	}
+	return b.String()
+}
+
+func sizesDiffer(operation string) bool {
+	for _, word := range uneven {
+		if operation == word || strings.HasSuffix(operation, word) && word == "_v" ||
+			strings.HasPrefix(operation, word) {
+			return true
+		}
+	}
+	return false
+}
+
+// appendValue formats nested lists of numbers and strings.
+func appendValue(b *strings.Builder, d *plain.Document, v plain.Value, depth int) {
+	if text, ok := d.Text(v); ok {
+		b.WriteString(text)
+		return
+	}
+	if n, ok := v.Int(); ok {
+		fmt.Fprint(b, n)
+		return
+	}
+	if !d.IsList(v) || depth > 3 {
+		b.WriteByte('?')
+		return
+	}
+	b.WriteByte('[')
+	for i, item := range d.Items(v) {
+		if i > 0 {
+			b.WriteByte(' ')
+		}
+		appendValue(b, d, item, depth+1)
+	}
+	b.WriteByte(']')
+}
+
+// Finish completes the rank.
+func (r *Reader) Finish() {
+	r.rank.Format = "Flight Recorder dump"
+	if r.messages > 0 {
+		r.rank.Note("%d sends and receives are left out: they differ between ranks by nature", r.messages)
+	}
+	for _, g := range r.rank.Sequences {
+		if state := r.state[g.ID]; state != "" && state != "completed" {
+			r.rank.Note("the last call of group %s is %s, not completed", g.ID, history.Clean(state))
+		}
+	}
+}

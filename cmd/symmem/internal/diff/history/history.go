@@ -1,0 +1,182 @@
+// Package history describes what the allocators and communicators of one rank did, whichever file
+// recorded it. Readers of files fill it in, and package diff compares it across ranks.
+package history
+
+import (
+	"fmt"
+	"strings"
+)
+
+// Action classifies an event.
+type Action uint8
+
+// The actions.
+const (
+	// Alloc allocates a block.
+	Alloc Action = iota + 1
+	// Free frees a block. Another stream may still use it.
+	Free
+	// FreeDone makes a freed block available again.
+	FreeDone
+	// Segment maps a segment.
+	Segment
+	// SegmentFree unmaps a segment.
+	SegmentFree
+	// Call submits a collective.
+	Call
+)
+
+var actionNames = [...]string{
+	Alloc: "alloc", Free: "free", FreeDone: "free completed", Segment: "segment",
+	SegmentFree: "segment freed", Call: "call",
+}
+
+// String returns the name of the action.
+func (a Action) String() string {
+	if int(a) < len(actionNames) && actionNames[a] != "" {
+		return actionNames[a]
+	}
+	return fmt.Sprintf("action %d", uint8(a))
+}
+
+// IsRequest reports whether the program requested the event. Ranks must make the same requests.
+func (a Action) IsRequest() bool { return a == Alloc || a == Free || a == Call }
+
+// Event describes one event of a Sequence.
+type Event struct {
+	// Number is the index of the event in the file's trace, from 0.
+	Number int64
+	// Size is the number of bytes requested. For a segment it is the size.
+	Size int64
+	// Offset is the place in the segment, in bytes.
+	Offset int64
+	// Segment is an index of Sequence.Segments, or -1 if the file does not determine it.
+	Segment int32
+	// Stream numbers the streams: 0 is the default stream, others count from 1.
+	Stream int32
+	// Block is the number of the block among the sequence's Allocs, or -1 for a block that is older
+	// than the trace. For a Call it is an index of Rank.Texts.
+	Block int32
+	// Stack is an index of Rank.Stacks, or -1.
+	Stack  int32
+	Action Action
+}
+
+// Class distinguishes sequences. Only sequences of the same class are compared.
+type Class uint8
+
+// The classes.
+const (
+	// DefaultPool is PyTorch's pool of all memory outside other pools.
+	DefaultPool Class = iota
+	// MemPool is a torch.cuda.MemPool.
+	MemPool
+	// GraphPool is a private pool of CUDA graphs.
+	GraphPool
+	// UnknownPool collects events whose pool the file does not determine.
+	UnknownPool
+	// SymmemPool is a pool of symmem.
+	SymmemPool
+	// Calls are the collectives of a group.
+	Calls
+)
+
+// String names the class in texts.
+func (c Class) String() string {
+	names := [...]string{"default pool", "MemPool", "graph pool", "unknown pool", "pool", "group"}
+	if int(c) < len(names) {
+		return names[c]
+	}
+	return fmt.Sprintf("class %d", uint8(c))
+}
+
+// SegmentInfo describes a segment.
+type SegmentInfo struct {
+	Address uint64
+	Bytes   int64
+	// Old reports that the segment is older than the trace. Such segments have numbers in the order
+	// of their first use in the trace.
+	Old bool
+}
+
+// Sequence lists the events of a pool or a group in order.
+type Sequence struct {
+	Class Class
+	// ID identifies the sequence among those of its class. IDs may differ between ranks.
+	ID       string
+	Events   []Event
+	Segments []SegmentInfo
+	// Partial reports that the trace may begin after the pool's or group's first event.
+	Partial bool
+	// NoPlaces states why places cannot be compared, or is empty.
+	NoPlaces string
+	// First is the number of the first call in its group.
+	First int64
+}
+
+// Frame is a line of a call stack.
+type Frame struct {
+	Function, File string
+	Line           int64
+}
+
+// String formats the frame.
+func (f Frame) String() string { return fmt.Sprintf("%s:%d %s", f.File, f.Line, f.Function) }
+
+// Rank is what one file says of a rank.
+type Rank struct {
+	File   string
+	Number int
+	// Format names the file's format.
+	Format    string
+	Sequences []*Sequence
+	Frames    []Frame
+	Stacks    [][]int32 // indexes of Frames, innermost first
+	Texts     []string
+	// Notes states what the file cannot tell.
+	Notes []string
+}
+
+// Note adds a note, once.
+func (r *Rank) Note(format string, args ...any) {
+	text := fmt.Sprintf(format, args...)
+	for _, have := range r.Notes {
+		if have == text {
+			return
+		}
+	}
+	r.Notes = append(r.Notes, text)
+}
+
+// Stack returns the frames of an event, innermost first.
+func (r *Rank) Stack(e *Event) []string {
+	if e.Stack < 0 || int(e.Stack) >= len(r.Stacks) {
+		return nil
+	}
+	var lines []string
+	for _, i := range r.Stacks[e.Stack] {
+		lines = append(lines, Clean(r.Frames[i].String()))
+	}
+	return lines
+}
+
+// Text describes an event without its place.
+func (r *Rank) Text(e *Event) string {
+	if e.Action == Call {
+		return Clean(r.Texts[e.Block])
+	}
+	if e.Action == Segment || e.Action == SegmentFree {
+		return fmt.Sprintf("%v of %d B", e.Action, e.Size)
+	}
+	return fmt.Sprintf("%v %d B (stream %d)", e.Action, e.Size, e.Stream)
+}
+
+// Clean replaces characters that could garble a terminal.
+func Clean(s string) string {
+	return strings.Map(func(c rune) rune {
+		if c < ' ' || c >= 0x7f && c < 0xa0 || c >= 0x200b && c <= 0x202e || c == 0xfffd {
+			return '?'
+		}
+		return c
+	}, s)
+}

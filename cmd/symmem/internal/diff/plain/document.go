@@ -1,0 +1,244 @@
+// Package plain reads plain data from pickles and JSON: dicts, lists, tuples, strings, numbers,
+// Booleans and None. It executes nothing: a pickle that refers to a class or function is an error.
+//
+// Files of PyTorch have up to gigabytes, nearly all of it in a few lists. Decode passes the elements
+// of these lists to the caller one at a time and then forgets them. Values are numbers that refer to
+// tables of the Document, so a large file does not burden the garbage collector.
+package plain
+
+import (
+	"errors"
+	"fmt"
+	"math"
+)
+
+// ErrFormat is wrapped by errors about the contents of a file.
+var ErrFormat = errors.New("unreadable file")
+
+// malformed returns an error that wraps ErrFormat.
+func malformed(format string, args ...any) error {
+	return fmt.Errorf("%w: %s", ErrFormat, fmt.Sprintf(format, args...))
+}
+
+// Value refers to a value of a Document. The zero Value is None.
+type Value uint64
+
+// tag is the type of a Value, in its low bits. The other bits depend on the type.
+type tag uint64
+
+const (
+	tagNone tag = iota
+	tagBool
+	tagInt
+	tagFloat
+	tagString
+	tagObject
+	tagOpaque // bytes, or an integer of more than 60 bits
+
+	tagBits = 4
+)
+
+func (v Value) tag() tag { return tag(v & (1<<tagBits - 1)) }
+
+func (v Value) index() int { return int(v >> tagBits) }
+
+func makeValue(t tag, payload uint64) Value { return Value(payload<<tagBits | uint64(t)) }
+
+func intValue(n int64) Value {
+	if v := makeValue(tagInt, uint64(n)); int64(v)>>tagBits == n {
+		return v
+	}
+	return makeValue(tagOpaque, 0)
+}
+
+// floatValue drops the last four bits of the mantissa.
+func floatValue(f float64) Value {
+	return makeValue(tagFloat, math.Float64bits(f)>>tagBits)
+}
+
+func boolValue(b bool) Value {
+	if b {
+		return makeValue(tagBool, 1)
+	}
+	return makeValue(tagBool, 0)
+}
+
+// IsNone reports whether v is None, which is also the value of a missing key.
+func (v Value) IsNone() bool { return v.tag() == tagNone }
+
+// Int returns an integer. Floats that are whole numbers are integers, too.
+func (v Value) Int() (int64, bool) {
+	switch v.tag() {
+	case tagInt:
+		return int64(v) >> tagBits, true
+	case tagFloat:
+		f := math.Float64frombits(uint64(v) &^ (1<<tagBits - 1))
+		return int64(f), f == math.Trunc(f) && math.Abs(f) < 1<<53
+	}
+	return 0, false
+}
+
+// Bool reports whether v is True.
+func (v Value) Bool() bool { return v == boolValue(true) }
+
+type kind uint8
+
+const (
+	list kind = iota
+	tuple
+	dict
+)
+
+// object is a list, a tuple or a dict.
+type object struct {
+	items []Value // of a dict: key, value, key, value
+	label int32   // number that the caller gave, plus 1; for a streamed list of lists: inner lists
+	kind  kind
+	depth int8 // of a streamed list: number of levels of lists, else 0
+	key   int8 // of a streamed list: index in Options.Streamed
+	freed bool // the contents have been passed on or replaced by the label
+}
+
+// Document holds the tables to which Values refer. It is not safe for concurrent use.
+type Document struct {
+	strings []string
+	interns map[string]uint32
+	objects [][]object // chunks
+	spare   [][]Value  // memory of freed objects
+	held    int64      // estimate of the memory in use, in bytes
+}
+
+const (
+	chunkBits = 14
+	// maxHeld bounds the memory of a Document, in bytes.
+	maxHeld = 5 << 29
+	// maxSpare bounds the number of freed slices that are kept.
+	maxSpare = 4096
+)
+
+func (d *Document) object(v Value) *object {
+	i := v.index()
+	return &d.objects[i>>chunkBits][i&(1<<chunkBits-1)]
+}
+
+// hold counts memory, and returns an error if the Document needs too much.
+func (d *Document) hold(bytes int) error {
+	if d.held += int64(bytes); d.held > maxHeld {
+		return malformed("its contents need more than %d MiB of memory", maxHeld>>20)
+	}
+	return nil
+}
+
+func (d *Document) newObject(k kind) Value {
+	n := len(d.objects)
+	if n == 0 || len(d.objects[n-1]) == 1<<chunkBits {
+		d.objects = append(d.objects, make([]object, 0, 1<<chunkBits))
+		n++
+	}
+	last := &d.objects[n-1]
+	*last = append(*last, object{kind: k})
+	d.held += 40
+	return makeValue(tagObject, uint64(n-1)<<chunkBits|uint64(len(*last)-1))
+}
+
+// free drops the contents of an object.
+func (d *Document) free(o *object) {
+	if cap(o.items) > 0 && len(d.spare) < maxSpare {
+		d.spare = append(d.spare, o.items[:0])
+	}
+	d.held -= int64(8 * len(o.items))
+	o.items, o.freed = nil, true
+}
+
+func (d *Document) extend(o *object, items []Value) error {
+	if o.items == nil && len(d.spare) > 0 {
+		n := len(d.spare) - 1
+		o.items, d.spare = d.spare[n], d.spare[:n]
+	}
+	o.items = append(o.items, items...)
+	return d.hold(8 * len(items))
+}
+
+// String returns the Value of a string, which is equal for equal strings.
+func (d *Document) String(s string) Value {
+	v, _ := d.intern([]byte(s))
+	return v
+}
+
+func (d *Document) intern(s []byte) (Value, error) {
+	if i, ok := d.interns[string(s)]; ok {
+		return makeValue(tagString, uint64(i)), nil
+	}
+	if len(d.strings) == math.MaxUint32 {
+		return 0, malformed("it has too many strings")
+	}
+	if d.interns == nil {
+		d.interns = map[string]uint32{}
+	}
+	text := string(s)
+	i := uint32(len(d.strings))
+	d.interns[text] = i
+	d.strings = append(d.strings, text)
+	return makeValue(tagString, uint64(i)), d.hold(len(text) + 72)
+}
+
+// Text returns a string, and whether v is one.
+func (d *Document) Text(v Value) (string, bool) {
+	if v.tag() != tagString {
+		return "", false
+	}
+	return d.strings[v.index()], true
+}
+
+// Get returns the value of a dict's key, which String has returned. It returns None if there is
+// none, or if v is not a dict.
+func (d *Document) Get(v, key Value) Value {
+	if !d.IsDict(v) {
+		return 0
+	}
+	items := d.object(v).items
+	for i := len(items) - 2; i >= 0; i -= 2 { // the last of equal keys
+		if items[i] == key {
+			return items[i+1]
+		}
+	}
+	return 0
+}
+
+// Items returns the elements of a list or tuple, or the keys and values of a dict in turns. The
+// caller must not change them.
+func (d *Document) Items(v Value) []Value {
+	if v.tag() != tagObject {
+		return nil
+	}
+	return d.object(v).items
+}
+
+// IsDict reports whether v is a dict.
+func (d *Document) IsDict(v Value) bool {
+	return v.tag() == tagObject && d.object(v).kind == dict
+}
+
+// IsList reports whether v is a list or tuple.
+func (d *Document) IsList(v Value) bool {
+	return v.tag() == tagObject && d.object(v).kind != dict
+}
+
+// Label returns the number that SetLabel gave to an object.
+func (d *Document) Label(v Value) (int32, bool) {
+	if v.tag() != tagObject {
+		return 0, false
+	}
+	o := d.object(v)
+	return o.label - 1, o.label > 0 && o.depth == 0
+}
+
+// SetLabel replaces the contents of an object by a number. Files refer to the same stack frame, or
+// list of frames, many times, so callers convert it once.
+func (d *Document) SetLabel(v Value, label int32) {
+	if v.tag() == tagObject {
+		o := d.object(v)
+		d.free(o)
+		o.label = label + 1
+	}
+}

@@ -1,0 +1,85 @@
+package plain
+
+import (
+	"bufio"
+	"encoding/binary"
+	"errors"
+	"io"
+)
+
+// input reads bytes, and turns the end of the file into an error.
+type input struct {
+	r       *bufio.Reader
+	scratch []byte
+	offset  int64
+}
+
+func newInput(r io.Reader) *input { return &input{r: bufio.NewReaderSize(r, 1<<18)} }
+
+func (in *input) peek() (byte, error) {
+	b, err := in.r.Peek(1)
+	if err != nil {
+		return 0, err
+	}
+	return b[0], nil
+}
+
+// ended returns the error of a read.
+func (in *input) ended(err error) error {
+	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+		return malformed("it is cut off after %d bytes", in.offset)
+	}
+	return err
+}
+
+func (in *input) byte() (byte, error) {
+	b, err := in.r.ReadByte()
+	if err != nil {
+		return 0, in.ended(err)
+	}
+	in.offset++
+	return b, nil
+}
+
+// maxString bounds the length of a string, in bytes.
+const maxString = 64 << 20
+
+// bytes reads n bytes. They are valid until the next read. A length that the file does not have
+// costs no memory.
+func (in *input) bytes(n uint64) ([]byte, error) {
+	if n > maxString {
+		return nil, malformed("byte %d begins a string of %d bytes, more than %d", in.offset, n, maxString)
+	}
+	if n <= uint64(in.r.Size()) {
+		b, err := in.r.Peek(int(n))
+		if err != nil {
+			return nil, in.ended(err)
+		}
+		_, _ = in.r.Discard(int(n)) // cannot fail: the bytes are buffered
+		in.offset += int64(n)
+		return b, nil
+	}
+	in.scratch = in.scratch[:0]
+	for left := int(n); left > 0; {
+		step := min(left, 1<<20)
+		at := len(in.scratch)
+		in.scratch = append(in.scratch, make([]byte, step)...)
+		if _, err := io.ReadFull(in.r, in.scratch[at:]); err != nil {
+			return nil, in.ended(err)
+		}
+		in.offset += int64(step)
+		left -= step
+	}
+	return in.scratch, nil
+}
+
+// number reads an unsigned integer of 1, 2, 4 or 8 bytes.
+func (in *input) number(size int) (uint64, error) {
+	b, err := in.bytes(uint64(size))
+	if err != nil {
+		return 0, err
+	}
+	var word [8]byte
+	copy(word[:], b)
+	return binary.LittleEndian.Uint64(word[:]), nil
+}

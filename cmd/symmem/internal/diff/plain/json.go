@@ -1,0 +1,83 @@
+package plain
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"strconv"
+)
+
+// readJSON reads one JSON value.
+func (m *machine) readJSON(in *input) error {
+	decoder := json.NewDecoder(in.r)
+	decoder.UseNumber()
+	for {
+		token, err := decoder.Token()
+		if err == nil {
+			err = m.jsonToken(token)
+		} else {
+			err = jsonError(err, decoder.InputOffset())
+		}
+		if err != nil {
+			return err
+		}
+		if len(m.marks) == 0 {
+			return nil
+		}
+	}
+}
+
+func jsonError(err error, offset int64) error {
+	syntax := (*json.SyntaxError)(nil)
+	switch {
+	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
+		return malformed("it is cut off after %d bytes", offset)
+	case errors.As(err, &syntax):
+		return malformed("it is neither a pickle nor JSON: byte %d: %v", syntax.Offset, err)
+	}
+	return fmt.Errorf("reading JSON: %w", err)
+}
+
+func (m *machine) jsonToken(token json.Token) error {
+	switch t := token.(type) {
+	case json.Delim:
+		return m.jsonDelimiter(t)
+	case string:
+		v, err := m.intern([]byte(t))
+		if err != nil {
+			return err
+		}
+		return m.push(v)
+	case json.Number:
+		if n, err := strconv.ParseInt(string(t), 10, 64); err == nil {
+			return m.push(intValue(n))
+		}
+		f, err := t.Float64()
+		if err != nil {
+			return m.push(makeValue(tagOpaque, 0))
+		}
+		return m.push(floatValue(f))
+	case bool:
+		return m.push(boolValue(t))
+	}
+	return m.push(0)
+}
+
+func (m *machine) jsonDelimiter(d json.Delim) error {
+	var err error
+	switch d {
+	case '{':
+		err = m.pushDict()
+	case '[':
+		err = m.pushList()
+	case '}':
+		return m.setItems()
+	default:
+		return m.appends()
+	}
+	if err != nil {
+		return err
+	}
+	return m.mark()
+}

@@ -1,0 +1,239 @@
+package plain
+
+import "io"
+
+// Options tells Decode which lists to pass on.
+type Options struct {
+	// Streamed lists the keys of the top-level dict whose lists are passed on, and the levels of
+	// lists below each key: 1 for a list of elements, 2 for a list of such lists. The key "" stands
+	// for a list at top level.
+	Streamed []Stream
+	// Element receives an element. The key is the index in Streamed. Of a list of lists, list is the
+	// index of the inner list, otherwise 0. The element is dropped when Element returns.
+	Element func(d *Document, key, list int, element Value) error
+}
+
+// Stream describes a list that is passed on element by element.
+type Stream struct {
+	Key    string
+	Levels int
+}
+
+// Decode reads a pickle of protocol 2 to 5, or JSON. It returns the top-level value, in which
+// streamed lists are empty. Errors of the contents wrap ErrFormat.
+func Decode(r io.Reader, o Options) (*Document, Value, error) {
+	in := newInput(r)
+	first, err := in.peek()
+	if err != nil {
+		return nil, 0, malformed("it is empty: %v", err)
+	}
+	m := &machine{Document: &Document{}, options: o}
+	if first == opProto {
+		err = (&pickle{machine: m, input: in}).run()
+	} else {
+		err = m.readJSON(in)
+	}
+	if err != nil {
+		return nil, 0, err
+	}
+	if len(m.stack) != 1 || len(m.marks) != 0 {
+		return nil, 0, malformed("it ends with %d values instead of one", len(m.stack))
+	}
+	return m.Document, m.stack[0], nil
+}
+
+// machine executes the stack operations of pickles. JSON is read with the same operations.
+type machine struct {
+	*Document
+	options Options
+	stack   []Value
+	marks   []int // positions in the stack
+	memo    []Value
+}
+
+func (m *machine) push(v Value) error {
+	m.stack = append(m.stack, v)
+	if len(m.stack) > 1<<27 {
+		return malformed("it nests too deeply or has a list of more than %d elements", 1<<27)
+	}
+	return nil
+}
+
+func (m *machine) mark() error {
+	m.marks = append(m.marks, len(m.stack))
+	if len(m.marks) > 1000 {
+		return malformed("it nests more than 1000 levels deep")
+	}
+	return nil
+}
+
+// base returns the position of the oldest value above the last mark.
+func (m *machine) base() int {
+	if len(m.marks) == 0 {
+		return 0
+	}
+	return m.marks[len(m.marks)-1]
+}
+
+// pop removes the last value.
+func (m *machine) pop() (Value, error) {
+	n := len(m.stack) - 1
+	if n < m.base() {
+		return 0, malformed("an operation lacks its value")
+	}
+	v := m.stack[n]
+	m.stack = m.stack[:n]
+	return v, nil
+}
+
+// popMark removes the values above the last mark. They are valid until the next push.
+func (m *machine) popMark() ([]Value, error) {
+	if len(m.marks) == 0 {
+		return nil, malformed("an operation lacks its mark")
+	}
+	at := m.base()
+	m.marks = m.marks[:len(m.marks)-1]
+	values := m.stack[at:]
+	m.stack = m.stack[:at]
+	return values, nil
+}
+
+// top returns the container on top of the stack.
+func (m *machine) top(k kind) (*object, error) {
+	n := len(m.stack) - 1
+	if n < m.base() || m.stack[n].tag() != tagObject {
+		return nil, malformed("an operation lacks its container")
+	}
+	o := m.object(m.stack[n])
+	if o.kind != k {
+		return nil, malformed("an operation has a container of the wrong type")
+	}
+	return o, nil
+}
+
+// pushList pushes an empty list, and finds out whether its elements are passed on.
+func (m *machine) pushList() error {
+	v := m.newObject(list)
+	o := m.object(v)
+	if outer := m.outerList(); outer != nil {
+		o.depth, o.key = outer.depth-1, outer.key
+		outer.label++
+		o.label = outer.label
+	} else if key, ok := m.topLevelKey(); ok {
+		for i, s := range m.options.Streamed {
+			if s.Key == key {
+				o.depth, o.key = int8(s.Levels), int8(i)
+			}
+		}
+	}
+	return m.push(v)
+}
+
+// outerList returns the streamed list of lists that a list which is about to be pushed belongs to.
+func (m *machine) outerList() *object {
+	n := len(m.stack)
+	for _, at := range []int{n - 1, m.base() - 1} {
+		if at < 0 || at >= n || m.stack[at].tag() != tagObject {
+			continue
+		}
+		if o := m.object(m.stack[at]); o.kind == list && o.depth > 1 {
+			return o
+		}
+	}
+	return nil
+}
+
+// topLevelKey returns the key of the top-level dict that a value which is about to be pushed
+// belongs to, or "" if the value is the top level.
+func (m *machine) topLevelKey() (string, bool) {
+	n := len(m.stack)
+	switch {
+	case n == 0:
+		return "", true
+	case n < 2 || !m.IsDict(m.stack[0]):
+		return "", false
+	case len(m.marks) == 0 && n == 2 || len(m.marks) == 1 && m.marks[0] == 1 && n%2 == 0:
+		return m.Text(m.stack[n-1])
+	}
+	return "", false
+}
+
+// pushDict pushes an empty dict. If it begins an element of a streamed list, the elements before
+// are complete and are passed on.
+func (m *machine) pushDict() error {
+	if at := m.base(); at > 0 && len(m.stack) > at && m.stack[at-1].tag() == tagObject {
+		if o := m.object(m.stack[at-1]); o.depth == 1 {
+			if err := m.emit(o, m.stack[at:]); err != nil {
+				return err
+			}
+			m.stack = m.stack[:at]
+		}
+	}
+	return m.push(m.newObject(dict))
+}
+
+// emit passes elements of a streamed list on and drops them.
+func (m *machine) emit(o *object, elements []Value) error {
+	at := max(int(o.label)-1, 0)
+	for _, v := range elements {
+		if v.tag() == tagObject && m.object(v).freed {
+			return malformed("a list contains the same element twice")
+		}
+		if err := m.options.Element(m.Document, int(o.key), at, v); err != nil {
+			return err
+		}
+		if v.tag() == tagObject {
+			m.free(m.object(v))
+		}
+	}
+	return nil
+}
+
+// appendTo appends values to a list.
+func (m *machine) appendTo(o *object, values []Value) error {
+	if o.depth == 1 {
+		return m.emit(o, values)
+	}
+	if o.depth > 1 {
+		return nil // the elements are lists, which have been passed on
+	}
+	return m.extend(o, values)
+}
+
+// appends appends the values above the last mark to the list below it.
+func (m *machine) appends() error {
+	values, err := m.popMark()
+	if err != nil {
+		return err
+	}
+	o, err := m.top(list)
+	if err != nil {
+		return err
+	}
+	return m.appendTo(o, values)
+}
+
+// setItems adds the keys and values above the last mark to the dict below it.
+func (m *machine) setItems() error {
+	values, err := m.popMark()
+	if err != nil {
+		return err
+	}
+	o, err := m.top(dict)
+	if err != nil {
+		return err
+	}
+	if len(values)%2 != 0 {
+		return malformed("a key has no value")
+	}
+	return m.extend(o, values)
+}
+
+// pushTuple pushes a tuple of the given values.
+func (m *machine) pushTuple(values []Value) error {
+	v := m.newObject(tuple)
+	if err := m.extend(m.object(v), values); err != nil {
+		return err
+	}
+	return m.push(v)
+}

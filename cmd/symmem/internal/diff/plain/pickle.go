@@ -1,0 +1,323 @@
+package plain
+
+import (
+	"encoding/binary"
+	"math"
+)
+
+// The operations of pickles, as Python's pickletools names them.
+const (
+	opMark            = '('
+	opStop            = '.'
+	opPop             = '0'
+	opPopMark         = '1'
+	opDup             = '2'
+	opBinInt          = 'J'
+	opBinInt1         = 'K'
+	opBinInt2         = 'M'
+	opNone            = 'N'
+	opBinString       = 'T'
+	opShortBinString  = 'U'
+	opBinUnicode      = 'X'
+	opAppend          = 'a'
+	opAppends         = 'e'
+	opDict            = 'd'
+	opEmptyDict       = '}'
+	opList            = 'l'
+	opEmptyList       = ']'
+	opBinGet          = 'h'
+	opLongBinGet      = 'j'
+	opBinPut          = 'q'
+	opLongBinPut      = 'r'
+	opSetItem         = 's'
+	opSetItems        = 'u'
+	opTuple           = 't'
+	opEmptyTuple      = ')'
+	opBinFloat        = 'G'
+	opProto           = 0x80
+	opTuple1          = 0x85
+	opTuple2          = 0x86
+	opTuple3          = 0x87
+	opNewTrue         = 0x88
+	opNewFalse        = 0x89
+	opLong1           = 0x8a
+	opLong4           = 0x8b
+	opShortBinUnicode = 0x8c
+	opBinUnicode8     = 0x8d
+	opBinBytes8       = 0x8e
+	opBinBytes        = 'B'
+	opShortBinBytes   = 'C'
+	opMemoize         = 0x94
+	opFrame           = 0x95
+	opByteArray8      = 0x96
+)
+
+// calls names the operations that refer to code or to objects outside the file.
+var calls = map[byte]string{
+	'c': "GLOBAL", 0x93: "STACK_GLOBAL", 'R': "REDUCE", 'b': "BUILD", 'i': "INST", 'o': "OBJ",
+	0x81: "NEWOBJ", 0x92: "NEWOBJ_EX", 0x82: "EXT1", 0x83: "EXT2", 0x84: "EXT4", 'P': "PERSID",
+	'Q': "BINPERSID", 0x97: "NEXT_BUFFER", 0x98: "READONLY_BUFFER",
+}
+
+// maxProtocol is the newest protocol of pickles.
+const maxProtocol = 5
+
+// pickle reads a pickle.
+type pickle struct {
+	*machine
+	*input
+}
+
+// run executes operations until the end of the pickle.
+func (p *pickle) run() error {
+	for {
+		op, err := p.byte()
+		if err != nil {
+			return err
+		}
+		if op == opStop {
+			return nil
+		}
+		if err := p.execute(op); err != nil {
+			return err
+		}
+	}
+}
+
+// execute executes an operation on containers, and leaves others to scalar.
+func (p *pickle) execute(op byte) error {
+	switch op {
+	case opMark:
+		return p.mark()
+	case opEmptyDict:
+		return p.pushDict()
+	case opEmptyList:
+		return p.pushList()
+	case opEmptyTuple:
+		return p.pushTuple(nil)
+	case opSetItems:
+		return p.setItems()
+	case opAppends:
+		return p.appends()
+	case opTuple1, opTuple2, opTuple3:
+		return p.shortTuple(int(op) - opTuple1 + 1)
+	case opMemoize:
+		return p.put(uint64(len(p.memo)))
+	case opBinPut, opLongBinPut, opBinGet, opLongBinGet:
+		return p.memoOperation(op)
+	case opAppend, opSetItem, opTuple, opList, opDict, opPop, opPopMark, opDup:
+		return p.rare(op)
+	}
+	return p.scalar(op)
+}
+
+// rare executes the operations on containers that pickles seldom have.
+func (p *pickle) rare(op byte) error {
+	switch op {
+	case opAppend, opSetItem:
+		return p.single(op)
+	case opPop:
+		_, err := p.pop()
+		return err
+	case opDup:
+		v, err := p.pop()
+		if err != nil {
+			return err
+		}
+		_ = p.push(v) // cannot fail: it replaces v
+		return p.push(v)
+	}
+	values, err := p.popMark()
+	if err != nil || op == opPopMark {
+		return err
+	}
+	if op == opTuple {
+		return p.pushTuple(values)
+	}
+	k := list
+	if op == opDict {
+		k = dict
+	}
+	if k == dict && len(values)%2 != 0 {
+		return malformed("a key has no value")
+	}
+	v := p.newObject(k)
+	if err := p.extend(p.object(v), values); err != nil {
+		return err
+	}
+	return p.push(v)
+}
+
+// single appends one element to a list, or adds one key to a dict.
+func (p *pickle) single(op byte) error {
+	n := 1
+	if op == opSetItem {
+		n = 2
+	}
+	at := len(p.stack) - n
+	if at <= p.base() {
+		return malformed("an operation lacks its values")
+	}
+	values := p.stack[at:]
+	p.stack = p.stack[:at]
+	if op == opSetItem {
+		o, err := p.top(dict)
+		if err != nil {
+			return err
+		}
+		return p.extend(o, values)
+	}
+	o, err := p.top(list)
+	if err != nil {
+		return err
+	}
+	return p.appendTo(o, values)
+}
+
+func (p *pickle) shortTuple(n int) error {
+	at := len(p.stack) - n
+	if at < p.base() {
+		return malformed("a tuple lacks its elements")
+	}
+	values := p.stack[at:]
+	p.stack = p.stack[:at]
+	return p.pushTuple(values)
+}
+
+func (p *pickle) memoOperation(op byte) error {
+	size := 1
+	if op == opLongBinPut || op == opLongBinGet {
+		size = 4
+	}
+	at, err := p.number(size)
+	if err != nil {
+		return err
+	}
+	if op == opBinPut || op == opLongBinPut {
+		return p.put(at)
+	}
+	if at >= uint64(len(p.memo)) {
+		return malformed("it refers to value %d, which it has not stored", at)
+	}
+	return p.push(p.memo[at])
+}
+
+// memoGap bounds how far a pickle may skip in the table of stored values. Picklers number them
+// without gaps.
+const memoGap = 1 << 16
+
+func (p *pickle) put(at uint64) error {
+	if len(p.stack) <= p.base() {
+		return malformed("it stores a value that it does not have")
+	}
+	if at > uint64(len(p.memo))+memoGap {
+		return malformed("it stores a value as number %d after %d others", at, len(p.memo))
+	}
+	for uint64(len(p.memo)) <= at {
+		p.memo = append(p.memo, 0)
+		p.held += 8
+	}
+	p.memo[at] = p.stack[len(p.stack)-1]
+	return nil
+}
+
+// scalar executes an operation that pushes a value without parts.
+func (p *pickle) scalar(op byte) error {
+	switch op {
+	case opNone:
+		return p.push(0)
+	case opNewTrue, opNewFalse:
+		return p.push(boolValue(op == opNewTrue))
+	case opBinInt, opBinInt1, opBinInt2:
+		return p.pushInt(op)
+	case opLong1, opLong4:
+		return p.pushLong(op)
+	case opBinFloat:
+		b, err := p.bytes(8)
+		if err != nil {
+			return err
+		}
+		return p.push(floatValue(math.Float64frombits(binary.BigEndian.Uint64(b))))
+	case opProto:
+		version, err := p.byte()
+		if err == nil && version > maxProtocol {
+			err = malformed("it has pickle protocol %d, newer than %d", version, maxProtocol)
+		}
+		return err
+	case opFrame:
+		_, err := p.number(8)
+		return err
+	}
+	return p.pushText(op)
+}
+
+func (p *pickle) pushInt(op byte) error {
+	size := map[byte]int{opBinInt: 4, opBinInt1: 1, opBinInt2: 2}[op]
+	n, err := p.number(size)
+	if err != nil {
+		return err
+	}
+	if op == opBinInt {
+		return p.push(intValue(int64(int32(n))))
+	}
+	return p.push(intValue(int64(n)))
+}
+
+// pushLong reads an integer of any length, least significant byte first.
+func (p *pickle) pushLong(op byte) error {
+	size := 1
+	if op == opLong4 {
+		size = 4
+	}
+	n, err := p.number(size)
+	if err != nil {
+		return err
+	}
+	b, err := p.bytes(n)
+	if err != nil {
+		return err
+	}
+	if len(b) > 8 {
+		return p.push(makeValue(tagOpaque, 0))
+	}
+	var word [8]byte
+	copy(word[:], b)
+	shift := 64 - 8*len(b)
+	if len(b) == 0 {
+		return p.push(intValue(0))
+	}
+	return p.push(intValue(int64(binary.LittleEndian.Uint64(word[:])<<shift) >> shift))
+}
+
+// texts maps the operations with strings and bytes to the sizes of their lengths.
+var texts = map[byte]int{
+	opShortBinUnicode: 1, opBinUnicode: 4, opBinUnicode8: 8, opShortBinString: 1, opBinString: 4,
+	opShortBinBytes: 1, opBinBytes: 4, opBinBytes8: 8, opByteArray8: 8,
+}
+
+func (p *pickle) pushText(op byte) error {
+	size, ok := texts[op]
+	if !ok {
+		if name := calls[op]; name != "" {
+			return malformed("byte %d is %s: it refers to code, and only plain data is read",
+				p.offset-1, name)
+		}
+		return malformed("byte %d, 0x%02x, is no operation on plain data", p.offset-1, op)
+	}
+	n, err := p.number(size)
+	if err != nil {
+		return err
+	}
+	b, err := p.bytes(n)
+	if err != nil {
+		return err
+	}
+	if op == opShortBinBytes || op == opBinBytes || op == opBinBytes8 || op == opByteArray8 {
+		return p.push(makeValue(tagOpaque, 0))
+	}
+	v, err := p.intern(b)
+	if err != nil {
+		return err
+	}
+	return p.push(v)
+}

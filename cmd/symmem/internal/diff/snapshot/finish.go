@@ -1,0 +1,206 @@
+package snapshot
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+
+	"symmem/cmd/symmem/internal/diff/history"
+	"symmem/cmd/symmem/internal/diff/plain"
+)
+
+func malformedSnapshot(format string, args ...any) error {
+	return fmt.Errorf("%w: %s", plain.ErrFormat, fmt.Sprintf(format, args...))
+}
+
+// Finish turns the elements into sequences of the rank. device selects the device, or, if it is
+// negative, the only one with events.
+func (r *Reader) Finish(d *plain.Document, top plain.Value, device int) error {
+	r.rank.Format = "PyTorch memory snapshot"
+	if r.unknown > 0 {
+		r.rank.Note("%d events have unknown actions and are left out", r.unknown)
+	}
+	if over := d.Get(d.Get(top, d.String("allocator_settings")),
+		d.String("trace_alloc_overflowed")); over.Bool() {
+		r.rank.Note("the trace has overflowed: its beginning is lost")
+	}
+	device, err := r.choose(device)
+	if err != nil {
+		return err
+	}
+	var trace []raw
+	if device < len(r.devices) {
+		trace = r.devices[device]
+	}
+	r.devices = nil
+	b := newBackward(int64(device), r.segments)
+	begin := b.undo(trace)
+	if begin > 0 {
+		r.rank.Note("events before event %d contradict the state at the end (the trace has "+
+			"overflowed, or recording was switched): they are left out", begin)
+	}
+	f := newForward(r.rank, b)
+	f.run(trace[begin:])
+	return nil
+}
+
+// choose returns the device to compare.
+func (r *Reader) choose(device int) (int, error) {
+	var used []int
+	for i, events := range r.devices {
+		if len(events) > 0 {
+			used = append(used, i)
+		}
+	}
+	switch {
+	case device >= 0:
+		return device, nil
+	case len(used) == 1:
+		return used[0], nil
+	case len(used) > 1:
+		return 0, malformedSnapshot("it has events of the devices %v: choose one with --device", used)
+	}
+	r.rank.Note("there is no trace: only the state at the end is known")
+	if len(r.segments) > 0 {
+		return int(max(r.segments[0].device, 0)), nil
+	}
+	return 0, nil
+}
+
+// liveSegment is a segment at a point of the trace.
+type liveSegment struct {
+	address    uint64
+	bytes      int64
+	pool       poolID
+	stream     int64
+	expandable bool
+	old        bool  // it is older than the trace
+	number     int32 // index in Sequence.Segments, or -1 before the first use of an old segment
+}
+
+// segmentMap finds segments by address.
+type segmentMap struct{ all []*liveSegment }
+
+func (m *segmentMap) find(address uint64) (int, bool) {
+	return slices.BinarySearchFunc(m.all, address, func(s *liveSegment, a uint64) int {
+		return cmp.Compare(s.address, a)
+	})
+}
+
+// of returns the segment that contains an address, or nil.
+func (m *segmentMap) of(address uint64) *liveSegment {
+	i, exact := m.find(address)
+	if !exact {
+		i--
+	}
+	if i < 0 || address-m.all[i].address >= uint64(max(m.all[i].bytes, 1)) {
+		return nil
+	}
+	return m.all[i]
+}
+
+// add adds a segment, and reports whether its address was unused.
+func (m *segmentMap) add(s *liveSegment) bool {
+	i, exact := m.find(s.address)
+	if exact {
+		return false
+	}
+	m.all = slices.Insert(m.all, i, s)
+	return true
+}
+
+// remove removes the segment at an address, and returns it or nil.
+func (m *segmentMap) remove(address uint64) *liveSegment {
+	i, exact := m.find(address)
+	if !exact {
+		return nil
+	}
+	s := m.all[i]
+	m.all = slices.Delete(m.all, i, i+1)
+	return s
+}
+
+// backward undoes a trace, from the state at the end to that at the beginning.
+type backward struct {
+	segments   segmentMap
+	blocks     map[uint64]finalBlock // by address
+	expandable bool
+}
+
+func newBackward(device int64, segments []finalSegment) *backward {
+	b := &backward{blocks: map[uint64]finalBlock{}}
+	sorted := slices.Clone(segments)
+	slices.SortStableFunc(sorted, func(x, y finalSegment) int { return cmp.Compare(x.address, y.address) })
+	for _, s := range sorted {
+		if s.device != device {
+			continue
+		}
+		b.expandable = b.expandable || s.expandable
+		b.segments.add(&liveSegment{
+			address: s.address, bytes: s.bytes, pool: s.pool, stream: s.stream, expandable: s.expandable,
+		})
+		for _, block := range s.blocks {
+			b.blocks[block.address] = block
+		}
+	}
+	return b
+}
+
+// undo undoes events from the last to the first. It returns the index of the first event that is
+// consistent with the state at the end.
+func (b *backward) undo(trace []raw) int {
+	for i := len(trace) - 1; i >= 0; i-- {
+		if !b.undoEvent(&trace[i]) {
+			return i + 1
+		}
+	}
+	return 0
+}
+
+// undoEvent undoes an event, and reports whether it agrees with the state after it. It completes
+// the event's pool from that state.
+func (b *backward) undoEvent(e *raw) bool {
+	_, live := b.blocks[e.address]
+	switch e.action {
+	case actionAlloc:
+		delete(b.blocks, e.address)
+		if s := b.segments.of(e.address); s != nil && s.pool == unknownPool {
+			s.pool = e.pool
+		}
+		return live
+	case actionFreeRequested:
+		if live {
+			b.blocks[e.address] = finalBlock{address: e.address, size: e.size}
+		}
+		return live
+	case actionFreeCompleted:
+		b.blocks[e.address] = finalBlock{address: e.address, size: e.size, pending: true}
+		return !live
+	case actionSegmentAlloc:
+		s := b.segments.remove(e.address)
+		if s != nil && e.pool == unknownPool {
+			e.pool = s.pool
+		}
+		return s != nil
+	case actionSegmentFree:
+		return b.segments.add(&liveSegment{
+			address: e.address, bytes: e.size, pool: e.pool, stream: e.stream,
+		})
+	case actionSegmentMap, actionSegmentUnmap:
+		b.expandable = true
+	}
+	return true
+}
+
+// classOf returns the class and the id of a pool.
+func classOf(p poolID) (history.Class, string) {
+	switch {
+	case p == poolID{}:
+		return history.DefaultPool, ""
+	case p == unknownPool:
+		return history.UnknownPool, ""
+	case p[0] == 0:
+		return history.MemPool, fmt.Sprint(p[1])
+	}
+	return history.GraphPool, fmt.Sprint(p[0])
+}

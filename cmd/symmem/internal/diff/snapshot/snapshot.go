@@ -1,0 +1,200 @@
+// Package snapshot reads memory snapshots of PyTorch: what torch.cuda.memory._dump_snapshot and its
+// C++ counterparts write, as pickles or JSON. It goes by the keys that are present, not by versions.
+//
+// A snapshot contains the state at the end, and the trace of events that led to it. The state at
+// the beginning results from undoing the trace backwards. What a file does not determine becomes a
+// note of the rank: pools of freed segments in old formats, the order of segments that are older
+// than the trace, and places in expandable segments.
+package snapshot
+
+import (
+	"symmem/cmd/symmem/internal/diff/history"
+	"symmem/cmd/symmem/internal/diff/plain"
+)
+
+// Streamed lists the lists of a snapshot that are passed to Reader.Element. A list at top level is
+// the oldest format, the segments alone.
+var Streamed = []plain.Stream{
+	{Key: "device_traces", Levels: 2}, {Key: "segments", Levels: 1}, {Key: "", Levels: 1},
+}
+
+// poolID identifies a pool: (0, 0) is the default pool, (0, n) a MemPool, (n, 0) a graph's pool.
+type poolID [2]int64
+
+// unknownPool stands for a pool that the file does not determine.
+var unknownPool = poolID{-1, -1}
+
+// raw is an event of the trace as the file contains it.
+type raw struct {
+	number  int64
+	address uint64
+	size    int64
+	stream  int64
+	pool    poolID
+	stack   int32
+	action  action
+}
+
+type action uint8
+
+const (
+	actionAlloc action = iota + 1
+	actionFreeRequested
+	actionFreeCompleted
+	actionSegmentAlloc
+	actionSegmentFree
+	actionSegmentMap
+	actionSegmentUnmap
+	actionOther // snapshot, oom
+)
+
+var actions = map[string]action{
+	"alloc": actionAlloc, "free_requested": actionFreeRequested,
+	"free_completed": actionFreeCompleted, "segment_alloc": actionSegmentAlloc,
+	"segment_free": actionSegmentFree, "segment_map": actionSegmentMap,
+	"segment_unmap": actionSegmentUnmap, "snapshot": actionOther, "oom": actionOther,
+	"free": actionFreeCompleted,
+}
+
+// finalSegment is a segment at the end.
+type finalSegment struct {
+	device     int64
+	address    uint64
+	bytes      int64
+	stream     int64
+	pool       poolID
+	expandable bool
+	blocks     []finalBlock
+}
+
+// finalBlock is a block at the end that is not free.
+type finalBlock struct {
+	address uint64
+	size    int64 // requested
+	pending bool  // it has been freed, and another stream may still use it
+}
+
+// Reader collects the elements of one snapshot.
+type Reader struct {
+	rank     *history.Rank
+	stacks   *Stacks
+	keys     map[string]plain.Value
+	actions  map[plain.Value]action
+	devices  [][]raw
+	segments []finalSegment
+	unknown  int // events with an unknown action
+	count    int64
+}
+
+// NewReader returns a Reader that fills in a rank.
+func NewReader(rank *history.Rank, stacks *Stacks) *Reader {
+	return &Reader{
+		rank: rank, stacks: stacks, keys: map[string]plain.Value{}, actions: map[plain.Value]action{},
+	}
+}
+
+// Seen reports whether there were any elements.
+func (r *Reader) Seen() bool { return r.count > 0 }
+
+// Element receives an element of one of the lists in Streamed.
+func (r *Reader) Element(d *plain.Document, key, list int, v plain.Value) error {
+	r.count++
+	if len(r.keys) == 0 {
+		r.intern(d)
+	}
+	if key == 0 {
+		return r.event(d, list, v)
+	}
+	return r.segment(d, v)
+}
+
+// intern looks the keys up once.
+func (r *Reader) intern(d *plain.Document) {
+	for _, key := range []string{
+		"action", "addr", "size", "stream", "frames", "pool_id", "address", "total_size",
+		"segment_pool_id", "is_expandable", "blocks", "state", "requested_size", "device",
+	} {
+		r.keys[key] = d.String(key)
+	}
+	for name, a := range actions {
+		r.actions[d.String(name)] = a
+	}
+}
+
+func (r *Reader) integer(d *plain.Document, v plain.Value, key string) int64 {
+	n, _ := d.Get(v, r.keys[key]).Int()
+	return n
+}
+
+// pool returns the pool under a key, or false if there is none.
+func (r *Reader) pool(d *plain.Document, v plain.Value, key string) (poolID, bool) {
+	items := d.Items(d.Get(v, r.keys[key]))
+	if len(items) != 2 {
+		return unknownPool, false
+	}
+	first, ok := items[0].Int()
+	second, also := items[1].Int()
+	return poolID{first, second}, ok && also
+}
+
+// maxDevices bounds the devices of a file.
+const maxDevices = 1024
+
+func (r *Reader) event(d *plain.Document, device int, v plain.Value) error {
+	if device >= maxDevices {
+		return malformedSnapshot("it has more than %d devices", maxDevices)
+	}
+	for len(r.devices) <= device {
+		r.devices = append(r.devices, nil)
+	}
+	a, ok := r.actions[d.Get(v, r.keys["action"])]
+	if !ok {
+		r.unknown++
+		a = actionOther
+	}
+	e := raw{
+		number: int64(len(r.devices[device])), action: a,
+		address: uint64(r.integer(d, v, "addr")), size: r.integer(d, v, "size"),
+		stream: r.integer(d, v, "stream"), stack: r.stacks.Add(d, d.Get(v, r.keys["frames"])),
+	}
+	if e.size < 0 {
+		return malformedSnapshot("event %d has a negative size", e.number)
+	}
+	e.pool, _ = r.pool(d, v, "pool_id")
+	r.devices[device] = append(r.devices[device], e)
+	return nil
+}
+
+func (r *Reader) segment(d *plain.Document, v plain.Value) error {
+	if !d.IsDict(v) || d.Get(v, r.keys["address"]).IsNone() {
+		return malformedSnapshot("a segment has no address")
+	}
+	s := finalSegment{
+		device: r.integer(d, v, "device"), address: uint64(r.integer(d, v, "address")),
+		bytes: r.integer(d, v, "total_size"), stream: r.integer(d, v, "stream"),
+		expandable: d.Get(v, r.keys["is_expandable"]).Bool(),
+	}
+	var ok bool
+	if s.pool, ok = r.pool(d, v, "segment_pool_id"); !ok {
+		s.pool = poolID{}
+		r.rank.Note("segments have no pool ids: everything counts as the default pool")
+	}
+	address := s.address
+	for _, b := range d.Items(d.Get(v, r.keys["blocks"])) {
+		if n, ok := d.Get(b, r.keys["address"]).Int(); ok {
+			address = uint64(n)
+		}
+		size := r.integer(d, b, "size")
+		state, _ := d.Text(d.Get(b, r.keys["state"]))
+		if state != "inactive" {
+			f := finalBlock{address: address, size: size, pending: state != "active_allocated"}
+			if n, ok := d.Get(b, r.keys["requested_size"]).Int(); ok {
+				f.size = n
+			}
+			s.blocks = append(s.blocks, f)
+		}
+		address += uint64(size)
+	}
+	r.segments = append(r.segments, s)
+	return nil
+}

@@ -1,0 +1,96 @@
+package snapshot
+
+import (
+	"encoding/binary"
+
+	"symmem/cmd/symmem/internal/diff/history"
+	"symmem/cmd/symmem/internal/diff/plain"
+)
+
+// stackTable collects the call stacks of a file, each once.
+type stackTable struct {
+	rank   *history.Rank
+	frames map[history.Frame]int32
+	stacks map[string]int32
+	ids    []int32
+	bytes  []byte
+}
+
+// maxFrames bounds the frames of a stack that are kept.
+const maxFrames = 64
+
+// Stacks converts lists of frames, as memory snapshots and Flight Recorder dumps contain them.
+type Stacks struct {
+	table                   stackTable
+	name, file, line, empty plain.Value
+	ready                   bool
+}
+
+// NewStacks returns a converter that adds stacks to a rank.
+func NewStacks(rank *history.Rank) *Stacks {
+	return &Stacks{table: stackTable{
+		rank: rank, frames: map[history.Frame]int32{}, stacks: map[string]int32{},
+	}}
+}
+
+// Add returns the index of a list of frames in Rank.Stacks, or -1 if it is empty or no list.
+func (s *Stacks) Add(d *plain.Document, frames plain.Value) int32 {
+	if id, ok := d.Label(frames); ok {
+		return id
+	}
+	items := d.Items(frames)
+	if !d.IsList(frames) || len(items) == 0 {
+		return -1
+	}
+	if !s.ready {
+		s.name, s.file = d.String("name"), d.String("filename")
+		s.line, s.ready = d.String("line"), true
+	}
+	t := &s.table
+	t.ids = t.ids[:0]
+	for _, item := range items[:min(len(items), maxFrames)] {
+		if id, ok := s.frame(d, item); ok {
+			t.ids = append(t.ids, id)
+		}
+	}
+	id := t.add()
+	d.SetLabel(frames, id)
+	return id
+}
+
+// frame returns the index of a frame in Rank.Frames.
+func (s *Stacks) frame(d *plain.Document, v plain.Value) (int32, bool) {
+	if id, ok := d.Label(v); ok {
+		return id, true
+	}
+	if !d.IsDict(v) {
+		return 0, false
+	}
+	var f history.Frame
+	f.Function, _ = d.Text(d.Get(v, s.name))
+	f.File, _ = d.Text(d.Get(v, s.file))
+	f.Line, _ = d.Get(v, s.line).Int()
+	id, ok := s.table.frames[f]
+	if !ok {
+		id = int32(len(s.table.rank.Frames))
+		s.table.frames[f] = id
+		s.table.rank.Frames = append(s.table.rank.Frames, f)
+	}
+	d.SetLabel(v, id)
+	return id, true
+}
+
+// add returns the index of the stack with the frames of t.ids.
+func (t *stackTable) add() int32 {
+	t.bytes = t.bytes[:0]
+	for _, id := range t.ids {
+		t.bytes = binary.LittleEndian.AppendUint32(t.bytes, uint32(id))
+	}
+	if id, ok := t.stacks[string(t.bytes)]; ok {
+		return id
+	}
+	id := int32(len(t.rank.Stacks))
+	t.stacks[string(t.bytes)] = id
+	t.rank.Stacks = append(t.rank.Stacks, append([]int32(nil), t.ids...))
+	return id
+}
