@@ -12,7 +12,7 @@ type Token [sha256.Size]byte
 
 // Key identifies an exported file by a namespace and a number.
 type Key struct {
-	// Namespace separates the keys of different groups and pools. NamespaceOf computes it from a name.
+	// Namespace separates the keys of different groups and pools. See NamespaceOf.
 	Namespace uint64
 	// Number identifies an exported file within the namespace.
 	Number uint32
@@ -30,8 +30,8 @@ var ErrProtocol = errors.New("peer does not speak symmem's hand-off protocol")
 // ErrUnknownKey is returned if the peer has not exported a file under the key.
 var ErrUnknownKey = errors.New("peer has not exported a file under this key")
 
-// ErrRefused is returned if this process rejects the peer, because another user owns it or because
-// it has replaced the expected process, or if the peer rejects this process's token.
+// ErrRefused is returned if this process rejects the peer, or if the peer rejects this process's
+// token. A peer is rejected if another user owns it or if it has replaced the expected process.
 var ErrRefused = errors.New("hand-off refused")
 
 const (

@@ -46,7 +46,7 @@ func Dial(ctx context.Context, address string, token Token) (*Peer, error) {
 	return &Peer{address: address, token: token, pid: pid, watch: watch, conn: conn}, nil
 }
 
-// connect opens a connection to a process of the same user, and returns its process id.
+// connect opens a connection to a process of the same user. It returns the id of that process.
 func connect(ctx context.Context, address string) (*net.UnixConn, int, error) {
 	c, err := new(net.Dialer).DialContext(ctx, "unix", address)
 	if err != nil {
@@ -88,8 +88,8 @@ func (p *Peer) Fetch(ctx context.Context, key Key) (*os.File, error) {
 	return p.accept(f, response)
 }
 
-// connection returns the current connection, or reconnects to the same process. The caller holds
-// p.requests.
+// connection returns the current connection. If there is none, it reconnects to the same process.
+// The caller holds p.requests.
 func (p *Peer) connection(ctx context.Context) (*net.UnixConn, error) {
 	p.mu.Lock()
 	conn, closed := p.conn, p.closed
@@ -126,8 +126,8 @@ func (p *Peer) disconnect() error {
 }
 
 // requestFile sends a request and reads the response into a buffer. It returns the file in the
-// response, or nil if there is none; the caller owns the file. Once ctx has ended, it returns the
-// error of ctx, even if the connection notices the deadline first.
+// response, or nil if there is none. The caller owns the file. After ctx has ended, requestFile
+// returns the error of ctx, even if the connection notices the deadline first.
 func requestFile(
 	ctx context.Context, c *net.UnixConn, request, response []byte,
 ) (f *os.File, err error) {
@@ -149,7 +149,7 @@ func requestFile(
 	return sys.ReceiveFile(c, response)
 }
 
-// accept returns the file of a successful response. Otherwise it closes the file, if there is one.
+// accept returns the file of a successful response. Otherwise it closes the file.
 func (p *Peer) accept(f *os.File, response []byte) (*os.File, error) {
 	err := decodeResponse(response)
 	if err == nil && f == nil {
@@ -164,7 +164,7 @@ func (p *Peer) accept(f *os.File, response []byte) (*os.File, error) {
 	return nil, fmt.Errorf("getting shared memory from process %d: %w", p.pid, err)
 }
 
-// Close closes the connection, so that a pending request fails.
+// Close closes the connection. A pending request fails.
 func (p *Peer) Close() error {
 	p.mu.Lock()
 	p.closed = true

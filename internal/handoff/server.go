@@ -55,8 +55,8 @@ func Listen(token Token) (*Server, error) {
 // Address returns the address that peers pass to Dial.
 func (s *Server) Address() string { return s.listener.Addr().String() }
 
-// Export offers a file under a key until Withdraw. The caller still owns the file and must keep it
-// open until then.
+// Export offers a file under a key until Withdraw. The caller owns the file and must keep it open
+// until then.
 func (s *Server) Export(key Key, f *os.File) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -143,8 +143,8 @@ func (s *Server) answer(c *net.UnixConn, request []byte) bool {
 		_ = sys.SendFile(c, encodeResponse(statusRefused), nil)
 		return false
 	}
-	// The lock is held during the send, so that Withdraw returns only after the kernel has its own
-	// reference to the file. The caller may then close the file.
+	// The lock is held during the send. Withdraw therefore returns only after the kernel has its
+	// own reference to the file. The caller may then close the file.
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	f, ok := s.exports[key]

@@ -8,10 +8,10 @@ import (
 	"symmem/internal/sys"
 )
 
-// deaths reports ranks in the order in which they end. When one rank is lost, the others fail
-// within a millisecond, so only the order identifies the lost rank. With one goroutine per rank the
-// order would depend on the scheduler, but the ready list of an epoll descriptor keeps the order of
-// events. It is not safe for concurrent use.
+// deaths reports ranks in the order in which they end. When a rank is lost, the other ranks fail
+// within a millisecond. Only the order then identifies the lost rank. With one goroutine per rank
+// the order would depend on the scheduler. The ready list of an epoll descriptor keeps the order of
+// events. deaths is not safe for concurrent use.
 type deaths struct {
 	epoll int
 	// watched maps the number of a rank to the pidfd of its process.

@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// TestDeathIsReportedOnce duplicates the pidfd of a watched process. A concurrent launch has the
-// same effect between fork and exec.
+// TestDeathIsReportedOnce duplicates the pidfd of a watched process. Between fork and exec a
+// concurrent launch has the same effect.
 func TestDeathIsReportedOnce(t *testing.T) {
 	d, err := newDeaths()
 	if err != nil {

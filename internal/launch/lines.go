@@ -9,19 +9,18 @@ import (
 )
 
 const (
-	// maxPending bounds the buffered part of an unterminated line. Longer lines are written in parts,
-	// and the output of other ranks may appear between the parts.
+	// maxPending bounds the buffered part of an unterminated line. Longer lines are written in
+	// parts. The output of other ranks may appear between the parts.
 	maxPending = 1 << 20
-	// partialDelay is the time after which an unterminated line is written, so that prompts and
-	// progress bars appear. A program that prints a line in pieces usually writes the next piece
-	// sooner.
+	// partialDelay is the time after which an unterminated line is written. Prompts and progress
+	// bars need this. A program that prints a line in pieces usually writes the next piece sooner.
 	partialDelay = 100 * time.Millisecond
 )
 
 // sink writes the output of all ranks to one destination. After its first error it discards all
-// output, so that ranks do not fail because their output cannot be written.
+// output. Ranks then do not fail because their output cannot be written.
 type sink struct {
-	// mu is shared by the sinks of one Run, since both may write to the same terminal.
+	// mu is shared by the sinks of one Run. They may write to the same terminal.
 	mu *sync.Mutex
 	// delay is the time after which an unterminated line is written.
 	delay time.Duration
@@ -58,7 +57,7 @@ func (s *sink) writeLocked(b []byte) {
 	}
 }
 
-// finishLine ends an unfinished line of an output other than by, before next is written. If both
+// finishLine ends the unfinished line of another output before next is written to by. If the two
 // outputs are progress bars, the leading \r of next replaces the newline. The caller holds s.mu.
 func (s *sink) finishLine(by *lines, next []byte) {
 	last := s.open
@@ -84,15 +83,15 @@ func sameFile(a, b io.Writer) bool {
 	return err == nil && otherErr == nil && os.SameFile(first, second)
 }
 
-// lines forwards one of a rank's outputs: complete lines at once, and an unterminated line after a
-// delay. It is safe for concurrent use and never returns an error.
+// lines forwards one output of a rank. It forwards complete lines at once, and an unterminated line
+// after a delay. It is safe for concurrent use and never returns an error.
 type lines struct {
 	sink   *sink
 	prefix string
 	// sink.mu guards the following fields.
 
-	// pending holds the part of the current line that has not been written. The part before it has
-	// been written if sink.open is this output.
+	// pending holds the part of the current line that has not been written. If sink.open is this
+	// output, an earlier part of the line has been written.
 	pending []byte
 	// bar is set once a carriage return has been written in the current line.
 	bar bool
@@ -127,7 +126,7 @@ func (l *lines) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// writePartial writes the pending part of a line, except a trailing carriage return, which may
+// writePartial writes the pending part of a line. It omits a trailing carriage return, which may
 // belong to a newline.
 func (l *lines) writePartial() {
 	l.sink.mu.Lock()
@@ -162,8 +161,8 @@ func (l *lines) endLine() {
 	}
 }
 
-// add adds a part of a line to the piece, with the prefix at the start of the line and after each
-// carriage return. The caller holds sink.mu.
+// add adds a part of a line to the piece. It adds the prefix at the start of the line and after
+// each carriage return. The caller holds sink.mu.
 func (l *lines) add(text []byte) {
 	first, rest, returns := bytes.Cut(text, []byte{'\r'})
 	if l.sink.open != l && (len(first) > 0 || !returns) {
@@ -196,7 +195,7 @@ func (l *lines) stopTimer() {
 	}
 }
 
-// flush writes and terminates an unterminated last line.
+// flush writes an unterminated last line and terminates it.
 func (l *lines) flush() {
 	l.sink.mu.Lock()
 	defer l.sink.mu.Unlock()

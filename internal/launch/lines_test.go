@@ -72,7 +72,7 @@ func TestPartialLinesAreWritten(t *testing.T) {
 	}
 }
 
-// outputOf returns the output of two ranks to the same sink, with a | after each write.
+// outputOf returns the output of two ranks to one sink, with a | after each write.
 func outputOf(steps []step) string {
 	var got strings.Builder
 	s := &sink{mu: &sync.Mutex{}, delay: patience, w: writerFunc(func(b []byte) (int, error) {

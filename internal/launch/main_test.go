@@ -23,7 +23,7 @@ import (
 	"symmem/internal/sys"
 )
 
-// roleVariable selects the role that this test binary plays as a rank.
+// roleVariable names the variable with the role that this test binary plays as a rank.
 const roleVariable = "SYMMEM_TEST_ROLE"
 
 func TestMain(m *testing.M) {
@@ -33,8 +33,8 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-// roles maps names to the programs that ranks can run. Each gets its rank and returns its exit
-// code.
+// roles maps names to the programs that ranks can run. Each program gets its rank and returns its
+// exit code.
 var roles = map[string]func(rank string) int{
 	"environ":        roleEnviron,
 	"meet":           roleMeet,
@@ -114,7 +114,7 @@ func roleFailOne(rank string) int {
 	return 3
 }
 
-// rolePatient prints that it is ready, and then all signals until SIGTERM.
+// rolePatient prints that it is ready. Then it prints all signals until SIGTERM.
 func rolePatient(string) int {
 	signals := make(chan os.Signal, 8)
 	signal.Notify(signals)
@@ -138,7 +138,7 @@ func roleStubborn(string) int {
 	return forever()
 }
 
-// roleParent starts a child and waits forever.
+// roleParent starts a child and waits until it is killed.
 func roleParent(string) int {
 	if pid, err := startChild(); err == nil {
 		fmt.Println("ready", os.Getpid(), pid)
@@ -156,7 +156,8 @@ func roleQuitter(string) int {
 	return 0
 }
 
-// startChild starts a process that runs until it is killed and keeps this process's output open.
+// startChild starts a process that runs until it is killed. The process keeps this process's output
+// open.
 func startChild() (int, error) {
 	cmd := exec.Command("/proc/self/exe")
 	cmd.Env = append(os.Environ(), roleVariable+"=stubborn")
@@ -234,7 +235,8 @@ func launchWith(descriptors uint64) int {
 		fmt.Println(err)
 		return 1
 	}
-	// Otherwise the ranks would be launchers, too: if a variable has two values, the last one counts.
+	// Without this the ranks would be launchers, too. If a variable has two values, the last one
+	// counts.
 	if err := os.Unsetenv(roleVariable); err != nil {
 		fmt.Println(err)
 		return 1
@@ -255,7 +257,7 @@ func roleLoseRank(rank string) int {
 	if rank == "1" {
 		return forever()
 	}
-	// The test writes this line after it has killed rank 1; a real program has a heartbeat.
+	// The test writes this line after it has killed rank 1. A real program has a heartbeat.
 	line, err := bufio.NewReader(os.Stdin).ReadString('\n')
 	if err != nil || store == nil {
 		return 8
@@ -264,9 +266,10 @@ func roleLoseRank(rank string) int {
 	return 5
 }
 
-// newSpec returns a Spec that starts ranks in a role, with all output going to w.
+// newSpec returns a Spec that starts ranks in a role. All output goes to w.
 func newSpec(role string, ranks int, w io.Writer) Spec {
-	// If this process has a role, remove it: if a variable has two values, Go programs use the first.
+	// If this process has a role, remove it. If a variable has two values, Go programs use the
+	// first.
 	env := slices.DeleteFunc(os.Environ(), func(entry string) bool {
 		return strings.HasPrefix(entry, roleVariable+"=")
 	})
@@ -300,7 +303,7 @@ func (p *transcript) read() (string, <-chan struct{}) {
 	return p.text.String(), p.changed
 }
 
-// await waits for n lines that contain part, and returns the output.
+// await waits for n lines that contain part. It returns the output.
 func (p *transcript) await(t *testing.T, n int, part string) string {
 	t.Helper()
 	deadline := time.After(patience)

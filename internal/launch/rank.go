@@ -15,7 +15,7 @@ import (
 // orphanWait bounds the wait for output that processes outside the rank's group keep open.
 const orphanWait = 2 * time.Second
 
-// rank represents a rank's process, from start until end has returned.
+// rank represents a rank's process, from start until the return of end.
 type rank struct {
 	// Immutable after start.
 	number   int
@@ -23,14 +23,14 @@ type rank struct {
 	out, err *lines
 
 	mu sync.Mutex
-	// reaped is guarded by mu. Once it is set, the process ID may be reused.
+	// reaped is guarded by mu. When it is set, the process ID may be reused.
 	reaped bool
 }
 
 // start starts the process.
 //
-// The calling goroutine must be locked to a thread that outlives the process, since the kernel
-// sends SIGKILL to the process when that thread ends.
+// The calling goroutine must be locked to a thread that outlives the process. When that thread
+// ends, the kernel sends SIGKILL to the process.
 func (r *rank) start(stdin io.Reader) error {
 	r.cmd.Stdout, r.cmd.Stderr = r.out, r.err
 	r.cmd.WaitDelay = orphanWait
@@ -46,8 +46,8 @@ func (r *rank) start(stdin io.Reader) error {
 		return fmt.Errorf("starting rank %d: %w", r.number, err)
 	}
 	if feed != nil {
-		// Nothing waits for this goroutine, since the read from stdin may block forever. The end of
-		// the rank closes the pipe.
+		// Nothing waits for this goroutine, because the read from stdin may block forever. The end
+		// of the rank closes the pipe.
 		go func() {
 			_, _ = io.Copy(feed, stdin)
 			_ = feed.Close()
@@ -65,16 +65,17 @@ func (r *rank) signal(s syscall.Signal) {
 	}
 }
 
-// end handles a rank that has ended: it kills the rest of the rank's group, waits for all output,
+// end handles a rank that has ended. It kills the rest of the rank's group, waits for all output,
 // and returns the rank's Exit. turn is the rank's position in the order of ends. end reaps the rank
-// after the kill, because the process ID and the group ID cannot be reused before that.
+// after the kill. Before that, the process ID and the group ID cannot be reused.
 func (r *rank) end(turn int) Exit {
 	r.signal(syscall.SIGKILL)
 	r.mu.Lock()
 	r.reaped = true
 	r.mu.Unlock()
-	// Wait's error repeats the state, which is read below, or an output error, which the sinks keep.
-	// After Wait no goroutine copies output, even if a process outside the group keeps the pipe open.
+	// Wait's error can be ignored. It repeats the state, which is read below, or an output error,
+	// which the sinks keep. After Wait no goroutine copies output, even if a process outside the
+	// group keeps the pipe open.
 	_ = r.cmd.Wait()
 	r.out.flush()
 	r.err.flush()
@@ -83,8 +84,8 @@ func (r *rank) end(turn int) Exit {
 	return e
 }
 
-// describe names the rank and its process. It adds whether the process is stopped, as by SIGSTOP,
-// since a stopped process can neither work nor end.
+// describe names the rank and its process. It adds whether the process is stopped, as by SIGSTOP. A
+// stopped process can neither work nor end.
 func (r *rank) describe() string {
 	pid := r.cmd.Process.Pid
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))

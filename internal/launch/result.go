@@ -13,8 +13,8 @@ type Result struct {
 	First int `json:"first_failed"`
 	// Exits describes how each rank ended, by rank.
 	Exits []Exit `json:"ranks"`
-	// Signal is the first signal from outside that was forwarded, SIGPIPE if the reader of the ranks'
-	// output was closed, or 0.
+	// Signal is the first forwarded signal that the launcher received, or 0. It is SIGPIPE if the
+	// reader of the launcher's output has closed it.
 	Signal syscall.Signal `json:"-"`
 }
 
@@ -26,8 +26,8 @@ type Exit struct {
 	Code int `json:"code"`
 	// Signal is the signal that ended the rank, or 0.
 	Signal syscall.Signal `json:"signal,omitempty"`
-	// turn is the rank's position in the order of ends. Exits arrive in a different order, since
-	// draining the output takes longer for some ranks.
+	// turn is the rank's position in the order of ends. Exits arrive in a different order, because
+	// some ranks have more output to drain.
 	turn int
 }
 

@@ -19,11 +19,11 @@ import (
 	"symmem/internal/rendezvous"
 )
 
-// Run starts the ranks and returns when all have ended. The Result reports failed ranks, which are
+// Run starts the ranks and returns when all have ended. The Result reports failed ranks. They are
 // not an error of Run. If Run returns an error and a Result without ranks, no process is running.
-// When the context ends, Run kills all ranks, and returns the context's cause and a complete
-// Result. It also returns errors from writing the output with a complete Result. If the output is a
-// pipe whose reader has been closed, the ranks get SIGTERM and Result.Signal is SIGPIPE.
+// When the context ends, Run kills all ranks. It then returns the context's cause and a complete
+// Result. Errors from writing the output also come with a complete Result. If the output is a pipe
+// whose reader has been closed, the ranks get SIGTERM and Result.Signal is SIGPIPE.
 func Run(ctx context.Context, spec Spec) (Result, error) {
 	path, err := spec.prepare()
 	if err != nil {
@@ -63,7 +63,7 @@ type job struct {
 	spec        *Spec
 	ranks       []*rank
 	stdout      *sink
-	stderr      *sink // the same as stdout if both are the same file
+	stderr      *sink // equal to stdout if both are one file
 	failed      <-chan error
 	exits       chan Exit
 	store       *rendezvous.Server
@@ -112,8 +112,7 @@ func (j *job) run(ctx context.Context) (Result, error) {
 		defer signal.Stop(handled)
 		signals = handled
 	}
-	// Without a handler SIGPIPE would kill the launcher, but not the processes that ranks have
-	// started.
+	// Without a handler SIGPIPE would kill the launcher but not the children of ranks.
 	pipes := make(chan os.Signal, 1)
 	signal.Notify(pipes, syscall.SIGPIPE)
 	defer signal.Stop(pipes)
@@ -145,8 +144,8 @@ func (j *job) sinks() []*sink {
 	return []*sink{j.stdout, j.stderr}
 }
 
-// start starts all ranks, or none. It forks them on a thread that lives until run returns, since
-// the kernel kills the ranks when the thread that has forked them ends.
+// start starts all ranks, or none. It forks them on a thread that lives until run returns. When
+// that thread ends, the kernel kills the ranks.
 func (j *job) start() error {
 	started := make(chan error)
 	go func() {
@@ -193,8 +192,8 @@ func (j *job) killStarted(n int) {
 	}
 }
 
-// reap reports all ranks as they end. A goroutine per rank drains the rank's output, since that may
-// take longer than for a rank that ends later.
+// reap reports all ranks as they end. One goroutine per rank drains the rank's output. Draining may
+// take longer for one rank than for a rank that ends later.
 func (j *job) reap(d *deaths) {
 	defer d.close()
 	turn := 0
@@ -203,8 +202,8 @@ func (j *job) reap(d *deaths) {
 		go func(turn int) { j.exits <- j.ranks[number].end(turn) }(turn)
 	})
 	if err != nil {
-		// This happens only if the descriptor table is corrupt. The remaining ranks are killed, because
-		// their ends can no longer be watched.
+		// This happens only if the descriptor table is corrupt. The remaining ranks are killed,
+		// because their ends can no longer be watched.
 		for number := range d.watched {
 			go func() { j.exits <- j.ranks[number].end(turn + 1) }()
 		}

@@ -76,8 +76,8 @@ func TestStubbornRanksAreKilledAfterSIGTERM(t *testing.T) {
 	out.await(t, 1, "sending SIGKILL to the remaining ranks")
 }
 
-// TestLauncherWithoutDescriptorsReportsIt checks the launcher's message. Its ranks get refused
-// connections, or do not start.
+// TestLauncherWithoutDescriptorsReportsIt checks the launcher's message. The connections of its
+// ranks are refused, or its ranks do not start.
 func TestLauncherWithoutDescriptorsReportsIt(t *testing.T) {
 	for _, role := range []string{"narrow launch", "narrow start"} {
 		t.Run(role, func(t *testing.T) {
@@ -108,7 +108,7 @@ func TestStubbornRanksAreKilledAfterFailure(t *testing.T) {
 	}
 }
 
-// TestStoppedRankIsNamedAndEnded checks that a stopped rank gets SIGCONT with SIGTERM and ends
+// TestStoppedRankIsNamedAndEnded checks that a stopped rank gets SIGCONT with SIGTERM. It must end
 // before SIGKILL is due.
 func TestStoppedRankIsNamedAndEnded(t *testing.T) {
 	out := newTranscript()
@@ -220,8 +220,9 @@ type writerFunc func([]byte) (int, error)
 
 func (f writerFunc) Write(b []byte) (int, error) { return f(b) }
 
-// TestClosedOutputReaderEndsRanks closes the reader of the output. If SIGPIPE killed the launcher,
-// the ranks' children would keep running; if the ranks continued, nothing would read their output.
+// TestClosedOutputReaderEndsRanks closes the reader of the output. SIGPIPE must not kill the
+// launcher, because the ranks' children would keep running. The ranks must end, because nothing
+// reads their output.
 func TestClosedOutputReaderEndsRanks(t *testing.T) {
 	r, w, err := os.Pipe()
 	if err != nil {

@@ -36,7 +36,7 @@ func testContext(t *testing.T) context.Context {
 	return ctx
 }
 
-// finish runs a job, for which Run must return no error, and returns the job's sorted lines.
+// finish runs a job and returns the job's sorted lines. Run must return no error.
 func finish(t *testing.T, spec Spec) (Result, []string) {
 	t.Helper()
 	out := newTranscript()
@@ -219,7 +219,7 @@ func TestRanksCanReportKilledRank(t *testing.T) {
 			awaitGone(t, lost)
 		}
 	}
-	// Rank 0 detects the loss only now. It must still be running to report the loss.
+	// Rank 0 detects the loss only now. It must still be running to report it.
 	if _, err := feed.WriteString("killed\n"); err != nil {
 		t.Fatal(err)
 	}

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// supervisor decides which signals the ranks get. It is a pure state machine: Run passes events to
+// supervisor decides which signals the ranks get. It is a pure state machine. Run passes events to
 // it and executes the orders that it returns.
 //
 // Its phases and transitions:
@@ -27,18 +27,20 @@ type supervisor struct {
 	phase    phase
 	grace    time.Duration
 	termWait time.Duration
-	// killAfter is the time from a SIGTERM from outside to SIGKILL. If it is not positive, no SIGKILL
-	// follows.
+	// killAfter is the time between a received SIGTERM and SIGKILL. If it is not positive, no
+	// SIGKILL follows.
 	killAfter time.Duration
 	// remaining is the number of running ranks.
 	remaining int
-	// interrupts counts SIGINT. outside is the first signal from outside.
+	// interrupts counts the received SIGINTs.
 	interrupts int
-	outside    syscall.Signal
-	// exits describes the ranks that have ended, which ended marks. first is the rank that failed
-	// first, or -1.
+	// outside is the first signal that the launcher received.
+	outside syscall.Signal
+	// exits describes, by rank, how a rank has ended.
 	exits []Exit
+	// ended reports, by rank, whether a rank has ended.
 	ended []bool
+	// first is the rank that failed first, or -1.
 	first int
 }
 
@@ -57,9 +59,9 @@ const (
 	done
 )
 
-// order instructs Run to send a signal to all ranks, if it is not 0, and to print the message with
-// a list of the running ranks, if it is not empty. If wait is positive, Run calls expired after
-// that time, which replaces an earlier wait.
+// order instructs Run. If signal is not 0, Run sends it to all ranks. If message is not empty, Run
+// prints it with a list of the running ranks. If wait is positive, Run cancels any earlier wait and
+// calls expired after this one.
 type order struct {
 	signal  syscall.Signal
 	wait    time.Duration
@@ -134,8 +136,9 @@ func (v *supervisor) after(wait time.Duration) order {
 	return order{wait: wait}
 }
 
-// signaled handles a signal from outside, or SIGPIPE if the reader of the ranks' output was closed.
-// It forwards SIGPIPE as SIGTERM, since the pipes of the ranks still have a reader.
+// signaled handles a signal that the launcher received. SIGPIPE means that nothing reads the
+// launcher's output any more. The ranks do not notice that, because they write to the launcher's
+// pipes. So signaled sends them SIGTERM instead.
 func (v *supervisor) signaled(s syscall.Signal) order {
 	if v.outside == 0 {
 		v.outside = s

@@ -79,7 +79,7 @@ func TestSupervisor(t *testing.T) {
 	}
 }
 
-// TestExternalTermEndsInKill checks that SIGKILL follows after KillAfter, also if a rank fails
+// TestExternalSIGTERMIsFollowedBySIGKILL checks that SIGKILL follows after KillAfter, also if a rank fails
 // meanwhile.
 func TestExternalSIGTERMIsFollowedBySIGKILL(t *testing.T) {
 	for events, want := range map[string][]string{
@@ -122,8 +122,7 @@ func play(t *testing.T, v *supervisor, event string, turn int) order {
 	return v.exited(e)
 }
 
-// TestAwaitedRanksAreAnnounced checks the message about running ranks and the signals that follow
-// it.
+// TestRunningRanksAreAnnounced checks the message about running ranks and the signals that follow.
 func TestRunningRanksAreAnnounced(t *testing.T) {
 	v := newSupervisor(&Spec{Ranks: 3, Grace: 10 * time.Second, TermWait: 5 * time.Second})
 	for i, want := range []order{
@@ -147,8 +146,8 @@ func TestRunningRanksAreAnnounced(t *testing.T) {
 	}
 }
 
-// TestFirstExternalSignalIsRecorded checks that the result has the first signal from outside, and
-// no signal that the launcher itself has sent.
+// TestFirstExternalSignalIsRecorded checks that the result has the first received signal. Signals
+// that the launcher itself sends must not count.
 func TestFirstExternalSignalIsRecorded(t *testing.T) {
 	v := newSupervisor(&Spec{Ranks: 2, Grace: time.Second, TermWait: time.Second})
 	for i, event := range strings.Fields("e1=7 x") {
@@ -164,7 +163,7 @@ func TestFirstExternalSignalIsRecorded(t *testing.T) {
 	}
 }
 
-// TestFirstFailureDeterminesResult reports the rank that failed second before the rank that failed
+// TestFirstFailureDeterminesResult reports two failed ranks. It reports the rank that failed second
 // first, as if its output had been drained sooner.
 func TestFirstFailureDeterminesResult(t *testing.T) {
 	v := newSupervisor(&Spec{Ranks: 3})
@@ -176,8 +175,8 @@ func TestFirstFailureDeterminesResult(t *testing.T) {
 	}
 }
 
-// TestLinesLoseNothing writes pieces of random length, some of which end exactly at maxPending, and
-// expects the same lines with the prefix.
+// TestLinesKeepAllOutput writes pieces of random length. Some pieces end exactly at maxPending. The
+// output must have the same lines, with the prefix.
 func TestLinesKeepAllOutput(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		length := rapid.SampledFrom([]int{

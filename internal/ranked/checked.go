@@ -40,7 +40,7 @@ func (s *Spin[C]) Unlock() {
 }
 
 // RWMutex is a sync.RWMutex with a class. Every Lock and RLock checks the order. A second RLock by
-// the same goroutine panics, too, since it deadlocks if a writer has begun to wait.
+// one goroutine panics, too: it would deadlock if a writer has begun to wait.
 type RWMutex[C Class] struct{ lock sync.RWMutex }
 
 // Lock acquires the lock for writing.
@@ -85,10 +85,10 @@ func tryLock[C Class](acquired bool, at unsafe.Pointer) bool {
 	return acquired
 }
 
-// Waiting panics if the goroutine holds a lock that must not be held while it waits for another
+// Waiting panics if the goroutine holds a lock that must not be held during a wait for another
 // rank. It must be called before every such wait.
 func Waiting() { checkWait() }
 
 // Unlocked panics if the goroutine holds a lock. It must be called before every callback of the
-// user, which may acquire any lock.
+// user. The callback may acquire any lock.
 func Unlocked() { checkUnlocked() }

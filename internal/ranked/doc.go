@@ -1,15 +1,16 @@
 // Package ranked provides locks that check the order in which they are acquired.
 //
-// A lock is a Mutex, an RWMutex or a Spin with a Class: an empty type whose Rank method returns the
-// name of the lock and its position in the order. A goroutine acquires locks in ascending order.
-// Each package lists its classes in one file, and its documentation lists them in the same order.
+// A lock is a Mutex, an RWMutex or a Spin with a Class. A Class is an empty type whose Rank method
+// returns the name of the lock and its position in the order. A goroutine acquires locks in
+// ascending order. Each package lists its classes in one file. The documentation of the package
+// lists them in the same order.
 //
-// In builds with the tag invariants every Lock checks the locks that its goroutine holds and panics
-// if the order is violated, even if the lock is not contended. The message contains the stack that
-// acquired the first lock, the stack that requests the second, and, if there was such a goroutine,
-// the stack of one that acquired the two in the right order. Waiting panics if the goroutine holds
-// a lock that must not be held while ranks wait for each other. TryLock never waits, so it may be
-// called in any order, but a lock that it has acquired counts as held.
+// In builds with the tag invariants every Lock checks the locks that its goroutine holds. If the
+// order is violated, Lock panics, even if the lock is not contended. The message contains the stack
+// that acquired the first lock and the stack that requests the second. If a goroutine has acquired
+// the two locks in the right order, the message also contains its stack. Waiting panics if the
+// goroutine holds a lock that must not be held while ranks wait for each other. TryLock never
+// waits, so it may be called in any order. A lock that it has acquired counts as held.
 //
 // In other builds Mutex, RWMutex and Spin only wrap sync.Mutex, sync.RWMutex and spin.Lock, and
 // Waiting does nothing.
@@ -20,24 +21,25 @@ package ranked
 // Rank describes the position of a lock in the order.
 type Rank struct {
 	// Order gives the position, from 1 to MaxOrder. A goroutine that holds the lock acquires only
-	// locks with a higher Order. No two classes have the same Order.
+	// locks with a higher Order. Every class has a different Order.
 	Order int
 	// Name identifies the lock in messages and in documentation, for example "symmem.Pool.mu".
 	Name string
 	// Waits is set if the lock may be held while this process waits for another rank.
 	Waits bool
-	// Many is set if a goroutine may hold several locks of the class, in an order that its package
-	// defines.
+	// Many is set if a goroutine may hold several locks of the class. The package of the class
+	// defines their order.
 	Many bool
 }
 
 // MaxOrder is the highest Order.
 const MaxOrder = 127
 
-// Base is added to the positions of a package's locks, so that the Orders of packages differ.
+// Base is added to the positions of a package's locks. So the Orders of packages differ.
 type Base int
 
-// The bases of packages. The base of a caller is lower than that of the packages that it calls.
+// The bases of packages. The base of a caller is lower than the bases of the packages that it
+// calls.
 const (
 	Root Base = 0
 	NCCL Base = 30

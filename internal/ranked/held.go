@@ -14,14 +14,15 @@ import (
 const (
 	// shards is the number of shards over which goroutines that hold locks are distributed.
 	shards = 64
-	// holders limits the goroutines of one shard that hold locks at the same time, and depth limits
-	// the locks of one goroutine. A larger number causes a panic, since the arrays have a fixed
-	// size, so that Lock does not allocate.
+	// holders limits the goroutines of one shard that hold locks at one time. If there are more,
+	// Lock panics. The array has a fixed size because Lock must not allocate.
 	holders = 64
-	depth   = 32
-	// frames limits the frames recorded of a stack, and triedFrames those recorded by TryLock. A
-	// goroutine that polls with TryLock would otherwise spend most of its time on stacks.
-	frames      = 10
+	// depth limits the locks of one goroutine. If there are more, Lock panics.
+	depth = 32
+	// frames limits the recorded frames of a stack.
+	frames = 10
+	// triedFrames limits the frames recorded by TryLock. It is small, because a goroutine that
+	// polls with TryLock would otherwise spend most of its time on stacks.
 	triedFrames = 2
 )
 
@@ -43,7 +44,8 @@ type holder struct {
 }
 
 // shard lists the goroutines of one shard that hold locks. Its methods are hidden from the race
-// detector, which would otherwise assume that the shard's mutex orders unrelated goroutines.
+// detector. Otherwise the race detector would assume that the shard's mutex orders unrelated
+// goroutines.
 type shard struct {
 	mu      sync.Mutex
 	count   int
@@ -52,7 +54,7 @@ type shard struct {
 
 var (
 	goroutines [shards]shard
-	// seenInOrder holds, for each pair of Orders, a stack that acquired the first and then the
+	// seenInOrder holds a stack for each pair of Orders. That stack acquired the first and then the
 	// second.
 	seenInOrder [MaxOrder + 1][MaxOrder + 1]atomic.Pointer[stack]
 )
@@ -86,7 +88,7 @@ func check(rank Rank, lock unsafe.Pointer) {
 	}
 }
 
-// conflict returns a lock that this goroutine holds and that excludes acquiring a lock of the given
+// conflict returns a lock that this goroutine holds and that forbids acquiring a lock of the given
 // rank.
 //
 //go:norace
@@ -119,7 +121,8 @@ func conflict(rank Rank, lock unsafe.Pointer) (first held, found bool) {
 	return held{}, false
 }
 
-// hold records that the goroutine holds a lock, and the given number of frames of the stack.
+// hold records that the goroutine holds a lock. It also records the given number of frames of the
+// stack.
 //
 //go:norace
 func hold(rank Rank, lock unsafe.Pointer, frames int) {
@@ -156,8 +159,8 @@ func trace() *stack {
 	return &s
 }
 
-// release records that a lock is about to be released, usually by the goroutine that has acquired
-// it.
+// release records that a lock is about to be released. Usually the goroutine that has acquired the
+// lock releases it.
 //
 //go:norace
 func release(lock unsafe.Pointer) {
@@ -175,8 +178,8 @@ func release(lock unsafe.Pointer) {
 	panic("ranked: Unlock of a lock that is not held")
 }
 
-// drop removes a lock from its holder in the shard, and reports whether the shard has such a
-// holder. It prefers the running goroutine.
+// drop removes a lock from its holder in the shard. It reports whether the shard has such a holder.
+// It prefers the running goroutine.
 //
 //go:norace
 func (s *shard) drop(lock unsafe.Pointer) bool {
@@ -198,7 +201,7 @@ func (s *shard) drop(lock unsafe.Pointer) bool {
 	return false
 }
 
-// drop removes a lock from the list, and reports whether the list had it.
+// drop removes a lock from the list. It reports whether the list had it.
 //
 //go:norace
 func (h *holder) drop(lock unsafe.Pointer) bool {
@@ -257,8 +260,8 @@ func holds(condition func(*Rank) bool) (lock held, found bool) {
 	return held{}, false
 }
 
-// inversion returns a message about two locks that are acquired in the wrong order, with the stacks
-// that acquire them.
+// inversion returns a message about two locks that are acquired in the wrong order. The message
+// contains the stacks that acquire them.
 func inversion(first held, rank Rank, lock unsafe.Pointer) string {
 	var text strings.Builder
 	if first.lock == lock {

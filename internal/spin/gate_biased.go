@@ -7,14 +7,14 @@ import (
 	"sync/atomic"
 )
 
-// Gate counts the calls inside a section of code, so that a goroutine can close the section and
-// wait until they have left. Any number of goroutines may be inside. After Close, Enter refuses
-// calls, and Empty reports whether the calls inside have left. The zero Gate is open.
+// Gate counts the calls inside a section of code. A goroutine can close the section and wait until
+// these calls have left. Any number of goroutines may be inside. After Close, Enter refuses calls.
+// Empty reports whether the calls inside have left. The zero Gate is open.
 //
-// A Gate is biased like a Lock: the goroutine that enters most often, the owner, counts its calls
-// with plain stores in a word that only the owner writes. All others count in an atomic word. Close
-// withdraws the bias and makes every processor execute a memory barrier. After the barrier either
-// the owner has seen the withdrawal, or its count is visible.
+// A Gate is biased like a Lock. The owner is the goroutine that enters most often. It counts its
+// calls with plain stores in a word that only the owner writes. Other goroutines count in an atomic
+// word. Close withdraws the bias and makes every processor execute a memory barrier. After the
+// barrier either the owner has seen the withdrawal, or its count is visible.
 //
 // A Gate must not be copied after first use.
 type Gate struct {
@@ -33,12 +33,12 @@ type Pass struct{ bias *bias }
 const (
 	closed = 1 << 32
 	// moveThreshold is the number of consecutive calls after which another goroutine becomes the
-	// owner. That many calls outweigh the cost of the barrier, a few microseconds.
+	// owner. The barrier takes a few microseconds. That many calls outweigh its cost.
 	moveThreshold = 1000
 )
 
-// Enter begins a call, which ends with Leave on the same goroutine. It returns false if the gate is
-// closed. Calls may be nested.
+// Enter begins a call. Leave ends the call, on the same goroutine. Enter returns false if the gate
+// is closed. Calls may be nested.
 func (g *Gate) Enter() (Pass, bool) {
 	if p := g.EnterAs(Self()); p != (Pass{}) {
 		return p, true
@@ -46,9 +46,9 @@ func (g *Gate) Enter() (Pass, bool) {
 	return g.enterShared()
 }
 
-// EnterAs begins a call if me, which must be the running goroutine, owns the gate's bias. Otherwise
-// it returns the zero Pass, and the caller must call Enter. Go inlines EnterAs. As in Lock, the
-// compiler keeps the store and the load in order.
+// EnterAs begins a call if me owns the gate's bias. me must be the running goroutine. Otherwise
+// EnterAs returns the zero Pass, and the caller must call Enter. Go inlines EnterAs. As in Lock,
+// the compiler keeps the store and the load in order.
 func (g *Gate) EnterAs(me Goroutine) Pass {
 	b := g.bias.Load()
 	if b == nil || b.owner != uintptr(me) {
@@ -107,7 +107,7 @@ func (g *Gate) moveTo(owner uintptr) {
 	g.bias.Store(g.owned)
 }
 
-// withdraw withdraws the bias, so that the count of owned is exact. The caller holds moving.
+// withdraw withdraws the bias. The count of owned is then exact. The caller holds moving.
 func (g *Gate) withdraw() {
 	if g.bias.Load() != nil {
 		g.bias.Store(nil)
@@ -115,7 +115,7 @@ func (g *Gate) withdraw() {
 	}
 }
 
-// Close makes the gate refuse calls until Open has been called as often as Close.
+// Close makes the gate refuse calls until every Close has been undone by an Open.
 func (g *Gate) Close() {
 	g.shared.Add(closed)
 	g.moving.Lock()

@@ -4,10 +4,10 @@ package spin
 
 import "sync/atomic"
 
-// Gate counts the calls inside a section of code, so that a goroutine can close the section and
-// wait until they have left. Any number of goroutines may be inside. After Close, Enter refuses
-// calls, and Empty reports whether the calls inside have left. The zero Gate is open. A Gate must
-// not be copied after first use.
+// Gate counts the calls inside a section of code. A goroutine can close the section and wait until
+// these calls have left. Any number of goroutines may be inside. After Close, Enter refuses calls.
+// Empty reports whether the calls inside have left. The zero Gate is open. A Gate must not be
+// copied after first use.
 type Gate struct {
 	inside atomic.Int64 // number of calls inside, plus closed for each Close
 }
@@ -17,7 +17,7 @@ type Pass struct{}
 
 const closed = 1 << 32
 
-// Enter begins a call, which ends with Leave. It returns false if the gate is closed.
+// Enter begins a call. Leave ends it. Enter returns false if the gate is closed.
 func (g *Gate) Enter() (Pass, bool) {
 	if g.inside.Add(1) >= closed {
 		g.inside.Add(-1)
@@ -26,7 +26,7 @@ func (g *Gate) Enter() (Pass, bool) {
 	return Pass{}, true
 }
 
-// EnterAs returns the zero Pass, since this Gate has no bias.
+// EnterAs returns the zero Pass. This Gate has no bias.
 func (g *Gate) EnterAs(Goroutine) Pass { return Pass{} }
 
 // Goroutine identifies one of the running goroutines.
@@ -38,7 +38,7 @@ func Self() Goroutine { return Goroutine{} }
 // Leave ends a call.
 func (g *Gate) Leave(Pass) { g.inside.Add(-1) }
 
-// Close makes the gate refuse calls until Open has been called as often as Close.
+// Close makes the gate refuse calls until every Close has been undone by an Open.
 func (g *Gate) Close() { g.inside.Add(closed) }
 
 // Open undoes one Close.

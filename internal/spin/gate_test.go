@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// TestClosedGateIsEmpty closes a gate while goroutines enter it repeatedly, so that one of them
-// owns the bias at times.
+// TestClosedGateIsEmpty closes a gate while goroutines enter it repeatedly. At times one of them
+// owns the bias.
 func TestClosedGateIsEmpty(t *testing.T) {
 	var gate Gate
 	var open atomic.Bool // true whenever a call may be inside
@@ -90,8 +90,8 @@ func TestGateIsEmptyAfterAllCallsLeft(t *testing.T) {
 	}
 }
 
-// TestNextCloseCountsEarlierCall closes and opens the gate while the owner is inside, and then
-// closes it again.
+// TestNextCloseCountsEarlierCall closes and opens the gate while the owner is inside. Then it
+// closes the gate again.
 func TestNextCloseCountsEarlierCall(t *testing.T) {
 	var gate Gate
 	entered, leave, left := make(chan bool), make(chan bool), make(chan bool)

@@ -11,13 +11,13 @@ import (
 )
 
 // Lock is a mutual exclusion lock for critical sections that one goroutine enters repeatedly and
-// others rarely, such as those of an allocator or of a stream. Critical sections should mostly be
-// short. During a long one (to map a segment, or in a call that waits for ranks), waiters use
-// little CPU.
+// other goroutines rarely. The critical sections of an allocator or of a stream are examples. They
+// should mostly be short. During a long critical section (to map a segment, or in a call that waits
+// for ranks), waiters use little CPU.
 //
-// The lock is biased: a goroutine that has acquired it many times in a row, the owner, afterwards
-// acquires it with a plain store and a load. A locked instruction would also wait until every
-// earlier store has reached the caches.
+// The lock is biased. A goroutine that has acquired it many times in a row becomes the owner. The
+// owner acquires the lock with a plain store and a load. A locked instruction would also wait until
+// every earlier store has reached the caches.
 //
 // A Lock is plain or biased. A plain Lock (bias is nil) is acquired by a compare-and-swap of held.
 // It becomes biased in an Unlock after biasAfter consecutive acquisitions by the same goroutine,
@@ -27,13 +27,13 @@ import (
 // processor that runs a thread of this process execute a memory barrier (membarrier(2)), and waits
 // until the owner is not busy. The owner sets busy before it checks the bias. So after the barrier
 // either the owner has seen the withdrawal, or the other goroutine sees busy. A TryLock that sees
-// busy restores the bias before it clears held. Each bias is a new record, so a former owner cannot
-// interfere with the next one.
+// busy restores the bias before it clears held. Each bias is a new record. So a former owner cannot
+// interfere with the next owner.
 //
 // Without membarrier the Lock stays plain. Waiters yield and then sleep briefly, so Unlock need not
-// wake a waiter. They acquire the lock within some hundred acquisitions by others, since by then
-// the lock is biased and held is free. The zero Lock is unlocked. A Lock must not be copied after
-// first use, and its holder must not acquire it again.
+// wake a waiter. A waiter acquires the lock within some hundred acquisitions by other goroutines.
+// By then the lock is biased and held is free. The zero Lock is unlocked. A Lock must not be copied
+// after first use. Its holder must not acquire it again.
 type Lock struct {
 	bias    atomic.Pointer[bias]
 	current *bias   // bias by which the holder has acquired the lock; nil if it acquired held
@@ -50,8 +50,8 @@ type bias struct {
 }
 
 const (
-	// biasAfter is the number of consecutive acquisitions that make a goroutine the owner. That
-	// many acquisitions outweigh the cost of withdrawing the bias, a few microseconds.
+	// biasAfter is the number of consecutive acquisitions that make a goroutine the owner.
+	// Withdrawing the bias takes a few microseconds. That many acquisitions outweigh this cost.
 	biasAfter = 200
 	// A waiter yields yieldRounds times and then sleeps, at first for firstSleep. The time doubles
 	// after every sleepsPerStep sleeps, up to maxDoublings times.
@@ -66,8 +66,8 @@ func goroutine() uintptr
 
 // Lock acquires the lock.
 //
-// Lock and Unlock write busy with plain stores, which saves two calls into assembly. Go's compiler
-// keeps stores in program order, and moves no load past a later store, an atomic load or a call.
+// Lock and Unlock write busy with plain stores. That saves two calls into assembly. Go's compiler
+// keeps stores in program order. It moves no load past a later store, an atomic load or a call.
 // amd64 makes stores visible in that order, after all earlier loads.
 func (l *Lock) Lock() {
 	if b := l.bias.Load(); b != nil {
@@ -78,8 +78,8 @@ func (l *Lock) Lock() {
 	l.lockHeld()
 }
 
-// TryLock acquires the lock if it is free, and reports whether it has acquired it. TryLock may also
-// fail while another goroutine tries to acquire the lock. It never waits, but to check another
+// TryLock acquires the lock if it is free. It reports whether it has acquired the lock. TryLock may
+// also fail while another goroutine tries to acquire the lock. It never waits. To check another
 // goroutine's bias it withdraws that bias, which takes a microsecond or two. If that goroutine
 // holds the lock, TryLock restores the bias.
 func (l *Lock) TryLock() bool {
@@ -99,8 +99,7 @@ func (l *Lock) TryLock() bool {
 		l.current = nil
 		return true
 	}
-	// The owner holds the lock by the bias, so the bias must be restored for the next goroutine
-	// that sets held.
+	// The owner holds the lock by the bias. The next goroutine that sets held needs the bias.
 	l.bias.Store(b)
 	StoreRelease32(&l.held, 0)
 	return false
@@ -163,7 +162,7 @@ func (l *Lock) unlockHeld() {
 	StoreRelease32(&l.held, 0)
 }
 
-// pause yields. In later rounds it sleeps, since the holder may keep the lock for long.
+// pause yields. In later rounds it sleeps, because the holder may keep the lock for long.
 func pause(round int) {
 	if round < yieldRounds {
 		runtime.Gosched()
@@ -179,15 +178,15 @@ const (
 	membarrierRegister  = 1 << 4
 )
 
-// canBarrier registers this process for membarrier(2), and reports whether barrier works.
+// canBarrier registers this process for membarrier(2). It reports whether barrier works.
 var canBarrier = sync.OnceValue(func() bool {
 	_, _, errno := syscall.RawSyscall(sysMembarrier, membarrierRegister, 0, 0)
 	return errno == 0
 })
 
 // barrier makes every running thread of this process execute a full memory barrier. It must only be
-// called after canBarrier has returned true. A silent failure would break mutual exclusion, so
-// barrier panics on errors.
+// called after canBarrier has returned true. barrier panics on errors, because a silent failure
+// would break mutual exclusion.
 func barrier() {
 	_, _, errno := syscall.RawSyscall(sysMembarrier, membarrierExpedited, 0, 0)
 	if errno != 0 {

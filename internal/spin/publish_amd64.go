@@ -7,10 +7,10 @@ import (
 	"unsafe"
 )
 
-// Publish64 stores v in a variable that has a single writer at a time and concurrent readers in the
-// same process. It is inlined and needs no locked instruction. A reader that loads v sees all
-// earlier stores.
+// Publish64 stores v in a variable of this process. The variable has one writer at a time and
+// concurrent readers. A reader that loads v sees all earlier stores. Publish64 is inlined and needs
+// no locked instruction.
 func Publish64(at *atomic.Uint64, v uint64) { *(*uint64)(unsafe.Pointer(at)) = v }
 
-// Publish stores a pointer in the same way as Publish64.
+// Publish is Publish64 for a pointer.
 func Publish[T any](at *atomic.Pointer[T], v *T) { *(**T)(unsafe.Pointer(at)) = v }

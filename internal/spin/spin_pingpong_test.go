@@ -20,17 +20,17 @@ func (m *mailbox) line() unsafe.Pointer {
 
 func (m *mailbox) sequence() *uint64 { return (*uint64)(m.line()) }
 
-// await waits for a sequence number, and yields to the other goroutine if there is only one
-// processor.
+// await waits for a sequence number. If there is only one processor, it yields to the other
+// goroutine.
 func (m *mailbox) await(sequence uint64) {
 	for !UntilAtLeast64(m.sequence(), sequence, 100, 100) {
 		runtime.Gosched()
 	}
 }
 
-// TestSequenceNumberPublishesDigestAndPayload checks that the payload matches the sequence number
-// that was read before it. This file is not built with the race detector, which sees no order
-// between the goroutines.
+// TestSequenceNumberPublishesDigestAndPayload reads a sequence number and then the payload. They
+// must match. This file is not built with the race detector, which sees no order between the
+// goroutines.
 func TestSequenceNumberPublishesDigestAndPayload(t *testing.T) {
 	const rounds = 20000
 	there, back := new(mailbox), new(mailbox)
