@@ -37,7 +37,7 @@ func TestDecodeResponseMapsStatusToError(t *testing.T) {
 		"no frame":                 {nil, ErrProtocol},
 	} {
 		if err := decodeResponse(c.frame); !errors.Is(err, c.want) {
-			t.Errorf("%s: got %v, want %v", row, err, c.want)
+			t.Errorf("%s: got error %v, want %v", row, err, c.want)
 		}
 	}
 }

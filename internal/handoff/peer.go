@@ -77,13 +77,13 @@ func (p *Peer) Fetch(ctx context.Context, key Key) (*os.File, error) {
 	defer p.requests.Unlock()
 	conn, err := p.connection(ctx)
 	if err != nil {
-		return nil, fmt.Errorf("asking process %d for shared memory: %w", p.pid, err)
+		return nil, fmt.Errorf("requesting shared memory from process %d: %w", p.pid, err)
 	}
 	response := make([]byte, responseSize)
 	f, err := requestFile(ctx, conn, encodeRequest(p.token, key), response)
 	if err != nil {
 		_ = p.disconnect() // The caller needs the first error.
-		return nil, fmt.Errorf("asking process %d for shared memory: %w", p.pid, err)
+		return nil, fmt.Errorf("requesting shared memory from process %d: %w", p.pid, err)
 	}
 	return p.accept(f, response)
 }
@@ -108,7 +108,7 @@ func (p *Peer) connection(ctx context.Context) (*net.UnixConn, error) {
 	defer p.mu.Unlock()
 	if pid != p.pid || p.closed {
 		conn.Close()
-		return nil, fmt.Errorf("process %d has taken its place: %w", pid, ErrRefused)
+		return nil, fmt.Errorf("process %d listens on its address now: %w", pid, ErrRefused)
 	}
 	p.conn = conn
 	return conn, nil

@@ -15,8 +15,8 @@ import (
 	"symmem/internal/sys"
 )
 
-// idleLimit limits the time from the first byte of a request to the end of its response.
-const idleLimit = 10 * time.Second
+// requestTimeout bounds the time from the first byte of a request to the end of its response.
+const requestTimeout = 10 * time.Second
 
 // acceptPause is the time between attempts to accept a connection while the process has no free
 // descriptors.
@@ -123,7 +123,7 @@ func (s *Server) serve(c *net.UnixConn) {
 		if _, err := io.ReadFull(c, request[:1]); err != nil {
 			return
 		}
-		c.SetDeadline(time.Now().Add(idleLimit))
+		c.SetDeadline(time.Now().Add(requestTimeout))
 		if _, err := io.ReadFull(c, request[1:]); err != nil {
 			return
 		}

@@ -15,7 +15,7 @@ import (
 	"symmem/internal/sys"
 )
 
-// patience limits waits that should be short.
+// patience bounds waits. It expires only if something hangs.
 const patience = 30 * time.Second
 
 var token = Token{1, 2, 3}
@@ -91,11 +91,11 @@ func TestFetchReturnsTheFileOfTheKey(t *testing.T) {
 		}
 	}
 	if _, err := fetchSize(p, Key{Namespace: 9}); !errors.Is(err, ErrUnknownKey) {
-		t.Errorf("Fetch of a key without an export: %v, want ErrUnknownKey", err)
+		t.Errorf("Fetch of a key without an export = %v; want ErrUnknownKey", err)
 	}
 	s.Withdraw(keys[0])
 	if _, err := fetchSize(p, keys[0]); !errors.Is(err, ErrUnknownKey) {
-		t.Errorf("Fetch of a withdrawn key: %v, want ErrUnknownKey", err)
+		t.Errorf("Fetch of a withdrawn key = %v; want ErrUnknownKey", err)
 	}
 	if size, err := fetchSize(p, keys[1]); err != nil || size != 8192 {
 		t.Errorf("Fetch after an error = file of %d bytes, %v; want 8192 bytes", size, err)
@@ -123,7 +123,7 @@ func TestWrongTokenIsRefused(t *testing.T) {
 	export(t, s, Key{}, 4096)
 	p := newPeer(t, s, Token{9})
 	if _, err := fetchSize(p, Key{}); !errors.Is(err, ErrRefused) {
-		t.Errorf("Fetch with a wrong token: %v, want ErrRefused", err)
+		t.Errorf("Fetch with a wrong token = %v; want ErrRefused", err)
 	}
 	if _, err := fetchSize(p, Key{}); err == nil {
 		t.Error("second Fetch with a wrong token succeeded")
@@ -136,8 +136,8 @@ func TestWrongTokenIsRefused(t *testing.T) {
 func TestInvalidRequestClosesTheConnection(t *testing.T) {
 	s := newServer(t)
 	for row, text := range map[string]string{
-		"another protocol": strings.Repeat("GET / HTTP/1.1\r\n", 4)[:requestSize],
-		"zeros":            string(make([]byte, requestSize)),
+		"different protocol": strings.Repeat("GET / HTTP/1.1\r\n", 4)[:requestSize],
+		"zeros":              string(make([]byte, requestSize)),
 	} {
 		c, err := net.Dial("unix", s.Address())
 		check(t, err)
@@ -197,7 +197,7 @@ func TestInvalidResponsesAreErrors(t *testing.T) {
 		want   error
 	}{
 		"found, without a descriptor": {encodeResponse(statusFound), nil, ErrProtocol},
-		"another protocol":            {[]byte("HTTP/1.1"), nil, ErrProtocol},
+		"different protocol":          {[]byte("HTTP/1.1"), nil, ErrProtocol},
 		"unknown, with a descriptor":  {encodeResponse(statusUnknown), memory, ErrUnknownKey},
 		"half a response":             {encodeResponse(statusFound)[:4], memory, nil},
 	} {
@@ -209,7 +209,7 @@ func TestInvalidResponsesAreErrors(t *testing.T) {
 		check(t, err)
 		check(t, sys.SendFile(conn, c.answer, c.file))
 		if _, err := fetchSize(p, Key{}); err == nil || c.want != nil && !errors.Is(err, c.want) {
-			t.Errorf("%s: got %v, want %v", row, err, c.want)
+			t.Errorf("%s: got error %v, want %v", row, err, c.want)
 		}
 		check(t, errors.Join(conn.Close(), p.Close(), server.Close()))
 	}
@@ -224,7 +224,7 @@ func TestPeerIdentifiesTheOtherProcess(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := sys.AwaitEnd(p.Watch()); !errors.Is(err, os.ErrDeadlineExceeded) {
-		t.Errorf("AwaitEnd of a live process: %v, want ErrDeadlineExceeded", err)
+		t.Errorf("AwaitEnd of a live process = %v; want ErrDeadlineExceeded", err)
 	}
 }
 
@@ -233,11 +233,11 @@ func TestPeersFetchConcurrentlyWhileExportsChange(t *testing.T) {
 	permanent, temporary := Key{Number: 1}, Key{Number: 2}
 	export(t, s, permanent, 4096)
 	memory := newMemory(t, 8192)
-	var all sync.WaitGroup
+	var fetches sync.WaitGroup
 	for range 8 {
 		p := newPeer(t, s, token)
 		for range 2 {
-			all.Go(func() {
+			fetches.Go(func() {
 				for range 50 {
 					if size, err := fetchSize(p, permanent); err != nil || size != 4096 {
 						t.Errorf("permanent export: %d bytes, %v; want 4096 bytes", size, err)
@@ -255,7 +255,7 @@ func TestPeersFetchConcurrentlyWhileExportsChange(t *testing.T) {
 		s.Export(temporary, memory)
 		s.Withdraw(temporary)
 	}
-	all.Wait()
+	fetches.Wait()
 }
 
 // TestLateResponseIsDiscarded checks that a Peer does not mistake the response to an abandoned
@@ -267,9 +267,9 @@ func TestLateResponseIsDiscarded(t *testing.T) {
 	check(t, err)
 	first, err := server.AcceptUnix()
 	check(t, err)
-	ended, cancel := context.WithCancel(t.Context())
+	canceled, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err := p.Fetch(ended, Key{Number: 1}); err == nil {
+	if _, err := p.Fetch(canceled, Key{Number: 1}); err == nil {
 		t.Fatal("Fetch with a cancelled context succeeded")
 	}
 	// The peer should have disconnected. If it has not, this response precedes the next request.

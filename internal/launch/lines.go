@@ -57,16 +57,16 @@ func (s *sink) writeLocked(b []byte) {
 	}
 }
 
-// finishLine ends the unfinished line of another output before next is written to by. If the two
+// finishLine ends the unfinished line of any other output before writer writes next. If both
 // outputs are progress bars, the leading \r of next replaces the newline. The caller holds s.mu.
-func (s *sink) finishLine(by *lines, next []byte) {
+func (s *sink) finishLine(writer *lines, next []byte) {
 	last := s.open
-	if last == nil || last == by {
+	if last == nil || last == writer {
 		return
 	}
 	s.open = nil
-	if !last.bar || next[0] != '\r' {
-		last.bar = false
+	if !last.progressBar || next[0] != '\r' {
+		last.progressBar = false
 		s.writeLocked([]byte{'\n'})
 	}
 }
@@ -93,8 +93,8 @@ type lines struct {
 	// pending holds the part of the current line that has not been written. If sink.open is this
 	// output, an earlier part of the line has been written.
 	pending []byte
-	// bar is set once a carriage return has been written in the current line.
-	bar bool
+	// progressBar is set once a carriage return has been written in the current line.
+	progressBar bool
 	// timer runs while pending is not empty.
 	timer *time.Timer
 	// piece collects the bytes of one write to the sink.
@@ -107,8 +107,8 @@ func (l *lines) Write(b []byte) (int, error) {
 	defer l.sink.mu.Unlock()
 	for rest := b; len(rest) > 0; {
 		text, after, complete := bytes.Cut(rest, []byte{'\n'})
-		if room := maxPending - len(l.pending); len(text) > room {
-			text, after, complete = rest[:room], rest[room:], false
+		if free := maxPending - len(l.pending); len(text) > free {
+			text, after, complete = rest[:free], rest[free:], false
 		}
 		l.pending = append(l.pending, text...)
 		switch {
@@ -154,7 +154,7 @@ func (l *lines) endLine() {
 	l.add(text)
 	l.piece = append(l.piece, l.pending[len(text):]...)
 	l.piece = append(l.piece, '\n')
-	l.pending, l.bar = l.pending[:0], false
+	l.pending, l.progressBar = l.pending[:0], false
 	l.stopTimer()
 	if l.sink.open == l {
 		l.sink.open = nil
@@ -170,7 +170,7 @@ func (l *lines) add(text []byte) {
 	}
 	l.piece = append(l.piece, first...)
 	for returns {
-		l.bar = true
+		l.progressBar = true
 		first, rest, returns = bytes.Cut(rest, []byte{'\r'})
 		l.piece = append(l.piece, '\r')
 		l.piece = append(l.piece, l.prefix...)

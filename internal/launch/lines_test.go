@@ -40,7 +40,7 @@ func TestPartialLinesAreWritten(t *testing.T) {
 			[]step{{0, "\r1/2"}, {0, after}, {0, "\r2/2"}, {0, after}, {0, "\n"}},
 			"\r[0] 1/2|\r[0] 2/2|\n|",
 		},
-		"a progress bar whose carriage return comes last": {
+		"a progress bar with a trailing carriage return": {
 			[]step{{0, "1/2\r"}, {0, after}, {0, "2/2\r"}, {0, after}, {0, "\n"}},
 			"[0] 1/2|\r[0] 2/2|\r\n|",
 		},
@@ -58,7 +58,7 @@ func TestPartialLinesAreWritten(t *testing.T) {
 			[]step{{0, "a"}, {0, after}, {0, end}, {1, "b"}, {1, end}, {1, end}},
 			"[0] a|\n|[1] b\n|",
 		},
-		"a newline of two characters in two writes": {
+		"CR and LF in two writes": {
 			[]step{{0, "a\r"}, {0, after}, {0, "\nb\n"}},
 			"[0] a|\r\n[0] b\n|",
 		},

@@ -65,10 +65,11 @@ func (r *rank) signal(s syscall.Signal) {
 	}
 }
 
-// end handles a rank that has ended. It kills the rest of the rank's group, waits for all output,
-// and returns the rank's Exit. turn is the rank's position in the order of ends. end reaps the rank
-// after the kill. Before that, the process ID and the group ID cannot be reused.
-func (r *rank) end(turn int) Exit {
+// end cleans up after a rank that has ended. It kills the rest of the rank's group, waits for all
+// output, and returns the rank's Exit. endIndex is the rank's position in the order in which ranks
+// end. end reaps the rank after the kill. Before that, the process ID and the group ID cannot be
+// reused.
+func (r *rank) end(endIndex int) Exit {
 	r.signal(syscall.SIGKILL)
 	r.mu.Lock()
 	r.reaped = true
@@ -80,7 +81,7 @@ func (r *rank) end(turn int) Exit {
 	r.out.flush()
 	r.err.flush()
 	e := r.exit()
-	e.turn = turn
+	e.endIndex = endIndex
 	return e
 }
 

@@ -26,9 +26,9 @@ type Exit struct {
 	Code int `json:"code"`
 	// Signal is the signal that ended the rank, or 0.
 	Signal syscall.Signal `json:"signal,omitempty"`
-	// turn is the rank's position in the order of ends. Exits arrive in a different order, because
-	// some ranks have more output to drain.
-	turn int
+	// endIndex is the rank's position in the order in which ranks end. Exits arrive in another
+	// order, because some ranks have more output to drain.
+	endIndex int
 }
 
 // String describes how the rank ended.

@@ -40,9 +40,9 @@ func Run(ctx context.Context, spec Spec) (Result, error) {
 	defer store.Close()
 	j := newJob(&spec, store)
 	store.OnAcceptError(j.reportAcceptError)
-	at := rendezvous.Endpoint{Address: store.Address(), Token: token}
+	endpoint := rendezvous.Endpoint{Address: store.Address(), Token: token}
 	for number := range spec.Ranks {
-		j.add(number, path, at)
+		j.add(number, path, endpoint)
 	}
 	return j.run(ctx)
 }
@@ -159,7 +159,7 @@ func (j *job) start() error {
 
 // fork starts all ranks, or none, on the current thread.
 func (j *job) fork() error {
-	d, err := newDeaths()
+	d, err := newExitWatcher()
 	if err != nil {
 		return err
 	}
@@ -194,18 +194,18 @@ func (j *job) killStarted(n int) {
 
 // reap reports all ranks as they end. One goroutine per rank drains the rank's output. Draining may
 // take longer for one rank than for a rank that ends later.
-func (j *job) reap(d *deaths) {
+func (j *job) reap(d *exitWatcher) {
 	defer d.close()
-	turn := 0
+	endIndex := 0
 	err := d.each(func(number int) {
-		turn++
-		go func(turn int) { j.exits <- j.ranks[number].end(turn) }(turn)
+		endIndex++
+		go func(endIndex int) { j.exits <- j.ranks[number].end(endIndex) }(endIndex)
 	})
 	if err != nil {
 		// This happens only if the descriptor table is corrupt. The remaining ranks are killed,
 		// because their ends can no longer be watched.
 		for number := range d.watched {
-			go func() { j.exits <- j.ranks[number].end(turn + 1) }()
+			go func() { j.exits <- j.ranks[number].end(endIndex + 1) }()
 		}
 	}
 }
@@ -248,7 +248,7 @@ func (j *job) apply(o order, timer *time.Timer) {
 		timer.Reset(o.wait)
 	}
 	if o.message != "" {
-		j.stderr.write([]byte("symmem: " + o.message + " (" + j.awaited() + ")\n"))
+		j.stderr.write([]byte("symmem: " + o.message + " (" + j.runningRanks() + ")\n"))
 	}
 	if o.signal == 0 {
 		return
@@ -262,8 +262,8 @@ func (j *job) apply(o order, timer *time.Timer) {
 	}
 }
 
-// awaited lists the ranks that have not ended, and marks stopped ranks.
-func (j *job) awaited() string {
+// runningRanks lists the ranks that have not ended, and marks stopped ranks.
+func (j *job) runningRanks() string {
 	var texts []string
 	for i, r := range j.ranks {
 		if !j.supervisor.ended[i] {

@@ -19,7 +19,7 @@ import (
 func TestSignalsReachAllRanks(t *testing.T) {
 	out := newTranscript()
 	spec := newSpec("patient", 3, out)
-	signals := make(chan os.Signal, 2) // never read once the job has ended
+	signals := make(chan os.Signal, 2) // Run does not read it after the job has ended.
 	spec.Signals = signals
 	done := begin(testContext(t), spec)
 	out.await(t, 3, "ready")
@@ -29,7 +29,7 @@ func TestSignalsReachAllRanks(t *testing.T) {
 	}
 	signals <- syscall.SIGTERM
 	if end := <-done; end.err != nil || end.Code != 0 {
-		t.Fatalf("Run = %+v", end)
+		t.Fatalf("unexpected result of Run: %+v", end)
 	}
 	out.await(t, 3, "got terminated")
 }
@@ -42,14 +42,14 @@ func TestRunHandlesProcessSignals(t *testing.T) {
 	out.await(t, 2, "got hangup")
 	kill(t, os.Getpid(), syscall.SIGTERM)
 	if end := <-done; end.err != nil || end.Code != 0 {
-		t.Fatalf("Run = %+v", end)
+		t.Fatalf("unexpected result of Run: %+v", end)
 	}
 }
 
 func TestSecondInterruptKills(t *testing.T) {
 	out := newTranscript()
 	spec := newSpec("stubborn", 2, out)
-	signals := make(chan os.Signal, 2) // never read once the job has ended
+	signals := make(chan os.Signal, 2) // Run does not read it after the job has ended.
 	spec.Signals = signals
 	done := begin(testContext(t), spec)
 	out.await(t, 2, "ready")
@@ -57,7 +57,7 @@ func TestSecondInterruptKills(t *testing.T) {
 	signals <- syscall.SIGINT
 	end := <-done
 	if end.err != nil || end.Code != 128+9 || end.Exits[1].Signal != syscall.SIGKILL {
-		t.Fatalf("Run = %+v", end)
+		t.Fatalf("unexpected result of Run: %+v", end)
 	}
 }
 
@@ -71,14 +71,14 @@ func TestStubbornRanksAreKilledAfterSIGTERM(t *testing.T) {
 	signals <- syscall.SIGTERM
 	end := <-done
 	if end.err != nil || end.Code != 128+9 || end.Exits[1].Signal != syscall.SIGKILL {
-		t.Fatalf("Run = %+v", end)
+		t.Fatalf("unexpected result of Run: %+v", end)
 	}
 	out.await(t, 1, "sending SIGKILL to the remaining ranks")
 }
 
-// TestLauncherWithoutDescriptorsReportsIt checks the launcher's message. The connections of its
-// ranks are refused, or its ranks do not start.
-func TestLauncherWithoutDescriptorsReportsIt(t *testing.T) {
+// TestLauncherReportsMissingDescriptors checks the launcher's message. The connections of its
+// ranks fail, or its ranks do not start.
+func TestLauncherReportsMissingDescriptors(t *testing.T) {
 	for _, role := range []string{"narrow launch", "narrow start"} {
 		t.Run(role, func(t *testing.T) {
 			out := newTranscript()
@@ -104,7 +104,7 @@ func TestStubbornRanksAreKilledAfterFailure(t *testing.T) {
 	done := begin(testContext(t), spec)
 	kill(t, pids(t, out.await(t, 2, "ready"))[0], syscall.SIGKILL)
 	if end := <-done; end.err != nil || end.Code != 128+9 {
-		t.Fatalf("Run = %+v", end)
+		t.Fatalf("unexpected result of Run: %+v", end)
 	}
 }
 
@@ -124,7 +124,7 @@ func TestStoppedRankIsNamedAndEnded(t *testing.T) {
 	}
 	kill(t, all[1], syscall.SIGKILL)
 	if end := <-done; end.err != nil || end.Code != 128+9 {
-		t.Fatalf("Run = %+v", end)
+		t.Fatalf("unexpected result of Run: %+v", end)
 	}
 	text, _ = out.read()
 	want := fmt.Sprintf("process %d, stopped)", all[0])
@@ -147,7 +147,7 @@ func TestCanceledContextKillsGrandchildren(t *testing.T) {
 	cancel(cause)
 	end := <-done
 	if !errors.Is(end.err, cause) || end.Code != 128+9 || len(end.Exits) != 2 {
-		t.Fatalf("Run = %+v", end)
+		t.Fatalf("unexpected result of Run: %+v", end)
 	}
 	for _, pid := range all {
 		awaitGone(t, pid)
@@ -170,7 +170,7 @@ func TestRankExitKillsItsChildren(t *testing.T) {
 	}
 }
 
-// TestRanksDieWithLauncher kills the launcher with SIGKILL.
+// TestRanksDieWithLauncher kills the launcher with SIGKILL and expects that its ranks end.
 func TestRanksDieWithLauncher(t *testing.T) {
 	out := newTranscript()
 	r, w, err := os.Pipe()
@@ -203,11 +203,11 @@ func TestRanksDieWithLauncher(t *testing.T) {
 
 func TestRunReturnsOutputError(t *testing.T) {
 	spec := newSpec("lines", 2, nil)
-	broken := errors.New("disk full")
-	spec.Stdout = writerFunc(func([]byte) (int, error) { return 0, broken })
+	errFull := errors.New("disk full")
+	spec.Stdout = writerFunc(func([]byte) (int, error) { return 0, errFull })
 	spec.Stderr = io.Discard
 	result, err := Run(testContext(t), spec)
-	if !errors.Is(err, broken) || !strings.Contains(err.Error(), "output of the ranks") {
+	if !errors.Is(err, errFull) || !strings.Contains(err.Error(), "output of the ranks") {
 		t.Fatal(err)
 	}
 	if result.Code != 0 || len(result.Exits) != 2 {

@@ -76,7 +76,7 @@ func TestRanksGetTorchrunVariables(t *testing.T) {
 		t.Fatalf("got  %q\nwant %q", lines, want)
 	}
 	if result.Code != 0 || result.First != -1 || len(result.Exits) != 2 {
-		t.Fatalf("%+v", result)
+		t.Fatalf("unexpected result of Run: %+v", result)
 	}
 	if port, err := port(0); port == 0 || err != nil {
 		t.Fatalf("port(0) = %d, %v; want a free port", port, err)
@@ -88,7 +88,7 @@ func TestUserThreadCountIsKept(t *testing.T) {
 	spec.Env = append(spec.Env, "OMP_NUM_THREADS=5")
 	_, lines := finish(t, spec)
 	if !slices.Contains(lines, "[1] OMP_NUM_THREADS=5\n") {
-		t.Fatalf("%q", lines)
+		t.Fatalf("unexpected output %q", lines)
 	}
 }
 
@@ -100,7 +100,7 @@ func TestRanksShareLauncherStore(t *testing.T) {
 		"[2] 2 3 symmem launch served by the launcher\n",
 	}
 	if !slices.Equal(lines, want) || result.Code != 0 {
-		t.Fatalf("%q, %+v", lines, result)
+		t.Fatalf("unexpected output %q or result %+v", lines, result)
 	}
 }
 
@@ -142,7 +142,7 @@ func TestOnlyRankZeroReadsInput(t *testing.T) {
 	spec.Stdin = strings.NewReader("hello\n")
 	result, lines := finish(t, spec)
 	if !slices.Equal(lines, []string{"[0] hello\n"}) || result.Code != 0 {
-		t.Fatalf("%q, %+v", lines, result)
+		t.Fatalf("unexpected output %q or result %+v", lines, result)
 	}
 }
 
@@ -191,11 +191,11 @@ func TestFailureTerminatesOtherRanks(t *testing.T) {
 	spec.Grace = -1
 	result, lines := finish(t, spec)
 	if result.Code != 7 || result.First != 1 || result.Exits[0].Code != 3 {
-		t.Fatalf("%+v", result)
+		t.Fatalf("unexpected result of Run: %+v", result)
 	}
 	lines = slices.DeleteFunc(lines, func(l string) bool { return strings.HasPrefix(l, "symmem: ") })
 	if !slices.Equal(lines, []string{"[0] got terminated\n"}) {
-		t.Fatalf("%q", lines)
+		t.Fatalf("unexpected output %q", lines)
 	}
 }
 
@@ -225,10 +225,10 @@ func TestRanksCanReportKilledRank(t *testing.T) {
 	}
 	end := <-done
 	if end.err != nil || end.First != 1 || end.Code != 128+9 || end.Exits[0].Code != 5 {
-		t.Fatalf("%+v", end)
+		t.Fatalf("unexpected result of Run: %+v", end)
 	}
 	if got := end.Exits[1].String(); !strings.Contains(got, "ended by signal 9, killed") {
-		t.Fatal(got)
+		t.Fatalf("String() = %q; want signal 9", got)
 	}
 	out.await(t, 1, "[0] rank 1 is lost: killed\n")
 }

@@ -17,7 +17,7 @@ import (
 //	announced    Like grace, after a message that lists the running ranks. Entered from grace after
 //	             announceDelay.
 //	terminating  SIGTERM has been sent. Entered from grace or announced after the grace period, and
-//	             from running, grace or announced on a SIGTERM from outside.
+//	             from running, grace or announced on an external SIGTERM.
 //	killing      SIGKILL has been sent. Entered from terminating after a wait, and from any phase on
 //	             a second SIGINT or the end of the context.
 //	done         All ranks have ended. Entered from any phase on the last exit.
@@ -34,8 +34,8 @@ type supervisor struct {
 	remaining int
 	// interrupts counts the received SIGINTs.
 	interrupts int
-	// outside is the first signal that the launcher received.
-	outside syscall.Signal
+	// externalSignal is the first signal that the launcher received.
+	externalSignal syscall.Signal
 	// exits describes, by rank, how a rank has ended.
 	exits []Exit
 	// ended reports, by rank, whether a rank has ended.
@@ -81,7 +81,7 @@ func (v *supervisor) exited(e Exit) order {
 	v.exits[e.Rank], v.ended[e.Rank] = e, true
 	v.remaining--
 	failed := e.Code != 0
-	if failed && (v.first < 0 || e.turn < v.exits[v.first].turn) {
+	if failed && (v.first < 0 || e.endIndex < v.exits[v.first].endIndex) {
 		v.first = e.Rank
 	}
 	switch {
@@ -140,8 +140,8 @@ func (v *supervisor) after(wait time.Duration) order {
 // launcher's output any more. The ranks do not notice that, because they write to the launcher's
 // pipes. So signaled sends them SIGTERM instead.
 func (v *supervisor) signaled(s syscall.Signal) order {
-	if v.outside == 0 {
-		v.outside = s
+	if v.externalSignal == 0 {
+		v.externalSignal = s
 	}
 	if s == syscall.SIGPIPE {
 		o := v.signaled(syscall.SIGTERM)
@@ -172,7 +172,7 @@ func (v *supervisor) kill() order {
 
 // result returns the Result after the last exit.
 func (v *supervisor) result() Result {
-	r := Result{Exits: v.exits, First: v.first, Signal: v.outside}
+	r := Result{Exits: v.exits, First: v.first, Signal: v.externalSignal}
 	if v.first >= 0 {
 		r.Code = v.exits[v.first].Code
 	}

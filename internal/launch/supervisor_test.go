@@ -23,7 +23,7 @@ func (o order) String() string {
 }
 
 // TestSupervisor passes events to a supervisor: "e2=1" stands for the exit of rank 2 with code 1,
-// "x" for the end of a wait, "i" and "t" for SIGINT and SIGTERM from outside, and "c" for the end
+// "x" for the end of a wait, "i" and "t" for an external SIGINT and SIGTERM, and "c" for the end
 // of the context.
 func TestSupervisor(t *testing.T) {
 	rows := []struct {
@@ -79,8 +79,8 @@ func TestSupervisor(t *testing.T) {
 	}
 }
 
-// TestExternalSIGTERMIsFollowedBySIGKILL checks that SIGKILL follows after KillAfter, also if a rank fails
-// meanwhile.
+// TestExternalSIGTERMIsFollowedBySIGKILL checks that SIGKILL follows after KillAfter, also if a
+// rank fails meanwhile.
 func TestExternalSIGTERMIsFollowedBySIGKILL(t *testing.T) {
 	for events, want := range map[string][]string{
 		"t e1=143 x e0=137": {"terminated, wait 3s", "", "killed", ""},
@@ -103,7 +103,7 @@ func TestExternalSIGTERMIsFollowedBySIGKILL(t *testing.T) {
 	}
 }
 
-func play(t *testing.T, v *supervisor, event string, turn int) order {
+func play(t *testing.T, v *supervisor, event string, endIndex int) order {
 	t.Helper()
 	switch event {
 	case "x":
@@ -115,7 +115,7 @@ func play(t *testing.T, v *supervisor, event string, turn int) order {
 	case "t":
 		return v.signaled(syscall.SIGTERM)
 	}
-	e := Exit{turn: turn}
+	e := Exit{endIndex: endIndex}
 	if _, err := fmt.Sscanf(event, "e%d=%d", &e.Rank, &e.Code); err != nil {
 		t.Fatal(err)
 	}
@@ -154,7 +154,7 @@ func TestFirstExternalSignalIsRecorded(t *testing.T) {
 		play(t, v, event, i)
 	}
 	if got := v.result().Signal; got != 0 {
-		t.Errorf("Signal = %v without a signal from outside, want 0", got)
+		t.Errorf("Signal = %v without an external signal, want 0", got)
 	}
 	play(t, v, "i", 2)
 	play(t, v, "t", 3)
@@ -167,11 +167,11 @@ func TestFirstExternalSignalIsRecorded(t *testing.T) {
 // first, as if its output had been drained sooner.
 func TestFirstFailureDeterminesResult(t *testing.T) {
 	v := newSupervisor(&Spec{Ranks: 3})
-	v.exited(Exit{Rank: 0, Code: 1, turn: 2})
-	v.exited(Exit{Rank: 1, Code: 7, turn: 1})
-	v.exited(Exit{Rank: 2, Code: 0, turn: 0})
+	v.exited(Exit{Rank: 0, Code: 1, endIndex: 2})
+	v.exited(Exit{Rank: 1, Code: 7, endIndex: 1})
+	v.exited(Exit{Rank: 2, Code: 0, endIndex: 0})
 	if r := v.result(); r.First != 1 || r.Code != 7 {
-		t.Fatalf("result = %+v, want first rank 1 with code 7", r)
+		t.Fatalf("result = %+v, want First 1 and Code 7", r)
 	}
 }
 

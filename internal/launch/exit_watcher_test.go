@@ -7,10 +7,10 @@ import (
 	"testing"
 )
 
-// TestDeathIsReportedOnce duplicates the pidfd of a watched process. Between fork and exec a
+// TestExitIsReportedOnce duplicates the pidfd of a watched process. Between fork and exec a
 // concurrent launch has the same effect.
-func TestDeathIsReportedOnce(t *testing.T) {
-	d, err := newDeaths()
+func TestExitIsReportedOnce(t *testing.T) {
+	d, err := newExitWatcher()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,0 +1,74 @@
+package launch
+
+import (
+	"fmt"
+	"os"
+	"syscall"
+
+	"symmem/internal/sys"
+)
+
+// exitWatcher reports the ranks in the order in which they end. When a rank is lost, the other
+// ranks fail within a millisecond. Only the order then identifies the lost rank. With one goroutine
+// per rank the order would depend on the scheduler. The ready list of an epoll descriptor keeps the
+// order of events. exitWatcher is not safe for concurrent use.
+type exitWatcher struct {
+	epoll int
+	// watched maps the number of a rank to the pidfd of its process.
+	watched map[int]*os.File
+}
+
+func newExitWatcher() (*exitWatcher, error) {
+	epoll, err := syscall.EpollCreate1(syscall.EPOLL_CLOEXEC)
+	if err != nil {
+		return nil, fmt.Errorf("watching the ranks: %w", err)
+	}
+	return &exitWatcher{epoll: epoll, watched: map[int]*os.File{}}, nil
+}
+
+// add watches a rank's process. The process must not be reaped before each reports its end.
+func (w *exitWatcher) add(number, pid int) error {
+	process, err := sys.Pidfd(pid)
+	if err != nil {
+		return fmt.Errorf("watching rank %d: %w", number, err)
+	}
+	w.watched[number] = process
+	event, fd := syscall.EpollEvent{Events: syscall.EPOLLIN, Fd: int32(number)}, int(process.Fd())
+	if err := syscall.EpollCtl(w.epoll, syscall.EPOLL_CTL_ADD, fd, &event); err != nil {
+		return fmt.Errorf("watching rank %d: %w", number, err)
+	}
+	return nil
+}
+
+// each waits until all watched ranks have ended. It calls report for each, in the order of their
+// ends.
+func (w *exitWatcher) each(report func(rank int)) error {
+	for len(w.watched) > 0 {
+		var events [64]syscall.EpollEvent
+		n, err := syscall.EpollWait(w.epoll, events[:], -1)
+		if err != nil && err != syscall.EINTR {
+			return fmt.Errorf("watching the ranks: %w", err)
+		}
+		for _, event := range events[:max(n, 0)] {
+			w.forget(int(event.Fd))
+			report(int(event.Fd))
+		}
+	}
+	return nil
+}
+
+// forget stops watching a rank and closes its pidfd. Closing the pidfd alone would not suffice. If
+// a child that was just forked holds a copy, the kernel keeps reporting the process.
+func (w *exitWatcher) forget(number int) {
+	_ = syscall.EpollCtl(w.epoll, syscall.EPOLL_CTL_DEL, int(w.watched[number].Fd()), nil)
+	_ = w.watched[number].Close()
+	delete(w.watched, number)
+}
+
+// close closes all descriptors.
+func (w *exitWatcher) close() {
+	for number := range w.watched {
+		w.forget(number)
+	}
+	_ = syscall.Close(w.epoll)
+}
