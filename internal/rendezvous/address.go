@@ -28,14 +28,14 @@ func split(address string) (network, addr string, err error) {
 }
 
 // Token is a secret that a client must send to a server. Formatting a Token prints a placeholder,
-// so that the secret does not appear in logs. Convert it to a string to get its value.
+// to keep the secret out of logs. Convert it to a string to get its value.
 type Token string
 
 // tokenKey prefixes the key of the CHECK query that carries a token. User keys start with a slash,
 // so they never have this prefix.
 const tokenKey = "symmem/token/"
 
-// maxTokenBytes limits tokens, so that a server reads little before a client has authenticated.
+// maxTokenBytes limits the data that a server reads from a client that has not authenticated.
 const maxTokenBytes = 1 << 10
 
 // NewToken returns a random token of 128 bits.

@@ -30,15 +30,15 @@ func (c *Client) wrapError(r *request, err error) error {
 	if err == nil {
 		return nil
 	}
-	key, more := r.keys[0][1:], ""
+	key, suffix := r.keys[0][1:], ""
 	if len(r.keys) > 1 {
-		more = fmt.Sprintf(" and %d more", len(r.keys)-1)
+		suffix = fmt.Sprintf(" and %d more", len(r.keys)-1)
 	}
-	return fmt.Errorf("asking the store at %s for %s %.100q%s: %w", c.addr, r.query, key, more, err)
+	return fmt.Errorf("asking the store at %s for %s %.100q%s: %w", c.addr, r.query, key, suffix, err)
 }
 
-// Set stores value under key. It also sends a PING and waits for the answer, because SET has no
-// answer and the next call may use another connection.
+// Set stores value under key. SET has no answer, and the next call may use a different connection.
+// So Set also sends a PING and waits for its answer.
 func (c *Client) Set(ctx context.Context, key string, value []byte) error {
 	r := &request{query: querySet, keys: c.keys(key), values: [][]byte{value}}
 	err := r.check()
@@ -62,15 +62,15 @@ func (c *Client) Get(ctx context.Context, key string) (value []byte, err error) 
 	return value, err
 }
 
-// readField reads one value of a reply. It resets the decoder's budget, so that earlier replies do
-// not count against the limit.
+// readField reads one value of a reply. It resets the decoder's budget, because the limit applies
+// to each reply separately.
 func readField(d *decoder) ([]byte, error) {
 	d.budget = maxRequestBytes
 	return d.field("value", maxValueBytes)
 }
 
-// Add adds delta to the decimal number under key (a missing key counts as 0) and returns the sum.
-// If the value is not a number, the server closes the connection.
+// Add adds delta to the decimal number under key and returns the sum. A missing key counts as 0. If
+// the value is not a number, the server closes the connection.
 func (c *Client) Add(ctx context.Context, key string, delta int64) (sum int64, err error) {
 	r := &request{query: queryAdd, keys: c.keys(key), number: delta}
 	err = c.call(ctx, r, func(d *decoder) (err error) {
@@ -81,8 +81,8 @@ func (c *Client) Add(ctx context.Context, key string, delta int64) (sum int64, e
 }
 
 // CompareSet stores desired if key has the value expected, or if key is missing and expected is
-// empty. It returns the value of key afterwards, or expected if key is missing and expected is not
-// empty, as TCPStore does.
+// empty. It returns the resulting value of key. If key is missing and expected is not empty, it
+// returns expected, as TCPStore does.
 func (c *Client) CompareSet(
 	ctx context.Context, key string, expected, desired []byte,
 ) (current []byte, err error) {

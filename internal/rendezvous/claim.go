@@ -16,16 +16,16 @@ import (
 // processID is a random ID that distinguishes this process from all others.
 var processID = rand.Text()
 
-// TakenError means that another process is connected to the store as the same rank of the job.
+// TakenError means that another process has claimed the same rank of the job.
 type TakenError struct {
-	Rank int
-	By   string // description of the other process
+	Rank   int
+	Holder string // description of the other process
 }
 
 // Error names the other process and the likely causes.
 func (e *TakenError) Error() string {
 	return fmt.Sprintf("rank %d of this job is already connected, from %s: it was started twice, or "+
-		"two jobs have the same MASTER_ADDR and MASTER_PORT, or run id", e.Rank, e.By)
+		"two jobs have the same MASTER_ADDR and MASTER_PORT, or run id", e.Rank, e.Holder)
 }
 
 // takenAnswer is the prefix of the answer to a greeting if another process has claimed the rank.
@@ -50,31 +50,31 @@ func describeProcess() string {
 	return fmt.Sprintf("process %d on %s", os.Getpid(), name)
 }
 
-// greet sends a greeting. If another process has claimed the rank, greet retries for claimTime. It
-// reports whether the server records the ends of ranks.
+// greet sends a greeting and reports whether the server records the ends of ranks. If another
+// process has claimed the rank, greet retries for claimTime.
 func greet(ctx context.Context, c *Client, g greeting) (recordsEnds bool, err error) {
-	words, err := json.Marshal(g)
+	encoded, err := json.Marshal(g)
 	if err != nil {
 		return false, err
 	}
 	for end := time.Now().Add(claimTime); ; {
-		answer, err := c.CompareSet(ctx, greetKey, words, words)
+		answer, err := c.CompareSet(ctx, greetKey, encoded, encoded)
 		if err != nil {
 			return false, err
 		}
-		by, taken := strings.CutPrefix(string(answer), takenAnswer)
+		holder, taken := strings.CutPrefix(string(answer), takenAnswer)
 		if !taken {
 			return string(answer) == greetAnswer, nil
 		}
 		if time.Now().After(end) || !sleepAround(ctx, maxBackoff/10) {
-			return false, &TakenError{Rank: g.Rank, By: by}
+			return false, &TakenError{Rank: g.Rank, Holder: holder}
 		}
 	}
 }
 
-// claim claims the rank of the job for this process. Connect calls claim before it counts the call,
-// so that a refused process does not disturb the process that has claimed the rank. The claim lasts
-// as long as the returned client, which has a separate connection to the server of store.
+// claim claims this rank of the job for this process. Connect calls claim before it increments the
+// rank's call counter, because a refused process must not change the counter. The claim ends when
+// the returned client is closed. That client has a separate connection to the store's server.
 func (w *World) claim(ctx context.Context, store *Client) (*Client, error) {
 	c := newClient(store.addr, store.dial)
 	_, err := greet(ctx, c, w.greeting(w.job(), ""))
@@ -89,14 +89,14 @@ func (w *World) greeting(job, world string) greeting {
 	return greeting{World: world, Rank: w.Rank, Job: job, Process: processID, Place: describeProcess()}
 }
 
-// claimedBy returns a TakenError if another process has claimed this rank of the job in the store
-// at an endpoint. It claims nothing.
-func claimedBy(ctx context.Context, at Endpoint, w *World) error {
+// checkUnclaimed returns a TakenError if another process has claimed this rank of the job in the
+// store at an endpoint. It does not claim the rank.
+func checkUnclaimed(ctx context.Context, endpoint Endpoint, w *World) error {
 	ctx, cancel := context.WithTimeout(ctx, claimTime+time.Second)
 	defer cancel()
-	c, err := Dial(ctx, at)
+	c, err := Dial(ctx, endpoint)
 	if err != nil {
-		return nil // not a store of this job
+		return nil // The endpoint has no store of this job.
 	}
 	_, err = greet(ctx, c, w.probe())
 	var taken *TakenError
@@ -124,9 +124,9 @@ func (w *World) job() string { return fmt.Sprintf("%s/%d", w.attempt(), w.Size) 
 // sizeKey returns the key under which a rank stores its number of ranks (WORLD_SIZE).
 func (w *World) sizeKey(rank int) string { return fmt.Sprintf("%s/size of %d", w.attempt(), rank) }
 
-// otherSize returns the end of an error text if an absent rank has another WORLD_SIZE than this
-// rank, and otherwise "".
-func (w *World) otherSize(ctx context.Context, c *Client, absent []int) string {
+// sizeMismatch returns the end of an error text if an absent rank's WORLD_SIZE differs from this
+// rank's. Otherwise it returns "".
+func (w *World) sizeMismatch(ctx context.Context, c *Client, absent []int) string {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), leaveTimeout)
 	defer cancel()
 	own := strconv.Itoa(w.Size)

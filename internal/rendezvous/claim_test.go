@@ -10,34 +10,35 @@ import (
 	"testing"
 )
 
-// otherProcess connects to a store as a rank of a world on behalf of another process.
-func otherProcess(ctx context.Context, t *testing.T, w World, at Endpoint) *Client {
+// claimElsewhere claims a rank in a store as if another process did. Close of the client ends the
+// claim.
+func claimElsewhere(ctx context.Context, t *testing.T, w World, endpoint Endpoint) *Client {
 	t.Helper()
-	c, err := Dial(ctx, at)
+	c, err := Dial(ctx, endpoint)
 	if err != nil {
 		t.Fatal(err)
 	}
 	closeLater(t, c)
-	words, err := json.Marshal(greeting{
+	encoded, err := json.Marshal(greeting{
 		Rank: w.Rank, Job: w.job(), Process: "another", Place: "process 1 on another machine",
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if answer, err := c.CompareSet(ctx, greetKey, words, words); string(answer) != greetAnswer {
-		t.Fatalf("the answer is %q, %v, want %q", answer, err, greetAnswer)
+	if answer, err := c.CompareSet(ctx, greetKey, encoded, encoded); string(answer) != greetAnswer {
+		t.Fatalf("CompareSet = %q, %v; want %q", answer, err, greetAnswer)
 	}
 	return c
 }
 
-// TestRankStartedTwiceIsRefused also checks that the refused call does not count: once the other
-// process has ended, the ranks connect.
-func TestRankStartedTwiceIsRefused(t *testing.T) {
+// TestDuplicateRankIsRefused starts rank 1 while another process has claimed it. After that process
+// has ended, the ranks must connect, because the refused call must not increment rank 1's counter.
+func TestDuplicateRankIsRefused(t *testing.T) {
 	ctx := testContext(t)
 	server, _ := serveOn(t, privateName(), "token")
-	at := Endpoint{Address: server.Address(), Token: "token"}
-	worlds := worldsOf(2, Route{Kind: RouteJoin, Endpoint: at})
-	other := otherProcess(ctx, t, worlds[1], at)
+	endpoint := Endpoint{Address: server.Address(), Token: "token"}
+	worlds := worldsOf(2, Route{Kind: RouteJoin, Endpoint: endpoint})
+	other := claimElsewhere(ctx, t, worlds[1], endpoint)
 	_, _, err := Connect(ctx, worlds[1])
 	var taken *TakenError
 	if !errors.As(err, &taken) || taken.Rank != 1 ||
@@ -52,27 +53,27 @@ func TestRankStartedTwiceIsRefused(t *testing.T) {
 	}
 }
 
-// TestSecondRankZeroIsRefused checks that a second rank 0 at the same address fails at once.
-func TestSecondRankZeroIsRefused(t *testing.T) {
+// TestDuplicateRankZeroIsRefused starts a second rank 0 at the same address. It must fail at once.
+func TestDuplicateRankZeroIsRefused(t *testing.T) {
 	ctx := testContext(t)
 	server, _ := serveOn(t, privateName(), "")
-	at := Endpoint{Address: server.Address()}
-	worlds := worldsOf(2, Route{Kind: RouteServe, Endpoint: at})
-	otherProcess(ctx, t, worlds[0], at)
+	endpoint := Endpoint{Address: server.Address()}
+	worlds := worldsOf(2, Route{Kind: RouteServe, Endpoint: endpoint})
+	claimElsewhere(ctx, t, worlds[0], endpoint)
 	if _, _, err := Connect(ctx, worlds[0]); !errors.As(err, new(*TakenError)) {
 		t.Fatalf("got %v, want a TakenError", err)
 	}
 }
 
-// TestOneOfTwoConcurrentRankZerosIsRefused starts two ranks 0. The first serves the store, but has
-// not yet claimed its rank when the second checks for the first time.
-func TestOneOfTwoConcurrentRankZerosIsRefused(t *testing.T) {
+// TestDuplicateRankZeroIsRefusedAfterRetry starts a second rank 0 before the first has claimed the
+// rank. The second must retry, log a warning, and fail after the claim.
+func TestDuplicateRankZeroIsRefusedAfterRetry(t *testing.T) {
 	ctx := testContext(t)
 	server, _ := serveOn(t, privateName(), "")
-	at := Endpoint{Address: server.Address()}
-	worlds := worldsOf(2, Route{Kind: RouteServe, Endpoint: at})
+	endpoint := Endpoint{Address: server.Address()}
+	worlds := worldsOf(2, Route{Kind: RouteServe, Endpoint: endpoint})
 	logged := make(warnings, 1)
-	// SetDefault also redirects package log and does not undo that.
+	// SetDefault also redirects package log. Restoring the default logger does not undo that.
 	before, output, flags := slog.Default(), log.Writer(), log.Flags()
 	slog.SetDefault(slog.New(logged))
 	defer func() {
@@ -82,7 +83,7 @@ func TestOneOfTwoConcurrentRankZerosIsRefused(t *testing.T) {
 	}()
 	refused := make(chan error, 1)
 	go func() {
-		_, err := serve(ctx, at, &worlds[0])
+		_, err := serve(ctx, endpoint, &worlds[0])
 		refused <- err
 	}()
 	select {
@@ -93,13 +94,13 @@ func TestOneOfTwoConcurrentRankZerosIsRefused(t *testing.T) {
 	case <-ctx.Done():
 		t.Fatal("no warning was logged")
 	}
-	otherProcess(ctx, t, worlds[0], at)
+	claimElsewhere(ctx, t, worlds[0], endpoint)
 	if err := <-refused; !errors.As(err, new(*TakenError)) {
 		t.Errorf("got %v, want a TakenError", err)
 	}
 }
 
-// warnings is a slog.Handler that sends the first message logged.
+// warnings implements slog.Handler. It sends the first message to the channel.
 type warnings chan string
 
 func (w warnings) Handle(_ context.Context, r slog.Record) error {
@@ -114,34 +115,36 @@ func (warnings) Enabled(context.Context, slog.Level) bool { return true }
 func (w warnings) WithAttrs([]slog.Attr) slog.Handler     { return w }
 func (w warnings) WithGroup(string) slog.Handler          { return w }
 
-// TestProbeClaimsNoRank probes for a rank on a connection that stays open, and claims it on
-// another.
+// TestProbeClaimsNoRank sends a probe over a connection that stays open. Another process must still
+// be able to claim the rank. A second probe must report that claim.
 func TestProbeClaimsNoRank(t *testing.T) {
 	ctx := testContext(t)
 	server, c := serveOn(t, privateName(), "")
-	at := Endpoint{Address: server.Address()}
-	w := worldsOf(2, Route{Kind: RouteServe, Endpoint: at})[0]
+	endpoint := Endpoint{Address: server.Address()}
+	w := worldsOf(2, Route{Kind: RouteServe, Endpoint: endpoint})[0]
 	if _, err := greet(ctx, c, w.probe()); err != nil {
 		t.Fatal(err)
 	}
-	otherProcess(ctx, t, w, at)
+	claimElsewhere(ctx, t, w, endpoint)
 	if _, err := greet(ctx, c, w.probe()); !errors.As(err, new(*TakenError)) {
 		t.Errorf("got %v, want a TakenError", err)
 	}
 }
 
-// TestKeysOfJobShareItsPrefix also tests a job without a name.
-func TestKeysOfJobShareItsPrefix(t *testing.T) {
+// TestSizeKeyHasJobPrefix checks that a size key starts with the job's prefix, with and without a
+// run ID.
+func TestSizeKeyHasJobPrefix(t *testing.T) {
 	for _, run := range []string{"", "none", "run"} {
 		w := World{RunID: run, Restart: 2, Size: 4}
 		key, job := w.sizeKey(1), w.job()
 		if prefix, ok := strings.CutSuffix(key, "size of 1"); !ok || job != prefix+"4" {
-			t.Errorf("run id %q: size key %q and job prefix %q have different prefixes", run, key, job)
+			t.Errorf("run ID %q: size key %q lacks the prefix of job %q", run, key, job)
 		}
 	}
 }
 
 // TestDifferentWorldSizesAreReported connects rank 0 of a world of 2 and rank 1 of a world of 3.
+// Rank 0 must report both sizes.
 func TestDifferentWorldSizesAreReported(t *testing.T) {
 	ctx, cancel := context.WithCancel(testContext(t))
 	defer cancel()

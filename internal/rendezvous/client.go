@@ -17,11 +17,11 @@ const idleLinks = 4
 // new one.
 //
 // A call that has returned without error has taken effect for all ranks. A canceled call may have
-// taken effect. Keys are limited to 8 KiB, values to 8 MiB, and a call to 128 Ki keys
-// (ErrTooLarge).
+// taken effect. Keys are limited to 8 KiB, values to 8 MiB, and each call to 128 Ki keys. Calls
+// beyond these limits return ErrTooLarge.
 //
-// A Client with a prefix is a view of another client: it adds the prefix to its keys and shares the
-// other client's connections.
+// A Client with a prefix adds the prefix to its keys. It shares the connections of the client from
+// which WithPrefix has created it.
 type Client struct {
 	*links
 	prefix string
@@ -55,8 +55,8 @@ func WithPrefix(c *Client, prefix string) *Client {
 	return &Client{links: c.links, prefix: c.prefix + prefix + "/"}
 }
 
-// NewLocal returns a store for ranks that are goroutines of this process: a client of a server
-// without a socket. Close ends both.
+// NewLocal returns a store for ranks that are goroutines of this process. It is a client of a
+// server without a socket. Close closes the client and the server.
 func NewLocal() *Client {
 	server := newServer("this process", "")
 	c := server.Client()
@@ -64,8 +64,8 @@ func NewLocal() *Client {
 	return c
 }
 
-// Close ends all connections, so that calls in progress return ErrClosed. Closing twice is
-// harmless.
+// Close closes all connections. Calls in progress return ErrClosed. Later calls of Close have no
+// effect.
 func (c *links) Close() error {
 	c.mu.Lock()
 	var errs []error
@@ -118,7 +118,7 @@ func (c *links) reuse() (*link, error) {
 	return l, nil
 }
 
-// adopt adds a new connection, so that Close closes it. It returns false if the client is closed.
+// adopt adds a new connection to those that Close closes. It returns false if the client is closed.
 func (c *links) adopt(l *link) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -128,8 +128,8 @@ func (c *links) adopt(l *link) bool {
 	return !c.closed
 }
 
-// release makes a connection available for other calls, or closes it if a reply is incomplete. It
-// returns the call's error, or ErrClosed if Close caused that error.
+// release makes a connection available for other calls. If a reply is incomplete, it closes the
+// connection. It returns the call's error, or ErrClosed if Close caused that error.
 func (c *links) release(l *link, err error) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// listenRaw listens on a TCP address, which it returns, and calls answer for every connection.
+// listenRaw listens on TCP and calls answer for every connection. It returns the address.
 func listenRaw(t *testing.T, answer func(net.Conn)) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -28,7 +28,7 @@ func listenRaw(t *testing.T, answer func(net.Conn)) string {
 	return l.Addr().String()
 }
 
-func TestClientReportsAnotherProtocol(t *testing.T) {
+func TestClientReportsWrongProtocol(t *testing.T) {
 	addr := listenRaw(t, func(conn net.Conn) { _, _ = conn.Write([]byte("HTTP/1.1 400\r\n")) })
 	_, err := Dial(testContext(t), Endpoint{Address: addr})
 	if !errors.Is(err, ErrProtocol) {
@@ -86,14 +86,14 @@ func TestClosedStoreIsLost(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := <-waiting; !errors.Is(err, ErrLost) {
-		t.Fatalf("Wait: got %v, want ErrLost", err)
+		t.Fatalf("Wait = %v; want ErrLost", err)
 	}
 	if err := c.Set(testContext(t), "k", nil); !errors.Is(err, ErrLost) {
-		t.Fatalf("Set: got %v, want ErrLost", err)
+		t.Fatalf("Set = %v; want ErrLost", err)
 	}
 	c.Close()
 	if err := c.Set(testContext(t), "k", nil); !errors.Is(err, ErrClosed) {
-		t.Fatalf("Set after Close: got %v, want ErrClosed", err)
+		t.Fatalf("Set after Close = %v; want ErrClosed", err)
 	}
 }
 

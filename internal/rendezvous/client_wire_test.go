@@ -11,9 +11,9 @@ import (
 	"testing"
 )
 
-// scripted returns a client whose server performs a handshake, expects the bytes want and writes
-// reply. If want ends with "ping", the server also expects a PING there and answers it after the
-// reply. The channel receives the server's error.
+// scripted returns a client with a scripted server. The server performs a handshake, expects the
+// bytes in want and writes reply. If want ends with "ping", the server also expects a PING and
+// answers it after the reply. The channel receives the server's error.
 func scripted(t *testing.T, want, reply string) (*Client, <-chan error) {
 	t.Helper()
 	done := make(chan error, 1)
@@ -48,7 +48,7 @@ func playQuery(t *testing.T, conn net.Conn, want, reply string) error {
 		return fmt.Errorf("the client sent %x, want %x", got, b)
 	}
 	if reply == "" {
-		return nil // an empty write to a pipe would wait for a reader
+		return nil // An empty write to a pipe would wait for a reader.
 	}
 	_, err := conn.Write(unhex(t, reply))
 	return err
@@ -120,19 +120,20 @@ func TestClientWaitsBeforeItReads(t *testing.T) {
 	}
 }
 
-// TestLinkIsIncompleteOnlyIfBytesWereSent aborts a request before any byte of it is sent.
-func TestLinkIsIncompleteOnlyIfBytesWereSent(t *testing.T) {
+// TestAbortedRequestKeepsLinkState aborts a request before any byte of it is sent. The link must
+// stay as complete or incomplete as it was.
+func TestAbortedRequestKeepsLinkState(t *testing.T) {
 	ours, theirs := net.Pipe()
 	closeLater(t, ours)
 	closeLater(t, theirs)
 	ctx, cancel := context.WithCancel(testContext(t))
 	cancel()
-	for _, before := range []bool{false, true} {
-		l := &link{conn: ours, d: newDecoder(ours, "mute"), authenticated: true, incomplete: before}
+	for _, initial := range []bool{false, true} {
+		l := &link{conn: ours, d: newDecoder(ours, "mute"), authenticated: true, incomplete: initial}
 		err := l.exchange(ctx, []byte{1}, func(*decoder) error { return nil })
-		if !errors.Is(err, context.Canceled) || l.incomplete != before {
-			t.Errorf("got %v and incomplete = %v, want context.Canceled and %v as before",
-				err, l.incomplete, before)
+		if !errors.Is(err, context.Canceled) || l.incomplete != initial {
+			t.Errorf("exchange = %v with incomplete = %v; want context.Canceled and %v",
+				err, l.incomplete, initial)
 		}
 	}
 }

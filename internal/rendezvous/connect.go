@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// AbsentError means that not all ranks joined a Connect in time.
+// AbsentError means that some ranks did not call Connect in time.
 type AbsentError struct {
 	// Ranks lists the ranks that did not join, in ascending order.
 	Ranks []int
@@ -21,12 +21,12 @@ type AbsentError struct {
 
 // Error returns a message that names at most 16 ranks.
 func (e *AbsentError) Error() string {
-	const most = 16
-	ranks, more := e.Ranks, ""
-	if len(ranks) > most {
-		ranks, more = ranks[:most], fmt.Sprintf(" and %d more", len(ranks)-most)
+	const limit = 16
+	ranks, suffix := e.Ranks, ""
+	if len(ranks) > limit {
+		ranks, suffix = ranks[:limit], fmt.Sprintf(" and %d more", len(ranks)-limit)
 	}
-	return fmt.Sprintf("of %d ranks, ranks %v%s did not arrive: %v", e.Size, ranks, more, e.Err)
+	return fmt.Sprintf("of %d ranks, ranks %v%s did not arrive: %v", e.Size, ranks, suffix, e.Err)
 }
 
 // Unwrap returns the error that ended the wait.
@@ -36,12 +36,12 @@ func (e *AbsentError) Unwrap() error { return e.Err }
 // context ends first (after DefaultTimeout if it has no deadline), an AbsentError names the ranks
 // that did not join.
 //
-// All ranks must make the same number of calls, one after another. They may be connected several
-// times at once. A call that fails before it reaches the store does not count, so after an error
-// all ranks should leave and start again.
+// All ranks must make the same number of calls, one after another. A rank may have several
+// connections at once. A call that fails before it reaches the store does not count. So after an
+// error all ranks should leave and start again.
 //
-// The Client's keys are separate from those of other jobs, of earlier attempts of this job (as far
-// as the launcher counts them), and of other calls of Connect.
+// Clients of other jobs, of earlier attempts of this job, and of other calls of Connect have
+// different keys. Attempts are distinguished only if the launcher counts them.
 //
 // The Member represents this rank in the job. The caller must close it to leave the job.
 func Connect(ctx context.Context, w World) (*Client, *Member, error) {
@@ -58,20 +58,20 @@ func Connect(ctx context.Context, w World) (*Client, *Member, error) {
 	return m.store, m, nil
 }
 
-// maxHangUps limits the retries if a store closes the connection at once. A store of an earlier
-// attempt may do this once, because it is about to close. A store that requires another token does
-// it every time.
+// maxHangUps limits the retries if a store closes the connection at once. The store of an earlier
+// attempt may do this once, because it is about to close. A store that requires a different token
+// does it every time.
 const maxHangUps = 3
 
-// connect implements Connect. It retries if the store is lost, since that may have been the store
-// of an earlier Connect at the same address, which rank 0 was about to close.
+// connect implements Connect. It retries if the store is lost. The lost store may belong to an
+// earlier Connect at the same address.
 func connect(ctx context.Context, w World) (*Member, error) {
 	if w.Route.Kind == RoutePMI {
-		to, err := pmiEndpoint(ctx, w.Route.FD, w.Rank == 0)
+		endpoint, err := pmiEndpoint(ctx, w.Route.FD, w.Rank == 0)
 		if err != nil {
 			return nil, err
 		}
-		w.Route = Route{Kind: RouteServe, Endpoint: to}
+		w.Route = Route{Kind: RouteServe, Endpoint: endpoint}
 	}
 	hangUps := 0
 	once := func(ctx context.Context) (*Member, error) { return attempt(ctx, w) }
@@ -102,10 +102,9 @@ func attempt(ctx context.Context, w World) (*Member, error) {
 	return m, nil
 }
 
-// listenAddress returns the address to listen on for clients that connect to address. The host name
-// under which others reach this machine may not resolve to one of its interfaces, for example in
-// Kubernetes. So unless the host is the loopback address, the server listens on all interfaces. The
-// token excludes other clients.
+// listenAddress returns the address to listen on for clients that connect to address. Unless the
+// host is the loopback address, the server listens on all interfaces. The host name may not resolve
+// to an interface of this machine, for example in Kubernetes. The token excludes other clients.
 func listenAddress(address string) string {
 	host, port, err := net.SplitHostPort(address)
 	if err != nil || strings.HasPrefix(address, unixScheme) {
@@ -120,6 +119,6 @@ func listenAddress(address string) string {
 // closeTimeout limits how long Close on the serving rank waits for ranks that have not left.
 const closeTimeout = 30 * time.Second
 
-// leaveTimeout limits exchanges with the store that continue after a deadline, such as storing that
-// a rank leaves.
+// leaveTimeout limits exchanges with the store that continue after a deadline. For example, a rank
+// announces that it leaves.
 const leaveTimeout = 2 * time.Second

@@ -15,38 +15,38 @@ import (
 	"time"
 )
 
-// connectAndClose connects all ranks, exchanges a value between them, and closes them, the serving
-// rank first. The serving rank must wait for the others.
+// connectAndClose connects all ranks, exchanges a value between them, and closes all members. The
+// serving rank must wait for the other ranks.
 func connectAndClose(t *testing.T, worlds []World) {
 	t.Helper()
 	ctx := testContext(t)
 	forEachRank(t, worlds, func(w World) error {
-		store, leave, err := Connect(ctx, w)
+		store, member, err := Connect(ctx, w)
 		if err != nil {
 			return err
 		}
-		return errors.Join(exchangeValues(ctx, store, w), leave.Close(), leave.Close())
+		return errors.Join(exchangeValues(ctx, store, w), member.Close(), member.Close())
 	})
 }
 
 // forEachRank calls f for all ranks concurrently.
 func forEachRank(t *testing.T, worlds []World, f func(w World) error) {
 	t.Helper()
-	var all sync.WaitGroup
+	var ranks sync.WaitGroup
 	for _, w := range worlds {
-		all.Go(func() {
+		ranks.Go(func() {
 			if err := f(w); err != nil {
 				t.Errorf("rank %d: %v", w.Rank, err)
 			}
 		})
 	}
-	all.Wait()
+	ranks.Wait()
 }
 
 // exchangeValues stores a value of this rank and reads the values of all ranks.
 func exchangeValues(ctx context.Context, s *Client, w World) error {
 	if w.Rank != 0 {
-		// Rank 0 may be closing its store already.
+		// Rank 0 may already be closing its store.
 		if _, err := s.Add(ctx, "others", 1); err != nil {
 			return err
 		}
@@ -60,7 +60,7 @@ func exchangeValues(ctx context.Context, s *Client, w World) error {
 			return err
 		}
 		if string(value) != fmt.Sprint(rank) {
-			return fmt.Errorf("the value of rank %d is %q, want %d", rank, value, rank)
+			return fmt.Errorf("value of rank %d = %q; want %d", rank, value, rank)
 		}
 	}
 	return nil
@@ -105,9 +105,9 @@ func TestRanksConnectRepeatedly(t *testing.T) {
 	}
 }
 
-// TestConnectRetriesIfTheStoreIsClosing connects rank 1 to the store of an earlier attempt, which
-// closes the connection at the first query, like a store that requires a token.
-func TestConnectRetriesIfTheStoreIsClosing(t *testing.T) {
+// TestConnectRetriesIfStoreIsClosing starts at a store of an earlier attempt. That store closes the
+// connection at the first query, like a store that requires a token.
+func TestConnectRetriesIfStoreIsClosing(t *testing.T) {
 	address := privateName()
 	old, err := net.Listen("unix", strings.TrimPrefix(address, unixScheme))
 	if err != nil {
@@ -122,14 +122,14 @@ func TestConnectRetriesIfTheStoreIsClosing(t *testing.T) {
 	}
 }
 
-// hangUp completes the handshake of all clients, and closes all connections at the next query.
+// hangUp completes the handshake with all clients. At the first query it closes all connections.
 func hangUp(l net.Listener) error {
 	var serving sync.WaitGroup
 	var conns []net.Conn
 	for {
 		conn, err := l.Accept()
 		if err != nil {
-			break // a client's query has closed the listener
+			break // A client's query has closed the listener.
 		}
 		conns = append(conns, conn)
 		serving.Go(func() {
@@ -164,7 +164,8 @@ func port(t *testing.T) (string, error) {
 	return s.Address(), s.Close()
 }
 
-// TestAbsentRanksAreNamed checks the error on every rank that connects.
+// TestAbsentRanksAreNamed connects three of five ranks. Each must get an error that names the
+// others.
 func TestAbsentRanksAreNamed(t *testing.T) {
 	ctx, cancel := context.WithCancelCause(testContext(t))
 	cause := errors.New("the deadline")
@@ -200,17 +201,17 @@ func TestAbsentRanksAreNamed(t *testing.T) {
 	}
 }
 
-// cutConn ends a context while the answer to a join is in transit. It continues to read once the
-// end of the context has aborted the connection, or after 20 ms.
+// cutConn cancels a context while the answer to a join is in transit. It then delays the read until
+// the cancellation has aborted the connection, or for 20 ms.
 type cutConn struct {
 	net.Conn
-	end    func()
+	cancel func()
 	joined atomic.Bool
 	cut    chan struct{}
 }
 
-func (c *cutConn) SetDeadline(at time.Time) error {
-	err := c.Conn.SetDeadline(at)
+func (c *cutConn) SetDeadline(deadline time.Time) error {
+	err := c.Conn.SetDeadline(deadline)
 	select {
 	case c.cut <- struct{}{}:
 	default:
@@ -227,7 +228,7 @@ func (c *cutConn) Write(b []byte) (int, error) {
 
 func (c *cutConn) Read(b []byte) (int, error) {
 	if c.joined.Swap(false) {
-		c.end()
+		c.cancel()
 		select {
 		case <-c.cut:
 		case <-time.After(20 * time.Millisecond):
@@ -236,9 +237,9 @@ func (c *cutConn) Read(b []byte) (int, error) {
 	return c.Conn.Read(b)
 }
 
-// TestDeadlineDuringJoinReportsAbsentRanks checks that the absent ranks are read over the existing
-// connection. Rank 0 closes the store as soon as no client is connected, so a new connection may be
-// impossible.
+// TestDeadlineDuringJoinReportsAbsentRanks checks that joinAll looks up the absent ranks over its
+// existing connection. A new connection may be impossible, because rank 0 closes the store when no
+// client is connected.
 func TestDeadlineDuringJoinReportsAbsentRanks(t *testing.T) {
 	server, _ := serveOn(t, privateName(), "")
 	ctx, cancel := context.WithCancelCause(testContext(t))
@@ -252,7 +253,7 @@ func TestDeadlineDuringJoinReportsAbsentRanks(t *testing.T) {
 		if err != nil {
 			return nil, err
 		}
-		cut := &cutConn{Conn: conn, end: func() { cancel(cause) }, cut: make(chan struct{})}
+		cut := &cutConn{Conn: conn, cancel: func() { cancel(cause) }, cut: make(chan struct{})}
 		return handshake(ctx, cut, Endpoint{Address: server.Address()})
 	})
 	m := &Member{world: worldsOf(3, Route{Kind: RouteServe})[2], client: client}
@@ -287,28 +288,28 @@ func TestRankZeroDoesNotWaitForEndedRanks(t *testing.T) {
 	ctx := testContext(t)
 	dead := make(chan *Member, 1)
 	go func() {
-		_, leave, err := Connect(ctx, worlds[1])
+		_, member, err := Connect(ctx, worlds[1])
 		if err != nil {
 			t.Error(err)
 		}
-		dead <- leave
+		dead <- member
 	}()
-	_, leave, err := Connect(ctx, worlds[0])
+	_, member, err := Connect(ctx, worlds[0])
 	if err != nil {
 		t.Fatal(err)
 	}
 	if err := closeLinks(<-dead); err != nil {
 		t.Fatal(err)
 	}
-	if err := leave.Close(); err != nil {
+	if err := member.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if s := leave.service.server; len(s.sessions) != 0 {
+	if s := member.service.server; len(s.sessions) != 0 {
 		t.Fatalf("%d sessions remain", len(s.sessions))
 	}
 }
 
-func TestAttemptsOfAJobHaveSeparateKeys(t *testing.T) {
+func TestAttemptsHaveSeparateKeys(t *testing.T) {
 	server, client := serveOn(t, privateName(), "")
 	for restart := range 2 {
 		worlds := worldsOf(2, Route{
@@ -342,12 +343,12 @@ func TestConnectDoesNotWaitForEndedRanks(t *testing.T) {
 			worlds := worldsOf(3, Route{
 				Kind: RouteJoin, Endpoint: Endpoint{Address: server.Address(), Token: "token"},
 			})
-			var all sync.WaitGroup
+			var ranks sync.WaitGroup
 			for _, w := range worlds {
 				if w.Rank == ended {
 					continue
 				}
-				all.Go(func() {
+				ranks.Go(func() {
 					_, _, err := Connect(testContext(t), w)
 					var absent *AbsentError
 					if !errors.As(err, &absent) || !slices.Equal(absent.Ranks, []int{ended}) {
@@ -356,13 +357,13 @@ func TestConnectDoesNotWaitForEndedRanks(t *testing.T) {
 				})
 			}
 			server.Ended(ended, fmt.Sprintf("rank %d exited with code 3", ended))
-			all.Wait()
+			ranks.Wait()
 		})
 	}
 }
 
-// TestRankMayEndAfterAllHaveJoined connects and closes twice, so that one rank may end while
-// another is still in Connect.
+// TestRankMayEndAfterAllHaveJoined connects and closes twice. One rank may then end while another
+// rank is still in Connect. That must cause no error.
 func TestRankMayEndAfterAllHaveJoined(t *testing.T) {
 	server, _ := serveOn(t, privateName(), "token")
 	worlds := worldsOf(3, Route{
@@ -372,27 +373,28 @@ func TestRankMayEndAfterAllHaveJoined(t *testing.T) {
 	connectAndClose(t, worlds)
 }
 
-// TestGuardEndsWithRank also tests stop.
+// TestGuardEndsWithRank calls Guard again after stop. The second context must end when the launcher
+// reports the end of rank 1.
 func TestGuardEndsWithRank(t *testing.T) {
 	server, _ := serveOn(t, privateName(), "token")
 	worlds := worldsOf(2, Route{
 		Kind: RouteJoin, Endpoint: Endpoint{Address: server.Address(), Token: "token"},
 	})
 	ctx := testContext(t)
-	var all sync.WaitGroup
+	var ranks sync.WaitGroup
 	for _, w := range worlds {
-		all.Go(func() {
-			store, leave, err := Connect(ctx, w)
+		ranks.Go(func() {
+			store, member, err := Connect(ctx, w)
 			if err != nil {
 				t.Error(err)
 				return
 			}
-			_, stop := leave.Guard(ctx, []int{0, 1})
+			_, stop := member.Guard(ctx, []int{0, 1})
 			stop()
-			guarded, stop := leave.Guard(ctx, []int{0, 1})
+			guarded, stop := member.Guard(ctx, []int{0, 1})
 			defer stop()
 			if w.Rank == 1 {
-				if err := leave.Close(); err != nil {
+				if err := member.Close(); err != nil {
 					t.Error(err)
 				}
 				return
@@ -403,10 +405,10 @@ func TestGuardEndsWithRank(t *testing.T) {
 			if !errors.As(err, &ended) || ended.Rank != 1 {
 				t.Errorf("got %v, want an EndedError for rank 1", err)
 			}
-			if err := leave.Close(); err != nil {
+			if err := member.Close(); err != nil {
 				t.Error(err)
 			}
 		})
 	}
-	all.Wait()
+	ranks.Wait()
 }

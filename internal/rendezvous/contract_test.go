@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// TestStoreContract tests the contract with every kind of store.
+// TestStoreContract runs the tests in contract with every kind of store.
 func TestStoreContract(t *testing.T) {
 	kinds := map[string]func(t *testing.T) *Client{
 		"local": func(t *testing.T) *Client {
@@ -38,8 +38,8 @@ func TestStoreContract(t *testing.T) {
 	}
 	for name, open := range kinds {
 		t.Run(name, func(t *testing.T) {
-			for sentence, test := range contract {
-				t.Run(sentence, func(t *testing.T) { test(t, open(t)) })
+			for name, test := range contract {
+				t.Run(name, func(t *testing.T) { test(t, open(t)) })
 			}
 		})
 	}
@@ -99,7 +99,7 @@ func testAdd(t *testing.T, s *Client) {
 
 func testCompareSet(t *testing.T, s *Client) {
 	rows := []struct{ expected, desired, want string }{
-		{"other", "x", "other"}, // missing key with an expectation: nothing is stored
+		{"other", "x", "other"}, // stores nothing, because the key is missing
 		{"", "one", "one"},
 		{"", "two", "one"},
 		{"one", "two", "two"},
@@ -136,14 +136,14 @@ func testWaitNames(t *testing.T, s *Client) {
 	}
 }
 
-// waitUntilCanceled cancels a wait, before or after the server has received it, and returns its
-// error.
+// waitUntilCanceled cancels a wait and returns its error. The server may or may not have received
+// the request.
 func waitUntilCanceled(t *testing.T, s *Client, cause error, keys ...string) error {
 	t.Helper()
 	ctx, cancel := context.WithCancelCause(testContext(t))
 	done := make(chan error, 1)
 	go func() { done <- s.Wait(ctx, keys...) }()
-	mustSet(t, s, "turn", "v")
+	mustSet(t, s, "other key", "v")
 	cancel(cause)
 	return <-done
 }
@@ -165,12 +165,12 @@ func testCanceled(t *testing.T, s *Client) {
 }
 
 func testConcurrent(t *testing.T, s *Client) {
-	const callers, each = 8, 25
+	const callers, calls = 8, 25
 	ctx := testContext(t)
 	var all sync.WaitGroup
 	for range callers {
 		all.Go(func() {
-			for range each {
+			for range calls {
 				if _, err := s.Add(ctx, "n", 1); err != nil {
 					t.Error(err)
 				}
@@ -178,7 +178,7 @@ func testConcurrent(t *testing.T, s *Client) {
 		})
 	}
 	all.Wait()
-	checkValue(t, s, "n", fmt.Sprint(callers*each))
+	checkValue(t, s, "n", fmt.Sprint(callers*calls))
 }
 
 func testWaitDoesNotBlock(t *testing.T, s *Client) {

@@ -30,17 +30,17 @@ const (
 // the context ends (after DefaultTimeout if it has no deadline). Dial does not retry after a wrong
 // token (ErrToken), if the server does not speak the TCPStore protocol (ErrProtocol), or if the
 // socket belongs to another user (PeerError). The caller must Close the client.
-func Dial(ctx context.Context, to Endpoint) (*Client, error) {
-	return dial(ctx, to, uint32(os.Geteuid()))
+func Dial(ctx context.Context, endpoint Endpoint) (*Client, error) {
+	return dial(ctx, endpoint, uint32(os.Geteuid()))
 }
 
 // dial connects to a server that runs as user uid.
-func dial(ctx context.Context, to Endpoint, uid uint32) (*Client, error) {
-	network, addr, err := split(to.Address)
+func dial(ctx context.Context, endpoint Endpoint, uid uint32) (*Client, error) {
+	network, addr, err := split(endpoint.Address)
 	if err != nil {
 		return nil, err
 	}
-	if err := to.Token.validate(); err != nil {
+	if err := endpoint.Token.validate(); err != nil {
 		return nil, err
 	}
 	ctx, cancel := bounded(ctx)
@@ -52,16 +52,16 @@ func dial(ctx context.Context, to Endpoint, uid uint32) (*Client, error) {
 			return nil, err
 		}
 		sys.CloseInForks(conn)
-		if err := checkPeer(conn, to.Address, uid); err != nil {
+		if err := checkPeer(conn, endpoint.Address, uid); err != nil {
 			return nil, errors.Join(err, conn.Close())
 		}
-		return handshake(ctx, conn, to)
+		return handshake(ctx, conn, endpoint)
 	}
 	first, err := retryUntil(ctx, once, isTransient)
 	if err != nil {
-		return nil, fmt.Errorf("connecting to the store at %s: %w", to.Address, err)
+		return nil, fmt.Errorf("connecting to the store at %s: %w", endpoint.Address, err)
 	}
-	c := newClient(to.Address, func(ctx context.Context) (*link, error) {
+	c := newClient(endpoint.Address, func(ctx context.Context) (*link, error) {
 		hangUps := 0
 		return retryUntil(ctx, once, func(err error) bool {
 			// A server with too many unauthenticated connections closes the oldest of them.

@@ -20,7 +20,7 @@ func closeLinks(m *Member) error {
 	err := errors.Join(m.watch.client.Close(), m.client.Close())
 	if m.service != nil {
 		services.mu.Lock()
-		delete(services.at, m.service.at.Address)
+		delete(services.byAddress, m.service.endpoint.Address)
 		services.mu.Unlock()
 		err = errors.Join(err, m.service.server.Close())
 	}

@@ -45,7 +45,7 @@ func (m *Member) joinAll(ctx context.Context) error {
 		if absent := m.absent(ctx); len(absent) > 0 {
 			err = &AbsentError{
 				Ranks: absent, Size: m.world.Size,
-				Err: fmt.Errorf("%w%s", context.Cause(ctx), m.world.otherSize(ctx, m.client, absent)),
+				Err: fmt.Errorf("%w%s", context.Cause(ctx), m.world.sizeMismatch(ctx, m.client, absent)),
 			}
 		}
 	}

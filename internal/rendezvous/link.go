@@ -92,18 +92,18 @@ func hungUp(err error) bool {
 }
 
 // handshake performs the handshake on a new connection, and closes the connection on failure.
-func handshake(ctx context.Context, conn net.Conn, to Endpoint) (*link, error) {
-	l := &link{conn: conn, d: newDecoder(conn, to.Address), authenticated: true}
+func handshake(ctx context.Context, conn net.Conn, endpoint Endpoint) (*link, error) {
+	l := &link{conn: conn, d: newDecoder(conn, endpoint.Address), authenticated: true}
 	err := l.greet(ctx)
-	if err == nil && to.Token != "" {
-		err = l.authenticate(ctx, to.Token)
+	if err == nil && endpoint.Token != "" {
+		err = l.authenticate(ctx, endpoint.Token)
 	}
 	if err != nil {
 		conn.Close()
 		return nil, fmt.Errorf("handshake with the store: %w", err)
 	}
 	// Without a token, only the answer to the first query shows whether the server requires one.
-	l.authenticated = to.Token != ""
+	l.authenticated = endpoint.Token != ""
 	return l, nil
 }
 

@@ -13,8 +13,8 @@ import (
 // addressInUse examines an address that is in use. It returns an error if another user owns the
 // address, since waiting would not help. Otherwise it returns advice for an error text, in case the
 // address stays in use.
-func addressInUse(ctx context.Context, at Endpoint, uid uint32) (advice string, err error) {
-	network, addr, err := split(at.Address)
+func addressInUse(ctx context.Context, endpoint Endpoint, uid uint32) (advice string, err error) {
+	network, addr, err := split(endpoint.Address)
 	if err != nil {
 		return "", err
 	}
@@ -29,12 +29,12 @@ func addressInUse(ctx context.Context, at Endpoint, uid uint32) (advice string, 
 	case known && owner != uid:
 		return "", fmt.Errorf("another user has taken the address of this job's store: %w; give the "+
 			"job another MASTER_PORT or run id, or start it by symmem launch, whose store "+
-			"has a random address", &PeerError{Addr: at.Address, UID: owner, Want: uid})
+			"has a random address", &PeerError{Addr: endpoint.Address, UID: owner, Want: uid})
 	case network == "unix":
 		return "another job of this user has the same MASTER_PORT or run id, or has not ended", nil
 	case known:
 		return fmt.Sprintf("if PyTorch serves its own store there, set %s=%s on all ranks to join it",
-			EnvStore, at.Address), nil
+			EnvStore, endpoint.Address), nil
 	}
 	return "this process cannot find out which process uses it", nil
 }

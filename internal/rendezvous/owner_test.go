@@ -16,17 +16,17 @@ func TestAddressOfAnotherUserIsRefused(t *testing.T) {
 	unix, _ := serveOn(t, privateName(), "")
 	own := uint32(os.Geteuid())
 	for _, s := range []*Server{tcp, unix} {
-		at := Endpoint{Address: s.Address()}
-		_, err := addressInUse(testContext(t), at, own+1)
+		endpoint := Endpoint{Address: s.Address()}
+		_, err := addressInUse(testContext(t), endpoint, own+1)
 		var other *PeerError
 		if !errors.As(err, &other) || other.UID != own || other.Want != own+1 {
-			t.Errorf("%s: got %v, want user %d", at.Address, err, own)
+			t.Errorf("%s: got %v, want user %d", endpoint.Address, err, own)
 		}
 		if err != nil && strings.Contains(err.Error(), EnvStore) {
 			t.Errorf("got %v, want an error that does not suggest to join another user's store", err)
 		}
-		if advice, err := addressInUse(testContext(t), at, own); err != nil || advice == "" {
-			t.Errorf("addressInUse(%s) = %q, %v for its own user, want advice", at.Address, advice, err)
+		if advice, err := addressInUse(testContext(t), endpoint, own); err != nil || advice == "" {
+			t.Errorf("addressInUse(%s) = %q, %v for its own user, want advice", endpoint.Address, advice, err)
 		}
 	}
 }

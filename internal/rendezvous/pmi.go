@@ -37,8 +37,8 @@ const (
 // descriptor, since finalize ends the session, but a program may connect again later.
 type pmiResult struct {
 	sync.Mutex
-	known bool
-	to    Endpoint
+	known    bool
+	endpoint Endpoint
 }
 
 // pmiResults maps each descriptor to its *pmiResult.
@@ -52,30 +52,30 @@ func pmiEndpoint(ctx context.Context, fd int, leader bool) (Endpoint, error) {
 	result.Lock()
 	defer result.Unlock()
 	if result.known {
-		return result.to, nil
+		return result.endpoint, nil
 	}
 	conn, err := pmiConn(fd)
 	if err != nil {
 		return Endpoint{}, err
 	}
 	defer conn.Close()
-	to, err := pmiExchange(ctx, conn, leader)
+	endpoint, err := pmiExchange(ctx, conn, leader)
 	if err != nil {
 		return Endpoint{}, fmt.Errorf("finding the store by PMI: %w", err)
 	}
-	result.to, result.known = to, true
-	return to, nil
+	result.endpoint, result.known = endpoint, true
+	return endpoint, nil
 }
 
 // pmiExchange performs the whole exchange, until the context ends.
 func pmiExchange(ctx context.Context, conn net.Conn, leader bool) (Endpoint, error) {
 	defer context.AfterFunc(ctx, func() { _ = conn.SetDeadline(pastDeadline) })()
 	p := &pmi{conn: conn, r: bufio.NewReaderSize(conn, pmiLineBytes)}
-	to, err := p.exchange(leader)
+	endpoint, err := p.exchange(leader)
 	if err != nil && ctx.Err() != nil {
 		err = fmt.Errorf("%w: %w", context.Cause(ctx), err)
 	}
-	return to, err
+	return endpoint, err
 }
 
 // pmiConn returns a connection over a copy of the descriptor.

@@ -15,8 +15,8 @@ import (
 // may be in several worlds of one job at once, and all these worlds use one address. A service is
 // open while it has members. The last member closes its server.
 type service struct {
-	at     Endpoint
-	server *Server
+	endpoint Endpoint
+	server   *Server
 
 	// members is guarded by services.mu.
 	members int
@@ -27,26 +27,26 @@ type service struct {
 
 // services holds the open services of this process by address.
 var services = struct {
-	mu sync.Mutex
-	at map[string]*service
-}{at: map[string]*service{}}
+	mu        sync.Mutex
+	byAddress map[string]*service
+}{byAddress: map[string]*service{}}
 
 // serve adds a member to the service at an endpoint, and opens the service if necessary. If the
 // address is in use, it may belong to rank 0 of an earlier attempt, which still waits for its last
 // clients. So serve logs a warning and retries. It returns an error at once if the address belongs
 // to another rank 0 of the same job. It repeats this check, since a rank 0 that has just started
 // may not have claimed its rank yet.
-func serve(ctx context.Context, at Endpoint, w *World) (*service, error) {
+func serve(ctx context.Context, endpoint Endpoint, w *World) (*service, error) {
 	reported := false
 	var checked time.Time
 	for pause := firstBackoff; ; pause = min(2*pause, maxBackoff) {
-		s, err := tryServe(at)
+		s, err := tryServe(endpoint)
 		if err == nil || !errors.Is(err, syscall.EADDRINUSE) {
 			return s, err
 		}
-		advice, ownerErr := addressInUse(ctx, at, uint32(os.Geteuid()))
+		advice, ownerErr := addressInUse(ctx, endpoint, uint32(os.Geteuid()))
 		if ownerErr == nil && time.Since(checked) > claimTime {
-			ownerErr = claimedBy(ctx, at, w)
+			ownerErr = checkUnclaimed(ctx, endpoint, w)
 			checked = time.Now()
 		}
 		if ownerErr != nil {
@@ -55,7 +55,7 @@ func serve(ctx context.Context, at Endpoint, w *World) (*service, error) {
 		if !reported {
 			reported = true
 			slog.Warn("symmem: the address of the store is taken; this rank tries again until its "+
-				"timeout: "+advice, "address", at.Address, "error", err)
+				"timeout: "+advice, "address", endpoint.Address, "error", err)
 		}
 		if !sleepAround(ctx, pause) {
 			return nil, fmt.Errorf("%w: %w; %s", context.Cause(ctx), err, advice)
@@ -64,21 +64,21 @@ func serve(ctx context.Context, at Endpoint, w *World) (*service, error) {
 }
 
 // tryServe tries once to serve.
-func tryServe(at Endpoint) (*service, error) {
+func tryServe(endpoint Endpoint) (*service, error) {
 	services.mu.Lock()
 	defer services.mu.Unlock()
-	s := services.at[at.Address]
-	if s != nil && s.at.Token != at.Token {
+	s := services.byAddress[endpoint.Address]
+	if s != nil && s.endpoint.Token != endpoint.Token {
 		return nil, fmt.Errorf("this process serves a store at %s already, with another token",
-			at.Address)
+			endpoint.Address)
 	}
 	if s == nil {
-		server, err := Listen(listenAddress(at.Address), at.Token)
+		server, err := Listen(listenAddress(endpoint.Address), endpoint.Token)
 		if err != nil {
 			return nil, err
 		}
-		s = &service{at: at, server: server}
-		services.at[at.Address] = s
+		s = &service{endpoint: endpoint, server: server}
+		services.byAddress[endpoint.Address] = s
 	}
 	s.members++
 	return s, nil
@@ -99,6 +99,6 @@ func (s *service) leave() (last bool, left [][]string) {
 	if s.members--; s.members > 0 {
 		return false, nil
 	}
-	delete(services.at, s.at.Address)
+	delete(services.byAddress, s.endpoint.Address)
 	return true, s.left
 }

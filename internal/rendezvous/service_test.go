@@ -38,14 +38,14 @@ func TestRanksInSeveralWorlds(t *testing.T) {
 // TestSecondServiceWithAnotherTokenIsRefused checks that serve returns an error at once instead of
 // waiting for the address.
 func TestSecondServiceWithAnotherTokenIsRefused(t *testing.T) {
-	at := Endpoint{Address: privateName(), Token: "one"}
-	s, err := serve(testContext(t), at, &World{Size: 1})
+	endpoint := Endpoint{Address: privateName(), Token: "one"}
+	s, err := serve(testContext(t), endpoint, &World{Size: 1})
 	if err != nil {
 		t.Fatal(err)
 	}
 	closeLater(t, s.server)
-	at.Token = "another"
-	if _, err := serve(testContext(t), at, &World{Size: 1}); err == nil ||
+	endpoint.Token = "another"
+	if _, err := serve(testContext(t), endpoint, &World{Size: 1}); err == nil ||
 		!strings.Contains(err.Error(), "with another token") {
 		t.Errorf("got %v, want an error about the token", err)
 	}
