@@ -74,12 +74,12 @@ func connect(ctx context.Context, w World) (*Member, error) {
 		w.Route = Route{Kind: RouteServe, Endpoint: endpoint}
 	}
 	hangUps := 0
-	once := func(ctx context.Context) (*Member, error) { return attempt(ctx, w) }
-	return retryUntil(ctx, once, func(err error) bool {
-		if errors.Is(err, errHungUp) {
+	try := func(ctx context.Context) (*Member, error) { return attempt(ctx, w) }
+	return retryUntil(ctx, try, func(err error) bool {
+		if errors.Is(err, errClosedEarly) {
 			hangUps++
 		}
-		return errors.Is(err, ErrLost) || errors.Is(err, errHungUp) && hangUps <= maxHangUps
+		return errors.Is(err, ErrLost) || errors.Is(err, errClosedEarly) && hangUps <= maxHangUps
 	})
 }
 

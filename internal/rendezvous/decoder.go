@@ -8,9 +8,9 @@ import (
 	"io"
 )
 
-// decoder reads requests and replies. It never allocates much more memory than the bytes that have
-// arrived, so that a forged length does not exhaust the reader's memory. Only one goroutine at a
-// time may use a decoder.
+// decoder reads requests and replies. A forged length cannot exhaust the reader's memory, because a
+// decoder allocates little more memory than the data that has arrived. Only one goroutine at a time
+// may use a decoder.
 type decoder struct {
 	r *bufio.Reader
 	// peer identifies the other side in errors.
@@ -112,21 +112,21 @@ func (d *decoder) number() (int64, error) {
 	return int64(n), err
 }
 
-func (d *decoder) length(name string, most uint64) (uint64, error) {
+func (d *decoder) length(name string, limit uint64) (uint64, error) {
 	n, err := d.u64()
-	if err == nil && n > most {
-		return 0, d.errorf("%s %d is over the limit of %d", name, n, most)
+	if err == nil && n > limit {
+		return 0, d.errorf("%s %d is over the limit of %d", name, n, limit)
 	}
 	return n, err
 }
 
 // field reads a length and a value of that length, which the caller owns.
-func (d *decoder) field(name string, most uint64) ([]byte, error) {
-	n, err := d.length("length of a "+name, most)
+func (d *decoder) field(name string, limit uint64) ([]byte, error) {
+	n, err := d.length("length of a "+name, limit)
 	if err != nil {
 		return nil, err
 	}
-	// Count eight bytes for each field, so that the number of empty fields is limited, too.
+	// Counting eight bytes more for each field also limits the number of empty fields.
 	if d.budget -= int(n) + 8; d.budget < 0 {
 		return nil, d.errorf("the request is too long")
 	}

@@ -27,9 +27,9 @@ const (
 )
 
 // Dial connects to the store at an endpoint. It retries until the server accepts the connection or
-// the context ends (after DefaultTimeout if it has no deadline). Dial does not retry after a wrong
-// token (ErrToken), if the server does not speak the TCPStore protocol (ErrProtocol), or if the
-// socket belongs to another user (PeerError). The caller must Close the client.
+// the context ends. A context without a deadline ends after DefaultTimeout. Dial does not retry
+// after a wrong token (ErrToken), if the server does not speak the TCPStore protocol (ErrProtocol),
+// or if the socket belongs to another user (PeerError). The caller must Close the client.
 func Dial(ctx context.Context, endpoint Endpoint) (*Client, error) {
 	return dial(ctx, endpoint, uint32(os.Geteuid()))
 }
@@ -45,7 +45,7 @@ func dial(ctx context.Context, endpoint Endpoint, uid uint32) (*Client, error) {
 	}
 	ctx, cancel := bounded(ctx)
 	defer cancel()
-	once := func(ctx context.Context) (*link, error) {
+	dialOnce := func(ctx context.Context) (*link, error) {
 		var dialer net.Dialer
 		conn, err := dialer.DialContext(ctx, network, addr)
 		if err != nil {
@@ -57,13 +57,13 @@ func dial(ctx context.Context, endpoint Endpoint, uid uint32) (*Client, error) {
 		}
 		return handshake(ctx, conn, endpoint)
 	}
-	first, err := retryUntil(ctx, once, isTransient)
+	first, err := retryUntil(ctx, dialOnce, isTransient)
 	if err != nil {
 		return nil, fmt.Errorf("connecting to the store at %s: %w", endpoint.Address, err)
 	}
 	c := newClient(endpoint.Address, func(ctx context.Context) (*link, error) {
 		hangUps := 0
-		return retryUntil(ctx, once, func(err error) bool {
+		return retryUntil(ctx, dialOnce, func(err error) bool {
 			// A server with too many unauthenticated connections closes the oldest of them.
 			if hungUp(err) {
 				hangUps++
@@ -75,7 +75,7 @@ func dial(ctx context.Context, endpoint Endpoint, uid uint32) (*Client, error) {
 	return c, c.release(first, nil)
 }
 
-// isTransient reports whether the server may cause err while it is still starting.
+// isTransient reports whether err may disappear once the server has started.
 func isTransient(err error) bool {
 	return !errors.Is(err, ErrProtocol) && !errors.Is(err, ErrToken) &&
 		!errors.As(err, new(*PeerError))
@@ -84,14 +84,14 @@ func isTransient(err error) bool {
 // isBusy reports whether err means that the accept queue of a running server is full.
 func isBusy(err error) bool { return errors.Is(err, syscall.EAGAIN) }
 
-// retryUntil calls once, with increasing pauses, until it succeeds or retry rejects its error.
+// retryUntil calls try, with increasing pauses, until it succeeds or retry rejects its error.
 func retryUntil[T any](
 	ctx context.Context,
-	once func(context.Context) (*T, error),
+	try func(context.Context) (*T, error),
 	retry func(error) bool,
 ) (*T, error) {
 	for pause := firstBackoff; ; pause = min(2*pause, maxBackoff) {
-		result, err := once(ctx)
+		result, err := try(ctx)
 		if err == nil || !retry(err) {
 			return result, err
 		}
@@ -101,8 +101,8 @@ func retryUntil[T any](
 	}
 }
 
-// sleepAround sleeps for a random time around pause, so that ranks that started together do not
-// connect all at once. It returns false if the context ends first.
+// sleepAround sleeps for a random time around pause. Ranks that start together then do not connect
+// all at once. sleepAround returns false if the context ends first.
 func sleepAround(ctx context.Context, pause time.Duration) bool {
 	return sleep(ctx, pause/2+rand.N(pause))
 }

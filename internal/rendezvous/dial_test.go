@@ -18,7 +18,7 @@ func TestConnectWithoutTokenFailsAtOnce(t *testing.T) {
 	}
 }
 
-func TestDialWaitsForTheServer(t *testing.T) {
+func TestDialWaitsForServer(t *testing.T) {
 	address := privateName()
 	dialed := make(chan error, 1)
 	ctx := testContext(t)
@@ -39,7 +39,7 @@ func TestDialWaitsForTheServer(t *testing.T) {
 	}
 }
 
-func TestDialReturnsTheLastError(t *testing.T) {
+func TestDialReturnsLastError(t *testing.T) {
 	ctx, cancel := context.WithCancelCause(testContext(t))
 	cause := errors.New("interrupted")
 	cancel(cause)
@@ -49,7 +49,7 @@ func TestDialReturnsTheLastError(t *testing.T) {
 	}
 	for _, bad := range []string{"", "host", "host:", "unix:", "unix:@", ":"} {
 		if _, err := Dial(testContext(t), Endpoint{Address: bad}); err == nil {
-			t.Fatalf("Dial accepted the address %q", bad)
+			t.Fatalf("Dial(%q) succeeded; want an error", bad)
 		}
 	}
 }

@@ -13,8 +13,8 @@ type environment struct {
 	seen   []Variable
 }
 
-// value returns a variable, or "" if it is not set. Callers treat an empty variable as not set,
-// since scripts often set variables to "".
+// value returns a variable, or "" if it is not set. Scripts often set variables to "", so callers
+// treat an empty variable as not set.
 func (e *environment) value(name string) string {
 	value, _ := e.lookup(name)
 	e.seen = append(e.seen, Variable{name, value})
@@ -80,8 +80,8 @@ var families = []family{
 	},
 }
 
-// Discover returns the rank of this process and the location of the store, from options and the
-// environment. lookup is usually os.LookupEnv. Discover opens nothing and does not communicate. Its
+// Discover determines the rank of this process and the location of the store from options and the
+// environment. lookup is usually os.LookupEnv. Discover opens no file and does not communicate. Its
 // errors are EnvironmentErrors, or describe the invalid option.
 func Discover(lookup func(string) (string, bool), o Options) (World, error) {
 	w, err := ranks(lookup, o)
@@ -132,8 +132,8 @@ func fromOptions(o Options) (World, error) {
 	return w, nil
 }
 
-// ranks reads the variables of one family. ok is false if none of them is set, or if another source
-// must be used.
+// ranks reads the variables of one family. It returns false if none of them is set, or if the ranks
+// must be read from another source.
 func (f *family) ranks(e *environment, slurmStep bool) (w World, ok bool, err error) {
 	count, local := 0, 0
 	for i, name := range f.names {
@@ -157,12 +157,12 @@ func (f *family) ranks(e *environment, slurmStep bool) (w World, ok bool, err er
 
 func (f *family) parse(e *environment) (World, error) {
 	w := World{Source: f.source}
-	for i, to := range [...]*int{&w.Rank, &w.Size, &w.LocalRank, &w.LocalSize} {
+	for i, field := range [...]*int{&w.Rank, &w.Size, &w.LocalRank, &w.LocalSize} {
 		n, err := e.number(f.names[i])
 		if err != nil {
 			return World{}, err
 		}
-		*to = n
+		*field = n
 	}
 	if problem := w.problem(); problem != "" {
 		return World{}, e.errorf("%s", problem)

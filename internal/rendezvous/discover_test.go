@@ -33,20 +33,20 @@ const (
 )
 
 func TestDiscover(t *testing.T) {
-	two := func(source Source, run string) World {
+	newWorld := func(source Source, run string) World {
 		return World{
 			Rank: 1, Size: 2, LocalRank: 1, LocalSize: 2, Source: source, RunID: run,
 			Route: Route{Kind: RouteServe},
 		}
 	}
 	alone := World{Size: 1, LocalSize: 1, Source: SourceAlone}
-	torch := two(SourceTorchrun, "j")
+	torch := newWorld(SourceTorchrun, "j")
 	torch.Restart = 3
-	agent, ours, pmi := torch, torch, two(SourceMPICH, "")
+	agent, ours, pmi := torch, torch, newWorld(SourceMPICH, "")
 	agent.Route = Route{Kind: RouteJoin, Endpoint: Endpoint{Address: "node7:29500"}}
 	ours.Route = Route{Kind: RouteJoin, Endpoint: Endpoint{Address: "unix:@s", Token: "t"}}
 	pmi.Route = Route{Kind: RoutePMI, FD: 9}
-	far := World{
+	remote := World{
 		Rank: 5, Size: 8, LocalRank: 1, LocalSize: 4, Source: SourceSlurm, RunID: "77.2",
 		Route: Route{Kind: RouteServe, Endpoint: Endpoint{Address: "[::1]:1", Token: "t"}},
 	}
@@ -55,7 +55,7 @@ func TestDiscover(t *testing.T) {
 		options   Options
 		want      World
 	}{
-		{"without variables there is one process", "", Options{}, alone},
+		{"without variables there is one rank", "", Options{}, alone},
 		{"the script of sbatch is not a rank", envBatch, Options{}, alone},
 		{"the shell of salloc is not a rank", envBatch + "SLURM_STEP_ID=4294967290", Options{}, alone},
 		{"torchrun takes precedence over Open MPI", envTorch + envOMPI, Options{}, torch},
@@ -71,12 +71,12 @@ func TestDiscover(t *testing.T) {
 			Options{},
 			ours,
 		},
-		{"Open MPI takes precedence over Slurm", envOMPI + envSlurm, Options{}, two(SourceOpenMPI, "n1")},
+		{"Open MPI takes precedence over Slurm", envOMPI + envSlurm, Options{}, newWorld(SourceOpenMPI, "n1")},
 		{"MPICH uses PMI", envMPICH, Options{}, pmi},
 		{
-			"the PMI of srun means Slurm", "PMI_RANK=1 PMI_SIZE=2 PMI_FD=9 " + envSlurm,
+			"PMI variables of srun mean Slurm", "PMI_RANK=1 PMI_SIZE=2 PMI_FD=9 " + envSlurm,
 			Options{},
-			two(SourceSlurm, "77.0"),
+			newWorld(SourceSlurm, "77.0"),
 		},
 		{
 			"Slurm on several machines needs an address and a token",
@@ -84,12 +84,12 @@ func TestDiscover(t *testing.T) {
 				"SLURM_STEP_TASKS_PER_NODE=3,1,4(x2) SLURM_NODEID=2 " +
 				"MASTER_ADDR=::1 MASTER_PORT=1 SYMMEM_TOKEN=t",
 			Options{},
-			far,
+			remote,
 		},
 		{
 			"options take precedence", envTorch,
 			Options{Rank: 1, Size: 2},
-			two(SourceOptions, ""),
+			newWorld(SourceOptions, ""),
 		},
 		{
 			"one rank needs no store", envTorch,
@@ -122,11 +122,11 @@ func withoutOwnAddress(t *testing.T, w *World) {
 	w.Route.Endpoint = Endpoint{}
 }
 
-// TestIncompleteEnvironments checks that each error contains a certain text.
-func TestIncompleteEnvironments(t *testing.T) {
+// TestInvalidEnvironments checks the errors for incomplete or invalid variables.
+func TestInvalidEnvironments(t *testing.T) {
 	rows := []struct{ name, env, want string }{
 		{
-			"Kubeflow's RANK of a node", "RANK=0 WORLD_SIZE=4",
+			"RANK of a machine, as Kubeflow sets it", "RANK=0 WORLD_SIZE=4",
 			`by torchrun: only some of the variables are set; RANK and WORLD_SIZE alone may count ` +
 				`machines, as Kubeflow's PyTorchJob sets them: start the processes by torchrun or ` +
 				`symmem launch (RANK="0", WORLD_SIZE="4", LOCAL_RANK is not set, ` +

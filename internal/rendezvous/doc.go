@@ -3,9 +3,9 @@
 //
 // # The store
 //
-// Client and server speak the wire protocol of PyTorch's TCPStore. The client uses only queries
-// that every server since PyTorch 2.4 supports, so that a job under torchrun needs no second
-// server. The Server supports all queries, so that PyTorch programs can use it.
+// Client and Server speak the wire protocol of PyTorch's TCPStore. The Client uses only queries
+// that every server since PyTorch 2.4 supports. So a job under torchrun needs no second server. The
+// Server supports all queries, and PyTorch programs can use it.
 //
 // The protocol has no authentication and no notion of a user. This package adds both within the
 // protocol. A Server on TCP requires a Token, which is sent as the key of a CHECK query. On a Unix
@@ -17,9 +17,10 @@
 //
 // Discover reads the environment in this order: explicit Options, torchrun, Open MPI, MPICH
 // (PMI-1), Slurm. Without any of these there is a single process. If only some variables of a
-// family are set, Discover returns an EnvironmentError that lists each variable with its value,
-// since a wrong guess would start two jobs instead of one. Connect returns a Client for a World
-// once all ranks have joined, or an error that names the ranks that have not.
+// family are set, Discover returns an EnvironmentError that lists each variable with its value. It
+// does not guess, because a wrong guess would start two jobs instead of one. Connect returns a
+// Client for a World once all ranks have joined. Otherwise it returns an error that names the
+// absent ranks.
 //
 // The Server also records which ranks have ended. A launcher reports how its processes have ended.
 // In addition every rank sends a greeting with its rank on one connection that it keeps open, and
@@ -31,7 +32,7 @@
 //
 // # Unauthenticated connections
 //
-// A client must send VALIDATE and the token within 5 s. The number of connections that have not
+// A client must send VALIDATE and the token within 5 s. The number of connections that have not yet
 // done so is limited, and the server closes the oldest of them first. Clients whose connection is
 // closed for this reason retry.
 //

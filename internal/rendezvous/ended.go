@@ -9,17 +9,17 @@ import (
 	"time"
 )
 
-// The Server stores which ranks have ended, so that others need not wait until their timeout. There
-// are two sources: a launcher that serves the store calls Ended for each of its processes, and each
-// rank sends a greeting on a connection that ends with the rank. Each end has a numbered key with
-// the prefix endsKey, which differs from the prefixes of the ranks' keys.
+// endsKey prefixes the numbered keys under which the Server stores the ends of ranks. It differs
+// from the prefixes of the ranks' keys. Other ranks then need not wait until their timeout. There
+// are two sources. A launcher that serves the store calls Ended for each of its processes. Each
+// rank sends a greeting on a connection that ends with the rank.
 const endsKey = "symmem-ends"
 
 func endKey(n int) string { return endsKey + "/" + strconv.Itoa(n) }
 
 // A rank sends its greeting in a COMPARE_SET of greetKey. The Server records which rank the
-// connection represents, stores nothing, and answers greetAnswer. Any other server treats greetKey
-// as a missing key: it answers with the expected value and stores nothing either.
+// connection represents and answers greetAnswer. It stores no value. For any other server, greetKey
+// is a missing key. That server answers with the expected value, and stores no value either.
 const (
 	greetKey    = "symmem-greeting"
 	greetAnswer = "ends are told"
@@ -50,13 +50,13 @@ type rankEnd struct {
 	// Left is set if the rank has announced that it leaves. Why holds the reason that it gave.
 	Left bool   `json:"left,omitempty"`
 	Why  string `json:"why,omitempty"`
-	// Closing is set, and no other field, if the store is about to be closed in order. Ranks that
-	// have joined a later Connect then retry with the next store.
+	// Closing announces that the store is about to be closed in order. All other fields are zero
+	// then. Ranks that have joined a later Connect retry with the next store.
 	Closing bool `json:"closing,omitempty"`
 }
 
-// EndedError means that a rank has ended, as its launcher or the store's server reported, or has
-// left.
+// EndedError means that a rank has ended or has left. Its launcher or the store's server has
+// reported that.
 type EndedError struct {
 	Rank int
 	// How describes how the rank has ended. The text names the rank.
@@ -81,7 +81,7 @@ func (s *Server) Ended(rank int, how string) {
 func (s *Server) recordEnd(e rankEnd) {
 	value, err := json.Marshal(e)
 	if err != nil {
-		return // cannot happen for strings and numbers
+		return // Marshal does not fail for strings and numbers.
 	}
 	r := &request{query: querySet, keys: []string{userKey(endKey(s.ends))}, values: [][]byte{value}}
 	s.ends++
@@ -157,8 +157,8 @@ func (s *Server) recordSessionEnd(n *session) {
 	s.recordEnd(e)
 }
 
-// fatalToConnect reports whether this Connect cannot succeed because of the end of a rank. That is
-// so if not all ranks had joined, unless the rank has left in order, as every rank does at its own
+// fatalToConnect reports whether the end of a rank makes this Connect fail. It does if some ranks
+// had not joined. It does not if the rank has left in order, as every rank does at its own
 // deadline.
 func (m *Member) fatalToConnect(ctx context.Context, e *EndedError) bool {
 	if e.Rank == 0 && !e.Left && m.watch.storeLost() {
@@ -175,24 +175,24 @@ const (
 	// launcherDelay limits the time between the end of a connection and the launcher's report of
 	// how the process has ended.
 	launcherDelay = 200 * time.Millisecond
-	// graceAfterEnd is the time for which a guarded context continues after the end of a rank,
-	// since data that the rank has sent before may still arrive and may suffice.
+	// graceAfterEnd is the time for which a guarded context continues after the end of a rank. Data
+	// that the rank has sent before its end may still arrive, and may suffice.
 	graceAfterEnd = time.Second
 )
 
 // Guard returns a context for a call that needs the given ranks of the world, for example to create
-// a group. The context ends soon after any of these ranks has ended or left, with an EndedError as
-// its cause, or if rank 0 is lost together with the store. Stores that symmem does not serve, such
-// as torchrun's, do not record ends. The caller must call stop.
+// a group. The context ends soon after any of these ranks has ended or left, or if rank 0 is lost
+// together with the store. Its cause is an EndedError. Stores that symmem does not serve, such as
+// torchrun's, do not record ends. The caller must call stop.
 func (m *Member) Guard(
 	ctx context.Context, ranks []int,
 ) (guarded context.Context, stop func()) {
-	return m.guard(ctx, graceAfterEnd, m.isEndOf(ranks))
+	return m.guard(ctx, graceAfterEnd, m.endMatcher(ranks))
 }
 
-// isEndOf returns a function that reports whether an end is that of one of the given ranks, or that
-// of rank 0 if the store is lost, too.
-func (m *Member) isEndOf(ranks []int) func(context.Context, *EndedError) bool {
+// endMatcher returns a function that reports whether one of the given ranks has ended. If the store
+// is lost, too, the function also returns true for rank 0.
+func (m *Member) endMatcher(ranks []int) func(context.Context, *EndedError) bool {
 	set := map[int]bool{}
 	for _, r := range ranks {
 		set[r] = true
@@ -220,20 +220,21 @@ func (m *Member) guard(
 	return guarded, func() { cancel(nil); <-done }
 }
 
-// Ended returns the known ends of the given ranks, ordered by rank, and that of rank 0 if the store
-// is lost, too. It waits until enough returns true for them or the context ends.
+// Ended returns the known ends of the given ranks, ordered by rank. If the store is lost, too, the
+// result includes the end of rank 0. Ended waits until enough returns true for the result, or the
+// context ends.
 func (m *Member) Ended(
 	ctx context.Context, ranks []int, enough func([]*EndedError) bool,
 ) []*EndedError {
 	if m.watch == nil {
 		return nil
 	}
-	concerns := m.isEndOf(ranks)
+	matches := m.endMatcher(ranks)
 	for {
 		all, changed := m.watch.knownEnds()
 		var ended []*EndedError
 		for _, n := range all {
-			if concerns(ctx, n.EndedError) {
+			if matches(ctx, n.EndedError) {
 				ended = append(ended, n.EndedError)
 			}
 		}
@@ -248,13 +249,13 @@ func (m *Member) Ended(
 	}
 }
 
-// addEnd replaces the error of a wait by the end of a rank, if that end is its cause: the end of a
-// rank that rank 0 has reported as absent, or of rank 0 if the store is lost, too. addEnd waits
-// briefly, since the store may record the end a moment later.
+// addEnd replaces the error of a wait if the end of a rank has caused it. That is a rank that rank
+// 0 has reported as absent, or rank 0 itself if the store is lost. addEnd waits briefly, because
+// the store may record the end a moment later.
 func (m *Member) addEnd(err error) error {
 	var absent *AbsentError
 	isAbsent := errors.As(err, &absent)
-	lost := errors.Is(err, ErrLost) || errors.Is(err, errHungUp)
+	lost := errors.Is(err, ErrLost) || errors.Is(err, errClosedEarly)
 	if m.watch == nil || !isAbsent && !lost {
 		return err
 	}
@@ -270,7 +271,7 @@ func (m *Member) addEnd(err error) error {
 	return &AbsentError{Ranks: []int{e.Rank}, Size: m.world.Size, Err: e}
 }
 
-// ended returns an AbsentError if the cause of the context is an EndedError, and otherwise nil.
+// ended returns an AbsentError if the context's cause is an EndedError. Otherwise it returns nil.
 func (m *Member) ended(ctx context.Context) error {
 	e, ok := errors.AsType[*EndedError](context.Cause(ctx))
 	if !ok {

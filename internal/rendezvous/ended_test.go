@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// reportDelay limits the time until the end of a rank is reported.
-const reportDelay = 3 * time.Second
+// maxReportTime limits the time between the end of a rank and its report.
+const maxReportTime = 3 * time.Second
 
 // closeLinks closes the connections of a member, as the kernel does when its process is killed.
 func closeLinks(m *Member) error {
@@ -54,12 +54,12 @@ func connectAll(ctx context.Context, t *testing.T, worlds []World) []*Member {
 	return members
 }
 
-// TestEndOfRankEndsWaitsThatNeedIt also checks that other waits continue, unless the rank served
-// the store.
+// TestEndOfRankEndsWaitsThatNeedIt ends a rank and checks the contexts of Guard. Contexts that need
+// the rank must end. Other contexts must continue, unless the rank served the store.
 func TestEndOfRankEndsWaitsThatNeedIt(t *testing.T) {
 	for name, route := range routesOf(t) {
 		for _, victim := range []int{0, 1} {
-			t.Run(fmt.Sprintf("%s serves and rank %d ends", name, victim), func(t *testing.T) {
+			t.Run(fmt.Sprintf("%s serves, rank %d ends", name, victim), func(t *testing.T) {
 				ctx := testContext(t)
 				members := connectAll(ctx, t, worldsOf(4, route))
 				survivors := slices.Delete(slices.Clone(members), victim, victim+1)
@@ -73,8 +73,8 @@ func TestEndOfRankEndsWaitsThatNeedIt(t *testing.T) {
 						checkEnded(ctx, t, m, []int{1, 2, 3}, victim)
 					}
 				}
-				if took := time.Since(began); took > reportDelay {
-					t.Errorf("the end was reported after %v, want at most %v", took, reportDelay)
+				if took := time.Since(began); took > maxReportTime {
+					t.Errorf("the end was reported after %v, want at most %v", took, maxReportTime)
 				}
 				if victim != 0 {
 					others, stop := survivors[0].Guard(ctx, []int{0, 2, 3})
@@ -115,12 +115,12 @@ func checkEnded(ctx context.Context, t *testing.T, m *Member, ranks []int, victi
 	}
 }
 
-// TestRankThatEndsDuringConnectIsReported ends a rank after ranks 0, 1 and 2 have joined and before
-// rank 3 has.
+// TestRankThatEndsDuringConnectIsReported ends a rank after ranks 0, 1 and 2 have joined. Rank 3
+// does not join.
 func TestRankThatEndsDuringConnectIsReported(t *testing.T) {
 	for name, route := range routesOf(t) {
 		for _, victim := range []int{0, 1} {
-			t.Run(fmt.Sprintf("%s serves and rank %d ends", name, victim), func(t *testing.T) {
+			t.Run(fmt.Sprintf("%s serves, rank %d ends", name, victim), func(t *testing.T) {
 				ctx := testContext(t)
 				worlds := worldsOf(4, route)
 				errs := make(chan error)
@@ -154,16 +154,17 @@ func TestRankThatEndsDuringConnectIsReported(t *testing.T) {
 						t.Errorf("got %v, want the end of rank %d", err, victim)
 					}
 				}
-				if took := time.Since(began); took > reportDelay {
-					t.Errorf("the end was reported after %v, want at most %v", took, reportDelay)
+				if took := time.Since(began); took > maxReportTime {
+					t.Errorf("the end was reported after %v, want at most %v", took, maxReportTime)
 				}
 			})
 		}
 	}
 }
 
-// TestRankThatTimesOutDoesNotCountAsEnded gives rank 1 less time than rank 0. Rank 2 does not join.
-func TestRankThatTimesOutDoesNotCountAsEnded(t *testing.T) {
+// TestTimeoutDoesNotCountAsEnd gives rank 1 less time than rank 0. Rank 2 does not join. Rank 0
+// must report rank 2 as absent, and not rank 1.
+func TestTimeoutDoesNotCountAsEnd(t *testing.T) {
 	for name, route := range routesOf(t) {
 		t.Run(name+" serves", func(t *testing.T) {
 			worlds := worldsOf(3, route)
@@ -209,9 +210,9 @@ func checkAbsent(t *testing.T, err error, ranks ...int) {
 	}
 }
 
-// TestLeaveWaitsForIdleRankUntilItsDeadline leaves while rank 1 keeps its connections, as a stopped
+// TestLeaveReturnsAtDeadline leaves on rank 0 while rank 1 keeps its connections, as a stopped
 // process does.
-func TestLeaveWaitsForIdleRankUntilItsDeadline(t *testing.T) {
+func TestLeaveReturnsAtDeadline(t *testing.T) {
 	route := Route{Kind: RouteServe, Endpoint: Endpoint{Address: privateName()}}
 	members := connectAll(testContext(t), t, worldsOf(2, route))
 	ctx, cancel := context.WithTimeout(context.Background(), 100*time.Millisecond)
@@ -220,27 +221,27 @@ func TestLeaveWaitsForIdleRankUntilItsDeadline(t *testing.T) {
 	if err := members[0].Leave(ctx, ""); err != nil {
 		t.Error(err)
 	}
-	if took := time.Since(began); took > reportDelay {
-		t.Errorf("Leave returned after %v, want at most %v", took, reportDelay)
+	if took := time.Since(began); took > maxReportTime {
+		t.Errorf("Leave returned after %v, want at most %v", took, maxReportTime)
 	}
 	if err := members[1].Close(); err != nil {
 		t.Error(err)
 	}
 }
 
-// TestStoreWithoutEndsIsSupported sends a greeting that the server does not recognize, as
-// torchrun's store would not.
+// TestStoreWithoutEndsIsSupported sends a greeting that the server does not recognize. The server
+// then behaves like torchrun's store. No watch must start, and no end may be reported.
 func TestStoreWithoutEndsIsSupported(t *testing.T) {
 	server, client := serveOn(t, privateName(), "")
-	answer, err := client.CompareSet(testContext(t), "key", []byte("words"), []byte("words"))
+	answer, err := client.CompareSet(testContext(t), "key", []byte("value"), []byte("value"))
 	if err != nil || string(answer) == greetAnswer {
-		t.Fatalf("the answer is %q, %v, want no greetAnswer", answer, err)
+		t.Fatalf("CompareSet = %q, %v; want an answer other than greetAnswer", answer, err)
 	}
 	m := &Member{world: worldsOf(2, Route{Kind: RouteJoin})[1], client: client, base: "base"}
 	m.base = strings.Repeat("x", maxGreetingBytes)
 	w, err := startWatch(testContext(t), m, newClient(client.addr, client.dial))
 	if w != nil || err != nil {
-		t.Errorf("got %v, %v, want no watch without support for greetings", w, err)
+		t.Errorf("startWatch = %v, %v; want nil, because the server does not support greetings", w, err)
 	}
 	guarded, stop := m.Guard(testContext(t), []int{0, 1})
 	defer stop()
@@ -262,7 +263,7 @@ func TestReasonToLeaveIsReported(t *testing.T) {
 					t.Error(err)
 				}
 			}
-			reasons[2] = "" // too long
+			reasons[2] = "" // Leave drops the reason, because it is too long.
 			ended := members[0].Ended(ctx, []int{1, 2}, func(known []*EndedError) bool {
 				return len(known) == len(reasons)
 			})
@@ -278,9 +279,9 @@ func TestReasonToLeaveIsReported(t *testing.T) {
 	}
 }
 
-// TestLeaveIsReportedOverTheWatch has rank 1 leave after its other connections were lost, while
-// rank 0 is leaving, too, and accepts no new connections.
-func TestLeaveIsReportedOverTheWatch(t *testing.T) {
+// TestLeaveIsReportedOverWatch loses rank 1's connections except the watch. Rank 0 is leaving and
+// accepts no new connections. Rank 1's reason to leave must still reach rank 2.
+func TestLeaveIsReportedOverWatch(t *testing.T) {
 	ctx := testContext(t)
 	route := Route{Kind: RouteServe, Endpoint: Endpoint{Address: privateName()}}
 	members := connectAll(ctx, t, worldsOf(3, route))
@@ -289,7 +290,7 @@ func TestLeaveIsReportedOverTheWatch(t *testing.T) {
 	for network, addr, _ := split(route.Endpoint.Address); ; {
 		probe, err := net.Dial(network, addr)
 		if err != nil {
-			break // rank 0 has stopped listening
+			break // Rank 0 has stopped listening.
 		}
 		if err := probe.Close(); err != nil {
 			t.Error(err)
@@ -303,14 +304,14 @@ func TestLeaveIsReportedOverTheWatch(t *testing.T) {
 		return len(known) > 0
 	})
 	if len(ended) != 1 || !ended[0].Left || ended[0].Why != "out of memory" {
-		t.Errorf("rank 2 got the ends %+v, want that rank 1 has left, out of memory", ended)
+		t.Errorf("Ended on rank 2 = %+v; want rank 1 with reason out of memory", ended)
 	}
 	if err := errors.Join(members[2].Close(), <-left); err != nil {
 		t.Error(err)
 	}
 }
 
-// loseLinks closes all connections, as happens when contexts end during requests.
+// loseLinks closes all connections of a client.
 func (c *Client) loseLinks() {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -12,8 +12,8 @@ var (
 	// ErrToken means that the server refused the token, or requires a token and the client has
 	// none.
 	ErrToken = errors.New("token refused")
-	// ErrLost means that the connection to the server was lost: its process ended, or closed the
-	// store.
+	// ErrLost means that the connection to the server was lost. The server's process has ended or
+	// has closed the store.
 	ErrLost = errors.New("store lost")
 	// ErrClosed means that this process closed the store.
 	ErrClosed = errors.New("store closed")
@@ -24,7 +24,7 @@ var (
 
 // PeerError means that the process at the other end of a Unix socket belongs to another user.
 type PeerError struct {
-	Addr string // of the socket
+	Addr string // address of the socket
 	UID  uint32 // user of the other process
 	Want uint32 // user of this process
 }

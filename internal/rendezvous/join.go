@@ -60,7 +60,7 @@ func (m *Member) joinAll(ctx context.Context) error {
 	return errors.Join(err, m.publishReady(ctx, absent))
 }
 
-// awaitRanks waits until all ranks have joined, or one of them is known to have ended.
+// awaitRanks waits until all ranks have joined or the end of a rank is known.
 func (m *Member) awaitRanks(ctx context.Context) (err error) {
 	watched, stop := m.guard(ctx, launcherDelay, m.fatalToConnect)
 	defer stop()
@@ -80,8 +80,8 @@ func (m *Member) awaitRanks(ctx context.Context) (err error) {
 }
 
 // join determines the keys of this call and announces this rank. An exchange that began in time may
-// continue for leaveTimeout after the deadline. Aborting it would lose the connection, and once no
-// rank is connected, rank 0 closes the store, in which this rank looks up the absent ranks.
+// continue for leaveTimeout after the deadline. Aborting it would lose the connection. If no rank
+// is connected, rank 0 closes the store, but this rank still has to look up the absent ranks there.
 func (m *Member) join(ctx context.Context) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
@@ -96,7 +96,8 @@ func (m *Member) join(ctx context.Context) error {
 			return err
 		}
 	}
-	// Each rank counts its calls. The counts agree, since all ranks make the same number of calls.
+	// Each rank counts its calls. The counts agree, because all ranks make the same number of
+	// calls.
 	call, err := m.client.Add(ctx, fmt.Sprintf("%s/turn/%d", base, m.world.Rank), 1)
 	if err != nil {
 		if watchClient != nil {
@@ -129,13 +130,13 @@ func (m *Member) others(key func(rank int) string) []string {
 
 // publishReady stores the list of absent ranks, even if the deadline has passed.
 func (m *Member) publishReady(ctx context.Context, absent []int) error {
-	words := make([]string, len(absent))
+	texts := make([]string, len(absent))
 	for i, rank := range absent {
-		words[i] = strconv.Itoa(rank)
+		texts[i] = strconv.Itoa(rank)
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), leaveTimeout)
 	defer cancel()
-	return m.store.Set(ctx, readyKey, []byte(strings.Join(words, ",")))
+	return m.store.Set(ctx, readyKey, []byte(strings.Join(texts, ",")))
 }
 
 // awaitReady waits until rank 0 publishes that all ranks have joined, or which ranks are absent.
@@ -143,7 +144,7 @@ func (m *Member) awaitReady(ctx context.Context) error {
 	if err := m.store.Wait(ctx, readyKey); err != nil {
 		return err
 	}
-	// The key is set, so read it even if the deadline has passed meanwhile.
+	// The key is set, so its value is read even if the deadline has passed.
 	readCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), leaveTimeout)
 	defer cancel()
 	value, err := m.store.Get(readCtx, readyKey)
@@ -173,8 +174,8 @@ func (m *Member) absent(ctx context.Context) (ranks []int) {
 
 // ranksIn parses the value of the ready key: the absent ranks, separated by commas.
 func ranksIn(list string) (ranks []int) {
-	for word := range strings.SplitSeq(list, ",") {
-		if rank, err := strconv.Atoi(word); err == nil {
+	for text := range strings.SplitSeq(list, ",") {
+		if rank, err := strconv.Atoi(text); err == nil {
 			ranks = append(ranks, rank)
 		}
 	}

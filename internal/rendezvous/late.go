@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// warnLate calls late with the ranks that missing returns, at the times that late sets, until stop
-// is called.
+// warnLate repeatedly calls late with the ranks that missing returns, until stop is called. The
+// result of late is the time until the next call.
 func warnLate(
 	ctx context.Context, late func([]int, time.Duration) time.Duration,
 	missing func(context.Context) []int,

@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// TestLateRanksAreReported checks that rank 1 repeatedly reports rank 0, which serves the store,
-// and then rank 2.
+// TestLateRanksAreReported starts rank 1 alone and then rank 0, which serves the store. Rank 1 must
+// repeatedly report rank 0, and then rank 2.
 func TestLateRanksAreReported(t *testing.T) {
 	worlds := worldsOf(3, Route{Kind: RouteServe, Endpoint: Endpoint{Address: privateName()}})
 	reported := make(chan []int)
@@ -64,8 +64,9 @@ func awaitReported(t *testing.T, reported <-chan []int, want int) {
 	}
 }
 
-// TestRanksThatHaveNotLeftAreReported checks the reports of rank 0, which serves the store.
-func TestRanksThatHaveNotLeftAreReported(t *testing.T) {
+// TestRemainingRanksAreReported leaves on rank 0, which serves the store. It must report rank 2
+// while rank 2 has not left.
+func TestRemainingRanksAreReported(t *testing.T) {
 	ctx := testContext(t)
 	worlds := worldsOf(3, Route{Kind: RouteServe, Endpoint: Endpoint{Address: privateName()}})
 	reported := make(chan []int, 1)
@@ -73,7 +74,7 @@ func TestRanksThatHaveNotLeftAreReported(t *testing.T) {
 		if waited > 0 {
 			select {
 			case reported <- missing:
-			default: // the previous report has not been read yet
+			default: // The previous report has not been read yet.
 			}
 		}
 		return time.Millisecond

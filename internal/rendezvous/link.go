@@ -17,8 +17,8 @@ import (
 type link struct {
 	conn net.Conn
 	d    *decoder
-	// incomplete is set from the first byte of a request until its whole reply has been read. The
-	// reply of a canceled WAIT ends with that of its CANCEL_WAIT.
+	// incomplete is set while a request is sent and its reply is read. The reply to a canceled WAIT
+	// includes the reply to its CANCEL_WAIT.
 	incomplete bool
 	// authenticated is set once the server has answered a query for which it may require a token.
 	authenticated bool
@@ -27,8 +27,8 @@ type link struct {
 // pastDeadline is a deadline in the past, with which every read and write of a connection returns.
 var pastDeadline = time.Unix(1, 0)
 
-// cancelTimeout limits how long cancel waits, after the caller's deadline, for the server to
-// confirm that a wait is canceled.
+// cancelTimeout limits how long cancel waits for the server's confirmation. That wait begins after
+// the caller's deadline.
 const cancelTimeout = 2 * time.Second
 
 // guard aborts all I/O of the link when the context ends, until release is called.
@@ -46,12 +46,12 @@ func (l *link) guard(ctx context.Context) (release func()) {
 	}
 }
 
-// exchange sends bytes and reads the reply. It returns the context's cause if the context has
-// ended, ErrLost if the connection was lost, and otherwise the result of read.
+// exchange sends b and reads the reply. It returns the context's cause if the context has ended,
+// ErrLost if the connection was lost, and otherwise the result of read.
 func (l *link) exchange(ctx context.Context, b []byte, read func(*decoder) error) error {
 	release := l.guard(ctx)
 	defer release()
-	before := l.incomplete
+	previous := l.incomplete
 	l.incomplete = true
 	n, err := l.conn.Write(b)
 	if err == nil {
@@ -62,11 +62,12 @@ func (l *link) exchange(ctx context.Context, b []byte, read func(*decoder) error
 		return nil
 	}
 	if n == 0 && errors.Is(err, os.ErrDeadlineExceeded) {
-		l.incomplete = before
+		l.incomplete = previous
 	}
 	return l.classify(ctx, err)
 }
 
+// classify returns the error of exchange for an I/O error or an error of read.
 func (l *link) classify(ctx context.Context, err error) error {
 	switch {
 	case errors.Is(err, os.ErrDeadlineExceeded) && ctx.Err() != nil:
@@ -74,14 +75,14 @@ func (l *link) classify(ctx context.Context, err error) error {
 	case errors.Is(err, ErrProtocol), errors.Is(err, ErrToken):
 		return err
 	case !l.authenticated && hungUp(err):
-		return fmt.Errorf("%w: %w: %w", ErrToken, errHungUp, err)
+		return fmt.Errorf("%w: %w: %w", ErrToken, errClosedEarly, err)
 	}
 	return fmt.Errorf("%w: %w", ErrLost, err)
 }
 
-// errHungUp means that the server closed the connection at the first query, because it requires
-// another token or was about to close.
-var errHungUp = errors.New(
+// errClosedEarly means that the server closed the connection at the first query. Either it requires
+// a different token, or it was about to close.
+var errClosedEarly = errors.New(
 	"the server closed the connection, as it does if it requires a token, or another token")
 
 // hungUp reports whether err means that the other side has closed the connection.
@@ -91,7 +92,7 @@ func hungUp(err error) bool {
 		errors.Is(err, io.ErrClosedPipe)
 }
 
-// handshake performs the handshake on a new connection, and closes the connection on failure.
+// handshake performs the handshake on a new connection. On failure it closes the connection.
 func handshake(ctx context.Context, conn net.Conn, endpoint Endpoint) (*link, error) {
 	l := &link{conn: conn, d: newDecoder(conn, endpoint.Address), authenticated: true}
 	err := l.greet(ctx)
@@ -114,8 +115,8 @@ func (l *link) greet(ctx context.Context) error {
 	return l.exchange(ctx, b, read)
 }
 
-// appendPing appends a PING to b. It also returns a function that reads the answer, which confirms
-// all earlier queries, since a server handles the queries of a connection in order.
+// appendPing appends a PING to b. It also returns a function that reads the answer. The answer
+// confirms all earlier queries, because a server handles the queries of a connection in order.
 func appendPing(b []byte) (_ []byte, read func(*decoder) error) {
 	nonce := rand.Uint32()
 	b = (&request{query: queryPing, nonce: nonce}).append(b)
@@ -137,22 +138,22 @@ func (l *link) authenticate(ctx context.Context, token Token) error {
 		case err == nil && b != replyReady:
 			return d.errorf("the token was answered with %#02x", b)
 		case err != nil && hungUp(err):
-			return fmt.Errorf("%w: %w: %w", ErrToken, errHungUp, err)
+			return fmt.Errorf("%w: %w: %w", ErrToken, errClosedEarly, err)
 		}
 		return err
 	})
 }
 
-// wait sends WAIT and blocks until the keys are set. If the context ends first, it cancels the wait
-// and returns the cause.
+// wait sends a WAIT and blocks until the keys are set. If the context ends first, it cancels the
+// WAIT and returns the context's cause.
 func (l *link) wait(ctx context.Context, keys []string) error {
 	r := request{query: queryWait, keys: keys}
-	sent := false
+	answered := false
 	err := l.exchange(ctx, r.append(nil), func(d *decoder) error {
-		sent = true
+		answered = true
 		return readStop(d)
 	})
-	if err == nil || !sent || ctx.Err() == nil ||
+	if err == nil || !answered || ctx.Err() == nil ||
 		errors.Is(err, ErrLost) || errors.Is(err, ErrProtocol) {
 		return err
 	}
@@ -167,14 +168,14 @@ func readStop(d *decoder) error {
 	return err
 }
 
-// cancel cancels a wait whose context has ended. It returns the context's cause, or nil if the keys
-// were set meanwhile.
+// cancel cancels a WAIT whose context has ended. It returns the context's cause. If the keys were
+// set before the cancellation, it returns nil.
 func (l *link) cancel(ctx context.Context) error {
-	grace, done := context.WithTimeout(context.WithoutCancel(ctx), cancelTimeout)
-	defer done()
+	cancelCtx, release := context.WithTimeout(context.WithoutCancel(ctx), cancelTimeout)
+	defer release()
 	stopped := false
 	r := request{query: queryCancelWait}
-	err := l.exchange(grace, r.append(nil), func(d *decoder) error {
+	err := l.exchange(cancelCtx, r.append(nil), func(d *decoder) error {
 		b, err := d.u8()
 		if err == nil && b == replyStop {
 			stopped = true

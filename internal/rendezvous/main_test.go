@@ -10,7 +10,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// patience limits the waits of tests. Passing tests need far less time.
+// patience limits the waits of tests. It expires only if something hangs.
 const patience = 30 * time.Second
 
 func testContext(t testing.TB) context.Context {
@@ -20,7 +20,7 @@ func testContext(t testing.TB) context.Context {
 	return ctx
 }
 
-// closeLater closes c at the end of the test, and fails the test on an error.
+// closeLater closes c at the end of the test. An error of Close fails the test.
 func closeLater(t testing.TB, c interface{ Close() error }) {
 	t.Helper()
 	t.Cleanup(func() {

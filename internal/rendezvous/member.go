@@ -7,8 +7,8 @@ import (
 	"sync"
 )
 
-// Member represents this rank in one Connect. States: open, once it has a client; joined, once all
-// ranks have joined; left, after Close. A joined member is safe for concurrent use.
+// Member represents this rank in one Connect. It is open once it has a client, joined once all
+// ranks have joined, and left after Close. A joined member is safe for concurrent use.
 //
 // All keys of a member have the same prefix. The keys joined/<rank> and left/<rank> are set when a
 // rank joins and leaves. Rank 0 sets ready at the end of its wait. The value of ready lists the
@@ -33,7 +33,7 @@ func joinedKey(rank int) string { return "joined/" + strconv.Itoa(rank) }
 
 func leftKey(rank int) string { return "left/" + strconv.Itoa(rank) }
 
-// Close leaves the job. On the rank that serves the store, it waits at most 30 s for the other
+// Close leaves the job. On the rank that serves the store, Close waits at most 30 s for the other
 // ranks to leave, too.
 func (m *Member) Close() error {
 	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
@@ -71,10 +71,10 @@ func (m *Member) leaveWorld(ctx context.Context, why string) error {
 	return errors.Join(err, m.client.Close())
 }
 
-// publishLeft stores that this rank leaves. It prefers the connection of the watch. The server
-// treats the end of that connection as the end of the process unless the key is set, and once rank
-// 0 drains the server, this rank may be unable to open another connection. An error is ignored: if
-// the store is lost, no rank can read the key.
+// publishLeft stores that this rank leaves. It prefers the connection of the watch, because this
+// rank cannot open a new connection after rank 0 has begun to drain the server. Unless the key is
+// set, the server treats the end of the watch's connection as the end of the process. publishLeft
+// ignores errors: if the store is lost, no rank can read the key.
 func (m *Member) publishLeft(ctx context.Context, why []byte) {
 	if m.watch != nil && m.watch.leave(ctx, why) == nil {
 		return
@@ -83,9 +83,9 @@ func (m *Member) publishLeft(ctx context.Context, why []byte) {
 }
 
 // serveUntilLeft removes this member from its service. If it was the last member, serveUntilLeft
-// closes the server once every other rank has announced that it leaves or has no connection, or the
-// context ends. Ranks that have left may already be connected again for their next Connect, which
-// they retry when the server closes.
+// closes the server when every other rank has announced that it leaves or has no connection, or
+// when the context ends. Ranks that have left may already be connected for their next Connect. They
+// retry when the server closes.
 func (m *Member) serveUntilLeft(ctx context.Context) error {
 	last, left := m.service.leave()
 	if !last {
@@ -108,8 +108,8 @@ func (m *Member) serveUntilLeft(ctx context.Context) error {
 	return errors.Join(m.client.Close(), m.service.server.Close())
 }
 
-// allLeft waits until all keys are set, and reports whether they are. It returns false if there are
-// no keys, since the ranks of a world that was never complete do not announce that they leave.
+// allLeft waits until all keys are set, and reports whether they are. Without keys it returns
+// false, because the ranks of an incomplete world do not announce that they leave.
 func (m *Member) allLeft(ctx context.Context, left [][]string) bool {
 	for _, keys := range left {
 		if m.client.Wait(ctx, keys...) != nil {

@@ -9,8 +9,8 @@ import (
 // reading the client's requests. A single reply may be larger.
 const outboxLimit = 1 << 20
 
-// outbox buffers the replies to a client. post never blocks, so a slow client does not delay
-// others.
+// outbox buffers the replies to a client. post never blocks. A slow client therefore does not delay
+// other clients.
 type outbox struct {
 	mu      sync.Mutex
 	changed sync.Cond
@@ -35,8 +35,8 @@ func (o *outbox) post(b []byte) {
 	}
 }
 
-// awaitRoom blocks while more than outboxLimit bytes wait for the client.
-func (o *outbox) awaitRoom() {
+// awaitSpace blocks while more than outboxLimit bytes wait for the client.
+func (o *outbox) awaitSpace() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	for len(o.pending) > outboxLimit && !o.closed {
@@ -44,7 +44,7 @@ func (o *outbox) awaitRoom() {
 	}
 }
 
-// close closes the outbox. awaitRoom then returns at once, and drain once it has written all
+// close closes the outbox. awaitSpace then returns at once. drain returns after it has written all
 // replies.
 func (o *outbox) close() {
 	o.mu.Lock()

@@ -10,9 +10,9 @@ import (
 	"strings"
 )
 
-// addressInUse examines an address that is in use. It returns an error if another user owns the
-// address, since waiting would not help. Otherwise it returns advice for an error text, in case the
-// address stays in use.
+// addressInUse examines an address that is in use. If another user owns the address, waiting would
+// not help, so addressInUse returns an error. Otherwise it returns advice for an error text, in
+// case the address stays in use.
 func addressInUse(ctx context.Context, endpoint Endpoint, uid uint32) (advice string, err error) {
 	network, addr, err := split(endpoint.Address)
 	if err != nil {

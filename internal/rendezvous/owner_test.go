@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// TestAddressOfAnotherUserIsRefused passes the ID of another user than that of this process, which
-// listens.
+// TestAddressOfAnotherUserIsRefused listens on an address. It then checks the address on behalf of
+// another user.
 func TestAddressOfAnotherUserIsRefused(t *testing.T) {
 	tcp, _ := serveOn(t, "127.0.0.1:0", "token")
 	unix, _ := serveOn(t, privateName(), "")
@@ -20,20 +20,21 @@ func TestAddressOfAnotherUserIsRefused(t *testing.T) {
 		_, err := addressInUse(testContext(t), endpoint, own+1)
 		var other *PeerError
 		if !errors.As(err, &other) || other.UID != own || other.Want != own+1 {
-			t.Errorf("%s: got %v, want user %d", endpoint.Address, err, own)
+			t.Errorf("%s: got %v, want a PeerError with user %d", endpoint.Address, err, own)
 		}
 		if err != nil && strings.Contains(err.Error(), EnvStore) {
-			t.Errorf("got %v, want an error that does not suggest to join another user's store", err)
+			t.Errorf("got %v, want an error without advice to join another user's store", err)
 		}
 		if advice, err := addressInUse(testContext(t), endpoint, own); err != nil || advice == "" {
-			t.Errorf("addressInUse(%s) = %q, %v for its own user, want advice", endpoint.Address, advice, err)
+			t.Errorf("addressInUse(%s) = %q, %v; want advice", endpoint.Address, advice, err)
 		}
 	}
 }
 
-// TestPyTorchsStoreIsSuggestedOnlyForPorts also uses a Unix socket, on which PyTorch never serves a
-// store.
-func TestPyTorchsStoreIsSuggestedOnlyForPorts(t *testing.T) {
+// TestPyTorchStoreIsSuggestedOnlyForPorts serves at a port and at a Unix socket that are in use.
+// Only the error for the port may suggest PyTorch's store, because PyTorch never serves a store on
+// a Unix socket.
+func TestPyTorchStoreIsSuggestedOnlyForPorts(t *testing.T) {
 	for address, advised := range map[string]bool{"127.0.0.1:0": true, privateName(): false} {
 		network, addr, err := split(address)
 		if err != nil {
@@ -49,7 +50,7 @@ func TestPyTorchsStoreIsSuggestedOnlyForPorts(t *testing.T) {
 		}
 		ctx, cancel := context.WithCancel(testContext(t))
 		go func() {
-			// serve has examined the address, so its advice is determined.
+			// serve connects to examine the address, and then knows its advice.
 			if conn, err := l.Accept(); err == nil {
 				conn.Close()
 			}
@@ -61,7 +62,7 @@ func TestPyTorchsStoreIsSuggestedOnlyForPorts(t *testing.T) {
 		_, err = serve(ctx, Endpoint{Address: address, Token: "token"}, &World{Size: 1})
 		cancel()
 		if err == nil || strings.Contains(err.Error(), EnvStore) != advised {
-			t.Errorf("%s: got %v, want an error that suggests %s: %v", address, err, EnvStore, advised)
+			t.Errorf("%s: got %v, want an error with %s: %v", address, err, EnvStore, advised)
 		}
 	}
 }

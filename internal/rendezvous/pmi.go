@@ -15,8 +15,8 @@ import (
 )
 
 // pmi implements a client of PMI-1, the protocol between MPICH's process manager and its processes.
-// Each message is one line of words "name=value", of which the first is the command. See MPICH's
-// src/pmi/src/pmi_v1.c. An exchange consists of init, get_maxes, get_my_kvsname, put by rank 0,
+// Each message is a line of fields "name=value". The first field is the command. See MPICH's
+// src/pmi/src/pmi_v1.c. An exchange consists of init, get_maxes, get_my_kvsname, put (on rank 0),
 // barrier_in, get and finalize.
 type pmi struct {
 	conn net.Conn
@@ -33,8 +33,8 @@ const (
 	pmiNeededBytes = 60
 )
 
-// pmiResult caches the endpoint for one descriptor. A process can perform only one exchange over a
-// descriptor, since finalize ends the session, but a program may connect again later.
+// pmiResult caches the endpoint for one descriptor. A program may connect several times, but a
+// process can perform only one exchange over a descriptor, because finalize ends the session.
 type pmiResult struct {
 	sync.Mutex
 	known    bool
@@ -67,7 +67,7 @@ func pmiEndpoint(ctx context.Context, fd int, leader bool) (Endpoint, error) {
 	return endpoint, nil
 }
 
-// pmiExchange performs the whole exchange, until the context ends.
+// pmiExchange performs the whole exchange. It fails when the context ends.
 func pmiExchange(ctx context.Context, conn net.Conn, leader bool) (Endpoint, error) {
 	defer context.AfterFunc(ctx, func() { _ = conn.SetDeadline(pastDeadline) })()
 	p := &pmi{conn: conn, r: bufio.NewReaderSize(conn, pmiLineBytes)}
@@ -102,14 +102,14 @@ func (p *pmi) exchange(leader bool) (Endpoint, error) {
 	if leader {
 		value := rand.Text() + "-" + rand.Text()
 		put := fmt.Sprintf("put kvsname=%s key=%s value=%s", kvs, pmiKey, value)
-		if _, err := p.ask(put, "put_result"); err != nil {
+		if _, err := p.request(put, "put_result"); err != nil {
 			return Endpoint{}, err
 		}
 	}
-	if _, err := p.ask("barrier_in", "barrier_out"); err != nil {
+	if _, err := p.request("barrier_in", "barrier_out"); err != nil {
 		return Endpoint{}, err
 	}
-	got, err := p.ask(fmt.Sprintf("get kvsname=%s key=%s", kvs, pmiKey), "get_result")
+	got, err := p.request(fmt.Sprintf("get kvsname=%s key=%s", kvs, pmiKey), "get_result")
 	if err != nil {
 		return Endpoint{}, err
 	}
@@ -117,16 +117,16 @@ func (p *pmi) exchange(leader bool) (Endpoint, error) {
 	if !ok || name == "" || token == "" {
 		return Endpoint{}, fmt.Errorf("%w: rank 0 has stored %q", errPMI, got["value"])
 	}
-	_, err = p.ask("finalize", "finalize_ack")
+	_, err = p.request("finalize", "finalize_ack")
 	return Endpoint{Address: unixScheme + "@symmem-" + name, Token: Token(token)}, err
 }
 
 // begin opens the session and returns the name of the job's key-value space.
 func (p *pmi) begin() (kvs string, err error) {
-	if _, err := p.ask("init pmi_version=1 pmi_subversion=1", "response_to_init"); err != nil {
+	if _, err := p.request("init pmi_version=1 pmi_subversion=1", "response_to_init"); err != nil {
 		return "", err
 	}
-	maxes, err := p.ask("get_maxes", "maxes")
+	maxes, err := p.request("get_maxes", "maxes")
 	if err != nil {
 		return "", err
 	}
@@ -136,18 +136,19 @@ func (p *pmi) begin() (kvs string, err error) {
 				errPMI, name, maxes[name], pmiNeededBytes)
 		}
 	}
-	mine, err := p.ask("get_my_kvsname", "my_kvsname")
+	space, err := p.request("get_my_kvsname", "my_kvsname")
 	if err != nil {
 		return "", err
 	}
-	if mine["kvsname"] == "" {
+	if space["kvsname"] == "" {
 		return "", fmt.Errorf("%w: the process manager names no key-value space", errPMI)
 	}
-	return mine["kvsname"], nil
+	return space["kvsname"], nil
 }
 
-// ask sends one line and returns the words of its answer, which must be the command want with rc 0.
-func (p *pmi) ask(line, want string) (map[string]string, error) {
+// request sends one line and returns the fields of its answer. The answer must be the command want
+// with rc 0.
+func (p *pmi) request(line, want string) (map[string]string, error) {
 	command, _, _ := strings.Cut(line, " ")
 	if _, err := p.conn.Write([]byte("cmd=" + line + "\n")); err != nil {
 		return nil, fmt.Errorf("sending %s: %w", command, err)
@@ -156,29 +157,29 @@ func (p *pmi) ask(line, want string) (map[string]string, error) {
 	if err != nil {
 		return nil, fmt.Errorf("reading the answer to %s: %w", command, unexpected(err))
 	}
-	words, err := pmiWords(string(answer))
+	fields, err := parsePMILine(string(answer))
 	if err != nil {
 		return nil, err
 	}
-	if words["cmd"] != want {
+	if fields["cmd"] != want {
 		return nil, fmt.Errorf("%w: %s was answered with %q", errPMI, command, answer)
 	}
-	if rc, ok := words["rc"]; ok && rc != "0" {
+	if rc, ok := fields["rc"]; ok && rc != "0" {
 		return nil, fmt.Errorf("%w: %s was refused: rc=%q msg=%q",
-			errPMI, command, rc, words["msg"])
+			errPMI, command, rc, fields["msg"])
 	}
-	return words, nil
+	return fields, nil
 }
 
-// pmiWords parses a line. Every word must be name=value, and no name may occur twice.
-func pmiWords(line string) (map[string]string, error) {
-	words := map[string]string{}
-	for word := range strings.FieldsSeq(line) {
-		name, value, ok := strings.Cut(word, "=")
-		if _, twice := words[name]; !ok || name == "" || twice {
-			return nil, fmt.Errorf("%w: word %q of line %q", errPMI, word, line)
+// parsePMILine parses a line. Every field must be name=value, and no name may occur twice.
+func parsePMILine(line string) (map[string]string, error) {
+	fields := map[string]string{}
+	for field := range strings.FieldsSeq(line) {
+		name, value, ok := strings.Cut(field, "=")
+		if _, duplicate := fields[name]; !ok || name == "" || duplicate {
+			return nil, fmt.Errorf("%w: word %q of line %q", errPMI, field, line)
 		}
-		words[name] = value
+		fields[name] = value
 	}
-	return words, nil
+	return fields, nil
 }

@@ -20,27 +20,27 @@ type manager struct {
 	barrier sync.WaitGroup
 }
 
-// serve answers one rank until it finalizes, and returns the rank's commands.
+// serve answers one rank until the rank finalizes. It returns the rank's commands.
 func (m *manager) serve(conn net.Conn) (commands []string, err error) {
 	defer conn.Close()
 	lines := bufio.NewScanner(conn)
 	for lines.Scan() {
-		words, err := pmiWords(lines.Text())
+		fields, err := parsePMILine(lines.Text())
 		if err != nil {
 			return commands, err
 		}
-		commands = append(commands, words["cmd"])
-		if _, err := fmt.Fprintln(conn, m.answer(words)); err != nil {
+		commands = append(commands, fields["cmd"])
+		if _, err := fmt.Fprintln(conn, m.answer(fields)); err != nil {
 			return commands, err
 		}
 	}
 	return commands, lines.Err()
 }
 
-func (m *manager) answer(words map[string]string) string {
+func (m *manager) answer(fields map[string]string) string {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	switch words["cmd"] {
+	switch fields["cmd"] {
 	case "init":
 		return "cmd=response_to_init pmi_version=1 pmi_subversion=1 rc=0"
 	case "get_maxes":
@@ -48,7 +48,7 @@ func (m *manager) answer(words map[string]string) string {
 	case "get_my_kvsname":
 		return "cmd=my_kvsname kvsname=kvs_1"
 	case "put":
-		m.values[words["kvsname"]+words["key"]] = words["value"]
+		m.values[fields["kvsname"]+fields["key"]] = fields["value"]
 		return "cmd=put_result rc=0 msg=success"
 	case "barrier_in":
 		m.barrier.Done()
@@ -57,7 +57,7 @@ func (m *manager) answer(words map[string]string) string {
 		m.mu.Lock()
 		return "cmd=barrier_out"
 	case "get":
-		return "cmd=get_result rc=0 msg=success value=" + m.values[words["kvsname"]+words["key"]]
+		return "cmd=get_result rc=0 msg=success value=" + m.values[fields["kvsname"]+fields["key"]]
 	case "finalize":
 		return "cmd=finalize_ack"
 	}
@@ -84,7 +84,7 @@ func socketPair(t *testing.T) (net.Conn, int) {
 	return conn, fds[1]
 }
 
-// TestRanksConnectByPMI connects three ranks twice, with one exchange over PMI.
+// TestRanksConnectByPMI connects three ranks twice. Each rank must use PMI only once.
 func TestRanksConnectByPMI(t *testing.T) {
 	const size = 3
 	m := &manager{values: map[string]string{}}
@@ -104,7 +104,7 @@ func TestRanksConnectByPMI(t *testing.T) {
 				want = strings.Replace(want, "barrier", "put barrier", 1)
 			}
 			if got := strings.Join(commands, " "); got != want || err != nil {
-				t.Errorf("rank %d sent %q, %v, want %q", rank, got, err, want)
+				t.Errorf("rank %d: commands = %q, %v; want %q", rank, got, err, want)
 			}
 		})
 	}
@@ -146,7 +146,7 @@ func TestPMIProtocolViolations(t *testing.T) {
 	}
 }
 
-func TestPMIEndsAtTheDeadline(t *testing.T) {
+func TestPMIEndsAtDeadline(t *testing.T) {
 	conn, fd := socketPair(t)
 	defer conn.Close()
 	ctx, cancel := context.WithCancelCause(testContext(t))
@@ -160,6 +160,6 @@ func TestPMIEndsAtTheDeadline(t *testing.T) {
 		t.Fatalf("got %v, want %v", err, cause)
 	}
 	if _, err := pmiEndpoint(ctx, 1<<20, false); !errors.Is(err, syscall.EBADF) {
-		t.Fatalf("a descriptor that is not open: got %v, want EBADF", err)
+		t.Fatalf("pmiEndpoint of a closed descriptor = %v; want EBADF", err)
 	}
 }

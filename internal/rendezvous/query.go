@@ -34,7 +34,7 @@ const (
 	queryCount
 )
 
-// Limits of the LibUV server, and one on the whole request, which that server does not have.
+// Limits of a request. PyTorch's LibUV server has the same limits except maxRequestBytes.
 const (
 	maxKeyBytes     = 8 << 10
 	maxValueBytes   = 8 << 20
@@ -49,8 +49,8 @@ const magic uint32 = 0x3C85F7CE
 const (
 	replyReady    = 0 // CHECK: all keys are set.
 	replyNotReady = 1 // CHECK: some key is missing.
-	replyStop     = 0 // WAIT, BARRIER: the wait is over.
-	replyCanceled = 1 // CANCEL_WAIT: the wait has ended, whether or not it was answered.
+	replyStop     = 0 // WAIT, BARRIER: the wait has ended.
+	replyCanceled = 1 // CANCEL_WAIT: no wait remains. The WAIT may have been answered before.
 )
 
 // shape describes the fields that follow the byte of a query, in this order: nonce, number of keys,
@@ -94,7 +94,7 @@ func (q query) String() string {
 	return fmt.Sprintf("query %d", byte(q))
 }
 
-// request holds one query with the fields of its shape. Its other fields are zero.
+// request holds one query with the fields of its shape. All other fields are zero.
 type request struct {
 	query  query
 	nonce  uint32

@@ -17,9 +17,8 @@ const (
 	EnvToken = "SYMMEM_TOKEN"
 )
 
-// route chooses how to reach the store. All ranks choose the same route, because the choice depends
-// only on variables that the launcher sets for all of them and on whether all ranks run on one
-// machine.
+// route chooses how to reach the store. All ranks choose the same route. The choice depends only on
+// variables that the launcher sets for all ranks, and on whether all ranks run on one machine.
 func route(e *environment, o Options, w *World) error {
 	if w.Size == 1 {
 		return nil
@@ -92,7 +91,7 @@ func oneMachine(e *environment, token Token, w *World) error {
 }
 
 // privateSocket returns the address of an abstract socket for a user and a job. It hashes the job's
-// identity, since a socket's name is limited to 107 bytes.
+// identity, because a socket's name is limited to 107 bytes.
 func privateSocket(source Source, uid int, identity []string) string {
 	text := string(source) + "\x00" + strings.Join(identity, "\x00")
 	return fmt.Sprintf("%s@symmem-%d-%x", unixScheme, uid, sha256.Sum256([]byte(text)))

@@ -15,8 +15,8 @@ import (
 // Server serves one store to clients of this package and of PyTorch, over the protocol of PyTorch's
 // TCPStore. It is safe for concurrent use.
 //
-// A Server is listening, then draining (it accepts no new clients), then closed. Drain and Close
-// change the state, which never changes back.
+// A Server is first listening, then draining, then closed. While draining it accepts no new
+// clients. Drain and Close change the state. It never changes back.
 type Server struct {
 	// listener, address, token and uid are immutable. listener is nil for a server that only this
 	// process can reach.
@@ -32,10 +32,10 @@ type Server struct {
 	table           *table
 	sessions        map[clientID]*session
 	claims          map[rankClaim]clientID // session that has claimed the rank
-	last            clientID               // latest session
+	last            clientID               // ID of the latest session
 	remote          int                    // number of open sessions of the listener
-	ends            int                    // number of ends recorded
-	unauthenticated []*session             // sessions of the listener not open yet, oldest first
+	ends            int                    // number of recorded ends
+	unauthenticated []*session             // sessions of the listener that are not open, oldest first
 	left            chan struct{}          // closed and replaced whenever remote decreases
 	closed          bool
 	// onAcceptError is called once with the reason why no connection can be accepted.
@@ -45,8 +45,8 @@ type Server struct {
 }
 
 // Listen serves a new store at address: "host:port" (port 0 for any free port) or "unix:@name". On
-// TCP a token is required. On a Unix socket it may be empty, since clients of other users are
-// refused in any case. The caller must Close the server.
+// TCP a token is required. On a Unix socket the token may be empty, because the server refuses
+// clients of other users. The caller must Close the server.
 func Listen(address string, token Token) (*Server, error) {
 	network, addr, err := split(address)
 	if err != nil {
@@ -91,8 +91,8 @@ func newServer(address string, token Token) *Server {
 // Address returns the address that clients dial, including the port.
 func (s *Server) Address() string { return s.address }
 
-// Client returns a client in the server's process. It needs no token and does not delay Drain. Its
-// calls return ErrLost once the server is closed.
+// Client returns a client in the server's process. The client needs no token and does not delay
+// Drain. Its calls return ErrLost once the server is closed.
 func (s *Server) Client() *Client {
 	return newClient(s.address, func(ctx context.Context) (*link, error) {
 		ours, theirs := net.Pipe()
@@ -111,8 +111,7 @@ func (s *Server) accept() {
 		case errors.Is(err, net.ErrClosed):
 			return
 		case err != nil:
-			// The error is temporary: no descriptor is free, or the client has already
-			// disconnected.
+			// The error is temporary. Either no descriptor is free, or the client has disconnected.
 			s.reportAcceptError(err)
 			time.Sleep(acceptPause)
 			continue
@@ -210,14 +209,14 @@ func (s *Server) remaining() (int, <-chan struct{}) {
 	return s.remote, s.left
 }
 
-// Close ends all connections and waits for the server's goroutines. Closing twice is harmless.
+// Close ends all connections and waits for the server's goroutines. Later calls have no effect.
 func (s *Server) Close() error {
 	var err error
 	if s.listener != nil {
 		err = s.listener.Close()
 	}
 	s.mu.Lock()
-	already := s.closed
+	wasClosed := s.closed
 	s.closed = true
 	for _, n := range s.sessions {
 		// The goroutine that drains the outbox flushes it and then closes the connection.
@@ -227,7 +226,7 @@ func (s *Server) Close() error {
 	}
 	s.mu.Unlock()
 	s.goroutines.Wait()
-	if already || errors.Is(err, net.ErrClosed) {
+	if wasClosed || errors.Is(err, net.ErrClosed) {
 		return nil
 	}
 	return err

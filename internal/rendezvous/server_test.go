@@ -9,16 +9,16 @@ import (
 	"testing"
 )
 
-func TestTokens(t *testing.T) {
+func TestServerRequiresToken(t *testing.T) {
 	token := NewToken()
 	for _, address := range []string{"127.0.0.1:0", privateName()} {
 		s, c := serveOn(t, address, token)
 		if err := c.Set(testContext(t), "k", nil); err != nil {
 			t.Fatal(err)
 		}
-		_, wrong := Dial(testContext(t), Endpoint{Address: s.Address(), Token: token + "x"})
-		if !errors.Is(wrong, ErrToken) {
-			t.Fatalf("wrong token: got %v, want ErrToken", wrong)
+		_, wrongErr := Dial(testContext(t), Endpoint{Address: s.Address(), Token: token + "x"})
+		if !errors.Is(wrongErr, ErrToken) {
+			t.Fatalf("Dial with a wrong token = %v; want ErrToken", wrongErr)
 		}
 		unauthenticated, err := Dial(testContext(t), Endpoint{Address: s.Address()})
 		if err != nil {
@@ -26,9 +26,9 @@ func TestTokens(t *testing.T) {
 		}
 		closeLater(t, unauthenticated)
 		if err := unauthenticated.Set(testContext(t), "k", nil); !errors.Is(err, ErrToken) {
-			t.Fatalf("no token: got %v, want ErrToken", err)
+			t.Fatalf("Set without a token = %v; want ErrToken", err)
 		}
-		if strings.Contains(wrong.Error()+token.String()+token.GoString(), string(token)) {
+		if strings.Contains(wrongErr.Error()+token.String()+token.GoString(), string(token)) {
 			t.Fatal("an error or a formatted token contains the secret")
 		}
 	}
@@ -72,22 +72,22 @@ func TestOtherUsersAreRefused(t *testing.T) {
 	_, err := dial(testContext(t), Endpoint{Address: s.Address()}, other)
 	var peer *PeerError
 	if !errors.As(err, &peer) || peer.UID != other-1 || peer.Want != other {
-		t.Fatalf("the client accepted a server of another user: %v", err)
+		t.Fatalf("dial to a server of another user = %v; want a PeerError", err)
 	}
-	strict := newServer(privateName(), "")
-	strict.uid = other
-	name := strings.TrimPrefix(strict.address, unixScheme)
-	if strict.listener, err = net.Listen("unix", name); err != nil {
+	foreign := newServer(privateName(), "")
+	foreign.uid = other
+	name := strings.TrimPrefix(foreign.address, unixScheme)
+	if foreign.listener, err = net.Listen("unix", name); err != nil {
 		t.Fatal(err)
 	}
-	strict.goroutines.Go(strict.accept)
-	closeLater(t, strict)
+	foreign.goroutines.Go(foreign.accept)
+	closeLater(t, foreign)
 	conn, err := net.Dial("unix", name)
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, err = handshake(testContext(t), conn, Endpoint{Address: strict.address})
+	_, err = handshake(testContext(t), conn, Endpoint{Address: foreign.address})
 	if !errors.Is(err, ErrLost) {
-		t.Fatalf("the server accepted a client of another user: %v", err)
+		t.Fatalf("handshake of a client of another user = %v; want ErrLost", err)
 	}
 }

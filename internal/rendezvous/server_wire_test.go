@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// unhex decodes bytes from hexadecimal digits, with spaces, and text in single quotes.
+// unhex decodes bytes from hexadecimal digits and quoted text. The digits may contain spaces.
 func unhex(t testing.TB, text string) []byte {
 	t.Helper()
 	var b []byte
@@ -43,13 +43,13 @@ var exchanges = []struct{ name, send, want string }{
 	{"GET", "03" + two64 + "'/k'", one64 + "'v'"},
 	{"GET of a missing key", "03" + two64 + "'/x'", zero64},
 	{"COMPARE_SET that matches", "02" + two64 + "'/k'" + one64 + "'v'" + one64 + "'w'", one64 + "'w'"},
-	{"COMPARE_SET that does not", "02" + two64 + "'/k'" + one64 + "'v'" + zero64, one64 + "'w'"},
+	{"COMPARE_SET that does not match", "02" + two64 + "'/k'" + one64 + "'v'" + zero64, one64 + "'w'"},
 	{"COMPARE_SET of no key", "02" + two64 + "'/x'" + one64 + "'e'" + one64 + "'d'", one64 + "'e'"},
 	{"ADD", "04" + two64 + "'/n' feffffffffffffff", "feffffffffffffff"},
 	{"ADD again", "04" + two64 + "'/n'" + three64, one64},
 	{"GET of a number", "03" + two64 + "'/n'", one64 + "'1'"},
 	{"CHECK that is ready", "05" + two64 + two64 + "'/k'" + two64 + "'/n'", "00"},
-	{"CHECK that is not", "05" + two64 + two64 + "'/k'" + two64 + "'/x'", "01"},
+	{"CHECK that is not ready", "05" + two64 + two64 + "'/k'" + two64 + "'/x'", "01"},
 	{"CHECK of no keys", "05" + zero64, "00"},
 	{"WAIT that is over", "06" + one64 + two64 + "'/k'", "00"},
 	{"WAIT", "06" + one64 + two64 + "'/x'", ""},
@@ -102,8 +102,8 @@ func expect(t *testing.T, conn io.Reader, text string) {
 	}
 }
 
-// TestServerAnswerBytes sends a PING after each query, and so checks that only the answer to the
-// PING follows the answer to the query.
+// TestServerAnswerBytes compares the answer to every query with the expected bytes. A PING follows
+// each query. Its answer must follow the query's answer immediately.
 func TestServerAnswerBytes(t *testing.T) {
 	s := newServer("test", "")
 	closeLater(t, s)
@@ -140,7 +140,7 @@ func TestServerReadsSingleBytes(t *testing.T) {
 	expect(t, conn, want)
 }
 
-// TestServerClosesInvalidConnections sends bytes that no client sends.
+// TestServerClosesInvalidConnections sends invalid requests. The server must close the connection.
 func TestServerClosesInvalidConnections(t *testing.T) {
 	rows := map[string]string{
 		"another first query":   "0d 01020304",

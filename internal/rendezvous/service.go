@@ -11,9 +11,9 @@ import (
 	"time"
 )
 
-// service shares the server at one endpoint among all members of this process that use it: ranks
-// may be in several worlds of one job at once, and all these worlds use one address. A service is
-// open while it has members. The last member closes its server.
+// service shares the server at one endpoint among all members of this process that use it. A rank
+// may be in several worlds of a job at once, and all these worlds use the same address. A service
+// is open while it has members. The last member closes the server.
 type service struct {
 	endpoint Endpoint
 	server   *Server
@@ -32,22 +32,22 @@ var services = struct {
 }{byAddress: map[string]*service{}}
 
 // serve adds a member to the service at an endpoint, and opens the service if necessary. If the
-// address is in use, it may belong to rank 0 of an earlier attempt, which still waits for its last
-// clients. So serve logs a warning and retries. It returns an error at once if the address belongs
-// to another rank 0 of the same job. It repeats this check, since a rank 0 that has just started
-// may not have claimed its rank yet.
+// address is in use, serve logs a warning and retries. The address may belong to rank 0 of an
+// earlier attempt, which still waits for its last clients. If the address belongs to another rank 0
+// of the same job, serve returns an error at once. It repeats this check, because a rank 0 that has
+// just started may not have claimed its rank yet.
 func serve(ctx context.Context, endpoint Endpoint, w *World) (*service, error) {
 	reported := false
-	var checked time.Time
+	var lastCheck time.Time
 	for pause := firstBackoff; ; pause = min(2*pause, maxBackoff) {
 		s, err := tryServe(endpoint)
 		if err == nil || !errors.Is(err, syscall.EADDRINUSE) {
 			return s, err
 		}
 		advice, ownerErr := addressInUse(ctx, endpoint, uint32(os.Geteuid()))
-		if ownerErr == nil && time.Since(checked) > claimTime {
+		if ownerErr == nil && time.Since(lastCheck) > claimTime {
 			ownerErr = checkUnclaimed(ctx, endpoint, w)
-			checked = time.Now()
+			lastCheck = time.Now()
 		}
 		if ownerErr != nil {
 			return nil, ownerErr
@@ -91,7 +91,7 @@ func (s *service) keep(left []string) {
 	s.left = append(s.left, left)
 }
 
-// leave removes a member. It reports whether that was the last member, and then also returns the
+// leave removes a member. It reports whether that was the last member. If so, it also returns the
 // keys to wait for.
 func (s *service) leave() (last bool, left [][]string) {
 	services.mu.Lock()

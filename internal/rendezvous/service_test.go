@@ -11,26 +11,26 @@ import (
 	"testing"
 )
 
-// TestRanksInSeveralWorlds leaves two worlds in a different order on rank 1 than on the other
-// ranks.
-func TestRanksInSeveralWorlds(t *testing.T) {
+// TestRanksLeaveWorldsInAnyOrder connects all ranks twice. Rank 1 leaves the two worlds in the
+// opposite order.
+func TestRanksLeaveWorldsInAnyOrder(t *testing.T) {
 	worlds := worldsOf(3, Route{Kind: RouteServe, Endpoint: Endpoint{Address: privateName()}})
 	ctx := testContext(t)
 	forEachRank(t, worlds, func(w World) error {
-		first, leaveFirst, err := Connect(ctx, w)
+		first, firstMember, err := Connect(ctx, w)
 		if err != nil {
 			return err
 		}
-		second, leaveSecond, err := Connect(ctx, w)
+		second, secondMember, err := Connect(ctx, w)
 		if err != nil {
-			return errors.Join(err, leaveFirst.Close())
+			return errors.Join(err, firstMember.Close())
 		}
-		leaves := []io.Closer{leaveFirst, leaveSecond}
+		members := []io.Closer{firstMember, secondMember}
 		if w.Rank == 1 {
-			slices.Reverse(leaves)
+			slices.Reverse(members)
 		}
 		return errors.Join(exchangeValues(ctx, second, w), exchangeValues(ctx, first, w),
-			leaves[0].Close(), leaves[1].Close())
+			members[0].Close(), members[1].Close())
 	})
 	connectAndClose(t, worlds)
 }
@@ -54,8 +54,9 @@ func TestSecondServiceWithAnotherTokenIsRefused(t *testing.T) {
 	}
 }
 
-// TestLastWorldServesAllOthers closes the larger of two worlds first.
-func TestLastWorldServesAllOthers(t *testing.T) {
+// TestServerOutlivesFirstWorld closes rank 0's members of two worlds. Rank 2 is only in the larger
+// world, which rank 0 leaves first. Rank 2 must still be able to use the store.
+func TestServerOutlivesFirstWorld(t *testing.T) {
 	route := Route{Kind: RouteServe, Endpoint: Endpoint{Address: privateName()}}
 	large, small := worldsOf(3, route), worldsOf(2, route)
 	ctx := testContext(t)
@@ -68,21 +69,21 @@ func TestLastWorldServesAllOthers(t *testing.T) {
 		}
 		return s, leave
 	}
-	var all sync.WaitGroup
+	var ranks sync.WaitGroup
 	for rank := range 2 {
-		all.Go(func() {
-			_, leaveLarge := enter(large[rank])
-			_, leaveSmall := enter(small[rank])
-			err := leaveLarge.Close()
+		ranks.Go(func() {
+			_, largeMember := enter(large[rank])
+			_, smallMember := enter(small[rank])
+			err := largeMember.Close()
 			if rank == 0 {
 				close(closing)
 			}
-			if err := errors.Join(err, leaveSmall.Close()); err != nil {
+			if err := errors.Join(err, smallMember.Close()); err != nil {
 				t.Errorf("rank %d: %v", rank, err)
 			}
 		})
 	}
-	all.Go(func() {
+	ranks.Go(func() {
 		s, leave := enter(large[2])
 		<-closing
 		for range 200 {
@@ -95,17 +96,17 @@ func TestLastWorldServesAllOthers(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	all.Wait()
+	ranks.Wait()
 }
 
-// TestFailedConnectDoesNotDelayLeave leaves the first world after Connect for the second has failed
-// because rank 2 did not join, and while another client is still connected.
+// TestFailedConnectDoesNotDelayLeave calls Connect twice. The second call fails, because rank 2
+// does not join. Leave of the first world must still return while another client is connected.
 func TestFailedConnectDoesNotDelayLeave(t *testing.T) {
 	route := Route{Kind: RouteServe, Endpoint: Endpoint{Address: privateName()}}
 	ctx := testContext(t)
-	leaves := make([]*Member, 3)
+	members := make([]*Member, 3)
 	forEachRank(t, worldsOf(3, route), func(w World) (err error) {
-		_, leaves[w.Rank], err = Connect(ctx, w)
+		_, members[w.Rank], err = Connect(ctx, w)
 		return err
 	})
 	guest, err := Dial(ctx, route.Endpoint)
@@ -122,18 +123,18 @@ func TestFailedConnectDoesNotDelayLeave(t *testing.T) {
 	forEachRank(t, worldsOf(3, route)[:2], func(w World) error {
 		var absent *AbsentError
 		if _, _, err := Connect(secondCtx, w); !errors.As(err, &absent) {
-			return fmt.Errorf("got %w, want an error that rank 2 is absent", err)
+			return fmt.Errorf("got %w, want an AbsentError for rank 2", err)
 		}
 		return nil
 	})
 	closed := make(chan error, 1)
-	if err := errors.Join(leaves[1].Close(), leaves[2].Close()); err != nil {
+	if err := errors.Join(members[1].Close(), members[2].Close()); err != nil {
 		t.Error(err)
 	}
 	go func() {
-		long, cancel := context.WithTimeout(context.Background(), 2*patience)
+		longCtx, cancel := context.WithTimeout(context.Background(), 2*patience)
 		defer cancel()
-		closed <- leaves[0].Leave(long, "")
+		closed <- members[0].Leave(longCtx, "")
 	}()
 	select {
 	case err := <-closed:
@@ -141,6 +142,6 @@ func TestFailedConnectDoesNotDelayLeave(t *testing.T) {
 			t.Error(err)
 		}
 	case <-ctx.Done():
-		t.Error("rank 0 waits for ranks to leave a world that they have not joined")
+		t.Error("Leave on rank 0 waits for ranks of an incomplete world")
 	}
 }

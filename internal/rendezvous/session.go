@@ -6,10 +6,10 @@ import (
 	"time"
 )
 
-// session serves one connection of a Server. It is in one of three states: new, until VALIDATE is
-// received; unauthenticated, until the token is received (skipped if none is required); and open.
-// Any query that is not allowed in the current state ends the session. Two goroutines serve a
-// session: run reads requests, and out.drain writes replies.
+// session serves one connection of a Server. It is new until it receives VALIDATE. Then it is
+// unauthenticated until it receives the token, if one is required. Then it is open. Any query that
+// is not allowed in the current state ends the session. Two goroutines serve a session: run reads
+// requests, and out.drain writes replies.
 type session struct {
 	server *Server
 	id     clientID
@@ -36,12 +36,12 @@ var (
 )
 
 // run serves requests until the client disconnects or sends an invalid request. It drops the error,
-// since the protocol reports errors only by closing the connection.
+// because the protocol has no error replies. It only closes the connection.
 func (n *session) run() {
 	_ = n.serve(newDecoder(n.conn, n.conn.RemoteAddr().String()))
 	n.server.endSession(n)
-	// Limit the time to flush the outbox, since the client may not read. endSession has removed the
-	// session, so Server.Close cannot interrupt the flush but waits for this goroutine.
+	// The flush of the outbox needs a deadline, because the client may not read. endSession has
+	// removed the session, so Server.Close cannot interrupt the flush. It waits for this goroutine.
 	_ = n.conn.SetWriteDeadline(time.Now().Add(flushTimeout))
 	n.out.close()
 }
@@ -61,7 +61,7 @@ func (n *session) serve(d *decoder) error {
 		if err := n.server.handle(n.id, r); err != nil {
 			return err
 		}
-		n.out.awaitRoom()
+		n.out.awaitSpace()
 	}
 }
 
@@ -99,6 +99,6 @@ func (n *session) authenticate(d *decoder) error {
 		if err := n.server.handle(n.id, r); err != nil {
 			return err
 		}
-		n.out.awaitRoom()
+		n.out.awaitSpace()
 	}
 }

@@ -5,8 +5,8 @@ import (
 	"strings"
 )
 
-// slurmReserved is the first step ID that Slurm reserves for processes such as the script of sbatch
-// and the shell of salloc, which have SLURM_PROCID=0 but are no ranks.
+// slurmReserved is the first step ID that Slurm reserves for processes that are not ranks, such as
+// the script of sbatch and the shell of salloc. They also have SLURM_PROCID=0.
 const slurmReserved = 0xfffffff0
 
 // inSlurmStep reports whether srun started this process as a task of a step.
@@ -15,8 +15,8 @@ func inSlurmStep(e *environment) bool {
 	return err == nil && id < slurmReserved
 }
 
-// fromSlurm reads the rank and sizes of a task. The size of the step takes precedence over that of
-// the job, since one job may run many steps.
+// fromSlurm reads the rank and sizes of a task. A job may run many steps, so the size of the step
+// takes precedence over the size of the job.
 func fromSlurm(e *environment) (World, error) {
 	e.seen = nil
 	job := e.value("SLURM_JOB_ID")

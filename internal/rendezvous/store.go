@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// DefaultTimeout limits every call whose context has no deadline. PyTorch's stores have the same
+// DefaultTimeout limits calls whose context has no deadline. PyTorch's stores have the same
 // default.
 const DefaultTimeout = 300 * time.Second
 
@@ -17,11 +17,11 @@ func bounded(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(ctx, DefaultTimeout)
 }
 
-// extend returns a context that ends the given time after ctx, with the same cause.
-func extend(ctx context.Context, by time.Duration) (context.Context, context.CancelFunc) {
+// extend returns a context that ends the given time after ctx. It has the same cause as ctx.
+func extend(ctx context.Context, extension time.Duration) (context.Context, context.CancelFunc) {
 	extended, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
 	stop := context.AfterFunc(ctx, func() {
-		if sleep(extended, by) {
+		if sleep(extended, extension) {
 			cancel(context.Cause(ctx))
 		}
 	})

@@ -21,8 +21,8 @@ type reply struct {
 // table holds the state of a store and computes the replies to requests. It does no I/O, acquires
 // no lock and starts no goroutine. The Server calls it under the server's lock.
 //
-// A client is ready, and may send any query, or it is waiting, after a WAIT for keys that are not
-// all set or a BARRIER that is not full. A waiting client becomes ready when its last key is set
+// A client is either ready or waiting. A ready client may send any query. It becomes waiting by a
+// WAIT for missing keys or a BARRIER that is not full. It becomes ready when its last key is set
 // (by a query of any client), when the barrier is full, by its CANCEL_WAIT, or by leave. Other
 // queries of a waiting client are answered at once, as by the LibUV server. A second wait is an
 // error, because the client could not distinguish the two answers.
@@ -39,17 +39,17 @@ type table struct {
 	out []reply
 }
 
-// waiter describes the wait of a client: for missing keys, or for a barrier.
+// waiter describes a client's wait for missing keys or for a barrier.
 type waiter struct {
 	client  clientID
 	missing map[string]bool
 	barrier *barrier
 }
 
-// barrier counts arrivals and never resets: a full barrier stays open, so each use needs a new key.
+// barrier counts arrivals. It never resets, so each use needs a new key.
 type barrier struct {
 	arrived int64
-	clients []clientID // clients that wait for it
+	clients []clientID // clients that wait for the barrier
 }
 
 var (
@@ -69,8 +69,8 @@ func newTable() *table {
 	}
 }
 
-// apply processes a request and returns the replies, which are valid until the next call. The
-// request belongs to the table after the call. On an error, the connection of this client must be
+// apply processes a request and returns the replies. They are valid until the next call. The
+// table owns the request after the call. On an error, the connection of this client must be
 // closed, but replies to other clients are still valid.
 func (t *table) apply(from clientID, r *request) ([]reply, error) {
 	t.out = t.out[:0]
@@ -204,8 +204,8 @@ func (t *table) delete(from clientID, key string) {
 func (t *table) push(key string, value []byte) {
 	t.queues[key] = append(t.queues[key], value)
 	// Only one client can pop the value, so only one is woken.
-	if watching := t.watched[key]; len(watching) > 0 {
-		first := watching[0]
+	if waiters := t.watched[key]; len(waiters) > 0 {
+		first := waiters[0]
 		t.unwatch(first, key)
 		t.removeMissing(first, key)
 	}

@@ -15,21 +15,21 @@ import (
 	"pgregory.net/rapid"
 )
 
-// TestTable runs transcripts with lines "<client> <QUERY> words". The replies have the form
-// "<client>: bytes".
+// TestTable runs the transcripts in testdata. Each line has the form "<client> <QUERY> <fields>".
+// Each reply has the form "<client>: <bytes>".
 func TestTable(t *testing.T) {
 	datadriven.RunTest(t, "testdata/table", func(t *testing.T, d *datadriven.TestData) string {
-		tab := newTable()
+		table := newTable()
 		var out strings.Builder
 		for line := range strings.Lines(d.Input) {
-			words := strings.Fields(line)
-			from := clientID(words[0][0])
+			fields := strings.Fields(line)
+			from := clientID(fields[0][0])
 			out.WriteString(strings.TrimSpace(line) + "\n")
-			if words[1] == "leaves" {
-				tab.leave(from)
+			if fields[1] == "leaves" {
+				table.leave(from)
 				continue
 			}
-			replies, err := tab.apply(from, parseRequest(t, words[1], words[2:]))
+			replies, err := table.apply(from, parseRequest(t, fields[1], fields[2:]))
 			for _, r := range replies {
 				fmt.Fprintf(&out, "    %c: %q\n", rune(r.to), r.bytes)
 			}
@@ -37,14 +37,14 @@ func TestTable(t *testing.T) {
 				fmt.Fprintf(&out, "    %v\n", err)
 			}
 		}
-		fmt.Fprintf(&out, "waiting %d, watched %d\n", len(tab.waiting), len(tab.watched))
+		fmt.Fprintf(&out, "waiting %d, watched %d\n", len(table.waiting), len(table.watched))
 		return out.String()
 	})
 }
 
-// parseRequest parses a request: keys and values in their order, and then a number if the query has
-// one.
-func parseRequest(t *testing.T, name string, words []string) *request {
+// parseRequest parses a request. The fields are the keys and values in their order. A number
+// follows if the query has one.
+func parseRequest(t *testing.T, name string, fields []string) *request {
 	t.Helper()
 	q := slices.IndexFunc(shapes[:], func(s shape) bool { return s.name == name })
 	if q < 0 {
@@ -53,12 +53,12 @@ func parseRequest(t *testing.T, name string, words []string) *request {
 	r := &request{query: query(q)}
 	s := shapes[q]
 	if s.number {
-		if _, err := fmt.Sscan(words[len(words)-1], &r.number); err != nil {
+		if _, err := fmt.Sscan(fields[len(fields)-1], &r.number); err != nil {
 			t.Fatal(err)
 		}
-		words = words[:len(words)-1]
+		fields = fields[:len(fields)-1]
 	}
-	for group := range slices.Chunk(words, 1+s.values) {
+	for group := range slices.Chunk(fields, 1+s.values) {
 		r.keys = append(r.keys, group[0])
 		for _, value := range group[1:] {
 			r.values = append(r.values, []byte(value))
@@ -107,17 +107,17 @@ func TestRequestRoundTrip(t *testing.T) {
 	})
 }
 
-// checkTable fails the test unless the two indexes of waiters match and no client waits for a key
-// that is set.
-func checkTable(t *rapid.T, tab *table) {
+// checkTable checks that the table's two indexes of waiters match, and that no client waits for a
+// key that is set.
+func checkTable(t *rapid.T, table *table) {
 	pairs := 0
-	for key, watching := range tab.watched {
-		if len(watching) == 0 || !tab.lacks(key) && len(tab.queues[key]) == 0 {
-			t.Fatalf("%d clients wait for key %q, want none for a key that is set", len(watching), key)
+	for key, waiters := range table.watched {
+		if len(waiters) == 0 || !table.lacks(key) && len(table.queues[key]) == 0 {
+			t.Fatalf("%d clients wait for key %q, want none for a key that is set", len(waiters), key)
 		}
-		pairs += len(watching)
+		pairs += len(waiters)
 	}
-	for client, w := range tab.waiting {
+	for client, w := range table.waiting {
 		if w.client != client || len(w.missing) == 0 && w.barrier == nil {
 			t.Fatalf("client %d waits for nothing", client)
 		}
@@ -128,11 +128,11 @@ func checkTable(t *rapid.T, tab *table) {
 	}
 }
 
-// TestEveryWaitEndsOnce applies random requests of a few clients about a few keys. It checks that
-// each WAIT is answered exactly once, unless it was canceled or its client has disconnected.
+// TestEveryWaitEndsOnce applies random requests of a few clients to a few keys. Each WAIT and
+// BARRIER must be answered exactly once, unless it is canceled.
 func TestEveryWaitEndsOnce(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		tab := newTable()
+		table := newTable()
 		key := rapid.SampledFrom([]string{"a", "b", "c"})
 		queries := []query{
 			querySet, queryDelete, queryWait, queryWait, queryCancelWait, queryAdd, queryQueuePush,
@@ -146,19 +146,19 @@ func TestEveryWaitEndsOnce(t *testing.T) {
 				r.keys = r.keys[:1]
 			}
 			r.values = [][]byte{[]byte("1"), []byte("2")}[:shapes[r.query].values]
-			before := tab.waiting[from] != nil
-			replies, err := tab.apply(from, r)
+			before := table.waiting[from] != nil
+			replies, err := table.apply(from, r)
 			waits := r.query == queryWait || r.query == queryBarrier
 			if (err != nil) != (waits && before) {
-				t.Fatalf("%s of a client with waiting = %v: got error %v", r.query, before, err)
+				t.Fatalf("%s of a client with waiting = %v returned error %v", r.query, before, err)
 			}
 			stopped := slices.ContainsFunc(replies, func(x reply) bool {
 				return x.to == from && bytes.Equal(x.bytes, []byte{replyStop})
 			})
-			if waits && !before && stopped == (tab.waiting[from] != nil) {
+			if waits && !before && stopped == (table.waiting[from] != nil) {
 				t.Fatalf("%s: stopped = waiting = %v, want exactly one of them", r.query, stopped)
 			}
-			checkTable(t, tab)
+			checkTable(t, table)
 		}
 	})
 }

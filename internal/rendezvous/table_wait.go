@@ -24,9 +24,9 @@ func (t *table) wait(from clientID, keys []string) error {
 
 // wakeWaiters removes key from the missing keys of all waiters.
 func (t *table) wakeWaiters(key string) {
-	watching := t.watched[key]
+	waiters := t.watched[key]
 	delete(t.watched, key)
-	for _, w := range watching {
+	for _, w := range waiters {
 		t.removeMissing(w, key)
 	}
 }
@@ -40,8 +40,8 @@ func (t *table) removeMissing(w *waiter, key string) {
 }
 
 func (t *table) unwatch(w *waiter, key string) {
-	left := slices.DeleteFunc(t.watched[key], func(x *waiter) bool { return x == w })
-	if t.watched[key] = left; len(left) == 0 {
+	remaining := slices.DeleteFunc(t.watched[key], func(x *waiter) bool { return x == w })
+	if t.watched[key] = remaining; len(remaining) == 0 {
 		delete(t.watched, key)
 	}
 }

@@ -12,19 +12,18 @@ import (
 // millisecond to authenticate, and retry if their connection is closed.
 const maxUnauthenticated = 128
 
-// unauthenticatedAllowed returns maxUnauthenticated, or less if the process may open few
-// descriptors.
-func unauthenticatedAllowed() int {
+// unauthenticatedLimit returns the number of unauthenticated connections that this process accepts.
+func unauthenticatedLimit() int {
 	var limit syscall.Rlimit
 	if syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit) != nil {
 		return maxUnauthenticated
 	}
-	return unauthenticatedFor(limit.Cur)
+	return unauthenticatedLimitFor(limit.Cur)
 }
 
-// unauthenticatedFor returns the number of unauthenticated connections that a process accepts: a
-// quarter of the descriptors that it may open, at least 4 and at most maxUnauthenticated.
-func unauthenticatedFor(descriptors uint64) int {
+// unauthenticatedLimitFor returns a quarter of the descriptors that a process may open, but at
+// least 4 and at most maxUnauthenticated.
+func unauthenticatedLimitFor(descriptors uint64) int {
 	return int(min(maxUnauthenticated, max(4, descriptors/4)))
 }
 
@@ -32,14 +31,14 @@ func unauthenticatedFor(descriptors uint64) int {
 // connection of the oldest. The caller holds s.mu.
 func (s *Server) addUnauthenticated(n *session) {
 	s.unauthenticated = append(s.unauthenticated, n)
-	if len(s.unauthenticated) > unauthenticatedAllowed() {
+	if len(s.unauthenticated) > unauthenticatedLimit() {
 		// Closing the connection ends the session.
 		_ = s.unauthenticated[0].conn.Close()
 		s.unauthenticated = s.unauthenticated[1:]
 	}
 }
 
-// removeUnauthenticated removes a session from the unauthenticated ones. The caller holds s.mu.
+// removeUnauthenticated removes a session from s.unauthenticated. The caller holds s.mu.
 func (s *Server) removeUnauthenticated(n *session) {
 	s.unauthenticated = slices.DeleteFunc(s.unauthenticated, func(o *session) bool { return o == n })
 }

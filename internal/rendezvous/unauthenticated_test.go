@@ -32,13 +32,13 @@ func checkClosed(t *testing.T, conn net.Conn) {
 	}
 }
 
-// TestUnauthenticatedConnectionsAreLimited checks that the oldest connections are closed first, and
-// that ranks can still connect meanwhile.
+// TestUnauthenticatedConnectionsAreLimited opens many silent connections. The server must close the
+// oldest first. Ranks must be able to connect meanwhile.
 func TestUnauthenticatedConnectionsAreLimited(t *testing.T) {
 	s, first := serveOn(t, "127.0.0.1:0", "token")
-	const more = 2 * maxUnauthenticated
+	const count = 2 * maxUnauthenticated
 	var all []net.Conn
-	for range more {
+	for range count {
 		all = append(all, dialSilent(t, s))
 		if len(all)%64 != 0 {
 			continue
@@ -52,7 +52,7 @@ func TestUnauthenticatedConnectionsAreLimited(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	for _, conn := range all[:more-maxUnauthenticated] {
+	for _, conn := range all[:count-maxUnauthenticated] {
 		checkClosed(t, conn)
 	}
 	s.mu.Lock()
@@ -74,21 +74,21 @@ func TestUnauthenticatedConnectionsTimeOut(t *testing.T) {
 	s.mu.Lock()
 	s.authTimeout = 50 * time.Millisecond
 	s.mu.Unlock()
-	nothing, half := dialSilent(t, s), dialSilent(t, s)
+	silent, partial := dialSilent(t, s), dialSilent(t, s)
 	greeting := (&request{query: queryValidate, nonce: magic}).append(nil)
-	if _, err := half.Write(greeting); err != nil {
+	if _, err := partial.Write(greeting); err != nil {
 		t.Fatal(err)
 	}
-	checkClosed(t, nothing)
-	checkClosed(t, half)
+	checkClosed(t, silent)
+	checkClosed(t, partial)
 	// An authenticated client may have been idle for longer.
 	if err := first.Set(testContext(t), "key", nil); err != nil {
 		t.Error(err)
 	}
 }
 
-// TestLocalClientHasNoDeadline checks that the handshake of a local client does not time out, even
-// if the time for authentication has passed.
+// TestLocalClientHasNoDeadline checks that a local client does not time out, even if the time for
+// authentication has passed.
 func TestLocalClientHasNoDeadline(t *testing.T) {
 	s, _ := serveOn(t, "127.0.0.1:0", "token")
 	s.mu.Lock()
@@ -99,8 +99,8 @@ func TestLocalClientHasNoDeadline(t *testing.T) {
 	}
 }
 
-// TestUnauthenticatedConnectionDoesNotDelayDrain drains a server while a client is connected that
-// has not sent the token.
+// TestUnauthenticatedConnectionDoesNotDelayDrain drains a server while a client without a token is
+// connected.
 func TestUnauthenticatedConnectionDoesNotDelayDrain(t *testing.T) {
 	s, err := Listen("127.0.0.1:0", "token")
 	if err != nil {
@@ -123,11 +123,11 @@ func TestUnauthenticatedConnectionDoesNotDelayDrain(t *testing.T) {
 	}
 }
 
-func TestUnauthenticatedFor(t *testing.T) {
+func TestUnauthenticatedLimitFor(t *testing.T) {
 	for descriptors, want := range map[uint64]int{
 		8: 4, 32: 8, 256: 64, 1024: maxUnauthenticated, math.MaxUint64: maxUnauthenticated,
 	} {
-		if got := unauthenticatedFor(descriptors); got != want {
+		if got := unauthenticatedLimitFor(descriptors); got != want {
 			t.Errorf("unauthenticatedFor(%d) = %d, want %d", descriptors, got, want)
 		}
 	}

@@ -19,8 +19,8 @@ type endWatcher struct {
 	// storeRank holds the rank that serves the store, or -1 if no rank does.
 	storeRank int
 
-	// cancel ends the wait for the next end, so that run returns and closes done. release releases
-	// the context of run.
+	// cancel ends the wait for the next end. run then returns and closes done. release releases the
+	// context of run.
 	cancel, release context.CancelFunc
 	done            chan struct{}
 
@@ -35,8 +35,8 @@ type endWatcher struct {
 type knownEnd struct {
 	*EndedError
 	since time.Time
-	// fromLauncher is set if a launcher has reported the end. Its report is more precise than one
-	// that is based on the end of a connection.
+	// fromLauncher is set if a launcher has reported the end. The server's report is less precise,
+	// because it is based on the end of a connection.
 	fromLauncher bool
 }
 
@@ -64,9 +64,8 @@ func startWatch(ctx context.Context, m *Member, c *Client) (*endWatcher, error) 
 // noDeadline is longer than any job. It prevents calls from adding the default deadline.
 const noDeadline = 100 * 365 * 24 * time.Hour
 
-// run processes one end after another until waitCtx is canceled or the connection ends. Only the
-// waits use waitCtx, because a canceled WAIT keeps the connection, but any other canceled request
-// loses it.
+// run processes one end after another until waitCtx is canceled or the connection ends. Only waits
+// use waitCtx. Canceling a WAIT keeps the connection, but canceling any other request loses it.
 func (w *endWatcher) run(ctx, waitCtx context.Context) {
 	defer close(w.done)
 	defer w.release()
@@ -109,33 +108,34 @@ func (w *endWatcher) run(ctx, waitCtx context.Context) {
 func (w *endWatcher) recordEnd(e rankEnd) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	known, fromLauncher := w.ends[e.Rank], e.World == ""
-	if e.Rank == w.rank || known != nil && (known.fromLauncher || !fromLauncher) {
+	previous, fromLauncher := w.ends[e.Rank], e.World == ""
+	if e.Rank == w.rank || previous != nil && (previous.fromLauncher || !fromLauncher) {
 		return
 	}
 	n := &knownEnd{
 		EndedError:   &EndedError{Rank: e.Rank, How: e.How, Left: e.Left, Why: e.Why},
 		fromLauncher: fromLauncher,
 	}
-	if n.since = time.Now(); known != nil {
-		n.since, n.Left, n.Why = known.since, known.Left || e.Left, cmp.Or(e.Why, known.Why)
+	if n.since = time.Now(); previous != nil {
+		n.since, n.Left, n.Why = previous.since, previous.Left || e.Left, cmp.Or(e.Why, previous.Why)
 	}
 	w.ends[e.Rank] = n
 	w.notify()
 }
 
-// notify wakes all waits, which check their condition again. The caller holds w.mu.
+// notify wakes all waits. They check their condition again. The caller holds w.mu.
 func (w *endWatcher) notify() {
 	close(w.changed)
 	w.changed = make(chan struct{})
 }
 
-// markStoreLost records that the connection has ended, and so has the rank that served the store.
+// markStoreLost records that the connection has ended. The rank that served the store has ended,
+// too.
 func (w *endWatcher) markStoreLost() {
 	w.mu.Lock()
 	w.lost = true
 	closing := w.closing
-	w.notify() // waits for the end of rank 0 also depend on lost
+	w.notify() // The end of rank 0 also depends on lost.
 	w.mu.Unlock()
 	how := "rank 0, which served the store, has ended"
 	if closing {
@@ -166,8 +166,8 @@ func (w *endWatcher) knownEnds() ([]*knownEnd, <-chan struct{}) {
 	return all, w.changed
 }
 
-// await waits for a fatal end and returns it once it has been known for the given time. It returns
-// nil when the context ends.
+// await waits for a fatal end. It returns the end once it has been known for the given time. It
+// returns nil when the context ends.
 func (w *endWatcher) await(
 	ctx context.Context, after time.Duration, fatal func(context.Context, *EndedError) bool,
 ) *EndedError {
@@ -208,7 +208,7 @@ func sleep(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// leave stops watching, and then stores the reason why this rank leaves, over the same connection.
+// leave stops watching. Then it stores this rank's reason to leave, over the same connection.
 func (w *endWatcher) leave(ctx context.Context, why []byte) error {
 	w.cancel()
 	select {
@@ -219,7 +219,7 @@ func (w *endWatcher) leave(ctx context.Context, why []byte) error {
 	return WithPrefix(w.client, w.world).Set(ctx, leftKey(w.rank), why)
 }
 
-// close closes the connection, so that the server records the end of this rank. It may be called on
+// close closes the connection. The server then records the end of this rank. close may be called on
 // a nil watcher.
 func (w *endWatcher) close() error {
 	if w == nil {

@@ -9,9 +9,9 @@ import (
 // World describes a job from the information that a process has before it communicates. Discover
 // creates a World for Connect.
 type World struct {
-	// Rank identifies this process, from 0 to Size-1.
+	// Rank identifies this process, from 0 to Size-1. Size is the number of ranks.
 	Rank, Size int
-	// LocalRank identifies this process among those of its machine, from 0 to LocalSize-1.
+	// LocalRank identifies this process among the LocalSize ranks of its machine.
 	LocalRank, LocalSize int
 	// Source identifies the source of the ranks, for messages.
 	Source Source
@@ -27,11 +27,11 @@ type World struct {
 	// called on one goroutine at a time, and not after Connect has returned.
 	Late func(missing []int, waited time.Duration) time.Duration
 	// LateToLeave, if set, is called in the same way while the rank that serves the store waits for
-	// others to leave, with the ranks of this world that have not left.
+	// other ranks to leave. Its ranks are those of this world that have not left.
 	LateToLeave func(missing []int, waited time.Duration) time.Duration
 }
 
-// Source identifies how this process learned its rank.
+// Source identifies the origin of this process's rank.
 type Source string
 
 // The sources, in the order in which Discover tries them.
@@ -97,8 +97,8 @@ type Options struct {
 	// LocalRank and LocalSize are used if LocalSize is not 0. If it is 0, all ranks are on this
 	// machine, and LocalRank is equal to Rank.
 	LocalRank, LocalSize int
-	// Address is where rank 0 serves the store: "host:port", which requires a Token, or
-	// "unix:@name". If it is empty, the environment determines the route.
+	// Address is the address at which rank 0 serves the store: "host:port", which requires a Token,
+	// or "unix:@name". If it is empty, the environment determines the route.
 	Address string
 	// Token overrides SYMMEM_TOKEN.
 	Token Token
