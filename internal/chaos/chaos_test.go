@@ -36,9 +36,9 @@ import (
 var (
 	seedFlag     = flag.Uint64("seed", 1, "seed of all draws")
 	programsFlag = flag.Int("programs", 0,
-		"how many programs to run; 0 selects a default for each test")
+		"number of programs; 0 selects a default for each test")
 	fromFlag   = flag.Int("from", 1, "number of the first program")
-	atOnceFlag = flag.Int("at-once", 2, "how many programs run at the same time")
+	atOnceFlag = flag.Int("at-once", 2, "number of programs that run at the same time")
 	allFlag    = flag.Bool("all", false, "continue after a failure and count failures")
 )
 
@@ -94,9 +94,9 @@ func (b batch) test(t *testing.T) {
 				start := time.Now()
 				err := b.run(ctx, first, n)
 				if err != nil && ctx.Err() != nil {
-					return // another failure has canceled the program
+					return // Another failure has canceled the program.
 				}
-				slowest.note(first, time.Since(start))
+				slowest.record(first, time.Since(start))
 				done.Add(int64(n))
 				if err == nil {
 					continue
@@ -163,8 +163,8 @@ type slowestProgram struct {
 	took   time.Duration // guarded by mu
 }
 
-// note records the time of a program.
-func (l *slowestProgram) note(number int, took time.Duration) {
+// record records the time of a program.
+func (l *slowestProgram) record(number int, took time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if took > l.took {

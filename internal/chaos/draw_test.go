@@ -11,21 +11,22 @@ import (
 type generator struct {
 	*rand.Rand
 	p program
-	// at counts the ops of each stream. seen[s][t] is the number of ops of stream t for which
-	// stream s has waited.
-	at   [maxStreams]int
-	seen [maxStreams][maxStreams]int
+	// counts holds the number of ops of each stream. seen[s][t] is the number of ops of stream t
+	// for which stream s has waited.
+	counts [maxStreams]int
+	seen   [maxStreams][maxStreams]int
 	// wrote holds the last write of each buffer. read holds the last read on each stream.
 	wrote []access
 	read  [][maxStreams]int
-	// marks holds a row of seen for each event: the row of its stream when the event was recorded.
+	// marks holds a row of seen for each event. It is the row of the event's stream at the time of
+	// the record.
 	marks [][maxStreams]int
 	// live lists the buffers that calls may use. groups lists the groups that may make calls.
 	live, groups []int
 }
 
 // access identifies an op by its stream and its position on the stream.
-type access struct{ stream, at int }
+type access struct{ stream, index int }
 
 func newGenerator(d *rand.Rand, l layout) *generator {
 	return &generator{Rand: d, p: program{layout: l}}
@@ -33,19 +34,19 @@ func newGenerator(d *rand.Rand, l layout) *generator {
 
 // buffer adds a buffer that exists before the first op, and returns its index.
 func (g *generator) buffer(bytes int, foreign bool) int {
-	at := len(g.p.buffers)
+	index := len(g.p.buffers)
 	g.p.buffers = append(g.p.buffers, buffer{bytes: bytes, foreign: foreign})
 	g.wrote, g.read = append(g.wrote, access{}), append(g.read, [maxStreams]int{})
-	g.live = append(g.live, at)
-	return at
+	g.live = append(g.live, index)
+	return index
 }
 
 // alloc adds an op that allocates a buffer.
 func (g *generator) alloc(bytes int) {
-	at, s := g.buffer(bytes, false), g.IntN(streams)
-	g.p.buffers[at].taken = true
-	g.add(op{kind: allocOp, stream: s, on: s, recv: at})
-	g.wrote[at] = access{s, g.at[s]}
+	index, s := g.buffer(bytes, false), g.IntN(streams)
+	g.p.buffers[index].taken = true
+	g.add(op{kind: allocOp, stream: s, on: s, recv: index})
+	g.wrote[index] = access{s, g.counts[s]}
 }
 
 // free adds an op that frees a buffer.
@@ -118,46 +119,46 @@ func (g *generator) addOrdered(o op) {
 	for i := range body {
 		g.waitFor(o.stream, g.wrote[body[i].send])
 		g.waitFor(o.on, g.wrote[body[i].recv])
-		for other, at := range g.read[body[i].recv] {
-			g.waitFor(o.on, access{other, at})
+		for other, index := range g.read[body[i].recv] {
+			g.waitFor(o.on, access{other, index})
 		}
 	}
 	g.add(o)
 	for i := range body {
-		g.read[body[i].send][o.stream] = g.at[o.stream]
-		g.wrote[body[i].recv] = access{o.on, g.at[o.on]}
+		g.read[body[i].send][o.stream] = g.counts[o.stream]
+		g.wrote[body[i].recv] = access{o.on, g.counts[o.on]}
 	}
 }
 
 // add adds an op without waits.
 func (g *generator) add(o op) {
-	g.at[o.stream]++
+	g.counts[o.stream]++
 	if o.on != o.stream {
-		g.at[o.on]++
+		g.counts[o.on]++
 	}
 	for _, s := range []int{o.stream, o.on} {
-		g.seen[s][s] = g.at[s]
+		g.seen[s][s] = g.counts[s]
 	}
 	g.p.ops = append(g.p.ops, o)
 }
 
 // waitFor makes a stream wait for an access. It uses an existing event or a new event.
-func (g *generator) waitFor(stream int, follower access) {
-	if g.seen[stream][follower.stream] >= follower.at {
+func (g *generator) waitFor(stream int, previous access) {
+	if g.seen[stream][previous.stream] >= previous.index {
 		return
 	}
 	event := -1
 	for e, seen := range g.marks {
-		if seen[follower.stream] >= follower.at && g.IntN(2) == 0 {
+		if seen[previous.stream] >= previous.index && g.IntN(2) == 0 {
 			event = e
 		}
 	}
 	if event < 0 {
-		event = g.record(follower.stream)
+		event = g.record(previous.stream)
 	}
 	g.add(op{kind: wait, stream: stream, on: stream, event: event})
-	for t, at := range g.marks[event] {
-		g.seen[stream][t] = max(g.seen[stream][t], at)
+	for t, index := range g.marks[event] {
+		g.seen[stream][t] = max(g.seen[stream][t], index)
 	}
 }
 
@@ -210,7 +211,8 @@ type parts struct {
 	// sendOffsets holds the offsets of parts in each rank's send buffer. recvOffsets holds the
 	// offsets in each rank's receive buffer. The unit is an element.
 	sendOffsets, recvOffsets [][]int64
-	wide                     bool
+	// wide selects elements of 8 bytes instead of 1 byte.
+	wide bool
 }
 
 // pairBytes is the maximum number of bytes that one rank sends to another.
@@ -219,21 +221,21 @@ const pairBytes = 64 << 20
 // drawParts draws parts for a number of ranks. Often a rank's parts have equal lengths.
 func drawParts(d *rand.Rand, ranks int, large bool) *parts {
 	x := &parts{wide: d.IntN(2) == 0}
-	most := []int64{1, 20, 1000, 1000, 60_000}[d.IntN(5)]
+	limit := []int64{1, 20, 1000, 1000, 60_000}[d.IntN(5)]
 	equal := d.IntN(3) // equal/3 is the probability of equal lengths
 	for range ranks {
 		row := make([]int64, ranks)
 		for b := range row {
-			row[b] = d.Int64N(most + 1)
+			row[b] = d.Int64N(limit + 1)
 			if d.IntN(5) == 0 {
 				row[b] = 0
 			}
 			if d.IntN(3) < equal {
-				row[b] = most / 2
+				row[b] = limit / 2
 			}
 		}
 		if d.IntN(3) < equal {
-			row = slices.Repeat([]int64{most / 2}, ranks)
+			row = slices.Repeat([]int64{limit / 2}, ranks)
 		}
 		x.counts = append(x.counts, row)
 	}
@@ -260,17 +262,17 @@ func (x *parts) received(rank int) []int64 {
 // drawOffsets draws the offsets of parts. They are in random or ascending order, with or without
 // gaps.
 func drawOffsets(d *rand.Rand, counts []int64) []int64 {
-	offsets, at := make([]int64, len(counts)), int64(0)
+	offsets, offset := make([]int64, len(counts)), int64(0)
 	order, gaps := d.Perm(len(counts)), d.IntN(2) == 0
 	if d.IntN(2) == 0 {
 		slices.Sort(order)
 	}
 	for _, i := range order {
 		if gaps {
-			at += d.Int64N(20)
+			offset += d.Int64N(20)
 		}
-		offsets[i] = at
-		at += counts[i]
+		offsets[i] = offset
+		offset += counts[i]
 	}
 	return offsets
 }

@@ -23,7 +23,7 @@ func skipSlow(t *testing.T) {
 // gpuVariables returns environment variables for ranks with GPUs. If SYMMEM_TEST_BACKEND is nccl,
 // it returns none, and the ranks use the machine's GPUs. If not, it selects software GPUs and adds
 // the given variables. It skips the test if the software GPU cannot be compiled.
-func gpuVariables(t *testing.T, more ...string) []string {
+func gpuVariables(t *testing.T, extra ...string) []string {
 	t.Helper()
 	if os.Getenv("SYMMEM_TEST_BACKEND") == "nccl" {
 		return nil
@@ -37,5 +37,5 @@ func gpuVariables(t *testing.T, more ...string) []string {
 	}
 	return append([]string{
 		"SYMMEM_CUDA=" + cuda, "SYMMEM_NCCL=" + nccl, "SOFTGPU_FABRIC=1", "SOFTGPU_DEVICES=8",
-	}, more...)
+	}, extra...)
 }

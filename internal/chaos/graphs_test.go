@@ -83,9 +83,9 @@ func (g *generator) tally(stream, buffer int) {
 // Symmem or another library has captured the graphs. Sums have up to 64 MiB on GPUs. On the
 // software GPU they have up to 256 KiB.
 func TestGraphsOnAGPU(t *testing.T) {
-	what := task{Kind: "graphs", Most: 64 << 20}
+	base := task{Kind: "graphs", Most: 64 << 20}
 	if os.Getenv("SYMMEM_TEST_BACKEND") != "nccl" {
-		what.Most = 256 << 10
+		base.Most = 256 << 10
 	}
-	graphs.testOnAGPU(t, 20, what)
+	graphs.testOnAGPU(t, 20, base)
 }

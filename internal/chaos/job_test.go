@@ -64,7 +64,7 @@ type job struct {
 	folder string
 }
 
-// errHang reports that a program has not ended in time.
+// errHang means that a program has not ended in time.
 var errHang = errors.New("program hangs")
 
 // environment returns the environment of the ranks.
@@ -178,9 +178,9 @@ func awaitStopped(pid int) error {
 // lines.
 type lineWriter func(line string)
 
-func (h lineWriter) Write(text []byte) (int, error) {
+func (fn lineWriter) Write(text []byte) (int, error) {
 	for line := range strings.Lines(string(text)) {
-		h(strings.TrimSuffix(line, "\n"))
+		fn(strings.TrimSuffix(line, "\n"))
 	}
 	return len(text), nil
 }

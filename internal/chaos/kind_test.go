@@ -59,7 +59,7 @@ func (t *task) worldDraws() *rand.Rand { return newDraws(t.Seed, -1-(t.First-1)/
 
 // performer runs programs as one rank.
 type performer interface {
-	// run runs a program. It returns the errors that symmem has reported. bad describes wrong
+	// run runs a program. reported lists the errors that symmem has reported. bad describes wrong
 	// results, unexpected errors and missing errors.
 	run(number int) (reported, bad []string)
 	// close closes the Runtime and releases everything else.
@@ -75,23 +75,23 @@ type report struct {
 }
 
 // test runs programs of a kind in worlds of new processes.
-func (k *kind) test(t *testing.T, programs int, what task, env []string) {
+func (k *kind) test(t *testing.T, programs int, base task, env []string) {
 	t.Helper()
 	run := func(ctx context.Context, first, n int) error {
-		what := what
-		what.Seed, what.First, what.Programs, what.PerWorld = *seedFlag, first, n, k.perWorld
-		return k.run(ctx, &what, env)
+		base := base
+		base.Seed, base.First, base.Programs, base.PerWorld = *seedFlag, first, n, k.perWorld
+		return k.run(ctx, &base, env)
 	}
 	batch{programs: programs, perWorld: k.perWorld, run: run}.test(t)
 }
 
 // testOnAGPU runs programs on the GPU backend. If SYMMEM_TEST_BACKEND is nccl, it uses the GPUs of
 // the machine. Otherwise it uses a software GPU.
-func (k *kind) testOnAGPU(t *testing.T, programs int, what task) {
+func (k *kind) testOnAGPU(t *testing.T, programs int, base task) {
 	t.Helper()
 	skipSlow(t)
-	what.GPU = true
-	k.test(t, programs, what, gpuVariables(t))
+	base.GPU = true
+	k.test(t, programs, base, gpuVariables(t))
 }
 
 // run runs the programs of a task in new processes.

@@ -10,16 +10,16 @@ import (
 	"time"
 )
 
-// cleanupTime is the time within which everything must be removed after the last process has ended.
+// cleanupTime is the time between the end of the last process and the removal of all resources.
 const cleanupTime = time.Second
 
 // leftovers lists everything that a job has left behind: processes, its socket, temporary files,
 // and new shared-memory files of symmem.
-func (j *job) leftovers(before []string) (left string) {
+func (j *job) leftovers(before []string) (text string) {
 	end := time.Now().Add(cleanupTime)
 	for {
-		if left = j.findLeftovers(before); left == "" || time.Now().After(end) {
-			return left
+		if text = j.findLeftovers(before); text == "" || time.Now().After(end) {
+			return text
 		}
 		<-time.After(cleanupTime / 20)
 	}
@@ -27,7 +27,7 @@ func (j *job) leftovers(before []string) (left string) {
 
 // findLeftovers lists the leftovers that exist now.
 func (j *job) findLeftovers(before []string) string {
-	var left []string
+	var leftovers []string
 	processes, err := filepath.Glob("/proc/[0-9]*/environ")
 	if err != nil {
 		return err.Error()
@@ -36,7 +36,7 @@ func (j *job) findLeftovers(before []string) string {
 		// Reading fails if the process has ended or belongs to another user.
 		text, err := os.ReadFile(p)
 		if err == nil && bytes.Contains(text, []byte(jobVariable+"="+j.id)) {
-			left = append(left, "process "+filepath.Base(filepath.Dir(p)))
+			leftovers = append(leftovers, "process "+filepath.Base(filepath.Dir(p)))
 		}
 	}
 	files, err := os.ReadDir(j.folder)
@@ -44,11 +44,11 @@ func (j *job) findLeftovers(before []string) string {
 		return err.Error()
 	}
 	for _, f := range files {
-		left = append(left, "file "+f.Name())
+		leftovers = append(leftovers, "file "+f.Name())
 	}
 	for _, name := range sharedMemory() {
 		if !slices.Contains(before, name) {
-			left = append(left, fmt.Sprintf("%s in shared memory", name))
+			leftovers = append(leftovers, fmt.Sprintf("%s in shared memory", name))
 		}
 	}
 	sockets, err := os.ReadFile("/proc/net/unix")
@@ -56,14 +56,14 @@ func (j *job) findLeftovers(before []string) string {
 		return err.Error()
 	}
 	if strings.Contains(string(sockets), store(j.id)) {
-		left = append(left, "socket "+store(j.id))
+		leftovers = append(leftovers, "socket "+store(j.id))
 	}
-	return strings.Join(left, ", ")
+	return strings.Join(leftovers, ", ")
 }
 
 // sharedMemory lists symmem's files in shared memory.
 func sharedMemory() (names []string) {
-	entries, _ := os.ReadDir("/dev/shm") // fails if the directory does not exist
+	entries, _ := os.ReadDir("/dev/shm") // It fails if the directory does not exist.
 	for _, e := range entries {
 		if strings.Contains(e.Name(), "symmem") {
 			names = append(names, e.Name())

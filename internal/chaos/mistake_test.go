@@ -10,9 +10,9 @@ import (
 type mistake struct {
 	kind mistakeKind
 	rank int
-	// at is the index of the op. If the op launches a graph, body is the index of the call in the
+	// index selects the op. If the op launches a graph, body is the index of the call in the
 	// graph. Otherwise body is 0.
-	at, body int
+	index, body int
 }
 
 type mistakeKind int
@@ -46,7 +46,7 @@ func (m mistake) String() string {
 	if m.kind == none {
 		return "no mistake"
 	}
-	return fmt.Sprintf("%s on rank %d at op %d.%d", mistakeNames[m.kind], m.rank, m.at, m.body)
+	return fmt.Sprintf("%s on rank %d at op %d.%d", mistakeNames[m.kind], m.rank, m.index, m.body)
 }
 
 // drawMistake draws a mistake of the given kinds in a collective of the program. Symmem cannot
@@ -57,8 +57,8 @@ func drawMistake(d *rand.Rand, p *program, kinds ...mistakeKind) mistake {
 		if m.kind == none {
 			return m
 		}
-		m.at = d.IntN(len(p.ops))
-		body := p.body(&p.ops[m.at])
+		m.index = d.IntN(len(p.ops))
+		body := p.body(&p.ops[m.index])
 		m.body = d.IntN(len(body))
 		o := &body[m.body]
 		if !o.kind.collective() || !p.member(m.rank, o) {
@@ -70,13 +70,13 @@ func drawMistake(d *rand.Rand, p *program, kinds ...mistakeKind) mistake {
 				continue
 			}
 		case skipCall:
-			if p.looksEqual(&m) {
+			if p.isUndetectable(&m) {
 				continue
 			}
 		default:
 		}
 		if m.kind == wrongCount || m.kind == wrongType {
-			m.at = p.firstLaunch(m.at)
+			m.index = p.firstLaunch(m.index)
 		}
 		return m
 	}
@@ -85,24 +85,24 @@ func drawMistake(d *rand.Rand, p *program, kinds ...mistakeKind) mistake {
 
 // firstLaunch returns the first op that launches the graph of the given op. If the op launches no
 // graph, it returns the op itself.
-func (p *program) firstLaunch(at int) int {
-	if o := &p.ops[at]; o.kind == launchGraph {
+func (p *program) firstLaunch(index int) int {
+	if o := &p.ops[index]; o.kind == launchGraph {
 		for i := range p.ops {
 			if p.ops[i].kind == launchGraph && p.ops[i].graph == o.graph {
 				return i
 			}
 		}
 	}
-	return at
+	return index
 }
 
-// looksEqual reports whether the group cannot distinguish the skipped call from the next call.
-func (p *program) looksEqual(m *mistake) bool {
+// isUndetectable reports whether the group cannot distinguish the skipped call from the next call.
+func (p *program) isUndetectable(m *mistake) bool {
 	for g := range p.groups {
 		if !slices.Contains(p.groups[g], m.rank) {
 			continue
 		}
-		all, own := p.calls(g, m.at, len(p.ops)), p.calls(g, m.at+1, len(p.ops))
+		all, own := p.calls(g, m.index, len(p.ops)), p.calls(g, m.index+1, len(p.ops))
 		if len(all) > len(own) && len(own) > 0 && all[0].kind == own[0].kind &&
 			all[0].count == own[0].count {
 			return true

@@ -10,8 +10,8 @@ import (
 	"symmem"
 )
 
-// contents computes len(dst) bytes of a rank's buffer, starting at an offset. It computes bytes on
-// demand. A rank needs few bytes of other ranks.
+// contents computes len(dst) bytes of a rank's buffer, starting at an offset. It computes them on
+// demand, because a rank needs few bytes of other ranks.
 type contents func(dst []byte, from int)
 
 // initialContents returns a buffer's contents before the first op. They are random bytes. Each
@@ -33,15 +33,15 @@ func initialContents(seed uint64, rank, buffer int) contents {
 }
 
 // withWrite returns the contents after a write of n bytes at an offset.
-func (c contents) withWrite(at, n int, write func() []byte) contents {
+func (c contents) withWrite(offset, n int, write func() []byte) contents {
 	written := sync.OnceValue(write)
 	return func(dst []byte, from int) {
-		low, high := max(from, at), min(from+len(dst), at+n)
+		low, high := max(from, offset), min(from+len(dst), offset+n)
 		if high-low < len(dst) {
 			c(dst, from)
 		}
 		if low < high {
-			copy(dst[low-from:high-from], written()[low-at:])
+			copy(dst[low-from:high-from], written()[low-offset:])
 		}
 	}
 }
@@ -53,7 +53,7 @@ func (c contents) part(from, n int) []byte {
 	return b
 }
 
-// never marks something that does not happen. It exceeds the index of any op.
+// never stands for the index of an op that does not exist. It exceeds all other indices.
 const never = 1 << 30
 
 // model predicts the outcome of a program with a mistake. It predicts the contents of all buffers.
@@ -149,20 +149,20 @@ func (v *model) run(before int) {
 }
 
 // fail records that a stream must fail at an op.
-func (v *model) fail(rank, stream, at int) {
-	v.streamFailsAt[rank][stream] = min(v.streamFailsAt[rank][stream], at)
+func (v *model) fail(rank, stream, index int) {
+	v.streamFailsAt[rank][stream] = min(v.streamFailsAt[rank][stream], index)
 }
 
 // performs reports whether a rank performs an op.
-func (v *model) performs(rank, at int) bool {
+func (v *model) performs(rank, index int) bool {
 	if rank != v.m.rank {
 		return true
 	}
 	switch v.m.kind {
 	case killNow:
-		return at < v.m.at
+		return index < v.m.index
 	case abortNow, cancelRegistration, skipCall:
-		return at != v.m.at
+		return index != v.m.index
 	default:
 		return true
 	}
@@ -170,49 +170,49 @@ func (v *model) performs(rank, at int) bool {
 
 // work performs a call or a copy. If op at launches a graph, n is the index in the graph. Otherwise
 // n is 0.
-func (v *model) work(at, n int, o *op) {
+func (v *model) work(index, n int, o *op) {
 	if o.kind == copyOp {
 		for r := range v.p.ranks {
-			if v.performs(r, at) {
-				v.copy(r, at, o)
+			if v.performs(r, index) {
+				v.copy(r, index, o)
 			}
 		}
 		return
 	}
 	if o.kind == send && v.m.kind != none {
 		to := o.message.to
-		v.wrote[to][o.recv], v.undefined[to][o.recv], v.messagesUncertain = at, true, true
+		v.wrote[to][o.recv], v.undefined[to][o.recv], v.messagesUncertain = index, true, true
 		return
 	}
 	members := v.p.parties(o)
-	differs := (v.m.kind == wrongCount || v.m.kind == wrongType) && at == v.m.at && n == v.m.body
+	differs := (v.m.kind == wrongCount || v.m.kind == wrongType) && index == v.m.index && n == v.m.body
 	fails := v.groupFailed[o.group] || differs
 	for _, r := range members {
-		fails = fails || !v.performs(r, at) || v.streamFailsAt[r][o.streamOf(r)] < never
+		fails = fails || !v.performs(r, index) || v.streamFailsAt[r][o.streamOf(r)] < never
 	}
 	if !fails {
-		v.call(at, o)
+		v.call(index, o)
 		return
 	}
 	v.groupFailed[o.group] = true
 	for _, r := range members {
-		if v.performs(r, at) {
-			v.fail(r, o.streamOf(r), at)
-			v.groupFailsAt[r][o.group] = min(v.groupFailsAt[r][o.group], at)
+		if v.performs(r, index) {
+			v.fail(r, o.streamOf(r), index)
+			v.groupFailsAt[r][o.group] = min(v.groupFailsAt[r][o.group], index)
 			v.undefined[r][o.recv] = true
-			v.wrote[r][o.recv] = at
+			v.wrote[r][o.recv] = index
 		}
 	}
 }
 
 // copy performs a copy on one rank.
-func (v *model) copy(rank, at int, o *op) {
+func (v *model) copy(rank, index int, o *op) {
 	if v.streamFailsAt[rank][o.stream] < never {
-		v.wrote[rank][o.recv], v.undefined[rank][o.recv] = at, true
+		v.wrote[rank][o.recv], v.undefined[rank][o.recv] = index, true
 		return
 	}
 	from, n := v.read(rank, o.send), 4*o.count
-	v.write(rank, at, o.recv, 0, n, func() []byte { return from.part(0, n) })
+	v.write(rank, index, o.recv, 0, n, func() []byte { return from.part(0, n) })
 	v.undefined[rank][o.recv] = v.undefined[rank][o.recv] || v.undefined[rank][o.send]
 }
 
@@ -226,7 +226,7 @@ func (v *model) read(rank, buffer int) contents {
 }
 
 // call performs a successful call on all its ranks.
-func (v *model) call(at int, o *op) {
+func (v *model) call(index int, o *op) {
 	members := v.p.parties(o)
 	inputs, undefined := make([]contents, len(members)), false
 	for i, r := range members {
@@ -242,11 +242,11 @@ func (v *model) call(at int, o *op) {
 	}()
 	switch o.kind {
 	case send:
-		v.deliver(at, o, inputs[0])
+		v.deliver(index, o, inputs[0])
 	case tally:
 		v.tallies[o.recv]++
 		for r := range members {
-			v.wrote[r][o.recv] = at
+			v.wrote[r][o.recv] = index
 			v.data[r][o.recv] = v.tallyContents(r, o.recv)
 		}
 	case allToAllV:
@@ -254,7 +254,7 @@ func (v *model) call(at int, o *op) {
 		for r := range members {
 			for from, place := range x.recvOffsets[r] {
 				n, out := x.counts[from][r]*x.bytes(), x.sendOffsets[from][r]*x.bytes()
-				v.write(r, at, o.recv, int(place*x.bytes()), int(n), func() []byte {
+				v.write(r, index, o.recv, int(place*x.bytes()), int(n), func() []byte {
 					return inputs[from].part(int(out), int(n))
 				})
 			}
@@ -268,7 +268,7 @@ func (v *model) call(at int, o *op) {
 			if o.kind == allGather || o.kind == allToAll {
 				n *= len(members)
 			}
-			v.write(r, at, o.recv, 0, n, func() []byte { return result(o, i, inputs) })
+			v.write(r, index, o.recv, 0, n, func() []byte { return result(o, i, inputs) })
 		}
 	}
 }
@@ -283,9 +283,9 @@ func (v *model) tallyContents(rank, buffer int) contents {
 			if other == rank {
 				continue
 			}
-			theirs := initialContents(v.seed, other, buffer).part(rank*n, n)
+			other := initialContents(v.seed, other, buffer).part(rank*n, n)
 			for i := 0; i < n; i += 4 {
-				order.PutUint32(sum[i:], order.Uint32(sum[i:])+uint32(times)*order.Uint32(theirs[i:]))
+				order.PutUint32(sum[i:], order.Uint32(sum[i:])+uint32(times)*order.Uint32(other[i:]))
 			}
 		}
 		return sum
@@ -294,25 +294,25 @@ func (v *model) tallyContents(rank, buffer int) contents {
 
 // write records an op's write to a buffer. If the contents are undefined, they become defined only
 // by a write to the whole buffer.
-func (v *model) write(rank, op, buffer, at, n int, result func() []byte) {
+func (v *model) write(rank, op, buffer, index, n int, result func() []byte) {
 	v.wrote[rank][buffer] = op
 	if n == v.p.buffers[buffer].bytes {
 		v.undefined[rank][buffer] = false
 	}
-	v.data[rank][buffer] = v.data[rank][buffer].withWrite(at, n, result)
+	v.data[rank][buffer] = v.data[rank][buffer].withWrite(index, n, result)
 }
 
 // deliver writes a message into its receiver's buffer. If the Recv is from AnySource, it gets the
 // next message of the reported source.
-func (v *model) deliver(at int, o *op, from contents) {
+func (v *model) deliver(index int, o *op, from contents) {
 	to := o.message.to
-	if source, reported := v.sources[at]; reported || o.message.any && to == v.rank {
-		from = func(dst []byte, _ int) { clear(dst) } // is used if there is no such message
+	if source, reported := v.sources[index]; reported || o.message.any && to == v.rank {
+		from = func(dst []byte, _ int) { clear(dst) } // the contents if there is no such message
 		if reported && source >= 0 && source < len(v.p.groups[o.group]) {
 			from = v.nextMessage(o, v.p.groups[o.group][source], from)
 		}
 	}
-	v.write(to, at, o.recv, 0, o.count, func() []byte { return from.part(0, o.count) })
+	v.write(to, index, o.recv, 0, o.count, func() []byte { return from.part(0, o.count) })
 }
 
 // nextMessage returns the contents of the next message for AnySource from a rank to o's receiver.
@@ -363,9 +363,9 @@ func reduceInputs(o *op, inputs []contents, from int) []byte {
 	order := binary.NativeEndian
 	result := inputs[0].part(from, 4*o.count)
 	for _, in := range inputs[1:] {
-		theirs := in.part(from, 4*o.count)
+		other := in.part(from, 4*o.count)
 		for i := 0; i < len(result); i += 4 {
-			a, b := int32(order.Uint32(result[i:])), int32(order.Uint32(theirs[i:]))
+			a, b := int32(order.Uint32(result[i:])), int32(order.Uint32(other[i:]))
 			switch o.reduce {
 			case symmem.Min:
 				a = min(a, b)

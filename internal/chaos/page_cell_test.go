@@ -85,9 +85,9 @@ func (c *cell) setUp(ctx context.Context, rt *symmem.Runtime) (err error) {
 // rehearse runs the collective once without a fault. If the cell is replayed, it first captures the
 // collective.
 func (c *cell) rehearse(ctx context.Context, rt *symmem.Runtime) (err error) {
-	mine := slices.Repeat([]float32{ownValue(rt)}, pageElements)
+	own := slices.Repeat([]float32{ownValue(rt)}, pageElements)
 	fill := func() error {
-		return errors.Join(c.stream.Copy(c.memory, symmem.Host(mine)), c.stream.Fill(c.result, 0),
+		return errors.Join(c.stream.Copy(c.memory, symmem.Host(own)), c.stream.Fill(c.result, 0),
 			c.stream.Synchronize(ctx))
 	}
 	if err := fill(); err != nil {
@@ -111,11 +111,11 @@ func (c *cell) rehearse(ctx context.Context, rt *symmem.Runtime) (err error) {
 	if err != nil {
 		return err
 	}
-	if at := differs(got, slices.Repeat([]float32{pageSum}, pageElements)); at >= 0 {
-		return fmt.Errorf("before the fault: element %d is %v, want %v", at, got[at], pageSum)
+	if index := differs(got, slices.Repeat([]float32{pageSum}, pageElements)); index >= 0 {
+		return fmt.Errorf("before the fault: element %d is %v, want %v", index, got[index], pageSum)
 	}
-	if took := c.group.Stats().Paths; took[c.path.String()] != 1 {
-		return fmt.Errorf("%s: the collective took the paths %v", c.name, took)
+	if duration := c.group.Stats().Paths; duration[c.path.String()] != 1 {
+		return fmt.Errorf("%s: the collective took the paths %v", c.name, duration)
 	}
 	return fill()
 }
@@ -150,10 +150,10 @@ func (c *cell) queueFollower() error {
 
 // watchEnd returns a channel that receives the time from begin until the group has ended.
 func (c *cell) watchEnd(begin time.Time) <-chan time.Duration {
-	took := make(chan time.Duration, 1)
+	duration := make(chan time.Duration, 1)
 	go func() {
 		<-c.group.Ended()
-		took <- time.Since(begin)
+		duration <- time.Since(begin)
 	}()
-	return took
+	return duration
 }

@@ -14,8 +14,8 @@ import (
 	"symmem/driver"
 )
 
-// fault describes a fault and the expected outcome. The victim has the fault while the other ranks
-// are in a collective.
+// fault describes a fault of the victim and the expected outcome. The other ranks are in a
+// collective when it occurs.
 type fault struct {
 	// late reports that the other ranks time out. The world's timeout is then short. The victim
 	// gets SIGCONT after the timeout.
@@ -33,7 +33,7 @@ type fault struct {
 	// inject causes the fault. The victim calls it before the collective. If it returns false, the
 	// victim skips the collective.
 	inject func(r *pageRank, c *cell) (call bool, err error)
-	// verdict checks the error of another rank. It describes what is wrong, or returns "".
+	// verdict checks the error of another rank. It describes a defect of the error, or returns "".
 	verdict func(p *pageTask, err error) string
 }
 

@@ -83,7 +83,7 @@ func (r *pageRank) prepare(level symmem.CheckLevel) (err error) {
 	err = errors.Join(r.rt.World().Barrier(ctx, nil), r.rt.DefaultStream().Synchronize(ctx))
 	var lost *symmem.RankLostError
 	if r.task.Fault == "killed" && errors.As(err, &lost) {
-		return nil // the victim passed the barrier and was killed before this rank passed it
+		return nil // The victim was killed after it had passed the barrier.
 	}
 	return err
 }
@@ -142,7 +142,7 @@ func (r *pageRank) play() error {
 	}
 	close(checked)
 	err := <-resumed
-	_ = r.rt.Close() // returns failures that have been checked
+	_ = r.rt.Close() // The returned failures have been checked.
 	return err
 }
 
@@ -162,41 +162,41 @@ func (r *pageRank) resume(checked <-chan struct{}) error {
 	return syscall.Kill(r.victim, syscall.SIGCONT)
 }
 
-// complaints lists failed checks.
-type complaints []string
+// failureList describes failed checks.
+type failureList []string
 
-// add adds a complaint.
-func (c *complaints) add(format string, args ...any) {
+// add adds a failed check.
+func (c *failureList) add(format string, args ...any) {
 	*c = append(*c, fmt.Sprintf(format, args...))
 }
 
 // check waits until a cell's work has ended and returns the failed checks.
-func (r *pageRank) check(c *cell, took <-chan time.Duration) (bad complaints) {
+func (r *pageRank) check(c *cell, took <-chan time.Duration) (failures failureList) {
 	errs := r.collectErrors(c)
 	switch {
-	case !c.promised: // the work only has to end
+	case !c.promised: // The work only has to end.
 	case r.fault.wantSuccess:
-		r.checkSuccess(c, errs, &bad)
+		r.checkSuccess(c, errs, &failures)
 	case r.isVictim():
 		if errs["call"] == nil && errs["stream"] == nil && r.task.Fault != "leaves" {
-			bad.add("the victim got no error")
+			failures.add("the victim got no error")
 		}
-		r.checkMemory(c, &bad)
+		r.checkMemory(c, &failures)
 	default:
 		errs["group"] = c.group.Cause(r.ctx)
-		r.checkErrors(errs, &bad)
-		r.checkMemory(c, &bad)
+		r.checkErrors(errs, &failures)
+		r.checkMemory(c, &failures)
 		if d := <-took; r.task.Fault == "killed" && d > pageNamingLimit {
-			bad.add("the group failed after %v, want at most %v", d, pageNamingLimit)
+			failures.add("the group failed after %v, want at most %v", d, pageNamingLimit)
 		}
 	}
-	return bad
+	return failures
 }
 
-// collectErrors waits until a cell's work has ended, and returns the errors by source.
+// collectErrors waits until a cell's work has ended. It returns the errors by source.
 func (r *pageRank) collectErrors(c *cell) map[string]error {
 	errs := map[string]error{"call": c.launchErr, "stream": c.stream.Synchronize(r.ctx)}
-	if r.world.followersEnd || r.fault.wantSuccess {
+	if r.world.followingWorkEnds || r.fault.wantSuccess {
 		follower, event := c.follower.Synchronize(r.ctx), c.event.Synchronize(r.ctx)
 		if r.world.propagates || r.fault.wantSuccess {
 			errs["following stream"], errs["event"] = follower, event
@@ -206,61 +206,61 @@ func (r *pageRank) collectErrors(c *cell) map[string]error {
 }
 
 // checkSuccess checks that a cell has no error and correct results.
-func (r *pageRank) checkSuccess(c *cell, errs map[string]error, bad *complaints) {
+func (r *pageRank) checkSuccess(c *cell, errs map[string]error, failures *failureList) {
 	errs["call that queues following work"] = c.queueErr
 	errs["group"] = c.group.Cause(r.ctx)
-	for what, err := range errs {
+	for source, err := range errs {
 		if err != nil {
-			bad.add("the %s returned %v, want no error", what, err)
+			failures.add("the %s returned %v, want no error", source, err)
 		}
 	}
-	r.expect(c.memory, "the sum", bad, pageSum)
-	r.expect(c.result, "its copy", bad, pageSum)
+	r.expect(c.memory, "the sum", failures, pageSum)
+	r.expect(c.result, "its copy", failures, pageSum)
 }
 
 // checkErrors checks the errors of a rank other than the victim. If failures propagate to following
 // work, all sources must return the group's error. If not, only the call or the stream must return
 // an error.
-func (r *pageRank) checkErrors(errs map[string]error, bad *complaints) {
+func (r *pageRank) checkErrors(errs map[string]error, failures *failureList) {
 	if r.world.propagates {
-		delete(errs, "call") // it may return before the fault
+		delete(errs, "call") // The call may return before the fault.
 	} else {
 		errs["call or stream"] = cmp.Or(errs["call"], errs["stream"])
 		delete(errs, "call")
 		delete(errs, "stream")
 	}
-	for what, err := range errs {
+	for source, err := range errs {
 		if err != nil && errs["group"] != nil && err.Error() != errs["group"].Error() {
-			bad.add("the %s returned %v, but the group %v", what, err, errs["group"])
+			failures.add("the %s returned %v, but the group %v", source, err, errs["group"])
 		}
 		if why := r.fault.verdict(&r.task, err); why != "" {
-			bad.add("the %s returned %v: %s", what, err, why)
+			failures.add("the %s returned %v: %s", source, err, why)
 		}
 	}
 }
 
 // checkMemory checks memory after a failure. The output of aborted NCCL kernels is undefined.
-func (r *pageRank) checkMemory(c *cell, bad *complaints) {
+func (r *pageRank) checkMemory(c *cell, failures *failureList) {
 	before := ownValue(r.rt)
 	switch {
 	case c.path == symmem.PathDirect:
-		r.expectPartialSum(c, bad)
+		r.expectPartialSum(c, failures)
 	case r.task.Fault == "differs":
-		r.expect(c.memory, "the buffer", bad, before)
+		r.expect(c.memory, "the buffer", failures, before)
 	case r.world.propagates:
-		r.expect(c.memory, "the buffer", bad, before, pageSum)
+		r.expect(c.memory, "the buffer", failures, before, pageSum)
 	}
 	if r.world.propagates && !(r.isVictim() && r.task.Fault == "leaves") {
-		r.expect(c.result, "the result of work after the failure", bad, 0)
+		r.expect(c.result, "the result of work after the failure", failures, 0)
 	}
 }
 
-// expectPartialSum adds a complaint unless the buffer consists of sums and NaNs, or is unchanged. A
-// refused call leaves the buffer unchanged.
-func (r *pageRank) expectPartialSum(c *cell, bad *complaints) {
+// expectPartialSum adds a failure unless each element is the sum or NaN, or the buffer is
+// unchanged. A refused call leaves the buffer unchanged.
+func (r *pageRank) expectPartialSum(c *cell, failures *failureList) {
 	got, err := read(r.ctx, r.reader, c.memory)
 	if err != nil {
-		bad.add("reading the buffer: %v", err)
+		failures.add("reading the buffer: %v", err)
 		return
 	}
 	got = got[:c.count]
@@ -268,22 +268,22 @@ func (r *pageRank) expectPartialSum(c *cell, bad *complaints) {
 	if first < 0 {
 		return
 	}
-	at := slices.IndexFunc(got, func(v float32) bool { return v != pageSum && v == v })
-	if at >= 0 {
-		bad.add("element %d of the buffer is %v, want the sum or NaN, since element %d has changed",
-			at, got[at], first)
+	index := slices.IndexFunc(got, func(v float32) bool { return v != pageSum && v == v })
+	if index >= 0 {
+		failures.add("element %d of the buffer is %v, want the sum or NaN, since element %d has changed",
+			index, got[index], first)
 	}
 }
 
-// expect adds a complaint if an element equals none of the values.
-func (r *pageRank) expect(m symmem.Memory, what string, bad *complaints, values ...float32) {
+// expect adds a failure if an element equals none of the values.
+func (r *pageRank) expect(m symmem.Memory, name string, failures *failureList, values ...float32) {
 	got, err := read(r.ctx, r.reader, m)
 	if err != nil {
-		bad.add("reading %s: %v", what, err)
+		failures.add("reading %s: %v", name, err)
 		return
 	}
-	at := slices.IndexFunc(got, func(v float32) bool { return !slices.Contains(values, v) })
-	if at >= 0 {
-		bad.add("element %d of %s is %v, want one of %v", at, what, got[at], values)
+	index := slices.IndexFunc(got, func(v float32) bool { return !slices.Contains(values, v) })
+	if index >= 0 {
+		failures.add("element %d of %s is %v, want one of %v", index, name, got[index], values)
 	}
 }

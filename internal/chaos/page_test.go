@@ -47,8 +47,8 @@ type pageWorld struct {
 	// propagates reports that events and streams carry the error and that following work is
 	// skipped. If it is not set, only the group and the call's stream report the error.
 	propagates bool
-	// followersEnd reports that work after the failure ends. The work may be skipped or not.
-	followersEnd bool
+	// followingWorkEnds reports that work after the failure ends. The work may be skipped or not.
+	followingWorkEnds bool
 	// unpromisedEnd reports that even cells without a promised outcome end.
 	unpromisedEnd bool
 }
@@ -57,12 +57,12 @@ type pageWorld struct {
 // until their process ends and may block other kernels of the process.
 var pageWorlds = map[string]*pageWorld{
 	"host": {
-		backend: "host", shortTimeout: 1200 * time.Millisecond, propagates: true, followersEnd: true,
+		backend: "host", shortTimeout: 1200 * time.Millisecond, propagates: true, followingWorkEnds: true,
 		unpromisedEnd: true,
 		paths:         []symmem.PathChoice{symmem.PathPlain, symmem.PathWindow},
 	},
 	"gpu": {
-		backend: "nccl", shortTimeout: 1500 * time.Millisecond, followersEnd: true,
+		backend: "nccl", shortTimeout: 1500 * time.Millisecond, followingWorkEnds: true,
 		paths: []symmem.PathChoice{symmem.PathPlain, symmem.PathDirect},
 	},
 	"gpu window": {

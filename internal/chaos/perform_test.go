@@ -24,7 +24,7 @@ func (r *player) queue(i int, o *op) error {
 		return s.Synchronize(r.ctx)
 	case closeKeptGraphs:
 		for _, g := range r.keptGraphs {
-			_ = g.Close() // returns a fault that the streams have reported
+			_ = g.Close() // The streams have already reported its fault.
 		}
 		r.keptGraphs = nil
 		return nil
@@ -37,7 +37,7 @@ func (r *player) queue(i int, o *op) error {
 	case send:
 		return r.send(i, o, s)
 	default:
-		return r.work(o, s, r.makesWrongCall() && i == r.m.at)
+		return r.work(o, s, r.makesWrongCall() && i == r.m.index)
 	}
 }
 
@@ -131,18 +131,18 @@ func (x *parts) dataType() symmem.DataType {
 
 // send queues this rank's half of a message.
 func (r *player) send(i int, o *op, s *symmem.Stream) error {
-	me, members, m := r.rt.Rank(), r.p.groups[o.group], o.message
+	self, members, m := r.rt.Rank(), r.p.groups[o.group], o.message
 	if err := r.recordUses(o, r.streams[o.stream], r.streams[o.on]); err != nil {
 		return err
 	}
-	if me != m.from && me != m.to {
+	if self != m.from && self != m.to {
 		return nil
 	}
 	count, t := int64(o.count), symmem.Uint8
 	if m.wide {
 		count, t = count/4, symmem.Int32
 	}
-	if me == m.from {
+	if self == m.from {
 		return r.groups[o.group].SendTagged(r.ctx, r.memory[o.send], count, t,
 			slices.Index(members, m.to), m.tag, s)
 	}

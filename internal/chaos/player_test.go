@@ -27,8 +27,8 @@ type player struct {
 	// library is the other library in programs with graphs. It is nil in other programs.
 	library *programs.Library
 	streams []*symmem.Stream
-	// aside is a stream that only initializes buffers and reads results.
-	aside *symmem.Stream
+	// auxiliary is a stream for initializing buffers and reading results.
+	auxiliary *symmem.Stream
 
 	// The fields below belong to the current program.
 	p      *program
@@ -74,12 +74,12 @@ func openPlayer(
 		r.groups = make([]*symmem.Group, len(p.groups))
 		r.groups[0] = rt.World()
 		for i, colors := range p.colors {
-			mine := colors[rt.Rank()]
-			g, err := rt.World().Split(ctx, mine, 0)
+			color := colors[rt.Rank()]
+			g, err := rt.World().Split(ctx, color, 0)
 			if err != nil {
 				return nil, err
 			}
-			r.groups[1+2*i+mine] = g
+			r.groups[1+2*i+color] = g
 		}
 		return r, nil
 	}
@@ -102,7 +102,7 @@ func newPlayer(ctx context.Context, rt *symmem.Runtime, t *task) (r *player, err
 		}
 		r.streams = append(r.streams, s)
 	}
-	if r.aside, err = rt.NewStream(); err != nil {
+	if r.auxiliary, err = rt.NewStream(); err != nil {
 		return nil, err
 	}
 	r.pool, err = rt.NewPool(symmem.PoolOptions{Domain: rt.World(), FirstSegment: 2 << 20})
@@ -172,11 +172,11 @@ func (r *player) prepare() error {
 		if r.p.buffers[b].taken {
 			continue
 		}
-		if err := r.makeBuffer(b, r.aside); err != nil {
+		if err := r.makeBuffer(b, r.auxiliary); err != nil {
 			return err
 		}
 	}
-	if err := r.aside.Synchronize(r.ctx); err != nil {
+	if err := r.auxiliary.Synchronize(r.ctx); err != nil {
 		return err
 	}
 	for _, g := range r.groups {
@@ -197,7 +197,7 @@ func (r *player) prepare() error {
 		}
 	}
 	if r.p.comparePlacement {
-		return nil // without a barrier, because a rank of the world may have died
+		return nil // A barrier could fail, because a rank of the world may have died.
 	}
 	if err := r.rt.World().Barrier(r.ctx, nil); err != nil {
 		return err
@@ -242,8 +242,7 @@ func (r *player) makeBuffer(number int, on *symmem.Stream) error {
 	return on.Copy(m, symmem.Host(initialContents(r.seed, r.rt.Rank(), number).part(0, b.bytes)))
 }
 
-// release closes the program's graphs and frees its buffers. It keeps the last
-// p.keep buffers.
+// release closes the program's graphs and frees its buffers. It keeps the last p.keep buffers.
 func (r *player) release() error {
 	var errs []error
 	for _, g := range r.graphs {
@@ -263,7 +262,7 @@ func (r *player) release() error {
 	return errors.Join(errs...)
 }
 
-// capture captures a graph. It keeps the graph even if it refused a call.
+// capture captures a graph. It keeps the graph even if the graph refused a call.
 func (r *player) capture(number int) error {
 	g := &r.p.graphs[number]
 	if g.branches > 0 {
@@ -279,24 +278,25 @@ func (r *player) capture(number int) error {
 	if err := s.BeginCapture(); err != nil {
 		return err
 	}
-	refused := r.record(number, s)
+	recordErr := r.record(number, s)
 	graph, err := s.EndCapture()
 	if err == nil {
 		r.graphs[number] = graph
 	}
-	return errors.Join(refused, err)
+	return errors.Join(recordErr, err)
 }
 
 // record queues the ops of a graph on stream on. If on is nil, it uses the streams of the graph's
 // branches.
 func (r *player) record(number int, on *symmem.Stream) error {
-	at, body := &r.p.ops[r.m.at], r.p.graphs[number].body
+	wrongOp, body := &r.p.ops[r.m.index], r.p.graphs[number].body
 	for n := range body {
 		s := on
 		if s == nil {
 			s = r.streams[body[n].stream]
 		}
-		differs := r.makesWrongCall() && at.kind == launchGraph && at.graph == number && n == r.m.body
+		differs := r.makesWrongCall() && n == r.m.body &&
+			wrongOp.kind == launchGraph && wrongOp.graph == number
 		if err := r.work(&body[n], s, differs); err != nil {
 			return err
 		}
@@ -315,7 +315,7 @@ func (r *player) queueAll(v *verdict) int {
 	for _, i := range r.p.order(r.rt.Rank()) {
 		o := &r.p.ops[i]
 		r.disturb(o.streamOf(r.rt.Rank()))
-		if r.m.kind != none && r.rt.Rank() == r.m.rank && i == r.m.at && r.deviate(o) {
+		if r.m.kind != none && r.rt.Rank() == r.m.rank && i == r.m.index && r.deviate(o) {
 			continue
 		}
 		if err := r.queue(i, o); err != nil {
@@ -327,13 +327,13 @@ func (r *player) queueAll(v *verdict) int {
 		}
 	}
 	if r.m.kind == killLater && r.rt.Rank() == r.m.rank {
-		select {} // waits to be killed
+		select {} // The process is about to be killed.
 	}
 	return len(r.p.ops)
 }
 
 // deviate makes the mistake. It reports whether the mistake replaces the op.
-func (r *player) deviate(o *op) (instead bool) {
+func (r *player) deviate(o *op) (replaced bool) {
 	group := r.groups[r.p.body(o)[r.m.body].group]
 	switch r.m.kind {
 	case killNow:

@@ -148,8 +148,8 @@ func newLayout(ranks int, colors ...[]int) layout {
 	for r := range ranks {
 		l.groups[0] = append(l.groups[0], r)
 		for i, split := range colors {
-			at := 1 + 2*i + split[r]
-			l.groups[at] = append(l.groups[at], r)
+			index := 1 + 2*i + split[r]
+			l.groups[index] = append(l.groups[index], r)
 		}
 	}
 	return l

@@ -123,9 +123,9 @@ func drawSteps(d *rand.Rand, l layout, group, n int) *program {
 // ring adds a message from each rank of the group to the next rank.
 func (g *generator) ring() {
 	o := op{kind: send, group: g.groups[0], stream: g.IntN(streams)}
-	for at := range 2 {
-		i := g.IntN(len(g.live) - at)
-		g.live[at], g.live[at+i] = g.live[at+i], g.live[at]
+	for index := range 2 {
+		i := g.IntN(len(g.live) - index)
+		g.live[index], g.live[index+i] = g.live[index+i], g.live[index]
 	}
 	o.on, o.send, o.recv = o.stream, g.live[0], g.live[1]
 	o.count = min(g.p.buffers[o.send].bytes, g.p.buffers[o.recv].bytes)
@@ -141,10 +141,10 @@ func (p *recovery) String() string {
 		p.outsider, p.mistake, p.before, p.way, p.after)
 }
 
-// TestRecoveries runs programs in a group that fails at any moment, at a different op on each rank.
-// The ranks then free their buffers and close the group. They continue in another group over the
-// old pool. In this group, buffers must have equal placement on all ranks, results must be correct,
-// and no call may return an error.
+// TestRecoveries runs programs in a group that fails at any moment. Each rank notices at another
+// op. The ranks then free their buffers and close the group. They continue in another group over
+// the old pool. In this group, buffers must have equal placement on all ranks, results must be
+// correct, and no call may return an error.
 func TestRecoveries(t *testing.T) { recoveries.test(t, 200, task{Kind: "recoveries"}, nil) }
 
 // TestRecoveriesOnAGPU runs the programs of TestRecoveries on the GPU backend without the window
@@ -194,7 +194,7 @@ func (r *recoverer) split(p *recovery) (*symmem.Group, error) {
 func (r *recoverer) finishFailed(g *symmem.Group, v *verdict) error {
 	if g != nil {
 		if r.rt.Rank() == r.m.rank {
-			g.Abort() // in case the mistake has not failed it
+			g.Abort() // The mistake may not have failed the group.
 		} else if r.noise.IntN(4) > 0 {
 			// In a call of the group, a rank detects the fault at once. Without a call, it needs up
 			// to a second.
@@ -215,7 +215,7 @@ func (r *recoverer) finishFailed(g *symmem.Group, v *verdict) error {
 		v.check()
 	}
 	for _, s := range r.streams {
-		_ = s.Synchronize(r.ctx) // returns the fault again
+		_ = s.Synchronize(r.ctx) // It returns the fault again.
 	}
 	for _, graph := range r.graphs {
 		if graph == nil {
@@ -234,7 +234,7 @@ func (r *recoverer) finishFailed(g *symmem.Group, v *verdict) error {
 // free frees the program's buffers.
 func (r *recoverer) free() {
 	for _, b := range slices.Sorted(maps.Keys(r.buffers)) {
-		_ = r.buffers[b].Free() // fails if a use cannot be recorded on a failed stream
+		_ = r.buffers[b].Free() // It fails if a use cannot be recorded on a failed stream.
 	}
 	clear(r.buffers)
 }
@@ -245,7 +245,7 @@ func (r *recoverer) proceed(
 ) (bad []string, err error) {
 	closeFirst := r.noise.IntN(2) == 0
 	if failed != nil && closeFirst {
-		_ = failed.Close() // returns the fault again
+		_ = failed.Close() // It returns the fault again.
 	}
 	next, err := r.next(number, p)
 	if err != nil {

@@ -125,18 +125,18 @@ func (s *signalTask) plan() *signalPlan {
 }
 
 func (p *signalPlan) String() string {
-	how, what := "under the launcher", "killed"
+	setup, fate := "under the launcher", "killed"
 	if p.noLauncher {
-		how = "without the launcher"
+		setup = "without the launcher"
 	}
 	if p.stop > 0 {
-		what = fmt.Sprintf("stopped for %v", p.stop)
+		fate = fmt.Sprintf("stopped for %v", p.stop)
 	}
 	if p.separateMachines {
-		how += ", on different machines"
+		setup += ", on different machines"
 	}
-	return fmt.Sprintf("%d ranks %s, rank %d %s %v after it had begun %s of round %d", p.ranks, how,
-		p.victim, what, p.after, p.in, p.round)
+	return fmt.Sprintf("%d ranks %s, rank %d %s %v after it had begun %s of round %d", p.ranks, setup,
+		p.victim, fate, p.after, p.in, p.round)
 }
 
 func (p *signalPlan) timeout() time.Duration {
@@ -224,8 +224,8 @@ func signals(ctx context.Context, task signalTask, env []string) error {
 	if err != nil {
 		bad = append(bad, err)
 	} else {
-		died := result.Exits[p.victim].Signal == syscall.SIGKILL
-		bad = append(bad, x.verdict(died)...)
+		victimDied := result.Exits[p.victim].Signal == syscall.SIGKILL
+		bad = append(bad, x.verdict(victimDied)...)
 	}
 	if left := j.leftovers(before); left != "" {
 		bad = append(bad, fmt.Errorf("the job left behind: %s", left))
@@ -264,7 +264,7 @@ func (x *signaller) onLine(line string) {
 		return
 	}
 	if x.pids[l.Rank] != 0 {
-		return // not the first announcement
+		return // The rank has announced its call before.
 	}
 	x.pids[l.Rank] = l.PID
 	victim, secondVictim := x.pids[x.plan.victim], x.pids[x.plan.secondVictim]
@@ -293,10 +293,10 @@ func (x *signaller) signal(victim, secondVictim int) {
 	}
 	watch, err := sys.Pidfd(victim)
 	if err != nil {
-		return // the process has ended
+		return // The process has ended.
 	}
 	defer watch.Close()
-	_ = syscall.Kill(victim, syscall.SIGKILL) // fails if the process has ended
+	_ = syscall.Kill(victim, syscall.SIGKILL) // It fails if the process has ended.
 	if secondVictim != 0 {
 		x.stopErr = errors.Join(x.stopErr, sys.AwaitEnd(watch),
 			syscall.Kill(secondVictim, syscall.SIGKILL))
@@ -304,7 +304,7 @@ func (x *signaller) signal(victim, secondVictim int) {
 }
 
 // verdict returns the failed checks of the ranks' lines.
-func (x *signaller) verdict(died bool) (bad []error) {
+func (x *signaller) verdict(victimDied bool) (bad []error) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	if x.stopErr != nil {
@@ -318,7 +318,7 @@ func (x *signaller) verdict(died bool) (bad []error) {
 	for i := range x.lines {
 		l := &x.lines[i]
 		reported[l.Rank] = true
-		if err := check(l, died); err != nil {
+		if err := check(l, victimDied); err != nil {
 			bad = append(bad, fmt.Errorf("rank %d, in %s: %w", l.Rank, l.Call, err))
 		}
 	}
@@ -348,7 +348,7 @@ func (x *signaller) checkStopped(l *signalLine, _ bool) error {
 }
 
 // checkKilled checks the line of a rank after the victim was killed.
-func (x *signaller) checkKilled(l *signalLine, died bool) error {
+func (x *signaller) checkKilled(l *signalLine, victimDied bool) error {
 	p := x.plan
 	took := time.Unix(0, l.At).Sub(x.sent)
 	limit := namingLimit
@@ -360,17 +360,17 @@ func (x *signaller) checkKilled(l *signalLine, died bool) error {
 	}
 	switch {
 	case l.Rank == p.victim:
-		return nil // the rank ended before the signal
+		return nil // The rank ended before the signal.
 	case l.Text == "" && p.in == inRuntimeClose && took <= limit:
-		return nil // the rank no longer needed the other ranks
-	case !died:
+		return nil // The rank no longer needed the other ranks.
+	case !victimDied:
 		return fmt.Errorf("got an error, although no rank died: %s", l.Text)
 	case took > limit:
 		return fmt.Errorf("ended %v after the kill, want at most %v: %s", took, limit, l.Text)
 	case took < 0:
 		return fmt.Errorf("got an error before the kill: %s", l.Text)
 	case p.noLauncher && p.in == inOpen && mentions(l.Text, p.victim):
-		return nil // a rank that dies in Open may be named in a timeout
+		return nil // A timeout may name a rank that dies in Open.
 	case p.secondVictim >= 0 && slices.Contains(l.Lost, p.victim):
 		return nil
 	case !slices.Equal(l.Lost, []int{p.victim}):

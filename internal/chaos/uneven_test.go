@@ -50,8 +50,8 @@ func (t *task) uneven(number int) (*program, mistake) {
 
 // copy adds a copy between two buffers of equal lengths.
 func (g *generator) copy(stream, from, to int) {
-	words := g.p.buffers[from].bytes / 4
-	g.addOrdered(op{kind: copyOp, stream: stream, on: stream, send: from, recv: to, count: words})
+	elements := g.p.buffers[from].bytes / 4
+	g.addOrdered(op{kind: copyOp, stream: stream, on: stream, send: from, recv: to, count: elements})
 }
 
 // TestUneven exchanges parts of different sizes among 2 to 8 ranks. Parts have up to 64 MiB.

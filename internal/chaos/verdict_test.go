@@ -40,28 +40,28 @@ func (v *verdict) check() {
 	v.model.sources, v.model.rank = v.player.sources, v.rt.Rank()
 	v.mu.Unlock()
 	v.model.run(v.stopped)
-	me := v.rt.Rank()
+	self := v.rt.Rank()
 	for s, err := range onStream {
-		if at := v.streamFailsAt[me][s]; at < never && err == nil {
-			v.add("no error from stream %d, although its op %d must fail", s, at)
+		if index := v.streamFailsAt[self][s]; index < never && err == nil {
+			v.add("no error from stream %d, although its op %d must fail", s, index)
 		}
 	}
 	for e, err := range onEvent {
-		if v.eventFails[me][e] && err == nil {
+		if v.eventFails[self][e] && err == nil {
 			v.add("no error from event %d, although it was recorded after a failure", e)
 		}
 	}
 	ctx, cancel := context.WithTimeout(v.ctx, groupsTime)
 	defer cancel()
-	for g, at := range v.groupFailsAt[me] {
-		if at < never && !groupEnds(ctx, v.groups[g]) {
-			v.add("no error from group %d, although its call at op %d must fail", g, at)
+	for g, index := range v.groupFailsAt[self] {
+		if index < never && !groupEnds(ctx, v.groups[g]) {
+			v.add("no error from group %d, although its call at op %d must fail", g, index)
 		}
 	}
-	for b := range v.data[me] {
+	for b := range v.data[self] {
 		freed := v.memory[b] == (symmem.Memory{})
-		if !freed && !v.undefined[me][b] && !v.interruptedWrite(b) &&
-			v.isComplete(me, b, onStream, onEvent) {
+		if !freed && !v.undefined[self][b] && !v.interruptedWrite(b) &&
+			v.isComplete(self, b, onStream, onEvent) {
 			v.compare(b)
 		}
 	}
@@ -82,9 +82,9 @@ func (v *verdict) finish() {
 
 // compare compares every byte of a buffer.
 func (v *verdict) compare(b int) {
-	me, n := v.rt.Rank(), v.model.p.buffers[b].bytes
+	self, n := v.rt.Rank(), v.model.p.buffers[b].bytes
 	got := make([]byte, n)
-	s := v.aside
+	s := v.auxiliary
 	err := s.Copy(symmem.Host(got), v.memory[b])
 	if err == nil {
 		err = s.Synchronize(v.ctx)
@@ -93,10 +93,10 @@ func (v *verdict) compare(b int) {
 		v.add("reading buffer %d: %v", b, err)
 		return
 	}
-	if want := v.data[me][b].part(0, n); !bytes.Equal(got, want) {
-		at := differs(got, want)
+	if want := v.data[self][b].part(0, n); !bytes.Equal(got, want) {
+		index := differs(got, want)
 		v.add("wrong result without an error: buffer %d has %x at byte %d, want %x; last write: op %d", b,
-			got[at:min(at+8, n)], at, want[at:min(at+8, n)], v.wrote[me][b])
+			got[index:min(index+8, n)], index, want[index:min(index+8, n)], v.wrote[self][b])
 	}
 }
 
@@ -133,9 +133,9 @@ func (v *verdict) synchronize() (onStream, onEvent map[int]error) {
 }
 
 // note records a reported error.
-func (v *verdict) note(what string, i int, err error) {
+func (v *verdict) note(source string, i int, err error) {
 	if err != nil {
-		v.reported = append(v.reported, fmt.Sprintf("%s %d: %v", what, i, err))
+		v.reported = append(v.reported, fmt.Sprintf("%s %d: %v", source, i, err))
 	}
 }
 
@@ -168,17 +168,17 @@ func (v *verdict) interruptedWrite(buffer int) bool {
 // have been synchronized without an error: the stream of the write, or an event that was recorded
 // on the stream after the write.
 func (v *model) isComplete(rank, buffer int, onStream, onEvent map[int]error) bool {
-	at := v.wrote[rank][buffer]
-	if at < 0 {
+	index := v.wrote[rank][buffer]
+	if index < 0 {
 		return true
 	}
-	stream := v.p.ops[at].on
+	stream := v.p.ops[index].on
 	if err, synchronized := onStream[stream]; synchronized && err == nil {
 		return true
 	}
 	for e, err := range onEvent {
 		i := v.recorded[e]
-		if err == nil && i > at && v.p.ops[i].stream == stream {
+		if err == nil && i > index && v.p.ops[i].stream == stream {
 			return true
 		}
 	}

@@ -61,7 +61,7 @@ func signalsRank(text []byte) error {
 			line.Lost = lost.Ranks
 		}
 		if w.rt != nil {
-			_ = w.rt.Close() // returns an error that has been reported
+			_ = w.rt.Close() // Its error has been reported.
 		}
 	}
 	return json.NewEncoder(os.Stdout).Encode(line)
@@ -88,16 +88,16 @@ func (l *logBuffer) lines() []string {
 	return strings.Split(strings.TrimSpace(l.text.String()), "\n")
 }
 
-// worker makes calls as one rank. If a rank is killed, it ends then. If a rank was stopped, it ends
-// some time later.
+// worker makes calls as one rank. It ends when a rank is killed. If a rank was stopped, the worker
+// ends some time later.
 type worker struct {
 	ctx  context.Context
 	plan *signalPlan
 	seed uint64
 	rank int
 	rt   *symmem.Runtime
-	// call is the current call. It began at callStart. slowest is the longest call so far. It took
-	// the time took.
+	// call describes the current call, which began at callStart. slowest describes the longest call
+	// so far. Its duration is took.
 	call, slowest string
 	callStart     time.Time
 	took          time.Duration
@@ -136,7 +136,7 @@ func (w *worker) work(o symmem.Options) (err error) {
 		if w.plan.in == inRuntimeClose && round == joinedRounds {
 			break
 		}
-		if over, err := w.round(round); over || err != nil {
+		if last, err := w.round(round); last || err != nil {
 			if err != nil {
 				return err
 			}
@@ -199,11 +199,11 @@ func (w *worker) enter(call string, round int) {
 
 // round makes calls in the world and in groups that it creates and closes. It reports whether this
 // was the last round.
-func (w *worker) round(round int) (over bool, err error) {
+func (w *worker) round(round int) (last bool, err error) {
 	d := newDraws(w.seed, round)
 	world := w.rt.World()
-	if over, err = w.runCalls("world", world, round); over || err != nil {
-		return over, err
+	if last, err = w.runCalls("world", world, round); last || err != nil {
+		return last, err
 	}
 	w.enter(inSplit, round)
 	sub, err := world.Split(w.ctx, w.rank%(1+d.IntN(2)), 0)
@@ -263,7 +263,7 @@ func (w *worker) useAndClose(name string, g *symmem.Group, round int) error {
 
 // runCalls makes some collectives and messages and checks their results. It reports whether rank 0
 // has ended the program.
-func (w *worker) runCalls(name string, g *symmem.Group, round int) (over bool, err error) {
+func (w *worker) runCalls(name string, g *symmem.Group, round int) (last bool, err error) {
 	w.begin("collectives of %s of round %d", name, round)
 	n := int64(workElements)
 	for turn := range 3 {
@@ -279,9 +279,9 @@ func (w *worker) runCalls(name string, g *symmem.Group, round int) (over bool, e
 		if err := w.check(g, round+turn); err != nil {
 			return false, err
 		}
-		over = over || w.sum[n-1] > 0
+		last = last || w.sum[n-1] > 0
 	}
-	return over, nil
+	return last, nil
 }
 
 // makeCalls runs a sum, a barrier and a message, and waits for them. The message is from the

@@ -18,7 +18,7 @@ import (
 type Tests interface{ Run() int }
 
 // Watch returns Tests that run the given tests. If all tests pass but resources are open that were
-// not open at the call of Watch, Run prints these resources and returns 1.
+// not open when Watch was called, Run prints these resources and returns 1.
 func Watch(tests Tests) Tests { return &watchedTests{tests: tests, before: openResources()} }
 
 type watchedTests struct {
@@ -68,45 +68,45 @@ func (w *watchedTests) leaks() []string {
 
 // openResources returns the number of open resources of this process, by description.
 func openResources() map[string]int {
-	all := map[string]int{}
+	resources := map[string]int{}
 	for _, origin := range sys.OpenMappings() {
-		all["a mapping of "+origin]++
+		resources["a mapping of "+origin]++
 	}
-	countDescriptors(all)
-	countMappings(all)
-	return all
+	countDescriptors(resources)
+	countMappings(resources)
+	return resources
 }
 
 // countDescriptors counts the open file descriptors, except those that the Go runtime opens.
-func countDescriptors(all map[string]int) {
+func countDescriptors(resources map[string]int) {
 	const folder = "/proc/self/fd"
 	entries, err := os.ReadDir(folder)
 	if err != nil {
-		all[err.Error()]++
+		resources[err.Error()]++
 		return
 	}
 	for _, e := range entries {
 		target, err := os.Readlink(folder + "/" + e.Name())
 		if err != nil || strings.HasPrefix(target, "/proc/") ||
 			strings.HasPrefix(target, "anon_inode:[event") {
-			continue // This is the folder itself, which is closed by now, or the runtime's poller.
+			continue // This is the folder, which is closed by now, or the runtime's poller.
 		}
-		all[fmt.Sprintf("descriptor %s, %s", e.Name(), target)]++
+		resources[fmt.Sprintf("descriptor %s, %s", e.Name(), target)]++
 	}
 }
 
 // countMappings counts the mappings of symmem's memory files.
-func countMappings(all map[string]int) {
+func countMappings(resources map[string]int) {
 	f, err := os.Open("/proc/self/maps")
 	if err != nil {
-		all[err.Error()]++
+		resources[err.Error()]++
 		return
 	}
 	defer f.Close()
 	for lines := bufio.NewScanner(f); lines.Scan(); {
 		if fields := strings.Fields(lines.Text()); len(fields) > 5 &&
 			strings.HasPrefix(fields[5], "/memfd:symmem") {
-			all[fmt.Sprintf("memory of %s at %s", fields[5], fields[0])]++
+			resources[fmt.Sprintf("memory of %s at %s", fields[5], fields[0])]++
 		}
 	}
 }

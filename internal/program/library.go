@@ -9,7 +9,7 @@ import (
 	"symmem/internal/cuda"
 )
 
-// Library acts as another GPU library in the process, such as PyTorch. It creates streams, graphs
+// Library acts as a second GPU library in the process, such as PyTorch. It creates streams, graphs
 // and memory by CUDA calls, without symmem.
 type Library struct {
 	// Streams lists the library's streams. A Runtime has adopted them.
@@ -71,14 +71,14 @@ func (l *Library) Close() error {
 
 // Memory allocates memory in the order of the first stream. The caller must call free.
 func (l *Library) Memory(bytes int64) (m symmem.Memory, free func() error, err error) {
-	on := l.handles[0]
-	at, err := l.gpu.MemAllocAsync(bytes, on)
+	stream := l.handles[0]
+	address, err := l.gpu.MemAllocAsync(bytes, stream)
 	if err != nil {
 		return m, nil, err
 	}
-	free = func() error { return l.gpu.MemFreeAsync(at, on) }
-	m, err = l.interop.Memory(at, bytes)
-	return m, free, errors.Join(err, l.gpu.StreamSynchronize(on))
+	free = func() error { return l.gpu.MemFreeAsync(address, stream) }
+	m, err = l.interop.Memory(address, bytes)
+	return m, free, errors.Join(err, l.gpu.StreamSynchronize(stream))
 }
 
 // LibraryGraph represents a graph captured by the library.
@@ -92,21 +92,21 @@ type LibraryGraph struct {
 // on the first stream. The other streams fork from the first stream and join it at the end. Capture
 // uses the capture mode of PyTorch. In this mode a capture must end on the thread on which it
 // began.
-func (l *Library) Capture(on []*symmem.Stream, record func() error) (*LibraryGraph, error) {
+func (l *Library) Capture(streams []*symmem.Stream, record func() error) (*LibraryGraph, error) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	first := cuda.Stream(on[0].Handle())
+	first := cuda.Stream(streams[0].Handle())
 	if err := l.gpu.BeginCapture(first, cuda.CaptureGlobal); err != nil {
 		return nil, err
 	}
 	var recordErr error
-	for _, s := range on[1:] {
+	for _, s := range streams[1:] {
 		recordErr = errors.Join(recordErr, l.follow(cuda.Stream(s.Handle()), first))
 	}
 	if recordErr == nil {
 		recordErr = record()
 	}
-	for _, s := range on[1:] {
+	for _, s := range streams[1:] {
 		recordErr = errors.Join(recordErr, l.follow(first, cuda.Stream(s.Handle())))
 	}
 	source, err := l.gpu.EndCapture(first)
@@ -120,13 +120,13 @@ func (l *Library) Capture(on []*symmem.Stream, record func() error) (*LibraryGra
 	return g, nil
 }
 
-// follow makes stream waits wait for the current work of stream ahead.
-func (l *Library) follow(waits, ahead cuda.Stream) error {
+// follow makes the follower stream wait for the current work of the leader stream.
+func (l *Library) follow(follower, leader cuda.Stream) error {
 	e, err := l.gpu.EventCreate(cuda.EventDisableTiming)
 	if err != nil {
 		return err
 	}
-	return errors.Join(l.gpu.EventRecord(e, ahead), l.gpu.StreamWaitEvent(waits, e),
+	return errors.Join(l.gpu.EventRecord(e, leader), l.gpu.StreamWaitEvent(follower, e),
 		l.gpu.EventDestroy(e))
 }
 

@@ -7,21 +7,21 @@ import (
 	"sync"
 )
 
-// Outcomes runs a function for each of n ranks at once and returns their errors by rank, each with
-// the number of its rank.
+// Outcomes calls f concurrently for n ranks and returns the errors by rank. It adds the number of
+// the rank to each error.
 func Outcomes(n int, f func(rank int) error) []error {
 	errs := make([]error, n)
-	var all sync.WaitGroup
+	var ranks sync.WaitGroup
 	for rank := range n {
-		all.Go(func() {
+		ranks.Go(func() {
 			if err := f(rank); err != nil {
 				errs[rank] = fmt.Errorf("rank %d: %w", rank, err)
 			}
 		})
 	}
-	all.Wait()
+	ranks.Wait()
 	return errs
 }
 
-// Each runs a function for each of n ranks at once and joins their errors.
+// Each calls f concurrently for n ranks and joins the errors.
 func Each(n int, f func(rank int) error) error { return errors.Join(Outcomes(n, f)...) }

@@ -6,17 +6,17 @@ import (
 	"testing"
 )
 
-func TestRanksRunAtOnceAndTheirErrorsAreByRank(t *testing.T) {
-	arrived, all := make(chan int, 3), make(chan struct{})
+func TestRanksRunConcurrently(t *testing.T) {
+	arrived, ranks := make(chan int, 3), make(chan struct{})
 	go func() {
 		for range 3 {
 			<-arrived
 		}
-		close(all)
+		close(ranks)
 	}()
 	errs := Outcomes(3, func(rank int) error {
 		arrived <- rank
-		<-all // which comes only if all three run
+		<-ranks // It is closed only if all three run at once.
 		if rank == 1 {
 			return io.EOF
 		}
@@ -24,7 +24,7 @@ func TestRanksRunAtOnceAndTheirErrorsAreByRank(t *testing.T) {
 	})
 	if errs[0] != nil || errs[2] != nil || !errors.Is(errs[1], io.EOF) ||
 		errs[1].Error() != "rank 1: EOF" {
-		t.Errorf("got %v", errs)
+		t.Errorf("Outcomes = %v; want EOF of rank 1 only", errs)
 	}
 	if err := Each(2, func(int) error { return nil }); err != nil {
 		t.Error(err)

@@ -71,7 +71,11 @@ func TestDiscover(t *testing.T) {
 			Options{},
 			ours,
 		},
-		{"Open MPI takes precedence over Slurm", envOMPI + envSlurm, Options{}, newWorld(SourceOpenMPI, "n1")},
+		{
+			"Open MPI takes precedence over Slurm", envOMPI + envSlurm,
+			Options{},
+			newWorld(SourceOpenMPI, "n1"),
+		},
 		{"MPICH uses PMI", envMPICH, Options{}, pmi},
 		{
 			"PMI variables of srun mean Slurm", "PMI_RANK=1 PMI_SIZE=2 PMI_FD=9 " + envSlurm,

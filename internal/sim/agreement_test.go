@@ -12,7 +12,7 @@ import (
 	"symmem/internal/ledger"
 )
 
-// ErrSplit means that two ranks of an agreement reached different outcomes, which is a bug.
+// ErrSplit means that two ranks reached different outcomes in an agreement. That is a bug.
 var ErrSplit = errors.New("ranks reached different outcomes")
 
 // Change returns the history of a deviating rank, given the common history.
@@ -53,7 +53,7 @@ type Scenario struct {
 	Ranks int
 	// History is the common history of the ranks. It is not modified.
 	History []event.Event
-	// Deviations lists the differences. Each applies to the common history, for its ranks.
+	// Deviations lists the differences. Each applies to the common history of its ranks.
 	Deviations []Deviation
 	// Missing lists ranks that do not take part.
 	Missing []int
@@ -66,11 +66,11 @@ type Scenario struct {
 // Result holds the outcome and the cost of an agreement.
 type Result struct {
 	Ranks, Events, Rounds int
-	// Bytes is the total size of all payloads, and Largest the size of the largest payload.
+	// Bytes is the total size of all payloads. Largest is the size of the largest payload.
 	Bytes, Largest int
 	// Outcome is the outcome of every rank that took part.
 	Outcome *agreement.Outcome
-	// Elapsed is the running time. Only callers set it, because the package has no clock.
+	// Elapsed is the running time. Callers set it, because the package has no clock.
 	Elapsed time.Duration
 }
 
@@ -115,8 +115,8 @@ func (s Scenario) machines() ([]*agreement.Machine, error) {
 			deviating[rank] = l
 		}
 	}
-	out := make([]*agreement.Machine, s.Ranks)
-	for rank := range out {
+	machines := make([]*agreement.Machine, s.Ranks)
+	for rank := range machines {
 		if slices.Contains(s.Missing, rank) {
 			continue
 		}
@@ -131,9 +131,9 @@ func (s Scenario) machines() ([]*agreement.Machine, error) {
 		if err != nil {
 			return nil, err
 		}
-		out[rank] = m
+		machines[rank] = m
 	}
-	return out, nil
+	return machines, nil
 }
 
 func (s Scenario) ledger(events []event.Event) *ledger.Ledger {

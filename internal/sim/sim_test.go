@@ -2,8 +2,8 @@
 // machines as real ranks. It shows how an agreement's rounds and bytes grow with the number of
 // ranks and the length of the history.
 //
-// The package has no clock and starts no goroutines, so that a run depends only on its scenario.
-// Callers can measure the time of a run.
+// The package has no clock and starts no goroutines. So a run depends only on its scenario. Callers
+// can measure the time of a run.
 //
 // Ranks with equal histories share one ledger. So 4096 ranks with histories of 100,000 events need
 // the memory of only one history, plus one for each deviation.
@@ -31,8 +31,8 @@ func run(t testing.TB, s Scenario) Result {
 	return r
 }
 
-// maxRounds returns the maximum number of rounds for a history: one for the votes, those of the
-// search among events+1 outcomes, and one for the events.
+// maxRounds returns the maximum number of rounds for a history. The votes and the events take one
+// round each. The search among events+1 outcomes takes the other rounds.
 func maxRounds(events int) int {
 	n := 2
 	for remaining := events + 1; remaining > 1; remaining = (remaining + 15) / 16 {
@@ -52,7 +52,7 @@ func Test4096RanksAgreeInOneRound(t *testing.T) {
 	}
 }
 
-func TestReportNamesOneDeviatingRankOf4096(t *testing.T) {
+func TestReportNamesDeviatingRank(t *testing.T) {
 	history := History(100_000, 2)
 	for name, change := range map[string]Change{
 		"resize": Resize, "drop": Drop, "repeat": Repeat, "stop": Stop,
@@ -68,8 +68,8 @@ func TestReportNamesOneDeviatingRankOf4096(t *testing.T) {
 			}
 			// The first difference is one position later if the event is repeated, or if an equal
 			// event follows a dropped one.
-			if at := d.Position; at != d.Last || at < 77_777 || at > 77_778 {
-				t.Fatalf("got a difference at events %d to %d, want event 77777 or 77778", at, d.Last)
+			if position := d.Position; position != d.Last || position < 77_777 || position > 77_778 {
+				t.Fatalf("got a difference at events %d to %d, want event 77777 or 77778", position, d.Last)
 			}
 			if r.Rounds > maxRounds(100_000) {
 				t.Fatalf("got %d rounds, want at most %d", r.Rounds, maxRounds(100_000))
@@ -108,16 +108,17 @@ func TestReportNamesMissingRanks(t *testing.T) {
 func TestInvalidScenarioIsRefused(t *testing.T) {
 	if _, err := Agreement(Scenario{Ranks: 1, Missing: []int{0}}); !errors.Is(
 		err, agreement.ErrProtocol) {
-		t.Errorf("scenario without a present rank: got %v, want ErrProtocol", err)
+		t.Errorf("Agreement without ranks = %v; want ErrProtocol", err)
 	}
 	s := Scenario{Ranks: 1, Deviations: []Deviation{{Position: 1, Change: Drop}}}
 	if _, err := Agreement(s); err == nil {
-		t.Error("a deviation after the end of the history succeeded")
+		t.Error("Agreement accepted a deviation after the end of the history")
 	}
 }
 
-// TestAllRanksReachTheSameOutcome relies on Agreement to compare the outcomes.
-func TestAllRanksReachTheSameOutcome(t *testing.T) {
+// TestAllRanksReachSameOutcome draws scenarios. Agreement compares the outcomes of their ranks.
+// Absent ranks and equal ranks must be reported correctly.
+func TestAllRanksReachSameOutcome(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		ranks := rapid.IntRange(2, 60).Draw(rt, "ranks")
 		s := Scenario{Ranks: ranks, History: History(rapid.IntRange(1, 800).Draw(rt, "events"), 5)}
@@ -163,7 +164,7 @@ func TestRoundsAreLogarithmicInEvents(t *testing.T) {
 func TestHistoryIsReproducible(t *testing.T) {
 	a, b := History(5000, 8), History(5000, 8)
 	if !slices.Equal(a, b) || slices.Equal(a, History(5000, 9)) {
-		t.Fatal("History does not depend exactly on its arguments")
+		t.Fatal("History depends on more or less than its arguments")
 	}
 	count := map[event.Kind]int{}
 	for _, e := range a {

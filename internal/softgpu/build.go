@@ -20,8 +20,8 @@ var sources embed.FS
 // kernels of package kernels. If the libraries are not in the user's cache yet, Build compiles them
 // with gcc and g++ from the sources in this folder.
 //
-// NCCL finds the driver by its soname. Therefore a process must load this cuda, and no other,
-// before nccl.
+// NCCL finds the driver by its soname. Therefore a process must load cuda before nccl, and must not
+// load any other driver.
 func Build() (cuda, nccl string, err error) {
 	dir, err := cached(nil, func(dir string) error { return build(dir) })
 	return filepath.Join(dir, cudaName), filepath.Join(dir, ncclName), err
@@ -34,23 +34,23 @@ const (
 )
 
 // cached returns a folder of the user's cache. The folder depends on the embedded sources, the
-// flags and the further sources. If the folder does not exist, fill creates its contents.
-func cached(flags []string, fill func(dir string) error, more ...fs.FS) (string, error) {
-	all, err := userCache()
+// flags and the extra sources. If the folder does not exist, fill creates its contents.
+func cached(flags []string, fill func(dir string) error, extra ...fs.FS) (string, error) {
+	root, err := userCache()
 	if err != nil {
 		return "", err
 	}
-	key, err := keyOf(flags, append([]fs.FS{recipe, sources, kernels.Sources}, more...)...)
+	key, err := keyOf(flags, append([]fs.FS{recipe, sources, kernels.Sources}, extra...)...)
 	if err != nil {
 		return "", err
 	}
-	return all.folder(key, fill)
+	return root.folder(key, fill)
 }
 
 // build compiles the libraries into dir with additional flags, such as those of a sanitizer.
 func build(dir string, flags ...string) error {
-	for to, from := range map[string]embed.FS{dir: sources, kernelsIn(dir): kernels.Sources} {
-		if err := unpack(to, from); err != nil {
+	for target, from := range map[string]embed.FS{dir: sources, kernelsIn(dir): kernels.Sources} {
+		if err := unpack(target, from); err != nil {
 			return fmt.Errorf("unpacking the software GPU: %w", err)
 		}
 	}
@@ -71,15 +71,15 @@ func unpack(dir string, from embed.FS) error {
 		if err != nil {
 			return err
 		}
-		to := filepath.Join(dir, filepath.FromSlash(name))
+		target := filepath.Join(dir, filepath.FromSlash(name))
 		if d.IsDir() {
-			return os.MkdirAll(to, 0o755)
+			return os.MkdirAll(target, 0o755)
 		}
 		data, err := from.ReadFile(name)
 		if err != nil {
 			return err
 		}
-		return os.WriteFile(to, data, 0o644)
+		return os.WriteFile(target, data, 0o644)
 	})
 }
 

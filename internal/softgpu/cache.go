@@ -61,7 +61,7 @@ func userCache() (cache, error) {
 // writable is W_OK of access(2).
 const writable = 2
 
-// folder returns the folder of a key, and fills it first if it is missing.
+// folder returns the folder of a key. If the folder is missing, fill creates its contents.
 func (c cache) folder(key string, fill func(dir string) error) (string, error) {
 	unlock, err := c.lock()
 	if err != nil {
@@ -74,7 +74,7 @@ func (c cache) folder(key string, fill func(dir string) error) (string, error) {
 		return dir, os.Chtimes(dir, now, now)
 	}
 	c.clean()
-	// Compilers may outlive a process that is killed, so each call writes to a new folder.
+	// Each call writes to a new folder, because compilers may outlive a process that is killed.
 	unfinished, err := os.MkdirTemp(c.dir, unfinishedPrefix)
 	if err == nil {
 		err = fill(unfinished)
@@ -135,8 +135,8 @@ func (c cache) clean() {
 func keyOf(flags []string, sources ...fs.FS) (string, error) {
 	sum := sha256.New()
 	for _, compiler := range []string{"gcc", "g++"} {
-		for _, question := range []string{"--version", "-dumpmachine"} {
-			answer, err := run("", compiler, compiler, []string{question})
+		for _, option := range []string{"--version", "-dumpmachine"} {
+			answer, err := run("", compiler, compiler, []string{option})
 			if err != nil {
 				return "", err
 			}

@@ -12,10 +12,9 @@ import (
 // kernelsIn returns the folder to which the sources of kernels are unpacked.
 func kernelsIn(dir string) string { return filepath.Join(dir, "kernels") }
 
-// kernelFlags returns the flags with which kernels are compiled. The header that emulates the
-// device precedes the kernels' own header of the same name. Arithmetic matches that of the device:
-// nothing is contracted. An unaligned access ends the process. Warnings are left to builds for
-// GPUs.
+// kernelFlags returns the flags for compiling kernels. The header that emulates the device precedes
+// the kernels' header of the same name. Arithmetic is not contracted, as on the device. An
+// unaligned access ends the process. Warnings are disabled, because builds for GPUs report them.
 func kernelFlags(dir string) []string {
 	return []string{
 		"-x", "c++", "-std=c++17", "-O2", "-g", "-fPIC", "-w", "-fno-exceptions", "-fno-rtti",
@@ -26,15 +25,15 @@ func kernelFlags(dir string) []string {
 	}
 }
 
-// compileKernels compiles all kernels and a table of them to an object, and returns its path.
+// compileKernels compiles all kernels and a table of them. It returns the path of the object file.
 func compileKernels(dir string, flags []string) (string, error) {
 	files, err := filepath.Glob(filepath.Join(kernelsIn(dir), "src", "*.cu"))
 	if err != nil {
 		return "", fmt.Errorf("listing the kernels: %w", err)
 	}
-	all := includes(files)
+	includes := includes(files)
 	list := filepath.Join(dir, "list.cc")
-	if err := os.WriteFile(list, []byte(all), 0o644); err != nil {
+	if err := os.WriteFile(list, []byte(includes), 0o644); err != nil {
 		return "", fmt.Errorf("listing the kernels: %w", err)
 	}
 	expanded, err := run(dir, "kernels", "g++",
@@ -43,7 +42,7 @@ func compileKernels(dir string, flags []string) (string, error) {
 		return "", err
 	}
 	table := filepath.Join(dir, "table.cc")
-	if err := os.WriteFile(table, []byte(all+tableOf(expanded)), 0o644); err != nil {
+	if err := os.WriteFile(table, []byte(includes+tableOf(expanded)), 0o644); err != nil {
 		return "", fmt.Errorf("writing the table of kernels: %w", err)
 	}
 	object := filepath.Join(dir, "kernels.o")

@@ -13,14 +13,14 @@ import (
 	"testing"
 )
 
-// built holds the libraries built with one set of flags, and the programs that are linked to them.
-type built struct {
+// libraries represents the libraries built with one set of flags, and programs linked to them.
+type libraries struct {
 	dir   string
 	flags []string
 }
 
 // plain holds the libraries that Build builds. Tests share them, because compiling takes seconds.
-var plain built
+var plain libraries
 
 func TestMain(m *testing.M) { os.Exit(runTests(m)) }
 
@@ -33,13 +33,13 @@ func runTests(m *testing.M) int {
 }
 
 // make builds the libraries, with additional kernels of testdata, and the programs.
-func (b *built) make() (err error) {
+func (b *libraries) make() (err error) {
 	b.dir, err = cached(b.flags, func(dir string) error {
-		to := filepath.Join(kernelsIn(dir), "src")
-		err := os.MkdirAll(to, 0o755)
+		target := filepath.Join(kernelsIn(dir), "src")
+		err := os.MkdirAll(target, 0o755)
 		for _, name := range []string{"probe.cu", "probe.h"} {
 			text, readErr := os.ReadFile(filepath.Join("testdata", name))
-			err = errors.Join(err, readErr, os.WriteFile(filepath.Join(to, name), text, 0o644))
+			err = errors.Join(err, readErr, os.WriteFile(filepath.Join(target, name), text, 0o644))
 		}
 		if err := errors.Join(err, build(dir, b.flags...)); err != nil {
 			return err
@@ -81,7 +81,7 @@ func compilePrograms(dir string, flags []string) error {
 }
 
 // program returns the path of a program of testdata.
-func (b built) program(name string) string { return filepath.Join(b.dir, name+".run") }
+func (b libraries) program(name string) string { return filepath.Join(b.dir, name+".run") }
 
 // includingKernels returns flags for programs that include the kernels' headers. The flags disable
 // warnings about these headers.
@@ -98,7 +98,7 @@ func includingKernels(dir string) []string {
 var scenes = []struct {
 	name, program string
 	args, env     []string
-	long          bool // not run under a sanitizer
+	long          bool // excluded from runs under a sanitizer
 }{
 	{name: "memory has handles, mappings and access", program: "memory.c"},
 	{name: "streams, events and captures follow CUDA's rules", program: "stream.c"},
@@ -106,7 +106,7 @@ var scenes = []struct {
 	{name: "user objects live as long as their holders", program: "object.c"},
 	{name: "collectives match NCCL's, including wrong results", program: "collective.c"},
 	{
-		name: "collectives of a later version", program: "collective.c",
+		name: "collectives of a later NCCL version", program: "collective.c",
 		env: []string{"SOFTGPU_NCCL=22907"},
 	},
 	{name: "an abort ends a hanging call", program: "hang.c"},
@@ -116,7 +116,7 @@ var scenes = []struct {
 		args: []string{"nodes"},
 	},
 	{
-		name: "a communicator may be without windows", program: "process.c",
+		name: "a communicator may have no windows", program: "process.c",
 		args: []string{"null"}, env: []string{"SOFTGPU_WINDOWS=null"},
 	},
 	{
@@ -133,7 +133,7 @@ var scenes = []struct {
 		program: "device.cc", env: []string{"SOFTGPU_LINK=none"}, long: true,
 	},
 	{
-		name:    "threads may run in another order",
+		name:    "threads may run in reverse order",
 		program: "device.cc", env: []string{"SOFTGPU_ORDER=down"}, long: true,
 	},
 	{
@@ -168,11 +168,11 @@ var scenes = []struct {
 	},
 }
 
-// promptEnd makes programs under the thread sanitizer end without its final second of sleep, in
-// which a race might still occur: threads that a program leaves running have no such second either.
+// promptEnd shortens the sleep at the end of programs under the thread sanitizer, by default a
+// second. Threads that still run then are not checked.
 const promptEnd = "TSAN_OPTIONS=atexit_sleep_ms=10"
 
-func runScenes(t *testing.T, b built) {
+func runScenes(t *testing.T, b libraries) {
 	for _, s := range scenes {
 		if s.long && len(b.flags) > 0 {
 			continue
@@ -185,8 +185,8 @@ func runScenes(t *testing.T, b built) {
 			if text, err := c.CombinedOutput(); err != nil {
 				t.Fatalf("%v\n%s", err, text)
 			}
-			if left, _ := os.ReadDir(scratch); len(left) > 0 {
-				t.Errorf("%s remains in TMPDIR", left[0].Name())
+			if remaining, _ := os.ReadDir(scratch); len(remaining) > 0 {
+				t.Errorf("%s remains in TMPDIR", remaining[0].Name())
 			}
 			for name := range sharedNames(t) {
 				if !before[name] {
@@ -215,20 +215,20 @@ func sharedNames(t *testing.T) map[string]bool {
 
 func TestScenes(t *testing.T) { runScenes(t, plain) }
 
-// TestScenesWithoutRaces runs the same programs under the thread sanitizer. A program fails at its
-// first race.
+// TestScenesWithoutRaces runs the programs of TestScenes under the thread sanitizer. A program
+// fails at its first race.
 func TestScenesWithoutRaces(t *testing.T) {
 	if testing.Short() {
 		t.Skip("compiles everything a second time")
 	}
-	checked := built{flags: []string{"-fsanitize=thread", "-Wno-tsan"}}
+	checked := libraries{flags: []string{"-fsanitize=thread", "-Wno-tsan"}}
 	if err := checked.make(); err != nil {
 		t.Fatal(err)
 	}
 	runScenes(t, checked)
 }
 
-// TestInjectedFailure makes only the second allocation fail.
+// TestInjectedFailure makes only the second allocation fail. The program must report its error.
 func TestInjectedFailure(t *testing.T) {
 	c := exec.Command(plain.program("collective.c"))
 	c.Env = append(os.Environ(), "SOFTGPU_FAIL=cuMemCreate:2:2")
@@ -245,7 +245,7 @@ var (
 		`\[0\] NCCL INFO AllReduce: 400012 Bytes -> Algo RING proto SIMPLE channel`)
 )
 
-// TestLog checks that rank 0, and no other rank, logs both paths.
+// TestLog checks that rank 0 logs both paths, and that no other rank does.
 func TestLog(t *testing.T) {
 	pattern := filepath.Join(t.TempDir(), "log-%p")
 	c := exec.Command(plain.program("collective.c"))
@@ -266,7 +266,7 @@ func TestLog(t *testing.T) {
 	}
 }
 
-func TestBuildErrorContainsTheOutputOfGcc(t *testing.T) {
+func TestBuildErrorContainsCompilerOutput(t *testing.T) {
 	err := build(t.TempDir(), "-fno-such-thing")
 	if err == nil || !strings.Contains(err.Error(), "compiling kernels: ") ||
 		!strings.Contains(err.Error(), "-fno-such-thing") {
