@@ -62,7 +62,7 @@ type collectiveFlags struct {
 	rankFlags
 	config bench.Collective
 	sizeFlags
-	listed     []string
+	sizeList   []string
 	operations []string
 	buffers    string
 	check      string
@@ -109,11 +109,11 @@ func (f *collectiveFlags) register(flags *pflag.FlagSet) {
 	flags.VarP(&f.first, "min-bytes", "b", "smallest size, such as 8 or 64K")
 	flags.VarP(&f.last, "max-bytes", "e", "largest size (quick 1M)")
 	flags.Int64VarP(&f.factor, "factor", "f", 2, "ratio of consecutive sizes")
-	flags.StringSliceVar(&f.listed, "sizes", nil, "these sizes instead, such as 8,64K,1M")
-	flags.Var(named(&c.DataType, reduce.ParseDataType), "dtype", "type of elements")
-	flags.Var(named(&c.ReduceOp, driver.ParseReduceOp), "redop",
+	flags.StringSliceVar(&f.sizeList, "sizes", nil, "these sizes instead, such as 8,64K,1M")
+	flags.Var(newName(&c.DataType, reduce.ParseDataType), "dtype", "type of elements")
+	flags.Var(newName(&c.ReduceOp, driver.ParseReduceOp), "redop",
 		"reduction: "+strings.Join(driver.ReduceOpNames(), ", "))
-	flags.Var(named(&c.Path, symmem.ParsePathChoice), "path",
+	flags.Var(newName(&c.Path, symmem.ParsePathChoice), "path",
 		"path of the calls, and with it where buffers lie: "+strings.Join(pathNames, ", ")+
 			"; --compare takes auto")
 	flags.StringVar(&f.buffers, "buffers", buffersNames[0],
@@ -127,7 +127,7 @@ func (f *collectiveFlags) register(flags *pflag.FlagSet) {
 	flags.BoolVar(&c.InPlace, "in-place", true, "measure the in-place half, too")
 }
 
-// parse validates all flags before anything starts.
+// parse validates all flags before any process starts.
 func (f *collectiveFlags) parse(cmd *cobra.Command) (err error) {
 	c := &f.config
 	if c.Plan, err = f.plan(); err != nil {
@@ -173,7 +173,7 @@ func (f *collectiveFlags) parsePaths(pathGiven bool) error {
 	if c.Compare && !pathGiven {
 		c.Path = symmem.PathAuto
 	}
-	c.Apart = f.buffers == "any"
+	c.OutsideWindows = f.buffers == "any"
 	switch {
 	case !slices.Contains(buffersNames, f.buffers):
 		return fmt.Errorf("buffers is %q, but must be %s", f.buffers,
@@ -193,11 +193,11 @@ func (f *collectiveFlags) parsePaths(pathGiven bool) error {
 // parseSizes parses the list of sizes, or expands the range.
 func (f *collectiveFlags) parseSizes() (err error) {
 	c := &f.config
-	if len(f.listed) == 0 {
+	if len(f.sizeList) == 0 {
 		c.Sizes, err = f.sizes()
 		return err
 	}
-	for _, text := range f.listed {
+	for _, text := range f.sizeList {
 		var s size
 		if err := s.Set(text); err != nil {
 			return err
@@ -228,7 +228,8 @@ func (f *collectiveFlags) parseNames(worldsGiven bool) (err error) {
 	return err
 }
 
-// rank measures as one rank. It measures the round trip before and after. Only rank 0 writes.
+// rank runs the benchmark as one rank. It measures the round trip before and after the rows. Only
+// rank 0
 func (f *collectiveFlags) rank(
 	ctx context.Context, world rendezvous.World, out io.Writer,
 ) (err error) {
@@ -240,7 +241,7 @@ func (f *collectiveFlags) rank(
 	}
 	defer f.prove.Close(&err)
 	var p *bench.Probe
-	if world.Rank == 0 { // meanwhile the other ranks wait or have exited
+	if world.Rank == 0 { // The other ranks wait or have exited.
 		p = bench.NewProbe()
 	}
 	before, err := p.RoundTrip()
@@ -276,7 +277,7 @@ func (f *collectiveFlags) rank(
 	return nil
 }
 
-// rows measures and writes the rows, and counts wrong results.
+// rows measures and writes the rows. It also returns the number of wrong elements.
 func (f *collectiveFlags) rows(
 	ctx context.Context, text *bench.NCCLTests,
 ) (rep *report.Report, wrong float64, err error) {
@@ -298,7 +299,7 @@ func (f *collectiveFlags) rows(
 	return rep, wrong, err
 }
 
-// finish writes the output after the rows, or the JSON report.
+// finish writes the JSON report, or the rest of the text after the rows.
 func (f *collectiveFlags) finish(out io.Writer, text *bench.NCCLTests, r *report.Report) error {
 	if f.json {
 		return writeJSON(out, r)

@@ -101,21 +101,21 @@ func (f *doctorFlags) parse(flags *pflag.FlagSet) error {
 	return nil
 }
 
-// run runs the doctor, or one rank of its trial.
+// run runs the doctor or one rank of its trial.
 func (f *doctorFlags) run(cmd *cobra.Command) error {
 	world, err := rendezvous.Discover(os.LookupEnv, rendezvous.Options{})
-	alone := err != nil || world.Source == rendezvous.SourceAlone
-	if !alone {
+	isAlone := err != nil || world.Source == rendezvous.SourceAlone
+	if !isAlone {
 		if err := keepStdout(cmd); err != nil {
 			return err
 		}
 	}
 	switch {
-	case f.started && alone:
+	case f.started && isAlone:
 		return exitWith(exitUsage, errors.New("this rank has lost the variables of its launcher"))
 	case f.started:
 		return f.writeAccount(cmd, world)
-	case alone:
+	case isAlone:
 		return f.examine(cmd, f.startTrial)
 	case f.ranks != 0 && f.ranks != world.Size:
 		return fmt.Errorf("%s has started %d ranks: remove --ranks %d",
@@ -153,17 +153,17 @@ func (f *doctorFlags) examine(
 ) error {
 	facts := f.look()
 	broken := facts.Backend == "nccl" && (facts.Driver.Error != "" || facts.Library.Error != "")
-	var interrupted error
+	var interruptErr error
 	if f.trial && !broken && facts.Launcher.Error == "" {
-		facts.Trial, interrupted = trial(cmd, facts)
+		facts.Trial, interruptErr = trial(cmd, facts)
 	}
 	facts.Tuning = f.table(facts)
 	report := doctor.Examine(facts)
 	if err := writeReport(cmd.OutOrStdout(), f.json, report, report.WriteText); err != nil {
 		return exitWith(exitUsage, err)
 	}
-	if interrupted != nil {
-		return interrupted
+	if interruptErr != nil {
+		return interruptErr
 	}
 	if report.Verdict == doctor.Fail {
 		return exitWith(exitWrong, nil)
@@ -207,13 +207,13 @@ func (f *doctorFlags) table(facts *doctor.Facts) doctor.Tuning {
 	}
 	file, err := symmem.TuningFile(device, ranks)
 	if err != nil {
-		file = "" // no home directory, so no table
+		file = "" // Without a home directory there is no table.
 	}
 	return doctor.LookAtTuning(facts.Backend, device, ranks, file, false)
 }
 
-// patience returns a context that limits the duration of a whole trial. A trial waits for other
+// trialContext returns a context that limits the duration of a trial. A trial waits for other
 // ranks and creates contexts and communicators.
-func (f *doctorFlags) patience(ctx context.Context) (context.Context, context.CancelFunc) {
+func (f *doctorFlags) trialContext(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(ctx, 4*f.timeout+time.Minute)
 }

@@ -39,7 +39,7 @@ func (f *doctorFlags) startTrial(
 			return doctor.Join(ranks, nil, err), nil
 		}
 	}
-	ctx, cancel := f.patience(cmd.Context())
+	ctx, cancel := f.trialContext(cmd.Context())
 	defer cancel()
 	var output bytes.Buffer
 	result, err := runRanks(ctx, launch.Spec{
@@ -58,7 +58,7 @@ func (f *doctorFlags) startTrial(
 		err = errors.New("the trial took too long, and its ranks were killed")
 	}
 	accounts := collect(output.Bytes())
-	trial := doctor.Join(ranks, accounts, errors.Join(err, errMissingAccounts(&result, accounts)))
+	trial := doctor.Join(ranks, accounts, errors.Join(err, missingAccounts(&result, accounts)))
 	trial.Source = "started by doctor"
 	return trial, nil
 }
@@ -78,9 +78,9 @@ func (f *doctorFlags) writeAccount(cmd *cobra.Command, world rendezvous.World) e
 }
 
 // collect extracts the accounts from the output of ranks.
-func collect(written []byte) []doctor.Account {
+func collect(output []byte) []doctor.Account {
 	accounts := []doctor.Account{}
-	for line := range bytes.Lines(written) {
+	for line := range bytes.Lines(output) {
 		encoded, ok := bytes.CutPrefix(line, []byte(accountMark))
 		var account doctor.Account
 		if ok && json.Unmarshal(encoded, &account) == nil {
@@ -90,8 +90,8 @@ func collect(written []byte) []doctor.Account {
 	return accounts
 }
 
-// errMissingAccounts returns an error that names the ranks that ended without an account.
-func errMissingAccounts(result *launch.Result, accounts []doctor.Account) error {
+// missingAccounts returns an error that names the ranks that have ended without an account.
+func missingAccounts(result *launch.Result, accounts []doctor.Account) error {
 	var errs []error
 	for _, e := range result.Exits {
 		isFrom := func(a doctor.Account) bool { return a.Rank == e.Rank }

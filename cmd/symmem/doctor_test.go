@@ -16,8 +16,8 @@ import (
 	"symmem/internal/sys/systest"
 )
 
-// TestInterruptedDoctorReportsAndCleansUp interrupts a doctor whose ranks have opened
-// NCCL's log.
+// TestInterruptedDoctorReportsAndCleansUp interrupts a doctor after its ranks have opened NCCL's
+// log. The doctor must report the signal and leave no files.
 func TestInterruptedDoctorReportsAndCleansUp(t *testing.T) {
 	if testing.Short() {
 		t.Skip("compiles the software GPU")
@@ -36,8 +36,8 @@ func TestInterruptedDoctorReportsAndCleansUp(t *testing.T) {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	for late := time.Now().Add(time.Minute); ranksWithLogs(cmd.Process.Pid) < 2; {
-		if time.Now().After(late) {
+	for deadline := time.Now().Add(time.Minute); ranksWithLogs(cmd.Process.Pid) < 2; {
+		if time.Now().After(deadline) {
 			t.Fatal("the ranks have not opened their logs within a minute")
 		}
 	}
@@ -47,10 +47,10 @@ func TestInterruptedDoctorReportsAndCleansUp(t *testing.T) {
 	_ = cmd.Wait() // The exit code is checked below.
 	code := cmd.ProcessState.ExitCode()
 	if code != 128+int(syscall.SIGINT) || !strings.Contains(stdout.String(), "ended by a signal") {
-		t.Errorf("exit code %d, standard output %q", code, &stdout)
+		t.Errorf("exit code %d, standard output %q; want 130 and a report of the signal", code, &stdout)
 	}
-	if left, err := os.ReadDir(folder); err != nil || len(left) > 0 {
-		t.Errorf("temporary files are left: %v, %v", left, err)
+	if remaining, err := os.ReadDir(folder); err != nil || len(remaining) > 0 {
+		t.Errorf("temporary files remain: %v, %v", remaining, err)
 	}
 }
 
@@ -70,8 +70,8 @@ func ranksWithLogs(parent int) (n int) {
 	return len(children)
 }
 
-// TestDoctorScripts runs doctor without a GPU, and on software GPUs: $CUDA and $NCCL are the
-// libraries that implement them. It also starts ranks like the scripts in $EXAMPLES.
+// TestDoctorScripts runs doctor without a GPU and on software GPUs. $CUDA and $NCCL name the
+// libraries of the software GPU. $EXAMPLES names the folder of scripts that start ranks.
 func TestDoctorScripts(t *testing.T) {
 	if testing.Short() {
 		t.Skip("compiles the software GPU")
@@ -101,8 +101,8 @@ func TestDoctorScripts(t *testing.T) {
 	})
 }
 
-// TestDoctorWithoutHomeDirectory compares the verdict with that of a run with a home directory,
-// since the verdict depends on the machine.
+// TestDoctorWithoutHomeDirectory runs doctor with and without a home directory. The verdicts must
+// be equal. The expected verdict is not a constant, because it depends on the machine.
 func TestDoctorWithoutHomeDirectory(t *testing.T) {
 	_, stdout, _ := symmemRun(t, "doctor", "--backend=host")
 	_, verdict, ok := strings.Cut(stdout, "\nhost backend: ")

@@ -12,9 +12,9 @@ import (
 	"symmem/internal/rendezvous"
 )
 
-// trialSizes lists the calls of the trial: a small one for latency and a large one for bandwidth.
-// repeats is the number of timed calls. As many untimed calls precede them. The segment has the
-// last size.
+// trialSizes lists the sizes of the trial's calls. The small size shows the latency, the large size
+// the bandwidth. repeats is the number of timed calls. The same number of untimed calls precedes
+// them. The segment has the last size.
 var trialSizes = []struct {
 	bytes   int64
 	repeats int
@@ -26,7 +26,7 @@ type trial struct {
 	buffer   symmem.Buffer
 	recorder *proof.Recorder // nil without a log
 	// whole holds the results that rank 0 determines for all ranks.
-	whole   doctor.RankZeroResults
+	results doctor.RankZeroResults
 	account doctor.Account
 }
 
@@ -36,16 +36,16 @@ func runTrial(
 ) doctor.Account {
 	t := &trial{account: doctor.Account{Rank: world.Rank, Calls: []doctor.TrialCall{}}}
 	if world.Rank == 0 {
-		t.account.RankZeroResults = &t.whole
+		t.account.RankZeroResults = &t.results
 	}
 	if err := t.run(ctx, backend, timeout); err != nil {
 		t.account.Error = err.Error()
 		return t.account
 	}
-	if world.Rank == 0 && t.nccl() { // the ranks' other work has ended
+	if world.Rank == 0 && t.nccl() { // The ranks' other work has ended.
 		var err error
-		if t.whole.Copies, err = doctor.MeasureCopies(world.LocalRank); err != nil {
-			t.whole.CopyTrouble = err.Error()
+		if t.results.Copies, err = doctor.MeasureCopies(world.LocalRank); err != nil {
+			t.results.CopyTrouble = err.Error()
 		}
 	}
 	return t.account
@@ -67,9 +67,9 @@ func (t *trial) run(ctx context.Context, backend string, timeout time.Duration) 
 		return err
 	}
 	defer func() { err = errors.Join(err, t.rt.Close()) }()
-	t.whole.Source, t.whole.Device = t.rt.Source(), t.rt.Device().Name
-	if t.rt.Rank() == 0 && t.recorder != nil && t.nccl() { // the other ranks have no log
-		t.whole.Logged, t.whole.Trouble = true, t.recorder.Trouble()
+	t.results.Source, t.results.Device = t.rt.Source(), t.rt.Device().Name
+	if t.rt.Rank() == 0 && t.recorder != nil && t.nccl() { // The other ranks have no log.
+		t.results.Logged, t.results.Trouble = true, t.recorder.Trouble()
 	}
 	if err := t.register(ctx); err != nil {
 		return err
@@ -120,18 +120,19 @@ func (t *trial) call(
 		return err
 	}
 	count, world := bytes/4, t.rt.World()
-	why, err := world.Explain(symmem.OpAllReduce, m, m, count, symmem.Float32)
+	explanation, err := world.Explain(symmem.OpAllReduce, m, m, count, symmem.Float32)
 	if err != nil {
 		return err
 	}
 	c := doctor.TrialCall{
-		Operation: why.Operation, Bytes: bytes, Asked: choice.String(), Path: why.Path, Why: why.Why,
+		Operation: explanation.Operation, Bytes: bytes, Asked: choice.String(),
+		Path: explanation.Path, Why: explanation.Why,
 	}
-	seen := t.launches()
+	skip := t.launches()
 	if err := t.check(ctx, m, &c); err != nil {
 		return err
 	}
-	t.prove(&c, seen)
+	t.prove(&c, skip)
 	if c.MicroS, err = t.time(ctx, m, repeats); err != nil {
 		return err
 	}
@@ -189,7 +190,7 @@ func (t *trial) time(ctx context.Context, m symmem.Memory, repeats int) (float64
 
 // launches returns the number of launches in NCCL's log on this rank.
 func (t *trial) launches() int {
-	if !t.whole.Logged {
+	if !t.results.Logged {
 		return 0
 	}
 	log, err := t.recorder.Read()
@@ -199,17 +200,17 @@ func (t *trial) launches() int {
 	return len(log)
 }
 
-// prove records the kernel of a call. It reads NCCL's log and skips the first seen launches.
-func (t *trial) prove(c *doctor.TrialCall, seen int) {
-	if !t.whole.Logged || c.Path == symmem.PathDirect.String() {
+// prove records the kernel of a call. It reads NCCL's log and skips a number of launches.
+func (t *trial) prove(c *doctor.TrialCall, skip int) {
+	if !t.results.Logged || c.Path == symmem.PathDirect.String() {
 		return
 	}
 	log, err := t.recorder.Read()
 	if err != nil {
-		t.whole.Trouble = err.Error()
+		t.results.Trouble = err.Error()
 		return
 	}
-	a := log[seen:].Prove(proof.CollectiveOf(c.Operation, c.Bytes/4, 4))
+	a := log[skip:].Prove(proof.CollectiveOf(c.Operation, c.Bytes/4, 4))
 	if a.Logged {
 		c.Kernel, c.Windowed = a.Description, a.Windowed
 	}

@@ -85,7 +85,7 @@ func newLaunchCommand() *cobra.Command {
 	return cmd
 }
 
-// parse rejects invalid flags before anything starts.
+// parse validates all flags before any process starts.
 func (f *launchFlags) parse(args []string) error {
 	switch {
 	case f.ranks < 1 || f.ranks > maxProcesses:
@@ -130,7 +130,7 @@ func (f *launchFlags) launch(cmd *cobra.Command, args []string) error {
 	}
 	var shared *sharing
 	if userEnv := os.Environ(); f.share {
-		if room, err := symmem.LocalRanks("nccl"); err != nil || room < f.ranks {
+		if capacity, err := symmem.LocalRanks("nccl"); err != nil || capacity < f.ranks {
 			if shared, err = checkSharing(f.ranks, nil, userEnv); err != nil {
 				return exitWith(exitUsage, err)
 			}
@@ -159,18 +159,18 @@ func launchVerdict(result *launch.Result) error {
 
 // writeSummary writes the result of a launch as JSON.
 func (f *launchFlags) writeSummary(cmd *cobra.Command, result *launch.Result) error {
-	text, err := json.Marshal(result)
+	encoded, err := json.Marshal(result)
 	if err != nil {
 		return fmt.Errorf("encoding the summary: %w", err)
 	}
-	text = append(text, '\n')
+	encoded = append(encoded, '\n')
 	if f.summary != "" {
-		if err := os.WriteFile(f.summary, text, 0o644); err != nil {
+		if err := os.WriteFile(f.summary, encoded, 0o644); err != nil {
 			return fmt.Errorf("writing the summary: %w", err)
 		}
 	}
 	if f.json {
-		_, err = cmd.OutOrStdout().Write(text)
+		_, err = cmd.OutOrStdout().Write(encoded)
 	}
 	return err
 }

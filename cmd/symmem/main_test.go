@@ -15,7 +15,7 @@ import (
 )
 
 // TestMain runs the tests. Scripts run the command as a process that executes this test binary
-// under the command's name. Other tests run the binary that users get: see command.
+// under the command's name. Other tests run the binary that users get (see command).
 //
 // By default the race detector makes each process sleep for a second before it exits. TestMain
 // shortens this time.
@@ -35,7 +35,7 @@ func TestMain(m *testing.M) {
 type cleanupM struct{ *testing.M }
 
 func (m cleanupM) Run() int {
-	defer func() { os.RemoveAll(commands) }() // the first test that needs the command has created it
+	defer func() { os.RemoveAll(commands) }() // buildCommand creates the folder.
 	return m.M.Run()
 }
 
@@ -75,7 +75,7 @@ func TestScripts(t *testing.T) {
 	})
 }
 
-// exits runs a program and checks its exit code: exits 2 symmem verify --bogus.
+// exits runs a program and checks its exit code. Example: exits 2 symmem verify --bogus.
 func exits(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) < 2 {
 		ts.Fatalf("usage: exits code command [argument ...]")

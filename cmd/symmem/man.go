@@ -8,7 +8,7 @@ import (
 	"github.com/spf13/cobra/doc"
 )
 
-// newManCommand makes the hidden command that writes the manual pages of a release.
+// newManCommand returns the hidden command that writes the manual pages of a release.
 func newManCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:    "man directory",
@@ -21,7 +21,8 @@ func newManCommand() *cobra.Command {
 	}
 }
 
-// writeManual writes a page for each command. Their date is $SOURCE_DATE_EPOCH, if that is set.
+// writeManual writes a page for each command. If $SOURCE_DATE_EPOCH is set, it is the date of the
+// pages.
 func writeManual(root *cobra.Command, directory string) error {
 	if err := os.MkdirAll(directory, 0o755); err != nil {
 		return fmt.Errorf("making the directory of the manual pages: %w", err)

@@ -12,8 +12,8 @@ type name[T fmt.Stringer] struct {
 	parse func(string) (T, error)
 }
 
-// named returns a flag for *value. The default is the current value.
-func named[T fmt.Stringer](value *T, parse func(string) (T, error)) *name[T] {
+// newName returns a flag for *value. The default is the current value.
+func newName[T fmt.Stringer](value *T, parse func(string) (T, error)) *name[T] {
 	return &name[T]{value, parse}
 }
 

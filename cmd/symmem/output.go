@@ -32,8 +32,8 @@ func writeJSON(w io.Writer, report any) error {
 // output wraps standard output and records the status of writes.
 type output struct {
 	io.Writer
-	written bool  // a write has succeeded
-	err     error // the first failure
+	written bool  // whether a write has succeeded
+	err     error // error of the first failed write
 }
 
 // Write implements io.Writer.
@@ -58,11 +58,11 @@ func (o *output) Stat() (os.FileInfo, error) {
 // invalid. For launch it ignores the arguments of the launched program. It returns false in ranks
 // that this program has started, because their parent writes the JSON.
 func wantsJSON(cmd *cobra.Command, args []string) bool {
-	asked, err := cmd.Flags().GetBool("json")
+	jsonFlag, err := cmd.Flags().GetBool("json")
 	if err != nil || slices.Contains(args, "--"+startedFlag) {
 		return false
 	}
-	return asked || slices.Contains(args, "--json") && cmd.Name() != "launch"
+	return jsonFlag || slices.Contains(args, "--json") && cmd.Name() != "launch"
 }
 
 // failure holds the JSON of a command that could not run.

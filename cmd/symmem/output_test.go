@@ -8,7 +8,8 @@ import (
 	"testing"
 )
 
-// TestNCCLLogIsNotInReport makes NCCL write its log, which goes to standard output by default.
+// TestNCCLLogIsNotInReport makes NCCL write its log to standard output, which is the default. The
+// command must redirect the log to standard error.
 func TestNCCLLogIsNotInReport(t *testing.T) {
 	useSoftwareGPU(t)
 	t.Setenv("NCCL_DEBUG", "INFO")
@@ -26,7 +27,7 @@ func TestNCCLLogIsNotInReport(t *testing.T) {
 		}
 		for line := range strings.Lines(stdout) {
 			if !json.Valid([]byte(line)) {
-				t.Errorf("%s: standard output has %q", command, line)
+				t.Errorf("%s: standard output has the line %q; want JSON only", command, line)
 				break
 			}
 		}

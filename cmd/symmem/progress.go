@@ -32,8 +32,8 @@ func progressLines(w io.Writer) func(done, all int) {
 	}
 }
 
-// progressCounter shows progress lines as a counter on one line of a terminal. Each Write must
-// contain whole lines. It forwards other lines.
+// progressCounter shows progress lines as a counter on one line of a terminal. It forwards other
+// lines. Each Write must contain whole lines.
 type progressCounter struct {
 	terminal io.Writer
 	shown    bool
@@ -46,14 +46,14 @@ const clearLine = "\r\x1b[K"
 func (p *progressCounter) Write(b []byte) (int, error) {
 	for line := range bytes.Lines(b) {
 		text := string(line)
-		counts := bytes.HasPrefix(line, []byte(progressPrefix))
-		if counts {
+		isProgress := bytes.HasPrefix(line, []byte(progressPrefix))
+		if isProgress {
 			text = string(bytes.TrimSuffix(line, []byte("\n")))
 		}
 		if p.shown {
 			text = clearLine + text
 		}
-		p.shown = counts
+		p.shown = isProgress
 		if _, err := io.WriteString(p.terminal, text); err != nil {
 			return 0, err
 		}

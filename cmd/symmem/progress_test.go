@@ -15,7 +15,7 @@ func TestCounterUsesOneLine(t *testing.T) {
 		"progress: 3 of 3 steps\n",
 	} {
 		if n, err := io.WriteString(c, lines); n != len(lines) || err != nil {
-			t.Fatal(n, err)
+			t.Fatalf("WriteString = %d, %v; want %d", n, err, len(lines))
 		}
 	}
 	c.end()
@@ -42,6 +42,6 @@ func TestProgressNeedsTerminalOrVariable(t *testing.T) {
 	var log bytes.Buffer
 	progressOf(0, &log)(5, 7)
 	if !strings.HasPrefix(log.String(), "progress: 5 of 7 ") {
-		t.Errorf("first progress line = %q", log.String())
+		t.Errorf("first progress line = %q; want 5 of 7", log.String())
 	}
 }

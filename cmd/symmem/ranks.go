@@ -39,22 +39,22 @@ func backendFlag(flags *pflag.FlagSet, value *string) {
 // chooseBackend sets an empty flag to the variable's value, or to auto if the variable is empty. It
 // returns an error if there is no such backend.
 func chooseBackend(value *string) error {
-	from := ""
+	source := ""
 	if *value == "" {
 		if *value = os.Getenv(envBackend); *value == "" {
 			*value = "auto"
 			return nil
 		}
-		from = envBackend + ": "
+		source = envBackend + ": "
 	}
 	if !slices.Contains(backendNames(), *value) {
-		return fmt.Errorf("%sbackend %q is none of %s", from, *value, backendList())
+		return fmt.Errorf("%sbackend %q is none of %s", source, *value, backendList())
 	}
 	return nil
 }
 
-// startedFlag is the hidden flag of ranks that a command has started. Such a rank never starts
-// ranks itself, even if the environment does not identify it as a rank.
+// startedFlag is the hidden flag of ranks that a command has started. These ranks never start
+// ranks, even if the environment does not identify them as ranks.
 const startedFlag = "started"
 
 // maxRanks limits the ranks on one machine. The host backend supports no more ranks, and no machine
@@ -86,9 +86,9 @@ func (f *rankFlags) registerTimed(flags *pflag.FlagSet, timeout *time.Duration) 
 }
 
 // checkRanks rejects an invalid number of ranks or timeout.
-func (f *rankFlags) checkRanks(least int) error {
-	if f.ranks < least || f.ranks > maxRanks {
-		return fmt.Errorf("ranks is %d, but must be from %d to %d", f.ranks, least, maxRanks)
+func (f *rankFlags) checkRanks(minRanks int) error {
+	if f.ranks < minRanks || f.ranks > maxRanks {
+		return fmt.Errorf("ranks is %d, but must be from %d to %d", f.ranks, minRanks, maxRanks)
 	}
 	return checkTimeout(*f.timeout)
 }
@@ -129,8 +129,8 @@ func (f *rankFlags) asRanks(cmd *cobra.Command, rank func(rendezvous.World) erro
 	return nil
 }
 
-// cancelOnSignal cancels a command's context at the first signal, so that the command can report
-// its results so far. A second signal ends the process.
+// cancelOnSignal cancels a command's context at the first signal. The command can then report its
+// results so far. A second signal ends the process.
 func cancelOnSignal(cmd *cobra.Command) (stop func()) {
 	ctx, stop := signal.NotifyContext(cmd.Context(), syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
 	context.AfterFunc(ctx, stop)
@@ -238,8 +238,8 @@ func verdict(stderr io.Writer, result *launch.Result) error {
 	return exitWith(code, nil)
 }
 
-// interrupted reports whether a signal to this process has ended ranks, or standard output was
-// closed. Interrupted ranks may still exit with a code: a Go program exits with code 2 after
+// interrupted reports whether a signal to this process or a closed standard output has ended ranks.
+// Interrupted ranks may still exit with a code. For example, a Go program exits with code 2 after
 // SIGQUIT.
 func interrupted(result *launch.Result) bool {
 	return result.Signal == syscall.SIGPIPE || result.Signal != 0 && result.First >= 0

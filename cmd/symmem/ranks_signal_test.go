@@ -19,7 +19,7 @@ import (
 	"symmem/internal/sys/systest"
 )
 
-// longRun holds a running verify that would take more than a minute.
+// longRun represents a running verify that takes more than a minute.
 type longRun struct {
 	t      *testing.T
 	cmd    *exec.Cmd
@@ -73,12 +73,12 @@ func (r *longRun) findRanks() {
 		env := environOf(pid)
 		rank, err := strconv.Atoi(env["RANK"])
 		if err != nil {
-			r.t.Fatalf("process %d has RANK %q", pid, env["RANK"])
+			r.t.Fatalf("process %d: RANK = %q, want a number", pid, env["RANK"])
 		}
 		r.ranks[rank], r.store = pid, strings.TrimPrefix(env["SYMMEM_STORE"], "unix:")
 	}
 	if len(r.ranks) != longRanks || !strings.HasPrefix(r.store, "@symmem-run-") {
-		r.t.Fatalf("found ranks %v with store %q", r.ranks, r.store)
+		r.t.Fatalf("got ranks %v with store %q, want %d ranks", r.ranks, r.store, longRanks)
 	}
 }
 
@@ -112,7 +112,7 @@ func (r *longRun) end() (code int, stderr string) {
 	if err != nil {
 		r.t.Fatal(err)
 	}
-	_ = r.cmd.Wait() // the caller checks the exit code
+	_ = r.cmd.Wait() // The caller checks the exit code.
 	for line := range strings.Lines(string(rest)) {
 		if !strings.HasPrefix(line, progressPrefix) {
 			stderr += line
@@ -122,7 +122,7 @@ func (r *longRun) end() (code int, stderr string) {
 	return r.cmd.ProcessState.ExitCode(), stderr
 }
 
-// checkNoLeftovers checks that no process, no socket and no file in /dev/shm is left.
+// checkNoLeftovers checks that no process, no socket and no file in /dev/shm remains.
 func (r *longRun) checkNoLeftovers() {
 	r.t.Helper()
 	for rank, pid := range r.ranks {
@@ -135,10 +135,10 @@ func (r *longRun) checkNoLeftovers() {
 		r.t.Fatal(err)
 	}
 	if bytes.Contains(sockets, []byte(r.store)) {
-		r.t.Errorf("the socket %s is left", r.store)
+		r.t.Errorf("the socket %s remains", r.store)
 	}
 	if files, _ := filepath.Glob("/dev/shm/*symmem*"); len(files) > 0 {
-		r.t.Errorf("files are left: %v", files)
+		r.t.Errorf("files remain: %v", files)
 	}
 }
 
@@ -152,7 +152,7 @@ func TestSignalEndsAllRanks(t *testing.T) {
 				t.Fatal(err)
 			}
 			if code, stderr := r.end(); code != 128+int(s) {
-				t.Errorf("exit code %d, standard error %q", code, stderr)
+				t.Errorf("exit code %d, want %d; standard error %q", code, 128+int(s), stderr)
 			}
 		})
 	}
@@ -167,7 +167,7 @@ func TestErrorsNameKilledRank(t *testing.T) {
 			}
 			code, stderr := r.end()
 			if code != exitUsage {
-				t.Errorf("exit code %d", code)
+				t.Errorf("exit code %d, want %d", code, exitUsage)
 			}
 			for rank := range longRanks {
 				reported := strings.Contains(stderr, fmt.Sprintf("[rank %d] ", rank))
@@ -237,7 +237,7 @@ func outputUntilInterrupt(t *testing.T, text string, args ...string) (output str
 			}
 		}
 	}
-	_ = cmd.Wait() // the caller checks the output
+	_ = cmd.Wait() // The caller checks the output.
 	if code := cmd.ProcessState.ExitCode(); !sent || code != 128+int(syscall.SIGINT) {
 		t.Errorf("interrupted = %v, exit code %d; want true, %d", sent, code,
 			128+int(syscall.SIGINT))
@@ -246,7 +246,7 @@ func outputUntilInterrupt(t *testing.T, text string, args ...string) (output str
 }
 
 func TestInterruptReportsResultsSoFar(t *testing.T) {
-	for _, c := range []struct{ name, command, at, want string }{
+	for _, c := range []struct{ name, command, trigger, want string }{
 		{
 			"random programs", "verify --for=10m --max-bytes=64K", "round 3: ", "no wrong element",
 		},
@@ -273,7 +273,7 @@ func TestInterruptReportsResultsSoFar(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			args := append(strings.Fields(c.command), "--backend=host", "--ranks=2")
-			if out := outputUntilInterrupt(t, c.at, args...); !strings.Contains(out, c.want) {
+			if out := outputUntilInterrupt(t, c.trigger, args...); !strings.Contains(out, c.want) {
 				t.Errorf("the output does not contain %q:\n%.3000s", c.want, out)
 			}
 		})

@@ -53,9 +53,9 @@ func ranksOnGPUs(ranks int, explicit bool, backend string) (int, *sharing, error
 
 // checkSharing returns how ranks can share the GPUs of this machine, or an error if they cannot.
 func checkSharing(ranks int, library *doctor.Library, userEnv []string) (*sharing, error) {
-	from, gpus := doctor.LookAtDriver()
-	if from.Error != "" {
-		return nil, fmt.Errorf("%d ranks that share GPUs: %s", ranks, from.Error)
+	driver, gpus := doctor.LookAtDriver()
+	if driver.Error != "" {
+		return nil, fmt.Errorf("%d ranks that share GPUs: %s", ranks, driver.Error)
 	}
 	s := &sharing{ranks, len(gpus), doctor.LookAtSharing(gpus, library, os.Getenv), userEnv}
 	if s.status.Missing != "" {
@@ -90,9 +90,9 @@ func runRanks(ctx context.Context, spec launch.Spec, s *sharing) (launch.Result,
 	if spec.Env == nil {
 		spec.Env = os.Environ()
 	}
-	daemon, how := s.serve(ctx)
+	daemon, description := s.serve(ctx)
 	fmt.Fprintf(spec.Stderr, "symmem: %d ranks share %s, %s: results are valid, times are not\n",
-		s.ranks, s.machine(), how)
+		s.ranks, s.machine(), description)
 	spec.Env = s.environ(spec.Env, daemon)
 	result, err := launch.Run(ctx, spec)
 	if daemon != nil {
@@ -102,13 +102,13 @@ func runRanks(ctx context.Context, spec launch.Spec, s *sharing) (launch.Result,
 }
 
 // serve starts a daemon. It starts none if a daemon is running, or if the environment sets the
-// daemon's folder. An empty folder name counts as set. how describes the sharing.
-func (s *sharing) serve(ctx context.Context) (daemon *mps.Daemon, how string) {
-	_, named := os.LookupEnv(mps.PipeVariable)
+// daemon's folder. An empty folder name counts as set. description describes the sharing.
+func (s *sharing) serve(ctx context.Context) (daemon *mps.Daemon, description string) {
+	_, isSet := os.LookupEnv(mps.PipeVariable)
 	switch {
 	case s.status.Service:
 		return nil, "side by side"
-	case named:
+	case isSet:
 		return nil, "in turns (" + mps.PipeVariable + " names no daemon)"
 	case s.status.Program == "":
 		return nil, "in turns (there is no nvidia-cuda-mps-control)"

@@ -30,13 +30,13 @@ func checkNoLeftovers(t *testing.T, log, folder string) {
 	if text, err := os.ReadFile(log); string(text) != "start of all\nquit\n" {
 		t.Errorf("the daemon got the commands %q, %v; want one start and one quit", text, err)
 	}
-	if left, err := os.ReadDir(folder); err != nil || len(left) > 0 {
-		t.Errorf("temporary files are left: %v, %v", left, err)
+	if remaining, err := os.ReadDir(folder); err != nil || len(remaining) > 0 {
+		t.Errorf("temporary files remain: %v, %v", remaining, err)
 	}
 }
 
 func TestDaemonRunsWhileRanksShareGPU(t *testing.T) {
-	path := command(t) // built before the test changes the environment
+	path := command(t) // The build must precede changes of the environment.
 	folder, log := useOneSharedGPU(t), mpstest.Install(t)
 	for name, args := range map[string][]string{
 		"ranks succeed":      {"verify", "--backend=nccl", "--ranks=2", "--rounds=1", "--size=1Ki"},
@@ -47,7 +47,7 @@ func TestDaemonRunsWhileRanksShareGPU(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			defer os.Remove(log)
 			cmd := systest.Command(t, systest.Patience, path, args...)
-			output, _ := cmd.CombinedOutput() // the code depends on args
+			output, _ := cmd.CombinedOutput() // The exit code depends on args.
 			if name == "ranks do not start" {
 				if _, err := os.Stat(log); err == nil {
 					t.Error("a daemon was started without ranks")
@@ -56,7 +56,7 @@ func TestDaemonRunsWhileRanksShareGPU(t *testing.T) {
 			}
 			checkNoLeftovers(t, log, folder)
 			if !strings.Contains(string(output), "2 ranks share 1 GPU, side by side: results") {
-				t.Errorf("%s", output)
+				t.Errorf("no line about sharing in the output:\n%s", output)
 			}
 		})
 	}
@@ -72,7 +72,7 @@ func TestMissingDaemonIsIgnored(t *testing.T) {
 	output, err := cmd.CombinedOutput()
 	if err != nil || !strings.Contains(string(output), "in turns (starting the Multi-Process Serv") ||
 		!strings.Contains(string(output), mpstest.Complaint) {
-		t.Errorf("%v\n%s", err, output)
+		t.Errorf("got %v, want success with a warning:\n%s", err, output)
 	}
 }
 
@@ -97,9 +97,9 @@ func TestSignalEndsDaemonAndRanks(t *testing.T) {
 			if err := cmd.Process.Signal(signal); err != nil {
 				t.Fatal(err)
 			}
-			_ = cmd.Wait() // the exit code is checked below
+			_ = cmd.Wait() // The exit code is checked below.
 			if code := cmd.ProcessState.ExitCode(); code != 128+int(signal) {
-				t.Errorf("exit code %d", code)
+				t.Errorf("exit code %d, want %d", code, 128+int(signal))
 			}
 			checkNoLeftovers(t, log, folder)
 		})

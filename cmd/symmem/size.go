@@ -43,8 +43,8 @@ func (s *size) Set(text string) error {
 		return fmt.Errorf("%q is not a size such as 1024, 64K or 1Mi", text)
 	}
 	if n*factor > maxSize {
-		most := size(maxSize)
-		return fmt.Errorf("%q is more than %v, the most that this command takes", text, &most)
+		limit := size(maxSize)
+		return fmt.Errorf("%q is more than %v, the most that this command takes", text, &limit)
 	}
 	*s = size(n * factor)
 	return nil

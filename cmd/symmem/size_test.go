@@ -13,11 +13,11 @@ func TestSizesHaveFormatOfNCCLTests(t *testing.T) {
 	} {
 		var s size
 		if err := s.Set(text); err != nil || s != want {
-			t.Errorf("%q: got %d (%v), want %d", text, s, err, want)
+			t.Errorf("Set(%q) = %v and value %d, want value %d", text, err, s, want)
 		}
 		var parsed size
 		if err := parsed.Set(s.String()); err != nil || parsed != s {
-			t.Errorf("%q: String = %q, which Set parses as %d (%v)", text, s.String(), parsed, err)
+			t.Errorf("Set(String()) = %v and value %d for %q, want value %d", err, parsed, text, s)
 		}
 	}
 	for _, text := range []string{

@@ -84,7 +84,7 @@ func newTuneCommand() *cobra.Command {
 			if err := f.parse(cmd.Flags()); err != nil {
 				return err
 			}
-			if err := f.findPlace(); err != nil {
+			if err := f.checkWritable(); err != nil {
 				return exitWith(exitUsage, err)
 			}
 			return f.asRanks(cmd, func(w rendezvous.World) error {
@@ -110,7 +110,7 @@ func (f *tuneFlags) register(flags *pflag.FlagSet) {
 	flags.VarP(&f.last, "max", "e", "largest size (quick 1M)")
 	flags.Int64VarP(&f.factor, "factor", "f", 2, "ratio of consecutive sizes")
 	c.DataType = reduce.BFloat16
-	flags.Var(named(&c.DataType, reduce.ParseDataType), "dtype", "type of elements")
+	flags.Var(newName(&c.DataType, reduce.ParseDataType), "dtype", "type of elements")
 	flags.IntVar(&c.GraphOps, "graph", 20, "calls that are captured into a graph")
 	flags.BoolVar(&f.eager, "eager", false, "time calls one by one, not replays of graphs")
 	f.registerPlan(flags)
@@ -119,7 +119,7 @@ func (f *tuneFlags) register(flags *pflag.FlagSet) {
 	flags.BoolVar(&f.json, "json", false, "print one JSON object")
 }
 
-// parse validates all flags before anything starts.
+// parse validates all flags before any process starts.
 func (f *tuneFlags) parse(flags *pflag.FlagSet) (err error) {
 	c := &f.config
 	if c.Plan, err = f.plan(); err != nil {
@@ -154,14 +154,15 @@ func dataTypeNames() (names []string) {
 	return names
 }
 
-// rank measures as one rank. Rank 0 prints, and the first rank of each machine writes the table.
+// rank measures as one rank. Rank 0 prints the result. The first rank of each machine writes the
+// table.
 func (f *tuneFlags) rank(cmd *cobra.Command, world rendezvous.World) error {
 	if err := f.bind(world); err != nil {
 		return err
 	}
 	c := &f.config
 	c.Date = time.Now().Format(time.DateOnly)
-	c.Base = f.present
+	c.Base = f.previousTable
 	if world.Rank == 0 {
 		c.Progress = func(text string) { fmt.Fprintf(cmd.ErrOrStderr(), "measuring %s\n", text) }
 	}

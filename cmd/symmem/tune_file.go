@@ -10,8 +10,8 @@ import (
 	"symmem/internal/tuning"
 )
 
-// findPlace checks that a table can be written, before the command measures for minutes.
-func (f *tuneFlags) findPlace() error {
+// checkWritable checks that a table can be written. The measurement would take minutes.
+func (f *tuneFlags) checkWritable() error {
 	if f.dryRun {
 		return nil
 	}
@@ -31,7 +31,7 @@ func (f *tuneFlags) findPlace() error {
 	return nil
 }
 
-// tryFolder creates a folder if necessary, and creates and removes a file in it.
+// tryFolder creates a folder if necessary. It checks that files can be created and removed there.
 func tryFolder(folder string) error {
 	if err := os.MkdirAll(folder, 0o755); err != nil {
 		return err
@@ -68,8 +68,8 @@ func (f *tuneFlags) file(device string, ranks int) (string, error) {
 	return symmem.TuningFile(device, ranks)
 }
 
-// present returns the table that will be replaced if it is for this device.
-func (f *tuneFlags) present(device string, ranks int) *tuning.Table {
+// previousTable returns the table that will be replaced, if that table is for this device.
+func (f *tuneFlags) previousTable(device string, ranks int) *tuning.Table {
 	file, err := f.file(device, ranks)
 	if err != nil {
 		return nil
@@ -81,7 +81,7 @@ func (f *tuneFlags) present(device string, ranks int) *tuning.Table {
 	return table
 }
 
-// writeTable replaces a file atomically, so that programs never read a partial table.
+// writeTable replaces a file atomically. Programs never read a partial table.
 func writeTable(file string, table *tuning.Table) (err error) {
 	encoded, err := table.Encode()
 	if err != nil {

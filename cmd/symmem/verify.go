@@ -123,23 +123,23 @@ func (f *verifyFlags) register(flags *pflag.FlagSet) {
 	flags.IntVar(&f.rounds, "rounds", c.Rounds,
 		"how often the cases are made and freed; with --for: random rounds at most")
 	backendFlag(flags, &c.Backend)
-	flags.Var(named(&c.Placement, symmem.ParsePlacement), "placement",
+	flags.Var(newName(&c.Placement, symmem.ParsePlacement), "placement",
 		"order among equally large free blocks: creation or address")
 	flags.BoolVar(&f.skew, "skew", false,
 		"give each rank different allocations and addresses; on with --for")
 	flags.Uint64Var(&c.Seed, "seed", c.Seed, "where all draws come from")
-	flags.Var(named(&c.Check, symmem.ParseCheckLevel), "check", "what ranks compare: off, "+
+	flags.Var(newName(&c.Check, symmem.ParseCheckLevel), "check", "what ranks compare: off, "+
 		"registration, every, or the backend's default; with --for by default all in turns")
-	flags.Lookup("check").DefValue = "" // the usage text states it
+	flags.Lookup("check").DefValue = "" // The usage text states the default.
 	flags.BoolVar(&f.json, "json", false, "print one JSON object")
 
 	f.size = size(c.Elements)
 	flags.IntVar(&c.Cases, "cases", c.Cases, "buffers that are live at once")
 	flags.Var(&f.size, "size", "float32 elements of a case")
 	flags.IntVar(&c.Churn, "churn", 0, "random allocations and frees before each round's cases")
-	flags.Var(named(&c.Path, symmem.ParsePathChoice), "path", "path of collectives: window, plain, "+
+	flags.Var(newName(&c.Path, symmem.ParsePathChoice), "path", "path of collectives: window, plain, "+
 		"direct, or auto to use the tuning table (default $SYMMEM_PATH)")
-	flags.Var(named(&c.Deterministic, symmem.ParseFormula), "deterministic", "compare bits with a "+
+	flags.Var(newName(&c.Deterministic, symmem.ParseFormula), "deterministic", "compare bits with a "+
 		"formula of reductions: ranks, tree or rounded-tree; --path is then auto unless it is given")
 	formula := flags.Lookup("deterministic")
 	formula.NoOptDefVal, formula.DefValue = "ranks", ""
@@ -170,17 +170,17 @@ func isRandom(flags *pflag.FlagSet) bool {
 
 // checkFlagKinds rejects flags that do not apply to the selected kind of program.
 func checkFlagKinds(flags *pflag.FlagSet) error {
-	names, why := randomFlags, "random programs: give --for, such as --for 20m"
+	names, scope := randomFlags, "random programs: give --for, such as --for 20m"
 	if isRandom(flags) {
-		names, why = caseFlags, "the cases of a verify without --for and --from-round"
+		names, scope = caseFlags, "the cases of a verify without --for and --from-round"
 	}
 	if i := slices.IndexFunc(names, flags.Changed); i >= 0 {
-		return fmt.Errorf("--%s is for %s", names[i], why)
+		return fmt.Errorf("--%s is for %s", names[i], scope)
 	}
 	return nil
 }
 
-// parse validates all flags before anything starts.
+// parse validates all flags before any process starts.
 func (f *verifyFlags) parse(flags *pflag.FlagSet) (err error) {
 	if err := checkFlagKinds(flags); err != nil {
 		return err

@@ -27,7 +27,7 @@ func (f *verifyFlags) parseCases(flags *pflag.FlagSet) error {
 			return fmt.Errorf("%s: %w", pathVariable, err)
 		}
 	case flags.Changed("deterministic"):
-		c.Path = symmem.PathAuto // on GPUs, NCCL's window path does not use the formula
+		c.Path = symmem.PathAuto // NCCL's window path does not use the formula.
 	}
 	return c.Validate()
 }
@@ -105,8 +105,8 @@ func exitOfCases(stderr io.Writer, prefix string, r *verify.Report, err error) e
 		return exitWith(exitWrong, nil)
 	}
 	if r.Fault != "" {
-		own := strings.Trim(prefix, "[] ") + ": "
-		fmt.Fprintf(stderr, "%s%s\n", prefix, strings.TrimPrefix(r.Fault, own))
+		rankName := strings.Trim(prefix, "[] ") + ": "
+		fmt.Fprintf(stderr, "%s%s\n", prefix, strings.TrimPrefix(r.Fault, rankName))
 		return exitWith(exitUsage, nil)
 	}
 	if err != nil {

@@ -17,10 +17,10 @@ import (
 
 // inNamespaces runs verify as two ranks. The ranks share a network but have separate PID
 // namespaces, like containers of a pod. It returns the ranks' exit codes and outputs.
-func inNamespaces(t *testing.T, args ...string) (codes [2]int, out [2]string) {
+func inNamespaces(t *testing.T, args ...string) (codes [2]int, outputs [2]string) {
 	t.Helper()
 	var ranks [2]*exec.Cmd
-	var written [2]bytes.Buffer
+	var buffers [2]bytes.Buffer
 	run := rand.Text()
 	for rank := range ranks {
 		c := systest.Command(t, systest.Patience, command(t),
@@ -28,7 +28,7 @@ func inNamespaces(t *testing.T, args ...string) (codes [2]int, out [2]string) {
 		c.Env = append(os.Environ(), fmt.Sprint("RANK=", rank),
 			fmt.Sprint("LOCAL_RANK=", rank), "WORLD_SIZE=2", "LOCAL_WORLD_SIZE=2",
 			"MASTER_ADDR=127.0.0.1", "MASTER_PORT=1", "TORCHELASTIC_RUN_ID="+run)
-		c.Stdout, c.Stderr = &written[rank], &written[rank]
+		c.Stdout, c.Stderr = &buffers[rank], &buffers[rank]
 		c.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWPID}
 		if err := c.Start(); errors.Is(err, syscall.EPERM) {
 			t.Skip(fmt.Errorf("making PID namespaces: %w", errors.Join(err, symmem.ErrUnsupported)))
@@ -38,28 +38,28 @@ func inNamespaces(t *testing.T, args ...string) (codes [2]int, out [2]string) {
 		ranks[rank] = c
 	}
 	for rank, c := range ranks {
-		_ = c.Wait() // the caller checks the exit code
-		codes[rank], out[rank] = c.ProcessState.ExitCode(), written[rank].String()
+		_ = c.Wait() // The caller checks the exit code.
+		codes[rank], outputs[rank] = c.ProcessState.ExitCode(), buffers[rank].String()
 	}
-	return codes, out
+	return codes, outputs
 }
 
 func TestRanksInOtherPIDNamespacesGetAdvice(t *testing.T) {
-	codes, out := inNamespaces(t, "--backend=host")
-	for rank := range out {
-		if codes[rank] != exitUsage || !strings.Contains(out[rank], "shareProcessNamespace: true") ||
-			strings.Contains(out[rank], "lost") {
-			t.Errorf("rank %d: exit code %d\n%s", rank, codes[rank], out[rank])
+	codes, outputs := inNamespaces(t, "--backend=host")
+	for rank := range outputs {
+		if codes[rank] != exitUsage || !strings.Contains(outputs[rank], "shareProcessNamespace: true") ||
+			strings.Contains(outputs[rank], "lost") {
+			t.Errorf("rank %d: exit code %d\n%s", rank, codes[rank], outputs[rank])
 		}
 	}
 }
 
 func TestRanksInOtherPIDNamespacesWorkOnGPUs(t *testing.T) {
 	useSoftwareGPU(t)
-	codes, out := inNamespaces(t, "--backend=nccl")
-	for rank := range out {
+	codes, outputs := inNamespaces(t, "--backend=nccl")
+	for rank := range outputs {
 		if codes[rank] != exitOK {
-			t.Errorf("rank %d: exit code %d\n%s", rank, codes[rank], out[rank])
+			t.Errorf("rank %d: exit code %d\n%s", rank, codes[rank], outputs[rank])
 		}
 	}
 }

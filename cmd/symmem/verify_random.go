@@ -30,12 +30,12 @@ func (f *verifyFlags) parseRandom(flags *pflag.FlagSet) error {
 func (f *verifyFlags) runRandom(
 	ctx context.Context, w rendezvous.World, stdout, stderr io.Writer,
 ) error {
-	me := random.Rank{Open: symmem.Open, Local: w.LocalRank, Hang: f.hang(w, stderr)}
+	rank := random.Rank{Open: symmem.Open, Local: w.LocalRank, Hang: f.hang(w, stderr)}
 	if w.Rank == 0 {
-		me.Progress = func(line string) { fmt.Fprintln(stderr, line) }
+		rank.Progress = func(line string) { fmt.Fprintln(stderr, line) }
 	}
 	f.random.SharedGPUs = os.Getenv(doctor.SharingVariable) == "1"
-	report, err := random.Run(ctx, f.random, me)
+	report, err := random.Run(ctx, f.random, rank)
 	if report != nil && w.Rank == 0 {
 		err = errors.Join(err, writeReport(stdout, f.json, report, report.WriteText))
 	}

@@ -23,15 +23,15 @@ func useSoftwareGPU(t *testing.T) {
 // runRandom runs random programs and parses their report.
 func runRandom(t *testing.T, args ...string) (code int, report random.Report, stderr string) {
 	t.Helper()
-	all := []string{"verify", "--from-round=1", "--json", "--max-bytes=64K", "--ranks=2"}
-	code, stdout, stderr := symmemRun(t, append(all, args...)...)
+	arguments := []string{"verify", "--from-round=1", "--json", "--max-bytes=64K", "--ranks=2"}
+	code, stdout, stderr := symmemRun(t, append(arguments, args...)...)
 	if stdout == "" {
 		t.Fatalf("exit code %d\n%s", code, stderr)
 	}
 	decoder := json.NewDecoder(strings.NewReader(stdout))
 	decoder.DisallowUnknownFields()
 	if err := decoder.Decode(&report); err != nil || decoder.More() {
-		t.Fatalf("%v, more %v:\n%s", err, decoder.More(), stdout)
+		t.Fatalf("Decode = %v with more output %v, want one report:\n%s", err, decoder.More(), stdout)
 	}
 	return code, report, stderr
 }
@@ -55,7 +55,7 @@ func TestRandomProgramsOnHost(t *testing.T) {
 	checkResources(t, code, report, stderr)
 }
 
-func TestWrongRandomRoundPrintsCommandToRepeatIt(t *testing.T) {
+func TestWrongRoundPrintsRepeatCommand(t *testing.T) {
 	code, report, stderr := runRandom(t, "--backend=host", "--placement=address", "--check=off",
 		"--rounds=5", "--seed=1")
 	repeat := "to run it again: symmem verify --ranks 2 --seed 1 --from-round"
@@ -64,7 +64,7 @@ func TestWrongRandomRoundPrintsCommandToRepeatIt(t *testing.T) {
 	}
 }
 
-func TestDivergentRandomProgramsReportDivergence(t *testing.T) {
+func TestRandomProgramsReportDivergence(t *testing.T) {
 	code, _, stderr := runRandom(t, "--backend=host", "--placement=address", "--check=every",
 		"--rounds=5", "--seed=1")
 	if code != exitWrong || !strings.Contains(stderr, "ranks diverged in pool") {

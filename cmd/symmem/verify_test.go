@@ -62,19 +62,19 @@ func diverged(t *testing.T, check string) (report verify.Report, text string) {
 
 func TestCheckLevelsReportSameFirstEvent(t *testing.T) {
 	every, everyText := diverged(t, "every")
-	late, lateText := diverged(t, "registration")
+	registration, registrationText := diverged(t, "registration")
 	if every.Failed != 0 || every.NotRun == 0 || every.Passed+every.NotRun != len(every.Cases) {
 		t.Errorf("every: passed %d, failed %d, not run %d of %d",
 			every.Passed, every.Failed, every.NotRun, len(every.Cases))
 	}
-	if late.Failed == 0 {
+	if registration.Failed == 0 {
 		t.Error("registration: no sum was wrong before the divergence, so the test shows nothing")
 	}
-	if diff := cmp.Diff(every.Divergence, late.Divergence); diff != "" {
+	if diff := cmp.Diff(every.Divergence, registration.Divergence); diff != "" {
 		t.Error(diff)
 	}
-	if everyText != lateText || !strings.Contains(everyText, "cmd/symmem/internal/verify/run.go:") {
-		t.Errorf("texts:\n%s\n%s", everyText, lateText)
+	if everyText != registrationText || !strings.Contains(everyText, "cmd/symmem/internal/verify/run.go:") {
+		t.Errorf("texts:\n%s\n%s", everyText, registrationText)
 	}
 }
 
@@ -85,10 +85,11 @@ func TestReportHasOptionsOfRun(t *testing.T) {
 	decoder := json.NewDecoder(strings.NewReader(stdout))
 	decoder.DisallowUnknownFields()
 	if err := decoder.Decode(&report); err != nil || decoder.More() {
-		t.Fatalf("%v, more %v:\n%s", err, decoder.More(), stdout)
+		t.Fatalf("Decode = %v with more output %v, want one report:\n%s", err, decoder.More(), stdout)
 	}
 	if code != exitOK || stderr != "" || report.ElapsedMS <= 0 {
-		t.Errorf("exit code %d, %v ms, standard error %q", code, report.ElapsedMS, stderr)
+		t.Errorf("exit code %d, elapsed %v ms, standard error %q; want 0, a positive time, none",
+			code, report.ElapsedMS, stderr)
 	}
 	report.ElapsedMS, report.Cases = 0, nil
 	want := verify.Report{
@@ -168,7 +169,7 @@ func TestExitCodeIsLargestOfRanks(t *testing.T) {
 				t.Fatalf("exit code %d, want %d; standard error %q", code, c.want, stderr.String())
 			}
 			if c.text == "" && stderr.Len() > 0 {
-				t.Fatalf("standard error has %q", stderr.String())
+				t.Fatalf("standard error = %q; want nothing", stderr.String())
 			}
 		})
 	}

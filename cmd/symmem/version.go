@@ -11,7 +11,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// These constants describe a release. scripts/release.sh sets them in published sources. In a
+// The version of a release. scripts/release.sh sets these constants in published sources. In a
 // checkout, commit is empty and release is not a released version. pyproject.toml reads the version
 // from this file.
 const (

@@ -283,9 +283,9 @@ func (v *model) tallyContents(rank, buffer int) contents {
 			if other == rank {
 				continue
 			}
-			other := initialContents(v.seed, other, buffer).part(rank*n, n)
+			addend := initialContents(v.seed, other, buffer).part(rank*n, n)
 			for i := 0; i < n; i += 4 {
-				order.PutUint32(sum[i:], order.Uint32(sum[i:])+uint32(times)*order.Uint32(other[i:]))
+				order.PutUint32(sum[i:], order.Uint32(sum[i:])+uint32(times)*order.Uint32(addend[i:]))
 			}
 		}
 		return sum

@@ -102,7 +102,8 @@ func TestFailedFillLeavesNothing(t *testing.T) {
 	if !errors.Is(err, errFill) {
 		t.Errorf("got %v, want %v", err, errFill)
 	}
-	if remaining, err := os.ReadDir(c.dir); err != nil || len(remaining) != 1 || remaining[0].Name() != "lock" {
+	remaining, err := os.ReadDir(c.dir)
+	if err != nil || len(remaining) != 1 || remaining[0].Name() != "lock" {
 		t.Errorf("found %v, %v, want only the lock", remaining, err)
 	}
 	c.checkFolder(t, f, "key", 2)

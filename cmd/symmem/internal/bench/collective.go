@@ -18,9 +18,9 @@ type Collective struct {
 	DataType symmem.DataType
 	ReduceOp symmem.ReduceOp
 	Path     symmem.PathChoice
-	// Apart places the buffers outside of windows on every path. On PathPlain, buffers are always
-	// outside.
-	Apart bool
+	// OutsideWindows places the buffers outside of windows on every path. On PathPlain, buffers are
+	// always outside.
+	OutsideWindows bool
 	// Compare measures PathAuto against every path that a call can take. The measurements alternate
 	// and use the same buffers. Compare needs PathAuto and a single check level.
 	Compare bool

@@ -36,7 +36,7 @@ func (o *Collective) result(
 	result.Counts = map[string]float64{
 		"algbw_gbps": algorithm, "busbw_gbps": bus, "wrong": float64(wrong),
 	}
-	if o.Apart {
+	if o.OutsideWindows {
 		result.Params["buffers"] = "any"
 	}
 	if row.Operation.kind.Reduces() {
@@ -56,7 +56,7 @@ func (o *Collective) result(
 			Operation: row.Operation.kind, DataType: o.DataType, ReduceOp: o.ReduceOp,
 		}
 		if compare(result, perLevel[0], perPath); call.ComparesFloats() {
-			result.Bar = 0 // the path is not chosen for speed
+			result.Bar = 0 // The path of the call is not chosen for speed.
 		}
 	}
 	return result

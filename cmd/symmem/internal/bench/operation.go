@@ -55,15 +55,15 @@ func ParseOperations(names []string) ([]Operation, error) {
 			return operations, nil
 		}
 		hasName := func(o Operation) bool { return o.Name == name }
-		at := slices.IndexFunc(operations, hasName)
-		if at < 0 {
+		index := slices.IndexFunc(operations, hasName)
+		if index < 0 {
 			return nil, fmt.Errorf("unknown operation %q: use all, or some of %s",
 				name, strings.Join(OperationNames(), ", "))
 		}
 		if slices.ContainsFunc(selected, hasName) {
 			return nil, fmt.Errorf("operation %s is given twice", name)
 		}
-		selected = append(selected, operations[at])
+		selected = append(selected, operations[index])
 	}
 	return selected, nil
 }

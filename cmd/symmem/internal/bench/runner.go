@@ -71,12 +71,12 @@ func (r *runner) check(ctx context.Context, o *Collective) error {
 	if err := r.world.finish(ctx); err != nil {
 		return err
 	}
-	mine, err := r.countWrong(ctx)
+	own, err := r.countWrong(ctx)
 	if err != nil {
 		return err
 	}
-	all, err := r.world.gather(ctx, mine)
-	for _, wrong := range all {
+	byRank, err := r.world.gather(ctx, own)
+	for _, wrong := range byRank {
 		r.wrong += wrong
 	}
 	return err
@@ -100,7 +100,7 @@ func (r *runner) checkPath(o *Collective) error {
 
 // launch makes the call once.
 func (r *runner) launch(ctx context.Context) error {
-	return r.call.Launch(ctx, nil, r.call.second)
+	return r.call.Launch(ctx, nil, r.call.recvStream)
 }
 
 // capture captures calls into a graph, if requested.
@@ -136,11 +136,11 @@ func (r *runner) callsPerGraph(ctx context.Context, o *Collective) (int, error) 
 		return o.GraphOps, nil
 	}
 	r.iters = 1
-	took, err := r.shortestBatch(ctx)
+	duration, err := r.shortestBatch(ctx)
 	if err != nil {
 		return 0, err
 	}
-	return min(max(1, int(o.Plan.Batch/max(took, 1))), o.GraphOps), nil
+	return min(max(1, int(o.Plan.Batch/max(duration, 1))), o.GraphOps), nil
 }
 
 // closeGraphs closes the graphs of runners.
@@ -161,37 +161,38 @@ func (r *runner) calibrate(ctx context.Context, o *Collective) error {
 		return err
 	}
 	for r.iters = 1; ; r.iters *= 2 {
-		took, err := r.shortestBatch(ctx)
+		duration, err := r.shortestBatch(ctx)
 		if err != nil {
 			return err
 		}
-		if took >= o.Plan.Batch/2 || r.iters >= maxOps {
-			r.iters = max(1, int(float64(r.iters)*float64(o.Plan.Batch)/float64(max(took, 1))))
+		if duration >= o.Plan.Batch/2 || r.iters >= maxOps {
+			r.iters = max(1, int(float64(r.iters)*float64(o.Plan.Batch)/float64(max(duration, 1))))
 			return nil
 		}
 	}
 }
 
-// coldTries is the number of batches timed for calibration. The first call of an operation, or the
-// first replay of a graph, can be a hundred times slower than later ones. With only one try,
-// batches would have too few calls, and their start and end would affect the result.
-const coldTries = 3
+// calibrationBatches is the number of batches timed for calibration. The first call of an
+// operation, or the first replay of a graph, can be a hundred times slower than later ones. With
+// only one batch, the measured batches would have too few calls, and their start and end would
+// affect the result.
+const calibrationBatches = 3
 
 // shortestBatch returns the shortest time of several batches on rank 0. All ranks get this time.
 func (r *runner) shortestBatch(ctx context.Context) (time.Duration, error) {
-	least := time.Duration(math.MaxInt64)
-	for range coldTries {
-		took, err := r.timeBatch(ctx)
+	shortest := time.Duration(math.MaxInt64)
+	for range calibrationBatches {
+		duration, err := r.timeBatch(ctx)
 		if err != nil {
 			return 0, err
 		}
-		least = min(least, took)
+		shortest = min(shortest, duration)
 	}
-	all, err := r.world.gather(ctx, least.Nanoseconds())
+	byRank, err := r.world.gather(ctx, shortest.Nanoseconds())
 	if err != nil {
 		return 0, err
 	}
-	return time.Duration(all[0]), nil
+	return time.Duration(byRank[0]), nil
 }
 
 // timeBatch runs a batch after a barrier and returns its time.
@@ -201,7 +202,7 @@ func (r *runner) timeBatch(ctx context.Context) (time.Duration, error) {
 	}
 	begin := time.Now()
 	for range r.iters {
-		if err := r.once(ctx); err != nil {
+		if err := r.runOnce(ctx); err != nil {
 			return 0, err
 		}
 	}
@@ -209,8 +210,8 @@ func (r *runner) timeBatch(ctx context.Context) (time.Duration, error) {
 	return time.Since(begin), err
 }
 
-// once makes one call or replays the graph once.
-func (r *runner) once(ctx context.Context) error {
+// runOnce makes one call or replays the graph once.
+func (r *runner) runOnce(ctx context.Context) error {
 	if r.graph != nil {
 		return r.graph.Launch(r.world.rt.DefaultStream())
 	}
@@ -227,7 +228,7 @@ func (r *runner) applyPath(ctx context.Context) error {
 	if err := r.world.setPath(ctx, r.choice); err != nil {
 		return err
 	}
-	return r.once(ctx)
+	return r.runOnce(ctx)
 }
 
 // batch runs a batch and returns the nanoseconds per call on the slowest rank.
@@ -235,15 +236,15 @@ func (r *runner) batch(ctx context.Context) (float64, error) {
 	if err := r.applyPath(ctx); err != nil {
 		return 0, err
 	}
-	took, err := r.timeBatch(ctx)
+	duration, err := r.timeBatch(ctx)
 	if err != nil {
 		return 0, err
 	}
-	all, err := r.world.gather(ctx, took.Nanoseconds())
+	byRank, err := r.world.gather(ctx, duration.Nanoseconds())
 	if err != nil {
 		return 0, err
 	}
-	return float64(slices.Max(all)) / float64(r.iters*r.opsPerIter), nil
+	return float64(slices.Max(byRank)) / float64(r.iters*r.opsPerIter), nil
 }
 
 // variant selects the path and the buffers of a call. The buffers belong to a world.

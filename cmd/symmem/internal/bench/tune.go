@@ -72,12 +72,12 @@ func skipReason(op *Operation, t symmem.DataType) string {
 
 // mergePoints adds old times for smaller and larger sizes to new times. The new times are in
 // ascending order of size. mergePoints returns nil if there are no new times.
-func mergePoints(old, fresh []tuning.Point) []tuning.Point {
-	if len(fresh) == 0 {
+func mergePoints(old, newPoints []tuning.Point) []tuning.Point {
+	if len(newPoints) == 0 {
 		return nil
 	}
-	first, last := fresh[0].Bytes, fresh[len(fresh)-1].Bytes
-	all := slices.Clone(fresh)
+	first, last := newPoints[0].Bytes, newPoints[len(newPoints)-1].Bytes
+	all := slices.Clone(newPoints)
 	for _, p := range old {
 		if p.Bytes < first || p.Bytes > last {
 			all = append(all, p)
@@ -124,11 +124,11 @@ func medianError(sorted []float64) float64 {
 
 // baseOfRank0 returns rank 0's base table. All ranks get this table.
 func (o *Tune) baseOfRank0(ctx context.Context, w *world) (*tuning.Table, error) {
-	var mine *tuning.Table
+	var own *tuning.Table
 	if w.rt.Rank() == 0 {
-		mine = o.localBase(w.rt)
+		own = o.localBase(w.rt)
 	}
-	all, err := workload.Gather(ctx, w.gatherer, mine)
+	all, err := workload.Gather(ctx, w.gatherer, own)
 	if err != nil {
 		return nil, fmt.Errorf("sharing the table: %w", err)
 	}

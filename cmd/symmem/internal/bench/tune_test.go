@@ -232,7 +232,7 @@ func TestRunnerOrderIsBalanced(t *testing.T) {
 		for round := range 2 * n {
 			order := runnerOrder(n, round)
 			if slices.Compare(slices.Sorted(slices.Values(order)), []int{0, 1, 2, 3, 4}[:n]) != 0 {
-				t.Fatalf("runnerOrder(%d, %d) = %v, which is not a permutation", n, round, order)
+				t.Fatalf("runnerOrder(%d, %d) = %v; want a permutation", n, round, order)
 			}
 			first[order[0]]++
 			last[order[n-1]]++

@@ -36,7 +36,7 @@ func (t *tuner) prepare(ctx context.Context) (err error) {
 	t.tuned = Tuned{Device: rt.Device().Name, Ranks: rt.Size()}
 	if t.base.Device != t.tuned.Device || t.base.Library != rt.Library() ||
 		t.base.DataType != t.DataType.String() {
-		t.base = t.base.WithoutTimes() // they are not comparable with the new times
+		t.base = t.base.WithoutTimes() // The old times are not comparable with the new times.
 	}
 	return nil
 }
@@ -49,11 +49,11 @@ func (t *tuner) run(ctx context.Context) error {
 		if err != nil {
 			return fmt.Errorf("tuning %s: %w", op.Name, err)
 		}
-		fresh := t.rules(op, times)
-		if len(fresh) == 0 {
+		newPoints := t.rules(op, times)
+		if len(newPoints) == 0 {
 			t.tuned.Skipped = append(t.tuned.Skipped, skipReason(op, t.DataType))
 		}
-		t.tuned.Rules = append(t.tuned.Rules, fresh...)
+		t.tuned.Rules = append(t.tuned.Rules, newPoints...)
 	}
 	return nil
 }
@@ -76,9 +76,9 @@ func (t *tuner) rules(op *Operation, times *points) (rules []tuning.Rule) {
 				Ranks: rt.Size(), Machines: rt.World().Stats().Tuning.Machines,
 			},
 		}
-		all := mergePoints(t.base.Measured(calls), measured.points)
-		t.reused = t.reused || len(all) > len(measured.points)
-		rules = append(rules, tuning.Derive(calls, otherwise, all))
+		variants := mergePoints(t.base.Measured(calls), measured.points)
+		t.reused = t.reused || len(variants) > len(measured.points)
+		rules = append(rules, tuning.Derive(calls, otherwise, variants))
 	}
 	return rules
 }
@@ -129,15 +129,15 @@ func (t *tuner) measure(ctx context.Context, op *Operation) (*points, error) {
 			if inPlace && !op.kind.HasInPlace() {
 				continue
 			}
-			all, err := t.variants(ctx, row, inPlace)
+			variants, err := t.variants(ctx, row, inPlace)
 			if err != nil {
 				return nil, err
 			}
-			if len(all) == 1 {
+			if len(variants) == 1 {
 				continue
 			}
 			t.report("%s of %v %v %s", op.Name, tuning.Size(row.Bytes), t.DataType, half(inPlace))
-			perOp, err := t.times(ctx, row, inPlace, all)
+			perOp, err := t.times(ctx, row, inPlace, variants)
 			if err != nil {
 				return nil, err
 			}
@@ -161,30 +161,30 @@ func half(inPlace bool) string {
 }
 
 // variants returns the variants of a call. The first one uses the plain path.
-func (t *tuner) variants(ctx context.Context, row *Row, inPlace bool) (all []variant, err error) {
+func (t *tuner) variants(ctx context.Context, row *Row, inPlace bool) (variants []variant, err error) {
 	paths, err := t.in.paths(ctx, &t.Collective, row, inPlace)
 	if err != nil {
 		return nil, err
 	}
 	for _, path := range paths {
-		all = append(all, variant{t.in, path})
+		variants = append(variants, variant{t.in, path})
 	}
 	// Unsymmetric buffers may be in place on a single rank.
 	if t.out == nil || inPlace || row.Bytes > outsideBytes {
-		return all, nil
+		return variants, nil
 	}
 	reason, err := t.out.refusalReason(ctx, &t.Collective, row, inPlace, symmem.PathDirect)
 	if err == nil && reason == "" {
-		all = append(all, variant{t.out, symmem.PathDirect})
+		variants = append(variants, variant{t.out, symmem.PathDirect})
 	}
-	return all, err
+	return variants, err
 }
 
 // times measures all variants at one size, and returns their batches.
 func (t *tuner) times(
-	ctx context.Context, row *Row, inPlace bool, all []variant,
+	ctx context.Context, row *Row, inPlace bool, variants []variant,
 ) (map[variant][]float64, error) {
-	runners, err := t.measureAll(ctx, row, inPlace, all)
+	runners, err := t.measureAll(ctx, row, inPlace, variants)
 	if err != nil {
 		return nil, err
 	}
@@ -194,7 +194,7 @@ func (t *tuner) times(
 			return nil, fmt.Errorf("%d elements are wrong in a call of %d bytes on the %v path "+
 				"(in place: %t)", r.wrong, row.Bytes, r.choice, inPlace)
 		}
-		perOp[all[i]] = r.perOp
+		perOp[variants[i]] = r.perOp
 	}
 	return perOp, nil
 }

@@ -21,7 +21,7 @@ type world struct {
 	// level is the check level, as an index into Collective.Checks.
 	level      int
 	rt         *symmem.Runtime
-	second     *symmem.Stream
+	recvStream *symmem.Stream
 	send, recv symmem.Buffer
 	// gatherer exchanges measurements between ranks.
 	gatherer *workload.Gatherer
@@ -50,7 +50,7 @@ func openWorld(ctx context.Context, o *Collective, level int) (*world, error) {
 	if err != nil {
 		return nil, err
 	}
-	o.Checks[level] = rt.Check() // resolves the backend's default
+	o.Checks[level] = rt.Check() // the level after resolving the backend's default
 	w := &world{level: level, rt: rt, path: &options.Path}
 	if err := w.prepare(ctx, o); err != nil {
 		return nil, errors.Join(err, rt.Close())
@@ -59,7 +59,7 @@ func openWorld(ctx context.Context, o *Collective, level int) (*world, error) {
 }
 
 func (w *world) prepare(ctx context.Context, o *Collective) (err error) {
-	if w.second, err = w.rt.NewStream(); err != nil {
+	if w.recvStream, err = w.rt.NewStream(); err != nil {
 		return err
 	}
 	bytes := o.bufferBytes(slices.Max(o.Sizes), w.rt.Size())
@@ -75,7 +75,7 @@ func (w *world) allocate(ctx context.Context, o *Collective, bytes int64) error 
 	if err != nil {
 		return err
 	}
-	if o.Path == symmem.PathPlain || o.Apart {
+	if o.Path == symmem.PathPlain || o.OutsideWindows {
 		s := pool.BeginDisabled()
 		defer s.Abandon()
 		return w.allocateBoth(s, bytes)
@@ -91,7 +91,7 @@ func (w *world) allocate(ctx context.Context, o *Collective, bytes int64) error 
 // newOutsideWorld returns a world over the same Runtime whose buffers are outside of windows.
 func (w *world) newOutsideWorld(ctx context.Context, o *Collective, bytes int64) (*world, error) {
 	outside, config := *w, *o
-	config.Apart = true
+	config.OutsideWindows = true
 	if err := outside.allocate(ctx, &config, bytes); err != nil {
 		return nil, fmt.Errorf("allocating buffers of %d bytes outside of windows: %w", bytes, err)
 	}
@@ -111,7 +111,7 @@ func (w *world) finish(ctx context.Context) error {
 	if err := w.rt.DefaultStream().Synchronize(ctx); err != nil {
 		return err
 	}
-	return w.second.Synchronize(ctx)
+	return w.recvStream.Synchronize(ctx)
 }
 
 // barrier waits until all ranks have called it and this rank's work has finished.
@@ -123,8 +123,8 @@ func (w *world) barrier(ctx context.Context) error {
 }
 
 // gather returns the numbers that all ranks pass, indexed by rank.
-func (w *world) gather(ctx context.Context, mine int64) ([]int64, error) {
-	return w.gatherer.Numbers(ctx, mine)
+func (w *world) gather(ctx context.Context, own int64) ([]int64, error) {
+	return w.gatherer.Numbers(ctx, own)
 }
 
 // setPath sets the path choice of the world unless it is already set.
@@ -142,8 +142,8 @@ func (w *world) setPath(ctx context.Context, c symmem.PathChoice) error {
 // call represents a collective on this rank's buffers.
 type call struct {
 	workload.Transfer
-	// second is the stream on which sendrecv receives, or nil for the default stream.
-	second *symmem.Stream
+	// recvStream is the stream on which sendrecv receives, or nil for the default stream.
+	recvStream *symmem.Stream
 }
 
 // call returns a collective with the given count on this rank's buffers.
@@ -156,7 +156,7 @@ func (w *world) call(o *Collective, op *Operation, count int64, inPlace bool) (*
 		Group: w.rt.World(),
 	}}
 	if o.GraphOps == 0 && w.rt.Device().Addressable {
-		c.second = w.second
+		c.recvStream = w.recvStream
 	}
 	from := w.send
 	if inPlace {

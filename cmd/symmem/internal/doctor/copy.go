@@ -27,29 +27,29 @@ func MeasureCopies(ordinal int) (all []Copy, err error) {
 	if err != nil {
 		return nil, err
 	}
-	to, err := driver.Device(ordinal)
+	target, err := driver.Device(ordinal)
 	if err != nil {
 		return nil, err
 	}
-	context, err := to.RetainPrimary()
+	context, err := target.RetainPrimary()
 	if err != nil {
 		return nil, err
 	}
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	defer func() { err = errors.Join(err, driver.SetCurrent(0), to.ReleasePrimary()) }()
+	defer func() { err = errors.Join(err, driver.SetCurrent(0), target.ReleasePrimary()) }()
 	if err := driver.SetCurrent(context); err != nil {
 		return nil, err
 	}
 	for peer := range n {
-		from, err := driver.Device(peer)
+		source, err := driver.Device(peer)
 		if err != nil {
 			return all, err
 		}
-		if can, err := to.CanAccessPeer(from); peer == ordinal || err != nil || !can {
+		if can, err := target.CanAccessPeer(source); peer == ordinal || err != nil || !can {
 			continue
 		}
-		speed, err := measureCopy(driver, from, to)
+		speed, err := measureCopy(driver, source, target)
 		if err != nil {
 			return all, fmt.Errorf("copying from GPU %d to GPU %d: %w", peer, ordinal, err)
 		}
@@ -61,9 +61,9 @@ func MeasureCopies(ordinal int) (all []Copy, err error) {
 // cleanup holds functions to call at the end, in reverse order.
 type cleanup []func() error
 
-func (u *cleanup) later(f func() error) { *u = append(*u, f) }
+func (u *cleanup) add(f func() error) { *u = append(*u, f) }
 
-func (u *cleanup) now() error {
+func (u *cleanup) run() error {
 	var errs []error
 	for _, f := range slices.Backward(*u) {
 		errs = append(errs, f())
@@ -75,7 +75,7 @@ func (u *cleanup) now() error {
 // current on the calling thread.
 func measureCopy(driver *cuda.Driver, from, to cuda.Device) (speed float64, err error) {
 	var cleanups cleanup
-	defer func() { err = errors.Join(err, cleanups.now()) }()
+	defer func() { err = errors.Join(err, cleanups.run()) }()
 	source, err := mapFor(driver, from, to, &cleanups)
 	if err != nil {
 		return 0, err
@@ -88,13 +88,13 @@ func measureCopy(driver *cuda.Driver, from, to cuda.Device) (speed float64, err 
 	if err != nil {
 		return 0, err
 	}
-	cleanups.later(func() error { return driver.StreamDestroy(stream) })
+	cleanups.add(func() error { return driver.StreamDestroy(stream) })
 	var events [2]cuda.Event
 	for i := range events {
 		if events[i], err = driver.EventCreate(0); err != nil {
 			return 0, err
 		}
-		cleanups.later(func() error { return driver.EventDestroy(events[i]) })
+		cleanups.add(func() error { return driver.EventDestroy(events[i]) })
 	}
 	return timeCopies(driver, target, source, stream, events)
 }
@@ -112,13 +112,13 @@ func mapFor(
 	if address, err = driver.AddressReserve(bytes, unit); err != nil {
 		return 0, err
 	}
-	cleanups.later(func() error { return driver.AddressFree(address, bytes) })
+	cleanups.add(func() error { return driver.AddressFree(address, bytes) })
 	handle, err := driver.Create(bytes, prop)
 	if err != nil {
 		return 0, err
 	}
 	if err = driver.Map(address, bytes, handle); err == nil {
-		cleanups.later(func() error { return driver.Unmap(address, bytes) })
+		cleanups.add(func() error { return driver.Unmap(address, bytes) })
 	}
 	// The mapping keeps the memory alive.
 	if err = errors.Join(err, driver.Release(handle)); err != nil {
@@ -145,6 +145,6 @@ func timeCopies(
 	if err := driver.StreamSynchronize(stream); err != nil {
 		return 0, err
 	}
-	took, err := driver.EventElapsedTime(events[0], events[1])
-	return float64(copies*copyBytes) / max(float64(took.Nanoseconds()), 1), err
+	duration, err := driver.EventElapsedTime(events[0], events[1])
+	return float64(copies*copyBytes) / max(float64(duration.Nanoseconds()), 1), err
 }

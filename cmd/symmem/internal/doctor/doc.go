@@ -2,8 +2,8 @@
 // problem.
 //
 // The package separates collecting facts from judging them. Functions named LookAt query the system
-// and return facts as plain data, which can be encoded. They never fail, since a failed query is a
-// fact, too. Examine turns Facts into a Report without querying the system, so that tests can
+// and return facts as plain data, which can be encoded. They never fail, because a failed query is
+// a fact, too. Examine turns Facts into a Report without querying the system. Tests can therefore
 // examine a machine with eight GPUs on a machine without any.
 //
 // Doctor uses NVML if it is installed. The functions and numbers match nvml.h of CUDA 12.9.

@@ -200,12 +200,12 @@ func (v *Variable) judge(asked string, s *Section) {
 	if v.File != "" {
 		setting += " (in " + v.File + ")"
 	}
-	at := slices.IndexFunc(concerns, func(c concern) bool { return c.fits(v) })
+	index := slices.IndexFunc(concerns, func(c concern) bool { return c.fits(v) })
 	switch ours := strings.HasPrefix(v.Name, "SYMMEM_"); {
-	case at >= 0 && concerns[at].advice == "":
-		s.ok("%s %s", setting, concerns[at].text)
-	case at >= 0 && (ours || asked != "host"):
-		s.add(Warn, concerns[at].advice, "%s %s", setting, concerns[at].text)
+	case index >= 0 && concerns[index].advice == "":
+		s.ok("%s %s", setting, concerns[index].text)
+	case index >= 0 && (ours || asked != "host"):
+		s.add(Warn, concerns[index].advice, "%s %s", setting, concerns[index].text)
 	default:
 		s.ok("%s", setting)
 	}

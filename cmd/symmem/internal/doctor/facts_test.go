@@ -24,7 +24,7 @@ func TestBackendIsChosenAsByOpen(t *testing.T) {
 		"host was requested": {Facts{Asked: "host", GPUs: gpus}, "host"},
 	} {
 		if tt.facts.Choose(); tt.facts.Backend != tt.want {
-			t.Errorf("%s: chose %s, want %s", name, tt.facts.Backend, tt.want)
+			t.Errorf("%s: Choose selected %s, want %s", name, tt.facts.Backend, tt.want)
 		}
 	}
 }
@@ -49,7 +49,7 @@ func TestLookAtVariables(t *testing.T) {
 		{Name: "SYMMEM_TOKEN", Value: "(hidden)"},
 		{Name: "TORCH_NCCL_ASYNC_ERROR_HANDLING", Value: "1"},
 	}
-	// Ignore this file, which the machine may have.
+	// The machine may have this file, so ignore it.
 	got = withoutFile(got, "/etc/nccl.conf")
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("the variables differ (-want +got):\n%s", diff)
@@ -57,13 +57,13 @@ func TestLookAtVariables(t *testing.T) {
 }
 
 func withoutFile(all []Variable, file string) []Variable {
-	var left []Variable
+	var remaining []Variable
 	for _, v := range all {
 		if v.File != file {
-			left = append(left, v)
+			remaining = append(remaining, v)
 		}
 	}
-	return left
+	return remaining
 }
 
 func TestLookAtLauncher(t *testing.T) {

@@ -41,18 +41,18 @@ func LookAtLauncher(lookup func(string) (string, bool)) Launcher {
 
 func judgeLauncher(f *Facts, s *Section) {
 	l := &f.Launcher
-	alone := l.Source == string(rendezvous.SourceAlone)
+	isAlone := l.Source == string(rendezvous.SourceAlone)
 	switch {
 	case l.Error != "":
 		s.add(Fail, "set all variables of a launcher or none; examples/README.md lists them",
 			"the launcher's variables are invalid: %s", l.Error)
 		return
-	case alone && l.Index != "":
+	case isAlone && l.Index != "":
 		s.add(Warn, "set RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT "+
 			"and SYMMEM_TOKEN, as examples/kubernetes does", "JOB_COMPLETION_INDEX=%s, but no "+
 			"variable sets the rank, so each pod is a separate world", l.Index)
 		return
-	case alone:
+	case isAlone:
 		s.ok("no launcher: this process is a world of one rank, and doctor starts ranks for the trial")
 		return
 	}

@@ -118,15 +118,15 @@ func judgeLinks(f *Facts, s *Section) {
 	} else {
 		s.ok("peer access: all %d pairs of GPUs", count)
 	}
-	apart := l.list(func(p *Pair) bool { return p.NVLink == "no" })
+	unconnected := l.list(func(p *Pair) bool { return p.NVLink == "no" })
 	unknown := l.list(func(p *Pair) bool { return p.NVLink == "unknown" })
 	switch {
 	case len(unknown) > 0:
 		s.ok("NVLink: unknown (%s)", reasonOf(l.Error))
-	case len(apart) > 0:
+	case len(unconnected) > 0:
 		s.add(Warn, "form groups of ranks whose GPUs are connected by NVLink; see nvidia-smi topo -m",
 			"%d of %d pairs of GPUs are not connected by NVLink, and from 2.29 on NCCL has window "+
-				"kernels only for groups that are: %s", len(apart), count, abbreviate(apart))
+				"kernels only for groups that are: %s", len(unconnected), count, abbreviate(unconnected))
 	default:
 		s.ok("NVLink: all %d pairs of GPUs; active links on each GPU: %s", count, numbers(l.Up))
 	}
@@ -156,9 +156,9 @@ func (l *Links) list(selects func(*Pair) bool) []string {
 
 // abbreviate shortens a list for display.
 func abbreviate(list []string) string {
-	const most = 8
-	if len(list) > most {
-		return strings.Join(list[:most], ", ") + ", ..."
+	const limit = 8
+	if len(list) > limit {
+		return strings.Join(list[:limit], ", ") + ", ..."
 	}
 	return strings.Join(list, ", ")
 }

@@ -61,14 +61,14 @@ func changedFacts(t *testing.T, change string) *Facts {
 
 // replace clears the lists that a change contains. Without this, decoding would merge old and new
 // elements.
-func replace(facts, by *Facts) {
-	if by.GPUs != nil {
+func replace(facts, change *Facts) {
+	if change.GPUs != nil {
 		facts.GPUs = nil
 	}
-	if by.Links.Pairs != nil {
+	if change.Links.Pairs != nil {
 		facts.Links.Pairs = nil
 	}
-	if by.Trial != nil && by.Trial.Accounts != nil {
+	if change.Trial != nil && change.Trial.Accounts != nil {
 		facts.Trial.Accounts = nil
 	}
 }
@@ -90,7 +90,7 @@ func TestVerdictIsWorstLevel(t *testing.T) {
 		`{"limits": {"files": 10}, "host": {"memfd_error": "x"}}`: Fail,
 	} {
 		if got := Examine(changedFacts(t, change)).Verdict; got != want {
-			t.Errorf("%s: the verdict is %s, want %s", change, got, want)
+			t.Errorf("%s: Verdict = %s, want %s", change, got, want)
 		}
 	}
 }
@@ -119,12 +119,12 @@ func TestReportJSONContainsFacts(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var back Report
-	if err := json.Unmarshal(out, &back); err != nil {
+	var decoded Report
+	if err := json.Unmarshal(out, &decoded); err != nil {
 		t.Fatal(err)
 	}
-	second := Examine(&back.Facts)
-	if second.Verdict != back.Verdict || len(second.Sections) != len(back.Sections) {
+	second := Examine(&decoded.Facts)
+	if second.Verdict != decoded.Verdict || len(second.Sections) != len(decoded.Sections) {
 		t.Error("examining the facts of a report yields a different report")
 	}
 }

@@ -202,12 +202,12 @@ func (t *Trial) judgeLog(s *Section) {
 	if !t.Logged || t.Ranks == 1 {
 		return
 	}
-	silent := func(c TrialCall) bool { return c.Kernel == "" && c.Path != direct }
+	isMissing := func(c TrialCall) bool { return c.Kernel == "" && c.Path != direct }
 	switch {
 	case t.Trouble != "":
 		s.add(Warn, "run doctor without NCCL_DEBUG, NCCL_DEBUG_SUBSYS and NCCL_DEBUG_FILE",
 			"cannot determine which kernels ran: %s", t.Trouble)
-	case slices.ContainsFunc(t.Accounts[0].Calls, silent):
+	case slices.ContainsFunc(t.Accounts[0].Calls, isMissing):
 		s.add(Warn, "run doctor with NCCL_DEBUG=INFO, and read the log",
 			"cannot determine which kernels ran: NCCL's log does not show it")
 	case slices.ContainsFunc(t.Accounts[0].Calls, func(c TrialCall) bool {

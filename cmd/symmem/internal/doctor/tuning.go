@@ -82,15 +82,15 @@ func judgeTuning(f *Facts, s *Section) {
 	if !f.nccl() || t.Ranks < 2 {
 		return
 	}
-	ours := "NCCL " + f.Library.Text
+	library := "NCCL " + f.Library.Text
 	switch {
 	case t.Rules == 0:
 		s.add(Warn, fmt.Sprintf("symmem tune --ranks %d", t.Ranks), "it has no rule for %d ranks, so %s",
 			t.Ranks, t.pathWithoutRule())
-	case t.Library != "" && t.Library != ours:
+	case t.Library != "" && t.Library != library:
 		s.add(Warn, fmt.Sprintf("symmem tune --ranks %d", t.Ranks), "its %s for %d ranks "+
 			"were measured with %s, and this is %s", ranklist.Plural(t.Rules, "rule"), t.Ranks,
-			t.Library, ours)
+			t.Library, library)
 	default:
 		s.ok("%s for %d ranks", ranklist.Plural(t.Rules, "rule"), t.Ranks)
 	}

@@ -24,8 +24,8 @@ var operations = []string{
 // For an AllGather or a ReduceScatter, it counts one rank's part.
 func CollectiveOf(operation string, count int64, elementBytes int) Collective {
 	name := strings.ReplaceAll(operation, "_", "")
-	i := slices.IndexFunc(operations, func(known string) bool {
-		return strings.EqualFold(known, name)
+	i := slices.IndexFunc(operations, func(candidate string) bool {
+		return strings.EqualFold(candidate, name)
 	})
 	if i >= 0 {
 		operation = operations[i]

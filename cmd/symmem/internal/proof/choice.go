@@ -41,7 +41,7 @@ func ParseChoice(message string) (c Choice, ok bool) {
 			return c, false
 		}
 		c.Description, c.Windowed = "symmetric kernel "+kernel[1], true
-		if kernel[2] != "" { // absent in 2.27
+		if kernel[2] != "" { // NCCL 2.27 omits it.
 			worksText = kernel[2]
 		}
 	case "":

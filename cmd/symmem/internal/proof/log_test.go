@@ -78,14 +78,15 @@ func TestParseIgnoresUnterminatedLine(t *testing.T) {
 }
 
 func TestParseReturnsReadError(t *testing.T) {
-	broken := errors.New("read failed")
-	_, err := Parse(io.MultiReader(strings.NewReader("a\n"), iotest.ErrReader(broken)))
-	if !errors.Is(err, broken) {
+	errRead := errors.New("read failed")
+	_, err := Parse(io.MultiReader(strings.NewReader("a\n"), iotest.ErrReader(errRead)))
+	if !errors.Is(err, errRead) {
 		t.Errorf("Parse returned %v, want the reader's error", err)
 	}
 }
 
-// TestParseChoice parses choices that it has printed with NCCL's format strings.
+// TestParseChoice prints choices with NCCL's format strings. ParseChoice must return the same
+// choices.
 func TestParseChoice(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		name := rapid.StringMatching(`[A-Z][A-Za-z0-9_]{0,30}`)

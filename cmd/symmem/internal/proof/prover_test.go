@@ -44,8 +44,8 @@ func TestProverWritesOneLinePerCall(t *testing.T) {
 	}
 	var err error
 	p.Close(&err)
-	if left, readErr := os.ReadDir(os.Getenv("TMPDIR")); err != nil || len(left) > 0 {
-		t.Errorf("after Close (error %v) the folder contains %v, %v; want nothing", err, left, readErr)
+	if remaining, readErr := os.ReadDir(os.Getenv("TMPDIR")); err != nil || len(remaining) > 0 {
+		t.Errorf("after Close (error %v) the folder contains %v, %v; want nothing", err, remaining, readErr)
 	}
 }
 

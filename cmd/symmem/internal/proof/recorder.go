@@ -11,7 +11,7 @@ import (
 	"symmem/internal/dl"
 )
 
-// Recorder makes NCCL write its log to a file. States: started, closed.
+// Recorder makes NCCL write its log to a file.
 type Recorder struct {
 	// file is the path of the log.
 	file string
@@ -30,7 +30,7 @@ type Recorder struct {
 func Start() (*Recorder, error) {
 	p := plan(os.Getenv)
 	r := &Recorder{trouble: p.trouble}
-	if err := r.place(&p); err != nil {
+	if err := r.createFile(&p); err != nil {
 		return nil, fmt.Errorf("creating a file for NCCL's log: %w", err)
 	}
 	for name, value := range p.set {
@@ -45,8 +45,8 @@ func Start() (*Recorder, error) {
 	return r, nil
 }
 
-// place determines the log's file and creates it, unless the user has named a file.
-func (r *Recorder) place(p *settings) (err error) {
+// createFile determines the log's file and creates it, unless the user has named a file.
+func (r *Recorder) createFile(p *settings) (err error) {
 	host, err := os.Hostname()
 	if err != nil {
 		host = "unknown"
@@ -62,7 +62,7 @@ func (r *Recorder) place(p *settings) (err error) {
 		}
 		r.file = filepath.Join(folder, fmt.Sprintf("nccl-%d.log", os.Getpid()))
 	default:
-		fd, err := unnamed(os.TempDir())
+		fd, err := createUnnamed(os.TempDir())
 		if err != nil {
 			return err
 		}
@@ -75,12 +75,12 @@ func (r *Recorder) place(p *settings) (err error) {
 // tmpfile is the flag __O_TMPFILE of asm-generic/fcntl.h.
 const tmpfile = 0x400000
 
-// unnamed creates a file without a name in a folder's file system. If the file system does not
-// support such files, it creates a named file and removes the name.
+// createUnnamed creates a file without a name in a folder's file system. If the file system does
+// not support such files, it creates a named file and removes the name.
 //
 // The descriptor stays open until the process ends. NCCL opens the log by the descriptor's number
 // and truncates it, possibly late. Therefore the number must not be reused for another file.
-func unnamed(folder string) (fd int, err error) {
+func createUnnamed(folder string) (fd int, err error) {
 	const flags = syscall.O_RDWR | syscall.O_CLOEXEC
 	fd, err = syscall.Open(folder, flags|tmpfile|syscall.O_DIRECTORY, 0o600)
 	if err == nil {

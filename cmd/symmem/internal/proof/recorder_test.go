@@ -79,10 +79,10 @@ func TestExpandFileName(t *testing.T) {
 		}
 	}
 	if got := expand("%h", "odd%name/x", 1); got != "odd-name-x" {
-		t.Errorf("a host name with invalid characters is expanded to %q", got)
+		t.Errorf("expand of an invalid host name = %q, want odd-name-x", got)
 	}
 	if got := expand(escape("/tmp/50%/a"), "h", 1); got != "/tmp/50%/a" {
-		t.Errorf("an escaped path is expanded to %q", got)
+		t.Errorf("expand of an escaped path = %q, want the path", got)
 	}
 }
 
@@ -105,8 +105,8 @@ func TestRecorderReadsLog(t *testing.T) {
 		t.Errorf("before the first line, Read = %+v, %v; want an empty log", log, err)
 	}
 	// If the process is killed now, no file remains.
-	if left, err := os.ReadDir(os.Getenv("TMPDIR")); err != nil || len(left) > 0 {
-		t.Errorf("the folder contains %v, %v; want nothing", left, err)
+	if remaining, err := os.ReadDir(os.Getenv("TMPDIR")); err != nil || len(remaining) > 0 {
+		t.Errorf("the folder contains %v, %v; want nothing", remaining, err)
 	}
 	line := "h:1:1 [0] NCCL INFO AllReduce [Symmetric]: 8 Bytes -> Kernel AllReduce_AGxLL_R " +
 		"nchannels 1 nthreads 512 nWorks 1\n"
@@ -163,9 +163,9 @@ func TestTroubleOfUnreadableLog(t *testing.T) {
 	if !strings.Contains(r.Trouble(), "/dev/null, which cannot be read back") {
 		t.Errorf("Trouble() = %q, want a text about /dev/null", r.Trouble())
 	}
-	left, err := os.ReadDir(os.Getenv("TMPDIR"))
-	if err != nil || len(left) > 0 {
-		t.Errorf("the folder contains %v, %v; want nothing", left, err)
+	remaining, err := os.ReadDir(os.Getenv("TMPDIR"))
+	if err != nil || len(remaining) > 0 {
+		t.Errorf("the folder contains %v, %v; want nothing", remaining, err)
 	}
 }
 

@@ -21,8 +21,8 @@ type Config struct {
 	// Groups is the number of groups that use the pool. The first is the world. The other groups
 	// overlap. Each group runs all cases.
 	Groups int
-	// Path selects the path of collectives. Only PathWindow proves that memory is symmetric, because
-	// the plain path is correct for buffers at any address.
+	// Path selects the path of collectives. Only PathWindow proves that memory is symmetric,
+	// because the plain path is correct for buffers at any address.
 	Path symmem.PathChoice
 	// Deterministic is an optional formula. With a formula, cases cycle through all types and
 	// reductions. Their numbers cancel each other, and results must match those of the formula bit
@@ -52,9 +52,9 @@ const (
 
 // Validate returns an error for the first invalid field.
 func (c *Config) Validate() error {
-	least := int64(1)
+	minElements := int64(1)
 	if c.Deterministic > symmem.FormulaAny {
-		least = 2 // one element of the largest type
+		minElements = 2 // one element of the largest type
 	}
 	for _, f := range []struct {
 		name             string
@@ -62,7 +62,7 @@ func (c *Config) Validate() error {
 	}{
 		{"cases", int64(c.Cases), 1, maxCases},
 		{"rounds", int64(c.Rounds), 1, maxRounds},
-		{"size", c.Elements, least, maxElements},
+		{"size", c.Elements, minElements, maxElements},
 		{"churn", int64(c.Churn), 0, maxChurn},
 		{"groups", int64(c.Groups), 1, maxGroups},
 	} {

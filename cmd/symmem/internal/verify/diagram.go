@@ -72,13 +72,13 @@ func (d diagram) drawMap(b *bytes.Buffer, sides []side) {
 	numbers, letters, marks := "   rank ", "    has ", "        "
 	for _, rank := range d.numbers() {
 		width := len(strconv.Itoa(rank)) + 1
-		at := slices.IndexFunc(sides, func(s side) bool { return slices.Contains(s.Ranks, rank) })
+		index := slices.IndexFunc(sides, func(s side) bool { return slices.Contains(s.Ranks, rank) })
 		mark := ""
 		if slices.Contains(d.Deviant, rank) {
 			mark = "^"
 		}
 		numbers += fmt.Sprintf("%*d", width, rank)
-		letters += fmt.Sprintf("%*s", width, sides[at].letter)
+		letters += fmt.Sprintf("%*s", width, sides[index].letter)
 		marks += fmt.Sprintf("%*s", width, mark)
 	}
 	fmt.Fprintf(b, "%s\n%s\n", numbers, letters)

@@ -55,10 +55,10 @@ func (h *history) step(slot int) (block liveBlock, allocated bool) {
 
 // release removes a live block. All ranks must remove it in the same way, because the order of the
 // remaining blocks affects later draws.
-func (h *history) release(at int) liveBlock {
-	block := h.live[at]
+func (h *history) release(index int) liveBlock {
+	block := h.live[index]
 	last := len(h.live) - 1
-	h.live[at] = h.live[last]
+	h.live[index] = h.live[last]
 	h.live = h.live[:last]
 	h.total -= block.elements
 	return block

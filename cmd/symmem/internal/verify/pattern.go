@@ -74,13 +74,13 @@ func (w *row) compare(got []byte, ranks int) finding {
 func (w *row) compareWith(got, wanted []byte, tolerance float64) finding {
 	f := finding{Ran: true}
 	sum, size := 0.0, w.dataType.Size()
-	for at := 0; at < len(got); at += size {
-		have, want := got[at:at+size], wanted[at%len(wanted):][:size]
-		if bytes.Equal(have, want) {
+	for offset := 0; offset < len(got); offset += size {
+		element, want := got[offset:offset+size], wanted[offset%len(wanted):][:size]
+		if bytes.Equal(element, want) {
 			continue
 		}
 		value := workload.Decode(want, w.dataType)
-		diff := distance(workload.Decode(have, w.dataType), value)
+		diff := distance(workload.Decode(element, w.dataType), value)
 		if tolerance == 0 || diff > tolerance*max(value, 1) {
 			f.Wrong++
 		}

@@ -64,7 +64,7 @@ func TestForeignPartChangesSum(t *testing.T) {
 				sum := expected(value, ranks) - inputElement(value, rank) + inputElement(other, rank)
 				wrong := compareWithValue(expected(value, ranks), float32(sum)).Wrong > 0
 				if wrong == (other == value) {
-					t.Fatalf("value %v instead of %v on rank %d: the sum is wrong: %v",
+					t.Fatalf("with value %v instead of %v on rank %d: wrong = %v",
 						other, value, rank, wrong)
 				}
 			}

@@ -24,12 +24,12 @@ func anyConfig(t *rapid.T) Config {
 	return c
 }
 
-// model executes a program without memory. It only records which slots hold a buffer.
+// model executes a program without memory. It records which slots hold a buffer.
 type model struct {
 	t       *rapid.T
 	p       *program
 	open    bool
-	held    map[int]int64 // number of elements by slot
+	live    map[int]int64 // number of elements by slot
 	filled  map[int]int   // row by slot
 	reduced map[int]int   // number of reductions by row
 	peak    int64         // maximum number of elements held at once
@@ -43,17 +43,17 @@ func (w *model) step(s step) {
 		}
 		w.open = !w.open
 	case doAlloc:
-		if _, taken := w.held[s.slot]; taken || !w.open || s.slot >= w.p.slots {
+		if _, taken := w.live[s.slot]; taken || !w.open || s.slot >= w.p.slots {
 			w.t.Fatalf("allocating slot %d of %d: already allocated: %v, scope open: %v",
 				s.slot, w.p.slots, taken, w.open)
 		}
-		w.held[s.slot] = s.elements
+		w.live[s.slot] = s.elements
 		w.peak = max(w.peak, w.total())
 	case doFree:
-		if _, taken := w.held[s.slot]; !taken {
+		if _, taken := w.live[s.slot]; !taken {
 			w.t.Fatalf("freeing slot %d, which is empty", s.slot)
 		}
-		delete(w.held, s.slot)
+		delete(w.live, s.slot)
 		delete(w.filled, s.slot)
 	case doFill, doReduce:
 		w.row(s)
@@ -62,9 +62,9 @@ func (w *model) step(s step) {
 }
 
 func (w *model) row(s step) {
-	if elements := w.p.rows[s.row].elements; w.held[s.slot] != elements {
+	if elements := w.p.rows[s.row].elements; w.live[s.slot] != elements {
 		w.t.Fatalf("slot %d holds %d elements, but row %d has %d",
-			s.slot, w.held[s.slot], s.row, elements)
+			s.slot, w.live[s.slot], s.row, elements)
 	}
 	if s.action == doFill {
 		w.filled[s.slot] = s.row
@@ -79,7 +79,7 @@ func (w *model) row(s step) {
 
 func (w *model) total() int64 {
 	sum := int64(0)
-	for _, elements := range w.held {
+	for _, elements := range w.live {
 		sum += elements
 	}
 	return sum
@@ -90,17 +90,17 @@ func TestProgramUsesLiveBuffersAndFreesAll(t *testing.T) {
 		c := anyConfig(t)
 		p := compose(c)
 		w := &model{
-			t: t, p: p, held: map[int]int64{}, filled: map[int]int{}, reduced: map[int]int{},
+			t: t, p: p, live: map[int]int64{}, filled: map[int]int{}, reduced: map[int]int{},
 		}
 		for _, s := range p.steps {
 			w.step(s)
 		}
-		if w.open || len(w.held) > 0 {
-			t.Fatalf("at the end the scope is open: %v, and %d slots are held", w.open, len(w.held))
+		if w.open || len(w.live) > 0 {
+			t.Fatalf("at the end the scope is open: %v, and %d slots are held", w.open, len(w.live))
 		}
-		for at := range p.rows {
-			if w.reduced[at] != 1 {
-				t.Fatalf("row %d was reduced %d times, want 1", at, w.reduced[at])
+		for index := range p.rows {
+			if w.reduced[index] != 1 {
+				t.Fatalf("row %d was reduced %d times, want 1", index, w.reduced[index])
 			}
 		}
 	})
@@ -121,7 +121,7 @@ func TestPlacementByAddressMapsTwiceTheMemory(t *testing.T) {
 		c.Placement = symmem.PlaceByAddress
 		p := compose(c)
 		w := &model{
-			t: t, p: p, held: map[int]int64{}, filled: map[int]int{}, reduced: map[int]int{},
+			t: t, p: p, live: map[int]int64{}, filled: map[int]int{}, reduced: map[int]int{},
 		}
 		for _, s := range p.steps {
 			w.step(s)

@@ -169,23 +169,23 @@ func caseOf(w *row, i, ranks int, accounts []account) Case {
 		Ranks: membersOf(w.group, ranks), Size: w.elements, Value: w.value,
 	}
 	c.Expected = expected(w.value, len(c.Ranks))
-	seen, finished, symmetric := false, true, true
+	hasMember, finished, symmetric := false, true, true
 	for a := range accounts {
 		if !inGroup(w.group, accounts[a].Rank, ranks) {
 			continue
 		}
 		f := accounts[a].Findings[i]
-		seen, finished, symmetric = true, finished && f.Ran, symmetric && f.Symmetric
+		hasMember, finished, symmetric = true, finished && f.Ran, symmetric && f.Symmetric
 		c.MaxDiff, c.MeanDiff = max(c.MaxDiff, f.MaxDiff), max(c.MeanDiff, f.MeanDiff)
 		if f.Wrong > 0 {
 			c.WrongRanks = append(c.WrongRanks, accounts[a].Rank)
 		}
 	}
-	c.Symmetric = seen && symmetric
+	c.Symmetric = hasMember && symmetric
 	switch {
 	case len(c.WrongRanks) > 0:
 		c.Result = Failed
-	case seen && finished:
+	case hasMember && finished:
 		c.Result = Passed
 	default:
 		c.Result = NotRun

@@ -71,10 +71,10 @@ func TestNonMembersDoNotAffectCase(t *testing.T) {
 		{Rank: 3, Findings: []finding{notRun}},
 	}
 	if c := caseOf(&row{group: 1}, 0, 4, accounts); c.Result != Passed || !c.Symmetric {
-		t.Errorf("with all accounts the case is %+v, want a symmetric pass", c)
+		t.Errorf("caseOf with all accounts = %+v, want a symmetric pass", c)
 	}
 	if c := caseOf(&row{group: 1}, 0, 4, accounts[3:]); c.Result != NotRun || c.Symmetric {
-		t.Errorf("with the account of rank 3 only, the case is %+v, want not run", c)
+		t.Errorf("caseOf with the account of rank 3 = %+v, want not run", c)
 	}
 }
 
@@ -164,13 +164,13 @@ func TestReportJSONRoundTrip(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var back Report
+	var decoded Report
 	decoder := json.NewDecoder(bytes.NewReader(b))
 	decoder.DisallowUnknownFields()
-	if err := decoder.Decode(&back); err != nil {
+	if err := decoder.Decode(&decoded); err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff(*r, back); diff != "" {
+	if diff := cmp.Diff(*r, decoded); diff != "" {
 		t.Fatal(diff)
 	}
 }
@@ -237,7 +237,7 @@ func TestReportHasPathAndReason(t *testing.T) {
 			}
 			printed := strings.Contains(text.String(), "The path taken was "+c.took+": "+c.why+".\n")
 			if printed != (c.why != "") {
-				t.Errorf("the reason is printed: %v, in\n%s", printed, &text)
+				t.Errorf("printed the reason: %v, want %v\n%s", printed, c.why != "", &text)
 			}
 		})
 	}

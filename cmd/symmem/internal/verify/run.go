@@ -47,11 +47,11 @@ func Run(
 	}
 	r.slots = make([]symmem.Buffer, r.program.slots)
 	r.findings = make([]finding, len(r.program.rows))
-	mine := r.account(ctx)
-	accounts, err := share(ctx, gatherer, mine)
+	own := r.account(ctx)
+	accounts, err := share(ctx, gatherer, own)
 	if err != nil {
-		partial := merge(newReport(rt, &c), r.program, []account{mine})
-		err = errors.Join(ownError(mine), err)
+		partial := merge(newReport(rt, &c), r.program, []account{own})
+		err = errors.Join(ownError(own), err)
 		if partial.Fault == "" && partial.Divergence == nil {
 			partial.Fault = err.Error()
 		}
@@ -71,16 +71,16 @@ func ownError(a account) error {
 }
 
 // share exchanges the accounts of all ranks.
-func share(ctx context.Context, d *workload.Gatherer, mine account) ([]account, error) {
-	accounts, err := workload.Gather(ctx, d, mine)
+func share(ctx context.Context, d *workload.Gatherer, own account) ([]account, error) {
+	accounts, err := workload.Gather(ctx, d, own)
 	if err != nil {
 		return nil, err
 	}
 	for r := range accounts {
-		if len(accounts[r].Findings) != len(mine.Findings) {
+		if len(accounts[r].Findings) != len(own.Findings) {
 			return nil, fmt.Errorf("rank %d reports %d cases, but this rank has %d; "+
 				"start all ranks with the same options", r, len(accounts[r].Findings),
-				len(mine.Findings))
+				len(own.Findings))
 		}
 	}
 	return accounts, nil

@@ -66,7 +66,7 @@ func divergingConfig() Config {
 	return c
 }
 
-func TestPlacementByAddressGivesWrongSumsWithoutChecks(t *testing.T) {
+func TestPlacementByAddressGivesWrongSums(t *testing.T) {
 	c := divergingConfig()
 	c.Check = symmem.CheckOff
 	for _, r := range runOnAllRanks(t, 4, c) {

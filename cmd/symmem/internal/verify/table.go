@@ -96,7 +96,7 @@ func (r *Report) line(w io.Writer, cases []Case) {
 	}
 	worst, mean := fmt.Sprintf("%.8f", maxDiff), fmt.Sprintf("%.8f", meanDiff)
 	if first.Result != Passed && first.Result != Failed {
-		symmetric, worst, mean = "-", "-", "-" // known only if the case has run
+		symmetric, worst, mean = "-", "-", "-" // The values are unknown because the case has not run.
 	}
 	if r.Groups > 1 {
 		group += "\t"
@@ -110,8 +110,8 @@ func (r *Report) line(w io.Writer, cases []Case) {
 // thousands formats 262144 as 262,144.
 func thousands(n int64) string {
 	digits := strconv.FormatInt(n, 10)
-	for at := len(digits) - 3; at > 0; at -= 3 {
-		digits = digits[:at] + "," + digits[at:]
+	for position := len(digits) - 3; position > 0; position -= 3 {
+		digits = digits[:position] + "," + digits[position:]
 	}
 	return digits
 }

@@ -50,8 +50,8 @@ func NewGatherer(
 }
 
 // Numbers returns the numbers of all ranks, indexed by rank. It is collective.
-func (d *Gatherer) Numbers(ctx context.Context, mine int64) ([]int64, error) {
-	received, err := d.allGather(ctx, binary.NativeEndian.AppendUint64(nil, uint64(mine)))
+func (d *Gatherer) Numbers(ctx context.Context, own int64) ([]int64, error) {
+	received, err := d.allGather(ctx, binary.NativeEndian.AppendUint64(nil, uint64(own)))
 	if err != nil {
 		return nil, fmt.Errorf("gathering results of ranks: %w", err)
 	}
@@ -64,8 +64,8 @@ func (d *Gatherer) Numbers(ctx context.Context, mine int64) ([]int64, error) {
 
 // Gather returns the values of all ranks, indexed by rank. It is collective. It transfers values as
 // JSON.
-func Gather[T any](ctx context.Context, d *Gatherer, mine T) ([]T, error) {
-	sent, err := json.Marshal(mine)
+func Gather[T any](ctx context.Context, d *Gatherer, own T) ([]T, error) {
+	sent, err := json.Marshal(own)
 	if err != nil {
 		return nil, fmt.Errorf("encoding results of this rank: %w", err)
 	}
@@ -89,10 +89,10 @@ func Gather[T any](ctx context.Context, d *Gatherer, mine T) ([]T, error) {
 }
 
 // allGather concatenates the messages of all ranks, which have the same length.
-func (d *Gatherer) allGather(ctx context.Context, mine []byte) (all []byte, err error) {
-	all = make([]byte, len(mine)*d.group.Size())
+func (d *Gatherer) allGather(ctx context.Context, own []byte) (all []byte, err error) {
+	all = make([]byte, len(own)*d.group.Size())
 	var parts [2]symmem.Memory
-	for i, n := range []int{len(mine), len(all)} {
+	for i, n := range []int{len(own), len(all)} {
 		b, allocErr := d.pool.Alloc(int64(n))
 		if allocErr != nil {
 			return nil, allocErr
@@ -103,10 +103,10 @@ func (d *Gatherer) allGather(ctx context.Context, mine []byte) (all []byte, err 
 		}
 	}
 	s := d.stream
-	if err := s.Copy(parts[0], symmem.Host(mine)); err != nil {
+	if err := s.Copy(parts[0], symmem.Host(own)); err != nil {
 		return nil, err
 	}
-	err = d.group.AllGather(ctx, parts[0], parts[1], int64(len(mine)), symmem.Uint8, s)
+	err = d.group.AllGather(ctx, parts[0], parts[1], int64(len(own)), symmem.Uint8, s)
 	if err != nil {
 		return nil, err
 	}

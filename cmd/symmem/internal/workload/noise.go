@@ -41,14 +41,14 @@ func (n *Noise) Step() error {
 		return nil
 	}
 	for range n.draws.IntN(4) {
-		if err := n.once(); err != nil {
+		if err := n.stepOnce(); err != nil {
 			return fmt.Errorf("allocating memory for skew: %w", err)
 		}
 	}
 	return nil
 }
 
-func (n *Noise) once() error {
+func (n *Noise) stepOnce() error {
 	if len(n.live) < noiseBlocks && n.draws.IntN(2) == 0 {
 		b, err := n.pool.Alloc(1 + n.draws.Int64N(noiseBytes))
 		n.live = append(n.live, b)
@@ -57,9 +57,9 @@ func (n *Noise) once() error {
 	if len(n.live) == 0 {
 		return nil
 	}
-	at := n.draws.IntN(len(n.live))
-	b := n.live[at]
-	n.live[at] = n.live[len(n.live)-1]
+	index := n.draws.IntN(len(n.live))
+	b := n.live[index]
+	n.live[index] = n.live[len(n.live)-1]
 	n.live = n.live[:len(n.live)-1]
 	return b.Free()
 }

@@ -108,8 +108,8 @@ func (p *Pattern) Tolerance() float64 {
 	return 0
 }
 
-// Spans returns how many elements each rank sends and receives. OpSend stands for one message in
-// each direction of a ring.
+// Spans returns the numbers of elements that each rank sends and receives. OpSend stands for one
+// message in each direction of a ring.
 func (p *Pattern) Spans() (send, recv int64) {
 	if p.Operation == symmem.OpSend {
 		return p.Count, p.Count

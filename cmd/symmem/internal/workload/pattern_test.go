@@ -118,7 +118,7 @@ func TestForeignDataIsDetected(t *testing.T) {
 		"offset of one element": p.tile(nil, 1, p.Count, p.reducedValue),
 		"data of one rank":      p.tile(nil, 0, p.Count, inputOfRank1),
 	} {
-		// Some elements are equal by chance; most are not.
+		// Some elements are equal by chance, but most differ.
 		if d := compare(wrong, p.Output(0), p.DataType, 0); d.Wrong < p.Count*8/10 {
 			t.Errorf("%s: only %d of %d elements are detected as wrong", name, d.Wrong, p.Count)
 		}
@@ -136,7 +136,7 @@ func TestCompareReportsFirstDifference(t *testing.T) {
 		t.Errorf("got %+v, want 2 wrong elements, the first at 70", d)
 	}
 	if d := compare(want, want, symmem.Float16, 0); d != (Difference{}) {
-		t.Errorf("equal bytes differ: %+v", d)
+		t.Errorf("compare of equal bytes = %+v, want no difference", d)
 	}
 }
 
@@ -149,10 +149,10 @@ func TestCompareToleratesRoundedAverages(t *testing.T) {
 	far := Encode(nil, symmem.BFloat16, 11)
 	want := Encode(nil, symmem.BFloat16, 10)
 	if d := compare(near, want, p.DataType, p.Tolerance()); d.Wrong != 0 {
-		t.Errorf("a rounding error is reported: %+v", d)
+		t.Errorf("compare with a rounding error = %+v, want no wrong element", d)
 	}
 	if d := compare(far, want, p.DataType, p.Tolerance()); d.Wrong != 1 {
-		t.Errorf("a value 10 %% too large is accepted: %+v", d)
+		t.Errorf("compare with a value 10 %% too large = %+v, want a wrong element", d)
 	}
 	if p.Ranks = 4; p.Tolerance() != 0 {
 		t.Errorf("the tolerance for 4 ranks is %v, want 0", p.Tolerance())

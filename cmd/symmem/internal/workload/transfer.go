@@ -30,16 +30,16 @@ func (t *Transfer) rank() int {
 func (t *Transfer) Place(from, to symmem.Memory) (err error) {
 	size := int64(t.DataType.Size())
 	sent, received := t.Spans()
-	sendAt, recvAt := int64(0), int64(0)
+	sendOffset, recvOffset := int64(0), int64(0)
 	switch part := int64(t.rank()) * t.Count * size; {
 	case from != to:
 	case sent < received:
-		sendAt = part
+		sendOffset = part
 	case sent > received:
-		recvAt = part
+		recvOffset = part
 	}
-	if t.Send, err = from.Slice(sendAt, sent*size); err == nil {
-		t.Recv, err = to.Slice(recvAt, received*size)
+	if t.Send, err = from.Slice(sendOffset, sent*size); err == nil {
+		t.Recv, err = to.Slice(recvOffset, received*size)
 	}
 	return err
 }
@@ -66,7 +66,7 @@ func (t *Transfer) Read(s *symmem.Stream) error {
 // rank on a second stream. In a graph, both streams are the same. Even ranks then send first, and
 // odd ranks receive first. NCCL executes the work of one communicator in the order of calls.
 // Therefore half a ring that waits for another stream would wait forever.
-func (t *Transfer) Launch(ctx context.Context, s, receiving *symmem.Stream) error {
+func (t *Transfer) Launch(ctx context.Context, s, recvStream *symmem.Stream) error {
 	g, send, recv, n, e := t.Group, t.Send, t.Recv, t.Count, t.DataType
 	switch t.Operation {
 	case symmem.OpAllReduce:
@@ -87,9 +87,9 @@ func (t *Transfer) Launch(ctx context.Context, s, receiving *symmem.Stream) erro
 	}
 	first := func() error { return g.Send(ctx, send, n, e, (g.Rank()+1)%g.Size(), s) }
 	second := func() error {
-		return g.Recv(ctx, recv, n, e, (g.Rank()+g.Size()-1)%g.Size(), receiving)
+		return g.Recv(ctx, recv, n, e, (g.Rank()+g.Size()-1)%g.Size(), recvStream)
 	}
-	if s == receiving && g.Rank()%2 == 1 {
+	if s == recvStream && g.Rank()%2 == 1 {
 		first, second = second, first
 	}
 	if err := first(); err != nil {

@@ -77,11 +77,11 @@ func (cs *calls) drawExchange(group int, pair []liveBuffer) (*exchange, error) {
 	e := cs.drawCall(group, capacity)
 	var parts [2]symmem.Memory
 	for i, h := range pair {
-		whole, err := h.memory()
+		memory, err := h.memory()
 		if err != nil {
 			return nil, err
 		}
-		if parts[i], err = cs.drawRange(e, whole); err != nil {
+		if parts[i], err = cs.drawRange(e, memory); err != nil {
 			return nil, err
 		}
 	}
@@ -94,14 +94,14 @@ func (cs *calls) drawExchange(group int, pair []liveBuffer) (*exchange, error) {
 
 // drawRange draws the offset of a call's memory in a buffer. It returns the memory that starts
 // there.
-func (cs *calls) drawRange(e *exchange, whole symmem.Memory) (symmem.Memory, error) {
+func (cs *calls) drawRange(e *exchange, memory symmem.Memory) (symmem.Memory, error) {
 	size := int64(e.DataType.Size())
-	slack := (whole.Bytes() - e.Count*size*int64(cs.world.rt.Size())) / size
+	slack := (memory.Bytes() - e.Count*size*int64(cs.world.rt.Size())) / size
 	offset := int64(0)
 	if slack > 0 && !cs.draws.chance(2) {
 		offset = cs.draws.Int64N(slack+1) * size
 	}
-	return whole.Slice(offset, whole.Bytes()-offset)
+	return memory.Slice(offset, memory.Bytes()-offset)
 }
 
 // burstCalls is the maximum number of calls in a burst.
@@ -110,10 +110,10 @@ const burstCalls = 4
 // burst queues several calls on random streams, frees some of the buffers, and then waits for the
 // calls.
 func (cs *calls) burst(ctx context.Context) error {
-	on := cs.buffers.pick(2 * (1 + cs.draws.IntN(burstCalls)))
+	picked := cs.buffers.pick(2 * (1 + cs.draws.IntN(burstCalls)))
 	var queued []*exchange
-	for i := 0; i < len(on); i += 2 {
-		e, err := cs.drawExchange(cs.groups.index(), on[i:i+2])
+	for i := 0; i < len(picked); i += 2 {
+		e, err := cs.drawExchange(cs.groups.index(), picked[i:i+2])
 		if err != nil {
 			return err
 		}
@@ -123,7 +123,7 @@ func (cs *calls) burst(ctx context.Context) error {
 		}
 		queued = append(queued, e)
 	}
-	for _, h := range on {
+	for _, h := range picked {
 		if cs.draws.chance(3) {
 			same := func(other liveBuffer) bool { return other.buffer == h.buffer }
 			if err := cs.buffers.drop(slices.IndexFunc(cs.buffers.live, same)); err != nil {
@@ -178,7 +178,7 @@ func (cs *calls) verify(e *exchange, prefix string) {
 		return
 	}
 	cs.tally.Wrong += d.Wrong
-	cs.tally.note(fmt.Sprintf("round %d, rank %d, %s%s: %d of %d elements are wrong, the first at "+
+	cs.tally.addFinding(fmt.Sprintf("round %d, rank %d, %s%s: %d of %d elements are wrong, the first at "+
 		"index %d: %v instead of %v", cs.round, cs.world.rt.Rank(), prefix, e.describe(), d.Wrong,
 		len(e.want)/e.DataType.Size(), d.First, d.Got, d.Want))
 }

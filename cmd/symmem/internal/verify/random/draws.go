@@ -23,6 +23,6 @@ func (d *draws) chance(n int) bool { return d.IntN(n) == 0 }
 
 // size draws a message size in bytes. Its logarithm is uniformly distributed.
 func (d *draws) size() int64 {
-	least, longest := math.Log(minMessage), math.Log(float64(d.maxBytes))
-	return int64(math.Exp(least + d.Float64()*(longest-least)))
+	shortest, longest := math.Log(minMessage), math.Log(float64(d.maxBytes))
+	return int64(math.Exp(shortest + d.Float64()*(longest-shortest)))
 }

@@ -128,13 +128,13 @@ func (f *faults) sumGraph(
 }
 
 // replayWithMistake replays the graphs, waits for the fault, checks the results, and closes the
-// graphs and the group. This rank makes the mistake if mine is set.
+// graphs and the group. This rank makes the mistake if isFaulty is set.
 func (f *faults) replayWithMistake(
-	ctx context.Context, g *symmem.Group, recs [2]*recording, kind mistake, mine, direct bool,
+	ctx context.Context, g *symmem.Group, recs [2]*recording, kind mistake, isFaulty, direct bool,
 ) error {
 	s := recs[0].calls[0].on
 	order := []int{0, 1}
-	if mine && kind == mistakeSwap {
+	if isFaulty && kind == mistakeSwap {
 		order = []int{1, 0}
 	}
 	for _, rec := range recs {
@@ -142,7 +142,7 @@ func (f *faults) replayWithMistake(
 			return err
 		}
 	}
-	if mine && kind == mistakeAbort {
+	if isFaulty && kind == mistakeAbort {
 		g.Abort()
 	} else {
 		for _, i := range order {
@@ -209,7 +209,7 @@ func (f *faults) verifyBroken(e *exchange) {
 		return
 	}
 	f.tally.Wrong += all - right - nan
-	f.tally.note(fmt.Sprintf("round %d, rank %d, %s: after a fault %d of %d elements are right, "+
+	f.tally.addFinding(fmt.Sprintf("round %d, rank %d, %s: after a fault %d of %d elements are right, "+
 		"%d are NaN and %d are unchanged", f.calls.round, f.world.rt.Rank(), e.describe(),
 		right, all, nan, unchanged))
 }
@@ -242,12 +242,12 @@ func (f *faults) abort(ctx context.Context) error {
 	})
 }
 
-// abortAndClose aborts the group if mine is set. Otherwise it makes calls until another rank has
-// aborted the group. It then closes the group.
+// abortAndClose aborts the group if isFaulty is set. Otherwise it makes calls until another rank
+// has aborted the group. It then closes the group.
 func (f *faults) abortAndClose(
-	ctx context.Context, g *symmem.Group, s *symmem.Stream, b symmem.Buffer, mine bool,
+	ctx context.Context, g *symmem.Group, s *symmem.Stream, b symmem.Buffer, isFaulty bool,
 ) error {
-	if mine {
+	if isFaulty {
 		g.Abort()
 	}
 	var err error

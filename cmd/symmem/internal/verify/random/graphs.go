@@ -71,15 +71,15 @@ func (gs *graphs) release(rec *recording) error {
 	if rec.byLibrary {
 		return nil
 	}
-	kept := rec.held[:0]
-	for _, b := range rec.held {
+	kept := rec.retained[:0]
+	for _, b := range rec.retained {
 		if gs.draws.chance(2) {
 			kept = append(kept, b)
 		} else if err := b.Free(); err != nil {
 			return err
 		}
 	}
-	rec.held = kept
+	rec.retained = kept
 	return nil
 }
 
@@ -147,21 +147,21 @@ func (gs *graphs) overlap(ctx context.Context) error {
 	order, group := gs.draws.Perm(len(gs.all)), gs.groups.index()
 	if gs.oneGroup {
 		group = gs.all[order[0]].group
-		order = slices.DeleteFunc(order, func(at int) bool { return gs.all[at].group != group })
+		order = slices.DeleteFunc(order, func(index int) bool { return gs.all[index].group != group })
 	}
 	e, err := gs.calls.drawExchange(group, gs.buffers.pick(2))
 	if err != nil {
 		return err
 	}
-	on := make([]*symmem.Stream, len(gs.all))
-	for _, at := range order {
-		on[at] = gs.streamFor(gs.all[at])
-		if err := gs.all[at].overwriteResults(on[at]); err != nil {
+	streams := make([]*symmem.Stream, len(gs.all))
+	for _, index := range order {
+		streams[index] = gs.streamFor(gs.all[index])
+		if err := gs.all[index].overwriteResults(streams[index]); err != nil {
 			return err
 		}
 	}
 	times, call := 1+gs.draws.IntN(8), gs.draws.IntN(len(order)+1)
-	for i, at := range order {
+	for i, index := range order {
 		if e != nil && i == call {
 			e.from, e.on = choose(gs.draws, gs.world.streams), choose(gs.draws, gs.world.streams)
 			if err := gs.calls.queue(ctx, e); err != nil {
@@ -169,21 +169,21 @@ func (gs *graphs) overlap(ctx context.Context) error {
 			}
 		}
 		for range times {
-			if err := gs.all[at].graph.Launch(on[at]); err != nil {
+			if err := gs.all[index].graph.Launch(streams[index]); err != nil {
 				return err
 			}
 		}
 	}
-	for _, at := range order {
-		if err := gs.all[at].read(on[at]); err != nil {
+	for _, index := range order {
+		if err := gs.all[index].read(streams[index]); err != nil {
 			return err
 		}
 	}
 	if err := gs.world.synchronize(ctx); err != nil {
 		return fmt.Errorf("replaying %d graphs: %w", len(order), err)
 	}
-	for _, at := range order {
-		gs.verifyReplayed(gs.all[at], times, "replayed with other graphs, ")
+	for _, index := range order {
+		gs.verifyReplayed(gs.all[index], times, "replayed with other graphs, ")
 	}
 	if e != nil && call < len(order) {
 		gs.calls.verify(e, "between replays, ")
@@ -241,9 +241,9 @@ func (gs *graphs) closeOver(ctx context.Context, group int) error {
 }
 
 // groupClosed updates the graphs' group indices after the group at an index has been removed.
-func (gs *graphs) groupClosed(at int) {
+func (gs *graphs) groupClosed(index int) {
 	for _, rec := range gs.all {
-		if rec.group > at {
+		if rec.group > index {
 			rec.group--
 		}
 	}

@@ -14,13 +14,13 @@ import (
 // graph exists, but the pool must not reuse them before the graph is closed.
 type recording struct {
 	graph graph
-	// byLibrary marks a graph that the library captured. It is launched on the library's streams and
-	// does not pin buffers.
+	// byLibrary marks a graph that the library captured. It is launched on the library's streams
+	// and does not pin buffers.
 	byLibrary bool
 	group     int // the index of the group
 	calls     []*exchange
 	outs      []symmem.Buffer // buffers for copies of the results
-	held      []symmem.Buffer // buffers of the calls that have not been freed yet
+	retained  []symmem.Buffer // buffers of the calls that have not been freed yet
 }
 
 // graph is implemented by graphs of symmem and of the library.
@@ -45,7 +45,7 @@ func (rec *recording) add(
 	}
 	e.from, e.on = s, s
 	rec.calls, rec.outs = append(rec.calls, e), append(rec.outs, buffers[2])
-	rec.held = append(rec.held, buffers[0], buffers[1])
+	rec.retained = append(rec.retained, buffers[0], buffers[1])
 	return e.Fill(e.from)
 }
 
@@ -128,7 +128,7 @@ func (rec *recording) read(s *symmem.Stream) error {
 // close closes the graph and frees its buffers.
 func (rec *recording) close() error {
 	errs := []error{rec.graph.Close()}
-	for _, b := range append(rec.outs, rec.held...) {
+	for _, b := range append(rec.outs, rec.retained...) {
 		errs = append(errs, b.Free())
 	}
 	return errors.Join(errs...)

@@ -135,16 +135,16 @@ func (r *round) closeAnyGroup(ctx context.Context) error {
 }
 
 // closeGroup closes the graphs over the group at an index, and then the group.
-func (r *round) closeGroup(ctx context.Context, at int) error {
-	if err := r.graphs.closeOver(ctx, at); err != nil {
+func (r *round) closeGroup(ctx context.Context, index int) error {
+	if err := r.graphs.closeOver(ctx, index); err != nil {
 		return err
 	}
 	if err := r.world.barrier(ctx); err != nil {
 		return err
 	}
-	g := r.groups.all[at]
-	r.groups.all = slices.Delete(r.groups.all, at, at+1)
-	r.graphs.groupClosed(at)
+	g := r.groups.all[index]
+	r.groups.all = slices.Delete(r.groups.all, index, index+1)
+	r.graphs.groupClosed(index)
 	if g == nil {
 		return nil
 	}
@@ -243,8 +243,8 @@ func (r *round) trim(ctx context.Context) error {
 
 // replacePool frees a pool's buffers, closes the pool, and creates a new one.
 func (r *round) replacePool(ctx context.Context) error {
-	at := r.draws.IntN(len(r.buffers.pools))
-	old := r.buffers.pools[at]
+	index := r.draws.IntN(len(r.buffers.pools))
+	old := r.buffers.pools[index]
 	if err := r.graphs.close(ctx, nil); err != nil {
 		return err
 	}
@@ -259,9 +259,9 @@ func (r *round) replacePool(ctx context.Context) error {
 	if err := old.Close(); err != nil {
 		return err
 	}
-	p, err := r.newPool(ctx, at)
+	p, err := r.newPool(ctx, index)
 	if err == nil {
-		r.buffers.pools[at] = p
+		r.buffers.pools[index] = p
 	}
 	return err
 }

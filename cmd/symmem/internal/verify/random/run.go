@@ -92,14 +92,14 @@ func (p *runner) backend() string { return p.worlds[0].rt.Device().Backend }
 
 // play runs rounds until the limits are reached or a result is wrong.
 func (p *runner) play(ctx context.Context) error {
-	for more := true; more; {
+	for continues := true; continues; {
 		number := p.config.From + p.done
 		w := p.worlds[number%len(p.worlds)]
 		if err := p.runRound(ctx, w, number); err != nil {
 			return &RoundError{number, p.config.Seed, p.gatherFailure(ctx, w, number, err)}
 		}
 		var err error
-		if more, err = p.finishRound(ctx, w, number); err != nil {
+		if continues, err = p.finishRound(ctx, w, number); err != nil {
 			return &RoundError{number, p.config.Seed, err}
 		}
 	}
@@ -117,9 +117,9 @@ func (p *runner) gatherFailure(ctx context.Context, w *world, number int, cause 
 		return errors.Join(cause, err)
 	}
 	p.report.Wrong = 0
-	for _, theirs := range all {
-		p.report.Differs = p.report.Differs || theirs.Differs
-		p.report.Wrong += theirs.Wrong
+	for _, other := range all {
+		p.report.Differs = p.report.Differs || other.Differs
+		p.report.Wrong += other.Wrong
 	}
 	if p.report.Wrong > 0 {
 		p.report.FirstWrong = number
@@ -142,14 +142,14 @@ func (p *runner) watch(w *world, number int) (stop func()) {
 		return func() {}
 	}
 	go func() {
-		late := time.After(p.config.RoundTimeout + overtime)
+		deadline := time.After(p.config.RoundTimeout + overtime)
 		for failed := w.rt.World().Ended(); ; {
 			select {
 			case <-stopped:
 				return
 			case <-failed:
-				failed, late = nil, time.After(min(afterFault, p.config.Timeout/2))
-			case <-late:
+				failed, deadline = nil, time.After(min(afterFault, p.config.Timeout/2))
+			case <-deadline:
 				stacks := make([]byte, 1<<20)
 				p.rank.Hang(number, stacks[:runtime.Stack(stacks, true)])
 				return
@@ -167,14 +167,14 @@ func (p *runner) runRound(ctx context.Context, w *world, number int) error {
 	r := newRound(w, &p.config, number, &p.tally)
 	err := r.run(ctx)
 	if err != nil {
-		workload.Abort(r.groups.all...) // so that no rank waits for this one
+		workload.Abort(r.groups.all...) // Other ranks must not wait for this rank.
 	}
 	return err
 }
 
 // finishRound exchanges the results of ranks after a round. It reports whether another round
 // follows. The clock of rank 0 decides.
-func (p *runner) finishRound(ctx context.Context, w *world, number int) (more bool, err error) {
+func (p *runner) finishRound(ctx context.Context, w *world, number int) (continues bool, err error) {
 	p.done++
 	all, err := workload.Gather(ctx, w.gatherer, roundResult{
 		More: p.config.continues(p.done, time.Since(p.started)), Tally: p.tally,
@@ -182,25 +182,25 @@ func (p *runner) finishRound(ctx context.Context, w *world, number int) (more bo
 	if err != nil {
 		return false, err
 	}
-	more = all[0].More
+	continues = all[0].More
 	p.report.Tally = mergeTallies(all)
 	p.report.Rounds = p.done
 	p.report.ElapsedMS = float64(time.Since(p.started).Microseconds()) / 1000
 	if p.report.Wrong > 0 {
 		p.report.FirstWrong = number
 		p.report.Findings = append(p.report.Findings, p.tally.findings...)
-		more = false
+		continues = false
 	}
-	return more, p.reportProgress(w, number, more)
+	return continues, p.reportProgress(w, number, continues)
 }
 
 // reportProgress calls Progress after a round. During the warm-up it also records the usage.
-func (p *runner) reportProgress(w *world, number int, more bool) error {
+func (p *runner) reportProgress(w *world, number int, continues bool) error {
 	now, err := p.measure()
 	if err != nil {
 		return err
 	}
-	if more && p.done <= warmUpRounds && !p.rank.Shared {
+	if continues && p.done <= warmUpRounds && !p.rank.Shared {
 		p.start, p.warm = now, true
 	}
 	if p.rank.Progress != nil {
@@ -227,8 +227,8 @@ func (p *runner) compare(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	for rank, held := range all {
-		p.report.Resources = append(p.report.Resources, p.resources(rank, held[0], held[1])...)
+	for rank, usages := range all {
+		p.report.Resources = append(p.report.Resources, p.resources(rank, usages[0], usages[1])...)
 	}
 	return nil
 }

@@ -41,10 +41,10 @@ func drawStep(draws *draws) *step {
 	for i := range steps {
 		sum += steps[i].weight
 	}
-	at := draws.IntN(sum)
+	remainder := draws.IntN(sum)
 	i := 0
-	for ; at >= steps[i].weight; i++ {
-		at -= steps[i].weight
+	for ; remainder >= steps[i].weight; i++ {
+		remainder -= steps[i].weight
 	}
 	return &steps[i]
 }

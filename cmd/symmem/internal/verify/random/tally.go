@@ -23,8 +23,8 @@ type Tally struct {
 // maxFindings limits the number of findings.
 const maxFindings = 8
 
-// note records a finding.
-func (t *Tally) note(finding string) {
+// addFinding records a finding.
+func (t *Tally) addFinding(finding string) {
 	if len(t.findings) < maxFindings {
 		t.findings = append(t.findings, finding)
 	}

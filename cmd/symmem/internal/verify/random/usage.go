@@ -33,15 +33,16 @@ var resourceNames = [numResources]string{
 }
 
 // tolerances returns the permitted growth of each resource. On the host backend it is zero, because
-// symmem allocates all resources. CUDA and NCCL open files and map queues at their first use, and
+// symmem allocates all resources. CUDA and NCCL open files and map queues at their first use. They
 // load each kernel into device memory at its first launch, which may happen in any round. A pool, a
 // window or a communicator that leaks in each round exceeds these tolerances. Ranks that share a
-// GPU also measure each other's memory: with 8 ranks on an H100, device memory differed by 107 to
+// GPU also measure each other's memory. With 8 ranks on an H100, device memory differed by 107 to
 // 204 MB on each rank.
 //
 // In a world of several machines, the ranks of a machine connect to each other when they create the
-// first group within the machine, once in each world, with two goroutines on each side. Since each
-// machine has at least one rank, a rank has at most ranks - machines peers on its machine.
+// first group within the machine. This happens once in each world, with two goroutines on each
+// side. Each machine has at least one rank, so a rank has at most ranks - machines peers on its
+// machine.
 func (p *runner) tolerances() usage {
 	if p.backend() != "nccl" {
 		return usage{}
