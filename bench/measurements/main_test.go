@@ -38,7 +38,7 @@ func TestWriteGeneratesTables(t *testing.T) {
 	if err := run([]string{"--folder", folder, "--check"}, nil); err == nil {
 		t.Error("--check accepted a page without its table")
 	}
-	for range 2 { // the second run must not change anything
+	for range 2 { // The second run must not change anything.
 		if err := run([]string{"--folder", folder}, nil); err != nil {
 			t.Fatal(err)
 		}

@@ -23,7 +23,7 @@ func tables(folder string) (map[string]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	all := map[string]string{}
+	tables := map[string]string{}
 	for _, file := range files {
 		text, err := os.ReadFile(file)
 		if err != nil {
@@ -37,15 +37,15 @@ func tables(folder string) (map[string]string, error) {
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", file, err)
 		}
-		all[strings.TrimSuffix(filepath.Base(file), ".json")] = table
+		tables[strings.TrimSuffix(filepath.Base(file), ".json")] = table
 	}
-	return all, nil
+	return tables, nil
 }
 
 // regenerate regenerates the tables in a folder's pages. It returns the old and the new text of
 // each page by path.
 func regenerate(folder string) (before, after map[string]string, err error) {
-	all, err := tables(folder)
+	tables, err := tables(folder)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -62,7 +62,7 @@ func regenerate(folder string) (before, after map[string]string, err error) {
 		before[file] = string(text)
 		after[file] = generated.ReplaceAllStringFunc(string(text), func(part string) string {
 			name := generated.FindStringSubmatch(part)[1]
-			table, ok := all[name]
+			table, ok := tables[name]
 			if !ok {
 				err = fmt.Errorf("%s: missing result file results/%s.json", file, name)
 			}

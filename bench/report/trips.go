@@ -20,7 +20,7 @@ func NewTrips(before, after float64) *Trips {
 	return &Trips{Before: before, After: after, Mode: mode}
 }
 
-// modeOf classifies a round-trip time. The limits lie between the measured ranges: 46 to 82 ns for
+// modeOf classifies a round-trip time. The limits are between the measured ranges: 46 to 82 ns for
 // threads of one core, 91 to 160 ns for cores with a shared cache, and 230 to 540 ns for cores
 // without one.
 func modeOf(ns float64) string {

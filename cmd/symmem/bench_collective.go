@@ -229,7 +229,7 @@ func (f *collectiveFlags) parseNames(worldsGiven bool) (err error) {
 }
 
 // rank runs the benchmark as one rank. It measures the round trip before and after the rows. Only
-// rank 0
+// rank 0 writes.
 func (f *collectiveFlags) rank(
 	ctx context.Context, world rendezvous.World, out io.Writer,
 ) (err error) {

@@ -73,7 +73,8 @@ func TestCheckLevelsReportSameFirstEvent(t *testing.T) {
 	if diff := cmp.Diff(every.Divergence, registration.Divergence); diff != "" {
 		t.Error(diff)
 	}
-	if everyText != registrationText || !strings.Contains(everyText, "cmd/symmem/internal/verify/run.go:") {
+	if everyText != registrationText ||
+		!strings.Contains(everyText, "cmd/symmem/internal/verify/run.go:") {
 		t.Errorf("texts:\n%s\n%s", everyText, registrationText)
 	}
 }

@@ -11,7 +11,7 @@ import (
 
 func main() {
 	ctx := context.Background()
-	rt, err := symmem.Open(ctx, symmem.Options{}) // finds the other ranks
+	rt, err := symmem.Open(ctx, symmem.Options{}) // connects to the other ranks
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -32,7 +32,7 @@ func add(ctx context.Context, rt *symmem.Runtime, vector []float32) error {
 	if err != nil {
 		return err
 	}
-	x, err := pool.Alloc(1 << 20) // bytes, at the same place on every rank
+	x, err := pool.Alloc(1 << 20) // 1 MiB at the same place on every rank
 	if err != nil {
 		return err
 	}

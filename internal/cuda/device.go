@@ -67,7 +67,7 @@ const (
 	AttributePosixFDSupported       Attribute = 103 // HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED
 	AttributeRDMAWithVMMSupported   Attribute = 110 // GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED
 	AttributeFabricSupported        Attribute = 128 // HANDLE_TYPE_FABRIC_SUPPORTED
-	AttributeMulticastSupported     Attribute = 132 // only reported: multicast stays off
+	AttributeMulticastSupported     Attribute = 132 // for reports only; symmem never uses multicast
 )
 
 // Attribute returns a property, or ErrInvalidValue if the driver does not know it.
@@ -87,9 +87,9 @@ func (v Device) ComputeCapability() (major, minor int, err error) {
 }
 
 // CanAccessPeer reports whether kernels and copies on this device can access the memory of other.
-func (v Device) CanAccessPeer(other Device) (bool, error) {
+func (v Device) CanAccessPeer(otherAddress Device) (bool, error) {
 	can, err := getValue[int32](&v.driver.table, deviceCanAccessPeer, uintptr(v.handle),
-		uintptr(other.handle))
+		uintptr(otherAddress.handle))
 	return can != 0, err
 }
 
@@ -103,9 +103,9 @@ const (
 )
 
 // P2PAttribute returns a property of the link from this device to another.
-func (v Device) P2PAttribute(attribute P2PAttribute, other Device) (int, error) {
+func (v Device) P2PAttribute(attribute P2PAttribute, otherAddress Device) (int, error) {
 	value, err := getValue[int32](&v.driver.table, deviceGetP2PAttribute, uintptr(attribute),
-		uintptr(v.handle), uintptr(other.handle))
+		uintptr(v.handle), uintptr(otherAddress.handle))
 	return int(value), err
 }
 

@@ -163,8 +163,8 @@ CUresult cuLaunchKernel(CUfunction f, unsigned int gridDimX, unsigned int gridDi
 	unsigned int gridDimZ, unsigned int blockDimX, unsigned int blockDimY, unsigned int blockDimZ,
 	unsigned int sharedMemBytes, CUstream hStream, void **kernelParams, void **extra)`
 
-// newer contains declarations of functions that a driver may lack.
-const newer = `
+// newerDeclarations contains declarations of functions that a driver may lack.
+const newerDeclarations = `
 CUresult cuDeviceGetUuid_v2(CUuuid *uuid, CUdevice dev)
 CUresult cuStreamGetCaptureInfo_v3(CUstream hStream, CUstreamCaptureStatus *status,
 	cuuint64_t *id_out, CUgraph *graph_out, const CUgraphNode **dependencies_out,
@@ -246,14 +246,14 @@ func TestLoadWithoutDevice(t *testing.T) {
 }
 
 func TestHotCallsDoNotAllocate(t *testing.T) {
-	if !pooled {
+	if !poolKeepsItems {
 		t.Skip("sync.Pool drops items under the race detector")
 	}
 	driver, recorder := load(t, declarations)
 	recorder.Reset()
-	params := ParamsOf(&struct{ at uintptr }{address})
+	params := ParamsOf(&struct{ tipsAddress uintptr }{address})
 	for name, call := range map[string]func(){
-		"copy":          func() { _ = driver.MemcpyAsync(address, other, big, stream) },
+		"copy":          func() { _ = driver.MemcpyAsync(address, otherAddress, big, stream) },
 		"fill":          func() { _ = driver.MemsetD8Async(address, 1, big, stream) },
 		"stream query":  func() { _, _ = driver.StreamQuery(stream) },
 		"event query":   func() { _, _ = driver.EventQuery(event) },

@@ -110,7 +110,7 @@ func (g *graphs) AtGraphEnd(graph Graph, end func()) error {
 	}
 	err = g.call(graphRetainUserObject, uintptr(graph), uintptr(object), 1, moveReferences)
 	if err != nil {
-		work.Release() // so that the destructor does nothing
+		work.Release() // The destructor then does nothing.
 		_ = g.call(userObjectRelease, uintptr(object), 1)
 	}
 	return err

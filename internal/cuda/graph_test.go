@@ -43,7 +43,7 @@ func TestAtGraphEndCallsFunctionOnce(t *testing.T) {
 		t.Fatal(err)
 	}
 	if ended != 0 {
-		t.Fatal("the function was called before the graph was destroyed")
+		t.Fatal("AtGraphEnd called the function before the end of the graph")
 	}
 	invoke(driver, "end_graph")
 	if ended != 1 || len(hosts.work) != 0 {
@@ -60,8 +60,8 @@ func TestAtGraphEndReleasesAfterError(t *testing.T) {
 		if !errors.Is(err, ErrInvalidValue) {
 			t.Errorf("%s: got %v, want %v", name, err, ErrInvalidValue)
 		}
-		if left := invoke(driver, "references_left"); left != 0 || len(hosts.work) != 0 {
-			t.Errorf("%s: %d references and %d host functions remain, want none", name, left,
+		if remaining := invoke(driver, "references_left"); remaining != 0 || len(hosts.work) != 0 {
+			t.Errorf("%s: %d references and %d host functions remain, want none", name, remaining,
 				len(hosts.work))
 		}
 	}

@@ -73,7 +73,7 @@ func (m *modules) ModuleUnload(module Module) error { return m.call(moduleUnload
 type Params struct{ packed []byte }
 
 // ParamsOf copies a structure whose layout is the same in C and Go. The structure must contain only
-// numbers: a Go pointer in the copy would not keep its target reachable.
+// numbers, because a Go pointer in the copy would not keep its target reachable.
 func ParamsOf[T any](structure *T) Params {
 	bytes := unsafe.Slice((*byte)(unsafe.Pointer(structure)), unsafe.Sizeof(*structure))
 	return Params{slices.Clone(bytes)}

@@ -40,13 +40,13 @@ func invoke(d *Driver, name string, args ...uintptr) uintptr {
 }
 
 // loadedFunctions returns the kernels that have been loaded.
-func loadedFunctions(d *Driver) (all []Function) {
+func loadedFunctions(d *Driver) (functions []Function) {
 	for {
-		f := Function(invoke(d, "loaded_at", uintptr(len(all))))
+		f := Function(invoke(d, "loaded_at", uintptr(len(functions))))
 		if f == 0 {
-			return all
+			return functions
 		}
-		all = append(all, f)
+		functions = append(functions, f)
 	}
 }
 

@@ -2,5 +2,5 @@
 
 package cuda
 
-// pooled reports whether sync.Pool keeps all items. Under the race detector it drops some.
-const pooled = false
+// poolKeepsItems reports whether sync.Pool keeps all items. Under the race detector it drops some.
+const poolKeepsItems = false

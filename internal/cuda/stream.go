@@ -197,19 +197,19 @@ func (s *streams) CaptureInfo(stream Stream) (Capture, error) {
 	}
 	edges.Take()
 	c := Capture{Status: status.Take(), ID: id.Take(), Graph: graph.Take()}
-	at, n := tips.Take(), count.Take()
+	tipsAddress, n := tips.Take(), count.Take()
 	if err != nil || c.Status != CaptureActive {
 		// CUDA does not set these outputs.
-		c.Graph, at = 0, 0
+		c.Graph, tipsAddress = 0, 0
 		if c.Status == CaptureNone {
 			c.ID = 0
 		}
 	}
-	if at != 0 && n > 0 {
+	if tipsAddress != 0 && n > 0 {
 		// The array belongs to CUDA and is valid until the next call for the stream.
 		c.Tips = make([]Node, n)
 		for i := range c.Tips {
-			c.Tips[i] = dl.Load[Node](at + uintptr(i)*unsafe.Sizeof(Node(0)))
+			c.Tips[i] = dl.Load[Node](tipsAddress + uintptr(i)*unsafe.Sizeof(Node(0)))
 		}
 	}
 	return c, err
@@ -218,12 +218,12 @@ func (s *streams) CaptureInfo(stream Stream) (Capture, error) {
 // CaptureAfter makes the next work captured on a stream depend on additional nodes of the graph.
 func (s *streams) CaptureAfter(stream Stream, nodes []Node) error {
 	const add = 0 // CU_STREAM_ADD_CAPTURE_DEPENDENCIES
-	at, n := addressOf(nodes), uintptr(len(nodes))
+	address, n := addressOf(nodes), uintptr(len(nodes))
 	defer runtime.KeepAlive(nodes)
 	if s.symbols[streamUpdateCapture2] != 0 {
-		return s.call(streamUpdateCapture2, uintptr(stream), at, 0, n, add)
+		return s.call(streamUpdateCapture2, uintptr(stream), address, 0, n, add)
 	}
-	return s.call(streamUpdateCapture, uintptr(stream), at, n, add)
+	return s.call(streamUpdateCapture, uintptr(stream), address, n, add)
 }
 
 // ThreadExchangeCaptureMode sets the capture mode of the calling thread and returns the previous

@@ -9,15 +9,15 @@ import (
 
 const (
 	// Addresses and sizes have bits above the 32nd, so that truncated arguments are detected.
-	address uintptr = 0x7fab_cdef_0000
-	other   uintptr = 0x7012_3456_0000
-	big     int64   = 5 << 33
-	stream  Stream  = 0x7700_0000_0010
-	event   Event   = 0x7700_0000_0020
-	out             = int64(-1 << 62) // matches any address except 0
+	address      uintptr = 0x7fab_cdef_0000
+	otherAddress uintptr = 0x7012_3456_0000
+	big          int64   = 5 << 33
+	stream       Stream  = 0x7700_0000_0010
+	event        Event   = 0x7700_0000_0020
+	anyAddress           = int64(-1 << 62) // matches any address except 0
 )
 
-var nodes = []Node{Node(address), Node(other)}
+var nodes = []Node{Node(address), Node(otherAddress)}
 
 // calls lists the methods that return only an error. Each entry has the C function and the expected
 // arguments. Methods that return a value are in results.
@@ -47,9 +47,9 @@ var calls = map[string]struct {
 		[]int64{int64(address)},
 	},
 	"mapping": {
-		func(d *Driver) error { return d.Map(address, big, Handle(other)) },
+		func(d *Driver) error { return d.Map(address, big, Handle(otherAddress)) },
 		"cuMemMap",
-		[]int64{int64(address), big, 0, int64(other), 0},
+		[]int64{int64(address), big, 0, int64(otherAddress), 0},
 	},
 	"unmapping": {
 		func(d *Driver) error { return d.Unmap(address, big) },
@@ -57,9 +57,9 @@ var calls = map[string]struct {
 		[]int64{int64(address), big},
 	},
 	"copying": {
-		func(d *Driver) error { return d.MemcpyAsync(address, other, big, stream) },
+		func(d *Driver) error { return d.MemcpyAsync(address, otherAddress, big, stream) },
 		"cuMemcpyAsync",
-		[]int64{int64(address), int64(other), big, int64(stream)},
+		[]int64{int64(address), int64(otherAddress), big, int64(stream)},
 	},
 	"filling": {
 		func(d *Driver) error { return d.MemsetD8Async(address, 0xab, big, stream) },
@@ -154,17 +154,17 @@ var calls = map[string]struct {
 	"adding dependencies to a capture": {
 		func(d *Driver) error { return d.CaptureAfter(stream, nodes) },
 		"cuStreamUpdateCaptureDependencies",
-		[]int64{int64(stream), out, 2, 0},
+		[]int64{int64(stream), anyAddress, 2, 0},
 	},
 	"adding dependencies to a graph": {
 		func(d *Driver) error { return d.GraphAddDependencies(Graph(address), nodes, nodes) },
 		"cuGraphAddDependencies",
-		[]int64{int64(address), out, out, 2},
+		[]int64{int64(address), anyAddress, anyAddress, 2},
 	},
 	"removing dependencies from a graph": {
 		func(d *Driver) error { return d.GraphRemoveDependencies(Graph(address), nodes, nodes) },
 		"cuGraphRemoveDependencies",
-		[]int64{int64(address), out, out, 2},
+		[]int64{int64(address), anyAddress, anyAddress, 2},
 	},
 	"destroying a graph": {
 		func(d *Driver) error { return d.GraphDestroy(Graph(address)) },
@@ -181,12 +181,12 @@ var calls = map[string]struct {
 			return d.LaunchOverlapping(Function(address), 7, 512, stream, &Params{})
 		},
 		"cuLaunchKernelEx",
-		[]int64{out, int64(address), 0, out},
+		[]int64{anyAddress, int64(address), 0, anyAddress},
 	},
 	"launching a kernel": {
 		func(d *Driver) error { return d.LaunchKernel(Function(address), 1<<20, 512, stream, &Params{}) },
 		"cuLaunchKernel",
-		[]int64{int64(address), 1 << 20, 1, 1, 512, 1, 1, 0, int64(stream), 0, out},
+		[]int64{int64(address), 1 << 20, 1, 1, 512, 1, 1, 0, int64(stream), 0, anyAddress},
 	},
 }
 
@@ -210,7 +210,7 @@ func TestMethodsPassAllArguments(t *testing.T) {
 			}
 			got := recorder.Last()
 			same := slices.EqualFunc(got.Args, c.args, func(got, want int64) bool {
-				return got == want || want == out && got != 0
+				return got == want || want == anyAddress && got != 0
 			})
 			if got.Name != c.name || !same {
 				t.Errorf("called %s%#x, want %s%#x", got.Name, got.Args, c.name, c.args)

@@ -16,15 +16,15 @@ type table struct {
 
 // find looks up all functions. If required ones are missing, it returns an error that lists them.
 func (t *table) find() error {
-	var all []error
+	var missing []error
 	for f, name := range names {
 		symbol, ok := t.library.Find(name)
 		if !ok && f < int(firstOptional) {
-			all = append(all, &MissingError{name, t.library.Path()})
+			missing = append(missing, &MissingError{name, t.library.Path()})
 		}
 		t.symbols = append(t.symbols, symbol)
 	}
-	return errors.Join(all...)
+	return errors.Join(missing...)
 }
 
 // call calls a function and converts its result to an error. It does not allocate unless the
@@ -79,9 +79,9 @@ func (t *table) newError(f function, code Code) error {
 func (t *table) describe(f function, code Code) string {
 	text := dl.NewCell(uintptr(0))
 	result := Code(t.symbols[f].Call(uintptr(code), text.Address()))
-	at := text.Take()
+	address := text.Take()
 	if result != Success {
 		return ""
 	}
-	return dl.GoString(at)
+	return dl.GoString(address)
 }

@@ -41,7 +41,7 @@ func direct(s Symbol, args []uintptr) uintptr {
 // directStatus makes a call that returns a status. It uses no memory except the frame.
 func directStatus(f *frame) (status int32, ok bool) {
 	status = cgocall(callABI0, unsafe.Pointer(f))
-	if f.first != 0 && status&stepFailed != 0 {
+	if f.step != 0 && status&stepFailed != 0 {
 		return status &^ stepFailed, false
 	}
 	return status, true

@@ -15,7 +15,7 @@ DATA ·callABI0(SB)/8, $call(SB)
 // The assembler adds a slot for BP to the stack frame, so that the stack is aligned to 16 bytes at
 // a CALL.
 TEXT call(SB), NOSPLIT, $64
-	MOVQ frame_first(DI), R11
+	MOVQ frame_step(DI), R11
 	TESTQ R11, R11
 	JZ main
 	MOVQ DI, 48(SP)

@@ -16,10 +16,10 @@ func TestSetenvChangesGoAndLibc(t *testing.T) {
 			t.Fatal(err)
 		}
 		key := dl.CString(name)
-		at := libc(t, "getenv").Call(dl.AddressOf(key))
+		address := libc(t, "getenv").Call(dl.AddressOf(key))
 		runtime.KeepAlive(key)
-		if at == 0 || dl.GoString(at) != value || os.Getenv(name) != value {
-			t.Errorf("libc has %q and Go has %q, want %q", dl.GoString(at), os.Getenv(name), value)
+		if address == 0 || dl.GoString(address) != value || os.Getenv(name) != value {
+			t.Errorf("libc has %q and Go has %q, want %q", dl.GoString(address), os.Getenv(name), value)
 		}
 	}
 	if err := dl.Setenv("", "nameless"); err == nil {

@@ -8,9 +8,8 @@ const maxPrepared = 12
 type frame struct {
 	function  uintptr
 	arguments [maxPrepared]uintptr
-	// first and argument describe the step, a call to make before function; first is 0 without
-	// one.
-	first, argument uintptr
+	// step and argument describe a call to make before function. If there is none, step is 0.
+	step, argument uintptr
 	// result is the address at which all 64 bits of the result are stored, or 0.
 	result uintptr
 }
@@ -27,13 +26,13 @@ type Invocation struct {
 // Prepare returns an Invocation. It panics if there are more than twelve arguments.
 //
 // Preconditions: for each call, the preconditions of StatusAfter hold.
-func (s Symbol) Prepare(first *Step, args ...uintptr) Invocation {
+func (s Symbol) Prepare(step *Step, args ...uintptr) Invocation {
 	if len(args) > maxPrepared {
 		panic("dl: too many arguments for an invocation")
 	}
 	i := Invocation{count: len(args)}
 	i.frame.function = uintptr(s)
-	i.frame.first, i.frame.argument = uintptr(first.Function), first.Argument
+	i.frame.step, i.frame.argument = uintptr(step.Function), step.Argument
 	copy(i.frame.arguments[:], args)
 	return i
 }
@@ -53,5 +52,5 @@ func (i *Invocation) Status() (status int32, ok bool) {
 		return directStatus(&i.frame)
 	}
 	f := &i.frame
-	return generalAfter(f.first, f.argument, Symbol(f.function), f.arguments[:i.count])
+	return generalAfter(f.step, f.argument, Symbol(f.function), f.arguments[:i.count])
 }

@@ -30,7 +30,7 @@ type Library struct {
 // Open returns it instead of loading a second copy. The error contains the loader's message for
 // each name.
 func Open(names ...string) (*Library, error) {
-	var all []error
+	var errs []error
 	for _, name := range names {
 		if l, ok := Resident(name); ok {
 			return l, nil
@@ -39,12 +39,12 @@ func Open(names ...string) (*Library, error) {
 		if err == nil {
 			return newLibrary(handle, name), nil
 		}
-		all = append(all, fmt.Errorf("opening %s: %w", name, err))
+		errs = append(errs, fmt.Errorf("opening %s: %w", name, err))
 	}
-	if len(all) == 0 {
+	if len(errs) == 0 {
 		return nil, errors.New("opening a library: no names")
 	}
-	return nil, errors.Join(all...)
+	return nil, errors.Join(errs...)
 }
 
 // Resident returns a shared object if the process has already loaded it. It never loads one.
@@ -60,7 +60,7 @@ func Resident(name string) (l *Library, ok bool) {
 // thread.
 func open(name string, mode int) (uintptr, error) {
 	if name == "" {
-		return 0, errors.New("the name is empty") // dlopen would return the program
+		return 0, errors.New("the name is empty") // dlopen would return the main program.
 	}
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -80,12 +80,12 @@ func fileOf(handle uintptr, name string) string {
 	}
 	entry := NewCell(uintptr(0))
 	failed := int32(dlinfo.Call(handle, linkMap, entry.Address())) != 0
-	at := entry.Take()
-	if failed || at == 0 {
+	address := entry.Take()
+	if failed || address == 0 {
 		return name
 	}
 	// struct link_map begins with the load address and a pointer to the name (glibc's link.h).
-	path := GoString(Load[[2]uintptr](at)[1])
+	path := GoString(Load[[2]uintptr](address)[1])
 	if target, err := filepath.EvalSymlinks(path); err == nil {
 		path = target
 	}
@@ -110,6 +110,6 @@ func Default(name string) (Symbol, bool) { return find(purego.RTLD_DEFAULT, name
 func find(handle uintptr, name string) (Symbol, bool) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	at, err := purego.Dlsym(handle, name)
-	return Symbol(at), err == nil
+	address, err := purego.Dlsym(handle, name)
+	return Symbol(address), err == nil
 }

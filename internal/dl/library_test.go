@@ -24,7 +24,7 @@ func libc(t testing.TB, name string) dl.Symbol {
 	return symbol
 }
 
-func TestOpenReturnsTheFirstExistingLibrary(t *testing.T) {
+func TestOpenReturnsFirstExistingLibrary(t *testing.T) {
 	library, err := dl.Open("libnowhere.so.9", "libm.so.6", "libc.so.6")
 	if err != nil {
 		t.Fatal(err)
@@ -40,7 +40,7 @@ func TestOpenReturnsTheFirstExistingLibrary(t *testing.T) {
 	}
 }
 
-func TestPathIsTheMappedFile(t *testing.T) {
+func TestPathIsMappedFile(t *testing.T) {
 	library, err := dl.Open("libc.so.6")
 	if err != nil {
 		t.Fatal(err)
@@ -50,7 +50,7 @@ func TestPathIsTheMappedFile(t *testing.T) {
 		t.Fatal(err)
 	}
 	if !filepath.IsAbs(library.Path()) || !strings.Contains(string(maps), library.Path()+"\n") {
-		t.Errorf("Path() = %s, which is not a mapped file", library.Path())
+		t.Errorf("Path() = %s, want a mapped file", library.Path())
 	}
 }
 
@@ -85,7 +85,7 @@ func TestOpenRefusesEmptyNames(t *testing.T) {
 }
 
 func TestOpenedLibraryIsResident(t *testing.T) {
-	soname := "libsymmem_" + rand.Text() + ".so.1" // unique, since libraries are never unloaded
+	soname := "libsymmem_" + rand.Text() + ".so.1" // unique, because libraries are never unloaded
 	path := dltest.Compile(t, "libresident.so", "int answer(void) { return 42; }",
 		"-Wl,-soname,"+soname)
 	if _, ok := dl.Resident(path); ok {
@@ -106,7 +106,7 @@ func TestOpenedLibraryIsResident(t *testing.T) {
 	a, _ := opened.Find("answer")
 	b, _ := resident.Find("answer")
 	if a != b || a.Call() != 42 {
-		t.Errorf("the function is at %#x in one copy and at %#x in the other", a, b)
+		t.Errorf("Find = %#x and %#x, want the same address twice", a, b)
 	}
 }
 

@@ -21,7 +21,7 @@ var slots = sync.Pool{New: func() any { return new(slot) }}
 //
 // T consists of numbers, or of arrays and structures of numbers. It must not contain Go pointers,
 // because the collector does not see them in a cell.
-type Cell[T any] struct{ at *slot }
+type Cell[T any] struct{ address *slot }
 
 // NewCell returns a cell that holds a value. It panics if T has more than 128 bytes.
 func NewCell[T any](value T) Cell[T] {
@@ -33,16 +33,16 @@ func NewCell[T any](value T) Cell[T] {
 	return c
 }
 
-func (c Cell[T]) value() *T { return (*T)(unsafe.Pointer(c.at)) }
+func (c Cell[T]) value() *T { return (*T)(unsafe.Pointer(c.address)) }
 
 // Address returns the address of the value for C.
-func (c Cell[T]) Address() uintptr { return uintptr(unsafe.Pointer(c.at)) }
+func (c Cell[T]) Address() uintptr { return uintptr(unsafe.Pointer(c.address)) }
 
 // Take returns the value and releases the cell. A Take after the call into C also keeps the cell
 // reachable during the call.
 func (c Cell[T]) Take() T {
 	value := *c.value()
-	slots.Put(c.at)
+	slots.Put(c.address)
 	return value
 }
 
@@ -53,9 +53,9 @@ var (
 	sink  unsafe.Pointer
 )
 
-// AddressOf returns the address of a variable for C. It makes the variable escape to the heap, so
-// that its address stays valid. The caller must keep the variable reachable for as long as C uses
-// it, either by runtime.KeepAlive after the call or by a permanent reference.
+// AddressOf returns the address of a variable for C. It makes the variable escape to the heap. The
+// address then stays valid. The caller must keep the variable reachable for as long as C uses it,
+// either by runtime.KeepAlive after the call or by a permanent reference.
 func AddressOf[T any](p *T) uintptr {
 	if never {
 		atomic.StorePointer(&sink, unsafe.Pointer(p))

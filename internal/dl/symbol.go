@@ -17,12 +17,12 @@ type Symbol uintptr
 // would otherwise cost an allocation for each call.
 var lists = sync.Pool{New: func() any { return new([MaxArguments]uintptr) }}
 
-// Call calls the function with the C calling convention and returns the result register, of which
-// only the low bits are meaningful if the result is narrower than 64 bits. It blocks the thread
-// while C runs, and does not allocate.
+// Call calls the function with the C calling convention and returns the result register. If the
+// result is narrower than 64 bits, only the low bits are meaningful. Call blocks the thread while C
+// runs. It does not allocate.
 //
-// Preconditions: the arguments match the function's declaration, and all are integers or addresses,
-// since floating-point numbers use other registers. Addresses of Go memory are from Cell or
+// Preconditions: the arguments match the function's declaration. All are integers or addresses,
+// because floating-point numbers use other registers. Addresses of Go memory are from Cell or
 // AddressOf. A violation is undefined behaviour, as in C. Call panics if there are more than
 // MaxArguments arguments.
 func (s Symbol) Call(args ...uintptr) uintptr {
@@ -54,30 +54,30 @@ type Step struct {
 }
 
 // StatusAfter makes a step and then calls a function that returns a status of 32 bits, on the same
-// thread. It takes little more time than a single call, since it enters C only once. If the step
+// thread. It enters C only once, so it takes little more time than a single call. If the step
 // fails, StatusAfter returns the step's status and false, and does not call the function.
 //
-// Preconditions: the preconditions of Call hold; no status of the step or the function is negative
-// or has bit 30 set; and the step does not call back into Go, because that could move the stack
-// with the arguments.
-func (s Symbol) StatusAfter(first *Step, args ...uintptr) (status int32, ok bool) {
+// Preconditions: the preconditions of Call hold. No status of the step or the function is negative
+// or has bit 30 set. The step does not call back into Go, because that could move the stack with
+// the arguments.
+func (s Symbol) StatusAfter(step *Step, args ...uintptr) (status int32, ok bool) {
 	if len(args) <= directArguments {
 		f := frame{
-			function: uintptr(s), first: uintptr(first.Function), argument: first.Argument,
+			function: uintptr(s), step: uintptr(step.Function), argument: step.Argument,
 		}
 		copy(f.arguments[:], args)
 		return directStatus(&f)
 	}
-	return generalAfter(uintptr(first.Function), first.Argument, s, args)
+	return generalAfter(uintptr(step.Function), step.Argument, s, args)
 }
 
 func generalAfter(
-	first, argument uintptr, s Symbol, args []uintptr,
+	step, argument uintptr, s Symbol, args []uintptr,
 ) (status int32, ok bool) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	if first != 0 {
-		if status := int32(general(Symbol(first), []uintptr{argument})); status != 0 {
+	if step != 0 {
+		if status := int32(general(Symbol(step), []uintptr{argument})); status != 0 {
 			return status, false
 		}
 	}

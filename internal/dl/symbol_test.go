@@ -125,14 +125,14 @@ int called(void) { return calls; }`)
 		t.Fatal(err)
 	}
 	sum, _ := library.Find("sum")
-	more, _ := library.Find("sum_of_more")
+	sumOfMore, _ := library.Find("sum_of_more")
 	enter, _ := library.Find("enter")
 	called, _ := library.Find("called")
 	twelve := []uintptr{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12}
 	thirteen := slices.Concat(twelve, []uintptr{13})
 	for name, c := range map[string]struct {
 		function dl.Symbol
-		first    dl.Step
+		step     dl.Step
 		args     []uintptr
 		want     int32
 		ok       bool
@@ -142,12 +142,12 @@ int called(void) { return calls; }`)
 		"a failing step": {
 			sum, dl.Step{Function: enter, Argument: ^uintptr(0)}, twelve, 7, false,
 		},
-		"no step, thirteen arguments": {more, dl.Step{}, thirteen, 819, true},
+		"no step, thirteen arguments": {sumOfMore, dl.Step{}, thirteen, 819, true},
 		"a successful step, thirteen arguments": {
-			more, dl.Step{Function: enter, Argument: 1000}, thirteen, 1819, true,
+			sumOfMore, dl.Step{Function: enter, Argument: 1000}, thirteen, 1819, true,
 		},
 		"a failing step, thirteen arguments": {
-			more, dl.Step{Function: enter, Argument: ^uintptr(0)}, thirteen, 7, false,
+			sumOfMore, dl.Step{Function: enter, Argument: ^uintptr(0)}, thirteen, 7, false,
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -155,20 +155,20 @@ int called(void) { return calls; }`)
 			defer runtime.UnlockOSThread()
 			enter.Call(0)
 			before := called.Call()
-			status, ok := c.function.StatusAfter(&c.first, c.args...)
+			status, ok := c.function.StatusAfter(&c.step, c.args...)
 			if status != c.want || ok != c.ok {
 				t.Errorf("StatusAfter = %d, %v; want %d, %v", status, ok, c.want, c.ok)
 			}
 			if len(c.args) <= 12 {
-				again := c.function.Prepare(&c.first, c.args...)
-				again.Set(11, 22)
-				status, ok := again.Status()
+				prepared := c.function.Prepare(&c.step, c.args...)
+				prepared.Set(11, 22)
+				status, ok := prepared.Status()
 				if want := c.want + 120; ok && status != want || ok != c.ok {
 					t.Errorf("Status = %d, %v; want %d, %v", status, ok, want, c.ok)
 				}
 			}
 			if (called.Call() > before) != c.ok {
-				t.Errorf("function was called: %v, want %v", !c.ok, c.ok)
+				t.Errorf("called the function: %v, want %v", !c.ok, c.ok)
 			}
 		})
 	}
@@ -179,16 +179,16 @@ func TestCellHoldsItsValue(t *testing.T) {
 		a uint64
 		b int32
 	}
-	first := dl.NewCell(pair{1, 2})
+	step := dl.NewCell(pair{1, 2})
 	second := dl.NewCell([128]byte{127: 9})
-	if first.Address() == second.Address() || first.Address()%8 != 0 {
+	if step.Address() == second.Address() || step.Address()%8 != 0 {
 		t.Errorf("cells are at %#x and %#x, want different aligned addresses",
-			first.Address(), second.Address())
+			step.Address(), second.Address())
 	}
-	if got := dl.Load[pair](first.Address()); got != (pair{1, 2}) {
-		t.Errorf("the first cell contains %v, want {1 2}", got)
+	if got := dl.Load[pair](step.Address()); got != (pair{1, 2}) {
+		t.Errorf("first cell = %v, want {1 2}", got)
 	}
-	if a, b := first.Take(), second.Take(); a != (pair{1, 2}) || b[127] != 9 {
+	if a, b := step.Take(), second.Take(); a != (pair{1, 2}) || b[127] != 9 {
 		t.Errorf("Take = %v and %v, want {1 2} and 9 as the last byte", a, b)
 	}
 	defer func() {

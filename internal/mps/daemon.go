@@ -17,9 +17,9 @@ import (
 	"symmem/internal/sys"
 )
 
-// PipeVariable names the environment variable with the folder in which a daemon listens, and
-// logVariable that with the folder for its logs. If the first folder has no daemon, CUDA does not
-// use the service.
+// PipeVariable names the environment variable with the folder in which a daemon listens. If that
+// folder has no daemon, CUDA does not use the service. logVariable names the environment variable
+// with the folder for the daemon's logs.
 const (
 	PipeVariable = "CUDA_MPS_PIPE_DIRECTORY"
 	logVariable  = "CUDA_MPS_LOG_DIRECTORY"
@@ -87,8 +87,8 @@ func Start(ctx context.Context, env []string) (*Daemon, error) {
 	return d, nil
 }
 
-// control runs the control program once. Its outputs are files, because the daemon inherits them
-// and keeps them open, so that a pipe would never reach its end.
+// control runs the control program once. Its outputs are files instead of pipes. The daemon
+// inherits the outputs and keeps them open, so a pipe would never reach its end.
 func (d *Daemon) control(ctx context.Context, input string, args ...string) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
@@ -111,15 +111,15 @@ func (d *Daemon) control(ctx context.Context, input string, args ...string) erro
 // Variables returns the environment variables that make a process a client. gpus is the number of
 // GPUs that the process uses.
 func (d *Daemon) Variables(gpus int) map[string]string {
-	all := map[string]string{PipeVariable: d.folder, logVariable: d.folder}
+	variables := map[string]string{PipeVariable: d.folder, logVariable: d.folder}
 	if d.selected {
 		ordinals := make([]string, gpus)
 		for i := range ordinals {
 			ordinals[i] = fmt.Sprint(i)
 		}
-		all[devicesVariable] = strings.Join(ordinals, ",")
+		variables[devicesVariable] = strings.Join(ordinals, ",")
 	}
-	return all
+	return variables
 }
 
 // Close stops the daemon and removes its folder. All clients must have ended.

@@ -18,16 +18,16 @@ func TestDaemonListensUntilClose(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	all := d.Variables(2)
-	at := func(name string) string { return all[name] }
-	if !mps.Running(at) || all["CUDA_VISIBLE_DEVICES"] != "0,1" {
-		t.Errorf("Variables(2) = %v, want a folder with a daemon and GPUs 0,1", all)
+	variables := d.Variables(2)
+	getenv := func(name string) string { return variables[name] }
+	if !mps.Running(getenv) || variables["CUDA_VISIBLE_DEVICES"] != "0,1" {
+		t.Errorf("Variables(2) = %v, want a folder with a daemon and GPUs 0,1", variables)
 	}
 	if err := d.Close(); err != nil {
 		t.Error(err)
 	}
-	if left, err := os.ReadDir(folder); err != nil || len(left) > 0 || mps.Running(at) {
-		t.Errorf("after Close the folder contains %v, %v; want nothing", left, err)
+	if remaining, err := os.ReadDir(folder); err != nil || len(remaining) > 0 || mps.Running(getenv) {
+		t.Errorf("after Close the folder contains %v, %v; want nothing", remaining, err)
 	}
 	want := "start of 2,3\nquit\n"
 	if text, err := os.ReadFile(log); string(text) != want {
@@ -59,18 +59,18 @@ func TestFailedStartLeavesNoFiles(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), mpstest.Complaint) {
 		t.Errorf("Start: %v, want an error with %q", err, mpstest.Complaint)
 	}
-	if left, err := os.ReadDir(folder); err != nil || len(left) > 0 {
-		t.Errorf("after a failed Start the folder contains %v, %v; want nothing", left, err)
+	if remaining, err := os.ReadDir(folder); err != nil || len(remaining) > 0 {
+		t.Errorf("after a failed Start the folder contains %v, %v; want nothing", remaining, err)
 	}
 }
 
-func TestStartFailsWithoutTheProgram(t *testing.T) {
+func TestStartFailsWithoutProgram(t *testing.T) {
 	t.Setenv("PATH", t.TempDir())
 	if _, err := mps.Start(t.Context(), os.Environ()); err == nil {
 		t.Error("Start without the control program succeeded")
 	}
-	empty := func(string) string { return filepath.Join(t.TempDir(), "none") }
-	if mps.Running(empty) {
+	getenvEmpty := func(string) string { return filepath.Join(t.TempDir(), "none") }
+	if mps.Running(getenvEmpty) {
 		t.Error("Running is true for a folder that does not exist")
 	}
 }

@@ -5,9 +5,8 @@ import (
 	"symmem/internal/dl"
 )
 
-// Invocation is a collective, a Send or a Recv that can be queued repeatedly. Creating an
-// Invocation does not call the library. On calls the library. One goroutine at a time may use an
-// Invocation.
+// Invocation represents a collective, a Send or a Recv that can be queued repeatedly. Creating an
+// Invocation does not call the library, but On does. One goroutine at a time may use an Invocation.
 type Invocation struct {
 	binding    *binding
 	function   function
@@ -34,64 +33,64 @@ func (c *Invocation) On(stream cuda.Stream) error {
 // AllReduce reduces count elements of all ranks. It stores the result in recv on every rank. Send
 // and recv may be the same buffer.
 func (l *Library) AllReduce(
-	sendAt, recvAt uintptr, count int64, t DataType, op ReduceOp, comm Comm,
+	sendAddress, recvAddress uintptr, count int64, t DataType, op ReduceOp, comm Comm,
 ) Invocation {
-	return l.prepare(allReduce, sendAt, recvAt, uintptr(count), uintptr(t), uintptr(op),
+	return l.prepare(allReduce, sendAddress, recvAddress, uintptr(count), uintptr(t), uintptr(op),
 		uintptr(comm))
 }
 
 // AllGather concatenates count elements from each rank in recv on every rank. It works in place if
 // send is this rank's part of recv.
 func (l *Library) AllGather(
-	sendAt, recvAt uintptr, count int64, t DataType, comm Comm,
+	sendAddress, recvAddress uintptr, count int64, t DataType, comm Comm,
 ) Invocation {
-	return l.prepare(allGather, sendAt, recvAt, uintptr(count), uintptr(t), uintptr(comm))
+	return l.prepare(allGather, sendAddress, recvAddress, uintptr(count), uintptr(t), uintptr(comm))
 }
 
 // ReduceScatter reduces one part of count elements per rank, and stores each rank's part in its
 // recv. It works in place if recv is this rank's part of send.
 func (l *Library) ReduceScatter(
-	sendAt, recvAt uintptr, count int64, t DataType, op ReduceOp, comm Comm,
+	sendAddress, recvAddress uintptr, count int64, t DataType, op ReduceOp, comm Comm,
 ) Invocation {
-	return l.prepare(reduceScatter, sendAt, recvAt, uintptr(count), uintptr(t), uintptr(op),
+	return l.prepare(reduceScatter, sendAddress, recvAddress, uintptr(count), uintptr(t), uintptr(op),
 		uintptr(comm))
 }
 
 // Broadcast copies count elements of the root's send into recv on every rank.
 func (l *Library) Broadcast(
-	sendAt, recvAt uintptr, count int64, t DataType, root int, comm Comm,
+	sendAddress, recvAddress uintptr, count int64, t DataType, root int, comm Comm,
 ) Invocation {
-	return l.prepare(broadcast, sendAt, recvAt, uintptr(count), uintptr(t), uintptr(root),
+	return l.prepare(broadcast, sendAddress, recvAddress, uintptr(count), uintptr(t), uintptr(root),
 		uintptr(comm))
 }
 
 // Reduce reduces count elements of all ranks into the root's recv.
 func (l *Library) Reduce(
-	sendAt, recvAt uintptr, count int64, t DataType, op ReduceOp, root int, comm Comm,
+	sendAddress, recvAddress uintptr, count int64, t DataType, op ReduceOp, root int, comm Comm,
 ) Invocation {
-	return l.prepare(reduce, sendAt, recvAt, uintptr(count), uintptr(t), uintptr(op), uintptr(root),
+	return l.prepare(reduce, sendAddress, recvAddress, uintptr(count), uintptr(t), uintptr(op), uintptr(root),
 		uintptr(comm))
 }
 
 // AlltoAll sends count elements to each rank and receives count elements from each. It does not
 // work in place. It needs NCCL 2.28.3; with older versions use a group of Send and Recv calls.
 func (l *Library) AlltoAll(
-	sendAt, recvAt uintptr, count int64, t DataType, comm Comm,
+	sendAddress, recvAddress uintptr, count int64, t DataType, comm Comm,
 ) Invocation {
-	return l.prepare(alltoAll, sendAt, recvAt, uintptr(count), uintptr(t), uintptr(comm))
+	return l.prepare(alltoAll, sendAddress, recvAddress, uintptr(count), uintptr(t), uintptr(comm))
 }
 
 // Send sends count elements to a peer, whose Recv must have the same count and type. Send and Recv
 // calls that depend on each other must be in the same group.
 func (l *Library) Send(
-	at uintptr, count int64, t DataType, peer int, comm Comm,
+	address uintptr, count int64, t DataType, peer int, comm Comm,
 ) Invocation {
-	return l.prepare(send, at, uintptr(count), uintptr(t), uintptr(peer), uintptr(comm))
+	return l.prepare(send, address, uintptr(count), uintptr(t), uintptr(peer), uintptr(comm))
 }
 
 // Recv receives count elements from a peer.
 func (l *Library) Recv(
-	at uintptr, count int64, t DataType, peer int, comm Comm,
+	address uintptr, count int64, t DataType, peer int, comm Comm,
 ) Invocation {
-	return l.prepare(recv, at, uintptr(count), uintptr(t), uintptr(peer), uintptr(comm))
+	return l.prepare(recv, address, uintptr(count), uintptr(t), uintptr(peer), uintptr(comm))
 }

@@ -84,9 +84,9 @@ const windowSymmetric = 1
 // communicator does not support windows, WindowRegister returns 0 without an error, and collectives
 // use other kernels. With versions before NCCL 2.27.3 the error is a VersionError.
 //
-// Preconditions: the memory was allocated by cuMemCreate with an exportable handle type, is
-// completely mapped, and does not overlap another window of the communicator; the thread has no
-// open group, since NCCL would return the window only at GroupEnd; no stream is being captured
+// Preconditions: the memory was allocated by cuMemCreate with an exportable handle type. It is
+// completely mapped, and does not overlap another window of the communicator. The thread has no
+// open group, because NCCL would return the window only at GroupEnd. No stream is being captured,
 // unless NCCL is 2.30.7 or newer.
 func (l *Library) WindowRegister(comm Comm, address uintptr, bytes int64) (Window, error) {
 	if err := l.missing(commWindowRegister); err != nil {

@@ -11,7 +11,7 @@ func word64(v uint64) []byte { return binary.NativeEndian.AppendUint64(nil, v) }
 func word32(v uint32) []byte { return binary.NativeEndian.AppendUint32(nil, v) }
 
 func TestCommunicatorProperties(t *testing.T) {
-	library, recorder := load(t, "22809", declarations+newer)
+	library, recorder := load(t, "22809", declarations+newerDeclarations)
 	recorder.Output(1, word32(7))
 	for name, property := range map[string]func(Comm) (int, error){
 		"ncclCommCount": library.Count, "ncclCommCuDevice": library.Device,
@@ -25,7 +25,7 @@ func TestCommunicatorProperties(t *testing.T) {
 }
 
 func TestUniqueIDReturnsAllBytes(t *testing.T) {
-	library, recorder := load(t, "22809", declarations+newer)
+	library, recorder := load(t, "22809", declarations+newerDeclarations)
 	var want UniqueID
 	for i := range want {
 		want[i] = byte(255 - i)
@@ -37,7 +37,7 @@ func TestUniqueIDReturnsAllBytes(t *testing.T) {
 }
 
 func TestCommInitRankPassesID(t *testing.T) {
-	library, recorder := load(t, "22809", declarations+newer)
+	library, recorder := load(t, "22809", declarations+newerDeclarations)
 	id := UniqueID{0: 1, 127: 2}
 	recorder.Output(0, word64(comm))
 	recorder.Input(4, 128)
@@ -53,7 +53,7 @@ func TestCommInitRankPassesID(t *testing.T) {
 }
 
 func TestNonblockingCommunicatorReturnsErrInProgress(t *testing.T) {
-	library, recorder := load(t, "22809", declarations+newer)
+	library, recorder := load(t, "22809", declarations+newerDeclarations)
 	recorder.Output(0, word64(comm))
 	recorder.Result(7)
 	if _, err := library.CommInitRank(2, 0, UniqueID{}); !errors.Is(err, ErrInProgress) {
@@ -67,13 +67,13 @@ func TestNonblockingCommunicatorReturnsErrInProgress(t *testing.T) {
 }
 
 func TestWindowRegisterReturnsHandle(t *testing.T) {
-	library, recorder := load(t, "22809", declarations+newer)
-	for _, handle := range []uint64{other, 0} { // window 0 is legal
+	library, recorder := load(t, "22809", declarations+newerDeclarations)
+	for _, handle := range []uint64{otherAddress, 0} { // Window 0 is legal.
 		recorder.Output(3, word64(handle))
-		window, err := library.WindowRegister(comm, address, many)
+		window, err := library.WindowRegister(comm, address, bigCount)
 		got := recorder.Last()
 		if uint64(window) != handle || err != nil || got.Name != "ncclCommWindowRegister" ||
-			got.Args[0] != comm || got.Args[1] != address || got.Args[2] != many || got.Args[4] != 1 {
+			got.Args[0] != comm || got.Args[1] != address || got.Args[2] != bigCount || got.Args[4] != 1 {
 			t.Errorf("WindowRegister = %#x, %v from %s%#x; want %#x",
 				window, err, got.Name, got.Args, handle)
 		}

@@ -6,7 +6,7 @@ import (
 )
 
 func TestErrorsAreTyped(t *testing.T) {
-	library, recorder := load(t, "22809", declarations+newer)
+	library, recorder := load(t, "22809", declarations+newerDeclarations)
 	recorder.Result(5)
 	err := library.GroupEnd()
 	var typed *Error

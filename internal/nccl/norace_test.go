@@ -2,5 +2,5 @@
 
 package nccl
 
-// pooled reports whether sync.Pool keeps all items. Under the race detector it drops some.
-const pooled = true
+// poolKeepsItems reports whether sync.Pool keeps all items. Under the race detector it drops some.
+const poolKeepsItems = true

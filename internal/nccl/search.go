@@ -48,17 +48,17 @@ func Load() (*Library, error) { return open(places(os.Getenv, pythonPrefixes(os.
 // places lists the locations to search. If SYMMEM_NCCL is set, it lists only that file. A misspelt
 // path then gives an error.
 func places(getenv func(string) string, prefixes []prefix) []place {
-	all := []place{{
+	places := []place{{
 		origin: "the copy that this process has loaded", resident: true,
 		paths: []string{soname},
 	}}
 	if path := getenv(PathVariable); path != "" {
-		return append(all, place{origin: "$" + PathVariable, paths: []string{path}})
+		return append(places, place{origin: "$" + PathVariable, paths: []string{path}})
 	}
 	for _, p := range prefixes {
-		all = append(all, place{origin: p.origin, paths: p.libraries()})
+		places = append(places, place{origin: p.origin, paths: p.libraries()})
 	}
-	return append(all, place{origin: "the system's loader", paths: []string{soname}})
+	return append(places, place{origin: "the system's loader", paths: []string{soname}})
 }
 
 // prefix describes the folder of a Python installation.
@@ -91,11 +91,11 @@ func newestFirst(a, b string) int {
 // pythonPrefixes returns the Python installations of the environment. The python3 of a virtual
 // environment is a symbolic link. The link's folder and its target's folder are both included.
 func pythonPrefixes(getenv func(string) string) []prefix {
-	all := []prefix{}
+	prefixes := []prefix{}
 	add := func(origin, folder string) {
-		known := slices.ContainsFunc(all, func(p prefix) bool { return p.folder == folder })
+		known := slices.ContainsFunc(prefixes, func(p prefix) bool { return p.folder == folder })
 		if folder != "" && !known {
-			all = append(all, prefix{origin, folder})
+			prefixes = append(prefixes, prefix{origin, folder})
 		}
 	}
 	add("$VIRTUAL_ENV", getenv("VIRTUAL_ENV"))
@@ -106,24 +106,24 @@ func pythonPrefixes(getenv func(string) string) []prefix {
 			add("the python3 of $PATH", filepath.Dir(filepath.Dir(target)))
 		}
 	}
-	return all
+	return prefixes
 }
 
 // open opens the first library of all places that can be loaded.
-func open(all []place) (*Library, error) {
-	var tried []error
-	for _, p := range all {
+func open(places []place) (*Library, error) {
+	var errs []error
+	for _, p := range places {
 		for _, path := range p.paths {
 			library, err := p.open(path)
 			if err == nil {
 				return newLibrary(library, p.origin)
 			}
-			tried = append(tried, fmt.Errorf("%s: %w", p.origin, err))
+			errs = append(errs, fmt.Errorf("%s: %w", p.origin, err))
 		}
 	}
 	return nil, fmt.Errorf("%w: install it (pip install nvidia-nccl-cu12, or a package of the "+
 		"system), or set $%s to its file; tried:\n%w",
-		ErrNoLibrary, PathVariable, errors.Join(tried...))
+		ErrNoLibrary, PathVariable, errors.Join(errs...))
 }
 
 func (p place) open(path string) (*dl.Library, error) {

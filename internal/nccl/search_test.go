@@ -69,16 +69,16 @@ func TestPlacesAreInOrder(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			all := places(environment(c.variables), prefixes)
+			places := places(environment(c.variables), prefixes)
 			var got []string
-			for _, p := range all {
+			for _, p := range places {
 				got = append(got, p.paths...)
 			}
 			if !slices.Equal(got, c.want) {
 				t.Errorf("the places are\n%s\nwant\n%s",
 					strings.Join(got, "\n"), strings.Join(c.want, "\n"))
 			}
-			if !all[0].resident || all[len(all)-1].resident {
+			if !places[0].resident || places[len(places)-1].resident {
 				t.Error("the resident copy is not the first place")
 			}
 		})
@@ -149,7 +149,7 @@ func TestOpenSkipsBrokenLibraries(t *testing.T) {
 
 func TestOpenRejectsOtherLibraries(t *testing.T) {
 	path := dltest.Compile(t, "libother.so", "int other(void) { return 1; }")
-	_, err := open(only(path))
+	_, err := open(singlePlace(path))
 	if !errors.Is(err, ErrNoLibrary) || !strings.Contains(fmt.Sprint(err), "no ncclGetVersion") {
 		t.Errorf("the error is %v, want ErrNoLibrary about ncclGetVersion", err)
 	}

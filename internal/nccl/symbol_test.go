@@ -59,9 +59,9 @@ ncclResult_t ncclSend(const void *sendbuff, size_t count, ncclDataType_t datatyp
 ncclResult_t ncclRecv(void *recvbuff, size_t count, ncclDataType_t datatype, int peer,
 	ncclComm_t comm, cudaStream_t stream)`
 
-// newer contains functions that were added in the release that introduced windows, or in a later
-// one.
-const newer = `
+// newerDeclarations contains functions that were added in the release that introduced windows, or
+// in a later one.
+const newerDeclarations = `
 ncclResult_t ncclCommWindowRegister(ncclComm_t comm, void *buff, size_t size, ncclWindow_t *win,
 	int winFlags)
 ncclResult_t ncclCommWindowDeregister(ncclComm_t comm, ncclWindow_t win)
@@ -79,24 +79,24 @@ func compile(t testing.TB, version, declarations string) string {
 func load(t testing.TB, version, declarations string) (*Library, *dltest.Recorder) {
 	t.Helper()
 	path := compile(t, version, declarations)
-	library, err := open(only(path))
+	library, err := open(singlePlace(path))
 	if err != nil {
 		t.Fatal(err)
 	}
 	return library, dltest.Open(t, path)
 }
 
-// only returns a search list that contains just the given file.
-func only(path string) []place { return []place{{origin: "the test", paths: []string{path}}} }
+// singlePlace returns a search list that contains just the given file.
+func singlePlace(path string) []place { return []place{{origin: "the test", paths: []string{path}}} }
 
 const (
 	// Addresses and counts have bits above the 32nd, so that truncated arguments are detected.
-	address = 0x7fab_cdef_0000
-	other   = 0x7012_3456_0000
-	comm    = 0x5500_0000_0100
-	stream  = 0x7700_0000_0010
-	many    = 5 << 33
-	out     = int64(-1 << 62) // matches any address except 0
+	address      = 0x7fab_cdef_0000
+	otherAddress = 0x7012_3456_0000
+	comm         = 0x5500_0000_0100
+	stream       = 0x7700_0000_0010
+	bigCount     = 5 << 33
+	anyAddress   = int64(-1 << 62) // matches any address except 0
 )
 
 // queue queues an invocation on the test's stream.
@@ -110,51 +110,51 @@ var calls = map[string]struct {
 }{
 	"all-reduce": {
 		func(l *Library) error {
-			return queue(l.AllReduce(address, other, many, Float32, Max, comm))
+			return queue(l.AllReduce(address, otherAddress, bigCount, Float32, Max, comm))
 		},
 		"ncclAllReduce",
-		[]int64{address, other, many, 7, 2, comm, stream},
+		[]int64{address, otherAddress, bigCount, 7, 2, comm, stream},
 	},
 	"all-gather": {
-		func(l *Library) error { return queue(l.AllGather(address, other, many, BFloat16, comm)) },
+		func(l *Library) error { return queue(l.AllGather(address, otherAddress, bigCount, BFloat16, comm)) },
 		"ncclAllGather",
-		[]int64{address, other, many, 9, comm, stream},
+		[]int64{address, otherAddress, bigCount, 9, comm, stream},
 	},
 	"reduce-scatter": {
 		func(l *Library) error {
-			return queue(l.ReduceScatter(address, other, many, Float16, Avg, comm))
+			return queue(l.ReduceScatter(address, otherAddress, bigCount, Float16, Avg, comm))
 		},
 		"ncclReduceScatter",
-		[]int64{address, other, many, 6, 4, comm, stream},
+		[]int64{address, otherAddress, bigCount, 6, 4, comm, stream},
 	},
 	"broadcast": {
 		func(l *Library) error {
-			return queue(l.Broadcast(address, other, many, Float64, 3, comm))
+			return queue(l.Broadcast(address, otherAddress, bigCount, Float64, 3, comm))
 		},
 		"ncclBroadcast",
-		[]int64{address, other, many, 8, 3, comm, stream},
+		[]int64{address, otherAddress, bigCount, 8, 3, comm, stream},
 	},
 	"reduce, with its last two arguments on the stack": {
 		func(l *Library) error {
-			return queue(l.Reduce(address, other, many, Int64, Min, 5, comm))
+			return queue(l.Reduce(address, otherAddress, bigCount, Int64, Min, 5, comm))
 		},
 		"ncclReduce",
-		[]int64{address, other, many, 4, 3, 5, comm, stream},
+		[]int64{address, otherAddress, bigCount, 4, 3, 5, comm, stream},
 	},
 	"all-to-all": {
-		func(l *Library) error { return queue(l.AlltoAll(address, other, many, Uint8, comm)) },
+		func(l *Library) error { return queue(l.AlltoAll(address, otherAddress, bigCount, Uint8, comm)) },
 		"ncclAlltoAll",
-		[]int64{address, other, many, 1, comm, stream},
+		[]int64{address, otherAddress, bigCount, 1, comm, stream},
 	},
 	"send": {
-		func(l *Library) error { return queue(l.Send(address, many, Int32, 5, comm)) },
+		func(l *Library) error { return queue(l.Send(address, bigCount, Int32, 5, comm)) },
 		"ncclSend",
-		[]int64{address, many, 2, 5, comm, stream},
+		[]int64{address, bigCount, 2, 5, comm, stream},
 	},
 	"recv": {
-		func(l *Library) error { return queue(l.Recv(address, many, Int8, 6, comm)) },
+		func(l *Library) error { return queue(l.Recv(address, bigCount, Int8, 6, comm)) },
 		"ncclRecv",
-		[]int64{address, many, 0, 6, comm, stream},
+		[]int64{address, bigCount, 0, 6, comm, stream},
 	},
 	"starting a group": {(*Library).GroupStart, "ncclGroupStart", []int64{}},
 	"ending a group":   {(*Library).GroupEnd, "ncclGroupEnd", []int64{}},
@@ -169,12 +169,12 @@ var calls = map[string]struct {
 	"querying errors": {
 		func(l *Library) error { return l.AsyncError(comm) },
 		"ncclCommGetAsyncError",
-		[]int64{comm, out},
+		[]int64{comm, anyAddress},
 	},
 }
 
 func TestMethodsPassAllArguments(t *testing.T) {
-	library, recorder := load(t, "22907", declarations+newer)
+	library, recorder := load(t, "22907", declarations+newerDeclarations)
 	for name, c := range calls {
 		t.Run(name, func(t *testing.T) {
 			recorder.Reset()
@@ -183,7 +183,7 @@ func TestMethodsPassAllArguments(t *testing.T) {
 			}
 			got := recorder.Last()
 			same := slices.EqualFunc(got.Args, c.args, func(got, want int64) bool {
-				return got == want || want == out && got != 0
+				return got == want || want == anyAddress && got != 0
 			})
 			if got.Name != c.name || !same {
 				t.Errorf("called %s%#x, want %s%#x", got.Name, got.Args, c.name, c.args)
@@ -212,7 +212,7 @@ func TestAllFunctionsAreTested(t *testing.T) {
 }
 
 func TestLibraryReportsItsVersion(t *testing.T) {
-	library, _ := load(t, "22809", declarations+newer)
+	library, _ := load(t, "22809", declarations+newerDeclarations)
 	if code, text := library.Version(); code != 22809 || text != "2.28.9" {
 		t.Errorf("Version() = %d, %s; want 22809, 2.28.9", code, text)
 	}
@@ -223,10 +223,10 @@ func TestLibraryReportsItsVersion(t *testing.T) {
 }
 
 func TestHotCallsDoNotAllocate(t *testing.T) {
-	if !pooled {
+	if !poolKeepsItems {
 		t.Skip("sync.Pool drops items under the race detector")
 	}
-	library, recorder := load(t, "22907", declarations+newer)
+	library, recorder := load(t, "22907", declarations+newerDeclarations)
 	recorder.Reset()
 	for _, name := range []string{
 		"all-reduce", "all-gather", "reduce-scatter", "broadcast", "all-to-all", "send", "recv",

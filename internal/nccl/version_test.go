@@ -18,13 +18,13 @@ func TestOlderVersionsLackFunctions(t *testing.T) {
 			},
 		},
 		"2.27.1 has unusable windows": {
-			"22701", declarations + newer, false, map[string]string{
+			"22701", declarations + newerDeclarations, false, map[string]string{
 				"window":     "ncclCommWindowRegister needs NCCL 2.27.3, and * is 2.27.1",
 				"deregister": "ncclCommWindowDeregister needs NCCL 2.27.3, and * is 2.27.1",
 			},
 		},
 		"2.28.9 has all functions": {
-			"22809", declarations + newer, true, map[string]string{},
+			"22809", declarations + newerDeclarations, true, map[string]string{},
 		},
 		"a new version lacks a function": {
 			"23007", declarations, false, map[string]string{
@@ -41,7 +41,7 @@ func TestOlderVersionsLackFunctions(t *testing.T) {
 				t.Errorf("AllReduce returned %v", err)
 			}
 			recorder.Reset()
-			_, windowErr := library.WindowRegister(comm, address, many)
+			_, windowErr := library.WindowRegister(comm, address, bigCount)
 			for call, err := range map[string]error{
 				"window": windowErr, "deregister": library.WindowDeregister(comm, 1),
 				"alltoall": queue(library.AlltoAll(1, 2, 3, Int8, comm)),

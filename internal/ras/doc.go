@@ -4,5 +4,5 @@
 // responses cover all ranks of a job.
 //
 // Requests are lines of text. Responses are not trusted, because another process may listen on the
-// port: their length is limited, and only numbers and known names are used.
+// port. Their length is limited, and only numbers and known names are used.
 package ras

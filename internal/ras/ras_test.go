@@ -15,7 +15,8 @@ import (
 
 func formatRanks(ranks []int) string { return "rank " + strings.Trim(fmt.Sprint(ranks), "[]") }
 
-// serve responds to the requests of one client as NCCL does, and to the last one with answer.
+// serve responds to the requests of one client as NCCL does. answer is the response to the last
+// request.
 func serve(t *testing.T, answer string) (address string) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -73,7 +74,8 @@ func TestResponseOfNCCLIsParsed(t *testing.T) {
 	}
 }
 
-// TestInvalidResponsesAreRefused queries servers that do not respond as NCCL does.
+// TestInvalidResponsesAreRefused queries servers that do not respond as NCCL does. Ask must refuse
+// malformed responses and ignore invalid ranks and names.
 func TestInvalidResponsesAreRefused(t *testing.T) {
 	for _, answer := range []string{
 		"", "HTTP/1.1 400 Bad Request\n", `{"communicators": 7}`, `{"communicators"`,
@@ -82,9 +84,9 @@ func TestInvalidResponsesAreRefused(t *testing.T) {
 			t.Errorf("Ask succeeded with response %q", answer)
 		}
 	}
-	hostile := `{"communicators":[{"hash":"0x1","size":2,"ranks":[{"rank":-1},{"rank":99},{"rank":0,` +
-		`"collective_counts":{"AllReduce":1,"\u001b[2J":7}},{"rank":1,"collective_counts":null}]}]}`
-	status, err := ras.Ask(t.Context(), serve(t, hostile))
+	hostileResponse := `{"communicators":[{"hash":"0x1","size":2,"ranks":[{"rank":-1},{"rank":99},` +
+		`{"rank":0,"collective_counts":{"AllReduce":1,"\u001b[2J":7}},{"rank":1,"collective_counts":null}]}]}`
+	status, err := ras.Ask(t.Context(), serve(t, hostileResponse))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -94,8 +96,8 @@ func TestInvalidResponsesAreRefused(t *testing.T) {
 	}
 }
 
-// TestAskReturnsAtTheDeadline queries a server that never responds.
-func TestAskReturnsAtTheDeadline(t *testing.T) {
+// TestAskReturnsAtDeadline queries a server that never responds.
+func TestAskReturnsAtDeadline(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)

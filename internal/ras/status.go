@@ -57,19 +57,19 @@ var collectives = []string{"Broadcast", "Reduce", "AllGather", "ReduceScatter", 
 // such as "AllReduce: 3 by rank 1, 4 by ranks 0,2-3". It returns "" if no counters differ or if the
 // communicator is unknown. name formats a list of ranks.
 func (s *Status) Differences(id string, size int, name func(ranks []int) string) string {
-	at := slices.IndexFunc(s.Communicators, func(c Communicator) bool {
+	index := slices.IndexFunc(s.Communicators, func(c Communicator) bool {
 		return c.Name == id && c.Size == size
 	})
-	if at < 0 {
+	if index < 0 {
 		return ""
 	}
-	var all []string
+	var differences []string
 	for _, collective := range collectives {
-		if text := s.Communicators[at].describeDifference(collective, name); text != "" {
-			all = append(all, collective+": "+text)
+		if text := s.Communicators[index].describeDifference(collective, name); text != "" {
+			differences = append(differences, collective+": "+text)
 		}
 	}
-	return strings.Join(all, "; ")
+	return strings.Join(differences, "; ")
 }
 
 func (c *Communicator) describeDifference(collective string, name func(ranks []int) string) string {

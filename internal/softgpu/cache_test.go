@@ -19,8 +19,8 @@ func (f *filler) fill(dir string) error {
 	return os.WriteFile(filepath.Join(dir, "library"), []byte("new"), 0o600)
 }
 
-// has fails the test unless a folder of the cache has exactly the file and the mark. It also fails
-// the test unless the given number of folders were filled.
+// checkFolder fails the test unless a folder of the cache has exactly the file and the mark. It
+// also fails the test unless the given number of folders were filled.
 func (c cache) checkFolder(t *testing.T, f *filler, key string, times int32) {
 	t.Helper()
 	dir, err := c.folder(key, f.fill)

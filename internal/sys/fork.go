@@ -27,7 +27,7 @@ func CloseInForks(socket io.Closer) {
 	}
 	raw, err := c.SyscallConn()
 	if err != nil {
-		return // the socket is closed
+		return // The socket is closed.
 	}
 	_ = raw.Control(func(fd uintptr) {
 		var stat unix.Stat_t

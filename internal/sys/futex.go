@@ -9,7 +9,7 @@ import (
 )
 
 const (
-	futexWait = 0 // without FUTEX_PRIVATE_FLAG, since the word is shared between processes
+	futexWait = 0 // without FUTEX_PRIVATE_FLAG, because processes share the word
 	futexWake = 1
 )
 

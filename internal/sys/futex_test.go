@@ -7,7 +7,7 @@ import (
 )
 
 // newWord maps a word twice, as two processes would.
-func newWord(t *testing.T) (ours, theirs *uint32) {
+func newWord(t *testing.T) (first, second *uint32) {
 	t.Helper()
 	f := newMemory(t, 4096)
 	a, err := Map(f, 0, 4096)
@@ -21,7 +21,7 @@ func newWord(t *testing.T) (ours, theirs *uint32) {
 	return (*uint32)(a.Base()), (*uint32)(b.Base())
 }
 
-func TestFutexDoesNotSleepOnAnotherValue(t *testing.T) {
+func TestFutexWaitReturnsIfValueDiffers(t *testing.T) {
 	word, _ := newWord(t)
 	atomic.StoreUint32(word, 2)
 	// If FutexWait slept, the test would time out.
@@ -37,16 +37,16 @@ func TestFutexWaitTimesOut(t *testing.T) {
 // TestFutexWakesThroughAnotherMapping stores a new value and wakes the sleeper. If FutexWake has no
 // effect, the test times out.
 func TestFutexWakesThroughAnotherMapping(t *testing.T) {
-	ours, theirs := newWord(t)
+	first, second := newWord(t)
 	woken := make(chan struct{})
 	go func() {
 		defer close(woken)
-		for atomic.LoadUint32(ours) == 0 {
-			FutexWait(ours, 0, time.Hour)
+		for atomic.LoadUint32(first) == 0 {
+			FutexWait(first, 0, time.Hour)
 		}
 	}()
-	atomic.StoreUint32(theirs, 1)
-	FutexWake(theirs)
+	atomic.StoreUint32(second, 1)
+	FutexWake(second)
 	<-woken
 }
 

@@ -56,12 +56,12 @@ func Map(f *os.File, offset, bytes int64) (*Mapping, error) {
 }
 
 // MapAt maps a shared file over a part of the reservation m. The result must be closed before m.
-func (m *Mapping) MapAt(at int64, f *os.File, bytes int64) (*Mapping, error) {
-	if at < 0 || bytes <= 0 || at+bytes > m.bytes {
+func (m *Mapping) MapAt(offset int64, f *os.File, bytes int64) (*Mapping, error) {
+	if offset < 0 || bytes <= 0 || offset+bytes > m.bytes {
 		return nil, fmt.Errorf("mapping [%d, %d) into a reservation of %d bytes: %w",
-			at, at+bytes, m.bytes, unix.EINVAL)
+			offset, offset+bytes, m.bytes, unix.EINVAL)
 	}
-	base := unsafe.Add(m.base, at)
+	base := unsafe.Add(m.base, offset)
 	if err := mapFixed(base, f, 0, bytes); err != nil {
 		reclaim(base, bytes)
 		return nil, err
@@ -139,9 +139,9 @@ func (m *Mapping) Close() error {
 }
 
 func mmap(
-	at unsafe.Pointer, bytes int64, prot, flags, fd int, offset int64,
+	address unsafe.Pointer, bytes int64, prot, flags, fd int, offset int64,
 ) (unsafe.Pointer, error) {
-	return unix.MmapPtr(fd, offset, at, uintptr(bytes), prot, flags)
+	return unix.MmapPtr(fd, offset, address, uintptr(bytes), prot, flags)
 }
 
 func unmap(base unsafe.Pointer, bytes int64) error {

@@ -42,8 +42,8 @@ func closeAgain(m *Mapping) (err error) {
 		}
 	}()
 	err = ErrUnmapped
-	if again := m.Close(); !invariants.Enabled {
-		err = again
+	if closeErr := m.Close(); !invariants.Enabled {
+		err = closeErr
 	}
 	return err
 }
@@ -54,17 +54,18 @@ func TestReservationsAreAlignedAndCoverEveryAddress(t *testing.T) {
 			r, err := Reserve(bytes, align)
 			check(t, err)
 			if r.Address()%uintptr(align) != 0 || r.Bytes() != bytes {
-				t.Errorf("Reserve(%d, %d) reserved %d bytes at %#x", bytes, align, r.Bytes(), r.Address())
+				t.Errorf("Reserve(%d, %d) = %d bytes at %#x, want aligned bytes",
+					bytes, align, r.Bytes(), r.Address())
 			}
 			check(t, r.Close())
 			if err := closeAgain(r); !errors.Is(err, ErrUnmapped) {
-				t.Errorf("closing twice: got %v, want ErrUnmapped", err)
+				t.Errorf("second Close = %v, want ErrUnmapped", err)
 			}
 		}
 	}
 }
 
-func TestReserveReturnsTheSystemsError(t *testing.T) {
+func TestReserveReturnsSystemError(t *testing.T) {
 	r, err := Reserve(1<<60, PageSize)
 	if !errors.Is(err, syscall.ENOMEM) {
 		t.Errorf("got %v, want ENOMEM", err)
@@ -74,7 +75,7 @@ func TestReserveReturnsTheSystemsError(t *testing.T) {
 	}
 }
 
-func TestTwoMappingsOfAFileAreTheSameMemory(t *testing.T) {
+func TestMappingsOfFileShareMemory(t *testing.T) {
 	f := newMemory(t, 3*PageSize)
 	a, err := Map(f, 0, 3*PageSize)
 	check(t, err)
@@ -91,7 +92,7 @@ func TestTwoMappingsOfAFileAreTheSameMemory(t *testing.T) {
 	check(t, b.Close())
 }
 
-func TestClosingAMappingRestoresTheReservation(t *testing.T) {
+func TestCloseRestoresReservation(t *testing.T) {
 	r, err := Reserve(8*PageSize, PageSize)
 	check(t, err)
 	defer func() { check(t, r.Close()) }()
@@ -107,27 +108,27 @@ func TestClosingAMappingRestoresTheReservation(t *testing.T) {
 		bytesOf(m)[round] = 1
 		check(t, m.Close())
 		if !reserved(r, 8*PageSize) {
-			t.Error("closing a mapping has left a hole")
+			t.Error("Close left a hole in the reservation")
 		}
 	}
 }
 
 // reserved reports whether every page of a reservation is still reserved or mapped.
 func reserved(r *Mapping, bytes int64) bool {
-	for at := int64(0); at < bytes; at += PageSize {
-		if reclaim(unsafe.Add(r.base, at), PageSize) {
+	for offset := int64(0); offset < bytes; offset += PageSize {
+		if reclaim(unsafe.Add(r.base, offset), PageSize) {
 			return false
 		}
 	}
 	return true
 }
 
-func TestMappingOutsideAReservationIsAnError(t *testing.T) {
+func TestMapAtOutsideReservationFails(t *testing.T) {
 	r, err := Reserve(4*PageSize, PageSize)
 	check(t, err)
 	defer func() { check(t, r.Close()) }()
 	f := newMemory(t, 8*PageSize)
-	for _, c := range []struct{ at, bytes int64 }{
+	for _, c := range []struct{ offset, bytes int64 }{
 		{-PageSize, PageSize},
 		{4 * PageSize, PageSize},
 		{3 * PageSize, 2 * PageSize},
@@ -135,8 +136,8 @@ func TestMappingOutsideAReservationIsAnError(t *testing.T) {
 		{0, -PageSize},
 		{0, 5 * PageSize},
 	} {
-		if m, err := r.MapAt(c.at, f, c.bytes); !errors.Is(err, syscall.EINVAL) {
-			t.Errorf("mapping %d bytes at %d: got %v, %v, want EINVAL", c.bytes, c.at, m, err)
+		if m, err := r.MapAt(c.offset, f, c.bytes); !errors.Is(err, syscall.EINVAL) {
+			t.Errorf("mapping %d bytes at %d: got %v, %v, want EINVAL", c.bytes, c.offset, m, err)
 		}
 	}
 }
@@ -152,7 +153,7 @@ func unmappableFile(t *testing.T) *os.File {
 	return f
 }
 
-func TestFailedMappingRestoresTheReservation(t *testing.T) {
+func TestFailedMapAtRestoresReservation(t *testing.T) {
 	f := unmappableFile(t)
 	r, err := Reserve(64*PageSize, PageSize)
 	check(t, err)
@@ -161,7 +162,7 @@ func TestFailedMappingRestoresTheReservation(t *testing.T) {
 		t.Skip("the system has this many huge pages")
 	}
 	if !reserved(r, 64*PageSize) {
-		t.Error("the mapping that failed has left a hole")
+		t.Error("the failed MapAt left a hole in the reservation")
 	}
 	m, err := r.MapAt(0, newMemory(t, PageSize), PageSize)
 	check(t, err)
@@ -213,18 +214,18 @@ func TestReservedAndUnmappedMemoryIsNotReadable(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	at := m.Address()
-	if Readable(at) {
-		t.Error("reserved addresses are readable")
+	address := m.Address()
+	if Readable(address) {
+		t.Error("Readable is true for reserved addresses")
 	}
 	if err := m.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if Readable(at) {
-		t.Error("unmapped addresses are readable")
+	if Readable(address) {
+		t.Error("Readable is true for unmapped addresses")
 	}
 	var own byte
 	if !Readable(uintptr(unsafe.Pointer(&own))) {
-		t.Error("a variable of this process is not readable")
+		t.Error("Readable is false for a variable of this process")
 	}
 }

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-func TestMemfdHasItsSizeAndReadsAsZeros(t *testing.T) {
+func TestMemfdHasSizeAndZeros(t *testing.T) {
 	f := newMemory(t, 5*4096)
 	size, err := FileSize(f)
 	check(t, err)
@@ -25,7 +25,7 @@ func TestMemfdHasItsSizeAndReadsAsZeros(t *testing.T) {
 	check(t, m.Close())
 }
 
-func TestSealedMemfdKeepsItsSize(t *testing.T) {
+func TestSealedMemfdKeepsSize(t *testing.T) {
 	f := newMemory(t, 8192)
 	check(t, SealSize(f))
 	for _, bytes := range []int64{0, 4096, 16384} {
@@ -38,7 +38,7 @@ func TestSealedMemfdKeepsItsSize(t *testing.T) {
 	}
 }
 
-func TestFileThatCannotBeSealedIsAnError(t *testing.T) {
+func TestSealSizeOfFileFails(t *testing.T) {
 	f, err := os.Create(filepath.Join(t.TempDir(), "plain"))
 	check(t, err)
 	defer f.Close()
@@ -47,7 +47,7 @@ func TestFileThatCannotBeSealedIsAnError(t *testing.T) {
 	}
 }
 
-func TestSizeOfAClosedFileIsAnError(t *testing.T) {
+func TestFileSizeOfClosedFileFails(t *testing.T) {
 	f, err := Memfd("test", 4096)
 	check(t, err)
 	check(t, f.Close())
@@ -56,7 +56,7 @@ func TestSizeOfAClosedFileIsAnError(t *testing.T) {
 	}
 }
 
-func TestNegativeSizeIsAnError(t *testing.T) {
+func TestMemfdRefusesNegativeSize(t *testing.T) {
 	if f, err := Memfd("test", -1); err == nil {
 		check(t, f.Close())
 		t.Error("Memfd with -1 bytes returned no error")

@@ -21,7 +21,7 @@ var openMappings struct {
 
 // record adds a mapping to the open ones.
 func (o *origin) record(m *Mapping) {
-	runtime.Callers(4, o[:]) // skips Callers, record, newMapping and its caller
+	runtime.Callers(4, o[:]) // skips Callers, record, newMapping and the caller of newMapping
 	openMappings.Lock()
 	defer openMappings.Unlock()
 	if openMappings.all == nil {

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-func TestPolicyOfSharedFiles(t *testing.T) {
+func TestTransparentFollowsPolicy(t *testing.T) {
 	cases := map[string]struct {
 		text, word  string
 		transparent bool
@@ -28,7 +28,7 @@ func TestPolicyOfSharedFiles(t *testing.T) {
 	}
 }
 
-// TestHugePagesIn reads missing files, and then files in the kernel's format.
+// TestHugePagesIn reads missing files and then files in the kernel's format.
 func TestHugePagesIn(t *testing.T) {
 	mm := t.TempDir() + "/"
 	if got := hugePagesIn(mm); got != (HugePages{}) {

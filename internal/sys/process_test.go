@@ -13,7 +13,7 @@ import (
 	"symmem/internal/sys/systest"
 )
 
-// patience limits waits that should be short.
+// patience limits waits. It expires only if something hangs.
 const patience = 30 * time.Second
 
 // newSleeper starts a process that ends when its standard input does.
@@ -37,7 +37,7 @@ func TestPidfdReportsEndOfProcess(t *testing.T) {
 	defer f.Close()
 	check(t, f.SetReadDeadline(time.Now().Add(50*time.Millisecond)))
 	if err := AwaitEnd(f); !errors.Is(err, os.ErrDeadlineExceeded) {
-		t.Errorf("got %v for a running process, want ErrDeadlineExceeded", err)
+		t.Errorf("AwaitEnd of a running process = %v, want ErrDeadlineExceeded", err)
 	}
 	check(t, command.Process.Signal(syscall.SIGKILL))
 	check(t, f.SetReadDeadline(time.Now().Add(patience)))

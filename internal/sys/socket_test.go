@@ -26,7 +26,7 @@ func newPair(t *testing.T) (a, b *net.UnixConn) {
 	return ends[0], ends[1]
 }
 
-func TestKernelIdentifiesTheOtherEnd(t *testing.T) {
+func TestPeerOfIdentifiesOtherEnd(t *testing.T) {
 	a, _ := newPair(t)
 	peer, err := PeerOf(a)
 	check(t, err)
@@ -39,7 +39,7 @@ func TestKernelIdentifiesTheOtherEnd(t *testing.T) {
 	}
 }
 
-func TestDescriptorsAreSentWithTheirMessage(t *testing.T) {
+func TestDescriptorsAccompanyMessages(t *testing.T) {
 	a, b := newPair(t)
 	message := make([]byte, 4)
 	check(t, SendFile(a, []byte("none"), nil))
@@ -97,7 +97,7 @@ func TestInvalidMessagesLeaveNoDescriptor(t *testing.T) {
 	}
 }
 
-func TestEndOfTheConnectionIsAnError(t *testing.T) {
+func TestClosedConnectionIsError(t *testing.T) {
 	a, b := newPair(t)
 	check(t, a.Close())
 	if _, err := ReceiveFile(b, make([]byte, 4)); err == nil {

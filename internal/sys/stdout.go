@@ -12,13 +12,13 @@ import (
 // of the returned file has closed, writing returns an error. It does not raise SIGPIPE, because Go
 // raises SIGPIPE only for descriptors 1 and 2.
 func TakeStdout() (*os.File, error) {
-	taken, err := unix.FcntlInt(uintptr(unix.Stdout), unix.F_DUPFD_CLOEXEC, unix.Stderr+1)
+	stdout, err := unix.FcntlInt(uintptr(unix.Stdout), unix.F_DUPFD_CLOEXEC, unix.Stderr+1)
 	if err != nil {
 		return nil, fmt.Errorf("duplicating standard output: %w", err)
 	}
 	if err := unix.Dup3(unix.Stderr, unix.Stdout, 0); err != nil {
-		_ = unix.Close(taken)
+		_ = unix.Close(stdout)
 		return nil, fmt.Errorf("redirecting standard output to standard error: %w", err)
 	}
-	return os.NewFile(uintptr(taken), os.Stdout.Name()), nil
+	return os.NewFile(uintptr(stdout), os.Stdout.Name()), nil
 }

@@ -15,16 +15,16 @@ import (
 // takeVariable is set in processes of the test binary that call TakeStdout.
 const takeVariable = "SYS_TEST_TAKE_STDOUT"
 
-// writeAll writes to standard output in three ways: as a library, as a child, and as its owner.
+// writeAll writes to standard output as a library, as a child, and as the caller of TakeStdout.
 func writeAll() error {
-	taken, err := TakeStdout()
+	stdout, err := TakeStdout()
 	if err != nil {
 		return err
 	}
 	fmt.Println("a library")
 	child := exec.Command("echo", "a child")
 	child.Stdout = os.Stdout
-	_, err = fmt.Fprintln(taken, "the report")
+	_, err = fmt.Fprintln(stdout, "the report")
 	return errors.Join(child.Run(), err)
 }
 
@@ -46,10 +46,10 @@ func TestTakeStdout(t *testing.T) {
 
 func TestTakenStdoutWithoutReader(t *testing.T) {
 	if os.Getenv(takeVariable) != "" {
-		taken, err := TakeStdout()
+		stdout, err := TakeStdout()
 		check(t, err)
-		if _, err := taken.WriteString("without a reader"); !errors.Is(err, syscall.EPIPE) {
-			t.Errorf("writing to a pipe without a reader: got %v, want EPIPE", err)
+		if _, err := stdout.WriteString("without a reader"); !errors.Is(err, syscall.EPIPE) {
+			t.Errorf("WriteString to a pipe without a reader = %v, want EPIPE", err)
 		}
 		return
 	}

@@ -48,7 +48,7 @@ var encodedH200 []byte
 func h200() *Table {
 	t, err := Decode(encodedH200)
 	if err != nil {
-		panic("tuning: the built-in table is broken: " + err.Error()) // a test decodes it
+		panic("tuning: the built-in table is broken: " + err.Error()) // A test decodes the table.
 	}
 	t.Origin = BuiltinOrigin
 	return t

@@ -56,12 +56,12 @@ func (p Point) OtherUS() float64 {
 // To find the threshold between two sizes, Derive draws a straight line between the logarithms of
 // the ratios of the times. The threshold is where the line crosses 0, rounded down to a quarter of
 // a power of two. If the line does not cross 0, the threshold is the smaller size.
-func Derive(about Calls, otherwise Path, points []Point) Rule {
+func Derive(calls Calls, otherwise Path, points []Point) Rule {
 	c := compareWindow(otherwise)
-	if about.Memory != "" {
+	if calls.Memory != "" {
 		c = compareDirect
 	}
-	return Rule{Calls: about, Steps: c.steps(bySize(points))}
+	return Rule{Calls: calls, Steps: c.steps(bySize(points))}
 }
 
 // times holds the points of one size.

@@ -1,9 +1,10 @@
 // Package tuning chooses the path of a collective from a table of measured thresholds.
 //
-// NCCL uses its window kernels whenever it can, even at sizes where they are slower, and the
-// kernels of symmem have limits as well. A [Table] states, for an operation on a number of ranks
-// and machines, up to which size each path is the fastest. It depends only on facts that all ranks
-// of a group share, and the ranks compare [Table.Digest] to make sure that they use the same table.
+// NCCL uses its window kernels whenever it can, even at sizes where they are slower. The kernels of
+// symmem have limits as well. For an operation on a number of ranks and machines, a [Table]
+// contains the sizes up to which each path is the fastest. Its choices depend only on facts that
+// all ranks of a group share. The ranks compare [Table.Digest] to make sure that they use the same
+// table.
 //
 // There are two decisions, with separate kinds of rules. First, [Table.ChooseDirect] decides
 // whether a call uses the direct path. Its rules name a memory: symmetric buffers (both are in
@@ -18,8 +19,8 @@
 //
 // # Format
 //
-// [Table.Encode] writes JSON with the measured times of each step, so that people can read and edit
-// it. [Decode] reads it and refuses unknown fields:
+// [Table.Encode] writes JSON with the measured times of each step. People can read and edit it.
+// [Decode] reads it and refuses unknown fields:
 //
 //	{
 //	  "version": 4,
@@ -54,7 +55,7 @@
 //
 // Sizes count the larger buffer of a call: the output of an all-gather, the input of a
 // reduce-scatter. They are whole numbers of bytes, or numbers with a unit: B, KiB, MiB or GiB. A
-// step covers sizes up to and including up_to; the last step has no up_to and covers all larger
-// sizes. Only otherwise, the fields of a rule before its steps, and up_to and path of a step affect
-// choices; everything else is documentation.
+// step covers sizes up to and including up_to. The last step has no up_to and covers all larger
+// sizes. Choices depend only on otherwise, on the fields of a rule before its steps, and on up_to
+// and path of a step. All other fields are documentation.
 package tuning

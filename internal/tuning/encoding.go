@@ -8,8 +8,8 @@ import (
 	"regexp"
 )
 
-// meaning explains the format to people who read the file.
-const meaning = "A collective whose larger buffer has up to up_to bytes takes the path of that " +
+// formatText explains the format to people who read the file.
+const formatText = "A collective whose larger buffer has up to up_to bytes takes the path of that " +
 	"step; the last step covers all larger sizes. otherwise is the path of calls without a rule. " +
 	"Rules with memory decide first, whether a call on symmetric or on any buffers takes the direct " +
 	"path if it can; one without operation covers all operations without a rule of their own, and " +
@@ -23,9 +23,9 @@ type file struct {
 	*Table
 }
 
-// flat matches an object that spans several lines and contains no other object. Strings in JSON
-// contain no newlines.
-var flat = regexp.MustCompile(`\{\n[^{}\[\]]*\n\s*\}`)
+// flatObject matches an object that spans several lines and contains no other object. Strings in
+// JSON contain no newlines.
+var flatObject = regexp.MustCompile(`\{\n[^{}\[\]]*\n\s*\}`)
 
 var lineEnd = regexp.MustCompile(`\n\s*`)
 
@@ -37,11 +37,11 @@ func (t *Table) Encode() ([]byte, error) {
 	}
 	ordered := *t
 	ordered.Rules = sorted(t.Rules)
-	indented, err := json.MarshalIndent(file{Version, meaning, &ordered}, "", "  ")
+	indented, err := json.MarshalIndent(file{Version, formatText, &ordered}, "", "  ")
 	if err != nil {
 		return nil, fmt.Errorf("encoding a tuning table: %w", err)
 	}
-	folded := flat.ReplaceAllFunc(indented, func(object []byte) []byte {
+	folded := flatObject.ReplaceAllFunc(indented, func(object []byte) []byte {
 		return lineEnd.ReplaceAll(object, []byte(" "))
 	})
 	return append(folded, '\n'), nil
@@ -56,7 +56,7 @@ type version struct {
 func Decode(encoded []byte) (*Table, error) {
 	var format version
 	if err := json.Unmarshal(encoded, &format); err != nil {
-		return nil, at(encoded, -1, err)
+		return nil, addLine(encoded, -1, err)
 	}
 	switch {
 	case format.Version == nil:
@@ -69,7 +69,7 @@ func Decode(encoded []byte) (*Table, error) {
 	decoder.DisallowUnknownFields()
 	read := file{Table: &Table{}}
 	if err := decoder.Decode(&read); err != nil {
-		return nil, at(encoded, decoder.InputOffset(), err)
+		return nil, addLine(encoded, decoder.InputOffset(), err)
 	}
 	if err := read.Validate(); err != nil {
 		return nil, err
@@ -77,9 +77,9 @@ func Decode(encoded []byte) (*Table, error) {
 	return read.Table, nil
 }
 
-// at prefixes a decoding error with its line number. If the error has no position, at uses offset.
-// A negative offset is not used.
-func at(encoded []byte, offset int64, err error) error {
+// addLine prefixes a decoding error with its line number. If the error has no position, addLine
+// uses offset. A negative offset is not used.
+func addLine(encoded []byte, offset int64, err error) error {
 	var syntax *json.SyntaxError
 	var wrongType *json.UnmarshalTypeError
 	switch {

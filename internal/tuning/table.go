@@ -129,9 +129,9 @@ func (t *Table) Validate() error {
 
 // Measured returns the times from which the rule for these calls was derived, in ascending order of
 // size.
-func (t *Table) Measured(about Calls) (points []Point) {
+func (t *Table) Measured(calls Calls) (points []Point) {
 	for i := range t.Rules {
-		if t.Rules[i].Calls != about {
+		if t.Rules[i].Calls != calls {
 			continue
 		}
 		for _, s := range t.Rules[i].Steps {
@@ -143,11 +143,11 @@ func (t *Table) Measured(about Calls) (points []Point) {
 
 // Choose returns the path of a call, plain or window, and the reason. It does not allocate.
 func (t *Table) Choose(operation string, bytes int64, group Shape) (Path, Reason) {
-	why := t.find(Calls{Operation: operation, Shape: group}, bytes)
-	if why.step < 0 {
-		return t.Otherwise, why
+	reason := t.find(Calls{Operation: operation, Shape: group}, bytes)
+	if reason.step < 0 {
+		return t.Otherwise, reason
 	}
-	return why.rule.Steps[why.step].Path, why
+	return reason.rule.Steps[reason.step].Path, reason
 }
 
 // ChooseDirect reports whether a call should use the direct path if it can. It also returns the
@@ -157,43 +157,43 @@ func (t *Table) Choose(operation string, bytes int64, group Shape) (Path, Reason
 func (t *Table) ChooseDirect(
 	operation string, bytes int64, symmetric bool, group Shape,
 ) (bool, Reason) {
-	asked := Calls{Operation: operation, Memory: Anywhere, Shape: group}
+	call := Calls{Operation: operation, Memory: Anywhere, Shape: group}
 	if symmetric {
-		asked.Memory = Symmetric
+		call.Memory = Symmetric
 	}
-	why := t.find(asked, bytes)
-	if why.step < 0 {
-		general := t.find(Calls{Memory: asked.Memory}, bytes)
-		why.rule, why.step = general.rule, general.step
+	reason := t.find(call, bytes)
+	if reason.step < 0 {
+		general := t.find(Calls{Memory: call.Memory}, bytes)
+		reason.rule, reason.step = general.rule, general.step
 	}
-	return why.step >= 0 && why.rule.Steps[why.step].Path == Direct, why
+	return reason.step >= 0 && reason.rule.Steps[reason.step].Path == Direct, reason
 }
 
 // find finds the rule that covers the given calls, and the step for a size.
-func (t *Table) find(asked Calls, bytes int64) Reason {
-	why := Reason{table: t, asked: asked, step: -1}
+func (t *Table) find(call Calls, bytes int64) Reason {
+	reason := Reason{table: t, call: call, step: -1}
 	for i := range t.Rules {
 		r := &t.Rules[i]
-		if r.Calls != asked {
+		if r.Calls != call {
 			continue
 		}
-		why.rule = r
+		reason.rule = r
 		for s := range r.Steps {
 			if limit := int64(r.Steps[s].UpTo); bytes <= limit || limit == 0 {
-				why.step = s
-				return why
+				reason.step = s
+				return reason
 			}
 		}
 	}
-	return why
+	return reason
 }
 
 // Reason records why a path was chosen. Only String formats the text. Therefore choosing is cheap.
 type Reason struct {
 	table *Table
 	rule  *Rule
-	step  int // of rule; -1 if no rule covers the call
-	asked Calls
+	step  int // index into rule.Steps, or -1 if no rule covers the call
+	call  Calls
 }
 
 // Ruled reports whether a rule has determined the path.
@@ -205,13 +205,13 @@ func (r Reason) String() string {
 	case r.Ruled():
 		return fmt.Sprintf("the %s says %s %s for %v", r.table.Name(),
 			r.rule.Steps[r.step].Path.answer(), r.rule.sizeText(r.step), r.rule.Calls)
-	case r.asked.Memory != "":
-		return fmt.Sprintf("the %s has no rule for %v", r.table.Name(), r.asked)
+	case r.call.Memory != "":
+		return fmt.Sprintf("the %s has no rule for %v", r.table.Name(), r.call)
 	case len(r.table.Rules) == 0 && r.table.Otherwise == Window:
 		return fmt.Sprintf("the %s says window for everything", r.table.Name())
 	}
 	return fmt.Sprintf("the %s has no rule for %v, and says %s otherwise",
-		r.table.Name(), r.asked, r.table.Otherwise)
+		r.table.Name(), r.call, r.table.Otherwise)
 }
 
 // answer returns the path of a step as used in sentences.
@@ -251,7 +251,7 @@ func (r *Rule) String() string {
 func (t *Table) Digest() uint64 {
 	decisive := Table{Otherwise: t.Otherwise, Rules: sorted(t.WithoutTimes().Rules)}
 	h := fnv.New64a()
-	_ = json.NewEncoder(h).Encode(&decisive) // cannot fail for names and integers
+	_ = json.NewEncoder(h).Encode(&decisive) // It does not fail for names and integers.
 	return h.Sum64()
 }
 
@@ -280,25 +280,25 @@ func (t *Table) General() []Rule {
 
 // WithoutTimes returns a copy of the table with the same rules and without measured times.
 func (t *Table) WithoutTimes() *Table {
-	fresh := *t
-	fresh.DataType, fresh.Rules = "", slices.Clone(t.Rules)
-	for i := range fresh.Rules {
-		r := &fresh.Rules[i]
+	result := *t
+	result.DataType, result.Rules = "", slices.Clone(t.Rules)
+	for i := range result.Rules {
+		r := &result.Rules[i]
 		r.Steps = slices.Clone(r.Steps)
 		for s := range r.Steps {
 			r.Steps[s].Measured = nil
 		}
 	}
-	return &fresh
+	return &result
 }
 
 // Replace returns a copy of the table with the given rules. They replace rules that cover the same
 // calls.
 func (t *Table) Replace(rules ...Rule) *Table {
-	fresh := *t
-	fresh.Rules = slices.DeleteFunc(slices.Clone(t.Rules), func(old Rule) bool {
+	result := *t
+	result.Rules = slices.DeleteFunc(slices.Clone(t.Rules), func(old Rule) bool {
 		return slices.ContainsFunc(rules, func(r Rule) bool { return r.Calls == old.Calls })
 	})
-	fresh.Rules = append(fresh.Rules, rules...)
-	return &fresh
+	result.Rules = append(result.Rules, rules...)
+	return &result
 }

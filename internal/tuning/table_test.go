@@ -10,8 +10,8 @@ import (
 	"pgregory.net/rapid"
 )
 
-// reduces covers all-reduce on 2 ranks.
-var reduces = Calls{Operation: "AllReduce", Shape: Shape{Ranks: 2, Machines: 1}}
+// reduceCalls covers all-reduce on 2 ranks.
+var reduceCalls = Calls{Operation: "AllReduce", Shape: Shape{Ranks: 2, Machines: 1}}
 
 // anyPoints draws times at ascending sizes.
 func anyPoints(t *rapid.T) []Point {
@@ -43,9 +43,9 @@ func anyTimes(t *rapid.T) []Point {
 
 // withInPlace adds times of calls in place, most of them at the same sizes.
 func withInPlace(t *rapid.T, points, inPlace []Point) []Point {
-	apart := rapid.Bool().Draw(t, "apart")
+	differentSizes := rapid.Bool().Draw(t, "apart")
 	for i, p := range inPlace {
-		if !apart && i < len(points) {
+		if !differentSizes && i < len(points) {
 			p.Bytes = points[i].Bytes
 		}
 		p.InPlace = true
@@ -64,12 +64,12 @@ func anyTable(t *rapid.T) *Table {
 	}
 	for _, operation := range operations {
 		for ranks := range rapid.IntRange(0, 3).Draw(t, "rules") {
-			about := Calls{Operation: operation, Shape: Shape{Ranks: ranks + 1, Machines: 1}}
+			calls := Calls{Operation: operation, Shape: Shape{Ranks: ranks + 1, Machines: 1}}
 			points := withInPlace(t, anyPoints(t), anyPoints(t))
-			table.Rules = append(table.Rules, Derive(about, table.Otherwise, points))
-			about.Memory = rapid.SampledFrom([]Memory{Symmetric, Anywhere}).Draw(t, "memory")
+			table.Rules = append(table.Rules, Derive(calls, table.Otherwise, points))
+			calls.Memory = rapid.SampledFrom([]Memory{Symmetric, Anywhere}).Draw(t, "memory")
 			points = withInPlace(t, anyTimes(t), anyTimes(t))
-			table.Rules = append(table.Rules, Derive(about, table.Otherwise, points))
+			table.Rules = append(table.Rules, Derive(calls, table.Otherwise, points))
 		}
 	}
 	if rapid.Bool().Draw(t, "general") {
@@ -87,52 +87,52 @@ func TestTableRoundTrip(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		again, err := Decode(encoded)
+		decoded, err := Decode(encoded)
 		if err != nil {
 			t.Fatalf("%v in\n%s", err, encoded)
 		}
 		want := *table
 		want.Rules = sorted(table.Rules)
-		if diff := cmp.Diff(&want, again, cmp.Transformer("measured", func(s Step) string {
+		if diff := cmp.Diff(&want, decoded, cmp.Transformer("measured", func(s Step) string {
 			return fmt.Sprint(s)
 		})); diff != "" {
 			t.Fatalf("(-written +read):\n%s", diff)
 		}
-		if table.Digest() != again.Digest() {
-			t.Fatal("the digest has changed")
+		if table.Digest() != decoded.Digest() {
+			t.Fatal("encoding and decoding changed the digest")
 		}
 	})
 }
 
-func TestMeasuredSizesTakeThePathOfTheirStep(t *testing.T) {
+func TestMeasuredSizesTakePathOfStep(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		points := withInPlace(t, anyPoints(t), anyPoints(t))
 		table := &Table{
-			Device: "box", Otherwise: Plain, Rules: []Rule{Derive(reduces, Plain, points)},
+			Device: "box", Otherwise: Plain, Rules: []Rule{Derive(reduceCalls, Plain, points)},
 		}
 		if err := table.Validate(); err != nil {
 			t.Fatal(err)
 		}
-		seen, steps := 0, table.Rules[0].Steps
+		count, steps := 0, table.Rules[0].Steps
 		for i, s := range steps {
 			if i > 0 && s.Path == steps[i-1].Path {
 				t.Fatalf("steps %d and %d have the same path", i-1, i)
 			}
 			for _, p := range s.Measured {
-				seen++
-				path, _ := table.Choose("AllReduce", int64(p.Bytes), reduces.Shape)
+				count++
+				path, _ := table.Choose("AllReduce", int64(p.Bytes), reduceCalls.Shape)
 				if path != s.Path {
 					t.Fatalf("%v is in a step with path %s, but takes %s", p.Bytes, s.Path, path)
 				}
 			}
 		}
-		if seen != len(points) {
-			t.Fatalf("%d of %d points are in steps", seen, len(points))
+		if count != len(points) {
+			t.Fatalf("steps contain %d points, want %d", count, len(points))
 		}
 	})
 }
 
-// slower returns how many times slower a path is than the other path.
+// slower returns the time on a path divided by the time on the other path.
 func (p Point) slower(path Path) float64 {
 	if path == Window {
 		return p.WindowUS / p.PlainUS
@@ -140,15 +140,15 @@ func (p Point) slower(path Path) float64 {
 	return p.PlainUS / p.WindowUS
 }
 
-// counts returns the factor above which a path counts as slower than the other.
-func (p Point) counts() float64 { return 1 + max(p.NoisePercent, FloorPercent)/100 }
+// threshold returns the factor above which a path counts as slower than the other.
+func (p Point) threshold() float64 { return 1 + max(p.NoisePercent, FloorPercent)/100 }
 
 func TestWindowIsNotChosenIfPlainIsFaster(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		points := withInPlace(t, anyPoints(t), anyPoints(t))
-		for _, s := range Derive(reduces, Window, points).Steps {
+		for _, s := range Derive(reduceCalls, Window, points).Steps {
 			for _, p := range s.Measured {
-				if s.Path == Window && p.slower(Window) > 1.00001*p.counts() {
+				if s.Path == Window && p.slower(Window) > 1.00001*p.threshold() {
 					t.Fatalf("%+v takes the window path", p)
 				}
 			}
@@ -158,23 +158,23 @@ func TestWindowIsNotChosenIfPlainIsFaster(t *testing.T) {
 
 func TestDirectIsNotChosenIfAnotherPathIsFaster(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		about := reduces
-		about.Memory = Symmetric
+		calls := reduceCalls
+		calls.Memory = Symmetric
 		points := withInPlace(t, anyTimes(t), anyTimes(t))
 		table := &Table{
-			Device: "box", Otherwise: Plain, Rules: []Rule{Derive(about, Plain, points)},
+			Device: "box", Otherwise: Plain, Rules: []Rule{Derive(calls, Plain, points)},
 		}
 		if err := table.Validate(); err != nil {
 			t.Fatal(err)
 		}
 		for _, p := range points {
 			bytes := int64(p.Bytes)
-			direct, why := table.ChooseDirect("AllReduce", bytes, true, reduces.Shape)
-			if !why.Ruled() || direct && p.DirectUS/p.OtherUS() > 1.00001*p.counts() {
-				t.Fatalf("%+v: direct %v, because %v", p, direct, why)
+			direct, reason := table.ChooseDirect("AllReduce", bytes, true, reduceCalls.Shape)
+			if !reason.Ruled() || direct && p.DirectUS/p.OtherUS() > 1.00001*p.threshold() {
+				t.Fatalf("%+v: direct %v, because %v", p, direct, reason)
 			}
-			if direct, _ := table.ChooseDirect("AllReduce", bytes, false, reduces.Shape); direct {
-				t.Fatal("a rule about symmetric buffers affects others")
+			if direct, _ := table.ChooseDirect("AllReduce", bytes, false, reduceCalls.Shape); direct {
+				t.Fatal("a rule about symmetric buffers affects other buffers")
 			}
 		}
 	})
@@ -186,12 +186,12 @@ func TestPathThatIsAlwaysFasterIsChosen(t *testing.T) {
 		faster := rapid.SampledFrom([]Path{Plain, Window}).Draw(t, "faster")
 		for i := range points {
 			p := &points[i]
-			p.PlainUS = p.WindowUS * 2 * p.counts()
+			p.PlainUS = p.WindowUS * 2 * p.threshold()
 			if faster == Plain {
-				p.PlainUS = p.WindowUS / 2 / p.counts()
+				p.PlainUS = p.WindowUS / 2 / p.threshold()
 			}
 		}
-		for _, s := range Derive(reduces, Window, points).Steps {
+		for _, s := range Derive(reduceCalls, Window, points).Steps {
 			if len(points) > 0 && s.Path != faster {
 				t.Fatalf("a step takes %s, want %s", s.Path, faster)
 			}
@@ -208,10 +208,10 @@ func TestDigestCoversEverythingThatAffectsChoices(t *testing.T) {
 	same.Rules[0].Steps = slices.Clone(same.Rules[0].Steps)
 	same.Rules[0].Steps[0].Measured, same.DataType = nil, "int8"
 	if same.Digest() != table.Digest() {
-		t.Error("documentation has changed the digest")
+		t.Error("documentation changed the digest")
 	}
 	if h100 := Builtin("nccl", "NVIDIA H100 80GB HBM3"); h100.Digest() != table.Digest() {
-		t.Error("devices with the same times differ")
+		t.Error("devices with the same times have different digests")
 	}
 	for name, change := range map[string]func(*Table){
 		"otherwise":      func(t *Table) { t.Otherwise = Window },
@@ -224,14 +224,14 @@ func TestDigestCoversEverythingThatAffectsChoices(t *testing.T) {
 	} {
 		other := Builtin("nccl", "NVIDIA H200")
 		if change(other); other.Digest() == table.Digest() {
-			t.Errorf("%s has not changed the digest", name)
+			t.Errorf("a change of %s did not change the digest", name)
 		}
 	}
 }
 
-func TestBuiltinTableNamesTheMeasuredDevice(t *testing.T) {
+func TestBuiltinTableNamesMeasuredDevice(t *testing.T) {
 	if name := Builtin("nccl", "NVIDIA H100 80GB HBM3").Name(); !strings.Contains(name, "H200") {
-		t.Errorf("its name is %s", name)
+		t.Errorf("Name() = %s, want a name with H200", name)
 	}
 }
 
@@ -239,40 +239,40 @@ func TestRulesCanBeDerivedAgain(t *testing.T) {
 	table := Builtin("nccl", "NVIDIA H200")
 	var rules []Rule
 	for _, memory := range []Memory{"", Symmetric, Anywhere} {
-		about := Calls{Operation: "AllGather", Shape: Shape{4, 1}, Memory: memory}
-		rules = append(rules, Derive(about, table.Otherwise, table.Measured(about)))
+		calls := Calls{Operation: "AllGather", Shape: Shape{4, 1}, Memory: memory}
+		rules = append(rules, Derive(calls, table.Otherwise, table.Measured(calls)))
 	}
 	if got := table.Replace(rules...); got.Digest() != table.Digest() {
 		t.Errorf("the rules choose differently: %v", rules)
 	}
 }
 
-func TestWithoutTimesKeepsTheRules(t *testing.T) {
+func TestWithoutTimesKeepsRules(t *testing.T) {
 	table := Builtin("nccl", "NVIDIA H200")
 	got := table.WithoutTimes()
 	if got.Digest() != table.Digest() {
-		t.Error("it chooses differently")
+		t.Error("WithoutTimes changed the digest")
 	}
-	if m := got.Measured(reduces); len(m) != 0 {
-		t.Errorf("%d times remain", len(m))
+	if m := got.Measured(reduceCalls); len(m) != 0 {
+		t.Errorf("%d times remain, want none", len(m))
 	}
-	if m := table.Measured(reduces); len(m) == 0 {
-		t.Error("the original table has lost its times")
+	if m := table.Measured(reduceCalls); len(m) == 0 {
+		t.Error("WithoutTimes removed the times of the original table")
 	}
 }
 
 func TestReplace(t *testing.T) {
 	table := Builtin("nccl", "NVIDIA H200")
-	fresh := []Rule{
+	result := []Rule{
 		{Calls: Calls{Operation: "AllReduce", Shape: Shape{2, 1}}, Steps: []Step{{Path: Window}}},
 		{Calls: Calls{Operation: "AllReduce", Shape: Shape{4, 2}}, Steps: []Step{{Path: Window}}},
 	}
-	got := table.Replace(fresh...)
+	got := table.Replace(result...)
 	if err := got.Validate(); err != nil {
 		t.Fatal(err)
 	}
 	if len(got.Rules) != len(table.Rules)+1 {
-		t.Errorf("%d rules", len(got.Rules))
+		t.Errorf("got %d rules, want %d", len(got.Rules), len(table.Rules)+1)
 	}
 	const bytes = 256 << 10
 	for _, c := range []struct {
@@ -280,11 +280,11 @@ func TestReplace(t *testing.T) {
 		want  Path
 	}{{Shape{2, 1}, Window}, {Shape{4, 1}, Plain}, {Shape{4, 2}, Window}} {
 		if path, _ := got.Choose("AllReduce", bytes, c.group); path != c.want {
-			t.Errorf("%v takes %s", c.group, path)
+			t.Errorf("Choose for %v = %s, want %s", c.group, path, c.want)
 		}
 	}
 	if path, _ := table.Choose("AllReduce", bytes, Shape{2, 1}); path != Plain {
-		t.Error("the old table has changed")
+		t.Error("Replace changed the original table")
 	}
 }
 
@@ -293,14 +293,14 @@ func TestChoosingDoesNotAllocate(t *testing.T) {
 	group := Shape{Ranks: 4, Machines: 1}
 	n := testing.AllocsPerRun(100, func() {
 		if path, _ := table.Choose("ReduceScatter", 1<<26, group); path != Plain {
-			t.Error(path)
+			t.Errorf("Choose = %s, want plain", path)
 		}
 		if direct, _ := table.ChooseDirect("Barrier", 1<<26, true, group); !direct {
-			t.Error("not direct")
+			t.Error("ChooseDirect = false, want true")
 		}
 	})
 	if n != 0 {
-		t.Errorf("%v allocations", n)
+		t.Errorf("got %v allocations, want 0", n)
 	}
 }
 
@@ -319,18 +319,18 @@ func FuzzDecode(f *testing.F) {
 	f.Fuzz(func(t *testing.T, data []byte) {
 		table, err := Decode(data)
 		if (table == nil) != (err != nil) {
-			t.Fatalf("%v and %v", table, err)
+			t.Fatalf("Decode = %v, %v; want either a table or an error", table, err)
 		}
 		if err != nil {
 			return
 		}
-		again, err := table.Encode()
+		decoded, err := table.Encode()
 		if err != nil {
 			t.Fatal(err)
 		}
-		back, err := Decode(again)
-		if err != nil || back.Digest() != table.Digest() {
-			t.Fatalf("encoding changes the table: %v\n%s", err, again)
+		decodedAgain, err := Decode(decoded)
+		if err != nil || decodedAgain.Digest() != table.Digest() {
+			t.Fatalf("encoding changes the table: %v\n%s", err, decoded)
 		}
 	})
 }

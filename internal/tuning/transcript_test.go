@@ -9,7 +9,7 @@ import (
 	"github.com/cockroachdb/datadriven"
 )
 
-// TestTranscripts runs the commands of the files in testdata; go test -rewrite updates their
+// TestTranscripts runs the commands of the files in testdata. go test -rewrite updates their
 // answers.
 //
 //	builtin backend=NAME device=(NAME)     use a built-in table
@@ -77,13 +77,13 @@ func chosen(t *testing.T, table *Table, d *datadriven.TestData) string {
 		}
 		operation, bytes := d.CmdArgs[0].Key, int64(size)
 		var answer any
-		var why Reason
+		var reason Reason
 		if d.Cmd == "choose" {
-			answer, why = table.Choose(operation, bytes, group)
+			answer, reason = table.Choose(operation, bytes, group)
 		} else {
-			answer, why = table.ChooseDirect(operation, bytes, d.HasArg("symmetric"), group)
+			answer, reason = table.ChooseDirect(operation, bytes, d.HasArg("symmetric"), group)
 		}
-		fmt.Fprintf(&out, "%v: %v, as %v\n", size, answer, why)
+		fmt.Fprintf(&out, "%v: %v, as %v\n", size, answer, reason)
 	}
 	return out.String()
 }

@@ -7,8 +7,8 @@ func TestTakesWindows(t *testing.T) {
 	windows := Rule{Calls: Calls{Operation: "AllReduce", Shape: four}, Steps: []Step{
 		{UpTo: 1 << 20, Path: Window}, {Path: Plain},
 	}}
-	elsewhere := windows
-	elsewhere.Ranks = 2
+	otherRanks := windows
+	otherRanks.Ranks = 2
 	upTo := func(bytes Size) Rule {
 		return Rule{
 			Calls: Calls{Operation: "AllReduce", Shape: four, Memory: Symmetric},
@@ -24,7 +24,7 @@ func TestTakesWindows(t *testing.T) {
 		"direct is chosen first at every such size":        {[]Rule{windows, upTo(1 << 20)}, true, false},
 		"direct ends below the end of the window's":        {[]Rule{windows, upTo(1 << 19)}, true, true},
 		"direct would be chosen first, but is unavailable": {[]Rule{windows, upTo(1 << 20)}, false, true},
-		"a rule about other ranks chooses window":          {[]Rule{elsewhere}, false, false},
+		"a rule about other ranks chooses window":          {[]Rule{otherRanks}, false, false},
 		"no rule": {nil, true, false},
 	} {
 		table := &Table{Device: "x", Otherwise: Plain, Rules: row.rules}
@@ -32,17 +32,17 @@ func TestTakesWindows(t *testing.T) {
 			t.Errorf("%s: TakesWindows = %v, want %v", name, got, row.want)
 		}
 	}
-	everything := &Table{Device: "x", Otherwise: Window}
-	if !everything.TakesWindows(four, true) {
+	windowTable := &Table{Device: "x", Otherwise: Window}
+	if !windowTable.TakesWindows(four, true) {
 		t.Error("TakesWindows = false for a table with otherwise window, want true")
 	}
 }
 
-func TestGroupsOnTheMeasuredMachineNeedNoWindows(t *testing.T) {
+func TestGroupsOnMeasuredMachineNeedNoWindows(t *testing.T) {
 	table := Builtin("nccl", "NVIDIA H200")
 	for _, ranks := range []int{2, 4} {
 		if table.TakesWindows(Shape{Ranks: ranks, Machines: 1}, true) {
-			t.Errorf("on %d ranks some call takes the window path, so that all groups make windows", ranks)
+			t.Errorf("TakesWindows = true for %d ranks, want false", ranks)
 		}
 	}
 }

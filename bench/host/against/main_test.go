@@ -10,23 +10,23 @@ import (
 )
 
 func TestRatiosCompareNeighbouringRuns(t *testing.T) {
-	all := newTable()
+	results := newTable()
 	for pair, ns := range [][2]float64{{100, 100}, {400, 200}, {90, 100}} {
 		for index := range ns {
 			collective := &report.Result{
 				Name: "all_reduce", Params: map[string]any{"bytes": float64(8), "path": "window"},
 			}
 			collective.Median = ns[index]
-			all.add(index, collective)
+			results.add(index, collective)
 			gather := &report.Result{
 				Name: "all_gather", Params: map[string]any{"bytes": float64(8)},
 			}
 			gather.Median = float64(10 + pair - index)
-			all.add(index, gather)
+			results.add(index, gather)
 		}
 	}
 	var out bytes.Buffer
-	if err := all.write(&out); err != nil {
+	if err := results.write(&out); err != nil {
 		t.Fatal(err)
 	}
 	const want = "| figure | old, ns | new, ns | old over new | 10th to 90th percentile | pairs |\n" +
@@ -36,10 +36,10 @@ func TestRatiosCompareNeighbouringRuns(t *testing.T) {
 	if out.String() != want {
 		t.Errorf("got\n%s\nwant\n%s", &out, want)
 	}
-	if slow := all.below(1.05); !slices.Equal(slow, []string{"all_reduce, 8 bytes: 1.000"}) {
+	if slow := results.below(1.05); !slices.Equal(slow, []string{"all_reduce, 8 bytes: 1.000"}) {
 		t.Errorf("below(1.05) = %q, want the all_reduce", slow)
 	}
-	if slow := all.below(0); slow != nil {
+	if slow := results.below(0); slow != nil {
 		t.Errorf("below(0) = %q, want none", slow)
 	}
 }

@@ -14,8 +14,8 @@ type table struct {
 	times map[string]*times
 }
 
-// times holds the nanoseconds of one benchmark for each pair of runs. Index 0 is the old program,
-// index 1 the new one.
+// times holds the times of one benchmark in nanoseconds, for each pair of runs. Index 0 is the old
+// program, index 1 the new one.
 type times [2][]float64
 
 func newTable() *table { return &table{times: map[string]*times{}} }

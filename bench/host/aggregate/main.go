@@ -39,17 +39,17 @@ func run(args []string, in io.Reader, out io.Writer) error {
 	case len(args) == 2 && args[0] == "rows":
 		return rows(args[1], in, out)
 	case len(args) == 2 && args[0] == "table":
-		all, err := open(args[1])
+		parsed, err := open(args[1])
 		if err != nil {
 			return err
 		}
-		return table(all, out)
+		return table(parsed, out)
 	case len(args) == 3 && args[0] == "results":
-		all, err := open(args[1])
+		parsed, err := open(args[1])
 		if err != nil {
 			return err
 		}
-		return write(all, args[2], results.Run{
+		return write(parsed, args[2], results.Run{
 			Machine: os.Getenv("MACHINE"), Libraries: os.Getenv("LIBRARIES"),
 			Date: os.Getenv("DATE"), Commit: os.Getenv("COMMIT"), Command: os.Getenv("COMMAND"),
 		})
@@ -64,11 +64,11 @@ func open(file string) (*launches, error) {
 		return nil, err
 	}
 	defer f.Close()
-	all, err := read(f)
+	parsed, err := read(f)
 	if err != nil {
 		return nil, fmt.Errorf("reading %s: %w", file, err)
 	}
-	return all, nil
+	return parsed, nil
 }
 
 // rows writes the out-of-place results of a report as rows.

@@ -44,18 +44,18 @@ type launches struct {
 const fields = 9
 
 func read(in io.Reader) (*launches, error) {
-	all := &launches{times: map[rowKey]map[string][]float64{}}
+	parsed := &launches{times: map[rowKey]map[string][]float64{}}
 	r := csv.NewReader(in)
 	r.Comment, r.FieldsPerRecord = '#', fields
 	for {
 		record, err := r.Read()
 		if err == io.EOF {
-			return all, nil
+			return parsed, nil
 		}
 		if err != nil {
 			return nil, err
 		}
-		if err := all.add(record); err != nil {
+		if err := parsed.add(record); err != nil {
 			line, _ := r.FieldPos(0)
 			return nil, fmt.Errorf("line %d: %w", line, err)
 		}
@@ -94,21 +94,21 @@ type section struct {
 
 // sections returns a table for each mode, number of ranks and operation.
 func (l *launches) sections() []section {
-	var all []section
+	var parsed []section
 	var labels []string
 	for _, p := range slices.SortedFunc(maps.Keys(l.times), compareKeys) {
 		key := p
 		key.bytes = 0
-		if len(all) == 0 || all[len(all)-1].rowKey != key {
+		if len(parsed) == 0 || parsed[len(parsed)-1].rowKey != key {
 			labels = l.labels(key)
 			columns := append([]string{"bytes"}, labels...)
 			columns = append(columns, "best peer", "its time over ours", "the limit's over ours")
-			all = append(all, section{key, &results.Result{Columns: columns}})
+			parsed = append(parsed, section{key, &results.Result{Columns: columns}})
 		}
-		r := all[len(all)-1].result
+		r := parsed[len(parsed)-1].result
 		r.Rows = append(r.Rows, row(p, labels, l.times[p]))
 	}
-	return all
+	return parsed
 }
 
 // table writes all sections as Markdown.
@@ -130,9 +130,9 @@ func table(l *launches, out io.Writer) error {
 }
 
 // write writes a result file for each section.
-func write(l *launches, folder string, about results.Run) error {
+func write(l *launches, folder string, origin results.Run) error {
 	for _, s := range l.sections() {
-		s.result.Runs = []results.Run{about}
+		s.result.Runs = []results.Run{origin}
 		text, err := s.result.Encode()
 		if err != nil {
 			return err
@@ -165,8 +165,8 @@ func (l *launches) labels(section rowKey) []string {
 // row returns the cells of a table row. The row compares the labels.
 func row(p rowKey, labels []string, times map[string][]float64) []any {
 	medians := map[string]float64{}
-	for label, all := range times {
-		medians[label] = report.Summarize(all).Median
+	for label, parsed := range times {
+		medians[label] = report.Summarize(parsed).Median
 	}
 	cells := []any{float64(p.bytes)}
 	for _, label := range labels {
@@ -178,9 +178,9 @@ func row(p rowKey, labels []string, times map[string][]float64) []any {
 	}
 	peer := bestPeer(medians)
 	cells = append(cells, peer)
-	for _, other := range []float64{medians[peer], medians[limit]} {
-		if mine := medians[ours]; mine > 0 && other > 0 {
-			cells = append(cells, fmt.Sprintf("%.2f", other/mine))
+	for _, reference := range []float64{medians[peer], medians[limit]} {
+		if own := medians[ours]; own > 0 && reference > 0 {
+			cells = append(cells, fmt.Sprintf("%.2f", reference/own))
 		} else {
 			cells = append(cells, nil)
 		}

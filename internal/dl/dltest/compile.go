@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// Compile builds a shared object from C source and returns the path of the file, which has the
-// given name and is in a temporary folder. It fails the test if gcc fails or is not installed.
+// Compile builds a shared object from C source and returns the path of the file. The file has the
+// given name and is in a temporary folder. If gcc fails or is not installed, the test fails.
 func Compile(t testing.TB, name, source string, flags ...string) string {
 	t.Helper()
 	folder := t.TempDir()

@@ -55,9 +55,9 @@ void *recorder_note(void) { return &note; }
 var declaration = regexp.MustCompile(`^\s*(\w+)\s+(\w+)\s*\((.*)\)$`)
 
 // Source returns the C source of a recorder. prelude contains the types that the declarations use,
-// and additional functions of the test. declarations contains declarations copied from the header,
-// of functions that return an int. Each is on a separate line, which may be continued after a
-// comma.
+// and additional functions of the test. declarations contains declarations of functions that return
+// an int, copied from the header. Each declaration is on a separate line. The line may continue
+// after a comma.
 func Source(t testing.TB, prelude, declarations string) string {
 	t.Helper()
 	var c strings.Builder
@@ -72,7 +72,7 @@ func Source(t testing.TB, prelude, declarations string) string {
 		}
 		name, params := parts[2], parts[3]
 		fmt.Fprintf(&c, "%s {\n\tint64_t args[] = {%s};\n\treturn record(\"%s\", %d, args);\n}\n",
-			line, words(params), name, count(params))
+			line, wordExpressions(params), name, count(params))
 	}
 	return c.String()
 }
@@ -84,8 +84,8 @@ func count(params string) int {
 	return strings.Count(params, ",") + 1
 }
 
-// words returns C expressions that convert the parameters to 64-bit words.
-func words(params string) string {
+// wordExpressions returns C expressions that convert the parameters to 64-bit words.
+func wordExpressions(params string) string {
 	if count(params) == 0 {
 		return "0"
 	}

@@ -8,12 +8,12 @@ import (
 	"time"
 )
 
-// Patience is the deadline of processes that take seconds, generous enough for a busy machine.
+// Patience is the time limit of processes that take seconds. It is long enough for a busy machine.
 const Patience = 2 * time.Minute
 
-// lastWords limits the time that a process past its deadline has to print its stacks. It also
+// dumpTime limits the time that a process past its deadline has to print its stacks. It also
 // limits the time for which the process's children may keep its output open after its end.
-const lastWords = 10 * time.Second
+const dumpTime = 10 * time.Second
 
 // Command prepares a process that gets SIGQUIT after its limit or when the test ends. A Go program
 // then prints the stacks of its goroutines and ends. A C program ends. After lastWords the process
@@ -24,6 +24,6 @@ func Command(t testing.TB, limit time.Duration, name string, args ...string) *ex
 	t.Cleanup(cancel)
 	c := exec.CommandContext(ctx, name, args...)
 	c.Cancel = func() error { return c.Process.Signal(syscall.SIGQUIT) }
-	c.WaitDelay = lastWords
+	c.WaitDelay = dumpTime
 	return c
 }

@@ -19,9 +19,9 @@ func TestHangingProcessPrintsItsStacks(t *testing.T) {
 	}
 	c := Command(t, time.Second, os.Args[0], "-test.run=^"+t.Name()+"$")
 	c.Env = append(os.Environ(), insideVariable+"=1")
-	said, err := c.CombinedOutput()
-	if err == nil || !strings.Contains(string(said), "systest.waitHere(") {
-		t.Errorf("%v: %s", err, said)
+	output, err := c.CombinedOutput()
+	if err == nil || !strings.Contains(string(output), "systest.waitHere(") {
+		t.Errorf("CombinedOutput = %v, want an error and the stack of waitHere:\n%s", err, output)
 	}
 }
 
@@ -30,9 +30,9 @@ func TestWaitReturnsIfOutputStaysOpen(t *testing.T) {
 	c.WaitDelay = 100 * time.Millisecond
 	output, err := c.Output()
 	if err == nil {
-		t.Error("Wait has not reported that the output is still open")
+		t.Error("Output returned no error although the output is still open")
 	}
 	if kill := Command(t, Patience, "kill", strings.TrimSpace(string(output))); kill.Run() != nil {
-		t.Errorf("process %q ended without being killed", output)
+		t.Errorf("process %q has ended, want it to run until the kill", output)
 	}
 }

@@ -161,7 +161,9 @@ func half(inPlace bool) string {
 }
 
 // variants returns the variants of a call. The first one uses the plain path.
-func (t *tuner) variants(ctx context.Context, row *Row, inPlace bool) (variants []variant, err error) {
+func (t *tuner) variants(
+	ctx context.Context, row *Row, inPlace bool,
+) (variants []variant, err error) {
 	paths, err := t.in.paths(ctx, &t.Collective, row, inPlace)
 	if err != nil {
 		return nil, err

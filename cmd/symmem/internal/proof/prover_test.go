@@ -45,7 +45,8 @@ func TestProverWritesOneLinePerCall(t *testing.T) {
 	var err error
 	p.Close(&err)
 	if remaining, readErr := os.ReadDir(os.Getenv("TMPDIR")); err != nil || len(remaining) > 0 {
-		t.Errorf("after Close (error %v) the folder contains %v, %v; want nothing", err, remaining, readErr)
+		t.Errorf("after Close (error %v) the folder contains %v, %v; want nothing",
+			err, remaining, readErr)
 	}
 }
 

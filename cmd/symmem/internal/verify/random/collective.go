@@ -178,8 +178,8 @@ func (cs *calls) verify(e *exchange, prefix string) {
 		return
 	}
 	cs.tally.Wrong += d.Wrong
-	cs.tally.addFinding(fmt.Sprintf("round %d, rank %d, %s%s: %d of %d elements are wrong, the first at "+
-		"index %d: %v instead of %v", cs.round, cs.world.rt.Rank(), prefix, e.describe(), d.Wrong,
+	cs.tally.addFinding(fmt.Sprintf("round %d, rank %d, %s%s: %d of %d elements are wrong, the first "+
+		"at index %d: %v instead of %v", cs.round, cs.world.rt.Rank(), prefix, e.describe(), d.Wrong,
 		len(e.want)/e.DataType.Size(), d.First, d.Got, d.Want))
 }
 

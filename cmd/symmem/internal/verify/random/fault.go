@@ -209,8 +209,8 @@ func (f *faults) verifyBroken(e *exchange) {
 		return
 	}
 	f.tally.Wrong += all - right - nan
-	f.tally.addFinding(fmt.Sprintf("round %d, rank %d, %s: after a fault %d of %d elements are right, "+
-		"%d are NaN and %d are unchanged", f.calls.round, f.world.rt.Rank(), e.describe(),
+	f.tally.addFinding(fmt.Sprintf("round %d, rank %d, %s: after a fault %d of %d elements are "+
+		"right, %d are NaN and %d are unchanged", f.calls.round, f.world.rt.Rank(), e.describe(),
 		right, all, nan, unchanged))
 }
 

@@ -174,7 +174,9 @@ func (p *runner) runRound(ctx context.Context, w *world, number int) error {
 
 // finishRound exchanges the results of ranks after a round. It reports whether another round
 // follows. The clock of rank 0 decides.
-func (p *runner) finishRound(ctx context.Context, w *world, number int) (continues bool, err error) {
+func (p *runner) finishRound(
+	ctx context.Context, w *world, number int,
+) (continues bool, err error) {
 	p.done++
 	all, err := workload.Gather(ctx, w.gatherer, roundResult{
 		More: p.config.continues(p.done, time.Since(p.started)), Tally: p.tally,
