@@ -190,7 +190,9 @@ var results = map[string]struct {
 		[]int64{int64(stream), anyAddress, anyAddress, anyAddress, anyAddress, anyAddress},
 	},
 	"a node that records an event": {
-		func(d *Driver) string { return format(d.GraphAddEventRecord(Graph(otherAddress), nodes, event)) },
+		func(d *Driver) string {
+			return format(d.GraphAddEventRecord(Graph(otherAddress), nodes, event))
+		},
 		0, words64(1 << 40), "1099511627776", "cuGraphAddEventRecordNode",
 		[]int64{anyAddress, int64(otherAddress), anyAddress, 2, int64(event)},
 	},

@@ -68,8 +68,8 @@ func (l *Library) Broadcast(
 func (l *Library) Reduce(
 	sendAddress, recvAddress uintptr, count int64, t DataType, op ReduceOp, root int, comm Comm,
 ) Invocation {
-	return l.prepare(reduce, sendAddress, recvAddress, uintptr(count), uintptr(t), uintptr(op), uintptr(root),
-		uintptr(comm))
+	return l.prepare(reduce, sendAddress, recvAddress, uintptr(count), uintptr(t), uintptr(op),
+		uintptr(root), uintptr(comm))
 }
 
 // AlltoAll sends count elements to each rank and receives count elements from each. It does not

@@ -87,7 +87,9 @@ func load(t testing.TB, version, declarations string) (*Library, *dltest.Recorde
 }
 
 // singlePlace returns a search list that contains just the given file.
-func singlePlace(path string) []place { return []place{{origin: "the test", paths: []string{path}}} }
+func singlePlace(path string) []place {
+	return []place{{origin: "the test", paths: []string{path}}}
+}
 
 const (
 	// Addresses and counts have bits above the 32nd, so that truncated arguments are detected.
@@ -116,7 +118,9 @@ var calls = map[string]struct {
 		[]int64{address, otherAddress, bigCount, 7, 2, comm, stream},
 	},
 	"all-gather": {
-		func(l *Library) error { return queue(l.AllGather(address, otherAddress, bigCount, BFloat16, comm)) },
+		func(l *Library) error {
+			return queue(l.AllGather(address, otherAddress, bigCount, BFloat16, comm))
+		},
 		"ncclAllGather",
 		[]int64{address, otherAddress, bigCount, 9, comm, stream},
 	},

@@ -85,7 +85,8 @@ func TestInvalidResponsesAreRefused(t *testing.T) {
 		}
 	}
 	hostileResponse := `{"communicators":[{"hash":"0x1","size":2,"ranks":[{"rank":-1},{"rank":99},` +
-		`{"rank":0,"collective_counts":{"AllReduce":1,"\u001b[2J":7}},{"rank":1,"collective_counts":null}]}]}`
+		`{"rank":0,"collective_counts":{"AllReduce":1,"\u001b[2J":7}},` +
+		`{"rank":1,"collective_counts":null}]}]}`
 	status, err := ras.Ask(t.Context(), serve(t, hostileResponse))
 	if err != nil {
 		t.Fatal(err)

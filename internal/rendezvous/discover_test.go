@@ -90,11 +90,7 @@ func TestDiscover(t *testing.T) {
 			Options{},
 			remote,
 		},
-		{
-			"options take precedence", envTorch,
-			Options{Rank: 1, Size: 2},
-			newWorld(SourceOptions, ""),
-		},
+		{"options take precedence", envTorch, Options{Rank: 1, Size: 2}, newWorld(SourceOptions, "")},
 		{
 			"one rank needs no store", envTorch,
 			Options{Size: 1},

@@ -9,12 +9,12 @@ import (
 )
 
 // formatText explains the format to people who read the file.
-const formatText = "A collective whose larger buffer has up to up_to bytes takes the path of that " +
-	"step; the last step covers all larger sizes. otherwise is the path of calls without a rule. " +
-	"Rules with memory decide first, whether a call on symmetric or on any buffers takes the direct " +
-	"path if it can; one without operation covers all operations without a rule of their own, and " +
-	"other leaves the choice to the rules without memory. Everything else, such as the measured " +
-	"times, explains the rules. All ranks need the same table."
+const formatText = "A collective whose larger buffer has up to up_to bytes takes the path of " +
+	"that step; the last step covers all larger sizes. otherwise is the path of calls without a " +
+	"rule. Rules with memory decide first, whether a call on symmetric or on any buffers takes " +
+	"the direct path if it can; one without operation covers all operations without a rule of " +
+	"their own, and other leaves the choice to the rules without memory. Everything else, such " +
+	"as the measured times, explains the rules. All ranks need the same table."
 
 // file holds the contents of a file: a description of the format, and a table.
 type file struct {
