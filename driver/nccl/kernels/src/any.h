@@ -1,8 +1,8 @@
-// Reductions for kernels of any type: every operation, in every order, over the words of all ranks.
+// Reductions for kernels of any type. They support every operation in every order.
 #pragma once
 #include <number.h>
 
-// Any selects the type at run time: the call names it.
+// Any stands for the element type that a call names at run time.
 struct Any {};
 
 template <class N>
@@ -10,8 +10,8 @@ constexpr bool is_any = false;
 template <>
 constexpr bool is_any<Any> = true;
 
-// F64 packs every NaN as the one with all bits set but the sign, as the device does for float32. The
-// device would keep the NaN of an operand.
+// F64 packs every NaN as the canonical NaN, in which all bits except the sign are set. The device does
+// the same for float32, but keeps the NaN of an operand for float64.
 struct F64 {
 	typedef double Value;
 	typedef u64 Element;
@@ -64,11 +64,11 @@ DEVICE double times(double a, double b) { return a * b; }
 DEVICE int times(int a, int b) { return (int)((u32)a * (u32)b); }
 DEVICE long long times(long long a, long long b) { return (long long)((u64)a * (u64)b); }
 
-// whole reports whether all orders of a reduction give the same result.
+// whole reports whether N is an integer type. All orders of its reductions give the same result.
 template <class N>
 constexpr bool whole = (typename N::Value)0.5 == 0;
 
-// join combines the totals of two sets of ranks, the first before the second.
+// join combines the total t of a set of ranks with the total o of later ranks.
 template <class N>
 DEVICE void join(Total<N>& t, u32 op, const Total<N>& o) {
 #pragma unroll
@@ -77,8 +77,8 @@ DEVICE void join(Total<N>& t, u32 op, const Total<N>& o) {
 			: op == Min ? minimum(t.v[i], o.v[i]) : maximum(t.v[i], o.v[i]);
 }
 
-// scaled is first for elements that are scaled, if they are floats: by 1, or by less if an average is
-// computed again.
+// scaled stores the first word of a total, like first, and multiplies floating-point elements by scale.
+// The scale is below 1 if an average is computed again.
 template <class N>
 DEVICE void scaled(Total<N>& t, u64 word, typename N::Value scale) {
 	first(t, word);
@@ -87,7 +87,8 @@ DEVICE void scaled(Total<N>& t, u64 word, typename N::Value scale) {
 		for (int i = 0; i < N::Values; i++) t.v[i] = dev::multiply(t.v[i], scale);
 }
 
-// as_tree combines neighbours, then pairs of them, for 2, 4 or 8 ranks.
+// as_tree combines neighbouring ranks, then neighbouring pairs, and then the halves of 8 ranks. The
+// number of ranks is 2, 4 or 8.
 template <class N, int W>
 DEVICE void as_tree(Total<N>& t, const Call& call, const u64* words, typename N::Value scale) {
 	Total<N> all[W];
@@ -106,7 +107,7 @@ DEVICE void as_tree(Total<N>& t, const Call& call, const u64* words, typename N:
 	t = all[0];
 }
 
-// in_order combines one rank after the other.
+// in_order combines the ranks one after the other.
 template <class N, int W>
 DEVICE void in_order(Total<N>& t, const Call& call, const u64* words, typename N::Value scale) {
 	scaled(t, words[0], scale);
@@ -148,7 +149,7 @@ DEVICE u64 combined(const Call& call, const u64* words) {
 	return result<N, W>(t, call.divisor);
 }
 
-// combined_any is combined for the type of the call.
+// combined_any calls combined with the type of the call.
 template <int W>
 DEVICE u64 combined_any(const Call& call, const u64* words) {
 	switch (call.op / TypeUnit) {
@@ -170,7 +171,7 @@ DEVICE u32 type_bytes(const Call& call) {
 	return type == TypeF32 || type == TypeI32 ? 4 : 8;
 }
 
-// element_at and put_element_at move one element.
+// element_at loads one element, and put_element_at stores one.
 DEVICE u64 element_at(const Call& call, const char* at) {
 	switch (type_bytes(call)) {
 	case 1: return *(const volatile u8*)at;

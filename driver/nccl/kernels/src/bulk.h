@@ -1,14 +1,14 @@
-// Bulk kernels implement collectives on large symmetric buffers. Ranks read and write their peers'
-// buffers in place, between two barriers. Data that does not fill 16-byte packs, and buffers that are not
-// aligned to 16 bytes, are handled element by element.
+// Bulk kernels implement collectives on large symmetric buffers. Ranks read and write the buffers of
+// their peers directly, between two barriers. Data outside aligned packs of 16 bytes is handled element
+// by element.
 #pragma once
 #include <any.h>
 #include <guard.h>
 
-// await_peers waits until all ranks have arrived: their input is ready and their output may be written.
-// All threads of all blocks call it. After a fault it does not announce this rank to its peers. If the
-// host has ended the kernels, which it does in the first state, no memory of peers is accessed: they may
-// have given up this call, and use their buffers again.
+// await_peers waits until all ranks have arrived. Their input is then ready and their output may be
+// written. All threads of all blocks call it. After a fault it sends no headers. It returns false if the
+// host has stopped the kernels by the fault word of the first state. This rank must not access memory of
+// peers then, because peers whose call has failed may use their buffers again.
 DEVICE bool await_peers(const Bulk& call, const Prologue& prologue) {
 	u32 r = dev::thread(), end = 0;
 	u64 epoch = prologue.epoch();
@@ -23,16 +23,16 @@ DEVICE bool await_peers(const Bulk& call, const Prologue& prologue) {
 	return dev::all_block(ok && (!peer || await_header<true>(call, r, epoch)) && !ended(call, end));
 }
 
-// retract_header takes back the header that await_peers has sent, on the same threads. A peer that
-// arrives later must not continue, since this rank has given up and may use its buffers again. The half
-// that missing reads stays.
+// retract_header overwrites the headers that await_peers has sent, on the same threads. A peer that
+// arrives later must not continue, because this rank may use its buffers again after the failure. The
+// half that missing reads is kept.
 DEVICE void retract_header(const Bulk& call, const Prologue& prologue) {
 	u32 r = dev::thread();
 	if (!prologue.ok() || dev::block() != 0 || r >= call.ranks || r == call.rank) return;
 	dev::store_relaxed(&of(call, r)->headers[prologue.epoch() & 1][call.rank].low, half(0, ~prologue.epoch()));
 }
 
-// done waits for the end of the same block on rank r.
+// done waits until the same block on rank r has ended.
 DEVICE bool done(const Bulk& call, u32 r, u64 epoch) {
 	Guard guard;
 	while (dev::acquire(&own(call)->done[dev::block()][r]) < epoch)
@@ -40,8 +40,8 @@ DEVICE bool done(const Bulk& call, u32 r, u64 epoch) {
 	return true;
 }
 
-// await_done waits until no rank needs this rank's memory any more: until the same block of every rank is
-// done. It returns false if one does not end.
+// await_done waits until the same block of every rank has ended. No rank needs this rank's memory for
+// this block then. It returns false if a block does not end.
 DEVICE bool await_done(const Bulk& call, u64 epoch) {
 	dev::sync_block();
 	u32 r = dev::thread();
@@ -53,24 +53,26 @@ DEVICE bool await_done(const Bulk& call, u64 epoch) {
 	return dev::all_block(came);
 }
 
-// A block that fails poisons the output of this rank that it, and the same block of every other rank, was
-// to write. Other ranks may still write correct data over poison, and if the output is the input they may
-// read poison and get NaNs. But no other rank writes the part of this rank, so some poison stays. Every
-// block has elements there, since bulk kernels only run with more than a pack per thread. Only a
-// broadcast has no such part.
+// A block that fails poisons those elements of this rank's output that the same blocks of all ranks would
+// write. Peers may overwrite poison with correct data. If the output is the input, they may also read
+// poison, and then get NaNs. Poison remains at least in this rank's part, which no peer writes. Every
+// block has elements there, because bulk kernels only run with more than one pack per thread. A broadcast
+// has no such part.
+//
+// index numbers the threads of the grid, and stride is their number.
 DEVICE u64 index() { return (u64)dev::block() * dev::threads() + dev::thread(); }
 DEVICE u64 stride() { return (u64)dev::blocks() * dev::threads(); }
 
-// Span locates the packs in a buffer of elements.
+// Span locates the aligned packs in a buffer.
 struct Span {
 	u64 head, packs, bytes;
 
-	// rest returns the number of bytes outside packs, and beyond the offset of the i-th of them.
+	// rest returns the number of bytes outside packs. beyond returns the offset of the i-th of these bytes.
 	MEMBER u64 rest() const { return bytes - 16 * packs; }
 	MEMBER u64 beyond(u64 i) const { return i < head ? i : i + 16 * packs; }
 };
 
-// span_of returns the packs that two buffers have in common. There are none if the addresses differ
+// span_of returns the packs that are aligned in both buffers. There are none if the addresses differ
 // modulo 16.
 DEVICE Span span_of(u64 bytes, u64 a, u64 b) {
 	Span s = {bytes, 0, bytes};
@@ -130,7 +132,7 @@ DEVICE void put_element(const Bulk& call, char* at, u64 word) {
 	else *(volatile typename N::Element*)at = (typename N::Element)word;
 }
 
-// put_own is put_element for output that no other rank writes.
+// put_own stores an element of the output that no other rank writes.
 template <class N>
 DEVICE void put_own(const Bulk& call, u64 at, u64 word) {
 	if constexpr (is_any<N>) put_element_at(call, call.recv + at, word);
@@ -143,8 +145,7 @@ DEVICE u64 element_bytes(const Bulk& call) {
 	else return sizeof(typename N::Element);
 }
 
-// pull loads a pack of each rank. Each rank starts with another peer, so that not all ranks read from one
-// at once.
+// pull loads a pack of each rank. To spread the load, each rank starts with a different peer.
 template <int W>
 DEVICE void pull(const Bulk& call, u64 offset, Pack* got) {
 #pragma unroll
@@ -154,7 +155,7 @@ DEVICE void pull(const Bulk& call, u64 offset, Pack* got) {
 	}
 }
 
-// pulled returns the pack of rank r among those that pull has loaded.
+// pulled stores in p the pack of rank r that pull has loaded.
 template <int W>
 DEVICE void pulled(const Bulk& call, const Pack* got, int r, Pack& p) {
 	int at = r - (int)call.rank;
@@ -225,12 +226,12 @@ DEVICE void push_element(const Bulk& call, u64 offset, u64 word) {
 	for (u32 r = 0; r < call.ranks; r++) put_element<N>(call, call.recvAt[r] + offset, word);
 }
 
-// rounds returns the number of packs of each rank that a thread keeps in flight: as many as registers
-// hold.
+// rounds returns the number of packs of each rank that a thread keeps in flight. The number of registers
+// limits it.
 DEVICE constexpr int rounds(int ranks) { return ranks > 4 ? 1 : 2; }
 
-// reduce_part loads a part of every input, reduces it and stores it. from and to are its offsets in the
-// inputs and in the output of this rank.
+// reduce_part reduces a part of all inputs into the output of this rank. from and to are the offsets of
+// the part in the inputs and in the output.
 template <class N, int W, int U>
 DEVICE void reduce_part(const Bulk& call, u64 from, u64 to, u64 packs) {
 	for (u64 i = index(); i < packs; i += stride() * U) {
@@ -245,7 +246,7 @@ DEVICE void reduce_part(const Bulk& call, u64 from, u64 to, u64 packs) {
 	}
 }
 
-// share_part pushes a part of this rank's output to the others. A thread pushes the packs that it has
+// share_part copies a part of this rank's output to its peers. A thread copies the packs that it has
 // stored.
 template <int W, int U>
 DEVICE void share_part(const Bulk& call, u64 at, u64 packs) {
@@ -265,8 +266,8 @@ DEVICE void share_part(const Bulk& call, u64 at, u64 packs) {
 	}
 }
 
-// Share is the part of a rank in a two-shot call: a number of packs and the offset of the first. Elements
-// outside packs are assigned round robin.
+// Share describes the packs that a rank reduces in a two-shot call. at is the offset of the first.
+// Elements outside packs are assigned round robin.
 struct Share {
 	u64 at, packs;
 };
@@ -286,9 +287,9 @@ DEVICE void poison_share(const Bulk& call, u32 r) {
 		put_element<N>(call, call.recvAt[call.rank] + s.beyond(i), Poison);
 }
 
-// bulk_two_shot implements two-shot AllReduce: each rank reduces one part, and then pushes it to all.
-// Pushing each pack as soon as it is reduced was slower: links carry reads and writes better one after
-// the other.
+// bulk_two_shot implements two-shot AllReduce. Each rank reduces one part, and then copies it to all
+// peers. Copying each pack at once was slower, because links carry reads and writes better in separate
+// phases.
 template <class N, int W>
 DEVICE void bulk_two_shot(const Bulk& call) {
 	Prologue prologue = begin(call);
@@ -308,7 +309,7 @@ DEVICE void bulk_two_shot(const Bulk& call) {
 	count(call, prologue.epoch());
 }
 
-// bulk_sum implements ReduceScatter and Reduce: each rank, or the root alone, reads its part of every
+// bulk_sum implements ReduceScatter and Reduce. Each rank, or only the root, reads its part of every
 // input.
 template <class N, int W>
 DEVICE void bulk_sum(const Bulk& call) {
@@ -331,9 +332,9 @@ DEVICE void bulk_sum(const Bulk& call) {
 	count(call, prologue.epoch());
 }
 
-// unit_of returns the largest power of two, at most 8, that divides the addresses and the size of a part.
-// Data outside packs is pushed and poisoned in this unit, so no element is half poison, although its type
-// is not known.
+// unit_of returns the largest power of two that divides the addresses and the size of a part, but at most
+// 8. Copies do not know the element type. They copy and poison data outside packs in this unit, which
+// never splits an element.
 DEVICE u32 unit_of(const char* from, const char* to, u64 bytes) {
 	u64 all = (u64)from | (u64)to | bytes | 8;
 	return (u32)(all & (~all + 1));
@@ -353,7 +354,7 @@ DEVICE void poison_rest(const Span& s, char* at) {
 	for (u64 i = index() * sizeof(E); i < s.rest(); i += stride() * sizeof(E)) *(volatile E*)(at + s.beyond(i)) = (E)Poison;
 }
 
-// push_part copies a part into the outputs of a set of ranks.
+// push_part copies a part to the outputs of a set of ranks.
 template <int W, int U>
 DEVICE void push_part(const Bulk& call, const char* from, u64 to, u32 set) {
 	Span s = span_of(call.bytes, (u64)from, (u64)call.recv + to);
@@ -379,9 +380,9 @@ DEVICE void push_part(const Bulk& call, const char* from, u64 to, u32 set) {
 	else push_rest<u8>(call, s, from, to, set);
 }
 
-// poison_part poisons the part that rank r pushes to this rank, with the packs and blocks that r would
-// use. In place, a rank pushes from its part of its own output, at another offset on every rank;
-// otherwise the input has the same offset on all.
+// poison_part poisons the part that rank r copies to this rank. It uses the same packs and blocks as r.
+// In place, the input of a rank is its part of its own output, so its offset differs between ranks.
+// Otherwise the input has the same offset on all ranks.
 DEVICE void poison_part(const Bulk& call, u32 r) {
 	u64 to = r * call.recvStride;
 	bool inPlace = call.sendStride == 0 && call.send == call.recv + call.rank * call.recvStride;
@@ -396,8 +397,8 @@ DEVICE void poison_part(const Bulk& call, u32 r) {
 	else poison_rest<u8>(s, at);
 }
 
-// bulk_copy implements AllGather, Broadcast and AllToAll: each rank pushes its parts. In place, the part
-// that a rank would push to itself is there already.
+// bulk_copy implements AllGather, Broadcast and AllToAll. Each rank copies its parts to its peers and to
+// itself. In place, its own part is already there.
 template <int W>
 DEVICE void bulk_copy(const Bulk& call) {
 	Prologue prologue = begin(call);

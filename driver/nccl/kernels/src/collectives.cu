@@ -1,14 +1,15 @@
-// The kernels that symmem launches. Kernels with a reduction exist for the element types of models; all
-// exist for 2 and for 4 ranks, and for any number up to 8. Two-shot kernels do not exist for 2 ranks,
-// where one-shot sends no more. Unrolled kernels exist for 2 ranks only, whose sums are the only ones of
-// that size in one step. Rare calls take the kernels of any reduction, which handle all types, operations
-// and orders, so that the others stay short.
+// The kernels of collectives. Kernels with a reduction exist for the common element types. All kernels
+// exist for 2 ranks, for 4 ranks, and for any number up to 8, with two exceptions. Two-shot kernels do not
+// exist for 2 ranks, where one-shot kernels send the same amount. Unrolled kernels exist only for 2 ranks,
+// because larger groups reduce messages of that size in two shots. Rare calls take the kernels of any
+// reduction, which handle all types, operations and orders. That keeps the other kernels short.
 #include <bulk.h>
 #include <line.h>
 #include <local.h>
 
-// Two blocks of these kernels fit on a multiprocessor, one of all other collectives (Launch.resident).
-// Two-shot kernels run in blocks of 512; the bound of 576 leaves registers for a block of a small call.
+// Two blocks of the kernels with bound 2 fit on a multiprocessor, and one block of all other collectives
+// (see Launch.resident). Two-shot kernels run in blocks of 512 threads. Their bound of 576 leaves registers
+// for a block of a small call.
 #define LINE_2 KERNEL_OF(640, 2)
 #define LINE_4 KERNEL_OF(640, 2)
 #define LINE_8 KERNEL
@@ -18,9 +19,10 @@
 #define TWO_4 KERNEL_OF(576, 2)
 #define TWO_8 KERNEL
 
-// EARLY lets the next kernel launch while this one runs; it then waits with its blocks resident. Kernels
-// of any reduction neither do that nor are launched that way: a block occupies a whole multiprocessor,
-// and waiting blocks could hold one that another rank on the same GPU needs, or another group.
+// EARLY allows the next kernel to launch while this one runs. The blocks of that kernel are then resident
+// while they wait. Kernels of any reduction do not use EARLY and are not launched early, because each
+// block occupies a whole multiprocessor. Waiting blocks could occupy one that another group, or another
+// rank on the same GPU, needs.
 #define EARLY dev::next_may_launch();
 
 #define REDUCTIONS(type, N, ranks) \
@@ -59,8 +61,7 @@ KERNEL line_two_shot_any(const __grid_constant__ Call call) { line_two_shot<Any,
 KERNEL bulk_any(const __grid_constant__ Bulk call) { bulk_sum<Any, MaxRanks>(call); }
 KERNEL bulk_two_shot_any(const __grid_constant__ Bulk call) { bulk_two_shot<Any, MaxRanks>(call); }
 
-// after_all ends when everything queued before it in the stream has ended, so no later kernel starts
-// before that.
+// after_all ends when all earlier work in its stream has ended. No later kernel starts before that.
 KERNEL after_all(u32) {}
 
 KERNEL_OF(512, 2) norm_short_bf16(const __grid_constant__ Local call) { norm_local<ShortRounds>(call); }

@@ -1,9 +1,10 @@
-// Device functions of the kernels: inline PTX for compute_80 and later. The software GPU has a header of
-// the same name before this one on its include path (internal/softgpu).
+// The device functions of the kernels, in inline PTX for compute_80 and later. The software GPU
+// (internal/softgpu) replaces this header by its own of the same name.
 #pragma once
 
-// KERNEL_OF bounds the threads of a block and names the number of blocks that fit on a multiprocessor,
-// which bounds the registers of a thread. Registers are allocated in units of eight.
+// KERNEL_OF sets the launch bounds: the maximum number of threads of a block, and the number of blocks
+// that must fit on a multiprocessor. Together they limit the registers of a thread, which are allocated
+// in units of eight.
 #define KERNEL KERNEL_OF(512, 1)
 #define KERNEL_OF(threads, blocks) extern "C" __global__ void __launch_bounds__(threads, blocks)
 #define DEVICE static __device__ __forceinline__
@@ -27,16 +28,17 @@ DEVICE u32 threads() { return blockDim.x; }
 DEVICE u32 block() { return blockIdx.x; }
 DEVICE u32 blocks() { return gridDim.x; }
 
-// All threads of a block call sync_block and all_block; all threads of a warp call sync_warp, all_warp,
-// any_warp, load_line and store_line.
+// All threads of a block must call sync_block and all_block. All threads of a warp must call sync_warp,
+// all_warp, any_warp, load_line and store_line.
 DEVICE void sync_block() { __syncthreads(); }
 DEVICE bool all_block(bool mine) { return __syncthreads_and(mine) != 0; }
-// sync_warp converges the threads of a warp, so that their next access is one transaction.
+// sync_warp makes the threads of a warp converge. Their next access is then one transaction.
 DEVICE void sync_warp() { __syncwarp(); }
 DEVICE bool all_warp(bool mine) { return __all_sync(~0u, mine) != 0; }
 DEVICE bool any_warp(bool mine) { return __any_sync(~0u, mine) != 0; }
 
-// sum_block adds up a value over a block, always in the same order. Only kernels of whole warps use it.
+// sum_block adds up a value over a block, always in the same order. The block must consist of whole
+// warps.
 DEVICE float sum_block(float mine) {
 	__shared__ float sums[32];
 	for (int step = 16; step > 0; step /= 2) mine += __shfl_xor_sync(~0u, mine, step);
@@ -48,8 +50,9 @@ DEVICE float sum_block(float mine) {
 	return all;
 }
 
-// load_line and store_line move lines of 128 bytes, 8 or 16 bytes per thread. Neighbouring threads move a
-// line in one transaction, so a reader that sees the last word of a line has the others.
+// load_line and store_line access lines of 128 bytes, 8 or 16 bytes per thread. Neighbouring threads
+// access a line in one transaction. A reader that sees the last word of a line therefore sees the whole
+// line.
 DEVICE u64 load_line(const u64* at) {
 	u64 word;
 	asm volatile("ld.volatile.global.u64 %0,[%1];" : "=l"(word) : "l"(at) : "memory");
@@ -67,7 +70,7 @@ DEVICE void store_line(Pack* at, Pack p) {
 	asm volatile("st.volatile.global.v2.u64 [%0],{%1,%2};" ::"l"(at), "l"(p.a), "l"(p.b) : "memory");
 }
 
-// load_once and store_once access memory of this GPU or of a peer that is not used again soon.
+// load_once and store_once access data of this GPU or of a peer that is not used again soon.
 DEVICE Pack load_once(const Pack* at) {
 	Pack p;
 	asm volatile("ld.global.L1::no_allocate.v2.u64 {%0,%1},[%2];" : "=l"(p.a), "=l"(p.b) : "l"(at) : "memory");
@@ -77,7 +80,8 @@ DEVICE void store_once(Pack* at, Pack p) {
 	asm volatile("st.global.v2.u64 [%0],{%1,%2};" ::"l"(at), "l"(p.a), "l"(p.b) : "memory");
 }
 
-// release makes all earlier writes visible to a thread that reads the value by acquire, on any GPU.
+// release makes all earlier writes visible to any thread that reads the value with acquire. The thread
+// may run on another GPU.
 DEVICE void release(u64* at, u64 value) {
 	asm volatile("st.release.sys.global.u64 [%0],%1;" ::"l"(at), "l"(value) : "memory");
 }
@@ -87,7 +91,8 @@ DEVICE u64 acquire(const u64* at) {
 	return value;
 }
 
-// relaxed accesses words that others change, without ordering. A Pack is two words in one load.
+// load_relaxed and store_relaxed access words that other threads or the host change. They do not order
+// other accesses. A Pack is loaded at once.
 DEVICE u64 load_relaxed(const u64* at) { return *(const volatile u64*)at; }
 DEVICE u32 load_relaxed(const u32* at) { return *(const volatile u32*)at; }
 DEVICE Pack load_relaxed(const Pack* at) {
@@ -98,13 +103,14 @@ DEVICE Pack load_relaxed(const Pack* at) {
 DEVICE void store_relaxed(u64* at, u64 value) { *(volatile u64*)at = value; }
 DEVICE void store_relaxed(u32* at, u32 value) { *(volatile u32*)at = value; }
 
-// swap_if stores next if the word is expected, and returns its previous value.
+// swap_if stores next if the word equals expected, and returns the previous value.
 DEVICE u32 swap_if(u32* at, u32 expected, u32 next) { return atomicCAS(at, expected, next); }
 DEVICE void fence() { __threadfence_system(); }
 
-// next_may_launch lets blocks of the stream's next kernel start while this one still runs, if that kernel
-// was launched to overlap. await_previous waits until the previous kernels have ended and their writes
-// are visible: nothing is read or written before it. GPUs before 9.0 do not overlap kernels.
+// next_may_launch and await_previous implement programmatic dependent launch. next_may_launch allows
+// blocks of the stream's next kernel to start while this one runs, if that kernel was launched with the
+// attribute. await_previous waits until the previous kernels have ended and their writes are visible.
+// Kernels must not access memory before it. GPUs before compute capability 9.0 do not overlap kernels.
 DEVICE void next_may_launch() {
 #if __CUDA_ARCH__ >= 900
 	asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
@@ -117,18 +123,18 @@ DEVICE void await_previous() {
 }
 
 // fetch prefetches an address into the L2 cache of this GPU. Before await_previous it takes no time,
-// since the address is in a register and its arguments in the constant cache. A later write by a previous
-// kernel is still visible after await_previous.
+// because it depends only on registers and kernel arguments. Writes by previous kernels remain visible
+// after await_previous.
 DEVICE void fetch(const void* at) { asm volatile("prefetch.global.L2 [%0];" ::"l"(at)); }
 
-// clock returns nanoseconds.
+// clock returns the time in nanoseconds.
 DEVICE u64 clock() {
 	u64 now;
 	asm volatile("mov.u64 %0,%globaltimer;" : "=l"(now));
 	return now;
 }
 
-// pause is called between two polls. PollsAtOnce of them take about as long as reading the clock.
+// pause runs between two polls. PollsAtOnce polls take about as long as one read of the clock.
 DEVICE void pause() {}
 enum { PollsAtOnce = 128 };
 
@@ -137,7 +143,7 @@ DEVICE u32 to_bits(float f) { return __float_as_uint(f); }
 DEVICE double double_of(u64 bits) { return __longlong_as_double((long long)bits); }
 DEVICE u64 bits_of(double d) { return (u64)__double_as_longlong(d); }
 
-// multiply rounds the product: it is not fused with an addition.
+// multiply rounds the product. The compiler does not fuse it with an addition.
 DEVICE float multiply(float a, float b) { return __fmul_rn(a, b); }
 DEVICE double multiply(double a, double b) { return __dmul_rn(a, b); }
 
@@ -161,7 +167,7 @@ DEVICE u16 to_half(float f) {
 	asm("cvt.rn.f16.f32 %0,%1;" : "=h"(r) : "f"(f));
 	return r;
 }
-// to_bfloats rounds two values to nearest even; the first is the lower one.
+// to_bfloats rounds two values to nearest even.
 DEVICE u32 to_bfloats(float low, float high) {
 	u32 r;
 	asm("cvt.rn.bf16x2.f32 %0,%1,%2;" : "=r"(r) : "f"(high), "f"(low));

@@ -1,18 +1,19 @@
-// Bounded waits, and comparison of calls.
+// Waits with a timeout, and the comparison of calls between ranks.
 #pragma once
 #include <call.h>
 
-// Guard bounds the waits of one thread. It polls the fault word of its rank, which other threads set, and
-// the clock. It polls the word by which the host ends kernels less often, since that lies in host memory.
+// Guard limits the waits of one thread. It polls the clock and the fault word of this rank, which other
+// threads may set. It polls Report.end less often, because that is in host memory.
 struct Guard {
 	u32 polls = 0;
 	u64 since = 0;
 };
 
+// state returns the state of a block.
 DEVICE State* state(const Call& call, u32 block) { return &own(call)->control.states[block]; }
 
-// fail writes a fault to all states of a rank, and reports whether it was the first one: the host, which
-// writes to the first state only, may have been earlier. This ends the waits of the rank's other threads
+// fail writes a fault to all states of a rank, and reports whether it is the first one. Another thread,
+// or the host, may have set the first state before. The fault ends the waits of the rank's other threads
 // and keeps later kernels from sending and receiving.
 NOINLINE bool fail(State* states, u32 fault) {
 	bool first = dev::swap_if(&states[0].fault, None, fault) == None;
@@ -21,7 +22,7 @@ NOINLINE bool fail(State* states, u32 fault) {
 	return first;
 }
 
-// raise writes the fault word, and reports the fault to the host if it is the first.
+// raise sets the fault word. It reports the fault to the host if it is the first one.
 DEVICE void raise(const Call& call, u64 epoch, Fault fault, u32 ranks, u64 theirs) {
 	if (!fail(state(call, 0), fault)) return;
 	Report* report = call.report;
@@ -34,10 +35,11 @@ DEVICE void raise(const Call& call, u64 epoch, Fault fault, u32 ranks, u64 their
 	dev::fence();
 }
 
+// half returns one half of a header: 32 bits of the digest and 32 bits of the epoch.
 DEVICE u64 half(u64 digest, u64 epoch) { return digest << 32 | (epoch & 0xffffffff); }
 
-// header_arrived tests one half of a header: the other half may be in flight, or retracted by a rank that
-// arrived and gave up.
+// header_arrived reports whether one half of a header has arrived. The other half may be in flight, or
+// retracted by a rank whose call failed.
 DEVICE bool header_arrived(const Header* h, u64 epoch) { return (u32)dev::load_relaxed(&h->high) == (u32)epoch; }
 
 // missing returns the set of ranks whose header has not arrived.
@@ -50,14 +52,14 @@ DEVICE u32 missing(const Call& call, u64 epoch) {
 
 enum { PollsOfDevice = 8 * dev::PollsAtOnce };
 
-// ended reports whether the host has ended this rank's kernels, and sets the fault word if so.
+// ended reports whether the host has set end to stop this rank's kernels. If so, it sets the fault word.
 DEVICE bool ended(const Call& call, u32 end) {
 	if (end == 0) return false;
 	fail(state(call, 0), Aborted);
 	return true;
 }
 
-// keep_waiting is called between two polls, and reports whether to poll again.
+// keep_waiting runs between two polls, and reports whether to poll again.
 DEVICE bool keep_waiting(Guard& guard, const Call& call, u64 epoch) {
 	dev::pause();
 	if (++guard.polls % dev::PollsAtOnce != 0) return true;
@@ -77,8 +79,9 @@ DEVICE void post_header(const Call& call, u32 r, u64 epoch) {
 	dev::store_relaxed(&h->high, half(call.digest >> 32, epoch));
 }
 
-// await_header waits for the header of rank r and compares it. It returns false if the header does not
-// arrive or belongs to another call. With Acquire, writes of r before its header are visible afterwards.
+// await_header waits for the header of rank r and compares its digest. It returns false if the header
+// does not arrive or belongs to another call. With Acquire, writes of r before its header are visible
+// afterwards.
 template <bool Acquire>
 DEVICE bool await_header(const Call& call, u32 r, u64 epoch) {
 	const Header* h = &own(call)->headers[epoch & 1][r];
@@ -97,9 +100,9 @@ DEVICE bool await_header(const Call& call, u32 r, u64 epoch) {
 	return false;
 }
 
-// Prologue holds the state at the start of a call: the epoch of the previous call, and the first fault so
-// far. The load is still in flight when begin returns, and the first use of either field waits for it, so
-// load the input first.
+// Prologue holds the state at the start of a call: the epoch of the previous call and the fault word.
+// The load is still in flight when begin returns. The first use of either field waits for it, so callers
+// should load the input before.
 struct Prologue {
 	u64 last;
 	u32 fault;
@@ -108,9 +111,9 @@ struct Prologue {
 	MEMBER bool ok() const { return fault == None; }
 };
 
-// begin waits for previous work on the stream. All threads call it first. Every warp loads its block's
-// state from the L2 cache, and eight states share a line; both fields are one load, which one thread of
-// the block prefetches.
+// begin waits for previous work on the stream. All threads call it first. Every warp loads the state of
+// its block from the L2 cache, where eight states share a line. One thread of the block prefetches it.
+// Both fields take one load.
 DEVICE Prologue begin(const Call& call) {
 	const State* e = state(call, dev::block());
 	if (dev::thread() == 0) dev::fetch(e);
@@ -119,17 +122,19 @@ DEVICE Prologue begin(const Call& call) {
 	return {both.a, (u32)both.b};
 }
 
-// count counts the call for a block all of whose threads have read the epoch.
+// count writes the epoch to the states of this block. All threads of the block must have read the
+// previous epoch before.
 DEVICE void count(const Call& call, u64 epoch) {
 	for (u32 i = dev::block() + dev::thread() * dev::blocks(); i < MaxBlocks; i += dev::threads() * dev::blocks())
 		dev::store_relaxed(&state(call, i)->epoch, epoch);
 }
 
+// finish waits for the threads of the block and then calls count.
 DEVICE void finish(const Call& call, u64 epoch) {
 	dev::sync_block();
 	count(call, epoch);
 }
 
-// Poison fills the output of a call that fails: all bits set, which is NaN in every floating-point type
-// and -1 in others. So it is not taken for a result, and the type need not be known.
+// Poison fills the output of a failed call. With all bits set, it is NaN in every floating-point type and
+// -1 in signed integers. Kernels can write it without knowing the type.
 enum : u64 { Poison = ~0ull };

@@ -1,11 +1,12 @@
-// Line kernels implement collectives over NCCL's LL128 protocol. A rank writes lines of 128 bytes into
-// the exchange memory of its peers: 120 bytes of data and a flag that identifies the call. A rank that
-// sees the flag has the data, so a message crosses the link once without a barrier, and data of another
-// call is never taken for this one's. Buffers may be any memory: peers never access them.
+// Line kernels implement collectives with NCCL's LL128 protocol. A rank writes lines of 128 bytes into
+// the exchange memory of its peers. A line contains 120 bytes of data and a flag that identifies the
+// call. A rank that sees the flag also sees the data. A message therefore crosses the link once and needs
+// no barrier, and data of different calls cannot be confused. Buffers may be in any memory, because peers
+// do not access them.
 //
-// A warp moves a chunk at a time, with one T per thread: words, so that small messages spread over many
-// warps, or packs, so that large ones take few instructions. It reads before it writes, so the output may
-// be the input.
+// A warp moves one chunk at a time, with one T per thread. T is a word for small messages, which spreads
+// them over many warps, and a pack for large messages, which saves instructions. A warp reads its input
+// before it writes, so the output may be the input.
 #pragma once
 #include <any.h>
 #include <guard.h>
@@ -13,9 +14,9 @@
 
 enum : u32 { LineBytes = 128, LineData = 120 };
 
-// Chunk describes the unit that a warp moves at a time. The last thread of a line holds the flag and, in
-// lines of packs, one word of data, which comes after the data of the other threads so that all of them
-// stay aligned.
+// Chunk describes the unit that a warp moves at a time. The last thread of a line holds the flag. In
+// lines of packs it also holds one word of data. These words come after the data of all other threads,
+// which therefore stays aligned.
 template <class T>
 struct Chunk {
 	enum : u32 {
@@ -28,16 +29,16 @@ struct Chunk {
 	};
 };
 
-// Message sizes of these kernels fit in 32 bits.
+// chunks_of returns the number of chunks of a message. Messages of these kernels are below 4 GiB.
 template <class T>
 DEVICE u32 chunks_of(u32 bytes) {
 	return (bytes + Chunk<T>::Data - 1) / Chunk<T>::Data;
 }
 
-// The first warp of the grid moves no data: it exchanges headers with the other ranks. Its block gets a
-// multiprocessor before any other block, and it detects a mismatch between calls, in which the other
-// blocks would wait for lines of another call. Data warps are numbered from 0. Computing the index must
-// stay one subtraction: work before next_may_launch delays every dependent launch.
+// The first warp of the grid is the header warp. It exchanges headers with the other ranks and moves no
+// data. Its block is scheduled before all other blocks. It detects calls that differ between ranks. The
+// data warps of such calls wait for lines that do not arrive. Data warps are numbered from 0. The index
+// must remain a single subtraction, because work before next_may_launch delays every dependent launch.
 enum : u32 { HeaderWarp = ~0u };
 
 // Worker holds the position of a thread in the grid and in its lines.
@@ -55,9 +56,9 @@ struct Worker {
 	MEMBER bool sends_headers() const { return warp == HeaderWarp; }
 };
 
-// flag_of combines 40 bits of the epoch with 24 bits of the digest. A line with the same flag from an
-// earlier call was overwritten long ago, or is 38 days old at 3 us per call. The flag has the same place
-// in lines of words and of packs.
+// flag_of combines 40 bits of the epoch with 24 bits of the digest. At 3 us per call, the epoch bits
+// repeat after 38 days, so lines of earlier calls do not match. The flag has the same position in lines
+// of words and of packs.
 DEVICE u64 flag_of(u64 epoch, u64 digest) { return (epoch & 0xffffffffff) | digest << 40; }
 
 // worker starts the call. part is the address that the threads read first.
@@ -81,16 +82,17 @@ DEVICE Worker<T> worker(const Call& call, const char* part) {
 	return w;
 }
 
-// ok reports whether no earlier call has failed, with one answer for all threads of a warp, which may
-// have read different values. It waits for the load in begin, so load the input first.
+// ok reports whether no earlier call has failed. It returns the same value to all threads of a warp,
+// which may have read different fault words. It waits for the load in begin, so callers should load the
+// input before.
 template <class T>
 DEVICE bool ok(const Worker<T>& w) {
 	return dev::all_warp(w.prologue.ok());
 }
 
-// exchange_headers runs on the header warp. It returns false if a rank is missing or made another call,
-// or if the host has ended the kernels, which it does in the first state. That load is issued first and
-// used last.
+// exchange_headers runs on the header warp. It returns false if a rank is missing or made another call.
+// It also returns false if the host has stopped the kernels by the fault word of the first state. That
+// word is loaded first and used last.
 template <class T>
 DEVICE bool exchange_headers(const Call& call, const Worker<T>& w) {
 	if (!ok(w)) return false;  // after all threads have read the fault word
@@ -103,8 +105,8 @@ DEVICE bool exchange_headers(const Call& call, const Worker<T>& w) {
 	return dev::all_warp(met && !ended(call, end));
 }
 
-// poison_chunks poisons the output of a warp: the parts of a set of ranks, stride bytes apart, and in
-// each part the chunks of data bytes from the given one on, step chunks apart.
+// poison_chunks poisons the output of a warp. The parts of a set of ranks are stride bytes apart. In each
+// part it poisons every step-th chunk from the given one on. A chunk has data bytes.
 NOINLINE void poison_chunks(char* at, u64 stride, u32 set, u32 bytes, u32 data, u32 chunk, u32 step) {
 	dev::sync_warp();
 	for (; set != 0; set >>= 1, at += stride) {
@@ -122,7 +124,7 @@ DEVICE char* slot(const Call& call, u32 rank, const Worker<T>& w, u32 offset) {
 	return call.exchange[rank] + sizeof(Exchange) + (w.epoch() & 1) * HalfBytes + offset + w.at;
 }
 
-// holds reports whether a part of this many bytes has the chunk.
+// holds reports whether a part of this many bytes contains the chunk.
 template <class T>
 DEVICE bool holds(u32 bytes, u32 chunk) {
 	return chunk * Chunk<T>::Data < bytes;
@@ -134,8 +136,8 @@ DEVICE u64 flag_in(Pack pack) { return pack.b; }
 DEVICE void put_flag(u64& word, u64 flag) { word = flag; }
 DEVICE void put_flag(Pack& pack, u64 flag) { pack.b = flag; }
 
-// take and put move a thread's data if all of it is present and aligned, load_tail and store_tail
-// otherwise.
+// take and put access a thread's data if it is complete and aligned. Otherwise load_tail and store_tail
+// access it.
 DEVICE void take(u64& word, const char* at, bool flagged) {
 	if (!flagged) word = *(const u64*)at;
 }
@@ -176,6 +178,7 @@ DEVICE T read(const char* buffer, u32 bytes, u32 unit, const Worker<T>& w, u32 c
 	return part;
 }
 
+// write stores a thread's share of a chunk.
 template <class T>
 DEVICE void write(char* buffer, u32 bytes, u32 unit, const Worker<T>& w, u32 chunk, T part) {
 	u32 offset = chunk * Chunk<T>::Data + w.offset;
@@ -191,8 +194,8 @@ DEVICE void send(const Call& call, const Worker<T>& w, u32 rank, u32 offset, u32
 	dev::store_line((T*)(slot(call, rank, w, offset) + chunk * Chunk<T>::Bytes), part);
 }
 
-// collect waits for the chunks of a set of ranks. The lines of rank r start r * stride bytes after the
-// first. It returns false if the wait must end.
+// collect waits for the chunks of a set of ranks. The lines of rank r are at lines + r * stride. It
+// returns false if the wait must end.
 template <class T, int W>
 DEVICE bool collect(const Call& call, const Worker<T>& w, u32 from, const char* lines, u32 stride, T* got) {
 	u64 flag = flag_of(w.epoch(), call.digest);
@@ -210,13 +213,13 @@ DEVICE bool collect(const Call& call, const Worker<T>& w, u32 from, const char* 
 	}
 }
 
-// peers returns a set of ranks without this rank.
+// peers removes this rank from a set of ranks.
 DEVICE u32 peers(const Call& call, u32 set) { return set & ~(1u << call.rank); }
 
 DEVICE u64 word(u64 part, int) { return part; }
 DEVICE u64 word(Pack part, int i) { return i == 0 ? part.a : part.b; }
 
-// reduce combines the i-th word of the received data and of this rank's, in the order of ranks.
+// reduce combines the i-th words of all ranks, in the order of ranks.
 template <class N, class T, int W>
 DEVICE u64 reduce(const Call& call, T mine, const T* got, int i) {
 	if constexpr (is_any<N>) {
@@ -262,7 +265,7 @@ DEVICE Pack total(const Call& call, Pack mine, const Pack* got) {
 	return sum;
 }
 
-// send_same sends a chunk of a part of this many bytes to each rank of sendTo.
+// send_same sends the same chunk to each rank of sendTo. bytes is the size of the part.
 template <class T, int W>
 DEVICE void send_same(const Call& call, const Worker<T>& w, u32 bytes, u32 chunk, u32 offset, T part) {
 #pragma unroll
@@ -272,15 +275,15 @@ DEVICE void send_same(const Call& call, const Worker<T>& w, u32 bytes, u32 chunk
 	}
 }
 
-// part_bytes returns the size of a rank's part in a two-shot call; the last parts may be short or empty.
+// part_bytes returns the size of a rank's part in a two-shot call. The last parts may be short or empty.
 DEVICE u32 part_bytes(const Call& call, u32 r) {
 	u32 part = (u32)call.sendStride, begin = r * part, bytes = (u32)call.bytes;
 	return begin >= bytes ? 0 : bytes - begin < part ? bytes - begin : part;
 }
 
-// send_parts sends to each rank of sendTo a chunk of its part, which has this many bytes or, in a
-// two-shot call, part_bytes. It loads all parts before the first store, since no load overtakes a store.
-// With Ask it sends nothing after a fault.
+// send_parts sends each rank of sendTo a chunk of its part. The size of the part is bytes or, with
+// TwoSteps, part_bytes. All parts are loaded before the first store, because the GPU does not move loads
+// before stores. With Ask nothing is sent after a fault.
 template <class T, int W, bool TwoSteps, bool Ask>
 DEVICE void send_parts(const Call& call, const Worker<T>& w, u32 bytes, u32 chunk, u32 stride) {
 	u32 align = unit<T>((const void*)((u64)call.send | call.sendStride)), has[W];
@@ -297,8 +300,8 @@ DEVICE void send_parts(const Call& call, const Worker<T>& w, u32 bytes, u32 chun
 		if (holds<T>(has[k], chunk)) send(call, w, (call.rank + k) % W, call.rank * stride, chunk, parts[k]);
 }
 
-// Steps handles the chunks of a warp in a one-shot call: it sends this rank's data, then receives that of
-// others.
+// Steps handles the chunks of a warp in a one-shot call. It sends data of this rank, and then receives
+// data of its peers.
 template <class T, int W>
 struct Steps {
 	typedef T Part;
@@ -315,8 +318,9 @@ struct Steps {
 
 	MEMBER bool has(u32 chunk) const { return holds<T>(bytes, chunk); }
 
-	// start loads this rank's part, if it is needed, and sends each rank its data, unless there was a fault.
-	// The fault is known no sooner than the input, so it is checked after the load of the input was issued.
+	// start loads this rank's part if it is needed, and sends each rank its data. With Ask it sends nothing
+	// after a fault. The fault word arrives no earlier than the input, so it is checked after the load of the
+	// input is issued.
 	template <bool Ask>
 	MEMBER T start(u32 chunk, bool needed) const {
 		T mine = read(part, needed ? bytes : 0, align, w, chunk);
@@ -387,9 +391,9 @@ struct CopySteps : Steps<T, W> {
 	}
 };
 
-// end counts the call. A warp that failed poisons all of its output. The header warp has no output, so if
-// it fails, all data may have arrived: then it poisons the first elements of each part, after the warp of
-// its block that writes them.
+// end completes the call. A data warp that failed poisons all of its output. All data may have arrived
+// although the header warp failed. The header warp therefore poisons the first elements of each part,
+// after the warp of its block that writes them.
 template <class S>
 DEVICE void end(const Call& call, const S& s, bool done) {
 	bool sends_headers = s.w.sends_headers(), ok = dev::all_warp(done && s.w.prologue.ok());
@@ -398,8 +402,8 @@ DEVICE void end(const Call& call, const S& s, bool done) {
 	if (!ok && sends_headers) s.poison(0, 1, s.bytes < 8 ? s.bytes : 8);
 }
 
-// line runs a call with at most one chunk per warp. It has no loop, because each launch fetches its code
-// anew. After a fault it neither sends nor receives.
+// line runs a call with at most one chunk per warp. It has no loop, because each launch must fetch the
+// code again. After a fault it neither sends nor receives.
 template <class S>
 DEVICE void line(const Call& call) {
 	S s(call);
@@ -414,7 +418,8 @@ DEVICE void line(const Call& call) {
 	end(call, s, done);
 }
 
-// unrolled runs a call with up to two chunks per warp, w.warps apart. It sends both before it waits.
+// unrolled runs a call with at most two chunks per warp, which are w.warps apart. It sends both before it
+// waits.
 template <class S>
 DEVICE void unrolled(const Call& call) {
 	S s(call);
@@ -433,8 +438,8 @@ DEVICE void unrolled(const Call& call) {
 	end(call, s, done);
 }
 
-// wide runs a call with more chunks than warps; the chunks of a warp are w.warps apart. A warp sends a
-// chunk before it waits for the previous one, to keep the link busy.
+// wide runs a call with more chunks than warps. The chunks of a warp are w.warps apart. To keep the link
+// busy, a warp sends a chunk before it waits for the previous one.
 template <class S>
 DEVICE void wide(const Call& call) {
 	S s(call);
@@ -458,7 +463,7 @@ DEVICE void wide(const Call& call) {
 	end(call, s, done);
 }
 
-// share runs the second step of a two-shot call: each rank reduces its part and sends it to the others.
+// share runs the second step of a two-shot call. Each rank reduces its part and sends it to its peers.
 template <class N, class T, int W>
 DEVICE bool share(const Call& call, const Worker<T>& w, u32 stride, u32 second) {
 	u32 bytes = part_bytes(call, call.rank), begin = call.rank * (u32)call.sendStride;
@@ -474,7 +479,7 @@ DEVICE bool share(const Call& call, const Worker<T>& w, u32 stride, u32 second) 
 	return true;
 }
 
-// gather runs the last step: each rank receives the parts of the others.
+// gather runs the last step of a two-shot call. Each rank receives the parts of its peers.
 template <class T, int W>
 DEVICE bool gather(const Call& call, const Worker<T>& w, u32 chunks, u32 stride, u32 second) {
 	u32 to = unit<T>(call.recv), part = (u32)call.sendStride;
@@ -507,9 +512,9 @@ struct TwoShot {
 	}
 };
 
-// line_two_shot implements two-shot AllReduce over parts of sendStride bytes, a multiple of sizeof(T). In
-// the first step each rank receives the others' inputs for its part. A warp has the same chunks in all
-// steps, interleaved with those of other warps.
+// line_two_shot implements two-shot AllReduce. A part has sendStride bytes, a multiple of sizeof(T). In
+// the first step each rank sends its input of every part to the rank that reduces it. A warp has the same
+// chunks in all steps. The chunks of all warps are interleaved.
 template <class N, class T, int W>
 DEVICE void line_two_shot(const Call& call) {
 	Worker<T> w = worker<T>(call, call.send);

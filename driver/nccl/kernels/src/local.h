@@ -1,11 +1,12 @@
-// The part of a norm after its all-reduce, on one GPU, for rows of bfloat16: add the sums to the
-// residual, round, normalize, multiply by the weights, round. Intermediate values are float32.
+// The local part of AllReduceRMSNorm, which follows the all-reduce, for rows of bfloat16. It adds the
+// sums to the residual, rounds the result, normalizes it, multiplies it by the weights, and rounds again.
+// Intermediate values are float32.
 #pragma once
 #include <guard.h>
 #include <number.h>
 
-// Local holds rows of sums and the buffers of a norm. All addresses are multiples of 16, and rows of 8
-// elements. The output may be the sums.
+// Local holds the arguments of these kernels. send holds the sums. All addresses are multiples of 16, and
+// the length of a row is a multiple of 8 elements. recv may equal send.
 struct Local {
 	const char* send;
 	char* residual;
@@ -18,9 +19,9 @@ struct Local {
 	u32 unused;
 };
 
-// Rounds bounds the packs of a row that a thread keeps in registers. With LongRounds, enough for
-// MaxHidden, blocks of 512 threads fit once on a multiprocessor; with ShortRounds they fit twice, so that
-// twice as many rows are in flight.
+// Rounds is the maximum number of packs of a row that a thread keeps in registers. LongRounds suffices
+// for MaxHidden, but only one block of 512 threads fits on a multiprocessor then. With ShortRounds two
+// blocks fit, which doubles the number of rows in flight.
 enum : u32 { ShortRounds = 2, LongRounds = 4 };
 
 DEVICE u64 add_words(u64 a, u64 b) {
@@ -48,13 +49,13 @@ DEVICE u64 scale_word(u64 word, u64 weights, float scale) {
 }
 
 // The order in which the squares of a row are added depends only on its length, from which Local.Grid
-// computes the number of threads. Each thread adds the squares of its packs to 0, one after the other by
-// fused multiply-add. Then values of threads 16, 8, 4, 2 and 1 apart are added, and then those of warps.
-// Kernels for short and for long rows use the same order.
+// computes the number of threads. Each thread adds the squares of its packs to 0, one after the other, by
+// fused multiply-add. Then values of threads at distances 16, 8, 4, 2 and 1 are added, and then the sums
+// of warps. Kernels for short and for long rows use the same order.
 
-// norm_rows normalizes the rows of the residual. With Adds it adds the sums first, unless the all-reduce
-// has failed: then it poisons all outputs. Threads that read different fault words still take part in the
-// same block-wide reductions.
+// norm_rows normalizes the rows of the residual. With Adds it adds the sums first. If the all-reduce has
+// failed, it poisons all outputs instead. Threads that read different fault words still take part in the
+// same reductions over the block.
 template <bool Adds, u32 Rounds>
 DEVICE void norm_rows(const Local& call) {
 	dev::next_may_launch();
@@ -94,7 +95,7 @@ DEVICE void norm_rows(const Local& call) {
 	}
 }
 
-// norm_local does all of it. add_local and rms_local are its two halves, for comparison.
+// norm_local runs the whole local part. For comparison, add_local and rms_local run its two halves.
 template <u32 Rounds>
 DEVICE void norm_local(const Local& call) { norm_rows<true, Rounds>(call); }
 DEVICE void rms_local(const Local& call) { norm_rows<false, LongRounds>(call); }

@@ -1,5 +1,5 @@
-// The kernels that a Recv queues after its wait: one block that copies a small message and reports it, or
-// a grid that copies a large one and then a thread that reports it.
+// The kernels that a Recv launches after its wait. A small message takes one block, which copies and
+// reports it. A large message takes a grid for the copy, and then one thread for the report.
 #include <message.h>
 
 KERNEL message_small(Message* m) {

@@ -1,30 +1,30 @@
-// The copy of a message. A Recv queues it before the location of its message is known: the host writes
-// that to host memory that the GPU reads, and then lets the stream continue.
+// Copies messages between ranks. A Recv launches these kernels before the address of its message is
+// known. The host writes the address to a Message later, and then releases the stream.
 #pragma once
 #include <word.h>
 
 enum MessageState : u32 { MessageWaits = 1, MessageDone = 2 };
 
-// Message lies in host memory; kernels/message.go has the same structure.
+// Message describes a copy. It is in pinned host memory. kernels/message.go defines the same structure.
 struct Message {
 	u64 from, to, bytes;
-	u64 taken;  // the address of a word that is 1 once the message has been copied, or 0
-	// The stream waits until go is 1. state is a MessageState, or 0 before the stream has reached the
-	// message.
+	// The address of a word that the kernel sets to 1 after the copy, or 0.
+	u64 taken;
+	// state is a MessageState, or 0 until the stream reaches the message. The stream waits until go is 1.
 	u32 state, go;
 };
 
-// finish reports to the host, and through it to the sender, that the message has been copied. One thread
-// calls it. It writes state and go in one store: a host that sees the message done may already write go
-// for the next one.
+// finish reports to the host and to the sender that the message has been copied. One thread calls it.
+// It writes state and go in one store, because the host may set go for the next message once it reads
+// MessageDone.
 DEVICE void finish(Message* m) {
 	dev::fence();
 	if (u64 taken = dev::load_relaxed(&m->taken)) dev::store_relaxed((u32*)taken, 1);
 	dev::store_relaxed((u64*)&m->state, MessageDone);
 }
 
-// copy_parts copies in units of T, four at a time, and returns the number of bytes copied. All threads of
-// the grid call it. Both addresses are aligned to T.
+// copy_parts copies in units of T, four at a time, and returns the number of bytes copied. All threads
+// of the grid call it. Both addresses must be aligned to T.
 template <class T>
 DEVICE u64 copy_parts(char* to, const char* from, u64 bytes) {
 	const u64 parts = bytes / sizeof(T), step = (u64)dev::blocks() * dev::threads();
@@ -42,7 +42,8 @@ DEVICE u64 copy_parts(char* to, const char* from, u64 bytes) {
 	return parts * sizeof(T);
 }
 
-// copy copies a message in the largest units that the two addresses allow, and the rest by the byte.
+// copy copies a message in the largest units that the two addresses allow. It copies the remaining
+// bytes one by one.
 DEVICE void copy(const Message* m) {
 	const char* from = (const char*)dev::load_relaxed(&m->from);
 	char* to = (char*)dev::load_relaxed(&m->to);

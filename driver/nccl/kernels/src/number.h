@@ -1,6 +1,6 @@
 // Reductions of words of 8 bytes. Sums of 16-bit types are computed in float32, in the order of ranks. No
-// multiplication is fused with an addition. A NaN in a result is the device's own, whatever NaN caused
-// it: in float32 it has all bits set but the sign, and so it has when it is rounded to 16 bits.
+// multiplication is fused with an addition. Every NaN in a result has the bits of the device's canonical
+// NaN, in which all bits except the sign are set. That also applies after rounding to 16 bits.
 #pragma once
 #include <call.h>
 
@@ -90,8 +90,8 @@ DEVICE void next(Total<N>& t, u32 op, u64 word) {
 		for (int i = 0; i < N::Values; i++) t.v[i] = maximum(t.v[i], w[i]);
 }
 
-// quotient divides by the number of ranks. Kernels for exactly W ranks divide by W: a product with the
-// reciprocal of a power of two rounds to the same result, in a tenth of the time.
+// quotient divides by the number of ranks. If that is W, a power of two, a product with the reciprocal
+// gives the same result in a tenth of the time.
 template <int W>
 DEVICE float quotient(float v, u32 n) {
 	return W < MaxRanks || n == W ? dev::multiply(v, 1.0f / W) : v / (float)(int)n;
@@ -113,9 +113,10 @@ DEVICE u64 result(Total<N>& t, u32 divisor) {
 	return N::pack(t.v);
 }
 
-// An average whose sum is infinite or NaN is computed again, from elements scaled by a power of two so
-// that no sum of finite ones overflows: docs/reference/deterministic.md. Other averages keep their bits.
-// Integers wrap, and sums of 16-bit floats do not overflow in float32, unless each step is rounded.
+// overflows reports whether the sum of an average can overflow although the average does not. If such a
+// sum is infinite or NaN, the average is computed again from elements scaled by a power of two (see
+// docs/reference/deterministic.md). Other averages are unchanged. Integers wrap instead. Float32 sums of
+// F16 elements do not overflow unless each step is rounded.
 template <class N>
 constexpr bool overflows = false;
 template <>
@@ -134,7 +135,7 @@ DEVICE bool finite(const Total<N>& t) {
 	return all;
 }
 
-// scale_of returns the largest power of two of which n do not exceed 1.
+// scale_of returns the largest power of two that is at most 1/n.
 template <class V>
 DEVICE V scale_of(u32 n) {
 	V scale = 1;
@@ -142,7 +143,7 @@ DEVICE V scale_of(u32 n) {
 	return scale;
 }
 
-// choose replaces the averages whose sums are not finite by those of scaled elements.
+// choose returns the averages of a word. Where a sum is not finite, it uses the sum of scaled elements.
 template <class N>
 DEVICE u64 choose(const Total<N>& sum, const Total<N>& scaled, u32 ranks) {
 	typedef typename N::Value V;
@@ -156,8 +157,8 @@ struct Words {
 	u64 of[W];
 };
 
-// average_again computes a word of averages over all ranks, in their order. It is not inlined, to keep
-// the common case short.
+// average_again computes a word of averages over all ranks, in the order of ranks. It is not inlined,
+// which keeps the common case short.
 template <class N, int W>
 NOINLINE u64 average_again(Words<W> words, u32 ranks) {
 	typedef typename N::Value V;
