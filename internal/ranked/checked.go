@@ -68,19 +68,19 @@ func (m *RWMutex[C]) RUnlock() {
 }
 
 // lock checks the order and acquires a lock.
-func lock[C Class](l sync.Locker, at unsafe.Pointer) {
+func lock[C Class](l sync.Locker, address unsafe.Pointer) {
 	var class C
 	rank := class.Rank()
-	check(rank, at)
+	check(rank, address)
 	l.Lock()
-	hold(rank, at, frames)
+	hold(rank, address, frames)
 }
 
 // tryLock records a lock if TryLock has acquired it.
-func tryLock[C Class](acquired bool, at unsafe.Pointer) bool {
+func tryLock[C Class](acquired bool, address unsafe.Pointer) bool {
 	if acquired {
 		var class C
-		hold(class.Rank(), at, triedFrames)
+		hold(class.Rank(), address, triedFrames)
 	}
 	return acquired
 }

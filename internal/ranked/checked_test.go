@@ -151,7 +151,7 @@ func TestUnlockByAnotherGoroutine(t *testing.T) {
 	outer.Lock()
 	outer.Unlock() //nolint:staticcheck // The test checks that this does not block.
 	if text := panicOf(inner.Unlock); !strings.Contains(text, "is not held") {
-		t.Errorf("got panic %q, want that the lock is not held", text)
+		t.Errorf("got panic %q, want \"is not held\"", text)
 	}
 }
 
@@ -165,7 +165,7 @@ func TestWaitingChecksHeldLocks(t *testing.T) {
 	inner.Lock()
 	defer inner.Unlock()
 	if text := panicOf(ranked.Waiting); !strings.Contains(text, "with test.inner held") {
-		t.Errorf("got panic %q, want that test.inner is held", text)
+		t.Errorf("got panic %q, want \"with test.inner held\"", text)
 	}
 }
 
@@ -178,6 +178,6 @@ func TestCheckedLockDoesNotAllocate(t *testing.T) {
 		inner.Unlock() //nolint:staticcheck // The test measures these pairs.
 		outer.Unlock()
 	}); n != 0 {
-		t.Errorf("%v allocations, want none", n)
+		t.Errorf("got %v allocations, want none", n)
 	}
 }

@@ -16,7 +16,7 @@ func current() uintptr {
 	digits, _, _ := bytes.Cut(heading, []byte(" "))
 	number, err := strconv.ParseUint(string(digits), 10, 64)
 	if err != nil {
-		panic("ranked: a stack without a number: " + err.Error())
+		panic("ranked: cannot parse the number of the goroutine: " + err.Error())
 	}
 	return uintptr(number)
 }

@@ -35,9 +35,9 @@ func BenchmarkPause(b *testing.B) {
 }
 
 func BenchmarkPutLine(b *testing.B) {
-	var room [2 * LineBytes]byte
+	var buffer [2 * LineBytes]byte
 	var source [LinePayload]byte
-	line := unsafe.Pointer(&room[-uintptr(unsafe.Pointer(&room[0]))%LineBytes])
+	line := unsafe.Pointer(&buffer[-uintptr(unsafe.Pointer(&buffer[0]))%LineBytes])
 	for b.Loop() {
 		PutLine(line, 1, 2, unsafe.Pointer(&source), len(source))
 	}

@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// TestClosedGateIsEmpty closes a gate while goroutines enter it repeatedly. At times one of them
-// owns the bias.
+// TestClosedGateIsEmpty closes a gate while goroutines enter it repeatedly, and waits until Empty
+// reports true. No call may be inside then. Sometimes one of the goroutines owns the bias.
 func TestClosedGateIsEmpty(t *testing.T) {
 	var gate Gate
 	var open atomic.Bool // true whenever a call may be inside
@@ -21,7 +21,7 @@ func TestClosedGateIsEmpty(t *testing.T) {
 			for turn := 0; !stop.Load(); turn++ {
 				if pass, ok := gate.Enter(); ok {
 					if !open.Load() {
-						t.Error("a call is inside a closed gate that is empty")
+						t.Error("a call is inside although Empty reported true")
 					}
 					entered.Add(1)
 					gate.Leave(pass)
@@ -91,7 +91,7 @@ func TestGateIsEmptyAfterAllCallsLeft(t *testing.T) {
 }
 
 // TestNextCloseCountsEarlierCall closes and opens the gate while the owner is inside. Then it
-// closes the gate again.
+// closes the gate again, and Empty must still count the owner.
 func TestNextCloseCountsEarlierCall(t *testing.T) {
 	var gate Gate
 	entered, leave, left := make(chan bool), make(chan bool), make(chan bool)
@@ -125,7 +125,7 @@ func TestNextCloseCountsEarlierCall(t *testing.T) {
 	close(leave)
 	<-left
 	if !gate.Empty() {
-		t.Error("the gate is not empty")
+		t.Error("the gate is not empty after the call has left")
 	}
 }
 

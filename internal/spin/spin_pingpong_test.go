@@ -11,11 +11,11 @@ import (
 
 // mailbox holds a line with one writing and one reading goroutine.
 type mailbox struct {
-	room [2 * LineBytes]byte
+	buffer [2 * LineBytes]byte
 }
 
 func (m *mailbox) line() unsafe.Pointer {
-	return unsafe.Pointer(&m.room[-uintptr(unsafe.Pointer(&m.room[0]))%LineBytes])
+	return unsafe.Pointer(&m.buffer[-uintptr(unsafe.Pointer(&m.buffer[0]))%LineBytes])
 }
 
 func (m *mailbox) sequence() *uint64 { return (*uint64)(m.line()) }

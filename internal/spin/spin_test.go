@@ -20,7 +20,7 @@ func TestStoresChangeOnlyTheirWord(t *testing.T) {
 		t.Errorf("after StoreRelease32 the words are %#x", halves)
 	}
 	if LoadAcquire64(&words[1]) != words[1] || LoadAcquire32(&halves[1]) != halves[1] {
-		t.Error("a load differs from the word")
+		t.Error("a load returned a different value")
 	}
 }
 
@@ -56,7 +56,7 @@ func TestPrefetchWriteChangesNoMemoryAndNeverFaults(t *testing.T) {
 	words := [3]uint64{1, 2, 3}
 	PrefetchWrite(unsafe.Pointer(&words[1]))
 	if words != [3]uint64{1, 2, 3} {
-		t.Errorf("the words are %#x, want 1, 2 and 3", words)
+		t.Errorf("got words %#x, want 1, 2 and 3", words)
 	}
 	PrefetchWrite(nil)
 }
@@ -64,42 +64,42 @@ func TestPrefetchWriteChangesNoMemoryAndNeverFaults(t *testing.T) {
 func TestPutLineWritesExactlyThePayload(t *testing.T) {
 	source := []byte("0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ")
 	for n := range LinePayload + 1 {
-		var room [3 * LineBytes]byte
-		for i := range room {
-			room[i] = 0xA5
+		var buffer [3 * LineBytes]byte
+		for i := range buffer {
+			buffer[i] = 0xA5
 		}
-		want := room
-		from := int(-uintptr(unsafe.Pointer(&room[0])) % LineBytes)
-		binary.LittleEndian.PutUint64(want[from:], 0x0102030405060708)
-		binary.LittleEndian.PutUint64(want[from+8:], 0x1112131415161718)
-		copy(want[from+16:], source[:n])
-		PutLine(unsafe.Pointer(&room[from]), 0x0102030405060708, 0x1112131415161718,
+		want := buffer
+		offset := int(-uintptr(unsafe.Pointer(&buffer[0])) % LineBytes)
+		binary.LittleEndian.PutUint64(want[offset:], 0x0102030405060708)
+		binary.LittleEndian.PutUint64(want[offset+8:], 0x1112131415161718)
+		copy(want[offset+16:], source[:n])
+		PutLine(unsafe.Pointer(&buffer[offset]), 0x0102030405060708, 0x1112131415161718,
 			unsafe.Pointer(&source[0]), n)
-		if !bytes.Equal(room[:], want[:]) {
-			t.Errorf("%d bytes: got %q, want %q", n, room, want)
+		if !bytes.Equal(buffer[:], want[:]) {
+			t.Errorf("%d bytes: got %q, want %q", n, buffer, want)
 		}
 	}
 }
 
 func TestPutLineLimitsThePayload(t *testing.T) {
-	var room [3 * LineBytes]byte
+	var buffer [3 * LineBytes]byte
 	var source [100]byte
 	for i := range source {
 		source[i] = 1
 	}
-	from := int(-uintptr(unsafe.Pointer(&room[0])) % LineBytes)
-	PutLine(unsafe.Pointer(&room[from]), 0, 0, unsafe.Pointer(&source[0]), len(source))
-	if got := bytes.Count(room[:], []byte{1}); got != LinePayload {
+	offset := int(-uintptr(unsafe.Pointer(&buffer[0])) % LineBytes)
+	PutLine(unsafe.Pointer(&buffer[offset]), 0, 0, unsafe.Pointer(&source[0]), len(source))
+	if got := bytes.Count(buffer[:], []byte{1}); got != LinePayload {
 		t.Errorf("wrote %d bytes of payload, want %d", got, LinePayload)
 	}
 }
 
 func TestPutLineWithoutPayloadNeedsNoSource(t *testing.T) {
-	var room [2 * LineBytes]byte
-	from := int(-uintptr(unsafe.Pointer(&room[0])) % LineBytes)
-	PutLine(unsafe.Pointer(&room[from]), 1, 2, nil, 0)
-	if room[from] != 1 || room[from+8] != 2 {
-		t.Errorf("number %d and digest %d, want 1 and 2", room[from], room[from+8])
+	var buffer [2 * LineBytes]byte
+	offset := int(-uintptr(unsafe.Pointer(&buffer[0])) % LineBytes)
+	PutLine(unsafe.Pointer(&buffer[offset]), 1, 2, nil, 0)
+	if buffer[offset] != 1 || buffer[offset+8] != 2 {
+		t.Errorf("got number %d and digest %d, want 1 and 2", buffer[offset], buffer[offset+8])
 	}
 }
 
@@ -113,10 +113,10 @@ func TestNothingAllocates(t *testing.T) {
 		StoreRelease32(&half, uint32(LoadAcquire64(&word)))
 		UntilAtLeast64(&word, uint64(LoadAcquire32(&half)), 1, 1)
 		Until64(&word, 1, 1, 1)
-		from := -uintptr(unsafe.Pointer(&line[0])) % LineBytes
-		PutLine(unsafe.Pointer(&line[from]), 1, 2, unsafe.Pointer(&source[0]), len(source))
+		offset := -uintptr(unsafe.Pointer(&line[0])) % LineBytes
+		PutLine(unsafe.Pointer(&line[offset]), 1, 2, unsafe.Pointer(&source[0]), len(source))
 	})
 	if allocations != 0 {
-		t.Errorf("%v allocations, want none", allocations)
+		t.Errorf("got %v allocations, want none", allocations)
 	}
 }
