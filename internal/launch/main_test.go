@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"os/signal"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -49,8 +50,9 @@ var roles = map[string]func(rank string) int{
 	"launch":         roleLaunch,
 	"talker":         roleTalker,
 	"launch talkers": roleLaunchTalkers,
-	"narrow launch":  func(string) int { return launchWith(32) },
-	"narrow start":   func(string) int { return launchWith(16) },
+	"narrow launch":  func(string) int { return launchWith(48, "crowd", 2) },
+	"narrow start":   func(string) int { return launchWith(16, "meet", 4) },
+	"crowd":          roleCrowd,
 	"lose rank":      roleLoseRank,
 }
 
@@ -228,8 +230,8 @@ func roleLaunchTalkers(string) int {
 	return 0
 }
 
-// launchWith runs a launcher with a limit on open descriptors.
-func launchWith(descriptors uint64) int {
+// launchWith runs a launcher of ranks in the given role. It limits the launcher's open descriptors.
+func launchWith(descriptors uint64, role string, ranks int) int {
 	limit := syscall.Rlimit{Cur: descriptors, Max: descriptors}
 	if err := syscall.Setrlimit(syscall.RLIMIT_NOFILE, &limit); err != nil {
 		fmt.Println(err)
@@ -241,10 +243,24 @@ func launchWith(descriptors uint64) int {
 		fmt.Println(err)
 		return 1
 	}
-	if _, err := Run(context.Background(), newSpec("meet", 4, os.Stdout)); err != nil {
+	if _, err := Run(context.Background(), newSpec(role, ranks, os.Stdout)); err != nil {
 		fmt.Println(err)
 	}
 	return 0
+}
+
+// roleCrowd opens more connections to the launcher's store than the launcher has descriptors.
+func roleCrowd(string) int {
+	var clients []*rendezvous.Client
+	for len(clients) < 64 {
+		_, client, _, err := connectedRank()
+		if err != nil {
+			break
+		}
+		clients = append(clients, client)
+	}
+	defer runtime.KeepAlive(clients)
+	return forever()
 }
 
 // roleLoseRank prints on rank 0 that rank 1 was lost, as a real program would.
