@@ -145,12 +145,17 @@ func (r *rank) compareSplitReduction(dt symmem.DataType, op symmem.ReduceOp, par
 	}
 	mine, err := parts.Slice(int64(w.Rank())*size/int64(w.Size()), size/int64(w.Size()))
 	r.ok(err)
-	err = w.AllReduce(r.ctx, whole, whole, int64(w.Size())*part, dt, op, nil)
+	sum := symmem.Call{
+		Operation: symmem.OpAllReduce, Type: dt, Op: op, Factor: formula.Factor(op),
+		Count: int64(w.Size()) * part, Send: whole, Recv: whole,
+	}
+	err = r.Interop().Do(r.ctx, w, sum, nil)
 	if errors.Is(err, symmem.ErrUnsupported) {
 		return // No rank has a kernel
 	}
 	r.ok(err)
-	r.ok(w.ReduceScatter(r.ctx, parts, mine, part, dt, op, nil))
+	sum.Operation, sum.Count, sum.Send, sum.Recv = symmem.OpReduceScatter, part, parts, mine
+	r.ok(r.Interop().Do(r.ctx, w, sum, nil))
 	r.ok(w.AllGather(r.ctx, mine, parts, part, dt, nil))
 	one, two := make([]byte, size), make([]byte, size)
 	r.ok(r.DefaultStream().Copy(symmem.Host(one), whole))

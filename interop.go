@@ -207,6 +207,9 @@ type Call struct {
 	Operation Operation
 	Type      DataType
 	Op        ReduceOp
+	// Factor is the factor of PremulSum: finite, not 0, and equal on all ranks. Ranks compare it. It
+	// is 0 for other reductions.
+	Factor float64
 	// Root is the root, or the peer of Send and Recv, which may be AnySource.
 	Root int
 	// Tag is the tag of Send and Recv.
@@ -245,6 +248,6 @@ func (i Interop) Do(ctx context.Context, g *Group, c Call, s *Stream) error {
 	return g.run(ctx, s, &collective{
 		operation: c.Operation, dataType: c.Type, reduceOp: c.Op, root: c.Root, count: c.Count,
 		send: c.Send, recv: c.Recv, choice: c.Path, tag: c.Tag, splits: c.Splits, arrived: c.Arrived,
-		site: i.site,
+		site: i.site, factor: c.Factor,
 	})
 }

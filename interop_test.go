@@ -1,7 +1,12 @@
 package symmem_test
 
 import (
+	"errors"
+	"math"
+	"slices"
 	"testing"
+
+	"github.com/google/go-cmp/cmp"
 
 	"symmem"
 )
@@ -42,6 +47,80 @@ func TestCallValuesMatchMethods(t *testing.T) {
 		}
 		_, err = i.Value(r.ctx, nil, rate)
 		r.wantErr(err, symmem.ErrInvalid)
+	})
+}
+
+// TestPremulSum makes the same calls with several factors. A plan must not be used for another
+// factor.
+func TestPremulSum(t *testing.T) {
+	runRanks(t, 2, symmem.Options{}, func(r *rank) {
+		p := r.pool()
+		send, err := r.window(p, 4096).Memory().Slice(0, 8)
+		r.ok(err)
+		recv, err := r.window(p, 4096).Memory().Slice(0, 8)
+		r.ok(err)
+		for _, factor := range []float64{0.5, -0.25, 0.5} {
+			f := float32(factor)
+			sums := []float32{3 * f, 4 * f}
+			parts := [][]float32{{3 * f, -1}, {4 * f, -1}}
+			atRoot := [][]float32{{-1, -1}, sums}
+			for _, row := range []struct {
+				operation symmem.Operation
+				count     int64
+				root      int
+				want      []float32
+			}{
+				{symmem.OpAllReduce, 2, 0, sums},
+				{symmem.OpReduceScatter, 1, 0, parts[r.Rank()]},
+				{symmem.OpReduce, 2, 1, atRoot[r.Rank()]},
+			} {
+				write(r, send, []float32{float32(r.Rank() + 1), float32(4 * r.Rank())})
+				write(r, recv, []float32{-1, -1})
+				r.ok(r.Interop().Do(r.ctx, r.World(), symmem.Call{
+					Operation: row.operation, Type: symmem.Float32, Op: symmem.PremulSum, Factor: factor,
+					Count: row.count, Root: row.root, Send: send, Recv: recv,
+				}, nil))
+				if got := read[float32](r, recv); !slices.Equal(got, row.want) {
+					r.failf("%v with factor %v = %v; want %v", row.operation, factor, got, row.want)
+				}
+			}
+		}
+	})
+}
+
+func TestPremulSumNeedsFactor(t *testing.T) {
+	runRanks(t, 2, symmem.Options{}, func(r *rank) {
+		m := r.unregistered(8)
+		call := symmem.Call{
+			Operation: symmem.OpAllReduce, Type: symmem.Float32, Op: symmem.PremulSum, Count: 2, Send: m,
+			Recv: m,
+		}
+		for _, factor := range []float64{0, math.NaN(), math.Inf(1)} {
+			call.Factor = factor
+			r.wantErr(r.Interop().Do(r.ctx, r.World(), call, nil), symmem.ErrInvalid)
+		}
+		call.Factor, call.Op = 2, symmem.Sum
+		r.wantErr(r.Interop().Do(r.ctx, r.World(), call, nil), symmem.ErrInvalid)
+	})
+}
+
+// TestDifferentFactorsDiverge passes another factor on each rank.
+func TestDifferentFactorsDiverge(t *testing.T) {
+	options := symmem.Options{Check: symmem.CheckEvery, Path: symmem.PathPlain}
+	runWithFault(t, 2, options, func(r *rank) {
+		m := r.alloc(r.pool(), 4096).Memory()
+		err := r.Interop().Do(r.ctx, r.World(), symmem.Call{
+			Operation: symmem.OpAllReduce, Type: symmem.Float32, Op: symmem.PremulSum, Count: 2,
+			Factor: 0.5 * float64(r.Rank()+1), Send: m, Recv: m,
+		}, nil)
+		d := r.wantDivergence(errors.Join(err, r.DefaultStream().Synchronize(r.ctx)))
+		want := []symmem.Side{
+			{Ranks: []int{0}, Event: "AllReduce 0.5*sum of 2 float32, path plain, collective 1"},
+			{Ranks: []int{1}, Event: "AllReduce 1*sum of 2 float32, path plain, collective 1"},
+		}
+		if diff := cmp.Diff(want, d.Sides); diff != "" {
+			r.failf("%s", diff)
+		}
 	})
 }
 

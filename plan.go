@@ -25,6 +25,7 @@ type collective struct {
 	operation  driver.Operation
 	dataType   DataType
 	reduceOp   ReduceOp
+	factor     float64    // of PremulSum
 	choice     PathChoice // path of this call, unless it is PathDefault
 	site       uint32     // call site, see Interop.At; not compared with that of a kept plan
 	arrived    func(source int)
@@ -114,7 +115,8 @@ func (pl *planner) kept(c *collective) *collective {
 func (c *collective) same(as *collective) bool {
 	return c.send == as.send && c.recv == as.recv && c.count == as.count &&
 		c.operation == as.operation && c.dataType == as.dataType && c.reduceOp == as.reduceOp &&
-		c.root == as.root && c.tag == as.tag && c.choice == as.choice && as.arrived == nil
+		c.factor == as.factor && c.root == as.root && c.tag == as.tag && c.choice == as.choice &&
+		as.arrived == nil
 }
 
 // sameExtras compares the fields that only few operations use.
@@ -192,7 +194,7 @@ func (c *collective) call() driver.Call {
 	call := driver.Call{
 		Operation: c.operation, DataType: c.dataType, ReduceOp: c.reduceOp, Root: c.root,
 		Count: c.count, Send: c.send.Address(), Recv: c.recv.Address(),
-		Tag: c.tag, Arrived: c.arrived, Splits: c.splits,
+		Tag: c.tag, Arrived: c.arrived, Splits: c.splits, Factor: c.factor,
 	}
 	if (c.send.extent|c.recv.extent)&ofHost != 0 {
 		call.Keep = [2]unsafe.Pointer{c.send.start, c.recv.start}

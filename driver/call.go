@@ -1,6 +1,12 @@
 package driver
 
-import "symmem/event"
+import (
+	"math"
+	"strconv"
+
+	"symmem/event"
+	"symmem/internal/reduce"
+)
 
 // Plan represents a prepared call of one communicator. It is immutable, can be launched any number
 // of times, and is valid as long as its windows are.
@@ -40,6 +46,10 @@ type Call struct {
 	Operation Operation
 	DataType  DataType
 	ReduceOp  ReduceOp
+	// Factor is the factor of PremulSum, which must be finite, not 0, and equal on all ranks. It is 0
+	// for other reductions. A rank that needs a factor different from other ranks' must multiply its
+	// input before the call.
+	Factor float64
 	// Path selects how the call runs. Offer.Take sets it.
 	Path Path
 	// Digest covers everything that must be equal on all ranks. Offer.Take sets it.
@@ -108,6 +118,20 @@ func (c *Call) ComparesFloats() bool {
 	return c.Operation.Reduces() && c.ReduceOp.Selects() && c.DataType.Float()
 }
 
+// FactorBits returns the factor as an element of the call's type.
+func (c *Call) FactorBits() uint64 {
+	switch c.DataType {
+	case Float64:
+		return math.Float64bits(c.Factor)
+	case Float16:
+		return uint64(reduce.Float16Bits(float32(c.Factor)))
+	case BFloat16:
+		return uint64(reduce.BFloat16Bits(float32(c.Factor)))
+	default:
+		return uint64(math.Float32bits(float32(c.Factor)))
+	}
+}
+
 // SetPath sets the path and the digest. It removes the windows if the path does not use them.
 // Offer.Take calls SetPath.
 func (c *Call) SetPath(path Path, digest uint64) {
@@ -128,6 +152,9 @@ func (c *Call) Describe() event.Call {
 	}
 	if op.Reduces() {
 		d.ReduceOp = c.ReduceOp.String()
+		if c.ReduceOp.Scales() { // at most 28 bytes
+			d.ReduceOp = strconv.FormatFloat(c.Factor, 'g', -1, 64) + "*sum"
+		}
 	}
 	if op.Rooted() || op.PointToPoint() {
 		d.Root = c.Root

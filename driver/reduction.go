@@ -27,6 +27,10 @@ const (
 	BAnd
 	BOr
 	BXor
+	// PremulSum multiplies every element by Call.Factor and adds the products. It is for floats. The
+	// host backend rounds the factor and the products to float32, or to float64 for Float64. NCCL
+	// rounds them to the element type.
+	PremulSum
 	// ReduceOps counts the reductions.
 	ReduceOps = iota
 )
@@ -43,6 +47,8 @@ type reduction struct {
 	combine reduce.Op
 	// divides reports whether the result is divided by the number of ranks.
 	divides bool
+	// scales reports whether elements are multiplied by the factor of the call.
+	scales bool
 	// selects reports whether the result is one of the inputs. The order of ranks then does not
 	// matter.
 	selects bool
@@ -81,6 +87,9 @@ var reductions = [ReduceOps]reduction{
 		name: "bxor", note: "bitwise, of integers, on the host backend", combine: reduce.BXor,
 		logical: code(BXor),
 	},
+	PremulSum: {
+		name: "premul_sum", note: "for symmem_premul_sum", combine: reduce.Sum, scales: true,
+	},
 }
 
 // noReduction describes values that are not reductions.
@@ -115,7 +124,8 @@ func (op ReduceOp) Note() string { return op.row().note }
 
 // Accepts reports whether the reduction is defined for a type.
 func (op ReduceOp) Accepts(t DataType) bool {
-	return op < ReduceOps && reductions[op].combine.Accepts(t)
+	return op < ReduceOps && reductions[op].combine.Accepts(t) &&
+		(t.Float() || !reductions[op].scales)
 }
 
 // Combine returns the operation that combines two elements.
@@ -123,6 +133,9 @@ func (op ReduceOp) Combine() reduce.Op { return op.row().combine }
 
 // Divides reports whether the combined elements are divided by the number of ranks.
 func (op ReduceOp) Divides() bool { return op.row().divides }
+
+// Scales reports whether the elements are multiplied by Call.Factor before they are combined.
+func (op ReduceOp) Scales() bool { return op.row().scales }
 
 // Selects reports whether the result is one of the inputs, as for a minimum. The order of ranks
 // then does not matter.

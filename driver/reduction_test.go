@@ -12,8 +12,8 @@ func TestEveryReductionHasARow(t *testing.T) {
 			row.kernel != 0 && !row.divides && kernels[row.kernel] {
 			t.Errorf("reduction %d has row %+v, want one of its own", op, row)
 		}
-		if !op.Accepts(Int32) {
-			t.Errorf("%v does not accept integers", op)
+		if op.Accepts(Int32) == op.Scales() {
+			t.Errorf("%v accepts integers: %v", op, op.Accepts(Int32))
 		}
 		names[row.name], numbers[row.nccl], kernels[row.kernel] = true, true, true
 		if parsed, err := ParseReduceOp(op.String()); err != nil || parsed != op {
@@ -29,5 +29,16 @@ func TestEveryReductionHasARow(t *testing.T) {
 	}
 	if _, err := ParseReduceOp("bnot"); err == nil {
 		t.Error("ParseReduceOp accepts an unknown name")
+	}
+}
+
+func TestFactorHasTypeOfElements(t *testing.T) {
+	for dataType, want := range map[DataType]uint64{
+		Float64: 0x3FD5555555555555, Float32: 0x3EAAAAAB, Float16: 0x3555, BFloat16: 0x3EAB,
+	} {
+		call := Call{DataType: dataType, Factor: 1.0 / 3}
+		if got := call.FactorBits(); got != want {
+			t.Errorf("FactorBits of %v = %#x; want %#x", dataType, got, want)
+		}
 	}
 }

@@ -1,6 +1,9 @@
 package driver
 
-import "fmt"
+import (
+	"fmt"
+	"math"
+)
 
 const (
 	// MaxCount is the maximum count of a call. It keeps the total bytes of all ranks below 2^63.
@@ -54,6 +57,10 @@ func (c *Call) validateRanks(ranks, rank int) error {
 // validateExtras checks the fields that only some operations use.
 func (c *Call) validateExtras(ranks int) error {
 	switch {
+	case c.Operation.Reduces() && c.ReduceOp.Scales() && !usable(c.Factor):
+		return invalid("factor %v: %v needs a finite factor other than 0", c.Factor, c.ReduceOp)
+	case c.Factor != 0 && !(c.Operation.Reduces() && c.ReduceOp.Scales()):
+		return invalid("factor %v: only %v accepts a factor", c.Factor, PremulSum)
 	case c.Tag < 0 || c.Tag > MaxTag:
 		return invalid("tag %d is not between 0 and %d", c.Tag, MaxTag)
 	case c.Tag > 0 && !c.Operation.PointToPoint():
@@ -72,6 +79,11 @@ func (c *Call) validateExtras(ranks int) error {
 		return c.Norm.validate(c)
 	}
 	return nil
+}
+
+// usable reports whether PremulSum accepts a factor.
+func usable(factor float64) bool {
+	return factor != 0 && !math.IsNaN(factor) && !math.IsInf(factor, 0)
 }
 
 // overlap reports whether two ranges of memory overlap.

@@ -16,6 +16,14 @@ func allReduce(change func(*Call)) Call {
 	return c
 }
 
+// premulSum returns an all-reduce with PremulSum, modified by change.
+func premulSum(change func(*Call)) Call {
+	return allReduce(func(c *Call) {
+		c.ReduceOp, c.Factor = PremulSum, 0.5
+		change(c)
+	})
+}
+
 // norm returns an AllReduceRMSNorm of 2 rows of 64 elements, modified by change.
 func norm(change func(*Call)) Call {
 	return allReduce(func(c *Call) {
@@ -40,10 +48,18 @@ func allToAllV(change func(*Call)) Call {
 // TestValidateRejectsInvalidCalls validates calls of rank 1 of 2.
 func TestValidateRejectsInvalidCalls(t *testing.T) {
 	for name, c := range map[string]Call{
-		"unknown operation":   allReduce(func(c *Call) { c.Operation = 200 }),
-		"unknown type":        allReduce(func(c *Call) { c.DataType = 200 }),
-		"unknown reduction":   allReduce(func(c *Call) { c.ReduceOp = 200 }),
-		"bits of floats":      allReduce(func(c *Call) { c.ReduceOp = BAnd }),
+		"unknown operation": allReduce(func(c *Call) { c.Operation = 200 }),
+		"unknown type":      allReduce(func(c *Call) { c.DataType = 200 }),
+		"unknown reduction": allReduce(func(c *Call) { c.ReduceOp = 200 }),
+		"bits of floats":    allReduce(func(c *Call) { c.ReduceOp = BAnd }),
+		"a factor of a sum": allReduce(func(c *Call) { c.Factor = 2 }),
+		"a factor of a copy": allReduce(func(c *Call) {
+			c.Operation, c.ReduceOp, c.Factor = AllGather, PremulSum, 2
+		}),
+		"no factor":           premulSum(func(c *Call) { c.Factor = 0 }),
+		"a factor of NaN":     premulSum(func(c *Call) { c.Factor = math.NaN() }),
+		"a factor of Inf":     premulSum(func(c *Call) { c.Factor = math.Inf(-1) }),
+		"a factor of int32":   premulSum(func(c *Call) { c.DataType = Int32 }),
 		"negative count":      allReduce(func(c *Call) { c.Count = -1 }),
 		"negative root":       allReduce(func(c *Call) { c.Operation, c.Root = Broadcast, -1 }),
 		"large root":          allReduce(func(c *Call) { c.Operation, c.Root = Broadcast, 2 }),

@@ -5,8 +5,14 @@
 
 API int symmem_collective(uint64_t group, int operation, int64_t count, int type, int op, int root,
                           int path, const void *send, void *recv, uint64_t stream) {
-	return WAITING(goCollective(group, operation, count, type, op, root, path, (void *)send, recv,
+	return WAITING(goCollective(group, operation, count, type, op, 0, root, path, (void *)send, recv,
 	                            stream, symmem_current_site()));
+}
+
+API int symmem_premul_sum(uint64_t group, int operation, int64_t count, int type, double factor,
+                          int root, int path, const void *send, void *recv, uint64_t stream) {
+	return WAITING(goCollective(group, operation, count, type, SYMMEM_PREMUL_SUM, factor, root, path,
+	                            (void *)send, recv, stream, symmem_current_site()));
 }
 
 API int symmem_all_reduce(uint64_t group, int64_t count, int type, int op, int path,

@@ -11,14 +11,14 @@ import (
 
 //export goCollective
 func goCollective(
-	group C.uint64_t, operation C.int, count C.int64_t, dataType, op, root, path C.int,
-	send, recv unsafe.Pointer, stream C.uint64_t, site C.uint32_t,
+	group C.uint64_t, operation C.int, count C.int64_t, dataType, op C.int, factor C.double,
+	root, path C.int, send, recv unsafe.Pointer, stream C.uint64_t, site C.uint32_t,
 ) C.int {
 	return guard(func() error {
 		return library.Do(uint64(group), &binding.Arguments{
 			Operation: int(operation), Count: int64(count), Type: int(dataType), Op: int(op),
-			Root: int(root), Path: int(path), Send: uintptr(send), Recv: uintptr(recv),
-			Stream: uintptr(stream), Site: uint32(site),
+			Factor: float64(factor), Root: int(root), Path: int(path), Send: uintptr(send),
+			Recv: uintptr(recv), Stream: uintptr(stream), Site: uint32(site),
 		})
 	})
 }

@@ -206,11 +206,14 @@ func (p *smallPlan) reduce(to []byte, parts [][]byte) {
 		sources[r] = unsafe.Pointer(unsafe.SliceData(parts[r]))
 	}
 	into, count := []unsafe.Pointer{unsafe.Pointer(unsafe.SliceData(to))}, int(p.Count)
-	if p.ReduceOp.Divides() {
+	switch {
+	case p.ReduceOp.Divides():
 		reduce.Average(p.DataType, into, sources, count, reduce.Hint{})
-		return
+	case p.ReduceOp.Scales():
+		reduce.ScaledSum(p.DataType, into, sources, count, p.Factor, reduce.Hint{})
+	default:
+		reduce.Reduce(p.ReduceOp.Combine(), p.DataType, into, sources, count, reduce.Hint{})
 	}
-	reduce.Reduce(p.ReduceOp.Combine(), p.DataType, into, sources, count, reduce.Hint{})
 }
 
 func (c *smallGroup) Launched() [driver.Paths]uint64 {

@@ -129,6 +129,9 @@ func (c *trial) uncheckedCall(r *rank, send, recv buffer) driver.Call {
 		Send: send.at(margin + c.skew*size), Recv: recv.at(margin + c.skew*size),
 		SendWindow: send.window, RecvWindow: recv.window,
 	}
+	if c.operation.Reduces() {
+		call.Factor = formula.Factor(c.op)
+	}
 	switch {
 	case !c.inPlace:
 	case c.operation == driver.AllGather:
@@ -147,7 +150,7 @@ func (c *trial) uncheckedCall(r *rank, send, recv buffer) driver.Call {
 // digest returns a digest of everything that must be equal on all ranks.
 func digest(c *driver.Call) uint64 {
 	h := fnv.New64a()
-	fmt.Fprint(h, c.Operation, c.DataType, c.ReduceOp, c.Path, c.Count)
+	fmt.Fprint(h, c.Operation, c.DataType, c.ReduceOp, c.Factor, c.Path, c.Count)
 	if !c.Operation.PointToPoint() {
 		fmt.Fprint(h, c.Root)
 	}

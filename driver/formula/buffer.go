@@ -10,9 +10,10 @@ import (
 )
 
 // Reduce returns the result of a reduction of the ranks' inputs. The inputs have the same length
-// and are in group order. A single rank gets its own input. Elements have native byte order.
+// and are in group order. A single rank gets its own input, unless it is multiplied by a factor.
+// Elements have native byte order.
 func Reduce(f driver.Formula, op driver.ReduceOp, t driver.DataType, inputs [][]byte) []byte {
-	if len(inputs) == 1 {
+	if len(inputs) == 1 && !op.Scales() {
 		return bytes.Clone(inputs[0])
 	}
 	switch t {
@@ -55,7 +56,7 @@ func reduceElements[T reduce.Number](
 	each := views[T](inputs)
 	for i := range view[T](out) {
 		for r := range x {
-			x[r] = each[r][i]
+			x[r] = scaled(op, each[r][i])
 		}
 		view[T](out)[i] = result(f, op, x, func(v T) T { return v }, nan)
 	}
@@ -75,7 +76,7 @@ func reduceHalves(
 	each := views[uint16](inputs)
 	for i := range view[uint16](out) {
 		for r := range x {
-			x[r] = widen(each[r][i])
+			x[r] = round(scaled(op, widen(each[r][i])))
 		}
 		view[uint16](out)[i] = narrow(result(f, op, x, round, canonical))
 	}

@@ -31,6 +31,23 @@ func Pair[T reduce.Number](op driver.ReduceOp, a, b T) T {
 	return reduce.Combine(op.Combine(), a, b)
 }
 
+// Factor returns the factor with which Reduce computes a reduction, which is 0 for reductions
+// without a factor. Products of the factor and small integers are exact in every type.
+func Factor(op driver.ReduceOp) float64 {
+	if op.Scales() {
+		return 0.75
+	}
+	return 0
+}
+
+// scaled multiplies an element by the factor of a reduction, if it has one.
+func scaled[T reduce.Number](op driver.ReduceOp, x T) T {
+	if op.Scales() {
+		return x * T(Factor(op))
+	}
+	return x
+}
+
 // result computes the whole formula, except for the last rounding of 16-bit floats.
 func result[T reduce.Number](
 	f driver.Formula, op driver.ReduceOp, x []T, round func(T) T, nan T,

@@ -77,6 +77,12 @@ func TestZerosNaNsAndAveragesFollowDocumentation(t *testing.T) {
 			t.Errorf("%v of %v and %v: got %#x, want %#x", c.op, c.a, c.b, bits, c.want)
 		}
 	}
+	for f := range driver.RoundedTree + 1 {
+		sums := formula.Reduce(f, driver.PremulSum, driver.Float32, [][]byte{floats(4)})
+		if want := floats(4 * float32(formula.Factor(driver.PremulSum))); !bytes.Equal(sums, want) {
+			t.Errorf("%v: a single rank got %x with a factor, want %x", f, sums, want)
+		}
+	}
 	single := [][]byte{floats(nan)}
 	alone := formula.Reduce(driver.RankOrder, driver.Avg, driver.Float32, single)
 	if !bytes.Equal(alone, single[0]) {
@@ -194,6 +200,7 @@ func checkTrees(
 		srcs := pointers(copies)
 		tree := reduce.Tree{
 			Op: op.Combine(), T: dt, Rounded: f == driver.RoundedTree, Average: op.Divides(),
+			Scaled: op.Scales(), Factor: formula.Factor(op),
 		}
 		tree.Reduce(srcs[1:2], srcs, len(inputs[0])/dt.Size())
 		if !bytes.Equal(copies[1], formula.Reduce(f, op, dt, inputs)) {
@@ -214,9 +221,12 @@ func kernel(op driver.ReduceOp, dt driver.DataType, inputs [][]byte) []byte {
 	out := make([]byte, len(inputs[0]))
 	srcs := pointers(inputs)
 	dsts, count := []unsafe.Pointer{unsafe.Pointer(&out[0])}, len(out)/dt.Size()
-	if op.Divides() {
+	switch {
+	case op.Divides():
 		reduce.Average(dt, dsts, srcs, count, reduce.Hint{})
-	} else {
+	case op.Scales():
+		reduce.ScaledSum(dt, dsts, srcs, count, formula.Factor(op), reduce.Hint{})
+	default:
 		reduce.Reduce(op.Combine(), dt, dsts, srcs, count, reduce.Hint{})
 	}
 	return out

@@ -8,7 +8,7 @@ import (
 )
 
 func TestContract(t *testing.T) {
-	const floats, integers = "sum prod min max avg", "sum prod min max avg band bor bxor"
+	const floats, integers = "sum prod min max avg premul_sum", "sum prod min max avg band bor bxor"
 	drivertest.Run(t, drivertest.Harness{
 		Open: Backend{}.Open, Ranks: 8,
 		Reductions: map[driver.DataType]string{

@@ -307,18 +307,22 @@ func (m *mover) reduce(call *plan, sources, destinations int, count, total int64
 		m.reduceTree(call, dsts, srcs, int(count))
 		return
 	}
-	if call.ReduceOp.Divides() {
+	switch {
+	case call.ReduceOp.Divides():
 		reduce.Average(call.DataType, dsts, srcs, int(count), hint)
-		return
+	case call.ReduceOp.Scales():
+		reduce.ScaledSum(call.DataType, dsts, srcs, int(count), call.Factor, hint)
+	default:
+		reduce.Reduce(call.ReduceOp.Combine(), call.DataType, dsts, srcs, int(count), hint)
 	}
-	reduce.Reduce(call.ReduceOp.Combine(), call.DataType, dsts, srcs, int(count), hint)
 }
 
 // reduceTree reduces in the order of a tree. For integers the order does not change the result.
 func (m *mover) reduceTree(call *plan, dsts, srcs []unsafe.Pointer, count int) {
 	tree := reduce.Tree{
 		Op: call.ReduceOp.Combine(), Average: call.ReduceOp.Divides(), T: call.DataType,
-		Rounded: m.cfg.Formula == driver.RoundedTree,
+		Rounded: m.cfg.Formula == driver.RoundedTree, Scaled: call.ReduceOp.Scales(),
+		Factor: call.Factor,
 	}
 	tree.Reduce(dsts, srcs, count)
 }

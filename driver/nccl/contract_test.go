@@ -21,15 +21,15 @@ func TestContract(t *testing.T) {
 		without[drivertest.Anytime] = "the ranks are goroutines that share GPUs, so " +
 			"ending a group waits for kernels that wait for other ranks"
 	}
-	const all = "sum prod min max avg"
+	const integers, floats = "sum prod min max avg", "sum prod min max avg premul_sum"
 	drivertest.Run(t, drivertest.Harness{
 		Open: Backend{}.Open, Ranks: maxRanks(t), Unordered: true,
 		Paths: []driver.Path{driver.PathPlain, driver.PathWindow, driver.PathDirect},
 		Slow:  soft(t) && !full(), Without: without,
 		Reductions: map[driver.DataType]string{
-			driver.Float64: all, driver.Float32: all, driver.Float16: all, driver.BFloat16: all,
-			driver.Int8: all, driver.Uint8: all, driver.Int16: "", driver.Uint16: "", driver.Int32: all,
-			driver.Uint32: all, driver.Int64: all, driver.Uint64: all,
+			driver.Float64: floats, driver.Float32: floats, driver.Float16: floats, driver.BFloat16: floats,
+			driver.Int8: integers, driver.Uint8: integers, driver.Int16: "", driver.Uint16: "",
+			driver.Int32: integers, driver.Uint32: integers, driver.Int64: integers, driver.Uint64: integers,
 		},
 	})
 }

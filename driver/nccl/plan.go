@@ -100,6 +100,7 @@ func (p *plan) refuseFormula() error {
 // checkTypes returns an error if NCCL does not support the call's type or reduction.
 func checkTypes(call *driver.Call) error {
 	_, hasOp := call.ReduceOp.NCCL().Number()
+	hasOp = hasOp || call.ReduceOp.Scales()
 	if !call.Operation.Reduces() || hasOp && !slices.Contains(movedTypes, call.DataType) {
 		return nil
 	}
@@ -158,7 +159,7 @@ func (p *plan) Take(path driver.Path, digest uint64) (driver.Plan, error) {
 }
 
 // prepareNCCL sets the addresses for NCCL. If NCCL runs a single call, it prepares that call. A
-// group of one rank only copies.
+// group of one rank only copies, except with PremulSum.
 func (p *plan) prepareNCCL() error {
 	d := p.c.device
 	switch {
@@ -181,6 +182,8 @@ func (p *plan) prepareNCCL() error {
 	p.dataType, p.reduceOp = dataTypes[p.DataType], nccl.ReduceOp(reduceOp)
 	p.parts = p.chooseParts()
 	switch {
+	case p.scales():
+		return nil
 	case len(p.c.cfg.Ranks) == 1 || p.Operation.PointToPoint() || p.parts != nil || p.movesNothing():
 		return nil
 	case p.Path == driver.PathWindow && d.startsEarly():
@@ -273,6 +276,8 @@ func (p *plan) queue(s *stream.Stream, gpu *cuda.Driver) error {
 		return p.singleCall.On(s.CUDA)
 	case p.kernel != nil:
 		return p.kernel.queue(gpu, s.CUDA)
+	case p.scales():
+		return p.queueScaled(s.CUDA)
 	case p.guard != nil:
 		return errors.Join(p.guard(s.CUDA, gpu), p.guardedCall.On(s.CUDA))
 	case p.parts != nil:
@@ -280,6 +285,24 @@ func (p *plan) queue(s *stream.Stream, gpu *cuda.Driver) error {
 	default:
 		return p.copy(s.CUDA, gpu)
 	}
+}
+
+// scales reports whether NCCL multiplies the input by a factor.
+func (p *plan) scales() bool {
+	return p.kernel == nil && p.Operation.Reduces() && p.ReduceOp.Scales()
+}
+
+// queueScaled queues a reduction with a factor. NCCL reads the factor during the call, so that the
+// reduction can be destroyed at once, even if the call is captured.
+func (p *plan) queueScaled(on cuda.Stream) error {
+	n, comm, scaled := p.c.device.anyThread, p.c.comm.handle, *p
+	op, err := n.CreatePreMulSum(p.FactorBits(), p.dataType, comm)
+	if err != nil {
+		return err
+	}
+	scaled.reduceOp = op
+	call := scaled.collective()
+	return errors.Join(call.On(on), n.DestroyReduceOp(op, comm))
 }
 
 // copy queues a collective in a group of one rank.

@@ -55,20 +55,27 @@ const (
 	bySplits  = "uneven parts have separate functions"
 	byDefault = "the default case implements it"
 	divided   = "a sum, divided at the end"
+	scaled    = "a sum of products, which ScaledSum computes"
 	simple    = "one instruction implements it"
 	hostOnly  = "only the host backend has it"
 	notNCCL   = "NCCL has no such type"
 	noKernel  = "no kernel reduces it"
+	noFactor  = "kernels have no factor"
 )
 
 func upper(entry string) string { return strings.ToUpper(entry) }
 
 func lower(entry string) string { return strings.ToLower(entry) }
 
+// snake returns the name of a reduction in Python, such as premul_sum for PremulSum.
+func snake(entry string) string {
+	return strings.ToLower(camel.ReplaceAllString(entry, "${1}_${2}"))
+}
+
 // function returns the name of the C function of an operation, such as symmem_all_to_all_v for
 // AllToAllV.
 func function(entry string) string {
-	return "symmem_" + lower(camel.ReplaceAllString(entry, "${1}_${2}"))
+	return "symmem_" + snake(entry)
 }
 
 var camel = regexp.MustCompile(`([a-z]|All)([A-Z])`)
@@ -81,15 +88,18 @@ func short(reason string) map[string]string {
 }
 
 // average lists the reductions that package reduce does not have.
-var average = map[string]string{"Avg": divided}
+var average = map[string]string{"Avg": divided, "PremulSum": scaled}
 
 // oneInstruction lists the reductions for which all types have an instruction.
 var oneInstruction = map[string]string{
 	"Sum": simple, "Avg": divided, "BAnd": simple, "BOr": simple, "BXor": simple,
+	"PremulSum": scaled,
 }
 
 // onHost lists the reductions that kernels of GPUs do not have.
-var onHost = map[string]string{"Avg": divided, "BAnd": hostOnly, "BOr": hostOnly, "BXor": hostOnly}
+var onHost = map[string]string{
+	"Avg": divided, "BAnd": hostOnly, "BOr": hostOnly, "BXor": hostOnly, "PremulSum": noFactor,
+}
 
 var points = []point{
 	{
@@ -146,8 +156,9 @@ var points = []point{
 			{in: "driver/nccl/kernels/src/any.h", exempt: onHost},
 			{in: "internal/softgpu/src/nccl/reduce.c", spelled: withNCCL, exempt: map[string]string{
 				"Sum": byDefault, "BAnd": hostOnly, "BOr": hostOnly, "BXor": hostOnly,
+				"PremulSum": "factor.c creates it",
 			}},
-			{in: "python/tests/programs/formula.py", spelled: lower},
+			{in: "python/tests/programs/formula.py", spelled: snake},
 		},
 	},
 	{

@@ -63,6 +63,26 @@ func (l *Library) number(f function, comm Comm) (int, error) {
 	return int(value.Take()), err
 }
 
+// hostImmediate declares that a scalar is in host memory and is read during the call
+// (ncclScalarHostImmediate).
+const hostImmediate = 1
+
+// CreatePreMulSum creates a reduction for one communicator and type. The reduction multiplies this
+// rank's elements by a factor before it adds them. bits holds the factor as an element of the type,
+// in the low bytes. It is not collective. DestroyReduceOp frees the reduction.
+func (l *Library) CreatePreMulSum(bits uint64, t DataType, comm Comm) (ReduceOp, error) {
+	op, scalar := dl.NewCell(ReduceOp(0)), dl.NewCell(bits)
+	err := l.call(createPreMulSum, op.Address(), scalar.Address(), uintptr(t), hostImmediate,
+		uintptr(comm))
+	scalar.Take()
+	return op.Take(), err
+}
+
+// DestroyReduceOp frees a created reduction. Calls that were made with it are not affected.
+func (l *Library) DestroyReduceOp(op ReduceOp, comm Comm) error {
+	return l.call(redOpDestroy, uintptr(op), uintptr(comm))
+}
+
 // GroupStart opens a group on the calling thread. The caller must stay on this thread until
 // GroupEnd. GroupEnd executes the calls of the group together. Groups can be nested.
 func (l *Library) GroupStart() error { return l.call(groupStart) }

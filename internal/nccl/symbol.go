@@ -32,6 +32,8 @@ var (
 	commUserRank         = declare("ncclCommUserRank", 0)
 	commWindowRegister   = declare("ncclCommWindowRegister", VersionWindows)
 	commWindowDeregister = declare("ncclCommWindowDeregister", VersionWindows)
+	createPreMulSum      = declare("ncclRedOpCreatePreMulSum", 0)
+	redOpDestroy         = declare("ncclRedOpDestroy", 0)
 	groupStart           = declare("ncclGroupStart", 0)
 	groupEnd             = declare("ncclGroupEnd", 0)
 	allReduce            = declare("ncclAllReduce", 0)

@@ -19,6 +19,7 @@ typedef struct { char internal[128]; } ncclUniqueId;
 typedef enum { ncclSuccess } ncclResult_t;
 typedef enum { ncclInt8 } ncclDataType_t;
 typedef enum { ncclSum, ncclMaxRedOp = 0x7fffffff } ncclRedOp_t;
+typedef enum { ncclScalarDevice } ncclScalarResidence_t;
 typedef struct ncclConfig ncclConfig_t;
 #ifndef VERSION
 #define VERSION 22809
@@ -42,6 +43,9 @@ ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *asyncError)
 ncclResult_t ncclCommCount(const ncclComm_t comm, int *count)
 ncclResult_t ncclCommCuDevice(const ncclComm_t comm, int *device)
 ncclResult_t ncclCommUserRank(const ncclComm_t comm, int *rank)
+ncclResult_t ncclRedOpCreatePreMulSum(ncclRedOp_t *op, void *scalar, ncclDataType_t datatype,
+	ncclScalarResidence_t residence, ncclComm_t comm)
+ncclResult_t ncclRedOpDestroy(ncclRedOp_t op, ncclComm_t comm)
 ncclResult_t ncclGroupStart(void)
 ncclResult_t ncclGroupEnd(void)
 ncclResult_t ncclAllReduce(const void *sendbuff, void *recvbuff, size_t count,
@@ -160,6 +164,19 @@ var calls = map[string]struct {
 		"ncclRecv",
 		[]int64{address, bigCount, 0, 6, comm, stream},
 	},
+	"creating a reduction": {
+		func(l *Library) error {
+			_, err := l.CreatePreMulSum(7, Float64, comm)
+			return err
+		},
+		"ncclRedOpCreatePreMulSum",
+		[]int64{out, out, 8, 1, comm},
+	},
+	"destroying a reduction": {
+		func(l *Library) error { return l.DestroyReduceOp(5, comm) },
+		"ncclRedOpDestroy",
+		[]int64{5, comm},
+	},
 	"starting a group": {(*Library).GroupStart, "ncclGroupStart", []int64{}},
 	"ending a group":   {(*Library).GroupEnd, "ncclGroupEnd", []int64{}},
 	"aborting": {
@@ -235,7 +252,7 @@ func TestHotCallsDoNotAllocate(t *testing.T) {
 	for _, name := range []string{
 		"all-reduce", "all-gather", "reduce-scatter", "broadcast", "all-to-all", "send", "recv",
 		"reduce, with its last two arguments on the stack", "starting a group", "ending a group",
-		"querying errors",
+		"querying errors", "creating a reduction", "destroying a reduction",
 	} {
 		t.Run(name, func(t *testing.T) {
 			call := calls[name].call

@@ -70,6 +70,9 @@ void misuse(void) {
 	WANT(SYMMEM_ERR_OUT_OF_RANGE, symmem_all_reduce(world, 513, 0, 0, 0, at, at, 0));
 	WANT(SYMMEM_ERR_OUT_OF_RANGE, symmem_all_reduce(world, (int64_t)1 << 40, 0, 0, 0, at, at, 0));
 	WANT(SYMMEM_ERR_FREED, symmem_all_reduce(world, 1, 0, 0, 0, (char *)at + 4096, at, 0));
+	WANT(SYMMEM_ERR_INVALID, symmem_all_reduce(world, 1, 0, SYMMEM_PREMUL_SUM, 0, at, at, 0));
+	WANT(SYMMEM_ERR_INVALID, symmem_premul_sum(world, SYMMEM_ALL_REDUCE, 1, SYMMEM_INT8, 2, 0, 0, at,
+	                                           at, 0));
 	WANT(SYMMEM_ERR_INVALID, symmem_broadcast(world, 1, 0, 1000, 0, at, at, 0));
 	for (int root = 0; root < 2; root++) /* overlapping, and not in place: on the root and elsewhere */
 		WANT(SYMMEM_ERR_INVALID, symmem_collective(world, SYMMEM_REDUCE, 2, SYMMEM_FLOAT32, SYMMEM_SUM,

@@ -85,6 +85,7 @@ static void collectives(uint64_t world, void *at) {
 	const int type = SYMMEM_INT8, sum = SYMMEM_SUM, path = SYMMEM_PATH_DEFAULT;
 	REFUSED(symmem_collective(world, SYMMEM_ALL_REDUCE, 1, type, sum, 0, path, at, at, 0));
 	REFUSED(symmem_all_reduce(world, 1, type, sum, path, at, at, 0));
+	REFUSED(symmem_premul_sum(world, SYMMEM_ALL_REDUCE, 1, SYMMEM_FLOAT32, 2, 0, path, at, at, 0));
 	REFUSED(symmem_all_gather(world, 1, type, path, at, at, 0));
 	REFUSED(symmem_reduce_scatter(world, 1, type, sum, path, at, at, 0));
 	REFUSED(symmem_broadcast(world, 1, type, 0, path, at, at, 0));

@@ -56,6 +56,15 @@ void sums(void) {
 	DO(symmem_all_reduce(world, N, SYMMEM_FLOAT32, SYMMEM_PROD, SYMMEM_PATH_DEFAULT, plain, out, 0));
 	DO(symmem_stream_synchronize(0));
 	holds(out, (float)(1 << size));
+	DO(symmem_premul_sum(world, SYMMEM_ALL_REDUCE, N, SYMMEM_FLOAT32, 0.25, 0, SYMMEM_PATH_DEFAULT, a,
+	                     b, 0));
+	DO(symmem_stream_synchronize(0));
+	holds(b, sum / 4);
+	static uint64_t ids[3], largest[3]; /* the maximum of unsigned integers */
+	ids[0] = UINT64_MAX - (uint64_t)rank;
+	DO(symmem_all_reduce(world, 3, SYMMEM_UINT64, SYMMEM_MAX, SYMMEM_PATH_DEFAULT, ids, largest, 0));
+	DO(symmem_stream_synchronize(0));
+	TRUE(largest[0] == UINT64_MAX && largest[1] == 0);
 
 	int part = N / size;
 	DO(symmem_all_gather(world, part, SYMMEM_FLOAT32, SYMMEM_PATH_DEFAULT, a, b, 0));

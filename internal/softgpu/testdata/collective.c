@@ -112,6 +112,24 @@ static void scene_types(struct rank *r) {
         }
 }
 
+static void scene_factors(struct rank *r) {
+    char *send = bytes_at(r->segment.at), *recv = send + MIB;
+    for (int type = ncclFloat16; type < ncclNumTypes; type++)
+        for (int round = 0; round < 40; round++) {
+            char factor[8] = {0};
+            ncclRedOp_t op;
+            set(factor, type, 0, 0.75 + r->number);
+            for (size_t i = 0; i < 700; i++)
+                set(send, type, i, 2);
+            MUST(ncclRedOpCreatePreMulSum(&op, factor, type, ncclScalarHostImmediate, r->comm));
+            MUST(ncclAllReduce(send, recv, 700, type, op, r->comm, r->stream));
+            MUST(ncclRedOpDestroy(op, r->comm));
+            sync_rank(r);
+            for (size_t i = 0; i < 700; i++)
+                CHECK(get(recv, type, i) == 2 * (0.75 + 1.75));
+        }
+}
+
 /* Halves of all bit patterns, against the compiler's own arithmetic. */
 static uint16_t pattern(unsigned i, int rank) { return (uint16_t)(rank == 0 ? i : i * 40503 + 7); }
 
@@ -222,6 +240,7 @@ static void scene_refused(struct rank *r) {
 int main(void) {
     play(RANKS, scene_paths, NULL);
     play(2, scene_types, NULL);
+    play(2, scene_factors, NULL);
     play(2, scene_halves, NULL);
     play(RANKS, scene_rooted, NULL);
     play(RANKS, scene_pairs, NULL);

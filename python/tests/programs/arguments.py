@@ -216,10 +216,8 @@ def in_a_transform(x: torch.Tensor) -> torch.Tensor:
 @check
 def reductions_that_symmem_has_not_are_named() -> None:
     x = torch.ones(4, dtype=torch.int32)
-    ops = dist.ReduceOp
-    for op in ("premul_sum", ops.RedOpType.PREMUL_SUM):
-        raises(symmem.UnsupportedError, lambda op=op: symmem.all_reduce(x, op))
-    wrong: list[Any] = [3, "sums", object(), ["sum"], {}]
+    wrong: list[Any] = [3, "sums", object(), ["sum"], {}, "sum:2", "premul_sum:x"]
+    wrong += ["premul_sum", dist.ReduceOp.RedOpType.PREMUL_SUM, "premul_sum:2"]
     for op in wrong:
         e = raises(symmem.InvalidError, lambda op=op: symmem.all_reduce(x, op))
         assert isinstance(e, ValueError)
@@ -237,6 +235,28 @@ def bitwise_reductions_are_those_of_torch() -> None:
             symmem.all_reduce(x, getattr(dist.ReduceOp, name.upper()))
             assert x.equal(reduce(combine, parts)), (name, dtype)
         raises(symmem.InvalidError, partial(symmem.all_reduce, torch.ones(4), name))
+
+
+@check
+def premul_sums_multiply_by_the_factor() -> None:
+    make: Any = dist._make_nccl_premul_sum
+    for dtype in (torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.complex64):
+        parts = [torch.arange(100).to(dtype) + r for r in range(SIZE)]
+        for op in (make(0.25), make(torch.tensor(0.25)), "premul_sum:0.25"):
+            want = reduce(torch.add, [p * 0.25 for p in parts])
+            x = parts[RANK].clone()
+            symmem.all_reduce(x, op)
+            assert x.equal(want), (dtype, op)
+            whole = parts[RANK].repeat(SIZE)
+            symmem.reduce_scatter_tensor(x, whole, op)
+            assert x.equal(want), (dtype, op)
+            x.copy_(parts[RANK])
+        made = torch.ops.symmem.all_reduce(x, "premul_sum:0.25", symmem.group().name)
+        assert made.equal(want), (dtype, made)
+    for factor in (0.0, float("inf"), float("nan")):
+        raises(symmem.InvalidError, partial(symmem.all_reduce, x, make(factor)))
+    wrong = partial(symmem.all_reduce, torch.ones(2, dtype=torch.int32), "premul_sum:0.5")
+    raises(symmem.InvalidError, wrong)
 
 
 @check

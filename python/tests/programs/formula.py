@@ -21,22 +21,30 @@ _SMALL = {torch.float64: 20, torch.float32: 10, torch.float16: 18, torch.bfloat1
 
 def reduced(formula: str, op: str, parts: list[torch.Tensor]) -> torch.Tensor:
     """Combine a tensor of each rank, in the order of the group."""
-    if len(parts) == 1:
+    if len(parts) == 1 and op != "premul_sum":
         return parts[0].clone()
     dtype = parts[0].dtype
     if dtype in UNSIGNED:
         return _reduced_unsigned(op, parts)
     floats = dtype.is_floating_point
     wide = torch.float32 if floats and dtype.itemsize == 2 else dtype
-    total = _combine(formula, op, [p.to(wide) for p in parts], dtype)
+    x = [p.to(wide) for p in parts]
+    if op == "premul_sum":
+        x = [part * FACTOR for part in x]
+        if formula == "rounded-tree":
+            x = [part.to(dtype).to(wide) for part in x]
+    total = _combine(formula, op, x, dtype)
     if op == "avg":
-        total = _average(formula, [p.to(wide) for p in parts], total, dtype)
+        total = _average(formula, x, total, dtype)
     result = total.to(dtype)
     if floats:
         bits = BITS[dtype.itemsize]
         result.view(bits)[result.isnan()] = torch.iinfo(bits).max
     return result
 
+
+FACTOR = 0.75
+"""The factor of a premul_sum."""
 
 UNSIGNED = (torch.uint16, torch.uint32, torch.uint64)
 """The types for which PyTorch has no arithmetic on processors."""
@@ -95,7 +103,7 @@ BITWISE = {"band": torch.bitwise_and, "bor": torch.bitwise_or, "bxor": torch.bit
 def _pair(op: str, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     if op in BITWISE:
         return BITWISE[op](a, b)
-    if op in ("sum", "avg"):
+    if op in ("sum", "avg", "premul_sum"):
         return a + b
     if op == "prod":
         return a * b

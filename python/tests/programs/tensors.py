@@ -208,7 +208,7 @@ def mistakes_are_found_before_anything_runs() -> None:
     raises(symmem.InvalidError, lambda: symmem.all_gather_into_tensor(y, x))
     raises(symmem.InvalidError, lambda: symmem.all_gather_into_tensor(y.double(), y))
     raises(symmem.InvalidError, lambda: symmem.reduce_scatter_tensor(x, y))
-    raises(symmem.UnsupportedError, lambda: symmem.all_reduce(y, "premul_sum"))
+    raises(symmem.InvalidError, lambda: symmem.all_reduce(y, "premul_sum"))
     raises(symmem.UnsupportedError, lambda: symmem.all_reduce(y.to(torch.float8_e4m3fn)))
     raises(symmem.InvalidError, lambda: symmem.broadcast(y))
     raises(symmem.InvalidError, lambda: symmem.broadcast(y, src=99))

@@ -19,6 +19,7 @@ type Arguments struct {
 	Operation, Type, Op, Path int
 	Root, Tag                 int // Root is a collective's root or a message's peer
 	Count                     int64
+	Factor                    float64 // of PremulSum
 	Send, Recv                uintptr
 	// Splits holds the counts of an AllToAllV. If the offsets are nil, parts are contiguous.
 	Splits *symmem.Splits
@@ -74,7 +75,7 @@ func (cs *calls) queueInterruptible(
 // resolve checks the numbers passed by C, looks up the buffers and returns the call.
 func (a *Arguments) resolve(r *rank, g *group) (symmem.Call, error) {
 	const maxCount = 1 << 44
-	call := symmem.Call{Root: a.Root, Tag: a.Tag, Count: a.Count}
+	call := symmem.Call{Root: a.Root, Tag: a.Tag, Count: a.Count, Factor: a.Factor}
 	var errs [4]error
 	call.Operation, errs[0] = term("operation", operations, a.Operation)
 	call.Type, errs[1] = term("element type", types, a.Type)

@@ -45,6 +45,11 @@ typedef enum ncclRedOp_t {
     ncclNumOps = 5
 } ncclRedOp_t;
 
+typedef enum ncclScalarResidence_t {
+    ncclScalarDevice = 0,
+    ncclScalarHostImmediate = 1
+} ncclScalarResidence_t;
+
 enum { NCCL_WIN_DEFAULT = 0, NCCL_WIN_COLL_SYMMETRIC = 1 };
 
 /* The fields that all versions since 2.14 begin with. */
@@ -75,6 +80,9 @@ API ncclResult_t ncclCommDeregister(ncclComm_t comm, void *handle);
 API ncclResult_t ncclCommWindowRegister(ncclComm_t comm, void *buffer, size_t bytes,
                                         ncclWindow_t *window, int flags);
 API ncclResult_t ncclCommWindowDeregister(ncclComm_t comm, ncclWindow_t window);
+API ncclResult_t ncclRedOpCreatePreMulSum(ncclRedOp_t *op, void *scalar, ncclDataType_t type,
+                                          ncclScalarResidence_t residence, ncclComm_t comm);
+API ncclResult_t ncclRedOpDestroy(ncclRedOp_t op, ncclComm_t comm);
 API ncclResult_t ncclGroupStart(void);
 API ncclResult_t ncclGroupEnd(void);
 API ncclResult_t ncclAllReduce(const void *send, void *recv, size_t count, ncclDataType_t type,

@@ -9,6 +9,8 @@ static const char *const kernels[] = {"AllReduce_RSxLD_AGxST", "AllGather_ST", "
 
 /* Reports whether the window path has a kernel for a call. */
 static bool implemented(const struct call *call) {
+    if (call->factor != 0)
+        return false;
     bool half = call->type == ncclFloat16 || call->type == ncclBfloat16;
     switch (call->operation) {
     case ALL_GATHER:

@@ -23,6 +23,7 @@ static ncclResult_t submit(const char *entry, ncclComm_t comm, struct call call)
     struct comm *c = comm_enter(comm);
     if (c == NULL)
         return group_note(report(ncclInvalidArgument, "%s: no communicator", entry));
+    factor_resolve(c, &call);
     ncclResult_t result = group_note(check(c, &call, entry));
     if (result == ncclSuccess && call.count > 0) {
         struct call *own = malloc(sizeof *own);

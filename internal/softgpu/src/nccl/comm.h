@@ -9,7 +9,13 @@
 #include "../abi/nccl.h"
 #include "../abi/softgpu.h"
 
-enum { MAX_RANKS = 64, STAGE_BYTES = 512 << 10, CHANNEL_BYTES = 64 << 10, SLOT_BYTES = 128 };
+enum {
+    MAX_RANKS = 64,
+    MAX_FACTORS = 16,
+    STAGE_BYTES = 512 << 10,
+    CHANNEL_BYTES = 64 << 10,
+    SLOT_BYTES = 128
+};
 
 /* Ends an entry point that SOFTGPU_FAIL names. */
 #define INJECT()                                                                                   \
@@ -69,6 +75,7 @@ struct comm {
     pthread_cond_t changed;
     int users, pending, persistent; /* host calls, queued kernels, kernels in graphs; under lock */
     bool finalized, destroying;     /* under lock */
+    double factors[MAX_FACTORS];    /* of created reductions, 0 where there is none; under lock */
     uint64_t tickets, serving;      /* order of kernels that are no part of a graph; under lock */
     pthread_mutex_t turn;           /* held by the kernel that runs */
     uint32_t exchanges;             /* host exchanges so far; one host call at a time */
@@ -100,6 +107,12 @@ int nccl_version(void);
 size_t type_bytes(ncclDataType_t type);
 void reduce(void *dst, const void *const *sources, int n, size_t count, ncclDataType_t type,
             ncclRedOp_t op);
+void scale(void *elements, size_t count, ncclDataType_t type, double factor);
+double first_of(const void *elements, ncclDataType_t type);
+
+/* factor.c */
+struct call;
+void factor_resolve(struct comm *c, struct call *call);
 
 /* window.c */
 ncclResult_t window_register(struct comm *c, void *buffer, size_t bytes, int flags,
@@ -131,6 +144,7 @@ struct call {
     size_t count;
     ncclDataType_t type;
     ncclRedOp_t op;
+    double factor; /* of this rank's elements, or 0 */
     int root; /* or the peer */
     CUstream stream;
     struct window *send_window, *recv_window; /* on the window path; each holds a reference */

@@ -25,6 +25,8 @@ static void put(struct comm *c, const struct call *call, const struct chunk *k) 
     for (int r = 0; r < (many ? c->nranks : 1); r++) {
         size_t from = ((size_t)r * call->count + k->offset) * element;
         memcpy(part(c, k, c->rank, r), call->send + from, bytes);
+        if (call->factor != 0)
+            scale(part(c, k, c->rank, r), k->count, call->type, call->factor);
     }
 }
 

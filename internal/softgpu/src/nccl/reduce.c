@@ -199,3 +199,27 @@ void reduce(void *dst, const void *const *sources, int n, size_t count, ncclData
         reduce_unsigned(dst, sources, n, count, type, op);
     }
 }
+
+/* Multiplies elements, and rounds the products to their type. */
+void scale(void *elements, size_t count, ncclDataType_t type, double factor) {
+    float some[BLOCK];
+    if (type == ncclFloat64)
+        for (size_t i = 0; i < count; i++)
+            ((double *)elements)[i] *= factor;
+    for (size_t at = 0; type != ncclFloat64 && at < count; at += BLOCK) {
+        size_t n = count - at < BLOCK ? count - at : BLOCK;
+        load_float(some, elements, at, n, type);
+        for (size_t i = 0; i < n; i++)
+            some[i] *= (float)factor;
+        store_float(elements, at, some, n, type);
+    }
+}
+
+/* Reads the first element as a number. */
+double first_of(const void *elements, ncclDataType_t type) {
+    float value;
+    if (type == ncclFloat64)
+        return *(const double *)elements;
+    load_float(&value, elements, 0, 1, type);
+    return (double)value;
+}

@@ -15,9 +15,10 @@ from symmem import errors
 from symmem._api import compiled
 from symmem._api.call import Call, member, outside
 from symmem._c.constants import Path
+from symmem._c.terms import Operation, Reduction
 from symmem._rank.session import find
 from symmem._rank.work import Work
-from symmem._torch.pytorch import compiling, pytorch
+from symmem._torch.pytorch import compiling, factor_of, pytorch
 
 if TYPE_CHECKING:
     import torch
@@ -25,6 +26,10 @@ if TYPE_CHECKING:
     from symmem._api.terms import GroupLike, OpLike
 
 _AUTO = int(Path.DEFAULT)
+_FUNCTIONS = {
+    Operation.ALL_REDUCE: "symmem_all_reduce",
+    Operation.REDUCE_SCATTER: "symmem_reduce_scatter",
+}
 
 
 @overload
@@ -53,7 +58,9 @@ def all_reduce(
     Args:
         tensor: on the rank's device; symmetric or not, which affects its speed alone. One
             that is not contiguous is copied before and after.
-        op: a ReduceOp of torch.distributed, or its name; the sum unless given.
+        op: a ReduceOp of torch.distributed, or its name; the sum unless given. `PREMUL_SUM` is
+            "premul_sum:0.5" with the factor, or what `_make_nccl_premul_sum` returns. All ranks
+            pass the same factor.
         group: as `symmem.group` takes it; the world unless given. A rank that is not in it is
             warned and does nothing.
         async_op: return at once, with a Work to wait for; in compiled code one that is done.
@@ -65,9 +72,8 @@ def all_reduce(
         return outside(async_op)
     call = Call(g, async_op)
     flat = call.write("tensor", tensor, reads=True)
-    kind, reduction = pytorch().reduction(tensor.dtype, op)
     address = flat.data_ptr()
-    return call.run("symmem_all_reduce", flat.numel(), kind, reduction, _AUTO, address, address)
+    return _reduce(call, Operation.ALL_REDUCE, flat.numel(), tensor, op, address, address)
 
 
 def all_reduce_into(output: torch.Tensor, tensor: torch.Tensor, op: Any, group: Any) -> None:
@@ -76,9 +82,20 @@ def all_reduce_into(output: torch.Tensor, tensor: torch.Tensor, op: Any, group: 
     source, target = call.read("input", tensor), call.write("output", output)
     _same(tensor, output)
     _sized("output", target, source.numel())
-    kind, reduction = pytorch().reduction(tensor.dtype, op)
     places = source.data_ptr(), target.data_ptr()
-    call.run("symmem_all_reduce", source.numel(), kind, reduction, _AUTO, *places)
+    _reduce(call, Operation.ALL_REDUCE, source.numel(), tensor, op, *places)
+
+
+def _reduce(
+    call: Call, operation: Operation, count: int, like: torch.Tensor, op: Any, *places: int
+) -> Work | None:
+    """Run a reduction of tensors of one type."""
+    kind, reduction = pytorch().reduction(like.dtype, op)
+    if reduction is Reduction.PREMUL_SUM:
+        factor = factor_of(op)
+        return call.run("symmem_premul_sum", operation, count, kind, factor, 0, _AUTO, *places)
+    name = _FUNCTIONS[operation]
+    return call.run(name, count, kind, reduction, _AUTO, *places)
 
 
 @overload
@@ -184,9 +201,8 @@ def reduce_scatter_tensor(
     _same(input, output)
     count = target.numel()
     _sized("input", source, count * g.size)
-    kind, reduction = pytorch().reduction(input.dtype, op)
     places = source.data_ptr(), target.data_ptr()
-    return call.run("symmem_reduce_scatter", count, kind, reduction, _AUTO, *places)
+    return _reduce(call, Operation.REDUCE_SCATTER, count, input, op, *places)
 
 
 @overload

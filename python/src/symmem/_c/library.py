@@ -98,6 +98,7 @@ _STATUS: dict[str, list[Any]] = {
     "symmem_site": [*_text_in, c.POINTER(c.c_uint32)],
     "symmem_collective": [_u64, _int, _i64, _int, _int, _int, _int, _ptr, _ptr, _u64],
     "symmem_all_reduce": [_u64, _i64, _int, _int, _int, _ptr, _ptr, _u64],
+    "symmem_premul_sum": [_u64, _int, _i64, _int, c.c_double, _int, _int, _ptr, _ptr, _u64],
     "symmem_all_gather": [_u64, _i64, _int, _int, _ptr, _ptr, _u64],
     "symmem_reduce_scatter": [_u64, _i64, _int, _int, _int, _ptr, _ptr, _u64],
     "symmem_broadcast": [_u64, _i64, _int, _int, _int, _ptr, _ptr, _u64],

@@ -17,6 +17,7 @@ class Reduction(IntEnum):
     BAND = 5
     BOR = 6
     BXOR = 7
+    PREMUL_SUM = 8
 
 
 class Operation(IntEnum):
@@ -44,6 +45,7 @@ REDUCTIONS: dict[str, Reduction] = {
     "band": Reduction.BAND,
     "bor": Reduction.BOR,
     "bxor": Reduction.BXOR,
+    "premul_sum": Reduction.PREMUL_SUM,
 }
 """The reductions by the names of torch.distributed.ReduceOp, in small letters."""
 
@@ -68,5 +70,6 @@ Op: TypeAlias = Literal[
     "band",
     "bor",
     "bxor",
+    "premul_sum",
 ]
 """Names of reductions, for type checkers."""

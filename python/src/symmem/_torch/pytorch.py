@@ -151,10 +151,9 @@ class Torch:
         if dtype is self.module.bool:
             return _logical(reduction)
         if dtype.is_complex:
-            if reduction not in (Reduction.SUM, Reduction.AVG):
+            if reduction not in (Reduction.SUM, Reduction.AVG, Reduction.PREMUL_SUM):
                 raise errors.InvalidError(
-                    f"complex numbers have no {reduction.name.lower()} here: sum or avg, as in "
-                    "torch.distributed"
+                    f"complex numbers have no {reduction.name.lower()} here: sum, avg or premul_sum"
                 )
             dtype = dtype.to_real()
         found = self.types.get(dtype)
@@ -166,26 +165,42 @@ class Torch:
 
 
 _OPS: dict[Any, Reduction] = {None: Reduction.SUM}
-_PYTORCH = ("band", "bor", "bxor", "premul_sum", "unused")
-"""Reductions of PyTorch that symmem may lack."""
 
 
 def reduction_of(op: Any) -> Reduction:
-    """Find a reduction by `torch.distributed`'s op, or by name; None is the sum."""
+    """Find a reduction by `torch.distributed`'s op, or by name; None is the sum.
+
+    The name of `premul_sum` is followed by a colon and the factor, as in "premul_sum:0.5".
+    """
     try:
         return _OPS[op]
     except (KeyError, TypeError):
         pass
     inner = getattr(op, "op", op)
     name = op if isinstance(op, str) else getattr(inner, "name", str(inner).rpartition(".")[2])
-    name = str(name).lower()
+    name, colon, _ = str(name).lower().partition(":")
     found = REDUCTIONS.get(name)
-    if found is None:
-        kind = errors.UnsupportedError if name in _PYTORCH else errors.InvalidError
+    if found is None or (colon and found is not Reduction.PREMUL_SUM):
+        kind = errors.UnsupportedError if name == "unused" else errors.InvalidError
         raise kind(f"reduction {op!r}: one of {', '.join(REDUCTIONS)}")
-    if isinstance(op, str) or inner is op:
+    if found is not Reduction.PREMUL_SUM and (isinstance(op, str) or inner is op):
         _OPS[op] = found
     return found
+
+
+def factor_of(op: Any) -> float:
+    """Read the factor of a `premul_sum`, as PyTorch or `reduction_of` writes it.
+
+    A factor in a tensor on a GPU is copied to the host, which waits for the GPU.
+    """
+    try:
+        # PyTorch shows the factor only where it pickles a ReduceOp.
+        return float(op.partition(":")[2] if isinstance(op, str) else op.__getstate__()[1])
+    except (AttributeError, TypeError, ValueError, IndexError):
+        raise errors.InvalidError(
+            f"reduction {op!r} has no factor: pass torch.distributed._make_nccl_premul_sum(0.5) or "
+            '"premul_sum:0.5"'
+        ) from None
 
 
 def _logical(reduction: Reduction) -> tuple[Type, Reduction]:
