@@ -156,7 +156,7 @@ class Group final : public c10d::Backend {
   template <typename Body>
   WorkPointer start(const Operation& operation, Tensors inputs, Tensors outputs, Body body);
   template <typename Body>
-  WorkPointer queue(const Operation& operation, Tensors outputs, Body body);
+  WorkPointer queue(const Operation& operation, Tensors inputs, Tensors outputs, Body body);
   template <typename Body>
   WorkPointer launch(const Operation& operation, Tensors inputs, Tensors outputs, Body body);
 

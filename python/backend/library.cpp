@@ -63,6 +63,9 @@ void Library::fail(int code) const {
   if (text.empty()) {
     text = "symmem failed with code " + std::to_string(code);
   }
+  if (code == SYMMEM_ERR_TIMEOUT) {
+    text = "symmem: Timed out waiting for other ranks: " + text; // programs look for "Timed out"
+  }
   C10_THROW_ERROR(DistBackendError, text);
 }
 

@@ -64,60 +64,88 @@ WorkPointer Group::barrier(const c10d::BarrierOptions& options) {
   const Operation operation{OpType::BARRIER, "symmem:barrier", options.asyncOp};
   const auto body = [](const Calls& calls) { calls.barrier(); };
   if (operation.async) {
-    return returned(queue(operation, {}, body));
+    return returned(queue(operation, {}, {}, body));
   }
-  Profiled profiled(operation.title);
+  const Profiled profiled(operation.title, {});
   queue_.run([&] { body(Calls(*library_, handle_, stream_, true)); });
   return nullptr;
 }
 
-// Rank 0 waits for a key of every other rank in the store, and answers. The group stays usable
-// after a timeout.
-void Group::monitoredBarrier(const c10d::BarrierOptions& options, bool all) {
-  const auto unset = options.timeout == c10d::kUnsetTimeout;
-  const auto timeout = unset ? options_->timeout : options.timeout;
-  const auto begin = std::chrono::steady_clock::now();
-  const auto late = [&] { return std::chrono::steady_clock::now() - begin >= timeout; };
-  const auto prefix = "symmem/monitored/" + std::to_string(barriers_++) + "/";
-  const auto key = [&](int rank) { return prefix + std::to_string(rank); };
-  const auto arrived = [&](int rank) {
-    while (!store_->check({key(rank)})) {
+namespace {
+
+// Meeting is a monitored barrier: ranks meet through keys of the store, so that a late rank does
+// not make the group fail.
+class Meeting {
+ public:
+  Meeting(c10d::Store& store, uint64_t number, std::chrono::milliseconds timeout)
+      : store_(store),
+        prefix_("symmem/monitored/" + std::to_string(number) + "/"),
+        timeout_(timeout),
+        deadline_(std::chrono::steady_clock::now() + timeout) {}
+
+  void arrive(int rank) const {
+    store_.set(prefix_ + std::to_string(rank), std::vector<uint8_t>{1});
+  }
+
+  bool late() const {
+    return std::chrono::steady_clock::now() >= deadline_;
+  }
+
+  // Waits until a rank has arrived. Returns false if that takes too long.
+  bool await(int rank) const {
+    while (!store_.check({prefix_ + std::to_string(rank)})) {
       if (late()) {
         return false;
       }
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
     }
     return true;
-  };
+  }
+
+  template <typename... Words>
+  [[noreturn]] void fail(const Words&... words) const {
+    C10_THROW_ERROR(
+        DistBackendError,
+        c10::str(words..., ": no answer within the timeout of ", timeout_.count(), " ms"));
+  }
+
+ private:
+  c10d::Store& store_;
+  const std::string prefix_;
+  const std::chrono::milliseconds timeout_;
+  const std::chrono::steady_clock::time_point deadline_;
+};
+
+} // namespace
+
+// The words of the errors are those of gloo, which programs may look for.
+void Group::monitoredBarrier(const c10d::BarrierOptions& options, bool all) {
+  const auto unset = options.timeout == c10d::kUnsetTimeout;
+  const Meeting meeting(*store_, barriers_++, unset ? options_->timeout : options.timeout);
   if (getRank() != 0) {
-    store_->set(key(getRank()), std::vector<uint8_t>{1});
-    const bool answered = arrived(0);
-    const bool passed = answered && store_->get(key(0)) == std::vector<uint8_t>{1};
-    if (!passed) {
-      C10_THROW_ERROR(
-          DistBackendError,
-          c10::str(
-              "Rank ", getRank(), " reached monitoredBarrier, but rank 0 ",
-              answered ? "reported other ranks that are late, after a timeout of "
-                       : "did not answer: timeout after ",
-              timeout.count(), " ms. See the error of rank 0"));
+    meeting.arrive(getRank());
+    if (!meeting.await(0)) {
+      meeting.fail(
+          "Rank ", getRank(), " successfully reached monitoredBarrier, but received errors while "
+          "waiting for send/recv from rank 0, whose error names the rank that is late");
     }
     return;
   }
   std::vector<int> missing;
   for (int rank = 1; rank < getSize() && (all || missing.empty()); ++rank) {
-    if (!arrived(rank)) {
+    if (!all && meeting.late()) {
+      meeting.fail("Rank 0 timed out in monitoredBarrier");
+    }
+    if (!meeting.await(rank)) {
       missing.push_back(rank);
     }
   }
-  store_->set(key(0), std::vector<uint8_t>{static_cast<uint8_t>(missing.empty() ? 1 : 0)});
   if (!missing.empty()) {
-    C10_THROW_ERROR(
-        DistBackendError,
-        c10::str(
-            missing.size() == 1 ? "Rank " : "Ranks ", c10::Join(", ", missing),
-            " failed to pass monitoredBarrier: timeout after ", timeout.count(), " ms"));
+    meeting.fail(
+        missing.size() == 1 ? "Rank " : "Ranks ", c10::Join(", ", missing),
+        " failed to pass monitoredBarrier");
   }
+  meeting.arrive(0);
 }
 
 } // namespace symmem_c10d

@@ -11,9 +11,11 @@ namespace symmem_c10d {
 // Profiled records an operation for PyTorch's profiler until the end of its scope.
 class Profiled {
  public:
-  explicit Profiled(const char* title) : record_(at::RecordScope::USER_SCOPE) {
+  Profiled(const char* title, const Tensors& inputs) : record_(at::RecordScope::USER_SCOPE) {
     if (record_.isActive()) {
-      record_.before(title);
+      record_._setAsync(); // as works that are waited for later
+      const std::vector<c10::IValue> values(inputs.begin(), inputs.end());
+      record_.before(title, c10::ArrayRef<const c10::IValue>(values.data(), values.size()));
     }
   }
 
@@ -29,17 +31,17 @@ WorkPointer Group::start(const Operation& operation, Tensors inputs, Tensors out
     return returned(launch(operation, std::move(inputs), std::move(outputs), std::move(body)));
   }
   if (operation.async) {
-    return returned(queue(operation, std::move(outputs), std::move(body)));
+    return returned(queue(operation, std::move(inputs), std::move(outputs), std::move(body)));
   }
-  Profiled profiled(operation.title);
+  const Profiled profiled(operation.title, inputs);
   queue_.run([&] { body(Calls(*library_, handle_, stream_, true)); });
   return nullptr;
 }
 
 template <typename Body>
-WorkPointer Group::queue(const Operation& operation, Tensors outputs, Body body) {
+WorkPointer Group::queue(const Operation& operation, Tensors inputs, Tensors outputs, Body body) {
   auto work = c10::make_intrusive<QueuedWork>(
-      getRank(), operation.type, operation.title, std::move(outputs));
+      getRank(), operation.type, operation.title, std::move(inputs), std::move(outputs));
   auto self = c10::intrusive_ptr<Group>::unsafe_reclaim_from_nonowning(this);
   auto run = [self = std::move(self), work, body = std::move(body)]() mutable {
     std::exception_ptr failure;
@@ -66,7 +68,7 @@ WorkPointer Group::launch(
   const auto handle = [](c10::Stream stream) {
     return reinterpret_cast<uint64_t>(stream.native_handle());
   };
-  Profiled profiled(operation.title);
+  const Profiled profiled(operation.title, inputs);
   if (!operation.async) {
     queue_.run([&] { body(Calls(*library_, handle_, handle(current), false)); });
     return nullptr;

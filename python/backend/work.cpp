@@ -22,8 +22,9 @@ QueuedWork::QueuedWork(
     int rank,
     c10d::OpType operation,
     const char* title,
+    const std::vector<at::Tensor>& inputs,
     std::vector<at::Tensor> outputs)
-    : Work(rank, operation, title, outputs),
+    : Work(rank, operation, title, inputs),
       outputs_(std::move(outputs)),
       future_(tensors_future()) {}
 

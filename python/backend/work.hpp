@@ -20,6 +20,7 @@ class QueuedWork final : public c10d::Work {
       int rank,
       c10d::OpType operation,
       const char* title,
+      const std::vector<at::Tensor>& inputs,
       std::vector<at::Tensor> outputs);
 
   bool wait(std::chrono::milliseconds timeout) override;

@@ -28,6 +28,7 @@ for python in "$@"; do
 		"$cxx" -x c++ - -std=c++"$standard" -O2 -fPIC -shared -fvisibility=hidden -w \
 			-I"$sources" -Icmd/libsymmem -isystem "$root/include" \
 			-isystem "$root/include/torch/csrc/api/include" \
-			-L"$root/lib" -lc10 -ltorch_cpu -Wl,--as-needed -Wl,-s -o "$library"
+			-L"$root/lib" -lc10 -ltorch_cpu -Wl,--as-needed -Wl,-s -o "$library.new"
+	mv "$library.new" "$library"
 	echo "$state" >"$library.state"
 done

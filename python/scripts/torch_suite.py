@@ -1,0 +1,134 @@
+"""Runs PyTorch's own tests of torch.distributed with symmem in the place of gloo.
+
+    python python/scripts/torch_suite.py [--ranks 3] [--gloo] [--write] [TEST...]
+
+The tests are those of `torch.testing._internal.distributed.distributed_test`, in the installed
+PyTorch. The program fails unless all tests pass that the list for this version of PyTorch names, in
+python/tests/suite; --write writes the list. With --gloo the tests run on gloo, for comparison.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import tempfile
+import types
+import unittest
+from pathlib import Path
+from typing import Any
+
+LISTS = Path(__file__).resolve().parents[1] / "tests" / "suite"
+
+
+def arguments() -> argparse.Namespace:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--ranks", type=int, default=3)
+    parser.add_argument("--gloo", action="store_true", help="use gloo, for comparison")
+    parser.add_argument("--write", action="store_true", help="write the list of tests that pass")
+    parser.add_argument("tests", nargs="*", help="names of tests; all unless given")
+    return parser.parse_args()
+
+
+def replace_gloo() -> None:
+    """Make torch.distributed open a group of symmem for the backend "gloo"."""
+    from torch._C._distributed_c10d import Backend
+    from torch.distributed import distributed_c10d
+
+    from symmem._backend.create import create
+
+    gloo = distributed_c10d.ProcessGroupGloo
+
+    class Kind(type):
+        def __instancecheck__(cls, instance: Any) -> bool:
+            return True
+
+    class InGloosPlace(metaclass=Kind):
+        def __new__(cls, store: Any, rank: int, size: int, timeout: Any) -> Any:
+            caller = sys._getframe(1).f_locals
+            if "global_ranks_in_group" not in caller:
+                # The group by which TORCH_DISTRIBUTED_DEBUG=DETAIL compares calls.
+                return gloo(store, rank, size, timeout=timeout)
+            options = distributed_c10d._DistributedBackendOptions()
+            options.store, options.timeout = store, timeout
+            options.group_rank, options.group_size = rank, size
+            options.group_id = caller["group_name"]
+            options.global_ranks_in_group = list(caller["global_ranks_in_group"])
+            return create(options)
+
+    distributed_c10d.ProcessGroupGloo = InGloosPlace
+    if not hasattr(Backend, "options"):  # before PyTorch 2.14
+        Backend.options = types.SimpleNamespace()
+
+
+def cases(on_gloo: bool) -> type[unittest.TestCase]:
+    """Define the tests, whose ranks are forked from this process."""
+    import torch
+    from torch.testing._internal.distributed import distributed_test as tests
+
+    if not on_gloo:
+        find = tests.get_profiling_event
+
+        def found(name: str, *rest: Any) -> list[Any]:
+            events = find(name.replace("gloo:", "symmem:"), *rest)
+            for event in events:
+                event.name = event.name.replace("symmem:", "gloo:")
+            return list(events)
+
+        tests.get_profiling_event = found
+
+    class Cases(tests.TestDistBackend, tests.DistributedTest._DistTestBase):  # type: ignore[misc]
+        def setUp(self) -> None:
+            super().setUp()
+            self._start_processes(torch.multiprocessing.get_context("fork").Process)
+
+    return Cases
+
+
+class Result(unittest.TextTestResult):
+    """Keeps the names of tests that passed."""
+
+    def __init__(self, *args: Any, **kwargs: Any):
+        super().__init__(*args, **kwargs)
+        self.passed: set[str] = set()
+
+    def addSuccess(self, test: unittest.TestCase) -> None:  # noqa: N802
+        """Keep the name."""
+        super().addSuccess(test)
+        self.passed.add(test._testMethodName)
+
+
+def main() -> int:
+    """Run the tests."""
+    asked = arguments()
+    os.environ |= {"WORLD_SIZE": str(asked.ranks), "BACKEND": "gloo", "OMP_NUM_THREADS": "1"}
+    os.environ["TEMP_DIR"] = tempfile.mkdtemp()
+    import torch
+
+    if not asked.gloo:
+        replace_gloo()
+    version = ".".join(torch.__version__.split(".")[:2])
+    file = LISTS / f"torch_{version}_{asked.ranks}_ranks.txt"
+    known = set(file.read_text().split()) if file.exists() else set()
+    want = set(asked.tests) or known
+    kind = cases(asked.gloo)
+    names = asked.tests or [n for n in dir(kind) if n.startswith("test_")]
+    suite = unittest.TestSuite(kind(name) for name in sorted(names))
+    runner = unittest.TextTestRunner(resultclass=Result, verbosity=2)
+    result = runner.run(suite)
+    passed = result.passed  # type: ignore[attr-defined]
+    failed = sorted(t._testMethodName for t, _ in result.failures + result.errors)
+    sys.stderr.flush()
+    print(f"{len(passed)} passed, {len(failed)} failed: {' '.join(failed)}")
+    if asked.write:
+        file.write_text("".join(f"{name}\n" for name in sorted(passed)))
+        return 0
+    missing = sorted(want - passed)
+    if missing:
+        print(f"these should pass: {' '.join(missing)}")
+    return 1 if missing else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
