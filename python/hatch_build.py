@@ -6,6 +6,7 @@ else they link. So pip installs the wheel only where they run.
 
 from __future__ import annotations
 
+import os
 import platform
 import re
 import shutil
@@ -21,6 +22,11 @@ BINARIES = {
     "command.sh": "python/.build/symmem",
 }
 
+BACKENDS = "python/src/symmem/_backend/libsymmem_torch_*.so"
+
+PYTHONS = "SYMMEM_TORCH_PYTHONS"
+"""Names Pythons that have PyTorch, separated by spaces: the wheel has a backend for each version."""
+
 # Libraries that every manylinux system has, by PEP 600.
 ALLOWED = {
     "libc.so.6",
@@ -33,15 +39,18 @@ ALLOWED = {
     "ld-linux-aarch64.so.1",
 }
 
+# Libraries of PyTorch, which is loaded before its backends, and of its own needs.
+OF_TORCH = {"libc10.so", "libtorch_cpu.so", "libstdc++.so.6", "libgcc_s.so.1"}
+
 
 class BinaryError(Exception):
     """A binary cannot be built, or would not run on every system of its tag."""
 
 
-def oldest_glibc(tables: str) -> tuple[int, int]:
+def oldest_glibc(tables: str, allowed: set[str] = ALLOWED) -> tuple[int, int]:
     """Return the oldest glibc that a binary runs with, from the output of readelf."""
     needed = set(re.findall(r"\(NEEDED\).*\[(.+?)\]", tables))
-    if strange := needed - ALLOWED:
+    if strange := needed - allowed:
         raise BinaryError(f"links {sorted(strange)}, which manylinux does not allow")
     versions = [(int(a), int(b)) for a, b in re.findall(r"GLIBC_(\d+)\.(\d+)", tables)]
     return max(versions, default=(2, 17))
@@ -50,23 +59,30 @@ def oldest_glibc(tables: str) -> tuple[int, int]:
 def platform_tag(root: Path) -> str:
     """Return the tag of the systems that all binaries run on."""
     oldest = (2, 17)
-    for binary in BINARIES.values():
-        command = ["readelf", "--dynamic", "--version-info", "--wide", str(root / binary)]
+    binaries = {root / binary: ALLOWED for binary in BINARIES.values()}
+    binaries |= {backend: ALLOWED | OF_TORCH for backend in root.glob(BACKENDS)}
+    for binary, allowed in binaries.items():
+        command = ["readelf", "--dynamic", "--version-info", "--wide", str(binary)]
         tables = subprocess.run(command, check=True, capture_output=True, text=True).stdout
         try:
-            oldest = max(oldest, oldest_glibc(tables))
+            oldest = max(oldest, oldest_glibc(tables, allowed))
         except BinaryError as e:
             raise BinaryError(f"{binary} {e}") from None
     return f"manylinux_{oldest[0]}_{oldest[1]}_{platform.machine()}"
 
 
 def build(root: Path) -> None:
-    """Build the binaries from the sources in Go."""
+    """Build the binaries from the sources in Go, and the backends from those in C++."""
     for tool in ("go", "gcc"):
         if not shutil.which(tool):
             raise BinaryError(f"building symmem from its sources needs {tool}: install it")
+    scripts = root / "python" / "scripts"
     for script in BINARIES:
-        subprocess.run(["bash", str(root / "python" / "scripts" / script)], check=True)
+        subprocess.run(["bash", str(scripts / script)], check=True)
+    if pythons := os.environ.get(PYTHONS, "").split():
+        for old in root.glob(BACKENDS):
+            old.unlink()
+        subprocess.run(["bash", str(scripts / "backend.sh"), *pythons], check=True)
 
 
 class BuildHook(BuildHookInterface[BuilderConfig]):

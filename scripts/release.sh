@@ -170,6 +170,10 @@ rename_module
 stamp
 go_module # before anything is built there
 licenses
+# The wheel has a backend of torch.distributed for each of these.
+if [ -z "${SYMMEM_TORCH_PYTHONS+set}" ] && "$python" -c 'import torch' 2>/dev/null; then
+	export SYMMEM_TORCH_PYTHONS=$python
+fi
 (cd "$tree" && "$python" -m hatchling build -d "$out" >"$work/log" 2>&1) ||
 	{ cat "$work/log" && exit 1; }
 command_archive "symmem-$version-linux-amd64" amd64

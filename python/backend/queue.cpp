@@ -1,5 +1,6 @@
 #include "queue.hpp"
 
+#include <chrono>
 #include <thread>
 #include <utility>
 
@@ -8,6 +9,18 @@
 namespace symmem_c10d {
 
 thread_local Queue::State* Queue::working_for = nullptr;
+
+namespace {
+
+// Waits without a limit. condition_variable::wait would need a newer libstdc++ than systems with
+// glibc 2.34 have.
+template <typename Condition>
+void wait(std::condition_variable& changed, std::unique_lock<std::mutex>& lock, Condition holds) {
+  while (!changed.wait_for(lock, std::chrono::hours(1), holds)) {
+  }
+}
+
+} // namespace
 
 Queue::Queue() : state_(std::make_shared<State>()), process_(getpid()) {}
 
@@ -61,7 +74,7 @@ Queue::Turn::~Turn() {
 
 // Waits until an operation may run.
 void Queue::State::await(std::unique_lock<std::mutex>& lock, size_t number) {
-  turns.wait(lock, [&] { return current == number; });
+  wait(turns, lock, [&] { return current == number; });
 }
 
 // Lets the next operation run. The caller holds the mutex.
@@ -81,7 +94,7 @@ void Queue::State::work() {
   working_for = this;
   while (working_for == this) {
     std::unique_lock<std::mutex> lock(mutex);
-    added.wait(lock, [&] { return ended || !tasks.empty(); });
+    wait(added, lock, [&] { return ended || !tasks.empty(); });
     if (tasks.empty()) {
       return;
     }

@@ -1,14 +1,27 @@
 #!/usr/bin/env bash
 # Builds the backend of torch.distributed into the Python package, for the PyTorch of each Python that
-# is named: backend.sh PYTHON... Without an argument it is the PyTorch of $PYTHON. What was built from
-# the same sources, headers and compiler is kept.
+# is named: backend.sh PYTHON... Without an argument it is the PyTorch of $PYTHON. A library that was
+# built from the same files by the same compiler is taken from the cache of the user.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 sources=python/backend
 output=python/src/symmem/_backend
+cache=${XDG_CACHE_HOME:-$HOME/.cache}/symmem-torch
 cxx=${CXX:-g++}
 [ $# -gt 0 ] || set -- "${PYTHON:-python3}"
 
+# build LIBRARY STANDARD ROOT compiles all sources as one: most of the time is that of PyTorch's
+# headers.
+build() {
+	printf '#include "%s"\n' "$PWD/$sources"/*.cpp |
+		"$cxx" -x c++ - -std="c++$2" -O1 -fPIC -shared -fvisibility=hidden -w \
+			"-ffile-prefix-map=$PWD/=" -I"$sources" -Icmd/libsymmem -isystem "$3/include" \
+			-isystem "$3/include/torch/csrc/api/include" \
+			-L"$3/lib" -lc10 -ltorch_cpu -Wl,--as-needed -Wl,-s -o "$1.$$"
+	mv "$1.$$" "$1"
+}
+
+mkdir -p "$cache"
 for python in "$@"; do
 	read -r version standard root < <("$python" - <<-'EOF'
 		import os, torch
@@ -17,18 +30,12 @@ for python in "$@"; do
 		print(f"{major}.{minor}", standard, os.path.dirname(torch.__file__))
 	EOF
 	)
+	key=$(cat "$sources"/* cmd/libsymmem/symmem.h python/scripts/backend.sh "$root/version.py" |
+		cat - <("$cxx" --version) | sha256sum | cut -c1-32)
+	[ -e "$cache/$key.so" ] || build "$cache/$key.so" "$standard" "$root"
 	library=$output/libsymmem_torch_$version.so
-	state=$(cat "$sources"/* cmd/libsymmem/symmem.h python/scripts/backend.sh "$root/version.py" |
-		cat - <("$cxx" --version) | sha256sum)
-	if [ -e "$library" ] && [ "$(cat "$library.state" 2>/dev/null)" = "$state" ]; then
-		continue
+	if ! cmp -s "$cache/$key.so" "$library"; then
+		cp "$cache/$key.so" "$library.$$"
+		mv "$library.$$" "$library"
 	fi
-	# One translation unit: most of the time is that of PyTorch's headers.
-	printf '#include "%s"\n' "$PWD/$sources"/*.cpp |
-		"$cxx" -x c++ - -std=c++"$standard" -O2 -fPIC -shared -fvisibility=hidden -w \
-			-I"$sources" -Icmd/libsymmem -isystem "$root/include" \
-			-isystem "$root/include/torch/csrc/api/include" \
-			-L"$root/lib" -lc10 -ltorch_cpu -Wl,--as-needed -Wl,-s -o "$library.new"
-	mv "$library.new" "$library"
-	echo "$state" >"$library.state"
 done
