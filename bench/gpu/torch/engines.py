@@ -22,7 +22,7 @@ from common import DEVICE, MIB, RANK, SIZE, attempt, gather, in_turns, say, sett
 import symmem
 from symmem.engines import takeover
 
-engine_stubs.install()
+engine_stubs.install("sgl_kernel")  # which SGLang imports where there is a GPU
 
 HIDDEN = 4096
 TOKENS = [int(n) for n in os.environ.get("TOKENS", "1 8 32 128 512 2048 8192").split()]

@@ -13,7 +13,7 @@ from importlib.abc import Loader, MetaPathFinder
 from pathlib import Path
 from typing import Any
 
-COMPILED = ("llguidance", "openai_harmony", "safetensors", "sgl_kernel", "tvm_ffi", "xgrammar")
+COMPILED = ("llguidance", "openai_harmony", "safetensors", "tvm_ffi", "xgrammar")
 """Packages that consist of compiled code."""
 
 OTHERS = (
@@ -115,11 +115,12 @@ class OwnFinder(Finder):
         return super().find_spec(name, path, target) if name in OWN else None
 
 
-def install() -> None:
-    """Let imports find stubs.
+def install(*more: str) -> None:
+    """Let imports find stubs, also of more packages.
 
     The package sglang is not executed: it patches transformers. Its modules are those of the wheel.
     """
+    STUBS.update(more)
     sys.meta_path.insert(0, OwnFinder())
     sys.meta_path.append(Finder())
     for folder in sys.path:
