@@ -67,7 +67,8 @@ def made(_: None, coordinator: Any, *arguments: Any, **named: Any) -> None:
     coordinator.symmem = found
     if found.group is not None:
         taken.add(found)
-    report(logger, "SGLang", coordinator.unique_name, found, TAKEN)
+    if coordinator.rank_in_group == 0:
+        report(logger, "SGLang", coordinator.unique_name, found, CALLS)
 
 
 def _refusals(coordinator: Any, named: dict[str, Any]) -> Iterator[str]:
@@ -308,15 +309,15 @@ POOLS: dict[str, Callable[..., Any]] = {
 }
 """The hooks around functions of `pynccl_allocator`, by their names."""
 
-TAKEN = (
-    "all_reduce",
-    "all_gather",
-    "reduce_scatter",
-    "all_to_all",
-    "all_gatherv",
-    "reduce_scatterv",
-    "broadcast",
-    "send",
-    "recv",
-)
-"""The calls that are taken over, for the log."""
+CALLS = {
+    "all_reduce": "all_reduce",
+    "all_gather": "all_gather",
+    "reduce_scatter": "reduce_scatter",
+    "all_to_all": "all_to_all",
+    "all_gatherv": "all_gather",
+    "reduce_scatterv": "reduce_scatter",
+    "broadcast": "broadcast",
+    "send": "send",
+    "recv": "recv",
+}
+"""The operations of the calls that are taken over, for the log."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import logging
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from symmem import errors
@@ -223,21 +223,31 @@ def _warm_up(group: Group, device: torch.device) -> None:
 
 
 def report(
-    logger: logging.Logger, engine: str, name: str, made: Takeover, taken: Sequence[str]
+    logger: logging.Logger, engine: str, name: str, made: Takeover, calls: Mapping[str, str]
 ) -> None:
-    """Log what was taken over and what was not, in one line, on the first rank of the group."""
+    """Log which calls of a group symmem runs and which the engine keeps, in one line.
+
+    Args:
+        logger: where the line goes.
+        engine: the engine's name.
+        name: the engine's name of the group.
+        made: the takeover of the group.
+        calls: the operations of the calls that the plug-in can take over, by the calls' names.
+    """
     group = made.group
     if group is None:
         logger.info("symmem leaves the group %s to %s: %s", name, engine, made.reason)
-    elif group.rank == 0:
-        gpus = group.runtime.device is not None
-        extent = "where the tuning table finds symmem faster" if gpus else "on CPUs"
-        logger.info(
-            "symmem runs %s of %s's group %s (%d ranks) %s; other calls are left to %s",
-            ", ".join(taken),
-            engine,
-            name,
-            group.size,
-            extent,
-            engine,
-        )
+        return
+    gpus = group.runtime.device is not None
+    taken = [c for c, o in calls.items() if not gpus or o in ON_GPUS or o in ALWAYS_ON_GPUS]
+    kept = [c for c in calls if c not in taken]
+    logger.info(
+        "symmem runs %s of %s's group %s of %d ranks%s; %s keeps %s",
+        ", ".join(taken),
+        engine,
+        name,
+        group.size,
+        ", where its tuning table has a faster path than NCCL" if gpus else "",
+        engine,
+        ", ".join([*kept, "other calls"]),
+    )

@@ -22,17 +22,17 @@ if TYPE_CHECKING:
 
 SWITCH = "SYMMEM_VLLM"
 
-TAKEN = (
-    "all_reduce",
-    "all_gather",
-    "reduce_scatter",
-    "all_gatherv",
-    "reduce_scatterv",
-    "broadcast",
-    "send",
-    "recv",
-)
-"""The calls of a communicator that are taken over."""
+CALLS = {
+    "all_reduce": "all_reduce",
+    "all_gather": "all_gather",
+    "reduce_scatter": "reduce_scatter",
+    "all_gatherv": "all_gather",
+    "reduce_scatterv": "reduce_scatter",
+    "broadcast": "broadcast",
+    "send": "send",
+    "recv": "recv",
+}
+"""The operations of the calls that are taken over, for the log."""
 
 logger = logging.getLogger("vllm.symmem")
 
@@ -126,7 +126,8 @@ class SymmemCommunicator:
     def __init__(self, *arguments: Any, **named: Any):
         super().__init__(*arguments, **named)
         self.takeover = take_over(self.device_group, self.device, _refusals(self))
-        report(logger, "vLLM", self.unique_name, self.takeover, TAKEN)
+        if self.rank_in_group == 0:
+            report(logger, "vLLM", self.unique_name, self.takeover, CALLS)
 
     def all_reduce(self, input_: torch.Tensor) -> torch.Tensor:
         """Sum a tensor over all ranks into a new one."""
