@@ -251,8 +251,7 @@ class Recorded:
         with group.graph_capture() as context:
             case.run(group, self.x)
             settle()
-            mode = {"stream": context.stream, "capture_error_mode": "thread_local"}
-            with torch.cuda.graph(self.graph, **mode):
+            with torch.cuda.graph(self.graph, stream=context.stream):
                 for _ in range(times):
                     self.output = flat(case.run(group, self.x))
         settle()
@@ -352,8 +351,7 @@ def decode(group: Any, steps: int = 64) -> list[int]:
     with group.graph_capture() as context:
         step(x)
         settle()
-        mode = {"stream": context.stream, "capture_error_mode": "thread_local"}
-        with torch.cuda.graph(graph, **mode):
+        with torch.cuda.graph(graph, stream=context.stream):
             state = step(x)
     found: list[int] = []
     for _ in range(steps):
