@@ -7,6 +7,7 @@ import (
 	"unsafe"
 
 	"symmem/internal/alloc"
+	"symmem/internal/ranked"
 )
 
 // foreignMemory returns a Memory for an address range that belongs to no pool.
@@ -55,21 +56,28 @@ func (a *arenas) all() []arenaRange {
 func (a *arenas) set(p *Pool, bytes int64) {
 	list := slices.DeleteFunc(slices.Clone(a.all()), func(r arenaRange) bool { return r.pool == p })
 	if bytes > 0 {
-		list = append(list, arenaRange{p.arena.Address(), uintptr(bytes), p})
+		list = append(list, arenaRange{p.segments.arena.Address(), uintptr(bytes), p})
 	}
 	a.list.Store(&list)
 }
 
-// addressedPool looks up the live buffers of a pool by address.
-type addressedPool struct{ pool *Pool }
+// addresses looks up the live buffers of a pool by address.
+type addresses struct {
+	mu     *ranked.Spin[poolMu]
+	pool   *Pool // the pool of the buffers
+	heap   *heap
+	events *poolEvents
+	built  bool         // whether there is an index; guarded by mu
+	index  addressIndex // guarded by mu
+}
 
 // memory returns the given part of a live buffer. The use of that memory is not tracked, so the
 // caller must keep the buffer alive.
-func (p addressedPool) memory(address uintptr, bytes int64) (Memory, error) {
-	p.pool.mu.Lock()
-	b, ok := p.index().find(address)
-	closed := p.pool.closed
-	p.pool.mu.Unlock()
+func (a *addresses) memory(address uintptr, bytes int64) (Memory, error) {
+	a.mu.Lock()
+	b, ok := a.ready().find(address)
+	closed := a.heap.segments.closed
+	a.mu.Unlock()
 	if !ok {
 		return Memory{}, errFreedAt(address)
 	}
@@ -86,59 +94,78 @@ func (p addressedPool) memory(address uintptr, bytes int64) (Memory, error) {
 	return m, nil
 }
 
-// live counts the buffers that lookups find, and their bytes.
-func (p addressedPool) live() (buffers int, bytes int64) {
-	p.pool.mu.Lock()
-	defer p.pool.mu.Unlock()
-	x := p.index()
-	return x.count, x.bytes
-}
-
-// index returns the index of live buffers. The first call builds it; every later Alloc and Free of
-// the pool updates it. p.pool.mu is held.
-func (p addressedPool) index() *addressIndex {
-	if !p.pool.addresses.built {
-		p.buildIndex()
+// buffer returns the live buffer that contains an address.
+func (a *addresses) buffer(address uintptr) (Buffer, error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	b, ok := a.ready().find(address)
+	if !ok {
+		return Buffer{}, errFreedAt(address)
 	}
-	return &p.pool.addresses
+	return b, nil
 }
 
-func (p addressedPool) buildIndex() {
-	for _, b := range (suspectPool{p.pool}).liveBlocks() {
-		p.pool.addresses.insert(Buffer{Memory{
-			pool: p.pool, handle: b.Handle, start: p.start(b.Block), extent: newExtent(b.Size, b.Stream),
+// retire removes the buffer that begins at an address from the index.
+func (a *addresses) retire(address uintptr) (Buffer, error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	index := a.ready()
+	b, ok := index.find(address)
+	if !ok || b.Address() != address {
+		return Buffer{}, fmt.Errorf("freeing %#x: %w", address, ErrDoubleFree)
+	}
+	index.remove(b)
+	return b, nil
+}
+
+// live counts the buffers that lookups find, and their bytes.
+func (a *addresses) live() (buffers int, bytes int64) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	index := a.ready()
+	return index.count, index.bytes
+}
+
+// ready returns the index of live buffers. The first call builds it; every later Alloc and Free of
+// the pool updates it. mu is held.
+func (a *addresses) ready() *addressIndex {
+	if !a.built {
+		a.build()
+	}
+	return &a.index
+}
+
+func (a *addresses) build() {
+	for _, b := range a.heap.liveBlocks() {
+		a.index.insert(Buffer{Memory{
+			pool: a.pool, handle: b.Handle, start: a.heap.segments.start(b.Block),
+			extent: newExtent(b.Size, b.Stream),
 		}})
 	}
-	p.pool.addresses.built, p.pool.watched = true, true
+	a.built, a.events.active = true, true
 }
 
-// noteAlloc adds a newly allocated buffer to the index, if there is one. p.pool.mu is held.
-func (p addressedPool) noteAlloc(b Buffer) {
-	if p.pool.addresses.built {
-		p.pool.addresses.insert(b)
+// noteAlloc adds a newly allocated buffer to the index, if there is one. mu is held.
+func (a *addresses) noteAlloc(b Buffer) {
+	if a.built {
+		a.index.insert(b)
 	}
 }
 
-// noteFree removes the buffer of a freed block from the index, if it is there. p.pool.mu is held.
-func (p addressedPool) noteFree(b alloc.Block) {
-	if !p.pool.addresses.built {
+// noteFree removes the buffer of a freed block from the index, if it is there. mu is held.
+func (a *addresses) noteFree(b alloc.Block) {
+	if !a.built {
 		return
 	}
-	have, ok := p.pool.addresses.find(uintptr(p.start(b)))
+	have, ok := a.index.find(uintptr(a.heap.segments.start(b)))
 	if ok && have.memory.handle == b.Handle {
-		p.pool.addresses.remove(have)
+		a.index.remove(have)
 	}
-}
-
-// start returns the address at which a block begins. p.pool.mu is held.
-func (p addressedPool) start(b alloc.Block) unsafe.Pointer {
-	return unsafe.Add(p.pool.segments[b.Segment].start, b.Offset)
 }
 
 // addressIndex holds the live buffers of a pool in address order, in chunks. Adding or removing a
 // buffer moves at most one chunk. Pool.mu guards the index.
 type addressIndex struct {
-	built  bool
 	chunks [][]Buffer // only a single remaining chunk may be empty
 	spare  []Buffer   // an empty chunk for the next split
 	count  int

@@ -97,7 +97,7 @@ func (a *AdoptedCommunicator) Register(ctx context.Context, p *Pool) error {
 	}
 	defer in.leave(p, nil)
 	if a.group != nil {
-		if err := p.registerInCall(ctx, a.group); err != nil {
+		if err := p.registrar.registerInCall(ctx, a.group); err != nil {
 			return err
 		}
 	}
@@ -107,7 +107,7 @@ func (a *AdoptedCommunicator) Register(ctx context.Context, p *Pool) error {
 		return a.failed
 	}
 	pending := a.pending(p)
-	defer p.releaseHolds(pending)
+	defer p.segments.releaseAll(pending)
 	if len(pending) == 0 {
 		return nil
 	}
@@ -151,20 +151,9 @@ func (a *AdoptedCommunicator) pending(p *Pool) []*segment {
 	defer p.mu.Unlock()
 	a.windowsMu.Lock()
 	defer a.windowsMu.Unlock()
-	var pending []*segment
-	for _, s := range p.segments {
-		if !s.registrable() || a.windows[s] != nil {
-			continue
-		}
-		if a.group != nil {
-			if _, ok := a.group.windows.table.Load().find(uintptr(s.start), 0); !ok {
-				continue
-			}
-		}
-		s.holds++
-		pending = append(pending, s)
-	}
-	return pending
+	return p.segments.hold(0, func(s *segment) bool {
+		return a.windows[s] == nil && (a.group == nil || a.group.windows.contain(uintptr(s.start), 0))
+	})
 }
 
 // agree checks that all ranks are about to register the same segments. The group's lock is held.
@@ -175,16 +164,16 @@ func (a *AdoptedCommunicator) agree(ctx context.Context, p *Pool, pending []*seg
 		if a.rt.Check() == CheckOff {
 			return nil
 		}
-		return g.comparison.agree(ctx, tag, p.history(pending))
+		return g.comparison.agree(ctx, tag, p.history.with(pending))
 	}
 	c := agreement.Config{
 		Rank: a.native.Rank(), Ranks: a.native.Size(), Mode: agreement.Exact, Group: a.name,
 		Tag: "communicator",
 	}
 	if a.rt.Check() != CheckOff {
-		c.Ledgers = []agreement.Ledger{p.history(pending)}
+		c.Ledgers = []agreement.Ledger{p.history.with(pending)}
 	}
-	if (suspectPool{p}).suspectAnywhere() {
+	if p.suspicion.suspectsAny() {
 		c.Flags = flagAlign
 	}
 	machine, err := agreement.New(c)

@@ -16,29 +16,63 @@ import (
 	"symmem/internal/ranked"
 )
 
-// history provides a pool's ledger to an agreement while the pool continues to allocate.
-type history struct{ pool *Pool }
-
-func (h history) Snapshot() ledger.Snapshot {
-	h.pool.mu.Lock()
-	defer h.pool.mu.Unlock()
-	return h.pool.ledger.Snapshot()
+// history provides a pool's ledger to agreements while the pool continues to allocate.
+type history struct {
+	mu     *ranked.Spin[poolMu]
+	id     uint64 // of the pool
+	domain *Group
+	ledger *ledger.Ledger
+	events *poolEvents
 }
 
-func (h history) DigestAt(position uint64) (uint64, bool) {
-	h.pool.mu.Lock()
-	defer h.pool.mu.Unlock()
-	return h.pool.ledger.DigestAt(position)
+// with returns the history for an agreement, with the segments that are about to be registered.
+func (h *history) with(pending []*segment) agreement.Ledger {
+	var list agreement.Pending
+	for _, s := range pending {
+		list = list.Add(s.ordinal, s.bytes)
+	}
+	return agreement.Ledger{ID: h.id, Source: h, Pending: list}
 }
 
-func (h history) EventAt(position uint64) (event.Event, bool) {
-	h.pool.mu.Lock()
-	defer h.pool.mu.Unlock()
-	e, known := h.pool.ledger.EventAt(position)
+// Snapshot returns the state of the ledger.
+func (h *history) Snapshot() ledger.Snapshot {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.ledger.Snapshot()
+}
+
+// DigestAt returns the digest of the first position events, and whether it is still known.
+func (h *history) DigestAt(position uint64) (uint64, bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.ledger.DigestAt(position)
+}
+
+// EventAt returns an event with its call site, and whether it is still known.
+func (h *history) EventAt(position uint64) (event.Event, bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	e, known := h.ledger.EventAt(position)
 	if known {
-		poolEvents(h).label(&e, h.pool.ledger.Load(position, &e))
+		h.events.label(&e, h.ledger.Load(position, &e))
 	}
 	return e, known
+}
+
+// noteAgreed records the position up to which the histories agree. This part is not compared again.
+// Only an agreement of the whole domain counts, because a smaller group does not include all its
+// ranks.
+func (h *history) noteAgreed(agreed []agreement.AgreedPrefix, g *roster) {
+	if h.domain == nil || !g.contains(&h.domain.roster) {
+		return
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, a := range agreed {
+		if a.Ledger == h.id {
+			h.ledger.Agree(a.Position, a.Digest)
+		}
+	}
 }
 
 // comparison compares what the ranks of a group have done, in particular the histories of their
@@ -71,7 +105,7 @@ func (c *comparison) pools() []*Pool {
 func (c *comparison) histories() []agreement.Ledger {
 	var all []agreement.Ledger
 	for _, p := range c.pools() {
-		all = append(all, p.history(nil))
+		all = append(all, p.history.with(nil))
 	}
 	return all
 }
@@ -83,8 +117,8 @@ func (c *comparison) sharedHistories(
 ) ([]agreement.Ledger, error) {
 	var mine []agreement.Ledger
 	for _, p := range c.pools() {
-		if !(suspectPool{p}).suspect(&c.roster) {
-			mine = append(mine, p.history(nil))
+		if !p.suspicion.suspects(&c.roster) {
+			mine = append(mine, p.history.with(nil))
 		}
 	}
 	payload := make([]byte, 0, 8*len(mine))
@@ -159,7 +193,7 @@ func (c *comparison) note(v *agreement.Outcome) error {
 func (c *comparison) noteAgreed(v *agreement.Outcome) {
 	c.agreed.Add(1)
 	for _, p := range c.rt.registry.allPools() {
-		p.noteAgreed(v.Agreed, &c.roster)
+		p.history.noteAgreed(v.Agreed, &c.roster)
 	}
 }
 

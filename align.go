@@ -9,6 +9,7 @@ import (
 	"symmem/driver"
 	"symmem/internal/agreement"
 	"symmem/internal/alloc"
+	"symmem/internal/ranked"
 )
 
 // After a fault, ranks may be at different points of their programs: one rank may have queued a
@@ -25,12 +26,12 @@ type aligner struct {
 	comparison *comparison
 }
 
-// suspectPool extends a Pool with the methods that an aligner needs.
-type suspectPool struct{ *Pool }
-
 // suspicion records whether a rank's pool may place buffers differently from other ranks' pools.
 type suspicion struct {
-	// raised is set by a fault and cleared once all ranks of the domain have realigned the pool.
+	mu     *ranked.Spin[poolMu]
+	domain *Group
+	// raised is set by a fault and cleared once all ranks of the domain have realigned the pool. It
+	// and the following fields are guarded by mu.
 	raised bool
 	// faults contains the groups whose faults have raised the suspicion.
 	faults map[*lifetime]bool
@@ -45,117 +46,72 @@ type suspicion struct {
 	guests map[string]bool
 }
 
-// concerns reports whether the pool may differ between ranks of a group.
+// concerns reports whether the pool may differ between ranks of a group. mu is held.
 func (d *suspicion) concerns(g *roster) bool {
 	return d.raised && slices.ContainsFunc(g.ranks, func(r int) bool {
 		return r != g.ranks[g.rank] && !slices.Contains(d.aligned, r)
 	})
 }
 
-// raise marks the pool suspect. because is the failed group, or nil if another rank has reported
-// the pool suspect. In every group, the next use of the pool then starts with a registration.
-func (p suspectPool) raise(because *lifetime) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if because != nil {
-		if because.fault.Load() == resolved {
-			return
-		}
-		if p.suspicion.faults == nil {
-			p.suspicion.faults = map[*lifetime]bool{}
-		}
-		p.suspicion.faults[because] = true
-	}
-	if !p.suspicion.raised {
-		p.suspicion.before = p.liveBlocks()
-	}
-	p.suspicion.raised, p.suspicion.aligned = true, nil
-	for _, m := range p.members {
-		m.setPending() // also invalidates plans that refer to memory by address only
-	}
+// suspects reports whether the pool may differ between ranks of a group.
+func (d *suspicion) suspects(g *roster) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.concerns(g)
 }
 
-func (p suspectPool) suspect(g *roster) bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.suspicion.concerns(g)
+// suspectsAny reports whether the pool may differ between any ranks of its domain.
+func (d *suspicion) suspectsAny() bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.raised
 }
 
-// mustAlign reports whether a collective of a group must realign the pool before it uses this
-// memory. Buffers from before the fault need no realignment. Through them, ranks that have seen the
-// fault can still communicate with ranks that have not.
-func (p suspectPool) mustAlign(g *roster, address uintptr, bytes int64) bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.suspicion.concerns(g) && !p.fromBefore(address, bytes)
+// rebuildCount returns the number of realignments of the pool.
+func (d *suspicion) rebuildCount() int {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.rebuilds
 }
 
-// fromBefore reports whether memory lies in a block that was live when the suspicion was raised
-// and still is. p.mu is held.
-func (p suspectPool) fromBefore(address uintptr, bytes int64) bool {
-	return slices.ContainsFunc(p.suspicion.before, func(b alloc.View) bool {
-		s := p.segments[b.Segment]
-		if s == nil {
-			return false
-		}
-		at := address - uintptr(s.start) - uintptr(b.Offset)
-		if at >= uintptr(b.Size) || bytes > b.Size-int64(at) {
-			return false
-		}
-		_, err := p.core.Live(b.Handle)
-		return err == nil
-	})
-}
-
-// liveBlocks lists the live blocks, ordered by segment and offset. p.mu is held.
-func (p suspectPool) liveBlocks() (live []alloc.View) {
-	for _, s := range p.segments {
-		if s == nil {
-			continue
-		}
-		for b := range p.core.Blocks(s.ordinal) {
-			if b.State == alloc.Live {
-				live = append(live, b)
-			}
-		}
-	}
-	return live
-}
-
-func (p suspectPool) rebuilds() int {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.suspicion.rebuilds
-}
-
-// suspectAnywhere reports whether the pool may differ between any ranks of its domain.
-func (p suspectPool) suspectAnywhere() bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.suspicion.raised
-}
-
-// usedBy records that a group uses buffers of the pool. The pool may be nil.
-func (p suspectPool) usedBy(g *roster) {
-	if p.Pool == nil || p.domain == nil || p.domain.contains(g) {
+// addGuest records that a group uses buffers of the pool.
+func (d *suspicion) addGuest(g *roster) {
+	if d.domain == nil || d.domain.contains(g) {
 		return
 	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.suspicion.guests == nil {
-		p.suspicion.guests = map[string]bool{}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.guests == nil {
+		d.guests = map[string]bool{}
 	}
-	p.suspicion.guests[g.full] = true
+	d.guests[g.full] = true
 }
 
-// concerns reports whether a fault of a group may cause the pool to differ between ranks.
-func (p suspectPool) concerns(g *roster) bool {
-	if p.domain == nil {
+// affectedBy reports whether a fault of a group may cause the pool to differ between ranks.
+func (d *suspicion) affectedBy(g *roster) bool {
+	if d.domain == nil {
 		return false
 	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.domain.contains(g) || p.suspicion.guests[g.full]
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.domain.contains(g) || d.guests[g.full]
+}
+
+// trust records that the ranks of a group have realigned the pool. mu is held.
+func (d *suspicion) trust(g *roster) {
+	d.rebuilds++
+	for failed := range d.faults {
+		if failed.fault.Load() == resolved {
+			delete(d.faults, failed)
+		}
+	}
+	switch {
+	case len(d.faults) > 0: // a fault has been seen meanwhile
+	case g.contains(&d.domain.roster):
+		d.raised, d.aligned, d.before = false, nil, nil
+	default:
+		d.aligned = slices.Clone(g.ranks)
+	}
 }
 
 // meeting describes a comparison of histories. All ranks make it at the same point of their
@@ -219,7 +175,7 @@ func (m *meeting) compared() []agreement.Ledger {
 
 // wants reports whether this rank requests a realignment of the pool.
 func (m *meeting) wants(g *roster, p *Pool) bool {
-	return suspectPool{p}.suspect(g) || m.reason != nil && m.reason(p)
+	return p.suspicion.suspects(g) || m.reason != nil && m.reason(p)
 }
 
 // unalignedError reports why pools could not be realigned. It is the same on all ranks and does not
@@ -239,7 +195,7 @@ func keepsMemory(p *Pool) bool {
 // suspectsPools reports whether this rank has marked a pool of the group suspect.
 func (a *aligner) suspectsPools() bool {
 	return slices.ContainsFunc(a.comparison.pools(), func(p *Pool) bool {
-		return suspectPool{p}.suspect(&a.roster)
+		return p.suspicion.suspects(&a.roster)
 	})
 }
 

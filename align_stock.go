@@ -11,7 +11,6 @@ import (
 	"symmem/driver"
 	"symmem/internal/agreement"
 	"symmem/internal/alloc"
-	"symmem/internal/ledger"
 )
 
 // stocktaking is a rank's report about its pools.
@@ -90,7 +89,7 @@ func (a *aligner) takeStock(ctx context.Context, m *meeting) stocktaking {
 	mine := stocktaking{Capturing: a.rt.captures.any(nil)}
 	marks := make([]alloc.Mark, len(m.pools))
 	for i, p := range m.pools {
-		marks[i] = p.mark()
+		marks[i] = p.uses.mark()
 	}
 	switch err := a.rt.streams.drain(ctx); {
 	case errors.Is(err, ErrCapturing):
@@ -107,7 +106,7 @@ func (a *aligner) takeStock(ctx context.Context, m *meeting) stocktaking {
 		return mine
 	}
 	for i, p := range m.pools {
-		s, err := suspectPool{p}.takeStock(marks[i])
+		s, err := p.realigner.takeStock(marks[i])
 		if errors.Is(err, ErrClosed) {
 			continue
 		}
@@ -120,32 +119,11 @@ func (a *aligner) takeStock(ctx context.Context, m *meeting) stocktaking {
 	return mine
 }
 
-// takeStock ends the uses that were recorded before a mark and returns the inventory of the pool.
-// The caller has waited for the work before the mark.
-func (p suspectPool) takeStock(before alloc.Mark) (stock, error) {
-	streams := p.rt.streams.all()
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.closed { // not usable: a call that has entered the pool realigns it even if Close has begun
-		return stock{}, errPoolClosed
-	}
-	if !p.core.QuietSince(before) {
-		return stock{}, errors.New("another goroutine used or freed a buffer during the realignment")
-	}
-	for _, s := range streams {
-		p.synced(s, before)
-	}
-	held, err := p.core.Held()
-	return stock{
-		Pool: p.id, Position: p.ledger.Position(), Start: p.ledger.NextStart(), Inventory: held,
-	}, err
-}
-
 // alignAs realigns pools according to the reports of all ranks.
 func (a *aligner) alignAs(ctx context.Context, all []stocktaking, pools []*Pool) error {
 	if err := a.unready(all); err != nil {
 		for _, p := range pools {
-			suspectPool{p}.raise(nil) // on all ranks, until it is realigned
+			p.realigner.raise(nil) // on all ranks, until it is realigned
 		}
 		return err
 	}
@@ -158,13 +136,13 @@ func (a *aligner) alignAs(ctx context.Context, all []stocktaking, pools []*Pool)
 		if stocks == nil {
 			continue
 		}
-		suspectPool{p}.raise(nil)
+		p.realigner.raise(nil)
 		layout, conflict := alloc.Union(inventoriesOf(stocks))
 		if conflict != nil {
 			errs = append(errs, &unalignedError{a.conflict(p, conflict)})
 			continue
 		}
-		gone[p] = suspectPool{p}.rebuild(&a.roster, layout, stocks)
+		gone[p] = p.realigner.rebuild(&a.roster, layout, stocks)
 		if retires(layout, stocks) {
 			changed = append(changed, p)
 		}
@@ -240,81 +218,6 @@ func retires(l alloc.Arrangement, stocks []stock) bool {
 	return false
 }
 
-// rebuild replaces the free space of the pool, restarts its history and returns the segments to
-// unmap. If another goroutine has changed the pool meanwhile, the pool stays suspect.
-func (p suspectPool) rebuild(g *roster, l alloc.Arrangement, stocks []stock) []*segment {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.closed || p.ledger.Position() != stocks[g.rank].Position {
-		return nil
-	}
-	gone, err := p.core.Rebuild(l)
-	if err != nil {
-		return nil
-	}
-	for len(p.segments) < len(l.Segments) {
-		p.segments = append(p.segments, nil)
-	}
-	for ordinal, s := range p.segments {
-		if s == nil {
-			continue
-		}
-		s.stream = 0
-		s.releasing = s.releasing || l.Segments[ordinal].Bytes == 0
-	}
-	clear(p.useEvents)
-	start := uint64(0)
-	for _, s := range stocks {
-		start = max(start, s.Start)
-	}
-	poolEvents{p.Pool}.collect()
-	p.ledger.Restart(start, digestOf(l, stocks[0]))
-	poolEvents{p.Pool}.restart(start)
-	p.suspicion.rebuilds++
-	p.trust(g)
-	var segments []*segment
-	for _, s := range gone {
-		segments = append(segments, p.segments[s.Ordinal])
-	}
-	slices.SortFunc(segments, byOrdinal)
-	return segments
-}
-
-// trust records that the ranks of a group have realigned the pool. p.mu is held.
-func (p suspectPool) trust(g *roster) {
-	d := &p.suspicion
-	for failed := range d.faults {
-		if failed.fault.Load() == resolved {
-			delete(d.faults, failed)
-		}
-	}
-	switch {
-	case len(d.faults) > 0: // a fault has been seen meanwhile
-	case g.contains(&p.domain.roster):
-		d.raised, d.aligned, d.before = false, nil, nil
-	default:
-		d.aligned = slices.Clone(g.ranks)
-	}
-}
-
-// digestOf returns a digest of the contents of a realigned pool.
-func digestOf(l alloc.Arrangement, s stock) uint64 {
-	d := ledger.Empty
-	for _, extent := range l.Segments {
-		d = ledger.Mix(d, uint64(extent.Bytes), 1)
-	}
-	for _, r := range l.Kept {
-		d = ledger.Mix(ledger.Mix(d, uint64(r.Segment), uint64(r.Offset)), uint64(r.Size), 2)
-	}
-	for _, b := range s.Blocks {
-		if b.Live {
-			d = ledger.Mix(ledger.Mix(d, uint64(b.Segment), uint64(b.Offset)), uint64(b.Size),
-				uint64(b.Stream)<<8|3)
-		}
-	}
-	return d
-}
-
 // unmapRetired unmaps segments that differ between ranks. Peers may read a segment through their
 // windows, so it first waits until all ranks have deregistered the segments.
 func (a *aligner) unmapRetired(
@@ -322,26 +225,13 @@ func (a *aligner) unmapRetired(
 ) error {
 	var errs []error
 	for _, p := range pools {
-		errs = append(errs, suspectPool{p}.deregisterReleasing())
+		errs = append(errs, p.realigner.deregisterReleasing())
 	}
 	if _, err := a.comm.Exchange(ctx, driver.LaneControl, nil); err != nil {
 		return errors.Join(append(errs, err)...)
 	}
 	for _, p := range pools {
-		errs = append(errs, p.retire(gone[p], (*Pool).release))
-	}
-	return errors.Join(errs...)
-}
-
-// deregisterReleasing deregisters all segments that are being released.
-func (p suspectPool) deregisterReleasing() error {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	var errs []error
-	for _, s := range p.segments {
-		if s != nil && s.releasing {
-			errs = append(errs, p.deregister(s))
-		}
+		errs = append(errs, p.segments.retire(gone[p], p.segments.release))
 	}
 	return errors.Join(errs...)
 }

@@ -28,9 +28,9 @@ func TestCallEntersPoolOnce(t *testing.T) {
 	}
 }
 
-// TestCollectiveRealignsPoolThatCloses calls a collective after a fault. The receive buffer is older
-// than the fault, so the call enters the pool without a realignment. The send buffer is known only
-// by its address, so the pool is realigned when the call looks up its windows.
+// TestCollectiveRealignsPoolThatCloses calls a collective after a fault. The receive buffer is
+// older than the fault, so the call enters the pool without a realignment. The send buffer is known
+// only by its address, so the pool is realigned when the call looks up its windows.
 func TestCollectiveRealignsPoolThatCloses(t *testing.T) {
 	runRanks(t, 2, symmem.Options{}, func(r *rank) {
 		if !r.Device().Addressable {

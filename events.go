@@ -6,6 +6,7 @@ import (
 	"symmem/driver"
 	"symmem/event"
 	"symmem/internal/alloc"
+	"symmem/internal/ledger"
 	"symmem/internal/ranked"
 )
 
@@ -72,7 +73,7 @@ func (o *outbox) putBack(rest []event.Event) {
 
 // source is a pool or a group. Its lock orders its events.
 type source struct {
-	pool  *Pool
+	pool  *poolEvents
 	group *groupEvents
 }
 
@@ -228,92 +229,105 @@ func (g *groupEvents) fault(cause error) {
 }
 
 // poolEvents reports the events of a pool to Options.OnEvent.
-type poolEvents struct{ pool *Pool }
+type poolEvents struct {
+	// active reports whether Alloc and Free must call release and update the pool's addressIndex,
+	// because there is an OnEvent or an index; guarded by mu.
+	active bool
+	mu     *ranked.Spin[poolMu]
+	rt     *Runtime
+	core   *alloc.Core
+	ledger *ledger.Ledger
+	number uint64 // the pool's number in events
+	domain string // id of the pool's domain
+	outbox outbox // guarded by mu
+}
 
 // release unlocks Pool.mu and delivers the events of the pool. The caller holds no other lock.
-func (p poolEvents) release() {
-	if p.pool.rt.opts.OnEvent == nil {
-		p.pool.mu.Unlock()
+func (p *poolEvents) release() {
+	if p.rt.opts.OnEvent == nil {
+		p.mu.Unlock()
 		return
 	}
 	p.collect()
-	batch := p.pool.outbox.begin()
-	p.pool.mu.Unlock()
+	batch := p.outbox.begin()
+	p.mu.Unlock()
 	if len(batch) > 0 {
-		deliver(source{pool: p.pool}, &p.pool.rt.opts, batch)
+		deliver(source{pool: p}, &p.rt.opts, batch)
 	}
 }
 
-// collect queues the events that the ledger has recorded since the last call. Pool.mu is held.
-func (p poolEvents) collect() {
-	l, box := p.pool.ledger, &p.pool.outbox
-	for ; box.number < l.Position(); box.number++ {
+// collect queues the events that the ledger has recorded since the last call. mu is held.
+func (p *poolEvents) collect() {
+	for box := &p.outbox; box.number < p.ledger.Position(); box.number++ {
 		e := box.add()
-		p.label(e, l.Load(box.number, e))
+		p.label(e, p.ledger.Load(box.number, e))
 	}
 }
 
 // label sets the fields of an event that the ledger does not contain.
-func (p poolEvents) label(e *event.Event, site uint32) {
-	e.Pool, e.Rank = p.pool.number, int32(p.pool.rt.rank)
+func (p *poolEvents) label(e *event.Event, site uint32) {
+	e.Pool, e.Rank, e.Group = p.number, int32(p.rt.rank), p.domain
 	if e.Kind.InHistory() && e.Name != "" {
 		e.Name = "" // left from an older event
 	}
-	if e.Group = ""; p.pool.domain != nil {
-		e.Group = p.pool.domain.id
-	}
-	e.Site = p.pool.rt.sites.named(site)
+	e.Site = p.rt.sites.named(site)
 }
 
-// record queues an event outside the history that ranks compare. Pool.mu is held.
-func (p poolEvents) record(e event.Event) {
-	if p.pool.rt.opts.OnEvent == nil {
+// record queues an event outside the history that ranks compare. mu is held.
+func (p *poolEvents) record(e event.Event) {
+	if p.rt.opts.OnEvent == nil {
 		return
 	}
 	p.collect()
-	e.Number = p.pool.ledger.Position()
+	e.Number = p.ledger.Position()
 	p.label(&e, 0)
-	*p.pool.outbox.add() = e
+	*p.outbox.add() = e
 }
 
-// use records that a stream uses a live block of another stream. Pool.mu is held.
-func (p poolEvents) use(handle alloc.Handle, s *Stream) {
-	if p.pool.rt.opts.OnEvent == nil {
+// use records that a stream uses a live block of another stream. mu is held.
+func (p *poolEvents) use(handle alloc.Handle, s *Stream) {
+	if p.rt.opts.OnEvent == nil {
 		return
 	}
-	if b, err := p.pool.core.Live(handle); err == nil {
+	if b, err := p.core.Live(handle); err == nil {
 		p.record(event.Event{
 			Kind: event.KindUse, Segment: b.Segment, Offset: b.Offset, Size: b.Size,
-			Stream: p.pool.core.Number(s.number),
+			Stream: p.core.Number(s.number),
 		})
 	}
 }
 
-// window records that a segment has been registered with a group, or deregistered. Pool.mu is held.
-func (p poolEvents) window(kind event.Kind, s *segment, g *Group) {
+// window records that a segment has been registered with a group, or deregistered. mu is held.
+func (p *poolEvents) window(kind event.Kind, s *segment, g *Group) {
 	p.record(event.Event{
 		Kind: kind, Segment: s.ordinal, Size: s.bytes, Stream: s.stream, Name: g.id,
 	})
 }
 
 // scope reports that a scope begins or ends. The caller holds no lock.
-func (p poolEvents) scope(kind event.Kind, g *Group) {
-	if p.pool.rt.opts.OnEvent == nil {
+func (p *poolEvents) scope(kind event.Kind, g *Group) {
+	if p.rt.opts.OnEvent == nil {
 		return
 	}
 	e := event.Event{Kind: kind, Segment: -1}
 	if g != nil {
 		e.Name = g.id
 	}
-	p.pool.mu.Lock()
+	p.mu.Lock()
 	p.record(e)
 	p.release()
 }
 
-// restart records that the history continues at a position. Pool.mu is held.
-func (p poolEvents) restart(position uint64) {
-	p.pool.outbox.number = position
+// restart records that the history continues at a position. mu is held.
+func (p *poolEvents) restart(position uint64) {
+	p.outbox.number = position
 	p.record(event.Event{Kind: event.KindRestart, Segment: -1})
+}
+
+// deliver delivers the recorded events of the pool. The caller holds no lock.
+func (p *poolEvents) deliver() {
+	p.mu.Lock()
+	p.release()
 }
 
 // deliverAll delivers the recorded events of all pools and groups. The caller holds no lock.
@@ -322,15 +336,9 @@ func deliverAll(rt *Runtime) {
 		return
 	}
 	for _, p := range rt.registry.allPools() {
-		poolEvents{p}.deliver()
+		p.events.deliver()
 	}
 	for _, g := range rt.registry.allGroups() {
 		g.events.deliver()
 	}
-}
-
-// deliver delivers the recorded events of the pool. The caller holds no lock.
-func (p poolEvents) deliver() {
-	p.pool.mu.Lock()
-	p.release()
 }

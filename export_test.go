@@ -19,7 +19,7 @@ func (p *Pool) Map(w io.Writer) {
 	const width = 32
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for _, s := range p.segments {
+	for _, s := range p.segments.list {
 		if s == nil {
 			continue
 		}
@@ -42,7 +42,8 @@ func (p *Pool) Map(w io.Writer) {
 func Undelivered(rt *Runtime) (count uint64) {
 	for _, p := range rt.registry.allPools() {
 		p.mu.Lock()
-		count += p.ledger.Position() - p.outbox.number + uint64(p.outbox.count-p.outbox.taken)
+		box := &p.events.outbox
+		count += p.ledger.Position() - box.number + uint64(box.count-box.taken)
 		p.mu.Unlock()
 	}
 	for _, g := range rt.registry.allGroups() {
@@ -57,7 +58,7 @@ func Undelivered(rt *Runtime) (count uint64) {
 func Live(p *Pool) (blocks []alloc.Block) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for _, s := range p.segments {
+	for _, s := range p.segments.list {
 		if s == nil {
 			continue
 		}
@@ -108,7 +109,7 @@ func ForeignMemory(address uintptr, bytes int64) Memory { return foreignMemory(a
 
 // Contains reports whether an address is in the range that p reserves for segments.
 func Contains(p *Pool, address uintptr) bool {
-	return address-p.arena.Address() < uintptr(p.space)
+	return address-p.segments.arena.Address() < uintptr(p.segments.space)
 }
 
 // FreeLive frees the live buffers of all open pools.
@@ -122,7 +123,7 @@ func FreeLive(rt *Runtime) {
 func FreeAll(p *Pool) {
 	p.mu.Lock()
 	var live []Buffer
-	for s := range p.liveBuffers() {
+	for s := range p.heap.liveCounts() {
 		for b := range p.core.Blocks(s.ordinal) {
 			if b.State == alloc.Live {
 				live = append(live, Buffer{Memory{pool: p, handle: b.Handle}})
@@ -296,9 +297,9 @@ func collectiveOf(c *Call) *collective {
 // StockSince takes stock of the pool like a realignment that has waited for the streams. During the
 // wait it runs meanwhile, which simulates calls of other goroutines.
 func StockSince(p *Pool, meanwhile func()) error {
-	before := p.mark()
+	before := p.uses.mark()
 	meanwhile()
-	_, err := suspectPool{p}.takeStock(before)
+	_, err := p.realigner.takeStock(before)
 	return err
 }
 

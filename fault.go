@@ -142,8 +142,8 @@ func (l *lifetime) see(err error) error {
 		return err
 	}
 	for _, p := range l.rt.registry.allPools() {
-		if p := (suspectPool{p}); p.concerns(&l.roster) {
-			p.raise(l)
+		if p.suspicion.affectedBy(&l.roster) {
+			p.realigner.raise(l)
 		}
 	}
 	l.fault.CompareAndSwap(unseen, seen)

@@ -135,7 +135,7 @@ func (s *Stream) pin(m Memory) (bool, error) {
 			return true, nil
 		}
 	}
-	err := m.pool.pin(m)
+	err := m.pool.uses.pin(m)
 	if err == nil {
 		s.held = append(s.held, m)
 	}
@@ -195,7 +195,7 @@ func (g *Graph) Close() error {
 func (g *Graph) unpin() error {
 	var errs []error
 	for _, m := range g.pins {
-		errs = append(errs, m.pool.unpin(m))
+		errs = append(errs, m.pool.uses.unpin(m))
 	}
 	g.pins = nil
 	return errors.Join(errs...)

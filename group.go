@@ -176,7 +176,7 @@ func (g *Group) Close() (err error) {
 		errs := []error{g.comm.Close()}
 		failed = g.life.seeCommunicator() || failed // Close may have found that a peer had failed
 		for _, p := range g.rt.registry.allPools() {
-			errs = append(errs, p.leave(g))
+			errs = append(errs, p.registrar.leave(g))
 		}
 		g.life.background.Wait()
 		if !failed {

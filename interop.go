@@ -97,7 +97,7 @@ func (i Interop) Note(p *Pool, kind, value int64) error {
 		return invalid("noting %d of kind %d", value, kind)
 	}
 	p.mu.Lock()
-	defer poolEvents{p}.release()
+	defer p.events.release()
 	if err := p.usable(); err != nil {
 		return err
 	}
@@ -126,7 +126,7 @@ func (i Interop) Memory(address uintptr, bytes int64) (Memory, error) {
 		return Memory{}, invalid("memory of %d bytes at %#x", bytes, address)
 	}
 	if p := i.rt.registry.arenas.find(address); p != nil && bytes > 0 {
-		return addressedPool{p}.memory(address, bytes)
+		return p.addresses.memory(address, bytes)
 	}
 	return foreignMemory(address, bytes), nil
 }
@@ -139,13 +139,7 @@ func (i Interop) Buffer(address uintptr) (Buffer, error) {
 	if p == nil {
 		return Buffer{}, fmt.Errorf("memory at %#x: %w", address, ErrForeign)
 	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	b, ok := addressedPool{p}.index().find(address)
-	if !ok {
-		return Buffer{}, errFreedAt(address)
-	}
-	return b, nil
+	return p.addresses.buffer(address)
 }
 
 // Retire returns the buffer that begins at an address. From then on, Memory and Buffer return
@@ -158,25 +152,17 @@ func (i Interop) Retire(address uintptr) (Buffer, error) {
 	if p == nil {
 		return Buffer{}, fmt.Errorf("freeing %#x: %w", address, ErrForeign)
 	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	x := addressedPool{p}.index()
-	b, ok := x.find(address)
-	if !ok || b.Address() != address {
-		return Buffer{}, fmt.Errorf("freeing %#x: %w", address, ErrDoubleFree)
-	}
-	x.remove(b)
-	return b, nil
+	return p.addresses.retire(address)
 }
 
 // Live returns the number of buffers of a pool that have been neither freed nor retired, and their
 // total size. If p is nil, Live counts the buffers of all pools, including closed ones.
 func (i Interop) Live(p *Pool) (buffers int, bytes int64) {
 	if p != nil {
-		return addressedPool{p}.live()
+		return p.addresses.live()
 	}
 	for _, a := range i.rt.registry.arenas.all() {
-		n, size := addressedPool{a.pool}.live()
+		n, size := a.pool.addresses.live()
 		buffers, bytes = buffers+n, bytes+size
 	}
 	return buffers, bytes

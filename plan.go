@@ -215,7 +215,9 @@ func (pl *planner) prepare(ctx context.Context, c *collective, s *Stream) error 
 	}
 	residual, weight := c.others()
 	for _, m := range [...]Memory{c.send, c.recv, residual, weight} {
-		suspectPool{m.pool}.usedBy(&pl.roster)
+		if m.pool != nil {
+			m.pool.suspicion.addGuest(&pl.roster)
+		}
 	}
 	registered, err := pl.register(ctx, c, s)
 	if err != nil {
@@ -269,7 +271,7 @@ func (pl *planner) alignWindows(ctx context.Context, c *collective, registered b
 		address uintptr
 		bytes   int64
 	}{{at.send.pool, call.Send, sendBytes}, {at.recv.pool, call.Recv, recvBytes}} {
-		if !(suspectPool{m.pool}).mustAlign(&pl.roster, m.address, m.bytes) {
+		if !m.pool.realigner.mustAlign(&pl.roster, m.address, m.bytes) {
 			continue
 		}
 		if !registered {
@@ -278,7 +280,7 @@ func (pl *planner) alignWindows(ctx context.Context, c *collective, registered b
 		}
 		register := m.pool.Register
 		if c.entered(m.pool) {
-			register = m.pool.registerInCall
+			register = m.pool.registrar.registerInCall
 		}
 		if err := cmp.Or(register(ctx, pl.group), context.Cause(ctx)); err != nil {
 			return err // as in register
@@ -354,7 +356,7 @@ func (pl *planner) register(
 		if !m.registersWith(pl.group) {
 			continue
 		}
-		err := m.pool.registerInCall(ctx, pl.group)
+		err := m.pool.registrar.registerInCall(ctx, pl.group)
 		if errors.Is(err, ErrCapturing) {
 			return false, nil
 		}
@@ -373,19 +375,11 @@ func (m Memory) registersWith(g *Group) bool {
 	if p == nil {
 		return false
 	}
-	from, member := int32(0), g.windows.memberOf(p)
+	member := g.windows.memberOf(p)
 	if member != nil && !member.pending.Load() || !g.calls.serves(p) {
 		return false
 	}
-	if (suspectPool{p}).mustAlign(&g.roster, m.Address(), m.Bytes()) {
-		return true
-	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if member != nil {
-		from = member.next
-	}
-	return slices.ContainsFunc(p.segments[from:], (*segment).registrable)
+	return p.realigner.mustAlign(&g.roster, m.Address(), m.Bytes()) || p.registrar.hasPending(member)
 }
 
 // locations holds the windows that contain a call's buffers. The text where states that they do, or

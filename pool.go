@@ -2,10 +2,10 @@ package symmem
 
 import (
 	"context"
-	"errors"
 	"fmt"
+	"iter"
+	"slices"
 	"sync/atomic"
-	"syscall"
 	"unsafe"
 
 	"symmem/driver"
@@ -46,63 +46,26 @@ type PoolOptions struct {
 type Pool struct {
 	rt     *Runtime
 	id     uint64
-	number uint64 // number in events: id or, without a domain, a count of such pools
 	domain *Group
-	arena  driver.Arena
-	space  int64 // size of the arena in bytes
 
-	mu        ranked.Spin[poolMu]
-	core      *alloc.Core                        // guarded by mu
-	ledger    *ledger.Ledger                     // guarded by mu
-	segments  []*segment                         // by ordinal, nil once trimmed; guarded by mu
-	next      int64                              // arena offset of the next segment; guarded by mu
-	useEvents map[alloc.StreamPoint]driver.Event // for uses of deferred blocks; guarded by mu
-	members   map[*Group]*membership             // by registered group; guarded by mu
-	closed    bool                               // guarded by mu
-	suspicion suspicion                          // guarded by mu
-	kept      map[*segment]int                   // number of live buffers after Close; guarded by mu
-	addresses addressIndex                       // guarded by mu
-	watched   bool                               // there is an index or OnEvent; guarded by mu
-	outbox    outbox                             // guarded by mu
+	mu     ranked.Spin[poolMu] // guards fields of the parts that follow
+	core   *alloc.Core         // guarded by mu
+	ledger *ledger.Ledger      // guarded by mu
 	// frees counts freed buffers. It is written with mu held and read without.
 	frees atomic.Uint64
 	calls spin.Gate // counts the calls that use the pool's memory; closed when Close begins
-}
 
-// segment represents a mapped segment.
-type segment struct {
-	memory driver.Segment
-	start  unsafe.Pointer
-	// ordinal numbers the segments of the pool from 0. Ordinals are not reused.
-	ordinal int32
-	bytes   int64
-	stream  uint32 // the pool's number of the stream that it was mapped for
-	// releasing reports whether the segment is about to be unmapped and must not be registered;
-	// guarded by Pool.mu.
-	releasing bool
-	// holds counts the users that need the segment mapped: the pool, until Trim, and registrations in
-	// progress; guarded by Pool.mu.
-	holds int
-}
-
-// registrable reports whether the segment, an entry of Pool.segments, may be registered. Pool.mu is
-// held.
-func (s *segment) registrable() bool { return s != nil && !s.releasing }
-
-// arenaSizes lists the sizes in bytes of the address range that a pool tries to reserve. The
-// addresses of trimmed segments are not reused, so the first size exceeds the memory of any device.
-// If addresses are limited (ulimit -v, many pools), the pool uses a smaller range.
-var arenaSizes = []int64{1 << 40, 1 << 34, 1 << 32, 1 << 30}
-
-// newArena reserves the largest possible address range.
-func newArena(d driver.Device) (arena driver.Arena, bytes int64, err error) {
-	for _, bytes = range arenaSizes {
-		arena, err = d.NewArena(bytes)
-		if !errors.Is(err, syscall.ENOMEM) {
-			break
-		}
-	}
-	return arena, bytes, err
+	// A part uses only parts before it.
+	events    poolEvents
+	segments  segmentTable
+	history   history
+	suspicion suspicion
+	registrar registrar
+	uses      uses
+	heap      heap
+	addresses addresses
+	realigner realigner
+	trimmer   trimmer
 }
 
 // NewPool creates a pool. Every rank of a domain must create the domain's pools in the same order.
@@ -127,13 +90,51 @@ func (rt *Runtime) NewPool(o PoolOptions) (*Pool, error) {
 	if err != nil {
 		return nil, fmt.Errorf("making a pool: %w", err)
 	}
-	p := &Pool{
-		rt: rt, domain: o.Domain, arena: arena, space: space, core: core, ledger: ledger.New(0),
-		useEvents: map[alloc.StreamPoint]driver.Event{},
-		members:   map[*Group]*membership{}, watched: rt.opts.OnEvent != nil,
-	}
+	p := &Pool{rt: rt, domain: o.Domain, core: core, ledger: ledger.New(0)}
+	p.segments.arena, p.segments.space = arena, space
+	p.connect()
 	rt.registry.addPool(p)
 	return p, nil
+}
+
+// connect connects the parts of a new pool. The arena and its size have been set.
+func (p *Pool) connect() {
+	rt, mu := p.rt, &p.mu
+	p.events = poolEvents{
+		active: rt.opts.OnEvent != nil, mu: mu, rt: rt, core: p.core, ledger: p.ledger,
+	}
+	if p.domain != nil {
+		p.events.domain = p.domain.id
+	}
+	p.segments.mu, p.segments.pool, p.segments.rt = mu, p, rt
+	p.segments.events = &p.events
+	p.history = history{mu: mu, domain: p.domain, ledger: p.ledger, events: &p.events}
+	p.suspicion = suspicion{mu: mu, domain: p.domain}
+	p.registrar = registrar{
+		mu: mu, pool: p, rt: rt, domain: p.domain, members: map[*Group]*membership{},
+		segments: &p.segments, suspicion: &p.suspicion, history: &p.history, events: &p.events,
+	}
+	p.uses = uses{
+		mu: mu, core: p.core, ledger: p.ledger, events: &p.events, segments: &p.segments,
+		streams: &rt.streams, points: map[alloc.StreamPoint]driver.Event{},
+	}
+	p.heap = heap{
+		core: p.core, ledger: p.ledger, segments: &p.segments, uses: &p.uses,
+		streams: &rt.streams, registrar: &p.registrar,
+	}
+	p.addresses = addresses{mu: mu, pool: p, heap: &p.heap, events: &p.events}
+	p.realigner = realigner{
+		mu: mu, history: &p.history, suspicion: &p.suspicion, heap: &p.heap, events: &p.events,
+	}
+	p.trimmer = trimmer{
+		mu: mu, pool: p, heap: &p.heap, segments: &p.segments, registrar: &p.registrar,
+		streams: &rt.streams,
+	}
+}
+
+// identify sets the pool's id, and its number in events.
+func (p *Pool) identify(id, number uint64) {
+	p.id, p.history.id, p.events.number = id, id, number
 }
 
 func (o PoolOptions) config(granularity int64) alloc.Config {
@@ -170,17 +171,17 @@ func (p *Pool) alloc(s *Stream, bytes int64, site uint32) (Buffer, error) {
 	// This is the hot path of every allocation, so it has no defer and calls other functions for
 	// rare cases.
 	p.mu.Lock()
-	if p.closed {
+	if p.segments.closed {
 		return Buffer{}, p.refuse()
 	}
 	block, growth, err := p.core.Alloc(bytes, s.number)
 	if err != nil || growth.Bytes != 0 || p.core.Reported() {
-		if block, err = p.allocSlowly(s, bytes, block, growth, err, site); err != nil {
-			poolEvents{p}.release()
+		if block, err = p.heap.alloc(s, bytes, block, growth, err, site); err != nil {
+			p.events.release()
 			return Buffer{}, err
 		}
 	}
-	in := p.segments[block.Segment]
+	in := p.segments.list[block.Segment]
 	b := Buffer{Memory{
 		pool: p, handle: block.Handle, extent: newExtent(block.Size, s.number),
 		start: unsafe.Add(in.start, block.Offset),
@@ -190,9 +191,9 @@ func (p *Pool) alloc(s *Stream, bytes int64, site uint32) (Buffer, error) {
 	} else {
 		p.absorbAt(block, bytes, site)
 	}
-	if p.watched {
-		addressedPool{p}.noteAlloc(b)
-		poolEvents{p}.release()
+	if p.events.active {
+		p.addresses.noteAlloc(b)
+		p.events.release()
 		return b, nil
 	}
 	p.mu.Unlock()
@@ -211,94 +212,6 @@ func (p *Pool) absorbAt(block alloc.Block, bytes int64, site uint32) {
 		Kind: event.KindAlloc, Stream: p.core.Owner(), Segment: block.Segment,
 		Offset: block.Offset, Size: block.Size, Requested: bytes,
 	}, site)
-}
-
-// allocSlowly completes an allocation that needs more than a free block: deferred blocks that are
-// reclaimed, a new segment, or free memory of other streams. p.mu is held.
-func (p *Pool) allocSlowly(
-	s *Stream, bytes int64, block alloc.Block, growth alloc.Growth, err error, site uint32,
-) (alloc.Block, error) {
-	for {
-		if reclaimErr := p.reclaim(s); reclaimErr != nil {
-			return alloc.Block{}, reclaimErr
-		}
-		if err == nil && growth.Bytes == 0 {
-			return block, nil
-		}
-		if err != nil {
-			err = outOfMemoryError(err, nil)
-		} else if err = p.growOrLess(s, growth, site); err != nil {
-			err = p.growFailed(s, bytes, err)
-		}
-		if err = p.seize(s, bytes, err); err != nil {
-			return alloc.Block{}, sizeError("allocating", bytes, err)
-		}
-		block, growth, err = p.core.Alloc(bytes, s.number)
-	}
-}
-
-// sizeError adds the requested size to an error, unless the core's error contains it.
-func sizeError(doing string, bytes int64, err error) error {
-	if errors.Is(err, alloc.ErrSize) {
-		return err
-	}
-	return fmt.Errorf("%s %s: %w", doing, driver.Plural(bytes, "byte"), err)
-}
-
-// growOrLess maps a segment or, if the device has too little memory, a smaller one that satisfies
-// the request. p.mu is held.
-func (p *Pool) growOrLess(s *Stream, growth alloc.Growth, site uint32) error {
-	for {
-		err := p.grow(s, growth, site)
-		if !errors.Is(err, driver.ErrOutOfMemory) || !p.core.Shrink(&growth) {
-			return err
-		}
-	}
-}
-
-// growFailed adds the pool's sizes to an ErrOutOfMemory of the device.
-func (p *Pool) growFailed(s *Stream, bytes int64, err error) error {
-	if !errors.Is(err, driver.ErrOutOfMemory) {
-		return err
-	}
-	return outOfMemoryError(p.core.GrowFailed(bytes, s.number), err)
-}
-
-// grow maps a segment for the call that needs it. p.mu is held.
-func (p *Pool) grow(s *Stream, growth alloc.Growth, site uint32) error {
-	if growth.Bytes > p.space-p.next {
-		return &driver.OutOfMemoryError{Requested: growth.Bytes, Cause: syscall.ENOMEM}
-	}
-	memory, err := p.arena.Map(p.next, growth.Bytes)
-	if err != nil {
-		return err
-	}
-	ordinal, err := p.core.AddSegment(growth, uint64(memory.Address()))
-	if err != nil {
-		return errors.Join(err, memory.Unmap())
-	}
-	p.next += growth.Bytes
-	address := memory.Address()
-	p.segments = append(p.segments, &segment{
-		memory: memory, start: *(*unsafe.Pointer)(unsafe.Pointer(&address)),
-		ordinal: ordinal, bytes: growth.Bytes, stream: p.core.Number(s.number), holds: 1,
-	})
-	p.ledger.Absorb(&event.Event{
-		Kind: event.KindSegment, Stream: p.core.Number(s.number), Segment: ordinal,
-		Size: growth.Bytes, Requested: growth.Bytes,
-	}, site)
-	for _, m := range p.members {
-		m.setPending()
-	}
-	notify(p.rt, func(o *Observer) func(SegmentEvent) { return o.SegmentAlloc },
-		p.segmentEvent(p.segments[ordinal]))
-	return nil
-}
-
-func (p *Pool) segmentEvent(s *segment) SegmentEvent {
-	return SegmentEvent{
-		Pool: p, Segment: int(s.ordinal), Address: uintptr(s.start), Bytes: s.bytes,
-	}
 }
 
 // Reserve maps memory so that the given number of further bytes can be allocated on the default
@@ -330,21 +243,21 @@ func (p *Pool) reserveFor(
 		return sizeError("reserving", bytes, err)
 	}
 	defer in.leave(p, nil)
-	if g != nil && g.rt == p.rt && (suspectPool{p}).suspect(&g.roster) {
-		if err := p.registerInCall(ctx, g); err != nil {
+	if g != nil && g.rt == p.rt && p.suspicion.suspects(&g.roster) {
+		if err := p.registrar.registerInCall(ctx, g); err != nil {
 			return err
 		}
 	}
 	for { // repeat if the pool has been realigned meanwhile, which drops reservations
-		before := suspectPool{p}.rebuilds()
+		before := p.suspicion.rebuildCount()
 		if err := p.reserve(s, bytes, site); err != nil {
 			return sizeError("reserving", bytes, err)
 		}
 		if g == nil {
 			return nil
 		}
-		err := p.registerInCall(ctx, g)
-		if err != nil || before == (suspectPool{p}).rebuilds() {
+		err := p.registrar.registerInCall(ctx, g)
+		if err != nil || before == p.suspicion.rebuildCount() {
 			return err
 		}
 	}
@@ -353,23 +266,79 @@ func (p *Pool) reserveFor(
 // reserve maps memory for a call that has entered the pool.
 func (p *Pool) reserve(s *Stream, bytes int64, site uint32) error {
 	p.mu.Lock()
-	defer poolEvents{p}.release()
-	growth, err := p.core.Reserve(bytes, s.number)
+	defer p.events.release()
+	return p.heap.reserve(s, bytes, site)
+}
+
+// Register registers with the group all segments that it has not registered yet, as the end of a
+// scope does. It is collective over the group. Without new segments it returns at once and does not
+// communicate.
+//
+// A DivergenceError, TimeoutError or RankLostError is returned on every rank of the group. Further
+// calls return the same error, and existing windows are closed with the group. If any rank captures
+// a stream, every rank returns ErrCapturing; then nothing has been registered and the group remains
+// usable.
+func (p *Pool) Register(ctx context.Context, g *Group) error {
+	ctx = orBackground(ctx)
+	m, err := p.registrar.member(g)
 	if err != nil {
-		return outOfMemoryError(err, nil)
+		return fmt.Errorf("registering: %w", err)
 	}
-	p.ledger.Absorb(&event.Event{
-		Kind: event.KindReserve, Stream: p.core.Number(s.number), Segment: -1, Size: growth.Bytes,
-		Requested: bytes,
-	}, site)
-	if growth.Bytes == 0 {
+	if !m.pending.Load() {
 		return nil
 	}
-	err = p.grow(s, growth, site)
-	if errors.Is(err, driver.ErrOutOfMemory) && p.core.ReserveClean(bytes, s.number) {
-		return nil
+	return p.registerPending(ctx, m)
+}
+
+// registerPending enters the pool and registers the segments that are pending for a member.
+func (p *Pool) registerPending(ctx context.Context, m *membership) error {
+	in, err := enter(p, nil)
+	if err != nil {
+		return fmt.Errorf("registering with group %s: %w", m.group.id, err)
 	}
-	return p.growFailed(s, bytes, err)
+	defer in.leave(p, nil)
+	return p.registrar.register(ctx, m)
+}
+
+// Trim returns segments without live buffers to the device, newest first, as long as at least keep
+// bytes stay mapped. It is collective over the domain. Each rank first waits for its queued work.
+// If the work does not end in time, the segments stay mapped until Close. The ranks then agree on
+// the segments and deregister them. A rank unmaps a segment only after all ranks have deregistered
+// it.
+//
+// A segment with a buffer that a Graph or a graph of another library uses is kept until that graph
+// is closed, even if the buffer has been freed. If another library is capturing an adopted stream
+// of some rank, Trim returns ErrCapturing on all ranks and changes nothing.
+func (p *Pool) Trim(ctx context.Context, keep int64) error {
+	defer deliverAll(p.rt)
+	return p.trimmer.trim(orBackground(ctx), keep)
+}
+
+// Stats returns the pool's sizes and counters.
+func (p *Pool) Stats() PoolStats {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	s, windows := p.core.Stats(), 0
+	for _, m := range p.registrar.members {
+		windows += len(m.windows)
+	}
+	return PoolStats{
+		Used: s.Used, Requested: s.Requested, HighWater: s.UsedPeak, Cached: s.Cached,
+		LargestFree: s.LargestFree, Deferred: s.Deferred, Pinned: s.Pinned,
+		Segments: s.Segments, Windows: windows, Events: p.ledger.Position(),
+	}
+}
+
+// Segments returns the segments that the pool has at the time of the call, ordered by ordinal. The
+// pool is not locked during the iteration.
+func (p *Pool) Segments() iter.Seq[SegmentEvent] {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	var all []SegmentEvent
+	for _, s := range p.segments.mapped() {
+		all = append(all, p.segments.event(s))
+	}
+	return slices.Values(all)
 }
 
 // Close deregisters all segments and unmaps those without live buffers. A second Close does
@@ -394,7 +363,7 @@ func (p *Pool) closeAfter(wait func(context.Context) error) error {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), closingTime(p.rt.opts.Timeout))
 	defer cancel()
-	defer poolEvents{p}.deliver()
+	defer p.events.deliver()
 	err := refuse(ctx, &p.calls)
 	if err == nil {
 		if err = wait(ctx); err != nil {
@@ -406,19 +375,23 @@ func (p *Pool) closeAfter(wait func(context.Context) error) error {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.closed {
+	if p.segments.closed {
 		return nil
 	}
-	p.closed = true
+	p.segments.closed = true
 	var errs []error
-	for _, s := range p.segments {
-		if s != nil {
-			errs = append(errs, p.deregister(s))
-		}
+	for _, s := range p.segments.mapped() {
+		errs = append(errs, p.registrar.deregister(s))
 	}
 	for _, g := range p.rt.registry.allGroups() {
 		g.windows.forget(p)
 	}
 	p.rt.registry.forgetPool(p)
-	return joinDistinct(append(errs, p.releaseMemory())...)
+	return joinDistinct(append(errs, p.segments.close(p.heap.liveCounts()))...)
+}
+
+func (p *Pool) isClosed() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.segments.closed
 }

@@ -60,13 +60,15 @@ func (r *registry) forgetGroup(g *Group) {
 func (r *registry) addPool(p *Pool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	p.id = r.poolID(p.domain)
-	if p.number = p.id; p.domain == nil {
-		p.number = r.localPools
+	id := r.poolID(p.domain)
+	number := id
+	if p.domain == nil {
+		number = r.localPools
 		r.localPools++
 	}
+	p.identify(id, number)
 	r.pools = append(r.pools, p)
-	r.arenas.set(p, p.space)
+	r.arenas.set(p, p.segments.space)
 }
 
 // forgetPool removes a closed pool.

@@ -41,24 +41,24 @@ func (p *Pool) Begin(g *Group) *Scope {
 }
 
 // beginScope reports the beginning of a scope and returns the group's membership. If the group is
-// already a member, it avoids the call of Pool.member.
+// already a member, it avoids the call of registrar.member.
 func beginScope(p *Pool, g *Group) (*membership, error) {
 	if p.rt.opts.OnEvent != nil {
-		poolEvents{p}.scope(event.KindScopeBegin, g)
+		p.events.scope(event.KindScopeBegin, g)
 	}
 	if g != nil && g.rt == p.rt {
 		if m := g.windows.memberOf(p); m != nil {
 			return m, nil
 		}
 	}
-	return p.member(g)
+	return p.registrar.member(g)
 }
 
 // BeginDisabled opens a scope whose buffers come from a pool without a domain and are never
 // registered. It is for code that uses symmetric memory in some calls only. In other calls, tensors
 // may have different shapes on different ranks.
 func (p *Pool) BeginDisabled() *Scope {
-	poolEvents{p.rt.local}.scope(event.KindScopeBegin, nil)
+	p.rt.local.events.scope(event.KindScopeBegin, nil)
 	return &Scope{pool: p.rt.local}
 }
 
@@ -101,12 +101,12 @@ func (s *Scope) End(ctx context.Context) error {
 	}
 	s.ended = true
 	if s.pool.rt.opts.OnEvent != nil {
-		poolEvents{s.pool}.scope(event.KindScopeEnd, s.group)
+		s.pool.events.scope(event.KindScopeEnd, s.group)
 	}
 	if s.member == nil || !s.member.pending.Load() {
 		return nil
 	}
-	return s.pool.registerPending(ctx, s.group, s.member)
+	return s.pool.registerPending(ctx, s.member)
 }
 
 // Abandon ends the scope without registering anything. After End it does nothing, so it can be
@@ -120,7 +120,7 @@ func (s *Scope) Abandon() {
 func (s *Scope) abandon() {
 	s.ended = true
 	if s.pool != nil {
-		poolEvents{s.pool}.scope(event.KindScopeAbandon, s.group)
+		s.pool.events.scope(event.KindScopeAbandon, s.group)
 	}
 }
 

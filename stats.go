@@ -1,10 +1,5 @@
 package symmem
 
-import (
-	"iter"
-	"slices"
-)
-
 // PoolStats describes a pool at a point in time. Sizes are in bytes.
 type PoolStats struct {
 	// Used is the size of all allocated blocks.
@@ -27,35 +22,6 @@ type PoolStats struct {
 	Windows int `json:"windows"`
 	// Events is the number of events in the ledger.
 	Events uint64 `json:"events"`
-}
-
-// Stats returns the pool's sizes and counters.
-func (p *Pool) Stats() PoolStats {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	s, windows := p.core.Stats(), 0
-	for _, m := range p.members {
-		windows += len(m.windows)
-	}
-	return PoolStats{
-		Used: s.Used, Requested: s.Requested, HighWater: s.UsedPeak, Cached: s.Cached,
-		LargestFree: s.LargestFree, Deferred: s.Deferred, Pinned: s.Pinned,
-		Segments: s.Segments, Windows: windows, Events: p.ledger.Position(),
-	}
-}
-
-// Segments returns the segments that the pool has at the time of the call, ordered by ordinal. The
-// pool is not locked during the iteration.
-func (p *Pool) Segments() iter.Seq[SegmentEvent] {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	var all []SegmentEvent
-	for _, s := range p.segments {
-		if s != nil {
-			all = append(all, p.segmentEvent(s))
-		}
-	}
-	return slices.Values(all)
 }
 
 // GroupStats contains a group's counters and settings.

@@ -176,14 +176,14 @@ func (s *Stream) Synchronize(ctx context.Context) error {
 	pools := s.rt.registry.allPools()
 	before := make([]alloc.Mark, len(pools))
 	for i, p := range pools {
-		before[i] = p.mark()
+		before[i] = p.uses.mark()
 	}
 	err := s.queue.Synchronize(ctx)
 	if errors.Is(err, ErrCapturing) || ctx.Err() != nil && errors.Is(err, context.Cause(ctx)) {
 		return err // the work may not have ended
 	}
 	for i, p := range pools {
-		p.reclaimIdle(s, before[i])
+		p.uses.reclaimIdle(s, before[i])
 	}
 	deliverAll(s.rt)
 	return awaitStreamCause(err)
@@ -334,7 +334,7 @@ func (s *Stream) useBoth(a, b Memory) error {
 func (s *Stream) useAgain(a, b Memory) {
 	for _, m := range [...]Memory{a, b} {
 		if m.tracked() && m.extent.stream() != s.number {
-			m.pool.useAgain(m, s)
+			m.pool.uses.repeat(m, s)
 		}
 	}
 }
@@ -349,7 +349,7 @@ func (s *Stream) use(m Memory) error {
 		}
 	}
 	if m.extent.stream() != s.number {
-		return m.pool.use(Buffer{m}, s)
+		return m.pool.uses.add(m, s)
 	}
 	return nil
 }

@@ -137,7 +137,7 @@ func (w *windows) set(p *Pool, s *segment, entry *windowEntry, change int) {
 	if i < 0 {
 		i = len(updated.pools)
 		updated.pools = append(updated.pools, arenaTable{
-			pool: p, base: p.arena.Address(), bytes: uintptr(p.space),
+			pool: p, base: p.segments.arena.Address(), bytes: uintptr(p.segments.space),
 			shift: uint8(bits.TrailingZeros64(uint64(p.rt.device.Info().Granularity))),
 		})
 	}

@@ -1,0 +1,171 @@
+package symmem
+
+import (
+	"errors"
+	"fmt"
+
+	"symmem/driver"
+	"symmem/event"
+	"symmem/internal/alloc"
+	"symmem/internal/ledger"
+)
+
+// heap provides memory for allocations that no free block satisfies. It reclaims blocks, maps
+// segments, and takes free memory of other streams. Pool.mu is held during its methods.
+type heap struct {
+	core      *alloc.Core
+	ledger    *ledger.Ledger
+	segments  *segmentTable
+	uses      *uses
+	streams   *streamList
+	registrar *registrar
+}
+
+// alloc completes an allocation that needs more than a free block. Its arguments are the request
+// and the results of core.Alloc.
+func (h *heap) alloc(
+	s *Stream, bytes int64, block alloc.Block, growth alloc.Growth, err error, site uint32,
+) (alloc.Block, error) {
+	for {
+		if reclaimErr := h.uses.reclaim(s); reclaimErr != nil {
+			return alloc.Block{}, reclaimErr
+		}
+		if err == nil && growth.Bytes == 0 {
+			return block, nil
+		}
+		if err != nil {
+			err = outOfMemoryError(err, nil)
+		} else if err = h.growOrLess(s, growth, site); err != nil {
+			err = h.growFailed(s, bytes, err)
+		}
+		if err = h.seize(s, bytes, err); err != nil {
+			return alloc.Block{}, sizeError("allocating", bytes, err)
+		}
+		block, growth, err = h.core.Alloc(bytes, s.number)
+	}
+}
+
+// sizeError adds the requested size to an error, unless the core's error contains it.
+func sizeError(doing string, bytes int64, err error) error {
+	if errors.Is(err, alloc.ErrSize) {
+		return err
+	}
+	return fmt.Errorf("%s %s: %w", doing, driver.Plural(bytes, "byte"), err)
+}
+
+// reserve maps memory for further allocations of a stream.
+func (h *heap) reserve(s *Stream, bytes int64, site uint32) error {
+	growth, err := h.core.Reserve(bytes, s.number)
+	if err != nil {
+		return outOfMemoryError(err, nil)
+	}
+	h.ledger.Absorb(&event.Event{
+		Kind: event.KindReserve, Stream: h.core.Number(s.number), Segment: -1, Size: growth.Bytes,
+		Requested: bytes,
+	}, site)
+	if growth.Bytes == 0 {
+		return nil
+	}
+	err = h.grow(s, growth, site)
+	if errors.Is(err, driver.ErrOutOfMemory) && h.core.ReserveClean(bytes, s.number) {
+		return nil
+	}
+	return h.growFailed(s, bytes, err)
+}
+
+// growOrLess maps a segment or, if the device has too little memory, a smaller one that satisfies
+// the request.
+func (h *heap) growOrLess(s *Stream, growth alloc.Growth, site uint32) error {
+	for {
+		err := h.grow(s, growth, site)
+		if !errors.Is(err, driver.ErrOutOfMemory) || !h.core.Shrink(&growth) {
+			return err
+		}
+	}
+}
+
+// growFailed adds the pool's sizes to an ErrOutOfMemory of the device.
+func (h *heap) growFailed(s *Stream, bytes int64, err error) error {
+	if !errors.Is(err, driver.ErrOutOfMemory) {
+		return err
+	}
+	return outOfMemoryError(h.core.GrowFailed(bytes, s.number), err)
+}
+
+// grow maps a segment for a stream.
+func (h *heap) grow(s *Stream, growth alloc.Growth, site uint32) error {
+	memory, err := h.segments.mapNext(growth.Bytes)
+	if err != nil {
+		return err
+	}
+	ordinal, err := h.core.AddSegment(growth, uint64(memory.Address()))
+	if err != nil {
+		return errors.Join(err, memory.Unmap())
+	}
+	stream := h.core.Number(s.number)
+	h.ledger.Absorb(&event.Event{
+		Kind: event.KindSegment, Stream: stream, Segment: ordinal,
+		Size: growth.Bytes, Requested: growth.Bytes,
+	}, site)
+	h.segments.add(memory, ordinal, growth.Bytes, stream)
+	h.registrar.setPending()
+	return nil
+}
+
+// seize assigns free memory of other streams to s if err is an ErrOutOfMemory. It returns err if
+// the other streams have no free memory. On the device, s waits for the work queued on these
+// streams. A stream that is being captured neither gets nor loses memory, because the wait would
+// become part of the graph. An adopted stream loses no memory while its owner may have destroyed
+// it.
+func (h *heap) seize(s *Stream, bytes int64, err error) error {
+	if !errors.Is(err, ErrOutOfMemory) || s.records() {
+		return err
+	}
+	maySeize := func(number alloc.Stream) bool {
+		owner := h.streams.at(number)
+		return !owner.mayBeGone() && !owner.records()
+	}
+	waited := map[alloc.Stream]bool{}
+	taken, failure := h.core.Seize(bytes, s.number, maySeize, func(number alloc.Stream) error {
+		if waited[number] {
+			return nil
+		}
+		waited[number] = true
+		e, err := h.streams.at(number).recordEvent()
+		switch {
+		case errors.Is(err, ErrClosed):
+			return nil // the stream has no work left
+		case err != nil:
+			return err
+		}
+		return s.queue.WaitOnly(e)
+	})
+	switch {
+	case taken:
+		return nil
+	case failure != nil:
+		return errors.Join(err, fmt.Errorf("taking free memory of other streams: %w", failure))
+	}
+	return err
+}
+
+// liveBlocks lists the live blocks, ordered by segment and offset.
+func (h *heap) liveBlocks() (live []alloc.View) {
+	for _, s := range h.segments.mapped() {
+		for b := range h.core.Blocks(s.ordinal) {
+			if b.State == alloc.Live {
+				live = append(live, b)
+			}
+		}
+	}
+	return live
+}
+
+// liveCounts counts the live blocks of each segment. It omits segments without live blocks.
+func (h *heap) liveCounts() map[*segment]int {
+	counts := map[*segment]int{}
+	for _, b := range h.liveBlocks() {
+		counts[h.segments.list[b.Segment]]++
+	}
+	return counts
+}

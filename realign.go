@@ -1,0 +1,158 @@
+package symmem
+
+import (
+	"errors"
+	"slices"
+
+	"symmem/internal/alloc"
+	"symmem/internal/ledger"
+	"symmem/internal/ranked"
+)
+
+// realigner makes a pool equal on all ranks after a fault.
+type realigner struct {
+	mu        *ranked.Spin[poolMu]
+	history   *history
+	suspicion *suspicion
+	heap      *heap
+	events    *poolEvents
+}
+
+// raise marks the pool suspect. because is the failed group, or nil if another rank has reported
+// the pool suspect. In every group, the next use of the pool then starts with a registration.
+func (r *realigner) raise(because *lifetime) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	d := r.suspicion
+	if because != nil {
+		if because.fault.Load() == resolved {
+			return
+		}
+		if d.faults == nil {
+			d.faults = map[*lifetime]bool{}
+		}
+		d.faults[because] = true
+	}
+	if !d.raised {
+		d.before = r.heap.liveBlocks()
+	}
+	d.raised, d.aligned = true, nil
+	r.heap.registrar.setPending() // also invalidates plans that refer to memory by address only
+}
+
+// mustAlign reports whether a collective of a group must realign the pool before it uses this
+// memory. Buffers from before the fault need no realignment. Through them, ranks that have seen the
+// fault can still communicate with ranks that have not.
+func (r *realigner) mustAlign(g *roster, address uintptr, bytes int64) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.suspicion.concerns(g) && !r.fromBefore(address, bytes)
+}
+
+// fromBefore reports whether memory lies in a block that was live when the suspicion was raised
+// and still is. mu is held.
+func (r *realigner) fromBefore(address uintptr, bytes int64) bool {
+	return slices.ContainsFunc(r.suspicion.before, func(b alloc.View) bool {
+		s := r.heap.segments.list[b.Segment]
+		if s == nil {
+			return false
+		}
+		at := address - uintptr(s.start) - uintptr(b.Offset)
+		if at >= uintptr(b.Size) || bytes > b.Size-int64(at) {
+			return false
+		}
+		_, err := r.heap.core.Live(b.Handle)
+		return err == nil
+	})
+}
+
+// takeStock ends the uses that were recorded before a mark and returns the inventory of the pool.
+// The caller has waited for the work before the mark.
+func (r *realigner) takeStock(before alloc.Mark) (stock, error) {
+	streams := r.heap.streams.all()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	// A call that has entered the pool realigns it even if Close has begun, so test only closed.
+	if r.heap.segments.closed {
+		return stock{}, errPoolClosed
+	}
+	if !r.heap.core.QuietSince(before) {
+		return stock{}, errors.New("another goroutine used or freed a buffer during the realignment")
+	}
+	for _, s := range streams {
+		r.heap.uses.synced(s, before)
+	}
+	held, err := r.heap.core.Held()
+	past := r.heap.ledger
+	return stock{
+		Pool: r.history.id, Position: past.Position(), Start: past.NextStart(), Inventory: held,
+	}, err
+}
+
+// rebuild replaces the free space of the pool, restarts its history and returns the segments to
+// unmap. If another goroutine has changed the pool meanwhile, the pool stays suspect.
+func (r *realigner) rebuild(g *roster, l alloc.Arrangement, stocks []stock) []*segment {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	table, past := r.heap.segments, r.heap.ledger
+	if table.closed || past.Position() != stocks[g.rank].Position {
+		return nil
+	}
+	gone, err := r.heap.core.Rebuild(l)
+	if err != nil {
+		return nil
+	}
+	for len(table.list) < len(l.Segments) {
+		table.list = append(table.list, nil)
+	}
+	for _, s := range table.mapped() {
+		s.stream = 0
+		s.releasing = s.releasing || l.Segments[s.ordinal].Bytes == 0
+	}
+	clear(r.heap.uses.points)
+	start := uint64(0)
+	for _, s := range stocks {
+		start = max(start, s.Start)
+	}
+	r.events.collect()
+	past.Restart(start, digestOf(l, stocks[0]))
+	r.events.restart(start)
+	r.suspicion.trust(g)
+	var segments []*segment
+	for _, s := range gone {
+		segments = append(segments, table.list[s.Ordinal])
+	}
+	slices.SortFunc(segments, byOrdinal)
+	return segments
+}
+
+// digestOf returns a digest of the contents of a realigned pool.
+func digestOf(l alloc.Arrangement, s stock) uint64 {
+	d := ledger.Empty
+	for _, extent := range l.Segments {
+		d = ledger.Mix(d, uint64(extent.Bytes), 1)
+	}
+	for _, r := range l.Kept {
+		d = ledger.Mix(ledger.Mix(d, uint64(r.Segment), uint64(r.Offset)), uint64(r.Size), 2)
+	}
+	for _, b := range s.Blocks {
+		if b.Live {
+			d = ledger.Mix(ledger.Mix(d, uint64(b.Segment), uint64(b.Offset)), uint64(b.Size),
+				uint64(b.Stream)<<8|3)
+		}
+	}
+	return d
+}
+
+// deregisterReleasing deregisters all segments that are being released.
+func (r *realigner) deregisterReleasing() error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	var errs []error
+	for _, s := range r.heap.segments.mapped() {
+		if s.releasing {
+			errs = append(errs, r.heap.registrar.deregister(s))
+		}
+	}
+	return errors.Join(errs...)
+}

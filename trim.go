@@ -1,0 +1,95 @@
+package symmem
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"symmem/driver"
+	"symmem/event"
+	"symmem/internal/agreement"
+	"symmem/internal/ranked"
+)
+
+// trimmer unmaps the unused segments of a pool.
+type trimmer struct {
+	mu        *ranked.Spin[poolMu]
+	pool      *Pool // identifies the pool to groups
+	heap      *heap
+	segments  *segmentTable
+	registrar *registrar
+	streams   *streamList
+}
+
+// trim implements Pool.Trim.
+func (t *trimmer) trim(ctx context.Context, keep int64) error {
+	g := t.registrar.domain
+	drained := t.streams.drain(ctx)
+	if drained != nil && (g == nil || !errors.Is(drained, ErrCapturing)) {
+		return fmt.Errorf("trimming a pool: %w", drained)
+	}
+	if g == nil {
+		return t.trimAlone(ctx, keep)
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	history := t.registrar.history
+	err := g.aligner.meet(ctx, &meeting{
+		tag: "trim", pools: []*Pool{t.pool}, reason: keepsMemory,
+		ledgers: func() []agreement.Ledger { return []agreement.Ledger{history.with(nil)} },
+	})
+	if err != nil {
+		return err
+	}
+	if err := agreeOnCaptures(ctx, g, drained); err != nil {
+		return fmt.Errorf("trimming a pool: %w", err)
+	}
+	idle, err := t.takeIdle(ctx, keep)
+	err = errors.Join(err, t.segments.retire(idle, t.registrar.deregister))
+	// Peers may read a segment through their windows until they have deregistered it.
+	if _, waitErr := g.comm.Exchange(ctx, driver.LaneControl, nil); waitErr != nil {
+		return errors.Join(err, g.life.awaitCause(waitErr))
+	}
+	return errors.Join(err, t.segments.retire(idle, t.segments.release))
+}
+
+// trimAlone trims a pool without a domain.
+func (t *trimmer) trimAlone(ctx context.Context, keep int64) error {
+	idle, err := t.takeIdle(ctx, keep)
+	return errors.Join(err, t.segments.retire(idle, t.registrar.deregister),
+		t.segments.retire(idle, t.segments.release))
+}
+
+// takeIdle removes the idle segments from the core and waits for the work on them. Other goroutines
+// may have queued such work, and freed its buffers, since trim waited.
+func (t *trimmer) takeIdle(ctx context.Context, keep int64) ([]*segment, error) {
+	idle := t.removeIdle(keep)
+	if len(idle) == 0 {
+		return nil, nil
+	}
+	if err := t.streams.drain(ctx); err != nil {
+		return nil, fmt.Errorf("trimming a pool: %w", err)
+	}
+	return idle, nil
+}
+
+// removeIdle removes the idle segments from the core and excludes them from registration.
+func (t *trimmer) removeIdle(keep int64) []*segment {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.segments.closed {
+		return nil
+	}
+	var idle []*segment
+	for _, removed := range t.heap.core.Trim(keep) {
+		s := t.segments.list[removed.Ordinal]
+		s.releasing = true
+		idle = append(idle, s)
+		t.heap.ledger.Absorb(&event.Event{
+			Kind: event.KindTrim, Stream: s.stream, Segment: s.ordinal, Size: removed.Bytes,
+		}, 0)
+	}
+	slices.SortFunc(idle, byOrdinal)
+	return idle
+}

@@ -1,0 +1,170 @@
+package symmem
+
+import (
+	"errors"
+	"fmt"
+
+	"symmem/driver"
+	"symmem/event"
+	"symmem/internal/alloc"
+	"symmem/internal/ledger"
+	"symmem/internal/ranked"
+)
+
+// uses records which streams and graphs use the blocks of a pool, and returns blocks to the pool
+// when their uses have ended.
+type uses struct {
+	mu       *ranked.Spin[poolMu]
+	core     *alloc.Core
+	ledger   *ledger.Ledger
+	events   *poolEvents
+	segments *segmentTable
+	streams  *streamList
+	points   map[alloc.StreamPoint]driver.Event // for uses of deferred blocks; guarded by mu
+}
+
+// add records that a stream uses a buffer.
+func (u *uses) add(m Memory, s *Stream) error {
+	u.mu.Lock()
+	defer u.events.release()
+	err := errPoolClosed
+	if !u.segments.closed {
+		err = u.core.Use(m.handle, s.number)
+	}
+	if err != nil {
+		return fmt.Errorf("using a buffer on stream %d: %w", s.number, err)
+	}
+	u.events.use(m.handle, s)
+	return nil
+}
+
+// repeat records a use again once its work has been queued; see Stream.useAgain.
+func (u *uses) repeat(m Memory, s *Stream) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.core.UseAgain(m.handle, s.number)
+}
+
+// pin records that a graph uses a buffer. The caller has entered the pool, so the pool is not
+// closed.
+func (u *uses) pin(m Memory) error {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if _, err := u.core.Pin(m.handle); err != nil {
+		return fmt.Errorf("using a buffer in a capture: %w", err)
+	}
+	return nil
+}
+
+// unpin ends the use of a buffer by a graph.
+func (u *uses) unpin(m Memory) error {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if u.segments.closed {
+		return nil
+	}
+	block, state, err := u.core.Unpin(m.handle)
+	if err != nil {
+		return fmt.Errorf("closing a graph: %w", err)
+	}
+	if state == alloc.Deferred {
+		return u.freed(block, state)
+	}
+	u.noteReturns()
+	return nil
+}
+
+// freeKinds maps the state of a block after a free to the kind of event. A pin causes no event,
+// because it affects the places of later blocks only once the block is freed.
+var freeKinds = [...]event.Kind{
+	alloc.Free: event.KindFree, alloc.Parked: event.KindPark, alloc.Deferred: event.KindDefer,
+}
+
+// freed records that the core's latest call has freed a block. mu is held.
+func (u *uses) freed(b alloc.Block, state alloc.State) error {
+	u.ledger.Note(freeKinds[state], u.core.Owner(), b.Segment, b.Offset, b.Size, 0)
+	if state == alloc.Deferred {
+		return u.recordPoints()
+	}
+	return nil
+}
+
+// recordPoints records an event on every stream that used the block that was just deferred. A
+// closed stream has no work left and gets a nil event, because ranks may forget a stream at
+// different times. mu is held.
+func (u *uses) recordPoints() error {
+	var errs []error
+	for _, point := range u.core.EventsToRecord() {
+		e, err := u.streams.at(point.Stream).recordEvent()
+		if err != nil {
+			e = nil
+		}
+		u.points[point] = e
+		if err != nil && !errors.Is(err, ErrClosed) {
+			errs = append(errs, fmt.Errorf("freeing a buffer that other streams use: %w", err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// reclaim returns deferred blocks to the pool when memory is short. On the device, s waits for the
+// uses that were recorded when the blocks were freed. A failure of those uses does not affect s. mu
+// is held.
+func (u *uses) reclaim(s *Stream) error {
+	for _, point := range u.core.Waits() {
+		if err := u.await(s, point); err != nil {
+			return fmt.Errorf("taking back memory that another stream used: %w", err)
+		}
+	}
+	u.noteReturns()
+	return nil
+}
+
+func (u *uses) await(s *Stream, point alloc.StreamPoint) error {
+	e := u.points[point]
+	delete(u.points, point)
+	if e == nil {
+		return nil
+	}
+	return s.queue.WaitOnly(e)
+}
+
+// noteReturns records the blocks that became free in the core's latest call. mu is held.
+func (u *uses) noteReturns() {
+	for _, b := range u.core.Returned() {
+		u.ledger.Note(event.KindReturn, b.Owner, b.Segment, b.Offset, b.Size, 0)
+	}
+}
+
+// mark returns a mark that covers all uses and frees so far.
+func (u *uses) mark() alloc.Mark {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	return u.core.Mark()
+}
+
+// reclaimIdle is called when the stream's work before a mark is complete. It frees the blocks that
+// were deferred because of that work, and makes the stream's unused memory available to other
+// streams.
+func (u *uses) reclaimIdle(s *Stream, before alloc.Mark) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	switch {
+	case u.segments.closed:
+	case len(u.points) == 0:
+		u.core.Idle(s.number, before)
+	default:
+		u.synced(s, before)
+	}
+}
+
+// synced ends the uses by a stream that happened before a mark. mu is held.
+func (u *uses) synced(s *Stream, before alloc.Mark) {
+	u.core.Synced(s.number, before)
+	u.noteReturns()
+	for point := range u.points {
+		if point.Stream == s.number && before.Covers(point) {
+			delete(u.points, point)
+		}
+	}
+}
