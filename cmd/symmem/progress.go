@@ -20,14 +20,14 @@ const (
 	progressEvery = 100 * time.Millisecond
 )
 
-// progressLines returns a function that writes progress as lines, at most one per progressEvery.
-// The function writes the first line at once.
-func progressLines(w io.Writer) func(done, all int) {
+// progressLines returns a function that writes progress as lines, at most one per progressEvery,
+// with a unit such as "steps". The function writes the first line at once.
+func progressLines(w io.Writer, unit string) func(done, all int) {
 	var next time.Time
 	return func(done, all int) {
 		if now := time.Now(); now.After(next) {
 			next = now.Add(progressEvery)
-			fmt.Fprintf(w, "%s%d of %d steps\n", progressPrefix, done, all)
+			fmt.Fprintf(w, "%s%d of %d %s\n", progressPrefix, done, all, unit)
 		}
 	}
 }

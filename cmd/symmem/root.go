@@ -36,6 +36,7 @@ func newRootCommand() *cobra.Command {
 		newLaunchCommand(),
 		newBenchCommand(),
 		newTuneCommand(),
+		newDiffCommand(),
 		newVersionCommand(),
 		newPinCommand(),
 		newManCommand(),

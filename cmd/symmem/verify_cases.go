@@ -90,9 +90,9 @@ func progressOf(rank int, stderr io.Writer) func(done, all int) {
 	case rank != 0:
 		return nil
 	case os.Getenv(envProgress) == "lines":
-		return progressLines(stderr)
+		return progressLines(stderr, "steps")
 	case isTerminal(stderr):
-		return progressLines(&progressCounter{terminal: stderr})
+		return progressLines(&progressCounter{terminal: stderr}, "steps")
 	}
 	return nil
 }

@@ -110,6 +110,8 @@ type Sequence struct {
 	Partial bool
 	// NoPlaces states why places cannot be compared, or is empty.
 	NoPlaces string
+	// NoReplay names the setting that keeps PyTorch's rule from being replayed, or is empty.
+	NoReplay string
 	// First is the number of the first call in its group.
 	First int64
 }

@@ -41,7 +41,31 @@ func (r *Reader) Finish(d *plain.Document, top plain.Value, device int) error {
 	}
 	f := newForward(r.rank, b)
 	f.run(trace[begin:])
+	if setting := unusualSetting(d, top); setting != "" {
+		for _, s := range r.rank.Sequences {
+			s.NoReplay = setting
+		}
+	}
 	return nil
+}
+
+// unusualSetting names a setting of the allocator that changes its rule, or returns "".
+func unusualSetting(d *plain.Document, top plain.Value) string {
+	settings := d.Get(top, d.String("allocator_settings"))
+	if n, ok := d.Get(settings, d.String("max_split_size")).Int(); ok && n > 0 && n < 1<<50 {
+		return "max_split_size"
+	}
+	threshold := d.Get(settings, d.String("garbage_collection_threshold"))
+	if n, ok := threshold.Int(); !threshold.IsNone() && (!ok || n != 0) {
+		return "garbage_collection_threshold"
+	}
+	divisions := d.Items(d.Get(settings, d.String("roundup_power2_divisions")))
+	for i := 1; i < len(divisions); i += 2 {
+		if n, _ := divisions[i].Int(); n > 1 {
+			return "roundup_power2_divisions"
+		}
+	}
+	return ""
 }
 
 // choose returns the device to compare.

@@ -1,0 +1,124 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"sync"
+
+	"github.com/spf13/cobra"
+
+	"symmem/cmd/symmem/internal/diff"
+	"symmem/cmd/symmem/internal/diff/load"
+)
+
+const diffLong = `diff finds the first event that differs between ranks, in files that the ranks recorded.
+
+It reads memory snapshots of PyTorch (torch.cuda.memory._dump_snapshot) and dumps of its Flight
+Recorder, as pickles or JSON. Nothing in a pickle is executed. One file for each rank; the rank is
+the last integer of the file's name. Of a directory it reads all files.
+
+Pools and segments are matched across ranks. diff prints the first request (allocation, free or
+collective) that differs and the first place (segment and offset) that differs, with stacks and the
+five requests before; whether this one difference explains the rest; and where symmem would place
+the same requests. Where the files do not determine something, it says so.
+
+If there are MemPools, only these are compared, because other memory differs between ranks by
+nature; --all-pools compares everything.
+
+Exit codes: 0 the ranks agree; 1 they differ; 2 a file cannot be read; 128 + n it was ended by signal
+n.`
+
+const diffExample = `  symmem diff snapshot_rank0.pickle snapshot_rank1.pickle
+  symmem diff --json traces/
+  symmem diff good.pickle bad.pickle --rank good.pickle=0 --rank bad.pickle=1`
+
+// diffFlags holds the flags of diff.
+type diffFlags struct {
+	ranks    []string
+	device   int
+	allPools bool
+	json     bool
+}
+
+func newDiffCommand() *cobra.Command {
+	f := &diffFlags{}
+	cmd := &cobra.Command{
+		Use:     "diff FILE|DIRECTORY...",
+		Short:   "Find the first event that differs between ranks, in recorded files",
+		Long:    diffLong,
+		Example: diffExample,
+		Args:    cobra.MinimumNArgs(1),
+		RunE:    f.run,
+	}
+	flags := cmd.Flags()
+	flags.StringArrayVar(&f.ranks, "rank", nil, "rank of a file, as FILE=N (default from its name)")
+	flags.IntVar(&f.device, "device", -1, "device of a snapshot (default the only one with events)")
+	flags.BoolVar(&f.allPools, "all-pools", false, "compare the default pool and pools of graphs, too")
+	flags.BoolVar(&f.json, "json", false, "print one JSON object")
+	return cmd
+}
+
+func (f *diffFlags) run(cmd *cobra.Command, args []string) error {
+	ranks := map[string]int{}
+	for _, text := range f.ranks {
+		file, number, _ := cutLast(text, "=")
+		n, err := strconv.Atoi(number)
+		if err != nil || n < 0 {
+			return fmt.Errorf("rank %q is not FILE=N", text)
+		}
+		ranks[file] = n
+	}
+	sources, err := load.Find(args, ranks)
+	if err != nil {
+		return exitWith(exitUsage, err)
+	}
+	if len(sources) < 2 {
+		return errors.New("one file is not enough: pass the files of at least two ranks")
+	}
+	progress, end := diffProgress(cmd)
+	histories, err := load.Files(sources, load.Options{Device: f.device, Progress: progress})
+	end()
+	if err != nil {
+		return exitWith(exitUsage, err)
+	}
+	report := diff.Compare(histories, diff.Options{AllPools: f.allPools})
+	if err := writeReport(cmd.OutOrStdout(), f.json, report, report.WriteText); err != nil {
+		return exitWith(exitUsage, err)
+	}
+	if !report.Agree {
+		return exitWith(exitWrong, nil)
+	}
+	return nil
+}
+
+// cutLast is strings.Cut at the last separator.
+func cutLast(s, separator string) (before, after string, found bool) {
+	i := strings.LastIndex(s, separator)
+	if i < 0 {
+		return s, "", false
+	}
+	return s[:i], s[i+len(separator):], true
+}
+
+// manyBytes is the size of input from which on progress is shown on a terminal.
+const manyBytes = 64 << 20
+
+// diffProgress returns a function that shows how much has been read, and one that removes it.
+func diffProgress(cmd *cobra.Command) (progress func(done, total int64), end func()) {
+	if !isTerminal(cmd.ErrOrStderr()) {
+		return nil, func() {}
+	}
+	var mu sync.Mutex
+	counter := &progressCounter{terminal: cmd.ErrOrStderr()}
+	lines := progressLines(counter, "MiB read")
+	progress = func(done, total int64) {
+		if total >= manyBytes {
+			mu.Lock()
+			lines(int(done>>20), int(total>>20))
+			mu.Unlock()
+		}
+	}
+	return progress, counter.end
+}

@@ -1,0 +1,312 @@
+package diff
+
+import "symmem/cmd/symmem/internal/diff/history"
+
+// Kinds of differences.
+const (
+	KindSize    = "other size"
+	KindMissing = "missing"
+	KindExtra   = "extra"
+	KindOrder   = "other order"
+	KindPlace   = "other place"
+	KindStream  = "other stream"
+	KindPool    = "other pool"
+	KindCall    = "other call"
+)
+
+const (
+	// lookahead is the number of requests that a hypothesis about a difference is tested on.
+	lookahead = 64
+	// maxEdits bounds the differences that are counted.
+	maxEdits = 1000
+)
+
+// edit is one difference between two ranks.
+type edit struct {
+	kind           string
+	reference, dev int // indexes of the requests
+}
+
+// aligner walks through the requests of a rank and of the reference, and finds the differences that
+// explain how they differ.
+type aligner struct {
+	reference, dev *view
+	pair           []int32 // by block of dev: the block of reference, or -2 for none
+	inverse        []bool  // by block of reference: it has a pair
+	i, j           int
+	edits          []edit
+}
+
+const unpaired = -2
+
+func newAligner(reference, dev *view) *aligner {
+	a := &aligner{reference: reference, dev: dev}
+	a.pair = make([]int32, len(dev.keys)+1)
+	for i := range a.pair {
+		a.pair[i] = unpaired
+	}
+	a.inverse = make([]bool, len(reference.keys)+1)
+	return a
+}
+
+// run aligns all requests. It stops after maxEdits differences.
+func (a *aligner) run() []edit {
+	for a.i < len(a.reference.keys) || a.j < len(a.dev.keys) {
+		switch {
+		case a.matches(a.i, a.j, a.i, a.j):
+			a.join(a.i, a.j)
+			a.i, a.j = a.i+1, a.j+1
+		case a.freesExtra(a.j):
+			a.j++
+		case a.freesMissing(a.i):
+			a.i++
+		case len(a.edits) == maxEdits:
+			return a.edits
+		default:
+			a.step()
+		}
+	}
+	return a.edits
+}
+
+// matches reports whether two requests are the same. Blocks of requests before (i, j) are matched
+// by their pairs, later ones by their distance from there.
+func (a *aligner) matches(ri, dj, i, j int) bool {
+	if ri >= len(a.reference.keys) || dj >= len(a.dev.keys) {
+		return false
+	}
+	r, d := a.reference.keys[ri], a.dev.keys[dj]
+	if r.action != d.action || r.size != d.size || r.stream != d.stream {
+		return false
+	}
+	if r.action == history.Free {
+		return a.sameBlock(r.block, d.block, i, j)
+	}
+	return r.block == d.block
+}
+
+func (a *aligner) sameBlock(r, d int32, i, j int) bool {
+	if r < 0 || d < 0 {
+		return r == d
+	}
+	baseR, baseD := allocsBefore(a.reference, i), allocsBefore(a.dev, j)
+	if d < baseD {
+		return a.pair[d] == r
+	}
+	return r >= baseR && r-baseR == d-baseD
+}
+
+// allocsBefore returns the number of allocations before a request.
+func allocsBefore(v *view, i int) int32 {
+	if i < len(v.blocks) {
+		return v.blocks[i]
+	}
+	if n := len(v.blocks); n > 0 {
+		last := v.blocks[n-1]
+		if v.keys[n-1].action == history.Alloc {
+			last++
+		}
+		return last
+	}
+	return 0
+}
+
+// join pairs the blocks of two allocations.
+func (a *aligner) join(ri, dj int) {
+	if ri < len(a.reference.keys) && dj < len(a.dev.keys) &&
+		a.reference.keys[ri].action == history.Alloc && a.dev.keys[dj].action == history.Alloc {
+		a.pair[a.dev.blocks[dj]] = a.reference.blocks[ri]
+		a.inverse[a.reference.blocks[ri]] = true
+	}
+}
+
+// part undoes join.
+func (a *aligner) part(ri, dj int) {
+	if ri < len(a.reference.keys) && dj < len(a.dev.keys) &&
+		a.reference.keys[ri].action == history.Alloc && a.dev.keys[dj].action == history.Alloc {
+		a.pair[a.dev.blocks[dj]] = unpaired
+		a.inverse[a.reference.blocks[ri]] = false
+	}
+}
+
+// freesExtra reports whether a request of dev frees a block that reference does not have.
+func (a *aligner) freesExtra(j int) bool {
+	if j >= len(a.dev.keys) {
+		return false
+	}
+	k := a.dev.keys[j]
+	return k.action == history.Free && k.block >= 0 && a.pair[k.block] == unpaired
+}
+
+// freesMissing reports whether a request of reference frees a block that dev does not have.
+func (a *aligner) freesMissing(i int) bool {
+	if i >= len(a.reference.keys) {
+		return false
+	}
+	k := a.reference.keys[i]
+	return k.action == history.Free && k.block >= 0 && !a.inverse[k.block]
+}
+
+// hypothesis explains a difference: the requests up to (i, j) belong together as the pairs state.
+type hypothesis struct {
+	kind  string
+	i, j  int
+	pairs [][2]int
+}
+
+// step finds the best explanation of a difference at (i, j) and moves behind it.
+func (a *aligner) step() {
+	best, most := hypothesis{}, -1
+	for _, h := range a.hypotheses() {
+		if score := a.score(h); score > most {
+			best, most = h, score
+		}
+	}
+	a.edits = append(a.edits, edit{best.kind, a.i, a.j})
+	for _, p := range best.pairs {
+		a.join(p[0], p[1])
+	}
+	a.i, a.j = best.i, best.j
+}
+
+// score counts the requests that agree after a hypothesis.
+func (a *aligner) score(h hypothesis) int {
+	for _, p := range h.pairs {
+		a.join(p[0], p[1])
+	}
+	n, ri, dj := 0, h.i, h.j
+	for n < lookahead {
+		if ri >= len(a.reference.keys) && dj >= len(a.dev.keys) {
+			n = lookahead // the rest is explained
+			break
+		}
+		switch {
+		case a.matches(ri, dj, h.i, h.j):
+			n, ri, dj = n+1, ri+1, dj+1
+			continue
+		case a.freesAfter(a.dev, dj, h.j) && a.freesExtra(dj):
+			dj++
+			continue
+		case a.freesAfter(a.reference, ri, h.i) && a.freesMissing(ri):
+			ri++
+			continue
+		}
+		break
+	}
+	for _, p := range h.pairs {
+		a.part(p[0], p[1])
+	}
+	return n
+}
+
+// freesAfter reports whether a request frees a block that was allocated before request at.
+func (a *aligner) freesAfter(v *view, i, at int) bool {
+	return i < len(v.keys) && v.keys[i].action == history.Free && v.keys[i].block < allocsBefore(v, at)
+}
+
+// hypotheses lists the explanations of a difference, preferred ones first.
+func (a *aligner) hypotheses() []hypothesis {
+	i, j := a.i, a.j
+	if i >= len(a.reference.keys) {
+		return []hypothesis{{kind: KindExtra, i: i, j: j + 1}}
+	}
+	if j >= len(a.dev.keys) {
+		return []hypothesis{{kind: KindMissing, i: i + 1, j: j}}
+	}
+	all := []hypothesis{{kind: a.substitution(i, j), i: i + 1, j: j + 1, pairs: [][2]int{{i, j}}}}
+	all = append(all, a.orders()...)
+	return append(all,
+		hypothesis{kind: KindExtra, i: i, j: j + 1}, hypothesis{kind: KindMissing, i: i + 1, j: j})
+}
+
+// substitution names the difference between two requests in the same position.
+func (a *aligner) substitution(i, j int) string {
+	r, d := a.reference.keys[i], a.dev.keys[j]
+	switch {
+	case r.action == history.Call && d.action == history.Call:
+		return callDifference(a.reference.rank.Texts[a.reference.event(i).Block],
+			a.dev.rank.Texts[a.dev.event(j).Block])
+	case r.action != d.action:
+		return KindCall
+	case r.size != d.size && r.action == history.Free && r.block != d.block:
+		return KindOrder
+	case r.size != d.size:
+		return KindSize
+	case r.stream != d.stream:
+		return KindStream
+	}
+	return KindOrder
+}
+
+// callDifference names the difference between two calls.
+func callDifference(r, d string) string {
+	if firstWord(r) == firstWord(d) {
+		return KindSize
+	}
+	return KindCall
+}
+
+func firstWord(s string) string {
+	for i := range len(s) {
+		if s[i] == ' ' {
+			return s[:i]
+		}
+	}
+	return s
+}
+
+// orders lists the explanations in which requests are in another order: two have changed places, or
+// one is earlier or later.
+func (a *aligner) orders() []hypothesis {
+	var all []hypothesis
+	for n := 1; n <= lookahead; n++ {
+		ri, dj := a.i+n, a.j+n
+		if ri >= len(a.reference.keys) || dj >= len(a.dev.keys) {
+			break
+		}
+		for _, shape := range [][2]int{{0, 0}, {0, 1}, {1, 0}} {
+			if h, ok := a.order(n, shape); ok {
+				all = append(all, h)
+			}
+		}
+		if len(all) > 0 {
+			break
+		}
+	}
+	return all
+}
+
+// order tests an order of the next n+1 requests: exchanged ends (0, 0), the first request of dev is
+// the last of reference (0, 1), or the reverse (1, 0).
+func (a *aligner) order(n int, shape [2]int) (hypothesis, bool) {
+	i, j := a.i, a.j
+	var pairs [][2]int
+	switch {
+	case shape[1] == 1:
+		pairs = append(pairs, [2]int{i + n, j})
+		for k := range n {
+			pairs = append(pairs, [2]int{i + k, j + k + 1})
+		}
+	case shape[0] == 1:
+		pairs = append(pairs, [2]int{i, j + n})
+		for k := range n {
+			pairs = append(pairs, [2]int{i + k + 1, j + k})
+		}
+	default:
+		pairs = append(pairs, [2]int{i, j + n}, [2]int{i + n, j})
+		for k := 1; k < n; k++ {
+			pairs = append(pairs, [2]int{i + k, j + k})
+		}
+	}
+	for _, p := range pairs {
+		a.join(p[0], p[1])
+	}
+	ok := true
+	for _, p := range pairs {
+		ok = ok && a.matches(p[0], p[1], i+n+1, j+n+1)
+	}
+	for _, p := range pairs {
+		a.part(p[0], p[1])
+	}
+	return hypothesis{kind: KindOrder, i: i + n + 1, j: j + n + 1, pairs: pairs}, ok
+}

@@ -1,0 +1,195 @@
+package difftest
+
+import (
+	"encoding/binary"
+	"encoding/json"
+	"fmt"
+	"math"
+	"strings"
+)
+
+// Dict is a dict with its keys in order.
+type Dict []Pair
+
+// Pair is a key of a Dict with its value: an int, int64, float64, bool, string, nil, Dict, List or
+// Tuple.
+type Pair struct {
+	Key   string
+	Value any
+}
+
+// List is a list.
+type List []any
+
+// Tuple is a tuple, which JSON has as a list.
+type Tuple []any
+
+// JSON encodes a value as JSON.
+func JSON(v any) []byte {
+	b, err := json.Marshal(v)
+	if err != nil {
+		panic(err)
+	}
+	return b
+}
+
+// MarshalJSON implements json.Marshaler.
+func (d Dict) MarshalJSON() ([]byte, error) {
+	parts := make([]string, len(d))
+	for i, p := range d {
+		parts[i] = string(JSON(p.Key)) + ":" + string(JSON(p.Value))
+	}
+	return []byte("{" + strings.Join(parts, ",") + "}"), nil
+}
+
+// Pickle encodes a value as Python's pickler does with protocols 3 to 5, or PyTorch's C++ pickler
+// with protocol 2: lists and dicts are extended in batches of 1,000 or at once, and strings are
+// stored once.
+func Pickle(v any, protocol int) []byte {
+	p := &pickler{protocol: protocol, strings: map[string]int{}}
+	p.write(0x80, byte(protocol))
+	p.value(v)
+	p.write('.')
+	return p.out
+}
+
+type pickler struct {
+	out      []byte
+	protocol int
+	strings  map[string]int
+	stored   int
+}
+
+func (p *pickler) write(b ...byte) { p.out = append(p.out, b...) }
+
+func (p *pickler) store() {
+	switch {
+	case p.protocol >= 4:
+		p.write(0x94)
+	case p.stored < 256:
+		p.write('q', byte(p.stored))
+	default:
+		p.out = binary.LittleEndian.AppendUint32(append(p.out, 'r'), uint32(p.stored))
+	}
+	p.stored++
+}
+
+func (p *pickler) value(v any) {
+	switch v := v.(type) {
+	case nil:
+		p.write('N')
+	case bool:
+		if v {
+			p.write(0x88)
+		} else {
+			p.write(0x89)
+		}
+	case int:
+		p.integer(int64(v))
+	case int64:
+		p.integer(v)
+	case float64:
+		p.out = binary.BigEndian.AppendUint64(append(p.out, 'G'), math.Float64bits(v))
+	case string:
+		p.text(v)
+	case Tuple:
+		p.tuple(v)
+	case List:
+		p.list(v)
+	case Dict:
+		p.dict(v)
+	default:
+		panic(fmt.Sprintf("value of type %T", v))
+	}
+}
+
+func (p *pickler) integer(n int64) {
+	switch {
+	case n >= 0 && n < 256:
+		p.write('K', byte(n))
+	case n >= 0 && n < 65536:
+		p.write('M', byte(n), byte(n>>8))
+	case n == int64(int32(n)):
+		p.out = binary.LittleEndian.AppendUint32(append(p.out, 'J'), uint32(n))
+	default:
+		p.out = binary.LittleEndian.AppendUint64(append(p.out, 0x8a, 8), uint64(n))
+	}
+}
+
+func (p *pickler) text(s string) {
+	if at, ok := p.strings[s]; ok {
+		if at < 256 {
+			p.write('h', byte(at))
+		} else {
+			p.out = binary.LittleEndian.AppendUint32(append(p.out, 'j'), uint32(at))
+		}
+		return
+	}
+	if p.protocol >= 4 && len(s) < 256 {
+		p.write(0x8c, byte(len(s)))
+	} else {
+		p.out = binary.LittleEndian.AppendUint32(append(p.out, 'X'), uint32(len(s)))
+	}
+	p.out = append(p.out, s...)
+	p.strings[s] = p.stored
+	p.store()
+}
+
+func (p *pickler) tuple(v Tuple) {
+	if len(v) > 3 || len(v) == 0 {
+		p.write('(')
+	}
+	for _, item := range v {
+		p.value(item)
+	}
+	p.write([]byte{'t', 0x85, 0x86, 0x87, 't'}[min(len(v), 4)])
+	p.store()
+}
+
+// batch returns the number of items that are added at once.
+func (p *pickler) batch() int {
+	if p.protocol == 2 {
+		return math.MaxInt
+	}
+	return 1000
+}
+
+func (p *pickler) list(v List) {
+	p.write(']')
+	p.store()
+	for len(v) > 0 {
+		n := min(len(v), p.batch())
+		if n == 1 {
+			p.value(v[0])
+			p.write('a')
+		} else {
+			p.write('(')
+			for _, item := range v[:n] {
+				p.value(item)
+			}
+			p.write('e')
+		}
+		v = v[n:]
+	}
+}
+
+func (p *pickler) dict(v Dict) {
+	p.write('}')
+	p.store()
+	for len(v) > 0 {
+		n := min(len(v), p.batch())
+		if n > 1 {
+			p.write('(')
+		}
+		for _, pair := range v[:n] {
+			p.text(pair.Key)
+			p.value(pair.Value)
+		}
+		if n > 1 {
+			p.write('u')
+		} else {
+			p.write('s')
+		}
+		v = v[n:]
+	}
+}

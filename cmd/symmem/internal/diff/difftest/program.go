@@ -1,0 +1,150 @@
+// Package difftest makes files of ranks for tests: random programs of requests, their execution by
+// PyTorch's rule of placement, and snapshots and dumps with the keys and values of PyTorch 2.11
+// (torch/csrc/cuda/Module.cpp, c10/cuda/CUDACachingAllocator.cpp and
+// torch/csrc/distributed/c10d/FlightRecorder.hpp).
+package difftest
+
+import (
+	"math/rand/v2"
+	"slices"
+)
+
+// Request is a request of a program: the allocation or the free of a tensor.
+type Request struct {
+	Tensor int
+	Size   int64
+	Stream int
+	Pool   int
+	Free   bool
+}
+
+// Program is a list of requests. A tensor's free has the size, stream and pool of its allocation.
+type Program []Request
+
+// Random returns a random program that uses the given number of pools and streams.
+func Random(rng *rand.Rand, requests, pools, streams int) Program {
+	var p Program
+	var live []Request
+	for len(p) < requests {
+		if len(live) > 40 || len(live) > 0 && rng.IntN(100) < 45 {
+			at := rng.IntN(len(live))
+			r := live[at]
+			r.Free = true
+			p = append(p, r)
+			live = slices.Delete(live, at, at+1)
+			continue
+		}
+		r := Request{
+			Tensor: len(p), Size: randomSize(rng), Stream: rng.IntN(streams), Pool: rng.IntN(pools),
+		}
+		p = append(p, r)
+		live = append(live, r)
+	}
+	return p
+}
+
+// randomSize often returns one of a few sizes, so that equal free blocks compete.
+func randomSize(rng *rand.Rand) int64 {
+	if rng.IntN(2) == 0 {
+		return []int64{512, 64 << 10, 2 << 20, 4 << 20}[rng.IntN(4)]
+	}
+	return 1 + rng.Int64N(6<<20)
+}
+
+// Kinds lists the kinds of differences that Plant makes. "other place" is none of them, because it
+// results from addresses.
+var Kinds = []string{
+	"other size", "missing", "extra", "other order", "other stream", "other pool", "other call",
+}
+
+// Plant returns a copy of a program with a difference of a kind at a random place, or nil if the
+// kind is impossible there. An extra, missing or changed tensor is also freed accordingly.
+func Plant(rng *rand.Rand, p Program, kind string, streams, pools int) Program {
+	at := rng.IntN(len(p))
+	q := slices.Clone(p)
+	r := q[at]
+	if r.Free != (kind == "other call") && kind != "other order" {
+		return nil
+	}
+	switch kind {
+	case "other size":
+		return change(q, r.Tensor, func(r *Request) { r.Size += 512 << rng.IntN(4) })
+	case "other stream":
+		return change(q, r.Tensor, func(r *Request) { r.Stream = (r.Stream + 1) % streams })
+	case "other pool":
+		return change(q, r.Tensor, func(r *Request) { r.Pool = (r.Pool + 1) % pools })
+	case "missing":
+		return slices.DeleteFunc(q, func(o Request) bool { return o.Tensor == r.Tensor })
+	case "extra":
+		return plantExtra(rng, q, at)
+	case "other order":
+		if at+1 >= len(q) || q[at].Tensor == q[at+1].Tensor {
+			return nil
+		}
+		q[at], q[at+1] = q[at+1], q[at]
+		return q
+	}
+	// Another call: an allocation in place of a free.
+	q[at] = Request{Tensor: len(p) + 1, Size: randomSize(rng), Stream: r.Stream, Pool: r.Pool}
+	return q
+}
+
+func change(p Program, tensor int, f func(*Request)) Program {
+	for i := range p {
+		if p[i].Tensor == tensor {
+			f(&p[i])
+		}
+	}
+	return p
+}
+
+func plantExtra(rng *rand.Rand, q Program, at int) Program {
+	extra := Request{
+		Tensor: len(q) + 1, Size: randomSize(rng), Stream: q[at].Stream, Pool: q[at].Pool,
+	}
+	q = slices.Insert(q, at, extra)
+	if rng.IntN(2) == 0 {
+		extra.Free = true
+		q = slices.Insert(q, at+1+rng.IntN(len(q)-at), extra)
+	}
+	return q
+}
+
+// FirstDifference returns, for each pool, the index of the first request that differs between two
+// programs, or -1. The n-th allocation of a pool is the same tensor in both. It is the definition
+// that diff is tested against.
+func FirstDifference(a, b Program, pools int) []int {
+	first := make([]int, pools)
+	for pool := range first {
+		x, y := canonical(a, pool), canonical(b, pool)
+		first[pool] = -1
+		if !slices.Equal(x, y) {
+			first[pool] = 0
+			for first[pool] < min(len(x), len(y)) && x[first[pool]] == y[first[pool]] {
+				first[pool]++
+			}
+		}
+	}
+	return first
+}
+
+// canonical lists the requests of a pool, with tensors and streams numbered by their first use.
+// Stream 0 is the default stream on every rank.
+func canonical(p Program, pool int) []Request {
+	var all []Request
+	tensors, streams := map[int]int{}, map[int]int{0: 0}
+	for _, r := range p {
+		if r.Pool != pool {
+			continue
+		}
+		if !r.Free {
+			tensors[r.Tensor] = len(tensors)
+		}
+		if _, ok := streams[r.Stream]; !ok {
+			streams[r.Stream] = len(streams)
+		}
+		r.Tensor, r.Stream = tensors[r.Tensor], streams[r.Stream]
+		all = append(all, r)
+	}
+	return all
+}

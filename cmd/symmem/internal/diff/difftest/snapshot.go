@@ -1,0 +1,214 @@
+package difftest
+
+import (
+	"cmp"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+
+	"symmem/internal/alloc"
+)
+
+// Run describes how Snapshot executes a program.
+type Run struct {
+	// Seed determines the addresses of segments.
+	Seed uint64
+	// Policy breaks ties between blocks of the same size: alloc.Address as PyTorch up to 2.11 does,
+	// or alloc.Creation.
+	Policy alloc.Policy
+	// Last bounds the number of trace entries, as max_entries does. 0 means no bound.
+	Last int
+	// NoPoolIDs leaves pool ids out of trace entries, as versions before 2.11 do.
+	NoPoolIDs bool
+	// Line is added to the lines of stacks.
+	Line int
+}
+
+// Snapshot executes a program as PyTorch's allocator does and returns the snapshot. Pool n is the
+// MemPool (0, n+1).
+func Snapshot(p Program, r Run) Dict {
+	e := &execution{Run: r, rng: rand.New(rand.NewPCG(r.Seed, 1)), live: map[int]block{}}
+	for i, request := range p {
+		for request.Pool >= len(e.pools) {
+			core, err := alloc.New(alloc.Config{Policy: r.Policy, Sizing: alloc.Stepped})
+			if err != nil {
+				panic(err)
+			}
+			e.pools = append(e.pools, &memory{core: core})
+		}
+		e.request(i, request)
+	}
+	return e.snapshot()
+}
+
+type memory struct {
+	core     *alloc.Core
+	segments []segment
+}
+
+type segment struct {
+	address uint64
+	bytes   int64
+	stream  int
+}
+
+type block struct {
+	alloc.Block
+	address uint64
+	request Request
+}
+
+// execution executes a program.
+type execution struct {
+	Run
+	rng    *rand.Rand
+	pools  []*memory
+	taken  []uint64
+	live   map[int]block
+	trace  List
+	number int
+}
+
+// streamID returns a stream as the file has it: 0 or a pointer.
+func (e *execution) streamID(stream int) int64 {
+	if stream == 0 {
+		return 0
+	}
+	return int64(e.Seed%97)<<32 + int64(stream)<<8
+}
+
+func (e *execution) request(i int, r Request) {
+	if r.Free {
+		b := e.live[r.Tensor]
+		delete(e.live, r.Tensor)
+		if _, _, err := e.pools[r.Pool].core.FreeHandle(b.Handle); err != nil {
+			panic(err)
+		}
+		e.add("free_requested", b.address, r.Size, r, i)
+		e.add("free_completed", b.address, r.Size, r, i)
+		return
+	}
+	m := e.pools[r.Pool]
+	for {
+		b, growth, err := m.core.Alloc(r.Size, alloc.Stream(e.streamID(r.Stream)))
+		if err != nil {
+			panic(err)
+		}
+		if growth.Bytes == 0 {
+			address := m.segments[b.Segment].address + uint64(b.Offset)
+			e.live[r.Tensor] = block{b, address, r}
+			e.add("alloc", address, r.Size, r, i)
+			return
+		}
+		s := segment{e.freshAddress(), growth.Bytes, r.Stream}
+		if _, err := m.core.AddSegment(growth, s.address); err != nil {
+			panic(err)
+		}
+		m.segments = append(m.segments, s)
+		e.add("segment_alloc", s.address, s.bytes, r, i)
+	}
+}
+
+// freshAddress returns an unused address, far from others.
+func (e *execution) freshAddress() uint64 {
+	for {
+		a := 0x7f0000000000 + uint64(e.rng.IntN(1<<11))<<28
+		if !slices.Contains(e.taken, a) {
+			e.taken = append(e.taken, a)
+			return a
+		}
+	}
+}
+
+func (e *execution) add(action string, address uint64, size int64, r Request, i int) {
+	e.number++
+	entry := Dict{
+		{"action", action}, {"addr", int64(address)}, {"size", size},
+		{"stream", e.streamID(r.Stream)}, {"time_us", 1_700_000_000_000_000 + int64(e.number)},
+		{"compile_context", "N/A"}, {"user_metadata", ""},
+	}
+	if !e.NoPoolIDs {
+		entry = append(entry, Pair{"pool_id", Tuple{0, r.Pool + 1}})
+	}
+	e.trace = append(e.trace, append(entry, Pair{"frames", List{
+		Dict{{"name", "make"}, {"filename", "model.py"}, {"line", 10 + i%50 + e.Line}},
+		Dict{{"name", "main"}, {"filename", "train.py"}, {"line", 5}},
+	}}))
+}
+
+func (e *execution) snapshot() Dict {
+	var segments List
+	for number, m := range e.pools {
+		for ordinal, s := range m.segments {
+			segments = append(segments, Dict{
+				{"device", 0}, {"address", int64(s.address)}, {"total_size", s.bytes},
+				{"stream", e.streamID(s.stream)}, {"segment_type", "large"},
+				{"segment_pool_id", Tuple{0, number + 1}}, {"is_expandable", false},
+				{"frames", List{}}, {"blocks", e.blocks(m, int32(ordinal))},
+			})
+		}
+	}
+	slices.SortFunc(segments, func(a, b any) int {
+		return cmp.Compare(a.(Dict)[1].Value.(int64), b.(Dict)[1].Value.(int64))
+	})
+	trace := e.trace
+	if e.Last > 0 && len(trace) > e.Last {
+		trace = trace[len(trace)-e.Last:]
+	}
+	return Dict{
+		{"segments", segments},
+		{"device_traces", List{trace}},
+		{"allocator_settings", Dict{
+			{"PYTORCH_CUDA_ALLOC_CONF", ""}, {"max_split_size", int64(-1)},
+			{"garbage_collection_threshold", 0.0}, {"expandable_segments", false},
+			{"roundup_power2_divisions", Dict{{"1", 0}, {"2", 0}}},
+		}},
+		{"external_annotations", List{}},
+	}
+}
+
+// blocks lists the blocks of a segment, allocated and free.
+func (e *execution) blocks(m *memory, ordinal int32) List {
+	sizes := map[uint64]int64{}
+	for _, b := range e.live {
+		sizes[b.address] = b.request.Size
+	}
+	var all List
+	for v := range m.core.Blocks(ordinal) {
+		address := m.segments[ordinal].address + uint64(v.Offset)
+		state, requested := "inactive", int64(0)
+		if v.State == alloc.Live {
+			state, requested = "active_allocated", sizes[address]
+		}
+		all = append(all, Dict{
+			{"address", int64(address)}, {"size", v.Size},
+			{"requested_size", requested}, {"state", state}, {"frames", List{}},
+		})
+	}
+	return all
+}
+
+// Calls returns a Flight Recorder dump of the given collectives, such as "all_reduce", of one group.
+// first is the sequence number of the first one.
+func Calls(operations []string, first int) Dict {
+	var entries List
+	for i, operation := range operations {
+		entries = append(entries, Dict{
+			{"frames", List{Dict{{"name", "step"}, {"filename", "train.py"}, {"line", 7 + i%3}}}},
+			{"record_id", i}, {"pg_id", 0}, {"process_group", Tuple{"0", "default_pg"}},
+			{"collective_seq_id", first + i}, {"p2p_seq_id", 0}, {"op_id", first + i},
+			{"profiling_name", "nccl:" + operation}, {"time_created_ns", int64(1_700_000_000_000_000_000)},
+			{"input_sizes", List{List{1024}}}, {"input_dtypes", List{"Float"}},
+			{"output_sizes", List{List{1024}}}, {"output_dtypes", List{"Float"}},
+			{"state", "completed"}, {"is_p2p", false}, {"retired", true}, {"timeout_ms", 600000},
+		})
+	}
+	return Dict{
+		{"version", "2.10"}, {"comm_lib_version", "2.28.9"},
+		{"pg_config", Dict{{"0", Dict{{"name", "0"}, {"desc", "default_pg"}, {"ranks", "[0, 1]"}}}}},
+		{"pg_status", Dict{}}, {"entries", entries},
+	}
+}
+
+// FileName returns a name from which the rank can be read.
+func FileName(rank int) string { return fmt.Sprintf("snapshot_rank%d.pickle", rank) }

@@ -1,0 +1,224 @@
+// Package load reads the files of ranks: memory snapshots and Flight Recorder dumps of PyTorch. It
+// recognises the format of a file by its contents.
+package load
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"regexp"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+
+	"symmem/cmd/symmem/internal/diff/flight"
+	"symmem/cmd/symmem/internal/diff/history"
+	"symmem/cmd/symmem/internal/diff/plain"
+	"symmem/cmd/symmem/internal/diff/snapshot"
+)
+
+// Options configures Files.
+type Options struct {
+	// Device selects the device of a snapshot. A negative value selects the only one with events.
+	Device int
+	// Ranks gives ranks of files whose names do not contain them.
+	Ranks map[string]int
+	// Progress, if set, is called with the number of bytes read so far and their total. Calls may be
+	// concurrent.
+	Progress func(done, total int64)
+}
+
+// Source is a file of a rank.
+type Source struct {
+	Path string
+	Rank int
+	size int64
+}
+
+// lastNumber finds the last integer of a name.
+var lastNumber = regexp.MustCompile(`(\d+)\D*$`)
+
+// Find lists the files of paths: files as they are, and of a directory the files in it. The rank of a
+// file is the last integer of its name without the extension.
+func Find(paths []string, ranks map[string]int) ([]Source, error) {
+	var all []Source
+	for _, path := range paths {
+		info, err := os.Stat(path)
+		if err != nil {
+			return nil, fmt.Errorf("finding files: %w", err)
+		}
+		names := []string{path}
+		if info.IsDir() {
+			if names, err = filesIn(path); err != nil {
+				return nil, err
+			}
+		}
+		for _, name := range names {
+			s, err := newSource(name, ranks)
+			if err != nil {
+				return nil, err
+			}
+			all = append(all, s)
+		}
+	}
+	if len(all) == 0 {
+		return nil, fmt.Errorf("%s contains no files", strings.Join(paths, ", "))
+	}
+	return all, nil
+}
+
+func filesIn(folder string) ([]string, error) {
+	entries, err := os.ReadDir(folder)
+	if err != nil {
+		return nil, fmt.Errorf("finding files: %w", err)
+	}
+	var names []string
+	for _, e := range entries {
+		if e.Type().IsRegular() && !strings.HasPrefix(e.Name(), ".") {
+			names = append(names, filepath.Join(folder, e.Name()))
+		}
+	}
+	return names, nil
+}
+
+func newSource(path string, ranks map[string]int) (Source, error) {
+	info, err := os.Stat(path)
+	if err != nil {
+		return Source{}, fmt.Errorf("finding files: %w", err)
+	}
+	s := Source{Path: path, size: info.Size()}
+	if !info.Mode().IsRegular() {
+		return s, fmt.Errorf("%s is not a regular file", path)
+	}
+	if n, ok := ranks[path]; ok {
+		s.Rank = n
+		return s, nil
+	}
+	base := filepath.Base(path)
+	base = strings.TrimSuffix(base, filepath.Ext(base)) + numericExtension(base)
+	digits := lastNumber.FindStringSubmatch(base)
+	if digits == nil {
+		return s, fmt.Errorf("the name of %s contains no rank: add --rank %s=N", path, path)
+	}
+	if s.Rank, err = strconv.Atoi(digits[1]); err != nil {
+		return s, fmt.Errorf("the rank in the name of %s is too large: add --rank %s=N", path, path)
+	}
+	return s, nil
+}
+
+// numericExtension returns an extension that is a number, as in "trace.3".
+func numericExtension(base string) string {
+	extension := filepath.Ext(base)
+	if _, err := strconv.Atoi(strings.TrimPrefix(extension, ".")); err != nil {
+		return ""
+	}
+	return extension
+}
+
+// Files reads all sources, several at a time, and returns their histories by format and rank.
+func Files(sources []Source, o Options) ([]*history.Rank, error) {
+	var done atomic.Int64
+	total := int64(0)
+	for _, s := range sources {
+		total += s.size
+	}
+	report := func(n int) {
+		if read := done.Add(int64(n)); o.Progress != nil {
+			o.Progress(read, total)
+		}
+	}
+	ranks := make([]*history.Rank, len(sources))
+	errs := make([]error, len(sources))
+	var wait sync.WaitGroup
+	slots := make(chan struct{}, max(runtime.GOMAXPROCS(0), 1))
+	for i, s := range sources {
+		slots <- struct{}{}
+		wait.Go(func() {
+			defer func() { <-slots }()
+			ranks[i], errs[i] = readFile(s, o.Device, report)
+		})
+	}
+	wait.Wait()
+	if err := errors.Join(errs...); err != nil {
+		return nil, err
+	}
+	return ranks, checkRanks(ranks)
+}
+
+// checkRanks sorts histories, and returns an error if two are of the same rank.
+func checkRanks(ranks []*history.Rank) error {
+	slices.SortStableFunc(ranks, func(a, b *history.Rank) int {
+		if a.Format != b.Format {
+			return strings.Compare(a.Format, b.Format)
+		}
+		return a.Number - b.Number
+	})
+	for i := 1; i < len(ranks); i++ {
+		a, b := ranks[i-1], ranks[i]
+		if a.Format == b.Format && a.Number == b.Number {
+			return fmt.Errorf("%s and %s are both of rank %d: pass the files of one run, or add --rank FILE=N",
+				a.File, b.File, a.Number)
+		}
+	}
+	return nil
+}
+
+// counter reports the bytes that are read.
+type counter struct {
+	io.Reader
+	report func(int)
+}
+
+func (c *counter) Read(b []byte) (int, error) {
+	n, err := c.Reader.Read(b)
+	c.report(n)
+	return n, err
+}
+
+func readFile(s Source, device int, report func(int)) (*history.Rank, error) {
+	f, err := os.Open(s.Path)
+	if err != nil {
+		return nil, fmt.Errorf("reading a rank's file: %w", err)
+	}
+	defer f.Close()
+	rank, err := Read(&counter{f, report}, device)
+	if err != nil {
+		return nil, fmt.Errorf("reading %s: %w", s.Path, err)
+	}
+	rank.File, rank.Number = s.Path, s.Rank
+	return rank, nil
+}
+
+// Read reads a file of any known format.
+func Read(r io.Reader, device int) (*history.Rank, error) {
+	rank := &history.Rank{}
+	stacks := snapshot.NewStacks(rank)
+	memory, calls := snapshot.NewReader(rank, stacks), flight.NewReader(rank, stacks)
+	streams := append(slices.Clone(snapshot.Streamed), flight.Streamed...)
+	element := func(d *plain.Document, key, list int, v plain.Value) error {
+		if key == len(snapshot.Streamed) {
+			return calls.Element(d, v)
+		}
+		return memory.Element(d, key, list, v)
+	}
+	d, top, err := plain.Decode(r, plain.Options{Streamed: streams, Element: element})
+	if err != nil {
+		return nil, err
+	}
+	isCalls := !d.Get(top, d.String("entries")).IsNone()
+	isMemory := !d.Get(top, d.String("segments")).IsNone() || d.IsList(top)
+	switch {
+	case isCalls && !memory.Seen():
+		calls.Finish()
+		return rank, nil
+	case isMemory && !calls.Seen():
+		return rank, memory.Finish(d, top, device)
+	}
+	return nil, fmt.Errorf("%w: it is neither a memory snapshot nor a Flight Recorder dump of PyTorch",
+		plain.ErrFormat)
+}

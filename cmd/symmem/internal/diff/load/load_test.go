@@ -1,0 +1,288 @@
+package load_test
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"symmem/cmd/symmem/internal/diff"
+	"symmem/cmd/symmem/internal/diff/difftest"
+	"symmem/cmd/symmem/internal/diff/history"
+	"symmem/cmd/symmem/internal/diff/load"
+	"symmem/cmd/symmem/internal/diff/plain"
+	"symmem/internal/alloc"
+)
+
+const pools, streams = 2, 3
+
+// encode encodes a file in one of the formats that PyTorch writes, chosen by n.
+func encode(file difftest.Dict, n int) []byte {
+	if n%5 == 0 {
+		return difftest.JSON(file)
+	}
+	return difftest.Pickle(file, 1+n%5)
+}
+
+// read reads files of ranks 0, 1 and so on.
+func read(t *testing.T, files ...[]byte) []*history.Rank {
+	t.Helper()
+	var ranks []*history.Rank
+	for i, file := range files {
+		r, err := load.Read(bytes.NewReader(file), -1)
+		if err != nil {
+			t.Fatalf("reading the file of rank %d: %v", i, err)
+		}
+		r.Number = i
+		ranks = append(ranks, r)
+	}
+	return ranks
+}
+
+// TestPlantedDifferences plants differences at random places and checks the first index that
+// Compare finds against difftest.FirstDifference.
+func TestPlantedDifferences(t *testing.T) {
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	rng := rand.New(rand.NewPCG(seed, 2))
+	named, planted := map[string]int{}, map[string]int{}
+	for run := 0; run < 500; {
+		p := difftest.Random(rng, 30+rng.IntN(400), pools, streams)
+		kind := difftest.Kinds[run%len(difftest.Kinds)]
+		q := difftest.Plant(rng, p, kind, streams, pools)
+		if q == nil {
+			continue
+		}
+		want := difftest.FirstDifference(p, q, pools)
+		if want[0] < 0 && want[1] < 0 {
+			continue // two equal requests have changed places
+		}
+		run++
+		planted[kind]++
+		ranks := 2 + rng.IntN(3)
+		odd := rng.IntN(ranks)
+		var files [][]byte
+		for r := range ranks {
+			program := p
+			if r == odd {
+				program = q
+			}
+			snapshot := difftest.Snapshot(program, difftest.Run{Seed: rng.Uint64(), NoPoolIDs: run%3 == 0})
+			files = append(files, encode(snapshot, run+r))
+		}
+		report := diff.Compare(read(t, files...), diff.Options{})
+		checkFirst(t, seed, run, report, want)
+		for _, s := range report.Sequences {
+			if s.Requests != nil && s.Requests.Kind == kind {
+				named[kind]++
+				break
+			}
+		}
+		checkBlame(t, report, ranks, odd)
+	}
+	for kind, n := range planted {
+		t.Logf("%s: named in %d of %d runs", kind, named[kind], n)
+		if kind != "missing" && kind != "extra" && named[kind] < n/2 {
+			t.Errorf("%s was named in %d of %d runs; want at least half", kind, named[kind], n)
+		}
+	}
+}
+
+func checkFirst(t *testing.T, seed uint64, run int, report *diff.Report, want []int) {
+	t.Helper()
+	got := []int{-1, -1}
+	for _, s := range report.Sequences {
+		at := int(s.Title[len(s.Title)-1] - '1')
+		if s.Requests != nil {
+			got[at] = s.Requests.Index
+		}
+	}
+	if fmt.Sprint(got) != fmt.Sprint(want) || report.Agree {
+		t.Fatalf("seed %d run %d: first differences %v, agree %v; want %v", seed, run, got, report.Agree, want)
+	}
+}
+
+func checkBlame(t *testing.T, report *diff.Report, ranks, odd int) {
+	t.Helper()
+	for _, s := range report.Sequences {
+		if s.Requests == nil {
+			continue
+		}
+		want := "[]"
+		if ranks > 2 {
+			want = fmt.Sprint([]int{odd})
+		}
+		if got := fmt.Sprint(s.Requests.Blamed); got != want {
+			t.Errorf("blamed = %s; want %s", got, want)
+		}
+	}
+}
+
+// TestAgreeingRuns checks that ranks with the same requests and the same rule of places never
+// differ, whatever their addresses.
+func TestAgreeingRuns(t *testing.T) {
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	rng := rand.New(rand.NewPCG(seed, 3))
+	for run := range 500 {
+		p := difftest.Random(rng, 1+rng.IntN(400), pools, streams)
+		var files [][]byte
+		last := 0
+		if run%4 == 0 {
+			last = 1 + rng.IntN(300)
+		}
+		for r := range 2 + rng.IntN(3) {
+			files = append(files, encode(difftest.Snapshot(p, difftest.Run{
+				Seed: rng.Uint64(), Policy: alloc.Creation, Last: last, NoPoolIDs: run%3 == 0, Line: r,
+			}), run+r))
+		}
+		if report := diff.Compare(read(t, files...), diff.Options{}); !report.Agree {
+			var text strings.Builder
+			_ = report.WriteText(&text)
+			t.Fatalf("seed %d run %d: agreeing ranks differ:\n%s", seed, run, text.String())
+		}
+	}
+}
+
+// TestPlacesByAddress checks that ranks with equal requests whose addresses decide are reported, and
+// that PyTorch's rule explains the places while placement by creation agrees.
+func TestPlacesByAddress(t *testing.T) {
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	rng := rand.New(rand.NewPCG(seed, 4))
+	differ := 0
+	for range 40 {
+		p := difftest.Random(rng, 600, 1, 2)
+		ranks := read(t, difftest.Pickle(difftest.Snapshot(p, difftest.Run{Seed: 1, Policy: alloc.Address}), 4),
+			difftest.Pickle(difftest.Snapshot(p, difftest.Run{Seed: rng.Uint64(), Policy: alloc.Address}), 4))
+		report := diff.Compare(ranks, diff.Options{})
+		s := report.Sequences[0]
+		if s.Requests != nil {
+			t.Fatalf("requests differ at %d; want none", s.Requests.Index)
+		}
+		if s.Replay.SymmemFirst != -1 || !strings.Contains(s.Replay.PyTorch, "gives the traced place") {
+			t.Fatalf("replay = %+v; want agreement by creation, and places explained", s.Replay)
+		}
+		if s.Places != nil {
+			differ++
+			if !strings.Contains(s.Places.Explanation[0], "addresses of segments") {
+				t.Fatalf("explanation = %q; want addresses", s.Places.Explanation)
+			}
+		}
+	}
+	if differ == 0 {
+		t.Error("places agree in all runs; want a difference in most")
+	}
+}
+
+func TestOverflowIsAligned(t *testing.T) {
+	rng := rand.New(rand.NewPCG(5, 5))
+	p := difftest.Random(rng, 2000, 1, 2)
+	short := difftest.Snapshot(p, difftest.Run{Seed: 1, Policy: alloc.Creation, Last: 900})
+	long := difftest.Snapshot(p, difftest.Run{Seed: 2, Policy: alloc.Creation, Last: 1000})
+	report := diff.Compare(read(t, difftest.Pickle(long, 4), difftest.Pickle(short, 4)), diff.Options{})
+	if !report.Agree || len(report.Sequences[0].Notes) == 0 || len(report.Ranks[0].Notes) == 0 {
+		t.Fatalf("Compare(%+v) = %v; want agreement, with notes of the lost beginning",
+			report.Sequences[0], report.Agree)
+	}
+}
+
+func TestCalls(t *testing.T) {
+	operations := strings.Fields(strings.Repeat("all_reduce broadcast all_gather ", 20))
+	other := append([]string(nil), operations...)
+	other[33] = "barrier"
+	files := [][]byte{
+		difftest.Pickle(difftest.Calls(operations, 5), 2),
+		difftest.Pickle(difftest.Calls(operations[2:], 7), 2),
+		difftest.JSON(difftest.Calls(other, 5)),
+	}
+	report := diff.Compare(read(t, files...), diff.Options{})
+	d := report.Sequences[0].Requests
+	if d == nil || d.Index != 31 || d.Kind != "other call" || fmt.Sprint(d.Blamed) != "[2]" {
+		t.Fatalf("difference = %+v; want another call at 31 on rank 2", d)
+	}
+	if n := len(d.Variants[1].Stack); n != 1 || len(d.Before) != 5 {
+		t.Errorf("%d stack lines and %d requests before; want 1 and 5", n, len(d.Before))
+	}
+	if report = diff.Compare(read(t, files[:2]...), diff.Options{}); !report.Agree {
+		t.Errorf("ranks with the same calls differ: %+v", report.Sequences[0])
+	}
+}
+
+func TestHostileFiles(t *testing.T) {
+	good := difftest.Pickle(difftest.Snapshot(
+		difftest.Random(rand.New(rand.NewPCG(1, 1)), 50, 1, 1), difftest.Run{}), 4)
+	for name, file := range map[string]string{
+		"empty":         "",
+		"text":          "hello",
+		"code":          "\x80\x04cos\nsystem\n(S'true'\ntR.",
+		"stack global":  "\x80\x04\x8c\x02os\x8c\x06system\x93.",
+		"reduce":        "\x80\x04)R.",
+		"long string":   "\x80\x04\x8d\x00\x00\x00\x00\x00\x00\x00\x80",
+		"long long":     "\x80\x04\x8b\xff\xff\xff\x7f",
+		"memo":          "\x80\x04Nr\xff\xff\xff\xff.",
+		"missing value": "\x80\x04}h\x00u.",
+		"cut off":       string(good[:len(good)/2]),
+		"new protocol":  "\x80\x09N.",
+		"other":         "\x80\x04}.",
+		"json":          `{"segments": [1, 2`,
+	} {
+		_, err := load.Read(strings.NewReader(file), -1)
+		if !errors.Is(err, plain.ErrFormat) {
+			t.Errorf("Read(%s) = %v; want ErrFormat", name, err)
+		}
+	}
+}
+
+func TestFind(t *testing.T) {
+	dir := t.TempDir()
+	for _, name := range []string{"snapshot_rank3.pickle", "trace.12", "nccl_2_rank_7"} {
+		if err := os.WriteFile(filepath.Join(dir, name), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	sources, err := load.Find([]string{dir}, map[string]int{filepath.Join(dir, "trace.12"): 5})
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := ""
+	for _, s := range sources {
+		got += fmt.Sprint(s.Rank, " ")
+	}
+	if got != "7 3 5 " {
+		t.Errorf("ranks = %s; want 7 3 5", got)
+	}
+}
+
+// FuzzRead checks that no file makes the reader fail otherwise than with an error.
+func FuzzRead(f *testing.F) {
+	rng := rand.New(rand.NewPCG(1, 1))
+	snapshot := difftest.Snapshot(difftest.Random(rng, 12, 2, 2), difftest.Run{Last: 9})
+	for n := range 5 {
+		f.Add(encode(snapshot, n))
+		f.Add(encode(difftest.Calls([]string{"all_reduce", "barrier"}, 1), n))
+	}
+	f.Add([]byte("\x80\x04cos\nsystem\n."))
+	f.Fuzz(func(t *testing.T, file []byte) {
+		a, err := load.Read(bytes.NewReader(file), -1)
+		if err != nil {
+			return
+		}
+		b, err := load.Read(bytes.NewReader(file), -1)
+		if err != nil {
+			t.Fatalf("reading again: %v", err)
+		}
+		b.Number = 1
+		report := diff.Compare([]*history.Rank{a, b}, diff.Options{AllPools: true})
+		if !report.Agree {
+			t.Fatalf("a file differs from itself: %+v", report)
+		}
+		if err := report.WriteText(&bytes.Buffer{}); err != nil {
+			t.Fatal(err)
+		}
+	})
+}

@@ -1,0 +1,193 @@
+package diff
+
+import (
+	"fmt"
+
+	"symmem/cmd/symmem/internal/diff/history"
+	"symmem/internal/alloc"
+	"symmem/internal/ranklist"
+)
+
+// replay places the requests of each rank by the rules of symmem and of PyTorch.
+func (c *comparison) replay() {
+	if c.match.class == history.Calls || len(c.views[0].keys) == 0 {
+		return
+	}
+	r := &Replay{SymmemFirst: -1}
+	r.Symmem = c.replaySymmem(r)
+	if c.match.class != history.SymmemPool {
+		r.PyTorch = c.replayPyTorch()
+	}
+	c.result.Replay = r
+}
+
+// replaySymmem places the requests of all ranks in the order of creation, and compares the places.
+func (c *comparison) replaySymmem(r *Replay) string {
+	var reference []place
+	first := -1
+	for i, v := range c.views {
+		got, err := placeByCreation(v)
+		if err != nil {
+			return fmt.Sprintf("the requests of rank %d cannot be replayed: %v", c.numbers[i], err)
+		}
+		if i == 0 {
+			reference = got
+			continue
+		}
+		for at := range min(len(got), len(reference)) {
+			if got[at] != reference[at] && (first < 0 || at < first) {
+				first = at
+			}
+		}
+	}
+	r.SymmemFirst = first
+	all := fmt.Sprintf("all %d ranks", len(c.views))
+	switch {
+	case first < 0 && c.result.Requests == nil:
+		return "placed by creation, as symmem does, " + all + " agree to the end"
+	case first < 0:
+		return "placed by creation, as symmem does, " + all + " agree as far as they have the same requests"
+	}
+	return fmt.Sprintf("placed by creation, as symmem does, %s agree up to request %d, after the "+
+		"first request that differs (%d)", all, first, c.result.Equal)
+}
+
+// maxReplay bounds the size of a replayed request, in bytes.
+const maxReplay = 1 << 40
+
+// placeByCreation places the requests of a view under symmem's rule. Blocks older than the trace
+// take part in nothing.
+func placeByCreation(v *view) ([]place, error) {
+	core, err := alloc.New(alloc.Config{})
+	if err != nil {
+		return nil, err
+	}
+	all := make([]place, 0, len(v.keys))
+	var handles []alloc.Handle
+	for _, k := range v.keys {
+		p := place{segment: -1}
+		switch {
+		case k.action == history.Alloc && k.size > maxReplay:
+			return nil, fmt.Errorf("a request of %d bytes is too large", k.size)
+		case k.action == history.Alloc:
+			block, err := allocate(core, max(k.size, 1), alloc.Stream(k.stream))
+			if err != nil {
+				return nil, err
+			}
+			p = place{block.Segment, block.Offset}
+			handles = append(handles, block.Handle)
+		case k.block >= 0 && int(k.block) < len(handles):
+			if _, _, err := core.FreeHandle(handles[k.block]); err != nil {
+				return nil, err
+			}
+		}
+		all = append(all, p)
+	}
+	return all, nil
+}
+
+func allocate(core *alloc.Core, size int64, stream alloc.Stream) (alloc.Block, error) {
+	for {
+		block, growth, err := core.Alloc(size, stream)
+		if err != nil || growth.Bytes == 0 {
+			return block, err
+		}
+		if _, err := core.AddSegment(growth, 0); err != nil {
+			return alloc.Block{}, err
+		}
+	}
+}
+
+// replayPyTorch places the requests by PyTorch's rule, with the addresses of each rank, and compares
+// the places with those in the file.
+func (c *comparison) replayPyTorch() string {
+	for i, v := range c.views {
+		s := v.sequence
+		switch {
+		case s.NoPlaces != "":
+			return "PyTorch's rule was not replayed: " + s.NoPlaces
+		case s.NoReplay != "":
+			return "PyTorch's rule was not replayed: rank " + fmt.Sprint(c.numbers[i]) + " uses " + s.NoReplay
+		case s.Partial:
+			return "PyTorch's rule was not replayed: the pool is older than the trace"
+		}
+	}
+	for i, v := range c.views {
+		if at := replayAddresses(v.sequence); at != nil {
+			return fmt.Sprintf("PyTorch's rule (best fit, then lowest address) explains the places of "+
+				"rank %d up to event %d, and not that one: a newer rule, or another setting, was in force",
+				c.numbers[i], at.Number)
+		}
+	}
+	return fmt.Sprintf("PyTorch's rule (best fit, then lowest address), with the addresses of the "+
+		"file, gives the traced place of every block on %s", ranklist.Ranks(c.numbers))
+}
+
+// addressReplay replays one sequence by PyTorch's rule.
+type addressReplay struct {
+	core    *alloc.Core
+	pending *history.SegmentInfo // mapped, and not yet added
+	handles []alloc.Handle
+	trimmed bool // since the last event of another kind
+}
+
+// replayAddresses returns the first event that PyTorch's rule does not explain, or nil.
+func replayAddresses(s *history.Sequence) *history.Event {
+	core, err := alloc.New(alloc.Config{Policy: alloc.Address, Sizing: alloc.Stepped})
+	if err != nil {
+		return nil
+	}
+	r := addressReplay{core: core}
+	for i := range s.Events {
+		if e := &s.Events[i]; !r.event(s, e) {
+			return e
+		}
+	}
+	return nil
+}
+
+// event replays an event, and reports whether the rule explains it.
+func (r *addressReplay) event(s *history.Sequence, e *history.Event) bool {
+	switch e.Action {
+	case history.Segment:
+		r.pending = &s.Segments[e.Segment]
+		return true
+	case history.SegmentFree:
+		if !r.trimmed {
+			r.core.Trim(0)
+		}
+		r.trimmed = true
+		return true
+	case history.FreeDone:
+		if e.Block >= 0 && int(e.Block) < len(r.handles) {
+			_, _, err := r.core.FreeHandle(r.handles[e.Block])
+			return err == nil
+		}
+		return true
+	case history.Alloc:
+		r.trimmed = false
+		return r.alloc(e)
+	}
+	return true
+}
+
+func (r *addressReplay) alloc(e *history.Event) bool {
+	if e.Size > maxReplay {
+		return false
+	}
+	block, growth, err := r.core.Alloc(max(e.Size, 1), alloc.Stream(e.Stream))
+	if err == nil && growth.Bytes > 0 {
+		if r.pending == nil || r.pending.Bytes != growth.Bytes {
+			return false
+		}
+		if _, err = r.core.AddSegment(growth, r.pending.Address); err == nil {
+			r.pending = nil
+			block, growth, err = r.core.Alloc(max(e.Size, 1), alloc.Stream(e.Stream))
+		}
+	}
+	if err != nil || growth.Bytes > 0 || r.pending != nil {
+		return false
+	}
+	r.handles = append(r.handles, block.Handle)
+	return block.Segment == e.Segment && block.Offset == e.Offset
+}

@@ -1,0 +1,70 @@
+package diff
+
+// Report is the result of Compare.
+type Report struct {
+	// Agree reports that no difference was found.
+	Agree     bool       `json:"agree"`
+	Ranks     []RankInfo `json:"ranks"`
+	Sequences []Sequence `json:"sequences"`
+	// Notes states what was not compared.
+	Notes []string `json:"notes"`
+}
+
+// RankInfo describes the file of a rank.
+type RankInfo struct {
+	Rank   int      `json:"rank"`
+	File   string   `json:"file"`
+	Format string   `json:"format"`
+	Events int      `json:"events"`
+	Notes  []string `json:"notes"`
+}
+
+// Sequence is the result for a pool or a group.
+type Sequence struct {
+	Title string `json:"title"`
+	// Ranks lists the ranks that were compared.
+	Ranks []int `json:"ranks"`
+	// Equal is the number of requests that are equal on all ranks from the beginning.
+	Equal int `json:"equal"`
+	// Requests and Places describe the first difference, if there is one.
+	Requests *Difference `json:"requests,omitempty"`
+	Places   *Difference `json:"places,omitempty"`
+	Replay   *Replay     `json:"replay,omitempty"`
+	Notes    []string    `json:"notes"`
+}
+
+// Difference describes the first event that differs.
+type Difference struct {
+	// Kind is one of the Kind constants.
+	Kind string `json:"kind"`
+	// Index is the number of the request in the pool or group, from 0 where the comparison begins.
+	Index    int       `json:"index"`
+	Variants []Variant `json:"variants"`
+	// Blamed lists the ranks of the minority. It is empty if there is no majority.
+	Blamed []int `json:"blamed"`
+	// Before lists the last requests that are equal.
+	Before []string `json:"before"`
+	// Explanation states whether this one difference explains the rest.
+	Explanation []string `json:"explanation"`
+}
+
+// Variant is what some ranks have in place of the differing event.
+type Variant struct {
+	Ranks []int  `json:"ranks"`
+	Text  string `json:"text"`
+	// Number is the event's number in the file of the first of these ranks, or -1 at the end.
+	Number int64    `json:"number"`
+	Stack  []string `json:"stack"`
+	// Kind is the kind of the difference to the majority or, without one, to the first variant,
+	// which has none.
+	Kind string `json:"kind,omitempty"`
+}
+
+// Replay states where ranks would place the same requests under two rules.
+type Replay struct {
+	// Symmem and PyTorch state the result of each rule in words.
+	Symmem  string `json:"symmem"`
+	PyTorch string `json:"pytorch"`
+	// SymmemFirst is the first allocation that symmem would place differently, or -1.
+	SymmemFirst int `json:"symmem_first"`
+}

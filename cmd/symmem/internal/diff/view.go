@@ -1,0 +1,100 @@
+package diff
+
+import "symmem/cmd/symmem/internal/diff/history"
+
+// key is what ranks must agree on for a request.
+type key struct {
+	size   int64
+	block  int32 // of a free: the block's number among the allocations; of a call: its text
+	stream int32
+	action history.Action
+}
+
+// view lists the requests of a sequence from where the comparison begins.
+type view struct {
+	rank     *history.Rank
+	sequence *history.Sequence
+	events   []int32 // indexes in sequence.Events
+	keys     []key
+	blocks   []int32 // number of allocations before each request
+	skipped  int32   // number of allocations before the beginning
+}
+
+// texts numbers the texts of calls across ranks.
+type texts map[string]int32
+
+func (t texts) number(text string) int32 {
+	n, ok := t[text]
+	if !ok {
+		n = int32(len(t))
+		t[text] = n
+	}
+	return n
+}
+
+// newView lists the requests of a sequence, without the first skip ones. sequence may be nil.
+func newView(rank *history.Rank, sequence *history.Sequence, skip int, t texts) *view {
+	v := &view{rank: rank, sequence: sequence}
+	if sequence == nil {
+		v.sequence = &history.Sequence{}
+		return v
+	}
+	allocs := int32(0)
+	for i := range sequence.Events {
+		e := &sequence.Events[i]
+		if !e.Action.IsRequest() {
+			continue
+		}
+		if skip > 0 {
+			skip--
+			if e.Action == history.Alloc {
+				v.skipped++
+			}
+			continue
+		}
+		k := key{size: e.Size, stream: e.Stream, action: e.Action}
+		switch e.Action {
+		case history.Free:
+			k.block = max(e.Block-v.skipped, -1)
+		case history.Call:
+			k.block = t.number(rank.Texts[e.Block])
+		}
+		v.events = append(v.events, int32(i))
+		v.keys = append(v.keys, k)
+		v.blocks = append(v.blocks, allocs)
+		if e.Action == history.Alloc {
+			allocs++
+		}
+	}
+	return v
+}
+
+// event returns the event of a request, or nil after the last one.
+func (v *view) event(i int) *history.Event {
+	if i >= len(v.events) {
+		return nil
+	}
+	return &v.sequence.Events[v.events[i]]
+}
+
+// same returns the number of requests that two views have in common at the beginning.
+func (v *view) same(o *view) int {
+	n := min(len(v.keys), len(o.keys))
+	for i := range n {
+		if v.keys[i] != o.keys[i] {
+			return i
+		}
+	}
+	return n
+}
+
+// requests counts the requests of a sequence.
+func requests(s *history.Sequence) int {
+	n := 0
+	for i := range s.Events {
+		if s.Events[i].Action.IsRequest() {
+			n++
+		}
+	}
+	return n
+}
