@@ -1,11 +1,11 @@
-/* Collectives of ranks that are threads: right on both paths, for all types and operations, and
- * wrong, with code 0, where NCCL's are. */
+/* Collectives of ranks that are threads. Both paths must give correct results for all types and
+ * operations. Calls that NCCL executes wrongly without an error must do the same here. */
 #include "scene.h"
 
 static char *bytes_at(CUdeviceptr at) { return (char *)(uintptr_t)at; }
 static float *floats_at(CUdeviceptr at) { return (float *)(uintptr_t)at; }
 
-/* Sums of f32: element i of rank r is i % 100 + r. */
+/* Sums of float32. Element i of rank r is i % 100 + r. */
 static float expected_sum(size_t i, int ranks) {
     return (float)((int)(i % 100) * ranks + ranks * (ranks - 1) / 2);
 }
@@ -22,7 +22,7 @@ static size_t wrong_sums(CUdeviceptr at, size_t first, size_t count, int ranks) 
     return wrong;
 }
 
-/* All-reduce, all-gather and reduce-scatter of f32, in the memory at an address. */
+/* Runs all-reduce, all-gather and reduce-scatter of float32 in the memory at an address. */
 static void play_floats(struct rank *r, CUdeviceptr at) {
     size_t n = 100003, part = n / (size_t)r->ranks;
     CUdeviceptr send = at, recv = at + 2 * MIB;
@@ -93,7 +93,8 @@ static double get(const char *at, ncclDataType_t type, size_t i) {
     }
 }
 
-/* Of the values 2, 4, ... that ranks 0, 1, ... have (two ranks, so averages are exact). */
+/* Returns the result for the values 2, 4, ... of ranks 0, 1, ... With two ranks averages are
+ * exact. */
 static double expected(ncclRedOp_t op) {
     static const double values[] = {6, 8, 4, 2, 3};
     return values[op];
@@ -130,7 +131,7 @@ static void scene_factors(struct rank *r) {
         }
 }
 
-/* Halves of all bit patterns, against the compiler's own arithmetic. */
+/* Compares halves of all bit patterns with the compiler's arithmetic. */
 static uint16_t pattern(unsigned i, int rank) { return (uint16_t)(rank == 0 ? i : i * 40503 + 7); }
 
 static void scene_halves(struct rank *r) {
@@ -193,7 +194,8 @@ static void scene_pairs(struct rank *r) {
     }
 }
 
-/* One rank's buffers lie 4096 bytes further on: wrong on the window path, right on the plain. */
+/* The buffers of one rank have an offset of 4096 bytes. The window path gives wrong results, and
+ * the plain path correct ones. */
 static void scene_misplaced(struct rank *r) {
     size_t n = 100000, shift = r->number == 1 ? 4096 : 0;
     register_rank(r);
@@ -209,7 +211,8 @@ static void scene_misplaced(struct rank *r) {
     }
 }
 
-/* Windows of different sizes: an error on every rank, and the communicator goes on. */
+/* Registers windows of different sizes. Every rank gets an error, and the communicator remains
+ * usable. */
 static void scene_sizes(struct rank *r) {
     void *at = (void *)(uintptr_t)r->segment.at;
     size_t bytes = r->number == 0 ? SEGMENT : SEGMENT / 2;
@@ -220,7 +223,7 @@ static void scene_sizes(struct rank *r) {
     play_floats(r, r->segment.at);
 }
 
-/* The wrong memory, alignment and arguments. */
+/* Calls with invalid memory, alignment and arguments. */
 static void scene_refused(struct rank *r) {
     static char ordinary[8192];
     char *at = bytes_at(r->segment.at);

@@ -1,4 +1,5 @@
-// The device that kernels run on: places, barriers, votes, lines, numbers; and how it is told to.
+// Tests of the device functions of kernels: indices, barriers, votes, lines and arithmetic, and of
+// the driver's kernel launches.
 extern "C" {
 #include "scene.h"
 }
@@ -59,13 +60,13 @@ void check_votes(const Bench& b) {
 	run(b, "probe_votes", 2, 70, 5);
 	for (u64 i = 0; i < 140; i++) {
 		u64 thread = i % 70, last = thread >= 64;
-		// The last warp has six threads, so none of them is the 32nd.
+		// The last warp has six threads, so it has no thread 31.
 		u64 expected = 1 | last << 1 | (1 - last) << 2 | 1 << 4 | 1 << 6;
 		CHECK(b.out[i] == (thread < 5 ? 0 : expected));
 	}
 }
 
-// By halves, the sum of equal numbers over a warp is exact; one after the other it would not be.
+// The sum of equal numbers over a warp is exact in a tree. Sequential addition would round.
 void check_sum(const Bench& b) {
 	run(b, "probe_sum", 2, 96, 10);
 	float sum = 0, tenths = 0;
@@ -92,7 +93,8 @@ u16 half_of(float f) {
 	return bits;
 }
 
-// check_halves compares all halves, and floats around each of them, with the compiler's.
+// check_halves compares conversions with the compiler's: all halves, and floats around each of
+// them.
 void check_halves(const Bench& b) {
 	run(b, "probe_from_half", 64, 1024, 0);
 	for (u32 i = 0; i < 65536; i++) {
@@ -119,7 +121,8 @@ void check_bfloat(float f, u16 got) {
 		CHECK(got == 0x7fff);
 		return;
 	}
-	// The nearest is no farther than its two neighbours, and even if one of them is as near.
+	// The result must not be farther away than its two neighbours. If one of them is as near, the
+	// result must be even.
 	double distance = fabs((double)f - g);
 	for (int step : {-1, 1}) {
 		float next = dev::from_bits((u32)(u16)(got + step) << 16);
@@ -139,7 +142,8 @@ void check_bfloats(const Bench& b) {
 }
 
 void check_extremes(const Bench& b) {
-	// -0, 0, inf, -inf, 1, -1 in their order are these; the last two are no numbers.
+	// These are the ranks of -0, 0, inf, -inf, 1 and -1 in their order. The last two values are
+	// NaNs.
 	const int order[] = {2, 3, 5, 0, 4, 1, -1, -1};
 	const u32 bits[] = {0xff800000, 0xbf800000, 0x80000000, 0, 0x3f800000, 0x7f800000};
 	run(b, "probe_extremes", 1, 64, 0);
@@ -157,7 +161,7 @@ void check_swap(const Bench& b) {
 	CHECK(b.out[0] == 2000);
 }
 
-// A launch returns while the kernel waits, and other streams go on.
+// A launch returns while the kernel waits, and other streams continue.
 void check_asynchronous(const Bench& b) {
 	CUstream other;
 	MUST(cuStreamCreate(&other, CU_STREAM_NON_BLOCKING));
@@ -170,8 +174,8 @@ void check_asynchronous(const Bench& b) {
 	MUST(cuStreamDestroy_v2(other));
 }
 
-// A kernel comes to the device at its first launch, which waits until no other runs there. One that
-// was loaded before runs next to others.
+// A kernel is loaded at its first launch, which waits until no other kernel runs. A kernel that was
+// loaded before runs concurrently with other kernels.
 void check_loading(const Bench& b) {
 	struct rank ranks[] = {*b.rank, *b.rank};
 	for (auto& r : ranks) MUST(cuStreamCreate(&r.stream, CU_STREAM_NON_BLOCKING));
@@ -193,7 +197,7 @@ void check_loading(const Bench& b) {
 	for (auto& r : ranks) MUST(cuStreamDestroy_v2(r.stream));
 }
 
-// A node of a graph keeps the parameters of its launch, and runs at each launch of the graph.
+// A graph node keeps the parameters of its launch, and runs at each launch of the graph.
 void check_graph(const Bench& b) {
 	CUgraph graph;
 	CUgraphExec exec;
@@ -227,7 +231,7 @@ void check_packed(const Bench& b) {
 	memset(b.out, 0, 1024);
 	b.out[1024] = 1;
 	MUST(cuLaunchKernel(f, 1, 1, 1, 8, 1, 1, 0, b.rank->stream, NULL, good));
-	p.argument = 4; // was copied
+	p.argument = 4; // has no effect, because the parameters were copied
 	sync_rank(b.rank);
 	CHECK(b.out[7] == 3);
 	EXPECT(1, cuLaunchKernel(f, 1, 1, 1, 8, 1, 1, 0, b.rank->stream, NULL, bad));
@@ -244,7 +248,7 @@ void check_packed(const Bench& b) {
 	EXPECT(400, try_launch(b, (CUfunction)((char*)f + 8), 1, 1, 0));
 }
 
-// check_functions looks for a kernel among those of the module.
+// check_functions looks up kernels of the module.
 void check_functions(const Bench& b) {
 	unsigned count;
 	bool found = false;
@@ -282,7 +286,7 @@ void check_modules(const Bench& b) {
 	CHECK(value == 4);
 }
 
-// What devices say of the link between them is what SOFTGPU_LINK says.
+// The attributes of the link between devices follow SOFTGPU_LINK.
 void check_links(void) {
 	const char* link = getenv("SOFTGPU_LINK");
 	bool none = link != NULL && strcmp(link, "none") == 0;
@@ -298,7 +302,7 @@ void check_links(void) {
 	CHECK(can == 0);
 }
 
-// A captured launch on a stream whose capture is lost keeps nothing.
+// A launch on a stream whose capture is invalidated retains no object.
 void check_lost_capture(const Bench& b) {
 	CUgraph graph;
 	MUST(cuStreamBeginCapture_v2(b.rank->stream, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL));

@@ -1,4 +1,4 @@
-// What scenes draw their cases from: the same numbers for the same round.
+// Pseudorandom numbers for test cases. The same round gives the same numbers.
 #pragma once
 #include <device.h>
 

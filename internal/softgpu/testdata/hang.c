@@ -1,11 +1,12 @@
-/* What hangs in NCCL hangs here until an abort, wherever it is; and what must not hang does not. */
+/* Checks that calls that hang in NCCL hang here until an abort, and that other calls do not
+ * hang. */
 #include <stdatomic.h>
 
 #include "scene.h"
 
 static pthread_barrier_t apart;
 
-struct late { /* aborts a communicator from another thread */
+struct late { /* aborts a communicator on another thread after a delay */
     pthread_t thread;
     ncclComm_t *comm;
     struct rank *rank;
@@ -13,7 +14,7 @@ struct late { /* aborts a communicator from another thread */
 
 static void *abort_main(void *arg) {
     struct late *l = arg;
-    usleep(30000); /* so that the other thread hangs by then; it may also be aborted before */
+    usleep(30000); /* usually the other thread hangs by then; the test also passes if not */
     MUST(ncclCommAbort(*l->comm));
     return NULL;
 }
@@ -33,7 +34,7 @@ static ncclResult_t sum(struct rank *r) {
     return ncclAllReduce(at, at + MIB, 1000, ncclFloat32, ncclSum, r->comm, r->stream);
 }
 
-/* Rank 1 leaves a collective out: the others' kernels run until they abort. */
+/* Rank 1 omits a collective. The kernels of the other ranks run until they abort. */
 static void scene_kernel(struct rank *r) {
     struct late late;
     MUST(sum(r));
@@ -54,12 +55,12 @@ static void scene_windowed_kernel(struct rank *r) {
         r->window = NULL;
 }
 
-/* How a host call ends that an abort meets inside, or comes before. */
+/* Checks the result of a host call that is aborted, or starts after the abort. */
 static void ended(ncclResult_t result) {
     CHECK(result == ncclInternalError || result == ncclInvalidArgument);
 }
 
-/* The first collective connects, and blocks the host. */
+/* The first collective establishes connections, which blocks the host. */
 static void scene_connection(struct rank *r) {
     struct late late;
     if (r->number != 1) {
@@ -104,7 +105,7 @@ static void *destroy_main(void *arg) {
     return NULL;
 }
 
-/* Graphs replay, and neither destroy nor abort ends before they are gone. */
+/* Graphs replay. Neither destroy nor abort returns before the graphs are destroyed. */
 static void scene_graph(struct rank *r) {
     pthread_t thread;
     float *send = (float *)(uintptr_t)r->segment.at, *recv = send + MIB / 4;
@@ -119,7 +120,7 @@ static void scene_graph(struct rank *r) {
     }
     atomic_store(&destroyed[r->number], 0);
     pthread_create(&thread, NULL, destroy_main, r);
-    usleep(20000); /* a chance for what must not happen */
+    usleep(20000); /* time for destroy to return, which it must not */
     CHECK(atomic_load(&destroyed[r->number]) == 0);
     MUST(cuGraphExecDestroy(exec));
     pthread_join(thread, NULL);
@@ -127,7 +128,7 @@ static void scene_graph(struct rank *r) {
     r->window = NULL;
 }
 
-/* Registration during a capture gives code 1, and the capture is lost. */
+/* Registration during a capture returns code 1 and invalidates the capture. */
 static void scene_captured_registration(struct rank *r) {
     CUgraph graph;
     void *at = (void *)(uintptr_t)r->segment.at;
@@ -140,7 +141,7 @@ static void scene_captured_registration(struct rank *r) {
     sync_rank(r);
 }
 
-/* Init without the other rank, of a communicator that does not block. */
+/* Initializes a nonblocking communicator without the other rank. */
 static void scene_init(void) {
     ncclUniqueId id;
     ncclConfig_t config = {.size = sizeof config, .magic = 0xcafebeef, .version = 22700};

@@ -1,6 +1,6 @@
-// The collectives of package kernels, launched as they are, against plain loops: all kernels, types
-// and reductions, sizes that are no multiple of anything, buffers that lie anywhere. Ranks are
-// threads. The arguments are the number of ranks, that of cases, and the largest grid.
+// Compares the collectives of package kernels with simple loops, for all kernels, types and
+// reductions, with odd sizes and unaligned buffers. Ranks are threads. The arguments are the number
+// of ranks, the number of cases, and the largest grid.
 #include <call.h>
 extern "C" {
 #include "scene.h"
@@ -14,7 +14,7 @@ enum Type { Float, Half, BFloat, Int };
 const char* const type_names[] = {"f32", "f16", "bf16", "i32"};
 const u64 type_bytes[] = {4, 2, 2, 4};
 
-// Case is what all ranks do in a round. It follows from the number of the round.
+// Case describes the call of all ranks in a round. It depends only on the number of the round.
 struct Case {
 	u64 round;
 	const char* kernel;
@@ -22,13 +22,13 @@ struct Case {
 	Operation operation;
 	Type type;
 	u32 op, divisor, root, grid, block;
-	u64 bytes;      // of a part
-	u64 from, to;   // where the buffers begin
+	u64 bytes;      // size of a part
+	u64 from, to;   // offsets of the buffers
 	bool in_place;
-	bool wild;      // any bits at all, else small numbers
+	bool wild;      // random bits instead of small numbers
 };
 
-// Shared is what ranks know of each other.
+// Shared holds data that all ranks use.
 struct Shared {
 	u64 rounds;
 	u32 max_grid;
@@ -36,8 +36,8 @@ struct Shared {
 	struct segment buffers[MaxRanks], exchange[MaxRanks];
 };
 
-// size_of_case draws sizes, half of them near where the warps of the grid have one more chunk each, which
-// has so much data.
+// size_of_case chooses a size. Half of the sizes are near those where each warp of the grid gets
+// another chunk of data bytes.
 u64 size_of_case(Dice& dice, u64 element, u64 warps, u64 data) {
 	u64 most = dice.below(16) == 0 ? 200000 : 5000;
 	if (dice.below(2) == 0) return dice.below(most / element + 1) * element;
@@ -48,10 +48,11 @@ u64 size_of_case(Dice& dice, u64 element, u64 warps, u64 data) {
 bool two_steps(const Case& c) { return strcmp(c.kernel + 4, "_two_shot") == 0; }
 bool wide(const Case& c) { return strncmp(c.kernel, "wide", 4) == 0; }
 
-// unrolled kernels take 2 ranks only; a warp has two chunks at most.
+// unrolled reports whether the kernel is unrolled. Such kernels support 2 ranks, and at most two
+// chunks per warp.
 bool unrolled(const Case& c) { return strncmp(c.kernel, "unrolled", 4) == 0; }
 
-// single reports whether a warp has one chunk at most.
+// single reports whether a warp has at most one chunk.
 bool single(const Case& c) { return strncmp(c.kernel, "line", 4) == 0 && !two_steps(c); }
 
 Case case_of(u64 round, u32 ranks, u32 max_grid) {
@@ -97,7 +98,7 @@ Case case_of(u64 round, u32 ranks, u32 max_grid) {
 
 bool bulk(const Case& c) { return strncmp(c.kernel, "bulk", 4) == 0; }
 
-// Places of a rank's buffers.
+// Place holds the offsets and sizes of a rank's buffers.
 struct Place {
 	u64 send, recv, sent, received;
 };
@@ -113,7 +114,8 @@ Place place_of(const Case& c, u32 rank, u32 ranks) {
 	return p;
 }
 
-// element_bits are those of element i of a rank's input; what is above its size means nothing.
+// element_bits returns the bits of element i of a rank's input. Bits beyond the size of the element
+// are meaningless.
 u32 element_bits(const Case& c, u32 rank, u64 i) {
 	u32 any = (u32)scramble(c.round << 40 ^ (u64)rank << 32 ^ i);
 	float number = (float)((int)(any % 2001) - 1000) / 8;
@@ -167,7 +169,8 @@ int reduce_ints(u32 op, int a, int b) {
 	return (a < b) == (op == Min) ? a : b;
 }
 
-// scaled_average computes the average of element i from scaled numbers, whose sum does not overflow.
+// scaled_average computes the average of element i from scaled numbers, whose sum does not
+// overflow.
 float scaled_average(const Case& c, u32 ranks, u64 i) {
 	float scale = 1, sum = 0;
 	while (scale * (float)ranks > 1) scale /= 2;
@@ -178,7 +181,7 @@ float scaled_average(const Case& c, u32 ranks, u64 i) {
 	return sum / ((float)ranks * scale);
 }
 
-// reduced is element i of the reduction over all ranks.
+// reduced returns element i of the reduction over all ranks.
 u32 reduced(const Case& c, u32 ranks, u64 i) {
 	u32 mask = type_bytes[c.type] == 2 ? 0xffff : ~0u;
 	u32 first = element_bits(c, 0, i) & mask;
@@ -201,7 +204,7 @@ bool same(const Case& c, u32 a, u32 b) {
 	return x != x && y != y;
 }
 
-// expected is byte or element i of a rank's output.
+// expected returns byte i or element i of a rank's output.
 u32 expected(const Case& c, u32 rank, u32 ranks, u64 i) {
 	u64 count = c.bytes / element_of(c);
 	switch (c.operation) {
@@ -225,7 +228,7 @@ u32 expected(const Case& c, u32 rank, u32 ranks, u64 i) {
 
 enum { Margin = 256, Untouched = 0x5a };
 
-// verify compares what a rank got, and what lies around it.
+// verify checks the output of a rank and the memory around it.
 void verify(const Case& c, const char* recv, const Place& p, u32 rank, u32 ranks) {
 	u64 size = element_of(c);
 	for (u64 i = 0; i < p.received / size; i++) {
@@ -270,7 +273,7 @@ void call_case(const Case& c, const Shared& s, u32 rank, u32 ranks, Bulk& call) 
 CUfunction function_of(CUmodule module, const Case& c, u32 ranks) {
 	char name[64];
 	u32 most = ranks == 2 || ranks == 4 ? ranks : 8;
-	if (most == 2 && two_steps(c) && !bulk(c)) most = 8;  // none is for two
+	if (most == 2 && two_steps(c) && !bulk(c)) most = 8;  // there is none for 2 ranks
 	if (c.copies) snprintf(name, sizeof name, "%s_%u", c.kernel, most);
 	else snprintf(name, sizeof name, "%s_%s_%u", c.kernel, type_names[c.type], most);
 	CUfunction function;
@@ -278,7 +281,7 @@ CUfunction function_of(CUmodule module, const Case& c, u32 ranks) {
 	return function;
 }
 
-// launch gives each kernel as much of a call as it takes.
+// launch passes each kernel the part of a call that it needs.
 void launch(CUfunction function, const Case& c, CUstream stream, Bulk& call) {
 	size_t size = bulk(c) ? sizeof(Bulk) : sizeof(Call);
 	void* extra[] = {(void*)1, &call, (void*)2, &size, NULL};
@@ -300,7 +303,8 @@ void play_case(struct rank* r, CUmodule module, Shared& s, const Case& c, Report
 	if (c.operation != Reduce || rank == c.root) verify(c, base + p.recv, p, rank, ranks);
 }
 
-// play_diverged makes calls that differ; both ranks are told. What they keep is of no use then.
+// play_diverged makes calls that differ. Both ranks must report it. Their state is unusable
+// afterwards.
 void play_diverged(struct rank* r, CUmodule module, Shared& s, Report* report) {
 	Case c = case_of(0, 2, 1);
 	Bulk call = {};
@@ -314,7 +318,7 @@ void play_diverged(struct rank* r, CUmodule module, Shared& s, Report* report) {
 	CHECK(report->theirs == scramble(0) + (u64)(1 - r->number));
 }
 
-// play_alone is a call to which the other rank does not come.
+// play_alone makes a call that the other rank omits.
 void play_alone(struct rank* r, CUmodule module, Shared& s, Report* report, const char* kernel) {
 	Case c = case_of(0, 2, 1);
 	Bulk call = {};
@@ -337,7 +341,7 @@ void open_shared(struct rank* r, Shared& s) {
 	pthread_barrier_wait(&s.all);
 }
 
-// forget begins anew after a fault: memory that ranks write to each other is as at first.
+// forget resets the exchange memory of all ranks after a fault.
 void forget(struct rank* r, Shared& s, Report* report) {
 	pthread_barrier_wait(&s.all);
 	memset((void*)s.exchange[r->number].at, 0, sizeof(Exchange));

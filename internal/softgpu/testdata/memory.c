@@ -1,4 +1,4 @@
-/* Memory: handles, mappings, access, accounting, what leaves the process. */
+/* Memory: handles, mappings, access, accounting and export. */
 #include "scene.h"
 
 static char *bytes_at(CUdeviceptr at) { return (char *)(uintptr_t)at; }
@@ -63,7 +63,7 @@ static void scene_refused(void) {
     MUST(cuMemRelease(handle));
 }
 
-/* A device may not touch memory to which it has no access; its context is lost then. */
+/* An access to memory without permission puts the device into an error state. */
 static void scene_illegal(CUcontext context) {
     CUstream stream;
     CUdeviceptr at;

@@ -1,4 +1,5 @@
-/* User objects live as long as what holds them: a program, graphs, what was made of these. */
+/* A user object lives as long as the program, a graph, or anything created from the graph holds
+ * it. */
 #include <stdatomic.h>
 #include <time.h>
 
@@ -26,7 +27,7 @@ static void wait_ms(long milliseconds) {
         nanosleep(&nap, NULL);
 }
 
-/* Destructors come soon, on a thread that nobody waits for. */
+/* Waits until destructors have run. They run soon, on a thread for which no call waits. */
 static void await_gone(int want) {
     for (int i = 0; atomic_load(&gone) < want && i < 30000; i++)
         wait_ms(1);
@@ -61,7 +62,7 @@ static void scene_of_the_program(void) {
     EXPECT(CUDA_ERROR_INVALID_VALUE, cuUserObjectRelease(object, 1));
 }
 
-/* A graph, what was instantiated of it, and a launch under way. */
+/* A graph, an instantiated graph and a running launch hold an object. */
 static void scene_of_a_graph(struct rank *r) {
     int before = atomic_load(&gone);
     CUgraph graph = begin_holding(r), ended;
@@ -81,7 +82,7 @@ static void scene_of_a_graph(struct rank *r) {
     sync_rank(r);
 }
 
-/* A graph that was recorded in another one. */
+/* A graph that is a node of another graph. */
 static void scene_of_a_nested_graph(struct rank *r) {
     int before = atomic_load(&gone);
     CUgraph inner, outer;
@@ -101,7 +102,7 @@ static void scene_of_a_nested_graph(struct rank *r) {
     await_gone(before + 1);
 }
 
-/* A capture that is lost, and a reference that is given back. */
+/* A capture that is invalidated, and a reference that is released. */
 static void scene_of_lost_captures(struct rank *r) {
     int before = atomic_load(&gone);
     CUgraph graph;

@@ -1,4 +1,4 @@
-// Kernels that try the device itself. device.cc launches them and knows what they should find.
+// Kernels that test the device functions. device.cc launches them and checks their results.
 #include "probe.h"
 
 DEVICE u64& mine(const Probe& p) { return p.out[dev::block() * dev::threads() + dev::thread()]; }
@@ -8,7 +8,8 @@ KERNEL probe_place(const __grid_constant__ Probe p) {
 	mine(p) = blocks | dev::threads() << 16 | dev::thread();
 }
 
-// Each thread hands a number to the next of its block, so often that each has had that of all.
+// Each thread passes a number to the next thread of its block, until it has had the number of every
+// thread.
 KERNEL probe_sync(const __grid_constant__ Probe p) {
 	u64 held = dev::thread(), sum = 0;
 	for (u32 i = 0; i < dev::threads(); i++) {
@@ -21,7 +22,8 @@ KERNEL probe_sync(const __grid_constant__ Probe p) {
 	mine(p) = sum;
 }
 
-// Threads below the argument end at once; the others agree without them, and later differ.
+// Threads below the argument end at once. The others vote, first with the same value and later with
+// different values.
 KERNEL probe_votes(const __grid_constant__ Probe p) {
 	u32 t = dev::thread();
 	if (t < p.argument) return;
@@ -42,8 +44,8 @@ KERNEL probe_sum(const __grid_constant__ Probe p) {
 
 enum { Rounds = 50, Ahead = 20 };
 
-// pass_lines hands lines from the first block to the second, many at once, again and again, and
-// back a word that they have come. A line is its round in all words.
+// pass_lines repeatedly sends many lines from the first block to the second, which confirms them
+// with a word. All words of a line contain the number of the round.
 template <class Part, class Make, class Number>
 DEVICE void pass_lines(const Probe& p, Make make, Number number) {
 	u32 lane = dev::thread() % 32, warp = dev::thread() / 32, warps = dev::threads() / 32;
@@ -63,7 +65,7 @@ DEVICE void pass_lines(const Probe& p, Make make, Number number) {
 				u64 got = number(dev::load_line(at + i * 32)), last = 128 / sizeof(Part) - 1;
 				bool flagged = lane % (last + 1) == last;
 				if (flagged && got != round) all = false;
-				// The words of a line are not older than its last.
+				// Each word of a line must be at least as new as the last word.
 				if (!flagged && got < round - 1) wrong++;
 			}
 		}
@@ -80,7 +82,7 @@ KERNEL probe_lines_16(const __grid_constant__ Probe p) {
 	pass_lines<Pack>(p, [](u64 v) { return Pack{v, v}; }, [](Pack v) { return v.a == v.b ? v.a : 0; });
 }
 
-// The argument is the first of the floats that are made halves; every thread takes 64.
+// The argument is the first float to convert. Every thread converts 64 floats.
 KERNEL probe_to_half(const __grid_constant__ Probe p) {
 	u32 from = (u32)p.argument + (dev::block() * dev::threads() + dev::thread()) * 64;
 	u16* out = (u16*)p.out + (from - (u32)p.argument);
@@ -95,7 +97,7 @@ KERNEL probe_to_bfloat(const __grid_constant__ Probe p) {
 	mine(p) = (u64)bits << 32 | dev::to_bfloats(dev::from_bits(bits), dev::from_bits(bits + 0x8000));
 }
 
-// Thread (a, b) of 8 times 8 compares two of the numbers that are hard to compare.
+// Each of 8 x 8 threads compares a pair of special values.
 KERNEL probe_extremes(const __grid_constant__ Probe p) {
 	const u32 hard[] = {0x80000000, 0,          0x7f800000, 0xff800000,
 	                    0x3f800000, 0xbf800000, 0x7fc00000, 0xff812345};
@@ -103,7 +105,7 @@ KERNEL probe_extremes(const __grid_constant__ Probe p) {
 	mine(p) = (u64)dev::to_bits(dev::minimum(a, b)) << 32 | dev::to_bits(dev::maximum(a, b));
 }
 
-// Waits for the word behind what threads write, and tells of it by a 1; once it is there, writes the
+// Each thread writes 1, waits for the word after the words of all threads, and then writes the
 // argument.
 KERNEL probe_wait(const __grid_constant__ Probe p) {
 	dev::release(&mine(p), 1);
@@ -111,7 +113,7 @@ KERNEL probe_wait(const __grid_constant__ Probe p) {
 	mine(p) = p.argument;
 }
 
-// Every thread adds one to a number, in no order.
+// Every thread adds 1 to one number, in any order.
 KERNEL probe_swap(const __grid_constant__ Probe p) {
 	u32* number = (u32*)p.out;
 	for (u32 seen = dev::load_relaxed(number), before;; seen = before) {

@@ -1,4 +1,4 @@
-// What the probes are given, and where they write: a word a thread of the grid.
+// The arguments of the probes. out has one word for each thread of the grid.
 #pragma once
 #include <device.h>
 

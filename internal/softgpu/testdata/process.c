@@ -1,5 +1,5 @@
-/* Ranks that are processes. The first makes the unique id and starts the others with it; with
- * "kill" the second is killed in a collective, and the first hangs until it aborts. */
+/* Ranks that are processes. The first one creates the unique id and starts the others with it. With
+ * "kill" the second one is killed in a collective, and the first one hangs until it aborts. */
 #include <signal.h>
 #include <sys/wait.h>
 
@@ -34,7 +34,7 @@ static pid_t start(const char *program, const char *id, int number, const char *
     pid_t child = fork();
     if (child == 0) {
         snprintf(text, sizeof text, "%d", number);
-        /* Ranks are on machines of their own then, as far as NCCL can tell. */
+        /* NCCL then assumes that each rank is on its own machine. */
         if (strcmp(mode, "nodes") == 0)
             setenv("NCCL_HOSTID", text, 1);
         execl(program, program, mode, text, id, (char *)NULL);
@@ -45,12 +45,12 @@ static pid_t start(const char *program, const char *id, int number, const char *
 
 static void *abort_main(void *arg) {
     struct rank *r = arg;
-    usleep(50000); /* so that the kernel hangs by then; the end is the same if not */
+    usleep(50000); /* usually the kernel hangs by then; the result is the same if not */
     MUST(ncclCommAbort(r->comm));
     return NULL;
 }
 
-/* The survivor's kernel goes on until the abort, and there is no error before. */
+/* The kernel of the remaining rank runs until the abort, and reports no error before. */
 static void survive(struct rank *r, pid_t victim) {
     pthread_t thread;
     int status;

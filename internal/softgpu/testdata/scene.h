@@ -1,5 +1,5 @@
-/* What the programs have in common: ranks as threads, memory in an arena, checks that name their
- * line. A program ends with 0 if all its checks hold. */
+/* Functions that the test programs share: ranks as threads, memory in an arena, and checks that
+ * print their line. A program returns 0 if all its checks pass. */
 #ifndef SCENE_H
 #define SCENE_H
 
@@ -32,7 +32,7 @@ enum { MIB = 1 << 20, SEGMENT = 4 * MIB, RANKS = 3 };
     } while (0)
 #define MUST(call) EXPECT(0, call)
 
-/* One segment: a handle, mapped at two addresses. */
+/* A segment: a handle that is mapped at two addresses. */
 struct segment {
     CUmemGenericAllocationHandle handle;
     CUdeviceptr at, alias;
@@ -130,7 +130,7 @@ static inline void *play_part(void *arg) {
     return NULL;
 }
 
-/* Plays a scene with ranks as threads. The argument is for all of them. */
+/* Runs a scene with ranks as threads. All ranks get the same argument. */
 static inline void play(int ranks, void (*scene)(struct rank *), void *argument) {
     ncclUniqueId id;
     pthread_t threads[16];

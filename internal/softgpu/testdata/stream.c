@@ -17,7 +17,8 @@ static void forbidden(void *data) {
     *(int *)data = cuCtxSynchronize();
 }
 
-/* Work waits its turn, is seen as pending meanwhile, and streams wait for each other's events. */
+/* Work runs in order, and is reported as pending before. Streams wait for the events of other
+ * streams. */
 static void scene_order(struct rank *r) {
     char *at = bytes_at(r->segment.at);
     CUstream other;
@@ -59,7 +60,8 @@ static void scene_host(struct rank *r) {
     CHECK(at[63] == 9 && host[63] == 9);
 }
 
-/* A word of pinned memory holds a stream up; memory in stream order is a device's. */
+/* A stream waits for a word of pinned memory. Memory that is allocated in stream order belongs to a
+ * device. */
 static void scene_words(struct rank *r) {
     CUdeviceptr memory;
     size_t before, during, after, total;
@@ -105,7 +107,7 @@ static CUgraphExec instantiate(CUgraph graph) {
     return exec;
 }
 
-/* A graph over two streams that part and join. */
+/* A graph of two streams that fork and join. */
 static void scene_graph(struct rank *r) {
     char *at = bytes_at(r->segment.at);
     int counter = 0;
@@ -146,7 +148,7 @@ static void scene_graph(struct rank *r) {
 
 static int arrived;
 
-/* Waits until two have come: nodes that wait for each other must run side by side. */
+/* Waits until two nodes have arrived. Nodes that wait for each other must run concurrently. */
 static void meet(void *unused) {
     (void)unused;
     __atomic_add_fetch(&arrived, 1, __ATOMIC_SEQ_CST);
@@ -160,7 +162,7 @@ static void slowly(void *counter) {
     __atomic_add_fetch((int *)counter, 1, __ATOMIC_SEQ_CST);
 }
 
-/* Captures a slow node on a stream behind a wait for an event, and adds a node that records it. */
+/* Captures a slow node after a wait for an event, and adds a node that records the event. */
 static CUgraphExec capture_turn(CUstream stream, CUevent event, int *counter) {
     CUgraph graph, under;
     CUstreamCaptureStatus status;
@@ -195,7 +197,8 @@ static CUgraphExec capture_turn(CUstream stream, CUevent event, int *counter) {
     return instantiate(graph);
 }
 
-/* Nodes wait for what they depend on and nothing else, and launches for each other by events. */
+/* Nodes wait only for the nodes that they depend on. Launches wait for each other through
+ * events. */
 static void scene_branches(struct rank *r) {
     CUstream other;
     CUevent fork, join, turn;
@@ -241,7 +244,7 @@ static void scene_branches(struct rank *r) {
     MUST(cuStreamDestroy_v2(other));
 }
 
-/* Ends a capture that must be lost. */
+/* Ends a capture that must be invalidated. */
 static void lost(CUstream stream, CUresult code) {
     CUgraph graph;
     EXPECT(code, cuStreamEndCapture(stream, &graph));

@@ -1,5 +1,5 @@
-/* The part of the CUDA driver's ABI that the software GPU has. Names, values and sizes are those
- * of cuda.h of CUDA 12 and 13 on 64-bit Linux. */
+/* The part of the CUDA driver's ABI that the software GPU implements. Names, values and sizes are
+ * those of cuda.h of CUDA 12 and 13 on 64-bit Linux. */
 #ifndef SOFTGPU_ABI_CUDA_H
 #define SOFTGPU_ABI_CUDA_H
 
@@ -129,7 +129,7 @@ enum {
     CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT = 9
 };
 
-/* Words of the list that cuLaunchKernel takes as its last argument. */
+/* Keys and end of the list that cuLaunchKernel takes as its last argument. */
 enum {
     CU_LAUNCH_PARAM_END = 0,
     CU_LAUNCH_PARAM_BUFFER_POINTER = 1,
@@ -153,7 +153,7 @@ typedef enum CUstreamCaptureStatus {
 
 enum { CU_STREAM_ADD_CAPTURE_DEPENDENCIES = 0, CU_STREAM_SET_CAPTURE_DEPENDENCIES = 1 };
 
-/* What programs for tests and the software NCCL call. */
+/* Functions that test programs and the software NCCL call. */
 API CUresult cuInit(unsigned flags);
 API CUresult cuDriverGetVersion(int *version);
 API CUresult cuGetErrorName(CUresult code, const char **name);

@@ -1,4 +1,5 @@
-/* The part of NCCL's ABI that the software NCCL has. Names and values are those of nccl.h. */
+/* The part of NCCL's ABI that the software NCCL implements. Names and values are those of
+ * nccl.h. */
 #ifndef SOFTGPU_ABI_NCCL_H
 #define SOFTGPU_ABI_NCCL_H
 
@@ -52,7 +53,7 @@ typedef enum ncclScalarResidence_t {
 
 enum { NCCL_WIN_DEFAULT = 0, NCCL_WIN_COLL_SYMMETRIC = 1 };
 
-/* The fields that all versions since 2.14 begin with. */
+/* The first fields, which are the same in all versions since 2.14. */
 typedef struct ncclConfig_t {
     size_t size;
     unsigned magic, version;

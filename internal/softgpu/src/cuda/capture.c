@@ -1,6 +1,7 @@
-/* Captures: streams whose work is recorded into a graph. A capture begins on one stream, its
- * origin; others join by waiting for its events and must be waited for before it ends. Which work
- * a stream waits for is a frontier: nodes, of which none is behind another. */
+/* Captures: the work of streams is recorded into a graph. A capture begins on one stream, its
+ * origin. Other streams join when they wait for an event of the capture, and the origin must wait
+ * for them before the capture ends. The work that a stream waits for is a frontier: a set of nodes
+ * that do not depend on each other. */
 #include <stdlib.h>
 
 #include "driver.h"
@@ -22,7 +23,7 @@ static struct capture *captures;
 static unsigned long long last_id;
 static _Thread_local CUstreamCaptureMode thread_mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
 
-/* Reports whether a capture stands in the way of an unsafe call of this thread. */
+/* Reports whether a capture forbids an unsafe call of this thread. */
 static bool forbids(const struct capture *c) {
     if (thread_mode == CU_STREAM_CAPTURE_MODE_RELAXED ||
         c->mode == CU_STREAM_CAPTURE_MODE_RELAXED)
@@ -33,7 +34,7 @@ static bool forbids(const struct capture *c) {
            c->mode == CU_STREAM_CAPTURE_MODE_GLOBAL;
 }
 
-/* As forbids for all captures; those in the way are lost. */
+/* Reports whether any capture forbids the call, and invalidates those that do. */
 bool capture_forbids(void) {
     bool forbidden = false;
     pthread_mutex_lock(&capture_lock);
@@ -93,7 +94,8 @@ static CUresult spoil_both_locked(struct capture *a, struct capture *b, CUresult
     return why;
 }
 
-/* Adds a node to a frontier that is not behind it yet. It returns whether there was room. */
+/* Adds a node to a frontier, unless the frontier already depends on it. Returns false if the
+ * frontier is full. */
 static bool extend(struct frontier *f, struct node *n) {
     size_t kept = 0;
     for (size_t i = 0; i < f->count; i++)
@@ -109,7 +111,7 @@ static bool extend(struct frontier *f, struct node *n) {
     return true;
 }
 
-/* Makes the stream wait for captured work, which may draw it into that capture. */
+/* Makes the stream wait for captured work. The stream may join the capture by this. */
 CUresult capture_wait_locked(struct stream *s, const struct frontier *reached) {
     struct capture *c = find_locked(reached->capture);
     if (c == NULL && s->capture != NULL)
@@ -130,7 +132,7 @@ CUresult capture_wait_locked(struct stream *s, const struct frontier *reached) {
     return CUDA_SUCCESS;
 }
 
-/* Reports whether the origin waits for all work of the streams that joined. */
+/* Reports whether the origin waits for all work of the streams that have joined. */
 static bool joined(const struct capture *c) {
     const struct frontier *origin = &c->reached[0];
     for (int i = 1; i < c->lanes; i++)
@@ -144,7 +146,7 @@ static bool joined(const struct capture *c) {
     return true;
 }
 
-/* Frees the graph of a capture that was lost. */
+/* Frees the graph of an invalidated capture. */
 static void lose(struct graph *g) {
     handle_remove(GRAPH, g);
     graph_free(g);
@@ -160,7 +162,7 @@ static void end_locked(struct capture *c) {
             c->streams[i]->capture = NULL;
 }
 
-/* A stream that is destroyed takes the capture with it. */
+/* Removes a stream that is destroyed, and invalidates its capture. */
 void capture_leave(struct stream *s) {
     struct capture *ended = NULL;
     pthread_mutex_lock(&capture_lock);
@@ -246,7 +248,7 @@ CUresult cuStreamEndCapture(CUstream stream, CUgraph *graph) {
     return result;
 }
 
-/* What is known of a stream's capture. */
+/* The state of a stream's capture. */
 struct found {
     CUstreamCaptureStatus status;
     unsigned long long id;
@@ -264,7 +266,7 @@ static void find_capture(CUstream s, struct found *f) {
     pthread_mutex_unlock(&capture_lock);
 }
 
-/* Looks at a stream; none never captures. */
+/* Finds the capture state of a stream. The default streams are never captured. */
 static CUresult inspect(CUstream s, CUstreamCaptureStatus *status, struct found *f) {
     *f = (struct found){.status = CU_STREAM_CAPTURE_STATUS_NONE};
     if (status == NULL)
@@ -338,7 +340,7 @@ CUresult cuStreamUpdateCaptureDependencies(CUstream stream, CUgraphNode *nodes, 
     return result;
 }
 
-/* No edge has data here. */
+/* Edges have no data in this driver. */
 CUresult cuStreamUpdateCaptureDependencies_v2(CUstream stream, CUgraphNode *nodes,
                                               const void *edges, size_t count, unsigned flags) {
     if (edges != NULL)

@@ -1,4 +1,4 @@
-/* Primary contexts: one a device, current on a thread. */
+/* Primary contexts. Each device has one. A thread has a current context. */
 #include <stdlib.h>
 
 #include "../gpu/lane.h"
@@ -28,7 +28,8 @@ struct context *context_of(int device) {
     return &contexts[device];
 }
 
-/* Counts works that are queued (positive) or done (negative). */
+/* Changes the number of pending works. works is positive for queued works and negative for
+ * completed ones. */
 void context_add(int device, long works) {
     struct context *c = context_of(device);
     pthread_mutex_lock(&c->lock);
@@ -59,7 +60,7 @@ void softgpu_free(void) {
     pthread_mutex_unlock(&c->lock);
 }
 
-/* Holds a call up while another thread frees memory of its context. */
+/* Blocks a call while another thread frees memory of its context. */
 void context_await_frees(void) {
     struct context *c = current;
     if (c == NULL || atomic_load(&c->freeing) == 0)
@@ -86,7 +87,8 @@ CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device) {
     return CUDA_SUCCESS;
 }
 
-/* A context that nobody retains any more forgets its error, as one that is made anew does. */
+/* Releases a context. The last release resets the error, because the next Retain creates a new
+ * context. */
 CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device) {
     if (!device_valid(device))
         return CUDA_ERROR_INVALID_DEVICE;

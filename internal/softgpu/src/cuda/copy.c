@@ -1,4 +1,4 @@
-/* Works that move bytes, and those that call the host. */
+/* Works that copy or fill memory, and works that call host functions. */
 #define _GNU_SOURCE
 #include <stdlib.h>
 #include <string.h>
@@ -9,10 +9,10 @@
 struct copy {
     uintptr_t dst, src;
     size_t bytes;
-    void *staged; /* the source as it was when the call was made, or NULL */
+    void *staged; /* copy of the source at the time of the call, or NULL */
 };
 
-/* Faults the device if it may not touch a range; memory of the host is its own affair. */
+/* Puts the device into an error state if it may not access a range. Host memory is not checked. */
 static bool may_touch(uintptr_t at, size_t bytes, int device) {
     if (mapping_place(at, bytes, device) != FORBIDDEN)
         return true;
@@ -33,15 +33,15 @@ static void copy_drop(void *arg) {
     free(c);
 }
 
-/* Reports whether memory belongs to the host and may be paged out. */
+/* Reports whether memory is pageable host memory. */
 static bool pageable(uintptr_t at) {
     uintptr_t base;
     size_t bytes;
     return mapping_place(at, 1, 0) == ELSEWHERE && plain_kind(at, &base, &bytes) == NOT_PLAIN;
 }
 
-/* A copy from pageable memory reads it before the call returns, one to such memory is done when
- * the call returns; a capture records the addresses. */
+/* Queues a copy. A copy from pageable memory reads it before the call returns. A copy to pageable
+ * memory completes before the call returns. Under capture only the addresses are recorded. */
 static CUresult queue_copy(uintptr_t dst, uintptr_t src, size_t bytes, CUstream stream) {
     CUresult result = stream_resolve(&stream);
     int capturing;
@@ -89,8 +89,8 @@ struct fill {
     size_t count, width;
 };
 
-/* Makes a whole mapping zero by giving its pages back, so that memory to which nobody has written
- * takes none. */
+/* Fills a whole mapping with zeros by discarding its pages. Mappings that are only zeroed then take
+ * no memory. */
 static bool drop_pages(uintptr_t at, size_t bytes) {
     pthread_mutex_lock(&memory_lock);
     struct mapping *m = mapping_find_locked(at);

@@ -1,4 +1,4 @@
-/* Devices: how many there are and what they say of themselves. */
+/* Devices: their number and their attributes. */
 #define _GNU_SOURCE
 #include <stdio.h>
 #include <stdlib.h>
@@ -6,11 +6,11 @@
 
 #include "driver.h"
 
-static int visible[MAX_DEVICES]; /* the machine's number of each device of this process */
+static int visible[MAX_DEVICES]; /* number on this machine of each device of this process */
 static int visible_count;
 static pthread_once_t visible_once = PTHREAD_ONCE_INIT;
 
-/* CUDA_VISIBLE_DEVICES is read as the driver reads numbers: up to the first that is not there. */
+/* Reads CUDA_VISIBLE_DEVICES like the driver: up to the first number without a device. */
 static void read_visible(void) {
     int machine = (int)environment_size("SOFTGPU_DEVICES", 4);
     if (machine > MAX_DEVICES)
@@ -135,7 +135,7 @@ CUresult cuDeviceGetAttribute(int *value, int attribute, CUdevice device) {
     case CU_DEVICE_ATTRIBUTE_HOST_REGISTER_SUPPORTED:
     case CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED:
     case CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED:
-    case CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_FABRIC_SUPPORTED: /* also where they are refused */
+    case CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_FABRIC_SUPPORTED: /* also set without support */
         *value = 1;
         break;
     default:
@@ -144,7 +144,7 @@ CUresult cuDeviceGetAttribute(int *value, int attribute, CUdevice device) {
     return CUDA_SUCCESS;
 }
 
-/* What joins the devices of the machine, by SOFTGPU_LINK. */
+/* The link between the devices of the machine, as set by SOFTGPU_LINK. */
 enum link { NO_LINK, PCIE, NVLINK };
 
 static enum link link_kind(void) {
@@ -162,7 +162,7 @@ CUresult cuDeviceCanAccessPeer(int *can, CUdevice device, CUdevice peer) {
     return CUDA_SUCCESS;
 }
 
-/* Attributes: 1 rank of performance (0 is best), 2 access, 3 native atomics, 4 arrays. */
+/* Attributes: 1 performance rank (0 is best), 2 access, 3 native atomics, 4 arrays. */
 CUresult cuDeviceGetP2PAttribute(int *value, int attribute, CUdevice from, CUdevice to) {
     ENTER_DEVICE(from);
     if (!device_valid(to) || from == to)

@@ -1,4 +1,4 @@
-/* The driver as a whole: initialisation, version, errors, injected faults. */
+/* The driver as a whole: initialization, version, errors and injected faults. */
 #define _GNU_SOURCE
 #include <stdio.h>
 #include <stdlib.h>
@@ -112,7 +112,8 @@ CUresult cuGetErrorString(CUresult code, const char **text) {
     return CUDA_ERROR_INVALID_VALUE;
 }
 
-/* SOFTGPU_FAIL=entry:call[:code],...: the call-th call of an entry point, from 1, fails. */
+/* SOFTGPU_FAIL=entry:call[:code],... makes the call-th call of an entry point fail. Calls are
+ * counted from 1. */
 struct failure {
     char entry[64];
     int call, code;

@@ -1,4 +1,4 @@
-/* What the files of the software driver know of each other. */
+/* Declarations that the files of the software driver share. */
 #ifndef SOFTGPU_DRIVER_H
 #define SOFTGPU_DRIVER_H
 
@@ -11,7 +11,7 @@
 
 enum { MAX_DEVICES = 64, GRANULARITY = 2 << 20 };
 
-/* Limits of launches: of the threads of a block, of sizes, and of shared memory in bytes. */
+/* Limits of launches: the threads of a block, sizes, and shared memory in bytes. */
 enum {
     MAX_THREADS = 1024,
     MAX_BLOCK_Z = 64,
@@ -20,8 +20,8 @@ enum {
     MAX_SHARED = 48 << 10
 };
 
-/* Begins every entry point: the state of the driver, of this thread and of its device. ASK is for
- * those that do not wait where others free memory. */
+/* Every entry point begins with ENTER or ASK. They check the state of the driver, of this thread
+ * and of its device. ENTER also waits while another thread frees memory. ASK does not wait. */
 #define ENTER(otherwise)                                                                           \
     do {                                                                                           \
         ASK(otherwise);                                                                            \
@@ -42,13 +42,13 @@ size_t environment_size(const char *name, size_t otherwise);
 struct context {
     int device;
     int retained;
-    _Atomic int error; /* a CUresult; once set it stays */
-    struct stream *implicit; /* runs what is queued on no stream; guarded by lock */
-    long pending;            /* works queued and not done; guarded by lock */
-    long running;            /* kernels; guarded by lock */
-    _Atomic int freeing;     /* calls that free memory; written with lock */
-    bool *loaded;            /* by the number of a kernel in the table; guarded by lock */
-    unsigned long *runs;     /* how often each kernel has begun; guarded by lock */
+    _Atomic int error; /* a CUresult; never reset while the context exists */
+    struct stream *implicit; /* the default stream; guarded by lock */
+    long pending;            /* queued works that are not complete; guarded by lock */
+    long running;            /* number of running kernels; guarded by lock */
+    _Atomic int freeing;     /* number of calls that free memory; written under lock */
+    bool *loaded;            /* indexed by kernel; guarded by lock */
+    unsigned long *runs;     /* number of starts of each kernel; guarded by lock */
     pthread_mutex_t lock;
     pthread_cond_t idle, still, freed;
 };
@@ -60,7 +60,7 @@ bool device_valid(CUdevice device);
 int device_count(void);
 struct context *context_of(int device);
 
-/* handle.c: which pointers are live objects. */
+/* handle.c: checks whether pointers are live objects. */
 enum kind { ALLOCATION, STREAM, EVENT, GRAPH, EXEC, MODULE, OBJECT };
 void handle_add(enum kind kind, const void *object);
 bool handle_live(enum kind kind, const void *object);
@@ -68,9 +68,9 @@ bool handle_remove(enum kind kind, const void *object);
 
 /* memory.c */
 struct allocation {
-    int references; /* of handles and mappings; guarded by memory_lock */
+    int references; /* held by handles and mappings; guarded by memory_lock */
     int fd;
-    int device; /* -1 when imported */
+    int device; /* -1 if imported */
     size_t bytes;
     CUmemAllocationProp prop;
 };
@@ -88,7 +88,7 @@ struct range {
 struct mapping {
     struct range at;
     struct allocation *allocation;
-    uint64_t access; /* one bit a device */
+    uint64_t access; /* one bit per device */
 };
 struct mapping *mapping_find_locked(uintptr_t address);
 enum place { ELSEWHERE, MAPPED, FORBIDDEN };
@@ -103,10 +103,10 @@ enum plain plain_kind(uintptr_t address, uintptr_t *base, size_t *bytes);
 /* work.c: a unit of work, shared by queues and graphs. */
 struct work {
     _Atomic int references;
-    bool always; /* run even on a failed device, since others wait for it */
+    bool always; /* run even on a failed device, because other works wait for it */
     void (*run)(void *arg, int device);
     void (*drop)(void *arg);
-    /* If set, a launch of a graph runs what this returns instead, made at the launch. */
+    /* If arm is set, each launch of a graph calls it and runs the work that it returns. */
     struct work *(*arm)(void *arg);
     void *arg;
 };
@@ -121,9 +121,9 @@ struct stream {
     pthread_mutex_t lock;
     pthread_cond_t more, moved;
     struct entry *head, **tail;
-    unsigned long long pushed, done; /* works, ever */
+    unsigned long long pushed, done; /* number of works so far */
     bool closing;
-    struct capture *capture; /* with lane, guarded by capture_lock */
+    struct capture *capture; /* capture and lane are guarded by capture_lock */
     int lane;
 };
 void stream_check(CUstream stream);
@@ -132,21 +132,21 @@ CUresult stream_queue(struct stream *s, struct work *w);
 void stream_push(struct stream *s, struct work *w);
 CUresult stream_drain(struct stream *s);
 
-/* graph.c: nodes that depend on each other. Graphs that are captured are guarded by capture_lock. */
+/* graph.c: nodes with dependencies. capture_lock guards graphs of active captures. */
 struct node {
-    size_t number; /* in its graph */
+    size_t number; /* index in its graph */
     struct work *work;
-    struct node **before; /* those it depends on */
+    struct node **before; /* nodes that this node depends on */
     size_t count, room;
-    struct node **after; /* those that depend on it */
+    struct node **after; /* nodes that depend on this node */
     size_t followers, followers_room;
-    unsigned long long seen; /* the search that came here last */
+    unsigned long long seen; /* number of the last search that visited this node */
 };
 struct graph {
     bool capturing;
     struct node **nodes;
     size_t count, room;
-    struct holding *holdings; /* of user objects */
+    struct holding *holdings; /* references to user objects */
 };
 struct graph *graph_new(void);
 struct node *graph_add(struct graph *g, struct work *w, struct node *const *before, size_t count);
@@ -170,7 +170,7 @@ void capture_reached_locked(const struct stream *s, struct frontier *reached);
 void capture_spoil_locked(unsigned long long id);
 void capture_leave(struct stream *s);
 
-/* event.c: works of nodes, which keep the event. */
+/* event.c: works of graph nodes. They hold a reference of the event. */
 struct work *event_record_work(struct event *e);
 struct work *event_wait_work(struct event *e);
 

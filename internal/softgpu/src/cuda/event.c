@@ -1,5 +1,5 @@
-/* Events. Each record makes a point that is reached once; an event names its latest point, and
- * who waits holds the point that was the latest when it began to wait. */
+/* Events. Each record creates a point, which is reached once. An event refers to its latest point.
+ * A wait holds the point that was the latest at its begin. */
 #include <stdlib.h>
 
 #include "driver.h"
@@ -13,10 +13,10 @@ struct point {
 };
 
 struct event {
-    _Atomic int references; /* of the handle and of graphs */
+    _Atomic int references; /* held by the handle and by graphs */
     unsigned flags;
     struct point *point;       /* NULL until the first record; guarded by capture_lock */
-    struct frontier captured; /* of the capture that recorded it last, or 0; likewise */
+    struct frontier captured; /* work captured by the last record; guarded by capture_lock */
 };
 
 static struct point *point_new(void) {
@@ -102,7 +102,7 @@ CUresult cuEventDestroy_v2(CUevent event) {
     return CUDA_SUCCESS;
 }
 
-/* Makes the work that records an event, and its point the latest. */
+/* Creates the work that records an event. The event then refers to the new point. */
 static struct work *record_locked(struct event *e) {
     point_release(e->point);
     e->point = point_new();
@@ -132,7 +132,7 @@ static struct work *node_work(struct event *e, struct work *(*arm)(void *)) {
     return w;
 }
 
-/* Works of nodes, which do at each launch of a graph what the calls do at once elsewhere. */
+/* Works of graph nodes. Each launch of the graph records the event, or waits for it. */
 struct work *event_record_work(struct event *e) { return node_work(e, arm_record); }
 struct work *event_wait_work(struct event *e) { return node_work(e, arm_await); }
 
@@ -167,7 +167,8 @@ CUresult cuEventRecord(CUevent event, CUstream stream) {
     return cuEventRecordWithFlags(event, stream, 0);
 }
 
-/* A wait for an event that a capture recorded draws the stream into that capture. */
+/* Makes a stream wait for an event. If a capture recorded the event, the stream joins that
+ * capture. */
 static CUresult wait_locked(struct stream *s, struct event *e, unsigned flags) {
     if (flags == CU_EVENT_WAIT_EXTERNAL && s->capture != NULL)
         return add_node_locked(s, event_wait_work(e));
@@ -191,7 +192,7 @@ CUresult cuStreamWaitEvent(CUstream stream, CUevent event, unsigned flags) {
     return result;
 }
 
-/* Finds the latest point of an event for a call that looks at it from outside. */
+/* Finds the latest point of an event for a query from outside of captures. */
 static CUresult look(struct event *e, struct point **point) {
     *point = NULL;
     if (!handle_live(EVENT, e))

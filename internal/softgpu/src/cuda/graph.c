@@ -1,4 +1,4 @@
-/* Graphs: works that depend on each other. */
+/* Graphs: works with dependencies. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -21,7 +21,7 @@ struct graph *graph_new(void) {
     return g;
 }
 
-/* Appends a node, whose reference of the work goes to the graph. */
+/* Appends a node. The graph takes over the reference of the work. */
 struct node *graph_add(struct graph *g, struct work *w, struct node *const *before, size_t count) {
     struct node *n = calloc(1, sizeof *n);
     if (n == NULL)
@@ -42,7 +42,7 @@ void node_depend(struct node *n, struct node *on) {
     on->after[on->followers++] = n;
 }
 
-/* Takes a node out of a list, and returns whether it was there. */
+/* Removes a node from a list. Returns whether the list contained it. */
 static bool take_out(struct node **list, size_t *count, const struct node *n) {
     size_t i = 0;
     while (i < *count && list[i] != n)
@@ -66,7 +66,7 @@ static bool search(struct node *n, struct node *of, unsigned long long number) {
     return false;
 }
 
-/* Reports whether a node is another one or comes behind it. */
+/* Reports whether a node equals another one or depends on it. */
 bool node_behind(struct node *n, struct node *of) {
     static unsigned long long searches; /* guarded by capture_lock */
     return search(n, of, ++searches);
@@ -104,7 +104,7 @@ CUresult cuGraphGetNodes(CUgraph graph, CUgraphNode *nodes, size_t *count) {
     return CUDA_SUCCESS;
 }
 
-/* The newer function, which has data of edges, which here are none. */
+/* The newer version of the function, with data of edges. Edges have no data in this driver. */
 CUresult cuGraphGetEdges_v2(CUgraph graph, CUgraphNode *from, CUgraphNode *to, void *edges,
                             size_t *count) {
     ENTER(CUDA_ERROR_UNKNOWN);
@@ -158,7 +158,7 @@ CUresult cuGraphAddEventWaitNode(CUgraphNode *node, CUgraph graph, const CUgraph
     return add_event(node, graph, before, count, event, event_wait_work);
 }
 
-/* An edge that is there, or would close a circle, is refused. */
+/* Adds an edge. Edges that exist or would close a cycle are refused. */
 static CUresult add_edge(struct node *from, struct node *to) {
     for (size_t i = 0; i < to->count; i++)
         if (to->before[i] == from)
@@ -214,7 +214,7 @@ CUresult cuGraphRemoveDependencies(CUgraph graph, const CUgraphNode *from, const
     return cuGraphRemoveDependencies_v2(graph, from, to, NULL, count);
 }
 
-/* The graph of a capture that goes on belongs to the capture. */
+/* Destroys a graph. The graph of an active capture belongs to the capture. */
 CUresult cuGraphDestroy(CUgraph graph) {
     ENTER(CUDA_ERROR_UNKNOWN);
     if (!handle_live(GRAPH, graph) || graph->capturing || !handle_remove(GRAPH, graph))

@@ -1,7 +1,7 @@
-/* Grids. A lane runs until it waits or pauses, then the next lane of its warp that is ready does,
- * then the next warp. A round gives every ready lane its turn, so all make progress. Lanes that
- * wait for a vote or a block are made ready by the last that comes; those that pause, by the next
- * round. */
+/* Grids. Each lane runs until it waits or pauses. Then the next ready lane of its warp runs, and
+ * then the next warp. In each round every ready lane runs once, so all lanes make progress. Lanes
+ * that wait for a vote or for their block become ready when the last lane arrives. Lanes that pause
+ * become ready in the next round. */
 #define _GNU_SOURCE
 #include <pthread.h>
 #include <sched.h>
@@ -19,8 +19,8 @@ static bool backward;
 static size_t room = SIZE_MAX;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 
-/* SOFTGPU_ORDER=down turns the order of lanes, warps and blocks around for all grids, and
- * SOFTGPU_BLOCKS says how many blocks of a grid have room at once. */
+/* SOFTGPU_ORDER=down reverses the order of lanes, warps and blocks in all grids. SOFTGPU_BLOCKS
+ * limits the number of blocks of a grid that are resident at once. */
 static void read_environment(void) {
     const char *text = getenv("SOFTGPU_ORDER"), *blocks = getenv("SOFTGPU_BLOCKS");
     backward = text != NULL && strcmp(text, "down") == 0;
@@ -34,7 +34,7 @@ static struct gpu_lane *take_ready(struct gpu_warp *w) {
     return &w->lanes[next];
 }
 
-/* Lets somebody else run: another lane of the warp, or who runs the grid. */
+/* Switches to another ready lane of the warp, or to the scheduler. */
 static void yield_lane(void) {
     struct gpu_lane *self = gpu_self;
     struct gpu_warp *w = self->warp;
@@ -63,7 +63,7 @@ uint64_t gpu_clock(void) {
     return (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
 }
 
-/* Ends a vote once all that live have come. */
+/* Completes a vote once all live lanes have arrived. */
 static void close_vote(struct gpu_warp *w) {
     if (w->here == 0 || w->here != w->live)
         return;
@@ -83,7 +83,8 @@ void gpu_vote(bool mine) {
     yield_lane();
 }
 
-/* Adds up as a device does: each warp by halves, then warp after warp. */
+/* Adds up the values of a block in the order of a GPU: each warp in a tree, and then the warps one
+ * after the other. */
 static float add_up(const struct gpu_block *b) {
     float all = 0;
     for (uint32_t i = 0; i < b->warp_count; i++) {
@@ -98,7 +99,7 @@ static float add_up(const struct gpu_block *b) {
     return all;
 }
 
-/* Lets a block go on once all that live have come. */
+/* Releases the lanes of a block once all live lanes have arrived. */
 static void close_block(struct gpu_block *b) {
     if (b->here == 0 || b->here != b->live)
         return;
@@ -128,14 +129,14 @@ float gpu_sum(float mine) {
     return gpu_self->warp->block->sum;
 }
 
-/* The lowest word of a lane's stack. */
+/* Returns the lowest word of a lane's stack. */
 static uint32_t *stack_of(const struct gpu_grid *g, const struct gpu_warp *w, uint32_t number) {
     size_t lane = (size_t)(w - g->warps) * GPU_LANES + number;
     return (uint32_t *)(void *)(g->stacks + lane * STACK);
 }
 
-/* Ends the lane, and says where to go on. All lanes do alike, so the stack of the first tells
- * whether stacks are large enough: to look at the end of each would cost a page. */
+/* Ends a lane, and returns the stack to switch to. All lanes run the same code, so only the stack
+ * of the first lane is checked for overflow. A check of the others would cost a page fault each. */
 static void *lane_end(struct gpu_lane *self) {
     struct gpu_warp *w = self->warp;
     struct gpu_block *b = w->block;
@@ -155,7 +156,8 @@ static void *lane_end(struct gpu_lane *self) {
     return gpu_self->stack;
 }
 
-/* Where lanes begin. The thread sanitizer counts calls against returns, and this never returns. */
+/* Entry point of lanes. The function never returns, which would confuse the call stack of the
+ * thread sanitizer. */
 __attribute__((no_sanitize_thread)) static void lane_main(void) {
     struct gpu_lane *self = gpu_self;
     const struct gpu_grid *g = self->warp->block->grid;
@@ -163,7 +165,8 @@ __attribute__((no_sanitize_thread)) static void lane_main(void) {
     switch_stack(&self->stack, lane_end(self));
 }
 
-/* Stacks begin at different distances from a page, so that they do not share lines of a cache. */
+/* Starts a lane. Stacks begin at different offsets in a page. Otherwise they would compete for the
+ * same cache sets. */
 static void lane_start(struct gpu_grid *g, struct gpu_warp *w, uint32_t number, uint32_t thread) {
     struct gpu_lane *l = &w->lanes[number];
     uint32_t *bottom = stack_of(g, w, number);
@@ -186,7 +189,7 @@ static void warp_start(struct gpu_grid *g, struct gpu_warp *w, uint32_t first) {
         lane_start(g, w, l, (first + l) % g->block.x);
 }
 
-/* Starts the next block of the grid in a place, if there is one. */
+/* Starts the next block of the grid in the place of a block that has ended, if any is left. */
 static void block_start(struct gpu_grid *g, struct gpu_block *b) {
     if (g->started == g->count)
         return;
@@ -202,7 +205,7 @@ static void block_start(struct gpu_grid *g, struct gpu_block *b) {
     }
 }
 
-/* Gives each lane of a warp that is ready its turn. */
+/* Runs each ready lane of a warp once. */
 static void warp_turn(struct gpu_grid *g, struct gpu_warp *w) {
     w->ready |= w->paused;
     w->paused = 0;
@@ -223,9 +226,9 @@ static void block_turn(struct gpu_grid *g, struct gpu_block *b) {
     block_start(g, b);
 }
 
-/* Leaves the processor to other ranks when nothing has moved since some time. Who waits longer
- * sleeps longer. A round of a large grid takes as long as a rank needs to come: what has come is
- * looked for twice as long after it as it takes. */
+/* Yields the processor to other ranks if no lane has made progress for some time. The longer the
+ * wait, the longer the sleep. A round of a large grid may take as long as a peer needs, so the
+ * sleep is at least twice the time of a round, within limits. */
 static void wait_for_others(uint64_t waited, uint64_t round) {
     static const uint64_t brief = 200000, longest = 1000000;
     uint64_t sleep = waited / 4 < longest ? waited / 4 : longest;

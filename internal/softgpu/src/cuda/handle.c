@@ -1,4 +1,4 @@
-/* Which pointers are live objects, so that a stale handle is an error and not a crash. */
+/* The set of live objects. With it a stale handle causes an error instead of a crash. */
 #include <stdlib.h>
 
 #include "driver.h"

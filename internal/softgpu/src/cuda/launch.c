@@ -1,5 +1,4 @@
-/* Launches: works of a stream that run a grid. Each keeps a copy of its parameters, also as a node
- * of a graph. */
+/* Launches: works that run a grid. Each holds a copy of its parameters, also as a graph node. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -29,7 +28,7 @@ static bool fits(struct extent grid, struct extent block, unsigned shared) {
     return block.x * block.y * block.z <= MAX_THREADS && shared <= MAX_SHARED;
 }
 
-/* Finds the parameters in a list of options, if they have the right size. */
+/* Finds the parameters in a list of options. Returns NULL if their size is wrong. */
 static const void *packed(void **extra, size_t bytes) {
     const void *at = NULL;
     const size_t *size = NULL;
@@ -44,7 +43,8 @@ static const void *packed(void **extra, size_t bytes) {
     return size != NULL && *size == bytes ? at : NULL;
 }
 
-/* Parameters come as a list of addresses, here of one, or packed. */
+/* Finds the parameters of a launch. They are passed either as a list of addresses, here of one
+ * structure, or as one packed buffer. */
 static const void *find_params(CUfunction function, void **params, void **extra) {
     if ((params == NULL) == (extra == NULL))
         return NULL;
@@ -72,7 +72,8 @@ CUresult cuLaunchKernel(CUfunction function, unsigned grid_x, unsigned grid_y, u
     return result;
 }
 
-/* Attributes that let launches overlap change nothing here; others are not known. */
+/* Launches a kernel with attributes. Those for overlapping launches have no effect here. All others
+ * are refused. */
 CUresult cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction function, void **params,
                           void **extra) {
     if (config == NULL || (config->count > 0 && config->attributes == NULL))

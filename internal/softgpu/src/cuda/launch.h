@@ -5,10 +5,10 @@
 #include "../abi/cuda.h"
 #include "grid.h"
 
-/* Reports whether a handle is one of a kernel. */
+/* Reports whether a handle refers to a kernel. */
 bool function_valid(CUfunction function);
 
-/* load.c: counts a kernel among those that run on a device, once it has come there. */
+/* load.c: loads a kernel on a device if necessary, and counts it as running. */
 void kernel_begin(int device, CUfunction function);
 
 #endif

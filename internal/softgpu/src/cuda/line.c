@@ -1,5 +1,5 @@
-/* Lines of 128 bytes, which the lanes of a group move at once: who sees the last word of a line has
- * all of it. The last word is written last and read first. */
+/* Lines of 128 bytes, which a group of lanes moves at once. A reader that sees the last word of a
+ * line sees the whole line. Therefore the last word is written last and read first. */
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -7,7 +7,7 @@
 
 enum { WORDS = GPU_LINE / 8, LAST = WORDS - 1 };
 
-/* Where a lane is in its group, if each of the group moves some words of a line. */
+/* The position of a lane in its group, if each lane of the group moves the same number of words. */
 struct seat {
     uint32_t place, first, lanes, group;
     char *line;
@@ -30,7 +30,8 @@ static struct seat seat_of(const void *at, uint32_t count) {
 static uint32_t *loads_of(struct gpu_lane *l) { return &l->loads; }
 static uint32_t *stores_of(struct gpu_lane *l) { return &l->stores; }
 
-/* Reports whether all lanes of a group have counted so far. Those that have ended do not matter. */
+/* Reports whether the counts of all lanes of a group have reached a number. Lanes that have ended
+ * are ignored. */
 static bool group_has(struct gpu_warp *w, const struct seat *s,
                       uint32_t *field(struct gpu_lane *), uint32_t count) {
     for (uint32_t l = s->first; l < s->first + s->lanes; l++)
@@ -39,7 +40,7 @@ static bool group_has(struct gpu_warp *w, const struct seat *s,
     return true;
 }
 
-/* The lane that has the last word waits for the others, the others do not wait. */
+/* Stores a part of a line. Only the lane with the last word waits for the other lanes. */
 void gpu_store_line(void *at, const uint64_t *words, uint32_t count) {
     struct gpu_lane *self = gpu_self;
     struct seat s = seat_of(at, count);
@@ -62,7 +63,8 @@ static void read_line(struct gpu_line *to, const char *at) {
         to->words[i] = __atomic_load_n(&line[i], __ATOMIC_RELAXED);
 }
 
-/* The first lane that comes reads for its group. It may be some lines ahead of the others. */
+/* Loads a part of a line. The first lane of a group to arrive reads the whole line for the group.
+ * It may be some lines ahead of the other lanes. */
 void gpu_load_line(const void *at, uint64_t *words, uint32_t count) {
     struct gpu_lane *self = gpu_self;
     struct gpu_warp *w = self->warp;

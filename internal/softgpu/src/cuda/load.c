@@ -1,12 +1,14 @@
-/* Loading. A kernel comes to a device at its first launch there, unless it is brought before. While
- * other kernels run CUDA may keep that waiting (CUDA_MODULE_LOADING=LAZY); here it always does. */
+/* Lazy loading. A kernel is loaded on a device at its first launch there, or by an explicit call.
+ * With CUDA_MODULE_LOADING=LAZY, CUDA may delay the load while other kernels run. This driver
+ * always delays it. */
 #include <string.h>
 
 #include "driver.h"
 #include "launch.h"
 
-/* Brings a kernel to a device. The context's lock is held, but for the wait: whoever waits does not
- * run, so two that come at once do not wait for each other. */
+/* Loads a kernel on a device. The caller holds the context's lock, which is released during the
+ * wait. A launch that waits does not count as running, so two concurrent loads do not block each
+ * other. */
 static void load_locked(struct context *c, CUfunction function) {
     bool *loaded = &c->loaded[function - gpu_kernels];
     while (!*loaded && c->running > 0)

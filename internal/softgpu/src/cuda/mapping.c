@@ -6,8 +6,9 @@
 
 #include "driver.h"
 
-/* Trees of reservations, which are ranges, and of mappings, which begin with one. No two of a tree
- * overlap, so ranges that do count as equal: what a range overlaps is found by it. */
+/* Trees of reservations, which are ranges, and of mappings, which begin with a range. The ranges in
+ * a tree do not overlap. The comparison treats overlapping ranges as equal, so a search finds the
+ * entry that overlaps a range. */
 static void *reservations, *mappings;
 
 static int compare(const void *left, const void *right) {
@@ -34,8 +35,8 @@ static struct range *reservation_find_locked(uintptr_t at, size_t bytes) {
 
 struct mapping *mapping_find_locked(uintptr_t at) { return find(&mappings, at, 1); }
 
-/* Tells where a range lies, for work of a device: all mapped with access, or at addresses of
- * devices that it may not touch, or elsewhere. */
+/* Classifies a range for an access by a device: mapped with access, at device addresses that it may
+ * not access, or elsewhere. */
 enum place mapping_place(uintptr_t at, size_t bytes, int device) {
     enum place place = ELSEWHERE;
     pthread_mutex_lock(&memory_lock);
@@ -50,7 +51,7 @@ enum place mapping_place(uintptr_t at, size_t bytes, int device) {
     return place;
 }
 
-/* Takes addresses at the wish, if they are unused, or anywhere. */
+/* Reserves addresses, at the wish if they are unused and anywhere otherwise. */
 static void *reserve(uintptr_t wish, size_t bytes, size_t alignment) {
     int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
     if (wish != 0 && wish % alignment == 0) {
@@ -128,7 +129,7 @@ static CUresult map_locked(uintptr_t base, size_t bytes, struct allocation *a) {
     return CUDA_SUCCESS;
 }
 
-/* As with CUDA, the offset into the allocation must be zero. */
+/* Maps an allocation. As with CUDA, the offset into it must be zero. */
 CUresult cuMemMap(CUdeviceptr base, size_t bytes, size_t offset,
                   CUmemGenericAllocationHandle handle, unsigned long long flags) {
     ENTER(CUDA_ERROR_OUT_OF_MEMORY);
@@ -182,7 +183,8 @@ static void set_access_locked(struct mapping *m, const CUmemAccessDesc *d, size_
     mprotect((void *)m->at.base, m->at.bytes, m->access != 0 ? PROT_READ | PROT_WRITE : PROT_NONE);
 }
 
-/* Read-only access is refused: the driver does not offer it for device memory either. */
+/* Sets the access of a device. Read-only access is refused, because the CUDA driver does not
+ * support it for device memory either. */
 CUresult cuMemSetAccess(CUdeviceptr base, size_t bytes, const CUmemAccessDesc *descs,
                         size_t count) {
     ENTER(CUDA_ERROR_UNKNOWN);

@@ -1,4 +1,4 @@
-/* Physical memory: allocations, each a memfd, counted against its device. */
+/* Physical memory. Each allocation is a memfd, and counts against the memory of its device. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <stdio.h>
@@ -47,7 +47,7 @@ CUresult cuMemGetInfo_v2(size_t *unused, size_t *total) {
     return CUDA_SUCCESS;
 }
 
-/* Fabric handles are there if SOFTGPU_FABRIC is 1. */
+/* Fabric handles are supported if SOFTGPU_FABRIC is 1. */
 static bool fabric(void) { return environment_size("SOFTGPU_FABRIC", 0) == 1; }
 
 static CUresult check_prop(const CUmemAllocationProp *prop) {
@@ -58,7 +58,7 @@ static CUresult check_prop(const CUmemAllocationProp *prop) {
         return CUDA_ERROR_INVALID_VALUE;
     if (!device_valid(prop->location.id))
         return CUDA_ERROR_INVALID_DEVICE;
-    /* Where there is no channel a driver refuses fabric handles so. */
+    /* The CUDA driver returns this error for fabric handles if there is no IMEX channel. */
     if ((prop->requestedHandleTypes & CU_MEM_HANDLE_TYPE_FABRIC) && !fabric())
         return CUDA_ERROR_NOT_PERMITTED;
     return CUDA_SUCCESS;
@@ -143,7 +143,7 @@ CUresult cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp *prop,
     return CUDA_SUCCESS;
 }
 
-/* What a fabric handle holds: whose descriptor the memory has, and its number as a file. */
+/* The contents of a fabric handle: the process and descriptor of the memory, and its inode. */
 struct fabric_handle {
     char magic[8];
     int pid, fd;
@@ -163,7 +163,8 @@ static CUresult export_fabric(struct fabric_handle *out, const struct allocation
     return CUDA_SUCCESS;
 }
 
-/* Opens the memory of a fabric handle, of this process or another one; -1 if it is not there. */
+/* Opens the memory of a fabric handle, which may belong to another process. Returns -1 if it does
+ * not exist. */
 static int import_fabric(const struct fabric_handle *from) {
     char path[64];
     struct stat about;
@@ -195,7 +196,7 @@ CUresult cuMemExportToShareableHandle(void *out, CUmemGenericAllocationHandle ha
     return CUDA_SUCCESS;
 }
 
-/* A descriptor of the memory that a shared handle stands for, or -1. */
+/* Returns a descriptor of the memory of a shared handle, or -1. */
 static int import_descriptor(void *from, int type) {
     if (type == CU_MEM_HANDLE_TYPE_FABRIC)
         return import_fabric(from);

@@ -1,5 +1,5 @@
-/* Modules and the kernels in them. The kernels were compiled into this library: any image stands
- * for all of them. */
+/* Modules and their kernels. The kernels are compiled into this library, so every image contains
+ * all of them. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -75,7 +75,8 @@ bool function_valid(CUfunction function) {
     return distance < gpu_kernel_count * sizeof *function && distance % sizeof *function == 0;
 }
 
-/* What a processor has none of, such as registers of a device, is 0. */
+/* Returns an attribute of a kernel. Attributes without a meaning on a CPU, such as registers, are
+ * 0. */
 CUresult cuFuncGetAttribute(int *value, int attribute, CUfunction function) {
     static const int values[] = {
         [CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK] = MAX_THREADS,

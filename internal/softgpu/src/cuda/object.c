@@ -1,7 +1,7 @@
-/* User objects: what a program wants to know the end of, held by references of its own and of
- * graphs. What is instantiated of a graph, or records a launch of that, holds what the graph holds;
- * a launch under way holds what it was launched from. The destructor runs on a thread of its own,
- * which no call waits for, and must not call CUDA. */
+/* User objects: a destructor that runs when the last reference is released. The program and graphs
+ * hold references. An instantiated graph holds the objects of its graph, as does a node that
+ * launches it. A running launch holds the objects of its instantiated graph. The destructor runs on
+ * a separate thread, for which no call waits, and must not call CUDA. */
 #include <stdlib.h>
 
 #include "driver.h"
@@ -95,7 +95,7 @@ CUresult cuUserObjectRelease(CUuserObject object, unsigned count) {
     return CUDA_SUCCESS;
 }
 
-/* A graph may be one that a capture writes to. */
+/* Retains an object for a graph. The graph may belong to an active capture. */
 CUresult cuGraphRetainUserObject(CUgraph graph, CUuserObject object, unsigned count,
                                  unsigned flags) {
     ENTER(CUDA_ERROR_UNKNOWN);
@@ -110,7 +110,7 @@ CUresult cuGraphRetainUserObject(CUgraph graph, CUuserObject object, unsigned co
     return CUDA_SUCCESS;
 }
 
-/* Gives back references of one call that retained them. */
+/* Releases references that one call has retained. */
 CUresult cuGraphReleaseUserObject(CUgraph graph, CUuserObject object, unsigned count) {
     ENTER(CUDA_ERROR_UNKNOWN);
     if (!handle_live(OBJECT, object) || !handle_live(GRAPH, graph))

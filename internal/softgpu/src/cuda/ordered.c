@@ -1,4 +1,4 @@
-/* What happens in stream order: waits for words of memory, and memory that comes and goes. */
+/* Operations in stream order: waits for memory words, and allocation and release of memory. */
 #include <stdlib.h>
 #include <time.h>
 
@@ -79,8 +79,8 @@ CUresult cuStreamWriteValue32_v2(CUstream stream, CUdeviceptr word, unsigned val
     return result;
 }
 
-/* The memory is there at once; what is early here is still right. Memory that a capture asks for
- * is the same in each launch of the graph. */
+/* Allocates memory at once, which is earlier than the stream order requires. Memory that a capture
+ * allocates is the same in each launch of the graph. */
 CUresult cuMemAllocAsync(CUdeviceptr *at, size_t bytes, CUstream stream) {
     ENTER(CUDA_ERROR_OUT_OF_MEMORY);
     uintptr_t base = 0;
@@ -98,7 +98,7 @@ static void nothing_run(void *arg, int device) {
 
 static void free_drop(void *arg) { plain_free((uintptr_t)arg); }
 
-/* The memory goes with the work that frees it: after it has run, or with its graph. */
+/* Frees memory when the work that frees it is released: after it has run, or with its graph. */
 CUresult cuMemFreeAsync(CUdeviceptr at, CUstream stream) {
     ENTER(CUDA_ERROR_UNKNOWN);
     uintptr_t base = 0;

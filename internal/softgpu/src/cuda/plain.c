@@ -1,4 +1,4 @@
-/* Memory without handles: of a device from the old allocator, and pinned memory of the host. */
+/* Memory without handles: device memory from cuMemAlloc, and pinned host memory. */
 #define _GNU_SOURCE
 #include <stdlib.h>
 #include <sys/mman.h>
@@ -60,7 +60,7 @@ static struct area *area_take(enum plain kind, uintptr_t base) {
     return found;
 }
 
-/* Takes pages of the process for an area; those of a device are counted. */
+/* Allocates pages for an area. Pages of a device count against its memory. */
 CUresult plain_new(enum plain kind, int device, size_t bytes, uintptr_t *base) {
     if (bytes == 0)
         return CUDA_ERROR_INVALID_VALUE;
@@ -86,7 +86,7 @@ static void area_free(struct area *a) {
     free(a);
 }
 
-/* Gives back memory of a device; false when there is none at the address. */
+/* Frees memory of a device. Returns false if there is none at the address. */
 bool plain_free(uintptr_t base) {
     struct area *a = area_take(PLAIN_DEVICE, base);
     if (a != NULL)
@@ -94,7 +94,7 @@ bool plain_free(uintptr_t base) {
     return a != NULL;
 }
 
-/* Allocates as the calls do that captures forbid. */
+/* Allocates memory for a call that captures forbid. */
 static CUresult allocate(enum plain kind, size_t bytes, uintptr_t *base) {
     if (current == NULL)
         return CUDA_ERROR_INVALID_CONTEXT;
@@ -103,7 +103,8 @@ static CUresult allocate(enum plain kind, size_t bytes, uintptr_t *base) {
     return plain_new(kind, current->device, bytes, base);
 }
 
-/* Frees likewise. The driver waits for the device before it takes such memory away. */
+/* Frees memory for a call that captures forbid. Like the CUDA driver, it first waits for the
+ * device. */
 static CUresult deallocate(enum plain kind, uintptr_t base) {
     if (capture_forbids())
         return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;

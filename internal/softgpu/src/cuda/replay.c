@@ -1,29 +1,29 @@
-/* Graphs that run. Each node begins when those that it depends on are done: the stream's thread
- * takes one after the other, and others help where several can run. */
+/* Launches of graphs. Each node starts when the nodes that it depends on are complete. The stream's
+ * thread runs one node after the other. Helper threads join if several nodes are ready. */
 #include <stdlib.h>
 
 #include "driver.h"
 
 struct exec {
-    _Atomic int references; /* of the handle, of launches and of graphs */
+    _Atomic int references; /* held by the handle, by launches and by graphs */
     struct graph *graph;
-    /* Launches of one exec run one after the other, in the order in which they were made. */
-    unsigned long long made; /* guarded by capture_lock */
-    unsigned long long over; /* guarded by turn */
+    /* Launches of one exec run one after the other, in the order of the calls. */
+    unsigned long long made; /* number of launches created; guarded by capture_lock */
+    unsigned long long over; /* number of launches ended; guarded by turn */
     pthread_mutex_t turn;
     pthread_cond_t next;
 };
 
 struct launch {
     struct exec *exec;
-    unsigned long long number; /* among those of the exec */
+    unsigned long long number; /* position among the launches of the exec */
     int device;
     pthread_mutex_t lock;
     pthread_cond_t moved;
-    size_t first, last; /* of the numbers in ready; with what follows guarded by lock */
+    size_t first, last; /* bounds of the queue in ready; guarded by lock, like all fields below */
     size_t done, helpers;
-    struct work **works; /* of each node; NULL if it does nothing */
-    size_t *waits;       /* how many nodes each one waits for still */
+    struct work **works; /* indexed by node; NULL if the node does nothing */
+    size_t *waits;       /* number of nodes that each node still waits for */
     size_t *ready;
 };
 
@@ -37,7 +37,7 @@ static void exec_release(void *arg) {
     free(e);
 }
 
-/* Copies a graph, whose nodes keep their numbers. */
+/* Copies a graph. Nodes keep their numbers. */
 static struct graph *copy_locked(const struct graph *from) {
     struct graph *to = graph_new();
     for (size_t i = 0; i < from->count; i++)
@@ -68,7 +68,7 @@ CUresult cuGraphInstantiateWithFlags(CUgraphExec *exec, CUgraph graph, unsigned 
     return CUDA_SUCCESS;
 }
 
-/* Notes that a node is done, after which others may be ready. */
+/* Records that a node is complete. Nodes that depend on it may become ready. */
 static void finish_locked(struct launch *l, const struct node *done) {
     for (size_t i = 0; i < done->followers; i++)
         if (--l->waits[done->after[i]->number] == 0)
@@ -79,7 +79,7 @@ static void finish_locked(struct launch *l, const struct node *done) {
 
 static void *help(void *arg);
 
-/* Runs nodes as long as there are some that are ready. */
+/* Runs nodes while any are ready. */
 static void take_part_locked(struct launch *l) {
     while (l->first < l->last) {
         size_t i = l->ready[l->first++];
@@ -146,7 +146,7 @@ static void *array(size_t count, size_t each) {
     return a;
 }
 
-/* Makes one launch: nodes that depend on the launch are armed now. */
+/* Creates one launch. It calls arm of the nodes that have it. */
 static struct work *launch_new_locked(void *arg) {
     struct exec *e = arg;
     size_t count = e->graph->count;
@@ -168,7 +168,7 @@ static struct work *launch_new_locked(void *arg) {
     return w;
 }
 
-/* Launched on a stream that captures, a graph becomes a node of the graph that is recorded. */
+/* Adds a graph to the graph of a capture, for a launch on a stream that is captured. */
 static CUresult nest_locked(struct stream *s, struct exec *e) {
     atomic_fetch_add(&e->references, 1);
     struct work *w = work_new(NULL, exec_release, e);

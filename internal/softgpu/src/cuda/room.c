@@ -1,4 +1,4 @@
-/* The memory of grids, which is kept: a stack costs a page fault only once. */
+/* The memory of grids. It is kept for reuse, so each stack causes page faults only once. */
 #define _GNU_SOURCE
 #include <pthread.h>
 #include <stdlib.h>
@@ -9,7 +9,7 @@
 static struct gpu_grid *idle;
 static pthread_mutex_t idle_lock = PTHREAD_MUTEX_INITIALIZER;
 
-/* Pages that are touched first when a lane needs them. */
+/* Maps pages. They are allocated when a lane first touches them. */
 static void *pages(size_t bytes) {
     int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
     void *at = mmap(NULL, bytes, PROT_READ | PROT_WRITE, flags, -1, 0);
@@ -18,7 +18,7 @@ static void *pages(size_t bytes) {
     return at;
 }
 
-/* Doubles, so that pages are touched for the first time only a few times. */
+/* Enlarges a grid. Doubling the size limits how often new pages are touched. */
 static void grow(struct gpu_grid *g, size_t least) {
     size_t warps = 16;
     while (warps < least)

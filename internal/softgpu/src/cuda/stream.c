@@ -1,4 +1,4 @@
-/* Streams: each a thread that takes works from a queue, one after the other. */
+/* Streams. Each is a thread that runs works from a queue, one after the other. */
 #define _GNU_SOURCE
 #include <signal.h>
 #include <stdio.h>
@@ -12,7 +12,8 @@ struct entry {
     struct work *work;
 };
 
-/* Takes the next entry, or returns NULL when the stream is closed and empty. */
+/* Removes the next entry from the queue. Returns NULL if the stream is closed and the queue is
+ * empty. */
 static struct entry *take(struct stream *s) {
     pthread_mutex_lock(&s->lock);
     while (s->head == NULL && !s->closing)
@@ -48,7 +49,8 @@ static void *stream_main(void *arg) {
     return NULL;
 }
 
-/* Starts a thread with all signals blocked: they belong to the program's own threads. */
+/* Starts a thread with all signals blocked, because signals must reach the program's own
+ * threads. */
 int thread_start(void *(*run)(void *), void *arg) {
     pthread_t thread;
     pthread_attr_t detached;
@@ -81,7 +83,7 @@ static struct stream *stream_new(int device) {
     return s;
 }
 
-/* The stream that stands for none: one for each device. */
+/* Returns the default stream of a device. */
 static struct stream *implicit_stream(struct context *c) {
     pthread_mutex_lock(&c->lock);
     struct stream *s = c->implicit;
@@ -97,7 +99,7 @@ static struct stream *implicit_stream(struct context *c) {
     return s;
 }
 
-/* Ends the process if a stream was destroyed: CUDA reads memory that is gone then. */
+/* Aborts the process if a stream was destroyed. CUDA would access freed memory. */
 void stream_check(CUstream stream) {
     if (handle_live(STREAM, stream))
         return;
@@ -105,7 +107,7 @@ void stream_check(CUstream stream) {
     abort();
 }
 
-/* Turns the handles 0, 1 and 2 into the implicit stream. */
+/* Replaces the handles 0, 1 and 2 by the default stream. */
 CUresult stream_resolve(CUstream *stream) {
     if ((uintptr_t)*stream > 2) {
         stream_check(*stream);
@@ -119,7 +121,7 @@ CUresult stream_resolve(CUstream *stream) {
     return *stream != NULL ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
-/* Appends a work, whose reference goes to the stream. */
+/* Appends a work. The stream takes over the reference. */
 void stream_push(struct stream *s, struct work *w) {
     struct entry *e = malloc(sizeof *e);
     if (e == NULL)
@@ -134,7 +136,8 @@ void stream_push(struct stream *s, struct work *w) {
     pthread_mutex_unlock(&s->lock);
 }
 
-/* Queues a work, or records it if the stream captures. The reference is taken only on success. */
+/* Queues a work, or records it if the stream is captured. It takes over the reference only on
+ * success. */
 CUresult stream_queue(struct stream *s, struct work *w) {
     CUresult result = CUDA_SUCCESS;
     pthread_mutex_lock(&capture_lock);
@@ -147,7 +150,7 @@ CUresult stream_queue(struct stream *s, struct work *w) {
     return result;
 }
 
-/* Waits for what has been queued so far. */
+/* Waits for all work that has been queued before. */
 CUresult stream_drain(struct stream *s) {
     pthread_mutex_lock(&s->lock);
     unsigned long long until = s->pushed;
@@ -172,7 +175,7 @@ CUresult cuStreamCreateWithPriority(CUstream *stream, unsigned flags, int priori
     return cuStreamCreate(stream, flags);
 }
 
-/* Returns at once; the stream's thread ends when the work is done. */
+/* Destroys a stream without waiting. The stream's thread ends when the queued work is complete. */
 CUresult cuStreamDestroy_v2(CUstream stream) {
     ENTER(CUDA_ERROR_UNKNOWN);
     if (!handle_remove(STREAM, stream))
@@ -185,7 +188,7 @@ CUresult cuStreamDestroy_v2(CUstream stream) {
     return CUDA_SUCCESS;
 }
 
-/* Refuses to look at a stream that captures, and spoils the capture. */
+/* Returns an error if the stream is captured, and invalidates the capture. */
 static CUresult check_not_capturing(struct stream *s) {
     CUresult result = CUDA_SUCCESS;
     struct frontier reached;

@@ -1,5 +1,5 @@
-/* Switching between stacks: by hand on x86-64, a few nanoseconds; elsewhere with ucontext, which
- * asks the kernel for the signal mask each time. */
+/* Switches between stacks. On x86-64 assembly does this in a few nanoseconds. Elsewhere ucontext
+ * does it, with a system call for the signal mask each time. */
 #include <stdint.h>
 #include <string.h>
 
@@ -7,8 +7,8 @@
 
 #if defined(__x86_64__) && !defined(SOFTGPU_UCONTEXT)
 
-/* Registers that a function keeps go to the stack. The control words of floating point are the
- * same on all stacks. */
+/* Callee-saved registers are pushed on the stack. The control words of floating point are the same
+ * on all stacks, so they are not saved. */
 __asm__(".text\n"
         ".p2align 4\n"
         ".globl switch_stack\n"
@@ -32,7 +32,8 @@ __asm__(".text\n"
         "    ret\n"
         ".size switch_stack, .-switch_stack\n");
 
-/* A function begins 8 bytes off a multiple of 16, above it the address that it returns to. */
+/* On entry to a function the stack pointer is 8 bytes below a multiple of 16, and points to the
+ * return address. */
 void *switch_prepare(void *bottom, char *top, void (*main)(void)) {
     (void)bottom;
     uintptr_t *at = (uintptr_t *)((uintptr_t)top & ~(uintptr_t)15);

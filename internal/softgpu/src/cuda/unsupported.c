@@ -1,5 +1,5 @@
-/* Entry points of the true driver that nobody needs here: other ways to programs, and multicast.
- * They exist, so that a binding finds them, and say that they are not supported. */
+/* Entry points of the CUDA driver that nothing uses here, such as those for libraries and
+ * multicast. They exist because bindings look them up. They return an error. */
 #include "../abi/cuda.h"
 
 #define UNSUPPORTED(name)                                                                          \

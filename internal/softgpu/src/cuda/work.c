@@ -1,4 +1,4 @@
-/* Units of work, counted by reference. */
+/* Units of work with reference counts. */
 #include <stdlib.h>
 
 #include "driver.h"
@@ -27,7 +27,8 @@ void work_release(struct work *w) {
     free(w);
 }
 
-/* A failed device does no more work, but what others wait for still comes to pass. */
+/* Runs a work. On a failed device only works with always set run, because other works wait for
+ * them. */
 void work_run(struct work *w, int device) {
     if (w->always || atomic_load(&context_of(device)->error) == CUDA_SUCCESS)
         w->run(w->arg, device);

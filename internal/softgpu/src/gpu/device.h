@@ -1,9 +1,9 @@
-// What kernels ask of the device, for one that is a processor. It stands in for the header of the
-// same name next to the kernels; what the functions promise is written there.
+// Device functions of the kernels for a CPU. This header replaces the header of the same name next
+// to the kernels, where the functions are documented.
 #pragma once
 #include "lane.h"
 
-// Build defines KERNEL otherwise where it lists the kernels.
+// Build defines KERNEL differently where it lists the kernels.
 #ifndef KERNEL
 #define KERNEL extern "C" __attribute__((visibility("hidden"))) void
 #endif
@@ -43,14 +43,14 @@ DEVICE bool any_warp(bool mine) {
 	gpu_vote(mine);
 	return gpu_self->warp->any;
 }
-// Kernels do not overlap here.
+// Kernels do not overlap on this device.
 DEVICE void next_may_launch() {}
 DEVICE void await_previous() {}
 DEVICE void fetch(const void*) {}
 
 DEVICE float sum_block(float mine) { return gpu_sum(mine); }
 
-// Lines move 8 or 16 bytes a thread.
+// Each lane accesses 8 or 16 bytes of a line.
 template <class Part>
 DEVICE Part load_line(const Part* at) {
 	uint64_t words[sizeof(Part) / 8];
@@ -75,7 +75,7 @@ DEVICE void release(u64* at, u64 value) {
 }
 DEVICE u64 acquire(const u64* at) { return __atomic_load_n(at, __ATOMIC_ACQUIRE); }
 
-// The thread sanitizer does not understand fences, so for it words in no order are in order.
+// The thread sanitizer does not support fences. With it, relaxed accesses are ordered.
 #ifdef __SANITIZE_THREAD__
 enum { Load = __ATOMIC_ACQUIRE, Store = __ATOMIC_RELEASE };
 #else
@@ -95,7 +95,7 @@ DEVICE void fence() { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
 
 DEVICE u64 clock() { return gpu_clock(); }
 DEVICE void pause() { gpu_pause(); }
-enum { PollsAtOnce = 8 }; // a round of a grid and a nap lie between two, which take milliseconds
+enum { PollsAtOnce = 8 }; // between two polls a round and a sleep may take milliseconds
 
 DEVICE float from_bits(u32 bits) {
 	float f;
@@ -103,8 +103,8 @@ DEVICE float from_bits(u32 bits) {
 	return f;
 }
 DEVICE bool is_nan(float f) { return f != f; }
-// What the device gives instead of a number has these bits, whatever it was given. Of a processor's NaN they
-// are put in where its bits are asked for.
+// A GPU returns this NaN in place of every NaN. The NaN of a CPU may have other bits, so to_bits
+// replaces them.
 enum : u32 { Nan = 0x7fffffff };
 DEVICE float nan() { return from_bits(Nan); }
 DEVICE u32 to_bits(float f) {
@@ -126,7 +126,7 @@ DEVICE u64 bits_of(double d) {
 DEVICE float multiply(float a, float b) { return a * b; }
 DEVICE double multiply(double a, double b) { return a * b; }
 
-// minimum and maximum are those of IEEE 754-2019: a NaN wins, and -0 is less than 0.
+// minimum and maximum follow IEEE 754-2019: a NaN operand gives a NaN, and -0 is less than 0.
 DEVICE float minimum(float a, float b) {
 	if (is_nan(a) || is_nan(b)) return nan();
 	if (a == b) return to_bits(a) >> 31 ? a : b;
@@ -163,7 +163,8 @@ DEVICE u16 to_half(float f) {
 DEVICE u32 to_bfloat(float f) { return is_nan(f) ? 0x7fff : shift_even(to_bits(f), 16); }
 DEVICE u32 to_bfloats(float low, float high) { return to_bfloat(high) << 16 | to_bfloat(low); }
 
-// inverse_root is exact to half a unit, the device's to two.
+// inverse_root has an error of at most half a unit in the last place. On a GPU the limit is two
+// units.
 DEVICE float inverse_root(float f) { return (float)(1 / __builtin_sqrt((double)f)); }
 
 }  // namespace dev

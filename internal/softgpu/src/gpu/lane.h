@@ -1,6 +1,6 @@
-/* What kernels and the driver know of the threads of a grid. Each is a lane: a coroutine with a
- * stack of its own. All lanes of a launch run on the thread of its stream, one at a time, until
- * they wait, so nothing here needs a lock. */
+/* Declarations for kernels and the driver about the threads of a grid. Each thread is a lane: a
+ * coroutine with its own stack. All lanes of a launch run on the thread of its stream, one at a
+ * time, until they wait. No lock is therefore needed here. */
 #ifndef SOFTGPU_GPU_LANE_H
 #define SOFTGPU_GPU_LANE_H
 
@@ -14,35 +14,35 @@ extern "C" {
 #endif
 
 enum {
-    GPU_LANES = 32,  /* of a warp */
+    GPU_LANES = 32,  /* lanes of a warp */
     GPU_LINE = 128,  /* bytes of a line */
-    GPU_GROUPS = 4,  /* at most, of lanes of a warp that move a line together */
-    GPU_RING = 8     /* lines that a lane may be ahead of the others of its group */
+    GPU_GROUPS = 4,  /* maximum number of groups of lanes that move a line together */
+    GPU_RING = 8     /* lines that a lane may be ahead of its group */
 };
 
 struct gpu_lane {
-    void *stack; /* where the lane goes on */
+    void *stack; /* saved stack of the lane */
     struct gpu_warp *warp;
-    uint32_t number;        /* in the warp */
-    uint32_t thread;        /* in the block, along x */
-    uint32_t loads, stores; /* of lines, so far */
-    float value;            /* its part of a sum */
+    uint32_t number;        /* index in the warp */
+    uint32_t thread;        /* index in the block along x */
+    uint32_t loads, stores; /* numbers of lines so far */
+    float value;            /* contribution to a sum */
 };
 
-/* A line as the first lane of a group that came to it has found it. */
+/* A line as read by the first lane of a group that reached it. */
 struct gpu_line {
     const char *at;
     uint64_t words[GPU_LINE / 8];
 };
 
 struct gpu_warp {
-    uint32_t live;   /* sets of lanes: those that have not ended, */
-    uint32_t ready;  /* those that can go on, */
-    uint32_t paused; /* those that look again in the next round, */
-    uint32_t here;   /* those that have come to a vote, and */
-    uint32_t yes;    /* of these, those that voted yes */
-    bool all, any;   /* how the last vote ended */
-    uint32_t loaded[GPU_GROUPS][GPU_RING]; /* which load of the group a line is, from 1 */
+    uint32_t live;   /* set of lanes that have not ended */
+    uint32_t ready;  /* set of lanes that can continue */
+    uint32_t paused; /* set of lanes that poll again in the next round */
+    uint32_t here;   /* set of lanes that have reached a vote */
+    uint32_t yes;    /* lanes in here that voted yes */
+    bool all, any;   /* results of the last vote */
+    uint32_t loaded[GPU_GROUPS][GPU_RING]; /* number of the load that read a line, from 1 */
     struct gpu_block *block;
     struct gpu_lane lanes[GPU_LANES];
     struct gpu_line lines[GPU_GROUPS][GPU_RING];
@@ -50,10 +50,10 @@ struct gpu_warp {
 
 struct gpu_block {
     uint32_t number, threads, blocks; /* along x */
-    uint32_t live, here;              /* lanes that have not ended, and that wait for the others */
-    bool no, all;                     /* one has said no; how it ended last time */
-    bool adds;                        /* those who come bring numbers, */
-    float sum;                        /* which made this last time */
+    uint32_t live, here;              /* numbers of lanes that have not ended, and that wait */
+    bool no, all;                     /* whether a lane voted no; result of the last vote */
+    bool adds;                        /* whether the lanes add up values */
+    float sum;                        /* result of the last sum */
     uint32_t warp_count;
     struct gpu_warp *warps;
     struct gpu_grid *grid;
@@ -61,21 +61,21 @@ struct gpu_block {
 
 #define GPU_HIDDEN __attribute__((visibility("hidden")))
 
-/* The lane that runs now. */
+/* The running lane. */
 extern __thread struct gpu_lane *gpu_self __attribute__((tls_model("initial-exec"))) GPU_HIDDEN;
 
-GPU_HIDDEN void gpu_pause(void);             /* lets the other lanes look first */
-GPU_HIDDEN void gpu_moved(void);             /* says that this round has moved something */
-GPU_HIDDEN void gpu_vote(bool mine);         /* the result is in the warp */
-GPU_HIDDEN void gpu_sync(bool mine);         /* the result is in the block */
+GPU_HIDDEN void gpu_pause(void);             /* lets all other lanes poll */
+GPU_HIDDEN void gpu_moved(void);             /* records progress in this round */
+GPU_HIDDEN void gpu_vote(bool mine);         /* stores the result in the warp */
+GPU_HIDDEN void gpu_sync(bool mine);         /* stores the result in the block */
 GPU_HIDDEN float gpu_sum(float mine);
 
-/* Moves a lane's part of a line: one word of 8 bytes or two. */
+/* Move a lane's part of a line: one or two words of 8 bytes. */
 GPU_HIDDEN void gpu_load_line(const void *at, uint64_t *words, uint32_t count);
 GPU_HIDDEN void gpu_store_line(void *at, const uint64_t *words, uint32_t count);
 GPU_HIDDEN uint64_t gpu_clock(void);
 
-/* A kernel that can be launched: its parameters are one structure. */
+/* A kernel that can be launched. Its parameters are one structure. */
 struct gpu_kernel {
     const char *name;
     size_t bytes;

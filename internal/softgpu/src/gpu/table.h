@@ -1,4 +1,5 @@
-// The table of kernels. Build includes all kernels, then this, then writes an ENTRY for each.
+// The table of kernels. Build includes all kernels, then this file, and then writes an ENTRY for
+// each kernel.
 #pragma once
 #include "lane.h"
 

@@ -1,4 +1,4 @@
-/* Calls: which path they take, what must be connected for them, what is logged of them. */
+/* Calls: the choice of their path, connections, and log lines. */
 #include <stdlib.h>
 
 #include "comm.h"
@@ -7,7 +7,7 @@ static const char *const names[] = {"AllReduce", "AllGather", "ReduceScatter", "
                                     "Reduce",    "AlltoAll",  "Send",          "Recv"};
 static const char *const kernels[] = {"AllReduce_RSxLD_AGxST", "AllGather_ST", "ReduceScatter_LD"};
 
-/* Reports whether the window path has a kernel for a call. */
+/* Reports whether the window path implements a call. */
 static bool implemented(const struct call *call) {
     if (call->factor != 0)
         return false;
@@ -26,7 +26,8 @@ static bool implemented(const struct call *call) {
     }
 }
 
-/* Which buffers must lie in windows: until 2.28 both; then only those that peers touch. */
+/* Reports whether the necessary buffers are in windows. Before 2.29.2 both must be. Since then only
+ * the buffers that peers access must be. */
 static bool registered(const struct call *call) {
     bool send = call->send_window != NULL, recv = call->recv_window != NULL;
     if (call->operation == ALL_REDUCE || nccl_version() < 22902)
@@ -34,10 +35,10 @@ static bool registered(const struct call *call) {
     return call->operation == ALL_GATHER ? recv : send;
 }
 
-/* What NCCL logs: one rank's part of a gather or a scatter. */
+/* Returns the size that NCCL logs, which is one rank's part of a gather or scatter. */
 static size_t call_bytes(const struct call *call) { return call->count * type_bytes(call->type); }
 
-/* Chooses the path, by the addresses alone. */
+/* Chooses the path of a call from the addresses alone. */
 void call_plan(struct comm *c, struct call *call) {
     if (c->symmetric && c->nranks > 1 && implemented(call)) {
         call->send_window = window_find(c, call->send, &call->send_offset);
@@ -68,7 +69,8 @@ static struct flag *end_of(struct channel *channel, bool sender) {
     return sender ? &channel->sender : &channel->receiver;
 }
 
-/* Says that this rank is at its end of a channel, or waits for the peer to be at the other. */
+/* Signals that this rank is connected to its end of a channel or, with wait, waits for the peer at
+ * the other end. */
 static bool meet_peer(struct comm *c, const struct call *call, bool wait) {
     bool sends = call->operation == SEND;
     bool *met = sends ? &c->sends[call->root] : &c->receives[call->root];
@@ -90,7 +92,8 @@ static bool connect_pairs(struct comm *c, const struct call *calls) {
     return true;
 }
 
-/* Connects what calls use for the first time. It blocks the host until the peers do the same. */
+/* Establishes the connections that calls use for the first time. It blocks until the peers do the
+ * same. */
 ncclResult_t calls_connect(struct comm *c, const struct call *calls) {
     bool ring = false;
     char nothing = 0, all[MAX_RANKS];

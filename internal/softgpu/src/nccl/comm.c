@@ -36,7 +36,7 @@ static struct comm *find_locked(const struct comm *comm) {
     return c;
 }
 
-/* Finds a communicator that is still in use, and keeps it until comm_leave. */
+/* Finds a communicator that is in use, and keeps it until comm_leave. */
 struct comm *comm_enter(ncclComm_t comm) {
     pthread_mutex_lock(&comms_lock);
     struct comm *c = find_locked(comm);
@@ -63,7 +63,7 @@ void comm_keep(struct comm *c) { comm_count(c, &c->users, 1); }
 
 void comm_leave(struct comm *c) { comm_count(c, &c->users, -1); }
 
-/* A communicator that does not block takes no call until the one before has ended. */
+/* Returns an error if the previous call of a nonblocking communicator has not ended. */
 ncclResult_t comm_ready(const struct comm *c) {
     ncclResult_t state = (ncclResult_t)atomic_load(&c->state);
     if (state == ncclInProgress)
@@ -72,8 +72,8 @@ ncclResult_t comm_ready(const struct comm *c) {
     return state;
 }
 
-/* Tells every rank what the others say; false when aborted on this rank. Who has not read a slot
- * yet has not raised its flag for the next exchange, so two slots are enough. */
+/* Exchanges data between all ranks. Returns false if this rank has aborted. A rank raises its flag
+ * for the next exchange only after it has read all slots, so two sets of slots suffice. */
 bool comm_exchange(struct comm *c, const void *mine, size_t bytes, void *all) {
     struct place *own = shared_place(c, c->rank);
     uint32_t number = ++c->exchanges;
@@ -109,7 +109,7 @@ static bool switched_off(const char *name) {
     return text != NULL && strcmp(text, "0") == 0;
 }
 
-/* Decides whether there are windows, and whether they are of use. */
+/* Decides whether windows are available, and whether they are useful. */
 static void judge(struct comm *c) {
     const char *windows = getenv("SOFTGPU_WINDOWS");
     bool masked = windows != NULL && strcmp(windows, "masked") == 0;
@@ -134,7 +134,7 @@ static ncclResult_t compare(struct comm *c, const struct greeting *all) {
     return ncclSuccess;
 }
 
-/* Meets the other ranks; collective. */
+/* Connects to the other ranks. This is collective. */
 ncclResult_t comm_connect(struct comm *c) {
     struct greeting all[MAX_RANKS], own = {host_hash(), softgpu_physical(c->device), 0};
     own.version = nccl_version();
@@ -153,7 +153,7 @@ static bool idle(const struct comm *c) {
     return c->users == 0 && c->pending == 0 && c->persistent == 0;
 }
 
-/* Waits until nothing uses the communicator, and takes it off the list. */
+/* Waits until the communicator is unused, and removes it from the list. */
 static void retire(struct comm *c) {
     for (bool gone = false; !gone;) {
         pthread_mutex_lock(&c->lock);
@@ -173,7 +173,7 @@ static void retire(struct comm *c) {
     }
 }
 
-/* Frees a communicator when the last use of it has ended. */
+/* Frees a communicator after its last use has ended. */
 static void comm_discard(struct comm *c) {
     retire(c);
     windows_close(c);
@@ -190,7 +190,7 @@ static void comm_discard(struct comm *c) {
     free(c);
 }
 
-/* Begins the end of a communicator; false when another thread has. */
+/* Starts to destroy a communicator. Returns false if another thread does so already. */
 static bool claim(struct comm *c, bool abort) {
     pthread_mutex_lock(&c->lock);
     bool owner = !c->destroying;
@@ -202,7 +202,7 @@ static bool claim(struct comm *c, bool abort) {
     return owner;
 }
 
-/* Leaves a communicator that came to nothing, and frees it. */
+/* Removes and frees a communicator whose initialization failed. */
 void comm_abandon(struct comm *c) {
     bool owner = claim(c, true);
     comm_leave(c);
@@ -260,7 +260,7 @@ ncclResult_t ncclCommInitRank(ncclComm_t *comm, int nranks, ncclUniqueId id, int
     return comm_init(comm, nranks, rank, &id, NULL);
 }
 
-/* Waits for this rank's kernels, and for the graphs that hold some. */
+/* Waits for this rank's kernels and for the graphs that contain kernels of the communicator. */
 ncclResult_t ncclCommFinalize(ncclComm_t comm) {
     INJECT();
     struct comm *c = comm_enter(comm);
@@ -297,10 +297,10 @@ ncclResult_t ncclCommDestroy(ncclComm_t comm) {
     return ncclSuccess;
 }
 
-/* Ends kernels and host calls that wait, then waits for all that the device does, since NCCL frees
- * memory of it, and for graphs. What else NCCL holds up where a kernel does not hear of aborts is not
- * known: nothing here. To abort a communicator that another thread destroys ends what that waits
- * for, and leaves the rest to it. */
+/* Stops kernels and host calls that wait. Then it waits for all work of the device, because NCCL
+ * frees device memory, and for graphs. With kernels that ignore aborts, it is unknown which calls
+ * NCCL blocks. Here it blocks none. If another thread is destroying the communicator, the abort
+ * only ends the waits of that thread. */
 ncclResult_t ncclCommAbort(ncclComm_t comm) {
     INJECT();
     if (comm == NULL)

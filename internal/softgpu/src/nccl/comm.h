@@ -1,4 +1,4 @@
-/* What the files of the software NCCL know of each other. */
+/* Declarations that the files of the software NCCL share. */
 #ifndef SOFTGPU_COMM_H
 #define SOFTGPU_COMM_H
 
@@ -17,7 +17,7 @@ enum {
     SLOT_BYTES = 128
 };
 
-/* Ends an entry point that SOFTGPU_FAIL names. */
+/* Returns an error from an entry point that SOFTGPU_FAIL names. */
 #define INJECT()                                                                                   \
     do {                                                                                           \
         int injected_ = softgpu_inject(__func__, ncclUnhandledCudaError);                          \
@@ -31,18 +31,18 @@ ncclResult_t report(ncclResult_t code, const char *format, ...)
 void log_tuning(const struct comm *c, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 
-/* shared.c: memory that the ranks of a communicator share. A flag counts
- * up; who raises it says that something has happened, who needs that waits for a number. */
+/* shared.c: memory that the ranks of a communicator share. A flag is a counter. A rank increments
+ * it to signal an event. A rank that needs the event waits for a value. */
 struct flag {
     _Atomic uint32_t value, waiters;
 };
 
-struct place { /* of one rank */
+struct place { /* memory of one rank */
     struct flag control, arrived, swept, doorbell;
     char slots[2][SLOT_BYTES];
 } __attribute__((aligned(4096)));
 
-struct channel { /* from one rank to another */
+struct channel { /* channel from one rank to another */
     struct flag head, tail, sender, receiver;
     char data[2][CHANNEL_BYTES];
 } __attribute__((aligned(4096)));
@@ -55,37 +55,37 @@ ncclResult_t shared_name(ncclUniqueId *id);
 ncclResult_t shared_open(struct comm *c, const ncclUniqueId *id);
 void shared_forget(const ncclUniqueId *id);
 void shared_close(struct comm *c);
-int number_in_proc(void); /* of this process */
+int number_in_proc(void); /* number of this process */
 void flag_raise(struct flag *f);
-bool kernels_are_deaf(void); /* whether those over windows do not hear of aborts, as NCCL's */
-extern _Thread_local bool deaf; /* while set, this thread's waits do not look for an abort */
+bool kernels_are_deaf(void); /* whether kernels of the window path ignore aborts, like NCCL's */
+extern _Thread_local bool deaf; /* if set, waits of this thread ignore aborts */
 bool flag_await(struct comm *c, struct flag *f, uint32_t number);
 
-/* comm.c. States: connecting (init has not ended), ready, destroying; aborted is a flag next to
- * them, since it ends waits in each. */
+/* comm.c. The states are connecting (until initialization has ended), ready and destroying. aborted
+ * is a separate flag, because it ends waits in each state. */
 struct comm {
-    struct comm *next; /* in the list of all; guarded by its lock */
+    struct comm *next; /* in the list of communicators; guarded by the lock of the list */
     int rank, nranks, device;
     bool blocking, several_nodes, symmetric, masked;
     struct shared *shared;
     size_t shared_bytes;
     ncclUniqueId id;
-    _Atomic int aborted, state; /* state is a ncclResult_t, as ncclCommGetAsyncError tells */
+    _Atomic int aborted, state; /* state is the ncclResult_t of ncclCommGetAsyncError */
     pthread_mutex_t lock;
     pthread_cond_t changed;
     int users, pending, persistent; /* host calls, queued kernels, kernels in graphs; under lock */
     bool finalized, destroying;     /* under lock */
     double factors[MAX_FACTORS];    /* of created reductions, 0 where there is none; under lock */
-    uint64_t tickets, serving;      /* order of kernels that are no part of a graph; under lock */
-    pthread_mutex_t turn;           /* held by the kernel that runs */
-    uint32_t exchanges;             /* host exchanges so far; one host call at a time */
-    uint32_t steps, sweeps;         /* of kernels so far; guarded by turn */
-    bool connected;                 /* the ring of the plain path */
+    uint64_t tickets, serving;      /* order of kernels outside of graphs; under lock */
+    pthread_mutex_t turn;           /* held by the running kernel */
+    uint32_t exchanges;             /* number of host exchanges; used by one host call at a time */
+    uint32_t steps, sweeps;         /* numbers of steps and sweeps of kernels; guarded by turn */
+    bool connected;                 /* whether the ring of the plain path is connected */
     bool sends[MAX_RANKS], receives[MAX_RANKS];
-    struct window *windows, **windows_end; /* from the oldest to the newest; under lock */
+    struct window *windows, **windows_end; /* ordered from the oldest to the newest; under lock */
     struct registration *registrations; /* under lock */
     /* For kernels in graphs; used by one host call at a time. */
-    CUevent order; /* NULL until the first one */
+    CUevent order; /* NULL until the first kernel in a graph */
     struct recording *recordings;
 };
 
@@ -125,7 +125,7 @@ bool window_covers(const struct window *w, size_t offset, size_t bytes);
 char *window_at(const struct window *w, int rank, size_t offset);
 void windows_close(struct comm *c);
 
-/* plain.c, windowed.c, pair.c: what kernels do. */
+/* plain.c, windowed.c, pair.c: the data movement of kernels. */
 enum operation {
     ALL_REDUCE,
     ALL_GATHER,
@@ -145,7 +145,7 @@ struct call {
     ncclDataType_t type;
     ncclRedOp_t op;
     double factor; /* of this rank's elements, or 0 */
-    int root; /* or the peer */
+    int root; /* of a collective; the peer of a send or receive */
     CUstream stream;
     struct window *send_window, *recv_window; /* on the window path; each holds a reference */
     size_t send_offset, recv_offset;
@@ -155,7 +155,7 @@ bool plain_run(struct comm *c, const struct call *call);
 bool windowed_run(struct comm *c, const struct call *call, int device);
 bool pairs_run(struct comm *c, const struct call *calls);
 
-/* call.c, kernel.c: from a call to a kernel on a stream. */
+/* call.c, kernel.c: turn calls into kernels on a stream. */
 void call_plan(struct comm *c, struct call *call);
 void call_free(struct call *call);
 ncclResult_t calls_connect(struct comm *c, const struct call *calls);

@@ -1,12 +1,12 @@
-/* Groups: what a thread asks for between ncclGroupStart and ncclGroupEnd is done at the end, for
- * each communicator in the order in which it was asked; several communicators at once. */
+/* Groups. The calls of a thread between ncclGroupStart and ncclGroupEnd are made at the end. Calls
+ * of one communicator keep their order. Several communicators proceed concurrently. */
 #define _GNU_SOURCE
 #include <signal.h>
 #include <stdlib.h>
 
 #include "comm.h"
 
-struct job { /* the tasks of one communicator */
+struct job { /* tasks of one communicator */
     struct job *next;
     struct comm *comm;
     struct task *tasks, **end;
@@ -19,7 +19,7 @@ static _Thread_local int depth;
 static _Thread_local struct job *jobs;
 static _Thread_local ncclResult_t first_error;
 
-/* Remembers an error of a call inside a group, so that its end returns it. */
+/* Records an error of a call inside a group. ncclGroupEnd returns it. */
 ncclResult_t group_note(ncclResult_t result) {
     if (depth > 0 && result != ncclSuccess && first_error == ncclSuccess)
         first_error = result;
@@ -42,7 +42,7 @@ static struct job *job_of(struct comm *c) {
     return j;
 }
 
-/* Takes all calls out of a job, planned. */
+/* Removes all calls from a job, and plans them. */
 static struct call *calls_of(struct job *j) {
     struct call *calls = NULL, **end = &calls;
     for (struct task *t = j->tasks; t != NULL; t = t->next)
@@ -68,7 +68,8 @@ static ncclResult_t run_calls(struct job *j) {
     return result;
 }
 
-/* Connects, then registers, then launches: windows count for the calls of the same group. */
+/* Connects, then registers windows, then launches. Windows therefore apply to calls of the same
+ * group. */
 static ncclResult_t run(struct job *j) {
     ncclResult_t result = ncclSuccess;
     for (struct task *t = j->tasks; t != NULL && result == ncclSuccess; t = t->next)
@@ -79,7 +80,7 @@ static ncclResult_t run(struct job *j) {
     return result == ncclSuccess ? run_calls(j) : result;
 }
 
-/* Ends a job. A blocking communicator that could not be connected is gone. */
+/* Ends a job. If a blocking communicator could not be connected, it is freed. */
 static void finish(struct job *j) {
     struct comm *c = j->comm;
     bool gone = false;
@@ -137,7 +138,7 @@ static ncclResult_t collect(struct job *j, bool threaded) {
     return result;
 }
 
-/* Runs jobs side by side and waits for those of blocking communicators. */
+/* Runs jobs concurrently, and waits for those of blocking communicators. */
 static ncclResult_t run_many(struct job *list) {
     ncclResult_t result = ncclSuccess;
     struct job *waiting = NULL;
@@ -202,7 +203,7 @@ ncclResult_t ncclGroupEnd(void) {
     return end();
 }
 
-/* Adds a task to the group; outside of one it is a group of its own. */
+/* Adds a task to the group. Outside of a group the task is its own group. */
 ncclResult_t group_add(struct task task) {
     struct task *t = malloc(sizeof *t);
     if (t == NULL)

@@ -1,5 +1,6 @@
-/* Kernels: calls as work of a stream. Kernels of one communicator never overlap. They run in the
- * order of their launches, whatever their streams: order.c for those that graphs hold. */
+/* Kernels: calls as work of a stream. Kernels of one communicator do not overlap. They run in the
+ * order of their launches, also on different streams. order.c extends this order to kernels in
+ * graphs. */
 #include <stdlib.h>
 
 #include "comm.h"
@@ -11,7 +12,7 @@ struct kernel {
     uint64_t ticket;
 };
 
-/* Events keep the order, so an abort does not end it: it ends the kernels that are ahead. */
+/* Waits for earlier kernels. An abort does not end this wait, but it ends those kernels. */
 void await_ticket(struct comm *c, uint64_t ticket) {
     pthread_mutex_lock(&c->lock);
     while (c->serving != ticket)
@@ -72,7 +73,7 @@ static ncclResult_t failed(CUresult result) {
     return report(ncclUnhandledCudaError, "launching a kernel: cuda error %d", (int)result);
 }
 
-/* Launches one kernel, which owns its calls from now on. */
+/* Launches one kernel, which takes over its calls. */
 static ncclResult_t launch(struct comm *c, struct call *calls) {
     struct kernel *k = calloc(1, sizeof *k);
     if (k == NULL)
@@ -105,7 +106,7 @@ static ncclResult_t launch(struct comm *c, struct call *calls) {
     return failed(result);
 }
 
-/* Takes the sends and receives of the first call's stream out of a list. */
+/* Removes the sends and receives of the first call's stream from a list. */
 static struct call *take_batch(struct call **calls) {
     struct call *batch = NULL, **end = &batch;
     CUstream stream = (*calls)->stream;
@@ -123,7 +124,8 @@ static struct call *take_batch(struct call **calls) {
     return batch;
 }
 
-/* Launches collectives one by one, then sends and receives together. The calls are used up. */
+/* Launches collectives one by one, and then sends and receives together. It takes over the
+ * calls. */
 ncclResult_t calls_launch(struct comm *c, struct call *calls) {
     struct call *pairs = NULL, **end = &pairs;
     ncclResult_t result = ncclSuccess;

@@ -1,5 +1,6 @@
-/* The order of kernels of a communicator that are in graphs, with those that are not: as NCCL's, each
- * waits for an event that the one before has recorded. In one graph they are behind each other. */
+/* The order of kernels in graphs and outside of graphs. As in NCCL, each kernel of a communicator
+ * waits for an event that the previous kernel has recorded. Within one graph the kernels depend on
+ * each other. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -7,16 +8,16 @@
 
 enum { MAX_RECORDINGS = 16, MAX_TIPS = 64 };
 
-/* A capture with kernels of the communicator. */
+/* A capture that contains kernels of the communicator. */
 struct recording {
     struct recording *next;
     unsigned long long id;
-    CUgraphNode tips[MAX_TIPS]; /* behind the latest of them */
+    CUgraphNode tips[MAX_TIPS]; /* latest nodes of the communicator's kernels */
     size_t count;
-    CUgraphNode end; /* records the event behind the tips; NULL until there are some */
+    CUgraphNode end; /* node that records the event after the tips, or NULL */
 };
 
-struct behind { /* what waits for the kernels that were launched before the first capture */
+struct behind { /* work that waits for kernels launched before the first capture */
     struct comm *comm;
     uint64_t ticket;
 };
@@ -34,7 +35,7 @@ static void behind_drop(void *arg) {
     comm_count(c, &c->pending, -1);
 }
 
-/* Makes the event, and records it behind what was launched so far. */
+/* Creates the event, and records it after all earlier kernels. */
 static CUresult make_order(struct comm *c) {
     CUstream aside;
     CUresult result = cuStreamCreate(&aside, CU_STREAM_NON_BLOCKING);
@@ -58,7 +59,7 @@ static CUresult make_order(struct comm *c) {
     return result;
 }
 
-/* Finds the capture with a number, or notes it; the oldest of many is forgotten. */
+/* Finds the capture with an id, or adds it. If there are too many, the oldest is dropped. */
 static struct recording *recording_of(struct comm *c, unsigned long long id) {
     struct recording **at = &c->recordings;
     for (int n = 0; *at != NULL; n++, at = &(*at)->next) {
@@ -79,7 +80,7 @@ static struct recording *recording_of(struct comm *c, unsigned long long id) {
     return r;
 }
 
-/* Makes what comes next on a stream wait for the kernel before it. */
+/* Makes the next kernel of a stream wait for the previous kernel of the communicator. */
 CUresult order_enter(struct comm *c, CUstream stream, bool captured) {
     CUresult result = CUDA_SUCCESS;
     if (!captured)
@@ -99,7 +100,7 @@ CUresult order_enter(struct comm *c, CUstream stream, bool captured) {
                                              CU_STREAM_ADD_CAPTURE_DEPENDENCIES);
 }
 
-/* Changes on what the node that records the event depends. */
+/* Changes the dependencies of the node that records the event. */
 static CUresult move_end(struct recording *r, CUgraph graph, const CUgraphNode *tips,
                          size_t count) {
     CUresult result = CUDA_SUCCESS;
@@ -110,7 +111,7 @@ static CUresult move_end(struct recording *r, CUgraph graph, const CUgraphNode *
     return result;
 }
 
-/* Lets the next kernel wait for the one that the stream was given last. */
+/* Records the event after a kernel that was launched on the stream. */
 CUresult order_leave(struct comm *c, CUstream stream, bool captured) {
     if (!captured)
         return c->order == NULL ? CUDA_SUCCESS : cuEventRecord(c->order, stream);

@@ -1,5 +1,5 @@
-/* Sends and receives. Those of one group move side by side, so that ranks may send to each other;
- * those between the same two ranks keep their order. */
+/* Sends and receives. Those of one group proceed concurrently, so ranks may send to each other.
+ * Those between the same two ranks keep their order. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -16,7 +16,7 @@ static size_t next_bytes(const struct move *m) {
     return left < CHANNEL_BYTES ? left : CHANNEL_BYTES;
 }
 
-/* Puts a chunk into the channel if it has room. */
+/* Writes a chunk into the channel if there is room. */
 static bool advance_send(struct move *m) {
     uint32_t head = atomic_load(&m->channel->head.value);
     if (head - atomic_load(&m->channel->tail.value) >= 2)
@@ -39,7 +39,7 @@ static bool advance_recv(struct move *m) {
     return true;
 }
 
-/* Moves the first call of each channel's end that is not done. */
+/* Advances the first incomplete call at each end of a channel. */
 static bool advance(struct comm *c, struct move *moves, size_t n) {
     bool blocked[2][MAX_RANKS] = {{false}}, moved = false;
     for (size_t i = 0; i < n; i++) {
@@ -74,7 +74,7 @@ static size_t collect(struct comm *c, const struct call *calls, struct move *mov
     return n;
 }
 
-/* Runs the calls of a group; false when the communicator was aborted. */
+/* Runs the calls of a group. Returns false if the communicator was aborted. */
 bool pairs_run(struct comm *c, const struct call *calls) {
     size_t n = 0;
     for (const struct call *call = calls; call != NULL; call = call->next)

@@ -1,14 +1,14 @@
-/* The plain path: every rank puts a chunk into its stage, waits for the others' and takes what it
- * needs. A stage has two halves, used in turn: when all have put the next chunk, all have done
- * with the one before. No rank checks what the others do: with other counts, types or operations
- * the data are wrong, or a rank waits for a chunk that never comes. */
+/* The plain path. Every rank writes a chunk into its stage, waits for its peers, and reads what it
+ * needs. A stage has two halves, which are used alternately. Once all ranks have written the next
+ * chunk, all of them have read the previous one. Ranks do not compare their calls. If counts, types
+ * or operations differ, the results are wrong, or a rank waits forever. */
 #include <string.h>
 
 #include "comm.h"
 
 struct chunk {
-    size_t offset, count; /* of elements in each part */
-    size_t piece;         /* bytes that a part of the chunk takes in a stage */
+    size_t offset, count; /* elements of each part */
+    size_t piece;         /* size of a part of the chunk in a stage, in bytes */
     unsigned half;
 };
 
@@ -16,7 +16,7 @@ static char *part(const struct comm *c, const struct chunk *k, int rank, int num
     return shared_stage(c, rank, k->half) + (size_t)number * k->piece;
 }
 
-/* Puts this rank's chunk: one part, or a part for each rank. */
+/* Writes this rank's chunk: one part, or one part for each rank. */
 static void put(struct comm *c, const struct call *call, const struct chunk *k) {
     size_t element = type_bytes(call->type), bytes = k->count * element;
     if (call->operation == BROADCAST && c->rank != call->root)
@@ -39,7 +39,7 @@ static bool meet(struct comm *c) {
     return true;
 }
 
-/* Reduces one part of all ranks' chunks. */
+/* Reduces one part of the chunks of all ranks. */
 static void gather_sum(struct comm *c, const struct call *call, const struct chunk *k, int number) {
     const void *sources[MAX_RANKS];
     for (int r = 0; r < c->nranks; r++)
@@ -48,7 +48,7 @@ static void gather_sum(struct comm *c, const struct call *call, const struct chu
     reduce(to, sources, c->nranks, k->count, call->type, call->op);
 }
 
-/* Copies one part of each rank's chunk to that rank's place. */
+/* Copies one part of each rank's chunk to the place of that rank. */
 static void gather(struct comm *c, const struct call *call, const struct chunk *k, int number) {
     size_t element = type_bytes(call->type);
     for (int r = 0; r < c->nranks; r++) {
@@ -81,8 +81,8 @@ static void get(struct comm *c, const struct call *call, const struct chunk *k) 
     }
 }
 
-/* Reports whether the allocation under the send buffer holds what NCCL reads of it: whole words of 4
- * bytes (seen with memcheck). */
+/* Reports whether the allocation of the send buffer contains all that NCCL reads. NCCL reads whole
+ * words of 4 bytes (observed with memcheck). */
 bool plain_reads_within(const struct comm *c, const struct call *call) {
     bool many = call->operation == REDUCE_SCATTER || call->operation == ALL_TO_ALL;
     size_t parts = many ? (size_t)c->nranks : 1, bytes = 0;
@@ -93,7 +93,7 @@ bool plain_reads_within(const struct comm *c, const struct call *call) {
     return end <= base + bytes;
 }
 
-/* Runs a call; false when the communicator was aborted. */
+/* Runs a call. Returns false if the communicator was aborted. */
 bool plain_run(struct comm *c, const struct call *call) {
     bool many = call->operation == REDUCE_SCATTER || call->operation == ALL_TO_ALL;
     size_t piece = many ? STAGE_BYTES / (size_t)c->nranks & ~(size_t)15 : STAGE_BYTES;

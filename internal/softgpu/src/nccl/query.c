@@ -1,4 +1,4 @@
-/* What a communicator tells of itself, and local registrations, which here change nothing. */
+/* Queries of communicators, and local registrations, which have no effect here. */
 #include <stdlib.h>
 
 #include "comm.h"

@@ -1,10 +1,10 @@
-/* Reductions, in the order of ranks. Half types are added in float32, integers in 64 bits. */
+/* Reductions in the order of ranks. 16-bit types are added in float32, and integers in 64 bits. */
 #pragma GCC optimize("O3")
 #include <string.h>
 
 #include "comm.h"
 
-enum { BLOCK = 512 }; /* elements at a time */
+enum { BLOCK = 512 }; /* elements processed at a time */
 
 size_t type_bytes(ncclDataType_t type) {
     static const size_t bytes[] = {1, 1, 4, 4, 8, 8, 2, 4, 8, 2};
@@ -25,24 +25,24 @@ static uint32_t bits_of(float value) {
 
 static float from_bfloat(uint16_t bits) { return float_of((uint32_t)bits << 16); }
 
-/* Rounds to nearest, ties to even, as all that follow do; not-a-number stays so. */
+/* Rounds to nearest, with ties to even, like all conversions below. A NaN remains a NaN. */
 static uint16_t to_bfloat(float value) {
     uint32_t bits = bits_of(value);
     uint32_t rounded = (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
     return (uint16_t)((bits & 0x7fffffff) > 0x7f800000 ? bits >> 16 | 0x40 : rounded);
 }
 
-/* The exponent of a half is 112 less; a product with a power of two shifts it, even of numbers so
- * small that they have none. In plain integers, since compilers turn that into vectors. */
+/* Converts a half. Its exponent bias is 112 smaller. A product with a power of two corrects the
+ * bias, also for subnormal numbers. The code uses integers, because compilers vectorize them. */
 static float from_half(uint16_t half) {
     uint32_t bits = bits_of(float_of((half & 0x7fffu) << 13) * 0x1p112f);
-    bits |= bits >= 0x47800000 ? 0x7f800000 : 0; /* 2 to the 16 and more: not finite */
+    bits |= bits >= 0x47800000 ? 0x7f800000 : 0; /* 2^16 and more: infinity or NaN */
     return float_of(bits | (half & 0x8000u) << 16);
 }
 
 static uint16_t to_half(float value) {
     uint32_t bits = bits_of(value), sign = bits & 0x80000000, size = bits ^ sign;
-    /* Added to one half, a number too small for an exponent leaves its units in the last bits. */
+    /* Adding 0.5 rounds a subnormal number and places it in the last bits. */
     uint32_t small = bits_of(float_of(size) + 0.5f) - 0x3f000000;
     uint32_t normal = (size - 0x38000000 + 0xfff + (size >> 13 & 1)) >> 13;
     uint32_t beyond = size > 0x7f800000 ? 0x7e00 : 0x7c00;
@@ -126,9 +126,9 @@ static void store_unsigned(void *out, size_t at, const uint64_t *in, size_t n,
         STORE(uint64_t);
 }
 
-/* Defines the reduction in one accumulator. Sums of signed numbers wrap round, as on a GPU. An
- * average scales floating-point numbers before it adds them, and divides the sum of integers, which
- * has wrapped in their type; minimum and maximum drop a NaN where there is a number: as NCCL does. */
+/* Defines the reduction for one accumulator type. As on a GPU, signed sums wrap. As in NCCL, an
+ * average scales floating-point numbers before the sum, and divides integer sums after they have
+ * wrapped in their type. Minimum and maximum ignore a NaN if the other operand is a number. */
 #define REDUCTION(name, number, wrapping, floating)                                                \
     static void scale_##name(number *some, size_t n, int ranks) {                                  \
         for (size_t i = 0; i < n; i++)                                                             \
@@ -178,7 +178,7 @@ REDUCTION(double, double, double, true)
 REDUCTION(signed, int64_t, uint64_t, false)
 REDUCTION(unsigned, uint64_t, uint64_t, false)
 
-/* Reduces what n ranks have to say about the same elements. dst may be one of the sources. */
+/* Reduces the same elements of n ranks. dst may be one of the sources. */
 void reduce(void *dst, const void *const *sources, int n, size_t count, ncclDataType_t type,
             ncclRedOp_t op) {
     switch (type) {

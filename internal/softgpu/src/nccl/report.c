@@ -1,4 +1,4 @@
-/* Errors, and the lines of NCCL's log that say which path a call takes. */
+/* Errors, and the log lines of NCCL that report the path of a call. */
 #define _GNU_SOURCE
 #include <stdarg.h>
 #include <stdio.h>
@@ -21,7 +21,7 @@ ncclResult_t report(ncclResult_t code, const char *format, ...) {
     return code;
 }
 
-/* One buffer for the process, as in NCCL: the last warning of any communicator. */
+/* Returns the last warning. As in NCCL, the process has one buffer for all communicators. */
 const char *ncclGetLastError(ncclComm_t comm) {
     static _Thread_local char copy[sizeof last];
     (void)comm;
@@ -50,7 +50,7 @@ static bool log_on;
 static char log_host[64];
 static pthread_once_t log_once = PTHREAD_ONCE_INIT;
 
-/* Fills in %h and %p of NCCL_DEBUG_FILE. */
+/* Expands %h and %p in NCCL_DEBUG_FILE. */
 static void expand(const char *pattern, char *path, size_t room) {
     size_t n = 0;
     for (; *pattern != '\0' && n + 80 < room; pattern++) {
@@ -88,7 +88,7 @@ static void open_log(void) {
     log_file = opened;
 }
 
-/* Only rank 0 tells, as NCCL does from 2.28. */
+/* Logs the path of a call. Like NCCL since 2.28, only rank 0 logs it. */
 void log_tuning(const struct comm *c, const char *format, ...) {
     pthread_once(&log_once, open_log);
     if (!log_on || c->rank != 0)

@@ -1,6 +1,6 @@
-/* Memory that the ranks of a communicator share: a memfd of the process that made the unique id,
- * which the others open through /proc. It has no name in any file system, so nothing is left when
- * processes die; and as with NCCL, the maker must live until all ranks have opened it. */
+/* Memory that the ranks of a communicator share: a memfd of the process that created the unique id.
+ * The other processes open it through /proc. It has no name in a file system, so nothing remains
+ * when processes die. As with NCCL, the creator must live until all ranks have opened it. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -16,20 +16,20 @@
 
 #include "comm.h"
 
-struct name { /* what a unique id holds */
+struct name { /* contents of a unique id */
     char magic[8];
     int pid, fd;
     uint64_t token;
 };
 
-struct shared { /* the first page; places, channels and stages follow */
+struct shared { /* first page; places, channels and stages follow */
     _Atomic uint64_t token;
     _Atomic int nranks;
 };
 
 enum { HEADER_BYTES = 4096 };
 
-struct kept { /* a memfd whose unique id has not been used up */
+struct kept { /* memfd whose unique id not all ranks have opened */
     struct kept *next;
     struct name name;
 };
@@ -67,7 +67,8 @@ static bool write_token(int fd, uint64_t token) {
     return ftruncate(fd, HEADER_BYTES) == 0 && pwrite(fd, &token, sizeof token, 0) == sizeof token;
 }
 
-/* In a PID namespace /proc may be that of one around it, where this process has another number. */
+/* Returns the number of this process in /proc. In a PID namespace /proc may be that of an outer
+ * namespace, where the process has another number. */
 int number_in_proc(void) {
     char text[16];
     ssize_t n = readlink("/proc/self", text, sizeof text - 1);
@@ -97,7 +98,7 @@ ncclResult_t shared_name(ncclUniqueId *id) {
     return ncclSuccess;
 }
 
-/* Closes the memfd of a unique id that all ranks have opened, if it is of this process. */
+/* Closes the memfd of a unique id that all ranks have opened, if this process created it. */
 void shared_forget(const ncclUniqueId *id) {
     pthread_mutex_lock(&kept_lock);
     struct kept **at = &keeping;
@@ -171,8 +172,8 @@ _Thread_local bool deaf;
 
 static bool hears_abort(const struct comm *c) { return !deaf && atomic_load(&c->aborted) != 0; }
 
-/* Waits, forever if need be, until a flag reaches a number; false when the communicator has been
- * aborted on this rank. An abort is looked for every few milliseconds, unless the thread is deaf. */
+/* Waits without a timeout until a flag reaches a number. Returns false if the communicator was
+ * aborted on this rank. Aborts are checked every few milliseconds, unless the thread is deaf. */
 bool flag_await(struct comm *c, struct flag *f, uint32_t number) {
     uint32_t value;
     for (int spins = 0; spins < 64; spins++)

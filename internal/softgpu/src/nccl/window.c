@@ -1,5 +1,5 @@
-/* Windows: memory of every rank, mapped into each. The n-th registration of one rank is paired
- * with the n-th of the others, whatever they are. */
+/* Windows: memory of every rank that each rank maps. The n-th registration of one rank is paired
+ * with the n-th registration of all other ranks, without further checks. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -13,24 +13,24 @@
 
 enum { ALIGNMENT = 4096 };
 
-struct view { /* of one rank's whole allocation */
+struct view { /* mapping of one rank's whole allocation */
     char *map;
     size_t bytes;
 };
 
 struct window {
     struct window *next;
-    _Atomic int references; /* of the registration and of calls */
+    _Atomic int references; /* held by the registration and by calls */
     _Atomic bool live;
-    bool symmetric; /* false: registered, but of no use to the window path */
+    bool symmetric; /* whether the window path can use it */
     char *user;
     size_t bytes;
-    size_t offset; /* of the window in this rank's allocation, taken for that of all */
+    size_t offset; /* offset in this rank's allocation, assumed to be equal on all ranks */
     int ranks;
     struct view views[MAX_RANKS];
 };
 
-struct offer { /* what ranks tell each other about a window */
+struct offer { /* data about a window that ranks exchange */
     int pid, fd;
     size_t allocation, window;
 };
@@ -48,12 +48,12 @@ void window_release(struct window *w) {
 
 bool window_live(const struct window *w) { return atomic_load(&w->live); }
 
-/* The address at which this rank sees an offset of a peer's window. */
+/* Returns the address in this process of an offset in a peer's window. */
 char *window_at(const struct window *w, int rank, size_t offset) {
     return w->views[rank].map + w->offset + offset;
 }
 
-/* Reports whether a range of a window has memory behind it on every rank. */
+/* Reports whether a range of a window is backed by memory on every rank. */
 bool window_covers(const struct window *w, size_t offset, size_t bytes) {
     for (int r = 0; r < w->ranks; r++)
         if (w->offset + offset + bytes > w->views[r].bytes)
@@ -61,8 +61,8 @@ bool window_covers(const struct window *w, size_t offset, size_t bytes) {
     return true;
 }
 
-/* Finds the window with the greatest base that is not above the address, and looks whether it
- * reaches that far; where the buffer ends is not asked. */
+/* Finds the window with the greatest base that is not above the address. It checks that the window
+ * extends to the address, but not that it contains the whole buffer. */
 struct window *window_find(struct comm *c, const void *address, size_t *offset) {
     const char *at = address;
     struct window *best = NULL;
@@ -92,7 +92,7 @@ static struct window *window_new(struct comm *c, void *buffer, size_t bytes) {
     return w;
 }
 
-/* Puts a window behind those before it: the oldest are the first that are taken back. */
+/* Appends a window to the list. The oldest windows are deregistered first. */
 static void insert(struct comm *c, struct window *w) {
     pthread_mutex_lock(&c->lock);
     if (c->windows == NULL)
@@ -102,7 +102,7 @@ static void insert(struct comm *c, struct window *w) {
     pthread_mutex_unlock(&c->lock);
 }
 
-/* Looks at this rank's memory and opens it for the peers. */
+/* Checks this rank's memory, and shares it with the peers. */
 static ncclResult_t prepare(struct window *w, struct offer *o) {
     CUdeviceptr base, at = (CUdeviceptr)(uintptr_t)w->user;
     CUmemGenericAllocationHandle handle;
@@ -141,7 +141,7 @@ static ncclResult_t view(struct view *v, const struct offer *o) {
     return ncclSuccess;
 }
 
-/* Exchanges the memory of all ranks, and returns when all have mapped it. */
+/* Exchanges the memory of all ranks. Returns when all ranks have mapped it. */
 static ncclResult_t exchange(struct comm *c, struct window *w, const struct offer *own) {
     struct offer offers[MAX_RANKS];
     ncclResult_t results[MAX_RANKS], result = ncclSuccess;
@@ -159,7 +159,7 @@ static ncclResult_t exchange(struct comm *c, struct window *w, const struct offe
     return result;
 }
 
-/* Registers memory; collective unless the communicator does without windows. */
+/* Registers memory. This is collective unless the communicator does not use windows. */
 ncclResult_t window_register(struct comm *c, void *buffer, size_t bytes, int flags,
                              struct window **out) {
     *out = NULL;
@@ -208,7 +208,7 @@ ncclResult_t ncclCommWindowRegister(ncclComm_t comm, void *buffer, size_t bytes,
     *window = NULL;
     if (result == ncclSuccess && (buffer == NULL || bytes == 0))
         result = report(ncclInvalidArgument, "ncclCommWindowRegister: no memory");
-    /* From 2.30.7 NCCL lets no capture see what it does here. */
+    /* Since 2.30.7, captures do not see the calls that NCCL makes here. */
     if (result == ncclSuccess && c->symmetric && nccl_version() < 23007 &&
         softgpu_guard() != CUDA_SUCCESS)
         result = report(ncclUnhandledCudaError,

@@ -1,5 +1,6 @@
-/* The window path: peers' memory is read and written in place. A peer's address is that peer's
- * window plus this rank's own offset, and nothing checks that the peer's buffer is there. */
+/* The window path. Ranks read and write the memory of their peers directly. The address at a peer
+ * is the window of the peer plus this rank's own offset. Nothing checks that the peer's buffer is
+ * at that address. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -7,7 +8,7 @@
 
 enum { BLOCK_BYTES = 16 << 10 };
 
-/* Waits until all ranks have come this far. */
+/* Waits until all ranks have reached this point. */
 static bool sweep(struct comm *c) {
     c->sweeps++;
     flag_raise(&shared_place(c, c->rank)->swept);
@@ -17,8 +18,8 @@ static bool sweep(struct comm *c) {
     return true;
 }
 
-/* Adds elements [from, to) of all ranks' send buffers, block by block. They go to the receive
- * buffer of this rank from its beginning, or to the same elements of everybody's. */
+/* Adds elements [from, to) of the send buffers of all ranks, block by block. It writes the sums to
+ * the start of this rank's receive buffer, or to the same elements of all receive buffers. */
 static void sum(struct comm *c, const struct call *call, size_t from, size_t to, bool everybody) {
     char block[BLOCK_BYTES] __attribute__((aligned(16)));
     const void *sources[MAX_RANKS];
@@ -53,8 +54,8 @@ static void all_gather(struct comm *c, const struct call *call) {
         memmove(window_at(call->recv_window, r, there), call->send, bytes);
 }
 
-/* Reports whether a buffer lies where there is memory: the window is registered, and the buffer does
- * not run past the allocations. That it may run past the window itself is not looked at. */
+/* Reports whether a buffer is in memory: its window is registered, and the buffer does not extend
+ * beyond the allocations. It may extend beyond the window. */
 static bool mapped(const struct window *w, size_t offset, size_t bytes) {
     return w == NULL || (window_live(w) && window_covers(w, offset, bytes));
 }
@@ -68,13 +69,13 @@ static void move(struct comm *c, const struct call *call) {
         all_gather(c, call);
 }
 
-/* SOFTGPU_DEAF=1 */
+/* Reports whether SOFTGPU_DEAF is 1. */
 bool kernels_are_deaf(void) {
     const char *wanted = getenv("SOFTGPU_DEAF");
     return wanted != NULL && *wanted == '1';
 }
 
-/* Runs a call; false when the communicator was aborted. */
+/* Runs a call. Returns false if the communicator was aborted. */
 bool windowed_run(struct comm *c, const struct call *call, int device) {
     size_t one = call->count * type_bytes(call->type), all = one * (size_t)c->nranks;
     size_t sent = call->operation == REDUCE_SCATTER ? all : one;
