@@ -96,13 +96,15 @@ func (j *joinState) explain(ctx context.Context, err error) error {
 	if errors.Is(err, handoff.ErrUnknownKey) {
 		return j.explainWithdrawn(err)
 	}
-	if !errors.Is(ctx.Err(), context.DeadlineExceeded) && !errors.Is(err, context.DeadlineExceeded) {
+	// The exchange waits until the context's deadline, which it may notice before the context ends.
+	late, isLate := errors.AsType[*driver.TimeoutError](err)
+	if !isLate && !errors.Is(ctx.Err(), context.DeadlineExceeded) &&
+		!errors.Is(err, context.DeadlineExceeded) {
 		return err
 	}
-	var late *driver.TimeoutError
 	var awaited []int
 	switch {
-	case errors.As(err, &late):
+	case isLate:
 		awaited, err = late.Missing, context.DeadlineExceeded
 	case j.awaited.Load() >= 0:
 		awaited = []int{int(j.awaited.Load())}

@@ -1,0 +1,28 @@
+package shm
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+
+	"symmem/driver"
+	"symmem/internal/control"
+	"symmem/internal/rendezvous"
+)
+
+// TestJoinReportsAbsentRankBeforeContextEnds explains a wait that has reached the deadline of its
+// context a moment before the context ends.
+func TestJoinReportsAbsentRankBeforeContextEnds(t *testing.T) {
+	store := rendezvous.NewLocal()
+	defer func() { check(t, store.Close()) }()
+	group := duoGroup(0)
+	j := &joinState{g: &Group{}, list: control.JoinList{Store: store, Group: group}}
+	check(t, j.list.Add(t.Context()))
+	late := fmt.Errorf("agreement: %w", &driver.TimeoutError{Doing: "agreement", Missing: []int{1}})
+	err := j.explain(t.Context(), late)
+	var absent *driver.AbsentError
+	if !errors.As(err, &absent) || !slices.Equal(absent.Ranks, []int{1}) {
+		t.Errorf("explain = %v; want an AbsentError that names rank 1", err)
+	}
+}
