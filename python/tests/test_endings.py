@@ -94,3 +94,10 @@ def test_a_rank_that_does_not_come_is_named(start: Start) -> None:
     first, second = start(PROGRAM, 2, "late")
     assert "END TimeoutError [1]" in first.out, first
     assert second.code == 0, second
+
+
+def test_a_killed_rank_fails_only_its_worlds(start: Start) -> None:
+    *survivors, killed = start(PROGRAM, 3, "lost_world")
+    assert killed.code == -9, killed
+    for result in survivors:
+        assert (result.code, result.out) == (0, "END RankLostError [2]\nENGINE 4.0 None\n"), result

@@ -44,7 +44,15 @@ from symmem._api.make import alloc, empty, empty_like, full, ones, zeros
 from symmem._api.memory import Block
 from symmem._api.messages import irecv, isend, recv, send
 from symmem._api.norms import all_reduce_rms_norm
-from symmem._api.opening import finalize, group, init, is_initialized, library_path, world
+from symmem._api.opening import (
+    finalize,
+    group,
+    init,
+    is_initialized,
+    library_path,
+    open_world,
+    world,
+)
 from symmem._api.questions import (
     Explanation,
     check,
@@ -144,6 +152,7 @@ __all__ = [
     "isend",
     "library_path",
     "ones",
+    "open_world",
     "recv",
     "reduce_scatter_tensor",
     "request_stop",

@@ -252,6 +252,28 @@ def absent(timeout: str = "") -> None:
     store.set("heard", "yes")
 
 
+def lost_world() -> None:
+    """A rank of the trainer is killed; the engine of the other ranks continues."""
+    world = opened()
+    engine = symmem.open_world([0, 1], backend="host", timeout=10) if RANK < 2 else None
+    symmem.all_reduce(torch.ones(1))
+    if engine is None:
+        os.kill(os.getpid(), signal.SIGKILL)
+    x = torch.ones(1)
+    try:
+        symmem.all_reduce(x)
+        symmem.barrier(world)
+    except symmem.RankLostError as e:
+        print("END RankLostError", e.ranks)
+    y = symmem.full((1 << 14,), 1.0, group=engine)
+    symmem.all_reduce(y, group=engine)
+    symmem.finalize(force=True)
+    symmem.all_reduce(y, group=engine)
+    print("ENGINE", y[-1].item(), engine.error())
+    del y
+    engine.close()
+
+
 if __name__ == "__main__":
     way, *rest = sys.argv[1:]
     globals()[way](*rest)

@@ -23,12 +23,13 @@ def attach(process_group: GroupLike = None) -> Group:
     The process group is on the "nccl" backend of PyTorch, and nothing is under way on it on other
     streams. Detach it before it is destroyed.
     """
-    runtime = session.runtime
-    runtime.require()
-    if runtime.device is None:
+    session.anyone.require()
+    if session.anyone.device is None:
         raise UnsupportedError("attach is for NCCL communicators; symmem runs on the host backend")
     pg = pytorch().distributed.group.WORLD if process_group is None else process_group
     found = find(pg)
+    runtime = found.runtime
+    assert runtime.device is not None
     runtime.attachments.attach(pg, found.handle, runtime.device)
     return found
 
@@ -36,4 +37,4 @@ def attach(process_group: GroupLike = None) -> Group:
 def detach(process_group: GroupLike = None) -> bool:
     """Undo `attach` on this rank, and report whether there was anything to undo."""
     pg = pytorch().distributed.group.WORLD if process_group is None else process_group
-    return session.runtime.attachments.detach(pg)
+    return any(runtime.attachments.detach(pg) for runtime in session.runtimes)

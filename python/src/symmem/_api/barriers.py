@@ -58,17 +58,17 @@ def barrier(
 def synchronize() -> None:
     """Wait for the current stream, and raise the first error of symmem's work on it.
 
-    On the host backend, where tensors have no stream, it waits for the work of all groups.
+    On the host backend, where tensors have no stream, it waits for the work of all groups. It waits
+    for the work of all worlds.
     """
-    world = session.groups.world
-    runtime = world.runtime
+    runtime = session.anyone
     runtime.require()
     if runtime.device is not None:
         runtime.library.call("symmem_stream_synchronize", runtime.stream())
         return
     failed = None
     # Calls without async_op have waited.
-    for stream in {world.lanes.main, *runtime.streams.busy}:
+    for stream in {*session.default_streams(), *runtime.streams.busy}:
         try:
             runtime.streams.synchronize(stream)
         except errors.SymmemError as e:
@@ -86,7 +86,7 @@ def forget_stream(stream: Any) -> None:
     Args:
         stream: a CUDA stream, or its address as a number.
     """
-    runtime = session.runtime
+    runtime = session.anyone
     runtime.require()
     if runtime.device is None:
         raise errors.UnsupportedError("the host backend has no CUDA streams to forget")

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 from symmem import errors
 from symmem._api import memory
 from symmem._api.memory import Block
-from symmem._rank.runtime import Runtime
+from symmem._rank.group import Group
+from symmem._rank.runtime import CURRENT, Runtime
 from symmem._rank.session import find, session
 from symmem._torch.pytorch import pytorch
 
@@ -37,11 +38,9 @@ def empty(
         device: the rank's own, which it is unless given; any other is refused.
         group: whose memory; that of the innermost scope, else the world's.
     """
-    runtime = session.runtime
     lengths = _lengths(shape, size)
+    runtime, found = _place(group)
     _own(runtime, device)
-    scopes = runtime.current.pools or runtime.diverted()
-    found = None if group is None and scopes else find(group)
     return memory.empty(runtime, lengths, dtype, found)
 
 
@@ -95,9 +94,20 @@ def empty_like(tensor: torch.Tensor, *, group: GroupLike = None) -> torch.Tensor
 
 def alloc(nbytes: int, group: GroupLike = None) -> Block:
     """Allocate symmetric bytes on the host backend, without PyTorch."""
-    runtime = session.runtime
-    found = None if group is None and runtime.current.pools else find(group)
-    return memory.allocate(runtime, found, _length(nbytes))
+    length = _length(nbytes)
+    runtime, found = _place(group)
+    return memory.allocate(runtime, found, length)
+
+
+def _place(group: GroupLike) -> tuple[Runtime, Group | None]:
+    """Find the rank and the group whose memory is used; no group is that of the innermost scope."""
+    if group is None:
+        if CURRENT.pools:
+            return CURRENT.pools[-1][0], None
+        if (runtime := session.anyone).diverted():
+            return runtime, None
+    found = find(group)
+    return found.runtime, found
 
 
 def _lengths(shape: tuple[Any, ...], size: Any) -> tuple[int, ...]:

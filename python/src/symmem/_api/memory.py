@@ -69,7 +69,7 @@ def allocate(runtime: Runtime, group: Group | None, nbytes: int) -> Block:
 
 
 def _pool(runtime: Runtime, group: Group | None) -> int:
-    return runtime.current.pools[-1] if group is None else group.pool
+    return runtime.current.pools[-1][1] if group is None else group.pool
 
 
 def empty(

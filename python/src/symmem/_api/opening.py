@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from symmem import errors
 from symmem._api import operators
 from symmem._c.constants import check_level, formula, path_choice
 from symmem._c.library import where
 from symmem._rank import origin
-from symmem._rank.group import Group
+from symmem._rank.group import Group, milliseconds
+from symmem._rank.groups import New
 from symmem._rank.session import session
 from symmem._torch.pytorch import loaded
 
@@ -84,24 +85,7 @@ def init(
         InvalidError: symmem is open already, with other ranks or options; this rank is not in the
             process group; or an argument is none of those above.
     """
-    pool = {"capacity": capacity, "first_segment": first_segment}
-    given: dict[str, Any] = {
-        "device": device,
-        "backend": None if backend == "auto" else backend,
-        "path": None if path is None else path_choice(path).name.lower(),
-        "deterministic": None if deterministic is None else formula(deterministic),
-        "tuning": tuning,
-        "check": None if check is None else check_level(check).name.lower(),
-        "callsites": callsites,
-        "pool": {k: v for k, v in pool.items() if v} or None,
-    }
-    if timeout is not None:
-        if not 0 < timeout <= origin.LONGEST_TIMEOUT:
-            raise errors.InvalidError(
-                f"timeout {timeout!r} is not a number of seconds above 0, up to a day"
-            )
-        given["timeout_ms"] = max(1, round(timeout * 1000))
-    asked = origin.merged(given, options or {})
+    asked = _asked(locals())
     if (already := session.opened_alike(process_group, asked)) is not None:
         return already
     world = session.open(process_group, asked)
@@ -112,8 +96,80 @@ def init(
     return world
 
 
+def open_world(
+    process_group: WorldLike = None,
+    *,
+    device: Any = None,
+    backend: Backend = "auto",
+    check: CheckLevel | None = None,
+    path: PathChoice | None = None,
+    deterministic: Deterministic | None = None,
+    tuning: str | None = None,
+    timeout: float | None = None,
+    capacity: int = 0,
+    first_segment: int = 0,
+    name: str | None = None,
+    options: dict[str, Any] | None = None,
+) -> Group:
+    """Open another world, and return the group of its ranks. Collective over these ranks only.
+
+    A process can be a rank of several worlds, such as that of a trainer and that of an engine, with
+    or without the world of `symmem.init`. A fault of one world does not affect the others, and each
+    is closed separately: `close` of the group that is returned closes its world. Pass that group as
+    the `group` of calls. Tensors of one world are ordinary tensors in the calls of others.
+
+    Args:
+        process_group: as `init` takes it. The process group then also stands for the group that is
+            returned.
+        device: as `init` takes it; the same in all worlds.
+        backend: as `init` takes it.
+        check: as `init` takes it.
+        path: as `init` takes it.
+        deterministic: as `init` takes it.
+        tuning: as `init` takes it.
+        timeout: as `init` takes it.
+        capacity: as `init` takes it.
+        first_segment: as `init` takes it.
+        name: the name of the group, which is in no error; made from the ranks unless given.
+        options: as `init` takes them. Their "store" may be a Store of torch.distributed that only
+            the "size" ranks use, each with its "rank": they meet through it.
+
+    Raises:
+        AbsentError: ranks did not arrive; it names them, and is a TimeoutError.
+        InvalidError: this rank is not in the process group, or an argument is none of those above.
+    """
+    opened = session.open_world(process_group, _asked(locals()), name)
+    if loaded():
+        operators.register()
+    return opened
+
+
+def _asked(arguments: dict[str, Any]) -> dict[str, Any]:
+    """Collect what `init` or `open_world` was given, for `symmem_open`."""
+    given = {name: arguments.get(name) for name in ("device", "tuning", "callsites")}
+    if arguments["backend"] != "auto":
+        given["backend"] = arguments["backend"]
+    for name, read in _READERS.items():
+        if (value := arguments[name]) is not None:
+            given[name] = read(value)
+    pool = {name: arguments[name] for name in ("capacity", "first_segment") if arguments[name]}
+    given["pool"] = pool or None
+    if arguments["timeout"] is not None:
+        given["timeout_ms"] = milliseconds(arguments["timeout"])
+    return origin.merged(given, arguments["options"] or {})
+
+
+_READERS: dict[str, Callable[[Any], str]] = {
+    "path": lambda path: path_choice(path).name.lower(),
+    "deterministic": formula,
+    "check": lambda level: check_level(level).name.lower(),
+}
+
+
 def finalize(*, force: bool = False) -> None:
-    """Close this rank: leave all groups and give all memory back. Does nothing if not open.
+    """Close the world of `init`: leave its groups and return its memory. Do nothing if not open.
+
+    Worlds of `open_world` stay open.
 
     It waits for work that is queued. Rank 0 also waits for the others to close or end, up to the
     timeout of `init`, if it serves their store (no launcher of symmem does). A program need not
@@ -131,7 +187,7 @@ def finalize(*, force: bool = False) -> None:
 
 
 def is_initialized() -> bool:
-    """Report whether symmem is open in this process."""
+    """Report whether the world of `init` is open in this process."""
     return session.is_open
 
 
@@ -145,12 +201,17 @@ def library_path() -> str:
 
 
 def world() -> Group:
-    """Return the group of all ranks."""
+    """Return the group of all ranks of the world of `init`."""
     return session.groups.find()
 
 
 def group(
-    which: GroupLike = None, *, domain: Group | None = None, name: str | None = None
+    which: GroupLike = None,
+    *,
+    domain: Group | None = None,
+    name: str | None = None,
+    timeout: float | None = None,
+    world: Group | None = None,
 ) -> Group:
     """Find a group; open it if this is its first use. Opening is collective over its ranks.
 
@@ -164,5 +225,8 @@ def group(
             the same tensors in these scopes. Unless given, a group shares memory with groups of the
             same ranks only.
         name: the name of a group that is given by ranks, where there are several with these ranks.
+        timeout: the longest wait for another rank of the group, in seconds, here and in later
+            calls; that of the world unless given. `Group.set_timeout` changes it.
+        world: any group of the world to open the group in; that of `symmem.init` unless given.
     """
-    return session.groups.find(which, domain=domain, name=name)
+    return session.find(which, New(domain, name, timeout), world)

@@ -161,7 +161,7 @@ def _functional(
 
     def fake(input: torch.Tensor, *others: Any) -> torch.Tensor:
         # The group need not be open while the compiler asks for shapes.
-        return input.new_empty(shape(input, session.groups.count(others[-1])))
+        return input.new_empty(shape(input, session.count(others[-1])))
 
     return kernel, fake
 

@@ -83,11 +83,15 @@ def explain(
     return Explanation(data["operation"], data["path"], data["why"], bool(data["registers"]))
 
 
-def stats() -> dict[str, Any]:
-    """Count everything: pools with their bytes and windows, groups with paths, streams."""
-    runtime = session.runtime
+def stats(group: GroupLike = None) -> dict[str, Any]:
+    """Count everything: pools with their bytes and windows, groups with paths, streams.
+
+    Args:
+        group: any group of the world that is meant; the world of `symmem.init` unless given.
+    """
+    runtime = find(group).runtime
     runtime.require()
-    found = runtime.library.json("symmem_stats")
+    found = runtime.library.json("symmem_world_stats", runtime.world)
     if runtime.cuda is not None:
         found["lanes"] = {
             pool: {str(key): len(lanes) for key, lanes in router.lanes.items()}
@@ -111,11 +115,16 @@ def check(group: GroupLike = None) -> None:
     found.library.call("symmem_check", found.handle)
 
 
-def set_check(level: CheckLevel) -> None:
-    """Change how much ranks compare: off, registration or every. Collective over the world."""
-    runtime = session.runtime
+def set_check(level: CheckLevel, group: GroupLike = None) -> None:
+    """Change how much ranks compare: off, registration or every. Collective over the world.
+
+    Args:
+        level: the level.
+        group: any group of the world that is meant; the world of `symmem.init` unless given.
+    """
+    runtime = find(group).runtime
     runtime.require()
-    runtime.library.call("symmem_set_check", check_level(level))
+    runtime.library.call("symmem_world_set_check", runtime.world, check_level(level))
 
 
 def is_symmetric(tensor: torch.Tensor, group: GroupLike = None) -> bool:
@@ -138,13 +147,13 @@ def is_symmetric(tensor: torch.Tensor, group: GroupLike = None) -> bool:
 
 
 def failed() -> bool:
-    """Report whether a group of this rank has failed since `init`.
+    """Report whether a group of this process has failed since `init`, in any world.
 
     The last results of such a group are invalid. The function reads one word, so a loop that
     replays graphs can call it in every round. The word changes within 50 ms of a report by a
     kernel. `check`, `synchronize` or the next call on the group raises the fault.
     """
-    runtime = session.runtime
+    runtime = session.anyone
     return bool(runtime.library.words[2] != runtime.faults)  # Word.FAULTS
 
 

@@ -25,8 +25,22 @@ _PUBLIC = (
     "rank",
     "ranks",
     "set_path",
+    "set_timeout",
     "size",
 )
+
+
+LONGEST_TIMEOUT = 24 * 60 * 60.0
+"""The longest timeout that the library takes, a day."""
+
+
+def milliseconds(timeout: float) -> int:
+    """Convert a timeout in seconds, or raise if it is none."""
+    if not 0 < timeout <= LONGEST_TIMEOUT:
+        raise errors.InvalidError(
+            f"timeout {timeout!r} is not a number of seconds above 0, up to a day"
+        )
+    return max(1, round(timeout * 1000))
 
 
 class WindowTable:
@@ -76,8 +90,8 @@ class Scopes(NamedTuple):
 class Group:
     """Ranks that communicate; rank numbers count within the group.
 
-    Groups come from `symmem.init` and `symmem.group`, never from calling the class. Groups with the
-    same ranks share memory; others do not, unless they were given a `domain`.
+    `symmem.init`, `symmem.open_world` and `symmem.group` make groups; do not call the class. Groups
+    of a world with the same ranks share memory; others do not, unless they were given a `domain`.
 
     Attributes:
         name: the same on all of its ranks.
@@ -85,6 +99,8 @@ class Group:
         ranks: the numbers in the world, in group order.
         pool: the number of the pool that its scopes allocate from, as `stats` lists them.
         values: packed arguments of calls of values, by instruction, name, operation and site.
+        close_world: closes the world of which this is the group of all ranks; None unless
+            `symmem.open_world` opened it.
         agreed: those of the latest `agree` under a name, with its instruction: most names have one.
     """
 
@@ -108,10 +124,11 @@ class Group:
         self.warned = NEVER_SEEN
         self.windows = WindowTable(self.library, handle)
         self.router = runtime.router(pool)
-        self.lanes = Lanes(handle, name == "world")
+        self.lanes = Lanes(handle, runtime.main and handle == runtime.world)
         self.values: dict[tuple[int, int, str, int, int], tuple[bytes, CodeType]] = {}
         self.agreed: dict[str, tuple[bytes, CodeType | None, int]] = {}
         self.closed = False
+        self.close_world: Callable[[bool], None] | None = None
         self.scopes = scopes_of(self)
         self.scope = self.scopes.plain
 
@@ -186,13 +203,30 @@ class Group:
         """Set who chooses the path of collectives. Collective."""
         self.library.call("symmem_group_set_path", self.handle, path)
 
+    def set_timeout(self, seconds: float) -> None:
+        """Bound later waits of this rank for other ranks of the group, by 1 ms to a day.
+
+        A rank that is late by more fails the group with a `TimeoutError` that names the rank. At
+        first the timeout is that of the world, or the one that `symmem.group` was given.
+        """
+        self.library.call("symmem_group_set_timeout", self.handle, milliseconds(seconds))
+
     def describe(self) -> dict[str, Any]:
         """Describe the group as the library sees it."""
         return self.library.json("symmem_group_describe", self.handle)
 
-    def close(self) -> None:
-        """Leave the group without waiting for others. CUDA graphs over it have no results then."""
-        if not self.closed:
+    def close(self, *, force: bool = False) -> None:
+        """Leave the group without waiting for others. CUDA graphs over it have no results then.
+
+        The group that `symmem.open_world` returned closes its world, as `symmem.finalize` closes
+        the world of `symmem.init`. Other worlds continue.
+
+        Args:
+            force: for a world: as `symmem.finalize` takes it.
+        """
+        if self.close_world is not None and not self.closed:
+            self.close_world(force)
+        elif not self.closed:
             self.library.call("symmem_group_close", self.handle)
             if self.runtime.device is None:
                 self.runtime.streams.forget(self.lanes)

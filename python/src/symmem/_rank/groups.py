@@ -1,13 +1,13 @@
-"""The groups of an open rank: how they are named, found and opened."""
+"""The groups of an open world: how they are named, found and opened."""
 
 from __future__ import annotations
 
 import ctypes as c
 import operator
-from typing import Any
+from typing import Any, NamedTuple
 
 from symmem import errors
-from symmem._rank.group import Group
+from symmem._rank.group import Group, milliseconds
 from symmem._rank.runtime import Runtime
 from symmem._rank.scope import scopes_of
 from symmem._torch.pytorch import loaded, pytorch
@@ -17,39 +17,61 @@ class NotAMemberError(errors.InvalidError):
     """This rank is not in the group."""
 
 
+class New(NamedTuple):
+    """What a group gets when it is opened: see `symmem.group`."""
+
+    domain: Group | None = None
+    name: str | None = None
+    timeout: float | None = None
+
+
+NEW = New()
+
+
 class Groups:
-    """The groups of an open rank.
+    """The groups of an open world.
 
     Attributes:
         runtime: the rank.
         world: the group of all ranks.
     """
 
-    def __init__(self, runtime: Runtime):
+    def __init__(self, runtime: Runtime, pool: int, name: str = "world"):
         self.runtime = runtime
         everyone = tuple(range(runtime.size))
-        self._pools: dict[tuple[int, ...], int] = {everyone: 0}
+        self._pools: dict[tuple[int, ...], int] = {everyone: pool}
         self._named: dict[str, Group] = {}
         self._process_groups: dict[int, tuple[Any, Group]] = {}
-        self.world = self._add("world", runtime.library.number("symmem_world"), everyone, 0)
+        self.world = self._add(name, runtime.world, everyone, pool)
 
-    def find(
-        self, which: Any = None, *, domain: Group | None = None, name: str | None = None
-    ) -> Group:
+    def find(self, which: Any = None, new: New = NEW) -> Group:
         """Find a group, and open it if that is its first use: see `symmem.group`."""
         self.runtime.require()
         if isinstance(which, Group | None):
             return which or self.world
+        if known := self.known(which):
+            return known
         if isinstance(which, str):
-            named = self._get(which)
-            return named or self._from_torch(self._process_group(which), domain)
-        if known := self._process_groups.get(id(which)):
-            return known[1]
+            return self._from_torch(self._process_group(which), new)
         found = process_group_of(which)
         if found is not None:
-            return self._from_torch(found, domain)
+            return self._from_torch(found, new)
         ranks = ranks_of(which)
-        return self._open(name or f"ranks {','.join(map(str, ranks))}", ranks, domain)
+        return self._open(new.name or f"ranks {','.join(map(str, ranks))}", ranks, new)
+
+    def known(self, which: Any) -> Group | None:
+        """Find a group that is open by its name or its process group."""
+        if isinstance(which, str):
+            return self._get(which)
+        known = self._process_groups.get(id(which))
+        return None if known is None else known[1]
+
+    def remember(self, process_group: Any, group: Group) -> None:
+        """Let a process group stand for a group.
+
+        A reference to the process group keeps its id from being used again.
+        """
+        self._process_groups[id(process_group)] = (process_group, group)
 
     def count(self, name: str) -> int:
         """Count the ranks of a group by its name, without opening it."""
@@ -67,7 +89,7 @@ class Groups:
             names = sorted(n for n, group in list(self._named.items()) if not group.closed)
             raise errors.InvalidError(f"{e}, nor is a group of symmem's: {names}") from None
 
-    def _from_torch(self, process_group: Any, domain: Group | None) -> Group:
+    def _from_torch(self, process_group: Any, new: New) -> Group:
         torch_ranks = self.runtime.torch_ranks
         if torch_ranks is None:
             raise errors.InvalidError(
@@ -88,12 +110,11 @@ class Groups:
         if process_group is dist.group.WORLD and ranks == self.world.ranks:
             found = self.world
         else:
-            found = self._open(f"torch {process_group.group_name} {ranks}", ranks, domain)
-        # A reference to the process group keeps its id from being used again.
-        self._process_groups[id(process_group)] = (process_group, found)
+            found = self._open(f"torch {process_group.group_name} {ranks}", ranks, new)
+        self.remember(process_group, found)
         return found
 
-    def _open(self, name: str, ranks: tuple[int, ...], domain: Group | None) -> Group:
+    def _open(self, name: str, ranks: tuple[int, ...], new: New) -> Group:
         if (known := self._get(name)) is not None:
             return known
         rank, size = self.runtime.rank, self.runtime.size
@@ -103,10 +124,12 @@ class Groups:
             raise NotAMemberError(f"rank {rank} is not in the group {name!r}: {ranks}")
         text = name.encode()
         array = (c.c_int32 * len(ranks))(*ranks)
+        limit = 0 if new.timeout is None else milliseconds(new.timeout)
         handle = self.runtime.library.number(
-            "symmem_group_open", len(text), text, len(ranks), array
+            *("symmem_world_group_open", self.runtime.world),
+            *(len(text), text, len(ranks), array, limit),
         )
-        return self._add(name, handle, ranks, self._pool(handle, ranks, domain))
+        return self._add(name, handle, ranks, self._pool(handle, ranks, new.domain))
 
     def _add(self, name: str, handle: int, ranks: tuple[int, ...], pool: int) -> Group:
         """Keep a group by its name, and forget those that were closed."""
@@ -133,8 +156,9 @@ class Groups:
         return self._pools[ranks]
 
     def retire(self) -> None:
-        """Make scopes of all groups raise instead of diverting."""
+        """After the world was closed: release tensors, and let scopes raise, not divert."""
         for group in self._named.values():
+            self.runtime.streams.drop(group.lanes)
             group.retire()
 
     def after_fork(self) -> None:

@@ -7,15 +7,12 @@ from typing import Any, NamedTuple
 
 from symmem import errors
 from symmem._rank import rendezvous
-from symmem._rank.group import Group
+from symmem._rank.group import LONGEST_TIMEOUT, Group
 from symmem._rank.groups import NotAMemberError, process_group_of, ranks_of
 from symmem._torch.pytorch import Torch
 
 DEFAULT_TIMEOUT = 600.0
 """The default timeout in seconds, where neither the caller nor a process group has one."""
-
-LONGEST_TIMEOUT = 24 * 60 * 60.0
-"""The longest that the library takes, a day."""
 
 
 class Origin(NamedTuple):

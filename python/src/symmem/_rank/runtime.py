@@ -1,9 +1,10 @@
-"""The open rank, as its groups, scopes and calls use it."""
+"""A rank of an open world, as its groups, scopes and calls use it."""
 
 from __future__ import annotations
 
 import sys
 import threading
+from functools import cache
 from types import FrameType
 from typing import Any
 
@@ -24,32 +25,44 @@ ORDINARY = -1
 class Current(threading.local):
     """The pools that this thread's open scopes on the host backend allocate from, innermost last.
 
-    `pools` are numbers of pools, or ORDINARY for a disabled scope. `sites` are the call sites that
-    scopes will restore, on any backend.
+    `pools` are ranks and numbers of pools, ORDINARY for a disabled scope. `sites` are the call
+    sites that scopes will restore, on any backend.
     """
 
     def __init__(self) -> None:
-        self.pools: list[int] = []
+        self.pools: list[tuple[Runtime, int]] = []
         self.sites: list[int] = []
 
 
+CURRENT = Current()
+"""That of all worlds: scopes of several worlds can be nested."""
+
+
+@cache
+def _streams(library: Library) -> HostStreams:
+    """Return the host backend's streams of all worlds, whose calls may share memory."""
+    return HostStreams(library)
+
+
 class Runtime:
-    """An open rank.
+    """This process as a rank of one open world.
 
     Attributes:
         library: the loaded library.
+        world: the handle of the world.
+        main: whether `symmem.init` opened it, not `symmem.open_world`.
         rank, size: this rank and the number of ranks, in the world of symmem.
         backend: "nccl" or "host".
         cuda: PyTorch's side of the pools, None on the host backend.
         device: the ordinal of the CUDA device, None on the host backend.
         faults: the shared word that counts groups that have failed, as it was before.
-        streams: the host backend's.
+        streams: the host backend's, of all worlds.
         callsites: how many lines of Python are noted with what they do, 0 if none.
         current: what this thread's scopes allocate from.
         attachments: communicators of PyTorch's that get windows, too.
         torch_ranks: the numbers that torch.distributed gives the ranks of the world, None where
             symmem was not opened from it.
-        asked: what `symmem.init` was given.
+        asked: what `symmem.init` or `symmem.open_world` was given.
         sites: the numbers of call sites, by files and lines: see `site`.
         closed, forked: whether the rank was closed, and whether this is a child of fork.
     """
@@ -57,12 +70,16 @@ class Runtime:
     def __init__(
         self,
         lib: Library,
+        world: int,
+        main: bool,
         cuda: CudaPools | None,
         torch_ranks: tuple[int, ...] | None,
         asked: dict[str, Any],
     ):
-        described = lib.json("symmem_describe")
+        described = lib.json("symmem_world_describe", world)
         self.library = lib
+        self.world = world
+        self.main = main
         self.faults = lib.words[Word.FAULTS]
         self.rank: int = described["rank"]
         self.size: int = described["size"]
@@ -70,8 +87,8 @@ class Runtime:
         self.cuda = cuda if self.backend == "nccl" else None
         self.device = self.cuda.device if self.cuda else None
         self.callsites = wanted(asked.get("callsites")) if lib.raw.symmem_callsites() else 0
-        self.current = Current()
-        self.streams = HostStreams(lib)
+        self.current = CURRENT
+        self.streams = _streams(lib)
         self.attachments = Attachments(lib)
         self.torch_ranks = torch_ranks
         self.asked = asked
@@ -79,6 +96,7 @@ class Runtime:
         self.forked = False
         self.sites: dict[tuple[tuple[str, int], ...], int] = {}
         self._sides: dict[tuple[int, str], SideStream] = {}
+        self._routers: dict[int, Router] = {}
 
     def require(self) -> None:
         """Raise where symmem cannot be used: closed, or in a child of fork."""
@@ -88,11 +106,15 @@ class Runtime:
                 "stayed with the parent. Start workers with the spawn or forkserver method"
             )
         if self.closed:
-            raise errors.ClosedError("symmem was closed: call symmem.init first")
+            opener = "symmem.init" if self.main else "symmem.open_world"
+            raise errors.ClosedError(f"symmem was closed: call {opener} first")
 
     def router(self, pool: int) -> Router | None:
         """Find what diverts PyTorch's allocations to a pool; None on the host backend."""
-        return self.cuda.router(pool) if self.cuda else None
+        if self.cuda is None:
+            return None
+        found = self._routers[pool] = self.cuda.router(pool)
+        return found
 
     def diverted(self) -> bool:
         """Report whether this thread is inside a scope on GPUs."""
@@ -131,16 +153,24 @@ class Runtime:
         return found
 
     def close(self, force: bool) -> None:
-        """Close the library. Everything that uses this rank raises then."""
+        """Close the world. Everything that uses this rank of it raises then."""
         self.attachments.detach_all()
         if self.cuda is not None:
             waited = self._give_back(force)
             self.library.call("symmem_streams_idle", int(waited))
-        self.library.call("symmem_close", int(force))
+        try:
+            if self.main:
+                self.library.call("symmem_close", int(force))
+            else:
+                self.library.call("symmem_world_close", self.world, int(force))
+        finally:
+            if self.cuda is not None:
+                # Other worlds continue. Without any, the call has no effect.
+                self.library.raw.symmem_streams_idle(0)
         self.closed = True
 
     def _give_back(self, force: bool) -> bool:
-        """Let PyTorch give back the segments that hold no tensors, and forget all pools of its.
+        """Let PyTorch give back the segments of this world that hold no tensors.
 
         It reports whether the device was waited for. A forced close comes after faults, too, when a
         kernel may hang: then nothing else waits for the device, as PyTorch's empty_cache does.
@@ -153,7 +183,7 @@ class Runtime:
             waited = ends_within(FORCED_WAIT, lambda: cuda.synchronize(device))
         else:
             cuda.synchronize()
-        for router in self.cuda.routers.values():
+        for router in self._routers.values():
             router.forget(lambda _: False)
             router.reset()
         if not force:

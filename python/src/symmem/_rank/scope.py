@@ -93,7 +93,7 @@ class HostScope:
     def __enter__(self) -> Group:
         runtime = self._group.runtime
         runtime.require()
-        runtime.current.pools.append(self._pool)
+        runtime.current.pools.append((runtime, self._pool))
         return self._group
 
     def __exit__(

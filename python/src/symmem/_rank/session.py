@@ -1,17 +1,24 @@
-"""The rank of this process: `symmem.init` opens it, `symmem.finalize` closes it."""
+"""The worlds of this process.
+
+`symmem.init` opens the main world, and `symmem.finalize` closes it. `symmem.open_world` opens
+others.
+"""
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
 from symmem import errors
 from symmem._c.library import Library, library
 from symmem._rank import origin
 from symmem._rank.group import Group
-from symmem._rank.groups import Groups
+from symmem._rank.groups import NEW, Groups, New, process_group_of
 from symmem._rank.runtime import Runtime
+from symmem._rank.streams import HostStream
 from symmem._torch.cuda import CudaPools
 from symmem._torch.pytorch import Torch, loaded, pytorch
 
@@ -19,93 +26,162 @@ _VARIABLES = ("SYMMEM_", "NCCL_", "CUDA_", "XDG_", "HOME", "MASTER_", "TORCHELAS
 
 
 class Session:
-    """Owns the rank of this process, which is open or closed.
+    """Owns the worlds of this process: the main one, which is open or closed, and others.
 
-    `open` and `close` may alternate. In a child of fork an open rank stays open for good, and what
-    needs it raises `ForkedError`.
+    `open` and `close` may alternate. In a child of fork open worlds stay open for good, and what
+    needs them raises `ForkedError`.
 
     Attributes:
-        world: the group of all ranks while the rank is open; None otherwise, and after a fork.
+        world: the group of all ranks of the main world while it is open; None otherwise, and after
+            a fork.
     """
 
-    __slots__ = ("_cuda", "_groups", "world")
+    __slots__ = ("_cuda", "_groups", "_others", "world")
 
     def __init__(self) -> None:
         self.world: Group | None = None
         self._groups: Groups | None = None
+        self._others: tuple[Groups, ...] = ()  # oldest first; replaced, since other threads read it
         # PyTorch may call its allocators until the process ends, so this outlives the rank.
         self._cuda: CudaPools | None = None
 
     @property
     def groups(self) -> Groups:
-        """The groups of the open rank; `ClosedError` if there is none."""
+        """The groups of the main world; `ClosedError` if it is not open."""
         if self._groups is None:
             raise errors.ClosedError("symmem is not open: call symmem.init first")
         return self._groups
 
     @property
     def runtime(self) -> Runtime:
-        """The open rank; `ClosedError` if there is none."""
+        """This process as a rank of the main world; `ClosedError` if it is not open."""
         return self.groups.runtime
 
     @property
+    def runtimes(self) -> list[Runtime]:
+        """This process as a rank of each open world, the main world first."""
+        return [groups.runtime for groups in self._all()]
+
+    @property
+    def anyone(self) -> Runtime:
+        """The first of `runtimes`; `ClosedError` if no world is open."""
+        if self._groups is None and self._others:
+            return self._others[0].runtime
+        return self.runtime
+
+    @property
     def is_open(self) -> bool:
-        """Whether this process has an open rank, and not one of the process that forked it."""
+        """Whether the main world is open, and not that of the process that forked this one."""
         return self._groups is not None and not self._groups.runtime.forked
 
+    def _all(self) -> list[Groups]:
+        return [*([] if self._groups is None else [self._groups]), *self._others]
+
     def open(self, process_group: Any, asked: dict[str, Any]) -> Group:
-        """Open the rank and return its world: see `symmem.init`.
+        """Open the main world and return the group of its ranks: see `symmem.init`.
 
         Args:
             process_group: as `symmem.init` takes it.
             asked: what else it was given: the device, and options of `symmem_open`.
         """
         self._require_closed()
-        found = pytorch() if process_group is not None or loaded() else None
-        options = {k: v for k, v in asked.items() if k != "device"}
-        ranks = _meet(found, process_group, options)
-        return self._open(found, ranks, asked, options)
+        return self._open(_prepare(process_group, asked), asked)
 
     def open_from(self, of: origin.Origin, asked: dict[str, Any]) -> Group:
-        """Open the rank with ranks of torch.distributed, and return its world. Collective.
+        """Open the main world with ranks of torch.distributed. Collective.
 
         Args:
             of: the ranks, which need not be those of a process group.
             asked: options of `symmem_open`.
         """
         self._require_closed()
-        options = dict(asked)
-        origin.meet(of, options)
-        return self._open(pytorch(), of.ranks, asked, options)
+        return self._open(_prepare_from(of, asked), asked)
 
     def _require_closed(self) -> None:
         if self._groups is not None:
             self._groups.runtime.require()
             raise errors.InvalidError("symmem is open already; symmem.finalize closes it")
 
-    def _open(
-        self,
-        found: Torch | None,
-        ranks: tuple[int, ...] | None,
-        asked: dict[str, Any],
-        options: dict[str, Any],
-    ) -> Group:
-        """Open the rank whose ranks have met."""
+    def _open(self, start: Start, asked: dict[str, Any]) -> Group:
+        """Open the main world, whose ranks have met."""
         lib = library()
-        lib.answers.from_main()
-        ordinal = _complete(found, asked.get("device"), options)
-        text = json.dumps(options).encode()
-        lib.call("symmem_open", len(text), text)
+        lib.call("symmem_open", *start.text())
         try:
-            self._groups = Groups(Runtime(lib, self._pools(found, lib, ordinal), ranks, asked))
+            cuda = self._pools(start.torch, lib, start.ordinal)
+            world = lib.number("symmem_world")
+            self._groups = Groups(Runtime(lib, world, True, cuda, start.ranks, asked), 0)
         except BaseException:
             lib.raw.symmem_close(1)
             raise
         self.world = self._groups.world
         return self.world
 
+    def open_world(self, process_group: Any, asked: dict[str, Any], name: str | None) -> Group:
+        """Open another world and return the group of its ranks: see `symmem.open_world`."""
+        pool = asked.get("pool")
+        start = _prepare(process_group, {k: v for k, v in asked.items() if k != "pool"})
+        return self._open_world(start, asked, pool, name)
+
+    def open_world_from(self, of: origin.Origin, asked: dict[str, Any], name: str) -> Group:
+        """Open another world with ranks of torch.distributed: see `open_from`."""
+        return self._open_world(_prepare_from(of, asked), asked, None, name)
+
+    def _open_world(
+        self, start: Start, asked: dict[str, Any], pool: Any, name: str | None
+    ) -> Group:
+        """Open another world, whose ranks have met."""
+        lib, text = library(), json.dumps(pool or {}).encode()
+        name = self._unused(name or start.name)
+        handle = lib.number("symmem_world_open", *start.text())
+        try:
+            cuda = self._pools(start.torch, lib, start.ordinal)
+            runtime = Runtime(lib, handle, False, cuda, start.ranks, asked)
+            groups = Groups(runtime, lib.number("symmem_pool_open", handle, len(text), text), name)
+        except BaseException:
+            lib.raw.symmem_world_close(handle, 1)
+            raise
+        groups.world.close_world = partial(self._close_world, groups)
+        if start.process_group is not None:
+            groups.remember(start.process_group, groups.world)
+        self._others = (*self._others, groups)
+        return groups.world
+
+    def _unused(self, name: str) -> str:
+        """Return a name that no open group has, by adding a number if necessary."""
+        names = itertools.chain([name], (f"{name} #{n}" for n in itertools.count(2)))
+        return next(n for n in names if not any(g.known(n) for g in self._all()))
+
+    def _close_world(self, groups: Groups, force: bool) -> None:
+        groups.runtime.require()
+        groups.runtime.close(force)
+        groups.retire()
+        self._others = tuple(g for g in self._others if g is not groups)
+
+    def find(self, which: Any, new: New = NEW, world: Group | None = None) -> Group:
+        """Find a group, and open it in a world if that is its first use: see `symmem.group`."""
+        if world is not None:
+            for groups in self._all():
+                if groups.runtime is world.runtime:
+                    return groups.find(which, new)
+            raise errors.ClosedError(f"the world of {world!r} was closed")
+        for groups in self._others:
+            if known := groups.known(which):
+                return known
+        return self.groups.find(which, new)
+
+    def count(self, name: str) -> int:
+        """Count the ranks of a group by its name, without opening it."""
+        for groups in self._others:
+            if known := groups.known(name):
+                return known.size
+        return self.groups.count(name)
+
+    def default_streams(self) -> list[HostStream]:
+        """List the streams of the worlds' collectives on the host backend."""
+        return [groups.world.lanes.main for groups in self._all()]
+
     def opened_alike(self, process_group: Any, asked: dict[str, Any]) -> Group | None:
-        """Return the world of the open rank, or None; raise if other things were asked of it.
+        """Return the main world if it is open, or None; raise if other things were asked of it.
 
         What is not asked for agrees with anything, so several libraries of a process share a rank.
 
@@ -129,7 +205,7 @@ class Session:
         return world
 
     def close(self, force: bool) -> None:
-        """Close the rank: see `symmem.finalize`. Do nothing if none is open."""
+        """Close the main world: see `symmem.finalize`. Do nothing if it is not open."""
         if self._groups is None:
             return
         self._groups.runtime.require()
@@ -138,10 +214,10 @@ class Session:
         self._groups = self.world = None
 
     def after_fork(self) -> None:
-        """Make everything that uses the rank raise, in a child of fork."""
-        if self._groups is not None:
-            self._groups.after_fork()
-            self.world = None
+        """Make everything that uses a world raise, in a child of fork."""
+        for groups in self._all():
+            groups.after_fork()
+        self.world = None
 
     def _pools(self, found: Torch | None, lib: Library, ordinal: int | None) -> CudaPools | None:
         """Make PyTorch's side of the pools, once for the process."""
@@ -158,13 +234,13 @@ class Session:
 
 
 session = Session()
-"""The only one: the library has one rank in a process."""
+"""The only one of the process."""
 
 os.register_at_fork(after_in_child=session.after_fork)
 
 
 def find(group: Any) -> Group:
-    """Find the group of a call; None is the world.
+    """Find the group of a call; None is the main world.
 
     It is a function, since a method takes 40 ns longer and every call begins here.
     """
@@ -173,7 +249,65 @@ def find(group: Any) -> Group:
         return world
     if group.__class__ is Group:
         return group
-    return session.groups.find(group)
+    return session.find(group)
+
+
+class Start(NamedTuple):
+    """What opens a world.
+
+    Attributes:
+        torch: PyTorch, if the program uses it.
+        options: those of `symmem_open`.
+        ranks: the numbers of the ranks in torch.distributed, or None.
+        process_group: the process group that was given, or None.
+        ordinal: the ordinal of the CUDA device, or None.
+        name: describes the ranks.
+    """
+
+    torch: Torch | None
+    options: dict[str, Any]
+    ranks: tuple[int, ...] | None
+    process_group: Any
+    ordinal: int | None
+    name: str
+
+    def text(self) -> tuple[int, bytes]:
+        """Encode the options, after the length."""
+        data = json.dumps(self.options).encode()
+        return len(data), data
+
+
+def _prepare(process_group: Any, asked: dict[str, Any]) -> Start:
+    """Find the ranks of a world, and complete its options. Collective."""
+    library().answers.from_main()
+    found = pytorch() if process_group is not None or loaded() else None
+    options = {k: v for k, v in asked.items() if k != "device"}
+    ranks = _meet(found, process_group, options)
+    given = None
+    if process_group is not None and not isinstance(process_group, list | tuple):
+        given = process_group_of(process_group)
+    return _start(found, options, ranks, given, asked)
+
+
+def _prepare_from(of: origin.Origin, asked: dict[str, Any]) -> Start:
+    """Complete the options of a world of given ranks. Collective."""
+    library().answers.from_main()
+    options = {k: v for k, v in asked.items() if k != "device"}
+    origin.meet(of, options)
+    return _start(pytorch(), options, of.ranks, None, asked)
+
+
+def _start(
+    found: Torch | None,
+    options: dict[str, Any],
+    ranks: tuple[int, ...] | None,
+    given: Any,
+    asked: dict[str, Any],
+) -> Start:
+    """Complete what opens a world whose ranks have met."""
+    ordinal = _complete(found, asked.get("device"), options)
+    name = f"world of ranks {','.join(map(str, ranks))}" if ranks else "world of options"
+    return Start(found, options, ranks, given, ordinal, name)
 
 
 def _require_ranks(runtime: Runtime, ranks: tuple[int, ...]) -> None:
@@ -196,6 +330,11 @@ def _meet(
     """
     initialized = found is not None and found.initialized()
     named = origin.names_ranks(options, process_group, initialized)
+    if named and not isinstance(options.get("store"), str | None):
+        timeout = options.get("timeout_ms", 0) / 1000 or None
+        everyone = tuple(range(options["size"]))
+        store = options.pop("store")
+        origin.meet(origin.Origin(everyone, options["rank"], store, timeout), options)
     if found is None or named or (process_group is None and not initialized):
         return None
     of = origin.origin(found, process_group)

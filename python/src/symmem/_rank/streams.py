@@ -150,11 +150,11 @@ class Lanes:
     """The streams of a group. It is safe for concurrent use.
 
     Attributes:
-        main: of collectives. The world's is the default stream.
+        main: of collectives. That of the world of `symmem.init` is the default stream.
     """
 
-    def __init__(self, group: int, world: bool):
-        self.main = HostStream(0 if world else group)
+    def __init__(self, group: int, default: bool):
+        self.main = HostStream(0 if default else group)
         self._numbers = itertools.count(1 << 62 | group << 16)
         self._free: deque[HostStream] = deque()
 
@@ -166,6 +166,10 @@ class Lanes:
             return self._free.popleft()
         except IndexError:
             return HostStream(next(self._numbers), self._free)
+
+    def owns(self, stream: HostStream) -> bool:
+        """Report whether a stream is one of these."""
+        return stream is self.main or stream.home is self._free
 
     def all(self) -> list[HostStream]:
         """List the streams that can be idle; those that are not are busy."""
@@ -245,6 +249,17 @@ class HostStreams:
             until = stream.queued
             self._library.call("symmem_stream_forget", stream.number)
             self.covered(stream, until)
+
+    def drop(self, lanes: Lanes) -> None:
+        """Release the tensors of a group whose world was closed, which ends all work."""
+        gone: list[Queued] = []
+        with self._lock:
+            for stream in [s for s in self.busy if lanes.owns(s)]:
+                gone += [*stream.works, *stream.kept]
+                stream.works.clear()
+                stream.kept = []
+                self._drop_idle(stream)
+        del gone  # Outside of the lock: this may free tensors.
 
     def _last(self, stream: HostStream, spans: list[Span]) -> Queued | None:
         """Find the latest work on some memory."""
