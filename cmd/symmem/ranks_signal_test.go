@@ -59,26 +59,26 @@ func startLongRun(t *testing.T) *longRun {
 }
 
 // findRanks searches all processes for the children of the command.
-func (r *longRun) findRanks() {
-	r.t.Helper()
+func (l *longRun) findRanks() {
+	l.t.Helper()
 	stats, err := filepath.Glob("/proc/[0-9]*/stat")
 	if err != nil {
-		r.t.Fatal(err)
+		l.t.Fatal(err)
 	}
 	for _, path := range stats {
 		pid, _ := strconv.Atoi(filepath.Base(filepath.Dir(path)))
-		if parentOf(pid) != r.cmd.Process.Pid {
+		if parentOf(pid) != l.cmd.Process.Pid {
 			continue
 		}
 		env := environOf(pid)
 		rank, err := strconv.Atoi(env["RANK"])
 		if err != nil {
-			r.t.Fatalf("process %d: RANK = %q, want a number", pid, env["RANK"])
+			l.t.Fatalf("process %d: RANK = %q, want a number", pid, env["RANK"])
 		}
-		r.ranks[rank], r.store = pid, strings.TrimPrefix(env["SYMMEM_STORE"], "unix:")
+		l.ranks[rank], l.store = pid, strings.TrimPrefix(env["SYMMEM_STORE"], "unix:")
 	}
-	if len(r.ranks) != longRanks || !strings.HasPrefix(r.store, "@symmem-run-") {
-		r.t.Fatalf("got ranks %v with store %q, want %d ranks", r.ranks, r.store, longRanks)
+	if len(l.ranks) != longRanks || !strings.HasPrefix(l.store, "@symmem-run-") {
+		l.t.Fatalf("got ranks %v with store %q, want %d ranks", l.ranks, l.store, longRanks)
 	}
 }
 
@@ -106,39 +106,39 @@ func environOf(pid int) map[string]string {
 
 // end waits for the command and returns its exit code and the rest of its standard error, without
 // progress lines.
-func (r *longRun) end() (code int, stderr string) {
-	r.t.Helper()
-	rest, err := io.ReadAll(r.stderr)
+func (l *longRun) end() (code int, stderr string) {
+	l.t.Helper()
+	rest, err := io.ReadAll(l.stderr)
 	if err != nil {
-		r.t.Fatal(err)
+		l.t.Fatal(err)
 	}
-	_ = r.cmd.Wait() // The caller checks the exit code.
+	_ = l.cmd.Wait() // The caller checks the exit code.
 	for line := range strings.Lines(string(rest)) {
 		if !strings.HasPrefix(line, progressPrefix) {
 			stderr += line
 		}
 	}
-	r.checkNoLeftovers()
-	return r.cmd.ProcessState.ExitCode(), stderr
+	l.checkNoLeftovers()
+	return l.cmd.ProcessState.ExitCode(), stderr
 }
 
 // checkNoLeftovers checks that no process, no socket and no file in /dev/shm remains.
-func (r *longRun) checkNoLeftovers() {
-	r.t.Helper()
-	for rank, pid := range r.ranks {
-		if env := environOf(pid); env["SYMMEM_STORE"] == "unix:"+r.store {
-			r.t.Errorf("rank %d, process %d, is still running", rank, pid)
+func (l *longRun) checkNoLeftovers() {
+	l.t.Helper()
+	for rank, pid := range l.ranks {
+		if env := environOf(pid); env["SYMMEM_STORE"] == "unix:"+l.store {
+			l.t.Errorf("rank %d, process %d, is still running", rank, pid)
 		}
 	}
 	sockets, err := os.ReadFile("/proc/net/unix")
 	if err != nil {
-		r.t.Fatal(err)
+		l.t.Fatal(err)
 	}
-	if bytes.Contains(sockets, []byte(r.store)) {
-		r.t.Errorf("the socket %s remains", r.store)
+	if bytes.Contains(sockets, []byte(l.store)) {
+		l.t.Errorf("the socket %s remains", l.store)
 	}
 	if files, _ := filepath.Glob("/dev/shm/*symmem*"); len(files) > 0 {
-		r.t.Errorf("files remain: %v", files)
+		l.t.Errorf("files remain: %v", files)
 	}
 }
 

@@ -164,16 +164,16 @@ type slowestProgram struct {
 }
 
 // record records the time of a program.
-func (l *slowestProgram) record(number int, took time.Duration) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if took > l.took {
-		l.number, l.took = number, took
+func (s *slowestProgram) record(number int, took time.Duration) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if took > s.took {
+		s.number, s.took = number, took
 	}
 }
 
-func (l *slowestProgram) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return fmt.Sprintf("program %d took longest, %v", l.number, l.took.Round(time.Millisecond))
+func (s *slowestProgram) String() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return fmt.Sprintf("program %d took longest, %v", s.number, s.took.Round(time.Millisecond))
 }

@@ -251,10 +251,10 @@ func drawParts(d *rand.Rand, ranks int, large bool) *parts {
 }
 
 // received returns the number of elements that a rank receives from each rank.
-func (x *parts) received(rank int) []int64 {
-	counts := make([]int64, len(x.counts))
+func (p *parts) received(rank int) []int64 {
+	counts := make([]int64, len(p.counts))
 	for from := range counts {
-		counts[from] = x.counts[from][rank]
+		counts[from] = p.counts[from][rank]
 	}
 	return counts
 }
@@ -278,20 +278,20 @@ func drawOffsets(d *rand.Rand, counts []int64) []int64 {
 }
 
 // bytes returns the size of an element.
-func (x *parts) bytes() int64 {
-	if x.wide {
+func (p *parts) bytes() int64 {
+	if p.wide {
 		return 8
 	}
 	return 1
 }
 
 // bufferBytes returns the size of each buffer in bytes. All ranks have equal sizes.
-func (x *parts) bufferBytes() int {
+func (p *parts) bufferBytes() int {
 	elements := int64(1)
-	for a, row := range x.counts {
+	for a, row := range p.counts {
 		for b := range row {
-			elements = max(elements, x.sendOffsets[a][b]+row[b], x.recvOffsets[b][a]+row[b])
+			elements = max(elements, p.sendOffsets[a][b]+row[b], p.recvOffsets[b][a]+row[b])
 		}
 	}
-	return int(elements * x.bytes())
+	return int(elements * p.bytes())
 }

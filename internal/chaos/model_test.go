@@ -117,52 +117,52 @@ func newModel(seed uint64, p *program, m mistake) *model {
 }
 
 // run performs all ops before the given index.
-func (v *model) run(before int) {
-	for i := range v.p.ops[:before] {
-		o := &v.p.ops[i]
+func (m *model) run(before int) {
+	for i := range m.p.ops[:before] {
+		o := &m.p.ops[i]
 		switch o.kind {
 		case record:
-			v.recorded[o.event] = i
-			for r := range v.p.ranks {
-				v.eventFails[r][o.event] = v.streamFailsAt[r][o.stream] < never
+			m.recorded[o.event] = i
+			for r := range m.p.ranks {
+				m.eventFails[r][o.event] = m.streamFailsAt[r][o.stream] < never
 			}
 		case wait:
-			for r := range v.p.ranks {
-				if v.eventFails[r][o.event] {
-					v.fail(r, o.stream, i)
+			for r := range m.p.ranks {
+				if m.eventFails[r][o.event] {
+					m.fail(r, o.stream, i)
 				}
 			}
 		case allocOp:
-			for r := range v.p.ranks {
-				v.wrote[r][o.recv], v.undefined[r][o.recv] = i, v.streamFailsAt[r][o.stream] < never
+			for r := range m.p.ranks {
+				m.wrote[r][o.recv], m.undefined[r][o.recv] = i, m.streamFailsAt[r][o.stream] < never
 			}
 		case freeOp, captureGraph, syncOp, closeKeptGraphs:
 		default:
-			for n, work := range v.p.body(o) {
+			for n, work := range m.p.body(o) {
 				if o.kind == launchGraph {
 					work.stream, work.on = o.stream, o.stream
 				}
-				v.work(i, n, &work)
+				m.work(i, n, &work)
 			}
 		}
 	}
 }
 
 // fail records that a stream must fail at an op.
-func (v *model) fail(rank, stream, index int) {
-	v.streamFailsAt[rank][stream] = min(v.streamFailsAt[rank][stream], index)
+func (m *model) fail(rank, stream, index int) {
+	m.streamFailsAt[rank][stream] = min(m.streamFailsAt[rank][stream], index)
 }
 
 // performs reports whether a rank performs an op.
-func (v *model) performs(rank, index int) bool {
-	if rank != v.m.rank {
+func (m *model) performs(rank, index int) bool {
+	if rank != m.m.rank {
 		return true
 	}
-	switch v.m.kind {
+	switch m.m.kind {
 	case killNow:
-		return index < v.m.index
+		return index < m.m.index
 	case abortNow, cancelRegistration, skipCall:
-		return index != v.m.index
+		return index != m.m.index
 	default:
 		return true
 	}
@@ -170,91 +170,91 @@ func (v *model) performs(rank, index int) bool {
 
 // work performs a call or a copy. If op at launches a graph, n is the index in the graph. Otherwise
 // n is 0.
-func (v *model) work(index, n int, o *op) {
+func (m *model) work(index, n int, o *op) {
 	if o.kind == copyOp {
-		for r := range v.p.ranks {
-			if v.performs(r, index) {
-				v.copy(r, index, o)
+		for r := range m.p.ranks {
+			if m.performs(r, index) {
+				m.copy(r, index, o)
 			}
 		}
 		return
 	}
-	if o.kind == send && v.m.kind != none {
+	if o.kind == send && m.m.kind != none {
 		to := o.message.to
-		v.wrote[to][o.recv], v.undefined[to][o.recv], v.messagesUncertain = index, true, true
+		m.wrote[to][o.recv], m.undefined[to][o.recv], m.messagesUncertain = index, true, true
 		return
 	}
-	members := v.p.parties(o)
-	differs := (v.m.kind == wrongCount || v.m.kind == wrongType) && index == v.m.index && n == v.m.body
-	fails := v.groupFailed[o.group] || differs
+	members := m.p.parties(o)
+	differs := (m.m.kind == wrongCount || m.m.kind == wrongType) && index == m.m.index && n == m.m.body
+	fails := m.groupFailed[o.group] || differs
 	for _, r := range members {
-		fails = fails || !v.performs(r, index) || v.streamFailsAt[r][o.streamOf(r)] < never
+		fails = fails || !m.performs(r, index) || m.streamFailsAt[r][o.streamOf(r)] < never
 	}
 	if !fails {
-		v.call(index, o)
+		m.call(index, o)
 		return
 	}
-	v.groupFailed[o.group] = true
+	m.groupFailed[o.group] = true
 	for _, r := range members {
-		if v.performs(r, index) {
-			v.fail(r, o.streamOf(r), index)
-			v.groupFailsAt[r][o.group] = min(v.groupFailsAt[r][o.group], index)
-			v.undefined[r][o.recv] = true
-			v.wrote[r][o.recv] = index
+		if m.performs(r, index) {
+			m.fail(r, o.streamOf(r), index)
+			m.groupFailsAt[r][o.group] = min(m.groupFailsAt[r][o.group], index)
+			m.undefined[r][o.recv] = true
+			m.wrote[r][o.recv] = index
 		}
 	}
 }
 
 // copy performs a copy on one rank.
-func (v *model) copy(rank, index int, o *op) {
-	if v.streamFailsAt[rank][o.stream] < never {
-		v.wrote[rank][o.recv], v.undefined[rank][o.recv] = index, true
+func (m *model) copy(rank, index int, o *op) {
+	if m.streamFailsAt[rank][o.stream] < never {
+		m.wrote[rank][o.recv], m.undefined[rank][o.recv] = index, true
 		return
 	}
-	from, n := v.read(rank, o.send), 4*o.count
-	v.write(rank, index, o.recv, 0, n, func() []byte { return from.part(0, n) })
-	v.undefined[rank][o.recv] = v.undefined[rank][o.recv] || v.undefined[rank][o.send]
+	from, n := m.read(rank, o.send), 4*o.count
+	m.write(rank, index, o.recv, 0, n, func() []byte { return from.part(0, n) })
+	m.undefined[rank][o.recv] = m.undefined[rank][o.recv] || m.undefined[rank][o.send]
 }
 
 // read returns the contents of a buffer for an op that may succeed. If the contents are undefined
 // but messages are certain, the model has a bug.
-func (v *model) read(rank, buffer int) contents {
-	if v.undefined[rank][buffer] && !v.messagesUncertain {
+func (m *model) read(rank, buffer int) contents {
+	if m.undefined[rank][buffer] && !m.messagesUncertain {
 		panic("bug in the model: an op that may succeed reads a buffer with undefined contents")
 	}
-	return v.data[rank][buffer]
+	return m.data[rank][buffer]
 }
 
 // call performs a successful call on all its ranks.
-func (v *model) call(index int, o *op) {
-	members := v.p.parties(o)
+func (m *model) call(index int, o *op) {
+	members := m.p.parties(o)
 	inputs, undefined := make([]contents, len(members)), false
 	for i, r := range members {
 		if o.kind != send || i == 0 {
-			inputs[i] = v.read(r, o.send)
-			undefined = undefined || v.undefined[r][o.send]
+			inputs[i] = m.read(r, o.send)
+			undefined = undefined || m.undefined[r][o.send]
 		}
 	}
 	defer func() {
 		for _, r := range members {
-			v.undefined[r][o.recv] = v.undefined[r][o.recv] || undefined
+			m.undefined[r][o.recv] = m.undefined[r][o.recv] || undefined
 		}
 	}()
 	switch o.kind {
 	case send:
-		v.deliver(index, o, inputs[0])
+		m.deliver(index, o, inputs[0])
 	case tally:
-		v.tallies[o.recv]++
+		m.tallies[o.recv]++
 		for r := range members {
-			v.wrote[r][o.recv] = index
-			v.data[r][o.recv] = v.tallyContents(r, o.recv)
+			m.wrote[r][o.recv] = index
+			m.data[r][o.recv] = m.tallyContents(r, o.recv)
 		}
 	case allToAllV:
 		x := o.parts
 		for r := range members {
 			for from, place := range x.recvOffsets[r] {
 				n, out := x.counts[from][r]*x.bytes(), x.sendOffsets[from][r]*x.bytes()
-				v.write(r, index, o.recv, int(place*x.bytes()), int(n), func() []byte {
+				m.write(r, index, o.recv, int(place*x.bytes()), int(n), func() []byte {
 					return inputs[from].part(int(out), int(n))
 				})
 			}
@@ -268,22 +268,22 @@ func (v *model) call(index int, o *op) {
 			if o.kind == allGather || o.kind == allToAll {
 				n *= len(members)
 			}
-			v.write(r, index, o.recv, 0, n, func() []byte { return result(o, i, inputs) })
+			m.write(r, index, o.recv, 0, n, func() []byte { return result(o, i, inputs) })
 		}
 	}
 }
 
 // tallyContents returns the contents of a buffer after all its tallies so far.
-func (v *model) tallyContents(rank, buffer int) contents {
-	n, times := v.p.buffers[buffer].bytes/v.p.ranks, v.tallies[buffer]
-	own := initialContents(v.seed, rank, buffer)
+func (m *model) tallyContents(rank, buffer int) contents {
+	n, times := m.p.buffers[buffer].bytes/m.p.ranks, m.tallies[buffer]
+	own := initialContents(m.seed, rank, buffer)
 	return own.withWrite(rank*n, n, func() []byte {
 		order, sum := binary.NativeEndian, own.part(rank*n, n)
-		for other := range v.p.ranks {
+		for other := range m.p.ranks {
 			if other == rank {
 				continue
 			}
-			addend := initialContents(v.seed, other, buffer).part(rank*n, n)
+			addend := initialContents(m.seed, other, buffer).part(rank*n, n)
 			for i := 0; i < n; i += 4 {
 				order.PutUint32(sum[i:], order.Uint32(sum[i:])+uint32(times)*order.Uint32(addend[i:]))
 			}
@@ -294,38 +294,38 @@ func (v *model) tallyContents(rank, buffer int) contents {
 
 // write records an op's write to a buffer. If the contents are undefined, they become defined only
 // by a write to the whole buffer.
-func (v *model) write(rank, op, buffer, index, n int, result func() []byte) {
-	v.wrote[rank][buffer] = op
-	if n == v.p.buffers[buffer].bytes {
-		v.undefined[rank][buffer] = false
+func (m *model) write(rank, op, buffer, index, n int, result func() []byte) {
+	m.wrote[rank][buffer] = op
+	if n == m.p.buffers[buffer].bytes {
+		m.undefined[rank][buffer] = false
 	}
-	v.data[rank][buffer] = v.data[rank][buffer].withWrite(index, n, result)
+	m.data[rank][buffer] = m.data[rank][buffer].withWrite(index, n, result)
 }
 
 // deliver writes a message into its receiver's buffer. If the Recv is from AnySource, it gets the
 // next message of the reported source.
-func (v *model) deliver(index int, o *op, from contents) {
+func (m *model) deliver(index int, o *op, from contents) {
 	to := o.message.to
-	if source, reported := v.sources[index]; reported || o.message.any && to == v.rank {
+	if source, reported := m.sources[index]; reported || o.message.any && to == m.rank {
 		from = func(dst []byte, _ int) { clear(dst) } // the contents if there is no such message
-		if reported && source >= 0 && source < len(v.p.groups[o.group]) {
-			from = v.nextMessage(o, v.p.groups[o.group][source], from)
+		if reported && source >= 0 && source < len(m.p.groups[o.group]) {
+			from = m.nextMessage(o, m.p.groups[o.group][source], from)
 		}
 	}
-	v.write(to, index, o.recv, 0, o.count, func() []byte { return from.part(0, o.count) })
+	m.write(to, index, o.recv, 0, o.count, func() []byte { return from.part(0, o.count) })
 }
 
 // nextMessage returns the contents of the next message for AnySource from a rank to o's receiver.
 // If the rank has sent no more messages, it returns none.
-func (v *model) nextMessage(o *op, from int, none contents) contents {
-	skip := v.received[[2]int{o.group, from}]
-	v.received[[2]int{o.group, from}]++
-	for i := range v.p.ops {
-		s := &v.p.ops[i]
+func (m *model) nextMessage(o *op, from int, none contents) contents {
+	skip := m.received[[2]int{o.group, from}]
+	m.received[[2]int{o.group, from}]++
+	for i := range m.p.ops {
+		s := &m.p.ops[i]
 		candidate := s.kind == send && s.message.any && s.group == o.group &&
 			s.message.from == from && s.message.to == o.message.to
 		if candidate && skip == 0 {
-			return v.data[from][s.send]
+			return m.data[from][s.send]
 		}
 		if candidate {
 			skip--

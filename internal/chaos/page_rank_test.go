@@ -56,41 +56,41 @@ func pageRankMain(text []byte) error {
 }
 
 // isVictim reports whether this rank is the victim.
-func (r *pageRank) isVictim() bool { return r.rt.Rank() == pageVictim }
+func (p *pageRank) isVictim() bool { return p.rt.Rank() == pageVictim }
 
 // prepare opens the world, sets up and rehearses the cells, and waits for the other ranks.
-func (r *pageRank) prepare(level symmem.CheckLevel) (err error) {
+func (p *pageRank) prepare(level symmem.CheckLevel) (err error) {
 	// The timeout of the fault may be too short for the preparation.
-	ctx, cancel := context.WithTimeout(r.ctx, pageTimeout)
+	ctx, cancel := context.WithTimeout(p.ctx, pageTimeout)
 	defer cancel()
-	r.rt, err = symmem.Open(ctx, symmem.Options{
-		Backend: r.world.backend, Check: level, Timeout: r.fault.timeout(r.world), CheckInterval: -1,
+	p.rt, err = symmem.Open(ctx, symmem.Options{
+		Backend: p.world.backend, Check: level, Timeout: p.fault.timeout(p.world), CheckInterval: -1,
 	})
 	if err != nil {
 		return err
 	}
-	if err := r.shareVictim(ctx); err != nil {
+	if err := p.shareVictim(ctx); err != nil {
 		return err
 	}
-	for _, c := range r.cells {
-		if err := errors.Join(c.setUp(ctx, r.rt), c.rehearse(ctx, r.rt)); err != nil {
+	for _, c := range p.cells {
+		if err := errors.Join(c.setUp(ctx, p.rt), c.rehearse(ctx, p.rt)); err != nil {
 			return fmt.Errorf("%s: %w", c.name, err)
 		}
 	}
-	if r.reader, err = r.rt.NewStream(); err != nil {
+	if p.reader, err = p.rt.NewStream(); err != nil {
 		return err
 	}
-	err = errors.Join(r.rt.World().Barrier(ctx, nil), r.rt.DefaultStream().Synchronize(ctx))
+	err = errors.Join(p.rt.World().Barrier(ctx, nil), p.rt.DefaultStream().Synchronize(ctx))
 	var lost *symmem.RankLostError
-	if r.task.Fault == "killed" && errors.As(err, &lost) {
+	if p.task.Fault == "killed" && errors.As(err, &lost) {
 		return nil // The victim was killed after it had passed the barrier.
 	}
 	return err
 }
 
 // shareVictim broadcasts the victim's process ID.
-func (r *pageRank) shareVictim(ctx context.Context) error {
-	pool, err := r.rt.NewPool(symmem.PoolOptions{Domain: r.rt.World()})
+func (p *pageRank) shareVictim(ctx context.Context) error {
+	pool, err := p.rt.NewPool(symmem.PoolOptions{Domain: p.rt.World()})
 	if err != nil {
 		return err
 	}
@@ -102,91 +102,91 @@ func (r *pageRank) shareVictim(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	pid, s := []int32{int32(os.Getpid())}, r.rt.DefaultStream()
+	pid, s := []int32{int32(os.Getpid())}, p.rt.DefaultStream()
 	err = errors.Join(s.Copy(m, symmem.Host(pid)),
-		r.rt.World().Broadcast(ctx, m, m, 1, symmem.Int32, pageVictim, s),
+		p.rt.World().Broadcast(ctx, m, m, 1, symmem.Int32, pageVictim, s),
 		s.Synchronize(ctx), s.Copy(symmem.Host(pid), m), s.Synchronize(ctx))
-	r.victim = int(pid[0])
+	p.victim = int(pid[0])
 	return err
 }
 
 // play runs the collective of every cell and injects the fault on the victim. It queues work after
 // the collective and reports the outcome.
-func (r *pageRank) play() error {
+func (p *pageRank) play() error {
 	begin, checked, resumed := time.Now(), make(chan struct{}), make(chan error, 1)
-	if r.rt.Rank() == 0 && (r.fault.stops || r.fault.late) {
-		go func() { resumed <- r.resume(checked) }()
+	if p.rt.Rank() == 0 && (p.fault.stops || p.fault.late) {
+		go func() { resumed <- p.resume(checked) }()
 	} else {
 		close(resumed)
 	}
-	took := make([]<-chan time.Duration, len(r.cells))
-	for i, c := range r.cells {
+	took := make([]<-chan time.Duration, len(p.cells))
+	for i, c := range p.cells {
 		took[i] = c.watchEnd(begin)
 		call := true
-		if r.isVictim() {
+		if p.isVictim() {
 			var err error
-			if call, err = r.fault.inject(r, c); err != nil {
+			if call, err = p.fault.inject(p, c); err != nil {
 				return err
 			}
 		}
 		if call {
-			c.launchErr = c.call(r.ctx)
+			c.launchErr = c.call(p.ctx)
 		}
 		c.queueErr = c.queueFollower()
 	}
-	for i, c := range r.cells {
-		report := pageReport{Rank: r.rt.Rank(), Cell: c.name, Bad: r.check(c, took[i])}
+	for i, c := range p.cells {
+		report := pageReport{Rank: p.rt.Rank(), Cell: c.name, Bad: p.check(c, took[i])}
 		if err := json.NewEncoder(os.Stdout).Encode(report); err != nil {
 			return err
 		}
 	}
 	close(checked)
 	err := <-resumed
-	_ = r.rt.Close() // The returned failures have been checked.
+	_ = p.rt.Close() // The returned failures have been checked.
 	return err
 }
 
 // resume continues the victim after the delay. If the victim is late, resume continues it after the
 // checks.
-func (r *pageRank) resume(checked <-chan struct{}) error {
-	if r.fault.stops {
-		if err := awaitStopped(r.victim); err != nil {
+func (p *pageRank) resume(checked <-chan struct{}) error {
+	if p.fault.stops {
+		if err := awaitStopped(p.victim); err != nil {
 			return err
 		}
 	}
-	if r.fault.late {
+	if p.fault.late {
 		<-checked
 	} else {
 		<-time.After(pageDelay)
 	}
-	return syscall.Kill(r.victim, syscall.SIGCONT)
+	return syscall.Kill(p.victim, syscall.SIGCONT)
 }
 
 // failureList describes failed checks.
 type failureList []string
 
 // add adds a failed check.
-func (c *failureList) add(format string, args ...any) {
-	*c = append(*c, fmt.Sprintf(format, args...))
+func (l *failureList) add(format string, args ...any) {
+	*l = append(*l, fmt.Sprintf(format, args...))
 }
 
 // check waits until a cell's work has ended and returns the failed checks.
-func (r *pageRank) check(c *cell, took <-chan time.Duration) (failures failureList) {
-	errs := r.collectErrors(c)
+func (p *pageRank) check(c *cell, took <-chan time.Duration) (failures failureList) {
+	errs := p.collectErrors(c)
 	switch {
 	case !c.promised: // The work only has to end.
-	case r.fault.wantSuccess:
-		r.checkSuccess(c, errs, &failures)
-	case r.isVictim():
-		if errs["call"] == nil && errs["stream"] == nil && r.task.Fault != "leaves" {
+	case p.fault.wantSuccess:
+		p.checkSuccess(c, errs, &failures)
+	case p.isVictim():
+		if errs["call"] == nil && errs["stream"] == nil && p.task.Fault != "leaves" {
 			failures.add("the victim got no error")
 		}
-		r.checkMemory(c, &failures)
+		p.checkMemory(c, &failures)
 	default:
-		errs["group"] = c.group.Cause(r.ctx)
-		r.checkErrors(errs, &failures)
-		r.checkMemory(c, &failures)
-		if d := <-took; r.task.Fault == "killed" && d > pageNamingLimit {
+		errs["group"] = c.group.Cause(p.ctx)
+		p.checkErrors(errs, &failures)
+		p.checkMemory(c, &failures)
+		if d := <-took; p.task.Fault == "killed" && d > pageNamingLimit {
 			failures.add("the group failed after %v, want at most %v", d, pageNamingLimit)
 		}
 	}
@@ -194,11 +194,11 @@ func (r *pageRank) check(c *cell, took <-chan time.Duration) (failures failureLi
 }
 
 // collectErrors waits until a cell's work has ended. It returns the errors by source.
-func (r *pageRank) collectErrors(c *cell) map[string]error {
-	errs := map[string]error{"call": c.launchErr, "stream": c.stream.Synchronize(r.ctx)}
-	if r.world.followingWorkEnds || r.fault.wantSuccess {
-		follower, event := c.follower.Synchronize(r.ctx), c.event.Synchronize(r.ctx)
-		if r.world.propagates || r.fault.wantSuccess {
+func (p *pageRank) collectErrors(c *cell) map[string]error {
+	errs := map[string]error{"call": c.launchErr, "stream": c.stream.Synchronize(p.ctx)}
+	if p.world.followingWorkEnds || p.fault.wantSuccess {
+		follower, event := c.follower.Synchronize(p.ctx), c.event.Synchronize(p.ctx)
+		if p.world.propagates || p.fault.wantSuccess {
 			errs["following stream"], errs["event"] = follower, event
 		}
 	}
@@ -206,23 +206,23 @@ func (r *pageRank) collectErrors(c *cell) map[string]error {
 }
 
 // checkSuccess checks that a cell has no error and correct results.
-func (r *pageRank) checkSuccess(c *cell, errs map[string]error, failures *failureList) {
+func (p *pageRank) checkSuccess(c *cell, errs map[string]error, failures *failureList) {
 	errs["call that queues following work"] = c.queueErr
-	errs["group"] = c.group.Cause(r.ctx)
+	errs["group"] = c.group.Cause(p.ctx)
 	for source, err := range errs {
 		if err != nil {
 			failures.add("the %s returned %v, want no error", source, err)
 		}
 	}
-	r.expect(c.memory, "the sum", failures, pageSum)
-	r.expect(c.result, "its copy", failures, pageSum)
+	p.expect(c.memory, "the sum", failures, pageSum)
+	p.expect(c.result, "its copy", failures, pageSum)
 }
 
 // checkErrors checks the errors of a rank other than the victim. If failures propagate to following
 // work, all sources must return the group's error. If not, only the call or the stream must return
 // an error.
-func (r *pageRank) checkErrors(errs map[string]error, failures *failureList) {
-	if r.world.propagates {
+func (p *pageRank) checkErrors(errs map[string]error, failures *failureList) {
+	if p.world.propagates {
 		delete(errs, "call") // The call may return before the fault.
 	} else {
 		errs["call or stream"] = cmp.Or(errs["call"], errs["stream"])
@@ -233,38 +233,38 @@ func (r *pageRank) checkErrors(errs map[string]error, failures *failureList) {
 		if err != nil && errs["group"] != nil && err.Error() != errs["group"].Error() {
 			failures.add("the %s returned %v, but the group %v", source, err, errs["group"])
 		}
-		if why := r.fault.verdict(&r.task, err); why != "" {
+		if why := p.fault.verdict(&p.task, err); why != "" {
 			failures.add("the %s returned %v: %s", source, err, why)
 		}
 	}
 }
 
 // checkMemory checks memory after a failure. The output of aborted NCCL kernels is undefined.
-func (r *pageRank) checkMemory(c *cell, failures *failureList) {
-	before := ownValue(r.rt)
+func (p *pageRank) checkMemory(c *cell, failures *failureList) {
+	before := ownValue(p.rt)
 	switch {
 	case c.path == symmem.PathDirect:
-		r.expectPartialSum(c, failures)
-	case r.task.Fault == "differs":
-		r.expect(c.memory, "the buffer", failures, before)
-	case r.world.propagates:
-		r.expect(c.memory, "the buffer", failures, before, pageSum)
+		p.expectPartialSum(c, failures)
+	case p.task.Fault == "differs":
+		p.expect(c.memory, "the buffer", failures, before)
+	case p.world.propagates:
+		p.expect(c.memory, "the buffer", failures, before, pageSum)
 	}
-	if r.world.propagates && !(r.isVictim() && r.task.Fault == "leaves") {
-		r.expect(c.result, "the result of work after the failure", failures, 0)
+	if p.world.propagates && !(p.isVictim() && p.task.Fault == "leaves") {
+		p.expect(c.result, "the result of work after the failure", failures, 0)
 	}
 }
 
 // expectPartialSum adds a failure unless each element is the sum or NaN, or the buffer is
 // unchanged. A refused call leaves the buffer unchanged.
-func (r *pageRank) expectPartialSum(c *cell, failures *failureList) {
-	got, err := read(r.ctx, r.reader, c.memory)
+func (p *pageRank) expectPartialSum(c *cell, failures *failureList) {
+	got, err := read(p.ctx, p.reader, c.memory)
 	if err != nil {
 		failures.add("reading the buffer: %v", err)
 		return
 	}
 	got = got[:c.count]
-	first := slices.IndexFunc(got, func(v float32) bool { return v != ownValue(r.rt) })
+	first := slices.IndexFunc(got, func(v float32) bool { return v != ownValue(p.rt) })
 	if first < 0 {
 		return
 	}
@@ -276,8 +276,8 @@ func (r *pageRank) expectPartialSum(c *cell, failures *failureList) {
 }
 
 // expect adds a failure if an element equals none of the values.
-func (r *pageRank) expect(m symmem.Memory, name string, failures *failureList, values ...float32) {
-	got, err := read(r.ctx, r.reader, m)
+func (p *pageRank) expect(m symmem.Memory, name string, failures *failureList, values ...float32) {
+	got, err := read(p.ctx, p.reader, m)
 	if err != nil {
 		failures.add("reading %s: %v", name, err)
 		return

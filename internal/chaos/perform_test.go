@@ -115,15 +115,15 @@ func (r *player) copy(to, from symmem.Memory, bytes int64, s *symmem.Stream) err
 }
 
 // splits returns a rank's splits.
-func (x *parts) splits(rank int) symmem.Splits {
+func (p *parts) splits(rank int) symmem.Splits {
 	return symmem.Splits{
-		SendCounts: x.counts[rank], SendOffsets: x.sendOffsets[rank], RecvCounts: x.received(rank),
-		RecvOffsets: x.recvOffsets[rank],
+		SendCounts: p.counts[rank], SendOffsets: p.sendOffsets[rank], RecvCounts: p.received(rank),
+		RecvOffsets: p.recvOffsets[rank],
 	}
 }
 
-func (x *parts) dataType() symmem.DataType {
-	if x.wide {
+func (p *parts) dataType() symmem.DataType {
+	if p.wide {
 		return symmem.Int64
 	}
 	return symmem.Uint8

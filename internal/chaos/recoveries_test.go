@@ -136,15 +136,15 @@ func (g *generator) ring() {
 	}
 }
 
-func (p *recovery) String() string {
+func (r *recovery) String() string {
 	return fmt.Sprintf("first group without rank %d, %v\n%vthen continued by %v\n%v",
-		p.outsider, p.mistake, p.before, p.way, p.after)
+		r.outsider, r.mistake, r.before, r.way, r.after)
 }
 
-// TestRecoveries runs programs in a group that fails at any moment. Each rank notices at another
-// op. The ranks then free their buffers and close the group. They continue in another group over
-// the old pool. In this group, buffers must have equal placement on all ranks, results must be
-// correct, and no call may return an error.
+// TestRecoveries runs programs in a group that fails at a random time. Each rank detects this in a
+// different op. The ranks then free their buffers, close the group, and continue in another
+// group with the same pool. In that group, buffers must have equal placement on all ranks, results
+// must be correct, and no call may return an error.
 func TestRecoveries(t *testing.T) { recoveries.test(t, 200, task{Kind: "recoveries"}, nil) }
 
 // TestRecoveriesOnAGPU runs the programs of TestRecoveries on the GPU backend without the window

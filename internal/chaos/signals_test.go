@@ -251,44 +251,44 @@ type signaller struct {
 
 // onLine handles a line of a rank. Once all victims have announced their calls, it sends the
 // signals.
-func (x *signaller) onLine(line string) {
+func (s *signaller) onLine(line string) {
 	var l signalLine
-	x.mu.Lock()
-	defer x.mu.Unlock()
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	if err := json.Unmarshal([]byte(line), &l); err != nil {
-		x.other = append(x.other, line)
+		s.other = append(s.other, line)
 		return
 	}
 	if !l.Announces {
-		x.lines = append(x.lines, l)
+		s.lines = append(s.lines, l)
 		return
 	}
-	if x.pids[l.Rank] != 0 {
+	if s.pids[l.Rank] != 0 {
 		return // The rank has announced its call before.
 	}
-	x.pids[l.Rank] = l.PID
-	victim, secondVictim := x.pids[x.plan.victim], x.pids[x.plan.secondVictim]
-	if victim != 0 && (secondVictim != 0 || x.plan.secondVictim < 0) {
-		x.pending.Go(func() { x.signal(victim, secondVictim) })
+	s.pids[l.Rank] = l.PID
+	victim, secondVictim := s.pids[s.plan.victim], s.pids[s.plan.secondVictim]
+	if victim != 0 && (secondVictim != 0 || s.plan.secondVictim < 0) {
+		s.pending.Go(func() { s.signal(victim, secondVictim) })
 	}
 }
 
 // signal sends the signals after the planned delay.
-func (x *signaller) signal(victim, secondVictim int) {
-	<-time.After(x.plan.after)
+func (s *signaller) signal(victim, secondVictim int) {
+	<-time.After(s.plan.after)
 	var err error
 	switch {
-	case x.plan.stop > 0:
+	case s.plan.stop > 0:
 		err = syscall.Kill(victim, syscall.SIGSTOP)
-		<-time.After(x.plan.stop)
+		<-time.After(s.plan.stop)
 		err = errors.Join(err, syscall.Kill(victim, syscall.SIGCONT))
 	case secondVictim != 0:
 		err = syscall.Kill(secondVictim, syscall.SIGSTOP)
 	}
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	x.sent, x.stopErr = time.Now(), err
-	if x.plan.stop > 0 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.sent, s.stopErr = time.Now(), err
+	if s.plan.stop > 0 {
 		return
 	}
 	watch, err := sys.Pidfd(victim)
@@ -298,59 +298,59 @@ func (x *signaller) signal(victim, secondVictim int) {
 	defer watch.Close()
 	_ = syscall.Kill(victim, syscall.SIGKILL) // It fails if the process has ended.
 	if secondVictim != 0 {
-		x.stopErr = errors.Join(x.stopErr, sys.AwaitEnd(watch),
+		s.stopErr = errors.Join(s.stopErr, sys.AwaitEnd(watch),
 			syscall.Kill(secondVictim, syscall.SIGKILL))
 	}
 }
 
 // verdict returns the failed checks of the ranks' lines.
-func (x *signaller) verdict(victimDied bool) (bad []error) {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	if x.stopErr != nil {
-		bad = append(bad, fmt.Errorf("signaling rank %d: %w", x.plan.victim, x.stopErr))
+func (s *signaller) verdict(victimDied bool) (bad []error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.stopErr != nil {
+		bad = append(bad, fmt.Errorf("signaling rank %d: %w", s.plan.victim, s.stopErr))
 	}
-	check := x.checkKilled
-	if x.plan.stop > 0 {
-		check = x.checkStopped
+	check := s.checkKilled
+	if s.plan.stop > 0 {
+		check = s.checkStopped
 	}
 	reported := map[int]bool{}
-	for i := range x.lines {
-		l := &x.lines[i]
+	for i := range s.lines {
+		l := &s.lines[i]
 		reported[l.Rank] = true
 		if err := check(l, victimDied); err != nil {
 			bad = append(bad, fmt.Errorf("rank %d, in %s: %w", l.Rank, l.Call, err))
 		}
 	}
-	for r := range x.plan.ranks {
-		if !reported[r] && r != x.plan.secondVictim && (r != x.plan.victim || x.plan.stop > 0) {
+	for r := range s.plan.ranks {
+		if !reported[r] && r != s.plan.secondVictim && (r != s.plan.victim || s.plan.stop > 0) {
 			bad = append(bad, fmt.Errorf("rank %d has reported nothing", r))
 		}
 	}
-	if len(x.other) > 0 {
-		bad = append(bad, fmt.Errorf("other output: %q", x.other))
+	if len(s.other) > 0 {
+		bad = append(bad, fmt.Errorf("other output: %q", s.other))
 	}
 	return bad
 }
 
 // checkStopped checks the line of a rank after the victim was stopped.
-func (x *signaller) checkStopped(l *signalLine, _ bool) error {
+func (s *signaller) checkStopped(l *signalLine, _ bool) error {
 	warned := slices.ContainsFunc(l.Log, func(text string) bool {
-		return mentions(text, x.plan.victim)
+		return mentions(text, s.plan.victim)
 	})
 	switch {
 	case l.Text != "":
 		return errors.New(l.Text)
-	case l.Rank != x.plan.victim && x.plan.in == anywhere && !x.plan.gpu && !warned:
-		return fmt.Errorf("no warning about rank %d in the log %q; %s", x.plan.victim, l.Log, l.Slowest)
+	case l.Rank != s.plan.victim && s.plan.in == anywhere && !s.plan.gpu && !warned:
+		return fmt.Errorf("no warning about rank %d in the log %q; %s", s.plan.victim, l.Log, l.Slowest)
 	}
 	return nil
 }
 
 // checkKilled checks the line of a rank after the victim was killed.
-func (x *signaller) checkKilled(l *signalLine, victimDied bool) error {
-	p := x.plan
-	took := time.Unix(0, l.At).Sub(x.sent)
+func (s *signaller) checkKilled(l *signalLine, victimDied bool) error {
+	p := s.plan
+	took := time.Unix(0, l.At).Sub(s.sent)
 	limit := namingLimit
 	if p.gpu && os.Getenv("SYMMEM_TEST_BACKEND") != "nccl" {
 		limit = softwareNamingLimit
@@ -385,12 +385,12 @@ func mentions(text string, rank int) bool {
 }
 
 // text lists the lines of the ranks.
-func (x *signaller) text() (text string) {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	for _, l := range x.lines {
+func (s *signaller) text() (text string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, l := range s.lines {
 		text += fmt.Sprintf("rank %d in %s after %v: %s\n", l.Rank, l.Call,
-			time.Unix(0, l.At).Sub(x.sent), l.Text)
+			time.Unix(0, l.At).Sub(s.sent), l.Text)
 	}
 	return text
 }

@@ -167,18 +167,18 @@ func (v *verdict) interruptedWrite(buffer int) bool {
 // isComplete reports whether a buffer's last write is known to be complete. One of two things must
 // have been synchronized without an error: the stream of the write, or an event that was recorded
 // on the stream after the write.
-func (v *model) isComplete(rank, buffer int, onStream, onEvent map[int]error) bool {
-	index := v.wrote[rank][buffer]
+func (m *model) isComplete(rank, buffer int, onStream, onEvent map[int]error) bool {
+	index := m.wrote[rank][buffer]
 	if index < 0 {
 		return true
 	}
-	stream := v.p.ops[index].on
+	stream := m.p.ops[index].on
 	if err, synchronized := onStream[stream]; synchronized && err == nil {
 		return true
 	}
 	for e, err := range onEvent {
-		i := v.recorded[e]
-		if err == nil && i > index && v.p.ops[i].stream == stream {
+		i := m.recorded[e]
+		if err == nil && i > index && m.p.ops[i].stream == stream {
 			return true
 		}
 	}

@@ -15,19 +15,19 @@ type Device struct {
 }
 
 // Ordinal returns the device's number among the visible GPUs.
-func (v Device) Ordinal() int { return int(v.ordinal) }
+func (d Device) Ordinal() int { return int(d.ordinal) }
 
 // Name returns the vendor's name of the device.
-func (v Device) Name() (string, error) {
+func (d Device) Name() (string, error) {
 	text := dl.NewCell([128]byte{})
-	err := v.driver.call(deviceGetName, text.Address(), 128, uintptr(v.handle))
+	err := d.driver.call(deviceGetName, text.Address(), 128, uintptr(d.handle))
 	return trimNUL(text.Take()), err
 }
 
 // PCIBusID returns the device's PCI address, such as 0000:1b:00.0.
-func (v Device) PCIBusID() (string, error) {
+func (d Device) PCIBusID() (string, error) {
 	text := dl.NewCell([128]byte{})
-	err := v.driver.call(deviceGetPCIBusID, text.Address(), 128, uintptr(v.handle))
+	err := d.driver.call(deviceGetPCIBusID, text.Address(), 128, uintptr(d.handle))
 	return trimNUL(text.Take()), err
 }
 
@@ -38,20 +38,20 @@ func trimNUL(text [128]byte) string {
 
 // UUID returns the device's UUID in the format of nvidia-smi, without the prefix. For a MIG
 // instance it returns the UUID of the instance if the driver supports CUDA 11.4 or newer.
-func (v Device) UUID() (string, error) {
+func (d Device) UUID() (string, error) {
 	f := deviceGetUUID
-	if v.driver.symbols[deviceGetUUID2] != 0 {
+	if d.driver.symbols[deviceGetUUID2] != 0 {
 		f = deviceGetUUID2
 	}
 	cell := dl.NewCell([16]byte{})
-	err := v.driver.call(f, cell.Address(), uintptr(v.handle))
+	err := d.driver.call(f, cell.Address(), uintptr(d.handle))
 	u := cell.Take()
 	return fmt.Sprintf("%x-%x-%x-%x-%x", u[:4], u[4:6], u[6:8], u[8:10], u[10:]), err
 }
 
 // TotalMem returns the size of the device's memory in bytes.
-func (v Device) TotalMem() (int64, error) {
-	return getValue[int64](&v.driver.table, deviceTotalMem, uintptr(v.handle))
+func (d Device) TotalMem() (int64, error) {
+	return getValue[int64](&d.driver.table, deviceTotalMem, uintptr(d.handle))
 }
 
 // Attribute identifies a property of a device: CUdevice_attribute of cuda.h.
@@ -71,24 +71,24 @@ const (
 )
 
 // Attribute returns a property, or ErrInvalidValue if the driver does not know it.
-func (v Device) Attribute(attribute Attribute) (int, error) {
-	value, err := getValue[int32](&v.driver.table, deviceGetAttribute, uintptr(attribute),
-		uintptr(v.handle))
+func (d Device) Attribute(attribute Attribute) (int, error) {
+	value, err := getValue[int32](&d.driver.table, deviceGetAttribute, uintptr(attribute),
+		uintptr(d.handle))
 	return int(value), err
 }
 
 // ComputeCapability returns the device's compute capability, such as 9 and 0.
-func (v Device) ComputeCapability() (major, minor int, err error) {
-	if major, err = v.Attribute(AttributeComputeCapabilityMajor); err != nil {
+func (d Device) ComputeCapability() (major, minor int, err error) {
+	if major, err = d.Attribute(AttributeComputeCapabilityMajor); err != nil {
 		return 0, 0, err
 	}
-	minor, err = v.Attribute(AttributeComputeCapabilityMinor)
+	minor, err = d.Attribute(AttributeComputeCapabilityMinor)
 	return major, minor, err
 }
 
 // CanAccessPeer reports whether kernels and copies on this device can access the memory of other.
-func (v Device) CanAccessPeer(otherAddress Device) (bool, error) {
-	can, err := getValue[int32](&v.driver.table, deviceCanAccessPeer, uintptr(v.handle),
+func (d Device) CanAccessPeer(otherAddress Device) (bool, error) {
+	can, err := getValue[int32](&d.driver.table, deviceCanAccessPeer, uintptr(d.handle),
 		uintptr(otherAddress.handle))
 	return can != 0, err
 }
@@ -103,9 +103,9 @@ const (
 )
 
 // P2PAttribute returns a property of the link from this device to another.
-func (v Device) P2PAttribute(attribute P2PAttribute, otherAddress Device) (int, error) {
-	value, err := getValue[int32](&v.driver.table, deviceGetP2PAttribute, uintptr(attribute),
-		uintptr(v.handle), uintptr(otherAddress.handle))
+func (d Device) P2PAttribute(attribute P2PAttribute, otherAddress Device) (int, error) {
+	value, err := getValue[int32](&d.driver.table, deviceGetP2PAttribute, uintptr(attribute),
+		uintptr(d.handle), uintptr(otherAddress.handle))
 	return int(value), err
 }
 
@@ -113,12 +113,12 @@ func (v Device) P2PAttribute(attribute P2PAttribute, otherAddress Device) (int, 
 // NCCL use this context. The first call in a process creates the context, which takes several
 // hundred milliseconds. RetainPrimary does not make the context current. Each RetainPrimary must be
 // paired with one ReleasePrimary.
-func (v Device) RetainPrimary() (Context, error) {
-	return getValue[Context](&v.driver.table, devicePrimaryCtxRetain, uintptr(v.handle))
+func (d Device) RetainPrimary() (Context, error) {
+	return getValue[Context](&d.driver.table, devicePrimaryCtxRetain, uintptr(d.handle))
 }
 
 // ReleasePrimary undoes one RetainPrimary. The context is destroyed with everything in it when all
 // users in the process, including other libraries, have released it.
-func (v Device) ReleasePrimary() error {
-	return v.driver.call(devicePrimaryCtxRelease, uintptr(v.handle))
+func (d Device) ReleasePrimary() error {
+	return d.driver.call(devicePrimaryCtxRelease, uintptr(d.handle))
 }

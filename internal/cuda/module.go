@@ -148,12 +148,12 @@ var (
 const overlapVersion = 12030
 
 // LaunchesOverlap reports whether the device supports LaunchOverlapping.
-func (v Device) LaunchesOverlap() (bool, error) {
-	major, err := v.Attribute(AttributeComputeCapabilityMajor)
+func (d Device) LaunchesOverlap() (bool, error) {
+	major, err := d.Attribute(AttributeComputeCapabilityMajor)
 	if err != nil {
 		return false, err
 	}
-	version, err := v.driver.Version()
+	version, err := d.driver.Version()
 	return major >= 9 && version >= overlapVersion, err
 }
 

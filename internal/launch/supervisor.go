@@ -77,50 +77,50 @@ func newSupervisor(s *Spec) *supervisor {
 }
 
 // exited handles the end of a rank.
-func (v *supervisor) exited(e Exit) order {
-	v.exits[e.Rank], v.ended[e.Rank] = e, true
-	v.remaining--
+func (s *supervisor) exited(e Exit) order {
+	s.exits[e.Rank], s.ended[e.Rank] = e, true
+	s.remaining--
 	failed := e.Code != 0
-	if failed && (v.first < 0 || e.endIndex < v.exits[v.first].endIndex) {
-		v.first = e.Rank
+	if failed && (s.first < 0 || e.endIndex < s.exits[s.first].endIndex) {
+		s.first = e.Rank
 	}
 	switch {
-	case v.remaining == 0:
-		v.phase = done
-	case failed && v.phase == running:
-		v.phase = grace
-		if v.grace > announceDelay {
+	case s.remaining == 0:
+		s.phase = done
+	case failed && s.phase == running:
+		s.phase = grace
+		if s.grace > announceDelay {
 			return order{wait: announceDelay}
 		}
-		return v.after(v.grace)
+		return s.after(s.grace)
 	}
 	return order{}
 }
 
 // announce returns a message about the time that the other ranks have left.
-func (v *supervisor) announce() order {
-	v.phase = announced
-	rest := v.grace - announceDelay
+func (s *supervisor) announce() order {
+	s.phase = announced
+	rest := s.grace - announceDelay
 	return order{wait: rest, message: fmt.Sprintf(
 		"%v; other ranks are still running: they get SIGTERM in %v and SIGKILL %v later",
-		v.exits[v.first], rest, max(v.termWait, 0))}
+		s.exits[s.first], rest, max(s.termWait, 0))}
 }
 
 // expired handles the end of the wait in the last order.
-func (v *supervisor) expired() order {
-	switch v.phase {
+func (s *supervisor) expired() order {
+	switch s.phase {
 	case grace, announced:
-		if v.phase == grace && v.grace > announceDelay {
-			return v.announce()
+		if s.phase == grace && s.grace > announceDelay {
+			return s.announce()
 		}
-		v.phase = terminating
-		o := v.after(v.termWait)
-		if v.phase == terminating {
+		s.phase = terminating
+		o := s.after(s.termWait)
+		if s.phase == terminating {
 			o.signal, o.message = syscall.SIGTERM, "sending SIGTERM to the remaining ranks"
 		}
 		return o
 	case terminating:
-		o := v.kill()
+		o := s.kill()
 		o.message = "sending SIGKILL to the remaining ranks"
 		return o
 	case running, killing, done:
@@ -129,9 +129,9 @@ func (v *supervisor) expired() order {
 }
 
 // after returns an order to wait, or the next order if there is no time to wait.
-func (v *supervisor) after(wait time.Duration) order {
+func (s *supervisor) after(wait time.Duration) order {
 	if wait <= 0 {
-		return v.expired()
+		return s.expired()
 	}
 	return order{wait: wait}
 }
@@ -139,42 +139,42 @@ func (v *supervisor) after(wait time.Duration) order {
 // signaled handles a signal that the launcher received. SIGPIPE means that nothing reads the
 // launcher's output any more. The ranks do not notice that, because they write to the launcher's
 // pipes. So signaled sends them SIGTERM instead.
-func (v *supervisor) signaled(s syscall.Signal) order {
-	if v.externalSignal == 0 {
-		v.externalSignal = s
+func (s *supervisor) signaled(received syscall.Signal) order {
+	if s.externalSignal == 0 {
+		s.externalSignal = received
 	}
-	if s == syscall.SIGPIPE {
-		o := v.signaled(syscall.SIGTERM)
+	if received == syscall.SIGPIPE {
+		o := s.signaled(syscall.SIGTERM)
 		o.message = "the reader of the output was closed: sending SIGTERM to the ranks"
 		return o
 	}
-	if s == syscall.SIGINT {
-		v.interrupts++
+	if received == syscall.SIGINT {
+		s.interrupts++
 	}
-	if v.interrupts > 1 {
-		return v.kill()
+	if s.interrupts > 1 {
+		return s.kill()
 	}
-	if s == syscall.SIGTERM && v.killAfter > 0 && v.phase < terminating {
-		v.phase = terminating
-		return order{signal: s, wait: v.killAfter}
+	if received == syscall.SIGTERM && s.killAfter > 0 && s.phase < terminating {
+		s.phase = terminating
+		return order{signal: received, wait: s.killAfter}
 	}
-	return order{signal: s}
+	return order{signal: received}
 }
 
 // kill returns an order to send SIGKILL to all ranks.
-func (v *supervisor) kill() order {
-	if v.phase == done {
+func (s *supervisor) kill() order {
+	if s.phase == done {
 		return order{}
 	}
-	v.phase = killing
+	s.phase = killing
 	return order{signal: syscall.SIGKILL}
 }
 
 // result returns the Result after the last exit.
-func (v *supervisor) result() Result {
-	r := Result{Exits: v.exits, First: v.first, Signal: v.externalSignal}
-	if v.first >= 0 {
-		r.Code = v.exits[v.first].Code
+func (s *supervisor) result() Result {
+	r := Result{Exits: s.exits, First: s.first, Signal: s.externalSignal}
+	if s.first >= 0 {
+		r.Code = s.exits[s.first].Code
 	}
 	return r
 }

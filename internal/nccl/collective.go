@@ -15,17 +15,17 @@ type Invocation struct {
 }
 
 // Prepared reports whether the invocation is not the zero value.
-func (c *Invocation) Prepared() bool { return c.binding != nil }
+func (i *Invocation) Prepared() bool { return i.binding != nil }
 
 // On queues the invocation on a stream. It does not allocate unless the library returns an error.
-func (c *Invocation) On(stream cuda.Stream) error {
-	if !c.invocation.Ready() {
-		return c.binding.missing(c.function)
+func (i *Invocation) On(stream cuda.Stream) error {
+	if !i.invocation.Ready() {
+		return i.binding.missing(i.function)
 	}
-	c.invocation.Set(c.stream, uintptr(stream))
-	status, ok := c.invocation.Status()
+	i.invocation.Set(i.stream, uintptr(stream))
+	status, ok := i.invocation.Status()
 	if !ok || Result(status) != Success {
-		return c.binding.failure(c.function, status, ok)
+		return i.binding.failure(i.function, status, ok)
 	}
 	return nil
 }

@@ -37,20 +37,20 @@ var (
 
 // run serves requests until the client disconnects or sends an invalid request. It drops the error,
 // because the protocol has no error replies. It only closes the connection.
-func (n *session) run() {
-	_ = n.serve(newDecoder(n.conn, n.conn.RemoteAddr().String()))
-	n.server.endSession(n)
+func (s *session) run() {
+	_ = s.serve(newDecoder(s.conn, s.conn.RemoteAddr().String()))
+	s.server.endSession(s)
 	// The flush of the outbox needs a deadline, because the client may not read. endSession has
 	// removed the session, so Server.Close cannot interrupt the flush. It waits for this goroutine.
-	_ = n.conn.SetWriteDeadline(time.Now().Add(flushTimeout))
-	n.out.close()
+	_ = s.conn.SetWriteDeadline(time.Now().Add(flushTimeout))
+	s.out.close()
 }
 
-func (n *session) serve(d *decoder) error {
-	if err := n.greet(d); err != nil {
+func (s *session) serve(d *decoder) error {
+	if err := s.greet(d); err != nil {
 		return err
 	}
-	if err := n.server.openSession(n); err != nil {
+	if err := s.server.openSession(s); err != nil {
 		return err
 	}
 	for {
@@ -58,15 +58,15 @@ func (n *session) serve(d *decoder) error {
 		if err != nil {
 			return err
 		}
-		if err := n.server.handle(n.id, r); err != nil {
+		if err := s.server.handle(s.id, r); err != nil {
 			return err
 		}
-		n.out.awaitSpace()
+		s.out.awaitSpace()
 	}
 }
 
 // greet reads the handshake of a new session, with the token if one is required.
-func (n *session) greet(d *decoder) error {
+func (s *session) greet(d *decoder) error {
 	r, err := d.request(maxAuthBytes)
 	if err != nil {
 		return err
@@ -74,31 +74,31 @@ func (n *session) greet(d *decoder) error {
 	if r.query != queryValidate || r.nonce != magic {
 		return errNoHandshake
 	}
-	if n.server.token == "" || !n.remote {
+	if s.server.token == "" || !s.remote {
 		return nil
 	}
-	return n.authenticate(d)
+	return s.authenticate(d)
 }
 
 // authenticate waits for the token. A PING may precede it, as it is part of the handshake.
-func (n *session) authenticate(d *decoder) error {
+func (s *session) authenticate(d *decoder) error {
 	for {
 		r, err := d.request(maxAuthBytes)
 		switch {
 		case err != nil:
 			return err
-		case n.server.token.matches(r):
-			n.out.post([]byte{replyReady})
+		case s.server.token.matches(r):
+			s.out.post([]byte{replyReady})
 			return nil
 		case r.query == queryCheck:
-			n.out.post([]byte{replyNotReady})
+			s.out.post([]byte{replyNotReady})
 			return errUnauthenticated
 		case r.query != queryPing:
 			return errUnauthenticated
 		}
-		if err := n.server.handle(n.id, r); err != nil {
+		if err := s.server.handle(s.id, r); err != nil {
 			return err
 		}
-		n.out.awaitSpace()
+		s.out.awaitSpace()
 	}
 }

@@ -34,35 +34,35 @@ type generator struct {
 	used    int64 // bytes allocated in the last segment
 }
 
-func (h *generator) step() {
-	if n := len(h.live); n > 0 && (n >= liveBlocks || h.random.IntN(3) == 0) {
-		h.free(h.random.IntN(n))
+func (g *generator) step() {
+	if n := len(g.live); n > 0 && (n >= liveBlocks || g.random.IntN(3) == 0) {
+		g.free(g.random.IntN(n))
 		return
 	}
-	requested := 1 + h.random.Int64N(1<<20)
+	requested := 1 + g.random.Int64N(1<<20)
 	size := (requested + grain - 1) / grain * grain
-	if h.used+size > segmentBytes {
-		h.segment, h.used = h.segment+1, 0
-		h.events = append(h.events, event.Event{
-			Kind: event.KindSegment, Segment: h.segment,
+	if g.used+size > segmentBytes {
+		g.segment, g.used = g.segment+1, 0
+		g.events = append(g.events, event.Event{
+			Kind: event.KindSegment, Segment: g.segment,
 			Size: segmentBytes, Requested: segmentBytes,
 		})
 		return
 	}
 	e := event.Event{
-		Kind: event.KindAlloc, Stream: uint32(h.random.IntN(2)), Segment: h.segment,
-		Offset: h.used, Size: size, Requested: requested,
+		Kind: event.KindAlloc, Stream: uint32(g.random.IntN(2)), Segment: g.segment,
+		Offset: g.used, Size: size, Requested: requested,
 	}
-	h.used += size
-	h.live = append(h.live, e)
-	h.events = append(h.events, e)
+	g.used += size
+	g.live = append(g.live, e)
+	g.events = append(g.events, e)
 }
 
-func (h *generator) free(i int) {
-	e := h.live[i]
-	last := len(h.live) - 1
-	h.live[i] = h.live[last]
-	h.live = h.live[:last]
+func (g *generator) free(i int) {
+	e := g.live[i]
+	last := len(g.live) - 1
+	g.live[i] = g.live[last]
+	g.live = g.live[:last]
 	e.Kind = event.KindFree
-	h.events = append(h.events, e)
+	g.events = append(g.events, e)
 }

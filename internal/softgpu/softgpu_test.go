@@ -33,18 +33,18 @@ func runTests(m *testing.M) int {
 }
 
 // make builds the libraries, with additional kernels of testdata, and the programs.
-func (b *libraries) make() (err error) {
-	b.dir, err = cached(b.flags, func(dir string) error {
+func (l *libraries) make() (err error) {
+	l.dir, err = cached(l.flags, func(dir string) error {
 		target := filepath.Join(kernelsIn(dir), "src")
 		err := os.MkdirAll(target, 0o755)
 		for _, name := range []string{"probe.cu", "probe.h"} {
 			text, readErr := os.ReadFile(filepath.Join("testdata", name))
 			err = errors.Join(err, readErr, os.WriteFile(filepath.Join(target, name), text, 0o644))
 		}
-		if err := errors.Join(err, build(dir, b.flags...)); err != nil {
+		if err := errors.Join(err, build(dir, l.flags...)); err != nil {
 			return err
 		}
-		return compilePrograms(dir, b.flags)
+		return compilePrograms(dir, l.flags)
 	}, os.DirFS("testdata"), thisTest)
 	return err
 }
@@ -81,7 +81,7 @@ func compilePrograms(dir string, flags []string) error {
 }
 
 // program returns the path of a program of testdata.
-func (b libraries) program(name string) string { return filepath.Join(b.dir, name+".run") }
+func (l libraries) program(name string) string { return filepath.Join(l.dir, name+".run") }
 
 // includingKernels returns flags for programs that include the kernels' headers. The flags disable
 // warnings about these headers.

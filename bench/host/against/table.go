@@ -31,10 +31,10 @@ func (t *table) add(index int, r *report.Result) {
 }
 
 // ratios returns the ratio of the old to the new time for each pair.
-func (b *times) ratios() (ratios []float64) {
-	for i := range min(len(b[0]), len(b[1])) {
-		if b[1][i] > 0 {
-			ratios = append(ratios, b[0][i]/b[1][i])
+func (t *times) ratios() (ratios []float64) {
+	for i := range min(len(t[0]), len(t[1])) {
+		if t[1][i] > 0 {
+			ratios = append(ratios, t[0][i]/t[1][i])
 		}
 	}
 	return ratios

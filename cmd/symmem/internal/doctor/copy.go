@@ -61,11 +61,11 @@ func MeasureCopies(ordinal int) (all []Copy, err error) {
 // cleanup holds functions to call at the end, in reverse order.
 type cleanup []func() error
 
-func (u *cleanup) add(f func() error) { *u = append(*u, f) }
+func (c *cleanup) add(f func() error) { *c = append(*c, f) }
 
-func (u *cleanup) run() error {
+func (c *cleanup) run() error {
 	var errs []error
-	for _, f := range slices.Backward(*u) {
+	for _, f := range slices.Backward(*c) {
 		errs = append(errs, f())
 	}
 	return errors.Join(errs...)

@@ -50,11 +50,11 @@ func openNVML() (*nvml, error) {
 	return m, nil
 }
 
-func (m *nvml) close() { _ = m.call("nvmlShutdown") }
+func (n *nvml) close() { _ = n.call("nvmlShutdown") }
 
 // call calls a function. The error matches errNVMLUnsupported if the library lacks the function.
-func (m *nvml) call(name string, args ...uintptr) error {
-	f, ok := m.library.Find(name)
+func (n *nvml) call(name string, args ...uintptr) error {
+	f, ok := n.library.Find(name)
 	if !ok {
 		return fmt.Errorf("%s: %w", name, errNVMLUnsupported)
 	}
@@ -69,27 +69,27 @@ func (m *nvml) call(name string, args ...uintptr) error {
 }
 
 // device returns the GPU with a PCI bus id.
-func (m *nvml) device(pci string) (nvmlDevice, error) {
+func (n *nvml) device(pci string) (nvmlDevice, error) {
 	text, handle := dl.CString(pci), dl.NewCell(uintptr(0))
-	err := m.call("nvmlDeviceGetHandleByPciBusId_v2", dl.AddressOf(text), handle.Address())
+	err := n.call("nvmlDeviceGetHandleByPciBusId_v2", dl.AddressOf(text), handle.Address())
 	runtime.KeepAlive(text)
 	return nvmlDevice(handle.Take()), err
 }
 
 // connected reports whether two GPUs are connected by NVLink.
-func (m *nvml) connected(a, b nvmlDevice) (bool, error) {
+func (n *nvml) connected(a, b nvmlDevice) (bool, error) {
 	status := dl.NewCell(int32(-1))
-	err := m.call("nvmlDeviceGetP2PStatus", uintptr(a), uintptr(b), nvmlCapsNVLink,
+	err := n.call("nvmlDeviceGetP2PStatus", uintptr(a), uintptr(b), nvmlCapsNVLink,
 		status.Address())
 	return status.Take() == nvmlStatusOK, err
 }
 
 // linksUp returns the number of active NVLinks of a GPU.
-func (m *nvml) linksUp(d nvmlDevice) int {
+func (n *nvml) linksUp(d nvmlDevice) int {
 	up := 0
 	for link := range uintptr(nvmlLinks) {
 		active := dl.NewCell(int32(0))
-		err := m.call("nvmlDeviceGetNvLinkState", uintptr(d), link, active.Address())
+		err := n.call("nvmlDeviceGetNvLinkState", uintptr(d), link, active.Address())
 		if on := active.Take() != 0; err == nil && on {
 			up++
 		}
@@ -98,10 +98,10 @@ func (m *nvml) linksUp(d nvmlDevice) int {
 }
 
 // driverVersion returns the version of the driver, such as 580.159.
-func (m *nvml) driverVersion() (string, error) {
+func (n *nvml) driverVersion() (string, error) {
 	// NVML_SYSTEM_DRIVER_VERSION_BUFFER_SIZE is 80.
 	text := dl.NewCell([80]byte{})
-	err := m.call("nvmlSystemGetDriverVersion", text.Address(), 80)
+	err := n.call("nvmlSystemGetDriverVersion", text.Address(), 80)
 	buffer := text.Take()
 	version, _, _ := bytes.Cut(buffer[:], []byte{0})
 	return string(version), err

@@ -45,42 +45,42 @@ func (c *Config) setFormula(w *row, i int) {
 }
 
 // input returns a rank's contribution in a group of the given number of ranks.
-func (w *row) input(rank, ranks int) []byte {
-	if w.formula != driver.AnyFormula {
-		return formula.Input(w.dataType, w.seed, rank, ranks, w.elements)
+func (r *row) input(rank, ranks int) []byte {
+	if r.formula != driver.AnyFormula {
+		return formula.Input(r.dataType, r.seed, rank, ranks, r.elements)
 	}
-	part := workload.Encode(nil, w.dataType, w.value*float64(rank+1))
-	return bytes.Repeat(part, int(w.elements))
+	part := workload.Encode(nil, r.dataType, r.value*float64(rank+1))
+	return bytes.Repeat(part, int(r.elements))
 }
 
 // expected returns the sum of the contributions of n ranks.
 func expected(value float64, n int) float64 { return value * float64(n) * float64(n+1) / 2 }
 
 // compare checks every element of a row's result.
-func (w *row) compare(got []byte, ranks int) finding {
-	if w.formula == driver.AnyFormula {
-		want := workload.Encode(nil, w.dataType, expected(w.value, ranks))
-		return w.compareWith(got, want, tolerance)
+func (r *row) compare(got []byte, ranks int) finding {
+	if r.formula == driver.AnyFormula {
+		want := workload.Encode(nil, r.dataType, expected(r.value, ranks))
+		return r.compareWith(got, want, tolerance)
 	}
 	var inputs [][]byte
 	for rank := range ranks {
-		inputs = append(inputs, w.input(rank, ranks))
+		inputs = append(inputs, r.input(rank, ranks))
 	}
-	return w.compareWith(got, formula.Reduce(w.formula, w.reduceOp, w.dataType, inputs), 0)
+	return r.compareWith(got, formula.Reduce(r.formula, r.reduceOp, r.dataType, inputs), 0)
 }
 
 // compareWith compares elements with the wanted ones. It repeats the wanted elements if there are
 // too few.
-func (w *row) compareWith(got, wanted []byte, tolerance float64) finding {
+func (r *row) compareWith(got, wanted []byte, tolerance float64) finding {
 	f := finding{Ran: true}
-	sum, size := 0.0, w.dataType.Size()
+	sum, size := 0.0, r.dataType.Size()
 	for offset := 0; offset < len(got); offset += size {
 		element, want := got[offset:offset+size], wanted[offset%len(wanted):][:size]
 		if bytes.Equal(element, want) {
 			continue
 		}
-		value := workload.Decode(want, w.dataType)
-		diff := distance(workload.Decode(element, w.dataType), value)
+		value := workload.Decode(want, r.dataType)
+		diff := distance(workload.Decode(element, r.dataType), value)
 		if tolerance == 0 || diff > tolerance*max(value, 1) {
 			f.Wrong++
 		}

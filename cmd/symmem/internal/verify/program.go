@@ -69,30 +69,29 @@ type composer struct {
 }
 
 // compose compiles a Config.
-func compose(c Config) *program {
-	w := &composer{config: c, history: newHistory(c.Seed, c.Elements)}
-	w.program.first = workload.FirstSegment
-	if c.Placement == symmem.PlaceByAddress {
-		w.program.first, w.program.spread = w.spread(), true
+func compose(config Config) *program {
+	c := &composer{config: config, history: newHistory(config.Seed, config.Elements)}
+	c.program.first = workload.FirstSegment
+	if config.Placement == symmem.PlaceByAddress {
+		c.program.first, c.program.spread = c.spread(), true
 	}
-	for round := 1; round <= c.Rounds; round++ {
-		w.churn(round)
-		for group := range c.Groups {
-			w.cases(round, group)
+	for round := 1; round <= config.Rounds; round++ {
+		c.churn(round)
+		for group := range config.Groups {
+			c.cases(round, group)
 		}
-		w.freeRest()
+		c.freeRest()
 	}
-	return &w.program
+	return &c.program
 }
 
-func (w *composer) emit(s step) { w.program.steps = append(w.program.steps, s) }
+func (c *composer) emit(s step) { c.program.steps = append(c.program.steps, s) }
 
 // spread returns a size in bytes. 32 times that size is twice the memory that the program needs.
 // The size is rounded up to a multiple of the segment size. With that memory mapped, no rank needs
 // to map more.
-func (w *composer) spread() int64 {
-	c := w.config
-	need := (int64(c.Cases)*c.Elements + w.history.limit) * elementBytes
+func (c *composer) spread() int64 {
+	need := (int64(c.config.Cases)*c.config.Elements + c.history.limit) * elementBytes
 	return (need/16 + workload.FirstSegment - 1) / workload.FirstSegment * workload.FirstSegment
 }
 
@@ -103,56 +102,58 @@ const (
 	churnChecks = 64
 )
 
-func (w *composer) churn(round int) {
-	stride := max(churnStride, w.config.Churn/churnChecks)
-	for n := 1; n <= w.config.Churn; n++ {
-		w.emit(step{action: doNoise})
-		w.churnOnce()
-		if block, ok := w.history.pick(); ok && n%stride == 0 {
-			w.numChecks++
-			w.reduce([]liveBlock{block}, row{
+// churn adds the churn of one round: allocations, frees, and checked all-reduces of some blocks.
+func (c *composer) churn(round int) {
+	stride := max(churnStride, c.config.Churn/churnChecks)
+	for n := 1; n <= c.config.Churn; n++ {
+		c.emit(step{action: doNoise})
+		c.churnOnce()
+		if block, ok := c.history.pick(); ok && n%stride == 0 {
+			c.numChecks++
+			c.reduce([]liveBlock{block}, row{
 				name: fmt.Sprintf("%d.churn%d", round, n), round: round, churn: true,
-				group: w.numChecks % w.config.Groups,
-				value: float64(maxValue + 1 + w.numChecks%maxValue),
+				group: c.numChecks % c.config.Groups,
+				value: float64(maxValue + 1 + c.numChecks%maxValue),
 			})
 		}
 	}
 }
 
-func (w *composer) churnOnce() {
-	slot := w.program.slots
-	block, allocated := w.history.step(slot)
+// churnOnce adds steps that allocate or free one block, as the history draws.
+func (c *composer) churnOnce() {
+	slot := c.program.slots
+	block, allocated := c.history.step(slot)
 	if !allocated {
-		w.emit(step{action: doFree, slot: block.slot})
+		c.emit(step{action: doFree, slot: block.slot})
 		return
 	}
-	w.emit(step{action: doOpen})
-	w.alloc(block.elements)
-	w.emit(step{action: doEnd})
+	c.emit(step{action: doOpen})
+	c.alloc(block.elements)
+	c.emit(step{action: doEnd})
 }
 
 // cases adds the cases of one group in one round. It allocates and fills all buffers before it
 // reduces the first.
-func (w *composer) cases(round, group int) {
+func (c *composer) cases(round, group int) {
 	var blocks []liveBlock
-	w.emit(step{action: doOpen})
-	for range w.config.Cases {
-		w.emit(step{action: doNoise})
-		e := w.config.Elements
-		blocks = append(blocks, liveBlock{slot: w.alloc(e), elements: e})
+	c.emit(step{action: doOpen})
+	for range c.config.Cases {
+		c.emit(step{action: doNoise})
+		elements := c.config.Elements
+		blocks = append(blocks, liveBlock{slot: c.alloc(elements), elements: elements})
 	}
-	w.emit(step{action: doEnd})
+	c.emit(step{action: doEnd})
 	var rows []row
 	for i := range blocks {
-		w.numCases++
+		c.numCases++
 		rows = append(rows, row{
 			name: fmt.Sprintf("%d.%d", round, i+1), round: round, group: group,
-			value: float64(1 + (w.numCases-1)%maxValue),
+			value: float64(1 + (c.numCases-1)%maxValue),
 		})
 	}
-	w.reduce(blocks, rows...)
+	c.reduce(blocks, rows...)
 	for _, b := range blocks {
-		w.emit(step{action: doFree, slot: b.slot})
+		c.emit(step{action: doFree, slot: b.slot})
 	}
 }
 
@@ -161,30 +162,30 @@ func (w *composer) cases(round, group int) {
 const maxValue = 997
 
 // reduce adds steps that fill all blocks and then reduce each.
-func (w *composer) reduce(blocks []liveBlock, rows ...row) {
-	first := len(w.program.rows)
+func (c *composer) reduce(blocks []liveBlock, rows ...row) {
+	first := len(c.program.rows)
 	for i, b := range blocks {
 		rows[i].elements, rows[i].dataType, rows[i].reduceOp = b.elements, symmem.Float32, symmem.Sum
-		w.config.setFormula(&rows[i], first+i)
-		w.emit(step{action: doFill, slot: b.slot, row: first + i})
+		c.config.setFormula(&rows[i], first+i)
+		c.emit(step{action: doFill, slot: b.slot, row: first + i})
 	}
-	w.program.rows = append(w.program.rows, rows...)
+	c.program.rows = append(c.program.rows, rows...)
 	for i, b := range blocks {
-		w.emit(step{action: doReduce, slot: b.slot, row: first + i})
+		c.emit(step{action: doReduce, slot: b.slot, row: first + i})
 	}
 }
 
 // freeRest adds steps that free the remaining blocks of churn.
-func (w *composer) freeRest() {
-	for len(w.history.live) > 0 {
-		w.emit(step{action: doFree, slot: w.history.release(len(w.history.live) - 1).slot})
+func (c *composer) freeRest() {
+	for len(c.history.live) > 0 {
+		c.emit(step{action: doFree, slot: c.history.release(len(c.history.live) - 1).slot})
 	}
 }
 
 // alloc adds a step that allocates a buffer in the next slot, and returns the slot.
-func (w *composer) alloc(elements int64) int {
-	slot := w.program.slots
-	w.program.slots++
-	w.emit(step{action: doAlloc, slot: slot, elements: elements})
+func (c *composer) alloc(elements int64) int {
+	slot := c.program.slots
+	c.program.slots++
+	c.emit(step{action: doAlloc, slot: slot, elements: elements})
 	return slot
 }

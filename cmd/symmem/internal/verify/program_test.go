@@ -35,51 +35,51 @@ type model struct {
 	peak    int64         // maximum number of elements held at once
 }
 
-func (w *model) step(s step) {
+func (m *model) step(s step) {
 	switch s.action {
 	case doOpen, doEnd:
-		if w.open == (s.action == doOpen) {
-			w.t.Fatalf("step %d while the scope is open: %v", s.action, w.open)
+		if m.open == (s.action == doOpen) {
+			m.t.Fatalf("step %d while the scope is open: %v", s.action, m.open)
 		}
-		w.open = !w.open
+		m.open = !m.open
 	case doAlloc:
-		if _, taken := w.live[s.slot]; taken || !w.open || s.slot >= w.p.slots {
-			w.t.Fatalf("allocating slot %d of %d: already allocated: %v, scope open: %v",
-				s.slot, w.p.slots, taken, w.open)
+		if _, taken := m.live[s.slot]; taken || !m.open || s.slot >= m.p.slots {
+			m.t.Fatalf("allocating slot %d of %d: already allocated: %v, scope open: %v",
+				s.slot, m.p.slots, taken, m.open)
 		}
-		w.live[s.slot] = s.elements
-		w.peak = max(w.peak, w.total())
+		m.live[s.slot] = s.elements
+		m.peak = max(m.peak, m.total())
 	case doFree:
-		if _, taken := w.live[s.slot]; !taken {
-			w.t.Fatalf("freeing slot %d, which is empty", s.slot)
+		if _, taken := m.live[s.slot]; !taken {
+			m.t.Fatalf("freeing slot %d, which is empty", s.slot)
 		}
-		delete(w.live, s.slot)
-		delete(w.filled, s.slot)
+		delete(m.live, s.slot)
+		delete(m.filled, s.slot)
 	case doFill, doReduce:
-		w.row(s)
+		m.row(s)
 	case doNoise:
 	}
 }
 
-func (w *model) row(s step) {
-	if elements := w.p.rows[s.row].elements; w.live[s.slot] != elements {
-		w.t.Fatalf("slot %d holds %d elements, but row %d has %d",
-			s.slot, w.live[s.slot], s.row, elements)
+func (m *model) row(s step) {
+	if elements := m.p.rows[s.row].elements; m.live[s.slot] != elements {
+		m.t.Fatalf("slot %d holds %d elements, but row %d has %d",
+			s.slot, m.live[s.slot], s.row, elements)
 	}
 	if s.action == doFill {
-		w.filled[s.slot] = s.row
+		m.filled[s.slot] = s.row
 		return
 	}
-	if w.filled[s.slot] != s.row {
-		w.t.Fatalf("slot %d is reduced for row %d, but holds row %d",
-			s.slot, s.row, w.filled[s.slot])
+	if m.filled[s.slot] != s.row {
+		m.t.Fatalf("slot %d is reduced for row %d, but holds row %d",
+			s.slot, s.row, m.filled[s.slot])
 	}
-	w.reduced[s.row]++
+	m.reduced[s.row]++
 }
 
-func (w *model) total() int64 {
+func (m *model) total() int64 {
 	sum := int64(0)
-	for _, elements := range w.live {
+	for _, elements := range m.live {
 		sum += elements
 	}
 	return sum

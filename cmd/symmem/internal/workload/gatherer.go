@@ -50,12 +50,12 @@ func NewGatherer(
 }
 
 // Numbers returns the numbers of all ranks, indexed by rank. It is collective.
-func (d *Gatherer) Numbers(ctx context.Context, own int64) ([]int64, error) {
-	received, err := d.allGather(ctx, binary.NativeEndian.AppendUint64(nil, uint64(own)))
+func (g *Gatherer) Numbers(ctx context.Context, own int64) ([]int64, error) {
+	received, err := g.allGather(ctx, binary.NativeEndian.AppendUint64(nil, uint64(own)))
 	if err != nil {
 		return nil, fmt.Errorf("gathering results of ranks: %w", err)
 	}
-	all := make([]int64, d.group.Size())
+	all := make([]int64, g.group.Size())
 	for rank := range all {
 		all[rank] = int64(binary.NativeEndian.Uint64(received[8*rank:]))
 	}
@@ -89,11 +89,11 @@ func Gather[T any](ctx context.Context, d *Gatherer, own T) ([]T, error) {
 }
 
 // allGather concatenates the messages of all ranks, which have the same length.
-func (d *Gatherer) allGather(ctx context.Context, own []byte) (all []byte, err error) {
-	all = make([]byte, len(own)*d.group.Size())
+func (g *Gatherer) allGather(ctx context.Context, own []byte) (all []byte, err error) {
+	all = make([]byte, len(own)*g.group.Size())
 	var parts [2]symmem.Memory
 	for i, n := range []int{len(own), len(all)} {
-		b, allocErr := d.pool.Alloc(int64(n))
+		b, allocErr := g.pool.Alloc(int64(n))
 		if allocErr != nil {
 			return nil, allocErr
 		}
@@ -102,11 +102,11 @@ func (d *Gatherer) allGather(ctx context.Context, own []byte) (all []byte, err e
 			return nil, err
 		}
 	}
-	s := d.stream
+	s := g.stream
 	if err := s.Copy(parts[0], symmem.Host(own)); err != nil {
 		return nil, err
 	}
-	err = d.group.AllGather(ctx, parts[0], parts[1], int64(len(own)), symmem.Uint8, s)
+	err = g.group.AllGather(ctx, parts[0], parts[1], int64(len(own)), symmem.Uint8, s)
 	if err != nil {
 		return nil, err
 	}

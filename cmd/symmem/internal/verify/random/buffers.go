@@ -30,7 +30,7 @@ type liveBuffer struct {
 }
 
 // memory returns the buffer without its padding.
-func (h liveBuffer) memory() (symmem.Memory, error) { return h.buffer.Memory().Slice(0, h.bytes) }
+func (b liveBuffer) memory() (symmem.Memory, error) { return b.buffer.Memory().Slice(0, b.bytes) }
 
 // allocate allocates a buffer. It frees one instead if the limits are reached.
 func (b *buffers) allocate() error {

@@ -88,41 +88,41 @@ func Run(ctx context.Context, c Config, rank Rank) (report *Report, err error) {
 	return p.report, p.play(ctx)
 }
 
-func (p *runner) backend() string { return p.worlds[0].rt.Device().Backend }
+func (r *runner) backend() string { return r.worlds[0].rt.Device().Backend }
 
 // play runs rounds until the limits are reached or a result is wrong.
-func (p *runner) play(ctx context.Context) error {
+func (r *runner) play(ctx context.Context) error {
 	for continues := true; continues; {
-		number := p.config.From + p.done
-		w := p.worlds[number%len(p.worlds)]
-		if err := p.runRound(ctx, w, number); err != nil {
-			return &RoundError{number, p.config.Seed, p.gatherFailure(ctx, w, number, err)}
+		number := r.config.From + r.done
+		w := r.worlds[number%len(r.worlds)]
+		if err := r.runRound(ctx, w, number); err != nil {
+			return &RoundError{number, r.config.Seed, r.gatherFailure(ctx, w, number, err)}
 		}
 		var err error
-		if continues, err = p.finishRound(ctx, w, number); err != nil {
-			return &RoundError{number, p.config.Seed, err}
+		if continues, err = r.finishRound(ctx, w, number); err != nil {
+			return &RoundError{number, r.config.Seed, err}
 		}
 	}
-	return p.compare(ctx)
+	return r.compare(ctx)
 }
 
 // gatherFailure exchanges the results of ranks after a failed round. Ranks outside the failed group
 // do not know the cause. gatherFailure returns this rank's error.
-func (p *runner) gatherFailure(ctx context.Context, w *world, number int, cause error) error {
-	p.report.Differs = errors.As(cause, new(*symmem.DivergenceError)) || errors.Is(cause, ErrInUse)
-	p.report.Findings = append(p.report.Findings, p.tally.findings...)
-	p.report.Wrong, p.report.Broke = p.tally.Wrong, number
-	all, err := workload.Gather(ctx, w.gatherer, p.report)
+func (r *runner) gatherFailure(ctx context.Context, w *world, number int, cause error) error {
+	r.report.Differs = errors.As(cause, new(*symmem.DivergenceError)) || errors.Is(cause, ErrInUse)
+	r.report.Findings = append(r.report.Findings, r.tally.findings...)
+	r.report.Wrong, r.report.Broke = r.tally.Wrong, number
+	all, err := workload.Gather(ctx, w.gatherer, r.report)
 	if err != nil {
 		return errors.Join(cause, err)
 	}
-	p.report.Wrong = 0
+	r.report.Wrong = 0
 	for _, other := range all {
-		p.report.Differs = p.report.Differs || other.Differs
-		p.report.Wrong += other.Wrong
+		r.report.Differs = r.report.Differs || other.Differs
+		r.report.Wrong += other.Wrong
 	}
-	if p.report.Wrong > 0 {
-		p.report.FirstWrong = number
+	if r.report.Wrong > 0 {
+		r.report.FirstWrong = number
 	}
 	return cause
 }
@@ -136,22 +136,22 @@ const (
 )
 
 // watch calls Hang if a round does not end in time. The caller must call stop when the round ends.
-func (p *runner) watch(w *world, number int) (stop func()) {
+func (r *runner) watch(w *world, number int) (stop func()) {
 	stopped := make(chan struct{})
-	if p.rank.Hang == nil {
+	if r.rank.Hang == nil {
 		return func() {}
 	}
 	go func() {
-		deadline := time.After(p.config.RoundTimeout + overtime)
+		deadline := time.After(r.config.RoundTimeout + overtime)
 		for failed := w.rt.World().Ended(); ; {
 			select {
 			case <-stopped:
 				return
 			case <-failed:
-				failed, deadline = nil, time.After(min(afterFault, p.config.Timeout/2))
+				failed, deadline = nil, time.After(min(afterFault, r.config.Timeout/2))
 			case <-deadline:
 				stacks := make([]byte, 1<<20)
-				p.rank.Hang(number, stacks[:runtime.Stack(stacks, true)])
+				r.rank.Hang(number, stacks[:runtime.Stack(stacks, true)])
 				return
 			}
 		}
@@ -160,77 +160,77 @@ func (p *runner) watch(w *world, number int) (stop func()) {
 }
 
 // runRound runs a round with its deadline.
-func (p *runner) runRound(ctx context.Context, w *world, number int) error {
-	ctx, cancel := context.WithTimeout(ctx, p.config.RoundTimeout)
+func (r *runner) runRound(ctx context.Context, w *world, number int) error {
+	ctx, cancel := context.WithTimeout(ctx, r.config.RoundTimeout)
 	defer cancel()
-	defer p.watch(w, number)()
-	r := newRound(w, &p.config, number, &p.tally)
-	err := r.run(ctx)
+	defer r.watch(w, number)()
+	current := newRound(w, &r.config, number, &r.tally)
+	err := current.run(ctx)
 	if err != nil {
-		workload.Abort(r.groups.all...) // Other ranks must not wait for this rank.
+		workload.Abort(current.groups.all...) // Other ranks must not wait for this rank.
 	}
 	return err
 }
 
 // finishRound exchanges the results of ranks after a round. It reports whether another round
 // follows. The clock of rank 0 decides.
-func (p *runner) finishRound(
+func (r *runner) finishRound(
 	ctx context.Context, w *world, number int,
 ) (continues bool, err error) {
-	p.done++
+	r.done++
 	all, err := workload.Gather(ctx, w.gatherer, roundResult{
-		More: p.config.continues(p.done, time.Since(p.started)), Tally: p.tally,
+		More: r.config.continues(r.done, time.Since(r.started)), Tally: r.tally,
 	})
 	if err != nil {
 		return false, err
 	}
 	continues = all[0].More
-	p.report.Tally = mergeTallies(all)
-	p.report.Rounds = p.done
-	p.report.ElapsedMS = float64(time.Since(p.started).Microseconds()) / 1000
-	if p.report.Wrong > 0 {
-		p.report.FirstWrong = number
-		p.report.Findings = append(p.report.Findings, p.tally.findings...)
+	r.report.Tally = mergeTallies(all)
+	r.report.Rounds = r.done
+	r.report.ElapsedMS = float64(time.Since(r.started).Microseconds()) / 1000
+	if r.report.Wrong > 0 {
+		r.report.FirstWrong = number
+		r.report.Findings = append(r.report.Findings, r.tally.findings...)
 		continues = false
 	}
-	return continues, p.reportProgress(w, number, continues)
+	return continues, r.reportProgress(w, number, continues)
 }
 
 // reportProgress calls Progress after a round. During the warm-up it also records the usage.
-func (p *runner) reportProgress(w *world, number int, continues bool) error {
-	now, err := p.measure()
+func (r *runner) reportProgress(w *world, number int, continues bool) error {
+	now, err := r.measure()
 	if err != nil {
 		return err
 	}
-	if continues && p.done <= warmUpRounds && !p.rank.Shared {
-		p.start, p.warm = now, true
+	if continues && r.done <= warmUpRounds && !r.rank.Shared {
+		r.start, r.warm = now, true
 	}
-	if p.rank.Progress != nil {
-		r := p.report
-		p.rank.Progress(fmt.Sprintf("round %d: seed %d, check %v, %d steps, %d calls, %d replays, "+
+	if r.rank.Progress != nil {
+		report := r.report
+		r.rank.Progress(fmt.Sprintf("round %d: seed %d, check %v, %d steps, %d calls, %d replays, "+
 			"%d wrong, %s checked, %s mapped at most, %s in pools, %s of the device, %.0f s", number,
-			r.Seed, w.rt.Check(), r.Steps, r.Calls, r.Replays, r.Wrong, bytesText(r.Bytes),
-			bytesText(r.Peak), bytesText(now[poolBytes]), bytesText(now[deviceBytes]),
-			r.ElapsedMS/1000))
+			report.Seed, w.rt.Check(), report.Steps, report.Calls, report.Replays, report.Wrong,
+			bytesText(report.Bytes), bytesText(report.Peak), bytesText(now[poolBytes]),
+			bytesText(now[deviceBytes]), report.ElapsedMS/1000))
 	}
 	return nil
 }
 
 // compare adds to the report how each rank's resource usage has changed since the warm-up.
-func (p *runner) compare(ctx context.Context) error {
-	if !p.warm || p.done <= warmUpRounds || p.report.Wrong > 0 {
+func (r *runner) compare(ctx context.Context) error {
+	if !r.warm || r.done <= warmUpRounds || r.report.Wrong > 0 {
 		return nil
 	}
-	end, err := p.usageAfterWork(ctx)
+	end, err := r.usageAfterWork(ctx)
 	if err != nil {
 		return err
 	}
-	all, err := workload.Gather(ctx, p.worlds[0].gatherer, [2]usage{p.start, end})
+	all, err := workload.Gather(ctx, r.worlds[0].gatherer, [2]usage{r.start, end})
 	if err != nil {
 		return err
 	}
 	for rank, usages := range all {
-		p.report.Resources = append(p.report.Resources, p.resources(rank, usages[0], usages[1])...)
+		r.report.Resources = append(r.report.Resources, r.resources(rank, usages[0], usages[1])...)
 	}
 	return nil
 }

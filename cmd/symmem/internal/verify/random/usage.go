@@ -43,16 +43,16 @@ var resourceNames = [numResources]string{
 // first group within the machine. This happens once in each world, with two goroutines on each
 // side. Each machine has at least one rank, so a rank has at most ranks - machines peers on its
 // machine.
-func (p *runner) tolerances() usage {
-	if p.backend() != "nccl" {
+func (r *runner) tolerances() usage {
+	if r.backend() != "nccl" {
 		return usage{}
 	}
 	allowed := usage{descriptors: 16, mappings: 16, deviceBytes: 64 << 20}
-	if p.config.SharedGPUs {
-		allowed[deviceBytes] = int64(p.worlds[0].rt.Size()) << 28
+	if r.config.SharedGPUs {
+		allowed[deviceBytes] = int64(r.worlds[0].rt.Size()) << 28
 	}
-	if machines := p.worlds[0].machines(); machines > 1 {
-		allowed[goroutines] = int64(2 * (p.worlds[0].rt.Size() - machines) * len(p.worlds))
+	if machines := r.worlds[0].machines(); machines > 1 {
+		allowed[goroutines] = int64(2 * (r.worlds[0].rt.Size() - machines) * len(r.worlds))
 	}
 	return allowed
 }
@@ -73,7 +73,7 @@ type Resource struct {
 func (r Resource) Lost() bool { return r.End > r.Start+r.Tolerance }
 
 // measure returns the current usage of the process.
-func (p *runner) measure() (u usage, err error) {
+func (r *runner) measure() (u usage, err error) {
 	runtime.GC()
 	u[goroutines] = int64(runtime.NumGoroutine())
 	open, err := os.ReadDir("/proc/self/fd")
@@ -84,11 +84,11 @@ func (p *runner) measure() (u usage, err error) {
 	if u[mappings], err = sharedMappings(); err != nil {
 		return u, fmt.Errorf("counting mappings: %w", err)
 	}
-	for _, w := range p.worlds {
+	for _, w := range r.worlds {
 		u[poolBytes] += w.mapped()
 	}
-	if p.backend() == "nccl" {
-		err = nccl.Current(p.rank.Local, func(gpu *cuda.Driver) error {
+	if r.backend() == "nccl" {
+		err = nccl.Current(r.rank.Local, func(gpu *cuda.Driver) error {
 			free, total, err := gpu.MemGetInfo()
 			u[deviceBytes] = total - free
 			return err
@@ -119,13 +119,13 @@ const (
 
 // usageAfterWork measures the usage repeatedly. It stops when the usage is within the tolerances or
 // leakTime has passed.
-func (p *runner) usageAfterWork(ctx context.Context) (u usage, err error) {
+func (r *runner) usageAfterWork(ctx context.Context) (u usage, err error) {
 	ctx, cancel := context.WithTimeout(ctx, leakTime)
 	defer cancel()
 	ticker := time.NewTicker(leakPoll)
 	defer ticker.Stop()
 	for {
-		if u, err = p.measure(); err != nil || p.fits(u) {
+		if u, err = r.measure(); err != nil || r.fits(u) {
 			return u, err
 		}
 		select {
@@ -137,13 +137,13 @@ func (p *runner) usageAfterWork(ctx context.Context) (u usage, err error) {
 }
 
 // fits reports whether the usage is within the tolerances.
-func (p *runner) fits(u usage) bool {
-	return !slices.ContainsFunc(p.resources(0, p.start, u), Resource.Lost)
+func (r *runner) fits(u usage) bool {
+	return !slices.ContainsFunc(r.resources(0, r.start, u), Resource.Lost)
 }
 
 // resources compares a rank's usage at the start and at the end.
-func (p *runner) resources(rank int, start, end usage) (all []Resource) {
-	allowed := p.tolerances()
+func (r *runner) resources(rank int, start, end usage) (all []Resource) {
+	allowed := r.tolerances()
 	for kind, name := range resourceNames {
 		all = append(all, Resource{name, rank, start[kind], end[kind], allowed[kind]})
 	}
