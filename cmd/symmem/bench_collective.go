@@ -69,6 +69,15 @@ type collectiveFlags struct {
 	prove      proof.Prover
 }
 
+// parseUnscaled parses the name of a reduction. Calls of the benchmark have no factor.
+func parseUnscaled(name string) (symmem.ReduceOp, error) {
+	op, err := driver.ParseReduceOp(name)
+	if err == nil && op.Scales() {
+		err = fmt.Errorf("%v needs a factor, which the benchmark does not pass", op)
+	}
+	return op, err
+}
+
 func newBenchCollectiveCommand(shared *benchFlags) *cobra.Command {
 	f := &collectiveFlags{benchFlags: shared, sizeFlags: sizeFlags{first: 8, last: 64 << 20}}
 	f.config.Path, f.config.DataType, f.config.ReduceOp = symmem.PathWindow, symmem.Float32, symmem.Sum
@@ -111,7 +120,7 @@ func (f *collectiveFlags) register(flags *pflag.FlagSet) {
 	flags.Int64VarP(&f.factor, "factor", "f", 2, "ratio of consecutive sizes")
 	flags.StringSliceVar(&f.sizeList, "sizes", nil, "these sizes instead, such as 8,64K,1M")
 	flags.Var(newName(&c.DataType, reduce.ParseDataType), "dtype", "type of elements")
-	flags.Var(newName(&c.ReduceOp, driver.ParseReduceOp), "redop",
+	flags.Var(newName(&c.ReduceOp, parseUnscaled), "redop",
 		"reduction: "+strings.Join(driver.ReduceOpNames(), ", "))
 	flags.Var(newName(&c.Path, symmem.ParsePathChoice), "path",
 		"path of the calls, and with it where buffers lie: "+strings.Join(pathNames, ", ")+

@@ -198,6 +198,14 @@ var choices = []struct {
 		"symmem has no kernel for AllReduce of uint64 with avg",
 	},
 	{
+		"sum with a factor", driver.AllReduce, driver.Float32, driver.PremulSum, 2, kib, true, false,
+		"symmem has no kernel for AllReduce of float32 with premul_sum",
+	},
+	{
+		"bitwise OR", driver.AllReduce, driver.Int32, driver.BOr, 2, kib, true, false,
+		"symmem has no kernel for AllReduce of int32 with bor",
+	},
+	{
 		"sum of int16", driver.Reduce, driver.Int16, driver.Sum, 2, kib, true, false,
 		"symmem has no kernel for Reduce of int16 with sum",
 	},

@@ -234,6 +234,9 @@ def bitwise_reductions_are_those_of_torch() -> None:
             x = parts[RANK].clone()
             symmem.all_reduce(x, getattr(dist.ReduceOp, name.upper()))
             assert x.equal(reduce(combine, parts)), (name, dtype)
+            world = symmem.group().name
+            made = torch.ops.symmem.reduce_scatter_tensor(parts[RANK].repeat(SIZE), name, world)
+            assert made.equal(reduce(combine, parts)), (name, dtype)
         raises(symmem.InvalidError, partial(symmem.all_reduce, torch.ones(4), name))
 
 
