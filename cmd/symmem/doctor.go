@@ -174,16 +174,16 @@ func (f *doctorFlags) examine(
 // look collects all facts except those of the trial and the table.
 func (f *doctorFlags) look() *doctor.Facts {
 	facts := &doctor.Facts{
-		Asked: f.backend, GPUs: []doctor.GPU{}, Links: doctor.LookAtLinks(nil),
-		Limits: doctor.LookAtLimits(), Host: doctor.LookAtHost(),
-		Variables: doctor.LookAtVariables(os.Environ()),
-		Launcher:  doctor.LookAtLauncher(os.LookupEnv),
+		Asked: f.backend, GPUs: []doctor.GPU{}, Links: doctor.InspectLinks(nil),
+		Limits: doctor.InspectLimits(), Host: doctor.InspectHost(),
+		Variables: doctor.InspectVariables(os.Environ()),
+		Launcher:  doctor.InspectLauncher(os.LookupEnv),
 	}
 	if f.backend != "host" {
-		facts.Driver, facts.GPUs = doctor.LookAtDriver()
-		facts.Library = doctor.LookAtLibrary()
-		facts.Sharing = doctor.LookAtSharing(facts.GPUs, &facts.Library, os.Getenv)
-		facts.Links = doctor.LookAtLinks(facts.GPUs)
+		facts.Driver, facts.GPUs = doctor.InspectDriver()
+		facts.Library = doctor.InspectLibrary()
+		facts.Sharing = doctor.InspectSharing(facts.GPUs, &facts.Library, os.Getenv)
+		facts.Links = doctor.InspectLinks(facts.GPUs)
 	}
 	facts.Choose()
 	return facts
@@ -201,15 +201,15 @@ func (f *doctorFlags) table(facts *doctor.Facts) doctor.Tuning {
 	file := os.Getenv("SYMMEM_TUNING")
 	switch {
 	case file != "" && file != symmem.BuiltInTuning:
-		return doctor.LookAtTuning(facts.Backend, device, ranks, file, true)
+		return doctor.InspectTuning(facts.Backend, device, ranks, file, true)
 	case file != "" || device == "":
-		return doctor.LookAtTuning(facts.Backend, device, ranks, "", false)
+		return doctor.InspectTuning(facts.Backend, device, ranks, "", false)
 	}
 	file, err := symmem.TuningFile(device, ranks)
 	if err != nil {
 		file = "" // Without a home directory there is no table.
 	}
-	return doctor.LookAtTuning(facts.Backend, device, ranks, file, false)
+	return doctor.InspectTuning(facts.Backend, device, ranks, file, false)
 }
 
 // trialContext returns a context that limits the duration of a trial. A trial waits for other

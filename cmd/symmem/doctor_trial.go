@@ -69,7 +69,7 @@ func (t *trial) run(ctx context.Context, backend string, timeout time.Duration) 
 	defer func() { err = errors.Join(err, t.rt.Close()) }()
 	t.results.Source, t.results.Device = t.rt.Source(), t.rt.Device().Name
 	if t.rt.Rank() == 0 && t.recorder != nil && t.nccl() { // The other ranks have no log.
-		t.results.Logged, t.results.Trouble = true, t.recorder.Trouble()
+		t.results.Logged, t.results.Trouble = true, t.recorder.Problem()
 	}
 	if err := t.register(ctx); err != nil {
 		return err

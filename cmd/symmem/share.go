@@ -40,7 +40,7 @@ func ranksOnGPUs(ranks int, explicit bool, backend string) (int, *sharing, error
 	case !explicit && gpus > 1:
 		return gpus, nil, nil
 	}
-	library := doctor.LookAtLibrary()
+	library := doctor.InspectLibrary()
 	s, err := checkSharing(ranks, &library, userEnv)
 	switch {
 	case err == nil:
@@ -53,11 +53,11 @@ func ranksOnGPUs(ranks int, explicit bool, backend string) (int, *sharing, error
 
 // checkSharing returns how ranks can share the GPUs of this machine, or an error if they cannot.
 func checkSharing(ranks int, library *doctor.Library, userEnv []string) (*sharing, error) {
-	driver, gpus := doctor.LookAtDriver()
+	driver, gpus := doctor.InspectDriver()
 	if driver.Error != "" {
 		return nil, fmt.Errorf("%d ranks that share GPUs: %s", ranks, driver.Error)
 	}
-	s := &sharing{ranks, len(gpus), doctor.LookAtSharing(gpus, library, os.Getenv), userEnv}
+	s := &sharing{ranks, len(gpus), doctor.InspectSharing(gpus, library, os.Getenv), userEnv}
 	if s.status.Missing != "" {
 		return nil, fmt.Errorf("%d ranks: this machine has %s, and ranks cannot share one: %s", ranks,
 			s.machine(), s.status.Missing)

@@ -75,7 +75,8 @@ func TestCheckLevelsReportSameFirstEvent(t *testing.T) {
 	}
 	if everyText != registrationText ||
 		!strings.Contains(everyText, "cmd/symmem/internal/verify/run.go:") {
-		t.Errorf("texts:\n%s\n%s", everyText, registrationText)
+		t.Errorf("got\n%s\nand\n%s\nwant equal texts that name a line of run.go", everyText,
+			registrationText)
 	}
 }
 

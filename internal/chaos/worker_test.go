@@ -128,7 +128,7 @@ func (w *worker) work(o symmem.Options) (err error) {
 		return err
 	}
 	if w.plan.secondVictim >= 0 {
-		return w.joins()
+		return w.joinRepeatedly()
 	}
 	w.enter(anywhere, w.plan.round)
 	w.endTime = time.Now().Add(w.plan.after + w.plan.stop + stopRest)
@@ -227,8 +227,8 @@ func (w *worker) round(round int) (last bool, err error) {
 	return false, w.useAndClose("the joined group", joined, round)
 }
 
-// joins joins and closes groups of all ranks until a call fails.
-func (w *worker) joins() error {
+// joinRepeatedly joins and closes groups of all ranks until a call fails.
+func (w *worker) joinRepeatedly() error {
 	for round := 0; ; round++ {
 		w.enter(inJoin, round)
 		g, err := w.rt.Join(w.ctx, fmt.Sprintf("join%d", round), w.rt.World().Ranks())

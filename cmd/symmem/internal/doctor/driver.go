@@ -32,8 +32,8 @@ type Driver struct {
 // vmmCUDAVersion is the first version of CUDA with which NCCL uses virtual memory management, 12.0.
 const vmmCUDAVersion = 12000
 
-// LookAtDriver loads CUDA and lists the GPUs. It creates no context.
-func LookAtDriver() (Driver, []GPU) {
+// InspectDriver loads CUDA and lists the GPUs. It creates no context.
+func InspectDriver() (Driver, []GPU) {
 	d := Driver{Version: kernelModule()}
 	library, err := cuda.Load()
 	if err != nil {

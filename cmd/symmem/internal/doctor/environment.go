@@ -22,9 +22,9 @@ type Variable struct {
 // relevantPrefixes lists the prefixes of relevant variables.
 var relevantPrefixes = []string{"NCCL_", "CUDA_", "SYMMEM_", "TORCH_", "TORCHELASTIC_", "PYTORCH_"}
 
-// LookAtVariables returns the relevant variables set in environ or in NCCL's configuration files.
+// InspectVariables returns the relevant variables set in environ or in NCCL's configuration files.
 // environ has the format of os.Environ and takes precedence over the files.
-func LookAtVariables(environ []string) []Variable {
+func InspectVariables(environ []string) []Variable {
 	all := []Variable{}
 	for _, entry := range environ {
 		name, value, _ := strings.Cut(entry, "=")
@@ -96,18 +96,18 @@ type concern struct {
 
 const adviceUnset = "unset it, unless this is intended"
 
-// off lists the values that NCCL reads as 0.
-var off = []string{"0"}
+// zero lists the values that NCCL reads as 0.
+var zero = []string{"0"}
 
 // concerns lists the variables that affect whether NCCL uses windows or logs its choices. It also
 // lists variables with other effects worth knowing.
 var concerns = []concern{
 	{
-		"NCCL_WIN_ENABLE", off, "switches windows off, so every collective takes the plain path",
+		"NCCL_WIN_ENABLE", zero, "switches windows off, so every collective takes the plain path",
 		adviceUnset,
 	},
 	{
-		"NCCL_CUMEM_ENABLE", off, "prevents NCCL from using virtual memory management, and thus windows",
+		"NCCL_CUMEM_ENABLE", zero, "prevents NCCL from using virtual memory management, and thus windows",
 		adviceUnset,
 	},
 	{
@@ -123,7 +123,7 @@ var concerns = []concern{
 			"machines, which have windows only if NCCL has a network that supports them", adviceUnset,
 	},
 	{
-		"NCCL_LOCAL_REGISTER", off, "prevents NCCL 2.27 from creating windows without symmetric memory",
+		"NCCL_LOCAL_REGISTER", zero, "prevents NCCL 2.27 from creating windows without symmetric memory",
 		adviceUnset,
 	},
 	{
@@ -139,7 +139,7 @@ var concerns = []concern{
 			"launch may wait for ranks that have not reached it", "unset it: symmem sets it to 0",
 	},
 	{
-		"NCCL_COMM_BLOCKING", off, "makes NCCL calls return before they have completed, which symmem " +
+		"NCCL_COMM_BLOCKING", zero, "makes NCCL calls return before they have completed, which symmem " +
 			"does not support", "unset it",
 	},
 	{
@@ -147,7 +147,7 @@ var concerns = []concern{
 			"it uses, which --prove needs", "unset it, or set it to INFO",
 	},
 	{
-		"NCCL_IPC_USE_ABSTRACT_SOCKET", off, "makes NCCL share memory through sockets in /tmp, which " +
+		"NCCL_IPC_USE_ABSTRACT_SOCKET", zero, "makes NCCL share memory through sockets in /tmp, which " +
 			"all ranks must see", adviceUnset,
 	},
 	{
@@ -168,7 +168,7 @@ var concerns = []concern{
 	{name: "NCCL_ALGO", text: "does not affect kernels over windows"},
 	{name: "NCCL_PROTO", text: "does not affect kernels over windows"},
 	{
-		name: "NCCL_NVLS_ENABLE", values: off,
+		name: "NCCL_NVLS_ENABLE", values: zero,
 		text: "prevents NCCL from using NVLink multicast, which symmem does not need",
 	},
 	{name: "SYMMEM_BACKEND", text: "selects the backend"},

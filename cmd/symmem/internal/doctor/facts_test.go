@@ -29,7 +29,7 @@ func TestBackendIsChosenAsByOpen(t *testing.T) {
 	}
 }
 
-func TestLookAtVariables(t *testing.T) {
+func TestInspectVariables(t *testing.T) {
 	home := t.TempDir()
 	t.Setenv("HOME", home)
 	t.Setenv("NCCL_CONF_FILE", "")
@@ -38,7 +38,7 @@ func TestLookAtVariables(t *testing.T) {
 	if err := os.WriteFile(conf, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	got := LookAtVariables([]string{
+	got := InspectVariables([]string{
 		"PATH=/bin", "SYMMEM_TOKEN=hush", "NCCL_DEBUG=WARN", "TORCH_NCCL_ASYNC_ERROR_HANDLING=1",
 		"CUDA_VISIBLE_DEVICES=", "MYNCCL_X=1",
 	})
@@ -66,36 +66,36 @@ func withoutFile(all []Variable, file string) []Variable {
 	return remaining
 }
 
-func TestLookAtLauncher(t *testing.T) {
+func TestInspectLauncher(t *testing.T) {
 	environment := map[string]string{
 		"SLURM_STEP_ID": "0", "SLURM_JOB_ID": "7", "SLURM_PROCID": "1", "SLURM_LOCALID": "1",
 		"SLURM_NTASKS": "2", "SLURM_STEP_NUM_NODES": "1", "JOB_COMPLETION_INDEX": "1",
 	}
 	lookup := func(name string) (string, bool) { v, ok := environment[name]; return v, ok }
-	got := LookAtLauncher(lookup)
+	got := InspectLauncher(lookup)
 	if got.Source != "Slurm" || got.Rank != 1 || got.Size != 2 || got.Index != "1" ||
 		got.Address == "" || got.Error != "" {
 		t.Errorf("got %+v, want rank 1 of 2 under Slurm", got)
 	}
 	delete(environment, "SLURM_LOCALID")
-	if got := LookAtLauncher(lookup); !strings.Contains(got.Error, "SLURM_LOCALID") {
+	if got := InspectLauncher(lookup); !strings.Contains(got.Error, "SLURM_LOCALID") {
 		t.Errorf("without SLURM_LOCALID: got %+v, want an error that names it", got)
 	}
 }
 
-func TestLookAtTuning(t *testing.T) {
+func TestInspectTuning(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "table.json")
-	if got := LookAtTuning("nccl", "NVIDIA H200", 4, file, false); got.Rules == 0 || got.Error != "" ||
-		got.Library != "NCCL 2.28.9" {
+	got := InspectTuning("nccl", "NVIDIA H200", 4, file, false)
+	if got.Rules == 0 || got.Error != "" || got.Library != "NCCL 2.28.9" {
 		t.Errorf("without a file: got %+v, want the built-in table", got)
 	}
-	if got := LookAtTuning("nccl", "NVIDIA H200", 4, file, true); got.Error == "" || got.Name != "" {
+	if got := InspectTuning("nccl", "NVIDIA H200", 4, file, true); got.Error == "" || got.Name != "" {
 		t.Errorf("without a required file: got %+v, want an error", got)
 	}
 	if err := os.WriteFile(file, []byte("{}"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if got := LookAtTuning("nccl", "NVIDIA H200", 4, file, false); got.Error == "" {
+	if got := InspectTuning("nccl", "NVIDIA H200", 4, file, false); got.Error == "" {
 		t.Errorf("with an invalid file: got %+v, want an error", got)
 	}
 	table := `{"version": 4, "about": "", "device": "D", "library": "L", "date": "", "source": "",
@@ -104,19 +104,19 @@ func TestLookAtTuning(t *testing.T) {
 	if err := os.WriteFile(file, []byte(table), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	got := LookAtTuning("nccl", "D", 4, file, true)
+	got = InspectTuning("nccl", "D", 4, file, true)
 	if got.Error != "" || got.Rules != 1 || !strings.Contains(got.Name, file) || got.Library != "L" {
 		t.Errorf("with a valid file: got %+v, want its table", got)
 	}
 }
 
-func TestLookAtHostAndLimits(t *testing.T) {
-	h := LookAtHost()
+func TestInspectHostAndLimits(t *testing.T) {
+	h := InspectHost()
 	if h.Cores < 1 || h.Memory < 1 || h.Kernel == "" || h.Memfd+h.Futex+h.Pidfd+h.Sockets != "" {
-		t.Errorf("LookAtHost() = %+v, want a usable machine", h)
+		t.Errorf("InspectHost() = %+v, want a usable machine", h)
 	}
-	if l := LookAtLimits(); l.Files == 0 || l.Locked < -1 || l.Addresses < -1 {
-		t.Errorf("LookAtLimits() = %+v, want limits of at least -1", l)
+	if l := InspectLimits(); l.Files == 0 || l.Locked < -1 || l.Addresses < -1 {
+		t.Errorf("InspectLimits() = %+v, want limits of at least -1", l)
 	}
 }
 

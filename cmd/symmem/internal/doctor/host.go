@@ -38,8 +38,8 @@ type Host struct {
 	Sockets    string `json:"abstract_sockets_error,omitempty"`
 }
 
-// LookAtHost queries the system and tries the system calls that symmem needs.
-func LookAtHost() Host {
+// InspectHost queries the system and tries the system calls that symmem needs.
+func InspectHost() Host {
 	h := Host{Kernel: sys.ReadText("/proc/sys/kernel/osrelease"), Cores: sys.Cores()}
 	if bytes, err := sys.Memory(); err == nil {
 		h.Memory = bytes

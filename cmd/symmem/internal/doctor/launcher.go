@@ -25,8 +25,8 @@ type Launcher struct {
 	Index string `json:"job_completion_index,omitempty"`
 }
 
-// LookAtLauncher determines the ranks and the store as symmem.Open does, but does not connect.
-func LookAtLauncher(lookup func(string) (string, bool)) Launcher {
+// InspectLauncher determines the ranks and the store as symmem.Open does, but does not connect.
+func InspectLauncher(lookup func(string) (string, bool)) Launcher {
 	index, _ := lookup("JOB_COMPLETION_INDEX")
 	w, err := rendezvous.Discover(lookup, rendezvous.Options{})
 	if err != nil {

@@ -18,8 +18,8 @@ type Library struct {
 	Error string `json:"error,omitempty"`
 }
 
-// LookAtLibrary loads NCCL.
-func LookAtLibrary() Library {
+// InspectLibrary loads NCCL.
+func InspectLibrary() Library {
 	l, err := nccl.Load()
 	if err != nil {
 		return Library{Error: err.Error()}

@@ -15,8 +15,8 @@ type Limits struct {
 // resourceLocked is RLIMIT_MEMLOCK of Linux, which package syscall does not define.
 const resourceLocked = 8
 
-// LookAtLimits reads the limits of this process.
-func LookAtLimits() Limits {
+// InspectLimits reads the limits of this process.
+func InspectLimits() Limits {
 	return Limits{
 		Locked: limit(resourceLocked), Addresses: limit(syscall.RLIMIT_AS),
 		Files: limit(syscall.RLIMIT_NOFILE),

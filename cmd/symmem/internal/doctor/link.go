@@ -33,8 +33,8 @@ type Pair struct {
 	NVLink string `json:"nvlink"`
 }
 
-// LookAtLinks queries CUDA for each pair of GPUs. It also queries NVML for NVLinks.
-func LookAtLinks(gpus []GPU) Links {
+// InspectLinks queries CUDA for each pair of GPUs. It also queries NVML for NVLinks.
+func InspectLinks(gpus []GPU) Links {
 	l := Links{Pairs: []Pair{}}
 	if len(gpus) < 2 {
 		return l

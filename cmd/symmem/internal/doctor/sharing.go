@@ -23,9 +23,9 @@ type Sharing struct {
 	Program string `json:"mps,omitempty"`
 }
 
-// LookAtSharing checks the requirements for ranks that share GPUs. If library is nil, the ranks
+// InspectSharing checks the requirements for ranks that share GPUs. If library is nil, the ranks
 // choose a copy of NCCL later. Its version is then not checked.
-func LookAtSharing(gpus []GPU, library *Library, getenv func(string) string) Sharing {
+func InspectSharing(gpus []GPU, library *Library, getenv func(string) string) Sharing {
 	s := Sharing{Service: mps.Running(getenv)}
 	if path, err := mps.Find(); err == nil {
 		s.Program = path

@@ -7,7 +7,7 @@ import (
 	"symmem/internal/mps/mpstest"
 )
 
-func TestLookAtSharing(t *testing.T) {
+func TestInspectSharing(t *testing.T) {
 	empty := t.TempDir()
 	for name, test := range map[string]struct {
 		gpu     GPU
@@ -31,7 +31,7 @@ func TestLookAtSharing(t *testing.T) {
 			if test.service {
 				mpstest.Install(t)
 			}
-			s := LookAtSharing([]GPU{test.gpu}, test.library, func(name string) string {
+			s := InspectSharing([]GPU{test.gpu}, test.library, func(name string) string {
 				if name == SharingVariable {
 					return test.setting
 				}

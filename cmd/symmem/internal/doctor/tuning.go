@@ -29,9 +29,9 @@ type Tuning struct {
 	Error string `json:"error,omitempty"`
 }
 
-// LookAtTuning reads the tuning table for a device and a number of ranks. It reads the file if the
+// InspectTuning reads the tuning table for a device and a number of ranks. It reads the file if the
 // file exists or is required. Otherwise it uses the built-in table.
-func LookAtTuning(backend, device string, ranks int, file string, required bool) Tuning {
+func InspectTuning(backend, device string, ranks int, file string, required bool) Tuning {
 	t := Tuning{File: file, Ranks: ranks}
 	table, err := tuning.ReadFile(file)
 	switch {

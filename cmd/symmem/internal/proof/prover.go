@@ -42,8 +42,8 @@ func (p *Prover) Write(w io.Writer, prefix string) error {
 	if p.recorder == nil {
 		return nil
 	}
-	if trouble := p.recorder.Trouble(); trouble != "" {
-		_, err := fmt.Fprintf(w, "%scannot determine which kernels ran: %s\n", prefix, trouble)
+	if problem := p.recorder.Problem(); problem != "" {
+		_, err := fmt.Fprintf(w, "%scannot determine which kernels ran: %s\n", prefix, problem)
 		if err != nil {
 			return fmt.Errorf("writing which kernels ran: %w", err)
 		}

@@ -17,19 +17,19 @@ type Recorder struct {
 	file string
 	// temporary is set if the user has not requested the log.
 	temporary bool
-	trouble   string
+	problem   string
 }
 
 // Start sets environment variables that make NCCL log its choices. It must be called before this
 // process first calls NCCL, because NCCL caches the variables.
 //
-// Variables that are already set keep their values. If they prevent the log, Trouble returns the
+// Variables that are already set keep their values. If they prevent the log, Problem returns the
 // reason. Without NCCL_DEBUG_FILE, the log is an unnamed file. Such a file disappears when the
 // process ends, even if it is killed. If NCCL_DEBUG is set, the user has requested a log. Start
 // then creates the log in a new folder and keeps it.
 func Start() (*Recorder, error) {
 	p := plan(os.Getenv)
-	r := &Recorder{trouble: p.trouble}
+	r := &Recorder{problem: p.problem}
 	if err := r.createFile(&p); err != nil {
 		return nil, fmt.Errorf("creating a file for NCCL's log: %w", err)
 	}
@@ -39,7 +39,7 @@ func Start() (*Recorder, error) {
 		}
 	}
 	if info, err := os.Stat(r.file); err == nil && !info.Mode().IsRegular() {
-		r.trouble = fmt.Sprintf("%s is %s, which cannot be read back: unset it", fileVariable,
+		r.problem = fmt.Sprintf("%s is %s, which cannot be read back: unset it", fileVariable,
 			r.file)
 	}
 	return r, nil
@@ -94,9 +94,9 @@ func createUnnamed(folder string) (fd int, err error) {
 	return fd, errors.Join(err, os.Remove(file.Name()), file.Close())
 }
 
-// Trouble returns the reason why the log cannot show which kernels ran, with advice. It returns ""
+// Problem returns the reason why the log cannot show which kernels ran, with advice. It returns ""
 // if there is no such reason.
-func (r *Recorder) Trouble() string { return r.trouble }
+func (r *Recorder) Problem() string { return r.problem }
 
 // Read parses the log written so far. It treats a missing file as an empty log.
 func (r *Recorder) Read() (Log, error) {
@@ -139,7 +139,7 @@ type settings struct {
 	pattern string
 	// kept is set if the user has requested a log.
 	kept    bool
-	trouble string
+	problem string
 }
 
 // plan decides which variables to set. It keeps variables that are already set. It does not choose
@@ -151,7 +151,7 @@ func plan(getenv func(string) string) settings {
 	case level == "":
 		p.set[levelVariable] = "INFO"
 	case !strings.EqualFold(level, "INFO") && !strings.EqualFold(level, "TRACE"):
-		p.trouble = fmt.Sprintf("%s is %s, so NCCL does not log which kernels it uses: unset "+
+		p.problem = fmt.Sprintf("%s is %s, so NCCL does not log which kernels it uses: unset "+
 			"it, or set it to INFO", levelVariable, level)
 	default:
 		p.kept = true
@@ -159,8 +159,8 @@ func plan(getenv func(string) string) settings {
 	switch {
 	case subsystems == "":
 		p.set[partsVariable] = parts
-	case !enablesTuning(subsystems) && p.trouble == "":
-		p.trouble = fmt.Sprintf("%s is %s, so NCCL does not log which kernels it uses: unset "+
+	case !enablesTuning(subsystems) && p.problem == "":
+		p.problem = fmt.Sprintf("%s is %s, so NCCL does not log which kernels it uses: unset "+
 			"it, or add TUNING", partsVariable, subsystems)
 	}
 	return p

@@ -14,7 +14,7 @@ func TestPlanKeepsUserVariables(t *testing.T) {
 		set     string
 		pattern string
 		kept    bool
-		trouble string
+		problem string
 	}{
 		"no variables": {
 			set: "NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=" + parts,
@@ -32,17 +32,17 @@ func TestPlanKeepsUserVariables(t *testing.T) {
 		},
 		"only warnings": {
 			env:     map[string]string{"NCCL_DEBUG": "WARN", "NCCL_DEBUG_SUBSYS": "ALL"},
-			trouble: "NCCL_DEBUG is WARN, so",
+			problem: "NCCL_DEBUG is WARN, so",
 		},
 		"other subsystems": {
 			env:     map[string]string{"NCCL_DEBUG_SUBSYS": "INIT,NET"},
 			set:     "NCCL_DEBUG=INFO",
-			trouble: "NCCL_DEBUG_SUBSYS is INIT,NET, so",
+			problem: "NCCL_DEBUG_SUBSYS is INIT,NET, so",
 		},
 		"all subsystems except TUNING": {
 			env:     map[string]string{"NCCL_DEBUG_SUBSYS": "^TUNING"},
 			set:     "NCCL_DEBUG=INFO",
-			trouble: "add TUNING",
+			problem: "add TUNING",
 		},
 		"all subsystems except another": {
 			env: map[string]string{"NCCL_DEBUG_SUBSYS": "^NET"},
@@ -62,8 +62,8 @@ func TestPlanKeepsUserVariables(t *testing.T) {
 			if p.pattern != tt.pattern || p.kept != tt.kept {
 				t.Errorf("pattern = %q, kept = %v; want %q, %v", p.pattern, p.kept, tt.pattern, tt.kept)
 			}
-			if !strings.Contains(p.trouble, tt.trouble) || tt.trouble == "" && p.trouble != "" {
-				t.Errorf("trouble = %q, want %q", p.trouble, tt.trouble)
+			if !strings.Contains(p.problem, tt.problem) || tt.problem == "" && p.problem != "" {
+				t.Errorf("problem = %q, want %q", p.problem, tt.problem)
 			}
 		})
 	}
@@ -160,8 +160,8 @@ func TestTroubleOfUnreadableLog(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if !strings.Contains(r.Trouble(), "/dev/null, which cannot be read back") {
-		t.Errorf("Trouble() = %q, want a text about /dev/null", r.Trouble())
+	if !strings.Contains(r.Problem(), "/dev/null, which cannot be read back") {
+		t.Errorf("Problem() = %q, want a text about /dev/null", r.Problem())
 	}
 	remaining, err := os.ReadDir(os.Getenv("TMPDIR"))
 	if err != nil || len(remaining) > 0 {
