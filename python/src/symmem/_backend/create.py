@@ -11,7 +11,8 @@ from typing import Any
 from symmem import errors
 from symmem._c.library import library, where
 from symmem._rank import origin
-from symmem._rank.session import session
+from symmem._rank.group import LONGEST_TIMEOUT, milliseconds
+from symmem._rank.session import prepare_from, session
 from symmem._torch.pytorch import Torch, pytorch
 
 _CLOSED = c.CFUNCTYPE(None, c.c_uint64)
@@ -48,26 +49,25 @@ def _origin(options: Any) -> origin.Origin:
 def _join(of: origin.Origin, name: str) -> tuple[int, Any]:
     """Open the group, and return its handle and the function that closes it.
 
-    The first group of a process opens the rank, unless symmem.init has. Other groups are groups of
-    that rank's world.
+    The default process group opens the rank of the main world, unless symmem.init has. Other
+    process groups are groups of that world if it has their ranks. Otherwise each is a world.
     """
-    if not session.is_open:
+    if not session.is_open and not pytorch().initialized():
         return session.open_from(of, {}).handle, _CLOSE_RANK
-    runtime = session.runtime
-    everyone = runtime.torch_ranks or tuple(range(runtime.size))
-    missing = [rank for rank in of.ranks if rank not in everyone]
-    if missing:
-        raise errors.UnsupportedError(
-            f"ranks {missing} of the process group are not in symmem's world, {list(everyone)}: "
-            'make the default process group with backend "symmem", or close the groups of symmem '
-            "that are open"
-        )
+    everyone: tuple[int, ...] = ()
+    if session.is_open:
+        runtime = session.runtime
+        everyone = runtime.torch_ranks or tuple(range(runtime.size))
+    if not set(of.ranks) <= set(everyone):
+        options = prepare_from(of, {}).text()
+        return library().number("symmem_world_open", *options), _CLOSE_WORLD
     if of.ranks == everyone and runtime.torch_ranks is None:
         return session.groups.world.handle, _KEEP
     members = (c.c_int32 * len(of.ranks))(*(everyone.index(rank) for rank in of.ranks))
     text = f"torch.distributed {name}".encode()
-    arguments = len(text), text, len(of.ranks), members
-    return library().number("symmem_group_open", *arguments), _CLOSE_GROUP
+    limit = milliseconds(min(of.timeout or origin.DEFAULT_TIMEOUT, LONGEST_TIMEOUT))
+    arguments = runtime.world, len(text), text, len(of.ranks), members, limit
+    return library().number("symmem_world_group_open", *arguments), _CLOSE_GROUP
 
 
 def _close_rank(_: int) -> None:
@@ -81,11 +81,17 @@ def _close_group(handle: int) -> None:
         _warn_of(lambda: library().call("symmem_group_close", handle))
 
 
+def _close_world(handle: int) -> None:
+    """Close the world of a process group that is destroyed."""
+    _warn_of(lambda: library().call("symmem_world_close", handle, 1))
+
+
 def _keep(_: int) -> None:
     """Leave the world of symmem.init open."""
 
 
-_CLOSE_RANK, _CLOSE_GROUP, _KEEP = _CLOSED(_close_rank), _CLOSED(_close_group), _CLOSED(_keep)
+_CLOSE_RANK, _CLOSE_GROUP = _CLOSED(_close_rank), _CLOSED(_close_group)
+_CLOSE_WORLD, _KEEP = _CLOSED(_close_world), _CLOSED(_keep)
 
 
 def _warn_of(close: Any) -> None:

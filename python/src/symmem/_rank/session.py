@@ -95,7 +95,7 @@ class Session:
             asked: options of `symmem_open`.
         """
         self._require_closed()
-        return self._open(_prepare_from(of, asked), asked)
+        return self._open(prepare_from(of, asked), asked)
 
     def _require_closed(self) -> None:
         if self._groups is not None:
@@ -118,25 +118,16 @@ class Session:
 
     def open_world(self, process_group: Any, asked: dict[str, Any], name: str | None) -> Group:
         """Open another world and return the group of its ranks: see `symmem.open_world`."""
-        pool = asked.get("pool")
-        start = _prepare(process_group, {k: v for k, v in asked.items() if k != "pool"})
-        return self._open_world(start, asked, pool, name)
-
-    def open_world_from(self, of: origin.Origin, asked: dict[str, Any], name: str) -> Group:
-        """Open another world with ranks of torch.distributed: see `open_from`."""
-        return self._open_world(_prepare_from(of, asked), asked, None, name)
-
-    def _open_world(
-        self, start: Start, asked: dict[str, Any], pool: Any, name: str | None
-    ) -> Group:
-        """Open another world, whose ranks have met."""
-        lib, text = library(), json.dumps(pool or {}).encode()
+        asked = dict(asked)
+        pool = json.dumps(asked.pop("pool", {})).encode()
+        start = _prepare(process_group, asked)
+        lib = library()
         name = self._unused(name or start.name)
         handle = lib.number("symmem_world_open", *start.text())
         try:
             cuda = self._pools(start.torch, lib, start.ordinal)
             runtime = Runtime(lib, handle, False, cuda, start.ranks, asked)
-            groups = Groups(runtime, lib.number("symmem_pool_open", handle, len(text), text), name)
+            groups = Groups(runtime, lib.number("symmem_pool_open", handle, len(pool), pool), name)
         except BaseException:
             lib.raw.symmem_world_close(handle, 1)
             raise
@@ -289,7 +280,7 @@ def _prepare(process_group: Any, asked: dict[str, Any]) -> Start:
     return _start(found, options, ranks, given, asked)
 
 
-def _prepare_from(of: origin.Origin, asked: dict[str, Any]) -> Start:
+def prepare_from(of: origin.Origin, asked: dict[str, Any]) -> Start:
     """Complete the options of a world of given ranks. Collective."""
     library().answers.from_main()
     options = {k: v for k, v in asked.items() if k != "device"}

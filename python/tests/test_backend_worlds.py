@@ -1,0 +1,22 @@
+"""Process groups of the backend "symmem" next to a default group of another backend."""
+
+from __future__ import annotations
+
+import pytest
+from conftest import Checks, run_checks
+from test_backend import built
+from test_raw import names
+
+pytestmark = [pytest.mark.library, pytest.mark.torch]
+
+__all__ = ["built"]
+
+
+@pytest.fixture(scope="module")
+def checks(built: None) -> Checks:
+    return run_checks("backend_worlds.py", 4)
+
+
+@pytest.mark.parametrize("name", names("backend_worlds.py"))
+def test_backend_worlds(checks: Checks, name: str) -> None:
+    checks.verify(name)
