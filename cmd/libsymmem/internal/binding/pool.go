@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"sync"
 
@@ -21,7 +20,6 @@ const Local = -1
 type pool struct {
 	*symmem.Pool
 	owner *rank
-	order int // among the pools of its rank
 
 	mu      sync.Mutex
 	freed   []symmem.Buffer // retired buffers; guarded by mu
@@ -91,10 +89,12 @@ func byPlace(a, b symmem.Buffer) int {
 
 // poolTable numbers the open pools of all ranks.
 type poolTable struct {
-	mu     sync.RWMutex
-	pools  [Pools]*pool    // by number; guarded by mu
-	local  map[*rank]*pool // pools of local memory; guarded by mu
-	opened int             // number of pools opened so far; guarded by mu
+	mu    sync.RWMutex
+	pools [Pools]*pool    // by number; guarded by mu
+	local map[*rank]*pool // pools of local memory; guarded by mu
+	// list holds the pools of both in the order in which they were opened. The order is the same on
+	// all ranks of a domain, unlike the numbers. Guarded by mu.
+	list []*pool
 }
 
 // add opens a pool and returns its number. Number 0 is reserved for the main world.
@@ -126,12 +126,13 @@ func (t *poolTable) addMain(owner *rank, o symmem.PoolOptions) error {
 
 // openLocked opens a pool. The caller holds t.mu.
 func (t *poolTable) openLocked(owner *rank, o symmem.PoolOptions) (*pool, error) {
-	p, err := owner.rt.NewPool(o)
+	opened, err := owner.rt.NewPool(o)
 	if err != nil {
 		return nil, err
 	}
-	t.opened++
-	return &pool{Pool: p, owner: owner, order: t.opened}, nil
+	p := &pool{Pool: opened, owner: owner}
+	t.list = append(t.list, p)
+	return p, nil
 }
 
 // find returns the pool with a number. Local is the pool of a rank's local memory.
@@ -176,7 +177,13 @@ func (t *poolTable) remove(number int, p *pool) {
 	defer t.mu.Unlock()
 	if t.pools[number] == p {
 		t.pools[number] = nil
+		t.removeLocked(func(other *pool) bool { return other == p })
 	}
+}
+
+// removeLocked removes pools from the list. The caller holds t.mu.
+func (t *poolTable) removeLocked(match func(*pool) bool) {
+	t.list = slices.DeleteFunc(t.list, match)
 }
 
 // removeAll releases the numbers of a rank's pools.
@@ -189,6 +196,7 @@ func (t *poolTable) removeAll(r *rank) {
 			t.pools[number] = nil
 		}
 	}
+	t.removeLocked(func(p *pool) bool { return p.owner == r })
 }
 
 // all returns the open pools in the order in which they were opened. Pools of local memory have no
@@ -196,14 +204,10 @@ func (t *poolTable) removeAll(r *rank) {
 func (t *poolTable) all() []*pool {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
-	all := slices.AppendSeq(slices.Clone(t.pools[:]), maps.Values(t.local))
-	all = slices.DeleteFunc(all, func(p *pool) bool { return p == nil })
-	slices.SortFunc(all, func(a, b *pool) int { return cmp.Compare(a.order, b.order) })
-	return all
+	return slices.Clone(t.list)
 }
 
-// of returns the open pools of a rank in the order in which they were opened. The order is the same
-// on all ranks of a domain, unlike the numbers.
+// of returns the open pools of a rank in the order in which they were opened.
 func (t *poolTable) of(r *rank) []*pool {
 	return slices.DeleteFunc(t.all(), func(p *pool) bool { return p.owner != r })
 }
@@ -212,12 +216,7 @@ func (t *poolTable) of(r *rank) []*pool {
 func (t *poolTable) wrapper(wrapped *symmem.Pool) *pool {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
-	for _, p := range t.pools {
-		if p != nil && p.Pool == wrapped {
-			return p
-		}
-	}
-	for _, p := range t.local {
+	for _, p := range t.list {
 		if p.Pool == wrapped {
 			return p
 		}

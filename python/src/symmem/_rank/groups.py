@@ -155,10 +155,15 @@ class Groups:
             self._pools[ranks] = opened
         return self._pools[ranks]
 
-    def retire(self) -> None:
-        """After the world was closed: release tensors, and let scopes raise, not divert."""
-        for group in self._named.values():
-            self.runtime.streams.drop(group.lanes)
+    def close(self, force: bool) -> None:
+        """Close the world: see `symmem.finalize`. Everything that uses it raises then."""
+        groups, streams = list(self._named.values()), self.runtime.streams
+        if force:
+            for group in groups:
+                streams.abandon(group.lanes)
+        self.runtime.close(force)
+        for group in groups:
+            streams.drop(group.lanes)
             group.retire()
 
     def after_fork(self) -> None:

@@ -144,8 +144,7 @@ class Session:
 
     def _close_world(self, groups: Groups, force: bool) -> None:
         groups.runtime.require()
-        groups.runtime.close(force)
-        groups.retire()
+        groups.close(force)
         self._others = tuple(g for g in self._others if g is not groups)
 
     def find(self, which: Any, new: New = NEW, world: Group | None = None) -> Group:
@@ -200,8 +199,7 @@ class Session:
         if self._groups is None:
             return
         self._groups.runtime.require()
-        self._groups.runtime.close(force)
-        self._groups.retire()
+        self._groups.close(force)
         self._groups = self.world = None
 
     def after_fork(self) -> None:

@@ -187,8 +187,10 @@ class HostStreams:
         self._library = library
         self._lock = threading.Lock()
         self.busy: set[HostStream] = set()
+        self._abandoned: list[Queued] = []
         # Work may still run while the interpreter ends, so its tensors are never freed then.
         c.pythonapi.Py_IncRef(c.py_object(self.busy))
+        c.pythonapi.Py_IncRef(c.py_object(self._abandoned))
 
     def add(self, stream: HostStream, tensors: list[Any], source: Any = None) -> Queued:
         """Keep the tensors of work that was just queued until it is done."""
@@ -250,8 +252,13 @@ class HostStreams:
             self._library.call("symmem_stream_forget", stream.number)
             self.covered(stream, until)
 
+    def abandon(self, lanes: Lanes) -> None:
+        """Never free the tensors of unfinished work: a forced close may leave it running."""
+        for stream in [s for s in list(self.busy) if lanes.owns(s)]:
+            self._abandoned += [w for w in list(stream.works) if not w.event.done()]
+
     def drop(self, lanes: Lanes) -> None:
-        """Release the tensors of a group whose world was closed, which ends all work."""
+        """Release the tensors of a group whose world was closed, which ends other work."""
         gone: list[Queued] = []
         with self._lock:
             for stream in [s for s in self.busy if lanes.owns(s)]:
