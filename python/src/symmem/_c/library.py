@@ -122,6 +122,7 @@ _STATUS: dict[str, list[Any]] = {
     "symmem_event_record": [_u64, c.POINTER(_u64)],
     "symmem_event_done": [_u64],
     "symmem_event_synchronize": [_u64],
+    "symmem_event_wait": [_u64, _i64],
     "symmem_event_close": [_u64],
     "nccl_allocator_register_segments_with_comm": [_u64],
 }

@@ -23,6 +23,9 @@ from symmem import errors
 from symmem._c.constants import Code
 from symmem._c.library import Library
 
+LONGEST_WAIT = 24 * 60 * 60 * 1000
+"""The longest time that a wait of the library takes, in milliseconds."""
+
 Span = tuple[int, int]
 """The addresses from the first of a tensor up to the one behind its last."""
 
@@ -57,6 +60,14 @@ class HostEvent:
     def wait(self) -> None:
         """Wait until the point has been reached, and raise the error of the work before it."""
         self._library.call("symmem_event_synchronize", self.handle)
+
+    def wait_at_most(self, seconds: float) -> bool:
+        """Wait for a time at most, and report whether the point has been reached by then."""
+        limit = max(1, min(round(1000 * seconds), LONGEST_WAIT))
+        code = self._library.raw.symmem_event_wait(self.handle, limit)
+        if code and not self.done() and code != Code.TIMEOUT:
+            raise self._library.error(code)  # The wait was ended from outside.
+        return not code or self.done()
 
     def __del__(self) -> None:
         # The library ignores the call when it is closed, and in a child of fork.

@@ -143,9 +143,7 @@ class HostWork(Work):
         return True
 
     def _wait_at_most(self, seconds: float) -> None:
-        done = threading.Event()
-        self._stream.watcher.watch(self._queued, done.set)
-        if not done.wait(seconds):
+        if not self._queued.event.wait_at_most(seconds):
             raise errors.TimeoutError(
                 f"the collective was not done within the {seconds} s that wait() was given; it "
                 "is still running"
