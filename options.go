@@ -99,7 +99,8 @@ type Options struct {
 	// CheckInterval is the interval at which CheckRegistration compares in the background. 0 selects
 	// one second, and a negative value disables it.
 	CheckInterval time.Duration
-	// Timeout bounds every wait for another rank that has no other deadline. 0 selects 30 s.
+	// Timeout bounds every wait for another rank that has no other deadline. 0 selects 30 s. A group
+	// may have another timeout: see GroupOptions and Group.SetTimeout.
 	Timeout time.Duration
 	// WarnAfter is how long this rank waits for other live ranks before it logs a warning that names
 	// them. Further warnings follow every 2*WarnAfter, one at a time for each group. 0 selects 30 s,

@@ -62,6 +62,9 @@ func newRuntime(
 
 // Open finds the other ranks, opens this rank's device and joins the world. It is collective. It
 // returns when all ranks have called it, or with an error that names the missing ranks.
+//
+// A process may be a rank of several worlds, with a Runtime and a Store for each. A fault or a
+// Close of one Runtime does not affect the others.
 func Open(ctx context.Context, opts Options) (*Runtime, error) {
 	ctx = orBackground(ctx)
 	opts, err := opts.withDefaults()
