@@ -19,14 +19,16 @@ type outbox struct {
 	count      int
 	delivering bool
 	number     uint64 // next event number; for a pool, the ledger position of its next event
+	// common holds the fields that are equal in all events of the pool or group.
+	common event.Event
 }
 
 // firstQueue is the initial capacity of a queue, in events.
 const firstQueue = 128
 
-// add adds an event to the queue and returns a pointer to it. The caller fills the event in,
-// because copying an event would double the cost of the call. The event may still contain the
-// fields of an older event.
+// add adds an event to the queue and returns a pointer to it. The caller fills in the fields that
+// common does not set, because copying an event would double the cost of the call. These fields may
+// still have the values of an older event.
 func (o *outbox) add() *event.Event {
 	if o.count == len(o.events) {
 		o.grow()
@@ -41,6 +43,9 @@ func (o *outbox) grow() {
 	waiting := o.events[o.taken:o.count]
 	o.events = make([]event.Event, max(firstQueue, 2*len(waiting)))
 	o.taken, o.count = 0, copy(o.events, waiting)
+	for i := o.count; i < len(o.events); i++ {
+		o.events[i] = o.common
+	}
 }
 
 // begin returns the events that the caller must deliver. It returns none if the queue is empty or
@@ -95,62 +100,62 @@ func (s source) unlock() {
 	s.group.state.Unlock()
 }
 
-// delivery passes events of a source to Options.OnEvent.
-type delivery struct {
-	source
-	opts     *Options
-	rest     []event.Event
-	complete bool
+// next locks the source and returns its next batch.
+func (s source) next() (batch []event.Event) {
+	if s.pool != nil {
+		s.pool.mu.Lock()
+		batch = s.pool.outbox.next()
+		s.pool.mu.Unlock()
+		return batch
+	}
+	s.group.state.Lock()
+	batch = s.group.outbox.next()
+	s.group.state.Unlock()
+	return batch
 }
 
 // deliver passes a batch, and the events that are queued meanwhile, to Options.OnEvent. The caller
 // holds no lock.
 func deliver(s source, opts *Options, batch []event.Event) {
 	ranked.Unlocked()
-	d := delivery{source: s, opts: opts, rest: batch}
-	for d.run() {
+	for batch != nil {
+		batch = s.deliver(opts, batch)
 	}
 }
 
-// run calls Options.OnEvent for each event until the queue is empty or OnEvent panics. It reports
-// whether OnEvent has panicked, in which case the caller calls run again.
-func (d *delivery) run() (panicked bool) {
+// deliver implements the function deliver. If OnEvent panics, it logs the panic and returns the
+// rest of the batch, which may be empty but is not nil. If OnEvent calls runtime.Goexit, the rest
+// returns to the queue, and the next call on the source delivers it.
+func (s source) deliver(opts *Options, batch []event.Event) (rest []event.Event) {
+	i := 0
 	defer func() {
-		if !d.complete {
-			panicked = d.end(recover())
+		if i < len(batch) {
+			rest = s.interrupted(opts, batch[i+1:], recover())
 		}
 	}()
 	for {
-		for len(d.rest) > 0 {
-			e := &d.rest[0]
-			d.rest = d.rest[1:]
-			d.opts.OnEvent(e)
+		for i = 0; i < len(batch); i++ {
+			opts.OnEvent(&batch[i])
 		}
-		d.rest = d.lock().next()
-		d.unlock()
-		if len(d.rest) == 0 {
-			d.complete = true
-			return false
+		if batch = s.next(); len(batch) == 0 {
+			return nil
 		}
 	}
 }
 
-// end logs a panic of OnEvent and reports whether there was one. If OnEvent has called
-// runtime.Goexit instead, the remaining events return to the queue, and the next call on the source
-// delivers them.
-func (d *delivery) end(failure any) bool {
+// interrupted implements deliver after a panic with the given value, or after runtime.Goexit.
+func (s source) interrupted(opts *Options, rest []event.Event, failure any) []event.Event {
 	if failure != nil {
-		d.opts.logFault(driver.PanicError("Options.OnEvent", failure))
-		return true
+		opts.logFault(driver.PanicError("Options.OnEvent", failure))
+		return rest
 	}
-	d.lock().putBack(d.rest)
-	d.unlock()
-	return false
+	s.lock().putBack(rest)
+	s.unlock()
+	return nil
 }
 
 // groupEvents reports the events of a group to Options.OnEvent.
 type groupEvents struct {
-	roster
 	rt     *Runtime
 	state  *ranked.Mutex[groupState]
 	outbox outbox // guarded by state
@@ -161,8 +166,8 @@ type groupEvents struct {
 func (g *groupEvents) record(kind event.Kind) *event.Event {
 	queue := &g.outbox
 	e := queue.add()
-	*e = event.Event{}
-	e.Kind, e.Number, e.Rank, e.Group = kind, queue.number, int32(g.rt.rank), g.id
+	*e = queue.common
+	e.Kind, e.Number = kind, queue.number
 	queue.number++
 	return e
 }
@@ -237,8 +242,6 @@ type poolEvents struct {
 	rt     *Runtime
 	core   *alloc.Core
 	ledger *ledger.Ledger
-	number uint64 // the pool's number in events
-	domain string // id of the pool's domain
 	outbox outbox // guarded by mu
 }
 
@@ -258,18 +261,23 @@ func (p *poolEvents) release() {
 
 // collect queues the events that the ledger has recorded since the last call. mu is held.
 func (p *poolEvents) collect() {
-	for box := &p.outbox; box.number < p.ledger.Position(); box.number++ {
+	box := &p.outbox
+	for end := p.ledger.Position(); box.number < end; box.number++ {
 		e := box.add()
-		p.label(e, p.ledger.Load(box.number, e))
+		site := p.ledger.Load(box.number, e)
+		if e.Name != "" {
+			e.Name = "" // left from an older event
+		}
+		if site != 0 || e.Site != "" {
+			e.Site = p.rt.sites.named(site)
+		}
 	}
 }
 
 // label sets the fields of an event that the ledger does not contain.
 func (p *poolEvents) label(e *event.Event, site uint32) {
-	e.Pool, e.Rank, e.Group = p.number, int32(p.rt.rank), p.domain
-	if e.Kind.InHistory() && e.Name != "" {
-		e.Name = "" // left from an older event
-	}
+	common := &p.outbox.common
+	e.Pool, e.Rank, e.Group = common.Pool, common.Rank, common.Group
 	e.Site = p.rt.sites.named(site)
 }
 

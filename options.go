@@ -116,8 +116,8 @@ type Options struct {
 	// the event, before the call that caused the event returns. If another goroutine is already
 	// delivering events of the same pool or group, that goroutine delivers the event instead.
 	// Package event documents the order of events. symmem holds no lock, so OnEvent may call
-	// symmem. A panic in OnEvent is logged. The Event is valid until OnEvent returns; copy it to
-	// keep it.
+	// symmem. A panic in OnEvent is logged. OnEvent must not modify the Event, which is valid until
+	// OnEvent returns; copy it to keep it.
 	OnEvent func(*event.Event)
 	// UnorderedMessages permits programs to mix messages (Send and Recv) and collectives freely.
 	// Otherwise a Send and its Recv must be called between the same two collectives of their group.

@@ -103,8 +103,9 @@ func (p *Pool) connect() {
 	p.events = poolEvents{
 		active: rt.opts.OnEvent != nil, mu: mu, rt: rt, core: p.core, ledger: p.ledger,
 	}
+	p.events.outbox.common.Rank = int32(rt.rank)
 	if p.domain != nil {
-		p.events.domain = p.domain.id
+		p.events.outbox.common.Group = p.domain.id
 	}
 	p.segments.mu, p.segments.pool, p.segments.rt = mu, p, rt
 	p.segments.events = &p.events
@@ -134,7 +135,7 @@ func (p *Pool) connect() {
 
 // identify sets the pool's id, and its number in events.
 func (p *Pool) identify(id, number uint64) {
-	p.id, p.history.id, p.events.number = id, id, number
+	p.id, p.history.id, p.events.outbox.common.Pool = id, id, number
 }
 
 func (o PoolOptions) config(granularity int64) alloc.Config {
