@@ -11,11 +11,14 @@ import (
 )
 
 // outbox queues the events of a pool or a group for Options.OnEvent. The lock of the pool or group
-// guards it. One goroutine at a time delivers the events, without holding the lock. A goroutine
-// begins to deliver if no other goroutine is delivering. It ends when the queue is empty.
+// guards the queue. One goroutine at a time delivers the events, without holding the lock. A
+// goroutine begins to deliver if no other goroutine is delivering. It ends when the queue is empty.
 type outbox struct {
-	events     []event.Event // the queue is events[taken:count]
-	taken      int           // events before this index have been returned in batches
+	opts       *Options
+	pool       *ranked.Spin[poolMu]      // lock of the pool; nil for a group
+	group      *ranked.Mutex[groupState] // lock of the group; nil for a pool
+	events     []event.Event             // the queue is events[taken:count]
+	taken      int                       // events before this index have been returned in batches
 	count      int
 	delivering bool
 	number     uint64 // next event number; for a pool, the ledger position of its next event
@@ -76,81 +79,59 @@ func (o *outbox) putBack(rest []event.Event) {
 	o.events, o.taken, o.count, o.delivering = waiting, 0, len(waiting), false
 }
 
-// source is a pool or a group. Its lock orders its events.
-type source struct {
-	pool  *poolEvents
-	group *groupEvents
-}
-
-// lock locks the source and returns its queue.
-func (s source) lock() *outbox {
-	if s.pool != nil {
-		s.pool.mu.Lock()
-		return &s.pool.outbox
-	}
-	s.group.state.Lock()
-	return &s.group.outbox
-}
-
-func (s source) unlock() {
-	if s.pool != nil {
-		s.pool.mu.Unlock()
-		return
-	}
-	s.group.state.Unlock()
-}
-
-// next locks the source and returns its next batch.
-func (s source) next() (batch []event.Event) {
-	if s.pool != nil {
-		s.pool.mu.Lock()
-		batch = s.pool.outbox.next()
-		s.pool.mu.Unlock()
-		return batch
-	}
-	s.group.state.Lock()
-	batch = s.group.outbox.next()
-	s.group.state.Unlock()
-	return batch
-}
-
 // deliver passes a batch, and the events that are queued meanwhile, to Options.OnEvent. The caller
 // holds no lock.
-func deliver(s source, opts *Options, batch []event.Event) {
+func (o *outbox) deliver(batch []event.Event) {
 	ranked.Unlocked()
 	for batch != nil {
-		batch = s.deliver(opts, batch)
+		batch = o.deliverUntilPanic(batch)
 	}
 }
 
-// deliver implements the function deliver. If OnEvent panics, it logs the panic and returns the
-// rest of the batch, which may be empty but is not nil. If OnEvent calls runtime.Goexit, the rest
-// returns to the queue, and the next call on the source delivers it.
-func (s source) deliver(opts *Options, batch []event.Event) (rest []event.Event) {
+// deliverUntilPanic implements deliver. If OnEvent panics, it logs the panic and returns the rest
+// of the batch, which may be empty but is not nil. If OnEvent calls runtime.Goexit, the rest
+// returns to the queue, and the next call on the pool or group delivers it.
+func (o *outbox) deliverUntilPanic(batch []event.Event) (rest []event.Event) {
 	i := 0
 	defer func() {
 		if i < len(batch) {
-			rest = s.interrupted(opts, batch[i+1:], recover())
+			rest = o.interrupted(batch[i+1:], recover())
 		}
 	}()
 	for {
 		for i = 0; i < len(batch); i++ {
-			opts.OnEvent(&batch[i])
+			o.opts.OnEvent(&batch[i])
 		}
-		if batch = s.next(); len(batch) == 0 {
+		if o.pool != nil {
+			o.pool.Lock()
+			batch = o.next()
+			o.pool.Unlock()
+		} else {
+			o.group.Lock()
+			batch = o.next()
+			o.group.Unlock()
+		}
+		if len(batch) == 0 {
 			return nil
 		}
 	}
 }
 
-// interrupted implements deliver after a panic with the given value, or after runtime.Goexit.
-func (s source) interrupted(opts *Options, rest []event.Event, failure any) []event.Event {
+// interrupted implements deliverUntilPanic after a panic with the given value, or after
+// runtime.Goexit.
+func (o *outbox) interrupted(rest []event.Event, failure any) []event.Event {
 	if failure != nil {
-		opts.logFault(driver.PanicError("Options.OnEvent", failure))
+		o.opts.logFault(driver.PanicError("Options.OnEvent", failure))
 		return rest
 	}
-	s.lock().putBack(rest)
-	s.unlock()
+	if o.pool != nil {
+		o.pool.Lock()
+		defer o.pool.Unlock()
+	} else {
+		o.group.Lock()
+		defer o.group.Unlock()
+	}
+	o.putBack(rest)
 	return nil
 }
 
@@ -177,7 +158,7 @@ func (g *groupEvents) release() {
 	batch := g.outbox.begin()
 	g.state.Unlock()
 	if len(batch) > 0 {
-		deliver(source{group: g}, &g.rt.opts, batch)
+		g.outbox.deliver(batch)
 	}
 }
 
@@ -247,7 +228,7 @@ type poolEvents struct {
 
 // release unlocks Pool.mu and delivers the events of the pool. The caller holds no other lock.
 func (p *poolEvents) release() {
-	if p.rt.opts.OnEvent == nil {
+	if p.outbox.opts.OnEvent == nil {
 		p.mu.Unlock()
 		return
 	}
@@ -255,7 +236,7 @@ func (p *poolEvents) release() {
 	batch := p.outbox.begin()
 	p.mu.Unlock()
 	if len(batch) > 0 {
-		deliver(source{pool: p}, &p.rt.opts, batch)
+		p.outbox.deliver(batch)
 	}
 }
 
@@ -283,7 +264,7 @@ func (p *poolEvents) label(e *event.Event, site uint32) {
 
 // record queues an event outside the history that ranks compare. mu is held.
 func (p *poolEvents) record(e event.Event) {
-	if p.rt.opts.OnEvent == nil {
+	if p.outbox.opts.OnEvent == nil {
 		return
 	}
 	p.collect()
@@ -294,7 +275,7 @@ func (p *poolEvents) record(e event.Event) {
 
 // use records that a stream uses a live block of another stream. mu is held.
 func (p *poolEvents) use(handle alloc.Handle, s *Stream) {
-	if p.rt.opts.OnEvent == nil {
+	if p.outbox.opts.OnEvent == nil {
 		return
 	}
 	if b, err := p.core.Live(handle); err == nil {
@@ -314,7 +295,7 @@ func (p *poolEvents) window(kind event.Kind, s *segment, g *Group) {
 
 // scope reports that a scope begins or ends. The caller holds no lock.
 func (p *poolEvents) scope(kind event.Kind, g *Group) {
-	if p.rt.opts.OnEvent == nil {
+	if p.outbox.opts.OnEvent == nil {
 		return
 	}
 	e := event.Event{Kind: kind, Segment: -1}

@@ -237,3 +237,7 @@ func (i Interop) Do(ctx context.Context, g *Group, c Call, s *Stream) error {
 		site: i.site, factor: c.Factor,
 	})
 }
+
+// Observe adds an observer and returns a function that removes it. A new observer is not notified
+// of existing segments, which Pool.Segments lists.
+func (i Interop) Observe(o Observer) (remove func()) { return i.rt.observers.add(&o) }

@@ -133,7 +133,9 @@ func newGroup(
 	g := &Group{roster: r, rt: rt, comm: comm, life: life}
 	state := &g.state
 	g.events = &groupEvents{rt: rt, state: state}
-	g.events.outbox.common = event.Event{Rank: int32(rt.rank), Group: r.id}
+	g.events.outbox = outbox{
+		opts: &rt.opts, group: state, common: event.Event{Rank: int32(rt.rank), Group: r.id},
+	}
 	life.roster, life.rt, life.comm, life.state = r, rt, comm, state
 	life.events = g.events
 	g.comparison = &comparison{roster: r, rt: rt, comm: comm, life: life, state: state}

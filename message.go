@@ -9,14 +9,6 @@ const (
 	MaxTag = driver.MaxTag
 )
 
-// messages describes the order of messages, which ranks compare.
-func (o Options) messages() string {
-	if o.UnorderedMessages {
-		return "unordered"
-	}
-	return "in order with collectives"
-}
-
 // maxEnds limits the number of pairs and tags that a rank reports, so that the report fits into one
 // exchange. If there are more, the error does not list the messages.
 const maxEnds = driver.MaxPayload / 256

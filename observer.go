@@ -5,6 +5,7 @@ import (
 	"sync/atomic"
 
 	"symmem/driver"
+	"symmem/internal/ranked"
 )
 
 // Observer is notified of memory events. Its functions are called in the order of the events, each
@@ -35,30 +36,10 @@ type WindowEvent struct {
 	Group *Group
 }
 
-// Observe adds an observer and returns a function that removes it. A new observer is not notified
-// of existing segments, which Pool.Segments lists.
-func (i Interop) Observe(o Observer) (remove func()) {
-	rt := i.rt
-	added := &o
-	rt.mu.Lock()
-	defer rt.mu.Unlock()
-	rt.observers.set(append(rt.observers.all(), added))
-	return func() {
-		rt.mu.Lock()
-		defer rt.mu.Unlock()
-		var remaining []*Observer
-		for _, have := range rt.observers.all() {
-			if have != added {
-				remaining = append(remaining, have)
-			}
-		}
-		rt.observers.set(remaining)
-	}
-}
-
 // observers holds the observers of a Runtime. The list is replaced, never modified. Events
 // therefore need no lock.
 type observers struct {
+	mu   *ranked.Mutex[runtimeMu] // serializes changes of the list
 	list atomic.Pointer[[]*Observer]
 }
 
@@ -70,7 +51,19 @@ func (o *observers) all() []*Observer {
 	return nil
 }
 
-// set replaces the list. Runtime.mu is held.
+// add adds an observer and returns a function that removes it.
+func (o *observers) add(added *Observer) (remove func()) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.set(append(o.all(), added))
+	return func() {
+		o.mu.Lock()
+		defer o.mu.Unlock()
+		o.set(slices.DeleteFunc(o.all(), func(have *Observer) bool { return have == added }))
+	}
+}
+
+// set replaces the list. mu is held.
 func (o *observers) set(list []*Observer) {
 	if len(list) == 0 {
 		o.list.Store(nil)

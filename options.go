@@ -311,3 +311,11 @@ func asTimeoutError(err error, timeout time.Duration) error {
 	doing := strings.TrimSuffix(err.Error(), ": "+context.DeadlineExceeded.Error())
 	return &TimeoutError{Doing: doing, Waited: closingTime(timeout)}
 }
+
+// messages describes the order of messages, which ranks compare.
+func (o Options) messages() string {
+	if o.UnorderedMessages {
+		return "unordered"
+	}
+	return "in order with collectives"
+}

@@ -103,6 +103,7 @@ func (p *Pool) connect() {
 	p.events = poolEvents{
 		active: rt.opts.OnEvent != nil, mu: mu, rt: rt, core: p.core, ledger: p.ledger,
 	}
+	p.events.outbox.opts, p.events.outbox.pool = &rt.opts, mu
 	p.events.outbox.common.Rank = int32(rt.rank)
 	if p.domain != nil {
 		p.events.outbox.common.Group = p.domain.id

@@ -50,6 +50,7 @@ func newRuntime(
 	rt := &Runtime{opts: opts, source: string(w.Source), rank: w.Rank, size: w.Size}
 	rt.creation.mu = &rt.mu
 	rt.creation.life, rt.creation.end = context.WithCancelCause(context.Background())
+	rt.observers.mu = &rt.mu
 	rt.registry.mu, rt.registry.life = &rt.mu, rt.creation.life
 	rt.streams.mu = &rt.mu
 	rt.captures.mu, rt.captures.timeout = &rt.mu, closingTime(opts.Timeout)
@@ -253,6 +254,51 @@ func (rt *Runtime) close(ctx context.Context) error {
 	errs = append(errs, rt.monitor.leave(ctx, due))
 	deliverAll(rt)
 	return joinDistinct(errs...)
+}
+
+// NewStream creates a stream. It is closed with the Runtime.
+func (rt *Runtime) NewStream() (*Stream, error) {
+	return rt.addStream(func() (driver.Stream, driver.AdoptedStream, error) {
+		queue, err := rt.device.NewStream()
+		return queue, nil, err
+	})
+}
+
+// DefaultStream returns the stream that calls use if their stream is nil.
+func (rt *Runtime) DefaultStream() *Stream { return rt.stream }
+
+// NewEvent creates an event. It counts as done until a stream records it.
+func (rt *Runtime) NewEvent() (*Event, error) {
+	if err := rt.creation.usable(); err != nil {
+		return nil, err
+	}
+	mark, err := rt.device.NewEvent()
+	if err != nil {
+		return nil, fmt.Errorf("making an event: %w", err)
+	}
+	return &Event{rt: rt, mark: mark}, nil
+}
+
+// addStream adds a new stream and assigns its number.
+func (rt *Runtime) addStream(
+	open func() (driver.Stream, driver.AdoptedStream, error),
+) (*Stream, error) {
+	if err := rt.creation.begin(); err != nil {
+		return nil, err
+	}
+	defer rt.creation.done()
+	queue, adopted, err := open()
+	if err != nil {
+		return nil, fmt.Errorf("making a stream: %w", err)
+	}
+	s := &Stream{rt: rt, queue: queue, adopted: adopted}
+	if err := rt.streams.add(s); err != nil {
+		if adopted == nil {
+			err = errors.Join(err, queue.Close())
+		}
+		return nil, err
+	}
+	return s, nil
 }
 
 // Interop returns the functions for other languages and libraries.

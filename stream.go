@@ -45,17 +45,6 @@ type Stream struct {
 	adopted driver.AdoptedStream
 }
 
-// NewStream creates a stream. It is closed with the Runtime.
-func (rt *Runtime) NewStream() (*Stream, error) {
-	return rt.addStream(func() (driver.Stream, driver.AdoptedStream, error) {
-		queue, err := rt.device.NewStream()
-		return queue, nil, err
-	})
-}
-
-// DefaultStream returns the stream that calls use if their stream is nil.
-func (rt *Runtime) DefaultStream() *Stream { return rt.stream }
-
 // Number returns the number of the stream in the Runtime. The default stream has the number 0, and
 // others count from 1 in the order in which this rank created them. The numbers in the histories of
 // pools are different; see Stream.
@@ -361,40 +350,6 @@ func awaitStreamCause(err error) error {
 		return l.awaitCause(err)
 	}
 	return err
-}
-
-// NewEvent creates an event. It counts as done until a stream records it.
-func (rt *Runtime) NewEvent() (*Event, error) {
-	if err := rt.creation.usable(); err != nil {
-		return nil, err
-	}
-	mark, err := rt.device.NewEvent()
-	if err != nil {
-		return nil, fmt.Errorf("making an event: %w", err)
-	}
-	return &Event{rt: rt, mark: mark}, nil
-}
-
-// addStream adds a new stream and assigns its number.
-func (rt *Runtime) addStream(
-	open func() (driver.Stream, driver.AdoptedStream, error),
-) (*Stream, error) {
-	if err := rt.creation.begin(); err != nil {
-		return nil, err
-	}
-	defer rt.creation.done()
-	queue, adopted, err := open()
-	if err != nil {
-		return nil, fmt.Errorf("making a stream: %w", err)
-	}
-	s := &Stream{rt: rt, queue: queue, adopted: adopted}
-	if err := rt.streams.add(s); err != nil {
-		if adopted == nil {
-			err = errors.Join(err, queue.Close())
-		}
-		return nil, err
-	}
-	return s, nil
 }
 
 // Handle returns a handle with which other libraries can queue work on the stream. On GPUs it is a

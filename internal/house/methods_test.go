@@ -14,10 +14,7 @@ type size struct{ methods, files int }
 // stillLarge lists the types that exceed the limits, with their sizes. They must not grow. Remove
 // an entry when its type is small enough.
 var stillLarge = map[string]size{
-	".Group":   {48, 3}, // 40 are exported
-	".Interop": {21, 4},
-	".Options": {10, 4},
-	".Runtime": {24, 4},
+	".Group": {48, 3}, // 40 are exported
 }
 
 // methods describes the methods of a type.
