@@ -2,7 +2,6 @@ package nccl
 
 import (
 	"errors"
-	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -30,12 +29,12 @@ func TestTimeoutHasCountsOfNCCL(t *testing.T) {
 		}
 		var timeoutErr *driver.TimeoutError
 		if !errors.As(err, &timeoutErr) {
-			return fmt.Errorf("got %w, want a TimeoutError", err)
+			return failuref("got %v, want a TimeoutError", err)
 		}
 		t.Log(timeoutErr)
 		if !strings.Contains(timeoutErr.Counts, "AllReduce: ") ||
 			!strings.Contains(timeoutErr.Error(), timeoutErr.Counts) {
-			return fmt.Errorf("got counts %q in %w, want counts of AllReduce", timeoutErr.Counts, timeoutErr)
+			return failuref("got counts %q in %v, want counts of AllReduce", timeoutErr.Counts, timeoutErr)
 		}
 		return nil
 	})

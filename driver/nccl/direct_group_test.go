@@ -196,6 +196,11 @@ func (w *testGroup) must(f func(m *testRank) error) {
 	}
 }
 
+// failuref returns an error for must. Unlike with fmt.Errorf, an argument may be a nil error.
+func failuref(format string, args ...any) error {
+	return fmt.Errorf("%s", fmt.Sprintf(format, args...))
+}
+
 // withPower calls must with a power for each rank.
 func (w *testGroup) withPower(count int64, f func(m *testRank, p *power) error) {
 	w.t.Helper()

@@ -2,7 +2,6 @@ package nccl
 
 import (
 	"errors"
-	"fmt"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -33,7 +32,7 @@ func TestTimeoutNamesAMissingRank(t *testing.T) {
 				case errors.As(err, &timeoutErr) && slices.Equal(timeoutErr.Missing, []int{len(w.opened) - 1}):
 					named.Add(1)
 				case !errors.Is(err, driver.ErrFault): // a peer named the missing rank first
-					return fmt.Errorf("got %w, want a TimeoutError that names the last rank", err)
+					return failuref("got %v, want a TimeoutError that names the last rank", err)
 				}
 				return nil
 			})
@@ -81,7 +80,7 @@ func (w *testGroup) abort(count int64, calls int) {
 			want = errAborted
 		}
 		if err := m.stream.Synchronize(w.t.Context()); !errors.Is(err, want) {
-			return fmt.Errorf("got %w, want %w", err, want)
+			return failuref("got %v, want %v", err, want)
 		}
 		return nil
 	})

@@ -186,11 +186,16 @@ func (p *plan) prepareNCCL() error {
 		return nil
 	case len(p.c.cfg.Ranks) == 1 || p.Operation.PointToPoint() || p.parts != nil || p.movesNothing():
 		return nil
-	case p.Path == driver.PathWindow && d.startsEarly():
-		p.guardedCall = p.collective()
+	}
+	call, err := p.collective()
+	if err != nil {
+		return err
+	}
+	if p.Path == driver.PathWindow && d.startsEarly() {
+		p.guardedCall = call
 		return p.addGuard()
 	}
-	p.singleCall = p.collective()
+	p.singleCall = call
 	return nil
 }
 
@@ -206,22 +211,25 @@ func (p *plan) chooseParts() *driver.Splits {
 	return p.Splits
 }
 
-// collective returns NCCL's call for a collective.
-func (p *plan) collective() nccl.Invocation {
+// collective returns NCCL's call for a collective, or ErrUnsupported if NCCL has no such call.
+func (p *plan) collective() (nccl.Invocation, error) {
 	n, c, root := p.c.device.anyThread, p.c.comm.handle, p.Root
 	switch p.Operation {
 	case driver.AllReduce, driver.Barrier:
-		return n.AllReduce(p.send, p.recv, p.count, p.dataType, p.reduceOp, c)
+		return n.AllReduce(p.send, p.recv, p.count, p.dataType, p.reduceOp, c), nil
 	case driver.AllGather:
-		return n.AllGather(p.send, p.recv, p.count, p.dataType, c)
+		return n.AllGather(p.send, p.recv, p.count, p.dataType, c), nil
 	case driver.ReduceScatter:
-		return n.ReduceScatter(p.send, p.recv, p.count, p.dataType, p.reduceOp, c)
+		return n.ReduceScatter(p.send, p.recv, p.count, p.dataType, p.reduceOp, c), nil
 	case driver.Broadcast:
-		return n.Broadcast(p.send, p.recv, p.count, p.dataType, root, c)
+		return n.Broadcast(p.send, p.recv, p.count, p.dataType, root, c), nil
 	case driver.Reduce:
-		return n.Reduce(p.send, p.recv, p.count, p.dataType, p.reduceOp, root, c)
-	default:
-		return n.AlltoAll(p.send, p.recv, p.count, p.dataType, c)
+		return n.Reduce(p.send, p.recv, p.count, p.dataType, p.reduceOp, root, c), nil
+	case driver.AllToAll:
+		return n.AlltoAll(p.send, p.recv, p.count, p.dataType, c), nil
+	default: // parts, messages and kernels are launched differently
+		return nccl.Invocation{}, fmt.Errorf("NCCL has no call for %v: %w", p.Operation,
+			driver.ErrUnsupported)
 	}
 }
 
@@ -301,8 +309,11 @@ func (p *plan) queueScaled(on cuda.Stream) error {
 		return err
 	}
 	scaled.reduceOp = op
-	call := scaled.collective()
-	return errors.Join(call.On(on), n.DestroyReduceOp(op, comm))
+	call, err := scaled.collective()
+	if err == nil {
+		err = call.On(on)
+	}
+	return errors.Join(err, n.DestroyReduceOp(op, comm))
 }
 
 // copy queues a collective in a group of one rank.

@@ -33,6 +33,22 @@ func TestUnknownTypesAndReductionsAreRefused(t *testing.T) {
 	}
 }
 
+// TestOperationsWithoutAnNCCLCallAreRefused prepares operations that NCCL's collectives do not
+// provide. They must not run as another collective.
+func TestOperationsWithoutAnNCCLCallAreRefused(t *testing.T) {
+	for _, operation := range []driver.Operation{
+		driver.Send, driver.Recv, driver.AllToAllV, driver.AllReduceRMSNorm, driver.Operation(100),
+	} {
+		p := &plan{
+			Call: driver.Call{Operation: operation},
+			c:    &communicator{device: &Device{}, comm: &ncclComm{}},
+		}
+		if _, err := p.collective(); !errors.Is(err, driver.ErrUnsupported) {
+			t.Errorf("%v: got %v, want ErrUnsupported", operation, err)
+		}
+	}
+}
+
 // TestReductionNumbersMatchNCCL compares the table of package driver with the constants of package
 // nccl.
 func TestReductionNumbersMatchNCCL(t *testing.T) {

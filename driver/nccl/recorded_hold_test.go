@@ -53,7 +53,7 @@ func replayAfterAFault(t *testing.T, count int64) {
 		for range 3 {
 			took, err := g.waitIdle()
 			if err != nil || took > 30*time.Second {
-				return fmt.Errorf("a replay after the fault took %v: %w", took, err)
+				return failuref("a replay after the fault took %v: %v", took, err)
 			}
 			if err := g.replay(); err != nil {
 				return err
@@ -162,7 +162,7 @@ func TestInvalidatedCaptureDoesNotDelayTeardown(t *testing.T) {
 			return err
 		})
 		if !errors.Is(err, cuda.ErrCaptureInvalidated) {
-			return fmt.Errorf("got %w, want %w", err, cuda.ErrCaptureInvalidated)
+			return failuref("got %v, want %v", err, cuda.ErrCaptureInvalidated)
 		}
 		return errors.Join(s.Close(), m.device.destroy(cudaStream), m.closeGroup())
 	})

@@ -110,7 +110,7 @@ func TestCallsDivergeWithFewResidentBlocks(t *testing.T) {
 // checkMismatch checks that err is a MismatchError.
 func checkMismatch(err error) error {
 	if !errors.As(err, new(*driver.MismatchError)) {
-		return fmt.Errorf("got %w, want a MismatchError", err)
+		return failuref("got %v, want a MismatchError", err)
 	}
 	return nil
 }
@@ -124,7 +124,7 @@ func checkDivergence(capture int, launch bool) func(error) error {
 		if !errors.As(err, &mismatch) || mismatch.Call.Recorded.Capture != uint64(capture) ||
 			mismatch.Launch != launch ||
 			!strings.Contains(err.Error(), fmt.Sprintf("call 1 of capture %d", capture)) {
-			return fmt.Errorf("got %w, want a MismatchError about call 1 of capture %d", err, capture)
+			return failuref("got %v, want a MismatchError about call 1 of capture %d", err, capture)
 		}
 		return nil
 	}
@@ -199,7 +199,7 @@ func TestCallInAnInvalidatedCaptureKeepsTheGroup(t *testing.T) {
 			err := o.record(driver.PathDirect, p)
 			_, endErr := gpu.EndCapture(o.cudaStream)
 			if !errors.Is(err, cuda.ErrCaptureInvalidated) || endErr == nil {
-				return fmt.Errorf("got %w from the call and %w from EndCapture, want "+
+				return failuref("got %v from the call and %v from EndCapture, want "+
 					"ErrCaptureInvalidated and an error", err, endErr)
 			}
 			return nil
@@ -221,7 +221,7 @@ func TestGraphInACaptureOfTheOwnerIsRefused(t *testing.T) {
 		}
 		err = foreign[0].capture(func() error {
 			if err := g.Launch(foreign[0].stream); !errors.Is(err, driver.ErrCapturing) {
-				return fmt.Errorf("got %w, want ErrCapturing", err)
+				return failuref("got %v, want ErrCapturing", err)
 			}
 			return foreign[0].record(driver.PathDirect, p)
 		})

@@ -2,7 +2,6 @@ package nccl
 
 import (
 	"errors"
-	"fmt"
 	"os"
 	"testing"
 	"time"
@@ -36,7 +35,7 @@ func TestSplitsInACaptureAreCompared(t *testing.T) {
 		_, err := m.captureForeign(call)
 		var messageErr *driver.MessageError
 		if !errors.As(err, &messageErr) || len(messageErr.Ends) != 1 {
-			return fmt.Errorf("got %w, want a MessageError about one message", err)
+			return failuref("got %v, want a MessageError about one message", err)
 		}
 		return nil
 	})

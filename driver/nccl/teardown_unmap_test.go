@@ -2,7 +2,6 @@ package nccl
 
 import (
 	"errors"
-	"fmt"
 	"slices"
 	"testing"
 	"time"
@@ -72,7 +71,7 @@ func (m *testRank) closeStream() error {
 	m.stream = nil
 	m.pinned = nil // not freed, because CUDA would wait for the whole device
 	if err == nil || !m.device.gpu.KeepsMemory() {
-		return fmt.Errorf("got %w from Close, want an error about unfinished work", err)
+		return failuref("got %v from Close, want an error about unfinished work", err)
 	}
 	return nil
 }
@@ -102,7 +101,7 @@ func TestNothingIsUnmappedUnderWorkOfAClosedStream(t *testing.T) {
 // it.
 func wantTimeout(err error) error {
 	if timeoutErr := new(driver.TimeoutError); !errors.As(err, &timeoutErr) {
-		return fmt.Errorf("got %w, want a TimeoutError", err)
+		return failuref("got %v, want a TimeoutError", err)
 	}
 	return nil
 }

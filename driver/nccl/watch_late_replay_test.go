@@ -42,7 +42,7 @@ func replayLate(t *testing.T, o driver.Operation, noticed bool) {
 		call := p.inPlace(o, m.rank)
 		launch, err := m.group.Offer(call).(*plan).choose()
 		if err != nil || !launch.Bulk {
-			return fmt.Errorf("%s is not a bulk kernel: %w", launch.Kernel, err)
+			return failuref("%s is not a bulk kernel: %v", launch.Kernel, err)
 		}
 		powers[m.rank] = p
 		if graphs[m.rank], err = m.captureForeign(call); err != nil {

@@ -85,9 +85,9 @@ func replayOnOneRank(t *testing.T, count int64) {
 		var timeoutErr *driver.TimeoutError
 		switch {
 		case m.rank != 0 && !errors.Is(cause, driver.ErrFault):
-			return fmt.Errorf("got cause %w, want the fault of rank 0", cause)
+			return failuref("got cause %v, want the fault of rank 0", cause)
 		case m.rank == 0 && (!errors.As(cause, &timeoutErr) || len(timeoutErr.Missing) != ranks-1):
-			return fmt.Errorf("got cause %w, want a TimeoutError about all other ranks", cause)
+			return failuref("got cause %v, want a TimeoutError about all other ranks", cause)
 		}
 		return checkCallsFail(t, m, graphs[m.rank], powers[m.rank], cause)
 	})
@@ -117,7 +117,7 @@ func checkCallsFail(t *testing.T, m *testRank, g *foreignStream, p *power, cause
 	}
 	for name, got := range results {
 		if !errors.Is(got, cause) {
-			err = errors.Join(err, fmt.Errorf("%s returned %w, want %w", name, got, cause))
+			err = errors.Join(err, failuref("%s returned %v, want %v", name, got, cause))
 		}
 	}
 	return errors.Join(err, other.Close(), m.device.destroy(cudaStream))
@@ -133,7 +133,7 @@ func (g *foreignStream) checkReplayPoisons(w *testGroup, m *testRank, p *power) 
 	}
 	took, err := g.waitIdle()
 	if err != nil || took > 20*time.Second {
-		return fmt.Errorf("a replay after the fault took %v: %w", took, err)
+		return failuref("a replay after the fault took %v: %v", took, err)
 	}
 	if p.count == countFor["bulk"] {
 		got, err := m.readDevice(w, p.segment.Address(), 4*p.count)
@@ -205,14 +205,14 @@ func TestDivergenceInAReplay(t *testing.T) {
 		cause := m.awaitFault(20 * time.Second)
 		var mismatch *driver.MismatchError
 		if !errors.As(cause, &mismatch) && !errors.Is(cause, driver.ErrFault) {
-			return fmt.Errorf("got cause %w, want a MismatchError", cause)
+			return failuref("got cause %v, want a MismatchError", cause)
 		}
 		if _, err := g.waitIdle(); err != nil {
 			return err
 		}
 		p.count = call.Count
 		if err := g.stream.Synchronize(t.Context()); !errors.Is(err, cause) {
-			return fmt.Errorf("the stream returned %w, want %w", err, cause)
+			return failuref("the stream returned %v, want %v", err, cause)
 		}
 		return errors.Join(m.checkAllPoison(w, p), g.destroy(), g.closeStream())
 	})
@@ -280,12 +280,12 @@ func TestAbortEndsReplays(t *testing.T) {
 		}
 		took, err := g.waitIdle()
 		if err != nil || took > 20*time.Second {
-			return fmt.Errorf("the replay took %v: %w", took, err)
+			return failuref("the replay took %v: %v", took, err)
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
 		if err := g.stream.Synchronize(ctx); !errors.Is(err, driver.ErrFault) {
-			return fmt.Errorf("the stream returned %w, want the fault", err)
+			return failuref("the stream returned %v, want the fault", err)
 		}
 		return errors.Join(m.checkAllPoison(w, p), g.destroy(), g.closeStream())
 	})

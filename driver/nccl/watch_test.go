@@ -45,7 +45,7 @@ func (m *testRank) awaitMismatch(round int) error {
 	}
 	var mismatch *driver.MismatchError
 	if err := m.group.Cause(); !errors.As(err, &mismatch) && !errors.Is(err, driver.ErrFault) {
-		return fmt.Errorf("round %d: got %w, want a MismatchError or ErrFault", round, err)
+		return failuref("round %d: got %v, want a MismatchError or ErrFault", round, err)
 	}
 	return nil
 }

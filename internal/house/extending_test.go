@@ -128,7 +128,7 @@ var points = []point{
 			{in: "driver", name: "operationTraits"},
 			{in: "driver/host", name: "mover.move"},
 			{in: "driver/nccl", name: "plan.collective", exempt: map[string]string{
-				"AllToAll": byDefault, "Send": message, "Recv": message, "AllReduceRMSNorm": byNorm,
+				"Send": message, "Recv": message, "AllReduceRMSNorm": byNorm,
 				"AllToAllV": bySplits,
 			}},
 			{in: "driver/nccl/kernels", name: "Launch.parts", exempt: map[string]string{

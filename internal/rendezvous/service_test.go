@@ -3,7 +3,6 @@ package rendezvous
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"slices"
 	"strings"
@@ -123,7 +122,7 @@ func TestFailedConnectDoesNotDelayLeave(t *testing.T) {
 	forEachRank(t, worldsOf(3, route)[:2], func(w World) error {
 		var absent *AbsentError
 		if _, _, err := Connect(secondCtx, w); !errors.As(err, &absent) {
-			return fmt.Errorf("got %w, want an AbsentError for rank 2", err)
+			return errors.Join(errors.New("Connect returned no AbsentError for rank 2"), err)
 		}
 		return nil
 	})
