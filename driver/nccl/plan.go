@@ -101,7 +101,8 @@ func (p *plan) refuseFormula() error {
 func checkTypes(call *driver.Call) error {
 	_, hasOp := call.ReduceOp.NCCL().Number()
 	hasOp = hasOp || call.ReduceOp.Scales()
-	if !call.Operation.Reduces() || hasOp && !slices.Contains(movedTypes, call.DataType) {
+	reduces := hasOp && !slices.Contains(movedTypes, call.DataType)
+	if _, hasType := dataTypes[call.DataType]; hasType && (!call.Operation.Reduces() || reduces) {
 		return nil
 	}
 	return fmt.Errorf("NCCL has no %v of %v with %v: %w", call.Operation, call.DataType,
