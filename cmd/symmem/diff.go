@@ -21,11 +21,12 @@ the last integer of the file's name. Of a directory it reads all files.
 
 Pools and segments are matched across ranks. diff prints the first request (allocation, free or
 collective) that differs and the first place (segment and offset) that differs, with stacks and the
-five requests before; whether this one difference explains the rest; and where symmem would place
-the same requests. Where the files do not determine something, it says so.
+five requests before; whether this one difference explains the rest; and where the placement of
+symmem would put the same requests. Where the files do not determine something, it says so.
 
 If there are MemPools, only these are compared, because other memory differs between ranks by
-nature; --all-pools compares everything.
+nature; --all-pools compares everything. The fields of --json are listed in
+docs/reference/json.md.
 
 Exit codes: 0 the ranks agree; 1 they differ; 2 a file cannot be read; 128 + n it was ended by signal
 n.`

@@ -48,8 +48,8 @@ func (c *comparison) replaySymmem(r *Replay) string {
 	case first < 0:
 		return "placed by creation, as symmem does, " + all + " agree as far as they have the same requests"
 	}
-	return fmt.Sprintf("placed by creation, as symmem does, %s agree up to request %d, after the "+
-		"first request that differs (%d)", all, first, c.result.Equal)
+	return fmt.Sprintf("placed by creation, as symmem does, %s agree up to request %d; their requests "+
+		"differ from request %d on", all, first, c.result.Equal)
 }
 
 // maxReplay bounds the size of a replayed request, in bytes.
@@ -115,7 +115,7 @@ func (c *comparison) replayPyTorch() string {
 	for i, v := range c.views {
 		if at := replayAddresses(v.sequence); at != nil {
 			return fmt.Sprintf("PyTorch's rule (best fit, then lowest address) explains the places of "+
-				"rank %d up to event %d, and not that one: a newer rule, or another setting, was in force",
+				"rank %d before event %d but not there: another rule or setting was in force",
 				c.numbers[i], at.Number)
 		}
 	}

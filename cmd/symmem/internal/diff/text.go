@@ -84,7 +84,7 @@ func (t *textWriter) difference(of string, d *Difference) {
 	}
 	switch {
 	case len(d.Blamed) > 0:
-		t.line("   %s deviate from the majority", ranklist.Ranks(d.Blamed))
+		t.line("   in the minority: %s", ranklist.Ranks(d.Blamed))
 	default:
 		t.line("   no majority: the file does not show which rank is wrong")
 	}

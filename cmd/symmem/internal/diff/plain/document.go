@@ -3,7 +3,8 @@
 //
 // Files of PyTorch have up to gigabytes, nearly all of it in a few lists. Decode passes the elements
 // of these lists to the caller one at a time and then forgets them. Values are numbers that refer to
-// tables of the Document, so a large file does not burden the garbage collector.
+// tables of the Document, so a large file does not burden the garbage collector. The pickle libraries
+// of Go build the whole file in memory and resolve classes, so this package has its own machine.
 package plain
 
 import (
@@ -109,7 +110,7 @@ type Document struct {
 }
 
 const (
-	chunkBits = 14
+	chunkBits = 10
 	// maxHeld bounds the memory of a Document, in bytes.
 	maxHeld = 5 << 29
 	// maxSpare bounds the number of freed slices that are kept.

@@ -14,7 +14,7 @@ type input struct {
 	offset  int64
 }
 
-func newInput(r io.Reader) *input { return &input{r: bufio.NewReaderSize(r, 1<<18)} }
+func newInput(r io.Reader) *input { return &input{r: bufio.NewReaderSize(r, 1<<16)} }
 
 func (in *input) peek() (byte, error) {
 	b, err := in.r.Peek(1)

@@ -44,7 +44,7 @@ func (m *machine) jsonToken(token json.Token) error {
 	case json.Delim:
 		return m.jsonDelimiter(t)
 	case string:
-		v, err := m.intern([]byte(t))
+		v, err := m.doc.intern([]byte(t))
 		if err != nil {
 			return err
 		}

@@ -27,7 +27,7 @@ func Decode(r io.Reader, o Options) (*Document, Value, error) {
 	if err != nil {
 		return nil, 0, malformed("it is empty: %v", err)
 	}
-	m := &machine{Document: &Document{}, options: o}
+	m := &machine{doc: &Document{}, options: o}
 	if first == opProto {
 		err = (&pickle{machine: m, input: in}).run()
 	} else {
@@ -39,12 +39,12 @@ func Decode(r io.Reader, o Options) (*Document, Value, error) {
 	if len(m.stack) != 1 || len(m.marks) != 0 {
 		return nil, 0, malformed("it ends with %d values instead of one", len(m.stack))
 	}
-	return m.Document, m.stack[0], nil
+	return m.doc, m.stack[0], nil
 }
 
 // machine executes the stack operations of pickles. JSON is read with the same operations.
 type machine struct {
-	*Document
+	doc     *Document
 	options Options
 	stack   []Value
 	marks   []int // positions in the stack
@@ -104,7 +104,7 @@ func (m *machine) top(k kind) (*object, error) {
 	if n < m.base() || m.stack[n].tag() != tagObject {
 		return nil, malformed("an operation lacks its container")
 	}
-	o := m.object(m.stack[n])
+	o := m.doc.object(m.stack[n])
 	if o.kind != k {
 		return nil, malformed("an operation has a container of the wrong type")
 	}
@@ -113,8 +113,8 @@ func (m *machine) top(k kind) (*object, error) {
 
 // pushList pushes an empty list, and finds out whether its elements are passed on.
 func (m *machine) pushList() error {
-	v := m.newObject(list)
-	o := m.object(v)
+	v := m.doc.newObject(list)
+	o := m.doc.object(v)
 	if outer := m.outerList(); outer != nil {
 		o.depth, o.key = outer.depth-1, outer.key
 		outer.label++
@@ -136,7 +136,7 @@ func (m *machine) outerList() *object {
 		if at < 0 || at >= n || m.stack[at].tag() != tagObject {
 			continue
 		}
-		if o := m.object(m.stack[at]); o.kind == list && o.depth > 1 {
+		if o := m.doc.object(m.stack[at]); o.kind == list && o.depth > 1 {
 			return o
 		}
 	}
@@ -150,10 +150,10 @@ func (m *machine) topLevelKey() (string, bool) {
 	switch {
 	case n == 0:
 		return "", true
-	case n < 2 || !m.IsDict(m.stack[0]):
+	case n < 2 || !m.doc.IsDict(m.stack[0]):
 		return "", false
 	case len(m.marks) == 0 && n == 2 || len(m.marks) == 1 && m.marks[0] == 1 && n%2 == 0:
-		return m.Text(m.stack[n-1])
+		return m.doc.Text(m.stack[n-1])
 	}
 	return "", false
 }
@@ -162,28 +162,28 @@ func (m *machine) topLevelKey() (string, bool) {
 // are complete and are passed on.
 func (m *machine) pushDict() error {
 	if at := m.base(); at > 0 && len(m.stack) > at && m.stack[at-1].tag() == tagObject {
-		if o := m.object(m.stack[at-1]); o.depth == 1 {
+		if o := m.doc.object(m.stack[at-1]); o.depth == 1 {
 			if err := m.emit(o, m.stack[at:]); err != nil {
 				return err
 			}
 			m.stack = m.stack[:at]
 		}
 	}
-	return m.push(m.newObject(dict))
+	return m.push(m.doc.newObject(dict))
 }
 
 // emit passes elements of a streamed list on and drops them.
 func (m *machine) emit(o *object, elements []Value) error {
 	at := max(int(o.label)-1, 0)
 	for _, v := range elements {
-		if v.tag() == tagObject && m.object(v).freed {
+		if v.tag() == tagObject && m.doc.object(v).freed {
 			return malformed("a list contains the same element twice")
 		}
-		if err := m.options.Element(m.Document, int(o.key), at, v); err != nil {
+		if err := m.options.Element(m.doc, int(o.key), at, v); err != nil {
 			return err
 		}
 		if v.tag() == tagObject {
-			m.free(m.object(v))
+			m.doc.free(m.doc.object(v))
 		}
 	}
 	return nil
@@ -197,7 +197,7 @@ func (m *machine) appendTo(o *object, values []Value) error {
 	if o.depth > 1 {
 		return nil // the elements are lists, which have been passed on
 	}
-	return m.extend(o, values)
+	return m.doc.extend(o, values)
 }
 
 // appends appends the values above the last mark to the list below it.
@@ -226,13 +226,13 @@ func (m *machine) setItems() error {
 	if len(values)%2 != 0 {
 		return malformed("a key has no value")
 	}
-	return m.extend(o, values)
+	return m.doc.extend(o, values)
 }
 
 // pushTuple pushes a tuple of the given values.
 func (m *machine) pushTuple(values []Value) error {
-	v := m.newObject(tuple)
-	if err := m.extend(m.object(v), values); err != nil {
+	v := m.doc.newObject(tuple)
+	if err := m.doc.extend(m.doc.object(v), values); err != nil {
 		return err
 	}
 	return m.push(v)

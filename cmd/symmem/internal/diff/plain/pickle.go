@@ -141,8 +141,8 @@ func (p *pickle) rare(op byte) error {
 	if k == dict && len(values)%2 != 0 {
 		return malformed("a key has no value")
 	}
-	v := p.newObject(k)
-	if err := p.extend(p.object(v), values); err != nil {
+	v := p.doc.newObject(k)
+	if err := p.doc.extend(p.doc.object(v), values); err != nil {
 		return err
 	}
 	return p.push(v)
@@ -165,7 +165,7 @@ func (p *pickle) single(op byte) error {
 		if err != nil {
 			return err
 		}
-		return p.extend(o, values)
+		return p.doc.extend(o, values)
 	}
 	o, err := p.top(list)
 	if err != nil {
@@ -215,7 +215,7 @@ func (p *pickle) put(at uint64) error {
 	}
 	for uint64(len(p.memo)) <= at {
 		p.memo = append(p.memo, 0)
-		p.held += 8
+		p.doc.held += 8
 	}
 	p.memo[at] = p.stack[len(p.stack)-1]
 	return nil
@@ -315,7 +315,7 @@ func (p *pickle) pushText(op byte) error {
 	if op == opShortBinBytes || op == opBinBytes || op == opBinBytes8 || op == opByteArray8 {
 		return p.push(makeValue(tagOpaque, 0))
 	}
-	v, err := p.intern(b)
+	v, err := p.doc.intern(b)
 	if err != nil {
 		return err
 	}
