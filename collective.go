@@ -116,8 +116,8 @@ func (g *Group) run(ctx context.Context, s *Stream, c *collective) error {
 	if g.rt.opts.OnEvent != nil {
 		g.events.submitEntered(p, c, s, in)
 	}
-	if s.adopted != nil {
-		err = g.launchAdopted(s, p)
+	if s.adopted != nil || c.wait {
+		err = g.launchOn(s, p, c.wait)
 	} else {
 		err = g.comm.Launch(s.queue, p.plan)
 	}
@@ -160,8 +160,8 @@ func (g *Group) runSlowly(ctx context.Context, s *Stream, c, p *collective, in v
 	if g.rt.opts.OnEvent != nil {
 		g.events.submit(p, c.site, s)
 	}
-	if s.adopted != nil {
-		err = g.launchAdopted(s, p)
+	if s.adopted != nil || c.wait {
+		err = g.launchOn(s, p, c.wait)
 	} else {
 		err = g.comm.Launch(s.queue, p.plan)
 	}
@@ -248,23 +248,32 @@ func (g *Group) AllToAllV(
 // path selected by Options.Path or SetPath. Other errors are those of all collectives. After a
 // fault, Residual and Output are undefined.
 func (g *Group) AllReduceRMSNorm(ctx context.Context, a NormArgs, s *Stream) error {
-	return g.normalize(ctx, a, s, PathDefault, 0)
+	return g.normalize(ctx, a, s, PathDefault, 0, false)
 }
 
-// normalize runs AllReduceRMSNorm with a path choice and a call site.
+// normalize runs AllReduceRMSNorm with a path choice and a call site. wait is set if the caller
+// calls Synchronize next.
 func (g *Group) normalize(
-	ctx context.Context, a NormArgs, s *Stream, choice PathChoice, site uint32,
+	ctx context.Context, a NormArgs, s *Stream, choice PathChoice, site uint32, wait bool,
 ) error {
 	c := &collective{
 		operation: driver.AllReduceRMSNorm, dataType: BFloat16, reduceOp: Sum,
 		send: a.Input, recv: a.Output, count: a.Rows * a.Hidden, choice: choice, site: site,
+		wait: wait,
 	}
 	c.norm = normLike(g.calls.plans[c.slot(a.Weight.Address())].Load(), &a)
 	return g.run(ctx, s, c)
 }
 
-// launchAdopted queues a plan on an adopted stream, or records it if the owner captures the stream.
-func (g *Group) launchAdopted(s *Stream, p *collective) error {
+// launchOn queues a plan on an adopted stream, or records it if the owner captures the stream. wait
+// is set if the caller calls Synchronize next. The stream is then not captured.
+func (g *Group) launchOn(s *Stream, p *collective, wait bool) error {
+	if wait {
+		if inline, ok := g.comm.(driver.InlineLauncher); ok {
+			return inline.LaunchInline(s.queue, p.plan)
+		}
+		return g.comm.Launch(s.queue, p.plan)
+	}
 	if s.capturing.Load() || !s.captured() {
 		return g.comm.Launch(s.queue, p.plan)
 	}

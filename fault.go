@@ -127,6 +127,9 @@ func (l *lifetime) owns(err error) bool {
 // PriorError belongs to the group whose call was skipped. Its Cause may belong to another group,
 // which failed earlier.
 func lifetimeOf(err error) *lifetime {
+	if err == nil {
+		return nil // errors.As would allocate
+	}
 	var fault *driver.Fault
 	if !errors.As(err, &fault) {
 		return nil

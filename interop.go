@@ -1,6 +1,7 @@
 package symmem
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 
@@ -212,6 +213,12 @@ type Call struct {
 	Send, Recv Memory
 	// Norm replaces Type, Op, Count, Send and Recv in AllReduceRMSNorm.
 	Norm *NormArgs
+	// Wait makes Do wait until the stream is idle, and return the first error of its work. On the host
+	// backend, the calling goroutine then does the work that other goroutines would do. Unlike
+	// Stream.Synchronize, Wait does not affect the history of pools. The context does not end a wait
+	// for late ranks, but Options.Timeout does. While the stream is being captured, Do returns
+	// ErrCapturing and queues nothing.
+	Wait bool
 	// Path chooses the path of this call: PathPlain, PathWindow or PathDirect. For any other value
 	// the group's choice applies. It must be the same on all ranks.
 	Path PathChoice
@@ -228,13 +235,33 @@ func (i Interop) Do(ctx context.Context, g *Group, c Call, s *Stream) error {
 	if c.Path == PathAuto {
 		c.Path = PathDefault
 	}
+	if !c.Wait {
+		return c.queue(ctx, g, s, i.site)
+	}
+	if s == nil {
+		s = i.rt.stream
+	}
+	if s.records() {
+		return fmt.Errorf("%v on group %s: waiting for it: %w", c.Operation, g.id, ErrCapturing)
+	}
+	err := c.queue(ctx, g, s, i.site)
+	if err != nil && g.comm.Cause() == nil {
+		return err // nothing was queued
+	}
+	ended := s.queue.Synchronize(orBackground(ctx))
+	deliverAll(i.rt)
+	return cmp.Or(err, awaitStreamCause(ended))
+}
+
+// queue queues the collective, and attributes it to a call site.
+func (c *Call) queue(ctx context.Context, g *Group, s *Stream, site uint32) error {
 	if c.Norm != nil && c.Operation == OpAllReduceRMSNorm {
-		return g.normalize(ctx, *c.Norm, s, c.Path, i.site)
+		return g.normalize(ctx, *c.Norm, s, c.Path, site, c.Wait)
 	}
 	return g.run(ctx, s, &collective{
 		operation: c.Operation, dataType: c.Type, reduceOp: c.Op, root: c.Root, count: c.Count,
 		send: c.Send, recv: c.Recv, choice: c.Path, tag: c.Tag, splits: c.Splits, arrived: c.Arrived,
-		site: i.site, factor: c.Factor,
+		site: site, wait: c.Wait, factor: c.Factor,
 	})
 }
 

@@ -28,6 +28,7 @@ type collective struct {
 	factor     float64    // of PremulSum
 	choice     PathChoice // path of this call, unless it is PathDefault
 	site       uint32     // call site, see Interop.At; not compared with that of a kept plan
+	wait       bool       // the call waits; not part of the plan, see Call.Wait
 	arrived    func(source int)
 	splits     *Splits
 	norm       *NormArgs // on the heap; see normLike

@@ -13,6 +13,7 @@ import "context"
 //	Native         Stream,        there is no handle to pass to other libraries
 //	               Communicator
 //	Recorder       Communicator   calls on adopted streams during a capture are refused
+//	InlineLauncher Communicator   other threads wait for late peers
 //	LazyWindows    Communicator   registration makes all windows at once
 //	MessageCounts  Communicator   a MessageError lists no messages
 //	Remarker       Offer          there are no remarks
@@ -72,6 +73,16 @@ type Recorder interface {
 	// segments, stays mapped until the graph and its executables are destroyed. If it is freed or
 	// closed earlier, it stays mapped, but later replays end without a result.
 	Record(stream Stream, plan Plan) error
+}
+
+// InlineLauncher is implemented by a Communicator that can run a call on the thread that waits for
+// it.
+type InlineLauncher interface {
+	// LaunchInline is like Launch, for a caller that calls Synchronize of the same stream next. If the
+	// call has to wait for peers, Synchronize runs it on its own thread, and no other thread has to be
+	// woken up. That part of Synchronize ignores the context: the group's timeout and
+	// Config.Interrupted limit it.
+	LaunchInline(stream Stream, plan Plan) error
 }
 
 // LazyWindows is implemented by a Communicator whose Register does not create the library's

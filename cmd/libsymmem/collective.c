@@ -1,18 +1,62 @@
 /* Collectives of symmem.h. One Go function implements all of them. */
+#include <string.h>
+
 #include "_cgo_export.h"
 #include "shim.h"
 #include "state.h"
 
+static const char unknown_call[] =
+	"struct symmem_call has a size that this library does not know: set size to sizeof(struct "
+	"symmem_call) of the library's own symmem.h";
+
+/* The size of struct symmem_call in its first version. */
+enum { SMALLEST_CALL = sizeof(struct symmem_call) };
+
+/* Returns the arguments with all fields of this version, or null. copy has room for them. */
+static const struct symmem_call *complete(const struct symmem_call *call, struct symmem_call *copy) {
+	if (!call || call->size < SMALLEST_CALL || call->size > sizeof *call) {
+		symmem_note_error(SYMMEM_ERR_INVALID, sizeof unknown_call - 1, unknown_call, 0, "");
+		return 0;
+	}
+	if (call->size == sizeof *call) return call;
+	memset(copy, 0, sizeof *copy);
+	memcpy(copy, call, call->size);
+	return copy;
+}
+
+static int make(const struct symmem_call *call) {
+	uint32_t site = call->site ? call->site : symmem_current_site();
+	int waits = (call->flags & SYMMEM_CALL_WAIT) != 0;
+	if (waits) symmem_begin_wait();
+	int code = WAITING(goCall((struct symmem_call *)call, site));
+	if (waits) symmem_end_wait();
+	return code;
+}
+
+API int symmem_call(const struct symmem_call *call) {
+	struct symmem_call copy;
+	if (__builtin_expect(symmem_forked, 0)) return SYMMEM_ERR_FORKED;
+	call = complete(call, &copy);
+	return call ? make(call) : SYMMEM_ERR_INVALID;
+}
+
 API int symmem_collective(uint64_t group, int operation, int64_t count, int type, int op, int root,
                           int path, const void *send, void *recv, uint64_t stream) {
-	return WAITING(goCollective(group, operation, count, type, op, 0, root, path, (void *)send, recv,
-	                            stream, symmem_current_site()));
+	struct symmem_call call = {
+		.group = group, .stream = stream, .operation = operation, .type = type, .op = op,
+		.path = path, .root = root, .count = count, .send = send, .recv = recv,
+	};
+	return make(&call);
 }
 
 API int symmem_premul_sum(uint64_t group, int operation, int64_t count, int type, double factor,
                           int root, int path, const void *send, void *recv, uint64_t stream) {
-	return WAITING(goCollective(group, operation, count, type, SYMMEM_PREMUL_SUM, factor, root, path,
-	                            (void *)send, recv, stream, symmem_current_site()));
+	struct symmem_call call = {
+		.group = group, .stream = stream, .operation = operation, .type = type,
+		.op = SYMMEM_PREMUL_SUM, .path = path, .root = root, .count = count, .factor = factor,
+		.send = send, .recv = recv,
+	};
+	return make(&call);
 }
 
 API int symmem_all_reduce(uint64_t group, int64_t count, int type, int op, int path,
@@ -45,21 +89,30 @@ API int symmem_all_to_all_v(uint64_t group, size_t ranks, const int64_t *send_co
                             const int64_t *send_offsets, const int64_t *recv_counts,
                             const int64_t *recv_offsets, int type, const void *send, void *recv,
                             uint64_t stream) {
-	return WAITING(goAllToAllV(group, ranks, (int64_t *)send_counts, (int64_t *)send_offsets,
-	                           (int64_t *)recv_counts, (int64_t *)recv_offsets, type, (void *)send,
-	                           recv, stream, symmem_current_site()));
+	struct symmem_call call = {
+		.group = group, .stream = stream, .operation = SYMMEM_ALL_TO_ALL_V, .type = type,
+		.send = send, .recv = recv, .ranks = ranks, .send_counts = send_counts,
+		.send_offsets = send_offsets, .recv_counts = recv_counts, .recv_offsets = recv_offsets,
+	};
+	return make(&call);
 }
 
 API int symmem_send(uint64_t group, int64_t count, int type, int peer, int tag, const void *send,
                     uint64_t stream) {
-	return WAITING(goMessage(group, SYMMEM_SEND, count, type, peer, tag, (void *)send, NULL, stream,
-	                         symmem_current_site()));
+	struct symmem_call call = {
+		.group = group, .stream = stream, .operation = SYMMEM_SEND, .type = type, .root = peer,
+		.tag = tag, .count = count, .send = send,
+	};
+	return make(&call);
 }
 
 API int symmem_recv(uint64_t group, int64_t count, int type, int source, int tag, void *recv,
                     int32_t *from, uint64_t stream) {
-	return WAITING(goMessage(group, SYMMEM_RECV, count, type, source, tag, recv, from, stream,
-	                         symmem_current_site()));
+	struct symmem_call call = {
+		.group = group, .stream = stream, .operation = SYMMEM_RECV, .type = type, .root = source,
+		.tag = tag, .count = count, .recv = recv, .from = from,
+	};
+	return make(&call);
 }
 
 API int symmem_all_reduce_rms_norm(uint64_t group, int64_t rows, int64_t hidden, float epsilon,

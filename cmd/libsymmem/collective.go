@@ -4,23 +4,64 @@ package main
 import "C"
 
 import (
+	"fmt"
 	"unsafe"
 
+	"symmem"
 	"symmem/cmd/libsymmem/internal/binding"
 )
 
-//export goCollective
-func goCollective(
-	group C.uint64_t, operation C.int, count C.int64_t, dataType, op C.int, factor C.double,
-	root, path C.int, send, recv unsafe.Pointer, stream C.uint64_t, site C.uint32_t,
-) C.int {
+//export goCall
+func goCall(call *C.struct_symmem_call, site C.uint32_t) C.int {
 	return guard(func() error {
-		return library.Do(uint64(group), &binding.Arguments{
-			Operation: int(operation), Count: int64(count), Type: int(dataType), Op: int(op),
-			Factor: float64(factor), Root: int(root), Path: int(path), Send: uintptr(send),
-			Recv: uintptr(recv), Stream: uintptr(stream), Site: uint32(site),
-		})
+		a := binding.Arguments{
+			Operation: int(call.operation), Count: int64(call.count), Type: int(call._type),
+			Op: int(call.op), Factor: float64(call.factor), Root: int(call.root), Tag: int(call.tag), Path: int(call.path),
+			Send: uintptr(call.send), Recv: uintptr(call.recv), Stream: uintptr(call.stream),
+			Site: uint32(site), Wait: call.flags&C.SYMMEM_CALL_WAIT != 0,
+		}
+		if call.flags&^C.SYMMEM_CALL_WAIT != 0 {
+			return fmt.Errorf("flags %#x: %w", call.flags, symmem.ErrInvalid)
+		}
+		if from := call.from; from != nil {
+			a.From = func(rank int) { *from = C.int32_t(rank) }
+		}
+		if a.Operation == C.SYMMEM_ALL_TO_ALL_V {
+			var err error
+			if a.Splits, err = splitsOf(call); err != nil {
+				return err
+			}
+		}
+		return library.Do(uint64(call.group), &a)
 	})
+}
+
+// splitsOf returns a copy of the splits of a call.
+func splitsOf(call *C.struct_symmem_call) (*symmem.Splits, error) {
+	if call.send_counts == nil || call.recv_counts == nil {
+		return nil, errNull("the list of counts")
+	}
+	if call.ranks == 0 || call.ranks > maxRanks {
+		return nil, fmt.Errorf("splits for %d ranks: %w", call.ranks, symmem.ErrInvalid)
+	}
+	return &symmem.Splits{
+		SendCounts:  numbers(call.ranks, call.send_counts),
+		SendOffsets: numbers(call.ranks, call.send_offsets),
+		RecvCounts:  numbers(call.ranks, call.recv_counts),
+		RecvOffsets: numbers(call.ranks, call.recv_offsets),
+	}, nil
+}
+
+// numbers returns a copy of a list passed by C, or nil for a null pointer.
+func numbers(count C.size_t, list *C.int64_t) []int64 {
+	if list == nil {
+		return nil
+	}
+	all := make([]int64, count)
+	for i, n := range unsafe.Slice(list, int(count)) {
+		all[i] = int64(n)
+	}
+	return all
 }
 
 //export goNorm

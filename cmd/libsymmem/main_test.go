@@ -111,6 +111,11 @@ var scenarios = []struct {
 		[]int{1, 2, 4},
 		all,
 	},
+	{
+		"calls wait for their results on any thread, and the caller can end the wait", "waits",
+		[]int{1, 2, 4},
+		all,
+	},
 	{"groups are identified by name and ranks; handles are not reused", "groups", []int{2, 4}, all},
 	{
 		"PyTorch's segments share windows, and each pool has its own allocator functions", "pools",
@@ -218,5 +223,7 @@ func TestCProgramOnSoftwareGPU(t *testing.T) {
 }
 
 func TestCallSpeed(t *testing.T) {
-	t.Log("\n" + drive(t, 1, "speed"))
+	for _, ranks := range []int{1, 2} {
+		t.Log("\n" + drive(t, ranks, "speed"))
+	}
 }

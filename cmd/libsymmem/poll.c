@@ -47,14 +47,28 @@ int symmem_poll(void) {
 /* The time between two polls during a collective. */
 enum { PERIOD_NS = 100000000 };
 
-int symmem_poll_in_collective(void) {
-	static struct timespec latest;
+/* Not 0 while this thread waits for a collective that it has called. */
+static _Thread_local int waits;
+
+void symmem_begin_wait(void) { waits = 1; }
+
+void symmem_end_wait(void) { waits = 0; }
+
+/* Returns whether PERIOD_NS has passed since the last time it returned 1 on this thread. */
+static int due(void) {
+	static _Thread_local struct timespec latest;
 	struct timespec now;
-	if (symmem_forked || !is_main() || polling) return 0;
 	if (clock_gettime(CLOCK_MONOTONIC, &now)) return 0;
 	if ((now.tv_sec - latest.tv_sec) * 1000000000LL + now.tv_nsec - latest.tv_nsec < PERIOD_NS)
 		return 0;
 	latest = now;
+	return 1;
+}
+
+int symmem_poll_in_collective(void) {
+	if (symmem_forked || polling) return 0;
+	if (!is_main()) return waits && on_others && due() ? on_others() : 0;
+	if (!due()) return 0;
 	in_collective = 1;
 	symmem_unusual = 1;
 	int end = poll_main();

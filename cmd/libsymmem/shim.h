@@ -27,8 +27,8 @@ char **symmem_environment(void);
 /* Polls the caller on this thread. Returns a value other than 0 if the wait should end. */
 int symmem_poll(void);
 
-/* Polls the caller during a collective, with the lock of a stream held: only on the main thread, and
- * at most ten times a second. */
+/* Polls the caller during a collective, possibly with the lock of a stream held: on the main thread
+ * and on threads between symmem_begin_wait and symmem_end_wait, at most ten times a second. */
 int symmem_poll_in_collective(void);
 
 #endif

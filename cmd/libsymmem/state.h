@@ -14,6 +14,11 @@ extern volatile int symmem_forked;
  * during a collective. */
 extern volatile int symmem_unusual;
 
+/* Mark the time in which this thread waits for a collective. If it is not the main thread, the
+ * function that polls other threads is called meanwhile. */
+void symmem_begin_wait(void);
+void symmem_end_wait(void);
+
 /* Returns the error of functions that wait or use streams in the current state, or SYMMEM_OK. */
 int symmem_refused(void);
 

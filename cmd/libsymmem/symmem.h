@@ -560,6 +560,37 @@ uint32_t symmem_set_site(uint32_t site);
 
 /* ---- Collectives --------------------------------------------------------------------------- */
 
+/* The arguments of a collective or a message. Set what an operation does not use to 0. */
+struct symmem_call {
+	size_t size; /* sizeof(struct symmem_call): later versions of this header append fields */
+	uint64_t group, stream;
+	int32_t operation; /* SYMMEM_ALL_REDUCE to SYMMEM_ALL_TO_ALL_V */
+	int32_t type, op, path;
+	int32_t root; /* the root, or the other rank of a message, or SYMMEM_ANY_SOURCE */
+	int32_t tag;
+	uint32_t flags; /* SYMMEM_CALL_WAIT or 0 */
+	uint32_t site;  /* the call site; 0 for that of symmem_set_site */
+	int64_t count;
+	double factor; /* that of SYMMEM_PREMUL_SUM */
+	const void *send;
+	void *recv;
+	int32_t *from; /* as in symmem_recv */
+	size_t ranks;  /* the length of the lists below, which are those of symmem_all_to_all_v */
+	const int64_t *send_counts, *send_offsets, *recv_counts, *recv_offsets;
+};
+
+/* Makes symmem_call wait until the stream is idle, and return the first error of its work. This is
+ * faster than symmem_stream_synchronize after the call: on the host backend the calling thread does
+ * the work that another thread would do if ranks are late. Unlike symmem_stream_synchronize, it
+ * returns no freed buffers to their pools, so other ranks need not do the same. During a capture
+ * the result is SYMMEM_ERR_CAPTURING, and nothing is queued. If the function of symmem_set_poll
+ * ends the wait, the group fails. */
+enum { SYMMEM_CALL_WAIT = 1 };
+
+/* Makes the call that the arguments describe. The functions below do the same for some of the
+ * operations. */
+int symmem_call(const struct symmem_call *call);
+
 /* Collectives are queued on the stream and return. Counts and semantics are NCCL's. During a
  * capture they become nodes of the graph. Every rank of the group must call them in the same
  * order. A range that begins in a buffer of a pool must end in the same buffer.

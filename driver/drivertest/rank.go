@@ -24,6 +24,7 @@ type rank struct {
 	group   driver.Communicator
 	mapped  int64  // bytes of the arena in use
 	windows uint32 // number of segment ordinals in use
+	calls   int    // number of calls of launch
 	staging []byte // host memory for copies
 	closers []func() error
 }
@@ -142,9 +143,19 @@ func (r *rank) onSupportedPath(c driver.Communicator, call driver.Call) driver.C
 }
 
 // launch prepares and launches a call and waits until it has ended. After an error it clears the
-// stream's failure. The stream stays usable.
+// stream's failure. The stream stays usable. Every second call is an inline launch, if the backend
+// has one.
 func (r *rank) launch(c driver.Communicator, s driver.Stream, call driver.Call) error {
-	if err := r.queue(c, s, call); err != nil {
+	start := c.Launch
+	if inline, ok := c.(driver.InlineLauncher); ok && r.calls%2 == 1 {
+		start = inline.LaunchInline
+	}
+	r.calls++
+	plan, err := driver.Prepare(c, call)
+	if err != nil {
+		return err
+	}
+	if err := start(s, plan); err != nil {
 		_ = s.Synchronize(r.world.ctx) // clears the failure and returns its error again
 		return err
 	}

@@ -100,7 +100,7 @@ func (s *stream) Record(e driver.Event) error {
 	if s.idle == nil {
 		s.do(at)
 	} else {
-		s.enqueue(at)
+		s.enqueue(at, false)
 	}
 	ev.set(at)
 	return nil

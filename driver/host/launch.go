@@ -12,7 +12,15 @@ func (c *communicator) Offer(call driver.Call) driver.Offer {
 }
 
 // Launch queues a prepared collective on a stream.
-func (c *communicator) Launch(s driver.Stream, p driver.Plan) error {
+func (c *communicator) Launch(s driver.Stream, p driver.Plan) error { return c.launch(s, p, false) }
+
+// LaunchInline queues a prepared collective, and leaves waits for peers to the next Synchronize of
+// the stream.
+func (c *communicator) LaunchInline(s driver.Stream, p driver.Plan) error {
+	return c.launch(s, p, true)
+}
+
+func (c *communicator) launch(s driver.Stream, p driver.Plan, inline bool) error {
 	st, ok := s.(*stream)
 	prepared, fits := p.(*plan)
 	if !ok || !fits || prepared.c != c {
@@ -20,7 +28,7 @@ func (c *communicator) Launch(s driver.Stream, p driver.Plan) error {
 			"backend or group")
 	}
 	if !c.HasFailed() {
-		return st.launch(prepared)
+		return st.launch(prepared, inline)
 	}
 	return refuse(c, st)
 }

@@ -55,14 +55,59 @@ func TestCollectiveOnIdleStreamDoesNotAllocate(t *testing.T) {
 	defer func() { check(t, s.Close()) }()
 	p, err := driver.Prepare(c, driver.Call{Operation: driver.Barrier})
 	check(t, err)
-	if n := testing.AllocsPerRun(1000, func() {
-		if err := c.Launch(s, p); err != nil {
-			t.Error(err)
+	inline := c.(driver.InlineLauncher).LaunchInline
+	for _, launch := range []func(driver.Stream, driver.Plan) error{c.Launch, inline} {
+		if n := testing.AllocsPerRun(1000, func() {
+			if err := launch(s, p); err != nil {
+				t.Error(err)
+			}
+			if err := s.Synchronize(t.Context()); err != nil {
+				t.Error(err)
+			}
+		}); n != 0 {
+			t.Errorf("a collective allocates %v times, want 0", n)
+		}
+	}
+}
+
+// TestInlineLaunchLeavesWaitToCaller makes rank 0 wait in Synchronize until it sleeps. Only then
+// does rank 1 make the call. Another goroutine queues work on the stream of rank 0 meanwhile.
+func TestInlineLaunchLeavesWaitToCaller(t *testing.T) {
+	d := newDuo(t)
+	d.connect()
+	late := d.groups[1].(*communicator)
+	for _, err := range d.both(func(rank int) error {
+		device, err := d.devices[rank].NewStream()
+		if err != nil {
+			return err
+		}
+		s, ran := device.(*stream), false
+		for rank == 1 && !late.Asleep(0) {
+			runtime.Gosched()
+		}
+		p, err := driver.Prepare(d.groups[rank], driver.Call{Operation: driver.Barrier})
+		if err != nil {
+			return err
+		}
+		if err := d.groups[rank].(driver.InlineLauncher).LaunchInline(s, p); err != nil {
+			return err
+		}
+		if rank == 0 {
+			if !s.deferred {
+				t.Error("another goroutine runs the work")
+			}
+			if err := s.Host(func() { ran = true }); err != nil {
+				return err
+			}
 		}
 		if err := s.Synchronize(t.Context()); err != nil {
-			t.Error(err)
+			return err
 		}
-	}); n != 0 {
-		t.Errorf("a collective allocates %v times, want 0", n)
+		if rank == 0 && !ran {
+			t.Error("Synchronize returned before work of another call had run")
+		}
+		return s.Close()
+	}) {
+		check(t, err)
 	}
 }

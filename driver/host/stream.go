@@ -18,6 +18,9 @@ import (
 // that would wait longer for peers is queued instead. The worker ends when the queue is empty. In
 // both states the stream may be capturing: it records new work while the queue continues.
 //
+// A busy stream without a worker is deferred: the goroutine that has queued the work is about to
+// call Synchronize, which runs the work.
+//
 // In each of these states the stream may have failed: the first work that fails sets err, and
 // Synchronize clears it. In between, the stream skips work.
 type stream struct {
@@ -26,6 +29,7 @@ type stream struct {
 	mu       ranked.Spin[streamMu]
 	queue    []work      // guarded by mu
 	idle     *busyPeriod // nil while idle; guarded by mu
+	deferred bool        // no worker runs the queue yet; guarded by mu
 	err      error       // the failure, until Synchronize returns it; guarded by mu
 	reported bool        // a call has already returned err; guarded by mu
 	capture  *graph      // guarded by mu
@@ -60,7 +64,7 @@ func (s *stream) submit(w work, quick func() bool) error {
 		s.do(w)
 		return nil
 	}
-	s.enqueue(w)
+	s.enqueue(w, false)
 	return nil
 }
 
@@ -81,11 +85,26 @@ func (s *stream) usable() error {
 	return nil
 }
 
-// enqueue queues work and starts the worker if necessary. The caller holds s.mu.
-func (s *stream) enqueue(w work) {
+// enqueue queues work. If the stream is idle, enqueue also starts the worker or, if inline is set,
+// leaves the work to the next Synchronize. The caller holds s.mu.
+func (s *stream) enqueue(w work, inline bool) {
 	s.queue = append(s.queue, w)
-	if s.idle == nil {
-		s.idle = &busyPeriod{over: make(chan struct{})}
+	if s.idle != nil {
+		return
+	}
+	s.idle = &busyPeriod{over: make(chan struct{})}
+	if s.deferred = inline; !inline {
+		go s.drain()
+	}
+}
+
+// runDeferred runs the first work of a deferred stream on the caller's goroutine. A worker then runs
+// what other goroutines have queued meanwhile. The caller holds s.mu, which runDeferred releases
+// during the work.
+func (s *stream) runDeferred() {
+	s.deferred = false
+	s.runFirst()
+	if s.idle != nil {
 		go s.drain()
 	}
 }
@@ -94,44 +113,53 @@ func (s *stream) enqueue(w work) {
 func (s *stream) drain() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for len(s.queue) > 0 {
-		w := s.queue[0]
-		s.queue[0] = nil
-		s.queue = s.queue[1:]
-		failed := s.err
-		s.mu.Unlock()
-		var err error
-		if failed != nil {
-			w.skip(failed)
-		} else {
-			err = w.run()
-		}
-		s.mu.Lock()
-		if s.err == nil {
-			_, reported := w.(failure)
-			s.err, s.reported = err, reported
-		}
+	for s.idle != nil {
+		s.runFirst()
 	}
-	s.queue = nil
-	s.idle.err = s.err
-	close(s.idle.over)
-	s.idle = nil
+}
+
+// runFirst removes the first work from the queue and runs it, or skips it if the stream has failed.
+// After the last work, it makes the stream idle. The caller holds s.mu, which runFirst releases
+// during the work.
+func (s *stream) runFirst() {
+	w := s.queue[0]
+	s.queue[0] = nil
+	s.queue = s.queue[1:]
+	failed := s.err
+	s.mu.Unlock()
+	var err error
+	if failed != nil {
+		w.skip(failed)
+	} else {
+		err = w.run()
+	}
+	s.mu.Lock()
+	if s.err == nil {
+		_, reported := w.(failure)
+		s.err, s.reported = err, reported
+	}
+	if len(s.queue) == 0 {
+		s.queue = nil
+		s.idle.err = s.err
+		close(s.idle.over)
+		s.idle = nil
+	}
 }
 
 // launch runs or queues a collective. This is the hot path: with an idle stream and an idle
-// communicator it takes two uncontended locks.
-func (s *stream) launch(p *plan) error {
+// communicator it takes two uncontended locks. inline is set if the caller calls Synchronize next.
+func (s *stream) launch(p *plan, inline bool) error {
 	s.mu.Lock()
 	if s.idle != nil && s.capture == nil {
 		s.awaitIdleBriefly()
 	}
 	if s.idle != nil || s.capture != nil || s.closed || s.err != nil || p.pair {
 		s.mu.Unlock()
-		return s.launchLater(p)
+		return s.launchLater(p, inline)
 	}
 	queued, err := p.c.attempt(p)
 	if queued != nil {
-		s.enqueue(queued)
+		s.enqueue(queued, inline)
 	}
 	if err != nil && !errors.Is(err, driver.ErrClosed) {
 		s.err, s.reported = err, true
@@ -159,7 +187,7 @@ func (s *stream) awaitIdleBriefly() {
 }
 
 // launchLater records or queues a collective, or starts a message.
-func (s *stream) launchLater(p *plan) error {
+func (s *stream) launchLater(p *plan, inline bool) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch {
@@ -168,20 +196,20 @@ func (s *stream) launchLater(p *plan) error {
 	case s.capture != nil:
 		s.capture.record(p)
 	case p.Operation.PointToPoint():
-		return s.message(p)
+		return s.message(p, inline)
 	default:
 		w, err := p.c.issueQueued(p)
 		if err != nil {
 			return s.refuse(err)
 		}
-		s.enqueue(w)
+		s.enqueue(w, inline)
 	}
 	return nil
 }
 
 // message transfers as much of a Send or Recv as possible without waiting, and queues the rest. The
 // caller holds s.mu.
-func (s *stream) message(p *plan) error {
+func (s *stream) message(p *plan, inline bool) error {
 	t, err := p.transfer()
 	if err != nil {
 		return s.refuse(err)
@@ -192,7 +220,7 @@ func (s *stream) message(p *plan) error {
 			return err
 		}
 	}
-	s.enqueue(t)
+	s.enqueue(t, inline)
 	return nil
 }
 
@@ -219,7 +247,7 @@ func (s *stream) fail(cause error) {
 	case s.capture != nil:
 		s.capture.add(func(on *stream) error { return on.submit(failure{cause}, never) })
 	case s.idle != nil:
-		s.enqueue(failure{cause})
+		s.enqueue(failure{cause}, false)
 	case s.err == nil:
 		s.err, s.reported = cause, true
 	}
@@ -265,6 +293,10 @@ func (s *stream) finish(ctx context.Context) (reported bool, err error) {
 	defer s.mu.Unlock()
 	var seen error
 	for s.idle != nil {
+		if s.deferred {
+			s.runDeferred()
+			continue
+		}
 		idle := s.idle
 		s.mu.Unlock()
 		select {

@@ -17,6 +17,7 @@ static const struct {
 	{"locked", locked},   {"messages", messages},       {"splits", splits},
 	{"left-child", left_child}, {"worlds", worlds},         {"worlds-lost", worlds_lost},
 	{"gpu-worlds", gpu_worlds}, {"timeouts", timeouts},
+	{"waits", waits},
 };
 
 int main(int argc, char **argv) {

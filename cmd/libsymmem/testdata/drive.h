@@ -86,5 +86,6 @@ void worlds(void);
 void worlds_lost(void);
 void gpu_worlds(void);
 void timeouts(void);
+void waits(void);
 
 #endif

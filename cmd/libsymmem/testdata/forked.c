@@ -95,6 +95,8 @@ static void collectives(uint64_t world, void *at) {
 	REFUSED(symmem_send(world, 1, type, 1, 0, at, 0));
 	REFUSED(symmem_recv(world, 1, type, 1, 0, at, NULL, 0));
 	REFUSED(symmem_all_reduce_rms_norm(world, 1, 8, 0, at, at, at, at, 0));
+	const struct symmem_call call = {.size = sizeof call, .group = world};
+	REFUSED(symmem_call(&call));
 	REFUSED(symmem_barrier(world, 0));
 	REFUSED(symmem_stream_synchronize(0));
 	REFUSED(symmem_stream_forget(0));

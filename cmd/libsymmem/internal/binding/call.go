@@ -24,12 +24,14 @@ type Arguments struct {
 	// Splits holds the counts of an AllToAllV. If the offsets are nil, parts are contiguous.
 	Splits *symmem.Splits
 	// From, if set, is called with the sender's rank when a Recv has received its message.
-	From   func(rank int)
+	From func(rank int)
+	// Wait makes Do wait until the stream is idle.
+	Wait   bool
 	Stream uintptr
 	Site   uint32 // the number of the call site, or 0
 }
 
-// Do queues a collective or one end of a message on a foreign stream.
+// Do queues a collective or one end of a message on a foreign stream, and waits if a.Wait is set.
 func (cs *calls) Do(handle uint64, a *Arguments) error {
 	r, g, err := cs.s.group(handle)
 	if err != nil {
@@ -75,7 +77,9 @@ func (cs *calls) queueInterruptible(
 // resolve checks the numbers passed by C, looks up the buffers and returns the call.
 func (a *Arguments) resolve(r *rank, g *group) (symmem.Call, error) {
 	const maxCount = 1 << 44
-	call := symmem.Call{Root: a.Root, Tag: a.Tag, Count: a.Count, Factor: a.Factor}
+	call := symmem.Call{
+		Root: a.Root, Tag: a.Tag, Count: a.Count, Factor: a.Factor, Wait: a.Wait,
+	}
 	var errs [4]error
 	call.Operation, errs[0] = term("operation", operations, a.Operation)
 	call.Type, errs[1] = term("element type", types, a.Type)

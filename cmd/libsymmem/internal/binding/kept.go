@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"sync/atomic"
 
 	"symmem"
 	"symmem/internal/sys"
@@ -12,6 +13,9 @@ import (
 // keptMemory tracks memory that was allocated before the last Close. Callers may still use and free
 // buffers that were live at that time. keptMemory also remembers segments that have been unmapped.
 type keptMemory struct {
+	// used is set once there is something to check. Calls on ordinary memory test it without a lock.
+	used atomic.Bool
+
 	mu    sync.Mutex
 	ranks []symmem.Interop // closed ranks with live buffers, copied on write; guarded by mu
 
@@ -50,6 +54,7 @@ func (k *keptMemory) update(change func([]symmem.Interop) []symmem.Interop) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.ranks = change(slices.Clone(k.ranks))
+	k.used.Store(true)
 }
 
 // closedRanks returns the list of ranks. Callers use the list without holding k.mu, because they
@@ -69,6 +74,7 @@ func (k *keptMemory) recordUnmapped(e symmem.SegmentEvent) {
 		k.unmapped = slices.Delete(k.unmapped, 0, 1)
 	}
 	k.unmapped = append(k.unmapped, span{e.Address, e.Bytes})
+	k.used.Store(true)
 }
 
 // isUnmapped reports whether an address belonged to a segment that has been unmapped.
@@ -81,6 +87,9 @@ func (k *keptMemory) isUnmapped(address uintptr) bool {
 // checkFreed returns an error for freed memory of closed ranks. On the host backend, it accepts an
 // address at which something else has been mapped since.
 func (k *keptMemory) checkFreed(address uintptr, bytes int64, onHost bool) error {
+	if !k.used.Load() {
+		return nil
+	}
 	for _, rank := range k.closedRanks() {
 		if _, err := rank.Memory(address, bytes); err != nil {
 			return err
