@@ -229,6 +229,54 @@ func (g *Group) AllToAllV(
 	})
 }
 
+// AllGatherV gathers counts[r] elements of each rank r's send, in group order, into every rank's
+// recv. In place, send is this rank's part of recv. Every rank must pass the same counts, which may
+// be 0. AllGatherV registers no memory and copies the list. It does not match AllGather,
+// even if all counts are equal.
+func (g *Group) AllGatherV(
+	ctx context.Context, send, recv Memory, counts []int64, t DataType, s *Stream,
+) error {
+	splits := &Splits{RecvCounts: counts}
+	return g.run(ctx, s, &collective{
+		operation: driver.AllGatherV, send: send, recv: recv, dataType: t, splits: splits,
+		count: splits.OwnCount(driver.AllGatherV, g.rank),
+	})
+}
+
+// ReduceScatterV combines every rank's send, which has counts[r] elements for each rank r, and
+// stores this rank's part in recv. In place, recv is this rank's part of send. Otherwise it is like
+// AllGatherV.
+func (g *Group) ReduceScatterV(
+	ctx context.Context, send, recv Memory, counts []int64, t DataType, op ReduceOp, s *Stream,
+) error {
+	splits := &Splits{SendCounts: counts}
+	return g.run(ctx, s, &collective{
+		operation: driver.ReduceScatterV, send: send, recv: recv, dataType: t, reduceOp: op,
+		splits: splits, count: splits.OwnCount(driver.ReduceScatterV, g.rank),
+	})
+}
+
+// Gather gathers count elements of every rank's send, in group order, into the root's recv. Other
+// ranks pass no recv. In place, the root's send is its part of recv. Gather registers no memory.
+func (g *Group) Gather(
+	ctx context.Context, send, recv Memory, count int64, t DataType, root int, s *Stream,
+) error {
+	return g.run(ctx, s, &collective{
+		operation: driver.Gather, send: send, recv: recv, count: count, dataType: t, root: root,
+	})
+}
+
+// Scatter sends to each rank its part of the root's send, count elements in group order, and stores
+// it in the rank's recv. Other ranks pass no send. In place, the root's recv is its part of send.
+// Scatter registers no memory.
+func (g *Group) Scatter(
+	ctx context.Context, send, recv Memory, count int64, t DataType, root int, s *Stream,
+) error {
+	return g.run(ctx, s, &collective{
+		operation: driver.Scatter, send: send, recv: recv, count: count, dataType: t, root: root,
+	})
+}
+
 // AllReduceRMSNorm fuses the end of a layer that is split over ranks: an all-reduce, and a second
 // kernel that adds the residual and normalizes. It computes for every element
 //

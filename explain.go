@@ -35,8 +35,9 @@ func (pl *planner) explain(
 ) (Explanation, error) {
 	c := &collective{operation: op, send: send, recv: recv, count: count, dataType: t}
 	switch {
-	case op == OpAllToAllV:
-		c.splits, c.count = evenSplits(count, len(pl.ranks)), 0
+	case op.HasSplits():
+		c.splits = evenSplits(op, count, len(pl.ranks))
+		c.count = c.splits.OwnCount(op, pl.rank)
 	case op.PointToPoint():
 		c.root = (pl.rank + 1) % len(pl.ranks)
 	}

@@ -201,9 +201,9 @@ type Call struct {
 	Root int
 	// Tag is the tag of Send and Recv.
 	Tag int
-	// Count is the number of elements, or 0 for AllToAllV.
+	// Count is the number of elements, or 0 for operations with Splits.
 	Count int64
-	// Splits holds the additional arguments of AllToAllV.
+	// Splits holds the additional arguments of AllToAllV, AllGatherV and ReduceScatterV.
 	Splits *Splits
 	// Arrived, if set, is called with the sender's group rank when the message of a Recv has
 	// arrived. The stream waits for Arrived, so it must return soon. It must not call symmem. A
@@ -258,8 +258,12 @@ func (c *Call) queue(ctx context.Context, g *Group, s *Stream, site uint32) erro
 	if c.Norm != nil && c.Operation == OpAllReduceRMSNorm {
 		return g.normalize(ctx, *c.Norm, s, c.Path, site, c.Wait)
 	}
+	count := c.Count
+	if c.Splits != nil && count == 0 {
+		count = c.Splits.OwnCount(c.Operation, g.rank)
+	}
 	return g.run(ctx, s, &collective{
-		operation: c.Operation, dataType: c.Type, reduceOp: c.Op, root: c.Root, count: c.Count,
+		operation: c.Operation, dataType: c.Type, reduceOp: c.Op, root: c.Root, count: count,
 		send: c.Send, recv: c.Recv, choice: c.Path, tag: c.Tag, splits: c.Splits, arrived: c.Arrived,
 		site: site, wait: c.Wait, factor: c.Factor,
 	})

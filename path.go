@@ -205,7 +205,7 @@ func (r *router) direct(
 
 // bytesOf returns the size of a call's larger buffer, which the tuning table uses.
 func bytesOf(call *driver.Call, ranks int) int64 {
-	send, recv := call.Spans(ranks)
+	send, recv := call.Spans(ranks, call.Root)
 	return max(send, recv)
 }
 

@@ -32,7 +32,7 @@ func directTable(t *testing.T) string {
 // exchange simulates a direct path whose exchange memory holds 8 KiB. Larger calls need windows.
 // Products have no kernel.
 func exchange(call *driver.Call) error {
-	send, _ := call.Spans(2)
+	send, _ := call.Spans(2, 0)
 	switch windows := call.SendWindow != nil && call.RecvWindow != nil; {
 	case call.ReduceOp == driver.Prod:
 		return fmt.Errorf("no kernel for prod: %w", driver.ErrUnsupported)

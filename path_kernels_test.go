@@ -137,7 +137,7 @@ func (c *kernelCalls) choose(called map[string]symmem.Call, call symmem.Call) {
 	planned := driver.Call{
 		Operation: call.Operation, DataType: call.Type, ReduceOp: call.Op, Count: call.Count,
 	}
-	if send, recv := planned.Spans(c.Size()); max(send, recv) > maxCallBytes {
+	if send, recv := planned.Spans(c.Size(), c.Rank()); max(send, recv) > maxCallBytes {
 		return
 	}
 	const multiprocessors = 4 // of the software GPU

@@ -195,7 +195,7 @@ func (c *collective) call() driver.Call {
 	call := driver.Call{
 		Operation: c.operation, DataType: c.dataType, ReduceOp: c.reduceOp, Root: c.root,
 		Count: c.count, Send: c.send.Address(), Recv: c.recv.Address(),
-		Tag: c.tag, Arrived: c.arrived, Splits: c.splits, Factor: c.factor,
+		Tag: c.tag, Arrived: c.arrived, Splits: c.splits.WithOffsets(), Factor: c.factor,
 	}
 	if (c.send.extent|c.recv.extent)&ofHost != 0 {
 		call.Keep = [2]unsafe.Pointer{c.send.start, c.recv.start}
@@ -240,7 +240,7 @@ func (pl *planner) prepare(ctx context.Context, c *collective, s *Stream) error 
 	if err != nil {
 		return fmt.Errorf("%w (%v)", pl.life.awaitCause(err), why)
 	}
-	c.described = submitted(&call, described, len(pl.ranks), word)
+	c.described = submitted(&call, described, len(pl.ranks), pl.rank, word)
 	// If memory is still pending, the next call may register it and take a different path.
 	if registered && c.keepable() && !c.hasPending(pl.windows) {
 		pl.plans[c.slot(c.weight())].Store(c)
@@ -266,7 +266,7 @@ func (pl *planner) alignWindows(ctx context.Context, c *collective, registered b
 	if at.send == nil {
 		return nil
 	}
-	sendBytes, recvBytes := call.Spans(len(pl.ranks))
+	sendBytes, recvBytes := call.Spans(len(pl.ranks), pl.rank)
 	for _, m := range [...]struct {
 		pool    *Pool
 		address uintptr
@@ -300,7 +300,7 @@ func (pl *planner) validate(c *collective, call *driver.Call) error {
 	if err := call.Validate(len(pl.ranks), pl.rank); err != nil {
 		return err
 	}
-	send, recv := call.Spans(len(pl.ranks))
+	send, recv := call.Spans(len(pl.ranks), pl.rank)
 	residual, weight := call.Norm.Spans()
 	second, third := c.others()
 	return errors.Join(
@@ -393,9 +393,9 @@ type locations struct {
 // locations looks up the windows of a call's buffers and stores them in the call.
 func (pl *planner) locations(call *driver.Call) locations {
 	table := pl.windows.table.Load()
-	sendBytes, recvBytes := call.Spans(len(pl.ranks))
+	sendBytes, recvBytes := call.Spans(len(pl.ranks), pl.rank)
 	send, inSend := table.find(call.Send, sendBytes)
-	if call.Splits != nil && inSend && sendBytes > 0 {
+	if call.Operation == driver.AllToAllV && inSend && sendBytes > 0 {
 		call.SendWindow = send.window
 	}
 	if !call.Operation.UsesWindows() || call.Count == 0 {
@@ -450,11 +450,11 @@ func (pl *planner) place(c *event.Call, call *driver.Call, at *locations) {
 
 // submitted completes a call's description for events. It describes a message from the point of
 // view of this rank.
-func submitted(call *driver.Call, d *event.Call, ranks int, digest uint64) *event.Call {
+func submitted(call *driver.Call, d *event.Call, ranks, rank int, digest uint64) *event.Call {
 	if call.Operation.PointToPoint() {
 		*d = call.Describe()
 	}
-	send, recv := call.Spans(ranks)
+	send, recv := call.Spans(ranks, rank)
 	d.Bytes, d.Digest = max(send, recv), digest
 	return d
 }

@@ -6,31 +6,31 @@ import (
 	"symmem/driver"
 )
 
-// Splits divides the buffers of an AllToAllV into one part for each rank of the group, in group
-// order, by counts and offsets in elements; see [driver.Splits].
+// Splits divides a buffer, or both buffers of an AllToAllV, into one part for each rank of the
+// group, in group order, by counts and offsets in elements; see [driver.Splits]. Without offsets,
+// the parts are contiguous.
 type Splits = driver.Splits
 
 // Contiguous returns the splits of buffers whose parts are contiguous, in group order.
 func Contiguous(sendCounts, recvCounts []int64) Splits {
-	return Splits{
-		SendCounts: sendCounts, SendOffsets: offsetsOf(sendCounts),
-		RecvCounts: recvCounts, RecvOffsets: offsetsOf(recvCounts),
-	}
+	s := Splits{SendCounts: sendCounts, RecvCounts: recvCounts}
+	return *s.WithOffsets()
 }
 
-func offsetsOf(counts []int64) []int64 {
-	offsets, at := make([]int64, len(counts)), int64(0)
-	for i, n := range counts {
-		offsets[i] = at
-		at += n
+// evenSplits returns splits of an operation with the same count for every rank, or nil if the
+// operation has no splits.
+func evenSplits(o Operation, count int64, ranks int) *Splits {
+	counts := slices.Repeat([]int64{count}, ranks)
+	switch o {
+	case OpAllToAllV:
+		return &Splits{SendCounts: counts, RecvCounts: counts}
+	case OpAllGatherV:
+		return &Splits{RecvCounts: counts}
+	case OpReduceScatterV:
+		return &Splits{SendCounts: counts}
+	default:
+		return nil
 	}
-	return offsets
-}
-
-// evenSplits returns splits with the same count for every rank, as in AllToAll.
-func evenSplits(count int64, ranks int) *Splits {
-	s := Contiguous(slices.Repeat([]int64{count}, ranks), slices.Repeat([]int64{count}, ranks))
-	return &s
 }
 
 func sameSplits(a, b *Splits) bool {

@@ -2,7 +2,9 @@ package symmem_test
 
 import (
 	"errors"
+	"math/rand/v2"
 	"slices"
+	"strings"
 	"testing"
 
 	"symmem"
@@ -65,4 +67,148 @@ func TestMismatchedSplitsDiverge(t *testing.T) {
 			t.Errorf("rank %d: got %v, want a MessageError for 1 element sent and 2 expected", number, err)
 		}
 	}
+}
+
+// TestUnevenAndRootedOperations compares random calls with a simple reference.
+func TestUnevenAndRootedOperations(t *testing.T) {
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	runRanks(t, 3, symmem.Options{Path: symmem.PathPlain}, func(r *rank) {
+		draw := rand.New(rand.NewPCG(seed, 1)) // the same on all ranks
+		pool := r.poolWith(symmem.PoolOptions{FirstSegment: 4 * mib})
+		for range 30 {
+			most := []int{4, 100, 3000, 100_000}[draw.IntN(4)]
+			counts := []int64{
+				int64(draw.IntN(most)), int64(draw.IntN(most)), int64(draw.IntN(most)),
+			}
+			u := unevenCall{rank: r, pool: pool, counts: counts, root: draw.IntN(3)}
+			u.checkAllGatherV()
+			u.checkReduceScatterV()
+			u.checkRooted(counts[0])
+		}
+	})
+}
+
+// unevenCall checks operations with parts of given sizes.
+type unevenCall struct {
+	*rank
+	pool   *symmem.Pool
+	counts []int64
+	root   int
+}
+
+// part returns the numbers that a rank contributes to another rank's part.
+func (u *unevenCall) part(from, to int, count int64) []int32 {
+	numbers := make([]int32, count)
+	for i := range numbers {
+		numbers[i] = int32(from+1)<<24 + int32(to)<<20 + int32(i)
+	}
+	return numbers
+}
+
+// parts returns the parts of all ranks.
+func (u *unevenCall) parts(part func(r int) []int32) (all []int32) {
+	for r := range u.counts {
+		all = append(all, part(r)...)
+	}
+	return all
+}
+
+// filled returns memory with the given numbers.
+func (u *unevenCall) filled(numbers []int32) symmem.Memory {
+	if len(numbers) == 0 {
+		return symmem.Memory{}
+	}
+	bytes := int64(len(numbers)) * 4
+	m, err := u.alloc(u.pool, bytes).Memory().Slice(0, bytes)
+	u.ok(err)
+	write(u.rank, m, numbers)
+	return m
+}
+
+// expect compares memory with the wanted numbers.
+func (u *unevenCall) expect(call string, m symmem.Memory, want []int32) {
+	u.t.Helper()
+	if len(want) == 0 {
+		return
+	}
+	if got := read[int32](u.rank, m); !slices.Equal(got, want) {
+		u.failf("%s of counts %v, root %d = %v, want %v", call, u.counts, u.root, got, want)
+	}
+}
+
+func (u *unevenCall) checkAllGatherV() {
+	me := u.Rank()
+	want := u.parts(func(r int) []int32 { return u.part(r, 0, u.counts[r]) })
+	recv := u.filled(make([]int32, len(want)))
+	send := u.filled(u.part(me, 0, u.counts[me]))
+	u.ok(u.World().AllGatherV(u.ctx, send, recv, u.counts, symmem.Int32, nil))
+	u.synchronize()
+	u.expect("AllGatherV", recv, want)
+}
+
+func (u *unevenCall) checkReduceScatterV() {
+	me := u.Rank()
+	send := u.filled(u.parts(func(r int) []int32 { return u.part(me, r, u.counts[r]) }))
+	recv := u.filled(make([]int32, u.counts[me]))
+	u.ok(u.World().ReduceScatterV(u.ctx, send, recv, u.counts, symmem.Int32, symmem.Max, nil))
+	u.synchronize()
+	u.expect("ReduceScatterV", recv, u.part(u.Size()-1, me, u.counts[me]))
+}
+
+// checkRooted gathers to a root and scatters from it. Other ranks pass only one buffer.
+func (u *unevenCall) checkRooted(count int64) {
+	me := u.Rank()
+	var whole symmem.Memory
+	var want []int32
+	if me == u.root {
+		want = u.parts(func(r int) []int32 { return u.part(r, 0, count) })
+		whole = u.filled(make([]int32, len(want)))
+	}
+	own := u.filled(u.part(me, 0, count))
+	u.ok(u.World().Gather(u.ctx, own, whole, count, symmem.Int32, u.root, nil))
+	u.synchronize()
+	u.expect("Gather", whole, want)
+	back := u.filled(make([]int32, count))
+	u.ok(u.World().Scatter(u.ctx, whole, back, count, symmem.Int32, u.root, nil))
+	u.synchronize()
+	u.expect("Scatter", back, u.part(me, 0, count))
+}
+
+// TestDifferentCountsDiverge makes the counts of one rank differ.
+func TestDifferentCountsDiverge(t *testing.T) {
+	o := symmem.Options{Path: symmem.PathPlain, Check: symmem.CheckEvery}
+	runRanks(t, 2, o, func(r *rank) {
+		counts := []int64{2, 2}
+		if r.Rank() == 1 {
+			counts = []int64{1, 2} // this rank's own count and the sum of sizes agree
+		}
+		x, y := r.unregistered(64), r.unregistered(64)
+		err := r.World().AllGatherV(r.ctx, x, y, counts, symmem.Int32, nil)
+		if err == nil {
+			err = r.DefaultStream().Synchronize(r.ctx)
+		}
+		d := r.wantDivergence(err)
+		for _, want := range []string{"counts 2 2", "counts 1 2"} {
+			if !strings.Contains(d.Error(), want) {
+				r.failf("got %q, want %q in it", d, want)
+			}
+		}
+	})
+}
+
+func TestInvalidCountsAreRefused(t *testing.T) {
+	runRanks(t, 2, symmem.Options{}, func(r *rank) {
+		x, y := r.unregistered(64), r.unregistered(64)
+		for _, counts := range [][]int64{nil, {1}, {1, 1, 1}, {1, -1}} {
+			r.wantErr(r.World().AllGatherV(r.ctx, x, y, counts, symmem.Int32, nil), symmem.ErrInvalid)
+			r.wantErr(r.World().ReduceScatterV(
+				r.ctx, x, y, counts, symmem.Int32, symmem.Sum, nil), symmem.ErrInvalid)
+		}
+		short, err := y.Slice(0, 8)
+		r.ok(err)
+		r.wantErr(r.World().AllGatherV(
+			r.ctx, x, short, []int64{2, 2}, symmem.Int32, nil), symmem.ErrOutOfRange)
+		r.wantErr(r.World().Gather(r.ctx, x, y, 1, symmem.Int32, 2, nil), symmem.ErrInvalid)
+	})
 }

@@ -24,16 +24,20 @@ const (
 
 // The collective operations, as Explain takes them.
 const (
-	OpAllReduce     = driver.AllReduce
-	OpAllGather     = driver.AllGather
-	OpReduceScatter = driver.ReduceScatter
-	OpBroadcast     = driver.Broadcast
-	OpReduce        = driver.Reduce
-	OpAllToAll      = driver.AllToAll
-	OpSend          = driver.Send
-	OpRecv          = driver.Recv
-	OpBarrier       = driver.Barrier
-	OpAllToAllV     = driver.AllToAllV
+	OpAllReduce      = driver.AllReduce
+	OpAllGather      = driver.AllGather
+	OpReduceScatter  = driver.ReduceScatter
+	OpBroadcast      = driver.Broadcast
+	OpReduce         = driver.Reduce
+	OpAllToAll       = driver.AllToAll
+	OpSend           = driver.Send
+	OpRecv           = driver.Recv
+	OpBarrier        = driver.Barrier
+	OpAllToAllV      = driver.AllToAllV
+	OpAllGatherV     = driver.AllGatherV
+	OpReduceScatterV = driver.ReduceScatterV
+	OpGather         = driver.Gather
+	OpScatter        = driver.Scatter
 )
 
 // OpAllReduceRMSNorm names AllReduceRMSNorm in statistics and errors. Do and Explain do not take it.

@@ -54,16 +54,18 @@ type Call struct {
 	Path Path
 	// Digest covers everything that must be equal on all ranks. Offer.Take sets it.
 	Digest uint64
-	// Root holds a group rank: the root of Broadcast and Reduce, or the peer of Send and Recv. For
-	// Recv it may be AnySource.
+	// Root holds a group rank: the operation's root, or the peer of Send and Recv. For Recv it may be
+	// AnySource.
 	Root int
 	// Tag distinguishes messages between the same two ranks. Tags range from 0 to MaxTag. The k-th
 	// Send with a tag from one rank to another matches the k-th Recv with that tag. Each rank counts
 	// its calls on all streams in order.
 	Tag int
-	// Count holds the number of elements. It must not be negative. It is 0 for AllToAllV.
+	// Count holds the number of elements. It must not be negative. It is 0 for AllToAllV. For
+	// AllGatherV and ReduceScatterV it is this rank's count.
 	Count int64
-	// Splits holds the counts and offsets of AllToAllV; nil for other operations.
+	// Splits holds the counts and offsets of AllToAllV, AllGatherV and ReduceScatterV; nil for other
+	// operations.
 	Splits *Splits
 	// Arrived, if set, is called with the sender's group rank when a Recv has received its message.
 	// The stream's later work waits for Arrived, so it must return soon. It must not call the
@@ -84,29 +86,48 @@ type Call struct {
 	Keep any `json:"-"`
 }
 
-// Spans returns the sizes in bytes of the call's send and receive buffers in a group of the given
-// number of ranks. Broadcast and Reduce have both buffers on every rank because, on the window
-// path, each rank computes the root's addresses from its own offsets.
-func (c *Call) Spans(ranks int) (send, recv int64) {
+// Spans returns the sizes in bytes of the call's send and receive buffers on a rank of a group of
+// the given number of ranks. Broadcast and Reduce have both buffers on every rank because, on the
+// window path, each rank computes the root's addresses from its own offsets.
+func (c *Call) Spans(ranks, rank int) (send, recv int64) {
 	size := int64(c.DataType.Size())
-	if c.Splits != nil {
-		send, recv = c.Splits.spans()
-		return send * size, recv * size
-	}
 	from, to := c.Operation.Extents()
-	part := c.Count * size
-	return from.Parts(ranks) * part, to.Parts(ranks) * part
+	send, recv = c.elements(from, ranks, rank)*size, c.elements(to, ranks, rank)*size
+	if c.Splits == nil {
+		return send, recv
+	}
+	if from == BySplits {
+		send = extent(c.Splits.SendCounts, c.Splits.SendOffsets) * size
+	}
+	if to == BySplits {
+		recv = extent(c.Splits.RecvCounts, c.Splits.RecvOffsets) * size
+	}
+	return send, recv
+}
+
+// elements returns the number of elements of a buffer on a rank. For BySplits it returns 0.
+func (c *Call) elements(e Extent, ranks, rank int) int64 {
+	if e == AllPartsOfRoot && rank != c.Root {
+		return 0
+	}
+	return e.Parts(ranks) * c.Count
 }
 
 // InPlace reports whether a rank's call is in place as NCCL defines it: both buffers are the same,
 // or the smaller buffer is the rank's own part of the larger one.
 func (c *Call) InPlace(rank int) bool {
-	part := uintptr(int64(rank) * c.Count * int64(c.DataType.Size()))
+	part := int64(rank) * c.Count
+	if c.Splits != nil {
+		if _, offsets := c.Splits.list(c.Operation); rank < len(offsets) {
+			part = offsets[rank]
+		}
+	}
+	bytes := uintptr(part * int64(c.DataType.Size()))
 	switch send, recv := c.Operation.Extents(); {
 	case send < recv && send == OnePart:
-		return c.Send == c.Recv+part
+		return c.Send == c.Recv+bytes
 	case send > recv && recv == OnePart:
-		return c.Recv == c.Send+part
+		return c.Recv == c.Send+bytes
 	default:
 		return c.Send == c.Recv
 	}
@@ -141,6 +162,14 @@ func (c *Call) SetPath(path Path, digest uint64) {
 	}
 }
 
+// total returns the sum of counts.
+func total(counts []int64) (sum uint64) {
+	for _, n := range counts {
+		sum += uint64(n)
+	}
+	return sum
+}
+
 // Describe returns a description of the call for errors, events and comparisons between ranks. It
 // omits the places of buffers and the arguments of a norm. Root is the peer of a Send or Recv.
 func (c *Call) Describe() event.Call {
@@ -155,6 +184,10 @@ func (c *Call) Describe() event.Call {
 		if c.ReduceOp.Scales() { // at most 28 bytes
 			d.ReduceOp = strconv.FormatFloat(c.Factor, 'g', -1, 64) + "*sum"
 		}
+	}
+	if op.Uneven() && c.Splits != nil {
+		counts, _ := c.Splits.list(op)
+		d.Counts, d.Count = event.CountsText(counts), total(counts)
 	}
 	if op.Rooted() || op.PointToPoint() {
 		d.Root = c.Root

@@ -21,6 +21,16 @@ const (
 	Barrier
 	// AllToAllV generalizes AllToAll to a count for each pair of ranks: see Splits.
 	AllToAllV
+	// AllGatherV generalizes AllGather to a count for each rank. Call.Splits has the same receive
+	// counts on every rank.
+	AllGatherV
+	// ReduceScatterV generalizes ReduceScatter to a count for each rank. Call.Splits has the same send
+	// counts on every rank.
+	ReduceScatterV
+	// Gather is AllGather with a result on the root only. The other ranks need no receive buffer.
+	Gather
+	// Scatter sends a part of the root's buffer to each rank. The other ranks need no send buffer.
+	Scatter
 	// AllReduceRMSNorm runs AllReduce, residual and norm in one call: see Norm. Only GPUs support it,
 	// and symmem.h has a function for it instead of a number.
 	AllReduceRMSNorm
@@ -39,6 +49,8 @@ const (
 	OnePart
 	// AllParts means Call.Count elements for each rank.
 	AllParts
+	// AllPartsOfRoot means Call.Count elements for each rank on the root, and nothing elsewhere.
+	AllPartsOfRoot
 	// BySplits means the counts in Call.Splits.
 	BySplits
 )
@@ -91,6 +103,20 @@ var operationTraits = [Operations]traits{
 		name: "AllToAllV", send: BySplits, recv: BySplits, paths: []Path{PathPlain},
 		note: "for symmem_explain; symmem_all_to_all_v makes the call",
 	},
+	AllGatherV: {
+		name: "AllGatherV", send: OnePart, recv: BySplits, together: true, paths: []Path{PathPlain},
+		note: "for symmem_explain; symmem_all_gather_v makes the call",
+	},
+	ReduceScatterV: {
+		name: "ReduceScatterV", send: BySplits, recv: OnePart, reduces: true, together: true,
+		paths: []Path{PathPlain}, note: "for symmem_explain; symmem_reduce_scatter_v makes the call",
+	},
+	Gather: {
+		name: "Gather", send: OnePart, recv: AllPartsOfRoot, rooted: true, paths: []Path{PathPlain},
+	},
+	Scatter: {
+		name: "Scatter", send: AllPartsOfRoot, recv: OnePart, rooted: true, paths: []Path{PathPlain},
+	},
 	AllReduceRMSNorm: {
 		name: "AllReduceRMSNorm", send: OnePart, recv: OnePart, reduces: true, windows: true,
 		together: true, paths: []Path{PathDirect},
@@ -137,6 +163,19 @@ func (o Operation) Numbered() bool { return o < AllReduceRMSNorm }
 // there are none.
 func (o Operation) Note() string { return o.traits().note }
 
+// HasSplits reports whether a call has Splits.
+func (o Operation) HasSplits() bool {
+	send, recv := o.Extents()
+	return send == BySplits || recv == BySplits
+}
+
+// Uneven reports whether Splits divides one buffer into parts that all ranks share, as opposed to
+// the parts that two ranks exchange in an AllToAllV. The counts are then the same on every rank.
+func (o Operation) Uneven() bool {
+	send, recv := o.Extents()
+	return (send == BySplits) != (recv == BySplits)
+}
+
 // Extents returns the extents of a call's two buffers.
 func (o Operation) Extents() (send, recv Extent) { return o.traits().send, o.traits().recv }
 
@@ -144,16 +183,16 @@ func (o Operation) Extents() (send, recv Extent) { return o.traits().send, o.tra
 // same, or the smaller buffer may be the rank's own part of the larger one.
 func (o Operation) HasInPlace() bool {
 	send, recv := o.Extents()
-	return send == OnePart && recv != NoPart || send == AllParts && recv == OnePart
+	return send == OnePart && recv != NoPart || recv == OnePart && send != NoPart
 }
 
-// Parts returns the number of parts in a buffer of a group with the given number of ranks. Each
-// part has Call.Count elements. For BySplits, Parts returns 0.
+// Parts returns the number of parts in a buffer of a group with the given number of ranks, on the
+// root if the operation has one. Each part has Call.Count elements. For BySplits, Parts returns 0.
 func (e Extent) Parts(ranks int) int64 {
 	switch e {
 	case OnePart:
 		return 1
-	case AllParts:
+	case AllParts, AllPartsOfRoot:
 		return int64(ranks)
 	case NoPart, BySplits:
 	}

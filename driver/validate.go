@@ -31,10 +31,10 @@ func (c *Call) Validate(ranks, rank int) error {
 	if err := c.validateRanks(ranks, rank); err != nil {
 		return err
 	}
-	if err := c.validateExtras(ranks); err != nil {
+	if err := c.validateExtras(ranks, rank); err != nil {
 		return err
 	}
-	send, recv := c.Spans(ranks)
+	send, recv := c.Spans(ranks, rank)
 	if overlap(c.Send, send, c.Recv, recv) && !c.InPlace(rank) {
 		return invalid("send and receive buffers overlap, but the call is not in place")
 	}
@@ -55,7 +55,7 @@ func (c *Call) validateRanks(ranks, rank int) error {
 }
 
 // validateExtras checks the fields that only some operations use.
-func (c *Call) validateExtras(ranks int) error {
+func (c *Call) validateExtras(ranks, rank int) error {
 	switch {
 	case c.Operation.Reduces() && c.ReduceOp.Scales() && !usable(c.Factor):
 		return invalid("factor %v: %v needs a finite factor other than 0", c.Factor, c.ReduceOp)
@@ -67,14 +67,13 @@ func (c *Call) validateExtras(ranks int) error {
 		return invalid("tag %d: only messages have tags", c.Tag)
 	case c.Arrived != nil && c.Operation != Recv:
 		return invalid("Arrived is set, but only %v calls it", Recv)
-	case (c.Splits != nil) != (c.Operation == AllToAllV):
-		return invalid("%v requires splits, and no other operation accepts them", AllToAllV)
-	case c.Splits != nil && c.Count != 0:
-		return invalid("count %d: %v uses the counts of its splits", c.Count, AllToAllV)
+	case (c.Splits != nil) != c.Operation.HasSplits():
+		return invalid("operation %v with splits: %v; want %v", c.Operation, c.Splits != nil,
+			c.Operation.HasSplits())
 	case (c.Norm != nil) != (c.Operation == AllReduceRMSNorm):
 		return invalid("%v requires a Norm, and no other operation accepts one", AllReduceRMSNorm)
 	case c.Splits != nil:
-		return c.Splits.Validate(ranks)
+		return c.validateSplits(ranks, rank)
 	case c.Norm != nil:
 		return c.Norm.validate(c)
 	}
@@ -84,6 +83,17 @@ func (c *Call) validateExtras(ranks int) error {
 // usable reports whether PremulSum accepts a factor.
 func usable(factor float64) bool {
 	return factor != 0 && !math.IsNaN(factor) && !math.IsInf(factor, 0)
+}
+
+// validateSplits checks the splits, and that Count is the count that they imply.
+func (c *Call) validateSplits(ranks, rank int) error {
+	if err := c.Splits.Validate(c.Operation, ranks); err != nil {
+		return err
+	}
+	if want := c.Splits.OwnCount(c.Operation, rank); c.Count != want {
+		return invalid("count %d: the splits of %v imply %d", c.Count, c.Operation, want)
+	}
+	return nil
 }
 
 // overlap reports whether two ranges of memory overlap.

@@ -45,6 +45,40 @@ func allToAllV(change func(*Call)) Call {
 	})
 }
 
+// allGatherV returns an AllGatherV of two ranks, as rank 1 makes it, modified by change.
+func allGatherV(change func(*Call)) Call {
+	return allReduce(func(c *Call) {
+		c.Operation, c.Count = AllGatherV, 5
+		c.Splits = &Splits{RecvCounts: []int64{2, 5}, RecvOffsets: []int64{0, 2}}
+		change(c)
+	})
+}
+
+// TestSpans compares the sizes of buffers in elements with the wanted ones, on rank 1 of 2.
+func TestSpans(t *testing.T) {
+	byRoot := func(o Operation, root int) Call {
+		return allReduce(func(c *Call) { c.Operation, c.Root, c.Count = o, root, 10 })
+	}
+	for name, row := range map[string]struct {
+		call       Call
+		send, recv int64
+	}{
+		"AllReduce":          {allReduce(func(*Call) {}), 1024, 1024},
+		"AllToAllV":          {allToAllV(func(*Call) {}), 3, 4},
+		"empty splits":       {allToAllV(func(c *Call) { c.Splits.SendCounts = []int64{0, 0} }), 0, 4},
+		"AllGatherV":         {allGatherV(func(*Call) {}), 5, 7},
+		"parts with gaps":    {allGatherV(func(c *Call) { c.Splits.RecvOffsets[1] = 100 }), 5, 105},
+		"Gather on the root": {byRoot(Gather, 1), 10, 20}, "Gather elsewhere": {byRoot(Gather, 0), 10, 0},
+		"Scatter on the root": {byRoot(Scatter, 1), 20, 10},
+		"Scatter elsewhere":   {byRoot(Scatter, 0), 0, 10},
+		"Reduce":              {byRoot(Reduce, 0), 10, 10},
+	} {
+		if send, recv := row.call.Spans(2, 1); send != 4*row.send || recv != 4*row.recv {
+			t.Errorf("%s: Spans(2, 1) = %d, %d; want %d, %d", name, send, recv, 4*row.send, 4*row.recv)
+		}
+	}
+}
+
 // TestValidateRejectsInvalidCalls validates calls of rank 1 of 2.
 func TestValidateRejectsInvalidCalls(t *testing.T) {
 	for name, c := range map[string]Call{
@@ -56,21 +90,27 @@ func TestValidateRejectsInvalidCalls(t *testing.T) {
 		"a factor of a copy": allReduce(func(c *Call) {
 			c.Operation, c.ReduceOp, c.Factor = AllGather, PremulSum, 2
 		}),
-		"no factor":           premulSum(func(c *Call) { c.Factor = 0 }),
-		"a factor of NaN":     premulSum(func(c *Call) { c.Factor = math.NaN() }),
-		"a factor of Inf":     premulSum(func(c *Call) { c.Factor = math.Inf(-1) }),
-		"a factor of int32":   premulSum(func(c *Call) { c.DataType = Int32 }),
-		"negative count":      allReduce(func(c *Call) { c.Count = -1 }),
-		"negative root":       allReduce(func(c *Call) { c.Operation, c.Root = Broadcast, -1 }),
-		"large root":          allReduce(func(c *Call) { c.Operation, c.Root = Broadcast, 2 }),
-		"large peer":          allReduce(func(c *Call) { c.Operation, c.Root = Send, 2 }),
-		"message to itself":   allReduce(func(c *Call) { c.Operation, c.Root = Send, 1 }),
-		"send to AnySource":   allReduce(func(c *Call) { c.Operation, c.Root = Send, AnySource }),
-		"negative tag":        allReduce(func(c *Call) { c.Operation, c.Tag = Recv, -1 }),
-		"large tag":           allReduce(func(c *Call) { c.Operation, c.Tag = Recv, MaxTag+1 }),
-		"tag of a sum":        allReduce(func(c *Call) { c.Tag = 1 }),
-		"Arrived of a sum":    allReduce(func(c *Call) { c.Arrived = func(int) {} }),
-		"overlapping buffers": allReduce(func(c *Call) { c.Recv = c.Send + 4 }),
+		"no factor":                premulSum(func(c *Call) { c.Factor = 0 }),
+		"a factor of NaN":          premulSum(func(c *Call) { c.Factor = math.NaN() }),
+		"a factor of Inf":          premulSum(func(c *Call) { c.Factor = math.Inf(-1) }),
+		"a factor of int32":        premulSum(func(c *Call) { c.DataType = Int32 }),
+		"negative count":           allReduce(func(c *Call) { c.Count = -1 }),
+		"negative root":            allReduce(func(c *Call) { c.Operation, c.Root = Broadcast, -1 }),
+		"large root":               allReduce(func(c *Call) { c.Operation, c.Root = Broadcast, 2 }),
+		"large peer":               allReduce(func(c *Call) { c.Operation, c.Root = Send, 2 }),
+		"message to itself":        allReduce(func(c *Call) { c.Operation, c.Root = Send, 1 }),
+		"send to AnySource":        allReduce(func(c *Call) { c.Operation, c.Root = Send, AnySource }),
+		"negative tag":             allReduce(func(c *Call) { c.Operation, c.Tag = Recv, -1 }),
+		"large tag":                allReduce(func(c *Call) { c.Operation, c.Tag = Recv, MaxTag+1 }),
+		"tag of a sum":             allReduce(func(c *Call) { c.Tag = 1 }),
+		"Arrived of a sum":         allReduce(func(c *Call) { c.Arrived = func(int) {} }),
+		"overlapping buffers":      allReduce(func(c *Call) { c.Recv = c.Send + 4 }),
+		"another rank's count":     allGatherV(func(c *Call) { c.Count = 2 }),
+		"no counts":                allGatherV(func(c *Call) { c.Splits = nil }),
+		"counts of a sum":          allGatherV(func(c *Call) { c.Operation = AllReduce }),
+		"lists of AllToAllV":       allGatherV(func(c *Call) { c.Splits.SendCounts = []int64{2, 5} }),
+		"one offset":               allGatherV(func(c *Call) { c.Splits.RecvOffsets = []int64{0} }),
+		"splits of another buffer": allGatherV(func(c *Call) { c.Operation = ReduceScatterV }),
 		"in place in another part": allReduce(func(c *Call) {
 			c.Operation, c.Send = AllGather, c.Recv
 		}),

@@ -3,6 +3,7 @@ package event
 import (
 	"encoding/binary"
 	"fmt"
+	"hash/fnv"
 	"strconv"
 )
 
@@ -18,8 +19,10 @@ type Call struct {
 	Operation, Path, DataType, ReduceOp string
 	// Root is the group rank of the root or of a message's peer, or -1 if the operation has neither.
 	Root int
-	// Count is the number of elements.
+	// Count is the number of elements. For parts of different sizes, it is the sum of Counts.
 	Count uint64
+	// Counts lists the counts of parts of different sizes; see [CountsText].
+	Counts string
 	// SendPool and RecvPool are pool ids. SendSegment and RecvSegment are segment ordinals in these
 	// pools, or -1 for memory outside windows. The offsets are in bytes from the start of the
 	// segment.
@@ -64,6 +67,9 @@ func (c *Call) AppendText(dst []byte, n Names) []byte {
 	if c.DataType != "" {
 		dst = fmt.Appendf(dst, " of %d %s", c.Count, c.DataType)
 	}
+	if c.Counts != "" {
+		dst = append(append(dst, ", counts "...), c.Counts...)
+	}
 	if c.Root >= 0 {
 		role := ", root "
 		if c.Operation == "Send" || c.Operation == "Recv" {
@@ -94,7 +100,7 @@ func (c *Call) AppendText(dst []byte, n Names) []byte {
 
 // AppendCall appends the encoding of a call to dst. Ranks compare this encoding or its digest. Two
 // calls have the same encoding if and only if they are equal, except that names are cut to 32
-// bytes.
+// bytes, and Counts to 1024.
 func AppendCall(dst []byte, c *Call) []byte {
 	for _, name := range [...]string{c.Operation, c.Path, c.DataType, c.ReduceOp} {
 		name = name[:min(len(name), maxCallName)]
@@ -107,19 +113,45 @@ func AppendCall(dst []byte, c *Call) []byte {
 	} {
 		dst = binary.LittleEndian.AppendUint64(dst, word)
 	}
-	return dst
+	counts := c.Counts[:min(len(c.Counts), maxCounts)]
+	return append(binary.LittleEndian.AppendUint64(dst, uint64(len(counts))), counts...)
 }
+
+// CountsText returns the text of a list of counts for [Call]. It lists at most 32 counts. For a
+// longer list, the text ends with a digest of the whole list.
+func CountsText(counts []int64) string {
+	const most = 32
+	var text []byte
+	for i, n := range counts[:min(len(counts), most)] {
+		if i > 0 {
+			text = append(text, ' ')
+		}
+		text = strconv.AppendInt(text, n, 10)
+	}
+	if len(counts) > most {
+		h := fnv.New64a()
+		_ = binary.Write(h, binary.LittleEndian, counts) // a hash returns no errors
+		text = fmt.Appendf(text, " ... (%d counts, digest %016x)", len(counts), h.Sum64())
+	}
+	return string(text)
+}
+
+// maxCounts bounds the length of Call.Counts in bytes.
+const maxCounts = 1024
 
 // DecodeCall decodes the output of [AppendCall]. b must contain exactly one call. Errors wrap
 // [ErrMalformed].
 func DecodeCall(b []byte) (*Call, error) {
 	r, c := callReader{rest: b}, &Call{}
-	c.Operation, c.Path, c.DataType, c.ReduceOp = r.name(), r.name(), r.name(), r.name()
+	for _, name := range [...]*string{&c.Operation, &c.Path, &c.DataType, &c.ReduceOp} {
+		*name = r.text(maxCallName)
+	}
 	c.Root, c.Count = int(int64(r.word())), r.word()
 	c.SendOffset, c.RecvOffset = int64(r.word()), int64(r.word())
 	c.SendSegment, c.RecvSegment = int32(r.word()), int32(r.word())
 	c.SendPool, c.RecvPool, c.Ticket = r.word(), r.word(), r.word()
 	c.Capture, c.CaptureCall = r.word(), r.word()
+	c.Counts = r.text(maxCounts)
 	if r.failed || len(r.rest) > 0 {
 		return nil, fmt.Errorf("decoding a call of %d bytes: %w", len(b), ErrMalformed)
 	}
@@ -142,9 +174,10 @@ func (r *callReader) word() uint64 {
 	return word
 }
 
-func (r *callReader) name() string {
+// text decodes a text of at most the given length.
+func (r *callReader) text(most int) string {
 	n := r.word()
-	if n > uint64(min(maxCallName, len(r.rest))) {
+	if n > uint64(min(most, len(r.rest))) {
 		r.failed, r.rest = true, nil
 		return ""
 	}

@@ -97,6 +97,43 @@ API int symmem_all_to_all_v(uint64_t group, size_t ranks, const int64_t *send_co
 	return make(&call);
 }
 
+API int symmem_all_gather_v(uint64_t group, size_t ranks, const int64_t *counts,
+                            const int64_t *offsets, int type, const void *send, void *recv,
+                            uint64_t stream) {
+	struct symmem_call call = {
+		.group = group, .stream = stream, .operation = SYMMEM_ALL_GATHER_V, .type = type,
+		.send = send, .recv = recv, .ranks = ranks, .recv_counts = counts, .recv_offsets = offsets,
+	};
+	return make(&call);
+}
+
+API int symmem_reduce_scatter_v(uint64_t group, size_t ranks, const int64_t *counts,
+                                const int64_t *offsets, int type, int op, const void *send,
+                                void *recv, uint64_t stream) {
+	struct symmem_call call = {
+		.group = group, .stream = stream, .operation = SYMMEM_REDUCE_SCATTER_V, .type = type, .op = op,
+		.send = send, .recv = recv, .ranks = ranks, .send_counts = counts, .send_offsets = offsets,
+	};
+	return make(&call);
+}
+
+API int symmem_reduce(uint64_t group, int64_t count, int type, int op, int root, int path,
+                      const void *send, void *recv, uint64_t stream) {
+	return symmem_collective(group, SYMMEM_REDUCE, count, type, op, root, path, send, recv, stream);
+}
+
+API int symmem_gather(uint64_t group, int64_t count, int type, int root, const void *send,
+                      void *recv, uint64_t stream) {
+	return symmem_collective(group, SYMMEM_GATHER, count, type, 0, root, SYMMEM_PATH_DEFAULT, send,
+	                         recv, stream);
+}
+
+API int symmem_scatter(uint64_t group, int64_t count, int type, int root, const void *send,
+                       void *recv, uint64_t stream) {
+	return symmem_collective(group, SYMMEM_SCATTER, count, type, 0, root, SYMMEM_PATH_DEFAULT, send,
+	                         recv, stream);
+}
+
 API int symmem_send(uint64_t group, int64_t count, int type, int peer, int tag, const void *send,
                     uint64_t stream) {
 	struct symmem_call call = {

@@ -16,7 +16,8 @@ func goCall(call *C.struct_symmem_call, site C.uint32_t) C.int {
 	return guard(func() error {
 		a := binding.Arguments{
 			Operation: int(call.operation), Count: int64(call.count), Type: int(call._type),
-			Op: int(call.op), Factor: float64(call.factor), Root: int(call.root), Tag: int(call.tag), Path: int(call.path),
+			Op: int(call.op), Factor: float64(call.factor), Root: int(call.root),
+			Tag: int(call.tag), Path: int(call.path),
 			Send: uintptr(call.send), Recv: uintptr(call.recv), Stream: uintptr(call.stream),
 			Site: uint32(site), Wait: call.flags&C.SYMMEM_CALL_WAIT != 0,
 		}
@@ -26,7 +27,7 @@ func goCall(call *C.struct_symmem_call, site C.uint32_t) C.int {
 		if from := call.from; from != nil {
 			a.From = func(rank int) { *from = C.int32_t(rank) }
 		}
-		if a.Operation == C.SYMMEM_ALL_TO_ALL_V {
+		if call.send_counts != nil || call.recv_counts != nil {
 			var err error
 			if a.Splits, err = splitsOf(call); err != nil {
 				return err
@@ -38,9 +39,6 @@ func goCall(call *C.struct_symmem_call, site C.uint32_t) C.int {
 
 // splitsOf returns a copy of the splits of a call.
 func splitsOf(call *C.struct_symmem_call) (*symmem.Splits, error) {
-	if call.send_counts == nil || call.recv_counts == nil {
-		return nil, errNull("the list of counts")
-	}
 	if call.ranks == 0 || call.ranks > maxRanks {
 		return nil, fmt.Errorf("splits for %d ranks: %w", call.ranks, symmem.ErrInvalid)
 	}

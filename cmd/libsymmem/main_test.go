@@ -112,6 +112,11 @@ var scenarios = []struct {
 		all,
 	},
 	{
+		"operations have a root or parts of different sizes, and counts are compared", "rooted",
+		[]int{1, 2, 4},
+		all,
+	},
+	{
 		"calls wait for their results on any thread, and the caller can end the wait", "waits",
 		[]int{1, 2, 4},
 		all,

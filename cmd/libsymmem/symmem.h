@@ -116,7 +116,11 @@ enum {
 	SYMMEM_SEND = 6,
 	SYMMEM_RECV = 7,
 	SYMMEM_BARRIER = 8,
-	SYMMEM_ALL_TO_ALL_V = 9 /* for symmem_explain; symmem_all_to_all_v makes the call */
+	SYMMEM_ALL_TO_ALL_V = 9, /* for symmem_explain; symmem_all_to_all_v makes the call */
+	SYMMEM_ALL_GATHER_V = 10, /* for symmem_explain; symmem_all_gather_v makes the call */
+	SYMMEM_REDUCE_SCATTER_V = 11, /* for symmem_explain; symmem_reduce_scatter_v makes the call */
+	SYMMEM_GATHER = 12,
+	SYMMEM_SCATTER = 13
 };
 
 /* The source with which symmem_recv receives from any rank, the earliest message first. */
@@ -564,7 +568,7 @@ uint32_t symmem_set_site(uint32_t site);
 struct symmem_call {
 	size_t size; /* sizeof(struct symmem_call): later versions of this header append fields */
 	uint64_t group, stream;
-	int32_t operation; /* SYMMEM_ALL_REDUCE to SYMMEM_ALL_TO_ALL_V */
+	int32_t operation; /* SYMMEM_ALL_REDUCE to SYMMEM_SCATTER */
 	int32_t type, op, path;
 	int32_t root; /* the root, or the other rank of a message, or SYMMEM_ANY_SOURCE */
 	int32_t tag;
@@ -575,7 +579,8 @@ struct symmem_call {
 	const void *send;
 	void *recv;
 	int32_t *from; /* as in symmem_recv */
-	size_t ranks;  /* the length of the lists below, which are those of symmem_all_to_all_v */
+	size_t ranks;  /* the length of the lists below, which are those of symmem_all_to_all_v,
+	                * symmem_all_gather_v and symmem_reduce_scatter_v; count is then 0 */
 	const int64_t *send_counts, *send_offsets, *recv_counts, *recv_offsets;
 };
 
@@ -644,6 +649,35 @@ int symmem_all_to_all_v(uint64_t group, size_t ranks, const int64_t *send_counts
                         const int64_t *send_offsets, const int64_t *recv_counts,
                         const int64_t *recv_offsets, int type, const void *send, void *recv,
                         uint64_t stream);
+
+/* Gathers counts[r] elements of each rank r into recv of every rank. The parts lie at the given
+ * offsets of recv or, if offsets is null, one after another. The counts must be the same on all
+ * ranks: they are compared as part of the call. Counts may be 0, `ranks` is the size of the group,
+ * and the lists are copied. It registers no memory. It cannot be mixed with symmem_all_gather on
+ * other ranks, even with equal counts. */
+int symmem_all_gather_v(uint64_t group, size_t ranks, const int64_t *counts, const int64_t *offsets,
+                        int type, const void *send, void *recv, uint64_t stream);
+
+/* Reduces send, which has counts[r] elements for each rank r, and writes this rank's part to recv.
+ * The parts lie in send as those of symmem_all_gather_v lie in recv. */
+int symmem_reduce_scatter_v(uint64_t group, size_t ranks, const int64_t *counts,
+                            const int64_t *offsets, int type, int op, const void *send, void *recv,
+                            uint64_t stream);
+
+/* Reduces count elements of every rank's send into the root's recv. All ranks pass a recv buffer,
+ * but only that of the root is written. */
+int symmem_reduce(uint64_t group, int64_t count, int type, int op, int root, int path,
+                  const void *send, void *recv, uint64_t stream);
+
+/* Gathers count elements of every rank's send into the root's recv, which has count elements for
+ * each rank. The others may pass a null recv. It registers no memory. */
+int symmem_gather(uint64_t group, int64_t count, int type, int root, const void *send, void *recv,
+                  uint64_t stream);
+
+/* Writes to each rank's recv its part of the root's send, which has count elements for each rank.
+ * The others may pass a null send. It registers no memory. */
+int symmem_scatter(uint64_t group, int64_t count, int type, int root, const void *send, void *recv,
+                   uint64_t stream);
 
 /* Sends a message to a rank of the group. The k-th symmem_send of a pair of ranks with a tag
  * matches the k-th symmem_recv with that tag, in the order of calls on each rank, independent of

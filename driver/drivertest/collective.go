@@ -143,6 +143,7 @@ func (b *fixture) coverOthers(dataType driver.DataType, count int64, index int) 
 	}
 	for _, o := range []driver.Operation{
 		driver.ReduceScatter, driver.Reduce, driver.AllGather, driver.Broadcast, driver.AllToAll,
+		driver.ReduceScatterV, driver.AllGatherV, driver.Gather, driver.Scatter,
 	} {
 		b.tryWays(trial{operation: o, dataType: dataType, op: op, count: count, root: root})
 	}
@@ -150,10 +151,12 @@ func (b *fixture) coverOthers(dataType driver.DataType, count int64, index int) 
 
 func proveRoots(t *testing.T, h Harness) {
 	const n = 4
-	b := newFixture(t, h, n, 1<<20, options{check: true})
+	b := newFixture(t, h, n, 2<<20, options{check: true})
 	for root := range n {
 		for _, count := range []int64{3, 1000, 70001} {
-			for _, o := range []driver.Operation{driver.Broadcast, driver.Reduce} {
+			for _, o := range []driver.Operation{
+				driver.Broadcast, driver.Reduce, driver.Gather, driver.Scatter,
+			} {
 				b.tryWays(trial{operation: o, dataType: driver.Int32, count: count, root: root})
 			}
 		}
@@ -168,7 +171,10 @@ func proveSkew(t *testing.T, h Harness) {
 				if h.skips(i + j + k) {
 					continue
 				}
-				for o := range driver.Send {
+				for o := range driver.AllReduceRMSNorm {
+					if o.PointToPoint() || o == driver.Barrier || o == driver.AllToAllV {
+						continue
+					}
 					b.tryWays(trial{
 						operation: o, dataType: dataType, count: count, skew: skew, root: 1,
 					})

@@ -19,8 +19,9 @@ const (
 	// Messages covers Send and Recv. A backend without this part refuses messages when they are
 	// offered. Pipelines then need another way to send.
 	Messages Part = "messages"
-	// Splits covers AllToAllV. A backend without this part refuses AllToAllV when it is offered.
-	// Callers must then use AllToAll with the size of the largest part.
+	// Splits covers AllToAllV, AllGatherV and ReduceScatterV. A backend without this part refuses them
+	// when they are offered. Callers must then use AllToAll, AllGather and ReduceScatter with the size
+	// of the largest part.
 	Splits Part = "splits"
 	// Scatter covers Config.Scatter. Scatter reveals mistakes that can occur only on paths over
 	// windows.
@@ -90,9 +91,13 @@ func (h Harness) require(t *testing.T, part Part) {
 
 // has reports whether the backend supports an operation.
 func (h Harness) has(o driver.Operation) bool {
-	part := map[driver.Operation]Part{
-		driver.Send: Messages, driver.Recv: Messages, driver.AllToAllV: Splits,
-	}[o]
+	part := Part("")
+	switch {
+	case o.PointToPoint():
+		part = Messages
+	case o.HasSplits():
+		part = Splits
+	}
 	_, lacking := h.Without[part]
 	return !lacking
 }

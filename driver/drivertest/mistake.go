@@ -85,7 +85,7 @@ func checkMismatch(
 	})
 	b.each(func(r *rank) {
 		call, recv := &calls[r.number], b.recv[r.number]
-		_, bytes := call.Spans(len(r.world.ranks))
+		_, bytes := call.Spans(len(r.world.ranks), r.number)
 		begin := int64(call.Recv - recv.at(0))
 		end := begin + bytes
 		r.expectAll(recv.at(0), canary, begin)

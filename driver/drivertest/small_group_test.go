@@ -156,9 +156,13 @@ func (p *smallPlan) run(ticket uint64, check bool) error {
 	if err := c.plane.Compare(ticket, &call); err != nil {
 		return err
 	}
-	send, recv := call.Spans(len(c.cfg.Ranks))
-	inputs := make([][]byte, len(c.cfg.Ranks))
-	for part := range slices.Chunk(at(call.Send, send), driver.MaxPayload) {
+	n := len(c.cfg.Ranks)
+	send, recv := call.Spans(n, c.cfg.Rank)
+	most, _ := call.Spans(n, call.Root) // in a Scatter only the root sends
+	inputs, rest := make([][]byte, n), at(call.Send, send)
+	for range (most + driver.MaxPayload - 1) / driver.MaxPayload {
+		part := rest[:min(len(rest), driver.MaxPayload)]
+		rest = rest[len(part):]
 		got, err := c.plane.Exchange(context.Background(), driver.LaneCalls, part)
 		if err != nil {
 			return err
@@ -168,9 +172,9 @@ func (p *smallPlan) run(ticket uint64, check bool) error {
 		}
 	}
 	for r := range inputs {
-		if int64(len(inputs[r])) != send {
+		if want, _ := call.Spans(n, r); int64(len(inputs[r])) != want {
 			return c.plane.Fail(fmt.Errorf("rank %d of group %s sent %d bytes, want %d",
-				c.cfg.Ranks[r], c.cfg.Name(), len(inputs[r]), send))
+				c.cfg.Ranks[r], c.cfg.Name(), len(inputs[r]), want))
 		}
 	}
 	p.computeOutput(at(call.Recv, recv), inputs)
@@ -195,6 +199,8 @@ func (p *smallPlan) computeOutput(to []byte, inputs [][]byte) {
 		p.reduce(to, parts)
 	case p.Operation == driver.Broadcast:
 		copy(to, parts[p.Root])
+	case p.Operation == driver.Scatter:
+		copy(to, parts[p.Root][me*part:])
 	default:
 		copy(to, slices.Concat(parts...))
 	}

@@ -55,9 +55,11 @@ func (c *trial) String() string {
 
 // prepare computes inputs and expected results for n ranks.
 func (c *trial) prepare(h Harness, n int) {
-	send, _ := (&driver.Call{Operation: c.operation, Count: c.count, DataType: driver.Int8}).Spans(n)
 	c.inputs, c.wants = nil, make([][]byte, n)
 	for r := range n {
+		shape := driver.Call{Operation: c.operation, DataType: driver.Int8, Root: c.root}
+		c.setCounts(&shape, n, r)
+		send, _ := shape.Spans(n, r)
 		switch {
 		case c.special:
 			c.inputs = append(c.inputs, formula.Specials(c.dataType, r, send))
@@ -77,7 +79,16 @@ func (c *trial) prepare(h Harness, n int) {
 	case driver.ReduceScatter:
 		all := c.combine()
 		c.setWants(func(r int) []byte { return all[int64(r)*part : int64(r+1)*part] })
-	case driver.AllGather:
+	case driver.ReduceScatterV:
+		all := c.combine()
+		counts, offsets := c.parts(n)
+		size := int64(c.dataType.Size())
+		c.setWants(func(r int) []byte { return all[offsets[r]*size : (offsets[r]+counts[r])*size] })
+	case driver.Gather:
+		c.wants[c.root] = slices.Concat(c.inputs...)
+	case driver.Scatter:
+		c.setWants(func(r int) []byte { return c.inputs[c.root][int64(r)*part : int64(r+1)*part] })
+	case driver.AllGather, driver.AllGatherV:
 		all := slices.Concat(c.inputs...)
 		c.setWants(func(int) []byte { return all })
 	case driver.Broadcast:
@@ -91,6 +102,32 @@ func (c *trial) prepare(h Harness, n int) {
 			return slices.Concat(parts...)
 		})
 	case driver.Barrier, driver.Send, driver.Recv, driver.AllReduceRMSNorm, driver.AllToAllV:
+	}
+}
+
+// parts returns the counts and offsets of parts of different sizes. Some parts are empty. No part
+// is longer than the trial's count.
+func (c *trial) parts(n int) (counts, offsets []int64) {
+	at := int64(0)
+	for r := range n {
+		count := c.count * int64((r+1)%3) / 2
+		counts, offsets = append(counts, count), append(offsets, at)
+		at += count
+	}
+	return counts, offsets
+}
+
+// setCounts sets the counts of a rank's call.
+func (c *trial) setCounts(call *driver.Call, n, rank int) {
+	call.Count = c.count
+	if !c.operation.Uneven() {
+		return
+	}
+	counts, offsets := c.parts(n)
+	call.Count = counts[rank]
+	call.Splits = &driver.Splits{SendCounts: counts, SendOffsets: offsets}
+	if c.operation == driver.AllGatherV {
+		call.Splits = &driver.Splits{RecvCounts: counts, RecvOffsets: offsets}
 	}
 }
 
@@ -122,22 +159,26 @@ func (c *trial) call(r *rank, send, recv buffer) driver.Call {
 // trial's path even if that path does not support it.
 func (c *trial) uncheckedCall(r *rank, send, recv buffer) driver.Call {
 	size := int64(c.dataType.Size())
-	part := c.count * size
+	part := int64(r.number) * c.count * size
 	call := driver.Call{
-		Operation: c.operation, DataType: c.dataType, ReduceOp: c.op, Path: c.path,
-		Root: c.root, Count: c.count,
+		Operation: c.operation, DataType: c.dataType, ReduceOp: c.op, Path: c.path, Root: c.root,
 		Send: send.at(margin + c.skew*size), Recv: recv.at(margin + c.skew*size),
 		SendWindow: send.window, RecvWindow: recv.window,
 	}
 	if c.operation.Reduces() {
 		call.Factor = formula.Factor(c.op)
 	}
-	switch {
+	c.setCounts(&call, len(r.world.ranks), r.number)
+	if call.Splits != nil {
+		_, offsets := c.parts(len(r.world.ranks))
+		part = offsets[r.number] * size
+	}
+	switch from, to := c.operation.Extents(); {
 	case !c.inPlace:
-	case c.operation == driver.AllGather:
-		call.Send, call.SendWindow = call.Recv+uintptr(int64(r.number)*part), recv.window
-	case c.operation == driver.ReduceScatter:
-		call.Recv, call.RecvWindow = call.Send+uintptr(int64(r.number)*part), send.window
+	case from == driver.OnePart && to > from:
+		call.Send, call.SendWindow = call.Recv+uintptr(part), recv.window
+	case to == driver.OnePart && from > to:
+		call.Recv, call.RecvWindow = call.Send+uintptr(part), send.window
 	default:
 		call.Send, call.SendWindow = call.Recv, recv.window
 	}
@@ -150,7 +191,8 @@ func (c *trial) uncheckedCall(r *rank, send, recv buffer) driver.Call {
 // digest returns a digest of everything that must be equal on all ranks.
 func digest(c *driver.Call) uint64 {
 	h := fnv.New64a()
-	fmt.Fprint(h, c.Operation, c.DataType, c.ReduceOp, c.Factor, c.Path, c.Count)
+	d := c.Describe()
+	fmt.Fprint(h, d.Operation, d.DataType, c.ReduceOp, c.Factor, d.Path, d.Count, d.Counts)
 	if !c.Operation.PointToPoint() {
 		fmt.Fprint(h, c.Root)
 	}
@@ -160,7 +202,7 @@ func digest(c *driver.Call) uint64 {
 // perform runs the trial on one rank and checks its receive buffer.
 func (c *trial) perform(r *rank, send, recv buffer) {
 	call := c.call(r, send, recv)
-	_, span := call.Spans(len(r.world.ranks))
+	_, span := call.Spans(len(r.world.ranks), r.number)
 	r.ok(r.stream.Fill(call.Recv-margin, canary, span+2*margin))
 	r.write(call.Send, c.inputs[r.number])
 	var before []byte
@@ -186,7 +228,7 @@ func (c *trial) launch(r *rank, call driver.Call) {
 // buffer must be unchanged.
 func (c *trial) checkResult(r *rank, call driver.Call, before []byte) {
 	want := c.wants[r.number]
-	switch _, span := call.Spans(len(r.world.ranks)); {
+	switch _, span := call.Spans(len(r.world.ranks), r.number); {
 	case c.inPlace && want == nil:
 		r.expect(call.Recv, before)
 	case c.inPlace:

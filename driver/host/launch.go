@@ -153,7 +153,7 @@ func (c *communicator) complete(i *pendingCall) error {
 
 // begin posts the first step of a collective at its turn.
 func (c *communicator) begin(call *plan) {
-	if call.Splits != nil {
+	if call.pairwise {
 		c.split.begin(call)
 		return
 	}
@@ -174,7 +174,7 @@ func (c *communicator) finish(call *plan, ticket uint64) error {
 	if c.PeerFailedBefore() {
 		return c.PeerFailedBeforeError(&call.Call, ticket)
 	}
-	if call.Splits != nil {
+	if call.pairwise {
 		return c.split.finish(call, ticket)
 	}
 	if !call.windowed {

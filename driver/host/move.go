@@ -53,12 +53,12 @@ func (m *mover) stage(rank int, step uint64) unsafe.Pointer {
 // contributes reports whether this rank contributes data to the call.
 func (m *mover) contributes(call *plan) bool {
 	switch call.Operation {
-	case driver.Broadcast:
+	case driver.Broadcast, driver.Scatter:
 		return call.Root == m.rank
 	case driver.Barrier:
 		return false
 	default:
-		return call.Count > 0
+		return call.longest > 0
 	}
 }
 
@@ -69,16 +69,19 @@ func (m *mover) contribute(call *plan, from int64) {
 		return
 	}
 	send := pointer(call.Send)
-	if bytes := call.bytes; bytes <= spin.LinePayload {
-		m.group.Post(call.Digest, send, int(bytes))
+	if call.inLine {
+		m.group.Post(call.Digest, send, int(call.bytes))
 		return
 	}
 	size := call.size
-	count := min(call.chunk, call.Count-from)
+	stride := min(call.chunk, call.longest-from)
 	stage := unsafe.Add(m.ownStage, ((m.group.Step()+1)&1)*stageBytes)
 	for part := range call.parts {
-		reduce.Copy(unsafe.Add(stage, part*count*size),
-			unsafe.Add(send, (part*call.Count+from)*size), int(count*size), reduce.Hint{})
+		offset, count := call.sendPart(part)
+		if count = min(stride, count-from); count > 0 {
+			reduce.Copy(unsafe.Add(stage, part*stride*size),
+				unsafe.Add(send, (offset+from)*size), int(count*size), reduce.Hint{})
+		}
 	}
 	m.group.Post(call.Digest, nil, 0)
 }
@@ -86,7 +89,7 @@ func (m *mover) contribute(call *plan, from int64) {
 // finishStaged completes a staged collective after the first step.
 func (m *mover) finishStaged(call *plan, ticket uint64) error {
 	m.compute(call, 0)
-	for from := call.chunk; from < call.Count; from += call.chunk {
+	for from := call.chunk; from < call.longest; from += call.chunk {
 		m.contribute(call, from)
 		if err := m.arrive(&call.Call, ticket); err != nil {
 			return err
@@ -102,7 +105,7 @@ func (m *mover) finishStaged(call *plan, ticket uint64) error {
 // staged returns the address of a rank's contribution to the current step.
 func (m *mover) staged(call *plan, rank int) unsafe.Pointer {
 	switch {
-	case call.bytes > spin.LinePayload:
+	case !call.inLine:
 		return m.stage(rank, m.group.Step())
 	case rank == m.rank:
 		return pointer(call.Send)
@@ -125,11 +128,11 @@ func (m *mover) unpack() {
 
 // compute computes this rank's part of the result from the chunks of all ranks.
 func (m *mover) compute(call *plan, from int64) {
-	size := call.size
-	count := min(call.chunk, call.Count-from)
-	bytes := int(count * size)
+	// stride is the distance between the parts of a chunk. count is this rank's share of a part.
+	stride, size := min(call.chunk, call.longest-from), call.size
+	count := min(stride, call.Count-from)
 	recv := unsafe.Add(pointer(call.Recv), from*size)
-	if call.bytes <= spin.LinePayload {
+	if call.inLine {
 		m.unpack()
 	}
 	switch call.Operation {
@@ -139,26 +142,41 @@ func (m *mover) compute(call *plan, from int64) {
 		if call.Root == m.rank {
 			m.reduceStaged(call, recv, 0, count)
 		}
-	case driver.ReduceScatter:
-		m.reduceStaged(call, recv, int64(m.rank)*int64(bytes), count)
+	case driver.ReduceScatter, driver.ReduceScatterV:
+		m.reduceStaged(call, recv, int64(m.rank)*stride*size, count)
 	case driver.Broadcast:
-		reduce.Copy(recv, m.staged(call, call.Root), bytes, reduce.Hint{})
-	case driver.AllGather, driver.AllToAll:
-		mine := int64(0)
-		if call.Operation == driver.AllToAll {
-			mine = int64(m.rank) * int64(bytes)
+		reduce.Copy(recv, m.staged(call, call.Root), int(count*size), reduce.Hint{})
+	case driver.Scatter:
+		own := unsafe.Add(m.staged(call, call.Root), int64(m.rank)*stride*size)
+		reduce.Copy(recv, own, int(count*size), reduce.Hint{})
+	case driver.AllGather, driver.AllGatherV:
+		m.collectStaged(call, recv, 0, from, stride)
+	case driver.Gather:
+		if call.Root == m.rank {
+			m.collectStaged(call, recv, 0, from, stride)
 		}
-		for r := range len(m.stages) {
-			reduce.Copy(unsafe.Add(recv, int64(r)*call.Count*size),
-				unsafe.Add(m.staged(call, r), mine), bytes, reduce.Hint{})
-		}
+	case driver.AllToAll:
+		m.collectStaged(call, recv, int64(m.rank)*stride*size, from, stride)
 	case driver.Barrier, driver.Send, driver.Recv, driver.AllReduceRMSNorm, driver.AllToAllV:
+	}
+}
+
+// collectStaged copies a part from the staged chunk of every rank. offset is the position of the
+// part in the chunk, in bytes. from is the first element of the chunk, and recv is its address in
+// the first part. stride limits the number of elements.
+func (m *mover) collectStaged(call *plan, recv unsafe.Pointer, offset, from, stride int64) {
+	for r := range len(m.stages) {
+		at, count := call.recvPart(r)
+		if count = min(stride, count-from); count > 0 {
+			reduce.Copy(unsafe.Add(recv, at*call.size), unsafe.Add(m.staged(call, r), offset),
+				int(count*call.size), reduce.Hint{})
+		}
 	}
 }
 
 // reduceStaged reduces count elements at an offset in the staged chunks of all ranks.
 func (m *mover) reduceStaged(call *plan, recv unsafe.Pointer, offset, count int64) {
-	if count == 0 {
+	if count <= 0 {
 		return
 	}
 	for r := range len(m.stages) {
@@ -204,6 +222,7 @@ func (m *mover) move(call *plan) {
 			m.pull(call, r, int64(m.rank)*part, int64(r)*part, part,
 				part*int64(len(m.stages)))
 		}
+	case driver.AllGatherV, driver.ReduceScatterV, driver.Gather, driver.Scatter: // never windowed
 	case driver.Barrier, driver.Send, driver.Recv, driver.AllReduceRMSNorm, driver.AllToAllV:
 	}
 }

@@ -2,8 +2,10 @@ package host
 
 import (
 	"fmt"
+	"slices"
 
 	"symmem/driver"
+	"symmem/internal/spin"
 )
 
 // plan holds a call. It implements Offer. Once the call is prepared, it implements Plan.
@@ -15,8 +17,12 @@ type plan struct {
 	// size is the size of an element in bytes. parts is the number of parts that this rank
 	// contributes, each of Count elements. bytes is the total size of the parts.
 	size, parts, bytes int64
-	// chunk is the number of elements of each part that are staged in one step.
-	chunk int64
+	// longest is the number of elements of the longest part. chunk is the number of elements of each
+	// part that are staged in one step.
+	longest, chunk int64
+	// inLine reports whether the whole input fits into a line. pairwise reports whether each pair of
+	// ranks exchanges a part of another size.
+	inLine, pairwise bool
 	// windowed reports whether the call accesses peers' windows instead of staging buffers.
 	windowed bool
 	// oneShot reports whether every rank reduces the whole buffer of an all-reduce.
@@ -44,14 +50,10 @@ func (p *plan) Prepared() *driver.Call { return &p.Call }
 // Take prepares the call for a path, and chooses its algorithm.
 func (p *plan) Take(path driver.Path, digest uint64) (driver.Plan, error) {
 	p.SetPath(path, digest)
-	p.size = int64(p.DataType.Size())
-	if send, _ := p.Operation.Extents(); send == driver.AllParts {
-		p.parts = int64(p.c.Size())
-	}
-	p.bytes = p.parts * p.Count * p.size
+	p.setParts()
 	var err error
 	switch {
-	case p.Splits != nil:
+	case p.pairwise:
 		err = p.resolveSplits()
 	case path == driver.PathWindow:
 		err = p.findWindows()
@@ -66,6 +68,49 @@ func (p *plan) Take(path driver.Path, digest uint64) (driver.Plan, error) {
 		p.oneShot = p.Operation == driver.AllReduce && p.bytes <= p.c.tuning.oneShot && p.Send != p.Recv
 	}
 	return p, nil
+}
+
+// setParts sets the sizes that follow from the call alone. They are the same on all ranks, except
+// for an AllToAllV.
+func (p *plan) setParts() {
+	p.size, p.longest = int64(p.DataType.Size()), p.Count
+	uneven := p.Operation.Uneven()
+	if uneven {
+		p.longest = slices.Max(p.unevenCounts())
+	}
+	switch send, _ := p.Operation.Extents(); send {
+	case driver.AllParts, driver.AllPartsOfRoot, driver.BySplits:
+		p.parts = int64(p.c.Size())
+	case driver.NoPart, driver.OnePart:
+	}
+	p.bytes = p.parts * p.longest * p.size
+	p.inLine = p.bytes <= spin.LinePayload && !uneven
+	p.pairwise = p.Operation == driver.AllToAllV
+}
+
+// unevenCounts returns the counts of the parts of an AllGatherV or ReduceScatterV.
+func (p *plan) unevenCounts() []int64 {
+	if p.Operation == driver.AllGatherV {
+		return p.Splits.RecvCounts
+	}
+	return p.Splits.SendCounts
+}
+
+// sendPart returns the offset and length, in elements, of a part that this rank contributes.
+func (p *plan) sendPart(part int64) (offset, count int64) {
+	if p.Operation == driver.ReduceScatterV {
+		return p.Splits.SendOffsets[part], p.Splits.SendCounts[part]
+	}
+	return part * p.Count, p.Count
+}
+
+// recvPart returns the offset and length, in elements, of the part that this rank receives from
+// another rank.
+func (p *plan) recvPart(rank int) (offset, count int64) {
+	if p.Operation == driver.AllGatherV {
+		return p.Splits.RecvOffsets[rank], p.Splits.RecvCounts[rank]
+	}
+	return int64(rank) * p.Count, p.Count
 }
 
 // overwrites reports whether a rank would overwrite data that peers still read from its window.
@@ -97,7 +142,7 @@ func (p *plan) own(w driver.Window) (*window, error) {
 
 // resolveSplits finds the window from which the other ranks read the send buffer, if any.
 func (p *plan) resolveSplits() error {
-	p.bytes, _ = p.Spans(p.c.Size())
+	p.bytes, _ = p.Spans(p.c.Size(), p.c.cfg.Rank)
 	if p.SendWindow == nil || p.bytes <= p.c.tuning.eager || p.Send == p.Recv {
 		return nil
 	}

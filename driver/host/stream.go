@@ -98,9 +98,9 @@ func (s *stream) enqueue(w work, inline bool) {
 	}
 }
 
-// runDeferred runs the first work of a deferred stream on the caller's goroutine. A worker then runs
-// what other goroutines have queued meanwhile. The caller holds s.mu, which runDeferred releases
-// during the work.
+// runDeferred runs the first work of a deferred stream on the caller's goroutine. A worker then
+// runs what other goroutines have queued meanwhile. The caller holds s.mu, which runDeferred
+// releases during the work.
 func (s *stream) runDeferred() {
 	s.deferred = false
 	s.runFirst()

@@ -46,7 +46,7 @@ func (c *comparer) compareNow(p *driver.Call, ticket uint64) error {
 	c.call.Store(p)
 	defer c.call.Store(nil)
 	err := c.plane.Compare(ticket, p)
-	if err == nil && p.Splits != nil {
+	if err == nil && p.Operation == driver.AllToAllV {
 		err = c.compareSplits(p, ticket)
 	}
 	return err

@@ -35,7 +35,7 @@ func (c *trial) String() string {
 // spans returns the number of elements in each buffer.
 func (c *trial) spans(ranks int) (send, recv int64) {
 	call := driver.Call{Operation: c.operation, Count: c.count, DataType: driver.Uint8}
-	return call.Spans(ranks)
+	return call.Spans(ranks, 0)
 }
 
 // extent returns the number of elements of output memory that the call uses.

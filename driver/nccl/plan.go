@@ -32,6 +32,8 @@ type plan struct {
 	singleCall nccl.Invocation
 	// parts holds the sizes of the parts if NCCL runs the call as a group of Send and Recv.
 	parts *driver.Splits
+	// grouped holds the calls if NCCL runs the call as another group.
+	grouped []nccl.Invocation
 	// kernel is the first direct kernel, or nil if NCCL runs the call. exchanges is the number of
 	// kernels that communicate with other ranks. Each of these kernels advances the epoch.
 	kernel    *kernel
@@ -187,6 +189,9 @@ func (p *plan) prepareNCCL() error {
 		return nil
 	case len(p.c.cfg.Ranks) == 1 || p.Operation.PointToPoint() || p.parts != nil || p.movesNothing():
 		return nil
+	case p.Operation.Uneven():
+		p.grouped = p.unevenCalls()
+		return nil
 	}
 	call, err := p.collective()
 	if err != nil {
@@ -201,12 +206,19 @@ func (p *plan) prepareNCCL() error {
 }
 
 // chooseParts returns the sizes of the parts if NCCL must run the call as a group of Send and Recv,
-// or nil. NCCL must do so for AllToAllV and for an in-place AllToAll. Versions without ncclAlltoAll
-// must do so for any AllToAll.
+// or nil. NCCL must do so for AllToAllV, Gather, Scatter and an in-place AllToAll. Versions without
+// ncclAlltoAll must do so for any AllToAll. A group of one rank copies the part of an AllGatherV or
+// ReduceScatterV.
 func (p *plan) chooseParts() *driver.Splits {
 	ranks := len(p.c.cfg.Ranks)
-	if p.Operation == driver.AllToAll && ranks > 1 &&
-		(p.send == p.recv || !p.c.device.nccl.HasAlltoAll()) {
+	switch {
+	case ranks == 1 && p.Operation.Uneven():
+		return aloneSplits(p.Splits)
+	case p.Operation.Uneven() || ranks == 1 && p.Splits == nil:
+		return nil
+	case p.Operation == driver.Gather || p.Operation == driver.Scatter:
+		return rootSplits(&p.Call, ranks, p.c.cfg.Rank)
+	case p.Operation == driver.AllToAll && (p.send == p.recv || !p.c.device.nccl.HasAlltoAll()):
 		return evenSplits(ranks, p.count)
 	}
 	return p.Splits
@@ -265,8 +277,9 @@ func (p *plan) usesNCCL() bool {
 	return p.kernel == nil && !p.movesNothing() && len(p.c.cfg.Ranks) > 1
 }
 
-// orderedByNCCL reports whether NCCL always orders the call after its earlier calls. An AllToAllV
-// may not be ordered, because NCCL is not called if this rank exchanges nothing with other ranks.
+// orderedByNCCL reports whether NCCL always orders the call after its earlier calls. A call with
+// splits may not be ordered, because NCCL is not called if this rank exchanges nothing with other
+// ranks.
 func (p *plan) orderedByNCCL() bool { return p.kernel == nil && p.Splits == nil }
 
 // message returns the plan of a Send or Recv.
@@ -289,6 +302,8 @@ func (p *plan) queue(s *stream.Stream, gpu *cuda.Driver) error {
 		return p.queueScaled(s.CUDA)
 	case p.guard != nil:
 		return errors.Join(p.guard(s.CUDA, gpu), p.guardedCall.On(s.CUDA))
+	case p.grouped != nil:
+		return queueGroup(p.c.device, p.grouped, s.CUDA)
 	case p.parts != nil:
 		return p.queueParts(s.CUDA)
 	default:
@@ -310,6 +325,9 @@ func (p *plan) queueScaled(on cuda.Stream) error {
 		return err
 	}
 	scaled.reduceOp = op
+	if p.Operation.Uneven() {
+		return errors.Join(queueGroup(p.c.device, scaled.unevenCalls(), on), n.DestroyReduceOp(op, comm))
+	}
 	call, err := scaled.collective()
 	if err == nil {
 		err = call.On(on)

@@ -4,9 +4,11 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"slices"
 
 	"symmem/driver"
 	"symmem/internal/cuda"
+	"symmem/internal/nccl"
 )
 
 // NCCL runs an AllToAllV as a group with one Send to and one Recv from each other rank. Empty parts
@@ -22,6 +24,41 @@ func evenSplits(ranks int, count int64) *driver.Splits {
 	return &driver.Splits{
 		SendCounts: counts, SendOffsets: offsets, RecvCounts: counts, RecvOffsets: offsets,
 	}
+}
+
+// rootSplits returns the splits of a Gather or Scatter on a rank.
+func rootSplits(call *driver.Call, ranks, rank int) *driver.Splits {
+	none, all := evenSplits(ranks, 0), evenSplits(ranks, call.Count)
+	one := evenSplits(ranks, 0)
+	one.SendCounts[call.Root] = call.Count // the lists of one share their counts
+	if rank != call.Root {
+		all = none
+	}
+	if call.Operation == driver.Gather {
+		return &driver.Splits{
+			SendCounts: one.SendCounts, SendOffsets: one.SendOffsets,
+			RecvCounts: all.RecvCounts, RecvOffsets: all.RecvOffsets,
+		}
+	}
+	return &driver.Splits{
+		SendCounts: all.SendCounts, SendOffsets: all.SendOffsets,
+		RecvCounts: one.RecvCounts, RecvOffsets: one.RecvOffsets,
+	}
+}
+
+// aloneSplits returns the splits of the copy that an AllGatherV or ReduceScatterV makes in a group
+// of one rank.
+func aloneSplits(s *driver.Splits) *driver.Splits {
+	counts := slices.Concat(s.SendCounts, s.RecvCounts)
+	alone := &driver.Splits{
+		SendCounts: counts, SendOffsets: []int64{0}, RecvCounts: counts, RecvOffsets: []int64{0},
+	}
+	if s.SendOffsets != nil {
+		alone.SendOffsets = s.SendOffsets
+	} else {
+		alone.RecvOffsets = s.RecvOffsets
+	}
+	return alone
 }
 
 // splitBytes is the encoded size of a send count and a receive count.
@@ -63,13 +100,14 @@ func differingSplits(group *driver.GroupConfig, ticket uint64, all [][]byte) err
 	return nil
 }
 
-// queueParts queues the sends and receives of the parts. An in-place call sends from a copy of its
-// input.
+// queueParts queues the sends and receives of the parts. An in-place AllToAll or AllToAllV sends
+// from a copy of its input.
 func (p *plan) queueParts(on cuda.Stream) error {
 	d := p.c.device
 	return d.gpu.Do(func() error {
-		bytes, _ := p.Spans(len(p.c.cfg.Ranks))
-		if p.send != p.recv || bytes == 0 {
+		bytes, _ := p.Spans(len(p.c.cfg.Ranks), p.c.cfg.Rank)
+		exchanges := p.Operation == driver.AllToAll || p.Operation == driver.AllToAllV
+		if p.send != p.recv || bytes == 0 || !exchanges {
 			return p.exchange(p.send, on)
 		}
 		source, err := d.gpu.CUDA.MemAllocAsync(roundUpForNCCL(bytes), on)
@@ -90,9 +128,9 @@ func (p *plan) exchange(source uintptr, on cuda.Stream) error {
 	size := int64(p.DataType.Size())
 	own := s.SendCounts[rank] * size
 	var err error
-	if own > 0 {
-		err = d.gpu.CUDA.MemcpyAsync(p.recv+uintptr(s.RecvOffsets[rank]*size),
-			source+uintptr(s.SendOffsets[rank]*size), own, on)
+	from := source + uintptr(s.SendOffsets[rank]*size)
+	if to := p.recv + uintptr(s.RecvOffsets[rank]*size); own > 0 && from != to {
+		err = d.gpu.CUDA.MemcpyAsync(to, from, own, on)
 	}
 	if err != nil || len(s.SendCounts) == 1 {
 		return err
@@ -115,4 +153,43 @@ func (p *plan) exchange(source uintptr, on cuda.Stream) error {
 		}
 	}
 	return errors.Join(err, n.GroupEnd())
+}
+
+// NCCL has no AllGatherV and no ReduceScatterV. Each runs as a group with one Broadcast or Reduce
+// for each part. NCCL fuses the calls of a group into one kernel.
+
+// unevenCalls returns the calls of an AllGatherV or ReduceScatterV, without empty parts.
+func (p *plan) unevenCalls() []nccl.Invocation {
+	n, comm, size := p.c.device.anyThread, p.c.comm.handle, int64(p.DataType.Size())
+	calls := []nccl.Invocation{}
+	for r := range p.c.cfg.Ranks {
+		if p.Operation == driver.AllGatherV {
+			if count := p.Splits.RecvCounts[r]; count > 0 {
+				part := p.recv + uintptr(p.Splits.RecvOffsets[r]*size)
+				calls = append(calls, n.Broadcast(p.send, part, count, p.dataType, r, comm))
+			}
+		} else if count := p.Splits.SendCounts[r]; count > 0 {
+			part := p.send + uintptr(p.Splits.SendOffsets[r]*size)
+			calls = append(calls, n.Reduce(part, p.recv, count, p.dataType, p.reduceOp, r, comm))
+		}
+	}
+	return calls
+}
+
+// queueGroup queues calls as one group. NCCL groups are per thread, so it runs on the thread of the
+// device.
+func queueGroup(d *Device, calls []nccl.Invocation, on cuda.Stream) error {
+	return d.gpu.Do(func() error {
+		n := d.anyThread
+		err := n.GroupStart()
+		if err != nil {
+			return err
+		}
+		for i := range calls {
+			if err == nil {
+				err = calls[i].On(on)
+			}
+		}
+		return errors.Join(err, n.GroupEnd())
+	})
 }

@@ -53,6 +53,8 @@ const (
 	message   = "messages are handled elsewhere"
 	byNorm    = "a norm has separate functions"
 	bySplits  = "uneven parts have separate functions"
+	bySends   = "it runs as sends and receives"
+	plainOnly = "it has only the plain path"
 	byDefault = "the default case implements it"
 	divided   = "a sum, divided at the end"
 	scaled    = "a sum of products, which ScaledSum computes"
@@ -129,15 +131,18 @@ var points = []point{
 			{in: "driver/host", name: "mover.move"},
 			{in: "driver/nccl", name: "plan.collective", exempt: map[string]string{
 				"Send": message, "Recv": message, "AllReduceRMSNorm": byNorm,
-				"AllToAllV": bySplits,
+				"AllToAllV": bySplits, "AllGatherV": bySplits, "ReduceScatterV": bySplits,
+				"Gather": bySends, "Scatter": bySends,
 			}},
 			{in: "driver/nccl/kernels", name: "Launch.parts", exempt: map[string]string{
 				"Send": message, "Recv": message, "AllReduceRMSNorm": byNorm, "AllToAllV": bySplits,
+				"AllGatherV": plainOnly, "ReduceScatterV": plainOnly, "Gather": plainOnly,
+				"Scatter": plainOnly,
 			}},
 			{in: "collective.go"},
 			{in: "python/src/symmem/_api/collectives.py", spelled: function, exempt: map[string]string{
 				"Send": message, "Recv": message, "Barrier": "a method of groups",
-				"Reduce": "Python has no function for it", "AllReduceRMSNorm": byNorm,
+				"AllReduceRMSNorm": byNorm,
 			}},
 		},
 	},

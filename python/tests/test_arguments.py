@@ -23,3 +23,10 @@ def test_a_root_is_a_number_of_torch_distributed() -> None:
     checks = run_checks("roots.py", 4)
     for name in names("roots.py"):
         checks.verify(name)
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_parts_of_different_sizes_and_roots(ranks: int) -> None:
+    checks = run_checks("uneven.py", ranks)
+    for name in names("uneven.py"):
+        checks.verify(name)

@@ -87,5 +87,6 @@ void worlds_lost(void);
 void gpu_worlds(void);
 void timeouts(void);
 void waits(void);
+void rooted(void);
 
 #endif

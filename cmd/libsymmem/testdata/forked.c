@@ -92,6 +92,11 @@ static void collectives(uint64_t world, void *at) {
 	REFUSED(symmem_all_to_all(world, 1, type, path, at, at, 0));
 	const int64_t one = 1;
 	REFUSED(symmem_all_to_all_v(world, 1, &one, NULL, &one, NULL, type, at, at, 0));
+	REFUSED(symmem_all_gather_v(world, 1, &one, NULL, type, at, at, 0));
+	REFUSED(symmem_reduce_scatter_v(world, 1, &one, NULL, type, sum, at, at, 0));
+	REFUSED(symmem_reduce(world, 1, type, sum, 0, path, at, at, 0));
+	REFUSED(symmem_gather(world, 1, type, 0, at, at, 0));
+	REFUSED(symmem_scatter(world, 1, type, 0, at, at, 0));
 	REFUSED(symmem_send(world, 1, type, 1, 0, at, 0));
 	REFUSED(symmem_recv(world, 1, type, 1, 0, at, NULL, 0));
 	REFUSED(symmem_all_reduce_rms_norm(world, 1, 8, 0, at, at, at, at, 0));

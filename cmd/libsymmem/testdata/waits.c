@@ -1,5 +1,6 @@
 /* Calls that wait for their result, on the main thread and on another. */
 #include <pthread.h>
+#include <unistd.h>
 
 #include "drive.h"
 
@@ -83,7 +84,7 @@ static int end_wait(void) { return 1; }
 
 static int on_main(void) { abort(); }
 
-/* Waits for rank 1, which makes no call, until the function for other threads ends the wait. */
+/* Makes a call that the other ranks do not make. The function for other threads ends the wait. */
 static void *check_interrupt(void *p) {
 	(void)p;
 	struct symmem_call call = sum();
@@ -103,5 +104,6 @@ void waits(void) {
 		on_other_thread(check_interrupt);
 		DO(symmem_set_poll(NULL, NULL));
 	}
+	while (size > 1 && symmem_group_error(world) == SYMMEM_OK) usleep(1000);
 	DO(symmem_close(1));
 }

@@ -35,10 +35,15 @@ from symmem._api.attaching import attach, detach
 from symmem._api.barriers import barrier, forget_stream, synchronize
 from symmem._api.collectives import (
     all_gather_into_tensor,
+    all_gather_v,
     all_reduce,
     all_to_all_single,
     broadcast,
+    gather,
+    reduce,
     reduce_scatter_tensor,
+    reduce_scatter_v,
+    scatter,
 )
 from symmem._api.make import alloc, empty, empty_like, full, ones, zeros
 from symmem._api.memory import Block
@@ -127,6 +132,7 @@ __all__ = [
     "__version__",
     "agree",
     "all_gather_into_tensor",
+    "all_gather_v",
     "all_reduce",
     "all_reduce_rms_norm",
     "all_to_all_single",
@@ -144,6 +150,7 @@ __all__ = [
     "finalize",
     "forget_stream",
     "full",
+    "gather",
     "group",
     "init",
     "irecv",
@@ -154,9 +161,12 @@ __all__ = [
     "ones",
     "open_world",
     "recv",
+    "reduce",
     "reduce_scatter_tensor",
+    "reduce_scatter_v",
     "request_stop",
     "reserve",
+    "scatter",
     "send",
     "set_check",
     "set_path",

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"slices"
 
 	"symmem"
 	"symmem/driver"
@@ -21,7 +20,8 @@ type Arguments struct {
 	Count                     int64
 	Factor                    float64 // of PremulSum
 	Send, Recv                uintptr
-	// Splits holds the counts of an AllToAllV. If the offsets are nil, parts are contiguous.
+	// Splits holds the counts of an operation with splits. If the offsets are nil, parts are
+	// contiguous.
 	Splits *symmem.Splits
 	// From, if set, is called with the sender's rank when a Recv has received its message.
 	From func(rank int)
@@ -90,9 +90,6 @@ func (a *Arguments) resolve(r *rank, g *group) (symmem.Call, error) {
 			return call, err
 		}
 	}
-	if a.Splits != nil {
-		return a.resolveSplits(r, call, g.Size())
-	}
 	if a.Count < 0 {
 		return call, fmt.Errorf("count %d: %w", a.Count, symmem.ErrInvalid)
 	}
@@ -102,12 +99,26 @@ func (a *Arguments) resolve(r *rank, g *group) (symmem.Call, error) {
 	if a.From != nil && a.Root == symmem.AnySource {
 		call.Arrived = a.From
 	}
-	resolved := driver.Call{Operation: call.Operation, DataType: call.Type, Count: call.Count}
-	if call.Operation == symmem.OpAllToAllV {
-		resolved.Operation = symmem.OpAllToAll // Explain assumes even splits
+	resolved := driver.Call{
+		Operation: call.Operation, DataType: call.Type, Count: call.Count, Root: call.Root,
 	}
-	send, recv := resolved.Spans(g.Size())
+	if a.Splits != nil {
+		resolved.Splits = a.Splits.WithOffsets()
+		if err := resolved.Splits.Validate(call.Operation, g.Size()); err != nil {
+			return call, err
+		}
+		call.Splits, resolved.Count = resolved.Splits, a.Splits.OwnCount(call.Operation, g.Rank())
+	} else if even, ok := evenOperations[call.Operation]; ok {
+		resolved.Operation = even // Explain assumes even splits
+	}
+	send, recv := resolved.Spans(g.Size(), g.Rank())
 	return a.lookUp(r, call, send, recv)
+}
+
+// evenOperations maps operations with splits to those with the same count for each rank.
+var evenOperations = map[symmem.Operation]symmem.Operation{
+	symmem.OpAllToAllV: symmem.OpAllToAll, symmem.OpAllGatherV: symmem.OpAllGather,
+	symmem.OpReduceScatterV: symmem.OpReduceScatter,
 }
 
 // lookUp sets the buffers of a call that sends and receives the given numbers of bytes.
@@ -117,35 +128,6 @@ func (a *Arguments) lookUp(r *rank, call symmem.Call, send, recv int64) (symmem.
 		call.Recv, err = r.memory(a.Recv, recv)
 	}
 	return call, err
-}
-
-// resolveSplits checks the splits of a call and looks up its buffers.
-func (a *Arguments) resolveSplits(r *rank, call symmem.Call, ranks int) (symmem.Call, error) {
-	splits := symmem.Contiguous(a.Splits.SendCounts, a.Splits.RecvCounts)
-	if a.Splits.SendOffsets != nil {
-		splits.SendOffsets = a.Splits.SendOffsets
-	}
-	if a.Splits.RecvOffsets != nil {
-		splits.RecvOffsets = a.Splits.RecvOffsets
-	}
-	if err := splits.Validate(ranks); err != nil {
-		return call, err
-	}
-	call.Splits = &splits
-	size := int64(call.Type.Size())
-	return a.lookUp(r, call, size*extent(splits.SendCounts, splits.SendOffsets),
-		size*extent(splits.RecvCounts, splits.RecvOffsets))
-}
-
-// extent returns the number of elements that a buffer with these parts must have.
-func extent(counts, offsets []int64) int64 {
-	ends := make([]int64, len(counts))
-	for i, n := range counts {
-		if n > 0 {
-			ends[i] = offsets[i] + n
-		}
-	}
-	return slices.Max(ends)
 }
 
 // Explain returns the path that a collective would use now and the reason, as JSON.

@@ -17,7 +17,8 @@ type Pattern struct {
 	Operation symmem.Operation
 	DataType  symmem.DataType
 	ReduceOp  symmem.ReduceOp
-	// Count is the count of the call in elements.
+	// Count is the count of the call in elements. If parts have different sizes, it is the size of the
+	// longest part.
 	Count int64
 	// Root is the root of the call.
 	Root  int
@@ -108,37 +109,77 @@ func (p *Pattern) Tolerance() float64 {
 	return 0
 }
 
-// Spans returns the numbers of elements that each rank sends and receives. OpSend stands for one
-// message in each direction of a ring.
-func (p *Pattern) Spans() (send, recv int64) {
+// Spans returns how many elements a rank sends and receives. OpSend stands for one message in each
+// direction of a ring.
+func (p *Pattern) Spans(rank int) (send, recv int64) {
 	if p.Operation == symmem.OpSend {
 		return p.Count, p.Count
 	}
-	from, to := p.Operation.Extents()
-	return from.Parts(p.Ranks) * p.Count, to.Parts(p.Ranks) * p.Count
+	call := driver.Call{
+		Operation: p.Operation, DataType: symmem.Uint8, Root: p.Root, Count: p.Count,
+	}
+	switch counts := p.Counts(); p.Operation {
+	case symmem.OpAllGatherV:
+		call.Splits = &symmem.Splits{RecvCounts: counts}
+	case symmem.OpReduceScatterV:
+		call.Splits = &symmem.Splits{SendCounts: counts}
+	default:
+		return call.Spans(p.Ranks, rank)
+	}
+	call.Splits = call.Splits.WithOffsets()
+	call.Count = call.Splits.OwnCount(p.Operation, rank)
+	return call.Spans(p.Ranks, rank)
+}
+
+// Counts returns the counts of parts of different sizes, some of which are 0.
+func (p *Pattern) Counts() []int64 {
+	counts := make([]int64, p.Ranks)
+	for r := range counts {
+		counts[r] = p.Count * int64((uint64(r)+p.Tag)%3) / 2
+	}
+	return counts
+}
+
+// offset returns the offset of a rank's part of the larger buffer, in elements.
+func (p *Pattern) offset(rank int) (sum int64) {
+	if !p.Operation.Uneven() {
+		return int64(rank) * p.Count
+	}
+	for _, count := range p.Counts()[:rank] {
+		sum += count
+	}
+	return sum
 }
 
 // Input returns the data that a rank sends.
 func (p *Pattern) Input(rank int) []byte {
-	send, _ := p.Spans()
+	send, _ := p.Spans(rank)
 	return p.tile(nil, 0, send, func(i int64) float64 { return p.inputValue(rank, i) })
 }
 
 // Output returns the data that a rank must receive, or nil if the call does not write to its
 // memory.
 func (p *Pattern) Output(rank int) []byte {
-	part := int64(rank) * p.Count
+	part := p.offset(rank)
 	switch p.Operation {
 	case symmem.OpReduce:
 		if rank != p.Root {
 			return nil
 		}
 		return p.tile(nil, 0, p.Count, p.reducedValue)
-	case symmem.OpReduceScatter:
-		return p.tile(nil, part, p.Count, p.reducedValue)
+	case symmem.OpReduceScatter, symmem.OpReduceScatterV:
+		_, recv := p.Spans(rank)
+		return p.tile(nil, part, recv, p.reducedValue)
 	case symmem.OpBroadcast:
 		return p.Input(p.Root)
-	case symmem.OpAllGather:
+	case symmem.OpGather:
+		if rank != p.Root {
+			return nil
+		}
+		return p.gather(0)
+	case symmem.OpScatter:
+		return p.tile(nil, part, p.Count, func(i int64) float64 { return p.inputValue(p.Root, i) })
+	case symmem.OpAllGather, symmem.OpAllGatherV:
 		return p.gather(0)
 	case symmem.OpAllToAll:
 		return p.gather(part)
@@ -152,7 +193,11 @@ func (p *Pattern) Output(rank int) []byte {
 // gather concatenates the parts of all ranks' inputs that begin at element from.
 func (p *Pattern) gather(from int64) (all []byte) {
 	for rank := range p.Ranks {
-		all = p.tile(all, from, p.Count, func(i int64) float64 { return p.inputValue(rank, i) })
+		count := p.Count
+		if p.Operation.Uneven() {
+			count, _ = p.Spans(rank)
+		}
+		all = p.tile(all, from, count, func(i int64) float64 { return p.inputValue(rank, i) })
 	}
 	return all
 }

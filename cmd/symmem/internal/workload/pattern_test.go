@@ -14,7 +14,8 @@ import (
 // operations lists the operations that patterns support.
 var operations = []symmem.Operation{
 	symmem.OpAllReduce, symmem.OpAllGather, symmem.OpReduceScatter, symmem.OpBroadcast,
-	symmem.OpReduce, symmem.OpAllToAll, symmem.OpSend,
+	symmem.OpReduce, symmem.OpAllToAll, symmem.OpSend, symmem.OpAllGatherV,
+	symmem.OpReduceScatterV, symmem.OpGather, symmem.OpScatter,
 }
 
 // drawPattern draws the pattern of a call in a group of up to 9 ranks.
@@ -42,7 +43,7 @@ func TestInputsAndOutputsHaveExpectedElements(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		p := drawPattern(t)
 		rank := rapid.IntRange(0, p.Ranks-1).Draw(t, "rank")
-		sent, received := p.Spans()
+		sent, received := p.Spans(rank)
 		for i, v := range elements(p.Input(rank), p.DataType) {
 			if want := p.inputValue(rank, int64(i)); v != want || v < 1 || v > maxSum {
 				t.Fatalf("%+v: element %d of the input is %v, want %v", p, i, v, want)
@@ -52,7 +53,7 @@ func TestInputsAndOutputsHaveExpectedElements(t *testing.T) {
 			t.Fatalf("%+v: the input has %d elements, want %d", p, n, sent)
 		}
 		out := p.Output(rank)
-		if out == nil && p.Operation == symmem.OpReduce && rank != p.Root {
+		if out == nil && p.Operation.Rooted() && rank != p.Root {
 			return
 		}
 		if n := int64(len(out) / p.DataType.Size()); n != received {

@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"symmem"
+	"symmem/driver"
 )
 
 // Transfer holds the pattern of a call and this rank's send and receive buffers.
@@ -29,13 +30,14 @@ func (t *Transfer) rank() int {
 // memory, the call is in place.
 func (t *Transfer) Place(from, to symmem.Memory) (err error) {
 	size := int64(t.DataType.Size())
-	sent, received := t.Spans()
+	sent, received := t.Spans(t.rank())
 	sendOffset, recvOffset := int64(0), int64(0)
-	switch part := int64(t.rank()) * t.Count * size; {
-	case from != to:
-	case sent < received:
+	part := t.offset(t.rank()) * size
+	switch send, recv := t.Operation.Extents(); {
+	case from != to || send == recv:
+	case send == driver.OnePart:
 		sendOffset = part
-	case sent > received:
+	case recv == driver.OnePart:
 		recvOffset = part
 	}
 	if t.Send, err = from.Slice(sendOffset, sent*size); err == nil {
@@ -81,6 +83,14 @@ func (t *Transfer) Launch(ctx context.Context, s, recvStream *symmem.Stream) err
 		return g.Reduce(ctx, send, recv, n, e, t.ReduceOp, t.Root, s)
 	case symmem.OpAllToAll:
 		return g.AllToAll(ctx, send, recv, n, e, s)
+	case symmem.OpAllGatherV:
+		return g.AllGatherV(ctx, send, recv, t.Counts(), e, s)
+	case symmem.OpReduceScatterV:
+		return g.ReduceScatterV(ctx, send, recv, t.Counts(), e, t.ReduceOp, s)
+	case symmem.OpGather:
+		return g.Gather(ctx, send, recv, n, e, t.Root, s)
+	case symmem.OpScatter:
+		return g.Scatter(ctx, send, recv, n, e, t.Root, s)
 	case symmem.OpBarrier:
 		return g.Barrier(ctx, s)
 	default:

@@ -133,6 +133,32 @@ class Call:
         self._used.append(flat)
         return pytorch().module.view_as_real(flat) if flat.is_complex() else flat
 
+    def read_parts(self, name: str, tensors: list[torch.Tensor]) -> torch.Tensor:
+        """Copy tensors that are read into one, in their order."""
+        for tensor in tensors:
+            require_memory(name, tensor, self._runtime.device)
+            self._wait_for(tensor)
+        with self.as_current():
+            flat: torch.Tensor = pytorch().module.cat([t.detach().reshape(-1) for t in tensors])
+        self._used.append(flat)
+        return flat
+
+    def write_parts(self, name: str, tensors: list[torch.Tensor]) -> torch.Tensor:
+        """Make a tensor whose parts are copied to tensors of the same size when it is written."""
+        first = tensors[0]
+        for tensor in tensors:
+            require_memory(name, tensor, self._runtime.device)
+            self._wait_for(tensor)
+        shape = (len(tensors), first.numel())
+        with self.as_current():
+            flat: torch.Tensor = pytorch().module.empty(
+                shape, dtype=first.dtype, device=first.device
+            )
+        self._output.extend(tensors)
+        self._back.extend((t, flat[i].view(t.shape)) for i, t in enumerate(tensors))
+        self._used.append(flat)
+        return flat
+
     def run(self, name: str, *arguments: Any) -> Work | None:
         """Queue the collective and finish as the caller wants."""
         runtime = self._runtime

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     import torch
 
     from symmem._api.terms import GroupLike, OpLike
+    from symmem._rank.group import Group
 
 _AUTO = int(Path.DEFAULT)
 _FUNCTIONS = {
@@ -146,7 +147,7 @@ def all_gather_into_tensor(
         raise errors.InvalidError(
             f"output has {target.numel()} elements, {count * size} are needed: {size} parts of "
             f"{count}, as long as this rank's; parts of different lengths are gathered by "
-            "symmem.all_to_all_single with split sizes"
+            "symmem.all_gather_v"
         )
     kind = pytorch().element(source.dtype)
     return call.run("symmem_all_gather", count, kind, _AUTO, source.data_ptr(), target.data_ptr())
@@ -353,6 +354,162 @@ def all_to_all_single(
     # No rank knows whether others were given splits.
     lists = (_numbers(sends), None, _numbers(receives), None)
     return call.run("symmem_all_to_all_v", size, *lists, kind, *places)
+
+
+def all_gather_v(
+    output: torch.Tensor,
+    input: torch.Tensor,
+    sizes: Sequence[int],
+    group: GroupLike = None,
+    async_op: bool = False,
+) -> Work | None:
+    """Gather parts of different sizes along the first dimension.
+
+    Args:
+        output: the parts of all ranks, in their order: sum(sizes) rows.
+        input: this rank's part.
+        sizes: the number of rows of each rank, the same list on all ranks. Ranks whose lists
+            differ get a `DivergenceError` that shows the lists, in elements.
+        group: as `symmem.group` takes it; the world unless given.
+        async_op: return at once, with a Work to wait for.
+    """
+    if (g := member(group, "all_gather_v")) is None:
+        return outside(async_op)
+    call = Call(g, async_op)
+    source, target = call.read("input", input), call.write("output", output)
+    _same(input, output)
+    counts = _counts(g.size, target, sizes)
+    _sized("input", source, counts[g.rank])
+    kind, lists = pytorch().element(source.dtype), (_numbers(counts), None)
+    places = source.data_ptr(), target.data_ptr()
+    return call.run("symmem_all_gather_v", g.size, *lists, kind, *places)
+
+
+def reduce_scatter_v(
+    output: torch.Tensor,
+    input: torch.Tensor,
+    sizes: Sequence[int],
+    op: OpLike = None,
+    group: GroupLike = None,
+    async_op: bool = False,
+) -> Work | None:
+    """Combine and keep this rank's part, where parts have different sizes.
+
+    Args:
+        output: this rank's part.
+        input: the parts for all ranks, in their order: sum(sizes) rows.
+        sizes: the number of rows of each rank, as for `all_gather_v`.
+        op: a ReduceOp of torch.distributed, or its name; the sum unless given.
+        group: as `symmem.group` takes it; the world unless given.
+        async_op: return at once, with a Work to wait for.
+    """
+    if (g := member(group, "reduce_scatter_v")) is None:
+        return outside(async_op)
+    call = Call(g, async_op)
+    source, target = call.read("input", input), call.write("output", output)
+    _same(input, output)
+    counts = _counts(g.size, source, sizes)
+    _sized("output", target, counts[g.rank])
+    kind, lists = pytorch().reduction(input.dtype, op), (_numbers(counts), None)
+    places = source.data_ptr(), target.data_ptr()
+    return call.run("symmem_reduce_scatter_v", g.size, *lists, *kind, *places)
+
+
+def reduce(
+    tensor: torch.Tensor,
+    dst: int | None = None,
+    op: OpLike = None,
+    group: GroupLike = None,
+    async_op: bool = False,
+    group_dst: int | None = None,
+) -> Work | None:
+    """Combine a tensor over all ranks into that of one rank: `torch.distributed.reduce`.
+
+    The tensors of the other ranks keep their values.
+    """
+    if (g := member(group, "reduce")) is None:
+        return outside(async_op)
+    root = g.root(dst, group_dst, "dst")
+    call = Call(g, async_op)
+    flat = call.write("tensor", tensor, reads=True)
+    kind, address = pytorch().reduction(tensor.dtype, op), flat.data_ptr()
+    return call.run("symmem_reduce", flat.numel(), *kind, root, _AUTO, address, address)
+
+
+def gather(
+    tensor: torch.Tensor,
+    gather_list: list[torch.Tensor] | None = None,
+    dst: int | None = None,
+    group: GroupLike = None,
+    async_op: bool = False,
+    group_dst: int | None = None,
+) -> Work | None:
+    """Gather a tensor of each rank into a list of one rank: `torch.distributed.gather`.
+
+    Args:
+        tensor: has the same shape on all ranks.
+        gather_list: on the receiving rank a tensor for each rank; None on the others.
+        dst: the receiving rank, by its number in torch.distributed; 0 unless given.
+        group: as `symmem.group` takes it; the world unless given.
+        async_op: return at once, with a Work to wait for.
+        group_dst: the receiving rank, by its number in the group; instead of dst.
+    """
+    if (g := member(group, "gather")) is None:
+        return outside(async_op)
+    root = g.root(0 if dst is None and group_dst is None else dst, group_dst, "dst")
+    call = Call(g, async_op)
+    source = call.read("tensor", tensor)
+    target = 0
+    if _parts_of_root(g, root, "gather_list", gather_list, tensor):
+        target = call.write_parts("gather_list", gather_list or []).data_ptr()
+    kind, count = pytorch().element(source.dtype), source.numel()
+    return call.run("symmem_gather", count, kind, root, source.data_ptr(), target)
+
+
+def scatter(
+    tensor: torch.Tensor,
+    scatter_list: list[torch.Tensor] | None = None,
+    src: int | None = None,
+    group: GroupLike = None,
+    async_op: bool = False,
+    group_src: int | None = None,
+) -> Work | None:
+    """Send each tensor of one rank's list to a rank: `torch.distributed.scatter`.
+
+    Args:
+        tensor: receives this rank's tensor of the list. It has the same shape on all ranks.
+        scatter_list: on the sending rank a tensor for each rank; None on the others.
+        src: the sending rank, by its number in torch.distributed; 0 unless given.
+        group: as `symmem.group` takes it; the world unless given.
+        async_op: return at once, with a Work to wait for.
+        group_src: the sending rank, by its number in the group; instead of src.
+    """
+    if (g := member(group, "scatter")) is None:
+        return outside(async_op)
+    root = g.root(0 if src is None and group_src is None else src, group_src)
+    call = Call(g, async_op)
+    target = call.write("tensor", tensor)
+    source = 0
+    if _parts_of_root(g, root, "scatter_list", scatter_list, tensor):
+        source = call.read_parts("scatter_list", scatter_list or []).data_ptr()
+    kind, count = pytorch().element(target.dtype), target.numel()
+    return call.run("symmem_scatter", count, kind, root, source, target.data_ptr())
+
+
+def _parts_of_root(
+    group: Group, root: int, name: str, parts: list[torch.Tensor] | None, part: torch.Tensor
+) -> bool:
+    """Check the list of a gather or scatter. Report whether this rank is the root."""
+    if group.rank != root:
+        if parts:
+            raise errors.InvalidError(f"{name} is for rank {root} of the group: pass None here")
+        return False
+    if not parts or len(parts) != group.size:
+        raise errors.InvalidError(f"{name} needs {group.size} tensors, one for each rank")
+    for each in parts:
+        _same(part, each)
+        _sized(f"a tensor of {name}", each, part.numel())
+    return True
 
 
 def _same(source: torch.Tensor, target: torch.Tensor) -> None:

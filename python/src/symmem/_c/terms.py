@@ -33,6 +33,10 @@ class Operation(IntEnum):
     RECV = 7
     BARRIER = 8
     ALL_TO_ALL_V = 9
+    ALL_GATHER_V = 10
+    REDUCE_SCATTER_V = 11
+    GATHER = 12
+    SCATTER = 13
 
 
 REDUCTIONS: dict[str, Reduction] = {

@@ -152,13 +152,19 @@ class Group:
         numbers = self.runtime.torch_ranks
         return world if numbers is None else numbers[world]
 
-    def root(self, src: int | None, group_src: int | None) -> int:
-        """Turn a root, by its number among all ranks or in the group, into one in the group."""
+    def root(self, src: int | None, group_src: int | None, name: str = "src") -> int:
+        """Turn a root, by its number among all ranks or in the group, into one in the group.
+
+        Args:
+            src: the number among all ranks.
+            group_src: the number in the group; instead of src.
+            name: the caller's name of src.
+        """
         if (src is None) == (group_src is None):
-            raise errors.InvalidError("give src or group_src, one of them")
+            raise errors.InvalidError(f"give {name} or group_{name}, one of them")
         if group_src is not None:
             if not 0 <= group_src < self.size:
-                raise errors.InvalidError(f"group_src {group_src}: the group has {self.size}")
+                raise errors.InvalidError(f"group_{name} {group_src}: the group has {self.size}")
             return group_src
         world, numbers = src, self.runtime.torch_ranks
         if numbers is not None:

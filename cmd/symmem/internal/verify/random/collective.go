@@ -25,7 +25,8 @@ type calls struct {
 var operations = []symmem.Operation{
 	symmem.OpAllReduce, symmem.OpAllReduce, symmem.OpAllReduce, symmem.OpAllGather,
 	symmem.OpAllGather, symmem.OpReduceScatter, symmem.OpReduceScatter, symmem.OpBroadcast,
-	symmem.OpReduce, symmem.OpAllToAll, symmem.OpSend,
+	symmem.OpReduce, symmem.OpAllToAll, symmem.OpSend, symmem.OpAllGatherV,
+	symmem.OpReduceScatterV, symmem.OpGather, symmem.OpScatter,
 }
 
 // drawCall draws a call of a group that fits into two buffers of the given capacity in bytes.

@@ -89,12 +89,13 @@ func (rec *recording) call(
 	return s.Copy(to, e.Recv)
 }
 
-// touch overwrites the output and copies a byte of the input to the buffer of the result. All ranks
-// call it, including ranks outside the group. Therefore the graph pins the same buffers in the same
-// order on all ranks.
+// touch overwrites the output and copies at most a byte of the input to the buffer of the result.
+// All ranks call it, including ranks outside the group. Therefore the graph pins the same buffers
+// in the same order on all ranks.
 func (e *exchange) touch(to symmem.Memory, s *symmem.Stream) error {
-	from, fromErr := e.Send.Slice(0, 1)
-	to, toErr := to.Slice(0, 1)
+	n := min(1, e.Send.Bytes(), to.Bytes()) // some calls use one buffer only
+	from, fromErr := e.Send.Slice(0, n)
+	to, toErr := to.Slice(0, n)
 	if err := errors.Join(fromErr, toErr); err != nil {
 		return err
 	}

@@ -1,0 +1,113 @@
+"""Parts of different sizes, and operations with a root, against torch.distributed with gloo."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from functools import partial
+
+import torch
+import torch.distributed as dist
+from harness import RANK, SIZE, check, main, raises
+
+import symmem
+
+SIZES = [(rank % 3) * 700 for rank in range(SIZE)]
+
+
+@check
+def symmem_opens() -> None:
+    dist.init_process_group("gloo", timeout=timedelta(seconds=20))
+    symmem.init(backend="host", timeout=20)
+
+
+def part(rank: int, rows: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    return (torch.arange(rows * 3).reshape(rows, 3) % 50 + rank).to(dtype)
+
+
+@check
+def parts_of_different_sizes_are_gathered() -> None:
+    for dtype in (torch.float32, torch.int8, torch.complex64, torch.bfloat16):
+        want = torch.cat([part(r, n, dtype) for r, n in enumerate(SIZES)])
+        out = torch.zeros_like(want)
+        assert symmem.all_gather_v(out, part(RANK, SIZES[RANK], dtype), SIZES) is None
+        assert out.equal(want)
+    turned = torch.zeros(3, sum(SIZES)).t()
+    work = symmem.all_gather_v(turned, part(RANK, SIZES[RANK]), SIZES, async_op=True)
+    assert work is not None
+    work.wait()
+    assert turned.equal(torch.cat([part(r, n) for r, n in enumerate(SIZES)]))
+
+
+@check
+def parts_of_different_sizes_are_combined() -> None:
+    whole = torch.cat([part(RANK, n) for n in SIZES])
+    out = torch.zeros(SIZES[RANK], 3)
+    symmem.reduce_scatter_v(out, whole, SIZES)
+    assert out.equal(sum(part(r, SIZES[RANK]) for r in range(SIZE)))
+    symmem.reduce_scatter_v(out, whole, SIZES, "max")
+    assert out.equal(part(SIZE - 1, SIZES[RANK]))
+
+
+@check
+def wrong_sizes_are_refused_before_the_call() -> None:
+    x, y = part(RANK, SIZES[RANK]), torch.zeros(sum(SIZES), 3)
+    for sizes in (SIZES[1:], [*SIZES, 0], [n + 1 for n in SIZES]):
+        raises(symmem.InvalidError, partial(symmem.all_gather_v, y, x, sizes))
+        raises(symmem.InvalidError, partial(symmem.reduce_scatter_v, x, y, sizes))
+    raises(symmem.InvalidError, partial(symmem.all_gather_v, y, x.int(), SIZES))
+
+
+@check
+def one_rank_gets_the_sum() -> None:
+    for root in range(SIZE):
+        x, y = part(RANK, 5), part(RANK, 5)
+        symmem.reduce(x, root)
+        dist.reduce(y, root)
+        assert x.equal(y if root == RANK else part(RANK, 5))
+        symmem.reduce(z := part(RANK, 5), op=dist.ReduceOp.MAX, group_dst=root)
+        assert z.equal(part(SIZE - 1 if root == RANK else RANK, 5))
+    raises(symmem.InvalidError, partial(symmem.reduce, x))
+    raises(symmem.InvalidError, partial(symmem.reduce, x, SIZE))
+
+
+@check
+def one_rank_gathers_and_scatters() -> None:
+    for root in range(SIZE):
+        for rows in (0, 1, 4000):
+            want = [part(r, rows) for r in range(SIZE)]
+            whole = [torch.zeros(rows, 3) for _ in want] if root == RANK else None
+            symmem.gather(want[RANK], whole, root)
+            assert whole is None or all(a.equal(b) for a, b in zip(whole, want, strict=True))
+            turned = torch.zeros(3, rows).t()
+            symmem.scatter(turned, whole, root)
+            assert turned.equal(want[RANK])
+    out = torch.zeros(2, 3)
+    parts = [part(r, 2) for r in range(SIZE)] if RANK == 0 else None
+    work = symmem.scatter(out, parts, async_op=True)
+    assert work is not None
+    work.wait()
+    assert out.equal(part(RANK, 2))
+
+
+@check
+def lists_are_for_the_root() -> None:
+    x, whole = part(RANK, 2), [part(r, 2) for r in range(SIZE)]
+    wrong = [whole, [x]] if RANK else [None, whole[1:], [x.int()] * SIZE, [x[:1]] * SIZE]
+    for parts in wrong:
+        raises(symmem.InvalidError, partial(symmem.gather, x, parts, 0))
+        raises(symmem.InvalidError, partial(symmem.scatter, x, parts, 0))
+    raises(symmem.InvalidError, partial(symmem.gather, x, None, 0, group_dst=0))
+
+
+@check
+def different_sizes_on_ranks_are_a_divergence() -> None:
+    sizes = [1] * SIZE
+    if RANK == 0:
+        sizes[SIZE - 1] = 2
+    x, y = torch.ones(1), torch.zeros(sum(sizes))
+    error = raises(symmem.DivergenceError, partial(symmem.all_gather_v, y, x, sizes))
+    assert "counts 1" in str(error), error
+
+
+if __name__ == "__main__":
+    main()
