@@ -25,7 +25,7 @@ BINARIES = {
 BACKENDS = "python/src/symmem/_backend/libsymmem_torch_*.so"
 
 PYTHONS = "SYMMEM_TORCH_PYTHONS"
-"""Names Pythons that have PyTorch, separated by spaces: the wheel has a backend for each version."""
+"""Pythons, separated by spaces: the wheel has a backend for the PyTorch of each."""
 
 # Libraries that every manylinux system has, by PEP 600.
 ALLOWED = {
@@ -60,7 +60,7 @@ def platform_tag(root: Path) -> str:
     """Return the tag of the systems that all binaries run on."""
     oldest = (2, 17)
     binaries = {root / binary: ALLOWED for binary in BINARIES.values()}
-    binaries |= {backend: ALLOWED | OF_TORCH for backend in root.glob(BACKENDS)}
+    binaries |= dict.fromkeys(root.glob(BACKENDS), ALLOWED | OF_TORCH)
     for binary, allowed in binaries.items():
         command = ["readelf", "--dynamic", "--version-info", "--wide", str(binary)]
         tables = subprocess.run(command, check=True, capture_output=True, text=True).stdout

@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <memory>
+#include <optional>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -77,6 +78,8 @@ class Group final : public c10d::Backend {
   c10d::ErrorType getError() override;
   void abort() override;
   void shutdown() override;
+  bool supportsTensorAlloc(c10::DeviceIndex device) override;
+  at::Tensor allocateTensor(long size, at::TensorOptions options) override;
 
   WorkPointer broadcast(Tensors& tensors, const c10d::BroadcastOptions& options) override;
   WorkPointer allreduce(Tensors& tensors, const c10d::AllreduceOptions& options) override;
@@ -163,6 +166,7 @@ class Group final : public c10d::Backend {
   WorkPointer message(c10d::OpType type, const char* title, Tensors& tensors, int peer, int tag);
   WorkPointer returned(WorkPointer work);
   c10::Stream side_stream(c10::Device device);
+  int pool();
   void close();
 
   const std::shared_ptr<const Library> library_;
@@ -173,10 +177,12 @@ class Group final : public c10d::Backend {
   void (*const closed_)(uint64_t);
   std::atomic<bool> is_closed_{false};
   std::atomic<uint64_t> sequence_{0};
+  std::atomic<bool> allocated_{false}; // whether there were tensors of allocateTensor
   std::atomic<uint64_t> barriers_{0}; // monitored barriers so far
   const std::shared_ptr<Messages> messages_;
   std::mutex mutex_;
   std::unordered_map<c10::Device, c10::Stream> side_streams_; // guarded by mutex_
+  std::optional<int> pool_; // of allocateTensor; guarded by mutex_
   Queue queue_;
 };
 

@@ -50,6 +50,10 @@ Library::Library(const std::string& path) {
   find(library, "symmem_event_done", event_done);
   find(library, "symmem_event_synchronize", event_synchronize);
   find(library, "symmem_event_close", event_close);
+  find(library, "symmem_world", world);
+  find(library, "symmem_pool_open", pool_open);
+  find(library, "symmem_alloc", alloc);
+  find(library, "symmem_free", free);
   find(library, "symmem_group_abort", group_abort);
   find(library, "symmem_group_error", group_error);
 }

@@ -26,6 +26,10 @@ struct Library {
   decltype(&::symmem_event_done) event_done;
   decltype(&::symmem_event_synchronize) event_synchronize;
   decltype(&::symmem_event_close) event_close;
+  decltype(&::symmem_world) world;
+  decltype(&::symmem_pool_open) pool_open;
+  decltype(&::symmem_alloc) alloc;
+  decltype(&::symmem_free) free;
   decltype(&::symmem_group_abort) group_abort;
   decltype(&::symmem_group_error) group_error;
 

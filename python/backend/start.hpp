@@ -1,6 +1,8 @@
 // How operations run: the definitions of Group's templates.
 #pragma once
 
+#include <optional>
+
 #include <ATen/record_function.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
@@ -41,15 +43,16 @@ WorkPointer Group::start(const Operation& operation, Tensors inputs, Tensors out
 template <typename Body>
 WorkPointer Group::queue(const Operation& operation, Tensors inputs, Tensors outputs, Body body) {
   auto work = c10::make_intrusive<QueuedWork>(
-      getRank(), operation.type, operation.title, std::move(inputs), std::move(outputs));
+      getRank(), operation.type, operation.title, inputs, std::move(outputs), allocated_.load());
   auto self = c10::intrusive_ptr<Group>::unsafe_reclaim_from_nonowning(this);
-  auto run = [self = std::move(self), work, body = std::move(body)]() mutable {
+  auto run = [self = std::move(self), work, body = std::make_optional(std::move(body))]() mutable {
     std::exception_ptr failure;
     try {
-      body(Calls(*self->library_, self->handle_, self->stream_, true));
+      (*body)(Calls(*self->library_, self->handle_, self->stream_, true));
     } catch (...) {
       failure = std::current_exception();
     }
+    body.reset(); // Ranks free symmetric tensors where their programs do, not where works end.
     work->end(std::move(failure));
   };
   queue_.add(std::move(run), [work] { work->notify(); });

@@ -23,23 +23,36 @@ QueuedWork::QueuedWork(
     c10d::OpType operation,
     const char* title,
     const std::vector<at::Tensor>& inputs,
-    std::vector<at::Tensor> outputs)
-    : Work(rank, operation, title, inputs),
-      outputs_(std::move(outputs)),
-      future_(tensors_future()) {}
+    std::vector<at::Tensor> outputs,
+    bool release)
+    : Work(rank, operation, title, inputs), release_(release), outputs_(std::move(outputs)) {}
 
 bool QueuedWork::wait(std::chrono::milliseconds timeout) {
   if (!isCompleted()) {
     Queue::yield();
   }
-  return Work::wait(timeout);
+  Work::wait(timeout);
+  std::vector<at::Tensor> released;
+  std::lock_guard<std::mutex> lock(futures_);
+  if (release_ && future_ == nullptr) {
+    released.swap(outputs_);
+  }
+  return true;
 }
 
 std::vector<at::Tensor> QueuedWork::result() {
+  std::lock_guard<std::mutex> lock(futures_);
   return outputs_;
 }
 
 c10::intrusive_ptr<c10::ivalue::Future> QueuedWork::getFuture() {
+  std::lock_guard<std::mutex> lock(futures_);
+  if (future_ == nullptr) {
+    future_ = tensors_future();
+    if (notified_) {
+      complete(*future_, outputs_);
+    }
+  }
   return future_;
 }
 
@@ -48,10 +61,23 @@ void QueuedWork::end(std::exception_ptr failure) {
 }
 
 void QueuedWork::notify() {
+  std::unique_lock<std::mutex> lock(futures_);
+  notified_ = true;
+  const auto future = future_;
+  if (future != nullptr) {
+    const auto outputs = outputs_;
+    lock.unlock();
+    complete(*future, outputs);
+  }
+}
+
+void QueuedWork::complete(
+    c10::ivalue::Future& future,
+    const std::vector<at::Tensor>& outputs) const {
   if (auto failure = exception()) {
-    future_->setError(std::move(failure));
+    future.setError(std::move(failure));
   } else {
-    future_->markCompleted(c10::IValue(outputs_));
+    future.markCompleted(c10::IValue(outputs));
   }
 }
 

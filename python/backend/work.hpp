@@ -16,12 +16,15 @@ namespace symmem_c10d {
 // QueuedWork is an operation of tensors on the CPU, which a Queue runs.
 class QueuedWork final : public c10d::Work {
  public:
+  // With `release` the first wait releases the outputs, so that every rank frees symmetric memory
+  // at the same point of its program. Else they are released with the work.
   QueuedWork(
       int rank,
       c10d::OpType operation,
       const char* title,
       const std::vector<at::Tensor>& inputs,
-      std::vector<at::Tensor> outputs);
+      std::vector<at::Tensor> outputs,
+      bool release);
 
   bool wait(std::chrono::milliseconds timeout) override;
   std::vector<at::Tensor> result() override;
@@ -30,12 +33,17 @@ class QueuedWork final : public c10d::Work {
   // Records that the operation is complete, or has failed with an exception, and ends waits.
   void end(std::exception_ptr failure);
 
-  // Completes the future, which runs its callbacks. Call it once, after end.
+  // Completes the future, if there is one, which runs its callbacks. Call it once, after end.
   void notify();
 
  private:
-  std::vector<at::Tensor> outputs_;
-  c10::intrusive_ptr<c10::ivalue::Future> future_;
+  void complete(c10::ivalue::Future& future, const std::vector<at::Tensor>& outputs) const;
+
+  const bool release_;
+  std::mutex futures_;
+  std::vector<at::Tensor> outputs_; // guarded by futures_
+  c10::intrusive_ptr<c10::ivalue::Future> future_; // guarded by futures_
+  bool notified_ = false; // guarded by futures_
 };
 
 // DeviceWork is an operation that was queued on a stream of a device. Like NCCL's works, it is

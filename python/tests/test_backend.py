@@ -42,3 +42,11 @@ def test_the_part_in_cpp_uses_no_symbol_of_python(built: None) -> None:
             ["nm", "-D", "--undefined-only", file], check=True, capture_output=True, text=True
         ).stdout
         assert [word for word in table.split() if word.lstrip("_").startswith("Py")] == []
+
+
+def test_models_learn_as_with_gloo(built: None) -> None:
+    checks = run_checks("models.py", 2, timeout=200)
+    models = list(checks.ranks[0])
+    assert "fsdp2" in models
+    for model in models:
+        checks.verify(model)

@@ -256,6 +256,24 @@ def groups_of_some_ranks() -> None:
 
 
 @check
+def tensors_in_symmetric_memory() -> None:
+    backend = dist.group.WORLD._get_backend(torch.device("cpu"))
+    assert backend.supports_tensor_alloc(torch.device("cpu"))
+    for step in range(20):
+        tensor = backend.allocate_tensor(1000, dtype=torch.float32, device=torch.device("cpu"))
+        assert symmem.is_symmetric(tensor) == (step > 0)
+        tensor.copy_(numbers(RANK, 1000))
+        works = [dist.all_reduce(tensor, async_op=True)]
+        works[0].wait()
+        torch.testing.assert_close(tensor, total(1000))
+        again = backend.allocate_tensor(50, dtype=torch.int64, device=torch.device("cpu"))
+        again.fill_(1)
+        dist.all_reduce(again)
+        del tensor, works, again
+    symmem.check()
+
+
+@check
 def mistakes_are_errors_with_names() -> None:
     sparse = raises(NotImplementedError, lambda: dist.all_reduce(numbers(RANK, 3).to_sparse()))
     assert "sparse" in str(sparse)

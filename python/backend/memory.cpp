@@ -1,0 +1,43 @@
+// Tensors in symmetric memory, which DDP and FSDP2 ask their backend for.
+#include <ATen/ATen.h>
+
+#include "group.hpp"
+
+namespace symmem_c10d {
+
+bool Group::supportsTensorAlloc(c10::DeviceIndex device) {
+  return device < 0; // a tensor on the CPU
+}
+
+// All ranks of the group must allocate tensors of the same sizes in the same order.
+at::Tensor Group::allocateTensor(long size, at::TensorOptions options) {
+  TORCH_CHECK_NOT_IMPLEMENTED(
+      options.device().is_cpu(), "symmem allocates tensors on the CPU here, not on ",
+      options.device(), "; in a scope of symmem.use() it allocates them on GPUs");
+  const auto bytes = static_cast<size_t>(size) * options.dtype().itemsize();
+  if (bytes == 0) {
+    return at::empty({size}, options);
+  }
+  void* address = nullptr;
+  library_->check(library_->alloc(pool(), bytes, 0, &address));
+  allocated_ = true;
+  auto release = [library = library_](void* memory) { library->free(memory); };
+  return at::from_blob(address, {size}, std::move(release), options);
+}
+
+// Returns the pool whose domain is the group. The first call opens it.
+int Group::pool() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (!pool_) {
+    uint64_t world = 0;
+    int opened = 0; // the pool of the world
+    library_->check(library_->world(&world));
+    if (world != handle_) {
+      library_->check(library_->pool_open(handle_, 0, "", &opened));
+    }
+    pool_ = opened;
+  }
+  return *pool_;
+}
+
+} // namespace symmem_c10d
