@@ -141,9 +141,9 @@ class Vllm:
 
         plugin.register()
 
-    def takeover(self, group: Any) -> takeover.Takeover:
-        """Return the takeover of a group."""
-        return group.device_communicator.takeover
+    def takeover(self, group: Any) -> Any:
+        """Return the takeover of a group; None if it was made without the plug-in."""
+        return getattr(group.device_communicator, "takeover", None)
 
 
 class Sglang:
@@ -197,9 +197,9 @@ class Sglang:
         plugin.register()
         HookRegistry.apply_hooks()
 
-    def takeover(self, group: Any) -> takeover.Takeover:
-        """Return the takeover of a group."""
-        return group.symmem
+    def takeover(self, group: Any) -> Any:
+        """Return the takeover of a group; None if it was made without the plug-in."""
+        return getattr(group, "symmem", None)
 
 
 def flat(found: Any) -> Tensors:
@@ -207,12 +207,13 @@ def flat(found: Any) -> Tensors:
     return list(found) if isinstance(found, list | tuple) else [found]
 
 
-def taken_in_all() -> int:
-    """Count the calls that symmem has run."""
-    if not symmem.is_initialized():
+def run_by_symmem(engine: Any, group: Any) -> int:
+    """Count the calls that symmem has run for a group."""
+    made = engine.takeover(group)
+    if made is None or made.group is None:
         return 0
-    groups = symmem.stats()["groups"].values()
-    return sum(sum(group["paths"].values()) for group in groups)
+    groups = symmem.stats(made.group)["groups"].values()
+    return sum(sum(found["paths"].values()) for found in groups)
 
 
 def beside_torch() -> int:
@@ -228,9 +229,9 @@ def eagerly(engine: Any, group: Any) -> dict[tuple[str, int], tuple[Tensors, boo
     for case in engine.cases:
         for tokens in TOKENS:
             x = numbers(case.rows(tokens), tokens)
-            before = taken_in_all()
+            before = run_by_symmem(engine, group)
             result = [t.clone() for t in flat(case.run(group, x))]
-            found[case.name, tokens] = result, taken_in_all() > before
+            found[case.name, tokens] = result, run_by_symmem(engine, group) > before
     settle()
     return found
 
@@ -306,7 +307,7 @@ def compare(own: Any, ours: Any, case: Case, tokens: int, taken: bool) -> None:
     verdict(f"{case.name}, graph equal: {equal}, slower: {slower}", equal and not slower, figures)
 
 
-def compiled(own: Any, ours: Any) -> None:
+def compiled(engine: Any, own: Any, ours: Any) -> None:
     """Compare a compiled layer, and check that it calls symmem."""
     weight = torch.eye(HIDDEN, device=DEVICE, dtype=torch.bfloat16)
     found = []
@@ -318,9 +319,9 @@ def compiled(own: Any, ours: Any) -> None:
         torch._dynamo.reset()
         run = torch.compile(layer, fullgraph=True)
         run(numbers(8))
-        before = taken_in_all()
+        before = run_by_symmem(engine, group)
         found.append(run(numbers(8)))
-        called = taken_in_all() > before
+        called = run_by_symmem(engine, group) > before
     verdict("compiled", same(found[:1], found[1:]) and called, f"symmem was called: {called}")
 
 
@@ -401,7 +402,7 @@ def main() -> None:
         for tokens in TOKENS:
             taken = after[case.name, tokens][1]
             attempt(case.name, lambda c=case, n=tokens, t=taken: compare(own, ours, c, n, t))
-    attempt("compiled", lambda: compiled(own, ours))
+    attempt("compiled", lambda: compiled(engine, own, ours))
     attempt("decoder", lambda: decoder(own, ours))
     common.leave()
 

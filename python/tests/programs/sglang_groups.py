@@ -19,6 +19,7 @@ from sglang.srt import plugins  # noqa: E402
 
 import symmem  # noqa: E402
 from symmem import errors  # noqa: E402
+from symmem._rank.session import session  # noqa: E402
 from symmem.engines import takeover  # noqa: E402
 
 TOTAL = SIZE * (SIZE + 1) / 2
@@ -59,8 +60,8 @@ def own(shape: tuple[int, ...] = (4, 6)) -> torch.Tensor:
 
 def calls(group: Any) -> int:
     """Count the calls that symmem has run for a group."""
-    name = group.symmem.group.name
-    (found,) = [g for g in symmem.stats()["groups"].values() if g["name"] == name]
+    world = group.symmem.group
+    (found,) = symmem.stats(world)["groups"].values()
     return sum(found["paths"].values())
 
 
@@ -87,7 +88,7 @@ def the_switch_leaves_groups_to_sglang() -> None:
     group = make("tp")
     assert not hasattr(group, "symmem")
     equal(group.all_reduce(own()), torch.full((4, 6), TOTAL))
-    assert not symmem.is_initialized()
+    assert not session.runtimes
     assert lines == ["symmem leaves all groups to SGLang: SYMMEM_SGLANG=0"], lines
     group.destroy()
 
@@ -108,7 +109,6 @@ def one_rank_without_the_library_leaves_the_group_on_all() -> None:
         group = make("tp")
     finally:
         takeover.library = found
-        takeover._Refused.reason = ""
     reason = f"rank {SIZE - 1}: libsymmem.so: not found"
     assert group.symmem.reason == reason
     if RANK == 0:

@@ -20,6 +20,7 @@ from vllm import plugins  # noqa: E402
 
 import symmem  # noqa: E402
 from symmem import errors  # noqa: E402
+from symmem._rank.session import session  # noqa: E402
 from symmem.engines import takeover  # noqa: E402
 
 TOTAL = SIZE * (SIZE + 1) / 2
@@ -54,8 +55,8 @@ def own(shape: tuple[int, ...] = (4, 6)) -> torch.Tensor:
 
 def calls(group: Any) -> int:
     """Count the calls that symmem has run for a group."""
-    name = group.device_communicator.takeover.group.name
-    (found,) = [g for g in symmem.stats()["groups"].values() if g["name"] == name]
+    world = group.device_communicator.takeover.group
+    (found,) = symmem.stats(world)["groups"].values()
     return sum(found["paths"].values())
 
 
@@ -83,7 +84,7 @@ def the_switch_leaves_groups_to_vllm() -> None:
     group = make("tp")
     assert type(group.device_communicator).__name__ == "CpuCommunicator"
     equal(group.all_reduce(own()), torch.full((4, 6), TOTAL))
-    assert not symmem.is_initialized()
+    assert not session.runtimes
     assert lines == ["symmem leaves all groups to vLLM: SYMMEM_VLLM=0"], lines
     group.destroy()
 
@@ -104,7 +105,6 @@ def one_rank_without_the_library_leaves_the_group_on_all() -> None:
         group = make("tp")
     finally:
         takeover.library = found
-        takeover._Refused.reason = ""
     reason = f"rank {SIZE - 1}: libsymmem.so: not found"
     assert group.device_communicator.takeover.reason == reason
     if RANK == 0:
@@ -197,6 +197,17 @@ def batch_invariance_needs_deterministic_sums() -> None:
     assert "SYMMEM_DETERMINISTIC" in group.device_communicator.takeover.reason
     equal(group.all_reduce(own()), torch.full((4, 6), TOTAL))
     group.destroy()
+
+
+@check
+def the_program_may_open_symmem_for_itself() -> None:
+    world = symmem.init(backend="host", timeout=60)
+    x = own()
+    symmem.all_reduce(x)
+    equal(x, torch.full((4, 6), TOTAL))
+    assert world is not tp.device_communicator.takeover.group
+    symmem.finalize()
+    equal(counted(tp, 1, lambda: tp.all_reduce(own())), torch.full((4, 6), TOTAL))
 
 
 @check

@@ -13,7 +13,6 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 from symmem._api import collectives, messages, scopes
-from symmem._rank.session import session
 from symmem._torch.pytorch import compiling
 from symmem.engines import rows
 from symmem.engines.takeover import (
@@ -63,7 +62,8 @@ def of(coordinator: Any) -> Takeover:
 def made(_: None, coordinator: Any, *arguments: Any, **named: Any) -> None:
     """Take over a group that SGLang has made. Collective over it."""
     refusals = _refusals(coordinator, named)
-    found = take_over(coordinator.device_group, coordinator.device, refusals)
+    name = f"SGLang {coordinator.unique_name}"
+    found = take_over(name, coordinator.device_group, coordinator.device, refusals)
     coordinator.symmem = found
     if found.group is not None:
         taken.add(found)
@@ -265,8 +265,9 @@ class Paused:
 def disable_symmetric_memory_context(original: Original) -> Any:
     """Suspend the scope of this thread, and return what `restore` takes."""
     saved = original()
-    if saved is None and session.is_open and session.runtime.diverted():
-        saved = Paused(scopes.use(disabled=True))
+    groups = [found.group for found in taken if found.group is not None]
+    if saved is None and groups and groups[0].runtime.diverted():
+        saved = Paused(scopes.use(groups[0], disabled=True))
         saved.scope.__enter__()
     return saved
 

@@ -19,12 +19,13 @@ from symmem._c.constants import BYTES
 from symmem._c.library import library
 from symmem._rank.group import Group
 from symmem._rank.rendezvous import Meeting, machine, machine_key
-from symmem._rank.session import session
 from symmem._torch.pytorch import compiling, pytorch
 from symmem.engines.scratch import Scratch
 
 if TYPE_CHECKING:
     import torch
+
+    from symmem._api.terms import Backend
 
 LIMIT = 60.0
 """How many seconds ranks wait for each other's facts before the engine keeps the group."""
@@ -98,11 +99,11 @@ class Takeover:
         return self.group is not None and questions.is_symmetric(tensor, self.group)
 
     def close(self) -> None:
-        """Close symmem's group on this rank; the engine keeps all calls after that."""
+        """Close symmem's world on this rank; the engine keeps all calls after that."""
         group, self.group, self.scratch = self.group, None, None
-        if group is not None and session.is_open:
+        if group is not None:
             self.reason = "the group was destroyed"
-            group.close()
+            group.close(force=True)
 
     def _fast(self, operation: str, input: torch.Tensor, output: torch.Tensor) -> bool:
         """Report whether the tuning table has a path that beats plain NCCL for a call."""
@@ -119,82 +120,59 @@ class Takeover:
         return found
 
 
-def take_over(process_group: Any, device: torch.device, refusals: Iterable[str]) -> Takeover:
-    """Open symmem for a group of an engine, or find the reason not to.
+def take_over(
+    name: str, process_group: Any, device: torch.device, refusals: Iterable[str]
+) -> Takeover:
+    """Open a world of symmem for a group of an engine, or find the reason not to.
 
-    Collective over the process group. The first call in a process is collective over all ranks of
-    torch.distributed, since it opens symmem.
+    Collective over the process group.
 
     Args:
+        name: the engine's name of the group, for errors.
         process_group: the engine's group for tensors of `device`.
         device: the device of this rank.
         refusals: reasons to leave the group to the engine; empty texts are none. They must be the
             same on all ranks.
     """
-    refusal = next(filter(None, refusals), "")
+    refusal = next(filter(None, refusals), "") or _first_refusal(process_group, _unable())
     if refusal:
         return Takeover(None, refusal)
-    if refusal := _open_world(device):
-        return Takeover(None, refusal)
-    here = {"machine": machine(), "refusal": ""}
-    try:
-        facts = _exchange(process_group, here)
-    except errors.SymmemError as e:
-        return Takeover(None, str(e))
-    if len({fact["machine"] for fact in facts}) > 1:
-        return Takeover(None, "its ranks are on several machines")
     group: Group | None = None
     try:
-        group = opening.group(process_group)
+        backend: Backend = "host" if device.type == "cpu" else "nccl"
+        of = None if device.type == "cpu" else device
+        group = opening.open_world(process_group, backend=backend, device=of, name=name)
         _warm_up(group, device)
-        refusal = ""
     except (errors.SymmemError, RuntimeError) as e:
         refusal = str(e)
     refusal = _first_refusal(process_group, refusal)
+    if refusal and group is not None:
+        group.close(force=True)
     return Takeover(None, refusal) if refusal else Takeover(group)
 
 
-class _Refused:
-    """Remembers why symmem could not be opened, so that no later group tries again."""
-
-    reason = ""
-
-
-def _open_world(device: torch.device) -> str:
-    """Open symmem on all ranks of torch.distributed; return the reason if it cannot be opened."""
-    if session.is_open or _Refused.reason:
-        return _Refused.reason
-    everyone = pytorch().distributed.group.WORLD
-    refusal = ""
+def _unable() -> str:
+    """Return why this rank cannot load symmem's library, or an empty text."""
     try:
         library()
     except errors.SymmemError as e:
-        refusal = str(e)
-    refusal = _first_refusal(everyone, refusal)
-    if not refusal:
-        try:
-            if device.type == "cpu":
-                opening.init(backend="host")
-            else:
-                opening.init(backend="nccl", device=device)
-        except (errors.SymmemError, RuntimeError) as e:
-            refusal = str(e)
-        refusal = _first_refusal(everyone, refusal)
-        if refusal:
-            opening.finalize(force=True)
-    _Refused.reason = refusal
-    return refusal
+        return str(e)
+    return ""
 
 
 def _first_refusal(process_group: Any, refusal: str) -> str:
-    """Exchange refusals, and return that of the lowest rank that has one."""
+    """Exchange reasons to leave a group to the engine, and return the first; empty if none has one.
+
+    Ranks on several machines are one more reason.
+    """
     try:
-        facts = _exchange(process_group, {"refusal": refusal})
+        facts = _exchange(process_group, {"machine": machine(), "refusal": refusal})
     except errors.SymmemError as e:
         return str(e)
+    if len({fact["machine"] for fact in facts}) > 1:
+        return "its ranks are on several machines"
     texts = [fact["refusal"] for fact in facts]
-    found = [f"rank {rank}: {text}" for rank, text in enumerate(texts) if text]
-    return found[0] if found else ""
+    return next((f"rank {rank}: {text}" for rank, text in enumerate(texts) if text), "")
 
 
 def _exchange(process_group: Any, fact: dict[str, str]) -> list[dict[str, str]]:

@@ -125,7 +125,9 @@ class SymmemCommunicator:
 
     def __init__(self, *arguments: Any, **named: Any):
         super().__init__(*arguments, **named)
-        self.takeover = take_over(self.device_group, self.device, _refusals(self))
+        self.takeover = take_over(
+            f"vLLM {self.unique_name}", self.device_group, self.device, _refusals(self)
+        )
         if self.rank_in_group == 0:
             report(logger, "vLLM", self.unique_name, self.takeover, CALLS)
 
