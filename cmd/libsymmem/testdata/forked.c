@@ -1,10 +1,10 @@
-/* What a child of fork() is told. Every function of symmem.h is called here: a test in Go holds the
- * two together. */
+/* Calls every function of symmem.h in a child of fork(). TestForkedChildCallsDeclaredFunctions
+ * checks that no function is missing. */
 #include "drive.h"
 
 #define REFUSED(call) WANT(SYMMEM_ERR_FORKED, call)
 
-/* Nothing may be written through a pointer where the result is an error. */
+/* A function that returns an error must not write through its pointers. */
 static union {
 	uint64_t handle;
 	int number;

@@ -119,7 +119,7 @@ def options_are_followed_or_refused() -> None:
     pair, place = divmod(RANK, 2)
     options: dict[str, Any] = {"rank": place, "size": 2}
     wrong: list[tuple[Callable[[], Any], str]] = [
-        (lambda: opened(options=options), "no store in which these ranks meet"),
+        (lambda: opened(options=options), "no store for these ranks"),
         (lambda: opened(EVERYONE, options=options), "give one"),
         (lambda: opened(options={"size": 2}), "give both rank and size"),
         (lambda: opened(options={"rank": 0}), "give both rank and size"),

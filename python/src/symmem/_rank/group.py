@@ -31,7 +31,7 @@ _PUBLIC = (
 
 
 LONGEST_TIMEOUT = 24 * 60 * 60.0
-"""The longest timeout that the library takes, a day."""
+"""The longest timeout of the library, in seconds: a day."""
 
 
 def milliseconds(timeout: float) -> int:
@@ -44,12 +44,12 @@ def milliseconds(timeout: float) -> int:
 
 
 class WindowTable:
-    """The windows of a group, copied, so that asking costs no call while they stand.
+    """A copy of a group's windows, so that a query makes no call until they change.
 
     Attributes:
-        words: those of the library.
-        copy: the value of `Word.WINDOWS` that the copy is of, and where windows begin and end, in
-            the order of addresses. It is replaced as a whole: other threads read it meanwhile.
+        words: the words of the library.
+        copy: `Word.WINDOWS` at the time of the copy, and the beginnings and ends of the windows in
+            the order of addresses. It is replaced as a whole, because other threads read it.
     """
 
     __slots__ = ("_handle", "_library", "copy", "words")
@@ -147,13 +147,13 @@ class Group:
         return f"<{state}symmem.Group {self.name!r}: rank {self.rank} of {list(self.ranks)}>"
 
     def torch_rank(self, rank: int) -> int:
-        """Turn the number of a rank in the group into the one that torch.distributed gives it."""
+        """Convert a rank of the group to its number in torch.distributed."""
         world = self.ranks[rank]
         numbers = self.runtime.torch_ranks
         return world if numbers is None else numbers[world]
 
     def root(self, src: int | None, group_src: int | None, name: str = "src") -> int:
-        """Turn a root, by its number among all ranks or in the group, into one in the group.
+        """Convert a root, given by its global or its group rank, to its rank in the group.
 
         Args:
             src: the number among all ranks.
@@ -186,11 +186,11 @@ class Group:
         self.seen = self.library.number("symmem_scope_end", self.handle, stream)
 
     def pending(self) -> bool:
-        """Report whether something may have to be registered; it costs no call."""
+        """Report whether memory may have to be registered. It makes no call."""
         return bool(self.library.words[Word.PENDING] != self.seen)
 
     def error(self) -> errors.SymmemError | None:
-        """Return the fault that has ended the group, or None while it is open."""
+        """Return the fault that ended the group, or None."""
         return self.library.group_error(self.handle)
 
     def abort(self) -> None:
@@ -239,11 +239,11 @@ class Group:
             self.retire()
 
     def retire(self) -> None:
-        """Make scopes of the group raise instead of diverting."""
+        """Mark the group closed: its scopes raise from now on."""
         self.closed = True
         self.stop_diverting()
 
     def stop_diverting(self) -> None:
-        """Have scopes of the group ask whether symmem is open before they divert."""
+        """Make scopes of the group check that symmem is open before they divert."""
         if self.router is not None:
             self.router.first = None

@@ -18,7 +18,7 @@ class NotAMemberError(errors.InvalidError):
 
 
 class New(NamedTuple):
-    """What a group gets when it is opened: see `symmem.group`."""
+    """Options of a group that is opened: see `symmem.group`."""
 
     domain: Group | None = None
     name: str | None = None
@@ -67,9 +67,9 @@ class Groups:
         return None if known is None else known[1]
 
     def remember(self, process_group: Any, group: Group) -> None:
-        """Let a process group stand for a group.
+        """Find a group by a process group from now on.
 
-        A reference to the process group keeps its id from being used again.
+        The reference to the process group prevents another object from getting its id.
         """
         self._process_groups[id(process_group)] = (process_group, group)
 
@@ -132,7 +132,7 @@ class Groups:
         return self._add(name, handle, ranks, self._pool(handle, ranks, new.domain))
 
     def _add(self, name: str, handle: int, ranks: tuple[int, ...], pool: int) -> Group:
-        """Keep a group by its name, and forget those that were closed."""
+        """Store a group by its name, and remove groups that were closed."""
         for closed in [n for n, group in list(self._named.items()) if group.closed]:
             self._named.pop(closed, None)
         group = Group(self.runtime, handle, name, ranks, pool, scopes_of)
@@ -148,7 +148,7 @@ class Groups:
         """Return the pool of a group's scopes: its domain's, or that of groups with its ranks."""
         if domain is not None:
             if not set(ranks) <= set(domain.ranks):
-                raise errors.InvalidError(f"the domain {domain!r} does not hold the ranks {ranks}")
+                raise errors.InvalidError(f"the domain {domain!r} does not have the ranks {ranks}")
             return domain.pool
         if ranks not in self._pools:
             opened = self.runtime.library.number("symmem_pool_open", handle, 0, b"")
@@ -156,7 +156,7 @@ class Groups:
         return self._pools[ranks]
 
     def close(self, force: bool) -> None:
-        """Close the world: see `symmem.finalize`. Everything that uses it raises then."""
+        """Close the world: see `symmem.finalize`. Later calls that use it raise."""
         groups, streams = list(self._named.values()), self.runtime.streams
         if force:
             for group in groups:
@@ -167,7 +167,7 @@ class Groups:
             group.retire()
 
     def after_fork(self) -> None:
-        """Make everything that uses the rank raise, in a child of fork."""
+        """Make calls that use this world raise, in a child of fork."""
         self.runtime.forked = True
         for group in self._named.values():
             group.stop_diverting()

@@ -1,4 +1,4 @@
-"""Which ranks open symmem together: those of torch.distributed, or those that options name."""
+"""Finds the ranks of a world: ranks of torch.distributed, or ranks that options name."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Origin(NamedTuple):
     Attributes:
         ranks: their numbers in torch.distributed, in the order of symmem's ranks.
         rank: this process among them.
-        store: what they have in common, to find each other.
+        store: the store through which they exchange addresses.
         timeout: their timeout in torch.distributed, in seconds, or None.
     """
 
@@ -48,7 +48,7 @@ def merged(given: dict[str, Any], options: dict[str, Any]) -> dict[str, Any]:
 
 
 def origin(found: Torch, which: Any) -> Origin:
-    """Find the ranks that a process group, a mesh, a sequence of ranks or a name stands for.
+    """Find the ranks of a process group, a mesh, a sequence of ranks or a name.
 
     None is the default process group.
     """
@@ -74,7 +74,7 @@ def origin(found: Torch, which: Any) -> Origin:
 
 
 def _of_ranks(found: Torch, ranks: tuple[int, ...]) -> Origin:
-    """Have some ranks meet in the store of all ranks, under a separate prefix."""
+    """Find some ranks of torch.distributed, which use the store of all ranks under a prefix."""
     dist = found.distributed
     size, mine = dist.get_world_size(), dist.get_rank()
     if not ranks or len(set(ranks)) < len(ranks) or not set(ranks) <= set(range(size)):
@@ -90,7 +90,7 @@ def _of_ranks(found: Torch, ranks: tuple[int, ...]) -> Origin:
 
 
 def meet(of: Origin, options: dict[str, Any]) -> None:
-    """Complete the options with the store and token on which the ranks agree. Collective."""
+    """Add a store and a token to the options, the same on all ranks. Collective."""
     if "timeout_ms" not in options:
         seconds = of.timeout or DEFAULT_TIMEOUT
         options["timeout_ms"] = round(1000 * min(seconds, LONGEST_TIMEOUT))
@@ -119,8 +119,8 @@ def names_ranks(options: dict[str, Any], which: Any, initialized: bool) -> bool:
         raise errors.InvalidError(f"options name rank {rank} of {size}: give both rank and size")
     if initialized and size != 1 and not options.get("store"):
         raise errors.InvalidError(
-            f"options name rank {rank} of {size} and no store in which these ranks meet, which is "
-            "not that of torch.distributed: pass process_group, such as the list of their ranks "
+            f"options name rank {rank} of {size} and no store for these ranks; the store of "
+            "torch.distributed is for others: pass process_group, such as the list of their ranks "
             "in torch.distributed, instead of options; or add a store and a token"
         )
     return True

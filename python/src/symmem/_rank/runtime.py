@@ -99,11 +99,11 @@ class Runtime:
         self._routers: dict[int, Router] = {}
 
     def require(self) -> None:
-        """Raise where symmem cannot be used: closed, or in a child of fork."""
+        """Raise if the world is closed, or in a child of fork."""
         if self.forked:
             raise errors.ForkedError(
-                "symmem was opened before this process was forked; its memory and its threads "
-                "stayed with the parent. Start workers with the spawn or forkserver method"
+                "symmem was opened before this process was forked, and only the parent has its "
+                "memory and threads. Start workers with the spawn or forkserver method"
             )
         if self.closed:
             opener = "symmem.init" if self.main else "symmem.open_world"
@@ -153,7 +153,7 @@ class Runtime:
         return found
 
     def close(self, force: bool) -> None:
-        """Close the world. Everything that uses this rank of it raises then."""
+        """Close the world. Later calls that use it raise."""
         self.attachments.detach_all()
         if self.cuda is not None:
             waited = self._give_back(force)
@@ -170,10 +170,10 @@ class Runtime:
         self.closed = True
 
     def _give_back(self, force: bool) -> bool:
-        """Let PyTorch give back the segments of this world that hold no tensors.
+        """Make PyTorch free the segments of this world that contain no tensors.
 
-        It reports whether the device was waited for. A forced close comes after faults, too, when a
-        kernel may hang: then nothing else waits for the device, as PyTorch's empty_cache does.
+        It reports whether it has waited for the device. After a fault a kernel may hang, so a
+        forced close does not call PyTorch's empty_cache, which waits for the device.
         """
         assert self.cuda is not None
         cuda = self.cuda.torch.module.cuda

@@ -35,7 +35,7 @@ class Scope:
             return self._enter_slowly()
         try:
             lane.token.pop()
-        except IndexError:  # Another thread holds the lane.
+        except IndexError:  # Another thread uses the lane.
             return self._enter_slowly()
         try:
             lane.begin()
@@ -65,7 +65,7 @@ class Scope:
             lane.end()
             lane.drop()
             lane.token.append(None)
-        # The other ranks may not have come as far as an exception has let this one.
+        # After an exception, the other ranks may not reach this point.
         if self._words[0] != self._group.seen and kind is None:  # Word.PENDING
             end(self._group)
 
@@ -217,8 +217,8 @@ def _warn_of_growth(group: Group) -> None:
     warn(
         errors.GrowthInCaptureWarning(
             f"memory of {group!r} had to grow while a CUDA graph was captured. It cannot be "
-            "registered now, so the collectives captured over it take the path that ordinary "
-            "tensors of their size take (direct or plain) on every rank, and none that "
-            "needs windows. Reserve more before the capture: symmem.reserve(bytes, group)"
+            "registered now, so the captured collectives use the path of ordinary tensors of their "
+            "size on every rank (direct or plain), and no path that needs windows. Reserve more "
+            "before the capture: symmem.reserve(bytes, group)"
         )
     )

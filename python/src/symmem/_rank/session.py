@@ -28,8 +28,8 @@ _VARIABLES = ("SYMMEM_", "NCCL_", "CUDA_", "XDG_", "HOME", "MASTER_", "TORCHELAS
 class Session:
     """Owns the worlds of this process: the main one, which is open or closed, and others.
 
-    `open` and `close` may alternate. In a child of fork open worlds stay open for good, and what
-    needs them raises `ForkedError`.
+    `open` and `close` may alternate. In a child of fork, open worlds stay open, and calls that use
+    them raise `ForkedError`.
 
     Attributes:
         world: the group of all ranks of the main world while it is open; None otherwise, and after
@@ -82,7 +82,7 @@ class Session:
 
         Args:
             process_group: as `symmem.init` takes it.
-            asked: what else it was given: the device, and options of `symmem_open`.
+            asked: the other arguments: the device, and options of `symmem_open`.
         """
         self._require_closed()
         return self._open(_prepare(process_group, asked), asked)
@@ -103,7 +103,7 @@ class Session:
             raise errors.InvalidError("symmem is open already; symmem.finalize closes it")
 
     def _open(self, start: Start, asked: dict[str, Any]) -> Group:
-        """Open the main world, whose ranks have met."""
+        """Open the main world with complete options."""
         lib = library()
         lib.call("symmem_open", *start.text())
         try:
@@ -171,13 +171,14 @@ class Session:
         return [groups.world.lanes.main for groups in self._all()]
 
     def opened_alike(self, process_group: Any, asked: dict[str, Any]) -> Group | None:
-        """Return the main world if it is open, or None; raise if other things were asked of it.
+        """Return the main world if it is open, or None; raise if it has other options.
 
-        What is not asked for agrees with anything, so several libraries of a process share a rank.
+        Options that are not given agree with any value, so several libraries of a process can share
+        the world.
 
         Args:
             process_group: as `symmem.init` takes it.
-            asked: what else it was given.
+            asked: the other arguments of `symmem.init`.
         """
         if not self.is_open:
             return None
@@ -231,7 +232,7 @@ os.register_at_fork(after_in_child=session.after_fork)
 def find(group: Any) -> Group:
     """Find the group of a call; None is the main world.
 
-    It is a function, since a method takes 40 ns longer and every call begins here.
+    It is a function because a method costs 40 ns more, and every call uses it.
     """
     world = session.world
     if group is None and world is not None:
@@ -293,7 +294,7 @@ def _start(
     given: Any,
     asked: dict[str, Any],
 ) -> Start:
-    """Complete what opens a world whose ranks have met."""
+    """Add defaults to the options of a world that has ranks and a store."""
     ordinal = _complete(found, asked.get("device"), options)
     name = f"world of ranks {','.join(map(str, ranks))}" if ranks else "world of options"
     return Start(found, options, ranks, given, ordinal, name)
@@ -313,9 +314,10 @@ def _require_ranks(runtime: Runtime, ranks: tuple[int, ...]) -> None:
 def _meet(
     found: Torch | None, process_group: Any, options: dict[str, Any]
 ) -> tuple[int, ...] | None:
-    """Complete the options with what ranks of torch.distributed find out together.
+    """Add the rank, the size and the store to the options. Collective.
 
-    It returns their numbers there, or None where the ranks come from elsewhere.
+    It returns the numbers of the ranks in torch.distributed, or None if a launcher or the options
+    name the ranks.
     """
     initialized = found is not None and found.initialized()
     named = origin.names_ranks(options, process_group, initialized)
@@ -342,7 +344,7 @@ def _complete(found: Torch | None, device: Any, options: dict[str, Any]) -> int 
         options["check"] = "every"
     if "callsites" in options:
         options["callsites"] = bool(options["callsites"])
-    # The library freezes what the environment was when it was loaded.
+    # The library has copied the environment when it was loaded.
     variables = {k: v for k, v in os.environ.items() if k.startswith(_VARIABLES)}
     options["environment"] = {**variables, **options.get("environment", {})}
     return ordinal

@@ -1,12 +1,11 @@
 """The streams of the host backend, and the asynchronous work on them.
 
 Each group has a separate stream, so that groups, and threads that use different groups, do not
-wait for each other. Every message has one while it is under way, since messages need not come in
-one order with collectives, nor those of different ranks with each other. Calls whose tensors
-overlap those of unfinished work of another stream come after that work, so the calls
-of one thread on the same memory keep their order.
+wait for each other. Each unfinished message has a stream, because messages are not ordered with
+collectives or with messages of other ranks. A call waits for unfinished work of other streams on
+the same memory. So the calls of one thread on the same memory keep their order.
 
-Asynchronous work keeps its tensors until it is done, even if the `Work` is dropped.
+Asynchronous work keeps a reference to its tensors until it is done, even if the `Work` is dropped.
 """
 
 from __future__ import annotations
@@ -24,14 +23,14 @@ from symmem._c.constants import Code
 from symmem._c.library import Library
 
 LONGEST_WAIT = 24 * 60 * 60 * 1000
-"""The longest time that a wait of the library takes, in milliseconds."""
+"""The longest timeout of the library, in milliseconds: a day."""
 
 Span = tuple[int, int]
-"""The addresses from the first of a tensor up to the one behind its last."""
+"""The first address of a tensor, and the address after its last."""
 
 
 def span_of(tensor: Any) -> Span:
-    """Find where a tensor lies; with gaps between its elements, where all of its storage does."""
+    """Find the addresses of a tensor, or of its storage if it is not contiguous."""
     if tensor.is_contiguous():
         start = tensor.data_ptr()
         return start, start + tensor.nbytes
@@ -101,7 +100,7 @@ class Queued:
         self._ended = False
 
     def spans(self) -> list[Span]:
-        """Find where the tensors lie."""
+        """Find the addresses of the tensors."""
         if self._spans is None:
             self._spans = [span_of(t) for t in self._tensors]
         return self._spans
@@ -129,7 +128,7 @@ class Queued:
     def is_resolved(self) -> bool:
         """Report whether the work has ended well, or its caller knows the error.
 
-        Until then calls on the same memory come after it, and fail with its error.
+        Until then calls on the same memory wait for it, and fail with its error.
         """
         return self.is_completed() and (self.reported or self.error is None)
 
@@ -139,7 +138,7 @@ class HostStream:
 
     Attributes:
         number: the stream's number in the C library, where any number names one.
-        home: where the stream goes when all of its work is done; None for one that is held.
+        home: the free streams, to which it returns when its work is done; None for a main stream.
         works: asynchronous work that may be unfinished, oldest first.
         queued: how much work there was so far.
         kept: work that is done, and whose symmetric tensors stay until ranks do the same thing.
@@ -312,7 +311,7 @@ class HostStreams:
 
 
 def give_back(stream: HostStream) -> None:
-    """Give back a stream whose work is done, if it is one of those that are taken."""
+    """Add a stream whose work is done to the free streams, unless it is a main stream."""
     if stream.home is not None:
         stream.home.append(stream)
 
