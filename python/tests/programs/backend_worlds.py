@@ -43,6 +43,11 @@ def some_ranks_have_a_group_and_all_ranks_later() -> None:
     for each in (pair, everyone, pair):
         dist.all_reduce(x, group=each)
     assert x.eq(2.0 * SIZE * 2).all()
+    backend = pair._get_backend(torch.device("cpu"))
+    tensor = backend.allocate_tensor(100, dtype=torch.float32, device=torch.device("cpu"))
+    dist.all_reduce(tensor.fill_(RANK), group=pair)
+    assert tensor.eq(sum(PAIR)).all()
+    del backend, tensor
     crossing = group([0, 3]) if RANK in (0, 3) else group([1, 2])
     assert total(crossing) == 3
     dist.destroy_process_group(pair)
