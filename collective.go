@@ -104,7 +104,7 @@ func (g *Group) run(ctx context.Context, s *Stream, c *collective) error {
 	}
 	in, err := enter(c.send.pool, c.recv.pool)
 	if err != nil {
-		return g.calls.refused(c, err)
+		return g.calls.wrap(c, err)
 	}
 	if g.calls.site.Load() != c.site {
 		g.calls.site.Store(c.site)
@@ -136,7 +136,7 @@ func (g *Group) runSlowly(ctx context.Context, s *Stream, c, p *collective, in v
 	second, third := c.otherPools()
 	more, err := enter(second, third)
 	if err != nil {
-		return g.calls.refused(c, err)
+		return g.calls.wrap(c, err)
 	}
 	defer more.leave(second, third)
 	residual, weight := c.others()

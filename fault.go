@@ -50,7 +50,7 @@ const (
 )
 
 // err returns the fault that ended the group, without waiting for it.
-func (l *lifetime) err() error { return l.see(context.Cause(l.open)) }
+func (l *lifetime) err() error { return l.noteFault(context.Cause(l.open)) }
 
 // cause returns the fault that ended the group, or nil if this rank has seen none. After a fault it
 // waits until the ranks have determined the cause or the context ends.
@@ -138,9 +138,9 @@ func lifetimeOf(err error) *lifetime {
 	return l
 }
 
-// see records that err is about to be returned to the program, and returns err. The first fault of
-// the group marks its pools suspect.
-func (l *lifetime) see(err error) error {
+// noteFault records that err is about to be returned to the program, and returns err. The first
+// fault of the group marks its pools suspect.
+func (l *lifetime) noteFault(err error) error {
 	if err == nil || errors.Is(err, ErrClosed) || l.fault.Load() != unseen {
 		return err
 	}
@@ -153,14 +153,14 @@ func (l *lifetime) see(err error) error {
 	return err
 }
 
-// seeCommunicator calls see with the fault of the communicator and reports whether there is one. A
-// group that was closed without a fault has none.
-func (l *lifetime) seeCommunicator() bool {
+// noteCommunicatorFault calls noteFault with the fault of the communicator and reports whether
+// there is one. A group that was closed without a fault has none.
+func (l *lifetime) noteCommunicatorFault() bool {
 	cause := l.comm.Cause()
 	if cause == nil || errors.Is(cause, ErrClosed) {
 		return false
 	}
-	_ = l.see(cause)
+	_ = l.noteFault(cause)
 	return true
 }
 
@@ -171,7 +171,7 @@ func (l *lifetime) abort() { l.comm.Abort(fmt.Errorf("group %s: %w", l.id, ErrAb
 // fault.
 func (l *lifetime) resolve() {
 	l.abort()
-	_ = l.see(ErrAborted)
+	_ = l.noteFault(ErrAborted)
 	l.fault.Store(resolved)
 }
 
@@ -180,7 +180,7 @@ func (l *lifetime) resolve() {
 func (l *lifetime) failStream(s *Stream, err error) error {
 	if cause := l.comm.Cause(); cause != nil && !errors.Is(cause, ErrClosed) {
 		s.queue.Fail(cause)
-		_ = l.see(cause)
+		_ = l.noteFault(cause)
 	}
 	return err
 }
@@ -189,7 +189,7 @@ func (l *lifetime) failStream(s *Stream, err error) error {
 func (l *lifetime) close() (failed bool) {
 	if cause := l.comm.Cause(); cause != nil && !errors.Is(cause, ErrClosed) {
 		<-l.open.Done() // other ranks may be waiting for this one to determine the cause
-		_ = l.see(cause)
+		_ = l.noteFault(cause)
 	}
 	failed = l.open.Err() != nil
 	l.state.Lock() // no goroutine of the group starts after this

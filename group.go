@@ -159,7 +159,7 @@ func subgroup(all [][2]int64, parent []int, me int, color int64) (ranks []int, r
 // wait.
 func (g *Group) Abort() {
 	g.life.abort()
-	_ = g.life.see(g.comm.Cause())
+	_ = g.life.noteFault(g.comm.Cause())
 }
 
 // Close leaves the group and deregisters its windows on this rank. Close the graphs that contain
@@ -174,7 +174,7 @@ func (g *Group) Close() (err error) {
 		failed := g.life.close()
 		// The running collectives must end before their windows are deregistered.
 		errs := []error{g.comm.Close()}
-		failed = g.life.seeCommunicator() || failed // Close may have found that a peer had failed
+		failed = g.life.noteCommunicatorFault() || failed // Close may have found that a peer had failed
 		for _, p := range g.rt.registry.allPools() {
 			errs = append(errs, p.registrar.leave(g))
 		}

@@ -173,7 +173,7 @@ func (pl *planner) check(c *collective) (*collective, error) {
 	}
 	call := p.call()
 	if err := pl.validate(p, &call); err != nil {
-		return nil, pl.refused(c, err)
+		return nil, pl.wrap(c, err)
 	}
 	return p, nil
 }
@@ -212,7 +212,7 @@ func (c *collective) call() driver.Call {
 func (pl *planner) prepare(ctx context.Context, c *collective, s *Stream) error {
 	ctx = orBackground(ctx)
 	if err := pl.life.cause(ctx); err != nil {
-		return pl.refused(c, err)
+		return pl.wrap(c, err)
 	}
 	residual, weight := c.others()
 	for _, m := range [...]Memory{c.send, c.recv, residual, weight} {
@@ -222,17 +222,17 @@ func (pl *planner) prepare(ctx context.Context, c *collective, s *Stream) error 
 	}
 	registered, err := pl.register(ctx, c, s)
 	if err != nil {
-		return pl.refused(c, err)
+		return pl.wrap(c, err)
 	}
 	if err := pl.alignWindows(ctx, c, registered); err != nil {
-		return pl.refused(c, err)
+		return pl.wrap(c, err)
 	}
 	call := c.call()
 	c.revision = pl.windows.revision.Load()
 	at := pl.locations(&call)
 	offer, why, err := pl.router.route(c.choice, &call, at.where)
 	if err != nil {
-		return pl.refused(c, err)
+		return pl.wrap(c, err)
 	}
 	described := pl.describe(&call, &at, 0)
 	word := digest(described)
@@ -290,7 +290,8 @@ func (pl *planner) alignWindows(ctx context.Context, c *collective, registered b
 	return nil
 }
 
-func (pl *planner) refused(c *collective, err error) error {
+// wrap adds the operation and the group to an error of a call.
+func (pl *planner) wrap(c *collective, err error) error {
 	return fmt.Errorf("%v on group %s: %w", c.operation, pl.id, err)
 }
 

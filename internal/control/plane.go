@@ -64,8 +64,9 @@ type Plane interface {
 	// checks this for every launch, because work that needs a lost rank may block a GPU forever.
 	// The check takes a few nanoseconds while no peer's state has changed.
 	PeerFailed() bool
-	// PeerFault returns an error that names the peers known to have failed or to be lost. It must
-	// be called only after PeerFailed has returned true.
+	// PeerFault returns a RankLostError, PeerError or DeadlockError that names the peers known to be
+	// lost, to have failed or to have left, or ErrClosed if this plane is closed. It must be called
+	// only after PeerFailed has returned true.
 	PeerFault(doing string) error
 	// Fail records the first fault of this rank and returns err as a driver.Fault of the group. The
 	// waits of other ranks end with ErrFault.

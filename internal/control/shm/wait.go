@@ -247,19 +247,19 @@ func (ws *waiter) checkWait(ctx context.Context, w *slowWait) error {
 			return err
 		}
 	}
+	// Read the time and the context before the states. If this process is stopped for long, all
+	// ranks may have arrived meanwhile, so a passed deadline alone does not end the wait.
+	q, ended := ws.waitStatus(w), ctx.Err()
+	q.DeadlinePassed = errors.Is(ended, context.DeadlineExceeded)
 	states := ws.rankStates(w)
-	q := ws.waitStatus(w)
-	// A passed deadline alone does not end the wait. If this process was stopped for long, all
-	// ranks may have arrived meanwhile.
-	q.DeadlinePassed = errors.Is(ctx.Err(), context.DeadlineExceeded)
 	v := control.Judge(&q, states)
-	if v.Left && q.Waited < control.Grace && ctx.Err() == nil {
+	if v.Left && q.Waited < control.Grace && ended == nil {
 		return nil
 	}
 	if v.Err != nil {
 		return v.Err
 	}
-	if errors.Is(ctx.Err(), context.Canceled) && len(ws.missing(w)) > 0 {
+	if errors.Is(ended, context.Canceled) && len(ws.missing(w)) > 0 {
 		return control.Interrupted(&q, states, context.Cause(ctx))
 	}
 	ws.warn(v.Warning)

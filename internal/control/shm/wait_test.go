@@ -1,13 +1,16 @@
 package shm
 
 import (
+	"context"
 	"runtime"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"symmem/driver"
 	"symmem/internal/control"
 	"symmem/internal/spin"
+	"symmem/internal/sys"
 )
 
 // TestLongWaitSleepsAndIsWoken has rank 0 arrive only after rank 1 sleeps in its wait.
@@ -120,6 +123,36 @@ func TestUnpublishRemovesOnlyItsWait(t *testing.T) {
 	g.unpublishWait(collective)
 	if n := spin.LoadAcquire64(&status.inCollective); n != 0 {
 		t.Errorf("the status has collective %d, want none", n)
+	}
+}
+
+// endingContext has ended. It calls end whenever its error is read.
+type endingContext struct {
+	context.Context
+	end func()
+	err error
+}
+
+func (c endingContext) Err() error {
+	c.end()
+	return c.err
+}
+
+// TestArrivalBeforeContextIsCheckedEndsWait has the awaited rank arrive at the moment at which the
+// context ends.
+func TestArrivalBeforeContextIsCheckedEndsWait(t *testing.T) {
+	for _, ended := range []error{context.DeadlineExceeded, context.Canceled} {
+		d := newDuo(t)
+		d.join()
+		arrived := false
+		ctx := endingContext{t.Context(), func() { arrived = true }, ended}
+		err := d.planes[0].checkWait(ctx, &slowWait{
+			from: []int{1}, ready: func() bool { return arrived }, begin: sys.Monotonic(),
+			timeout: time.Hour, doing: func() string { return "waiting" },
+		})
+		if err != nil {
+			t.Errorf("%v: got %v, want the wait to succeed", ended, err)
+		}
 	}
 }
 

@@ -61,17 +61,17 @@ func (s *groupState) wait(ctx context.Context, w *waitState) error {
 	s.publish(w)
 	defer s.unpublish(w)
 	for {
-		states, now := s.rankStates(w), time.Now()
+		q, ended := s.waitStatus(w, time.Now()), ctx.Err()
+		q.DeadlinePassed = errors.Is(ended, context.DeadlineExceeded)
+		states := s.rankStates(w)
 		if len(s.missing(w)) == 0 {
 			return nil
 		}
-		q := s.waitStatus(w, now)
-		q.DeadlinePassed = errors.Is(ctx.Err(), context.DeadlineExceeded)
 		v := control.Judge(&q, states)
 		switch {
 		case v.Err != nil:
 			return v.Err
-		case errors.Is(ctx.Err(), context.Canceled):
+		case errors.Is(ended, context.Canceled):
 			return control.Interrupted(&q, states, context.Cause(ctx))
 		case v.Warning != nil:
 			s.warn(v.Warning)
