@@ -1,6 +1,7 @@
 package symmem_test
 
 import (
+	"context"
 	"strings"
 	"testing"
 	"time"
@@ -181,5 +182,24 @@ func TestSetCheckWhileGroupFails(t *testing.T) {
 			symmem.Fail(g, &symmem.DivergenceError{})
 		}
 		r.ok(r.SetCheck(r.ctx, symmem.CheckRegistration))
+	})
+}
+
+// TestCheckAfterDeadlineNamesMissingRank calls Check on rank 0 with a context whose deadline has
+// passed. Rank 1 does not call Check, so both ranks must return the same TimeoutError.
+func TestCheckAfterDeadlineNamesMissingRank(t *testing.T) {
+	runRanks(t, 2, symmem.Options{}, func(r *rank) {
+		g := r.split(r.World(), 0)
+		if r.Rank() == 0 {
+			ctx, cancel := context.WithDeadline(r.ctx, time.Unix(0, 0))
+			defer cancel()
+			r.wantTimeout(g.Check(ctx), 1)
+			return
+		}
+		select {
+		case <-g.Ended():
+		case <-r.World().Ended(): // rank 0 has failed the test
+		}
+		r.wantTimeout(g.Err(), 1)
 	})
 }

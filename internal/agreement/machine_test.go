@@ -108,7 +108,10 @@ func TestRunReturnsErrorsOfExchangeAndContext(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err = Run(ctx, echo, alone()); !errors.Is(err, context.Canceled) {
+	_, err = Run(ctx, func(ctx context.Context, _ []byte) ([][]byte, error) {
+		return nil, ctx.Err()
+	}, alone())
+	if !errors.Is(err, context.Canceled) {
 		t.Errorf("cancelled context: got %v, want context.Canceled", err)
 	}
 	_, err = Run(t.Context(), func(context.Context, []byte) ([][]byte, error) {

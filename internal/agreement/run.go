@@ -6,9 +6,9 @@ import (
 )
 
 // Exchange contributes a payload to a round and returns the payloads of all ranks, by rank. A nil
-// entry stands for a rank that did not take part; this rank's entry is never nil. An Exchange must
-// honour the deadline of ctx. The caller must not modify the payloads, which are valid until the
-// next call.
+// entry stands for a rank that did not take part; this rank's entry is never nil. An Exchange whose
+// ctx has ended returns an error that names the missing ranks. The caller must not modify the
+// payloads, which are valid until the next call.
 type Exchange func(ctx context.Context, payload []byte) ([][]byte, error)
 
 // Run runs all rounds of m, using exchange. Differences between ranks are part of the Outcome; an
@@ -16,9 +16,6 @@ type Exchange func(ctx context.Context, payload []byte) ([][]byte, error)
 func Run(ctx context.Context, exchange Exchange, m *Machine) (*Outcome, error) {
 	payload := m.Start()
 	for {
-		if err := ctx.Err(); err != nil {
-			return nil, fmt.Errorf("agreeing in round %d: %w", m.round, err)
-		}
 		payloads, err := exchange(ctx, payload)
 		if err != nil {
 			return nil, fmt.Errorf("exchanging round %d: %w", m.round, err)
