@@ -25,6 +25,14 @@ std::optional<int> arithmetic(at::ScalarType type) {
       return SYMMEM_BFLOAT16;
     case at::kChar:
       return SYMMEM_INT8;
+    case at::kShort:
+      return SYMMEM_INT16;
+    case at::kUInt16:
+      return SYMMEM_UINT16;
+    case at::kUInt32:
+      return SYMMEM_UINT32;
+    case at::kUInt64:
+      return SYMMEM_UINT64;
     case at::kInt:
       return SYMMEM_INT32;
     case at::kLong:

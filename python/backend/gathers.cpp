@@ -84,13 +84,6 @@ std::vector<int64_t> counts_of(const Tensors& tensors) {
   return counts;
 }
 
-// Returns a count for each rank, which is 0 for all but one.
-std::vector<int64_t> only_for(int rank, int size, int64_t count) {
-  std::vector<int64_t> counts(size, 0);
-  counts[rank] = count;
-  return counts;
-}
-
 void all_to_all_lists(const Calls& calls, const Tensors& outputs, const Tensors& inputs) {
   const auto input = concatenated(inputs);
   int64_t count = 0;
@@ -224,9 +217,10 @@ WorkPointer Group::gather(
   return start(operation, inputs, parts, [=](const Calls& calls) {
     const auto flat = input.contiguous();
     bool shared = false;
-    const auto output = is_root ? rows(parts, shared) : at::empty({0}, input.options());
-    std::vector<int64_t> received(size, is_root ? input.numel() : 0);
-    exchange(calls, output, flat, received, only_for(root, size, input.numel()));
+    const auto output = is_root ? rows(parts, shared) : at::Tensor();
+    calls.collective(
+        SYMMEM_GATHER, moved(flat), SYMMEM_SUM, root, flat.const_data_ptr(),
+        is_root ? output.mutable_data_ptr() : nullptr);
     if (is_root && !shared) {
       distribute(output.view({-1}), parts);
     }
@@ -250,9 +244,10 @@ WorkPointer Group::scatter(
   const Operation operation{OpType::SCATTER, "symmem:scatter", options.asyncOp};
   return start(operation, parts, outputs, [=](const Calls& calls) {
     const Output result(output);
-    const auto input = is_root ? concatenated(parts) : at::empty({0}, output.options());
-    const std::vector<int64_t> sent(size, is_root ? output.numel() : 0);
-    exchange(calls, result.flat(), input, only_for(root, size, output.numel()), sent);
+    const auto input = is_root ? concatenated(parts) : at::Tensor();
+    calls.collective(
+        SYMMEM_SCATTER, moved(output), SYMMEM_SUM, root,
+        is_root ? input.const_data_ptr() : nullptr, result.data());
     result.finish();
   });
 }

@@ -62,11 +62,12 @@ thread_local bool coalescing = false;
 
 } // namespace
 
-void Calls::end(int code) const {
-  library_.check(code);
-  if (wait_) {
-    library_.check(library_.stream_synchronize(stream_));
-  }
+void Calls::call(struct symmem_call call) const {
+  call.size = sizeof(call);
+  call.group = group_;
+  call.stream = stream_;
+  call.flags = wait_ ? SYMMEM_CALL_WAIT : 0;
+  library_.check(library_.call(&call));
 }
 
 void Calls::collective(
@@ -76,9 +77,15 @@ void Calls::collective(
     int root,
     const void* send,
     void* recv) const {
-  end(library_.collective(
-      group_, operation, elements.count, elements.type, op, root, SYMMEM_PATH_DEFAULT, send, recv,
-      stream_));
+  struct symmem_call arguments{};
+  arguments.operation = operation;
+  arguments.type = elements.type;
+  arguments.count = elements.count;
+  arguments.op = op;
+  arguments.root = root;
+  arguments.send = send;
+  arguments.recv = recv;
+  call(arguments);
 }
 
 void Calls::all_to_all_v(
@@ -87,13 +94,15 @@ void Calls::all_to_all_v(
     int type,
     const void* send,
     void* recv) const {
-  end(library_.all_to_all_v(
-      group_, send_counts.size(), send_counts.data(), nullptr, recv_counts.data(), nullptr, type,
-      send, recv, stream_));
-}
-
-void Calls::barrier() const {
-  end(library_.barrier(group_, stream_));
+  struct symmem_call arguments{};
+  arguments.operation = SYMMEM_ALL_TO_ALL_V;
+  arguments.type = type;
+  arguments.send = send;
+  arguments.recv = recv;
+  arguments.ranks = send_counts.size();
+  arguments.send_counts = send_counts.data();
+  arguments.recv_counts = recv_counts.data();
+  call(arguments);
 }
 
 Group::Group(

@@ -28,6 +28,9 @@ class Calls {
   Calls(const Library& library, uint64_t group, uint64_t stream, bool wait)
       : library_(library), group_(group), stream_(stream), wait_(wait) {}
 
+  // Makes a call whose arguments, other than the group and the stream, are set.
+  void call(struct symmem_call call) const;
+
   void collective(int operation, Elements elements, int op, int root, const void* send, void* recv)
       const;
   void all_to_all_v(
@@ -36,11 +39,8 @@ class Calls {
       int type,
       const void* send,
       void* recv) const;
-  void barrier() const;
 
  private:
-  void end(int code) const;
-
   const Library& library_;
   const uint64_t group_, stream_;
   const bool wait_; // whether calls wait until the stream is idle

@@ -39,12 +39,9 @@ Library::Library(const std::string& path) {
   TORCH_CHECK(library != nullptr, "loading ", path, ": ", dlerror());
   find(library, "symmem_last_error", last_error);
   find(library, "symmem_last_error_json", last_error_json);
-  find(library, "symmem_collective", collective);
-  find(library, "symmem_all_to_all_v", all_to_all_v);
+  find(library, "symmem_call", call);
   find(library, "symmem_send", send);
   find(library, "symmem_recv", recv);
-  find(library, "symmem_barrier", barrier);
-  find(library, "symmem_stream_synchronize", stream_synchronize);
   find(library, "symmem_stream_forget", stream_forget);
   find(library, "symmem_event_record", event_record);
   find(library, "symmem_event_done", event_done);

@@ -15,12 +15,9 @@ struct Library {
 
   decltype(&::symmem_last_error) last_error;
   decltype(&::symmem_last_error_json) last_error_json;
-  decltype(&::symmem_collective) collective;
-  decltype(&::symmem_all_to_all_v) all_to_all_v;
+  decltype(&::symmem_call) call;
   decltype(&::symmem_send) send;
   decltype(&::symmem_recv) recv;
-  decltype(&::symmem_barrier) barrier;
-  decltype(&::symmem_stream_synchronize) stream_synchronize;
   decltype(&::symmem_stream_forget) stream_forget;
   decltype(&::symmem_event_record) event_record;
   decltype(&::symmem_event_done) event_done;

@@ -62,7 +62,9 @@ WorkPointer Group::message(
 WorkPointer Group::barrier(const c10d::BarrierOptions& options) {
   ++sequence_;
   const Operation operation{OpType::BARRIER, "symmem:barrier", options.asyncOp};
-  const auto body = [](const Calls& calls) { calls.barrier(); };
+  const auto body = [](const Calls& calls) {
+    calls.collective(SYMMEM_BARRIER, {0, 0}, 0, 0, nullptr, nullptr);
+  };
   if (operation.async) {
     return returned(queue(operation, {}, {}, body));
   }

@@ -34,7 +34,8 @@ def opens_the_default_group() -> None:
 
 @check
 def all_reduce() -> None:
-    for dtype in (torch.float32, torch.bfloat16, torch.float64, torch.int64, torch.uint8):
+    types = torch.float32, torch.bfloat16, torch.float64, torch.int64, torch.int16, torch.uint8
+    for dtype in types:
         for shape in ((), (1,), (3, 5), (1000, 77), (0,)):
             for async_op in (False, True):
                 tensor = numbers(RANK, *shape, dtype=dtype)
@@ -61,6 +62,9 @@ def all_reduce_of_each_kind() -> None:
     tensor = numbers(RANK, 7)
     dist.all_reduce(tensor, dist.ReduceOp.AVG)
     torch.testing.assert_close(tensor, total(7) / SIZE)
+    tensor = numbers(RANK, 7)
+    dist.all_reduce(tensor, dist._make_nccl_premul_sum(0.5))
+    torch.testing.assert_close(tensor, total(7) / 2)
     bits = torch.tensor([1 << RANK | 1, 6], dtype=torch.int64)
     for op, want in ((dist.ReduceOp.BOR, [2**SIZE - 1, 6]), (dist.ReduceOp.BAND, [1, 6])):
         tensor = bits.clone()
