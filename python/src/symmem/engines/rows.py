@@ -81,7 +81,7 @@ def all_gather_rows(
         if operation == "all_gather":
             collectives.all_gather_into_tensor(room, tensor, group)
         else:
-            _gather_uneven(group, tensor, counts, room)
+            collectives.all_gather_v(room, tensor, counts, group)
     return outputs
 
 
@@ -113,7 +113,7 @@ def reduce_scatter_rows(
     if operation == "reduce_scatter":
         collectives.reduce_scatter_tensor(output, tensor.contiguous(), None, made.which())
     else:
-        _reduce_scatter_uneven(group, tensor, counts, output)
+        collectives.reduce_scatter_v(output, tensor, counts, None, group)
     return output
 
 
@@ -125,26 +125,3 @@ def _counts(group: Group, each: int, sizes: Sequence[int] | None) -> list[int]:
 def _even(counts: Sequence[int]) -> bool:
     """Report whether all ranks have the same number of rows."""
     return all(count == counts[0] for count in counts)
-
-
-def _gather_uneven(
-    group: Group, tensor: torch.Tensor, counts: Sequence[int], output: torch.Tensor
-) -> None:
-    """Gather different numbers of rows, by gathering the largest number from each rank."""
-    most = max(counts)
-    padded = tensor.new_zeros((most, *tensor.shape[1:]))
-    padded[: tensor.shape[0]] = tensor
-    parts = tensor.new_empty((most * group.size, *tensor.shape[1:]))
-    collectives.all_gather_into_tensor(parts, padded, group)
-    rows = [parts[rank * most : rank * most + count] for rank, count in enumerate(counts)]
-    modules["torch"].cat(rows, out=output)
-
-
-def _reduce_scatter_uneven(
-    group: Group, tensor: torch.Tensor, counts: Sequence[int], output: torch.Tensor
-) -> None:
-    """Keep different numbers of rows, by summing all of them on each rank."""
-    total = modules["torch"].empty_like(tensor)
-    collectives.all_reduce_into(total, tensor, None, group)
-    first = sum(counts[: group.rank])
-    output.copy_(total[first : first + counts[group.rank]])
