@@ -313,8 +313,8 @@ func (g *Group) normalize(
 	return g.run(ctx, s, c)
 }
 
-// launchOn queues a plan on an adopted stream, or records it if the owner captures the stream. wait
-// is set if the caller calls Synchronize next. The stream is then not captured.
+// launchOn queues a plan on any stream, or records it if the owner of an adopted stream captures
+// the stream. wait is set if the caller calls Synchronize next. The stream is then not captured.
 func (g *Group) launchOn(s *Stream, p *collective, wait bool) error {
 	if wait {
 		if inline, ok := g.comm.(driver.InlineLauncher); ok {
@@ -322,7 +322,7 @@ func (g *Group) launchOn(s *Stream, p *collective, wait bool) error {
 		}
 		return g.comm.Launch(s.queue, p.plan)
 	}
-	if s.capturing.Load() || !s.captured() {
+	if s.adopted == nil || s.capturing.Load() || !s.captured() {
 		return g.comm.Launch(s.queue, p.plan)
 	}
 	recorder, ok := g.comm.(driver.Recorder)

@@ -219,6 +219,11 @@ type Call struct {
 	// for late ranks, but Options.Timeout does. While the stream is being captured, Do returns
 	// ErrCapturing and queues nothing.
 	Wait bool
+	// More lists further calls that run together with this one, as one call: the ranks order and
+	// compare them as a whole, and NCCL gets them as one group. The calls may run in any order, so
+	// none may use the result of another. Messages, AllReduceRMSNorm and nested lists are refused. The
+	// Wait and Path of the first call apply to all.
+	More []Call
 	// Path chooses the path of this call: PathPlain, PathWindow or PathDirect. For any other value
 	// the group's choice applies. It must be the same on all ranks.
 	Path PathChoice
@@ -255,18 +260,41 @@ func (i Interop) Do(ctx context.Context, g *Group, c Call, s *Stream) error {
 
 // queue queues the collective, and attributes it to a call site.
 func (c *Call) queue(ctx context.Context, g *Group, s *Stream, site uint32) error {
+	if len(c.More) > 0 {
+		return c.queueAll(ctx, g, s, site)
+	}
 	if c.Norm != nil && c.Operation == OpAllReduceRMSNorm {
 		return g.normalize(ctx, *c.Norm, s, c.Path, site, c.Wait)
 	}
+	call := c.collective(g.rank, site)
+	return g.run(ctx, s, &call)
+}
+
+// queueAll queues the call and those of More as one call.
+func (c *Call) queueAll(ctx context.Context, g *Group, s *Stream, site uint32) error {
+	first := c.collective(g.rank, site)
+	list := []*collective{&first}
+	for i := range c.More {
+		next := c.More[i].collective(g.rank, site)
+		if next.choice = first.choice; len(c.More[i].More) > 0 {
+			return invalid("%v on group %s: a list in a list of calls", next.operation, g.id)
+		}
+		list = append(list, &next)
+	}
+	return queueList(ctx, g, s, list)
+}
+
+// collective returns the call for a rank, attributed to a call site.
+func (c *Call) collective(rank int, site uint32) collective {
 	count := c.Count
 	if c.Splits != nil && count == 0 {
-		count = c.Splits.OwnCount(c.Operation, g.rank)
+		count = c.Splits.OwnCount(c.Operation, rank)
 	}
-	return g.run(ctx, s, &collective{
+	return collective{
 		operation: c.Operation, dataType: c.Type, reduceOp: c.Op, root: c.Root, count: count,
 		send: c.Send, recv: c.Recv, choice: c.Path, tag: c.Tag, splits: c.Splits, arrived: c.Arrived,
 		site: site, wait: c.Wait, factor: c.Factor,
-	})
+	}
 }
 
 // Observe adds an observer and returns a function that removes it. A new observer is not notified

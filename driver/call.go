@@ -80,6 +80,8 @@ type Call struct {
 	SendWindow, RecvWindow Window `json:"-"`
 	// Norm holds the additional arguments of AllReduceRMSNorm; nil for other operations.
 	Norm *Norm `json:"-"`
+	// List describes all calls of a list, in the call that stands for it; see ListOf.
+	List string
 	// Recorded holds the call's position in a capture; see RecordedAs.
 	Recorded Recorded
 	// Keep holds what must stay reachable while the call is queued, such as a Go slice.
@@ -177,7 +179,7 @@ func (c *Call) Describe() event.Call {
 	d := event.Call{
 		Operation: op.String(), Path: c.Path.String(), DataType: c.DataType.String(), Root: -1,
 		Count: uint64(c.Count), SendSegment: -1, RecvSegment: -1,
-		Capture: c.Recorded.Capture, CaptureCall: c.Recorded.Call,
+		Capture: c.Recorded.Capture, CaptureCall: c.Recorded.Call, List: c.List,
 	}
 	if op.Reduces() {
 		d.ReduceOp = c.ReduceOp.String()

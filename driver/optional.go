@@ -15,6 +15,7 @@ import "context"
 //	Recorder       Communicator   calls on adopted streams during a capture are refused
 //	InlineLauncher Communicator   other threads wait for late peers
 //	LazyWindows    Communicator   registration makes all windows at once
+//	Lister         Communicator   a list of calls is launched one by one
 //	MessageCounts  Communicator   a MessageError lists no messages
 //	Remarker       Offer          there are no remarks
 //	EndObserver    Communicator   only waiting ranks notice ended processes

@@ -23,6 +23,8 @@ type Call struct {
 	Count uint64
 	// Counts lists the counts of parts of different sizes; see [CountsText].
 	Counts string
+	// List describes the calls of a list that runs as one call, or is empty.
+	List string
 	// SendPool and RecvPool are pool ids. SendSegment and RecvSegment are segment ordinals in these
 	// pools, or -1 for memory outside windows. The offsets are in bytes from the start of the
 	// segment.
@@ -92,6 +94,9 @@ func (c *Call) AppendText(dst []byte, n Names) []byte {
 	if c.Capture != 0 {
 		dst = fmt.Appendf(dst, ", call %d of capture %d", c.CaptureCall, c.Capture)
 	}
+	if c.List != "" {
+		dst = append(append(append(dst, ", first of the list ("...), c.List...), ')')
+	}
 	if c.Ticket > 0 {
 		dst = strconv.AppendUint(append(dst, ", collective "...), c.Ticket, 10)
 	}
@@ -100,7 +105,7 @@ func (c *Call) AppendText(dst []byte, n Names) []byte {
 
 // AppendCall appends the encoding of a call to dst. Ranks compare this encoding or its digest. Two
 // calls have the same encoding if and only if they are equal, except that names are cut to 32
-// bytes, and Counts to 1024.
+// bytes, and Counts and List to 1024.
 func AppendCall(dst []byte, c *Call) []byte {
 	for _, name := range [...]string{c.Operation, c.Path, c.DataType, c.ReduceOp} {
 		name = name[:min(len(name), maxCallName)]
@@ -113,8 +118,11 @@ func AppendCall(dst []byte, c *Call) []byte {
 	} {
 		dst = binary.LittleEndian.AppendUint64(dst, word)
 	}
-	counts := c.Counts[:min(len(c.Counts), maxCounts)]
-	return append(binary.LittleEndian.AppendUint64(dst, uint64(len(counts))), counts...)
+	for _, text := range [...]string{c.Counts, c.List} {
+		text = text[:min(len(text), maxText)]
+		dst = append(binary.LittleEndian.AppendUint64(dst, uint64(len(text))), text...)
+	}
+	return dst
 }
 
 // CountsText returns the text of a list of counts for [Call]. It lists at most 32 counts. For a
@@ -136,8 +144,8 @@ func CountsText(counts []int64) string {
 	return string(text)
 }
 
-// maxCounts bounds the length of Call.Counts in bytes.
-const maxCounts = 1024
+// maxText bounds the lengths of Call.Counts and Call.List in an encoded Call, in bytes.
+const maxText = 1024
 
 // DecodeCall decodes the output of [AppendCall]. b must contain exactly one call. Errors wrap
 // [ErrMalformed].
@@ -151,7 +159,7 @@ func DecodeCall(b []byte) (*Call, error) {
 	c.SendSegment, c.RecvSegment = int32(r.word()), int32(r.word())
 	c.SendPool, c.RecvPool, c.Ticket = r.word(), r.word(), r.word()
 	c.Capture, c.CaptureCall = r.word(), r.word()
-	c.Counts = r.text(maxCounts)
+	c.Counts, c.List = r.text(maxText), r.text(maxText)
 	if r.failed || len(r.rest) > 0 {
 		return nil, fmt.Errorf("decoding a call of %d bytes: %w", len(b), ErrMalformed)
 	}

@@ -17,6 +17,7 @@ func TestCallRoundTrip(t *testing.T) {
 			Root: rapid.Int().Draw(t, "root"), Count: rapid.Uint64().Draw(t, "count"),
 			SendSegment: rapid.Int32().Draw(t, "send"), RecvSegment: rapid.Int32().Draw(t, "recv"),
 			SendOffset: rapid.Int64().Draw(t, "at"), RecvOffset: rapid.Int64().Draw(t, "to"),
+			Counts: word.Draw(t, "counts"), List: word.Draw(t, "list"),
 			Ticket:  rapid.Uint64().Draw(t, "ticket"),
 			Capture: rapid.Uint64().Draw(t, "capture"), CaptureCall: rapid.Uint64().Draw(t, "place"),
 		}
@@ -47,6 +48,11 @@ func TestCallText(t *testing.T) {
 			SendPool: 1, SendOffset: 16, RecvPool: 2, RecvSegment: 3, RecvOffset: 512,
 			Capture: 4, CaptureCall: 5, Ticket: 6,
 		},
+		"ReduceScatterV sum of 7 int8, counts 3 0 4, path plain, first of the list (A; B)": {
+			Operation: "ReduceScatterV", ReduceOp: "sum", DataType: "int8", Count: 7, Root: -1,
+			Path: "plain", SendSegment: -1, RecvSegment: -1, Counts: CountsText([]int64{3, 0, 4}),
+			List: "A; B",
+		},
 		"Send of 4 int8, peer 2 of the group, path plain": {
 			Operation: "Send", DataType: "int8", Count: 4, Root: 2, Path: "plain",
 			SendSegment: -1, RecvSegment: -1,
@@ -55,5 +61,15 @@ func TestCallText(t *testing.T) {
 		if got := string(c.AppendText(nil, names)); got != want {
 			t.Errorf("got %q, want %q", got, want)
 		}
+	}
+}
+
+func TestLongCountsDifferInTheirDigest(t *testing.T) {
+	a, b := make([]int64, 1000), make([]int64, 1000)
+	b[999] = 1
+	x, y := CountsText(a), CountsText(b)
+	if x == y || len(x) > maxText || x[:40] != y[:40] {
+		t.Errorf("CountsText of lists that differ at the end = %q, %q; want texts of at most %d bytes "+
+			"that differ at the end", x, y, maxText)
 	}
 }

@@ -14,27 +14,62 @@ import (
 //export goCall
 func goCall(call *C.struct_symmem_call, site C.uint32_t) C.int {
 	return guard(func() error {
-		a := binding.Arguments{
-			Operation: int(call.operation), Count: int64(call.count), Type: int(call._type),
-			Op: int(call.op), Factor: float64(call.factor), Root: int(call.root),
-			Tag: int(call.tag), Path: int(call.path),
-			Send: uintptr(call.send), Recv: uintptr(call.recv), Stream: uintptr(call.stream),
-			Site: uint32(site), Wait: call.flags&C.SYMMEM_CALL_WAIT != 0,
+		a, err := argumentsOf(call, site)
+		if err == nil && call.more_count > 0 {
+			a.More, err = moreOf(call, site)
 		}
-		if call.flags&^C.SYMMEM_CALL_WAIT != 0 {
-			return fmt.Errorf("flags %#x: %w", call.flags, symmem.ErrInvalid)
-		}
-		if from := call.from; from != nil {
-			a.From = func(rank int) { *from = C.int32_t(rank) }
-		}
-		if call.send_counts != nil || call.recv_counts != nil {
-			var err error
-			if a.Splits, err = splitsOf(call); err != nil {
-				return err
-			}
+		if err != nil {
+			return err
 		}
 		return library.Do(uint64(call.group), &a)
 	})
+}
+
+// argumentsOf returns the arguments of one call.
+func argumentsOf(call *C.struct_symmem_call, site C.uint32_t) (binding.Arguments, error) {
+	a := binding.Arguments{
+		Operation: int(call.operation), Count: int64(call.count), Type: int(call._type),
+		Op: int(call.op), Factor: float64(call.factor), Root: int(call.root),
+		Tag: int(call.tag), Path: int(call.path),
+		Send: uintptr(call.send), Recv: uintptr(call.recv), Stream: uintptr(call.stream),
+		Site: uint32(site), Wait: call.flags&C.SYMMEM_CALL_WAIT != 0,
+	}
+	if call.flags&^C.SYMMEM_CALL_WAIT != 0 {
+		return a, fmt.Errorf("flags %#x: %w", call.flags, symmem.ErrInvalid)
+	}
+	if from := call.from; from != nil {
+		a.From = func(rank int) { *from = C.int32_t(rank) }
+	}
+	if call.send_counts == nil && call.recv_counts == nil {
+		return a, nil
+	}
+	var err error
+	a.Splits, err = splitsOf(call)
+	return a, err
+}
+
+// maxMore limits the number of calls in a list.
+const maxMore = 1 << 16
+
+// moreOf returns the arguments of the further calls of a list.
+func moreOf(call *C.struct_symmem_call, site C.uint32_t) ([]binding.Arguments, error) {
+	if call.more == nil || call.more_count > maxMore {
+		return nil, fmt.Errorf("a list of %d further calls at %p: %w", call.more_count, call.more,
+			symmem.ErrInvalid)
+	}
+	list := make([]binding.Arguments, call.more_count)
+	for i := range list {
+		each := &unsafe.Slice(call.more, len(list))[i]
+		if each.size != call.size || each.more_count > 0 {
+			return nil, fmt.Errorf("call %d of a list has size %d and %d further calls: %w", i+1,
+				each.size, each.more_count, symmem.ErrInvalid)
+		}
+		var err error
+		if list[i], err = argumentsOf(each, site); err != nil {
+			return nil, err
+		}
+	}
+	return list, nil
 }
 
 // splitsOf returns a copy of the splits of a call.

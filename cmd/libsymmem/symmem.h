@@ -582,6 +582,8 @@ struct symmem_call {
 	size_t ranks;  /* the length of the lists below, which are those of symmem_all_to_all_v,
 	                * symmem_all_gather_v and symmem_reduce_scatter_v; count is then 0 */
 	const int64_t *send_counts, *send_offsets, *recv_counts, *recv_offsets;
+	size_t more_count; /* the number of further calls that run together with this one */
+	const struct symmem_call *more;
 };
 
 /* Makes symmem_call wait until the stream is idle, and return the first error of its work. This is
@@ -593,7 +595,11 @@ struct symmem_call {
 enum { SYMMEM_CALL_WAIT = 1 };
 
 /* Makes the call that the arguments describe. The functions below do the same for some of the
- * operations. */
+ * operations.
+ *
+ * A call and those of `more` run as one call: the ranks order and compare them as a whole, and NCCL
+ * gets them as one group. They may run in any order, so none may use the result of another. Their
+ * group, stream, path, flags and site are those of the first. Messages cannot be in a list. */
 int symmem_call(const struct symmem_call *call);
 
 /* Collectives are queued on the stream and return. Counts and semantics are NCCL's. During a

@@ -2,6 +2,7 @@ package host
 
 import (
 	"errors"
+	"fmt"
 
 	"symmem/driver"
 )
@@ -31,6 +32,22 @@ func (c *communicator) launch(s driver.Stream, p driver.Plan, inline bool) error
 		return st.launch(prepared, inline)
 	}
 	return refuse(c, st)
+}
+
+// List returns a plan that runs several plans with one ticket. The ranks compare the digest of the
+// list in the first step.
+func (c *communicator) List(plans []driver.Plan) (driver.Plan, error) {
+	members := make([]*plan, len(plans))
+	for i, p := range plans {
+		member, ok := p.(*plan)
+		if !ok || member.c != c || member.pair || member.more != nil {
+			return nil, fmt.Errorf("a list with %v: %w", p.Prepared().Operation, driver.ErrUnsupported)
+		}
+		members[i] = member
+	}
+	list := *members[0]
+	list.Call, list.more = driver.ListOf(plans), members[1:]
+	return &list, nil
 }
 
 // refuse returns the error of a launch after the communicator has failed. It also fails the
@@ -164,8 +181,23 @@ func (c *communicator) begin(call *plan) {
 	c.mover.contribute(call, 0)
 }
 
-// finish completes a collective after the first lines of all ranks have arrived.
+// finish completes a collective after the first lines of all ranks have arrived. It then runs the
+// other calls of a list.
 func (c *communicator) finish(call *plan, ticket uint64) error {
+	err := c.finishOne(call, ticket)
+	for _, next := range call.more {
+		if err == nil {
+			c.begin(next)
+			err = c.mover.arrive(&next.Call, ticket)
+		}
+		if err == nil {
+			err = c.finishOne(next, ticket)
+		}
+	}
+	return err
+}
+
+func (c *communicator) finishOne(call *plan, ticket uint64) error {
 	if c.MayDiffer(call.Digest) {
 		if err := c.CompareStep(&call.Call, ticket); err != nil {
 			return err

@@ -29,6 +29,8 @@ type plan struct {
 	oneShot bool
 	// yields reports whether the first barrier yields at once instead of polling.
 	yields bool
+	// more holds the other calls of a list, which run after this one with the same ticket.
+	more []*plan
 	// pair reports whether the call is a Send or Recv.
 	pair bool
 }

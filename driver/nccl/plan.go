@@ -32,8 +32,10 @@ type plan struct {
 	singleCall nccl.Invocation
 	// parts holds the sizes of the parts if NCCL runs the call as a group of Send and Recv.
 	parts *driver.Splits
-	// grouped holds the calls if NCCL runs the call as another group.
+	// grouped holds the calls if NCCL runs the call as another group. members holds the plans of a
+	// list, whose calls are grouped.
 	grouped []nccl.Invocation
+	members []*plan
 	// kernel is the first direct kernel, or nil if NCCL runs the call. exchanges is the number of
 	// kernels that communicate with other ranks. Each of these kernels advances the epoch.
 	kernel    *kernel
@@ -270,7 +272,9 @@ func (p *plan) addGuard() error {
 }
 
 // movesNothing reports whether the call moves no data.
-func (p *plan) movesNothing() bool { return p.count == 0 && p.kernel == nil && p.Splits == nil }
+func (p *plan) movesNothing() bool {
+	return p.count == 0 && p.kernel == nil && p.Splits == nil && p.members == nil
+}
 
 // usesNCCL reports whether NCCL launches kernels for the call. These kernels wait for other ranks.
 func (p *plan) usesNCCL() bool {
@@ -280,7 +284,9 @@ func (p *plan) usesNCCL() bool {
 // orderedByNCCL reports whether NCCL always orders the call after its earlier calls. A call with
 // splits may not be ordered, because NCCL is not called if this rank exchanges nothing with other
 // ranks.
-func (p *plan) orderedByNCCL() bool { return p.kernel == nil && p.Splits == nil }
+func (p *plan) orderedByNCCL() bool {
+	return p.kernel == nil && p.Splits == nil && p.members == nil
+}
 
 // message returns the plan of a Send or Recv.
 func (p *plan) message() *p2p.Plan {
@@ -300,6 +306,8 @@ func (p *plan) queue(s *stream.Stream, gpu *cuda.Driver) error {
 		return p.kernel.queue(gpu, s.CUDA)
 	case p.scales():
 		return p.queueScaled(s.CUDA)
+	case p.members != nil:
+		return queueList(p, s, gpu)
 	case p.guard != nil:
 		return errors.Join(p.guard(s.CUDA, gpu), p.guardedCall.On(s.CUDA))
 	case p.grouped != nil:
@@ -475,6 +483,12 @@ func (p *plan) recordedAs(at driver.Recorded) *plan {
 
 // useCounts returns the use counts of the windows and segments in the call.
 func (p *plan) useCounts() (counts []*memory.UseCount) {
+	for _, member := range p.members {
+		counts = append(counts, member.useCounts()...)
+	}
+	if p.members != nil {
+		return counts
+	}
 	for _, w := range []driver.Window{p.SendWindow, p.RecvWindow} {
 		if own, ok := w.(*window); ok && own != nil {
 			counts = append(counts, &own.uses)

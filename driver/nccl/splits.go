@@ -166,7 +166,11 @@ func (p *plan) unevenCalls() []nccl.Invocation {
 		if p.Operation == driver.AllGatherV {
 			if count := p.Splits.RecvCounts[r]; count > 0 {
 				part := p.recv + uintptr(p.Splits.RecvOffsets[r]*size)
-				calls = append(calls, n.Broadcast(p.send, part, count, p.dataType, r, comm))
+				source := part // this rank's send may be shorter than the part of another rank
+				if r == p.c.cfg.Rank {
+					source = p.send
+				}
+				calls = append(calls, n.Broadcast(source, part, count, p.dataType, r, comm))
 			}
 		} else if count := p.Splits.SendCounts[r]; count > 0 {
 			part := p.send + uintptr(p.Splits.SendOffsets[r]*size)

@@ -64,6 +64,34 @@ static void check_splits(void) {
 	for (int r = 0; r < size; r++) TRUE(in[r] == r * 10 + rank);
 }
 
+/* Sums two buffers and gathers a third in one call. */
+static void check_list(void) {
+	struct symmem_call list[3] = {sum(), sum(), sum()};
+	static int32_t other[N], own[N], all[8 * N];
+	for (int i = 0; i < N; i++) values[i] = rank, other[i] = i, own[i] = rank;
+	list[1].send = list[1].recv = other;
+	list[1].count = N / 2;
+	list[2].operation = SYMMEM_ALL_GATHER;
+	list[2].send = own;
+	list[2].recv = all;
+	list[0].more_count = 2;
+	list[0].more = list + 1;
+	DO(symmem_call(list));
+	for (int i = 0; i < N; i++) {
+		TRUE(values[i] == size * (size - 1) / 2);
+		TRUE(other[i] == (i < N / 2 ? size * i : i));
+	}
+	for (int i = 0; i < size * N; i++) TRUE(all[i] == i / N);
+	list[1].more_count = 1;
+	WANT(SYMMEM_ERR_INVALID, symmem_call(list));
+	list[1].more_count = 0;
+	list[2].operation = SYMMEM_SEND;
+	list[2].root = (rank + 1) % size;
+	WANT(SYMMEM_ERR_INVALID, symmem_call(list));
+	list[0].more = NULL;
+	WANT(SYMMEM_ERR_INVALID, symmem_call(list));
+}
+
 static void check_misuse(void) {
 	struct symmem_call call = sum();
 	call.size--;
@@ -98,6 +126,7 @@ void waits(void) {
 	on_other_thread(check_sum);
 	if (size > 1) check_messages();
 	check_splits();
+	check_list();
 	check_misuse();
 	if (size > 1 && rank == 0) {
 		DO(symmem_set_poll(on_main, end_wait));

@@ -25,6 +25,8 @@ type Arguments struct {
 	Splits *symmem.Splits
 	// From, if set, is called with the sender's rank when a Recv has received its message.
 	From func(rank int)
+	// More holds the further calls of a list.
+	More []Arguments
 	// Wait makes Do wait until the stream is idle.
 	Wait   bool
 	Stream uintptr
@@ -38,6 +40,9 @@ func (cs *calls) Do(handle uint64, a *Arguments) error {
 		return err
 	}
 	call, err := a.resolve(r, g)
+	if err == nil && len(a.More) > 0 {
+		call.More, err = resolveAll(a.More, r, g)
+	}
 	if err != nil {
 		return err
 	}
@@ -57,7 +62,12 @@ func (cs *calls) Do(handle uint64, a *Arguments) error {
 func (cs *calls) queue(
 	interop symmem.Interop, g *group, call symmem.Call, s *symmem.Stream,
 ) error {
-	if interop.Registers(g.Group, call.Operation, call.Send, call.Recv, s) {
+	registers := interop.Registers(g.Group, call.Operation, call.Send, call.Recv, s)
+	for i := 0; i < len(call.More) && !registers; i++ {
+		c := &call.More[i]
+		registers = interop.Registers(g.Group, c.Operation, c.Send, c.Recv, s)
+	}
+	if registers {
 		return cs.queueInterruptible(interop, g, call, s)
 	}
 	return interop.Do(context.Background(), g.Group, call, s)
@@ -72,6 +82,18 @@ func (cs *calls) queueInterruptible(
 	return cs.s.runInterruptible("registering", func(ctx context.Context) error {
 		return interop.Do(ctx, g.Group, call, s)
 	})
+}
+
+// resolveAll returns the further calls of a list.
+func resolveAll(list []Arguments, r *rank, g *group) ([]symmem.Call, error) {
+	calls := make([]symmem.Call, len(list))
+	for i := range list {
+		var err error
+		if calls[i], err = list[i].resolve(r, g); err != nil {
+			return nil, fmt.Errorf("call %d of a list: %w", i+1, err)
+		}
+	}
+	return calls, nil
 }
 
 // resolve checks the numbers passed by C, looks up the buffers and returns the call.

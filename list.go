@@ -1,0 +1,115 @@
+package symmem
+
+import (
+	"context"
+	"errors"
+
+	"symmem/driver"
+)
+
+// maxList limits the number of calls in a list.
+const maxList = 1 << 16
+
+// queueList queues several collectives as one call. The calls have no plan together, but those of
+// the single calls are kept. It leaves the pools of all calls when it returns.
+func queueList(ctx context.Context, g *Group, s *Stream, list []*collective) error {
+	if s == nil {
+		s = g.rt.stream
+	}
+	if err := checkList(g, s, list); err != nil {
+		return err
+	}
+	for _, c := range list {
+		in, err := enter(c.send.pool, c.recv.pool)
+		if err != nil {
+			return g.calls.refused(c, err)
+		}
+		defer in.leave(c.send.pool, c.recv.pool)
+	}
+	plans, err := planList(ctx, g, s, list)
+	if err != nil {
+		return err
+	}
+	err = launchList(g, s, list[0], plans)
+	for _, c := range list {
+		if s.borrows(c) {
+			s.useAgain(c.send, c.recv)
+		}
+	}
+	return g.life.awaitCause(err)
+}
+
+// checkList returns an error if the calls cannot be a list on any rank.
+func checkList(g *Group, s *Stream, list []*collective) error {
+	if s.rt != g.rt {
+		return invalid("a list of calls on group %s: the stream belongs to another runtime", g.id)
+	}
+	if len(list) > maxList {
+		return invalid("a list of %d calls on group %s: at most %d", len(list), g.id, maxList)
+	}
+	for _, c := range list {
+		if c.operation.PointToPoint() || c.operation == driver.AllReduceRMSNorm {
+			return invalid("%v on group %s: it cannot be in a list of calls", c.operation, g.id)
+		}
+	}
+	return nil
+}
+
+// planList returns the plans of all calls of a list. It validates all calls before it prepares one.
+// Buffers of other streams count as used even if the list is refused later.
+func planList(
+	ctx context.Context, g *Group, s *Stream, list []*collective,
+) (plans []*collective, err error) {
+	plans = make([]*collective, len(list))
+	for i, c := range list {
+		if plans[i] = g.calls.kept(c); plans[i] == nil {
+			if plans[i], err = g.calls.check(c); err != nil {
+				return nil, err
+			}
+		}
+	}
+	for _, c := range list {
+		if s.borrows(c) && g.life.fault.Load() != resolved {
+			if err := s.useBoth(c.send, c.recv); err != nil {
+				return nil, err
+			}
+		}
+	}
+	for i, p := range plans {
+		if p.plan == nil {
+			if err := g.calls.prepare(ctx, p, s); err != nil {
+				return nil, g.life.failStream(s, err)
+			}
+		}
+		if g.rt.opts.OnEvent != nil {
+			g.events.submit(p, list[i].site, s)
+		}
+	}
+	return plans, nil
+}
+
+// launchList launches plans as one call if the backend can combine them, and one by one otherwise.
+func launchList(g *Group, s *Stream, first *collective, plans []*collective) error {
+	lister, ok := g.comm.(driver.Lister)
+	if ok && len(plans) > 1 {
+		prepared := make([]driver.Plan, len(plans))
+		for i, p := range plans {
+			prepared[i] = p.plan
+		}
+		plan, err := lister.List(prepared)
+		if err == nil {
+			whole := *plans[0]
+			whole.plan = plan
+			return g.launchOn(s, &whole, first.wait)
+		}
+		if !errors.Is(err, ErrUnsupported) {
+			return err
+		}
+	}
+	for _, p := range plans {
+		if err := g.launchOn(s, p, first.wait); err != nil {
+			return err
+		}
+	}
+	return nil
+}

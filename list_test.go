@@ -1,0 +1,126 @@
+package symmem_test
+
+import (
+	"math/rand/v2"
+	"strings"
+	"testing"
+
+	"symmem"
+)
+
+// listCall returns a list of three calls on the parts of an unevenCall, and a check of the results.
+func listCall(u *unevenCall) (call symmem.Call, check func()) {
+	me, n := u.Rank(), u.counts[0]+1
+	sum := u.filled(u.part(0, 0, n))
+	gathered := u.parts(func(r int) []int32 { return u.part(r, 0, u.counts[r]) })
+	whole := u.filled(make([]int32, len(gathered)))
+	parts := u.filled(u.parts(func(r int) []int32 { return u.part(me, r, n) }))
+	own := u.filled(make([]int32, n))
+	call = symmem.Call{
+		Operation: symmem.OpAllReduce, Type: symmem.Int32, Op: symmem.Sum, Count: n,
+		Send: sum, Recv: sum,
+		More: []symmem.Call{{
+			Operation: symmem.OpAllGatherV, Type: symmem.Int32, Recv: whole,
+			Send: u.filled(u.part(me, 0, u.counts[me])), Splits: &symmem.Splits{RecvCounts: u.counts},
+		}, {
+			Operation: symmem.OpReduceScatter, Type: symmem.Int32, Op: symmem.Max, Count: n,
+			Send: parts, Recv: own,
+		}},
+	}
+	return call, func() {
+		want := u.part(0, 0, n)
+		for i := range want {
+			want[i] *= int32(u.Size())
+		}
+		u.expect("AllReduce", sum, want)
+		u.expect("AllGatherV", whole, gathered)
+		u.expect("ReduceScatter", own, u.part(u.Size()-1, me, n))
+	}
+}
+
+// TestListOfCalls compares random lists with a reference, in memory with and without windows.
+func TestListOfCalls(t *testing.T) {
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	runRanks(t, 3, symmem.Options{Path: symmem.PathWindow}, func(r *rank) {
+		draw := rand.New(rand.NewPCG(seed, 1)) // the same on all ranks
+		pools := []*symmem.Pool{r.pool(), r.poolWith(symmem.PoolOptions{FirstSegment: 4 * mib})}
+		for range 10 {
+			most := []int{4, 100, 3000, 100_000}[draw.IntN(4)]
+			n := int64(draw.IntN(most))
+			u := unevenCall{rank: r, pool: pools[draw.IntN(2)], counts: []int64{n, n, n}}
+			call, check := listCall(&u)
+			call.Wait = draw.IntN(2) == 0
+			r.ok(r.Interop().Do(r.ctx, r.World(), call, nil))
+			if !call.Wait {
+				r.synchronize()
+			}
+			check()
+		}
+	})
+}
+
+func TestCapturedListOfCalls(t *testing.T) {
+	runRanks(t, 2, symmem.Options{}, func(r *rank) {
+		b := r.window(r.pool(), 4096)
+		half, err := b.Memory().Slice(0, 2048)
+		r.ok(err)
+		other, err := b.Memory().Slice(2048, 2048)
+		r.ok(err)
+		call := symmem.Call{
+			Operation: symmem.OpAllReduce, Type: symmem.Float32, Count: 512, Send: half, Recv: half,
+		}
+		next := call
+		next.Send, next.Recv = other, other
+		call.More = []symmem.Call{next}
+		r.ok(r.DefaultStream().BeginCapture())
+		r.ok(r.Interop().Do(r.ctx, r.World(), call, nil))
+		g, err := r.DefaultStream().EndCapture()
+		r.ok(err)
+		for range 3 {
+			r.fill(b, float32(1+r.Rank()))
+			r.ok(g.Launch(r.DefaultStream()))
+			r.checkAll(b, 3)
+		}
+		r.ok(g.Close())
+	})
+}
+
+// TestDifferentListsDiverge makes the second call of a list differ on one rank.
+func TestDifferentListsDiverge(t *testing.T) {
+	runRanks(t, 2, symmem.Options{Check: symmem.CheckEvery}, func(r *rank) {
+		x, y := r.unregistered(64), r.unregistered(64)
+		call := symmem.Call{
+			Operation: symmem.OpAllReduce, Type: symmem.Int32, Count: 4, Send: x, Recv: x, Wait: true,
+		}
+		next := call
+		next.Send, next.Recv, next.Count = y, y, 5+int64(r.Rank())
+		call.More = []symmem.Call{next}
+		d := r.wantDivergence(r.Interop().Do(r.ctx, r.World(), call, nil))
+		for _, want := range []string{"AllReduce sum of 5 int32", "AllReduce sum of 6 int32"} {
+			if !strings.Contains(d.Error(), want) {
+				r.failf("got %q, want %q in it", d, want)
+			}
+		}
+	})
+}
+
+func TestInvalidListsAreRefused(t *testing.T) {
+	runRanks(t, 2, symmem.Options{}, func(r *rank) {
+		m := r.unregistered(64)
+		sum := symmem.Call{
+			Operation: symmem.OpAllReduce, Type: symmem.Int32, Count: 4, Send: m, Recv: m,
+		}
+		message, negative, nested := sum, sum, sum
+		message.Operation, message.Root = symmem.OpSend, 1-r.Rank()
+		negative.Count = -1
+		nested.More = []symmem.Call{sum}
+		for _, next := range []symmem.Call{message, negative, nested} {
+			call := sum
+			call.More = []symmem.Call{next}
+			r.wantErr(r.Interop().Do(r.ctx, r.World(), call, nil), symmem.ErrInvalid)
+		}
+		r.ok(r.Interop().Do(r.ctx, r.World(), sum, nil)) // nothing was queued
+		r.synchronize()
+	})
+}
