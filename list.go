@@ -22,7 +22,7 @@ func queueList(ctx context.Context, g *Group, s *Stream, list []*collective) err
 	for _, c := range list {
 		in, err := enter(c.send.pool, c.recv.pool)
 		if err != nil {
-			return g.calls.refused(c, err)
+			return g.calls.wrap(c, err)
 		}
 		defer in.leave(c.send.pool, c.recv.pool)
 	}
