@@ -20,11 +20,9 @@ if TYPE_CHECKING:
 
 def all_reduce(made: Takeover, tensor: torch.Tensor) -> torch.Tensor | None:
     """Sum a tensor over all ranks into a new one."""
-    if made.group is None:
+    if not made.takes("all_reduce", tensor, tensor.shape):
         return None
     output: torch.Tensor = modules["torch"].empty_like(tensor)
-    if not made.takes("all_reduce", tensor, output):
-        return None
     if compiling():
         output.copy_(tensor)
         collectives.all_reduce(output, group=made.which())
@@ -38,9 +36,10 @@ def all_gather(made: Takeover, tensor: torch.Tensor, dim: int) -> torch.Tensor |
     if made.group is None or tensor.dim() == 0:
         return None
     size, shape = made.size, tuple(tensor.shape)
-    output = tensor.new_empty((size * shape[0], *shape[1:]))
-    if not made.takes("all_gather", tensor, output):
+    gathered = (size * shape[0], *shape[1:])
+    if not made.takes("all_gather", tensor, gathered):
         return None
+    output = tensor.new_empty(gathered)
     collectives.all_gather_into_tensor(output, tensor.contiguous(), made.which())
     dim %= len(shape)
     parts = output.reshape((size, *shape)).movedim(0, dim)
@@ -68,16 +67,14 @@ def all_gather_rows(
     if counts[group.rank] != tensors[0].shape[0]:
         return None  # The engine's own check raises.
     total = sum(counts)
-    given = [output] if output is not None else [None] * len(tensors)
-    outputs = [
-        tensor.new_empty((total, *tensor.shape[1:])) if room is None else room
-        for tensor, room in zip(tensors, given, strict=True)
-    ]
     operation = "all_gather" if _even(counts) else "all_gather_v"
-    pairs = list(zip(tensors, outputs, strict=True))
-    if not all(made.takes(operation, tensor, room) for tensor, room in pairs):
-        return None
-    for tensor, room in pairs:
+    for tensor in tensors:
+        room = (total, *tensor.shape[1:]) if output is None else output
+        if not made.takes(operation, tensor, room):
+            return None
+    outputs = [output] if output is not None else []
+    outputs = outputs or [tensor.new_empty((total, *tensor.shape[1:])) for tensor in tensors]
+    for tensor, room in zip(tensors, outputs, strict=True):
         if operation == "all_gather":
             collectives.all_gather_into_tensor(room, tensor, group)
         else:
@@ -105,11 +102,12 @@ def reduce_scatter_rows(
     counts = _counts(group, tensor.shape[0] // group.size, sizes)
     if sum(counts) != tensor.shape[0]:
         return None  # The engine's own check raises.
-    if output is None:
-        output = tensor.new_empty((counts[group.rank], *tensor.shape[1:]))
+    mine = (counts[group.rank], *tensor.shape[1:])
     operation = "reduce_scatter" if _even(counts) else "reduce_scatter_v"
-    if not made.takes(operation, tensor, output):
+    if not made.takes(operation, tensor, mine if output is None else output):
         return None
+    if output is None:
+        output = tensor.new_empty(mine)
     if operation == "reduce_scatter":
         collectives.reduce_scatter_tensor(output, tensor.contiguous(), None, made.which())
     else:

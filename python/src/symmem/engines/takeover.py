@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from symmem import errors
 from symmem._api import collectives, opening, questions
-from symmem._c.constants import BYTES
+from symmem._c.constants import BYTES, Word
 from symmem._c.library import library
 from symmem._rank.group import Group
 from symmem._rank.rendezvous import Meeting, machine, machine_key
@@ -70,25 +70,30 @@ class Takeover:
         self.scratch = Scratch(group) if group is not None else None
         self.reason = reason
         self._gpu = group is not None and group.runtime.device is not None
-        self._kind = "cuda" if self._gpu else "cpu"
         self._reducible = pytorch().types if group is not None else {}
         self._answers: dict[tuple[Any, ...], bool] = {}
 
-    def takes(self, operation: str, input: torch.Tensor, output: torch.Tensor) -> bool:
+    def takes(
+        self, operation: str, input: torch.Tensor, output: torch.Tensor | tuple[int, ...]
+    ) -> bool:
         """Report whether symmem runs a call. All ranks get the same answer.
 
         Args:
             operation: a name of `ON_GPUS`, "all_gather_v", "reduce_scatter_v", "send" or "recv".
             input: what is read, or a tensor like it.
-            output: what is written.
+            output: what is written, or the shape of a new tensor that will be.
         """
-        if self.group is None or input.device.type != self._kind:
+        if self.group is None:
             return False
+        if self._gpu:
+            return input.is_cuda and self._fast(operation, input, output)
+        return input.device.type == "cpu" and self._knows(operation, input.dtype)
+
+    def _knows(self, operation: str, dtype: torch.dtype) -> bool:
+        """Report whether symmem has an operation for a type of elements."""
         if operation in REDUCTIONS:
-            known = input.dtype in self._reducible
-        else:
-            known = input.dtype.itemsize in BYTES
-        return known and (not self._gpu or self._fast(operation, input, output))
+            return dtype in self._reducible
+        return dtype.itemsize in BYTES
 
     def which(self) -> Any:
         """Return the group for a call: its name where PyTorch traces the caller."""
@@ -96,7 +101,12 @@ class Takeover:
 
     def symmetric(self, tensor: torch.Tensor) -> bool:
         """Report whether a tensor lies in symmetric memory of the group."""
-        return self.group is not None and questions.is_symmetric(tensor, self.group)
+        if self.group is None:
+            return False
+        windows = self.group.windows
+        if not windows.copy[1] and windows.copy[0] == windows.words[Word.WINDOWS]:
+            return False  # The group has no symmetric memory.
+        return questions.is_symmetric(tensor, self.group)
 
     def close(self) -> None:
         """Close symmem's world on this rank; the engine keeps all calls after that."""
@@ -105,19 +115,32 @@ class Takeover:
             self.reason = "the group was destroyed"
             group.close(force=True)
 
-    def _fast(self, operation: str, input: torch.Tensor, output: torch.Tensor) -> bool:
-        """Report whether the tuning table has a path that beats plain NCCL for a call."""
+    def _fast(
+        self, operation: str, input: torch.Tensor, output: torch.Tensor | tuple[int, ...]
+    ) -> bool:
+        """Report whether the tuning table has a path that beats plain NCCL for a call.
+
+        The engine pays for this in each call that it keeps, so answers are remembered.
+        """
         if operation not in ON_GPUS:
-            return operation in ALWAYS_ON_GPUS
-        symmetric = self.symmetric(input), self.symmetric(output)
-        key = (operation, input.numel(), output.numel(), input.dtype, symmetric)
+            return operation in ALWAYS_ON_GPUS and self._knows(operation, input.dtype)
+        there = not isinstance(output, tuple) and self.symmetric(output)
+        key = (operation, input.shape, input.dtype, self.symmetric(input), there)
         found = self._answers.get(key)
         if found is None:
             if len(self._answers) >= MOST_ANSWERS:
                 self._answers.clear()
-            path = questions.explain(operation, input, output, self.group).path
-            found = self._answers[key] = path != "plain"
+            found = self._answers[key] = self._beats(operation, input, output)
         return found
+
+    def _beats(
+        self, operation: str, input: torch.Tensor, output: torch.Tensor | tuple[int, ...]
+    ) -> bool:
+        """Ask the tuning table about a call."""
+        if not self._knows(operation, input.dtype):
+            return False
+        target = input.new_empty(output) if isinstance(output, tuple) else output
+        return questions.explain(operation, input, target, self.group).path != "plain"
 
 
 def take_over(
