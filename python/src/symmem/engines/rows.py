@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 def all_reduce(made: Takeover, tensor: torch.Tensor) -> torch.Tensor | None:
     """Sum a tensor over all ranks into a new one."""
-    if not made.takes("all_reduce", tensor, tensor.shape):
+    if not made.takes("all_reduce", tensor, None):
         return None
     output: torch.Tensor = modules["torch"].empty_like(tensor)
     if compiling():
@@ -35,11 +35,11 @@ def all_gather(made: Takeover, tensor: torch.Tensor, dim: int) -> torch.Tensor |
     """Gather a tensor of each rank, all of the same shape, along a dimension."""
     if made.group is None or tensor.dim() == 0:
         return None
-    size, shape = made.size, tuple(tensor.shape)
-    gathered = (size * shape[0], *shape[1:])
-    if not made.takes("all_gather", tensor, gathered):
+    size = made.size
+    if not made.takes("all_gather", tensor, size * tensor.shape[0]):
         return None
-    output = tensor.new_empty(gathered)
+    shape = tuple(tensor.shape)
+    output = tensor.new_empty((size * shape[0], *shape[1:]))
     collectives.all_gather_into_tensor(output, tensor.contiguous(), made.which())
     dim %= len(shape)
     parts = output.reshape((size, *shape)).movedim(0, dim)
@@ -69,8 +69,7 @@ def all_gather_rows(
     total = sum(counts)
     operation = "all_gather" if _even(counts) else "all_gather_v"
     for tensor in tensors:
-        room = (total, *tensor.shape[1:]) if output is None else output
-        if not made.takes(operation, tensor, room):
+        if not made.takes(operation, tensor, total if output is None else output):
             return None
     outputs = [output] if output is not None else []
     outputs = outputs or [tensor.new_empty((total, *tensor.shape[1:])) for tensor in tensors]
@@ -102,12 +101,12 @@ def reduce_scatter_rows(
     counts = _counts(group, tensor.shape[0] // group.size, sizes)
     if sum(counts) != tensor.shape[0]:
         return None  # The engine's own check raises.
-    mine = (counts[group.rank], *tensor.shape[1:])
+    mine = counts[group.rank]
     operation = "reduce_scatter" if _even(counts) else "reduce_scatter_v"
     if not made.takes(operation, tensor, mine if output is None else output):
         return None
     if output is None:
-        output = tensor.new_empty(mine)
+        output = tensor.new_empty((mine, *tensor.shape[1:]))
     if operation == "reduce_scatter":
         collectives.reduce_scatter_tensor(output, tensor.contiguous(), None, made.which())
     else:
@@ -122,4 +121,4 @@ def _counts(group: Group, each: int, sizes: Sequence[int] | None) -> list[int]:
 
 def _even(counts: Sequence[int]) -> bool:
     """Report whether all ranks have the same number of rows."""
-    return all(count == counts[0] for count in counts)
+    return counts.count(counts[0]) == len(counts)

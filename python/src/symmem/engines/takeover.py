@@ -73,15 +73,14 @@ class Takeover:
         self._reducible = pytorch().types if group is not None else {}
         self._answers: dict[tuple[Any, ...], bool] = {}
 
-    def takes(
-        self, operation: str, input: torch.Tensor, output: torch.Tensor | tuple[int, ...]
-    ) -> bool:
+    def takes(self, operation: str, input: torch.Tensor, output: torch.Tensor | int | None) -> bool:
         """Report whether symmem runs a call. All ranks get the same answer.
 
         Args:
             operation: a name of `ON_GPUS`, "all_gather_v", "reduce_scatter_v", "send" or "recv".
             input: what is read, or a tensor like it.
-            output: what is written, or the shape of a new tensor that will be.
+            output: what is written; for a new tensor the number of its rows, or None if it is like
+                the input.
         """
         if self.group is None:
             return False
@@ -115,16 +114,15 @@ class Takeover:
             self.reason = "the group was destroyed"
             group.close(force=True)
 
-    def _fast(
-        self, operation: str, input: torch.Tensor, output: torch.Tensor | tuple[int, ...]
-    ) -> bool:
+    def _fast(self, operation: str, input: torch.Tensor, output: torch.Tensor | int | None) -> bool:
         """Report whether the tuning table has a path that beats plain NCCL for a call.
 
         The engine pays for this in each call that it keeps, so answers are remembered.
         """
         if operation not in ON_GPUS:
             return operation in ALWAYS_ON_GPUS and self._knows(operation, input.dtype)
-        there = not isinstance(output, tuple) and self.symmetric(output)
+        given = output is not None and not isinstance(output, int)
+        there = given and self.symmetric(output)  # type: ignore[arg-type]
         key = (operation, input.shape, input.dtype, self.symmetric(input), there)
         found = self._answers.get(key)
         if found is None:
@@ -134,12 +132,16 @@ class Takeover:
         return found
 
     def _beats(
-        self, operation: str, input: torch.Tensor, output: torch.Tensor | tuple[int, ...]
+        self, operation: str, input: torch.Tensor, output: torch.Tensor | int | None
     ) -> bool:
         """Ask the tuning table about a call."""
         if not self._knows(operation, input.dtype):
             return False
-        target = input.new_empty(output) if isinstance(output, tuple) else output
+        target = output
+        if target is None:
+            target = input.new_empty(input.shape)
+        elif isinstance(target, int):
+            target = input.new_empty((target, *input.shape[1:]))
         return questions.explain(operation, input, target, self.group).path != "plain"
 
 

@@ -110,6 +110,11 @@ def _refusals(communicator: Any) -> Iterator[str]:
         yield "VLLM_USE_NCCL_SYMM_MEM=1 registers the same memory with NCCL"
 
 
+def _leading(tensor: torch.Tensor, dim: int) -> torch.Tensor:
+    """Move a dimension to the front; a call that vLLM keeps should not pay for a view."""
+    return tensor.movedim(dim, 0) if dim else tensor
+
+
 class SymmemCommunicator:
     """Runs collectives on symmem, and on the base class where symmem has no faster path.
 
@@ -157,7 +162,7 @@ class SymmemCommunicator:
     def reduce_scatter(self, input_: torch.Tensor, dim: int = -1) -> torch.Tensor:
         """Sum a tensor over all ranks, and keep this rank's part along a dimension."""
         dim %= input_.dim()
-        found = rows.reduce_scatter_rows(self.takeover, input_.movedim(dim, 0), None)
+        found = rows.reduce_scatter_rows(self.takeover, _leading(input_, dim), None)
         if found is None:
             return super().reduce_scatter(input_, dim)  # type: ignore[misc,no-any-return]
         return found.movedim(0, dim).contiguous()
@@ -167,7 +172,7 @@ class SymmemCommunicator:
     ) -> torch.Tensor:
         """Sum rows over all ranks, and keep this rank's, of which each has its own number."""
         dim %= input_.dim()
-        found = rows.reduce_scatter_rows(self.takeover, input_.movedim(dim, 0), sizes)
+        found = rows.reduce_scatter_rows(self.takeover, _leading(input_, dim), sizes)
         if found is None:
             return super().reduce_scatterv(input_, dim, sizes)  # type: ignore[misc,no-any-return]
         return found.movedim(0, dim).contiguous()
