@@ -1,5 +1,6 @@
 #include "group.hpp"
 
+#include <algorithm>
 #include <utility>
 
 #include "start.hpp"
@@ -109,18 +110,17 @@ Group::Group(
     std::shared_ptr<const Library> library,
     c10::intrusive_ptr<c10d::Store> store,
     int rank,
-    int size,
-    uint64_t handle,
-    std::chrono::milliseconds timeout,
-    void (*closed)(uint64_t))
-    : Backend(rank, size),
+    Membership membership,
+    std::chrono::milliseconds timeout)
+    : Backend(rank, static_cast<int>(membership.members.size())),
       library_(std::move(library)),
       store_(std::move(store)),
-      options_(c10::make_intrusive<Options>(timeout)),
-      handle_(handle),
-      stream_(kStreams | handle),
-      closed_(closed),
-      messages_(std::make_shared<Messages>(library_, kMessages | handle << 24)) {
+      options_(c10::make_intrusive<c10d::Backend::Options>("symmem", timeout)),
+      membership_(std::move(membership)),
+      handle_(membership_.handle),
+      stream_(kStreams | handle_),
+      messages_(std::make_shared<Messages>(library_, kMessages | handle_ << 24)),
+      pool_(membership_.pool) {
   init();
 }
 
@@ -132,6 +132,41 @@ const std::string Group::getBackendName() const {
 
 c10::intrusive_ptr<c10d::Backend::Options> Group::getBackendOptions() {
   return options_;
+}
+
+bool Group::supportsSplitting() const {
+  return true;
+}
+
+c10::intrusive_ptr<c10d::Backend> Group::split(
+    const c10::intrusive_ptr<c10d::Store>& store,
+    const std::vector<int>& ranks,
+    const c10::intrusive_ptr<c10d::Backend::Options>& options) {
+  const auto own = std::find(ranks.begin(), ranks.end(), getRank());
+  if (own == ranks.end()) {
+    return nullptr;
+  }
+  Membership part{"", 0, membership_.world, {}, -1, membership_.closed};
+  for (const int rank : ranks) {
+    part.members.push_back(membership_.members.at(rank));
+  }
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    part.name = c10::str(
+        membership_.name, " split ", splits_[ranks]++, " of ", c10::Join(",", ranks));
+  }
+  const auto timeout = options == nullptr ? options_->timeout : options->timeout;
+  const auto name = "torch.distributed " + part.name;
+  library_->check(library_->world_group_open(
+      part.world, name.size(), name.data(), part.members.size(), part.members.data(),
+      timeout.count(), &part.handle));
+  const auto rank = static_cast<int>(own - ranks.begin());
+  return c10::make_intrusive<Group>(library_, store, rank, std::move(part), timeout);
+}
+
+void Group::setTimeout(std::chrono::milliseconds timeout) {
+  library_->check(library_->group_set_timeout(handle_, timeout.count()));
+  options_->timeout = timeout;
 }
 
 bool Group::supportsCoalescing() const {
@@ -176,6 +211,7 @@ c10d::ErrorType Group::getError() {
 
 void Group::abort() {
   library_->group_abort(handle_);
+  queue_.run([] {}); // Operations that were waiting return the error of the group, then it closes.
   close();
 }
 
@@ -185,8 +221,8 @@ void Group::shutdown() {
 }
 
 void Group::close() {
-  if (!is_closed_.exchange(true) && closed_ != nullptr) {
-    closed_(handle_);
+  if (!is_closed_.exchange(true)) {
+    membership_.closed(handle_);
   }
 }
 

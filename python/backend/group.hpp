@@ -2,8 +2,8 @@
 #pragma once
 
 #include <atomic>
+#include <map>
 #include <memory>
-#include <optional>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -46,30 +46,38 @@ class Calls {
   const bool wait_; // whether calls wait until the stream is idle
 };
 
+// Membership describes an open group of symmem.
+struct Membership {
+  std::string name; // for groups that are split off
+  uint64_t handle;
+  uint64_t world;
+  std::vector<int32_t> members; // by their numbers in the world
+  int pool; // of allocateTensor; -1 until it is opened
+  void (*closed)(uint64_t); // called once with the handle, by shutdown or abort
+};
+
 // Group is an open group of symmem. It is safe for concurrent use.
 //
 // Operations of tensors on the CPU run on the caller's thread if the caller waits, else on the
 // thread of a queue. Those of tensors on a device are queued on its streams.
 class Group final : public c10d::Backend {
  public:
-  struct Options final : c10d::Backend::Options {
-    explicit Options(std::chrono::milliseconds timeout)
-        : c10d::Backend::Options("symmem", timeout) {}
-  };
-
-  // `closed` is called once, by shutdown or abort, with the handle; null for none.
   Group(
       std::shared_ptr<const Library> library,
       c10::intrusive_ptr<c10d::Store> store,
       int rank,
-      int size,
-      uint64_t handle,
-      std::chrono::milliseconds timeout,
-      void (*closed)(uint64_t));
+      Membership membership,
+      std::chrono::milliseconds timeout);
   ~Group() override;
 
   const std::string getBackendName() const override;
   c10::intrusive_ptr<c10d::Backend::Options> getBackendOptions() override;
+  bool supportsSplitting() const override;
+  c10::intrusive_ptr<c10d::Backend> split(
+      const c10::intrusive_ptr<c10d::Store>& store,
+      const std::vector<int>& ranks,
+      const c10::intrusive_ptr<c10d::Backend::Options>& options) override;
+  void setTimeout(std::chrono::milliseconds timeout) override;
   bool supportsCoalescing() const override;
   void startCoalescing() override;
   WorkPointer endCoalescing() override;
@@ -171,10 +179,10 @@ class Group final : public c10d::Backend {
 
   const std::shared_ptr<const Library> library_;
   const c10::intrusive_ptr<c10d::Store> store_;
-  const c10::intrusive_ptr<Options> options_;
+  const c10::intrusive_ptr<c10d::Backend::Options> options_;
+  const Membership membership_;
   const uint64_t handle_;
   const uint64_t stream_; // of operations of tensors on the CPU
-  void (*const closed_)(uint64_t);
   std::atomic<bool> is_closed_{false};
   std::atomic<uint64_t> sequence_{0};
   std::atomic<bool> allocated_{false}; // whether there were tensors of allocateTensor
@@ -182,7 +190,8 @@ class Group final : public c10d::Backend {
   const std::shared_ptr<Messages> messages_;
   std::mutex mutex_;
   std::unordered_map<c10::Device, c10::Stream> side_streams_; // guarded by mutex_
-  std::optional<int> pool_; // of allocateTensor; guarded by mutex_
+  int pool_; // of allocateTensor, or -1; guarded by mutex_
+  std::map<std::vector<int>, int> splits_; // splits by their ranks; guarded by mutex_
   Queue queue_;
 };
 

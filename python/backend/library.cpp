@@ -46,8 +46,10 @@ Library::Library(const std::string& path) {
   find(library, "symmem_event_record", event_record);
   find(library, "symmem_event_done", event_done);
   find(library, "symmem_event_synchronize", event_synchronize);
+  find(library, "symmem_event_wait", event_wait);
   find(library, "symmem_event_close", event_close);
-  find(library, "symmem_world", world);
+  find(library, "symmem_world_group_open", world_group_open);
+  find(library, "symmem_group_set_timeout", group_set_timeout);
   find(library, "symmem_pool_open", pool_open);
   find(library, "symmem_alloc", alloc);
   find(library, "symmem_free", free);

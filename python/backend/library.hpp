@@ -22,8 +22,10 @@ struct Library {
   decltype(&::symmem_event_record) event_record;
   decltype(&::symmem_event_done) event_done;
   decltype(&::symmem_event_synchronize) event_synchronize;
+  decltype(&::symmem_event_wait) event_wait;
   decltype(&::symmem_event_close) event_close;
-  decltype(&::symmem_world) world;
+  decltype(&::symmem_world_group_open) world_group_open;
+  decltype(&::symmem_group_set_timeout) group_set_timeout;
   decltype(&::symmem_pool_open) pool_open;
   decltype(&::symmem_alloc) alloc;
   decltype(&::symmem_free) free;

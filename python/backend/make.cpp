@@ -11,19 +11,28 @@ namespace {
 using ProcessGroupPointer = c10::intrusive_ptr<c10d::ProcessGroup>;
 
 // Returns a process group whose backend is a new Group. Its store and its ranks are those of
-// `meeting`. `closed` is the address of a function that is called when the group is closed, or 0.
+// `meeting`. `members` are the ranks by their numbers in the world. `pool` is the pool of
+// allocateTensor, or -1. `closed` is the address of a function that is called with a group's handle
+// when the group is closed.
 ProcessGroupPointer make(
     const std::string& path,
     const ProcessGroupPointer& meeting,
+    const std::string& name,
     int64_t handle,
+    int64_t world,
+    const std::vector<int64_t>& members,
+    int64_t pool,
     int64_t timeout_ms,
     int64_t closed) {
   const int rank = meeting->getRank();
   const int size = meeting->getSize();
+  Membership membership{
+      name, static_cast<uint64_t>(handle), static_cast<uint64_t>(world),
+      std::vector<int32_t>(members.begin(), members.end()), static_cast<int>(pool),
+      reinterpret_cast<void (*)(uint64_t)>(closed)};
   auto group = c10::make_intrusive<Group>(
-      std::make_shared<const Library>(path), meeting->getStore(), rank, size,
-      static_cast<uint64_t>(handle), std::chrono::milliseconds(timeout_ms),
-      reinterpret_cast<void (*)(uint64_t)>(closed));
+      std::make_shared<const Library>(path), meeting->getStore(), rank, std::move(membership),
+      std::chrono::milliseconds(timeout_ms));
   auto made = c10::make_intrusive<c10d::ProcessGroup>(meeting->getStore(), rank, size);
   made->setBackend(c10::kCPU, c10d::ProcessGroup::BackendType::CUSTOM, group);
   return made;
@@ -33,8 +42,9 @@ ProcessGroupPointer make(
 
 TORCH_LIBRARY(symmem_c10d, m) {
   m.def(
-      "make(str path, __torch__.torch.classes.c10d.ProcessGroup meeting, int handle, "
-      "int timeout_ms, int closed) -> __torch__.torch.classes.c10d.ProcessGroup",
+      "make(str path, __torch__.torch.classes.c10d.ProcessGroup meeting, str name, int handle, "
+      "int world, int[] members, int pool, int timeout_ms, int closed) "
+      "-> __torch__.torch.classes.c10d.ProcessGroup",
       make);
   m.def("last_failure() -> str", last_failure);
 }

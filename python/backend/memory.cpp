@@ -28,15 +28,10 @@ at::Tensor Group::allocateTensor(long size, at::TensorOptions options) {
 // Returns the pool whose domain is the group. The first call opens it.
 int Group::pool() {
   std::lock_guard<std::mutex> lock(mutex_);
-  if (!pool_) {
-    uint64_t world = 0; // stays 0 if the group is a world and no main world is open
-    int opened = 0; // the pool of the main world
-    if (library_->world(&world) != SYMMEM_OK || world != handle_) {
-      library_->check(library_->pool_open(handle_, 0, "", &opened));
-    }
-    pool_ = opened;
+  if (pool_ < 0) {
+    library_->check(library_->pool_open(handle_, 0, "", &pool_));
   }
-  return *pool_;
+  return pool_;
 }
 
 } // namespace symmem_c10d

@@ -183,12 +183,12 @@ bool MessageWork::isCompleted() {
 }
 
 bool MessageWork::wait(std::chrono::milliseconds timeout) {
-  if (timeout != kNoTimeout) {
-    const auto deadline = std::chrono::steady_clock::now() + timeout;
-    while (!isCompleted()) {
-      TORCH_CHECK(std::chrono::steady_clock::now() < deadline, "Operation timed out!");
-      std::this_thread::sleep_for(std::chrono::microseconds(100));
-    }
+  if (timeout != kNoTimeout && !over_) {
+    const auto& library = messages_->library();
+    const int code = library.event_wait(message_.event, timeout.count());
+    TORCH_CHECK(
+        code != SYMMEM_ERR_TIMEOUT || library.event_done(message_.event) != 0,
+        "Operation timed out!");
   }
   complete();
   return Work::wait(kNoTimeout);

@@ -44,6 +44,12 @@ def test_the_part_in_cpp_uses_no_symbol_of_python(built: None) -> None:
         assert [word for word in table.split() if word.lstrip("_").startswith("Py")] == []
 
 
+def test_groups_are_worlds(built: None) -> None:
+    checks = run_checks("groups.py", 3)
+    for name in names("groups.py"):
+        checks.verify(name)
+
+
 def test_models_learn_as_with_gloo(built: None) -> None:
     checks = run_checks("models.py", 2, timeout=200)
     models = list(checks.ranks[0])

@@ -6,16 +6,15 @@ import ctypes as c
 import warnings
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from symmem import errors
+from symmem._c.constants import OK, Code
 from symmem._c.library import library, where
 from symmem._rank import origin
-from symmem._rank.group import LONGEST_TIMEOUT, milliseconds
+from symmem._rank.group import LONGEST_TIMEOUT
 from symmem._rank.session import prepare_from, session
 from symmem._torch.pytorch import Torch, pytorch
-
-_CLOSED = c.CFUNCTYPE(None, c.c_uint64)
 
 
 def create(options: Any) -> Any:
@@ -27,16 +26,36 @@ def create(options: Any) -> Any:
     torch = pytorch()
     _load(torch)
     of = _origin(options)
-    handle, closed = _join(of, options.group_id)
+    joined = _join(of, options.group_id, is_default=not options.global_ranks_in_group)
     meeting = torch.distributed.ProcessGroup(of.store, of.rank, len(of.ranks))
     made = torch.module.ops.symmem_c10d.make(
         str(where()),
         meeting.boxed(),
-        handle,
-        round(1000 * (of.timeout or origin.DEFAULT_TIMEOUT)),
-        c.cast(closed, c.c_void_p).value,
+        options.group_id,
+        joined.handle,
+        joined.world,
+        joined.members,
+        joined.pool,
+        _timeout_ms(of),
+        c.cast(_CLOSED, c.c_void_p).value,
     )
     return torch.backend_of(torch.distributed.ProcessGroup.unbox(made))
+
+
+class Joined(NamedTuple):
+    """An open group.
+
+    Attributes:
+        handle: the group.
+        world: its world.
+        members: its ranks, by their numbers in the world.
+        pool: the pool of its tensors; -1 for one that is opened when it is needed.
+    """
+
+    handle: int
+    world: int
+    members: list[int]
+    pool: int
 
 
 def _origin(options: Any) -> origin.Origin:
@@ -46,60 +65,83 @@ def _origin(options: Any) -> origin.Origin:
     return origin.Origin(ranks, options.group_rank, options.store, timeout)
 
 
-def _join(of: origin.Origin, name: str) -> tuple[int, Any]:
-    """Open the group, and return its handle and the function that closes it.
+OPENING_MS = 60_000
+"""The shortest timeout in milliseconds for opening a world, whose processes may be starting."""
 
-    The default process group opens the rank of the main world, unless symmem.init has. Other
-    process groups are groups of that world if it has their ranks. Otherwise each is a world.
+
+def _timeout_ms(of: origin.Origin) -> int:
+    return round(1000 * min(of.timeout or origin.DEFAULT_TIMEOUT, LONGEST_TIMEOUT))
+
+
+def _join(of: origin.Origin, name: str, *, is_default: bool) -> Joined:
+    """Open the group of a process group.
+
+    The default process group opens the world of symmem.init, or takes it if it is open. Other
+    process groups are groups of that world if it has all of their ranks, else separate worlds.
     """
-    if not session.is_open and not pytorch().initialized():
-        return session.open_from(of, {}).handle, _CLOSE_RANK
-    everyone: tuple[int, ...] = ()
+    options = {"timeout_ms": max(_timeout_ms(of), OPENING_MS)}
+    if is_default and not session.is_open:
+        world = session.open_from(of, options)
+        return _opened(world.handle, of, world.pool)
     if session.is_open:
-        runtime = session.runtime
-        everyone = runtime.torch_ranks or tuple(range(runtime.size))
-    if not set(of.ranks) <= set(everyone):
-        options = prepare_from(of, {}).text()
-        return library().number("symmem_world_open", *options), _CLOSE_WORLD
-    if of.ranks == everyone and runtime.torch_ranks is None:
-        return session.groups.world.handle, _KEEP
-    members = (c.c_int32 * len(of.ranks))(*(everyone.index(rank) for rank in of.ranks))
+        main = session.groups.world
+        ranks = session.runtime.torch_ranks or tuple(range(main.size))
+        if is_default and of.ranks == ranks:
+            return Joined(main.handle, main.handle, list(range(main.size)), main.pool)
+        if set(of.ranks) <= set(ranks):
+            return _part(main.handle, [ranks.index(rank) for rank in of.ranks], of, name)
+    handle = library().number("symmem_world_open", *prepare_from(of, options).text())
+    return _opened(handle, of, -1)
+
+
+def _opened(world: int, of: origin.Origin, pool: int) -> Joined:
+    """Return the group of all ranks of a world that the process group has opened, and closes."""
+    library().call("symmem_group_set_timeout", world, _timeout_ms(of))
+    _worlds.add(world)
+    return Joined(world, world, list(range(len(of.ranks))), pool)
+
+
+def _part(world: int, members: list[int], of: origin.Origin, name: str) -> Joined:
+    """Open a group of some ranks of a world."""
     text = f"torch.distributed {name}".encode()
-    limit = milliseconds(min(of.timeout or origin.DEFAULT_TIMEOUT, LONGEST_TIMEOUT))
-    arguments = runtime.world, len(text), text, len(of.ranks), members, limit
-    return library().number("symmem_world_group_open", *arguments), _CLOSE_GROUP
+    handle = library().number(
+        "symmem_world_group_open",
+        *(world, len(text), text),
+        *(len(members), (c.c_int32 * len(members))(*members), _timeout_ms(of)),
+    )
+    return Joined(handle, world, members, -1)
 
 
-def _close_rank(_: int) -> None:
-    """Close the rank, when the process group that opened it is destroyed."""
-    _warn_of(lambda: session.close(True))
+_worlds: set[int] = set()
+"""The worlds that process groups have opened."""
 
 
-def _close_group(handle: int) -> None:
+def _closed(handle: int) -> None:
     """Close the group of a process group that is destroyed."""
-    if session.is_open:
-        _warn_of(lambda: library().call("symmem_group_close", handle))
-
-
-def _close_world(handle: int) -> None:
-    """Close the world of a process group that is destroyed."""
-    _warn_of(lambda: library().call("symmem_world_close", handle, 1))
-
-
-def _keep(_: int) -> None:
-    """Leave the world of symmem.init open."""
-
-
-_CLOSE_RANK, _CLOSE_GROUP = _CLOSED(_close_rank), _CLOSED(_close_group)
-_CLOSE_WORLD, _KEEP = _CLOSED(_close_world), _CLOSED(_keep)
-
-
-def _warn_of(close: Any) -> None:
-    """Make a warning of an error: the caller is C++, which handles no exceptions of Python's."""
     try:
-        close()
-    except errors.SymmemError as e:
+        _close(handle)
+    except errors.AbortedError:
+        pass  # Works have reported it.
+    except errors.SymmemError as e:  # The caller is C++, which handles no exceptions of Python's.
         warnings.warn(f"closing a process group of symmem: {e}", RuntimeWarning, stacklevel=2)
+
+
+def _close(handle: int) -> None:
+    main = session.world.handle if session.world is not None else 0
+    opened = handle in _worlds
+    _worlds.discard(handle)
+    if handle == main:
+        if opened:  # by a process group, not by symmem.init
+            session.close(True)
+    elif opened:
+        library().call("symmem_world_close", handle, 1)
+    else:
+        code = library().raw.symmem_group_close(handle)
+        if code not in (OK, Code.CLOSED, Code.NOT_OPEN):
+            raise library().error(code)
+
+
+_CLOSED = c.CFUNCTYPE(None, c.c_uint64)(_closed)
 
 
 @cache
