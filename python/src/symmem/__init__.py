@@ -71,6 +71,7 @@ from symmem._api.questions import (
 from symmem._api.scopes import reserve, trim, use
 from symmem._api.stop import request_stop, should_stop
 from symmem._api.values import agree, combine, step
+from symmem._backend.failures import last_error
 from symmem._backend.register import register_with_torch
 from symmem._rank.group import Group
 from symmem._rank.work import Work
@@ -157,6 +158,7 @@ __all__ = [
     "is_initialized",
     "is_symmetric",
     "isend",
+    "last_error",
     "library_path",
     "ones",
     "open_world",

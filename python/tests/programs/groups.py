@@ -1,4 +1,4 @@
-"""Process groups of symmem beside one of gloo: each is a separate world."""
+"""Process groups of symmem under a default group of gloo: each is a separate world."""
 
 from __future__ import annotations
 
@@ -74,6 +74,9 @@ def a_late_rank_is_named_within_the_timeout() -> None:
         assert time.monotonic() - begin < 10
         assert " Timed out " in str(error)
         assert f"rank {SIZE - 1}" in str(error) or f"[{SIZE - 1}]" in str(error), error
+        cause = symmem.last_error()
+        assert isinstance(cause, symmem.TimeoutError)
+        assert cause.data["timeout"]["missing"] == [SIZE - 1]
     dist.barrier()
     assert sum_of(other) == sum_by_ranks(everyone)
 

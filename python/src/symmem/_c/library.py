@@ -143,6 +143,13 @@ def _class_of(code: int, data: dict[str, Any]) -> type[errors.SymmemError]:
     return _CLASSES.get(code, errors.SymmemError)
 
 
+def exception(data: dict[str, Any]) -> errors.SymmemError:
+    """Make the exception for the data of an error: see symmem_last_error_json."""
+    code = int(data["code"])
+    message = readable(str(data.get("message") or f"symmem failed with code {code}"))
+    return _class_of(code, data)(message, code=code, data=data)
+
+
 def where() -> Path:
     """Return the path of the library."""
     chosen = os.environ.get(ENV_LIBRARY)
@@ -217,8 +224,7 @@ class Library:
             data = {}
         if data.get("code") != code:
             data = {"code": code, "message": self._text(self.raw.symmem_last_error, codes=False)}
-        message = readable(str(data.get("message") or f"symmem failed with code {code}"))
-        return _class_of(code, data)(message, code=code, data=data)
+        return exception(data)
 
     def in_pool(self, address: int) -> bool:
         """Report whether an address lies in a pool of any group."""
