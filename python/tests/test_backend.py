@@ -2,23 +2,44 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 from conftest import Checks, run_checks
-from processes import SOURCE
+from processes import SOURCE, run
 from test_raw import names
 
 pytestmark = [pytest.mark.library, pytest.mark.torch]
 
-SCRIPT = Path(__file__).parents[1] / "scripts" / "backend.sh"
+SCRIPTS = Path(__file__).parents[1] / "scripts"
+
+OPERATIONS = [
+    "test_DistributedDataParallelCPU",
+    "test_all_gather",
+    "test_all_gather_coalesced_simple",
+    "test_all_reduce_coalesced_sum",
+    "test_all_reduce_sum",
+    "test_barrier",
+    "test_broadcast",
+    "test_gather",
+    "test_isend",
+    "test_reduce_sum",
+    "test_scatter",
+    "test_send_recv_any_source",
+]
+"""One of PyTorch's tests for each operation; torch_suite.py without arguments runs all."""
+
+
+class NoExpecttestError(Exception):
+    """The package expecttest is not installed, which PyTorch's tests need."""
 
 
 @pytest.fixture(scope="module")
 def built() -> None:
-    subprocess.run([SCRIPT, sys.executable], check=True)
+    subprocess.run([SCRIPTS / "backend.sh", sys.executable], check=True)
 
 
 @pytest.fixture(scope="module", params=[2, 3], ids=["2 ranks", "3 ranks"])
@@ -48,6 +69,17 @@ def test_groups_are_worlds(built: None) -> None:
     checks = run_checks("groups.py", 3)
     for name in names("groups.py"):
         checks.verify(name)
+
+
+def test_tests_of_pytorch_pass(built: None) -> None:
+    pytest.importorskip(
+        "expecttest", reason=f"{NoExpecttestError.__name__}: expecttest is not installed"
+    )
+    path = os.pathsep.join([str(SOURCE), os.environ.get("PYTHONPATH", "")])
+    command = [sys.executable, str(SCRIPTS / "torch_suite.py"), *OPERATIONS]
+    result = run(*command, limit=150, env={**os.environ, "PYTHONPATH": path})
+    assert result.code == 0, result
+    assert f"{len(OPERATIONS)} passed, 0 failed" in result.out, result
 
 
 def test_models_learn_as_with_gloo(built: None) -> None:
