@@ -113,7 +113,7 @@ func (g *Group) run(ctx context.Context, s *Stream, c *collective) error {
 	if p == nil || s.borrows(c) {
 		return g.runSlowly(ctx, s, c, p, in)
 	}
-	if g.rt.opts.OnEvent != nil {
+	if g.rt.recording.active() {
 		g.events.submitEntered(p, c, s, in)
 	}
 	if s.adopted != nil || c.wait {
@@ -157,7 +157,7 @@ func (g *Group) runSlowly(ctx context.Context, s *Stream, c, p *collective, in v
 			return g.life.failStream(s, err)
 		}
 	}
-	if g.rt.opts.OnEvent != nil {
+	if g.rt.recording.active() {
 		g.events.submit(p, c.site, s)
 	}
 	if s.adopted != nil || c.wait {

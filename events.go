@@ -8,6 +8,7 @@ import (
 	"symmem/internal/alloc"
 	"symmem/internal/ledger"
 	"symmem/internal/ranked"
+	"symmem/trace"
 )
 
 // outbox queues the events of a pool or a group for Options.OnEvent. The lock of the pool or group
@@ -24,6 +25,23 @@ type outbox struct {
 	number     uint64 // next event number; for a pool, the ledger position of its next event
 	// common holds the fields that are equal in all events of the pool or group.
 	common event.Event
+	trace  *trace.Source // nil if there is no trace
+}
+
+// log writes an event of the queue to the trace, if there is one.
+func (o *outbox) log(e *event.Event) {
+	if o.trace != nil {
+		o.trace.Record(e)
+	}
+}
+
+// logOnly empties the queue if there is a trace but no OnEvent, and reports whether that is so.
+func (o *outbox) logOnly() bool {
+	if o.opts.OnEvent != nil {
+		return false
+	}
+	o.taken, o.count = 0, 0
+	return true
 }
 
 // firstQueue is the initial capacity of a queue, in events.
@@ -142,8 +160,8 @@ type groupEvents struct {
 	outbox outbox // guarded by state
 }
 
-// record adds an event to the queue and returns it for the caller to fill in. Group.state is held,
-// and Options.OnEvent is set.
+// record adds an event to the queue and returns it for the caller to fill in and to log.
+// Group.state is held, and events are recorded.
 func (g *groupEvents) record(kind event.Kind) *event.Event {
 	queue := &g.outbox
 	e := queue.add()
@@ -155,6 +173,10 @@ func (g *groupEvents) record(kind event.Kind) *event.Event {
 
 // release unlocks Group.state and delivers the events of the group. The caller holds no other lock.
 func (g *groupEvents) release() {
+	if g.outbox.logOnly() {
+		g.state.Unlock()
+		return
+	}
 	batch := g.outbox.begin()
 	g.state.Unlock()
 	if len(batch) > 0 {
@@ -164,18 +186,19 @@ func (g *groupEvents) release() {
 
 // deliver delivers the recorded events of the group. The caller holds no lock.
 func (g *groupEvents) deliver() {
-	if g.rt.opts.OnEvent != nil {
+	if g.rt.recording.active() {
 		g.state.Lock()
 		g.release()
 	}
 }
 
-// submit reports a call that is about to be submitted. Options.OnEvent is set.
+// submit reports a call that is about to be submitted. Events are recorded.
 func (g *groupEvents) submit(c *collective, site uint32, s *Stream) {
 	at := g.rt.sites.named(site)
 	g.state.Lock()
 	e := g.record(event.KindCollective)
 	e.Call, e.Stream, e.Site = c.described, uint32(s.number), at
+	g.outbox.log(e)
 	g.release()
 }
 
@@ -194,22 +217,25 @@ func (g *groupEvents) submitEntered(p, c *collective, s *Stream, in visit) {
 
 // value records a call on a value. Group.state is held.
 func (g *groupEvents) value(v *event.Event) {
-	if g.rt.opts.OnEvent == nil {
+	if !g.rt.recording.active() {
 		return
 	}
 	e := g.record(v.Kind)
 	e.Operation, e.Name, e.Text, e.Site = v.Operation, v.Name, v.Text, v.Site
 	e.Value, e.Collectives = v.Value, v.Collectives
+	g.outbox.log(e)
 }
 
 // fault reports the fault of the group. It delivers the event on a goroutine that no Close waits
 // for, because OnEvent may close the group.
 func (g *groupEvents) fault(cause error) {
-	if g.rt.opts.OnEvent == nil || cause == nil || errors.Is(cause, ErrClosed) {
+	if !g.rt.recording.active() || cause == nil || errors.Is(cause, ErrClosed) {
 		return
 	}
 	g.state.Lock()
-	g.record(event.KindFault).Text = cause.Error()
+	e := g.record(event.KindFault)
+	e.Text = cause.Error()
+	g.outbox.log(e)
 	g.state.Unlock()
 	go g.deliver()
 }
@@ -228,11 +254,15 @@ type poolEvents struct {
 
 // release unlocks Pool.mu and delivers the events of the pool. The caller holds no other lock.
 func (p *poolEvents) release() {
-	if p.outbox.opts.OnEvent == nil {
+	if !p.rt.recording.active() {
 		p.mu.Unlock()
 		return
 	}
 	p.collect()
+	if p.outbox.logOnly() {
+		p.mu.Unlock()
+		return
+	}
 	batch := p.outbox.begin()
 	p.mu.Unlock()
 	if len(batch) > 0 {
@@ -252,6 +282,7 @@ func (p *poolEvents) collect() {
 		if site != 0 || e.Site != "" {
 			e.Site = p.rt.sites.named(site)
 		}
+		box.log(e)
 	}
 }
 
@@ -264,18 +295,20 @@ func (p *poolEvents) label(e *event.Event, site uint32) {
 
 // record queues an event outside the history that ranks compare. mu is held.
 func (p *poolEvents) record(e event.Event) {
-	if p.outbox.opts.OnEvent == nil {
+	if !p.rt.recording.active() {
 		return
 	}
 	p.collect()
 	e.Number = p.ledger.Position()
 	p.label(&e, 0)
-	*p.outbox.add() = e
+	queued := p.outbox.add()
+	*queued = e
+	p.outbox.log(queued)
 }
 
 // use records that a stream uses a live block of another stream. mu is held.
 func (p *poolEvents) use(handle alloc.Handle, s *Stream) {
-	if p.outbox.opts.OnEvent == nil {
+	if !p.rt.recording.active() {
 		return
 	}
 	if b, err := p.core.Live(handle); err == nil {
@@ -295,7 +328,7 @@ func (p *poolEvents) window(kind event.Kind, s *segment, g *Group) {
 
 // scope reports that a scope begins or ends. The caller holds no lock.
 func (p *poolEvents) scope(kind event.Kind, g *Group) {
-	if p.outbox.opts.OnEvent == nil {
+	if !p.rt.recording.active() {
 		return
 	}
 	e := event.Event{Kind: kind, Segment: -1}
@@ -321,7 +354,7 @@ func (p *poolEvents) deliver() {
 
 // deliverAll delivers the recorded events of all pools and groups. The caller holds no lock.
 func deliverAll(rt *Runtime) {
-	if rt.opts.OnEvent == nil {
+	if !rt.recording.active() {
 		return
 	}
 	for _, p := range rt.registry.allPools() {

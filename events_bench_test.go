@@ -60,3 +60,40 @@ func BenchmarkCollectiveEvents(b *testing.B) {
 		})
 	}
 }
+
+// BenchmarkTrace measures what a trace adds to an Alloc with its Free, and to a collective.
+func BenchmarkTrace(b *testing.B) {
+	for name, folder := range map[string]string{"without": "", "with": b.TempDir()} {
+		rt := openAloneWith(b, symmem.Options{Trace: folder})
+		p, err := rt.NewPool(symmem.PoolOptions{Domain: rt.World()})
+		if err != nil {
+			b.Fatal(err)
+		}
+		b.Run("alloc/"+name, func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() {
+				buffer, err := p.Alloc(4096)
+				if err != nil {
+					b.Fatal(err)
+				}
+				if err := buffer.Free(); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+		buffer, err := p.Alloc(4096)
+		if err != nil {
+			b.Fatal(err)
+		}
+		m := buffer.Memory()
+		b.Run("collective/"+name, func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() {
+				err := rt.World().AllReduce(b.Context(), m, m, 16, symmem.Float32, symmem.Sum, nil)
+				if err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}

@@ -134,7 +134,8 @@ func newGroup(
 	state := &g.state
 	g.events = &groupEvents{rt: rt, state: state}
 	g.events.outbox = outbox{
-		opts: &rt.opts, group: state, common: event.Event{Rank: int32(rt.rank), Group: r.id},
+		trace: rt.recording.newSource(),
+		opts:  &rt.opts, group: state, common: event.Event{Rank: int32(rt.rank), Group: r.id},
 	}
 	life.roster, life.rt, life.comm, life.state = r, rt, comm, state
 	life.events = g.events

@@ -119,6 +119,10 @@ type Options struct {
 	// symmem. A panic in OnEvent is logged. OnEvent must not modify the Event, which is valid until
 	// OnEvent returns; copy it to keep it.
 	OnEvent func(*event.Event)
+	// Trace is a folder in which this rank writes a trace: a file with the events that OnEvent
+	// receives, which stays readable if the process is killed. If Trace is empty, SYMMEM_TRACE
+	// applies. Package trace reads the file, and symmem diff compares those of all ranks.
+	Trace string
 	// UnorderedMessages permits programs to mix messages (Send and Recv) and collectives freely.
 	// Otherwise a Send and its Recv must be called between the same two collectives of their group.
 	// At CheckEvery, each collective then compares how many messages the ranks have sent and
@@ -204,6 +208,9 @@ func (o Options) withDefaults() (Options, error) {
 	}
 	if o.Tuning == "" {
 		o.Tuning = os.Getenv(envTuning)
+	}
+	if o.Trace == "" {
+		o.Trace = os.Getenv(envTrace)
 	}
 	if o.Path < PathDefault || o.Path > PathDirect {
 		return o, invalid("path choice %d is unknown", o.Path)

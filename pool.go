@@ -101,10 +101,10 @@ func (rt *Runtime) NewPool(o PoolOptions) (*Pool, error) {
 func (p *Pool) connect() {
 	rt, mu := p.rt, &p.mu
 	p.events = poolEvents{
-		active: rt.opts.OnEvent != nil, mu: mu, rt: rt, core: p.core, ledger: p.ledger,
+		active: rt.recording.active(), mu: mu, rt: rt, core: p.core, ledger: p.ledger,
 	}
 	p.events.outbox.opts, p.events.outbox.pool = &rt.opts, mu
-	p.events.outbox.common.Rank = int32(rt.rank)
+	p.events.outbox.common.Rank, p.events.outbox.trace = int32(rt.rank), rt.recording.newSource()
 	if p.domain != nil {
 		p.events.outbox.common.Group = p.domain.id
 	}

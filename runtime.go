@@ -29,6 +29,7 @@ type Runtime struct {
 	stream    *Stream
 	observers observers
 	stepGuard bool // whether Step compares anything
+	recording recording
 	sites     callSites
 	// ownersWait holds the argument of SetIdle.
 	ownersWait atomic.Bool
@@ -56,6 +57,7 @@ func newRuntime(
 	rt.captures.mu, rt.captures.timeout = &rt.mu, closingTime(opts.Timeout)
 	rt.monitor = rankMonitor{watcher: watcher, mu: &rt.mu}
 	rt.rankLists = rankLists{store, w.Rank, w.Size, opts.Timeout}
+	rt.recording.onEvent = opts.OnEvent != nil
 	rt.sites.names = ledger.NewSites()
 	rt.stepGuard = os.Getenv(envStepGuard) != "0"
 	return rt
@@ -136,6 +138,9 @@ func (rt *Runtime) start(ctx context.Context) (*Runtime, error) {
 func (rt *Runtime) open(ctx context.Context) error {
 	b, err := chosenBackend(rt.opts.Backend)
 	if err != nil {
+		return err
+	}
+	if err := rt.recording.open(&rt.opts, rt.rank, rt.size); err != nil {
 		return err
 	}
 	all := make([]int, rt.size)

@@ -43,7 +43,7 @@ func (p *Pool) Begin(g *Group) *Scope {
 // beginScope reports the beginning of a scope and returns the group's membership. If the group is
 // already a member, it avoids the call of registrar.member.
 func beginScope(p *Pool, g *Group) (*membership, error) {
-	if p.rt.opts.OnEvent != nil {
+	if p.rt.recording.active() {
 		p.events.scope(event.KindScopeBegin, g)
 	}
 	if g != nil && g.rt == p.rt {
@@ -100,7 +100,7 @@ func (s *Scope) End(ctx context.Context) error {
 		return err
 	}
 	s.ended = true
-	if s.pool.rt.opts.OnEvent != nil {
+	if s.pool.rt.recording.active() {
 		s.pool.events.scope(event.KindScopeEnd, s.group)
 	}
 	if s.member == nil || !s.member.pending.Load() {

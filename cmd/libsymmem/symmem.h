@@ -194,6 +194,8 @@ int symmem_last_error_json(size_t size, char *text, size_t *length);
  *   token          authenticates ranks to the store; required with "host:port"
  *   backend        "auto", "host" or "nccl"
  *   tuning         file of a tuning table, or "built-in"
+ *   trace          folder in which this rank writes a trace for `symmem diff`; the default is
+ *                  SYMMEM_TRACE, else none
  *   path           "auto", "plain", "window" or "direct"
  *   deterministic  "ranks", "tree" or "rounded-tree": every reduction gives the bits of that
  *                  formula (docs/reference/deterministic.md), or is SYMMEM_ERR_UNSUPPORTED; "any":

@@ -13,23 +13,24 @@ import (
 	"symmem/cmd/symmem/internal/diff/load"
 )
 
-const diffLong = `diff finds the first event that differs between ranks, in files that the ranks recorded.
+const diffLong = `diff finds the first event that differs between ranks, in files they recorded.
 
-It reads memory snapshots of PyTorch (torch.cuda.memory._dump_snapshot) and dumps of its Flight
-Recorder, as pickles or JSON. Nothing in a pickle is executed. One file for each rank; the rank is
-the last integer of the file's name. Of a directory it reads all files.
+It reads traces of symmem (SYMMEM_TRACE), memory snapshots of PyTorch
+(torch.cuda.memory._dump_snapshot) and dumps of PyTorch's Flight Recorder, as pickles or JSON.
+Nothing in a pickle is executed. Each rank has one file of a kind; the rank is the last integer of
+the file's name. Of a directory all files are read, except those that end in ".old".
 
 Pools and segments are matched across ranks. diff prints the first request (allocation, free or
 collective) that differs and the first place (segment and offset) that differs, with stacks and the
-five requests before; whether this one difference explains the rest; and where the placement of
-symmem would put the same requests. Where the files do not determine something, it says so.
+five requests before; whether this one difference explains the rest; and where the same
+requests would be placed by symmem. Where the files do not determine something, it says so.
 
 If there are MemPools, only these are compared, because other memory differs between ranks by
 nature; --all-pools compares everything. The fields of --json are listed in
 docs/reference/json.md.
 
-Exit codes: 0 the ranks agree; 1 they differ; 2 a file cannot be read; 128 + n it was ended by signal
-n.`
+Exit codes: 0 the ranks agree; 1 they differ; 2 a file cannot be read; 128 + n it was ended by
+signal n.`
 
 const diffExample = `  symmem diff snapshot_rank0.pickle snapshot_rank1.pickle
   symmem diff --json traces/
@@ -56,7 +57,7 @@ func newDiffCommand() *cobra.Command {
 	flags := cmd.Flags()
 	flags.StringArrayVar(&f.ranks, "rank", nil, "rank of a file, as FILE=N (default from its name)")
 	flags.IntVar(&f.device, "device", -1, "device of a snapshot (default the only one with events)")
-	flags.BoolVar(&f.allPools, "all-pools", false, "compare the default pool and pools of graphs, too")
+	flags.BoolVar(&f.allPools, "all-pools", false, "compare the default pool and graphs' pools, too")
 	flags.BoolVar(&f.json, "json", false, "print one JSON object")
 	return cmd
 }

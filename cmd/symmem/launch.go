@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"slices"
 	"syscall"
 	"time"
@@ -55,6 +56,7 @@ type launchFlags struct {
 	noPrefix bool
 	json     bool
 	summary  string
+	trace    string
 }
 
 func newLaunchCommand() *cobra.Command {
@@ -81,6 +83,8 @@ func newLaunchCommand() *cobra.Command {
 	flags.BoolVar(&f.share, "share-gpus", false, "let ranks share GPUs if there are too few")
 	flags.BoolVar(&f.noPrefix, "no-prefix", false, "pass lines on as they are")
 	flags.BoolVar(&f.json, "json", false, "print one JSON object about the end of each rank")
+	flags.StringVar(&f.trace, "trace", "", "folder for the traces of ranks, which symmem diff\n"+
+		"compares")
 	flags.StringVar(&f.summary, "summary", "", "write the object of --json to a file")
 	return cmd
 }
@@ -121,6 +125,9 @@ func (f *launchFlags) launch(cmd *cobra.Command, args []string) error {
 	if f.json {
 		spec.Stdout = spec.Stderr
 	}
+	if err := f.setTrace(); err != nil {
+		return err
+	}
 	if f.pin {
 		self, err := os.Executable()
 		if err != nil {
@@ -147,6 +154,21 @@ func (f *launchFlags) launch(cmd *cobra.Command, args []string) error {
 		return exitWith(128+int(syscall.SIGPIPE), nil)
 	}
 	return launchVerdict(&result)
+}
+
+// setTrace sets the variable that makes the ranks write traces.
+func (f *launchFlags) setTrace() error {
+	if f.trace == "" {
+		return nil
+	}
+	folder, err := filepath.Abs(f.trace)
+	if err == nil {
+		err = os.Setenv("SYMMEM_TRACE", folder)
+	}
+	if err != nil {
+		return exitWith(exitUsage, fmt.Errorf("setting SYMMEM_TRACE: %w", err))
+	}
+	return nil
 }
 
 // launchVerdict returns an error with the exit code of the first rank that failed, or nil.

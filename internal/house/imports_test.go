@@ -68,7 +68,7 @@ var joining = []string{"internal/control"}
 // forRoot lists the packages that the root package may import.
 var forRoot = append([]string{
 	"driver", "internal/rendezvous", "internal/handoff", "internal/invariants", "internal/ranked",
-	"internal/spin", "internal/tuning",
+	"internal/spin", "internal/tuning", "trace",
 }, cores...)
 
 // forNCCL lists the packages that the GPU backend may import.

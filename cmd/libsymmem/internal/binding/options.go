@@ -24,6 +24,7 @@ type Options struct {
 	Token           string            `json:"token"`
 	Backend         string            `json:"backend"`
 	Tuning          string            `json:"tuning"`
+	Trace           string            `json:"trace"`
 	Path            string            `json:"path"`
 	Deterministic   string            `json:"deterministic"`
 	Check           string            `json:"check"`
@@ -66,7 +67,8 @@ func decode(text []byte, options any) error {
 func (o *Options) runtime() (symmem.Options, error) {
 	out := symmem.Options{
 		Rank: o.Rank, Size: o.Size, LocalRank: o.LocalRank, LocalSize: o.LocalSize,
-		Store: o.Store, Token: o.Token, Backend: o.Backend, Tuning: o.Tuning, Scatter: o.Scatter,
+		Store: o.Store, Token: o.Token, Backend: o.Backend, Tuning: o.Tuning, Trace: o.Trace,
+		Scatter:           o.Scatter,
 		CheckInterval:     time.Duration(o.CheckIntervalMS) * time.Millisecond,
 		Timeout:           time.Duration(o.TimeoutMS) * time.Millisecond,
 		WarnAfter:         time.Duration(o.WarnAfterMS) * time.Millisecond,

@@ -14,7 +14,8 @@ func Compare(ranks []*history.Rank, o Options) *Report {
 	r := &Report{Sequences: []Sequence{}, Notes: []string{}}
 	for _, rank := range ranks {
 		info := RankInfo{
-			Rank: rank.Number, File: rank.File, Format: rank.Format, Notes: append([]string{}, rank.Notes...),
+			Rank: rank.Number, File: rank.File, Format: rank.Format,
+			Notes: append([]string{}, rank.Notes...),
 		}
 		for _, s := range rank.Sequences {
 			info.Events += len(s.Events)

@@ -75,7 +75,9 @@ func matchClass(ranks []*history.Rank, class history.Class) []*match {
 func matchByID(lists [][]*history.Sequence, class history.Class, ids []string) []*match {
 	var all []*match
 	for _, id := range ids {
-		m := &match{class: class, title: title(class, id), sequences: make([]*history.Sequence, len(lists))}
+		m := &match{
+			class: class, title: title(class, id), sequences: make([]*history.Sequence, len(lists)),
+		}
 		for i, list := range lists {
 			for _, s := range list {
 				if s.ID == id {

@@ -46,10 +46,11 @@ func (c *comparison) replaySymmem(r *Replay) string {
 	case first < 0 && c.result.Requests == nil:
 		return "placed by creation, as symmem does, " + all + " agree to the end"
 	case first < 0:
-		return "placed by creation, as symmem does, " + all + " agree as far as they have the same requests"
+		return "placed by creation, as symmem does, " + all +
+			" agree as far as they have the same requests"
 	}
-	return fmt.Sprintf("placed by creation, as symmem does, %s agree up to request %d; their requests "+
-		"differ from request %d on", all, first, c.result.Equal)
+	return fmt.Sprintf("placed by creation, as symmem does, %s agree up to request %d; their "+
+		"requests differ from request %d on", all, first, c.result.Equal)
 }
 
 // maxReplay bounds the size of a replayed request, in bytes.
@@ -98,7 +99,7 @@ func allocate(core *alloc.Core, size int64, stream alloc.Stream) (alloc.Block, e
 	}
 }
 
-// replayPyTorch places the requests by PyTorch's rule, with the addresses of each rank, and compares
+// replayPyTorch places the requests by PyTorch's rule, with the addresses of each rank. It compares
 // the places with those in the file.
 func (c *comparison) replayPyTorch() string {
 	for i, v := range c.views {
@@ -107,7 +108,8 @@ func (c *comparison) replayPyTorch() string {
 		case s.NoPlaces != "":
 			return "PyTorch's rule was not replayed: " + s.NoPlaces
 		case s.NoReplay != "":
-			return "PyTorch's rule was not replayed: rank " + fmt.Sprint(c.numbers[i]) + " uses " + s.NoReplay
+			return fmt.Sprintf("PyTorch's rule was not replayed: rank %d uses %s",
+				c.numbers[i], s.NoReplay)
 		case s.Partial:
 			return "PyTorch's rule was not replayed: the pool is older than the trace"
 		}
@@ -149,6 +151,7 @@ func replayAddresses(s *history.Sequence) *history.Event {
 // event replays an event, and reports whether the rule explains it.
 func (r *addressReplay) event(s *history.Sequence, e *history.Event) bool {
 	switch e.Action {
+	case history.Free, history.Call:
 	case history.Segment:
 		r.pending = &s.Segments[e.Segment]
 		return true

@@ -53,10 +53,10 @@ func newView(rank *history.Rank, sequence *history.Sequence, skip int, t texts) 
 			continue
 		}
 		k := key{size: e.Size, stream: e.Stream, action: e.Action}
-		switch e.Action {
-		case history.Free:
+		if e.Action == history.Free {
 			k.block = max(e.Block-v.skipped, -1)
-		case history.Call:
+		}
+		if e.Action == history.Call {
 			k.block = t.number(rank.Texts[e.Block])
 		}
 		v.events = append(v.events, int32(i))
@@ -83,17 +83,6 @@ func (v *view) same(o *view) int {
 	for i := range n {
 		if v.keys[i] != o.keys[i] {
 			return i
-		}
-	}
-	return n
-}
-
-// requests counts the requests of a sequence.
-func requests(s *history.Sequence) int {
-	n := 0
-	for i := range s.Events {
-		if s.Events[i].Action.IsRequest() {
-			n++
 		}
 	}
 	return n

@@ -39,6 +39,7 @@ def init(
     capacity: int = 0,
     first_segment: int = 0,
     callsites: bool | int | None = None,
+    trace: str | None = None,
     options: dict[str, Any] | None = None,
 ) -> Group:
     """Open this process as one rank, and return the group of all ranks. Collective.
@@ -75,6 +76,8 @@ def init(
         callsites: note the lines of Python that make tensors and call collectives, for errors, as
             SYMMEM_CALLSITES=1 does. A number up to 8 notes as many lines of each call, so that a
             helper does not hide its callers.
+        trace: a folder in which this rank writes a trace of its events for `symmem diff`, as
+            SYMMEM_TRACE does.
         options: further options of `symmem_open`, as symmem.h lists them. With "rank" and "size"
             the ranks are not those of torch.distributed, and meet in the "store" of the options.
 
@@ -146,7 +149,7 @@ def open_world(
 
 def _asked(arguments: dict[str, Any]) -> dict[str, Any]:
     """Collect what `init` or `open_world` was given, for `symmem_open`."""
-    given = {name: arguments.get(name) for name in ("device", "tuning", "callsites")}
+    given = {name: arguments.get(name) for name in ("device", "tuning", "callsites", "trace")}
     if arguments["backend"] != "auto":
         given["backend"] = arguments["backend"]
     for name, read in _READERS.items():

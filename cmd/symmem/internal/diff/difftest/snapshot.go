@@ -123,9 +123,13 @@ func (e *execution) freshAddress() uint64 {
 func (e *execution) add(action string, address uint64, size int64, r Request, i int) {
 	e.number++
 	entry := Dict{
-		{"action", action}, {"addr", int64(address)}, {"size", size},
-		{"stream", e.streamID(r.Stream)}, {"time_us", 1_700_000_000_000_000 + int64(e.number)},
-		{"compile_context", "N/A"}, {"user_metadata", ""},
+		{"action", action},
+		{"addr", int64(address)},
+		{"size", size},
+		{"stream", e.streamID(r.Stream)},
+		{"time_us", 1_700_000_000_000_000 + int64(e.number)},
+		{"compile_context", "N/A"},
+		{"user_metadata", ""},
 	}
 	if !e.NoPoolIDs {
 		entry = append(entry, Pair{"pool_id", Tuple{0, r.Pool + 1}})
@@ -141,10 +145,15 @@ func (e *execution) snapshot() Dict {
 	for number, m := range e.pools {
 		for ordinal, s := range m.segments {
 			segments = append(segments, Dict{
-				{"device", 0}, {"address", int64(s.address)}, {"total_size", s.bytes},
-				{"stream", e.streamID(s.stream)}, {"segment_type", "large"},
-				{"segment_pool_id", Tuple{0, number + 1}}, {"is_expandable", false},
-				{"frames", List{}}, {"blocks", e.blocks(m, int32(ordinal))},
+				{"device", 0},
+				{"address", int64(s.address)},
+				{"total_size", s.bytes},
+				{"stream", e.streamID(s.stream)},
+				{"segment_type", "large"},
+				{"segment_pool_id", Tuple{0, number + 1}},
+				{"is_expandable", false},
+				{"frames", List{}},
+				{"blocks", e.blocks(m, int32(ordinal))},
 			})
 		}
 	}
@@ -159,8 +168,10 @@ func (e *execution) snapshot() Dict {
 		{"segments", segments},
 		{"device_traces", List{trace}},
 		{"allocator_settings", Dict{
-			{"PYTORCH_CUDA_ALLOC_CONF", ""}, {"max_split_size", int64(-1)},
-			{"garbage_collection_threshold", 0.0}, {"expandable_segments", false},
+			{"PYTORCH_CUDA_ALLOC_CONF", ""},
+			{"max_split_size", int64(-1)},
+			{"garbage_collection_threshold", 0.0},
+			{"expandable_segments", false},
 			{"roundup_power2_divisions", Dict{{"1", 0}, {"2", 0}}},
 		}},
 		{"external_annotations", List{}},
@@ -181,32 +192,47 @@ func (e *execution) blocks(m *memory, ordinal int32) List {
 			state, requested = "active_allocated", sizes[address]
 		}
 		all = append(all, Dict{
-			{"address", int64(address)}, {"size", v.Size},
-			{"requested_size", requested}, {"state", state}, {"frames", List{}},
+			{"address", int64(address)},
+			{"size", v.Size},
+			{"requested_size", requested},
+			{"state", state},
+			{"frames", List{}},
 		})
 	}
 	return all
 }
 
-// Calls returns a Flight Recorder dump of the given collectives, such as "all_reduce", of one group.
-// first is the sequence number of the first one.
+// Calls returns a Flight Recorder dump of one group with the given collectives, such as
+// "all_reduce". first is the sequence number of the first one.
 func Calls(operations []string, first int) Dict {
 	var entries List
 	for i, operation := range operations {
 		entries = append(entries, Dict{
 			{"frames", List{Dict{{"name", "step"}, {"filename", "train.py"}, {"line", 7 + i%3}}}},
-			{"record_id", i}, {"pg_id", 0}, {"process_group", Tuple{"0", "default_pg"}},
-			{"collective_seq_id", first + i}, {"p2p_seq_id", 0}, {"op_id", first + i},
-			{"profiling_name", "nccl:" + operation}, {"time_created_ns", int64(1_700_000_000_000_000_000)},
-			{"input_sizes", List{List{1024}}}, {"input_dtypes", List{"Float"}},
-			{"output_sizes", List{List{1024}}}, {"output_dtypes", List{"Float"}},
-			{"state", "completed"}, {"is_p2p", false}, {"retired", true}, {"timeout_ms", 600000},
+			{"record_id", i},
+			{"pg_id", 0},
+			{"process_group", Tuple{"0", "default_pg"}},
+			{"collective_seq_id", first + i},
+			{"p2p_seq_id", 0},
+			{"op_id", first + i},
+			{"profiling_name", "nccl:" + operation},
+			{"time_created_ns", int64(1_700_000_000_000_000_000)},
+			{"input_sizes", List{List{1024}}},
+			{"input_dtypes", List{"Float"}},
+			{"output_sizes", List{List{1024}}},
+			{"output_dtypes", List{"Float"}},
+			{"state", "completed"},
+			{"is_p2p", false},
+			{"retired", true},
+			{"timeout_ms", 600000},
 		})
 	}
 	return Dict{
-		{"version", "2.10"}, {"comm_lib_version", "2.28.9"},
+		{"version", "2.10"},
+		{"comm_lib_version", "2.28.9"},
 		{"pg_config", Dict{{"0", Dict{{"name", "0"}, {"desc", "default_pg"}, {"ranks", "[0, 1]"}}}}},
-		{"pg_status", Dict{}}, {"entries", entries},
+		{"pg_status", Dict{}},
+		{"entries", entries},
 	}
 }
 

@@ -1,5 +1,5 @@
 // Package flight reads dumps of PyTorch's Flight Recorder: the calls of collectives that a rank
-// submitted, by group. It goes by the keys that are present, not by versions.
+// submitted, by group. The keys that are present determine how a dump is read, not its version.
 package flight
 
 import (

@@ -1,8 +1,9 @@
-// Package load reads the files of ranks: memory snapshots and Flight Recorder dumps of PyTorch. It
-// recognises the format of a file by its contents.
+// Package load reads the files of ranks: symmem's traces, and memory snapshots and Flight Recorder
+// dumps of PyTorch. It recognises the format of a file by its contents.
 package load
 
 import (
+	"bufio"
 	"errors"
 	"fmt"
 	"io"
@@ -18,8 +19,10 @@ import (
 
 	"symmem/cmd/symmem/internal/diff/flight"
 	"symmem/cmd/symmem/internal/diff/history"
+	"symmem/cmd/symmem/internal/diff/own"
 	"symmem/cmd/symmem/internal/diff/plain"
 	"symmem/cmd/symmem/internal/diff/snapshot"
+	"symmem/trace"
 )
 
 // Options configures Files.
@@ -36,15 +39,15 @@ type Options struct {
 // Source is a file of a rank.
 type Source struct {
 	Path string
-	Rank int
+	Rank int // -1 if neither the name nor the caller gives it
 	size int64
 }
 
 // lastNumber finds the last integer of a name.
 var lastNumber = regexp.MustCompile(`(\d+)\D*$`)
 
-// Find lists the files of paths: files as they are, and of a directory the files in it. The rank of a
-// file is the last integer of its name without the extension.
+// Find lists the files of paths. A directory stands for the files in it. The rank of a file is the
+// last integer of its name without the extension.
 func Find(paths []string, ranks map[string]int) ([]Source, error) {
 	var all []Source
 	for _, path := range paths {
@@ -79,7 +82,8 @@ func filesIn(folder string) ([]string, error) {
 	}
 	var names []string
 	for _, e := range entries {
-		if e.Type().IsRegular() && !strings.HasPrefix(e.Name(), ".") {
+		if e.Type().IsRegular() && !strings.HasPrefix(e.Name(), ".") &&
+			!strings.HasSuffix(e.Name(), ".old") {
 			names = append(names, filepath.Join(folder, e.Name()))
 		}
 	}
@@ -101,12 +105,11 @@ func newSource(path string, ranks map[string]int) (Source, error) {
 	}
 	base := filepath.Base(path)
 	base = strings.TrimSuffix(base, filepath.Ext(base)) + numericExtension(base)
-	digits := lastNumber.FindStringSubmatch(base)
-	if digits == nil {
-		return s, fmt.Errorf("the name of %s contains no rank: add --rank %s=N", path, path)
-	}
-	if s.Rank, err = strconv.Atoi(digits[1]); err != nil {
-		return s, fmt.Errorf("the rank in the name of %s is too large: add --rank %s=N", path, path)
+	s.Rank = -1
+	if digits := lastNumber.FindStringSubmatch(base); digits != nil {
+		if n, err := strconv.Atoi(digits[1]); err == nil {
+			s.Rank = n
+		}
 	}
 	return s, nil
 }
@@ -161,8 +164,8 @@ func checkRanks(ranks []*history.Rank) error {
 	for i := 1; i < len(ranks); i++ {
 		a, b := ranks[i-1], ranks[i]
 		if a.Format == b.Format && a.Number == b.Number {
-			return fmt.Errorf("%s and %s are both of rank %d: pass the files of one run, or add --rank FILE=N",
-				a.File, b.File, a.Number)
+			return fmt.Errorf("%s and %s are both of rank %d: pass the files of one run, or "+
+				"add --rank FILE=N", a.File, b.File, a.Number)
 		}
 	}
 	return nil
@@ -190,13 +193,29 @@ func readFile(s Source, device int, report func(int)) (*history.Rank, error) {
 	if err != nil {
 		return nil, fmt.Errorf("reading %s: %w", s.Path, err)
 	}
-	rank.File, rank.Number = s.Path, s.Rank
+	rank.File = s.Path
+	if rank.Number >= 0 {
+		return rank, nil // the file contains it
+	}
+	if s.Rank < 0 {
+		return nil, fmt.Errorf("the name of %s contains no rank: add --rank %s=N", s.Path, s.Path)
+	}
+	rank.Number = s.Rank
 	return rank, nil
 }
 
 // Read reads a file of any known format.
 func Read(r io.Reader, device int) (*history.Rank, error) {
-	rank := &history.Rank{}
+	buffered := bufio.NewReader(r)
+	if begin, _ := buffered.Peek(8); trace.IsTrace(begin) {
+		return own.Read(buffered)
+	}
+	return readPyTorch(buffered, device)
+}
+
+// readPyTorch reads a file of PyTorch.
+func readPyTorch(r io.Reader, device int) (*history.Rank, error) {
+	rank := &history.Rank{Number: -1}
 	stacks := snapshot.NewStacks(rank)
 	memory, calls := snapshot.NewReader(rank, stacks), flight.NewReader(rank, stacks)
 	streams := append(slices.Clone(snapshot.Streamed), flight.Streamed...)
@@ -219,6 +238,7 @@ func Read(r io.Reader, device int) (*history.Rank, error) {
 	case isMemory && !calls.Seen():
 		return rank, memory.Finish(d, top, device)
 	}
-	return nil, fmt.Errorf("%w: it is neither a memory snapshot nor a Flight Recorder dump of PyTorch",
+	return nil, fmt.Errorf("%w: it is no trace of symmem, and no memory snapshot or "+
+		"Flight Recorder dump of PyTorch",
 		plain.ErrFormat)
 }

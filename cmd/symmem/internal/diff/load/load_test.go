@@ -102,7 +102,8 @@ func checkFirst(t *testing.T, seed uint64, run int, report *diff.Report, want []
 		}
 	}
 	if fmt.Sprint(got) != fmt.Sprint(want) || report.Agree {
-		t.Fatalf("seed %d run %d: first differences %v, agree %v; want %v", seed, run, got, report.Agree, want)
+		t.Fatalf("seed %d run %d: first differences %v, agree %v; want %v",
+			seed, run, got, report.Agree, want)
 	}
 }
 
@@ -148,8 +149,8 @@ func TestAgreeingRuns(t *testing.T) {
 	}
 }
 
-// TestPlacesByAddress checks that ranks with equal requests whose addresses decide are reported, and
-// that PyTorch's rule explains the places while placement by creation agrees.
+// TestPlacesByAddress checks that a difference of places that addresses cause is reported, and that
+// PyTorch's rule explains the places while placement by creation agrees.
 func TestPlacesByAddress(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
@@ -157,8 +158,12 @@ func TestPlacesByAddress(t *testing.T) {
 	differ := 0
 	for range 40 {
 		p := difftest.Random(rng, 600, 1, 2)
-		ranks := read(t, difftest.Pickle(difftest.Snapshot(p, difftest.Run{Seed: 1, Policy: alloc.Address}), 4),
-			difftest.Pickle(difftest.Snapshot(p, difftest.Run{Seed: rng.Uint64(), Policy: alloc.Address}), 4))
+		var files [][]byte
+		for _, seed := range []uint64{1, rng.Uint64()} {
+			snapshot := difftest.Snapshot(p, difftest.Run{Seed: seed, Policy: alloc.Address})
+			files = append(files, difftest.Pickle(snapshot, 4))
+		}
+		ranks := read(t, files...)
 		report := diff.Compare(ranks, diff.Options{})
 		s := report.Sequences[0]
 		if s.Requests != nil {
@@ -184,7 +189,8 @@ func TestOverflowIsAligned(t *testing.T) {
 	p := difftest.Random(rng, 2000, 1, 2)
 	short := difftest.Snapshot(p, difftest.Run{Seed: 1, Policy: alloc.Creation, Last: 900})
 	long := difftest.Snapshot(p, difftest.Run{Seed: 2, Policy: alloc.Creation, Last: 1000})
-	report := diff.Compare(read(t, difftest.Pickle(long, 4), difftest.Pickle(short, 4)), diff.Options{})
+	ranks := read(t, difftest.Pickle(long, 4), difftest.Pickle(short, 4))
+	report := diff.Compare(ranks, diff.Options{})
 	if !report.Agree || len(report.Sequences[0].Notes) == 0 || len(report.Ranks[0].Notes) == 0 {
 		t.Fatalf("Compare(%+v) = %v; want agreement, with notes of the lost beginning",
 			report.Sequences[0], report.Agree)

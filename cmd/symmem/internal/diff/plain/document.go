@@ -1,10 +1,11 @@
 // Package plain reads plain data from pickles and JSON: dicts, lists, tuples, strings, numbers,
 // Booleans and None. It executes nothing: a pickle that refers to a class or function is an error.
 //
-// Files of PyTorch have up to gigabytes, nearly all of it in a few lists. Decode passes the elements
-// of these lists to the caller one at a time and then forgets them. Values are numbers that refer to
-// tables of the Document, so a large file does not burden the garbage collector. The pickle libraries
-// of Go build the whole file in memory and resolve classes, so this package has its own machine.
+// A file of PyTorch may have gigabytes, nearly all of it in a few lists. Decode passes the elements
+// of these lists to the caller one at a time and then drops them. Values are numbers that refer to
+// tables of the Document, so a large file does not burden the garbage collector. The pickle
+// libraries of Go build the whole file in memory and resolve classes, so this package executes the
+// operations of pickles itself.
 package plain
 
 import (
@@ -69,14 +70,14 @@ func (v Value) IsNone() bool { return v.tag() == tagNone }
 
 // Int returns an integer. Floats that are whole numbers are integers, too.
 func (v Value) Int() (int64, bool) {
-	switch v.tag() {
-	case tagInt:
-		return int64(v) >> tagBits, true
-	case tagFloat:
+	if v.tag() == tagFloat {
 		f := math.Float64frombits(uint64(v) &^ (1<<tagBits - 1))
 		return int64(f), f == math.Trunc(f) && math.Abs(f) < 1<<53
 	}
-	return 0, false
+	if v.tag() != tagInt {
+		return 0, false
+	}
+	return int64(v) >> tagBits, true
 }
 
 // Bool reports whether v is True.

@@ -48,7 +48,8 @@ const maxString = 64 << 20
 // costs no memory.
 func (in *input) bytes(n uint64) ([]byte, error) {
 	if n > maxString {
-		return nil, malformed("byte %d begins a string of %d bytes, more than %d", in.offset, n, maxString)
+		return nil, malformed("byte %d begins a string of %d bytes, more than %d",
+			in.offset, n, maxString)
 	}
 	if n <= uint64(in.r.Size()) {
 		b, err := in.r.Peek(int(n))

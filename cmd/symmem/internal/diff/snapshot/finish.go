@@ -154,7 +154,9 @@ type backward struct {
 func newBackward(device int64, segments []finalSegment) *backward {
 	b := &backward{blocks: map[uint64]finalBlock{}}
 	sorted := slices.Clone(segments)
-	slices.SortStableFunc(sorted, func(x, y finalSegment) int { return cmp.Compare(x.address, y.address) })
+	slices.SortStableFunc(sorted, func(x, y finalSegment) int {
+		return cmp.Compare(x.address, y.address)
+	})
 	for _, s := range sorted {
 		if s.device != device {
 			continue
@@ -212,6 +214,7 @@ func (b *backward) undoEvent(e *raw) bool {
 		})
 	case actionSegmentMap, actionSegmentUnmap:
 		b.expandable = true
+	case actionOther:
 	}
 	return true
 }

@@ -15,7 +15,6 @@ type forward struct {
 	pools      map[poolID]*pool
 	order      []poolID
 	live       map[uint64]place // blocks of the trace, by address
-	lost       int
 }
 
 // place is a live block of the trace.
@@ -101,6 +100,7 @@ func (f *forward) event(e *raw) {
 		f.free(e, history.FreeDone)
 	case actionSegmentAlloc:
 		f.mapSegment(e)
+	case actionSegmentMap, actionSegmentUnmap, actionOther:
 	case actionSegmentFree:
 		if s := f.segments.remove(e.address); s != nil {
 			p := f.pool(s.pool)

@@ -1,5 +1,6 @@
-// Package snapshot reads memory snapshots of PyTorch: what torch.cuda.memory._dump_snapshot and its
-// C++ counterparts write, as pickles or JSON. It goes by the keys that are present, not by versions.
+// Package snapshot reads memory snapshots of PyTorch, which torch.cuda.memory._dump_snapshot and
+// its C++ counterparts write as pickles or JSON. The keys that are present determine how a snapshot is
+// read, not its version.
 //
 // A snapshot contains the state at the end, and the trace of events that led to it. The state at
 // the beginning results from undoing the trace backwards. What a file does not determine becomes a

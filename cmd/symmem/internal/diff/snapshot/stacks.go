@@ -21,9 +21,9 @@ const maxFrames = 64
 
 // Stacks converts lists of frames, as memory snapshots and Flight Recorder dumps contain them.
 type Stacks struct {
-	table                   stackTable
-	name, file, line, empty plain.Value
-	ready                   bool
+	table            stackTable
+	name, file, line plain.Value
+	ready            bool
 }
 
 // NewStacks returns a converter that adds stacks to a rank.

@@ -1,0 +1,202 @@
+// Package own turns symmem's traces into histories of ranks.
+package own
+
+import (
+	"fmt"
+	"io"
+	"strings"
+
+	"symmem/cmd/symmem/internal/diff/history"
+	"symmem/event"
+	"symmem/trace"
+)
+
+// Read reads a trace.
+func Read(r io.Reader) (*history.Rank, error) {
+	l, err := trace.Read(r)
+	if err != nil {
+		return nil, fmt.Errorf("reading symmem's trace: %w", err)
+	}
+	return convert(l), nil
+}
+
+// converter writes the history of one trace.
+type converter struct {
+	rank      *history.Rank
+	missing   bool
+	sequences map[string]*sequence
+	texts     map[string]int32
+	stacks    map[string]int32
+	private   int
+	messages  int
+}
+
+// sequence is a pool or a group in progress.
+type sequence struct {
+	*history.Sequence
+	live     map[[2]int64]int32 // number of the block, by segment and offset
+	segments map[int32]int32    // index in Segments, by ordinal
+	blocks   int32
+}
+
+func convert(l *trace.Log) *history.Rank {
+	c := &converter{
+		rank:    &history.Rank{Format: "trace of symmem", Number: l.Rank},
+		missing: l.Missing > 0, sequences: map[string]*sequence{}, texts: map[string]int32{},
+		stacks: map[string]int32{},
+	}
+	if l.Missing > 0 {
+		c.rank.Note("%d events at the beginning have been replaced by newer ones", l.Missing)
+	}
+	if l.Torn > 0 {
+		c.rank.Note("%d events were being written when the trace ended", l.Torn)
+	}
+	if l.LostTexts > 0 {
+		c.rank.Note("there was no room for all texts, which are shown as ?")
+	}
+	for i := range l.Records {
+		c.record(&l.Records[i])
+	}
+	if c.private > 0 {
+		c.rank.Note("%d events of pools without a domain are left out: ranks need not agree on them",
+			c.private)
+	}
+	if c.messages > 0 {
+		c.rank.Note("%d sends and receives are left out: they differ between ranks by nature", c.messages)
+	}
+	return c.rank
+}
+
+func (c *converter) record(r *trace.Record) {
+	switch {
+	case r.Kind == event.KindFault:
+		c.rank.Note("group %s failed: %s", r.Group, r.Text)
+	case r.Kind == event.KindRestart:
+		c.rank.Note("the ranks realigned pool %d of group %s after a fault", r.Pool, r.Group)
+	case r.Kind.OfGroup():
+		c.call(r)
+	case !r.Kind.InHistory():
+	case r.Group == "":
+		c.private++
+	default:
+		c.placement(r)
+	}
+}
+
+func (c *converter) sequence(class history.Class, id string, number uint64) *sequence {
+	key := fmt.Sprint(class, id)
+	s := c.sequences[key]
+	if s == nil {
+		s = &sequence{
+			Sequence: &history.Sequence{Class: class, ID: id, Partial: c.missing},
+			live:     map[[2]int64]int32{}, segments: map[int32]int32{},
+		}
+		if c.missing {
+			s.First = int64(number)
+		}
+		c.sequences[key] = s
+		c.rank.Sequences = append(c.rank.Sequences, s.Sequence)
+	}
+	return s
+}
+
+// text returns the index of a text in Rank.Texts.
+func (c *converter) text(text string) int32 {
+	n, ok := c.texts[text]
+	if !ok {
+		n = int32(len(c.rank.Texts))
+		c.texts[text] = n
+		c.rank.Texts = append(c.rank.Texts, text)
+	}
+	return n
+}
+
+// stack returns the index of a call site in Rank.Stacks.
+func (c *converter) stack(site string) int32 {
+	if site == "" {
+		return -1
+	}
+	n, ok := c.stacks[site]
+	if !ok {
+		n = int32(len(c.rank.Stacks))
+		c.stacks[site] = n
+		file, line, _ := strings.Cut(site, ":")
+		f := history.Frame{File: file}
+		if _, err := fmt.Sscan(line, &f.Line); err != nil {
+			f.File = site
+		}
+		c.rank.Frames = append(c.rank.Frames, f)
+		c.rank.Stacks = append(c.rank.Stacks, []int32{int32(len(c.rank.Frames) - 1)})
+	}
+	return n
+}
+
+// call adds a collective, a value or a step of a group.
+func (c *converter) call(r *trace.Record) {
+	text := r.Call
+	switch {
+	case strings.HasPrefix(text, "Send ") || strings.HasPrefix(text, "Recv "):
+		c.messages++
+		return
+	case r.Kind != event.KindCollective && r.Operation != "Agree" && r.Kind != event.KindStep:
+		text = r.Operation + " of a value " + r.Name // its value may differ between ranks
+	case r.Kind != event.KindCollective:
+		text = r.String()
+	}
+	s := c.sequence(history.Calls, r.Group, r.Number)
+	s.NoPlaces = "calls have none"
+	s.Events = append(s.Events, history.Event{
+		Number: int64(r.Number), Segment: -1, Block: c.text(text), Stack: c.stack(r.Site),
+		Action: history.Call,
+	})
+}
+
+// placement adds an event of a pool's history.
+func (c *converter) placement(r *trace.Record) {
+	s := c.sequence(history.SymmemPool, fmt.Sprintf("%d of group %s", r.Pool, r.Group), r.Number)
+	e := history.Event{
+		Number: int64(r.Number), Size: r.Requested, Offset: r.Offset, Segment: s.segment(r),
+		Stream: int32(r.Stream), Block: -1, Stack: c.stack(r.Site),
+	}
+	at := [2]int64{int64(r.Segment), r.Offset}
+	switch r.Kind {
+	case event.KindSegment:
+		e.Action, e.Size = history.Segment, r.Size
+	case event.KindTrim:
+		e.Action, e.Size = history.SegmentFree, r.Size
+	case event.KindAlloc:
+		e.Action, e.Block = history.Alloc, s.blocks
+		s.live[at] = s.blocks
+		s.blocks++
+	case event.KindFree, event.KindPark, event.KindDefer, event.KindReturn:
+		e.Action, e.Size = history.Free, r.Size
+		if n, ok := s.live[at]; ok {
+			e.Block = n
+		}
+		if r.Kind == event.KindReturn {
+			e.Action = history.FreeDone
+		}
+		if r.Kind == event.KindReturn || r.Kind == event.KindFree {
+			delete(s.live, at)
+		}
+	default:
+		e.Action, e.Block = history.Call, c.text(r.String())
+	}
+	s.Events = append(s.Events, e)
+}
+
+// segment returns the index of an event's segment in Segments, or -1.
+func (s *sequence) segment(r *trace.Record) int32 {
+	if r.Segment < 0 {
+		return -1
+	}
+	n, ok := s.segments[r.Segment]
+	if !ok {
+		n = int32(len(s.Segments))
+		s.segments[r.Segment] = n
+		s.Segments = append(s.Segments, history.SegmentInfo{
+			Bytes: r.Size, Old: r.Kind != event.KindSegment,
+		})
+	}
+	return n
+}

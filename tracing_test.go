@@ -1,0 +1,110 @@
+package symmem_test
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+
+	"symmem"
+	"symmem/event"
+	"symmem/trace"
+)
+
+// readTrace reads the trace of a rank.
+func readTrace(t *testing.T, folder string, rank int) *trace.Log {
+	t.Helper()
+	f, err := os.Open(filepath.Join(folder, trace.FileName(rank)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	l, err := trace.Read(f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return l
+}
+
+// runTraced makes a rank do something of everything that a trace records.
+func runTraced(t *testing.T, o symmem.Options) {
+	t.Helper()
+	rt := openAloneWith(t, o)
+	p, err := rt.NewPool(symmem.PoolOptions{Domain: rt.World()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := p.Alloc(4096)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := b.Memory()
+	err = rt.World().AllReduce(t.Context(), m, m, 16, symmem.Float32, symmem.Sum, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := b.Free(); err != nil {
+		t.Fatal(err)
+	}
+	if err := rt.Close(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestTraceHasTheEventsOfOnEvent compares a trace with what OnEvent receives.
+func TestTraceHasTheEventsOfOnEvent(t *testing.T) {
+	folder := t.TempDir()
+	var want []event.Event
+	runTraced(t, symmem.Options{
+		Trace: folder, CallSites: true, OnEvent: func(e *event.Event) { want = append(want, *e) },
+	})
+	var got []event.Event
+	for _, r := range readTrace(t, folder, 0).Records {
+		got = append(got, r.Event)
+	}
+	for i := range want {
+		if c := want[i].Call; c != nil {
+			want[i].Call, want[i].Segment = nil, -1
+			if !slices.ContainsFunc(readTrace(t, folder, 0).Records, func(r trace.Record) bool {
+				return r.Digest == c.Digest && r.Bytes == c.Bytes && r.Call != ""
+			}) {
+				t.Errorf("the trace lacks %v", c)
+			}
+		}
+		if !slices.Contains(got, want[i]) {
+			t.Errorf("the trace lacks event %+v", want[i])
+		}
+	}
+	if len(got) != len(want) || len(want) < 5 {
+		t.Errorf("%d events; want %d, and at least 5", len(got), len(want))
+	}
+}
+
+func TestTraceWithoutOnEvent(t *testing.T) {
+	folder := filepath.Join(t.TempDir(), "new")
+	t.Setenv("SYMMEM_TRACE", folder)
+	runTraced(t, symmem.Options{})
+	kinds := map[event.Kind]int{}
+	for _, r := range readTrace(t, folder, 0).Records {
+		kinds[r.Kind]++
+	}
+	for _, k := range []event.Kind{
+		event.KindSegment, event.KindAlloc, event.KindFree, event.KindCollective,
+	} {
+		if kinds[k] == 0 {
+			t.Errorf("the trace has no %v; want one (it has %v)", k, kinds)
+		}
+	}
+}
+
+func TestTraceThatCannotBeCreated(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := symmem.Open(t.Context(), symmem.Options{
+		Rank: 0, Size: 1, Backend: "host", Trace: file,
+	}); err == nil {
+		t.Error("Open with a file as Options.Trace succeeded; want an error")
+	}
+}
