@@ -184,10 +184,10 @@ func (w *Writer) NewSource() *Source { return &Source{w: w, calls: map[*event.Ca
 // Record adds an event to the trace. It writes the record's stamp first and its end last: if the
 // process is killed in between, they differ.
 func (s *Source) Record(e *event.Event) {
-	if e.Group != s.group || !s.groupKnown {
+	if !identical(e.Group, s.group) || !s.groupKnown {
 		s.group, s.groupText, s.groupKnown = e.Group, s.w.short(e.Group), true
 	}
-	if e.Site != s.site {
+	if !identical(e.Site, s.site) {
 		s.site, s.siteText = e.Site, s.w.text(e.Site)
 	}
 	if e.Kind.OfGroup() {
@@ -205,6 +205,11 @@ func (s *Source) Record(e *event.Event) {
 	r.stream, r.segment, r.pool, r.site = e.Stream, e.Segment, uint32(e.Pool), s.siteText
 	r.group, r.name, r.kind = s.groupText, name, uint8(e.Kind)
 	r.end = uint16(n)
+}
+
+// identical reports whether two strings are the same memory. It is faster than a comparison.
+func identical(a, b string) bool {
+	return len(a) == len(b) && unsafe.StringData(a) == unsafe.StringData(b)
 }
 
 // recordOfGroup records an event of a group, with its time.

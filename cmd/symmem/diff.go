@@ -86,6 +86,10 @@ func (f *diffFlags) run(cmd *cobra.Command, args []string) error {
 		return exitWith(exitUsage, err)
 	}
 	report := diff.Compare(histories, diff.Options{AllPools: f.allPools})
+	if !report.Compared() {
+		return exitWith(exitUsage, errors.New("nothing to compare: no pool or group with events is in "+
+			"the files of two ranks"))
+	}
 	if err := writeReport(cmd.OutOrStdout(), f.json, report, report.WriteText); err != nil {
 		return exitWith(exitUsage, err)
 	}

@@ -102,6 +102,10 @@ func TestDiffOfUnreadableFiles(t *testing.T) {
 			t.Errorf("%s: exit code %d, %q; want 2 and the file's name", name, code, errs)
 		}
 	}
+	empty := writeSnapshots(t, nil, nil)
+	if code, _, errs := runDiff(t, empty); code != exitUsage || !strings.Contains(errs, "nothing") {
+		t.Errorf("files without events: exit code %d, %s; want 2", code, errs)
+	}
 	if code, _, _ := runDiff(t, filepath.Join(dir, "absent")); code != exitUsage {
 		t.Errorf("absent file: exit code %d; want 2", code)
 	}

@@ -10,6 +10,16 @@ type Report struct {
 	Notes []string `json:"notes"`
 }
 
+// Compared reports whether there was anything that two ranks have in common.
+func (r *Report) Compared() bool {
+	for i := range r.Sequences {
+		if len(r.Sequences[i].Ranks) > 1 {
+			return true
+		}
+	}
+	return false
+}
+
 // RankInfo describes the file of a rank.
 type RankInfo struct {
 	Rank   int      `json:"rank"`

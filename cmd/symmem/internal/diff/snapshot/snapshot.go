@@ -1,5 +1,5 @@
-// Package snapshot reads memory snapshots of PyTorch, which torch.cuda.memory._dump_snapshot and
-// its C++ counterparts write as pickles or JSON. The keys that are present determine how a snapshot is
+// Package snapshot reads memory snapshots of PyTorch. torch.cuda.memory._dump_snapshot and its C++
+// counterparts write them as pickles or JSON. The keys that are present determine how a snapshot is
 // read, not its version.
 //
 // A snapshot contains the state at the end, and the trace of events that led to it. The state at
