@@ -324,25 +324,6 @@ func (p *plan) scales() bool {
 	return p.kernel == nil && p.Operation.Reduces() && p.ReduceOp.Scales()
 }
 
-// queueScaled queues a reduction with a factor. NCCL reads the factor during the call, so that the
-// reduction can be destroyed at once, even if the call is captured.
-func (p *plan) queueScaled(on cuda.Stream) error {
-	n, comm, scaled := p.c.device.anyThread, p.c.comm.handle, *p
-	op, err := n.CreatePreMulSum(p.FactorBits(), p.dataType, comm)
-	if err != nil {
-		return err
-	}
-	scaled.reduceOp = op
-	if p.Operation.Uneven() {
-		return errors.Join(queueGroup(p.c.device, scaled.unevenCalls(), on), n.DestroyReduceOp(op, comm))
-	}
-	call, err := scaled.collective()
-	if err == nil {
-		err = call.On(on)
-	}
-	return errors.Join(err, n.DestroyReduceOp(op, comm))
-}
-
 // copy queues a collective in a group of one rank.
 func (p *plan) copy(on cuda.Stream, gpu *cuda.Driver) error {
 	if p.send == p.recv {

@@ -197,3 +197,22 @@ func queueGroup(d *Device, calls []nccl.Invocation, on cuda.Stream) error {
 		return errors.Join(err, n.GroupEnd())
 	})
 }
+
+// queueScaled queues a reduction with a factor. NCCL reads the factor during the call, so that the
+// reduction can be destroyed at once, even if the call is captured.
+func (p *plan) queueScaled(on cuda.Stream) error {
+	n, comm, scaled := p.c.device.anyThread, p.c.comm.handle, *p
+	op, err := n.CreatePreMulSum(p.FactorBits(), p.dataType, comm)
+	if err != nil {
+		return err
+	}
+	scaled.reduceOp = op
+	if p.Operation.Uneven() {
+		return errors.Join(queueGroup(p.c.device, scaled.unevenCalls(), on), n.DestroyReduceOp(op, comm))
+	}
+	call, err := scaled.collective()
+	if err == nil {
+		err = call.On(on)
+	}
+	return errors.Join(err, n.DestroyReduceOp(op, comm))
+}
