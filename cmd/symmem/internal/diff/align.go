@@ -76,6 +76,10 @@ func (a *aligner) matches(ri, dj, i, j int) bool {
 		return false
 	}
 	r, d := a.reference.keys[ri], a.dev.keys[dj]
+	if r.action == history.Free && d.action == history.Free && r.block >= 0 &&
+		d.block >= 0 && d.block < allocsBefore(a.dev, j) {
+		return a.pair[d.block] == r.block // a block whose size differs is freed with that size
+	}
 	if r.action != d.action || r.size != d.size || r.stream != d.stream {
 		return false
 	}

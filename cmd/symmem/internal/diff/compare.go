@@ -214,7 +214,7 @@ func (c *comparison) explain(g group, reference int, edits []edit) string {
 	switch {
 	case len(edits) == 1:
 		rest := max(len(v.keys)-first.dev-1, 0)
-		return fmt.Sprintf("%s: this one difference (%s) explains the rest; %s behind it.",
+		return fmt.Sprintf("%s: this one difference (%s) explains the rest; %s after it.",
 			who, first.kind, countEqual(rest))
 	case len(edits) >= maxEdits:
 		return fmt.Sprintf("%s: more than %d differences follow.", who, maxEdits)

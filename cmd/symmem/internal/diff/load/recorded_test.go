@@ -1,0 +1,75 @@
+package load_test
+
+import (
+	"archive/tar"
+	"compress/gzip"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"testing"
+
+	"symmem/cmd/symmem/internal/diff"
+)
+
+// recorded returns the files of 4 ranks that bench/gpu/snapshots.sh has recorded with PyTorch 2.11
+// on 4 H100 GPUs, by the case and the kind of the file ("snapshot" or "calls").
+func recorded(t *testing.T) map[string][][]byte {
+	t.Helper()
+	f, err := os.Open("testdata/torch-2.11.tar.gz")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	unzipped, err := gzip.NewReader(f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	files := map[string][][]byte{}
+	for archive := tar.NewReader(unzipped); ; {
+		header, err := archive.Next()
+		if errors.Is(err, io.EOF) {
+			return files
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		b, err := io.ReadAll(archive)
+		if err != nil {
+			t.Fatal(err)
+		}
+		name, _, _ := strings.Cut(header.Name, "_rank")
+		files[name] = append(files[name], b) // the archive is sorted by rank
+	}
+}
+
+// TestRecordedFiles checks the first difference of each case of bench/gpu/torch/snapshots.py.
+func TestRecordedFiles(t *testing.T) {
+	files := recorded(t)
+	for name, want := range map[string]string{
+		"agree_snapshot": "agree", "agree_calls": "agree", "skew_calls": "agree",
+		"extra_snapshot": "request 81: extra on [2], 1 explanation: true",
+		"size_snapshot":  "request 81: other size on [1], 1 explanation: true",
+		"skew_snapshot":  "place 492: other place on [2]",
+		"call_calls":     "request 5: other call on [1], 1 explanation: true",
+	} {
+		report := diff.Compare(read(t, files[name]...), diff.Options{})
+		got := "agree"
+		for _, s := range report.Sequences {
+			if d := s.Requests; d != nil {
+				got = fmt.Sprintf("request %d: %s on %v, %d explanation: %v", d.Index, d.Kind, d.Blamed,
+					len(d.Explanation), strings.Contains(d.Explanation[0], "explains the rest"))
+			}
+			if d := s.Places; d != nil {
+				got = fmt.Sprintf("place %d: %s on %v", d.Index, d.Kind, d.Blamed)
+			}
+			if s.Replay != nil && !strings.Contains(s.Replay.PyTorch, "gives the traced place") {
+				t.Errorf("%s: %s; want PyTorch's rule to explain all places", name, s.Replay.PyTorch)
+			}
+		}
+		if got != want {
+			t.Errorf("%s: %s; want %s", name, got, want)
+		}
+	}
+}
