@@ -45,11 +45,11 @@ def replace_gloo() -> None:
             return True
 
     class InGloosPlace(metaclass=Kind):
-        def __new__(cls, store: Any, rank: int, size: int, timeout: Any) -> Any:
+        def __new__(cls, store: Any, rank: int, size: int, timeout: Any, **more: Any) -> Any:
             caller = sys._getframe(1).f_locals
             if "global_ranks_in_group" not in caller:
                 # The group by which TORCH_DISTRIBUTED_DEBUG=DETAIL compares calls.
-                return gloo(store, rank, size, timeout=timeout)
+                return gloo(store, rank, size, timeout=timeout, **more)
             options = distributed_c10d._DistributedBackendOptions()
             options.store, options.timeout = store, timeout
             options.group_rank, options.group_size = rank, size
