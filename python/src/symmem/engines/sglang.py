@@ -100,9 +100,9 @@ def _overlapping() -> Iterator[str]:
     except ValueError:
         return  # Groups without a server have no configuration.
     if overlap:
-        yield "--enable-two-batch-overlap runs two batches at a time"
+        yield "SGLang overlaps two batches"
     if pdmux:
-        yield "--enable-pdmux runs prefill and decode at a time"
+        yield "SGLang multiplexes prefill and decode"
 
 
 Original = Callable[..., Any]
