@@ -109,6 +109,7 @@ std::vector<int64_t> counts_of(
   int64_t sum = 0;
   auto counts = splits;
   for (auto& count : counts) {
+    TORCH_CHECK_VALUE(count >= 0, "a split size is negative: ", count);
     sum += count;
     count = length == 0 ? 0 : count * (tensor.numel() / length);
   }
@@ -166,6 +167,7 @@ WorkPointer Group::allgather_coalesced(
     const c10d::AllgatherOptions& options) {
   // outputs has a list for each rank, and a list has a tensor for each input.
   TORCH_CHECK_VALUE(outputs.size() == static_cast<size_t>(getSize()), "a list for each rank");
+  TORCH_CHECK_VALUE(!inputs.empty(), "a list of inputs is empty");
   std::vector<Tensors> lists(inputs.size());
   Tensors all;
   for (const auto& list : outputs) {
@@ -174,6 +176,10 @@ WorkPointer Group::allgather_coalesced(
       lists[i].push_back(list[i]);
       all.push_back(list[i]);
     }
+  }
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    require_alike(lists[i]);
+    require_same(lists[i][getRank()], inputs[i]);
   }
   const Operation operation{OpType::ALLGATHER_COALESCED, "symmem:all_gather", options.asyncOp};
   return start(operation, inputs, all, [lists, inputs, rank = getRank()](const Calls& calls) {
@@ -213,6 +219,9 @@ WorkPointer Group::gather(
   TORCH_CHECK_VALUE(
       !is_root || (parts.size() == static_cast<size_t>(size) && same_size(parts)),
       "the root takes ", size, " outputs of one size");
+  if (is_root) {
+    require_same(parts.front(), input);
+  }
   const Operation operation{OpType::GATHER, "symmem:gather", options.asyncOp};
   return start(operation, inputs, parts, [=](const Calls& calls) {
     const auto flat = input.contiguous();
@@ -241,6 +250,9 @@ WorkPointer Group::scatter(
   TORCH_CHECK_VALUE(
       !is_root || (parts.size() == static_cast<size_t>(size) && same_size(parts)),
       "the root takes ", size, " inputs of one size");
+  if (is_root) {
+    require_same(parts.front(), output);
+  }
   const Operation operation{OpType::SCATTER, "symmem:scatter", options.asyncOp};
   return start(operation, parts, outputs, [=](const Calls& calls) {
     const Output result(output);
@@ -262,6 +274,9 @@ WorkPointer Group::alltoall_base(
   const auto received = counts_of(output, output_splits, getSize());
   const auto sent = counts_of(input, input_splits, getSize());
   const bool even = output_splits.empty() && input_splits.empty();
+  if (even) {
+    require_same(input, output);
+  }
   const Operation operation{OpType::ALLTOALL_BASE, "symmem:all_to_all", options.asyncOp};
   return start(operation, {input}, {output}, [=](const Calls& calls) {
     const auto flat = input.contiguous();

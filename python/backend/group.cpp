@@ -175,6 +175,7 @@ bool Group::supportsCoalescing() const {
 
 void Group::startCoalescing() {
   coalescing = true;
+  coalesced.clear(); // An exception may have kept an earlier list from its end.
 }
 
 WorkPointer Group::endCoalescing() {

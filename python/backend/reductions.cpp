@@ -103,6 +103,7 @@ WorkPointer Group::reduce_scatter(
   require_alike(parts);
   reduction(output, options.reduceOp);
   const int rank = getRank();
+  require_same(output, parts[rank]);
   const Operation operation{
       OpType::REDUCE_SCATTER, "symmem:reduce_scatter", options.asyncOp};
   return start(

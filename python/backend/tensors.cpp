@@ -15,6 +15,13 @@ void require_alike(const std::vector<at::Tensor>& tensors) {
   }
 }
 
+void require_same(const at::Tensor& one, const at::Tensor& other) {
+  require_alike({one, other});
+  TORCH_CHECK_VALUE(
+      one.numel() == other.numel(), "tensors of ", one.numel(), " and ", other.numel(),
+      " elements must have the same size");
+}
+
 void require_parts(const at::Tensor& whole, const at::Tensor& part, int size) {
   require_alike({whole, part});
   TORCH_CHECK_VALUE(

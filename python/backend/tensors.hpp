@@ -48,6 +48,9 @@ class Output {
 // Throws unless all tensors have the type and the device of the first.
 void require_alike(const std::vector<at::Tensor>& tensors);
 
+// Throws unless two tensors have the same type, device and number of elements.
+void require_same(const at::Tensor& one, const at::Tensor& other);
+
 // Throws unless one tensor has a part for each rank that is like the other tensor.
 void require_parts(const at::Tensor& whole, const at::Tensor& part, int size);
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import suppress
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import torch
@@ -286,6 +289,49 @@ def mistakes_are_errors_with_names() -> None:
     one = torch.empty(3)
     parts = raises(ValueError, lambda: dist.all_gather_into_tensor(one, one))
     assert f"{SIZE} parts of 3" in str(parts)
+
+
+def unfit(function: Callable[..., object], *arguments: object) -> None:
+    """Expect an error that names sizes, before any rank waits for another."""
+    error = raises(ValueError, partial(function, *arguments))
+    assert "elements" in str(error) or "split size" in str(error), error
+
+
+@check
+def sizes_that_do_not_fit_are_errors() -> None:
+    small, large = numbers(RANK, 4), numbers(RANK, 4 * SIZE)
+    few, many = ([t.clone() for _ in WORLD] for t in (small, large))
+    for part, parts in ((large, few), (small, many)):
+        unfit(dist.reduce_scatter, part, parts)
+        unfit(dist.all_gather_coalesced, [[p] for p in parts], [part])
+        if RANK == 0:
+            unfit(dist.gather, part, parts, 0)
+            unfit(dist.scatter, part, parts, 0)
+    unfit(dist.all_to_all_single, torch.empty(SIZE), large)
+    splits = [4 * SIZE + 4, -4, *[0] * (SIZE - 2)]
+    unfit(dist.all_to_all_single, large.clone(), large, splits, splits)
+    torch.testing.assert_close(small, numbers(RANK, 4))
+    torch.testing.assert_close(large, numbers(RANK, 4 * SIZE))
+
+
+@check
+def an_error_in_a_batch_does_not_reach_the_next() -> None:
+    right, left = (RANK + 1) % SIZE, (RANK - 1) % SIZE
+    early, late = torch.empty(3), torch.empty(3)
+    works = []
+    manager = dist._coalescing_manager(device=torch.device("cpu"), async_ops=True)
+    with suppress(ZeroDivisionError), manager:
+        works.append(dist.irecv(late, left, tag=9))
+        raise ZeroDivisionError
+    batch = [
+        dist.P2POp(dist.irecv, early, left),
+        dist.P2POp(dist.isend, numbers(RANK, 3), right),
+    ]
+    for work in dist.batch_isend_irecv(batch):
+        work.wait()  # not for the message of tag 9, which is sent below
+    dist.send(numbers(RANK + 1, 3), right, tag=9)
+    works[0].wait()
+    torch.testing.assert_close([early, late], [numbers(left, 3), numbers(left + 1, 3)])
 
 
 @check
