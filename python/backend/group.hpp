@@ -8,6 +8,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include <ATen/core/LegacyTypeDispatch.h>
 #include <c10/core/StreamGuard.h>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/Store.hpp>
@@ -44,6 +45,8 @@ class Calls {
   const Library& library_;
   const uint64_t group_, stream_;
   const bool wait_; // whether calls wait until the stream is idle
+  // Lets operations write parameters and inference tensors in any mode of the thread.
+  const at::AutoDispatchBelowADInplaceOrView below_autograd_;
 };
 
 // Membership describes an open group of symmem.

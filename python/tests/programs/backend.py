@@ -97,6 +97,22 @@ def all_reduce_of_tensors_with_gaps_and_complex_numbers() -> None:
 
 
 @check
+def parameters_and_inference_tensors_may_have_gaps() -> None:
+    for async_op in (False, True):
+        parameter = torch.nn.Parameter(numbers(RANK, 4, 3).t())
+        with torch.inference_mode():
+            inferred = numbers(RANK, 4, 3).t()
+        for tensor in (parameter, inferred):
+            for work in (
+                dist.all_reduce(tensor, async_op=async_op),
+                dist.broadcast(tensor, 0, async_op=async_op),
+            ):
+                if work:
+                    work.wait()
+            torch.testing.assert_close(tensor.detach(), total(4, 3).t())
+
+
+@check
 def works_of_all_reduce_run_in_order() -> None:
     tensors = [numbers(RANK, 100 * i) for i in range(1, 40)]
     works = [dist.all_reduce(t, async_op=True) for t in tensors]
