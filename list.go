@@ -81,7 +81,7 @@ func planList(
 				return nil, g.life.failStream(s, err)
 			}
 		}
-		if g.rt.opts.OnEvent != nil {
+		if g.rt.recording.active() {
 			g.events.submit(p, list[i].site, s)
 		}
 	}

@@ -97,6 +97,30 @@ func TestTraceWithoutOnEvent(t *testing.T) {
 	}
 }
 
+// TestTraceOfListWithoutOnEvent checks that a trace has every collective of a list.
+func TestTraceOfListWithoutOnEvent(t *testing.T) {
+	folder := t.TempDir()
+	rt := openAloneWith(t, symmem.Options{Trace: folder})
+	data := make([]byte, 64)
+	call := symmem.Call{
+		Operation: symmem.OpAllReduce, Type: symmem.Uint8, Op: symmem.Sum, Count: 64,
+		Send: symmem.Host(data), Recv: symmem.Host(data), Wait: true,
+	}
+	call.More = []symmem.Call{call}
+	if err := rt.Interop().Do(t.Context(), rt.World(), call, nil); err != nil {
+		t.Fatal(err)
+	}
+	calls := 0
+	for _, r := range readTrace(t, folder, 0).Records {
+		if r.Kind == event.KindCollective {
+			calls++
+		}
+	}
+	if calls != 2 {
+		t.Errorf("the trace has %d collectives; want 2", calls)
+	}
+}
+
 func TestTraceThatCannotBeCreated(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "file")
 	if err := os.WriteFile(file, nil, 0o600); err != nil {
