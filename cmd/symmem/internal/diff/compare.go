@@ -161,7 +161,7 @@ func (c *comparison) requestDifference(at int) *Difference {
 	for n, g := range groups {
 		v := c.variant(g, at)
 		if n > 0 {
-			edits := newAligner(c.views[reference], c.views[g[0]]).run()
+			edits := editsFrom(c.views[reference], c.views[g[0]], at)
 			v.Kind = edits[0].kind
 			d.Explanation = append(d.Explanation, c.explain(g, reference, edits))
 		}
@@ -169,6 +169,25 @@ func (c *comparison) requestDifference(at int) *Difference {
 	}
 	d.Kind = d.Variants[1].Kind
 	return d
+}
+
+// editsFrom returns at least one difference between two views, which differ first at a request.
+// Frees of the same block with different sizes, and frees of unknown blocks, need no edit to be
+// aligned. If there are no other differences, the result is the request itself.
+func editsFrom(reference, dev *view, at int) []edit {
+	a := newAligner(reference, dev)
+	edits := a.run()
+	if len(edits) > 0 {
+		return edits
+	}
+	kind := KindExtra
+	switch {
+	case at >= len(dev.keys):
+		kind = KindMissing
+	case at < len(reference.keys):
+		kind = a.substitution(at, at)
+	}
+	return []edit{{kind, at, at}}
 }
 
 // variant describes the request of a group of members.

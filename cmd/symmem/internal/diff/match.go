@@ -125,7 +125,7 @@ func title(class history.Class, id string) string {
 	if id == "" {
 		return class.String()
 	}
-	return class.String() + " " + id
+	return class.String() + " " + history.Clean(id)
 }
 
 // members returns the ranks that have the sequence. Of a pool these are all ranks.
