@@ -28,6 +28,9 @@ const (
 // lostText is the number of a text for which there was no room.
 const lostText = 1<<32 - 1
 
+// lostShort replaces the number of a text that needs more than 16 bits.
+const lostShort = 1<<16 - 1
+
 // record is an event in the file. It fills one line of the processor's cache.
 type record struct {
 	stamp                   uint64 // number of the record, counted from 1; written first

@@ -120,10 +120,16 @@ func (l *Log) parseRecord(b []byte, texts []string) Record {
 		}
 		return "?"
 	}
+	short := func(n uint16) string {
+		if n == lostShort {
+			return "?"
+		}
+		return text(uint32(n))
+	}
 	r := Record{Event: event.Event{
 		Number: get.Uint64(b[8:]), Stream: get.Uint32(b[40:]), Segment: int32(get.Uint32(b[44:])),
-		Site: text(get.Uint32(b[52:])), Group: text(uint32(get.Uint16(b[56:]))),
-		Name: text(uint32(get.Uint16(b[58:]))), Kind: event.Kind(b[60]), Rank: int32(l.Rank),
+		Site: text(get.Uint32(b[52:])), Group: short(get.Uint16(b[56:])),
+		Name: short(get.Uint16(b[58:])), Kind: event.Kind(b[60]), Rank: int32(l.Rank),
 	}}
 	words := [3]int64{int64(get.Uint64(b[16:])), int64(get.Uint64(b[24:])), int64(get.Uint64(b[32:]))}
 	if !r.Kind.OfGroup() {

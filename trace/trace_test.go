@@ -6,6 +6,8 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
+	"sync"
 	"testing"
 	"time"
 
@@ -158,6 +160,70 @@ func TestCreateFollowsNoLinks(t *testing.T) {
 	}
 	if _, err := trace.Create(link, trace.Options{Size: 1}); err == nil {
 		t.Error("Create in a linked folder succeeded; want an error")
+	}
+}
+
+// TestTraceOfEarlierProcessIsKept creates a trace where an earlier process with the same process id
+// has left one, as happens in containers.
+func TestTraceOfEarlierProcessIsKept(t *testing.T) {
+	folder, earlier := t.TempDir(), t.TempDir()
+	create(t, earlier, trace.Options{Rank: 1, Size: 2, Records: 1})
+	path := filepath.Join(folder, trace.FileName(1))
+	if err := os.Rename(filepath.Join(earlier, trace.FileName(1)), path); err != nil {
+		t.Fatal(err)
+	}
+	s := create(t, folder, trace.Options{Rank: 1, Size: 2, Records: 1})
+	s.Record(&event.Event{Kind: event.KindFree, Number: 5})
+	if l := read(t, folder, 1); len(l.Records) != 1 || l.Records[0].Number != 5 {
+		t.Errorf("%s has records %v; want event 5", trace.FileName(1), l.Records)
+	}
+	if _, err := os.Stat(path + ".old"); err != nil {
+		t.Errorf("the earlier trace: %v; want it under .old", err)
+	}
+}
+
+// TestTracesOfSeveralWorlds creates traces of the same rank of several worlds at the same time.
+func TestTracesOfSeveralWorlds(t *testing.T) {
+	folder := t.TempDir()
+	var group sync.WaitGroup
+	for n := range 8 {
+		group.Go(func() {
+			w, err := trace.Create(folder, trace.Options{Size: 1, Records: 1})
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			w.NewSource().Record(&event.Event{Kind: event.KindFree, Number: uint64(n)})
+		})
+	}
+	group.Wait()
+	names, err := filepath.Glob(filepath.Join(folder, "*rank0.trace"))
+	if err != nil || len(names) != 8 {
+		t.Errorf("traces = %v, %v; want 8", names, err)
+	}
+}
+
+func TestCreateRefusesLinkWithSlash(t *testing.T) {
+	link := filepath.Join(t.TempDir(), "link")
+	if err := os.Symlink(t.TempDir(), link); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := trace.Create(link+"/", trace.Options{Size: 1, Records: 1}); err == nil {
+		t.Error("Create in a linked folder with a slash succeeded; want an error")
+	}
+}
+
+// TestNamesBeyondTheirBits records more texts than the number of a name can express.
+func TestNamesBeyondTheirBits(t *testing.T) {
+	folder := t.TempDir()
+	s := create(t, folder, trace.Options{Size: 1, Records: 1 << 18})
+	for n := range 1<<16 + 10 {
+		s.Record(&event.Event{Kind: event.KindRegister, Name: strconv.Itoa(n), Number: uint64(n)})
+	}
+	for _, r := range read(t, folder, 0).Records {
+		if r.Name != "?" && r.Name != strconv.FormatUint(r.Number, 10) {
+			t.Fatalf("event %d has the name %s; want %d or ?", r.Number, r.Name, r.Number)
+		}
 	}
 }
 

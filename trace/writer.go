@@ -4,10 +4,10 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 	"runtime"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -53,24 +53,52 @@ type Writer struct {
 }
 
 // Create creates the trace of a rank in a folder, which it creates if necessary. A trace that is
-// already there gets the suffix ".old". If this process writes that trace as a rank of another
-// world, the new file has another name instead. Files have mode 0600, and symbolic links are not
-// followed. A disk without room for the whole file is an error.
+// already there gets the suffix ".old". If this process has created that trace as a rank of another
+// world, the new file has another name instead. Files have mode 0600. Neither the folder nor a file
+// may be a symbolic link. A disk without room for the whole file is an error.
 func Create(folder string, o Options) (*Writer, error) {
 	if o.Records < 0 || o.Records > maxRecords || o.Rank < 0 || o.Size < 1 {
 		return nil, fmt.Errorf("creating a trace of rank %d of %d with %d records: out of range",
 			o.Rank, o.Size, o.Records)
 	}
-	if err := os.MkdirAll(folder, 0o700); err != nil {
-		return nil, fmt.Errorf("creating the folder of traces: %w", err)
+	path, err := claim(folder, o.Rank)
+	if err != nil {
+		return nil, err
+	}
+	w, err := replace(path, o)
+	if err != nil {
+		claimed.Delete(path)
+	}
+	return w, err
+}
+
+// claimed is the set of paths of the traces that this process has created. It lets another world of
+// the process choose another path.
+var claimed sync.Map
+
+// claim creates the folder of traces, and returns the path of a new trace in it.
+func claim(folder string, rank int) (string, error) {
+	folder, err := filepath.Abs(folder)
+	if err == nil {
+		err = os.MkdirAll(folder, 0o700)
+	}
+	if err != nil {
+		return "", fmt.Errorf("creating the folder of traces: %w", err)
 	}
 	if info, err := os.Lstat(folder); err != nil || !info.IsDir() {
-		return nil, errors.Join(err, fmt.Errorf("the folder of traces, %s, is not a directory", folder))
+		return "", errors.Join(err, fmt.Errorf("the folder of traces, %s, is not a directory", folder))
 	}
-	path := filepath.Join(folder, FileName(o.Rank))
-	for world := 2; ownsTrace(path); world++ {
-		path = filepath.Join(folder, fmt.Sprintf("world%d-%s", world, FileName(o.Rank)))
+	path := filepath.Join(folder, FileName(rank))
+	for world := 2; ; world++ {
+		if _, exists := claimed.LoadOrStore(path, true); !exists {
+			return path, nil
+		}
+		path = filepath.Join(folder, fmt.Sprintf("world%d-%s", world, FileName(rank)))
 	}
+}
+
+// replace renames the trace of an earlier process, if there is one, and creates a new one.
+func replace(path string, o Options) (*Writer, error) {
 	if err := os.Rename(path, path+".old"); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return nil, fmt.Errorf("keeping the older trace: %w", err)
 	}
@@ -79,20 +107,6 @@ func Create(folder string, o Options) (*Writer, error) {
 		records *= 2
 	}
 	return create(path, o, uint64(records))
-}
-
-// ownsTrace reports whether this process writes the trace at a path, as a rank of another world.
-func ownsTrace(path string) bool {
-	f, err := os.Open(path)
-	if err != nil {
-		return false
-	}
-	defer f.Close()
-	header := make([]byte, offsetCapacity)
-	if _, err := io.ReadFull(f, header); err != nil || !IsTrace(header) {
-		return false
-	}
-	return binary.LittleEndian.Uint32(header[offsetProcess:]) == uint32(os.Getpid())
 }
 
 func create(path string, o Options, records uint64) (*Writer, error) {
@@ -150,7 +164,7 @@ func (w *Writer) text(s string) uint32 {
 		return lostText
 	}
 	n := uint32(len(w.numbers)) + 1
-	w.numbers[s] = n
+	w.numbers[strings.Clone(s)] = n // s may be part of a long text
 	at := w.room[w.used:]
 	binary.LittleEndian.PutUint16(at, uint16(len(s)))
 	copy(at[2:], s)
@@ -162,8 +176,8 @@ func (w *Writer) text(s string) uint32 {
 // maxText bounds a text, in bytes.
 const maxText = 4096
 
-// short returns the number of a text if it has 16 bits.
-func (w *Writer) short(s string) uint16 { return uint16(min(w.text(s), 1<<16-1)) }
+// short returns the number of a text, or lostShort if the number needs more than 16 bits.
+func (w *Writer) short(s string) uint16 { return uint16(min(w.text(s), lostShort)) }
 
 // Source writes the events of one pool or one group. Its owner serialises calls.
 type Source struct {
@@ -205,6 +219,7 @@ func (s *Source) Record(e *event.Event) {
 	r.stream, r.segment, r.pool, r.site = e.Stream, e.Segment, uint32(e.Pool), s.siteText
 	r.group, r.name, r.kind = s.groupText, name, uint8(e.Kind)
 	r.end = uint16(n)
+	runtime.KeepAlive(s) // and with it the mapping
 }
 
 // identical reports whether two strings are the same memory. It is faster than a comparison.
@@ -233,6 +248,7 @@ func (s *Source) recordOfGroup(e *event.Event) {
 	r.stream, r.segment, r.pool, r.site = e.Stream, -1, text, s.siteText
 	r.group, r.name, r.kind = s.groupText, name, uint8(e.Kind)
 	r.end = uint16(n)
+	runtime.KeepAlive(s) // and with it the mapping
 }
 
 // maxCalls bounds the calls whose text a Source remembers.
