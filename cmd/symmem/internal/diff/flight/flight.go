@@ -135,7 +135,11 @@ func sizesDiffer(operation string) bool {
 	return false
 }
 
-// appendValue formats nested lists of numbers and strings.
+// maxText limits the length of a description, in bytes. A pickle may contain the same list many
+// times, so the text of a small file has no other limit.
+const maxText = 1 << 20
+
+// appendValue formats nested lists of numbers and strings. It stops after about maxText bytes.
 func appendValue(b *strings.Builder, d *plain.Document, v plain.Value, depth int) {
 	if text, ok := d.Text(v); ok {
 		b.WriteString(text)
@@ -151,6 +155,10 @@ func appendValue(b *strings.Builder, d *plain.Document, v plain.Value, depth int
 	}
 	b.WriteByte('[')
 	for i, item := range d.Items(v) {
+		if b.Len() > maxText {
+			b.WriteString(" ...")
+			break
+		}
 		if i > 0 {
 			b.WriteByte(' ')
 		}

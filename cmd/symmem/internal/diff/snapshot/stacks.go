@@ -35,11 +35,14 @@ func NewStacks(rank *history.Rank) *Stacks {
 
 // Add returns the index of a list of frames in Rank.Stacks, or -1 if it is empty or no list.
 func (s *Stacks) Add(d *plain.Document, frames plain.Value) int32 {
+	if !d.IsList(frames) {
+		return -1
+	}
 	if id, ok := d.Label(frames); ok {
 		return id
 	}
 	items := d.Items(frames)
-	if !d.IsList(frames) || len(items) == 0 {
+	if len(items) == 0 {
 		return -1
 	}
 	if !s.ready {
@@ -60,11 +63,11 @@ func (s *Stacks) Add(d *plain.Document, frames plain.Value) int32 {
 
 // frame returns the index of a frame in Rank.Frames.
 func (s *Stacks) frame(d *plain.Document, v plain.Value) (int32, bool) {
+	if !d.IsDict(v) { // the label of a list numbers a stack
+		return 0, false
+	}
 	if id, ok := d.Label(v); ok {
 		return id, true
-	}
-	if !d.IsDict(v) {
-		return 0, false
 	}
 	var f history.Frame
 	f.Function, _ = d.Text(d.Get(v, s.name))
