@@ -216,7 +216,7 @@ type Call struct {
 	// Wait makes Do wait until the stream is idle, and return the first error of its work. On the host
 	// backend, the calling goroutine then does the work that other goroutines would do. Unlike
 	// Stream.Synchronize, Wait does not affect the history of pools. The context does not end a wait
-	// for late ranks, but Options.Timeout does. While the stream is being captured, Do returns
+	// for late ranks, but the group's timeout does. While the stream is being captured, Do returns
 	// ErrCapturing and queues nothing.
 	Wait bool
 	// More lists further calls that run together with this one, as one call: the ranks order and

@@ -26,6 +26,7 @@ func queueList(ctx context.Context, g *Group, s *Stream, list []*collective) err
 		}
 		defer in.leave(c.send.pool, c.recv.pool)
 	}
+	g.calls.site.Store(list[0].site)
 	plans, err := planList(ctx, g, s, list)
 	if err != nil {
 		return err

@@ -96,8 +96,11 @@ func TestDifferentListsDiverge(t *testing.T) {
 		next := call
 		next.Send, next.Recv, next.Count = y, y, 5+int64(r.Rank())
 		call.More = []symmem.Call{next}
-		d := r.wantDivergence(r.Interop().Do(r.ctx, r.World(), call, nil))
-		for _, want := range []string{"AllReduce sum of 5 int32", "AllReduce sum of 6 int32"} {
+		at := r.Interop().At(r.Interop().Site("model.py:7"))
+		d := r.wantDivergence(at.Do(r.ctx, r.World(), call, nil))
+		for _, want := range []string{
+			"AllReduce sum of 5 int32", "AllReduce sum of 6 int32", "model.py:7",
+		} {
 			if !strings.Contains(d.Error(), want) {
 				r.failf("got %q, want %q in it", d, want)
 			}
