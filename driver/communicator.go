@@ -18,23 +18,24 @@ type GroupConfig struct {
 	// Check makes the communicator compare every call's Digest across ranks before the call's
 	// result is used. It can be changed later by SetCheck.
 	Check bool
-	// Strict orders messages with respect to collectives. If a message is sent and received after
-	// different numbers of collectives, the group fails with a MessageError. If calls are compared,
+	// Strict requires each message to be sent and received after the same number of collectives.
+	// Otherwise the group fails with a MessageError. If calls are compared,
 	// each collective also compares how many messages the ranks have sent and received. Strict is the
 	// same on every rank.
 	Strict bool
 	// Formula selects the order of additions in every reduction of the group, on every path.
 	Formula Formula
-	// Timeout limits waits for peers that have no other deadline. If it is nil, Config.Timeout does.
+	// Timeout limits each wait for a peer for which no other deadline is set. If Timeout is nil,
+	// Config.Timeout applies.
 	Timeout *Limit
 	// Owner identifies the group in its Faults. If it is nil, errors are not wrapped.
 	Owner any
 }
 
-// WithTimeout returns the configuration with a Timeout, which is new unless one was set.
-func (g GroupConfig) WithTimeout(unset time.Duration) GroupConfig {
+// WithTimeout returns g. If g.Timeout was nil, it is set to a new Limit of fallback.
+func (g GroupConfig) WithTimeout(fallback time.Duration) GroupConfig {
 	if g.Timeout == nil {
-		g.Timeout = NewLimit(unset)
+		g.Timeout = NewLimit(fallback)
 	}
 	return g
 }
@@ -111,7 +112,8 @@ type Communicator interface {
 	// error and the key can be used again. Registering a key twice returns an error and has no other
 	// effect. If a stream is being captured, Register only returns ErrCapturing.
 	Register(ctx context.Context, key SegmentKey, segment Segment) (Window, error)
-	// Offer resolves a call for every path. It is cheap, does not wait and has no side effects.
+	// Offer reports which paths can execute a call, and how. It is cheap, does not wait and has no
+	// side effects.
 	//
 	// Preconditions: Call.Validate returns nil, and the windows that the call names contain its
 	// buffers. A backend does not check these again.
@@ -127,7 +129,8 @@ type Communicator interface {
 	// rank's reason.
 	Failed() <-chan struct{}
 	// Cause returns the first fault that this rank detected, or nil. The fault is a Fault with the
-	// group's owner. If the fault fails a stream, the stream's error is also such a Fault.
+	// group's owner. If a stream fails because of the fault, the stream's error is a Fault with the
+	// same owner.
 	Cause() error
 	// CheckPeers fails the communicator if a peer has failed or is lost. Otherwise a rank would notice
 	// this only in its next call. CheckPeers does not wait.
