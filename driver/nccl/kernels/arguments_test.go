@@ -53,11 +53,11 @@ int main() {
 }
 `
 
-// place is the offset and size of a field.
-type place struct{ offset, size int }
+// extent describes a field's location in a structure.
+type extent struct{ offset, size int }
 
-// places compiles layout with the headers of the kernels and runs it.
-func places(t *testing.T) map[string]place {
+// sourceLayout compiles layout with the headers of the kernels and runs it.
+func sourceLayout(t *testing.T) map[string]extent {
 	t.Helper()
 	if _, err := exec.LookPath("g++"); err != nil {
 		t.Fatalf("compiling the headers needs g++: %v", err)
@@ -76,10 +76,10 @@ func places(t *testing.T) map[string]place {
 	if err != nil {
 		t.Fatal(err)
 	}
-	found := map[string]place{}
+	found := map[string]extent{}
 	for line := range strings.Lines(string(text)) {
 		var name string
-		var p place
+		var p extent
 		if _, err := fmt.Sscan(line, &name, &p.offset, &p.size); err != nil {
 			t.Fatalf("%q: %v", line, err)
 		}
@@ -91,7 +91,7 @@ func places(t *testing.T) map[string]place {
 func TestLayoutMatchesSources(t *testing.T) {
 	var r Report
 	var m Message
-	want := map[string]place{
+	want := map[string]extent{
 		"Report":        {0, int(unsafe.Sizeof(r))},
 		"Exchange":      {0, exchangeHeader},
 		"Fault":         {0, FaultOffset},
@@ -99,12 +99,12 @@ func TestLayoutMatchesSources(t *testing.T) {
 		"HalfBytes":     {0, halfBytes},
 		"MaxRanks":      {0, MaxRanks},
 		"MaxBlocks":     {0, maxBlocks},
-		"Ops":           {kernelOf(driver.Sum), kernelOf(driver.Min)},
-		"Last":          {kernelOf(driver.Max), int(Diverged)},
-		"Prod":          {kernelOf(driver.Prod), typeUnit},
+		"Ops":           {opNumber(driver.Sum), opNumber(driver.Min)},
+		"Last":          {opNumber(driver.Max), int(Diverged)},
+		"Prod":          {opNumber(driver.Prod), typeUnit},
 		"Orders":        {orderTree, orderRounded},
-		"Types":         {number(driver.Float64), number(driver.BFloat16)},
-		"MoreTypes":     {number(driver.Uint8), number(driver.Int64)},
+		"Types":         {typeNumber(driver.Float64), typeNumber(driver.BFloat16)},
+		"MoreTypes":     {typeNumber(driver.Uint8), typeNumber(driver.Int64)},
 		"Faults":        {int(Aborted), int(TimedOut)},
 		"Report.digest": {int(unsafe.Offsetof(r.Digest)), int(unsafe.Sizeof(r.Digest))},
 		"Report.theirs": {int(unsafe.Offsetof(r.Theirs)), int(unsafe.Sizeof(r.Theirs))},
@@ -120,7 +120,7 @@ func TestLayoutMatchesSources(t *testing.T) {
 		"Message.state": {int(unsafe.Offsetof(m.State)), 4},
 		"Message.go":    {int(unsafe.Offsetof(m.Go)), 4},
 	}
-	found := places(t)
+	found := sourceLayout(t)
 	for name, p := range want {
 		if found[name] != p {
 			t.Errorf("%s: offset and size are %v in the sources, %v in Go", name, found[name], p)
@@ -128,14 +128,14 @@ func TestLayoutMatchesSources(t *testing.T) {
 	}
 }
 
-// kernelOf returns the number of a reduction in the kernels.
-func kernelOf(op driver.ReduceOp) int {
+// opNumber returns the number that the kernels use for a reduction.
+func opNumber(op driver.ReduceOp) int {
 	number, _ := op.Kernel().Number()
 	return int(number)
 }
 
-// number returns the number of a type in the kernels of any reduction.
-func number(t driver.DataType) int { return int(types[t].number) }
+// typeNumber returns the number that the kernels of every reduction use for a data type.
+func typeNumber(t driver.DataType) int { return int(types[t].number) }
 
 // packed returns the bytes of the arguments.
 func packed(p cuda.Params) []byte {
@@ -158,7 +158,7 @@ func TestParamsMatchSources(t *testing.T) {
 		"digest": 107, "send": 108, "recv": 109, "bytes": 110, "sendStride": 111, "recvStride": 112,
 		"timeout": 113, "report": 114, "exchange": 200, "sendAt": 300, "recvAt": 400,
 	}
-	found, bulk := places(t), packed(l.Params(&at, 0))
+	found, bulk := sourceLayout(t), packed(l.Params(&at, 0))
 	for name, value := range want {
 		p, known := found["Bulk."+name]
 		if !known {
@@ -178,12 +178,12 @@ func TestParamsMatchSources(t *testing.T) {
 	other := packed(WithDigest(l.Params(&at, 0), digest))
 	l.Digest = digest
 	if string(other) != string(packed(l.Params(&at, 0))) || string(other) == string(bulk) {
-		t.Error("WithDigest does not change the digest alone, or changes the original")
+		t.Error("WithDigest must change only the digest, and only in the copy")
 	}
 	l.Digest, l.Bulk = 107, false
 	call := packed(l.Params(&at, 0))
 	if len(call) != found["Call"].size || string(call) != string(bulk[:len(call)]) {
-		t.Errorf("the arguments of other kernels have %d bytes, want the first %d of a bulk kernel's",
+		t.Errorf("other kernels take %d bytes of arguments; want the first %d bytes of a bulk kernel's",
 			len(call), found["Call"].size)
 	}
 }
@@ -211,7 +211,7 @@ func TestLocalParamsMatchSources(t *testing.T) {
 // checkPlaces compares the packed fields of a structure with their expected values.
 func checkPlaces(t *testing.T, structure string, bytes []byte, want map[string]uint64) {
 	t.Helper()
-	found := places(t)
+	found := sourceLayout(t)
 	if len(bytes) != found[structure].size {
 		t.Errorf("the arguments have %d bytes, want sizeof(%s) = %d", len(bytes), structure,
 			found[structure].size)
