@@ -10,28 +10,29 @@ import (
 	"symmem/internal/dl"
 )
 
-// recorder contains the C code that stores the last call and the results of the next one.
+// recorder contains the C code that records the last call and stores the values that the next call
+// returns.
 const recorder = `
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
 
-static struct note {
+static struct last_call {
 	char name[64];
 	int64_t count;
 	int64_t args[16];
 	unsigned char seen[16][256];
-} note;
+} last_call;
 static struct { unsigned char bytes[256]; size_t length; } outputs[16];
 static size_t inputs[16];
 static int result;
 
 static int record(const char *name, int count, int64_t *args) {
-	strcpy(note.name, name);
-	note.count = count;
+	strcpy(last_call.name, name);
+	last_call.count = count;
 	for (int i = 0; i < count; i++) {
-		note.args[i] = args[i];
-		if (inputs[i]) memcpy(note.seen[i], (void *)args[i], inputs[i]);
+		last_call.args[i] = args[i];
+		if (inputs[i]) memcpy(last_call.seen[i], (void *)args[i], inputs[i]);
 		if (outputs[i].length) memcpy((void *)args[i], outputs[i].bytes, outputs[i].length);
 	}
 	return result;
@@ -43,21 +44,21 @@ void recorder_output(int i, void *bytes, size_t n) {
 }
 void recorder_input(int i, size_t n) { inputs[i] = n; }
 void recorder_reset(void) {
-	memset(&note, 0, sizeof note);
+	memset(&last_call, 0, sizeof last_call);
 	memset(outputs, 0, sizeof outputs);
 	memset(inputs, 0, sizeof inputs);
 	result = 0;
 }
-void *recorder_note(void) { return &note; }
+void *recorder_last_call(void) { return &last_call; }
 `
 
 // declaration matches a declaration such as "int f(int a, void *b)".
 var declaration = regexp.MustCompile(`^\s*(\w+)\s+(\w+)\s*\((.*)\)$`)
 
-// Source returns the C source of a recorder. prelude contains the types that the declarations use,
-// and additional functions of the test. declarations contains declarations of functions that return
-// an int, copied from the header. Each declaration is on a separate line. The line may continue
-// after a comma.
+// Source returns the C source of a recorder. prelude contains the types that the declarations use
+// and any extra C functions that the test needs. declarations contains declarations of functions
+// that return an int, copied from the header. Each declaration starts on a new line and may be
+// wrapped after a comma.
 func Source(t testing.TB, prelude, declarations string) string {
 	t.Helper()
 	var c strings.Builder
@@ -103,8 +104,8 @@ type Recorder struct {
 	library *dl.Library
 }
 
-// note mirrors the C structure of the same name.
-type note struct {
+// lastCall mirrors the C structure last_call.
+type lastCall struct {
 	name  [64]byte
 	count int64
 	args  [16]int64
@@ -117,7 +118,7 @@ type Call struct {
 	Name string
 	// Args holds the arguments, each truncated to the width of its declared type.
 	Args []int64
-	// Seen holds the memory at the addresses of the arguments selected by Input.
+	// Seen holds the memory to which the pointer arguments selected by Input pointed.
 	Seen [16][256]byte
 }
 
@@ -165,7 +166,7 @@ func (r *Recorder) Input(index, bytes int) {
 // Last returns the last call.
 func (r *Recorder) Last() Call {
 	r.t.Helper()
-	n := dl.Load[note](r.call("recorder_note"))
+	n := dl.Load[lastCall](r.call("recorder_last_call"))
 	name, _, _ := strings.Cut(string(n.name[:]), "\x00")
 	return Call{name, n.args[:n.count:n.count], n.seen}
 }
