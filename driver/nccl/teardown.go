@@ -13,8 +13,8 @@ import (
 	"symmem/internal/control"
 )
 
-// teardown frees a communicator after its plane has failed or has been closed. Function decide
-// returns the steps. Memory that graphs of other libraries use is freed when these graphs are
+// teardown frees a communicator after its plane has failed or has been closed. The function
+// decide chooses each step. Memory that graphs of other libraries use is freed when these graphs are
 // destroyed (memory.Hold).
 type teardown struct {
 	gpu       *gpu.GPU
@@ -29,8 +29,8 @@ type teardown struct {
 	registrar *registrar
 	recorder  *recorder
 	stages    *stages
-	// graphs counts symmem's open graphs with calls of the group. watcher counts the watcher's
-	// goroutine.
+	// graphs counts symmem's open graphs with calls of the group. watcher is done when the watcher's
+	// goroutine has returned.
 	graphs, watcher *sync.WaitGroup
 	// othersHaveWindows reports whether another group may have an unfinished window kernel.
 	othersHaveWindows func() bool
@@ -105,9 +105,9 @@ func (t *teardown) collect() facts {
 	return f
 }
 
-// tryLock locks the group and reports whether it succeeded. On a failed group, a launch holds the
-// lock for a shorter time than tryLock waits. So if tryLock fails, the holder waits in NCCL for a
-// rank.
+// tryLock locks the group and reports whether it succeeded. On a failed group, no launch keeps the
+// lock for as long as tryLock waits. If tryLock fails, the launch that owns the lock is blocked in
+// NCCL and waits for another rank.
 func (t *teardown) tryLock() bool {
 	ctx, cancel := context.WithTimeout(context.Background(), gpu.EndingTime/10)
 	defer cancel()
@@ -152,8 +152,8 @@ func (t *teardown) execute(next step) {
 // note records the error of a step.
 func (t *teardown) note(err error) { t.errs = append(t.errs, err) }
 
-// drain waits, for a limited time, until no stream has work of the communicator. It ends the waits
-// of streams for messages. Streams that reach their messages later do not wait either. Memory that
+// drain waits, for a limited time, until no stream has any of the communicator's work left. Streams
+// that wait for a message are released, and later waits for messages return at once. Memory that
 // unfinished work may use stays mapped.
 func (t *teardown) drain() error {
 	ctx, cancel := context.WithTimeout(context.Background(), gpu.EndingTime)

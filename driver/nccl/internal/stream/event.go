@@ -50,8 +50,8 @@ func (e *Event) Synchronize(ctx context.Context) error {
 	return nil
 }
 
-// Record records the event on a stream. The stream's lock is held. Record must be called on a
-// thread of the context.
+// Record records the event on a stream. The caller must hold the stream's lock and call Record
+// on a thread where the CUDA context is current.
 func (e *Event) Record(stream cuda.Stream) (err error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -91,9 +91,9 @@ func (e *Event) share(other *Event) {
 // which moves when the stream gets more work. If fixed is set, it instead returns e with the
 // current point of the stream's event.
 //
-// RecordAfter is called by groups with kernels on the stream. These groups hold a lock that
-// RecordEvent also acquires. So the stream neither starts a capture nor ends during the call.
-// RecordAfter must be called on a thread of the context.
+// Callers are groups that have kernels on the stream. They hold the lock that RecordEvent acquires,
+// so the stream cannot begin a capture or be destroyed during the call. RecordAfter must be called
+// on a thread where the CUDA context is current.
 func (e *Event) RecordAfter(s *Stream, fixed bool) (*Event, error) {
 	switch {
 	case !s.adopted:
@@ -119,8 +119,8 @@ func (e *Event) StreamWait(stream cuda.Stream, gpu *cuda.Driver) error {
 }
 
 // fixedPoint returns a new point after the event's current point, or nil if the event has no point.
-// A graph waits for a point of its own, because a captured wait for the event would follow later
-// records of the event. fixedPoint must be called on a thread of the context.
+// A graph waits for a separate point. Otherwise a later Record would change the point for which the
+// graph waits. fixedPoint must be called on a thread where the CUDA context is current.
 func (e *Event) fixedPoint() (*Point, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -152,9 +152,9 @@ func (d *Streams) NewPoint() (*Point, error) {
 	return p, nil
 }
 
-// PointBehind returns a new point after the events for which wait makes a stream wait. It uses a
-// temporary stream, because other streams may be captured. It must be called on a thread of the
-// context.
+// PointBehind returns a new point that is reached after certain events. The function wait must make
+// a stream wait for these events. PointBehind uses a temporary stream, because other streams may be
+// in a capture. It must be called on a thread where the CUDA context is current.
 func (d *Streams) PointBehind(wait func(stream cuda.Stream) error) (*Point, error) {
 	p, err := d.NewPoint()
 	if err != nil {
