@@ -9,8 +9,8 @@ import (
 	"symmem/internal/cuda"
 )
 
-// Library acts as a second GPU library in the process, such as PyTorch. It creates streams, graphs
-// and memory by CUDA calls, without symmem.
+// Library acts as a second GPU library in the process, such as PyTorch. It creates
+// its streams, graphs and memory by calling CUDA directly, not through symmem.
 type Library struct {
 	// Streams lists the library's streams. A Runtime has adopted them.
 	Streams []*symmem.Stream
@@ -69,7 +69,7 @@ func (l *Library) Close() error {
 	return errors.Join(append(errs, l.device.ReleasePrimary())...)
 }
 
-// Memory allocates memory in the order of the first stream. The caller must call free.
+// Memory makes a stream-ordered allocation on the first stream. The caller must call free.
 func (l *Library) Memory(bytes int64) (m symmem.Memory, free func() error, err error) {
 	stream := l.handles[0]
 	address, err := l.gpu.MemAllocAsync(bytes, stream)

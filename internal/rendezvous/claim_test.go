@@ -10,8 +10,8 @@ import (
 	"testing"
 )
 
-// claimElsewhere claims a rank in a store as if another process did. Close of the client ends the
-// claim.
+// claimElsewhere claims a rank in a store as if another process did. Closing the client ends
+// the claim.
 func claimElsewhere(ctx context.Context, t *testing.T, w World, endpoint Endpoint) *Client {
 	t.Helper()
 	c, err := Dial(ctx, endpoint)
@@ -32,7 +32,8 @@ func claimElsewhere(ctx context.Context, t *testing.T, w World, endpoint Endpoin
 }
 
 // TestDuplicateRankIsRefused starts rank 1 while another process has claimed it. After that process
-// has ended, the ranks must connect, because the refused call must not increment rank 1's counter.
+// has ended, the ranks must still be able to connect. This shows that the refused call has not
+// incremented rank 1's counter.
 func TestDuplicateRankIsRefused(t *testing.T) {
 	ctx := testContext(t)
 	server, _ := serveOn(t, privateName(), "token")
@@ -131,14 +132,14 @@ func TestProbeClaimsNoRank(t *testing.T) {
 	}
 }
 
-// TestSizeKeyHasJobPrefix checks that a size key starts with the job's prefix, with and without a
-// run ID.
+// TestSizeKeyHasJobPrefix checks that a size key starts with the job's name without the world size,
+// with and without a run ID.
 func TestSizeKeyHasJobPrefix(t *testing.T) {
 	for _, run := range []string{"", "none", "run"} {
 		w := World{RunID: run, Restart: 2, Size: 4}
 		key, job := w.sizeKey(1), w.job()
 		if prefix, ok := strings.CutSuffix(key, "size of 1"); !ok || job != prefix+"4" {
-			t.Errorf("run ID %q: size key %q lacks the prefix of job %q", run, key, job)
+			t.Errorf("run ID %q: size key %q does not start with job %q without its size", run, key, job)
 		}
 	}
 }

@@ -26,8 +26,8 @@ type Library struct {
 	plugin
 }
 
-// New returns a closed Library, which will update words. warn prints warnings that no call can
-// return.
+// New returns a Library that is not yet open. The Library publishes its state in words. warn prints
+// warnings that cannot be returned to a caller because they arise outside any call.
 func New(words *Words, warn func(text string)) *Library {
 	l := &Library{session: session{words: words, warn: warn, warnings: warnings{words: words}}}
 	s := &l.session
@@ -37,8 +37,8 @@ func New(words *Words, warn func(text string)) *Library {
 	return l
 }
 
-// Open opens the main world with the options of symmem.h. It is collective over all ranks of the
-// job.
+// Open opens the main world with the options that symmem.h describes. It is collective over
+// all ranks of the job.
 func (l *Library) Open(text []byte) error {
 	var o Options
 	if err := decode(text, &o); err != nil {
@@ -61,9 +61,9 @@ func (l *Library) openMain(ctx context.Context, o *Options, kind rankKind) error
 	return err
 }
 
-// Close leaves the main world and frees all memory without live buffers. Unless force is set, it
-// fails if buffers are live. A forced Close waits for other ranks for at most a second. Callers may
-// still use and free live buffers after it.
+// Close leaves the main world and frees all memory that contains no live buffers. Unless force is
+// set, Close fails if any buffer is live. A forced Close waits for other ranks for at most a second.
+// After a forced Close, callers may still use and free their live buffers.
 func (l *Library) Close(force bool) error {
 	l.opening.Lock()
 	defer l.opening.Unlock()
@@ -79,7 +79,7 @@ func (l *Library) IsOpen() bool { return l.ranks.main.Load() != nil }
 // AnyOpen reports whether any world is open.
 func (l *Library) AnyOpen() bool { return len(l.ranks.all()) > 0 }
 
-// CallSites reports whether a world is open that records call sites.
+// CallSites reports whether any open world records call sites.
 func (l *Library) CallSites() bool {
 	return slices.ContainsFunc(l.ranks.all(), func(r *rank) bool { return r.callSites })
 }
@@ -125,8 +125,8 @@ func encode(value any) (string, error) {
 	return string(text), err
 }
 
-// SetCheck sets the check level of the main world, which selects what ranks compare. It is
-// collective over the world.
+// SetCheck sets the main world's check level, which determines how much of each call the ranks
+// compare. SetCheck is collective over the world.
 func (l *Library) SetCheck(level int) error {
 	r, err := l.current()
 	if err != nil {
