@@ -101,10 +101,17 @@ func TestTraceWithoutOnEvent(t *testing.T) {
 func TestTraceOfListWithoutOnEvent(t *testing.T) {
 	folder := t.TempDir()
 	rt := openAloneWith(t, symmem.Options{Trace: folder})
-	data := make([]byte, 64)
+	p, err := rt.NewPool(symmem.PoolOptions{Domain: rt.World()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := p.Alloc(4096)
+	if err != nil {
+		t.Fatal(err)
+	}
 	call := symmem.Call{
 		Operation: symmem.OpAllReduce, Type: symmem.Uint8, Op: symmem.Sum, Count: 64,
-		Send: symmem.Host(data), Recv: symmem.Host(data), Wait: true,
+		Send: b.Memory(), Recv: b.Memory(), Wait: true,
 	}
 	call.More = []symmem.Call{call}
 	if err := rt.Interop().Do(t.Context(), rt.World(), call, nil); err != nil {
