@@ -39,7 +39,7 @@ ALLOWED = {
     "ld-linux-aarch64.so.1",
 }
 
-# Libraries of PyTorch, which is loaded before its backends, and of its own needs.
+# Libraries that PyTorch has loaded before it loads a backend.
 OF_TORCH = {"libc10.so", "libtorch_cpu.so", "libstdc++.so.6", "libgcc_s.so.1"}
 
 

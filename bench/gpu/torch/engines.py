@@ -28,7 +28,7 @@ HIDDEN = 4096
 TOKENS = [int(n) for n in os.environ.get("TOKENS", "1 8 32 128 512 2048 8192").split()]
 CALLS, REPLAYS, ROUNDS = 10, 3, 20
 SLOWER, NOISE = 1.02, 0.3
-"""A call that was taken over fails if it takes this times as long, and so many us longer."""
+"""The limits of a call that was taken over: times the engine's time, plus microseconds."""
 
 LATER = 16 * MIB
 """The most memory that symmem may take after a group is made."""

@@ -39,11 +39,8 @@ from symmem._api.collectives import (
     all_reduce,
     all_to_all_single,
     broadcast,
-    gather,
-    reduce,
     reduce_scatter_tensor,
     reduce_scatter_v,
-    scatter,
 )
 from symmem._api.make import alloc, empty, empty_like, full, ones, zeros
 from symmem._api.memory import Block
@@ -68,6 +65,7 @@ from symmem._api.questions import (
     set_path,
     stats,
 )
+from symmem._api.rooted import gather, reduce, scatter
 from symmem._api.scopes import reserve, trim, use
 from symmem._api.stop import request_stop, should_stop
 from symmem._api.values import agree, combine, step

@@ -58,7 +58,7 @@ type Difference struct {
 	Explanation []string `json:"explanation"`
 }
 
-// Variant is what some ranks have in place of the differing event.
+// Variant describes the event of some ranks at the first difference.
 type Variant struct {
 	Ranks []int  `json:"ranks"`
 	Text  string `json:"text"`

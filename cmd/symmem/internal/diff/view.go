@@ -2,7 +2,7 @@ package diff
 
 import "symmem/cmd/symmem/internal/diff/history"
 
-// key is what ranks must agree on for a request.
+// key holds the properties of a request that must be equal on all ranks.
 type key struct {
 	size   int64
 	block  int32 // of a free: the block's number among the allocations; of a call: its text

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     import torch
 
     from symmem._api.terms import GroupLike, OpLike
-    from symmem._rank.group import Group
 
 _AUTO = int(Path.DEFAULT)
 _FUNCTIONS = {
@@ -81,8 +80,8 @@ def all_reduce_into(output: torch.Tensor, tensor: torch.Tensor, op: Any, group: 
     """Combine a tensor over all ranks into another one."""
     call = Call(find(group), False)
     source, target = call.read("input", tensor), call.write("output", output)
-    _same(tensor, output)
-    _sized("output", target, source.numel())
+    same_type(tensor, output)
+    check_size("output", target, source.numel())
     places = source.data_ptr(), target.data_ptr()
     _reduce(call, Operation.ALL_REDUCE, source.numel(), tensor, op, *places)
 
@@ -141,7 +140,7 @@ def all_gather_into_tensor(
         return outside(async_op)
     call = Call(g, async_op)
     source, target = call.read("input", input_tensor), call.write("output", output_tensor)
-    _same(input_tensor, output_tensor)
+    same_type(input_tensor, output_tensor)
     count, size = source.numel(), g.size
     if target.numel() != count * size:
         raise errors.InvalidError(
@@ -199,9 +198,9 @@ def reduce_scatter_tensor(
         return outside(async_op)
     call = Call(g, async_op)
     source, target = call.read("input", input), call.write("output", output)
-    _same(input, output)
+    same_type(input, output)
     count = target.numel()
-    _sized("input", source, count * g.size)
+    check_size("input", source, count * g.size)
     places = source.data_ptr(), target.data_ptr()
     return _reduce(call, Operation.REDUCE_SCATTER, count, input, op, *places)
 
@@ -338,7 +337,7 @@ def all_to_all_single(
         return outside(async_op)
     call = Call(g, async_op)
     source, target = call.read("input", input), call.write("output", output)
-    _same(input, output)
+    same_type(input, output)
     size, rank = g.size, g.rank
     receives, sends = _counts(size, target, splits[0]), _counts(size, source, splits[1])
     if sends[rank] != receives[rank]:
@@ -377,9 +376,9 @@ def all_gather_v(
         return outside(async_op)
     call = Call(g, async_op)
     source, target = call.read("input", input), call.write("output", output)
-    _same(input, output)
+    same_type(input, output)
     counts = _counts(g.size, target, sizes)
-    _sized("input", source, counts[g.rank])
+    check_size("input", source, counts[g.rank])
     kind, lists = pytorch().element(source.dtype), (_numbers(counts), None)
     places = source.data_ptr(), target.data_ptr()
     return call.run("symmem_all_gather_v", g.size, *lists, kind, *places)
@@ -407,117 +406,22 @@ def reduce_scatter_v(
         return outside(async_op)
     call = Call(g, async_op)
     source, target = call.read("input", input), call.write("output", output)
-    _same(input, output)
+    same_type(input, output)
     counts = _counts(g.size, source, sizes)
-    _sized("output", target, counts[g.rank])
+    check_size("output", target, counts[g.rank])
     kind, lists = pytorch().reduction(input.dtype, op), (_numbers(counts), None)
     places = source.data_ptr(), target.data_ptr()
     return call.run("symmem_reduce_scatter_v", g.size, *lists, *kind, *places)
 
 
-def reduce(
-    tensor: torch.Tensor,
-    dst: int | None = None,
-    op: OpLike = None,
-    group: GroupLike = None,
-    async_op: bool = False,
-    group_dst: int | None = None,
-) -> Work | None:
-    """Combine a tensor over all ranks into that of one rank: `torch.distributed.reduce`.
-
-    The tensors of the other ranks keep their values.
-    """
-    if (g := member(group, "reduce")) is None:
-        return outside(async_op)
-    root = g.root(dst, group_dst, "dst")
-    call = Call(g, async_op)
-    flat = call.write("tensor", tensor, reads=True)
-    kind, address = pytorch().reduction(tensor.dtype, op), flat.data_ptr()
-    return call.run("symmem_reduce", flat.numel(), *kind, root, _AUTO, address, address)
-
-
-def gather(
-    tensor: torch.Tensor,
-    gather_list: list[torch.Tensor] | None = None,
-    dst: int | None = None,
-    group: GroupLike = None,
-    async_op: bool = False,
-    group_dst: int | None = None,
-) -> Work | None:
-    """Gather a tensor of each rank into a list of one rank: `torch.distributed.gather`.
-
-    Args:
-        tensor: has the same shape on all ranks.
-        gather_list: on the receiving rank a tensor for each rank; None on the others.
-        dst: the receiving rank, by its number in torch.distributed; 0 unless given.
-        group: as `symmem.group` takes it; the world unless given.
-        async_op: return at once, with a Work to wait for.
-        group_dst: the receiving rank, by its number in the group; instead of dst.
-    """
-    if (g := member(group, "gather")) is None:
-        return outside(async_op)
-    root = g.root(0 if dst is None and group_dst is None else dst, group_dst, "dst")
-    call = Call(g, async_op)
-    source = call.read("tensor", tensor)
-    target = 0
-    if _parts_of_root(g, root, "gather_list", gather_list, tensor):
-        target = call.write_parts("gather_list", gather_list or []).data_ptr()
-    kind, count = pytorch().element(source.dtype), source.numel()
-    return call.run("symmem_gather", count, kind, root, source.data_ptr(), target)
-
-
-def scatter(
-    tensor: torch.Tensor,
-    scatter_list: list[torch.Tensor] | None = None,
-    src: int | None = None,
-    group: GroupLike = None,
-    async_op: bool = False,
-    group_src: int | None = None,
-) -> Work | None:
-    """Send each tensor of one rank's list to a rank: `torch.distributed.scatter`.
-
-    Args:
-        tensor: receives this rank's tensor of the list. It has the same shape on all ranks.
-        scatter_list: on the sending rank a tensor for each rank; None on the others.
-        src: the sending rank, by its number in torch.distributed; 0 unless given.
-        group: as `symmem.group` takes it; the world unless given.
-        async_op: return at once, with a Work to wait for.
-        group_src: the sending rank, by its number in the group; instead of src.
-    """
-    if (g := member(group, "scatter")) is None:
-        return outside(async_op)
-    root = g.root(0 if src is None and group_src is None else src, group_src)
-    call = Call(g, async_op)
-    target = call.write("tensor", tensor)
-    source = 0
-    if _parts_of_root(g, root, "scatter_list", scatter_list, tensor):
-        source = call.read_parts("scatter_list", scatter_list or []).data_ptr()
-    kind, count = pytorch().element(target.dtype), target.numel()
-    return call.run("symmem_scatter", count, kind, root, source, target.data_ptr())
-
-
-def _parts_of_root(
-    group: Group, root: int, name: str, parts: list[torch.Tensor] | None, part: torch.Tensor
-) -> bool:
-    """Check the list of a gather or scatter. Report whether this rank is the root."""
-    if group.rank != root:
-        if parts:
-            raise errors.InvalidError(f"{name} is for rank {root} of the group: pass None here")
-        return False
-    if not parts or len(parts) != group.size:
-        raise errors.InvalidError(f"{name} needs {group.size} tensors, one for each rank")
-    for each in parts:
-        _same(part, each)
-        _sized(f"a tensor of {name}", each, part.numel())
-    return True
-
-
-def _same(source: torch.Tensor, target: torch.Tensor) -> None:
+def same_type(source: torch.Tensor, target: torch.Tensor) -> None:
+    """Raise an error unless both tensors have the same type of elements."""
     if source.dtype is not target.dtype:
         raise errors.InvalidError(f"input is of {source.dtype}, output of {target.dtype}")
 
 
-def _sized(name: str, tensor: torch.Tensor, want: int) -> None:
+def check_size(name: str, tensor: torch.Tensor, want: int) -> None:
+    """Raise an error unless a tensor has the number of elements that the call needs."""
     if tensor.numel() != want:
         raise errors.InvalidError(f"{name} has {tensor.numel()} elements, {want} are needed")
 

@@ -125,7 +125,7 @@ type Frame struct {
 // String formats the frame.
 func (f Frame) String() string { return fmt.Sprintf("%s:%d %s", f.File, f.Line, f.Function) }
 
-// Rank is what one file says of a rank.
+// Rank holds what one file records of a rank.
 type Rank struct {
 	File   string
 	Number int

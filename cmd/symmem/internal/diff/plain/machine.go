@@ -2,7 +2,7 @@ package plain
 
 import "io"
 
-// Options tells Decode which lists to pass on.
+// Options selects the lists that Decode passes on.
 type Options struct {
 	// Streamed lists the keys of the top-level dict whose lists are passed on, and the levels of
 	// lists below each key: 1 for a list of elements, 2 for a list of such lists. The key "" stands

@@ -1,0 +1,115 @@
+"""Collectives with a root, with the arguments of `torch.distributed`: reduce, gather, scatter."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from symmem import errors
+from symmem._api.call import Call, member, outside
+from symmem._api.collectives import check_size, same_type
+from symmem._c.constants import Path
+from symmem._rank.work import Work
+from symmem._torch.pytorch import pytorch
+
+if TYPE_CHECKING:
+    import torch
+
+    from symmem._api.terms import GroupLike, OpLike
+    from symmem._rank.group import Group
+
+
+def reduce(
+    tensor: torch.Tensor,
+    dst: int | None = None,
+    op: OpLike = None,
+    group: GroupLike = None,
+    async_op: bool = False,
+    group_dst: int | None = None,
+) -> Work | None:
+    """Combine a tensor over all ranks into that of one rank: `torch.distributed.reduce`.
+
+    The tensors of the other ranks keep their values.
+    """
+    if (g := member(group, "reduce")) is None:
+        return outside(async_op)
+    root = g.root(dst, group_dst, "dst")
+    call = Call(g, async_op)
+    flat = call.write("tensor", tensor, reads=True)
+    kind, address = pytorch().reduction(tensor.dtype, op), flat.data_ptr()
+    return call.run("symmem_reduce", flat.numel(), *kind, root, int(Path.DEFAULT), address, address)
+
+
+def gather(
+    tensor: torch.Tensor,
+    gather_list: list[torch.Tensor] | None = None,
+    dst: int | None = None,
+    group: GroupLike = None,
+    async_op: bool = False,
+    group_dst: int | None = None,
+) -> Work | None:
+    """Gather a tensor of each rank into a list of one rank: `torch.distributed.gather`.
+
+    Args:
+        tensor: has the same shape on all ranks.
+        gather_list: on the receiving rank a tensor for each rank; None on the others.
+        dst: the receiving rank, by its number in torch.distributed; 0 unless given.
+        group: as `symmem.group` takes it; the world unless given.
+        async_op: return at once, with a Work to wait for.
+        group_dst: the receiving rank, by its number in the group; instead of dst.
+    """
+    if (g := member(group, "gather")) is None:
+        return outside(async_op)
+    root = g.root(0 if dst is None and group_dst is None else dst, group_dst, "dst")
+    call = Call(g, async_op)
+    source = call.read("tensor", tensor)
+    target = 0
+    if _parts_of_root(g, root, "gather_list", gather_list, tensor):
+        target = call.write_parts("gather_list", gather_list or []).data_ptr()
+    kind, count = pytorch().element(source.dtype), source.numel()
+    return call.run("symmem_gather", count, kind, root, source.data_ptr(), target)
+
+
+def scatter(
+    tensor: torch.Tensor,
+    scatter_list: list[torch.Tensor] | None = None,
+    src: int | None = None,
+    group: GroupLike = None,
+    async_op: bool = False,
+    group_src: int | None = None,
+) -> Work | None:
+    """Send each tensor of one rank's list to a rank: `torch.distributed.scatter`.
+
+    Args:
+        tensor: receives this rank's tensor of the list. It has the same shape on all ranks.
+        scatter_list: on the sending rank a tensor for each rank; None on the others.
+        src: the sending rank, by its number in torch.distributed; 0 unless given.
+        group: as `symmem.group` takes it; the world unless given.
+        async_op: return at once, with a Work to wait for.
+        group_src: the sending rank, by its number in the group; instead of src.
+    """
+    if (g := member(group, "scatter")) is None:
+        return outside(async_op)
+    root = g.root(0 if src is None and group_src is None else src, group_src)
+    call = Call(g, async_op)
+    target = call.write("tensor", tensor)
+    source = 0
+    if _parts_of_root(g, root, "scatter_list", scatter_list, tensor):
+        source = call.read_parts("scatter_list", scatter_list or []).data_ptr()
+    kind, count = pytorch().element(target.dtype), target.numel()
+    return call.run("symmem_scatter", count, kind, root, source, target.data_ptr())
+
+
+def _parts_of_root(
+    group: Group, root: int, name: str, parts: list[torch.Tensor] | None, part: torch.Tensor
+) -> bool:
+    """Check the list of a gather or scatter. Report whether this rank is the root."""
+    if group.rank != root:
+        if parts:
+            raise errors.InvalidError(f"{name} is for rank {root} of the group: pass None here")
+        return False
+    if not parts or len(parts) != group.size:
+        raise errors.InvalidError(f"{name} needs {group.size} tensors, one for each rank")
+    for each in parts:
+        same_type(part, each)
+        check_size(f"a tensor of {name}", each, part.numel())
+    return True
