@@ -194,7 +194,7 @@ def losses(backend: str, kind: Callable[[], list[float]]) -> list[float]:
     try:
         return kind()
     finally:
-        gc.collect()  # gloo ends the process if one of its own threads frees it
+        gc.collect()  # gloo ends the process if a thread of gloo frees the group
         dist.destroy_process_group()
 
 

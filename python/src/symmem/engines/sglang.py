@@ -85,7 +85,7 @@ def _refusals(coordinator: Any, named: dict[str, Any]) -> Iterator[str]:
     if kind not in ("cpu", "cuda"):
         yield f"symmem does not run on {kind}"
     if kind == "cuda" and coordinator.pynccl_comm is None and coordinator.ca_comm is None:
-        yield "SGLang gives it no communicator of its own"
+        yield "SGLang gives it no communicator"
     if envs.SGLANG_ENABLE_DETERMINISTIC_INFERENCE.get() and not deterministic():
         yield "SGLANG_ENABLE_DETERMINISTIC_INFERENCE=1 needs SYMMEM_DETERMINISTIC=ranks"
     yield from _overlapping()
@@ -246,7 +246,7 @@ def destroy(original: Original, self: Any) -> None:
 def use_symmetric_memory(
     original: Original, coordinator: Any, disabled: bool = False
 ) -> AbstractContextManager[Any]:
-    """Open a scope of symmem's group, where SGLang would open one of its own."""
+    """Open a scope of symmem's group where SGLang would open its scope."""
     from sglang.srt.distributed.device_communicators import pynccl_allocator
 
     group = of(coordinator).group
