@@ -19,6 +19,8 @@ import "context"
 //	MessageCounts  Communicator   a MessageError lists no messages
 //	Remarker       Offer          there are no remarks
 //	EndObserver    Communicator   only waiting ranks notice ended processes
+//	Inspector      Communicator   the live view shows no waits
+//	Timed          Plan           runs are not timed
 //	Values         Communicator   Group.Agree and related calls are refused
 
 // Availability is implemented by a Backend that does not work on every machine.
@@ -115,4 +117,22 @@ type EndObserver interface {
 	// EndedRanks lists the world ranks whose processes have ended before they left the group. It does
 	// not wait.
 	EndedRanks() []int
+}
+
+// Inspector is implemented by a Communicator that can describe what ranks wait for.
+type Inspector interface {
+	// Waits describes this rank's waits for other ranks, oldest first. It leaves out waits that have
+	// only polled so far, which take less than a few milliseconds. Waits does not wait.
+	Waits() []LateWarning
+	// Activity describes what the other ranks of the group are doing, by world rank. It does not
+	// wait.
+	Activity() map[int]string
+}
+
+// Timed is implemented by a Plan whose runs the backend can time. A run begins when the collective
+// has its turn and includes the wait for other ranks.
+type Timed interface {
+	// SetMeter makes the backend report runs to a Meter, except replays of graphs. It must be called
+	// before the plan is launched.
+	SetMeter(m Meter)
 }

@@ -36,7 +36,7 @@ func (g *graph) record(p *plan) {
 	at.Call++
 	g.latestCalls[p.c] = at
 	recorded := *p
-	recorded.Call = p.RecordedAs(at)
+	recorded.Call, recorded.meter = p.RecordedAs(at), driver.Meter{}
 	g.add(recorded.queue)
 }
 

@@ -46,7 +46,7 @@ func (c *communicator) List(plans []driver.Plan) (driver.Plan, error) {
 		members[i] = member
 	}
 	list := *members[0]
-	list.Call, list.more = driver.ListOf(plans), members[1:]
+	list.Call, list.more, list.meter = driver.ListOf(plans), members[1:], driver.Meter{}
 	return &list, nil
 }
 
@@ -69,6 +69,8 @@ type pendingCall struct {
 	posted bool // the first step was posted on the caller's thread
 	// balance holds this rank's message balance at the call, or 0 if balances are not compared.
 	balance uint64
+	// begin holds the result of Meter.Begin for a posted call.
+	begin int64
 }
 
 // issue returns the ticket of a collective and other fields of its pendingCall. They are separate
@@ -106,10 +108,13 @@ func (c *communicator) attempt(p *plan) (work, error) {
 	if !c.turns.reached(ticket) {
 		return &pendingCall{plan: p, ticket: ticket, check: check, balance: balance}, nil
 	}
+	begin := p.meter.Begin()
 	c.Begin(check, balance)
 	c.begin(p)
 	if !c.ArriveBriefly(!p.yields) {
-		i := pendingCall{plan: p, ticket: ticket, check: check, balance: balance, posted: true}
+		i := pendingCall{
+			plan: p, ticket: ticket, check: check, balance: balance, posted: true, begin: begin,
+		}
 		return &i, nil
 	}
 	c.mover.prefetchStage()
@@ -117,6 +122,7 @@ func (c *communicator) attempt(p *plan) (work, error) {
 	if err != nil {
 		err = c.failWith(err)
 	}
+	p.meter.End(begin)
 	c.turns.pass(ticket)
 	return nil, err
 }
@@ -155,6 +161,7 @@ func (c *communicator) complete(i *pendingCall) error {
 		return c.Cause()
 	}
 	if !i.posted {
+		i.begin = i.plan.meter.Begin()
 		c.Begin(i.check, i.balance)
 		c.begin(i.plan)
 	}
@@ -162,6 +169,7 @@ func (c *communicator) complete(i *pendingCall) error {
 	if err == nil {
 		err = c.finish(i.plan, i.ticket)
 	}
+	i.plan.meter.End(i.begin)
 	if err != nil {
 		return c.failWith(err)
 	}

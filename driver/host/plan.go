@@ -33,7 +33,12 @@ type plan struct {
 	more []*plan
 	// pair reports whether the call is a Send or Recv.
 	pair bool
+	// meter times runs.
+	meter driver.Meter
 }
+
+// SetMeter makes the communicator report runs of the call to a Meter. Messages are not timed.
+func (p *plan) SetMeter(m driver.Meter) { p.meter = m }
 
 // errNoKernels explains the missing direct path.
 var errNoKernels = fmt.Errorf("the host backend has no GPU kernels: %w", driver.ErrUnsupported)

@@ -65,6 +65,7 @@ type communicator struct {
 
 // communicator implements these optional interfaces.
 var (
+	_ driver.Inspector     = (*communicator)(nil)
 	_ driver.LazyWindows   = (*communicator)(nil)
 	_ driver.MessageCounts = (*communicator)(nil)
 	_ driver.Native        = (*communicator)(nil)
@@ -75,6 +76,12 @@ var (
 func (c *communicator) Named(name string, ordered bool) (driver.Named, error) {
 	return c.plane.Named(name, ordered)
 }
+
+// Waits describes this rank's waits for other ranks.
+func (c *communicator) Waits() []driver.LateWarning { return c.plane.Waits() }
+
+// Activity describes the activities of the other ranks.
+func (c *communicator) Activity() map[int]string { return c.plane.Activity() }
 
 // Collectives returns the number of collectives that this rank has launched.
 func (c *communicator) Collectives() uint64 { return c.plane.Collectives() }

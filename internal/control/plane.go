@@ -30,6 +30,8 @@ type Plane interface {
 	Exchange(ctx context.Context, lane driver.Lane, payload []byte) ([][]byte, error)
 	// Values implements driver.Communicator.
 	driver.Values
+	// Inspector describes what ranks wait for.
+	driver.Inspector
 	// Submit allocates the next ticket and publishes it to the other ranks. Every launch calls
 	// Submit, so it takes only a few nanoseconds. Calls must be serialized.
 	Submit() uint64

@@ -219,10 +219,9 @@ func (q *WaitStatus) late(states []RankState, missing []int) Verdict {
 	if q.IgnoreFaults || q.Late.Next(q.Waited, q.Warned) != 0 {
 		return Verdict{}
 	}
-	return Verdict{Warning: &driver.LateWarning{
-		Group: q.Group.Name(), Doing: q.Doing(), Waited: waited, Ranks: q.Group.World(missing),
-		Activity: q.activity(states, missing), Members: q.Group.Ranks,
-	}}
+	warning := q.Describe(states)
+	warning.Waited = waited
+	return Verdict{Warning: warning}
 }
 
 // activity describes the activities of the given group ranks, by world rank.
@@ -232,6 +231,24 @@ func (q *WaitStatus) activity(states []RankState, ranks []int) map[int]string {
 		all[q.Group.Ranks[r]] = states[r].String()
 	}
 	return all
+}
+
+// Describe returns the wait as a LateWarning, or nil if no rank is missing.
+func (q *WaitStatus) Describe(states []RankState) *driver.LateWarning {
+	missing := q.ranksWhere(states, func(r *RankState) bool { return r.Missing })
+	if len(missing) == 0 {
+		return nil
+	}
+	return &driver.LateWarning{
+		Group: q.Group.Name(), Doing: q.Doing(), Waited: q.Waited, Ranks: q.Group.World(missing),
+		Activity: q.activity(states, missing), Members: q.Group.Ranks,
+	}
+}
+
+// Activity describes the activities of the other ranks of a group, by world rank.
+func Activity(group driver.GroupConfig, states []RankState) map[int]string {
+	q := WaitStatus{Group: group}
+	return q.activity(states, q.ranksWhere(states, func(*RankState) bool { return true }))
 }
 
 // PeerFailure returns the reason why a group cannot continue after a peer was lost, failed or left.

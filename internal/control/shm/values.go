@@ -26,7 +26,7 @@ type named struct {
 	step    uint64 // last step posted
 	me      *valueSlot
 	// peers holds the slots of the other ranks by group rank. A slot is nil until it is found.
-	peers  []*valueSlot
+	peers  []atomic.Pointer[valueSlot]
 	others []int
 }
 
@@ -36,7 +36,7 @@ func newNamed(g *Group, name string, ordered bool) *named {
 	digest.Write([]byte(name))
 	n := &named{
 		g: g, name: name, ordered: ordered, digest: digest.Sum64(), number: len(g.named),
-		me: &g.me.values[len(g.named)], peers: make([]*valueSlot, len(g.blocks)),
+		me: &g.me.values[len(g.named)], peers: make([]atomic.Pointer[valueSlot], len(g.blocks)),
 		others: g.Others(),
 	}
 	copy(n.me.name[:], name)
@@ -64,10 +64,10 @@ var noStep uint64
 // word returns the word in which a rank posts the current step. It returns noStep if the rank has
 // not used the name yet.
 func (n *named) word(rank int) *uint64 {
-	if n.peers[rank] == nil {
+	if n.peers[rank].Load() == nil {
 		n.find(rank)
 	}
-	if s := n.peers[rank]; s != nil {
+	if s := n.peers[rank].Load(); s != nil {
 		return &s.lines[n.step&1].step
 	}
 	return &noStep
@@ -81,7 +81,7 @@ func (n *named) find(rank int) {
 		case spin.LoadAcquire64(&s.size) == 0:
 			return
 		case s.hasName(n.name):
-			n.peers[rank] = s
+			n.peers[rank].Store(s)
 			return
 		}
 	}
@@ -124,7 +124,7 @@ func (n *named) Gather(ctx context.Context, mine driver.Words, all []driver.Word
 // copyWords copies the words that a rank has posted. It reports whether they are valid. They are
 // valid if the line belongs to this step and name and has not changed during the copy.
 func (n *named) copyWords(rank int, words *driver.Words) bool {
-	l := &n.peers[rank].lines[n.step&1]
+	l := &n.peers[rank].Load().lines[n.step&1]
 	for i := range words {
 		at := (*uint64)(unsafe.Pointer(&l.payload[8*i]))
 		words[i] = spin.LoadAcquire64(at)

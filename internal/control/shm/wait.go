@@ -111,7 +111,7 @@ type waiter struct {
 	warned atomic.Uint64 // time of the last warning, by the monotonic clock, or 0
 
 	mu   *ranked.Spin[groupMu] // Group.Mu
-	list []*slowWait           // slow waits in collectives; guarded by mu
+	list []*slowWait           // slow waits, oldest first; guarded by mu
 }
 
 // waitSlowly performs the slow part of a wait. It yields, then sleeps, and calls checkWait at
@@ -163,11 +163,11 @@ func wakePoller() { go func() {}() }
 func (ws *waiter) publishWait(w *slowWait, begin uint64) {
 	b := &ws.ranks.me.status
 	w.begin = begin
+	ws.mu.Lock()
+	defer ws.mu.Unlock()
+	ws.list = append(ws.list, w)
 	switch {
 	case w.collective != 0:
-		ws.mu.Lock()
-		defer ws.mu.Unlock()
-		ws.list = append(ws.list, w)
 		ws.publishLatest()
 	case w.exchange:
 		spin.StoreRelease64(&b.since, begin)
@@ -177,11 +177,11 @@ func (ws *waiter) publishWait(w *slowWait, begin uint64) {
 
 // unpublishWait removes the wait from the status. Other waits of this rank stay there.
 func (ws *waiter) unpublishWait(w *slowWait) {
+	ws.mu.Lock()
+	defer ws.mu.Unlock()
+	ws.list = slices.DeleteFunc(ws.list, func(o *slowWait) bool { return o == w })
 	switch {
 	case w.collective != 0:
-		ws.mu.Lock()
-		defer ws.mu.Unlock()
-		ws.list = slices.DeleteFunc(ws.list, func(o *slowWait) bool { return o == w })
 		ws.publishLatest()
 	case w.exchange:
 		spin.StoreRelease64(&ws.ranks.me.status.inExchange, 0)
@@ -191,14 +191,16 @@ func (ws *waiter) unpublishWait(w *slowWait) {
 // publishLatest publishes the wait with the highest ticket. From this ticket peers can tell best
 // whether this rank can still reach their collectives. The caller holds ws.mu.
 func (ws *waiter) publishLatest() {
-	b := &ws.ranks.me.status
-	if len(ws.list) == 0 {
+	b, last := &ws.ranks.me.status, &slowWait{}
+	for _, w := range ws.list {
+		if w.collective > last.collective {
+			last = w
+		}
+	}
+	if last.collective == 0 {
 		spin.StoreRelease64(&b.inCollective, 0)
 		return
 	}
-	last := slices.MaxFunc(ws.list, func(x, y *slowWait) int {
-		return cmp.Compare(x.collective, y.collective)
-	})
 	spin.StoreRelease64(&b.operation, uint64(last.operation))
 	spin.StoreRelease64(&b.since, last.begin)
 	spin.StoreRelease64(&b.inCollective, last.collective)

@@ -1,0 +1,106 @@
+package driver
+
+import (
+	"sync/atomic"
+	"time"
+)
+
+const (
+	// sampleEvery is the interval between timed calls, in calls. It must be a power of two.
+	sampleEvery = 128
+	// alwaysTimed is the size in bytes from which every call is timed: reading the time twice costs
+	// less than a hundredth of such a call.
+	alwaysTimed = 1 << 20
+	// recentSamples is the number of samples over which the recent values are averaged.
+	recentSamples = 16
+)
+
+// Clock counts calls of one kind and measures the time of some of them: of the first, of every
+// 128th, and of each call of at least 1 MiB. Calls report to it through a [Meter]. A Clock takes no
+// lock and is safe for concurrent use. Simultaneous samples may overwrite each other's recent
+// values.
+type Clock struct {
+	calls, bytes atomic.Uint64
+	samples      atomic.Uint64
+	nanoseconds  atomic.Uint64
+	recentTime   atomic.Uint64 // in nanoseconds, times recentSamples
+	recentBytes  atomic.Uint64 // times recentSamples
+}
+
+// epoch is the origin of the times that Begin returns.
+var epoch = time.Now()
+
+// Meter reports equal calls to a Clock. The zero Meter ignores them. A Meter may be copied.
+type Meter struct {
+	clock *Clock
+	bytes int64
+}
+
+// Meter returns a Meter for calls of the given size in bytes.
+func (c *Clock) Meter(bytes int64) Meter { return Meter{c, bytes} }
+
+// Active reports whether the Meter has a Clock.
+func (m *Meter) Active() bool { return m.clock != nil }
+
+// Begin counts a call and returns the time at which it began, or 0 if the call is not timed.
+func (m *Meter) Begin() int64 {
+	if m.clock == nil {
+		return 0
+	}
+	return m.begin()
+}
+
+func (m *Meter) begin() int64 {
+	m.clock.bytes.Add(uint64(m.bytes))
+	if m.clock.calls.Add(1)&(sampleEvery-1) != 1 && m.bytes < alwaysTimed {
+		return 0
+	}
+	return int64(time.Since(epoch))
+}
+
+// End records the end of a call. begin is the result of Begin.
+func (m *Meter) End(begin int64) {
+	if begin != 0 {
+		m.end(begin)
+	}
+}
+
+func (m *Meter) end(begin int64) {
+	c := m.clock
+	elapsed := uint64(max(0, int64(time.Since(epoch))-begin))
+	first := c.samples.Add(1) == 1
+	c.nanoseconds.Add(elapsed)
+	average(&c.recentTime, elapsed, first)
+	average(&c.recentBytes, uint64(m.bytes), first)
+}
+
+// average updates an exponentially weighted average.
+func average(recent *atomic.Uint64, value uint64, first bool) {
+	old := recent.Load()
+	if first {
+		old = value * recentSamples
+	}
+	recent.Store(old - old/recentSamples + value)
+}
+
+// ClockReading contains the values of a Clock at a point in time.
+type ClockReading struct {
+	// Calls counts all calls. Bytes is the sum of their sizes.
+	Calls, Bytes uint64
+	// Samples counts the timed calls. Time is the sum of their times.
+	Samples uint64
+	Time    time.Duration
+	// RecentTime and RecentBytes are averages over the latest samples, about 16.
+	RecentTime  time.Duration
+	RecentBytes int64
+}
+
+// Read returns the current values. Calls in progress may be part of some values only.
+func (c *Clock) Read() ClockReading {
+	return ClockReading{
+		Calls: c.calls.Load(), Bytes: c.bytes.Load(), Samples: c.samples.Load(),
+		Time:        time.Duration(c.nanoseconds.Load()),
+		RecentTime:  time.Duration(c.recentTime.Load() / recentSamples),
+		RecentBytes: int64(c.recentBytes.Load() / recentSamples),
+	}
+}
