@@ -38,18 +38,18 @@ def replace_gloo() -> None:
 
     from symmem._backend.create import create
 
+    if hasattr(distributed_c10d, "_create_gloo_process_group"):  # PyTorch 2.14 and later
+        distributed_c10d._create_gloo_process_group = lambda options, _: create(options)
+        return
+
     gloo = distributed_c10d.ProcessGroupGloo
 
-    class Kind(type):
-        def __instancecheck__(cls, instance: Any) -> bool:
-            return True
-
-    class InGloosPlace(metaclass=Kind):
-        def __new__(cls, store: Any, rank: int, size: int, timeout: Any, **more: Any) -> Any:
+    class InGloosPlace:
+        def __new__(cls, store: Any, rank: int, size: int, timeout: Any) -> Any:
             caller = sys._getframe(1).f_locals
             if "global_ranks_in_group" not in caller:
                 # The group by which TORCH_DISTRIBUTED_DEBUG=DETAIL compares calls.
-                return gloo(store, rank, size, timeout=timeout, **more)
+                return gloo(store, rank, size, timeout=timeout)
             options = distributed_c10d._DistributedBackendOptions()
             options.store, options.timeout = store, timeout
             options.group_rank, options.group_size = rank, size
@@ -58,8 +58,7 @@ def replace_gloo() -> None:
             return create(options)
 
     distributed_c10d.ProcessGroupGloo = InGloosPlace
-    if not hasattr(Backend, "options"):  # before PyTorch 2.14
-        Backend.options = types.SimpleNamespace()
+    Backend.options = types.SimpleNamespace()
 
 
 def cases(on_gloo: bool) -> type[unittest.TestCase]:
