@@ -119,11 +119,7 @@ func (q *inquiry) exchangeReports(ctx context.Context, payload []byte) ([][]byte
 func (q *inquiry) firstCause(cause error, all reports) error {
 	switch of := all.byKind; {
 	case len(of[kindLost]) > 0:
-		var ranks []int
-		for _, r := range of[kindLost] {
-			ranks = append(ranks, r.Lost.Ranks...)
-		}
-		return &RankLostError{Ranks: distinct(ranks), Doing: of[kindLost][0].Doing, Members: q.ranks}
+		return q.lost(of[kindLost])
 	case len(of[kindPrior]) > 0:
 		return of[kindPrior][0].err()
 	case len(of[kindClosed]) > 0:
@@ -183,15 +179,29 @@ func (all *reports) advise(err error) error {
 		"Close of the failed group), or call Check or Split on a group of these ranks", err)
 }
 
+// lost merges the reports of lost ranks.
+func (q *inquiry) lost(reports []report) *RankLostError {
+	e := &RankLostError{
+		Doing: reports[0].Doing, Machines: map[int]string{}, Members: q.ranks,
+	}
+	for _, r := range reports {
+		e.Ranks = append(e.Ranks, r.Lost.Ranks...)
+		maps.Copy(e.Machines, r.Lost.Machines)
+	}
+	e.Ranks = distinct(e.Ranks)
+	return e
+}
+
 // late merges the reports of ranks that waited for other ranks. It takes the texts from the lowest
 // rank's report, so the result is the same on all ranks.
 func (q *inquiry) late(reports []report) *TimeoutError {
 	e := &TimeoutError{
 		Doing: reports[0].Doing, Waited: reports[0].Late.Waited, Activity: map[int]string{},
-		Members: q.ranks,
+		Machines: map[int]string{}, Members: q.ranks,
 	}
 	for _, r := range reports {
 		e.Missing = append(e.Missing, r.Late.Missing...)
+		maps.Copy(e.Machines, r.Late.Machines)
 		maps.Copy(e.Activity, r.Late.Activity)
 		e.Counts = cmp.Or(e.Counts, r.Late.Counts)
 	}

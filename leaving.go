@@ -25,11 +25,13 @@ func leftError(doing string, ended []*rendezvous.EndedError) error {
 		}
 		switch because := e.How + " because of that"; {
 		case r.Kind == kindLost && len(r.Lost.Ranks) > 0:
-			return &RankLostError{Ranks: r.Lost.Ranks, Doing: doing + " (" + because + ")"}
+			return &RankLostError{
+				Ranks: r.Lost.Ranks, Machines: r.Lost.Machines, Doing: doing + " (" + because + ")",
+			}
 		case r.Kind == kindLate && len(r.Late.Missing) > 0:
 			return &AbsentError{
-				Doing: doing, Waited: r.Late.Waited, Ranks: r.Late.Missing, Activity: r.Late.Activity,
-				Members: r.Late.Members, Err: errors.New(because),
+				Doing: doing, Waited: r.Late.Waited, Ranks: r.Late.Missing,
+				Machines: r.Late.Machines, Activity: r.Late.Activity, Members: r.Late.Members, Err: errors.New(because),
 			}
 		}
 		reported := *e

@@ -3,6 +3,7 @@ package driver
 import (
 	"context"
 	"errors"
+	"slices"
 	"strings"
 	"time"
 )
@@ -28,6 +29,9 @@ type GroupConfig struct {
 	// Timeout limits each wait for a peer for which no other deadline is set. If Timeout is nil,
 	// Config.Timeout applies.
 	Timeout *Limit
+	// Machines holds the host name of each rank in group order, for errors. An unknown name is empty.
+	// Machines is nil if the ranks share a machine.
+	Machines []string
 	// Owner identifies the group in its Faults. If it is nil, errors are not wrapped.
 	Owner any
 }
@@ -61,6 +65,23 @@ func (g GroupConfig) World(ranks []int) []int {
 		world[i] = g.Ranks[r]
 	}
 	return world
+}
+
+// MachinesOf returns the host names of world ranks of the group, by world rank, as far as they are
+// known. It returns nil if the ranks of the group share a machine.
+func (g GroupConfig) MachinesOf(world []int) map[int]string {
+	var machines map[int]string
+	for _, rank := range world {
+		i := slices.Index(g.Ranks, rank)
+		if i < 0 || i >= len(g.Machines) || g.Machines[i] == "" {
+			continue
+		}
+		if machines == nil {
+			machines = map[int]string{}
+		}
+		machines[rank] = g.Machines[i]
+	}
+	return machines
 }
 
 // Mismatch returns the error for a call that differs between ranks. others lists the group ranks

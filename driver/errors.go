@@ -46,6 +46,9 @@ type TimeoutError struct {
 	Waited time.Duration
 	// Missing lists the world ranks that did not arrive.
 	Missing []int
+	// Machines holds the host names of the missing ranks, by world rank, as far as they are known.
+	// It is empty if the ranks of the group share a machine.
+	Machines map[int]string `json:",omitempty"`
 	// Activity describes what ranks were doing, by world rank, as far as it is known.
 	Activity map[int]string
 	// Counts lists how many collectives of each kind the ranks have launched. It is empty if the
@@ -60,7 +63,7 @@ func (e *TimeoutError) Error() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s: waited %v", e.Doing, e.Waited)
 	if len(e.Missing) > 0 {
-		fmt.Fprintf(&b, " for %s", RanksOf(e.Missing, e.Members))
+		fmt.Fprintf(&b, " for %s", RanksOn(e.Missing, e.Members, e.Machines))
 	}
 	writeActivity(&b, e.Activity, e.Members)
 	if e.Counts != "" {
@@ -81,6 +84,9 @@ type AbsentError struct {
 	Waited time.Duration
 	// Ranks lists the world ranks that did not arrive.
 	Ranks []int
+	// Machines holds the host names of these ranks, by world rank, as far as they are known. It is
+	// empty if the ranks of the group share a machine.
+	Machines map[int]string `json:",omitempty"`
 	// Activity describes what ranks were doing, by world rank, as far as it is known.
 	Activity map[int]string
 	// Members lists the world ranks of the group in group order; empty if it is the world.
@@ -95,7 +101,7 @@ func (e *AbsentError) Error() string {
 	if e.Waited > 0 {
 		fmt.Fprintf(&b, "waited %v: ", e.Waited)
 	}
-	fmt.Fprintf(&b, "%s did not arrive", RanksOf(e.Ranks, e.Members))
+	fmt.Fprintf(&b, "%s did not arrive", RanksOn(e.Ranks, e.Members, e.Machines))
 	writeActivity(&b, e.Activity, e.Members)
 	if e.Err != nil && !errors.Is(e.Err, context.DeadlineExceeded) {
 		fmt.Fprintf(&b, ": %v", e.Err)
@@ -114,8 +120,8 @@ func (e *AbsentError) As(target any) bool {
 	timeout, ok := target.(**TimeoutError)
 	if ok {
 		*timeout = &TimeoutError{
-			Doing: e.Doing, Waited: e.Waited, Missing: e.Ranks, Activity: e.Activity,
-			Members: e.Members,
+			Doing: e.Doing, Waited: e.Waited, Missing: e.Ranks, Machines: e.Machines,
+			Activity: e.Activity, Members: e.Members,
 		}
 	}
 	return ok
@@ -126,6 +132,9 @@ func (e *AbsentError) As(target any) bool {
 type RankLostError struct {
 	// Ranks lists the lost world ranks.
 	Ranks []int
+	// Machines holds the host names of these ranks, by world rank, as far as they are known. It is
+	// empty if the ranks of the group share a machine.
+	Machines map[int]string `json:",omitempty"`
 	// Doing describes what this rank was doing when it noticed.
 	Doing string
 	// Members lists the world ranks of the group in group order. It is empty if the call was not in a
@@ -138,10 +147,10 @@ type RankLostError struct {
 func (e *RankLostError) Error() string {
 	if e.Left {
 		return fmt.Sprintf("%s: %s left: a rank that has closed symmem takes part in no further calls",
-			e.Doing, RanksOf(e.Ranks, e.Members))
+			e.Doing, RanksOn(e.Ranks, e.Members, e.Machines))
 	}
 	return fmt.Sprintf("%s: %s lost: the process, or the connection to it, has ended",
-		e.Doing, RanksOf(e.Ranks, e.Members))
+		e.Doing, RanksOn(e.Ranks, e.Members, e.Machines))
 }
 
 // PeerError reports that this rank's wait ended because other ranks of the group had failed. It

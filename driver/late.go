@@ -16,6 +16,9 @@ type LateWarning struct {
 	Waited time.Duration
 	// Ranks lists the world ranks that have not arrived.
 	Ranks []int
+	// Machines holds the host names of these ranks, by world rank, as far as they are known. It is
+	// empty if the ranks of the group share a machine.
+	Machines map[int]string
 	// Activity describes what these ranks are doing, by world rank, as far as it is known.
 	Activity map[int]string
 	// Members lists the world ranks of the group in group order. It is empty if they are not known.
@@ -25,7 +28,8 @@ type LateWarning struct {
 // String returns the warning as one line.
 func (w *LateWarning) String() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "%s: waiting for %v for %s", w.Doing, w.Waited, RanksOf(w.Ranks, w.Members))
+	fmt.Fprintf(&b, "%s: waiting for %v for %s", w.Doing, w.Waited,
+		RanksOn(w.Ranks, w.Members, w.Machines))
 	writeActivity(&b, w.Activity, w.Members)
 	b.WriteString("; the wait continues")
 	return b.String()

@@ -20,6 +20,12 @@ func Spans(numbers []int) string { return ranklist.Spans(numbers) }
 // NumberedAsWorld returns true for it, RanksOf formats the ranks as Ranks does.
 func RanksOf(world, members []int) string { return ranklist.RanksOf(world, members) }
 
+// RanksOn formats ranks as RanksOf does, and adds the machines that they run on, such as "ranks 4-7
+// on node-b" and "ranks 4-6 (4-5 on node-b, 6 on node-c)". machines holds host names by world rank.
+func RanksOn(world, members []int, machines map[int]string) string {
+	return ranklist.RanksOn(world, members, machines)
+}
+
 // Plural formats a count with a noun, such as "1 rank" and "2 ranks".
 func Plural[N int | int64 | uint64](n N, noun string) string { return ranklist.Plural(n, noun) }
 

@@ -60,6 +60,7 @@ func (j *connector) join(ctx context.Context) error {
 	if j.members, err = j.device.members.awaitMembers(ctx, j.cfg.Ranks); err != nil {
 		return err
 	}
+	j.cfg.Machines = hostNames(j.members)
 	if j.plane, err = j.joinPlane(ctx); err != nil {
 		return err
 	}

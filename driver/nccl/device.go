@@ -14,6 +14,7 @@ import (
 	"symmem/driver/nccl/internal/p2p"
 	"symmem/driver/nccl/internal/stream"
 	"symmem/driver/nccl/kernels"
+	"symmem/internal/control"
 	"symmem/internal/control/shm"
 	"symmem/internal/cuda"
 	"symmem/internal/nccl"
@@ -101,8 +102,8 @@ func (d *Device) publishMember(ctx context.Context) error {
 	}
 	code, _ := d.nccl.Version()
 	d.self = member{
-		Machine: machine, Boot: boot, GPU: uuid, Process: process, Name: d.info.Name, NCCL: code,
-		NoFabric: d.gpu.NoFabric,
+		Machine: machine, Host: control.HostName(), Boot: boot, GPU: uuid, Process: process,
+		Name: d.info.Name, NCCL: code, NoFabric: d.gpu.NoFabric,
 	}
 	// Load the kernels before messages are sent. CUDA may wait for idle streams when it loads a
 	// kernel, and a stream may be waiting for a message.

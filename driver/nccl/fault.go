@@ -83,6 +83,7 @@ func (f *faults) kernelFault() error {
 		for set := report.Ranks; set != 0; set &= set - 1 {
 			e.Missing = append(e.Missing, f.cfg.Ranks[bits.TrailingZeros32(set)])
 		}
+		e.Machines = f.cfg.MachinesOf(e.Missing)
 		return e
 	default:
 		return fmt.Errorf("%s: a kernel has reported fault %d", doing, report.Fault())

@@ -20,6 +20,8 @@ type member struct {
 	// Machine identifies the machine as NCCL does: by NCCL_HOSTID if it is set, otherwise by host
 	// name and boot ID. Different NCCL_HOSTIDs simulate several machines on one.
 	Machine string `json:"machine"`
+	// Host is the host name, for errors.
+	Host string `json:"host,omitempty"`
 	// Boot is the boot ID of the kernel. All containers of a physical machine have the same boot
 	// ID.
 	Boot string `json:"boot"`
@@ -79,8 +81,8 @@ func (d *members) awaitMembers(ctx context.Context, ranks []int) ([]*member, err
 	for i, rank := range ranks {
 		m, err := d.get(ctx, rank)
 		if err != nil && errors.Is(context.Cause(ctx), context.DeadlineExceeded) {
-			return nil, control.AbsentError(warning.Doing, ranks, time.Since(begin), absent(),
-				[]int{rank}, err)
+			return nil, control.AbsentError(warning.Doing, driver.GroupConfig{Ranks: ranks},
+				time.Since(begin), absent(), []int{rank}, err)
 		}
 		if err != nil {
 			return nil, err
@@ -184,6 +186,18 @@ func machines(all []*member) int {
 		names[m.Machine] = true
 	}
 	return len(names)
+}
+
+// hostNames returns the host name of each rank of a group, or nil if the ranks share a machine.
+func hostNames(all []*member) []string {
+	if machines(all) == 1 {
+		return nil
+	}
+	names := make([]string, len(all))
+	for i, m := range all {
+		names[i] = control.MachineName(m.Host)
+	}
+	return names
 }
 
 // noMessagesError returns the error for messages in a group whose ranks cannot exchange messages.

@@ -15,6 +15,8 @@ type failureReport struct {
 	// Lost holds the world ranks that the sender considers lost. Other ranks may not have detected
 	// the loss yet.
 	Lost []int `json:"lost,omitempty"`
+	// Machines holds the host names of the lost ranks, as far as they are known.
+	Machines map[int]string `json:"machines,omitempty"`
 }
 
 // EncodeFailure encodes the reason why a step failed on this rank. Other ranks decode it with
@@ -25,7 +27,7 @@ func EncodeFailure(err error) []byte {
 	}
 	c := failureReport{Why: err.Error()}
 	if lost := (*driver.RankLostError)(nil); errors.As(err, &lost) {
-		c.Lost = lost.Ranks
+		c.Lost, c.Machines = lost.Ranks, lost.Machines
 	}
 	encoded, _ := json.Marshal(c) // cannot fail: only strings and numbers
 	return encoded
@@ -46,7 +48,12 @@ func DecodeFailures(ranks []int, reports [][]byte, doing string) error {
 		text := fmt.Sprintf("rank %d failed: %s", ranks[r], Printable(c.Why))
 		foreign := func(lost int) bool { return !slices.Contains(ranks, lost) }
 		if len(c.Lost) > 0 && !slices.ContainsFunc(c.Lost, foreign) {
-			return &driver.RankLostError{Ranks: c.Lost, Doing: doing + ": " + text}
+			for rank, name := range c.Machines {
+				c.Machines[rank] = MachineName(name)
+			}
+			return &driver.RankLostError{
+				Ranks: c.Lost, Machines: c.Machines, Doing: doing + ": " + text,
+			}
 		}
 		return errors.New(text)
 	}

@@ -30,7 +30,7 @@ func (r JoinList) key(rank int) string {
 
 // Add records that this rank has begun to join. It must be called before any wait for other ranks.
 func (r JoinList) Add(ctx context.Context) error {
-	if err := r.Store.Set(ctx, r.key(r.Group.Ranks[r.Group.Rank]), nil); err != nil {
+	if err := r.Store.Set(ctx, r.key(r.Group.Ranks[r.Group.Rank]), r.entry(nil)); err != nil {
 		return fmt.Errorf("storing that this rank joins group %s: %w", r.Group.Name(), err)
 	}
 	return nil
@@ -51,6 +51,9 @@ func Absent(store driver.Store, ranks []int, key func(rank int) string) []int {
 	return absent
 }
 
+// silentStore describes the rank that serves a store without answers.
+const silentStore = "serves the store, which does not answer"
+
 // readAbsent implements Absent. It also returns the values of the keys that exist, by rank.
 func readAbsent(
 	store driver.Store, ranks []int, key func(rank int) string,
@@ -62,7 +65,7 @@ func readAbsent(
 		value, there, err := store.Peek(ctx, key(rank))
 		switch server := store.ServedBy(); {
 		case err != nil && server >= 0:
-			return []int{server}, map[int]string{server: "serves the store, which does not answer"}
+			return []int{server}, map[int]string{server: silentStore}
 		case err != nil:
 			return absent, stored
 		case there:
@@ -81,7 +84,7 @@ func (r JoinList) AbsentError(waited time.Duration, awaited []int, err error) er
 	if len(absent) == 0 && len(awaited) > 0 {
 		awaited = r.Blockers(awaited)
 	}
-	return AbsentError("meeting the ranks of group "+r.Group.Name(), r.Group.Ranks, waited, absent,
+	return AbsentError("meeting the ranks of group "+r.Group.Name(), r.addMachines(), waited, absent,
 		awaited, err)
 }
 
@@ -130,7 +133,7 @@ func (r JoinList) follow(from []int, stored map[int]string) []int {
 // AbsentError returns the error of a wait that timed out. The error names the absent ranks. If no
 // rank is absent, it names the awaited ranks. If there are none either, the result is err.
 func AbsentError(
-	doing string, members []int, waited time.Duration, absent, awaited []int, err error,
+	doing string, group driver.GroupConfig, waited time.Duration, absent, awaited []int, err error,
 ) error {
 	if len(absent) == 0 {
 		absent = awaited
@@ -139,7 +142,8 @@ func AbsentError(
 		return err
 	}
 	return &driver.AbsentError{
-		Doing: doing, Waited: waited.Round(time.Millisecond), Ranks: absent, Members: members, Err: err,
+		Doing: doing, Waited: waited.Round(time.Millisecond), Ranks: absent,
+		Machines: group.MachinesOf(absent), Members: group.Ranks, Err: err,
 	}
 }
 
@@ -173,8 +177,8 @@ func (r JoinList) activities(absent []int, stored map[int]string) map[int]string
 		if waits := r.waitsIn(stored[rank]); len(waits) > 0 {
 			doing[rank] = "is joining the group, and waits for " +
 				driver.RanksOf(waits, r.Group.Ranks)
-		} else if rank == r.Store.ServedBy() && stored[rank] != "" {
-			doing[rank] = stored[rank]
+		} else if rank == r.Store.ServedBy() && stored[rank] == silentStore {
+			doing[rank] = silentStore
 		}
 	}
 	return doing
@@ -184,11 +188,41 @@ func (r JoinList) activities(absent []int, stored map[int]string) map[int]string
 func (r JoinList) publishAwaited(ranks []int) {
 	ctx, cancel := context.WithTimeout(context.Background(), lookupTimeout)
 	defer cancel()
-	text := strings.Trim(fmt.Sprint(ranks), "[]")
-	_ = r.Store.Set(ctx, r.key(r.Group.Ranks[r.Group.Rank]), []byte(text))
+	_ = r.Store.Set(ctx, r.key(r.Group.Ranks[r.Group.Rank]), r.entry(ranks))
 }
 
-// waitsIn parses a value stored by publishAwaited. It skips fields that are not ranks of the group.
+// machineMark precedes the host name in a stored value.
+const machineMark = "@"
+
+// entry returns the value that this rank stores: its host name, and the ranks that it waits for.
+func (r JoinList) entry(awaited []int) []byte {
+	return []byte(machineMark + HostName() + " " + strings.Trim(fmt.Sprint(awaited), "[]"))
+}
+
+// machineIn returns the host name in a value that a rank has stored, or "".
+func machineIn(text string) string {
+	fields := strings.Fields(text)
+	if len(fields) == 0 {
+		return ""
+	}
+	name, _ := strings.CutPrefix(fields[0], machineMark)
+	return name
+}
+
+// addMachines returns the group with the host names of the ranks that have stored one.
+func (r JoinList) addMachines() driver.GroupConfig {
+	group := r.Group
+	if group.Machines == nil {
+		group.Machines = make([]string, len(group.Ranks))
+		_, stored := readAbsent(r.Store, r.others(), r.key)
+		for i, rank := range group.Ranks {
+			group.Machines[i] = machineIn(stored[rank])
+		}
+	}
+	return group
+}
+
+// waitsIn parses a value that entry has returned. It skips fields that are not ranks of the group.
 func (r JoinList) waitsIn(text string) (ranks []int) {
 	for _, field := range strings.Fields(text) {
 		rank, err := strconv.Atoi(field)

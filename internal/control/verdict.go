@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"symmem/driver"
@@ -120,7 +121,8 @@ type Verdict struct {
 // because an earlier condition may cause a later one:
 //
 //	this rank has failed   q.Cause
-//	a rank is lost         RankLostError: its process has ended before it left the group
+//	a rank is lost         RankLostError: its process has ended before it left the group. The error
+//	                       names all lost ranks, also those that have reached the awaited step
 //	a peer has failed      PeerError: the peer will not arrive
 //	a rank is elsewhere    DeadlockError: it has left the group, or waits for us in another call
 //	a rank is late         TimeoutError: it is alive and has not arrived in time
@@ -143,11 +145,9 @@ func Judge(q *WaitStatus, states []RankState) Verdict {
 	if len(missing) == 0 && !q.Work {
 		return Verdict{}
 	}
-	lost := q.ranksWhere(states, func(r *RankState) bool { return r.dead() && (q.Work || r.Missing) })
-	if len(lost) > 0 {
-		return Verdict{Err: &driver.RankLostError{
-			Ranks: q.Group.World(lost), Doing: q.Doing(), Members: q.Group.Ranks,
-		}}
+	lost := q.ranksWhere(states, (*RankState).dead)
+	if slices.ContainsFunc(lost, func(r int) bool { return q.Work || states[r].Missing }) {
+		return Verdict{Err: lostError(q.Group, lost, q.Doing())}
 	}
 	if faults && (len(missing) > 0 || q.FailedFor >= Grace) {
 		if err := PeerFault(q.Group, states, q.Doing); err != nil {
@@ -211,6 +211,7 @@ func (q *WaitStatus) late(states []RankState, missing []int) Verdict {
 	if q.DeadlinePassed || q.Waited >= q.Timeout {
 		return Verdict{Err: &driver.TimeoutError{
 			Doing: q.Doing(), Waited: waited, Missing: q.Group.World(missing),
+			Machines: q.Group.MachinesOf(q.Group.World(missing)),
 			Activity: q.activity(states, missing), Members: q.Group.Ranks,
 		}}
 	}
@@ -241,6 +242,7 @@ func (q *WaitStatus) Describe(states []RankState) *driver.LateWarning {
 	}
 	return &driver.LateWarning{
 		Group: q.Group.Name(), Doing: q.Doing(), Waited: q.Waited, Ranks: q.Group.World(missing),
+		Machines: q.Group.MachinesOf(q.Group.World(missing)),
 		Activity: q.activity(states, missing), Members: q.Group.Ranks,
 	}
 }
@@ -256,9 +258,7 @@ func Activity(group driver.GroupConfig, states []RankState) map[int]string {
 func PeerFailure(group driver.GroupConfig, states []RankState, doing string) error {
 	q := WaitStatus{Group: group}
 	if lost := q.ranksWhere(states, (*RankState).dead); len(lost) > 0 {
-		return &driver.RankLostError{
-			Ranks: group.World(lost), Doing: doing, Members: group.Ranks,
-		}
+		return lostError(group, lost, doing)
 	}
 	if err := PeerFault(group, states, func() string { return doing }); err != nil {
 		return err
@@ -269,6 +269,14 @@ func PeerFailure(group driver.GroupConfig, states []RankState, doing string) err
 		}
 	}
 	return &driver.PeerError{Doing: doing, Members: group.Ranks}
+}
+
+// lostError returns the error for group ranks that are lost.
+func lostError(group driver.GroupConfig, lost []int, doing string) *driver.RankLostError {
+	ranks := group.World(lost)
+	return &driver.RankLostError{
+		Ranks: ranks, Machines: group.MachinesOf(ranks), Doing: doing, Members: group.Ranks,
+	}
 }
 
 // SomePeerFault returns the result of PeerFault. If no state shows a failure yet, it returns a
@@ -313,8 +321,8 @@ func Interrupted(q *WaitStatus, states []RankState, cause error) error {
 	}
 	late := driver.TimeoutError{
 		Doing: q.Doing(), Waited: q.Waited.Round(time.Millisecond),
-		Missing: q.Group.World(missing), Activity: q.activity(states, missing),
-		Members: q.Group.Ranks,
+		Missing: q.Group.World(missing), Machines: q.Group.MachinesOf(q.Group.World(missing)),
+		Activity: q.activity(states, missing), Members: q.Group.Ranks,
 	}
 	if errors.Is(cause, context.DeadlineExceeded) {
 		return fmt.Errorf("%w: %w", &late, cause)

@@ -108,6 +108,11 @@ var verdicts = []verdictCase{
 		want: none,
 	},
 	{
+		name: "a rank ends, and another had arrived before it ended",
+		b:    RankState{Missing: true, Lost: true}, c: RankState{Lost: true},
+		want: verdict{"lost", []int{5, 3}},
+	},
+	{
 		name: "a rank leaves without arriving", b: RankState{Missing: true, Left: true},
 		want: verdict{"deadlock", []int{5}}, elsewhere: "has left the group",
 	},

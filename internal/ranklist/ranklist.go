@@ -54,6 +54,35 @@ func RanksOf(world, members []int) string {
 	return fmt.Sprintf("%s (%s of the group)", text, Ranks(group))
 }
 
+// RanksOn formats ranks as RanksOf does, and adds the machines that they run on, such as "ranks 4-7
+// on node-b" and "ranks 4-6 (4-5 on node-b, 6 on node-c)". machines holds host names by world rank.
+// Ranks without a name are formatted without a machine.
+func RanksOn(world, members []int, machines map[int]string) string {
+	text := RanksOf(world, members)
+	var names []string // in the order of their first rank
+	byName := map[string][]int{}
+	for _, rank := range world {
+		name, known := machines[rank]
+		if known && byName[name] == nil {
+			names = append(names, name)
+		}
+		if known {
+			byName[name] = append(byName[name], rank)
+		}
+	}
+	switch {
+	case len(names) == 0:
+		return text
+	case len(byName[names[0]]) == len(world):
+		return text + " on " + names[0]
+	}
+	parts := make([]string, len(names))
+	for i, name := range names {
+		parts[i] = Spans(byName[name]) + " on " + name
+	}
+	return text + " (" + strings.Join(parts, ", ") + ")"
+}
+
 // NumberedAsWorld reports whether every rank has the same number in a group as in the world.
 func NumberedAsWorld(members []int) bool {
 	for group, world := range members {

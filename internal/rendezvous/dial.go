@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"net"
 	"os"
 	"syscall"
 	"time"
@@ -46,8 +45,7 @@ func dial(ctx context.Context, endpoint Endpoint, uid uint32) (*Client, error) {
 	ctx, cancel := bounded(ctx)
 	defer cancel()
 	dialOnce := func(ctx context.Context) (*link, error) {
-		var dialer net.Dialer
-		conn, err := dialer.DialContext(ctx, network, addr)
+		conn, err := sys.Dialer().DialContext(ctx, network, addr)
 		if err != nil {
 			return nil, err
 		}

@@ -152,7 +152,7 @@ func (s *Server) recordSessionEnd(n *session) {
 	if why, e.Left = s.table.values[userKey(g.World+"/"+leftKey(g.Rank))]; e.Left {
 		e.How, e.Why = name+" has left", string(why[:min(len(why), MaxWhy)])
 	} else {
-		e.How = "the connection of " + name + " to the store has ended"
+		e.How = "the connection of " + name + " (" + g.Place + ") to the store has ended"
 	}
 	s.recordEnd(e)
 }

@@ -117,7 +117,8 @@ func (s *Server) accept() {
 			continue
 		}
 		sys.CloseInForks(conn)
-		if checkPeer(conn, s.address, s.uid) != nil || !s.startSession(conn, true) {
+		if checkPeer(conn, s.address, s.uid) != nil || sys.DetectSilence(conn) != nil ||
+			!s.startSession(conn, true) {
 			conn.Close()
 		}
 	}
@@ -158,6 +159,18 @@ func (s *Server) endSession(n *session) {
 		s.remote--
 		close(s.left)
 		s.left = make(chan struct{})
+	}
+}
+
+// endSilentSessions closes the connections to machines that do not answer. Otherwise the messages
+// about the end of one client of such a machine would delay the detection of the next.
+func (s *Server) endSilentSessions() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, n := range s.sessions {
+		if sys.Silent(n.conn) {
+			_ = n.conn.Close()
+		}
 	}
 }
 

@@ -4,6 +4,8 @@ import (
 	"errors"
 	"net"
 	"time"
+
+	"symmem/internal/sys"
 )
 
 // session serves one connection of a Server. It is new until it receives VALIDATE. Then it is
@@ -36,10 +38,14 @@ var (
 )
 
 // run serves requests until the client disconnects or sends an invalid request. It drops the error,
-// because the protocol has no error replies. It only closes the connection.
+// because the protocol has no error replies. It only closes the connection, and those of other
+// clients whose machines do not answer.
 func (s *session) run() {
-	_ = s.serve(newDecoder(s.conn, s.conn.RemoteAddr().String()))
+	err := s.serve(newDecoder(s.conn, s.conn.RemoteAddr().String()))
 	s.server.endSession(s)
+	if sys.IsSilence(err) {
+		s.server.endSilentSessions()
+	}
 	// The flush of the outbox needs a deadline, because the client may not read. endSession has
 	// removed the session, so Server.Close cannot interrupt the flush. It waits for this goroutine.
 	_ = s.conn.SetWriteDeadline(time.Now().Add(flushTimeout))

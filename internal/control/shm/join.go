@@ -124,7 +124,7 @@ func (j *joinState) explainWithdrawn(err error) error {
 	if slices.Equal(absent, first) {
 		return err // no other rank is absent
 	}
-	return control.AbsentError(j.doing(), j.g.cfg.Ranks, time.Since(j.begin), absent, nil, err)
+	return control.AbsentError(j.doing(), j.g.cfg, time.Since(j.begin), absent, nil, err)
 }
 
 // connectPeers connects to all other ranks of the group. If the process of a connected rank ends,

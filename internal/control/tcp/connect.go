@@ -332,8 +332,7 @@ func refused(err error) bool {
 func (j *joiner) tryAddress(ctx context.Context, r int, address string) (*link, error) {
 	ctx, cancel := context.WithTimeout(ctx, handshakeTimeout)
 	defer cancel()
-	var dialer net.Dialer
-	conn, err := dialer.DialContext(ctx, "tcp", address)
+	conn, err := sys.Dialer().DialContext(ctx, "tcp", address)
 	if err != nil {
 		return nil, err
 	}
@@ -349,9 +348,6 @@ func (j *joiner) tryAddress(ctx context.Context, r int, address string) (*link, 
 func (j *joiner) handshake(ctx context.Context, l *link) error {
 	stop := context.AfterFunc(ctx, func() { _ = l.conn.SetDeadline(time.Now()) })
 	defer stop()
-	if err := setKeepAlive(l.conn); err != nil {
-		return err
-	}
 	if _, err := l.conn.Write(j.hello(l.rank)); err != nil {
 		return err
 	}
@@ -396,7 +392,7 @@ func (j *joiner) accept(ctx context.Context) {
 func (j *joiner) acceptPeer(ctx context.Context, conn *net.TCPConn) *link {
 	stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Now()) })
 	defer stop()
-	if conn.SetDeadline(time.Now().Add(handshakeTimeout)) != nil || setKeepAlive(conn) != nil {
+	if conn.SetDeadline(time.Now().Add(handshakeTimeout)) != nil || sys.DetectSilence(conn) != nil {
 		return nil
 	}
 	var b [helloBytes]byte

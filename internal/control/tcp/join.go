@@ -1,6 +1,7 @@
 package tcp
 
 import (
+	"bytes"
 	"context"
 	"crypto/subtle"
 	"encoding/binary"
@@ -55,19 +56,23 @@ func Join(ctx context.Context, cfg Config) (*Plane, error) {
 	return p, nil
 }
 
-// compareGroups checks that all ranks have the same view of the group.
+// compareGroups checks that all ranks have the same view of the group. It also exchanges the host
+// names of the ranks.
 func compareGroups(ctx context.Context, p *Plane) error {
 	mine := fingerprint(p.cfg.Group)
-	all, err := p.Exchange(ctx, driver.LaneControl, mine)
+	all, err := p.Exchange(ctx, driver.LaneControl, append(mine, control.HostName()...))
 	if err != nil {
 		return err
 	}
 	var differ []int
+	machines := make([]string, len(all))
 	for r, theirs := range all {
-		if string(theirs) != string(mine) {
+		name, same := bytes.CutPrefix(theirs, mine)
+		if machines[r] = control.MachineName(string(name)); !same {
 			differ = append(differ, p.cfg.Group.Ranks[r])
 		}
 	}
+	p.setMachines(machines)
 	if len(differ) > 0 {
 		return p.Fail(fmt.Errorf("%s has different ranks for this group", driver.Ranks(differ)))
 	}
@@ -76,7 +81,7 @@ func compareGroups(ctx context.Context, p *Plane) error {
 
 // fingerprint encodes the fields of a configuration that must be the same on all ranks.
 func fingerprint(g driver.GroupConfig) []byte {
-	return fmt.Appendf(nil, "%q %v", g.ID, g.Ranks)
+	return fmt.Appendf(nil, "%q %v ", g.ID, g.Ranks)
 }
 
 // token holds the secret of a group. The connecting end sends the first half and the accepting end

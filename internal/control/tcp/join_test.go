@@ -9,7 +9,6 @@ import (
 	"strconv"
 	"strings"
 	"sync"
-	"syscall"
 	"testing"
 	"time"
 
@@ -325,30 +324,4 @@ func TestRankIsFoundAtAnyOfItsAddresses(t *testing.T) {
 	check(t, p.Close())
 	check(t, <-joined)
 	check(t, other.Close())
-}
-
-// TestKeepAliveOptionsAreSet reads the socket options back from the kernel.
-func TestKeepAliveOptionsAreSet(t *testing.T) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	check(t, err)
-	defer l.Close()
-	conn, err := net.Dial("tcp", l.Addr().String())
-	check(t, err)
-	defer conn.Close()
-	check(t, setKeepAlive(conn.(*net.TCPConn)))
-	raw, err := conn.(*net.TCPConn).SyscallConn()
-	check(t, err)
-	check(t, raw.Control(func(fd uintptr) {
-		for option, want := range map[[2]int]int{
-			{syscall.IPPROTO_TCP, tcpUserTimeout}:        int(keepAliveTimeout / time.Millisecond),
-			{syscall.SOL_SOCKET, syscall.SO_KEEPALIVE}:   1,
-			{syscall.IPPROTO_TCP, syscall.TCP_KEEPIDLE}:  1,
-			{syscall.IPPROTO_TCP, syscall.TCP_KEEPINTVL}: 1,
-		} {
-			got, err := syscall.GetsockoptInt(int(fd), option[0], option[1])
-			if err != nil || got != want {
-				t.Errorf("GetsockoptInt(%v) = %d, %v, want %d", option, got, err, want)
-			}
-		}
-	}))
 }

@@ -1,19 +1,8 @@
 package tcp
 
 import (
-	"errors"
 	"net"
 	"sync"
-	"syscall"
-	"time"
-)
-
-const (
-	// keepAliveTimeout limits how long a machine may leave data or a probe unacknowledged. The
-	// kernel acknowledges data even for a stopped process.
-	keepAliveTimeout = 5 * time.Second
-	// tcpUserTimeout is the socket option TCP_USER_TIMEOUT of linux/tcp.h, which sets this limit.
-	tcpUserTimeout = 0x12
 )
 
 // link sends and receives frames over a connection to one rank.
@@ -37,26 +26,6 @@ func newLink(rank int, conn *net.TCPConn) *link {
 	return &link{
 		rank: rank, conn: conn, wake: make(chan struct{}, 1), closed: make(chan struct{}),
 	}
-}
-
-// setKeepAlive makes the kernel detect within seconds that the other machine no longer answers.
-func setKeepAlive(conn *net.TCPConn) error {
-	if err := conn.SetKeepAliveConfig(net.KeepAliveConfig{
-		Enable: true, Idle: time.Second, Interval: time.Second,
-		Count: int(keepAliveTimeout / time.Second),
-	}); err != nil {
-		return err
-	}
-	raw, err := conn.SyscallConn()
-	if err != nil {
-		return err
-	}
-	var failed error
-	err = raw.Control(func(fd uintptr) {
-		failed = syscall.SetsockoptInt(int(fd), syscall.IPPROTO_TCP, tcpUserTimeout,
-			int(keepAliveTimeout/time.Millisecond))
-	})
-	return errors.Join(err, failed)
 }
 
 // send queues a frame. It drops frames after the last one.

@@ -11,6 +11,7 @@ import (
 
 	"symmem/driver"
 	"symmem/internal/control"
+	"symmem/internal/sys"
 )
 
 const (
@@ -139,11 +140,20 @@ func (p *Plane) read(l *link) {
 		_ = p.Fail(fmt.Errorf("reading a message of rank %d: %w", p.cfg.Group.Ranks[l.rank], err))
 	}
 	_ = l.conn.Close()
+	p.markLost(l.rank, sys.IsSilence(err))
+}
+
+// markLost records that a rank is lost, unless it has left. If its machine is silent, the other
+// ranks whose machines do not answer either are lost with it. So errors name all of them.
+func (p *Plane) markLost(rank int, silent bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if !p.records[l.rank].left {
-		p.records[l.rank].lost = true
-		p.peerGone.Store(true)
+	for r := range p.records {
+		lost := r == rank || silent && r != p.me && sys.Silent(p.links[r].conn)
+		if lost && !p.records[r].left {
+			p.records[r].lost = true
+			p.peerGone.Store(true)
+		}
 	}
 	p.wakeAll()
 }

@@ -26,7 +26,7 @@ type impostor struct {
 	conn  net.Conn
 }
 
-func check(t *testing.T, err error) {
+func check(t testing.TB, err error) {
 	t.Helper()
 	if err != nil {
 		t.Fatal(err)
@@ -72,8 +72,9 @@ func (i *impostor) joinVictim() *Plane {
 		_ = i.conn.Close()
 		check(i.t, p.Close())
 	})
-	if m := i.await(kindPost); string(m.payload) != string(fingerprint(duo(0))) {
-		i.t.Errorf("rank 0 sent the fingerprint %q, want %q", m.payload, fingerprint(duo(0)))
+	want := string(fingerprint(duo(0))) + control.HostName()
+	if m := i.await(kindPost); string(m.payload) != want {
+		i.t.Errorf("rank 0 sent the fingerprint %q, want %q", m.payload, want)
 	}
 	return p
 }

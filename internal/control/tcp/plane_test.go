@@ -11,6 +11,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
+	runMachineRank()
 	controltest.Main(joinAsMember)
 	goleak.VerifyTestMain(m)
 }

@@ -31,6 +31,13 @@ type groupState struct {
 	warned    time.Time     // time of the last warning; guarded by mu
 }
 
+// setMachines records the host name of each rank for errors.
+func (s *groupState) setMachines(names []string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.cfg.Group.Machines = names
+}
+
 // Cause returns the first fault, or nil.
 func (s *groupState) Cause() error {
 	s.mu.Lock()

@@ -1,0 +1,119 @@
+package netlab
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"os/exec"
+	"strconv"
+	"testing"
+	"time"
+)
+
+// Config configures New.
+type Config struct {
+	// Machines is the number of machines, from 1 to 200.
+	Machines int
+	// Interfaces is the number of interfaces of each machine. Zero means 1.
+	Interfaces int
+	// IPv6 gives the interfaces IPv6 addresses instead of IPv4 addresses.
+	IPv6 bool
+	// Seed seeds the random delays and losses.
+	Seed uint64
+	// ClockStep is the difference between the monotonic clocks of machine i and machine i+1.
+	ClockStep time.Duration
+}
+
+// Lab is a network of simulated machines. Its methods are safe for concurrent use.
+type Lab struct {
+	// Machines lists the machines. It must not be changed.
+	Machines []*Machine
+	router   *router
+}
+
+// New builds a network. All links are perfect. The test skips with errors.ErrUnsupported if the
+// process may not build one. The network ends with the test.
+func New(t testing.TB, cfg Config) *Lab {
+	t.Helper()
+	if err := supported(); err != nil {
+		t.Skip(err)
+	}
+	l := &Lab{router: newRouter(cfg.Seed)}
+	t.Cleanup(l.close)
+	for i := range cfg.Machines {
+		m, err := newMachine(i, &cfg)
+		if err == nil {
+			l.Machines = append(l.Machines, m)
+			err = m.addInterfaces(l.router, &cfg)
+		}
+		if err != nil {
+			t.Fatalf("machine %d of the lab: %v", i, err)
+		}
+	}
+	return l
+}
+
+// supported returns errors.ErrUnsupported if this process may not build a network.
+func supported() error {
+	if os.Geteuid() != 0 {
+		return fmt.Errorf("network namespaces need root: %w", errors.ErrUnsupported)
+	}
+	if _, err := os.Stat(tunPath); err != nil {
+		return fmt.Errorf("%w: %w", err, errors.ErrUnsupported)
+	}
+	if _, err := exec.LookPath("ip"); err != nil {
+		return fmt.Errorf("%w: %w", err, errors.ErrUnsupported)
+	}
+	return nil
+}
+
+func (l *Lab) close() {
+	for _, m := range l.Machines {
+		m.close()
+	}
+	l.router.tasks.Wait()
+}
+
+// SetAll changes all links.
+func (l *Lab) SetAll(link Link) {
+	for from := range l.Machines {
+		for to := range l.Machines {
+			l.router.set(from, to, link)
+		}
+	}
+}
+
+// Set changes the links between two machines, in both directions.
+func (l *Lab) Set(a, b int, link Link) {
+	l.router.set(a, b, link)
+	l.router.set(b, a, link)
+}
+
+// Isolate changes the links between a machine and all others, in both directions.
+func (l *Lab) Isolate(machine int, link Link) {
+	for other := range l.Machines {
+		if other != machine {
+			l.Set(machine, other, link)
+		}
+	}
+}
+
+// TranslateAddress puts a machine behind NAT: others see TCP connections of its first interface
+// come from the given public address, and cannot connect to the machine. Only IPv4 is translated.
+func (l *Lab) TranslateAddress(machine int, public netip.Addr) {
+	private := l.Machines[machine].Addresses[0]
+	l.router.mu.Lock()
+	defer l.router.mu.Unlock()
+	l.router.nats[machine] = translation{private, public}
+	l.router.ports[public] = l.router.ports[private]
+}
+
+// address returns the address of an interface. Interfaces with the same number share a subnet.
+func (cfg *Config) address(machine, number int) netip.Addr {
+	text := "10." + strconv.Itoa(77+number) + ".0." + strconv.Itoa(machine+1)
+	if cfg.IPv6 {
+		text = "fd77:" + strconv.Itoa(number) + "::" + strconv.FormatInt(int64(machine+1), 16)
+	}
+	return netip.MustParseAddr(text)
+}

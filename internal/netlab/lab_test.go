@@ -1,0 +1,141 @@
+package netlab
+
+import (
+	"net"
+	"net/netip"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+)
+
+// patience limits waits that should be short.
+const patience = time.Minute
+
+// listen accepts one TCP connection on a machine and sends the result of serve.
+func listen(t *testing.T, m *Machine) net.Listener {
+	t.Helper()
+	var l net.Listener
+	err := m.Do(func() (err error) {
+		l, err = net.Listen("tcp", net.JoinHostPort(m.Addresses[0].String(), "0"))
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = l.Close() })
+	return l
+}
+
+// dial connects from a machine.
+func dial(t *testing.T, m *Machine, address string, limit time.Duration) (net.Conn, error) {
+	t.Helper()
+	var c net.Conn
+	err := m.Do(func() (err error) {
+		c, err = net.DialTimeout("tcp", address, limit)
+		return err
+	})
+	if err == nil {
+		t.Cleanup(func() { _ = c.Close() })
+	}
+	return c, err
+}
+
+func TestPacketsCrossALossyLink(t *testing.T) {
+	for _, v6 := range []bool{false, true} {
+		lab := New(t, Config{Machines: 2, IPv6: v6, Seed: 7})
+		lab.SetAll(Link{MinDelay: 100 * time.Microsecond, MaxDelay: 5 * time.Millisecond, Loss: 0.01})
+		l := listen(t, lab.Machines[0])
+		received := make(chan string, 1)
+		text := strings.Repeat("0123456789abcdef", 1<<14)
+		go func() {
+			c, err := l.Accept()
+			if err != nil {
+				received <- err.Error()
+				return
+			}
+			var b strings.Builder
+			_ = c.SetDeadline(time.Now().Add(patience))
+			_, err = c.(*net.TCPConn).WriteTo(&b)
+			if err != nil {
+				b.WriteString(err.Error())
+			}
+			received <- b.String()
+		}()
+		c, err := dial(t, lab.Machines[1], l.Addr().String(), patience)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := c.Write([]byte(text)); err != nil {
+			t.Fatal(err)
+		}
+		_ = c.Close()
+		if got := <-received; got != text {
+			t.Errorf("received %d bytes, want %d equal ones: %.100q", len(got), len(text), got)
+		}
+	}
+}
+
+func TestCutLinkDropsPackets(t *testing.T) {
+	lab := New(t, Config{Machines: 2})
+	l := listen(t, lab.Machines[0])
+	lab.Isolate(1, Link{Cut: true})
+	_, err := dial(t, lab.Machines[1], l.Addr().String(), 200*time.Millisecond)
+	if netErr, ok := err.(net.Error); !ok || !netErr.Timeout() {
+		t.Errorf("Dial over a cut link = %v; want a timeout", err)
+	}
+	lab.Isolate(1, Link{})
+	if _, err := dial(t, lab.Machines[1], l.Addr().String(), patience); err != nil {
+		t.Errorf("Dial after the link has healed: %v", err)
+	}
+}
+
+func TestNATTranslatesAddresses(t *testing.T) {
+	lab := New(t, Config{Machines: 2})
+	public := netip.MustParseAddr("10.77.0.99")
+	lab.TranslateAddress(1, public)
+	l := listen(t, lab.Machines[0])
+	if _, err := dial(t, lab.Machines[1], l.Addr().String(), patience); err != nil {
+		t.Fatal(err)
+	}
+	c, err := l.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if from := c.RemoteAddr().(*net.TCPAddr).AddrPort().Addr(); from != public {
+		t.Errorf("the connection comes from %v; want %v", from, public)
+	}
+	inside := listen(t, lab.Machines[1])
+	_, err = dial(t, lab.Machines[0], inside.Addr().String(), 200*time.Millisecond)
+	if netErr, ok := err.(net.Error); !ok || !netErr.Timeout() {
+		t.Errorf("Dial to a machine behind NAT = %v; want a timeout", err)
+	}
+}
+
+func TestMachinesHaveNamesAndClocks(t *testing.T) {
+	lab := New(t, Config{Machines: 2, ClockStep: 1000 * time.Second})
+	var output [2]strings.Builder
+	for i, m := range lab.Machines {
+		c := exec.CommandContext(t.Context(), "sh", "-c", "uname -n; cat /proc/uptime")
+		c.Stdout, c.Stderr = &output[i], os.Stderr
+		if err := m.Start(c); err != nil {
+			t.Fatal(err)
+		}
+		if err := c.Wait(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var uptimes [2]time.Duration
+	for i := range output {
+		fields := strings.Fields(output[i].String())
+		if fields[0] != lab.Machines[i].Name {
+			t.Errorf("the host name of machine %d is %q; want %q", i, fields[0], lab.Machines[i].Name)
+		}
+		uptimes[i], _ = time.ParseDuration(fields[1] + "s")
+	}
+	if step := uptimes[1] - uptimes[0]; step < 900*time.Second || step > 1100*time.Second {
+		t.Errorf("the clocks differ by %v; want about 1000 s", step)
+	}
+}

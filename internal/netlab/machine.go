@@ -1,0 +1,140 @@
+package netlab
+
+import (
+	"fmt"
+	"net/netip"
+	"os"
+	"os/exec"
+	"runtime"
+	"strconv"
+	"syscall"
+	"time"
+)
+
+// Machine is a simulated machine. Its methods are safe for concurrent use.
+type Machine struct {
+	// Name is the host name. Addresses lists one address for each interface. Both are immutable.
+	Name      string
+	Addresses []netip.Addr
+
+	index   int
+	calls   chan func() // runs on the machine's thread
+	devices []*os.File
+}
+
+// newMachine creates the namespaces of a machine.
+func newMachine(index int, cfg *Config) (*Machine, error) {
+	m := &Machine{
+		Name: "node-" + string(rune('a'+index%26)), index: index, calls: make(chan func()),
+	}
+	if index >= 26 {
+		m.Name += strconv.Itoa(index / 26)
+	}
+	ready := make(chan error)
+	go m.runThread(ready, time.Duration(index)*cfg.ClockStep)
+	return m, <-ready
+}
+
+// runThread enters new namespaces and then makes the calls of Do. The thread ends with the
+// goroutine, because it stays locked. The processes that it has started then get SIGKILL.
+func (m *Machine) runThread(ready chan<- error, clock time.Duration) {
+	runtime.LockOSThread()
+	err := m.enterNamespaces(clock)
+	ready <- err
+	if err != nil {
+		return
+	}
+	for call := range m.calls {
+		call()
+	}
+}
+
+const cloneNewTime = 0x80 // CLONE_NEWTIME of linux/sched.h
+
+func (m *Machine) enterNamespaces(clock time.Duration) error {
+	if err := syscall.Unshare(syscall.CLONE_NEWNET | syscall.CLONE_NEWUTS); err != nil {
+		return fmt.Errorf("creating namespaces: %w", err)
+	}
+	if err := syscall.Sethostname([]byte(m.Name)); err != nil {
+		return fmt.Errorf("setting the host name: %w", err)
+	}
+	if clock == 0 {
+		return nil
+	}
+	if err := syscall.Unshare(cloneNewTime); err != nil {
+		return fmt.Errorf("creating a time namespace: %w", err)
+	}
+	path := fmt.Sprintf("/proc/%d/timens_offsets", syscall.Gettid())
+	offsets := fmt.Appendf(nil, "monotonic %[1]d 0\nboottime %[1]d 0\n", int64(clock.Seconds()))
+	return os.WriteFile(path, offsets, 0)
+}
+
+// Do calls f on a thread in the machine's namespaces. Processes that f starts run on the machine.
+func (m *Machine) Do(f func() error) error {
+	result := make(chan error)
+	m.calls <- func() { result <- f() }
+	return <-result
+}
+
+// Start starts a command on the machine. The command is killed when the lab closes.
+func (m *Machine) Start(c *exec.Cmd) error {
+	if c.SysProcAttr == nil {
+		c.SysProcAttr = &syscall.SysProcAttr{}
+	}
+	c.SysProcAttr.Pdeathsig = syscall.SIGKILL
+	return m.Do(c.Start)
+}
+
+// Run runs a command on the machine. If the command fails, the error contains its output.
+func (m *Machine) Run(name string, args ...string) error {
+	return m.Do(func() error {
+		output, err := exec.Command(name, args...).CombinedOutput()
+		if err != nil {
+			return fmt.Errorf("%s %q: %w: %s", name, args, err, output)
+		}
+		return nil
+	})
+}
+
+// addInterfaces creates the interfaces of the machine and attaches them to the router.
+func (m *Machine) addInterfaces(r *router, cfg *Config) error {
+	if err := m.Run("ip", "link", "set", "lo", "up"); err != nil {
+		return err
+	}
+	for number := range max(1, cfg.Interfaces) {
+		name, address := "net"+strconv.Itoa(number), cfg.address(m.index, number)
+		var device *os.File
+		err := m.Do(func() (err error) {
+			device, err = openTUN(name)
+			return err
+		})
+		if err != nil {
+			return err
+		}
+		m.devices, m.Addresses = append(m.devices, device), append(m.Addresses, address)
+		bits := "/24"
+		if cfg.IPv6 {
+			bits = "/64"
+		}
+		add := []string{"addr", "add", address.String() + bits, "dev", name}
+		if cfg.IPv6 {
+			add = append(add, "nodad")
+		}
+		if err := m.Run("ip", add...); err != nil {
+			return err
+		}
+		if err := m.Run("ip", "link", "set", name, "up", "mtu", "1400"); err != nil {
+			return err
+		}
+		r.attach(&port{m.index, device}, []netip.Addr{address})
+	}
+	return nil
+}
+
+// close ends the thread of the machine, and so all its processes, and closes the interfaces.
+func (m *Machine) close() {
+	close(m.calls)
+	for _, d := range m.devices {
+		_ = d.Close()
+	}
+}

@@ -1,0 +1,90 @@
+package netlab
+
+import (
+	"encoding/binary"
+	"net/netip"
+)
+
+// maxPacket is larger than the MTU of the devices.
+const maxPacket = 2048
+
+// Offsets in IP headers, and protocol numbers.
+const (
+	ipv4Source, ipv4Destination = 12, 16
+	ipv4Checksum, ipv4Protocol  = 10, 9
+	ipv6Destination             = 24
+	tcpChecksum, tcpFlags       = 16, 13
+	protocolTCP                 = 6
+	flagSYN, flagACK            = 0x02, 0x10
+)
+
+// destinationOf returns the destination address of a packet.
+func destinationOf(packet []byte) (netip.Addr, bool) {
+	switch {
+	case len(packet) >= 20 && packet[0]>>4 == 4:
+		return addressAt(packet, ipv4Destination), true
+	case len(packet) >= 40 && packet[0]>>4 == 6:
+		return netip.AddrFrom16([16]byte(packet[ipv6Destination:])), true
+	}
+	return netip.Addr{}, false
+}
+
+// addressAt returns the IPv4 address at an offset of a packet.
+func addressAt(packet []byte, offset int) netip.Addr {
+	return netip.AddrFrom4([4]byte(packet[offset:]))
+}
+
+// translation describes a machine whose network translates its address, as NAT does. Other machines
+// see the public address, and cannot connect to either address.
+type translation struct{ private, public netip.Addr }
+
+// translate rewrites the addresses of a TCP packet over IPv4 for all machines behind NAT. It drops
+// packets to a private address by an invalid destination. The caller holds r.mu.
+func (r *router) translate(from int, packet []byte) {
+	if len(packet) < 40 || packet[0]>>4 != 4 || packet[ipv4Protocol] != protocolTCP {
+		return
+	}
+	for machine, t := range r.nats {
+		destination := addressAt(packet, ipv4Destination)
+		switch {
+		case machine == from && addressAt(packet, ipv4Source) == t.private:
+			replaceAddress(packet, ipv4Source, t.public)
+		case machine != from && destination == t.public && !opensConnection(packet):
+			replaceAddress(packet, ipv4Destination, t.private)
+		case machine != from && (destination == t.private || destination == t.public):
+			replaceAddress(packet, ipv4Destination, netip.AddrFrom4([4]byte{}))
+		}
+	}
+}
+
+// opensConnection reports whether a TCP packet is the first of a connection.
+func opensConnection(packet []byte) bool {
+	header := 4 * int(packet[0]&0xf)
+	return header+tcpFlags < len(packet) &&
+		packet[header+tcpFlags]&(flagSYN|flagACK) == flagSYN
+}
+
+// replaceAddress replaces an IPv4 address in a TCP packet and updates both checksums.
+func replaceAddress(packet []byte, offset int, address netip.Addr) {
+	header, replacement := 4*int(packet[0]&0xf), address.As4()
+	if header+tcpChecksum+2 > len(packet) {
+		return
+	}
+	for i := 0; i < len(replacement); i += 2 {
+		before := binary.BigEndian.Uint16(packet[offset+i:])
+		after := binary.BigEndian.Uint16(replacement[i:])
+		for _, sum := range []int{ipv4Checksum, header + tcpChecksum} {
+			updateChecksum(packet[sum:], before, after)
+		}
+		binary.BigEndian.PutUint16(packet[offset+i:], after)
+	}
+}
+
+// updateChecksum updates an Internet checksum for the change of one word (RFC 1624).
+func updateChecksum(checksum []byte, before, after uint16) {
+	sum := uint32(^binary.BigEndian.Uint16(checksum)) + uint32(^before) + uint32(after)
+	for sum > 0xffff {
+		sum = sum&0xffff + sum>>16
+	}
+	binary.BigEndian.PutUint16(checksum, ^uint16(sum))
+}

@@ -1,0 +1,105 @@
+package netlab
+
+import (
+	"math/rand/v2"
+	"net/netip"
+	"os"
+	"sync"
+	"time"
+)
+
+// Link describes how packets travel from one machine to another. The zero value is a perfect link.
+type Link struct {
+	// MinDelay and MaxDelay bound the delay of a packet, which is random for each packet. If they
+	// differ, packets overtake each other.
+	MinDelay, MaxDelay time.Duration
+	// Loss is the probability that a packet is dropped.
+	Loss float64
+	// Cut drops all packets. The sender gets no error.
+	Cut bool
+}
+
+// port connects the router to a TUN device.
+type port struct {
+	machine int // index of the machine
+	device  *os.File
+}
+
+// router forwards packets between the devices of all machines.
+type router struct {
+	mu     sync.Mutex
+	random *rand.Rand           // guarded by mu
+	ports  map[netip.Addr]*port // by address; guarded by mu
+	links  map[[2]int]Link      // by sending and receiving machine; guarded by mu
+	nats   map[int]translation  // by machine; guarded by mu
+	tasks  sync.WaitGroup       // goroutines and packets in transit
+}
+
+func newRouter(seed uint64) *router {
+	return &router{
+		random: rand.New(rand.NewPCG(seed, 0)),
+		ports:  map[netip.Addr]*port{}, links: map[[2]int]Link{}, nats: map[int]translation{},
+	}
+}
+
+// attach adds a device with the given addresses and forwards its packets until it is closed.
+func (r *router) attach(p *port, addresses []netip.Addr) {
+	r.mu.Lock()
+	for _, a := range addresses {
+		r.ports[a] = p
+	}
+	r.mu.Unlock()
+	r.tasks.Go(func() {
+		for {
+			packet := make([]byte, maxPacket)
+			n, err := p.device.Read(packet)
+			if err != nil {
+				return
+			}
+			r.forward(p, packet[:n])
+		}
+	})
+}
+
+// forward sends a packet to the device with the packet's destination address.
+func (r *router) forward(from *port, packet []byte) {
+	to, delay, ok := r.route(from, packet)
+	switch {
+	case !ok:
+	case delay <= 0:
+		_, _ = to.device.Write(packet) // fails if the device is down
+	default:
+		r.tasks.Add(1)
+		time.AfterFunc(delay, func() {
+			defer r.tasks.Done()
+			_, _ = to.device.Write(packet)
+		})
+	}
+}
+
+// route returns the destination of a packet and its delay. ok is false if the packet is dropped.
+func (r *router) route(from *port, packet []byte) (to *port, delay time.Duration, ok bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.translate(from.machine, packet)
+	destination, ok := destinationOf(packet)
+	if to = r.ports[destination]; !ok || to == nil {
+		return nil, 0, false
+	}
+	link := r.links[[2]int{from.machine, to.machine}]
+	if link.Cut || link.Loss > 0 && r.random.Float64() < link.Loss {
+		return nil, 0, false
+	}
+	delay = link.MinDelay
+	if spread := link.MaxDelay - link.MinDelay; spread > 0 {
+		delay += time.Duration(r.random.Int64N(int64(spread)))
+	}
+	return to, delay, true
+}
+
+// set changes the link from one machine to another.
+func (r *router) set(from, to int, link Link) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.links[[2]int{from, to}] = link
+}

@@ -1,0 +1,106 @@
+package sys
+
+import (
+	"errors"
+	"net"
+	"os"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	// SilenceLimit limits how long the machine at the other end of a TCP connection may leave data
+	// or a probe unacknowledged. The kernel acknowledges them even for a stopped process.
+	SilenceLimit = 5 * time.Second
+	// probeInterval is the time between two probes, and the longest time between two transmissions
+	// of the same data.
+	probeInterval = time.Second
+	// optionMaxInterval is TCP_RTO_MAX_MS of linux/tcp.h. Linux has it since version 6.15.
+	optionMaxInterval = 44
+)
+
+var keepAlive = net.KeepAliveConfig{
+	Enable: true, Idle: probeInterval, Interval: probeInterval,
+	Count: int(SilenceLimit / probeInterval),
+}
+
+// Dialer returns a dialer for TCP connections that end with an error after SilenceLimit, as
+// DetectSilence describes. It also connects to Unix sockets.
+func Dialer() *net.Dialer {
+	return &net.Dialer{
+		KeepAliveConfig: keepAlive,
+		Control: func(network, _ string, conn syscall.RawConn) error {
+			if network[:3] != "tcp" {
+				return nil
+			}
+			return limitSilence(conn)
+		},
+	}
+}
+
+// DetectSilence makes a TCP connection end with an error if the other machine has not answered for
+// SilenceLimit. Other connections are not changed.
+func DetectSilence(conn net.Conn) error {
+	c, ok := conn.(*net.TCPConn)
+	if !ok {
+		return nil
+	}
+	if err := c.SetKeepAliveConfig(keepAlive); err != nil {
+		return err
+	}
+	raw, err := c.SyscallConn()
+	if err != nil {
+		return err
+	}
+	return limitSilence(raw)
+}
+
+// limitSilence limits how long sent data may stay unacknowledged. Where Linux supports it, data is
+// sent again every probeInterval, so that a network that heals is noticed soon.
+func limitSilence(conn syscall.RawConn) error {
+	var failed error
+	err := conn.Control(func(fd uintptr) {
+		failed = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT,
+			int(SilenceLimit/time.Millisecond))
+		_ = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, optionMaxInterval,
+			int(probeInterval/time.Millisecond))
+	})
+	return errors.Join(err, os.NewSyscallError("setsockopt", failed))
+}
+
+// Silent reports whether the machine at the other end of a TCP connection has not answered for
+// almost SilenceLimit. The connection will probably end soon. Idle connections are probed every
+// second, so they are not silent while the machine runs.
+func Silent(conn net.Conn) bool {
+	c, ok := conn.(*net.TCPConn)
+	if !ok {
+		return false
+	}
+	raw, err := c.SyscallConn()
+	if err != nil {
+		return false
+	}
+	var silence time.Duration
+	err = raw.Control(func(fd uintptr) {
+		info, err := unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO)
+		if err == nil {
+			silence = time.Duration(info.Last_ack_recv) * time.Millisecond
+		}
+	})
+	return err == nil && silence >= SilenceLimit-3*probeInterval/2
+}
+
+// IsSilence reports whether an error of a TCP connection means that the other machine did not
+// answer. If the process at the other end has ended, its machine answers.
+func IsSilence(err error) bool {
+	for _, silent := range []syscall.Errno{
+		syscall.ETIMEDOUT, syscall.EHOSTUNREACH, syscall.ENETUNREACH, syscall.EHOSTDOWN,
+	} {
+		if errors.Is(err, silent) {
+			return true
+		}
+	}
+	return false
+}
