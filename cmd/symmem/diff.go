@@ -8,6 +8,7 @@ import (
 	"sync"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"symmem/cmd/symmem/internal/diff"
 	"symmem/cmd/symmem/internal/diff/load"
@@ -38,10 +39,8 @@ const diffExample = `  symmem diff snapshot_rank0.pickle snapshot_rank1.pickle
 
 // diffFlags holds the flags of diff.
 type diffFlags struct {
-	ranks    []string
-	device   int
-	allPools bool
-	json     bool
+	input rankFiles
+	json  bool
 }
 
 func newDiffCommand() *cobra.Command {
@@ -55,40 +54,15 @@ func newDiffCommand() *cobra.Command {
 		RunE:    f.run,
 	}
 	flags := cmd.Flags()
-	flags.StringArrayVar(&f.ranks, "rank", nil, "rank of a file, as FILE=N (default from its name)")
-	flags.IntVar(&f.device, "device", -1, "device of a snapshot (default the only one with events)")
-	flags.BoolVar(&f.allPools, "all-pools", false, "compare the default pool and graphs' pools, too")
+	f.input.addFlags(flags)
 	flags.BoolVar(&f.json, "json", false, "print one JSON object")
 	return cmd
 }
 
 func (f *diffFlags) run(cmd *cobra.Command, args []string) error {
-	ranks := map[string]int{}
-	for _, text := range f.ranks {
-		file, number, _ := cutLast(text, "=")
-		n, err := strconv.Atoi(number)
-		if err != nil || n < 0 {
-			return fmt.Errorf("rank %q is not FILE=N", text)
-		}
-		ranks[file] = n
-	}
-	sources, err := load.Find(args, ranks)
+	report, err := f.input.compare(cmd, args, 2)
 	if err != nil {
-		return exitWith(exitUsage, err)
-	}
-	if len(sources) < 2 {
-		return errors.New("one file is not enough: pass the files of at least two ranks")
-	}
-	progress, end := diffProgress(cmd)
-	histories, err := load.Files(sources, load.Options{Device: f.device, Progress: progress})
-	end()
-	if err != nil {
-		return exitWith(exitUsage, err)
-	}
-	report := diff.Compare(histories, diff.Options{AllPools: f.allPools})
-	if !report.Compared() {
-		return exitWith(exitUsage, errors.New("nothing to compare: no pool or group with events is in "+
-			"the files of two ranks"))
+		return err
 	}
 	if err := writeReport(cmd.OutOrStdout(), f.json, report, report.WriteText); err != nil {
 		return exitWith(exitUsage, err)
@@ -97,6 +71,53 @@ func (f *diffFlags) run(cmd *cobra.Command, args []string) error {
 		return exitWith(exitWrong, nil)
 	}
 	return nil
+}
+
+// rankFiles holds the flags of commands that compare the files of ranks.
+type rankFiles struct {
+	ranks    []string
+	device   int
+	allPools bool
+}
+
+func (f *rankFiles) addFlags(flags *pflag.FlagSet) {
+	flags.StringArrayVar(&f.ranks, "rank", nil, "rank of a file, as FILE=N (default from its name)")
+	flags.IntVar(&f.device, "device", -1, "device of a snapshot (default the only one with events)")
+	flags.BoolVar(&f.allPools, "all-pools", false, "compare the default pool and graphs' pools, too")
+}
+
+// compare reads files and compares their ranks. There must be at least the given number of files.
+func (f *rankFiles) compare(
+	cmd *cobra.Command, paths []string, least int,
+) (*diff.Report, error) {
+	ranks := map[string]int{}
+	for _, text := range f.ranks {
+		file, number, _ := cutLast(text, "=")
+		n, err := strconv.Atoi(number)
+		if err != nil || n < 0 {
+			return nil, fmt.Errorf("rank %q is not FILE=N", text)
+		}
+		ranks[file] = n
+	}
+	sources, err := load.Find(paths, ranks)
+	if err != nil {
+		return nil, exitWith(exitUsage, err)
+	}
+	if len(sources) < least {
+		return nil, errors.New("one file is not enough: pass the files of at least two ranks")
+	}
+	progress, end := diffProgress(cmd)
+	histories, err := load.Files(sources, load.Options{Device: f.device, Progress: progress})
+	end()
+	if err != nil {
+		return nil, exitWith(exitUsage, err)
+	}
+	report := diff.Compare(histories, diff.Options{AllPools: f.allPools})
+	if least > 1 && !report.Compared() {
+		return nil, exitWith(exitUsage, errors.New("nothing to compare: no pool or group with events "+
+			"is in the files of two ranks"))
+	}
+	return report, nil
 }
 
 // cutLast is strings.Cut at the last separator.

@@ -37,6 +37,7 @@ func newRootCommand() *cobra.Command {
 		newBenchCommand(),
 		newTuneCommand(),
 		newDiffCommand(),
+		newReportCommand(),
 		newVersionCommand(),
 		newPinCommand(),
 		newManCommand(),

@@ -111,6 +111,7 @@ const purego = "github.com/ebitengine/purego"
 var forTests = []string{
 	"pgregory.net/rapid", "github.com/cockroachdb/datadriven", "github.com/google/go-cmp",
 	"go.uber.org/goleak", "github.com/rogpeppe/go-internal", "golang.org/x/tools/go/packages",
+	"github.com/evanw/esbuild",
 }
 
 func source(name, imported string) map[string]string {

@@ -26,6 +26,15 @@ func Compare(ranks []*history.Rank, o Options) *Report {
 	for _, same := range byFormat(ranks) {
 		r.compare(same, o)
 	}
+	indexes := map[*history.Rank]int{}
+	for i, rank := range ranks {
+		indexes[rank] = i
+	}
+	for _, s := range r.Sequences {
+		for i := range s.Members {
+			s.Members[i].Rank = indexes[s.Members[i].History]
+		}
+	}
 	return r
 }
 
@@ -69,13 +78,17 @@ type comparison struct {
 
 func newComparison(ranks []*history.Rank, m *match) *comparison {
 	c := &comparison{match: m, members: m.members()}
+	c.result = Sequence{Title: m.title, Class: m.class, Notes: []string{}}
 	known := texts{}
 	skips := m.starts(c.members)
 	for i, r := range c.members {
 		c.views = append(c.views, newView(ranks[r], m.sequences[r], skips[i], known))
 		c.numbers = append(c.numbers, ranks[r].Number)
+		c.result.Members = append(c.result.Members, Member{
+			History: ranks[r], Sequence: m.sequences[r], Skipped: skips[i],
+		})
 	}
-	c.result = Sequence{Title: m.title, Ranks: c.numbers, Notes: []string{}}
+	c.result.Ranks = c.numbers
 	for i, n := range skips {
 		if n > 0 {
 			c.result.Notes = append(c.result.Notes, fmt.Sprintf(

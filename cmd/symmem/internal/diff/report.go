@@ -1,5 +1,7 @@
 package diff
 
+import "symmem/cmd/symmem/internal/diff/history"
+
 // Report is the result of Compare.
 type Report struct {
 	// Agree reports that no difference was found.
@@ -41,6 +43,20 @@ type Sequence struct {
 	Places   *Difference `json:"places,omitempty"`
 	Replay   *Replay     `json:"replay,omitempty"`
 	Notes    []string    `json:"notes"`
+	// Class is the class of the pool or group, Members what was compared, in the order of Ranks.
+	Class   history.Class `json:"-"`
+	Members []Member      `json:"-"`
+}
+
+// Member is the part of a rank in a comparison.
+type Member struct {
+	// Rank is the index of the rank in Report.Ranks.
+	Rank int
+	// History is the rank, Sequence its pool or group, or nil if it has none.
+	History  *history.Rank
+	Sequence *history.Sequence
+	// Skipped is the number of requests before the beginning of the comparison.
+	Skipped int
 }
 
 // Difference describes the first event that differs.

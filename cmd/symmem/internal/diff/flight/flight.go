@@ -63,12 +63,29 @@ func (r *Reader) Element(d *plain.Document, v plain.Value) error {
 		r.texts[text] = id
 		r.rank.Texts = append(r.rank.Texts, text)
 	}
+	created, _ := d.Get(v, r.key(d, "time_created_ns")).Int()
+	created /= 1000
 	group.Events = append(group.Events, history.Event{
-		Number: number, Size: sequence, Segment: -1, Block: id, Action: history.Call,
+		Number: number, Size: sequence, Time: created, Segment: -1, Block: id, Action: history.Call,
 		Stack: r.stacks.Add(d, d.Get(v, r.key(d, "frames"))),
 	})
 	r.state[group.ID], _ = d.Text(d.Get(v, r.key(d, "state")))
+	r.addPending(group, text, created)
 	return nil
+}
+
+// maxPending bounds the pending calls of a dump that are kept.
+const maxPending = 1000
+
+// addPending adds the latest call of a group to the pending calls, unless it has completed.
+func (r *Reader) addPending(group *history.Sequence, text string, created int64) {
+	state := r.state[group.ID]
+	if state == "" || state == "completed" || len(r.rank.Pending) >= maxPending {
+		return
+	}
+	r.rank.Pending = append(r.rank.Pending, history.Pending{
+		Group: group.ID, Text: text, State: state, Time: created,
+	})
 }
 
 func (r *Reader) key(d *plain.Document, name string) plain.Value {

@@ -48,8 +48,13 @@ type Event struct {
 	Number int64
 	// Size is the number of bytes requested. For a segment it is the size.
 	Size int64
+	// Bytes is the number of bytes that a block occupies or a call transfers, or 0 if the file does
+	// not contain it.
+	Bytes int64
 	// Offset is the place in the segment, in bytes.
 	Offset int64
+	// Time is UTC in microseconds since 1970, or 0 if the file does not contain it.
+	Time int64
 	// Segment is an index of Sequence.Segments, or -1 if the file does not determine it.
 	Segment int32
 	// Stream numbers the streams: 0 is the default stream, others count from 1.
@@ -116,6 +121,29 @@ type Sequence struct {
 	First int64
 }
 
+// Fault is the failure of a group.
+type Fault struct {
+	Group, Text string
+	Time        int64 // as Event.Time
+}
+
+// Pending is a call that had not completed when the file was written.
+type Pending struct {
+	Group, Text, State string
+	Time               int64 // as Event.Time
+}
+
+// Window is a segment that was registered with a group.
+type Window struct {
+	// Pool is the ID of the pool's sequence. Segment is the ordinal of the segment.
+	Pool    string
+	Segment int32
+	Bytes   int64
+	Group   string
+	// Ended reports that the segment was deregistered.
+	Ended bool
+}
+
 // Frame is a line of a call stack.
 type Frame struct {
 	Function, File string
@@ -135,6 +163,9 @@ type Rank struct {
 	Frames    []Frame
 	Stacks    [][]int32 // indexes of Frames, innermost first
 	Texts     []string
+	Faults    []Fault
+	Pending   []Pending
+	Windows   []Window
 	// Notes states what the file cannot tell.
 	Notes []string
 }

@@ -46,7 +46,8 @@ type Source struct {
 // lastNumber finds the last integer of a name.
 var lastNumber = regexp.MustCompile(`(\d+)\D*$`)
 
-// Find lists the files of paths. A directory stands for the files in it. The rank of a file is the
+// Find lists the files of paths. A directory stands for the files in it, except replaced traces
+// (.old) and reports (.html). The rank of a file is the
 // last integer of its name without the extension.
 func Find(paths []string, ranks map[string]int) ([]Source, error) {
 	var all []Source
@@ -83,7 +84,7 @@ func filesIn(folder string) ([]string, error) {
 	var names []string
 	for _, e := range entries {
 		if e.Type().IsRegular() && !strings.HasPrefix(e.Name(), ".") &&
-			!strings.HasSuffix(e.Name(), ".old") {
+			!slices.Contains([]string{".old", ".html"}, filepath.Ext(e.Name())) {
 			names = append(names, filepath.Join(folder, e.Name()))
 		}
 	}

@@ -70,11 +70,16 @@ func convert(l *trace.Log) *history.Rank {
 func (c *converter) record(r *trace.Record) {
 	switch {
 	case r.Kind == event.KindFault:
+		c.rank.Faults = append(c.rank.Faults, history.Fault{
+			Group: r.Group, Text: r.Text, Time: r.Time.UnixMicro(),
+		})
 		c.rank.Note("group %s failed: %s", r.Group, r.Text)
 	case r.Kind == event.KindRestart:
 		c.rank.Note("the ranks realigned pool %d of group %s after a fault", r.Pool, r.Group)
 	case r.Kind.OfGroup():
 		c.call(r)
+	case r.Kind == event.KindRegister || r.Kind == event.KindDeregister:
+		c.window(r)
 	case !r.Kind.InHistory():
 	case r.Group == "":
 		c.private++
@@ -146,17 +151,37 @@ func (c *converter) call(r *trace.Record) {
 	s := c.sequence(history.Calls, r.Group, r.Number)
 	s.NoPlaces = "calls have none"
 	s.Events = append(s.Events, history.Event{
-		Number: int64(r.Number), Segment: -1, Block: c.text(text), Stack: c.stack(r.Site),
-		Action: history.Call,
+		Number: int64(r.Number), Bytes: r.Bytes, Time: r.Time.UnixMicro(), Segment: -1,
+		Block: c.text(text), Stack: c.stack(r.Site), Action: history.Call,
 	})
+}
+
+// poolID returns the id of the sequence of an event's pool.
+func poolID(r *trace.Record) string { return fmt.Sprintf("%d of group %s", r.Pool, r.Group) }
+
+// window adds a registration, or ends one.
+func (c *converter) window(r *trace.Record) {
+	if r.Kind == event.KindRegister {
+		c.rank.Windows = append(c.rank.Windows, history.Window{
+			Pool: poolID(r), Segment: r.Segment, Bytes: r.Size, Group: r.Name,
+		})
+		return
+	}
+	for i := len(c.rank.Windows) - 1; i >= 0; i-- {
+		w := &c.rank.Windows[i]
+		if !w.Ended && w.Pool == poolID(r) && w.Segment == r.Segment && w.Group == r.Name {
+			w.Ended = true
+			return
+		}
+	}
 }
 
 // placement adds an event of a pool's history.
 func (c *converter) placement(r *trace.Record) {
-	s := c.sequence(history.SymmemPool, fmt.Sprintf("%d of group %s", r.Pool, r.Group), r.Number)
+	s := c.sequence(history.SymmemPool, poolID(r), r.Number)
 	e := history.Event{
-		Number: int64(r.Number), Size: r.Requested, Offset: r.Offset, Segment: s.segment(r),
-		Stream: int32(r.Stream), Block: -1, Stack: c.stack(r.Site),
+		Number: int64(r.Number), Size: r.Requested, Bytes: r.Size, Offset: r.Offset,
+		Segment: s.segment(r), Stream: int32(r.Stream), Block: -1, Stack: c.stack(r.Site),
 	}
 	at := [2]int64{int64(r.Segment), r.Offset}
 	switch r.Kind {

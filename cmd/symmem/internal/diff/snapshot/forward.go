@@ -172,7 +172,7 @@ func (f *forward) write(
 	p *pool, e *raw, a history.Action, segment int32, offset int64, block int32,
 ) {
 	p.sequence.Events = append(p.sequence.Events, history.Event{
-		Number: e.number, Size: e.size, Offset: offset, Segment: segment,
+		Number: e.number, Size: e.size, Offset: offset, Time: e.time, Segment: segment,
 		Stream: p.stream(e.stream), Block: block, Stack: e.stack, Action: a,
 	})
 }

@@ -31,6 +31,7 @@ type raw struct {
 	address uint64
 	size    int64
 	stream  int64
+	time    int64 // UTC in microseconds since 1970, or 0
 	pool    poolID
 	stack   int32
 	action  action
@@ -112,7 +113,7 @@ func (r *Reader) Element(d *plain.Document, key, list int, v plain.Value) error 
 // intern looks the keys up once.
 func (r *Reader) intern(d *plain.Document) {
 	for _, key := range []string{
-		"action", "addr", "size", "stream", "frames", "pool_id", "address", "total_size",
+		"action", "addr", "size", "stream", "frames", "pool_id", "time_us", "address", "total_size",
 		"segment_pool_id", "is_expandable", "blocks", "state", "requested_size", "device",
 	} {
 		r.keys[key] = d.String(key)
@@ -156,7 +157,8 @@ func (r *Reader) event(d *plain.Document, device int, v plain.Value) error {
 	e := raw{
 		number: int64(len(r.devices[device])), action: a,
 		address: uint64(r.integer(d, v, "addr")), size: r.integer(d, v, "size"),
-		stream: r.integer(d, v, "stream"), stack: r.stacks.Add(d, d.Get(v, r.keys["frames"])),
+		stream: r.integer(d, v, "stream"), time: r.integer(d, v, "time_us"),
+		stack: r.stacks.Add(d, d.Get(v, r.keys["frames"])),
 	}
 	if e.size < 0 {
 		return malformedSnapshot("event %d has a negative size", e.number)

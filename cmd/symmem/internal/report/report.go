@@ -1,0 +1,233 @@
+// Package report turns the histories that `symmem diff` has compared, and its result, into a page.
+package report
+
+import (
+	"fmt"
+
+	"symmem/cmd/symmem/internal/diff"
+	"symmem/cmd/symmem/internal/diff/history"
+	"symmem/internal/page"
+	"symmem/internal/ranklist"
+)
+
+// Build returns the page of a result. Progress, if it is not nil, is called with the number of
+// events so far and their total.
+func Build(r *diff.Report, progress func(done, total int)) *page.Page {
+	b := &builder{
+		page: &page.Page{
+			Title: "symmem report", Agree: r.Agree, Compared: r.Compared(), Verdict: Verdict(r),
+			Notes: r.Notes,
+		},
+		frames: map[string]int32{}, texts: map[string]int32{}, paths: map[pathKey]int{},
+		progress: progress,
+	}
+	for i := range r.Ranks {
+		rank := &r.Ranks[i]
+		b.total += rank.Events
+		b.page.Ranks = append(b.page.Ranks, page.Rank{
+			Rank: rank.Rank, File: history.Clean(rank.File), Format: rank.Format, Events: rank.Events,
+			Notes: rank.Notes,
+		})
+	}
+	ranks := b.ranksOf(r)
+	for i := range r.Sequences {
+		b.sequence(&r.Sequences[i])
+	}
+	b.tables(r, ranks)
+	return b.page
+}
+
+// Verdict states a result in one sentence.
+func Verdict(r *diff.Report) string {
+	switch {
+	case !r.Compared():
+		return "There is nothing to compare: no pool or group with events is in the files of two ranks."
+	case r.Agree:
+		return fmt.Sprintf("The %s agree.", ranklist.Plural(len(r.Ranks), "rank"))
+	}
+	for i := range r.Sequences {
+		s := &r.Sequences[i]
+		d, what := s.Requests, "requests"
+		if d == nil {
+			d, what = s.Places, "places"
+		}
+		if d == nil {
+			continue
+		}
+		text := fmt.Sprintf("The ranks differ: in %s, %s differ first at request %d (%s)",
+			s.Title, what, d.Index, d.Kind)
+		if len(d.Blamed) > 0 {
+			text += "; in the minority: " + ranklist.Ranks(d.Blamed)
+		}
+		return text + "."
+	}
+	return "The ranks differ."
+}
+
+// builder fills in a page.
+type builder struct {
+	page     *page.Page
+	frames   map[string]int32
+	texts    map[string]int32
+	paths    map[pathKey]int
+	interned map[*history.Rank]*interned
+
+	progress    func(done, total int)
+	done, total int
+}
+
+// interned maps indexes of a rank to indexes of the page, or to -1 before their first use.
+type interned struct{ stacks, texts []int32 }
+
+// ranksOf returns the ranks of a result by index. A rank without sequences in common is nil.
+func (b *builder) ranksOf(r *diff.Report) []*history.Rank {
+	b.interned = map[*history.Rank]*interned{}
+	ranks := make([]*history.Rank, len(r.Ranks))
+	for i := range r.Sequences {
+		for _, m := range r.Sequences[i].Members {
+			ranks[m.Rank] = m.History
+			if b.interned[m.History] == nil {
+				b.interned[m.History] = &interned{
+					unused(len(m.History.Stacks)), unused(len(m.History.Texts)),
+				}
+			}
+		}
+	}
+	return ranks
+}
+
+func unused(n int) []int32 {
+	all := make([]int32, n)
+	for i := range all {
+		all[i] = -1
+	}
+	return all
+}
+
+func (b *builder) sequence(s *diff.Sequence) {
+	p := page.Sequence{
+		Title: s.Title, Calls: s.Class == history.Calls, Equal: s.Equal, Notes: s.Notes,
+		Differences: []page.Difference{},
+	}
+	p.Differences = appendDifference(p.Differences, "requests", s.Requests)
+	p.Differences = appendDifference(p.Differences, "places", s.Places)
+	if s.Replay != nil && (s.Requests != nil || s.Places != nil) {
+		p.Notes = append(p.Notes, "replay: "+s.Replay.Symmem)
+		if s.Replay.PyTorch != "" {
+			p.Notes = append(p.Notes, "replay: "+s.Replay.PyTorch)
+		}
+	}
+	for i := range s.Members {
+		if m := &s.Members[i]; m.Sequence != nil {
+			p.Tracks = append(p.Tracks, b.track(m))
+			if p.Calls {
+				b.count(s, m)
+			}
+		}
+	}
+	b.page.Sequences = append(b.page.Sequences, p)
+}
+
+func appendDifference(all []page.Difference, what string, d *diff.Difference) []page.Difference {
+	if d == nil {
+		return all
+	}
+	p := page.Difference{
+		Of: what, Kind: d.Kind, Request: d.Index, Blamed: d.Blamed, Before: d.Before,
+		Explanation: d.Explanation,
+	}
+	for _, v := range d.Variants {
+		p.Variants = append(p.Variants, page.Variant{
+			Ranks: v.Ranks, Text: v.Text, Kind: v.Kind, Stack: v.Stack,
+		})
+	}
+	return append(all, p)
+}
+
+// kinds maps actions to kinds of the page.
+var kinds = map[history.Action]page.Kind{
+	history.Alloc: page.Alloc, history.Free: page.Free, history.FreeDone: page.FreeDone,
+	history.Segment: page.SegmentAdd, history.SegmentFree: page.SegmentRemove,
+	history.Call: page.Call,
+}
+
+// progressStep is the number of events between calls of the progress function.
+const progressStep = 1 << 14
+
+// track converts the events of a rank's sequence.
+func (b *builder) track(m *diff.Member) *page.Track {
+	t := &page.Track{Rank: m.Rank, First: -m.Skipped, Segments: segments(m.Sequence)}
+	for i := range m.Sequence.Events {
+		e := &m.Sequence.Events[i]
+		p := page.Event{
+			Kind: kinds[e.Action], Size: e.Size, Bytes: e.Bytes, Offset: e.Offset, Segment: e.Segment,
+			Stream: e.Stream, Block: e.Block, Stack: b.stack(m.History, e.Stack), Number: e.Number,
+			Time: e.Time,
+		}
+		if e.Action == history.Call {
+			p.Block = b.text(m.History, e.Block)
+		}
+		t.Add(&p)
+		if b.done++; b.progress != nil && b.done%progressStep == 0 {
+			b.progress(b.done, b.total)
+		}
+	}
+	return t
+}
+
+// segments returns the segments of a sequence. A segment ends no earlier than its last block,
+// because traces do not contain the sizes of all segments.
+func segments(s *history.Sequence) []page.Segment {
+	all := make([]page.Segment, len(s.Segments))
+	for i, segment := range s.Segments {
+		all[i] = page.Segment{Bytes: segment.Bytes, Old: segment.Old}
+	}
+	for i := range s.Events {
+		e := &s.Events[i]
+		if e.Segment >= 0 && int(e.Segment) < len(all) && e.Action == history.Alloc {
+			bytes := &all[e.Segment].Bytes
+			*bytes = max(*bytes, e.Offset+max(e.Size, e.Bytes))
+		}
+	}
+	return all
+}
+
+// stack returns the index of a rank's stack in the page.
+func (b *builder) stack(r *history.Rank, stack int32) int32 {
+	known := b.interned[r].stacks
+	if stack < 0 || int(stack) >= len(known) {
+		return -1
+	}
+	if known[stack] < 0 {
+		frames := make([]int32, 0, len(r.Stacks[stack]))
+		for _, i := range r.Stacks[stack] {
+			frames = append(frames, intern(b.frames, &b.page.Frames, r.Frames[i].String()))
+		}
+		known[stack] = b.page.AddStack(frames)
+	}
+	return known[stack]
+}
+
+// text returns the index of a rank's text in the page.
+func (b *builder) text(r *history.Rank, text int32) int32 {
+	known := b.interned[r].texts
+	if text < 0 || int(text) >= len(known) {
+		return intern(b.texts, &b.page.Texts, "?")
+	}
+	if known[text] < 0 {
+		known[text] = intern(b.texts, &b.page.Texts, r.Texts[text])
+	}
+	return known[text]
+}
+
+// intern returns the index of a text in a list, to which it adds the text if necessary.
+func intern(known map[string]int32, all *[]string, text string) int32 {
+	text = history.Clean(text)
+	i, ok := known[text]
+	if !ok {
+		i = int32(len(*all))
+		known[text] = i
+		*all = append(*all, text)
+	}
+	return i
+}

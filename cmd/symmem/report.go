@@ -1,0 +1,169 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"symmem/cmd/symmem/internal/diff"
+	"symmem/cmd/symmem/internal/report"
+)
+
+const reportLong = `report writes a web page that shows what ranks did, from the files
+that diff reads.
+
+The page is one file, needs no network and can be sent to others. It shows the memory maps of all
+ranks over their requests, the first difference, windows, pending calls, faults and collectives by
+path. Press ? in the page for its keys. Its URL refers to the event that is shown.
+
+The page contains the paths, stacks and sizes that are in the files.
+
+Exit codes: 0 the page was written and the ranks agree; 1 it was written and they differ; 2 a file
+cannot be read or written; 128 + n it was ended by signal n.`
+
+const reportExample = `  symmem report traces/
+  symmem report snapshots/ -o page.html
+  symmem report -o - rank0.pickle rank1.pickle >page.html`
+
+// reportFlags holds the flags of report.
+type reportFlags struct {
+	input  rankFiles
+	output string
+}
+
+func newReportCommand() *cobra.Command {
+	f := &reportFlags{}
+	cmd := &cobra.Command{
+		Use:     "report FILE|DIRECTORY...",
+		Short:   "Write a web page that shows what ranks did, from recorded files",
+		Long:    reportLong,
+		Example: reportExample,
+		Args:    cobra.MinimumNArgs(1),
+		RunE:    f.run,
+	}
+	flags := cmd.Flags()
+	f.input.addFlags(flags)
+	flags.StringVarP(&f.output, "output", "o", "report.html",
+		"file to write, which is replaced; - is standard output")
+	return cmd
+}
+
+func (f *reportFlags) run(cmd *cobra.Command, args []string) error {
+	if err := f.checkOutput(args); err != nil {
+		return exitWith(exitUsage, err)
+	}
+	result, err := f.input.compare(cmd, args, 1)
+	if err != nil {
+		return err
+	}
+	size, err := f.write(cmd, result)
+	if err != nil {
+		return exitWith(exitUsage, err)
+	}
+	if f.output != "-" {
+		fmt.Fprintf(cmd.OutOrStdout(), "%s\nThe page is %s (%d kB).\n",
+			report.Verdict(result), f.output, (size+999)/1000)
+	}
+	if !result.Agree {
+		return exitWith(exitWrong, nil)
+	}
+	return nil
+}
+
+// checkOutput returns an error if the output would replace an input or something that is no file.
+func (f *reportFlags) checkOutput(inputs []string) error {
+	if f.output == "-" {
+		return nil
+	}
+	have, err := os.Stat(f.output)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("writing the page: %w", err)
+	}
+	if !have.Mode().IsRegular() {
+		return fmt.Errorf("writing the page: %s is not a regular file", f.output)
+	}
+	for _, input := range inputs {
+		if info, err := os.Stat(input); err == nil && os.SameFile(info, have) {
+			return fmt.Errorf("%s is an input: name another file with --output", f.output)
+		}
+	}
+	begin, err := readBeginning(f.output)
+	if err != nil {
+		return fmt.Errorf("writing the page: %w", err)
+	}
+	if len(begin) > 0 && !strings.HasPrefix(begin, "<!doctype html>") {
+		return fmt.Errorf("%s is no page, so it is not replaced: name another file with --output",
+			f.output)
+	}
+	return nil
+}
+
+// readBeginning returns the first bytes of a file.
+func readBeginning(file string) (string, error) {
+	f, err := os.Open(file)
+	if err != nil {
+		return "", err
+	}
+	defer f.Close()
+	b := make([]byte, 32)
+	n, err := io.ReadFull(f, b)
+	if err != nil && !errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF) {
+		return "", err
+	}
+	return string(b[:n]), nil
+}
+
+// write writes the page and returns its size in bytes. A file is replaced atomically. Like a trace,
+// it is readable by its owner only.
+func (f *reportFlags) write(cmd *cobra.Command, result *diff.Report) (int64, error) {
+	var plain strings.Builder
+	if err := result.WriteText(&plain); err != nil {
+		return 0, err
+	}
+	show, end := eventProgress(cmd)
+	page := report.Build(result, show)
+	end()
+	if f.output == "-" {
+		return 0, page.WriteHTML(cmd.OutOrStdout(), plain.String())
+	}
+	t, err := os.CreateTemp(filepath.Dir(f.output), ".report-*")
+	if err != nil {
+		return 0, fmt.Errorf("writing the page: %w", err)
+	}
+	err = page.WriteHTML(t, plain.String())
+	size, seekErr := t.Seek(0, io.SeekEnd)
+	err = errors.Join(err, seekErr, t.Close())
+	if err == nil {
+		err = os.Rename(t.Name(), f.output)
+	}
+	if err != nil {
+		return 0, fmt.Errorf("writing the page: %w", errors.Join(err, os.Remove(t.Name())))
+	}
+	return size, nil
+}
+
+// manyEvents is the number of events from which on progress is shown on a terminal.
+const manyEvents = 1 << 20
+
+// eventProgress returns a function that shows how many events have been converted, and one that
+// removes it.
+func eventProgress(cmd *cobra.Command) (show func(done, total int), end func()) {
+	if !isTerminal(cmd.ErrOrStderr()) {
+		return nil, func() {}
+	}
+	counter := &progressCounter{terminal: cmd.ErrOrStderr()}
+	lines := progressLines(counter, "events converted")
+	return func(done, total int) {
+		if total >= manyEvents {
+			lines(done, total)
+		}
+	}, counter.end
+}

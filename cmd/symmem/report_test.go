@@ -1,0 +1,92 @@
+package main
+
+import (
+	"bytes"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"symmem/cmd/symmem/internal/diff/difftest"
+)
+
+// runReport runs symmem report and returns its exit code and output.
+func runReport(t *testing.T, args ...string) (code int, stdout, stderr string) {
+	t.Helper()
+	var out, errs bytes.Buffer
+	code = run(t.Context(), append([]string{"report"}, args...), strings.NewReader(""), &out, &errs)
+	return code, out.String(), errs.String()
+}
+
+func TestReport(t *testing.T) {
+	p := difftest.Random(rand.New(rand.NewPCG(1, 1)), 300, 1, 1)
+	q := slices.Insert(slices.Clone(p), 100, difftest.Request{Tensor: 1000, Size: 12345})
+	dir := writeSnapshots(t, p, p, q, p)
+	file := filepath.Join(dir, "report.html")
+	for range 2 { // the second page replaces the first, which is not an input
+		code, out, errs := runReport(t, "--all-pools", dir, "-o", file)
+		if code != exitWrong || !strings.Contains(out, "differ first at request 100 (extra); "+
+			"in the minority: rank 2.") {
+			t.Errorf("report = %d, %q, %q; want %d and the verdict of diff", code, out, errs, exitWrong)
+		}
+	}
+	page, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !bytes.HasPrefix(page, []byte("<!doctype html>")) ||
+		!bytes.Contains(page, []byte("alloc 12345 B")) {
+		t.Error("the file is no page with the result of diff as text")
+	}
+	left, err := filepath.Glob(filepath.Join(dir, ".report-*"))
+	if err != nil || len(left) > 0 {
+		t.Errorf("temporary files %v remain, %v", left, err)
+	}
+	code, out, _ := runReport(t, dir, "-o", "-")
+	if code != exitWrong || !strings.HasPrefix(out, "<!doctype html>") ||
+		!strings.HasSuffix(out, "</html>\n") {
+		t.Errorf("report -o - = %d, %.40q...; want %d and a page", code, out, exitWrong)
+	}
+}
+
+func TestReportOfOneRank(t *testing.T) {
+	dir := writeSnapshots(t, difftest.Random(rand.New(rand.NewPCG(1, 1)), 30, 1, 1))
+	code, out, errs := runReport(t, dir, "-o", filepath.Join(dir, "report.html"))
+	if code != exitOK || !strings.Contains(out, "nothing to compare") {
+		t.Errorf("report of one file = %d, %q, %q; want 0 and that nothing was compared", code, out, errs)
+	}
+}
+
+// TestReportErrors checks that the command ends with 2 and replaces nothing that is no page.
+func TestReportErrors(t *testing.T) {
+	p := difftest.Random(rand.New(rand.NewPCG(1, 1)), 30, 1, 1)
+	dir := writeSnapshots(t, p, p)
+	input := filepath.Join(dir, difftest.FileName(0))
+	other := filepath.Join(t.TempDir(), "notes.txt")
+	if err := os.WriteFile(other, []byte("notes"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		args []string
+		want string
+	}{
+		{[]string{input, "-o", input}, "is an input"},
+		{[]string{dir, "-o", other}, "is no page"},
+		{[]string{dir, "-o", dir}, "not a regular file"},
+		{[]string{dir, "-o", filepath.Join(dir, "absent", "report.html")}, "no such file"},
+		{[]string{filepath.Join(dir, "absent")}, "no such file"},
+		{[]string{other}, "notes.txt"},
+		{[]string{dir, "--rank", "x"}, "is not FILE=N"},
+		{[]string{}, "requires at least 1 arg"},
+	} {
+		code, _, errs := runReport(t, c.args...)
+		if code != exitUsage || !strings.Contains(errs, c.want) {
+			t.Errorf("report %v = %d, %q; want %d and %q", c.args, code, errs, exitUsage, c.want)
+		}
+	}
+	if b, err := os.ReadFile(other); err != nil || string(b) != "notes" {
+		t.Errorf("the file contains %q, %v; want its old contents", b, err)
+	}
+}

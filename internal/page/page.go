@@ -1,0 +1,130 @@
+package page
+
+// Page is the content of a page. Ranks are referred to by their index in Ranks. A Page is not safe
+// for concurrent use.
+type Page struct {
+	Title string `json:"title"`
+	// Live reports that the page shows a running job and is fetched again.
+	Live bool `json:"live,omitempty"`
+	// Agree reports that no difference was found. Compared reports whether ranks were compared.
+	Agree    bool `json:"agree"`
+	Compared bool `json:"compared"`
+	// Verdict states the result in one sentence.
+	Verdict   string     `json:"verdict"`
+	Ranks     []Rank     `json:"ranks"`
+	Sequences []Sequence `json:"sequences"`
+	// Windows lists the registrations of segments with groups.
+	Windows []Window `json:"windows"`
+	Pending []Row    `json:"pending"`
+	Faults  []Row    `json:"faults"`
+	// Paths counts calls by group, operation and path.
+	Paths []Path `json:"paths"`
+	// Notes states what the page does not show.
+	Notes []string `json:"notes"`
+	// Texts and Frames contain the texts of calls and the frames of stacks that events refer to.
+	Texts  []string `json:"texts"`
+	Frames []string `json:"frames"`
+
+	stacks     []byte
+	stackCount int
+}
+
+// Rank describes a rank, or one of its files if it has several.
+type Rank struct {
+	Rank   int      `json:"rank"`
+	File   string   `json:"file"`
+	Format string   `json:"format"`
+	Events int      `json:"events"`
+	Notes  []string `json:"notes"`
+}
+
+// Sequence is a pool or a group.
+type Sequence struct {
+	Title string `json:"title"`
+	// Calls reports that the events are calls of a group. Otherwise they are events of a pool.
+	Calls bool `json:"calls"`
+	// Equal is the number of requests that are equal on all ranks from the beginning.
+	Equal  int      `json:"equal"`
+	Tracks []*Track `json:"tracks"`
+	// Differences lists the first request and the first place that differ.
+	Differences []Difference `json:"differences"`
+	Notes       []string     `json:"notes"`
+}
+
+// Difference describes the first event that differs.
+type Difference struct {
+	// Of is "requests" or "places"; Kind names the difference, such as "other size".
+	Of   string `json:"of"`
+	Kind string `json:"kind"`
+	// Request is the number of the request.
+	Request  int       `json:"request"`
+	Variants []Variant `json:"variants"`
+	// Blamed lists the rank numbers of the minority, if there is one.
+	Blamed []int `json:"blamed"`
+	// Before lists the requests before the difference, Explanation what it explains.
+	Before      []string `json:"before"`
+	Explanation []string `json:"explanation"`
+}
+
+// Variant describes the event of some ranks at a difference.
+type Variant struct {
+	// Ranks lists rank numbers.
+	Ranks []int    `json:"ranks"`
+	Text  string   `json:"text"`
+	Kind  string   `json:"kind"`
+	Stack []string `json:"stack"`
+}
+
+// Segment describes a segment of a track.
+type Segment struct {
+	Bytes int64 `json:"bytes"`
+	// Old reports that the segment is older than the track.
+	Old bool `json:"old,omitempty"`
+}
+
+// State is the state of a window on a rank.
+type State int
+
+// The states.
+const (
+	Absent State = iota
+	Registered
+	Deregistered
+)
+
+// Window describes the registration of a segment with a group. States has an element per rank.
+type Window struct {
+	Group   string  `json:"group"`
+	Pool    string  `json:"pool"`
+	Segment int     `json:"segment"`
+	Bytes   int64   `json:"bytes"`
+	States  []State `json:"states"`
+}
+
+// Row is a fault or a pending operation of some ranks.
+type Row struct {
+	Ranks []int  `json:"ranks"`
+	Group string `json:"group"`
+	Text  string `json:"text"`
+	// Time is UTC in microseconds since 1970, or 0 if unknown.
+	Time int64 `json:"time"`
+}
+
+// Path counts the calls of an operation that took a path. Calls and Bytes have an element per rank.
+type Path struct {
+	Group     string  `json:"group"`
+	Operation string  `json:"operation"`
+	Path      string  `json:"path"`
+	Calls     []int64 `json:"calls"`
+	Bytes     []int64 `json:"bytes"`
+}
+
+// AddStack adds a stack of frames, innermost first, and returns its index for [Event.Stack].
+func (p *Page) AddStack(frames []int32) int32 {
+	p.stacks = appendUint(p.stacks, int64(len(frames)))
+	for _, f := range frames {
+		p.stacks = appendUint(p.stacks, int64(f))
+	}
+	p.stackCount++
+	return int32(p.stackCount - 1)
+}

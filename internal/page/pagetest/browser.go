@@ -1,0 +1,192 @@
+// Package pagetest drives Chromium in tests of pages, by the DevTools protocol over pipes.
+package pagetest
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"sync"
+	"testing"
+	"time"
+)
+
+// patience bounds the wait for an answer of the browser.
+const patience = 60 * time.Second
+
+// Browser is a running Chromium. It is safe for concurrent use.
+type Browser struct {
+	t       testing.TB
+	command *exec.Cmd
+	stderr  lockedBuffer
+	mu      sync.Mutex // guards the fields below
+	send    *os.File
+	next    int
+	waiting map[int]chan message
+	pages   map[string]*Page // by session
+	ended   error
+}
+
+// lockedBuffer collects output of a process that may still be running.
+type lockedBuffer struct {
+	mu  sync.Mutex
+	all bytes.Buffer
+}
+
+// Write implements io.Writer.
+func (b *lockedBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.all.Write(p)
+}
+
+// String returns the output so far.
+func (b *lockedBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.all.String()
+}
+
+// message is a command, an answer or an event of the protocol.
+type message struct {
+	ID      int             `json:"id,omitempty"`
+	Session string          `json:"sessionId,omitempty"`
+	Method  string          `json:"method,omitempty"`
+	Params  any             `json:"params,omitempty"`
+	Result  json.RawMessage `json:"result,omitempty"`
+	Error   *protocolError  `json:"error,omitempty"`
+}
+
+type protocolError struct {
+	Message string `json:"message"`
+}
+
+// Open starts Chromium, which ends with the test. It skips the test if Chromium is not installed.
+func Open(t testing.TB) *Browser {
+	t.Helper()
+	program, err := exec.LookPath("chromium")
+	if err != nil {
+		t.Skipf("Chromium is not installed: %v", err)
+	}
+	command := exec.Command(program, "--headless", "--no-sandbox", "--disable-gpu",
+		"--remote-debugging-pipe", "--user-data-dir="+t.TempDir(), "--no-first-run",
+		"--disable-dev-shm-usage", "--disable-background-networking", "--disable-component-update",
+		"--disable-extensions", "--hide-scrollbars", "--font-render-hinting=none",
+		"--force-color-profile=srgb", "--disable-lcd-text", "--disable-sync", "about:blank")
+	commandsOut, commandsIn := pipe(t)
+	eventsOut, eventsIn := pipe(t)
+	b := &Browser{
+		t: t, command: command, send: commandsIn, waiting: map[int]chan message{},
+		pages: map[string]*Page{},
+	}
+	command.ExtraFiles = []*os.File{commandsOut, eventsIn} // descriptors 3 and 4
+	command.Stderr = &b.stderr
+	if err := command.Start(); err != nil {
+		t.Fatal(err)
+	}
+	commandsOut.Close()
+	eventsIn.Close()
+	received := make(chan struct{})
+	go func() {
+		defer close(received)
+		b.receive(eventsOut)
+		eventsOut.Close()
+	}()
+	t.Cleanup(func() {
+		// The browser ends when its pipe is closed; a browser that hangs is killed.
+		kill := time.AfterFunc(patience, func() { command.Process.Kill() })
+		commandsIn.Close()
+		<-received
+		_ = command.Wait() // its status depends on how it was ended
+		kill.Stop()
+	})
+	return b
+}
+
+func pipe(t testing.TB) (r, w *os.File) {
+	t.Helper()
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r, w
+}
+
+// receive reads messages, which end with zero bytes, until the browser ends.
+func (b *Browser) receive(from *os.File) {
+	r := bufio.NewReaderSize(from, 1<<20)
+	for {
+		text, err := r.ReadBytes(0)
+		if err != nil {
+			b.end(err)
+			return
+		}
+		var m struct {
+			message
+			Params json.RawMessage `json:"params"`
+		}
+		if err := json.Unmarshal(text[:len(text)-1], &m); err != nil {
+			b.end(err)
+			return
+		}
+		b.mu.Lock()
+		page, waiting := b.pages[m.Session], b.waiting[m.ID]
+		delete(b.waiting, m.ID)
+		b.mu.Unlock()
+		switch {
+		case m.ID != 0 && waiting != nil:
+			waiting <- m.message
+		case page != nil:
+			page.event(m.Method, m.Params)
+		}
+	}
+}
+
+// end reports that the browser has ended.
+func (b *Browser) end(err error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.ended = err
+	for _, c := range b.waiting {
+		close(c)
+	}
+	b.waiting = map[int]chan message{}
+}
+
+// call sends a command to a session, or to the browser, and decodes the answer into result, unless
+// that is nil.
+func (b *Browser) call(session, method string, params, result any) error {
+	answer := make(chan message, 1)
+	b.mu.Lock()
+	b.next++
+	id := b.next
+	text, err := json.Marshal(message{ID: id, Session: session, Method: method, Params: params})
+	if err == nil && b.ended != nil {
+		err = b.ended
+	}
+	if err == nil {
+		b.waiting[id] = answer
+		_, err = b.send.Write(append(text, 0))
+	}
+	b.mu.Unlock()
+	if err != nil {
+		return fmt.Errorf("calling %s: %w", method, err)
+	}
+	select {
+	case m, ok := <-answer:
+		switch {
+		case !ok:
+			return fmt.Errorf("calling %s: the browser has ended:\n%s", method, b.stderr.String())
+		case m.Error != nil:
+			return fmt.Errorf("calling %s: %w", method, errors.New(m.Error.Message))
+		case result != nil:
+			return json.Unmarshal(m.Result, result)
+		}
+		return nil
+	case <-time.After(patience):
+		return fmt.Errorf("calling %s: no answer within %v:\n%s", method, patience, b.stderr.String())
+	}
+}

@@ -1,0 +1,207 @@
+package pagetest
+
+import (
+	"bytes"
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"image"
+	"image/png"
+	"strings"
+	"sync"
+	"testing"
+)
+
+// Page is a tab of a Browser. Its methods end the test if the browser fails.
+type Page struct {
+	t       testing.TB
+	browser *Browser
+	session string
+	mu      sync.Mutex
+	errors  []string // guarded by mu
+}
+
+// Screen describes the window of a page.
+type Screen struct {
+	Width, Height int
+	Dark, Mobile  bool
+	// Style is added to the style of the page; Script runs before its script.
+	Style, Script string
+}
+
+type object = map[string]any
+
+// Open opens a page and waits until it is ready: until its body has the attribute data-ready.
+func (b *Browser) Open(t testing.TB, url string, s Screen) *Page {
+	t.Helper()
+	var target struct{ TargetID string }
+	var attached struct{ SessionID string }
+	p := &Page{t: t, browser: b}
+	p.must(b.call("", "Target.createTarget", object{"url": "about:blank"}, &target))
+	p.must(b.call("", "Target.attachToTarget",
+		object{"targetId": target.TargetID, "flatten": true}, &attached))
+	p.session = attached.SessionID
+	b.mu.Lock()
+	b.pages[p.session] = p
+	b.mu.Unlock()
+	t.Cleanup(func() {
+		_ = b.call("", "Target.closeTarget", object{"targetId": target.TargetID}, nil)
+	})
+	scheme := "light"
+	if s.Dark {
+		scheme = "dark"
+	}
+	for method, params := range map[string]object{
+		"Page.enable": {}, "Runtime.enable": {}, "Log.enable": {},
+		"Emulation.setDeviceMetricsOverride": {
+			"width": s.Width, "height": s.Height, "deviceScaleFactor": 1, "mobile": s.Mobile,
+		},
+		"Emulation.setEmulatedMedia": {
+			"features": []object{{"name": "prefers-color-scheme", "value": scheme}},
+		},
+		"Page.setBypassCSP": {"enabled": s.Style != ""},
+	} {
+		p.call(method, params, nil)
+	}
+	script := s.Script
+	if s.Style != "" {
+		style, _ := json.Marshal(s.Style)
+		script += fmt.Sprintf(`;document.addEventListener("DOMContentLoaded", () => {
+			const s = document.createElement("style"); s.textContent = %s; document.head.append(s);
+		});`, style)
+	}
+	p.call("Page.addScriptToEvaluateOnNewDocument", object{"source": script}, nil)
+	p.Go(url)
+	return p
+}
+
+// Go navigates to a URL and waits until the page is ready.
+func (p *Page) Go(url string) {
+	p.t.Helper()
+	p.call("Page.navigate", object{"url": url}, nil)
+	p.Wait(fmt.Sprintf(`location.href.startsWith(%q) && document.body.dataset.ready !== undefined`,
+		strings.SplitN(url, "#", 2)[0]))
+}
+
+func (p *Page) must(err error) {
+	p.t.Helper()
+	if err != nil {
+		p.t.Fatal(err)
+	}
+}
+
+func (p *Page) call(method string, params object, result any) {
+	p.t.Helper()
+	p.must(p.browser.call(p.session, method, params, result))
+}
+
+// event receives an event of the page.
+func (p *Page) event(method string, params json.RawMessage) {
+	switch method {
+	case "Runtime.exceptionThrown", "Log.entryAdded":
+		p.mu.Lock()
+		p.errors = append(p.errors, string(params))
+		p.mu.Unlock()
+	}
+}
+
+// Errors returns the exceptions of the page and the errors that the browser has logged.
+func (p *Page) Errors() []string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return append([]string{}, p.errors...)
+}
+
+// evaluation is the answer to Runtime.evaluate.
+type evaluation struct {
+	Result           struct{ Value json.RawMessage }
+	ExceptionDetails *struct {
+		Exception struct{ Description string }
+	}
+}
+
+// Eval evaluates JavaScript, waits for a promise, and decodes the value into result unless it is
+// nil.
+func (p *Page) Eval(expression string, result any) {
+	p.t.Helper()
+	var e evaluation
+	p.call("Runtime.evaluate", object{
+		"expression": expression, "awaitPromise": true, "returnByValue": true,
+	}, &e)
+	if e.ExceptionDetails != nil {
+		p.t.Fatalf("evaluating %s: %s", expression, e.ExceptionDetails.Exception.Description)
+	}
+	if result != nil {
+		if err := json.Unmarshal(e.Result.Value, result); err != nil {
+			p.t.Fatalf("evaluating %s: %v in %s", expression, err, e.Result.Value)
+		}
+	}
+}
+
+// Text returns the text of the first element that a selector matches.
+func (p *Page) Text(selector string) string {
+	p.t.Helper()
+	var text string
+	p.Eval(fmt.Sprintf(`document.querySelector(%q)?.innerText ?? ""`, selector), &text)
+	return text
+}
+
+// Wait waits until an expression is true.
+func (p *Page) Wait(expression string) {
+	p.t.Helper()
+	var ok bool
+	p.Eval(fmt.Sprintf(`(async () => {
+		const end = performance.now() + %d;
+		while (performance.now() < end) {
+			try { if (%s) { return true; } } catch {}
+			await new Promise((f) => setTimeout(f, 10));
+		}
+		return false;
+	})()`, (patience/2).Milliseconds(), expression), &ok)
+	if !ok {
+		p.t.Fatalf("the page did not reach the state %s\nerrors: %s", expression, p.Errors())
+	}
+}
+
+// Painted waits until the page has drawn everything.
+func (p *Page) Painted() {
+	p.t.Helper()
+	p.Eval(`new Promise((f) => requestAnimationFrame(() => requestAnimationFrame(f)))`, nil)
+	p.Wait(`document.body.dataset.painted === "yes"`)
+}
+
+// Key presses a key by its name, such as "a", "Enter" or "ArrowLeft".
+func (p *Page) Key(key string) {
+	p.t.Helper()
+	params := object{"type": "keyDown", "key": key}
+	switch {
+	case len(key) == 1:
+		params["text"] = key
+	case key == "Enter":
+		params["text"], params["windowsVirtualKeyCode"] = "\r", 13
+	}
+	p.call("Input.dispatchKeyEvent", params, nil)
+	p.call("Input.dispatchKeyEvent", object{"type": "keyUp", "key": key}, nil)
+}
+
+// Click clicks at a point.
+func (p *Page) Click(x, y float64) {
+	p.t.Helper()
+	for _, kind := range []string{"mousePressed", "mouseReleased"} {
+		p.call("Input.dispatchMouseEvent", object{
+			"type": kind, "x": x, "y": y, "button": "left", "clickCount": 1,
+		}, nil)
+	}
+}
+
+// Picture takes a picture of the window.
+func (p *Page) Picture() image.Image {
+	p.t.Helper()
+	var shot struct{ Data string }
+	p.call("Page.captureScreenshot", object{"format": "png"}, &shot)
+	b, err := base64.StdEncoding.DecodeString(shot.Data)
+	p.must(err)
+	picture, err := png.Decode(bytes.NewReader(b))
+	p.must(err)
+	return picture
+}

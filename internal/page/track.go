@@ -1,0 +1,103 @@
+package page
+
+import "encoding/binary"
+
+// Kind classifies an event.
+type Kind uint8
+
+// The kinds.
+const (
+	Alloc Kind = iota + 1
+	Free
+	FreeDone
+	SegmentAdd
+	SegmentRemove
+	Call
+)
+
+// Event is an event of a track. The package comment describes the fields under "Data"; here unknown
+// segments, blocks and stacks are -1.
+type Event struct {
+	Kind        Kind
+	Size, Bytes int64
+	Offset      int64
+	Segment     int32
+	Stream      int32
+	Block       int32
+	Stack       int32
+	Number      int64
+	Time        int64
+}
+
+// Track contains the events of a pool or group on a rank, in encoded form.
+type Track struct {
+	// Rank is the index of the rank in Page.Ranks.
+	Rank int
+	// First is the number of the first request. It is negative if the track begins before those of
+	// other ranks.
+	First    int
+	Segments []Segment
+
+	count    int
+	columns  [columnCount][]byte
+	previous [columnCount]int64
+}
+
+// column is an index of Track.columns.
+type column int
+
+const (
+	columnKind column = iota
+	columnSize
+	columnBytes
+	columnOffset
+	columnSegment
+	columnStream
+	columnBlock
+	columnStack
+	columnNumber
+	columnTime
+	columnCount
+)
+
+var columnNames = [columnCount]string{
+	"kind", "size", "bytes", "offset", "segment", "stream", "block", "stack", "number", "time",
+}
+
+// Len returns the number of events.
+func (t *Track) Len() int { return t.count }
+
+// Add appends an event.
+func (t *Track) Add(e *Event) {
+	block := int64(e.Block)
+	if e.Kind != Call {
+		block++
+	}
+	t.count++
+	t.columns[columnKind] = append(t.columns[columnKind], byte(e.Kind))
+	t.add(columnSize, e.Size)
+	t.add(columnBytes, e.Bytes)
+	t.add(columnOffset, e.Offset)
+	t.add(columnSegment, int64(e.Segment)+1)
+	t.add(columnStream, int64(e.Stream))
+	t.addDelta(columnBlock, block)
+	t.add(columnStack, int64(e.Stack)+1)
+	t.addDelta(columnNumber, e.Number)
+	t.addDelta(columnTime, e.Time)
+}
+
+func (t *Track) add(c column, v int64) { t.columns[c] = appendUint(t.columns[c], v) }
+
+func (t *Track) addDelta(c column, v int64) {
+	v = limit(v)
+	t.columns[c] = binary.AppendVarint(t.columns[c], v-t.previous[c])
+	t.previous[c] = v
+}
+
+// maxValue is the largest integer below which JavaScript represents all integers.
+const maxValue = 1<<53 - 1
+
+// limit moves a value to the nearest one that a column can contain.
+func limit(v int64) int64 { return min(max(v, 0), maxValue) }
+
+func appendUint(b []byte, v int64) []byte { return binary.AppendUvarint(b, uint64(limit(v))) }

@@ -1,0 +1,207 @@
+package page
+
+import (
+	"bytes"
+	"compress/gzip"
+	"encoding/base64"
+	"encoding/binary"
+	"encoding/json"
+	"io"
+	"math"
+	"regexp"
+	"strings"
+	"testing"
+
+	"pgregory.net/rapid"
+)
+
+// decoded contains the data of a page as a reader sees them.
+type decoded struct {
+	Title     string
+	Sequences []struct {
+		Tracks []struct {
+			Events  int
+			Columns map[string]location
+		}
+	}
+	StackCount int
+	Stacks     location
+	columns    []byte
+}
+
+// decode follows the description in doc.go.
+func decode(t testing.TB, b []byte) *decoded {
+	t.Helper()
+	if len(b) < 12 || string(b[:8]) != "SYMPAGE\x01" {
+		t.Fatalf("the data begin with %q", b[:min(len(b), 8)])
+	}
+	n := 12 + int(binary.LittleEndian.Uint32(b[8:]))
+	d := &decoded{columns: b[n:]}
+	if err := json.Unmarshal(b[12:n], d); err != nil {
+		t.Fatal(err)
+	}
+	return d
+}
+
+// values decodes a column.
+func (d *decoded) values(t testing.TB, at location, signed bool) []int64 {
+	t.Helper()
+	var all []int64
+	sum := int64(0)
+	for b := d.columns[at[0] : at[0]+at[1]]; len(b) > 0; {
+		v, n := binary.Uvarint(b)
+		if signed {
+			v, n := binary.Varint(b)
+			sum += v
+			all, b = append(all, sum), b[n:]
+			continue
+		}
+		if n <= 0 {
+			t.Fatal("a varint is cut off")
+		}
+		all, b = append(all, int64(v)), b[n:]
+	}
+	return all
+}
+
+func TestDataRoundTrip(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		track := &Track{}
+		var want []Event
+		for range rapid.IntRange(0, 20).Draw(rt, "events") {
+			e := Event{
+				Kind: Kind(rapid.IntRange(1, 6).Draw(rt, "kind")), Size: rapid.Int64().Draw(rt, "size"),
+				Bytes: rapid.Int64().Draw(rt, "bytes"), Offset: rapid.Int64().Draw(rt, "offset"),
+				Segment: rapid.Int32Min(-1).Draw(rt, "segment"), Stream: rapid.Int32Min(0).Draw(rt, "stream"),
+				Block: rapid.Int32Min(-1).Draw(rt, "block"), Stack: rapid.Int32Min(-1).Draw(rt, "stack"),
+				Number: rapid.Int64().Draw(rt, "number"), Time: rapid.Int64().Draw(rt, "time"),
+			}
+			track.Add(&e)
+			want = append(want, e)
+		}
+		var b bytes.Buffer
+		p := &Page{Title: "t", Sequences: []Sequence{{Tracks: []*Track{track}}}}
+		if err := p.WriteData(&b); err != nil {
+			t.Fatal(err)
+		}
+		d := decode(t, b.Bytes())
+		got := d.Sequences[0].Tracks[0]
+		if got.Events != len(want) || track.Len() != len(want) {
+			t.Fatalf("%d events; want %d", got.Events, len(want))
+		}
+		for name, value := range map[string]func(Event) int64{
+			"size": func(e Event) int64 { return e.Size }, "bytes": func(e Event) int64 { return e.Bytes },
+			"offset":  func(e Event) int64 { return e.Offset },
+			"segment": func(e Event) int64 { return int64(e.Segment) + 1 },
+			"stack":   func(e Event) int64 { return int64(e.Stack) + 1 },
+			"number":  func(e Event) int64 { return e.Number },
+			"time":    func(e Event) int64 { return e.Time },
+		} {
+			values := d.values(t, got.Columns[name], name == "number" || name == "time")
+			for i, e := range want {
+				if w := min(max(value(e), 0), 1<<53-1); values[i] != w {
+					t.Fatalf("event %d: %s = %d; want %d", i, name, values[i], w)
+				}
+			}
+		}
+	})
+}
+
+func TestStacks(t *testing.T) {
+	p := &Page{}
+	for i, frames := range [][]int32{{3, 1}, nil, {7}} {
+		if got := p.AddStack(frames); got != int32(i) {
+			t.Errorf("AddStack = %d; want %d", got, i)
+		}
+	}
+	var b bytes.Buffer
+	if err := p.WriteData(&b); err != nil {
+		t.Fatal(err)
+	}
+	d := decode(t, b.Bytes())
+	got := d.values(t, d.Stacks, false)
+	if want := []int64{2, 3, 1, 0, 1, 7}; d.StackCount != 3 || !equal(got, want) {
+		t.Errorf("%d stacks %v; want 3 stacks %v", d.StackCount, got, want)
+	}
+}
+
+func equal(a, b []int64) bool {
+	for i := range a {
+		if len(a) != len(b) || a[i] != b[i] {
+			return false
+		}
+	}
+	return len(a) == len(b)
+}
+
+// TestHTMLOfHostileTexts checks that texts of the data cannot leave their place in the file.
+func TestHTMLOfHostileTexts(t *testing.T) {
+	hostile := `</script></title><script>alert(1)</script><img src=x onerror=alert(2)>`
+	track := &Track{Segments: []Segment{{Bytes: math.MaxInt64}}}
+	p := &Page{
+		Title: hostile, Verdict: hostile, Texts: []string{hostile}, Frames: []string{hostile},
+		Ranks:     []Rank{{File: hostile}},
+		Sequences: []Sequence{{Title: hostile, Tracks: []*Track{track}}},
+	}
+	var b bytes.Buffer
+	if err := p.WriteHTML(&b, hostile); err != nil {
+		t.Fatal(err)
+	}
+	text := b.String()
+	if strings.Contains(text, "<img") || strings.Contains(text, "<script>alert") {
+		t.Error("a text of the data became part of the page")
+	}
+	if n := strings.Count(text, "<script"); n != 2 {
+		t.Errorf("the page has %d scripts; want 2", n)
+	}
+	packed := regexp.MustCompile(`id="data">([^<]*)</script>`).FindStringSubmatch(text)
+	if packed == nil {
+		t.Fatal("the page has no data")
+	}
+	r, err := gzip.NewReader(base64.NewDecoder(base64.StdEncoding, strings.NewReader(packed[1])))
+	if err != nil {
+		t.Fatal(err)
+	}
+	data, err := io.ReadAll(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := decode(t, data); got.Title != hostile {
+		t.Errorf("title %q; want %q", got.Title, hostile)
+	}
+}
+
+func TestShell(t *testing.T) {
+	var b bytes.Buffer
+	if err := WriteShell(&b, "a<b", `data.bin?x="y"`); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"a&lt;b", `data-source="data.bin?x=&#34;y&#34;"></script>`} {
+		if !strings.Contains(b.String(), want) {
+			t.Errorf("the page lacks %s", want)
+		}
+	}
+}
+
+// failing is a writer that fails after some bytes.
+type failing struct{ left int }
+
+func (f *failing) Write(b []byte) (int, error) {
+	if f.left -= len(b); f.left < 0 {
+		return 0, io.ErrShortWrite
+	}
+	return len(b), nil
+}
+
+func TestWriteErrors(t *testing.T) {
+	var all bytes.Buffer
+	p := &Page{Title: "t"}
+	if err := p.WriteHTML(&all, ""); err != nil {
+		t.Fatal(err)
+	}
+	for _, n := range []int{0, 5000, all.Len() - 1} {
+		if err := p.WriteHTML(&failing{n}, ""); err == nil {
+			t.Errorf("WriteHTML to a writer that fails after %d bytes = nil; want an error", n)
+		}
+	}
+}
