@@ -116,11 +116,13 @@ func (g *Group) run(ctx context.Context, s *Stream, c *collective) error {
 	if g.rt.recording.active() {
 		g.events.submitEntered(p, c, s, in)
 	}
+	begin := p.submit.Begin()
 	if s.adopted != nil || c.wait {
 		err = g.launchOn(s, p, c.wait)
 	} else {
 		err = g.comm.Launch(s.queue, p.plan)
 	}
+	p.submit.End(begin)
 	in.leave(c.send.pool, c.recv.pool)
 	if err != nil {
 		return g.life.awaitCause(err)
@@ -160,11 +162,13 @@ func (g *Group) runSlowly(ctx context.Context, s *Stream, c, p *collective, in v
 	if g.rt.recording.active() {
 		g.events.submit(p, c.site, s)
 	}
+	begin := p.submit.Begin()
 	if s.adopted != nil || c.wait {
 		err = g.launchOn(s, p, c.wait)
 	} else {
 		err = g.comm.Launch(s.queue, p.plan)
 	}
+	p.submit.End(begin)
 	if borrows {
 		s.useAgain(c.send, c.recv)
 		s.useAgain(residual, weight)

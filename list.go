@@ -99,6 +99,9 @@ func launchList(g *Group, s *Stream, first *collective, plans []*collective) err
 		}
 		plan, err := lister.List(prepared)
 		if err == nil {
+			for _, p := range plans {
+				p.submit.Count()
+			}
 			whole := *plans[0]
 			whole.plan = plan
 			return g.launchOn(s, &whole, first.wait)
@@ -108,9 +111,11 @@ func launchList(g *Group, s *Stream, first *collective, plans []*collective) err
 		}
 	}
 	for _, p := range plans {
+		begin := p.submit.Begin()
 		if err := g.launchOn(s, p, first.wait); err != nil {
 			return err
 		}
+		p.submit.End(begin)
 	}
 	return nil
 }

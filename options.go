@@ -123,6 +123,11 @@ type Options struct {
 	// receives, which stays readable if the process is killed. If Trace is empty, SYMMEM_TRACE
 	// applies. Package trace reads the file, and symmem diff compares those of all ranks.
 	Trace string
+	// HTTP makes this rank serve its live view (docs/reference/live.md). If HTTP is empty,
+	// SYMMEM_HTTP applies. "unix" serves each rank on a Unix socket, for symmem status. With an
+	// address, "host:port", one rank of each machine also serves all ranks of the machine there. An
+	// address that cannot be served is logged, and is no error.
+	HTTP string
 	// UnorderedMessages permits programs to mix messages (Send and Recv) and collectives freely.
 	// Otherwise a Send and its Recv must be called between the same two collectives of their group.
 	// At CheckEvery, each collective then compares how many messages the ranks have sent and
@@ -211,6 +216,12 @@ func (o Options) withDefaults() (Options, error) {
 	}
 	if o.Trace == "" {
 		o.Trace = os.Getenv(envTrace)
+	}
+	if o.HTTP == "" {
+		o.HTTP = os.Getenv(envHTTP)
+	}
+	if err := checkHTTP(o.HTTP); err != nil {
+		return o, err
 	}
 	if o.Path < PathDefault || o.Path > PathDirect {
 		return o, invalid("path choice %d is unknown", o.Path)

@@ -38,6 +38,8 @@ type collective struct {
 	described *event.Call
 	// revision is the revision of the group's windows for which the plan was made.
 	revision uint64
+	// submit counts calls of the plan for the live view, and times some of them.
+	submit driver.Meter
 	// frees is the number of frees up to which the buffers are known to be live, or unknownFrees. It
 	// is accessed atomically.
 	frees uint64
@@ -56,6 +58,7 @@ type planner struct {
 	windows *windows
 	router  *router
 	site    atomic.Uint32 // call site of the latest call, or 0; see Interop.At
+	clocks  callClocks
 	plans   [planSlots]atomic.Pointer[collective]
 }
 
@@ -241,6 +244,9 @@ func (pl *planner) prepare(ctx context.Context, c *collective, s *Stream) error 
 		return fmt.Errorf("%w (%v)", pl.life.awaitCause(err), why)
 	}
 	c.described = submitted(&call, described, len(pl.ranks), pl.rank, word)
+	if pl.rt.live.counting.Load() {
+		pl.clocks.attach(c, call.Path)
+	}
 	// If memory is still pending, the next call may register it and take a different path.
 	if registered && c.keepable() && !c.hasPending(pl.windows) {
 		pl.plans[c.slot(c.weight())].Store(c)

@@ -320,6 +320,11 @@ func (p *Pool) Trim(ctx context.Context, keep int64) error {
 func (p *Pool) Stats() PoolStats {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	return poolStats(p)
+}
+
+// poolStats implements Pool.Stats. mu is held.
+func poolStats(p *Pool) PoolStats {
 	s, windows := p.core.Stats(), 0
 	for _, m := range p.registrar.members {
 		windows += len(m.windows)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
 	"os"
 	"slices"
 	"sync"
@@ -30,6 +31,7 @@ type Runtime struct {
 	observers observers
 	stepGuard bool // whether Step compares anything
 	recording recording
+	live      liveView
 	sites     callSites
 	// ownersWait holds the argument of SetIdle.
 	ownersWait atomic.Bool
@@ -58,6 +60,7 @@ func newRuntime(
 	rt.monitor = rankMonitor{watcher: watcher, mu: &rt.mu}
 	rt.rankLists = rankLists{store, w.Rank, w.Size, opts.Timeout}
 	rt.recording.onEvent = opts.OnEvent != nil
+	rt.live.rt = rt
 	rt.sites.names = ledger.NewSites()
 	rt.stepGuard = os.Getenv(envStepGuard) != "0"
 	return rt
@@ -143,6 +146,7 @@ func (rt *Runtime) open(ctx context.Context) error {
 	if err := rt.recording.open(&rt.opts, rt.rank, rt.size); err != nil {
 		return err
 	}
+	rt.live.open(ctx)
 	all := make([]int, rt.size)
 	for r := range all {
 		all[r] = r
@@ -171,8 +175,11 @@ func (rt *Runtime) open(ctx context.Context) error {
 	}
 	rt.registry.world = world
 	rt.monitor.observer, _ = world.comm.(driver.EndObserver)
-	rt.local, err = rt.NewPool(PoolOptions{})
-	return err
+	if rt.local, err = rt.NewPool(PoolOptions{}); err != nil {
+		return err
+	}
+	rt.live.start()
+	return nil
 }
 
 // Rank returns this rank's number in the world.
@@ -253,6 +260,7 @@ func (rt *Runtime) close(ctx context.Context) error {
 	for _, p := range pools {
 		errs = append(errs, p.closeAfter(func(context.Context) error { return nil }))
 	}
+	rt.live.close()
 	if rt.device != nil {
 		errs = append(errs, rt.device.Close())
 	}
@@ -325,6 +333,13 @@ func (rt *Runtime) Stats() Stats {
 	}
 	return s
 }
+
+// Handler returns an HTTP handler that serves the live view: a page at "/", metrics for Prometheus
+// at "/metrics" and JSON at "/debug/symmem". With Options.HTTP it shows all ranks of the machine,
+// otherwise only this one. Calls are counted from the first call of Handler, or from Open with
+// Options.HTTP. The handler changes nothing and checks no token: the program decides who may reach
+// it. It may be used concurrently and after Close.
+func (rt *Runtime) Handler() http.Handler { return rt.live.handler() }
 
 // SetCheck changes the level at which ranks compare, for all groups. It is collective over the
 // world, and every rank must pass the same level, at the same point among the collectives of each

@@ -39,8 +39,13 @@ type Meter struct {
 // Meter returns a Meter for calls of the given size in bytes.
 func (c *Clock) Meter(bytes int64) Meter { return Meter{c, bytes} }
 
-// Active reports whether the Meter has a Clock.
-func (m *Meter) Active() bool { return m.clock != nil }
+// Count counts a call that is not timed.
+func (m *Meter) Count() {
+	if m.clock != nil {
+		m.clock.bytes.Add(uint64(m.bytes))
+		m.clock.calls.Add(1)
+	}
+}
 
 // Begin counts a call and returns the time at which it began, or 0 if the call is not timed.
 func (m *Meter) Begin() int64 {

@@ -22,6 +22,7 @@ import "context"
 //	Inspector      Communicator   the live view shows no waits
 //	Timed          Plan           runs are not timed
 //	Values         Communicator   Group.Agree and related calls are refused
+//	Chooser        Store          each rank has a live view alone
 
 // Availability is implemented by a Backend that does not work on every machine.
 type Availability interface {
@@ -121,12 +122,18 @@ type EndObserver interface {
 
 // Inspector is implemented by a Communicator that can describe what ranks wait for.
 type Inspector interface {
-	// Waits describes this rank's waits for other ranks, oldest first. It leaves out waits that have
-	// only polled so far, which take less than a few milliseconds. Waits does not wait.
-	Waits() []LateWarning
-	// Activity describes what the other ranks of the group are doing, by world rank. It does not
-	// wait.
-	Activity() map[int]string
+	// Inspect describes the waits of this rank and the activity of the others. It does not wait.
+	Inspect() Inspection
+}
+
+// Inspection describes the ranks of a group at a point in time.
+type Inspection struct {
+	// Waits describes this rank's waits for other ranks, oldest first. A wait that has only polled so
+	// far, for a few milliseconds, may be missing.
+	Waits []LateWarning
+	// Activity describes what the other ranks of the group are doing, by world rank, as far as this
+	// rank knows.
+	Activity map[int]string
 }
 
 // Timed is implemented by a Plan whose runs the backend can time. A run begins when the collective
@@ -135,4 +142,11 @@ type Timed interface {
 	// SetMeter makes the backend report runs to a Meter, except replays of graphs. It must be called
 	// before the plan is launched.
 	SetMeter(m Meter)
+}
+
+// Chooser is implemented by a Store through which ranks can choose a value together.
+type Chooser interface {
+	// CompareSet replaces the value of a key if it equals expected, where an absent value equals an
+	// empty one. It returns the value that the key then has.
+	CompareSet(ctx context.Context, key string, expected, desired []byte) ([]byte, error)
 }

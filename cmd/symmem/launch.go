@@ -57,6 +57,7 @@ type launchFlags struct {
 	json     bool
 	summary  string
 	trace    string
+	http     string
 }
 
 func newLaunchCommand() *cobra.Command {
@@ -85,6 +86,8 @@ func newLaunchCommand() *cobra.Command {
 	flags.BoolVar(&f.json, "json", false, "print one JSON object about the end of each rank")
 	flags.StringVar(&f.trace, "trace", "", "folder for the traces of ranks, which symmem diff\n"+
 		"compares")
+	flags.StringVar(&f.http, "http", "", "address of the live view of all ranks, such as\n"+
+		"localhost:9400, or \"unix\" for symmem status alone")
 	flags.StringVar(&f.summary, "summary", "", "write the object of --json to a file")
 	return cmd
 }
@@ -125,7 +128,7 @@ func (f *launchFlags) launch(cmd *cobra.Command, args []string) error {
 	if f.json {
 		spec.Stdout = spec.Stderr
 	}
-	if err := f.setTrace(); err != nil {
+	if err := f.setVariables(); err != nil {
 		return err
 	}
 	if f.pin {
@@ -156,17 +159,23 @@ func (f *launchFlags) launch(cmd *cobra.Command, args []string) error {
 	return launchVerdict(&result)
 }
 
-// setTrace sets the variable that makes the ranks write traces.
-func (f *launchFlags) setTrace() error {
-	if f.trace == "" {
-		return nil
+// setVariables sets the variables that make the ranks write traces and serve their live view.
+func (f *launchFlags) setVariables() error {
+	variables := map[string]string{"SYMMEM_HTTP": f.http}
+	if f.trace != "" {
+		folder, err := filepath.Abs(f.trace)
+		if err != nil {
+			return exitWith(exitUsage, fmt.Errorf("finding the folder of traces: %w", err))
+		}
+		variables["SYMMEM_TRACE"] = folder
 	}
-	folder, err := filepath.Abs(f.trace)
-	if err == nil {
-		err = os.Setenv("SYMMEM_TRACE", folder)
-	}
-	if err != nil {
-		return exitWith(exitUsage, fmt.Errorf("setting SYMMEM_TRACE: %w", err))
+	for name, value := range variables {
+		if value == "" {
+			continue
+		}
+		if err := os.Setenv(name, value); err != nil {
+			return exitWith(exitUsage, fmt.Errorf("setting %s: %w", name, err))
+		}
 	}
 	return nil
 }

@@ -38,6 +38,7 @@ func newRootCommand() *cobra.Command {
 		newTuneCommand(),
 		newDiffCommand(),
 		newReportCommand(),
+		newStatusCommand(),
 		newVersionCommand(),
 		newPinCommand(),
 		newManCommand(),

@@ -77,11 +77,8 @@ func (c *communicator) Named(name string, ordered bool) (driver.Named, error) {
 	return c.plane.Named(name, ordered)
 }
 
-// Waits describes this rank's waits for other ranks.
-func (c *communicator) Waits() []driver.LateWarning { return c.plane.Waits() }
-
-// Activity describes the activities of the other ranks.
-func (c *communicator) Activity() map[int]string { return c.plane.Activity() }
+// Inspect describes the waits of this rank and the activities of the other ranks.
+func (c *communicator) Inspect() driver.Inspection { return c.plane.Inspect() }
 
 // Collectives returns the number of collectives that this rank has launched.
 func (c *communicator) Collectives() uint64 { return c.plane.Collectives() }

@@ -67,8 +67,8 @@ var joining = []string{"internal/control"}
 
 // forRoot lists the packages that the root package may import.
 var forRoot = append([]string{
-	"driver", "internal/rendezvous", "internal/handoff", "internal/invariants", "internal/ranked",
-	"internal/spin", "internal/tuning", "trace",
+	"driver", "internal/rendezvous", "internal/handoff", "internal/invariants", "internal/live",
+	"internal/ranked", "internal/spin", "internal/tuning", "trace",
 }, cores...)
 
 // forNCCL lists the packages that the GPU backend may import.
@@ -105,7 +105,10 @@ var partsOfNCCL = map[string][]string{
 	},
 }
 
-const purego = "github.com/ebitengine/purego"
+const (
+	purego     = "github.com/ebitengine/purego"
+	prometheus = "github.com/prometheus/client_golang"
+)
 
 // forTests lists the modules that only tests may use.
 var forTests = []string{
@@ -351,11 +354,13 @@ var importRules = []rule{
 	},
 	{
 		name: "code outside commands has no foreign dependencies",
-		why:  "a library without dependencies is easy to adopt; tests use a few known ones",
+		why: "a library without dependencies is easy to adopt; tests use a few known ones, and the " +
+			"live view Prometheus's client",
 		check: forbid(func(l link) bool {
 			_, own := l.own()
 			if own || l.standard() || l.path == "C" || strings.HasPrefix(l.path, "golang.org/x/sys") ||
-				below(l.path, purego) {
+				below(l.path, purego) ||
+				l.file.folder() == "internal/live" && below(l.path, prometheus) {
 				return false
 			}
 			return !below(l.file.folder(), "cmd") && !(l.file.test() && below(l.path, forTests...))
@@ -363,10 +368,12 @@ var importRules = []rule{
 		bad: []map[string]string{
 			source("driver/a.go", "github.com/google/go-cmp/cmp"),
 			source("driver/a_test.go", "github.com/stretchr/testify/assert"),
+			source("live.go", "github.com/prometheus/client_golang/prometheus"),
 		},
 		good: []map[string]string{
 			source("driver/a_test.go", "github.com/google/go-cmp/cmp"),
 			source("cmd/symmem/a.go", "github.com/spf13/cobra"),
+			source("internal/live/a.go", "github.com/prometheus/client_golang/prometheus"),
 		},
 	},
 }

@@ -249,7 +249,20 @@ func (g *Group) Ticket() uint64 {
 // Tickets returns the number of tickets allocated so far. The caller holds Mu.
 func (g *Group) Tickets() uint64 { return g.submitted }
 
-var _ driver.EndObserver = (*Group)(nil)
+// Group implements these optional interfaces of communicators.
+var (
+	_ driver.EndObserver = (*Group)(nil)
+	_ driver.Inspector   = (*Group)(nil)
+)
+
+// Inspect describes the slow waits of this rank and the activities of the other ranks.
+func (g *Group) Inspect() driver.Inspection {
+	if g.BeginUse() != nil {
+		return driver.Inspection{}
+	}
+	defer g.EndUse()
+	return g.inspect()
+}
 
 // EndedRanks lists the world ranks whose processes have ended before they left the group.
 func (g *Group) EndedRanks() []int {

@@ -9,28 +9,23 @@ import (
 
 var _ driver.Inspector = (*Plane)(nil)
 
-// Waits describes the waits of this rank, oldest first.
-func (s *groupState) Waits() []driver.LateWarning {
+// Inspect describes the waits of this rank and the activities of the other ranks, as far as their
+// messages have arrived.
+func (s *groupState) Inspect() driver.Inspection {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	var all []driver.LateWarning
+	all := driver.Inspection{
+		Activity: control.Activity(s.cfg.Group, s.rankStates(&waitState{})),
+	}
 	for _, w := range s.waits {
-		// The waiting goroutine writes failedFor without the lock.
+		// Without failedFor, which the waiting goroutine writes without the lock.
 		observed := &waitState{
 			doing: w.doing, track: w.track, step: w.step, collective: w.collective, begin: w.begin,
 		}
 		q := s.waitStatus(observed, time.Now())
 		if late := q.Describe(s.rankStates(observed)); late != nil {
-			all = append(all, *late)
+			all.Waits = append(all.Waits, *late)
 		}
 	}
 	return all
-}
-
-// Activity describes the activities of the other ranks, by world rank, as far as their messages
-// have arrived.
-func (s *groupState) Activity() map[int]string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return control.Activity(s.cfg.Group, s.rankStates(&waitState{}))
 }

@@ -1,0 +1,184 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"maps"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+	"unicode"
+
+	"github.com/spf13/cobra"
+
+	"symmem/driver"
+	"symmem/internal/live"
+)
+
+const statusLong = `status prints what the ranks of your jobs on this machine are doing: who waits for
+whom, since when and in which call, and which groups have failed. The ranks must run with
+SYMMEM_HTTP, Options.HTTP or symmem launch --http. "unix" as its value is enough.
+
+It reads the Unix sockets of the ranks, so it also works while no port is reachable, and needs no
+token. A rank that does not answer within 3 seconds is probably stopped; what the others know of it
+is printed. Without a FOLDER, status prints all jobs in the temporary folder (TMPDIR). If the ranks
+have another one, pass the job's folder, which their log names.
+
+--json prints an object with the list "jobs". docs/reference/live.md lists its fields.
+
+Exit codes: 0 ranks were found; 2 there are none.`
+
+const statusExample = `  symmem status
+  symmem status --json | jq '.jobs[].ranks[].waits'`
+
+// jobStatus describes the ranks of a job.
+type jobStatus struct {
+	Folder string `json:"folder"`
+	// URL is the address of the page with its token, or empty if no rank serves one.
+	URL string `json:"url,omitempty"`
+	live.Machine
+}
+
+func newStatusCommand() *cobra.Command {
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use:     "status [FOLDER]",
+		Short:   "Print who waits for whom in running jobs",
+		Long:    statusLong,
+		Example: statusExample,
+		Args:    cobra.MaximumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return printStatus(cmd, args, asJSON)
+		},
+	}
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print one JSON object")
+	return cmd
+}
+
+func printStatus(cmd *cobra.Command, folders []string, asJSON bool) error {
+	where := live.Root()
+	if len(folders) > 0 {
+		where = folders[0]
+	}
+	jobs, err := readStatus(cmd.Context(), folders)
+	if err == nil && len(jobs) == 0 {
+		err = fmt.Errorf("no rank with a live view in %s: start ranks with SYMMEM_HTTP=unix", where)
+	}
+	if err != nil {
+		return exitWith(exitUsage, err)
+	}
+	result := struct {
+		Jobs []jobStatus `json:"jobs"`
+	}{jobs}
+	return writeReport(cmd.OutOrStdout(), asJSON, result, func(w io.Writer) error {
+		for i := range jobs {
+			if _, err := io.WriteString(w, jobs[i].text()); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// readStatus returns those of the given jobs that have a living rank. By default it reads all jobs
+// of this user.
+func readStatus(ctx context.Context, folders []string) ([]jobStatus, error) {
+	if len(folders) == 0 {
+		var err error
+		if folders, err = live.Jobs(live.Root()); err != nil {
+			return nil, err
+		}
+	}
+	jobs := []jobStatus{}
+	for _, folder := range folders {
+		m, err := live.Read(ctx, folder)
+		if err != nil {
+			continue // the job has just ended
+		}
+		if j := newJobStatus(folder, m); !j.ended() {
+			jobs = append(jobs, j)
+		}
+	}
+	return jobs, nil
+}
+
+func newJobStatus(folder string, m live.Machine) jobStatus {
+	j := jobStatus{Folder: folder, Machine: m}
+	for i := range m.Ranks {
+		if address := m.Ranks[i].Address; address != "" {
+			if token, err := live.Token(folder); err == nil {
+				j.URL = "http://" + address + "/?token=" + token
+			}
+		}
+	}
+	return j
+}
+
+// ended reports whether no process of the job is left.
+func (j *jobStatus) ended() bool {
+	return !slices.ContainsFunc(j.Ranks, func(r live.Snapshot) bool { return r.Error != live.Ended })
+}
+
+// text describes the job for people.
+func (j *jobStatus) text() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "job %s: %d ranks on this machine", filepath.Base(j.Folder), len(j.Ranks))
+	if j.URL != "" {
+		fmt.Fprintf(&b, ", %s", j.URL)
+	}
+	b.WriteString("\n")
+	for i := range j.Ranks {
+		j.describe(&b, &j.Ranks[i])
+	}
+	return strings.Map(func(r rune) rune { // names of groups may contain any bytes
+		if r != '\n' && !unicode.IsPrint(r) {
+			return '?'
+		}
+		return r
+	}, b.String())
+}
+
+// describe appends the lines of a rank.
+func (j *jobStatus) describe(b *strings.Builder, r *live.Snapshot) {
+	if r.Error != "" {
+		fmt.Fprintf(b, "rank %d: %s\n", r.Rank, r.Error)
+		for group, doing := range j.reports(r.Rank) {
+			fmt.Fprintf(b, "  group %s: %s\n", group, doing)
+		}
+		return
+	}
+	state := "does not wait for another rank"
+	if len(r.Waits) > 0 {
+		state = "waits"
+	}
+	fmt.Fprintf(b, "rank %d, process %d: %s\n", r.Rank, r.Process, state)
+	for _, w := range r.Waits {
+		fmt.Fprintf(b, "  for %s in %s, for %v since %s\n", driver.Ranks(w.Ranks), w.Doing,
+			time.Duration(w.Seconds*float64(time.Second)).Round(time.Millisecond),
+			w.Since.Local().Format("15:04:05"))
+		for _, rank := range slices.Sorted(maps.Keys(w.Activity)) {
+			fmt.Fprintf(b, "    rank %d: %s\n", rank, w.Activity[rank])
+		}
+	}
+	for i := range r.Groups {
+		if g := &r.Groups[i]; g.State != "open" {
+			fmt.Fprintf(b, "  group %s: %s %s\n", g.ID, g.State, g.Fault)
+		}
+	}
+}
+
+// reports returns what the other ranks know about a rank, by group.
+func (j *jobStatus) reports(rank int) map[string]string {
+	known := map[string]string{}
+	for i := range j.Ranks {
+		for k := range j.Ranks[i].Groups {
+			g := &j.Ranks[i].Groups[k]
+			if doing, ok := g.Activity[rank]; ok {
+				known[g.ID] = doing
+			}
+		}
+	}
+	return known
+}

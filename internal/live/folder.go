@@ -1,0 +1,146 @@
+package live
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+
+	"symmem/internal/sys"
+)
+
+// Root returns the folder of the user's jobs on this machine.
+func Root() string {
+	return filepath.Join(os.TempDir(), fmt.Sprintf("symmem-%d", os.Geteuid()))
+}
+
+// Jobs lists the folders of jobs in a folder that Root has returned.
+func Jobs(root string) ([]string, error) {
+	entries, err := os.ReadDir(root)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("listing jobs: %w", err)
+	}
+	var jobs []string
+	for _, e := range entries {
+		if e.IsDir() {
+			jobs = append(jobs, filepath.Join(root, e.Name()))
+		}
+	}
+	return jobs, nil
+}
+
+// createFolder creates a folder that only this user can enter, or checks an existing one. A folder
+// of another user is an error, because that user could replace the sockets in it.
+func createFolder(path string) error {
+	if err := os.Mkdir(path, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
+		return err
+	}
+	info, err := os.Lstat(path)
+	if err != nil {
+		return err
+	}
+	stat, ok := info.Sys().(*syscall.Stat_t)
+	if !info.IsDir() || !ok || int(stat.Uid) != os.Geteuid() || info.Mode().Perm()&0o077 != 0 {
+		return fmt.Errorf("%s is not a folder that only this user can enter: set TMPDIR to "+
+			"another folder", path)
+	}
+	return nil
+}
+
+const (
+	socketPrefix, socketSuffix = "rank", ".sock"
+	// tokenName is the name of the file with the job's token.
+	tokenName = "token"
+	// maxSocketPath limits the path of a socket, in bytes. The kernel's limit is 107.
+	maxSocketPath = 107
+)
+
+// socketPath returns the path of a rank's socket.
+func socketPath(folder string, rank int) string {
+	return filepath.Join(folder, socketPrefix+strconv.Itoa(rank)+socketSuffix)
+}
+
+// Ranks lists the ranks with a socket in the folder of a job, in ascending order. Some of them may
+// have been killed.
+func Ranks(folder string) ([]int, error) {
+	entries, err := os.ReadDir(folder)
+	if err != nil {
+		return nil, fmt.Errorf("listing the ranks of a job: %w", err)
+	}
+	var ranks []int
+	for _, e := range entries {
+		name, isSocket := strings.CutSuffix(e.Name(), socketSuffix)
+		number, isRank := strings.CutPrefix(name, socketPrefix)
+		if rank, err := strconv.Atoi(number); isSocket && isRank && err == nil && rank >= 0 {
+			ranks = append(ranks, rank)
+		}
+	}
+	slices.Sort(ranks)
+	return ranks, nil
+}
+
+// listenUnix opens a rank's socket.
+func listenUnix(folder string, rank int) (*net.UnixListener, error) {
+	path := socketPath(folder, rank)
+	if len(path) > maxSocketPath {
+		return nil, fmt.Errorf("the path of socket %s has %d bytes, but the kernel allows %d: set "+
+			"TMPDIR to a shorter folder", path, len(path), maxSocketPath)
+	}
+	draft := filepath.Join(folder, fmt.Sprintf(".%d.%d", rank, os.Getpid()))
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Net: "unix", Name: draft})
+	if err != nil {
+		return nil, err
+	}
+	sys.CloseInForks(l)
+	l.SetUnlinkOnClose(false)
+	if err := os.Rename(draft, path); err != nil {
+		return nil, errors.Join(err, os.Remove(draft), l.Close())
+	}
+	return l, nil
+}
+
+// sweep removes what ranks that were killed have left in the folders of the user's jobs. It ignores
+// errors, because other ranks may sweep at the same time.
+func sweep(root string) {
+	jobs, _ := Jobs(root)
+	for _, job := range jobs {
+		ranks, err := Ranks(job)
+		if err != nil || len(ranks) == 0 {
+			continue // the job may be about to create its sockets
+		}
+		live := slices.ContainsFunc(ranks, func(rank int) bool { return !refuses(job, rank) })
+		if !live {
+			for _, rank := range ranks {
+				_ = os.Remove(socketPath(job, rank))
+			}
+			removeFolder(job)
+		}
+	}
+}
+
+// refuses reports whether no process accepts connections on a rank's socket.
+func refuses(folder string, rank int) bool {
+	c, err := net.Dial("unix", socketPath(folder, rank))
+	if err == nil {
+		_ = c.Close()
+	}
+	return errors.Is(err, syscall.ECONNREFUSED)
+}
+
+// removeFolder removes the folder of a job whose last rank has removed its socket.
+func removeFolder(folder string) {
+	if ranks, err := Ranks(folder); err != nil || len(ranks) > 0 {
+		return
+	}
+	_ = os.Remove(filepath.Join(folder, tokenName))
+	_ = os.Remove(folder) // fails if a rank is creating its socket
+}

@@ -1,0 +1,128 @@
+package live
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"slices"
+	"sync"
+	"syscall"
+	"time"
+)
+
+const (
+	// answerTimeout limits how long a rank may take to answer.
+	answerTimeout = 3 * time.Second
+	// maxAnswer limits the answer of a rank, in bytes.
+	maxAnswer = 16 << 20
+)
+
+// Ended is the Snapshot.Error of a rank whose process has ended.
+const Ended = "its process has ended"
+
+// newMachine returns the document for the given ranks, with the first as the rank that answers.
+func newMachine(ranks ...Snapshot) Machine {
+	host, _ := os.Hostname()
+	m := Machine{Version: Version, Time: time.Now().UTC(), Host: host, Ranks: ranks}
+	if len(ranks) > 0 {
+		m.ServedBy = ranks[0].Rank
+	}
+	return m
+}
+
+func (s *Server) snapshot() Snapshot {
+	snapshot := s.cfg.Snapshot()
+	snapshot.Address = s.Address()
+	return snapshot
+}
+
+// readAll returns the state of all ranks of the machine.
+func (s *Server) readAll(ctx context.Context) Machine {
+	own := s.snapshot()
+	m := newMachine(own)
+	ranks, _ := Ranks(s.folder) // without the folder, this rank is the only one left
+	ranks = slices.DeleteFunc(ranks, func(rank int) bool { return rank == s.cfg.Rank })
+	m.Ranks = append(m.Ranks, readRanks(ctx, s.folder, ranks)...)
+	sortRanks(m.Ranks)
+	return m
+}
+
+// Read returns the state of all ranks of a job on this machine.
+func Read(ctx context.Context, folder string) (Machine, error) {
+	ranks, err := Ranks(folder)
+	if err != nil {
+		return Machine{}, err
+	}
+	m := newMachine()
+	m.Ranks = readRanks(ctx, folder, ranks)
+	sortRanks(m.Ranks)
+	return m, nil
+}
+
+func sortRanks(ranks []Snapshot) {
+	slices.SortFunc(ranks, func(a, b Snapshot) int { return a.Rank - b.Rank })
+}
+
+// readRanks reads the states of ranks from their sockets at the same time.
+func readRanks(ctx context.Context, folder string, ranks []int) []Snapshot {
+	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
+	defer cancel()
+	all := make([]Snapshot, len(ranks))
+	var reading sync.WaitGroup
+	for i, rank := range ranks {
+		reading.Go(func() { all[i] = readRank(ctx, folder, rank) })
+	}
+	reading.Wait()
+	return all
+}
+
+// readRank reads the state of a rank from its socket. If the rank does not answer, the result
+// contains the reason.
+func readRank(ctx context.Context, folder string, rank int) Snapshot {
+	s, err := fetch(ctx, folder, rank)
+	switch {
+	case err == nil:
+	case errors.Is(err, syscall.ECONNREFUSED):
+		s.Error = Ended
+	case errors.Is(err, context.DeadlineExceeded):
+		s.Error = fmt.Sprintf("has not answered for %v: its process may be stopped", answerTimeout)
+	default:
+		s.Error = err.Error()
+	}
+	s.Rank = rank
+	return s
+}
+
+func fetch(ctx context.Context, folder string, rank int) (Snapshot, error) {
+	transport := &http.Transport{
+		DisableKeepAlives: true,
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			var d net.Dialer
+			return d.DialContext(ctx, "unix", socketPath(folder, rank))
+		},
+	}
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://localhost"+jsonPath, nil)
+	if err != nil {
+		return Snapshot{}, err
+	}
+	response, err := (&http.Client{Transport: transport}).Do(request)
+	if err != nil {
+		return Snapshot{}, err
+	}
+	defer response.Body.Close()
+	var m Machine
+	err = json.NewDecoder(io.LimitReader(response.Body, maxAnswer)).Decode(&m)
+	if err == nil && (m.Version != Version || len(m.Ranks) != 1) {
+		err = fmt.Errorf("it answered with version %d of the document instead of %d", m.Version,
+			Version)
+	}
+	if err != nil {
+		return Snapshot{}, err
+	}
+	return m.Ranks[0], nil
+}

@@ -1,0 +1,157 @@
+package live
+
+import (
+	"context"
+	"crypto/subtle"
+	"encoding/json"
+	"net"
+	"net/http"
+	"os"
+	"strings"
+	"time"
+)
+
+const (
+	jsonPath    = "/debug/symmem"
+	alivePath   = "/debug/symmem/alive"
+	metricsPath = "/metrics"
+	// cookieName is the name of the cookie with the token.
+	cookieName = "symmem-token"
+)
+
+// newMux returns the handlers of the page, the metrics and the JSON document for the ranks that
+// read returns.
+func newMux(read func(context.Context) Machine) *http.ServeMux {
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, r *http.Request) {
+		writePage(w, read(r.Context()))
+	})
+	mux.HandleFunc("GET "+jsonPath, func(w http.ResponseWriter, r *http.Request) {
+		writeJSON(w, read(r.Context()))
+	})
+	mux.HandleFunc("GET "+metricsPath, func(w http.ResponseWriter, r *http.Request) {
+		writeMetrics(w, r, read(r.Context()))
+	})
+	return mux
+}
+
+// Handler returns a handler for the ranks of the machine. It does not check tokens and hosts.
+func (s *Server) Handler() http.Handler { return guard(newMux(s.readAll)) }
+
+// NewHandler returns a handler for a rank without a Server.
+func NewHandler(snapshot func() Snapshot) http.Handler {
+	return guard(newMux(func(context.Context) Machine { return newMachine(snapshot()) }))
+}
+
+// localHandler returns the handler of the Unix socket, which serves this rank alone.
+func (s *Server) localHandler() http.Handler {
+	mux := newMux(func(context.Context) Machine { return newMachine(s.snapshot()) })
+	mux.HandleFunc("GET "+alivePath, s.stayConnected)
+	return guard(mux)
+}
+
+// remoteHandler returns the handler of the TCP address, which serves all ranks of the machine.
+// loopback reports whether only this machine can reach the address.
+func (s *Server) remoteHandler(loopback bool) http.Handler {
+	mux := newMux(s.readAll)
+	configured, _, _ := net.SplitHostPort(s.cfg.Address)
+	return guard(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch {
+		case !hostAllowed(r.Host, configured):
+			http.Error(w, "the host of this request is not this machine: use its IP address",
+				http.StatusMisdirectedRequest)
+		case r.URL.Path == metricsPath:
+			mux.ServeHTTP(w, r)
+		case !loopback:
+			http.Error(w, "this address serves "+metricsPath+" only: for the rest, set SYMMEM_HTTP to "+
+				"an address of localhost, or use symmem status", http.StatusForbidden)
+		case s.authorized(w, r):
+			mux.ServeHTTP(w, r)
+		}
+	}))
+}
+
+// guard bounds requests and makes browsers neither store nor frame the responses.
+func guard(h http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		r.Body = http.MaxBytesReader(w, r.Body, 0)
+		header := w.Header()
+		header.Set("Cache-Control", "no-store")
+		header.Set("Content-Security-Policy",
+			"default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'")
+		header.Set("Referrer-Policy", "no-referrer")
+		header.Set("X-Content-Type-Options", "nosniff")
+		h.ServeHTTP(w, r)
+	})
+}
+
+// hostAllowed reports whether a request's Host is this machine. A web page can make its own domain
+// name resolve to this machine, and then read responses. It cannot do so with an IP address.
+func hostAllowed(host, configured string) bool {
+	if name, _, err := net.SplitHostPort(host); err == nil {
+		host = name
+	}
+	host = strings.TrimSuffix(strings.TrimPrefix(host, "["), "]")
+	if net.ParseIP(host) != nil {
+		return true
+	}
+	self, _ := os.Hostname()
+	for _, name := range []string{"localhost", self, configured} {
+		if name != "" && strings.EqualFold(host, name) {
+			return true
+		}
+	}
+	return false
+}
+
+// authorized reports whether a request has the token: as a bearer token, in a cookie or in the URL.
+// In the last case it answers the request with the cookie and a redirection to the URL without the
+// token. If the token is missing or wrong, it answers with an error.
+func (s *Server) authorized(w http.ResponseWriter, r *http.Request) bool {
+	if bearer, ok := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer "); ok &&
+		s.isToken(bearer) {
+		return true
+	}
+	if c, err := r.Cookie(cookieName); err == nil && s.isToken(c.Value) {
+		return true
+	}
+	if s.isToken(r.URL.Query().Get("token")) && r.Method == http.MethodGet {
+		http.SetCookie(w, &http.Cookie{
+			Name: cookieName, Value: s.token, Path: "/", HttpOnly: true,
+			SameSite: http.SameSiteStrictMode,
+		})
+		http.Redirect(w, r, r.URL.EscapedPath(), http.StatusSeeOther)
+		return false
+	}
+	w.Header().Set("WWW-Authenticate", "Bearer")
+	http.Error(w, "add ?token= and the token of the job to the URL; symmem status prints it, and it "+
+		"is in the file that the log names", http.StatusUnauthorized)
+	return false
+}
+
+func (s *Server) isToken(text string) bool {
+	return subtle.ConstantTimeCompare([]byte(text), []byte(s.token)) == 1
+}
+
+// stayConnected answers a rank that waits for the end of this one. It returns when the connection
+// or the server is closed.
+func (s *Server) stayConnected(w http.ResponseWriter, r *http.Request) {
+	control := http.NewResponseController(w)
+	if control.SetReadDeadline(time.Time{}) != nil || control.SetWriteDeadline(time.Time{}) != nil {
+		return
+	}
+	w.WriteHeader(http.StatusOK)
+	if control.Flush() == nil {
+		<-r.Context().Done()
+	}
+}
+
+func writeJSON(w http.ResponseWriter, m Machine) {
+	text, err := json.Marshal(m)
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusInternalServerError)
+		return
+	}
+	w.Header().Set("Content-Type", "application/json")
+	_, _ = w.Write(text) // fails if the client has disconnected
+}

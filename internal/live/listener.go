@@ -1,0 +1,59 @@
+package live
+
+import (
+	"net"
+	"os"
+	"sync/atomic"
+
+	"symmem/internal/sys"
+)
+
+// limiter is a net.Listener that closes connections beyond a limit, and connections of other users
+// on Unix sockets. Forked children do not inherit its connections: the end of this process would
+// otherwise not end them.
+type limiter struct {
+	net.Listener
+	limit int64
+	open  atomic.Int64
+}
+
+// Accept returns the next admitted connection.
+func (l *limiter) Accept() (net.Conn, error) {
+	for {
+		c, err := l.Listener.Accept()
+		if err != nil {
+			return nil, err
+		}
+		sys.CloseInForks(c)
+		if l.open.Add(1) <= l.limit && admitted(c) {
+			return &limited{Conn: c, limiter: l}, nil
+		}
+		l.open.Add(-1)
+		_ = c.Close()
+	}
+}
+
+// admitted reports whether a connection over a Unix socket comes from this user or root.
+func admitted(c net.Conn) bool {
+	local, ok := c.(*net.UnixConn)
+	if !ok {
+		return true
+	}
+	peer, err := sys.PeerOf(local)
+	return err == nil && (peer.UID == os.Geteuid() || peer.UID == 0)
+}
+
+// limited is a connection that its limiter counts until Close.
+type limited struct {
+	net.Conn
+	limiter *limiter
+	closed  atomic.Bool
+}
+
+// Close closes the connection.
+func (c *limited) Close() error {
+	if !c.closed.Swap(true) {
+		c.limiter.open.Add(-1)
+	}
+	return c.Conn.Close()
+}

@@ -1,0 +1,272 @@
+package live
+
+import (
+	"cmp"
+	"net/http"
+	"os"
+	"strconv"
+	"strings"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+)
+
+// writeMetrics writes the metrics of ranks in the format that the client prefers.
+func writeMetrics(w http.ResponseWriter, r *http.Request, m Machine) {
+	registry := prometheus.NewRegistry()
+	if err := registry.Register(&collector{m}); err != nil {
+		http.Error(w, err.Error(), http.StatusInternalServerError)
+		return
+	}
+	promhttp.HandlerFor(registry, promhttp.HandlerOpts{
+		ErrorHandling: promhttp.ContinueOnError,
+	}).ServeHTTP(w, r)
+}
+
+// metric describes the series of one name.
+type metric struct {
+	desc *prometheus.Desc
+	kind prometheus.ValueType
+}
+
+func newMetric(name, help string, kind prometheus.ValueType, labels ...string) metric {
+	return metric{prometheus.NewDesc(name, help, labels, nil), kind}
+}
+
+// inspectorLabels are the labels of NCCL Inspector and those of symmem: the rank, and whether the
+// time is that of the host.
+var inspectorLabels = []string{
+	"version", "slurm_job_id", "node", "gpu", "comm_name", "n_nodes", "nranks", "collective",
+	"message_size", "algo_proto", "rank", "timing_source",
+}
+
+const (
+	gauge   = prometheus.GaugeValue
+	counter = prometheus.CounterValue
+)
+
+// The metrics. Those with the prefix nccl have the names of NCCL Inspector.
+var (
+	busBandwidth = newMetric("nccl_bus_bandwidth_gbs",
+		"Bus bandwidth in GB/s, averaged over the latest timed calls.", gauge, inspectorLabels...)
+	execTime = newMetric("nccl_collective_exec_time_microseconds",
+		"Execution time with waits for other ranks, averaged over the latest timed calls.", gauge,
+		inspectorLabels...)
+
+	up = newMetric("symmem_up", "1 if the rank answered, 0 if it is stopped or has ended.", gauge,
+		"rank")
+	waiting = newMetric("symmem_wait_seconds",
+		"How long the rank has waited for another rank.", gauge, "rank", "comm_name", "awaited_rank")
+	failed = newMetric("symmem_group_failed", "1 if the group has a fault.", gauge,
+		"rank", "comm_name")
+	collectives = newMetric("symmem_collectives_total",
+		"Collectives with those in replays of graphs.", counter, "rank", "comm_name", "path")
+	calls = newMetric("symmem_calls_total",
+		"Calls of the program. Replays of graphs are not calls.", counter, callLabels...)
+	callBytes = newMetric("symmem_call_bytes_total", "Sizes of the larger buffers of calls.", counter,
+		callLabels...)
+	submitTime = newMetric("symmem_submit_seconds",
+		"Time from a call to its return, of one call in 128 and all large ones. Not the time of work "+
+			"on a GPU.", counter, callLabels...)
+	runTime = newMetric("symmem_run_seconds",
+		"Time of runs with waits for other ranks, of one in 128 and all large ones. Host only.",
+		counter, callLabels...)
+	windows = newMetric("symmem_windows", "Segments registered with the group.", gauge,
+		"rank", "comm_name")
+	registrations = newMetric("symmem_registrations_total", "Calls that registered segments.", counter,
+		"rank", "comm_name")
+	agreements = newMetric("symmem_agreements_total", "Comparisons of histories without a difference.",
+		counter, "rank", "comm_name")
+
+	poolBytes = newMetric("symmem_pool_bytes", "Sizes of a pool: used, requested, high_water, cached, "+
+		"largest_free, deferred and pinned.", gauge, "rank", "comm_name", "pool", "kind")
+	poolSegments = newMetric("symmem_pool_segments", "Segments of a pool.", gauge,
+		"rank", "comm_name", "pool")
+	poolEvents = newMetric("symmem_pool_events_total", "Events in the history of a pool.", counter,
+		"rank", "comm_name", "pool")
+)
+
+var callLabels = []string{"rank", "comm_name", "collective", "path", "message_size"}
+
+// collector converts a document to metrics.
+type collector struct{ machine Machine }
+
+// Describe sends nothing, because the series depend on the ranks.
+func (c *collector) Describe(chan<- *prometheus.Desc) {}
+
+// Collect sends the metrics of all ranks.
+func (c *collector) Collect(out chan<- prometheus.Metric) {
+	for i := range c.machine.Ranks {
+		r := rankMetrics{
+			out: out, rank: &c.machine.Ranks[i], number: strconv.Itoa(c.machine.Ranks[i].Rank),
+			node: c.machine.Host,
+		}
+		r.collect()
+	}
+}
+
+// rankMetrics sends the metrics of one rank.
+type rankMetrics struct {
+	out    chan<- prometheus.Metric
+	rank   *Snapshot
+	number string
+	node   string
+}
+
+// send sends one series. Labels come after the label of the rank. Names of groups may contain any
+// bytes, so send replaces invalid UTF-8.
+func (r *rankMetrics) send(m metric, value float64, labels ...string) {
+	series, err := prometheus.NewConstMetric(m.desc, m.kind, value, r.labels(labels)...)
+	if err == nil {
+		r.out <- series
+	}
+}
+
+func (r *rankMetrics) labels(labels []string) []string {
+	all := []string{r.number}
+	for _, l := range labels {
+		all = append(all, strings.ToValidUTF8(l, "?"))
+	}
+	return all
+}
+
+func (r *rankMetrics) collect() {
+	if r.rank.Error != "" {
+		r.send(up, 0)
+		return
+	}
+	r.send(up, 1)
+	r.collectWaits()
+	// A failed group may have the name of its successor, as may their pools. The successor is later.
+	groups := map[string]*Group{}
+	for i := range r.rank.Groups {
+		groups[r.rank.Groups[i].ID] = &r.rank.Groups[i]
+	}
+	for _, g := range groups {
+		r.collectGroup(g)
+	}
+	type key struct {
+		domain string
+		id     uint64
+	}
+	pools := map[key]*Pool{}
+	for i := range r.rank.Pools {
+		pools[key{r.rank.Pools[i].Domain, r.rank.Pools[i].ID}] = &r.rank.Pools[i]
+	}
+	for _, p := range pools {
+		r.collectPool(p)
+	}
+}
+
+// collectWaits sends the longest wait for each rank.
+func (r *rankMetrics) collectWaits() {
+	type key struct {
+		group string
+		rank  int
+	}
+	longest := map[key]float64{}
+	for _, w := range r.rank.Waits {
+		for _, awaited := range w.Ranks {
+			k := key{w.Group, awaited}
+			longest[k] = max(longest[k], w.Seconds)
+		}
+	}
+	for k, seconds := range longest {
+		r.send(waiting, seconds, k.group, strconv.Itoa(k.rank))
+	}
+}
+
+func (r *rankMetrics) collectGroup(g *Group) {
+	fault := 0.0
+	if g.State != "open" {
+		fault = 1
+	}
+	r.send(failed, fault, g.ID)
+	r.send(windows, float64(g.Windows), g.ID)
+	r.send(registrations, float64(g.Registrations), g.ID)
+	r.send(agreements, float64(g.Agreements), g.ID)
+	for path, n := range g.Paths {
+		r.send(collectives, float64(n), g.ID, path)
+	}
+	for i := range g.Calls {
+		r.collectCalls(g, &g.Calls[i])
+	}
+}
+
+func (r *rankMetrics) collectCalls(g *Group, c *Calls) {
+	labels := []string{g.ID, c.Operation, c.Path, sizeRange(c.MinBytes, c.MaxBytes)}
+	r.send(calls, float64(c.Calls), labels...)
+	r.send(callBytes, float64(c.Bytes), labels...)
+	r.sendTimes(submitTime, c.Submit, labels)
+	if c.Run == nil || c.Run.Samples == 0 {
+		return
+	}
+	r.sendTimes(runTime, *c.Run, labels)
+	seconds := c.Run.RecentSeconds
+	r.sendInspector(execTime, seconds*1e6, g, c)
+	if factor, ok := busFactor(c.Operation, len(g.Ranks)); ok && seconds > 0 {
+		r.sendInspector(busBandwidth, factor*float64(c.Run.RecentBytes)/seconds/1e9, g, c)
+	}
+}
+
+func (r *rankMetrics) sendTimes(m metric, t Times, labels []string) {
+	series, err := prometheus.NewConstSummary(m.desc, t.Samples, t.Seconds, nil, r.labels(labels)...)
+	if err == nil && t.Samples > 0 {
+		r.out <- series
+	}
+}
+
+// sendInspector sends a series with the labels of NCCL Inspector.
+func (r *rankMetrics) sendInspector(m metric, value float64, g *Group, c *Calls) {
+	gpu := "unknown"
+	if r.rank.GPU >= 0 {
+		gpu = "GPU" + strconv.Itoa(r.rank.GPU)
+	}
+	job := cmp.Or(os.Getenv("SLURM_JOB_ID"), os.Getenv("SLURM_JOBID"), "unknown")
+	series, err := prometheus.NewConstMetric(m.desc, m.kind, value,
+		"symmem", job, r.node, gpu, strings.ToValidUTF8(g.ID, "?"), strconv.Itoa(g.Machines),
+		strconv.Itoa(len(g.Ranks)), c.Operation, sizeRange(c.MinBytes, c.MaxBytes), "symmem_"+c.Path,
+		r.number, "host")
+	if err == nil {
+		r.out <- series
+	}
+}
+
+func (r *rankMetrics) collectPool(p *Pool) {
+	if p.Busy {
+		return
+	}
+	id := strconv.FormatUint(p.ID, 10)
+	for kind, bytes := range map[string]int64{
+		"used": p.Used, "requested": p.Requested, "high_water": p.HighWater, "cached": p.Cached,
+		"largest_free": p.LargestFree, "deferred": p.Deferred, "pinned": p.Pinned,
+	} {
+		r.send(poolBytes, float64(bytes), p.Domain, id, kind)
+	}
+	r.send(poolSegments, float64(p.Segments), p.Domain, id)
+	r.send(poolEvents, float64(p.Events), p.Domain, id)
+}
+
+// busFactor returns the factor by which nccl-tests and NCCL Inspector multiply the size of a call
+// on n ranks to get the bytes that cross the bus. Calls that move no data have none.
+func busFactor(operation string, n int) (factor float64, ok bool) {
+	ranks := float64(n)
+	switch operation {
+	case "Barrier":
+		return 0, false
+	case "AllReduce", "AllReduceRMSNorm":
+		return 2 * (ranks - 1) / ranks, true
+	case "Broadcast", "Reduce":
+		return 1, true
+	}
+	return (ranks - 1) / ranks, true
+}
+
+// sizeRange returns the name of a range of sizes, in the form of NCCL Inspector: "64-128KB".
+func sizeRange(least, limit int64) string {
+	units := []string{"B", "KB", "MB", "GB", "TB"}
+	for len(units) > 1 && least >= 1024 {
+		least, limit, units = least/1024, limit/1024, units[1:]
+	}
+	return strconv.FormatInt(least, 10) + "-" + strconv.FormatInt(limit, 10) + units[0]
+}

@@ -1,0 +1,65 @@
+package live
+
+import (
+	"bytes"
+	_ "embed" // for page.html
+	"fmt"
+	"html/template"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+)
+
+//go:embed page.html
+var pageText string
+
+var page = template.Must(template.New("page").Funcs(template.FuncMap{
+	"bytes": formatBytes, "seconds": formatSeconds, "ranks": formatRanks, "size": sizeRange,
+}).Parse(pageText))
+
+// writePage writes the page about ranks.
+func writePage(w http.ResponseWriter, m Machine) {
+	var text bytes.Buffer
+	if err := page.Execute(&text, m); err != nil {
+		http.Error(w, err.Error(), http.StatusInternalServerError)
+		return
+	}
+	w.Header().Set("Content-Type", "text/html; charset=utf-8")
+	_, _ = w.Write(text.Bytes()) // fails if the client has disconnected
+}
+
+// formatBytes formats a size with three digits, such as "12.0 MiB".
+func formatBytes(n int64) string {
+	value, units := float64(n), []string{"B", "KiB", "MiB", "GiB", "TiB"}
+	for len(units) > 1 && value >= 1024 {
+		value, units = value/1024, units[1:]
+	}
+	if units[0] == "B" {
+		return strconv.FormatInt(n, 10) + " B"
+	}
+	return fmt.Sprintf("%.1f %s", value, units[0])
+}
+
+// formatSeconds formats a time with about three digits, such as "1.25ms".
+func formatSeconds(seconds float64) string {
+	d := time.Duration(seconds * float64(time.Second))
+	for unit := time.Duration(1); unit <= time.Second; unit *= 10 {
+		if d < 1000*unit {
+			return d.Round(unit).String()
+		}
+	}
+	return d.Round(time.Second).String()
+}
+
+// formatRanks formats a list of ranks, such as "ranks 2, 3".
+func formatRanks(ranks []int) string {
+	texts := make([]string, len(ranks))
+	for i, r := range ranks {
+		texts[i] = strconv.Itoa(r)
+	}
+	if len(ranks) == 1 {
+		return "rank " + texts[0]
+	}
+	return "ranks " + strings.Join(texts, ", ")
+}

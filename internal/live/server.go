@@ -1,0 +1,241 @@
+package live
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"symmem/internal/sys"
+)
+
+// Config describes a rank for Open.
+type Config struct {
+	// Job is the name of the job's folder, the same on all ranks and different for each job.
+	Job  string
+	Rank int
+	// Address is the TCP address at which one rank serves all, "host:port", or empty.
+	Address string
+	// Token is the job's token. If it is empty, the first rank of the machine draws one.
+	Token string
+	// Snapshot returns the current state of the rank. It may be called concurrently.
+	Snapshot func() Snapshot
+	// Log receives warnings.
+	Log *slog.Logger
+}
+
+const (
+	// maxLocalConns and maxConns limit the open connections of a Unix socket and of the TCP address.
+	// Every other rank of the machine keeps one connection to the lowest rank.
+	maxLocalConns, maxConns = 1024, 64
+	// maxHeaderBytes limits the header of a request.
+	maxHeaderBytes = 8 << 10
+	// headerTimeout, writeTimeout and idleTimeout limit how long a client may keep a connection
+	// while it sends a request, reads the response, and between requests.
+	headerTimeout, writeTimeout, idleTimeout = 5 * time.Second, 20 * time.Second, 30 * time.Second
+	// retryInterval is the time between attempts to serve an address that is in use.
+	retryInterval = 2 * time.Second
+	// electionPause separates searches for the lowest rank.
+	electionPause = 20 * time.Millisecond
+)
+
+// Server serves a rank on a Unix socket and, while it is the lowest rank of the machine, all ranks
+// of the machine over TCP. It is safe for concurrent use.
+type Server struct {
+	cfg    Config
+	folder string
+	token  string
+	local  *http.Server
+	tasks  sync.WaitGroup
+	life   context.Context
+	end    context.CancelFunc
+	// address is the address that this rank serves, or nil.
+	address atomic.Pointer[net.TCPAddr]
+}
+
+// Open creates the rank's socket and serves it.
+func Open(cfg Config) (*Server, error) {
+	s, err := open(cfg)
+	if err != nil {
+		return nil, fmt.Errorf("serving rank %d on a Unix socket: %w", cfg.Rank, err)
+	}
+	return s, nil
+}
+
+func open(cfg Config) (*Server, error) {
+	root := Root()
+	s := &Server{cfg: cfg, folder: filepath.Join(root, cfg.Job)}
+	for _, folder := range []string{root, s.folder} {
+		if err := createFolder(folder); err != nil {
+			return nil, err
+		}
+	}
+	sweep(root)
+	var err error
+	if s.token, err = shareToken(s.folder, cfg.Token); err != nil {
+		return nil, err
+	}
+	listener, err := listenUnix(s.folder, cfg.Rank)
+	if err != nil {
+		return nil, err
+	}
+	s.life, s.end = context.WithCancel(context.Background())
+	s.local = newHTTPServer(s.localHandler())
+	s.tasks.Go(func() {
+		_ = s.local.Serve(&limiter{Listener: listener, limit: maxLocalConns}) // ends with Close
+	})
+	return s, nil
+}
+
+// shareToken returns the token in a job's folder. If there is none yet, it stores the given token,
+// or a random one.
+func shareToken(folder, token string) (string, error) {
+	path := filepath.Join(folder, tokenName)
+	draft := filepath.Join(folder, "."+rand.Text())
+	if token == "" {
+		token = rand.Text()
+	}
+	if err := os.WriteFile(draft, []byte(token+"\n"), 0o600); err != nil {
+		return "", err
+	}
+	defer os.Remove(draft)
+	if err := os.Link(draft, path); err != nil && !errors.Is(err, fs.ErrExist) {
+		return "", err
+	}
+	return Token(folder)
+}
+
+// Token returns the token of a job.
+func Token(folder string) (string, error) {
+	text, err := os.ReadFile(filepath.Join(folder, tokenName))
+	if err != nil {
+		return "", fmt.Errorf("reading the token of a job: %w", err)
+	}
+	return strings.TrimSpace(string(text)), nil
+}
+
+// newHTTPServer returns a server with limits for its clients.
+func newHTTPServer(h http.Handler) *http.Server {
+	return &http.Server{
+		Handler: h, ReadHeaderTimeout: headerTimeout, ReadTimeout: headerTimeout,
+		WriteTimeout: writeTimeout, IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeaderBytes,
+		ErrorLog: slog.NewLogLogger(slog.DiscardHandler, slog.LevelError),
+	}
+}
+
+// Start begins to serve the address on the lowest rank of the machine. All ranks must have opened
+// their Servers.
+func (s *Server) Start() {
+	if s.cfg.Address != "" {
+		s.tasks.Go(s.takeTurns)
+	}
+}
+
+// Close closes all connections and removes the socket. It does not wait for clients.
+func (s *Server) Close() error {
+	s.end()
+	_ = os.Remove(socketPath(s.folder, s.cfg.Rank))
+	err := s.local.Close()
+	s.tasks.Wait()
+	removeFolder(s.folder)
+	return err
+}
+
+// Address returns the TCP address that this rank serves, or "" while another rank serves it.
+func (s *Server) Address() string {
+	if a := s.address.Load(); a != nil {
+		return a.String()
+	}
+	return ""
+}
+
+// takeTurns serves the address whenever this rank is the lowest one, until Close.
+func (s *Server) takeTurns() {
+	warned := false
+	for s.life.Err() == nil {
+		if s.followLower() {
+			s.pause(electionPause)
+			continue
+		}
+		if err := s.serveAddress(); err != nil && !warned {
+			s.cfg.Log.Warn("symmem: serving the live view: "+err.Error()+"; this rank keeps trying",
+				"rank", s.cfg.Rank, "address", s.cfg.Address)
+			warned = true
+		}
+		s.pause(retryInterval)
+	}
+}
+
+func (s *Server) pause(d time.Duration) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-s.life.Done():
+	}
+}
+
+// followLower waits until the lowest living rank below this one ends. It returns false at once if
+// there is none.
+func (s *Server) followLower() bool {
+	ranks, err := Ranks(s.folder)
+	if err != nil {
+		return false
+	}
+	for _, rank := range ranks {
+		if rank >= s.cfg.Rank {
+			break
+		}
+		if s.follow(rank) {
+			return true
+		}
+	}
+	return false
+}
+
+// follow waits until a rank ends. It returns false at once if the rank has ended.
+func (s *Server) follow(rank int) bool {
+	c, err := net.Dial("unix", socketPath(s.folder, rank))
+	if err != nil {
+		return false
+	}
+	defer context.AfterFunc(s.life, func() { _ = c.Close() })()
+	_, _ = fmt.Fprintf(c, "GET %s HTTP/1.0\r\n\r\n", alivePath)
+	for buffer := make([]byte, 512); err == nil; {
+		_, err = c.Read(buffer)
+	}
+	_ = c.Close()
+	return true
+}
+
+// serveAddress serves all ranks of the machine at the address until Close. It returns an error if
+// the address cannot be used.
+func (s *Server) serveAddress() error {
+	listener, err := net.Listen("tcp", s.cfg.Address)
+	if err != nil {
+		return err
+	}
+	sys.CloseInForks(listener) // a child would keep the address in use after the end of this rank
+	at := listener.Addr().(*net.TCPAddr)
+	s.address.Store(at)
+	defer s.address.Store(nil)
+	server := newHTTPServer(s.remoteHandler(at.IP.IsLoopback()))
+	defer context.AfterFunc(s.life, func() { _ = server.Close() })()
+	s.cfg.Log.Info("symmem: live view of the ranks of this machine", "rank", s.cfg.Rank,
+		"address", "http://"+at.String(), "token", filepath.Join(s.folder, tokenName))
+	err = server.Serve(&limiter{Listener: listener, limit: maxConns})
+	if s.life.Err() != nil {
+		return nil
+	}
+	return errors.Join(err, server.Close())
+}

@@ -1,0 +1,125 @@
+package live
+
+import "time"
+
+// Version is the version of the JSON documents. Fields may be added without a new version.
+const Version = 1
+
+// Machine describes the ranks of a job on one machine. It is the document of /debug/symmem.
+type Machine struct {
+	Version int       `json:"version"`
+	Time    time.Time `json:"time"`
+	Host    string    `json:"host"`
+	// ServedBy is the rank that answered.
+	ServedBy int `json:"served_by"`
+	// Ranks lists the ranks in ascending order.
+	Ranks []Snapshot `json:"ranks"`
+}
+
+// Snapshot describes a rank at a point in time.
+type Snapshot struct {
+	Rank int `json:"rank"`
+	// Error says why the rank did not answer. The fields that follow are then empty.
+	Error   string    `json:"error,omitempty"`
+	Size    int       `json:"size"`
+	Process int       `json:"process"`
+	Opened  time.Time `json:"opened"`
+	Backend string    `json:"backend"`
+	Device  string    `json:"device"`
+	// GPU is the number of the device, or -1.
+	GPU     int    `json:"gpu"`
+	Library string `json:"library,omitempty"`
+	Check   string `json:"check"`
+	Formula string `json:"formula"`
+	// Address is the TCP address that the rank serves for the machine, or empty.
+	Address string `json:"address,omitempty"`
+	// Waits lists what the rank waits for, groups by id and waits oldest first.
+	Waits  []Wait  `json:"waits"`
+	Groups []Group `json:"groups"`
+	Pools  []Pool  `json:"pools"`
+}
+
+// Wait describes a wait of a rank for other ranks.
+type Wait struct {
+	Group string `json:"group"`
+	// Doing names the call, such as "AllReduce 12 of group world".
+	Doing   string    `json:"doing"`
+	Since   time.Time `json:"since"`
+	Seconds float64   `json:"seconds"`
+	// Ranks lists the world ranks that have not arrived.
+	Ranks []int `json:"ranks"`
+	// Activity describes what these ranks are doing, by world rank.
+	Activity map[int]string `json:"activity,omitempty"`
+}
+
+// Group describes a group of ranks.
+type Group struct {
+	ID string `json:"id"`
+	// Ranks lists the world ranks in group order.
+	Ranks []int `json:"ranks"`
+	// State is "open", "failing" until the ranks have determined the cause of a fault, or "failed".
+	State string `json:"state"`
+	// Fault is the fault that ended the group.
+	Fault          string  `json:"fault,omitempty"`
+	TimeoutSeconds float64 `json:"timeout_seconds"`
+	Machines       int     `json:"machines"`
+	Windows        int     `json:"windows"`
+	Registrations  uint64  `json:"registrations"`
+	Agreements     uint64  `json:"agreements"`
+	// Paths counts collectives by path, including those in replays of graphs.
+	Paths map[string]uint64 `json:"paths"`
+	// Activity describes what the other ranks of the group are doing, by world rank.
+	Activity map[int]string `json:"activity,omitempty"`
+	Calls    []Calls        `json:"calls"`
+}
+
+// Calls describes the calls of one operation on one path, of sizes from MinBytes to less than
+// MaxBytes. Replays of graphs are not part of them.
+type Calls struct {
+	Operation string `json:"operation"`
+	Path      string `json:"path"`
+	MinBytes  int64  `json:"min_bytes"`
+	MaxBytes  int64  `json:"max_bytes"`
+	Calls     uint64 `json:"calls"`
+	Bytes     uint64 `json:"bytes"`
+	// Submit is the time from the call to its return. It includes the run of a small call on the
+	// host, but not that of work on a GPU.
+	Submit Times `json:"submit"`
+	// Run is the time that the ranks needed, including waits for each other. It is nil if runs are
+	// not timed, as on GPUs.
+	Run *Times `json:"run,omitempty"`
+}
+
+// Times contains the times of some calls.
+type Times struct {
+	Samples uint64  `json:"samples"`
+	Seconds float64 `json:"seconds"`
+	// RecentSeconds and RecentBytes are averages over the latest samples.
+	RecentSeconds float64 `json:"recent_seconds"`
+	RecentBytes   int64   `json:"recent_bytes"`
+}
+
+// Pool describes a pool.
+type Pool struct {
+	// ID counts the pools of the domain from 0.
+	ID uint64 `json:"id"`
+	// Domain is the id of the group of the pool, or "".
+	Domain string `json:"domain"`
+	// Busy is set if the pool was in use for too long. Its sizes are unknown then.
+	Busy bool `json:"busy,omitempty"`
+	PoolStats
+}
+
+// PoolStats is symmem.PoolStats.
+type PoolStats struct {
+	Used        int64  `json:"used"`
+	Requested   int64  `json:"requested"`
+	HighWater   int64  `json:"high_water"`
+	Cached      int64  `json:"cached"`
+	LargestFree int64  `json:"largest_free"`
+	Deferred    int64  `json:"deferred"`
+	Pinned      int64  `json:"pinned"`
+	Segments    int    `json:"segments"`
+	Windows     int    `json:"windows"`
+	Events      uint64 `json:"events"`
+}

@@ -1,0 +1,189 @@
+package symmem
+
+import (
+	"cmp"
+	"context"
+	"crypto/rand"
+	"fmt"
+	"math/bits"
+	"net"
+	"net/http"
+	"os"
+	"slices"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"symmem/driver"
+	"symmem/internal/live"
+)
+
+// envHTTP is the variable that provides Options.HTTP if the program does not set it.
+const envHTTP = "SYMMEM_HTTP"
+
+// envHTTPToken is the variable with the token of the live view. Without it, a token is drawn.
+const envHTTPToken = "SYMMEM_HTTP_TOKEN"
+
+// httpSockets is the value of Options.HTTP that serves Unix sockets alone.
+const httpSockets = "unix"
+
+// checkHTTP returns an error for an invalid Options.HTTP.
+func checkHTTP(address string) error {
+	if address == "" || address == httpSockets {
+		return nil
+	}
+	_, port, err := net.SplitHostPort(address)
+	if err == nil {
+		_, err = strconv.ParseUint(port, 10, 16)
+	}
+	if err != nil {
+		return invalid("HTTP address %q is neither %q nor host:port, such as localhost:9400",
+			address, httpSockets)
+	}
+	return nil
+}
+
+// liveView serves the state of a Runtime over HTTP.
+type liveView struct {
+	rt     *Runtime
+	opened time.Time
+	server *live.Server // nil without Options.HTTP
+	// counting reports whether new plans count their calls.
+	counting atomic.Bool
+	// ready reports whether the fields of the Runtime are set.
+	ready atomic.Bool
+}
+
+// open creates this rank's socket. The program runs without a live view if that fails, because the
+// program is more important than its view.
+func (v *liveView) open(ctx context.Context) {
+	v.opened = time.Now()
+	if v.rt.opts.HTTP == "" {
+		return
+	}
+	v.counting.Store(true)
+	job, err := v.agreeOnJob(ctx)
+	if err == nil {
+		config := live.Config{
+			Job: job, Rank: v.rt.rank, Token: os.Getenv(envHTTPToken), Snapshot: v.snapshot,
+			Log: v.rt.opts.logger(),
+		}
+		if v.rt.opts.HTTP != httpSockets {
+			config.Address = v.rt.opts.HTTP
+		}
+		v.server, err = live.Open(config)
+	}
+	if err != nil {
+		v.rt.opts.logger().Warn("symmem: there is no live view of this rank: "+err.Error(),
+			"rank", v.rt.rank)
+	}
+}
+
+// agreeOnJob returns a random name for the job. The first rank with a live view chooses it.
+func (v *liveView) agreeOnJob(ctx context.Context) (string, error) {
+	store, ok := v.rt.rankLists.store.(driver.Chooser)
+	if !ok {
+		return rand.Text(), nil
+	}
+	name, err := store.CompareSet(ctx, "live", nil, []byte(rand.Text()))
+	if err != nil {
+		return "", fmt.Errorf("agreeing on the name of the job: %w", err)
+	}
+	return string(name), nil
+}
+
+// start begins to serve the TCP address. The Runtime is open, so all ranks have their sockets.
+func (v *liveView) start() {
+	v.ready.Store(true)
+	if v.server != nil {
+		v.server.Start()
+	}
+}
+
+func (v *liveView) close() {
+	if v.server != nil {
+		if err := v.server.Close(); err != nil {
+			v.rt.opts.logger().Warn("symmem: closing the live view: " + err.Error())
+		}
+	}
+}
+
+// handler implements Runtime.Handler.
+func (v *liveView) handler() http.Handler {
+	if !v.counting.Swap(true) {
+		for _, g := range v.rt.registry.allGroups() {
+			g.windows.revise() // replaces the plans by plans that count
+		}
+	}
+	if v.server != nil {
+		return v.server.Handler()
+	}
+	return live.NewHandler(v.snapshot)
+}
+
+// callClocks holds the clocks of a group's calls. It is empty without a live view.
+type callClocks struct {
+	all sync.Map // clockKey -> *clocks
+}
+
+// clockKey identifies calls with one operation, path and range of sizes.
+type clockKey struct {
+	operation driver.Operation
+	path      driver.Path
+	size      int // number of bits of the size
+}
+
+// clocks times the calls of a key.
+type clocks struct {
+	submit, run driver.Clock
+	// timed reports whether the backend reports runs.
+	timed atomic.Bool
+}
+
+// attach makes a new plan report to the clocks of its calls.
+func (m *callClocks) attach(c *collective, path driver.Path) {
+	bytes := c.described.Bytes
+	key := clockKey{c.operation, path, bits.Len64(uint64(bytes))}
+	found, _ := m.all.LoadOrStore(key, new(clocks))
+	k := found.(*clocks)
+	c.submit = k.submit.Meter(bytes)
+	if timed, ok := c.plan.(driver.Timed); ok && !c.operation.PointToPoint() {
+		timed.SetMeter(k.run.Meter(bytes))
+		k.timed.Store(true)
+	}
+}
+
+// read returns the calls in a fixed order.
+func (m *callClocks) read() []live.Calls {
+	all := []live.Calls{}
+	m.all.Range(func(key, value any) bool {
+		k, c := key.(clockKey), value.(*clocks)
+		submit := c.submit.Read()
+		calls := live.Calls{
+			Operation: k.operation.String(), Path: k.path.String(), MaxBytes: 1 << k.size,
+			Calls: submit.Calls, Bytes: submit.Bytes, Submit: timesOf(submit),
+		}
+		if k.size > 0 {
+			calls.MinBytes = 1 << (k.size - 1)
+		}
+		if c.timed.Load() {
+			run := timesOf(c.run.Read())
+			calls.Run = &run
+		}
+		all = append(all, calls)
+		return true
+	})
+	slices.SortFunc(all, func(a, b live.Calls) int {
+		return cmp.Or(cmp.Compare(a.Operation, b.Operation), cmp.Compare(a.Path, b.Path),
+			cmp.Compare(a.MinBytes, b.MinBytes))
+	})
+	return all
+}
+
+func timesOf(r driver.ClockReading) live.Times {
+	return live.Times{
+		Samples: r.Samples, Seconds: r.Time.Seconds(), RecentSeconds: r.RecentTime.Seconds(),
+		RecentBytes: r.RecentBytes,
+	}
+}

@@ -1,0 +1,96 @@
+package symmem
+
+import (
+	"cmp"
+	"os"
+	"slices"
+	"time"
+
+	"symmem/driver"
+	"symmem/internal/live"
+)
+
+// snapshot returns the current state of the Runtime for the live view.
+func (v *liveView) snapshot() live.Snapshot {
+	rt := v.rt
+	s := live.Snapshot{
+		Rank: rt.rank, Size: rt.size, Process: os.Getpid(), Opened: v.opened.UTC(), GPU: -1,
+		Waits: []live.Wait{}, Groups: []live.Group{}, Pools: []live.Pool{},
+	}
+	if !v.ready.Load() {
+		return s
+	}
+	device := rt.Device()
+	s.Backend, s.Device, s.GPU, s.Library = device.Backend, device.Name, device.Ordinal, rt.Library()
+	s.Check, s.Formula = rt.Check().String(), rt.Formula().String()
+	for _, g := range rt.registry.allGroups() {
+		group, waits := groupSnapshot(g)
+		s.Groups, s.Waits = append(s.Groups, group), append(s.Waits, waits...)
+	}
+	slices.SortStableFunc(s.Groups, func(a, b live.Group) int { return cmp.Compare(a.ID, b.ID) })
+	for _, p := range rt.registry.allPools() {
+		s.Pools = append(s.Pools, poolSnapshot(p))
+	}
+	return s
+}
+
+// maxFaultText limits the text of a fault, in bytes.
+const maxFaultText = 4096
+
+// groupSnapshot returns the current state of a group, and what this rank waits for in it.
+func groupSnapshot(g *Group) (live.Group, []live.Wait) {
+	stats := g.Stats()
+	s := live.Group{
+		ID: g.id, Ranks: g.Ranks(), State: "open", TimeoutSeconds: g.Timeout().Seconds(),
+		Machines: stats.Tuning.Machines, Windows: stats.Windows, Registrations: stats.Registrations,
+		Agreements: stats.Agreements, Paths: stats.Paths, Calls: g.calls.clocks.read(),
+	}
+	select {
+	case <-g.life.failing:
+		s.State = "failing"
+	default:
+	}
+	if err := g.Err(); err != nil {
+		text := err.Error()
+		s.State, s.Fault = "failed", text[:min(len(text), maxFaultText)]
+	}
+	inspector, ok := g.comm.(driver.Inspector)
+	if !ok {
+		return s, nil
+	}
+	seen, now := inspector.Inspect(), time.Now().UTC()
+	s.Activity = seen.Activity
+	var waits []live.Wait
+	for _, w := range seen.Waits {
+		waits = append(waits, live.Wait{
+			Group: g.id, Doing: w.Doing, Since: now.Add(-w.Waited), Seconds: w.Waited.Seconds(),
+			Ranks: w.Ranks, Activity: w.Activity,
+		})
+	}
+	return s, waits
+}
+
+const (
+	// poolPatience is how long a snapshot waits for the lock of a pool. A call that frees memory may
+	// hold the lock while it waits for a stream, and that stream for other ranks.
+	poolPatience = 20 * time.Millisecond
+	// poolPause is the time between attempts to acquire the lock.
+	poolPause = time.Millisecond
+)
+
+// poolSnapshot returns the current state of a pool.
+func poolSnapshot(p *Pool) live.Pool {
+	s := live.Pool{ID: p.events.outbox.common.Pool % poolNumbers}
+	if p.domain != nil {
+		s.Domain = p.domain.id
+	}
+	for begin := time.Now(); !p.mu.TryLock(); time.Sleep(poolPause) {
+		if time.Since(begin) > poolPatience {
+			s.Busy = true
+			return s
+		}
+	}
+	defer p.mu.Unlock()
+	s.PoolStats = live.PoolStats(poolStats(p))
+	return s
+}
