@@ -35,9 +35,12 @@ const reportTimeout = 2 * time.Second
 const maxReportRounds = 12
 
 // run exchanges reports with the other ranks on the fault lane. It returns the same error on all
-// ranks. The stream of a rank may have failed earlier because of another group's fault. The ranks
-// then repeat the exchange until that rank knows the cause of that fault.
+// ranks. The first rank that selects a cause decides. A rank that runs later uses that decision,
+// even if the deciding rank has left the group. The stream of a rank may have failed earlier
+// because of another group's fault. The ranks then repeat the exchange until that rank knows the
+// cause of that fault.
 func (q *inquiry) run(cause error) error {
+	begin := time.Now()
 	for round := 0; ; round++ {
 		mine := q.makeReport(cause, time.Duration(min(round, 1))*reportTimeout/4)
 		mine.Suspect = q.aligner.suspectsPools()
@@ -49,8 +52,13 @@ func (q *inquiry) run(cause error) error {
 		if err != nil {
 			return errors.Join(cause, err)
 		}
-		if all := q.decodeReports(got); !all.pending || round == maxReportRounds {
-			return q.firstCause(cause, all)
+		all := q.decodeReports(got)
+		if decision := q.comm.Decide(nil); decision != nil {
+			return adopt(cause, decision)
+		}
+		if !all.pending || round == maxReportRounds {
+			q.awaitReporter(all, begin)
+			return q.decide(q.firstCause(cause, all))
 		}
 	}
 }
@@ -88,11 +96,15 @@ type reports struct {
 	placeUnknown bool  // some rank has not reported its call
 	suspect      bool  // some rank has marked a pool suspect after a fault of another group
 	missing      []int // world ranks that have not reported
+	// lost and left list the missing ranks that are lost or have left the group. waited holds the
+	// duration of the exchanges. awaitReporter sets these fields.
+	lost, left []int
+	waited     time.Duration
 }
 
 // decodeReports decodes the reports of one exchange.
-func (q *inquiry) decodeReports(got [][]byte) reports {
-	all := reports{byKind: map[string][]report{}}
+func (q *inquiry) decodeReports(got [][]byte) *reports {
+	all := &reports{byKind: map[string][]report{}}
 	for from, m := range got {
 		r := report{from: q.ranks[from]}
 		if json.Unmarshal(m, &r) != nil || !r.valid() {
@@ -116,7 +128,7 @@ func (q *inquiry) exchangeReports(ctx context.Context, payload []byte) ([][]byte
 
 // firstCause selects the first cause from all ranks' reports, in the order of the kinds in
 // report.go. If the reports name none, it returns this rank's cause.
-func (q *inquiry) firstCause(cause error, all reports) error {
+func (q *inquiry) firstCause(cause error, all *reports) error {
 	switch of := all.byKind; {
 	case len(of[kindLost]) > 0:
 		return q.lost(of[kindLost])
@@ -142,13 +154,18 @@ func (q *inquiry) firstCause(cause error, all reports) error {
 				maps.Copy(elsewhere, r.Deadlock.Elsewhere)
 			}
 		}
-		if len(elsewhere) > 0 {
+		switch {
+		case len(elsewhere) > 0 && len(all.lost) > 0:
+			return &RankLostError{Ranks: all.lost, Doing: of[kindDiverged][0].Doing, Members: q.ranks}
+		case len(elsewhere) > 0:
 			return all.advise(&DeadlockError{
 				Doing: of[kindDiverged][0].Doing, Elsewhere: elsewhere, Members: q.ranks,
 			})
 		}
 	case len(of[kindMessages]) > 0:
 		return q.messageCause(of[kindMessages])
+	case len(all.lost) > 0:
+		return &RankLostError{Ranks: all.lost, Doing: reportOf(cause).Doing, Members: q.ranks}
 	case len(of[kindLate]) > 0:
 		return all.advise(q.late(of[kindLate]))
 	case len(of[kindAborted]) > 0:
@@ -158,14 +175,32 @@ func (q *inquiry) firstCause(cause error, all reports) error {
 		return fmt.Errorf("group %s failed on %s: %s", q.id,
 			driver.RanksOf([]int{first.from}, q.ranks), first.Text)
 	case len(all.missing) > 0:
-		// A rank has failed and has not reported the reason.
-		return &TimeoutError{
-			Doing: "finding out why group " + q.id + " failed", Waited: reportTimeout,
-			Missing: all.missing,
-			Members: q.ranks,
-		}
+		return q.unreported(cause, all)
 	}
 	return cause
+}
+
+// unreported returns the cause of a fault that no rank explains. A rank that has failed is still
+// in the group and late with its report, or has left without a report.
+func (q *inquiry) unreported(cause error, all *reports) error {
+	activity := map[int]string{}
+	for _, rank := range all.left {
+		activity[rank] = "has left the group without a report of its fault"
+	}
+	if late := without(all.missing, all.left); len(late) > 0 {
+		return &TimeoutError{
+			Doing: "finding out why group " + q.id + " failed", Waited: all.waited, Missing: late,
+			Activity: activity, Members: q.ranks,
+		}
+	}
+	return &DeadlockError{Doing: reportOf(cause).Doing, Elsewhere: activity, Members: q.ranks}
+}
+
+// without returns the ranks that are not in others.
+func without(ranks, others []int) []int {
+	return slices.DeleteFunc(slices.Clone(ranks), func(r int) bool {
+		return slices.Contains(others, r)
+	})
 }
 
 // advise adds to err how to avoid the fault, if a pool is suspect. After a fault of another group,

@@ -233,26 +233,53 @@ func (d connectHook) Connect(
 	return d.joined(c), err
 }
 
+// Adopt returns the error of a rank whose own cause is own after another rank has decided on a
+// cause.
+func Adopt(own, cause error) error { return adopt(own, encodeDecision(cause)) }
+
 // HoldReports affects the groups that a Runtime joins afterwards. They call hold before they
 // exchange reports of a fault.
-func HoldReports(rt *Runtime, hold func()) {
+func HoldReports(rt *Runtime, hold func()) { HookReports(rt, ReportHooks{Before: hold}) }
+
+// ReportHooks affects the reports that groups exchange after a fault.
+type ReportHooks struct {
+	// Before is called before an exchange of reports, and After after it. They may be nil.
+	Before, After func()
+	// Lost lists world ranks that count as lost if they have not left.
+	Lost []int
+}
+
+// HookReports affects the groups that a Runtime joins afterwards.
+func HookReports(rt *Runtime, hooks ReportHooks) {
 	rt.device = connectHook{rt.device, func(c driver.Communicator) driver.Communicator {
-		return reportHook{c, hold}
+		return reportHook{c, hooks}
 	}}
 }
 
 type reportHook struct {
 	driver.Communicator
-	hold func()
+	hooks ReportHooks
 }
 
 func (c reportHook) Exchange(
 	ctx context.Context, lane driver.Lane, payload []byte,
 ) ([][]byte, error) {
-	if lane == driver.LaneFault {
-		c.hold()
+	if lane != driver.LaneFault {
+		return c.Communicator.Exchange(ctx, lane, payload)
 	}
-	return c.Communicator.Exchange(ctx, lane, payload)
+	if c.hooks.Before != nil {
+		c.hooks.Before()
+	}
+	got, err := c.Communicator.Exchange(ctx, lane, payload)
+	if c.hooks.After != nil {
+		c.hooks.After()
+	}
+	return got, err
+}
+
+func (c reportHook) Departed() (lost, left []int) {
+	lost, left = c.Communicator.Departed()
+	return append(lost, c.hooks.Lost...), left
 }
 
 type registerHook struct {

@@ -19,7 +19,9 @@ type report struct {
 	Divergence *DivergenceError `json:"divergence,omitempty"`
 	Messages   *MessageError    `json:"messages,omitempty"`
 	Peer       *PeerError       `json:"peer,omitempty"`
-	Text       string           `json:"text,omitempty"`
+	// Mismatch has no Call. Doing is its text.
+	Mismatch *driver.MismatchError `json:"mismatch,omitempty"`
+	Text     string                `json:"text,omitempty"`
 	// Interrupted reports whether the rank's caller interrupted its wait.
 	Interrupted bool `json:"interrupted,omitempty"`
 	// Rank is the world rank of a PriorError.
@@ -63,7 +65,9 @@ func reportOf(cause error) report {
 	case errors.As(cause, &r.Divergence):
 		r.Kind, r.Doing = kindDiverged, "agreement"
 	case errors.As(cause, &mismatch):
-		r.Kind, r.Doing = kindDiverged, mismatch.Error()
+		shortened := *mismatch
+		shortened.Call = nil
+		r.Kind, r.Doing, r.Mismatch = kindDiverged, mismatch.Error(), &shortened
 	case errors.As(cause, &r.Deadlock):
 		r.Kind, r.Doing = kindDiverged, r.Deadlock.Doing
 	case errors.As(cause, &r.Messages):
@@ -116,7 +120,7 @@ func (r *report) err() error {
 	case kindPeer:
 		return r.Peer
 	case kindAborted:
-		return &peerReportError{text: r.Text, is: ErrAborted}
+		return &peerReportError{text: r.Text, err: ErrAborted}
 	case kindPrior:
 		return &PriorError{Doing: r.Doing, Rank: r.Rank, Cause: r.Cause.err()}
 	case kindDiverged:
@@ -126,16 +130,20 @@ func (r *report) err() error {
 		if r.Deadlock != nil {
 			return r.Deadlock
 		}
+		if r.Mismatch != nil {
+			return &peerReportError{text: r.Doing, err: r.Mismatch}
+		}
 	}
 	return errors.New(cmp.Or(r.Text, r.Doing))
 }
 
-// peerReportError represents an error of another rank.
+// peerReportError represents an error of another rank. It has the text of that error and wraps the
+// part of it that could be encoded.
 type peerReportError struct {
 	text string
-	is   error
+	err  error
 }
 
 func (e *peerReportError) Error() string { return e.text }
 
-func (e *peerReportError) Is(target error) bool { return target == e.is }
+func (e *peerReportError) Unwrap() error { return e.err }

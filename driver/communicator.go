@@ -113,8 +113,8 @@ const (
 )
 
 // Communicator connects the ranks of a group. It is open at first, failed after the first fault,
-// and finally closed. A failed communicator only supports exchanges on LaneFault and never
-// recovers; the ranks must connect a new group.
+// and finally closed. A failed communicator only supports exchanges on LaneFault, Decide and
+// Departed. It never recovers; the ranks must connect a new group.
 //
 // Collective calls of one communicator must be made in the same order on every rank.
 type Communicator interface {
@@ -125,6 +125,7 @@ type Communicator interface {
 	// cancelled. A failed exchange on LaneBackground only makes that lane unusable. Payloads have at
 	// most MaxPayload bytes. There must be only one call at a time on each lane.
 	Exchange(ctx context.Context, lane Lane, payload []byte) ([][]byte, error)
+	Decisions
 	// Register makes a window over a segment. It is collective. key identifies the segment on every
 	// rank.
 	//
@@ -163,6 +164,20 @@ type Communicator interface {
 	// It also ends windows that are still registered; deregistering one later has no effect. Close
 	// does not wait for other ranks.
 	Close() error
+}
+
+// Decisions lets the ranks of a failed group agree on one cause, however late each of them is.
+type Decisions interface {
+	// Decide proposes the encoded cause of the group's failure and returns the decided one. The first
+	// proposal of any rank becomes the decision, which never changes and outlives its rank. With a nil
+	// proposal, Decide only returns the decision, or nil if there is none. If the decision cannot be
+	// stored or read, Decide returns the proposal. A proposal has at most MaxPayload bytes. Decide
+	// does not wait for other ranks.
+	Decide(proposal []byte) (decision []byte)
+	// Departed lists the world ranks that report nothing more. The processes of lost ranks, or the
+	// connections to them, have ended before the ranks left or aborted the group. Departed does not
+	// wait.
+	Departed() (lost, left []int)
 }
 
 // MaxPayload limits the size of an exchange's payload in bytes.

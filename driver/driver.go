@@ -49,6 +49,9 @@ type Store interface {
 	Get(ctx context.Context, key string) ([]byte, error)
 	// Peek returns a value if it has been written, without waiting.
 	Peek(ctx context.Context, key string) (value []byte, ok bool, err error)
+	// CompareSet stores desired if the key has not been written and expected is empty, or if the key
+	// has the value expected. It returns the resulting value.
+	CompareSet(ctx context.Context, key string, expected, desired []byte) ([]byte, error)
 	// ServedBy returns the world rank that serves the store, or -1 if it is not known.
 	ServedBy() int
 }

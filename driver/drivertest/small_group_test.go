@@ -37,6 +37,10 @@ func (c *smallGroup) Exchange(
 	return c.plane.Exchange(ctx, lane, payload)
 }
 
+func (c *smallGroup) Decide(proposal []byte) []byte { return c.plane.Decide(proposal) }
+
+func (c *smallGroup) Departed() (lost, left []int) { return c.plane.Departed() }
+
 // smallWindow represents a registered segment. No path uses it.
 type smallWindow struct {
 	c   *smallGroup

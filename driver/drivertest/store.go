@@ -1,6 +1,7 @@
 package drivertest
 
 import (
+	"bytes"
 	"context"
 	"slices"
 	"sync"
@@ -18,6 +19,12 @@ type Store struct {
 func (s *Store) Set(_ context.Context, key string, value []byte) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.set(key, value)
+	return nil
+}
+
+// set writes a value and wakes all waiters. The caller holds s.mu.
+func (s *Store) set(key string, value []byte) {
 	if s.values == nil {
 		s.values = map[string][]byte{}
 	}
@@ -26,7 +33,19 @@ func (s *Store) Set(_ context.Context, key string, value []byte) error {
 		close(s.changed)
 		s.changed = nil
 	}
-	return nil
+}
+
+// CompareSet writes desired if the key has the value expected, or if the key has no value and
+// expected is empty. It returns the resulting value.
+func (s *Store) CompareSet(
+	_ context.Context, key string, expected, desired []byte,
+) ([]byte, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if bytes.Equal(s.values[key], expected) {
+		s.set(key, desired)
+	}
+	return slices.Clone(s.values[key]), nil
 }
 
 // Get waits for a value and returns it. If the context ends first, Get returns its cause.

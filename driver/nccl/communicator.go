@@ -44,6 +44,8 @@ type communicator struct {
 	busy    stream.BusyStreams
 	history history
 
+	driver.Decisions // plane
+
 	cfg      driver.GroupConfig
 	number   uint64 // position in the locking order of this process's communicators
 	members  []*member

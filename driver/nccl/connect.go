@@ -96,8 +96,9 @@ func (j *connector) create(ctx context.Context, id nccl.UniqueID) error {
 func newCommunicator(j *connector) *communicator {
 	d := j.device
 	c := &communicator{
-		device: d, plane: j.plane, cfg: j.cfg, number: communicators.Add(1), members: j.members,
-		comm: j.comm, busy: stream.BusyStreams{Wake: make(chan struct{}, 1)},
+		device: d, plane: j.plane, Decisions: j.plane, cfg: j.cfg, number: communicators.Add(1),
+		members: j.members,
+		comm:    j.comm, busy: stream.BusyStreams{Wake: make(chan struct{}, 1)},
 		direct: directPath{
 			choose:  (*kernels.Launch).Choose,
 			sharing: memory.Sharing{Exporter: &d.exporter, Apart: j.separate},

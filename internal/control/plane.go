@@ -17,7 +17,7 @@ import (
 
 // Plane connects the ranks of a group as its control plane. A plane is open, then failed, then
 // closed. It fails with the first fault that this rank observes or causes. It never returns to an
-// earlier state. On a failed plane only exchanges on LaneFault still work.
+// earlier state. On a failed plane only exchanges on LaneFault, Decide and Departed still work.
 //
 // A ticket identifies a collective: the n-th collective that a rank launches has ticket n, on every
 // rank. The data does not pass through the plane. The plane records which tickets each rank has
@@ -28,6 +28,8 @@ import (
 type Plane interface {
 	// Exchange implements driver.Communicator.
 	Exchange(ctx context.Context, lane driver.Lane, payload []byte) ([][]byte, error)
+	// Decisions implements driver.Communicator.
+	driver.Decisions
 	// Values implements driver.Communicator.
 	driver.Values
 	// Inspector describes what ranks wait for.

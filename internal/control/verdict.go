@@ -279,6 +279,15 @@ func lostError(group driver.GroupConfig, lost []int, doing string) *driver.RankL
 	}
 }
 
+// Departed lists the world ranks that are lost. left lists those that have left the group, or have
+// ended after an abort.
+func Departed(group driver.GroupConfig, states []RankState) (lost, left []int) {
+	q := WaitStatus{Group: group}
+	lost = q.ranksWhere(states, (*RankState).dead)
+	left = q.ranksWhere(states, func(r *RankState) bool { return (r.Left || r.Lost) && !r.dead() })
+	return group.World(lost), group.World(left)
+}
+
 // SomePeerFault returns the result of PeerFault. If no state shows a failure yet, it returns a
 // PeerError without ranks. The caller knows that a peer has failed.
 func SomePeerFault(group driver.GroupConfig, states []RankState, doing func() string) error {

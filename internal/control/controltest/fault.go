@@ -1,8 +1,11 @@
 package controltest
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
+	"runtime"
+	"slices"
 	"testing"
 
 	"symmem/driver"
@@ -14,6 +17,9 @@ var faultContracts = []contract{
 	{"Fail ends the waits of the other ranks and returns its error", testFail},
 	{"Cause returns the first fault", testFirst},
 	{"a rank that has left does not block the fault lane", testFaultLaneLeft},
+	{"the first proposal is the decision of all ranks", testDecide},
+	{"a decision outlives its rank", testDecisionRemains},
+	{"ranks that have left are listed", testDeparted},
 }
 
 // testWaitsEnd has rank 0 cause a fault. Every other rank waits in a different way.
@@ -95,4 +101,70 @@ func testFaultLaneLeft(t *testing.T, join Join) {
 		}
 		return nil
 	})
+}
+
+// testDecide makes all ranks propose different decisions at the same time.
+func testDecide(t *testing.T, join Join) {
+	const ranks = 4
+	w := newWorld(t, join, ranks, patience)
+	decisions := make([]string, ranks)
+	w.each(t, func(i int, p control.Plane) error {
+		decisions[i] = string(p.Decide(proposal(i)))
+		return nil
+	})
+	for i, got := range decisions {
+		if got != decisions[0] || len(got) != driver.MaxPayload-int(got[0]) {
+			t.Errorf("rank %d got a decision of %d bytes by rank %d; rank 0 got one of %d bytes",
+				i, len(got), got[0], len(decisions[0]))
+		}
+	}
+}
+
+// proposal returns a proposal that contains the rank and has a different size for each rank.
+func proposal(rank int) []byte {
+	return bytes.Repeat([]byte{byte(rank)}, driver.MaxPayload-rank)
+}
+
+func testDecisionRemains(t *testing.T, join Join) {
+	w := newWorld(t, join, 3, patience)
+	if got := w.planes[2].Decide(nil); got != nil {
+		t.Errorf("Decide(nil) = %q before a proposal; want nil", got)
+	}
+	w.planes[1].Abort(nil)
+	if got := w.planes[1].Decide([]byte("first")); string(got) != "first" {
+		t.Errorf("Decide(first) = %q; want first", got)
+	}
+	must(t, w.planes[1].Close())
+	for _, p := range []control.Plane{w.planes[0], w.planes[2]} {
+		if got := p.Decide(nil); string(got) != "first" {
+			t.Errorf("Decide(nil) = %q; want first", got)
+		}
+		if got := p.Decide([]byte("second")); string(got) != "first" {
+			t.Errorf("Decide(second) = %q; want first", got)
+		}
+	}
+	large := make([]byte, driver.MaxPayload+1)
+	if got := w.planes[0].Decide(large); len(got) != len(large) {
+		t.Errorf("Decide returned %d bytes for a proposal that is too large; want %d",
+			len(got), len(large))
+	}
+}
+
+func testDeparted(t *testing.T, join Join) {
+	w := newWorld(t, join, 3, patience)
+	p := w.planes[0]
+	if lost, left := p.Departed(); len(lost)+len(left) > 0 {
+		t.Errorf("Departed() = %v, %v; want none", lost, left)
+	}
+	must(t, w.planes[1].Close())
+	for {
+		lost, left := p.Departed()
+		if slices.Equal(left, ranksOf(3)[1:2]) && len(lost) == 0 {
+			return
+		}
+		if w.ctx.Err() != nil || len(lost) > 0 {
+			t.Fatalf("Departed() = %v, %v; want rank %d to have left", lost, left, ranksOf(3)[1])
+		}
+		runtime.Gosched()
+	}
 }

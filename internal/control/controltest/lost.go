@@ -105,6 +105,9 @@ func (c processes) checkNamed(kind string, victim int) {
 		if want := []bool{victim != 0, victim != 1, victim != 2}; !slices.Equal(o.Present, want) {
 			a.t.Errorf("rank %d has reports of %v, want %v", a.rank, o.Present, want)
 		}
+		if kind == "lost" && !slices.Equal(o.Lost, []int{victim}) {
+			a.t.Errorf("rank %d: Departed() = %v; want lost rank %d", a.rank, o.Lost, victim)
+		}
 	}
 	if named == 0 {
 		c[victim].t.Errorf("no rank names rank %d", victim)

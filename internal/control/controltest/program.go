@@ -36,6 +36,8 @@ type output struct {
 	Text  string
 	// Present reports, by rank, whether a report has arrived on the fault lane.
 	Present []bool
+	// Lost lists the lost ranks that Departed returns after the exchange of reports.
+	Lost []int
 }
 
 func (n output) write() {
@@ -205,6 +207,7 @@ func (s program) reportFailure(p control.Plane, err error) output {
 	if err != nil {
 		n.Text += "; " + err.Error()
 	}
+	n.Lost, _ = p.Departed()
 	for _, r := range reports {
 		n.Present = append(n.Present, string(r) == "here")
 	}

@@ -272,3 +272,12 @@ func (g *Group) EndedRanks() []int {
 	defer g.EndUse()
 	return g.cfg.World(g.lostPeers())
 }
+
+// Departed lists the world ranks that are lost and those that have left the group.
+func (g *Group) Departed() (lost, left []int) {
+	if g.BeginUse() != nil {
+		return nil, nil
+	}
+	defer g.EndUse()
+	return control.Departed(g.cfg, g.rankStates(&slowWait{}))
+}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"sync/atomic"
 
 	"symmem/driver"
 	"symmem/internal/control"
@@ -146,4 +147,40 @@ func (x *exchange) appendChunk(r int, s *slot, first bool) error {
 	left := int(total) - len(x.got[r])
 	x.got[r] = append(x.got[r], s.data[:min(left, chunkBytes)]...)
 	return nil
+}
+
+// Decide proposes the cause of the group's failure and returns the decided one.
+func (g *Group) Decide(proposal []byte) []byte {
+	if len(proposal) > driver.MaxPayload || g.BeginUse() != nil {
+		return proposal
+	}
+	defer g.EndUse()
+	decider := &g.blocks[0].decision.decider
+	if proposal != nil && atomic.LoadUint32(decider) == 0 {
+		g.propose(decider, proposal)
+	}
+	rank := int(atomic.LoadUint32(decider)) - 1
+	if rank < 0 || rank >= len(g.blocks) {
+		return proposal
+	}
+	d := &g.blocks[rank].decision
+	size := spin.LoadAcquire64(&d.size)
+	if size > driver.MaxPayload {
+		return proposal
+	}
+	return append([]byte{}, d.data[:size]...)
+}
+
+// propose makes the proposal the decision, unless another rank has decided.
+func (g *Group) propose(decider *uint32, proposal []byte) {
+	mu := &g.lanes[driver.LaneFault].mu
+	mu.Lock()
+	defer mu.Unlock()
+	if atomic.LoadUint32(decider) != 0 {
+		return // perhaps by another goroutine of this rank, whose proposal must not change
+	}
+	own := &g.me.decision
+	copy(own.data[:], proposal)
+	spin.StoreRelease64(&own.size, uint64(len(proposal)))
+	atomic.CompareAndSwapUint32(decider, 0, uint32(g.cfg.Rank)+1)
 }

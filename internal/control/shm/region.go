@@ -10,10 +10,10 @@ import (
 )
 
 // The control region of a group is one shared file with a block for every rank. Only its owner
-// writes to a block. The futex word is the exception: other ranks increment it to wake the owner.
+// writes to a block, with two exceptions. Other ranks increment the futex word to wake the owner. Any
+// rank may set the first block's decider.
 // Lines are 128 bytes apart, because processors fetch cache lines in pairs. Blocks are large, but
 // memory that is never touched costs nothing. A backend's data, if any, follows the blocks.
-// touched costs nothing, so blocks are large. A backend's data, if any, follows the blocks.
 const (
 	lineStride = 128
 	// MaxRanks bounds the size of a group.
@@ -99,6 +99,16 @@ type slot struct {
 	data  [chunkBytes]byte
 }
 
+// decision holds the cause of the group's failure that a rank has proposed. Only the rank writes
+// its size and data, once. The group has decided when decider of the first block is not 0.
+type decision struct {
+	decider uint32 // 1 plus the group rank whose proposal became the decision; first block only
+	size    uint64
+	_       [lineStride - 16]byte
+	data    [driver.MaxPayload]byte
+	_       [pageBytes - lineStride]byte
+}
+
 // block holds one rank's part of the control region.
 //
 // Lines, wakeup and status are on separate pages. Peers poll lines and read wakeup all the time.
@@ -121,6 +131,7 @@ type block struct {
 	_         [pageBytes - announcements*16]byte
 	lanes     [driver.LaneFault][2]slot
 	fault     [faultSlots]slot
+	decision  decision
 	values    [driver.MaxValueNames]valueSlot
 }
 

@@ -121,7 +121,7 @@ func (e *peerError) Unwrap() error { return e.error }
 func (j *joiner) publishFailure(ctx context.Context, err error) {
 	value := append([]byte(strconv.Itoa(j.cfg.Group.Rank)+" "), control.EncodeFailure(err)...)
 	// If Set fails, the others wait until their timeout.
-	_ = j.cfg.Store.Set(ctx, j.key("failed"), value)
+	_ = j.cfg.Store.Set(ctx, j.cfg.key("failed"), value)
 }
 
 // decodeFailure decodes a value that publishFailure has stored.
@@ -189,7 +189,7 @@ func (j *joiner) peerFailureOr(ctx context.Context, err error) error {
 // peerFailure waits until another rank has stored the error that kept it from joining. It returns
 // nil if the context ends first.
 func (j *joiner) peerFailure(ctx context.Context) *peerError {
-	if encoded, err := j.cfg.Store.Get(ctx, j.key("failed")); err == nil {
+	if encoded, err := j.cfg.Store.Get(ctx, j.cfg.key("failed")); err == nil {
 		return j.decodeFailure(encoded)
 	}
 	return nil

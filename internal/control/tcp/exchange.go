@@ -198,3 +198,36 @@ func (p *Plane) awaitReports(ctx context.Context, w *waitState) error {
 		p.pause(ctx.Done())
 	}
 }
+
+// decideTimeout limits a request to the store.
+const decideTimeout = time.Second
+
+// Decide proposes the cause of the group's failure and returns the decided one. The decision is in
+// the store. A rank that cannot reach the store uses its own proposal.
+func (p *Plane) Decide(proposal []byte) []byte {
+	if len(proposal) > driver.MaxPayload {
+		return proposal
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), decideTimeout)
+	defer cancel()
+	key := p.cfg.key("cause")
+	if proposal == nil {
+		decision, ok, err := p.cfg.Store.Peek(ctx, key)
+		if err != nil || !ok {
+			return nil
+		}
+		return decision
+	}
+	decision, err := p.cfg.Store.CompareSet(ctx, key, nil, proposal)
+	if err != nil {
+		return proposal
+	}
+	return decision
+}
+
+// Departed lists the world ranks that are lost and those that have left the group.
+func (p *Plane) Departed() (lost, left []int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return control.Departed(p.cfg.Group, p.rankStates(&waitState{}))
+}

@@ -90,16 +90,16 @@ type token [32]byte
 
 const tokenHalf = len(token{}) / 2
 
-func (j *joiner) key(name string) string {
-	return "tcp/" + strconv.Quote(j.cfg.Group.ID) + "/" + name
+func (c *Config) key(name string) string {
+	return "tcp/" + strconv.Quote(c.Group.ID) + "/" + name
 }
 
-func (j *joiner) addressKey(r int) string { return j.key(strconv.Itoa(r)) }
+func (j *joiner) addressKey(r int) string { return j.cfg.key(strconv.Itoa(r)) }
 
 // shareToken generates the token on group rank 0. The other ranks fetch it.
 func (j *joiner) shareToken(ctx context.Context) error {
 	leads := j.cfg.Group.Rank == 0
-	return control.ShareToken(ctx, j.cfg.Store, j.key("token"), leads, j.token[:])
+	return control.ShareToken(ctx, j.cfg.Store, j.cfg.key("token"), leads, j.token[:])
 }
 
 // helloBytes is the size of the connecting end's first message. The message holds helloWord, the

@@ -256,7 +256,7 @@ func TestForeignStoreIsAnError(t *testing.T) {
 	i := newImpostor(t)
 	cfg := i.config()
 	cfg.Group = duo(1)
-	check(t, i.store.Set(i.ctx, (&joiner{cfg: cfg}).key("token"), []byte("short")))
+	check(t, i.store.Set(i.ctx, cfg.key("token"), []byte("short")))
 	if _, err := Join(i.ctx, cfg); err == nil || !strings.Contains(err.Error(), "5 bytes") {
 		t.Errorf("got %v, want an error about a token of 5 bytes", err)
 	}

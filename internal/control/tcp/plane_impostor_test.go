@@ -89,7 +89,7 @@ func (i *impostor) joiner() *joiner {
 
 func (i *impostor) dial() {
 	i.t.Helper()
-	address, err := i.store.Get(i.ctx, i.joiner().key("0"))
+	address, err := i.store.Get(i.ctx, i.joiner().cfg.key("0"))
 	check(i.t, err)
 	i.conn, err = net.Dial("tcp", strings.Fields(string(address))[0])
 	check(i.t, err)
@@ -182,7 +182,7 @@ func TestServerWithoutTheTokenIsAnError(t *testing.T) {
 	defer l.Close()
 	j := &joiner{cfg: i.config()}
 	check(t, j.shareToken(i.ctx))
-	check(t, i.store.Set(i.ctx, j.key("0"), []byte(l.Addr().String())))
+	check(t, i.store.Set(i.ctx, j.cfg.key("0"), []byte(l.Addr().String())))
 	go func() {
 		conn, err := l.Accept()
 		if err == nil {

@@ -1,0 +1,153 @@
+package symmem_test
+
+import (
+	"errors"
+	"fmt"
+	"reflect"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"symmem"
+)
+
+// TestLateRankGetsDecidedCause holds back a rank until the other ranks have decided on the cause of
+// a fault without its report, and have closed the group. The late rank knows of a fault that would
+// have been the cause.
+func TestLateRankGetsDecidedCause(t *testing.T) {
+	t.Parallel()
+	var texts errorTexts
+	var others sync.WaitGroup
+	others.Add(2)
+	runRanks(t, 3, symmem.Options{}, func(r *rank) {
+		if r.Rank() == 2 {
+			symmem.HoldReports(r.Runtime, others.Wait)
+		}
+		g := r.split(r.World(), 0)
+		r.ok(g.SetTimeout(100 * time.Millisecond))
+		if r.Rank() == 2 {
+			symmem.Fail(g, &symmem.MessageError{Fault: symmem.MessagesDiffer})
+			texts.add(r, g.Cause(r.ctx))
+			return
+		}
+		defer others.Done()
+		symmem.Fail(g, &symmem.TimeoutError{Doing: "AllReduce 1", Missing: []int{2}})
+		texts.add(r, g.Cause(r.ctx))
+		_ = g.Close() // It returns the fault again.
+	})
+	texts.requireSame(t, 3)
+}
+
+// TestCauseAwaitsRankThatFailedFirst holds back the report of the only rank that knows the cause,
+// until the other rank's exchange of reports has ended without it.
+func TestCauseAwaitsRankThatFailedFirst(t *testing.T) {
+	t.Parallel()
+	var texts errorTexts
+	exchanged := make(chan struct{})
+	var once sync.Once
+	runRanks(t, 2, symmem.Options{}, func(r *rank) {
+		hooks := symmem.ReportHooks{Before: func() { <-exchanged }}
+		if r.Rank() == 0 {
+			hooks = symmem.ReportHooks{After: func() { once.Do(func() { close(exchanged) }) }}
+		}
+		symmem.HookReports(r.Runtime, hooks)
+		g := r.split(r.World(), 0)
+		if r.Rank() == 1 {
+			symmem.Fail(g, &symmem.MessageError{Fault: symmem.MessagesDiffer})
+		}
+		<-g.Ended()
+		if want := (&symmem.MessageError{}); reflect.TypeOf(g.Err()) != reflect.TypeOf(want) {
+			r.failf("Err() = %T (%v); want %T", g.Err(), g.Err(), want)
+		}
+		texts.add(r, g.Err())
+	})
+	texts.requireSame(t, 2)
+}
+
+// TestDepartedRanksAreCause has rank 1 leave without a report, and rank 2 leave or die. Rank 0 only
+// knows that rank 1 has failed.
+func TestDepartedRanksAreCause(t *testing.T) {
+	for name, c := range map[string]struct {
+		lost []int
+		want error
+	}{
+		"one rank is lost": {[]int{2}, &symmem.RankLostError{
+			Ranks: []int{2}, Doing: "AllReduce 1", Members: []int{0, 1, 2},
+		}},
+		"all ranks have left": {nil, &symmem.DeadlockError{
+			Doing:   "AllReduce 1",
+			Members: []int{0, 1, 2}, Elsewhere: map[int]string{
+				1: "has left the group without a report of its fault",
+				2: "has left the group without a report of its fault",
+			},
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var left sync.WaitGroup
+			left.Add(2)
+			done := make(chan struct{})
+			runRanks(t, 3, symmem.Options{}, func(r *rank) {
+				hooks := symmem.ReportHooks{Before: func() { <-done }}
+				if r.Rank() == 0 {
+					hooks = symmem.ReportHooks{Before: left.Wait, Lost: c.lost}
+				}
+				symmem.HookReports(r.Runtime, hooks)
+				g := r.split(r.World(), 0)
+				if r.Rank() != 0 {
+					if r.Rank() == 1 || c.lost == nil {
+						r.ok(g.Close())
+					}
+					left.Done()
+					<-done
+					return
+				}
+				defer close(done)
+				symmem.Fail(g, &symmem.PeerError{Doing: "AllReduce 1", Ranks: []int{1}})
+				if got := g.Cause(r.ctx); !reflect.DeepEqual(got, c.want) {
+					r.failf("Cause() = %v; want %v", got, c.want)
+				}
+			})
+		})
+	}
+}
+
+// TestAdoptedCauseKeepsTextAndType lets a rank without a report of its own adopt causes.
+func TestAdoptedCauseKeepsTextAndType(t *testing.T) {
+	mismatch := &symmem.MismatchError{Number: 3, Group: "world", Others: []int{1}}
+	own := errors.New("own")
+	for _, cause := range slices.Concat(firstCauses, []error{
+		mismatch, fmt.Errorf("%w; advice", firstCauses[2]), errors.New("unknown"),
+		&symmem.DivergenceError{Group: "world", Message: "ranks differ", Why: "extra event"},
+		&symmem.PriorError{Doing: "AllReduce 1", Rank: 1, Cause: mismatch},
+		fmt.Errorf("reading: %w", symmem.ErrAborted),
+	}) {
+		got := symmem.Adopt(own, cause)
+		if got.Error() != cause.Error() {
+			t.Errorf("adopt(%v) = %v; want the same text", cause, got)
+		}
+		for _, kind := range []any{
+			new(*symmem.RankLostError), new(*symmem.PriorError), new(*symmem.DeadlockError),
+			new(*symmem.MessageError), new(*symmem.TimeoutError), new(*symmem.MismatchError),
+			new(*symmem.DivergenceError),
+		} {
+			if errors.As(got, kind) != errors.As(cause, kind) {
+				t.Errorf("errors.As(%v, %T) = %v; want %v", got, kind, errors.As(got, kind),
+					errors.As(cause, kind))
+			}
+		}
+		if errors.Is(got, symmem.ErrAborted) != errors.Is(cause, symmem.ErrAborted) {
+			t.Errorf("errors.Is(%v, ErrAborted) = %v", got, errors.Is(got, symmem.ErrAborted))
+		}
+	}
+	theirs := &symmem.MismatchError{Number: 3, Group: "world", Others: []int{0}}
+	if got := symmem.Adopt(mismatch, theirs); got != mismatch {
+		t.Errorf("adopt(%v) = %v; want this rank's mismatch of the same call", theirs, got)
+	}
+	large := &symmem.DivergenceError{Message: strings.Repeat("x", 2<<20)}
+	if got := symmem.Adopt(own, large); len(got.Error()) != 64<<10 {
+		t.Errorf("adopt of 2 MiB of text returned %d bytes; want %d", len(got.Error()), 64<<10)
+	}
+}

@@ -1,0 +1,100 @@
+package symmem
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"slices"
+	"time"
+
+	"symmem/driver"
+)
+
+// decision encodes the cause of a group's failure for ranks that determine the cause later.
+type decision struct {
+	// Text holds the text of the cause. It may add to the text of Report.
+	Text   string `json:"text"`
+	Report report `json:"report"`
+}
+
+// maxDecisionText limits the text of a cause that is too large to encode, in bytes.
+const maxDecisionText = 64 << 10
+
+// encodeDecision encodes a cause in at most driver.MaxPayload bytes.
+func encodeDecision(cause error) []byte {
+	d := decision{Text: cause.Error(), Report: reportOf(cause)}
+	encoded, err := json.Marshal(d)
+	if err != nil || len(encoded) > driver.MaxPayload {
+		text := d.Text[:min(len(d.Text), maxDecisionText)]
+		d = decision{Text: text, Report: report{Kind: kindOther, Text: text}}
+		encoded, _ = json.Marshal(d) // cannot fail: it contains only strings
+	}
+	return encoded
+}
+
+// decide proposes a cause to the group's ranks and returns the cause that the ranks use.
+func (q *inquiry) decide(cause error) error {
+	mine := encodeDecision(cause)
+	theirs := q.comm.Decide(mine)
+	if bytes.Equal(mine, theirs) {
+		return cause
+	}
+	return adopt(cause, theirs)
+}
+
+// adopt returns the error that an encoded decision describes. If own is a MismatchError of the same
+// call, adopt returns own, which describes this rank's call.
+func adopt(own error, encoded []byte) error {
+	var d decision
+	if json.Unmarshal(encoded, &d) != nil || !d.Report.valid() {
+		return own
+	}
+	var mismatch *driver.MismatchError
+	if theirs := d.Report.Mismatch; theirs != nil && errors.As(own, &mismatch) &&
+		mismatch.Number == theirs.Number && mismatch.Launch == theirs.Launch {
+		return own
+	}
+	err := d.Report.err()
+	if err.Error() == d.Text {
+		return err
+	}
+	return &peerReportError{text: d.Text, err: err}
+}
+
+// reporterCheckInterval is the interval at which awaitReporter checks the other ranks.
+const reporterCheckInterval = 20 * time.Millisecond
+
+// awaitReporter waits while no report names a cause and a rank that may know it is late with its
+// report. It returns when another rank decides, when all missing ranks have departed or one of them
+// is lost, or when three quarters of the group's timeout have passed since begin. It records the
+// departed ranks in all.
+func (q *inquiry) awaitReporter(all *reports, begin time.Time) {
+	for {
+		lost, left := q.comm.Departed()
+		all.lost, all.left = common(all.missing, lost), common(all.missing, left)
+		all.waited = time.Since(begin).Round(time.Millisecond)
+		departed := len(all.lost) > 0 || len(all.left) == len(all.missing)
+		if all.explained() || departed || all.waited >= q.limit.Get()*3/4 || q.comm.Decide(nil) != nil {
+			return
+		}
+		time.Sleep(reporterCheckInterval)
+	}
+}
+
+// explained reports whether some rank has reported a cause. A PeerError only says that another rank
+// has failed.
+func (all *reports) explained() bool {
+	for kind := range all.byKind {
+		if kind != kindPeer {
+			return true
+		}
+	}
+	return false
+}
+
+// common lists the ranks that are in both lists.
+func common(ranks, others []int) []int {
+	return slices.DeleteFunc(slices.Clone(ranks), func(r int) bool {
+		return !slices.Contains(others, r)
+	})
+}
