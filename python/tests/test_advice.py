@@ -72,7 +72,7 @@ def called(method: str) -> bool:
     from torch.distributed.device_mesh import DeviceMesh
     from torch.distributed.tensor import DTensor
 
-    return any(hasattr(kind, method) for kind in (torch.Tensor, DTensor, DeviceMesh, gc))
+    return any(hasattr(kind, method) for kind in (torch, torch.Tensor, DTensor, DeviceMesh, gc))
 
 
 KINDS: dict[str, tuple[str, Callable[[str], bool], bool]] = {

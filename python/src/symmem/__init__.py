@@ -23,6 +23,7 @@ The guides are in `docs` next to the sources. `import symmem` imports neither to
 #   _torch: PyTorch and its CUDA allocator
 #   _rank: this process as a rank, with its groups
 #   _api: the functions that programs call
+#   functional: collectives with gradients
 #   _backend: the backend of torch.distributed
 #   engines: the plug-ins of vLLM and SGLang
 #   _version: the version
@@ -31,6 +32,7 @@ The guides are in `docs` next to the sources. `import symmem` imports neither to
 
 from __future__ import annotations
 
+from symmem import functional as functional
 from symmem._api.attaching import attach, detach
 from symmem._api.barriers import barrier, forget_stream, synchronize
 from symmem._api.collectives import (
@@ -149,6 +151,7 @@ __all__ = [
     "finalize",
     "forget_stream",
     "full",
+    "functional",
     "gather",
     "group",
     "init",

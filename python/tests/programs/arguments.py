@@ -369,21 +369,5 @@ def a_late_group_holds_up_no_other() -> None:
     raises(symmem.ClosedError, lambda: symmem.all_reduce(x, group=late))
 
 
-@check
-def in_place_collectives_are_not_seen_by_autograd() -> None:
-    w = torch.ones(4, 4, requires_grad=True)
-    x = torch.full((4, 4), float(RANK + 1))
-    for layout in (lambda t: t, lambda t: t.t()):
-        w.grad = None
-        y = x @ w
-        symmem.all_reduce(layout(y))
-        y.sum().backward()
-        assert w.grad is not None
-        assert w.grad.eq(4.0 * (RANK + 1)).all(), "the gradient is that of the local product"
-    symmem.all_reduce(w)
-    assert w.eq(SIZE).all()
-    assert w.requires_grad
-
-
 if __name__ == "__main__":
     main()

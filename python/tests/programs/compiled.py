@@ -1,4 +1,4 @@
-"""Collectives in compiled code, and what autograd is told of them."""
+"""Collectives in compiled code."""
 
 from __future__ import annotations
 
@@ -51,22 +51,22 @@ FUNCTIONAL: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 
 @check
 def operators_refuse_to_be_differentiated() -> None:
+    def maximum(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        return torch.ops.symmem.all_reduce(x @ w, "max", "world") * 2
+
     x = torch.full((SIZE, 4), float(RANK + 1))
-    for name, operator in FUNCTIONAL.items():
-        # inductor takes its time.
-        backends = ALL if name == "all_reduce" else ALL[:2]
-        for run in compilations(lambda x, w, operator=operator: operator(x @ w) * 2, backends):
-            w = torch.ones(4, 4, requires_grad=True)
-            y = run(x, w)  # weights that require gradients are no mistake by themselves
-            assert y[0, 0].item() in (8.0, 8 * TOTAL), (name, y)
-            e = raises(symmem.UnsupportedError, y.sum().backward)
-            assert name in str(e), e
-            assert "torch.distributed.nn.functional" in str(e), e
-            assert "detach" in str(e), e
-            assert w.grad is None
-            loss = run(x, w).detach().sum() + w.sum()
-            loss.backward()
-            assert w.grad.eq(1).all()
+    for run in compilations(maximum, ALL):
+        w = torch.ones(4, 4, requires_grad=True)
+        y = run(x, w)  # weights that require gradients are no mistake by themselves
+        assert y.eq(8.0 * SIZE).all(), y
+        e = raises(symmem.UnsupportedError, y.sum().backward)
+        assert "all_reduce with the reduction max" in str(e), e
+        assert "symmem.functional" in str(e), e
+        assert "detach" in str(e), e
+        assert w.grad is None
+        loss = run(x, w).detach().sum() + w.sum()
+        loss.backward()
+        assert w.grad.eq(1).all()
 
 
 @check
@@ -86,7 +86,7 @@ def one_compilation_serves_all_lengths() -> None:
 
 
 @check
-def in_place_operators_are_not_seen_by_autograd() -> None:
+def calls_in_place_refuse_to_be_differentiated() -> None:
     def layer(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
         y = x @ w
         symmem.all_reduce(y)
@@ -97,9 +97,27 @@ def in_place_operators_are_not_seen_by_autograd() -> None:
         w = torch.ones(4, 4, requires_grad=True)
         y = run(x, w)
         assert y.eq(12 * TOTAL).all()
-        y.sum().backward()
-        assert w.grad is not None
-        assert w.grad.eq(12.0 * (RANK + 1)).all(), "the gradient is that of the local product"
+        e = raises(symmem.UnsupportedError, y.sum().backward)
+        assert "writes in place" in str(e), e
+        assert w.grad is None
+
+
+@check
+def calls_remain_whose_results_a_rank_does_not_use() -> None:
+    def layer(x: torch.Tensor) -> torch.Tensor:
+        rows = [torch.empty(4) for _ in range(SIZE)] if RANK == 0 else None
+        symmem.gather(x, rows, 0)
+        part, total = torch.empty(4), x + 0
+        symmem.scatter(part, rows, 0)
+        symmem.reduce(total, 1)
+        unused = symmem.functional.broadcast(x * 2, 1)
+        return part if RANK == 0 else total + unused if RANK == 1 else total
+
+    x = torch.full((4,), float(RANK + 1))
+    for run in compilations(layer, ALL):
+        got = run(x)
+        want = {0: 1.0, 1: TOTAL + 4}.get(RANK, RANK + 1)
+        assert got.eq(want).all(), got
 
 
 @check

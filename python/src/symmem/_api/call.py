@@ -13,6 +13,7 @@ from symmem._rank.runtime import Runtime
 from symmem._rank.session import find
 from symmem._rank.streams import give_back, span_of
 from symmem._rank.work import FinishedWork, HostWork, SideStream, Work, of_torch
+from symmem._torch.autograd import refuse
 from symmem._torch.pytorch import pytorch
 from symmem._torch.tensors import require_memory
 
@@ -67,6 +68,7 @@ class Call:
     __slots__ = (
         "_asynchronous",
         "_back",
+        "_followed",
         "_host",
         "_lane",
         "_output",
@@ -88,6 +90,7 @@ class Call:
         self._used: list[Any] = []
         self._output: list[Any] = []
         self._back: list[tuple[Any, Any]] = []
+        self._followed = False  # whether autograd follows a tensor
         # The rank that sent the message, for calls that receive one.
         self.source: Any = None
         self._lane = lane
@@ -103,7 +106,9 @@ class Call:
 
     def read(self, name: str, tensor: torch.Tensor) -> torch.Tensor:
         """Take a tensor that is read."""
-        if not checked(self.group, name, tensor):
+        plain = checked(self.group, name, tensor)
+        self._followed |= tensor.requires_grad
+        if not plain:
             self._wait_for(tensor)
             with self.as_current():
                 tensor = _plain(tensor)
@@ -114,7 +119,9 @@ class Call:
         """Take a tensor that is written, and with `reads` also read."""
         self._output.append(tensor)
         flat = tensor
-        if not checked(self.group, name, tensor):
+        plain = checked(self.group, name, tensor)
+        self._followed |= tensor.requires_grad and not tensor.is_leaf
+        if not plain:
             if pytorch().overlaps_itself(tensor):
                 raise errors.InvalidError(
                     f"{name} has elements that share memory, which cannot be written: pass "
@@ -137,6 +144,7 @@ class Call:
         """Copy tensors that are read into one, in their order."""
         for tensor in tensors:
             require_memory(name, tensor, self._runtime.device)
+            self._followed |= tensor.requires_grad
             self._wait_for(tensor)
         with self.as_current():
             flat: torch.Tensor = pytorch().module.cat([t.detach().reshape(-1) for t in tensors])
@@ -148,6 +156,7 @@ class Call:
         first = tensors[0]
         for tensor in tensors:
             require_memory(name, tensor, self._runtime.device)
+            self._followed |= tensor.requires_grad and not tensor.is_leaf
             self._wait_for(tensor)
         shape = (len(tensors), first.numel())
         with self.as_current():
@@ -175,7 +184,10 @@ class Call:
         finally:
             if previous is not None:
                 runtime.library.raw.symmem_set_site(previous)
-        return self.finish()
+        work = self.finish()
+        if self._followed:
+            refuse(f"{name}, which writes in place,", self._output)
+        return work
 
     def _take_lane(self) -> None:
         self._host = self.group.lanes.take(self._runtime.streams)

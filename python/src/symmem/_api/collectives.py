@@ -1,8 +1,8 @@
 """Collectives on tensors, with the arguments of `torch.distributed`.
 
 Each function runs its collective at once, except where torch.compile traces the caller: there it
-calls the operator of the same name. Autograd does not see collectives, as it does not see those of
-torch.distributed.
+calls the operator of the same name. The functions of `symmem.functional` have gradients. These have
+none: a backward pass that reaches a tensor which they have written raises `UnsupportedError`.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def all_reduce(
     """
     if compiling():
         compiled.operators().all_reduce_(tensor, compiled.op_name(op), compiled.group_name(group))
-        return compiled.finished(async_op, tensor)
+        return compiled.finished(async_op, "symmem.all_reduce", [tensor])
     if (g := member(group, "all_reduce")) is None:
         return outside(async_op)
     call = Call(g, async_op)
@@ -135,7 +135,9 @@ def all_gather_into_tensor(
     if compiling():
         name = compiled.group_name(group)
         compiled.operators().all_gather_into_tensor_(output_tensor, input_tensor, name)
-        return compiled.finished(async_op, output_tensor)
+        return compiled.finished(
+            async_op, "symmem.all_gather_into_tensor", [output_tensor], [input_tensor]
+        )
     if (g := member(group, "all_gather_into_tensor")) is None:
         return outside(async_op)
     call = Call(g, async_op)
@@ -193,7 +195,7 @@ def reduce_scatter_tensor(
     if compiling():
         names = compiled.op_name(op), compiled.group_name(group)
         compiled.operators().reduce_scatter_tensor_(output, input, *names)
-        return compiled.finished(async_op, output)
+        return compiled.finished(async_op, "symmem.reduce_scatter_tensor", [output], [input])
     if (g := member(group, "reduce_scatter_tensor")) is None:
         return outside(async_op)
     call = Call(g, async_op)
@@ -254,7 +256,7 @@ def broadcast(
     if compiling():
         root = compiled.root_in(group, src, group_src)
         compiled.operators().broadcast_(tensor, root, compiled.group_name(group))
-        return compiled.finished(async_op, tensor)
+        return compiled.finished(async_op, "symmem.broadcast", [tensor])
     if (g := member(group, "broadcast")) is None:
         return outside(async_op)
     root = g.root(src, group_src)
@@ -262,6 +264,14 @@ def broadcast(
     flat = call.write("tensor", tensor, reads=True)
     kind, address = pytorch().element(flat.dtype), flat.data_ptr()
     return call.run("symmem_broadcast", flat.numel(), kind, root, _AUTO, address, address)
+
+
+def broadcast_into(output: torch.Tensor, tensor: torch.Tensor, root: int, group: Any) -> None:
+    """Copy the root's tensor to another one of each rank."""
+    call = Call(find(group), False)
+    source, target = call.read("input", tensor), call.write("output", output)
+    kind, places = pytorch().element(source.dtype), (source.data_ptr(), target.data_ptr())
+    call.run("symmem_broadcast", source.numel(), kind, root, _AUTO, *places)
 
 
 @overload
@@ -332,7 +342,7 @@ def all_to_all_single(
     if compiling():
         name = compiled.group_name(group)
         compiled.operators().all_to_all_single_(output, input, *splits, name, equal_splits)
-        return compiled.finished(async_op, output)
+        return compiled.finished(async_op, "symmem.all_to_all_single", [output], [input])
     if (g := member(group, "all_to_all_single")) is None:
         return outside(async_op)
     call = Call(g, async_op)
@@ -372,6 +382,9 @@ def all_gather_v(
         group: as `symmem.group` takes it; the world unless given.
         async_op: return at once, with a Work to wait for.
     """
+    if compiling():
+        compiled.operators().all_gather_v_(output, input, sizes, compiled.group_name(group))
+        return compiled.finished(async_op, "symmem.all_gather_v", [output], [input])
     if (g := member(group, "all_gather_v")) is None:
         return outside(async_op)
     call = Call(g, async_op)
@@ -402,6 +415,10 @@ def reduce_scatter_v(
         group: as `symmem.group` takes it; the world unless given.
         async_op: return at once, with a Work to wait for.
     """
+    if compiling():
+        names = compiled.op_name(op), compiled.group_name(group)
+        compiled.operators().reduce_scatter_v_(output, input, sizes, *names)
+        return compiled.finished(async_op, "symmem.reduce_scatter_v", [output], [input])
     if (g := member(group, "reduce_scatter_v")) is None:
         return outside(async_op)
     call = Call(g, async_op)
@@ -410,6 +427,10 @@ def reduce_scatter_v(
     counts = _counts(g.size, source, sizes)
     check_size("output", target, counts[g.rank])
     kind, lists = pytorch().reduction(input.dtype, op), (_numbers(counts), None)
+    if kind[1] is Reduction.PREMUL_SUM:
+        raise errors.UnsupportedError(
+            "parts of different sizes have no premul_sum: scale the input"
+        )
     places = source.data_ptr(), target.data_ptr()
     return call.run("symmem_reduce_scatter_v", g.size, *lists, *kind, *places)
 

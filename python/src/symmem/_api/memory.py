@@ -69,7 +69,10 @@ def allocate(runtime: Runtime, group: Group | None, nbytes: int) -> Block:
 
 
 def _pool(runtime: Runtime, group: Group | None) -> int:
-    return runtime.current.pools[-1][1] if group is None else group.pool
+    if group is not None:
+        return group.pool
+    pools = runtime.current.pools
+    return pools[-1][1] if pools else ORDINARY
 
 
 def empty(
@@ -78,7 +81,10 @@ def empty(
     dtype: torch.dtype | None,
     group: Group | None,
 ) -> torch.Tensor:
-    """Make an uninitialised tensor in a group's memory, else in that of the innermost scope."""
+    """Make an uninitialised tensor in a group's memory, else in that of the innermost scope.
+
+    Without a group and a scope it is an ordinary tensor.
+    """
     runtime.require()
     module = pytorch().module
     dtype = dtype or module.get_default_dtype()

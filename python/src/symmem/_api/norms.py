@@ -8,6 +8,7 @@ from symmem import errors
 from symmem._api import compiled
 from symmem._api.call import Call, checked
 from symmem._rank.session import find
+from symmem._torch.autograd import refuse
 from symmem._torch.pytorch import compiling, modules, pytorch
 
 if TYPE_CHECKING:
@@ -51,6 +52,7 @@ def all_reduce_rms_norm(
         output = modules["torch"].empty_like(tensor) if out is None else out
         name = compiled.group_name(group)
         compiled.operators().all_reduce_rms_norm_(output, residual, tensor, weight, eps, name)
+        compiled.finished(False, "symmem.all_reduce_rms_norm", [output, residual], [tensor, weight])
         return output
     call = Call(find(group), False)
     output = pytorch().module.empty_like(tensor) if out is None else out
@@ -70,6 +72,8 @@ def all_reduce_rms_norm(
     rows = tensor.numel() // max(hidden, 1)
     places = [t.data_ptr() for t in (tensor, residual, weight, output)]
     call.run("symmem_all_reduce_rms_norm", rows, hidden, eps, *places)
+    if any(t.requires_grad for t in named.values()):
+        refuse("symmem.all_reduce_rms_norm", [output, residual])
     return output
 
 

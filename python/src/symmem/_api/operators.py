@@ -1,8 +1,8 @@
 """Collectives as operators of PyTorch, so that torch.compile and graphs of it can hold them.
 
-`torch.ops.symmem` has, for each collective, an operator that writes its arguments, whose name ends
-in an underscore, and for some one that returns a new tensor, which is symmetric. Groups are given
-by their names, which are the same on all ranks.
+`torch.ops.symmem` has two operators for a collective. The one whose name ends in an underscore
+writes its arguments. The other returns a new tensor, which is symmetric, and has a gradient. Groups
+are given by their names, which are the same on all ranks.
 """
 
 from __future__ import annotations
@@ -12,8 +12,9 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from symmem import errors
-from symmem._api import collectives, memory
+from symmem._api import collectives, formulas, memory, rooted
 from symmem._api.norms import all_reduce_rms_norm
+from symmem._rank.groups import Place
 from symmem._rank.session import find, session
 from symmem._torch.pytorch import pytorch
 
@@ -24,31 +25,64 @@ if TYPE_CHECKING:
 
 
 class Operator(NamedTuple):
-    """How an operator is called, and what it does.
+    """Describes an operator.
 
     Attributes:
         schema: the arguments and the result, as PyTorch writes them.
         run: takes these arguments; before them the output, if the operator returns a new tensor.
-        shape: the shape of a new tensor, for an input and a number of ranks.
+        shape: the shape of a new tensor, for this rank's place in the group and the arguments.
+        formula: the gradient of the first argument, for that of the output, the first argument's
+            shape and the other arguments.
     """
 
     schema: str
     run: Callable[..., Any]
-    shape: Callable[[torch.Tensor, int], Shape] | None = None
+    shape: Callable[..., Shape] | None = None
+    formula: Callable[..., Any] | None = None
 
 
-def _same(tensor: torch.Tensor, _: int) -> Shape:
+def _same(_: Place, tensor: torch.Tensor, *others: Any) -> Shape:
     return tuple(tensor.shape)
 
 
-def _gathered(tensor: torch.Tensor, size: int) -> Shape:
-    return (tensor.shape[0] * size, *tensor.shape[1:]) if tensor.dim() else (size,)
+def _gathered(place: Place, tensor: torch.Tensor, *others: Any) -> Shape:
+    if tensor.dim() == 0:
+        return (place.size,)
+    return (tensor.shape[0] * place.size, *tensor.shape[1:])
 
 
-def _scattered(tensor: torch.Tensor, size: int) -> Shape:
-    if tensor.dim() == 0 or tensor.shape[0] % size:
-        raise errors.InvalidError(f"{tuple(tensor.shape)} has no rows for each of {size} ranks")
-    return (tensor.shape[0] // size, *tensor.shape[1:])
+def _scattered(place: Place, tensor: torch.Tensor, *others: Any) -> Shape:
+    if tensor.dim() == 0 or tensor.shape[0] % place.size:
+        raise errors.InvalidError(
+            f"{tuple(tensor.shape)} has no rows for each of {place.size} ranks"
+        )
+    return (tensor.shape[0] // place.size, *tensor.shape[1:])
+
+
+def _stacked(place: Place, tensor: torch.Tensor, *others: Any) -> Shape:
+    return (place.size, *tensor.shape)
+
+
+def _row(place: Place, tensor: torch.Tensor, *others: Any) -> Shape:
+    if tensor.dim() == 0 or tensor.shape[0] != place.size:
+        raise errors.InvalidError(f"{tuple(tensor.shape)} is not one row for each of {place}")
+    return tuple(tensor.shape[1:])
+
+
+def _exchanged(
+    place: Place, tensor: torch.Tensor, output_split_sizes: Sequence[int] | None, *others: Any
+) -> Shape:
+    if output_split_sizes is None:
+        return tuple(tensor.shape)
+    return (sum(output_split_sizes), *tensor.shape[1:])
+
+
+def _all_parts(place: Place, tensor: torch.Tensor, sizes: Sequence[int], *others: Any) -> Shape:
+    return (sum(sizes), *tensor.shape[1:])
+
+
+def _own_part(place: Place, tensor: torch.Tensor, sizes: Sequence[int], *others: Any) -> Shape:
+    return (sizes[place.rank], *tensor.shape[1:])
 
 
 def _rms_norm(
@@ -66,6 +100,16 @@ def _broadcast(tensor: torch.Tensor, group_src: int, group: str) -> None:
     collectives.broadcast(tensor, group=group, group_src=group_src)
 
 
+def _reduce(tensor: torch.Tensor, op: Any, group_dst: int, group: str) -> None:
+    rooted.reduce(tensor, op=op, group=group, group_dst=group_dst)
+
+
+def _scatter(
+    tensor: torch.Tensor, scatter_list: list[torch.Tensor], group_src: int, group: str
+) -> None:
+    rooted.scatter(tensor, scatter_list, group=group, group_src=group_src)
+
+
 def _all_to_all(
     output: torch.Tensor,
     input: torch.Tensor,
@@ -78,11 +122,8 @@ def _all_to_all(
     collectives.all_to_all_single(output, input, *splits, group, equal_splits=equal_splits)
 
 
-OPERATORS = {
+IN_PLACE = {
     "all_reduce_": Operator("(Tensor(a!) tensor, str op, str group) -> ()", collectives.all_reduce),
-    "all_reduce": Operator(
-        "(Tensor tensor, str op, str group) -> Tensor", collectives.all_reduce_into, _same
-    ),
     "all_reduce_rms_norm_": Operator(
         "(Tensor(a!) output, Tensor(b!) residual, Tensor input, Tensor weight, float eps, "
         "str group) -> ()",
@@ -91,25 +132,100 @@ OPERATORS = {
     "all_gather_into_tensor_": Operator(
         "(Tensor(a!) output, Tensor input, str group) -> ()", collectives.all_gather_into_tensor
     ),
-    "all_gather_into_tensor": Operator(
-        "(Tensor input, str group) -> Tensor", collectives.all_gather_into_tensor, _gathered
+    "all_gather_v_": Operator(
+        "(Tensor(a!) output, Tensor input, SymInt[] sizes, str group) -> ()",
+        collectives.all_gather_v,
     ),
     "reduce_scatter_tensor_": Operator(
         "(Tensor(a!) output, Tensor input, str op, str group) -> ()",
         collectives.reduce_scatter_tensor,
     ),
-    "reduce_scatter_tensor": Operator(
-        "(Tensor input, str op, str group) -> Tensor",
-        collectives.reduce_scatter_tensor,
-        _scattered,
+    "reduce_scatter_v_": Operator(
+        "(Tensor(a!) output, Tensor input, SymInt[] sizes, str op, str group) -> ()",
+        collectives.reduce_scatter_v,
     ),
     "broadcast_": Operator("(Tensor(a!) tensor, int group_src, str group) -> ()", _broadcast),
+    "reduce_": Operator("(Tensor(a!) tensor, str op, int group_dst, str group) -> ()", _reduce),
+    "scatter_": Operator(
+        "(Tensor(a!) tensor, Tensor[] scatter_list, int group_src, str group) -> ()", _scatter
+    ),
     "all_to_all_single_": Operator(
         "(Tensor(a!) output, Tensor input, int[]? output_split_sizes, int[]? input_split_sizes, "
         "str group, bool equal_splits=False) -> ()",
         _all_to_all,
     ),
 }
+"""The operators that write their arguments. Autograd does not follow them."""
+
+FUNCTIONAL = {
+    "all_reduce": Operator(
+        "(Tensor tensor, str op, str group, bool symmetric=True) -> Tensor",
+        collectives.all_reduce_into,
+        _same,
+        formulas.all_reduce,
+    ),
+    "all_gather_into_tensor": Operator(
+        "(Tensor input, str group, bool symmetric=True) -> Tensor",
+        collectives.all_gather_into_tensor,
+        _gathered,
+        formulas.all_gather_into_tensor,
+    ),
+    "all_gather_v": Operator(
+        "(Tensor input, SymInt[] sizes, str group, bool symmetric=True) -> Tensor",
+        collectives.all_gather_v,
+        _all_parts,
+        formulas.all_gather_v,
+    ),
+    "reduce_scatter_tensor": Operator(
+        "(Tensor input, str op, str group, bool symmetric=True) -> Tensor",
+        collectives.reduce_scatter_tensor,
+        _scattered,
+        formulas.reduce_scatter_tensor,
+    ),
+    "reduce_scatter_v": Operator(
+        "(Tensor input, SymInt[] sizes, str op, str group, bool symmetric=True) -> Tensor",
+        collectives.reduce_scatter_v,
+        _own_part,
+        formulas.reduce_scatter_v,
+    ),
+    "broadcast": Operator(
+        "(Tensor tensor, int group_src, str group, bool symmetric=True) -> Tensor",
+        collectives.broadcast_into,
+        _same,
+        formulas.broadcast,
+    ),
+    "reduce": Operator(
+        "(Tensor tensor, str op, int group_dst, str group, bool symmetric=True) -> Tensor",
+        rooted.reduce_into,
+        _same,
+        formulas.reduce,
+    ),
+    "gather": Operator(
+        "(Tensor tensor, int group_dst, str group, bool symmetric=True) -> Tensor",
+        rooted.gather_into,
+        _stacked,
+        formulas.gather,
+    ),
+    "scatter": Operator(
+        "(Tensor rows, int group_src, str group, bool symmetric=True) -> Tensor",
+        rooted.scatter_into,
+        _row,
+        formulas.scatter,
+    ),
+    "all_to_all_single": Operator(
+        "(Tensor input, SymInt[]? output_split_sizes, SymInt[]? input_split_sizes, "
+        "str group, bool symmetric=True) -> Tensor",
+        _all_to_all,
+        _exchanged,
+        formulas.all_to_all_single,
+    ),
+}
+"""The operators that return new tensors: symmetric ones, unless the last argument is false.
+
+With false, tensors are symmetric inside of a scope.
+"""
+
+OPERATORS = {**IN_PLACE, **FUNCTIONAL}
 
 
 @cache
@@ -123,16 +239,24 @@ def register() -> Any:
         made.impl(name, run, "CompositeExplicitAutograd")
         module.library.register_fake(f"symmem::{name}", fake, lib=made)
 
-    define("no_gradient", _GRADIENT_SCHEMA, _no_gradient, _no_gradient_fake)
+    define("no_gradient", formulas.SCHEMA, formulas.no_gradient, formulas.no_gradient_fake)
     made.impl("no_gradient", module.library.fallthrough_kernel, "Autograd")
-    for name, operator in OPERATORS.items():
-        if operator.shape is None:
-            define(name, operator.schema, _in_place(operator.run), _nothing)
-            # Autograd does not see what operators in place do, as in torch.distributed.
-            made.impl(name, module.library.fallthrough_kernel, "Autograd")
-        else:
-            define(name, operator.schema, *_functional(operator.run, operator.shape))
-            _refuse_gradients(module, made, name, operator.schema)
+    define("refused", formulas.REFUSED, formulas.refused, formulas.refused)
+    module.library.register_autograd(
+        "symmem::refused",
+        formulas.refused_gradient,
+        setup_context=formulas.keep_refused,
+        lib=made,
+    )
+    for name, operator in IN_PLACE.items():
+        define(name, operator.schema, _in_place(operator.run), _nothing)
+        made.impl(name, module.library.fallthrough_kernel, "Autograd")
+    for name, operator in FUNCTIONAL.items():
+        define(name, operator.schema, *_functional(operator))
+        _add_gradient(module, made, name, operator)
+    for name in OPERATORS:
+        # A compiler must not drop a call because its rank does not use the result.
+        module.fx.node.has_side_effect(getattr(module.ops.symmem, name).default)
     return made
 
 
@@ -145,58 +269,55 @@ def _in_place(run: Callable[..., Any]) -> Callable[..., None]:
     return kernel
 
 
-def _functional(
-    run: Callable[..., Any], shape: Callable[[torch.Tensor, int], Shape]
-) -> tuple[Callable[..., torch.Tensor], Callable[..., torch.Tensor]]:
-    """Make the kernel of an operator that returns a new tensor, and its fake.
-
-    The input is the first argument and the name of the group the last.
-    """
-
-    def kernel(input: torch.Tensor, *others: Any) -> torch.Tensor:
-        group = find(others[-1])
-        output = memory.empty(group.runtime, shape(input, group.size), input.dtype, group)
-        run(output, input.contiguous(), *others)
-        return output
-
-    def fake(input: torch.Tensor, *others: Any) -> torch.Tensor:
-        # The group need not be open while the compiler asks for shapes.
-        return input.new_empty(shape(input, session.count(others[-1])))
-
-    return kernel, fake
-
-
 def _nothing(*_: Any) -> None:
     """Be the fake of an operator that returns nothing."""
 
 
-def _refuse_gradients(module: Any, made: Any, name: str, schema: str) -> None:
-    """Make a functional operator raise where its gradient is asked for, compiled or not.
+def _functional(
+    operator: Operator,
+) -> tuple[Callable[..., torch.Tensor], Callable[..., torch.Tensor]]:
+    """Make the kernel of an operator that returns a new tensor, and its fake."""
+    shape = operator.shape
+    assert shape is not None
 
-    Inference with weights that require gradients never asks for one.
+    def kernel(input: torch.Tensor, *others: Any) -> torch.Tensor:
+        others, symmetric = _complete(others)
+        group = find(others[-1])
+        lengths = shape(Place(group.rank, group.size), input, *others)
+        owner = group if symmetric else None
+        output = memory.empty(group.runtime, lengths, input.dtype, owner)
+        operator.run(output, input.contiguous(), *others)
+        return output
+
+    def fake(input: torch.Tensor, *others: Any) -> torch.Tensor:
+        others, _ = _complete(others)
+        # The group need not be open while the compiler asks for shapes.
+        return input.new_empty(shape(session.place(others[-1]), input, *others))
+
+    return kernel, fake
+
+
+def _complete(others: tuple[Any, ...]) -> tuple[tuple[Any, ...], bool]:
+    """Split the last argument off, whose default PyTorch does not pass.
+
+    The argument before is the name of the group.
     """
+    if isinstance(others[-1], bool):
+        return others[:-1], others[-1]
+    return others, True
 
-    def keep_shape(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
-        ctx.shape = inputs[0].shape
+
+def _add_gradient(module: Any, made: Any, name: str, operator: Operator) -> None:
+    """Register the gradient of an operator that returns a new tensor."""
+    formula = operator.formula
+    assert formula is not None
+
+    def keep(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
+        ctx.shape, ctx.count = inputs[0].shape, len(inputs)
+        ctx.others, _ = _complete(inputs[1:])
 
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[Any, ...]:
-        refused = module.ops.symmem.no_gradient(gradient, ctx.shape, name)
-        return (refused, *[None] * schema.count(","))
+        found = formula(gradient, ctx.shape, *ctx.others)
+        return (found, *[None] * (ctx.count - 1))
 
-    module.library.register_autograd(
-        f"symmem::{name}", backward, setup_context=keep_shape, lib=made
-    )
-
-
-_GRADIENT_SCHEMA = "(Tensor gradient, SymInt[] shape, str operator) -> Tensor"
-
-
-def _no_gradient(gradient: torch.Tensor, shape: Sequence[int], operator: str) -> torch.Tensor:
-    raise errors.UnsupportedError(
-        f"torch.ops.symmem.{operator} has no gradient: use torch.distributed.nn.functional where "
-        "gradients go through a collective, or pass tensor.detach() where none do"
-    )
-
-
-def _no_gradient_fake(gradient: torch.Tensor, shape: Sequence[int], _: str) -> torch.Tensor:
-    return gradient.new_empty(shape)
+    module.library.register_autograd(f"symmem::{name}", backward, setup_context=keep, lib=made)

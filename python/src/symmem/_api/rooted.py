@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from symmem import errors
+from symmem._api import compiled
 from symmem._api.call import Call, member, outside
 from symmem._api.collectives import check_size, same_type
 from symmem._c.constants import Path
+from symmem._c.terms import Operation, Reduction
+from symmem._rank.session import find
 from symmem._rank.work import Work
-from symmem._torch.pytorch import pytorch
+from symmem._torch.pytorch import compiling, factor_of, pytorch
 
 if TYPE_CHECKING:
     import torch
@@ -30,13 +33,38 @@ def reduce(
 
     The tensors of the other ranks keep their values.
     """
+    if compiling():
+        root = compiled.root_in(group, dst, group_dst)
+        names = compiled.op_name(op), root, compiled.group_name(group)
+        compiled.operators().reduce_(tensor, *names)
+        return compiled.finished(async_op, "symmem.reduce", [tensor])
     if (g := member(group, "reduce")) is None:
         return outside(async_op)
     root = g.root(dst, group_dst, "dst")
     call = Call(g, async_op)
     flat = call.write("tensor", tensor, reads=True)
-    kind, address = pytorch().reduction(tensor.dtype, op), flat.data_ptr()
-    return call.run("symmem_reduce", flat.numel(), *kind, root, int(Path.DEFAULT), address, address)
+    address = flat.data_ptr()
+    return _reduce(call, flat.numel(), tensor, op, root, address, address)
+
+
+def reduce_into(output: torch.Tensor, tensor: torch.Tensor, op: Any, root: int, group: Any) -> None:
+    """Combine a tensor over all ranks into one of the root; write zeros on the other ranks."""
+    call = Call(find(group), False)
+    source, target = call.read("input", tensor), call.write("output", output)
+    _reduce(call, source.numel(), tensor, op, root, source.data_ptr(), target.data_ptr())
+    if call.group.rank != root:
+        output.zero_()
+
+
+def _reduce(
+    call: Call, count: int, like: torch.Tensor, op: Any, root: int, *places: int
+) -> Work | None:
+    kind, reduction = pytorch().reduction(like.dtype, op)
+    if reduction is Reduction.PREMUL_SUM:
+        factor = factor_of(op)
+        arguments = Operation.REDUCE, count, kind, factor, root, int(Path.DEFAULT), *places
+        return call.run("symmem_premul_sum", *arguments)
+    return call.run("symmem_reduce", count, kind, reduction, root, int(Path.DEFAULT), *places)
 
 
 def gather(
@@ -57,9 +85,17 @@ def gather(
         async_op: return at once, with a Work to wait for.
         group_dst: the receiving rank, by its number in the group; instead of dst.
     """
+    dst = 0 if dst is None and group_dst is None else dst
+    if compiling():
+        root, parts = compiled.root_in(group, dst, group_dst), gather_list or []
+        name = compiled.group_name(group)
+        rows = compiled.operators().gather(tensor.detach(), root, name, False)
+        for part, row in zip(parts, rows, strict=False):
+            part.detach().copy_(row)
+        return compiled.finished(async_op, "symmem.gather", parts, [tensor])
     if (g := member(group, "gather")) is None:
         return outside(async_op)
-    root = g.root(0 if dst is None and group_dst is None else dst, group_dst, "dst")
+    root = g.root(dst, group_dst, "dst")
     call = Call(g, async_op)
     source = call.read("tensor", tensor)
     target = 0
@@ -67,6 +103,17 @@ def gather(
         target = call.write_parts("gather_list", gather_list or []).data_ptr()
     kind, count = pytorch().element(source.dtype), source.numel()
     return call.run("symmem_gather", count, kind, root, source.data_ptr(), target)
+
+
+def gather_into(output: torch.Tensor, tensor: torch.Tensor, root: int, group: Any) -> None:
+    """Gather a tensor of each rank as the rows of one; write zeros on ranks but the root."""
+    call = Call(find(group), False)
+    source = call.read("input", tensor)
+    target = call.write("output", output)
+    if call.group.rank != root:
+        output.zero_()
+    kind, places = pytorch().element(source.dtype), (source.data_ptr(), target.data_ptr())
+    call.run("symmem_gather", source.numel(), kind, root, *places)
 
 
 def scatter(
@@ -87,9 +134,14 @@ def scatter(
         async_op: return at once, with a Work to wait for.
         group_src: the sending rank, by its number in the group; instead of src.
     """
+    src = 0 if src is None and group_src is None else src
+    if compiling():
+        root, parts = compiled.root_in(group, src, group_src), scatter_list or []
+        compiled.operators().scatter_(tensor, parts, root, compiled.group_name(group))
+        return compiled.finished(async_op, "symmem.scatter", [tensor], parts)
     if (g := member(group, "scatter")) is None:
         return outside(async_op)
-    root = g.root(0 if src is None and group_src is None else src, group_src)
+    root = g.root(src, group_src)
     call = Call(g, async_op)
     target = call.write("tensor", tensor)
     source = 0
@@ -97,6 +149,14 @@ def scatter(
         source = call.read_parts("scatter_list", scatter_list or []).data_ptr()
     kind, count = pytorch().element(target.dtype), target.numel()
     return call.run("symmem_scatter", count, kind, root, source, target.data_ptr())
+
+
+def scatter_into(output: torch.Tensor, rows: torch.Tensor, root: int, group: Any) -> None:
+    """Send each row of the root's tensor to a rank."""
+    call = Call(find(group), False)
+    source, target = call.read("input", rows), call.write("output", output)
+    kind, places = pytorch().element(target.dtype), (source.data_ptr(), target.data_ptr())
+    call.run("symmem_scatter", target.numel(), kind, root, *places)
 
 
 def _parts_of_root(

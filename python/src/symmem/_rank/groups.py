@@ -28,6 +28,13 @@ class New(NamedTuple):
 NEW = New()
 
 
+class Place(NamedTuple):
+    """This rank's number in a group, and the number of the group's ranks."""
+
+    rank: int
+    size: int
+
+
 class Groups:
     """The groups of an open world.
 
@@ -73,13 +80,13 @@ class Groups:
         """
         self._process_groups[id(process_group)] = (process_group, group)
 
-    def count(self, name: str) -> int:
-        """Count the ranks of a group by its name, without opening it."""
+    def place(self, name: str) -> Place:
+        """Find this rank's place in a group by the group's name, without opening the group."""
         self.runtime.require()
         if (known := self._get(name)) is not None:
-            return known.size
+            return Place(known.rank, known.size)
         found = self._process_group(name)
-        return len(pytorch().ranks_of(found))
+        return Place(found.rank(), found.size())
 
     def _process_group(self, name: str) -> Any:
         """Find the process group of a name; the error lists the names that symmem knows."""

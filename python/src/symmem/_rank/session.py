@@ -16,7 +16,7 @@ from symmem import errors
 from symmem._c.library import Library, library
 from symmem._rank import origin
 from symmem._rank.group import Group
-from symmem._rank.groups import NEW, Groups, New, process_group_of
+from symmem._rank.groups import NEW, Groups, New, Place, process_group_of
 from symmem._rank.runtime import Runtime
 from symmem._rank.streams import HostStream
 from symmem._torch.cuda import CudaPools
@@ -159,12 +159,12 @@ class Session:
                 return known
         return self.groups.find(which, new)
 
-    def count(self, name: str) -> int:
-        """Count the ranks of a group by its name, without opening it."""
+    def place(self, name: str) -> Place:
+        """Find this rank's place in a group by the group's name, without opening the group."""
         for groups in self._others:
             if known := groups.known(name):
-                return known.size
-        return self.groups.count(name)
+                return Place(known.rank, known.size)
+        return self.groups.place(name)
 
     def default_streams(self) -> list[HostStream]:
         """List the streams of the worlds' collectives on the host backend."""

@@ -229,6 +229,11 @@ def add_backend(name: str, create: Any, devices: list[str]) -> None:
         backends.register_backend(name, create, extended_api=True, devices=devices)
 
 
+def is_view(tensor: torch.Tensor) -> bool:
+    """Report whether autograd has a tensor as a view of another one."""
+    return tensor._is_view()
+
+
 def is_known(process_group: Any) -> bool:
     """Report whether torch.distributed still has a process group, which was not destroyed."""
     return process_group in pytorch().distributed.distributed_c10d._world.pg_map
