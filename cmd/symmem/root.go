@@ -39,6 +39,7 @@ func newRootCommand() *cobra.Command {
 		newDiffCommand(),
 		newReportCommand(),
 		newStatusCommand(),
+		newExportCommand(),
 		newVersionCommand(),
 		newPinCommand(),
 		newManCommand(),

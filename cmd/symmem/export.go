@@ -1,0 +1,142 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"path/filepath"
+
+	"github.com/spf13/cobra"
+
+	"symmem/cmd/symmem/internal/export"
+)
+
+const exportLong = `export converts traces of symmem (SYMMEM_TRACE) for other tools.
+
+--perfetto writes one ZIP archive of all ranks, with a manifest, for https://ui.perfetto.dev or
+trace_processor, version 58 or newer: submitted collectives, values, steps and faults of each group,
+and the memory of pools. A trace has no ends of collectives, so these have no duration.
+
+--flight-recorder writes dumps that PyTorch's analyzer reads: python -m
+torch.distributed.flight_recorder.fr_trace FOLDER. Sends and Recvs are left out.
+
+--snapshot writes memory snapshots that https://pytorch.org/memory_viz and python -m
+torch.cuda._memory_viz read. Addresses in it are not those of the process.
+
+All ranks leave a call that compares or combines a value (Agree, Any, Step, ...) at the same time.
+export measures with these calls how the clocks of ranks differ, and prints the result. It corrects
+times by differences of more than 0.1 ms and more than twice the spread, in at least three calls.
+
+Exit codes: 0 success; 2 a file cannot be read or written; 128 + n it was ended by signal n.`
+
+const exportExample = `  symmem export traces/ --perfetto run.zip
+  symmem export traces/ --flight-recorder dumps/
+  symmem export rank0.trace rank1.trace --snapshot snapshots/ --json`
+
+// exportFlags holds the flags of export.
+type exportFlags struct {
+	perfetto, flightRecorder, snapshot string
+	json                               bool
+}
+
+// exportReport is the result of export.
+type exportReport struct {
+	Files  []exportedFile `json:"files"`
+	Clocks []export.Clock `json:"clocks"`
+	Notes  []string       `json:"notes"`
+}
+
+// exportedFile describes an archive or a folder of files.
+type exportedFile struct {
+	Format string `json:"format"`
+	Path   string `json:"path"`
+	Text   string `json:"text"`
+}
+
+func newExportCommand() *cobra.Command {
+	f := &exportFlags{}
+	cmd := &cobra.Command{
+		Use:     "export FILE|DIRECTORY...",
+		Short:   "Convert traces for Perfetto, PyTorch's Flight Recorder and memory_viz",
+		Long:    exportLong,
+		Example: exportExample,
+		Args:    cobra.MinimumNArgs(1),
+		RunE:    f.run,
+	}
+	flags := cmd.Flags()
+	flags.StringVar(&f.perfetto, "perfetto", "", "archive to write for Perfetto")
+	flags.StringVar(&f.flightRecorder, "flight-recorder", "", "folder for Flight Recorder dumps")
+	flags.StringVar(&f.snapshot, "snapshot", "", "folder for memory snapshots")
+	flags.BoolVar(&f.json, "json", false, "print one JSON object")
+	return cmd
+}
+
+func (f *exportFlags) run(cmd *cobra.Command, args []string) error {
+	if f.perfetto == "" && f.flightRecorder == "" && f.snapshot == "" {
+		return errors.New("nothing to write: add --perfetto FILE, --flight-recorder DIR or " +
+			"--snapshot DIR")
+	}
+	traces, err := export.Open(args)
+	if err != nil {
+		return exitWith(exitUsage, err)
+	}
+	report := &exportReport{Files: []exportedFile{}, Clocks: traces.Clocks, Notes: traces.Notes}
+	if err := f.write(traces, report); err != nil {
+		return exitWith(exitUsage, err)
+	}
+	return exitWith(exitOK, writeReport(cmd.OutOrStdout(), f.json, report, report.writeText))
+}
+
+// write writes the requested files.
+func (f *exportFlags) write(traces *export.Traces, report *exportReport) error {
+	if f.perfetto != "" {
+		err := export.WriteFile(f.perfetto, func(w io.Writer) error {
+			return export.WritePerfetto(w, traces, thisBuild().Version)
+		})
+		if err != nil {
+			return err
+		}
+		report.add("perfetto", f.perfetto, fmt.Sprintf("%d ranks", len(traces.Clocks)))
+	}
+	if f.flightRecorder != "" {
+		calls, messages, err := export.WriteFlightRecorder(f.flightRecorder, traces)
+		if err != nil {
+			return err
+		}
+		text := fmt.Sprintf("%d ranks, %d calls", len(traces.Clocks), calls)
+		if messages > 0 {
+			text += fmt.Sprintf("; %d Sends and Recvs are left out", messages)
+		}
+		report.add("flight_recorder", f.flightRecorder, text)
+	}
+	if f.snapshot != "" {
+		events, err := export.WriteSnapshots(f.snapshot, traces)
+		if err != nil {
+			return err
+		}
+		report.add("snapshot", f.snapshot, fmt.Sprintf("%d ranks, %d events of memory",
+			len(traces.Clocks), events))
+	}
+	return nil
+}
+
+func (r *exportReport) add(format, path, text string) {
+	if full, err := filepath.Abs(path); err == nil {
+		path = full
+	}
+	r.Files = append(r.Files, exportedFile{format, path, text})
+}
+
+func (r *exportReport) writeText(w io.Writer) error {
+	for _, f := range r.Files {
+		if _, err := fmt.Fprintf(w, "%s: %s\n", f.Path, f.Text); err != nil {
+			return err
+		}
+	}
+	for _, note := range r.Notes {
+		if _, err := fmt.Fprintf(w, "note: %s\n", note); err != nil {
+			return err
+		}
+	}
+	return nil
+}

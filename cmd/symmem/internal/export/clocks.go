@@ -1,0 +1,172 @@
+package export
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"time"
+
+	"symmem/event"
+	"symmem/trace"
+)
+
+// Clock describes how the clock of a rank differs from that of the lowest rank.
+//
+// The clocks are measured with values that ranks compare or combine on the host (Agree, Any, Step,
+// ...). No rank leaves such a call before all ranks have entered it, and all ranks leave it when
+// they have the last rank's value. A trace has the times at which ranks leave. The measured offset
+// is the median, over all calls, of the difference between these times. The spread is the largest
+// deviation from the median in nine of ten calls. It contains the time that a value needs to arrive
+// and the time that a rank needs to wake up.
+type Clock struct {
+	Rank int `json:"rank"`
+	// Reference reports that this is the clock that others are compared with.
+	Reference bool `json:"reference"`
+	// Calls is the number of calls that two ranks have in common, or 0 if the offset is unknown.
+	Calls int `json:"calls"`
+	// Measured is the measured offset, in nanoseconds. It is positive if the rank's clock is ahead.
+	Measured int64 `json:"measured_ns"`
+	// Spread is the uncertainty of Measured, in nanoseconds.
+	Spread int64 `json:"spread_ns"`
+	// Offset is the offset that exported times are corrected by, in nanoseconds. It is 0 unless
+	// Measured is clearly more than the time that a call needs to end, because ranks of one machine
+	// have the same clock.
+	Offset int64 `json:"offset_ns"`
+}
+
+const (
+	// minCalls is the number of calls from which on an offset is applied.
+	minCalls = 3
+	// minOffset is the smallest offset that is applied, in nanoseconds.
+	minOffset = int64(100 * time.Microsecond)
+)
+
+// String describes the clock.
+func (c Clock) String() string {
+	switch {
+	case c.Reference:
+		return fmt.Sprintf("clock of rank %d: the reference", c.Rank)
+	case c.Calls == 0:
+		return fmt.Sprintf("clock of rank %d: not measured, because its trace has no value of a group",
+			c.Rank)
+	case c.Offset == 0:
+		return fmt.Sprintf("clock of rank %d: no difference found (%v in %d calls, spread %v)", c.Rank,
+			time.Duration(c.Measured), c.Calls, time.Duration(c.Spread))
+	}
+	return fmt.Sprintf("clock of rank %d: corrected by %v (%d calls, spread %v)", c.Rank,
+		-time.Duration(c.Offset), c.Calls, time.Duration(c.Spread))
+}
+
+// sampleKey identifies a call on all of its ranks.
+type sampleKey struct {
+	group, name string
+	number      uint64
+}
+
+// samples holds the times at which a rank left calls, in nanoseconds UTC.
+type samples map[sampleKey]int64
+
+// maxSamples bounds the calls of a group with one name that are sampled.
+const maxSamples = 4096
+
+// sampleClock samples a trace. All ranks sample the same calls: calls are counted by group and
+// name, and of many calls only those are kept whose number is a multiple of a power of two.
+func sampleClock(l *trace.Log) samples {
+	s := samples{}
+	type series struct{ calls, stride uint64 }
+	all := map[[2]string]*series{}
+	for i := range l.Records {
+		r := &l.Records[i]
+		if !isValue(r.Kind) {
+			continue
+		}
+		id := [2]string{r.Group, r.Name}
+		calls := all[id]
+		if calls == nil {
+			calls = &series{stride: 1}
+			all[id] = calls
+		}
+		number := calls.calls
+		calls.calls++
+		if l.Missing > 0 {
+			number = r.Number
+		}
+		if number%calls.stride != 0 {
+			continue
+		}
+		s[sampleKey{r.Group, r.Name, number}] = r.Time.UnixNano()
+		if calls.calls/calls.stride > maxSamples {
+			calls.stride *= 2
+			s.thin(id, calls.stride)
+		}
+	}
+	return s
+}
+
+// thin removes the samples of a series whose number is no multiple of a stride.
+func (s samples) thin(id [2]string, stride uint64) {
+	for k := range s {
+		if k.group == id[0] && k.name == id[1] && k.number%stride != 0 {
+			delete(s, k)
+		}
+	}
+}
+
+// isValue reports whether events of a kind are values that all ranks of a group compare or combine.
+func isValue(k event.Kind) bool {
+	return k >= event.KindInteger && k <= event.KindStep
+}
+
+// measureClocks measures the clocks of ranks. A rank that has no call in common with the first rank
+// is compared with another rank that has one.
+func measureClocks(ranks []rankTrace, all []samples) []Clock {
+	clocks := make([]Clock, len(ranks))
+	known := make([]bool, len(ranks))
+	for i := range clocks {
+		clocks[i].Rank = ranks[i].rank
+	}
+	clocks[0].Reference, known[0] = true, true
+	for queue := []int{0}; len(queue) > 0; queue = queue[1:] {
+		reference := queue[0]
+		for i := range clocks {
+			if known[i] {
+				continue
+			}
+			offset, spread, calls := compare(all[reference], all[i])
+			if calls == 0 {
+				continue
+			}
+			known[i] = true
+			queue = append(queue, i)
+			c := &clocks[i]
+			c.Calls = calls
+			c.Measured = clocks[reference].Measured + offset
+			c.Spread = clocks[reference].Spread + spread
+			if size := max(c.Measured, -c.Measured); calls >= minCalls && size > minOffset &&
+				size > 2*c.Spread {
+				c.Offset = c.Measured
+			}
+		}
+	}
+	return clocks
+}
+
+// compare returns the offset of the second clock to the first, its spread, and the number of calls.
+func compare(first, second samples) (offset, spread int64, calls int) {
+	var differences []int64
+	for key, left := range second {
+		if reference, ok := first[key]; ok {
+			differences = append(differences, left-reference)
+		}
+	}
+	if len(differences) == 0 {
+		return 0, 0, 0
+	}
+	slices.Sort(differences)
+	offset = differences[len(differences)/2]
+	slices.SortFunc(differences, func(a, b int64) int {
+		return cmp.Compare(max(a-offset, offset-a), max(b-offset, offset-b))
+	})
+	last := differences[len(differences)*9/10]
+	return offset, max(last-offset, offset-last), len(differences)
+}

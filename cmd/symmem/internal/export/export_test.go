@@ -1,0 +1,365 @@
+package export
+
+import (
+	"archive/zip"
+	"bytes"
+	"encoding/binary"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"symmem/cmd/symmem/internal/diff"
+	"symmem/cmd/symmem/internal/diff/load"
+	"symmem/event"
+	"symmem/trace"
+)
+
+// traceRun writes traces of ranks that make the same calls, and returns their folder. ahead is the
+// lead of the last rank's clock.
+func traceRun(t testing.TB, ranks, calls int, ahead time.Duration) string {
+	t.Helper()
+	folder := t.TempDir()
+	var sources []*trace.Source
+	for rank := range ranks {
+		w, err := trace.Create(folder, trace.Options{Rank: rank, Size: ranks, Records: 16 * calls})
+		if err != nil {
+			t.Fatal(err)
+		}
+		sources = append(sources, w.NewSource())
+	}
+	call := &event.Call{
+		Operation: "AllReduce", ReduceOp: "sum", DataType: "float32", Count: 1024, Path: "window",
+		Root: -1, SendSegment: -1, RecvSegment: -1, Bytes: 4096, Digest: 77,
+	}
+	for n := range calls {
+		for rank, s := range sources {
+			recordStep(s, rank, n, call)
+		}
+	}
+	shiftClock(t, filepath.Join(folder, trace.FileName(ranks-1)), ahead)
+	return folder
+}
+
+// recordStep records a step of a rank: a segment every eight steps, an allocation, a collective, a
+// value, and the free of every other block.
+func recordStep(s *trace.Source, rank, n int, call *event.Call) {
+	const blockBytes = 512
+	e := event.Event{
+		Group: worldID, Rank: int32(rank), Segment: int32(n / 8), Site: "train.go:12",
+		Number: uint64(4 * n),
+	}
+	if n%8 == 0 {
+		e.Kind, e.Size = event.KindSegment, 2<<20
+		s.Record(&e)
+	}
+	e.Number++
+	e.Kind, e.Size, e.Requested, e.Offset = event.KindAlloc, blockBytes, 500, int64(n%8)*blockBytes
+	s.Record(&e)
+	s.Record(&event.Event{
+		Kind: event.KindCollective, Group: worldID, Call: call, Number: uint64(2 * n), Segment: -1,
+		Site: "train.go:14",
+	})
+	s.Record(&event.Event{
+		Kind: event.KindStep, Operation: "Step", Group: worldID, Text: fmt.Sprint(n),
+		Number: uint64(2*n + 1), Segment: -1,
+	})
+	if n%2 == 0 {
+		e.Number++
+		e.Kind = event.KindFree
+		s.Record(&e)
+	}
+}
+
+// shiftClock changes a trace as if the clock of its rank were ahead.
+func shiftClock(t testing.TB, path string, ahead time.Duration) {
+	t.Helper()
+	const offsetStart = 56 // docs/reference/trace.md
+	b, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	start := binary.LittleEndian.Uint64(b[offsetStart:]) + uint64(ahead)
+	binary.LittleEndian.PutUint64(b[offsetStart:], start)
+	if err := os.WriteFile(path, b, 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func open(t *testing.T, folder string) *Traces {
+	t.Helper()
+	traces, err := Open([]string{folder})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return traces
+}
+
+func TestClockOffsetIsMeasured(t *testing.T) {
+	for _, ahead := range []time.Duration{0, time.Hour, -3 * time.Minute} {
+		clocks := open(t, traceRun(t, 3, 50, ahead)).Clocks
+		if len(clocks) != 3 || clocks[1].Offset != 0 {
+			t.Fatalf("clocks = %+v; want 3, the second without an offset", clocks)
+		}
+		c := clocks[2]
+		if off := time.Duration(c.Offset) - ahead; c.Calls != 50 || off.Abs() > time.Second {
+			t.Errorf("clock that is ahead by %v = %+v; want that offset from 50 calls", ahead, c)
+		}
+	}
+}
+
+// TestClockIsComparedThroughAnotherRank compares clocks of ranks without a common call.
+func TestClockIsComparedThroughAnotherRank(t *testing.T) {
+	call := func(name string, times ...int64) samples {
+		s := samples{}
+		for n, at := range times {
+			s[sampleKey{"g", name, uint64(n)}] = at
+		}
+		return s
+	}
+	middle := call("a", 1e9, 2e9, 3e9)
+	for k, at := range call("b", 5e9, 6e9, 7e9) {
+		middle[k] = at
+	}
+	ranks := []rankTrace{{rank: 0}, {rank: 4}, {rank: 7}, {rank: 9}}
+	clocks := measureClocks(ranks, []samples{
+		call("a", 0, 1e9, 2e9), call("b", 3e9, 4e9, 5e9), middle, call("c", 1),
+	})
+	want := []Clock{
+		{Rank: 0, Reference: true},
+		{Rank: 4, Calls: 3, Measured: -1e9, Offset: -1e9},
+		{Rank: 7, Calls: 3, Measured: 1e9, Offset: 1e9},
+		{Rank: 9},
+	}
+	for i, c := range clocks {
+		if c != want[i] {
+			t.Errorf("clock %d = %+v; want %+v", i, c, want[i])
+		}
+	}
+}
+
+func TestManyCallsAreSampledAlike(t *testing.T) {
+	long := &trace.Log{}
+	for n := range 10 * maxSamples {
+		long.Records = append(long.Records, trace.Record{
+			Event: event.Event{Kind: event.KindInteger, Group: worldID, Name: "n"},
+			Time:  time.Unix(int64(n), 0),
+		})
+	}
+	short := &trace.Log{Records: long.Records[:100]}
+	a, b := sampleClock(long), sampleClock(short)
+	if len(a) > 2*maxSamples || len(b) != 100 {
+		t.Fatalf("%d and %d samples; want at most %d, and 100", len(a), len(b), 2*maxSamples)
+	}
+	if _, _, calls := compare(a, b); calls < 5 {
+		t.Errorf("%d samples are of the same calls; want 5 or more", calls)
+	}
+}
+
+// archiveOf returns the files of a Perfetto archive.
+func archiveOf(t *testing.T, traces *Traces) map[string][]byte {
+	t.Helper()
+	var b bytes.Buffer
+	if err := WritePerfetto(&b, traces, "v1"); err != nil {
+		t.Fatal(err)
+	}
+	z, err := zip.NewReader(bytes.NewReader(b.Bytes()), int64(b.Len()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	files := map[string][]byte{}
+	for _, f := range z.File {
+		r, err := f.Open()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if files[f.Name], err = io.ReadAll(r); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return files
+}
+
+// TestPerfettoManifest checks what the manifest's reference requires: the first bytes, the version,
+// entries that name files of the archive, and offsets that make no time negative.
+func TestPerfettoManifest(t *testing.T) {
+	files := archiveOf(t, open(t, traceRun(t, 3, 20, -time.Hour)))
+	text := files["perfetto_manifest.json"]
+	if !bytes.HasPrefix(text, []byte(`{"perfetto_manifest"`)) {
+		t.Fatalf("the manifest begins %.40q", text)
+	}
+	var m struct {
+		Manifest manifest `json:"perfetto_manifest"`
+	}
+	if err := json.Unmarshal(text, &m); err != nil {
+		t.Fatal(err)
+	}
+	if m.Manifest.Version != 1 || len(m.Manifest.Files) != 3 || len(files) != 4 {
+		t.Fatalf("manifest = %+v of %d files; want version 1 and 3 of 4 files", m, len(files))
+	}
+	references := 0
+	for _, f := range m.Manifest.Files {
+		if files[f.Path] == nil {
+			t.Errorf("the manifest names %s, which the archive lacks", f.Path)
+		}
+		switch c := f.Clocks; {
+		case c == nil:
+			references++
+		case files[c.SyncTo.File] == nil || c.OffsetNS < 0 || c.OffsetNS > int64(time.Minute):
+			t.Errorf("%s has the clock %+v; want an offset of 0 to a minute", f.Path, c)
+		}
+	}
+	if references != 1 {
+		t.Errorf("%d files are references; want 1", references)
+	}
+}
+
+func TestPerfettoEvents(t *testing.T) {
+	files := archiveOf(t, open(t, traceRun(t, 2, 20, 0)))
+	var rank struct {
+		Events []struct {
+			Phase    string  `json:"ph"`
+			Name     string  `json:"name"`
+			Time     float64 `json:"ts"`
+			Duration float64 `json:"dur"`
+			Args     map[string]any
+		} `json:"traceEvents"`
+	}
+	if err := json.Unmarshal(files["rank1.json"], &rank); err != nil {
+		t.Fatal(err)
+	}
+	count := map[string]int{}
+	for _, e := range rank.Events {
+		count[e.Phase]++
+		if e.Time < 0 || e.Phase == "X" && e.Duration <= 0 {
+			t.Errorf("event %+v; want a time and a duration", e)
+		}
+	}
+	if count["i"] != 20 || count["X"] != 20 || count["C"] != 20 && count["C"] != 21 {
+		t.Errorf("events by phase = %v; want 20 calls, 20 steps and 20 or 21 counters", count)
+	}
+	last := rank.Events[len(rank.Events)-2]
+	if last.Phase == "C" && last.Args["allocated"] != float64(10*512) {
+		t.Errorf("the last counter is %v; want 5120 allocated bytes", last.Args)
+	}
+}
+
+// TestFlightRecorderDumps reads dumps with the reader of symmem diff. python/tests/test_export.py
+// reads them with PyTorch's analyzer.
+func TestFlightRecorderDumps(t *testing.T) {
+	folder := filepath.Join(t.TempDir(), "dumps")
+	calls, messages, err := WriteFlightRecorder(folder, open(t, traceRun(t, 3, 20, 0)))
+	if err != nil || calls != 60 || messages != 0 {
+		t.Fatalf("WriteFlightRecorder = %d, %d, %v; want 60 calls", calls, messages, err)
+	}
+	agree(t, folder, 20)
+}
+
+func TestSnapshots(t *testing.T) {
+	folder := filepath.Join(t.TempDir(), "snapshots")
+	events, err := WriteSnapshots(folder, open(t, traceRun(t, 3, 800, 0)))
+	if want := 3 * (100 + 800 + 2*400); err != nil || events != want {
+		t.Fatalf("WriteSnapshots = %d, %v; want %d events", events, err, want)
+	}
+	agree(t, folder, 1200)
+}
+
+// agree checks that the files of a folder are readable and have a number of equal requests.
+func agree(t *testing.T, folder string, requests int) {
+	t.Helper()
+	sources, err := load.Find([]string{folder}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	histories, err := load.Files(sources, load.Options{Device: -1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := diff.Compare(histories, diff.Options{})
+	if !r.Agree || len(r.Sequences) != 1 || r.Sequences[0].Equal != requests {
+		t.Errorf("report = %+v; want %d equal requests", r, requests)
+	}
+}
+
+func TestFoldersWithOtherFilesAreRefused(t *testing.T) {
+	traces, folder := open(t, traceRun(t, 2, 4, 0)), t.TempDir()
+	for range 2 { // The second export replaces the files of the first.
+		if _, _, err := WriteFlightRecorder(folder, traces); err != nil {
+			t.Fatal(err)
+		}
+	}
+	_, err := WriteSnapshots(folder, traces)
+	if err == nil || !strings.Contains(err.Error(), "trace_rank_0") {
+		t.Errorf("WriteSnapshots in a folder of dumps = %v; want an error that names a file", err)
+	}
+}
+
+func TestTwoTracesOfOneRankAreRefused(t *testing.T) {
+	a, b := traceRun(t, 2, 4, 0), traceRun(t, 2, 4, 0)
+	if _, err := Open([]string{a, b}); err == nil || !strings.Contains(err.Error(), "one run") {
+		t.Errorf("Open of two runs = %v; want an error", err)
+	}
+}
+
+// TestRingOverflow exports traces whose beginnings have been replaced, on one rank more than on the
+// other. The dumps must begin with the same call.
+func TestRingOverflow(t *testing.T) {
+	folder := t.TempDir()
+	call := &event.Call{
+		Operation: "Barrier", Path: "plain", Root: -1, SendSegment: -1, RecvSegment: -1,
+	}
+	for rank := range 2 {
+		w, err := trace.Create(folder, trace.Options{Rank: rank, Size: 2, Records: 64})
+		if err != nil {
+			t.Fatal(err)
+		}
+		s := w.NewSource()
+		for n := range 200 {
+			recordStep(s, rank, n, call)
+			for range 3 * rank {
+				s.Record(&event.Event{Kind: event.KindNote, Segment: -1})
+			}
+		}
+	}
+	traces := open(t, folder)
+	if traces.complete() || len(traces.Notes) != 3 {
+		t.Errorf("notes = %q; want two about the beginnings and one about a clock", traces.Notes)
+	}
+	dumps := filepath.Join(t.TempDir(), "dumps")
+	calls, _, err := WriteFlightRecorder(dumps, traces)
+	if err != nil || calls == 0 || calls%2 != 0 {
+		t.Fatalf("WriteFlightRecorder = %d calls, %v; want the same number on both ranks", calls, err)
+	}
+	agree(t, dumps, calls/2)
+}
+
+// FuzzWriters checks that no trace that can be parsed makes a writer fail.
+func FuzzWriters(f *testing.F) {
+	b, err := os.ReadFile(filepath.Join(traceRun(f, 1, 2, 0), trace.FileName(0)))
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(b)
+	f.Fuzz(func(t *testing.T, b []byte) {
+		l, err := trace.Parse(b)
+		if err != nil || l.Rank >= l.Size || l.Size > 1<<10 {
+			return
+		}
+		traces := &Traces{groups: map[string]*group{}, ranks: []rankTrace{{rank: l.Rank}}}
+		traces.addGroups(l)
+		_ = measureClocks(traces.ranks, []samples{sampleClock(l)})
+		d := flight{traces: traces, log: l, counts: map[string]uint64{}}
+		s := snapshot{pickler: newPickler(io.Discard), memory: newMemory()}
+		for name, err := range map[string]error{
+			"chrome": writeChrome(io.Discard, l), "flight": d.write(io.Discard), "snapshot": s.write(l),
+		} {
+			if err != nil {
+				t.Errorf("%s = %v; want no error", name, err)
+			}
+		}
+	})
+}

@@ -1,0 +1,77 @@
+package export
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"symmem/trace"
+)
+
+// writeFiles writes a file for each rank to a folder, which it creates if necessary. write receives
+// the index and the trace of the rank.
+func writeFiles(
+	t *Traces, folder, prefix string, write func(w io.Writer, i int, l *trace.Log) error,
+) error {
+	if err := prepare(t, folder, prefix); err != nil {
+		return err
+	}
+	for i, r := range t.ranks {
+		l, err := read(r.path)
+		if err != nil {
+			return err
+		}
+		err = WriteFile(filepath.Join(folder, fileName(prefix, r.rank)), func(w io.Writer) error {
+			return write(w, i, l)
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// fileName returns the name of a rank's file. PyTorch's tools take the rank from the end of names
+// without an extension.
+func fileName(prefix string, rank int) string { return fmt.Sprintf("%s%d", prefix, rank) }
+
+// prepare creates a folder, or checks that the files in it will be replaced.
+func prepare(t *Traces, folder, prefix string) error {
+	entries, err := os.ReadDir(folder)
+	if errors.Is(err, fs.ErrNotExist) {
+		err = os.MkdirAll(folder, 0o700)
+	}
+	if err != nil {
+		return fmt.Errorf("creating the folder of the exported files: %w", err)
+	}
+	for _, e := range entries {
+		replaced := func(r rankTrace) bool { return e.Name() == fileName(prefix, r.rank) }
+		if !slices.ContainsFunc(t.ranks, replaced) {
+			return fmt.Errorf("%s contains %s, which tools would read with the exported files: name "+
+				"an empty folder", folder, strings.ToValidUTF8(e.Name(), "?"))
+		}
+	}
+	return nil
+}
+
+// WriteFile writes a file that only this user can read. It replaces an older file when the new one
+// is complete.
+func WriteFile(path string, write func(io.Writer) error) error {
+	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+"-*")
+	if err != nil {
+		return fmt.Errorf("writing %s: %w", path, err)
+	}
+	err = errors.Join(write(f), f.Close())
+	if err == nil {
+		err = os.Rename(f.Name(), path)
+	}
+	if err != nil {
+		return fmt.Errorf("writing %s: %w", path, errors.Join(err, os.Remove(f.Name())))
+	}
+	return nil
+}

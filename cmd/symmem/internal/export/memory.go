@@ -1,0 +1,154 @@
+package export
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+
+	"symmem/event"
+	"symmem/trace"
+)
+
+// memory is the state of a rank's pools at a point of its trace. Traces have no addresses, so each
+// segment gets an address that no other segment has had.
+type memory struct {
+	pools map[poolKey]*pool
+	next  int64 // the next address
+}
+
+// poolKey identifies a pool on a rank.
+type poolKey struct {
+	group string
+	pool  uint64
+}
+
+// pool is the state of a pool.
+type pool struct {
+	title    string
+	number   int64 // from 1, in the order of first use
+	segments map[int32]*segment
+	// allocated and mapped count the bytes of blocks and segments.
+	allocated, mapped int64
+}
+
+// segment is a mapped segment.
+type segment struct {
+	address, bytes int64
+	blocks         map[int64]block // by offset
+	// unseen reports that the trace does not have the event that mapped the segment. Its bytes are
+	// then those that blocks have used.
+	unseen bool
+}
+
+// block is a block that is allocated, or freed but not yet reusable.
+type block struct {
+	size, requested int64
+	stream          uint32
+	freed           bool
+	site            string
+}
+
+const (
+	firstAddress = int64(1) << 40
+	// unseenRoom is the distance to the next address for a segment of unknown size.
+	unseenRoom = int64(64) << 30
+	// pageBytes is the alignment of segments.
+	pageBytes = int64(2) << 20
+)
+
+func newMemory() *memory { return &memory{pools: map[poolKey]*pool{}, next: firstAddress} }
+
+// inOrder returns the pools in the order of first use.
+func (m *memory) inOrder() []*pool {
+	return slices.SortedFunc(maps.Values(m.pools), func(a, b *pool) int {
+		return cmp.Compare(a.number, b.number)
+	})
+}
+
+// of returns the pool of a record.
+func (m *memory) of(r *trace.Record) *pool {
+	key := poolKey{r.Group, r.Pool}
+	p := m.pools[key]
+	if p == nil {
+		p = &pool{
+			title:  fmt.Sprintf("pool %d of group %s", r.Pool, r.Group),
+			number: int64(len(m.pools)) + 1, segments: map[int32]*segment{},
+		}
+		if r.Group == "" {
+			p.title = fmt.Sprintf("pool %d without a domain", r.Pool)
+		}
+		m.pools[key] = p
+	}
+	return p
+}
+
+// segment returns the segment of a record, which it adds if the trace lacks its beginning.
+func (m *memory) segment(p *pool, r *trace.Record) *segment {
+	s := p.segments[r.Segment]
+	if s == nil {
+		s = &segment{address: m.next, blocks: map[int64]block{}, unseen: true}
+		m.next += unseenRoom
+		p.segments[r.Segment] = s
+	}
+	return s
+}
+
+// apply changes the state as a record of a pool describes. It returns the pool if its bytes have
+// changed, and nil otherwise.
+func (m *memory) apply(r *trace.Record) *pool {
+	if r.Segment < 0 {
+		return nil
+	}
+	p := m.of(r)
+	switch r.Kind {
+	case event.KindSegment:
+		p.remove(r.Segment)
+		p.segments[r.Segment] = &segment{address: m.next, bytes: r.Size, blocks: map[int64]block{}}
+		m.next += (max(r.Size, 0) + 2*pageBytes - 1) / pageBytes * pageBytes
+		p.mapped += r.Size
+	case event.KindTrim, event.KindRelease:
+		p.remove(r.Segment)
+	case event.KindAlloc:
+		s := m.segment(p, r)
+		if s.unseen && r.Offset+r.Size > s.bytes {
+			p.mapped += r.Offset + r.Size - s.bytes
+			s.bytes = r.Offset + r.Size
+		}
+		p.free(s, r.Offset)
+		s.blocks[r.Offset] = block{r.Size, r.Requested, r.Stream, false, r.Site}
+		p.allocated += r.Size
+	case event.KindFree, event.KindReturn:
+		p.free(m.segment(p, r), r.Offset)
+	case event.KindPark, event.KindDefer:
+		if b, ok := m.segment(p, r).blocks[r.Offset]; ok {
+			b.freed = true
+			p.segments[r.Segment].blocks[r.Offset] = b
+		}
+		return nil
+	default:
+		return nil
+	}
+	return p
+}
+
+// free removes a block, if there is one.
+func (p *pool) free(s *segment, offset int64) {
+	if b, ok := s.blocks[offset]; ok {
+		p.allocated -= b.size
+		delete(s.blocks, offset)
+	}
+}
+
+// remove removes a segment and its blocks, if there is one.
+func (p *pool) remove(ordinal int32) {
+	s := p.segments[ordinal]
+	if s == nil {
+		return
+	}
+	for offset := range s.blocks {
+		p.free(s, offset)
+	}
+	p.mapped -= s.bytes
+	delete(p.segments, ordinal)
+}

@@ -1,0 +1,264 @@
+package export
+
+import (
+	"archive/zip"
+	"bufio"
+	"encoding/json"
+	"fmt"
+	"io"
+	"strconv"
+	"time"
+
+	"symmem/event"
+	"symmem/trace"
+)
+
+// WritePerfetto writes a ZIP archive. It contains the events of each rank in Chrome's trace event
+// format, and a manifest that places the ranks on one timeline. Perfetto reads manifests from
+// version 58 on.
+func WritePerfetto(w io.Writer, t *Traces, version string) error {
+	archive := zip.NewWriter(w)
+	if err := writeManifest(archive, t, version); err != nil {
+		return fmt.Errorf("writing the manifest: %w", err)
+	}
+	for _, r := range t.ranks {
+		l, err := read(r.path)
+		if err != nil {
+			return err
+		}
+		f, err := archive.Create(perfettoName(r.rank))
+		if err == nil {
+			err = writeChrome(f, l)
+		}
+		if err != nil {
+			return fmt.Errorf("writing the events of rank %d: %w", r.rank, err)
+		}
+	}
+	if err := archive.Close(); err != nil {
+		return fmt.Errorf("ending the archive: %w", err)
+	}
+	return nil
+}
+
+func perfettoName(rank int) string { return fmt.Sprintf("rank%d.json", rank) }
+
+// The following types are the manifest of an archive, version 1:
+// https://perfetto.dev/docs/reference/perfetto-manifest
+type (
+	manifest struct {
+		Version    int            `json:"version"`
+		Files      []manifestFile `json:"files"`
+		Attributes map[string]any `json:"attributes"`
+	}
+	manifestFile struct {
+		Path   string          `json:"path"`
+		Clocks *manifestClocks `json:"clocks,omitempty"`
+	}
+	manifestClocks struct {
+		SyncTo   manifestSource `json:"sync_to"`
+		OffsetNS int64          `json:"offset_ns"`
+	}
+	manifestSource struct {
+		File string `json:"file"`
+	}
+)
+
+func writeManifest(archive *zip.Writer, t *Traces, version string) error {
+	f, err := archive.Create("perfetto_manifest.json")
+	if err != nil {
+		return err
+	}
+	return json.NewEncoder(f).Encode(map[string]manifest{"perfetto_manifest": newManifest(t, version)})
+}
+
+// newManifest returns the manifest. The times of a file count from the start of its trace. The
+// timeline is that of the trace that started first, so that no event is before its beginning.
+func newManifest(t *Traces, version string) manifest {
+	first := 0
+	for i := range t.ranks {
+		if t.start(i).Before(t.start(first)) {
+			first = i
+		}
+	}
+	m := manifest{Version: 1, Attributes: map[string]any{
+		"symmem.version": version,
+		"symmem.start":   t.start(first).UTC().Format(time.RFC3339Nano),
+	}}
+	for i, r := range t.ranks {
+		f := manifestFile{Path: perfettoName(r.rank)}
+		if i != first {
+			f.Clocks = &manifestClocks{
+				SyncTo:   manifestSource{perfettoName(t.ranks[first].rank)},
+				OffsetNS: t.start(i).Sub(t.start(first)).Nanoseconds(),
+			}
+		}
+		m.Files = append(m.Files, f)
+		m.Attributes[fmt.Sprintf("symmem.rank%d.clock", r.rank)] = t.Clocks[i].String()
+	}
+	return m
+}
+
+// chromeEvent is an event in the format of Chrome.
+type chromeEvent struct {
+	Phase    string         `json:"ph"`
+	Name     string         `json:"name"`
+	Process  int            `json:"pid"`
+	Thread   int            `json:"tid"`
+	Time     micros         `json:"ts"`
+	Duration micros         `json:"dur,omitempty"`
+	Scope    string         `json:"s,omitempty"`
+	Args     map[string]any `json:"args,omitempty"`
+}
+
+// micros is a number of nanoseconds, which JSON has as microseconds.
+type micros int64
+
+// MarshalJSON implements json.Marshaler.
+func (m micros) MarshalJSON() ([]byte, error) {
+	return fmt.Appendf(nil, "%d.%03d", m/1000, m%1000), nil
+}
+
+// chrome writes the events of a rank. A rank is a process of the viewer, and a group is a thread.
+type chrome struct {
+	w       *bufio.Writer
+	log     *trace.Log
+	process int
+	threads map[string]int
+	steps   map[string]*chromeEvent // the current step of each group
+	memory  *memory
+	changed map[*pool]bool // pools whose counters are to be written
+	time    timeline
+	now     micros
+	comma   bool
+	err     error
+}
+
+// memoryThread is the thread that shows registrations and realignments.
+const memoryThread = 1
+
+func writeChrome(w io.Writer, l *trace.Log) error {
+	c := &chrome{
+		w: bufio.NewWriterSize(w, 1<<16), log: l, process: l.Rank + 1, threads: map[string]int{},
+		steps: map[string]*chromeEvent{}, memory: newMemory(), changed: map[*pool]bool{},
+		time: timeline{l.Start},
+	}
+	_, _ = c.w.WriteString(`{"displayTimeUnit":"ns","traceEvents":[`)
+	c.name("process_name", 0, fmt.Sprintf("rank %d (process %d)", l.Rank, l.Process))
+	c.name("thread_name", memoryThread, "memory, at the time of the event before")
+	for i := range l.Records {
+		c.record(&l.Records[i])
+	}
+	c.flush()
+	for _, step := range c.steps {
+		c.endStep(step)
+	}
+	_, _ = c.w.WriteString("]}\n")
+	if err := c.w.Flush(); c.err == nil {
+		return err
+	}
+	return c.err
+}
+
+// write writes an event.
+func (c *chrome) write(e *chromeEvent) {
+	b, err := json.Marshal(e)
+	if err != nil {
+		c.err = err
+	}
+	if c.comma {
+		_ = c.w.WriteByte(',')
+	}
+	c.comma = true
+	_, _ = c.w.Write(append(b, '\n'))
+}
+
+// name names a process or a thread.
+func (c *chrome) name(kind string, thread int, name string) {
+	c.write(&chromeEvent{
+		Phase: "M", Name: kind, Process: c.process, Thread: thread, Args: map[string]any{"name": name},
+	})
+}
+
+func (c *chrome) record(r *trace.Record) {
+	if !r.Kind.OfGroup() {
+		c.ofPool(r)
+		return
+	}
+	c.flush()
+	c.now = max(c.now, micros(c.time.at(r).Sub(c.log.Start)))
+	thread := c.thread(r.Group)
+	e := &chromeEvent{
+		Phase: "i", Scope: "t", Process: c.process, Thread: thread, Time: c.now, Args: arguments(r),
+	}
+	switch r.Kind {
+	case event.KindCollective:
+		e.Name = r.Call
+		e.Args["bytes"], e.Args["digest"] = r.Bytes, strconv.FormatUint(r.Digest, 16)
+	case event.KindStep:
+		if step := c.steps[r.Group]; step != nil {
+			c.endStep(step)
+		}
+		e.Name, e.Phase, e.Scope = "step "+r.Text, "X", ""
+		c.steps[r.Group] = e
+		return
+	case event.KindFault:
+		e.Name, e.Scope = "fault: "+r.Text, "p"
+	default:
+		e.Name = r.String()
+	}
+	c.write(e)
+}
+
+// arguments returns the details of an event that the viewer shows.
+func arguments(r *trace.Record) map[string]any {
+	a := map[string]any{"number": r.Number}
+	if r.Site != "" {
+		a["site"] = r.Site
+	}
+	return a
+}
+
+// endStep writes a step, which lasts until now.
+func (c *chrome) endStep(step *chromeEvent) {
+	step.Duration = max(c.now-step.Time, 1)
+	c.write(step)
+}
+
+func (c *chrome) thread(group string) int {
+	n, ok := c.threads[group]
+	if !ok {
+		n = memoryThread + 1 + len(c.threads)
+		c.threads[group] = n
+		c.name("thread_name", n, "group "+group+": submitted calls, ended values")
+	}
+	return n
+}
+
+// ofPool notes an event of a pool. Counters are written before the next event of a group.
+func (c *chrome) ofPool(r *trace.Record) {
+	if !r.Time.IsZero() {
+		c.now = max(c.now, micros(c.time.at(r).Sub(c.log.Start)))
+	}
+	if p := c.memory.apply(r); p != nil {
+		c.changed[p] = true
+	}
+	switch r.Kind {
+	case event.KindRegister, event.KindDeregister, event.KindRestart:
+		c.write(&chromeEvent{
+			Phase: "i", Scope: "t", Name: r.String(), Process: c.process, Thread: memoryThread,
+			Time: c.now, Args: arguments(r),
+		})
+	default:
+	}
+}
+
+// flush writes the counters of pools that have changed, at the time of the preceding event.
+func (c *chrome) flush() {
+	for p := range c.changed {
+		c.write(&chromeEvent{
+			Phase: "C", Name: p.title + ", bytes", Process: c.process, Time: c.now,
+			Args: map[string]any{"allocated": p.allocated, "mapped": p.mapped},
+		})
+	}
+	clear(c.changed)
+}

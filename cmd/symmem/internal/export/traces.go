@@ -1,0 +1,208 @@
+package export
+
+import (
+	"cmp"
+	"fmt"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"symmem/cmd/symmem/internal/diff/load"
+	"symmem/event"
+	"symmem/trace"
+)
+
+// Traces lists the traces of one run. Its methods read each file again, one at a time, so that the
+// traces of many ranks need not fit into memory together.
+type Traces struct {
+	// Clocks lists the clocks of the ranks, in the order of ranks.
+	Clocks []Clock
+	// Notes states what the exported files lack.
+	Notes []string
+
+	ranks  []rankTrace
+	groups map[string]*group
+}
+
+// rankTrace is the trace of a rank without its events.
+type rankTrace struct {
+	path          string
+	rank, process int
+	start         time.Time
+	missing       uint64
+}
+
+// group describes a group as far as traces determine it.
+type group struct {
+	id    string
+	ranks []int // its members, ascending
+	// first is the smallest event number from which on all traces have the group's events.
+	first uint64
+	// messages reports that the group has Sends or Recvs. Ranks then have different event numbers.
+	messages bool
+}
+
+// Open reads the traces in files and directories, and measures their clocks.
+func Open(paths []string) (*Traces, error) {
+	sources, err := load.Find(paths, nil)
+	if err != nil {
+		return nil, err
+	}
+	t := &Traces{groups: map[string]*group{}}
+	var samples []samples
+	events := 0
+	for _, s := range sources {
+		l, err := read(s.Path)
+		if err != nil {
+			return nil, err
+		}
+		r := rankTrace{s.Path, l.Rank, l.Process, l.Start, l.Missing}
+		at, duplicate := slices.BinarySearchFunc(t.ranks, r, func(a, b rankTrace) int {
+			return cmp.Compare(a.rank, b.rank)
+		})
+		if duplicate {
+			return nil, fmt.Errorf("%s and %s are both of rank %d: pass the traces of one run",
+				t.ranks[at].path, s.Path, r.rank)
+		}
+		t.ranks = slices.Insert(t.ranks, at, r)
+		samples = slices.Insert(samples, at, sampleClock(l))
+		t.addGroups(l)
+		events += len(l.Records)
+	}
+	if events == 0 {
+		return nil, fmt.Errorf("%s: the traces have no events", strings.Join(paths, ", "))
+	}
+	t.Clocks = measureClocks(t.ranks, samples)
+	t.note()
+	return t, nil
+}
+
+// read reads a trace. Other files that symmem diff reads are refused, too.
+func read(path string) (*trace.Log, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, fmt.Errorf("reading a trace: %w", err)
+	}
+	defer f.Close()
+	l, err := trace.Read(f)
+	if err != nil {
+		return nil, fmt.Errorf("%s is not a trace that symmem export reads: %w", path, err)
+	}
+	if l.Rank >= l.Size || l.Size > maxRanks {
+		return nil, fmt.Errorf("%s is of rank %d of %d, which is impossible", path, l.Rank, l.Size)
+	}
+	return l, nil
+}
+
+// maxRanks bounds the size of a world in a trace, so that a damaged file cannot exhaust memory.
+const maxRanks = 1 << 20
+
+// addGroups adds what a trace contains about groups.
+func (t *Traces) addGroups(l *trace.Log) {
+	begun := map[string]bool{}
+	for i := range l.Records {
+		r := &l.Records[i]
+		switch {
+		case r.Kind == event.KindRegister && r.Name != "":
+			t.group(r.Name).add(l.Rank)
+		case r.Kind.OfGroup() && r.Group != "":
+			g := t.group(r.Group)
+			g.messages = g.messages || isMessage(r)
+			if !begun[r.Group] {
+				begun[r.Group] = true
+				g.add(l.Rank)
+				if l.Missing > 0 {
+					g.first = max(g.first, r.Number)
+				}
+			}
+		}
+	}
+	if world := t.groups[worldID]; world != nil {
+		for rank := range l.Size {
+			world.add(rank)
+		}
+	}
+}
+
+// group returns the group with an id, which it creates if necessary.
+func (t *Traces) group(id string) *group {
+	g := t.groups[id]
+	if g == nil {
+		g = &group{id: id}
+		t.groups[id] = g
+	}
+	return g
+}
+
+// add adds a member.
+func (g *group) add(rank int) {
+	if at, found := slices.BinarySearch(g.ranks, rank); !found {
+		g.ranks = slices.Insert(g.ranks, at, rank)
+	}
+}
+
+// worldID is the id of the group of all ranks.
+const worldID = "world"
+
+// isMessage reports whether a record is a Send or a Recv.
+func isMessage(r *trace.Record) bool {
+	return r.Kind == event.KindCollective &&
+		(strings.HasPrefix(r.Call, "Send ") || strings.HasPrefix(r.Call, "Recv "))
+}
+
+// note fills in Notes.
+func (t *Traces) note() {
+	if world := t.groups[worldID]; world != nil && len(world.ranks) > len(t.ranks) {
+		t.Notes = append(t.Notes, fmt.Sprintf("there are traces of %d of the world's %d ranks",
+			len(t.ranks), len(world.ranks)))
+	}
+	for _, r := range t.ranks {
+		if r.missing > 0 {
+			t.Notes = append(t.Notes, fmt.Sprintf("rank %d: newer events have replaced %d events at the "+
+				"beginning", r.rank, r.missing))
+		}
+	}
+	for _, c := range t.Clocks {
+		if !c.Reference {
+			t.Notes = append(t.Notes, c.String())
+		}
+	}
+}
+
+// complete reports whether no trace lacks its beginning.
+func (t *Traces) complete() bool {
+	return !slices.ContainsFunc(t.ranks, func(r rankTrace) bool { return r.missing > 0 })
+}
+
+// start returns the time at which the i-th trace started, on the clock of the first.
+func (t *Traces) start(i int) time.Time {
+	return t.ranks[i].start.Add(-time.Duration(t.Clocks[i].Offset))
+}
+
+// site returns the frame of a call site, file:line, or an empty frame.
+func site(text, name string) frame {
+	if text == "" {
+		return frame{}
+	}
+	f := frame{name: name, file: text}
+	if i := strings.LastIndexByte(text, ':'); i >= 0 {
+		if n, err := strconv.ParseInt(text[i+1:], 10, 64); err == nil {
+			f.file, f.line = text[:i], n
+		}
+	}
+	return f
+}
+
+// timeline assigns times to the records of a trace. A record without a time gets that of the
+// preceding record with one, or the start of the trace.
+type timeline struct{ now time.Time }
+
+// at returns the time of the next record.
+func (t *timeline) at(r *trace.Record) time.Time {
+	if !r.Time.IsZero() {
+		t.now = r.Time
+	}
+	return t.now
+}
