@@ -38,7 +38,7 @@ static int poll_main(void) {
 	return end;
 }
 
-int symmem_poll(void) {
+API int symmem_poll(void) {
 	if (symmem_forked) return 0;
 	if (is_main() && !polling) return poll_main();
 	return on_others ? on_others() : 0;

@@ -24,9 +24,6 @@ void symmem_watch_exit(void);
 /* Returns the current environment of C. */
 char **symmem_environment(void);
 
-/* Polls the caller on this thread. Returns a value other than 0 if the wait should end. */
-int symmem_poll(void);
-
 /* Polls the caller during a collective, possibly with the lock of a stream held: on the main thread
  * and on threads between symmem_begin_wait and symmem_end_wait, at most ten times a second. */
 int symmem_poll_in_collective(void);

@@ -251,6 +251,11 @@ int symmem_is_open(void);
  * wait do not poll and are not slower. This function works before symmem_open. */
 int symmem_set_poll(int (*poll)(void), int (*aside)(void));
 
+/* Calls the function of symmem_set_poll for this thread, as a wait of symmem would, and returns its
+ * result, or 0 without a function. Waits of the caller for threads that call symmem can call it ten
+ * times a second. */
+int symmem_poll(void);
+
 /* Describes the open rank as JSON: {"rank", "size", "source", "backend", "device", "library",
  * "check", "granularity", "machines", "alone", "pid"}. */
 int symmem_describe(size_t size, char *text, size_t *length);

@@ -120,7 +120,8 @@ Group::Group(
       handle_(membership_.handle),
       stream_(kStreams | handle_),
       messages_(std::make_shared<Messages>(library_, kMessages | handle_ << 24)),
-      pool_(membership_.pool) {
+      pool_(membership_.pool),
+      queue_([this] { end_if_interrupted(); }) {
   init();
 }
 
@@ -146,7 +147,7 @@ c10::intrusive_ptr<c10d::Backend> Group::split(
   if (own == ranks.end()) {
     return nullptr;
   }
-  Membership part{"", 0, membership_.world, {}, -1, membership_.closed};
+  Membership part{"", 0, membership_.world, {}, -1};
   for (const int rank : ranks) {
     part.members.push_back(membership_.members.at(rank));
   }
@@ -169,8 +170,10 @@ void Group::setTimeout(std::chrono::milliseconds timeout) {
   options_->timeout = timeout;
 }
 
+// Batches of messages need no list of works. With it, an exception in batch_isend_irecv would leave
+// PyTorch's group in a state in which it records collectives and does not run them.
 bool Group::supportsCoalescing() const {
-  return true;
+  return false;
 }
 
 void Group::startCoalescing() {
@@ -221,9 +224,20 @@ void Group::shutdown() {
   close();
 }
 
+// Throws if a signal handler raises while a collective waits for earlier ones. The group fails on
+// all ranks, because the collective will not run on this one.
+void Group::end_if_interrupted() {
+  try {
+    library_->check_signals();
+  } catch (...) {
+    library_->group_abort(handle_);
+    throw;
+  }
+}
+
 void Group::close() {
   if (!is_closed_.exchange(true)) {
-    membership_.closed(handle_);
+    library_->interpreter.closed(handle_);
   }
 }
 

@@ -56,7 +56,6 @@ struct Membership {
   uint64_t world;
   std::vector<int32_t> members; // by their numbers in the world
   int pool; // of allocateTensor; -1 until it is opened
-  void (*closed)(uint64_t); // called once with the handle, by shutdown or abort
 };
 
 // Group is an open group of symmem. It is safe for concurrent use.
@@ -178,6 +177,7 @@ class Group final : public c10d::Backend {
   WorkPointer returned(WorkPointer work);
   c10::Stream side_stream(c10::Device device);
   int pool();
+  void end_if_interrupted();
   void close();
 
   const std::shared_ptr<const Library> library_;

@@ -34,11 +34,13 @@ std::string read(int (*function)(size_t, char*, size_t*)) {
 
 } // namespace
 
-Library::Library(const std::string& path) {
+Library::Library(const std::string& path, const Interpreter& interpreter)
+    : interpreter(interpreter) {
   void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
   TORCH_CHECK(library != nullptr, "loading ", path, ": ", dlerror());
   find(library, "symmem_last_error", last_error);
   find(library, "symmem_last_error_json", last_error_json);
+  find(library, "symmem_poll", poll);
   find(library, "symmem_call", call);
   find(library, "symmem_send", send);
   find(library, "symmem_recv", recv);
@@ -66,8 +68,20 @@ void Library::fail(int code) const {
   if (text.empty()) {
     text = "symmem failed with code " + std::to_string(code);
   }
+  if (code == SYMMEM_ERR_INTERRUPTED) {
+    interrupted(text);
+  }
   if (code == SYMMEM_ERR_TIMEOUT) {
     text = "symmem: Timed out waiting for other ranks: " + text; // programs look for "Timed out"
+  }
+  C10_THROW_ERROR(DistBackendError, text);
+}
+
+// PyTorch cannot pass KeyboardInterrupt through C++, so this raises a DistBackendError, during
+// which Python raises the KeyboardInterrupt.
+void Library::interrupted(const std::string& text) const {
+  if (interpreter.interrupted() != 0) {
+    interpreter.interrupt();
   }
   C10_THROW_ERROR(DistBackendError, text);
 }

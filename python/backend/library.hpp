@@ -7,14 +7,23 @@
 
 namespace symmem_c10d {
 
+// Interpreter holds functions of Python's process, by address: the backend links no symbol of
+// Python.
+struct Interpreter {
+  void (*closed)(uint64_t group); // called once for a group that shutdown or abort has closed
+  int (*interrupted)(); // forgets the exception of a signal handler; 1 for KeyboardInterrupt
+  void (*interrupt)(); // PyErr_SetInterrupt
+};
+
 // Library holds the functions of a loaded libsymmem.so. The library stays loaded until the process
 // exits.
 struct Library {
   // Loads the library from a path. The same path gives the same library as ctypes.CDLL.
-  explicit Library(const std::string& path);
+  Library(const std::string& path, const Interpreter& interpreter);
 
   decltype(&::symmem_last_error) last_error;
   decltype(&::symmem_last_error_json) last_error_json;
+  decltype(&::symmem_poll) poll;
   decltype(&::symmem_call) call;
   decltype(&::symmem_send) send;
   decltype(&::symmem_recv) recv;
@@ -40,8 +49,19 @@ struct Library {
     }
   }
 
+  // Throws like check if a signal handler of Python raises an exception. Call it about ten times a
+  // second in a wait, without locks.
+  void check_signals() const {
+    if (poll() != 0) {
+      interrupted("the wait was interrupted; the operation continues");
+    }
+  }
+
+  const Interpreter interpreter;
+
  private:
   [[noreturn]] void fail(int code) const;
+  [[noreturn]] void interrupted(const std::string& text) const;
 };
 
 // Returns the JSON of the last error that check threw on any thread, or an empty text.

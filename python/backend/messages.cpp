@@ -79,8 +79,13 @@ namespace {
 // not make the group fail.
 class Meeting {
  public:
-  Meeting(c10d::Store& store, uint64_t number, std::chrono::milliseconds timeout)
-      : store_(store),
+  Meeting(
+      const Library& library,
+      c10d::Store& store,
+      uint64_t number,
+      std::chrono::milliseconds timeout)
+      : library_(library),
+        store_(store),
         prefix_("symmem/monitored/" + std::to_string(number) + "/"),
         timeout_(timeout),
         deadline_(std::chrono::steady_clock::now() + timeout) {}
@@ -95,9 +100,12 @@ class Meeting {
 
   // Waits until a rank has arrived. Returns false if that takes too long.
   bool await(int rank) const {
-    while (!store_.check({prefix_ + std::to_string(rank)})) {
+    for (int n = 1; !store_.check({prefix_ + std::to_string(rank)}); ++n) {
       if (late()) {
         return false;
+      }
+      if (n % 50 == 0) {
+        library_.check_signals();
       }
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
     }
@@ -112,6 +120,7 @@ class Meeting {
   }
 
  private:
+  const Library& library_;
   c10d::Store& store_;
   const std::string prefix_;
   const std::chrono::milliseconds timeout_;
@@ -123,7 +132,8 @@ class Meeting {
 // The words of the errors are those of gloo, which programs may look for.
 void Group::monitoredBarrier(const c10d::BarrierOptions& options, bool all) {
   const auto unset = options.timeout == c10d::kUnsetTimeout;
-  const Meeting meeting(*store_, barriers_++, unset ? options_->timeout : options.timeout);
+  const Meeting meeting(
+      *library_, *store_, barriers_++, unset ? options_->timeout : options.timeout);
   if (getRank() != 0) {
     meeting.arrive(getRank());
     if (!meeting.await(0)) {

@@ -12,6 +12,8 @@ thread_local Queue::State* Queue::working_for = nullptr;
 
 namespace {
 
+constexpr std::chrono::milliseconds kPeriod(100); // between polls
+
 // Waits without a limit. condition_variable::wait would need a newer libstdc++ than systems with
 // glibc 2.34 have.
 template <typename Condition>
@@ -22,7 +24,8 @@ void wait(std::condition_variable& changed, std::unique_lock<std::mutex>& lock, 
 
 } // namespace
 
-Queue::Queue() : state_(std::make_shared<State>()), process_(getpid()) {}
+Queue::Queue(std::function<void()> poll)
+    : poll_(std::move(poll)), state_(std::make_shared<State>()), process_(getpid()) {}
 
 Queue::~Queue() {
   if (process_ != getpid()) {
@@ -56,14 +59,24 @@ void Queue::yield() {
   state.start();
 }
 
-Queue::Turn::Turn(State& state) : state_(state) {
+Queue::Turn::Turn(State& state, const std::function<void()>& poll) : state_(state) {
   std::unique_lock<std::mutex> lock(state.mutex);
   const auto number = state.next++;
-  if (state.current != number) {
+  if (state.current == number) {
+    return;
+  }
+  lock.unlock();
+  yield();
+  lock.lock();
+  while (!state.turns.wait_for(lock, kPeriod, [&] { return state.current == number; })) {
     lock.unlock();
-    yield();
+    try {
+      poll();
+    } catch (...) {
+      state.give_up(number);
+      throw;
+    }
     lock.lock();
-    state.await(lock, number);
   }
 }
 
@@ -72,15 +85,22 @@ Queue::Turn::~Turn() {
   state_.advance();
 }
 
-// Waits until an operation may run.
-void Queue::State::await(std::unique_lock<std::mutex>& lock, size_t number) {
-  wait(turns, lock, [&] { return current == number; });
-}
-
 // Lets the next operation run. The caller holds the mutex.
 void Queue::State::advance() {
-  ++current;
+  do {
+    ++current;
+  } while (given_up.erase(current) != 0);
   turns.notify_all();
+}
+
+// Removes an operation that has not begun.
+void Queue::State::give_up(size_t number) {
+  std::lock_guard<std::mutex> lock(mutex);
+  if (number == current) {
+    advance();
+  } else {
+    given_up.insert(number);
+  }
 }
 
 // Starts a thread that runs the tasks. The caller holds the mutex.
@@ -100,7 +120,7 @@ void Queue::State::work() {
     }
     auto task = std::move(tasks.front());
     tasks.pop_front();
-    await(lock, task.number);
+    wait(turns, lock, [&] { return current == task.number; });
     lock.unlock();
     task.operation();
     task.operation = nullptr;

@@ -8,6 +8,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <set>
 
 namespace symmem_c10d {
 
@@ -18,7 +19,9 @@ namespace symmem_c10d {
 // queue, which starts with the first of them.
 class Queue {
  public:
-  Queue();
+  // `poll` is called ten times a second by callers that wait for earlier operations. If it throws,
+  // the caller's operation does not run.
+  explicit Queue(std::function<void()> poll);
 
   // Ends the queue's thread after all operations.
   ~Queue();
@@ -29,7 +32,7 @@ class Queue {
   // Runs an operation on this thread after all earlier ones. Exceptions pass to the caller.
   template <typename Operation>
   void run(Operation&& operation) {
-    Turn turn(*state_);
+    Turn turn(*state_, poll_);
     operation();
   }
 
@@ -54,11 +57,12 @@ class Queue {
     std::deque<Task> tasks;
     size_t next = 0; // the number of the next operation to be added
     size_t current = 0; // the number of the operation that may run
+    std::set<size_t> given_up; // numbers above current whose operations will not run
     bool working = false; // a thread runs the tasks
     bool ended = false;
 
-    void await(std::unique_lock<std::mutex>& lock, size_t number);
     void advance();
+    void give_up(size_t number);
     void start();
     void work();
   };
@@ -66,7 +70,7 @@ class Queue {
   // Turn waits for all earlier operations. Its end lets the next operation run.
   class Turn {
    public:
-    explicit Turn(State& state);
+    Turn(State& state, const std::function<void()>& poll);
     ~Turn();
 
    private:
@@ -75,6 +79,7 @@ class Queue {
 
   static thread_local State* working_for; // the queue whose thread this is, or null
 
+  const std::function<void()> poll_;
   const std::shared_ptr<State> state_;
   const pid_t process_;
 };

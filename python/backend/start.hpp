@@ -7,6 +7,7 @@
 #include <c10/core/impl/VirtualGuardImpl.h>
 
 #include "group.hpp"
+#include "tensors.hpp"
 
 namespace symmem_c10d {
 
@@ -28,6 +29,7 @@ class Profiled {
 template <typename Body>
 WorkPointer Group::start(const Operation& operation, Tensors inputs, Tensors outputs, Body body) {
   ++sequence_;
+  require_separate(outputs);
   const auto& first = outputs.empty() ? inputs.front() : outputs.front();
   if (!first.device().is_cpu()) {
     return returned(launch(operation, std::move(inputs), std::move(outputs), std::move(body)));
@@ -43,7 +45,8 @@ WorkPointer Group::start(const Operation& operation, Tensors inputs, Tensors out
 template <typename Body>
 WorkPointer Group::queue(const Operation& operation, Tensors inputs, Tensors outputs, Body body) {
   auto work = c10::make_intrusive<QueuedWork>(
-      getRank(), operation.type, operation.title, inputs, std::move(outputs), allocated_.load());
+      library_, getRank(), operation.type, operation.title, inputs, std::move(outputs),
+      allocated_.load());
   auto self = c10::intrusive_ptr<Group>::unsafe_reclaim_from_nonowning(this);
   auto run = [self = std::move(self), work, body = std::make_optional(std::move(body))]() mutable {
     std::exception_ptr failure;

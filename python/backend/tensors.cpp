@@ -2,7 +2,18 @@
 
 #include <algorithm>
 
+#include <ATen/MemoryOverlap.h>
+
 namespace symmem_c10d {
+
+void require_separate(const std::vector<at::Tensor>& outputs) {
+  for (const auto& tensor : outputs) {
+    TORCH_CHECK_VALUE(
+        at::has_internal_overlap(tensor) != at::MemOverlap::Yes,
+        "elements of an output share memory (sizes ", tensor.sizes(), ", strides ",
+        tensor.strides(), "): pass a tensor without overlap, as of contiguous()");
+  }
+}
 
 void require_alike(const std::vector<at::Tensor>& tensors) {
   for (const auto& tensor : tensors) {

@@ -45,6 +45,10 @@ class Output {
   const at::Tensor tensor_, flat_;
 };
 
+// Throws if several elements of a tensor that an operation writes share memory, as in a tensor of
+// expand().
+void require_separate(const std::vector<at::Tensor>& outputs);
+
 // Throws unless all tensors have the type and the device of the first.
 void require_alike(const std::vector<at::Tensor>& tensors);
 

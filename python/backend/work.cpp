@@ -11,6 +11,16 @@
 namespace symmem_c10d {
 namespace {
 
+constexpr std::chrono::milliseconds kSignalPeriod(100);
+
+[[noreturn]] void throw_timeout(std::chrono::milliseconds timeout) {
+  C10_THROW_ERROR(
+      DistBackendError,
+      c10::str(
+          "Timed out: the operation did not complete within the ", timeout.count(),
+          " ms of Work.wait; it continues, and the work can be waited for again"));
+}
+
 c10::intrusive_ptr<c10::ivalue::Future> tensors_future(std::vector<c10::Device> devices = {}) {
   return c10::make_intrusive<c10::ivalue::Future>(
       c10::ListType::create(c10::TensorType::get()), std::move(devices));
@@ -19,19 +29,42 @@ c10::intrusive_ptr<c10::ivalue::Future> tensors_future(std::vector<c10::Device> 
 } // namespace
 
 QueuedWork::QueuedWork(
+    std::shared_ptr<const Library> library,
     int rank,
     c10d::OpType operation,
     const char* title,
     const std::vector<at::Tensor>& inputs,
     std::vector<at::Tensor> outputs,
     bool release)
-    : Work(rank, operation, title, inputs), release_(release), outputs_(std::move(outputs)) {}
+    : Work(rank, operation, title, inputs),
+      library_(std::move(library)),
+      release_(release),
+      outputs_(std::move(outputs)) {}
+
+// Waits until the operation ends, and handles signals meanwhile.
+void QueuedWork::await_end(std::chrono::milliseconds timeout) {
+  const auto end = std::chrono::steady_clock::now() + timeout;
+  auto until = [&] {
+    const auto next = std::chrono::steady_clock::now() + kSignalPeriod;
+    return timeout == kNoTimeout ? next : std::min(next, end);
+  };
+  std::unique_lock<std::mutex> lock(mutex_);
+  while (!cv_.wait_until(lock, until(), [&] { return completed_; })) {
+    lock.unlock();
+    if (timeout != kNoTimeout && std::chrono::steady_clock::now() >= end) {
+      throw_timeout(timeout);
+    }
+    library_->check_signals();
+    lock.lock();
+  }
+}
 
 bool QueuedWork::wait(std::chrono::milliseconds timeout) {
   if (!isCompleted()) {
     Queue::yield();
+    await_end(timeout);
   }
-  Work::wait(timeout);
+  Work::wait(kNoTimeout);
   std::vector<at::Tensor> released;
   std::lock_guard<std::mutex> lock(futures_);
   if (release_ && future_ == nullptr) {
@@ -186,9 +219,12 @@ bool MessageWork::wait(std::chrono::milliseconds timeout) {
   if (timeout != kNoTimeout && !over_) {
     const auto& library = messages_->library();
     const int code = library.event_wait(message_.event, timeout.count());
-    TORCH_CHECK(
-        code != SYMMEM_ERR_TIMEOUT || library.event_done(message_.event) != 0,
-        "Operation timed out!");
+    if (code == SYMMEM_ERR_TIMEOUT && library.event_done(message_.event) == 0) {
+      throw_timeout(timeout);
+    }
+    if (code == SYMMEM_ERR_INTERRUPTED) {
+      library.check(code);
+    }
   }
   complete();
   return Work::wait(kNoTimeout);

@@ -19,6 +19,7 @@ class QueuedWork final : public c10d::Work {
   // With `release` the first wait releases the outputs, so that every rank frees symmetric memory
   // at the same point of its program. Else they are released with the work.
   QueuedWork(
+      std::shared_ptr<const Library> library,
       int rank,
       c10d::OpType operation,
       const char* title,
@@ -37,8 +38,10 @@ class QueuedWork final : public c10d::Work {
   void notify();
 
  private:
+  void await_end(std::chrono::milliseconds timeout);
   void complete(c10::ivalue::Future& future, const std::vector<at::Tensor>& outputs) const;
 
+  const std::shared_ptr<const Library> library_;
   const bool release_;
   std::mutex futures_;
   std::vector<at::Tensor> outputs_; // guarded by futures_

@@ -107,6 +107,7 @@ static void collectives(uint64_t world, void *at) {
 	REFUSED(symmem_stream_forget(0));
 	REFUSED(symmem_streams_idle(1));
 	REFUSED(symmem_set_poll(0, 0));
+	TRUE(!symmem_poll());
 	REFUSED(symmem_stream_wait(0, 1));
 	REFUSED(symmem_event_record(0, &out.handle));
 	TRUE(!symmem_event_done(1));

@@ -116,6 +116,7 @@ static int on_main(void) { abort(); }
 static void *check_interrupt(void *p) {
 	(void)p;
 	struct symmem_call call = sum();
+	TRUE(symmem_poll() == end_wait());
 	WANT(SYMMEM_ERR_INTERRUPTED, symmem_call(&call));
 	return NULL;
 }
@@ -132,6 +133,7 @@ void waits(void) {
 		DO(symmem_set_poll(on_main, end_wait));
 		on_other_thread(check_interrupt);
 		DO(symmem_set_poll(NULL, NULL));
+		TRUE(!symmem_poll());
 	}
 	while (size > 1 && symmem_group_error(world) == SYMMEM_OK) usleep(1000);
 	DO(symmem_close(1));

@@ -116,8 +116,8 @@ var hints = map[Code]string{
 	DoubleFree:  "this pointer was freed before, or was never allocated",
 	Capturing:   "register or reserve before the capture begins",
 	Divergence:  "ranks must make the same allocations and calls in the same order",
-	Timeout: "find out why those ranks are late, or raise the timeout: " +
-		"symmem.init(timeout=...) in Python, timeout_ms of symmem_open in C",
+	Timeout: "find out why those ranks are late, or raise the timeout: that of the process group " +
+		"in torch.distributed, symmem.init(timeout=...) in Python, timeout_ms of symmem_open in C",
 	RankLost: "read the output of those ranks; their groups have ended",
 	Panic:    "please report this, with the message",
 }

@@ -37,7 +37,10 @@ def create(options: Any) -> Any:
         joined.members,
         joined.pool,
         _timeout_ms(of),
-        c.cast(_CLOSED, c.c_void_p).value,
+        [
+            c.cast(f, c.c_void_p).value
+            for f in (_CLOSED, _INTERRUPTED, c.pythonapi.PyErr_SetInterrupt)
+        ],
     )
     return torch.backend_of(torch.distributed.ProcessGroup.unbox(made))
 
@@ -141,7 +144,13 @@ def _close(handle: int) -> None:
             raise library().error(code)
 
 
+def _interrupted() -> int:
+    """Forget the exception of a signal handler; return 1 if it was a KeyboardInterrupt."""
+    return int(isinstance(library().answers.take(), KeyboardInterrupt))
+
+
 _CLOSED = c.CFUNCTYPE(None, c.c_uint64)(_closed)
+_INTERRUPTED = c.CFUNCTYPE(c.c_int)(_interrupted)
 
 
 @cache

@@ -117,6 +117,11 @@ def names_ranks(options: dict[str, Any], which: Any, initialized: bool) -> bool:
         )
     if size is None or (rank is None and size != 1):
         raise errors.InvalidError(f"options name rank {rank} of {size}: give both rank and size")
+    if not (isinstance(size, int) and isinstance(rank, int | None) and 0 <= (rank or 0) < size):
+        raise errors.InvalidError(
+            f"options name rank {rank!r} of {size!r}: the size must be a number above 0, and the "
+            "rank a number from 0 to the size - 1"
+        )
     if initialized and size != 1 and not options.get("store"):
         raise errors.InvalidError(
             f"options name rank {rank} of {size} and no store for these ranks; the store of "

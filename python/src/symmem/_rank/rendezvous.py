@@ -197,7 +197,7 @@ class Meeting:
         waited = time.monotonic() - self._begin
         return errors.AbsentError(
             f"opening symmem: waited {waited:.1f} s for {words}, which did not "
-            "call symmem.init; find out why, or raise the timeout: symmem.init(timeout=...)",
+            "open it; find out why, or raise the timeout of symmem.init or of the process group",
             data={
                 "timeout": {
                     "doing": "opening symmem",
