@@ -224,10 +224,3 @@ func (p *Plane) Decide(proposal []byte) []byte {
 	}
 	return decision
 }
-
-// Departed lists the world ranks that are lost and those that have left the group.
-func (p *Plane) Departed() (lost, left []int) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return control.Departed(p.cfg.Group, p.rankStates(&waitState{}))
-}

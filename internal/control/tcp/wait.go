@@ -205,3 +205,10 @@ func (s *groupState) verdict(w *waitState, now time.Time) error {
 	}
 	return v.Err
 }
+
+// Departed lists the world ranks that are lost and those that have left the group.
+func (s *groupState) Departed() (lost, left []int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return control.Departed(s.cfg.Group, s.rankStates(&waitState{}))
+}
