@@ -19,9 +19,9 @@ const magic = "SYMPAGE\x01"
 
 // The script and the style are built from web/src by web/build.go.
 var (
-	//go:embed web/dist/page.js
+	//go:embed bundle/page.js
 	script string
-	//go:embed web/dist/page.css
+	//go:embed bundle/page.css
 	style string
 )
 

@@ -9,15 +9,15 @@ import (
 	"github.com/evanw/esbuild/pkg/api"
 )
 
-var rewrite = flag.Bool("rewrite", false, "rewrite web/dist and the pictures")
+var rewrite = flag.Bool("rewrite", false, "rewrite the bundle")
 
-// bundle builds a file of web/dist from its sources.
+// bundle builds a file of bundle from its sources.
 func bundle(t *testing.T, entry string) string {
 	t.Helper()
 	result := api.Build(api.BuildOptions{
 		EntryPoints: []string{entry}, Bundle: true, Format: api.FormatIIFE, Target: api.ES2022,
 		MinifySyntax: true, MinifyWhitespace: true, MinifyIdentifiers: true,
-		Charset: api.CharsetASCII, LegalComments: api.LegalCommentsNone, Outdir: "web/dist",
+		Charset: api.CharsetASCII, LegalComments: api.LegalCommentsNone, Outdir: "bundle",
 		Banner: map[string]string{"js": "/* symmem. With uPlot, (c) Leon Sorokin, MIT license. */"},
 	})
 	for _, m := range result.Errors {
@@ -29,10 +29,10 @@ func bundle(t *testing.T, entry string) string {
 	return string(result.OutputFiles[0].Contents)
 }
 
-// TestBundle checks that web/dist is built from its sources. -rewrite builds it.
+// TestBundle checks that bundle is built from its sources. -rewrite builds it.
 func TestBundle(t *testing.T) {
 	for file, entry := range map[string]string{
-		"web/dist/page.js": "web/src/app.ts", "web/dist/page.css": "web/src/page.css",
+		"bundle/page.js": "web/src/app.ts", "bundle/page.css": "web/src/page.css",
 	} {
 		built := bundle(t, entry)
 		if *rewrite {

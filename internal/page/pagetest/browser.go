@@ -15,7 +15,7 @@ import (
 )
 
 // patience bounds the wait for an answer of the browser.
-const patience = 60 * time.Second
+const patience = 240 * time.Second
 
 // Browser is a running Chromium. It is safe for concurrent use.
 type Browser struct {

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 )
 
 // Page is a tab of a Browser. Its methods end the test if the browser fails.
@@ -59,7 +60,8 @@ func (b *Browser) Open(t testing.TB, url string, s Screen) *Page {
 		"Emulation.setEmulatedMedia": {
 			"features": []object{{"name": "prefers-color-scheme", "value": scheme}},
 		},
-		"Page.setBypassCSP": {"enabled": s.Style != ""},
+		"Performance.enable": {"timeDomain": "threadTicks"},
+		"Page.setBypassCSP":  {"enabled": s.Style != ""},
 	} {
 		p.call(method, params, nil)
 	}
@@ -204,4 +206,26 @@ func (p *Page) Picture() image.Image {
 	picture, err := png.Decode(bytes.NewReader(b))
 	p.must(err)
 	return picture
+}
+
+// Work returns the processor time that the page's main thread has spent on scripts, and on
+// everything. Unlike wall time, it does not depend on other processes.
+func (p *Page) Work() (script, all time.Duration) {
+	p.t.Helper()
+	var r struct {
+		Metrics []struct {
+			Name  string
+			Value float64
+		}
+	}
+	p.call("Performance.getMetrics", object{}, &r)
+	for _, m := range r.Metrics {
+		switch m.Name {
+		case "ScriptDuration":
+			script = time.Duration(m.Value * float64(time.Second))
+		case "TaskDuration":
+			all = time.Duration(m.Value * float64(time.Second))
+		}
+	}
+	return script, all
 }

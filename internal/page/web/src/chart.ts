@@ -21,6 +21,7 @@ export class Chart {
   private shown: Sequence | null = null;
   private curves: Curve[] = [];
   private theme = "";
+  private range = ""; // that is drawn
 
   constructor(private readonly view: View) {}
 
@@ -35,13 +36,16 @@ export class Chart {
       this.shown = this.view.sequence;
       this.theme = theme;
       this.curves = curvesOf(this.shown);
+      this.range = "";
       this.plot?.destroy();
       this.plot = this.curves.length === 0 ? null : this.make(width, left, style);
     }
     const plot = this.plot;
-    if (plot === null) {
+    const range = `${this.view.from} ${this.view.to} ${width} ${left}`;
+    if (plot === null || range === this.range) {
       return;
     }
+    this.range = range;
     if (plot.width !== width + left + right) {
       plot.setSize({ width: width + left + right, height });
     }

@@ -9,10 +9,14 @@ import { View } from "./view.js";
 
 const coarser = 10; // levels in which a substitute for a missing tile is looked up
 const clickDistance = 5; // pixels by which a click may move
-const paintTime = 7; // milliseconds per frame for painting tiles
+// Milliseconds per frame for painting tiles: while the view moves, and afterwards.
+const movingPaintTime = 6;
+const restingPaintTime = 40;
+const restAfter = 150; // milliseconds since the view moved
 
 interface Lane {
   track: Track; index: number; canvas: HTMLCanvasElement; label: HTMLElement; visible: boolean;
+  drawn: string; // the state that the canvas shows; empty if it must be drawn again
 }
 
 export class Lanes {
@@ -22,6 +26,8 @@ export class Lanes {
   private shown: Sequence | null = null;
   private readonly observer: IntersectionObserver;
   private pointers = new Map<number, { x: number; startX: number; startY: number }>();
+  private range = ""; // that is drawn
+  private movedAt = -Infinity; // when the range changed
   height = 72;
   width = 1; // of the canvases, in CSS pixels
 
@@ -48,6 +54,7 @@ export class Lanes {
     }
     this.shown = this.view.sequence;
     this.tiles = new Tiles(this.shown);
+    this.range = "";
     this.observer.disconnect();
     const n = this.shown.tracks.length;
     this.height = this.shown.header.calls ? 28 : Math.round(Math.min(Math.max(480 / n, 44), 110));
@@ -71,7 +78,7 @@ export class Lanes {
     const canvas = h("canvas", {
       role: "img", "aria-label": `${track.calls ? "calls" : "memory map"} of rank ${rank}`,
     });
-    const lane = { track, index, canvas, label, visible: true };
+    const lane = { track, index, canvas, label, visible: true, drawn: "" };
     this.listen(lane);
     return lane;
   }
@@ -89,6 +96,7 @@ export class Lanes {
     for (const lane of this.lanes) {
       lane.canvas.width = Math.round(this.width * ratio);
       lane.canvas.height = Math.round(this.height * ratio);
+      lane.drawn = "";
     }
     this.redraw();
   }
@@ -105,20 +113,36 @@ export class Lanes {
     if (this.tiles === null || this.view.empty) {
       return false;
     }
-    const since = this.tiles.now;
+    const { view } = this;
     const style = getComputedStyle(this.node);
     const theme: Theme = {
       line: style.getPropertyValue("--line"), text: style.getPropertyValue("--text"),
       bad: style.getPropertyValue("--bad"), mark: style.getPropertyValue("--mark"),
     };
+    const range = `${view.from} ${view.to} ${view.mode} ${this.height} ${this.width}`;
+    const state = `${range} ${view.selected} ${view.request} ${this.search.runs} ${theme.text}`;
+    const moved = range !== this.range;
+    const since = this.tiles.now;
     for (const lane of this.lanes) {
-      lane.label.classList.toggle("selected", this.view.track === lane.index);
-      if (lane.visible) {
+      lane.label.classList.toggle("selected", view.track === lane.index);
+      if (lane.visible && lane.drawn !== state) {
+        lane.drawn = state;
         this.drawLane(lane, theme);
       }
     }
-    this.tiles.forget(since);
-    return this.tiles.work(performance.now() + paintTime);
+    if (moved) {
+      this.range = range;
+      this.movedAt = performance.now();
+      this.tiles.forget(since);
+    }
+    const now = performance.now();
+    const time = now - this.movedAt < restAfter ? movingPaintTime : restingPaintTime;
+    const painted = new Set<Track>();
+    const unfinished = this.tiles.work(now + time, painted);
+    for (const lane of this.lanes) {
+      lane.drawn = painted.has(lane.track) ? "" : lane.drawn;
+    }
+    return unfinished || painted.size > 0;
   }
 
   private drawLane(lane: Lane, theme: Theme): void {

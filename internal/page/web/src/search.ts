@@ -13,10 +13,12 @@ export class Search {
   private results = new Map<Track, Int32Array>();
   private all: Int32Array = new Int32Array(0);
   query = "";
+  runs = 0; // number of searches so far
 
   // run searches a sequence. It returns the number of requests that match on any rank.
   run(sequence: Sequence, query: string): number {
     this.query = query.trim().toLowerCase();
+    this.runs++;
     this.results.clear();
     this.all = new Int32Array(0);
     if (this.query === "") {

@@ -27,6 +27,7 @@ export function css(index: number): string {
 
 export interface Tile {
   image: OffscreenCanvas | null; // null until it is painted
+  track: Track;
   from: number;
   perPixel: number; // requests
   used: number;
@@ -47,7 +48,7 @@ export class Tiles {
     let tile = this.tiles.get(key);
     if (tile === undefined) {
       const perPixel = 2 ** level;
-      tile = { image: null, from: index * perPixel * tileWidth, perPixel, used: 0 };
+      tile = { image: null, track, from: index * perPixel * tileWidth, perPixel, used: 0 };
       this.tiles.set(key, tile);
       this.queue.push({ tile, work: this.paint(tile, track, mode, height) });
     }
@@ -66,11 +67,10 @@ export class Tiles {
     return tile;
   }
 
-  // work paints queued tiles until a time, those used last first. It reports whether another frame
-  // is needed.
-  work(until: number): boolean {
+  // work paints queued tiles until a time, those used last first. It adds their tracks to a set, and
+  // reports whether work remains.
+  work(until: number, painted: Set<Track>): boolean {
     this.queue.sort((a, b) => a.tile.used - b.tile.used);
-    let painted = false;
     for (let item = this.queue.at(-1); item !== undefined; item = this.queue.at(-1)) {
       while (!item.work.next().done) {
         if (performance.now() > until) {
@@ -78,16 +78,16 @@ export class Tiles {
         }
       }
       this.queue.pop();
-      painted = true;
+      painted.add(item.tile.track);
       if (performance.now() > until) {
         break;
       }
     }
     this.evict();
-    return painted || this.queue.length > 0;
+    return this.queue.length > 0;
   }
 
-  // forget removes queued tiles that the last frame did not use.
+  // forget removes queued tiles that were not used since a time.
   forget(since: number): void {
     this.queue = this.queue.filter((item) => item.tile.used > since);
     for (const [key, tile] of this.tiles) {
