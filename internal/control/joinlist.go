@@ -222,6 +222,12 @@ func (r JoinList) addMachines() driver.GroupConfig {
 	return group
 }
 
+// Machine returns the host name that a world rank has stored, or "".
+func (r JoinList) Machine(rank int) string {
+	_, stored := readAbsent(r.Store, []int{rank}, r.key)
+	return machineIn(stored[rank])
+}
+
 // waitsIn parses a value that entry has returned. It skips fields that are not ranks of the group.
 func (r JoinList) waitsIn(text string) (ranks []int) {
 	for _, field := range strings.Fields(text) {

@@ -99,6 +99,14 @@ func (l *Lab) Isolate(machine int, link Link) {
 	}
 }
 
+// CutInterface drops all packets to and from an interface of a machine.
+func (l *Lab) CutInterface(machine, number int) {
+	address := l.Machines[machine].Addresses[number]
+	l.router.mu.Lock()
+	defer l.router.mu.Unlock()
+	l.router.ports[address].cut = true
+}
+
 // TranslateAddress puts a machine behind NAT: others see TCP connections of its first interface
 // come from the given public address, and cannot connect to the machine. Only IPv4 is translated.
 func (l *Lab) TranslateAddress(machine int, public netip.Addr) {

@@ -126,7 +126,7 @@ func (m *Machine) addInterfaces(r *router, cfg *Config) error {
 		if err := m.Run("ip", "link", "set", name, "up", "mtu", "1400"); err != nil {
 			return err
 		}
-		r.attach(&port{m.index, device}, []netip.Addr{address})
+		r.attach(&port{machine: m.index, device: device}, []netip.Addr{address})
 	}
 	return nil
 }

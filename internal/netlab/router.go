@@ -23,6 +23,7 @@ type Link struct {
 type port struct {
 	machine int // index of the machine
 	device  *os.File
+	cut     bool // whether to drop all packets; guarded by router.mu
 }
 
 // router forwards packets between the devices of all machines.
@@ -87,7 +88,7 @@ func (r *router) route(from *port, packet []byte) (to *port, delay time.Duration
 		return nil, 0, false
 	}
 	link := r.links[[2]int{from.machine, to.machine}]
-	if link.Cut || link.Loss > 0 && r.random.Float64() < link.Loss {
+	if from.cut || to.cut || link.Cut || link.Loss > 0 && r.random.Float64() < link.Loss {
 		return nil, 0, false
 	}
 	delay = link.MinDelay

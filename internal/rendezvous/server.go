@@ -168,7 +168,7 @@ func (s *Server) endSilentSessions() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, n := range s.sessions {
-		if sys.Silent(n.conn) {
+		if sys.SilenceOf(n.conn) == sys.Silent {
 			_ = n.conn.Close()
 		}
 	}

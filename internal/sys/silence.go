@@ -70,17 +70,30 @@ func limitSilence(conn syscall.RawConn) error {
 	return errors.Join(err, os.NewSyscallError("setsockopt", failed))
 }
 
-// Silent reports whether the machine at the other end of a TCP connection has not answered for
-// almost SilenceLimit. The connection will probably end soon. Idle connections are probed every
-// second, so they are not silent while the machine runs.
-func Silent(conn net.Conn) bool {
+// Silence describes how long the machine at the other end of a TCP connection has not answered.
+// Idle connections are probed every second.
+type Silence int
+
+const (
+	// Answering means that the machine has answered lately.
+	Answering Silence = iota
+	// Suspect means that a probe or its answer was lost or is late. The machine will answer, or the
+	// connection will be Silent, within 2 s.
+	Suspect
+	// Silent means that the connection will probably end soon, because SilenceLimit is almost over.
+	Silent
+)
+
+// SilenceOf returns the silence of a connection. Connections that are closed or do not use TCP are
+// Answering.
+func SilenceOf(conn net.Conn) Silence {
 	c, ok := conn.(*net.TCPConn)
 	if !ok {
-		return false
+		return Answering
 	}
 	raw, err := c.SyscallConn()
 	if err != nil {
-		return false
+		return Answering
 	}
 	var silence time.Duration
 	err = raw.Control(func(fd uintptr) {
@@ -89,7 +102,13 @@ func Silent(conn net.Conn) bool {
 			silence = time.Duration(info.Last_ack_recv) * time.Millisecond
 		}
 	})
-	return err == nil && silence >= SilenceLimit-3*probeInterval/2
+	switch {
+	case err != nil || silence < 3*probeInterval/2:
+		return Answering
+	case silence < SilenceLimit-3*probeInterval/2:
+		return Suspect
+	}
+	return Silent
 }
 
 // IsSilence reports whether an error of a TCP connection means that the other machine did not

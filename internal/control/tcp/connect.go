@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"cmp"
 	"context"
-	"crypto/subtle"
 	"errors"
 	"fmt"
 	"io"
@@ -13,7 +12,6 @@ import (
 	"strconv"
 	"strings"
 	"sync"
-	"syscall"
 	"time"
 
 	"symmem/driver"
@@ -91,16 +89,8 @@ func (j *joiner) connectAll(ctx context.Context) error {
 	if err := j.listen(ctx); err != nil {
 		return j.absentError(ctx, err)
 	}
-	j.tasks.Go(func() { j.accept(ctx) })
-	for r := range j.cfg.Group.Rank {
-		j.tasks.Go(func() {
-			if l, err := j.dial(ctx, r); err != nil {
-				fail(err)
-			} else {
-				j.addLink(l)
-			}
-		})
-	}
+	j.tasks.Go(func() { j.accept(ctx, fail) })
+	j.tasks.Go(func() { j.dialAll(ctx, fail) })
 	select {
 	case <-j.done:
 		return nil
@@ -285,13 +275,17 @@ func likelihood(ip net.IP) int {
 	}
 }
 
-// addLink records a connection. If there is already a connection to the same rank, addLink closes
-// the new one.
+// addLink records a connection. If there is already a connection to the same rank, addLink keeps
+// the one with the higher attempt and closes the other, which the connecting rank has given up.
 func (j *joiner) addLink(l *link) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	if j.links[l.rank] != nil {
-		_ = l.conn.Close()
+	if other := j.links[l.rank]; other != nil {
+		if other.attempt > l.attempt {
+			l, other = other, l
+		}
+		_ = other.conn.Close()
+		j.links[l.rank] = l
 		return
 	}
 	j.links[l.rank] = l
@@ -300,70 +294,10 @@ func (j *joiner) addLink(l *link) {
 	}
 }
 
-// dial connects to a rank before this one, at the first of its addresses that answers.
-func (j *joiner) dial(ctx context.Context, r int) (*link, error) {
-	value, err := j.cfg.Store.Get(ctx, j.addressKey(r))
-	if err != nil {
-		return nil, fmt.Errorf("looking up the address of rank %d: %w", j.cfg.Group.Ranks[r], err)
-	}
-	var errs []error
-	for _, address := range strings.Fields(string(value)) {
-		l, err := j.tryAddress(ctx, r, address)
-		if err == nil {
-			return l, nil
-		}
-		errs = append(errs, err)
-	}
-	rank := j.cfg.Group.Ranks[r]
-	if !slices.ContainsFunc(errs, func(err error) bool { return !refused(err) }) {
-		return nil, j.lost(rank, fmt.Sprintf("its addresses %q refuse connections", value))
-	}
-	return nil, fmt.Errorf("connecting to rank %d at %q: %w", rank, value, errors.Join(errs...))
-}
-
-// refused reports whether err shows that the address has no listener, or that the listener's
-// process has closed the connection.
-func refused(err error) bool {
-	return errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, syscall.ECONNRESET) ||
-		errors.Is(err, syscall.EPIPE)
-}
-
-// tryAddress connects to one address of a rank.
-func (j *joiner) tryAddress(ctx context.Context, r int, address string) (*link, error) {
-	ctx, cancel := context.WithTimeout(ctx, handshakeTimeout)
-	defer cancel()
-	conn, err := sys.Dialer().DialContext(ctx, "tcp", address)
-	if err != nil {
-		return nil, err
-	}
-	sys.CloseInForks(conn)
-	l := newLink(r, conn.(*net.TCPConn))
-	if err := j.handshake(ctx, l); err != nil {
-		return nil, errors.Join(err, conn.Close())
-	}
-	return l, nil
-}
-
-// handshake sends the first half of the token and verifies the second half.
-func (j *joiner) handshake(ctx context.Context, l *link) error {
-	stop := context.AfterFunc(ctx, func() { _ = l.conn.SetDeadline(time.Now()) })
-	defer stop()
-	if _, err := l.conn.Write(j.hello(l.rank)); err != nil {
-		return err
-	}
-	var answer [tokenHalf]byte
-	if _, err := io.ReadFull(l.conn, answer[:]); err != nil {
-		return err
-	}
-	if subtle.ConstantTimeCompare(answer[:], j.token[tokenHalf:]) != 1 {
-		return fmt.Errorf("the rank does not have the token of the group: %w", ErrProtocol)
-	}
-	return nil
-}
-
 // accept accepts connections from the ranks after this one until the listener is closed. It closes
-// connections that fail to authenticate. The join continues.
-func (j *joiner) accept(ctx context.Context) {
+// connections that fail to authenticate. The join continues. It calls fail if a rank's connection
+// passes through NAT.
+func (j *joiner) accept(ctx context.Context, fail func(error)) {
 	for {
 		conn, err := j.listener.Accept()
 		if err != nil {
@@ -378,36 +312,45 @@ func (j *joiner) accept(ctx context.Context) {
 		}
 		j.tasks.Go(func() {
 			defer func() { <-j.unauthenticated }()
-			if l := j.acceptPeer(ctx, conn.(*net.TCPConn)); l != nil {
+			l, err := j.acceptPeer(ctx, conn.(*net.TCPConn))
+			if l != nil {
 				j.addLink(l)
-			} else {
-				_ = conn.Close()
+				return
 			}
+			if err != nil {
+				fail(err)
+			}
+			_ = conn.Close()
 		})
 	}
 }
 
 // acceptPeer verifies the first half of the token and sends the second half. It returns nil on
-// failure.
-func (j *joiner) acceptPeer(ctx context.Context, conn *net.TCPConn) *link {
+// failure. The error is set if a rank of the group has connected through NAT.
+func (j *joiner) acceptPeer(ctx context.Context, conn *net.TCPConn) (*link, error) {
 	stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Now()) })
 	defer stop()
 	if conn.SetDeadline(time.Now().Add(handshakeTimeout)) != nil || sys.DetectSilence(conn) != nil {
-		return nil
+		return nil, nil
 	}
 	var b [helloBytes]byte
 	if _, err := io.ReadFull(conn, b[:]); err != nil {
-		return nil
+		return nil, nil
 	}
-	r, err := j.decodeHello(b)
+	h, err := j.decodeHello(b)
 	if err != nil {
-		return nil
+		return nil, nil
+	}
+	if err := j.checkAddresses(&h, conn); err != nil {
+		return nil, err
 	}
 	if _, err := conn.Write(j.token[tokenHalf:]); err != nil {
-		return nil
+		return nil, nil
 	}
 	if conn.SetDeadline(time.Time{}) != nil {
-		return nil
+		return nil, nil
 	}
-	return newLink(r, conn)
+	l := newLink(h.from, conn)
+	l.attempt = h.attempt
+	return l, nil
 }

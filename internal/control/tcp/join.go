@@ -7,6 +7,8 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"net"
+	"net/netip"
 	"strconv"
 	"time"
 
@@ -102,31 +104,79 @@ func (j *joiner) shareToken(ctx context.Context) error {
 	return control.ShareToken(ctx, j.cfg.Store, j.cfg.key("token"), leads, j.token[:])
 }
 
-// helloBytes is the size of the connecting end's first message. The message holds helloWord, the
-// first half of the token, the group rank of the connecting end, and the group rank that it intends
-// to reach. helloWord identifies the protocol and its version. The last field detects a connection
-// to a wrong machine. Several machines may use the same address, for example that of a container
-// bridge.
-const helloBytes = 8 + tokenHalf + 4 + 4
-
-const helloWord = "symrel02"
-
-func (j *joiner) hello(to int) []byte {
-	b := append([]byte(helloWord), j.token[:tokenHalf]...)
-	b = binary.LittleEndian.AppendUint32(b, uint32(j.cfg.Group.Rank))
-	return binary.LittleEndian.AppendUint32(b, uint32(to))
+// hello identifies the connecting end of a connection to the accepting end.
+type hello struct {
+	// from is the group rank of the connecting end. to is the group rank that it intends to reach.
+	// to detects a connection to a wrong machine. Several machines may use the same address, for
+	// example that of a container bridge.
+	from, to int
+	// attempt counts the handshakes that the connecting end has begun.
+	attempt uint32
+	// source and destination are the addresses of the connection at the connecting end.
+	source, destination netip.AddrPort
 }
 
-// decodeHello verifies a hello and returns the group rank of its sender.
-func (j *joiner) decodeHello(b [helloBytes]byte) (int, error) {
-	half := b[len(helloWord) : len(helloWord)+tokenHalf]
+// helloBytes is the size of the connecting end's first message. The message holds helloWord, the
+// first half of the token and the fields of hello. helloWord identifies the protocol and its
+// version. Addresses have 16 bytes and are followed by the port in 2 bytes.
+const helloBytes = 8 + tokenHalf + 3*4 + 2*addressBytes
+
+const addressBytes = 16 + 2
+
+const helloWord = "symrel03"
+
+// hello encodes the first message on a connection to a group rank.
+func (j *joiner) hello(to int, attempt uint32, conn net.Conn) []byte {
+	b := append([]byte(helloWord), j.token[:tokenHalf]...)
+	for _, n := range []uint32{uint32(j.cfg.Group.Rank), uint32(to), attempt} {
+		b = binary.LittleEndian.AppendUint32(b, n)
+	}
+	for _, address := range []net.Addr{conn.LocalAddr(), conn.RemoteAddr()} {
+		at := addressOf(address)
+		ip := at.Addr().As16()
+		b = binary.LittleEndian.AppendUint16(append(b, ip[:]...), at.Port())
+	}
+	return b
+}
+
+// addressOf returns a TCP address without an IPv6 zone, which only has a meaning on one machine.
+func addressOf(address net.Addr) netip.AddrPort {
+	at := address.(*net.TCPAddr).AddrPort()
+	return netip.AddrPortFrom(at.Addr().Unmap().WithZone(""), at.Port())
+}
+
+// decodeHello verifies a hello and returns it.
+func (j *joiner) decodeHello(b [helloBytes]byte) (hello, error) {
+	half, rest := b[len(helloWord):][:tokenHalf], b[len(helloWord)+tokenHalf:]
 	authentic := subtle.ConstantTimeCompare(half, j.token[:tokenHalf]) == 1
-	from := binary.LittleEndian.Uint32(b[len(helloWord)+tokenHalf:])
-	to := binary.LittleEndian.Uint32(b[len(helloWord)+tokenHalf+4:])
+	from, to := binary.LittleEndian.Uint32(rest), binary.LittleEndian.Uint32(rest[4:])
 	own := uint32(j.cfg.Group.Rank)
 	if string(b[:len(helloWord)]) != helloWord || !authentic ||
 		to != own || from <= own || from >= uint32(len(j.cfg.Group.Ranks)) {
-		return 0, ErrProtocol
+		return hello{}, ErrProtocol
 	}
-	return int(from), nil
+	h := hello{from: int(from), to: int(to), attempt: binary.LittleEndian.Uint32(rest[8:])}
+	for i, address := range []*netip.AddrPort{&h.source, &h.destination} {
+		part := rest[3*4+i*addressBytes:]
+		ip := netip.AddrFrom16([16]byte(part)).Unmap()
+		*address = netip.AddrPortFrom(ip, binary.LittleEndian.Uint16(part[16:]))
+	}
+	return h, nil
 }
+
+// checkAddresses returns an error if the two ends of a connection have different addresses of it.
+// NCCL cannot connect ranks through such a network, and would wait without an error.
+func (j *joiner) checkAddresses(h *hello, conn *net.TCPConn) error {
+	source, destination := addressOf(conn.RemoteAddr()), addressOf(conn.LocalAddr())
+	if h.source == source && h.destination == destination {
+		return nil
+	}
+	return fmt.Errorf("%s has connected from %v to %v, but %s on %s sees a connection from %v to "+
+		"%v: %w", j.describe(h.from), h.source, h.destination,
+		driver.Ranks([]int{j.cfg.Group.Ranks[j.cfg.Group.Rank]}), control.HostName(), source,
+		destination, errTranslated)
+}
+
+// errTranslated is the cause of an error about NAT.
+var errTranslated = errors.New("the network between the machines translates addresses (NAT or a " +
+	"proxy); use a network in which every machine reaches the others at their own addresses")

@@ -12,7 +12,10 @@ import (
 // sent.
 type link struct {
 	rank int // group rank of the other end
-	conn *net.TCPConn
+	// attempt counts the handshakes of the connecting rank, from 1. This end has accepted the
+	// connection if it is not 0.
+	attempt uint32
+	conn    *net.TCPConn
 
 	mu     sync.Mutex
 	queue  [][]byte      // encoded frames; guarded by mu

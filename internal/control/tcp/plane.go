@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -36,6 +37,8 @@ type Plane struct {
 	// lastTicket holds the smallest last ticket of the peers that have left the group.
 	lastTicket atomic.Uint64
 	peerGone   atomic.Bool // whether a peer has failed or is lost, or this plane is closed
+
+	silent []int // ranks that markSilent will mark as lost; guarded by mu
 
 	sentStatus status                  // status that was sent last; guarded by mu
 	laneErrs   [driver.LaneFault]error // errors of failed exchanges; guarded by mu
@@ -140,22 +143,64 @@ func (p *Plane) read(l *link) {
 		_ = p.Fail(fmt.Errorf("reading a message of rank %d: %w", p.cfg.Group.Ranks[l.rank], err))
 	}
 	_ = l.conn.Close()
-	p.markLost(l.rank, sys.IsSilence(err))
+	if sys.IsSilence(err) {
+		p.markSilent(l.rank)
+	} else {
+		p.markLost(l.rank)
+	}
 }
 
-// markLost records that a rank is lost, unless it has left. If its machine is silent, the other
-// ranks whose machines do not answer either are lost with it. So errors name all of them.
-func (p *Plane) markLost(rank int, silent bool) {
+// markLost records that ranks are lost, unless they have left.
+func (p *Plane) markLost(ranks ...int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for r := range p.records {
-		lost := r == rank || silent && r != p.me && sys.Silent(p.links[r].conn)
-		if lost && !p.records[r].left {
+	for _, r := range ranks {
+		if !p.records[r].left {
 			p.records[r].lost = true
 			p.peerGone.Store(true)
 		}
 	}
 	p.wakeAll()
+}
+
+// markSilent records that a rank is lost because its machine does not answer. The other ranks whose
+// machines do not answer either are lost with it, so that errors name all of them. markSilent waits
+// until it is clear which ranks these are.
+func (p *Plane) markSilent(rank int) {
+	p.mu.Lock()
+	first := len(p.silent) == 0
+	p.silent = append(p.silent, rank)
+	p.mu.Unlock()
+	if !first {
+		return // the goroutine of the first silent rank marks this one, too
+	}
+	ticker := time.NewTicker(statusInterval)
+	defer ticker.Stop()
+	for p.anyLink(sys.Suspect) >= 0 {
+		select {
+		case <-ticker.C:
+			continue
+		case <-p.quit:
+		}
+		break
+	}
+	p.mu.Lock()
+	ranks := p.silent
+	p.silent = nil
+	p.mu.Unlock()
+	for r, l := range p.links {
+		if l != nil && sys.SilenceOf(l.conn) == sys.Silent {
+			ranks = append(ranks, r)
+		}
+	}
+	p.markLost(ranks...)
+}
+
+// anyLink returns a rank whose connection has the given silence, or -1.
+func (p *Plane) anyLink(silence sys.Silence) int {
+	return slices.IndexFunc(p.links, func(l *link) bool {
+		return l != nil && sys.SilenceOf(l.conn) == silence
+	})
 }
 
 // handle applies a message to the sender's record. It reports whether the sender has left.

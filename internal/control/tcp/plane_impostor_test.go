@@ -99,7 +99,7 @@ func (i *impostor) dial() {
 // authenticate sends the first half of the token and checks the answer.
 func (i *impostor) authenticate(secret token) {
 	i.t.Helper()
-	_, err := i.conn.Write(i.joiner().hello(0))
+	_, err := i.conn.Write(i.joiner().hello(0, 1, i.conn))
 	check(i.t, err)
 	var answer [tokenHalf]byte
 	_, err = io.ReadFull(i.conn, answer[:])
@@ -151,19 +151,21 @@ func TestUnauthenticatedConnectionsAreIgnored(t *testing.T) {
 	i.dial()
 	silent := i.conn // sends no hello
 	defer silent.Close()
-	checkRejected := func(name string, hello []byte) {
+	checkRejected := func(name string, hello func(net.Conn) []byte) {
 		i.dial()
-		_, err := i.conn.Write(hello)
+		_, err := i.conn.Write(hello(i.conn))
 		check(t, err)
 		i.checkClosed(name)
 	}
-	hello := func(secret token, rank, to int) []byte {
+	hello := func(secret token, rank, to int) func(net.Conn) []byte {
 		j := &joiner{cfg: Config{Group: driver.GroupConfig{Rank: rank}}, token: secret}
-		return j.hello(to)
+		return func(conn net.Conn) []byte { return j.hello(to, 1, conn) }
 	}
 	wrong := right
 	wrong[tokenHalf-1] ^= 1
-	checkRejected("HTTP", []byte(strings.Repeat("GET / HTTP/1.1\r\n", 2)[:helloBytes]))
+	checkRejected("HTTP", func(net.Conn) []byte {
+		return []byte(strings.Repeat("GET / HTTP/1.1\r\n", 8)[:helloBytes])
+	})
 	checkRejected("a wrong token", hello(wrong, 1, 0))
 	checkRejected("the listener's rank", hello(right, 0, 0))
 	checkRejected("a rank outside the group", hello(right, 2, 0))

@@ -120,7 +120,7 @@ func (r *machineRank) failedToJoin(err error) machineEvent {
 }
 
 // roundsPerEvent is the number of rounds between two events.
-const roundsPerEvent = 5
+const roundsPerEvent = 2
 
 // work runs rounds until one fails, or until all ranks have agreed to finish. A line on standard
 // input makes this rank propose that.

@@ -1,251 +1,192 @@
 package tcp
 
 import (
-	"bufio"
-	"context"
-	"encoding/json"
 	"fmt"
 	"io"
-	"math/rand/v2"
+	"net"
 	"net/netip"
-	"os"
-	"os/exec"
-	"slices"
-	"strconv"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
 	"symmem/internal/netlab"
 )
 
-// lanLink is a link of a data center. wanLink is a bad link.
-var (
-	lanLink = netlab.Link{MinDelay: 100 * time.Microsecond, MaxDelay: 200 * time.Microsecond}
-	wanLink = netlab.Link{
-		MinDelay: 100 * time.Microsecond, MaxDelay: 50 * time.Millisecond, Loss: 0.01,
-	}
-)
-
-// detectionLimit bounds the time from a fault of the network to the last error of a survivor.
-const detectionLimit = 10 * time.Second
-
-// cluster runs ranks on simulated machines. Ranks are numbered by machine.
-type cluster struct {
-	t     testing.TB
-	lab   *netlab.Lab
-	ranks []*machineProcess
-	local int // ranks of each machine
-}
-
-// machineProcess is the process of a rank.
-type machineProcess struct {
-	rank    int
-	command *exec.Cmd
-	input   io.WriteCloser
-
-	mu     sync.Mutex
-	events []machineEvent // guarded by mu
-	times  []time.Time    // of the events; guarded by mu
-	more   chan struct{}  // closed and replaced at each event; guarded by mu
-	exited bool           // guarded by mu
-}
-
-// newCluster starts the ranks of a new lab. The ranks read link before they connect.
-func newCluster(
-	t testing.TB, cfg netlab.Config, local int, link netlab.Link, r machineRank,
-) *cluster {
-	t.Helper()
-	c := &cluster{t: t, lab: netlab.New(t, cfg), local: local}
-	c.lab.SetAll(link)
-	c.start(r)
-	return c
-}
-
-// start starts the ranks. r has the fields that are the same on all ranks. If r.Store is empty,
-// the first machine serves the store.
-func (c *cluster) start(r machineRank) {
-	c.t.Helper()
-	r.Size, r.LocalSize = c.local*len(c.lab.Machines), c.local
-	if r.Store == "" {
-		r.Store = netip.AddrPortFrom(c.lab.Machines[0].Addresses[0], 29500).String()
-	}
-	r.Token = strconv.FormatUint(rand.Uint64(), 36)
-	for rank := range r.Size {
-		r.Rank, r.LocalRank = rank, rank%c.local
-		c.ranks = append(c.ranks, c.startRank(r))
+// TestSilentMachineIsNamed cuts a machine off without notice. Its processes are killed later, when
+// the network cannot report their end.
+func TestSilentMachineIsNamed(t *testing.T) {
+	t.Parallel()
+	for machine := range 3 {
+		t.Run(fmt.Sprintf("machine %d of 3", machine), func(t *testing.T) {
+			t.Parallel()
+			c := newCluster(t, netlab.Config{Machines: 3}, 2, lanLink, machineRank{Timeout: patience})
+			c.awaitRounds()
+			begin := time.Now()
+			c.lab.Isolate(machine, netlab.Link{Cut: true})
+			c.kill(machine)
+			for other := range 3 {
+				if other != machine {
+					c.checkLost(other, begin, machine)
+				}
+			}
+		})
 	}
 }
 
-func (c *cluster) startRank(r machineRank) *machineProcess {
-	c.t.Helper()
-	text, err := json.Marshal(r)
-	check(c.t, err)
-	ctx, cancel := context.WithCancel(context.Background())
-	p := &machineProcess{
-		rank: r.Rank, command: exec.CommandContext(ctx, os.Args[0]), more: make(chan struct{}),
-	}
-	p.command.Env = append(os.Environ(), machineRankVariable+"="+string(text))
-	p.command.Stderr = os.Stderr
-	output, err := p.command.StdoutPipe()
-	check(c.t, err)
-	p.input, err = p.command.StdinPipe()
-	check(c.t, err)
-	check(c.t, c.lab.Machines[r.Rank/c.local].Start(p.command))
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		p.read(output)
-		_ = p.command.Wait()
-	}()
-	c.t.Cleanup(func() { cancel(); <-done })
-	return p
+// TestPartitionNamesTheOtherSide cuts one machine off, which keeps running.
+func TestPartitionNamesTheOtherSide(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, netlab.Config{Machines: 3}, 2, lanLink, machineRank{Timeout: patience})
+	c.awaitRounds()
+	begin := time.Now()
+	c.lab.Isolate(2, netlab.Link{Cut: true})
+	c.checkLost(0, begin, 2)
+	c.checkLost(1, begin, 2)
+	c.checkLost(2, begin, 0, 1)
 }
 
-// read records the events of a rank until its process ends.
-func (p *machineProcess) read(output io.Reader) {
-	for lines := bufio.NewScanner(output); lines.Scan(); {
-		var e machineEvent
-		if json.Unmarshal(lines.Bytes(), &e) == nil {
-			p.add(e, false)
-		}
-	}
-	p.add(machineEvent{}, true)
-}
-
-func (p *machineProcess) add(e machineEvent, exited bool) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.exited = exited; !exited {
-		p.events, p.times = append(p.events, e), append(p.times, time.Now())
-	}
-	close(p.more)
-	p.more = make(chan struct{})
-}
-
-// await waits for an event that matches. It returns false if the rank ends without one, or if it
-// has none at the deadline.
-func (p *machineProcess) await(
-	deadline time.Time, match func(machineEvent) bool,
-) (e machineEvent, at time.Time, ok bool) {
-	timeout := time.After(time.Until(deadline))
-	for {
-		p.mu.Lock()
-		i, more, exited := slices.IndexFunc(p.events, match), p.more, p.exited
-		if i >= 0 {
-			e, at = p.events[i], p.times[i]
-		}
-		p.mu.Unlock()
-		if i >= 0 || exited {
-			return e, at, i >= 0
-		}
-		select {
-		case <-more:
-		case <-timeout:
-			return e, at, false
-		}
+// TestBadNetworkIsNoFault runs ranks over a link that delays, reorders and drops packets, and that
+// fails for a while. The machines' clocks differ.
+func TestBadNetworkIsNoFault(t *testing.T) {
+	t.Parallel()
+	for _, v6 := range []bool{false, true} {
+		t.Run(fmt.Sprintf("IPv6 %t", v6), func(t *testing.T) {
+			t.Parallel()
+			c := newCluster(t, netlab.Config{
+				Machines: 2, IPv6: v6, Seed: 43, ClockStep: 5000 * time.Second,
+			}, 2, wanLink, machineRank{Timeout: patience})
+			c.awaitRounds()
+			c.lab.Set(0, 1, netlab.Link{Cut: true})
+			time.AfterFunc(healedPartition, func() { c.lab.Set(0, 1, wanLink) })
+			c.awaitRounds()
+			c.awaitRounds()
+			c.finish()
+		})
 	}
 }
 
-// eventNamed returns a match for events of one name.
-func eventNamed(event string) func(machineEvent) bool {
-	return func(e machineEvent) bool { return e.Event == event }
+// healedPartition is shorter than sys.SilenceLimit by more than the time between two transmissions
+// of the same data.
+const healedPartition = 2500 * time.Millisecond
+
+// TestPartitionWhileJoiningHeals cuts a machine off before its ranks join.
+func TestPartitionWhileJoiningHeals(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, netlab.Config{Machines: 2}, 2, netlab.Link{Cut: true},
+		machineRank{Timeout: patience})
+	c.awaitAll(eventNamed(eventStarted))
+	time.AfterFunc(time.Second, func() { c.lab.SetAll(lanLink) })
+	c.awaitRounds()
+	c.finish()
 }
 
-// history describes the events of a rank for a test failure.
-func (p *machineProcess) history() string {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	text := fmt.Sprintf("rank %d, exited %t:", p.rank, p.exited)
-	for _, e := range p.events[max(0, len(p.events)-3):] {
-		text += fmt.Sprintf("\n\t%+v", e)
-	}
-	return text
-}
-
-// awaitAll waits until all ranks have an event that matches.
-func (c *cluster) awaitAll(match func(machineEvent) bool) {
-	c.t.Helper()
-	deadline := time.Now().Add(patience)
-	for _, p := range c.ranks {
-		if _, _, ok := p.await(deadline, match); !ok {
-			c.t.Fatalf("no such event: %s", p.history())
-		}
-	}
-}
-
-// awaitRounds waits until all ranks have completed more rounds than any rank has now.
-func (c *cluster) awaitRounds() {
-	c.t.Helper()
-	reached := 0
-	for _, p := range c.ranks {
-		p.mu.Lock()
-		for _, e := range p.events {
-			reached = max(reached, e.Round)
-		}
-		p.mu.Unlock()
-	}
-	c.awaitAll(func(e machineEvent) bool {
-		return e.Event == eventRounds && e.Round > reached
+// TestOtherInterfaceIsUsed gives each machine two interfaces and cuts the first one of a machine.
+func TestOtherInterfaceIsUsed(t *testing.T) {
+	t.Parallel()
+	c := &cluster{t: t, lab: netlab.New(t, netlab.Config{Machines: 2, Interfaces: 2}), local: 2}
+	c.lab.CutInterface(0, 0)
+	c.start(machineRank{
+		Timeout: patience,
+		Store:   netip.AddrPortFrom(c.lab.Machines[0].Addresses[1], 29500).String(),
 	})
+	c.awaitRounds()
+	c.finish()
 }
 
-// finish ends all ranks in order.
-func (c *cluster) finish() {
-	c.t.Helper()
-	_, _ = io.WriteString(c.ranks[0].input, "finish\n")
-	c.awaitAll(func(e machineEvent) bool { return e.Event == eventEnded && e.Kind == "finished" })
-}
-
-// ranksOf lists the ranks of machines.
-func (c *cluster) ranksOf(machines ...int) (ranks []int) {
-	for _, m := range machines {
-		for i := range c.local {
-			ranks = append(ranks, m*c.local+i)
+// TestMissingStoreIsNamed isolates the machine that serves the store before the ranks connect.
+func TestMissingStoreIsNamed(t *testing.T) {
+	t.Parallel()
+	const timeout = 3 * time.Second
+	c := newCluster(t, netlab.Config{Machines: 2}, 2, netlab.Link{Cut: true},
+		machineRank{Timeout: timeout})
+	for _, r := range c.ranksOf(1) {
+		e, _, ok := c.ranks[r].await(time.Now().Add(timeout+detectionLimit), eventNamed(eventEnded))
+		if !ok || e.Kind != "late" || len(e.Ranks) != 1 || e.Ranks[0] != 0 {
+			t.Errorf("rank %d reports %+v; want that rank 0 is late: %s", r, e, c.ranks[r].history())
 		}
 	}
-	return ranks
-}
-
-// kill kills all processes of a machine.
-func (c *cluster) kill(machine int) {
-	for _, r := range c.ranksOf(machine) {
-		_ = c.ranks[r].command.Process.Kill()
+	for _, r := range c.ranksOf(0) {
+		e, _, ok := c.ranks[r].await(time.Now().Add(timeout+detectionLimit), eventNamed(eventEnded))
+		if !ok || e.Kind != "late" || fmt.Sprint(e.Ranks) != fmt.Sprint(c.ranksOf(1)) {
+			t.Errorf("rank %d reports %+v; want that ranks %v are late: %s", r, e, c.ranksOf(1),
+				c.ranks[r].history())
+		}
 	}
 }
 
-// checkLost checks that all ranks of a machine report that all ranks of the lost machines are lost,
-// and name these machines, within detectionLimit after begin.
-func (c *cluster) checkLost(machine int, begin time.Time, lost ...int) {
-	c.t.Helper()
-	for _, r := range c.ranksOf(machine) {
-		p := c.ranks[r]
-		e, at, ok := p.await(begin.Add(2*detectionLimit), eventNamed(eventEnded))
-		switch {
-		case !ok:
-			c.t.Errorf("hung: %s", p.history())
-		case e.Kind != "lost" || !slices.Equal(e.Ranks, c.ranksOf(lost...)):
-			c.t.Errorf("rank %d reports %q for ranks %v; want \"lost\" for ranks %v: %s",
-				r, e.Kind, e.Ranks, c.ranksOf(lost...), e.Text)
-		case at.Sub(begin) > detectionLimit:
-			c.t.Errorf("rank %d reports after %v; want at most %v", r, at.Sub(begin), detectionLimit)
+func TestNATIsRefused(t *testing.T) {
+	t.Parallel()
+	c := &cluster{t: t, lab: netlab.New(t, netlab.Config{Machines: 2}), local: 2}
+	c.lab.TranslateAddress(1, netip.MustParseAddr("10.77.0.99"))
+	c.start(machineRank{Timeout: patience})
+	for _, p := range c.ranks {
+		e, _, ok := p.await(time.Now().Add(patience), eventNamed(eventEnded))
+		if !ok {
+			t.Fatalf("hung: %s", p.history())
 		}
-		for _, m := range lost {
-			if name := c.lab.Machines[m].Name; ok && !strings.Contains(e.Text, name) {
-				c.t.Errorf("rank %d does not name %s: %s", r, name, e.Text)
+		for _, want := range []string{"NAT", "node-a", "node-b", "10.77.0.2", "10.77.0.99"} {
+			if !strings.Contains(e.Text, want) {
+				t.Errorf("rank %d does not name %q: %s", p.rank, want, e.Text)
 			}
 		}
 	}
 }
 
-// TestSilentMachineIsNamed cuts a machine off without notice. Its processes are killed later, when
-// the network cannot report their end.
-func TestSilentMachineIsNamed(t *testing.T) {
-	c := newCluster(t, netlab.Config{Machines: 2}, 2, lanLink, machineRank{Timeout: patience})
+// TestAttackOnTheStoreIsIgnored has a machine without ranks connect to the store while ranks
+// join and run. It sends garbage, guesses tokens and opens idle connections.
+func TestAttackOnTheStoreIsIgnored(t *testing.T) {
+	t.Parallel()
+	c := &cluster{t: t, lab: netlab.New(t, netlab.Config{Machines: 3}), local: 2, idle: 1}
+	attacker, store := c.lab.Machines[2], netip.AddrPortFrom(c.lab.Machines[0].Addresses[0], 29500)
+	attacked, stop, done := make(chan struct{}), make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(done)
+		attack(attacker, store.String(), attacked, stop)
+	}()
+	c.start(machineRank{Timeout: patience})
+	<-attacked
 	c.awaitRounds()
-	begin := time.Now()
-	c.lab.Isolate(1, netlab.Link{Cut: true})
-	c.kill(1)
-	c.checkLost(0, begin, 1)
+	c.finish()
+	close(stop)
+	<-done
+}
+
+// attack connects to an address until stop is closed. It closes attacked after 200 connections.
+func attack(from *netlab.Machine, address string, attacked, stop chan struct{}) {
+	connections := 0
+	var idle []net.Conn
+	defer func() {
+		for _, conn := range idle {
+			_ = conn.Close()
+		}
+	}()
+	texts := []string{
+		"", "GET / HTTP/1.1\r\n\r\n", strings.Repeat("\xff", 4096), helloWord + strings.Repeat("x", 200),
+		"\x00\x2d\xc8\x1b\x3c\x09", // VALIDATE, but a wrong token
+	}
+	for {
+		select {
+		case <-stop:
+			return
+		default:
+		}
+		var conn net.Conn
+		err := from.Do(func() (err error) {
+			conn, err = net.DialTimeout("tcp", address, 100*time.Millisecond)
+			return err
+		})
+		if err != nil {
+			continue
+		}
+		text := texts[connections%len(texts)]
+		if connections++; connections == 200 {
+			close(attacked)
+		}
+		if text == "" && len(idle) < 500 {
+			idle = append(idle, conn)
+			continue
+		}
+		_, _ = io.WriteString(conn, text)
+		_ = conn.Close()
+	}
 }

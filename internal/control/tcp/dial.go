@@ -1,0 +1,184 @@
+package tcp
+
+import (
+	"context"
+	"crypto/subtle"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"symmem/internal/control"
+	"symmem/internal/sys"
+)
+
+const (
+	// dialTimeout limits how long a rank tries to reach another one. It is longer than interruptions
+	// of a network that heals.
+	dialTimeout = 20 * time.Second
+	// dialStagger is the time between the first packets to two addresses of a rank. The first
+	// address is used if it answers sooner.
+	dialStagger = 200 * time.Millisecond
+	// dialPause is the time before a rank tries all addresses again.
+	dialPause = 500 * time.Millisecond
+)
+
+// dialer connects to one rank before this one. It is used by one goroutine.
+type dialer struct {
+	*joiner
+	rank    int    // group rank
+	attempt uint32 // number of handshakes so far
+}
+
+// dialAll connects to all ranks before this one. It looks up one address at a time, because each
+// lookup that waits needs a connection to the store.
+func (j *joiner) dialAll(ctx context.Context, fail func(error)) {
+	for r := range j.cfg.Group.Rank {
+		value, err := j.cfg.Store.Get(ctx, j.addressKey(r))
+		if err != nil {
+			fail(fmt.Errorf("looking up the address of rank %d: %w", j.cfg.Group.Ranks[r], err))
+			return
+		}
+		j.tasks.Go(func() {
+			l, err := (&dialer{joiner: j, rank: r}).dial(ctx, string(value))
+			if err != nil {
+				fail(err)
+				return
+			}
+			j.addLink(l)
+		})
+	}
+}
+
+// dial connects to the rank at the first of its addresses that answers. It tries again for
+// dialTimeout.
+func (d *dialer) dial(ctx context.Context, addresses string) (*link, error) {
+	for begin := time.Now(); ; {
+		l, errs := d.tryAddresses(ctx, strings.Fields(addresses))
+		if l != nil {
+			return l, nil
+		}
+		if !slices.ContainsFunc(errs, func(err error) bool { return !refused(err) }) {
+			return nil, d.lost(d.cfg.Group.Ranks[d.rank],
+				fmt.Sprintf("its addresses %q refuse connections", addresses))
+		}
+		err := errors.Join(errs...)
+		if ctx.Err() != nil || errors.Is(err, ErrProtocol) || time.Since(begin) > dialTimeout {
+			return nil, d.unreachableError(addresses, err)
+		}
+		select {
+		case <-time.After(dialPause):
+		case <-ctx.Done():
+		}
+	}
+}
+
+// unreachableError returns the error for a rank that did not answer at any of its addresses.
+func (d *dialer) unreachableError(addresses string, err error) error {
+	advice := ""
+	if !errors.Is(err, ErrProtocol) {
+		advice = "; every machine must reach the others at these addresses, on any port: open " +
+			"firewalls, and do not use NAT"
+	}
+	return fmt.Errorf("connecting from %s to %s at %q: %w%s", control.HostName(),
+		d.describe(d.rank), addresses, err, advice)
+}
+
+// describe names a group rank and its machine, if the store has the machine's name.
+func (j *joiner) describe(r int) string {
+	text := fmt.Sprintf("rank %d", j.cfg.Group.Ranks[r])
+	if name := j.list.Machine(j.cfg.Group.Ranks[r]); name != "" {
+		text += " on " + name
+	}
+	return text
+}
+
+// tryAddresses connects to all addresses of a rank at once and makes a handshake with one after
+// another, in the order in which they answer. It returns the first connection with a successful
+// handshake and closes the others.
+func (d *dialer) tryAddresses(ctx context.Context, addresses []string) (*link, []error) {
+	ctx, cancel := context.WithTimeout(ctx, handshakeTimeout)
+	defer cancel()
+	type result struct {
+		conn net.Conn
+		err  error
+	}
+	results := make(chan result, len(addresses))
+	for i, address := range addresses {
+		d.tasks.Go(func() {
+			conn, err := dialAfter(ctx, time.Duration(i)*dialStagger, address)
+			results <- result{conn, err}
+		})
+	}
+	var found *link
+	var errs []error
+	for range addresses {
+		r := <-results
+		switch {
+		case r.err != nil:
+			errs = append(errs, r.err)
+		case found != nil:
+			_ = r.conn.Close()
+		default:
+			l, err := d.handshake(ctx, r.conn.(*net.TCPConn))
+			if err != nil {
+				errs = append(errs, fmt.Errorf("%v: %w", r.conn.RemoteAddr(), err))
+				continue
+			}
+			found = l
+			cancel() // ends the attempts at other addresses
+		}
+	}
+	return found, errs
+}
+
+// dialAfter waits and then connects to an address.
+func dialAfter(ctx context.Context, pause time.Duration, address string) (net.Conn, error) {
+	select {
+	case <-time.After(pause):
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
+	conn, err := sys.Dialer().DialContext(ctx, "tcp", address)
+	if err == nil {
+		sys.CloseInForks(conn)
+	}
+	return conn, err
+}
+
+// refused reports whether err shows that the address has no listener, or that the listener's
+// process has closed the connection.
+func refused(err error) bool {
+	return errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, syscall.ECONNRESET) ||
+		errors.Is(err, syscall.EPIPE)
+}
+
+// handshake sends the first half of the token and verifies the second half. On failure it closes
+// the connection.
+func (d *dialer) handshake(ctx context.Context, conn *net.TCPConn) (*link, error) {
+	stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Now()) })
+	defer stop()
+	d.attempt++
+	l := newLink(d.rank, conn)
+	err := func() error {
+		if _, err := conn.Write(d.hello(d.rank, d.attempt, conn)); err != nil {
+			return err
+		}
+		var answer [tokenHalf]byte
+		if _, err := io.ReadFull(conn, answer[:]); err != nil {
+			return err
+		}
+		if subtle.ConstantTimeCompare(answer[:], d.token[tokenHalf:]) != 1 {
+			return fmt.Errorf("the rank does not have the token of the group: %w", ErrProtocol)
+		}
+		return nil
+	}()
+	if err != nil {
+		return nil, errors.Join(err, conn.Close())
+	}
+	return l, nil
+}

@@ -1,0 +1,259 @@
+package tcp
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net/netip"
+	"os"
+	"os/exec"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"symmem/internal/netlab"
+)
+
+// lanLink is a link of a data center. wanLink is a bad link.
+var (
+	lanLink = netlab.Link{MinDelay: 100 * time.Microsecond, MaxDelay: 200 * time.Microsecond}
+	wanLink = netlab.Link{
+		MinDelay: 100 * time.Microsecond, MaxDelay: 50 * time.Millisecond, Loss: 0.01,
+	}
+)
+
+// detectionLimit bounds the time from a fault of the network to the last error of a survivor.
+const detectionLimit = 10 * time.Second
+
+// cluster runs ranks on simulated machines. Ranks are numbered by machine.
+type cluster struct {
+	t     testing.TB
+	lab   *netlab.Lab
+	ranks []*machineProcess
+	local int // ranks of each machine
+	idle  int // number of machines without ranks, the last ones
+}
+
+// machineProcess is the process of a rank.
+type machineProcess struct {
+	rank    int
+	command *exec.Cmd
+	input   io.WriteCloser
+
+	mu     sync.Mutex
+	events []machineEvent // guarded by mu
+	times  []time.Time    // of the events; guarded by mu
+	more   chan struct{}  // closed and replaced at each event; guarded by mu
+	exited bool           // guarded by mu
+}
+
+// newCluster starts the ranks of a new lab. The ranks read link before they connect.
+func newCluster(
+	t testing.TB, cfg netlab.Config, local int, link netlab.Link, r machineRank,
+) *cluster {
+	t.Helper()
+	c := &cluster{t: t, lab: netlab.New(t, cfg), local: local}
+	c.lab.SetAll(link)
+	c.start(r)
+	return c
+}
+
+// start starts the ranks. r has the fields that are the same on all ranks. If r.Store is empty,
+// the first machine serves the store.
+func (c *cluster) start(r machineRank) {
+	c.t.Helper()
+	r.Size, r.LocalSize = c.local*(len(c.lab.Machines)-c.idle), c.local
+	if r.Store == "" {
+		r.Store = netip.AddrPortFrom(c.lab.Machines[0].Addresses[0], 29500).String()
+	}
+	r.Token = strconv.FormatUint(rand.Uint64(), 36)
+	for rank := range r.Size {
+		r.Rank, r.LocalRank = rank, rank%c.local
+		c.ranks = append(c.ranks, c.startRank(r))
+	}
+}
+
+func (c *cluster) startRank(r machineRank) *machineProcess {
+	c.t.Helper()
+	text, err := json.Marshal(r)
+	check(c.t, err)
+	ctx, cancel := context.WithCancel(context.Background())
+	p := &machineProcess{
+		rank: r.Rank, command: exec.CommandContext(ctx, os.Args[0]), more: make(chan struct{}),
+	}
+	p.command.Env = append(os.Environ(), machineRankVariable+"="+string(text))
+	p.command.Stderr = os.Stderr
+	output, err := p.command.StdoutPipe()
+	check(c.t, err)
+	p.input, err = p.command.StdinPipe()
+	check(c.t, err)
+	check(c.t, c.lab.Machines[r.Rank/c.local].Start(p.command))
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		p.read(output)
+		_ = p.command.Wait()
+	}()
+	c.t.Cleanup(func() { cancel(); <-done })
+	return p
+}
+
+// read records the events of a rank until its process ends.
+func (p *machineProcess) read(output io.Reader) {
+	for lines := bufio.NewScanner(output); lines.Scan(); {
+		var e machineEvent
+		if json.Unmarshal(lines.Bytes(), &e) == nil {
+			p.add(e, false)
+		}
+	}
+	p.add(machineEvent{}, true)
+}
+
+func (p *machineProcess) add(e machineEvent, exited bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.exited = exited; !exited {
+		p.events, p.times = append(p.events, e), append(p.times, time.Now())
+	}
+	close(p.more)
+	p.more = make(chan struct{})
+}
+
+// await waits for an event that matches. It returns false if the rank ends without one, or if it
+// has none at the deadline.
+func (p *machineProcess) await(
+	deadline time.Time, match func(machineEvent) bool,
+) (e machineEvent, at time.Time, ok bool) {
+	timeout := time.After(time.Until(deadline))
+	for {
+		p.mu.Lock()
+		i, more, exited := slices.IndexFunc(p.events, match), p.more, p.exited
+		if i >= 0 {
+			e, at = p.events[i], p.times[i]
+		}
+		p.mu.Unlock()
+		if i >= 0 || exited {
+			return e, at, i >= 0
+		}
+		select {
+		case <-more:
+		case <-timeout:
+			return e, at, false
+		}
+	}
+}
+
+// eventNamed returns a match for events of one name.
+func eventNamed(event string) func(machineEvent) bool {
+	return func(e machineEvent) bool { return e.Event == event }
+}
+
+// history describes the events of a rank for a test failure.
+func (p *machineProcess) history() string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	text := fmt.Sprintf("rank %d, exited %t:", p.rank, p.exited)
+	for _, e := range p.events[max(0, len(p.events)-3):] {
+		text += fmt.Sprintf("\n\t%+v", e)
+	}
+	return text
+}
+
+// awaitAll waits until all ranks have an event that matches.
+func (c *cluster) awaitAll(match func(machineEvent) bool) {
+	c.t.Helper()
+	deadline := time.Now().Add(patience)
+	for _, p := range c.ranks {
+		if _, _, ok := p.await(deadline, match); !ok {
+			for _, other := range c.ranks {
+				c.t.Log(other.history())
+			}
+			c.t.Fatalf("rank %d does not have the expected event", p.rank)
+		}
+	}
+}
+
+// awaitRounds waits until all ranks have completed more rounds than any rank has now.
+func (c *cluster) awaitRounds() {
+	c.t.Helper()
+	reached := 0
+	for _, p := range c.ranks {
+		p.mu.Lock()
+		for _, e := range p.events {
+			reached = max(reached, e.Round)
+		}
+		p.mu.Unlock()
+	}
+	c.awaitAll(func(e machineEvent) bool {
+		return e.Event == eventRounds && e.Round > reached
+	})
+}
+
+// finish ends all ranks in order.
+func (c *cluster) finish() {
+	c.t.Helper()
+	_, _ = io.WriteString(c.ranks[0].input, "finish\n")
+	c.awaitAll(func(e machineEvent) bool { return e.Event == eventEnded && e.Kind == "finished" })
+}
+
+// ranksOf lists the ranks of machines.
+func (c *cluster) ranksOf(machines ...int) (ranks []int) {
+	for _, m := range machines {
+		for i := range c.local {
+			ranks = append(ranks, m*c.local+i)
+		}
+	}
+	return ranks
+}
+
+// kill kills all processes of a machine.
+func (c *cluster) kill(machine int) {
+	for _, r := range c.ranksOf(machine) {
+		_ = c.ranks[r].command.Process.Kill()
+	}
+}
+
+// checkLost checks that all ranks of a machine report that exactly the ranks of the lost machines
+// are lost, and name these machines, within detectionLimit after begin.
+func (c *cluster) checkLost(machine int, begin time.Time, lost ...int) {
+	c.t.Helper()
+	for _, r := range c.ranksOf(machine) {
+		if e, ok := c.checkReport(r, begin, lost...); ok && !slices.Equal(e.Ranks, c.ranksOf(lost...)) {
+			c.t.Errorf("rank %d reports ranks %v; want ranks %v: %s", r, e.Ranks, c.ranksOf(lost...),
+				e.Text)
+		}
+	}
+}
+
+// checkReport checks that a rank reports that some ranks of the lost machines, and no others, are
+// lost. It also checks that the rank names these machines, within detectionLimit after begin.
+func (c *cluster) checkReport(r int, begin time.Time, lost ...int) (e machineEvent, ok bool) {
+	c.t.Helper()
+	p := c.ranks[r]
+	e, at, ok := p.await(begin.Add(2*detectionLimit), eventNamed(eventEnded))
+	if !ok {
+		c.t.Errorf("hung: %s", p.history())
+		return e, false
+	}
+	if e.Kind != "lost" || len(e.Ranks) == 0 {
+		c.t.Errorf("rank %d reports %q; want \"lost\": %s", r, e.Kind, e.Text)
+		return e, false
+	}
+	if at.Sub(begin) > detectionLimit {
+		c.t.Errorf("rank %d reports after %v; want at most %v", r, at.Sub(begin), detectionLimit)
+	}
+	for _, other := range e.Ranks {
+		machine := c.lab.Machines[other/c.local]
+		if !slices.Contains(lost, other/c.local) || !strings.Contains(e.Text, machine.Name) {
+			c.t.Errorf("rank %d reports rank %d on %s; want ranks and names of machines %v: %s", r,
+				other, machine.Name, lost, e.Text)
+		}
+	}
+	return e, true
+}

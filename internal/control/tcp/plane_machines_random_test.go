@@ -1,0 +1,165 @@
+package tcp
+
+import (
+	"flag"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"symmem/internal/netlab"
+)
+
+var (
+	faultsFlag = flag.Int("faults", 6, "number of random network faults")
+	ranksFlag  = flag.Int("machine-ranks", 2, "ranks of each machine in random network faults")
+	seedFlag   = flag.Uint64("fault-seed", 43, "seed of random network faults")
+)
+
+// faultCounts counts the faults of a test by kind.
+type faultCounts struct {
+	mu     sync.Mutex
+	counts map[string]int // guarded by mu
+}
+
+func (f *faultCounts) add(kind string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.counts[kind]++
+}
+
+// total formats the counts.
+func (f *faultCounts) total() string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	sum, text := 0, ""
+	for _, kind := range slices.Sorted(maps.Keys(f.counts)) {
+		sum += f.counts[kind]
+		text += fmt.Sprintf("; %d %s", f.counts[kind], kind)
+	}
+	return fmt.Sprintf("%d faults%s", sum, text)
+}
+
+// TestRandomNetworkFaults runs random clusters. Each has some faults that heal, and one that does
+// not.
+func TestRandomNetworkFaults(t *testing.T) {
+	counts := &faultCounts{counts: map[string]int{}}
+	t.Cleanup(func() { t.Logf("-fault-seed=%d: %s", *seedFlag, counts.total()) })
+	t.Parallel()
+	planned := 0
+	for number := uint64(0); planned < *faultsFlag; number++ {
+		r := rand.New(rand.NewPCG(*seedFlag, number))
+		healing := r.IntN(4)
+		planned += healing + 1
+		t.Run(fmt.Sprintf("cluster %d", number), func(t *testing.T) {
+			t.Parallel()
+			runRandomCluster(t, r, healing, counts)
+		})
+	}
+}
+
+// runRandomCluster runs one cluster. Everything random comes from r.
+func runRandomCluster(t *testing.T, r *rand.Rand, healing int, counts *faultCounts) {
+	cfg := netlab.Config{
+		Machines: 2 + r.IntN(7), Interfaces: 1 + r.IntN(2), IPv6: r.IntN(2) == 0, Seed: r.Uint64(),
+		ClockStep: time.Duration(r.IntN(10_000)) * time.Second,
+	}
+	link := netlab.Link{
+		MinDelay: 100 * time.Microsecond, Loss: float64(r.IntN(2)) / 100,
+		MaxDelay: []time.Duration{200 * time.Microsecond, 5 * time.Millisecond,
+			50 * time.Millisecond}[r.IntN(3)],
+	}
+	t.Logf("%d machines with %d ranks, %+v, link %+v", cfg.Machines, *ranksFlag, cfg, link)
+	c := newCluster(t, cfg, *ranksFlag, link, machineRank{
+		Timeout: patience, Pause: time.Duration(cfg.Machines**ranksFlag) * 5 * time.Millisecond,
+	})
+	c.awaitAll(eventNamed(eventJoined))
+	for range healing {
+		c.heal(r, link, counts)
+	}
+	c.awaitRounds()
+	c.end(r, counts)
+}
+
+// heal makes a fault that heals, and checks that all ranks continue.
+func (c *cluster) heal(r *rand.Rand, link netlab.Link, counts *faultCounts) {
+	c.t.Helper()
+	length := time.Duration(r.Int64N(int64(healedPartition)))
+	a := r.IntN(len(c.lab.Machines))
+	b := (a + 1 + r.IntN(len(c.lab.Machines)-1)) % len(c.lab.Machines)
+	kind := []string{"healed cuts of a machine", "healed cuts of a link", "bursts of loss",
+		"bursts of delay"}[r.IntN(4)]
+	c.t.Logf("%s for %v: machine %d (and %d)", kind, length, a, b)
+	switch kind {
+	case "healed cuts of a machine":
+		c.lab.Isolate(a, netlab.Link{Cut: true})
+	case "healed cuts of a link":
+		c.lab.Set(a, b, netlab.Link{Cut: true})
+	case "bursts of loss":
+		c.lab.Isolate(a, netlab.Link{Loss: 0.2, MaxDelay: link.MaxDelay})
+	case "bursts of delay":
+		c.lab.Isolate(a, netlab.Link{MaxDelay: 300 * time.Millisecond})
+	}
+	healed := make(chan struct{})
+	time.AfterFunc(length, func() { c.lab.SetAll(link); close(healed) })
+	<-healed
+	c.awaitRounds()
+	counts.add(kind)
+}
+
+// end makes a fault that does not heal, and checks the reports of all survivors.
+func (c *cluster) end(r *rand.Rand, counts *faultCounts) {
+	c.t.Helper()
+	machine := r.IntN(len(c.lab.Machines))
+	kind := []string{"silent machines", "killed machines", "partitions", "killed ranks",
+		"orderly ends"}[r.IntN(5)]
+	c.t.Logf("%s: machine %d", kind, machine)
+	killed, begin := -1, time.Now()
+	switch kind {
+	case "silent machines":
+		c.lab.Isolate(machine, netlab.Link{Cut: true})
+		time.AfterFunc(time.Duration(r.Int64N(int64(time.Second))), func() { c.kill(machine) })
+	case "killed machines":
+		c.kill(machine)
+	case "partitions":
+		c.lab.Isolate(machine, netlab.Link{Cut: true})
+	case "killed ranks":
+		killed = machine*c.local + r.IntN(c.local)
+		_ = c.ranks[killed].command.Process.Kill()
+	case "orderly ends":
+		c.finish()
+		counts.add(kind)
+		return
+	}
+	for other := range c.lab.Machines {
+		for _, rank := range c.ranksOf(other) {
+			switch {
+			case other != machine && (kind == "killed machines" || killed >= 0),
+				killed >= 0 && rank != killed:
+				e, ok := c.checkReport(rank, begin, machine)
+				if ok && killed >= 0 && !slices.Equal(e.Ranks, []int{killed}) {
+					c.t.Errorf("rank %d reports ranks %v; want rank %d: %s", rank, e.Ranks, killed, e.Text)
+				}
+			}
+		}
+		if kind == "partitions" && other == machine {
+			c.checkLost(machine, begin, c.without(machine)...)
+		} else if other != machine && (kind == "partitions" || kind == "silent machines") {
+			c.checkLost(other, begin, machine)
+		}
+	}
+	counts.add(kind)
+}
+
+// without lists all machines except one.
+func (c *cluster) without(machine int) (others []int) {
+	for m := range c.lab.Machines {
+		if m != machine {
+			others = append(others, m)
+		}
+	}
+	return others
+}
