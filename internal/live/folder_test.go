@@ -1,0 +1,81 @@
+package live
+
+import (
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+)
+
+func TestFoldersOfOthersAreRefused(t *testing.T) {
+	for name, prepare := range map[string]func(path string) error{
+		"a folder that others can enter": func(path string) error {
+			return os.Mkdir(path, 0o755)
+		},
+		"a link": func(path string) error {
+			return os.Symlink(t.TempDir(), path)
+		},
+		"a file": func(path string) error { return os.WriteFile(path, nil, 0o600) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			useFolder(t)
+			if err := prepare(Root()); err != nil {
+				t.Fatal(err)
+			}
+			s, err := Open(Config{Job: "job", Log: slog.New(slog.DiscardHandler)})
+			if err == nil {
+				t.Errorf("Open succeeded; want an error (Close: %v)", s.Close())
+			}
+		})
+	}
+}
+
+func TestLongSocketPathIsRefused(t *testing.T) {
+	useFolder(t)
+	long := filepath.Join(os.Getenv("TMPDIR"), "a-folder-with-a-name-of-more-than-fifty-characters-"+
+		"which-leaves-no-room-for-the-rest")
+	if err := os.Mkdir(long, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("TMPDIR", long)
+	if s, err := Open(Config{Job: "job", Log: slog.New(slog.DiscardHandler)}); err == nil {
+		t.Errorf("Open succeeded; want an error (Close: %v)", s.Close())
+	}
+}
+
+// leaveSocket leaves a socket without a process, as a killed rank does.
+func leaveSocket(t *testing.T, job string, rank int) {
+	t.Helper()
+	folder := filepath.Join(Root(), job)
+	if err := os.MkdirAll(folder, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Net: "unix", Name: socketPath(folder, rank)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.SetUnlinkOnClose(false)
+	if err := l.Close(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestOpenRemovesSocketsOfEndedJobs(t *testing.T) {
+	useFolder(t)
+	openServer(t, "running", 1, "")
+	leaveSocket(t, "running", 0)
+	leaveSocket(t, "ended", 0)
+	leaveSocket(t, "ended", 1)
+	openServer(t, "new", 0, "")
+	jobs, err := Jobs(Root())
+	want := []string{filepath.Join(Root(), "new"), filepath.Join(Root(), "running")}
+	if err != nil || !slices.Equal(jobs, want) {
+		t.Errorf("Jobs = %v, %v; want %v", jobs, err, want)
+	}
+	m, err := Read(t.Context(), filepath.Join(Root(), "running"))
+	if err != nil || len(m.Ranks) != 2 || m.Ranks[0].Error != Ended || m.Ranks[1].Error != "" {
+		t.Errorf("Read = %+v, %v; want that rank 0 has ended and rank 1 answers", m, err)
+	}
+}

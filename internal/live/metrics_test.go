@@ -1,0 +1,110 @@
+package live
+
+import (
+	"strings"
+	"testing"
+)
+
+// series returns the lines of a rank's metrics that begin with a name and a brace.
+func series(t *testing.T, s Snapshot, name string) []string {
+	t.Helper()
+	w := get(t, metricsPath, s)
+	if w.Code != 200 {
+		t.Fatalf("status %d, body %q; want metrics", w.Code, w.Body)
+	}
+	var lines []string
+	for line := range strings.Lines(w.Body.String()) {
+		if strings.HasPrefix(line, name+"{") {
+			lines = append(lines, strings.TrimSpace(line))
+		}
+	}
+	return lines
+}
+
+// wantSeries reports an error unless the name has one series with the given value and labels.
+func wantSeries(t *testing.T, s Snapshot, name, value string, labels ...string) {
+	t.Helper()
+	lines := series(t, s, name)
+	if len(lines) != 1 || !strings.HasSuffix(lines[0], "} "+value) {
+		t.Errorf("%s = %q; want one series with value %s", name, lines, value)
+		return
+	}
+	for _, label := range labels {
+		if !strings.Contains(lines[0], label) {
+			t.Errorf("%s = %q; want the label %s", name, lines[0], label)
+		}
+	}
+}
+
+func TestMetrics(t *testing.T) {
+	t.Setenv("SLURM_JOB_ID", "42")
+	s := example(2)
+	wantSeries(t, s, "symmem_up", "1", `rank="2"`)
+	wantSeries(t, s, "symmem_wait_seconds", "1.5", `rank="2"`, `awaited_rank="3"`)
+	wantSeries(t, s, "symmem_group_failed", "1")
+	wantSeries(t, s, "symmem_collectives_total", "9", `path="window"`)
+	wantSeries(t, s, "symmem_calls_total", "9", `collective="AllReduce"`, `message_size="1-2MB"`)
+	wantSeries(t, s, "symmem_run_seconds_sum", "0.5")
+	wantSeries(t, s, "symmem_submit_seconds_count", "2")
+	wantSeries(t, s, "nccl_collective_exec_time_microseconds", "1000", `slurm_job_id="42"`,
+		`n_nodes="1"`, `nranks="4"`, `algo_proto="symmem_window"`, `timing_source="host"`)
+	// 2*(4-1)/4 * 1 MiB in 1 ms
+	wantSeries(t, s, "nccl_bus_bandwidth_gbs", "1.572864", `collective="AllReduce"`)
+	if got := series(t, s, "symmem_pool_bytes"); len(got) != 7 {
+		t.Errorf("symmem_pool_bytes = %q; want seven sizes", got)
+	}
+}
+
+func TestUntimedRunsHaveNoBandwidth(t *testing.T) {
+	s := example(0)
+	s.Groups[0].Calls[0].Run = nil
+	for _, name := range []string{"nccl_bus_bandwidth_gbs", "nccl_collective_exec_time_microseconds"} {
+		if got := series(t, s, name); len(got) > 0 {
+			t.Errorf("%s = %q; want none, because only the submission is timed", name, got)
+		}
+	}
+}
+
+func TestSilentRankIsDown(t *testing.T) {
+	s := example(1)
+	s.Error = Ended
+	wantSeries(t, s, "symmem_up", "0")
+	if got := series(t, s, "symmem_windows"); len(got) > 0 {
+		t.Errorf("symmem_windows = %q; want none", got)
+	}
+}
+
+// TestNamesMayRepeat has a failed group and a pool with the names of their successors. The last one
+// counts. Two series with equal labels would make the whole scrape fail.
+func TestNamesMayRepeat(t *testing.T) {
+	s := example(1)
+	successor := s.Groups[0]
+	successor.State, successor.Windows = "open", 3
+	s.Groups = append(s.Groups, successor)
+	s.Pools = append(s.Pools, Pool{Domain: hostile, PoolStats: PoolStats{Segments: 5}})
+	s.Waits = append(s.Waits, s.Waits...)
+	wantSeries(t, s, "symmem_group_failed", "0")
+	wantSeries(t, s, "symmem_windows", "3")
+	wantSeries(t, s, "symmem_pool_segments", "5")
+}
+
+func TestBusyPoolHasNoSizes(t *testing.T) {
+	s := example(1)
+	s.Pools[0].Busy = true
+	if got := series(t, s, "symmem_pool_bytes"); len(got) > 0 {
+		t.Errorf("symmem_pool_bytes = %q; want none", got)
+	}
+}
+
+func TestBusFactor(t *testing.T) {
+	for operation, want := range map[string]float64{
+		"AllReduce": 1.5, "AllGather": 0.75, "ReduceScatterV": 0.75, "Broadcast": 1, "AllToAll": 0.75,
+	} {
+		if got, ok := busFactor(operation, 4); got != want || !ok {
+			t.Errorf("busFactor(%s, 4) = %v, %v; want %v", operation, got, ok, want)
+		}
+	}
+	if _, ok := busFactor("Barrier", 4); ok {
+		t.Error("a Barrier has a bandwidth")
+	}
+}

@@ -1,0 +1,325 @@
+package live
+
+import (
+	"context"
+	"encoding/json"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+// patience limits how long a test waits for an event.
+const patience = 30 * time.Second
+
+// useFolder makes a new folder the temporary folder. Its path is short, because the kernel limits
+// the paths of sockets.
+func useFolder(t *testing.T) {
+	t.Helper()
+	folder, err := os.MkdirTemp("/tmp", "live")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(folder) })
+	t.Setenv("TMPDIR", folder)
+}
+
+// hostile is a name with markup, an escape sequence and invalid UTF-8.
+const hostile = "<script>alert(1)</script>\x1b[31m\"'\xff"
+
+// example returns a Snapshot of a rank.
+func example(rank int) Snapshot {
+	times := Times{Samples: 2, Seconds: 0.5, RecentSeconds: 0.001, RecentBytes: 1 << 20}
+	return Snapshot{
+		Rank: rank, Size: 4, GPU: -1, Backend: "host", Opened: time.Unix(1, 0),
+		Waits: []Wait{{
+			Group: hostile, Doing: "AllReduce 7 of group " + hostile, Since: time.Unix(2, 0),
+			Seconds: 1.5, Ranks: []int{3}, Activity: map[int]string{3: "in no call of " + hostile},
+		}},
+		Groups: []Group{{
+			ID: hostile, Ranks: []int{0, 1, 2, 3}, State: "failed", Fault: "rank 3 is lost",
+			Machines: 1, Paths: map[string]uint64{"window": 9},
+			Calls: []Calls{{
+				Operation: "AllReduce", Path: "window", MinBytes: 1 << 20, MaxBytes: 2 << 20, Calls: 9,
+				Bytes: 9 << 20, Submit: times, Run: &times,
+			}},
+		}},
+		Pools: []Pool{{Domain: hostile, PoolStats: PoolStats{Used: 4096, Segments: 1}}},
+	}
+}
+
+// openServer opens the Server of a rank that is described by example.
+func openServer(t *testing.T, job string, rank int, address string) *Server {
+	t.Helper()
+	s, err := Open(Config{
+		Job: job, Rank: rank, Address: address, Log: slog.New(slog.DiscardHandler),
+		Snapshot: func() Snapshot { return example(rank) },
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := s.Close(); err != nil {
+			t.Errorf("Close of rank %d: %v", rank, err)
+		}
+	})
+	return s
+}
+
+// awaitAddress waits until the rank serves its address.
+func awaitAddress(t *testing.T, s *Server) string {
+	t.Helper()
+	for begin := time.Now(); time.Since(begin) < patience; time.Sleep(time.Millisecond) {
+		if address := s.Address(); address != "" {
+			return address
+		}
+	}
+	t.Fatalf("rank %d does not serve its address after %v", s.cfg.Rank, patience)
+	return ""
+}
+
+// request describes a request and what the response must contain.
+type request struct {
+	method, path, host, bearer, cookie string
+	status                             int
+	contains                           string
+}
+
+// send sends the request and returns the response with its body.
+func (r *request) send(t *testing.T, address string) (*http.Response, string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	method := r.method
+	if method == "" {
+		method = http.MethodGet
+	}
+	q, err := http.NewRequestWithContext(ctx, method, "http://"+address+r.path, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r.host != "" {
+		q.Host = r.host
+	}
+	if r.bearer != "" {
+		q.Header.Set("Authorization", "Bearer "+r.bearer)
+	}
+	if r.cookie != "" {
+		q.AddCookie(&http.Cookie{Name: cookieName, Value: r.cookie})
+	}
+	client := &http.Client{
+		Transport:     &http.Transport{DisableKeepAlives: true},
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}
+	response, err := client.Do(q)
+	if err != nil {
+		t.Fatalf("%s %s: %v", method, r.path, err)
+	}
+	defer response.Body.Close()
+	body, err := io.ReadAll(response.Body)
+	if err != nil {
+		t.Fatalf("%s %s: %v", method, r.path, err)
+	}
+	return response, string(body)
+}
+
+func TestRequestsOverTCP(t *testing.T) {
+	useFolder(t)
+	s := openServer(t, "job", 0, "localhost:0")
+	s.Start()
+	address := awaitAddress(t, s)
+	token := s.token
+	for name, r := range map[string]request{
+		"metrics":               {path: metricsPath, status: 200, contains: "symmem_up{rank=\"0\"} 1"},
+		"page without token":    {path: "/", status: 401},
+		"JSON without token":    {path: jsonPath, status: 401},
+		"JSON with wrong token": {path: jsonPath, bearer: token + "x", status: 401},
+		"wrong token in URL":    {path: "/?token=x", status: 401},
+		"empty token in URL":    {path: "/?token=", status: 401},
+		"wrong cookie":          {path: "/", cookie: "x", status: 401},
+		"page":                  {path: "/", bearer: token, status: 200, contains: "AllReduce 7"},
+		"JSON":                  {path: jsonPath, bearer: token, status: 200, contains: `"version":1`},
+		"cookie":                {path: "/", cookie: token, status: 200, contains: "AllReduce 7"},
+		"HEAD":                  {method: "HEAD", path: "/", bearer: token, status: 200},
+		"unknown path":          {path: "/debug/pprof/", bearer: token, status: 404},
+		"path with dots":        {path: "/../debug/symmem", status: 401},
+		"alive over TCP":        {path: alivePath, bearer: token, status: 404},
+		"POST":                  {method: "POST", path: "/", bearer: token, status: 405},
+		"DELETE of metrics":     {method: "DELETE", path: metricsPath, status: 405},
+		"foreign host":          {path: metricsPath, host: "evil.example", status: 421},
+		"foreign host and port": {path: "/", host: "evil.example:80", bearer: token, status: 421},
+		"host of digits":        {path: metricsPath, host: "127.0.0.1.evil.example", status: 421},
+		"localhost.evil":        {path: metricsPath, host: "localhost.evil.example", status: 421},
+		"localhost":             {path: metricsPath, host: "LOCALHOST:1", status: 200},
+		"IPv6":                  {path: metricsPath, host: "[::1]:9400", status: 200},
+		"address of a pod":      {path: metricsPath, host: "10.1.2.3:9400", status: 200},
+	} {
+		response, body := r.send(t, address)
+		if response.StatusCode != r.status || !strings.Contains(body, r.contains) {
+			t.Errorf("%s: status %d, body %.300q; want status %d and %q", name, response.StatusCode,
+				body, r.status, r.contains)
+		}
+		if strings.Contains(body, token) {
+			t.Errorf("%s: the body contains the token", name)
+		}
+		if response.Header.Get("Cache-Control") != "no-store" {
+			t.Errorf("%s: the response may be cached", name)
+		}
+	}
+}
+
+func TestTokenInURLBecomesCookie(t *testing.T) {
+	useFolder(t)
+	s := openServer(t, "job", 0, "localhost:0")
+	s.Start()
+	r := request{path: "/?token=" + s.token}
+	response, _ := r.send(t, awaitAddress(t, s))
+	cookies := response.Cookies()
+	if response.StatusCode != http.StatusSeeOther || response.Header.Get("Location") != "/" ||
+		len(cookies) != 1 || cookies[0].Value != s.token || !cookies[0].HttpOnly ||
+		cookies[0].SameSite != http.SameSiteStrictMode {
+		t.Errorf("status %d, header %v; want a redirection to / with a strict cookie",
+			response.StatusCode, response.Header)
+	}
+}
+
+func TestOtherAddressesServeMetricsOnly(t *testing.T) {
+	useFolder(t)
+	s := openServer(t, "job", 0, "0.0.0.0:0")
+	s.Start()
+	_, port, _ := net.SplitHostPort(awaitAddress(t, s))
+	address := net.JoinHostPort("127.0.0.1", port)
+	for path, status := range map[string]int{metricsPath: 200, jsonPath: 403, "/": 403} {
+		r := request{path: path, bearer: s.token}
+		if response, body := r.send(t, address); response.StatusCode != status {
+			t.Errorf("%s: status %d, body %q; want %d", path, response.StatusCode, body, status)
+		}
+	}
+}
+
+// readOver reads the document over TCP.
+func readOver(t *testing.T, address, token string) Machine {
+	t.Helper()
+	r := request{path: jsonPath, bearer: token}
+	response, body := r.send(t, address)
+	var m Machine
+	if err := json.Unmarshal([]byte(body), &m); err != nil {
+		t.Fatalf("status %d, body %.300q: %v", response.StatusCode, body, err)
+	}
+	return m
+}
+
+func TestLowestRankServesAll(t *testing.T) {
+	useFolder(t)
+	listener, err := net.Listen("tcp", "localhost:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	address := listener.Addr().String()
+	servers := []*Server{}
+	for _, rank := range []int{10, 2, 7} {
+		servers = append(servers, openServer(t, "job", rank, address))
+	}
+	for _, s := range servers {
+		s.Start()
+	}
+	if err := listener.Close(); err != nil { // rank 2 may have found it open, and tries again
+		t.Fatal(err)
+	}
+	for _, want := range []struct {
+		server *Server
+		ranks  []int
+	}{{servers[1], []int{2, 7, 10}}, {servers[2], []int{7, 10}}, {servers[0], []int{10}}} {
+		m := readOver(t, awaitAddress(t, want.server), want.server.token)
+		var ranks []int
+		for i := range m.Ranks {
+			if m.Ranks[i].Error == "" {
+				ranks = append(ranks, m.Ranks[i].Rank)
+			}
+		}
+		if m.ServedBy != want.server.cfg.Rank || !slices.Equal(ranks, want.ranks) {
+			t.Errorf("rank %d serves %v; want rank %d, %v", m.ServedBy, ranks, want.server.cfg.Rank,
+				want.ranks)
+		}
+		if err := want.server.Close(); err != nil {
+			t.Errorf("Close of rank %d: %v", want.server.cfg.Rank, err)
+		}
+	}
+	if _, err := os.Stat(servers[0].folder); !os.IsNotExist(err) {
+		t.Errorf("Stat of the job's folder after the last Close: %v; want it to be removed", err)
+	}
+}
+
+func TestRanksShareToken(t *testing.T) {
+	useFolder(t)
+	a, b := openServer(t, "job", 0, ""), openServer(t, "job", 1, "")
+	other := openServer(t, "other", 0, "")
+	if a.token != b.token || len(a.token) < 20 || other.token == a.token {
+		t.Errorf("tokens %q, %q, of another job %q; want one random token for each job", a.token,
+			b.token, other.token)
+	}
+	info, err := os.Stat(filepath.Join(a.folder, tokenName))
+	if err != nil || info.Mode().Perm() != 0o600 {
+		t.Errorf("Stat of the token = %v, %v; want mode 0600", info, err)
+	}
+}
+
+// stall opens connections that send nothing.
+func stall(t *testing.T, address string, n int) {
+	t.Helper()
+	for range n {
+		c, err := net.Dial("tcp", address)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { c.Close() })
+	}
+}
+
+// TestSlowClientsAreClosed fills the server with clients that send no request. It serves others
+// again after headerTimeout.
+func TestSlowClientsAreClosed(t *testing.T) {
+	useFolder(t)
+	s := openServer(t, "job", 0, "localhost:0")
+	s.Start()
+	address := awaitAddress(t, s)
+	stall(t, address, maxConns+8)
+	for begin := time.Now(); ; time.Sleep(10 * time.Millisecond) {
+		response, err := http.Get("http://" + address + metricsPath)
+		if err == nil {
+			response.Body.Close()
+			http.DefaultClient.CloseIdleConnections()
+			return
+		}
+		if time.Since(begin) > patience {
+			t.Fatalf("after %v: %v; want a response", patience, err)
+		}
+	}
+}
+
+func TestLargeHeaderIsRefused(t *testing.T) {
+	useFolder(t)
+	s := openServer(t, "job", 0, "localhost:0")
+	s.Start()
+	q, err := http.NewRequestWithContext(t.Context(), http.MethodGet,
+		"http://"+awaitAddress(t, s)+metricsPath, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	q.Header.Set("Authorization", "Bearer "+strings.Repeat("x", 1<<20))
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+	response, err := client.Do(q)
+	if err != nil {
+		return // the server has closed the connection before the client could send the header
+	}
+	defer response.Body.Close()
+	if response.StatusCode != http.StatusRequestHeaderFieldsTooLarge {
+		t.Errorf("status %d; want %d", response.StatusCode, http.StatusRequestHeaderFieldsTooLarge)
+	}
+}
