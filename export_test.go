@@ -390,3 +390,9 @@ func (c fakeCommunicator) Exchange(ctx context.Context, payload []byte) ([][]byt
 func (c fakeCommunicator) Register(context.Context, driver.Segment) (driver.Window, error) {
 	return futureWindow{}, nil
 }
+
+// LockPool locks a pool and returns the function that unlocks it.
+func LockPool(p *Pool) (unlock func()) {
+	p.mu.Lock()
+	return p.mu.Unlock
+}

@@ -149,7 +149,7 @@ func (m *callClocks) attach(c *collective, path driver.Path) {
 	k := found.(*clocks)
 	c.submit = k.submit.Meter(bytes)
 	if timed, ok := c.plan.(driver.Timed); ok && !c.operation.PointToPoint() {
-		timed.SetMeter(k.run.Meter(bytes))
+		timed.SetMeter(k.run.MeterWithoutSum(bytes))
 		k.timed.Store(true)
 	}
 }

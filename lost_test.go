@@ -253,15 +253,24 @@ func startRank(
 	t *testing.T, store, inside string, number, ranks, victim int, env ...string,
 ) *exec.Cmd {
 	t.Helper()
+	c := rankCommand(t, store, inside, number, ranks, victim, env...)
+	if err := c.Start(); err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// rankCommand returns the command that startRank starts.
+func rankCommand(
+	t *testing.T, store, inside string, number, ranks, victim int, env ...string,
+) *exec.Cmd {
+	t.Helper()
 	c := systest.Command(t, systest.Patience, os.Args[0])
 	c.Env = append(append(os.Environ(), env...), storeVariable+"="+store, insideVariable+"="+inside,
 		rankVariable+"="+strconv.Itoa(number), sizeVariable+"="+strconv.Itoa(ranks),
 		victimVariable+"="+strconv.Itoa(victim))
 	out := &bytes.Buffer{}
 	c.Stdout, c.Stderr = out, out
-	if err := c.Start(); err != nil {
-		t.Fatal(err)
-	}
 	return c
 }
 

@@ -24,6 +24,9 @@ func TestMain(m *testing.M) {
 	if os.Getenv(stoppedVariable) != "" {
 		os.Exit(runStoppingRank())
 	}
+	if os.Getenv(watchedVariable) != "" {
+		os.Exit(runWatchedRank())
+	}
 	if os.Getenv(victimVariable) != "" {
 		os.Exit(runLosingRank())
 	}

@@ -1,0 +1,172 @@
+package symmem_test
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"symmem"
+	"symmem/internal/live"
+)
+
+// watchedVariable marks a process as a rank of TestLiveViewSurvivesKilledRanks. Its value is the
+// address of the live view.
+const watchedVariable = "SYMMEM_TEST_WATCHED"
+
+// runWatchedRank runs this process as a rank of the test. It repeats a collective until a rank is
+// lost. It ends when its standard input ends.
+func runWatchedRank() int {
+	number, _ := strconv.Atoi(os.Getenv(rankVariable))
+	size, _ := strconv.Atoi(os.Getenv(sizeVariable))
+	ctx := context.Background()
+	rt, err := symmem.Open(ctx, withBackend(symmem.Options{
+		Rank: number, Size: size, Store: os.Getenv(storeVariable), Timeout: time.Minute,
+		HTTP: os.Getenv(watchedVariable),
+	}))
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	for err == nil {
+		if err = rt.World().Barrier(ctx, nil); err == nil {
+			err = rt.DefaultStream().Synchronize(ctx)
+		}
+	}
+	_, _ = io.Copy(io.Discard, os.Stdin)
+	rt.Close()
+	return 0
+}
+
+// scrape reads a path of the live view.
+func scrape(address, path, token string) (string, error) {
+	request, err := http.NewRequest(http.MethodGet, "http://"+address+path, nil)
+	if err != nil {
+		return "", err
+	}
+	request.Header.Set("Authorization", "Bearer "+token)
+	client := &http.Client{
+		Timeout: time.Minute, Transport: &http.Transport{DisableKeepAlives: true},
+	}
+	response, err := client.Do(request)
+	if err != nil {
+		return "", err
+	}
+	defer response.Body.Close()
+	body, err := io.ReadAll(response.Body)
+	if err == nil && response.StatusCode != http.StatusOK {
+		err = fmt.Errorf("status %d: %s", response.StatusCode, body)
+	}
+	return string(body), err
+}
+
+// living lists the ranks that answer, and returns the rank that serves them.
+func living(m live.Machine) (ranks []int, servedBy int) {
+	for i := range m.Ranks {
+		if m.Ranks[i].Error == "" {
+			ranks = append(ranks, m.Ranks[i].Rank)
+		}
+	}
+	return ranks, m.ServedBy
+}
+
+// freeAddress returns an address that no process uses.
+func freeAddress(t *testing.T) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "localhost:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	return l.Addr().String()
+}
+
+// TestLiveViewSurvivesKilledRanks kills the rank that serves the view, twice. Each time the next
+// rank takes over, shows which ranks are left, and that the others have lost a rank.
+func TestLiveViewSurvivesKilledRanks(t *testing.T) {
+	needRanks(t, lostRanks)
+	useLiveFolder(t)
+	address, store := freeAddress(t), "unix:@symmem-test-"+rand.Text()
+	var ranks []*exec.Cmd
+	var inputs []io.Closer
+	for number := range lostRanks {
+		c, input := startWatchedRank(t, store, address, number)
+		ranks, inputs = append(ranks, c), append(inputs, input)
+	}
+	var token string
+	for number := range lostRanks {
+		left := []int{0, 1, 2}[number:]
+		await(t, fmt.Sprintf("rank %d serves ranks %v", number, left), func() bool {
+			token = jobToken(token)
+			text, err := scrape(address, "/debug/symmem", token)
+			var m live.Machine
+			if err != nil || json.Unmarshal([]byte(text), &m) != nil {
+				return false
+			}
+			answering, servedBy := living(m)
+			return servedBy == number && slices.Equal(answering, left) &&
+				(number == 0 || strings.Contains(faults(m), "lost"))
+		})
+		metrics, err := scrape(address, "/metrics", "")
+		for rank := range lostRanks {
+			want := fmt.Sprintf("symmem_up{rank=\"%d\"} %d\n", rank, min(1, max(0, rank-number+1)))
+			if err != nil || !strings.Contains(metrics, want) {
+				t.Errorf("metrics of rank %d lack %q (%v):\n%.2000s", number, want, err, metrics)
+			}
+		}
+		if number < lostRanks-1 {
+			_ = ranks[number].Process.Kill()
+			_ = ranks[number].Wait()
+		}
+	}
+	_ = inputs[lostRanks-1].Close()
+	if err := ranks[lostRanks-1].Wait(); err != nil {
+		t.Errorf("the last rank: %v, output %s", err, ranks[lostRanks-1].Stdout)
+	}
+	if text, err := scrape(address, "/metrics", ""); err == nil {
+		t.Errorf("after the end of all ranks the address serves %q", text)
+	}
+}
+
+// jobToken returns the token of the only job, or the given one if there is none yet.
+func jobToken(token string) string {
+	jobs, _ := live.Jobs(live.Root())
+	for _, job := range jobs {
+		if found, err := live.Token(job); err == nil {
+			return found
+		}
+	}
+	return token
+}
+
+// startWatchedRank starts a rank. It ends when the result is closed.
+func startWatchedRank(t *testing.T, store, address string, number int) (*exec.Cmd, io.Closer) {
+	t.Helper()
+	c := rankCommand(t, store, "", number, lostRanks, -1, watchedVariable+"="+address)
+	input, err := c.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = c.Process.Kill()
+		_ = c.Wait()
+		if t.Failed() {
+			t.Logf("rank %d printed %s", number, c.Stdout.(*bytes.Buffer))
+		}
+	})
+	return c, input
+}

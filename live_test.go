@@ -1,0 +1,261 @@
+package symmem_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"symmem"
+	"symmem/internal/live"
+)
+
+// useLiveFolder gives the live views of a test a folder of their own. Its path is short, because
+// the kernel limits the paths of sockets.
+func useLiveFolder(t *testing.T) {
+	t.Helper()
+	folder, err := os.MkdirTemp("/tmp", "live")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(folder) })
+	t.Setenv("TMPDIR", folder)
+}
+
+// look returns what the live view of a rank shows.
+func look(t *testing.T, rt *symmem.Runtime) live.Machine {
+	t.Helper()
+	w := httptest.NewRecorder()
+	request := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/debug/symmem", nil)
+	rt.Handler().ServeHTTP(w, request)
+	var m live.Machine
+	if err := json.Unmarshal(w.Body.Bytes(), &m); err != nil || w.Code != http.StatusOK {
+		t.Fatalf("status %d, body %.300q: %v", w.Code, w.Body, err)
+	}
+	return m
+}
+
+// await polls until f returns true.
+func await(t *testing.T, what string, f func() bool) {
+	t.Helper()
+	const patience = time.Minute
+	for begin := time.Now(); !f(); time.Sleep(time.Millisecond) {
+		if time.Since(begin) > patience {
+			t.Errorf("%s has not happened after %v", what, patience)
+			return
+		}
+	}
+}
+
+// TestLiveViewShowsWaits makes rank 0 wait for rank 1, which looks at the view meanwhile.
+func TestLiveViewShowsWaits(t *testing.T) {
+	useLiveFolder(t)
+	runRanks(t, 2, symmem.Options{HTTP: "unix"}, func(r *rank) {
+		b := r.window(r.pool(), 4096)
+		r.checkSum(r.World(), b)
+		if r.Rank() == 1 {
+			await(t, "the wait of rank 0 for rank 1", func() bool {
+				m := look(t, r.Runtime)
+				if len(m.Ranks) != 2 || len(m.Ranks[0].Waits) == 0 {
+					return false
+				}
+				w := m.Ranks[0].Waits[0]
+				if len(w.Ranks) != 1 || w.Ranks[0] != 1 || w.Group != "world" ||
+					!strings.Contains(w.Doing, "AllReduce 2 of group world") ||
+					!strings.Contains(w.Activity[1], "in no call of this group") {
+					t.Errorf("wait of rank 0 = %+v; want AllReduce 2 for rank 1", w)
+				}
+				return true
+			})
+		}
+		r.checkSum(r.World(), b)
+	})
+}
+
+// TestLiveViewShowsValues makes rank 0 wait for rank 1 in Agree.
+func TestLiveViewShowsValues(t *testing.T) {
+	useLiveFolder(t)
+	runRanks(t, 2, symmem.Options{HTTP: "unix"}, func(r *rank) {
+		if r.Rank() == 1 {
+			await(t, "the wait of rank 0 in Agree", func() bool {
+				m := look(t, r.Runtime)
+				return len(m.Ranks) == 2 && len(m.Ranks[0].Waits) == 1 &&
+					strings.Contains(m.Ranks[0].Waits[0].Doing, "batch")
+			})
+		}
+		r.ok(r.World().Agree(r.ctx, "batch", 8))
+	})
+}
+
+// calls returns the calls of a rank's world that a view shows, with its collectives.
+func calls(t *testing.T, rt *symmem.Runtime) (all []live.Calls, collectives uint64) {
+	t.Helper()
+	world := look(t, rt).Ranks[0].Groups[0]
+	for _, n := range world.Paths {
+		collectives += n
+	}
+	return world.Calls, collectives
+}
+
+// TestHandlerCountsCalls counts calls from the first call of Handler, even if the group has kept
+// their plan before. Replays are counted, but not timed.
+func TestHandlerCountsCalls(t *testing.T) {
+	rt := openAlone(t)
+	sum := sumAlone(t, rt, 4096)
+	sum()
+	if all, n := calls(t, rt); len(all) != 0 || n != 1 {
+		t.Errorf("before the first counted call, calls = %+v, collectives = %d; want none, 1", all, n)
+	}
+	sum()
+	if err := rt.DefaultStream().BeginCapture(); err != nil {
+		t.Fatal(err)
+	}
+	sum()
+	graph, err := rt.DefaultStream().EndCapture()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 300 {
+		if err := graph.Launch(rt.DefaultStream()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := rt.DefaultStream().Synchronize(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	all, n := calls(t, rt)
+	if n != 302 || len(all) != 1 || all[0].Calls != 2 || all[0].Bytes != 8192 ||
+		all[0].Submit.Samples != 1 || all[0].Run != nil && all[0].Run.Samples != 1 {
+		t.Errorf("calls = %+v, collectives = %d; want 2 calls, one of them timed, and 302 collectives",
+			all, n)
+	}
+	if err := graph.Close(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// sumAlone returns a function that repeats a collective on a rank that is alone.
+func sumAlone(tb testing.TB, rt *symmem.Runtime, bytes int64) func() {
+	tb.Helper()
+	p, err := rt.NewPool(symmem.PoolOptions{Domain: rt.World()})
+	if err != nil {
+		tb.Fatal(err)
+	}
+	b, err := p.Alloc(bytes)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	m := b.Memory()
+	return func() {
+		err := rt.World().AllReduce(tb.Context(), m, m, bytes/4, symmem.Float32, symmem.Sum, nil)
+		if err != nil {
+			tb.Fatal(err)
+		}
+	}
+}
+
+// TestLiveViewAllocatesNothing repeats a collective with and without a live view. Without one,
+// package live runs no goroutine.
+func TestLiveViewAllocatesNothing(t *testing.T) {
+	useLiveFolder(t)
+	for _, address := range []string{"", "unix"} {
+		rt := openAloneWith(t, symmem.Options{HTTP: address})
+		sum := sumAlone(t, rt, 64)
+		if n := testing.AllocsPerRun(1000, sum); n > 0 {
+			t.Errorf("with HTTP %q, a collective makes %v allocations; want none", address, n)
+		}
+		stacks := make([]byte, 1<<20)
+		stacks = stacks[:runtime.Stack(stacks, true)]
+		if runs := strings.Contains(string(stacks), "symmem/internal/live"); runs != (address != "") {
+			t.Errorf("with HTTP %q, package live has a goroutine: %v; want %v. Stacks:\n%s", address,
+				runs, !runs, stacks)
+		}
+		if err := rt.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func TestLiveViewDoesNotWaitForPool(t *testing.T) {
+	rt := openAlone(t)
+	p, err := rt.NewPool(symmem.PoolOptions{Domain: rt.World()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	unlock := symmem.LockPool(p)
+	pools := look(t, rt).Ranks[0].Pools
+	unlock()
+	if last := pools[len(pools)-1]; !last.Busy {
+		t.Errorf("pool = %+v; want it to be busy", last)
+	}
+	pools = look(t, rt).Ranks[0].Pools
+	if last := pools[len(pools)-1]; last.Busy {
+		t.Errorf("pool = %+v; want its sizes", last)
+	}
+}
+
+func TestInvalidHTTPAddressIsRefused(t *testing.T) {
+	for _, address := range []string{"9400", "localhost", "localhost:http", "localhost:70000", "a:b:1"} {
+		rt, err := symmem.Open(t.Context(), symmem.Options{Size: 1, HTTP: address})
+		if err == nil {
+			t.Errorf("Open with HTTP %q succeeded; want ErrInvalid (Close: %v)", address, rt.Close())
+			continue
+		}
+		if !errors.Is(err, symmem.ErrInvalid) {
+			t.Errorf("Open with HTTP %q = %v; want ErrInvalid", address, err)
+		}
+	}
+}
+
+// TestUnusableFolderDisablesLiveView opens a rank whose folder of sockets cannot be created.
+func TestUnusableFolderDisablesLiveView(t *testing.T) {
+	useLiveFolder(t)
+	t.Setenv("TMPDIR", os.Getenv("TMPDIR")+"/missing")
+	rt := openAloneWith(t, symmem.Options{HTTP: "unix"})
+	if m := look(t, rt); len(m.Ranks) != 1 || m.Ranks[0].Error != "" {
+		t.Errorf("the view of the rank itself = %+v; want one rank without an error", m)
+	}
+}
+
+// TestLiveViewSurvivesFaults aborts a group while the view is read.
+func TestLiveViewSurvivesFaults(t *testing.T) {
+	useLiveFolder(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	runRanks(t, 2, symmem.Options{HTTP: "unix"}, func(r *rank) {
+		if r.Rank() == 1 {
+			defer cancel()
+			g, err := r.World().Split(r.ctx, 0, 0)
+			r.ok(err)
+			g.Abort()
+			r.wantErr(g.Cause(r.ctx), symmem.ErrAborted)
+			await(t, "the fault of the group", func() bool {
+				return strings.Contains(faults(look(t, r.Runtime)), "aborted")
+			})
+			return
+		}
+		g, err := r.World().Split(r.ctx, 0, 0)
+		r.ok(err)
+		for ctx.Err() == nil {
+			look(t, r.Runtime)
+		}
+		r.wantErr(g.Cause(r.ctx), symmem.ErrAborted)
+	})
+}
+
+// faults joins the faults of all groups.
+func faults(m live.Machine) string {
+	var b strings.Builder
+	for i := range m.Ranks {
+		for k := range m.Ranks[i].Groups {
+			b.WriteString(m.Ranks[i].Groups[k].Fault)
+		}
+	}
+	return b.String()
+}
