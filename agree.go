@@ -82,7 +82,7 @@ type comparison struct {
 	rt    *Runtime
 	comm  driver.Communicator
 	life  *lifetime
-	state *ranked.Mutex[groupState]
+	state *ranked.Spin[groupState]
 	// inBackground reports whether a goroutine compares histories in the background; guarded by
 	// state.
 	inBackground bool

@@ -16,32 +16,54 @@ import (
 // goroutine begins to deliver if no other goroutine is delivering. It ends when the queue is empty.
 type outbox struct {
 	opts       *Options
-	pool       *ranked.Spin[poolMu]      // lock of the pool; nil for a group
-	group      *ranked.Mutex[groupState] // lock of the group; nil for a pool
-	events     []event.Event             // the queue is events[taken:count]
-	taken      int                       // events before this index have been returned in batches
+	pool       *ranked.Spin[poolMu]     // lock of the pool; nil for a group
+	group      *ranked.Spin[groupState] // lock of the group; nil for a pool
+	events     []event.Event            // the queue is events[taken:count]
+	taken      int                      // events before this index have been returned in batches
 	count      int
 	delivering bool
 	number     uint64 // next event number; for a pool, the ledger position of its next event
 	// common holds the fields that are equal in all events of the pool or group.
 	common event.Event
-	trace  *trace.Source // nil if there is no trace
+	// The fields below are for a trace. Without an OnEvent, scratch takes the place of the queue.
+	scratch   event.Event
+	trace     *trace.Source // nil if there is no trace, or no longer
+	described bool          // the trace knows the call site
+	site      uint32        // index of that call site
 }
 
-// log writes an event of the queue to the trace, if there is one.
+// log writes an event to the trace, if there is one.
 func (o *outbox) log(e *event.Event) {
 	if o.trace != nil {
 		o.trace.Record(e)
 	}
 }
 
-// logOnly empties the queue if there is a trace but no OnEvent, and reports whether that is so.
-func (o *outbox) logOnly() bool {
-	if o.opts.OnEvent != nil {
-		return false
+// silent reports whether there is no OnEvent.
+func (o *outbox) silent() bool { return o.opts.OnEvent == nil }
+
+// lock locks the pool or the group.
+func (o *outbox) lock() {
+	if o.pool != nil {
+		o.pool.Lock()
+	} else {
+		o.group.Lock()
 	}
-	o.taken, o.count = 0, 0
-	return true
+}
+
+func (o *outbox) unlock() {
+	if o.pool != nil {
+		o.pool.Unlock()
+	} else {
+		o.group.Unlock()
+	}
+}
+
+// disconnect ends the recording of events in the trace.
+func (o *outbox) disconnect() {
+	o.lock()
+	defer o.unlock()
+	o.trace = nil
 }
 
 // firstQueue is the initial capacity of a queue, in events.
@@ -49,8 +71,11 @@ const firstQueue = 128
 
 // add adds an event to the queue and returns a pointer to it. The caller fills in the fields that
 // common does not set, because copying an event would double the cost of the call. These fields may
-// still have the values of an older event.
+// still have the values of an older event. Without an OnEvent, the event stays outside the queue.
 func (o *outbox) add() *event.Event {
+	if o.silent() {
+		return &o.scratch
+	}
 	if o.count == len(o.events) {
 		o.grow()
 	}
@@ -120,15 +145,9 @@ func (o *outbox) deliverUntilPanic(batch []event.Event) (rest []event.Event) {
 		for i = 0; i < len(batch); i++ {
 			o.opts.OnEvent(&batch[i])
 		}
-		if o.pool != nil {
-			o.pool.Lock()
-			batch = o.next()
-			o.pool.Unlock()
-		} else {
-			o.group.Lock()
-			batch = o.next()
-			o.group.Unlock()
-		}
+		o.lock()
+		batch = o.next()
+		o.unlock()
 		if len(batch) == 0 {
 			return nil
 		}
@@ -142,13 +161,8 @@ func (o *outbox) interrupted(rest []event.Event, failure any) []event.Event {
 		o.opts.logFault(driver.PanicError("Options.OnEvent", failure))
 		return rest
 	}
-	if o.pool != nil {
-		o.pool.Lock()
-		defer o.pool.Unlock()
-	} else {
-		o.group.Lock()
-		defer o.group.Unlock()
-	}
+	o.lock()
+	defer o.unlock()
 	o.putBack(rest)
 	return nil
 }
@@ -156,7 +170,7 @@ func (o *outbox) interrupted(rest []event.Event, failure any) []event.Event {
 // groupEvents reports the events of a group to Options.OnEvent.
 type groupEvents struct {
 	rt     *Runtime
-	state  *ranked.Mutex[groupState]
+	state  *ranked.Spin[groupState]
 	outbox outbox // guarded by state
 }
 
@@ -173,7 +187,7 @@ func (g *groupEvents) record(kind event.Kind) *event.Event {
 
 // release unlocks Group.state and delivers the events of the group. The caller holds no other lock.
 func (g *groupEvents) release() {
-	if g.outbox.logOnly() {
+	if g.outbox.silent() {
 		g.state.Unlock()
 		return
 	}
@@ -196,6 +210,14 @@ func (g *groupEvents) deliver() {
 func (g *groupEvents) submit(c *collective, site uint32, s *Stream) {
 	at := g.rt.sites.named(site)
 	g.state.Lock()
+	if box := &g.outbox; box.silent() {
+		if box.trace != nil {
+			box.trace.Collective(box.common.Group, box.number, c.described, uint32(s.number), at)
+		}
+		box.number++
+		g.state.Unlock()
+		return
+	}
 	e := g.record(event.KindCollective)
 	e.Call, e.Stream, e.Site = c.described, uint32(s.number), at
 	g.outbox.log(e)
@@ -205,6 +227,10 @@ func (g *groupEvents) submit(c *collective, site uint32, s *Stream) {
 // submitEntered reports a call that has entered the pools of its buffers. If OnEvent calls
 // runtime.Goexit, the call leaves the pools, because the goroutine does not return to run.
 func (g *groupEvents) submitEntered(p, c *collective, s *Stream, in visit) {
+	if g.outbox.silent() {
+		g.submit(p, c.site, s)
+		return
+	}
 	returned := false
 	defer func() {
 		if !returned {
@@ -254,15 +280,12 @@ type poolEvents struct {
 
 // release unlocks Pool.mu and delivers the events of the pool. The caller holds no other lock.
 func (p *poolEvents) release() {
-	if !p.rt.recording.active() {
+	if p.outbox.silent() {
+		p.collectToTrace()
 		p.mu.Unlock()
 		return
 	}
 	p.collect()
-	if p.outbox.logOnly() {
-		p.mu.Unlock()
-		return
-	}
 	batch := p.outbox.begin()
 	p.mu.Unlock()
 	if len(batch) > 0 {
@@ -286,6 +309,25 @@ func (p *poolEvents) collect() {
 	}
 }
 
+// collectToTrace writes the events that the ledger has recorded since the last call to the trace, if
+// there is one. There is no OnEvent. mu is held.
+func (p *poolEvents) collectToTrace() {
+	box := &p.outbox
+	if box.trace == nil {
+		return
+	}
+	for end := p.ledger.Position(); box.number < end; box.number++ {
+		kind, stream, segment, offset, size, requested, site := p.ledger.Fields(box.number)
+		if !box.described || site != box.site {
+			box.described, box.site = true, site
+			box.scratch = box.common
+			box.scratch.Site = p.rt.sites.named(site)
+			box.trace.Describe(&box.scratch)
+		}
+		box.trace.Placement(box.number, kind, stream, segment, offset, size, requested)
+	}
+}
+
 // label sets the fields of an event that the ledger does not contain.
 func (p *poolEvents) label(e *event.Event, site uint32) {
 	common := &p.outbox.common
@@ -298,12 +340,18 @@ func (p *poolEvents) record(e event.Event) {
 	if !p.rt.recording.active() {
 		return
 	}
-	p.collect()
+	box := &p.outbox
+	if box.silent() {
+		p.collectToTrace()
+	} else {
+		p.collect()
+	}
 	e.Number = p.ledger.Position()
 	p.label(&e, 0)
-	queued := p.outbox.add()
+	queued := box.add()
 	*queued = e
-	p.outbox.log(queued)
+	box.log(queued)
+	box.described = false
 }
 
 // use records that a stream uses a live block of another stream. mu is held.

@@ -1,7 +1,10 @@
 package symmem_test
 
 import (
+	"context"
+	"slices"
 	"testing"
+	"time"
 
 	"symmem"
 	"symmem/event"
@@ -61,39 +64,81 @@ func BenchmarkCollectiveEvents(b *testing.B) {
 	}
 }
 
-// BenchmarkTrace measures what a trace adds to an Alloc with its Free, and to a collective.
+// BenchmarkTrace measures what a trace adds to an allocation or a free, and to a collective. It
+// alternates batches with and without a trace, and reports the difference of the fastest batches
+// and of the medians, because other programs disturb most batches on a busy machine.
 func BenchmarkTrace(b *testing.B) {
-	for name, folder := range map[string]string{"without": "", "with": b.TempDir()} {
-		rt := openAloneWith(b, symmem.Options{Trace: folder})
-		p, err := rt.NewPool(symmem.PoolOptions{Domain: rt.World()})
-		if err != nil {
-			b.Fatal(err)
-		}
-		b.Run("alloc/"+name, func(b *testing.B) {
-			b.ReportAllocs()
+	plain, traced := newTraceBench(b, ""), newTraceBench(b, b.TempDir())
+	for _, c := range []struct {
+		name   string
+		events float64 // for each call
+		call   func(*traceBench) error
+	}{
+		{"alloc", 2, (*traceBench).allocAndFree}, {"collective", 1, (*traceBench).allReduce},
+	} {
+		b.Run(c.name, func(b *testing.B) {
+			const calls = 512
+			var without, with []float64
 			for b.Loop() {
-				buffer, err := p.Alloc(4096)
-				if err != nil {
-					b.Fatal(err)
-				}
-				if err := buffer.Free(); err != nil {
-					b.Fatal(err)
+				for range 8 {
+					without = append(without, timeCalls(b, calls, plain, c.call))
+					with = append(with, timeCalls(b, calls, traced, c.call))
 				}
 			}
-		})
-		buffer, err := p.Alloc(4096)
-		if err != nil {
-			b.Fatal(err)
-		}
-		m := buffer.Memory()
-		b.Run("collective/"+name, func(b *testing.B) {
-			b.ReportAllocs()
-			for b.Loop() {
-				err := rt.World().AllReduce(b.Context(), m, m, 16, symmem.Float32, symmem.Sum, nil)
-				if err != nil {
-					b.Fatal(err)
-				}
-			}
+			slices.Sort(without)
+			slices.Sort(with)
+			middle := len(with) / 2
+			b.ReportMetric(with[0]-without[0], "ns-added-min")
+			b.ReportMetric((with[0]-without[0])/c.events, "ns-added-min/event")
+			b.ReportMetric((with[middle]-without[middle])/c.events, "ns-added-median/event")
+			b.ReportMetric(without[0], "ns-without-min")
 		})
 	}
+}
+
+// timeCalls returns the nanoseconds of one call.
+func timeCalls(
+	b *testing.B, calls int, to *traceBench, call func(*traceBench) error,
+) float64 {
+	begin := time.Now()
+	for range calls {
+		if err := call(to); err != nil {
+			b.Fatal(err)
+		}
+	}
+	return float64(time.Since(begin)) / float64(calls)
+}
+
+// traceBench is a rank on which BenchmarkTrace measures.
+type traceBench struct {
+	ctx    context.Context
+	group  *symmem.Group
+	pool   *symmem.Pool
+	memory symmem.Memory
+}
+
+func newTraceBench(b *testing.B, folder string) *traceBench {
+	b.Helper()
+	rt := openAloneWith(b, symmem.Options{Trace: folder})
+	p, err := rt.NewPool(symmem.PoolOptions{Domain: rt.World()})
+	if err != nil {
+		b.Fatal(err)
+	}
+	buffer, err := p.Alloc(4096)
+	if err != nil {
+		b.Fatal(err)
+	}
+	return &traceBench{b.Context(), rt.World(), p, buffer.Memory()}
+}
+
+func (t *traceBench) allocAndFree() error {
+	buffer, err := t.pool.Alloc(4096)
+	if err != nil {
+		return err
+	}
+	return buffer.Free()
+}
+
+func (t *traceBench) allReduce() error {
+	return t.group.AllReduce(t.ctx, t.memory, t.memory, 16, symmem.Float32, symmem.Sum, nil)
 }

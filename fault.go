@@ -19,7 +19,7 @@ type lifetime struct {
 	comm    driver.Communicator
 	inquiry *inquiry
 	events  *groupEvents
-	state   *ranked.Mutex[groupState]
+	state   *ranked.Spin[groupState]
 	// open is canceled by end when the group ends. Its cause is the group's first fault, which is
 	// the same on all ranks.
 	open context.Context

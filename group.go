@@ -29,8 +29,8 @@ type Group struct {
 	comm driver.Communicator
 	// mu is held during collective control calls.
 	mu     ranked.Mutex[groupMu]
-	splits int                      // guarded by mu
-	state  ranked.Mutex[groupState] // guards fields of the parts that follow
+	splits int                     // guarded by mu
+	state  ranked.Spin[groupState] // guards fields of the parts that follow
 
 	life       *lifetime
 	comparison *comparison

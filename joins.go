@@ -134,9 +134,9 @@ func newGroup(
 	state := &g.state
 	g.events = &groupEvents{rt: rt, state: state}
 	g.events.outbox = outbox{
-		trace: rt.recording.newSource(),
-		opts:  &rt.opts, group: state, common: event.Event{Rank: int32(rt.rank), Group: r.id},
+		opts: &rt.opts, group: state, common: event.Event{Rank: int32(rt.rank), Group: r.id},
 	}
+	rt.recording.connect(&g.events.outbox)
 	life.roster, life.rt, life.comm, life.state = r, rt, comm, state
 	life.events = g.events
 	g.comparison = &comparison{roster: r, rt: rt, comm: comm, life: life, state: state}

@@ -104,10 +104,11 @@ func (p *Pool) connect() {
 		active: rt.recording.active(), mu: mu, rt: rt, core: p.core, ledger: p.ledger,
 	}
 	p.events.outbox.opts, p.events.outbox.pool = &rt.opts, mu
-	p.events.outbox.common.Rank, p.events.outbox.trace = int32(rt.rank), rt.recording.newSource()
+	p.events.outbox.common.Rank = int32(rt.rank)
 	if p.domain != nil {
 		p.events.outbox.common.Group = p.domain.id
 	}
+	rt.recording.connect(&p.events.outbox)
 	p.segments.mu, p.segments.pool, p.segments.rt = mu, p, rt
 	p.segments.events = &p.events
 	p.history = history{mu: mu, domain: p.domain, ledger: p.ledger, events: &p.events}

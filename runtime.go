@@ -59,7 +59,7 @@ func newRuntime(
 	rt.captures.mu, rt.captures.timeout = &rt.mu, closingTime(opts.Timeout)
 	rt.monitor = rankMonitor{watcher: watcher, mu: &rt.mu}
 	rt.rankLists = rankLists{store, w.Rank, w.Size, opts.Timeout}
-	rt.recording.onEvent = opts.OnEvent != nil
+	rt.recording.onEvent, rt.recording.mu = opts.OnEvent != nil, &rt.mu
 	rt.live.rt = rt
 	rt.sites.names = ledger.NewSites()
 	rt.stepGuard = os.Getenv(envStepGuard) != "0"
@@ -266,6 +266,7 @@ func (rt *Runtime) close(ctx context.Context) error {
 	}
 	errs = append(errs, rt.monitor.leave(ctx, due))
 	deliverAll(rt)
+	errs = append(errs, rt.recording.close())
 	return joinDistinct(errs...)
 }
 

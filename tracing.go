@@ -2,7 +2,10 @@ package symmem
 
 import (
 	"fmt"
+	"slices"
+	"weak"
 
+	"symmem/internal/ranked"
 	"symmem/trace"
 )
 
@@ -11,8 +14,11 @@ const envTrace = "SYMMEM_TRACE"
 
 // recording describes where the events of a Runtime are recorded.
 type recording struct {
-	trace   *trace.Writer // nil if there is no trace
+	trace   *trace.Writer // nil if there is no trace; set before there are pools and groups
 	onEvent bool          // whether there is an OnEvent
+	mu      *ranked.Mutex[runtimeMu]
+	closed  bool                   // guarded by mu
+	boxes   []weak.Pointer[outbox] // those with a Source, and dropped ones; guarded by mu
 }
 
 // open creates the trace of a rank, if there is to be one.
@@ -30,10 +36,39 @@ func (r *recording) open(o *Options, rank, size int) (err error) {
 // active reports whether there is an OnEvent or a trace.
 func (r *recording) active() bool { return r.onEvent || r.trace != nil }
 
-// newSource returns what writes the events of a pool or a group, or nil if there is no trace.
-func (r *recording) newSource() *trace.Source {
+// connect makes an outbox write its events to the trace, if there is one. No other goroutine uses
+// the outbox yet.
+func (r *recording) connect(box *outbox) {
+	if r.trace == nil {
+		return
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.closed {
+		return
+	}
+	box.trace = r.trace.NewSource()
+	if len(r.boxes) == cap(r.boxes) {
+		r.boxes = slices.DeleteFunc(r.boxes, func(b weak.Pointer[outbox]) bool {
+			return b.Value() == nil
+		})
+	}
+	r.boxes = append(r.boxes, weak.Make(box))
+}
+
+// close ends the trace. Later events are not recorded. The caller holds no lock.
+func (r *recording) close() error {
 	if r.trace == nil {
 		return nil
 	}
-	return r.trace.NewSource()
+	r.mu.Lock()
+	r.closed = true
+	boxes := r.boxes
+	r.mu.Unlock()
+	for _, b := range boxes {
+		if box := b.Value(); box != nil {
+			box.disconnect()
+		}
+	}
+	return r.trace.Close()
 }

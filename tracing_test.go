@@ -1,9 +1,12 @@
 package symmem_test
 
 import (
+	"errors"
+	"math"
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 
 	"symmem"
@@ -94,6 +97,62 @@ func TestTraceWithoutOnEvent(t *testing.T) {
 		if kinds[k] == 0 {
 			t.Errorf("the trace has no %v; want one (it has %v)", k, kinds)
 		}
+	}
+}
+
+// TestCloseUnmapsTrace frees a buffer after Close, which must not reach the trace.
+func TestCloseUnmapsTrace(t *testing.T) {
+	folder := t.TempDir()
+	rt := openAloneWith(t, symmem.Options{Trace: folder})
+	p, err := rt.NewPool(symmem.PoolOptions{Domain: rt.World()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := p.Alloc(4096)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := rt.Close(); err != nil {
+		t.Fatal(err)
+	}
+	before := readTrace(t, folder, 0)
+	maps, err := os.ReadFile("/proc/self/maps")
+	if err != nil || strings.Contains(string(maps), folder) {
+		t.Errorf("the trace is mapped after Close, or the mappings are unknown (%v)", err)
+	}
+	if err := b.Free(); err != nil {
+		t.Errorf("Free after Close = %v; want no error", err)
+	}
+	if after := readTrace(t, folder, 0); len(after.Records) != len(before.Records) {
+		t.Errorf("the trace has %d records after a Free; want %d", len(after.Records),
+			len(before.Records))
+	}
+}
+
+// TestTracedCallsAllocateNothing makes allocations, frees and collectives with a trace.
+func TestTracedCallsAllocateNothing(t *testing.T) {
+	rt := openAloneWith(t, symmem.Options{Trace: t.TempDir()})
+	p, err := rt.NewPool(symmem.PoolOptions{Domain: rt.World()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := p.Alloc(4096)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, least := b.Memory(), math.Inf(1)
+	for range 20 { // other goroutines may allocate during a batch
+		least = min(least, testing.AllocsPerRun(100, func() {
+			x, err := p.Alloc(4096)
+			err = errors.Join(err, x.Free(),
+				rt.World().AllReduce(t.Context(), m, m, 16, symmem.Float32, symmem.Sum, nil))
+			if err != nil {
+				t.Fatal(err)
+			}
+		}))
+	}
+	if least != 0 {
+		t.Errorf("Alloc, Free and AllReduce allocate %v times with a trace; want 0", least)
 	}
 }
 

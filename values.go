@@ -76,7 +76,7 @@ type values struct {
 	comm   driver.Communicator
 	life   *lifetime
 	events *groupEvents
-	state  *ranked.Mutex[groupState]
+	state  *ranked.Spin[groupState]
 	names  atomic.Pointer[map[string]*valueName] // written with Group.state held
 	// last holds this rank's latest calls with any name; guarded by Group.state.
 	last [lastValues]event.Event

@@ -78,13 +78,13 @@ func (p *windowEntry) position(address uintptr) (pool uint64, segment int32, off
 
 // windows holds the windows of a group, its memberships in pools, and their revision.
 type windows struct {
-	state    *ranked.Mutex[groupState] // serializes writers
+	state    *ranked.Spin[groupState] // serializes writers
 	table    atomic.Pointer[windowTable]
 	members  atomic.Pointer[[]*membership]
 	revision atomic.Uint64 // incremented by changes that make plans stale
 }
 
-func (w *windows) init(state *ranked.Mutex[groupState]) {
+func (w *windows) init(state *ranked.Spin[groupState]) {
 	w.state = state
 	w.table.Store(&windowTable{})
 	w.members.Store(&[]*membership{})

@@ -8,7 +8,7 @@ var ErrFormat = errors.New("unreadable trace")
 // The layout of a file. Numbers are little-endian.
 const (
 	magic       = "SYMTRACE"
-	version     = 1
+	version     = 2
 	headerBytes = 4096
 
 	offsetVersion  = 8   // uint32
@@ -20,7 +20,7 @@ const (
 	offsetTexts    = 40  // uint64: offset of the texts
 	offsetRoom     = 48  // uint64: bytes of the texts
 	offsetStart    = 56  // int64: UTC in nanoseconds since 1970
-	offsetNext     = 128 // uint64: events so far
+	offsetNext     = 128 // uint64: records so far
 	offsetUsed     = 192 // uint64: bytes of texts so far
 	offsetLost     = 200 // uint64: texts for which there was no room
 )
@@ -28,23 +28,88 @@ const (
 // lostText is the number of a text for which there was no room.
 const lostText = 1<<32 - 1
 
-// lostShort replaces the number of a text that needs more than 16 bits.
-const lostShort = 1<<16 - 1
+// lostSource replaces the number of a source that needs more than 16 bits.
+const lostSource = 1<<16 - 1
 
-// record is an event in the file. It fills one line of the processor's cache.
+// record is one record of the file: four little-endian words. An event has one record, or two if
+// its values need more bits. The head is written last. A reader that finds another stamp than
+// expected skips the record.
 type record struct {
-	stamp                   uint64 // number of the record, counted from 1; written first
-	number                  uint64
-	offset, size, requested int64 // of a group's event: digest or value, bytes or count, time
-	stream                  uint32
-	segment                 int32
-	pool                    uint32 // of a group's event: text of the call or value
-	site                    uint32 // number of a text
-	group                   uint16 // number of a text
-	name                    uint16 // number of a text
-	kind                    uint8
-	_                       uint8
-	end                     uint16 // the low bits of stamp; written last
+	head uint64
+	payload
 }
 
-const recordBytes = 64
+// payload holds the words of a record after its head. In the order of bits, lowest first:
+//
+//	                  a                        b                  c
+//	event of a pool   number 32, stream 16,    offset/256 32,     size-requested 32,
+//	                  segment+1 16             size/256 32        site 32
+//	its second record the bits that the first record lacks, and the name in place of the site
+//	event of a group  number 32, stream 32     time 64            text 32, site 32
+//	its second record number>>32 32, name 32   value or digest    collectives or bytes
+type payload struct{ a, b, c uint64 }
+
+const recordBytes = 32
+
+// The head contains a stamp (the low bits of the record's number, counted from 1), the number of
+// the text that names the event's source, the kind, flags, and the age.
+//
+// A source claims batchRecords records at once, because an atomic operation for each event would
+// take longer than the rest. It first writes heads without a kind. The age of a record is the
+// number of records that had been claimed after it when it was written. A reader sorts events by
+// the sum of number and age, and thus restores their order. The age of a record that was claimed
+// alone is 0.
+const (
+	sourceShift = 32
+	kindShift   = 48
+	moreFlag    = 1 << 56 // a second record follows
+	secondFlag  = 1 << 57 // this is a second record
+	ageShift    = 58
+
+	batchRecords = 8
+	maxAge       = 63
+	// minRecords is the minimum capacity. A batch must end before the ring returns to it.
+	minRecords = 2 * (maxAge + 1)
+)
+
+// placement holds the numbers of a pool's event as unsigned words.
+type placement struct {
+	number, stream, segment, offset, size, slack uint64
+}
+
+// pack returns the payload of the first record.
+func (p *placement) pack(site uint32) payload {
+	return payload{
+		p.number&(1<<32-1) | p.stream&(1<<16-1)<<32 | p.segment&(1<<16-1)<<48,
+		p.offset>>8&(1<<32-1) | p.size>>8<<32,
+		p.slack&(1<<32-1) | uint64(site)<<32,
+	}
+}
+
+// packRest returns the payload of the second record.
+func (p *placement) packRest(name uint32) payload {
+	return payload{
+		p.number>>32 | p.stream>>16<<32 | p.segment>>16<<48,
+		restOf(p.offset) | restOf(p.size)<<32,
+		p.slack>>32 | uint64(name)<<32,
+	}
+}
+
+// restOf returns the bits of v that v>>8&(1<<32-1) lacks.
+func restOf(v uint64) uint64 { return v&0xff | v>>40<<8 }
+
+// unpackPlacement reverses pack, and packRest if there is a second record. Without one, rest is
+// zero.
+func unpackPlacement(first, rest payload) placement {
+	return placement{
+		number:  first.a&(1<<32-1) | rest.a<<32,
+		stream:  first.a>>32&(1<<16-1) | rest.a>>32&(1<<16-1)<<16,
+		segment: first.a>>48 | rest.a>>48<<16,
+		offset:  joinRest(first.b&(1<<32-1), rest.b&(1<<32-1)),
+		size:    joinRest(first.b>>32, rest.b>>32),
+		slack:   first.c&(1<<32-1) | rest.c<<32,
+	}
+}
+
+// joinRest reverses restOf.
+func joinRest(v, rest uint64) uint64 { return v<<8 | rest&0xff | rest>>8<<40 }

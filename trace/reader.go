@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"io"
+	"strconv"
 	"strings"
 	"time"
 
@@ -18,9 +19,10 @@ type Log struct {
 	Start time.Time
 	// Records lists the events, oldest first.
 	Records []Record
-	// Missing is the number of events before the first of Records that newer ones have replaced.
+	// Missing is the number of records at the beginning that newer ones have replaced. An event has
+	// one or two records.
 	Missing uint64
-	// Torn is the number of events that were being written when the process ended or the file was
+	// Torn is the number of records that were being written when the process ended or the file was
 	// read.
 	Torn int
 	// LostTexts is the number of times that a text was left out because there was no room.
@@ -56,6 +58,18 @@ func IsTrace(b []byte) bool { return strings.HasPrefix(string(b), magic) }
 
 // Parse decodes a trace. It does not modify b. Errors wrap ErrFormat.
 func Parse(b []byte) (*Log, error) {
+	var records []Record
+	l, err := Scan(b, func(r *Record) { records = append(records, *r) })
+	if err != nil {
+		return nil, err
+	}
+	l.Records = records
+	return l, nil
+}
+
+// Scan decodes a trace as Parse does, and calls a function for each event instead of listing it in
+// Log.Records. The function must not keep the pointer.
+func Scan(b []byte, visit func(*Record)) (*Log, error) {
 	if len(b) < headerBytes || !IsTrace(b) {
 		return nil, fmt.Errorf("%w: it has no header", ErrFormat)
 	}
@@ -80,7 +94,8 @@ func Parse(b []byte) (*Log, error) {
 	if err != nil {
 		return nil, err
 	}
-	l.parseRecords(b[headerBytes:at], get.Uint64(b[offsetNext:]), texts)
+	d := decoder{log: l, records: b[headerBytes:at], capacity: capacity, texts: texts}
+	d.run(get.Uint64(b[offsetNext:]), visit)
 	return l, nil
 }
 
@@ -97,53 +112,124 @@ func parseTexts(b []byte) ([]string, error) {
 	return texts, nil
 }
 
-// parseRecords decodes the records of a file in which next events have been written.
-func (l *Log) parseRecords(b []byte, next uint64, texts []string) {
-	capacity := uint64(len(b) / recordBytes)
-	first := next - min(next, capacity)
-	l.Missing = first
-	for n := first; n < next; n++ {
-		raw := b[(n%capacity)*recordBytes:][:recordBytes]
-		if get := binary.LittleEndian; get.Uint64(raw) != n+1 || get.Uint16(raw[62:]) != uint16(n+1) {
-			l.Torn++
-			continue
+// decoder decodes the records of a file.
+type decoder struct {
+	log      *Log
+	records  []byte
+	capacity uint64
+	texts    []string
+	event    Record
+}
+
+// place is an event's place in the order of events.
+type place struct{ order, number uint64 }
+
+// run decodes the events of a file in which next records have been written.
+func (d *decoder) run(next uint64, visit func(*Record)) {
+	for _, p := range d.order(next) {
+		head, words, _ := d.load(p.number)
+		var rest payload
+		if head&moreFlag != 0 {
+			_, rest, _ = d.load(p.number + 1)
 		}
-		l.Records = append(l.Records, l.parseRecord(raw, texts))
+		d.decode(head, words, rest)
+		visit(&d.event)
 	}
 }
 
-func (l *Log) parseRecord(b []byte, texts []string) Record {
-	get := binary.LittleEndian
-	text := func(n uint32) string {
-		if int64(n) < int64(len(texts)) {
-			return texts[n]
+// order returns the places of all complete events in the order in which they were recorded.
+func (d *decoder) order(next uint64) []place {
+	first := next - min(next, d.capacity)
+	d.log.Missing = first
+	places := make([]place, 0, next-first)
+	for n := first; n < next; n++ {
+		head, _, ok := d.load(n)
+		switch {
+		case !ok || head&moreFlag != 0 && !d.hasSecond(n, next):
+			d.log.Torn++
+		case head&secondFlag != 0:
+			if n == first {
+				d.log.Missing++ // newer records have replaced its first record
+			}
+		case uint8(head>>kindShift) != 0:
+			// The order of a record of a batch is the number of claimed records. That of other records is
+			// the number of the first.
+			order := n + 1 + head>>ageShift
+			i := len(places)
+			places = append(places, place{})
+			for ; i > 0 && places[i-1].order > order; i-- {
+				places[i] = places[i-1]
+			}
+			places[i] = place{order, n}
 		}
-		return "?"
 	}
-	short := func(n uint16) string {
-		if n == lostShort {
-			return "?"
-		}
-		return text(uint32(n))
+	return places
+}
+
+// load returns the words of record n, counted from 0, or false if it is being written.
+func (d *decoder) load(n uint64) (head uint64, words payload, ok bool) {
+	raw, get := d.records[n%d.capacity*recordBytes:][:recordBytes], binary.LittleEndian
+	head = get.Uint64(raw)
+	words = payload{get.Uint64(raw[8:]), get.Uint64(raw[16:]), get.Uint64(raw[24:])}
+	return head, words, uint32(head) == uint32(n+1)
+}
+
+// hasSecond reports whether the second record of the event of record n is complete.
+func (d *decoder) hasSecond(n, next uint64) bool {
+	if n+1 >= next {
+		return false
 	}
-	r := Record{Event: event.Event{
-		Number: get.Uint64(b[8:]), Stream: get.Uint32(b[40:]), Segment: int32(get.Uint32(b[44:])),
-		Site: text(get.Uint32(b[52:])), Group: short(get.Uint16(b[56:])),
-		Name: short(get.Uint16(b[58:])), Kind: event.Kind(b[60]), Rank: int32(l.Rank),
+	head, _, ok := d.load(n + 1)
+	return ok && head&secondFlag != 0
+}
+
+// text returns a text by its number.
+func (d *decoder) text(n uint64) string {
+	if n < uint64(len(d.texts)) {
+		return d.texts[n]
+	}
+	return "?"
+}
+
+// source returns the text that names the source of an event.
+func (d *decoder) source(head uint64) string {
+	if n := head >> sourceShift & (1<<16 - 1); n != lostSource {
+		return d.text(n)
+	}
+	return "?"
+}
+
+func (d *decoder) decode(head uint64, first, rest payload) {
+	r := &d.event
+	*r = Record{Event: event.Event{
+		Kind: event.Kind(head >> kindShift), Rank: int32(d.log.Rank), Segment: -1,
+		Site: d.text(first.c >> 32),
 	}}
-	words := [3]int64{int64(get.Uint64(b[16:])), int64(get.Uint64(b[24:])), int64(get.Uint64(b[32:]))}
-	if !r.Kind.OfGroup() {
-		r.Offset, r.Size, r.Requested = words[0], words[1], words[2]
-		r.Pool = uint64(get.Uint32(b[48:]))
-		return r
+	if r.Kind.OfGroup() {
+		d.decodeGroup(head, first, rest)
+		return
 	}
-	r.Time = l.Start.Add(time.Duration(words[2]))
-	description := text(get.Uint32(b[48:]))
+	p := unpackPlacement(first, rest)
+	number, group, ok := strings.Cut(d.source(head), "\x00")
+	r.Group = group
+	if r.Pool, _ = strconv.ParseUint(number, 10, 64); !ok {
+		r.Group = "?" // there was no room for the text
+	}
+	r.Number, r.Stream, r.Segment = p.number, uint32(p.stream), int32(uint32(p.segment))-1
+	r.Offset, r.Size, r.Requested = int64(p.offset), int64(p.size), int64(p.size-p.slack)
+	r.Name = d.text(rest.c >> 32)
+}
+
+func (d *decoder) decodeGroup(head uint64, first, rest payload) {
+	r := &d.event
+	r.Group, r.Number = d.source(head), first.a&(1<<32-1)|rest.a<<32
+	r.Stream, r.Name = uint32(first.a>>32), d.text(rest.a>>32)
+	r.Time = d.log.Start.Add(time.Duration(first.b))
+	description := d.text(first.c & (1<<32 - 1))
 	if r.Kind == event.KindCollective {
-		r.Call, r.Digest, r.Bytes = description, uint64(words[0]), words[1]
-		return r
+		r.Call, r.Digest, r.Bytes = description, rest.b, int64(rest.c)
+		return
 	}
 	r.Operation, r.Text, _ = strings.Cut(description, "\x00")
-	r.Value, r.Collectives = words[0], uint64(words[1])
-	return r
+	r.Value, r.Collectives = int64(rest.b), rest.c
 }

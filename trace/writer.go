@@ -5,15 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
-	"runtime"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
 	"unsafe"
 
-	"symmem/event"
 	"symmem/internal/sys"
 )
 
@@ -21,8 +18,9 @@ import (
 type Options struct {
 	// Rank and Size describe the rank.
 	Rank, Size int
-	// Records is the number of events that the file keeps. It is rounded up to a power of two. 0
-	// selects 1<<20, for which the file has 68 MiB.
+	// Records is the number of records that the file keeps, rounded up to a power of two that is at
+	// least 128. An allocation has one record, and a collective has two. 0 selects 1<<20, for which
+	// the file has 34 MiB.
 	Records int
 }
 
@@ -34,17 +32,18 @@ const (
 	minTexts  = 64 << 10
 )
 
-// FileName returns the name of a rank's trace in a folder.
-func FileName(rank int) string { return fmt.Sprintf("rank%d.trace", rank) }
-
-// Writer writes a trace. Its methods are safe for concurrent use. It needs no Close: the file is
-// complete after each event, and is unmapped when neither the Writer nor its Sources are in use.
+// Writer writes a trace. Its methods are safe for concurrent use, except that no Source may be in
+// use during Close. The file is complete after each event, so the program may end without Close.
 type Writer struct {
+	path    string
+	file    *os.File // its lock shows other processes that the trace is being written
+	mapping *sys.Mapping
 	bytes   []byte
-	records []record
 	mask    uint64
 	next    *atomic.Uint64
 	start   time.Time
+	wake    chan struct{} // requests to populate the next part
+	done    chan struct{} // closed when the goroutine that populates has ended
 
 	mu      sync.Mutex
 	numbers map[string]uint32 // guarded by mu
@@ -52,10 +51,13 @@ type Writer struct {
 	room    []byte
 }
 
-// Create creates the trace of a rank in a folder, which it creates if necessary. A trace that is
-// already there gets the suffix ".old". If this process has created that trace as a rank of another
-// world, the new file has another name instead. Files have mode 0600. Neither the folder nor a file
-// may be a symbolic link. A disk without room for the whole file is an error.
+// Create creates the trace of a rank in a folder, which it creates if necessary. An older trace
+// gets the suffix ".old". If this process has created that trace as a rank of another world, the
+// new file has another name instead. If another process is writing it, Create returns an error.
+// Files have mode 0600. Neither the folder nor a file may be a symbolic link.
+//
+// Create allocates all blocks of the file, so that a full disk is an error here and not a signal
+// later. A filesystem that cannot do this is an error, too.
 func Create(folder string, o Options) (*Writer, error) {
 	if o.Records < 0 || o.Records > maxRecords || o.Rank < 0 || o.Size < 1 {
 		return nil, fmt.Errorf("creating a trace of rank %d of %d with %d records: out of range",
@@ -65,71 +67,66 @@ func Create(folder string, o Options) (*Writer, error) {
 	if err != nil {
 		return nil, err
 	}
-	w, err := replace(path, o)
+	w, err := create(path, o)
 	if err != nil {
 		claimed.Delete(path)
-	}
-	return w, err
-}
-
-// claimed is the set of paths of the traces that this process has created. It lets another world of
-// the process choose another path.
-var claimed sync.Map
-
-// claim creates the folder of traces, and returns the path of a new trace in it.
-func claim(folder string, rank int) (string, error) {
-	folder, err := filepath.Abs(folder)
-	if err == nil {
-		err = os.MkdirAll(folder, 0o700)
-	}
-	if err != nil {
-		return "", fmt.Errorf("creating the folder of traces: %w", err)
-	}
-	if info, err := os.Lstat(folder); err != nil || !info.IsDir() {
-		return "", errors.Join(err, fmt.Errorf("the folder of traces, %s, is not a directory", folder))
-	}
-	path := filepath.Join(folder, FileName(rank))
-	for world := 2; ; world++ {
-		if _, exists := claimed.LoadOrStore(path, true); !exists {
-			return path, nil
-		}
-		path = filepath.Join(folder, fmt.Sprintf("world%d-%s", world, FileName(rank)))
-	}
-}
-
-// replace renames the trace of an earlier process, if there is one, and creates a new one.
-func replace(path string, o Options) (*Writer, error) {
-	if err := os.Rename(path, path+".old"); err != nil && !errors.Is(err, os.ErrNotExist) {
-		return nil, fmt.Errorf("keeping the older trace: %w", err)
-	}
-	records := 1
-	for records < o.Records || o.Records == 0 && records < defaultRecords {
-		records *= 2
-	}
-	return create(path, o, uint64(records))
-}
-
-func create(path string, o Options, records uint64) (*Writer, error) {
-	texts := max(records*recordBytes/textShare, minTexts)
-	bytes := int64(headerBytes + records*recordBytes + texts)
-	f, err := sys.CreateFile(path, bytes)
-	if err != nil {
 		return nil, fmt.Errorf("creating a trace: %w", err)
 	}
-	m, err := sys.Map(f, 0, bytes)
-	if err := errors.Join(err, f.Close()); err != nil {
-		return nil, errors.Join(fmt.Errorf("mapping a trace: %w", err), os.Remove(path))
+	go w.populate()
+	return w, nil
+}
+
+// create creates the trace with a temporary name, locks it, and moves it to path.
+func create(path string, o Options) (*Writer, error) {
+	records := uint64(minRecords)
+	for records < uint64(o.Records) || o.Records == 0 && records < defaultRecords {
+		records *= 2
+	}
+	texts := max(records*recordBytes/textShare, minTexts)
+	size := int64(headerBytes + records*recordBytes + texts)
+	temporary := temporaryName(path)
+	f, err := sys.CreateFile(temporary, size)
+	if err != nil {
+		return nil, err
 	}
 	w := &Writer{
-		bytes: unsafe.Slice((*byte)(m.Base()), bytes), mask: records - 1, start: time.Now(),
-		numbers: map[string]uint32{},
+		path: path, file: f, mask: records - 1, start: time.Now(), numbers: map[string]uint32{},
+		wake: make(chan struct{}, 1), done: make(chan struct{}),
 	}
-	runtime.AddCleanup(w, func(m *sys.Mapping) { _ = m.Close() }, m)
-	w.room = w.bytes[headerBytes+records*recordBytes:]
-	w.records = unsafe.Slice((*record)(unsafe.Pointer(&w.bytes[headerBytes])), records)
-	w.next = (*atomic.Uint64)(unsafe.Pointer(&w.bytes[offsetNext]))
-	w.writeHeader(o, records, texts)
+	if err = sys.LockFile(f); err == nil {
+		w.mapping, err = sys.Map(f, 0, size)
+	}
+	if err == nil {
+		w.bytes = unsafe.Slice((*byte)(w.mapping.Base()), size)
+		w.room = w.bytes[headerBytes+records*recordBytes:]
+		w.next = (*atomic.Uint64)(unsafe.Pointer(&w.bytes[offsetNext]))
+		w.writeHeader(o, records, texts)
+		w.mapping.Populate(0, headerBytes+min(chunkBytes, int64(records*recordBytes)))
+		err = publish(temporary, path)
+	}
+	if err != nil {
+		return nil, errors.Join(err, w.release(), os.Remove(temporary))
+	}
 	return w, nil
+}
+
+// release unmaps and closes the file.
+func (w *Writer) release() error {
+	var err error
+	if w.mapping != nil {
+		err = w.mapping.Close()
+	}
+	return errors.Join(err, w.file.Close())
+}
+
+// Close unmaps the file, which stays in its folder. No Source may be used any more.
+func (w *Writer) Close() error {
+	close(w.wake)
+	<-w.done
+	if err := w.release(); err != nil {
+		return fmt.Errorf("closing the trace %s: %w", w.path, err)
+	}
+	return nil
 }
 
 // writeHeader writes the constant fields, the magic last.
@@ -145,6 +142,40 @@ func (w *Writer) writeHeader(o Options, records, texts uint64) {
 	put.PutUint64(w.bytes[offsetRoom:], texts)
 	put.PutUint64(w.bytes[offsetStart:], uint64(w.start.UnixNano()))
 	copy(w.bytes, magic)
+}
+
+const (
+	// chunkRecords is the number of records between two requests to populate the file.
+	chunkRecords = 1 << 15
+	chunkBytes   = chunkRecords * recordBytes
+	// populateAhead is the number of chunks after the current one that are populated.
+	populateAhead = 2
+	// populateStep bounds the time for which a call of the kernel locks the address space.
+	populateStep = 64 << 10
+)
+
+// approach requests that the chunks after the current one be populated. Without this, a record at
+// the start of a page would wait for a page fault, which takes microseconds.
+func (w *Writer) approach() {
+	select {
+	case w.wake <- struct{}{}:
+	default:
+	}
+}
+
+// populate makes pages writable before records reach them.
+func (w *Writer) populate() {
+	defer close(w.done)
+	for range w.wake {
+		chunk := w.next.Load() / chunkRecords
+		for k := range uint64(populateAhead) {
+			first := (chunk + 1 + k) * chunkRecords & w.mask * recordBytes
+			end := min(first+chunkBytes, (w.mask+1)*recordBytes)
+			for at := first; at < end; at += populateStep {
+				w.mapping.Populate(int64(headerBytes+at), int64(min(populateStep, end-at)))
+			}
+		}
+	}
 }
 
 // text returns the number of a text, from 1. The empty text has number 0.
@@ -176,99 +207,7 @@ func (w *Writer) text(s string) uint32 {
 // maxText bounds a text, in bytes.
 const maxText = 4096
 
-// short returns the number of a text, or lostShort if the number needs more than 16 bits.
-func (w *Writer) short(s string) uint16 { return uint16(min(w.text(s), lostShort)) }
-
-// Source writes the events of one pool or one group. Its owner serialises calls.
-type Source struct {
-	w          *Writer
-	group      string // the group of the latest event
-	groupText  uint16
-	groupKnown bool
-	site       string // the site of the latest event
-	siteText   uint32
-	call       *event.Call // the call of the latest collective
-	callText   uint32
-	calls      map[*event.Call]uint32
-}
-
-// NewSource returns a Source of the trace.
-func (w *Writer) NewSource() *Source { return &Source{w: w, calls: map[*event.Call]uint32{}} }
-
-// Record adds an event to the trace. It writes the record's stamp first and its end last: if the
-// process is killed in between, they differ.
-func (s *Source) Record(e *event.Event) {
-	if !identical(e.Group, s.group) || !s.groupKnown {
-		s.group, s.groupText, s.groupKnown = e.Group, s.w.short(e.Group), true
-	}
-	if !identical(e.Site, s.site) {
-		s.site, s.siteText = e.Site, s.w.text(e.Site)
-	}
-	if e.Kind.OfGroup() {
-		s.recordOfGroup(e)
-		return
-	}
-	name := uint16(0)
-	if e.Name != "" {
-		name = s.w.short(e.Name)
-	}
-	n := s.w.next.Add(1)
-	r := &s.w.records[(n-1)&s.w.mask]
-	r.stamp = n
-	r.number, r.offset, r.size, r.requested = e.Number, e.Offset, e.Size, e.Requested
-	r.stream, r.segment, r.pool, r.site = e.Stream, e.Segment, uint32(e.Pool), s.siteText
-	r.group, r.name, r.kind = s.groupText, name, uint8(e.Kind)
-	r.end = uint16(n)
-	runtime.KeepAlive(s) // and with it the mapping
-}
-
-// identical reports whether two strings are the same memory. It is faster than a comparison.
-func identical(a, b string) bool {
-	return len(a) == len(b) && unsafe.StringData(a) == unsafe.StringData(b)
-}
-
-// recordOfGroup records an event of a group, with its time.
-func (s *Source) recordOfGroup(e *event.Event) {
-	var text uint32
-	var name uint16
-	value, count := e.Value, int64(e.Collectives)
-	if e.Kind == event.KindCollective {
-		if e.Call == nil {
-			return
-		}
-		text, value, count = s.textOf(e.Call), int64(e.Call.Digest), e.Call.Bytes
-	} else {
-		text, name = s.w.text(e.Operation+"\x00"+e.Text), s.w.short(e.Name)
-	}
-	elapsed := int64(time.Since(s.w.start))
-	n := s.w.next.Add(1)
-	r := &s.w.records[(n-1)&s.w.mask]
-	r.stamp = n
-	r.number, r.offset, r.size, r.requested = e.Number, value, count, elapsed
-	r.stream, r.segment, r.pool, r.site = e.Stream, -1, text, s.siteText
-	r.group, r.name, r.kind = s.groupText, name, uint8(e.Kind)
-	r.end = uint16(n)
-	runtime.KeepAlive(s) // and with it the mapping
-}
-
-// maxCalls bounds the calls whose text a Source remembers.
-const maxCalls = 4096
-
-// textOf returns the number of a call's text.
-func (s *Source) textOf(c *event.Call) uint32 {
-	if c == s.call {
-		return s.callText
-	}
-	n, ok := s.calls[c]
-	if !ok {
-		if len(s.calls) == maxCalls {
-			clear(s.calls)
-		}
-		plain := *c
-		plain.Ticket = 0
-		n = s.w.text(plain.String())
-		s.calls[c] = n
-	}
-	s.call, s.callText = c, n
-	return n
+// sourceBits returns the bits of a head for a source with the given text.
+func (w *Writer) sourceBits(text string) uint64 {
+	return uint64(min(w.text(text), lostSource)) << sourceShift
 }

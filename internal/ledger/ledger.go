@@ -195,6 +195,17 @@ func (l *Ledger) Load(position uint64, e *event.Event) (site uint32) {
 	return uint32(s.siteKind >> siteShift)
 }
 
+// Fields returns the fields of the event at position and the index of its call site. It does the
+// same as Load, in registers.
+func (l *Ledger) Fields(position uint64) (
+	kind event.Kind, stream uint32, segment int32, offset, size, requested int64, site uint32,
+) {
+	s := &l.ring[position&uint64(len(l.ring)-1)]
+	return event.Kind(s.siteKind & (1<<siteShift - 1)), uint32(s.streamSegment >> 32),
+		int32(uint32(s.streamSegment)), s.offset, s.size, s.requested,
+		uint32(s.siteKind >> siteShift)
+}
+
 // Agree records that the first position events, with the given digest, are equal on all ranks of an
 // agreement. They need not be compared again. The agreed position never decreases. Agree returns
 // false, and changes nothing, if the digest does not match this history.

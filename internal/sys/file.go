@@ -4,27 +4,59 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 
 	"golang.org/x/sys/unix"
 )
 
+// ErrLocked is returned by LockFile if another open file has the lock.
+var ErrLocked = errors.New("the file is locked")
+
 // CreateFile creates a file that only this user may read and write, and allocates its blocks, so
-// that a full disk is an error here instead of a signal at a later store. path must not exist;
-// symbolic links are not followed.
+// that writing through a mapping cannot fail later. The file must not exist; a symbolic link at
+// path is an error.
 func CreateFile(path string, bytes int64) (*os.File, error) {
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|os.O_EXCL|unix.O_NOFOLLOW, 0o600)
 	if err != nil {
 		return nil, fmt.Errorf("creating a file: %w", err)
 	}
+	err = withoutInterrupts(func() error { return unix.Fallocate(int(f.Fd()), 0, 0, bytes) })
+	if err == nil {
+		return f, nil
+	}
+	folder := filepath.Dir(path)
+	switch {
+	case errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.ENOSYS):
+		err = fmt.Errorf("the filesystem of %s cannot allocate the blocks of a file: use a folder on "+
+			"another filesystem, such as ext4, XFS or tmpfs (/dev/shm): %w", folder, err)
+	case errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT):
+		err = fmt.Errorf("allocating a file of %d bytes in %s: free space there, or use another "+
+			"folder: %w", bytes, folder, err)
+	default:
+		err = fmt.Errorf("allocating a file of %d bytes in %s: %w", bytes, folder, err)
+	}
+	return nil, errors.Join(err, f.Close(), os.Remove(path))
+}
+
+// LockFile locks a file until it is closed. If another open file has the lock, of this process or
+// of another one, LockFile returns ErrLocked at once. A filesystem without locks is no error.
+func LockFile(f *os.File) error {
+	err := withoutInterrupts(func() error { return unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB) })
+	switch {
+	case err == nil, errors.Is(err, unix.EOPNOTSUPP), errors.Is(err, unix.ENOSYS),
+		errors.Is(err, unix.ENOLCK), errors.Is(err, unix.EBADF):
+		return nil
+	case errors.Is(err, unix.EWOULDBLOCK):
+		return ErrLocked
+	}
+	return fmt.Errorf("locking %s: %w", f.Name(), err)
+}
+
+// withoutInterrupts repeats a system call that signals interrupt.
+func withoutInterrupts(call func() error) error {
 	for {
-		err = unix.Fallocate(int(f.Fd()), 0, 0, bytes)
-		if !errors.Is(err, unix.EINTR) {
-			break
+		if err := call(); !errors.Is(err, unix.EINTR) {
+			return err
 		}
 	}
-	if err != nil {
-		err = fmt.Errorf("allocating %d bytes for %s: %w", bytes, path, err)
-		return nil, errors.Join(err, f.Close(), os.Remove(path))
-	}
-	return f, nil
 }

@@ -3,7 +3,9 @@ package sys
 import (
 	"errors"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"strings"
 	"testing"
 )
 
@@ -26,5 +28,59 @@ func TestCreateFile(t *testing.T) {
 	_ = f.Close()
 	if _, err := CreateFile(path, 1); !errors.Is(err, os.ErrExist) {
 		t.Errorf("CreateFile of an existing file = %v; want ErrExist", err)
+	}
+}
+
+// TestCreateFileWithoutFallocate creates a file on ramfs, which cannot allocate blocks. A child
+// process mounts ramfs in namespaces of its own.
+func TestCreateFileWithoutFallocate(t *testing.T) {
+	const variable = "SYS_TEST_RAMFS"
+	if folder := os.Getenv(variable); folder != "" {
+		_, err := CreateFile(filepath.Join(folder, "file"), 4096)
+		if err == nil || !strings.Contains(err.Error(), "use a folder on another filesystem") {
+			t.Errorf("CreateFile on ramfs = %v; want the advice to use another filesystem", err)
+		}
+		if names, err := os.ReadDir(folder); err != nil || len(names) > 0 {
+			t.Errorf("ReadDir after a failure = %v, %v; want no files", names, err)
+		}
+		return
+	}
+	folder := t.TempDir()
+	cmd := exec.Command("unshare", "--user", "--map-root-user", "--mount", "sh", "-c",
+		`mount -t ramfs ramfs "$1" || exit 77; exec "$2" -test.run "^$3$"`,
+		"sh", folder, os.Args[0], t.Name())
+	cmd.Env = append(os.Environ(), variable+"="+folder)
+	out, err := cmd.CombinedOutput()
+	if exit := (*exec.ExitError)(nil); errors.Is(err, exec.ErrNotFound) ||
+		errors.As(err, &exit) && (exit.ExitCode() == 77 || strings.HasPrefix(string(out), "unshare:")) {
+		t.Skipf("cannot mount ramfs: %v, %s", err, out)
+	}
+	if err != nil {
+		t.Errorf("creating a file on ramfs: %v\n%s", err, out)
+	}
+}
+
+func TestLockFile(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "file")
+	first, err := CreateFile(path, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := LockFile(first); err != nil {
+		t.Fatal(err)
+	}
+	second, err := os.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer second.Close()
+	if err := LockFile(second); !errors.Is(err, ErrLocked) {
+		t.Errorf("LockFile of a locked file = %v; want ErrLocked", err)
+	}
+	if err := first.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := LockFile(second); err != nil {
+		t.Errorf("LockFile after the lock has ended = %v; want no error", err)
 	}
 }

@@ -106,6 +106,14 @@ func (m *Mapping) Address() uintptr { return uintptr(m.base) }
 // Bytes returns the length in bytes.
 func (m *Mapping) Bytes() int64 { return m.bytes }
 
+// Populate makes the pages of a part of the mapping present and writable, so that stores to them
+// cause no page faults. It has no effect on kernels before 5.14. offset must be a multiple of
+// PageSize.
+func (m *Mapping) Populate(offset, bytes int64) {
+	part := unsafe.Slice((*byte)(unsafe.Add(m.base, offset)), bytes)
+	_ = unix.Madvise(part, unix.MADV_POPULATE_WRITE) // without it, the stores populate the pages
+}
+
 // Shrink unmaps the end of a reservation. It keeps the given number of bytes, rounded up to
 // PageSize.
 func (m *Mapping) Shrink(bytes int64) error {

@@ -1,0 +1,95 @@
+package trace
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
+
+	"symmem/internal/sys"
+)
+
+// FileName returns the name of a rank's trace in a folder.
+func FileName(rank int) string { return fmt.Sprintf("rank%d.trace", rank) }
+
+// claimed is the set of paths of the traces that this process has created. It lets another world of
+// the process choose another path.
+var claimed sync.Map
+
+// claim creates the folder of traces, and returns the path of a new trace in it.
+func claim(folder string, rank int) (string, error) {
+	folder, err := filepath.Abs(folder)
+	if err == nil {
+		err = os.MkdirAll(folder, 0o700)
+	}
+	if err != nil {
+		return "", fmt.Errorf("creating the folder of traces: %w", err)
+	}
+	if info, err := os.Lstat(folder); err != nil || !info.IsDir() {
+		return "", errors.Join(err, fmt.Errorf("the folder of traces, %s, is not a directory", folder))
+	}
+	path := filepath.Join(folder, FileName(rank))
+	for world := 2; ; world++ {
+		if _, exists := claimed.LoadOrStore(path, true); !exists {
+			return path, nil
+		}
+		path = filepath.Join(folder, fmt.Sprintf("world%d-%s", world, FileName(rank)))
+	}
+}
+
+// temporaries counts the temporary names that this process has used.
+var temporaries atomic.Uint64
+
+// temporaryName returns an unused hidden name in the folder of path.
+func temporaryName(path string) string {
+	folder, name := filepath.Split(path)
+	host, _ := os.Hostname() // process ids of containers that share the folder may be equal
+	return filepath.Join(folder,
+		fmt.Sprintf(".%s.%s.%d.%d", name, host, os.Getpid(), temporaries.Add(1)))
+}
+
+// publish renames a file that is locked to path. A file that is already there gets the suffix
+// ".old", unless another process has locked it.
+func publish(temporary, path string) error {
+	for {
+		err := os.Link(temporary, path)
+		if err == nil {
+			return os.Remove(temporary)
+		}
+		if !errors.Is(err, os.ErrExist) {
+			return err
+		}
+		if err := retire(path); err != nil {
+			return err
+		}
+	}
+}
+
+// retire adds the suffix ".old" to a file that no process has locked.
+func retire(path string) error {
+	if info, err := os.Lstat(path); err == nil && info.Mode().IsRegular() {
+		f, err := os.Open(path)
+		if err != nil {
+			return fmt.Errorf("keeping the older trace: %w", err)
+		}
+		defer f.Close()
+		if err := sys.LockFile(f); errors.Is(err, sys.ErrLocked) {
+			return fmt.Errorf("process %d is writing %s: use another folder for each job",
+				processOf(f), path)
+		}
+	}
+	if err := os.Rename(path, path+".old"); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return fmt.Errorf("keeping the older trace: %w", err)
+	}
+	return nil
+}
+
+// processOf returns the id of the process that created a trace.
+func processOf(f *os.File) uint32 {
+	var b [4]byte
+	_, _ = f.ReadAt(b[:], offsetProcess) // a file that is too short has process 0
+	return binary.LittleEndian.Uint32(b[:])
+}

@@ -1,0 +1,213 @@
+package trace
+
+import (
+	"strconv"
+	"time"
+	"unsafe"
+
+	"symmem/event"
+)
+
+// Source writes the events of one pool or one group. Its owner serialises calls.
+type Source struct {
+	w     *Writer
+	first unsafe.Pointer // the first record
+	// The source's claimed records have the numbers from at to end-1, counted from 0.
+	at, end uint64
+
+	// The texts of the latest event, which the next event usually shares.
+	known      bool
+	group      string
+	pool       uint64
+	ofGroup    bool
+	sourceBits uint64 // number of the source's text, shifted to its place in the head
+	site       string
+	siteText   uint32
+
+	call     *event.Call // the call of the latest collective
+	callText uint32
+	calls    map[*event.Call]uint32
+}
+
+// NewSource returns a Source of the trace. The Source must not be used after Close of the Writer.
+func (w *Writer) NewSource() *Source {
+	return &Source{
+		w: w, first: unsafe.Pointer(&w.bytes[headerBytes]), calls: map[*event.Call]uint32{},
+	}
+}
+
+// Record adds an event to the trace. It does not keep e.
+func (s *Source) Record(e *event.Event) {
+	if e.Kind.OfGroup() {
+		s.recordOfGroup(e)
+		return
+	}
+	s.Describe(e)
+	if e.Name != "" {
+		s.recordWide(e)
+		return
+	}
+	s.Placement(e.Number, e.Kind, e.Stream, e.Segment, e.Offset, e.Size, e.Requested)
+}
+
+// Describe sets the pool and the call site of later calls of Placement to those of an event.
+func (s *Source) Describe(e *event.Event) {
+	if !s.known || s.ofGroup || e.Pool != s.pool || !identical(e.Group, s.group) {
+		s.known, s.ofGroup, s.pool, s.group = true, false, e.Pool, e.Group
+		s.sourceBits = s.w.sourceBits(strconv.FormatUint(e.Pool, 10) + "\x00" + e.Group)
+	}
+	s.describeSite(e.Site)
+}
+
+// describeSite sets the call site of later records.
+func (s *Source) describeSite(site string) {
+	if !identical(site, s.site) {
+		s.site, s.siteText = site, s.w.text(site)
+	}
+}
+
+// identical reports whether two strings are the same memory. It is faster than a comparison.
+func identical(a, b string) bool {
+	return len(a) == len(b) && unsafe.StringData(a) == unsafe.StringData(b)
+}
+
+// Placement records an event of a pool that has no name. It is faster than Record. Describe sets
+// the pool and the call site.
+func (s *Source) Placement(
+	number uint64, kind event.Kind, stream uint32, segment int32, offset, size, requested int64,
+) {
+	// This is the path of every allocation. A struct of more than four words would pass through
+	// memory.
+	streamBits, segmentBits := uint64(stream), uint64(uint32(segment+1))
+	from, bytes, slack := uint64(offset), uint64(size), uint64(size-requested)
+	if (number|slack)>>32|(streamBits|segmentBits)>>16|(from|bytes)>>40|(from|bytes)&0xff != 0 {
+		s.recordWide(&event.Event{
+			Number: number, Kind: kind, Stream: stream, Segment: segment, Offset: offset, Size: size,
+			Requested: requested,
+		})
+		return
+	}
+	age := s.w.next.Load() - s.at - 1
+	if age > maxAge || s.at == s.end {
+		s.claim()
+		age = batchRecords - 1
+	}
+	s.at++
+	r := s.record(s.at)
+	r.a = number | streamBits<<32 | segmentBits<<48
+	r.b = from>>8 | bytes>>8<<32
+	r.c = slack | uint64(s.siteText)<<32
+	r.head = s.sourceBits | uint64(kind)<<kindShift | age<<ageShift | s.at&(1<<32-1)
+}
+
+// claim claims a batch of records. The unused records of the previous batch stay without a kind.
+func (s *Source) claim() {
+	s.end = s.w.next.Add(batchRecords)
+	s.at = s.end - batchRecords
+	for n := s.at + 1; n <= s.end; n++ {
+		s.record(n).head = n & (1<<32 - 1)
+	}
+	if s.end&(chunkRecords-1) < batchRecords {
+		s.w.approach()
+	}
+}
+
+// record returns record n, counted from 1.
+func (s *Source) record(n uint64) *record {
+	return (*record)(unsafe.Add(s.first, (n-1)&s.w.mask*recordBytes))
+}
+
+// recordWide writes an event of a pool in two records.
+func (s *Source) recordWide(e *event.Event) {
+	p := placement{
+		number: e.Number, stream: uint64(e.Stream), segment: uint64(uint32(e.Segment + 1)),
+		offset: uint64(e.Offset), size: uint64(e.Size), slack: uint64(e.Size - e.Requested),
+	}
+	s.recordTwo(s.sourceBits|uint64(e.Kind)<<kindShift,
+		p.pack(s.siteText), p.packRest(s.w.text(e.Name)))
+}
+
+// recordTwo writes an event that has two records.
+func (s *Source) recordTwo(head uint64, first, second payload) {
+	n := s.w.next.Add(2)
+	if n&(chunkRecords-1) < 2 {
+		s.w.approach()
+	}
+	s.put(n-1, head|moreFlag, first)
+	s.put(n, head|secondFlag, second)
+}
+
+// put writes record n, counted from 1.
+func (s *Source) put(n, head uint64, p payload) {
+	r := s.record(n)
+	r.head = 0 // so that a reader skips the record until it is complete
+	r.a, r.b, r.c = p.a, p.b, p.c
+	r.head = head | n&(1<<32-1)
+}
+
+// recordOfGroup records an event of a group, with its time.
+func (s *Source) recordOfGroup(e *event.Event) {
+	if e.Kind == event.KindCollective {
+		if e.Call != nil {
+			s.Collective(e.Group, e.Number, e.Call, e.Stream, e.Site)
+		}
+		return
+	}
+	text, name := s.w.text(e.Operation+"\x00"+e.Text), s.w.text(e.Name)
+	s.describeGroup(e.Group, e.Site)
+	s.groupEvent(e.Kind, e.Number, e.Stream, text, name, uint64(e.Value), e.Collectives)
+}
+
+// Collective records event number of a group, which submits a call on a stream. It does the same as
+// Record, without an Event.
+func (s *Source) Collective(
+	group string, number uint64, c *event.Call, stream uint32, site string,
+) {
+	s.describeGroup(group, site)
+	s.groupEvent(
+		event.KindCollective, number, stream, s.textOf(c), 0, c.Digest, uint64(c.Bytes))
+}
+
+// describeGroup sets the group and the call site of later records.
+func (s *Source) describeGroup(group, site string) {
+	if !s.known || !s.ofGroup || !identical(group, s.group) {
+		s.known, s.ofGroup, s.group = true, true, group
+		s.sourceBits = s.w.sourceBits(group)
+	}
+	s.describeSite(site)
+}
+
+// groupEvent records an event of the group that describeGroup has set, with its time.
+func (s *Source) groupEvent(
+	kind event.Kind, number uint64, stream, text, name uint32, value, count uint64,
+) {
+	s.recordTwo(s.sourceBits|uint64(kind)<<kindShift,
+		payload{
+			number&(1<<32-1) | uint64(stream)<<32,
+			uint64(time.Since(s.w.start)),
+			uint64(text) | uint64(s.siteText)<<32,
+		},
+		payload{number>>32 | uint64(name)<<32, value, count})
+}
+
+// maxCalls bounds the calls whose text a Source remembers.
+const maxCalls = 4096
+
+// textOf returns the number of a call's text.
+func (s *Source) textOf(c *event.Call) uint32 {
+	if c == s.call {
+		return s.callText
+	}
+	n, ok := s.calls[c]
+	if !ok {
+		if len(s.calls) == maxCalls {
+			clear(s.calls)
+		}
+		plain := *c
+		plain.Ticket = 0
+		n = s.w.text(plain.String())
+		s.calls[c] = n
+	}
+	s.call, s.callText = c, n
+	return n
+}
