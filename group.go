@@ -166,8 +166,9 @@ func (g *Group) Abort() {
 // its collectives first. Queued collectives return ErrClosed. A second Close does nothing.
 //
 // Close waits for the collective that this rank is running, at most for twice the timeout.
-// After a fault it also waits until the ranks have determined the cause, usually at most 3 s. It
-// does not wait for other ranks to close the group.
+// After a fault it also waits until the ranks have determined the cause, usually at most 3 s, or
+// three quarters of the timeout if the process of a rank that knows the cause is stopped. It does
+// not wait for other ranks to close the group.
 func (g *Group) Close() (err error) {
 	defer deliverAll(g.rt)
 	g.closing.Do(func() {
@@ -192,8 +193,8 @@ func (g *Group) Close() (err error) {
 func (g *Group) Err() error { return g.life.err() }
 
 // Cause returns the fault that ended the group, or nil if this rank has seen none. If this rank has
-// seen a fault, Cause waits until the ranks have determined its cause, a few seconds at most. If
-// the context ends first, Cause returns the context's error.
+// seen a fault, Cause waits until the ranks have determined its cause, usually a few seconds; see
+// Close. If the context ends first, Cause returns the context's error.
 func (g *Group) Cause(ctx context.Context) error { return g.life.cause(ctx) }
 
 // Check compares the histories of all pools whose domain contains the group, unless the level is
