@@ -233,6 +233,19 @@ func (d connectHook) Connect(
 	return d.joined(c), err
 }
 
+// StallStore makes the store of a Runtime answer no more requests of JoinWith. Rank 0 seems to
+// serve the store.
+func StallStore(rt *Runtime) { rt.rankLists.store = stalledStore{rt.rankLists.store} }
+
+type stalledStore struct{ driver.Store }
+
+func (stalledStore) Set(ctx context.Context, _ string, _ []byte) error {
+	<-ctx.Done()
+	return ctx.Err()
+}
+
+func (stalledStore) ServedBy() int { return 0 }
+
 // Adopt returns the error of a rank whose own cause is own after another rank has decided on a
 // cause.
 func Adopt(own, cause error) error { return adopt(own, encodeDecision(cause)) }

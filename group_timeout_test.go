@@ -103,3 +103,23 @@ func TestInvalidGroupTimeouts(t *testing.T) {
 		}
 	})
 }
+
+// TestJoinTimeoutCoversStore joins a group whose timeout is short. The rank that serves the store
+// does not answer.
+func TestJoinTimeoutCoversStore(t *testing.T) {
+	const short = 20 * time.Millisecond
+	runRanks(t, 2, symmem.Options{Timeout: time.Minute}, func(r *rank) {
+		if r.Rank() == 0 {
+			return
+		}
+		symmem.StallStore(r.Runtime)
+		_, err := r.JoinWith(r.ctx, "short", []int{0, 1}, symmem.GroupOptions{Timeout: short})
+		var late *symmem.TimeoutError
+		if !errors.As(err, &late) || !slices.Equal(late.Missing, []int{0}) {
+			r.failf("JoinWith() = %v; want a TimeoutError that names rank 0", err)
+		}
+		if late.Waited >= time.Minute {
+			r.failf("JoinWith waited %v; want about %v", late.Waited, short)
+		}
+	})
+}

@@ -61,7 +61,7 @@ func (rt *Runtime) JoinWith(
 		return nil, invalid("joining group %q: ranks %v of a world of %d", id, ranks, rt.size)
 	}
 	full := joinedPrefix + id
-	err := rt.rankLists.announce(ctx, full, ranks)
+	err := rt.rankLists.announce(ctx, full, ranks, limit.Get())
 	var g *Group
 	if err == nil {
 		g, err = rt.connect(ctx, roster{full: full, ranks: slices.Clone(ranks), rank: rank, limit: limit})

@@ -14,7 +14,6 @@ import (
 type rankLists struct {
 	store      driver.Store
 	rank, size int // in the world
-	timeout    time.Duration
 }
 
 // ranksKey returns the key under which a rank stores its rank list for a group.
@@ -23,11 +22,13 @@ func ranksKey(id string, rank int) string {
 }
 
 // announce stores the rank list that this rank passes for a group. It compares the list with that
-// of the lowest rank in it, if that rank has stored one. If the store does not respond in time, the
-// error names the rank that serves it.
-func (l *rankLists) announce(ctx context.Context, id string, ranks []int) error {
+// of the lowest rank in it, if that rank has stored one. If the store does not respond within the
+// timeout, the error names the rank that serves it.
+func (l *rankLists) announce(
+	ctx context.Context, id string, ranks []int, timeout time.Duration,
+) error {
 	begun := time.Now()
-	ctx, cancel := context.WithTimeout(ctx, l.timeout)
+	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	err := l.store.Set(ctx, ranksKey(id, l.rank), []byte(fmt.Sprint(ranks)))
 	if err == nil {

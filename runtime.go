@@ -58,7 +58,7 @@ func newRuntime(
 	rt.streams.mu = &rt.mu
 	rt.captures.mu, rt.captures.timeout = &rt.mu, closingTime(opts.Timeout)
 	rt.monitor = rankMonitor{watcher: watcher, mu: &rt.mu}
-	rt.rankLists = rankLists{store, w.Rank, w.Size, opts.Timeout}
+	rt.rankLists = rankLists{store, w.Rank, w.Size}
 	rt.recording.onEvent, rt.recording.mu = opts.OnEvent != nil, &rt.mu
 	rt.live.rt = rt
 	rt.sites.names = ledger.NewSites()
