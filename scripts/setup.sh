@@ -6,6 +6,7 @@
 #   scripts/setup.sh python [DIR] a virtual environment with PyTorch, pytest, linters and hatchling;
 #                                 DIR, or build/venv, is a link to it
 #   scripts/setup.sh linter       golangci-lint
+#   scripts/setup.sh browser      Chromium, by apt-get; tests of pages are skipped without it
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -32,6 +33,14 @@ compilers() {
 	[ "$(id -u)" -eq 0 ] || root=(sudo)
 	within 120 "${root[@]}" apt-get update -q
 	within 300 "${root[@]}" apt-get install -q -y "${missing[@]}"
+}
+
+browser() {
+	local root=()
+	command -v chromium >/dev/null && return
+	[ "$(id -u)" -eq 0 ] || root=(sudo)
+	within 120 "${root[@]}" apt-get update -q
+	within 300 "${root[@]}" apt-get install -q -y --no-install-recommends chromium
 }
 
 # PyTorch takes 5 GB, so one environment serves all checkouts of a machine, for each version of
@@ -87,8 +96,9 @@ all)
 	go_itself
 	python
 	linter
+	browser || echo "Chromium could not be installed: tests of pages are skipped"
 	;;
-compilers | python | linter) "$@" ;;
+compilers | python | linter | browser) "$@" ;;
 *)
 	sed -n 's/^#  *scripts/scripts/p' "$0" >&2
 	exit 2

@@ -4,18 +4,20 @@ package pagetest
 import (
 	"bufio"
 	"bytes"
+	"embed"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"sync"
 	"testing"
 	"time"
 )
 
 // patience bounds the wait for an answer of the browser.
-const patience = 240 * time.Second
+const patience = 90 * time.Second
 
 // Browser is a running Chromium. It is safe for concurrent use.
 type Browser struct {
@@ -71,11 +73,13 @@ func Open(t testing.TB) *Browser {
 	if err != nil {
 		t.Skipf("Chromium is not installed: %v", err)
 	}
+	folder := t.TempDir()
 	command := exec.Command(program, "--headless", "--no-sandbox", "--disable-gpu",
-		"--remote-debugging-pipe", "--user-data-dir="+t.TempDir(), "--no-first-run",
+		"--remote-debugging-pipe", "--user-data-dir="+folder, "--no-first-run",
 		"--disable-dev-shm-usage", "--disable-background-networking", "--disable-component-update",
 		"--disable-extensions", "--hide-scrollbars", "--font-render-hinting=none",
 		"--force-color-profile=srgb", "--disable-lcd-text", "--disable-sync", "about:blank")
+	command.Env = append(os.Environ(), "FONTCONFIG_FILE="+writeFonts(t, folder))
 	commandsOut, commandsIn := pipe(t)
 	eventsOut, eventsIn := pipe(t)
 	b := &Browser{
@@ -104,6 +108,28 @@ func Open(t testing.TB) *Browser {
 		kill.Stop()
 	})
 	return b
+}
+
+// fonts contains the letters of DejaVu Sans that pages use, so pictures do not depend on the fonts
+// of the machine.
+//
+//go:embed fonts
+var fonts embed.FS
+
+// writeFonts writes the fonts to a folder, and returns the configuration that makes them the only
+// ones.
+func writeFonts(t testing.TB, folder string) string {
+	t.Helper()
+	if err := os.CopyFS(folder, fonts); err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(folder, "fonts.conf")
+	text := fmt.Sprintf("<fontconfig><dir>%s/fonts</dir><cachedir>%s/cache</cachedir></fontconfig>",
+		folder, folder)
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return file
 }
 
 func pipe(t testing.TB) (r, w *os.File) {

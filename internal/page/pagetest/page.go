@@ -26,8 +26,6 @@ type Page struct {
 type Screen struct {
 	Width, Height int
 	Dark, Mobile  bool
-	// Style is added to the style of the page; Script runs before its script.
-	Style, Script string
 }
 
 type object = map[string]any
@@ -61,18 +59,9 @@ func (b *Browser) Open(t testing.TB, url string, s Screen) *Page {
 			"features": []object{{"name": "prefers-color-scheme", "value": scheme}},
 		},
 		"Performance.enable": {"timeDomain": "threadTicks"},
-		"Page.setBypassCSP":  {"enabled": s.Style != ""},
 	} {
 		p.call(method, params, nil)
 	}
-	script := s.Script
-	if s.Style != "" {
-		style, _ := json.Marshal(s.Style)
-		script += fmt.Sprintf(`;document.addEventListener("DOMContentLoaded", () => {
-			const s = document.createElement("style"); s.textContent = %s; document.head.append(s);
-		});`, style)
-	}
-	p.call("Page.addScriptToEvaluateOnNewDocument", object{"source": script}, nil)
 	p.Go(url)
 	return p
 }
@@ -99,8 +88,9 @@ func (p *Page) call(method string, params object, result any) {
 
 // event receives an event of the page.
 func (p *Page) event(method string, params json.RawMessage) {
-	switch method {
-	case "Runtime.exceptionThrown", "Log.entryAdded":
+	switch {
+	case method == "Log.entryAdded" && !bytes.Contains(params, []byte(`"level":"error"`)):
+	case method == "Runtime.exceptionThrown" || method == "Log.entryAdded":
 		p.mu.Lock()
 		p.errors = append(p.errors, string(params))
 		p.mu.Unlock()
@@ -168,7 +158,7 @@ func (p *Page) Wait(expression string) {
 // Painted waits until the page has drawn everything.
 func (p *Page) Painted() {
 	p.t.Helper()
-	p.Eval(`new Promise((f) => requestAnimationFrame(() => requestAnimationFrame(f)))`, nil)
+	p.Frame()
 	p.Wait(`document.body.dataset.painted === "yes"`)
 }
 
@@ -184,6 +174,30 @@ func (p *Page) Key(key string) {
 	}
 	p.call("Input.dispatchKeyEvent", params, nil)
 	p.call("Input.dispatchKeyEvent", object{"type": "keyUp", "key": key}, nil)
+}
+
+// Type types text into the focused element.
+func (p *Page) Type(text string) {
+	p.t.Helper()
+	p.call("Input.insertText", object{"text": text}, nil)
+}
+
+// Wheel scrolls by a number of pixels at a point, with the Ctrl key if ctrl is set.
+func (p *Page) Wheel(x, y, dx, dy float64, ctrl bool) {
+	p.t.Helper()
+	modifiers := 0
+	if ctrl {
+		modifiers = 2
+	}
+	p.call("Input.dispatchMouseEvent", object{
+		"type": "mouseWheel", "x": x, "y": y, "deltaX": dx, "deltaY": dy, "modifiers": modifiers,
+	}, nil)
+}
+
+// Frame waits until the page has drawn its present state.
+func (p *Page) Frame() {
+	p.t.Helper()
+	p.Eval(`new Promise((f) => requestAnimationFrame(() => requestAnimationFrame(f)))`, nil)
 }
 
 // Click clicks at a point.

@@ -10,16 +10,28 @@ import { Search } from "./search.js";
 import { Mode, View, modes } from "./view.js";
 
 const modeNames: Record<Mode, string> = {
-  differences: "differences", stack: "call site", size: "size", stream: "stream",
+  differences: "differences",
+  stack: "call site",
+  size: "size",
+  stream: "stream",
 };
 const pollTime = 1000; // milliseconds between two requests for live data
 
 const keys: [string, string][] = [
-  ["\u2190 \u2192", "pan"], ["+ \u2212", "zoom"], ["f", "show everything"],
-  ["d", "go to the difference"], ["[ ]", "previous, next request"],
-  ["\u2191 \u2193", "select a rank"], ["/", "search"], ["n N", "next, previous match"],
-  ["p", "next pool or group"], ["c", "change colours"], ["< >", "lower, higher lanes"],
-  ["t", "light or dark"], ["Esc", "close, deselect"], ["?", "these keys"],
+  ["\u2190 \u2192", "pan"],
+  ["+ \u2212", "zoom"],
+  ["f", "show everything"],
+  ["d", "go to the difference"],
+  ["[ ]", "previous, next request"],
+  ["\u2191 \u2193", "select a rank"],
+  ["/", "search"],
+  ["n N", "next, previous match"],
+  ["p", "next pool or group"],
+  ["c", "change colours"],
+  ["< >", "lower, higher lanes"],
+  ["t", "light or dark"],
+  ["Esc", "close, deselect"],
+  ["?", "these keys"],
 ];
 
 class App {
@@ -31,15 +43,24 @@ class App {
   private readonly about = h("div", { id: "about" });
   private readonly legend = h("div", { id: "legend" });
   private readonly bottom = h("main", { id: "tables" });
-  private readonly picker = h("select", { "aria-label": "pool or group",
-    change: () => this.view.open(Number(this.picker.value)) });
-  private readonly colors = h("select", { "aria-label": "colours", change: () => {
-    this.view.mode = this.colors.value as Mode;
-    this.view.changed();
-  } });
+  private readonly picker = h("select", {
+    "aria-label": "pool or group",
+    change: () => this.view.open(Number(this.picker.value)),
+  });
+  private readonly colors = h("select", {
+    "aria-label": "colours",
+    change: () => {
+      this.view.mode = this.colors.value as Mode;
+      this.view.changed();
+    },
+  });
   private readonly input = h("input", {
-    type: "search", placeholder: "Search stacks, calls, sizes, #request", "aria-label": "search",
-    spellcheck: "false", input: () => this.typed(), keydown: (e) => this.inputKey(e as KeyboardEvent),
+    type: "search",
+    placeholder: "Search stacks, calls, sizes, #request",
+    "aria-label": "search",
+    spellcheck: "false",
+    input: () => this.typed(),
+    keydown: (e) => this.inputKey(e as KeyboardEvent),
   });
   private readonly found = h("output", { class: "dim" });
   private readonly help: HTMLDialogElement;
@@ -51,23 +72,50 @@ class App {
     this.lanes = new Lanes(view, this.search, () => this.schedule());
     this.chart = new Chart(view);
     this.details = new Details(view);
-    this.help = h("dialog", { id: "help", click: () => this.help.close() }, h("h2", {}, "Keys"),
-      h("dl", {}, ...keys.flatMap(([k, what]) => [h("dt", {}, h("kbd", {}, k)), h("dd", {}, what)])),
-      h("p", { class: "dim" }, "Drag or scroll sideways to pan. Scroll with Ctrl, pinch, or drag in the " +
-        "chart to zoom."));
+    this.help = h(
+      "dialog",
+      { id: "help", click: () => this.help.close() },
+      h("h2", {}, "Keys"),
+      h(
+        "dl",
+        {},
+        ...keys.flatMap(([k, what]) => [h("dt", {}, h("kbd", {}, k)), h("dd", {}, what)]),
+      ),
+      h(
+        "p",
+        { class: "dim" },
+        "Drag or scroll sideways to pan. Scroll with Ctrl, pinch, or drag in the " +
+          "chart to zoom.",
+      ),
+    );
     const button = (text: string, title: string, f: () => void): HTMLElement =>
       h("button", { type: "button", title, "aria-label": title, click: f }, text);
-    const tools = h("div", { id: "tools", role: "toolbar" }, this.picker, this.colors,
+    const tools = h(
+      "div",
+      { id: "tools", role: "toolbar" },
+      this.picker,
+      this.colors,
       button("\u2212", "zoom out (\u2212)", () => view.zoom(2)),
       button("+", "zoom in (+)", () => view.zoom(0.5)),
       button("Fit", "show everything (f)", () => view.fit()),
       button("Difference", "go to the difference (d)", () => this.toDifference()),
-      this.input, this.found,
-      button("?", "keys (?)", () => this.help.showModal()));
+      this.input,
+      this.found,
+      button("?", "keys (?)", () => this.help.showModal()),
+    );
     const node = document.getElementById("app")!;
-    node.replaceChildren(this.top, tools, h("div", { id: "main" },
-      h("div", { id: "maps" }, this.about, this.chart.node, this.lanes.node, this.legend),
-      this.details.node), this.bottom, this.help);
+    node.replaceChildren(
+      this.top,
+      tools,
+      h(
+        "div",
+        { id: "main" },
+        h("div", { id: "maps" }, this.about, this.chart.node, this.lanes.node, this.legend),
+        this.details.node,
+      ),
+      this.bottom,
+      this.help,
+    );
     view.onChange(() => this.schedule());
     document.addEventListener("keydown", (e) => this.key(e));
     window.addEventListener("hashchange", () => this.restore());
@@ -93,19 +141,48 @@ class App {
     const state = !header.compared ? "" : header.agree ? "good" : "bad";
     const events = header.ranks.reduce((n, r) => n + r.events, 0);
     this.top.replaceChildren(
-      h("header", {}, h("h1", {}, header.title),
-        h("p", { class: "dim" }, `${plural(header.ranks.length, "file")}, ${plural(events, "event")}`),
-        h("button", { type: "button", id: "theme", title: "light or dark (t)",
-          "aria-label": "light or dark", click: () => this.toggleTheme() }, "\u25d0")),
-      h("p", { id: "verdict", class: state, role: "status" }, header.verdict));
-    this.picker.replaceChildren(...model.sequences.map((s, i) => h("option", { value: i },
-      s.header.title + (s.differences.length > 0 ? " \u2014 differs" : ""))));
+      h(
+        "header",
+        {},
+        h("h1", {}, header.title),
+        h(
+          "p",
+          { class: "dim" },
+          `${plural(header.ranks.length, "file")}, ${plural(events, "event")}`,
+        ),
+        h(
+          "button",
+          {
+            type: "button",
+            id: "theme",
+            title: "light or dark (t)",
+            "aria-label": "light or dark",
+            click: () => this.toggleTheme(),
+          },
+          "\u25d0",
+        ),
+      ),
+      h("p", { id: "verdict", class: state, role: "status" }, header.verdict),
+    );
+    this.picker.replaceChildren(
+      ...model.sequences.map((s, i) =>
+        h(
+          "option",
+          { value: i },
+          s.header.title + (s.differences.length > 0 ? " \u2014 differs" : ""),
+        ),
+      ),
+    );
     this.colors.replaceChildren(...modes.map((m) => h("option", { value: m }, modeNames[m])));
     const differences = model.sequences.flatMap((s, i) =>
-      s.differences.map((d) => differenceNode(this.view, i, s, d)));
-    this.bottom.replaceChildren(...(differences.length === 0 ? []
-      : [h("section", { id: "differences" }, h("h2", {}, "Differences"), ...differences)]),
-    ...tables(header));
+      s.differences.map((d) => differenceNode(this.view, i, s, d)),
+    );
+    this.bottom.replaceChildren(
+      ...(differences.length === 0
+        ? []
+        : [h("section", { id: "differences" }, h("h2", {}, "Differences"), ...differences)]),
+      ...tables(header),
+    );
     document.getElementById("main")!.hidden = this.view.empty;
     document.getElementById("tools")!.hidden = this.view.empty;
   }
@@ -153,11 +230,17 @@ class App {
   private describe(): void {
     const s = this.view.sequence;
     this.about.replaceChildren(
-      h("p", {}, h("b", {}, s.header.title), s.header.calls
-        ? ": calls of each rank, and how late they are after the first rank"
-        : ": allocated bytes, and the memory map of each rank: segments upwards, requests to the right",
-      h("span", { class: "dim" }, ` ${plural(s.header.equal, "request")} agree`)),
-      ...(s.header.notes ?? []).map((n) => h("p", { class: "dim" }, n)));
+      h(
+        "p",
+        {},
+        h("b", {}, s.header.title),
+        s.header.calls
+          ? ": calls of each rank, and how late they are after the first rank"
+          : ": allocated bytes, and the memory map of each rank (up: segments; right: requests)",
+        h("span", { class: "dim" }, ` ${plural(s.header.equal, "request")} agree`),
+      ),
+      ...(s.header.notes ?? []).map((n) => h("p", { class: "dim" }, n)),
+    );
     this.legend.replaceChildren(legend(s));
     this.runSearch();
   }
@@ -178,7 +261,13 @@ class App {
     const s = this.view.sequence;
     const d = s.differences[0]!;
     const rank = d.variants[1]?.ranks[0];
-    this.view.approach(d.request, Math.max(s.tracks.findIndex((t) => s.rank(t) === rank), 0));
+    this.view.approach(
+      d.request,
+      Math.max(
+        s.tracks.findIndex((t) => s.rank(t) === rank),
+        0,
+      ),
+    );
   }
 
   private typing = 0;
@@ -191,7 +280,8 @@ class App {
   private runSearch(): void {
     this.view.query = this.input.value;
     const n = this.view.empty ? 0 : this.search.run(this.view.sequence, this.input.value);
-    this.found.textContent = this.search.query === "" ? "" : plural(n, "match").replace("matchs", "matches");
+    this.found.textContent =
+      this.search.query === "" ? "" : plural(n, "match").replace("matchs", "matches");
     this.schedule();
   }
 
@@ -218,8 +308,10 @@ class App {
 
   private toggleTheme(): void {
     const root = document.documentElement;
-    const dark = root.dataset["theme"] === undefined
-      ? matchMedia("(prefers-color-scheme: dark)").matches : root.dataset["theme"] === "dark";
+    const dark =
+      root.dataset["theme"] === undefined
+        ? matchMedia("(prefers-color-scheme: dark)").matches
+        : root.dataset["theme"] === "dark";
     root.dataset["theme"] = dark ? "light" : "dark";
     this.schedule();
   }
@@ -227,8 +319,15 @@ class App {
   private key(e: KeyboardEvent): void {
     const { view } = this;
     const target = e.target as HTMLElement;
-    if (e.ctrlKey || e.metaKey || e.altKey || view.empty || this.help.open ||
-        target.tagName === "SELECT" || target.tagName === "INPUT") {
+    if (
+      e.ctrlKey ||
+      e.metaKey ||
+      e.altKey ||
+      view.empty ||
+      this.help.open ||
+      target.tagName === "SELECT" ||
+      target.tagName === "INPUT"
+    ) {
       return;
     }
     const width = view.to - view.from;
@@ -238,13 +337,17 @@ class App {
       ArrowRight: () => view.pan(width * (e.shiftKey ? 0.9 : 0.1)),
       ArrowUp: () => view.select(at, view.track - 1),
       ArrowDown: () => view.select(at, view.track + 1),
-      "+": () => view.zoom(0.5, this.center()), "=": () => view.zoom(0.5, this.center()),
+      "+": () => view.zoom(0.5, this.center()),
+      "=": () => view.zoom(0.5, this.center()),
       "-": () => view.zoom(2, this.center()),
-      Home: () => view.pan(view.sequence.first - view.from), f: () => view.fit(),
+      Home: () => view.pan(view.sequence.first - view.from),
+      f: () => view.fit(),
       End: () => view.pan(view.sequence.end - view.to),
       d: () => this.toDifference(),
-      "[": () => view.reveal(at - 1), "]": () => view.reveal(at + 1),
-      n: () => this.toMatch(true), N: () => this.toMatch(false),
+      "[": () => view.reveal(at - 1),
+      "]": () => view.reveal(at + 1),
+      n: () => this.toMatch(true),
+      N: () => this.toMatch(false),
       p: () => view.open((view.sequenceIndex + 1) % view.model.sequences.length),
       c: () => {
         view.mode = modes[(modes.indexOf(view.mode) + 1) % modes.length]!;
@@ -252,7 +355,8 @@ class App {
       },
       "<": () => this.lanes.setHeight(this.lanes.height / 1.25),
       ">": () => this.lanes.setHeight(this.lanes.height * 1.25),
-      t: () => this.toggleTheme(), "?": () => this.help.showModal(),
+      t: () => this.toggleTheme(),
+      "?": () => this.help.showModal(),
       "/": () => this.input.focus(),
       Escape: () => {
         view.selected = false;
@@ -314,8 +418,15 @@ async function main(): Promise<void> {
       void follow(app, source);
     }
   } catch (e) {
-    document.getElementById("app")!.replaceChildren(h("p", { id: "verdict", class: "bad", role: "alert" },
-      `The page cannot be shown: ${e instanceof Error ? e.message : String(e)}`));
+    document
+      .getElementById("app")!
+      .replaceChildren(
+        h(
+          "p",
+          { id: "verdict", class: "bad", role: "alert" },
+          `The page cannot be shown: ${e instanceof Error ? e.message : String(e)}`,
+        ),
+      );
     document.body.dataset["ready"] = "failed";
     throw e;
   }

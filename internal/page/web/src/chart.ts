@@ -13,7 +13,11 @@ const right = 16; // right of the plot, as of the lanes
 const binary = Array.from({ length: 52 }, (_, i) => 2 ** i);
 
 // Curve is a line of the chart: a rank, or the largest value of all ranks.
-interface Curve { label: string; levels: { first: number; pyramid: Float64Array[] }[]; color: string }
+interface Curve {
+  label: string;
+  levels: { first: number; pyramid: Float64Array[] }[];
+  color: string;
+}
 
 export class Chart {
   readonly node = h("div", { id: "chart" });
@@ -88,36 +92,54 @@ export class Chart {
     const bad = style.getPropertyValue("--bad");
     const font = `11px ${style.getPropertyValue("--mono")}`;
     const unit = this.shown!.header.calls ? (v: number): string => `${v} ms` : size;
-    return new uPlot({
-      width: width + left + right, height, pxAlign: 0,
-      padding: [8, right, 0, 0],
-      legend: { show: false },
-      cursor: { drag: { x: true, y: false, setScale: false }, points: { show: false }, y: false },
-      scales: { x: { time: false, auto: false }, y: { auto: false } },
-      series: [{}, ...this.curves.map((c) => ({
-        label: c.label, stroke: c.color, width: 1.25, points: { show: false },
-        paths: uPlot.paths.stepped!({ align: 1 }),
-      }))],
-      axes: [
-        { stroke: text, grid, ticks: grid, font, size: 30 },
-        {
-          stroke: text, grid, ticks: grid, font, size: left,
-          values: (_, splits) => splits.map((v) => unit(v)),
-          ...(this.shown!.header.calls ? {} : { incrs: binary }),
+    return new uPlot(
+      {
+        width: width + left + right,
+        height,
+        pxAlign: 0,
+        padding: [8, right, 0, 0],
+        legend: { show: false },
+        cursor: { drag: { x: true, y: false, setScale: false }, points: { show: false }, y: false },
+        scales: { x: { time: false, auto: false }, y: { auto: false } },
+        series: [
+          {},
+          ...this.curves.map((c) => ({
+            label: c.label,
+            stroke: c.color,
+            width: 1.25,
+            points: { show: false },
+            paths: uPlot.paths.stepped!({ align: 1 }),
+          })),
+        ],
+        axes: [
+          { stroke: text, grid, ticks: grid, font, size: 30 },
+          {
+            stroke: text,
+            grid,
+            ticks: grid,
+            font,
+            size: left,
+            values: (_, splits) => splits.map((v) => unit(v)),
+            ...(this.shown!.header.calls ? {} : { incrs: binary }),
+          },
+        ],
+        hooks: {
+          draw: [(u) => this.drawDifferences(u, bad)],
+          setSelect: [
+            (u) => {
+              if (u.select.width > 5) {
+                const from = u.posToVal(u.select.left, "x");
+                const to = u.posToVal(u.select.left + u.select.width, "x");
+                u.setSelect({ left: 0, top: 0, width: 0, height: 0 }, false);
+                this.view.setRange(from, to);
+              }
+            },
+          ],
         },
-      ],
-      hooks: {
-        draw: [(u) => this.drawDifferences(u, bad)],
-        setSelect: [(u) => {
-          if (u.select.width > 5) {
-            const from = u.posToVal(u.select.left, "x");
-            const to = u.posToVal(u.select.left + u.select.width, "x");
-            u.setSelect({ left: 0, top: 0, width: 0, height: 0 }, false);
-            this.view.setRange(from, to);
-          }
-        }],
       },
-    }, this.values(width), this.node);
+      this.values(width),
+      this.node,
+    );
   }
 
   private drawDifferences(u: uPlot, color: string): void {
@@ -133,10 +155,13 @@ export class Chart {
 
 function curvesOf(sequence: Sequence): Curve[] {
   const pyramids = sequence.header.calls ? sequence.late : sequence.tracks.map((t) => t.totals);
-  const all = sequence.tracks.map((t, i) => ({
-    label: `rank ${sequence.rank(t)}`, color: css(i),
-    levels: pyramids[i] ? [{ first: t.header.first, pyramid: pyramids[i]! }] : [],
-  })).filter((c) => c.levels.length > 0);
+  const all = sequence.tracks
+    .map((t, i) => ({
+      label: `rank ${sequence.rank(t)}`,
+      color: css(i),
+      levels: pyramids[i] ? [{ first: t.header.first, pyramid: pyramids[i]! }] : [],
+    }))
+    .filter((c) => c.levels.length > 0);
   if (all.length <= mostCurves) {
     return all;
   }

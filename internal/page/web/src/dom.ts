@@ -5,7 +5,9 @@ type Attributes = Record<string, string | number | boolean | ((e: Event) => void
 
 // h returns an element. Functions among the attributes become listeners.
 export function h<K extends keyof HTMLElementTagNameMap>(
-  tag: K, attributes: Attributes = {}, ...children: Child[]
+  tag: K,
+  attributes: Attributes = {},
+  ...children: Child[]
 ): HTMLElementTagNameMap[K] {
   const node = document.createElement(tag);
   for (const [name, value] of Object.entries(attributes)) {
@@ -56,7 +58,7 @@ export function time(micros: number): string {
 export function ranks(list: number[]): string {
   const sorted = [...list].sort((a, b) => a - b);
   const parts: string[] = [];
-  for (let i = 0; i < sorted.length;) {
+  for (let i = 0; i < sorted.length; ) {
     let k = i;
     while (k + 1 < sorted.length && sorted[k + 1] === sorted[k]! + 1) {
       k++;

@@ -1,37 +1,93 @@
 // Decodes the data of a page. The format is described in doc.go of the Go package page.
 
 export interface Rank {
-  rank: number; file: string; format: string; events: number; notes: string[] | null;
+  rank: number;
+  file: string;
+  format: string;
+  events: number;
+  notes: string[] | null;
 }
-export interface Variant { ranks: number[]; text: string; kind: string; stack: string[] | null }
+export interface Variant {
+  ranks: number[];
+  text: string;
+  kind: string;
+  stack: string[] | null;
+}
 export interface Difference {
-  of: string; kind: string; request: number; variants: Variant[]; blamed: number[] | null;
-  before: string[] | null; explanation: string[] | null;
+  of: string;
+  kind: string;
+  request: number;
+  variants: Variant[];
+  blamed: number[] | null;
+  before: string[] | null;
+  explanation: string[] | null;
 }
-export interface SegmentInfo { bytes: number; old?: boolean }
+export interface SegmentInfo {
+  bytes: number;
+  old?: boolean;
+}
 export interface TrackHeader {
-  rank: number; first: number; events: number; segments: SegmentInfo[] | null;
+  rank: number;
+  first: number;
+  events: number;
+  segments: SegmentInfo[] | null;
   columns: Record<string, [number, number]>;
 }
 export interface SequenceHeader {
-  title: string; calls: boolean; equal: number; tracks: TrackHeader[];
-  differences: Difference[] | null; notes: string[] | null;
+  title: string;
+  calls: boolean;
+  equal: number;
+  tracks: TrackHeader[];
+  differences: Difference[] | null;
+  notes: string[] | null;
 }
 export interface WindowRow {
-  group: string; pool: string; segment: number; bytes: number; states: number[];
+  group: string;
+  pool: string;
+  segment: number;
+  bytes: number;
+  states: number[];
 }
-export interface Row { ranks: number[]; group: string; text: string; time: number }
+export interface Row {
+  ranks: number[];
+  group: string;
+  text: string;
+  time: number;
+}
 export interface PathRow {
-  group: string; operation: string; path: string; calls: number[]; bytes: number[];
+  group: string;
+  operation: string;
+  path: string;
+  calls: number[];
+  bytes: number[];
 }
 export interface Header {
-  title: string; live?: boolean; agree: boolean; compared: boolean; verdict: string;
-  ranks: Rank[]; sequences: SequenceHeader[] | null; windows: WindowRow[] | null;
-  pending: Row[] | null; faults: Row[] | null; paths: PathRow[] | null; notes: string[] | null;
-  texts: string[] | null; frames: string[] | null; stackCount: number; stacks: [number, number];
+  title: string;
+  live?: boolean;
+  agree: boolean;
+  compared: boolean;
+  verdict: string;
+  ranks: Rank[];
+  sequences: SequenceHeader[] | null;
+  windows: WindowRow[] | null;
+  pending: Row[] | null;
+  faults: Row[] | null;
+  paths: PathRow[] | null;
+  notes: string[] | null;
+  texts: string[] | null;
+  frames: string[] | null;
+  stackCount: number;
+  stacks: [number, number];
 }
 
-export const enum Kind { Alloc = 1, Free, FreeDone, SegmentAdd, SegmentRemove, Call }
+export const enum Kind {
+  Alloc = 1,
+  Free,
+  FreeDone,
+  SegmentAdd,
+  SegmentRemove,
+  Call,
+}
 
 // isRequest reports whether ranks must make the same request.
 export function isRequest(kind: number): boolean {
@@ -164,7 +220,8 @@ export async function unpack(bytes: Uint8Array): Promise<Uint8Array> {
   if (bytes[0] !== 0x1f || bytes[1] !== 0x8b) {
     return bytes;
   }
-  const stream = new Blob([bytes as BlobPart]).stream()
+  const stream = new Blob([bytes as BlobPart])
+    .stream()
     .pipeThrough(new DecompressionStream("gzip"));
   return new Uint8Array(await new Response(stream).arrayBuffer());
 }

@@ -15,7 +15,11 @@ const restingPaintTime = 40;
 const restAfter = 150; // milliseconds since the view moved
 
 interface Lane {
-  track: Track; index: number; canvas: HTMLCanvasElement; label: HTMLElement; visible: boolean;
+  track: Track;
+  index: number;
+  canvas: HTMLCanvasElement;
+  label: HTMLElement;
+  visible: boolean;
   drawn: string; // the state that the canvas shows; empty if it must be drawn again
 }
 
@@ -32,18 +36,22 @@ export class Lanes {
   width = 1; // of the canvases, in CSS pixels
 
   constructor(
-    private readonly view: View, private readonly search: Search,
+    private readonly view: View,
+    private readonly search: Search,
     private readonly redraw: () => void,
   ) {
-    this.observer = new IntersectionObserver((entries) => {
-      for (const e of entries) {
-        const lane = this.lanes.find((l) => l.canvas === e.target);
-        if (lane !== undefined) {
-          lane.visible = e.isIntersecting;
+    this.observer = new IntersectionObserver(
+      (entries) => {
+        for (const e of entries) {
+          const lane = this.lanes.find((l) => l.canvas === e.target);
+          if (lane !== undefined) {
+            lane.visible = e.isIntersecting;
+          }
         }
-      }
-      redraw();
-    }, { rootMargin: "100px" });
+        redraw();
+      },
+      { rootMargin: "100px" },
+    );
     new ResizeObserver(() => this.resize()).observe(this.node);
   }
 
@@ -59,7 +67,9 @@ export class Lanes {
     const n = this.shown.tracks.length;
     this.height = this.shown.header.calls ? 28 : Math.round(Math.min(Math.max(480 / n, 44), 110));
     this.lanes = this.shown.tracks.map((track, index) => this.makeLane(track, index));
-    this.node.replaceChildren(...this.lanes.map((l) => h("div", { class: "lane" }, l.label, l.canvas)));
+    this.node.replaceChildren(
+      ...this.lanes.map((l) => h("div", { class: "lane" }, l.label, l.canvas)),
+    );
     this.lanes.forEach((l) => this.observer.observe(l.canvas));
     this.resize();
   }
@@ -68,15 +78,24 @@ export class Lanes {
     const sequence = this.view.sequence;
     const rank = sequence.rank(track);
     const blamed = sequence.differences.some((d) => d.blamed?.includes(rank));
-    const about = track.calls ? `${count(track.count)} calls`
+    const about = track.calls
+      ? `${count(track.count)} calls`
       : size(track.totals.at(-1)![0] === undefined ? 0 : Math.max(...track.totals.at(-1)!));
-    const label = h("button", {
-      class: blamed ? "label blamed" : "label", type: "button",
-      title: sequence.data.header.ranks[track.header.rank]!.file,
-      click: () => this.view.select(this.view.selected ? this.view.request : sequence.first, index),
-    }, h("b", {}, `rank ${rank}`), h("span", {}, blamed ? "differs" : about));
+    const label = h(
+      "button",
+      {
+        class: blamed ? "label blamed" : "label",
+        type: "button",
+        title: sequence.data.header.ranks[track.header.rank]!.file,
+        click: () =>
+          this.view.select(this.view.selected ? this.view.request : sequence.first, index),
+      },
+      h("b", {}, `rank ${rank}`),
+      h("span", {}, blamed ? "differs" : about),
+    );
     const canvas = h("canvas", {
-      role: "img", "aria-label": `${track.calls ? "calls" : "memory map"} of rank ${rank}`,
+      role: "img",
+      "aria-label": `${track.calls ? "calls" : "memory map"} of rank ${rank}`,
     });
     const lane = { track, index, canvas, label, visible: true, drawn: "" };
     this.listen(lane);
@@ -116,8 +135,10 @@ export class Lanes {
     const { view } = this;
     const style = getComputedStyle(this.node);
     const theme: Theme = {
-      line: style.getPropertyValue("--line"), text: style.getPropertyValue("--text"),
-      bad: style.getPropertyValue("--bad"), mark: style.getPropertyValue("--mark"),
+      line: style.getPropertyValue("--line"),
+      text: style.getPropertyValue("--text"),
+      bad: style.getPropertyValue("--bad"),
+      mark: style.getPropertyValue("--mark"),
     };
     const range = `${view.from} ${view.to} ${view.mode} ${this.height} ${this.width}`;
     const state = `${range} ${view.selected} ${view.request} ${this.search.runs} ${theme.text}`;
@@ -159,7 +180,10 @@ export class Lanes {
   }
 
   private drawSegments(
-    context: CanvasRenderingContext2D, theme: Theme, width: number, height: number,
+    context: CanvasRenderingContext2D,
+    theme: Theme,
+    width: number,
+    height: number,
   ): void {
     const bases = this.view.sequence.bases;
     const total = bases.at(-1)!;
@@ -168,12 +192,20 @@ export class Lanes {
       return;
     }
     for (const base of bases) {
-      context.fillRect(0, Math.round(height - base / total * height) - (base === 0 ? 1 : 0), width, 1);
+      context.fillRect(
+        0,
+        Math.round(height - (base / total) * height) - (base === 0 ? 1 : 0),
+        width,
+        1,
+      );
     }
   }
 
   private drawTiles(
-    context: CanvasRenderingContext2D, track: Track, level: number, x: (n: number) => number,
+    context: CanvasRenderingContext2D,
+    track: Track,
+    level: number,
+    x: (n: number) => number,
     height: number,
   ): void {
     const tiles = this.tiles!;
@@ -196,8 +228,13 @@ export class Lanes {
 
   // drawSubstitute draws a part of a coarser tile, or finer tiles, in place of a missing one.
   private drawSubstitute(
-    context: CanvasRenderingContext2D, track: Track, level: number, k: number,
-    left: number, right: number, height: number,
+    context: CanvasRenderingContext2D,
+    track: Track,
+    level: number,
+    k: number,
+    left: number,
+    right: number,
+    height: number,
   ): void {
     const tiles = this.tiles!;
     const mode = this.view.mode;
@@ -220,7 +257,10 @@ export class Lanes {
   }
 
   private drawMarks(
-    context: CanvasRenderingContext2D, lane: Lane, theme: Theme, x: (n: number) => number,
+    context: CanvasRenderingContext2D,
+    lane: Lane,
+    theme: Theme,
+    x: (n: number) => number,
   ): void {
     const { sequence } = this.view;
     const height = lane.canvas.height;
@@ -231,12 +271,22 @@ export class Lanes {
     }
     context.fillStyle = theme.bad;
     for (const d of sequence.differences) {
-      context.fillRect(Math.round(x(d.request)) - ratio / 2, 0, Math.max(Math.round(ratio), 1), height);
+      context.fillRect(
+        Math.round(x(d.request)) - ratio / 2,
+        0,
+        Math.max(Math.round(ratio), 1),
+        height,
+      );
     }
     if (this.view.selected) {
       context.fillStyle = theme.text;
       context.globalAlpha = 0.5;
-      context.fillRect(Math.round(x(this.view.request + 0.5)), 0, Math.max(Math.round(ratio), 1), height);
+      context.fillRect(
+        Math.round(x(this.view.request + 0.5)),
+        0,
+        Math.max(Math.round(ratio), 1),
+        height,
+      );
       context.globalAlpha = 1;
       this.outline(context, lane, theme, x);
     }
@@ -244,12 +294,15 @@ export class Lanes {
 
   // outline marks the selected block.
   private outline(
-    context: CanvasRenderingContext2D, lane: Lane, theme: Theme, x: (n: number) => number,
+    context: CanvasRenderingContext2D,
+    lane: Lane,
+    theme: Theme,
+    x: (n: number) => number,
   ): void {
     const { track } = lane;
     const e = track.calls ? -1 : track.find(this.view.request);
     const n = e < 0 ? -1 : track.blockNumbers[e]! - 1;
-    const alloc = n < 0 ? -1 : track.blocks.event[n] ?? -1;
+    const alloc = n < 0 ? -1 : (track.blocks.event[n] ?? -1);
     if (alloc < 0 || track.segments[alloc] === 0) {
       return;
     }
@@ -259,8 +312,12 @@ export class Lanes {
     const high = low + Math.max(track.sizes[alloc]!, track.bytes[alloc]!);
     context.strokeStyle = theme.text;
     context.lineWidth = window.devicePixelRatio;
-    context.strokeRect(x(track.blocks.start[n]!), lane.canvas.height - high * scale,
-      x(track.blocks.end[n]!) - x(track.blocks.start[n]!), Math.max((high - low) * scale, 2));
+    context.strokeRect(
+      x(track.blocks.start[n]!),
+      lane.canvas.height - high * scale,
+      x(track.blocks.end[n]!) - x(track.blocks.start[n]!),
+      Math.max((high - low) * scale, 2),
+    );
   }
 
   private listen(lane: Lane): void {
@@ -275,8 +332,11 @@ export class Lanes {
     c.addEventListener("pointerup", (e) => {
       const p = this.pointers.get(e.pointerId);
       this.pointers.delete(e.pointerId);
-      if (p !== undefined && this.pointers.size === 0 &&
-          Math.hypot(e.offsetX - p.startX, e.offsetY - p.startY) < clickDistance) {
+      if (
+        p !== undefined &&
+        this.pointers.size === 0 &&
+        Math.hypot(e.offsetX - p.startX, e.offsetY - p.startY) < clickDistance
+      ) {
         this.click(lane, e.offsetX, e.offsetY);
       }
     });
@@ -285,7 +345,7 @@ export class Lanes {
 
   // requestAt returns the position, in requests, of a distance from the left.
   private requestAt(x: number): number {
-    return this.view.from + x / this.width * (this.view.to - this.view.from);
+    return this.view.from + (x / this.width) * (this.view.to - this.view.from);
   }
 
   private wheel(e: WheelEvent): void {
@@ -298,7 +358,7 @@ export class Lanes {
     const x = e.shiftKey && e.deltaX === 0 ? e.deltaY : e.deltaX;
     if (Math.abs(x) > Math.abs(e.shiftKey ? 0 : e.deltaY)) {
       e.preventDefault();
-      this.view.pan(x * unit / this.width * (this.view.to - this.view.from));
+      this.view.pan(((x * unit) / this.width) * (this.view.to - this.view.from));
     }
   }
 
@@ -310,7 +370,7 @@ export class Lanes {
     }
     const other = [...this.pointers].find(([id]) => id !== e.pointerId)?.[1];
     if (other === undefined) {
-      this.view.pan((p.x - e.offsetX) / this.width * (this.view.to - this.view.from));
+      this.view.pan(((p.x - e.offsetX) / this.width) * (this.view.to - this.view.from));
     } else {
       const before = Math.max(Math.abs(p.x - other.x), 10);
       const after = Math.max(Math.abs(e.offsetX - other.x), 10);
@@ -336,8 +396,8 @@ export class Lanes {
     let found: number | null = null;
     track.visit(request - reach, request + reach, (n) => {
       const e = track.blocks.event[n]!;
-      const low = track.segments[e] === 0 ? Infinity
-        : bases[track.segments[e]! - 1]! + track.offsets[e]!;
+      const low =
+        track.segments[e] === 0 ? Infinity : bases[track.segments[e]! - 1]! + track.offsets[e]!;
       if (place >= low && place < low + Math.max(track.sizes[e]!, track.bytes[e]!)) {
         found = track.requests[e]!;
       }
@@ -346,4 +406,9 @@ export class Lanes {
   }
 }
 
-interface Theme { line: string; text: string; bad: string; mark: string }
+interface Theme {
+  line: string;
+  text: string;
+  bad: string;
+  mark: string;
+}

@@ -12,15 +12,22 @@ export class Sequence {
   private baseTable: Float64Array | null = null;
   private lateTable: (Float64Array[] | null)[] | null = null;
 
-  constructor(readonly data: Data, readonly header: SequenceHeader) {
+  constructor(
+    readonly data: Data,
+    readonly header: SequenceHeader,
+  ) {
     this.tracks = header.tracks.map((t) => new Track(data, t, header.calls));
     this.first = Math.min(0, ...this.tracks.map((t) => t.header.first));
     this.end = Math.max(1, ...this.tracks.map((t) => t.end));
   }
 
-  get differences(): Difference[] { return this.header.differences ?? []; }
+  get differences(): Difference[] {
+    return this.header.differences ?? [];
+  }
 
-  rank(track: Track): number { return this.data.header.ranks[track.header.rank]!.rank; }
+  rank(track: Track): number {
+    return this.data.header.ranks[track.header.rank]!.rank;
+  }
 
   // reference returns the track that others are compared with: one of the majority.
   get reference(): Track {
@@ -46,7 +53,7 @@ export class Sequence {
   // late returns, for each track, how many milliseconds after the first rank it made each call. It
   // returns an empty list if the times are unknown.
   get late(): (Float64Array[] | null)[] {
-    return this.lateTable ??= this.makeLate();
+    return (this.lateTable ??= this.makeLate());
   }
 
   private makeLate(): (Float64Array[] | null)[] {
@@ -62,9 +69,13 @@ export class Sequence {
         earliest[at] = Math.min(earliest[at]!, time);
       });
     }
-    return this.tracks.map((t) => timed.includes(t)
-      ? pyramidOf(t.times.map((time, i) => (time - earliest[t.requests[i]! - this.first]!) / 1000))
-      : null);
+    return this.tracks.map((t) =>
+      timed.includes(t)
+        ? pyramidOf(
+            t.times.map((time, i) => (time - earliest[t.requests[i]! - this.first]!) / 1000),
+          )
+        : null,
+    );
   }
 
   // text describes an event of a track.
@@ -73,12 +84,16 @@ export class Sequence {
     const block = track.blockNumbers[event]!;
     switch (track.kinds[event]) {
       case Kind.Alloc:
-        return `alloc ${count(bytes)} B, allocation ${count(block - 1 - this.skippedBlocks(track))}, ` +
-          `stream ${track.streams[event]}`;
+        return (
+          `alloc ${count(bytes)} B, allocation ${count(block - 1 - this.skippedBlocks(track))}, ` +
+          `stream ${track.streams[event]}`
+        );
       case Kind.Free:
       case Kind.FreeDone: {
-        const what = block === 0 ? "a block that is older than the file"
-          : `allocation ${count(block - 1 - this.skippedBlocks(track))}`;
+        const what =
+          block === 0
+            ? "a block that is older than the file"
+            : `allocation ${count(block - 1 - this.skippedBlocks(track))}`;
         const done = track.kinds[event] === Kind.Free ? "free" : "free completed:";
         return `${done} ${what}, ${count(bytes)} B, stream ${track.streams[event]}`;
       }
@@ -94,7 +109,8 @@ export class Sequence {
   // place describes where an event's block is, or returns "".
   place(track: Track, event: number): string {
     const segment = track.segments[event]!;
-    return segment === 0 || track.calls ? ""
+    return segment === 0 || track.calls
+      ? ""
       : `segment ${segment - 1}, offset 0x${track.offsets[event]!.toString(16)}`;
   }
 
@@ -125,7 +141,8 @@ export class Sequence {
 export class Model {
   readonly sequences: Sequence[];
   constructor(readonly data: Data) {
-    this.sequences = (data.header.sequences ?? []).filter((s) => s.tracks.length > 0)
+    this.sequences = (data.header.sequences ?? [])
+      .filter((s) => s.tracks.length > 0)
       .map((s) => new Sequence(data, s));
   }
 }

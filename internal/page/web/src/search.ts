@@ -5,7 +5,15 @@ import { Sequence } from "./model.js";
 import { Track } from "./track.js";
 
 const units: Record<string, number> = {
-  b: 1, kb: 1e3, mb: 1e6, gb: 1e9, kib: 1024, mib: 1024 ** 2, gib: 1024 ** 3, k: 1024, m: 1024 ** 2,
+  b: 1,
+  kb: 1e3,
+  mb: 1e6,
+  gb: 1e9,
+  kib: 1024,
+  mib: 1024 ** 2,
+  gib: 1024 ** 3,
+  k: 1024,
+  m: 1024 ** 2,
   g: 1024 ** 3,
 };
 
@@ -57,9 +65,15 @@ export class Search {
       const { requests, sizes, kinds: all, stacks: at, blockNumbers } = track;
       for (let i = 0; i < track.count; i++) {
         const kind = all[i]!;
-        if (isRequest(kind) && (number !== null ? requests[i] === Number(number[1])
-          : stacks[at[i]!] === 1 || kinds[kind] === true || sizes[i] === bytes ||
-            kind === Kind.Call && texts[blockNumbers[i]!] === true)) {
+        if (
+          isRequest(kind) &&
+          (number !== null
+            ? requests[i] === Number(number[1])
+            : stacks[at[i]!] === 1 ||
+              kinds[kind] === true ||
+              sizes[i] === bytes ||
+              (kind === Kind.Call && texts[blockNumbers[i]!] === true))
+        ) {
           found.push(requests[i]!);
         }
       }
@@ -75,7 +89,7 @@ export class Search {
     }
     const step = (to - from) / pixels;
     const out: number[] = [];
-    for (let i = lower(list, from); i < list.length && list[i]! < to;) {
+    for (let i = lower(list, from); i < list.length && list[i]! < to; ) {
       out.push(list[i]!);
       i = Math.max(lower(list, list[i]! + step), i + 1);
     }

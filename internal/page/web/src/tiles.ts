@@ -10,12 +10,30 @@ const maxTiles = 600;
 
 // The colours of stacks, sizes and streams, as red, green and blue.
 const palette = [
-  [66, 133, 214], [239, 146, 60], [88, 172, 110], [176, 122, 200], [225, 190, 75], [92, 184, 184],
-  [224, 128, 160], [150, 122, 98], [130, 150, 60], [110, 120, 190], [200, 110, 80], [90, 160, 220],
+  [66, 133, 214],
+  [239, 146, 60],
+  [88, 172, 110],
+  [176, 122, 200],
+  [225, 190, 75],
+  [92, 184, 184],
+  [224, 128, 160],
+  [150, 122, 98],
+  [130, 150, 60],
+  [110, 120, 190],
+  [200, 110, 80],
+  [90, 160, 220],
 ] as const;
-const agreeing = [[118, 144, 178], [136, 160, 191], [101, 128, 164]] as const;
-const differing = [[226, 68, 64], [238, 96, 78], [206, 50, 60]] as const;
-const colors = [...palette, ...agreeing, ...differing].map(([r, g, b]) => r | g << 8 | b << 16);
+const agreeing = [
+  [118, 144, 178],
+  [136, 160, 191],
+  [101, 128, 164],
+] as const;
+const differing = [
+  [226, 68, 64],
+  [238, 96, 78],
+  [206, 50, 60],
+] as const;
+const colors = [...palette, ...agreeing, ...differing].map(([r, g, b]) => r | (g << 8) | (b << 16));
 const firstAgreeing = palette.length;
 const firstDiffering = firstAgreeing + agreeing.length;
 
@@ -67,8 +85,8 @@ export class Tiles {
     return tile;
   }
 
-  // work paints queued tiles until a time, those used last first. It adds their tracks to a set, and
-  // reports whether work remains.
+  // work paints queued tiles until a time, those used last first. It adds their tracks to a set,
+  // and reports whether work remains.
   work(until: number, painted: Set<Track>): boolean {
     this.queue.sort((a, b) => a.tile.used - b.tile.used);
     for (let item = this.queue.at(-1); item !== undefined; item = this.queue.at(-1)) {
@@ -97,7 +115,9 @@ export class Tiles {
     }
   }
 
-  get now(): number { return this.clock; }
+  get now(): number {
+    return this.clock;
+  }
 
   private evict(): void {
     if (this.tiles.size > maxTiles) {
@@ -121,7 +141,11 @@ export class Tiles {
   }
 
   private *paintBlocks(
-    canvas: Painting, track: Track, mode: Mode, from: number, to: number,
+    canvas: Painting,
+    track: Track,
+    mode: Mode,
+    from: number,
+    to: number,
   ): Generator<void> {
     const { blocks, segments, offsets, sizes, bytes } = track;
     const table = this.colors(track, mode);
@@ -138,8 +162,13 @@ export class Tiles {
       if (segment > 0) {
         const low = bases[segment - 1]! + offsets[e]!;
         const high = low + Math.max(sizes[e]!, bytes[e]!);
-        canvas.rectangle(blocks.start[n]!, blocks.end[n]!, low * scale, high * scale,
-          colors[table[n]!]!);
+        canvas.rectangle(
+          blocks.start[n]!,
+          blocks.end[n]!,
+          low * scale,
+          high * scale,
+          colors[table[n]!]!,
+        );
       }
       if (i % 2048 === 2047) {
         yield;
@@ -148,7 +177,11 @@ export class Tiles {
   }
 
   private *paintCalls(
-    canvas: Painting, track: Track, mode: Mode, from: number, to: number,
+    canvas: Painting,
+    track: Track,
+    mode: Mode,
+    from: number,
+    to: number,
   ): Generator<void> {
     const table = this.colors(track, mode);
     yield;
@@ -182,10 +215,14 @@ export class Tiles {
       const text = track.blockNumbers[i]!;
       if (mode === "differences") {
         const same = text === other.blockNumbers[i + shift] || i + track.header.first < 0;
-        table[i] = (same ? firstAgreeing : firstDiffering) + text % 3;
+        table[i] = (same ? firstAgreeing : firstDiffering) + (text % 3);
       } else {
-        const key = mode === "stream" ? track.streams[i]!
-          : mode === "size" ? Math.log2(track.bytes[i]! + 1) : text;
+        const key =
+          mode === "stream"
+            ? track.streams[i]!
+            : mode === "size"
+              ? Math.log2(track.bytes[i]! + 1)
+              : text;
         table[i] = Math.floor(key) % palette.length;
       }
     }
@@ -202,7 +239,7 @@ export class Tiles {
       }
       switch (mode) {
         case "differences":
-          table[n] = (this.differs(track, n) ? firstDiffering : firstAgreeing) + n % 3;
+          table[n] = (this.differs(track, n) ? firstDiffering : firstAgreeing) + (n % 3);
           break;
         case "size":
           table[n] = Math.floor(Math.log2(track.sizes[e]! + 1)) % palette.length;
@@ -227,8 +264,13 @@ export class Tiles {
     if (track === other || track.requests[e]! < 0) {
       return false;
     }
-    return o < 0 || track.kinds[e] !== Kind.Alloc || track.sizes[e] !== other.sizes[o] ||
-      track.segments[e] !== other.segments[o] || track.offsets[e] !== other.offsets[o];
+    return (
+      o < 0 ||
+      track.kinds[e] !== Kind.Alloc ||
+      track.sizes[e] !== other.sizes[o] ||
+      track.segments[e] !== other.segments[o] ||
+      track.offsets[e] !== other.offsets[o]
+    );
   }
 }
 
@@ -238,7 +280,9 @@ class Painting {
   private readonly cover: Float32Array;
 
   constructor(
-    private readonly from: number, private readonly perPixel: number, readonly height: number,
+    private readonly from: number,
+    private readonly perPixel: number,
+    readonly height: number,
   ) {
     this.color = new Uint32Array(tileWidth * height);
     this.cover = new Float32Array(tileWidth * height);
@@ -276,7 +320,7 @@ class Painting {
     const pixels = new Uint32Array(image.data.buffer);
     for (let i = 0; i < pixels.length; i++) {
       const alpha = Math.round(this.cover[i]! * 255);
-      pixels[i] = (this.color[i]! | alpha << 24) >>> 0;
+      pixels[i] = (this.color[i]! | (alpha << 24)) >>> 0;
     }
     context.putImageData(image, 0, 0);
     return canvas;

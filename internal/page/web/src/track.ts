@@ -18,13 +18,17 @@ export class Track {
   private pyramid: Float64Array[] | null = null;
 
   constructor(
-    private readonly data: Data, readonly header: TrackHeader, readonly calls: boolean,
+    private readonly data: Data,
+    readonly header: TrackHeader,
+    readonly calls: boolean,
   ) {}
 
-  get count(): number { return this.header.events; }
+  get count(): number {
+    return this.header.events;
+  }
 
   get kinds(): Uint8Array {
-    return this.kindColumn ??= this.data.bytes(this.header.columns["kind"]);
+    return (this.kindColumn ??= this.data.bytes(this.header.columns["kind"]));
   }
 
   private integers(name: string): Int32Array {
@@ -35,7 +39,9 @@ export class Track {
     return this.column(name, () => readUnsigned(this.raw(name), new Float64Array(this.count)));
   }
 
-  private raw(name: string): Uint8Array { return this.data.bytes(this.header.columns[name]); }
+  private raw(name: string): Uint8Array {
+    return this.data.bytes(this.header.columns[name]);
+  }
 
   private column<T extends Int32Array | Float64Array>(name: string, make: () => T): T {
     let c = this.cache.get(name);
@@ -46,17 +52,32 @@ export class Track {
     return c as T;
   }
 
-  get sizes(): Float64Array { return this.floats("size"); }
-  get bytes(): Float64Array { return this.floats("bytes"); }
-  get offsets(): Float64Array { return this.floats("offset"); }
-  get segments(): Int32Array { return this.integers("segment"); } // 1 + index
-  get streams(): Int32Array { return this.integers("stream"); }
-  get stacks(): Int32Array { return this.integers("stack"); } // 1 + index
-  get blockNumbers(): Int32Array { // 1 + number, or the index of a call's text
+  get sizes(): Float64Array {
+    return this.floats("size");
+  }
+  get bytes(): Float64Array {
+    return this.floats("bytes");
+  }
+  get offsets(): Float64Array {
+    return this.floats("offset");
+  }
+  get segments(): Int32Array {
+    return this.integers("segment");
+  } // 1 + index
+  get streams(): Int32Array {
+    return this.integers("stream");
+  }
+  get stacks(): Int32Array {
+    return this.integers("stack");
+  } // 1 + index
+  get blockNumbers(): Int32Array {
+    // 1 + number, or the index of a call's text
     return this.column("block", () => readDeltas(this.raw("block"), new Int32Array(this.count)));
   }
   get numbers(): Float64Array {
-    return this.column("number", () => readDeltas(this.raw("number"), new Float64Array(this.count)));
+    return this.column("number", () =>
+      readDeltas(this.raw("number"), new Float64Array(this.count)),
+    );
   }
   get times(): Float64Array {
     return this.column("time", () => readDeltas(this.raw("time"), new Float64Array(this.count)));
@@ -81,7 +102,8 @@ export class Track {
   // end returns the number after that of the last request.
   get end(): number {
     const n = this.count;
-    return n === 0 ? this.header.first
+    return n === 0
+      ? this.header.first
       : this.requests[n - 1]! + (isRequest(this.kinds[n - 1]!) ? 1 : 0);
   }
 
@@ -108,7 +130,7 @@ export class Track {
 
   // blocks returns the blocks of a pool.
   get blocks(): Blocks {
-    return this.blockTable ??= this.makeBlocks();
+    return (this.blockTable ??= this.makeBlocks());
   }
 
   private makeBlocks(): Blocks {
@@ -119,7 +141,9 @@ export class Track {
     }
     const end = this.end;
     const b: Blocks = {
-      count, start: new Int32Array(count), end: new Int32Array(count).fill(end),
+      count,
+      start: new Int32Array(count),
+      end: new Int32Array(count).fill(end),
       event: new Int32Array(count).fill(-1),
     };
     for (let i = 0; i < kinds.length; i++) {
@@ -191,7 +215,7 @@ export class Track {
   // totals returns maxima of the allocated bytes: element i of level k is the maximum over the
   // requests from i * 2^k on, counted from the first.
   get totals(): Float64Array[] {
-    return this.pyramid ??= pyramidOf(this.makeTotals());
+    return (this.pyramid ??= pyramidOf(this.makeTotals()));
   }
 
   private makeTotals(): Float64Array {
@@ -217,7 +241,7 @@ export class Track {
 // pyramidOf returns the values, and maxima of pairs, fours and so on.
 export function pyramidOf(values: Float64Array): Float64Array[] {
   const levels = [values];
-  for (let v = values; v.length > 64;) {
+  for (let v = values; v.length > 64; ) {
     const next = new Float64Array((v.length + 1) >> 1);
     for (let i = 0; i < next.length; i++) {
       next[i] = Math.max(v[2 * i]!, v[Math.min(2 * i + 1, v.length - 1)]!);

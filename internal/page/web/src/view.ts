@@ -25,11 +25,19 @@ export class View {
     this.open(Math.max(different, 0));
   }
 
-  get sequence(): Sequence { return this.model.sequences[this.sequenceIndex]!; }
-  get empty(): boolean { return this.model.sequences.length === 0; }
+  get sequence(): Sequence {
+    return this.model.sequences[this.sequenceIndex]!;
+  }
+  get empty(): boolean {
+    return this.model.sequences.length === 0;
+  }
 
-  onChange(f: () => void): void { this.listeners.push(f); }
-  changed(): void { this.listeners.forEach((f) => f()); }
+  onChange(f: () => void): void {
+    this.listeners.push(f);
+  }
+  changed(): void {
+    this.listeners.forEach((f) => f());
+  }
 
   // replace shows a newer model. It keeps the range, unless that reached the end, which moves.
   replace(model: Model): void {
@@ -61,10 +69,15 @@ export class View {
   // suspect returns the track of a rank that differs.
   private suspect(): number {
     const rank = this.sequence.differences[0]?.variants[1]?.ranks[0];
-    return Math.max(this.sequence.tracks.findIndex((t) => this.sequence.rank(t) === rank), 0);
+    return Math.max(
+      this.sequence.tracks.findIndex((t) => this.sequence.rank(t) === rank),
+      0,
+    );
   }
 
-  fit(): void { this.setRange(this.sequence.first, this.sequence.end); }
+  fit(): void {
+    this.setRange(this.sequence.first, this.sequence.end);
+  }
 
   // setRange shows requests, as far as they exist.
   setRange(from: number, to: number): void {
@@ -86,7 +99,9 @@ export class View {
     this.setRange(around - (around - this.from) * factor, around + (this.to - around) * factor);
   }
 
-  pan(requests: number): void { this.setRange(this.from + requests, this.to + requests); }
+  pan(requests: number): void {
+    this.setRange(this.from + requests, this.to + requests);
+  }
 
   select(request: number, track = this.track): void {
     const { first, end } = this.sequence;
@@ -135,10 +150,14 @@ export class View {
       return;
     }
     const p = new URLSearchParams(fragment.replace(/^#/, ""));
-    const number = (name: string): number => p.has(name) ? Number(p.get(name)) : NaN;
+    const number = (name: string): number => (p.has(name) ? Number(p.get(name)) : NaN);
     const index = number("s");
-    if (Number.isInteger(index) && index >= 0 && index < this.model.sequences.length &&
-        index !== this.sequenceIndex) {
+    if (
+      Number.isInteger(index) &&
+      index >= 0 &&
+      index < this.model.sequences.length &&
+      index !== this.sequenceIndex
+    ) {
       this.open(index);
     }
     const mode = modes.find((m) => m === p.get("color"));
