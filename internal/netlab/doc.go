@@ -5,8 +5,8 @@
 // forwards them. It delays, reorders and drops packets as the Link between two machines specifies,
 // with random numbers from one seed. Memory and process IDs are shared with the host.
 //
-// A lab needs root and /dev/net/tun. It leaves nothing behind: the namespaces have no names, and the
-// kernel kills the processes of a machine when the test's process ends.
+// A lab needs root and /dev/net/tun. It leaves nothing behind: the namespaces have no names, and
+// the kernel kills the processes of a machine when the test's process ends.
 //
 // # Lock order
 //

@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strconv"
 	"testing"
 	"time"
@@ -30,6 +31,7 @@ type Lab struct {
 	// Machines lists the machines. It must not be changed.
 	Machines []*Machine
 	router   *router
+	stop     chan struct{} // closed by close
 }
 
 // New builds a network. All links are perfect. The test skips with errors.ErrUnsupported if the
@@ -39,10 +41,15 @@ func New(t testing.TB, cfg Config) *Lab {
 	if err := supported(); err != nil {
 		t.Skip(err)
 	}
-	l := &Lab{router: newRouter(cfg.Seed)}
+	l := &Lab{router: newRouter(cfg.Seed), stop: make(chan struct{})}
+	l.router.tasks.Go(func() { l.router.watch(l.stop) })
 	t.Cleanup(l.close)
+	hosts := filepath.Join(t.TempDir(), "hosts")
+	if err := os.WriteFile(hosts, cfg.hosts(), 0o644); err != nil {
+		t.Fatal(err)
+	}
 	for i := range cfg.Machines {
-		m, err := newMachine(i, &cfg)
+		m, err := newMachine(i, &cfg, hosts)
 		if err == nil {
 			l.Machines = append(l.Machines, m)
 			err = m.addInterfaces(l.router, &cfg)
@@ -69,11 +76,16 @@ func supported() error {
 }
 
 func (l *Lab) close() {
+	close(l.stop)
 	for _, m := range l.Machines {
 		m.close()
 	}
 	l.router.tasks.Wait()
 }
+
+// Stalled returns the longest time by which packets may have been late because this process did not
+// run. On a busy host a test should not judge how ranks react to such a network.
+func (l *Lab) Stalled() time.Duration { return time.Duration(l.router.late.Load()) }
 
 // SetAll changes all links.
 func (l *Lab) SetAll(link Link) {
@@ -115,6 +127,15 @@ func (l *Lab) TranslateAddress(machine int, public netip.Addr) {
 	defer l.router.mu.Unlock()
 	l.router.nats[machine] = translation{private, public}
 	l.router.ports[public] = l.router.ports[private]
+}
+
+// hosts returns the contents of /etc/hosts.
+func (cfg *Config) hosts() []byte {
+	text := []byte("127.0.0.1 localhost\n")
+	for i := range cfg.Machines {
+		text = fmt.Appendf(text, "%v %s\n", cfg.address(i, 0), machineName(i))
+	}
+	return text
 }
 
 // address returns the address of an interface. Interfaces with the same number share a subnet.

@@ -16,6 +16,9 @@ type Machine struct {
 	// Name is the host name. Addresses lists one address for each interface. Both are immutable.
 	Name      string
 	Addresses []netip.Addr
+	// Thread is the ID of a thread in the machine's namespaces, for nsenter --target. It is
+	// immutable.
+	Thread int
 
 	index   int
 	calls   chan func() // runs on the machine's thread
@@ -23,23 +26,28 @@ type Machine struct {
 }
 
 // newMachine creates the namespaces of a machine.
-func newMachine(index int, cfg *Config) (*Machine, error) {
-	m := &Machine{
-		Name: "node-" + string(rune('a'+index%26)), index: index, calls: make(chan func()),
-	}
-	if index >= 26 {
-		m.Name += strconv.Itoa(index / 26)
-	}
+func newMachine(index int, cfg *Config, hosts string) (*Machine, error) {
+	m := &Machine{Name: machineName(index), index: index, calls: make(chan func())}
 	ready := make(chan error)
-	go m.runThread(ready, time.Duration(index)*cfg.ClockStep)
+	go m.runThread(ready, time.Duration(index)*cfg.ClockStep, hosts)
 	return m, <-ready
+}
+
+// machineName returns the host name of a machine.
+func machineName(index int) string {
+	name := "node-" + string(rune('a'+index%26))
+	if index >= 26 {
+		name += strconv.Itoa(index / 26)
+	}
+	return name
 }
 
 // runThread enters new namespaces and then makes the calls of Do. The thread ends with the
 // goroutine, because it stays locked. The processes that it has started then get SIGKILL.
-func (m *Machine) runThread(ready chan<- error, clock time.Duration) {
+func (m *Machine) runThread(ready chan<- error, clock time.Duration, hosts string) {
 	runtime.LockOSThread()
-	err := m.enterNamespaces(clock)
+	m.Thread = syscall.Gettid()
+	err := m.enterNamespaces(clock, hosts)
 	ready <- err
 	if err != nil {
 		return
@@ -51,9 +59,18 @@ func (m *Machine) runThread(ready chan<- error, clock time.Duration) {
 
 const cloneNewTime = 0x80 // CLONE_NEWTIME of linux/sched.h
 
-func (m *Machine) enterNamespaces(clock time.Duration) error {
-	if err := syscall.Unshare(syscall.CLONE_NEWNET | syscall.CLONE_NEWUTS); err != nil {
+// enterNamespaces moves the calling thread into new namespaces. hosts is the path of the machine's
+// /etc/hosts.
+func (m *Machine) enterNamespaces(clock time.Duration, hosts string) error {
+	const all = syscall.CLONE_NEWNET | syscall.CLONE_NEWUTS | syscall.CLONE_NEWNS
+	if err := syscall.Unshare(all); err != nil {
 		return fmt.Errorf("creating namespaces: %w", err)
+	}
+	if err := syscall.Mount("", "/", "", syscall.MS_PRIVATE|syscall.MS_REC, ""); err != nil {
+		return fmt.Errorf("making mounts private: %w", err)
+	}
+	if err := syscall.Mount(hosts, "/etc/hosts", "", syscall.MS_BIND, ""); err != nil {
+		return fmt.Errorf("mounting /etc/hosts: %w", err)
 	}
 	if err := syscall.Sethostname([]byte(m.Name)); err != nil {
 		return fmt.Errorf("setting the host name: %w", err)

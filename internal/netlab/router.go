@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"os"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -34,6 +35,7 @@ type router struct {
 	links  map[[2]int]Link      // by sending and receiving machine; guarded by mu
 	nats   map[int]translation  // by machine; guarded by mu
 	tasks  sync.WaitGroup       // goroutines and packets in transit
+	late   atomic.Int64         // longest delay beyond that of a link, in nanoseconds
 }
 
 func newRouter(seed uint64) *router {
@@ -71,10 +73,37 @@ func (r *router) forward(from *port, packet []byte) {
 		_, _ = to.device.Write(packet) // fails if the device is down
 	default:
 		r.tasks.Add(1)
+		due := time.Now().Add(delay)
 		time.AfterFunc(delay, func() {
 			defer r.tasks.Done()
+			r.noteDelay(time.Since(due))
 			_, _ = to.device.Write(packet)
 		})
+	}
+}
+
+// watch notes times in which this process does not run, until stop is closed.
+func (r *router) watch(stop <-chan struct{}) {
+	const interval = 50 * time.Millisecond
+	ticker := time.NewTicker(interval)
+	defer ticker.Stop()
+	for last := time.Now(); ; last = time.Now() {
+		select {
+		case <-ticker.C:
+			r.noteDelay(time.Since(last) - interval)
+		case <-stop:
+			return
+		}
+	}
+}
+
+// noteDelay records a delay that no link has specified.
+func (r *router) noteDelay(delay time.Duration) {
+	for {
+		longest := r.late.Load()
+		if int64(delay) <= longest || r.late.CompareAndSwap(longest, int64(delay)) {
+			return
+		}
 	}
 }
 

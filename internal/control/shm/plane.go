@@ -72,8 +72,8 @@ func (m *Machine) SameMachine(ctx context.Context, ranks []int) (bool, error) {
 	for _, rank := range ranks {
 		value, err := m.cfg.Store.Get(ctx, rankKey(rank))
 		if err != nil && errors.Is(context.Cause(ctx), context.DeadlineExceeded) {
-			return false, control.AbsentError("meeting the ranks of a group", driver.GroupConfig{}, m.cfg.Timeout,
-				control.Absent(m.cfg.Store, ranks, rankKey), []int{rank}, err)
+			return false, control.AbsentError("meeting the ranks of a group", driver.GroupConfig{},
+				m.cfg.Timeout, control.Absent(m.cfg.Store, ranks, rankKey), []int{rank}, err)
 		}
 		if err != nil {
 			return false, fmt.Errorf("asking where rank %d is: %w", rank, err)

@@ -176,7 +176,7 @@ func (p *Plane) markSilent(rank int) {
 	}
 	ticker := time.NewTicker(statusInterval)
 	defer ticker.Stop()
-	for p.anyLink(sys.Suspect) >= 0 {
+	for anySuspect(p.links) {
 		select {
 		case <-ticker.C:
 			continue
@@ -196,10 +196,10 @@ func (p *Plane) markSilent(rank int) {
 	p.markLost(ranks...)
 }
 
-// anyLink returns a rank whose connection has the given silence, or -1.
-func (p *Plane) anyLink(silence sys.Silence) int {
-	return slices.IndexFunc(p.links, func(l *link) bool {
-		return l != nil && sys.SilenceOf(l.conn) == silence
+// anySuspect reports whether it is not clear yet if the other end of some link is silent.
+func anySuspect(links []*link) bool {
+	return slices.ContainsFunc(links, func(l *link) bool {
+		return l != nil && sys.SilenceOf(l.conn) == sys.Suspect
 	})
 }
 

@@ -83,7 +83,7 @@ func TestPartitionWhileJoiningHeals(t *testing.T) {
 // TestOtherInterfaceIsUsed gives each machine two interfaces and cuts the first one of a machine.
 func TestOtherInterfaceIsUsed(t *testing.T) {
 	t.Parallel()
-	c := &cluster{t: t, lab: netlab.New(t, netlab.Config{Machines: 2, Interfaces: 2}), local: 2}
+	c := newIdleCluster(t, netlab.Config{Machines: 2, Interfaces: 2}, 2)
 	c.lab.CutInterface(0, 0)
 	c.start(machineRank{
 		Timeout: patience,
@@ -102,13 +102,13 @@ func TestMissingStoreIsNamed(t *testing.T) {
 	for _, r := range c.ranksOf(1) {
 		e, _, ok := c.ranks[r].await(time.Now().Add(timeout+detectionLimit), eventNamed(eventEnded))
 		if !ok || e.Kind != "late" || len(e.Ranks) != 1 || e.Ranks[0] != 0 {
-			t.Errorf("rank %d reports %+v; want that rank 0 is late: %s", r, e, c.ranks[r].history())
+			c.t.Errorf("rank %d reports %+v; want that rank 0 is late: %s", r, e, c.ranks[r].history())
 		}
 	}
 	for _, r := range c.ranksOf(0) {
 		e, _, ok := c.ranks[r].await(time.Now().Add(timeout+detectionLimit), eventNamed(eventEnded))
 		if !ok || e.Kind != "late" || fmt.Sprint(e.Ranks) != fmt.Sprint(c.ranksOf(1)) {
-			t.Errorf("rank %d reports %+v; want that ranks %v are late: %s", r, e, c.ranksOf(1),
+			c.t.Errorf("rank %d reports %+v; want that ranks %v are late: %s", r, e, c.ranksOf(1),
 				c.ranks[r].history())
 		}
 	}
@@ -116,17 +116,17 @@ func TestMissingStoreIsNamed(t *testing.T) {
 
 func TestNATIsRefused(t *testing.T) {
 	t.Parallel()
-	c := &cluster{t: t, lab: netlab.New(t, netlab.Config{Machines: 2}), local: 2}
+	c := newIdleCluster(t, netlab.Config{Machines: 2}, 2)
 	c.lab.TranslateAddress(1, netip.MustParseAddr("10.77.0.99"))
 	c.start(machineRank{Timeout: patience})
 	for _, p := range c.ranks {
 		e, _, ok := p.await(time.Now().Add(patience), eventNamed(eventEnded))
 		if !ok {
-			t.Fatalf("hung: %s", p.history())
+			c.t.Fatalf("hung: %s", p.history())
 		}
 		for _, want := range []string{"NAT", "node-a", "node-b", "10.77.0.2", "10.77.0.99"} {
 			if !strings.Contains(e.Text, want) {
-				t.Errorf("rank %d does not name %q: %s", p.rank, want, e.Text)
+				c.t.Errorf("rank %d does not name %q: %s", p.rank, want, e.Text)
 			}
 		}
 	}
@@ -136,7 +136,8 @@ func TestNATIsRefused(t *testing.T) {
 // join and run. It sends garbage, guesses tokens and opens idle connections.
 func TestAttackOnTheStoreIsIgnored(t *testing.T) {
 	t.Parallel()
-	c := &cluster{t: t, lab: netlab.New(t, netlab.Config{Machines: 3}), local: 2, idle: 1}
+	c := newIdleCluster(t, netlab.Config{Machines: 3}, 2)
+	c.idle = 1
 	attacker, store := c.lab.Machines[2], netip.AddrPortFrom(c.lab.Machines[0].Addresses[0], 29500)
 	attacked, stop, done := make(chan struct{}), make(chan struct{}), make(chan struct{})
 	go func() {

@@ -1,0 +1,275 @@
+package netlab
+
+import (
+	"bytes"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"symmem/internal/softgpu"
+	"symmem/internal/sys/systest"
+)
+
+// launcherLab runs launchers on two machines. Their ranks run symmem verify on the software GPU.
+type launcherLab struct {
+	*Lab
+	t      *testing.T
+	folder string // contains the binary of symmem, and files of the launchers
+	env    []string
+}
+
+// newLauncherLab skips the test if one of the programs is not installed.
+func newLauncherLab(t *testing.T, programs ...string) *launcherLab {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("builds the command and runs a launcher")
+	}
+	for _, name := range append(programs, "gcc", "nsenter") {
+		if _, err := exec.LookPath(name); err != nil {
+			t.Skip(fmt.Errorf("%w: %w", err, errors.ErrUnsupported))
+		}
+	}
+	l := &launcherLab{Lab: New(t, Config{Machines: 2}), t: t, folder: t.TempDir()}
+	cuda, nccl, err := softgpu.Build()
+	if err != nil {
+		t.Fatal(err)
+	}
+	build := systest.Command(t, 5*time.Minute, "go", "build", "-o", l.folder, "symmem/cmd/symmem")
+	if output, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("building the command: %v\n%s", err, output)
+	}
+	l.env = append(os.Environ(), "PATH="+l.folder+":"+os.Getenv("PATH"), "SYMMEM_BACKEND=nccl",
+		"SYMMEM_CUDA="+cuda, "SYMMEM_NCCL="+nccl)
+	return l
+}
+
+// launch is a launcher on a machine.
+type launch struct {
+	*exec.Cmd
+	output safeBuffer
+}
+
+// safeBuffer is a buffer that several goroutines may write to.
+type safeBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer // guarded by mu
+}
+
+func (b *safeBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.b.Write(p)
+}
+
+func (b *safeBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.b.String()
+}
+
+// start starts a launcher on a machine.
+func (l *launcherLab) start(machine int, name string, args ...string) *launch {
+	l.t.Helper()
+	r := &launch{Cmd: systest.Command(l.t, 3*time.Minute, name, args...)}
+	r.Env = l.env
+	r.Stdout, r.Stderr, r.Dir = &r.output, &r.output, l.folder
+	if err := l.Machines[machine].Start(r.Cmd); err != nil {
+		l.t.Fatal(err)
+	}
+	return r
+}
+
+// checkEmpty checks that no process runs on the machines. It waits for processes that are ending.
+func (l *launcherLab) checkEmpty() {
+	l.t.Helper()
+	for _, m := range l.Machines {
+		for end := time.Now().Add(10 * time.Second); ; {
+			left := l.processes(m)
+			if len(left) == 0 {
+				break
+			}
+			if time.Now().After(end) {
+				l.t.Errorf("processes are left on %s: %q", m.Name, left)
+				break
+			}
+			<-time.After(100 * time.Millisecond)
+		}
+	}
+}
+
+// processes lists the processes on a machine.
+func (l *launcherLab) processes(m *Machine) (found []string) {
+	var namespace string
+	err := m.Do(func() (err error) {
+		namespace, err = os.Readlink("/proc/thread-self/ns/net")
+		return err
+	})
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	paths, _ := filepath.Glob("/proc/[0-9]*/ns/net")
+	for _, path := range paths {
+		folder := strings.TrimSuffix(path, "ns/net")
+		if link, err := os.Readlink(path); err == nil && link == namespace {
+			command, _ := os.ReadFile(folder + "cmdline")
+			if !strings.HasPrefix(string(command), os.Args[0]) {
+				found = append(found, strings.ReplaceAll(string(command), "\x00", " "))
+			}
+		}
+	}
+	return found
+}
+
+// expect waits for a launcher. It checks whether the launcher succeeds, and that its output has the
+// given texts.
+func (l *launcherLab) expect(r *launch, succeeds bool, texts ...string) {
+	l.t.Helper()
+	err := r.Wait()
+	output := r.output.String()
+	if (err == nil) != succeeds {
+		l.t.Errorf("%s ended with %v; want success %t\n%s", r.Path, err, succeeds, output)
+	}
+	for _, text := range texts {
+		if !strings.Contains(output, text) {
+			l.t.Errorf("%s does not print %q:\n%s", r.Path, text, output)
+		}
+	}
+}
+
+// killedOnce runs verify. In the first attempt, rank 3 kills itself after 4 s, and the others run
+// until they notice. $ATTEMPT is the number of earlier attempts.
+const killedOnce = `
+export NCCL_HOSTID=$(uname -n)
+if [ "$ATTEMPT" != 0 ]; then exec symmem verify --ranks 4 --churn 20; fi
+if [ "$RANK" = 3 ]; then exec timeout --signal=KILL 4 symmem verify --for 2m; fi
+exec symmem verify --for 2m`
+
+// lostRank is the part of the error about rank 3.
+const lostRank = "rank 3 on node-b"
+
+func TestTorchrunRestartsRanksOnTwoMachines(t *testing.T) {
+	l := newLauncherLab(t, "torchrun", "timeout")
+	for restarts := range 2 {
+		var all []*launch
+		for i, m := range l.Machines {
+			all = append(all, l.start(i, "torchrun", "--nnodes=2", fmt.Sprint("--node-rank=", i),
+				"--nproc-per-node=2", "--rdzv-backend=c10d", "--rdzv-id=job",
+				"--rdzv-endpoint="+l.Machines[0].Addresses[0].String()+":29400",
+				"--local-addr="+m.Addresses[0].String(), fmt.Sprint("--max-restarts=", restarts),
+				"--monitor-interval=0.1", "--no-python", "sh", "-c",
+				"ATTEMPT=$TORCHELASTIC_RESTART_COUNT"+killedOnce))
+		}
+		for i, r := range all {
+			texts := []string{}
+			if i == 0 {
+				texts = append(texts, lostRank)
+			}
+			l.expect(r, restarts > 0, texts...)
+		}
+		l.checkEmpty()
+	}
+}
+
+// agent writes a program that replaces ssh: it runs a command on the machine with an address.
+func (l *launcherLab) agent() string {
+	l.t.Helper()
+	text := "#!/bin/sh\naddress=$1; shift\ncase $address in\n"
+	for _, m := range l.Machines {
+		text += fmt.Sprintf("%v) thread=%d ;;\n", m.Addresses[0], m.Thread)
+	}
+	text += "esac\n" +
+		"exec nsenter --target $thread --net --uts --mount -- sh -c \"$*\"\n"
+	path := filepath.Join(l.folder, "agent")
+	if err := os.WriteFile(path, []byte(text), 0o755); err != nil {
+		l.t.Fatal(err)
+	}
+	return path
+}
+
+func TestMPIRunStartsRanksOnTwoMachines(t *testing.T) {
+	l := newLauncherLab(t, "mpirun", "timeout")
+	first, second := l.Machines[0].Addresses[0].String(), l.Machines[1].Addresses[0].String()
+	l.env = append(l.env, "SYMMEM_TOKEN="+rand.Text(), "MASTER_ADDR="+first, "MASTER_PORT=29500",
+		"OMPI_ALLOW_RUN_AS_ROOT=1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1")
+	agent := l.agent()
+	for attempt := range 2 {
+		args := []string{
+			"--mca", "plm_rsh_agent", agent, "--mca", "plm_rsh_no_tree_spawn", "1", "--oversubscribe",
+			"--host", first + ":2," + second + ":2", "-np", "4",
+		}
+		for _, name := range []string{
+			"PATH", "SYMMEM_BACKEND", "SYMMEM_CUDA", "SYMMEM_NCCL", "SYMMEM_TOKEN", "MASTER_ADDR",
+			"MASTER_PORT",
+		} {
+			args = append(args, "-x", name)
+		}
+		program := fmt.Sprintf("ATTEMPT=%d RANK=$OMPI_COMM_WORLD_RANK%s", attempt, killedOnce)
+		r := l.start(0, "mpirun", append(args, "sh", "-c", program)...)
+		l.expect(r, attempt > 0)
+		l.checkEmpty()
+	}
+}
+
+// slurmConfig returns slurm.conf for the two machines.
+func (l *launcherLab) slurmConfig() string {
+	text := fmt.Sprintf(`ClusterName=lab
+SlurmctldHost=%s(%v)
+AuthType=auth/none
+CredType=cred/none
+SlurmUser=root
+StateSaveLocation=%[3]s/state
+SlurmctldPidFile=%[3]s/slurmctld.pid
+SlurmdPidFile=%[3]s/%%n.pid
+SlurmdSpoolDir=%[3]s/%%n
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+MpiDefault=none
+ReturnToService=2
+SlurmdParameters=config_overrides
+PartitionName=lab Nodes=ALL Default=YES State=UP OverSubscribe=YES
+`, l.Machines[0].Name, l.Machines[0].Addresses[0], l.folder)
+	for _, m := range l.Machines {
+		text += fmt.Sprintf("NodeName=%s NodeAddr=%v CPUs=2 State=UNKNOWN\n", m.Name, m.Addresses[0])
+	}
+	return text
+}
+
+func TestSlurmStartsRanksOnTwoMachines(t *testing.T) {
+	l := newLauncherLab(t, "slurmctld", "slurmd", "srun", "timeout")
+	config := filepath.Join(l.folder, "slurm.conf")
+	if err := os.WriteFile(config, []byte(l.slurmConfig()), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	l.env = append(l.env, "SLURM_CONF="+config, "SYMMEM_TOKEN="+rand.Text(),
+		"MASTER_ADDR="+l.Machines[0].Addresses[0].String(), "MASTER_PORT=29500")
+	daemons := []*launch{l.start(0, "slurmctld", "-D", "-i")}
+	for i, m := range l.Machines {
+		daemons = append(daemons, l.start(i, "slurmd", "-D", "-N", m.Name))
+	}
+	for attempt := range 2 {
+		program := fmt.Sprintf("ATTEMPT=%d RANK=$SLURM_PROCID%s", attempt, killedOnce)
+		r := l.start(0, "srun", "--nodes=2", "--ntasks=4", "--ntasks-per-node=2", "--wait=0",
+			"sh", "-c", program)
+		if attempt == 0 {
+			l.expect(r, false, lostRank)
+		} else {
+			l.expect(r, true)
+		}
+	}
+	for _, d := range daemons {
+		_ = d.Process.Signal(syscall.SIGTERM)
+		_ = d.Wait()
+		if t.Failed() {
+			t.Logf("%s:\n%s", d.Path, d.output.String())
+		}
+	}
+	l.checkEmpty()
+}
