@@ -178,6 +178,36 @@ func TestTorchrunRestartsRanksOnTwoMachines(t *testing.T) {
 	}
 }
 
+// TestSilentMachineIsNamedByVerify cuts the network between two machines whose ranks run verify. The
+// software NCCL does not use the network, so only symmem can notice.
+func TestSilentMachineIsNamedByVerify(t *testing.T) {
+	l := newLauncherLab(t)
+	l.env = append(l.env, "SYMMEM_TOKEN="+rand.Text(), "WORLD_SIZE=4", "LOCAL_WORLD_SIZE=2",
+		"MASTER_ADDR="+l.Machines[0].Addresses[0].String(), "MASTER_PORT=29500",
+		"SYMMEM_PROGRESS=lines")
+	var all []*launch
+	for rank := range 4 {
+		program := fmt.Sprintf("export NCCL_HOSTID=$(uname -n) RANK=%d LOCAL_RANK=%d\n"+
+			"exec symmem verify --for 2m --timeout 1m", rank, rank%2)
+		all = append(all, l.start(rank/2, "sh", "-c", program))
+	}
+	for end := time.Now().Add(time.Minute); !strings.Contains(all[0].output.String(), "round"); {
+		if time.Now().After(end) {
+			t.Fatalf("rank 0 has not begun:\n%s", all[0].output.String())
+		}
+		<-time.After(50 * time.Millisecond)
+	}
+	begin := time.Now()
+	l.Isolate(1, Link{Cut: true})
+	for rank, r := range all {
+		l.expect(r, false, []string{"ranks 2-3 on node-b", "ranks 0-1 on node-a"}[rank/2])
+	}
+	if took := time.Since(begin); took > 30*time.Second {
+		t.Errorf("the ranks have ended after %v; want at most 30 s", took)
+	}
+	l.checkEmpty()
+}
+
 // agent writes a program that replaces ssh: it runs a command on the machine with an address.
 func (l *launcherLab) agent() string {
 	l.t.Helper()

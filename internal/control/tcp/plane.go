@@ -142,12 +142,12 @@ func (p *Plane) read(l *link) {
 	if errors.Is(err, ErrProtocol) {
 		_ = p.Fail(fmt.Errorf("reading a message of rank %d: %w", p.cfg.Group.Ranks[l.rank], err))
 	}
-	_ = l.conn.Close()
 	if sys.IsSilence(err) {
 		p.markSilent(l.rank)
 	} else {
 		p.markLost(l.rank)
 	}
+	_ = l.conn.Close() // after markSilent, which inspects all connections
 }
 
 // markLost records that ranks are lost, unless they have left.

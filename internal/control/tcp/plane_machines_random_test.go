@@ -107,8 +107,9 @@ func (c *cluster) heal(r *rand.Rand, link netlab.Link, counts *faultCounts) {
 	length := time.Duration(r.Int64N(int64(healedPartition)))
 	a := r.IntN(len(c.lab.Machines))
 	b := (a + 1 + r.IntN(len(c.lab.Machines)-1)) % len(c.lab.Machines)
-	kind := []string{"healed cuts of a machine", "healed cuts of a link", "bursts of loss",
-		"bursts of delay"}[r.IntN(4)]
+	kind := []string{
+		"healed cuts of a machine", "healed cuts of a link", "bursts of loss", "bursts of delay",
+	}[r.IntN(4)]
 	c.t.Logf("%s for %v: machine %d (and %d)", kind, length, a, b)
 	switch kind {
 	case "healed cuts of a machine":
@@ -131,8 +132,9 @@ func (c *cluster) heal(r *rand.Rand, link netlab.Link, counts *faultCounts) {
 func (c *cluster) end(r *rand.Rand, counts *faultCounts) {
 	c.t.Helper()
 	machine := r.IntN(len(c.lab.Machines))
-	kind := []string{"silent machines", "killed machines", "partitions", "killed ranks",
-		"orderly ends"}[r.IntN(5)]
+	kind := []string{
+		"silent machines", "killed machines", "partitions", "killed ranks", "orderly ends",
+	}[r.IntN(5)]
 	c.t.Logf("%s: machine %d", kind, machine)
 	killed, begin := -1, time.Now()
 	switch kind {
