@@ -219,7 +219,7 @@ func (p *Plane) handle(rank int, m message) (left bool, err error) {
 		answer := message{kind: kindFailAck}
 		p.links[rank].send(answer.encode(), false)
 	}
-	p.wakeAll()
+	p.wakeFor(rank, m)
 	return r.left, nil
 }
 

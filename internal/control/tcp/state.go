@@ -29,6 +29,8 @@ type groupState struct {
 	changed   chan struct{} // closed when records change, or nil; guarded by mu
 	stalls    stallDetector // of this process; guarded by mu
 	warned    time.Time     // time of the last warning; guarded by mu
+	// statusesChanged is set if statuses have arrived since the last tick; guarded by mu
+	statusesChanged bool
 }
 
 // setMachines records the host name of each rank for errors.
@@ -76,6 +78,30 @@ func (s *groupState) wakeAll() {
 	}
 }
 
+// wakeFor wakes the waits of this rank that a message from another rank may end. A post ends a wait
+// if it is the last one awaited. tick wakes waits for statuses. So large groups do not examine all
+// ranks for each message. The caller holds s.mu.
+func (s *groupState) wakeFor(rank int, m message) {
+	switch m.kind {
+	case kindPost:
+		if s.records[rank].lookup(m.track).received != m.step {
+			return // the step has failed
+		}
+		for _, w := range s.waits {
+			if w.step != m.step || w.track != m.track {
+				continue
+			}
+			if w.remaining--; w.remaining <= 0 {
+				s.wakeAll()
+			}
+		}
+	case kindStatus:
+		s.statusesChanged = true
+	default:
+		s.wakeAll()
+	}
+}
+
 // recordsChanged returns a channel that is closed when the records change. The caller holds s.mu.
 func (s *groupState) recordsChanged() <-chan struct{} {
 	if s.changed == nil {
@@ -86,11 +112,12 @@ func (s *groupState) recordsChanged() <-chan struct{} {
 
 // tick ticks the stall detector. When the messages of other ranks count as read after a stall, tick
 // wakes the waits. Waits whose timeout has passed then end at once, because this process may be
-// stopped again.
+// stopped again. tick also wakes the waits if statuses have arrived, which may show a deadlock.
 func (s *groupState) tick(now time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.stalls.tick(now) {
+	if s.stalls.tick(now) || s.statusesChanged {
+		s.statusesChanged = false
 		s.wakeAll()
 	}
 }

@@ -17,6 +17,9 @@ type waitState struct {
 	// work.
 	track track
 	step  uint64
+	// remaining counts the posts of the step that had not arrived when the wait began, less those
+	// that have arrived since.
+	remaining int
 	// ordered is set if this rank launches no collective during the wait.
 	ordered bool
 	// exchange is set if the step is one of the control lane. From exchange and collective, other
@@ -58,6 +61,7 @@ func (s *groupState) wait(ctx context.Context, w *waitState) error {
 	if deadline, has := ctx.Deadline(); has {
 		w.timeout = max(0, deadline.Sub(w.begin))
 	}
+	w.remaining = len(s.missing(w))
 	s.publish(w)
 	defer s.unpublish(w)
 	for {
