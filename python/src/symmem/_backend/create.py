@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes as c
+import os
 import warnings
 from functools import cache
 from pathlib import Path
@@ -14,7 +15,10 @@ from symmem._c.library import library, where
 from symmem._rank import origin
 from symmem._rank.group import LONGEST_TIMEOUT
 from symmem._rank.session import prepare_from, session
-from symmem._torch.pytorch import Torch, pytorch
+from symmem._torch.pytorch import Torch, allocate_from_groups, pytorch
+
+SWITCH = "SYMMEM_COMM_MEMORY"
+"""The variable by which DDP and FSDP2 keep the buffers of collectives in symmetric memory."""
 
 
 def create(options: Any) -> Any:
@@ -25,6 +29,8 @@ def create(options: Any) -> Any:
     """
     torch = pytorch()
     _load(torch)
+    if os.environ.get(SWITCH, "0") != "0":
+        allocate_from_groups("symmem")
     of = _origin(options)
     joined = _join(of, options.group_id, is_default=not options.global_ranks_in_group)
     meeting = torch.distributed.ProcessGroup(of.store, of.rank, len(of.ranks))

@@ -6,6 +6,7 @@ those with an underscore in front: they may change in any release.
 
 from __future__ import annotations
 
+import os
 import sys
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -227,6 +228,30 @@ def add_backend(name: str, create: Any, devices: list[str]) -> None:
     backends = modules[DISTRIBUTED].Backend
     if name.upper() not in backends._plugins:
         backends.register_backend(name, create, extended_api=True, devices=devices)
+
+
+def allocate_from_groups(backend: str) -> None:
+    """Make DDP and FSDP2 allocate the buffers of collectives from groups of a backend.
+
+    It is for models that are wrapped later.
+    """
+    os.environ.setdefault("DDP_DISABLE_COMM_MEM", "0")
+    _fsdp_from_groups(backend)
+
+
+@cache
+def _fsdp_from_groups(backend: str) -> None:
+    from torch.distributed.fsdp._fully_shard._fsdp_param_group import FSDPParamGroup
+
+    initialize = FSDPParamGroup.__init__
+
+    def from_group(params: Any, *arguments: Any, **named: Any) -> None:
+        initialize(params, *arguments, **named)
+        group = getattr(params.mesh_info, "shard_process_group", None)
+        if group is not None and group._get_backend(params.device).name() == backend:
+            params.set_allocate_memory_from_process_group(True)
+
+    setattr(FSDPParamGroup, "__init__", from_group)  # noqa: B010
 
 
 def is_view(tensor: torch.Tensor) -> bool:

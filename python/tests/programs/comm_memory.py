@@ -1,0 +1,104 @@
+"""Buffers of DDP and FSDP2 in symmetric memory, by SYMMEM_COMM_MEMORY."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from harness import check, main
+from torch import nn
+from torch.distributed.fsdp import fully_shard
+from torch.nn.parallel import DistributedDataParallel
+
+import symmem
+
+ON = os.environ.get("SYMMEM_COMM_MEMORY") == "1"
+
+
+def windows() -> int:
+    """Count the calls of the world that took windows."""
+    return int(symmem.stats()["groups"]["world"]["paths"].get("window", 0))
+
+
+def steps(parallel: nn.Module) -> int:
+    """Train a model, and count its calls that took windows."""
+    before = windows()
+    for _ in range(3):
+        parallel(torch.ones(4, 32)).sum().backward()
+    return windows() - before
+
+
+def model() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(32, 64), nn.ReLU(), nn.Linear(64, 8))
+
+
+@check
+def the_world_opens() -> None:
+    dist.init_process_group("symmem", timeout=timedelta(seconds=60))
+    dist.all_reduce(torch.ones(1))
+    assert windows() == 0, "an ordinary tensor has no window"
+
+
+@check
+def buckets_of_ddp_are_symmetric() -> None:
+    symmetric = []
+
+    def hook(_, bucket):  # type: ignore[no-untyped-def] # DDP refuses annotations that are strings
+        dist.all_reduce(bucket.buffer())
+        symmetric.append(symmem.is_symmetric(bucket.buffer()))
+        future = torch.futures.Future()
+        future.set_result(bucket.buffer())
+        return future
+
+    with_hook = DistributedDataParallel(model())
+    with_hook.register_comm_hook(None, hook)
+    steps(with_hook)
+    assert symmetric == [ON] * 3, symmetric
+    taken = steps(DistributedDataParallel(model()))
+    assert taken >= 3 if ON else taken == 0, taken
+
+
+@check
+def buffers_of_fsdp2_are_symmetric() -> None:
+    symmetric: dict[str, list[bool]] = {}
+
+    def noted(name: str) -> Callable[..., Any]:
+        original = getattr(dist, name)
+
+        def call(*arguments: Any, **named: Any) -> Any:
+            tensors = [t for t in (*arguments, *named.values()) if torch.is_tensor(t)]
+            work = original(*arguments, **named)
+            symmetric.setdefault(name, []).extend(symmem.is_symmetric(t) for t in tensors)
+            return work
+
+        setattr(dist, name, call)
+        return original  # type: ignore[no-any-return]
+
+    names = ("all_gather_into_tensor", "reduce_scatter_tensor")
+    originals = {name: noted(name) for name in names}
+    try:
+        taken = steps(fully_shard(model()))
+    finally:
+        for name, original in originals.items():
+            setattr(dist, name, original)
+    assert {*symmetric} == {*names}, symmetric
+    for name, found in symmetric.items():
+        assert all(found) if ON else not any(found), (name, found)
+    assert taken >= 6 if ON else taken == 0, taken
+
+
+@check
+def other_backends_keep_their_memory() -> None:
+    mesh = dist.init_device_mesh(
+        "cpu", (dist.get_world_size(),), mesh_dim_names=("x",), backend_override={"x": "gloo"}
+    )
+    assert steps(fully_shard(model(), mesh=mesh)) == 0
+
+
+if __name__ == "__main__":
+    main()
