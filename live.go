@@ -6,11 +6,9 @@ import (
 	"crypto/rand"
 	"fmt"
 	"math/bits"
-	"net"
 	"net/http"
 	"os"
 	"slices"
-	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -25,21 +23,13 @@ const envHTTP = "SYMMEM_HTTP"
 // envHTTPToken is the variable with the token of the live view. Without it, a token is drawn.
 const envHTTPToken = "SYMMEM_HTTP_TOKEN"
 
-// httpSockets is the value of Options.HTTP that serves Unix sockets alone.
-const httpSockets = "unix"
-
 // checkHTTP returns an error for an invalid Options.HTTP.
 func checkHTTP(address string) error {
-	if address == "" || address == httpSockets {
+	if address == "" {
 		return nil
 	}
-	_, port, err := net.SplitHostPort(address)
-	if err == nil {
-		_, err = strconv.ParseUint(port, 10, 16)
-	}
-	if err != nil {
-		return invalid("HTTP address %q is neither %q nor host:port, such as localhost:9400",
-			address, httpSockets)
+	if err := live.CheckAddress(address); err != nil {
+		return fmt.Errorf("HTTP address: %w: %w", err, ErrInvalid)
 	}
 	return nil
 }
@@ -66,11 +56,8 @@ func (v *liveView) open(ctx context.Context) {
 	job, err := v.agreeOnJob(ctx)
 	if err == nil {
 		config := live.Config{
-			Job: job, Rank: v.rt.rank, Token: os.Getenv(envHTTPToken), Snapshot: v.snapshot,
-			Log: v.rt.opts.logger(),
-		}
-		if v.rt.opts.HTTP != httpSockets {
-			config.Address = v.rt.opts.HTTP
+			Job: job, Rank: v.rt.rank, Address: v.rt.opts.HTTP, Token: os.Getenv(envHTTPToken),
+			Snapshot: v.snapshot, Log: v.rt.opts.logger(),
 		}
 		v.server, err = live.Open(config)
 	}

@@ -45,7 +45,9 @@ func look(t *testing.T, rt *symmem.Runtime) live.Machine {
 func await(t *testing.T, what string, f func() bool) {
 	t.Helper()
 	const patience = time.Minute
-	for begin := time.Now(); !f(); time.Sleep(time.Millisecond) {
+	ticks := time.NewTicker(time.Millisecond)
+	defer ticks.Stop()
+	for begin := time.Now(); !f(); <-ticks.C {
 		if time.Since(begin) > patience {
 			t.Errorf("%s has not happened after %v", what, patience)
 			return

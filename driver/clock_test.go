@@ -23,9 +23,7 @@ func TestClockTimesLargeCalls(t *testing.T) {
 	var c Clock
 	m := c.Meter(alwaysTimed)
 	for range 10 {
-		begin := m.Begin()
-		time.Sleep(time.Millisecond)
-		m.End(begin)
+		m.End(m.Begin() - int64(time.Millisecond))
 	}
 	r := c.Read()
 	if r.Samples != 10 || r.Time < 10*time.Millisecond || r.RecentTime < time.Millisecond {

@@ -15,6 +15,7 @@ import (
 
 	"symmem"
 	"symmem/internal/launch"
+	"symmem/internal/live"
 )
 
 const launchLong = `launch starts N ranks of a program on this machine, with torchrun's variables.
@@ -101,6 +102,8 @@ func (f *launchFlags) parse(args []string) error {
 		return fmt.Errorf("add the command to start: symmem launch -n %d -- command", f.ranks)
 	case f.port < 0 || f.port > 65535:
 		return fmt.Errorf("master-port %d is not a port", f.port)
+	case f.http != "" && live.CheckAddress(f.http) != nil:
+		return fmt.Errorf("--http: %w", live.CheckAddress(f.http))
 	case f.kill < 0:
 		return fmt.Errorf("kill-after is %v, but must not be negative", f.kill)
 	}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -164,7 +165,8 @@ func (j *jobStatus) describe(b *strings.Builder, r *live.Snapshot) {
 	}
 	for i := range r.Groups {
 		if g := &r.Groups[i]; g.State != "open" {
-			fmt.Fprintf(b, "  group %s: %s %s\n", g.ID, g.State, g.Fault)
+			fault := cmp.Or(g.Fault, "its ranks are determining the cause")
+			fmt.Fprintf(b, "  group %s has failed: %s\n", g.ID, fault)
 		}
 	}
 }

@@ -64,11 +64,11 @@ func leaveSocket(t *testing.T, job string, rank int) {
 
 func TestOpenRemovesSocketsOfEndedJobs(t *testing.T) {
 	useFolder(t)
-	openServer(t, "running", 1, "")
+	openServer(t, "running", 1, SocketsOnly)
 	leaveSocket(t, "running", 0)
 	leaveSocket(t, "ended", 0)
 	leaveSocket(t, "ended", 1)
-	openServer(t, "new", 0, "")
+	openServer(t, "new", 0, SocketsOnly)
 	jobs, err := Jobs(Root())
 	want := []string{filepath.Join(Root(), "new"), filepath.Join(Root(), "running")}
 	if err != nil || !slices.Equal(jobs, want) {

@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -24,7 +25,7 @@ type Config struct {
 	// Job is the name of the job's folder, the same on all ranks and different for each job.
 	Job  string
 	Rank int
-	// Address is the TCP address at which one rank serves all, "host:port", or empty.
+	// Address is the TCP address at which one rank serves all, or SocketsOnly; see CheckAddress.
 	Address string
 	// Token is the job's token. If it is empty, the first rank of the machine draws one.
 	Token string
@@ -32,6 +33,25 @@ type Config struct {
 	Snapshot func() Snapshot
 	// Log receives warnings.
 	Log *slog.Logger
+}
+
+// SocketsOnly is the address with which no rank serves TCP.
+const SocketsOnly = "unix"
+
+// CheckAddress returns an error unless the address is "host:port" with a number as port, or
+// SocketsOnly.
+func CheckAddress(address string) error {
+	if address == SocketsOnly {
+		return nil
+	}
+	_, port, err := net.SplitHostPort(address)
+	if err == nil {
+		_, err = strconv.ParseUint(port, 10, 16)
+	}
+	if err != nil {
+		return fmt.Errorf("%q is neither %q nor host:port, such as localhost:9400", address, SocketsOnly)
+	}
+	return nil
 }
 
 const (
@@ -136,7 +156,7 @@ func newHTTPServer(h http.Handler) *http.Server {
 // Start begins to serve the address on the lowest rank of the machine. All ranks must have opened
 // their Servers.
 func (s *Server) Start() {
-	if s.cfg.Address != "" {
+	if s.cfg.Address != SocketsOnly {
 		s.tasks.Go(s.takeTurns)
 	}
 }

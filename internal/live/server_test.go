@@ -3,6 +3,7 @@ package live
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"io"
 	"log/slog"
 	"net"
@@ -72,16 +73,25 @@ func openServer(t *testing.T, job string, rank int, address string) *Server {
 	return s
 }
 
+// await polls until f returns true, or fails the test with a description of what it waited for.
+func await(t *testing.T, what string, f func() bool) {
+	t.Helper()
+	ticks := time.NewTicker(time.Millisecond)
+	defer ticks.Stop()
+	for begin := time.Now(); !f(); <-ticks.C {
+		if time.Since(begin) > patience {
+			t.Fatalf("%s has not happened after %v", what, patience)
+		}
+	}
+}
+
 // awaitAddress waits until the rank serves its address.
 func awaitAddress(t *testing.T, s *Server) string {
 	t.Helper()
-	for begin := time.Now(); time.Since(begin) < patience; time.Sleep(time.Millisecond) {
-		if address := s.Address(); address != "" {
-			return address
-		}
-	}
-	t.Fatalf("rank %d does not serve its address after %v", s.cfg.Rank, patience)
-	return ""
+	await(t, fmt.Sprintf("the turn of rank %d to serve the address", s.cfg.Rank), func() bool {
+		return s.Address() != ""
+	})
+	return s.Address()
 }
 
 // request describes a request and what the response must contain.
@@ -258,8 +268,8 @@ func TestLowestRankServesAll(t *testing.T) {
 
 func TestRanksShareToken(t *testing.T) {
 	useFolder(t)
-	a, b := openServer(t, "job", 0, ""), openServer(t, "job", 1, "")
-	other := openServer(t, "other", 0, "")
+	a, b := openServer(t, "job", 0, SocketsOnly), openServer(t, "job", 1, SocketsOnly)
+	other := openServer(t, "other", 0, SocketsOnly)
 	if a.token != b.token || len(a.token) < 20 || other.token == a.token {
 		t.Errorf("tokens %q, %q, of another job %q; want one random token for each job", a.token,
 			b.token, other.token)
@@ -290,17 +300,15 @@ func TestSlowClientsAreClosed(t *testing.T) {
 	s.Start()
 	address := awaitAddress(t, s)
 	stall(t, address, maxConns+8)
-	for begin := time.Now(); ; time.Sleep(10 * time.Millisecond) {
+	await(t, "a response to a client that sends a request", func() bool {
 		response, err := http.Get("http://" + address + metricsPath)
-		if err == nil {
-			response.Body.Close()
-			http.DefaultClient.CloseIdleConnections()
-			return
+		if err != nil {
+			return false
 		}
-		if time.Since(begin) > patience {
-			t.Fatalf("after %v: %v; want a response", patience, err)
-		}
-	}
+		response.Body.Close()
+		http.DefaultClient.CloseIdleConnections()
+		return true
+	})
 }
 
 func TestLargeHeaderIsRefused(t *testing.T) {

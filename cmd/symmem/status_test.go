@@ -1,0 +1,102 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"symmem"
+)
+
+// runStatus runs symmem status.
+func runStatus(t *testing.T, args ...string) (code int, stdout, stderr string) {
+	t.Helper()
+	var out, errs bytes.Buffer
+	code = run(t.Context(), append([]string{"status"}, args...), strings.NewReader(""), &out, &errs)
+	return code, out.String(), errs.String()
+}
+
+// watchRanks opens two ranks with a live view. Rank 0 waits for rank 1 in a group with a hostile
+// name until the result is called.
+func watchRanks(t *testing.T) (end func()) {
+	t.Helper()
+	folder, err := os.MkdirTemp("/tmp", "live") // short: the kernel limits the paths of sockets
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(folder) })
+	t.Setenv("TMPDIR", folder)
+	runtimes, err := symmem.OpenLocal(t.Context(), 2, symmem.Options{Backend: "host", HTTP: "unix"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var ranks sync.WaitGroup
+	arrive := make(chan struct{})
+	for _, rt := range runtimes {
+		ranks.Go(func() {
+			defer rt.Close()
+			g, err := rt.Join(t.Context(), "red \x1b[31m group", []int{0, 1})
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			if rt.Rank() == 1 {
+				<-arrive
+			}
+			if err := g.Agree(t.Context(), "step", 1); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	return func() {
+		close(arrive)
+		ranks.Wait()
+	}
+}
+
+func TestStatusShowsWaits(t *testing.T) {
+	end := watchRanks(t)
+	defer end()
+	var text string
+	for begin := time.Now(); !strings.Contains(text, "for rank 1 in value \"step\""); {
+		code, stdout, stderr := runStatus(t)
+		if text = stdout; code != exitOK || time.Since(begin) > time.Minute {
+			t.Fatalf("status = %d, %q, %q; want that rank 0 waits for rank 1", code, stdout, stderr)
+		}
+	}
+	if !strings.Contains(text, "rank 1, process") || strings.Contains(text, "\x1b") {
+		t.Errorf("status prints %q; want both ranks, without escape sequences", text)
+	}
+	code, stdout, _ := runStatus(t, "--json")
+	var all struct {
+		Jobs []struct {
+			Folder string
+			Ranks  []struct{ Waits []struct{ Ranks []int } }
+		}
+	}
+	if err := json.Unmarshal([]byte(stdout), &all); err != nil || code != exitOK {
+		t.Fatalf("status --json = %d, %q: %v", code, stdout, err)
+	}
+	if len(all.Jobs) != 1 || len(all.Jobs[0].Ranks) != 2 || len(all.Jobs[0].Ranks[0].Waits) != 1 ||
+		all.Jobs[0].Ranks[0].Waits[0].Ranks[0] != 1 {
+		t.Fatalf("status --json prints %s; want one job in which rank 0 waits for rank 1", stdout)
+	}
+	if code, stdout, _ := runStatus(t, all.Jobs[0].Folder); code != exitOK ||
+		!strings.Contains(stdout, "rank 0, process") {
+		t.Errorf("status of the folder = %d, %q; want the job", code, stdout)
+	}
+}
+
+func TestStatusWithoutRanksFails(t *testing.T) {
+	watchRanks(t)() // leaves the temporary folder
+	for _, args := range [][]string{{}, {"/nowhere"}, {"--json"}} {
+		code, stdout, stderr := runStatus(t, args...)
+		if code != exitUsage || !strings.Contains(stdout+stderr, "no rank with a live view") {
+			t.Errorf("status %v = %d, %q, %q; want code %d", args, code, stdout, stderr, exitUsage)
+		}
+	}
+}
