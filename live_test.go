@@ -140,6 +140,12 @@ func TestHandlerCountsCalls(t *testing.T) {
 	if err := graph.Close(); err != nil {
 		t.Fatal(err)
 	}
+	if err := rt.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if all, _ := calls(t, rt); len(all) != 1 {
+		t.Errorf("after Close, calls = %+v; want the same", all)
+	}
 }
 
 // sumAlone returns a function that repeats a collective on a rank that is alone.

@@ -150,6 +150,7 @@ func (f *launchFlags) launch(cmd *cobra.Command, args []string) error {
 		}
 	}
 	result, err := runRanks(cmd.Context(), spec, shared)
+	live.Sweep()
 	if err != nil {
 		return exitWith(exitUsage, err)
 	}

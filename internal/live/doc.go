@@ -6,7 +6,8 @@
 // Each rank has a [Server] with a Unix socket in the folder of its job, which only the user can
 // enter: <temporary folder>/symmem-<user id>/<job>/rank<N>.sock. A server creates its socket under another name and renames it when it
 // accepts connections. A socket under its final name that refuses connections is therefore left from
-// a rank that was killed, and the next job of the user removes it.
+// a rank that was killed. [Sweep] removes it: when the next rank of the user opens a Server, and at
+// the end of symmem launch.
 //
 // # Address
 //

@@ -108,22 +108,23 @@ func listenUnix(folder string, rank int) (*net.UnixListener, error) {
 	return l, nil
 }
 
-// sweep removes what ranks that were killed have left in the folders of the user's jobs. It ignores
-// errors, because other ranks may sweep at the same time.
-func sweep(root string) {
-	jobs, _ := Jobs(root)
+// Sweep removes what the ranks of ended jobs of this user have left: those that were killed, and
+// programs that ended without Close. It ignores errors, because other processes may sweep at the
+// same time.
+func Sweep() {
+	jobs, _ := Jobs(Root())
 	for _, job := range jobs {
 		ranks, err := Ranks(job)
 		if err != nil || len(ranks) == 0 {
 			continue // the job may be about to create its sockets
 		}
-		live := slices.ContainsFunc(ranks, func(rank int) bool { return !refuses(job, rank) })
-		if !live {
-			for _, rank := range ranks {
-				_ = os.Remove(socketPath(job, rank))
-			}
-			removeFolder(job)
+		if slices.ContainsFunc(ranks, func(rank int) bool { return !refuses(job, rank) }) {
+			continue
 		}
+		for _, rank := range ranks {
+			_ = os.Remove(socketPath(job, rank))
+		}
+		removeFolder(job)
 	}
 }
 

@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strconv"
 	"strings"
 	"sync"
@@ -27,7 +28,8 @@ type Config struct {
 	Rank int
 	// Address is the TCP address at which one rank serves all, or SocketsOnly; see CheckAddress.
 	Address string
-	// Token is the job's token. If it is empty, the first rank of the machine draws one.
+	// Token is the job's token: at least 16 letters, digits, "-" and "_". If it is empty, the first
+	// rank of the machine draws one.
 	Token string
 	// Snapshot returns the current state of the rank. It may be called concurrently.
 	Snapshot func() Snapshot
@@ -100,7 +102,7 @@ func open(cfg Config) (*Server, error) {
 			return nil, err
 		}
 	}
-	sweep(root)
+	Sweep()
 	var err error
 	if s.token, err = shareToken(s.folder, cfg.Token); err != nil {
 		return nil, err
@@ -117,6 +119,9 @@ func open(cfg Config) (*Server, error) {
 	return s, nil
 }
 
+// tokens matches valid tokens. Longer ones would not fit into a request.
+var tokens = regexp.MustCompile(`^[A-Za-z0-9_-]{16,512}$`)
+
 // shareToken returns the token in a job's folder. If there is none yet, it stores the given token,
 // or a random one.
 func shareToken(folder, token string) (string, error) {
@@ -124,6 +129,10 @@ func shareToken(folder, token string) (string, error) {
 	draft := filepath.Join(folder, "."+rand.Text())
 	if token == "" {
 		token = rand.Text()
+	}
+	if !tokens.MatchString(token) {
+		return "", errors.New("SYMMEM_HTTP_TOKEN must have at least 16 letters, digits, - and _; draw " +
+			"one, for example by openssl rand -hex 16")
 	}
 	if err := os.WriteFile(draft, []byte(token+"\n"), 0o600); err != nil {
 		return "", err

@@ -280,6 +280,20 @@ func TestRanksShareToken(t *testing.T) {
 	}
 }
 
+func TestWeakTokensAreRefused(t *testing.T) {
+	useFolder(t)
+	for _, token := range []string{
+		"short", "0123456789abcde;", "0123456789 abcdef", strings.Repeat("x", 600),
+	} {
+		s, err := Open(Config{
+			Job: "job", Address: SocketsOnly, Token: token, Log: slog.New(slog.DiscardHandler),
+		})
+		if err == nil {
+			t.Errorf("Open with token %q succeeded; want an error (Close: %v)", token, s.Close())
+		}
+	}
+}
+
 // stall opens connections that send nothing.
 func stall(t *testing.T, address string, n int) {
 	t.Helper()
