@@ -18,9 +18,9 @@ import (
 	"symmem/internal/live"
 )
 
-const statusLong = `status prints what the ranks of your jobs on this machine are doing: who waits for
-whom, since when and in which call, and which groups have failed. The ranks must run with
-SYMMEM_HTTP, Options.HTTP or symmem launch --http. "unix" as its value is enough.
+const statusLong = `status prints what the ranks of your jobs on this machine are doing:
+which rank waits for which, since when and in which call, and which groups have failed. The ranks
+must run with SYMMEM_HTTP, Options.HTTP or symmem launch --http. The value "unix" is enough.
 
 It reads the Unix sockets of the ranks, so it also works while no port is reachable, and needs no
 token. A rank that does not answer within 3 seconds is probably stopped; what the others know of it

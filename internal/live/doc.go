@@ -1,21 +1,21 @@
 // Package live serves the current state of ranks over HTTP: a page, metrics for Prometheus, and
-// JSON. It knows nothing of the ranks but their Snapshots.
+// JSON. It gets the state of a rank as a [Snapshot].
 //
 // # Sockets
 //
 // Each rank has a [Server] with a Unix socket in the folder of its job, which only the user can
-// enter: <temporary folder>/symmem-<user id>/<job>/rank<N>.sock. A server creates its socket under another name and renames it when it
-// accepts connections. A socket under its final name that refuses connections is therefore left from
-// a rank that was killed. [Sweep] removes it: when the next rank of the user opens a Server, and at
-// the end of symmem launch.
+// enter: <temporary folder>/symmem-<user id>/<job>/rank<N>.sock. A server creates its socket under
+// another name and renames it when it accepts connections. If a socket under its final name refuses
+// connections, its rank has ended. [Sweep] removes such sockets: when the next rank of the user
+// opens a Server, and at the end of symmem launch.
 //
 // # Address
 //
-// With an address, one rank of the machine also serves all ranks of the job over TCP: the lowest
-// one that lives. It reads the Snapshots of the others from their sockets for each request. Each
-// other rank has a connection to the lowest one. The end of that connection makes it look for
-// the lowest rank again, and serve the address if no lower rank is left. So a successor takes over
-// as soon as the kernel has closed the connections of a killed process.
+// With an address, the lowest living rank of a machine also serves all ranks of the machine over
+// TCP. For each request, it reads the Snapshots of the others from their sockets. Each other rank
+// has a connection to the lowest one. When that connection ends, the rank looks for the lowest rank
+// again, and serves the address if there is no lower rank. So a successor takes over as soon as the
+// kernel has closed the connections of a killed process.
 //
 // Start must be called when all ranks have opened their Servers. Later no lower rank appears.
 //

@@ -78,8 +78,9 @@ var (
 	agreements = newMetric("symmem_agreements_total", "Comparisons of histories without a difference.",
 		counter, "rank", "comm_name")
 
-	poolBytes = newMetric("symmem_pool_bytes", "Sizes of a pool: used, requested, high_water, cached, "+
-		"largest_free, deferred and pinned.", gauge, "rank", "comm_name", "pool", "kind")
+	poolBytes = newMetric("symmem_pool_bytes",
+		"Sizes of a pool: used, requested, high_water, cached, largest_free, deferred and pinned.",
+		gauge, "rank", "comm_name", "pool", "kind")
 	poolSegments = newMetric("symmem_pool_segments", "Segments of a pool.", gauge,
 		"rank", "comm_name", "pool")
 	poolEvents = newMetric("symmem_pool_events_total", "Events in the history of a pool.", counter,

@@ -38,13 +38,21 @@ func TestPageEscapesNames(t *testing.T) {
 
 func TestFormats(t *testing.T) {
 	for _, c := range []struct{ got, want string }{
-		{formatBytes(0), "0 B"}, {formatBytes(1023), "1023 B"}, {formatBytes(1536), "1.5 KiB"},
+		{formatBytes(0), "0 B"},
+		{formatBytes(1023), "1023 B"},
+		{formatBytes(1536), "1.5 KiB"},
 		{formatBytes(3 << 50), "3072.0 TiB"},
-		{formatSeconds(0), "0s"}, {formatSeconds(123e-9), "123ns"}, {formatSeconds(1.2345e-6), "1.23µs"},
-		{formatSeconds(0.0123456), "12.3ms"}, {formatSeconds(75.25), "1m15.3s"},
-		{formatRanks([]int{4}), "rank 4"}, {formatRanks([]int{1, 2}), "ranks 1, 2"},
-		{sizeRange(0, 1), "0-1B"}, {sizeRange(512, 1024), "512-1024B"},
-		{sizeRange(1024, 2048), "1-2KB"}, {sizeRange(1<<29, 1<<30), "512-1024MB"},
+		{formatSeconds(0), "0s"},
+		{formatSeconds(123e-9), "123ns"},
+		{formatSeconds(1.2345e-6), "1.23µs"},
+		{formatSeconds(0.0123456), "12.3ms"},
+		{formatSeconds(75.25), "1m15.3s"},
+		{formatRanks([]int{4}), "rank 4"},
+		{formatRanks([]int{1, 2}), "ranks 1, 2"},
+		{sizeRange(0, 1), "0-1B"},
+		{sizeRange(512, 1024), "512-1024B"},
+		{sizeRange(1024, 2048), "1-2KB"},
+		{sizeRange(1<<29, 1<<30), "512-1024MB"},
 	} {
 		if c.got != c.want {
 			t.Errorf("got %q; want %q", c.got, c.want)

@@ -137,8 +137,11 @@ func shareToken(folder, token string) (string, error) {
 	if err := os.WriteFile(draft, []byte(token+"\n"), 0o600); err != nil {
 		return "", err
 	}
-	defer os.Remove(draft)
-	if err := os.Link(draft, path); err != nil && !errors.Is(err, fs.ErrExist) {
+	err := os.Link(draft, path)
+	if errors.Is(err, fs.ErrExist) {
+		err = nil
+	}
+	if err := errors.Join(err, os.Remove(draft)); err != nil {
 		return "", err
 	}
 	return Token(folder)

@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"symmem/driver"
 	"symmem/internal/control"
@@ -14,6 +16,7 @@ import (
 var missingContracts = []contract{
 	{"a rank that does not arrive is named", testAbsent},
 	{"the error about a missing rank describes the work in which the rank waits", testActivity},
+	{"an inspection names the ranks that a rank waits for", testInspection},
 }
 
 // testAbsent has all ranks wait for the last one. The first rank that times out names the late
@@ -66,4 +69,40 @@ func testActivity(t *testing.T, join Join) {
 		t.Errorf("got %+v, want missing ranks %s after at least %v", late, want, shortTimeout)
 	}
 	checkError(t, "the missing rank", errs[1], driver.ErrFault)
+}
+
+// testInspection has all ranks wait for the last one, which inspects a waiting rank. Then it aborts
+// the group.
+func testInspection(t *testing.T, join Join) {
+	for name, wait := range waits {
+		t.Run("in "+name, func(t *testing.T) {
+			const late = 2
+			w := newWorld(t, join, late+1, patience)
+			w.outcomes(func(i int, p control.Plane) error {
+				if i < late {
+					return wait(p)
+				}
+				defer p.Abort(nil)
+				awaitInspection(t, w.planes[0], ranksOf(late + 1)[late])
+				return nil
+			})
+		})
+	}
+}
+
+// awaitInspection inspects a rank until it waits for the given rank alone.
+func awaitInspection(t *testing.T, p control.Plane, rank int) {
+	ticks := time.NewTicker(time.Millisecond)
+	defer ticks.Stop()
+	for begin := time.Now(); time.Since(begin) < patience/2; <-ticks.C {
+		seen := p.Inspect()
+		if len(seen.Waits) == 0 || !slices.Equal(seen.Waits[0].Ranks, []int{rank}) {
+			continue
+		}
+		if w := seen.Waits[0]; w.Doing == "" || w.Activity[rank] == "" || len(seen.Activity) != 2 {
+			t.Errorf("Inspect = %+v; want what the ranks are doing", seen)
+		}
+		return
+	}
+	t.Errorf("Inspect = %+v; want a wait for rank %d", p.Inspect(), rank)
 }
