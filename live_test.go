@@ -209,7 +209,9 @@ func TestLiveViewDoesNotWaitForPool(t *testing.T) {
 }
 
 func TestInvalidHTTPAddressIsRefused(t *testing.T) {
-	for _, address := range []string{"9400", "localhost", "localhost:http", "localhost:70000", "a:b:1"} {
+	for _, address := range []string{
+		"9400", "localhost", "localhost:http", "localhost:70000", "a:b:1",
+	} {
 		rt, err := symmem.Open(t.Context(), symmem.Options{Size: 1, HTTP: address})
 		if err == nil {
 			t.Errorf("Open with HTTP %q succeeded; want ErrInvalid (Close: %v)", address, rt.Close())

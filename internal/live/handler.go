@@ -124,8 +124,8 @@ func (s *Server) authorized(w http.ResponseWriter, r *http.Request) bool {
 		return false
 	}
 	w.Header().Set("WWW-Authenticate", "Bearer")
-	http.Error(w, "add ?token= and the token of the job to the URL; symmem status prints it, and it "+
-		"is in the file that the log names", http.StatusUnauthorized)
+	http.Error(w, "the token of the job is missing or wrong: open the URL that symmem status prints",
+		http.StatusUnauthorized)
 	return false
 }
 

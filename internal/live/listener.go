@@ -9,8 +9,8 @@ import (
 )
 
 // limiter is a net.Listener that closes connections beyond a limit, and connections of other users
-// on Unix sockets. Forked children do not inherit its connections: the end of this process would
-// otherwise not end them.
+// on Unix sockets. Forked children close the connections, which would otherwise outlive this
+// process.
 type limiter struct {
 	net.Listener
 	limit int64
