@@ -54,6 +54,18 @@ func Undelivered(rt *Runtime) (count uint64) {
 	return count
 }
 
+// Releasing counts the mapped segments that a Trim has removed from the pool's free memory.
+func Releasing(p *Pool) (count int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, s := range p.segments.mapped() {
+		if s.releasing {
+			count++
+		}
+	}
+	return count
+}
+
 // Live lists the live blocks of a pool by segment and offset.
 func Live(p *Pool) (blocks []alloc.Block) {
 	p.mu.Lock()
@@ -253,6 +265,28 @@ func Adopt(own, cause error) error { return adopt(own, encodeDecision(cause)) }
 // HoldReports affects the groups that a Runtime joins afterwards. They call hold before they
 // exchange reports of a fault.
 func HoldReports(rt *Runtime, hold func()) { HookReports(rt, ReportHooks{Before: hold}) }
+
+// HookControl affects the groups that a Runtime joins afterwards. They call before whenever they
+// exchange messages on the control lane.
+func HookControl(rt *Runtime, before func()) {
+	rt.device = connectHook{rt.device, func(c driver.Communicator) driver.Communicator {
+		return controlHook{c, before}
+	}}
+}
+
+type controlHook struct {
+	driver.Communicator
+	before func()
+}
+
+func (c controlHook) Exchange(
+	ctx context.Context, lane driver.Lane, payload []byte,
+) ([][]byte, error) {
+	if lane == driver.LaneControl {
+		c.before()
+	}
+	return c.Communicator.Exchange(ctx, lane, payload)
+}
 
 // ReportHooks affects the reports that groups exchange after a fault.
 type ReportHooks struct {

@@ -164,6 +164,43 @@ func TestTrimWaitsForConcurrentWork(t *testing.T) {
 	})
 }
 
+// TestTrimFinishesEarlierTrim cancels a Trim that waits for work on a segment that it has removed
+// from the pool's free memory. That work is queued, and its buffer freed, after Trim has waited for
+// the streams the first time. The next Trim unmaps the segment.
+func TestTrimFinishesEarlierTrim(t *testing.T) {
+	runRanks(t, 1, symmem.Options{}, func(r *rank) {
+		var queue func()
+		symmem.HookControl(r.Runtime, func() {
+			if queue != nil {
+				queue()
+				queue = nil
+			}
+		})
+		p := r.poolWith(symmem.PoolOptions{Domain: r.split(r.World(), 0), FirstSegment: 4 * mib})
+		b := r.alloc(p, 4*mib)
+		release := func() {}
+		queue = func() {
+			release = r.hold(r.DefaultStream())
+			r.ok(r.DefaultStream().Fill(b.Memory(), 3))
+			r.ok(b.Free())
+		}
+		ctx, cancel := context.WithCancel(r.ctx)
+		trimmed := make(chan error, 1)
+		go func() { trimmed <- p.Trim(ctx, 0) }()
+		for symmem.Releasing(p) == 0 {
+			runtime.Gosched()
+		}
+		cancel()
+		r.wantErr(<-trimmed, context.Canceled)
+		release()
+		r.synchronize()
+		r.ok(p.Trim(r.ctx, 0))
+		if got := symmem.Releasing(p); got != 0 {
+			r.failf("%d segments of the canceled Trim are mapped; want 0", got)
+		}
+	})
+}
+
 func TestPoolStaysOpenDuringWork(t *testing.T) {
 	runRanks(t, 1, symmem.Options{}, func(r *rank) {
 		p := r.pool()

@@ -20,6 +20,9 @@ type trimmer struct {
 	segments  *segmentTable
 	registrar *registrar
 	streams   *streamList
+	// unfinished lists segments that have left the core. A Trim could not wait for the work on them,
+	// so the next one unmaps them. It is guarded by mu.
+	unfinished []*segment
 }
 
 // trim implements Pool.Trim.
@@ -69,19 +72,24 @@ func (t *trimmer) takeIdle(ctx context.Context, keep int64) ([]*segment, error) 
 		return nil, nil
 	}
 	if err := t.streams.drain(ctx); err != nil {
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		t.unfinished = append(t.unfinished, idle...)
 		return nil, fmt.Errorf("trimming a pool: %w", err)
 	}
 	return idle, nil
 }
 
-// removeIdle removes the idle segments from the core and excludes them from registration.
+// removeIdle removes the idle segments from the core and excludes them from registration. It
+// returns them with the segments of unfinished Trims.
 func (t *trimmer) removeIdle(keep int64) []*segment {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.segments.closed {
 		return nil
 	}
-	var idle []*segment
+	idle := t.unfinished
+	t.unfinished = nil
 	for _, removed := range t.heap.core.Trim(keep) {
 		s := t.segments.list[removed.Ordinal]
 		s.releasing = true
