@@ -1,5 +1,6 @@
 package main
 
+// #include <string.h>
 // #include "shim.h"
 import "C"
 
@@ -59,13 +60,16 @@ func moreOf(call *C.struct_symmem_call, site C.uint32_t) ([]binding.Arguments, e
 	}
 	list := make([]binding.Arguments, call.more_count)
 	for i := range list {
-		each := &unsafe.Slice(call.more, len(list))[i]
+		// The caller's header may be older and its struct smaller.
+		var each C.struct_symmem_call
+		theirs := unsafe.Add(unsafe.Pointer(call.more), uintptr(i)*uintptr(call.size))
+		C.memcpy(unsafe.Pointer(&each), theirs, call.size)
 		if each.size != call.size || each.more_count > 0 {
 			return nil, fmt.Errorf("call %d of a list has size %d and %d further calls: %w", i+1,
 				each.size, each.more_count, symmem.ErrInvalid)
 		}
 		var err error
-		if list[i], err = argumentsOf(each, site); err != nil {
+		if list[i], err = argumentsOf(&each, site); err != nil {
 			return nil, err
 		}
 	}
