@@ -23,6 +23,7 @@ func (d *Device) Connect(
 	if err := c.Join(ctx, d.machine, group, dataBytes(n)); err != nil {
 		return nil, fmt.Errorf("connecting group %s: %w", group.Name(), err)
 	}
+	d.limits.Store(group.Timeout, nil)
 	c.setData()
 	c.tuning = newTuning(n, c.Processors())
 	return c, nil
@@ -67,5 +68,6 @@ func (c *communicator) Close() error {
 
 // release unmaps the windows and the control region.
 func (c *communicator) release() error {
+	c.device.limits.Delete(c.cfg.Timeout)
 	return errors.Join(c.registry.unmapAll(), c.Release())
 }

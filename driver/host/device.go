@@ -4,7 +4,9 @@ import (
 	"context"
 	"fmt"
 	"runtime"
+	"sync"
 	"sync/atomic"
+	"time"
 
 	"symmem/driver"
 	"symmem/internal/control/shm"
@@ -27,6 +29,7 @@ type Device struct {
 	// capturing counts the streams that are being captured.
 	capturing atomic.Int32
 	abandoned abandonedWork
+	limits    sync.Map // the timeout of each open group, a *driver.Limit
 }
 
 // open opens the device and connects to the other ranks of the machine.
@@ -55,6 +58,15 @@ func info() driver.Info {
 		Addressable: true,
 		CheckIsFree: true,
 	}
+}
+
+// longestTimeout returns the longest timeout of the device and its open groups.
+func (d *Device) longestTimeout() time.Duration {
+	longest := d.cfg.Timeout
+	for limit := range d.limits.Range {
+		longest = max(longest, limit.(*driver.Limit).Get())
+	}
+	return longest
 }
 
 // Info describes the device.

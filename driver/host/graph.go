@@ -58,6 +58,10 @@ func (s *stream) BeginCapture() error {
 	}
 	s.capture = &graph{latestCalls: map[*communicator]driver.Recorded{}}
 	s.device.capturing.Add(1)
+	if s.deferred { // Synchronize returns ErrCapturing and leaves the work to a worker
+		s.deferred = false
+		go s.drain()
+	}
 	return nil
 }
 

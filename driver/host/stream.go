@@ -319,8 +319,8 @@ func (s *stream) finish(ctx context.Context) (reported bool, err error) {
 }
 
 // Close waits for the work and returns its first error, unless an earlier call has returned that
-// error. After twice the timeout Close abandons the work, because a function of the program may
-// never return. The device's memory then stays mapped.
+// error. After twice the longest timeout of the device and its groups, Close abandons the work,
+// because a function of the program may never return. The device's memory then stays mapped.
 func (s *stream) Close() error {
 	s.mu.Lock()
 	if s.closed {
@@ -333,7 +333,7 @@ func (s *stream) Close() error {
 		s.capture = nil
 	}
 	s.mu.Unlock()
-	ctx, cancel := context.WithTimeout(context.Background(), 2*s.device.cfg.Timeout)
+	ctx, cancel := context.WithTimeout(context.Background(), 2*s.device.longestTimeout())
 	defer cancel()
 	reported, err := s.finish(ctx)
 	s.device.abandoned.keepFor(s)

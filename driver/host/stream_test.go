@@ -1,6 +1,8 @@
 package host
 
 import (
+	"errors"
+	"fmt"
 	"runtime"
 	"strings"
 	"testing"
@@ -8,6 +10,9 @@ import (
 	"time"
 	"unsafe"
 	"weak"
+
+	"symmem/driver"
+	"symmem/driver/drivertest"
 )
 
 // TestConcurrentSynchronizeCallsReturnFailure synchronizes a failed stream from several goroutines.
@@ -71,5 +76,76 @@ func TestQueuedWorkKeepsGoSlicesReachable(t *testing.T) {
 			check(t, s.Close())
 			runtime.KeepAlive(other)
 		})
+	}
+}
+
+// TestCaptureStartsDeferredWork begins a capture after an inline launch, before the call of
+// Synchronize that would run the work.
+func TestCaptureStartsDeferredWork(t *testing.T) {
+	d := newDuo(t)
+	d.connect()
+	launched := make(chan struct{})
+	for _, err := range d.both(func(rank int) error {
+		device, err := d.devices[rank].NewStream()
+		if err != nil {
+			return err
+		}
+		s := device.(*stream)
+		p, err := driver.Prepare(d.groups[rank], driver.Call{Operation: driver.Barrier})
+		if err != nil {
+			return err
+		}
+		if rank == 1 {
+			<-launched
+			return errors.Join(d.groups[1].Launch(s, p), s.Synchronize(t.Context()), s.Close())
+		}
+		if err := d.groups[0].(driver.InlineLauncher).LaunchInline(s, p); err != nil {
+			return err
+		}
+		idle := s.idle
+		if idle == nil || !s.deferred {
+			return errors.New("the launch has not left its work to Synchronize")
+		}
+		if err := s.BeginCapture(); err != nil {
+			return err
+		}
+		close(launched)
+		if err := s.Synchronize(t.Context()); !errors.Is(err, driver.ErrCapturing) {
+			return fmt.Errorf("Synchronize() = %w; want ErrCapturing", err)
+		}
+		select {
+		case <-idle.over:
+		case <-time.After(processTimeout):
+			return errors.New("the work has not run during the capture")
+		}
+		g, err := s.EndCapture()
+		if err != nil {
+			return err
+		}
+		return errors.Join(g.Close(), s.Close())
+	}) {
+		check(t, err)
+	}
+}
+
+func TestLongestTimeoutOfOpenGroups(t *testing.T) {
+	d, err := Backend{}.Open(t.Context(), driver.Config{
+		Size: 1, Store: &drivertest.Store{}, Timeout: processTimeout,
+	})
+	check(t, err)
+	defer func() { check(t, d.Close()) }()
+	host := d.(*Device)
+	long := driver.NewLimit(time.Second)
+	c, err := d.Connect(t.Context(), driver.GroupConfig{ID: "g", Ranks: []int{0}, Timeout: long})
+	check(t, err)
+	for _, limit := range []time.Duration{processTimeout / 2, 2 * processTimeout} {
+		long.Set(limit)
+		if got, want := host.longestTimeout(), max(limit, processTimeout); got != want {
+			t.Errorf("longestTimeout() = %v with a group of %v; want %v", got, limit, want)
+		}
+	}
+	check(t, c.Close())
+	if got := host.longestTimeout(); got != processTimeout {
+		t.Errorf("longestTimeout() = %v without a group; want %v", got, processTimeout)
 	}
 }
