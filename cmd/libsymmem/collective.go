@@ -1,6 +1,5 @@
 package main
 
-// #include <string.h>
 // #include "shim.h"
 import "C"
 
@@ -63,7 +62,8 @@ func moreOf(call *C.struct_symmem_call, site C.uint32_t) ([]binding.Arguments, e
 		// The caller's header may be older and its struct smaller.
 		var each C.struct_symmem_call
 		theirs := unsafe.Add(unsafe.Pointer(call.more), uintptr(i)*uintptr(call.size))
-		C.memcpy(unsafe.Pointer(&each), theirs, call.size)
+		copy(unsafe.Slice((*byte)(unsafe.Pointer(&each)), call.size),
+			unsafe.Slice((*byte)(theirs), call.size))
 		if each.size != call.size || each.more_count > 0 {
 			return nil, fmt.Errorf("call %d of a list has size %d and %d further calls: %w", i+1,
 				each.size, each.more_count, symmem.ErrInvalid)

@@ -10,10 +10,10 @@ import (
 )
 
 // The control region of a group is one shared file with a block for every rank. Only its owner
-// writes to a block, with two exceptions. Other ranks increment the futex word to wake the owner. Any
-// rank may set the first block's decider.
-// Lines are 128 bytes apart, because processors fetch cache lines in pairs. Blocks are large, but
-// memory that is never touched costs nothing. A backend's data, if any, follows the blocks.
+// writes to a block, with two exceptions. Other ranks increment the futex word to wake the owner.
+// Any rank may set the first block's decider. Lines are 128 bytes apart, because processors fetch
+// cache lines in pairs. Blocks are large, but memory that is never touched costs nothing. A
+// backend's data, if any, follows the blocks.
 const (
 	lineStride = 128
 	// MaxRanks bounds the size of a group.
