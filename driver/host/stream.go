@@ -287,7 +287,7 @@ func (s *stream) Synchronize(ctx context.Context) error {
 
 // finish waits until the stream is idle, clears its failure and returns it. It also reports whether
 // an earlier call has already returned the failure. Concurrent callers all get the failure, since
-// they wait for the same work.
+// they wait for the same work. A closed stream keeps its failure.
 func (s *stream) finish(ctx context.Context) (reported bool, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -312,6 +312,9 @@ func (s *stream) finish(ctx context.Context) (reported bool, err error) {
 	}
 	reported, err = s.reported, s.err
 	s.reported, s.err = false, nil
+	if s.closed && err != nil {
+		s.reported, s.err = true, err // for callers that synchronize during or after Close
+	}
 	if err == nil && seen != nil {
 		return true, seen
 	}

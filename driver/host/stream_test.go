@@ -149,3 +149,17 @@ func TestLongestTimeoutOfOpenGroups(t *testing.T) {
 		t.Errorf("longestTimeout() = %v without a group; want %v", got, processTimeout)
 	}
 }
+
+// TestClosedStreamKeepsFailure synchronizes a failed stream after another caller has closed it.
+func TestClosedStreamKeepsFailure(t *testing.T) {
+	d := newDuo(t)
+	s, err := d.devices[0].NewStream()
+	check(t, err)
+	s.Fail(driver.ErrAborted)
+	check(t, s.Close()) // Fail stands for a call that has returned the failure.
+	for range 2 {
+		if err := s.Synchronize(t.Context()); !errors.Is(err, driver.ErrAborted) {
+			t.Errorf("Synchronize() = %v after Close; want ErrAborted", err)
+		}
+	}
+}

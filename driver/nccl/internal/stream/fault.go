@@ -11,6 +11,9 @@ type faults struct {
 	faultsMu   ranked.Mutex[faultsMu]
 	first      error // first error since the last takeFault; guarded by faultsMu
 	firstGroup Group // group that failed with first, or nil; guarded by faultsMu
+	// kept is set when the stream is being closed. Other callers may synchronize it at the same time,
+	// and all of them get the error. It is guarded by faultsMu.
+	kept bool
 	// reported lists groups whose fault the stream has returned or will return. It is guarded by
 	// faultsMu.
 	reported []Group
@@ -51,11 +54,20 @@ func (f *faults) MarkReported(g Group) {
 	}
 }
 
-// takeFault returns the first fault and clears it.
+// takeFault returns the first fault and clears it, unless the stream is being closed.
 func (f *faults) takeFault() error {
 	f.faultsMu.Lock()
 	defer f.faultsMu.Unlock()
 	err := f.first
-	f.first, f.firstGroup = nil, nil
+	if !f.kept {
+		f.first, f.firstGroup = nil, nil
+	}
 	return err
+}
+
+// keepFault makes takeFault keep the fault.
+func (f *faults) keepFault() {
+	f.faultsMu.Lock()
+	defer f.faultsMu.Unlock()
+	f.kept = true
 }

@@ -198,6 +198,7 @@ func (s *Stream) close(record func() (capturing bool, err error)) error {
 	ctx, cancel := context.WithTimeout(context.Background(), gpu.ClosingTime(2*s.gpu.Timeout))
 	defer cancel()
 	capturing, err := record()
+	s.keepFault()
 	errs = append(errs, err, s.finish(ctx))
 	s.Mu.Lock()
 	defer s.Mu.Unlock()
