@@ -198,29 +198,3 @@ func (p *Plane) awaitReports(ctx context.Context, w *waitState) error {
 		p.pause(ctx.Done())
 	}
 }
-
-// decideTimeout limits a request to the store.
-const decideTimeout = time.Second
-
-// Decide proposes the cause of the group's failure and returns the decided one. The decision is in
-// the store. A rank that cannot reach the store uses its own proposal.
-func (p *Plane) Decide(proposal []byte) []byte {
-	if len(proposal) > driver.MaxPayload {
-		return proposal
-	}
-	ctx, cancel := context.WithTimeout(context.Background(), decideTimeout)
-	defer cancel()
-	key := p.cfg.key("cause")
-	if proposal == nil {
-		decision, ok, err := p.cfg.Store.Peek(ctx, key)
-		if err != nil || !ok {
-			return nil
-		}
-		return decision
-	}
-	decision, err := p.cfg.Store.CompareSet(ctx, key, nil, proposal)
-	if err != nil {
-		return proposal
-	}
-	return decision
-}

@@ -1,6 +1,7 @@
 package tcp
 
 import (
+	"context"
 	"fmt"
 	"slices"
 	"sync"
@@ -175,4 +176,30 @@ func (s *groupState) unreported() []int {
 		ranks = append(ranks, r)
 	}
 	return ranks
+}
+
+// decideTimeout limits a request to the store.
+const decideTimeout = time.Second
+
+// Decide proposes the cause of the group's failure and returns the decided one. The decision is in
+// the store. A rank that cannot reach the store uses its own proposal.
+func (s *groupState) Decide(proposal []byte) []byte {
+	if len(proposal) > driver.MaxPayload {
+		return proposal
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), decideTimeout)
+	defer cancel()
+	key := s.cfg.key("cause")
+	if proposal == nil {
+		decision, ok, err := s.cfg.Store.Peek(ctx, key)
+		if err != nil || !ok {
+			return nil
+		}
+		return decision
+	}
+	decision, err := s.cfg.Store.CompareSet(ctx, key, nil, proposal)
+	if err != nil {
+		return proposal
+	}
+	return decision
 }
