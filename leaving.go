@@ -31,7 +31,8 @@ func leftError(doing string, ended []*rendezvous.EndedError) error {
 		case r.Kind == kindLate && len(r.Late.Missing) > 0:
 			return &AbsentError{
 				Doing: doing, Waited: r.Late.Waited, Ranks: r.Late.Missing,
-				Machines: r.Late.Machines, Activity: r.Late.Activity, Members: r.Late.Members, Err: errors.New(because),
+				Machines: r.Late.Machines, Activity: r.Late.Activity, Members: r.Late.Members,
+				Err: errors.New(because),
 			}
 		}
 		reported := *e

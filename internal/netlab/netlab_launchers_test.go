@@ -178,8 +178,8 @@ func TestTorchrunRestartsRanksOnTwoMachines(t *testing.T) {
 	}
 }
 
-// TestSilentMachineIsNamedByVerify cuts the network between two machines whose ranks run verify. The
-// software NCCL does not use the network, so only symmem can notice.
+// TestSilentMachineIsNamedByVerify cuts the network between two machines whose ranks run verify.
+// The software NCCL does not use the network, so only symmem can notice.
 func TestSilentMachineIsNamedByVerify(t *testing.T) {
 	l := newLauncherLab(t)
 	l.env = append(l.env, "SYMMEM_TOKEN="+rand.Text(), "WORLD_SIZE=4", "LOCAL_WORLD_SIZE=2",
