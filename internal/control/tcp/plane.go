@@ -36,7 +36,6 @@ type Plane struct {
 
 	// lastTicket holds the smallest last ticket of the peers that have left the group.
 	lastTicket atomic.Uint64
-	peerGone   atomic.Bool // whether a peer has failed or is lost, or this plane is closed
 
 	silent []int // ranks that markSilent will mark as lost; guarded by mu
 
@@ -148,19 +147,6 @@ func (p *Plane) read(l *link) {
 		p.markLost(l.rank)
 	}
 	_ = l.conn.Close() // after markSilent, which inspects all connections
-}
-
-// markLost records that ranks are lost, unless they have left.
-func (p *Plane) markLost(ranks ...int) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	for _, r := range ranks {
-		if !p.records[r].left {
-			p.records[r].lost = true
-			p.peerGone.Store(true)
-		}
-	}
-	p.wakeAll()
 }
 
 // markSilent records that a rank is lost because its machine does not answer. The other ranks whose

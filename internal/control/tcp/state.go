@@ -19,6 +19,7 @@ type groupState struct {
 	me  int // group rank
 
 	submitted atomic.Uint64
+	peerGone  atomic.Bool   // whether a peer has failed or is lost, or the plane is closed
 	failed    chan struct{} // closed when cause is set
 
 	mu        sync.Mutex
@@ -69,6 +70,19 @@ func (s *groupState) checkUsable(lane driver.Lane) error {
 		return nil
 	}
 	return s.cause
+}
+
+// markLost records that ranks are lost, unless they have left.
+func (s *groupState) markLost(ranks ...int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, r := range ranks {
+		if !s.records[r].left {
+			s.records[r].lost = true
+			s.peerGone.Store(true)
+		}
+	}
+	s.wakeAll()
 }
 
 // wakeAll wakes all waits of this rank. They check their condition again. The caller holds s.mu.
