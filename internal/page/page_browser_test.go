@@ -30,9 +30,17 @@ func TestBrowser(t *testing.T) {
 		name string
 		test func(*testing.T, *pagetest.Browser)
 	}{
-		{"difference", testDifference}, {"hostile", testHostile}, {"keys", testKeys},
-		{"links", testLinks}, {"search", testSearch}, {"pointer", testPointer}, {"phone", testPhone},
-		{"themes", testThemes}, {"live", testLive}, {"broken", testBroken}, {"million", testMillion},
+		{"difference", testDifference},
+		{"hostile", testHostile},
+		{"keys", testKeys},
+		{"links", testLinks},
+		{"search", testSearch},
+		{"pointer", testPointer},
+		{"phone", testPhone},
+		{"themes", testThemes},
+		{"live", testLive},
+		{"broken", testBroken},
+		{"million", testMillion},
 	} {
 		t.Run(part.name, func(t *testing.T) { part.test(t, b) })
 	}

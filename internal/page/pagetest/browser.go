@@ -101,7 +101,7 @@ func Open(t testing.TB) *Browser {
 	}()
 	t.Cleanup(func() {
 		// The browser ends when its pipe is closed; a browser that hangs is killed.
-		kill := time.AfterFunc(patience, func() { command.Process.Kill() })
+		kill := time.AfterFunc(patience, func() { _ = command.Process.Kill() })
 		commandsIn.Close()
 		<-received
 		_ = command.Wait() // its status depends on how it was ended

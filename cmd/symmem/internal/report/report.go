@@ -43,7 +43,7 @@ func Verdict(r *diff.Report) string {
 	case !r.Compared():
 		return "There is nothing to compare: no pool or group with events is in the files of two ranks."
 	case r.Agree:
-		return fmt.Sprintf("The %s agree.", ranklist.Plural(len(r.Ranks), "rank"))
+		return "The ranks agree."
 	}
 	for i := range r.Sequences {
 		s := &r.Sequences[i]

@@ -236,12 +236,17 @@ class App {
         h("b", {}, s.header.title),
         s.header.calls
           ? ": calls of each rank, and how late they are after the first rank"
-          : ": allocated bytes, and the memory map of each rank (up: segments; right: requests)",
-        h("span", { class: "dim" }, ` ${plural(s.header.equal, "request")} agree`),
+          : ": allocated bytes, and memory by segments",
+        h("span", { class: "dim" }, ` \u2014 ${plural(s.header.equal, "request")} agree`),
       ),
+    );
+    this.legend.replaceChildren(
+      legend(s),
+      ...(s.differences.length === 0
+        ? []
+        : [h("p", { class: "dim" }, `In lanes, red differs from rank ${s.rank(s.reference)}.`)]),
       ...(s.header.notes ?? []).map((n) => h("p", { class: "dim" }, n)),
     );
-    this.legend.replaceChildren(legend(s));
     this.runSearch();
   }
 

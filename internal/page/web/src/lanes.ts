@@ -65,7 +65,7 @@ export class Lanes {
     this.range = "";
     this.observer.disconnect();
     const n = this.shown.tracks.length;
-    this.height = this.shown.header.calls ? 28 : Math.round(Math.min(Math.max(480 / n, 44), 110));
+    this.height = this.shown.header.calls ? 28 : Math.round(Math.min(Math.max(480 / n, 44), 96));
     this.lanes = this.shown.tracks.map((track, index) => this.makeLane(track, index));
     this.node.replaceChildren(
       ...this.lanes.map((l) => h("div", { class: "lane" }, l.label, l.canvas)),
@@ -215,8 +215,8 @@ export class Lanes {
     const to = Math.min(this.view.to, sequence.end);
     context.imageSmoothingEnabled = true;
     for (let k = Math.floor(from / span); k * span < to; k++) {
-      const left = x(k * span);
-      const right = x((k + 1) * span);
+      const left = Math.round(x(k * span));
+      const right = Math.round(x((k + 1) * span));
       const tile = tiles.get(track, mode, height, level, k);
       if (tile.image !== null) {
         context.drawImage(tile.image, left, 0, right - left, height);

@@ -300,7 +300,8 @@ class Painting {
     const a = Math.floor(left);
     const b = Math.ceil(right);
     // Adjacent blocks of a similar colour stay distinguishable: the last pixel is left free.
-    const gap = right - left > 4 ? 1 : 0;
+    const ends = (end - this.from) / this.perPixel <= tileWidth;
+    const gap = ends && right - left > 4 ? 1 : 0;
     const floor = bottom - top > 4 ? top + 1 : top;
     for (let row = floor; row < bottom; row++) {
       const base = row * tileWidth;

@@ -1,0 +1,115 @@
+package report
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"symmem/cmd/symmem/internal/diff"
+	"symmem/cmd/symmem/internal/diff/history"
+	"symmem/internal/page"
+)
+
+// group returns the history of a rank that has made calls in a group. Only the last call has bytes.
+func group(rank int, calls ...string) *history.Rank {
+	r := &history.Rank{Number: rank, Format: "trace of symmem", File: "rank"}
+	s := &history.Sequence{Class: history.Calls, ID: "world", NoPlaces: "calls have none"}
+	for i, text := range calls {
+		at := slices.Index(r.Texts, text)
+		if at < 0 {
+			at = len(r.Texts)
+			r.Texts = append(r.Texts, text)
+		}
+		s.Events = append(s.Events, history.Event{
+			Action: history.Call, Number: int64(i), Block: int32(at), Segment: -1, Stack: -1,
+			Time: int64(1000 + i), Bytes: int64(64 * (i + 1) / len(calls)),
+		})
+	}
+	r.Sequences = append(r.Sequences, s)
+	return r
+}
+
+func build(ranks ...*history.Rank) *page.Page {
+	return Build(diff.Compare(ranks, diff.Options{}), nil)
+}
+
+func TestPaths(t *testing.T) {
+	const window, plain = "AllReduce sum of 4 int8, path window, collective 1", "Barrier, path plain"
+	p := build(group(0, window, plain, window, `"size": Agree of 8`),
+		group(1, window, plain, window, `"size": Agree of 8`))
+	want := []page.Path{
+		{Group: "group world", Operation: "AllReduce", Path: "window", Calls: []int64{2, 2}},
+		{Group: "group world", Operation: "Barrier", Path: "plain", Calls: []int64{1, 1}},
+		{Group: "group world", Operation: "value", Calls: []int64{1, 1}},
+	}
+	got := slices.Clone(p.Paths)
+	for i := range got {
+		got[i].Bytes = nil
+	}
+	if d := cmp.Diff(want, got); d != "" {
+		t.Errorf("paths differ (-want +got):\n%s", d)
+	}
+	if bytes := p.Paths[2].Bytes; !slices.Equal(bytes, []int64{64, 64}) {
+		t.Errorf("bytes of the last call = %v; want 64 on both ranks", bytes)
+	}
+}
+
+// TestPending checks that the page lists ranks that are behind, calls that have not completed, and
+// segments that only some ranks have registered.
+func TestPending(t *testing.T) {
+	a, b, c := group(0, "A", "B", "C"), group(1, "A", "B", "C"), group(2, "A")
+	b.Pending = []history.Pending{{Group: "world", Text: "C", State: "scheduled", Time: 5}}
+	for _, r := range []*history.Rank{a, b, c} {
+		r.Windows = []history.Window{{Pool: "1 of group world", Bytes: 64, Group: "world"}}
+	}
+	a.Windows = append(a.Windows, history.Window{Pool: "1 of group world", Segment: 1, Group: "world"})
+	b.Windows[0].Ended = true
+	p := build(a, b, c)
+	var got []string
+	for _, row := range p.Pending {
+		got = append(got, strings.TrimSpace(strings.Join([]string{row.Group, row.Text}, ": ")))
+	}
+	want := []string{
+		"world: C: scheduled",
+		"world: segment 1 of pool 1 of group world is not registered; other ranks have registered it",
+		"group world: request 1 is missing: B; rank 0 has made 2 requests more",
+	}
+	if d := cmp.Diff(want, got); d != "" {
+		t.Errorf("pending rows differ (-want +got):\n%s", d)
+	}
+	if last := p.Pending[2]; !slices.Equal(last.Ranks, []int{2}) || last.Time != 1001 {
+		t.Errorf("ranks %v are behind since %d; want rank 2 since 1001", last.Ranks, last.Time)
+	}
+	states := []page.State{page.Registered, page.Deregistered, page.Registered}
+	if !slices.Equal(p.Windows[0].States, states) {
+		t.Errorf("states of segment 0 = %v; want %v", p.Windows[0].States, states)
+	}
+}
+
+// TestFaults checks that ranks with the same fault share a row, with the earliest time.
+func TestFaults(t *testing.T) {
+	a, b := group(0, "A"), group(1, "A")
+	a.Faults = []history.Fault{{Group: "world", Text: "rank 2 is late\x1b[31m", Time: 9}}
+	b.Faults = []history.Fault{{Group: "world", Text: "rank 2 is late\x1b[31m", Time: 7}}
+	want := []page.Row{{Ranks: []int{0, 1}, Group: "world", Text: "rank 2 is late?[31m", Time: 7}}
+	if d := cmp.Diff(want, build(a, b).Faults); d != "" {
+		t.Errorf("faults differ (-want +got):\n%s", d)
+	}
+}
+
+func TestVerdict(t *testing.T) {
+	for want, ranks := range map[string][]*history.Rank{
+		"The ranks agree.": {group(0, "A"), group(1, "A")},
+		"The ranks differ: in group world, requests differ first at request 1 (other call); in the " +
+			"minority: rank 2.": {group(0, "A", "B"), group(1, "A", "B"), group(2, "A", "C")},
+		"There is nothing to compare: no pool or group with events is in the files of two ranks.": {
+			group(0, "A"),
+		},
+	} {
+		if got := Verdict(diff.Compare(ranks, diff.Options{})); got != want {
+			t.Errorf("Verdict = %q; want %q", got, want)
+		}
+	}
+}

@@ -1,0 +1,162 @@
+package main
+
+import (
+	"bytes"
+	"flag"
+	"image"
+	"image/png"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"symmem/cmd/symmem/internal/diff/difftest"
+	"symmem/internal/page/pagetest"
+)
+
+var rewrite = flag.Bool("rewrite", false, "rewrite the pictures of reports")
+
+// training returns a program that looks like a training: weights, and in each step activations that
+// the backward pass frees in reverse order.
+func training(steps, layers int) difftest.Program {
+	var p difftest.Program
+	tensor := 0
+	alloc := func(size int64) difftest.Request {
+		tensor++
+		r := difftest.Request{Tensor: tensor, Size: size}
+		p = append(p, r)
+		return r
+	}
+	free := func(r difftest.Request) {
+		r.Free = true
+		p = append(p, r)
+	}
+	for layer := range layers {
+		alloc(int64(3+layer%3) << 20)
+	}
+	for step := range steps {
+		var activations []difftest.Request
+		for layer := range layers {
+			work := alloc(int64(1+(layer+step)%4) << 19)
+			activations = append(activations, alloc(int64(2+layer%4)<<20), alloc(int64(5+step%3)<<18))
+			free(work)
+		}
+		for layer := len(activations) - 1; layer >= 0; layer-- {
+			gradient := alloc(int64(1+layer%5) << 19)
+			free(activations[layer])
+			free(gradient)
+		}
+	}
+	return p
+}
+
+// writeTraining writes a page about a training on four ranks. Rank 2 makes a tensor more than the
+// others. It returns the page's URL.
+func writeTraining(t *testing.T) string {
+	t.Helper()
+	p := training(6, 12)
+	at := len(p) * 4 / 9
+	q := append(append(append(difftest.Program{}, p[:at]...),
+		difftest.Request{Tensor: 1 << 20, Size: 6 << 20}), p[at:]...)
+	dir := writeSnapshots(t, p, p, q, p)
+	file := filepath.Join(dir, "report.html")
+	if code, out, errs := runReport(t, dir, "-o", file); code != exitWrong {
+		t.Fatalf("report = %d, %q, %q; want %d", code, out, errs, exitWrong)
+	}
+	return "file://" + file
+}
+
+// TestReportPictures compares pictures of a page with those in the repository, one of which the
+// README shows. -rewrite rewrites them.
+func TestReportPictures(t *testing.T) {
+	b := pagetest.Open(t)
+	at := writeTraining(t)
+	for file, screen := range map[string]pagetest.Screen{
+		"../../docs/images/report.png": {Width: 1200, Height: 800},
+		"testdata/report-phone.png":    {Width: 390, Height: 844, Mobile: true, Dark: true},
+	} {
+		p := b.Open(t, at, screen)
+		p.Painted()
+		p.Eval(`document.fonts.ready.then(() => {})`, nil)
+		picture := p.Picture()
+		if *rewrite {
+			writePicture(t, file, picture)
+		}
+		if part := different(t, file, picture); part > 0.02 {
+			shot := filepath.Join(t.ArtifactDir(), filepath.Base(file))
+			writePicture(t, shot, picture)
+			t.Errorf("%.1f %% of the page differ from %s; see %s, or run with -rewrite", 100*part, file,
+				shot)
+		}
+		for _, e := range p.Errors() {
+			t.Errorf("the page reports an error: %s", e)
+		}
+	}
+}
+
+func writePicture(t *testing.T, file string, picture image.Image) {
+	t.Helper()
+	var b bytes.Buffer
+	encoder := png.Encoder{CompressionLevel: png.BestCompression}
+	if err := encoder.Encode(&b, picture); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(file, b.Bytes(), 0o644); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// different returns the part of the pixels that differ clearly from those of a file.
+func different(t *testing.T, file string, got image.Image) float64 {
+	t.Helper()
+	f, err := os.Open(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	want, err := png.Decode(f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	size := want.Bounds().Size()
+	if size != got.Bounds().Size() {
+		t.Fatalf("the picture has %v pixels; want %v, as %s", got.Bounds().Size(), size, file)
+	}
+	count := 0
+	for y := range size.Y {
+		for x := range size.X {
+			r, g, b, _ := want.At(x, y).RGBA()
+			r2, g2, b2, _ := got.At(x, y).RGBA()
+			for _, d := range []int{int(r) - int(r2), int(g) - int(g2), int(b) - int(b2)} {
+				if d > 0x3000 || d < -0x3000 {
+					count++
+					break
+				}
+			}
+		}
+	}
+	return float64(count) / float64(size.X*size.Y)
+}
+
+// TestReportOfTraces tests the whole way from ranks that write traces to the page.
+func TestReportOfTraces(t *testing.T) {
+	b := pagetest.Open(t)
+	dir := traceRanks(t, 20)
+	file := filepath.Join(dir, "report.html")
+	if code, out, errs := runReport(t, dir, "-o", file); code != exitWrong {
+		t.Fatalf("report = %d, %q, %q; want %d", code, out, errs, exitWrong)
+	}
+	p := b.Open(t, "file://"+file, pagetest.Screen{Width: 1280, Height: 900})
+	p.Painted()
+	for selector, want := range map[string]string{
+		"#verdict": "request 27 (extra); in the minority: rank 1.", ".label.blamed": "rank 1",
+		"#details h2": "Request 27", "#details .bad": "7\u2009000 B", "#differences": "explains the rest",
+	} {
+		if got := p.Text(selector); !strings.Contains(got, want) {
+			t.Errorf("%s contains %q; want %q", selector, got, want)
+		}
+	}
+	for _, e := range p.Errors() {
+		t.Errorf("the page reports an error: %s", e)
+	}
+}
