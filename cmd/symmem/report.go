@@ -88,7 +88,8 @@ func (f *reportFlags) checkOutput(inputs []string) error {
 		return fmt.Errorf("writing the page: %w", err)
 	}
 	if !have.Mode().IsRegular() {
-		return fmt.Errorf("writing the page: %s is not a regular file", f.output)
+		return fmt.Errorf("%s is not a regular file: name another with --output, or - for standard "+
+			"output", f.output)
 	}
 	for _, input := range inputs {
 		if info, err := os.Stat(input); err == nil && os.SameFile(info, have) {

@@ -40,6 +40,7 @@ func TestBrowser(t *testing.T) {
 		{"themes", testThemes},
 		{"live", testLive},
 		{"broken", testBroken},
+		{"empty", testEmpty},
 		{"million", testMillion},
 	} {
 		t.Run(part.name, func(t *testing.T) { part.test(t, b) })
@@ -363,6 +364,27 @@ func testBroken(t *testing.T, b *pagetest.Browser) {
 	}
 }
 
+// testEmpty tests a page without ranks and sequences.
+func testEmpty(t *testing.T, b *pagetest.Browser) {
+	file := filepath.Join(t.TempDir(), "empty.html")
+	f, err := os.Create(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if err := (&Page{Title: "empty", Verdict: "nothing"}).WriteHTML(f, ""); err != nil {
+		t.Fatal(err)
+	}
+	p := b.Open(t, "file://"+file, desktop)
+	for _, key := range []string{"d", "p", "+", "]"} {
+		p.Key(key)
+	}
+	if got := p.Text("#verdict"); got != "nothing" {
+		t.Errorf("verdict %q; want nothing", got)
+	}
+	check(t, p)
+}
+
 // testMillion tests the page with 10^6 events. It measures the processor time of the main thread,
 // which depends little on other processes.
 func testMillion(t *testing.T, b *pagetest.Browser) {
@@ -373,6 +395,9 @@ func testMillion(t *testing.T, b *pagetest.Browser) {
 		largestFile = 30 << 20
 		frames      = 100
 	)
+	if testing.Short() {
+		t.Skip("skipped in short mode: it opens a page with 10^6 events")
+	}
 	at := sample{ranks: 8, requests: 125_000, extra: 60_000}.write(t)
 	info, err := os.Stat(strings.TrimPrefix(at, "file://"))
 	if err != nil || info.Size() > largestFile {

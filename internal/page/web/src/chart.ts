@@ -10,6 +10,7 @@ import { View } from "./view.js";
 const mostCurves = 16;
 const height = 150;
 const right = 16; // right of the plot, as of the lanes
+const whole = Array.from({ length: 40 }, (_, i) => [1, 2, 5][i % 3]! * 10 ** Math.floor(i / 3));
 const binary = Array.from({ length: 52 }, (_, i) => 2 ** i);
 
 // Curve is a line of the chart: a rank, or the largest value of all ranks.
@@ -112,7 +113,7 @@ export class Chart {
           })),
         ],
         axes: [
-          { stroke: text, grid, ticks: grid, font, size: 30 },
+          { stroke: text, grid, ticks: grid, font, size: 30, incrs: whole },
           {
             stroke: text,
             grid,

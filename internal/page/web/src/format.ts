@@ -110,6 +110,7 @@ export class Data {
     const view = new DataView(bytes.buffer, bytes.byteOffset, bytes.byteLength);
     const length = view.getUint32(8, true);
     this.header = JSON.parse(new TextDecoder().decode(bytes.subarray(12, 12 + length))) as Header;
+    this.header.ranks ??= [];
     this.columns = bytes.subarray(12 + length);
   }
 

@@ -22,7 +22,8 @@ export class View {
 
   constructor(public model: Model) {
     const different = model.sequences.findIndex((s) => s.differences.length > 0);
-    this.open(Math.max(different, 0));
+    const pool = model.sequences.findIndex((s) => !s.header.calls);
+    this.open(different >= 0 ? different : Math.max(pool, 0));
   }
 
   get sequence(): Sequence {
