@@ -69,8 +69,8 @@ export class Chart {
     const begin = Math.floor(Math.max(this.view.from, this.shown!.first) / step) * step;
     const end = Math.min(this.view.to + step, this.shown!.end);
     const n = Math.max(Math.ceil((end - begin) / step), 1);
-    const x = new Float64Array(n);
-    const rows: (number | null)[][] = this.curves.map(() => new Array<number | null>(n).fill(null));
+    const x = new Float64Array(n + 1);
+    const rows: (number | null)[][] = this.curves.map(() => new Array<number | null>(n + 1).fill(null));
     this.most = 0;
     for (let i = 0; i < n; i++) {
       x[i] = begin + i * step;
@@ -84,6 +84,8 @@ export class Chart {
         this.most = most > this.most ? most : this.most;
       }
     }
+    x[n] = Math.min(begin + n * step, this.shown!.end); // the end of the last step
+    rows.forEach((row) => (row[n] = row[n - 1]!));
     return [x, ...rows] as unknown as uPlot.AlignedData;
   }
 

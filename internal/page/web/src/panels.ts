@@ -398,6 +398,9 @@ function states(values: number[], rank: (i: number) => number): Node {
 
 // legend lists the colours of the ranks' curves.
 export function legend(s: Sequence): HTMLElement {
+  if (s.header.calls && s.late.length === 0) {
+    return h("ul"); // there are no curves
+  }
   const few = s.tracks.length <= 16;
   return h(
     "ul",

@@ -63,8 +63,8 @@ func (r *Reader) Element(d *plain.Document, v plain.Value) error {
 		r.texts[text] = id
 		r.rank.Texts = append(r.rank.Texts, text)
 	}
-	created, _ := d.Get(v, r.key(d, "time_created_ns")).Int()
-	created /= 1000
+	created, _ := d.Get(v, r.key(d, "time_created_ns")).About()
+	created /= 1000 // the bits that About leaves out are less than a microsecond
 	group.Events = append(group.Events, history.Event{
 		Number: number, Size: sequence, Time: created, Segment: -1, Block: id, Action: history.Call,
 		Stack: r.stacks.Add(d, d.Get(v, r.key(d, "frames"))),

@@ -9,6 +9,7 @@ import (
 	"os"
 	"strings"
 	"testing"
+	"time"
 
 	"symmem/cmd/symmem/internal/diff"
 )
@@ -70,6 +71,23 @@ func TestRecordedFiles(t *testing.T) {
 		}
 		if got != want {
 			t.Errorf("%s: %s; want %s", name, got, want)
+		}
+	}
+}
+
+// TestRecordedTimes checks that events have times, which do not decrease in a file.
+func TestRecordedTimes(t *testing.T) {
+	files := recorded(t)
+	earliest := time.Date(2026, 11, 1, 0, 0, 0, 0, time.UTC).UnixMicro()
+	for _, name := range []string{"agree_snapshot", "agree_calls"} {
+		for _, rank := range read(t, files[name]...) {
+			last := earliest
+			for _, e := range rank.Sequences[0].Events {
+				if e.Time < last {
+					t.Fatalf("%s: event %d has the time %d; want at least %d", name, e.Number, e.Time, last)
+				}
+				last = e.Time
+			}
 		}
 	}
 }

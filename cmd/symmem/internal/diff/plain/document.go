@@ -35,7 +35,8 @@ const (
 	tagFloat
 	tagString
 	tagObject
-	tagOpaque // bytes, or an integer of more than 60 bits
+	tagOpaque // bytes, or an integer of more than 64 bits
+	tagWide   // an integer of 61 to 64 bits, without its last four bits
 
 	tagBits = 4
 )
@@ -50,7 +51,7 @@ func intValue(n int64) Value {
 	if v := makeValue(tagInt, uint64(n)); int64(v)>>tagBits == n {
 		return v
 	}
-	return makeValue(tagOpaque, 0)
+	return makeValue(tagWide, uint64(n)>>tagBits)
 }
 
 // floatValue drops the last four bits of the mantissa.
@@ -78,6 +79,15 @@ func (v Value) Int() (int64, bool) {
 		return 0, false
 	}
 	return int64(v) >> tagBits, true
+}
+
+// About returns an integer. Of one with more than 60 bits, which Int does not return, the last four
+// bits are zero.
+func (v Value) About() (int64, bool) {
+	if v.tag() == tagWide {
+		return int64(uint64(v) &^ (1<<tagBits - 1)), true
+	}
+	return v.Int()
 }
 
 // Bool reports whether v is True.
