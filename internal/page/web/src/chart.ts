@@ -70,7 +70,9 @@ export class Chart {
     const end = Math.min(this.view.to + step, this.shown!.end);
     const n = Math.max(Math.ceil((end - begin) / step), 1);
     const x = new Float64Array(n + 1);
-    const rows: (number | null)[][] = this.curves.map(() => new Array<number | null>(n + 1).fill(null));
+    const rows: (number | null)[][] = this.curves.map(() =>
+      new Array<number | null>(n + 1).fill(null),
+    );
     this.most = 0;
     for (let i = 0; i < n; i++) {
       x[i] = begin + i * step;
