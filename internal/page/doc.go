@@ -23,7 +23,8 @@
 // A track contains the events of one pool or group on one rank. Each of its columns has one value
 // per event:
 //
-//	kind     one byte: 1 alloc, 2 free, 3 free completed, 4 segment, 5 segment freed, 6 call
+//	kind     one byte: 1 alloc, 2 free, 3 free completed, 4 segment, 5 segment freed, 6 call,
+//	         7 block that was allocated before the track
 //	size     bytes requested; of a segment, its size
 //	bytes    bytes that a block occupies or that a call transfers; 0 if unknown
 //	offset   distance from the start of the segment, in bytes

@@ -41,6 +41,7 @@ func TestBrowser(t *testing.T) {
 		{"live", testLive},
 		{"broken", testBroken},
 		{"empty", testEmpty},
+		{"older", testOlder},
 		{"million", testMillion},
 	} {
 		t.Run(part.name, func(t *testing.T) { part.test(t, b) })
@@ -366,21 +367,41 @@ func testBroken(t *testing.T, b *pagetest.Browser) {
 
 // testEmpty tests a page without ranks and sequences.
 func testEmpty(t *testing.T, b *pagetest.Browser) {
-	file := filepath.Join(t.TempDir(), "empty.html")
-	f, err := os.Create(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer f.Close()
-	if err := (&Page{Title: "empty", Verdict: "nothing"}).WriteHTML(f, ""); err != nil {
-		t.Fatal(err)
-	}
-	p := b.Open(t, "file://"+file, desktop)
+	p := b.Open(t, write(t, &Page{Title: "empty", Verdict: "nothing"}), desktop)
 	for _, key := range []string{"d", "p", "+", "]"} {
 		p.Key(key)
 	}
 	if got := p.Text("#verdict"); got != "nothing" {
 		t.Errorf("verdict %q; want nothing", got)
+	}
+	check(t, p)
+}
+
+// testOlder tests that a map shows a block that is older than the track until it is freed.
+func testOlder(t *testing.T, b *pagetest.Browser) {
+	track := &Track{Segments: []Segment{{Bytes: 100}, {Bytes: 100}}}
+	track.Add(&Event{Kind: Older, Size: 100, Block: -1, Stack: -1})
+	for i := range 20 {
+		if i == 10 {
+			track.Add(&Event{Kind: Free, Size: 100, Block: -1, Stack: -1})
+		}
+		track.Add(&Event{
+			Kind: Alloc, Segment: 1, Block: int32(i), Offset: int64(i), Size: 1, Stack: -1,
+		})
+	}
+	p := b.Open(t, write(t, &Page{
+		Ranks: []Rank{{}}, Sequences: []Sequence{{Tracks: []*Track{track}}},
+	}), desktop)
+	p.Painted()
+	var alpha []int
+	p.Eval(`(() => {
+		const c = document.querySelector("#lanes canvas");
+		const at = (x) => c.getContext("2d").getImageData(c.width * x, c.height * 0.75, 1, 1).data[3];
+		return [at(0.25), at(0.75)];
+	})()`, &alpha)
+	if alpha[0] == 0 || alpha[1] != 0 {
+		t.Errorf("opacity of the older block before and after its free = %v; want only that before",
+			alpha)
 	}
 	check(t, p)
 }

@@ -133,13 +133,19 @@ func (s sample) calls(rank int) *Track {
 // write writes the page to a file and returns its URL.
 func (s sample) write(t *testing.T) string {
 	t.Helper()
+	return write(t, s.page())
+}
+
+// write writes a page to a file and returns its URL.
+func write(t *testing.T, p *Page) string {
+	t.Helper()
 	file := filepath.Join(t.TempDir(), "report.html")
 	f, err := os.Create(file)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer f.Close()
-	if err := s.page().WriteHTML(f, "plain"); err != nil {
+	if err := p.WriteHTML(f, "plain"); err != nil {
 		t.Fatal(err)
 	}
 	return "file://" + file

@@ -13,6 +13,7 @@ const (
 	SegmentAdd
 	SegmentRemove
 	Call
+	Older
 )
 
 // Event is an event of a track. The package comment describes the fields under "Data"; here unknown

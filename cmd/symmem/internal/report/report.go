@@ -157,6 +157,11 @@ const progressStep = 1 << 14
 // track converts the events of a rank's sequence.
 func (b *builder) track(m *diff.Member) *page.Track {
 	t := &page.Track{Rank: m.Rank, First: -m.Skipped, Segments: segments(m.Sequence)}
+	for _, o := range m.Sequence.Older {
+		t.Add(&page.Event{
+			Kind: page.Older, Size: o.Size, Offset: o.Offset, Segment: o.Segment, Block: -1, Stack: -1,
+		})
+	}
 	for i := range m.Sequence.Events {
 		e := &m.Sequence.Events[i]
 		p := page.Event{
@@ -187,6 +192,11 @@ func segments(s *history.Sequence) []page.Segment {
 		if e.Segment >= 0 && int(e.Segment) < len(all) && e.Action == history.Alloc {
 			bytes := &all[e.Segment].Bytes
 			*bytes = max(*bytes, e.Offset+max(e.Size, e.Bytes))
+		}
+	}
+	for _, o := range s.Older {
+		if int(o.Segment) < len(all) {
+			all[o.Segment].Bytes = max(all[o.Segment].Bytes, o.Offset+o.Size)
 		}
 	}
 	return all

@@ -99,6 +99,23 @@ func TestFaults(t *testing.T) {
 	}
 }
 
+// TestOlderBlocks checks that a page contains the blocks that are older than the trace.
+func TestOlderBlocks(t *testing.T) {
+	r := &history.Rank{Sequences: []*history.Sequence{{
+		Class: history.SymmemPool, Segments: []history.SegmentInfo{{Bytes: 1}},
+		Older: []history.OlderBlock{{Offset: 64, Size: 36}},
+		Events: []history.Event{
+			{Action: history.Alloc, Size: 8, Stack: -1},
+			{Action: history.Free, Offset: 64, Block: -1, Stack: -1},
+		},
+	}}}
+	track := build(r).Sequences[0].Tracks[0]
+	if track.Len() != 3 || track.Segments[0].Bytes != 100 {
+		t.Errorf("the track has %d events and a segment of %d bytes; want 3 and 100", track.Len(),
+			track.Segments[0].Bytes)
+	}
+}
+
 func TestVerdict(t *testing.T) {
 	for want, ranks := range map[string][]*history.Rank{
 		"The ranks agree.": {group(0, "A"), group(1, "A")},

@@ -87,6 +87,7 @@ export const enum Kind {
   SegmentAdd,
   SegmentRemove,
   Call,
+  Older,
 }
 
 // isRequest reports whether ranks must make the same request.

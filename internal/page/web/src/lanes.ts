@@ -1,6 +1,7 @@
 // Draws one lane per rank: its memory map, or its calls, over requests.
 
 import { h, count, size } from "./dom.js";
+import { Kind } from "./format.js";
 import { Search } from "./search.js";
 import { Sequence } from "./model.js";
 import { Tiles, tileWidth } from "./tiles.js";
@@ -398,7 +399,8 @@ export class Lanes {
       const e = track.blocks.event[n]!;
       const low =
         track.segments[e] === 0 ? Infinity : bases[track.segments[e]! - 1]! + track.offsets[e]!;
-      if (place >= low && place < low + Math.max(track.sizes[e]!, track.bytes[e]!)) {
+      const alloc = track.kinds[e] === Kind.Alloc;
+      if (alloc && place >= low && place < low + Math.max(track.sizes[e]!, track.bytes[e]!)) {
         found = track.requests[e]!;
       }
     });

@@ -261,12 +261,11 @@ export class Tiles {
     const e = track.blocks.event[n]!;
     const m = n - this.sequence.skippedBlocks(track) + this.sequence.skippedBlocks(other);
     const o = other.blocks.event[m] ?? -1;
-    if (track === other || track.requests[e]! < 0) {
+    if (track === other || track.requests[e]! < 0 || track.kinds[e] === Kind.Older) {
       return false;
     }
     return (
       o < 0 ||
-      track.kinds[e] !== Kind.Alloc ||
       track.sizes[e] !== other.sizes[o] ||
       track.segments[e] !== other.segments[o] ||
       track.offsets[e] !== other.offsets[o]

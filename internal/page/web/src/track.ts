@@ -5,6 +5,7 @@ import { Data, Kind, TrackHeader, isRequest, readDeltas, readUnsigned } from "./
 // Blocks describes the blocks of a pool by their number, over requests.
 export interface Blocks {
   count: number;
+  allocs: number; // blocks from this number on are older than the track
   start: Int32Array; // request that allocates the block
   end: Int32Array; // request after which the memory is free
   event: Int32Array; // index of the alloc event, or -1
@@ -135,24 +136,39 @@ export class Track {
 
   private makeBlocks(): Blocks {
     const { kinds, requests, blockNumbers } = this;
-    let count = 0;
+    let allocs = 0;
+    let older = 0;
     for (let i = 0; i < kinds.length; i++) {
-      count += kinds[i] === Kind.Alloc ? 1 : 0;
+      allocs += kinds[i] === Kind.Alloc ? 1 : 0;
+      older += kinds[i] === Kind.Older ? 1 : 0;
     }
+    const count = allocs + older;
     const end = this.end;
     const b: Blocks = {
       count,
+      allocs,
       start: new Int32Array(count),
       end: new Int32Array(count).fill(end),
       event: new Int32Array(count).fill(-1),
     };
+    // Older blocks have the last numbers. A free refers to them by their place.
+    const places = new Map<string, number>();
+    const place = (i: number): string => `${this.segments[i]} ${this.offsets[i]}`;
     for (let i = 0; i < kinds.length; i++) {
-      const n = blockNumbers[i]! - 1;
+      const kind = kinds[i]!;
+      let n = blockNumbers[i]! - 1;
+      if (kind === Kind.Older) {
+        n = allocs + places.size;
+        places.set(place(i), n);
+      } else if (n < 0 && places.size > 0 && (kind === Kind.Free || kind === Kind.FreeDone)) {
+        n = places.get(place(i)) ?? -1;
+      }
       if (n < 0 || n >= count) {
         continue;
       }
-      switch (kinds[i]) {
+      switch (kind) {
         case Kind.Alloc:
+        case Kind.Older:
           b.start[n] = requests[i]!;
           b.event[n] = i;
           break;
@@ -195,7 +211,7 @@ export class Track {
 
   // makeBins lists blocks by the logarithm of their lifetime, in the order of their beginning.
   private makeBins(): Int32Array[] {
-    const { count, start, end, event } = this.blocks;
+    const { count, allocs, start, end, event } = this.blocks;
     const level = (n: number): number => 31 - Math.clz32(Math.max(end[n]! - start[n]!, 1));
     const sizes = new Int32Array(32);
     for (let n = 0; n < count; n++) {
@@ -203,7 +219,8 @@ export class Track {
     }
     const bins = Array.from(sizes, (size) => new Int32Array(size));
     sizes.fill(0);
-    for (let n = 0; n < count; n++) {
+    for (let i = 0; i < count; i++) {
+      const n = (i + allocs) % count; // older blocks begin first
       if (event[n]! >= 0) {
         const l = level(n);
         bins[l]![sizes[l]!++] = n;

@@ -104,6 +104,12 @@ type SegmentInfo struct {
 	Old bool
 }
 
+// OlderBlock is a block that is older than the trace.
+type OlderBlock struct {
+	Segment      int32 // as Event.Segment
+	Offset, Size int64
+}
+
 // Sequence lists the events of a pool or a group in order.
 type Sequence struct {
 	Class Class
@@ -111,6 +117,8 @@ type Sequence struct {
 	ID       string
 	Events   []Event
 	Segments []SegmentInfo
+	// Older lists blocks that were live when the trace began, as far as the file contains them.
+	Older []OlderBlock
 	// Partial reports that the trace may begin after the pool's or group's first event.
 	Partial bool
 	// NoPlaces states why places cannot be compared, or is empty.

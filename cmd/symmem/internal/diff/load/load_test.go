@@ -197,6 +197,37 @@ func TestOverflowIsAligned(t *testing.T) {
 	}
 }
 
+// TestOlderBlocks checks the blocks that are live when a trace with a lost beginning begins: each
+// free of a block without an allocation frees one of them, and none is freed twice.
+func TestOlderBlocks(t *testing.T) {
+	p := difftest.Random(rand.New(rand.NewPCG(5, 5)), 2000, 1, 2)
+	for last, want := range map[int]bool{0: false, 900: true} {
+		snapshot := difftest.Snapshot(p, difftest.Run{Seed: 1, Policy: alloc.Creation, Last: last})
+		s := read(t, difftest.Pickle(snapshot, 4))[0].Sequences[0]
+		if got := len(s.Older) > 0; got != want {
+			t.Errorf("with the last %d events there are %d older blocks; want some: %v", last,
+				len(s.Older), want)
+		}
+		type place struct {
+			segment int32
+			offset  int64
+		}
+		older := map[place]bool{}
+		for _, b := range s.Older {
+			older[place{b.Segment, b.Offset}] = true
+		}
+		for _, e := range s.Events {
+			at := place{e.Segment, e.Offset}
+			if e.Action == history.FreeDone && e.Block < 0 {
+				if !older[at] {
+					t.Fatalf("event %d frees %v, which is no older block", e.Number, at)
+				}
+				delete(older, at)
+			}
+		}
+	}
+}
+
 func TestCalls(t *testing.T) {
 	operations := strings.Fields(strings.Repeat("all_reduce broadcast all_gather ", 20))
 	other := append([]string(nil), operations...)

@@ -197,6 +197,10 @@ func (c *converter) placement(r *trace.Record) {
 		e.Action, e.Size = history.Free, r.Size
 		if n, ok := s.live[at]; ok {
 			e.Block = n
+		} else if c.missing && r.Kind != event.KindReturn && e.Segment >= 0 {
+			s.Older = append(s.Older, history.OlderBlock{
+				Segment: e.Segment, Offset: e.Offset, Size: e.Size,
+			})
 		}
 		if r.Kind == event.KindReturn {
 			e.Action = history.FreeDone

@@ -1,6 +1,7 @@
 package snapshot
 
 import (
+	"cmp"
 	"slices"
 
 	"symmem/cmd/symmem/internal/diff/history"
@@ -15,6 +16,14 @@ type forward struct {
 	pools      map[poolID]*pool
 	order      []poolID
 	live       map[uint64]place // blocks of the trace, by address
+	older      []olderBlock
+}
+
+// olderBlock is a block that is live when the trace begins.
+type olderBlock struct {
+	segment *liveSegment
+	address uint64
+	size    int64
 }
 
 // place is a live block of the trace.
@@ -38,7 +47,25 @@ func newForward(rank *history.Rank, b *backward) *forward {
 	for _, s := range f.segments.all {
 		s.old, s.number = true, -1
 	}
+	for _, block := range f.old {
+		if s := f.segments.of(block.address); s != nil {
+			f.older = append(f.older, olderBlock{s, block.address, block.size})
+		}
+	}
+	slices.SortFunc(f.older, func(a, b olderBlock) int { return cmp.Compare(a.address, b.address) })
 	return f
+}
+
+// addOlder adds the blocks that are live when the trace begins to their pools. A segment that the
+// trace does not use gets a number after all others.
+func (f *forward) addOlder() {
+	for _, b := range f.older {
+		if p := f.pools[b.segment.pool]; p != nil {
+			p.sequence.Older = append(p.sequence.Older, history.OlderBlock{
+				Segment: p.number(b.segment), Offset: int64(b.address - b.segment.address), Size: b.size,
+			})
+		}
+	}
 }
 
 // run writes the events.
@@ -179,6 +206,7 @@ func (f *forward) write(
 
 // finish adds the pools to the rank: by class, and in the order of their first event.
 func (f *forward) finish() {
+	f.addOlder()
 	for _, id := range f.order {
 		s := f.pools[id].sequence
 		for _, segment := range s.Segments {
