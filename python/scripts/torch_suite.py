@@ -1,6 +1,6 @@
 """Runs PyTorch's own tests of torch.distributed with symmem in the place of gloo.
 
-    python python/scripts/torch_suite.py [--ranks 3] [--gloo] [--write] [TEST...]
+    python python/scripts/torch_suite.py [--ranks 3] [--gloo] [--python] [--write] [TEST...]
 
 The tests are those of `torch.testing._internal.distributed.distributed_test`, in the installed
 PyTorch. The program fails unless all tests pass that a list in python/tests/suite names, which is
@@ -27,6 +27,7 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--ranks", type=int, default=3)
     parser.add_argument("--gloo", action="store_true", help="use gloo, for comparison")
+    parser.add_argument("--python", action="store_true", help="use the process group in Python")
     parser.add_argument("--write", action="store_true", help="write the list of tests that pass")
     parser.add_argument("tests", nargs="*", help="names of tests; all unless given")
     return parser.parse_args()
@@ -45,7 +46,11 @@ def replace_gloo() -> None:
 
     gloo = distributed_c10d.ProcessGroupGloo
 
-    class InGloosPlace:
+    class Kind(type):
+        def __instancecheck__(cls, instance: Any) -> bool:
+            return True  # PyTorch asserts the class of the group that it opens.
+
+    class InGloosPlace(metaclass=Kind):
         def __new__(cls, store: Any, rank: int, size: int, timeout: Any) -> Any:
             caller = sys._getframe(1).f_locals
             if "global_ranks_in_group" not in caller:
@@ -62,12 +67,15 @@ def replace_gloo() -> None:
     Backend.options = types.SimpleNamespace()
 
 
-def cases(on_gloo: bool) -> type[unittest.TestCase]:
+def cases(asked: argparse.Namespace) -> type[unittest.TestCase]:
     """Define the tests, whose ranks are forked from this process."""
     import torch
     from torch.testing._internal.distributed import distributed_test as tests
 
-    if not on_gloo:
+    if asked.python:  # It records no events for PyTorch's profiler.
+        tests.PROFILING_SUPPORTED_BACKENDS.remove("gloo")
+        tests.SEND_RECV_PROFILING_SUPPORTED_BACKENDS.remove("gloo")
+    elif not asked.gloo:
         find = tests.get_profiling_event
 
         def found(name: str, *rest: Any) -> list[Any]:
@@ -105,12 +113,18 @@ def main() -> int:
     os.environ |= {"WORLD_SIZE": str(asked.ranks), "BACKEND": "gloo", "OMP_NUM_THREADS": "1"}
     os.environ["TEMP_DIR"] = tempfile.mkdtemp()
 
+    if asked.python:
+        import torch
+
+        torch.__version__ += ".dev"  # As in a version for which there is no part in C++.
     if not asked.gloo:
         replace_gloo()
     file = LISTS / f"{asked.ranks}_ranks.txt"
     known = set(file.read_text().split()) if file.exists() else set()
+    if asked.python:  # It has no monitored barriers.
+        known = {name for name in known if "monitored_barrier" not in name}
     want = set(asked.tests) or known
-    kind = cases(asked.gloo)
+    kind = cases(asked)
     names = asked.tests or [n for n in dir(kind) if n.startswith("test_")]
     suite = unittest.TestSuite(kind(name) for name in sorted(names))
     runner = unittest.TextTestRunner(resultclass=Result, verbosity=2)
@@ -119,7 +133,7 @@ def main() -> int:
     failed = sorted(t._testMethodName for t, _ in result.failures + result.errors)
     sys.stderr.flush()
     print(f"{len(passed)} passed, {len(failed)} failed: {' '.join(failed)}")
-    if asked.write:
+    if asked.write and not asked.python:
         file.write_text("".join(f"{name}\n" for name in sorted(passed)))
         return 0
     missing = sorted(want - passed)

@@ -52,6 +52,15 @@ def test_backend(checks: Checks, name: str) -> None:
     checks.verify(name)
 
 
+@pytest.mark.parametrize("size", [2, 3])
+def test_the_process_group_in_python(size: int) -> None:
+    checks = run_checks("backend_python.py", size)
+    names = set(checks.ranks[0])
+    assert {"all_reduce", "one_line_is_logged"} <= names
+    for name in names:
+        checks.verify(name)
+
+
 def test_ranks_exit_normally(checks: Checks) -> None:
     for result in checks.results:
         assert result.code == 0, result

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import ctypes as c
+import logging
 import os
-import warnings
+import re
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from symmem import errors
+from symmem._backend import joining
+from symmem._backend.joining import close_or_warn, members_of_main, opening_options, timeout_ms
 from symmem._c.constants import OK, Code
 from symmem._c.library import library, where
 from symmem._rank import origin
-from symmem._rank.group import LONGEST_TIMEOUT
 from symmem._rank.session import prepare_from, session
 from symmem._torch.pytorch import Torch, allocate_from_groups, pytorch
 
@@ -24,15 +25,23 @@ SWITCH = "SYMMEM_COMM_MEMORY"
 def create(options: Any) -> Any:
     """Make the backend of a process group that torch.distributed opens. Collective.
 
+    It is an object of the part in C++ if there is one for this version of PyTorch, else a process
+    group in Python.
+
     Args:
         options: PyTorch's `_DistributedBackendOptions`.
     """
     torch = pytorch()
-    _load(torch)
+    of = joining.origin_of(options)
+    is_default = not options.global_ranks_in_group
+    if not _load(torch):
+        from symmem._backend.python_group import PythonGroup
+
+        group, close = joining.join(of, options.group_id, is_default=is_default)
+        return PythonGroup(group, close, options)
     if os.environ.get(SWITCH, "0") != "0":
         allocate_from_groups("symmem")
-    of = _origin(options)
-    joined = _join(of, options.group_id, is_default=not options.global_ranks_in_group)
+    joined = _join(of, options.group_id, is_default=is_default)
     meeting = torch.distributed.ProcessGroup(of.store, of.rank, len(of.ranks))
     made = torch.module.ops.symmem_c10d.make(
         str(where()),
@@ -42,11 +51,8 @@ def create(options: Any) -> Any:
         joined.world,
         joined.members,
         joined.pool,
-        _timeout_ms(of),
-        [
-            c.cast(f, c.c_void_p).value
-            for f in (_CLOSED, _INTERRUPTED, c.pythonapi.PyErr_SetInterrupt)
-        ],
+        timeout_ms(of),
+        [c.cast(f, c.c_void_p).value for f in _INTERPRETER],
     )
     return torch.backend_of(torch.distributed.ProcessGroup.unbox(made))
 
@@ -67,45 +73,30 @@ class Joined(NamedTuple):
     pool: int
 
 
-def _origin(options: Any) -> origin.Origin:
-    """Describe the ranks of a process group, by their numbers in torch.distributed."""
-    ranks = tuple(options.global_ranks_in_group) or tuple(range(options.group_size))
-    timeout: float = options.timeout.total_seconds()
-    return origin.Origin(ranks, options.group_rank, options.store, timeout)
-
-
-OPENING_MS = 60_000
-"""The shortest timeout in milliseconds for opening a world, whose processes may be starting."""
-
-
-def _timeout_ms(of: origin.Origin) -> int:
-    return round(1000 * min(of.timeout or origin.DEFAULT_TIMEOUT, LONGEST_TIMEOUT))
-
-
 def _join(of: origin.Origin, name: str, *, is_default: bool) -> Joined:
     """Open the group of a process group.
 
     The default process group opens the world of symmem.init, or takes it if it is open. Other
     process groups are groups of that world if it has all of their ranks, else separate worlds.
     """
-    options = {"timeout_ms": max(_timeout_ms(of), OPENING_MS)}
     if is_default and not session.is_open:
-        world = session.open_from(of, options)
+        world = session.open_from(of, opening_options(of))
         return _opened(world.handle, of, world.pool)
-    if session.is_open:
-        main = session.groups.world
-        ranks = session.runtime.torch_ranks or tuple(range(main.size))
-        if is_default and of.ranks == ranks:
-            return Joined(main.handle, main.handle, list(range(main.size)), main.pool)
-        if set(of.ranks) <= set(ranks):
-            return _part(main.handle, [ranks.index(rank) for rank in of.ranks], of, name)
-    handle = library().number("symmem_world_open", *prepare_from(of, options).text())
-    return _opened(handle, of, -1)
+    members = members_of_main(of)
+    if members is None:
+        handle = library().number(
+            "symmem_world_open", *prepare_from(of, opening_options(of)).text()
+        )
+        return _opened(handle, of, -1)
+    main = session.groups.world
+    if is_default and members == list(range(main.size)):
+        return Joined(main.handle, main.handle, members, main.pool)
+    return _part(main.handle, members, of, name)
 
 
 def _opened(world: int, of: origin.Origin, pool: int) -> Joined:
     """Return the group of all ranks of a world that the process group has opened, and closes."""
-    library().call("symmem_group_set_timeout", world, _timeout_ms(of))
+    library().call("symmem_group_set_timeout", world, timeout_ms(of))
     _worlds.add(world)
     return Joined(world, world, list(range(len(of.ranks))), pool)
 
@@ -116,7 +107,7 @@ def _part(world: int, members: list[int], of: origin.Origin, name: str) -> Joine
     handle = library().number(
         "symmem_world_group_open",
         *(world, len(text), text),
-        *(len(members), (c.c_int32 * len(members))(*members), _timeout_ms(of)),
+        *(len(members), (c.c_int32 * len(members))(*members), timeout_ms(of)),
     )
     return Joined(handle, world, members, -1)
 
@@ -127,12 +118,9 @@ _worlds: set[int] = set()
 
 def _closed(handle: int) -> None:
     """Close the group of a process group that is destroyed."""
-    try:
-        _close(handle)
-    except errors.AbortedError:
-        pass  # Works have reported it.
-    except errors.SymmemError as e:  # The caller is C++, which handles no exceptions of Python's.
-        warnings.warn(f"closing a process group of symmem: {e}", RuntimeWarning, stacklevel=2)
+    close_or_warn(
+        lambda: _close(handle)
+    )  # The caller is C++, which handles no exceptions of Python.
 
 
 def _close(handle: int) -> None:
@@ -157,18 +145,28 @@ def _interrupted() -> int:
 
 _CLOSED = c.CFUNCTYPE(None, c.c_uint64)(_closed)
 _INTERRUPTED = c.CFUNCTYPE(c.c_int)(_interrupted)
+_INTERPRETER = _CLOSED, _INTERRUPTED, c.pythonapi.PyErr_SetInterrupt
+"""The functions that the part in C++ calls."""
+
+
+RELEASE = re.compile(r"\d+\.\d+\.\d+(\+\w+)?")
+"""Matches releases of PyTorch. Other builds of a version may have other classes in C++."""
 
 
 @cache
-def _load(torch: Torch) -> None:
-    """Load the part in C++ that was built for this version of PyTorch."""
+def _load(torch: Torch) -> bool:
+    """Load the part in C++ that was built for this version of PyTorch, or report that none was."""
     major, minor = torch.version
+    version = torch.module.__version__
     path = Path(__file__).with_name(f"libsymmem_torch_{major}.{minor}.so")
-    if not path.exists():
-        built = sorted(p.stem.rpartition("_")[2] for p in path.parent.glob("libsymmem_torch_*.so"))
-        raise errors.TorchError(
-            f'the backend "symmem" was built for PyTorch {", ".join(built) or "(none)"}, not for '
-            f"{torch.module.__version__}: install one of these, or build it with "
-            "python/scripts/backend.sh"
-        )
-    torch.module.ops.load_library(str(path))
+    if path.exists() and RELEASE.fullmatch(version):
+        torch.module.ops.load_library(str(path))
+        return True
+    built = sorted(p.stem.rpartition("_")[2] for p in path.parent.glob("libsymmem_torch_*.so"))
+    logging.getLogger("symmem").warning(
+        'the backend "symmem" has no part in C++ for PyTorch %s (it has: %s): process groups are '
+        "in Python, which is slower",
+        version,
+        ", ".join(built) or "none",
+    )
+    return False

@@ -197,7 +197,8 @@ class Meeting:
         waited = time.monotonic() - self._begin
         return errors.AbsentError(
             f"opening symmem: waited {waited:.1f} s for {words}, which did not "
-            "open it; find out why, or raise the timeout of symmem.init or of the process group",
+            "open it; find out why, or raise the timeout: that of the process group, or "
+            "symmem.init(timeout=...)",
             data={
                 "timeout": {
                     "doing": "opening symmem",

@@ -1,0 +1,82 @@
+"""Opens the group of a process group of torch.distributed."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from symmem import errors
+from symmem._rank import origin
+from symmem._rank.group import LONGEST_TIMEOUT, Group
+from symmem._rank.groups import New
+from symmem._rank.session import session
+
+OPENING_MS = 60_000
+"""The shortest timeout in milliseconds for opening a world, whose processes may be starting."""
+
+
+def origin_of(options: Any) -> origin.Origin:
+    """Describe the ranks of a process group, by their numbers in torch.distributed.
+
+    Args:
+        options: PyTorch's `_DistributedBackendOptions`.
+    """
+    ranks = tuple(options.global_ranks_in_group) or tuple(range(options.group_size))
+    timeout: float = options.timeout.total_seconds()
+    return origin.Origin(ranks, options.group_rank, options.store, timeout)
+
+
+def timeout_ms(of: origin.Origin) -> int:
+    """Return the timeout of a process group in milliseconds."""
+    return round(1000 * min(of.timeout or origin.DEFAULT_TIMEOUT, LONGEST_TIMEOUT))
+
+
+def opening_options(of: origin.Origin) -> dict[str, Any]:
+    """Return the options of a world that a process group opens."""
+    return {"timeout_ms": max(timeout_ms(of), OPENING_MS)}
+
+
+def members_of_main(of: origin.Origin) -> list[int] | None:
+    """List the ranks by their numbers in the main world; None unless it has them all."""
+    if not session.is_open:
+        return None
+    main = session.groups.world
+    ranks = session.runtime.torch_ranks or tuple(range(main.size))
+    if not set(of.ranks) <= set(ranks):
+        return None
+    return [ranks.index(rank) for rank in of.ranks]
+
+
+def join(of: origin.Origin, name: str, *, is_default: bool) -> tuple[Group, Callable[[], None]]:
+    """Open the group of a process group for calls from Python. Collective.
+
+    It returns the group and a function that closes it: see `create.join` for the choice of a world.
+    """
+    if is_default and not session.is_open:
+        world = session.open_from(of, opening_options(of))
+        world.set_timeout(timeout_ms(of) / 1000)
+        return world, partial(session.close, True)
+    members = members_of_main(of)
+    if members is None:
+        asked = {"rank": of.rank, "size": len(of.ranks), "store": of.store, **opening_options(of)}
+        world = session.open_world(None, asked, f"torch.distributed {name}")
+        world.set_timeout(timeout_ms(of) / 1000)
+        return world, partial(world.close, force=True)
+    main = session.groups.world
+    if is_default and members == list(range(main.size)):
+        return main, lambda: None
+    new = New(name=f"torch.distributed {name}", timeout=timeout_ms(of) / 1000)
+    group = session.groups.find(members, new)
+    return group, group.close
+
+
+def close_or_warn(close: Callable[[], None]) -> None:
+    """Close the group of a process group; works have reported its error."""
+    try:
+        close()
+    except errors.AbortedError:
+        pass
+    except errors.SymmemError as e:
+        warnings.warn(f"closing a process group of symmem: {e}", RuntimeWarning, stacklevel=2)
