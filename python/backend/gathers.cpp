@@ -1,4 +1,6 @@
 // The operations that move data: broadcast, gathers, scatter and all-to-all.
+#include <numeric>
+
 #include "start.hpp"
 #include "tensors.hpp"
 
@@ -22,23 +24,6 @@ void all_gather(const Calls& calls, const at::Tensor& output, const at::Tensor& 
   result.finish();
 }
 
-// Gathers tensors of any sizes, one of each rank.
-void all_gather_list(const Calls& calls, const Tensors& outputs, const at::Tensor& input, int rank) {
-  if (!same_size(outputs)) {
-    outputs[rank].copy_(input.view_as(outputs[rank]));
-    for (size_t root = 0; root < outputs.size(); ++root) {
-      broadcast_from(calls, outputs[root], static_cast<int>(root));
-    }
-    return;
-  }
-  bool shared = false;
-  const auto output = rows(outputs, shared);
-  all_gather(calls, output, input);
-  for (size_t i = 0; !shared && i < outputs.size(); ++i) {
-    outputs[i].copy_(output[static_cast<int64_t>(i)].view_as(outputs[i]));
-  }
-}
-
 // Exchanges contiguous parts of two tensors, whose counts are elements of the tensors.
 void exchange(
     const Calls& calls,
@@ -58,15 +43,6 @@ void exchange(
       send_counts, recv_counts, type, input.const_data_ptr(), output.mutable_data_ptr());
 }
 
-// Returns the tensors one after the other as one tensor.
-at::Tensor concatenated(const Tensors& tensors) {
-  Tensors flat;
-  for (const auto& tensor : tensors) {
-    flat.push_back(tensor.reshape({-1}));
-  }
-  return at::cat(flat);
-}
-
 // Copies parts of a tensor with one dimension to tensors.
 void distribute(const at::Tensor& whole, const Tensors& tensors) {
   int64_t offset = 0;
@@ -82,6 +58,27 @@ std::vector<int64_t> counts_of(const Tensors& tensors) {
     counts.push_back(tensor.numel());
   }
   return counts;
+}
+
+// Gathers tensors of any sizes, one of each rank.
+void all_gather_list(const Calls& calls, const Tensors& outputs, const at::Tensor& input) {
+  if (same_size(outputs)) {
+    bool shared = false;
+    const auto output = rows(outputs, shared);
+    all_gather(calls, output, input);
+    if (!shared) {
+      distribute(output.view({-1}), outputs);
+    }
+    return;
+  }
+  const auto counts = counts_of(outputs);
+  const auto size = std::accumulate(counts.begin(), counts.end(), int64_t{0});
+  const auto flat = input.contiguous();
+  const auto output = at::empty({size}, outputs.front().options());
+  calls.uneven(
+      false, moved_counts(outputs), moved(output).type, SYMMEM_SUM, flat.const_data_ptr(),
+      output.mutable_data_ptr());
+  distribute(output, outputs);
 }
 
 void all_to_all_lists(const Calls& calls, const Tensors& outputs, const Tensors& inputs) {
@@ -145,8 +142,8 @@ WorkPointer Group::allgather(
       "the output for this rank has ", parts[getRank()].numel(), " elements of ",
       parts[0].scalar_type(), ", the input ", input.numel(), " of ", input.scalar_type());
   const Operation operation{OpType::ALLGATHER, "symmem:all_gather", options.asyncOp};
-  return start(operation, inputs, parts, [parts, input, rank = getRank()](const Calls& calls) {
-    all_gather_list(calls, parts, input, rank);
+  return start(operation, inputs, parts, [parts, input](const Calls& calls) {
+    all_gather_list(calls, parts, input);
   });
 }
 
@@ -182,9 +179,9 @@ WorkPointer Group::allgather_coalesced(
     require_same(lists[i][getRank()], inputs[i]);
   }
   const Operation operation{OpType::ALLGATHER_COALESCED, "symmem:all_gather", options.asyncOp};
-  return start(operation, inputs, all, [lists, inputs, rank = getRank()](const Calls& calls) {
+  return start(operation, inputs, all, [lists, inputs](const Calls& calls) {
     for (size_t i = 0; i < inputs.size(); ++i) {
-      all_gather_list(calls, lists[i], inputs[i], rank);
+      all_gather_list(calls, lists[i], inputs[i]);
     }
   });
 }

@@ -89,6 +89,24 @@ void Calls::collective(
   call(arguments);
 }
 
+void Calls::uneven(
+    bool reduces,
+    const std::vector<int64_t>& counts,
+    int type,
+    int op,
+    const void* send,
+    void* recv) const {
+  struct symmem_call arguments{};
+  arguments.operation = reduces ? SYMMEM_REDUCE_SCATTER_V : SYMMEM_ALL_GATHER_V;
+  arguments.type = type;
+  arguments.op = op;
+  arguments.send = send;
+  arguments.recv = recv;
+  arguments.ranks = counts.size();
+  (reduces ? arguments.send_counts : arguments.recv_counts) = counts.data();
+  call(arguments);
+}
+
 void Calls::all_to_all_v(
     const std::vector<int64_t>& send_counts,
     const std::vector<int64_t>& recv_counts,

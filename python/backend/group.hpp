@@ -34,6 +34,14 @@ class Calls {
 
   void collective(int operation, Elements elements, int op, int root, const void* send, void* recv)
       const;
+  // Gathers parts of different sizes, or reduces them if `reduces`.
+  void uneven(
+      bool reduces,
+      const std::vector<int64_t>& counts,
+      int type,
+      int op,
+      const void* send,
+      void* recv) const;
   void all_to_all_v(
       const std::vector<int64_t>& send_counts,
       const std::vector<int64_t>& recv_counts,

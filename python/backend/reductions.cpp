@@ -102,13 +102,12 @@ WorkPointer Group::reduce_scatter(
   TORCH_CHECK_VALUE(parts.size() == static_cast<size_t>(getSize()), "a tensor for each rank");
   require_alike(parts);
   reduction(output, options.reduceOp);
-  const int rank = getRank();
-  require_same(output, parts[rank]);
+  require_same(output, parts[getRank()]);
   const Operation operation{
       OpType::REDUCE_SCATTER, "symmem:reduce_scatter", options.asyncOp};
   return start(
       operation, parts, outputs,
-      [output, parts, op = options.reduceOp, rank](const Calls& calls) {
+      [output, parts, op = options.reduceOp](const Calls& calls) {
         if (same_size(parts)) {
           bool shared = false;
           const auto input = rows(parts, shared);
@@ -118,13 +117,12 @@ WorkPointer Group::reduce_scatter(
           reduce_scatter_to(calls, output, input, op);
           return;
         }
-        for (int root = 0; root < static_cast<int>(parts.size()); ++root) {
-          const auto part = parts[root].clone(at::MemoryFormat::Contiguous);
-          reduce_to(calls, part, op, root, root == rank);
-          if (root == rank) {
-            output.copy_(part.view_as(output));
-          }
-        }
+        const auto [type, reduce] = reduction(output, op);
+        const auto input = scaled(concatenated(parts), op);
+        const Output result(output);
+        calls.uneven(
+            true, moved_counts(parts), type, reduce, input.const_data_ptr(), result.data());
+        result.finish();
       });
 }
 

@@ -46,6 +46,22 @@ bool same_size(const std::vector<at::Tensor>& tensors) {
   });
 }
 
+at::Tensor concatenated(const std::vector<at::Tensor>& tensors) {
+  std::vector<at::Tensor> flat;
+  for (const auto& tensor : tensors) {
+    flat.push_back(tensor.reshape({-1}));
+  }
+  return at::cat(flat);
+}
+
+std::vector<int64_t> moved_counts(const std::vector<at::Tensor>& tensors) {
+  std::vector<int64_t> counts;
+  for (const auto& tensor : tensors) {
+    counts.push_back(moved(tensor).count);
+  }
+  return counts;
+}
+
 at::Tensor rows(const std::vector<at::Tensor>& tensors, bool& shared) {
   const auto& first = tensors.front();
   const auto size = static_cast<int64_t>(tensors.size());

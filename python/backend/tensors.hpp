@@ -61,6 +61,12 @@ void require_parts(const at::Tensor& whole, const at::Tensor& part, int size);
 // Returns whether all tensors have the same number of elements.
 bool same_size(const std::vector<at::Tensor>& tensors);
 
+// Returns the tensors one after the other as one tensor.
+at::Tensor concatenated(const std::vector<at::Tensor>& tensors);
+
+// Returns the numbers of elements of symmem.h's types in tensors.
+std::vector<int64_t> moved_counts(const std::vector<at::Tensor>& tensors);
+
 // Returns a contiguous tensor whose rows are the tensors, which have the same number of elements.
 // It shares their memory if they follow each other there; else its contents are undefined.
 at::Tensor rows(const std::vector<at::Tensor>& tensors, bool& shared);

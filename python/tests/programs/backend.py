@@ -167,6 +167,11 @@ def all_gather_of_different_sizes() -> None:
     outputs = [torch.empty(r + 1, 2) for r in WORLD]
     dist.all_gather(outputs, numbers(RANK, RANK + 1, 2))
     torch.testing.assert_close(outputs, [numbers(r, r + 1, 2) for r in WORLD])
+    for dtype in (torch.bool, torch.complex64, torch.float8_e5m2, torch.int16):
+        outputs = [torch.zeros(r, 3).to(dtype) for r in WORLD]  # rank 0 has none
+        dist.all_gather(outputs, numbers(RANK, RANK, 3).to(dtype))
+        for r, output in enumerate(outputs):
+            assert output.to(torch.float32).equal(numbers(r, r, 3).to(dtype).to(torch.float32))
 
 
 @check
@@ -179,10 +184,11 @@ def reduce_scatter() -> None:
     torch.testing.assert_close(output, want)
     dist.reduce_scatter_tensor(output, numbers(RANK, SIZE, 5))
     torch.testing.assert_close(output, want)
-    inputs = [numbers(RANK, r + 1) for r in WORLD]
-    output = torch.empty(RANK + 1)
-    dist.reduce_scatter(output, inputs)
-    torch.testing.assert_close(output, total(RANK + 1))
+    for dtype in (torch.float32, torch.complex64, torch.int16):
+        inputs = [numbers(RANK, r, 2, dtype=dtype).t() for r in WORLD]
+        output = torch.empty(2, RANK, dtype=dtype)
+        dist.reduce_scatter(output, inputs)
+        torch.testing.assert_close(output, total(RANK, 2, dtype=dtype).t())
 
 
 @check
