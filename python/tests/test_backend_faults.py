@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import re
+import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 from conftest import Checks, Start, run_checks
+from processes import PROGRAMS, SOURCE, run
 from test_backend import built
 from test_interrupts import SOON
 from test_raw import names
@@ -39,3 +43,25 @@ def test_an_interrupt_ends_a_wait_of_the_backend(
     assert float(found[1]) < SOON
     if where in ("work", "message"):
         assert "AFTER ok" in results[0].out, results  # the wait is repeated
+
+
+def test_torchrun_restarts_after_a_rank_was_killed(built: None, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    options = ["--nproc-per-node", "2", "--max-restarts", "1", "--monitor-interval", "0.1"]
+    program = [str(PROGRAMS / "restarted.py"), str(tmp_path)]
+    env = {**os.environ, "PYTHONPATH": str(SOURCE), "SYMMEM_TEST": str(tmp_path)}
+    result = run(*command, *options, *program, limit=250, env=env)
+    assert result.code == 0, result
+    for rank in range(2):
+        assert (tmp_path / f"rank {rank}").read_text() == "attempt 1: 40", result
+    assert processes_with(f"SYMMEM_TEST={tmp_path}") == []
+
+
+def processes_with(variable: str) -> list[str]:
+    """List the processes that have a variable in their environment."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            if variable.encode() in (process / "environ").read_bytes():
+                found.append((process / "cmdline").read_text())
+    return found
