@@ -1,9 +1,12 @@
 package trace
 
 import (
+	"bytes"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -41,25 +44,13 @@ type Record struct {
 	Bytes  int64
 }
 
-// maxFile bounds the size of a trace, in bytes.
-const maxFile = 1 << 37
+// maxRoom bounds the bytes of texts in a trace.
+const maxRoom = 1 << 37
 
 // Read reads a trace. Errors of the contents wrap ErrFormat.
 func Read(r io.Reader) (*Log, error) {
-	b, err := io.ReadAll(io.LimitReader(r, maxFile))
-	if err != nil {
-		return nil, fmt.Errorf("reading a trace: %w", err)
-	}
-	return Parse(b)
-}
-
-// IsTrace reports whether a file that begins with b is a trace. b must have at least 8 bytes.
-func IsTrace(b []byte) bool { return strings.HasPrefix(string(b), magic) }
-
-// Parse decodes a trace. It does not modify b. Errors wrap ErrFormat.
-func Parse(b []byte) (*Log, error) {
 	var records []Record
-	l, err := Scan(b, func(r *Record) { records = append(records, *r) })
+	l, err := Scan(r, func(r *Record) { records = append(records, *r) })
 	if err != nil {
 		return nil, err
 	}
@@ -67,36 +58,99 @@ func Parse(b []byte) (*Log, error) {
 	return l, nil
 }
 
-// Scan decodes a trace as Parse does, and calls a function for each event instead of listing it in
+// Scan reads a trace as Read does, and calls a function for each event instead of listing it in
 // Log.Records. The function must not keep the pointer.
-func Scan(b []byte, visit func(*Record)) (*Log, error) {
-	if len(b) < headerBytes || !IsTrace(b) {
-		return nil, fmt.Errorf("%w: it has no header", ErrFormat)
+func Scan(r io.Reader, visit func(*Record)) (*Log, error) {
+	begin := make([]byte, headerBytes)
+	if _, err := io.ReadFull(r, begin); err != nil || !IsTrace(begin) {
+		return nil, readError(err, "it has no header")
 	}
+	h, err := parseHeader(begin)
+	if err != nil {
+		return nil, err
+	}
+	records, err := readPart(r, h.records*recordBytes, (h.capacity-h.records)*recordBytes)
+	if err != nil {
+		return nil, err
+	}
+	room, err := readPart(r, h.used, h.room-h.used)
+	if err != nil {
+		return nil, err
+	}
+	if n, _ := io.CopyN(io.Discard, r, 1); n > 0 {
+		return nil, readError(nil, "it is longer than its header states")
+	}
+	texts, err := parseTexts(room)
+	if err != nil {
+		return nil, err
+	}
+	d := decoder{log: &h.log, records: records, capacity: h.capacity, texts: texts}
+	d.run(h.next, visit)
+	return d.log, nil
+}
+
+// readError returns the error of a read that failed, or one of the contents.
+func readError(err error, text string) error {
+	if err != nil && !errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF) {
+		return fmt.Errorf("reading a trace: %w", err)
+	}
+	return fmt.Errorf("%w: %s", ErrFormat, text)
+}
+
+// readPart returns the next bytes of a file and skips those after them. Its memory is bounded by
+// the size of the file.
+func readPart(r io.Reader, size, skip uint64) ([]byte, error) {
+	const step = 64 << 20
+	var part []byte
+	for uint64(len(part)) < size {
+		n := len(part)
+		part = slices.Grow(part, int(min(size-uint64(n), step+uint64(n))))
+		part = part[:n+int(min(size-uint64(n), step+uint64(n)))]
+		if _, err := io.ReadFull(r, part[n:]); err != nil {
+			return nil, readError(err, "it is cut off")
+		}
+	}
+	if _, err := io.CopyN(io.Discard, r, int64(skip)); err != nil {
+		return nil, readError(err, "it is cut off")
+	}
+	return part, nil
+}
+
+// IsTrace reports whether a file that begins with b is a trace. b must have at least 8 bytes.
+func IsTrace(b []byte) bool { return strings.HasPrefix(string(b), magic) }
+
+// Parse decodes a trace. It does not modify b. Errors wrap ErrFormat.
+func Parse(b []byte) (*Log, error) { return Read(bytes.NewReader(b)) }
+
+// header is the decoded header of a file.
+type header struct {
+	log                     Log
+	capacity, next, records uint64 // records: those with contents
+	room, used              uint64
+}
+
+func parseHeader(b []byte) (*header, error) {
 	get := binary.LittleEndian
 	v := get.Uint32(b[offsetVersion:])
 	if v != version || get.Uint32(b[offsetRecord:]) != recordBytes {
 		return nil, fmt.Errorf("%w: it has version %d, not %d", ErrFormat, v, version)
 	}
-	capacity, at := get.Uint64(b[offsetCapacity:]), get.Uint64(b[offsetTexts:])
-	room, used := get.Uint64(b[offsetRoom:]), get.Uint64(b[offsetUsed:])
-	if capacity == 0 || capacity > maxRecords || capacity&(capacity-1) != 0 ||
-		at != headerBytes+capacity*recordBytes || room > maxFile || used > room ||
-		uint64(len(b)) != at+room {
-		return nil, fmt.Errorf("%w: its size does not agree with its header", ErrFormat)
+	h := &header{
+		capacity: get.Uint64(b[offsetCapacity:]), next: get.Uint64(b[offsetNext:]),
+		room: get.Uint64(b[offsetRoom:]), used: get.Uint64(b[offsetUsed:]),
+		log: Log{
+			Rank: int(get.Uint32(b[offsetRank:])), Size: int(get.Uint32(b[offsetSize:])),
+			Process: int(get.Uint32(b[offsetProcess:])), LostTexts: get.Uint64(b[offsetLost:]),
+			Start: time.Unix(0, int64(get.Uint64(b[offsetStart:]))).UTC(),
+		},
 	}
-	l := &Log{
-		Rank: int(get.Uint32(b[offsetRank:])), Size: int(get.Uint32(b[offsetSize:])),
-		Process: int(get.Uint32(b[offsetProcess:])), LostTexts: get.Uint64(b[offsetLost:]),
-		Start: time.Unix(0, int64(get.Uint64(b[offsetStart:]))).UTC(),
+	if h.capacity == 0 || h.capacity > maxRecords || h.capacity&(h.capacity-1) != 0 ||
+		get.Uint64(b[offsetTexts:]) != headerBytes+h.capacity*recordBytes || h.room > maxRoom ||
+		h.used > h.room {
+		return nil, fmt.Errorf("%w: its header is damaged", ErrFormat)
 	}
-	texts, err := parseTexts(b[at : at+used])
-	if err != nil {
-		return nil, err
-	}
-	d := decoder{log: l, records: b[headerBytes:at], capacity: capacity, texts: texts}
-	d.run(get.Uint64(b[offsetNext:]), visit)
-	return l, nil
+	h.records = min(h.next, h.capacity)
+	return h, nil
 }
 
 func parseTexts(b []byte) ([]string, error) {
@@ -119,6 +173,10 @@ type decoder struct {
 	capacity uint64
 	texts    []string
 	event    Record
+	// The pool and group of the latest source, which the next event often shares.
+	latest uint64
+	pool   uint64
+	group  string
 }
 
 // place is an event's place in the order of events.
@@ -210,14 +268,23 @@ func (d *decoder) decode(head uint64, first, rest payload) {
 		return
 	}
 	p := unpackPlacement(first, rest)
-	number, group, ok := strings.Cut(d.source(head), "\x00")
-	r.Group = group
-	if r.Pool, _ = strconv.ParseUint(number, 10, 64); !ok {
-		r.Group = "?" // there was no room for the text
-	}
+	r.Pool, r.Group = d.poolOf(head)
 	r.Number, r.Stream, r.Segment = p.number, uint32(p.stream), int32(uint32(p.segment))-1
 	r.Offset, r.Size, r.Requested = int64(p.offset), int64(p.size), int64(p.size-p.slack)
 	r.Name = d.text(rest.c >> 32)
+}
+
+// poolOf returns the pool of an event and its group.
+func (d *decoder) poolOf(head uint64) (pool uint64, group string) {
+	if source := head>>sourceShift&(1<<16-1) + 1; source != d.latest {
+		number, group, ok := strings.Cut(d.source(head), "\x00")
+		if !ok {
+			group = "?" // there was no room for the text
+		}
+		d.latest, d.group = source, group
+		d.pool, _ = strconv.ParseUint(number, 10, 64)
+	}
+	return d.pool, d.group
 }
 
 func (d *decoder) decodeGroup(head uint64, first, rest payload) {

@@ -323,7 +323,7 @@ func TestRecordsKeepAllValues(t *testing.T) {
 			t.Fatal(err)
 		}
 		var got event.Event
-		if _, err = trace.Scan(b, func(r *trace.Record) { got = r.Event }); err != nil || got != want {
+		if _, err = trace.Scan(bytes.NewReader(b), func(r *trace.Record) { got = r.Event }); err != nil || got != want {
 			t.Fatalf("read %+v, %v; want %+v", got, err, want)
 		}
 	})

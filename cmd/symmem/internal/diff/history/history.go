@@ -174,18 +174,22 @@ type Rank struct {
 	Faults    []Fault
 	Pending   []Pending
 	Windows   []Window
-	// Notes states what the file cannot tell.
+	// Notes states what the file cannot tell. Note adds to it.
 	Notes []string
+
+	noted map[string]bool // the Notes that Note has added
 }
 
 // Note adds a note, once.
 func (r *Rank) Note(format string, args ...any) {
 	text := fmt.Sprintf(format, args...)
-	for _, have := range r.Notes {
-		if have == text {
-			return
-		}
+	if r.noted[text] {
+		return
 	}
+	if r.noted == nil {
+		r.noted = map[string]bool{}
+	}
+	r.noted[text] = true
 	r.Notes = append(r.Notes, text)
 }
 

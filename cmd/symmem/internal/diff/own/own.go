@@ -13,49 +13,58 @@ import (
 
 // Read reads a trace.
 func Read(r io.Reader) (*history.Rank, error) {
-	l, err := trace.Read(r)
+	c := &converter{
+		rank:      &history.Rank{Format: "trace of symmem"},
+		sequences: map[source]*sequence{}, texts: map[string]int32{}, stacks: map[string]int32{},
+	}
+	l, err := trace.Scan(r, c.record)
 	if err != nil {
 		return nil, fmt.Errorf("reading symmem's trace: %w", err)
 	}
-	return convert(l), nil
+	c.finish(l)
+	return c.rank, nil
 }
 
 // converter writes the history of one trace.
 type converter struct {
 	rank      *history.Rank
-	missing   bool
-	sequences map[string]*sequence
+	sequences map[source]*sequence
 	texts     map[string]int32
 	stacks    map[string]int32
 	private   int
 	messages  int
 }
 
+// source identifies a pool or a group.
+type source struct {
+	class history.Class
+	pool  uint64 // 0 for a group
+	group string
+}
+
 // sequence is a pool or a group in progress.
 type sequence struct {
 	*history.Sequence
+	number   int64              // of the first event
 	live     map[[2]int64]int32 // number of the block, by segment and offset
 	segments map[int32]int32    // index in Segments, by ordinal
 	blocks   int32
 }
 
-func convert(l *trace.Log) *history.Rank {
-	c := &converter{
-		rank:    &history.Rank{Format: "trace of symmem", Number: l.Rank},
-		missing: l.Missing > 0, sequences: map[string]*sequence{}, texts: map[string]int32{},
-		stacks: map[string]int32{},
-	}
+// finish adds what the whole trace determines.
+func (c *converter) finish(l *trace.Log) {
+	c.rank.Number = l.Rank
 	if l.Missing > 0 {
-		c.rank.Note("%d events at the beginning have been replaced by newer ones", l.Missing)
+		c.rank.Note("the beginning is missing: newer records have replaced %d", l.Missing)
+		for _, s := range c.sequences {
+			s.Partial, s.First = true, s.number
+		}
 	}
 	if l.Torn > 0 {
-		c.rank.Note("%d events were being written when the trace ended", l.Torn)
+		c.rank.Note("%d records were being written when the trace ended", l.Torn)
 	}
 	if l.LostTexts > 0 {
 		c.rank.Note("there was no room for all texts, which are shown as ?")
-	}
-	for i := range l.Records {
-		c.record(&l.Records[i])
 	}
 	if c.private > 0 {
 		c.rank.Note("%d events of pools without a domain are left out: ranks need not agree on them",
@@ -64,7 +73,6 @@ func convert(l *trace.Log) *history.Rank {
 	if c.messages > 0 {
 		c.rank.Note("%d sends and receives are left out: they differ between ranks by nature", c.messages)
 	}
-	return c.rank
 }
 
 func (c *converter) record(r *trace.Record) {
@@ -88,18 +96,19 @@ func (c *converter) record(r *trace.Record) {
 	}
 }
 
-func (c *converter) sequence(class history.Class, id string, number uint64) *sequence {
-	key := fmt.Sprint(class, id)
-	s := c.sequences[key]
+// sequence returns the sequence of a source. If there is none yet, it begins with event number.
+func (c *converter) sequence(from source, number uint64) *sequence {
+	s := c.sequences[from]
 	if s == nil {
+		id := from.group
+		if from.class == history.SymmemPool {
+			id = poolID(from.pool, from.group)
+		}
 		s = &sequence{
-			Sequence: &history.Sequence{Class: class, ID: id, Partial: c.missing},
-			live:     map[[2]int64]int32{}, segments: map[int32]int32{},
+			Sequence: &history.Sequence{Class: from.class, ID: id}, number: int64(number),
+			live: map[[2]int64]int32{}, segments: map[int32]int32{},
 		}
-		if c.missing {
-			s.First = int64(number)
-		}
-		c.sequences[key] = s
+		c.sequences[from] = s
 		c.rank.Sequences = append(c.rank.Sequences, s.Sequence)
 	}
 	return s
@@ -148,7 +157,7 @@ func (c *converter) call(r *trace.Record) {
 	case r.Kind != event.KindCollective:
 		text = r.String()
 	}
-	s := c.sequence(history.Calls, r.Group, r.Number)
+	s := c.sequence(source{history.Calls, 0, r.Group}, r.Number)
 	s.NoPlaces = "calls have none"
 	s.Events = append(s.Events, history.Event{
 		Number: int64(r.Number), Bytes: r.Bytes, Time: r.Time.UnixMicro(), Segment: -1,
@@ -156,20 +165,20 @@ func (c *converter) call(r *trace.Record) {
 	})
 }
 
-// poolID returns the id of the sequence of an event's pool.
-func poolID(r *trace.Record) string { return fmt.Sprintf("%d of group %s", r.Pool, r.Group) }
+// poolID returns the id of a pool's sequence.
+func poolID(pool uint64, group string) string { return fmt.Sprintf("%d of group %s", pool, group) }
 
 // window adds a registration, or ends one.
 func (c *converter) window(r *trace.Record) {
 	if r.Kind == event.KindRegister {
 		c.rank.Windows = append(c.rank.Windows, history.Window{
-			Pool: poolID(r), Segment: r.Segment, Bytes: r.Size, Group: r.Name,
+			Pool: poolID(r.Pool, r.Group), Segment: r.Segment, Bytes: r.Size, Group: r.Name,
 		})
 		return
 	}
 	for i := len(c.rank.Windows) - 1; i >= 0; i-- {
 		w := &c.rank.Windows[i]
-		if !w.Ended && w.Pool == poolID(r) && w.Segment == r.Segment && w.Group == r.Name {
+		if !w.Ended && w.Pool == poolID(r.Pool, r.Group) && w.Segment == r.Segment && w.Group == r.Name {
 			w.Ended = true
 			return
 		}
@@ -178,7 +187,7 @@ func (c *converter) window(r *trace.Record) {
 
 // placement adds an event of a pool's history.
 func (c *converter) placement(r *trace.Record) {
-	s := c.sequence(history.SymmemPool, poolID(r), r.Number)
+	s := c.sequence(source{history.SymmemPool, r.Pool, r.Group}, r.Number)
 	e := history.Event{
 		Number: int64(r.Number), Size: r.Requested, Bytes: r.Size, Offset: r.Offset,
 		Segment: s.segment(r), Stream: int32(r.Stream), Block: -1, Stack: c.stack(r.Site),

@@ -1,0 +1,155 @@
+package load_test
+
+import (
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"runtime/debug"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"symmem/cmd/symmem/internal/diff"
+	"symmem/cmd/symmem/internal/diff/difftest"
+	"symmem/cmd/symmem/internal/diff/load"
+	"symmem/event"
+	"symmem/trace"
+)
+
+var (
+	benchRanks  = flag.Int("ranks", 64, "ranks in BenchmarkDiff")
+	benchEvents = flag.Int("events", 100_000, "events of each rank in BenchmarkDiff")
+)
+
+// BenchmarkDiff measures the comparison of large files, of which the last has one request more. It
+// reports the processor time and the largest resident set:
+//
+//	go test ./cmd/symmem/internal/diff/load -run '^$' -bench Diff/traces -benchtime 1x
+//	go test ./cmd/symmem/internal/diff/load -run '^$' -bench Diff/snapshots -benchtime 1x
+//	go test ./cmd/symmem/internal/diff/load -run '^$' -bench Diff/snapshots -benchtime 1x \
+//	    -ranks 2 -events 2600000    # files of 1 GB
+func BenchmarkDiff(b *testing.B) {
+	for name, write := range map[string]func(*testing.B, string, int, difftest.Program){
+		"traces": writeTrace, "snapshots": writeSnapshot,
+	} {
+		b.Run(name, func(b *testing.B) {
+			folder := b.TempDir()
+			rng := rand.New(rand.NewPCG(1, 2))
+			p := difftest.Random(rng, *benchEvents, pools, streams)
+			for rank := range *benchRanks {
+				if rank == *benchRanks-1 {
+					p = plantExtra(rng, p)
+				}
+				write(b, folder, rank, p)
+			}
+			debug.FreeOSMemory()
+			for b.Loop() {
+				compareFolder(b, folder)
+			}
+		})
+	}
+}
+
+// plantExtra returns a copy of a program with an additional tensor.
+func plantExtra(rng *rand.Rand, p difftest.Program) difftest.Program {
+	for {
+		if q := difftest.Plant(rng, p, "extra", streams, pools); q != nil {
+			return q
+		}
+	}
+}
+
+// compareFolder compares the files of a folder and reports what that takes.
+func compareFolder(b *testing.B, folder string) {
+	b.Helper()
+	err := os.WriteFile("/proc/self/clear_refs", []byte("5"), 0o200) // resets the maximum
+	before := processorTime(b)
+	sources, findErr := load.Find([]string{folder}, nil)
+	if err != nil || findErr != nil {
+		b.Fatal(err, findErr)
+	}
+	ranks, err := load.Files(sources, load.Options{Device: -1})
+	if err != nil {
+		b.Fatal(err)
+	}
+	if r := diff.Compare(ranks, diff.Options{}); r.Agree {
+		b.Fatal("the ranks agree; want a difference")
+	}
+	b.ReportMetric((processorTime(b) - before).Seconds(), "cpu-s/op")
+	b.ReportMetric(maxResident(b), "MiB-max")
+}
+
+func processorTime(b *testing.B) time.Duration {
+	b.Helper()
+	var use syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &use); err != nil {
+		b.Fatal(err)
+	}
+	return time.Duration(use.Utime.Nano() + use.Stime.Nano())
+}
+
+// maxResident returns the process's largest resident set in MiB.
+func maxResident(b *testing.B) float64 {
+	b.Helper()
+	status, err := os.ReadFile("/proc/self/status")
+	if err != nil {
+		b.Fatal(err)
+	}
+	_, rest, _ := strings.Cut(string(status), "VmHWM:")
+	kib, err := strconv.ParseFloat(strings.Fields(rest)[0], 64)
+	if err != nil {
+		b.Fatal(err)
+	}
+	return kib / 1024
+}
+
+// writeTrace writes the trace of a rank that makes the requests of a program.
+func writeTrace(b *testing.B, folder string, rank int, p difftest.Program) {
+	b.Helper()
+	w, err := trace.Create(folder, trace.Options{Rank: rank, Size: *benchRanks, Records: 2 * len(p)})
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer w.Close()
+	group := w.NewSource()
+	call := &event.Call{Operation: "AllReduce", Path: "window", Root: -1, SendSegment: -1,
+		RecvSegment: -1}
+	numbers, live := make([]uint64, pools), map[int]int64{}
+	sources := make([]*trace.Source, pools)
+	for i := range sources {
+		sources[i] = w.NewSource()
+	}
+	for i, r := range p {
+		e := event.Event{
+			Kind: event.KindAlloc, Number: numbers[r.Pool], Group: "world", Pool: uint64(r.Pool),
+			Site: fmt.Sprintf("model.py:%d", r.Tensor%100), Size: (r.Size + 511) / 512 * 512,
+			Requested: r.Size, Stream: uint32(r.Stream), Offset: int64(r.Tensor) * 512,
+		}
+		if r.Free {
+			e.Kind, e.Requested, e.Offset = event.KindFree, 0, live[r.Tensor]
+		}
+		live[r.Tensor] = e.Offset
+		numbers[r.Pool]++
+		sources[r.Pool].Record(&e)
+		if i%10 == 0 {
+			group.Collective("world", uint64(i/10), call, 0, "model.py:1")
+		}
+	}
+}
+
+// writeSnapshot writes PyTorch's memory snapshot of a rank that makes the requests of a program.
+func writeSnapshot(b *testing.B, folder string, rank int, p difftest.Program) {
+	b.Helper()
+	data := difftest.Pickle(difftest.Snapshot(p, difftest.Run{Seed: uint64(rank)}), 2)
+	if rank == 0 {
+		b.Logf("%d bytes, %d events for each rank", len(data), len(p))
+	}
+	path := filepath.Join(folder, difftest.FileName(rank))
+	if err := os.WriteFile(path, data, 0o600); err != nil {
+		b.Fatal(err)
+	}
+}
