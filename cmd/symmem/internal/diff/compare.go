@@ -77,7 +77,7 @@ type comparison struct {
 }
 
 func newComparison(ranks []*history.Rank, m *match) *comparison {
-	c := &comparison{match: m, members: m.members()}
+	c := &comparison{match: m, members: m.members(ranks)}
 	c.result = Sequence{Title: m.title, Class: m.class, Notes: []string{}}
 	known := texts{}
 	skips := m.starts(c.members)

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+	"strings"
 
 	"symmem/cmd/symmem/internal/diff/history"
 )
@@ -18,6 +19,7 @@ type Options struct {
 // match is a pool or group with its sequence on each rank, nil where a rank has none.
 type match struct {
 	class     history.Class
+	id        string // if the sequences have been matched by id
 	title     string
 	sequences []*history.Sequence
 }
@@ -47,7 +49,8 @@ func matchSequences(ranks []*history.Rank, o Options) (matches []*match, notes [
 }
 
 // matchClass matches the sequences of a class: by id if all ranks have the same ids, otherwise in
-// the order of their first events. Groups match by id alone, because a rank need not be a member.
+// the order of their first events. Groups and symmem's pools, whose ids are the same on all ranks,
+// match by id alone.
 func matchClass(ranks []*history.Rank, class history.Class) []*match {
 	ids, order := map[string]int{}, []string{}
 	equal := true
@@ -66,7 +69,7 @@ func matchClass(ranks []*history.Rank, class history.Class) []*match {
 	for _, n := range ids {
 		equal = equal && n == len(ranks)
 	}
-	if equal || class == history.Calls {
+	if equal || class == history.Calls || class == history.SymmemPool {
 		return matchByID(lists, class, order)
 	}
 	return matchByOrder(lists, class)
@@ -76,7 +79,8 @@ func matchByID(lists [][]*history.Sequence, class history.Class, ids []string) [
 	var all []*match
 	for _, id := range ids {
 		m := &match{
-			class: class, title: title(class, id), sequences: make([]*history.Sequence, len(lists)),
+			class: class, id: id, title: title(class, id),
+			sequences: make([]*history.Sequence, len(lists)),
 		}
 		for i, list := range lists {
 			for _, s := range list {
@@ -128,15 +132,33 @@ func title(class history.Class, id string) string {
 	return class.String() + " " + history.Clean(id)
 }
 
-// members returns the ranks that have the sequence. Of a pool these are all ranks.
-func (m *match) members() []int {
+// members returns the ranks that have the sequence, or that should have it. All ranks should have a
+// pool of PyTorch. A rank should have a pool of symmem if it belongs to the pool's group.
+func (m *match) members(ranks []*history.Rank) []int {
+	_, group, _ := strings.Cut(m.id, groupSeparator)
 	var all []int
 	for i, s := range m.sequences {
-		if s != nil || m.class != history.Calls {
-			all = append(all, i)
+		switch {
+		case s != nil:
+		case m.class == history.Calls:
+			continue
+		case m.class == history.SymmemPool && !inGroup(ranks[i], group):
+			continue
 		}
+		all = append(all, i)
 	}
 	return all
+}
+
+// groupSeparator separates the number of a symmem pool and its group in the id of a sequence.
+const groupSeparator = " of group "
+
+// inGroup reports whether a rank has events of a group or of its pools.
+func inGroup(r *history.Rank, group string) bool {
+	return slices.ContainsFunc(r.Sequences, func(s *history.Sequence) bool {
+		return s.Class == history.Calls && s.ID == group ||
+			s.Class == history.SymmemPool && strings.HasSuffix(s.ID, groupSeparator+group)
+	})
 }
 
 // starts returns the number of requests of each member that precede the common beginning.
@@ -152,8 +174,33 @@ func (m *match) starts(members []int) []int {
 		}
 		return skips
 	}
-	m.alignPartial(members, skips)
+	if m.class == history.SymmemPool {
+		m.alignNumbers(members, skips)
+	} else {
+		m.alignPartial(members, skips)
+	}
 	return skips
+}
+
+// alignNumbers finds the common beginning of traces of a symmem pool, whose events are numbered
+// from the beginning of the pool.
+func (m *match) alignNumbers(members []int, skips []int) {
+	begin := int64(0)
+	for _, r := range members {
+		if s := m.sequences[r]; s != nil && s.Partial && len(s.Events) > 0 {
+			begin = max(begin, s.Events[0].Number)
+		}
+	}
+	for i, r := range members {
+		if m.sequences[r] == nil {
+			continue
+		}
+		for j := range m.sequences[r].Events {
+			if e := &m.sequences[r].Events[j]; e.Number < begin && e.Action.IsRequest() {
+				skips[i]++
+			}
+		}
+	}
 }
 
 // alignPartial finds the common beginning of traces that may begin at different events.

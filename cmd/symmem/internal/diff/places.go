@@ -60,6 +60,7 @@ func (c *comparison) comparePlaces(n int) {
 		for at := range min(first, len(all[i])) {
 			if all[i][at] != all[0][at] {
 				first = at
+				break
 			}
 		}
 	}

@@ -1,0 +1,289 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"testing"
+
+	"symmem"
+	"symmem/cmd/symmem/internal/diff"
+	"symmem/cmd/symmem/internal/diff/difftest"
+	"symmem/cmd/symmem/internal/diff/history"
+	"symmem/cmd/symmem/internal/diff/load"
+)
+
+var runningPrograms = flag.Int("programs", 32,
+	"programs with a planted difference in TestDiffOfRunningPrograms, and as many without")
+
+const (
+	runningPools, runningStreams = 2, 3
+	programsOfWorld              = 16
+)
+
+// runningProgram is a program that the ranks of a world run, each rank its own variant.
+type runningProgram struct {
+	kind     string // of the planted difference, or ""
+	variants []difftest.Program
+	odd      int
+	options  []symmem.PoolOptions // of each rank's pools
+	places   [][][]place          // by rank and pool, filled in by the ranks
+}
+
+// place is where an allocation was placed. It is the zero place for a free.
+type place struct{ segment, offset int64 }
+
+// TestDiffOfRunningPrograms runs random programs on several ranks with traces. In half of them one
+// rank differs at a random place. diff must find the first request or place that differs in each of
+// these, and no difference in the others.
+func TestDiffOfRunningPrograms(t *testing.T) {
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	rng := rand.New(rand.NewPCG(seed, 3))
+	kinds := append(slices.Clone(difftest.Kinds), diff.KindPlace)
+	planted := map[string]int{}
+	for run := 0; run < 2**runningPrograms; {
+		ranks := 2 + rng.IntN(3)
+		var programs []*runningProgram
+		for len(programs) < programsOfWorld && run < 2**runningPrograms {
+			p := &runningProgram{}
+			if run%2 == 0 {
+				p.kind = kinds[run/2%len(kinds)]
+			}
+			if p.plant(rng, ranks) {
+				programs = append(programs, p)
+				run++
+			}
+		}
+		folder := t.TempDir()
+		runPrograms(t, folder, ranks, programs)
+		for kind, n := range checkPrograms(t, folder, programs) {
+			planted[kind] += n
+		}
+	}
+	t.Logf("planted: %v", planted)
+}
+
+// plant makes the variants of a program. It reports whether they differ as kind demands.
+func (p *runningProgram) plant(rng *rand.Rand, ranks int) bool {
+	common := difftest.Random(rng, 30+rng.IntN(200), runningPools, runningStreams)
+	p.odd = rng.IntN(ranks)
+	p.variants, p.places = make([]difftest.Program, ranks), make([][][]place, ranks)
+	p.options = make([]symmem.PoolOptions, ranks)
+	for r := range ranks {
+		p.variants[r], p.places[r] = common, make([][]place, runningPools)
+		p.options[r].FirstSegment = 16 << 20
+	}
+	switch p.kind {
+	case "":
+	case diff.KindPlace:
+		p.options[p.odd].FirstSegment = 2 << (20 + rng.IntN(3))
+	default:
+		odd := difftest.Plant(rng, common, p.kind, runningStreams, runningPools)
+		if odd == nil || slices.Max(difftest.FirstDifference(common, odd, runningPools)) < 0 {
+			return false // two equal requests have changed places
+		}
+		p.variants[p.odd] = odd
+	}
+	return true
+}
+
+// runPrograms runs programs one after the other, each in pools of its own.
+func runPrograms(t *testing.T, folder string, ranks int, programs []*runningProgram) {
+	t.Helper()
+	runtimes, err := symmem.OpenLocal(t.Context(), ranks, symmem.Options{
+		Backend: "host", Check: symmem.CheckOff, Trace: folder,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var running sync.WaitGroup
+	for _, rt := range runtimes {
+		running.Go(func() {
+			defer rt.Close()
+			streams := []*symmem.Stream{rt.DefaultStream()}
+			for len(streams) < runningStreams {
+				s, err := rt.NewStream()
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				streams = append(streams, s)
+			}
+			for i, p := range programs {
+				if err := p.run(rt, streams); err != nil {
+					t.Errorf("rank %d, program %d: %v", rt.Rank(), i, err)
+					return
+				}
+			}
+		})
+	}
+	running.Wait()
+}
+
+// run runs a rank's variant of the program.
+func (p *runningProgram) run(rt *symmem.Runtime, streams []*symmem.Stream) error {
+	o := p.options[rt.Rank()]
+	o.Domain = rt.World()
+	var pools []*symmem.Pool
+	for range runningPools {
+		pool, err := rt.NewPool(o)
+		if err != nil {
+			return err
+		}
+		pools = append(pools, pool)
+	}
+	live := map[int]symmem.Buffer{}
+	places := p.places[rt.Rank()]
+	for _, r := range p.variants[rt.Rank()] {
+		at := place{}
+		if r.Free {
+			if err := live[r.Tensor].Free(); err != nil {
+				return err
+			}
+			delete(live, r.Tensor)
+		} else {
+			b, err := pools[r.Pool].AllocOn(streams[r.Stream], r.Size)
+			if err != nil {
+				return err
+			}
+			live[r.Tensor] = b
+			at = place{int64(b.Segment()), b.Offset()}
+		}
+		places[r.Pool] = append(places[r.Pool], at)
+	}
+	var errs []error
+	for _, pool := range pools { // the frees that follow are not in the trace
+		errs = append(errs, pool.Close())
+	}
+	for _, b := range live {
+		errs = append(errs, b.Free())
+	}
+	return errors.Join(errs...)
+}
+
+// checkPrograms compares the traces and checks the result of each program. It counts the planted
+// differences by kind.
+func checkPrograms(t *testing.T, folder string, programs []*runningProgram) map[string]int {
+	t.Helper()
+	found := compareTraces(t, folder)
+	planted := map[string]int{}
+	for i, p := range programs {
+		different := false
+		for pool := range runningPools {
+			title := fmt.Sprintf("pool %d of group world", i*runningPools+pool)
+			s, ok := found[title]
+			request, at := p.firstDifference(pool)
+			if !ok || index(s.Requests) != request || request < 0 && index(s.Places) != at {
+				t.Errorf("program %d (%q), %s: first request %d, first place %d; want %d, %d", i, p.kind,
+					title, index(s.Requests), index(s.Places), request, at)
+			}
+			different = different || request >= 0 || at >= 0
+		}
+		if different {
+			planted[p.kind]++
+		}
+	}
+	return planted
+}
+
+// compareTraces compares the traces in a folder. It returns the results by title.
+func compareTraces(t *testing.T, folder string) map[string]diff.Sequence {
+	t.Helper()
+	sources, err := load.Find([]string{folder}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	histories, err := load.Files(sources, load.Options{Device: -1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := map[string]diff.Sequence{}
+	for _, s := range diff.Compare(histories, diff.Options{}).Sequences {
+		found[s.Title] = s
+	}
+	return found
+}
+
+func index(d *diff.Difference) int {
+	if d == nil {
+		return -1
+	}
+	return d.Index
+}
+
+// firstDifference returns the first request of a pool that differs between the variants, and the
+// first allocation whose place differs, or -1.
+func (p *runningProgram) firstDifference(pool int) (request, at int) {
+	other := (p.odd + 1) % len(p.variants)
+	a, b := p.places[p.odd][pool], p.places[other][pool]
+	at = -1
+	for i := range min(len(a), len(b)) {
+		if a[i] != b[i] {
+			at = i
+			break
+		}
+	}
+	return difftest.FirstDifference(p.variants[other], p.variants[p.odd], runningPools)[pool], at
+}
+
+// TestDiffOfPoolsOfGroups compares ranks in two groups. The groups make different requests in a
+// pool. Each also has a pool that only one of its ranks uses.
+func TestDiffOfPoolsOfGroups(t *testing.T) {
+	folder := t.TempDir()
+	runtimes, err := symmem.OpenLocal(t.Context(), 4, symmem.Options{
+		Backend: "host", Check: symmem.CheckOff, Trace: folder,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var running sync.WaitGroup
+	for _, rt := range runtimes {
+		running.Go(func() {
+			defer rt.Close()
+			if err := usePools(t.Context(), rt); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	running.Wait()
+	var got []string
+	for _, s := range compareTraces(t, folder) {
+		if s.Class == history.SymmemPool {
+			got = append(got, fmt.Sprintf("ranks %v first %d", s.Ranks, index(s.Requests)))
+		}
+	}
+	slices.Sort(got)
+	want := []string{
+		"ranks [0 1] first -1", "ranks [0 1] first 0", "ranks [2 3] first -1", "ranks [2 3] first 0",
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("results for pools = %q; want %q", got, want)
+	}
+}
+
+// usePools allocates memory in two pools of this half of the ranks. Ranks with an even number do
+// not use the second one.
+func usePools(ctx context.Context, rt *symmem.Runtime) error {
+	half := rt.Rank() / 2
+	g, err := rt.World().Split(ctx, half, rt.Rank())
+	if err != nil {
+		return err
+	}
+	for _, uses := range []bool{true, rt.Rank()%2 == 1} {
+		p, err := rt.NewPool(symmem.PoolOptions{Domain: g})
+		if err != nil {
+			return err
+		}
+		if uses {
+			if _, err := p.Alloc(int64(1000 * (half + 1))); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
