@@ -289,6 +289,9 @@ func FuzzParse(f *testing.F) {
 		if _, err := trace.Parse(b); err != nil && !errors.Is(err, trace.ErrFormat) {
 			t.Errorf("Parse = %v; want ErrFormat", err)
 		}
+		if err := trace.Redact(bytes.Clone(b)); err != nil && !errors.Is(err, trace.ErrFormat) {
+			t.Errorf("Redact = %v; want ErrFormat", err)
+		}
 	})
 }
 

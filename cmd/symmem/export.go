@@ -23,6 +23,9 @@ torch.distributed.flight_recorder.fr_trace FOLDER. Sends and Recvs are left out.
 --snapshot writes memory snapshots that https://pytorch.org/memory_viz and python -m
 torch.cuda._memory_viz read. Addresses in it are not those of the process.
 
+--redact writes copies of the traces without call sites, file paths and stacks, to be given to
+others. symmem diff, report and export read them. Names and texts that the program chose remain.
+
 All ranks leave a call that compares or combines a value (Agree, Any, Step, ...) at the same time.
 export measures with these calls how the clocks of ranks differ, and prints the result. It corrects
 times by differences of more than 0.1 ms and more than twice the spread, in at least three calls.
@@ -31,12 +34,13 @@ Exit codes: 0 success; 2 a file cannot be read or written; 128 + n it was ended 
 
 const exportExample = `  symmem export traces/ --perfetto run.zip
   symmem export traces/ --flight-recorder dumps/
+  symmem export traces/ --redact shared/
   symmem export rank0.trace rank1.trace --snapshot snapshots/ --json`
 
 // exportFlags holds the flags of export.
 type exportFlags struct {
-	perfetto, flightRecorder, snapshot string
-	json                               bool
+	perfetto, flightRecorder, snapshot, redact string
+	json                                       bool
 }
 
 // exportReport is the result of export.
@@ -67,14 +71,15 @@ func newExportCommand() *cobra.Command {
 	flags.StringVar(&f.perfetto, "perfetto", "", "archive to write for Perfetto")
 	flags.StringVar(&f.flightRecorder, "flight-recorder", "", "folder for Flight Recorder dumps")
 	flags.StringVar(&f.snapshot, "snapshot", "", "folder for memory snapshots")
+	flags.StringVar(&f.redact, "redact", "", "folder for traces without paths and stacks")
 	flags.BoolVar(&f.json, "json", false, "print one JSON object")
 	return cmd
 }
 
 func (f *exportFlags) run(cmd *cobra.Command, args []string) error {
-	if f.perfetto == "" && f.flightRecorder == "" && f.snapshot == "" {
-		return errors.New("nothing to write: add --perfetto FILE, --flight-recorder DIR or " +
-			"--snapshot DIR")
+	if f.perfetto == "" && f.flightRecorder == "" && f.snapshot == "" && f.redact == "" {
+		return errors.New("nothing to write: add --perfetto FILE, --flight-recorder DIR, " +
+			"--snapshot DIR or --redact DIR")
 	}
 	traces, err := export.Open(args)
 	if err != nil {
@@ -116,6 +121,13 @@ func (f *exportFlags) write(traces *export.Traces, report *exportReport) error {
 		}
 		report.add("snapshot", f.snapshot, fmt.Sprintf("%d ranks, %d events of memory",
 			len(traces.Clocks), events))
+	}
+	if f.redact != "" {
+		if err := export.WriteRedacted(f.redact, traces); err != nil {
+			return err
+		}
+		report.add("trace", f.redact, fmt.Sprintf("%d ranks, without paths and stacks",
+			len(traces.Clocks)))
 	}
 	return nil
 }

@@ -1,0 +1,85 @@
+package trace
+
+import (
+	"encoding/binary"
+	"fmt"
+	"regexp"
+	"strings"
+
+	"symmem/event"
+)
+
+// Redact removes call sites, file paths and stacks from a trace, in place. Names of groups and
+// values remain, and texts without paths. Errors wrap ErrFormat; b is then partly redacted.
+func Redact(b []byte) error {
+	if len(b) < headerBytes || !IsTrace(b) {
+		return fmt.Errorf("%w: it has no header", ErrFormat)
+	}
+	h, err := parseHeader(b)
+	if err != nil {
+		return err
+	}
+	end := headerBytes + h.capacity*recordBytes
+	if uint64(len(b)) != end+h.room {
+		return fmt.Errorf("%w: its size does not agree with its header", ErrFormat)
+	}
+	texts, err := parseTexts(b[end : end+h.used])
+	if err != nil {
+		return err
+	}
+	used := make([]bool, len(texts))
+	for n := range h.capacity {
+		redactRecord(b[headerBytes+n*recordBytes:][:recordBytes], used)
+	}
+	room := make([]byte, 0, h.used)
+	for n, text := range texts[1:] {
+		if !used[n+1] {
+			text = "" // a call site
+		}
+		text = withoutPaths(text)
+		room = append(binary.LittleEndian.AppendUint16(room, uint16(len(text))), text...)
+	}
+	clear(b[end:])
+	copy(b[end:], room)
+	binary.LittleEndian.PutUint64(b[offsetUsed:], uint64(len(room)))
+	return nil
+}
+
+// redactRecord removes the call site from a record and marks the texts that the record uses.
+func redactRecord(b []byte, used []bool) {
+	get, put := binary.LittleEndian.Uint64, binary.LittleEndian.PutUint64
+	head := get(b)
+	if head == 0 || uint8(head>>kindShift) == 0 {
+		clear(b[8:]) // unused, or it was being written
+		return
+	}
+	mark := func(n uint64) {
+		if n < uint64(len(used)) {
+			used[n] = true
+		}
+	}
+	mark(head >> sourceShift & (1<<16 - 1))
+	ofGroup := event.Kind(head >> kindShift).OfGroup()
+	last := get(b[24:])
+	switch {
+	case head&secondFlag != 0 && ofGroup:
+		mark(get(b[8:]) >> 32)
+	case head&secondFlag != 0:
+		mark(last >> 32)
+	default:
+		if ofGroup {
+			mark(last & (1<<32 - 1))
+		}
+		put(b[24:], last&(1<<32-1))
+	}
+}
+
+// paths matches absolute paths, and names of files with a line.
+var paths = regexp.MustCompile(`(^|[^\w/])~?/[^\s"'():,;\x00]+|[\w./~+-]+\.\w{1,4}:\d+`)
+
+// withoutPaths returns a text without paths, and without the lines after the first, such as a
+// stack. The result is not longer than the text.
+func withoutPaths(text string) string {
+	text, _, _ = strings.Cut(text, "\n")
+	return paths.ReplaceAllString(text, "$1?")
+}
