@@ -187,6 +187,65 @@ func TestTraceOfListWithoutOnEvent(t *testing.T) {
 	}
 }
 
+// TestTraceOfEveryOperation checks that traces have the operations with a root, those with parts of
+// different sizes and the calls of a list, with path and size.
+func TestTraceOfEveryOperation(t *testing.T) {
+	folder := t.TempDir()
+	const count = 16
+	runRanks(t, 2, symmem.Options{Trace: folder}, func(r *rank) {
+		p, err := r.NewPool(symmem.PoolOptions{Domain: r.World()})
+		r.ok(err)
+		b, err := p.Alloc(4 * count * 4)
+		r.ok(err)
+		send, err := b.Memory().Slice(0, 2*count*4)
+		r.ok(err)
+		recv, err := b.Memory().Slice(2*count*4, 2*count*4)
+		r.ok(err)
+		g, ctx, uneven := r.World(), r.ctx, []int64{count - 3, 3}
+		r.ok(g.Gather(ctx, send, recv, count, symmem.Float32, 1, nil))
+		r.ok(g.Scatter(ctx, send, recv, count, symmem.Float32, 1, nil))
+		r.ok(g.Reduce(ctx, send, recv, count, symmem.Float32, symmem.Sum, 1, nil))
+		r.ok(g.AllGatherV(ctx, send, recv, uneven, symmem.Float32, nil))
+		r.ok(g.ReduceScatterV(ctx, send, recv, uneven, symmem.Float32, symmem.Sum, nil))
+		call := symmem.Call{
+			Operation: symmem.OpAllGather, Type: symmem.Float32, Count: count, Send: send, Recv: recv,
+		}
+		second := call
+		second.Operation, second.Op = symmem.OpAllReduce, symmem.Sum
+		call.More = []symmem.Call{second}
+		r.ok(r.Interop().Do(ctx, g, call, nil))
+		r.ok(r.DefaultStream().Synchronize(ctx))
+	})
+	want := []struct {
+		operation string
+		bytes     [2]int64 // of the larger buffer of each rank; rank 1 is the root
+	}{
+		{"Gather", [2]int64{count * 4, 2 * count * 4}}, {"Scatter", [2]int64{count * 4, 2 * count * 4}},
+		{"Reduce", [2]int64{count * 4, count * 4}}, {"AllGatherV", [2]int64{count * 4, count * 4}},
+		{"ReduceScatterV", [2]int64{count * 4, count * 4}},
+		{"AllGather", [2]int64{2 * count * 4, 2 * count * 4}},
+		{"AllReduce", [2]int64{count * 4, count * 4}},
+	}
+	for r := range 2 {
+		var got []trace.Record
+		for _, e := range readTrace(t, folder, r).Records {
+			if e.Kind == event.KindCollective {
+				got = append(got, e)
+			}
+		}
+		if len(got) != len(want) {
+			t.Fatalf("the trace of rank %d has %d calls; want %d", r, len(got), len(want))
+		}
+		for i, w := range want {
+			if e := &got[i]; !strings.HasPrefix(e.Call, w.operation+" ") || e.Bytes != w.bytes[r] ||
+				!strings.Contains(e.Call, ", path ") {
+				t.Errorf("call %d of rank %d = %q with %d bytes; want %s with a path and %d bytes",
+					i, r, e.Call, e.Bytes, w.operation, w.bytes[r])
+			}
+		}
+	}
+}
+
 func TestTraceThatCannotBeCreated(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "file")
 	if err := os.WriteFile(file, nil, 0o600); err != nil {
