@@ -198,18 +198,25 @@ func (f *doctorFlags) table(facts *doctor.Facts) doctor.Tuning {
 	if device == "" && len(facts.GPUs) > 0 && facts.Backend == "nccl" {
 		device = facts.GPUs[0].Name
 	}
-	file := os.Getenv("SYMMEM_TUNING")
+	file, required := tuningFile(device, ranks)
+	return doctor.InspectTuning(facts.Backend, device, ranks, file, required)
+}
+
+// tuningFile returns the file of the tuning table that symmem.Open would use. It returns "" for the
+// built-in table. required reports that the user has named the file.
+func tuningFile(device string, ranks int) (file string, required bool) {
+	file = os.Getenv("SYMMEM_TUNING")
 	switch {
 	case file != "" && file != symmem.BuiltInTuning:
-		return doctor.InspectTuning(facts.Backend, device, ranks, file, true)
+		return file, true
 	case file != "" || device == "":
-		return doctor.InspectTuning(facts.Backend, device, ranks, "", false)
+		return "", false
 	}
 	file, err := symmem.TuningFile(device, ranks)
 	if err != nil {
 		file = "" // Without a home directory there is no table.
 	}
-	return doctor.InspectTuning(facts.Backend, device, ranks, file, false)
+	return file, false
 }
 
 // trialContext returns a context that limits the duration of a trial. A trial waits for other

@@ -57,7 +57,7 @@ func (f *doctorFlags) startTrial(
 	if errors.Is(err, context.DeadlineExceeded) {
 		err = errors.New("the trial took too long, and its ranks were killed")
 	}
-	accounts := collect(output.Bytes())
+	accounts := collect[doctor.Account](output.Bytes())
 	trial := doctor.Join(ranks, accounts, errors.Join(err, missingAccounts(&result, accounts)))
 	trial.Source = "started by doctor"
 	return trial, nil
@@ -68,7 +68,11 @@ const accountMark = "account: "
 
 // writeAccount runs the trial as a rank started by startTrial.
 func (f *doctorFlags) writeAccount(cmd *cobra.Command, world rendezvous.World) error {
-	account := runTrial(cmd.Context(), world, f.backend, f.timeout)
+	return printAccount(cmd, runTrial(cmd.Context(), world, f.backend, f.timeout))
+}
+
+// printAccount prints the account of a rank for the process that has started the rank.
+func printAccount(cmd *cobra.Command, account any) error {
 	encoded, err := json.Marshal(account)
 	if err != nil {
 		return exitWith(exitUsage, fmt.Errorf("encoding the account of this rank: %w", err))
@@ -78,11 +82,11 @@ func (f *doctorFlags) writeAccount(cmd *cobra.Command, world rendezvous.World) e
 }
 
 // collect extracts the accounts from the output of ranks.
-func collect(output []byte) []doctor.Account {
-	accounts := []doctor.Account{}
+func collect[T any](output []byte) []T {
+	accounts := []T{}
 	for line := range bytes.Lines(output) {
 		encoded, ok := bytes.CutPrefix(line, []byte(accountMark))
-		var account doctor.Account
+		var account T
 		if ok && json.Unmarshal(encoded, &account) == nil {
 			accounts = append(accounts, account)
 		}

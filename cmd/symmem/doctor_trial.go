@@ -25,9 +25,14 @@ type trial struct {
 	rt       *symmem.Runtime
 	buffer   symmem.Buffer
 	recorder *proof.Recorder // nil without a log
-	// whole holds the results that rank 0 determines for all ranks.
+	// results holds the results that rank 0 determines for all ranks.
 	results doctor.RankZeroResults
 	account doctor.Account
+	// opening limits the time until all ranks have started and connected. 0 means no limit besides
+	// that of the context.
+	opening time.Duration
+	// then, if set, runs after the calls and before the Runtime is closed.
+	then func(context.Context) error
 }
 
 // runTrial runs a trial on one rank. The account contains its errors.
@@ -60,10 +65,7 @@ func (t *trial) run(ctx context.Context, backend string, timeout time.Duration) 
 		}
 		defer func() { err = errors.Join(err, t.recorder.Close()) }()
 	}
-	t.rt, err = symmem.Open(ctx, symmem.Options{
-		Backend: backend, Path: symmem.PathWindow, Timeout: timeout,
-	})
-	if err != nil {
+	if err := t.open(ctx, backend, timeout); err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, t.rt.Close()) }()
@@ -74,6 +76,27 @@ func (t *trial) run(ctx context.Context, backend string, timeout time.Duration) 
 	if err := t.register(ctx); err != nil {
 		return err
 	}
+	if err := t.calls(ctx); err != nil || t.then == nil {
+		return err
+	}
+	return t.then(ctx)
+}
+
+// open opens the Runtime.
+func (t *trial) open(ctx context.Context, backend string, timeout time.Duration) (err error) {
+	if t.opening > 0 {
+		limited, cancel := context.WithTimeout(ctx, t.opening)
+		defer cancel()
+		ctx = limited
+	}
+	t.rt, err = symmem.Open(ctx, symmem.Options{
+		Backend: backend, Path: symmem.PathWindow, Timeout: timeout,
+	})
+	return err
+}
+
+// calls makes the calls of each path and size.
+func (t *trial) calls(ctx context.Context) error {
 	for _, choice := range t.choices() {
 		if err := t.rt.World().SetPath(ctx, choice); err != nil {
 			return err

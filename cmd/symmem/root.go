@@ -33,6 +33,7 @@ func newRootCommand() *cobra.Command {
 	root.AddCommand(
 		newVerifyCommand(),
 		newDoctorCommand(),
+		newPreflightCommand(),
 		newLaunchCommand(),
 		newBenchCommand(),
 		newTuneCommand(),

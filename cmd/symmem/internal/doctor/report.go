@@ -57,6 +57,19 @@ type Report struct {
 	Facts Facts `json:"facts"`
 }
 
+// Problems returns the findings that are not OK.
+func (r *Report) Problems() []Finding {
+	all := []Finding{}
+	for i := range r.Sections {
+		for _, f := range r.Sections[i].Findings {
+			if f.Level != OK {
+				all = append(all, f)
+			}
+		}
+	}
+	return all
+}
+
 // ok adds a finding of level OK.
 func (s *Section) ok(format string, args ...any) {
 	s.Findings = append(s.Findings, Finding{Level: OK, Text: fmt.Sprintf(format, args...)})

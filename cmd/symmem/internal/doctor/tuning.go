@@ -29,22 +29,33 @@ type Tuning struct {
 	Error string `json:"error,omitempty"`
 }
 
-// InspectTuning reads the tuning table for a device and a number of ranks. It reads the file if the
-// file exists or is required. Otherwise it uses the built-in table.
-func InspectTuning(backend, device string, ranks int, file string, required bool) Tuning {
-	t := Tuning{File: file, Ranks: ranks}
+// ReadTuning returns the tuning table for a device. It reads the file if the file exists or is
+// required. Otherwise it returns the built-in table, or nil if there is no device.
+func ReadTuning(backend, device, file string, required bool) (*tuning.Table, error) {
 	table, err := tuning.ReadFile(file)
 	switch {
 	case err == nil:
 		table.Origin = "table " + file
 	case required || exists(file):
-		t.Error = err.Error()
-		return t
+		return nil, err
 	case device == "" && backend != "host":
-		// Without a device, there is no built-in table.
-		return t
+		return nil, nil
 	default:
 		table = tuning.Builtin(backend, device)
+	}
+	return table, nil
+}
+
+// InspectTuning describes the table that ReadTuning returns, for a number of ranks.
+func InspectTuning(backend, device string, ranks int, file string, required bool) Tuning {
+	t := Tuning{File: file, Ranks: ranks}
+	table, err := ReadTuning(backend, device, file, required)
+	switch {
+	case err != nil:
+		t.Error = err.Error()
+		return t
+	case table == nil:
+		return t
 	}
 	t.Name, t.Digest = table.Name(), fmt.Sprintf("%016x", table.Digest())
 	t.Measured, t.Library = table.Date, table.Library

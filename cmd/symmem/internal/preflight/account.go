@@ -1,0 +1,37 @@
+package preflight
+
+import "symmem/cmd/symmem/internal/doctor"
+
+// Account holds the results of one rank.
+type Account struct {
+	Rank int `json:"rank"`
+	// Node is the host name.
+	Node string `json:"node"`
+	// GPU identifies the rank's GPU, or is empty on the host backend.
+	GPU     string `json:"gpu,omitempty"`
+	Device  string `json:"device"`
+	Backend string `json:"backend"`
+	Source  string `json:"source"`
+	// Error is the error that ended the checks of this rank early.
+	Error string `json:"error,omitempty"`
+	// Lost lists the ranks that Error blames.
+	Lost []int `json:"lost,omitempty"`
+	// Expired reports that the deadline of all checks had passed.
+	Expired bool `json:"expired,omitempty"`
+	// Calls holds the collectives on each path.
+	Calls []doctor.TrialCall `json:"calls"`
+	// Links holds the links to ranks with higher numbers.
+	Links []Link `json:"links"`
+	// Machine holds the problems of the node. Only the first rank of a node has it.
+	Machine []doctor.Finding `json:"machine,omitempty"`
+}
+
+// Link holds the result of messages between two ranks, in both directions in turns.
+type Link struct {
+	From int `json:"from"`
+	To   int `json:"to"`
+	// BytesPerS is the speed in one direction: the best of all measurements.
+	BytesPerS float64 `json:"bytes_per_s"`
+	// Wrong is the number of wrong bytes that either rank received.
+	Wrong int64 `json:"wrong"`
+}

@@ -1,0 +1,277 @@
+package preflight
+
+import (
+	"fmt"
+	"slices"
+
+	"symmem/cmd/symmem/internal/doctor"
+	"symmem/internal/ranklist"
+	"symmem/internal/tuning"
+)
+
+// Options configures Judge.
+type Options struct {
+	// Ranks is the number of ranks that were to start.
+	Ranks int
+	// Collected reports that accounts of all ranks were to be collected. Otherwise accounts of other
+	// ranks may be missing because they could not be reached.
+	Collected bool
+	// Ended describes how ranks ended that have no account, as far as it is known.
+	Ended map[int]string
+	// First is the rank that ended first without an account, or -1. Other ranks without an account
+	// may have been ended because of it.
+	First int
+	// Tolerance is the fraction of the expected speed below which a link or a call is at fault.
+	Tolerance float64
+	// MinLink is the speed below which every link is at fault, in bytes per second.
+	MinLink float64
+	// Table is the tuning table, or nil.
+	Table *tuning.Table
+}
+
+// Judge turns accounts into a report.
+func Judge(accounts []Account, o Options) *Report {
+	j := &judge{Options: o, accounts: make([]*Account, o.Ranks), report: &Report{
+		Ranks: o.Ranks, Nodes: make([]string, o.Ranks), Faults: []Fault{}, Warnings: []string{},
+		Calls: []Call{}, Links: []Link{},
+	}}
+	r := j.report
+	for i := range accounts {
+		a := &accounts[i]
+		if a.Rank < 0 || a.Rank >= o.Ranks {
+			continue
+		}
+		j.accounts[a.Rank] = a
+		r.Nodes[a.Rank], r.Backend, r.Source = a.Node, a.Backend, a.Source
+		r.Links = append(r.Links, a.Links...)
+	}
+	j.machines()
+	j.missing()
+	j.errors()
+	j.calls()
+	j.links()
+	order := []Kind{KindNode, KindRank, KindLink, KindJob}
+	slices.SortStableFunc(r.Faults, func(a, b Fault) int {
+		return slices.Index(order, a.Kind) - slices.Index(order, b.Kind)
+	})
+	r.OK = len(r.Faults) == 0
+	return r
+}
+
+// judge builds a report. accounts is indexed by rank, with nil for ranks without an account.
+type judge struct {
+	Options
+	accounts []*Account
+	report   *Report
+}
+
+func (j *judge) add(f Fault) { j.report.Faults = append(j.report.Faults, f) }
+
+// addRank adds a fault of a rank.
+func (j *judge) addRank(rank int, advice, text string) {
+	f := Fault{Kind: KindRank, Ranks: []int{rank}, Text: text, Advice: advice}
+	if a := j.accounts[rank]; a != nil {
+		f.Node, f.GPU = a.Node, a.GPU
+	}
+	j.add(f)
+}
+
+// machines judges what doctor found on each node.
+func (j *judge) machines() {
+	for _, a := range j.accounts {
+		if a == nil {
+			continue
+		}
+		for _, f := range a.Machine {
+			text := fmt.Sprintf("node %s: %s", a.Node, f.Text)
+			if f.Level == doctor.Fail {
+				j.add(Fault{Kind: KindNode, Node: a.Node, Text: text, Advice: f.Advice})
+			} else {
+				j.report.Warnings = append(j.report.Warnings, text+" (to do: "+f.Advice+")")
+			}
+		}
+	}
+}
+
+const adviceRank = "look at this rank's output and at its GPU and node; exclude them if it repeats"
+
+// missing judges ranks without an account. Another rank's errors may name them, too.
+func (j *judge) missing() {
+	for rank, a := range j.accounts {
+		isFirst := rank == j.First || j.First < 0 && j.Collected
+		if a != nil || !isFirst && !j.blamed(rank) {
+			continue
+		}
+		text := fmt.Sprintf("rank %d did not report", rank)
+		if ended := j.Ended[rank]; ended != "" {
+			text = ended
+		} else if by := j.accusers(rank); len(by) > 0 {
+			text += ": " + by[0].Error
+		}
+		j.addRank(rank, adviceRank, text)
+	}
+}
+
+// accusers returns the accounts whose error blames a rank.
+func (j *judge) accusers(rank int) (all []*Account) {
+	for _, a := range j.accounts {
+		if a != nil && slices.Contains(a.Lost, rank) {
+			all = append(all, a)
+		}
+	}
+	return all
+}
+
+func (j *judge) blamed(rank int) bool { return len(j.accusers(rank)) > 0 }
+
+// errors judges the errors of ranks. An error that blames no other rank is the rank's own fault,
+// unless the deadline of all checks has caused it. A rank that reports itself is late if the errors
+// of most other ranks blame it.
+func (j *judge) errors() {
+	for rank, a := range j.accounts {
+		if a == nil {
+			continue
+		}
+		by := j.accusers(rank)
+		switch {
+		case a.Error != "" && len(a.Lost) == 0 && !a.Expired:
+			j.addRank(rank, adviceRank, fmt.Sprintf("rank %d: %s", rank, a.Error))
+		case len(by) > 0 && 2*len(by) > j.failing(rank):
+			j.addRank(rank, adviceRank, fmt.Sprintf("rank %d was late: rank %d: %s", rank, by[0].Rank,
+				by[0].Error))
+		}
+	}
+	if len(j.report.Faults) > 0 {
+		return
+	}
+	if i := slices.IndexFunc(j.accounts, failed); i >= 0 {
+		j.add(Fault{
+			Kind: KindJob, Text: fmt.Sprintf("rank %d: %s", i, j.accounts[i].Error),
+			Advice: "look at the output of all ranks",
+		})
+	}
+}
+
+// failed reports whether an account has an error.
+func failed(a *Account) bool { return a != nil && a.Error != "" }
+
+// failing counts the ranks, other than the given one, whose checks ended with an error.
+func (j *judge) failing(rank int) (n int) {
+	for _, a := range j.accounts {
+		if a != nil && a.Rank != rank && a.Error != "" {
+			n++
+		}
+	}
+	return n
+}
+
+// calls judges sums, paths and times.
+func (j *judge) calls() {
+	first := j.accounts[0]
+	if first == nil || slices.Contains(j.accounts, nil) || slices.ContainsFunc(j.accounts, failed) {
+		return
+	}
+	if j.Table != nil {
+		j.report.Table = j.Table.Name()
+	}
+	for i := range first.Calls {
+		j.call(i)
+	}
+}
+
+// call judges the i-th call of all ranks.
+func (j *judge) call(i int) {
+	c := j.accounts[0].Calls[i]
+	call := Call{Operation: c.Operation, Bytes: c.Bytes, Asked: c.Asked, Path: c.Path}
+	var wrong []int
+	for _, a := range j.accounts {
+		if i >= len(a.Calls) {
+			continue
+		}
+		call.MicroS = max(call.MicroS, a.Calls[i].MicroS)
+		if a.Calls[i].Wrong > 0 {
+			call.Wrong += a.Calls[i].Wrong
+			wrong = append(wrong, a.Rank)
+		}
+	}
+	call.TableMicroS = j.tableTime(&call)
+	j.report.Calls = append(j.report.Calls, call)
+	name := fmt.Sprintf("%s of %d B on the %s path", c.Operation, c.Bytes, c.Path)
+	switch {
+	case call.Wrong > 0:
+		j.add(Fault{
+			Kind: KindJob, Text: fmt.Sprintf("%s: wrong sums on %s", name, ranklist.Ranks(wrong)),
+			Advice: "run symmem verify --check off for details",
+		})
+	case call.TableMicroS > 0 && call.MicroS*j.Tolerance > call.TableMicroS:
+		j.add(Fault{
+			Kind: KindJob, Text: fmt.Sprintf("%s takes %.4g us; the %s has %.4g us", name, call.MicroS,
+				j.report.Table, call.TableMicroS),
+			Advice: "look for other programs on the nodes, or run symmem tune again",
+		})
+	case c.Asked != c.Path:
+		j.report.Warnings = append(j.report.Warnings, fmt.Sprintf("%s of %d B took the %s path, "+
+			"although the %s path was requested: %s", c.Operation, c.Bytes, c.Path, c.Asked, c.Why))
+	}
+}
+
+// tableTime returns the time of a call in the tuning table, or 0.
+func (j *judge) tableTime(c *Call) float64 {
+	if j.Table == nil || c.Asked != c.Path {
+		return 0
+	}
+	nodes := j.report.nodes()
+	for _, memory := range []tuning.Memory{"", tuning.Symmetric} {
+		points := j.Table.Measured(tuning.Calls{
+			Operation: c.Operation, Shape: tuning.Shape{Ranks: j.Ranks, Machines: nodes}, Memory: memory,
+		})
+		for _, p := range points {
+			us := map[string]float64{"plain": p.PlainUS, "window": p.WindowUS, "direct": p.DirectUS}[c.Path]
+			if int64(p.Bytes) == c.Bytes && p.InPlace && us > 0 {
+				return us
+			}
+		}
+	}
+	return 0
+}
+
+const adviceLink = "look for errors: within a node with nvidia-smi nvlink -e, between nodes at " +
+	"the ports and cables of the network"
+
+// links judges the links.
+func (j *judge) links() {
+	node := func(rank int) string { return j.report.Nodes[rank] }
+	for _, l := range j.report.Links {
+		if l.Wrong > 0 {
+			j.add(Fault{
+				Kind: KindLink, Ranks: []int{l.From, l.To},
+				Text: fmt.Sprintf("link between ranks %d and %d: %d bytes arrived wrong", l.From, l.To,
+					l.Wrong),
+				Advice: "exclude both ranks' GPUs until the link is repaired",
+			})
+		}
+		if l.BytesPerS < j.MinLink {
+			j.add(Fault{
+				Kind: KindLink, Ranks: []int{l.From, l.To},
+				Text: fmt.Sprintf("link between ranks %d (node %s) and %d (node %s) is slow: %.3g GB/s, but "+
+					"%.3g were required", l.From, node(l.From), l.To, node(l.To), l.BytesPerS/1e9,
+					j.MinLink/1e9),
+				Advice: adviceLink,
+			})
+		}
+	}
+	ranks, slow := culprits(slowLinks(slices.Clone(j.report.Links), node, j.Tolerance), j.report.Links)
+	for _, rank := range ranks {
+		j.addRank(rank, "look for other programs and for errors of this GPU and node; exclude it if it "+
+			"repeats", fmt.Sprintf("links of rank %d are slow: less than %.0f%% of the speed of others",
+			rank, 100*j.Tolerance))
+	}
+	for _, l := range slow {
+		j.add(Fault{
+			Kind: KindLink, Ranks: []int{l.From, l.To},
+			Text: fmt.Sprintf("link between ranks %d (node %s) and %d (node %s) is slow: %.3g GB/s, others "+
+				"of its kind %.3g GB/s", l.From, node(l.From), l.To, node(l.To), l.BytesPerS/1e9, l.fast/1e9),
+			Advice: adviceLink,
+		})
+	}
+}

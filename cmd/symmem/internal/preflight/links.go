@@ -1,0 +1,219 @@
+package preflight
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"time"
+
+	"symmem"
+	"symmem/cmd/symmem/internal/workload"
+)
+
+const (
+	// The sizes of messages. They are large, so that the speed of the link counts more than the time
+	// to start a message.
+	hostBytes, gpuBytes = 1 << 20, 4 << 20
+	// linkRepeats is the number of timed messages in each direction. Their mean counts, so that a
+	// process that is stopped or throttled from time to time is slow.
+	linkRepeats = 32
+	// linkPasses is the number of times that a slow link is measured. It is slow only if it is slow
+	// every time, because other programs may disturb a measurement.
+	linkPasses = 3
+)
+
+// Links measures the link between each pair of ranks. It uses a buffer of at least 8 MiB, and is
+// collective. Each rank returns the links to ranks with higher numbers. A link that is slower
+// than tolerance, relative to fast links of its kind, is measured again.
+func Links(
+	ctx context.Context, rt *symmem.Runtime, g *workload.Gatherer, m symmem.Memory, tolerance float64,
+) ([]Link, error) {
+	l := &links{rt: rt, ctx: ctx, bytes: gpuBytes}
+	if rt.Device().Addressable {
+		l.bytes = hostBytes
+	}
+	var err error
+	if l.send, err = m.Slice(0, l.bytes); err != nil {
+		return nil, err
+	}
+	if l.recv, err = m.Slice(l.bytes, l.bytes); err != nil {
+		return nil, err
+	}
+	host, err := nodeName()
+	if err != nil {
+		return nil, err
+	}
+	nodes, err := workload.Gather(ctx, g, host)
+	if err != nil {
+		return nil, err
+	}
+	for pass := range linkPasses {
+		pairs := schedule(rt.Size())
+		if pass > 0 {
+			all, err := workload.Gather(ctx, g, l.measured)
+			if err != nil {
+				return nil, err
+			}
+			if pairs = slowPairs(all, nodes, tolerance); len(pairs) == 0 {
+				break
+			}
+		}
+		for _, p := range pairs {
+			if err := l.exchange(p); err != nil {
+				return nil, err
+			}
+		}
+	}
+	return l.measured, nil
+}
+
+// pair holds two ranks, the lower first.
+type pair [2]int
+
+// schedule lists all pairs of ranks so that each rank occurs once in n/2 consecutive pairs, as in a
+// tournament. These pairs exchange messages at the same time.
+func schedule(ranks int) (pairs []pair) {
+	n := ranks + ranks%2 // with an odd number, one rank pauses in each round
+	for round := range n - 1 {
+		for i := range n / 2 {
+			a, b := (round+i)%(n-1), (round-i+n-1)%(n-1)
+			if i == 0 {
+				b = n - 1
+			}
+			if a < ranks && b < ranks {
+				pairs = append(pairs, pair{min(a, b), max(a, b)})
+			}
+		}
+	}
+	return pairs
+}
+
+// slowPairs returns the pairs whose links are slow.
+func slowPairs(all [][]Link, nodes []string, tolerance float64) (pairs []pair) {
+	var flat []Link
+	for _, links := range all {
+		flat = append(flat, links...)
+	}
+	for _, s := range slowLinks(flat, func(rank int) string { return nodes[rank] }, tolerance) {
+		pairs = append(pairs, pair{s.From, s.To})
+	}
+	return pairs
+}
+
+// links measures the links of one rank.
+type links struct {
+	ctx        context.Context
+	rt         *symmem.Runtime
+	bytes      int64 // of a message
+	send, recv symmem.Memory
+	measured   []Link
+}
+
+// exchange measures the link of a pair, if this rank is one of the two.
+func (l *links) exchange(p pair) error {
+	rank := l.rt.Rank()
+	if rank != p[0] && rank != p[1] {
+		return nil
+	}
+	peer := p[0] + p[1] - rank
+	wrong, err := l.check(rank, peer)
+	if err != nil {
+		return fmt.Errorf("link between ranks %d and %d: %w", p[0], p[1], err)
+	}
+	start := time.Now()
+	for range linkRepeats {
+		if err := l.messages(rank, peer); err != nil {
+			return fmt.Errorf("link between ranks %d and %d: %w", p[0], p[1], err)
+		}
+	}
+	speed := float64(2*linkRepeats*l.bytes) / time.Since(start).Seconds()
+	if rank == p[0] {
+		l.add(Link{p[0], p[1], speed, wrong})
+	} else if wrong > 0 {
+		return fmt.Errorf("rank %d received %d wrong bytes from rank %d", rank, wrong, peer)
+	}
+	return nil
+}
+
+// add adds a result, or combines it with that of an earlier pass.
+func (l *links) add(n Link) {
+	for i := range l.measured {
+		if old := &l.measured[i]; old.From == n.From && old.To == n.To {
+			old.BytesPerS = max(old.BytesPerS, n.BytesPerS)
+			old.Wrong += n.Wrong
+			return
+		}
+	}
+	l.measured = append(l.measured, n)
+}
+
+// check exchanges a message with a peer, and returns the number of wrong bytes. It also makes both
+// ranks ready to be timed.
+func (l *links) check(rank, peer int) (wrong int64, err error) {
+	s := l.rt.DefaultStream()
+	if err := s.Copy(l.send, symmem.Host(message(rank, peer, l.bytes))); err != nil {
+		return 0, err
+	}
+	if err := s.Fill(l.recv, workload.Junk); err != nil {
+		return 0, err
+	}
+	if err := l.messages(rank, peer); err != nil {
+		return 0, err
+	}
+	got := make([]byte, l.bytes)
+	if err := s.Copy(symmem.Host(got), l.recv); err != nil {
+		return 0, err
+	}
+	if err := s.Synchronize(l.ctx); err != nil {
+		return 0, err
+	}
+	want := message(peer, rank, l.bytes)
+	if bytes.Equal(got, want) {
+		return 0, nil
+	}
+	for i := range got {
+		if got[i] != want[i] {
+			wrong++
+		}
+	}
+	return wrong, nil
+}
+
+// message returns the bytes that one rank sends to another.
+func message(from, to int, size int64) []byte {
+	b := make([]byte, size)
+	x := uint32(from)*0x9e3779b1 + uint32(to)*0x85ebca6b + 1
+	for i := range b {
+		x = x*1664525 + 1013904223
+		b[i] = byte(x >> 24)
+	}
+	return b
+}
+
+// messages sends and receives a message, and waits. The lower rank sends first.
+func (l *links) messages(rank, peer int) error {
+	world := l.rt.World()
+	send := func() error { return world.Send(l.ctx, l.send, l.bytes, symmem.Uint8, peer, nil) }
+	recv := func() error { return world.Recv(l.ctx, l.recv, l.bytes, symmem.Uint8, peer, nil) }
+	first, second := send, recv
+	if rank > peer {
+		first, second = recv, send
+	}
+	if err := first(); err != nil {
+		return err
+	}
+	if err := second(); err != nil {
+		return err
+	}
+	return l.rt.DefaultStream().Synchronize(l.ctx)
+}
+
+// nodeName returns the name of this machine.
+func nodeName() (string, error) {
+	name, err := os.Hostname()
+	if err != nil {
+		return "", fmt.Errorf("finding the name of this machine: %w", err)
+	}
+	return name, nil
+}

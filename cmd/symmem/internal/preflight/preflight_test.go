@@ -1,0 +1,268 @@
+package preflight
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+
+	"symmem/cmd/symmem/internal/doctor"
+	"symmem/internal/tuning"
+)
+
+// job returns the accounts of nodes with a number of ranks each. Links within nodes carry 300 GB/s,
+// and links between nodes 50 GB/s.
+func job(nodes, perNode int) []Account {
+	var all []Account
+	ranks := nodes * perNode
+	for rank := range ranks {
+		a := Account{
+			Rank: rank, Node: fmt.Sprint("node", rank/perNode), GPU: fmt.Sprint("GPU ", rank%perNode),
+			Backend: "nccl", Device: "H100",
+			Calls: []doctor.TrialCall{{
+				Operation: "AllReduce", Bytes: 1 << 24, Asked: "plain", Path: "plain", MicroS: 100,
+			}},
+		}
+		for peer := rank + 1; peer < ranks; peer++ {
+			speed := 300e9
+			if peer/perNode != rank/perNode {
+				speed = 50e9
+			}
+			a.Links = append(a.Links, Link{From: rank, To: peer, BytesPerS: speed})
+		}
+		all = append(all, a)
+	}
+	return all
+}
+
+// slowDown divides the speed of the links for which slow returns true.
+func slowDown(accounts []Account, slow func(l Link) bool) {
+	for _, a := range accounts {
+		for i := range a.Links {
+			if slow(a.Links[i]) {
+				a.Links[i].BytesPerS /= 4
+			}
+		}
+	}
+}
+
+func judgeJob(accounts []Account, ranks int) *Report {
+	return Judge(accounts, Options{Ranks: ranks, Tolerance: 0.5, First: -1, Collected: true})
+}
+
+func TestHealthyJobIsReady(t *testing.T) {
+	for _, shape := range [][2]int{{1, 1}, {1, 2}, {1, 8}, {4, 2}} {
+		r := judgeJob(job(shape[0], shape[1]), shape[0]*shape[1])
+		if !r.OK || r.Code() != 0 || len(r.Calls) != 1 || r.nodes() != shape[0] {
+			t.Errorf("%v: report = %+v; want no fault", shape, r)
+		}
+	}
+}
+
+// fault holds the parts of a Fault that tests compare.
+type fault struct {
+	kind  Kind
+	node  string
+	ranks []int
+}
+
+// faulty lists changes to the accounts of a healthy job of two nodes with four ranks each.
+var faulty = map[string]struct {
+	change func([]Account) []Account
+	want   []fault
+	code   int
+}{
+	"slow link within a node": {
+		func(a []Account) []Account {
+			slowDown(a, func(l Link) bool { return l.From == 1 && l.To == 3 })
+			return a
+		}, []fault{{KindLink, "", []int{1, 3}}}, 5,
+	},
+	"slow GPU": {
+		func(a []Account) []Account {
+			slowDown(a, func(l Link) bool { return l.From == 5 || l.To == 5 })
+			return a
+		}, []fault{{KindRank, "node1", []int{5}}}, 4,
+	},
+	"slow link and slow GPU": {
+		func(a []Account) []Account {
+			slowDown(a, func(l Link) bool { return l.From == 5 || l.To == 5 || l.From == 1 && l.To == 2 })
+			return a
+		}, []fault{{KindRank, "node1", []int{5}}, {KindLink, "", []int{1, 2}}}, 4,
+	},
+	"wrong bytes": {
+		func(a []Account) []Account {
+			a[2].Links[0].Wrong = 7
+			return a
+		}, []fault{{KindLink, "", []int{2, 3}}}, 5,
+	},
+	"broken node": {
+		func(a []Account) []Account {
+			a[4].Machine = []doctor.Finding{{Level: doctor.Fail, Text: "memfd", Advice: "allow it"}}
+			return a
+		}, []fault{{KindNode, "node1", nil}}, 3,
+	},
+	"wrong sum": {
+		func(a []Account) []Account {
+			a[6].Calls[0].Wrong = 1
+			return a
+		}, []fault{{KindJob, "", nil}}, 1,
+	},
+	"rank without NCCL": {
+		func(a []Account) []Account {
+			for i := range a {
+				a[i].Error, a[i].Lost, a[i].Links = "waited for rank 3", []int{3}, nil
+			}
+			a[3].Error, a[3].Lost = "no libnccl.so.2", nil
+			return a
+		}, []fault{{KindRank, "node0", []int{3}}}, 4,
+	},
+	"late rank": {
+		func(a []Account) []Account {
+			for i := range a {
+				a[i].Error, a[i].Lost, a[i].Links = "waited for rank 3", []int{3}, nil
+			}
+			a[3].Error, a[3].Lost = "group has failed", []int{0}
+			return a
+		}, []fault{{KindRank, "node0", []int{3}}}, 4,
+	},
+	"killed rank": {
+		func(a []Account) []Account {
+			for i := range a {
+				a[i].Error, a[i].Lost, a[i].Links = "rank 7 was lost", []int{7}, nil
+			}
+			return a[:7]
+		}, []fault{{KindRank, "", []int{7}}}, 4,
+	},
+	"no account": {
+		func([]Account) []Account { return nil },
+		[]fault{
+			{KindRank, "", []int{0}},
+			{KindRank, "", []int{1}},
+			{KindRank, "", []int{2}},
+			{KindRank, "", []int{3}},
+			{KindRank, "", []int{4}},
+			{KindRank, "", []int{5}},
+			{KindRank, "", []int{6}},
+			{KindRank, "", []int{7}},
+		},
+		4,
+	},
+	"deadline of all checks": {
+		func(a []Account) []Account {
+			for i := range a {
+				a[i].Error, a[i].Expired, a[i].Links = "context deadline exceeded", true, nil
+			}
+			return a
+		}, []fault{{KindJob, "", nil}}, 1,
+	},
+	"deadline without a culprit": {
+		func(a []Account) []Account {
+			a[2].Error, a[2].Lost, a[2].Links = "deadline", []int{3}, nil
+			a[3].Error, a[3].Lost, a[3].Links = "deadline", []int{2}, nil
+			return a
+		}, []fault{{KindRank, "node0", []int{2}}, {KindRank, "node0", []int{3}}}, 4,
+	},
+}
+
+func TestFaultsAreNamed(t *testing.T) {
+	for name, c := range faulty {
+		t.Run(name, func(t *testing.T) {
+			r := judgeJob(c.change(job(2, 4)), 8)
+			var got []fault
+			for _, f := range r.Faults {
+				got = append(got, fault{f.Kind, f.Node, f.Ranks})
+				if f.Text == "" || f.Advice == "" {
+					t.Errorf("fault %+v lacks a text or advice", f)
+				}
+			}
+			if !reflect.DeepEqual(got, c.want) || r.Code() != c.code || r.OK {
+				t.Errorf("faults = %v, code %d; want %v, %d", got, r.Code(), c.want, c.code)
+			}
+		})
+	}
+}
+
+func TestMinLinkJudgesTheOnlyLink(t *testing.T) {
+	r := Judge(job(1, 2), Options{Ranks: 2, Tolerance: 0.5, MinLink: 400e9, First: -1})
+	if r.Code() != 5 || !slices.Equal(r.Faults[0].Ranks, []int{0, 1}) {
+		t.Errorf("report = %+v; want a fault of the link between ranks 0 and 1", r)
+	}
+}
+
+func TestCallsAreComparedWithTheTable(t *testing.T) {
+	table := &tuning.Table{Device: "H100", Rules: []tuning.Rule{{
+		Calls: tuning.Calls{
+			Operation: "AllReduce", Shape: tuning.Shape{Ranks: 2, Machines: 1},
+		},
+		Steps: []tuning.Step{{Measured: []tuning.Point{
+			{Bytes: 1 << 24, PlainUS: 10}, {Bytes: 1 << 24, InPlace: true, PlainUS: 60},
+		}}},
+	}}}
+	for us, code := range map[float64]int{100: 0, 119: 0, 121: 1} {
+		accounts := job(1, 2)
+		accounts[1].Calls[0].MicroS = us
+		r := Judge(accounts, Options{Ranks: 2, Tolerance: 0.5, First: -1, Table: table})
+		if r.Calls[0].TableMicroS != 60 || r.Code() != code {
+			t.Errorf("%v us: report = %+v; want code %d and 60 us in the table", us, r, code)
+		}
+	}
+}
+
+// TestScheduleHasEachPairOnce checks that each pair occurs once, and that the pairs of a round have
+// different ranks.
+func TestScheduleHasEachPairOnce(t *testing.T) {
+	for ranks := 1; ranks <= 9; ranks++ {
+		pairs, seen := schedule(ranks), map[pair]bool{}
+		for i, p := range pairs {
+			if p[0] >= p[1] || p[1] >= ranks || seen[p] {
+				t.Errorf("%d ranks: pair %v is invalid or occurs twice", ranks, p)
+			}
+			seen[p] = true
+			if i%(ranks/2) == 0 {
+				continue
+			}
+			if q := pairs[i-1]; p[0] == q[0] || p[0] == q[1] || p[1] == q[0] || p[1] == q[1] {
+				t.Errorf("%d ranks: %v and %v are in one round", ranks, q, p)
+			}
+		}
+		if len(seen) != ranks*(ranks-1)/2 {
+			t.Errorf("%d ranks: %d pairs; want %d", ranks, len(seen), ranks*(ranks-1)/2)
+		}
+	}
+}
+
+func TestMetrics(t *testing.T) {
+	accounts := job(1, 3)
+	for i := range accounts {
+		accounts[i].Node = "a\"b\n\xff"
+	}
+	slowDown(accounts, func(l Link) bool { return l.To == 2 })
+	path := filepath.Join(t.TempDir(), "symmem.prom")
+	for range 2 { // The second file replaces the first.
+		if err := judgeJob(accounts, 3).WriteMetrics(path); err != nil {
+			t.Fatal(err)
+		}
+	}
+	b, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{
+		"\nsymmem_preflight_ok 0\n", "\nsymmem_preflight_ranks 3\n",
+		`symmem_preflight_faults{gpu="GPU 2",kind="rank",node="a\"b\n?",ranks="2"} 1`,
+		`symmem_preflight_call_seconds{bytes="16777216",operation="AllReduce",path="plain"} 0.0001`,
+		`{from="0",from_node="a\"b\n?",to="1",to_node="a\"b\n?"} 3e+11`,
+	} {
+		if !strings.Contains(string(b), want) {
+			t.Errorf("the metrics lack %s:\n%s", want, b)
+		}
+	}
+	info, err := os.Stat(path)
+	if err != nil || info.Mode().Perm() != 0o644 {
+		t.Errorf("mode = %v, %v; want one that node_exporter can read", info.Mode(), err)
+	}
+}

@@ -1,0 +1,139 @@
+package preflight
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+)
+
+// Kind classifies a fault by what is to be replaced or repaired.
+type Kind string
+
+// The kinds, in the order of reports.
+const (
+	// KindNode means a machine: a system call, the driver, a library.
+	KindNode Kind = "node"
+	// KindRank means a process or its GPU.
+	KindRank Kind = "rank"
+	// KindLink means the link between two ranks.
+	KindLink Kind = "link"
+	// KindJob means that no part of the job can be named.
+	KindJob Kind = "job"
+)
+
+// Fault names what is at fault.
+type Fault struct {
+	Kind Kind `json:"kind"`
+	// Node is the machine, if it is known.
+	Node string `json:"node,omitempty"`
+	// Ranks is the rank at fault, or the two ranks of a link. It is empty for other kinds.
+	Ranks []int `json:"ranks,omitempty"`
+	// GPU is the GPU of a rank at fault.
+	GPU string `json:"gpu,omitempty"`
+	// Text describes the fault, and Advice suggests a remedy.
+	Text   string `json:"text"`
+	Advice string `json:"advice"`
+}
+
+// Call summarizes a collective on all ranks.
+type Call struct {
+	Operation string `json:"operation"`
+	Bytes     int64  `json:"bytes"`
+	// Asked is the requested path, and Path the path that the call took.
+	Asked string `json:"asked"`
+	Path  string `json:"path"`
+	// MicroS is the time on the slowest rank, in microseconds.
+	MicroS float64 `json:"us"`
+	// TableMicroS is the time in the tuning table, or 0 if the table has none.
+	TableMicroS float64 `json:"table_us,omitempty"`
+	// Wrong is the number of wrong elements on all ranks.
+	Wrong int64 `json:"wrong"`
+}
+
+// Report is the result of Judge.
+type Report struct {
+	OK      bool   `json:"ok"`
+	Backend string `json:"backend"`
+	Source  string `json:"source"`
+	Ranks   int    `json:"ranks"`
+	// Nodes lists the nodes by rank. The node of a rank without an account is empty.
+	Nodes    []string `json:"nodes"`
+	Faults   []Fault  `json:"faults"`
+	Warnings []string `json:"warnings"`
+	Calls    []Call   `json:"calls"`
+	Links    []Link   `json:"links"`
+	// Table is the name of the tuning table, or empty.
+	Table   string  `json:"table"`
+	Seconds float64 `json:"seconds"`
+}
+
+// exitCodes lists the exit code for each kind of fault.
+var exitCodes = map[Kind]int{KindJob: 1, KindNode: 3, KindRank: 4, KindLink: 5}
+
+// Code returns the exit code: 0 if there is no fault, and otherwise that of the first fault's kind.
+func (r *Report) Code() int {
+	if len(r.Faults) == 0 {
+		return 0
+	}
+	return exitCodes[r.Faults[0].Kind]
+}
+
+// Interrupt adds a fault of the job: a signal has ended the checks.
+func (r *Report) Interrupt(signal string) {
+	r.OK = false
+	r.Faults = append(r.Faults, Fault{
+		Kind: KindJob, Text: "the checks were ended by a signal: " + signal, Advice: "run them again",
+	})
+}
+
+// WriteText writes the report as text.
+func (r *Report) WriteText(w io.Writer) error {
+	var b bytes.Buffer
+	for _, c := range r.Calls {
+		fmt.Fprintf(&b, "%s of %d B on %d ranks: %s path, %.4g us", c.Operation, c.Bytes, r.Ranks,
+			c.Path, c.MicroS)
+		if c.TableMicroS > 0 {
+			fmt.Fprintf(&b, " (table %.4g us)", c.TableMicroS)
+		}
+		fmt.Fprintln(&b)
+	}
+	if len(r.Links) > 0 {
+		slowest, fastest := r.Links[0], r.Links[0]
+		for _, l := range r.Links {
+			if l.BytesPerS < slowest.BytesPerS {
+				slowest = l
+			}
+			if l.BytesPerS > fastest.BytesPerS {
+				fastest = l
+			}
+		}
+		fmt.Fprintf(&b, "%d links: %.3g GB/s (ranks %d and %d) to %.3g GB/s (ranks %d and %d)\n",
+			len(r.Links), slowest.BytesPerS/1e9, slowest.From, slowest.To, fastest.BytesPerS/1e9,
+			fastest.From, fastest.To)
+	}
+	for _, text := range r.Warnings {
+		fmt.Fprintf(&b, "warning: %s\n", text)
+	}
+	for _, f := range r.Faults {
+		fmt.Fprintf(&b, "FAULT (%s): %s\n        to do: %s\n", f.Kind, f.Text, f.Advice)
+	}
+	verdict := "ready"
+	if !r.OK {
+		verdict = "NOT READY"
+	}
+	fmt.Fprintf(&b, "%d ranks on %d nodes, %s backend: %s, %.1f s\n", r.Ranks, r.nodes(), r.Backend,
+		verdict, r.Seconds)
+	_, err := w.Write(b.Bytes())
+	return err
+}
+
+// nodes returns the number of different known nodes.
+func (r *Report) nodes() int {
+	all := map[string]bool{}
+	for _, n := range r.Nodes {
+		if n != "" {
+			all[n] = true
+		}
+	}
+	return len(all)
+}

@@ -1,0 +1,69 @@
+package preflight
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+)
+
+// slowLink is a link that is slower than others of its kind.
+type slowLink struct {
+	Link
+	fast float64 // the speed of fast links of its kind, in bytes per second
+}
+
+// slowLinks returns the links whose speed is less than tolerance times that of fast links of the
+// same kind. Links within nodes and links between nodes are two kinds. The fast links are the
+// fastest tenth, at least one link.
+func slowLinks(all []Link, node func(rank int) string, tolerance float64) (slow []slowLink) {
+	kinds := map[bool][]Link{}
+	for _, l := range all {
+		within := node(l.From) == node(l.To)
+		kinds[within] = append(kinds[within], l)
+	}
+	for _, links := range kinds {
+		slices.SortFunc(links, func(a, b Link) int { return cmp.Compare(b.BytesPerS, a.BytesPerS) })
+		fast := links[len(links)/10].BytesPerS
+		for _, l := range links {
+			if l.BytesPerS < tolerance*fast {
+				slow = append(slow, slowLink{l, fast})
+			}
+		}
+	}
+	slices.SortFunc(slow, func(a, b slowLink) int {
+		return cmp.Or(cmp.Compare(a.From, b.From), cmp.Compare(a.To, b.To))
+	})
+	return slow
+}
+
+// culprits explains slow links. It returns the ranks with which most links are slow, and the slow
+// links of other ranks. all lists all links.
+func culprits(slow []slowLink, all []Link) (ranks []int, links []slowLink) {
+	total := map[int]int{}
+	for _, l := range all {
+		total[l.From]++
+		total[l.To]++
+	}
+	links = slices.Clone(slow)
+	for {
+		count := map[int]int{}
+		for _, l := range links {
+			count[l.From]++
+			count[l.To]++
+		}
+		worst := -1
+		for _, rank := range slices.Sorted(maps.Keys(count)) {
+			if worst < 0 || count[rank] > count[worst] {
+				worst = rank
+			}
+		}
+		// One slow link does not say which of its ends is at fault.
+		if worst < 0 || count[worst] < 2 || 2*count[worst] <= total[worst] {
+			return ranks, links
+		}
+		ranks = append(ranks, worst)
+		links = slices.DeleteFunc(links, func(l slowLink) bool {
+			return l.From == worst || l.To == worst
+		})
+	}
+}

@@ -1,0 +1,177 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"symmem"
+	"symmem/cmd/symmem/internal/doctor"
+	"symmem/cmd/symmem/internal/preflight"
+	"symmem/cmd/symmem/internal/workload"
+	"symmem/internal/launch"
+	"symmem/internal/rendezvous"
+)
+
+// preflightRank runs the checks of one rank.
+type preflightRank struct {
+	flags   *preflightFlags
+	world   rendezvous.World
+	trial   trial
+	account preflight.Account
+	all     []preflight.Account // of all ranks, or nil if they could not be collected
+}
+
+// check runs the checks of a rank. The account contains its errors.
+func (f *preflightFlags) check(ctx context.Context, world rendezvous.World) *preflightRank {
+	r := &preflightRank{flags: f, world: world}
+	a := &r.account
+	a.Rank, a.Source, a.Backend = world.Rank, string(world.Source), f.backend
+	a.Links = []preflight.Link{}
+	var err error
+	if a.Node, err = os.Hostname(); err != nil {
+		a.Node = "unknown"
+	}
+	r.trial.account.Calls = []doctor.TrialCall{}
+	r.trial.then, r.trial.opening = r.finish, 2*f.timeout
+	if err := r.trial.run(ctx, f.backend, f.timeout); err != nil && r.all == nil {
+		a.Error, a.Lost, a.Expired = err.Error(), lostRanks(err), ctx.Err() != nil
+		a.Calls = r.trial.account.Calls
+		r.describe()
+		r.inspect()
+	}
+	return r
+}
+
+// lostRanks returns the ranks that an error blames.
+func lostRanks(err error) []int {
+	if e, ok := errors.AsType[*symmem.RankLostError](err); ok {
+		return e.Ranks
+	}
+	if e, ok := errors.AsType[*symmem.TimeoutError](err); ok {
+		return e.Missing
+	}
+	if e, ok := errors.AsType[*symmem.PeerError](err); ok {
+		return e.Ranks
+	}
+	return nil
+}
+
+// describe adds the device to the account.
+func (r *preflightRank) describe() {
+	if r.trial.rt == nil {
+		return
+	}
+	a, device := &r.account, r.trial.rt.Device()
+	a.Backend, a.Device, a.Source = device.Backend, device.Name, r.trial.rt.Source()
+	if device.Addressable { // It is no GPU.
+		return
+	}
+	a.GPU = device.Name
+	if n, err := symmem.LocalRanks(device.Backend); err == nil && n > 0 {
+		a.GPU = fmt.Sprintf("%d (%s)", r.world.LocalRank%n, device.Name)
+	}
+}
+
+// finish measures the links and collects the accounts of all ranks.
+func (r *preflightRank) finish(ctx context.Context) error {
+	r.account.Calls = r.trial.account.Calls
+	r.describe()
+	r.inspect()
+	rt := r.trial.rt
+	gatherer, err := workload.NewGatherer(ctx, rt, rt.World(), rt.DefaultStream())
+	if err != nil {
+		return err
+	}
+	r.account.Links, err = preflight.Links(ctx, rt, gatherer, r.trial.buffer.Memory(),
+		r.flags.tolerance)
+	if err != nil {
+		return err
+	}
+	r.all, err = workload.Gather(ctx, gatherer, r.account)
+	return err
+}
+
+// inspect adds what doctor finds on the node. The first rank of each node does it.
+func (r *preflightRank) inspect() {
+	if r.world.LocalRank != 0 || r.account.Machine != nil {
+		return
+	}
+	facts := (&doctorFlags{backend: r.account.Backend}).look()
+	r.account.Machine = doctor.Examine(facts).Problems()
+}
+
+// accounts returns the accounts that this rank has.
+func (r *preflightRank) accounts() []preflight.Account {
+	if r.all != nil {
+		return r.all
+	}
+	return []preflight.Account{r.account}
+}
+
+// startRanks starts the ranks and reports.
+func (f *preflightFlags) startRanks(cmd *cobra.Command) error {
+	ranks, shared, err := f.machineRanks(cmd)
+	if err != nil {
+		return exitWith(exitUsage, err)
+	}
+	self, err := os.Executable()
+	if err != nil {
+		return exitWith(exitUsage, fmt.Errorf("finding this program: %w", err))
+	}
+	// The ranks end by themselves at the deadline. If they do not, they are killed.
+	ctx, cancel := context.WithTimeout(cmd.Context(), f.deadline+f.timeout+10*time.Second)
+	defer cancel()
+	var output bytes.Buffer
+	result, err := runRanks(ctx, launch.Spec{
+		Ranks: ranks, Env: os.Environ(), Plain: true,
+		Command: []string{
+			self, cmd.Name(), "--" + startedFlag, "--backend=" + f.backend,
+			"--timeout=" + f.timeout.String(), "--deadline=" + f.deadline.String(),
+			fmt.Sprint("--tolerance=", f.tolerance),
+		},
+		Stdout: &output, Stderr: cmd.ErrOrStderr(),
+	}, shared)
+	if interrupted(&result) {
+		report := f.judge(nil, preflight.Options{Ranks: ranks, First: -1})
+		report.Interrupt(result.Signal.String())
+		return exitWith(128+int(result.Signal), f.write(cmd, report, rendezvous.World{}))
+	}
+	if err != nil && !errors.Is(err, context.DeadlineExceeded) {
+		return exitWith(exitUsage, fmt.Errorf("starting the ranks: %w", err))
+	}
+	o := preflight.Options{Ranks: ranks, Collected: true, First: result.First, Ended: map[int]string{}}
+	for _, e := range result.Exits {
+		o.Ended[e.Rank] = fmt.Sprintf("%v without a report", e)
+		if err != nil { // Then the ranks were killed.
+			o.First = -1
+			o.Ended[e.Rank] = fmt.Sprintf("rank %d did not end within the deadline of %v", e.Rank,
+				f.deadline)
+		}
+	}
+	report := f.judge(collect[preflight.Account](output.Bytes()), o)
+	if err := f.write(cmd, report, rendezvous.World{}); err != nil {
+		return exitWith(exitUsage, err)
+	}
+	return exitWith(report.Code(), nil)
+}
+
+// machineRanks returns the number of ranks to start, and how they share GPUs.
+func (f *preflightFlags) machineRanks(cmd *cobra.Command) (int, *sharing, error) {
+	ranks := f.ranks
+	if ranks == 0 {
+		gpus, err := symmem.LocalRanks(f.backend)
+		if err != nil {
+			return 0, nil, err
+		}
+		if ranks = min(gpus, maxRanks); gpus == 0 {
+			ranks = 2 // on the host
+		}
+	}
+	return ranksOnGPUs(ranks, cmd.Flags().Changed("ranks"), f.backend)
+}

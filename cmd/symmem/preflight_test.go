@@ -1,0 +1,210 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"symmem/cmd/symmem/internal/preflight"
+	"symmem/internal/sys/systest"
+)
+
+// preflightRun is a preflight that runs.
+type preflightRun struct {
+	cmd            *exec.Cmd
+	stdout, stderr bytes.Buffer
+}
+
+func startPreflight(t *testing.T, env []string, args ...string) *preflightRun {
+	t.Helper()
+	r := &preflightRun{}
+	args = append([]string{"preflight", "--backend=host", "--json"}, args...)
+	r.cmd = systest.Command(t, systest.Patience, command(t), args...)
+	r.cmd.Env = append(os.Environ(), env...)
+	r.cmd.Stdout, r.cmd.Stderr = &r.stdout, &r.stderr
+	if err := r.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+// wait returns the exit code and the report.
+func (r *preflightRun) wait(t *testing.T) (code int, report preflight.Report) {
+	t.Helper()
+	_ = r.cmd.Wait() // The callers check the exit code.
+	if err := json.Unmarshal(r.stdout.Bytes(), &report); err != nil {
+		t.Fatalf("the report is no JSON: %v\n%s%s", err, &r.stdout, &r.stderr)
+	}
+	return r.cmd.ProcessState.ExitCode(), report
+}
+
+// rank waits until a rank of the preflight runs, and returns its process.
+func (r *preflightRun) rank(t *testing.T, rank int) *os.Process {
+	t.Helper()
+	want := fmt.Sprintf("\x00RANK=%d\x00", rank)
+	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); {
+		entries, _ := filepath.Glob("/proc/[0-9]*")
+		for _, entry := range entries {
+			pid, _ := strconv.Atoi(filepath.Base(entry))
+			environ, _ := os.ReadFile(filepath.Join(entry, "environ"))
+			if parentOf(pid) == r.cmd.Process.Pid && strings.Contains("\x00"+string(environ), want) {
+				process, err := os.FindProcess(pid)
+				if err != nil {
+					t.Fatal(err)
+				}
+				return process
+			}
+		}
+	}
+	t.Fatalf("rank %d has not started within a minute", rank)
+	return nil
+}
+
+// checkRankAtFault checks that exactly one fault is reported, of a rank.
+func (r *preflightRun) checkRankAtFault(t *testing.T, rank int) {
+	t.Helper()
+	code, report := r.wait(t)
+	if code != 4 || report.OK || len(report.Faults) != 1 ||
+		report.Faults[0].Kind != preflight.KindRank ||
+		!slices.Equal(report.Faults[0].Ranks, []int{rank}) {
+		t.Errorf("exit code %d, report %s; want 4 and rank %d at fault\n%s", code, &r.stdout, rank,
+			&r.stderr)
+	}
+}
+
+func TestPreflight(t *testing.T) {
+	metrics := filepath.Join(t.TempDir(), "symmem.prom")
+	r := startPreflight(t, nil, "--ranks=3", "--tolerance=0", "--prometheus="+metrics)
+	code, report := r.wait(t)
+	if code != 0 || !report.OK || len(report.Links) != 3 || len(report.Calls) != 4 {
+		t.Errorf("exit code %d, report %s; want 3 links and 4 calls\n%s", code, &r.stdout, &r.stderr)
+	}
+	if b, err := os.ReadFile(metrics); err != nil || !strings.Contains(string(b), "preflight_ok 1") {
+		t.Errorf("metrics = %q, %v; want ok", b, err)
+	}
+	r = startPreflight(t, nil, "--ranks=2", "--tolerance=0", "--min-link=1e6")
+	if code, report := r.wait(t); code != 5 || report.Faults[0].Kind != preflight.KindLink {
+		t.Errorf("exit code %d, report %s; want 5 and a link at fault\n%s", code, &r.stdout, &r.stderr)
+	}
+}
+
+// TestPreflightThatCannotWrite checks that the report is printed although the metrics cannot be
+// written, and that the exit code is not that of a success.
+func TestPreflightThatCannotWrite(t *testing.T) {
+	missing := filepath.Join(t.TempDir(), "missing", "a.prom")
+	r := startPreflight(t, nil, "--ranks=2", "--tolerance=0", "--prometheus="+missing)
+	if code, report := r.wait(t); code != exitUsage || !report.OK ||
+		!strings.Contains(r.stderr.String(), "writing metrics") {
+		t.Errorf("exit code %d, report %s; want 2, a report and a message\n%s", code, &r.stdout,
+			&r.stderr)
+	}
+}
+
+func TestInterruptedPreflightReports(t *testing.T) {
+	r := startPreflight(t, nil, "--ranks=2", "--tolerance=0")
+	if err := r.rank(t, 1).Signal(syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.cmd.Process.Signal(syscall.SIGINT); err != nil {
+		t.Fatal(err)
+	}
+	if code, report := r.wait(t); code != 128+int(syscall.SIGINT) || len(report.Faults) != 1 ||
+		report.Faults[0].Kind != preflight.KindJob {
+		t.Errorf("exit code %d, report %s; want 130 and the signal\n%s", code, &r.stdout, &r.stderr)
+	}
+}
+
+func TestPreflightNamesKilledRank(t *testing.T) {
+	r := startPreflight(t, nil, "--ranks=3", "--tolerance=0")
+	if err := r.rank(t, 1).Kill(); err != nil {
+		t.Fatal(err)
+	}
+	r.checkRankAtFault(t, 1)
+}
+
+func TestPreflightNamesStoppedRank(t *testing.T) {
+	r := startPreflight(t, nil, "--ranks=3", "--tolerance=0", "--timeout=2s")
+	stopped := r.rank(t, 2)
+	if err := stopped.Signal(syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	r.checkRankAtFault(t, 2)
+}
+
+// TestPreflightNamesMissingRank starts two ranks of three, as a launcher does.
+func TestPreflightNamesMissingRank(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	port := l.Addr().(*net.TCPAddr).Port
+	_ = l.Close()
+	var runs []*preflightRun
+	for rank := range 2 {
+		runs = append(runs, startPreflight(t, []string{
+			fmt.Sprint("RANK=", rank), fmt.Sprint("LOCAL_RANK=", rank), "WORLD_SIZE=3",
+			"LOCAL_WORLD_SIZE=3", "MASTER_ADDR=127.0.0.1", fmt.Sprint("MASTER_PORT=", port),
+		}, "--timeout=2s"))
+	}
+	runs[0].checkRankAtFault(t, 2)
+	_ = runs[1].cmd.Wait() // The exit code is checked below.
+	if code := runs[1].cmd.ProcessState.ExitCode(); code != 4 ||
+		!strings.Contains(runs[1].stderr.String(), "did not arrive") {
+		t.Errorf("rank 1: exit code %d, %q; want 4 and the reason", code, &runs[1].stderr)
+	}
+}
+
+// TestPreflightNamesSlowRank stops a rank most of the time, so that it runs at a fraction of its
+// speed.
+func TestPreflightNamesSlowRank(t *testing.T) {
+	if testing.Short() {
+		t.Skip("slows a process down for seconds")
+	}
+	r := startPreflight(t, nil, "--ranks=3", "--tolerance=0.4")
+	slow := r.rank(t, 2)
+	ended := make(chan struct{})
+	var stopper sync.WaitGroup
+	stopper.Go(func() {
+		tick := time.NewTicker(time.Millisecond)
+		defer tick.Stop()
+		for n := 0; ; n++ {
+			signal := syscall.SIGSTOP
+			if n%7 == 0 {
+				signal = syscall.SIGCONT
+			}
+			_ = slow.Signal(signal) // The process may have ended.
+			select {
+			case <-ended:
+				return
+			case <-tick.C:
+			}
+		}
+	})
+	r.checkRankAtFault(t, 2)
+	close(ended)
+	stopper.Wait()
+}
+
+// TestPreflightEndsAtDeadline stops all ranks, so that only the deadline can end the preflight.
+func TestPreflightEndsAtDeadline(t *testing.T) {
+	r := startPreflight(t, nil, "--ranks=2", "--tolerance=0", "--timeout=1s", "--deadline=3s")
+	for rank := range 2 {
+		if err := r.rank(t, rank).Signal(syscall.SIGSTOP); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if code, report := r.wait(t); code != 4 || len(report.Faults) != 2 {
+		t.Errorf("exit code %d, report %s; want 4 and both ranks\n%s", code, &r.stdout, &r.stderr)
+	}
+}
