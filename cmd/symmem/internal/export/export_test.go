@@ -285,6 +285,28 @@ func agree(t *testing.T, folder string, requests int) {
 	}
 }
 
+// TestPoolsWithoutDomainAreNotCompared exports snapshots of a rank that has used a pool without a
+// domain first, and of a rank that has not. Their other pools must have the same number.
+func TestPoolsWithoutDomainAreNotCompared(t *testing.T) {
+	folder := t.TempDir()
+	for rank := range 2 {
+		w, err := trace.Create(folder, trace.Options{Rank: rank, Size: 2, Records: 64})
+		if err != nil {
+			t.Fatal(err)
+		}
+		s := w.NewSource()
+		for _, group := range []string{"", worldID}[1-rank:] {
+			s.Record(&event.Event{Kind: event.KindSegment, Group: group, Size: 2 << 20})
+			s.Record(&event.Event{Kind: event.KindAlloc, Group: group, Size: 512, Requested: 512})
+		}
+	}
+	snapshots := filepath.Join(t.TempDir(), "snapshots")
+	if events, err := WriteSnapshots(snapshots, open(t, folder)); err != nil || events != 6 {
+		t.Fatalf("WriteSnapshots = %d, %v; want 6 events", events, err)
+	}
+	agree(t, snapshots, 1)
+}
+
 func TestFoldersWithOtherFilesAreRefused(t *testing.T) {
 	traces, folder := open(t, traceRun(t, 2, 4, 0)), t.TempDir()
 	for range 2 { // The second export replaces the files of the first.
@@ -300,7 +322,8 @@ func TestFoldersWithOtherFilesAreRefused(t *testing.T) {
 
 func TestTwoTracesOfOneRankAreRefused(t *testing.T) {
 	a, b := traceRun(t, 2, 4, 0), traceRun(t, 2, 4, 0)
-	if _, err := Open([]string{a, b}); err == nil || !strings.Contains(err.Error(), "one run") {
+	_, err := Open([]string{a, b})
+	if err == nil || !strings.Contains(err.Error(), "world of one run") {
 		t.Errorf("Open of two runs = %v; want an error", err)
 	}
 }

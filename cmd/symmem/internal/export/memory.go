@@ -1,10 +1,7 @@
 package export
 
 import (
-	"cmp"
 	"fmt"
-	"maps"
-	"slices"
 
 	"symmem/event"
 	"symmem/trace"
@@ -13,8 +10,10 @@ import (
 // memory is the state of a rank's pools at a point of its trace. Traces have no addresses, so each
 // segment gets an address that no other segment has had.
 type memory struct {
-	pools map[poolKey]*pool
-	next  int64 // the next address
+	pools   map[poolKey]*pool
+	order   []*pool // in the order of first use
+	domains int64   // number of pools with a domain
+	next    int64   // the next address
 }
 
 // poolKey identifies a pool on a rank.
@@ -25,8 +24,10 @@ type poolKey struct {
 
 // pool is the state of a pool.
 type pool struct {
-	title    string
-	number   int64 // from 1, in the order of first use
+	title string
+	// number counts pools with a domain from 1, in the order of first use, which is the same on all
+	// ranks. It is 0 for pools without a domain.
+	number   int64
 	segments map[int32]*segment
 	// allocated and mapped count the bytes of blocks and segments.
 	allocated, mapped int64
@@ -59,26 +60,20 @@ const (
 
 func newMemory() *memory { return &memory{pools: map[poolKey]*pool{}, next: firstAddress} }
 
-// inOrder returns the pools in the order of first use.
-func (m *memory) inOrder() []*pool {
-	return slices.SortedFunc(maps.Values(m.pools), func(a, b *pool) int {
-		return cmp.Compare(a.number, b.number)
-	})
-}
-
 // of returns the pool of a record.
 func (m *memory) of(r *trace.Record) *pool {
 	key := poolKey{r.Group, r.Pool}
 	p := m.pools[key]
 	if p == nil {
-		p = &pool{
-			title:  fmt.Sprintf("pool %d of group %s", r.Pool, r.Group),
-			number: int64(len(m.pools)) + 1, segments: map[int32]*segment{},
-		}
+		p = &pool{segments: map[int32]*segment{}}
 		if r.Group == "" {
 			p.title = fmt.Sprintf("pool %d without a domain", r.Pool)
+		} else {
+			m.domains++
+			p.number, p.title = m.domains, fmt.Sprintf("pool %d of group %s", r.Pool, r.Group)
 		}
 		m.pools[key] = p
+		m.order = append(m.order, p)
 	}
 	return p
 }

@@ -13,8 +13,8 @@ import (
 // WriteSnapshots writes a memory snapshot in PyTorch's format for each rank to a folder. It returns
 // the number of events of pools.
 //
-// Pools are shown as MemPools of device 0. Addresses are not those of the process: segments get
-// addresses in the order in which they were mapped.
+// Pools with a domain are shown as MemPools of device 0, and others as its default pool. Addresses
+// are not those of the process: segments get addresses in the order in which they were mapped.
 func WriteSnapshots(folder string, t *Traces) (events int, err error) {
 	err = writeFiles(t, folder, "snapshot_rank", func(w io.Writer, i int, l *trace.Log) error {
 		s := snapshot{
@@ -49,7 +49,7 @@ func (s *snapshot) write(l *trace.Log) error {
 	s.closeList()
 	s.key("segments")
 	s.openList()
-	for _, p := range s.memory.inOrder() {
+	for _, p := range s.memory.order {
 		for _, ordinal := range slices.Sorted(maps.Keys(p.segments)) {
 			s.segment(p, p.segments[ordinal])
 		}

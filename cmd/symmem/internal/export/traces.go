@@ -63,8 +63,8 @@ func Open(paths []string) (*Traces, error) {
 			return cmp.Compare(a.rank, b.rank)
 		})
 		if duplicate {
-			return nil, fmt.Errorf("%s and %s are both of rank %d: pass the traces of one run",
-				t.ranks[at].path, s.Path, r.rank)
+			return nil, fmt.Errorf("%s and %s are both of rank %d: pass the traces of one "+
+				"world of one run, such as world2-*.trace", t.ranks[at].path, s.Path, r.rank)
 		}
 		t.ranks = slices.Insert(t.ranks, at, r)
 		samples = slices.Insert(samples, at, sampleClock(l))
