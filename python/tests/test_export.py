@@ -58,9 +58,10 @@ def cut_after_last_collective(trace: Path) -> None:
     """Remove the last collective of a trace, and what follows it, as if the rank had stopped."""
     content = bytearray(trace.read_bytes())
     (count,) = struct.unpack_from("<Q", content, 128)  # docs/reference/trace.md
-    kinds = [content[4096 + 32 * n + 6 : 4096 + 32 * n + 8] for n in range(count)]
-    first_of_collective = bytes([18, 1])
-    struct.pack_into("<Q", content, 128, len(kinds) - 1 - kinds[::-1].index(first_of_collective))
+    collective, second = 18, 2
+    records = [content[4096 + 32 * n : 4096 + 32 * (n + 1)] for n in range(count)]
+    last = max(n for n, r in enumerate(records) if r[6] == collective and not r[7] & second)
+    struct.pack_into("<Q", content, 128, last)
     trace.write_bytes(content)
 
 
