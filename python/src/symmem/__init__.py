@@ -45,7 +45,6 @@ from symmem._api.collectives import (
     reduce_scatter_v,
 )
 from symmem._api.make import alloc, empty, empty_like, full, ones, zeros
-from symmem._api.memory import Block
 from symmem._api.messages import irecv, isend, recv, send
 from symmem._api.norms import all_reduce_rms_norm
 from symmem._api.opening import (
@@ -74,6 +73,7 @@ from symmem._api.values import agree, combine, step
 from symmem._backend.failures import last_error
 from symmem._backend.register import register_with_torch
 from symmem._rank.group import Group
+from symmem._rank.memory import Block
 from symmem._rank.work import Work
 from symmem._version import __version__
 from symmem.errors import (

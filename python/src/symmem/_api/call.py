@@ -14,6 +14,7 @@ from symmem._rank.session import find
 from symmem._rank.streams import give_back, span_of
 from symmem._rank.work import FinishedWork, HostWork, SideStream, Work, of_torch
 from symmem._torch.autograd import refuse
+from symmem._torch.factories import scratch
 from symmem._torch.pytorch import pytorch
 from symmem._torch.tensors import require_memory
 
@@ -53,10 +54,7 @@ def checked(group: Group, name: str, tensor: torch.Tensor) -> bool:
 
 def _plain(tensor: torch.Tensor) -> torch.Tensor:
     """Copy a tensor into a contiguous one, with conjugation and negation applied."""
-    module = pytorch().module
-    made: torch.Tensor = module.empty(tensor.shape, dtype=tensor.dtype, device=tensor.device)
-    made.copy_(tensor.detach())
-    return made
+    return scratch(tuple(tensor.shape), tensor).copy_(tensor.detach())
 
 
 class Call:
@@ -129,13 +127,7 @@ class Call:
                 )
             self._wait_for(tensor)
             with self.as_current():
-                flat = (
-                    _plain(tensor)
-                    if reads
-                    else pytorch().module.empty(
-                        tensor.shape, dtype=tensor.dtype, device=tensor.device
-                    )
-                )
+                flat = _plain(tensor) if reads else scratch(tuple(tensor.shape), tensor)
             self._back.append((tensor, flat))
         self._used.append(flat)
         return pytorch().module.view_as_real(flat) if flat.is_complex() else flat
@@ -160,9 +152,7 @@ class Call:
             self._wait_for(tensor)
         shape = (len(tensors), first.numel())
         with self.as_current():
-            flat: torch.Tensor = pytorch().module.empty(
-                shape, dtype=first.dtype, device=first.device
-            )
+            flat = scratch(shape, first)
         self._output.extend(tensors)
         self._back.extend((t, flat[i].view(t.shape)) for i, t in enumerate(tensors))
         self._used.append(flat)

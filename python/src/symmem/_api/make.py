@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from symmem import errors
-from symmem._api import memory
-from symmem._api.memory import Block
+from symmem._rank import memory
 from symmem._rank.group import Group
+from symmem._rank.memory import Block
 from symmem._rank.runtime import CURRENT, Runtime
 from symmem._rank.session import find, session
 from symmem._torch.pytorch import pytorch

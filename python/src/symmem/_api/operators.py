@@ -12,8 +12,9 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from symmem import errors
-from symmem._api import collectives, formulas, memory, rooted
+from symmem._api import collectives, formulas, rooted
 from symmem._api.norms import all_reduce_rms_norm
+from symmem._rank import memory
 from symmem._rank.groups import Place
 from symmem._rank.session import find, session
 from symmem._torch.pytorch import pytorch

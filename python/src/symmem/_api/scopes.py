@@ -26,8 +26,10 @@ def use(
 
     Scopes nest, of one group or several; the innermost counts. In the capture of a CUDA graph
     tensors come from memory that belongs to the graph. On GPUs this applies to every tensor that
-    PyTorch allocates on this thread; on the host backend to those of `symmem.empty`, since PyTorch
-    has no hook to redirect CPU allocations.
+    PyTorch allocates on this thread. PyTorch has no hook for allocations on CPUs, so on the host
+    backend it applies to `symmem.empty` and the like, and to what the program makes by factories of
+    PyTorch (`torch.zeros`, `torch.randn_like`, `Tensor.new_empty`), also in modules; results of
+    other operations, such as `a + b`, are ordinary tensors there.
 
     Args:
         group: as `symmem.group` takes it; the world unless given.

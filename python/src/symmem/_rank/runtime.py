@@ -26,12 +26,14 @@ class Current(threading.local):
     """The pools that this thread's open scopes on the host backend allocate from, innermost last.
 
     `pools` are ranks and numbers of pools, ORDINARY for a disabled scope. `sites` are the call
-    sites that scopes will restore, on any backend.
+    sites that scopes will restore, on any backend. `factories` intercepts what PyTorch makes
+    meanwhile; None if PyTorch was not loaded when the outermost scope began.
     """
 
     def __init__(self) -> None:
         self.pools: list[tuple[Runtime, int]] = []
         self.sites: list[int] = []
+        self.factories: Any = None
 
 
 CURRENT = Current()

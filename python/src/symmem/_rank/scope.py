@@ -7,8 +7,11 @@ from types import TracebackType
 from symmem import errors
 from symmem._c.sites import warn
 from symmem._rank.group import Group, Scopes
+from symmem._rank.memory import made_inside
 from symmem._rank.runtime import ORDINARY
+from symmem._torch.factories import factories
 from symmem._torch.places import note_layout
+from symmem._torch.pytorch import loaded
 from symmem._torch.routing import Router
 
 
@@ -93,7 +96,11 @@ class HostScope:
     def __enter__(self) -> Group:
         runtime = self._group.runtime
         runtime.require()
-        runtime.current.pools.append((runtime, self._pool))
+        current = runtime.current
+        if not current.pools and loaded():
+            current.factories = factories(made_inside)
+            current.factories.__enter__()
+        current.pools.append((runtime, self._pool))
         return self._group
 
     def __exit__(
@@ -102,8 +109,11 @@ class HostScope:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        group = self._group
-        group.runtime.current.pools.pop()
+        group, current = self._group, self._group.runtime.current
+        current.pools.pop()
+        if not current.pools and current.factories is not None:
+            current.factories.__exit__(kind, error, trace)
+            current.factories = None
         if kind is None and group.pending() and self._pool != ORDINARY:
             end(group)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from symmem._api import memory
+from symmem._rank import memory
 from symmem._torch.pytorch import pytorch
 
 if TYPE_CHECKING:

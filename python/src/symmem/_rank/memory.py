@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from symmem import errors
 from symmem._rank.group import Group
-from symmem._rank.runtime import ORDINARY, Runtime
+from symmem._rank.runtime import CURRENT, ORDINARY, Runtime
+from symmem._torch.factories import scratch
 from symmem._torch.pytorch import pytorch
 
 if TYPE_CHECKING:
@@ -103,15 +104,31 @@ def empty(
     return made
 
 
+def made_inside(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+    """Make a tensor that PyTorch makes inside of a scope on the host backend."""
+    runtime, pool = CURRENT.pools[-1]
+    return _on_host(runtime, pool, shape, dtype)
+
+
 def _empty_on_host(
     runtime: Runtime, shape: tuple[int, ...], dtype: torch.dtype, group: Group | None
 ) -> torch.Tensor:
+    return _on_host(runtime, _pool(runtime, group), shape, dtype)
+
+
+def _on_host(
+    runtime: Runtime, pool: int, shape: tuple[int, ...], dtype: torch.dtype
+) -> torch.Tensor:
     module = pytorch().module
     count = math.prod(shape)
-    pool = _pool(runtime, group)
     if count == 0 or pool == ORDINARY:
         plain: torch.Tensor = module.empty(shape, dtype=dtype)
         return plain
     block = Block(runtime, pool, count * dtype.itemsize)
-    made: torch.Tensor = module.frombuffer(block.view, dtype=dtype, count=count).view(shape)
+    flat: torch.Tensor = module.frombuffer(block.view, dtype=dtype, count=count)
+    if len(shape) == 1:
+        return flat
+    # It is no view, so that autograd can let a buffer forget what it had before.
+    made = scratch((0,), flat)
+    made.set_(flat.untyped_storage(), 0, shape, flat.view(shape).stride())
     return made
