@@ -43,6 +43,9 @@ ALLOWED = {
 OF_TORCH = {"libc10.so", "libtorch_cpu.so", "libstdc++.so.6", "libgcc_s.so.1"}
 
 
+OLDEST = (2, 28)
+
+
 class BinaryError(Exception):
     """A binary cannot be built, or would not run on every system of its tag."""
 
@@ -57,8 +60,11 @@ def oldest_glibc(tables: str, allowed: set[str] = ALLOWED) -> tuple[int, int]:
 
 
 def platform_tag(root: Path) -> str:
-    """Return the tag of the systems that all binaries run on."""
-    oldest = (2, 17)
+    """Return the tag of the systems that all binaries run on.
+
+    It is that of PyTorch's wheels at least: manylinux_2_28 also bounds the version of libstdc++.
+    """
+    oldest = OLDEST
     binaries = {root / binary: ALLOWED for binary in BINARIES.values()}
     binaries |= dict.fromkeys(root.glob(BACKENDS), ALLOWED | OF_TORCH)
     for binary, allowed in binaries.items():

@@ -147,6 +147,7 @@ check_python() {
 		grep -q "$one" members
 	done
 	if grep -E '\.(h|pyc|go) ' members; then return 1; fi
+	[[ $wheel == *-manylinux_2_28_x86_64.whl ]] || { echo "$wheel: want manylinux_2_28" && return 1; }
 	cat >program.py <<-'END'
 		import sys, symmem
 		assert "torch" not in sys.modules

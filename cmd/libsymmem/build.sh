@@ -5,7 +5,11 @@
 set -euo pipefail
 output=$(realpath -m "$1")
 cd "$(dirname "$0")"
-export CGO_ENABLED=1 GOTOOLCHAIN=local
-go build -trimpath -buildmode=c-shared \
-	-ldflags="-s -w -buildid= -extldflags=-Wl,--version-script=$PWD/symbols.map" -o "$output" .
+export CGO_ENABLED=1 GOTOOLCHAIN=local CGO_CFLAGS="-O2 -g -include $PWD/glibc.h"
+link=-Wl,--version-script=$PWD/symbols.map
+if [ "$(go env GOARCH)" = amd64 ]; then
+	# Up to glibc 2.33 these have the functions of glibc.h; later libc.so.6 does.
+	link+=" -Wl,--no-as-needed -l:libpthread.so.0 -l:libdl.so.2 -l:libresolv.so.2 -Wl,--as-needed"
+fi
+go build -trimpath -buildmode=c-shared -ldflags="-s -w -buildid= '-extldflags=$link'" -o "$output" .
 rm -f "${output%.so}.h" # cgo writes it; symmem.h is the contract

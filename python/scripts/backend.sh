@@ -15,8 +15,8 @@ cxx=${CXX:-g++}
 build() {
 	printf '#include "%s"\n' "$PWD/$sources"/*.cpp |
 		"$cxx" -x c++ - -std="c++$2" -O1 -fPIC -shared -fvisibility=hidden -w \
-			"-ffile-prefix-map=$PWD/=" -I"$sources" -Icmd/libsymmem -isystem "$3/include" \
-			-isystem "$3/include/torch/csrc/api/include" \
+			-include cmd/libsymmem/glibc.h "-ffile-prefix-map=$PWD/=" -I"$sources" \
+			-Icmd/libsymmem -isystem "$3/include" -isystem "$3/include/torch/csrc/api/include" \
 			-L"$3/lib" -lc10 -ltorch_cpu -Wl,--as-needed -Wl,-s -o "$1.$$"
 	mv "$1.$$" "$1"
 }
@@ -30,8 +30,8 @@ for python in "$@"; do
 		print(f"{major}.{minor}", standard, os.path.dirname(torch.__file__))
 	EOF
 	)
-	key=$(cat "$sources"/* cmd/libsymmem/symmem.h python/scripts/backend.sh "$root/version.py" |
-		cat - <("$cxx" --version) | sha256sum | cut -c1-32)
+	key=$(cat "$sources"/* cmd/libsymmem/{glibc,symmem}.h python/scripts/backend.sh \
+		"$root/version.py" | cat - <("$cxx" --version) | sha256sum | cut -c1-32)
 	[ -e "$cache/$key.so" ] || build "$cache/$key.so" "$standard" "$root"
 	library=$output/libsymmem_torch_$version.so
 	if ! cmp -s "$cache/$key.so" "$library"; then

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from processes import HERE
@@ -28,8 +30,17 @@ def tables(binary: str) -> str:
 
 
 @pytest.mark.parametrize("binary", hatch_build.BINARIES.values())
-def test_the_binaries_run_with_glibc_2_34(binary: str) -> None:
-    assert hatch_build.oldest_glibc(tables(binary)) <= (2, 34)
+def test_the_binaries_run_with_glibc_2_28(binary: str) -> None:
+    assert hatch_build.oldest_glibc(tables(binary)) <= (2, 28)
+
+
+@pytest.mark.parametrize("binary", sorted(ROOT.glob(hatch_build.BACKENDS)) or ["no backend"])
+def test_the_backends_run_on_manylinux_2_28(binary: Path) -> None:
+    text = tables(str(binary))
+    allowed = hatch_build.ALLOWED | hatch_build.OF_TORCH
+    assert hatch_build.oldest_glibc(text, allowed) <= (2, 28)
+    library = [int(n) for n in re.findall(r"GLIBCXX_3\.4\.(\d+)", text)]
+    assert max(library) <= 24
 
 
 def test_the_tag_names_the_newest_version_that_a_binary_needs() -> None:
