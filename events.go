@@ -309,8 +309,8 @@ func (p *poolEvents) collect() {
 	}
 }
 
-// collectToTrace writes the events that the ledger has recorded since the last call to the trace, if
-// there is one. There is no OnEvent. mu is held.
+// collectToTrace writes the events that the ledger has recorded since the last call to the trace.
+// It does nothing without a trace. There is no OnEvent. mu is held.
 func (p *poolEvents) collectToTrace() {
 	box := &p.outbox
 	if box.trace == nil {

@@ -10,8 +10,7 @@ import (
 	"symmem/trace"
 )
 
-// TestRedact redacts a trace with call sites, and texts with paths and a stack. It also has an event
-// that newer ones have replaced.
+// TestRedact redacts a trace with call sites, and texts with paths and a stack.
 func TestRedact(t *testing.T) {
 	folder := t.TempDir()
 	s := create(t, folder, trace.Options{Size: 1})
@@ -32,7 +31,9 @@ func TestRedact(t *testing.T) {
 	}
 	s.Record(&event.Event{
 		Kind: event.KindCollective, Group: "tp/1", Site: "/secret/c.go:3",
-		Call: &event.Call{Operation: "Barrier", Path: "plain", Root: -1, SendSegment: -1, RecvSegment: -1},
+		Call: &event.Call{
+			Operation: "Barrier", Path: "plain", Root: -1, SendSegment: -1, RecvSegment: -1,
+		},
 	})
 	b, err := os.ReadFile(filepath.Join(folder, trace.FileName(0)))
 	if err != nil {

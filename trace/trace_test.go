@@ -278,7 +278,8 @@ func TestTextsAreBounded(t *testing.T) {
 // FuzzParse checks that no file makes Parse fail otherwise than with an error.
 func FuzzParse(f *testing.F) {
 	folder := f.TempDir()
-	create(f, folder, trace.Options{Size: 1, Records: 2}).Record(&event.Event{Kind: event.KindAlloc, Group: "world", Size: 512})
+	s := create(f, folder, trace.Options{Size: 1, Records: 2})
+	s.Record(&event.Event{Kind: event.KindAlloc, Group: "world", Size: 512})
 	b, err := os.ReadFile(filepath.Join(folder, trace.FileName(0)))
 	if err != nil {
 		f.Fatal(err)
@@ -300,8 +301,9 @@ func TestRecordsKeepAllValues(t *testing.T) {
 	folder := t.TempDir()
 	s := create(t, folder, trace.Options{Size: 1, Records: 1 << 12})
 	rapid.Check(t, func(t *rapid.T) {
-		wide := rapid.SampledFrom([]int64{0, 1, 255, 256, 512, 1 << 20, 1<<32 - 1, 1 << 32, 1<<40 - 256,
-			1 << 40, 1<<63 - 1, -1, -1 << 63})
+		wide := rapid.SampledFrom([]int64{
+			0, 1, 255, 256, 512, 1 << 20, 1<<32 - 1, 1 << 32, 1<<40 - 256, 1 << 40, 1<<63 - 1, -1, -1 << 63,
+		})
 		value := func(name string) int64 {
 			return rapid.OneOf(wide, rapid.Int64()).Draw(t, name)
 		}
@@ -326,14 +328,15 @@ func TestRecordsKeepAllValues(t *testing.T) {
 			t.Fatal(err)
 		}
 		var got event.Event
-		if _, err = trace.Scan(bytes.NewReader(b), func(r *trace.Record) { got = r.Event }); err != nil || got != want {
+		_, err = trace.Scan(bytes.NewReader(b), func(r *trace.Record) { got = r.Event })
+		if err != nil || got != want {
 			t.Fatalf("read %+v, %v; want %+v", got, err, want)
 		}
 	})
 }
 
-// TestOrderOfPoolsAndGroups records events of two pools and a group in a random order. A reader must
-// restore the order of the events of each, and that of the pools' events and the group's.
+// TestOrderOfPoolsAndGroups records events of two pools and a group in a random order. A reader
+// must restore the order of the events of each, and of each pool's events and the group's.
 func TestOrderOfPoolsAndGroups(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	folder := t.TempDir()

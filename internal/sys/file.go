@@ -41,7 +41,9 @@ func CreateFile(path string, bytes int64) (*os.File, error) {
 // LockFile locks a file until it is closed. If another open file has the lock, of this process or
 // of another one, LockFile returns ErrLocked at once. A filesystem without locks is no error.
 func LockFile(f *os.File) error {
-	err := withoutInterrupts(func() error { return unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB) })
+	err := withoutInterrupts(func() error {
+		return unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+	})
 	switch {
 	case err == nil, errors.Is(err, unix.EOPNOTSUPP), errors.Is(err, unix.ENOSYS),
 		errors.Is(err, unix.ENOLCK), errors.Is(err, unix.EBADF):

@@ -116,8 +116,9 @@ func writeTrace(b *testing.B, folder string, rank int, p difftest.Program) {
 	}
 	defer w.Close()
 	group := w.NewSource()
-	call := &event.Call{Operation: "AllReduce", Path: "window", Root: -1, SendSegment: -1,
-		RecvSegment: -1}
+	call := &event.Call{
+		Operation: "AllReduce", Path: "window", Root: -1, SendSegment: -1, RecvSegment: -1,
+	}
 	numbers, live := make([]uint64, pools), map[int]int64{}
 	sources := make([]*trace.Source, pools)
 	for i := range sources {

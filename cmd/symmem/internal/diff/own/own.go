@@ -56,8 +56,12 @@ func (c *converter) finish(l *trace.Log) {
 	c.rank.Number = l.Rank
 	if l.Missing > 0 {
 		c.rank.Note("the beginning is missing: newer records have replaced %d", l.Missing)
-		for _, s := range c.sequences {
+	}
+	for _, s := range c.sequences {
+		if l.Missing > 0 {
 			s.Partial, s.First = true, s.number
+		} else {
+			s.Older = nil // nothing is older than the trace
 		}
 	}
 	if l.Torn > 0 {
@@ -206,7 +210,7 @@ func (c *converter) placement(r *trace.Record) {
 		e.Action, e.Size = history.Free, r.Size
 		if n, ok := s.live[at]; ok {
 			e.Block = n
-		} else if c.missing && r.Kind != event.KindReturn && e.Segment >= 0 {
+		} else if r.Kind != event.KindReturn && e.Segment >= 0 {
 			s.Older = append(s.Older, history.OlderBlock{
 				Segment: e.Segment, Offset: e.Offset, Size: e.Size,
 			})
