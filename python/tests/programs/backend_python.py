@@ -24,7 +24,6 @@ import backend  # noqa: E402, F401
 
 LEFT_OUT = {
     "tensors_in_symmetric_memory",  # DDP and FSDP2 get ordinary memory.
-    "is_destroyed_and_opened_again",  # The store of the first group may still be served.
     "an_error_in_a_batch_does_not_reach_the_next",  # It has no lists of works.
     "mistakes_are_errors_with_names",  # They are errors of symmem.
     "sizes_that_do_not_fit_are_errors",
