@@ -155,9 +155,7 @@ func (s *groupState) status() status {
 	return b
 }
 
-// publish adds a wait to this rank's status until unpublish. The caller holds s.mu.
-func (s *groupState) publish(w *waitState) { s.waits = append(s.waits, w) }
-
+// unpublish removes a wait from this rank's status. The caller holds s.mu.
 func (s *groupState) unpublish(w *waitState) {
 	s.waits = slices.DeleteFunc(s.waits, func(o *waitState) bool { return o == w })
 }

@@ -62,7 +62,7 @@ func (s *groupState) wait(ctx context.Context, w *waitState) error {
 		w.timeout = max(0, deadline.Sub(w.begin))
 	}
 	w.remaining = len(s.missing(w))
-	s.publish(w)
+	s.waits = append(s.waits, w)
 	defer s.unpublish(w)
 	for {
 		q, ended := s.waitStatus(w, time.Now()), ctx.Err()
@@ -182,7 +182,7 @@ func (s *groupState) beginWait(w *waitState) error {
 	if s.closed {
 		return s.checkUsable(driver.LaneControl)
 	}
-	s.publish(w)
+	s.waits = append(s.waits, w)
 	return nil
 }
 
