@@ -10,6 +10,15 @@
 //
 //	<!-- results/NAME.json -->
 //	<!-- end -->
+//
+// bench/host/peers.sh, and bench/gpu/torch.sh with RESULTS=DIR, write result files themselves. A
+// result file has these fields, and no others:
+//
+//   - runs lists the runs: machine, date (a day, or "2026-11-20 to 2026-11-22"), and if known
+//     libraries, commit and command. A run for a part of the table names it in part.
+//   - columns lists names with units.
+//   - rows lists the rows. A cell is a number, whose digits are kept, a text, null, or a list of
+//     these, which is shown with " / ".
 package main
 
 import (
