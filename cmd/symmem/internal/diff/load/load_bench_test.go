@@ -21,15 +21,15 @@ import (
 )
 
 var (
-	benchRanks  = flag.Int("ranks", 64, "ranks in BenchmarkDiff")
-	benchEvents = flag.Int("events", 100_000, "events of each rank in BenchmarkDiff")
+	benchRanks  = flag.Int("ranks", 4, "ranks in BenchmarkDiff")
+	benchEvents = flag.Int("events", 10_000, "events of each rank in BenchmarkDiff")
 )
 
 // BenchmarkDiff measures the comparison of large files, of which the last has one request more. It
 // reports the processor time and the largest resident set:
 //
-//	go test ./cmd/symmem/internal/diff/load -run '^$' -bench Diff/traces -benchtime 1x
-//	go test ./cmd/symmem/internal/diff/load -run '^$' -bench Diff/snapshots -benchtime 1x
+//	go test ./cmd/symmem/internal/diff/load -run '^$' -bench Diff -benchtime 1x \
+//	    -ranks 64 -events 100000
 //	go test ./cmd/symmem/internal/diff/load -run '^$' -bench Diff/snapshots -benchtime 1x \
 //	    -ranks 2 -events 2600000    # files of 1 GB
 func BenchmarkDiff(b *testing.B) {
