@@ -220,8 +220,10 @@ func TestTraceOfEveryOperation(t *testing.T) {
 		operation string
 		bytes     [2]int64 // of the larger buffer of each rank; rank 1 is the root
 	}{
-		{"Gather", [2]int64{count * 4, 2 * count * 4}}, {"Scatter", [2]int64{count * 4, 2 * count * 4}},
-		{"Reduce", [2]int64{count * 4, count * 4}}, {"AllGatherV", [2]int64{count * 4, count * 4}},
+		{"Gather", [2]int64{count * 4, 2 * count * 4}},
+		{"Scatter", [2]int64{count * 4, 2 * count * 4}},
+		{"Reduce", [2]int64{count * 4, count * 4}},
+		{"AllGatherV", [2]int64{count * 4, count * 4}},
 		{"ReduceScatterV", [2]int64{count * 4, count * 4}},
 		{"AllGather", [2]int64{2 * count * 4, 2 * count * 4}},
 		{"AllReduce", [2]int64{count * 4, count * 4}},

@@ -13,8 +13,8 @@ import (
 	"symmem/internal/control"
 )
 
-// teardown frees a communicator after its plane has failed or has been closed. The function
-// decide chooses each step. Memory that graphs of other libraries use is freed when these graphs are
+// teardown frees a communicator after its plane has failed or has been closed. The function decide
+// chooses each step. Memory that graphs of other libraries use is freed when these graphs are
 // destroyed (memory.Hold).
 type teardown struct {
 	gpu       *gpu.GPU

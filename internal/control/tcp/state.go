@@ -191,7 +191,7 @@ func (s *groupState) unreported() []int {
 }
 
 // decideTimeout limits a request to the store.
-const decideTimeout = time.Second
+const decideTimeout = 3 * time.Second
 
 // Decide proposes the cause of the group's failure and returns the decided one. The decision is in
 // the store. A rank that cannot reach the store uses its own proposal.

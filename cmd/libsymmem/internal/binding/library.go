@@ -62,8 +62,8 @@ func (l *Library) openMain(ctx context.Context, o *Options, kind rankKind) error
 }
 
 // Close leaves the main world and frees all memory that contains no live buffers. Unless force is
-// set, Close fails if any buffer is live. A forced Close waits for other ranks for at most a second.
-// After a forced Close, callers may still use and free their live buffers.
+// set, Close fails if any buffer is live. A forced Close waits for other ranks for at most a
+// second; afterwards callers may still use and free their live buffers.
 func (l *Library) Close(force bool) error {
 	l.opening.Lock()
 	defer l.opening.Unlock()
