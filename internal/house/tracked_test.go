@@ -1,0 +1,26 @@
+package house
+
+import (
+	"bytes"
+	"debug/elf"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// TestNoProgramIsTracked fails if a commit contains the output of go build.
+func TestNoProgramIsTracked(t *testing.T) {
+	git := exec.CommandContext(t.Context(), "git", "ls-files", "-z")
+	git.Dir = "../.."
+	names, err := git.Output()
+	if err != nil {
+		t.Skipf("needs a checkout and git: %v", err)
+	}
+	for name := range strings.SplitSeq(string(bytes.TrimRight(names, "\x00")), "\x00") {
+		if f, err := elf.Open(filepath.Join(git.Dir, name)); err == nil {
+			f.Close()
+			t.Errorf("%s is a program or library: remove it from git", name)
+		}
+	}
+}
