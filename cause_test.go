@@ -116,7 +116,7 @@ func TestDepartedRanksAreCause(t *testing.T) {
 	}
 }
 
-// TestAdoptedCauseKeepsTextAndType lets a rank without a report of its own adopt causes.
+// TestAdoptedCauseKeepsTextAndType makes a rank that has no report adopt causes.
 func TestAdoptedCauseKeepsTextAndType(t *testing.T) {
 	mismatch := &symmem.MismatchError{Number: 3, Group: "world", Others: []int{1}}
 	own := errors.New("own")

@@ -92,7 +92,7 @@ func (p *runningProgram) plant(rng *rand.Rand, ranks int) bool {
 	return true
 }
 
-// runPrograms runs programs one after the other, each in pools of its own.
+// runPrograms runs programs one after the other, each in new pools.
 func runPrograms(t *testing.T, folder string, ranks int, programs []*runningProgram) {
 	t.Helper()
 	runtimes, err := symmem.OpenLocal(t.Context(), ranks, symmem.Options{

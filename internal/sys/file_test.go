@@ -32,7 +32,7 @@ func TestCreateFile(t *testing.T) {
 }
 
 // TestCreateFileWithoutFallocate creates a file on ramfs, which cannot allocate blocks. A child
-// process mounts ramfs in namespaces of its own.
+// process mounts ramfs in new namespaces.
 func TestCreateFileWithoutFallocate(t *testing.T) {
 	const variable = "SYS_TEST_RAMFS"
 	if folder := os.Getenv(variable); folder != "" {
