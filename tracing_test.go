@@ -100,9 +100,10 @@ func TestTraceWithoutOnEvent(t *testing.T) {
 	}
 }
 
-// TestCloseUnmapsTrace frees a buffer after Close, which must not reach the trace.
-func TestCloseUnmapsTrace(t *testing.T) {
-	folder := t.TempDir()
+// openTraced opens a world of one rank that writes its trace into a folder, and allocates a buffer
+// of 4096 bytes.
+func openTraced(t *testing.T, folder string) (*symmem.Runtime, symmem.Buffer) {
+	t.Helper()
 	rt := openAloneWith(t, symmem.Options{Trace: folder})
 	p, err := rt.NewPool(symmem.PoolOptions{Domain: rt.World()})
 	if err != nil {
@@ -112,6 +113,13 @@ func TestCloseUnmapsTrace(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	return rt, b
+}
+
+// TestCloseUnmapsTrace frees a buffer after Close, which must not reach the trace.
+func TestCloseUnmapsTrace(t *testing.T) {
+	folder := t.TempDir()
+	rt, b := openTraced(t, folder)
 	if err := rt.Close(); err != nil {
 		t.Fatal(err)
 	}
@@ -159,15 +167,7 @@ func TestTracedCallsAllocateNothing(t *testing.T) {
 // TestTraceOfListWithoutOnEvent checks that a trace has every collective of a list.
 func TestTraceOfListWithoutOnEvent(t *testing.T) {
 	folder := t.TempDir()
-	rt := openAloneWith(t, symmem.Options{Trace: folder})
-	p, err := rt.NewPool(symmem.PoolOptions{Domain: rt.World()})
-	if err != nil {
-		t.Fatal(err)
-	}
-	b, err := p.Alloc(4096)
-	if err != nil {
-		t.Fatal(err)
-	}
+	rt, b := openTraced(t, folder)
 	call := symmem.Call{
 		Operation: symmem.OpAllReduce, Type: symmem.Uint8, Op: symmem.Sum, Count: 64,
 		Send: b.Memory(), Recv: b.Memory(), Wait: true,
