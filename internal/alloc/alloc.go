@@ -2,22 +2,23 @@ package alloc
 
 import "fmt"
 
-// Growth requests a segment. The caller maps a segment and passes it to AddSegment together with
-// the Growth. The caller may raise Bytes if the backend only has larger segments.
+// Growth requests a new segment from the caller, which maps the segment and passes it to
+// AddSegment together with the Growth. The caller may raise Bytes if the backend only has
+// larger segments.
 type Growth struct {
 	Bytes    int64  // size of the segment; 0 if none is needed
 	least    int64  // smallest size that fits the request
-	home     uint32 // number of the index that gets the segment's free memory
-	reserved bool   // true if other streams may not take the segment's memory
+	home     uint32 // index that gets the segment's free memory
+	reserved bool   // whether only the requesting stream may use the memory
 }
 
-// Alloc places size bytes for a stream. If the Growth requests a segment, Alloc has placed nothing.
-// The caller then maps the segment, calls AddSegment and repeats the Alloc. If it cannot map a
-// segment, it calls GrowFailed.
+// Alloc places size bytes for a stream. If it returns a Growth, nothing has been placed: the
+// caller maps a segment, calls AddSegment and repeats the Alloc, or calls GrowFailed if no
+// segment can be mapped.
 //
-// Before it grows or fails, Alloc frees deferred blocks of the stream, oldest first, until one
-// fits. If none fits, it takes clean memory of other streams. The caller must handle the events of
-// Waits and the blocks of Returned, even if Alloc grows or fails.
+// Before Alloc grows or fails, it frees the stream's deferred blocks, oldest first, until one
+// fits. If none fits, it uses clean memory of other streams. The caller must handle Waits and
+// Returned even if Alloc grows or fails.
 //
 // Errors: ErrSize, *OutOfMemoryError when Capacity leaves no room, ErrExhausted.
 func (c *Core) Alloc(size int64, stream Stream) (Block, Growth, error) {
@@ -57,7 +58,7 @@ func badSize(action string, size int64) error {
 	return fmt.Errorf("%s %d bytes: %w: it must be 1 to %d", action, size, ErrSize, MaxSize)
 }
 
-// allocSlowly continues Alloc if no free block of the stream fits.
+// allocSlowly continues Alloc when none of the stream's free blocks fits.
 func (c *Core) allocSlowly(size int64, units uint64, home uint32) (Block, Growth, error) {
 	rounded := int64(units) << unitShift
 	for s := &c.streams[home/2]; s.first != 0; {
@@ -88,7 +89,7 @@ func (c *Core) allocSlowly(size int64, units uint64, home uint32) (Block, Growth
 }
 
 // Shrink halves a segment that the backend could not map, but keeps it large enough for the
-// request. It returns false if the segment cannot shrink.
+// request. It returns false if the segment is already the smallest possible.
 func (c *Core) Shrink(g *Growth) bool {
 	if g.Bytes <= g.least {
 		return false
@@ -97,8 +98,8 @@ func (c *Core) Shrink(g *Growth) bool {
 	return true
 }
 
-// GrowFailed returns the *OutOfMemoryError for a request whose segment the backend could not map.
-// It does not change the Core, so the request can be repeated once memory has been freed.
+// GrowFailed returns the *OutOfMemoryError for a request whose segment could not be mapped. The
+// Core is unchanged, so the caller may free memory and repeat the request.
 func (c *Core) GrowFailed(size int64, stream Stream) error {
 	if size <= 0 || size > MaxSize {
 		return badSize("allocating", size)
@@ -108,9 +109,9 @@ func (c *Core) GrowFailed(size int64, stream Stream) error {
 }
 
 // Reserve returns the Growth after which a stream can allocate blocks of the given total size
-// without growing again. The Growth is empty if one free block of the stream is already that large.
-// Other streams cannot take reserved memory. Under Stepped sizing, reserved memory serves only
-// requests above 1 MiB. If Capacity leaves no room for a segment, Reserve reserves clean memory of
+// without growing again. The Growth is empty if the stream has a free block of that size. Other
+// streams cannot use reserved memory. Under Stepped sizing, reserved memory serves only
+// requests above 1 MiB. If Capacity leaves no room for a segment, Reserve uses clean memory of
 // other streams.
 //
 // Errors: ErrSize, *OutOfMemoryError when Capacity leaves no room.
@@ -137,8 +138,8 @@ func (c *Core) Reserve(bytes int64, stream Stream) (Growth, error) {
 	return Growth{Bytes: need, least: need, home: home, reserved: true}, nil
 }
 
-// ReserveClean reserves clean memory of other streams if the segment of a Reserve cannot be mapped.
-// It reports whether there was enough.
+// ReserveClean reserves clean memory of other streams when no segment can be mapped for a
+// Reserve. It reports whether there was enough.
 func (c *Core) ReserveClean(bytes int64, stream Stream) bool {
 	if !c.geometric {
 		return false
@@ -150,15 +151,15 @@ func (c *Core) ReserveClean(bytes int64, stream Stream) bool {
 		c.takeClean(units, home, c.streams[home/2].number) && c.reserve(units, home)
 }
 
-// Seize gives the requesting stream free memory of other streams, and reports whether it took any.
-// Queued work of the other streams may still use this memory. Seize is the last resort when no
-// segment can be mapped. It takes memory only from streams for which mayLose returns true, and
-// never takes reserved memory.
+// Seize moves free memory of other streams to the requesting stream and reports whether it
+// moved any. It is the last resort when no segment can be mapped, because queued work of the
+// other streams may still use the memory. Only streams for which mayLose returns true lose
+// memory. Reserved memory is never moved.
 //
-// Before it moves memory, Seize calls wait for each stream that loses some. wait makes the
-// requesting stream wait, on the device, for the owner's queued work. The wait must end before the
-// requesting stream uses the block of the next Alloc. If wait fails, Seize changes nothing and
-// returns the error.
+// Before the move, Seize calls wait once for each stream that loses memory. wait makes the
+// requesting stream wait, on the device, for the owner's queued work. That wait must end before
+// the requesting stream uses the block of its next Alloc. If wait fails, Seize changes nothing
+// and returns the error.
 func (c *Core) Seize(
 	size int64, stream Stream, mayLose func(Stream) bool, wait func(owner Stream) error,
 ) (taken bool, err error) {
@@ -178,7 +179,7 @@ func (c *Core) Seize(
 			return false, err
 		}
 	}
-	c.frees++ // QuietSince and Idle must not accept a Mark from before the move.
+	c.frees++ // A Mark from before the move must satisfy neither QuietSince nor Idle.
 	c.transferGap(best, home, c.streams[home/2].number)
 	c.absorb()
 	return len(losers) > 0, nil

@@ -7,24 +7,24 @@ type freeBlocks struct {
 	slab
 	keys      []uint64   // backing store of all bags' arrays; keys[0] is unused
 	spareKeys [32]uint32 // first unused array in keys, by the logarithm of its capacity
-	credit    int        // number of tail keys that searches may still visit; see creditStep
+	credit    int        // number of tail keys that searches may still visit
 	classes   []class    // by number; 0 means no class
 	unused    uint32     // first unused class
 }
 
-// bag holds the free blocks of one size in one index. It stores a key for each block. Comparing two
-// keys is the same as comparing the positions of their blocks. The keys are in an array, a part of
-// freeBlocks.keys, and each block records the slot of its key. The bag's last key replaces a
-// removed key, so a removal updates the record of only one other block.
+// bag holds the free blocks of one size in one index. It stores one key for each block, in an
+// array that is a part of freeBlocks.keys. Keys have the same order as the positions of their
+// blocks. Each block records the slot of its key. To remove a key, the bag moves its last key
+// into the free slot, so only one other block's record changes.
 //
-// The first keys form a heap. The keys after the heap, called the tail, are unordered. A new key is
-// appended to the tail. Only a search for the lowest block compares keys. It looks at the first key
-// and at the tail, and moves a tail that is too long into the heap. A block that is merged soon
-// after its Free is therefore never compared.
+// The first keys form a heap. The remaining keys, the tail, are unordered. New keys are
+// appended to the tail. Only a search for the lowest block compares keys: it reads the heap's
+// root and the tail, and first moves the tail into the heap if the tail is too long. A block
+// that is merged soon after its Free is therefore never compared.
 //
 // Unused slots contain noKey, which is above all keys. Most bags have the smallest capacity. A
-// search in a small bag reads all slots. It does not branch on the number of blocks, because the
-// branch would be unpredictable.
+// search in such a bag reads all slots, because a branch on the number of blocks would be
+// unpredictable.
 type bag struct {
 	start    uint32 // index of the bag's first slot in freeBlocks.keys
 	capacity uint32 // number of slots: a power of two, or 0 if the bag has no array
@@ -32,22 +32,19 @@ type bag struct {
 	heaped   uint32 // number of keys in the heap
 }
 
-// minBagCapacity is the capacity of a new bag. Smaller bags would soon have to be resized.
 const minBagCapacity = 4
 
-// noKey fills unused slots.
 const noKey = ^uint64(0)
 
 // Removing a key from a heap is expensive, and most keys are removed by merging. Keys therefore
-// stay in the tail until the credit is spent. Each search for a block adds creditStep to the
-// credit. Each tail key that a search visits costs one. Apart from heap operations, a search thus
-// takes constant time on average.
+// stay in the tail until the credit is spent. Each search adds creditStep to the credit, and
+// each tail key that a search visits costs one. Apart from heap operations, a search thus takes
+// amortised constant time.
 const (
 	creditStep = 4
 	maxCredit  = 1024
 )
 
-// addKey adds a free block to a bag.
 func (f *freeBlocks) addKey(g *bag, b *block, id uint32) {
 	slot := g.count
 	if slot == g.capacity {
@@ -58,7 +55,6 @@ func (f *freeBlocks) addKey(g *bag, b *block, id uint32) {
 	b.packed = uint64(Free) | uint64(slot)<<slotShift
 }
 
-// removeKey removes the key in a slot from a bag and moves the last key to this slot.
 func (f *freeBlocks) removeKey(g *bag, slot uint32) {
 	last := g.count - 1
 	g.count = last
@@ -86,8 +82,8 @@ func (f *freeBlocks) removeKeySlowly(g *bag, slot uint32) {
 	}
 }
 
-// removeHeaped removes the key in a slot of the heap; the last key of the heap fills the gap. The
-// caller has decremented g.count.
+// removeHeaped removes the key in a slot of the heap and fills the slot with the heap's last
+// key. The caller has decremented g.count.
 func (f *freeBlocks) removeHeaped(g *bag, slot uint32) {
 	g.heaped--
 	key := f.keys[g.start+g.heaped]
@@ -103,7 +99,6 @@ func (f *freeBlocks) removeHeaped(g *bag, slot uint32) {
 	}
 }
 
-// setSlot writes a key into a slot.
 func (f *freeBlocks) setSlot(g *bag, slot uint32, key uint64) {
 	f.keys[g.start+slot] = key
 	f.blocks[key&idMask].packed = uint64(Free) | uint64(slot)<<slotShift
@@ -133,7 +128,6 @@ func (f *freeBlocks) lowest(g *bag) uint32 {
 	return uint32(low & idMask)
 }
 
-// heapifyTail moves all keys of a bag's tail into its heap.
 func (f *freeBlocks) heapifyTail(g *bag) {
 	f.credit = 0
 	for g.heaped < g.count {
@@ -142,7 +136,6 @@ func (f *freeBlocks) heapifyTail(g *bag) {
 	}
 }
 
-// siftUp moves a key up from a slot until the heap is in order.
 func (f *freeBlocks) siftUp(g *bag, slot uint32, key uint64) {
 	for slot > 0 {
 		above := (slot - 1) / 2
@@ -155,7 +148,6 @@ func (f *freeBlocks) siftUp(g *bag, slot uint32, key uint64) {
 	f.setSlot(g, slot, key)
 }
 
-// siftDown moves a key down from a slot until the heap is in order.
 func (f *freeBlocks) siftDown(g *bag, slot uint32, key uint64) {
 	heap := f.keys[g.start : g.start+g.heaped]
 	for below := 2*slot + 1; below < g.heaped; below = 2*slot + 1 {
@@ -171,7 +163,6 @@ func (f *freeBlocks) siftDown(g *bag, slot uint32, key uint64) {
 	f.setSlot(g, slot, key)
 }
 
-// resize moves a bag to an array of another capacity.
 func (f *freeBlocks) resize(g *bag, capacity uint32) {
 	start := f.allocKeys(capacity)
 	keys := f.keys[start : start+capacity]

@@ -6,8 +6,9 @@ import (
 	"testing"
 )
 
-// TestEqualBlocksAreAllocatedInOrderOfPosition keeps up to 2,000 free blocks of one size, too many
-// for a linear search, allocates and frees random ones, and finally merges all of them.
+// TestEqualBlocksAreAllocatedInOrderOfPosition keeps up to 2,000 free blocks of one size, which
+// is too many for a linear search. It allocates and frees random blocks, and finally merges all
+// of them.
 func TestEqualBlocksAreAllocatedInOrderOfPosition(t *testing.T) {
 	const size, count = 4096, 4000
 	c := newCore(t, Default())
@@ -61,8 +62,6 @@ func TestEqualBlocksAreAllocatedInOrderOfPosition(t *testing.T) {
 	}
 }
 
-// TestBagsReuseKeyArrays makes 2,000 free blocks of each of several sizes in turn, and checks that
-// each bag reuses the key array of the bag before it.
 func TestBagsReuseKeyArrays(t *testing.T) {
 	c := newCore(t, Default())
 	const count = 2000

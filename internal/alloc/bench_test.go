@@ -43,12 +43,10 @@ func benchmarkPair(b *testing.B, c *Core, size int64) {
 	}
 }
 
-// BenchmarkPairFresh allocates and frees one size in an otherwise empty pool.
 func BenchmarkPairFresh(b *testing.B) {
 	benchmarkPair(b, newCore(b, Default()), 4096)
 }
 
-// BenchmarkPairLive allocates and frees one size behind 10,000 adjacent live blocks.
 func BenchmarkPairLive(b *testing.B) {
 	c := newCore(b, Default())
 	for range 10_000 {
@@ -57,14 +55,11 @@ func BenchmarkPairLive(b *testing.B) {
 	benchmarkPair(b, c, 4096)
 }
 
-// BenchmarkPairChurned allocates and frees one size among 10,000 live blocks of random sizes, after
-// churn.
 func BenchmarkPairChurned(b *testing.B) {
 	c, _ := newChurnedCore(b, Default(), 10_000)
 	benchmarkPair(b, c, 4096)
 }
 
-// BenchmarkPairEqual allocates and frees one size while 10,000 other blocks of that size are free.
 func BenchmarkPairEqual(b *testing.B) {
 	c := newCore(b, Default())
 	var odd []Block
@@ -80,7 +75,6 @@ func BenchmarkPairEqual(b *testing.B) {
 	benchmarkPair(b, c, 4096)
 }
 
-// BenchmarkReplace frees the oldest of 1,000 live blocks of one size and allocates a new one.
 func BenchmarkReplace(b *testing.B) {
 	c := newCore(b, Default())
 	blocks := make([]Block, 1000)
@@ -97,8 +91,8 @@ func BenchmarkReplace(b *testing.B) {
 
 const draws = 1 << 14
 
-// newChurnedCore returns a Core with live blocks of 512 B to 1 MiB, after it has replaced random
-// blocks ten times as often as there are blocks.
+// newChurnedCore returns a Core with live blocks of 512 B to 1 MiB, after it has replaced ten
+// random blocks for each block.
 func newChurnedCore(tb testing.TB, config Config, live int) (*Core, []Block) {
 	tb.Helper()
 	c := newCore(tb, config)
@@ -126,7 +120,6 @@ func randomDraws(live int) (victims []int, sizes []int64) {
 	return victims, sizes
 }
 
-// BenchmarkRandom frees a random one of 10,000 live blocks and allocates a random size.
 func BenchmarkRandom(b *testing.B) {
 	c, blocks := newChurnedCore(b, Default(), 10_000)
 	victims, sizes := randomDraws(len(blocks))

@@ -7,8 +7,8 @@ import (
 )
 
 // tlsf implements a two-level segregated fit over one segment, for comparison. It has 32 size
-// ranges between two powers of two and rounds requests up to the next range. The free blocks of a
-// range form a stack. It has no counters, handle checks or streams.
+// ranges between two powers of two and rounds requests up to the next range. Each range has a
+// stack of free blocks. There are no counters, handle checks or streams.
 type tlsf struct {
 	blocks  []tlsfBlock
 	vacant  int32
@@ -22,7 +22,7 @@ type tlsfBlock struct {
 	prev, next    int32 // in the segment
 	before, after int32 // in the range
 	free          bool
-	_             [24]byte // one cache line each, as in Core
+	_             [24]byte // pad to a cache line, as in Core
 }
 
 func newTLSF(units uint64) *tlsf {
@@ -134,7 +134,6 @@ func (t *tlsf) absorb(id, after int32) {
 	t.vacant = after
 }
 
-// BenchmarkTLSF repeats BenchmarkPairFresh and BenchmarkRandom with tlsf.
 func BenchmarkTLSF(b *testing.B) {
 	b.Run("pair", func(b *testing.B) {
 		t := newTLSF(1 << 25)

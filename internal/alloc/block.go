@@ -1,7 +1,7 @@
 package alloc
 
-// Stream names a stream of the caller. A block serves only the stream it was allocated on. Ranks
-// may name their streams differently; Core.Number is the same on all ranks.
+// Stream is the caller's name for a stream. A block serves only the stream for which it was
+// allocated. Ranks may name their streams differently; Core.Number is the same on all ranks.
 type Stream int32
 
 // Handle identifies one lifetime of a block within its Core. The zero Handle is never issued. A
@@ -12,8 +12,8 @@ func makeHandle(id, generation uint32) Handle {
 	return Handle(generation)<<32 | Handle(id)
 }
 
-// Block describes an allocated range of one segment. It has four words, the most that the compiler
-// keeps in registers. View contains more details.
+// Block describes an allocated range of one segment. Its four words are the most that the
+// compiler keeps in registers. View has more details.
 type Block struct {
 	Segment int32 // ordinal of the segment
 	Offset  int64 // bytes from the start of the segment
@@ -43,8 +43,8 @@ func (s State) String() string {
 	return [...]string{"vacant", "free", "live", "parked", "deferred"}[s]
 }
 
-// Record numbers have 26 bits, because each shares a word with a position or size. Number 0 means
-// no block. Regions are numbered in the same way.
+// Block numbers have 26 bits because each shares a word with a position or size. Number 0 means
+// no block. Region numbers have the same format.
 const (
 	idBits    = 26
 	idMask    = 1<<idBits - 1
@@ -54,21 +54,20 @@ const (
 // maxPosition is the exclusive limit of positions. A position shares its word with a region number.
 const maxPosition = uint64(1) << (64 - idBits)
 
-// block holds the record of one block in the slab of a Core. It is half a cache line: reading a
-// record is nearly always a cache miss, because blocks that are adjacent in memory are far apart in
-// the slab. It has no pointers, so the garbage collector never scans it. The lock that guards the
-// Core guards all fields.
+// block is the record of one block in a Core's slab. It fills half a cache line: blocks that
+// are adjacent in memory are far apart in the slab, so reading a record is nearly always a
+// cache miss. Without pointers, the garbage collector never scans it. The Core's lock guards
+// all fields.
 type block struct {
 	place      uint64 // position in the arena in units, see segment.base; low bits: the region
 	span       uint64 // size in units; low bits: the previous block in the region, see region.ring
 	next       uint32 // next block in the region, or next vacant record
-	generation uint32 // incremented when the block becomes free
+	generation uint32 // incremented on every free
 	// packed holds the state in its lowest bits, and above them the hasSide bit. The other bits
 	// hold the slot of a free block in its bag, or the bytes requested for any other block.
 	packed uint64
 }
 
-// Parts of block.packed.
 const (
 	stateMask      = 7
 	hasSide        = 8 // set if the side record is in use
@@ -76,7 +75,7 @@ const (
 	slotShift      = 4
 )
 
-// side holds the fields that few blocks need. It has the same number as the block's record.
+// side holds the fields that few blocks need. It has the same number as the block.
 type side struct {
 	pins          int32  // number of Pins without an Unpin
 	uses          uint32 // first use on another stream
@@ -93,16 +92,15 @@ func (b *block) setPrev(id uint32) { b.span = b.span&^idMask | uint64(id) }
 func (b *block) state() State      { return State(b.packed & stateMask) }
 func (b *block) setState(s State)  { b.packed = b.packed&^stateMask | uint64(s) }
 
-// requested returns the bytes that the caller requested for a block that is not free.
+// requested returns the bytes requested for a block that is not free.
 func (b *block) requested() int64 { return int64(b.packed >> requestedShift) }
 
-// slot returns the slot of a free block in its bag.
+// slot returns a free block's slot in its bag.
 func (b *block) slot() uint32 { return uint32(b.packed >> slotShift) }
 
 // key returns a key that orders blocks by position and identifies them.
 func (b *block) key(id uint32) uint64 { return b.place&^idMask | uint64(id) }
 
-// moveTo sets the position, region and size of a block.
 func (b *block) moveTo(place, units uint64) {
 	b.place, b.span = place, units<<idBits|b.span&idMask
 }
@@ -114,7 +112,7 @@ type slab struct {
 	vacant uint32  // first vacant record
 }
 
-// grab returns the number of a vacant record. It may move the slab.
+// grab returns the number of a vacant record. It may reallocate the slab.
 func (s *slab) grab() uint32 {
 	if id := s.vacant; id != 0 {
 		s.vacant = s.blocks[id].next
@@ -125,8 +123,8 @@ func (s *slab) grab() uint32 {
 	return uint32(len(s.blocks) - 1)
 }
 
-// drop makes a record vacant. It keeps the record's generation, so that stale handles are still
-// recognised.
+// drop makes a record vacant. The record keeps its generation, so stale handles are still
+// detected.
 func (s *slab) drop(b *block, id uint32) {
 	b.packed = uint64(vacant)
 	b.next = s.vacant

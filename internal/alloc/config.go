@@ -2,22 +2,21 @@ package alloc
 
 import "fmt"
 
-// Units of size, in bytes.
 const (
 	kib = int64(1) << 10
 	mib = int64(1) << 20
 )
 
-// Unit is the granularity of blocks in bytes: the offset and size of every block are multiples of
-// Unit. PyTorch's allocator uses 512 too, so kernels that rely on its alignment keep working. 512
-// is a multiple of every vector width, of the 128-byte lines of GPU caches and of the 256 bytes
-// that cuMemAlloc guarantees. The records of a block (52 bytes) then take a tenth of the smallest
-// block.
+// Unit is the granularity of blocks in bytes: every block's offset and size are multiples of
+// Unit. 512 is also the unit of PyTorch's allocator, so kernels that rely on its alignment keep
+// working. It is a multiple of every vector width, of the GPU's 128-byte cache lines and of the
+// 256-byte alignment of cuMemAlloc. A block's records (52 bytes) add about a tenth to the
+// smallest block.
 const Unit = 512
 
 const unitShift = 9
 
-// MaxSize is the largest request in bytes, half of the arena that a Core can address.
+// MaxSize is the largest request in bytes, half of a Core's address range.
 const MaxSize = int64(1) << 46
 
 // Policy selects among a stream's free blocks of the same size.
@@ -54,7 +53,7 @@ const (
 	Stepped
 )
 
-// Sizes of the Stepped sizing (c10/cuda/CUDACachingAllocator.cpp and AllocatorConfig.h).
+// Sizes of Stepped (c10/cuda/CUDACachingAllocator.cpp and AllocatorConfig.h).
 const (
 	smallLimit   = 1 * mib  // largest request of the small pool, and smallest large remainder
 	smallSegment = 2 * mib  // segment of the small pool
@@ -82,7 +81,6 @@ type Config struct {
 	Granularity int64
 }
 
-// ensureDefaults sets the fields that are zero.
 func (c *Config) ensureDefaults() {
 	if c.First == 0 {
 		c.First = 64 * mib

@@ -5,16 +5,17 @@ import (
 	"fmt"
 )
 
-// Core decides where the blocks of one arena are placed. It has no lock, does no I/O and reads no
-// clock: the caller serialises calls, maps segments and records events.
+// Core decides where the blocks of one arena are placed. It has no lock and does no I/O: the
+// caller serialises calls, maps segments and records events.
 //
 // Every call that changes a Core is part of its history. Under the Creation policy, Cores with
-// equal Configs and equal histories (segment addresses aside) place every block identically.
+// equal Configs and equal histories place every block identically, even if their segment
+// addresses differ.
 type Core struct {
 	lifetimes
 	keeps bool // see Keeps
-	// cutBlocks holds the full ranges of parked blocks whose records a rebuild has cut, by block
-	// number.
+	// cutBlocks maps the numbers of parked blocks whose records a rebuild has shortened to the
+	// full ranges of these blocks.
 	cutBlocks map[uint32]Range
 }
 
@@ -44,7 +45,7 @@ func New(config Config) (*Core, error) {
 	return c, nil
 }
 
-// Stats returns the current counters. Its running time grows with the number of streams.
+// Stats returns the current counters. It takes time proportional to the number of streams.
 func (c *Core) Stats() Stats {
 	c.mergeHot()
 	n := &c.counts
@@ -88,7 +89,6 @@ func (c *Core) FreeHandle(h Handle) (Block, State, error) {
 			r := c.regionOf(b)
 			v := r.view(b, id)
 			c.owner = r.owner
-			// Few blocks are pinned or used on other streams.
 			if b.packed&hasSide != 0 {
 				c.beforeFree()
 				c.lastAlloc = 0
@@ -106,7 +106,6 @@ func (c *Core) FreeHandle(h Handle) (Block, State, error) {
 	return Block{}, vacant, c.refuseHandle(h)
 }
 
-// refuseHandle returns the reason why a handle cannot be freed.
 func (c *Core) refuseHandle(h Handle) error {
 	_, err := c.resolve(h)
 	if err == nil || errors.Is(err, ErrFreed) {
@@ -115,9 +114,9 @@ func (c *Core) refuseHandle(h Handle) error {
 	return fmt.Errorf("freeing a block by its handle: %w", err)
 }
 
-// Pin marks a block as used by a captured graph and returns the block. The graph contains the
-// block's address. A block that is freed while pinned stays allocated until each Pin has been
-// matched by an Unpin. Errors: ErrFreed, ErrForeign.
+// Pin marks a block as used by a captured graph, which contains the block's address, and
+// returns the block. A block that is freed while pinned stays allocated until every Pin has
+// been matched by an Unpin. Errors: ErrFreed, ErrForeign.
 func (c *Core) Pin(h Handle) (Block, error) {
 	c.mergeHot()
 	c.reports.clear()
@@ -186,8 +185,8 @@ func (c *Core) Use(h Handle, on Stream) error {
 	return nil
 }
 
-// UseAgain renews the use of a live block on a stream, so that earlier Marks no longer cover it. It
-// does nothing if the block has been freed or has no use on that stream.
+// UseAgain renews a live block's use on a stream, so that earlier Marks no longer cover the
+// use. It does nothing if the block has been freed or has no use on that stream.
 func (c *Core) UseAgain(h Handle, on Stream) {
 	id, err := c.live(h)
 	n, known := c.records[on]
@@ -205,14 +204,14 @@ func (m Mark) Covers(p StreamPoint) bool { return p.Deferral <= m.deferrals }
 // Mark returns the current point in the history.
 func (c *Core) Mark() Mark { return Mark{c.recorded, c.deferrals, c.frees} }
 
-// QuietSince reports whether no block has become free and no use has been recorded since the mark.
-// If so, a wait for the work that the streams had queued before the mark covers all of their work.
+// QuietSince reports whether no block has become free and no use has been recorded since the
+// mark. If so, waiting for the work queued before the mark covers all of the streams' work.
 func (c *Core) QuietSince(m Mark) bool { return m.frees == c.frees && m.uses == c.recorded }
 
-// Synced records that the host has waited for all work that a stream had queued before the mark. It
-// has the effect of Idle, and frees the deferred blocks that no stream uses any more, ordered by
-// the owner stream's number and then by deferral (see Returned). Its running time grows with the
-// number of deferred blocks.
+// Synced records that the host has waited for all work that a stream had queued before the
+// mark. It has the effect of Idle, and frees the deferred blocks that are no longer in use on
+// any stream, ordered by the owner stream's number and then by deferral (see Returned). It
+// takes time proportional to the number of deferred blocks.
 func (c *Core) Synced(on Stream, before Mark) {
 	c.mergeHot()
 	c.reports.clear()

@@ -79,8 +79,8 @@ func TestPlacementDoesNotDependOnSegmentAddresses(t *testing.T) {
 }
 
 // placeAfterReuse fills two segments on two ranks, frees the first block of each segment and
-// returns the block that each rank allocates next. So the policy chooses between two free blocks of
-// the same size.
+// returns the block that each rank allocates next. The policy must choose between two free
+// blocks of the same size.
 func placeAfterReuse(tb testing.TB, policy Policy) [2]Block {
 	tb.Helper()
 	pair := ranks(tb, Config{Policy: policy, First: 2 * mib})
@@ -100,10 +100,10 @@ func placeAfterReuse(tb testing.TB, policy Policy) [2]Block {
 
 func TestAddressOrderDivergesAndCreationOrderDoesNot(t *testing.T) {
 	if got := placeAfterReuse(t, Address); got[0].Segment != 0 || got[1].Segment != 1 {
-		t.Errorf("address order chose segments %d and %d, want 0 and 1",
+		t.Errorf("Address policy chose segments %d and %d; want 0 and 1",
 			got[0].Segment, got[1].Segment)
 	}
 	if got := placeAfterReuse(t, Creation); got[0] != got[1] || got[0].Segment != 0 {
-		t.Errorf("creation order placed %+v and %+v, want segment 0 on both", got[0], got[1])
+		t.Errorf("Creation policy placed %+v and %+v; want segment 0 on both", got[0], got[1])
 	}
 }

@@ -42,7 +42,7 @@ func (h *history) free(numbers ...int) {
 	}
 }
 
-// between draws a size from low to high with a log-uniform distribution.
+// between draws a size in [low, high] from a log-uniform distribution.
 func (h *history) between(low, high int64) int64 {
 	ratio := math.Log(float64(high) / float64(low))
 	return int64(float64(low) * math.Exp(h.random.Float64()*ratio))
@@ -64,8 +64,8 @@ func randomHistory(seed uint64) *history {
 }
 
 // trainingHistory models the training of a transformer with 24 layers on sequences of varying
-// length: weights and optimiser state are permanent, temporaries live within one layer, activations
-// until the backward pass, and gradients until the optimiser step.
+// length. Weights and optimiser state are permanent. Temporaries live within one layer,
+// activations until the backward pass, and gradients until the optimiser step.
 func trainingHistory(seed uint64) *history {
 	const layers, hidden = 24, 2048
 	h := newHistory(seed)
@@ -100,8 +100,8 @@ func trainingHistory(seed uint64) *history {
 	return h
 }
 
-// servingHistory models inference: weights are permanent, the cache of each request grows in
-// pieces, and each step has temporaries that depend on the tokens in the batch.
+// servingHistory models inference. Weights are permanent, each request's cache grows in pieces,
+// and the temporaries of each step depend on the tokens in the batch.
 func servingHistory(seed uint64) *history {
 	const layers, hidden = 16, 4096
 	h := newHistory(seed)
@@ -134,14 +134,13 @@ func servingHistory(seed uint64) *history {
 	return h
 }
 
-// outcome records how much memory a Core needed for a history.
 type outcome struct {
 	mapped   int64 // peak
 	segments int   // created in total
 }
 
-// replay applies a history to a Core. It never trims, since trimming symmetric memory is a
-// collective call.
+// replay applies a history to a Core. It never trims, because symmetric memory is trimmed
+// collectively.
 func replay(c *Core, h *history) (outcome, error) {
 	blocks := make([]Block, 0, len(h.sizes))
 	for _, s := range h.steps {
@@ -172,8 +171,8 @@ func place(c *Core, size int64) (Block, error) {
 	return v, err
 }
 
-// leastCapacity returns the smallest capacity, in steps of 1/256 of the peak of requested bytes,
-// that is enough for a history.
+// leastCapacity returns the smallest capacity that is enough for a history, in steps of 1/256
+// of the peak of requested bytes.
 func leastCapacity(tb testing.TB, config Config, h *history) int64 {
 	tb.Helper()
 	step := h.peak / 256
@@ -202,9 +201,9 @@ var workloads = []struct {
 	{"serving", servingHistory},
 }
 
-// TestMemoryAndSegmentsAgainstPyTorch compares the capacity that a history needs under the default
-// configuration and under PyTorch's. Without a capacity, doubling maps up to twice the need, which
-// is logged and not compared.
+// TestMemoryAndSegmentsAgainstPyTorch compares the capacities that a history needs under the
+// default configuration and under PyTorch's. Without a capacity, doubling maps up to twice the
+// need; the test only logs that size.
 func TestMemoryAndSegmentsAgainstPyTorch(t *testing.T) {
 	for _, workload := range workloads {
 		for seed := range uint64(4) {
@@ -235,8 +234,6 @@ func TestMemoryAndSegmentsAgainstPyTorch(t *testing.T) {
 	}
 }
 
-// BenchmarkHistories replays whole histories, including growth, and reports the memory that they
-// need.
 func BenchmarkHistories(b *testing.B) {
 	for _, workload := range workloads {
 		for _, config := range []Config{Default(), PyTorch()} {

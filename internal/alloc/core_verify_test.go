@@ -8,8 +8,8 @@ import (
 
 // Verify returns an error for the first violated invariant: blocks tile each segment, no two
 // neighbours are free, every free block is in its class exactly once, every deferred block is
-// queued exactly once, and the counters match a walk over the blocks. Its running time grows with
-// the number of blocks.
+// queued exactly once, and the counters match the blocks. It takes time proportional to the
+// number of blocks.
 func (c *Core) Verify() error {
 	c.mergeHot()
 	a := audit{Core: c, free: map[uint32]bool{}, queued: map[uint32]bool{}}
@@ -75,7 +75,7 @@ func (a *audit) verifySegment(ordinal int32) error {
 	return nil
 }
 
-// verifyRegion verifies a region that must begin at a position, and returns the position after it.
+// verifyRegion verifies a region that must begin at a position, and returns the region's end.
 func (a *audit) verifyRegion(r uint32, at uint64) (uint64, error) {
 	g := &a.regions[r]
 	prev := g.ring
@@ -109,7 +109,6 @@ func (a *audit) verifyRegion(r uint32, at uint64) (uint64, error) {
 	return at, nil
 }
 
-// countBlock counts a block and verifies its side record.
 func (a *audit) countBlock(b *block, h *side, id uint32) error {
 	switch b.state() {
 	case Free:
@@ -166,7 +165,6 @@ func (a *audit) verifyIndex(home uint32, x *index) error {
 	return nil
 }
 
-// verifyBag checks the keys of a class.
 func (a *audit) verifyBag(home uint32, units uint64, g *bag) error {
 	if g.heaped > g.count || g.count > g.capacity {
 		return fmt.Errorf("bag has %d keys, %d in the heap, and capacity %d",

@@ -5,40 +5,39 @@ import (
 	"fmt"
 )
 
-// Errors that the methods of a Core return, possibly wrapped.
+// Errors that a Core's methods return, possibly wrapped.
 var (
-	// ErrOutOfMemory matches every *OutOfMemoryError.
 	ErrOutOfMemory = errors.New("out of memory")
-	// ErrSize means a byte count that is not positive, above MaxSize, or not a multiple of Unit
-	// where that is required.
+	// ErrSize reports a byte count that is not positive, above MaxSize, or not a multiple of
+	// Unit where that is required.
 	ErrSize = errors.New("bad size")
-	// ErrAddress means a segment address that is not a multiple of Unit or not below 1<<47, the end
-	// of the user address space of x86-64. Only the Address policy can return it.
+	// ErrAddress reports a segment address that is not a multiple of Unit, or not below 1<<47,
+	// the end of x86-64's user address space. Only the Address policy returns it.
 	ErrAddress = errors.New("bad segment address")
-	// ErrExhausted means that all segments added so far would exceed 1<<47 bytes of arena, or that
-	// a Core would hold more than 1<<26 blocks or regions.
+	// ErrExhausted reports that all segments added so far would exceed 1<<47 bytes of arena, or
+	// that a Core would have more than 1<<26 blocks or regions.
 	ErrExhausted = errors.New("arena exhausted")
-	// ErrConfig means a Config with fields that are out of range.
+	// ErrConfig reports a Config field that is out of range.
 	ErrConfig = errors.New("bad allocator configuration")
-	// ErrDoubleFree means that a block has already been freed.
+	// ErrDoubleFree reports a Free of a block that has already been freed.
 	ErrDoubleFree = errors.New("block freed twice")
-	// ErrForeign means a block that this Core has not allocated.
+	// ErrForeign reports a block that this Core has not allocated.
 	ErrForeign = errors.New("block does not belong to this pool")
-	// ErrFreed means that a block was used or pinned after it was freed.
+	// ErrFreed reports the use or pin of a freed block.
 	ErrFreed = errors.New("block was freed")
-	// ErrNotPinned means an Unpin without a Pin.
+	// ErrNotPinned reports an Unpin without a Pin.
 	ErrNotPinned = errors.New("block is not pinned")
-	// ErrDeferred means that a Core cannot be rebuilt while blocks are deferred.
+	// ErrDeferred reports that a Core cannot be rebuilt while blocks are deferred.
 	ErrDeferred = errors.New("a freed block still waits for a stream")
 )
 
-// OutOfMemoryError reports that a request fits neither the free memory of its stream nor the memory
+// OutOfMemoryError reports that a request fits neither the stream's free memory nor the memory
 // that can still be mapped. All fields are in bytes.
 type OutOfMemoryError struct {
 	Requested   int64 // size of the request
 	Free        int64 // sum of the stream's free blocks
-	LargestFree int64 // largest free block of the stream
-	Capacity    int64 // limit of the pool, 0 if it has none
+	LargestFree int64 // largest free block of that stream
+	Capacity    int64 // limit of the pool; 0 means no limit
 }
 
 // Error returns the message, with all sizes in bytes.

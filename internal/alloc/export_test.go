@@ -2,7 +2,6 @@ package alloc
 
 import "iter"
 
-// Free frees a block by its handle.
 func (c *Core) Free(v Block) (State, error) {
 	_, state, err := c.FreeHandle(v.Handle)
 	return state, err

@@ -15,7 +15,8 @@ func FuzzHistories(f *testing.F) {
 	})
 }
 
-// run applies a history: the low bits of each first byte select the call, the high bits the stream.
+// run applies a history. The low bits of each first byte select the call, the high bits the
+// stream.
 func run(t *testing.T, c *Core, history []byte) {
 	t.Helper()
 	var held []Block

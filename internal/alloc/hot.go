@@ -1,19 +1,19 @@
 package alloc
 
-// A freed block stays hot for one call: it is not merged and not in an index. If the next call is
-// an Alloc that would get this block, the Alloc returns it at once; any other call merges the block
-// first. Placement therefore does not depend on the hot block. The hot block only speeds up two
-// common patterns:
+// A freed block stays hot for one call: it is neither merged nor indexed. If the next call is
+// an Alloc that would get this block, the Alloc returns it at once. Any other call merges the
+// block first, so the hot block never changes a placement. It only speeds up two common
+// patterns:
 //
-//   - A temporary is allocated, used and freed repeatedly. A Free right after the Alloc of the same
-//     block restores the state before that Alloc, so the same request gets the same block.
-//   - An old value is replaced by a new one of the same size. The request gets the block that has
-//     just been freed if this block merges with no neighbour and no other free block has that size.
+//   - A temporary is allocated, used and freed repeatedly. A Free right after the Alloc of the
+//     same block restores the state before that Alloc, so the same request gets the same block.
+//   - A new value of the same size replaces an old one. The request gets the block that has
+//     just been freed if this block merges with no neighbour and no other free block has that
+//     size.
 //
-// The state of the neighbours is read at the Free and not at the merge: their records are often
-// cache misses, and a mispredicted branch costs least while its operands are at hand.
+// The neighbours' states are read at the Free, not at the merge. Their records are often cache
+// misses, and an early read shortens the stall of a mispredicted branch.
 
-// mergeHot merges the hot block, if there is one.
 func (p *placer) mergeHot() {
 	p.lastAlloc = 0
 	if p.hot != 0 {
@@ -29,15 +29,15 @@ func (p *placer) cool(x *index) uint64 {
 	return p.merge(x, &p.blocks[id], id, p.neighbours)
 }
 
-// neighbours records which neighbours of a block in its region are free.
+// neighbours records which of a block's neighbours in its region are free.
 type neighbours struct{ prev, next bool }
 
 func (p *placer) freeNeighbours(b *block) neighbours {
 	return neighbours{p.blocks[b.prev()].state() == Free, p.blocks[b.next].state() == Free}
 }
 
-// freeHot frees a block without uses or pins and makes it hot; home is the number of its index. The
-// caller has merged the previous hot block and then set p.neighbours.
+// freeHot frees a block without uses or pins and makes it hot. home is the number of its index.
+// The caller has merged the previous hot block and then set p.neighbours.
 func (p *placer) freeHot(b *block, id, home uint32) {
 	p.counts.live--
 	p.expire(b)

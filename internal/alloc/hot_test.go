@@ -6,8 +6,8 @@ import (
 	"pgregory.net/rapid"
 )
 
-// TestHotBlockDoesNotChangePlacement applies the same history to two Cores, of which one merges its
-// hot block after every call.
+// TestHotBlockDoesNotChangePlacement applies the same history to two Cores. One of them merges
+// its hot block after every call.
 func TestHotBlockDoesNotChangePlacement(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		lazy, eager := mustNew(t), mustNew(t)

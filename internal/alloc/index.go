@@ -11,7 +11,7 @@ const (
 	exactBins = 2048 // number of bins with one size; also the largest of these sizes in units
 	exactLog  = 11   // logarithm of exactBins
 	subLog    = 6    // logarithm of the number of bins between two powers of two
-	binCount  = 4096 // 64 words of 64 bits, so that one word summarises them
+	binCount  = 4096 // 64 words of 64 bits, summarised by one word
 )
 
 // binOf returns the bin of a size in units. A power of two is the last size of its bin, not the
@@ -43,15 +43,14 @@ type class struct {
 	prev, next uint32 // neighbours in the bin; next also chains unused classes
 }
 
-// set marks a bin as not empty.
 func (x *index) set(bin uint) {
 	word := bin >> 6 & 63
 	x.words[word] |= 1 << (bin & 63)
 	x.summary |= 1 << word
 }
 
-// clearIfEmpty marks a bin as empty if blocks, the number of its remaining blocks, is 0. It uses no
-// branch, because the branch would be unpredictable.
+// clearIfEmpty marks a bin as empty if blocks, the number of its remaining blocks, is 0. A
+// branch would be unpredictable, so there is none.
 func (x *index) clearIfEmpty(bin uint, blocks uint32) {
 	word := bin >> 6 & 63
 	w := x.words[word] ^ (uint64(blocks)-1)>>63<<(bin&63)
@@ -76,10 +75,9 @@ func (x *index) nextBin(bin int) int {
 	return word<<6 + bits.TrailingZeros64(x.words[word])
 }
 
-// find returns the smallest free block with at least the given number of units, and the block's
-// size. Among blocks of that size it returns the first by position. It returns 0, 0 if there is
-// none. It derives the size from the bin or class, so the caller need not wait for the block's
-// record.
+// find returns the smallest free block with at least the given number of units, and its size;
+// 0, 0 if there is none. Among blocks of that size it returns the lowest. The size is derived
+// from the bin or class, so the caller need not wait for the block's record.
 func (f *freeBlocks) find(x *index, units uint64) (id uint32, found uint64) {
 	f.credit += creditStep
 	if units > exactBins {
@@ -103,8 +101,8 @@ func (f *freeBlocks) findLarge(x *index, units uint64) (id uint32, found uint64)
 	return f.firstOf(x, x.nextBin(bin+1))
 }
 
-// firstOf returns the first of the smallest blocks of a bin with several sizes and its size, or 0,
-// 0 for bin -1.
+// firstOf returns the lowest of the smallest blocks in a bin with several sizes, and its size.
+// It returns 0, 0 for bin -1.
 func (f *freeBlocks) firstOf(x *index, bin int) (id uint32, found uint64) {
 	if bin < 0 {
 		return 0, 0
@@ -113,12 +111,11 @@ func (f *freeBlocks) firstOf(x *index, bin int) (id uint32, found uint64) {
 	return f.first(&f.classes[k].blocks), f.classes[k].units
 }
 
-// list returns a pointer to the first class of a bin with several sizes.
 func (x *index) list(bin int) *uint32 { return &x.lists[(bin-exactBins)&(binCount-exactBins-1)] }
 
-// insert adds a free block to an index. It contains the common case of addKey, because function
-// calls are a large part of the cost of placement. Callers pass the size, because they know it
-// before the block's record is loaded.
+// insert adds a free block to an index. It inlines the common case of addKey, because calls are
+// a large part of the cost of placement. Callers pass the size, because they know it before the
+// block's record is loaded.
 func (f *freeBlocks) insert(x *index, b *block, id uint32, units uint64) {
 	bin := units - 1
 	if bin >= exactBins {
@@ -137,8 +134,8 @@ func (f *freeBlocks) insert(x *index, b *block, id uint32, units uint64) {
 	b.packed = uint64(Free) | uint64(slot)<<slotShift
 }
 
-// remove removes a free block from its index. It contains the common case of removeKey. It avoids
-// branches on whether the bin becomes empty.
+// remove removes a free block from its index. It inlines the common case of removeKey, and does
+// not branch on whether the bin becomes empty.
 func (f *freeBlocks) remove(x *index, b *block, units uint64) {
 	bin := units - 1
 	if bin >= exactBins {
@@ -180,9 +177,9 @@ func (f *freeBlocks) reindex(x *index, b *block, id uint32, place, units uint64)
 	f.insert(x, b, id, units)
 }
 
-// resizeClass implements reindex for a block that is the only one of its class, by changing the
-// class's size. It changes nothing and returns false if the class has other blocks, or if its new
-// size would leave the bin or break the order of classes.
+// resizeClass implements reindex for a block that is alone in its class, by changing the
+// class's size. It changes nothing and returns false if the class has other blocks, or if the
+// new size belongs to another bin or breaks the order of classes.
 func (f *freeBlocks) resizeClass(x *index, b *block, id uint32, place, units uint64) bool {
 	cl := &f.classes[f.classOf(x, b.units())]
 	if cl.blocks.count != 1 || units <= exactBins ||
@@ -206,7 +203,7 @@ func (f *freeBlocks) classOf(x *index, units uint64) uint32 {
 	return k
 }
 
-// classFor returns the class of a size above 1 MiB. It creates the class if necessary.
+// classFor returns the class of a size above 1 MiB, creating it if necessary.
 func (f *freeBlocks) classFor(x *index, units uint64) uint32 {
 	bin := binOf(units)
 	prev, next := uint32(0), *x.list(bin)
@@ -242,7 +239,6 @@ func (f *freeBlocks) grabClass() uint32 {
 	return uint32(len(f.classes) - 1)
 }
 
-// dropClass unlinks an empty class.
 func (f *freeBlocks) dropClass(x *index, k uint32) {
 	cl := &f.classes[k]
 	if cl.prev != 0 {
@@ -265,7 +261,6 @@ func (f *freeBlocks) forgetFree() {
 	f.spareKeys, f.unused, f.credit = [32]uint32{}, 0, 0
 }
 
-// largest returns the size in bytes of the largest free block of an index.
 func (f *freeBlocks) largest(x *index) int64 {
 	if x.summary == 0 {
 		return 0
@@ -282,8 +277,6 @@ func (f *freeBlocks) largest(x *index) int64 {
 	return int64(f.classes[k].units) << unitShift
 }
 
-// freeBytes returns the total size of the free blocks of an index. Its running time grows with
-// their number.
 func (f *freeBlocks) freeBytes(x *index) int64 {
 	var units int64
 	for size, g := range f.eachClass(x) {

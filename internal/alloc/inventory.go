@@ -12,13 +12,12 @@ type Extent struct {
 	Small bool // true if it serves small requests, under Stepped sizing
 }
 
-// Range identifies a part of a segment.
+// Range identifies a part of a segment, in bytes.
 type Range struct {
 	Segment      int32
 	Offset, Size int64
 }
 
-// end returns the offset in the segment at which the range ends.
 func (r Range) end() int64 { return r.Offset + r.Size }
 
 func (r Range) compare(o Range) int {
@@ -29,7 +28,7 @@ func (r Range) compare(o Range) int {
 // Held describes a block that is not free.
 type Held struct {
 	Range
-	// Live is true if a caller owns the block, and false if the block is parked.
+	// Live is true for a live block and false for a parked one.
 	Live bool
 	// Pinned is true if a graph pins the block.
 	Pinned bool
@@ -53,19 +52,19 @@ type Arrangement struct {
 	Kept []Range
 }
 
-// Conflict describes a live block that differs between ranks, or whose segment does.
+// Conflict describes a live block that differs between ranks, or whose segment differs.
 type Conflict struct {
 	Range
-	// Has describes, for each rank, the live block in this range and its segment.
+	// Has describes, for each rank, the live block at this range and its segment.
 	Has []string
 }
 
-// Union returns an arrangement that lets the Cores of several ranks place blocks identically once
-// they are rebuilt to it. It returns a Conflict instead if a live block prevents that. It is a pure
+// Union returns an arrangement with which the Cores of several ranks place blocks identically
+// after a Rebuild. It returns a Conflict instead if a live block prevents that. It is a pure
 // function of the inventories.
 //
-// Segments that differ are retired. A rank where a graph pins part of a retired segment keeps the
-// segment mapped.
+// Segments that differ are retired. A rank keeps a retired segment mapped while a graph pins
+// part of it.
 func Union(ranks []Inventory) (Arrangement, *Conflict) {
 	if c := findConflict(ranks); c != nil {
 		return Arrangement{}, c
@@ -111,10 +110,9 @@ type span struct {
 	number  int64
 }
 
-// spanBytes is the size of a span in bytes; the last span of a segment may be smaller.
+// spanBytes is a span's size in bytes. The last span of a segment may be smaller.
 const spanBytes = int64(spanUnits) << unitShift
 
-// eachSpan calls a function for each span that a range touches.
 func (r Range) eachSpan(f func(span)) {
 	for n := r.Offset / spanBytes; n*spanBytes < r.end(); n++ {
 		f(span{r.Segment, n})
@@ -122,8 +120,8 @@ func (r Range) eachSpan(f func(span)) {
 }
 
 // keptParts returns the ranges to keep for a parked block, one for each span that the block
-// touches. A span without live blocks is kept whole, since its owner stream may differ between
-// ranks.
+// touches. A span without live blocks is kept whole, because its owner stream may differ
+// between ranks.
 func (r Range) keptParts(live map[span]bool, bytes int64) (kept []Range) {
 	r.eachSpan(func(s span) {
 		from, end := s.number*spanBytes, min((s.number+1)*spanBytes, bytes)
@@ -146,7 +144,6 @@ func commonSegment(ranks []Inventory, ordinal int) Extent {
 	return ranks[0].Segments[ordinal]
 }
 
-// mergeOverlapping sorts ranges and merges those that overlap.
 func mergeOverlapping(ranges []Range) []Range {
 	slices.SortFunc(ranges, Range.compare)
 	var out []Range
@@ -161,8 +158,8 @@ func mergeOverlapping(ranges []Range) []Range {
 	return out
 }
 
-// findConflict returns a Conflict for the first live block, by place, that differs between ranks or
-// lies in a segment that differs. It returns nil if there is none.
+// findConflict returns a Conflict for the first live block, by place, that differs between
+// ranks or whose segment differs. It returns nil if there is none.
 func findConflict(ranks []Inventory) *Conflict {
 	live := make([]map[Range]uint32, len(ranks))
 	var all []Range
@@ -190,7 +187,6 @@ func findConflict(ranks []Inventory) *Conflict {
 	return nil
 }
 
-// newConflict returns the Conflict for a block that is live on some ranks.
 func newConflict(ranks []Inventory, r Range) *Conflict {
 	c := &Conflict{Range: r}
 	for _, v := range ranks {

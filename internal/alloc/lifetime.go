@@ -5,15 +5,15 @@ import (
 	"slices"
 )
 
-// lifetimes decides when a block becomes free after a caller has freed it: at once, once other
-// streams no longer use it, or once no graph pins it.
+// lifetimes decides when a freed block can be allocated again: at once, when other streams no
+// longer use it, or when no graph pins it any more.
 type lifetimes struct {
 	placer
 	streamTable
 	useTable
 	reports
 	deferrals uint64   // number of the latest deferral
-	owners    []uint32 // result of deferringStreams, whose array is reused
+	owners    []uint32 // buffer of deferringStreams
 }
 
 // homeFor returns the number of the index that serves a stream and size.
@@ -24,14 +24,13 @@ func (l *lifetimes) homeFor(stream Stream, rounded int64) uint32 {
 	return l.current + l.config.smallBit(rounded)
 }
 
-// selectStream caches a stream that requests memory. The stream's next Alloc then needs no lookup.
 func (l *lifetimes) selectStream(name Stream) {
 	n := l.record(name)
 	l.ensureNumber(n)
 	l.recent, l.current = name, n*2
 }
 
-// record returns the index of a stream's record. It creates the record if necessary.
+// record returns the index of a stream's record, creating the record if necessary.
 func (l *lifetimes) record(name Stream) uint32 {
 	n, known := l.records[name]
 	if !known {
@@ -41,7 +40,6 @@ func (l *lifetimes) record(name Stream) uint32 {
 	return n
 }
 
-// beforeFree merges the hot block and clears the reports. Every Free needs both.
 func (l *lifetimes) beforeFree() {
 	if l.reports.filled {
 		l.reports.clear()
@@ -61,8 +59,8 @@ func (l *lifetimes) freeHeld(b *block, id uint32) State {
 	return l.release(id)
 }
 
-// release frees an unpinned block, or defers it if other streams may still use it. It returns the
-// block's new state.
+// release frees an unpinned block, or defers it if other streams may still use it. It returns
+// the new state.
 func (l *lifetimes) release(id uint32) State {
 	l.forgetSynced(&l.sides[id], l.streams)
 	if l.sides[id].uses != 0 {
@@ -111,8 +109,8 @@ func (l *lifetimes) deferFree(id uint32) {
 	l.counts.deferred += b.size()
 }
 
-// endDeferral ends the use of a deferred block on a stream, and frees the block if this was its
-// last use. It ignores blocks with a deferral number above last.
+// endDeferral ends a deferred block's use on a stream, and frees the block if this was the last
+// use. It ignores blocks with a deferral number above last.
 func (l *lifetimes) endDeferral(id, stream uint32, last uint64) {
 	if l.endUse(&l.sides[id], stream, last) && l.sides[id].uses == 0 {
 		l.reportReturned(id)
@@ -138,8 +136,8 @@ func (l *lifetimes) unqueue(id uint32) {
 	l.makeFree(b, id)
 }
 
-// freeEarly frees a deferred block before its uses are known to be complete, and reports the events
-// that its stream must wait for.
+// freeEarly frees a deferred block before its uses are known to be complete, and reports the
+// events for which the block's stream must wait.
 func (l *lifetimes) freeEarly(id uint32) {
 	h := &l.sides[id]
 	for u := h.uses; u != 0; u = l.uses[u].next {
@@ -151,15 +149,13 @@ func (l *lifetimes) freeEarly(id uint32) {
 	l.unqueue(id)
 }
 
-// reportReturned adds a block to Returned. Callers call it before makeFree, which may drop the
-// record.
+// reportReturned adds a block to Returned. It must precede makeFree, which may drop the record.
 func (l *lifetimes) reportReturned(id uint32) {
 	l.reports.filled = true
 	r := l.regionOf(&l.blocks[id])
 	l.reports.returned = append(l.reports.returned, Return{l.view(id), r.owner})
 }
 
-// viewOf returns the View of a block in any state.
 func (l *lifetimes) viewOf(id uint32) View {
 	b := &l.blocks[id]
 	v := View{
@@ -172,7 +168,6 @@ func (l *lifetimes) viewOf(id uint32) View {
 	return v
 }
 
-// segmentView returns a segment as callers see it.
 func (l *lifetimes) segmentView(ordinal int32) Segment {
 	s := &l.segments[ordinal]
 	return Segment{ordinal, s.bytes, s.address, l.nameOf(s.home)}

@@ -5,7 +5,7 @@ package alloc
 func (l *layout) merge(x *index, b *block, id uint32, free neighbours) uint64 {
 	prev, next, units := b.prev(), b.next, b.units()
 	p, n := &l.blocks[prev], &l.blocks[next]
-	if (p.span|n.span)>>idBits > exactBins { // One is large or, rarely, only the OR of both.
+	if (p.span|n.span)>>idBits > exactBins { // One is large. The OR of both may exceed the limit, too.
 		return l.mergeLarge(x, b, id, free)
 	}
 	if free.next {
@@ -32,8 +32,8 @@ func (l *layout) merge(x *index, b *block, id uint32, free neighbours) uint64 {
 	return units
 }
 
-// mergeLarge implements merge for neighbours of any size. The result keeps the record of a free
-// neighbour, so that the index changes as little as possible.
+// mergeLarge implements merge for neighbours of any size. The result keeps a free neighbour's
+// record, so that the index changes as little as possible.
 func (l *layout) mergeLarge(x *index, b *block, id uint32, free neighbours) uint64 {
 	prev, next, units := b.prev(), b.next, b.units()
 	p, n := &l.blocks[prev], &l.blocks[next]

@@ -83,7 +83,7 @@ func (m *machine) Alloc(t *rapid.T) {
 	}
 }
 
-// addSegment adds a segment above or below all others, so that the two policies differ.
+// addSegment adds a segment above or below all others, so that the policies differ.
 func (m *machine) addSegment(t *rapid.T, grow Growth, small bool) {
 	address := uint64(1<<46) + m.addend
 	if rapid.Bool().Draw(t, "below") {
@@ -240,7 +240,7 @@ func (m *machine) Seize(t *rapid.T) {
 	if err != nil && errors.Is(err, waitErr) && !taken && len(got) == 1 {
 		m.model.begin()
 		m.model.request(stream)
-		return // Check verifies that nothing changed.
+		return // Check verifies that nothing has changed.
 	}
 	want := m.model.seize(roundUp(size, Unit), stream, spared)
 	if err != nil || taken != (len(want) > 0) || !slices.Equal(got, want) {
@@ -249,7 +249,6 @@ func (m *machine) Seize(t *rapid.T) {
 	m.checkReports(t)
 }
 
-// checkReports compares the reports of the latest call.
 func (m *machine) checkReports(t *rapid.T) {
 	got := [3]any{m.core.EventsToRecord(), m.core.Waits(), m.core.Returned()}
 	want := [3]any{m.model.toRecord, m.model.waits, m.model.returned}
@@ -258,7 +257,6 @@ func (m *machine) checkReports(t *rapid.T) {
 	}
 }
 
-// Check compares the whole layout after each step.
 func (m *machine) Check(t *rapid.T) {
 	if err := m.core.Verify(); err != nil {
 		t.Fatal(err)

@@ -5,7 +5,6 @@ import (
 	"slices"
 )
 
-// request records that a stream requests memory.
 func (m *model) request(s Stream) {
 	m.addStream(s)
 	if s != 0 && !slices.Contains(m.requesters, s) {
@@ -71,8 +70,8 @@ func compareTails(a, b modelTail) int {
 		cmp.Compare(a.segment.Ordinal, b.segment.Ordinal), cmp.Compare(a.low, b.low))
 }
 
-// from returns the last span boundary from which a request still fits before t.end. It is below
-// t.low if the request does not fit.
+// from returns the last span boundary from which a request still fits before t.end. The result
+// is below t.low if the request does not fit.
 func (t modelTail) from(rounded int64) int64 {
 	if t.end < rounded {
 		return -1
@@ -184,8 +183,8 @@ func (m *model) seize(rounded int64, stream, spared Stream) (owners []Stream) {
 	return owners
 }
 
-// gaps returns the free memory that a stream may seize. It does not take memory of the spared
-// stream.
+// gaps returns the free memory that a stream may seize. Memory of the spared stream is left
+// out.
 func (s *modelSegment) gaps(stream, spared Stream) (all []modelTail) {
 	end := int64(-1)
 	for _, b := range s.blocks {
@@ -223,7 +222,6 @@ func (s *modelSegment) divide(at int64) {
 	}
 }
 
-// cut splits the block that contains an offset.
 func (s *modelSegment) cut(at int64) {
 	for i, b := range s.blocks {
 		if b.offset < at && at < b.offset+b.size {

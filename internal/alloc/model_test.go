@@ -5,8 +5,8 @@ import (
 	"slices"
 )
 
-// model implements the behaviour of a Core with lists and linear searches. It shares only the
-// sizing rules with a Core, and these have separate tests.
+// model implements the behaviour of a Core with lists and linear searches. The only shared code
+// is the sizing rules, which have separate tests.
 type model struct {
 	rules      *Core
 	segments   []*modelSegment
@@ -103,8 +103,7 @@ func (m *model) compare(a, b *modelBlock) int {
 		cmp.Compare(a.segment.Ordinal, b.segment.Ordinal), cmp.Compare(a.offset, b.offset))
 }
 
-// alloc returns a block, or nil and the number of bytes to grow by, which is 0 if memory is
-// exhausted.
+// alloc returns a block, or nil and the number of bytes to grow by (0 if memory is exhausted).
 func (m *model) alloc(size int64, stream Stream) (*modelBlock, int64) {
 	m.begin()
 	m.request(stream)
@@ -273,7 +272,6 @@ func (m *model) merge(b *modelBlock) {
 	b.segment.mergeFree()
 }
 
-// mergeFree merges neighbouring free blocks.
 func (s *modelSegment) mergeFree() {
 	for i := len(s.blocks) - 1; i > 0; i-- {
 		low, b := s.blocks[i-1], s.blocks[i]
@@ -301,7 +299,6 @@ func (b *modelBlock) block() Block {
 	return Block{b.segment.Ordinal, b.offset, b.size, b.handle}
 }
 
-// views returns the Views of all blocks.
 func (m *model) views() (all []View) {
 	for _, b := range m.allBlocks() {
 		all = append(all, View{

@@ -2,12 +2,11 @@ package alloc
 
 import "fmt"
 
-// placer decides which free block of an index serves a request, splits and merges blocks, and
-// counts them.
+// placer chooses the free block for a request, splits and merges blocks, and counts them.
 type placer struct {
 	layout
 	config    Config
-	geometric bool   // Sizing is Geometric: every remainder is split off, streams share segments
+	geometric bool   // every remainder is split off and streams share segments
 	tail      uint64 // first unused arena position, in units
 	mapped    int64  // bytes of the segments
 	counts    counts
@@ -15,12 +14,12 @@ type placer struct {
 	owner     uint32 // see Core.Owner
 
 	// The latest Alloc and the hot block, see hot.go.
-	lastAlloc  uint32     // block of the latest call if that was an Alloc, else 0
+	lastAlloc  uint32     // block of the latest call if that was an Alloc; otherwise 0
 	lastUnits  uint64     // units that the latest Alloc requested
 	lastHome   uint32     // index of the latest Alloc
 	hot        uint32     // hot block, or 0
 	hotHome    uint32     // index of the hot block
-	hotRepeats bool       // true if the hot block's Alloc and Free were consecutive calls
+	hotRepeats bool       // whether the hot block was freed right after its Alloc
 	neighbours neighbours // which neighbours of the hot block are free
 }
 
@@ -44,10 +43,10 @@ func (p *placer) makeLive(id uint32, size int64) Block {
 	return v
 }
 
-// fit returns the free block of an index that serves a request, and its size in units. It returns
-// 0, 0 if there is none. It also merges the hot block. If the hot block belongs to the same index,
-// fit searches before it merges, so that the processor can overlap both. It searches again in the
-// rare case that the merge changed the block found, or created one that fits at least as well.
+// fit returns the free block of an index that serves a request, and its size in units; 0, 0 if
+// there is none. It also merges the hot block. If the hot block belongs to the same index, fit
+// searches before it merges, so that the processor overlaps both. It searches again in the rare
+// case that the merge changed the block found, or created one that fits at least as well.
 func (p *placer) fit(x *index, units uint64, home uint32) (id uint32, found uint64) {
 	if p.hot != 0 && p.hotHome != home {
 		p.cool(p.homes[p.hotHome])
@@ -66,8 +65,8 @@ func (p *placer) fit(x *index, units uint64, home uint32) (id uint32, found uint
 	return id, found
 }
 
-// cut removes a free block of the given size from its index, splits off the remainder if the sizing
-// allows it, and returns the block for the request. The remainder keeps the record.
+// cut removes a free block of the given size from its index and returns the part for the
+// request. If the sizing allows it, the remainder is split off and keeps the record.
 func (p *placer) cut(x *index, id uint32, units, found uint64) uint32 {
 	rest := found - units
 	if rest == 0 || !p.geometric && !p.config.splits(int64(units)<<unitShift, int64(rest)<<unitShift) {
@@ -90,8 +89,6 @@ func (p *placer) cut(x *index, id uint32, units, found uint64) uint32 {
 	return front
 }
 
-// reserve finds a free block for a request and reserves its front. It reports whether there is such
-// a block.
 func (p *placer) reserve(units uint64, home uint32) bool {
 	id, _ := p.fit(p.homes[home], units, home)
 	if id == 0 {
@@ -114,7 +111,6 @@ func (p *placer) outOfMemory(size int64, home uint32) error {
 	return e
 }
 
-// makeFree makes a block free and merges it with free neighbours.
 func (p *placer) makeFree(b *block, id uint32) {
 	p.expire(b)
 	p.merge(p.homes[p.homeOf(b)], b, id, p.freeNeighbours(b))
@@ -129,8 +125,8 @@ func (p *placer) expire(b *block) {
 	b.packed = uint64(vacant)
 }
 
-// cover creates the only region and the only free block of a new segment, and returns the region.
-// home is the index's number, and number is the stream's number.
+// cover creates the only region and the only free block of a new segment, and returns the
+// region. home is the number of the index, and number that of the stream.
 func (p *placer) cover(base, units uint64, home, number uint32, ordinal int32) uint32 {
 	r, id, ring := p.grabRegion(), p.grab(), p.grab()
 	p.regions[r] = region{
@@ -147,7 +143,6 @@ func (p *placer) cover(base, units uint64, home, number uint32, ordinal int32) u
 	return r
 }
 
-// baseFor returns the position of a new segment in the order of the policy.
 func (p *placer) baseFor(bytes int64, address uint64) (uint64, error) {
 	units := uint64(bytes) >> unitShift
 	switch {
@@ -171,7 +166,7 @@ func (p *placer) whollyFree(s *segment) bool {
 	return true
 }
 
-// vacate drops the regions of a wholly free segment; r is the first.
+// vacate drops the regions of a wholly free segment. r is the first region.
 func (p *placer) vacate(r uint32) {
 	for r != 0 {
 		g := p.regions[r]

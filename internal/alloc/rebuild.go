@@ -12,7 +12,7 @@ type rebuilder struct {
 	newCuts map[uint32]Range // Core.cutBlocks after the rebuild
 }
 
-// heldBlock describes a block that a rebuild leaves in place.
+// heldBlock describes a block that stays in place during a rebuild.
 type heldBlock struct {
 	id     uint32
 	stream uint32 // record index of its stream
@@ -38,7 +38,6 @@ const (
 	unused              // it is retired and holds no blocks
 )
 
-// restore creates the regions and blocks of a segment.
 func (r *rebuilder) restore(ordinal int32, extent Extent, held []heldBlock) fate {
 	p := r.placer
 	if int(ordinal) == len(p.segments) {
@@ -62,7 +61,7 @@ func (r *rebuilder) restore(ordinal int32, extent Extent, held []heldBlock) fate
 }
 
 // empty drops all regions, free lists and stream numbers, and all blocks that are not held. It
-// returns the held blocks of each segment.
+// returns the held blocks by segment.
 func (r *rebuilder) empty(segments int) [][]heldBlock {
 	p := r.placer
 	held := make([][]heldBlock, segments)
@@ -90,7 +89,7 @@ func (r *rebuilder) empty(segments int) [][]heldBlock {
 	return held
 }
 
-// heldOf returns the blocks of a segment that are live or pinned by graphs, by place.
+// heldOf returns the live and pinned blocks of a segment, by place.
 func (r *rebuilder) heldOf(ordinal int32) (held []heldBlock) {
 	p := r.placer
 	for id := range p.blocksOf(ordinal) {
@@ -104,7 +103,6 @@ func (r *rebuilder) heldOf(ordinal int32) (held []heldBlock) {
 	return held
 }
 
-// layOut creates the regions of a segment and their held, kept and free blocks.
 func (r *rebuilder) layOut(ordinal int32, held []heldBlock, kept []Range) {
 	s := &r.placer.segments[ordinal]
 	s.home &= 1 // stream 0
@@ -129,8 +127,8 @@ func (r *rebuilder) layOut(ordinal int32, held []heldBlock, kept []Range) {
 	}
 }
 
-// ownersOf returns the record index of the stream that owns each span of a segment. It also numbers
-// the streams of live blocks. Stream 0 has record index 0. It owns the spans without live blocks.
+// ownersOf returns, for each span of a segment, the record index of the owner stream: 0, for
+// stream 0, if the span has no live block. It also numbers the streams of live blocks.
 func (r *rebuilder) ownersOf(s *segment, held []heldBlock) []uint32 {
 	owners := make([]uint32, (s.bytes+spanBytes-1)/spanBytes)
 	for _, h := range held {
@@ -142,7 +140,6 @@ func (r *rebuilder) ownersOf(s *segment, held []heldBlock) []uint32 {
 	return owners
 }
 
-// newRegion creates an empty region of a segment for a stream.
 func (r *rebuilder) newRegion(ordinal int32, owner uint32) uint32 {
 	p := r.placer
 	s, opened, ring := &p.segments[ordinal], p.grabRegion(), p.grab()
@@ -159,7 +156,7 @@ func (r *rebuilder) newRegion(ordinal int32, owner uint32) uint32 {
 	return opened
 }
 
-// fill creates the blocks of a region, which covers the given range, and returns the held blocks
+// fill creates the blocks of a region that covers the given range. It returns the held blocks
 // after the range.
 func (r *rebuilder) fill(region uint32, in Range, held []heldBlock, kept []Range) []heldBlock {
 	p := r.placer
@@ -183,8 +180,8 @@ func (r *rebuilder) fill(region uint32, in Range, held []heldBlock, kept []Range
 	return held
 }
 
-// cut returns the offset at which a held block's record ends. The record of a parked block ends
-// with its first span, since another stream may own the next span. The rest of the block becomes
+// cut returns the offset at which a held block's record ends. A parked block's record ends with
+// its first span, because another stream may own the next one. The rest of the block becomes
 // kept blocks.
 func (r *rebuilder) cut(h heldBlock) int64 {
 	end := min(h.end(), (h.Offset/spanBytes+1)*spanBytes)
@@ -210,8 +207,8 @@ func within(ranges []Range, ordinal int32, at int64) (in bool, until int64) {
 	return false, MaxSize
 }
 
-// put appends a record to a region. If the record does not describe a held block, it becomes a kept
-// or a free block.
+// put appends a record to a region. A record without a held block becomes a kept or a free
+// block.
 func (r *rebuilder) put(region, id uint32, in Range, keep bool) {
 	p := r.placer
 	g, b, h := &p.regions[region], &p.blocks[id], &p.sides[id]

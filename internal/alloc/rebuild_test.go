@@ -9,15 +9,15 @@ import (
 	"pgregory.net/rapid"
 )
 
-// divergingRank simulates a rank whose history diverges from other ranks' histories. Its blocks are
-// in the order of their allocation.
+// divergingRank simulates a rank whose history differs from other ranks' histories. Its blocks
+// are in the order of their allocation.
 type divergingRank struct {
 	*rank
 	streams []Stream // names of the program's streams on this rank
 	pinned  []Block  // pinned blocks, live or parked
 }
 
-// step makes the call that op selects, with arguments that pick and size select. So ranks with the
+// step makes the call that op selects. pick and size select the arguments, so ranks with the
 // same blocks make the same call.
 func (r *divergingRank) step(t rapid.TB, op, pick int, size int64) {
 	stream := r.streams[pick%len(r.streams)]
@@ -57,14 +57,12 @@ func (r *divergingRank) unpin(t rapid.TB, pick int) {
 	r.pinned = slices.Delete(r.pinned, i, i+1)
 }
 
-// drain ends all uses.
 func (r *divergingRank) drain() {
 	for _, s := range r.streams {
 		r.core.Synced(s, r.core.Mark())
 	}
 }
 
-// stepTogether makes the same random calls on all given ranks.
 func stepTogether(t *rapid.T, name string, ranks ...*divergingRank) {
 	for range rapid.IntRange(0, 40).Draw(t, name) {
 		op, pick := rapid.IntRange(0, 8).Draw(t, "op"), rapid.IntRange(0, 1000).Draw(t, "pick")
@@ -103,9 +101,9 @@ func union(t *rapid.T, all []*divergingRank) (Arrangement, *Conflict) {
 	return Union(inventories)
 }
 
-// TestRebuiltCoresPlaceBlocksIdentically repeats the following on two ranks. Both make the same
-// calls. Then each rank independently uses and pins blocks, and allocates and frees others. After
-// both have been rebuilt, they must place new blocks identically.
+// TestRebuiltCoresPlaceBlocksIdentically lets two ranks make the same calls, and then lets each
+// rank independently use and pin blocks, and allocate and free others. After both ranks have
+// been rebuilt, they must place new blocks identically.
 func TestRebuiltCoresPlaceBlocksIdentically(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		all := divergingRanks(t)
@@ -137,7 +135,7 @@ func TestRebuiltCoresPlaceBlocksIdentically(t *testing.T) {
 	})
 }
 
-// diverge makes calls on one rank that leave its live blocks unchanged.
+// diverge makes calls on one rank that do not change its live blocks.
 func diverge(t *rapid.T, r *divergingRank) {
 	before := len(r.held)
 	for range rapid.IntRange(0, 20).Draw(t, "alone") {
@@ -156,7 +154,6 @@ func diverge(t *rapid.T, r *divergingRank) {
 	}
 }
 
-// stepAll makes the same random call on all ranks and compares the placements.
 func stepAll(t *rapid.T, all []*divergingRank) {
 	op := rapid.SampledFrom([]int{0, 1, 3, 5, 8}).Draw(t, "op afterwards")
 	pick := rapid.IntRange(0, 1000).Draw(t, "pick afterwards")
@@ -170,7 +167,6 @@ func stepAll(t *rapid.T, all []*divergingRank) {
 	checkSamePlacement(t, all)
 }
 
-// checkSamePlacement checks that the blocks of both ranks have the same places.
 func checkSamePlacement(t *rapid.T, all []*divergingRank) {
 	var places [2][]Range
 	for i, r := range all {

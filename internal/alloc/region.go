@@ -2,11 +2,11 @@ package alloc
 
 import "iter"
 
-// region describes a range of one segment whose blocks serve one stream. The regions of a segment
-// cover it without gaps, and blocks are linked and merged only within one region.
+// region describes a range of one segment whose blocks serve one stream. The regions of a
+// segment cover it without gaps. Blocks are linked and merged only within one region.
 //
 // Memory above a region's high-water mark is clean: it has not been allocated since the owner's
-// work was last known to be complete, so no queued work can use it. Any stream can take clean
+// work was last known to be complete, so no queued work uses it. Any stream can use clean
 // memory without waiting for another stream.
 type region struct {
 	origin  uint64 // position of the first unit of the segment
@@ -15,12 +15,12 @@ type region struct {
 	home    uint32 // number of the index that holds its free blocks
 	owner   uint32 // number of its stream, see Number
 	ring    uint32 // vacant block record that links the last block to the first; 0 in unused records
-	floor   uint64 // end of reserved memory; clean does not lower the high-water mark below it
-	next    uint32 // region above it in the segment, or next unused record; 0 if there is none
+	floor   uint64 // end of reserved memory, the lower limit of high
+	next    uint32 // next region in the segment, or next unused record; 0 if there is none
 }
 
-// spanUnits is the granularity of regions in units, 2 MiB. Only the last region of a segment may
-// end off this grid, where the segment ends.
+// spanUnits is the granularity of regions in units, 2 MiB. Only the last region of a segment
+// may have a different size, because it ends with the segment.
 const spanUnits = uint64(2*mib) >> unitShift
 
 // layout holds the segments of a Core, their regions and their blocks.
@@ -32,13 +32,11 @@ type layout struct {
 	homes       []*index // large and small index of each stream, by number; nil until needed
 }
 
-// regionOf returns the region of a block.
 func (l *layout) regionOf(b *block) *region { return &l.regions[b.region()] }
 
 // homeOf returns the number of the index that a block belongs to.
 func (l *layout) homeOf(b *block) uint32 { return l.regionOf(b).home }
 
-// view returns a block as callers see it.
 func (l *layout) view(id uint32) Block {
 	b := &l.blocks[id]
 	return l.regionOf(b).view(b, id)
@@ -62,7 +60,6 @@ func (l *layout) blocksOf(ordinal int32) iter.Seq[uint32] {
 	}
 }
 
-// view returns a block of the region as callers see it.
 func (r *region) view(b *block, id uint32) Block {
 	return Block{
 		Segment: r.ordinal,
@@ -72,7 +69,7 @@ func (r *region) view(b *block, id uint32) Block {
 	}
 }
 
-// grabRegion returns the number of an unused record. It may reallocate the records.
+// grabRegion returns the number of an unused record. It may reallocate l.regions.
 func (l *layout) grabRegion() uint32 {
 	if r := l.spareRegion; r != 0 {
 		l.spareRegion = l.regions[r].next
@@ -87,14 +84,13 @@ func (l *layout) dropRegion(r uint32) {
 	l.spareRegion = r
 }
 
-// extent returns the first position of a region and the position after it.
 func (l *layout) extent(r uint32) (base, end uint64) {
 	ring := &l.blocks[l.regions[r].ring]
 	last := &l.blocks[ring.prev()]
 	return l.blocks[ring.next].position(), last.position() + last.units()
 }
 
-// inUse returns the end of the last block of a region that is not free.
+// inUse returns the end of a region's last block that is not free.
 func (l *layout) inUse(r uint32) uint64 {
 	last := &l.blocks[l.blocks[l.regions[r].ring].prev()]
 	if last.state() == Free {
@@ -119,14 +115,13 @@ func (l *layout) clean(stream uint32) {
 	}
 }
 
-// reserve reserves the memory of a region below a position for its stream.
 func (r *region) reserve(end uint64) {
 	r.floor = max(r.floor, end)
 	r.high = max(r.high, end)
 }
 
-// absorb merges each wholly clean region into the previous region, and joins neighbouring regions
-// of the same stream. takeClean can then use adjacent memory as one run.
+// absorb merges each wholly clean region into the previous region, and joins neighbouring
+// regions of the same stream. takeClean then finds adjacent memory as one run.
 func (l *layout) absorb() {
 	for i := range l.segments {
 		for r := l.segments[i].first; r != 0; {
@@ -151,9 +146,9 @@ func (l *layout) whollyClean(r uint32) bool {
 	return l.regions[r].high <= base
 }
 
-// takeClean gives a stream clean memory for a request, and reports whether it found any. No free
-// block of the stream can serve the request. takeClean takes the end of the smallest clean run that
-// is large enough. Among runs of the same size it takes the first by segment and offset.
+// takeClean moves clean memory to a stream for a request that no free block of the stream can
+// serve. It reports whether it found any. It uses the end of the smallest clean run that is
+// large enough; among runs of the same size, the first by segment and offset.
 func (l *layout) takeClean(units uint64, home, owner uint32) bool {
 	if l.crowded() {
 		return false
@@ -176,8 +171,6 @@ func (l *layout) takeClean(units uint64, home, owner uint32) bool {
 	return true
 }
 
-// crowded reports whether takeClean and transferGap might run out of record numbers for regions and
-// blocks.
 func (l *layout) crowded() bool {
 	return len(l.blocks)+len(l.segments)+len(l.regions) > maxBlocks/2
 }
@@ -192,8 +185,8 @@ func (r *region) lastSpan(low, end, units uint64) (at uint64, fits bool) {
 	return at, at >= low
 }
 
-// transferTail gives a stream the free memory of a region above a position. If the stream owns the
-// next region, the memory is merged into that region.
+// transferTail transfers the free memory of a region above a position to a stream. If the
+// stream owns the next region, the memory is merged into that region.
 func (l *layout) transferTail(r uint32, from uint64, home, owner uint32) {
 	if base, _ := l.extent(r); from > base {
 		r = l.split(r, from)
@@ -217,8 +210,8 @@ func (l *layout) assign(r, home, owner uint32) {
 	l.insert(l.homes[home], b, id, b.units())
 }
 
-// split divides a region at a position and returns the upper part, a region of the same stream. The
-// position is a block boundary or inside a free block.
+// split divides a region at a position and returns the upper part, a region of the same stream.
+// The position must be a block boundary or inside a free block.
 func (l *layout) split(r uint32, at uint64) uint32 {
 	first := l.boundary(r, at)
 	upper, ring := l.grabRegion(), l.grab()
@@ -242,8 +235,8 @@ func (l *layout) split(r uint32, at uint64) uint32 {
 	return upper
 }
 
-// boundary returns the block of a region that begins at a position above the region's start. It
-// splits a free block that contains the position.
+// boundary returns the block of a region that begins at a position above the region's start. A
+// free block that contains the position is split.
 func (l *layout) boundary(r uint32, at uint64) uint32 {
 	g := &l.regions[r]
 	id := l.blocks[g.ring].prev()
@@ -274,9 +267,9 @@ func (l *layout) setRegion(from, until, r uint32) {
 	}
 }
 
-// join merges a region with the next one, which belongs to the same stream. It keeps one of the two
-// records, kept, and visits the blocks of the other region. Callers therefore keep the record of
-// the region that probably has more blocks.
+// join merges a region with the next one, which belongs to the same stream, and visits all
+// blocks of the region whose record is dropped. Callers therefore pass as kept the region that
+// probably has more blocks.
 func (l *layout) join(r, kept uint32) {
 	above := l.regions[r].next
 	g, u := &l.regions[r], &l.regions[above]
@@ -305,7 +298,6 @@ func (l *layout) join(r, kept uint32) {
 	l.mergeNext(l.homes[home], last)
 }
 
-// mergeNext merges a block with its successor if both are free.
 func (l *layout) mergeNext(x *index, id uint32) {
 	b := &l.blocks[id]
 	if b.state() != Free || l.blocks[b.next].state() != Free {
@@ -316,7 +308,7 @@ func (l *layout) mergeNext(x *index, id uint32) {
 	l.merge(x, b, id, neighbours{next: true})
 }
 
-// linkTo returns the link to a region in the list of its segment.
+// linkTo returns the link that points to a region in its segment's list.
 func (l *layout) linkTo(r uint32) *uint32 {
 	link := &l.segments[l.regions[r].ordinal].first
 	for *link != r {

@@ -18,7 +18,7 @@ func (c *Core) footprints() (bytes int64) {
 	return bytes
 }
 
-// footprintsByOwner returns the footprint of each stream, by its number.
+// footprintsByOwner returns each stream's footprint, by stream number.
 func (c *Core) footprintsByOwner() map[uint32]int64 {
 	c.mergeHot()
 	bytes := map[uint32]int64{}
@@ -68,7 +68,6 @@ func TestMappedMemoryIsBoundedByUse(t *testing.T) {
 	}
 }
 
-// TestSynchronisedStreamsShareMemory allocates and frees memory on one stream after another.
 func TestSynchronisedStreamsShareMemory(t *testing.T) {
 	c := newCore(t, Default())
 	for s := range Stream(1000) {
@@ -102,9 +101,9 @@ func TestMemoryFreedAfterTheMarkIsNotClean(t *testing.T) {
 	}
 }
 
-// TestGrowthIsBounded makes random requests on many streams. It checks that the pool grows only if
-// no run of clean memory can hold the request, and that without frees it maps at most three times
-// the footprints.
+// TestGrowthIsBounded makes random requests on many streams. The pool may grow only if no run
+// of clean memory holds the request. Without frees, it may map at most three times the
+// footprints.
 func TestGrowthIsBounded(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		first := rapid.SampledFrom([]int64{2 * mib, 8 * mib, 64 * mib}).Draw(t, "first")
@@ -142,7 +141,7 @@ func TestGrowthIsBounded(t *testing.T) {
 	})
 }
 
-// allocBounded allocates a block, and checks the Growth if one is needed.
+// allocBounded allocates a block and checks its Growth, if any.
 func allocBounded(t *rapid.T, c *Core, size int64, s Stream) Block {
 	mapped := c.Stats().Mapped
 	v, growth, err := c.Alloc(size, s)
@@ -170,10 +169,10 @@ func allocBounded(t *rapid.T, c *Core, size int64, s Stream) Block {
 	return v
 }
 
-// TestMappedMemoryOfRandomPrograms compares mapped memory with twice the sum of the streams' peak
-// footprints plus 2 MiB for each stream. Clean runs that were too small for a request count as
-// footprints in the stated bound. Here they do not count, so mapped memory may exceed the sum by an
-// eighth.
+// TestMappedMemoryOfRandomPrograms compares mapped memory with twice the sum of the streams'
+// peak footprints plus 2 MiB for each stream. The package's bound also counts clean runs that
+// were too small for a request as footprints. This test does not count them, so mapped memory
+// may exceed the sum by an eighth.
 func TestMappedMemoryOfRandomPrograms(t *testing.T) {
 	for _, streams := range []int{1, 10, 100, 1000} {
 		worst := 0.0

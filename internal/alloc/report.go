@@ -1,9 +1,10 @@
 package alloc
 
-// StreamPoint identifies the event of a deferred block on a stream that used the block. The caller
-// records the event when the block is deferred; the owner stream may later have to wait for it.
+// StreamPoint identifies the event of a deferred block on a stream that used the block. The
+// caller records the event when the block is deferred. The owner stream may have to wait for it
+// later.
 type StreamPoint struct {
-	// Deferral numbers the deferred blocks of a Core from 1 in the order in which they were freed.
+	// Deferral numbers a Core's deferred blocks from 1 in the order in which they were freed.
 	Deferral uint64
 	Stream   Stream
 }
@@ -14,7 +15,7 @@ type Return struct {
 	Owner uint32 // number of the stream that owned it
 }
 
-// reports collects the side effects of the latest call that the caller must handle. The slices are
+// reports lists the side effects of the latest call that the caller must handle. The slices are
 // reused.
 type reports struct {
 	filled   bool
@@ -37,11 +38,10 @@ func (r *reports) Reported() bool { return r.filled }
 // slice is valid until the next call that changes the Core.
 func (r *reports) EventsToRecord() []StreamPoint { return r.toRecord }
 
-// Waits lists events for the stream of the latest Alloc. The stream must wait for them, on the
-// device, before it uses a block from this Alloc or a later one. The slice is valid until the next
-// change.
+// Waits lists the events for which the latest Alloc's stream must wait, on the device, before
+// it uses a block from this Alloc or a later one. The slice is valid until the next change.
 func (r *reports) Waits() []StreamPoint { return r.waits }
 
-// Returned lists the deferred and parked blocks that became free during the latest Alloc, Synced or
-// Unpin, in the order in which they did. The slice is valid until the next change.
+// Returned lists the deferred and parked blocks that became free during the latest Alloc,
+// Synced or Unpin, in order. The slice is valid until the next change.
 func (r *reports) Returned() []Return { return r.returned }

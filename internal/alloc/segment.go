@@ -9,8 +9,8 @@ import (
 type Segment struct {
 	Ordinal int32  // number in order of creation, from 0; never reused
 	Bytes   int64  // size
-	Address uint64 // address that the caller gave
-	Stream  Stream // stream that it was mapped for
+	Address uint64 // address passed by the caller
+	Stream  Stream // stream for which it was mapped
 }
 
 // segment holds the record of a segment. A trimmed segment keeps only its ordinal and home.
@@ -79,8 +79,8 @@ func (c *Core) Blocks(ordinal int32) iter.Seq[View] {
 }
 
 // Trim removes wholly free segments, newest first, as long as at least keep bytes stay mapped. It
-// returns the removed segments in this order, and the caller deregisters and unmaps them. Ordinals
-// are not reused. The slice is valid until the next call that changes the Core.
+// returns the removed segments in this order; the caller deregisters and unmaps them. Ordinals are
+// not reused. The slice is valid until the next call that changes the Core.
 func (c *Core) Trim(keep int64) []Segment {
 	c.mergeHot()
 	c.reports.clear()
@@ -134,12 +134,12 @@ func (c *Core) Held() (Inventory, error) {
 	return all, nil
 }
 
-// Rebuild lays out a Core according to an Arrangement. Union has computed the Arrangement from the
-// inventories of this Core and other Cores. Held blocks keep their places and handles. The spans of
-// live blocks belong to those blocks' streams; all other memory is clean and belongs to stream 0.
-// The streams of live blocks are numbered as in [Held]. Other streams get their numbers at their
-// next request. Once the Cores of several ranks have been rebuilt to the same Arrangement, the same
-// calls have the same results on all of them.
+// Rebuild lays out a Core according to an Arrangement that Union has computed from the inventories
+// of this Core and others. Held blocks keep their places and handles. The spans of live blocks
+// belong to those blocks' streams; all other memory is clean and belongs to stream 0. The streams
+// of live blocks are numbered as in [Held]. Other streams get their numbers at their next request.
+// Cores of several ranks that have been rebuilt to the same Arrangement return the same results for
+// the same calls.
 //
 // Before Rebuild, the caller waits for all streams and calls Synced for each. Rebuild returns the
 // retired segments without held blocks, for the caller to unmap. Nothing is allocated from the

@@ -1,13 +1,12 @@
 package alloc
 
-// gap describes a contiguous run of free memory. It may extend over several regions.
 type gap struct {
 	region      uint32
 	from, until uint64
 }
 
-// bestGap returns the end of the smallest gap that holds a request. Among gaps of the same size it
-// chooses the first by segment and offset. It considers only indexes for which mayLose returns
+// bestGap returns the end of the smallest gap that holds a request; among gaps of the same
+// size, the first by segment and offset. It considers only indexes for which mayLose returns
 // true. The result has region 0 if there is no such gap.
 func (l *layout) bestGap(units uint64, mayLose func(home uint32) bool) gap {
 	best, least := gap{}, ^uint64(0)
@@ -26,7 +25,8 @@ func (l *layout) bestGap(units uint64, mayLose func(home uint32) bool) gap {
 	return best
 }
 
-// gaps returns the free memory, from region first upwards, of the indexes that may lose memory.
+// gaps returns the free memory, from region first upwards, of the indexes for which mayLose
+// returns true.
 func (l *layout) gaps(first uint32, mayLose func(home uint32) bool) (gaps []gap) {
 	open := false
 	for r := first; r != 0; r = l.regions[r].next {
@@ -48,7 +48,7 @@ func (l *layout) gaps(first uint32, mayLose func(home uint32) bool) (gaps []gap)
 	return gaps
 }
 
-// gapOwners returns the indexes, except home, that own memory of a gap.
+// gapOwners returns the indexes, except home, that own memory in a gap.
 func gapOwners(l *layout, free gap, home uint32) (others []uint32) {
 	for r := free.region; ; r = l.regions[r].next {
 		base, end := l.extent(r)
@@ -64,7 +64,6 @@ func gapOwners(l *layout, free gap, home uint32) (others []uint32) {
 	}
 }
 
-// transferGap transfers a gap to an index.
 func (l *layout) transferGap(free gap, home, owner uint32) {
 	for r := free.region; free.from < free.until; r = l.regions[r].next {
 		base, end := l.extent(r)

@@ -3,8 +3,8 @@ package alloc
 // roundUp returns the smallest multiple of step, a power of two, that is at least n.
 func roundUp(n, step int64) int64 { return (n + step - 1) &^ (step - 1) }
 
-// smallBit returns 1 if small segments serve a rounded size, else 0. The number of a stream's small
-// index is that of its large index plus 1.
+// smallBit returns 1 if small segments serve a rounded size, else 0. A stream's small index
+// follows its large one, so the bit is added to the large index's number.
 func (c *Config) smallBit(rounded int64) uint32 {
 	if c.Sizing == Stepped && rounded <= smallLimit {
 		return 1
@@ -12,7 +12,6 @@ func (c *Config) smallBit(rounded int64) uint32 {
 	return 0
 }
 
-// splits reports whether the remainder of a free block becomes a separate block.
 func (c *Config) splits(rounded, remainder int64) bool {
 	if c.Sizing == Geometric || c.smallBit(rounded) == 1 {
 		return remainder >= Unit
@@ -20,8 +19,8 @@ func (c *Config) splits(rounded, remainder int64) bool {
 	return remainder > smallLimit
 }
 
-// segmentSize returns the size of the next segment, which must hold the rounded request, given the
-// mapped bytes. It ignores the capacity.
+// segmentSize returns the size of the next segment for a rounded request, given the mapped
+// bytes. It ignores the capacity.
 func (c *Config) segmentSize(rounded, mapped int64) int64 {
 	if c.Sizing == Stepped {
 		switch {

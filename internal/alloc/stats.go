@@ -1,6 +1,6 @@
 package alloc
 
-// counts holds the counters that calls update. They are in bytes unless noted.
+// counts holds the running counters, in bytes unless noted.
 type counts struct {
 	live       int   // number of live blocks
 	segments   int   // number of mapped segments
@@ -13,7 +13,7 @@ type counts struct {
 	pinned     int64
 }
 
-// Stats contains the counters of a Core.
+// Stats contains a Core's counters.
 type Stats struct {
 	Segments    int   // mapped segments
 	Live        int   // live blocks

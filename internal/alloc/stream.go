@@ -4,24 +4,23 @@ package alloc
 type stream struct {
 	name   Stream
 	number uint32 // see Number
-	synced uint64 // its uses up to this number are complete; see useTable.recorded
-	first  uint32 // oldest deferred block; side records link it to the others
+	synced uint64 // number of its latest completed use; see useTable.recorded
+	first  uint32 // oldest deferred block, linked to the others by side records
 	last   uint32 // newest deferred block
 }
 
-// streamTable assigns numbers to streams and finds their records.
 type streamTable struct {
 	streams  []stream
 	records  map[Stream]uint32 // index in streams
 	numbered uint32            // number of streams, except stream 0, that have requested memory
 	recent   Stream            // stream of the latest request
-	current  uint32            // number of the recent stream's large index
+	current  uint32            // number of that stream's large index
 }
 
-// Number returns the number of a stream. Stream 0 has number 0. Other streams are numbered from 1
-// in the order of their first Alloc or Reserve. A number therefore depends only on the history of
+// Number returns a stream's number. Stream 0 has number 0. Other streams are numbered from 1 in
+// the order of their first Alloc or Reserve, so a number depends only on the history of
 // requests, not on the stream's name. A stream without requests has number 0. Numbers are not
-// reused, so a Core keeps about a hundred bytes for each stream.
+// reused: a Core keeps about a hundred bytes for each stream.
 func (t *streamTable) Number(name Stream) uint32 {
 	n, known := t.records[name]
 	if !known {
@@ -30,7 +29,6 @@ func (t *streamTable) Number(name Stream) uint32 {
 	return t.streams[n].number
 }
 
-// addStream creates the record of a stream and returns its index.
 func (t *streamTable) addStream(name Stream) uint32 {
 	n := uint32(len(t.streams))
 	t.records[name] = n
@@ -38,7 +36,6 @@ func (t *streamTable) addStream(name Stream) uint32 {
 	return n
 }
 
-// ensureNumber assigns the next number to a stream that has none.
 func (t *streamTable) ensureNumber(n uint32) {
 	if s := &t.streams[n]; s.name != 0 && s.number == 0 {
 		t.numbered++

@@ -150,7 +150,6 @@ func (s *transcript) reserve(size int64, stream Stream) error {
 	return s.grow(grow)
 }
 
-// moved prints the state that Free or Unpin has returned, and the reports.
 func (s *transcript) moved(state State, err error) error {
 	if err != nil {
 		return err
@@ -223,7 +222,6 @@ func (s *transcript) drawMap(width int) {
 	}
 }
 
-// paint fills the cells of one segment.
 func (s *transcript) paint(cells []byte, g Segment) {
 	width, cell, letter := int64(len(cells)), int64(0), byte(0)
 	for v := range s.core.Blocks(g.Ordinal) {

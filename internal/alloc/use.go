@@ -1,22 +1,21 @@
 package alloc
 
-// use records that a block is used on a stream other than its own.
+// use records a block's use on a stream other than its own.
 type use struct {
-	// call is the value of useTable.recorded at the time when the use was recorded or renewed,
-	// or the deferral number if the block is deferred.
+	// call holds the deferral number if the block is deferred. Otherwise it holds the value
+	// that useTable.recorded had when the use was recorded or renewed.
 	call   uint64
 	stream uint32 // record index of the stream
 	next   uint32 // next use of the block, or next spare record
 }
 
-// useTable holds the uses of all blocks, as a list for each block.
+// useTable holds a list of uses for each block.
 type useTable struct {
 	uses     []use  // by number; number 0 is no use
 	spareUse uint32 // first spare record
 	recorded uint64 // number of uses recorded or renewed so far
 }
 
-// addUse adds a use on a stream to a block.
 func (t *useTable) addUse(s *side, stream uint32) {
 	t.recorded++
 	u := t.grabUse()
@@ -24,7 +23,7 @@ func (t *useTable) addUse(s *side, stream uint32) {
 	s.uses = u
 }
 
-// repeatUse renews the use of a block on a stream, and reports whether there was such a use.
+// repeatUse renews a block's use on a stream, and reports whether there was such a use.
 func (t *useTable) repeatUse(s *side, stream uint32) bool {
 	for u := s.uses; u != 0; u = t.uses[u].next {
 		if t.uses[u].stream == stream {
@@ -36,8 +35,8 @@ func (t *useTable) repeatUse(s *side, stream uint32) bool {
 	return false
 }
 
-// endUse drops the use of a deferred block on a stream, and reports whether there was such a use.
-// It ignores blocks with a deferral number above last.
+// endUse drops a deferred block's use on a stream, and reports whether there was such a use. It
+// ignores blocks with a deferral number above last.
 func (t *useTable) endUse(s *side, stream uint32, last uint64) bool {
 	for link := &s.uses; *link != 0; link = &t.uses[*link].next {
 		u := *link
@@ -51,7 +50,7 @@ func (t *useTable) endUse(s *side, stream uint32, last uint64) bool {
 	return false
 }
 
-// forgetSynced drops the uses of a block that streams have completed since; see stream.synced.
+// forgetSynced drops the block's uses that streams have completed; see stream.synced.
 func (t *useTable) forgetSynced(s *side, streams []stream) {
 	for link := &s.uses; *link != 0; {
 		u := *link
@@ -64,7 +63,6 @@ func (t *useTable) forgetSynced(s *side, streams []stream) {
 	}
 }
 
-// forgetUses drops all uses of a block.
 func (t *useTable) forgetUses(s *side) {
 	for s.uses != 0 {
 		u := s.uses
