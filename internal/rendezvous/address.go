@@ -9,7 +9,7 @@ import (
 )
 
 // unixScheme prefixes the addresses of Unix sockets. "unix:@name" is an abstract socket, which
-// needs no file and disappears with its last process.
+// needs no file and disappears with the last process that uses it.
 const unixScheme = "unix:"
 
 // split converts "unix:@name", "unix:/path" or "host:port" to the network and address that package
@@ -31,8 +31,8 @@ func split(address string) (network, addr string, err error) {
 // to keep the secret out of logs. Convert it to a string to get its value.
 type Token string
 
-// tokenKey prefixes the key of the CHECK query that carries a token. User keys start with a slash,
-// so they never have this prefix.
+// tokenKey prefixes the key of the CHECK query that carries a token. User keys cannot have this
+// prefix, because they start with a slash.
 const tokenKey = "symmem/token/"
 
 // maxTokenBytes limits the data that a server reads from a client that has not authenticated.
@@ -52,7 +52,6 @@ func (t Token) String() string {
 // GoString returns a placeholder for %#v.
 func (t Token) GoString() string { return t.String() }
 
-// query returns a request that carries the token.
 func (t Token) query() *request {
 	return &request{query: queryCheck, keys: []string{tokenKey + string(t)}}
 }

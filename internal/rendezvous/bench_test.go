@@ -5,7 +5,6 @@ import (
 	"testing"
 )
 
-// BenchmarkStore measures Set, Add and Get over every transport.
 func BenchmarkStore(b *testing.B) {
 	for _, transport := range []string{"local", "unix", "tcp"} {
 		var c *Client

@@ -37,8 +37,8 @@ func (c *Client) wrapError(r *request, err error) error {
 	return fmt.Errorf("asking the store at %s for %s %.100q%s: %w", c.addr, r.query, key, suffix, err)
 }
 
-// Set stores value under key. SET has no answer, and the next call may use a different connection.
-// So Set also sends a PING and waits for its answer.
+// Set stores value under key. The protocol has no answer to SET, and the next call may use a
+// different connection, so Set also sends a PING and waits for its answer.
 func (c *Client) Set(ctx context.Context, key string, value []byte) error {
 	r := &request{query: querySet, keys: c.keys(key), values: [][]byte{value}}
 	err := r.check()
@@ -62,8 +62,8 @@ func (c *Client) Get(ctx context.Context, key string) (value []byte, err error) 
 	return value, err
 }
 
-// readField reads one value of a reply. It resets the decoder's budget, because the limit applies
-// to each reply separately.
+// readField reads one value of a reply. It resets the decoder's budget, which applies to each reply
+// separately.
 func readField(d *decoder) ([]byte, error) {
 	d.budget = maxRequestBytes
 	return d.field("value", maxValueBytes)
@@ -118,9 +118,9 @@ func (c *Client) wait(ctx context.Context, keys []string) error {
 	return c.release(l, l.wait(ctx, keys))
 }
 
-// Peek returns the value of a key and whether it is set, without waiting.
+// Peek returns a key's value and whether the key is set. It does not wait.
 func (c *Client) Peek(ctx context.Context, key string) (value []byte, set bool, err error) {
-	// A comparison that stores nothing distinguishes a missing key from an empty value.
+	// An exchange that stores nothing distinguishes a missing key from an empty value.
 	probe := []byte("?")
 	value, err = c.CompareSet(ctx, key, probe, probe)
 	return value, err == nil && string(value) != string(probe), err

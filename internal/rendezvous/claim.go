@@ -22,17 +22,16 @@ type TakenError struct {
 	Holder string // description of the other process
 }
 
-// Error names the other process and the likely causes.
 func (e *TakenError) Error() string {
 	return fmt.Sprintf("rank %d of this job is already connected, from %s: it was started twice, or "+
 		"two jobs have the same MASTER_ADDR and MASTER_PORT, or run id", e.Rank, e.Holder)
 }
 
-// takenAnswer is the prefix of the answer to a greeting if another process has claimed the rank.
-// The description of that process follows.
+// takenAnswer precedes the description of the process that has claimed the rank, in the answer to a
+// greeting.
 const takenAnswer = "the rank is taken: "
 
-// claimTime limits how long a process that has ended may still appear to be connected.
+// claimTime limits how long the server may still list a process that has ended.
 const claimTime = 2 * time.Second
 
 // rankClaim identifies a rank of a job. Only one process at a time can claim it.
@@ -41,7 +40,6 @@ type rankClaim struct {
 	rank int
 }
 
-// describeProcess returns a description of this process for errors.
 func describeProcess() string {
 	name, err := os.Hostname()
 	if err != nil {
@@ -50,8 +48,8 @@ func describeProcess() string {
 	return fmt.Sprintf("process %d on %s", os.Getpid(), name)
 }
 
-// greet sends a greeting and reports whether the server records the ends of ranks. If another
-// process has claimed the rank, greet retries for claimTime.
+// greet sends a greeting and reports whether the server records the ends of ranks. While another
+// process holds the claim to the rank, greet retries for claimTime.
 func greet(ctx context.Context, c *Client, g greeting) (recordsEnds bool, err error) {
 	encoded, err := json.Marshal(g)
 	if err != nil {
@@ -72,9 +70,9 @@ func greet(ctx context.Context, c *Client, g greeting) (recordsEnds bool, err er
 	}
 }
 
-// claim claims this rank of the job for this process. Connect calls claim before it increments the
-// rank's call counter, because a refused process must not change the counter. The claim ends when
-// the returned client is closed. That client has a separate connection to the store's server.
+// claim claims this rank of the job for this process. The claim lasts until the returned client,
+// which has a separate connection to the store, is closed. Connect calls claim before it increments
+// the rank's call counter, because a refused process must not change the counter.
 func (w *World) claim(ctx context.Context, store *Client) (*Client, error) {
 	c := newClient(store.addr, store.dial)
 	_, err := greet(ctx, c, w.greeting(w.job(), ""))
@@ -84,19 +82,18 @@ func (w *World) claim(ctx context.Context, store *Client) (*Client, error) {
 	return c, nil
 }
 
-// greeting returns the greeting of this rank.
 func (w *World) greeting(job, world string) greeting {
 	return greeting{World: world, Rank: w.Rank, Job: job, Process: processID, Place: describeProcess()}
 }
 
 // checkUnclaimed returns a TakenError if another process has claimed this rank of the job in the
-// store at an endpoint. It does not claim the rank.
+// store at an endpoint. It does not claim the rank itself.
 func checkUnclaimed(ctx context.Context, endpoint Endpoint, w *World) error {
 	ctx, cancel := context.WithTimeout(ctx, claimTime+time.Second)
 	defer cancel()
 	c, err := Dial(ctx, endpoint)
 	if err != nil {
-		return nil // The endpoint has no store of this job.
+		return nil // There is no store of this job at the endpoint.
 	}
 	_, err = greet(ctx, c, w.probe())
 	var taken *TakenError
@@ -125,7 +122,7 @@ func (w *World) job() string { return fmt.Sprintf("%s/%d", w.attempt(), w.Size) 
 func (w *World) sizeKey(rank int) string { return fmt.Sprintf("%s/size of %d", w.attempt(), rank) }
 
 // sizeMismatch returns the end of an error text if an absent rank's WORLD_SIZE differs from this
-// rank's. Otherwise it returns "".
+// rank's, else "".
 func (w *World) sizeMismatch(ctx context.Context, c *Client, absent []int) string {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), leaveTimeout)
 	defer cancel()

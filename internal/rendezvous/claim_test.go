@@ -10,8 +10,7 @@ import (
 	"testing"
 )
 
-// claimElsewhere claims a rank in a store as if another process did. Closing the client ends
-// the claim.
+// claimElsewhere claims a rank as another process would. Closing the client releases the claim.
 func claimElsewhere(ctx context.Context, t *testing.T, w World, endpoint Endpoint) *Client {
 	t.Helper()
 	c, err := Dial(ctx, endpoint)
@@ -31,8 +30,8 @@ func claimElsewhere(ctx context.Context, t *testing.T, w World, endpoint Endpoin
 	return c
 }
 
-// TestDuplicateRankIsRefused starts rank 1 while another process has claimed it. After that process
-// has ended, the ranks must still be able to connect. This shows that the refused call has not
+// TestDuplicateRankIsRefused starts rank 1 while another process has claimed it. Once that process
+// has ended, the ranks must still be able to connect, because the refused call must not have
 // incremented rank 1's counter.
 func TestDuplicateRankIsRefused(t *testing.T) {
 	ctx := testContext(t)
@@ -54,7 +53,6 @@ func TestDuplicateRankIsRefused(t *testing.T) {
 	}
 }
 
-// TestDuplicateRankZeroIsRefused starts a second rank 0 at the same address. It must fail at once.
 func TestDuplicateRankZeroIsRefused(t *testing.T) {
 	ctx := testContext(t)
 	server, _ := serveOn(t, privateName(), "")
@@ -67,14 +65,14 @@ func TestDuplicateRankZeroIsRefused(t *testing.T) {
 }
 
 // TestDuplicateRankZeroIsRefusedAfterRetry starts a second rank 0 before the first has claimed the
-// rank. The second must retry, log a warning, and fail after the claim.
+// rank. The second must log a warning, retry, and fail once the first has claimed the rank.
 func TestDuplicateRankZeroIsRefusedAfterRetry(t *testing.T) {
 	ctx := testContext(t)
 	server, _ := serveOn(t, privateName(), "")
 	endpoint := Endpoint{Address: server.Address()}
 	worlds := worldsOf(2, Route{Kind: RouteServe, Endpoint: endpoint})
 	logged := make(warnings, 1)
-	// SetDefault also redirects package log. Restoring the default logger does not undo that.
+	// SetDefault also redirects package log, and restoring the default logger does not undo that.
 	before, output, flags := slog.Default(), log.Writer(), log.Flags()
 	slog.SetDefault(slog.New(logged))
 	defer func() {
@@ -101,7 +99,7 @@ func TestDuplicateRankZeroIsRefusedAfterRetry(t *testing.T) {
 	}
 }
 
-// warnings implements slog.Handler. It sends the first message to the channel.
+// warnings is a slog.Handler that sends the first message to the channel.
 type warnings chan string
 
 func (w warnings) Handle(_ context.Context, r slog.Record) error {
@@ -116,8 +114,8 @@ func (warnings) Enabled(context.Context, slog.Level) bool { return true }
 func (w warnings) WithAttrs([]slog.Attr) slog.Handler     { return w }
 func (w warnings) WithGroup(string) slog.Handler          { return w }
 
-// TestProbeClaimsNoRank sends a probe over a connection that stays open. Another process must still
-// be able to claim the rank. A second probe must report that claim.
+// TestProbeClaimsNoRank keeps a probe's connection open. Another process must still be able to
+// claim the rank, and a second probe must report that claim.
 func TestProbeClaimsNoRank(t *testing.T) {
 	ctx := testContext(t)
 	server, c := serveOn(t, privateName(), "")
@@ -132,8 +130,6 @@ func TestProbeClaimsNoRank(t *testing.T) {
 	}
 }
 
-// TestSizeKeyHasJobPrefix checks that a size key starts with the job's name without the world size,
-// with and without a run ID.
 func TestSizeKeyHasJobPrefix(t *testing.T) {
 	for _, run := range []string{"", "none", "run"} {
 		w := World{RunID: run, Restart: 2, Size: 4}
@@ -144,8 +140,6 @@ func TestSizeKeyHasJobPrefix(t *testing.T) {
 	}
 }
 
-// TestDifferentWorldSizesAreReported connects rank 0 of a world of 2 and rank 1 of a world of 3.
-// Rank 0 must report both sizes.
 func TestDifferentWorldSizesAreReported(t *testing.T) {
 	ctx, cancel := context.WithCancel(testContext(t))
 	defer cancel()

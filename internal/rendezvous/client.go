@@ -7,21 +7,22 @@ import (
 	"sync"
 )
 
-// idleLinks limits the unused connections that a client keeps. A connection serves one call at a
-// time, and few calls of a program wait at the same time.
+// idleLinks limits the unused connections that a client keeps. Each call in progress uses one
+// connection, and few calls of a program wait at the same time.
 const idleLinks = 4
 
 // Client accesses a store of small keys and values that all ranks of a job share. It is safe for
-// concurrent use. The protocol allows only one outstanding request per connection, and a waiting
-// call must not block the call that ends its wait. So each call uses a free connection or opens a
-// new one.
+// concurrent use.
 //
-// A call that has returned without error has taken effect for all ranks. A canceled call may have
+// The protocol allows one outstanding request per connection, and a waiting call must not block the
+// call that ends its wait. Each call therefore uses a free connection or opens a new one.
+//
+// A call that returns without an error has taken effect for all ranks. A canceled call may have
 // taken effect. Keys are limited to 8 KiB, values to 8 MiB, and each call to 128 Ki keys. Calls
 // beyond these limits return ErrTooLarge.
 //
-// A Client with a prefix adds the prefix to its keys. It shares the connections of the client from
-// which WithPrefix has created it.
+// A Client with a prefix adds the prefix to its keys and shares the connections of the client that
+// was passed to WithPrefix.
 type Client struct {
 	*links
 	prefix string
@@ -55,8 +56,8 @@ func WithPrefix(c *Client, prefix string) *Client {
 	return &Client{links: c.links, prefix: c.prefix + prefix + "/"}
 }
 
-// NewLocal returns a store for ranks that are goroutines of this process. It is a client of a
-// server without a socket. Close closes the client and the server.
+// NewLocal returns a store for ranks that are goroutines of this process. It has no socket. Close
+// closes the client and its server.
 func NewLocal() *Client {
 	server := newServer("this process", "")
 	c := server.Client()
@@ -64,7 +65,7 @@ func NewLocal() *Client {
 	return c
 }
 
-// Close closes all connections. Calls in progress return ErrClosed. Later calls of Close have no
+// Close closes all connections. Calls in progress return ErrClosed. Further calls of Close have no
 // effect.
 func (c *links) Close() error {
 	c.mu.Lock()
@@ -118,7 +119,8 @@ func (c *links) reuse() (*link, error) {
 	return l, nil
 }
 
-// adopt adds a new connection to those that Close closes. It returns false if the client is closed.
+// adopt registers a new connection, so that Close closes it. It returns false if the client is
+// closed.
 func (c *links) adopt(l *link) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -128,8 +130,8 @@ func (c *links) adopt(l *link) bool {
 	return !c.closed
 }
 
-// release makes a connection available for other calls. If a reply is incomplete, it closes the
-// connection. It returns the call's error, or ErrClosed if Close caused that error.
+// release makes a connection available to other calls, or closes it if a reply is incomplete. It
+// returns ErrClosed if Close caused the call's error, and otherwise that error.
 func (c *links) release(l *link, err error) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -81,7 +81,7 @@ func TestClosedStoreIsLost(t *testing.T) {
 	waiting := make(chan error, 1)
 	ctx := testContext(t)
 	go func() { waiting <- c.Wait(ctx, "never") }()
-	// The wait fails even if it has not reached the server yet.
+	// The wait must fail even if the server has not received it yet.
 	if err := s.Close(); err != nil {
 		t.Fatal(err)
 	}

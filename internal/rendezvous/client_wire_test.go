@@ -11,9 +11,9 @@ import (
 	"testing"
 )
 
-// scripted returns a client with a scripted server. The server performs a handshake, expects the
-// bytes in want and writes reply. If want ends with "ping", the server also expects a PING and
-// answers it after the reply. The channel receives the server's error.
+// scripted returns a client whose server performs a handshake, expects the bytes in want and writes
+// reply. If want ends with "ping", the server also expects a PING and answers it after the reply.
+// The channel receives the server's error.
 func scripted(t *testing.T, want, reply string) (*Client, <-chan error) {
 	t.Helper()
 	done := make(chan error, 1)
@@ -66,7 +66,6 @@ func playPing(t *testing.T, conn net.Conn, want, reply string) error {
 	return err
 }
 
-// TestClientQueryBytes compares the bytes that each call sends with the expected bytes.
 func TestClientQueryBytes(t *testing.T) {
 	ctx := testContext(t)
 	k := two64 + "'/k'"
@@ -99,7 +98,6 @@ func TestClientQueryBytes(t *testing.T) {
 	}
 }
 
-// TestClientWaitsBeforeItReads checks that Get sends a WAIT before its GET.
 func TestClientWaitsBeforeItReads(t *testing.T) {
 	ours, theirs := net.Pipe()
 	l := &link{conn: ours, d: newDecoder(ours, "script"), authenticated: true}
@@ -121,7 +119,7 @@ func TestClientWaitsBeforeItReads(t *testing.T) {
 }
 
 // TestAbortedRequestKeepsLinkState aborts a request before any byte of it is sent. The link must
-// stay as complete or incomplete as it was.
+// keep its value of incomplete.
 func TestAbortedRequestKeepsLinkState(t *testing.T) {
 	ours, theirs := net.Pipe()
 	closeLater(t, ours)

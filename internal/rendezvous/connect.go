@@ -13,13 +13,13 @@ import (
 type AbsentError struct {
 	// Ranks lists the ranks that did not join, in ascending order.
 	Ranks []int
-	// Size counts the ranks of the job.
+	// Size is the number of ranks of the job.
 	Size int
 	// Err holds the error that ended the wait.
 	Err error
 }
 
-// Error returns a message that names at most 16 ranks.
+// Error returns a message with at most 16 of the ranks.
 func (e *AbsentError) Error() string {
 	const limit = 16
 	ranks, suffix := e.Ranks, ""
@@ -32,16 +32,16 @@ func (e *AbsentError) Error() string {
 // Unwrap returns the error that ended the wait.
 func (e *AbsentError) Unwrap() error { return e.Err }
 
-// Connect connects to the store of a world and returns once all ranks have called it. If the
-// context ends first (after DefaultTimeout if it has no deadline), an AbsentError names the ranks
-// that did not join.
+// Connect connects to a world's store and returns once all ranks have called it. If the context
+// ends first (after DefaultTimeout if it has no deadline), Connect returns an AbsentError with the
+// ranks that did not join.
 //
 // All ranks must make the same number of calls, one after another. A rank may have several
-// connections at once. A call that fails before it reaches the store does not count. So after an
+// connections at once. A call that fails before it reaches the store does not count, so after an
 // error all ranks should leave and start again.
 //
-// Clients of other jobs, of earlier attempts of this job, and of other calls of Connect have
-// different keys. Attempts are distinguished only if the launcher counts them.
+// Clients of other jobs, of earlier attempts of this job, and of other calls of Connect use
+// different keys. Attempts have different keys only if the launcher counts them.
 //
 // The Member represents this rank in the job. The caller must close it to leave the job.
 func Connect(ctx context.Context, w World) (*Client, *Member, error) {
@@ -58,12 +58,11 @@ func Connect(ctx context.Context, w World) (*Client, *Member, error) {
 	return m.store, m, nil
 }
 
-// maxHangUps limits the retries if a store closes the connection at once. The store of an earlier
-// attempt may do this once, because it is about to close. A store that requires a different token
-// does it every time.
+// maxHangUps limits the retries after a store has closed the connection at once. A store that is
+// about to close does so once. A store that requires a different token does so every time.
 const maxHangUps = 3
 
-// connect implements Connect. It retries if the store is lost. The lost store may belong to an
+// connect implements Connect. It retries if the store is lost, because that store may belong to an
 // earlier Connect at the same address.
 func connect(ctx context.Context, w World) (*Member, error) {
 	if w.Route.Kind == RoutePMI {
@@ -83,7 +82,6 @@ func connect(ctx context.Context, w World) (*Member, error) {
 	})
 }
 
-// attempt tries once to connect.
 func attempt(ctx context.Context, w World) (*Member, error) {
 	m := &Member{world: w}
 	if err := m.open(ctx); err != nil {
@@ -103,8 +101,9 @@ func attempt(ctx context.Context, w World) (*Member, error) {
 }
 
 // listenAddress returns the address to listen on for clients that connect to address. Unless the
-// host is the loopback address, the server listens on all interfaces. The host name may not resolve
-// to an interface of this machine, for example in Kubernetes. The token excludes other clients.
+// host is the loopback address, the server listens on all interfaces, because the host name may not
+// resolve to an interface of this machine, for example in Kubernetes. The token excludes other
+// clients.
 func listenAddress(address string) string {
 	host, port, err := net.SplitHostPort(address)
 	if err != nil || strings.HasPrefix(address, unixScheme) {
@@ -119,6 +118,6 @@ func listenAddress(address string) string {
 // closeTimeout limits how long Close on the serving rank waits for ranks that have not left.
 const closeTimeout = 30 * time.Second
 
-// leaveTimeout limits exchanges with the store that continue after a deadline. For example, a rank
-// announces that it leaves.
+// leaveTimeout limits exchanges with the store that may continue after a deadline, for example to
+// announce that a rank leaves.
 const leaveTimeout = 2 * time.Second

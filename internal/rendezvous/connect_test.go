@@ -29,7 +29,6 @@ func connectAndClose(t *testing.T, worlds []World) {
 	})
 }
 
-// forEachRank calls f for all ranks concurrently.
 func forEachRank(t *testing.T, worlds []World, f func(w World) error) {
 	t.Helper()
 	var ranks sync.WaitGroup
@@ -46,7 +45,7 @@ func forEachRank(t *testing.T, worlds []World, f func(w World) error) {
 // exchangeValues stores a value of this rank and reads the values of all ranks.
 func exchangeValues(ctx context.Context, s *Client, w World) error {
 	if w.Rank != 0 {
-		// Rank 0 may already be closing its store.
+		// Rank 0 may already be closing its store, so other ranks do not wait.
 		if _, err := s.Add(ctx, "others", 1); err != nil {
 			return err
 		}
@@ -66,7 +65,6 @@ func exchangeValues(ctx context.Context, s *Client, w World) error {
 	return nil
 }
 
-// worldsOf returns the worlds of all ranks of one machine.
 func worldsOf(size int, route Route) []World {
 	worlds := make([]World, size)
 	for rank := range worlds {
@@ -105,8 +103,8 @@ func TestRanksConnectRepeatedly(t *testing.T) {
 	}
 }
 
-// TestConnectRetriesIfStoreIsClosing starts at a store of an earlier attempt. That store closes the
-// connection at the first query, like a store that requires a token.
+// TestConnectRetriesIfStoreIsClosing starts while the store of an earlier attempt is closing. That
+// store closes the connection at the first query, as does a store that requires a token.
 func TestConnectRetriesIfStoreIsClosing(t *testing.T) {
 	address := privateName()
 	old, err := net.Listen("unix", strings.TrimPrefix(address, unixScheme))
@@ -164,8 +162,7 @@ func port(t *testing.T) (string, error) {
 	return s.Address(), s.Close()
 }
 
-// TestAbsentRanksAreNamed connects three of five ranks. Each must get an error that names the
-// others.
+// TestAbsentRanksAreNamed connects three of five ranks. Each must get an error with the other two.
 func TestAbsentRanksAreNamed(t *testing.T) {
 	ctx, cancel := context.WithCancelCause(testContext(t))
 	cause := errors.New("the deadline")
@@ -179,7 +176,7 @@ func TestAbsentRanksAreNamed(t *testing.T) {
 			errs <- err
 		}()
 	}
-	// All three ranks have joined once their keys are set.
+	// The keys are set once all three ranks have joined.
 	probe, err := Dial(ctx, route.Endpoint)
 	if err != nil {
 		t.Fatal(err)
@@ -201,8 +198,8 @@ func TestAbsentRanksAreNamed(t *testing.T) {
 	}
 }
 
-// cutConn cancels a context while the answer to a join is in transit. It then delays the read until
-// the cancellation has aborted the connection, or for 20 ms.
+// cutConn cancels a context while the answer to a join is in transit. It delays the read until the
+// cancellation has aborted the connection, at most for 20 ms.
 type cutConn struct {
 	net.Conn
 	cancel func()
@@ -282,7 +279,6 @@ func TestMissingRankZeroIsReported(t *testing.T) {
 	}
 }
 
-// TestRankZeroDoesNotWaitForEndedRanks closes rank 0 after another rank has ended without leaving.
 func TestRankZeroDoesNotWaitForEndedRanks(t *testing.T) {
 	worlds := worldsOf(2, Route{Kind: RouteServe, Endpoint: Endpoint{Address: privateName()}})
 	ctx := testContext(t)
@@ -335,7 +331,7 @@ func TestListenAddress(t *testing.T) {
 	}
 }
 
-// TestConnectDoesNotWaitForEndedRanks uses a launcher's store and reports the end of a rank to it.
+// TestConnectDoesNotWaitForEndedRanks reports the end of a rank to a launcher's store.
 func TestConnectDoesNotWaitForEndedRanks(t *testing.T) {
 	for _, ended := range []int{0, 1, 2} {
 		t.Run(fmt.Sprintf("rank %d", ended), func(t *testing.T) {
@@ -363,7 +359,7 @@ func TestConnectDoesNotWaitForEndedRanks(t *testing.T) {
 }
 
 // TestRankMayEndAfterAllHaveJoined connects and closes twice. One rank may then end while another
-// rank is still in Connect. That must cause no error.
+// rank is still in Connect, and neither may return an error.
 func TestRankMayEndAfterAllHaveJoined(t *testing.T) {
 	server, _ := serveOn(t, privateName(), "token")
 	worlds := worldsOf(3, Route{
@@ -373,8 +369,8 @@ func TestRankMayEndAfterAllHaveJoined(t *testing.T) {
 	connectAndClose(t, worlds)
 }
 
-// TestGuardEndsWithRank calls Guard again after stop. The second context must end when the launcher
-// reports the end of rank 1.
+// TestGuardEndsWithRank calls stop and then Guard again. The second context must end when the
+// launcher reports the end of rank 1.
 func TestGuardEndsWithRank(t *testing.T) {
 	server, _ := serveOn(t, privateName(), "token")
 	worlds := worldsOf(2, Route{

@@ -9,7 +9,6 @@ import (
 	"testing"
 )
 
-// TestStoreContract runs the tests in contract with every kind of store.
 func TestStoreContract(t *testing.T) {
 	kinds := map[string]func(t *testing.T) *Client{
 		"local": func(t *testing.T) *Client {
@@ -136,8 +135,8 @@ func testWaitNames(t *testing.T, s *Client) {
 	}
 }
 
-// waitUntilCanceled cancels a wait and returns its error. The server may or may not have received
-// the request.
+// waitUntilCanceled cancels a wait and returns its error. The server may not have received the
+// request.
 func waitUntilCanceled(t *testing.T, s *Client, cause error, keys ...string) error {
 	t.Helper()
 	ctx, cancel := context.WithCancelCause(testContext(t))

@@ -8,9 +8,8 @@ import (
 	"io"
 )
 
-// decoder reads requests and replies. A forged length cannot exhaust the reader's memory, because a
-// decoder allocates little more memory than the data that has arrived. Only one goroutine at a time
-// may use a decoder.
+// decoder reads requests and replies. It allocates little more memory than the data that has
+// arrived, so a forged length cannot exhaust memory. It is not safe for concurrent use.
 type decoder struct {
 	r *bufio.Reader
 	// peer identifies the other side in errors.
@@ -76,7 +75,6 @@ func (d *decoder) fields(r *request, s *shape) (err error) {
 	return err
 }
 
-// entry reads one key and its values.
 func (d *decoder) entry(r *request, values int) error {
 	key, err := d.field("key", maxKeyBytes)
 	if err != nil {
@@ -126,7 +124,7 @@ func (d *decoder) field(name string, limit uint64) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	// Counting eight bytes more for each field also limits the number of empty fields.
+	// Eight extra bytes for each field also limit the number of empty fields.
 	if d.budget -= int(n) + 8; d.budget < 0 {
 		return nil, d.errorf("the request is too long")
 	}

@@ -16,7 +16,7 @@ import (
 type Endpoint struct {
 	// Address has the form "host:port", "unix:@name" or "unix:/path".
 	Address string
-	// Token is empty for PyTorch's servers and for a Unix socket whose server requires no token.
+	// Token is empty for PyTorch's servers and for Unix sockets whose server requires no token.
 	Token Token
 }
 
@@ -28,12 +28,11 @@ const (
 // Dial connects to the store at an endpoint. It retries until the server accepts the connection or
 // the context ends. A context without a deadline ends after DefaultTimeout. Dial does not retry
 // after a wrong token (ErrToken), if the server does not speak the TCPStore protocol (ErrProtocol),
-// or if the socket belongs to another user (PeerError). The caller must Close the client.
+// or if the socket belongs to another user (PeerError). The caller must close the client.
 func Dial(ctx context.Context, endpoint Endpoint) (*Client, error) {
 	return dial(ctx, endpoint, uint32(os.Geteuid()))
 }
 
-// dial connects to a server that runs as user uid.
 func dial(ctx context.Context, endpoint Endpoint, uid uint32) (*Client, error) {
 	network, addr, err := split(endpoint.Address)
 	if err != nil {
@@ -62,7 +61,7 @@ func dial(ctx context.Context, endpoint Endpoint, uid uint32) (*Client, error) {
 	c := newClient(endpoint.Address, func(ctx context.Context) (*link, error) {
 		hangUps := 0
 		return retryUntil(ctx, dialOnce, func(err error) bool {
-			// A server with too many unauthenticated connections closes the oldest of them.
+			// A server with too many unauthenticated connections closes the oldest ones.
 			if hungUp(err) {
 				hangUps++
 			}
@@ -99,8 +98,8 @@ func retryUntil[T any](
 	}
 }
 
-// sleepAround sleeps for a random time around pause. Ranks that start together then do not connect
-// all at once. sleepAround returns false if the context ends first.
+// sleepAround sleeps for a random time around pause, so that ranks that start together do not
+// connect all at once. It returns false if the context ends first.
 func sleepAround(ctx context.Context, pause time.Duration) bool {
 	return sleep(ctx, pause/2+rand.N(pause))
 }

@@ -6,15 +6,15 @@ import (
 	"strconv"
 )
 
-// environment reads environment variables and records them for errors.
+// environment reads environment variables and records them for error texts.
 type environment struct {
 	lookup func(string) (string, bool)
 	source Source
 	seen   []Variable
 }
 
-// value returns a variable, or "" if it is not set. Scripts often set variables to "", so callers
-// treat an empty variable as not set.
+// value returns a variable, or "" if it is not set. An empty variable counts as not set, because
+// scripts often set variables to "".
 func (e *environment) value(name string) string {
 	value, _ := e.lookup(name)
 	e.seen = append(e.seen, Variable{name, value})
@@ -40,7 +40,6 @@ func (e *environment) errorf(format string, args ...any) error {
 	}
 }
 
-// number reads a variable that must be a decimal number.
 func (e *environment) number(name string) (int, error) {
 	value := e.value(name)
 	n, err := strconv.Atoi(value)
@@ -50,7 +49,7 @@ func (e *environment) number(name string) (int, error) {
 	return n, nil
 }
 
-// family names the variables in which one launcher passes rank, size, local rank and local size to
+// family lists the variables in which one launcher passes rank, size, local rank and local size to
 // a process. Launchers set all four variables or none.
 type family struct {
 	source Source
@@ -80,9 +79,9 @@ var families = []family{
 	},
 }
 
-// Discover determines the rank of this process and the location of the store from options and the
-// environment. lookup is usually os.LookupEnv. Discover opens no file and does not communicate. Its
-// errors are EnvironmentErrors, or describe the invalid option.
+// Discover determines this process's rank and how to reach the store, from options and the
+// environment. lookup is usually os.LookupEnv. Discover opens no file and does not communicate. It
+// returns an EnvironmentError, or an error that describes the invalid option.
 func Discover(lookup func(string) (string, bool), o Options) (World, error) {
 	w, err := ranks(lookup, o)
 	if err != nil {
@@ -132,8 +131,8 @@ func fromOptions(o Options) (World, error) {
 	return w, nil
 }
 
-// ranks reads the variables of one family. It returns false if none of them is set, or if the ranks
-// must be read from another source.
+// ranks reads the variables of one family. It returns false if none of them is set, or if another
+// source has the ranks.
 func (f *family) ranks(e *environment, slurmStep bool) (w World, ok bool, err error) {
 	count, local := 0, 0
 	for i, name := range f.names {
@@ -146,7 +145,7 @@ func (f *family) ranks(e *environment, slurmStep bool) (w World, ok bool, err er
 	case count == 0:
 		return World{}, false, nil
 	case f.source == SourceMPICH && slurmStep && local == 0:
-		// With the PMI of srun the local ranks are only in Slurm's variables.
+		// Under srun's PMI only Slurm's variables have the local ranks.
 		return World{}, false, nil
 	case count < len(f.names):
 		return World{}, false, e.errorf("only some of the variables are set; %s", f.hint)

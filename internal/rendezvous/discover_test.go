@@ -113,7 +113,7 @@ func TestDiscover(t *testing.T) {
 	}
 }
 
-// withoutOwnAddress removes the random address that a rank chooses for its store.
+// withoutOwnAddress removes the random address that a rank has chosen for its store.
 func withoutOwnAddress(t *testing.T, w *World) {
 	t.Helper()
 	if !strings.HasPrefix(w.Route.Endpoint.Address, "unix:@symmem-") {
@@ -122,7 +122,6 @@ func withoutOwnAddress(t *testing.T, w *World) {
 	w.Route.Endpoint = Endpoint{}
 }
 
-// TestInvalidEnvironments checks the errors for incomplete or invalid variables.
 func TestInvalidEnvironments(t *testing.T) {
 	rows := []struct{ name, env, want string }{
 		{

@@ -9,29 +9,28 @@ import (
 	"time"
 )
 
-// endsKey prefixes the numbered keys under which the Server stores the ends of ranks. It differs
-// from the prefixes of the ranks' keys. Other ranks then need not wait until their timeout. There
-// are two sources. A launcher that serves the store calls Ended for each of its processes. Each
+// endsKey prefixes the numbered keys under which the Server stores the ends of ranks. The prefix
+// differs from those of the ranks' keys, so that every rank can wait for an end at once. Ends have
+// two sources: a launcher that serves the store calls Ended for each of its processes, and each
 // rank sends a greeting on a connection that ends with the rank.
 const endsKey = "symmem-ends"
 
 func endKey(n int) string { return endsKey + "/" + strconv.Itoa(n) }
 
 // A rank sends its greeting in a COMPARE_SET of greetKey. The Server records which rank the
-// connection represents and answers greetAnswer. It stores no value. For any other server, greetKey
-// is a missing key. That server answers with the expected value, and stores no value either.
+// connection represents, stores no value and returns greetAnswer. Any other server finds no value
+// under greetKey, so it returns the expected value and stores nothing, either.
 const (
 	greetKey    = "symmem-greeting"
 	greetAnswer = "ends are told"
 )
 
-// maxGreetingBytes limits a greeting, in bytes.
 const maxGreetingBytes = 4 << 10
 
 // greeting identifies the rank that a connection represents. World holds the prefix of the rank's
-// keys, or "" before it is determined. From Job, Process and Place the server detects a second
-// process that claims the same rank of the same job. If Probe is set, the server only answers
-// whether it would refuse the claim.
+// keys, or "" before it is determined. Job, Process and Place let the server detect a second
+// process that claims the same rank. If Probe is set, the server only answers whether it would
+// refuse the claim.
 type greeting struct {
 	World   string `json:"world"`
 	Rank    int    `json:"rank"`
@@ -42,24 +41,23 @@ type greeting struct {
 }
 
 // rankEnd describes the end of a rank. It is stored under endKey. World is empty if a launcher has
-// reported the end of its process, which has the same rank in every world.
+// reported the end of a process, which has the same rank in every world.
 type rankEnd struct {
 	World string `json:"world,omitempty"`
 	Rank  int    `json:"rank"`
 	How   string `json:"how"`
-	// Left is set if the rank has announced that it leaves. Why holds the reason that it gave.
+	// Left is set if the rank has announced that it leaves. Why holds its reason.
 	Left bool   `json:"left,omitempty"`
 	Why  string `json:"why,omitempty"`
-	// Closing announces that the store is about to be closed in order. All other fields are zero
-	// then. Ranks that have joined a later Connect retry with the next store.
+	// Closing announces that the store is about to be closed in order. All other fields are then
+	// zero. Ranks that have already joined a later Connect retry with the next store.
 	Closing bool `json:"closing,omitempty"`
 }
 
-// EndedError means that a rank has ended or has left. Its launcher or the store's server has
-// reported that.
+// EndedError means that a rank has ended or left, according to its launcher or the store's server.
 type EndedError struct {
 	Rank int
-	// How describes how the rank has ended. The text names the rank.
+	// How describes how the rank has ended, with its number.
 	How string
 	// Left is set if the rank has left the job in order.
 	Left bool
@@ -67,7 +65,6 @@ type EndedError struct {
 	Why string
 }
 
-// Error describes how the rank has ended.
 func (e *EndedError) Error() string { return e.How }
 
 // Ended records that the process of a rank has ended. how describes the end and names the rank.
@@ -89,14 +86,14 @@ func (s *Server) recordEnd(e rankEnd) {
 	_ = s.apply(0, r)
 }
 
-// announceClosing announces that the store is about to be closed in order.
 func (s *Server) announceClosing() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.recordEnd(rankEnd{Closing: true})
 }
 
-// handleGreeting answers a greeting. It returns false for other requests. The caller holds s.mu.
+// handleGreeting answers a greeting. It returns false if r is another request. The caller holds
+// s.mu.
 func (s *Server) handleGreeting(from clientID, r *request) bool {
 	n := s.sessions[from]
 	if n == nil || r.query != queryCompareSet || r.keys[0] != userKey(greetKey) {
@@ -157,9 +154,8 @@ func (s *Server) recordSessionEnd(n *session) {
 	s.recordEnd(e)
 }
 
-// fatalToConnect reports whether the end of a rank makes this Connect fail. It does if some ranks
-// had not joined. It does not if the rank has left in order, as every rank does at its own
-// deadline.
+// fatalToConnect reports whether the end of a rank makes this Connect fail. It does so while ranks
+// are missing, unless the rank has left in order, as every rank does at its own deadline.
 func (m *Member) fatalToConnect(ctx context.Context, e *EndedError) bool {
 	if e.Rank == 0 && !e.Left && m.watch.storeLost() {
 		return true
@@ -175,23 +171,23 @@ const (
 	// launcherDelay limits the time between the end of a connection and the launcher's report of
 	// how the process has ended.
 	launcherDelay = 200 * time.Millisecond
-	// graceAfterEnd is the time for which a guarded context continues after the end of a rank. Data
-	// that the rank has sent before its end may still arrive, and may suffice.
+	// graceAfterEnd delays the end of a guarded context after the end of a rank. Data that the rank
+	// has sent before its end may still arrive, and may suffice.
 	graceAfterEnd = time.Second
 )
 
 // Guard returns a context for a call that needs the given ranks of the world, for example to create
-// a group. The context ends soon after any of these ranks has ended or left, or if rank 0 is lost
-// together with the store. Its cause is an EndedError. Stores that symmem does not serve, such as
-// torchrun's, do not record ends. The caller must call stop.
+// a group. The context ends soon after any of these ranks has ended or left. It also ends if the
+// store is lost together with rank 0. Its cause is an EndedError. Stores that symmem does not
+// serve, such as torchrun's, do not record ends. The caller must call stop.
 func (m *Member) Guard(
 	ctx context.Context, ranks []int,
 ) (guarded context.Context, stop func()) {
 	return m.guard(ctx, graceAfterEnd, m.endMatcher(ranks))
 }
 
-// endMatcher returns a function that reports whether one of the given ranks has ended. If the store
-// is lost, too, the function also returns true for rank 0.
+// endMatcher returns a function that reports whether one of the given ranks has ended. The function
+// also returns true for rank 0 if the store is lost.
 func (m *Member) endMatcher(ranks []int) func(context.Context, *EndedError) bool {
 	set := map[int]bool{}
 	for _, r := range ranks {
@@ -202,7 +198,7 @@ func (m *Member) endMatcher(ranks []int) func(context.Context, *EndedError) bool
 	}
 }
 
-// guard returns a context that ends the given time after a fatal end.
+// guard returns a context that ends when a fatal end has been known for the given time.
 func (m *Member) guard(
 	ctx context.Context, after time.Duration, fatal func(context.Context, *EndedError) bool,
 ) (guarded context.Context, stop func()) {
@@ -220,9 +216,9 @@ func (m *Member) guard(
 	return guarded, func() { cancel(nil); <-done }
 }
 
-// Ended returns the known ends of the given ranks, ordered by rank. If the store is lost, too, the
-// result includes the end of rank 0. Ended waits until enough returns true for the result, or the
-// context ends.
+// Ended returns the known ends of the given ranks, ordered by rank. The result includes the end of
+// rank 0 if the store is lost. Ended waits until enough returns true for the result, or the context
+// ends.
 func (m *Member) Ended(
 	ctx context.Context, ranks []int, enough func([]*EndedError) bool,
 ) []*EndedError {
@@ -249,8 +245,8 @@ func (m *Member) Ended(
 	}
 }
 
-// addEnd replaces the error of a wait if the end of a rank has caused it. That is a rank that rank
-// 0 has reported as absent, or rank 0 itself if the store is lost. addEnd waits briefly, because
+// addEnd replaces the error of a wait if a rank's end has caused it: the end of a rank that rank 0
+// has reported as absent, or the end of rank 0 if the store is lost. addEnd waits briefly, because
 // the store may record the end a moment later.
 func (m *Member) addEnd(err error) error {
 	var absent *AbsentError
@@ -271,7 +267,7 @@ func (m *Member) addEnd(err error) error {
 	return &AbsentError{Ranks: []int{e.Rank}, Size: m.world.Size, Err: e}
 }
 
-// ended returns an AbsentError if the context's cause is an EndedError. Otherwise it returns nil.
+// ended returns an AbsentError if the context's cause is an EndedError, and otherwise nil.
 func (m *Member) ended(ctx context.Context) error {
 	e, ok := errors.AsType[*EndedError](context.Cause(ctx))
 	if !ok {

@@ -28,7 +28,8 @@ func closeLinks(m *Member) error {
 	return err
 }
 
-// routesOf returns routes to stores of this package, by the process that serves the store.
+// routesOf returns routes to stores of this package. The keys name the process that serves the
+// store.
 func routesOf(t *testing.T) map[string]Route {
 	t.Helper()
 	server, _ := serveOn(t, privateName(), "token")
@@ -40,7 +41,6 @@ func routesOf(t *testing.T) map[string]Route {
 	}
 }
 
-// connectAll connects all ranks of a world.
 func connectAll(ctx context.Context, t *testing.T, worlds []World) []*Member {
 	t.Helper()
 	members := make([]*Member, len(worlds))
@@ -54,8 +54,8 @@ func connectAll(ctx context.Context, t *testing.T, worlds []World) []*Member {
 	return members
 }
 
-// TestEndOfRankEndsWaitsThatNeedIt ends a rank and checks the contexts of Guard. Contexts that need
-// the rank must end. Other contexts must continue, unless the rank served the store.
+// TestEndOfRankEndsWaitsThatNeedIt ends a rank. Guard's contexts must end if they need that rank.
+// Other contexts must continue, unless that rank served the store.
 func TestEndOfRankEndsWaitsThatNeedIt(t *testing.T) {
 	for name, route := range routesOf(t) {
 		for _, victim := range []int{0, 1} {
@@ -93,7 +93,6 @@ func TestEndOfRankEndsWaitsThatNeedIt(t *testing.T) {
 	}
 }
 
-// checkEnded checks that a wait for the given ranks ends with the end of the victim.
 func checkEnded(ctx context.Context, t *testing.T, m *Member, ranks []int, victim int) {
 	t.Helper()
 	guarded, stop := m.Guard(ctx, ranks)
@@ -116,7 +115,7 @@ func checkEnded(ctx context.Context, t *testing.T, m *Member, ranks []int, victi
 }
 
 // TestRankThatEndsDuringConnectIsReported ends a rank after ranks 0, 1 and 2 have joined. Rank 3
-// does not join.
+// never joins.
 func TestRankThatEndsDuringConnectIsReported(t *testing.T) {
 	for name, route := range routesOf(t) {
 		for _, victim := range []int{0, 1} {
@@ -163,7 +162,7 @@ func TestRankThatEndsDuringConnectIsReported(t *testing.T) {
 }
 
 // TestTimeoutDoesNotCountAsEnd gives rank 1 less time than rank 0. Rank 2 does not join. Rank 0
-// must report rank 2 as absent, and not rank 1.
+// must report only rank 2 as absent.
 func TestTimeoutDoesNotCountAsEnd(t *testing.T) {
 	for name, route := range routesOf(t) {
 		t.Run(name+" serves", func(t *testing.T) {
@@ -210,8 +209,8 @@ func checkAbsent(t *testing.T, err error, ranks ...int) {
 	}
 }
 
-// TestLeaveReturnsAtDeadline leaves on rank 0 while rank 1 keeps its connections, as a stopped
-// process does.
+// TestLeaveReturnsAtDeadline leaves on rank 0 while rank 1 keeps its connections, like a stopped
+// process.
 func TestLeaveReturnsAtDeadline(t *testing.T) {
 	route := Route{Kind: RouteServe, Endpoint: Endpoint{Address: privateName()}}
 	members := connectAll(testContext(t), t, worldsOf(2, route))
@@ -229,8 +228,8 @@ func TestLeaveReturnsAtDeadline(t *testing.T) {
 	}
 }
 
-// TestStoreWithoutEndsIsSupported sends a greeting that the server does not recognize. The server
-// then behaves like torchrun's store. No watch must start, and no end may be reported.
+// TestStoreWithoutEndsIsSupported sends a greeting that the server does not recognize, so the
+// server behaves like torchrun's store. No watch may start, and no end may be reported.
 func TestStoreWithoutEndsIsSupported(t *testing.T) {
 	server, client := serveOn(t, privateName(), "")
 	answer, err := client.CompareSet(testContext(t), "key", []byte("value"), []byte("value"))
@@ -263,7 +262,7 @@ func TestReasonToLeaveIsReported(t *testing.T) {
 					t.Error(err)
 				}
 			}
-			reasons[2] = "" // Leave drops the reason, because it is too long.
+			reasons[2] = "" // Leave drops the reason because it is too long.
 			ended := members[0].Ended(ctx, []int{1, 2}, func(known []*EndedError) bool {
 				return len(known) == len(reasons)
 			})
@@ -279,8 +278,8 @@ func TestReasonToLeaveIsReported(t *testing.T) {
 	}
 }
 
-// TestLeaveIsReportedOverWatch loses rank 1's connections except the watch. Rank 0 is leaving and
-// accepts no new connections. Rank 1's reason to leave must still reach rank 2.
+// TestLeaveIsReportedOverWatch closes all of rank 1's connections except the watch. Rank 0 is
+// leaving and accepts no new connections. Rank 2 must still receive rank 1's reason.
 func TestLeaveIsReportedOverWatch(t *testing.T) {
 	ctx := testContext(t)
 	route := Route{Kind: RouteServe, Endpoint: Endpoint{Address: privateName()}}

@@ -5,15 +5,14 @@ import (
 	"fmt"
 )
 
-// Errors of the connection to a store. Each is wrapped with the address and the operation.
+// Errors of a connection to a store, wrapped with the address and the operation.
 var (
 	// ErrProtocol means that the other side does not speak the TCPStore protocol.
 	ErrProtocol = errors.New("not the protocol of a TCPStore")
-	// ErrToken means that the server refused the token, or requires a token and the client has
-	// none.
+	// ErrToken means that the server refused the token, or requires one that the client does not
+	// have.
 	ErrToken = errors.New("token refused")
-	// ErrLost means that the connection to the server was lost. The server's process has ended or
-	// has closed the store.
+	// ErrLost means that the server's process has ended or has closed the store.
 	ErrLost = errors.New("store lost")
 	// ErrClosed means that this process closed the store.
 	ErrClosed = errors.New("store closed")

@@ -60,7 +60,7 @@ func (m *Member) joinAll(ctx context.Context) error {
 	return errors.Join(err, m.publishReady(ctx, absent))
 }
 
-// awaitRanks waits until all ranks have joined or the end of a rank is known.
+// awaitRanks waits until all ranks have joined or a rank's end is known.
 func (m *Member) awaitRanks(ctx context.Context) (err error) {
 	watched, stop := m.guard(ctx, launcherDelay, m.fatalToConnect)
 	defer stop()
@@ -80,8 +80,9 @@ func (m *Member) awaitRanks(ctx context.Context) (err error) {
 }
 
 // join determines the keys of this call and announces this rank. An exchange that began in time may
-// continue for leaveTimeout after the deadline. Aborting it would lose the connection. If no rank
-// is connected, rank 0 closes the store, but this rank still has to look up the absent ranks there.
+// continue for leaveTimeout after the deadline, because aborting it would lose the connection. Rank
+// 0 closes the store when no rank is connected, but this rank still has to look up the absent ranks
+// there.
 func (m *Member) join(ctx context.Context) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
@@ -96,8 +97,7 @@ func (m *Member) join(ctx context.Context) error {
 			return err
 		}
 	}
-	// Each rank counts its calls. The counts agree, because all ranks make the same number of
-	// calls.
+	// Each rank counts its calls. The counts agree because all ranks make the same number of calls.
 	call, err := m.client.Add(ctx, fmt.Sprintf("%s/turn/%d", base, m.world.Rank), 1)
 	if err != nil {
 		if watchClient != nil {
@@ -119,7 +119,6 @@ func (m *Member) join(ctx context.Context) error {
 	return m.store.Set(ctx, joinedKey(m.world.Rank), nil)
 }
 
-// others returns the keys of one kind for all ranks except 0.
 func (m *Member) others(key func(rank int) string) []string {
 	keys := make([]string, 0, m.world.Size)
 	for rank := 1; rank < m.world.Size; rank++ {
@@ -128,7 +127,7 @@ func (m *Member) others(key func(rank int) string) []string {
 	return keys
 }
 
-// publishReady stores the list of absent ranks, even if the deadline has passed.
+// publishReady stores the list of absent ranks. It also does so after the deadline.
 func (m *Member) publishReady(ctx context.Context, absent []int) error {
 	texts := make([]string, len(absent))
 	for i, rank := range absent {
@@ -139,12 +138,12 @@ func (m *Member) publishReady(ctx context.Context, absent []int) error {
 	return m.store.Set(ctx, readyKey, []byte(strings.Join(texts, ",")))
 }
 
-// awaitReady waits until rank 0 publishes that all ranks have joined, or which ranks are absent.
+// awaitReady waits until rank 0 publishes that all ranks have joined, or the absent ranks.
 func (m *Member) awaitReady(ctx context.Context) error {
 	if err := m.store.Wait(ctx, readyKey); err != nil {
 		return err
 	}
-	// The key is set, so its value is read even if the deadline has passed.
+	// The key is set, so its value can be read even after the deadline.
 	readCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), leaveTimeout)
 	defer cancel()
 	value, err := m.store.Get(readCtx, readyKey)
@@ -157,7 +156,7 @@ func (m *Member) awaitReady(ctx context.Context) error {
 	}
 }
 
-// absent lists the other ranks that have not joined, even if the deadline has passed.
+// absent lists the other ranks that have not joined. It also does so after the deadline.
 func (m *Member) absent(ctx context.Context) (ranks []int) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), leaveTimeout)
 	defer cancel()

@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// warnLate repeatedly calls late with the ranks that missing returns, until stop is called. The
-// result of late is the time until the next call.
+// warnLate calls late with the result of missing, repeatedly until stop is called. late returns the
+// time until its next call.
 func warnLate(
 	ctx context.Context, late func([]int, time.Duration) time.Duration,
 	missing func(context.Context) []int,

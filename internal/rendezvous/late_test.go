@@ -9,7 +9,7 @@ import (
 )
 
 // TestLateRanksAreReported starts rank 1 alone and then rank 0, which serves the store. Rank 1 must
-// repeatedly report rank 0, and then rank 2.
+// report rank 0, and then rank 2.
 func TestLateRanksAreReported(t *testing.T) {
 	worlds := worldsOf(3, Route{Kind: RouteServe, Endpoint: Endpoint{Address: privateName()}})
 	reported := make(chan []int)
@@ -49,7 +49,6 @@ func TestLateRanksAreReported(t *testing.T) {
 	}
 }
 
-// awaitReported waits until only the given rank is reported.
 func awaitReported(t *testing.T, reported <-chan []int, want int) {
 	t.Helper()
 	for end := time.After(patience); ; {
@@ -64,8 +63,6 @@ func awaitReported(t *testing.T, reported <-chan []int, want int) {
 	}
 }
 
-// TestRemainingRanksAreReported leaves on rank 0, which serves the store. It must report rank 2
-// while rank 2 has not left.
 func TestRemainingRanksAreReported(t *testing.T) {
 	ctx := testContext(t)
 	worlds := worldsOf(3, Route{Kind: RouteServe, Endpoint: Endpoint{Address: privateName()}})
@@ -74,7 +71,7 @@ func TestRemainingRanksAreReported(t *testing.T) {
 		if waited > 0 {
 			select {
 			case reported <- missing:
-			default: // The previous report has not been read yet.
+			default: // The previous report is still unread.
 			}
 		}
 		return time.Millisecond

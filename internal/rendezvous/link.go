@@ -12,23 +12,23 @@ import (
 	"time"
 )
 
-// link sends requests over one connection of a Client. Only one call at a time may use a link. A
-// link with an incomplete reply must be closed.
+// link sends requests over one connection of a Client, one call at a time. A link with an
+// incomplete reply must be closed.
 type link struct {
 	conn net.Conn
 	d    *decoder
-	// incomplete is set while a request is sent and its reply is read. The reply to a canceled WAIT
-	// includes the reply to its CANCEL_WAIT.
+	// incomplete is set from the start of a request to the end of its reply. The reply to a
+	// canceled WAIT includes the reply to its CANCEL_WAIT.
 	incomplete bool
-	// authenticated is set once the server has answered a query for which it may require a token.
+	// authenticated is set once the server has answered a query that may require a token.
 	authenticated bool
 }
 
-// pastDeadline is a deadline in the past, with which every read and write of a connection returns.
+// pastDeadline makes every read and write of a connection return at once.
 var pastDeadline = time.Unix(1, 0)
 
-// cancelTimeout limits how long cancel waits for the server's confirmation. That wait begins after
-// the caller's deadline.
+// cancelTimeout limits how long cancel waits for the server's confirmation, after the caller's
+// deadline.
 const cancelTimeout = 2 * time.Second
 
 // guard aborts all I/O of the link when the context ends, until release is called.
@@ -80,8 +80,8 @@ func (l *link) classify(ctx context.Context, err error) error {
 	return fmt.Errorf("%w: %w", ErrLost, err)
 }
 
-// errClosedEarly means that the server closed the connection at the first query. Either it requires
-// a different token, or it was about to close.
+// errClosedEarly means that the server closed the connection at the first query: it requires a
+// different token, or is about to close.
 var errClosedEarly = errors.New(
 	"the server closed the connection, as it does if it requires a token, or another token")
 
@@ -144,7 +144,7 @@ func (l *link) authenticate(ctx context.Context, token Token) error {
 	})
 }
 
-// wait sends a WAIT and blocks until the keys are set. If the context ends first, it cancels the
+// wait sends a WAIT and blocks until the keys are set. If the context ends first, wait cancels the
 // WAIT and returns the context's cause.
 func (l *link) wait(ctx context.Context, keys []string) error {
 	r := request{query: queryWait, keys: keys}
@@ -168,8 +168,8 @@ func readStop(d *decoder) error {
 	return err
 }
 
-// cancel cancels a WAIT whose context has ended. It returns the context's cause. If the keys were
-// set before the cancellation, it returns nil.
+// cancel cancels a WAIT whose context has ended, and returns the context's cause. It returns nil if
+// the keys were set before the cancellation.
 func (l *link) cancel(ctx context.Context) error {
 	cancelCtx, release := context.WithTimeout(context.WithoutCancel(ctx), cancelTimeout)
 	defer release()

@@ -10,7 +10,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// patience limits the waits of tests. It expires only if something hangs.
+// patience limits the waits of tests. It expires only if a test hangs.
 const patience = 30 * time.Second
 
 func testContext(t testing.TB) context.Context {
@@ -30,7 +30,6 @@ func closeLater(t testing.TB, c interface{ Close() error }) {
 	})
 }
 
-// serveOn returns a server and a client at address.
 func serveOn(t testing.TB, address string, token Token) (*Server, *Client) {
 	t.Helper()
 	s, err := Listen(address, token)
@@ -46,5 +45,4 @@ func serveOn(t testing.TB, address string, token Token) (*Server, *Client) {
 	return s, c
 }
 
-// privateName returns the name of an abstract socket that no other test uses.
 func privateName() string { return "unix:@symmem-test-" + string(NewToken()) }

@@ -10,8 +10,8 @@ import (
 // Member represents this rank in one Connect. It is open once it has a client, joined once all
 // ranks have joined, and left after Close. A joined member is safe for concurrent use.
 //
-// All keys of a member have the same prefix. The keys joined/<rank> and left/<rank> are set when a
-// rank joins and leaves. Rank 0 sets ready at the end of its wait. The value of ready lists the
+// All keys of a member have the same prefix. A rank sets joined/<rank> when it joins and
+// left/<rank> when it leaves. Rank 0 sets ready when its wait ends. The value of ready lists the
 // ranks that have not joined, and is empty if all have.
 type Member struct {
 	// These fields are immutable once the member has joined. service is nil unless this rank serves
@@ -45,8 +45,8 @@ func (m *Member) Close() error {
 const MaxWhy = 64 << 10
 
 // Leave leaves the job. On the rank that serves the store, Leave of the last Member waits until the
-// other ranks have left, too, or the context ends. Then it closes the store. Leave may be called
-// more than once and by several goroutines; only the first call has an effect.
+// other ranks have left or the context ends, and then closes the store. Leave is safe for
+// concurrent use; only the first call has an effect.
 //
 // A rank that leaves because of a failure passes the reason as why. The other ranks receive it
 // unchanged in EndedError.Why. A reason longer than MaxWhy bytes is dropped.
@@ -71,10 +71,10 @@ func (m *Member) leaveWorld(ctx context.Context, why string) error {
 	return errors.Join(err, m.client.Close())
 }
 
-// publishLeft stores that this rank leaves. It prefers the connection of the watch, because this
-// rank cannot open a new connection after rank 0 has begun to drain the server. Unless the key is
-// set, the server treats the end of the watch's connection as the end of the process. publishLeft
-// ignores errors: if the store is lost, no rank can read the key.
+// publishLeft stores that this rank leaves. Without this key, the server treats the end of the
+// watch's connection as the end of the process. publishLeft prefers that connection, because rank 0
+// accepts no new one after it has begun to drain the server. publishLeft ignores errors: if the
+// store is lost, no rank can read the key.
 func (m *Member) publishLeft(ctx context.Context, why []byte) {
 	if m.watch != nil && m.watch.leave(ctx, why) == nil {
 		return
@@ -82,10 +82,9 @@ func (m *Member) publishLeft(ctx context.Context, why []byte) {
 	_ = m.store.Set(ctx, leftKey(m.world.Rank), why)
 }
 
-// serveUntilLeft removes this member from its service. If it was the last member, serveUntilLeft
-// closes the server when every other rank has announced that it leaves or has no connection, or
-// when the context ends. Ranks that have left may already be connected for their next Connect. They
-// retry when the server closes.
+// serveUntilLeft removes this member from its service. The last member closes the server, when
+// every other rank has announced that it leaves or has no connection, or when the context ends.
+// Ranks that have left may already be connected for their next Connect; they retry.
 func (m *Member) serveUntilLeft(ctx context.Context) error {
 	last, left := m.service.leave()
 	if !last {

@@ -5,12 +5,12 @@ import (
 	"sync"
 )
 
-// outboxLimit limits the bytes of replies that wait for a client. Beyond it, the server stops
-// reading the client's requests. A single reply may be larger.
+// outboxLimit limits the bytes of replies that wait for a client. Beyond the limit, the server
+// stops reading the client's requests. A single reply may be larger.
 const outboxLimit = 1 << 20
 
-// outbox buffers the replies to a client. post never blocks. A slow client therefore does not delay
-// other clients.
+// outbox buffers the replies to a client. post never blocks, so a slow client does not delay
+// others.
 type outbox struct {
 	mu      sync.Mutex
 	changed sync.Cond
@@ -25,7 +25,7 @@ func newOutbox() *outbox {
 	return o
 }
 
-// post appends b, unless the outbox is closed.
+// post appends b unless the outbox is closed.
 func (o *outbox) post(b []byte) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -44,8 +44,8 @@ func (o *outbox) awaitSpace() {
 	}
 }
 
-// close closes the outbox. awaitSpace then returns at once. drain returns after it has written all
-// replies.
+// close closes the outbox. awaitSpace then returns at once, and drain returns once it has written
+// all replies.
 func (o *outbox) close() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -53,8 +53,7 @@ func (o *outbox) close() {
 	o.changed.Broadcast()
 }
 
-// drain writes replies to w until the outbox is closed and empty. It closes the outbox if w returns
-// an error.
+// drain writes replies to w until the outbox is closed and empty. An error of w closes the outbox.
 func (o *outbox) drain(w io.Writer) {
 	for {
 		b := o.next()

@@ -10,9 +10,8 @@ import (
 	"strings"
 )
 
-// addressInUse examines an address that is in use. If another user owns the address, waiting would
-// not help, so addressInUse returns an error. Otherwise it returns advice for an error text, in
-// case the address stays in use.
+// addressInUse examines an address that is in use. It returns an error if another user owns the
+// address, because waiting would not help then. Otherwise it returns advice for an error text.
 func addressInUse(ctx context.Context, endpoint Endpoint, uid uint32) (advice string, err error) {
 	network, addr, err := split(endpoint.Address)
 	if err != nil {
@@ -79,7 +78,7 @@ func ownerOfPort(addr string) (owner uint32, known bool) {
 	return 0, false
 }
 
-// listener returns the user that listens on a port, according to one of the kernel's socket tables.
+// listener returns the user that listens on a port, according to a socket table of the kernel.
 func listener(table string, port uint64) (uid uint32, found bool) {
 	const listening = "0A"
 	suffix := fmt.Sprintf(":%04X", port)

@@ -9,8 +9,7 @@ import (
 	"testing"
 )
 
-// TestAddressOfAnotherUserIsRefused listens on an address. It then checks the address on behalf of
-// another user.
+// TestAddressOfAnotherUserIsRefused checks an address in use on behalf of another user.
 func TestAddressOfAnotherUserIsRefused(t *testing.T) {
 	tcp, _ := serveOn(t, "127.0.0.1:0", "token")
 	unix, _ := serveOn(t, privateName(), "")
@@ -32,8 +31,8 @@ func TestAddressOfAnotherUserIsRefused(t *testing.T) {
 }
 
 // TestPyTorchStoreIsSuggestedOnlyForPorts serves at a port and at a Unix socket that are in use.
-// Only the error for the port may suggest PyTorch's store, because PyTorch never serves a store on
-// a Unix socket.
+// Only the error for the port may suggest PyTorch's store, because PyTorch's stores never use Unix
+// sockets.
 func TestPyTorchStoreIsSuggestedOnlyForPorts(t *testing.T) {
 	for address, advised := range map[string]bool{"127.0.0.1:0": true, privateName(): false} {
 		network, addr, err := split(address)
@@ -50,7 +49,7 @@ func TestPyTorchStoreIsSuggestedOnlyForPorts(t *testing.T) {
 		}
 		ctx, cancel := context.WithCancel(testContext(t))
 		go func() {
-			// serve connects to examine the address, and then knows its advice.
+			// serve connects to examine the address, and then returns its advice.
 			if conn, err := l.Accept(); err == nil {
 				conn.Close()
 			}

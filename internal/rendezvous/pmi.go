@@ -14,8 +14,8 @@ import (
 	"syscall"
 )
 
-// pmi implements a client of PMI-1, the protocol between MPICH's process manager and its processes.
-// Each message is a line of fields "name=value". The first field is the command. See MPICH's
+// pmi is a client of PMI-1, the protocol between MPICH's process manager and its processes. Each
+// message is a line of fields "name=value", of which the first is the command. See MPICH's
 // src/pmi/src/pmi_v1.c. An exchange consists of init, get_maxes, get_my_kvsname, put (on rank 0),
 // barrier_in, get and finalize.
 type pmi struct {
@@ -29,23 +29,22 @@ var errPMI = errors.New("PMI failed")
 const (
 	pmiLineBytes = 4096
 	pmiKey       = "symmem-store"
-	// pmiNeededBytes suffices for the key and for its value, and every process manager allows it.
+	// pmiNeededBytes is enough for the key and for its value. Every process manager allows it.
 	pmiNeededBytes = 60
 )
 
 // pmiResult caches the endpoint for one descriptor. A program may connect several times, but a
-// process can perform only one exchange over a descriptor, because finalize ends the session.
+// descriptor allows only one exchange, because finalize ends the session.
 type pmiResult struct {
 	sync.Mutex
 	known    bool
 	endpoint Endpoint
 }
 
-// pmiResults maps each descriptor to its *pmiResult.
 var pmiResults sync.Map
 
-// pmiEndpoint returns the endpoint that rank 0, the leader, creates for all ranks. The descriptor
-// stays open and belongs to the caller.
+// pmiEndpoint returns the endpoint that rank 0, the leader, creates for all ranks. The caller keeps
+// the descriptor, which stays open.
 func pmiEndpoint(ctx context.Context, fd int, leader bool) (Endpoint, error) {
 	entry, _ := pmiResults.LoadOrStore(fd, &pmiResult{})
 	result := entry.(*pmiResult)
@@ -78,7 +77,7 @@ func pmiExchange(ctx context.Context, conn net.Conn, leader bool) (Endpoint, err
 	return endpoint, err
 }
 
-// pmiConn returns a connection over a copy of the descriptor.
+// pmiConn returns a connection over a duplicate of the descriptor.
 func pmiConn(fd int) (net.Conn, error) {
 	copied, err := syscall.Dup(fd)
 	if err != nil {
@@ -146,8 +145,8 @@ func (p *pmi) begin() (kvs string, err error) {
 	return space["kvsname"], nil
 }
 
-// request sends one line and returns the fields of its answer. The answer must be the command want
-// with rc 0.
+// request sends one line and returns the fields of the answer, which must be the command want with
+// rc 0.
 func (p *pmi) request(line, want string) (map[string]string, error) {
 	command, _, _ := strings.Cut(line, " ")
 	if _, err := p.conn.Write([]byte("cmd=" + line + "\n")); err != nil {

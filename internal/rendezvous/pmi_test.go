@@ -13,7 +13,7 @@ import (
 	"testing"
 )
 
-// manager implements a process manager that speaks PMI-1 to ranks over socket pairs.
+// manager is a process manager that speaks PMI-1 to ranks over socket pairs.
 type manager struct {
 	mu      sync.Mutex
 	values  map[string]string
@@ -84,7 +84,7 @@ func socketPair(t *testing.T) (net.Conn, int) {
 	return conn, fds[1]
 }
 
-// TestRanksConnectByPMI connects three ranks twice. Each rank must use PMI only once.
+// TestRanksConnectByPMI connects three ranks twice. Each rank may use PMI only once.
 func TestRanksConnectByPMI(t *testing.T) {
 	const size = 3
 	m := &manager{values: map[string]string{}}
@@ -117,7 +117,6 @@ func TestRanksConnectByPMI(t *testing.T) {
 	managers.Wait()
 }
 
-// TestPMIProtocolViolations checks that protocol violations cause errors and never endless waits.
 func TestPMIProtocolViolations(t *testing.T) {
 	const good = "cmd=response_to_init rc=0\n"
 	rows := map[string]struct{ answer, want string }{
@@ -152,7 +151,7 @@ func TestPMIEndsAtDeadline(t *testing.T) {
 	ctx, cancel := context.WithCancelCause(testContext(t))
 	cause := errors.New("enough")
 	go func() {
-		// The first line shows that the client is waiting for the answer.
+		// The first line shows that the client waits for the answer.
 		_, _ = bufio.NewReader(conn).ReadString('\n')
 		cancel(cause)
 	}()

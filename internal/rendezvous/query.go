@@ -6,11 +6,11 @@ import (
 )
 
 // query identifies the type of a request, in its first byte. PyTorch's
-// torch/csrc/distributed/c10d/TCPStoreBackend.hpp and its LibUV server define the protocol.
+// torch/csrc/distributed/c10d/TCPStoreBackend.hpp and LibUV server define the protocol.
 type query byte
 
-// The queries, in the order of their bytes. The client uses only queries up to queryPing, without
-// queryAppend, so that every server since PyTorch 2.4 supports them.
+// The queries, in the order of their bytes. The client uses only queries up to queryPing, except
+// queryAppend, so every server since PyTorch 2.4 supports them.
 const (
 	queryValidate query = iota
 	querySet
@@ -50,11 +50,11 @@ const (
 	replyReady    = 0 // CHECK: all keys are set.
 	replyNotReady = 1 // CHECK: some key is missing.
 	replyStop     = 0 // WAIT, BARRIER: the wait has ended.
-	replyCanceled = 1 // CANCEL_WAIT: no wait remains. The WAIT may have been answered before.
+	replyCanceled = 1 // CANCEL_WAIT: no wait remains. The WAIT may already have been answered.
 )
 
-// shape describes the fields that follow the byte of a query, in this order: nonce, number of keys,
-// then each key with its values, then a number.
+// shape describes the fields after the query byte, in this order: nonce, number of keys, each key
+// with its values, number.
 type shape struct {
 	name    string
 	nonce   bool // u32
@@ -103,9 +103,8 @@ type request struct {
 	number int64    // delta of ADD, number of ranks of BARRIER
 }
 
-// append appends the encoded request to b.
-//
-// Precondition: the shape determines the numbers of keys and values.
+// append appends the encoded request to b. The request must have as many keys and values as its
+// shape requires.
 func (r *request) append(b []byte) []byte {
 	s := &shapes[r.query]
 	b = append(b, byte(r.query))
@@ -127,7 +126,7 @@ func (r *request) append(b []byte) []byte {
 	return b
 }
 
-// check returns ErrTooLarge if a server would close the connection over this request.
+// check returns ErrTooLarge if the request would make a server close the connection.
 func (r *request) check() error {
 	if len(r.keys) > maxKeys {
 		return fmt.Errorf("%d keys, at most %d: %w", len(r.keys), maxKeys, ErrTooLarge)

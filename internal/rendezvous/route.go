@@ -9,16 +9,17 @@ import (
 	"strings"
 )
 
-// Variables of symmem. The launcher sets both for its ranks.
+// Environment variables that the launcher sets for its ranks.
 const (
-	// EnvStore names the variable with the address of a store that is already served.
+	// EnvStore names the variable with the address of a running store.
 	EnvStore = "SYMMEM_STORE"
-	// EnvToken names the variable with the token of that store, or of the store that rank 0 serves.
+	// EnvToken names the variable with the token of that store, or of rank 0's store.
 	EnvToken = "SYMMEM_TOKEN"
 )
 
-// route chooses how to reach the store. All ranks choose the same route. The choice depends only on
-// variables that the launcher sets for all ranks, and on whether all ranks run on one machine.
+// route chooses how to reach the store. All ranks choose the same route, because the choice depends
+// only on variables that the launcher sets for all ranks, and on whether all ranks run on one
+// machine.
 func route(e *environment, o Options, w *World) error {
 	if w.Size == 1 {
 		return nil
@@ -65,7 +66,7 @@ func serveAt(address string, token Token, w *World) error {
 }
 
 // oneMachine sets the route to a private socket, which needs neither a port nor a token. If the
-// ranks have no common name for their job, only PMI can pass the name of the socket to them.
+// ranks share no name for their job, only PMI can pass the socket's name to them.
 func oneMachine(e *environment, token Token, w *World) error {
 	if w.Source == SourceMPICH {
 		fd, err := e.number("PMI_FD")
@@ -90,15 +91,15 @@ func oneMachine(e *environment, token Token, w *World) error {
 	return nil
 }
 
-// privateSocket returns the address of an abstract socket for a user and a job. It hashes the job's
-// identity, because a socket's name is limited to 107 bytes.
+// privateSocket returns the address of an abstract socket for a user and a job. The job's identity
+// is hashed, because a socket's name is limited to 107 bytes.
 func privateSocket(source Source, uid int, identity []string) string {
 	text := string(source) + "\x00" + strings.Join(identity, "\x00")
 	return fmt.Sprintf("%s@symmem-%d-%x", unixScheme, uid, sha256.Sum256([]byte(text)))
 }
 
 // manyMachines sets the route to an address that all ranks can reach. It requires a token, because
-// other machines can reach the address, too.
+// processes of other jobs can reach the address, too.
 func manyMachines(e *environment, token Token, w *World) error {
 	address, err := master(e)
 	if err != nil {

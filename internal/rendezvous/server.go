@@ -16,7 +16,7 @@ import (
 // TCPStore. It is safe for concurrent use.
 //
 // A Server is first listening, then draining, then closed. While draining it accepts no new
-// clients. Drain and Close change the state. It never changes back.
+// clients.
 type Server struct {
 	// listener, address, token and uid are immutable. listener is nil for a server that only this
 	// process can reach.
@@ -38,7 +38,7 @@ type Server struct {
 	unauthenticated []*session             // sessions of the listener that are not open, oldest first
 	left            chan struct{}          // closed and replaced whenever remote decreases
 	closed          bool
-	// onAcceptError is called once with the reason why no connection can be accepted.
+	// onAcceptError, if set, is called once, with the reason why no connection can be accepted.
 	onAcceptError func(error)
 	// authTimeout limits how long a remote connection may remain unauthenticated.
 	authTimeout time.Duration
@@ -91,8 +91,8 @@ func newServer(address string, token Token) *Server {
 // Address returns the address that clients dial, including the port.
 func (s *Server) Address() string { return s.address }
 
-// Client returns a client in the server's process. The client needs no token and does not delay
-// Drain. Its calls return ErrLost once the server is closed.
+// Client returns a client in the server's process. It needs no token and does not delay Drain. Its
+// calls return ErrLost once the server is closed.
 func (s *Server) Client() *Client {
 	return newClient(s.address, func(ctx context.Context) (*link, error) {
 		ours, theirs := net.Pipe()
@@ -103,7 +103,6 @@ func (s *Server) Client() *Client {
 	})
 }
 
-// accept accepts clients until the listener is closed.
 func (s *Server) accept() {
 	for {
 		conn, err := s.listener.Accept()
@@ -111,7 +110,7 @@ func (s *Server) accept() {
 		case errors.Is(err, net.ErrClosed):
 			return
 		case err != nil:
-			// The error is temporary. Either no descriptor is free, or the client has disconnected.
+			// The error is temporary: no descriptor is free, or the client has disconnected.
 			s.reportAcceptError(err)
 			time.Sleep(acceptPause)
 			continue
@@ -127,7 +126,7 @@ func (s *Server) accept() {
 // acceptPause prevents a server without free descriptors from spinning.
 const acceptPause = 10 * time.Millisecond
 
-// startSession starts a session. It returns false if the server is closed.
+// startSession returns false if the server is closed.
 func (s *Server) startSession(conn net.Conn, remote bool) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -138,7 +137,7 @@ func (s *Server) startSession(conn net.Conn, remote bool) bool {
 	n := &session{server: s, id: s.last, conn: conn, remote: remote, out: newOutbox()}
 	s.sessions[n.id] = n
 	if remote {
-		// An error means that the connection is closed. The session then ends at its first read.
+		// An error means that the connection is closed, so the session ends at its first read.
 		_ = conn.SetReadDeadline(time.Now().Add(s.authTimeout))
 		s.addUnauthenticated(n)
 	}
@@ -147,7 +146,6 @@ func (s *Server) startSession(conn net.Conn, remote bool) bool {
 	return true
 }
 
-// endSession removes a session that has ended.
 func (s *Server) endSession(n *session) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -162,8 +160,8 @@ func (s *Server) endSession(n *session) {
 	}
 }
 
-// endSilentSessions closes the connections to machines that do not answer. Otherwise the messages
-// about the end of one client of such a machine would delay the detection of the next.
+// endSilentSessions closes connections to machines that do not answer. Otherwise, keys about the
+// end of one client of such a machine would delay the detection of the next.
 func (s *Server) endSilentSessions() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -174,7 +172,6 @@ func (s *Server) endSilentSessions() {
 	}
 }
 
-// handle applies a request and posts the replies.
 func (s *Server) handle(from clientID, r *request) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -184,7 +181,6 @@ func (s *Server) handle(from clientID, r *request) error {
 	return s.apply(from, r)
 }
 
-// apply handles all requests except greetings. The caller holds s.mu.
 func (s *Server) apply(from clientID, r *request) error {
 	replies, err := s.table.apply(from, r)
 	for _, reply := range replies {
@@ -232,7 +228,7 @@ func (s *Server) Close() error {
 	wasClosed := s.closed
 	s.closed = true
 	for _, n := range s.sessions {
-		// The goroutine that drains the outbox flushes it and then closes the connection.
+		// The goroutine of drain flushes the outbox and then closes the connection.
 		_ = n.conn.SetDeadline(pastDeadline)
 		_ = n.conn.SetWriteDeadline(time.Now().Add(flushTimeout))
 		n.out.close()

@@ -35,8 +35,8 @@ const (
 	three64 = "0300000000000000"
 )
 
-// exchanges lists the expected bytes of every query and its answer. The answers are those of one
-// server that receives all queries in this order.
+// exchanges lists the bytes of every query and its answer. One server receives all queries in this
+// order.
 var exchanges = []struct{ name, send, want string }{
 	{"PING", "0d 78563412", "78563412"},
 	{"SET", "01" + two64 + "'/k'" + one64 + "'v'", ""},
@@ -75,7 +75,7 @@ var exchanges = []struct{ name, send, want string }{
 	{"CANCEL_WAIT at a barrier", "0c", "01"},
 }
 
-// rawConn returns a remote connection to a server, without a client.
+// rawConn returns a remote connection to a server, without a Client.
 func rawConn(t *testing.T, s *Server) net.Conn {
 	t.Helper()
 	ours, theirs := net.Pipe()
@@ -102,8 +102,8 @@ func expect(t *testing.T, conn io.Reader, text string) {
 	}
 }
 
-// TestServerAnswerBytes compares the answer to every query with the expected bytes. A PING follows
-// each query. Its answer must follow the query's answer immediately.
+// TestServerAnswerBytes compares the answer to every query with the expected bytes. Each query is
+// followed by a PING, whose answer must follow the query's answer immediately.
 func TestServerAnswerBytes(t *testing.T) {
 	s := newServer("test", "")
 	closeLater(t, s)
@@ -121,7 +121,6 @@ func TestServerAnswerBytes(t *testing.T) {
 	}
 }
 
-// TestServerReadsSingleBytes sends the same exchanges byte by byte.
 func TestServerReadsSingleBytes(t *testing.T) {
 	s := newServer("test", "")
 	closeLater(t, s)
@@ -140,7 +139,6 @@ func TestServerReadsSingleBytes(t *testing.T) {
 	expect(t, conn, want)
 }
 
-// TestServerClosesInvalidConnections sends invalid requests. The server must close the connection.
 func TestServerClosesInvalidConnections(t *testing.T) {
 	rows := map[string]string{
 		"another first query":   "0d 01020304",

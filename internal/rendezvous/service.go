@@ -12,8 +12,8 @@ import (
 )
 
 // service shares the server at one endpoint among all members of this process that use it. A rank
-// may be in several worlds of a job at once, and all these worlds use the same address. A service
-// is open while it has members. The last member closes the server.
+// may be in several worlds of a job at once, and all of them use the same address. A service is
+// open while it has members. The last member closes the server.
 type service struct {
 	endpoint Endpoint
 	server   *Server
@@ -32,10 +32,10 @@ var services = struct {
 }{byAddress: map[string]*service{}}
 
 // serve adds a member to the service at an endpoint, and opens the service if necessary. If the
-// address is in use, serve logs a warning and retries. The address may belong to rank 0 of an
-// earlier attempt, which still waits for its last clients. If the address belongs to another rank 0
-// of the same job, serve returns an error at once. It repeats this check, because a rank 0 that has
-// just started may not have claimed its rank yet.
+// address is in use, serve logs a warning and retries, because the address may belong to rank 0 of
+// an earlier attempt, which still waits for its last clients. If the address belongs to another
+// rank 0 of the same job, serve returns an error at once. It repeats this check, because a rank 0
+// that has just started may not have claimed its rank yet.
 func serve(ctx context.Context, endpoint Endpoint, w *World) (*service, error) {
 	reported := false
 	var lastCheck time.Time
@@ -63,7 +63,6 @@ func serve(ctx context.Context, endpoint Endpoint, w *World) (*service, error) {
 	}
 }
 
-// tryServe tries once to serve.
 func tryServe(endpoint Endpoint) (*service, error) {
 	services.mu.Lock()
 	defer services.mu.Unlock()
@@ -91,8 +90,8 @@ func (s *service) keep(left []string) {
 	s.left = append(s.left, left)
 }
 
-// leave removes a member. It reports whether that was the last member. If so, it also returns the
-// keys to wait for.
+// leave removes a member. It reports whether that was the last member, and the keys for which the
+// last member must wait.
 func (s *service) leave() (last bool, left [][]string) {
 	services.mu.Lock()
 	defer services.mu.Unlock()

@@ -11,7 +11,7 @@ import (
 )
 
 // TestRanksLeaveWorldsInAnyOrder connects all ranks twice. Rank 1 leaves the two worlds in the
-// opposite order.
+// reverse order.
 func TestRanksLeaveWorldsInAnyOrder(t *testing.T) {
 	worlds := worldsOf(3, Route{Kind: RouteServe, Endpoint: Endpoint{Address: privateName()}})
 	ctx := testContext(t)
@@ -34,8 +34,8 @@ func TestRanksLeaveWorldsInAnyOrder(t *testing.T) {
 	connectAndClose(t, worlds)
 }
 
-// TestSecondServiceWithAnotherTokenIsRefused checks that serve returns an error at once instead of
-// waiting for the address.
+// TestSecondServiceWithAnotherTokenIsRefused checks that serve returns an error at once and does
+// not wait for the address.
 func TestSecondServiceWithAnotherTokenIsRefused(t *testing.T) {
 	endpoint := Endpoint{Address: privateName(), Token: "one"}
 	s, err := serve(testContext(t), endpoint, &World{Size: 1})
@@ -98,8 +98,8 @@ func TestServerOutlivesFirstWorld(t *testing.T) {
 	ranks.Wait()
 }
 
-// TestFailedConnectDoesNotDelayLeave calls Connect twice. The second call fails, because rank 2
-// does not join. Leave of the first world must still return while another client is connected.
+// TestFailedConnectDoesNotDelayLeave calls Connect twice. The second call fails because rank 2 does
+// not join. Leave of the first world must return although another client is still connected.
 func TestFailedConnectDoesNotDelayLeave(t *testing.T) {
 	route := Route{Kind: RouteServe, Endpoint: Endpoint{Address: privateName()}}
 	ctx := testContext(t)
@@ -115,7 +115,7 @@ func TestFailedConnectDoesNotDelayLeave(t *testing.T) {
 	closeLater(t, guest)
 	secondCtx, cancel := context.WithCancel(ctx)
 	go func() {
-		// Wait until both ranks have joined. Before that, Connect could not name the absent ranks.
+		// Both ranks must have joined, or Connect could not name the absent ranks.
 		_ = guest.Wait(ctx, "symmem/none/0/3/2/joined/0", "symmem/none/0/3/2/joined/1")
 		cancel()
 	}()

@@ -9,8 +9,8 @@ import (
 )
 
 // session serves one connection of a Server. It is new until it receives VALIDATE. Then it is
-// unauthenticated until it receives the token, if one is required. Then it is open. Any query that
-// is not allowed in the current state ends the session. Two goroutines serve a session: run reads
+// unauthenticated until it receives the token, if one is required. Then it is open. A query that is
+// not allowed in the current state ends the session. Two goroutines serve a session: run reads
 // requests, and out.drain writes replies.
 type session struct {
 	server *Server
@@ -28,7 +28,7 @@ const (
 	authTimeout = 5 * time.Second
 	// flushTimeout limits the time for writing a session's last replies.
 	flushTimeout = time.Second
-	// maxAuthBytes limits requests before the open state. The largest of them carries the token.
+	// maxAuthBytes limits requests before the session is open. The largest one has the token.
 	maxAuthBytes = len(tokenKey) + maxTokenBytes + 64
 )
 
@@ -37,17 +37,18 @@ var (
 	errUnauthenticated = errors.New("the token is wrong, or an invalid query preceded it")
 )
 
-// run serves requests until the client disconnects or sends an invalid request. It drops the error,
-// because the protocol has no error replies. It only closes the connection, and those of other
-// clients whose machines do not answer.
+// run serves requests until the client disconnects or sends an invalid request. The protocol has no
+// error replies, so run drops the error. It closes the connection, and those of other clients whose
+// machines do not answer.
 func (s *session) run() {
 	err := s.serve(newDecoder(s.conn, s.conn.RemoteAddr().String()))
 	s.server.endSession(s)
 	if sys.IsSilence(err) {
 		s.server.endSilentSessions()
 	}
-	// The flush of the outbox needs a deadline, because the client may not read. endSession has
-	// removed the session, so Server.Close cannot interrupt the flush. It waits for this goroutine.
+	// The flush of the outbox needs a deadline, because the client may not read. Server.Close
+	// cannot interrupt the flush: endSession has removed the session, and Close waits for this
+	// goroutine.
 	_ = s.conn.SetWriteDeadline(time.Now().Add(flushTimeout))
 	s.out.close()
 }
@@ -86,7 +87,7 @@ func (s *session) greet(d *decoder) error {
 	return s.authenticate(d)
 }
 
-// authenticate waits for the token. A PING may precede it, as it is part of the handshake.
+// authenticate waits for the token. A PING may precede it, as part of the handshake.
 func (s *session) authenticate(d *decoder) error {
 	for {
 		r, err := d.request(maxAuthBytes)

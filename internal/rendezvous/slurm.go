@@ -6,7 +6,7 @@ import (
 )
 
 // slurmReserved is the first step ID that Slurm reserves for processes that are not ranks, such as
-// the script of sbatch and the shell of salloc. They also have SLURM_PROCID=0.
+// the script of sbatch and the shell of salloc. These also have SLURM_PROCID=0.
 const slurmReserved = 0xfffffff0
 
 // inSlurmStep reports whether srun started this process as a task of a step.
@@ -15,8 +15,8 @@ func inSlurmStep(e *environment) bool {
 	return err == nil && id < slurmReserved
 }
 
-// fromSlurm reads the rank and sizes of a task. A job may run many steps, so the size of the step
-// takes precedence over the size of the job.
+// fromSlurm reads a task's rank and sizes. A job may run many steps, so the step's size takes
+// precedence over the job's size.
 func fromSlurm(e *environment) (World, error) {
 	e.seen = nil
 	job := e.value("SLURM_JOB_ID")
@@ -61,7 +61,7 @@ func slurmLocalSize(e *environment, size int) (int, error) {
 	return n, nil
 }
 
-// tasksOn parses Slurm's compact form of a list of numbers, such as "4(x2),3" for 4, 4, 3.
+// tasksOn returns one entry of Slurm's compact list of numbers, such as "4(x2),3" for 4, 4, 3.
 func tasksOn(list string, node int) (tasks int, ok bool) {
 	for item := range strings.SplitSeq(list, ",") {
 		number, times, repeated := strings.Cut(item, "(x")

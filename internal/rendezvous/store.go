@@ -5,11 +5,9 @@ import (
 	"time"
 )
 
-// DefaultTimeout limits calls whose context has no deadline. PyTorch's stores have the same
-// default.
+// DefaultTimeout limits calls whose context has no deadline, as in PyTorch's stores.
 const DefaultTimeout = 300 * time.Second
 
-// bounded adds the default deadline to a context without one.
 func bounded(ctx context.Context) (context.Context, context.CancelFunc) {
 	if _, ok := ctx.Deadline(); ok {
 		return ctx, func() {}
@@ -17,7 +15,7 @@ func bounded(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(ctx, DefaultTimeout)
 }
 
-// extend returns a context that ends the given time after ctx. It has the same cause as ctx.
+// extend returns a context that ends the given time after ctx, with the same cause.
 func extend(ctx context.Context, extension time.Duration) (context.Context, context.CancelFunc) {
 	extended, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
 	stop := context.AfterFunc(ctx, func() {

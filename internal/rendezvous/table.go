@@ -12,14 +12,14 @@ import (
 // clientID identifies one connection of a server. It is never reused.
 type clientID uint64
 
-// reply holds the bytes of a reply to one client. Replies to the same client are sent in order.
+// reply is a reply to one client. Replies to the same client are sent in order.
 type reply struct {
 	to    clientID
 	bytes []byte
 }
 
-// table holds the state of a store and computes the replies to requests. It does no I/O, acquires
-// no lock and starts no goroutine. The Server calls it under the server's lock.
+// table holds a store's state and computes the replies to requests. It does no I/O, has no lock and
+// starts no goroutine. The Server calls it under the server's lock.
 //
 // A client is either ready or waiting. A ready client may send any query. It becomes waiting by a
 // WAIT for missing keys or a BARRIER that is not full. It becomes ready when its last key is set
@@ -28,18 +28,17 @@ type reply struct {
 // error, because the client could not distinguish the two answers.
 type table struct {
 	values map[string][]byte
-	// queues contains no empty queue.
+	// No queue in queues is empty.
 	queues   map[string][][]byte
 	barriers map[string]*barrier
-	// waiting holds the waits of clients.
-	waiting map[clientID]*waiter
-	// watched lists the waiters of every missing key, in the order of their requests.
+	waiting  map[clientID]*waiter
+	// watched lists each missing key's waiters in the order of their requests.
 	watched map[string][]*waiter
 	// out collects the replies of the current request.
 	out []reply
 }
 
-// waiter describes a client's wait for missing keys or for a barrier.
+// waiter records a client's wait for missing keys or for a barrier.
 type waiter struct {
 	client  clientID
 	missing map[string]bool
@@ -69,9 +68,9 @@ func newTable() *table {
 	}
 }
 
-// apply processes a request and returns the replies. They are valid until the next call. The
-// table owns the request after the call. On an error, the connection of this client must be
-// closed, but replies to other clients are still valid.
+// apply processes a request, which the table then owns, and returns the replies. They are valid
+// until the next call. After an error, the client's connection must be closed, but replies to other
+// clients are still valid.
 func (t *table) apply(from clientID, r *request) ([]reply, error) {
 	t.out = t.out[:0]
 	err := t.dispatch(from, r)
@@ -111,7 +110,6 @@ func (t *table) dispatch(from clientID, r *request) error {
 	return nil
 }
 
-// query answers queries that do not change the table.
 func (t *table) query(from clientID, r *request) {
 	var b []byte
 	switch r.query { //nolint:exhaustive // dispatch handles the others
@@ -146,7 +144,7 @@ func (t *table) answer(to clientID, b []byte) {
 	}
 }
 
-// lacks reports whether a WAIT for key must wait. A queue that is not empty counts as a set key.
+// lacks reports whether a WAIT for key must wait. A queue with entries counts as a set key.
 func (t *table) lacks(key string) bool {
 	_, ok := t.values[key]
 	return !ok && len(t.queues[key]) == 0
@@ -203,7 +201,7 @@ func (t *table) delete(from clientID, key string) {
 
 func (t *table) push(key string, value []byte) {
 	t.queues[key] = append(t.queues[key], value)
-	// Only one client can pop the value, so only one is woken.
+	// Only one client can pop the value, so only one wakes up.
 	if waiters := t.watched[key]; len(waiters) > 0 {
 		first := waiters[0]
 		t.unwatch(first, key)

@@ -15,8 +15,8 @@ import (
 	"pgregory.net/rapid"
 )
 
-// TestTable runs the transcripts in testdata. Each line has the form "<client> <QUERY> <fields>".
-// Each reply has the form "<client>: <bytes>".
+// TestTable runs the transcripts in testdata. Each line has the form "<client> <QUERY> <fields>",
+// and each reply the form "<client>: <bytes>".
 func TestTable(t *testing.T) {
 	datadriven.RunTest(t, "testdata/table", func(t *testing.T, d *datadriven.TestData) string {
 		table := newTable()
@@ -42,8 +42,8 @@ func TestTable(t *testing.T) {
 	})
 }
 
-// parseRequest parses a request. The fields are the keys and values in their order. A number
-// follows if the query has one.
+// parseRequest parses a request. The fields are keys and values, then a number if the query has
+// one.
 func parseRequest(t *testing.T, name string, fields []string) *request {
 	t.Helper()
 	q := slices.IndexFunc(shapes[:], func(s shape) bool { return s.name == name })
@@ -67,7 +67,6 @@ func parseRequest(t *testing.T, name string, fields []string) *request {
 	return r
 }
 
-// drawRequest draws any request that a client could send.
 func drawRequest(t *rapid.T) *request {
 	r := &request{query: query(rapid.IntRange(0, int(queryCount)-1).Draw(t, "query"))}
 	s := shapes[r.query]
@@ -108,7 +107,7 @@ func TestRequestRoundTrip(t *testing.T) {
 }
 
 // checkTable checks that the table's two indexes of waiters match, and that no client waits for a
-// key that is set.
+// set key.
 func checkTable(t *rapid.T, table *table) {
 	pairs := 0
 	for key, waiters := range table.watched {
@@ -128,7 +127,7 @@ func checkTable(t *rapid.T, table *table) {
 	}
 }
 
-// TestEveryWaitEndsOnce applies random requests of a few clients to a few keys. Each WAIT and
+// TestEveryWaitEndsOnce sends random requests of a few clients for a few keys. Each WAIT and
 // BARRIER must be answered exactly once, unless it is canceled.
 func TestEveryWaitEndsOnce(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
@@ -163,8 +162,8 @@ func TestEveryWaitEndsOnce(t *testing.T) {
 	})
 }
 
-// FuzzServer sends arbitrary bytes to a server. The server must not panic, and must end the session
-// once its client has disconnected.
+// FuzzServer sends arbitrary bytes to a server, which must not panic, and must end the session once
+// its client has disconnected.
 func FuzzServer(f *testing.F) {
 	for _, x := range exchanges {
 		f.Add(unhex(f, hello+x.send))
@@ -185,7 +184,7 @@ func FuzzServer(f *testing.F) {
 	})
 }
 
-// FuzzClient answers a client's calls with arbitrary bytes. The calls must return.
+// FuzzClient answers a client's calls, which must return, with arbitrary bytes.
 func FuzzClient(f *testing.F) {
 	for _, x := range exchanges {
 		f.Add(unhex(f, x.want))

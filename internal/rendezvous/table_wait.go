@@ -46,8 +46,8 @@ func (t *table) unwatch(w *waiter, key string) {
 	}
 }
 
-// arrive counts an arrival at a barrier for the given number of ranks. When the barrier is full,
-// arrive releases all clients.
+// arrive counts an arrival at a barrier for the given number of ranks. The last arrival releases
+// all clients.
 func (t *table) arrive(from clientID, key string, ranks int64) error {
 	if t.waiting[from] != nil {
 		return errTwoWaits
@@ -71,7 +71,7 @@ func (t *table) arrive(from clientID, key string, ranks int64) error {
 	return nil
 }
 
-// leave ends the wait of a client that has canceled its wait or disconnected. Its arrival at a
+// leave ends the wait of a client that has canceled the wait or disconnected. Its arrival at a
 // barrier still counts.
 func (t *table) leave(client clientID) {
 	w := t.waiting[client]

@@ -8,11 +8,10 @@ import (
 	"time"
 )
 
-// maxUnauthenticated limits the connections that have not authenticated yet. Ranks need only a
-// millisecond to authenticate, and retry if their connection is closed.
+// maxUnauthenticated limits the connections that have not authenticated yet. Ranks authenticate
+// within a millisecond, and retry if their connection is closed.
 const maxUnauthenticated = 128
 
-// unauthenticatedLimit returns the number of unauthenticated connections that this process accepts.
 func unauthenticatedLimit() int {
 	var limit syscall.Rlimit
 	if syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit) != nil {
@@ -27,8 +26,8 @@ func unauthenticatedLimitFor(descriptors uint64) int {
 	return int(min(maxUnauthenticated, max(4, descriptors/4)))
 }
 
-// addUnauthenticated adds an unauthenticated session. If there are too many, it closes the
-// connection of the oldest. The caller holds s.mu.
+// addUnauthenticated adds an unauthenticated session. If there are too many, it closes the oldest
+// one's connection. The caller holds s.mu.
 func (s *Server) addUnauthenticated(n *session) {
 	s.unauthenticated = append(s.unauthenticated, n)
 	if len(s.unauthenticated) > unauthenticatedLimit() {
@@ -38,12 +37,11 @@ func (s *Server) addUnauthenticated(n *session) {
 	}
 }
 
-// removeUnauthenticated removes a session from s.unauthenticated. The caller holds s.mu.
 func (s *Server) removeUnauthenticated(n *session) {
 	s.unauthenticated = slices.DeleteFunc(s.unauthenticated, func(o *session) bool { return o == n })
 }
 
-// openSession moves a session to the open state, in which it may be idle.
+// openSession moves a session to the open state, which has no deadline.
 func (s *Server) openSession(n *session) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -59,7 +57,7 @@ func (s *Server) openSession(n *session) error {
 }
 
 // OnAcceptError sets a function that the server calls, instead of logging a warning, the first time
-// it cannot accept a connection. The call is made on a goroutine of the server.
+// it cannot accept a connection. A goroutine of the server calls it.
 func (s *Server) OnAcceptError(call func(error)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

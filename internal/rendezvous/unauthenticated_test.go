@@ -10,7 +10,6 @@ import (
 	"time"
 )
 
-// dialSilent opens a TCP connection to a server and sends nothing.
 func dialSilent(t *testing.T, s *Server) net.Conn {
 	t.Helper()
 	conn, err := net.Dial("tcp", s.Address())
@@ -21,7 +20,6 @@ func dialSilent(t *testing.T, s *Server) net.Conn {
 	return conn
 }
 
-// checkClosed checks that the server closes a connection.
 func checkClosed(t *testing.T, conn net.Conn) {
 	t.Helper()
 	if err := conn.SetReadDeadline(time.Now().Add(patience)); err != nil {
@@ -33,7 +31,7 @@ func checkClosed(t *testing.T, conn net.Conn) {
 }
 
 // TestUnauthenticatedConnectionsAreLimited opens many silent connections. The server must close the
-// oldest first. Ranks must be able to connect meanwhile.
+// oldest ones, and ranks must be able to connect meanwhile.
 func TestUnauthenticatedConnectionsAreLimited(t *testing.T) {
 	s, first := serveOn(t, "127.0.0.1:0", "token")
 	const count = 2 * maxUnauthenticated
@@ -67,8 +65,8 @@ func TestUnauthenticatedConnectionsAreLimited(t *testing.T) {
 	}
 }
 
-// TestUnauthenticatedConnectionsTimeOut tests a connection that has sent nothing, and one that has
-// sent half of a handshake.
+// TestUnauthenticatedConnectionsTimeOut leaves one connection silent and sends half a handshake
+// over another.
 func TestUnauthenticatedConnectionsTimeOut(t *testing.T) {
 	s, first := serveOn(t, "127.0.0.1:0", "token")
 	s.mu.Lock()
@@ -81,14 +79,12 @@ func TestUnauthenticatedConnectionsTimeOut(t *testing.T) {
 	}
 	checkClosed(t, silent)
 	checkClosed(t, partial)
-	// An authenticated client may have been idle for longer.
+	// An authenticated client may be idle for longer.
 	if err := first.Set(testContext(t), "key", nil); err != nil {
 		t.Error(err)
 	}
 }
 
-// TestLocalClientHasNoDeadline checks that a local client does not time out, even if the time for
-// authentication has passed.
 func TestLocalClientHasNoDeadline(t *testing.T) {
 	s, _ := serveOn(t, "127.0.0.1:0", "token")
 	s.mu.Lock()
@@ -99,8 +95,7 @@ func TestLocalClientHasNoDeadline(t *testing.T) {
 	}
 }
 
-// TestUnauthenticatedConnectionDoesNotDelayDrain drains a server while a client without a token is
-// connected.
+// TestUnauthenticatedConnectionDoesNotDelayDrain drains a server that has a client without a token.
 func TestUnauthenticatedConnectionDoesNotDelayDrain(t *testing.T) {
 	s, err := Listen("127.0.0.1:0", "token")
 	if err != nil {
@@ -128,7 +123,7 @@ func TestUnauthenticatedLimitFor(t *testing.T) {
 		8: 4, 32: 8, 256: 64, 1024: maxUnauthenticated, math.MaxUint64: maxUnauthenticated,
 	} {
 		if got := unauthenticatedLimitFor(descriptors); got != want {
-			t.Errorf("unauthenticatedFor(%d) = %d, want %d", descriptors, got, want)
+			t.Errorf("unauthenticatedLimitFor(%d) = %d; want %d", descriptors, got, want)
 		}
 	}
 }

@@ -16,11 +16,11 @@ type endWatcher struct {
 	client *Client
 	world  string
 	rank   int
-	// storeRank holds the rank that serves the store, or -1 if no rank does.
+	// storeRank is the rank that serves the store, or -1 if no rank does.
 	storeRank int
 
-	// cancel ends the wait for the next end. run then returns and closes done. release releases the
-	// context of run.
+	// cancel ends the wait for the next end, after which run returns and closes done. release
+	// releases run's context.
 	cancel, release context.CancelFunc
 	done            chan struct{}
 
@@ -31,7 +31,7 @@ type endWatcher struct {
 	changed chan struct{}     // closed and replaced when ends or lost change; guarded by mu
 }
 
-// knownEnd records the end of a rank and the time at which this rank received it.
+// knownEnd records a rank's end and the time at which this rank received it.
 type knownEnd struct {
 	*EndedError
 	since time.Time
@@ -40,8 +40,8 @@ type knownEnd struct {
 	fromLauncher bool
 }
 
-// startWatch sends the greeting of this rank over the connection. If the server does not record
-// ends, startWatch closes the connection and returns nil.
+// startWatch sends this rank's greeting over the connection. If the server does not record ends,
+// startWatch closes the connection and returns nil.
 func startWatch(ctx context.Context, m *Member, c *Client) (*endWatcher, error) {
 	w := &endWatcher{
 		client: c, world: m.base, rank: m.world.Rank,
@@ -61,11 +61,11 @@ func startWatch(ctx context.Context, m *Member, c *Client) (*endWatcher, error) 
 	return w, nil
 }
 
-// noDeadline is longer than any job. It prevents calls from adding the default deadline.
+// noDeadline, which is longer than any job, prevents calls from adding the default deadline.
 const noDeadline = 100 * 365 * 24 * time.Hour
 
 // run processes one end after another until waitCtx is canceled or the connection ends. Only waits
-// use waitCtx. Canceling a WAIT keeps the connection, but canceling any other request loses it.
+// use waitCtx: canceling a WAIT keeps the connection, but canceling any other request loses it.
 func (w *endWatcher) run(ctx, waitCtx context.Context) {
 	defer close(w.done)
 	defer w.release()
@@ -103,8 +103,8 @@ func (w *endWatcher) run(ctx, waitCtx context.Context) {
 	}
 }
 
-// recordEnd records an end. The report of a launcher replaces that of the server. Otherwise the
-// first report counts.
+// recordEnd records an end. A launcher's report replaces the server's. Otherwise the first report
+// counts.
 func (w *endWatcher) recordEnd(e rankEnd) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -123,14 +123,13 @@ func (w *endWatcher) recordEnd(e rankEnd) {
 	w.notify()
 }
 
-// notify wakes all waits. They check their condition again. The caller holds w.mu.
+// notify wakes all waits, which then check their condition again. The caller holds w.mu.
 func (w *endWatcher) notify() {
 	close(w.changed)
 	w.changed = make(chan struct{})
 }
 
-// markStoreLost records that the connection has ended. The rank that served the store has ended,
-// too.
+// markStoreLost records that the connection has ended, and with it the rank that served the store.
 func (w *endWatcher) markStoreLost() {
 	w.mu.Lock()
 	w.lost = true
@@ -166,8 +165,8 @@ func (w *endWatcher) knownEnds() ([]*knownEnd, <-chan struct{}) {
 	return all, w.changed
 }
 
-// await waits for a fatal end. It returns the end once it has been known for the given time. It
-// returns nil when the context ends.
+// await waits for a fatal end, and returns it once it has been known for the given time. It returns
+// nil when the context ends.
 func (w *endWatcher) await(
 	ctx context.Context, after time.Duration, fatal func(context.Context, *EndedError) bool,
 ) *EndedError {
@@ -208,7 +207,7 @@ func sleep(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// leave stops watching. Then it stores this rank's reason to leave, over the same connection.
+// leave stops watching. It then stores this rank's reason to leave, over the same connection.
 func (w *endWatcher) leave(ctx context.Context, why []byte) error {
 	w.cancel()
 	select {
@@ -219,8 +218,8 @@ func (w *endWatcher) leave(ctx context.Context, why []byte) error {
 	return WithPrefix(w.client, w.world).Set(ctx, leftKey(w.rank), why)
 }
 
-// close closes the connection. The server then records the end of this rank. close may be called on
-// a nil watcher.
+// close closes the connection, so the server records the end of this rank. close works on a nil
+// watcher.
 func (w *endWatcher) close() error {
 	if w == nil {
 		return nil

@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// World describes a job from the information that a process has before it communicates. Discover
-// creates a World for Connect.
+// World describes a job as far as a process knows it before it communicates. Discover returns the
+// World for Connect.
 type World struct {
 	// Rank identifies this process, from 0 to Size-1. Size is the number of ranks.
 	Rank, Size int
@@ -15,7 +15,7 @@ type World struct {
 	LocalRank, LocalSize int
 	// Source identifies the source of the ranks, for messages.
 	Source Source
-	// RunID holds the launcher's name for the job, or "". Restart counts how often the launcher has
+	// RunID is the launcher's name for the job, or "". Restart counts how often the launcher has
 	// restarted the ranks. Connect separates the keys of jobs and attempts by both.
 	RunID   string
 	Restart int
@@ -27,7 +27,7 @@ type World struct {
 	// called on one goroutine at a time, and not after Connect has returned.
 	Late func(missing []int, waited time.Duration) time.Duration
 	// LateToLeave, if set, is called in the same way while the rank that serves the store waits for
-	// other ranks to leave. Its ranks are those of this world that have not left.
+	// other ranks to leave. Its argument lists the ranks of this world that have not left.
 	LateToLeave func(missing []int, waited time.Duration) time.Duration
 }
 
@@ -42,7 +42,7 @@ const (
 	SourceMPICH    Source = "MPICH"
 	SourceSlurm    Source = "Slurm"
 	SourceAlone    Source = "one process"
-	// SourceLaunch means symmem's launcher. Its ranks have the variables of torchrun.
+	// SourceLaunch is symmem's launcher. Its ranks have torchrun's variables.
 	SourceLaunch Source = "symmem launch"
 )
 
@@ -62,18 +62,18 @@ type Route struct {
 type RouteKind int
 
 const (
-	// RouteLocal means a store inside this process, which is the only rank.
+	// RouteLocal is a store inside this process, which is the only rank.
 	RouteLocal RouteKind = iota
-	// RouteJoin means a store that a launcher or PyTorch serves.
+	// RouteJoin is a store that a launcher or PyTorch serves.
 	RouteJoin
-	// RouteServe means a store that rank 0 serves at an endpoint that all ranks know.
+	// RouteServe is a store that rank 0 serves at an endpoint that all ranks know.
 	RouteServe
-	// RoutePMI means a store that rank 0 serves on a socket with a random name. The ranks receive
-	// the name from MPICH's process manager.
+	// RoutePMI is a store that rank 0 serves on a socket with a random name, which the ranks
+	// receive from MPICH's process manager.
 	RoutePMI
 )
 
-// String returns the name of the kind for messages.
+// String returns the kind's name for messages.
 func (k RouteKind) String() string {
 	switch k {
 	case RouteLocal:
@@ -104,17 +104,17 @@ type Options struct {
 	Token Token
 }
 
-// Variable records one variable of the environment as Discover read it.
+// Variable records an environment variable as Discover read it.
 type Variable struct {
 	Name string
 	// Value is empty if the variable is empty or absent.
 	Value string
 }
 
-// EnvironmentError means that the environment does not determine the ranks, or the route to the
+// EnvironmentError means that the environment does not determine the ranks, or how to reach the
 // store.
 type EnvironmentError struct {
-	// Source identifies the family of variables.
+	// Source is the family of variables.
 	Source Source
 	// Variables lists the variables that were read.
 	Variables []Variable
@@ -140,10 +140,10 @@ func (e *EnvironmentError) Error() string {
 	return b.String()
 }
 
-// maxSize is larger than the size of any job. It prevents overflow in sums of ranks.
+// maxSize is larger than any job. It prevents overflow in sums of ranks.
 const maxSize = 1 << 20
 
-// problem describes why the ranks are invalid, or returns "".
+// problem describes why the ranks are invalid. It returns "" for valid ranks.
 func (w *World) problem() string {
 	switch {
 	case w.Size < 1 || w.Size > maxSize:
