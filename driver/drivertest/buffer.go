@@ -9,7 +9,7 @@ import (
 	"symmem/driver"
 )
 
-// buffer holds a segment. If the segment is registered, it also holds the window.
+// buffer holds a segment and, if the segment is registered, its window.
 type buffer struct {
 	segment driver.Segment
 	window  driver.Window
@@ -18,7 +18,6 @@ type buffer struct {
 // at returns the address of an offset of the buffer.
 func (b buffer) at(offset int64) uintptr { return b.segment.Address() + uintptr(offset) }
 
-// newBuffer maps a segment of at least the given number of bytes.
 func (r *rank) newBuffer(atLeast int64) buffer {
 	g := r.granularity()
 	size := (atLeast + g - 1) / g * g
@@ -29,28 +28,24 @@ func (r *rank) newBuffer(atLeast int64) buffer {
 	return buffer{segment: s}
 }
 
-// newWindow maps a segment and registers it with the world's group.
 func (r *rank) newWindow(atLeast int64) buffer {
 	b := r.newBuffer(atLeast)
 	b.window = r.register(r.group, r.nextKey(), b)
 	return b
 }
 
-// register registers a buffer's segment and returns the window.
 func (r *rank) register(c driver.Communicator, key driver.SegmentKey, b buffer) driver.Window {
 	w, err := c.Register(r.world.ctx, key, b.segment)
 	r.ok(err)
 	return w
 }
 
-// nextKey returns a new segment key. Each rank must make the same number of calls. The ranks then
-// get equal keys.
+// nextKey returns a new segment key. Ranks that have made the same number of calls get equal keys.
 func (r *rank) nextKey() driver.SegmentKey {
 	r.windows++
 	return driver.SegmentKey{Pool: 7, Ordinal: r.windows}
 }
 
-// write copies bytes from the host to the device.
 func (r *rank) write(at uintptr, data []byte) {
 	if len(data) == 0 {
 		return
@@ -62,8 +57,8 @@ func (r *rank) write(at uintptr, data []byte) {
 	runtime.KeepAlive(staging)
 }
 
-// stage returns host memory for a copy. It reuses the memory. Under the race detector, an
-// allocation takes longer than the test itself.
+// stage returns host memory for a copy. The memory is reused, because allocations dominate the
+// test's time under the race detector.
 func (r *rank) stage(n int) []byte {
 	if len(r.staging) < n {
 		r.staging = r.world.harness.Host(n)
@@ -71,8 +66,8 @@ func (r *rank) stage(n int) []byte {
 	return r.staging[:n]
 }
 
-// read copies bytes from the device to the host. The result is valid until the rank's next call of
-// read or write.
+// read copies bytes from the device to the host. The result is valid until the rank's next read or
+// write.
 func (r *rank) read(at uintptr, n int64) []byte {
 	if n == 0 {
 		return nil
@@ -85,13 +80,11 @@ func (r *rank) read(at uintptr, n int64) []byte {
 
 func address(b []byte) uintptr { return uintptr(unsafe.Pointer(unsafe.SliceData(b))) }
 
-// expect compares device memory with the expected bytes.
 func (r *rank) expect(at uintptr, want []byte) {
 	r.world.t.Helper()
 	r.ok(difference(r.read(at, int64(len(want))), want))
 }
 
-// expectAll checks that n bytes of device memory all equal value.
 func (r *rank) expectAll(at uintptr, value byte, n int64) {
 	r.world.t.Helper()
 	got := r.read(at, n)

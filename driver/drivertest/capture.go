@@ -117,8 +117,8 @@ func proveGraphEvents(t *testing.T, h Harness) {
 	}
 }
 
-// proveReplays sums a value of each rank in a graph. Between replays it makes the same call without
-// a graph, on the other path.
+// proveReplays sums a value of each rank in a graph. Between replays it makes the same call
+// eagerly, on the other path.
 func proveReplays(t *testing.T, h Harness) {
 	b := newFixture(t, h, 3, 1<<20, options{check: true})
 	b.each(func(r *rank) { replay(b, r) })
@@ -150,8 +150,8 @@ func replay(b *fixture, r *rank) {
 	}
 }
 
-// replayStep changes the input and launches the graph. Every third time it also makes the eager
-// call. Every thirtieth time it checks the result of the graph and of the eager call.
+// replayStep changes the input and launches the graph. Every third step also makes the eager call.
+// Every thirtieth step checks both results.
 func replayStep(b *fixture, r *rank, g driver.Graph, eager driver.Call, i int) {
 	value := byte(i%20 + r.number)
 	r.ok(r.stream.Fill(b.send[r.number].at(0), value, 16000))

@@ -54,7 +54,7 @@ func proveWindowsEnd(t *testing.T, h Harness) {
 	})
 }
 
-// waits holds calls in which a rank can wait for other ranks. b is the buffer to register.
+// waits holds calls that wait for other ranks. b is the buffer to register.
 var waits = map[string]func(r *rank, b buffer) error{
 	"a collective": func(r *rank, _ buffer) error { return r.launch(r.group, r.stream, barrier) },
 	"an agreement": func(r *rank, _ buffer) error {
@@ -102,8 +102,8 @@ func proveCloseOthersWaits(t *testing.T, h Harness) {
 	}
 }
 
-// proveCloseAnytime closes and aborts groups at points that the scheduler chooses. It only checks
-// that every call returns an error in the end.
+// proveCloseAnytime closes and aborts groups at points that the scheduler chooses. Every call must
+// return an error in the end.
 func proveCloseAnytime(t *testing.T, h Harness) {
 	h.require(t, Anytime)
 	w := newWorld(t, h, 2, options{noGroup: true, expectFaults: true})

@@ -25,11 +25,10 @@ var collectiveContracts = []contract{
 	{"the first path moves every type and supports the listed reductions", proveReductions},
 }
 
-// counts lists element counts. An algorithm may change between an empty call, one line, one slice,
-// one small message, and several steps. The counts lie below and above each of these sizes.
+// counts lists element counts below and above the sizes at which a backend may change its
+// algorithm: an empty call, one line, one slice, one small message, and several steps.
 var counts = []int64{0, 1, 2, 3, 7, 12, 13, 47, 100, 1023, 4097, 70001}
 
-// dataTypes lists the data types to test.
 var dataTypes = reduce.DataTypes()
 
 // fixture holds a world with a send and a receive buffer on every rank.
@@ -38,7 +37,6 @@ type fixture struct {
 	send, recv []buffer
 }
 
-// newFixture opens a world with two registered buffers of the given size on every rank.
 func newFixture(t *testing.T, h Harness, n int, bytes int64, o options) *fixture {
 	t.Helper()
 	b := &fixture{world: newWorld(t, h, n, o), send: make([]buffer, n), recv: make([]buffer, n)}
@@ -49,7 +47,6 @@ func newFixture(t *testing.T, h Harness, n int, bytes int64, o options) *fixture
 	return b
 }
 
-// try runs a prepared trial on all ranks.
 func (b *fixture) try(c *trial) {
 	b.t.Helper()
 	if !b.attempt(func(r *rank) { c.perform(r, b.send[r.number], b.recv[r.number]) }) {
@@ -58,7 +55,7 @@ func (b *fixture) try(c *trial) {
 }
 
 // tryWays runs a trial in every way that the backend supports: on each path, in place and out of
-// place. On the direct path it also uses unregistered buffers.
+// place, and with unregistered buffers on the direct path.
 func (b *fixture) tryWays(c trial) {
 	b.t.Helper()
 	if !b.harness.has(c.operation) || !b.exact(&c) {
@@ -76,9 +73,9 @@ func (b *fixture) tryWays(c trial) {
 	}
 }
 
-// worthwhile reports whether the trial's path supports the call. It excludes unregistered buffers
-// on other paths than the direct path. The first path supports every call except reductions that
-// the harness does not list.
+// worthwhile reports whether the trial's path supports the call. Unregistered buffers are tried
+// only on the direct path. The first path supports every call except reductions that the harness
+// does not list.
 func (b *fixture) worthwhile(c *trial) bool {
 	if c.unregistered && c.path != driver.PathDirect {
 		return false
@@ -92,14 +89,14 @@ func (b *fixture) worthwhile(c *trial) bool {
 	return call.Path == c.path
 }
 
-// exact reports whether the contract determines the result bit by bit.
+// exact reports whether the contract determines every bit of the result.
 func (b *fixture) exact(c *trial) bool {
 	n := len(b.ranks)
 	return !b.harness.Unordered || !c.op.Divides() || n&(n-1) == 0
 }
 
-// coverRanks tests all operations on n ranks with every type and count. For three types it tries
-// AllReduce with every reduction. For all other combinations the reductions take turns.
+// coverRanks tests all operations on n ranks with every type and count. AllReduce uses every
+// reduction for three types. Elsewhere the reductions alternate.
 func coverRanks(n int) func(*testing.T, Harness) {
 	return func(t *testing.T, h Harness) {
 		b := newFixture(t, h, n, 4<<20, options{check: true})
@@ -115,7 +112,6 @@ func coverRanks(n int) func(*testing.T, Harness) {
 	}
 }
 
-// coverReduce tries AllReduce with a type and count.
 func (b *fixture) coverReduce(dataType driver.DataType, count int64, index int) {
 	b.t.Helper()
 	all := driver.ReductionsOf(dataType)
@@ -131,8 +127,8 @@ func (b *fixture) coverReduce(dataType driver.DataType, count int64, index int) 
 	}
 }
 
-// coverOthers tries the other operations. It tries the large count only with the largest type and
-// the smallest type.
+// coverOthers tries the other operations. It tries the large count only with the largest and the
+// smallest type.
 func (b *fixture) coverOthers(dataType driver.DataType, count int64, index int) {
 	b.t.Helper()
 	all := driver.ReductionsOf(dataType)
@@ -184,8 +180,8 @@ func proveSkew(t *testing.T, h Harness) {
 	}
 }
 
-// proveBarrier makes every rank record that it is about to enter the barrier. After the barrier
-// each rank checks that every rank has done so.
+// proveBarrier makes every rank record that it is about to enter the barrier. After the barrier,
+// each rank checks these records.
 func proveBarrier(t *testing.T, h Harness) {
 	const n, rounds = 4, 200
 	b := newFixture(t, h, n, 1<<20, options{check: true})
@@ -204,8 +200,8 @@ func proveBarrier(t *testing.T, h Harness) {
 	})
 }
 
-// proveStreams launches on two streams in turn. Each launch sends what the previous launch has
-// received on the other stream. Events must make the streams follow the order of the launches.
+// proveStreams launches on two streams in turn. Each launch sends the data that the previous launch
+// has received on the other stream, so events must order the streams.
 func proveStreams(t *testing.T, h Harness) {
 	const n, count, rounds = 3, 3000, 20
 	b := newFixture(t, h, n, 1<<20, options{check: true})
@@ -214,7 +210,7 @@ func proveStreams(t *testing.T, h Harness) {
 	})
 }
 
-// alternate sums from one buffer into the other and back. The two streams take turns.
+// alternate sums from one buffer into the other and back, on alternating streams.
 func (b *fixture) alternate(r *rank, streams [2]driver.Stream, count int64, rounds int) {
 	bufs := [2]buffer{b.send[r.number], b.recv[r.number]}
 	r.write(bufs[0].at(0), repeated(1, count))
@@ -233,7 +229,7 @@ func (b *fixture) alternate(r *rank, streams [2]driver.Stream, count int64, roun
 	b.checkPowers(r, bufs[rounds%2], streams, count, rounds)
 }
 
-// checkPowers waits for the two streams. It checks that every element is n to the power of rounds.
+// checkPowers waits for both streams and checks that every element equals n to the power of rounds.
 func (b *fixture) checkPowers(
 	r *rank, result buffer, streams [2]driver.Stream, count int64, rounds int,
 ) {
@@ -243,7 +239,6 @@ func (b *fixture) checkPowers(
 	r.expect(result.at(0), repeated(math.Pow(float64(len(b.ranks)), float64(rounds)), count))
 }
 
-// repeated encodes a float64 count times.
 func repeated(value float64, count int64) []byte {
 	return bytes.Repeat(formula.AppendFloat(nil, driver.Float64, value), int(count))
 }

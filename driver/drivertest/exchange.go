@@ -58,8 +58,8 @@ func provePayloadTooLarge(t *testing.T, h Harness) {
 	})
 }
 
-// proveLanes makes rank 0 wait on the background lane. Meanwhile, exchanges on the control lane and
-// collectives must end.
+// proveLanes makes rank 0 wait on the background lane. Exchanges on the control lane and
+// collectives must end meanwhile.
 func proveLanes(t *testing.T, h Harness) {
 	w := newWorld(t, h, 2, options{check: true})
 	release := make(chan struct{})
@@ -94,8 +94,8 @@ func proveMixed(t *testing.T, h Harness) {
 	})
 }
 
-// proveExchangeCanceled cancels an exchange that rank 1 has not joined. Rank 1 joins later. Its
-// exchange must not succeed.
+// proveExchangeCanceled cancels an exchange before rank 1 joins it. Rank 1's later exchange must
+// fail.
 func proveExchangeCanceled(t *testing.T, h Harness) {
 	w := newWorld(t, h, 2, options{})
 	w.expectFaults = true

@@ -18,10 +18,9 @@ var failureContracts = []contract{
 	{"launching a graph does not wait for events in the graph", proveLaunchDoesNotWait},
 }
 
-// errPurpose is the error of streams that tests make fail.
 var errPurpose = errors.New("a failure on purpose")
 
-// newFailingStream returns a blocked stream. The stream fails when the gate is opened.
+// newFailingStream returns a blocked stream that fails when its gate is opened.
 func newFailingStream(r *rank) (driver.Stream, *gate) {
 	s := r.newStream()
 	g := r.block(s)
@@ -110,7 +109,7 @@ func proveSkippedCollective(t *testing.T, h Harness) {
 	})
 }
 
-// faultOwner returns the owner in a group's fault. It returns nil if there is none.
+// faultOwner returns the owner in a group's fault, or nil if there is none.
 func faultOwner(err error) any {
 	var fault *driver.Fault
 	if !errors.As(err, &fault) {
@@ -140,7 +139,7 @@ func proveCapturedFailure(t *testing.T, h Harness) {
 	}
 }
 
-// proveRefusedGraph replays a graph before and after its group fails. After the failure the event
+// proveRefusedGraph replays a graph before and after its group fails. After the failure, the event
 // must not refer to the first replay.
 func proveRefusedGraph(t *testing.T, h Harness) {
 	w := newWorld(t, h, 1, options{expectFaults: true})

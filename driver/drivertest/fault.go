@@ -24,7 +24,6 @@ var faultContracts = []contract{
 	{"a failed group reports its cause, and a new one works", proveNewGroup},
 }
 
-// barrier holds a call that needs all ranks.
 var barrier = driver.Call{Operation: driver.Barrier, Digest: 1}
 
 func proveAbort(t *testing.T, h Harness) {
@@ -47,10 +46,9 @@ func proveAbort(t *testing.T, h Harness) {
 	})
 }
 
-// checkAbsence first runs call on all ranks except the last one, and then on the last rank. The
-// first rank to time out must name the last rank. Other ranks may get the fault before they time
-// out. The first call of the late rank may succeed with data that has already arrived. Its next
-// call must then fail.
+// checkAbsence runs call on all ranks except the last one, and then on the last rank. The first
+// rank to time out must name the last rank. Other ranks may get the fault before they time out. The
+// late rank's first call may succeed with data that has already arrived. Its next call must fail.
 func checkAbsence(t *testing.T, w *world, call func(r *rank) error) {
 	t.Helper()
 	late := len(w.ranks) - 1
@@ -76,7 +74,7 @@ func checkAbsence(t *testing.T, w *world, call func(r *rank) error) {
 	}
 }
 
-// proveAbsentCollective makes a collective without the last rank. That rank is late and must not
+// proveAbsentCollective starts a collective without the last rank. That rank is late and must not
 // write to the windows of other ranks, because they may have reused the memory.
 func proveAbsentCollective(t *testing.T, h Harness) {
 	for _, path := range h.Paths {
@@ -151,13 +149,13 @@ func proveAbsentReceiver(t *testing.T, h Harness) {
 		if err := r.launch(r.group, r.stream, call); err != nil {
 			return err
 		}
-		// The Send may complete without its receiver. The Recv cannot complete without an answer.
+		// The Send may complete without a receiver. The Recv cannot complete without a sender.
 		answer := p2pCall(driver.Recv, 1-r.number, 0, b.recv[r.number], 0, 8)
 		return r.launch(r.group, r.stream, answer)
 	})
 }
 
-// proveDeadlock puts one rank into an exchange and the other ranks into a collective. Only deadlock
+// proveDeadlock lets one rank call an exchange and the other ranks a collective. Only deadlock
 // detection can end these waits before the test times out.
 func proveDeadlock(t *testing.T, h Harness) {
 	for _, alone := range []int{0, 2} {
@@ -169,7 +167,6 @@ func proveDeadlock(t *testing.T, h Harness) {
 	}
 }
 
-// inDifferentCalls runs an exchange on one rank and a collective on the other ranks.
 func inDifferentCalls(r *rank, alone int) error {
 	if r.number == alone {
 		_, err := r.group.Exchange(r.world.ctx, driver.LaneControl, nil)
@@ -178,9 +175,8 @@ func inDifferentCalls(r *rank, alone int) error {
 	return r.launch(r.group, r.stream, barrier)
 }
 
-// proveDeadlockWithBusyLane starts and ends waits on the background lane until the deadlock is
-// detected. The deadlocked wait is on another lane. The waits on the background lane must not hide
-// it.
+// proveDeadlockWithBusyLane starts and ends waits on the background lane while the ranks deadlock
+// on another lane. The deadlock must still be detected.
 func proveDeadlockWithBusyLane(t *testing.T, h Harness) {
 	w := newWorld(t, h, 2, options{expectFaults: true})
 	controltest.WantDeadlock(t, w.outcomes(func(r *rank) error {
@@ -194,7 +190,8 @@ func proveDeadlockWithBusyLane(t *testing.T, h Harness) {
 	}))
 }
 
-// proveFaultLaneCalls makes rank 0 exchange on the fault lane. The other ranks wait in other calls.
+// proveFaultLaneCalls exchanges on the fault lane on rank 0 while the other ranks wait in other
+// calls.
 func proveFaultLaneCalls(t *testing.T, h Harness) {
 	w := newWorld(t, h, 3, options{expectFaults: true})
 	w.each(func(r *rank) {

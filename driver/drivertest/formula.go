@@ -21,8 +21,8 @@ var formulaContracts = []contract{
 	{"special values by a rounding tree", proveSpecials(driver.RoundedTree)},
 }
 
-// scope returns how many elements to try for each type and reduction. It also returns the element
-// count of the largest call.
+// scope returns the number of elements to try for each type and reduction, and the largest element
+// count of a call.
 func (h Harness) scope() (elements, largest int64) {
 	switch {
 	case os.Getenv("SYMMEM_TEST_FULL") == "1":
@@ -35,8 +35,8 @@ func (h Harness) scope() (elements, largest int64) {
 }
 
 // proveFormula tries every type and reduction on several numbers of ranks. Operations, sizes, roots
-// and offsets are random. Calls are randomly in place or out of place, eager or replayed, and with
-// registered or unregistered buffers. It skips paths that refuse the group's formula.
+// and offsets are random. Calls are in place or out of place, eager or replayed, and with
+// registered or unregistered buffers, at random. Paths that refuse the group's formula are skipped.
 func proveFormula(f driver.Formula) func(*testing.T, Harness) {
 	return func(t *testing.T, h Harness) {
 		seed := uint64(time.Now().UnixNano())
@@ -76,8 +76,7 @@ func tryFormula(t *testing.T, h Harness, f driver.Formula, n int, seed uint64) {
 }
 
 // proveSpecials reduces NaNs, infinities, zeros, subnormal numbers and maximal numbers of every
-// type. It uses every path that supports the group's formula. On three ranks it covers all
-// combinations.
+// type, on every path that supports the group's formula. Three ranks cover all combinations.
 func proveSpecials(f driver.Formula) func(*testing.T, Harness) {
 	return func(t *testing.T, h Harness) {
 		if f == driver.AnyFormula && h.Unordered {
@@ -109,7 +108,7 @@ func trySpecials(t *testing.T, h Harness, f driver.Formula, n int) {
 	}
 }
 
-// drawReduction draws a random reduction. The caller sets its data type, ReduceOp and formula.
+// drawReduction draws a random reduction. The caller sets the data type, ReduceOp and formula.
 func drawReduction(draws *rand.Rand, n int, largest int64) trial {
 	operations := []driver.Operation{driver.AllReduce, driver.ReduceScatter, driver.Reduce}
 	c := trial{
@@ -124,7 +123,7 @@ func drawReduction(draws *rand.Rand, n int, largest int64) trial {
 	return c
 }
 
-// tryPaths tries a reduction on every path that supports it. It returns the number of these paths.
+// tryPaths tries a reduction on every path that supports it, and returns the number of these paths.
 func tryPaths(b *fixture, c *trial) (tried int) {
 	b.t.Helper()
 	c.prepare(b.harness, len(b.ranks))

@@ -14,7 +14,6 @@ var groupContracts = []contract{
 	{"connecting a group without this rank gives an error", proveNotMember},
 }
 
-// gatherBytes makes an AllGather of the ranks' world ranks and checks the result.
 func gatherBytes(r *rank, c driver.Communicator, members []int, b buffer) {
 	r.write(b.at(0), []byte{byte(r.number)})
 	call := driver.Call{
@@ -30,8 +29,8 @@ func gatherBytes(r *rank, c driver.Communicator, members []int, b buffer) {
 	r.expect(b.at(64), want)
 }
 
-// proveSubgroups puts every rank into one of two halves and into a group of all ranks. Each rank
-// uses its two groups in turn. The ranks run concurrently.
+// proveSubgroups puts every rank into one of two halves and into a group of all ranks. The ranks
+// run concurrently, and each uses its two groups alternately.
 func proveSubgroups(t *testing.T, h Harness) {
 	w := newWorld(t, h, 4, options{check: true})
 	halves := [][]int{{0, 2}, {1, 3}}

@@ -12,29 +12,28 @@ import (
 // Part names an optional part of the contract. Backends must satisfy all other parts.
 type Part string
 
-// These parts are optional. Each comment names the consequences for users of a backend without the
-// part. Harness.Paths and Harness.Ranks limit the paths and the number of ranks. The interfaces in
+// The optional parts. Each comment names the consequences for users of a backend without the part.
+// Harness.Paths and Harness.Ranks limit the paths and the number of ranks. The interfaces in
 // driver/optional.go are not part of the contract.
 const (
-	// Messages covers Send and Recv. A backend without this part refuses messages when they are
-	// offered. Pipelines then need another way to send.
+	// Messages covers Send and Recv. A backend without this part refuses offered messages, so
+	// pipelines need another way to send.
 	Messages Part = "messages"
-	// Splits covers AllToAllV, AllGatherV and ReduceScatterV. A backend without this part refuses them
-	// when they are offered. Callers must then use AllToAll, AllGather and ReduceScatter with the size
-	// of the largest part.
+	// Splits covers AllToAllV, AllGatherV and ReduceScatterV. A backend without this part refuses
+	// them, so callers must use AllToAll, AllGather and ReduceScatter with the size of the largest
+	// part.
 	Splits Part = "splits"
-	// Scatter covers Config.Scatter. Scatter reveals mistakes that can occur only on paths over
-	// windows.
+	// Scatter covers Config.Scatter, which reveals mistakes that occur only on paths over windows.
 	Scatter Part = "scatter"
-	// Failures requires a failed stream to skip its work, as driver.Stream specifies. Events must
+	// Failures requires a failed stream to skip its work, as driver.Stream specifies, and events to
 	// carry the failure. A backend without this part cannot stop kernels that are already queued on
 	// the GPU. Until the stream is synchronized, work after a failure uses data that was never
 	// computed.
 	Failures Part = "failures"
 	// Anytime requires Close and Abort to return while other groups connect and wait. Ranks that
-	// share a CUDA context cannot guarantee this. To free memory, the context waits until all its
-	// kernels have ended. Meanwhile it launches no kernel, not even one for which another rank is
-	// waiting.
+	// share a CUDA context cannot guarantee this: to free memory, the context waits until all its
+	// kernels have ended, and launches no other kernel meanwhile, not even one for which another
+	// rank waits.
 	Anytime Part = "closing at any time"
 )
 
@@ -47,8 +46,8 @@ type Harness struct {
 	Host func(bytes int) []byte
 	// Ranks is the size of the largest world that can be opened. Larger tests are skipped.
 	Ranks int
-	// Paths lists the paths that collectives can take. If it is nil, the paths are plain and
-	// window. In most tests, a call that its path refuses takes the first path of the list.
+	// Paths lists the paths that collectives can use. If it is nil, the paths are plain and window.
+	// In most tests, a call that its path refuses uses the first path of the list.
 	Paths []driver.Path
 	// Reductions maps each data type to the names of the reductions that the first path supports.
 	// That path refuses the others. If Reductions is nil, the path supports all reductions.
@@ -63,7 +62,7 @@ type Harness struct {
 	Slow bool
 }
 
-// skips reports whether to skip the trial with the given index to save time.
+// skips reports whether the trial with the given index is skipped to save time.
 func (h Harness) skips(index int) bool { return h.Slow && index%3 != 0 }
 
 func (h Harness) withDefaults() Harness {
@@ -76,12 +75,10 @@ func (h Harness) withDefaults() Harness {
 	return h
 }
 
-// reduces reports whether the first path supports a reduction of a type.
 func (h Harness) reduces(t driver.DataType, op driver.ReduceOp) bool {
 	return h.Reductions == nil || slices.Contains(strings.Fields(h.Reductions[t]), op.String())
 }
 
-// require skips a test if the backend lacks the part.
 func (h Harness) require(t *testing.T, part Part) {
 	t.Helper()
 	if reason, lacking := h.Without[part]; lacking {
@@ -89,7 +86,6 @@ func (h Harness) require(t *testing.T, part Part) {
 	}
 }
 
-// has reports whether the backend supports an operation.
 func (h Harness) has(o driver.Operation) bool {
 	part := Part("")
 	switch {

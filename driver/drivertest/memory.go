@@ -13,7 +13,7 @@ var memoryContracts = []contract{
 	{"an offset or a size must be a multiple of the granularity", proveAlignment},
 	{"unmapping twice gives ErrClosed", proveUnmapTwice},
 	{"running out of memory gives an OutOfMemoryError without side effects", proveOutOfMemory},
-	{"scattered segments lie in the arena and noGroup from each other", proveScatter},
+	{"scattered segments are in the arena and do not overlap", proveScatter},
 }
 
 func proveZeros(t *testing.T, h Harness) {
@@ -77,7 +77,7 @@ func proveUnmapTwice(t *testing.T, h Harness) {
 	wantError(t, "unmapping again", s.Unmap(), driver.ErrClosed)
 }
 
-// excessiveBytes exceeds the memory of any machine. It fits into the address space of a process.
+// excessiveBytes exceeds the memory of any machine, but fits into a process's address space.
 const excessiveBytes = 32 << 40
 
 func proveOutOfMemory(t *testing.T, h Harness) {
@@ -112,7 +112,7 @@ func proveScatter(t *testing.T, h Harness) {
 			if a := b.segment.Address(); a < low || a+uintptr(2*g) > high {
 				t.Errorf("rank %d: segment %d is outside the arena", r.number, i)
 			}
-			// If the segment overlapped another one, it would not be zeroed.
+			// A segment that overlapped another one would not be zeroed.
 			r.expectAll(b.at(0), 0, 2*g)
 			r.ok(r.stream.Fill(b.at(0), 0xEE, 2*g))
 		}

@@ -38,8 +38,8 @@ func p2pCall(o driver.Operation, peer, tag int, b buffer, at, bytes int64) drive
 	return c
 }
 
-// proveCallOrder sends two messages on two streams of each rank. On one rank it delays the stream
-// of the first message.
+// proveCallOrder sends two messages on two streams of each rank. On one rank, the first message's
+// stream is delayed.
 func proveCallOrder(t *testing.T, h Harness) {
 	for late := range 2 {
 		for _, sizes := range [][2]int64{{1000, 1000}, {1000, 500}, {3 << 20, 100}} {
@@ -89,8 +89,8 @@ func proveSwap(t *testing.T, h Harness) {
 	}
 }
 
-// swap makes every rank send to the next rank and receive from the previous rank several times. It
-// uses one stream or two streams.
+// swap makes every rank send to the next rank and receive from the previous rank several times, on
+// one or two streams.
 func (b *fixture) swap(bytes int64, streams int) {
 	b.t.Helper()
 	n := len(b.ranks)
@@ -138,7 +138,6 @@ func proveSizes(t *testing.T, h Harness) {
 	}
 }
 
-// wantEnds checks that err is a MessageError with exactly these messages.
 func wantEnds(t *testing.T, err error, fault driver.MessageFault, ends ...driver.MessageEnds) {
 	t.Helper()
 	e, ok := errors.AsType[*driver.MessageError](err)
@@ -147,8 +146,8 @@ func wantEnds(t *testing.T, err error, fault driver.MessageFault, ends ...driver
 	}
 }
 
-// firstMessageError returns the first MessageError among the errors of the ends. If there is none,
-// it returns all errors. An end that has not detected the mistake itself gets a peer error instead.
+// firstMessageError returns the first MessageError of the two ends. If there is none, it returns
+// all errors: an end that has not detected the mistake itself gets a peer error.
 func firstMessageError(ends ...[]error) error {
 	errs := slices.Concat(ends...)
 	for _, err := range errs {
@@ -159,8 +158,8 @@ func firstMessageError(ends ...[]error) error {
 	return errors.Join(errs...)
 }
 
-// expectUntouched checks that a rank has received nothing. It reads on a new stream. The message's
-// stream may still return the failure.
+// expectUntouched checks that a rank has received nothing. It reads on a new stream, because the
+// message's stream may still return the failure.
 func (b *fixture) expectUntouched(number int) {
 	r := *b.ranks[number]
 	r.stream = b.ranks[number].newStream()
@@ -210,8 +209,7 @@ func proveAnySource(t *testing.T, h Harness) {
 	})
 }
 
-// sendNumbers sends messages of two bytes to rank 0. The bytes are the sender's rank and the
-// message's number.
+// sendNumbers sends messages of two bytes to rank 0: the sender's rank and the message's number.
 func (b *fixture) sendNumbers(r *rank, messages int) {
 	send := b.send[r.number]
 	for i := range messages {
@@ -221,8 +219,8 @@ func (b *fixture) sendNumbers(r *rank, messages int) {
 	}
 }
 
-// receiveNumbers receives the messages of the other ranks. The first two Recvs are from rank 1. The
-// rest are from any source.
+// receiveNumbers receives the other ranks' messages. The first two Recvs are from rank 1, the rest
+// from any source.
 func (b *fixture) receiveNumbers(r *rank, messages int) {
 	sources, from, recv := make([]int, messages), make([]int, messages), b.recv[0]
 	streams := []driver.Stream{r.stream, r.newStream(), r.newStream()}
@@ -256,8 +254,8 @@ func (b *fixture) receiveNumbers(r *rank, messages int) {
 	}
 }
 
-// proveAnySourceOrder makes rank 1 call Send first. The stream of rank 1 is blocked until rank 0
-// has received the message of rank 2.
+// proveAnySourceOrder makes rank 1 call Send first, on a stream that is blocked until rank 0 has
+// received rank 2's message.
 func proveAnySourceOrder(t *testing.T, h Harness) {
 	b := newFixture(t, h, 3, 1<<20, options{check: true})
 	blocked := b.ranks[1]
@@ -304,7 +302,6 @@ func proveUnmatchedClose(t *testing.T, h Harness) {
 	}
 }
 
-// proveCapturedMessages alternates between replays of a captured message and eager messages.
 func proveCapturedMessages(t *testing.T, h Harness) {
 	const rounds = 20
 	b := newFixture(t, h, 2, 1<<20, options{check: true, strict: true})

@@ -22,7 +22,7 @@ var mistakeContracts = []contract{
 	{"after a mismatch the group is unusable", proveMismatchFinal},
 }
 
-// misplacedCall returns a sum. The offset of its buffers differs on every rank.
+// misplacedCall returns an AllReduce whose buffers have a different offset on every rank.
 func misplacedCall(b *fixture, r *rank, path driver.Path, count int64) driver.Call {
 	at := int64(r.number) << 17
 	send, recv := b.send[r.number], b.recv[r.number]
@@ -33,7 +33,7 @@ func misplacedCall(b *fixture, r *rank, path driver.Path, count int64) driver.Ca
 	})
 }
 
-// proveUncheckedBuffers fills each rank's window. The numbers differ at different offsets, so
+// proveUncheckedBuffers fills each rank's window with numbers that depend on the offset, so
 // misplaced buffers change the sum.
 func proveUncheckedBuffers(t *testing.T, h Harness) {
 	if !slices.Contains(h.Paths, driver.PathWindow) {
@@ -57,9 +57,9 @@ func proveUncheckedBuffers(t *testing.T, h Harness) {
 }
 
 // checkMismatch makes two valid calls and then a third call that differs between the ranks. Every
-// rank must get a MismatchError for the third call. Receive buffers must not be written. Kernels of
-// the direct path are an exception. They detect the mismatch themselves and may poison their output
-// by setting all bits.
+// rank must get a MismatchError for the third call, and no receive buffer may be written. As an
+// exception, kernels of the direct path, which detect the mismatch themselves, may poison their
+// output by setting all bits.
 func checkMismatch(
 	t *testing.T, h Harness, ranks int, call func(b *fixture, r *rank) driver.Call,
 ) []*driver.MismatchError {
@@ -95,8 +95,7 @@ func checkMismatch(
 	return found
 }
 
-// expectNoResult checks that the output of a call is unchanged. A kernel may also have poisoned all
-// of the output.
+// expectNoResult checks that a call's output is unchanged, or that a kernel has poisoned all of it.
 func expectNoResult(r *rank, path driver.Path, at uintptr, before byte, bytes int64) {
 	if bytes > 0 && path == driver.PathDirect && r.read(at, 1)[0] == poison {
 		before = poison
@@ -104,12 +103,12 @@ func expectNoResult(r *rank, path driver.Path, at uintptr, before byte, bytes in
 	r.expectAll(at, before, bytes)
 }
 
-// poison fills the output of a kernel that has ended early.
+// poison fills the output of an aborted kernel.
 const poison = 0xff
 
-// mismatchRanks returns the number of ranks for most mismatch tests. Of three ranks, one has no
-// part in the mistake. If the backend supports fewer, there are two ranks. Backends with one rank
-// skip the test.
+// mismatchRanks returns the number of ranks for most mismatch tests. One of three ranks is not
+// involved in the mistake. If the backend supports fewer ranks, there are two, and backends with
+// one rank skip the test.
 func mismatchRanks(h Harness) int { return max(2, min(3, h.Ranks)) }
 
 func proveCheckedMistake(t *testing.T, h Harness) {
@@ -183,7 +182,6 @@ func proveCheckOff(t *testing.T, h Harness) {
 	})
 }
 
-// proveCheckOrder disables the check while an earlier call is still queued.
 func proveCheckOrder(t *testing.T, h Harness) {
 	b := newFixture(t, h, 2, 1<<20, options{check: true, expectFaults: true})
 	b.each(func(r *rank) {

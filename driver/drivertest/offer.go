@@ -11,7 +11,7 @@ import (
 )
 
 // proveOffers offers every operation, type and reduction with some counts to every path, with
-// registered and unregistered buffers. It plans the accepted calls. All ranks must get equal
+// registered and unregistered buffers, and plans the accepted calls. All ranks must get equal
 // answers.
 func proveOffers(t *testing.T, h Harness) {
 	b := newFixture(t, h, 2, 4<<20, options{})
@@ -26,7 +26,6 @@ func proveOffers(t *testing.T, h Harness) {
 	}
 }
 
-// proveReductions offers every operation, type and reduction to the first path.
 func proveReductions(t *testing.T, h Harness) {
 	b := newFixture(t, h, 2, 4<<20, options{})
 	path := b.harness.Paths[0]
@@ -45,7 +44,7 @@ func proveReductions(t *testing.T, h Harness) {
 	})
 }
 
-// offerAll offers all calls on one rank. It passes the answers to note.
+// offerAll offers all calls on one rank, and passes the answers to note.
 func (b *fixture) offerAll(r *rank, note func(c *trial, refusal error)) {
 	for o := range driver.Barrier + 1 {
 		for _, dataType := range reduce.DataTypes() {
@@ -63,7 +62,6 @@ func (b *fixture) offerAll(r *rank, note func(c *trial, refusal error)) {
 	}
 }
 
-// offerToPaths offers one call to every path of its operation.
 func (b *fixture) offerToPaths(r *rank, c *trial, note func(c *trial, refusal error)) {
 	for c.path = range driver.Paths {
 		if !c.operation.Takes(c.path) || c.unregistered && c.path == driver.PathWindow {

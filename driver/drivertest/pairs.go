@@ -12,8 +12,7 @@ var pairContracts = []contract{
 	{"messages travel around a ring", proveRing},
 }
 
-// messages lists sizes of messages. A backend may split a message at some sizes. The list contains
-// sizes around these.
+// messages lists message sizes below and above the sizes at which a backend may split a message.
 var messages = []int64{1, 0, 48, 49, 8 << 10, 64 << 10, 64<<10 + 1, 5, 3<<20 + 7, 1}
 
 func provePairSizes(t *testing.T, h Harness) {

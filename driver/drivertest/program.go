@@ -14,8 +14,8 @@ type plannedMessage struct {
 	sendStream, recvStream, fill int // fill selects the contents
 }
 
-// proveRandomMessages draws a list of messages. Each rank calls its ends of the messages in list
-// order on randomly chosen streams.
+// proveRandomMessages draws a list of messages. Each rank makes its calls for these messages in
+// list order, on random streams.
 func proveRandomMessages(t *testing.T, h Harness) {
 	seed := rand.Uint64()
 	draw := rand.New(rand.NewPCG(seed, 1))
@@ -40,10 +40,9 @@ func proveRandomMessages(t *testing.T, h Harness) {
 	}
 }
 
-// slotBytes is the size of the space in a buffer for one message.
+// slotBytes is the size of a message's slot in a buffer.
 const slotBytes = 64 << 10
 
-// play runs a program on one rank and checks the received messages.
 func play(b *fixture, r *rank, program []plannedMessage, streams int) {
 	choices := []driver.Stream{r.stream}
 	for range streams - 1 {

@@ -11,13 +11,13 @@ import (
 	"symmem/internal/control/controltest"
 )
 
-// rank holds one rank's device and resources. Some methods return no error. If an operation fails
-// that must succeed, they fail the test and end the rank.
+// rank holds one rank's device and resources. Methods without an error result fail the test and end
+// the rank if an operation fails.
 type rank struct {
 	world   *world
 	number  int
 	running bool   // whether the rank runs in its own goroutine
-	doing   string // appended to the rank in failure messages
+	doing   string // appended to the rank's number in failure messages
 	device  driver.Device
 	arena   driver.Arena
 	stream  driver.Stream
@@ -29,7 +29,6 @@ type rank struct {
 	closers []func() error
 }
 
-// ok fails the test and ends the rank if err is not nil.
 func (r *rank) ok(err error) {
 	if err != nil {
 		r.world.t.Helper()
@@ -37,8 +36,8 @@ func (r *rank) ok(err error) {
 	}
 }
 
-// failf fails the test. It ends the rank's goroutine. If the rank runs in the test's goroutine,
-// failf ends the test.
+// failf fails the test. It ends the rank's goroutine, or the test if the rank runs in the test's
+// goroutine.
 func (r *rank) failf(format string, args ...any) {
 	r.world.t.Helper()
 	r.world.t.Errorf("rank %d%s: "+format, append([]any{r.number, r.doing}, args...)...)
@@ -48,10 +47,8 @@ func (r *rank) failf(format string, args ...any) {
 	r.world.t.FailNow()
 }
 
-// setStep sets the step that failure messages mention.
 func (r *rank) setStep(format string, args ...any) { r.doing = ", " + fmt.Sprintf(format, args...) }
 
-// open opens the device, an arena, a group of all ranks and a stream.
 func (r *rank) open(store driver.Store) {
 	w := r.world
 	n := len(w.ranks)
@@ -71,7 +68,6 @@ func (r *rank) open(store driver.Store) {
 	r.stream = r.newStream()
 }
 
-// connect joins a group of which this rank is a member.
 func (r *rank) connect(id string, ranks []int, check bool) driver.Communicator {
 	c, err := r.device.Connect(r.world.ctx, driver.GroupConfig{
 		ID: id, Ranks: ranks, Rank: slices.Index(ranks, r.number), Check: check,
@@ -86,7 +82,7 @@ func (r *rank) connect(id string, ranks []int, check bool) driver.Communicator {
 	return c
 }
 
-// newStream makes a stream. The end of the world closes the stream.
+// newStream returns a stream that is closed when the world ends.
 func (r *rank) newStream() driver.Stream {
 	s, err := r.device.NewStream()
 	r.ok(err)
@@ -100,10 +96,8 @@ func (r *rank) newEvent() driver.Event {
 	return e
 }
 
-// granularity returns the unit of segment sizes.
 func (r *rank) granularity() int64 { return r.device.Info().Granularity }
 
-// capture captures the work that a function queues on the rank's stream.
 func (r *rank) capture(queue func()) driver.Graph {
 	r.ok(r.stream.BeginCapture())
 	queue()
@@ -113,10 +107,9 @@ func (r *rank) capture(queue func()) driver.Graph {
 	return g
 }
 
-// onClose registers a function to call when the world ends. Functions run in reverse order.
+// onClose registers a function to call when the world ends. The last one registered runs first.
 func (r *rank) onClose(f func() error) { r.closers = append(r.closers, f) }
 
-// close calls the registered functions.
 func (r *rank) close() error {
 	var errs []error
 	for _, f := range slices.Backward(r.closers) {
@@ -125,7 +118,8 @@ func (r *rank) close() error {
 	return errors.Join(errs...)
 }
 
-// block queues a gate on a stream. If the test does not open the gate, the end of the world does.
+// block queues a gate on a stream. The gate is opened at the end of the world if the test does not
+// open it.
 func (r *rank) block(s driver.Stream) *gate {
 	g := &gate{opened: make(chan struct{})}
 	r.onClose(func() error { g.open(); return nil })
@@ -133,8 +127,7 @@ func (r *rank) block(s driver.Stream) *gate {
 	return g
 }
 
-// onSupportedPath returns the call on its path. If the path refuses the call, it returns the call
-// on the first path.
+// onSupportedPath returns the call on its path, or on the first path if its path refuses the call.
 func (r *rank) onSupportedPath(c driver.Communicator, call driver.Call) driver.Call {
 	if !call.Operation.Takes(call.Path) || c.Offer(call).Refusal(call.Path) != nil {
 		call.Path = r.world.harness.Paths[0]
@@ -143,8 +136,8 @@ func (r *rank) onSupportedPath(c driver.Communicator, call driver.Call) driver.C
 }
 
 // launch prepares and launches a call and waits until it has ended. After an error it clears the
-// stream's failure. The stream stays usable. Every second call is an inline launch, if the backend
-// has one.
+// stream's failure, so the stream stays usable. Every second call is an inline launch if the
+// backend has one.
 func (r *rank) launch(c driver.Communicator, s driver.Stream, call driver.Call) error {
 	start := c.Launch
 	if inline, ok := c.(driver.InlineLauncher); ok && r.calls%2 == 1 {
@@ -162,7 +155,6 @@ func (r *rank) launch(c driver.Communicator, s driver.Stream, call driver.Call) 
 	return s.Synchronize(r.world.ctx)
 }
 
-// queue prepares and launches a call.
 func (r *rank) queue(c driver.Communicator, s driver.Stream, call driver.Call) error {
 	plan, err := driver.Prepare(c, call)
 	if err != nil {
@@ -171,14 +163,15 @@ func (r *rank) queue(c driver.Communicator, s driver.Stream, call driver.Call) e
 	return c.Launch(s, plan)
 }
 
-// swap exchanges payloads and checks the results. sizes holds the size of each rank's payload.
+// swap exchanges payloads of the given sizes, by rank, and checks the results.
 func (r *rank) swap(lane driver.Lane, round int, sizes []int) error {
 	return controltest.Swap(func(payload []byte) ([][]byte, error) {
 		return r.group.Exchange(r.world.ctx, lane, payload)
 	}, r.number, round, sizes)
 }
 
-// sumOver runs an AllReduce over a window and checks the result. Every input element equals value.
+// sumOver runs an AllReduce over a window, in which every input element equals value, and checks
+// the result.
 func (r *rank) sumOver(c driver.Communicator, b buffer, value byte) {
 	const count = 20000
 	if !slices.Contains(r.world.harness.Paths, driver.PathWindow) {

@@ -9,16 +9,17 @@ import (
 	"symmem/driver/formula"
 )
 
-// period is the number of elements after which inputs repeat. Drawing more numbers would take
-// longer than the test itself, especially under the race detector. period is prime: data at a wrong
-// offset never equals the expected data if the offset is a round number of bytes.
+// period is the number of elements after which inputs repeat. Drawing more numbers would dominate
+// the test's time, especially under the race detector. period is prime, so data at a wrong offset
+// never equals the expected data if the offset is a round number of bytes.
 const period = 65521
 
-// inputCache caches the results of input by parameters. All operations and paths use equal numbers.
+// inputCache caches the results of input by parameters, because all operations and paths use the
+// same numbers.
 var inputCache sync.Map
 
-// input returns the numbers that a rank contributes. They are equal in every run. Callers must not
-// change them.
+// input returns the numbers that a rank contributes, which are the same in every run. Callers must
+// not change them.
 func input(h Harness, t driver.DataType, rank int, count int64) []byte {
 	key := struct {
 		unordered bool
@@ -43,7 +44,7 @@ func newInput(h Harness, t driver.DataType, rank int, count int64) []byte {
 	return bytes.Repeat(one, int(count/period)+1)[:count*int64(t.Size())]
 }
 
-// inputs draws n numbers. Integers use all bits. If sums must be exact, integers are from 0 to 3.
+// inputs draws n numbers. Integers use all bits, but only 0 to 3 if sums must be exact.
 func inputs(h Harness, t driver.DataType, n int, draws *rand.Rand) []byte {
 	out := make([]byte, 0, n*t.Size())
 	for range n {

@@ -14,8 +14,8 @@ import (
 	"symmem/internal/reduce"
 )
 
-// smallGroup implements a communicator. Its control plane coordinates the ranks. It compares calls,
-// ends waits, and names missing ranks.
+// smallGroup is a communicator whose control plane coordinates the ranks: it compares calls, ends
+// waits, and names missing ranks.
 type smallGroup struct {
 	device *smallDevice
 	cfg    driver.GroupConfig
@@ -41,7 +41,7 @@ func (c *smallGroup) Decide(proposal []byte) []byte { return c.plane.Decide(prop
 
 func (c *smallGroup) Departed() (lost, left []int) { return c.plane.Departed() }
 
-// smallWindow represents a registered segment. No path uses it.
+// smallWindow is a registered segment. No path uses it.
 type smallWindow struct {
 	c   *smallGroup
 	key driver.SegmentKey
@@ -86,7 +86,7 @@ func (w *smallWindow) Deregister() error {
 	return nil
 }
 
-// smallPlan holds a call. It implements Offer and Plan.
+// smallPlan implements Offer and Plan for a call.
 type smallPlan struct {
 	driver.Call
 	c *smallGroup
@@ -119,8 +119,8 @@ func (c *smallGroup) Launch(on driver.Stream, p driver.Plan) error {
 	return on.(*smallStream).queue(plan.launch)
 }
 
-// launch gives the next ticket to the call and returns its work. Streams may start work in another
-// order. The work waits until the work of all earlier tickets is done.
+// launch issues the next ticket to the call and returns its work. Streams may start work in any
+// order, so the work waits until the work of all earlier tickets is done.
 func (p *smallPlan) launch() (smallWork, error) {
 	c := p.c
 	c.mu.Lock()
@@ -148,8 +148,7 @@ func (p *smallPlan) launch() (smallWork, error) {
 	}, nil
 }
 
-// run compares the call with the calls of the other ranks, exchanges the inputs, and computes the
-// output.
+// run compares the ranks' calls, exchanges the inputs, and computes the output.
 func (p *smallPlan) run(ticket uint64, check bool) error {
 	c, call := p.c, p.Call
 	c.running.Lock()
@@ -185,7 +184,6 @@ func (p *smallPlan) run(ticket uint64, check bool) error {
 	return nil
 }
 
-// computeOutput computes the output from the ranks' inputs.
 func (p *smallPlan) computeOutput(to []byte, inputs [][]byte) {
 	me, part := p.c.cfg.Rank, int(p.Count)*p.DataType.Size()
 	parts := make([][]byte, len(inputs)) // one part of each input is for this rank

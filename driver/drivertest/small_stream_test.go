@@ -13,13 +13,12 @@ import (
 // closedChannel is the tail of a stream without work.
 var closedChannel = func() chan struct{} { c := make(chan struct{}); close(c); return c }()
 
-// smallWork is work of a stream. If failed is not nil, the stream has failed and the work must be
-// skipped. If the work returns an error, the stream fails.
+// smallWork is work of a stream. failed is the stream's failure, or nil: the work of a failed
+// stream must be skipped. An error fails the stream.
 type smallWork func(failed error) error
 
-// smallStep creates the work of one call. If the call is captured, each launch of the graph calls
-// it. If not, it is called at once. Its error is returned to the caller. If the work is nil,
-// nothing is queued.
+// smallStep creates the work of one call, at once or, in a capture, at each launch of the graph.
+// Its error is returned to the caller. If the work is nil, nothing is queued.
 type smallStep func() (smallWork, error)
 
 // smallStream runs each piece of work in a goroutine that waits for the previous one.
@@ -34,7 +33,6 @@ type smallStream struct {
 	closed   bool          // guarded by mu
 }
 
-// queue creates and queues work, or records the step in a capture.
 func (s *smallStream) queue(step smallStep) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -48,7 +46,6 @@ func (s *smallStream) queue(step smallStep) error {
 	return s.enqueue(step)
 }
 
-// enqueue creates and queues work. The caller holds s.mu.
 func (s *smallStream) enqueue(step smallStep) error {
 	work, err := step()
 	if work == nil {
@@ -71,7 +68,7 @@ func (s *smallStream) enqueue(step smallStep) error {
 	return err
 }
 
-// do queues work. A failed stream skips the work.
+// do queues work that a failed stream skips.
 func (s *smallStream) do(work func() error) error {
 	return s.queue(func() (smallWork, error) {
 		return func(failed error) (err error) {
@@ -200,7 +197,6 @@ func (s *smallStream) Close() error {
 	return nil
 }
 
-// smallGraph holds the recorded steps of a capture.
 type smallGraph struct {
 	steps  []smallStep
 	closed atomic.Bool
@@ -234,7 +230,6 @@ type smallPoint struct {
 	err  error
 }
 
-// smallEvent holds the last recorded point.
 type smallEvent struct{ point atomic.Pointer[smallPoint] }
 
 func (e *smallEvent) Done() bool {

@@ -14,10 +14,10 @@ import (
 	"symmem/internal/sys"
 )
 
-// The small backend is the smallest backend that passes the contract. It is an example for new
-// backends. It uses the memory of one process. Its ranks are goroutines. All data passes through
-// the control plane. This file implements the device and the memory. small_stream_test.go
-// implements streams. small_group_test.go implements communicators.
+// The small backend is the smallest backend that passes the contract, as an example for new
+// backends. It uses the memory of one process. Its ranks are goroutines, and all data passes
+// through the control plane. This file implements the device and the memory, small_stream_test.go
+// streams, and small_group_test.go communicators.
 
 func TestSmallBackendPassesContract(t *testing.T) {
 	drivertest.Run(t, drivertest.Harness{
@@ -30,10 +30,9 @@ func TestSmallBackendPassesContract(t *testing.T) {
 	})
 }
 
-// smallDevice implements the device of one rank.
 type smallDevice struct {
 	cfg driver.Config
-	// capturing counts the streams that capture. A registration needs a count of 0.
+	// capturing counts the streams that capture. A registration fails unless it is 0.
 	capturing atomic.Int32
 }
 
@@ -41,7 +40,6 @@ func openSmall(_ context.Context, cfg driver.Config) (driver.Device, error) {
 	return &smallDevice{cfg: cfg}, nil
 }
 
-// smallGranule is the granularity of segments.
 const smallGranule = 256 << 10
 
 func (d *smallDevice) Info() driver.Info {
@@ -91,7 +89,6 @@ func (d *smallDevice) Connect(
 
 func (d *smallDevice) Close() error { return nil }
 
-// smallArena represents a reserved range of addresses.
 type smallArena struct{ space *sys.Mapping }
 
 func (a *smallArena) Address() uintptr { return a.space.Address() }
@@ -119,7 +116,7 @@ func (a *smallArena) Keep(bytes int64) error { return a.space.Shrink(bytes) }
 
 func (a *smallArena) Close() error { return a.space.Close() }
 
-// smallSegment represents a mapping. Peers never access it. Keep therefore does nothing.
+// smallSegment is a mapping. Peers never access it, so Keep does nothing.
 type smallSegment struct {
 	*sys.Mapping
 	unmapped atomic.Bool
@@ -134,7 +131,6 @@ func (s *smallSegment) Unmap() error {
 	return s.Close()
 }
 
-// at returns the memory at an address.
 func at(address uintptr, bytes int64) []byte {
 	return unsafe.Slice(*(**byte)(unsafe.Pointer(&address)), bytes)
 }

@@ -23,8 +23,8 @@ type exchange struct {
 	dataType     driver.DataType
 }
 
-// newExchange draws an exchange. Each pair of ranks exchanges at most the given number of elements.
-// Some pairs exchange nothing. The parts are in random order in the buffers, with gaps.
+// newExchange draws an exchange in which each pair of ranks exchanges at most the given number of
+// elements, or nothing. The parts are in random order in the buffers, with gaps.
 func newExchange(draw *rand.Rand, n int, most int64, t driver.DataType) *exchange {
 	x := &exchange{dataType: t}
 	for range n {
@@ -47,8 +47,7 @@ func newExchange(draw *rand.Rand, n int, most int64, t driver.DataType) *exchang
 	return x
 }
 
-// scatterParts places parts in random order, with gaps of 0 or 3 elements. It returns their
-// offsets.
+// scatterParts returns the offsets of parts in random order, with gaps of 0 or 3 elements.
 func scatterParts(draw *rand.Rand, counts []int64) []int64 {
 	offsets, at := make([]int64, len(counts)), int64(0)
 	for _, i := range draw.Perm(len(counts)) {
@@ -59,7 +58,6 @@ func scatterParts(draw *rand.Rand, counts []int64) []int64 {
 	return offsets
 }
 
-// splits returns the splits of a rank.
 func (x *exchange) splits(rank int) *driver.Splits {
 	s := &driver.Splits{
 		SendCounts: slices.Clone(x.counts[rank]), SendOffsets: x.sends[rank],
@@ -71,12 +69,11 @@ func (x *exchange) splits(rank int) *driver.Splits {
 	return s
 }
 
-// part returns the data that one rank sends to another.
 func (x *exchange) part(h Harness, from, to int) []byte {
 	return input(h, x.dataType, 100+len(x.counts)*from+to, x.counts[from][to])
 }
 
-// call returns one rank's call. windowed says whether the send buffer is in a window.
+// call returns one rank's call. windowed reports whether the send buffer is in a window.
 func (x *exchange) call(r *rank, send, recv buffer, windowed bool) driver.Call {
 	call := driver.Call{
 		Operation: driver.AllToAllV, DataType: x.dataType, Splits: x.splits(r.number),
@@ -88,7 +85,7 @@ func (x *exchange) call(r *rank, send, recv buffer, windowed bool) driver.Call {
 	return call
 }
 
-// fill writes a rank's data into its send buffer. It writes canaries into its receive buffer.
+// fill writes a rank's data to its send buffer and canaries to its receive buffer.
 func (x *exchange) fill(h Harness, r *rank, send, recv buffer) {
 	size := int64(x.dataType.Size())
 	for to := range x.counts {
@@ -97,7 +94,6 @@ func (x *exchange) fill(h Harness, r *rank, send, recv buffer) {
 	r.ok(r.stream.Fill(recv.at(0), canary, recv.segment.Bytes()))
 }
 
-// checkResult checks the whole receive buffer.
 func (x *exchange) checkResult(h Harness, r *rank, recv buffer) {
 	size := int64(x.dataType.Size())
 	want := bytes.Repeat([]byte{canary}, int(recv.segment.Bytes()))
@@ -107,7 +103,6 @@ func (x *exchange) checkResult(h Harness, r *rank, recv buffer) {
 	r.expect(recv.at(0), want)
 }
 
-// perform runs the exchange on one rank.
 func (x *exchange) perform(b *fixture, r *rank, windowed bool) {
 	send, recv := b.send[r.number], b.recv[r.number]
 	x.fill(b.harness, r, send, recv)

@@ -23,7 +23,6 @@ func (s *Store) Set(_ context.Context, key string, value []byte) error {
 	return nil
 }
 
-// set writes a value and wakes all waiters. The caller holds s.mu.
 func (s *Store) set(key string, value []byte) {
 	if s.values == nil {
 		s.values = map[string][]byte{}
@@ -63,7 +62,7 @@ func (s *Store) Get(ctx context.Context, key string) ([]byte, error) {
 	}
 }
 
-// Peek returns a value if it exists.
+// Peek returns a value and whether it is set, without waiting.
 func (s *Store) Peek(_ context.Context, key string) (value []byte, found bool, err error) {
 	value, found, _ = s.look(key)
 	return value, found, nil
@@ -72,7 +71,7 @@ func (s *Store) Peek(_ context.Context, key string) (value []byte, found bool, e
 // ServedBy returns -1 because no rank serves the store.
 func (s *Store) ServedBy() int { return -1 }
 
-// look returns a value. If there is none, it returns a channel that the next Set closes.
+// look returns a value, or a channel that the next Set closes.
 func (s *Store) look(key string) (value []byte, found bool, changed chan struct{}) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

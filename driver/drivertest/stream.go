@@ -50,7 +50,6 @@ func proveHostOrder(t *testing.T, h Harness) {
 	}
 }
 
-// proveErrorOnce makes a queued collective fail.
 func proveErrorOnce(t *testing.T, h Harness) {
 	w := newWorld(t, h, 1, options{expectFaults: true})
 	r := w.ranks[0]

@@ -8,7 +8,6 @@ import (
 	"symmem/driver"
 )
 
-// proveForgotten omits a Recv in one test and a Send in another.
 func proveForgotten(t *testing.T, h Harness) {
 	for _, forgotten := range []driver.Operation{driver.Send, driver.Recv} {
 		t.Run(forgotten.String(), func(t *testing.T) {
@@ -24,7 +23,7 @@ func proveForgotten(t *testing.T, h Harness) {
 			for number, err := range errs {
 				var e *driver.MessageError
 				if forgotten == driver.Send && errors.Is(err, driver.ErrFault) {
-					continue // the Recv or the barrier may detect it first, as a fault
+					continue // the Recv or the barrier may detect the mistake first, as a fault
 				}
 				if !errors.As(err, &e) || e.Fault != driver.MessagesUnmatched || e.Number != 3 {
 					t.Errorf("rank %d: got %v, want a MessageError at collective 3", number, err)
@@ -34,8 +33,8 @@ func proveForgotten(t *testing.T, h Harness) {
 	}
 }
 
-// sendExceptOne sends a message from rank 0 to rank 2 and enters a barrier. In step 2 it omits the
-// Send or the Recv.
+// sendExceptOne sends a message from rank 0 to rank 2 and enters a barrier. Step 2 omits the Send
+// or the Recv.
 func sendExceptOne(b *fixture, r *rank, step int, forgotten driver.Operation) error {
 	var call driver.Call
 	switch r.number {
@@ -56,9 +55,9 @@ func sendExceptOne(b *fixture, r *rank, step int, forgotten driver.Operation) er
 	return r.launch(r.group, r.stream, driver.Call{Operation: driver.Barrier, Digest: 1})
 }
 
-// proveMissingSend omits a Send. The Recv blocks the stream of the next collective. The collective
-// therefore cannot compare the counts. Rank 0 sends another message that is never received. This
-// makes the total numbers of Sends and Recvs equal.
+// proveMissingSend omits a Send. The Recv blocks the stream of the next collective, so the
+// collective cannot compare the counts. Rank 0 sends another message that is never received, so
+// that the total numbers of Sends and Recvs are equal.
 func proveMissingSend(t *testing.T, h Harness) {
 	for _, source := range []int{0, driver.AnySource} {
 		t.Run(fmt.Sprint("from ", source), func(t *testing.T) {
@@ -97,7 +96,6 @@ func proveOutOfStep(t *testing.T, h Harness) {
 	b.expectUntouched(1)
 }
 
-// passBarrier sends before a barrier and receives after it.
 func passBarrier(b *fixture, r *rank) error {
 	if r.number == 0 {
 		call := p2pCall(driver.Send, 1, 6, b.send[0], 0, 10)

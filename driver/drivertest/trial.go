@@ -19,22 +19,20 @@ type trial struct {
 	root      int
 	path      driver.Path
 	inPlace   bool
-	// unregistered reports that the buffers are not in windows.
+	// unregistered is true if the buffers are not in windows.
 	unregistered bool
-	// skew shifts all buffers by a number of elements. The buffers then have only the alignment of
-	// an element.
+	// skew shifts all buffers by a number of elements, so that they have only the alignment of an
+	// element.
 	skew int64
-	// formula is the group's formula, if it has one. The inputs are then drawn from the seed. With
-	// these inputs, formulas give different results.
-	formula driver.Formula
-	seed    uint64
-	// special selects special values as inputs.
-	special bool
-	// replayed makes the call through a graph.
+	// formula is the group's formula, if any. Inputs are then drawn from the seed such that
+	// formulas give different results.
+	formula  driver.Formula
+	seed     uint64
+	special  bool
 	replayed bool
 
 	// inputs holds each rank's contribution. wants holds the expected contents of each rank's
-	// receive buffer. It holds nil if the call must not write the buffer.
+	// receive buffer, or nil if the call must not write the buffer.
 	inputs, wants [][]byte
 }
 
@@ -53,7 +51,6 @@ func (c *trial) String() string {
 		c.op, c.count, c.root, c.path, place, c.skew)
 }
 
-// prepare computes inputs and expected results for n ranks.
 func (c *trial) prepare(h Harness, n int) {
 	c.inputs, c.wants = nil, make([][]byte, n)
 	for r := range n {
@@ -105,7 +102,7 @@ func (c *trial) prepare(h Harness, n int) {
 	}
 }
 
-// parts returns the counts and offsets of parts of different sizes. Some parts are empty. No part
+// parts returns the counts and offsets of parts of different sizes. Some parts are empty, and none
 // is longer than the trial's count.
 func (c *trial) parts(n int) (counts, offsets []int64) {
 	at := int64(0)
@@ -117,7 +114,6 @@ func (c *trial) parts(n int) (counts, offsets []int64) {
 	return counts, offsets
 }
 
-// setCounts sets the counts of a rank's call.
 func (c *trial) setCounts(call *driver.Call, n, rank int) {
 	call.Count = c.count
 	if !c.operation.Uneven() {
@@ -131,10 +127,8 @@ func (c *trial) setCounts(call *driver.Call, n, rank int) {
 	}
 }
 
-// combine returns the reduction of the ranks' inputs.
 func (c *trial) combine() []byte { return formula.Reduce(c.formula, c.op, c.dataType, c.inputs) }
 
-// setWants sets the expected contents of every rank's receive buffer.
 func (c *trial) setWants(want func(r int) []byte) {
 	for r := range c.wants {
 		c.wants[r] = want(r)
@@ -142,21 +136,21 @@ func (c *trial) setWants(want func(r int) []byte) {
 }
 
 const (
-	// canary fills receive buffers before a call. It must still surround the result afterwards.
+	// canary fills receive buffers before a call, and must still surround the result afterwards.
 	canary = 0xA5
-	// margin is the number of canaries before and after a result.
+	// margin is the number of canary bytes before and after a result.
 	margin = 64
 )
 
-// call returns a rank's call on two of its buffers. The call is on a path that supports it.
+// call returns a rank's call on two of its buffers, on a path that supports the call.
 func (c *trial) call(r *rank, send, recv buffer) driver.Call {
 	call := r.onSupportedPath(r.group, c.uncheckedCall(r, send, recv))
 	call.Digest = digest(&call)
 	return call
 }
 
-// uncheckedCall returns a rank's call on two of its buffers, without a digest. The call is on the
-// trial's path even if that path does not support it.
+// uncheckedCall returns a rank's call on two of its buffers, without a digest. The trial's path may
+// not support the call.
 func (c *trial) uncheckedCall(r *rank, send, recv buffer) driver.Call {
 	size := int64(c.dataType.Size())
 	part := int64(r.number) * c.count * size
@@ -188,7 +182,6 @@ func (c *trial) uncheckedCall(r *rank, send, recv buffer) driver.Call {
 	return call
 }
 
-// digest returns a digest of everything that must be equal on all ranks.
 func digest(c *driver.Call) uint64 {
 	h := fnv.New64a()
 	d := c.Describe()
@@ -199,7 +192,6 @@ func digest(c *driver.Call) uint64 {
 	return h.Sum64()
 }
 
-// perform runs the trial on one rank and checks its receive buffer.
 func (c *trial) perform(r *rank, send, recv buffer) {
 	call := c.call(r, send, recv)
 	_, span := call.Spans(len(r.world.ranks), r.number)
@@ -213,7 +205,6 @@ func (c *trial) perform(r *rank, send, recv buffer) {
 	c.checkResult(r, call, before)
 }
 
-// launch makes the call. If the trial is replayed, it uses a graph.
 func (c *trial) launch(r *rank, call driver.Call) {
 	if !c.replayed {
 		r.ok(r.launch(r.group, r.stream, call))
@@ -224,8 +215,8 @@ func (c *trial) launch(r *rank, call driver.Call) {
 	r.ok(errors.Join(err, r.stream.Synchronize(r.world.ctx), graph.Close()))
 }
 
-// checkResult checks the receive buffer and the bytes around it. If a rank gets no result, its
-// buffer must be unchanged.
+// checkResult checks the receive buffer and the bytes around it. The buffer must be unchanged on a
+// rank that gets no result.
 func (c *trial) checkResult(r *rank, call driver.Call, before []byte) {
 	want := c.wants[r.number]
 	switch _, span := call.Spans(len(r.world.ranks), r.number); {

@@ -73,8 +73,8 @@ func proveNoWindow(t *testing.T, h Harness) {
 	}
 }
 
-// proveSizesDiffer registers segments of different sizes. It then registers segments of equal size
-// with the same key.
+// proveSizesDiffer registers segments of different sizes, and then segments of equal size with the
+// same key.
 func proveSizesDiffer(t *testing.T, h Harness) {
 	w := newWorld(t, h, 3, options{check: true})
 	w.each(func(r *rank) {

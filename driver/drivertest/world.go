@@ -14,7 +14,7 @@ import (
 )
 
 const (
-	// patience is the deadline of waits that should be short. It expires only if something hangs.
+	// patience is the deadline of waits that should be short. It expires only if a test hangs.
 	patience = 2 * time.Minute
 	// short is the deadline of waits that tests let expire.
 	short = 500 * time.Millisecond
@@ -22,8 +22,7 @@ const (
 	arenaGranules = 256
 )
 
-// world holds a number of ranks. Each rank has a device, an arena, a stream and a communicator of
-// all ranks.
+// world holds ranks, each with a device, an arena, a stream and a communicator of all ranks.
 type world struct {
 	options
 	t       *testing.T
@@ -48,7 +47,7 @@ type options struct {
 }
 
 // newWorld opens n ranks and closes them when the test ends. A case that breaks its world must be a
-// separate test. Its groups are then closed before the next world connects. Backends without
+// separate test, so that its groups are closed before the next world connects. Backends without
 // Anytime need this.
 func newWorld(t *testing.T, h Harness, n int, o options) *world {
 	t.Helper()
@@ -72,7 +71,7 @@ func newWorld(t *testing.T, h Harness, n int, o options) *world {
 	return w
 }
 
-// each runs a function on every rank concurrently. It ends the test if a rank has failed.
+// each runs a function on every rank concurrently, and ends the test if a rank has failed.
 func (w *world) each(f func(r *rank)) {
 	w.t.Helper()
 	if !w.attempt(f) {
@@ -80,7 +79,7 @@ func (w *world) each(f func(r *rank)) {
 	}
 }
 
-// attempt runs a function on every rank, like each. It returns false if a rank has failed. The
+// attempt runs a function on every rank, like each, but returns false if a rank has failed. The
 // caller can then add details.
 func (w *world) attempt(f func(r *rank)) bool {
 	var running sync.WaitGroup
@@ -97,7 +96,7 @@ func (w *world) attempt(f func(r *rank)) bool {
 	return int(ended.Load()) == len(w.ranks)
 }
 
-// outcomes runs a function on every rank, like each. It returns the error of each rank.
+// outcomes runs a function on every rank, like each, and returns each rank's error.
 func (w *world) outcomes(f func(r *rank) error) []error {
 	w.t.Helper()
 	errs := make([]error, len(w.ranks))
@@ -109,7 +108,6 @@ func (w *world) outcomes(f func(r *rank) error) []error {
 	return errs
 }
 
-// numbers lists the ranks from 0 to n-1.
 func numbers(n int) []int {
 	ranks := make([]int, n)
 	for i := range ranks {
@@ -133,7 +131,6 @@ func must(t *testing.T, err error) {
 	}
 }
 
-// wantError fails the test unless err wraps target.
 func wantError(t *testing.T, what string, err, target error) {
 	t.Helper()
 	if !errors.Is(err, target) {
