@@ -7,10 +7,10 @@ import "symmem/internal/ranked"
 type abandonedWork struct {
 	mu      ranked.Mutex[abandonedMu]
 	streams int            // guarded by mu
-	unmaps  []func() error // to be called in order after the work has ended; guarded by mu
+	unmaps  []func() error // to be called, in order, when the work has ended; guarded by mu
 }
 
-// unmap calls a function that unmaps memory or addresses, now or after the work has ended.
+// unmap calls a function that unmaps memory or addresses, at once or when the work has ended.
 func (l *abandonedWork) unmap(unmap func() error) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -38,7 +38,7 @@ func (l *abandonedWork) keepFor(s *stream) {
 	}()
 }
 
-// workEnded counts a stream that has become idle. After the last one it makes the pending calls.
+// workEnded counts down when a stream becomes idle, and makes the pending calls after the last one.
 func (l *abandonedWork) workEnded() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -46,7 +46,7 @@ func (l *abandonedWork) workEnded() {
 		return
 	}
 	for _, unmap := range l.unmaps {
-		_ = unmap() // the caller has already returned, so nothing can report the error
+		_ = unmap() // the caller has already returned, so there is nowhere to report the error
 	}
 	l.unmaps = nil
 }

@@ -11,7 +11,6 @@ import (
 	"symmem/internal/sys"
 )
 
-// arena represents a reserved address range of this process.
 type arena struct {
 	device *Device
 	space  *sys.Mapping
@@ -54,10 +53,10 @@ func (a *arena) Map(offset, bytes int64) (driver.Segment, error) {
 	return &segment{device: a.device, file: file, memory: memory}, nil
 }
 
-// segmentFile creates the memory of a segment, in huge pages if the system has free ones: touching
-// a new segment of 64 MiB causes 32 page faults with huge pages and 16,384 without.
+// segmentFile creates the memory of a segment, in huge pages if the system has free ones. With huge
+// pages, touching a new segment of 64 MiB causes 32 page faults instead of 16,384.
 //
-// It rejects sizes larger than the machine's memory. Shared files are sparse, so the system would
+// Sizes above the machine's memory are rejected: shared files are sparse, so the system would
 // accept any size and kill the process when memory runs out.
 func segmentFile(bytes int64) (*os.File, error) {
 	if total, err := sys.Memory(); err != nil || bytes > total {
@@ -76,7 +75,6 @@ func segmentFile(bytes int64) (*os.File, error) {
 	return f, nil
 }
 
-// segment represents a mapped shared file.
 type segment struct {
 	device *Device
 	file   *os.File
@@ -104,7 +102,7 @@ func (s *segment) export(key handoff.Key) {
 	s.device.machine.Export(key, s.file)
 }
 
-// Keep withdraws the segment from the hand-off and closes its file. The mapping keeps the memory.
+// Keep withdraws the segment from the hand-off and closes its file. The memory stays mapped.
 func (s *segment) Keep() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -124,7 +122,6 @@ func (s *segment) Unmap() error {
 	return errors.Join(s.device.abandoned.unmap(s.memory.Close), s.closeFile())
 }
 
-// withdraw withdraws the segment from the hand-off. The caller holds s.mu.
 func (s *segment) withdraw() {
 	for key := range s.exported {
 		s.device.machine.Withdraw(key)
@@ -132,7 +129,6 @@ func (s *segment) withdraw() {
 	s.exported = nil
 }
 
-// closeFile closes the file if it is open. The caller holds s.mu.
 func (s *segment) closeFile() error {
 	if s.file == nil {
 		return nil

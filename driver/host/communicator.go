@@ -8,11 +8,12 @@ import (
 	"symmem/internal/control/shm"
 )
 
-// communicator moves data between the ranks of a group, in the steps of shm.Group.
+// communicator moves data between the ranks of a group, in the steps of shm.Group, and has that
+// type's states.
 //
-// It has the states of shm.Group. Launch issues a ticket to each collective; collectives run one at
-// a time, in the order of their tickets. Only the collective that has the turn may use the steps,
-// the mover and the split exchange.
+// Launch issues a ticket to each collective. Collectives run one at a time, in the order of their
+// tickets. Only the collective whose turn it is may use the steps, the mover and the split
+// exchange.
 type communicator struct {
 	shm.Group
 
@@ -43,13 +44,11 @@ func (c *communicator) Launched() [driver.Paths]uint64 {
 // SetCheck enables or disables the comparison of calls.
 func (c *communicator) SetCheck(on bool) { c.check.Store(on) }
 
-// setData divides the region's data into staging buffers and pipes.
 func (c *communicator) setData() {
 	c.mover.init(&c.Group, &c.cfg)
 	c.pipes = unsafe.Add(c.Data(), c.Size()*2*stageBytes)
 }
 
-// pipe returns the pipe from one rank to another.
 func (c *communicator) pipe(from, to int) *pair {
 	return (*pair)(unsafe.Add(c.pipes, uintptr(from*c.Size()+to)*unsafe.Sizeof(pair{})))
 }

@@ -30,8 +30,8 @@ func (d *Device) Connect(
 }
 
 // Close leaves the group after the peers have received or stored all messages from this rank. If
-// earlier work of this rank does not end and blocks a collective, Close returns a timeout and the
-// group's memory stays mapped.
+// earlier work of this rank does not end and blocks a collective, Close returns a timeout error and
+// the group's memory stays mapped.
 func (c *communicator) Close() error {
 	lost := c.messages.flush(c)
 	known := c.Cause() != nil
@@ -46,8 +46,8 @@ func (c *communicator) Close() error {
 		unmatched = c.messages.errUnmatched(c)
 	}
 	if unmatched != nil && fault != nil {
-		// Either may have caused the other. A failed peer leaves unmatched messages. A peer may also have
-		// failed because this rank did not receive.
+		// Either may have caused the other: a failed peer leaves unmatched messages, and a peer may
+		// have failed because this rank did not receive.
 		unmatched = errors.Join(fault, unmatched)
 	}
 	patience := 2 * c.cfg.Timeout.Get()
@@ -58,7 +58,7 @@ func (c *communicator) Close() error {
 	}
 	go func() {
 		c.turns.await(last + 1)
-		_ = c.release() // Close has already returned, so nothing can report the error
+		_ = c.release() // Close has already returned, so there is nowhere to report the error
 	}()
 	return errors.Join(lost, unmatched, &driver.TimeoutError{
 		Doing: "closing group " + c.cfg.Name() + ": earlier work of this rank still " +
@@ -66,7 +66,6 @@ func (c *communicator) Close() error {
 	})
 }
 
-// release unmaps the windows and the control region.
 func (c *communicator) release() error {
 	c.device.limits.Delete(c.cfg.Timeout)
 	return errors.Join(c.registry.unmapAll(), c.Release())

@@ -29,10 +29,9 @@ type Device struct {
 	// capturing counts the streams that are being captured.
 	capturing atomic.Int32
 	abandoned abandonedWork
-	limits    sync.Map // the timeout of each open group, a *driver.Limit
+	limits    sync.Map // each open group's timeout, a *driver.Limit
 }
 
-// open opens the device and connects to the other ranks of the machine.
 func open(ctx context.Context, cfg driver.Config) (*Device, error) {
 	if cfg.Size < 1 || cfg.Rank < 0 || cfg.Rank >= cfg.Size || cfg.Timeout <= 0 ||
 		cfg.Store == nil {
@@ -49,7 +48,6 @@ func open(ctx context.Context, cfg driver.Config) (*Device, error) {
 	}, nil
 }
 
-// info describes the device.
 func info() driver.Info {
 	return driver.Info{
 		Backend:     "host",
@@ -60,7 +58,6 @@ func info() driver.Info {
 	}
 }
 
-// longestTimeout returns the longest timeout of the device and its open groups.
 func (d *Device) longestTimeout() time.Duration {
 	longest := d.cfg.Timeout
 	for limit := range d.limits.Range {

@@ -24,7 +24,6 @@ type duo struct {
 	groups  [2]driver.Communicator
 }
 
-// newDuo opens two devices.
 func newDuo(t *testing.T) *duo {
 	t.Helper()
 	return newDuoWithWaitHook(t, nil)
@@ -68,7 +67,6 @@ func (d *duo) both(f func(rank int) error) [2]error {
 	return [2]error{err, <-other}
 }
 
-// connect makes a group of the two ranks.
 func (d *duo) connect() {
 	d.t.Helper()
 	for _, err := range d.both(func(rank int) (err error) {
@@ -83,7 +81,7 @@ func duoGroup(rank int) driver.GroupConfig {
 	return driver.GroupConfig{ID: "duo", Ranks: []int{0, 1}, Rank: rank, Check: true}
 }
 
-// segment maps a segment on a rank, with a size in granules.
+// segment maps a segment, with a size in granules, on a rank.
 func (d *duo) segment(rank int, granules int64) *segment {
 	d.t.Helper()
 	arena, err := d.devices[rank].NewArena(granules * granularity)
@@ -134,7 +132,7 @@ func TestSocketRefusesUnknownClientsWithoutBlocking(t *testing.T) {
 	if _, err := badToken.Fetch(d.ctx, validKey); !errors.Is(err, handoff.ErrRefused) {
 		t.Errorf("Fetch with a wrong token: got %v, want ErrRefused", err)
 	}
-	// The read may return ECONNRESET instead of EOF, because the server left garbage unread.
+	// The read may return ECONNRESET instead of EOF, because the server has not read the garbage.
 	if n, err := garbage.Read(make([]byte, 1)); n != 0 || err == nil {
 		t.Errorf("reply to garbage: got %d bytes, error %v; want an error", n, err)
 	}

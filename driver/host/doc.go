@@ -4,7 +4,7 @@
 //
 // # Memory
 //
-// A segment is an anonymous shared file, mapped by its owner at the next offset of a reserved
+// A segment is an anonymous shared file that its owner maps at the next offset of a reserved
 // address range. A window maps the segments of all ranks into every rank of the group. Ranks pass
 // the file descriptors over a private Unix socket (package handoff). As in NCCL, a rank computes
 // the address of a peer's memory from the base of the peer's window and its own offset.
@@ -12,19 +12,19 @@
 // # Synchronization
 //
 // shm.Group connects the ranks of a group: it provides the steps of collectives, waits with
-// deadlines, agreements and faults. The host backend adds memory after its control region. Each
-// rank has two staging buffers, which alternate like the lines of the steps. Each pair of ranks has
-// a pipe, which carries messages in frames. Collectives over windows use no staging buffers and no
-// pipes. They access the windows between two steps, which serve as barriers.
+// deadlines, agreements and faults. The host backend adds memory after the group's control region.
+// Each rank has two staging buffers, which alternate like the lines of the steps. Each pair of
+// ranks has a pipe, which carries messages in frames. Collectives over windows use neither. They
+// access the windows between two steps, which serve as barriers.
 //
 // The types Device, communicator, stream and graph document their states.
 //
 // # Trust
 //
-// Ranks trust each other to map and write each other's segments. A window consists only of
-// segments with the same key and size, backed by files of at least that size. Message frames and
-// split tables are read once and checked before use: invalid contents cause an error and are never
-// used to compute an address.
+// Ranks trust each other to map and write each other's segments. A window consists only of segments
+// with the same key and size, backed by files of at least that size. Message frames and split
+// tables are read once and checked before use: invalid contents cause an error and are never used
+// to compute an address.
 //
 // # Lock order
 //

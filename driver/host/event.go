@@ -9,8 +9,8 @@ import (
 	"symmem/internal/ranked"
 )
 
-// event holds the point of its last Record. Work that waits for the event waits for the point that
-// had been recorded last when the wait was queued.
+// event holds the point of its last Record. A wait for the event is a wait for the point that was
+// the last one when the wait was queued.
 type event struct {
 	mu ranked.Mutex[eventMu]
 	at *point // nil before the first Record; guarded by mu
@@ -22,7 +22,6 @@ type point struct {
 	err     error         // the failure of the work before the point; set before reached is closed
 }
 
-// isReached reports whether the stream has reached the point.
 func (p *point) isReached() bool {
 	select {
 	case <-p.reached:
@@ -32,7 +31,6 @@ func (p *point) isReached() bool {
 	}
 }
 
-// last returns the last recorded point, or nil.
 func (e *event) last() *point {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -60,7 +58,6 @@ func (e *event) Synchronize(ctx context.Context) error {
 	}
 }
 
-// set makes a point the last recorded one.
 func (e *event) set(at *point) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -106,11 +103,11 @@ func (s *stream) Record(e driver.Event) error {
 	return nil
 }
 
-// waitWork makes a stream wait for a point. The work before the point is this rank's own, so there
-// is no deadline.
+// waitWork makes a stream wait for a point. There is no deadline, because only this rank's work
+// precedes the point.
 type waitWork struct {
 	at *point
-	// ignoreFailure prevents a failure of the work before the point from failing the stream.
+	// ignoreFailure makes a failure before the point not fail the stream.
 	ignoreFailure bool
 }
 

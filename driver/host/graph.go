@@ -21,9 +21,9 @@ type graph struct {
 // step queues recorded work on the stream of a launch.
 type step func(on *stream) error
 
-// record records a call. For a collective it also records the position in the capture, which ranks
-// compare when they replay the call. Sends and Recvs need no position, because the sender and the
-// receiver compare them.
+// record records a call. For a collective, it also records the position in the capture, which ranks
+// compare when they replay the call. Sends and Recvs need no position, because sender and receiver
+// compare them.
 func (g *graph) record(p *plan) {
 	if p.Operation.PointToPoint() {
 		g.add(p.queue)
@@ -43,7 +43,7 @@ func (g *graph) record(p *plan) {
 // add records a step. The caller holds the mu of the capturing stream.
 func (g *graph) add(q step) { g.steps = append(g.steps, q) }
 
-// queue implements step for a plan: it launches the plan on a stream.
+// queue implements step by launching the plan on a stream.
 func (p *plan) queue(on *stream) error { return p.c.Launch(on, p) }
 
 // BeginCapture makes the stream record work instead of running it.
@@ -58,7 +58,7 @@ func (s *stream) BeginCapture() error {
 	}
 	s.capture = &graph{latestCalls: map[*communicator]driver.Recorded{}}
 	s.device.capturing.Add(1)
-	if s.deferred { // Synchronize returns ErrCapturing and leaves the work to a worker
+	if s.deferred { // Synchronize would return ErrCapturing and leave the work to a worker
 		s.deferred = false
 		go s.drain()
 	}
@@ -105,8 +105,8 @@ func (g *graph) Launch(on driver.Stream) error {
 	return nil
 }
 
-// replayAll queues recorded steps and returns the first error. A collective of a failed group also
-// fails the stream. Later steps are queued even after an error. The failed stream skips their work,
+// replayAll queues recorded steps and returns the first error. A failed group's collective also
+// fails the stream. Later steps are queued even after an error: the failed stream skips their work,
 // their events carry the error, and their groups fail.
 func (s *stream) replayAll(steps []step) error {
 	var first error

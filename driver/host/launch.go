@@ -15,8 +15,8 @@ func (c *communicator) Offer(call driver.Call) driver.Offer {
 // Launch queues a prepared collective on a stream.
 func (c *communicator) Launch(s driver.Stream, p driver.Plan) error { return c.launch(s, p, false) }
 
-// LaunchInline queues a prepared collective, and leaves waits for peers to the next Synchronize of
-// the stream.
+// LaunchInline queues a prepared collective, and leaves waits for peers to the stream's next
+// Synchronize.
 func (c *communicator) LaunchInline(s driver.Stream, p driver.Plan) error {
 	return c.launch(s, p, true)
 }
@@ -50,9 +50,9 @@ func (c *communicator) List(plans []driver.Plan) (driver.Plan, error) {
 	return &list, nil
 }
 
-// refuse returns the error of a launch after the communicator has failed. It also fails the
-// stream, since later work may use the result. If this rank has closed the group, the launch is a
-// mistake of the caller, and the stream stays usable.
+// refuse returns the error of a launch after the communicator has failed. It also fails the stream,
+// because later work may use the result. If this rank has closed the group, the launch is a mistake
+// of the caller, and the stream stays usable.
 func refuse(c *communicator, s *stream) error {
 	cause := c.Cause()
 	if !errors.Is(cause, driver.ErrClosed) {
@@ -61,20 +61,20 @@ func refuse(c *communicator, s *stream) error {
 	return cause
 }
 
-// pendingCall implements work for a collective that has a ticket and waits for its turn.
+// pendingCall is a collective that has a ticket and waits for its turn.
 type pendingCall struct {
 	plan   *plan
 	ticket uint64
-	check  bool // calls were compared when the ticket was issued
-	posted bool // the first step was posted on the caller's thread
+	check  bool // whether the group compared calls when the ticket was issued
+	posted bool // whether the first step was posted on the caller's thread
 	// balance holds this rank's message balance at the call, or 0 if balances are not compared.
 	balance uint64
 	// begin holds the result of Meter.Begin for a posted call.
 	begin int64
 }
 
-// issue returns the ticket of a collective and other fields of its pendingCall. They are separate
-// results so that they stay in registers. The caller holds c.Mu.
+// issue returns a collective's ticket and other fields of its pendingCall, as separate results so
+// that they stay in registers. The caller holds c.Mu.
 func (c *communicator) issue(p *plan) (ticket uint64, check bool, balance uint64) {
 	c.launched[p.Path]++
 	if check = c.check.Load(); check {
@@ -83,7 +83,6 @@ func (c *communicator) issue(p *plan) (ticket uint64, check bool, balance uint64
 	return c.Ticket(), check, balance
 }
 
-// issueQueued issues a ticket and returns the collective as work to be queued.
 func (c *communicator) issueQueued(p *plan) (*pendingCall, error) {
 	c.Mu.Lock()
 	defer c.Mu.Unlock()
@@ -94,9 +93,9 @@ func (c *communicator) issueQueued(p *plan) (*pendingCall, error) {
 	return &pendingCall{plan: p, ticket: ticket, check: check, balance: balance}, nil
 }
 
-// attempt runs a collective on the caller's thread if the collective has the turn and the peers
-// arrive soon. Otherwise it returns work to be queued. It does not hold c.Mu while it waits. Close
-// and Abort can thus end the wait.
+// attempt runs a collective on the caller's thread if it is the collective's turn and the peers
+// arrive soon. Otherwise it returns work to be queued. It does not hold c.Mu while it waits, so
+// Close and Abort can end the wait.
 func (c *communicator) attempt(p *plan) (work, error) {
 	c.Mu.Lock()
 	if c.HasFailed() {
@@ -145,7 +144,7 @@ func (i *pendingCall) run() error {
 }
 
 // skip fails the group at the collective's turn, because the other ranks would use input that this
-// rank has never computed. It does not affect collectives with earlier tickets.
+// rank has never computed. Collectives with earlier tickets are not affected.
 func (i *pendingCall) skip(cause error) {
 	c := i.plan.c
 	c.turns.await(i.ticket)
@@ -155,7 +154,7 @@ func (i *pendingCall) skip(cause error) {
 	})
 }
 
-// complete runs a collective at its turn. It needs no lock, since no other call has the turn.
+// complete runs a collective at its turn. It needs no lock, because no other call runs.
 func (c *communicator) complete(i *pendingCall) error {
 	if c.HasFailed() {
 		return c.Cause()
@@ -176,7 +175,6 @@ func (c *communicator) complete(i *pendingCall) error {
 	return nil
 }
 
-// begin posts the first step of a collective at its turn.
 func (c *communicator) begin(call *plan) {
 	if call.pairwise {
 		c.split.begin(call)
@@ -189,7 +187,7 @@ func (c *communicator) begin(call *plan) {
 	c.mover.contribute(call, 0)
 }
 
-// finish completes a collective after the first lines of all ranks have arrived. It then runs the
+// finish completes a collective after the first lines of all ranks have arrived, and then runs the
 // other calls of a list.
 func (c *communicator) finish(call *plan, ticket uint64) error {
 	err := c.finishOne(call, ticket)

@@ -9,8 +9,8 @@ import (
 	"symmem/driver"
 )
 
-// TestInterruptEndsCollective stops rank 1 inside a collective. Rank 0 then waits on the caller's
-// thread, and the test interrupts this wait.
+// TestInterruptEndsCollective stops rank 1 inside a collective. Rank 0 waits on the caller's thread
+// until the test interrupts the wait.
 func TestInterruptEndsCollective(t *testing.T) {
 	for name, interrupt := range map[string]func() error{
 		"an error": func() error { return fmt.Errorf("the test: %w", driver.ErrInterrupted) },
@@ -22,7 +22,7 @@ func TestInterruptEndsCollective(t *testing.T) {
 
 func interruptCaller(t *testing.T, interrupt func() error) {
 	t.Helper()
-	var launching atomic.Bool // false while the ranks connect, since those waits poll, too
+	var launching atomic.Bool // false while the ranks connect, because those waits poll, too
 	var polls atomic.Int32
 	d := newDuoWithWaitHook(t, func() error {
 		if !launching.Load() || polls.Add(1) < 3 {

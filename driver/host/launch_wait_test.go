@@ -8,8 +8,7 @@ import (
 	"symmem/driver/drivertest"
 )
 
-// TestLaunchWakesSleepingRank makes rank 1 wait in a collective until it sleeps. Only then does
-// rank 0 make the call.
+// TestLaunchWakesSleepingRank lets rank 1 sleep in a collective before rank 0 makes the call.
 func TestLaunchWakesSleepingRank(t *testing.T) {
 	d := newDuo(t)
 	d.connect()
@@ -70,8 +69,8 @@ func TestCollectiveOnIdleStreamDoesNotAllocate(t *testing.T) {
 	}
 }
 
-// TestInlineLaunchLeavesWaitToCaller makes rank 0 wait in Synchronize until it sleeps. Only then
-// does rank 1 make the call. Another goroutine queues work on the stream of rank 0 meanwhile.
+// TestInlineLaunchLeavesWaitToCaller lets rank 0 sleep in Synchronize before rank 1 makes the call.
+// Meanwhile, another goroutine queues work on rank 0's stream.
 func TestInlineLaunchLeavesWaitToCaller(t *testing.T) {
 	d := newDuo(t)
 	d.connect()

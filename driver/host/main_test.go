@@ -9,7 +9,6 @@ import (
 	"symmem/internal/leaktest"
 )
 
-// TestMain runs the tests, or one rank in a process that a test has started.
 func TestMain(m *testing.M) {
 	if os.Getenv(programVariable) != "" {
 		os.Exit(runRank())

@@ -12,15 +12,14 @@ import (
 
 // messages transfers a communicator's messages and matches Sends with Recvs.
 //
-// A rank stores frames on the heap if they arrive before the Recv for them runs. If the receiver
-// does not read the frames of a Send, the sender copies the rest of the message to the heap, and a
-// goroutine of the group sends it. Hence no stream waits for a Recv that is queued behind other
-// work.
+// A rank stores frames on the heap if they arrive before their Recv runs. If the receiver does not
+// read a Send's frames, the sender copies the rest of the message to the heap, and a goroutine of
+// the group sends it. Hence no stream waits for a Recv that is queued behind other work.
 type messages struct {
 	sendPipes []sendPipe // by group rank
 	recvPipes []recvPipe // by group rank
 
-	closing atomic.Bool // the group is closing
+	closing atomic.Bool // whether the group is closing
 
 	matcher message.Matcher[*receive] // guarded by Counts.Mu
 	open    map[*receive]struct{}     // Recvs that have not ended; guarded by Counts.Mu
@@ -39,7 +38,7 @@ func (m *messages) init(c *communicator, ranks int) {
 type messageCall struct {
 	c    *communicator
 	plan *plan
-	// after is the number of earlier collectives of this rank.
+	// after counts this rank's earlier collectives.
 	after uint64
 	// check reports whether the group compared calls when this call was made.
 	check bool
@@ -56,8 +55,8 @@ func (p *plan) transfer() (transfer, error) {
 	c.launched[p.Path]++
 	l := messageCall{c: c, plan: p, after: c.Tickets(), check: c.check.Load()}
 	if p.Operation == driver.Send {
-		// The count is published before the next collective. A receiver that sees the collective
-		// therefore knows how many messages precede it.
+		// The count is published before the next collective, so a receiver that sees the collective
+		// knows how many messages precede it.
 		box := c.pipe(c.cfg.Rank, p.Root)
 		spin.StoreRelease64(&box.posted, box.posted+1)
 	}
@@ -68,15 +67,14 @@ func (p *plan) transfer() (transfer, error) {
 	return c.messages.newReceive(l), nil
 }
 
-// transfer implements one end of a message.
+// transfer is one end of a message.
 type transfer interface {
 	work
-	// tryNow transfers as much as possible without waiting. It reports whether the message is
+	// tryNow transfers as much as possible without waiting, and reports whether the message is
 	// complete.
 	tryNow() (done bool, err error)
 }
 
-// newSend numbers a Send.
 func (m *messages) newSend(l messageCall) *send {
 	p := l.plan
 	l.c.Counts.Mu.Lock()
@@ -97,7 +95,6 @@ func (m *messages) newReceive(l messageCall) *receive {
 	return r
 }
 
-// assign assigns matched messages to their receives. The caller holds Counts.Mu.
 func assign(claims []message.Claim[*receive]) {
 	for _, claim := range claims {
 		claim.Receive.source, claim.Receive.number = claim.Source, claim.Number
@@ -106,8 +103,8 @@ func assign(claims []message.Claim[*receive]) {
 }
 
 // errUnmatched returns an error if messages had no Recv, if Recvs had no message, or if a peer left
-// before it read its messages. It is called after this rank has left the group. The senders of
-// later messages see that this rank has left, and report the messages themselves.
+// before it read its messages. It is called after this rank has left the group. Senders of later
+// messages detect that this rank has left, and report those messages themselves.
 func (m *messages) errUnmatched(c *communicator) error {
 	for source := range m.recvPipes {
 		if err := m.recvPipes[source].drain(nil); err != nil {
@@ -174,14 +171,12 @@ func (l *messageCall) failIfErr(err error) error {
 	return l.c.failWith(err)
 }
 
-// messageWait describes a wait for the message.
 func (l *messageCall) messageWait(ready func() bool, from ...int) shm.MessageWait {
 	return shm.MessageWait{
 		Operation: l.plan.Operation, Peer: l.plan.Root, Ready: ready, From: from, Doing: l.doing,
 	}
 }
 
-// doing describes the message for errors.
 func (l *messageCall) doing() string {
 	return control.DescribeMessage(&l.c.cfg, &l.plan.Call, 0)
 }

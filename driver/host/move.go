@@ -9,12 +9,12 @@ import (
 	"symmem/internal/spin"
 )
 
-// Staged collectives work on any memory. In each step every rank copies one chunk of its input to
+// Staged collectives work on any memory. In each step, every rank copies one chunk of its input to
 // its staging buffer for that step, or to its line if the whole input fits into the line. The rank
-// then posts the step, waits for the other ranks, and reads its share from their buffers. Since two
-// buffers alternate, one barrier per step suffices.
+// then posts the step, waits for the other ranks, and reads its share from their buffers. Because
+// two buffers alternate, one barrier per step is enough.
 
-// mover moves and reduces the data of collectives. Only the collective that has the turn uses it.
+// mover moves and reduces the data of collectives. Only the collective whose turn it is uses it.
 type mover struct {
 	group *shm.Group
 	cfg   *driver.GroupConfig
@@ -43,14 +43,12 @@ func (m *mover) init(g *shm.Group, cfg *driver.GroupConfig) {
 	m.ownStage = m.stages[m.rank]
 }
 
-// stage returns a rank's staging buffer for a step. It computes the address instead of selecting a
-// struct field: for a field, Go would check the pointer for nil with a load from a line that a peer
-// is about to write.
+// stage returns a rank's staging buffer for a step. It computes the address because, for a struct
+// field, Go would check the pointer for nil with a load from a line that a peer is about to write.
 func (m *mover) stage(rank int, step uint64) unsafe.Pointer {
 	return unsafe.Add(m.stages[rank], (step&1)*stageBytes)
 }
 
-// contributes reports whether this rank contributes data to the call.
 func (m *mover) contributes(call *plan) bool {
 	switch call.Operation {
 	case driver.Broadcast, driver.Scatter:
@@ -115,9 +113,9 @@ func (m *mover) staged(call *plan, rank int) unsafe.Pointer {
 }
 
 // unpack copies the peers' payloads from their lines. Reductions read whole vectors, so without the
-// copy they would read past a line into the next one, which may be in its owner's cache. unpack
-// does not read this rank's own line, since the load would wait until the preceding store has
-// propagated to the peers.
+// copy they would read past a line into the next one, which may be in its owner's cache. This
+// rank's own line is left out, because the load would wait until the preceding store has reached
+// the peers.
 func (m *mover) unpack() {
 	for r := range len(m.stages) {
 		if r != m.rank {
@@ -128,7 +126,8 @@ func (m *mover) unpack() {
 
 // compute computes this rank's part of the result from the chunks of all ranks.
 func (m *mover) compute(call *plan, from int64) {
-	// stride is the distance between the parts of a chunk. count is this rank's share of a part.
+	// stride is the distance between the parts of a chunk, and count is this rank's share of a
+	// part.
 	stride, size := min(call.chunk, call.longest-from), call.size
 	count := min(stride, call.Count-from)
 	recv := unsafe.Add(pointer(call.Recv), from*size)
@@ -161,9 +160,9 @@ func (m *mover) compute(call *plan, from int64) {
 	}
 }
 
-// collectStaged copies a part from the staged chunk of every rank. offset is the position of the
-// part in the chunk, in bytes. from is the first element of the chunk, and recv is its address in
-// the first part. stride limits the number of elements.
+// collectStaged copies a part from every rank's staged chunk. offset is the part's position in the
+// chunk, in bytes. from is the chunk's first element, and recv is its address in the first part.
+// stride limits the number of elements.
 func (m *mover) collectStaged(call *plan, recv unsafe.Pointer, offset, from, stride int64) {
 	for r := range len(m.stages) {
 		at, count := call.recvPart(r)
@@ -174,7 +173,6 @@ func (m *mover) collectStaged(call *plan, recv unsafe.Pointer, offset, from, str
 	}
 }
 
-// reduceStaged reduces count elements at an offset in the staged chunks of all ranks.
 func (m *mover) reduceStaged(call *plan, recv unsafe.Pointer, offset, count int64) {
 	if count <= 0 {
 		return
@@ -186,11 +184,10 @@ func (m *mover) reduceStaged(call *plan, recv unsafe.Pointer, offset, count int6
 	m.reduce(call, len(m.stages), 1, count, 0)
 }
 
-// Collectives over windows read and write the buffers of peers directly, between two barriers.
-// After the first barrier the inputs of all ranks are ready; after the second one no rank still
-// accesses another rank's memory.
+// Collectives over windows access the peers' buffers directly, between two barriers. After the
+// first barrier, all ranks' inputs are ready. After the second one, no rank accesses another rank's
+// memory.
 
-// move moves the data between the barriers.
 func (m *mover) move(call *plan) {
 	size := call.size
 	switch call.Operation {
@@ -222,13 +219,13 @@ func (m *mover) move(call *plan) {
 			m.pull(call, r, int64(m.rank)*part, int64(r)*part, part,
 				part*int64(len(m.stages)))
 		}
-	case driver.AllGatherV, driver.ReduceScatterV, driver.Gather, driver.Scatter: // never windowed
+	case driver.AllGatherV, driver.ReduceScatterV, driver.Gather, driver.Scatter: // never use windows
 	case driver.Barrier, driver.Send, driver.Recv, driver.AllReduceRMSNorm, driver.AllToAllV:
 	}
 }
 
 // gatheredAt returns the offset of a peer's part of an AllGather relative to this rank's send
-// buffer. If the call is in place, each rank's part is at its final position in the receive buffer.
+// buffer. In a call in place, each part is already at its final position in the receive buffer.
 func (m *mover) gatheredAt(call *plan, r int) int64 {
 	part := call.Count * call.size
 	if call.Send != call.Recv+uintptr(int64(m.rank)*part) {
@@ -237,7 +234,6 @@ func (m *mover) gatheredAt(call *plan, r int) int64 {
 	return int64(r-m.rank) * part
 }
 
-// pull copies from a peer's send buffer to this rank's receive buffer.
 func (m *mover) pull(call *plan, r int, from, to, bytes, total int64) {
 	src := unsafe.Add(call.send.at(r, call.Send), from)
 	dst := unsafe.Add(pointer(call.Recv), to)
@@ -246,9 +242,9 @@ func (m *mover) pull(call *plan, r int, from, to, bytes, total int64) {
 	}
 }
 
-// reduceSlice reduces this rank's slice of the buffer from all windows and stores the result into
-// the receive buffers of all ranks, or only into the root's. The call may be in place, because no
-// other rank accesses this slice.
+// reduceSlice reduces this rank's slice of the buffer from all windows and stores the result in the
+// receive buffers of all ranks, or only in the root's. The call may be in place, because no other
+// rank accesses this slice.
 func (m *mover) reduceSlice(call *plan, receivers int) {
 	from, count := m.slice(call)
 	if count == 0 {
@@ -277,11 +273,10 @@ func (m *mover) reduceAll(call *plan) {
 	m.reduce(call, len(m.stages), 1, call.Count, 0)
 }
 
-// sliceBytes is the granularity of slices. It is two cache lines. Two ranks thus never write to the
+// sliceBytes is the granularity of slices: two cache lines, so that two ranks never write to the
 // same line.
 const sliceBytes = 128
 
-// slice returns the elements that this rank reduces.
 func (m *mover) slice(call *plan) (from, count int64) {
 	n, unit := int64(len(m.stages)), int64(sliceBytes/call.DataType.Size())
 	per := (call.Count/n + unit - 1) / unit * unit
@@ -303,13 +298,12 @@ func (m *mover) reducePart(call *plan) {
 	m.reduce(call, len(m.stages), 1, call.Count, part*int64(len(m.stages)))
 }
 
-// prefetchStage prefetches the first line of the staging buffer for the next step, in parallel
-// with other work. Peers that have posted the current step no longer read this buffer.
+// prefetchStage prefetches the first line of the next step's staging buffer, in parallel with other
+// work. Peers that have posted the current step no longer read this buffer.
 func (m *mover) prefetchStage() {
 	spin.PrefetchWrite(unsafe.Add(m.ownStage, ((m.group.Step()+1)&1)*stageBytes))
 }
 
-// arrive waits for the lines of all ranks.
 func (m *mover) arrive(call *driver.Call, ticket uint64) error {
 	if m.group.ArriveBriefly(true) {
 		m.prefetchStage()
@@ -336,7 +330,7 @@ func (m *mover) reduce(call *plan, sources, destinations int, count, total int64
 	}
 }
 
-// reduceTree reduces in the order of a tree. For integers the order does not change the result.
+// reduceTree reduces in the order of a tree. For integers, the order does not change the result.
 func (m *mover) reduceTree(call *plan, dsts, srcs []unsafe.Pointer, count int) {
 	tree := reduce.Tree{
 		Op: call.ReduceOp.Combine(), Average: call.ReduceOp.Divides(), T: call.DataType,

@@ -8,20 +8,20 @@ import (
 	"symmem/internal/spin"
 )
 
-// plan holds a call. It implements Offer. Once the call is prepared, it implements Plan.
+// plan implements Offer for a call and, once the call is prepared, Plan.
 type plan struct {
 	driver.Call
 	c *communicator
 	// send and recv are the windows of the buffers on the window path.
 	send, recv *window
-	// size is the size of an element in bytes. parts is the number of parts that this rank
-	// contributes, each of Count elements. bytes is the total size of the parts.
+	// size is an element's size in bytes. parts is the number of parts, each of Count elements,
+	// that this rank contributes. bytes is their total size.
 	size, parts, bytes int64
-	// longest is the number of elements of the longest part. chunk is the number of elements of each
+	// longest is the longest part's number of elements. chunk is the number of elements of each
 	// part that are staged in one step.
 	longest, chunk int64
-	// inLine reports whether the whole input fits into a line. pairwise reports whether each pair of
-	// ranks exchanges a part of another size.
+	// inLine reports whether the whole input fits into a line. pairwise reports whether the parts
+	// may differ in size between pairs of ranks.
 	inLine, pairwise bool
 	// windowed reports whether the call accesses peers' windows instead of staging buffers.
 	windowed bool
@@ -33,7 +33,7 @@ type plan struct {
 	more []*plan
 	// pair reports whether the call is a Send or Recv.
 	pair bool
-	// meter times runs.
+	// meter, if set, times runs.
 	meter driver.Meter
 }
 
@@ -54,7 +54,7 @@ func (p *plan) Refusal(path driver.Path) error {
 // Prepared returns the call.
 func (p *plan) Prepared() *driver.Call { return &p.Call }
 
-// Take prepares the call for a path, and chooses its algorithm.
+// Take prepares the call for a path and chooses its algorithm.
 func (p *plan) Take(path driver.Path, digest uint64) (driver.Plan, error) {
 	p.SetPath(path, digest)
 	p.setParts()
@@ -77,8 +77,8 @@ func (p *plan) Take(path driver.Path, digest uint64) (driver.Plan, error) {
 	return p, nil
 }
 
-// setParts sets the sizes that follow from the call alone. They are the same on all ranks, except
-// for an AllToAllV.
+// setParts sets the sizes that follow from the call alone. Except for an AllToAllV, all ranks set
+// the same sizes.
 func (p *plan) setParts() {
 	p.size, p.longest = int64(p.DataType.Size()), p.Count
 	uneven := p.Operation.Uneven()
@@ -125,7 +125,6 @@ func (p *plan) overwrites() bool {
 	return p.Operation == driver.AllToAll && p.Send == p.Recv
 }
 
-// findWindows finds the windows of the call's buffers.
 func (p *plan) findWindows() error {
 	var err error
 	if p.send, err = p.own(p.SendWindow); err != nil {
@@ -137,7 +136,6 @@ func (p *plan) findWindows() error {
 	return nil
 }
 
-// own returns the window if it belongs to the plan's group.
 func (p *plan) own(w driver.Window) (*window, error) {
 	own, ok := w.(*window)
 	if !ok || own.registry != &p.c.registry {
@@ -147,7 +145,7 @@ func (p *plan) own(w driver.Window) (*window, error) {
 	return own, nil
 }
 
-// resolveSplits finds the window from which the other ranks read the send buffer, if any.
+// resolveSplits finds the window, if any, from which other ranks read the send buffer.
 func (p *plan) resolveSplits() error {
 	p.bytes, _ = p.Spans(p.c.Size(), p.c.cfg.Rank)
 	if p.SendWindow == nil || p.bytes <= p.c.tuning.eager || p.Send == p.Recv {

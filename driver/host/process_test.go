@@ -21,13 +21,12 @@ import (
 // processTimeout bounds operations that should be short.
 const processTimeout = 60 * time.Second
 
-// processes runs one process per rank.
 type processes struct {
 	t         *testing.T
 	processes []*process
 }
 
-// process represents one rank.
+// process is one rank.
 type process struct {
 	t       *testing.T
 	rank    int
@@ -37,7 +36,6 @@ type process struct {
 	address string
 }
 
-// startProcesses starts ranks that run a program, and waits until all are running.
 func startProcesses(t *testing.T, size int, program string, timeout time.Duration) *processes {
 	t.Helper()
 	socket := "unix:" + filepath.Join(t.TempDir(), "store")
@@ -94,7 +92,7 @@ func start(t *testing.T, rank int, environment []string) *process {
 	return p
 }
 
-// await reads outputs until one has the given event, and returns it.
+// await reads outputs until one has the given event, and returns that output.
 func (p *process) await(event string) output {
 	p.t.Helper()
 	for p.lines.Scan() {
@@ -121,7 +119,7 @@ func (p *process) signal(s syscall.Signal) {
 }
 
 // checkVictimNamed reads the outcomes of all ranks except the victim. At least one rank must have
-// an error of the given kind that names the victim; the others may have received the fault from
+// an error of the given kind that names the victim. The others may have received the fault from
 // that rank. All must have exchanged on the fault lane without the victim.
 func (f *processes) checkVictimNamed(kind string, victim int) {
 	f.t.Helper()
@@ -151,7 +149,6 @@ func (f *processes) checkVictimNamed(kind string, victim int) {
 	}
 }
 
-// checkNoLeaks waits until all processes have ended and checks for leaked resources.
 func (f *processes) checkNoLeaks() {
 	f.t.Helper()
 	for _, p := range f.processes {

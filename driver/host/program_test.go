@@ -22,18 +22,18 @@ const (
 	timeoutVariable = "SYMMEM_HOST_TEST_TIMEOUT"
 )
 
-// output holds a line that a rank writes for its test.
+// output is a line that a rank writes for its test.
 type output struct {
-	// Event is "open" with the hand-off socket's address, "running" once all ranks have run some
-	// rounds of the program, or "outcome" at the end.
+	// Event is "open" with the hand-off socket's address, "running" after some rounds of the
+	// program on all ranks, or "outcome" at the end.
 	Event   string
 	Address string
-	// Kind names the kind of error that ended the program.
+	// Kind is the kind of error that ended the program.
 	Kind string
-	// Ranks lists the ranks in the error.
+	// Ranks lists the ranks that the error names.
 	Ranks []int
 	Text  string
-	// Present reports, by rank, who took part in the exchange on the fault lane afterwards.
+	// Present lists, by rank, which ranks took part in the final exchange on the fault lane.
 	Present []bool
 }
 
@@ -45,7 +45,6 @@ func (n output) write() {
 	fmt.Println(string(line))
 }
 
-// rankProcess runs a rank.
 type rankProcess struct {
 	rank, size int
 	device     *Device
@@ -55,7 +54,8 @@ type rankProcess struct {
 	window     driver.Window
 }
 
-// programs maps each program's name to one round of it. Ranks repeat the round until a fault.
+// programs maps each program's name to one round of the program. Ranks repeat the round until a
+// fault.
 var programs = map[string]func(a *rankProcess, round int) error{
 	"collectives":   (*rankProcess).collective,
 	"registrations": (*rankProcess).registration,
@@ -66,9 +66,9 @@ var programs = map[string]func(a *rankProcess, round int) error{
 // roundsToRun is the number of rounds before a rank reports that it is running.
 const roundsToRun = 20
 
-// runRank is the main function of a rank.
+// runRank is the main function of a rank process.
 func runRank() int {
-	// The test keeps the other end of standard input open, so this process exits with the test.
+	// The test has the other end of standard input, so this process exits with the test.
 	go func() {
 		_, _ = io.Copy(io.Discard, os.Stdin)
 		os.Exit(3)
@@ -114,7 +114,6 @@ func (a *rankProcess) open() error {
 	return a.join()
 }
 
-// join connects the ranks with a long deadline.
 func (a *rankProcess) join() (err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), processTimeout)
 	defer cancel()

@@ -16,7 +16,7 @@ import (
 )
 
 // recvPipe reads the pipe from a peer. A goroutine that waits for a message reads all frames that
-// have arrived, including frames of messages for which other goroutines wait.
+// have arrived, including those of messages for which other goroutines wait.
 type recvPipe struct {
 	c      *communicator
 	source int // the peer, a group rank
@@ -34,11 +34,11 @@ type messageKey struct {
 	number uint64
 }
 
-// inbound holds an incomplete message: its first frame has arrived, its Recv is running, or both.
+// inbound is an incomplete message: its first frame has arrived, its Recv is running, or both.
 type inbound struct {
-	begun  bool        // the first frame has arrived
+	begun  bool        // whether the first frame has arrived
 	header frameHeader // of the first frame
-	got    int64       // bytes
+	got    int64       // bytes received
 	heap   []byte      // data that arrived before the Recv ran
 	to     *receive    // the running Recv, or nil
 }
@@ -50,14 +50,15 @@ type receive struct {
 	claimed atomic.Bool
 	source  int
 	number  uint64
-	// attached reports whether data is written to the Recv's buffer. Only the Recv's thread uses it.
+	// attached reports whether frames are copied directly to the Recv's buffer. Only the Recv's
+	// thread uses it.
 	attached bool
 	// ended is set when the message is complete, or after err has been set.
 	ended atomic.Bool
 	err   error
 }
 
-// tryNow implements transfer: it receives the frames that have arrived.
+// tryNow implements transfer by receiving the frames that have arrived.
 func (r *receive) tryNow() (done bool, err error) {
 	if err := r.c.BeginUse(); err != nil {
 		return false, err
@@ -82,7 +83,6 @@ func (r *receive) tryNow() (done bool, err error) {
 	return false, nil
 }
 
-// run receives the message.
 func (r *receive) run() error {
 	if err := r.c.BeginUse(); err != nil {
 		return err
@@ -131,7 +131,6 @@ func (r *receive) readArrived() (done bool, err error) {
 	return r.end()
 }
 
-// end completes the Recv.
 func (r *receive) end() (done bool, err error) {
 	r.c.Counts.Mu.Lock()
 	delete(r.c.messages.open, r)
@@ -142,8 +141,8 @@ func (r *receive) end() (done bool, err error) {
 	return true, r.err
 }
 
-// attach makes the Recv's buffer the destination of the message. It copies data that has already
-// arrived from the heap to the buffer.
+// attach makes the Recv's buffer the destination of the message, and copies the data that has
+// already arrived to the buffer.
 func (r *receive) attach() {
 	in := &r.c.messages.recvPipes[r.source]
 	in.mu.Lock()
@@ -163,7 +162,7 @@ func (r *receive) attach() {
 	in.finish(at, p)
 }
 
-// detach ensures that no goroutine writes to the Recv's buffer after detach has returned.
+// detach ensures that no goroutine writes to the Recv's buffer afterwards.
 func (r *receive) detach() {
 	if !r.attached {
 		return
@@ -174,8 +173,8 @@ func (r *receive) detach() {
 	delete(in.incoming, messageKey{r.plan.Tag, r.number})
 }
 
-// fits reports whether the Recv matches the message, whose first frame has arrived. Otherwise it
-// sets r.err.
+// fits reports whether the Recv matches the message, whose first frame has arrived. If not, it sets
+// r.err.
 func (r *receive) fits(p *inbound) bool {
 	h := &p.header
 	sent := control.End{
@@ -188,7 +187,7 @@ func (r *receive) fits(p *inbound) bool {
 	return r.err == nil
 }
 
-// nextFrame describes the wait for the next frame. A Recv from any rank does not wait for ranks
+// nextFrame describes the wait for the next frame. A Recv from any source does not wait for ranks
 // that have left the group.
 func (r *receive) nextFrame() shm.MessageWait {
 	c := r.c
@@ -224,13 +223,10 @@ func (r *receive) anyFrame() shm.MessageWait {
 	}, from...)
 }
 
-// box returns the shared memory of the pipe.
 func (in *recvPipe) box() *pair { return in.c.pipe(in.source, in.c.cfg.Rank) }
 
-// at returns the memory of a frame.
 func (in *recvPipe) at(frame uint64) *frame { return &in.box().frames[frame%pairFrames] }
 
-// arrived reports whether the next frame has arrived.
 func (in *recvPipe) arrived() bool {
 	if in.source == in.c.cfg.Rank {
 		return false
@@ -259,8 +255,8 @@ func (in *recvPipe) drain(until *receive) error {
 	return nil
 }
 
-// readFrame copies the data of one frame to its Recv or to the heap. It reads each of the peer's
-// words once and checks it before use. The caller holds in.mu.
+// readFrame copies one frame's data to its Recv or to the heap. It reads each of the peer's words
+// once and checks it before use. The caller holds in.mu.
 func (in *recvPipe) readFrame(f *frame) error {
 	h := frameHeader{
 		tag: spin.LoadAcquire64(&f.header.tag), number: spin.LoadAcquire64(&f.header.number),
@@ -295,8 +291,8 @@ func (in *recvPipe) readFrame(f *frame) error {
 	return nil
 }
 
-// matchArrival compares a message with its Recv. The first frame of the message has arrived.
-// Without a Recv it adds the message to the matcher.
+// matchArrival compares a message, whose first frame has arrived, with its Recv. Without a Recv it
+// adds the message to the matcher.
 func (in *recvPipe) matchArrival(at messageKey, p *inbound) {
 	if p.to != nil {
 		p.to.fits(p)
@@ -315,7 +311,6 @@ func (in *recvPipe) matchArrival(at messageKey, p *inbound) {
 	}
 }
 
-// findIncoming returns the state of a message, creating it if necessary. The caller holds in.mu.
 func (in *recvPipe) findIncoming(at messageKey) *inbound {
 	p := in.incoming[at]
 	if p == nil {
@@ -340,7 +335,6 @@ func (in *recvPipe) finish(at messageKey, p *inbound) {
 	p.to.c.Wake(p.to.c.cfg.Rank)
 }
 
-// errInvalidFrame returns the error for a corrupt frame.
 func (in *recvPipe) errInvalidFrame(h *frameHeader) error {
 	return fmt.Errorf("rank %d of the world sent an invalid frame in group %s: offset %d in message "+
 		"%d with tag %d and %d bytes", in.c.cfg.Ranks[in.source], in.c.cfg.Name(), h.offset, h.number,
@@ -348,8 +342,8 @@ func (in *recvPipe) errInvalidFrame(h *frameHeader) error {
 }
 
 // cannotArrive returns an error in a strict group if no rank can still send the Recv's message.
-// Without the error the Recv would keep this rank from reaching the collective that compares the
-// message balances of all ranks.
+// Otherwise the Recv would keep this rank from reaching the collective that compares all ranks'
+// message balances.
 func (r *receive) cannotArrive() error {
 	c := r.c
 	if !c.cfg.Strict {
@@ -366,9 +360,9 @@ func (r *receive) cannotArrive() error {
 }
 
 // mayArrive reports whether a message from the source may still match the Recv. It may if the
-// source has not called the collective that follows the Recv, or if the first frame of an earlier
-// message from the source is still missing. The source publishes its count of messages before that
-// collective, so mayArrive reads the ticket first.
+// source has not called the collective that follows the Recv, or if an earlier message's first
+// frame is still missing. The source publishes its count of messages before that collective, so
+// mayArrive reads the ticket first.
 func (r *receive) mayArrive(source int) bool {
 	c := r.c
 	if c.TicketsOf(source) <= r.after {

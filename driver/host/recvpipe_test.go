@@ -9,8 +9,8 @@ import (
 	"symmem/internal/spin"
 )
 
-// TestInvalidFrameFailsGroup writes invalid frames to a pipe. The Recv must fail without changing
-// its buffer.
+// TestInvalidFrameFailsGroup writes invalid frames to a pipe. The Recv must fail and leave its
+// buffer unchanged.
 func TestInvalidFrameFailsGroup(t *testing.T) {
 	good := frameHeader{tag: 3, number: 1, total: 8}
 	for name, corrupt := range map[string]func(h *frameHeader){
@@ -40,14 +40,12 @@ func TestInvalidFrameFailsGroup(t *testing.T) {
 	}
 }
 
-// receive receives bytes from the other rank and waits until they have arrived.
 func (d *duo) receive(rank int, call driver.Call, into []byte) error {
 	call.Operation, call.DataType, call.Root = driver.Recv, driver.Uint8, 1-rank
 	call.Recv, call.Keep = uintptr(unsafe.Pointer(&into[0])), into
 	return d.message(rank, call)
 }
 
-// send sends bytes to the other rank and waits until the sender's stream is idle.
 func (d *duo) send(rank int, call driver.Call, from []byte) error {
 	call.Operation, call.DataType, call.Root = driver.Send, driver.Uint8, 1-rank
 	call.Send, call.Keep = uintptr(unsafe.Pointer(&from[0])), from

@@ -7,24 +7,24 @@ import (
 	"symmem/internal/reduce"
 )
 
-// The data of a group follows its control region. It consists of staging buffers for each rank,
-// which only that rank writes, and a pipe for each pair of ranks. The system allocates pages only
-// when they are first touched.
+// A group's data follows its control region. It consists of staging buffers for each rank, which
+// only that rank writes, and a pipe for each pair of ranks. The system allocates pages when they
+// are first touched.
 const (
-	// lineStride separates lines that different ranks write. It spans two cache lines, since
+	// lineStride separates lines that different ranks write. It spans two cache lines, because
 	// processors fetch lines in pairs.
 	lineStride = 128
 	// maxRanks is the maximum size of a group.
 	maxRanks = shm.MaxRanks
 	// stageBytes is the size of one of a rank's two staging buffers: large enough to amortise a
-	// step, small enough to stay in the second-level cache.
+	// step, and small enough to stay in the second-level cache.
 	stageBytes = 512 << 10
 )
 
 // A single reduction must be able to read the buffers of all ranks of a group.
 var _ [reduce.MaxSources - maxRanks]struct{}
 
-// pair holds the pipe from one rank to another. The receiver writes only the field read.
+// pair is the pipe from one rank to another. The receiver writes only the field read.
 type pair struct {
 	// posted counts the calls of Send.
 	posted uint64
@@ -35,7 +35,7 @@ type pair struct {
 	frames [pairFrames]frame
 }
 
-// frame holds a part of a message. Frame n of a pipe has the index n % pairFrames.
+// frame is a part of a message. Frame n of a pipe has the index n % pairFrames.
 type frame struct {
 	// posted is the number of the frame, starting at 1. The sender writes it after the other fields.
 	posted uint64
@@ -49,26 +49,23 @@ type frame struct {
 type frameHeader struct {
 	// tag and number identify a message within the pair. total is the message's size in bytes.
 	tag, number, total uint64
-	// offset is the position of the frame's data in the message.
+	// offset is the data's position in the message.
 	offset uint64
 	// digest identifies the arguments of the sender's call. after counts the sender's earlier
 	// collectives.
 	digest, after uint64
-	// dataType is the type in the sender's call.
-	dataType uint64
+	dataType      uint64
 }
 
 const (
-	// pairFrames is the number of frames in a pipe. With several frames both ends can work at the same
-	// time.
+	// pairFrames is the number of frames in a pipe. With several frames, both ends can work at
+	// once.
 	pairFrames = 4
 	// frameBytes is the payload of a frame. Several frames fit into the second-level cache.
-	frameBytes = 32 << 10
-	// frameHeaderBytes is the size of a header.
+	frameBytes       = 32 << 10
 	frameHeaderBytes = 7 * 8
 )
 
-// dataBytes returns the size of a group's data.
 func dataBytes(ranks int) int64 {
 	return int64(ranks)*2*stageBytes + int64(ranks*ranks)*int64(unsafe.Sizeof(pair{}))
 }

@@ -18,14 +18,13 @@ type sendPipe struct {
 	mu      ranked.Mutex[sendPipeMu]
 	frame   uint64                 // the number of the last posted frame; guarded by mu
 	inPipe  [pairFrames]frameOwner // the message of each frame in the pipe; guarded by mu
-	read    uint64                 // the last frame that had been read at stalled; guarded by mu
-	stalled uint64                 // the time at which the pipe was first found full; guarded by mu
+	read    uint64                 // last frame that had been read at the time stalled; guarded by mu
+	stalled uint64                 // time at which the pipe was first found full; guarded by mu
 	backlog []*send                // Sends that push has to finish; guarded by mu
 	bytes   int64                  // size of the backlog; guarded by mu
-	idle    chan struct{}          // closed when the backlog is empty, then nil; guarded by mu
+	idle    chan struct{}          // closed when the backlog empties; nil while empty; guarded by mu
 }
 
-// frameOwner identifies the message to which a frame belongs.
 type frameOwner struct {
 	tag    int
 	number uint64
@@ -36,23 +35,22 @@ type send struct {
 	messageCall
 	out    *sendPipe
 	number uint64
-	// data points to the byte of the message at offset base. After deferRest it points into copied.
+	// data points to the message's byte at offset base. After deferRest it points into copied.
 	data   unsafe.Pointer
 	base   int64
 	copied []byte
 	moved  int64 // bytes in posted frames
-	begun  bool  // the first frame has been posted
+	begun  bool  // whether the first frame has been posted
 }
 
-// finished reports whether all frames have been posted.
 func (s *send) finished() bool { return s.begun && s.moved == s.plan.bytes }
 
-// box returns the shared memory of the pipe. The caller has called BeginUse.
+// box returns the pipe's shared memory. The caller has called BeginUse.
 func (s *send) box() *pair {
 	return s.c.pipe(s.c.cfg.Rank, s.plan.Root)
 }
 
-// tryNow implements transfer: it posts frames while there is room.
+// tryNow implements transfer by posting frames while there is room.
 func (s *send) tryNow() (done bool, err error) {
 	if err := s.c.BeginUse(); err != nil {
 		return false, err
@@ -61,7 +59,6 @@ func (s *send) tryNow() (done bool, err error) {
 	return s.advance(s.box()), nil
 }
 
-// advance posts frames while there is room. It reports whether all frames have been posted.
 func (s *send) advance(box *pair) bool {
 	for !s.finished() {
 		if !s.step(box) {
@@ -71,7 +68,6 @@ func (s *send) advance(box *pair) bool {
 	return true
 }
 
-// step posts the next frame if there is room for it.
 func (s *send) step(box *pair) bool {
 	o := s.out
 	o.mu.Lock()
@@ -97,14 +93,13 @@ func (s *send) step(box *pair) bool {
 	return true
 }
 
-// room reports whether there is room for the next frame.
 func (s *send) room(box *pair) bool {
 	s.out.mu.Lock()
 	defer s.out.mu.Unlock()
 	return s.out.frame-spin.LoadAcquire64(&box.read) < pairFrames
 }
 
-// run sends the message. If the receiver does not read it in time, run leaves the rest to push.
+// run sends the message. If the receiver does not read it in time, push sends the rest.
 func (s *send) run() error {
 	if err := s.c.BeginUse(); err != nil {
 		return err
@@ -139,7 +134,6 @@ func (s *send) impatient(box *pair, begin uint64) bool {
 	return now >= s.out.patience(spin.LoadAcquire64(&box.read), now, timeout)
 }
 
-// lastFrame returns the number of the last posted frame.
 func (s *send) lastFrame() uint64 {
 	s.out.mu.Lock()
 	defer s.out.mu.Unlock()
@@ -153,19 +147,20 @@ func (s *send) await(box *pair, enough func() bool) error {
 
 const (
 	// sendWait limits how long Sends wait for a receiver that reads no frames. The time starts when
-	// the first Send finds the pipe full, and all Sends share it until the receiver reads a frame. Two
-	// ranks that send each other many messages before they receive thus lose this time only once.
+	// the first Send finds the pipe full, and all Sends share it until the receiver reads a frame.
+	// Two ranks that send each other many messages before they receive thus lose this time only
+	// once.
 	sendWait = time.Millisecond
 	// longestSendWait limits the wait for large backlogs. A fraction of the timeout also limits it,
 	// because other ranks may be waiting for this rank's stream.
 	longestSendWait = time.Second
-	// backlogUnit is the growth of the backlog, in bytes, that doubles the wait. Longer waits slow
-	// down a sender that is always ahead of its receiver.
+	// backlogUnit is the number of bytes by which the backlog must grow to double the wait. Longer
+	// waits slow down a sender that is always ahead of its receiver.
 	backlogUnit = 64 << 20
 )
 
-// patience returns the time until which a Send waits, if the receiver has read the given number of
-// frames.
+// patience returns the time until which a Send waits for a receiver that has read the given number
+// of frames.
 func (o *sendPipe) patience(read, now uint64, timeout time.Duration) uint64 {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -202,7 +197,6 @@ func (s *send) deferRest() error {
 	return nil
 }
 
-// push finishes the Sends in the backlog, in order. After a fault it discards them.
 func (o *sendPipe) push() {
 	for {
 		o.mu.Lock()
@@ -240,7 +234,6 @@ func (s *send) finish() {
 	}
 }
 
-// backlogDone returns a channel that is closed when the backlog is empty, or nil if it is empty.
 func (o *sendPipe) backlogDone() <-chan struct{} {
 	o.mu.Lock()
 	defer o.mu.Unlock()

@@ -12,7 +12,7 @@ import (
 )
 
 // TestSendsWithoutReceiverAreStored checks that Sends complete without a receiver and that their
-// buffers may then change. The messages must arrive later, and their memory must be freed.
+// buffers may then change. The messages must arrive later, and their memory must then be freed.
 func TestSendsWithoutReceiverAreStored(t *testing.T) {
 	d := newDuo(t)
 	d.connect()
@@ -51,7 +51,7 @@ func TestSendsWithoutReceiverAreStored(t *testing.T) {
 }
 
 // TestMessageDuringCloseIsReported sends a message while both ranks close. Rank 1's Close stops
-// after it has read the pipe. It continues when rank 0 has sent the message and closed. At least
+// after it has read the pipe, and continues when rank 0 has sent the message and closed. At least
 // one Close must return an error.
 func TestMessageDuringCloseIsReported(t *testing.T) {
 	d := newDuo(t)
@@ -86,7 +86,6 @@ func TestMessageDuringCloseIsReported(t *testing.T) {
 	}
 }
 
-// TestCloseSendsStoredMessages closes a group with messages in the backlog.
 func TestCloseSendsStoredMessages(t *testing.T) {
 	d := newDuo(t)
 	d.connect()
@@ -112,7 +111,7 @@ func TestPatienceRestartsWhenReceiverReadsFrame(t *testing.T) {
 		want      uint64
 	}{
 		{0, 100 * ms, 0, time.Minute, 101 * ms},
-		{0, 500 * ms, 0, time.Minute, 101 * ms}, // the receiver has read nothing since
+		{0, 500 * ms, 0, time.Minute, 101 * ms}, // the receiver has read nothing more
 		{0, 500 * ms, 5 * backlogUnit, time.Minute, 132 * ms},
 		{1, 500 * ms, 5 * backlogUnit, time.Minute, 532 * ms},
 		{1, 800 * ms, 1 << 50, time.Minute, 1500 * ms},
@@ -125,8 +124,8 @@ func TestPatienceRestartsWhenReceiverReadsFrame(t *testing.T) {
 	}
 }
 
-// TestThrottledSendsDoNotDelayCollective makes rank 0 send many messages with a large backlog,
-// while rank 1 waits for rank 0 in a collective.
+// TestThrottledSendsDoNotDelayCollective makes rank 0 send many messages with a large backlog while
+// rank 1 waits for rank 0 in a collective.
 func TestThrottledSendsDoNotDelayCollective(t *testing.T) {
 	const messages, size = 100, 1 << 18
 	d := newDuo(t)
@@ -149,8 +148,6 @@ func TestThrottledSendsDoNotDelayCollective(t *testing.T) {
 	}
 }
 
-// TestStoredMessageMayBeReceivedLate receives a stored message after the sender's wait has timed
-// out.
 func TestStoredMessageMayBeReceivedLate(t *testing.T) {
 	var pushing atomic.Bool
 	var polls atomic.Int32
@@ -160,7 +157,7 @@ func TestStoredMessageMayBeReceivedLate(t *testing.T) {
 			return nil
 		}
 		switch polls.Add(1) {
-		case 1: // end the wait as a timeout would
+		case 1: // ends the wait as a timeout would
 			return &driver.TimeoutError{Doing: "pushing"}
 		case 2:
 			close(waitsAgain)
@@ -185,8 +182,8 @@ func TestStoredMessageMayBeReceivedLate(t *testing.T) {
 	}
 }
 
-// TestPushEndsWhenGroupFails makes a group fail while a message is in the backlog, as a
-// collective's timeout would.
+// TestPushEndsWhenGroupFails fails a group with a message in the backlog, as a collective's timeout
+// would.
 func TestPushEndsWhenGroupFails(t *testing.T) {
 	d := newDuo(t)
 	d.connect()

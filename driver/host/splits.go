@@ -11,8 +11,8 @@ import (
 
 // An AllToAllV proceeds in steps, like other staged collectives. In the first step every rank also
 // publishes its splits. All ranks compare the splits and compute from them which data each rank
-// copies to its staging buffer in each step. A rank whose send buffer is in a window also publishes
-// the buffer's position and stages no data; the other ranks read their parts from the window.
+// stages in each step. A rank whose send buffer is in a window publishes the buffer's position
+// instead of staging data; the other ranks read their parts from the window.
 
 // splitTable holds the splits that a rank publishes at the start of its staging buffer.
 type splitTable struct {
@@ -25,7 +25,7 @@ type splitTable struct {
 }
 
 // splitRow describes a rank's parts for one peer. send and recv are the numbers of elements that
-// the rank sends and expects. at is the offset of the sent part in the rank's send buffer.
+// the rank sends and expects. at is the sent part's offset in the rank's send buffer.
 type splitRow struct{ send, recv, at uint64 }
 
 // splitExchange runs an AllToAllV.
@@ -34,13 +34,12 @@ type splitExchange struct {
 	registry *registry
 	// source is the send buffer, or a copy of it if the call is in place.
 	source unsafe.Pointer
-	// left counts the elements that are still to be staged, by sender and receiver.
+	// left counts the elements still to be staged, by sender and receiver.
 	left []int64
 	// data is the offset at which the parts begin in a staging buffer.
 	data int64
 }
 
-// tableBytes returns the size of a group's table in a staging buffer.
 func tableBytes(ranks int) int64 {
 	const line = lineStride
 	bytes := int64(unsafe.Offsetof(splitTable{}.rows)) +
@@ -48,12 +47,10 @@ func tableBytes(ranks int) int64 {
 	return (bytes + line - 1) / line * line
 }
 
-// table returns the table that a rank publishes in a step.
 func (d *splitExchange) table(rank int, step uint64) *splitTable {
 	return (*splitTable)(d.mover.stage(rank, step))
 }
 
-// begin posts the first step of an AllToAllV.
 func (d *splitExchange) begin(call *plan) {
 	m := d.mover
 	n, me := len(m.stages), m.rank
@@ -99,7 +96,6 @@ func (d *splitExchange) share(n, rank int, size int64) int64 {
 	return (stageBytes - d.data) / size / max(1, parts) / unit * unit
 }
 
-// contribute stages this rank's parts for the next step and posts it.
 func (d *splitExchange) contribute(call *plan) {
 	m := d.mover
 	n, me := len(m.stages), m.rank
@@ -118,14 +114,13 @@ func (d *splitExchange) contribute(call *plan) {
 	m.group.Post(call.Digest, nil, 0)
 }
 
-// finish completes an AllToAllV after the first steps of all ranks have arrived.
 func (d *splitExchange) finish(call *plan, ticket uint64) error {
 	m := d.mover
 	if err := d.compare(call, ticket); err != nil {
 		return err
 	}
 	first := m.group.Step()
-	// The offset of an empty part is arbitrary.
+	// An empty part may have any offset.
 	if own := call.Splits.SendCounts[m.rank] * call.size; own > 0 {
 		reduce.Copy(unsafe.Add(pointer(call.Recv), call.Splits.RecvOffsets[m.rank]*call.size),
 			unsafe.Add(d.source, call.Splits.SendOffsets[m.rank]*call.size), int(own),
@@ -152,8 +147,8 @@ func (d *splitExchange) finish(call *plan, ticket uint64) error {
 }
 
 // compare compares the counts that ranks send with the counts that their peers expect, and stores
-// the counts in d.left. If the group compares calls, compare covers all counts, and all ranks get
-// the same error. Otherwise it covers only this rank's counts.
+// the counts in d.left. If the group compares calls, it compares all counts, and all ranks get the
+// same error. Otherwise it compares only this rank's counts.
 func (d *splitExchange) compare(call *plan, ticket uint64) error {
 	m := d.mover
 	n, me := len(m.stages), m.rank
@@ -189,8 +184,8 @@ func (d *splitExchange) compare(call *plan, ticket uint64) error {
 // maxSplit is the largest count of a part that Splits.Validate accepts.
 const maxSplit = 1 << 48
 
-// readDirect copies this rank's parts from the send buffers that are in windows. It reports whether
-// there are any such buffers.
+// readDirect copies this rank's parts from send buffers in windows. It reports whether there are
+// any such buffers.
 func (d *splitExchange) readDirect(call *plan, step uint64) (pulled bool, err error) {
 	m := d.mover
 	for i := range len(m.stages) {
@@ -214,7 +209,6 @@ func (d *splitExchange) readDirect(call *plan, step uint64) (pulled bool, err er
 	return pulled, nil
 }
 
-// windowOf returns the address of this rank's part in the window that a peer's table names.
 func (d *splitExchange) windowOf(
 	rank int, t *splitTable, bytes, size uint64,
 ) (unsafe.Pointer, error) {

@@ -22,7 +22,7 @@ import (
 // call Synchronize, which runs the work.
 //
 // In each of these states the stream may have failed: the first work that fails sets err, and
-// Synchronize clears it. In between, the stream skips work.
+// Synchronize clears it. Until then, the stream skips work.
 type stream struct {
 	device *Device
 
@@ -36,7 +36,7 @@ type stream struct {
 	closed   bool        // guarded by mu
 }
 
-// busyPeriod represents a time in which a stream is busy.
+// busyPeriod is a time in which a stream is busy.
 type busyPeriod struct {
 	over chan struct{} // closed at the end of the period
 	err  error         // the stream's failure at the end; set before over is closed
@@ -48,8 +48,8 @@ func (s *stream) Captured() (bool, error) { return s.Capturing(), nil }
 // Drop closes the stream, which has no other owner.
 func (s *stream) Drop() error { return s.Close() }
 
-// submit records work during a capture. Otherwise it queues the work. If the stream is idle and
-// quick reports that the work does not wait, submit runs the work at once instead.
+// submit queues work, or records it during a capture. If the stream is idle and quick reports that
+// the work does not wait, submit runs the work at once.
 func (s *stream) submit(w work, quick func() bool) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -68,7 +68,6 @@ func (s *stream) submit(w work, quick func() bool) error {
 	return nil
 }
 
-// do runs work, or skips it if the stream has failed. The caller holds s.mu.
 func (s *stream) do(w work) {
 	if s.err != nil {
 		w.skip(s.err)
@@ -77,7 +76,6 @@ func (s *stream) do(w work) {
 	s.err, s.reported = w.run(), false
 }
 
-// usable returns an error if the stream is closed. The caller holds s.mu.
 func (s *stream) usable() error {
 	if s.closed {
 		return fmt.Errorf("stream: %w", driver.ErrClosed)
@@ -85,8 +83,8 @@ func (s *stream) usable() error {
 	return nil
 }
 
-// enqueue queues work. If the stream is idle, enqueue also starts the worker or, if inline is set,
-// leaves the work to the next Synchronize. The caller holds s.mu.
+// enqueue queues work. On an idle stream it also starts the worker or, if inline is set, leaves the
+// work to the next Synchronize. The caller holds s.mu.
 func (s *stream) enqueue(w work, inline bool) {
 	s.queue = append(s.queue, w)
 	if s.idle != nil {
@@ -98,8 +96,8 @@ func (s *stream) enqueue(w work, inline bool) {
 	}
 }
 
-// runDeferred runs the first work of a deferred stream on the caller's goroutine. A worker then
-// runs what other goroutines have queued meanwhile. The caller holds s.mu, which runDeferred
+// runDeferred runs a deferred stream's first work on the caller's goroutine. A worker then runs
+// work that other goroutines have queued meanwhile. The caller holds s.mu, which runDeferred
 // releases during the work.
 func (s *stream) runDeferred() {
 	s.deferred = false
@@ -109,7 +107,6 @@ func (s *stream) runDeferred() {
 	}
 }
 
-// drain runs the worker, until the queue is empty.
 func (s *stream) drain() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -119,7 +116,7 @@ func (s *stream) drain() {
 }
 
 // runFirst removes the first work from the queue and runs it, or skips it if the stream has failed.
-// After the last work, it makes the stream idle. The caller holds s.mu, which runFirst releases
+// After the last work it makes the stream idle. The caller holds s.mu, which runFirst releases
 // during the work.
 func (s *stream) runFirst() {
 	w := s.queue[0]
@@ -146,8 +143,8 @@ func (s *stream) runFirst() {
 	}
 }
 
-// launch runs or queues a collective. This is the hot path: with an idle stream and an idle
-// communicator it takes two uncontended locks. inline is set if the caller calls Synchronize next.
+// launch runs or queues a collective. This is the hot path: if the stream and the communicator are
+// idle, it acquires two uncontended locks. inline is set if the caller calls Synchronize next.
 func (s *stream) launch(p *plan, inline bool) error {
 	s.mu.Lock()
 	if s.idle != nil && s.capture == nil {
@@ -168,12 +165,12 @@ func (s *stream) launch(p *plan, inline bool) error {
 	return err
 }
 
-// patience bounds the time for which a launch waits for a busy stream before it is queued.
+// patience limits how long a launch waits for a busy stream before it is queued.
 const patience = time.Millisecond
 
 // awaitIdleBriefly waits a short time for the worker to finish. Callers launch work faster than a
-// worker completes it. Without the wait, a stream that was late once would keep its worker, and its
-// queue would grow. The caller holds s.mu. The wait releases s.mu.
+// worker completes it, so without the wait, a stream that was late once would keep its worker and a
+// growing queue. The caller holds s.mu, which is released during the wait.
 func (s *stream) awaitIdleBriefly() {
 	idle := s.idle.over
 	s.mu.Unlock()
@@ -240,8 +237,8 @@ func (s *stream) Fail(cause error) {
 	s.fail(cause)
 }
 
-// fail makes the stream fail at this point of its work. During a capture it makes each launch of
-// the graph fail its stream instead. The caller holds s.mu.
+// fail makes the stream fail at this point of its work or, in a capture, makes each launch of the
+// graph fail its stream. The caller holds s.mu.
 func (s *stream) fail(cause error) {
 	switch {
 	case s.capture != nil:
@@ -286,7 +283,7 @@ func (s *stream) Synchronize(ctx context.Context) error {
 }
 
 // finish waits until the stream is idle, clears its failure and returns it. It also reports whether
-// an earlier call has already returned the failure. Concurrent callers all get the failure, since
+// an earlier call has already returned the failure. Concurrent callers all get the failure, because
 // they wait for the same work. A closed stream keeps its failure.
 func (s *stream) finish(ctx context.Context) (reported bool, err error) {
 	s.mu.Lock()
@@ -346,7 +343,6 @@ func (s *stream) Close() error {
 	return err
 }
 
-// own returns the stream as a stream of this backend, or an error.
 func own(s driver.Stream) (*stream, error) {
 	if h, ok := s.(*stream); ok && h != nil {
 		return h, nil

@@ -16,7 +16,7 @@ import (
 )
 
 // TestConcurrentSynchronizeCallsReturnFailure synchronizes a failed stream from several goroutines.
-// Each of them must get the failure, since each may use the results.
+// Each must get the failure, because each may use the results.
 func TestConcurrentSynchronizeCallsReturnFailure(t *testing.T) {
 	d := newDuo(t)
 	synctest.Test(t, func(t *testing.T) {
@@ -31,7 +31,7 @@ func TestConcurrentSynchronizeCallsReturnFailure(t *testing.T) {
 		for range waiting {
 			go func() { errs <- made.Synchronize(t.Context()) }()
 		}
-		<-time.After(time.Second) // waiting for a contended lock may sleep, too
+		<-time.After(time.Second) // a wait for a contended lock may sleep, too
 		synctest.Wait()
 		close(begin)
 		for range waiting {
@@ -44,8 +44,9 @@ func TestConcurrentSynchronizeCallsReturnFailure(t *testing.T) {
 	})
 }
 
-// TestQueuedWorkKeepsGoSlicesReachable checks that queued work prevents the collection of its
-// slice. The stream is closed right after, because later work would also keep the slice reachable.
+// TestQueuedWorkKeepsGoSlicesReachable checks that queued work keeps its slice from being
+// collected. The stream is closed right after, because later work would also keep the slice
+// reachable.
 func TestQueuedWorkKeepsGoSlicesReachable(t *testing.T) {
 	const bytes = 1 << 16
 	for name, queue := range map[string]func(s *stream, slice, other uintptr) error{
@@ -79,8 +80,8 @@ func TestQueuedWorkKeepsGoSlicesReachable(t *testing.T) {
 	}
 }
 
-// TestCaptureStartsDeferredWork begins a capture after an inline launch, before the call of
-// Synchronize that would run the work.
+// TestCaptureStartsDeferredWork begins a capture between an inline launch and the Synchronize that
+// would run its work.
 func TestCaptureStartsDeferredWork(t *testing.T) {
 	d := newDuo(t)
 	d.connect()
@@ -150,13 +151,12 @@ func TestLongestTimeoutOfOpenGroups(t *testing.T) {
 	}
 }
 
-// TestClosedStreamKeepsFailure synchronizes a failed stream after another caller has closed it.
 func TestClosedStreamKeepsFailure(t *testing.T) {
 	d := newDuo(t)
 	s, err := d.devices[0].NewStream()
 	check(t, err)
 	s.Fail(driver.ErrAborted)
-	check(t, s.Close()) // Fail stands for a call that has returned the failure.
+	check(t, s.Close()) // stands for a call that has returned the failure
 	for range 2 {
 		if err := s.Synchronize(t.Context()); !errors.Is(err, driver.ErrAborted) {
 			t.Errorf("Synchronize() = %v after Close; want ErrAborted", err)

@@ -11,17 +11,18 @@ import (
 // turns runs the collectives of a communicator one at a time, in the order of their tickets.
 type turns struct {
 	waiters   atomic.Int32
-	completed atomic.Uint64 // the last completed ticket; written by the collective that has the turn
+	completed atomic.Uint64 // last completed ticket; written by the collective whose turn it is
 	mu        sync.Locker   // Group.Mu
 	// passed is closed and replaced when completed changes while there are waiters; guarded by mu.
 	passed chan struct{}
 }
 
-// reached reports whether a ticket has the turn.
+// reached reports whether it is a ticket's turn.
 func (t *turns) reached(ticket uint64) bool { return t.completed.Load() == ticket-1 }
 
-// pass ends a ticket's turn. It uses a plain store, since a locked instruction would wait until the
-// preceding post has reached the other ranks. A waiter that misses the store polls after turnSlice.
+// pass ends a ticket's turn. It uses a plain store, because a locked instruction would wait until
+// the preceding post has reached the other ranks. A waiter that misses the store polls after
+// turnSlice.
 func (t *turns) pass(ticket uint64) {
 	spin.Publish64(&t.completed, ticket)
 	if t.waiters.Load() != 0 {
@@ -29,7 +30,6 @@ func (t *turns) pass(ticket uint64) {
 	}
 }
 
-// wakeWaiters makes the waiters check again whose turn it is.
 func (t *turns) wakeWaiters() {
 	t.mu.Lock()
 	close(t.passed)
@@ -37,15 +37,15 @@ func (t *turns) wakeWaiters() {
 	t.mu.Unlock()
 }
 
-// turnSlice bounds the delay of a waiter that has missed a wake-up.
+// turnSlice limits the delay of a waiter that has missed a wake-up.
 const turnSlice = time.Millisecond
 
-// await waits until a ticket has the turn. It has no deadline, since only this rank's own work
-// precedes the ticket.
+// await waits for a ticket's turn. It has no deadline, because only this rank's own work precedes
+// the ticket.
 func (t *turns) await(ticket uint64) { t.awaitUntil(ticket, nil) }
 
-// awaitUntil waits until a ticket has the turn or end is closed. It reports whether the ticket has
-// the turn.
+// awaitUntil waits for a ticket's turn or until end is closed. It reports whether it is the
+// ticket's turn.
 func (t *turns) awaitUntil(ticket uint64, end <-chan struct{}) bool {
 	t.waiters.Add(1)
 	defer t.waiters.Add(-1)

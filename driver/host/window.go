@@ -21,13 +21,11 @@ type registry struct {
 	windows map[driver.SegmentKey]*window // guarded by group.Mu
 }
 
-// init makes an empty registry of a group.
 func (g *registry) init(d *Device, group *shm.Group, cfg *driver.GroupConfig) {
 	g.device, g.group, g.cfg, g.windows = d, group, cfg, map[driver.SegmentKey]*window{}
 }
 
-// window represents a registration: the segments that all ranks registered under one key, mapped
-// into this process.
+// window holds the segments that all ranks registered under one key, mapped into this process.
 type window struct {
 	registry *registry
 	key      driver.SegmentKey
@@ -72,14 +70,12 @@ func (g *registry) Register(
 	return w, nil
 }
 
-// find returns the window over the segment with a key, or nil.
 func (g *registry) find(key driver.SegmentKey) *window {
 	g.group.Mu.Lock()
 	defer g.group.Mu.Unlock()
 	return g.windows[key]
 }
 
-// unmapAll unmaps the peers' segments of all windows.
 func (g *registry) unmapAll() error {
 	g.group.Mu.Lock()
 	defer g.group.Mu.Unlock()
@@ -90,8 +86,8 @@ func (g *registry) unmapAll() error {
 	return errors.Join(errs...)
 }
 
-// handoffKey returns the key by which processes exchange a segment. It does not depend on the
-// group, since all groups map the same memory.
+// handoffKey returns the key under which processes exchange a segment. It does not depend on the
+// group, because all groups map the same memory.
 func (g *registry) handoffKey(key driver.SegmentKey) handoff.Key {
 	return handoff.Key{Namespace: key.Pool ^ handoff.NamespaceOf("pool"), Number: key.Ordinal}
 }
@@ -120,7 +116,6 @@ func (g *registry) mapWindow(
 	return w, nil
 }
 
-// mapPeer maps the segment of a peer.
 func (g *registry) mapPeer(
 	ctx context.Context, r int, key driver.SegmentKey, bytes int64,
 ) (*sys.Mapping, error) {
@@ -156,7 +151,6 @@ func (w *window) Deregister() error {
 	return w.unmap()
 }
 
-// unmap unmaps the peers' segments.
 func (w *window) unmap() error {
 	if w == nil {
 		return nil
@@ -171,8 +165,8 @@ func (w *window) unmap() error {
 	return errors.Join(errs...)
 }
 
-// at returns the address of a peer's buffer: the peer's window base plus this rank's own offset. As
-// in NCCL, a buffer that has another offset on the peer therefore gives wrong sums.
+// at returns the address of a peer's buffer: the base of the peer's window plus this rank's own
+// offset. As in NCCL, a buffer that has another offset on the peer therefore gives wrong sums.
 func (w *window) at(r int, own uintptr) unsafe.Pointer {
 	return unsafe.Add(w.bases[r], own-uintptr(w.bases[w.registry.cfg.Rank]))
 }
