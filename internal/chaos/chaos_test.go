@@ -14,9 +14,9 @@
 //	go test ./internal/chaos -v -timeout 4h -run Mistakes -programs=1000 -seed=7
 //
 // The programs of a seed are numbered from 1. The seed and the number determine all draws of a
-// program. The first failure ends the test and prints a command that repeats the program. The draws
-// are then equal, but the timing of the processes is not. With -all the test continues and counts
-// failures.
+// program. The first failure ends the test and prints a command that repeats the program with the
+// same draws, but not with the same timing of the processes. With -all the test continues and
+// counts failures.
 package chaos
 
 import (
@@ -42,11 +42,10 @@ var (
 	allFlag    = flag.Bool("all", false, "continue after a failure and count failures")
 )
 
-// raceDetector reports whether the race detector is enabled.
 var raceDetector bool
 
-// TestMain runs the tests and fails if they leak goroutines. If a test has started this process as
-// a rank, TestMain runs the rank instead.
+// TestMain runs the tests and fails if they leak goroutines. In a process that a test has started
+// as a rank, it runs the rank instead.
 func TestMain(m *testing.M) {
 	if role := os.Getenv(roleVariable); role != "" {
 		os.Exit(runRole(role))
@@ -60,16 +59,15 @@ type batch struct {
 	programs int
 	// perWorld is the number of programs that one world runs, one after another.
 	perWorld int
-	// run runs a number of programs. It returns their failures.
+	// run runs a number of programs and returns their failures.
 	run func(ctx context.Context, first, programs int) error
 }
 
-// newDraws returns the random numbers of a program.
+// newDraws returns a program's source of random numbers.
 func newDraws(seed uint64, number int) *rand.Rand {
 	return rand.New(rand.NewPCG(seed, uint64(number)))
 }
 
-// test runs the programs.
 func (b batch) test(t *testing.T) {
 	t.Helper()
 	programs := *programsFlag
@@ -116,7 +114,6 @@ func (b batch) test(t *testing.T) {
 	}
 }
 
-// repeatCommand returns the command that repeats programs.
 func repeatCommand(t *testing.T, first, programs int) string {
 	return fmt.Sprintf("go test ./internal/chaos -v -count=1 -run '^%s$' "+
 		"-seed=%d -from=%d -programs=%d", t.Name(), *seedFlag, first, programs)
@@ -125,7 +122,7 @@ func repeatCommand(t *testing.T, first, programs int) string {
 // progressEvery is the interval between the lines of progress.
 const progressEvery = 5 * time.Second
 
-// progress prints the progress of a verbose test until stop is called. Then it prints a last line.
+// progress prints the progress of a verbose test until stop is called, which prints a last line.
 func progress(name string, programs int, done, failed *atomic.Int64) (stop func()) {
 	if !testing.Verbose() {
 		return func() {}
@@ -156,14 +153,12 @@ func progress(name string, programs int, done, failed *atomic.Int64) (stop func(
 	}
 }
 
-// slowestProgram records the program that took the most time.
 type slowestProgram struct {
 	mu     sync.Mutex
 	number int           // guarded by mu
 	took   time.Duration // guarded by mu
 }
 
-// record records the time of a program.
 func (s *slowestProgram) record(number int, took time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

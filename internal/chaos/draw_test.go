@@ -7,7 +7,7 @@ import (
 	"symmem"
 )
 
-// generator draws a program. It tracks accesses to buffers in order to synchronize them by events.
+// generator draws a program. It tracks accesses to buffers to synchronize them by events.
 type generator struct {
 	*rand.Rand
 	p program
@@ -18,8 +18,7 @@ type generator struct {
 	// wrote holds the last write of each buffer. read holds the last read on each stream.
 	wrote []access
 	read  [][maxStreams]int
-	// marks holds a row of seen for each event. It is the row of the event's stream at the time of
-	// the record.
+	// marks holds, for each event, the row of seen of the event's stream at the time of the record.
 	marks [][maxStreams]int
 	// live lists the buffers that calls may use. groups lists the groups that may make calls.
 	live, groups []int
@@ -56,7 +55,6 @@ func (g *generator) free() {
 	g.live = slices.Delete(g.live, i, i+1)
 }
 
-// drawWork draws a collective or a copy.
 func (g *generator) drawWork() op {
 	o := op{
 		kind: opKind(g.IntN(dense + 1)), send: g.live[g.IntN(len(g.live))],
@@ -84,7 +82,7 @@ func (g *generator) drawWork() op {
 	return o
 }
 
-// drawGraph draws a graph of some collectives and copies.
+// drawGraph draws a graph of one to three collectives and copies.
 func (g *generator) drawGraph(capturedByOp bool) {
 	drawn := graph{stream: g.IntN(streams), capturedByOp: capturedByOp, body: make([]op, 1+g.IntN(3))}
 	for i := range drawn.body {
@@ -113,7 +111,7 @@ func (g *generator) drawOp() {
 	}
 }
 
-// addOrdered adds an op. Before it, it adds the waits that order the op's accesses to buffers.
+// addOrdered adds an op after the waits that order its accesses to buffers.
 func (g *generator) addOrdered(o op) {
 	body := g.p.body(&o)
 	for i := range body {
@@ -142,7 +140,7 @@ func (g *generator) add(o op) {
 	g.p.ops = append(g.p.ops, o)
 }
 
-// waitFor makes a stream wait for an access. It uses an existing event or a new event.
+// waitFor makes a stream wait for an access, by an existing event or a new one.
 func (g *generator) waitFor(stream int, previous access) {
 	if g.seen[stream][previous.stream] >= previous.index {
 		return
@@ -170,7 +168,7 @@ func (g *generator) record(stream int) int {
 	return g.p.events - 1
 }
 
-// shuffle draws an order of ops for each rank. It swaps some neighbors on different streams.
+// shuffle draws an order of ops for each rank, by swapping some neighbors on different streams.
 func (g *generator) shuffle() {
 	for r := range g.p.ranks {
 		order := []int{}
@@ -191,8 +189,8 @@ func (g *generator) shuffle() {
 
 // before reports whether all ranks must keep the order of two neighbors. They must keep it if
 // either is not a call, or if both are collectives. A message and a collective keep their order
-// unless the program is unordered. Two messages keep their order if their group, tag and ranks are
-// equal.
+// unless the program is unordered. Two messages keep their order if they have the same group, tag
+// and ranks.
 func (o *op) before(next *op, unordered bool) bool {
 	if !o.kind.call() || !next.kind.call() {
 		return true
@@ -208,17 +206,16 @@ func (o *op) before(next *op, unordered bool) bool {
 type parts struct {
 	// counts[a][b] is the number of elements that rank a sends to rank b.
 	counts [][]int64
-	// sendOffsets holds the offsets of parts in each rank's send buffer. recvOffsets holds the
-	// offsets in each rank's receive buffer. The unit is an element.
+	// sendOffsets and recvOffsets hold the offsets, in elements, of parts in each rank's buffers.
 	sendOffsets, recvOffsets [][]int64
-	// wide selects elements of 8 bytes instead of 1 byte.
+	// wide selects elements of 8 bytes instead of 1.
 	wide bool
 }
 
 // pairBytes is the maximum number of bytes that one rank sends to another.
 const pairBytes = 64 << 20
 
-// drawParts draws parts for a number of ranks. Often a rank's parts have equal lengths.
+// drawParts draws parts for a number of ranks. Often all parts of a rank have the same length.
 func drawParts(d *rand.Rand, ranks int, large bool) *parts {
 	x := &parts{wide: d.IntN(2) == 0}
 	limit := []int64{1, 20, 1000, 1000, 60_000}[d.IntN(5)]
@@ -250,7 +247,6 @@ func drawParts(d *rand.Rand, ranks int, large bool) *parts {
 	return x
 }
 
-// received returns the number of elements that a rank receives from each rank.
 func (p *parts) received(rank int) []int64 {
 	counts := make([]int64, len(p.counts))
 	for from := range counts {
@@ -259,8 +255,7 @@ func (p *parts) received(rank int) []int64 {
 	return counts
 }
 
-// drawOffsets draws the offsets of parts. They are in random or ascending order, with or without
-// gaps.
+// drawOffsets draws the offsets of parts, in random or ascending order, with or without gaps.
 func drawOffsets(d *rand.Rand, counts []int64) []int64 {
 	offsets, offset := make([]int64, len(counts)), int64(0)
 	order, gaps := d.Perm(len(counts)), d.IntN(2) == 0
@@ -277,7 +272,6 @@ func drawOffsets(d *rand.Rand, counts []int64) []int64 {
 	return offsets
 }
 
-// bytes returns the size of an element.
 func (p *parts) bytes() int64 {
 	if p.wide {
 		return 8
@@ -285,7 +279,7 @@ func (p *parts) bytes() int64 {
 	return 1
 }
 
-// bufferBytes returns the size of each buffer in bytes. All ranks have equal sizes.
+// bufferBytes returns the size of each buffer in bytes, which is the same on all ranks.
 func (p *parts) bufferBytes() int {
 	elements := int64(1)
 	for a, row := range p.counts {

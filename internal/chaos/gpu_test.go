@@ -11,7 +11,6 @@ import (
 	"symmem/internal/softgpu"
 )
 
-// skipSlow skips a test of random programs on the software GPU under the race detector.
 func skipSlow(t *testing.T) {
 	t.Helper()
 	if raceDetector && os.Getenv("SYMMEM_TEST_BACKEND") != "nccl" {
@@ -20,9 +19,9 @@ func skipSlow(t *testing.T) {
 	}
 }
 
-// gpuVariables returns environment variables for ranks with GPUs. If SYMMEM_TEST_BACKEND is nccl,
-// it returns none, and the ranks use the machine's GPUs. If not, it selects software GPUs and adds
-// the given variables. It skips the test if the software GPU cannot be compiled.
+// gpuVariables returns environment variables that select software GPUs, with the given variables
+// added. If SYMMEM_TEST_BACKEND is nccl, it returns none, so that the ranks use the machine's GPUs.
+// It skips the test if the software GPU cannot be compiled.
 func gpuVariables(t *testing.T, extra ...string) []string {
 	t.Helper()
 	if os.Getenv("SYMMEM_TEST_BACKEND") == "nccl" {

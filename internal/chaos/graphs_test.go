@@ -9,7 +9,7 @@ import (
 	"symmem"
 )
 
-// graphs describes programs that replay graphs. Symmem or another library has captured the graphs.
+// graphs describes programs that replay graphs captured by symmem or by another library.
 var graphs = kind{
 	perWorld: 5, limit: 5 * time.Minute,
 	world: func(t *task) (int, symmem.Options) {
@@ -24,8 +24,8 @@ var graphs = kind{
 
 func (t *task) graphsRanks() int { return 2 + t.worldDraws().IntN(3) }
 
-// graphs draws a program of tallies. Events do not order them. The first streams of the program
-// belong to another library.
+// graphs draws a program of tallies without events between them. The program's first streams belong
+// to another library.
 func (t *task) graphs(number int) (*program, mistake) {
 	d := newDraws(t.Seed, number)
 	g := newGenerator(d, newLayout(t.graphsRanks()))
@@ -74,14 +74,13 @@ func (t *task) graphs(number int) (*program, mistake) {
 	return &g.p, mistake{}
 }
 
-// tally adds a tally of a buffer.
 func (g *generator) tally(stream, buffer int) {
 	g.add(op{kind: tally, stream: stream, on: stream, send: buffer, recv: buffer})
 }
 
-// TestGraphsOnAGPU replays graphs on several streams, mixed with other calls and without events.
-// Symmem or another library has captured the graphs. Sums have up to 64 MiB on GPUs. On the
-// software GPU they have up to 256 KiB.
+// TestGraphsOnAGPU replays graphs, captured by symmem or by another library, on several streams,
+// mixed with other calls and without events. Sums have up to 64 MiB on GPUs and up to 256 KiB on
+// the software GPU.
 func TestGraphsOnAGPU(t *testing.T) {
 	base := task{Kind: "graphs", Most: 64 << 20}
 	if os.Getenv("SYMMEM_TEST_BACKEND") != "nccl" {

@@ -19,8 +19,7 @@ import (
 	"symmem/internal/rendezvous"
 )
 
-// These environment variables of a rank's process hold its role, its task as JSON, and the ID of
-// its job.
+// Environment variables of a rank's process: its role, its task as JSON, and the ID of its job.
 const (
 	roleVariable = "SYMMEM_CHAOS_ROLE"
 	taskVariable = "SYMMEM_CHAOS_TASK"
@@ -28,14 +27,13 @@ const (
 )
 
 // roles lists the main functions of ranks. They return an error if the program could not be run.
-// Failures of symmem are not errors: the ranks write them to standard output.
+// Failures of symmem are not errors; the ranks write them to standard output.
 var roles = map[string]func(task []byte) error{
 	"page":     pageRankMain,
 	"programs": programsRank,
 	"signals":  signalsRank,
 }
 
-// runRole runs a role and returns the exit code.
 func runRole(role string) int {
 	if err := roles[role]([]byte(os.Getenv(taskVariable))); err != nil {
 		fmt.Fprintf(os.Stderr, "rank %s: %v\n", os.Getenv("RANK"), err)
@@ -44,23 +42,20 @@ func runRole(role string) int {
 	return 0
 }
 
-// job starts the ranks of a program.
 type job struct {
 	role  string
 	ranks int
 	task  any
-	// limit bounds the duration of the program. If the program takes longer, it counts as a hang,
-	// and its ranks print their goroutines.
+	// limit is the time after which the program counts as a hang and its ranks print their
+	// goroutines.
 	limit time.Duration
 	// variables are added to the environment of the ranks.
 	variables []string
-	// onLine is called for each line that ranks write to standard output. Calls are not concurrent.
+	// onLine is called for each line that ranks write to standard output, one call at a time.
 	onLine func(line string)
-	// id identifies the job in the environment of its processes. The name of rank 0's store also
-	// contains it.
+	// id identifies the job in the environment of its processes and in the name of rank 0's store.
 	id string
-	// folder is the directory for the ranks' temporary files. If it is empty, they use the default
-	// directory.
+	// folder is the directory for the ranks' temporary files, or "" for the default directory.
 	folder string
 }
 
@@ -75,7 +70,7 @@ func (j *job) environment() ([]string, error) {
 	}
 	env := os.Environ()
 	if os.Getenv("GORACE") == "" {
-		// By default the race detector delays the exit of each process by a second.
+		// By default, the race detector delays the exit of each process by a second.
 		env = append(env, "GORACE=atexit_sleep_ms=10")
 	}
 	env = append(env, j.variables...)
@@ -120,8 +115,8 @@ func (j *job) run(ctx context.Context) (launch.Result, error) {
 	return result, nil
 }
 
-// withoutLauncher returns options for a rank that does not use the launcher. Rank 0 serves the
-// store. No launcher reports that a rank has ended.
+// withoutLauncher returns options for a rank without the launcher: rank 0 serves the store, and no
+// launcher reports that a rank has ended.
 func withoutLauncher(o symmem.Options) (_ symmem.Options, err error) {
 	if o.Rank, err = strconv.Atoi(os.Getenv("RANK")); err != nil {
 		return o, err
@@ -139,7 +134,7 @@ func store(job string) string { return "symmem-chaos-" + job }
 // dumpTime is the time that ranks get to print their goroutines.
 const dumpTime = 5 * time.Second
 
-// watch waits until the job has ended. It ends a job that hangs.
+// watch waits until the job has ended, and ends a job that hangs.
 func (j *job) watch(ended chan struct{}, signals chan<- os.Signal, kill func()) (hung bool) {
 	select {
 	case <-ended:

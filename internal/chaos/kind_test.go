@@ -15,8 +15,8 @@ import (
 	"symmem"
 )
 
-// kind describes a kind of random program. The ranks of a world run several programs, one after
-// another. Each rank checks its own results.
+// kind describes a kind of random program. A world's ranks run several programs, one after another.
+// Each rank checks its own results.
 type kind struct {
 	// perWorld is the number of programs that a world runs. limit limits the time for all of them.
 	perWorld int
@@ -25,10 +25,9 @@ type kind struct {
 	world func(*task) (ranks int, o symmem.Options)
 	// open prepares a rank after its world has been opened.
 	open func(context.Context, *symmem.Runtime, *task) (performer, error)
-	// show returns a program for printing. Failed programs are printed.
+	// show returns a program for printing, after a failure.
 	show func(*task, int) fmt.Stringer
-	// kills reports whether a rank is killed in a world's last program. If it is nil, no rank is
-	// killed.
+	// kills, if set, reports whether a rank is killed in a world's last program.
 	kills func(*task) bool
 }
 
@@ -43,23 +42,22 @@ type task struct {
 	Kind            string
 	Seed            uint64
 	First, Programs int
-	// PerWorld is kind.perWorld.
-	PerWorld int
+	PerWorld        int
 	// GPU selects the GPU backend.
 	GPU bool
-	// Most is the maximum size of a sum in programs with graphs, in bytes. It is 0 for other
+	// Most is the maximum size of a sum in programs with graphs, in bytes, and 0 for other
 	// programs.
 	Most int64
 }
 
 func (t *task) last() int { return t.First + t.Programs - 1 }
 
-// worldDraws returns the random numbers of a world. All programs of the world share them.
+// worldDraws returns the random numbers that all programs of the world share.
 func (t *task) worldDraws() *rand.Rand { return newDraws(t.Seed, -1-(t.First-1)/t.PerWorld) }
 
 // performer runs programs as one rank.
 type performer interface {
-	// run runs a program. reported lists the errors that symmem has reported. bad describes wrong
+	// run runs a program. reported lists the errors that symmem has returned. bad lists wrong
 	// results, unexpected errors and missing errors.
 	run(number int) (reported, bad []string)
 	// close closes the Runtime and releases everything else.
@@ -69,12 +67,11 @@ type performer interface {
 // report is the line that a rank writes before it exits.
 type report struct {
 	Rank int
-	// Program is the rank's last program. Reported and Bad hold the results of its run.
+	// Program is the rank's last program, and Reported and Bad are its results.
 	Program       int
 	Reported, Bad []string
 }
 
-// test runs programs of a kind in worlds of new processes.
 func (k *kind) test(t *testing.T, programs int, base task, env []string) {
 	t.Helper()
 	run := func(ctx context.Context, first, n int) error {
@@ -85,8 +82,8 @@ func (k *kind) test(t *testing.T, programs int, base task, env []string) {
 	batch{programs: programs, perWorld: k.perWorld, run: run}.test(t)
 }
 
-// testOnAGPU runs programs on the GPU backend. If SYMMEM_TEST_BACKEND is nccl, it uses the GPUs of
-// the machine. Otherwise it uses a software GPU.
+// testOnAGPU runs programs on the machine's GPUs if SYMMEM_TEST_BACKEND is nccl, and otherwise on a
+// software GPU.
 func (k *kind) testOnAGPU(t *testing.T, programs int, base task) {
 	t.Helper()
 	skipSlow(t)
@@ -94,7 +91,6 @@ func (k *kind) testOnAGPU(t *testing.T, programs int, base task) {
 	k.test(t, programs, base, gpuVariables(t))
 }
 
-// run runs the programs of a task in new processes.
 func (k *kind) run(ctx context.Context, t *task, env []string) error {
 	ranks, _ := k.world(t)
 	var reports []report
@@ -127,8 +123,7 @@ func (k *kind) run(ctx context.Context, t *task, env []string) error {
 	return fmt.Errorf("programs %d to %d: %w", t.First, t.last(), errors.Join(bad...))
 }
 
-// verdict returns the failures that the ranks have found. It also names the first program that
-// failed.
+// verdict returns the failures that the ranks have found, and the first program that failed.
 func (k *kind) verdict(t *task, reports []report) (bad []error) {
 	slices.SortStableFunc(reports, func(a, b report) int { return a.Program - b.Program })
 	first := 0
@@ -153,7 +148,6 @@ func (k *kind) verdict(t *task, reports []report) (bad []error) {
 	return append(bad, fmt.Errorf("program %d: %v", first, k.show(t, first)))
 }
 
-// programsRank is the main function of a rank.
 func programsRank(text []byte) error {
 	var t task
 	if err := json.Unmarshal(text, &t); err != nil {

@@ -10,11 +10,10 @@ import (
 	"time"
 )
 
-// cleanupTime is the time between the end of the last process and the removal of all resources.
+// cleanupTime limits the time from the end of the last process until all resources are removed.
 const cleanupTime = time.Second
 
-// leftovers lists everything that a job has left behind: processes, its socket, temporary files,
-// and new shared-memory files of symmem.
+// leftovers lists processes, sockets, temporary files and shared-memory files that a job has left.
 func (j *job) leftovers(before []string) (text string) {
 	end := time.Now().Add(cleanupTime)
 	for {
@@ -33,7 +32,7 @@ func (j *job) findLeftovers(before []string) string {
 		return err.Error()
 	}
 	for _, p := range processes {
-		// Reading fails if the process has ended or belongs to another user.
+		// A process that has ended or belongs to another user cannot be read.
 		text, err := os.ReadFile(p)
 		if err == nil && bytes.Contains(text, []byte(jobVariable+"="+j.id)) {
 			leftovers = append(leftovers, "process "+filepath.Base(filepath.Dir(p)))
@@ -61,9 +60,8 @@ func (j *job) findLeftovers(before []string) string {
 	return strings.Join(leftovers, ", ")
 }
 
-// sharedMemory lists symmem's files in shared memory.
 func sharedMemory() (names []string) {
-	entries, _ := os.ReadDir("/dev/shm") // It fails if the directory does not exist.
+	entries, _ := os.ReadDir("/dev/shm") // fails if the directory does not exist
 	for _, e := range entries {
 		if strings.Contains(e.Name(), "symmem") {
 			names = append(names, e.Name())

@@ -49,7 +49,7 @@ func (t *task) messages(number int) (*program, mistake) {
 	g := newGenerator(d, t.messagesLayout())
 	foreign := d.IntN(2) == 0 && !t.GPU
 	large := d.IntN(20) == 0
-	anyBytes := 4 * d.IntN(5000) // messages from AnySource have equal lengths
+	anyBytes := 4 * d.IntN(5000) // messages from AnySource have the same length
 	for i := range 8 + d.IntN(30) {
 		members := g.p.groups[0]
 		o := op{group: d.IntN(len(g.p.groups)), stream: d.IntN(streams)}
@@ -90,7 +90,7 @@ const (
 	gap = 64
 )
 
-// drawBytes draws the length of a message. Most messages are short. Large ones exceed 1 MiB.
+// drawBytes draws the length of a message. Most messages are short; large ones exceed 1 MiB.
 func drawBytes(d *rand.Rand, large bool) int {
 	if large {
 		return 1<<20 + d.IntN(7<<20)
@@ -98,8 +98,8 @@ func drawBytes(d *rand.Rand, large bool) int {
 	return d.IntN(1 + []int{0, 64, 4 << 10, 64 << 10, 64 << 10, 256 << 10, 1 << 20}[d.IntN(7)])
 }
 
-// drawForwarded returns the last message that the sender of o has received. The sender can then
-// forward it. In two thirds of all cases it returns nil.
+// drawForwarded returns the last message that the sender of o has received, for forwarding, or, in
+// two thirds of all cases, nil.
 func (g *generator) drawForwarded(o *op) *op {
 	if o.message.any || g.IntN(3) != 0 {
 		return nil
@@ -114,9 +114,9 @@ func (g *generator) drawForwarded(o *op) *op {
 }
 
 // TestMessages runs programs whose ranks exchange and forward messages on any streams, between
-// collectives. A rank may change the order of calls with different peers. All messages and sums
-// must be correct. No call may return an error.
+// collectives. A rank may reorder calls with different peers. All messages and sums must be
+// correct, and no call may return an error.
 func TestMessages(t *testing.T) { messages.test(t, 40, task{Kind: "messages"}, nil) }
 
-// TestMessagesOnAGPU runs the programs of TestMessages on the GPU backend, among 2 to 4 ranks.
+// TestMessagesOnAGPU runs the programs of TestMessages on GPUs, with 2 to 4 ranks.
 func TestMessagesOnAGPU(t *testing.T) { messages.testOnAGPU(t, 20, task{Kind: "messages"}) }

@@ -10,30 +10,26 @@ import (
 type mistake struct {
 	kind mistakeKind
 	rank int
-	// index selects the op. If the op launches a graph, body is the index of the call in the
-	// graph. Otherwise body is 0.
+	// index selects the op. body selects the call in the op's graph, and is 0 for other ops.
 	index, body int
 }
 
 type mistakeKind int
 
 const (
-	// none means that no rank makes a mistake. All results must be correct.
 	none mistakeKind = iota
-	// killNow kills the process instead of making the call.
+	// killNow kills the process before the call.
 	killNow
 	// killLater kills the process some time after the call.
 	killLater
-	// abortNow aborts the group instead of making the call. abortLater aborts it some time after
-	// the call.
+	// abortNow aborts the group before the call, abortLater some time after it.
 	abortNow
 	abortLater
 	// cancelRegistration cancels a registration instead of making the call.
 	cancelRegistration
-	// wrongCount makes the call with a different count. wrongType makes it with a different type.
+	// wrongCount passes another count to the call, wrongType another type.
 	wrongCount
 	wrongType
-	// skipCall omits the call.
 	skipCall
 )
 
@@ -49,8 +45,8 @@ func (m mistake) String() string {
 	return fmt.Sprintf("%s on rank %d at op %d.%d", mistakeNames[m.kind], m.rank, m.index, m.body)
 }
 
-// drawMistake draws a mistake of the given kinds in a collective of the program. Symmem cannot
-// detect a skipped call if the next call is equal, so drawMistake does not draw this.
+// drawMistake draws a mistake of the given kinds in a collective of the program. It never skips a
+// call if the next call is equal, because symmem cannot detect this.
 func drawMistake(d *rand.Rand, p *program, kinds ...mistakeKind) mistake {
 	for range 100 {
 		m := mistake{kind: kinds[d.IntN(len(kinds))], rank: d.IntN(p.ranks)}
@@ -83,8 +79,8 @@ func drawMistake(d *rand.Rand, p *program, kinds ...mistakeKind) mistake {
 	return mistake{}
 }
 
-// firstLaunch returns the first op that launches the graph of the given op. If the op launches no
-// graph, it returns the op itself.
+// firstLaunch returns the first op that launches the graph of the given op, or the op itself if it
+// launches no graph.
 func (p *program) firstLaunch(index int) int {
 	if o := &p.ops[index]; o.kind == launchGraph {
 		for i := range p.ops {
@@ -96,7 +92,7 @@ func (p *program) firstLaunch(index int) int {
 	return index
 }
 
-// isUndetectable reports whether the group cannot distinguish the skipped call from the next call.
+// isUndetectable reports whether a group cannot distinguish the skipped call from the next one.
 func (p *program) isUndetectable(m *mistake) bool {
 	for g := range p.groups {
 		if !slices.Contains(p.groups[g], m.rank) {
@@ -111,7 +107,6 @@ func (p *program) isUndetectable(m *mistake) bool {
 	return false
 }
 
-// calls returns a group's collectives in a range of ops.
 func (p *program) calls(group, from, to int) (calls []op) {
 	for i := from; i < to; i++ {
 		for _, o := range p.body(&p.ops[i]) {

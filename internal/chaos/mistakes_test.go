@@ -43,7 +43,6 @@ func (t *task) mistakesWorld() (ranks int, o symmem.Options) {
 // mistakesOps is the number of ops in a program, without records and waits.
 const mistakesOps = 24
 
-// mistakes draws a program and a mistake.
 func (t *task) mistakes(number int) (*program, mistake) {
 	d := newDraws(t.Seed, number)
 	ranks := 2 + d.IntN(3)
@@ -76,8 +75,8 @@ func (t *task) mistakes(number int) (*program, mistake) {
 		none, killNow, killLater, abortNow, wrongCount, wrongType, skipCall)
 }
 
-// TestMistakes runs programs in which one rank makes a mistake. The rank is killed, aborts a group,
-// passes a different count or type to a call, or skips a call. Calls use the results of earlier
-// calls on any stream and in any group, without synchronizing in between. Results without an error
-// must be correct. Work that depends on the failed call must report an error.
+// TestMistakes runs programs in which one rank makes a mistake: it is killed, aborts a group,
+// passes another count or type to a call, or skips a call. Calls use the results of earlier calls
+// on any stream and in any group, without synchronizing in between. Results without an error must
+// be correct. Work that depends on the failed call must report an error.
 func TestMistakes(t *testing.T) { mistakes.test(t, 24, task{Kind: "mistakes"}, nil) }

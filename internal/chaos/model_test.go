@@ -10,12 +10,12 @@ import (
 	"symmem"
 )
 
-// contents computes len(dst) bytes of a rank's buffer, starting at an offset. It computes them on
-// demand, because a rank needs few bytes of other ranks.
+// contents computes len(dst) bytes of a rank's buffer, from an offset. It does so on demand,
+// because a rank needs few bytes of other ranks.
 type contents func(dst []byte, from int)
 
-// initialContents returns a buffer's contents before the first op. They are random bytes. Each
-// chunk is drawn independently.
+// initialContents returns a buffer's random contents before the first op. Each chunk is drawn
+// independently.
 func initialContents(seed uint64, rank, buffer int) contents {
 	const chunk = 4096
 	return func(dst []byte, from int) {
@@ -32,7 +32,6 @@ func initialContents(seed uint64, rank, buffer int) contents {
 	}
 }
 
-// withWrite returns the contents after a write of n bytes at an offset.
 func (c contents) withWrite(offset, n int, write func() []byte) contents {
 	written := sync.OnceValue(write)
 	return func(dst []byte, from int) {
@@ -46,19 +45,17 @@ func (c contents) withWrite(offset, n int, write func() []byte) contents {
 	}
 }
 
-// part computes n bytes, starting at an offset.
 func (c contents) part(from, n int) []byte {
 	b := make([]byte, n)
 	c(b, from)
 	return b
 }
 
-// never stands for the index of an op that does not exist. It exceeds all other indices.
+// never is the index of an op that does not exist. It exceeds all other indices.
 const never = 1 << 30
 
-// model predicts the outcome of a program with a mistake. It predicts the contents of all buffers.
-// It also predicts which streams, events and groups must report an error. Other streams, events and
-// groups may report an error.
+// model predicts the outcome of a program with a mistake: the contents of all buffers, and the
+// streams, events and groups that must report an error. Others may report an error.
 type model struct {
 	seed uint64
 	p    *program
@@ -67,28 +64,24 @@ type model struct {
 	data [][]contents
 	// undefined marks buffers with undefined contents, by rank.
 	undefined [][]bool
-	// wrote is the last op that wrote each buffer, by rank. It is -1 if there is none.
+	// wrote is the last op that wrote each buffer, by rank, or -1.
 	wrote [][]int
-	// streamFailsAt is the first op that must fail on each stream, by rank. It is never if there is
-	// none.
+	// streamFailsAt is the first op that must fail on each stream, by rank, or never.
 	streamFailsAt [][maxStreams]int
 	// recorded is the op that recorded each event.
 	recorded []int
 	// eventFails marks the events, by rank, that must carry an error.
 	eventFails [][]bool
-	// groupFailsAt is the first op that must fail in each group, by rank. It is never if there is
-	// none.
+	// groupFailsAt is the first op that must fail in each group, by rank, or never.
 	groupFailsAt [][]int
-	// groupFailed marks the groups that have failed.
-	groupFailed []bool
-	// messagesUncertain is set if the program has a mistake and messages. A Send may succeed
-	// although its receiver has failed. The model then does not predict the results of messages.
+	groupFailed  []bool
+	// messagesUncertain is set if the program has a mistake and messages. The model then does not
+	// predict the results of messages, because a Send may succeed although its receiver has failed.
 	messagesUncertain bool
 	// tallies counts the tallies of each buffer.
 	tallies []int32
-	// rank is the rank whose results the model predicts. sources is by op. It holds the group ranks
-	// from which messages for AnySource came. received counts these messages by group and world
-	// rank.
+	// rank is the rank whose results the model predicts. sources holds, by op, the group ranks that
+	// sent messages to AnySource. received counts these messages by group and world rank.
 	rank     int
 	sources  map[int]int
 	received map[[2]int]int
@@ -148,12 +141,10 @@ func (m *model) run(before int) {
 	}
 }
 
-// fail records that a stream must fail at an op.
 func (m *model) fail(rank, stream, index int) {
 	m.streamFailsAt[rank][stream] = min(m.streamFailsAt[rank][stream], index)
 }
 
-// performs reports whether a rank performs an op.
 func (m *model) performs(rank, index int) bool {
 	if rank != m.m.rank {
 		return true
@@ -168,8 +159,7 @@ func (m *model) performs(rank, index int) bool {
 	}
 }
 
-// work performs a call or a copy. If op at launches a graph, n is the index in the graph. Otherwise
-// n is 0.
+// work performs a call or a copy. n is the index in the graph that op index launches, or 0.
 func (m *model) work(index, n int, o *op) {
 	if o.kind == copyOp {
 		for r := range m.p.ranks {
@@ -216,8 +206,8 @@ func (m *model) copy(rank, index int, o *op) {
 	m.undefined[rank][o.recv] = m.undefined[rank][o.recv] || m.undefined[rank][o.send]
 }
 
-// read returns the contents of a buffer for an op that may succeed. If the contents are undefined
-// but messages are certain, the model has a bug.
+// read returns the contents of a buffer for an op that may succeed. Undefined contents are a bug of
+// the model, unless messages are uncertain.
 func (m *model) read(rank, buffer int) contents {
 	if m.undefined[rank][buffer] && !m.messagesUncertain {
 		panic("bug in the model: an op that may succeed reads a buffer with undefined contents")
@@ -273,7 +263,6 @@ func (m *model) call(index int, o *op) {
 	}
 }
 
-// tallyContents returns the contents of a buffer after all its tallies so far.
 func (m *model) tallyContents(rank, buffer int) contents {
 	n, times := m.p.buffers[buffer].bytes/m.p.ranks, m.tallies[buffer]
 	own := initialContents(m.seed, rank, buffer)
@@ -292,8 +281,8 @@ func (m *model) tallyContents(rank, buffer int) contents {
 	})
 }
 
-// write records an op's write to a buffer. If the contents are undefined, they become defined only
-// by a write to the whole buffer.
+// write records an op's write to a buffer. Only a write to the whole buffer makes undefined
+// contents defined.
 func (m *model) write(rank, op, buffer, index, n int, result func() []byte) {
 	m.wrote[rank][buffer] = op
 	if n == m.p.buffers[buffer].bytes {
@@ -302,12 +291,12 @@ func (m *model) write(rank, op, buffer, index, n int, result func() []byte) {
 	m.data[rank][buffer] = m.data[rank][buffer].withWrite(index, n, result)
 }
 
-// deliver writes a message into its receiver's buffer. If the Recv is from AnySource, it gets the
-// next message of the reported source.
+// deliver writes a message to its receiver's buffer. A Recv from AnySource gets the next message of
+// the reported source.
 func (m *model) deliver(index int, o *op, from contents) {
 	to := o.message.to
 	if source, reported := m.sources[index]; reported || o.message.any && to == m.rank {
-		from = func(dst []byte, _ int) { clear(dst) } // the contents if there is no such message
+		from = func(dst []byte, _ int) { clear(dst) } // if there is no such message
 		if reported && source >= 0 && source < len(m.p.groups[o.group]) {
 			from = m.nextMessage(o, m.p.groups[o.group][source], from)
 		}
@@ -315,8 +304,8 @@ func (m *model) deliver(index int, o *op, from contents) {
 	m.write(to, index, o.recv, 0, o.count, func() []byte { return from.part(0, o.count) })
 }
 
-// nextMessage returns the contents of the next message for AnySource from a rank to o's receiver.
-// If the rank has sent no more messages, it returns none.
+// nextMessage returns the contents of a rank's next message for AnySource to o's receiver, or none
+// if the rank has sent no more messages.
 func (m *model) nextMessage(o *op, from int, none contents) contents {
 	skip := m.received[[2]int{o.group, from}]
 	m.received[[2]int{o.group, from}]++
@@ -358,7 +347,7 @@ func result(o *op, rank int, inputs []contents) (all []byte) {
 	return all
 }
 
-// reduceInputs combines the elements of all ranks, starting at an offset.
+// reduceInputs combines the elements of all ranks, from an offset.
 func reduceInputs(o *op, inputs []contents, from int) []byte {
 	order := binary.NativeEndian
 	result := inputs[0].part(from, 4*o.count)

@@ -10,8 +10,7 @@ import (
 	"symmem"
 )
 
-// cell tests one cell of the table: one path, eager or replayed. Each cell has its own group and
-// streams.
+// cell tests one cell of the table: one path, eager or replayed. It has its own group and streams.
 type cell struct {
 	name     string
 	path     symmem.PathChoice
@@ -27,16 +26,14 @@ type cell struct {
 	count    int64
 	// memory is the buffer of the sum, which is in place. result receives a copy of memory.
 	memory, result symmem.Memory
-	// launchErr is the error of the call. queueErr is the error of queueing the work that follows
-	// the call.
+	// launchErr is the error of the call, queueErr that of queueing the following work.
 	launchErr, queueErr error
 }
 
 const (
 	pageElements = 3000
 	pageBytes    = 4 * pageElements
-	// pageSum is the expected value of each element of the sum.
-	pageSum = 1 + 2 + 3
+	pageSum      = 1 + 2 + 3
 )
 
 func newCell(path symmem.PathChoice, replayed, promised bool) *cell {
@@ -48,7 +45,6 @@ func newCell(path symmem.PathChoice, replayed, promised bool) *cell {
 	return c
 }
 
-// setUp creates the group, its memory, the streams and the event.
 func (c *cell) setUp(ctx context.Context, rt *symmem.Runtime) (err error) {
 	if c.group, err = rt.World().Split(ctx, 0, 0); err != nil {
 		return err
@@ -82,8 +78,7 @@ func (c *cell) setUp(ctx context.Context, rt *symmem.Runtime) (err error) {
 	return err
 }
 
-// rehearse runs the collective once without a fault. If the cell is replayed, it first captures the
-// collective.
+// rehearse runs the collective once without a fault. A replayed cell first captures it.
 func (c *cell) rehearse(ctx context.Context, rt *symmem.Runtime) (err error) {
 	own := slices.Repeat([]float32{ownValue(rt)}, pageElements)
 	fill := func() error {
@@ -123,18 +118,16 @@ func (c *cell) rehearse(ctx context.Context, rt *symmem.Runtime) (err error) {
 // ownValue returns the value of this rank's elements before the sum.
 func ownValue(rt *symmem.Runtime) float32 { return float32(rt.Rank() + 1) }
 
-// read copies a cell's memory to the host and returns the elements.
 func read(ctx context.Context, on *symmem.Stream, m symmem.Memory) ([]float32, error) {
 	got := make([]float32, pageElements)
 	return got, errors.Join(on.Copy(symmem.Host(got), m), on.Synchronize(ctx))
 }
 
-// sum calls the all-reduce.
 func (c *cell) sum(ctx context.Context) error {
 	return c.group.AllReduce(ctx, c.memory, c.memory, c.count, symmem.Float32, symmem.Sum, c.stream)
 }
 
-// call runs the collective. If there is a graph, it launches the graph.
+// call runs the collective, or launches the graph if there is one.
 func (c *cell) call(ctx context.Context) error {
 	if c.graph != nil {
 		return c.graph.Launch(c.stream)
@@ -148,7 +141,7 @@ func (c *cell) queueFollower() error {
 		c.follower.Copy(c.result, c.memory))
 }
 
-// watchEnd returns a channel that receives the time from begin until the group has ended.
+// watchEnd returns a channel that receives the time from begin to the end of the group.
 func (c *cell) watchEnd(begin time.Time) <-chan time.Duration {
 	duration := make(chan time.Duration, 1)
 	go func() {

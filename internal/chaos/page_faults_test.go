@@ -14,33 +14,32 @@ import (
 	"symmem/driver"
 )
 
-// fault describes a fault of the victim and the expected outcome. The other ranks are in a
-// collective when it occurs.
+// fault describes a fault of the victim, while the other ranks are in a collective, and the
+// expected outcome.
 type fault struct {
-	// late reports that the other ranks time out. The world's timeout is then short. The victim
-	// gets SIGCONT after the timeout.
+	// late is true if the other ranks time out. The world's timeout is then short, and a stopped
+	// victim continues after the timeout.
 	late bool
-	// stops reports that the victim stops itself. If it is not late, it gets SIGCONT after
-	// pageDelay.
+	// stops is true if the victim stops itself. Unless late is set, it continues after pageDelay.
 	stops bool
-	// wantSuccess reports that all results must be correct and no call may return an error.
+	// wantSuccess is true if all results must be correct and no call may return an error.
 	wantSuccess bool
 	// level is the check level at which the fault is tested on GPUs without -all-cells.
 	level string
 	// promised reports whether the documentation promises the outcome at a level on a path. If it
-	// is nil, the documentation always does.
+	// is nil, the outcome is always promised.
 	promised func(level string, path symmem.PathChoice) bool
-	// inject causes the fault. The victim calls it before the collective. If it returns false, the
-	// victim skips the collective.
+	// inject causes the fault. The victim calls it before the collective, and skips the collective
+	// if the result is false.
 	inject func(r *pageRank, c *cell) (call bool, err error)
-	// verdict checks the error of another rank. It describes a defect of the error, or returns "".
+	// verdict checks another rank's error. It returns a description of the error's defect, or "".
 	verdict func(p *pageTask, err error) string
 }
 
 const (
-	// pageTimeout is the timeout for faults that must not cause a timeout.
+	// pageTimeout is long enough for faults that must not cause a timeout.
 	pageTimeout = time.Minute
-	// pageDelay is the delay of a rank that is late but does not exceed the timeout.
+	// pageDelay is the delay of a late rank that does not exceed the timeout.
 	pageDelay = 300 * time.Millisecond
 	// pageNamingLimit bounds the time until an error names a dead rank.
 	pageNamingLimit = 3 * time.Second
@@ -124,8 +123,8 @@ var pageFaults = map[string]fault{
 	},
 }
 
-// stopSelf stops this process before its first cell until rank 0 continues it. It sends the signal
-// to its own thread. It therefore cannot return before the process has stopped.
+// stopSelf stops this process before its first cell until rank 0 continues it. The signal goes to
+// the calling thread, so stopSelf cannot return before the process has stopped.
 func stopSelf(r *pageRank, c *cell) (bool, error) {
 	if c != r.cells[0] {
 		return true, nil
@@ -135,7 +134,7 @@ func stopSelf(r *pageRank, c *cell) (bool, error) {
 	return true, syscall.Tgkill(os.Getpid(), syscall.Gettid(), syscall.SIGSTOP)
 }
 
-// lateVerdict checks for a TimeoutError that names the victim.
+// lateVerdict checks that err is a TimeoutError that names the victim.
 func lateVerdict(_ *pageTask, err error) string {
 	var late *symmem.TimeoutError
 	if !errors.As(err, &late) || !slices.Equal(late.Missing, []int{pageVictim}) {
@@ -144,9 +143,9 @@ func lateVerdict(_ *pageTask, err error) string {
 	return ""
 }
 
-// differsVerdict checks for a DivergenceError with both calls. Below level "every" only kernels
-// compare the calls. If a rank's kernel has not detected the difference, the rank reports one call
-// only.
+// differsVerdict checks that err is a DivergenceError with both calls. Below level "every" only
+// kernels compare the calls, so a rank whose kernel has not detected the difference reports only
+// one call.
 func differsVerdict(p *pageTask, err error) string {
 	var diverged *symmem.DivergenceError
 	if !errors.As(err, &diverged) || p.Level == "every" && len(diverged.Sides) != 2 {
@@ -164,7 +163,6 @@ func differsVerdict(p *pageTask, err error) string {
 	return ""
 }
 
-// timeout returns Options.Timeout for a test of the fault.
 func (f *fault) timeout(w *pageWorld) time.Duration {
 	if f.late {
 		return w.shortTimeout

@@ -15,14 +15,13 @@ import (
 	"symmem"
 )
 
-// pageRank runs a task as one rank.
 type pageRank struct {
 	ctx   context.Context
 	rt    *symmem.Runtime
 	world *pageWorld
 	fault fault
 	task  pageTask
-	// victim is the victim's process ID. resumeSignal receives SIGCONT signals of this process.
+	// victim is the victim's process ID. resumeSignal receives this process's SIGCONT signals.
 	victim       int
 	resumeSignal chan os.Signal
 	cells        []*cell
@@ -30,14 +29,13 @@ type pageRank struct {
 	reader *symmem.Stream
 }
 
-// pageReport lists the failures of a cell on a rank.
+// pageReport lists a cell's failures on a rank.
 type pageReport struct {
 	Rank int
 	Cell string
 	Bad  []string
 }
 
-// pageRankMain is the main function of a rank.
 func pageRankMain(text []byte) error {
 	r := &pageRank{ctx: context.Background(), resumeSignal: make(chan os.Signal, 1)}
 	signal.Notify(r.resumeSignal, syscall.SIGCONT)
@@ -55,7 +53,6 @@ func pageRankMain(text []byte) error {
 	return r.play()
 }
 
-// isVictim reports whether this rank is the victim.
 func (p *pageRank) isVictim() bool { return p.rt.Rank() == pageVictim }
 
 // prepare opens the world, sets up and rehearses the cells, and waits for the other ranks.
@@ -83,7 +80,7 @@ func (p *pageRank) prepare(level symmem.CheckLevel) (err error) {
 	err = errors.Join(p.rt.World().Barrier(ctx, nil), p.rt.DefaultStream().Synchronize(ctx))
 	var lost *symmem.RankLostError
 	if p.task.Fault == "killed" && errors.As(err, &lost) {
-		return nil // The victim was killed after it had passed the barrier.
+		return nil // The victim was killed after the barrier.
 	}
 	return err
 }
@@ -110,8 +107,8 @@ func (p *pageRank) shareVictim(ctx context.Context) error {
 	return err
 }
 
-// play runs the collective of every cell and injects the fault on the victim. It queues work after
-// the collective and reports the outcome.
+// play runs the collective of every cell, injects the fault on the victim, queues work after the
+// collective and reports the outcome.
 func (p *pageRank) play() error {
 	begin, checked, resumed := time.Now(), make(chan struct{}), make(chan error, 1)
 	if p.rt.Rank() == 0 && (p.fault.stops || p.fault.late) {
@@ -142,12 +139,11 @@ func (p *pageRank) play() error {
 	}
 	close(checked)
 	err := <-resumed
-	_ = p.rt.Close() // The returned failures have been checked.
+	_ = p.rt.Close() // The returned failures have already been checked.
 	return err
 }
 
-// resume continues the victim after the delay. If the victim is late, resume continues it after the
-// checks.
+// resume continues the victim after the delay. A late victim continues after the checks.
 func (p *pageRank) resume(checked <-chan struct{}) error {
 	if p.fault.stops {
 		if err := awaitStopped(p.victim); err != nil {
@@ -162,15 +158,13 @@ func (p *pageRank) resume(checked <-chan struct{}) error {
 	return syscall.Kill(p.victim, syscall.SIGCONT)
 }
 
-// failureList describes failed checks.
 type failureList []string
 
-// add adds a failed check.
 func (l *failureList) add(format string, args ...any) {
 	*l = append(*l, fmt.Sprintf(format, args...))
 }
 
-// check waits until a cell's work has ended and returns the failed checks.
+// check waits for a cell's work and returns the failed checks.
 func (p *pageRank) check(c *cell, took <-chan time.Duration) (failures failureList) {
 	errs := p.collectErrors(c)
 	switch {
@@ -193,7 +187,7 @@ func (p *pageRank) check(c *cell, took <-chan time.Duration) (failures failureLi
 	return failures
 }
 
-// collectErrors waits until a cell's work has ended. It returns the errors by source.
+// collectErrors waits for a cell's work and returns the errors by source.
 func (p *pageRank) collectErrors(c *cell) map[string]error {
 	errs := map[string]error{"call": c.launchErr, "stream": c.stream.Synchronize(p.ctx)}
 	if p.world.followingWorkEnds || p.fault.wantSuccess {
@@ -205,7 +199,6 @@ func (p *pageRank) collectErrors(c *cell) map[string]error {
 	return errs
 }
 
-// checkSuccess checks that a cell has no error and correct results.
 func (p *pageRank) checkSuccess(c *cell, errs map[string]error, failures *failureList) {
 	errs["call that queues following work"] = c.queueErr
 	errs["group"] = c.group.Cause(p.ctx)
@@ -256,7 +249,7 @@ func (p *pageRank) checkMemory(c *cell, failures *failureList) {
 }
 
 // expectPartialSum adds a failure unless each element is the sum or NaN, or the buffer is
-// unchanged. A refused call leaves the buffer unchanged.
+// unchanged, as after a refused call.
 func (p *pageRank) expectPartialSum(c *cell, failures *failureList) {
 	got, err := read(p.ctx, p.reader, c.memory)
 	if err != nil {

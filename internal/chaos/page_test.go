@@ -11,16 +11,15 @@ import (
 	"symmem"
 )
 
-// The files page*_test.go test the tables of docs/reference/failures.md. In a test one rank is
-// killed, is late, is stopped, makes a different call, aborts or leaves. A cell holds the errors of
-// the other ranks for one check level and path, eager or replayed. All worlds test these faults, on
-// the host and on GPUs.
+// The files page*_test.go test the tables of docs/reference/failures.md. In each test, one rank is
+// killed, is late, is stopped, makes a different call, aborts or leaves. A cell holds the other
+// ranks' errors for one check level and path, eager or replayed. These faults are tested in all
+// worlds, on the host and on GPUs.
 
 var allCellsFlag = flag.Bool("all-cells", false,
 	"test each fault on GPUs at every check level instead of one")
 
-// pageTask selects a world, a check level and a fault. It tests all paths together, eager and
-// replayed.
+// pageTask selects a world, a check level and a fault, for all paths, eager and replayed.
 type pageTask struct {
 	World, Level, Fault string
 }
@@ -35,7 +34,6 @@ const (
 // pageLimit bounds the time of a task.
 const pageLimit = time.Minute
 
-// pageLevels lists the check levels.
 var pageLevels = []string{"off", "registration", "every"}
 
 // pageWorld describes a backend and the outcomes that the documentation promises.
@@ -44,17 +42,17 @@ type pageWorld struct {
 	paths   []symmem.PathChoice
 	// shortTimeout is the timeout for faults that must cause a timeout.
 	shortTimeout time.Duration
-	// propagates reports that events and streams carry the error and that following work is
-	// skipped. If it is not set, only the group and the call's stream report the error.
+	// propagates is true if events and streams carry the error and following work is skipped.
+	// Otherwise only the group and the call's stream report the error.
 	propagates bool
-	// followingWorkEnds reports that work after the failure ends. The work may be skipped or not.
+	// followingWorkEnds is true if work after the failure ends, skipped or not.
 	followingWorkEnds bool
-	// unpromisedEnd reports that even cells without a promised outcome end.
+	// unpromisedEnd is true if even cells without a promised outcome end.
 	unpromisedEnd bool
 }
 
-// pageWorlds lists the worlds. The window path has its own world. NCCL's aborted window kernels run
-// until their process ends and may block other kernels of the process.
+// pageWorlds lists the worlds. The window path has a separate world, because NCCL's aborted window
+// kernels run until their process ends and may block the process's other kernels.
 var pageWorlds = map[string]*pageWorld{
 	"host": {
 		backend: "host", shortTimeout: 1200 * time.Millisecond, propagates: true, followingWorkEnds: true,
@@ -71,7 +69,6 @@ var pageWorlds = map[string]*pageWorld{
 	},
 }
 
-// TestPage tests the table of the host backend.
 func TestPage(t *testing.T) {
 	t.Parallel()
 	for _, level := range pageLevels {
@@ -84,9 +81,8 @@ func TestPage(t *testing.T) {
 	}
 }
 
-// TestPageOnAGPU runs the tests of TestPage on the GPU backend. If SYMMEM_TEST_BACKEND is nccl, it
-// uses the machine's GPUs. Otherwise it uses the software GPU. Window kernels of the software GPU
-// ignore aborts, as NCCL's do.
+// TestPageOnAGPU runs TestPage on the machine's GPUs if SYMMEM_TEST_BACKEND is nccl, and otherwise
+// on the software GPU, whose window kernels ignore aborts, as NCCL's do.
 func TestPageOnAGPU(t *testing.T) {
 	t.Parallel()
 	env := gpuVariables(t, "SOFTGPU_DEAF=1")
@@ -106,7 +102,6 @@ func TestPageOnAGPU(t *testing.T) {
 	}
 }
 
-// cells returns the cells that the ranks of a task test.
 func (p pageTask) cells() (cells []*cell) {
 	w, f := pageWorlds[p.World], pageFaults[p.Fault]
 	for _, path := range w.paths {
@@ -121,7 +116,6 @@ func (p pageTask) cells() (cells []*cell) {
 	return cells
 }
 
-// run runs a task and checks the reports of its ranks.
 func (p pageTask) run(t *testing.T, env []string) {
 	t.Helper()
 	cells := p.cells()

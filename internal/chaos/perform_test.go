@@ -7,7 +7,6 @@ import (
 	"symmem"
 )
 
-// queue queues one op.
 func (r *player) queue(i int, o *op) error {
 	s := r.streams[o.streamOf(r.rt.Rank())]
 	switch o.kind {
@@ -24,7 +23,7 @@ func (r *player) queue(i int, o *op) error {
 		return s.Synchronize(r.ctx)
 	case closeKeptGraphs:
 		for _, g := range r.keptGraphs {
-			_ = g.Close() // The streams have already reported its fault.
+			_ = g.Close() // The streams have already reported the graph's fault.
 		}
 		r.keptGraphs = nil
 		return nil
@@ -50,7 +49,7 @@ func (r *player) take(number int, s *symmem.Stream) error {
 	return r.groups[0].Agree(r.ctx, "placement", int64(b.Segment())<<40|b.Offset())
 }
 
-// recordUses records the uses of an op's buffers. Ranks that do not make the op's call need this.
+// recordUses records the uses of an op's buffers, on a rank that does not make the op's call.
 func (r *player) recordUses(o *op, reads, writes *symmem.Stream) error {
 	var errs []error
 	if b, pooled := r.buffers[o.send]; pooled && r.p.orders == nil {
@@ -62,7 +61,7 @@ func (r *player) recordUses(o *op, reads, writes *symmem.Stream) error {
 	return errors.Join(errs...)
 }
 
-// work queues a collective or a copy. If differs is set, the arguments contain the mistake.
+// work queues a collective or a copy, with the mistake's arguments if differs is set.
 func (r *player) work(o *op, s *symmem.Stream, differs bool) error {
 	if !r.p.member(r.rt.Rank(), o) {
 		return r.recordUses(o, s, s)
@@ -102,7 +101,6 @@ func (r *player) work(o *op, s *symmem.Stream, differs bool) error {
 	}
 }
 
-// copy queues a copy.
 func (r *player) copy(to, from symmem.Memory, bytes int64, s *symmem.Stream) error {
 	from, err := from.Slice(0, bytes)
 	if err != nil {
@@ -114,7 +112,6 @@ func (r *player) copy(to, from symmem.Memory, bytes int64, s *symmem.Stream) err
 	return s.Copy(to, from)
 }
 
-// splits returns a rank's splits.
 func (p *parts) splits(rank int) symmem.Splits {
 	return symmem.Splits{
 		SendCounts: p.counts[rank], SendOffsets: p.sendOffsets[rank], RecvCounts: p.received(rank),

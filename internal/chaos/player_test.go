@@ -16,7 +16,6 @@ import (
 	programs "symmem/internal/program"
 )
 
-// player runs programs as one rank.
 type player struct {
 	ctx    context.Context
 	rt     *symmem.Runtime
@@ -24,7 +23,7 @@ type player struct {
 	draw   func(*task, int) (*program, mistake)
 	pool   *symmem.Pool
 	groups []*symmem.Group // in the order of layout.groups; nil for groups without this rank
-	// library is the other library in programs with graphs. It is nil in other programs.
+	// library is the other library in programs with graphs, or nil.
 	library *programs.Library
 	streams []*symmem.Stream
 	// auxiliary is a stream for initializing buffers and reading results.
@@ -36,31 +35,30 @@ type player struct {
 	seed   uint64
 	events []*symmem.Event
 	graphs []launchable
-	// buffers holds the pool's buffers. memory holds the memory of all buffers. It is zero for
-	// freed buffers.
+	// buffers holds the pool's buffers. memory holds the memory of all buffers, and zero for freed
+	// ones.
 	buffers map[int]symmem.Buffer
 	memory  []symmem.Memory
 	// free holds functions that free the library's memory.
 	free []func() error
-	// noise draws delays and orders. They differ between ranks.
+	// noise draws delays and orders, differently on each rank.
 	noise *rand.Rand
-	// keptBuffers holds buffers that earlier programs have not released. keptGraphs holds graphs
-	// that they have not released.
+	// keptBuffers and keptGraphs hold buffers and graphs that earlier programs have not released.
 	keptBuffers []symmem.Buffer
 	keptGraphs  []launchable
 
 	mu sync.Mutex
-	// sources holds the group ranks from which messages for AnySource came, by op.
+	// sources holds, by op, the group ranks that sent messages to AnySource.
 	sources map[int]int // guarded by mu
 }
 
-// launchable represents a graph of symmem or of another library.
+// launchable is a graph of symmem or of another library.
 type launchable interface {
 	Launch(*symmem.Stream) error
 	Close() error
 }
 
-// openPlayer returns a function that prepares a rank. draw draws the programs of the rank.
+// openPlayer returns a function that prepares a rank. draw draws the rank's programs.
 func openPlayer(
 	draw func(*task, int) (*program, mistake),
 ) func(context.Context, *symmem.Runtime, *task) (performer, error) {
@@ -109,7 +107,7 @@ func newPlayer(ctx context.Context, rt *symmem.Runtime, t *task) (r *player, err
 	return r, err
 }
 
-// close frees buffers and closes the Runtime. After a mistake it ignores the Runtime's error.
+// close frees buffers and closes the Runtime, whose error it ignores after a mistake.
 func (r *player) close() error {
 	var errs []error
 	for _, b := range r.keptBuffers {
@@ -137,7 +135,6 @@ func (r *player) run(number int) (reported, bad []string) {
 	return v.reported, v.bad
 }
 
-// play prepares a program and queues its ops.
 func (r *player) play(number int, p *program, m mistake) (*verdict, error) {
 	r.p, r.m = p, m
 	r.seed = r.task.Seed<<20 + uint64(number)
@@ -197,7 +194,7 @@ func (r *player) prepare() error {
 		}
 	}
 	if r.p.comparePlacement {
-		return nil // A barrier could fail, because a rank of the world may have died.
+		return nil // A barrier could fail, because a rank may have died.
 	}
 	if err := r.rt.World().Barrier(r.ctx, nil); err != nil {
 		return err
@@ -205,7 +202,6 @@ func (r *player) prepare() error {
 	return r.rt.DefaultStream().Synchronize(r.ctx)
 }
 
-// makeBuffer allocates a buffer and fills it on a stream.
 func (r *player) makeBuffer(number int, on *symmem.Stream) error {
 	b := r.p.buffers[number]
 	var m symmem.Memory
@@ -224,8 +220,8 @@ func (r *player) makeBuffer(number int, on *symmem.Stream) error {
 			return err
 		}
 		r.buffers[number] = buffer
-		// All ranks must have equal pool histories. Ranks that queue ops in different orders
-		// therefore record all possible uses in advance.
+		// All ranks must have equal pool histories, so ranks that queue ops in different orders
+		// record all possible uses in advance.
 		for _, s := range r.streams {
 			if r.p.orders == nil {
 				break
@@ -242,7 +238,7 @@ func (r *player) makeBuffer(number int, on *symmem.Stream) error {
 	return on.Copy(m, symmem.Host(initialContents(r.seed, r.rt.Rank(), number).part(0, b.bytes)))
 }
 
-// release closes the program's graphs and frees its buffers. It keeps the last p.keep buffers.
+// release closes the program's graphs and frees its buffers, except the last p.keep buffers.
 func (r *player) release() error {
 	var errs []error
 	for _, g := range r.graphs {
@@ -262,7 +258,7 @@ func (r *player) release() error {
 	return errors.Join(errs...)
 }
 
-// capture captures a graph. It keeps the graph even if the graph refused a call.
+// capture captures a graph, and keeps it even if the graph has refused a call.
 func (r *player) capture(number int) error {
 	g := &r.p.graphs[number]
 	if g.branches > 0 {
@@ -286,7 +282,7 @@ func (r *player) capture(number int) error {
 	return errors.Join(recordErr, err)
 }
 
-// record queues the ops of a graph on stream on. If on is nil, it uses the streams of the graph's
+// record queues a graph's ops on stream on or, if on is nil, on the streams of the graph's
 // branches.
 func (r *player) record(number int, on *symmem.Stream) error {
 	wrongOp, body := &r.p.ops[r.m.index], r.p.graphs[number].body
@@ -309,8 +305,7 @@ func (r *player) makesWrongCall() bool {
 	return r.rt.Rank() == r.m.rank && (r.m.kind == wrongCount || r.m.kind == wrongType)
 }
 
-// queueAll queues ops until an op returns an error. It returns the index of that op. If there is no
-// error, it returns the number of ops.
+// queueAll queues ops until one returns an error. It returns that op's index, or the number of ops.
 func (r *player) queueAll(v *verdict) int {
 	for _, i := range r.p.order(r.rt.Rank()) {
 		o := &r.p.ops[i]
@@ -332,7 +327,7 @@ func (r *player) queueAll(v *verdict) int {
 	return len(r.p.ops)
 }
 
-// deviate makes the mistake. It reports whether the mistake replaces the op.
+// deviate makes the mistake and reports whether it replaces the op.
 func (r *player) deviate(o *op) (replaced bool) {
 	group := r.groups[r.p.body(o)[r.m.body].group]
 	switch r.m.kind {
@@ -355,7 +350,6 @@ func (r *player) deviate(o *op) (replaced bool) {
 	return false
 }
 
-// callLater calls a function after some milliseconds, on another goroutine.
 func (r *player) callLater(call func()) {
 	delay := time.Duration(r.noise.IntN(int(5 * time.Millisecond)))
 	go func() {
@@ -364,7 +358,7 @@ func (r *player) callLater(call func()) {
 	}()
 }
 
-// cancel cancels the registration of a buffer that no other rank has. Then it aborts the group,
+// cancel cancels the registration of a buffer that no other rank has, and then aborts the group
 // like a program that cannot continue.
 func (r *player) cancel(g *symmem.Group) {
 	ctx, cancel := context.WithCancel(r.ctx)
@@ -377,20 +371,19 @@ func (r *player) cancel(g *symmem.Group) {
 	g.Abort()
 }
 
-// die kills this process.
 func die() {
 	syscall.Kill(os.Getpid(), syscall.SIGKILL)
 	select {}
 }
 
-// disturb sometimes delays this rank's program or a stream, at random.
+// disturb randomly delays this rank's program or a stream.
 func (r *player) disturb(stream int) {
 	if r.noise.IntN(8) == 0 {
 		<-time.After(time.Duration(r.noise.IntN(int(time.Millisecond))))
 	}
 	if r.noise.IntN(8) == 0 {
 		pause := time.Duration(r.noise.IntN(int(3 * time.Millisecond)))
-		// If Host fails, the next op on the stream returns the error.
+		// If Host fails, the stream's next op returns the error.
 		_ = r.streams[stream].Host(func() { <-time.After(pause) })
 	}
 }

@@ -8,11 +8,11 @@ import (
 	"symmem"
 )
 
-// op represents one statement of a program. All ranks have equal ops.
+// op is one statement of a program. All ranks have the same ops.
 type op struct {
 	kind opKind
-	// stream is the stream of the op. on is the stream of its writes. They differ only for
-	// messages: the sender uses stream, and the receiver uses on.
+	// stream is the op's stream, and on is the stream of its writes. They differ only for messages:
+	// the sender uses stream, and the receiver uses on.
 	stream, on int
 	// group is the index of a call's group in layout.groups.
 	group int
@@ -28,7 +28,7 @@ type op struct {
 	event, graph int
 }
 
-// message describes a message from one world rank to another. The count of its op is in bytes.
+// message describes a message from one world rank to another. Its op's count is in bytes.
 type message struct {
 	from, to, tag int
 	// any makes the receiver use AnySource.
@@ -47,45 +47,43 @@ const (
 	reduce
 	allToAll
 	allToAllV
-	// tally runs a ReduceScatter in place. Each rank adds the values of the other ranks to its own
-	// part of a buffer. The added values never change. The result therefore shows the number of
-	// calls in any order.
+	// tally runs a ReduceScatter in place, which adds the other ranks' values to this rank's part
+	// of a buffer. These values never change, so the result shows the number of calls, in any
+	// order.
 	tally
 	// send sends and receives a message.
 	send
 	// copyOp copies one buffer to another.
 	copyOp
-	// allocOp allocates and fills the buffer recv. freeOp frees it.
+	// allocOp allocates and fills the buffer recv, and freeOp frees it.
 	allocOp
 	freeOp
 	record
 	wait
 	captureGraph
 	launchGraph
-	// syncOp synchronizes a stream.
 	syncOp
 	// closeKeptGraphs closes the graphs that earlier programs have left open.
 	closeKeptGraphs
 )
 
 const (
-	// dense is the number of kinds of collectives whose parts have equal lengths. They come first.
+	// dense is the number of kinds of collectives whose parts have equal lengths. These kinds come
+	// first.
 	dense = 6
 	// collectives is the number of kinds of collectives.
 	collectives = 8
 )
 
-// collective reports whether an op is a collective.
 func (k opKind) collective() bool { return k < collectives }
 
-// call reports whether an op is a collective or a message.
 func (k opKind) call() bool { return k <= send }
 
 // buffer describes a buffer on each rank.
 type buffer struct {
 	bytes int
-	// foreign marks memory outside the pool. On the host it is a Go slice. On a GPU it belongs to
-	// another library.
+	// foreign marks memory outside the pool: a Go slice on the host, another library's memory on a
+	// GPU.
 	foreign bool
 	// taken marks a buffer that an op allocates. All other buffers exist before the first op.
 	taken bool
@@ -94,23 +92,21 @@ type buffer struct {
 // graph describes a graph of collectives and copies.
 type graph struct {
 	body []op
-	// stream captures the graph. If capturedByOp is set, an op captures it. If not, it is captured
-	// before the first op.
+	// stream captures the graph, before the first op or, if capturedByOp is set, in an op.
 	stream       int
 	capturedByOp bool
-	// branches is the number of streams on which another library captures the graph. If symmem
-	// captures it, branches is 0.
+	// branches is the number of streams on which another library captures the graph, or 0 if symmem
+	// captures it.
 	branches int
 }
 
-// layout describes the ranks and groups that the programs of a world share.
+// layout describes the ranks and groups that a world's programs share.
 type layout struct {
 	ranks  int
 	groups [][]int // world ranks of each group; the first group is the world
-	// colors holds the colors of the ranks in each split that creates the other groups. A color is
-	// 0 or 1. A group may have one rank or none.
-	colors [][]int
-	// unordered holds Options.UnorderedMessages.
+	// colors holds the ranks' colors, 0 or 1, in each split that creates the other groups. A group
+	// may have one rank or none.
+	colors    [][]int
 	unordered bool
 }
 
@@ -126,10 +122,9 @@ type program struct {
 	// register registers the pool before the first call. comparePlacement makes the ranks compare
 	// the placement of buffers that ops allocate.
 	register, comparePlacement bool
-	// keep is the number of buffers that stay allocated at the end. It includes buffers of earlier
-	// programs.
+	// keep is the number of buffers, with those of earlier programs, that stay allocated at the
+	// end.
 	keep int
-	// path is the world's path.
 	path symmem.PathChoice
 }
 
@@ -155,7 +150,6 @@ func newLayout(ranks int, colors ...[]int) layout {
 	return l
 }
 
-// parties returns the ranks that take part in an op.
 func (p *program) parties(o *op) []int {
 	switch {
 	case o.kind == send:
@@ -169,7 +163,6 @@ func (p *program) parties(o *op) []int {
 
 func (p *program) member(rank int, o *op) bool { return slices.Contains(p.parties(o), rank) }
 
-// streamOf returns the stream on which a rank queues an op.
 func (o *op) streamOf(rank int) int {
 	if o.kind == send && rank == o.message.to {
 		return o.on
@@ -177,7 +170,7 @@ func (o *op) streamOf(rank int) int {
 	return o.stream
 }
 
-// body returns the ops of the graph that an op launches. For other ops it returns the op itself.
+// body returns the ops of the graph that an op launches, or the op itself.
 func (p *program) body(o *op) []op {
 	if o.kind == launchGraph {
 		return p.graphs[o.graph].body
@@ -185,7 +178,7 @@ func (p *program) body(o *op) []op {
 	return []op{*o}
 }
 
-// order returns the ops of a rank in the order in which it queues them.
+// order returns a rank's ops in the order in which it queues them.
 func (p *program) order(rank int) []int {
 	if p.orders != nil {
 		return p.orders[rank]
@@ -233,7 +226,6 @@ func (o *op) String() string {
 	}
 }
 
-// String lists the program.
 func (p *program) String() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%d ranks, groups %v, path %v, buffers %+v\n", p.ranks, p.groups, p.path,

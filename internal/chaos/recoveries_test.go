@@ -40,12 +40,12 @@ const (
 
 func (w recoveryWay) String() string { return [...]string{"Split", "Join", "the world"}[w] }
 
-// recovery holds two programs. The first has a mistake that makes its group fail. The second runs
-// without a mistake in another group over the pool of the first.
+// recovery holds two programs. The first one's mistake makes its group fail. The second runs
+// without a mistake in another group over the first one's pool.
 type recovery struct {
 	before, after *program
 	mistake       mistake
-	// outsider is a rank outside the first group. It is -1 if there is none.
+	// outsider is a rank outside the first group, or -1.
 	outsider int
 	way      recoveryWay
 }
@@ -54,7 +54,7 @@ func (t *task) recoveriesWorld() (ranks int, o symmem.Options) {
 	d := t.worldDraws()
 	paths := []symmem.PathChoice{symmem.PathWindow, symmem.PathAuto, symmem.PathPlain}
 	if t.GPU {
-		// NCCL's aborted window kernels run until their process ends. Avoid the window path.
+		// NCCL's aborted window kernels run until their process ends, so avoid the window path.
 		paths = []symmem.PathChoice{symmem.PathDirect, symmem.PathPlain}
 	}
 	return 2 + d.IntN(3), symmem.Options{
@@ -96,8 +96,8 @@ func (t *task) recovery(number int) *recovery {
 	return p
 }
 
-// drawSteps draws a program of n steps that uses one group. Between its calls it allocates and
-// frees buffers.
+// drawSteps draws a program of n steps that uses one group, and allocates and frees buffers between
+// its calls.
 func drawSteps(d *rand.Rand, l layout, group, n int) *program {
 	g := newGenerator(d, l)
 	g.groups = []int{group}
@@ -120,7 +120,7 @@ func drawSteps(d *rand.Rand, l layout, group, n int) *program {
 	return &g.p
 }
 
-// ring adds a message from each rank of the group to the next rank.
+// ring adds a message from each rank of the group to the next one.
 func (g *generator) ring() {
 	o := op{kind: send, group: g.groups[0], stream: g.IntN(streams)}
 	for index := range 2 {
@@ -142,18 +142,16 @@ func (r *recovery) String() string {
 }
 
 // TestRecoveries runs programs in a group that fails at a random time. Each rank detects this in a
-// different op. The ranks then free their buffers, close the group, and continue in another
-// group with the same pool. In that group, buffers must have equal placement on all ranks, results
-// must be correct, and no call may return an error.
+// different op. The ranks then free their buffers, close the group, and continue in another group
+// with the same pool. There, buffers must have the same placement on all ranks, results must be
+// correct, and no call may return an error.
 func TestRecoveries(t *testing.T) { recoveries.test(t, 200, task{Kind: "recoveries"}, nil) }
 
-// TestRecoveriesOnAGPU runs the programs of TestRecoveries on the GPU backend without the window
-// path.
+// TestRecoveriesOnAGPU runs the programs of TestRecoveries on GPUs without the window path.
 func TestRecoveriesOnAGPU(t *testing.T) {
 	recoveries.testOnAGPU(t, 40, task{Kind: "recoveries"})
 }
 
-// recoverer runs recoveries as one rank.
 type recoverer struct{ *player }
 
 func (r *recoverer) run(number int) (reported, bad []string) {
@@ -188,15 +186,15 @@ func (r *recoverer) split(p *recovery) (*symmem.Group, error) {
 	return r.rt.World().Split(r.ctx, 0, 0)
 }
 
-// finishFailed waits until the group has failed. It releases buffers and graphs in an order that
-// each rank draws. On the host, failures propagate to following work. There it also checks the
-// results, unless it has freed the buffers first.
+// finishFailed waits until the group has failed, and releases buffers and graphs in a random order.
+// On the host, where failures propagate to following work, it also checks the results of buffers
+// not yet freed.
 func (r *recoverer) finishFailed(g *symmem.Group, v *verdict) error {
 	if g != nil {
 		if r.rt.Rank() == r.m.rank {
 			g.Abort() // The mistake may not have failed the group.
 		} else if r.noise.IntN(4) > 0 {
-			// In a call of the group, a rank detects the fault at once. Without a call, it needs up
+			// A rank detects the fault at once in a call of the group. Without a call it needs up
 			// to a second.
 			_ = g.Barrier(r.ctx, r.streams[0])
 		}
@@ -215,7 +213,7 @@ func (r *recoverer) finishFailed(g *symmem.Group, v *verdict) error {
 		v.check()
 	}
 	for _, s := range r.streams {
-		_ = s.Synchronize(r.ctx) // It returns the fault again.
+		_ = s.Synchronize(r.ctx) // returns the fault again
 	}
 	for _, graph := range r.graphs {
 		if graph == nil {
@@ -231,21 +229,19 @@ func (r *recoverer) finishFailed(g *symmem.Group, v *verdict) error {
 	return nil
 }
 
-// free frees the program's buffers.
 func (r *recoverer) free() {
 	for _, b := range slices.Sorted(maps.Keys(r.buffers)) {
-		_ = r.buffers[b].Free() // It fails if a use cannot be recorded on a failed stream.
+		_ = r.buffers[b].Free() // fails if a use cannot be recorded on a failed stream
 	}
 	clear(r.buffers)
 }
 
-// proceed runs the second program.
 func (r *recoverer) proceed(
 	number int, failed *symmem.Group, p *recovery,
 ) (bad []string, err error) {
 	closeFirst := r.noise.IntN(2) == 0
 	if failed != nil && closeFirst {
-		_ = failed.Close() // It returns the fault again.
+		_ = failed.Close() // returns the fault again
 	}
 	next, err := r.next(number, p)
 	if err != nil {
@@ -270,7 +266,6 @@ func (r *recoverer) proceed(
 	return nil, next.Close()
 }
 
-// next returns the second group.
 func (r *recoverer) next(number int, p *recovery) (*symmem.Group, error) {
 	switch p.way {
 	case byWorld:

@@ -29,65 +29,63 @@ type signalTask struct {
 	// Longest is the longest time for which a rank is stopped. If it is 0, a rank is killed.
 	Longest time.Duration
 	GPU     bool
-	// Store also kills the rank that serves the store. It dies before it can report the first
-	// death.
+	// Store also kills the rank that serves the store, before it can report the first death.
 	Store bool
 }
 
-// These are the calls in which ranks get signals.
+// The calls in which ranks get signals.
 const (
 	inOpen         = "Open"
 	inSplit        = "Split"
 	inJoin         = "Join"
 	inGroupClose   = "Group.Close"
 	inRuntimeClose = "Runtime.Close"
-	// anywhere selects any moment after Open.
-	anywhere = "any call"
+	anywhere       = "any call"
 )
 
 // signalPlan determines which ranks get which signals, and when.
 type signalPlan struct {
 	ranks, victim int
-	// secondVictim is stopped before the victim is killed. It is killed afterwards. It is -1 if
-	// there is no second victim.
+	// secondVictim is stopped before the victim is killed, and killed afterwards. It is -1 if there
+	// is none.
 	secondVictim int
 	// noLauncher starts the ranks without the launcher's store. separateMachines makes the GPU
-	// backend treat the ranks as if each were on its own machine.
+	// backend treat each rank as if it were on a separate machine.
 	noLauncher, separateMachines bool
 	// gpu selects the GPU backend. path is the path of its collectives.
 	gpu  bool
 	path symmem.PathChoice
 	// stop is the time for which the rank is stopped. If it is 0, the rank is killed.
 	stop time.Duration
-	// in and round select the call that the victim announces. after is the time
-	// between the announcement and the signal.
+	// in and round select the call that the victim announces. after is the time from the
+	// announcement to the signal.
 	in    string
 	round int
 	after time.Duration
-	// delays holds each rank's delay before the announced call.
+	// delays holds each rank's delay before that call.
 	delays []time.Duration
 }
 
 const (
 	// shortestStop is the shortest time for which a rank is stopped.
 	shortestStop = time.Second
-	// longTimeout is Options.Timeout. It exceeds the time for which a rank is stopped. It also
-	// exceeds the time until an error names a killed rank.
+	// longTimeout is Options.Timeout. It exceeds the time for which a rank is stopped, and the time
+	// until an error names a killed rank.
 	longTimeout = time.Minute
-	// openTimeout is Options.Timeout if a rank without the launcher is killed in Open. Other ranks
-	// may not be connected to the killed rank. They then get a timeout.
+	// openTimeout is Options.Timeout if a rank without the launcher is killed in Open. Ranks that
+	// are not connected to the killed rank then get a timeout.
 	openTimeout = 4 * time.Second
-	// namingLimit bounds the time until a survivor's error names a killed rank.
+	// namingLimit limits the time until a survivor's error names a killed rank.
 	namingLimit = 3 * time.Second
-	// softwareNamingLimit replaces namingLimit on the software GPU. Its kernels keep the processors
-	// busy.
+	// softwareNamingLimit replaces namingLimit on the software GPU, whose kernels keep the
+	// processors busy.
 	softwareNamingLimit = 15 * time.Second
-	// signalLimit bounds the duration of a program, without the time for which a rank is stopped.
+	// signalLimit limits the duration of a program, without the time for which a rank is stopped.
 	signalLimit = 60 * time.Second
 )
 
-// plan draws the plan of a program. In half of the programs, the signal arrives in Open, Split,
-// Join or a Close.
+// plan draws the task's plan. In half of the programs, the signal arrives in Open, Split, Join or a
+// Close.
 func (s *signalTask) plan() *signalPlan {
 	d := newDraws(s.Seed, s.Program)
 	if s.Store {
@@ -146,49 +144,49 @@ func (p *signalPlan) timeout() time.Duration {
 	return longTimeout
 }
 
-// signalLine is a line that a rank writes. It announces the call in which the rank gets the signal,
-// or reports how the rank ended.
+// signalLine is a line that a rank writes to announce the call in which it gets the signal, or to
+// report its end.
 type signalLine struct {
 	Rank, PID int
-	// Announces reports that the rank may get its signal from now on.
+	// Announces is true if the rank may get its signal from now on.
 	Announces bool
 	// At is the time at which the rank failed or ended, in nanoseconds since 1970.
 	At   int64
 	Call string
-	// Text is the text of the error. If the error is a RankLostError, Lost holds its ranks.
+	// Text is the error's text. Lost holds the ranks of a RankLostError.
 	Text string
 	Lost []int
-	// Log holds the lines that the rank has logged. Slowest describes the rank's longest call.
+	// Log holds the rank's log lines. Slowest describes its longest call.
 	Log     []string
 	Slowest string
 }
 
 // TestKills kills a rank, with and without the launcher. In half of the programs it dies in Open,
-// Split, Join, Group.Close or Runtime.Close. In the other half it dies at any moment. Every other
+// Split, Join, Group.Close or Runtime.Close, and in the other half at any moment. Every other
 // rank's error must name the killed rank within three seconds. No process, file or socket may
 // remain.
 func TestKills(t *testing.T) {
 	signalTask{}.test(t, 16, nil)
 }
 
-// TestKillsWithTheStore kills a rank and then the rank that serves the store. The error of the
-// third rank must name the first killed rank.
+// TestKillsWithTheStore kills a rank and then the rank that serves the store. The third rank's
+// error must name the first killed rank.
 func TestKillsWithTheStore(t *testing.T) { signalTask{Store: true}.test(t, 4, nil) }
 
-// TestKillsOnAGPU runs the programs of TestKills on the GPU backend. In some programs the ranks
-// appear to be on different machines.
+// TestKillsOnAGPU runs the programs of TestKills on GPUs. In some programs the ranks appear to be
+// on different machines.
 func TestKillsOnAGPU(t *testing.T) {
 	skipSlow(t)
 	signalTask{GPU: true}.test(t, 8, gpuVariables(t))
 }
 
-// TestStops stops a rank for one second. With -longest=20s it stops a rank for up to 20 seconds. In
-// half of the programs the rank stops in Open, Split or Join. In the other half it stops at any
-// moment. All results must be correct, and no call may return an error. If the rank stops at any
-// moment, every other rank must log a warning that names it.
+// TestStops stops a rank for one second or, with -longest=20s, for up to 20 seconds. In half of the
+// programs it stops in Open, Split or Join, and in the other half at any moment. All results must
+// be correct, and no call may return an error. If the rank stops at any moment, every other rank
+// must log a warning that names it.
 func TestStops(t *testing.T) { signalTask{Longest: *longestFlag}.test(t, 6, nil) }
 
-// TestStopsOnAGPU runs the programs of TestStops on the GPU backend. It does not check warnings.
+// TestStopsOnAGPU runs the programs of TestStops on GPUs. It does not check warnings.
 func TestStopsOnAGPU(t *testing.T) {
 	skipSlow(t)
 	signalTask{Longest: *longestFlag, GPU: true}.test(t, 4, gpuVariables(t))
@@ -204,7 +202,6 @@ func (s signalTask) test(t *testing.T, programs int, env []string) {
 	}}.test(t)
 }
 
-// signals runs one program.
 func signals(ctx context.Context, task signalTask, env []string) error {
 	p := task.plan()
 	x := &signaller{plan: p, pids: map[int]int{}}
@@ -236,10 +233,10 @@ func signals(ctx context.Context, task signalTask, env []string) error {
 	return fmt.Errorf("program %d: %v: %w\n%s", task.Program, p, errors.Join(bad...), x.text())
 }
 
-// signaller sends the signals of a plan and collects the lines of the ranks.
+// signaller sends a plan's signals and collects the ranks' lines.
 type signaller struct {
 	plan    *signalPlan
-	pending sync.WaitGroup // the goroutine that sends the signals
+	pending sync.WaitGroup // goroutine that sends the signals
 
 	mu      sync.Mutex
 	pids    map[int]int  // process IDs of ranks that have announced their call; guarded by mu
@@ -249,8 +246,7 @@ type signaller struct {
 	other   []string     // guarded by mu
 }
 
-// onLine handles a line of a rank. Once all victims have announced their calls, it sends the
-// signals.
+// onLine handles a rank's line. Once all victims have announced their calls, it sends the signals.
 func (s *signaller) onLine(line string) {
 	var l signalLine
 	s.mu.Lock()
@@ -264,7 +260,7 @@ func (s *signaller) onLine(line string) {
 		return
 	}
 	if s.pids[l.Rank] != 0 {
-		return // The rank has announced its call before.
+		return // The rank has already announced its call.
 	}
 	s.pids[l.Rank] = l.PID
 	victim, secondVictim := s.pids[s.plan.victim], s.pids[s.plan.secondVictim]
@@ -273,7 +269,6 @@ func (s *signaller) onLine(line string) {
 	}
 }
 
-// signal sends the signals after the planned delay.
 func (s *signaller) signal(victim, secondVictim int) {
 	<-time.After(s.plan.after)
 	var err error
@@ -296,7 +291,7 @@ func (s *signaller) signal(victim, secondVictim int) {
 		return // The process has ended.
 	}
 	defer watch.Close()
-	_ = syscall.Kill(victim, syscall.SIGKILL) // It fails if the process has ended.
+	_ = syscall.Kill(victim, syscall.SIGKILL) // fails if the process has ended
 	if secondVictim != 0 {
 		s.stopErr = errors.Join(s.stopErr, sys.AwaitEnd(watch),
 			syscall.Kill(secondVictim, syscall.SIGKILL))
@@ -333,7 +328,6 @@ func (s *signaller) verdict(victimDied bool) (bad []error) {
 	return bad
 }
 
-// checkStopped checks the line of a rank after the victim was stopped.
 func (s *signaller) checkStopped(l *signalLine, _ bool) error {
 	warned := slices.ContainsFunc(l.Log, func(text string) bool {
 		return mentions(text, s.plan.victim)
@@ -347,7 +341,6 @@ func (s *signaller) checkStopped(l *signalLine, _ bool) error {
 	return nil
 }
 
-// checkKilled checks the line of a rank after the victim was killed.
 func (s *signaller) checkKilled(l *signalLine, victimDied bool) error {
 	p := s.plan
 	took := time.Unix(0, l.At).Sub(s.sent)
@@ -379,12 +372,10 @@ func (s *signaller) checkKilled(l *signalLine, victimDied bool) error {
 	return nil
 }
 
-// mentions reports whether a text names a rank.
 func mentions(text string, rank int) bool {
 	return regexp.MustCompile(`ranks? \[?([0-9]+, ?)*` + strconv.Itoa(rank) + `\b`).MatchString(text)
 }
 
-// text lists the lines of the ranks.
 func (s *signaller) text() (text string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -23,7 +23,7 @@ var uneven = kind{
 
 func (t *task) unevenRanks() int { return 2 + t.worldDraws().IntN(7) }
 
-// uneven draws a program of exchanges. There is a copy before and after each short exchange.
+// uneven draws a program of exchanges, with a copy before and after each short one.
 func (t *task) uneven(number int) (*program, mistake) {
 	d := newDraws(t.Seed, number)
 	g := newGenerator(d, newLayout(t.unevenRanks()))
@@ -48,15 +48,13 @@ func (t *task) uneven(number int) (*program, mistake) {
 	return &g.p, mistake{}
 }
 
-// copy adds a copy between two buffers of equal lengths.
 func (g *generator) copy(stream, from, to int) {
 	elements := g.p.buffers[from].bytes / 4
 	g.addOrdered(op{kind: copyOp, stream: stream, on: stream, send: from, recv: to, count: elements})
 }
 
-// TestUneven exchanges parts of different sizes among 2 to 8 ranks. Parts have up to 64 MiB.
-// Several exchanges run at the same time on several streams.
+// TestUneven exchanges parts of different sizes, up to 64 MiB, among 2 to 8 ranks. Several
+// exchanges run at the same time on several streams.
 func TestUneven(t *testing.T) { uneven.test(t, 40, task{Kind: "uneven"}, nil) }
 
-// TestUnevenOnAGPU runs the programs of TestUneven on the GPU backend.
 func TestUnevenOnAGPU(t *testing.T) { uneven.testOnAGPU(t, 20, task{Kind: "uneven"}) }

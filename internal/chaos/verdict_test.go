@@ -15,25 +15,23 @@ import (
 type verdict struct {
 	*player
 	*model
-	// stopped is the op whose error ended the program. Without an error it is the number of ops.
+	// stopped is the op whose error ended the program, or the number of ops.
 	stopped int
-	// reported lists the errors of symmem. bad lists wrong results without an error, and missing
-	// errors.
+	// reported lists symmem's errors. bad lists wrong results without an error, and missing errors.
 	reported, bad []string
-	// syncErrs holds errors by stream. The program's own calls of Synchronize have returned them. A
-	// stream returns an error only once.
+	// syncErrs holds errors by stream that the program's own calls of Synchronize have returned,
+	// because a stream returns an error only once.
 	syncErrs map[int]error
 }
 
-// groupsTime is the time within which groups must fail after their streams have ended.
+// groupsTime limits the time in which groups fail after their streams have ended.
 const groupsTime = 3 * time.Second
 
-// add adds a failed check to bad.
 func (v *verdict) add(format string, args ...any) {
 	v.bad = append(v.bad, fmt.Sprintf(format, args...))
 }
 
-// check waits for all work. It compares errors and results with the model.
+// check waits for all work and compares errors and results with the model.
 func (v *verdict) check() {
 	onStream, onEvent := v.synchronize()
 	v.mu.Lock()
@@ -67,7 +65,7 @@ func (v *verdict) check() {
 	}
 }
 
-// finish checks that a program without a mistake has no errors. It then releases the program.
+// finish checks that a program without a mistake has no errors, and releases the program.
 func (v *verdict) finish() {
 	if len(v.reported) > 0 {
 		v.add("errors without a mistake: %q", v.reported)
@@ -80,7 +78,6 @@ func (v *verdict) finish() {
 	}
 }
 
-// compare compares every byte of a buffer.
 func (v *verdict) compare(b int) {
 	self, n := v.rt.Rank(), v.model.p.buffers[b].bytes
 	got := make([]byte, n)
@@ -110,9 +107,9 @@ func differs[T byte | float32](got, want []T) int {
 	return -1
 }
 
-// synchronize waits for all streams and recorded events, and returns their errors. If this is the
-// only program of the world, the order is random. Otherwise the order is fixed: it is a part of the
-// pool's history, and all ranks must have equal histories.
+// synchronize waits for all streams and recorded events and returns their errors. The order is
+// random if this is the world's only program. Otherwise it is fixed, because it is a part of the
+// pool's history, which must be the same on all ranks.
 func (v *verdict) synchronize() (onStream, onEvent map[int]error) {
 	onStream, onEvent = map[int]error{}, map[int]error{}
 	order := v.noise.Perm(len(v.streams) + len(v.events))
@@ -132,14 +129,12 @@ func (v *verdict) synchronize() (onStream, onEvent map[int]error) {
 	return onStream, onEvent
 }
 
-// note records a reported error.
 func (v *verdict) note(source string, i int, err error) {
 	if err != nil {
 		v.reported = append(v.reported, fmt.Sprintf("%s %d: %v", source, i, err))
 	}
 }
 
-// wasRecorded reports whether an event was recorded before the program ended.
 func (v *verdict) wasRecorded(event int) bool {
 	return slices.ContainsFunc(v.player.p.ops[:v.stopped], func(o op) bool {
 		return o.kind == record && o.event == event
@@ -164,9 +159,8 @@ func (v *verdict) interruptedWrite(buffer int) bool {
 	})
 }
 
-// isComplete reports whether a buffer's last write is known to be complete. One of two things must
-// have been synchronized without an error: the stream of the write, or an event that was recorded
-// on the stream after the write.
+// isComplete reports whether a buffer's last write is known to be complete, because the write's
+// stream, or an event recorded after the write, has been synchronized without an error.
 func (m *model) isComplete(rank, buffer int, onStream, onEvent map[int]error) bool {
 	index := m.wrote[rank][buffer]
 	if index < 0 {

@@ -18,7 +18,6 @@ import (
 	"symmem"
 )
 
-// signalsRank is the main function of a rank that runs a signalTask.
 func signalsRank(text []byte) error {
 	var task signalTask
 	if err := json.Unmarshal(text, &task); err != nil {
@@ -61,7 +60,7 @@ func signalsRank(text []byte) error {
 			line.Lost = lost.Ranks
 		}
 		if w.rt != nil {
-			_ = w.rt.Close() // Its error has been reported.
+			_ = w.rt.Close() // The error has been reported.
 		}
 	}
 	return json.NewEncoder(os.Stdout).Encode(line)
@@ -70,7 +69,6 @@ func signalsRank(text []byte) error {
 // warnAfter is the ranks' Options.WarnAfter.
 const warnAfter = 200 * time.Millisecond
 
-// logBuffer stores the output of a logger.
 type logBuffer struct {
 	mu   sync.Mutex
 	text bytes.Buffer // guarded by mu
@@ -88,34 +86,34 @@ func (l *logBuffer) lines() []string {
 	return strings.Split(strings.TrimSpace(l.text.String()), "\n")
 }
 
-// worker makes calls as one rank. It ends when a rank is killed. If a rank was stopped, the worker
-// ends some time later.
+// worker makes calls as one rank. It ends when a rank is killed, or some time after a rank was
+// stopped.
 type worker struct {
 	ctx  context.Context
 	plan *signalPlan
 	seed uint64
 	rank int
 	rt   *symmem.Runtime
-	// call describes the current call, which began at callStart. slowest describes the longest call
-	// so far. Its duration is took.
+	// call is the current call, which began at callStart. slowest is the longest call so far, and
+	// took is its duration.
 	call, slowest string
 	callStart     time.Time
 	took          time.Duration
 	// endTime is the time at which rank 0 ends the program if no rank is killed.
 	endTime time.Time
-	// own holds this rank's contribution to a sum, sum holds the result, and received holds a
-	// message. memory holds device memory for own, sum and received.
+	// own, sum and received hold this rank's contribution to a sum, the result, and a message.
+	// memory holds the same in device memory.
 	own, sum, received []int32
 	memory             [3]symmem.Memory
 }
 
-// joinedRounds is the number of rounds before Runtime.Close if a rank is killed in Runtime.Close.
+// joinedRounds is the number of rounds before a rank is killed in Runtime.Close.
 const joinedRounds = 2
 
-// stopRest is the time for which the ranks continue after a rank was stopped.
+// stopRest is the time for which the ranks continue after a stop.
 const stopRest = 200 * time.Millisecond
 
-// work opens the world and runs rounds until a round fails.
+// work opens the world and runs rounds until one fails.
 func (w *worker) work(o symmem.Options) (err error) {
 	w.enter(inOpen, w.plan.round)
 	if w.rt, err = symmem.Open(w.ctx, o); err != nil {
@@ -172,7 +170,7 @@ func (w *worker) allocate() error {
 	return nil
 }
 
-// begin records the beginning of a call. It also records the duration of the call before.
+// begin records the beginning of a call and the duration of the previous one.
 func (w *worker) begin(format string, args ...any) {
 	if took := time.Since(w.callStart); w.call != "" && took > w.took {
 		w.slowest, w.took = w.call, took
@@ -180,15 +178,15 @@ func (w *worker) begin(format string, args ...any) {
 	w.call, w.callStart = fmt.Sprintf(format, args...), time.Now()
 }
 
-// enter begins a call. In the call in which the victim gets its signal, the victim announces the
-// call. The other ranks delay this call.
+// enter begins a call. If the victim gets its signal in this call, the victim announces the call
+// and the other ranks delay it.
 func (w *worker) enter(call string, round int) {
 	w.begin("%s of round %d", call, round)
 	if call != w.plan.in || round != w.plan.round {
 		return
 	}
 	if w.rank == w.plan.victim || w.rank == w.plan.secondVictim {
-		// If the announcement fails, no rank gets a signal. The program then counts as a hang.
+		// If the announcement fails, no rank gets a signal, and the program counts as a hang.
 		_ = json.NewEncoder(os.Stdout).Encode(signalLine{
 			Rank: w.rank, PID: os.Getpid(), Announces: true,
 		})
@@ -214,7 +212,7 @@ func (w *worker) round(round int) (last bool, err error) {
 		return false, err
 	}
 	ranks := drawRanks(d, w.plan.ranks, w.plan.victim)
-	// If rank 0 serves the store and is stopped, Join does not warn of it.
+	// Join does not warn of rank 0 if rank 0 serves the store and is stopped.
 	silent := w.plan.stop > 0 && w.plan.in == anywhere
 	if !slices.Contains(ranks, w.rank) || silent {
 		return false, nil
@@ -227,7 +225,6 @@ func (w *worker) round(round int) (last bool, err error) {
 	return false, w.useAndClose("the joined group", joined, round)
 }
 
-// joinRepeatedly joins and closes groups of all ranks until a call fails.
 func (w *worker) joinRepeatedly() error {
 	for round := 0; ; round++ {
 		w.enter(inJoin, round)
@@ -241,7 +238,7 @@ func (w *worker) joinRepeatedly() error {
 	}
 }
 
-// drawRanks draws some of n ranks. It always includes one given rank.
+// drawRanks draws some of n ranks, and always one given rank.
 func drawRanks(d *rand.Rand, n, included int) []int {
 	ranks := []int{included}
 	for _, r := range d.Perm(n)[:1+d.IntN(n)] {
@@ -252,7 +249,6 @@ func drawRanks(d *rand.Rand, n, included int) []int {
 	return ranks
 }
 
-// useAndClose makes calls in a group and closes the group.
 func (w *worker) useAndClose(name string, g *symmem.Group, round int) error {
 	if _, err := w.runCalls(name, g, round); err != nil {
 		return err
@@ -284,8 +280,8 @@ func (w *worker) runCalls(name string, g *symmem.Group, round int) (last bool, e
 	return last, nil
 }
 
-// makeCalls runs a sum, a barrier and a message, and waits for them. The message is from the
-// group's first rank to its second.
+// makeCalls runs a sum, a barrier and a message from the group's first rank to its second, and
+// waits for them.
 func (w *worker) makeCalls(g *symmem.Group) error {
 	s, n := w.rt.DefaultStream(), int64(workElements)
 	own, sum, received := w.memory[0], w.memory[1], w.memory[2]
@@ -313,16 +309,14 @@ func (w *worker) makeCalls(g *symmem.Group) error {
 	return nil
 }
 
-// messages reports whether the backend supports messages. Between machines it does not.
+// messages reports whether the backend supports messages, which it does not between machines.
 func (w *worker) messages() bool { return !w.plan.separateMachines }
 
 // workElements is the number of elements of a sum. Rank 0 uses the last element to end the program.
 const workElements = 1500
 
-// contribution returns a rank's contribution to an element of a sum.
 func contribution(rank, round, i int) int32 { return int32((rank+1)*100_003 + round*1_009 + i) }
 
-// check checks the results of a sum and a message.
 func (w *worker) check(g *symmem.Group, round int) error {
 	for i := range workElements - 1 {
 		want := int32(0)
