@@ -28,7 +28,7 @@ type outbox struct {
 	// The fields below are for a trace. Without an OnEvent, scratch takes the place of the queue.
 	scratch   event.Event
 	trace     *trace.Source // nil if there is no trace, or no longer
-	described bool          // the trace knows the call site
+	described bool          // there is no OnEvent, and the trace knows the call site
 	site      uint32        // index of that call site
 }
 
@@ -63,7 +63,7 @@ func (o *outbox) unlock() {
 func (o *outbox) disconnect() {
 	o.lock()
 	defer o.unlock()
-	o.trace = nil
+	o.trace, o.described = nil, false
 }
 
 // firstQueue is the initial capacity of a queue, in events.
@@ -280,17 +280,38 @@ type poolEvents struct {
 
 // release unlocks Pool.mu and delivers the events of the pool. The caller holds no other lock.
 func (p *poolEvents) release() {
-	if p.outbox.silent() {
-		p.collectToTrace()
-		p.mu.Unlock()
+	if !p.outbox.silent() {
+		p.releaseAndDeliver()
 		return
 	}
+	p.collectToTrace()
+	p.mu.Unlock()
+}
+
+// releaseAndDeliver implements release for a Runtime with an OnEvent.
+func (p *poolEvents) releaseAndDeliver() {
 	p.collect()
 	batch := p.outbox.begin()
 	p.mu.Unlock()
 	if len(batch) > 0 {
 		p.outbox.deliver(batch)
 	}
+}
+
+// releaseOne implements release after an Alloc or a Free, which is usually a single event for the
+// trace.
+func (p *poolEvents) releaseOne() {
+	box := &p.outbox
+	number := box.number
+	if box.described && number+1 == p.ledger.Position() {
+		if placement := p.ledger.At(number); placement.Site() == box.site {
+			box.number = number + 1
+			box.trace.Placement(number, placement)
+			p.mu.Unlock()
+			return
+		}
+	}
+	p.release()
 }
 
 // collect queues the events that the ledger has recorded since the last call. mu is held.
@@ -316,16 +337,23 @@ func (p *poolEvents) collectToTrace() {
 	if box.trace == nil {
 		return
 	}
-	for end := p.ledger.Position(); box.number < end; box.number++ {
-		kind, stream, segment, offset, size, requested, site := p.ledger.Fields(box.number)
-		if !box.described || site != box.site {
-			box.described, box.site = true, site
-			box.scratch = box.common
-			box.scratch.Site = p.rt.sites.named(site)
-			box.trace.Describe(&box.scratch)
+	number, end := box.number, p.ledger.Position()
+	for box.number = end; number < end; number++ {
+		placement := p.ledger.At(number)
+		if site := placement.Site(); site != box.site || !box.described {
+			p.describe(site)
 		}
-		box.trace.Placement(box.number, kind, stream, segment, offset, size, requested)
+		box.trace.Placement(number, placement)
 	}
+}
+
+// describe sets the call site of later placements in the trace.
+func (p *poolEvents) describe(site uint32) {
+	box := &p.outbox
+	box.described, box.site = true, site
+	box.scratch = box.common
+	box.scratch.Site = p.rt.sites.named(site)
+	box.trace.Describe(&box.scratch)
 }
 
 // label sets the fields of an event that the ledger does not contain.

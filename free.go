@@ -44,7 +44,7 @@ func (p *Pool) free(b Buffer) error {
 	spin.Publish64(&p.frees, p.frees.Load()+1)
 	if p.events.active {
 		p.addresses.noteFree(block)
-		p.events.release()
+		p.events.releaseOne()
 		return nil
 	}
 	p.mu.Unlock()

@@ -196,7 +196,7 @@ func (p *Pool) alloc(s *Stream, bytes int64, site uint32) (Buffer, error) {
 	}
 	if p.events.active {
 		p.addresses.noteAlloc(b)
-		p.events.release()
+		p.events.releaseOne()
 		return b, nil
 	}
 	p.mu.Unlock()

@@ -49,7 +49,10 @@ type record struct {
 //	its second record number>>32 32, name 32   value or digest    collectives or bytes
 type payload struct{ a, b, c uint64 }
 
-const recordBytes = 32
+const (
+	recordBytes = 32
+	lineRecords = 2 // records of a cache line
+)
 
 // The head contains a stamp (the low bits of the record's number, counted from 1), the number of
 // the text that names the event's source, the kind, flags, and the age.
@@ -66,7 +69,7 @@ const (
 	secondFlag  = 1 << 57 // this is a second record
 	ageShift    = 58
 
-	batchRecords = 8
+	batchRecords = 16
 	maxAge       = 63
 	// minRecords is the minimum capacity. A batch must end before the ring returns to it.
 	minRecords = 2 * (maxAge + 1)
@@ -77,12 +80,13 @@ type placement struct {
 	number, stream, segment, offset, size, slack uint64
 }
 
-// pack returns the payload of the first record.
-func (p *placement) pack(site uint32) payload {
+// pack returns the payload of the first record. siteBits is the number of the call site's text in
+// the upper half.
+func (p *placement) pack(siteBits uint64) payload {
 	return payload{
 		p.number&(1<<32-1) | p.stream&(1<<16-1)<<32 | p.segment&(1<<16-1)<<48,
 		p.offset>>8&(1<<32-1) | p.size>>8<<32,
-		p.slack&(1<<32-1) | uint64(site)<<32,
+		p.slack&(1<<32-1) | siteBits,
 	}
 }
 

@@ -2,16 +2,20 @@ package trace
 
 import (
 	"strconv"
-	"time"
+	"sync/atomic"
 	"unsafe"
 
 	"symmem/event"
+	"symmem/internal/spin"
 )
 
 // Source writes the events of one pool or one group. Its owner serialises calls.
 type Source struct {
 	w     *Writer
+	next  *atomic.Uint64 // that of w
+	mask  uint64         // that of w
 	first unsafe.Pointer // the first record
+	clock clock
 	// The source's claimed records have the numbers from at to end-1, counted from 0.
 	at, end uint64
 
@@ -22,7 +26,7 @@ type Source struct {
 	ofGroup    bool
 	sourceBits uint64 // number of the source's text, shifted to its place in the head
 	site       string
-	siteText   uint32
+	siteBits   uint64 // number of the site's text, shifted to its place in the payload
 
 	call     *event.Call // the call of the latest collective
 	callText uint32
@@ -32,7 +36,8 @@ type Source struct {
 // NewSource returns a Source of the trace. The Source must not be used after Close of the Writer.
 func (w *Writer) NewSource() *Source {
 	return &Source{
-		w: w, first: unsafe.Pointer(&w.bytes[headerBytes]), calls: map[*event.Call]uint32{},
+		w: w, next: w.next, mask: w.mask, first: unsafe.Pointer(&w.bytes[headerBytes]),
+		clock: clock{start: w.start}, calls: map[*event.Call]uint32{},
 	}
 }
 
@@ -47,7 +52,8 @@ func (s *Source) Record(e *event.Event) {
 		s.recordWide(e)
 		return
 	}
-	s.Placement(e.Number, e.Kind, e.Stream, e.Segment, e.Offset, e.Size, e.Requested)
+	p := event.PackPlacement(e, 0)
+	s.Placement(e.Number, &p)
 }
 
 // Describe sets the pool and the call site of later calls of Placement to those of an event.
@@ -62,7 +68,7 @@ func (s *Source) Describe(e *event.Event) {
 // describeSite sets the call site of later records.
 func (s *Source) describeSite(site string) {
 	if !identical(site, s.site) {
-		s.site, s.siteText = site, s.w.text(site)
+		s.site, s.siteBits = site, uint64(s.w.text(site))<<32
 	}
 }
 
@@ -73,48 +79,57 @@ func identical(a, b string) bool {
 
 // Placement records an event of a pool that has no name. It is faster than Record. Describe sets
 // the pool and the call site.
-func (s *Source) Placement(
-	number uint64, kind event.Kind, stream uint32, segment int32, offset, size, requested int64,
-) {
-	// This is the path of every allocation. A struct of more than four words would pass through
-	// memory.
-	streamBits, segmentBits := uint64(stream), uint64(uint32(segment+1))
-	from, bytes, slack := uint64(offset), uint64(size), uint64(size-requested)
-	if (number|slack)>>32|(streamBits|segmentBits)>>16|(from|bytes)>>40|(from|bytes)&0xff != 0 {
-		s.recordWide(&event.Event{
-			Number: number, Kind: kind, Stream: stream, Segment: segment, Offset: offset, Size: size,
-			Requested: requested,
-		})
+func (s *Source) Placement(number uint64, p *event.Placement) {
+	// claim is called before the fields are loaded, because they would not stay in registers.
+	at := s.at
+	age := s.next.Load() - at - 1
+	if age > maxAge || at == s.end {
+		at, age = s.claim(), batchRecords-1
+	}
+	stream, segment := p.StreamSegment>>32, uint64(uint32(p.StreamSegment)+1)
+	offset, size, slack := uint64(p.Offset), uint64(p.Size), uint64(p.Size-p.Requested)
+	if (number|slack)>>32|(stream|segment)>>16|(offset|size)>>40|(offset|size)&0xff != 0 {
+		s.placeWide(number, p)
 		return
 	}
-	age := s.w.next.Load() - s.at - 1
-	if age > maxAge || s.at == s.end {
-		s.claim()
-		age = batchRecords - 1
-	}
-	s.at++
-	r := s.record(s.at)
-	r.a = number | streamBits<<32 | segmentBits<<48
-	r.b = from>>8 | bytes>>8<<32
-	r.c = slack | uint64(s.siteText)<<32
-	r.head = s.sourceBits | uint64(kind)<<kindShift | age<<ageShift | s.at&(1<<32-1)
+	s.at = at + 1
+	r := (*record)(unsafe.Add(s.first, at&s.mask*recordBytes))
+	r.a = number | stream<<32 | segment<<48
+	r.b = offset>>8 | size>>8<<32
+	r.c = slack | s.siteBits
+	r.head = s.sourceBits | uint64(p.Kind())<<kindShift | age<<ageShift | (at+1)&(1<<32-1)
 }
 
-// claim claims a batch of records. The unused records of the previous batch stay without a kind.
-func (s *Source) claim() {
-	s.end = s.w.next.Add(batchRecords)
-	s.at = s.end - batchRecords
-	for n := s.at + 1; n <= s.end; n++ {
+// placeWide records a placement in two records.
+func (s *Source) placeWide(number uint64, p *event.Placement) {
+	e := event.Event{Number: number}
+	p.Load(&e)
+	s.recordWide(&e)
+}
+
+// claim claims a batch of records and returns the number of the first, counted from 0. The unused
+// records of the previous batch stay without a kind.
+func (s *Source) claim() uint64 {
+	s.end = s.next.Add(batchRecords)
+	first := s.end - batchRecords
+	s.at = first
+	for n := first + 1; n <= s.end; n++ {
 		s.record(n).head = n & (1<<32 - 1)
+	}
+	// The next batch is probably the next records. Batches begin at any record, so a batch may touch
+	// one line more than it fills; the following batch fetches that line.
+	for n := s.end + 1; n <= s.end+batchRecords; n += lineRecords {
+		spin.PrefetchWrite(unsafe.Pointer(s.record(n)))
 	}
 	if s.end&(chunkRecords-1) < batchRecords {
 		s.w.approach()
 	}
+	return first
 }
 
 // record returns record n, counted from 1.
 func (s *Source) record(n uint64) *record {
-	return (*record)(unsafe.Add(s.first, (n-1)&s.w.mask*recordBytes))
+	return (*record)(unsafe.Add(s.first, (n-1)&s.mask*recordBytes))
 }
 
 // recordWide writes an event of a pool in two records.
@@ -124,7 +139,7 @@ func (s *Source) recordWide(e *event.Event) {
 		offset: uint64(e.Offset), size: uint64(e.Size), slack: uint64(e.Size - e.Requested),
 	}
 	s.recordTwo(s.sourceBits|uint64(e.Kind)<<kindShift,
-		p.pack(s.siteText), p.packRest(s.w.text(e.Name)))
+		p.pack(s.siteBits), p.packRest(s.w.text(e.Name)))
 }
 
 // recordTwo writes an event that has two records.
@@ -184,8 +199,8 @@ func (s *Source) groupEvent(
 	s.recordTwo(s.sourceBits|uint64(kind)<<kindShift,
 		payload{
 			number&(1<<32-1) | uint64(stream)<<32,
-			uint64(time.Since(s.w.start)),
-			uint64(text) | uint64(s.siteText)<<32,
+			s.clock.now(),
+			uint64(text) | s.siteBits,
 		},
 		payload{number>>32 | uint64(name)<<32, value, count})
 }

@@ -37,7 +37,7 @@ func Mix(digest, a, b uint64) uint64 {
 // absorb returns the digest after e. The products of place and amount do not depend on the digest.
 // In a sequence of events, each event therefore takes only the latency of one multiplication.
 func absorb(digest uint64, e *event.Event) uint64 {
-	return roll(digest, place(packPlace(e.Stream, e.Segment), e.Offset),
+	return roll(digest, place(event.PackStreamSegment(e.Stream, e.Segment), e.Offset),
 		amount(e.Size, e.Requested, e.Kind))
 }
 

@@ -48,18 +48,9 @@ type Ledger struct {
 // entry stores an event and the digest before it in 48 bytes. The digest after the event is in the
 // next entry. For the last event, it is the current digest.
 type entry struct {
-	streamSegment           uint64 // stream in the upper half, segment in the lower
-	offset, size, requested int64
-	siteKind                uint64 // call site above siteShift, kind below
-	before                  uint64
+	event.Placement
+	before uint64
 }
-
-// packPlace packs the stream and the segment of an event.
-func packPlace(stream uint32, segment int32) uint64 {
-	return uint64(stream)<<32 | uint64(uint32(segment))
-}
-
-const siteShift = 8
 
 // New returns an empty ledger that keeps the given number of events exactly, rounded up to a power
 // of two; 0 means DefaultKept.
@@ -79,8 +70,8 @@ func New(kept int) *Ledger {
 // Absorb appends the fields of e that ranks compare, and returns the event's position. site is the
 // index of the event's call site in a [Sites] table. Absorb allocates only while the ring grows.
 func (l *Ledger) Absorb(e *event.Event, site uint32) uint64 {
-	return l.append(packPlace(e.Stream, e.Segment), e.Offset, e.Size, e.Requested,
-		uint64(site)<<siteShift|uint64(e.Kind))
+	p := event.PackPlacement(e, site)
+	return l.append(p.StreamSegment, p.Offset, p.Size, p.Requested, p.SiteKind)
 }
 
 // Note appends an event with an unknown call site, as Absorb does. The compiler keeps its arguments
@@ -88,7 +79,7 @@ func (l *Ledger) Absorb(e *event.Event, site uint32) uint64 {
 func (l *Ledger) Note(
 	kind event.Kind, stream uint32, segment int32, offset, size, requested int64,
 ) uint64 {
-	return l.append(packPlace(stream, segment), offset, size, requested, uint64(kind))
+	return l.append(event.PackStreamSegment(stream, segment), offset, size, requested, uint64(kind))
 }
 
 func (l *Ledger) append(
@@ -103,8 +94,8 @@ func (l *Ledger) append(
 	l.digest = roll(before, place(streamSegment, offset), amount(size, requested, kind))
 	l.position = p + 1
 	s := &l.ring[p&uint64(len(l.ring)-1)]
-	s.streamSegment, s.offset, s.size, s.requested = streamSegment, offset, size, requested
-	s.siteKind, s.before = siteKind, before
+	s.StreamSegment, s.Offset, s.Size, s.Requested = streamSegment, offset, size, requested
+	s.SiteKind, s.before = siteKind, before
 	return p
 }
 
@@ -188,22 +179,16 @@ func (l *Ledger) EventAt(position uint64) (e event.Event, known bool) {
 // Load stores the event at position in e and returns the index of its call site. position must be
 // from Floor to Position-1. Fields that the ledger does not keep stay unchanged.
 func (l *Ledger) Load(position uint64, e *event.Event) (site uint32) {
-	s := &l.ring[position&uint64(len(l.ring)-1)]
-	e.Number, e.Offset, e.Size, e.Requested = position, s.offset, s.size, s.requested
-	e.Stream, e.Segment = uint32(s.streamSegment>>32), int32(uint32(s.streamSegment))
-	e.Kind = event.Kind(s.siteKind & (1<<siteShift - 1))
-	return uint32(s.siteKind >> siteShift)
+	p := l.At(position)
+	e.Number = position
+	p.Load(e)
+	return p.Site()
 }
 
-// Fields returns the fields of the event at position and the index of its call site. It does the
-// same as Load, in registers.
-func (l *Ledger) Fields(position uint64) (
-	kind event.Kind, stream uint32, segment int32, offset, size, requested int64, site uint32,
-) {
-	s := &l.ring[position&uint64(len(l.ring)-1)]
-	return event.Kind(s.siteKind & (1<<siteShift - 1)), uint32(s.streamSegment >> 32),
-		int32(uint32(s.streamSegment)), s.offset, s.size, s.requested,
-		uint32(s.siteKind >> siteShift)
+// At returns the packed event at position, which must be from Floor to Position-1. The result is
+// valid until the next event.
+func (l *Ledger) At(position uint64) *event.Placement {
+	return &l.ring[position&uint64(len(l.ring)-1)].Placement
 }
 
 // Agree records that the first position events, with the given digest, are equal on all ranks of an

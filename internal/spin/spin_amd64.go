@@ -55,3 +55,7 @@ func PutLine(dst unsafe.Pointer, seq, digest uint64, src unsafe.Pointer, n int)
 //
 //go:noescape
 func PrefetchWrite(line unsafe.Pointer)
+
+// Ticks returns the processor's time-stamp counter. Its frequency is unknown. If the counter is not
+// invariant, or processors are not synchronized, the count may change its speed or step back.
+func Ticks() uint64

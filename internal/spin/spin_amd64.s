@@ -171,6 +171,14 @@ TEXT ·PrefetchWrite(SB), NOSPLIT, $0-8
 	BYTE $0x0F; BYTE $0x0D; BYTE $0x08
 	RET
 
+// func Ticks() uint64
+TEXT ·Ticks(SB), NOSPLIT, $0-8
+	RDTSC
+	SHLQ $32, DX
+	ORQ  DX, AX
+	MOVQ AX, ret+0(FP)
+	RET
+
 // func goroutine() uintptr
 TEXT ·goroutine(SB), NOSPLIT, $0-8
 	MOVQ (TLS), AX

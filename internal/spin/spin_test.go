@@ -120,3 +120,12 @@ func TestNothingAllocates(t *testing.T) {
 		t.Errorf("got %v allocations, want none", allocations)
 	}
 }
+
+func TestTicksGrow(t *testing.T) {
+	first := Ticks()
+	for range 100 {
+		if next := Ticks(); next < first {
+			t.Fatalf("Ticks() = %d after %d; want no less", next, first)
+		}
+	}
+}

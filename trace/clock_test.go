@@ -1,0 +1,55 @@
+package trace
+
+import (
+	"testing"
+	"time"
+)
+
+// measured reports whether the clock counts ticks.
+func (c *clock) measured() bool { return c.limit > 0 }
+
+// TestClockFollowsSystem compares the clock with the system's for long enough to measure ticks.
+func TestClockFollowsSystem(t *testing.T) {
+	c := clock{start: time.Now()}
+	var before, previous uint64
+	for end := time.Now().Add(50 * time.Millisecond); time.Now().Before(end); {
+		before = uint64(time.Since(c.start))
+		got := c.now()
+		after := uint64(time.Since(c.start))
+		const tolerance = 5000
+		if got+tolerance < before || got > after+tolerance {
+			t.Fatalf("now() = %d ns; want %d to %d", got, before, after)
+		}
+		if got+tolerance < previous {
+			t.Fatalf("now() = %d ns after %d ns; want no less", got, previous)
+		}
+		previous = got
+	}
+}
+
+// TestClockMeasuresAnew moves the processor's counter, as a resumed virtual machine does.
+func TestClockMeasuresAnew(t *testing.T) {
+	c := clock{start: time.Now()}
+	base := reading{ticks: 1000, elapsed: 0}
+	c.measure(base)
+	c.measure(reading{ticks: base.ticks + 20_000_000, elapsed: 10_000_000})
+	if !c.measured() || c.length(2000) != 1000 {
+		t.Fatalf("2,000 ticks at 2 GHz have %d ns, measured %v; want 1,000, true", c.length(2000),
+			c.measured())
+	}
+	c.measure(reading{ticks: base.ticks + 20_200_000, elapsed: 10_100_000})
+	if !c.measured() {
+		t.Error("the clock measures anew after even ticks; want it to go on")
+	}
+	for name, ticks := range map[string]uint64{"forwards": 1 << 40, "backwards": 500} {
+		moved := c
+		moved.measure(reading{ticks: ticks, elapsed: 10_200_000})
+		if moved.measured() {
+			t.Errorf("the clock counts ticks after the counter has moved %s; want it to measure anew", name)
+		}
+	}
+	c.measure(reading{ticks: base.ticks + 20_200_000, elapsed: 10_100_000})
+	if !c.measured() {
+		t.Error("two equal readings end the measurement; want no change")
+	}
+}
