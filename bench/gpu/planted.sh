@@ -1,0 +1,17 @@
+#!/usr/bin/env bash
+# Records programs with planted differences with PyTorch's own pools, on 4 ranks (torch/planted.py).
+# Needs a PyTorch with CUDA and 4 GPUs, and nothing of symmem.
+#
+#   planted.sh PROGRAMS FOLDER   runs the programs of a file and writes an archive for each rank
+#   SECONDS_RUNNING              after which no program begins (60)
+#   PYTHON                       the interpreter that has PyTorch (python3)
+#
+#   go test ./cmd/symmem/internal/diff/load -run WritePrograms -programs-file PROGRAMS
+set -euo pipefail
+programs=${1:?a file with programs}
+folder=${2:?a folder for the archives}
+mkdir -p "$folder"
+export NCCL_NVLS_ENABLE=0 OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE=1
+limit=${SECONDS_RUNNING:-60}
+exec timeout --kill-after=5 "$((limit + 45))" "${PYTHON:-python3}" -m torch.distributed.run \
+	--standalone --nproc-per-node 4 "$(dirname "$0")/torch/planted.py" "$programs" "$folder" "$limit"
