@@ -1,6 +1,8 @@
 package main
 
 import (
+	"bytes"
+	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -13,6 +15,13 @@ import (
 func traceRanks(t *testing.T, odd int) string {
 	t.Helper()
 	folder := t.TempDir()
+	traceRanksIn(t, folder, odd)
+	return folder
+}
+
+// traceRanksIn implements traceRanks with a given folder.
+func traceRanksIn(t *testing.T, folder string, odd int) {
+	t.Helper()
 	runtimes, err := symmem.OpenLocal(t.Context(), 3, symmem.Options{
 		Backend: "host", Check: symmem.CheckOff, CallSites: true, Trace: folder,
 	})
@@ -29,7 +38,6 @@ func traceRanks(t *testing.T, odd int) string {
 		})
 	}
 	ranks.Wait()
-	return folder
 }
 
 // requestMemory allocates and frees buffers.
@@ -73,5 +81,30 @@ func TestDiffOfTraces(t *testing.T) {
 	}
 	if code != exitWrong {
 		t.Errorf("exit code %d; want %d", code, exitWrong)
+	}
+}
+
+// TestDiffOfTwoWorlds compares the traces of two worlds of the same processes. Only the ranks of the
+// second world differ.
+func TestDiffOfTwoWorlds(t *testing.T) {
+	folder := t.TempDir()
+	traceRanksIn(t, folder, -1)
+	traceRanksIn(t, folder, 20)
+	code, out, stderr := runDiff(t, folder)
+	if code != exitWrong || strings.Count(out, "requests differ first") != 1 ||
+		!strings.Contains(out, "pool 0 of group world (world 2), ranks 0-2:\n  requests differ first") {
+		t.Errorf("diff: exit code %d, %s%s; want 1 and a difference in world 2", code, out, stderr)
+	}
+	archive := filepath.Join(t.TempDir(), "trace.zip")
+	var output, errs bytes.Buffer
+	code = run(t.Context(), []string{"export", "--perfetto", archive, folder},
+		strings.NewReader(""), &output, &errs)
+	text := output.String()
+	if code != exitOK || !strings.Contains(text, "world2-rank0.trace is left out") {
+		t.Errorf("export: exit code %d, %s%s; want 0 and a note about world 2", code, text, &errs)
+	}
+	page := filepath.Join(t.TempDir(), "report.html")
+	if code, out, stderr := runReport(t, "-o", page, folder); code != exitWrong {
+		t.Errorf("report: exit code %d, %s%s; want 1", code, out, stderr)
 	}
 }

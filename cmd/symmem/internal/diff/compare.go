@@ -56,6 +56,9 @@ func (r *Report) compare(ranks []*history.Rank, o Options) {
 	r.Notes = append(r.Notes, notes...)
 	found := make([]*comparison, 0, len(matches))
 	for _, m := range matches {
+		if world := ranks[0].World; world > 1 {
+			m.title += fmt.Sprintf(" (world %d)", world)
+		}
 		c := newComparison(ranks, m)
 		c.run()
 		found = append(found, c)

@@ -51,6 +51,7 @@ func Open(paths []string) (*Traces, error) {
 		return nil, err
 	}
 	t := &Traces{groups: map[string]*group{}}
+	sources = t.selectWorld(sources)
 	var samples []samples
 	events := 0
 	for _, s := range sources {
@@ -64,7 +65,7 @@ func Open(paths []string) (*Traces, error) {
 		})
 		if duplicate {
 			return nil, fmt.Errorf("%s and %s are both of rank %d: pass the traces of one "+
-				"world of one run, such as world2-*.trace", t.ranks[at].path, s.Path, r.rank)
+				"world of one run", t.ranks[at].path, s.Path, r.rank)
 		}
 		t.ranks = slices.Insert(t.ranks, at, r)
 		samples = slices.Insert(samples, at, sampleClock(l))
@@ -77,6 +78,21 @@ func Open(paths []string) (*Traces, error) {
 	t.Clocks = measureClocks(t.ranks, samples)
 	t.note()
 	return t, nil
+}
+
+// selectWorld returns the traces of the first world in a list, and notes those of other worlds.
+func (t *Traces) selectWorld(all []load.Source) []load.Source {
+	first := all[0].World
+	for _, s := range all {
+		first = min(first, s.World)
+	}
+	return slices.DeleteFunc(slices.Clone(all), func(s load.Source) bool {
+		if s.World != first {
+			t.Notes = append(t.Notes, fmt.Sprintf("%s is left out: it belongs to another world of the "+
+				"process; export the files of that world separately", s.Path))
+		}
+		return s.World != first
+	})
 }
 
 // read reads a trace. Other files that symmem diff reads are refused, too.

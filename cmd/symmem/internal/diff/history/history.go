@@ -165,7 +165,11 @@ func (f Frame) String() string { return fmt.Sprintf("%s:%d %s", f.File, f.Line, 
 type Rank struct {
 	File   string
 	Number int
-	// Format names the file's format.
+	// World numbers the worlds of a process by the name of a trace, counted from 1. Ranks of
+	// different worlds are not compared.
+	World int
+	// Format names the file's format, and the world if it is not the first. Ranks with different
+	// formats are not compared.
 	Format    string
 	Sequences []*Sequence
 	Frames    []Frame

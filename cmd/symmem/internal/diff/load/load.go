@@ -40,11 +40,27 @@ type Options struct {
 type Source struct {
 	Path string
 	Rank int // -1 if neither the name nor the caller gives it
-	size int64
+	// World numbers the worlds of a process by the name of a trace, counted from 1.
+	World int
+	size  int64
 }
 
 // lastNumber finds the last integer of a name.
 var lastNumber = regexp.MustCompile(`(\d+)\D*$`)
+
+// laterWorld finds the number of the world in the name of a trace, if it is not the first world of
+// its process.
+var laterWorld = regexp.MustCompile(`^world(\d+)-rank\d+\.trace$`)
+
+// worldOf returns the number of a trace's world.
+func worldOf(path string) int {
+	if digits := laterWorld.FindStringSubmatch(filepath.Base(path)); digits != nil {
+		if n, err := strconv.Atoi(digits[1]); err == nil {
+			return n
+		}
+	}
+	return 1
+}
 
 // Find lists the files of paths. A directory stands for the files in it, except replaced traces
 // (.old) and reports (.html). The rank of a file is the
@@ -96,7 +112,7 @@ func newSource(path string, ranks map[string]int) (Source, error) {
 	if err != nil {
 		return Source{}, fmt.Errorf("finding files: %w", err)
 	}
-	s := Source{Path: path, size: info.Size()}
+	s := Source{Path: path, World: worldOf(path), size: info.Size()}
 	if !info.Mode().IsRegular() {
 		return s, fmt.Errorf("%s is not a regular file", path)
 	}
@@ -195,6 +211,9 @@ func readFile(s Source, device int, report func(int)) (*history.Rank, error) {
 		return nil, fmt.Errorf("reading %s: %w", s.Path, err)
 	}
 	rank.File = s.Path
+	if rank.World = s.World; s.World > 1 {
+		rank.Format += fmt.Sprintf(", world %d", s.World)
+	}
 	if rank.Number >= 0 {
 		return rank, nil // the file contains it
 	}
