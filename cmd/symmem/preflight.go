@@ -27,8 +27,8 @@ node also reports what symmem doctor finds there.
 
 The report names the node, the rank with its GPU, or the link at fault. If most links of a rank are
 slow, the rank is at fault. The only link of two ranks is not compared; --min-link sets a limit for
-all links. Under a launcher rank 0 prints the report. If rank 0 is lost, the other ranks print their
-errors on standard error.
+all links. Under a launcher rank 0 prints the report, or the lowest rank that is not lost. The other
+ranks print their errors on standard error.
 
 --prometheus writes a file for the textfile collector of node_exporter on each node. The fields of
 --json are listed in docs/reference/json.md.
@@ -126,23 +126,24 @@ func (f *preflightFlags) run(cmd *cobra.Command) error {
 		return exitWith(exitWrong, nil) // so that the other ranks are ended, if they do not end
 	}
 	report := f.judge(r.accounts(), preflight.Options{Ranks: world.Size, First: -1})
-	if world.Rank != 0 && r.account.Error != "" {
+	if !r.reports() && r.account.Error != "" {
 		fmt.Fprintf(cmd.ErrOrStderr(), "[rank %d] %s\n", world.Rank, r.account.Error)
 	}
-	if err := f.write(cmd, report, world); err != nil {
+	if err := f.write(cmd, report, r.reports(), world.LocalRank == 0); err != nil {
 		return exitWith(exitUsage, err)
 	}
 	return exitWith(report.Code(), nil)
 }
 
-// write writes the report if this is rank 0, and the metrics if this is the first rank of a node.
+// write prints the report if reports is set, and writes the metrics if this is the first rank of a
+// node.
 func (f *preflightFlags) write(
-	cmd *cobra.Command, report *preflight.Report, world rendezvous.World,
+	cmd *cobra.Command, report *preflight.Report, reports, firstOfNode bool,
 ) (err error) {
-	if world.Rank == 0 {
+	if reports {
 		err = writeReport(cmd.OutOrStdout(), f.json, report, report.WriteText)
 	}
-	if world.LocalRank == 0 && f.prometheus != "" {
+	if firstOfNode && f.prometheus != "" {
 		err = errors.Join(err, report.WriteMetrics(f.prometheus))
 	}
 	return err

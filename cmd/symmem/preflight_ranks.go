@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -106,6 +107,17 @@ func (r *preflightRank) inspect() {
 	r.account.Machine = doctor.Examine(facts).Problems()
 }
 
+// reports reports whether this rank prints the report: it is the lowest rank that its error does
+// not blame. Without an error, this is rank 0.
+func (r *preflightRank) reports() bool {
+	for rank := range r.world.Rank {
+		if !slices.Contains(r.account.Lost, rank) {
+			return false
+		}
+	}
+	return true
+}
+
 // accounts returns the accounts that this rank has.
 func (r *preflightRank) accounts() []preflight.Account {
 	if r.all != nil {
@@ -140,7 +152,7 @@ func (f *preflightFlags) startRanks(cmd *cobra.Command) error {
 	if interrupted(&result) {
 		report := f.judge(nil, preflight.Options{Ranks: ranks, First: -1})
 		report.Interrupt(result.Signal.String())
-		return exitWith(128+int(result.Signal), f.write(cmd, report, rendezvous.World{}))
+		return exitWith(128+int(result.Signal), f.write(cmd, report, true, true))
 	}
 	if err != nil && !errors.Is(err, context.DeadlineExceeded) {
 		return exitWith(exitUsage, fmt.Errorf("starting the ranks: %w", err))
@@ -155,7 +167,7 @@ func (f *preflightFlags) startRanks(cmd *cobra.Command) error {
 		}
 	}
 	report := f.judge(collect[preflight.Account](output.Bytes()), o)
-	if err := f.write(cmd, report, rendezvous.World{}); err != nil {
+	if err := f.write(cmd, report, true, true); err != nil {
 		return exitWith(exitUsage, err)
 	}
 	return exitWith(report.Code(), nil)

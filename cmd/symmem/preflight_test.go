@@ -142,27 +142,60 @@ func TestPreflightNamesStoppedRank(t *testing.T) {
 	r.checkRankAtFault(t, 2)
 }
 
-// TestPreflightNamesMissingRank starts two ranks of three, as a launcher does.
-func TestPreflightNamesMissingRank(t *testing.T) {
+// launchPreflights starts some ranks of three, as a launcher does. The result has nil for the others.
+func launchPreflights(t *testing.T, ranks ...int) []*preflightRun {
+	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
 	port := l.Addr().(*net.TCPAddr).Port
 	_ = l.Close()
-	var runs []*preflightRun
-	for rank := range 2 {
-		runs = append(runs, startPreflight(t, []string{
+	runs := make([]*preflightRun, 3)
+	for _, rank := range ranks {
+		runs[rank] = startPreflight(t, []string{
 			fmt.Sprint("RANK=", rank), fmt.Sprint("LOCAL_RANK=", rank), "WORLD_SIZE=3",
 			"LOCAL_WORLD_SIZE=3", "MASTER_ADDR=127.0.0.1", fmt.Sprint("MASTER_PORT=", port),
-		}, "--timeout=2s"))
+		}, "--timeout=2s", "--tolerance=0")
 	}
+	return runs
+}
+
+// checkSilent checks that a rank prints its error and no report.
+func (r *preflightRun) checkSilent(t *testing.T) {
+	t.Helper()
+	_ = r.cmd.Wait() // The exit code is checked below.
+	if code := r.cmd.ProcessState.ExitCode(); code != 4 || r.stdout.Len() > 0 || r.stderr.Len() == 0 {
+		t.Errorf("exit code %d, report %q, error %q; want 4, no report and an error", code, &r.stdout,
+			&r.stderr)
+	}
+}
+
+func TestPreflightNamesMissingRank(t *testing.T) {
+	runs := launchPreflights(t, 0, 1)
 	runs[0].checkRankAtFault(t, 2)
-	_ = runs[1].cmd.Wait() // The exit code is checked below.
-	if code := runs[1].cmd.ProcessState.ExitCode(); code != 4 ||
-		!strings.Contains(runs[1].stderr.String(), "did not arrive") {
-		t.Errorf("rank 1: exit code %d, %q; want 4 and the reason", code, &runs[1].stderr)
+	runs[1].checkSilent(t)
+	if !strings.Contains(runs[1].stderr.String(), "did not arrive") {
+		t.Errorf("rank 1 printed %q; want the reason", &runs[1].stderr)
 	}
+}
+
+// TestPreflightWithoutRankZero checks that the lowest other rank reports if rank 0 does not start.
+func TestPreflightWithoutRankZero(t *testing.T) {
+	runs := launchPreflights(t, 1, 2)
+	runs[1].checkRankAtFault(t, 0)
+	runs[2].checkSilent(t)
+}
+
+// TestPreflightAfterKillOfRankZero kills rank 0, with the store of the ranks, when it has started.
+func TestPreflightAfterKillOfRankZero(t *testing.T) {
+	runs := launchPreflights(t, 0, 1, 2)
+	if err := runs[0].cmd.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	_ = runs[0].cmd.Wait() // It was killed.
+	runs[1].checkRankAtFault(t, 0)
+	runs[2].checkSilent(t)
 }
 
 // TestPreflightNamesSlowRank stops a rank most of the time, so that it runs at a fraction of its
