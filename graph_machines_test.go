@@ -1,6 +1,7 @@
 package symmem_test
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -21,20 +22,24 @@ import (
 const firstVariable = "SYMMEM_TEST_FIRST"
 
 // TestFirstCallsAreCapturedBetweenMachines captures the first call of each operation in a new
-// group. NCCL_HOSTID simulates two machines. NCCL connects and allocates during the call, but the
+// group. NCCL_HOSTID simulates two machines, or as many as the variable MACHINES says. NCCL connects and allocates during the call, but the
 // capture must stay valid.
 func TestFirstCallsAreCapturedBetweenMachines(t *testing.T) {
 	if os.Getenv(backendVariable) != "nccl" {
 		t.Skip(fmt.Errorf("the host backend has groups on one machine only: %w", symmem.ErrUnsupported))
 	}
 	store, ranks := "unix:@symmem-test-"+rand.Text(), min(4, localRanks(t))
+	machines, err := strconv.Atoi(cmp.Or(os.Getenv("MACHINES"), "2"))
+	if err != nil {
+		t.Fatal(err)
+	}
 	needRanks(t, ranks)
 	var all []*exec.Cmd
 	for number := range ranks {
 		c := systest.Command(t, systest.Patience, os.Args[0])
 		c.Env = append(os.Environ(), firstVariable+"=1", storeVariable+"="+store,
 			rankVariable+"="+strconv.Itoa(number), sizeVariable+"="+strconv.Itoa(ranks),
-			fmt.Sprintf("NCCL_HOSTID=machine-%d", 2*number/ranks), "NCCL_NET=Socket")
+			fmt.Sprintf("NCCL_HOSTID=machine-%d", machines*number/ranks), "NCCL_NET=Socket")
 		c.Stdout, c.Stderr = &strings.Builder{}, os.Stderr
 		if err := c.Start(); err != nil {
 			t.Fatal(err)

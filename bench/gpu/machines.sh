@@ -1,16 +1,87 @@
 #!/usr/bin/env bash
-# Two machines that are one: half of the ranks have another NCCL_HOSTID, and NCCL's data goes
-# through sockets. Sums must be right all the same. INTERFACE names the network (lo).
+# Several machines that are one: NCCL_HOSTID splits the ranks, and NCCL's data goes through sockets.
+# Results must be right, captured or not, and every fault must have its name on every rank.
+#
+#   LAYOUTS     how many machines (2 4)
+#   PARTS       what to try (checks random captures faults kills uneven graphs recoveries windows)
+#   SECONDS_EACH   how long random programs run in each layout (60)
+#   SEED        where random programs come from (1)
+#   INTERFACE   the network (lo)
+#   NCCL_LABEL  a name for the version of NCCL in the report (none)
 # shellcheck source-path=SCRIPTDIR source=machine.sh
 . "$(dirname "$0")/machine.sh"
 
-export NCCL_NET=Socket NCCL_IB_DISABLE=1 NCCL_SOCKET_IFNAME=${INTERFACE:-lo}
-expect 0 180 "${spread[@]}" symmem verify --backend "$BACKEND" --churn 100 --skew
-expect 0 180 "${spread[@]}" symmem verify --backend "$BACKEND" --check every --groups 3
-expect 0 300 "${spread[@]}" symmem verify --backend "$BACKEND" --from-round 1 --rounds 4 \
-	--max-bytes 1M
-expect 0 180 "${spread[@]}" symmem bench collective --backend "$BACKEND" --path auto \
-	--sizes 1K,64K,1M,16M
-SYMMEM_TEST_BACKEND=$BACKEND expect 0 180 "$BUILD/symmem.test" -test.v -test.timeout 180s \
-	-test.run '^TestFirstCallsAreCapturedBetweenMachines$'
+export NCCL_NET=Socket NCCL_IB_DISABLE=1 NCCL_MNNVL_ENABLE=0 NCCL_SOCKET_IFNAME=${INTERFACE:-lo}
+export SYMMEM_TEST_BACKEND=$BACKEND
+chaos=("$BUILD/chaos.test" -test.v -test.timeout 100s -seed "${SEED:-1}" -at-once 1)
+
+# on_machines MACHINES COMMAND... starts the ranks of a command on simulated machines.
+# shellcheck disable=SC2016 # the ranks' shells expand it
+machine='export NCCL_HOSTID=machine-$((RANK * $0 / WORLD_SIZE)); exec "$@"'
+on_machines() { printf '%s\0' symmem launch -n "$RANKS" -- bash -c "$machine" "$@"; }
+
+# run_on CODE SECONDS MACHINES COMMAND... demands an exit code of a command on simulated machines.
+run_on() {
+	local code=$1 seconds=$2 command
+	shift 2
+	mapfile -d '' -t command < <(on_machines "$@")
+	expect "$code" "$seconds" "${command[@]}"
+}
+
+# run_part PART MACHINES runs one part on a number of machines.
+run_part() {
+	local verify=(symmem verify --backend "$BACKEND" --seed "${SEED:-1}")
+	case $1 in
+	checks)
+		run_on 0 60 "$2" "${verify[@]}" --churn 100 --skew --check every --groups 3
+		run_on 1 60 "$2" "${verify[@]}" --churn 400 --skew --check every --placement address
+		;;
+	random)
+		run_on 0 $((${SECONDS_EACH:-60} + 60)) "$2" "${verify[@]}" --for "${SECONDS_EACH:-60}s" \
+			--max-bytes 1M
+		;;
+	captures)
+		MACHINES=$2 expect 0 60 "$BUILD/symmem.test" -test.v -test.timeout 60s \
+			-test.run '^TestFirstCallsAreCapturedBetweenMachines$'
+		;;
+	faults)
+		# The ranks of this table appear to run on two machines.
+		[[ $2 != 2 ]] || expect 0 100 "$BUILD/chaos.test" -test.v -test.timeout 100s -test.parallel 1 \
+			-test.run '^TestPageOnAGPU$/.*/.*/gpu_machines$'
+		;;
+	kills) expect 0 100 "${chaos[@]}" -machines "$2" -programs 8 -test.run 'TestKillsOnAGPU$' ;;
+	uneven) expect 0 100 "${chaos[@]}" -machines "$2" -programs 20 -test.run 'TestUnevenOnAGPU$' ;;
+	graphs) expect 0 100 "${chaos[@]}" -machines "$2" -programs 10 -test.run 'TestGraphsOnAGPU$' ;;
+	recoveries)
+		expect 0 100 "${chaos[@]}" -machines "$2" -programs 40 -test.run 'TestRecoveriesOnAGPU$'
+		;;
+	windows) probe_windows "$2" ;;
+	*) fail "no part is named $1" ;;
+	esac
+}
+
+# probe_windows MACHINES asks for windows between machines. NCCL needs GIN for them, of type 2 over
+# sockets. The first rank's log says whether NCCL has symmetric memory.
+probe_windows() {
+	local log
+	log=$(mktemp -d)
+	at_exit rm -rf "$log"
+	NCCL_GIN_TYPE=2 NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,NET NCCL_DEBUG_FILE=$log/%p \
+		run_on 0 60 "$1" symmem verify --backend "$BACKEND" --path window --groups 3
+	grep -hE 'ymmetric|GIN|Gin' "$log"/* | sed -E 's/^[^ ]* *//' | sort | uniq -c | sort -rn | head -20
+}
+
+rows=()
+for name in ${PARTS:-checks random captures faults kills uneven graphs recoveries windows}; do
+	for machines in ${LAYOUTS:-2 4}; do
+		begin=$SECONDS before=$failed failed=0
+		run_part "$name" "$machines"
+		result=pass
+		((failed == 0)) || result='**FAILED**'
+		rows+=("| ${NCCL_LABEL:-} | $machines x $((RANKS / machines)) | $name | $result | $((SECONDS - begin)) |")
+		failed=$((before | failed))
+	done
+done
+printf '\n| NCCL | machines | part | result | s |\n|---|---|---|---|---|\n'
+printf '%s\n' "${rows[@]}"
 finish

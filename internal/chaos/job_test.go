@@ -35,7 +35,11 @@ var roles = map[string]func(task []byte) error{
 }
 
 func runRole(role string) int {
-	if err := roles[role]([]byte(os.Getenv(taskVariable))); err != nil {
+	err := restartOnMachine()
+	if err == nil {
+		err = roles[role]([]byte(os.Getenv(taskVariable)))
+	}
+	if err != nil {
 		fmt.Fprintf(os.Stderr, "rank %s: %v\n", os.Getenv("RANK"), err)
 		return 1
 	}
@@ -49,6 +53,8 @@ type job struct {
 	// limit is the time after which the program counts as a hang and its ranks print their
 	// goroutines.
 	limit time.Duration
+	// machines is the number of machines on which the ranks appear to run, or 0.
+	machines int
 	// variables are added to the environment of the ranks.
 	variables []string
 	// onLine is called for each line that ranks write to standard output, one call at a time.
@@ -74,6 +80,7 @@ func (j *job) environment() ([]string, error) {
 		env = append(env, "GORACE=atexit_sleep_ms=10")
 	}
 	env = append(env, j.variables...)
+	env = append(env, fmt.Sprintf("%s=%d", machinesVariable, j.machines))
 	if j.folder != "" {
 		env = append(env, "TMPDIR="+j.folder)
 	}

@@ -45,7 +45,9 @@ type task struct {
 	PerWorld        int
 	// GPU selects the GPU backend.
 	GPU bool
-	// Most is the maximum size of a sum in programs with graphs, in bytes, and 0 for other
+	// Machines is the number of machines on which the ranks appear to run.
+	Machines int
+	// Most is the maximum size of a sum in programs with graphs, in bytes. It is 0 for other
 	// programs.
 	Most int64
 }
@@ -87,7 +89,7 @@ func (k *kind) test(t *testing.T, programs int, base task, env []string) {
 func (k *kind) testOnAGPU(t *testing.T, programs int, base task) {
 	t.Helper()
 	skipSlow(t)
-	base.GPU = true
+	base.GPU, base.Machines = true, *machinesFlag
 	k.test(t, programs, base, gpuVariables(t))
 }
 
@@ -97,6 +99,7 @@ func (k *kind) run(ctx context.Context, t *task, env []string) error {
 	var other []string // lines that are not reports
 	j := job{
 		role: "programs", ranks: ranks, task: t, limit: k.limit, variables: env,
+		machines: t.Machines,
 		onLine: func(line string) {
 			var r report
 			if err := json.Unmarshal([]byte(line), &r); err != nil {

@@ -39,7 +39,9 @@ var pageLevels = []string{"off", "registration", "every"}
 // pageWorld describes a backend and the outcomes that the documentation promises.
 type pageWorld struct {
 	backend string
-	paths   []symmem.PathChoice
+	// machines is the number of machines on which the ranks appear to run, or 0.
+	machines int
+	paths    []symmem.PathChoice
 	// shortTimeout is the timeout for faults that must cause a timeout.
 	shortTimeout time.Duration
 	// propagates is true if events and streams carry the error and following work is skipped.
@@ -62,6 +64,10 @@ var pageWorlds = map[string]*pageWorld{
 	"gpu": {
 		backend: "nccl", shortTimeout: 1500 * time.Millisecond, followingWorkEnds: true,
 		paths: []symmem.PathChoice{symmem.PathPlain, symmem.PathDirect},
+	},
+	"gpu machines": {
+		backend: "nccl", machines: 2, shortTimeout: 1500 * time.Millisecond, followingWorkEnds: true,
+		paths: []symmem.PathChoice{symmem.PathPlain},
 	},
 	"gpu window": {
 		backend: "nccl", shortTimeout: 1500 * time.Millisecond,
@@ -86,7 +92,7 @@ func TestPage(t *testing.T) {
 func TestPageOnAGPU(t *testing.T) {
 	t.Parallel()
 	env := gpuVariables(t, "SOFTGPU_DEAF=1")
-	for _, world := range []string{"gpu", "gpu window"} {
+	for _, world := range []string{"gpu", "gpu machines", "gpu window"} {
 		for _, level := range pageLevels {
 			for name, f := range pageFaults {
 				task := pageTask{World: world, Level: level, Fault: name}
@@ -122,6 +128,7 @@ func (p pageTask) run(t *testing.T, env []string) {
 	var reports []pageReport
 	j := job{
 		role: "page", ranks: pageRanks, task: p, limit: pageLimit, variables: env,
+		machines: pageWorlds[p.World].machines,
 		onLine: func(line string) {
 			var r pageReport
 			if json.Unmarshal([]byte(line), &r) == nil {

@@ -83,22 +83,22 @@ func (t *task) recovery(number int) *recovery {
 		faults, p.way = []mistakeKind{killNow}, byJoin
 	}
 	for p.mistake.kind == none {
-		p.before = drawSteps(d, l, 1, 8+d.IntN(24))
+		p.before = t.drawSteps(d, l, 1, 8+d.IntN(24))
 		p.mistake = drawMistake(d, p.before, faults...)
 	}
 	l = newLayout(ranks)
 	if p.mistake.kind == killNow {
 		l.groups[0] = slices.Delete(l.groups[0], p.mistake.rank, p.mistake.rank+1)
 	}
-	p.after = drawSteps(d, l, 0, 4+d.IntN(16))
+	p.after = t.drawSteps(d, l, 0, 4+d.IntN(16))
 	p.after.ops = append(p.after.ops, op{kind: closeKeptGraphs})
 	p.after.comparePlacement, p.after.keep = true, 8
 	return p
 }
 
-// drawSteps draws a program of n steps that uses one group, and allocates and frees buffers between
-// its calls.
-func drawSteps(d *rand.Rand, l layout, group, n int) *program {
+// drawSteps draws a program of n steps that uses one group. Between its calls it allocates and
+// frees buffers. Messages between machines are not supported.
+func (t *task) drawSteps(d *rand.Rand, l layout, group, n int) *program {
 	g := newGenerator(d, l)
 	g.groups = []int{group}
 	for range n {
@@ -111,7 +111,7 @@ func drawSteps(d *rand.Rand, l layout, group, n int) *program {
 			g.drawGraph(true)
 		case kind == 4:
 			g.add(op{kind: []opKind{syncOp, closeKeptGraphs}[d.IntN(2)], stream: d.IntN(streams)})
-		case kind == 5:
+		case kind == 5 && t.Machines <= 1:
 			g.ring()
 		default:
 			g.drawOp()

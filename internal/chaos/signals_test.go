@@ -29,7 +29,11 @@ type signalTask struct {
 	// Longest is the longest time for which a rank is stopped. If it is 0, a rank is killed.
 	Longest time.Duration
 	GPU     bool
-	// Store also kills the rank that serves the store, before it can report the first death.
+	// Machines is the number of machines on which the ranks appear to run. If it is at most 1, some
+	// programs draw it.
+	Machines int
+	// Store also kills the rank that serves the store. It dies before it can report the first
+	// death.
 	Store bool
 }
 
@@ -49,9 +53,10 @@ type signalPlan struct {
 	// secondVictim is stopped before the victim is killed, and killed afterwards. It is -1 if there
 	// is none.
 	secondVictim int
-	// noLauncher starts the ranks without the launcher's store. separateMachines makes the GPU
-	// backend treat each rank as if it were on a separate machine.
-	noLauncher, separateMachines bool
+	// noLauncher starts the ranks without the launcher's store.
+	noLauncher bool
+	// machines is the number of machines on which the ranks appear to run. It is 0 on one machine.
+	machines int
 	// gpu selects the GPU backend. path is the path of its collectives.
 	gpu  bool
 	path symmem.PathChoice
@@ -111,7 +116,12 @@ func (s *signalTask) plan() *signalPlan {
 		p.after = time.Duration(d.IntN(int(30 * time.Millisecond)))
 	}
 	if s.GPU {
-		p.gpu, p.separateMachines = true, p.noLauncher && d.IntN(2) == 0
+		p.gpu = true
+		if s.Machines > 1 {
+			p.machines = s.Machines
+		} else if p.noLauncher && d.IntN(2) == 0 {
+			p.machines = p.ranks
+		}
 		p.path = []symmem.PathChoice{symmem.PathPlain, symmem.PathDirect}[d.IntN(2)]
 	}
 	for r := range p.delays {
@@ -130,8 +140,8 @@ func (p *signalPlan) String() string {
 	if p.stop > 0 {
 		fate = fmt.Sprintf("stopped for %v", p.stop)
 	}
-	if p.separateMachines {
-		setup += ", on different machines"
+	if p.machines > 1 {
+		setup += fmt.Sprintf(", on %d machines", p.machines)
 	}
 	return fmt.Sprintf("%d ranks %s, rank %d %s %v after it had begun %s of round %d", p.ranks, setup,
 		p.victim, fate, p.after, p.in, p.round)
@@ -177,7 +187,7 @@ func TestKillsWithTheStore(t *testing.T) { signalTask{Store: true}.test(t, 4, ni
 // on different machines.
 func TestKillsOnAGPU(t *testing.T) {
 	skipSlow(t)
-	signalTask{GPU: true}.test(t, 8, gpuVariables(t))
+	signalTask{GPU: true, Machines: *machinesFlag}.test(t, 8, gpuVariables(t))
 }
 
 // TestStops stops a rank for one second or, with -longest=20s, for up to 20 seconds. In half of the
@@ -213,7 +223,7 @@ func signals(ctx context.Context, task signalTask, env []string) error {
 	defer os.RemoveAll(folder)
 	j := job{
 		role: "signals", ranks: p.ranks, task: task, limit: signalLimit + p.stop, onLine: x.onLine,
-		folder: folder, variables: env,
+		folder: folder, variables: env, machines: p.machines,
 	}
 	result, err := j.run(ctx)
 	x.pending.Wait()

@@ -21,7 +21,14 @@ var uneven = kind{
 	},
 }
 
-func (t *task) unevenRanks() int { return 2 + t.worldDraws().IntN(7) }
+// unevenRanks draws the size of a world. A GPU can only belong to one rank if the ranks appear to
+// run on several machines.
+func (t *task) unevenRanks() int {
+	if t.Machines > 1 {
+		return 2 + t.worldDraws().IntN(3)
+	}
+	return 2 + t.worldDraws().IntN(7)
+}
 
 // uneven draws a program of exchanges, with a copy before and after each short one.
 func (t *task) uneven(number int) (*program, mistake) {

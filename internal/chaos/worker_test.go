@@ -35,11 +35,6 @@ func signalsRank(text []byte) error {
 		o.Backend, o.Path = "nccl", w.plan.path
 	}
 	var err error
-	if w.plan.separateMachines {
-		if err = os.Setenv("NCCL_HOSTID", "machine-"+os.Getenv("RANK")); err != nil {
-			return err
-		}
-	}
 	if w.plan.noLauncher {
 		if o, err = withoutLauncher(o); err != nil {
 			return err
@@ -309,8 +304,8 @@ func (w *worker) makeCalls(g *symmem.Group) error {
 	return nil
 }
 
-// messages reports whether the backend supports messages, which it does not between machines.
-func (w *worker) messages() bool { return !w.plan.separateMachines }
+// messages reports whether the backend supports messages. Between machines it does not.
+func (w *worker) messages() bool { return w.plan.machines <= 1 }
 
 // workElements is the number of elements of a sum. Rank 0 uses the last element to end the program.
 const workElements = 1500
