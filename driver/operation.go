@@ -77,10 +77,10 @@ type traits struct {
 var operationTraits = [Operations]traits{
 	AllReduce: {
 		name: "AllReduce", send: OnePart, recv: OnePart, reduces: true, windows: true, together: true,
-		paths: anyPath,
+		paths: everyPath,
 	},
 	AllGather: {
-		name: "AllGather", send: OnePart, recv: AllParts, windows: true, together: true, paths: anyPath,
+		name: "AllGather", send: OnePart, recv: AllParts, windows: true, together: true, paths: everyPath,
 	},
 	ReduceScatter: {
 		name: "ReduceScatter", send: AllParts, recv: OnePart, reduces: true, windows: true,
@@ -123,7 +123,10 @@ var operationTraits = [Operations]traits{
 	},
 }
 
-var anyPath = []Path{PathPlain, PathWindow, PathDirect}
+var (
+	anyPath   = []Path{PathPlain, PathWindow, PathDirect}
+	everyPath = []Path{PathPlain, PathWindow, PathDirect, PathTwoLevel}
+)
 
 // noTraits describes values that are not operations.
 var noTraits = traits{name: "Operation(?)"}
@@ -213,11 +216,14 @@ const (
 	PathWindow
 	// PathDirect runs symmem's own kernels over peers' memory. Only GPUs support it.
 	PathDirect
+	// PathTwoLevel runs symmem's kernels inside each machine of a group, and copies between machines
+	// with a library. Only GPUs support it.
+	PathTwoLevel
 	// Paths counts the paths.
 	Paths
 )
 
 // String returns the path's name.
 func (p Path) String() string {
-	return [...]string{"plain", "window", "direct", "?"}[min(p, Paths)]
+	return [...]string{"plain", "window", "direct", "two-level", "?"}[min(p, Paths)]
 }

@@ -15,6 +15,7 @@ import "context"
 //	Recorder       Communicator   calls on adopted streams during a capture are refused
 //	InlineLauncher Communicator   other threads wait for late peers
 //	LazyWindows    Communicator   registration makes all windows at once
+//	TwoLevels      Communicator   no call takes PathTwoLevel
 //	Lister         Communicator   a list of calls is launched one by one
 //	MessageCounts  Communicator   a MessageError lists no messages
 //	Remarker       Offer          there are no remarks
@@ -96,6 +97,16 @@ type LazyWindows interface {
 	// calls can use the window path. It is collective. A second call does nothing. If a stream is
 	// being captured, UseWindows only returns ErrCapturing. Any other error fails the communicator.
 	UseWindows(ctx context.Context) error
+}
+
+// TwoLevels is implemented by a Communicator that can run calls on two levels, in groups on several
+// machines.
+type TwoLevels interface {
+	// UseTwoLevels prepares the group for PathTwoLevel. It is collective. If the group cannot run
+	// calls on two levels, UseTwoLevels returns nil, and Offer.Refusal returns the reason. A second
+	// call does nothing. If a stream is being captured, UseTwoLevels only returns ErrCapturing. Any
+	// other error fails the communicator.
+	UseTwoLevels(ctx context.Context) error
 }
 
 // MessageCounts is implemented by a Communicator that counts the messages of its rank.

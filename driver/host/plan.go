@@ -40,12 +40,12 @@ type plan struct {
 // SetMeter makes the communicator report runs of the call to a Meter. Messages are not timed.
 func (p *plan) SetMeter(m driver.Meter) { p.meter = m }
 
-// errNoKernels explains the missing direct path.
+// errNoKernels explains the missing direct and two-level paths.
 var errNoKernels = fmt.Errorf("the host backend has no GPU kernels: %w", driver.ErrUnsupported)
 
-// Refusal returns an error for the direct path.
+// Refusal returns an error for the direct and the two-level path.
 func (p *plan) Refusal(path driver.Path) error {
-	if path == driver.PathDirect {
+	if path == driver.PathDirect || path == driver.PathTwoLevel {
 		return errNoKernels
 	}
 	return nil

@@ -25,6 +25,7 @@ import (
 //	watcher    looks for faults while work is unfinished
 //	owner      connects streams and messages with the group
 //	teardown   ends the communicator in stages
+//	twoLevel   connects the levels of a group on several machines
 //
 // States: open; failed, after the first fault of its plane; closed. A failed or closed communicator
 // is torn down in the background. Function decide returns the steps.
@@ -55,6 +56,8 @@ type communicator struct {
 	messages p2p.Messages
 	graphs   sync.WaitGroup // counts open graphs with calls of this communicator
 
+	twoLevel // the levels of a group on several machines
+
 	registrar registrar
 	recorder  recorder
 	comparer  comparer
@@ -72,6 +75,7 @@ var (
 	_ driver.MessageCounts = (*communicator)(nil)
 	_ driver.Native        = (*communicator)(nil)
 	_ driver.Recorder      = (*communicator)(nil)
+	_ driver.TwoLevels     = (*communicator)(nil)
 )
 
 // Named returns this rank's end of the named channel.
@@ -129,7 +133,14 @@ func (c *communicator) Handle() uintptr {
 func (c *communicator) Register(
 	ctx context.Context, key driver.SegmentKey, s driver.Segment,
 ) (driver.Window, error) {
-	return c.registrar.register(ctx, key, s)
+	w, err := c.registrar.register(ctx, key, s)
+	if err == nil {
+		err = c.registerTwin(ctx, w.(*window))
+	}
+	if err != nil {
+		return nil, err
+	}
+	return w, nil
 }
 
 // UseWindows registers the group's segments with NCCL, even if the group has a direct path. Later
@@ -146,6 +157,7 @@ func (c *communicator) Abort(cause error) {
 // ErrClosed.
 func (c *communicator) Close() error {
 	c.closing.Store(true)
+	levelsErr := c.twoLevel.close()
 	for rounds := 0; rounds < closeRounds && c.plane.Cause() == nil; rounds++ {
 		ended, missing := c.finishWork()
 		// The abort of NCCL's communicator ends unfinished work. Another rank may still launch its
@@ -168,7 +180,7 @@ func (c *communicator) Close() error {
 	err := c.plane.Close()
 	c.teardown.begin()
 	c.watcher.running.Wait()
-	return errors.Join(unmatched, err)
+	return errors.Join(unmatched, err, levelsErr)
 }
 
 // closeRounds limits how often Close waits for work. The last rank may keep launching.

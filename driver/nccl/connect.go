@@ -104,7 +104,7 @@ func newCommunicator(j *connector) *communicator {
 			sharing: memory.Sharing{Exporter: &d.exporter, Apart: j.separate},
 		},
 	}
-	c.group = &c.owner
+	c.group, c.twoLevel.group = &c.owner, c
 	c.check.Store(j.cfg.Check)
 	c.direct.announcements, _ = j.plane.(control.Announcements)
 	c.initParts(j)

@@ -25,7 +25,13 @@ func (c *communicator) Launch(on driver.Stream, p driver.Plan) error {
 		return errForeignPlan
 	}
 	if !prepared.singleCall.Prepared() || c.device.gpu.Adopted.Load() {
-		return c.launch(s, prepared)
+		err := c.launch(s, prepared)
+		if err != nil || prepared.steps == nil {
+			return err
+		}
+		return prepared.eachStep(func(level *communicator, step *plan) error {
+			return level.launch(s, step)
+		})
 	}
 	s.Mu.Lock()
 	s.ClearWaited() // before the ticket: a group that fails meanwhile reports its fault to s
@@ -216,6 +222,17 @@ func (c *communicator) Record(on driver.Stream, p driver.Plan) error {
 	if !ok || prepared.c != c {
 		return errors.New("recording a collective: the plan belongs to another group")
 	}
+	err = c.record(s, prepared)
+	if err != nil || prepared.steps == nil {
+		return err
+	}
+	return prepared.eachStep(func(level *communicator, step *plan) error {
+		return level.record(s, step)
+	})
+}
+
+// record implements Record for a plan without steps.
+func (c *communicator) record(s *stream.Stream, prepared *plan) error {
 	if prepared.Operation.PointToPoint() {
 		return fmt.Errorf("recording %v in a capture of another library: %w", prepared.Operation,
 			driver.ErrUnsupported)
@@ -224,7 +241,7 @@ func (c *communicator) Record(on driver.Stream, p driver.Plan) error {
 	defer s.Mu.Unlock()
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	err = cmp.Or(c.recorder.noteReplays(), errors.Join(s.Usable(), c.Cause(), c.checkOpen()))
+	err := cmp.Or(c.recorder.noteReplays(), errors.Join(s.Usable(), c.Cause(), c.checkOpen()))
 	if err != nil {
 		return err
 	}

@@ -36,6 +36,8 @@ type plan struct {
 	// list, whose calls are grouped.
 	grouped []nccl.Invocation
 	members []*plan
+	// steps holds the plans of the levels' calls if the call runs on two levels.
+	steps []*plan
 	// kernel is the first direct kernel, or nil if NCCL runs the call. exchanges is the number of
 	// kernels that communicate with other ranks. Each of these kernels advances the epoch.
 	kernel    *kernel
@@ -68,9 +70,12 @@ var movedTypes = []driver.DataType{driver.Int16, driver.Uint16}
 
 // Refusal returns the reason why the call cannot use a path, or nil.
 func (p *plan) Refusal(path driver.Path) error {
-	if path == driver.PathDirect {
+	switch path {
+	case driver.PathDirect:
 		_, err := p.choose()
 		return err
+	case driver.PathTwoLevel:
+		return p.refuseTwoLevel()
 	}
 	if err := checkTypes(&p.Call); err != nil {
 		return err
@@ -151,9 +156,12 @@ func (p *plan) remarkDirect() string {
 func (p *plan) Take(path driver.Path, digest uint64) (driver.Plan, error) {
 	p.SetPath(path, digest)
 	var err error
-	if path == driver.PathDirect {
+	switch path {
+	case driver.PathDirect:
 		err = p.prepareDirect()
-	} else {
+	case driver.PathTwoLevel:
+		err = p.prepareTwoLevel()
+	default:
 		err = p.prepareNCCL()
 	}
 	if err != nil {
@@ -271,9 +279,10 @@ func (p *plan) addGuard() error {
 	return err
 }
 
-// movesNothing reports whether the call moves no data.
+// movesNothing reports whether the call moves no data. The steps of a call on two levels move its
+// data.
 func (p *plan) movesNothing() bool {
-	return p.count == 0 && p.kernel == nil && p.Splits == nil && p.members == nil
+	return p.steps != nil || p.count == 0 && p.kernel == nil && p.Splits == nil && p.members == nil
 }
 
 // usesNCCL reports whether NCCL launches kernels for the call. These kernels wait for other ranks.

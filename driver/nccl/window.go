@@ -27,6 +27,9 @@ type window struct {
 	// kernels.
 	handle nccl.Window
 	uses   memory.UseCount
+	// twin registers the same segment with the ranks of this machine, for the two-level path. It is
+	// nil without that path.
+	twin *window
 	peers
 }
 
@@ -41,6 +44,14 @@ func (w *window) merge(rank int, theirs *registerResult) {
 
 // Deregister deregisters the window on this rank.
 func (w *window) Deregister() error {
+	if w.twin != nil {
+		return errors.Join(w.twin.Deregister(), w.deregisterSelf())
+	}
+	return w.deregisterSelf()
+}
+
+// deregisterSelf deregisters the window without its twin.
+func (w *window) deregisterSelf() error {
 	r := w.of
 	if r.plane.Cause() != nil {
 		// The teardown deregisters the window when no kernel of the group can be using it any more.

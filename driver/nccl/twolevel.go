@@ -1,0 +1,258 @@
+package nccl
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"sync/atomic"
+
+	"symmem/driver"
+	"symmem/internal/control"
+)
+
+// levels holds the communicators of the two-level path of a group on several machines. Calls on
+// that path exchange data inside each machine with direct kernels, and between machines with NCCL.
+// Each rank is in two communicators: inside connects the ranks of its machine, and between connects
+// the ranks with the same index on their machines.
+type levels struct {
+	machineLayout
+	inside, between *communicator
+}
+
+// machineLayout describes how the ranks of a group are distributed over machines. Every machine has
+// the same number of consecutive ranks.
+type machineLayout struct {
+	machines, locals int // the number of machines, and of ranks on each machine
+	machine, local   int // the index of this rank's machine, and of this rank on its machine
+}
+
+// newMachineLayout returns the layout of the given rank's group, or the reason why the group has
+// none. All ranks get the same reason.
+func newMachineLayout(members []*member, rank int) (l machineLayout, reason string) {
+	var names []string
+	for _, m := range members {
+		if len(names) == 0 || names[len(names)-1] != m.Machine {
+			names = append(names, m.Machine)
+		}
+	}
+	l.machines = len(names)
+	l.locals = len(members) / l.machines
+	switch {
+	case l.machines == 1:
+		return l, "the ranks are on one machine"
+	case l.machines == len(members) && l.machines == machines(members):
+		return l, "each machine has one rank"
+	}
+	for i, m := range members {
+		if l.machines != machines(members) || len(members)%l.machines != 0 || m.Machine != names[i/l.locals] {
+			return l, "the machines do not have equal numbers of consecutive ranks"
+		}
+	}
+	l.machine, l.local = rank/l.locals, rank%l.locals
+	return l, ""
+}
+
+// config returns the configuration of a sub-communicator of some ranks of the group.
+func (l *machineLayout) config(
+	parent *driver.GroupConfig, name string, rank int, ranks []int,
+) driver.GroupConfig {
+	cfg := *parent
+	cfg.ID, cfg.Rank, cfg.Ranks = parent.ID+name, rank, parent.World(ranks)
+	cfg.Check, cfg.Strict, cfg.Machines, cfg.Formula = false, false, nil, driver.AnyFormula
+	return cfg
+}
+
+// insideConfig returns the configuration of the ranks of this machine. Their sums have one formula,
+// whatever kernel computes them.
+func (l *machineLayout) insideConfig(parent *driver.GroupConfig) driver.GroupConfig {
+	ranks := make([]int, l.locals)
+	for i := range ranks {
+		ranks[i] = l.machine*l.locals + i
+	}
+	cfg := l.config(parent, fmt.Sprintf(", machine %d", l.machine), l.local, ranks)
+	cfg.Formula = driver.RankOrder
+	return cfg
+}
+
+// betweenConfig returns the configuration of the ranks with this rank's index on their machines.
+func (l *machineLayout) betweenConfig(parent *driver.GroupConfig) driver.GroupConfig {
+	ranks := make([]int, l.machines)
+	for i := range ranks {
+		ranks[i] = i*l.locals + l.local
+	}
+	return l.config(parent, fmt.Sprintf(", rank %d of each machine", l.local), l.machine, ranks)
+}
+
+// twoLevel creates the levels of a group on demand.
+type twoLevel struct {
+	group  *communicator
+	levels atomic.Pointer[levels]
+	// noLevels is the reason why the group cannot have levels. UseTwoLevels sets it.
+	noLevels atomic.Pointer[string]
+}
+
+// missingReason returns the reason why the group has no two-level path, or "".
+func (t *twoLevel) missingReason() string {
+	switch why := t.noLevels.Load(); {
+	case t.levels.Load() != nil:
+		return ""
+	case why != nil:
+		return *why
+	case len(t.group.cfg.Machines) == 0:
+		return "the ranks are on one machine"
+	}
+	return "neither the tuning table nor the path of the group asks for two levels"
+}
+
+// UseTwoLevels connects the communicators of the two-level path, unless the group cannot have one.
+func (t *twoLevel) UseTwoLevels(ctx context.Context) error {
+	c := t.group
+	if t.levels.Load() != nil || t.noLevels.Load() != nil {
+		return nil
+	}
+	if c.device.streams.Capturing.Load() > 0 {
+		return driver.ErrCapturing
+	}
+	l := &levels{}
+	reason := ""
+	if l.machineLayout, reason = newMachineLayout(c.members, c.cfg.Rank); reason == "" {
+		reason = t.formulaReason()
+	}
+	if reason == "" {
+		var err error
+		if reason, err = l.connect(ctx, c); err != nil {
+			return c.plane.Fail(errors.Join(err, l.close()))
+		}
+	}
+	if reason != "" {
+		t.noLevels.Store(&reason)
+		return l.close()
+	}
+	l.link(c)
+	t.levels.Store(l)
+	return nil
+}
+
+// formulaReason returns the reason why the group's formula excludes two levels, or "".
+func (t *twoLevel) formulaReason() string {
+	formula := t.group.cfg.Formula
+	if formula == driver.AnyFormula {
+		return ""
+	}
+	return fmt.Sprintf("the group computes reductions by the formula %v, which two levels do not "+
+		"follow", formula)
+}
+
+// registerTwin registers the segment of a new window of the group with the levels, if there are
+// any.
+func (t *twoLevel) registerTwin(ctx context.Context, w *window) error {
+	l := t.levels.Load()
+	if l == nil {
+		return nil
+	}
+	if err := l.register(ctx, w); err != nil {
+		return t.group.plane.Fail(err)
+	}
+	return nil
+}
+
+// close closes the levels, if there are any.
+func (t *twoLevel) close() error {
+	if l := t.levels.Load(); l != nil {
+		return l.close()
+	}
+	return nil
+}
+
+// connect connects both communicators and registers the group's segments. All ranks return the
+// same reason.
+func (l *levels) connect(ctx context.Context, c *communicator) (reason string, err error) {
+	if l.inside, err = l.join(ctx, c, l.insideConfig(&c.cfg)); err != nil {
+		return "", err
+	}
+	// No rank waits in the next step for a machine that has no direct path.
+	reason, err = l.agree(ctx, c, l.inside.direct.unavailable)
+	if reason != "" || err != nil {
+		return reason, err
+	}
+	if l.between, err = l.join(ctx, c, l.betweenConfig(&c.cfg)); err != nil {
+		return "", err
+	}
+	c.registrar.mu.Lock()
+	windows := slices.SortedFunc(maps.Values(c.registrar.windows), byKey)
+	c.registrar.mu.Unlock()
+	for _, w := range windows {
+		if err := l.register(ctx, w); err != nil {
+			return "", err
+		}
+	}
+	return l.agree(ctx, c, "")
+}
+
+func (l *levels) join(
+	ctx context.Context, c *communicator, cfg driver.GroupConfig,
+) (*communicator, error) {
+	joined, err := c.device.Connect(ctx, cfg)
+	if err != nil {
+		return nil, err
+	}
+	return joined.(*communicator), nil
+}
+
+// agree exchanges the ranks' reasons against two levels. It returns the first rank's reason.
+func (l *levels) agree(ctx context.Context, c *communicator, own string) (string, error) {
+	all, err := c.plane.Exchange(ctx, driver.LaneControl, []byte(own))
+	if err != nil {
+		return "", err
+	}
+	for rank, why := range all {
+		if len(why) > 0 {
+			return fmt.Sprintf("rank %d has no direct path inside its machine: %s", c.cfg.Ranks[rank],
+				control.Printable(string(why))), nil
+		}
+	}
+	return "", nil
+}
+
+// register registers the segment of one of the group's windows with the ranks of this machine, so
+// that their direct kernels can use it.
+func (l *levels) register(ctx context.Context, w *window) error {
+	twin, err := l.inside.Register(ctx, w.key, w.segment)
+	if err != nil {
+		return err
+	}
+	w.twin = twin.(*window)
+	return nil
+}
+
+// link makes the group fail if one of its levels fails, and the levels if the group fails.
+func (l *levels) link(c *communicator) {
+	for _, level := range []*communicator{l.inside, l.between} {
+		go func() {
+			select {
+			case <-level.Failed():
+				if cause := level.Cause(); !errors.Is(cause, driver.ErrClosed) {
+					c.Abort(cause)
+				}
+			case <-c.stages.ended:
+				if cause := c.plane.Cause(); !errors.Is(cause, driver.ErrClosed) {
+					level.Abort(cmp.Or(cause, driver.ErrAborted))
+				}
+			}
+		}()
+	}
+}
+
+// close closes the communicators that have been connected.
+func (l *levels) close() error {
+	var errs []error
+	for _, level := range []*communicator{l.inside, l.between} {
+		if level != nil {
+			errs = append(errs, level.Close())
+		}
+	}
+	return errors.Join(errs...)
+}

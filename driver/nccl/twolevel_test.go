@@ -1,0 +1,229 @@
+package nccl
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"symmem/driver"
+	"symmem/driver/formula"
+	"symmem/internal/dl"
+)
+
+// inTwoMachines runs the rest of the test with ranks that appear to run on two machines.
+func inTwoMachines(t *testing.T, ranks int) {
+	t.Helper()
+	before := hostID
+	t.Cleanup(func() { hostID = before })
+	hostID = func(rank int) string { return fmt.Sprintf("machine %d", 2*rank/ranks) }
+}
+
+// twoLevelGroup is a group on two machines whose ranks have registered an input and an output
+// region.
+type twoLevelGroup struct {
+	*testGroup
+	inputs [][]byte
+}
+
+const twoLevelBytes = 1 << 20
+
+// newTwoLevelGroup opens a group on two machines. Half of the regions are registered before
+// UseTwoLevels is called, the others after it.
+func newTwoLevelGroup(t *testing.T, ranks int) *twoLevelGroup {
+	t.Helper()
+	inTwoMachines(t, ranks)
+	w := &twoLevelGroup{testGroup: newTestGroup(t, ranks, 20*time.Second)}
+	w.regroup()
+	w.must(func(m *testRank) error {
+		for name := range uint32(2) {
+			s, err := m.mapRegion(twoLevelBytes)
+			if err == nil && name == 1 {
+				err = m.group.(driver.TwoLevels).UseTwoLevels(t.Context())
+			}
+			if err == nil {
+				err = m.register(w.testGroup, s, name)
+			}
+			if err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	return w
+}
+
+// fill writes random extreme elements of a type to the inputs.
+func (w *twoLevelGroup) fill(dataType driver.DataType) {
+	w.t.Helper()
+	random := newRandom(w.t)
+	w.inputs = extremes(dataType, random, len(w.ranks), twoLevelBytes/8/dataType.Size())
+	w.must(func(m *testRank) error {
+		copy(m.pinned, w.inputs[m.rank])
+		return errors.Join(m.stream.Copy(m.regions[0].segment.Address(), dl.AddressOf(&m.pinned[0]),
+			int64(len(w.inputs[m.rank]))), m.stream.Synchronize(w.t.Context()))
+	})
+}
+
+// call returns a call on the two-level path from the input to the output of a rank.
+func (m *testRank) twoLevelCall(op driver.Operation, t driver.DataType, count int64) driver.Call {
+	return driver.Call{
+		Operation: op, DataType: t, Count: count, Path: driver.PathTwoLevel, Digest: uint64(count) << 30,
+		Send: m.regions[0].segment.Address(), Recv: m.regions[1].segment.Address(),
+		SendWindow: m.regions[0].window, RecvWindow: m.regions[1].window,
+	}
+}
+
+// twoLevelSum returns the sums of the inputs by the formula of two levels: the ranks of each
+// machine in order, rounded to the type, and then the machines.
+func twoLevelSum(t driver.DataType, inputs [][]byte) []byte {
+	half := len(inputs) / 2
+	sums := [][]byte{
+		formula.Reduce(driver.RankOrder, driver.Sum, t, inputs[:half]),
+		formula.Reduce(driver.RankOrder, driver.Sum, t, inputs[half:]),
+	}
+	return formula.Reduce(driver.RankOrder, driver.Sum, t, sums)
+}
+
+// canonicalNaNs returns elements with all NaNs replaced by one. The bits of NCCL's NaNs are
+// arbitrary.
+func canonicalNaNs(t driver.DataType, elements []byte) []byte {
+	negativeZeros := make([]byte, len(elements))
+	if t.Float() {
+		for i := t.Size() - 1; i < len(elements); i += t.Size() {
+			negativeZeros[i] = 0x80
+		}
+	}
+	return formula.Reduce(driver.RankOrder, driver.Sum, t, [][]byte{elements, negativeZeros})
+}
+
+// TestTwoLevelsFollowFormula compares sums and gathered elements with the formula of two levels, to
+// the bit. Calls are launched, captured by symmem and captured by another library.
+func TestTwoLevelsFollowFormula(t *testing.T) {
+	w := newTwoLevelGroup(t, 4)
+	for _, dataType := range []driver.DataType{
+		driver.Float32, driver.BFloat16, driver.Float16, driver.Float64, driver.Int32, driver.Uint8,
+	} {
+		w.fill(dataType)
+		size := dataType.Size()
+		for _, bytes := range []int{128, 1 << 10, 96 << 10} {
+			count := int64(bytes / size)
+			prefix := make([][]byte, len(w.inputs))
+			var gathered []byte
+			for r := range prefix {
+				prefix[r] = w.inputs[r][:bytes]
+				gathered = append(gathered, prefix[r]...)
+			}
+			w.checkCall(driver.AllReduce, dataType, count, twoLevelSum(dataType, prefix))
+			w.checkCall(driver.AllGather, dataType, count, gathered)
+		}
+	}
+}
+
+// checkCall launches a call in three ways and checks its output.
+func (w *twoLevelGroup) checkCall(
+	op driver.Operation, dataType driver.DataType, count int64, want []byte,
+) {
+	w.t.Helper()
+	ways := map[string]func(*testRank, driver.Plan) error{
+		"launched": func(m *testRank, p driver.Plan) error { return m.group.Launch(m.stream, p) },
+		"replayed": func(m *testRank, p driver.Plan) error {
+			g, err := m.captureWork(m.stream, func() error { return m.group.Launch(m.stream, p) })
+			if err != nil {
+				return err
+			}
+			return errors.Join(g.Launch(m.stream), g.Launch(m.stream))
+		},
+	}
+	for name, launch := range ways {
+		w.must(func(m *testRank) error {
+			before := m.group.Launched()[driver.PathTwoLevel]
+			at := m.regions[1].segment.Address()
+			if err := m.stream.Fill(at, 0xFF, int64(len(want))); err != nil {
+				return err
+			}
+			p, err := prepare(m.group, m.twoLevelCall(op, dataType, count))
+			if err != nil {
+				return err
+			}
+			if err := launch(m, p); err != nil {
+				return err
+			}
+			got, err := m.readDevice(w.testGroup, at, int64(len(want)))
+			if err != nil {
+				return err
+			}
+			if !bytes.Equal(canonicalNaNs(dataType, got), canonicalNaNs(dataType, want)) {
+				return failuref("%s %v of %d %v: wrong bits", name, op, count, dataType)
+			}
+			if m.group.Launched()[driver.PathTwoLevel] == before {
+				return failuref("%s %v: no call was counted on the two-level path", name, op)
+			}
+			return nil
+		})
+	}
+}
+
+// TestTwoLevelsRefuse checks that calls that two levels cannot run are refused on all ranks.
+func TestTwoLevelsRefuse(t *testing.T) {
+	w := newTwoLevelGroup(t, 4)
+	w.must(func(m *testRank) error {
+		for _, call := range []driver.Call{
+			m.twoLevelCall(driver.AllReduce, driver.Float32, 1021),
+			m.twoLevelCall(driver.AllReduce, driver.Float32, 0),
+			m.twoLevelCall(driver.AllGather, driver.Uint8, 15),
+			m.twoLevelCall(driver.Broadcast, driver.Float32, 1024),
+			{Operation: driver.AllReduce, DataType: driver.Float32, ReduceOp: driver.Max, Count: 1024},
+		} {
+			if err := m.group.Offer(call).Refusal(driver.PathTwoLevel); !errors.Is(err, driver.ErrUnsupported) {
+				return failuref("Refusal of %v of %d %v = %v; want ErrUnsupported", call.Operation, call.Count,
+					call.DataType, err)
+			}
+		}
+		return nil
+	})
+}
+
+// TestTwoLevelsFailTogether aborts one level of one rank. The group must fail on all ranks.
+func TestTwoLevelsFailTogether(t *testing.T) {
+	w := newTwoLevelGroup(t, 4)
+	w.must(func(m *testRank) error {
+		c := m.group.(*communicator)
+		if m.rank == 3 {
+			c.levels.Load().inside.Abort(errors.New("planned failure"))
+		}
+		p, err := prepare(c, m.twoLevelCall(driver.AllReduce, driver.Int32, 64))
+		for err == nil {
+			if err = c.Launch(m.stream, p); err == nil {
+				err = m.stream.Synchronize(t.Context())
+			}
+		}
+		if errors.As(err, new(*driver.TimeoutError)) {
+			return err
+		}
+		<-c.Failed()
+		return nil
+	})
+}
+
+func TestMachineLayouts(t *testing.T) {
+	for machines, want := range map[string]string{
+		"aabb": "", "aabbcc": "", "aaaa": "one machine", "abcd": "one rank", "abab": "consecutive",
+		"aaab": "consecutive", "aabba": "consecutive",
+	} {
+		var members []*member
+		for _, name := range machines {
+			members = append(members, &member{Machine: string(name)})
+		}
+		l, reason := newMachineLayout(members, 2)
+		if (want == "") != (reason == "") || !strings.Contains(reason, want) {
+			t.Errorf("newMachineLayout(%s) = %+v, %q; want a reason with %q", machines, l, reason, want)
+		}
+		if reason == "" && (l.machine != 1 || l.local != 0) {
+			t.Errorf("newMachineLayout(%s): rank 2 has machine %d and local rank %d; want 1 and 0",
+				machines, l.machine, l.local)
+		}
+	}
+}
