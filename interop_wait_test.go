@@ -68,9 +68,6 @@ func TestCallWithWaitIsRefusedInCapture(t *testing.T) {
 }
 
 func TestCallWithWaitAllocatesNothing(t *testing.T) {
-	if withBackend(symmem.Options{}).Backend != "host" {
-		t.Skipf("waits for a GPU's stream allocate: %v", symmem.ErrUnsupported)
-	}
 	runRanks(t, 2, symmem.Options{}, func(r *rank) {
 		b := r.window(r.pool(), 64<<10)
 		call := sumCall(b)

@@ -9,6 +9,7 @@ import (
 
 	"symmem/driver"
 	"symmem/driver/nccl/internal/p2p"
+	"symmem/driver/nccl/internal/stream"
 	"symmem/driver/nccl/kernels"
 	"symmem/internal/control"
 )
@@ -111,34 +112,53 @@ func (f *faults) checkPeers() {
 	_ = f.plane.Fail(f.plane.PeerFault("between calls of group " + f.cfg.Name()))
 }
 
-// waitFor describes a wait for a collective.
-func (f *faults) waitFor(ticket uint64, operation driver.Operation) control.Wait {
-	return control.Wait{
-		Ticket: ticket, Operation: operation,
-		Doing: func() string { return fmt.Sprintf("%v %d of group %s", operation, ticket, f.cfg.Name()) },
-		Why: func() error {
-			// Check the reports of kernels first. After a fault in a kernel, all waits end.
-			if err := f.kernelFault(); err != nil {
-				return err
-			}
-			if err := f.messages.Examine(); err != nil {
-				return err
-			}
-			return f.launchedMismatch(ticket)
-		},
-		Counts: func() string {
-			if f.plane.Cause() != nil {
-				return "" // the cause already contains the counts
-			}
-			return countsOf(f.rasID, f.cfg, f.cfg.Timeout.Get())
-		},
-	}
+// collectiveWait describes a wait for a collective. The functions of wait are its methods, which are
+// bound only once, so a collectiveWait can be reused without allocations.
+type collectiveWait struct {
+	faults *faults
+	stream *stream.Stream // the stream that becomes idle, or nil
+	wait   control.Wait
 }
+
+// newWait returns a description of a wait for a collective.
+func (f *faults) newWait(ticket uint64, operation driver.Operation) *collectiveWait {
+	w := &collectiveWait{faults: f}
+	w.wait = control.Wait{
+		Ticket: ticket, Operation: operation, Doing: w.doing, Why: w.why, Counts: w.counts,
+	}
+	return w
+}
+
+func (w *collectiveWait) doing() string {
+	return fmt.Sprintf("%v %d of group %s", w.wait.Operation, w.wait.Ticket, w.faults.cfg.Name())
+}
+
+// why implements control.Wait.Why. It checks the reports of kernels first, because a fault in a
+// kernel ends all waits.
+func (w *collectiveWait) why() error {
+	if err := w.faults.kernelFault(); err != nil {
+		return err
+	}
+	if err := w.faults.messages.Examine(); err != nil {
+		return err
+	}
+	return w.faults.launchedMismatch(w.wait.Ticket)
+}
+
+func (w *collectiveWait) counts() string {
+	f := w.faults
+	if f.plane.Cause() != nil {
+		return "" // the cause already contains the counts
+	}
+	return countsOf(f.rasID, f.cfg, f.cfg.Timeout.Get())
+}
+
+func (w *collectiveWait) idle() bool { return w.stream.Idle() }
 
 // complete reports whether every rank has launched a collective and nothing prevents its
 // completion.
 func (f *faults) complete(ticket uint64) bool {
-	return f.plane.Diagnose(f.waitFor(ticket, driver.Barrier), time.Time{}) == nil
+	return f.plane.Diagnose(f.newWait(ticket, driver.Barrier).wait, time.Time{}) == nil
 }
 
 // afterPeerFault calls afterPeerFaultAt with the next ticket. It is for calls without a ticket.
@@ -154,7 +174,7 @@ func (f *faults) afterPeerFaultAt(p *driver.Call, ticket uint64) error {
 	}
 	// Ranks compare this text to find out whether they were in the same call. So a wait for the
 	// call must use the same text.
-	wait := f.waitFor(ticket, p.Operation)
+	wait := f.newWait(ticket, p.Operation).wait
 	if err := f.plane.Diagnose(wait, time.Now()); err != nil {
 		return f.plane.Fail(err)
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 
 	"symmem/driver"
@@ -24,6 +25,8 @@ type owner struct {
 	stages   *stages
 	recorder *recorder
 	teardown *teardown
+
+	waits sync.Pool // *collectiveWait, so that Await does not allocate
 }
 
 var (
@@ -35,9 +38,14 @@ var (
 func (o *owner) Await(
 	ctx context.Context, s *stream.Stream, ticket uint64, operation driver.Operation,
 ) error {
-	w := o.faults.waitFor(ticket, operation)
-	w.Done = s.Idle
-	err := o.plane.Await(ctx, w)
+	w, reused := o.waits.Get().(*collectiveWait)
+	if !reused {
+		w = o.faults.newWait(0, 0)
+		w.wait.Done = w.idle
+	}
+	w.stream, w.wait.Ticket, w.wait.Operation = s, ticket, operation
+	err := o.plane.Await(ctx, w.wait)
+	o.waits.Put(w)
 	if err != nil && o.plane.Cause() != nil {
 		o.teardown.begin()
 	}

@@ -168,7 +168,7 @@ func (w *watcher) examine(p *probe) error {
 	if err := w.faults.launchedMismatch(p.ticket); err != nil {
 		return err
 	}
-	wait := w.faults.waitFor(p.ticket, p.operation)
+	wait := w.faults.newWait(p.ticket, p.operation).wait
 	if p.grace.Expired(w.plane.PeerFailed()) {
 		return w.plane.PeerFault(wait.Doing())
 	}

@@ -45,6 +45,9 @@ type RankState struct {
 // dead reports whether the rank's process has ended before the rank left or aborted the group.
 func (r *RankState) dead() bool { return r.Lost && !r.Left && r.Failed != Aborted }
 
+// late reports whether the wait still waits for the rank.
+func (r *RankState) late() bool { return r.Missing }
+
 // String describes the activity of the rank.
 func (r *RankState) String() string {
 	waited := r.Waited.Round(time.Millisecond)
@@ -141,15 +144,15 @@ func Judge(q *WaitStatus, states []RankState) Verdict {
 	if q.Work && q.Collective == 0 {
 		return Verdict{}
 	}
-	missing := q.ranksWhere(states, func(r *RankState) bool { return r.Missing })
-	if len(missing) == 0 && !q.Work {
+	missing := q.anyWhere(states, (*RankState).late)
+	if !missing && !q.Work {
 		return Verdict{}
 	}
 	lost := q.ranksWhere(states, (*RankState).dead)
 	if slices.ContainsFunc(lost, func(r int) bool { return q.Work || states[r].Missing }) {
 		return Verdict{Err: lostError(q.Group, lost, q.Doing())}
 	}
-	if faults && (len(missing) > 0 || q.FailedFor >= Grace) {
+	if faults && (missing || q.FailedFor >= Grace) {
 		if err := PeerFault(q.Group, states, q.Doing); err != nil {
 			return Verdict{Err: err}
 		}
@@ -158,7 +161,10 @@ func Judge(q *WaitStatus, states []RankState) Verdict {
 		left := q.ranksWhere(states, func(r *RankState) bool { return r.Missing && r.Left })
 		return Verdict{Err: err, Left: len(left) > 0}
 	}
-	return q.late(states, missing)
+	if !missing || q.Stale {
+		return Verdict{}
+	}
+	return q.late(states)
 }
 
 // ranksWhere lists the other group ranks whose states match.
@@ -170,6 +176,17 @@ func (q *WaitStatus) ranksWhere(states []RankState, match func(*RankState) bool)
 		}
 	}
 	return ranks
+}
+
+// anyWhere reports whether the state of another group rank matches. Unlike ranksWhere, it does not
+// allocate.
+func (q *WaitStatus) anyWhere(states []RankState, match func(*RankState) bool) bool {
+	for r := range states {
+		if r != q.Group.Rank && match(&states[r]) {
+			return true
+		}
+	}
+	return false
 }
 
 // deadlock returns a DeadlockError that names the missing ranks that cannot arrive, or nil.
@@ -203,12 +220,10 @@ func (q *WaitStatus) cannotArrive(me, r *RankState) bool {
 
 // late returns the verdict for missing ranks that are alive. It contains a timeout, a warning or
 // neither.
-func (q *WaitStatus) late(states []RankState, missing []int) Verdict {
-	if len(missing) == 0 || q.Stale {
-		return Verdict{}
-	}
+func (q *WaitStatus) late(states []RankState) Verdict {
 	waited := q.Waited.Round(time.Millisecond)
 	if q.DeadlinePassed || q.Waited >= q.Timeout {
+		missing := q.ranksWhere(states, (*RankState).late)
 		return Verdict{Err: &driver.TimeoutError{
 			Doing: q.Doing(), Waited: waited, Missing: q.Group.World(missing),
 			Machines: q.Group.MachinesOf(q.Group.World(missing)),
@@ -236,7 +251,7 @@ func (q *WaitStatus) activity(states []RankState, ranks []int) map[int]string {
 
 // Describe returns the wait as a LateWarning, or nil if no rank is missing.
 func (q *WaitStatus) Describe(states []RankState) *driver.LateWarning {
-	missing := q.ranksWhere(states, func(r *RankState) bool { return r.Missing })
+	missing := q.ranksWhere(states, (*RankState).late)
 	if len(missing) == 0 {
 		return nil
 	}
@@ -324,7 +339,7 @@ func PeerFault(group driver.GroupConfig, states []RankState, doing func() string
 // Interrupted returns the error of a wait whose context has ended. The error names the ranks that
 // had not arrived and wraps the context's cause.
 func Interrupted(q *WaitStatus, states []RankState, cause error) error {
-	missing := q.ranksWhere(states, func(r *RankState) bool { return r.Missing })
+	missing := q.ranksWhere(states, (*RankState).late)
 	if len(missing) == 0 {
 		return fmt.Errorf("%s: %w", q.Doing(), cause)
 	}

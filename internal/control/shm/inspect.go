@@ -26,7 +26,7 @@ func (ws *waiter) observe() []observation {
 	for i, w := range ws.list {
 		all[i] = observation{doing: w.doing(), begin: w.begin, missing: w.from}
 		if w.ready == nil {
-			all[i].missing = ws.missing(w)
+			all[i].missing = ws.appendLate(nil, w)
 		}
 	}
 	return all

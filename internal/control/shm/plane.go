@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -21,6 +22,8 @@ import (
 // Calls may be launched without a comparison, so tickets and steps are independent.
 type plane struct {
 	Group
+	// peerRanks lists the other group ranks.
+	peerRanks []int
 	// checked holds the counters at the latest check that found no failed peer. It is guarded by
 	// Mu.
 	checked eventCounters
@@ -56,6 +59,7 @@ func (m *Machine) Join(ctx context.Context, group driver.GroupConfig) (control.P
 	if err := p.Group.Join(ctx, m, group, 0); err != nil {
 		return nil, err
 	}
+	p.peerRanks = p.Others()
 	return p, nil
 }
 
@@ -166,6 +170,7 @@ func (p *plane) Await(ctx context.Context, w control.Wait) error {
 	}
 	defer p.EndUse()
 	slow := p.newSlowWait(&w)
+	defer freeSlowWait(slow)
 	p.publishWait(slow, sys.Monotonic())
 	defer p.unpublishWait(slow)
 	var grace control.GraceTimer
@@ -225,14 +230,26 @@ func (p *plane) sleepBriefly(naps int) {
 	}
 }
 
+// slowWaits holds slowWaits for reuse, so that a wait for work does not allocate.
+var slowWaits = sync.Pool{New: func() any { return new(slowWait) }}
+
 // newSlowWait returns the slowWait of a plane's wait. Ranks that have submitted fewer tickets are
-// missing.
+// missing. The caller frees the slowWait with freeSlowWait.
 func (p *plane) newSlowWait(w *control.Wait) *slowWait {
-	return &slowWait{
+	n := slowWaits.Get().(*slowWait)
+	*n = slowWait{
 		word: func(b *block) *uint64 { return &b.status.submitted }, want: w.Ticket,
-		from: p.Others(), collective: w.Ticket, operation: w.Operation, doing: w.Doing,
+		from: p.peerRanks, collective: w.Ticket, operation: w.Operation, doing: w.Doing,
 		work: true, timeout: p.cfg.Timeout.Get(),
+		states: n.states[:0], late: n.late[:0],
 	}
+	return n
+}
+
+// freeSlowWait makes a slowWait that is not published available for reuse.
+func freeSlowWait(n *slowWait) {
+	*n = slowWait{states: n.states[:0], late: n.late[:0]}
+	slowWaits.Put(n)
 }
 
 // verdict returns the reason why the wait may never end, or nil, and warns of late ranks. failedFor
@@ -255,6 +272,7 @@ func (p *plane) Diagnose(w control.Wait, since time.Time) error {
 	}
 	defer p.EndUse()
 	n := p.newSlowWait(&w)
+	defer freeSlowWait(n)
 	// The monotonic clock starts with the machine, so no wait begins before 0.
 	n.begin = sys.Monotonic() - min(uint64(time.Since(since)), sys.Monotonic())
 	err := p.verdict(n, -1)

@@ -97,8 +97,9 @@ type slowWait struct {
 	ignoreFaults, work bool
 	// why, if set, returns the reason why the awaited event will not happen, or nil.
 	why func() error
-	// states holds the result of rankStates.
+	// states holds the result of rankStates. late holds the result of missing.
 	states []control.RankState
+	late   []int
 }
 
 // waiter performs the slow waits of this rank. It publishes them in the rank's status.
@@ -206,7 +207,8 @@ func (ws *waiter) publishLatest() {
 	spin.StoreRelease64(&b.inCollective, last.collective)
 }
 
-// missing lists the awaited group ranks that have not arrived yet.
+// missing lists the awaited group ranks that have not arrived yet. Only the waiting goroutine may
+// call it. The result is valid until the next call with the same wait.
 func (ws *waiter) missing(w *slowWait) []int {
 	if w.ready != nil {
 		if w.ready() {
@@ -214,7 +216,12 @@ func (ws *waiter) missing(w *slowWait) []int {
 		}
 		return w.from
 	}
-	var ranks []int
+	w.late = ws.appendLate(w.late[:0], w)
+	return w.late
+}
+
+// appendLate appends the awaited group ranks whose words have not reached the awaited value.
+func (ws *waiter) appendLate(ranks []int, w *slowWait) []int {
 	for _, r := range w.from {
 		var word *uint64
 		if w.at != nil {
@@ -305,9 +312,7 @@ func (ws *waiter) warn(late *driver.LateWarning) {
 // because of the failure. They would then appear to be in no call. So rankStates reads the states
 // again. Each rank fails only once, which bounds the number of readings.
 func (ws *waiter) rankStates(w *slowWait) []control.RankState {
-	if w.states == nil {
-		w.states = make([]control.RankState, len(ws.ranks.blocks))
-	}
+	w.states = slices.Grow(w.states[:0], len(ws.ranks.blocks))[:len(ws.ranks.blocks)]
 	for range 1 + len(ws.ranks.blocks) {
 		ws.readStates(w)
 		if !ws.failedSince(w) {

@@ -29,7 +29,8 @@ type Group interface {
 	RecordEvent(stream *Stream, forget bool) error
 }
 
-// launchers lists the groups with kernels on a stream.
+// launchers lists the groups with kernels on a stream. The slice is replaced, never modified, so a
+// copy of its header remains valid without Stream.Mu.
 type launchers struct{ groups []Group } // guarded by Stream.Mu
 
 // AddGroup adds a group that launches kernels on the stream. Stream.Mu is held.
@@ -37,7 +38,7 @@ func (l *launchers) AddGroup(g Group) {
 	if slices.Contains(l.groups, g) {
 		return
 	}
-	l.groups = append(slices.DeleteFunc(l.groups, kernelsEnded), g)
+	l.groups = append(slices.DeleteFunc(slices.Clone(l.groups), kernelsEnded), g)
 }
 
 // kernelsEnded reports whether a group can launch no more kernels. A group that is being closed can

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"time"
 
 	"symmem/driver"
@@ -81,7 +80,7 @@ func (s *Stream) finish(ctx context.Context) error {
 	s.Mu.Unlock()
 	err := last.await(ctx, s)
 	s.Mu.Lock()
-	groups := slices.Clone(s.groups)
+	groups := s.groups
 	_, deviceErr := s.query()
 	s.Mu.Unlock()
 	for _, g := range groups {
