@@ -100,7 +100,7 @@ func newCommunicator(j *connector) *communicator {
 		members: j.members,
 		comm:    j.comm, busy: stream.BusyStreams{Wake: make(chan struct{}, 1)},
 		direct: directPath{
-			choose:  (*kernels.Launch).Choose,
+			choose:  kernels.Choose,
 			sharing: memory.Sharing{Exporter: &d.exporter, Apart: j.separate},
 		},
 	}

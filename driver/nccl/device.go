@@ -82,7 +82,7 @@ func (d *Device) open(ctx context.Context) error {
 		GPU: d.gpu, Groups: d.groups, NewCalls: func() stream.Calls { return newCalls(d.gpu) },
 	}
 	d.messages.GPU, d.messages.Streams, d.messages.Exporter = d.gpu, d.streams, &d.exporter
-	d.messages.Copies.Object = kernels.MessageObject
+	d.messages.Copies.Objects = []gpu.ObjectFunc{kernels.MessageObject}
 	return d.publishMember(ctx)
 }
 

@@ -13,8 +13,8 @@ type directPath struct {
 	// unavailable is the reason why the group has no direct path, or empty. It is set before the
 	// group is used.
 	unavailable string
-	// choose calls Launch.Choose. Tests replace it to count the calls.
-	choose   func(*kernels.Launch) error
+	// choose calls kernels.Choose. Tests replace it to count the calls.
+	choose   func(kernels.Launch) (kernels.Work, error)
 	exchange direct.Exchange
 	order    direct.LaunchOrder
 	sharing  memory.Sharing

@@ -35,9 +35,10 @@ func (p *testbed) offers(w layout) map[string][]trial {
 				continue
 			}
 			call := c.call(m.rank, send, recv)
-			launch, err := m.group.Offer(call).(*plan).choose()
+			work, err := m.group.Offer(call).(*plan).choose()
 			if err == nil {
-				all[launch.Kernel] = append(all[launch.Kernel], c)
+				kernel := work.(*kernels.Launch).Kernel
+				all[kernel] = append(all[kernel], c)
 			}
 		}
 	}

@@ -174,11 +174,11 @@ func (p *testbed) failCall(members []int, c trial, mode string) {
 // failBlock sets the fault word of one block of this rank's next kernel. To the block, it looks as
 // if another block had failed.
 func (m *testRank) failBlock(w *testGroup, block int) error {
-	at, err := m.group.(*communicator).direct.exchange.Places()
+	at, err := m.group.(*communicator).direct.exchange.Transport()
 	if err != nil {
 		return err
 	}
-	const state, fault = 16, 8 // the size of State in kernels/src/call.h, and the offset of fault
+	const state, fault = 16, 8 // the size of State in kernels/src/exchange.h, and the offset of fault
 	copy(m.pinned, []byte{1, 0, 0, 0})
 	return errors.Join(
 		m.stream.Copy(at.Exchange[m.rank]+uintptr(state*block+fault), dl.AddressOf(&m.pinned[0]), 4),

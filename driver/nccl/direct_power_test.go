@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"symmem/driver"
+	"symmem/driver/nccl/kernels"
 	"symmem/internal/dl"
 )
 
@@ -80,10 +81,13 @@ func (p *power) call(path driver.Path) driver.Call {
 func (p *power) raise(c driver.Communicator, on driver.Stream, path driver.Path) error {
 	call, group := p.call(path), c.(*communicator)
 	if path == driver.PathDirect {
-		launch, err := group.Offer(call).(*plan).choose()
-		if want := p.count >= countFor["bulk"]; err == nil && launch.Bulk != want {
-			return fmt.Errorf("%s of %d numbers: got a bulk kernel: %v, want %v", launch.Kernel, p.count,
-				launch.Bulk, want)
+		work, err := group.Offer(call).(*plan).choose()
+		if err == nil {
+			launch := work.(*kernels.Launch)
+			if want := p.count >= countFor["bulk"]; launch.Bulk != want {
+				return fmt.Errorf("%s of %d numbers: got a bulk kernel: %v, want %v", launch.Kernel,
+					p.count, launch.Bulk, want)
+			}
 		}
 	}
 	plan, err := prepare(c, call)

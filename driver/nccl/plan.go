@@ -47,9 +47,9 @@ type plan struct {
 	// defect.
 	guard       func(on cuda.Stream, gpu *cuda.Driver) error
 	guardedCall nccl.Invocation
-	// launch and launchErr cache the results of choose.
-	launch    *kernels.Launch
-	launchErr error
+	// work and workErr cache the results of choose.
+	work    kernels.Work
+	workErr error
 }
 
 // Prepared returns the prepared call.
@@ -136,20 +136,15 @@ func (p *plan) Remark(path driver.Path) string {
 
 // remarkDirect implements Remark for the direct path.
 func (p *plan) remarkDirect() string {
-	launch, err := p.choose()
-	switch {
-	case err != nil:
-	case launch.Pieces > 1:
-		text := fmt.Sprintf("it goes through exchange memory in %d pieces", launch.Pieces)
-		if why := p.notMappedReason(); why != "" {
-			text += ", since peers' memory could not be mapped: " + why
-		}
-		return text
-	case launch.Bulk && misalignedPacks(&p.Call):
-		return "input and output have different offsets modulo 16 bytes, so it moves elements one by " +
-			"one, which is slow"
+	work, err := p.choose()
+	if err != nil {
+		return ""
 	}
-	return ""
+	text := work.Remark()
+	if why := p.notMappedReason(); text != "" && why != "" {
+		text += ", since peers' memory could not be mapped: " + why
+	}
+	return text
 }
 
 // Take prepares the call on a path.
@@ -167,7 +162,7 @@ func (p *plan) Take(path driver.Path, digest uint64) (driver.Plan, error) {
 	if err != nil {
 		return nil, fmt.Errorf("preparing %v of %d %v: %w", p.Operation, p.Count, p.DataType, err)
 	}
-	p.launch, p.launchErr = nil, nil
+	p.work, p.workErr = nil, nil
 	return p, nil
 }
 
@@ -260,9 +255,8 @@ func (p *plan) collective() (nccl.Invocation, error) {
 // guard sets one byte instead. In a graph, that costs 9 us instead of 1 us.
 func (p *plan) addGuard() error {
 	d := p.c.device
-	k := &kernel{
-		blocks: 1, threads: 1, params: cuda.ParamsOf(new(uint32)), // the kernel ignores its argument
-	}
+	// The kernel ignores its argument.
+	k := &kernel{Step: kernels.Step{Blocks: 1, Threads: 1, Params: cuda.ParamsOf(new(uint32))}}
 	p.guard = func(on cuda.Stream, gpu *cuda.Driver) error { return k.queue(gpu, on) }
 	// If the group has no direct path, the kernels have not been loaded yet.
 	err := d.gpu.Do(func() error { return d.collectives.Load(d.gpu) })
@@ -342,32 +336,31 @@ func (p *plan) copy(on cuda.Stream, gpu *cuda.Driver) error {
 	return gpu.MemcpyAsync(p.recv, p.send, bytes, on)
 }
 
-// choose returns the launch of the call on the direct path, or the reason why there is none. It
+// choose returns the kernels of the call on the direct path, or the reason why there is none. It
 // caches the result.
-func (p *plan) choose() (*kernels.Launch, error) {
+func (p *plan) choose() (kernels.Work, error) {
 	c := p.c
 	switch {
-	case p.launch != nil || p.launchErr != nil:
-		return p.launch, p.launchErr
+	case p.work != nil || p.workErr != nil:
+		return p.work, p.workErr
 	case c.direct.unavailable != "":
 		return nil, fmt.Errorf("%s: %w", c.direct.unavailable, driver.ErrUnsupported)
 	}
 	send, recv := p.ownWindow(p.SendWindow), p.ownWindow(p.RecvWindow)
-	launch := &kernels.Launch{
+	work, err := c.direct.choose(kernels.Launch{
 		Call: &p.Call, Rank: c.cfg.Rank, Ranks: len(c.cfg.Ranks), Formula: c.cfg.Formula,
 		Symmetric:       send != nil && send.mappedByAll && recv != nil && recv.mappedByAll,
 		Multiprocessors: c.direct.exchange.Multiprocessors,
-	}
-	err := c.direct.choose(launch)
+	})
 	if err == nil {
-		p.launch = launch
-		return launch, nil
+		p.work = work
+		return work, nil
 	}
 	if why := p.notMappedReason(); why != "" {
 		err = fmt.Errorf("peers' memory could not be mapped: %s", why)
 	}
-	p.launchErr = fmt.Errorf("%w: %w", err, driver.ErrUnsupported)
-	return nil, p.launchErr
+	p.workErr = fmt.Errorf("%w: %w", err, driver.ErrUnsupported)
+	return nil, p.workErr
 }
 
 // refuseWindow returns the reason why NCCL has no window kernel for a call, or nil.
@@ -416,44 +409,25 @@ func (p *plan) notMappedReason() string {
 // describes what the missing ranks are doing.
 const kernelSlack = 2 * time.Second
 
-// prepareDirect prepares the kernels of a call: one for each piece, and the local kernel of a norm.
-// All pieces use the digest of the call, so ranks with equal digests have the same pieces. The
-// kernels count each piece as a call.
+// prepareDirect prepares the kernels of a call.
 func (p *plan) prepareDirect() error {
-	c, x := p.c, &p.c.direct.exchange
-	launch, err := p.choose()
+	work, err := p.choose()
 	if err != nil {
 		return err
 	}
-	at, err := x.Places()
+	t, err := p.c.direct.exchange.Transport()
 	if err != nil {
 		return err
 	}
-	at.Timeout = c.cfg.Timeout.Get() + kernelSlack
-	if launch.Bulk {
-		p.SendWindow.(*window).locate(p.Send, &at.SendAt)
-		p.RecvWindow.(*window).locate(p.Recv, &at.RecvAt)
-	}
-	k := kernel{
-		blocks: launch.Blocks, threads: launch.Threads,
-		overlaps: x.Overlaps && launch.Overlaps(),
-	}
-	if k.function, err = c.device.collectives.Function(c.device.gpu, launch.Kernel); err != nil {
-		return err
-	}
-	if p.Norm != nil {
-		fault := at.Exchange[c.cfg.Rank] + kernels.FaultOffset
-		if k.next, err = p.normKernel(fault, k.overlaps); err != nil {
-			return err
+	t.Timeout = p.c.cfg.Timeout.Get() + kernelSlack
+	steps := work.Steps(&t)
+	for _, step := range steps {
+		if !step.Local {
+			p.exchanges++
 		}
 	}
-	for i := launch.Pieces - 1; i >= 0; i-- {
-		piece := k
-		piece.params = launch.Params(&at, i)
-		k.next = &piece
-	}
-	p.kernel, p.exchanges = k.next, launch.Pieces
-	return nil
+	p.kernel, err = link(p.c.device, steps)
+	return err
 }
 
 // recordedAs returns a copy of the plan for a capture. It adds the position in the capture to the
@@ -463,9 +437,7 @@ func (p *plan) recordedAs(at driver.Recorded) *plan {
 	recorded.Call = p.RecordedAs(at)
 	for to := &recorded.kernel; *to != nil; to = &(*to).next {
 		k := **to
-		if !k.local {
-			k.params = kernels.WithDigest(k.params, recorded.Digest)
-		}
+		k.SetDigest(recorded.Digest)
 		*to = &k
 	}
 	return &recorded

@@ -83,9 +83,9 @@ func TestKernelIsChosenOnceForAPlan(t *testing.T) {
 			Operation: driver.AllReduce, DataType: driver.Float32, Count: 64, SendWindow: s.window,
 			RecvWindow: s.window, Send: s.segment.Address(), Recv: s.segment.Address(),
 		}
-		c.direct.choose = func(l *kernels.Launch) error {
+		c.direct.choose = func(l kernels.Launch) (kernels.Work, error) {
 			times++
-			return l.Choose()
+			return kernels.Choose(l)
 		}
 		for path, want := range map[driver.Path]int{
 			driver.PathPlain: 0, driver.PathWindow: 0, driver.PathDirect: 1,

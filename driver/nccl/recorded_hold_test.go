@@ -3,6 +3,7 @@ package nccl
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -49,7 +50,7 @@ func replayAfterAFault(t *testing.T, count int64) {
 			return err
 		}
 		<-c.stages.released
-		before, beforeErr := c.direct.exchange.Places()
+		before, beforeErr := c.direct.exchange.Transport()
 		for range 3 {
 			took, err := g.waitIdle()
 			if err != nil || took > 30*time.Second {
@@ -62,8 +63,9 @@ func replayAfterAFault(t *testing.T, count int64) {
 		if _, err := g.waitIdle(); err != nil {
 			return err
 		}
-		now, err := c.direct.exchange.Places()
-		if now.Exchange[0] == 0 || beforeErr != nil || err != nil || now != before {
+		now, err := c.direct.exchange.Transport()
+		if now.Exchange[0] == 0 || beforeErr != nil || err != nil ||
+			!slices.Equal(now.Exchange, before.Exchange) || now.Report != before.Report {
 			return errors.New("the group's memory was freed before the graph was destroyed")
 		}
 		for _, s := range m.regions {
@@ -75,7 +77,7 @@ func replayAfterAFault(t *testing.T, count int64) {
 			}
 		}
 		err = errors.Join(g.destroy(), teardownError(c), g.closeStream())
-		_, afterErr := c.direct.exchange.Places()
+		_, afterErr := c.direct.exchange.Transport()
 		if !errors.Is(afterErr, driver.ErrClosed) || m.regions[0].window.(*window).at[1-m.rank] != 0 {
 			err = errors.Join(err, errors.New("the group's memory was not freed"))
 		}

@@ -94,15 +94,3 @@ func (s *support) misaligned(call *driver.Call) bool {
 	}
 	return call.Send%wordBytes != 0
 }
-
-// packBytes is the number of bytes that a thread of a bulk kernel moves at once. The addresses of
-// input and output must be equal modulo packBytes.
-const packBytes = 16
-
-// misalignedPacks reports whether, on at least one rank, a bulk kernel has to move elements one by
-// one.
-func misalignedPacks(call *driver.Call) bool {
-	part := uintptr(call.Count * int64(call.DataType.Size()))
-	parts := call.Operation == driver.AllGather || call.Operation == driver.ReduceScatter
-	return (call.Send-call.Recv)%packBytes != 0 || parts && part%packBytes != 0
-}

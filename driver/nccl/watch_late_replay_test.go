@@ -40,9 +40,12 @@ func replayLate(t *testing.T, o driver.Operation, noticed bool) {
 	graphs, powers := make([]*foreignStream, 2), make([]*power, 2)
 	w.withPower(countFor["bulk"], func(m *testRank, p *power) (err error) {
 		call := p.inPlace(o, m.rank)
-		launch, err := m.group.Offer(call).(*plan).choose()
-		if err != nil || !launch.Bulk {
-			return failuref("%s is not a bulk kernel: %v", launch.Kernel, err)
+		work, err := m.group.Offer(call).(*plan).choose()
+		if err != nil {
+			return err
+		}
+		if launch := work.(*kernels.Launch); !launch.Bulk {
+			return failuref("%s is not a bulk kernel", launch.Kernel)
 		}
 		powers[m.rank] = p
 		if graphs[m.rank], err = m.captureForeign(call); err != nil {
@@ -65,7 +68,7 @@ func replayLate(t *testing.T, o driver.Operation, noticed bool) {
 		}
 		<-m.group.(*communicator).stages.kernelsEnded // the group has ended its kernels
 		if !noticed {
-			at, err := m.group.(*communicator).direct.exchange.Places()
+			at, err := m.group.(*communicator).direct.exchange.Transport()
 			if err != nil {
 				return err
 			}

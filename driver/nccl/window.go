@@ -10,7 +10,6 @@ import (
 
 	"symmem/driver"
 	"symmem/driver/nccl/internal/memory"
-	"symmem/driver/nccl/kernels"
 	"symmem/internal/control"
 	"symmem/internal/handoff"
 	"symmem/internal/nccl"
@@ -107,7 +106,7 @@ func (w *window) deregister() error {
 // and do not need NCCL's windows.
 type peers struct {
 	// at holds the address of each group rank's segment, including this rank's own.
-	at [kernels.MaxRanks]uintptr
+	at []uintptr
 	// mapped reports whether this rank has mapped the segments of all other ranks. If it has not,
 	// mapError is the reason. mapError is empty if another rank did not share its segment.
 	mapped   bool
@@ -136,6 +135,7 @@ func (w *window) mapPeers(ctx context.Context, allShared [][]byte) error {
 	if slices.ContainsFunc(allShared, func(shared []byte) bool { return len(shared) == 0 }) {
 		return errNotShared
 	}
+	w.at = make([]uintptr, len(reg.cfg.Ranks))
 	for r, rank := range reg.cfg.Ranks {
 		if r == reg.cfg.Rank {
 			w.at[r] = w.segment.Address()
@@ -159,7 +159,7 @@ func (w *window) unmapPeers() error {
 	}
 	g := w.of.gpu
 	peers := w.at
-	w.at = [kernels.MaxRanks]uintptr{}
+	w.at = make([]uintptr, len(peers))
 	return g.FreeWhenIdle(func() error {
 		return g.Do(func() error {
 			var errs []error
@@ -173,11 +173,11 @@ func (w *window) unmapPeers() error {
 	})
 }
 
-// locate fills in the address of a buffer on every rank. All ranks have the buffer at the same
+// Locate returns the address of a buffer on every rank. All ranks have the buffer at the same
 // offset.
-func (w *window) locate(address uintptr, at *[kernels.MaxRanks]uintptr) {
-	offset := address - w.segment.Address()
-	for r := range w.of.cfg.Ranks {
-		at[r] = w.at[r] + offset
+func (w *window) Locate(address uintptr) (at []uintptr) {
+	for _, segment := range w.at {
+		at = append(at, segment+address-w.segment.Address())
 	}
+	return at
 }

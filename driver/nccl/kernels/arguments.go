@@ -7,19 +7,6 @@ import (
 	"symmem/internal/cuda"
 )
 
-// Places holds the addresses that kernels use and their timeout. The addresses are those in this
-// process.
-type Places struct {
-	// Exchange holds the address of each rank's exchange memory.
-	Exchange [MaxRanks]uintptr
-	// SendAt and RecvAt hold the addresses of all ranks' buffers, for bulk kernels.
-	SendAt, RecvAt [MaxRanks]uintptr
-	// Report is the address of the Report.
-	Report uintptr
-	// Timeout is the time that kernels wait for peers.
-	Timeout time.Duration
-}
-
 // arguments holds the arguments of a kernel, in the layout of struct Call in src/call.h.
 type arguments struct {
 	rank, ranks, sendTo, recvFrom, op, divisor uint32
@@ -37,24 +24,43 @@ type bulkArguments struct {
 	sendAt, recvAt [MaxRanks]uintptr
 }
 
-// WithDigest returns a copy of arguments from Params with another digest.
-func WithDigest(p cuda.Params, digest uint64) cuda.Params {
-	return p.With(int(unsafe.Offsetof(arguments{}.digest)), digest)
+// Steps implements Work. All pieces of a call have its digest, so ranks with equal digests have the
+// same pieces. The kernels count each piece as a call.
+func (l *Launch) Steps(t *Transport) (steps []Step) {
+	for i := range l.Pieces {
+		steps = append(steps, Step{
+			Kernel: l.Kernel, Blocks: l.Blocks, Threads: l.Threads, Params: l.params(t, i),
+			Overlaps: t.Overlaps && l.overlaps(), digest: unsafe.Offsetof(arguments{}.digest),
+		})
+	}
+	if l.Norm != nil {
+		steps = append(steps, normStep(l, t))
+	}
+	return steps
 }
 
-// Params returns the arguments for piece i of the call. The arguments contain the call's digest,
-// which kernels compare across ranks.
-func (l *Launch) Params(at *Places, i int) cuda.Params {
+// params packs the arguments for piece i of the call.
+func (l *Launch) params(t *Transport, i int) cuda.Params {
+	a := l.arguments(t, i)
+	if !l.Bulk {
+		return cuda.ParamsOf(&a)
+	}
+	bulk := bulkArguments{arguments: a}
+	copy(bulk.sendAt[:], l.SendWindow.(Located).Locate(l.Send))
+	copy(bulk.recvAt[:], l.RecvWindow.(Located).Locate(l.Recv))
+	return cuda.ParamsOf(&bulk)
+}
+
+// arguments returns the arguments for piece i of the call, except those of bulk kernels.
+func (l *Launch) arguments(t *Transport, i int) arguments {
 	offset := int64(i) * l.pieceBytes
 	a := arguments{
 		rank: uint32(l.Rank), ranks: uint32(l.Ranks), sendTo: l.sendTo, recvFrom: l.recvFrom,
 		op: l.op, divisor: l.divisor, digest: l.Digest,
 		send: l.Send + uintptr(offset), recv: l.Recv + uintptr(offset),
 		bytes: min(l.pieceBytes, l.partBytes-offset), sendStride: l.sendStride, recvStride: l.recvStride,
-		exchange: at.Exchange, timeout: at.Timeout, report: at.Report,
+		timeout: t.Timeout, report: t.Report,
 	}
-	if l.Bulk {
-		return cuda.ParamsOf(&bulkArguments{a, at.SendAt, at.RecvAt})
-	}
-	return cuda.ParamsOf(&a)
+	copy(a.exchange[:], t.Exchange)
+	return a
 }

@@ -142,23 +142,37 @@ func packed(p cuda.Params) []byte {
 	return reflect.ValueOf(p).FieldByName("packed").Bytes()
 }
 
+// fakeWindow is a window in which rank r has each buffer at address w + r.
+type fakeWindow uintptr
+
+func (fakeWindow) Deregister() error { return nil }
+
+func (w fakeWindow) Locate(uintptr) (at []uintptr) {
+	for r := range uintptr(MaxRanks) {
+		at = append(at, uintptr(w)+r)
+	}
+	return at
+}
+
 // TestParamsMatchSources packs a different number into each field.
 func TestParamsMatchSources(t *testing.T) {
 	l := Launch{
-		Call: &driver.Call{Digest: 107, Send: 108, Recv: 109}, Rank: 101, Ranks: 102,
-		Bulk: true, partBytes: 110, pieceBytes: 110, sendStride: 111, recvStride: 112, sendTo: 103,
+		Call: &driver.Call{
+			Digest: 107, Send: 108, Recv: 109, SendWindow: fakeWindow(300), RecvWindow: fakeWindow(400),
+		},
+		Rank: 101, Ranks: 102,
+		Bulk: true, Pieces: 1, partBytes: 110, pieceBytes: 110, sendStride: 111, recvStride: 112, sendTo: 103,
 		recvFrom: 104, op: 105, divisor: 106,
 	}
-	at := Places{Timeout: 113 * time.Nanosecond, Report: 114}
-	for i := range uintptr(MaxRanks) {
-		at.Exchange[i], at.SendAt[i], at.RecvAt[i] = 200+i, 300+i, 400+i
+	at := Transport{
+		Timeout: 113 * time.Nanosecond, Report: 114, Exchange: fakeWindow(200).Locate(0),
 	}
 	want := map[string]uint64{
 		"rank": 101, "ranks": 102, "sendTo": 103, "recvFrom": 104, "op": 105, "divisor": 106,
 		"digest": 107, "send": 108, "recv": 109, "bytes": 110, "sendStride": 111, "recvStride": 112,
 		"timeout": 113, "report": 114, "exchange": 200, "sendAt": 300, "recvAt": 400,
 	}
-	found, bulk := sourceLayout(t), packed(l.Params(&at, 0))
+	found, bulk := sourceLayout(t), packed(l.Steps(&at)[0].Params)
 	for name, value := range want {
 		p, known := found["Bulk."+name]
 		if !known {
@@ -175,13 +189,16 @@ func TestParamsMatchSources(t *testing.T) {
 		t.Errorf("the arguments of a bulk kernel have %d bytes, want %d", len(bulk), found["Bulk"].size)
 	}
 	const digest = 1 << 60
-	other := packed(WithDigest(l.Params(&at, 0), digest))
+	step := l.Steps(&at)[0]
+	before := packed(step.Params)
+	step.SetDigest(digest)
+	other := packed(step.Params)
 	l.Digest = digest
-	if string(other) != string(packed(l.Params(&at, 0))) || string(other) == string(bulk) {
-		t.Error("WithDigest must change only the digest, and only in the copy")
+	if string(other) != string(packed(l.Steps(&at)[0].Params)) || string(before) != string(bulk) {
+		t.Error("SetDigest must change only the digest, in a copy of the arguments")
 	}
 	l.Digest, l.Bulk = 107, false
-	call := packed(l.Params(&at, 0))
+	call := packed(l.Steps(&at)[0].Params)
 	if len(call) != found["Call"].size || string(call) != string(bulk[:len(call)]) {
 		t.Errorf("other kernels take %d bytes of arguments; want the first %d bytes of a bulk kernel's",
 			len(call), found["Call"].size)

@@ -16,7 +16,7 @@ const AfterAll = "after_all"
 // MaxRanks is the largest number of ranks that the kernels support.
 const MaxRanks = 8
 
-// The layout of exchange memory, as in src/call.h.
+// The layout of exchange memory, as in src/exchange.h.
 const (
 	// ExchangeBytes is the size of one rank's exchange memory in one group. The memory must be
 	// zeroed at first. It is large enough for sums of 7 MiB. (An NCCL communicator allocates
@@ -47,9 +47,6 @@ const (
 	warp          = 32
 )
 
-// Overlaps reports whether the kernel may start before earlier kernels in the stream have ended.
-func (l *Launch) Overlaps() bool { return !l.Bulk && !l.any }
-
 // Launch describes a call and how to launch it. The caller sets the first group of fields. Choose
 // sets the other fields.
 type Launch struct {
@@ -72,7 +69,7 @@ type Launch struct {
 	Blocks, Threads int
 	// Bulk reports whether the kernel needs the buffers of all ranks.
 	Bulk bool
-	// Pieces is the number of launches that the call needs (see Params).
+	// Pieces is the number of launches that the call needs.
 	Pieces int
 	// partBytes is the size of a part of the buffers. pieceBytes is the size of a piece of a part.
 	// The last piece may be smaller.
@@ -126,6 +123,21 @@ func (l *Launch) Choose() error {
 			l.pieceBytes)
 	}
 	return nil
+}
+
+// overlaps reports whether the kernel may start before earlier kernels in the stream have ended.
+func (l *Launch) overlaps() bool { return !l.Bulk && !l.any }
+
+// Remark implements Work.
+func (l *Launch) Remark() string {
+	switch {
+	case l.Pieces > 1:
+		return fmt.Sprintf("it goes through exchange memory in %d pieces", l.Pieces)
+	case l.Bulk && l.misaligned():
+		return "input and output have different offsets modulo 16 bytes, so it moves elements one by " +
+			"one, which is slow"
+	}
+	return ""
 }
 
 // split splits a reduction that does not fit into exchange memory. All ranks get the same pieces.
@@ -331,6 +343,16 @@ func (l *Launch) setGrid(chunks int64, blocks int, most gridSize) {
 
 // warps returns the number of warps of the grid that move data.
 func (l *Launch) warps() int64 { return int64(l.Blocks*l.Threads/warp - 1) }
+
+// packBytes is the number of bytes that a thread of a bulk kernel moves at once. The addresses of
+// input and output must be equal modulo packBytes.
+const packBytes = 16
+
+// misaligned reports whether, on at least one rank, a bulk kernel has to move elements one by one.
+func (l *Launch) misaligned() bool {
+	parts := l.Operation == driver.AllGather || l.Operation == driver.ReduceScatter
+	return (l.Send-l.Recv)%packBytes != 0 || parts && l.partBytes%packBytes != 0
+}
 
 // chooseBulk chooses a bulk kernel.
 func (l *Launch) chooseBulk() {

@@ -5,7 +5,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"unsafe"
 
 	"pgregory.net/rapid"
 
@@ -167,7 +166,7 @@ func TestEveryReductionHasAKernel(t *testing.T) {
 		}
 		at := int64(0)
 		for i := range l.Pieces {
-			piece := argumentsOf(&l, i)
+			piece := l.arguments(&Transport{}, i)
 			from, bytes := int64(piece.send-l.Send), piece.bytes
 			if from != at || int64(piece.recv-l.Recv) != at {
 				t.Fatalf("piece %d of %d begins at %d, want %d", i, l.Pieces, from, at)
@@ -181,12 +180,6 @@ func TestEveryReductionHasAKernel(t *testing.T) {
 			t.Fatalf("%d pieces cover %d bytes, want %d", l.Pieces, at, whole)
 		}
 	})
-}
-
-// argumentsOf returns the arguments of a piece.
-func argumentsOf(l *Launch, i int) arguments {
-	bytes := packed(l.Params(&Places{}, i))
-	return *(*arguments)(unsafe.Pointer(&bytes[0]))
 }
 
 // TestFormulasSelectKernels checks that RankOrder selects the same kernels as AnyFormula. A tree

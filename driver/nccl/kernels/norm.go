@@ -59,6 +59,19 @@ func (l *Local) Overlaps(multiprocessors int) bool {
 	return blocks*threads <= multiprocessors*maxThreads/4
 }
 
+// normStep returns the step that completes a norm after the all-reduce. If the all-reduce fails, the
+// step writes poison.
+func normStep(l *Launch, t *Transport) Step {
+	local := Local{
+		Norm: *l.Norm, Send: l.Recv, Recv: l.Recv, Fault: t.Exchange[l.Rank] + FaultOffset,
+	}
+	s := Step{Params: local.Params(), Local: true}
+	s.Overlaps = t.Overlaps && l.overlaps() && local.Overlaps(l.Multiprocessors)
+	s.Kernel = local.Kernel(s.Overlaps)
+	s.Blocks, s.Threads = local.Grid()
+	return s
+}
+
 // Params returns the arguments of the kernels, in the layout of struct Local in src/local.h.
 func (l *Local) Params() cuda.Params {
 	return cuda.ParamsOf(&struct {

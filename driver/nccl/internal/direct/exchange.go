@@ -22,8 +22,8 @@ import (
 // of this rank's kernels.
 type Exchange struct {
 	// addresses holds the address of each group rank's memory. It is written before the group is
-	// used. After the group has ended, it is written with mu held.
-	addresses [kernels.MaxRanks]uintptr
+	// used. After the group has ended, it is set to nil with mu held.
+	addresses []uintptr
 	// Multiprocessors is the number of multiprocessors that a kernel can use on every rank. It is
 	// written before the group is used.
 	Multiprocessors int
@@ -52,15 +52,17 @@ func (x *Exchange) Reported() (kernels.Report, bool) {
 	return x.finalReport.Read()
 }
 
-// Places returns the addresses that kernels use: the report and all ranks' exchange memory. It
-// returns ErrClosed after the group has ended.
-func (x *Exchange) Places() (kernels.Places, error) {
+// Transport returns what kernels of the group use to communicate, without a timeout. It returns
+// ErrClosed after the group has ended.
+func (x *Exchange) Transport() (kernels.Transport, error) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	if x.report == nil {
-		return kernels.Places{}, driver.ErrClosed
+		return kernels.Transport{}, driver.ErrClosed
 	}
-	return kernels.Places{Exchange: x.addresses, Report: dl.AddressOf(x.report)}, nil
+	return kernels.Transport{
+		Exchange: x.addresses, Report: dl.AddressOf(x.report), Overlaps: x.Overlaps,
+	}, nil
 }
 
 // capabilities is the message that ranks exchange while they open the exchange memory.
@@ -105,6 +107,7 @@ func (x *Exchange) Open(ctx context.Context, g Group) (reason string, err error)
 		return g.NoFabric, nil
 	}
 	key := handoff.Key{Namespace: handoff.NamespaceOf("exchange/" + g.Config.ID)}
+	x.addresses = make([]uintptr, ranks)
 	mine, withdraw := x.prepare(key)
 	defer withdraw()
 	all, reason, err := x.agree(ctx, &mine)
@@ -239,7 +242,7 @@ func (x *Exchange) release() error {
 	})
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	x.addresses = [kernels.MaxRanks]uintptr{}
+	x.addresses = nil
 	if report != nil {
 		x.group.Reports.Put(report)
 	}

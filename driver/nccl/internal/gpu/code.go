@@ -8,14 +8,17 @@ import (
 	"symmem/internal/ranked"
 )
 
-// Code loads a cubin onto a GPU and looks up its kernels. Load and Unload must be called on a
+// ObjectFunc returns the cubin for a compute capability.
+type ObjectFunc func(major, minor int) ([]byte, error)
+
+// Code loads cubins onto a GPU and looks up their kernels. Load and Unload must be called on a
 // thread of the context.
 type Code struct {
-	// Object returns the cubin for a compute capability.
-	Object func(major, minor int) ([]byte, error)
+	// Objects lists the cubins. A kernel name occurs in one of them.
+	Objects []ObjectFunc
 
 	Mu        ranked.Mutex[codeMu]
-	module    cuda.Module              // guarded by Mu; set by Load
+	modules   []cuda.Module            // guarded by Mu; set by Load
 	functions map[string]cuda.Function // guarded by Mu
 	// Overlaps reports whether launches use programmatic dependent launch. Such a kernel may start
 	// before earlier kernels have ended, and waits for them itself. Load sets Overlaps.
@@ -29,7 +32,7 @@ type Code struct {
 func (k *Code) Load(g *GPU) error {
 	k.Mu.Lock()
 	defer k.Mu.Unlock()
-	if k.module != 0 {
+	if k.modules != nil {
 		return nil
 	}
 	major, minor, err := g.ComputeCapability()
@@ -40,7 +43,18 @@ func (k *Code) Load(g *GPU) error {
 		return err
 	}
 	k.Overlaps = k.Overlaps && kernels.Wait(major)
-	object, err := k.Object(major, minor)
+	k.functions = map[string]cuda.Function{}
+	for _, object := range k.Objects {
+		if err := k.load(g, object, major, minor); err != nil {
+			return errors.Join(err, k.unload(g))
+		}
+	}
+	return nil
+}
+
+// load loads the kernels of one object. Mu is held.
+func (k *Code) load(g *GPU, objectFor ObjectFunc, major, minor int) error {
+	object, err := objectFor(major, minor)
 	if err != nil {
 		return err
 	}
@@ -48,14 +62,11 @@ func (k *Code) Load(g *GPU) error {
 	if err != nil {
 		return err
 	}
-	if !Stuck.Load() {
-		err = g.CUDA.ModuleLoadFunctions(module)
+	k.modules = append(k.modules, module)
+	if Stuck.Load() {
+		return nil
 	}
-	if err != nil {
-		return errors.Join(err, g.CUDA.ModuleUnload(module))
-	}
-	k.module, k.functions = module, map[string]cuda.Function{}
-	return nil
+	return g.CUDA.ModuleLoadFunctions(module)
 }
 
 // Function returns the kernel with a name.
@@ -66,13 +77,16 @@ func (k *Code) Function(g *GPU, name string) (cuda.Function, error) {
 	if ok {
 		return f, nil
 	}
-	if k.module == 0 {
-		return 0, errors.New("the kernels are not loaded")
+	err := errors.New("the kernels are not loaded")
+	for _, module := range k.modules {
+		err = g.With(func(gpu *cuda.Driver) (err error) {
+			f, err = gpu.ModuleGetFunction(module, name)
+			return err
+		})
+		if err == nil {
+			break
+		}
 	}
-	err := g.With(func(gpu *cuda.Driver) (err error) {
-		f, err = gpu.ModuleGetFunction(k.module, name)
-		return err
-	})
 	if err == nil {
 		k.functions[name] = f
 	}
@@ -83,10 +97,15 @@ func (k *Code) Function(g *GPU, name string) (cuda.Function, error) {
 func (k *Code) Unload(g *GPU) error {
 	k.Mu.Lock()
 	defer k.Mu.Unlock()
-	if k.module == 0 {
-		return nil
+	return k.unload(g)
+}
+
+// unload implements Unload. Mu is held.
+func (k *Code) unload(g *GPU) error {
+	var errs []error
+	for _, module := range k.modules {
+		errs = append(errs, g.CUDA.ModuleUnload(module))
 	}
-	module := k.module
-	k.module, k.functions = 0, nil
-	return g.CUDA.ModuleUnload(module)
+	k.modules, k.functions = nil, nil
+	return errors.Join(errs...)
 }

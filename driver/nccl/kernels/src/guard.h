@@ -1,6 +1,6 @@
 // Waits with a timeout, and the comparison of calls between ranks.
 #pragma once
-#include <call.h>
+#include <exchange.h>
 
 // Guard limits the waits of one thread. It polls the clock and the fault word of this rank, which other
 // threads may set. It polls Report.end less often, because that is in host memory.
@@ -10,7 +10,8 @@ struct Guard {
 };
 
 // state returns the state of a block.
-DEVICE State* state(const Call& call, u32 block) { return &own(call)->control.states[block]; }
+template <class C>
+DEVICE State* state(const C& call, u32 block) { return &own(call)->control.states[block]; }
 
 // fail writes a fault to all states of a rank, and reports whether it is the first one. Another thread,
 // or the host, may have set the first state before. The fault ends the waits of the rank's other threads
@@ -23,7 +24,8 @@ NOINLINE bool fail(State* states, u32 fault) {
 }
 
 // raise sets the fault word. It reports the fault to the host if it is the first one.
-DEVICE void raise(const Call& call, u64 epoch, Fault fault, u32 ranks, u64 theirs) {
+template <class C>
+DEVICE void raise(const C& call, u64 epoch, Fault fault, u32 ranks, u64 theirs) {
 	if (!fail(state(call, 0), fault)) return;
 	Report* report = call.report;
 	report->digest = call.digest;
@@ -43,7 +45,8 @@ DEVICE u64 half(u64 digest, u64 epoch) { return digest << 32 | (epoch & 0xffffff
 DEVICE bool header_arrived(const Header* h, u64 epoch) { return (u32)dev::load_relaxed(&h->high) == (u32)epoch; }
 
 // missing returns the set of ranks whose header has not arrived.
-DEVICE u32 missing(const Call& call, u64 epoch) {
+template <class C>
+DEVICE u32 missing(const C& call, u64 epoch) {
 	u32 set = 0;
 	for (u32 r = 0; r < call.ranks; r++)
 		if (r != call.rank && !header_arrived(&own(call)->headers[epoch & 1][r], epoch)) set |= 1u << r;
@@ -53,14 +56,16 @@ DEVICE u32 missing(const Call& call, u64 epoch) {
 enum { PollsOfDevice = 8 * dev::PollsAtOnce };
 
 // ended reports whether the host has set end to stop this rank's kernels. If so, it sets the fault word.
-DEVICE bool ended(const Call& call, u32 end) {
+template <class C>
+DEVICE bool ended(const C& call, u32 end) {
 	if (end == 0) return false;
 	fail(state(call, 0), Aborted);
 	return true;
 }
 
 // keep_waiting runs between two polls, and reports whether to poll again.
-DEVICE bool keep_waiting(Guard& guard, const Call& call, u64 epoch) {
+template <class C>
+DEVICE bool keep_waiting(Guard& guard, const C& call, u64 epoch) {
 	dev::pause();
 	if (++guard.polls % dev::PollsAtOnce != 0) return true;
 	if (dev::load_relaxed(&state(call, dev::block())->fault) != None) return false;
@@ -73,7 +78,8 @@ DEVICE bool keep_waiting(Guard& guard, const Call& call, u64 epoch) {
 }
 
 // post_header sends rank r the epoch and digest of this call.
-DEVICE void post_header(const Call& call, u32 r, u64 epoch) {
+template <class C>
+DEVICE void post_header(const C& call, u32 r, u64 epoch) {
 	Header* h = &of(call, r)->headers[epoch & 1][call.rank];
 	dev::store_relaxed(&h->low, half(call.digest, epoch));
 	dev::store_relaxed(&h->high, half(call.digest >> 32, epoch));
@@ -82,8 +88,8 @@ DEVICE void post_header(const Call& call, u32 r, u64 epoch) {
 // await_header waits for the header of rank r and compares its digest. It returns false if the header
 // does not arrive or belongs to another call. With Acquire, writes of r before its header are visible
 // afterwards.
-template <bool Acquire>
-DEVICE bool await_header(const Call& call, u32 r, u64 epoch) {
+template <bool Acquire, class C>
+DEVICE bool await_header(const C& call, u32 r, u64 epoch) {
 	const Header* h = &own(call)->headers[epoch & 1][r];
 	Guard guard;
 	u64 low, high;
@@ -114,7 +120,8 @@ struct Prologue {
 // begin waits for previous work on the stream. All threads call it first. Every warp loads the state of
 // its block from the L2 cache, where eight states share a line. One thread of the block prefetches it.
 // Both fields take one load.
-DEVICE Prologue begin(const Call& call) {
+template <class C>
+DEVICE Prologue begin(const C& call) {
 	const State* e = state(call, dev::block());
 	if (dev::thread() == 0) dev::fetch(e);
 	dev::await_previous();
@@ -124,13 +131,15 @@ DEVICE Prologue begin(const Call& call) {
 
 // count writes the epoch to the states of this block. All threads of the block must have read the
 // previous epoch before.
-DEVICE void count(const Call& call, u64 epoch) {
+template <class C>
+DEVICE void count(const C& call, u64 epoch) {
 	for (u32 i = dev::block() + dev::thread() * dev::blocks(); i < MaxBlocks; i += dev::threads() * dev::blocks())
 		dev::store_relaxed(&state(call, i)->epoch, epoch);
 }
 
 // finish waits for the threads of the block and then calls count.
-DEVICE void finish(const Call& call, u64 epoch) {
+template <class C>
+DEVICE void finish(const C& call, u64 epoch) {
 	dev::sync_block();
 	count(call, epoch);
 }

@@ -1,0 +1,67 @@
+package kernels
+
+import (
+	"time"
+
+	"symmem/internal/cuda"
+)
+
+// Transport holds what kernels need to communicate with other ranks, whatever they compute. The
+// addresses are those in this process.
+type Transport struct {
+	// Exchange holds the address of each rank's exchange memory, in group order.
+	Exchange []uintptr
+	// Report is the address of the Report.
+	Report uintptr
+	// Timeout is the time that kernels wait for peers.
+	Timeout time.Duration
+	// Overlaps reports whether kernels may start before earlier kernels in the stream have ended.
+	Overlaps bool
+}
+
+// Located is implemented by windows that peers have mapped.
+type Located interface {
+	// Locate returns the address of a buffer on every rank, in group order.
+	Locate(address uintptr) []uintptr
+}
+
+// Work describes a call on the direct path. Each kind of operation has its own implementation, with
+// its own arguments and kernels. Choose returns the implementation for a call.
+type Work interface {
+	// Steps returns the kernel launches of the call in the order of execution. Kernels that
+	// communicate compare the call's digest across ranks.
+	Steps(t *Transport) []Step
+	// Remark returns a note about the call, or "".
+	Remark() string
+}
+
+// Step describes a kernel launch.
+type Step struct {
+	Kernel string
+	// Blocks is the number of blocks. Threads is the number of threads per block.
+	Blocks, Threads int
+	Params          cuda.Params
+	// Overlaps reports whether the kernel may start before its predecessor in the stream has ended.
+	Overlaps bool
+	// Local reports whether the kernel uses only this rank's memory. Other kernels count as a call
+	// of the group, and their arguments contain the call's digest.
+	Local bool
+	// digest is the offset of the digest in Params.
+	digest uintptr
+}
+
+// SetDigest replaces the digest in the arguments, unless the kernel is local.
+func (s *Step) SetDigest(digest uint64) {
+	if !s.Local {
+		s.Params = s.Params.With(int(s.digest), digest)
+	}
+}
+
+// Choose chooses the kernels of a call, or returns the reason why there are none. The caller sets
+// the first group of fields of l.
+func Choose(l Launch) (Work, error) {
+	if err := l.Choose(); err != nil {
+		return nil, err
+	}
+	return &l, nil
+}
