@@ -8,6 +8,7 @@
 #   CASES     names of calls, or how they begin, between commas (all)
 #   TOKENS    numbers of tokens, between spaces (1 8 32 128 512 2048 8192)
 #   ALL       1 also takes over calls that are the engine's on GPUs, to measure them
+#   SECONDS_EACH   how long an engine may take (240)
 #   PYTHON    the interpreter that has PyTorch (python3)
 # shellcheck source-path=SCRIPTDIR source=machine.sh
 . "$(dirname "$0")/machine.sh"
@@ -24,7 +25,9 @@ nccl=$("$python" -c 'import re, torch; print(re.search("/.*libnccl.so.*", open("
 export VLLM_NCCL_SO_PATH=$nccl SGLANG_NCCL_SO_PATH=$nccl
 for engine in ${ENGINES:-vllm sglang}; do
 	code=0
-	bounded 255 "$python" "$here/launch.py" "$RANKS" 240 "$here/engines.py" "$engine" || code=$?
+	limit=${SECONDS_EACH:-240}
+	bounded $((limit + 15)) "$python" "$here/launch.py" "$RANKS" "$limit" \
+		"$here/engines.py" "$engine" || code=$?
 	((code == 0)) || fail "$engine"
 done
 finish

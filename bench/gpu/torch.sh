@@ -92,6 +92,10 @@ run_part() {
 	turns) part 60 "$here/turns.py" ;;
 	first_calls) part 90 "$here/first_calls.py" ;;
 	attach) part 40 "$here/attach.py" ;;
+	backend)
+		together 75 "backend.py values" "backend.py mixed" "backend.py models" "backend.py faults"
+		part 60 "$here/backend.py" times
+		;;
 	guard) part 60 "$here/guard.py" ;;
 	graph_life) part 150 "$here/graph_life.py" ;;
 	aborted)
@@ -119,7 +123,7 @@ run_part() {
 	esac
 }
 
-for name in ${PARTS:-rounds skew stock churn diverge ops messages norms graph overlap graph_life cost peers decode model parallel streams turns attach aborted faults endings sglang}; do
+for name in ${PARTS:-rounds skew stock churn diverge ops messages norms graph overlap graph_life cost peers decode model parallel streams turns attach backend aborted faults endings sglang}; do
 	begin=$SECONDS
 	run_part "$name"
 	echo "# part $name took $((SECONDS - begin)) s"

@@ -61,6 +61,16 @@ class CoalescedWork final : public c10d::Work {
 thread_local std::vector<WorkPointer> coalesced;
 thread_local bool coalescing = false;
 
+std::vector<uint64_t> open_handles(const Parts& parts) {
+  std::vector<uint64_t> handles;
+  for (const auto handle : {parts.host.handle, parts.device.handle}) {
+    if (handle != 0) {
+      handles.push_back(handle);
+    }
+  }
+  return handles;
+}
+
 } // namespace
 
 void Calls::call(struct symmem_call call) const {
@@ -128,17 +138,19 @@ Group::Group(
     std::shared_ptr<const Library> library,
     c10::intrusive_ptr<c10d::Store> store,
     int rank,
-    Membership membership,
+    int size,
+    Parts parts,
+    int pool,
     std::chrono::milliseconds timeout)
-    : Backend(rank, static_cast<int>(membership.members.size())),
+    : Backend(rank, size),
       library_(std::move(library)),
       store_(std::move(store)),
       options_(c10::make_intrusive<c10d::Backend::Options>("symmem", timeout)),
-      membership_(std::move(membership)),
-      handle_(membership_.handle),
-      stream_(kStreams | handle_),
-      messages_(std::make_shared<Messages>(library_, kMessages | handle_ << 24)),
-      pool_(membership_.pool),
+      parts_(std::move(parts)),
+      handles_(open_handles(parts_)),
+      stream_(kStreams | parts_.host.handle),
+      messages_(std::make_shared<Messages>(library_, kMessages | parts_.host.handle << 24)),
+      pool_(pool),
       queue_([this] { end_if_interrupted(); }) {
   init();
 }
@@ -165,26 +177,52 @@ c10::intrusive_ptr<c10d::Backend> Group::split(
   if (own == ranks.end()) {
     return nullptr;
   }
-  Membership part{"", 0, membership_.world, {}, -1};
-  for (const int rank : ranks) {
-    part.members.push_back(membership_.members.at(rank));
-  }
+  Parts parts;
   {
     std::lock_guard<std::mutex> lock(mutex_);
-    part.name = c10::str(
-        membership_.name, " split ", splits_[ranks]++, " of ", c10::Join(",", ranks));
+    parts.name = c10::str(parts_.name, " split ", splits_[ranks]++, " of ", c10::Join(",", ranks));
   }
   const auto timeout = options == nullptr ? options_->timeout : options->timeout;
-  const auto name = "torch.distributed " + part.name;
-  library_->check(library_->world_group_open(
-      part.world, name.size(), name.data(), part.members.size(), part.members.data(),
-      timeout.count(), &part.handle));
+  parts.host = split_part(parts_.host, parts.name, ranks, timeout);
+  parts.device = split_part(parts_.device, parts.name, ranks, timeout);
   const auto rank = static_cast<int>(own - ranks.begin());
-  return c10::make_intrusive<Group>(library_, store, rank, std::move(part), timeout);
+  const auto size = static_cast<int>(ranks.size());
+  return c10::make_intrusive<Group>(library_, store, rank, size, std::move(parts), -1, timeout);
+}
+
+// Opens the group of some ranks of a part, if the part is open.
+Membership Group::split_part(
+    const Membership& part,
+    const std::string& name,
+    const std::vector<int>& ranks,
+    std::chrono::milliseconds timeout) const {
+  Membership split;
+  if (part.handle == 0) {
+    return split;
+  }
+  split.world = part.world;
+  for (const int rank : ranks) {
+    split.members.push_back(part.members.at(rank));
+  }
+  const auto text = "torch.distributed " + name;
+  library_->check(library_->world_group_open(
+      split.world, text.size(), text.data(), split.members.size(), split.members.data(),
+      timeout.count(), &split.handle));
+  return split;
+}
+
+uint64_t Group::handle(c10::Device device) const {
+  const auto handle = device.is_cpu() ? parts_.host.handle : parts_.device.handle;
+  TORCH_CHECK_NOT_IMPLEMENTED(
+      handle != 0, "this process group of symmem has no tensors on ", device.type(),
+      ": name a backend for them in init_process_group, such as \"cpu:gloo,cuda:symmem\"");
+  return handle;
 }
 
 void Group::setTimeout(std::chrono::milliseconds timeout) {
-  library_->check(library_->group_set_timeout(handle_, timeout.count()));
+  for (const auto handle : handles_) {
+    library_->check(library_->group_set_timeout(handle, timeout.count()));
+  }
   options_->timeout = timeout;
 }
 
@@ -219,7 +257,11 @@ uint64_t Group::getSequenceNumberForGroup() {
 }
 
 c10d::ErrorType Group::getError() {
-  switch (library_->group_error(handle_)) {
+  int code = SYMMEM_OK;
+  for (const auto handle : handles_) {
+    code = code == SYMMEM_OK ? library_->group_error(handle) : code;
+  }
+  switch (code) {
     case SYMMEM_OK:
       return c10d::ErrorType::SUCCESS;
     case SYMMEM_ERR_TIMEOUT:
@@ -232,7 +274,9 @@ c10d::ErrorType Group::getError() {
 }
 
 void Group::abort() {
-  library_->group_abort(handle_);
+  for (const auto handle : handles_) {
+    library_->group_abort(handle);
+  }
   queue_.run([] {}); // Operations that were waiting return the error of the group, then it closes.
   close();
 }
@@ -248,14 +292,18 @@ void Group::end_if_interrupted() {
   try {
     library_->check_signals();
   } catch (...) {
-    library_->group_abort(handle_);
+    for (const auto handle : handles_) {
+      library_->group_abort(handle);
+    }
     throw;
   }
 }
 
 void Group::close() {
   if (!is_closed_.exchange(true)) {
-    library_->interpreter.closed(handle_);
+    for (const auto handle : handles_) {
+      library_->interpreter.closed(handle);
+    }
   }
 }
 

@@ -59,14 +59,19 @@ class Calls {
 
 // Membership describes an open group of symmem.
 struct Membership {
-  std::string name; // for groups that are split off
-  uint64_t handle;
-  uint64_t world;
+  uint64_t handle = 0; // 0 if no group is open
+  uint64_t world = 0;
   std::vector<int32_t> members; // by their numbers in the world
-  int pool; // of allocateTensor; -1 until it is opened
 };
 
-// Group is an open group of symmem. It is safe for concurrent use.
+// Parts are the groups of symmem that serve a process group. At least one is open.
+struct Parts {
+  std::string name; // for groups that are split off
+  Membership host; // for tensors on the CPU
+  Membership device; // for tensors on GPUs
+};
+
+// Group is a process group. It is safe for concurrent use.
 //
 // Operations of tensors on the CPU run on the caller's thread if the caller waits, else on the
 // thread of a queue. Those of tensors on a device are queued on its streams.
@@ -76,7 +81,9 @@ class Group final : public c10d::Backend {
       std::shared_ptr<const Library> library,
       c10::intrusive_ptr<c10d::Store> store,
       int rank,
-      Membership membership,
+      int size,
+      Parts parts,
+      int pool,
       std::chrono::milliseconds timeout);
   ~Group() override;
 
@@ -179,8 +186,24 @@ class Group final : public c10d::Backend {
   template <typename Body>
   WorkPointer queue(const Operation& operation, Tensors inputs, Tensors outputs, Body body);
   template <typename Body>
-  WorkPointer launch(const Operation& operation, Tensors inputs, Tensors outputs, Body body);
+  WorkPointer launch(
+      const Operation& operation,
+      c10::Device device,
+      Tensors inputs,
+      Tensors outputs,
+      Body body);
 
+  // Runs `body` as the caller waits.
+  template <typename Body>
+  void run(Body body);
+
+  // Returns the group for tensors on a device. Throws a NotImplementedError if none is open.
+  uint64_t handle(c10::Device device) const;
+  Membership split_part(
+      const Membership& part,
+      const std::string& name,
+      const std::vector<int>& ranks,
+      std::chrono::milliseconds timeout) const;
   WorkPointer message(c10d::OpType type, const char* title, Tensors& tensors, int peer, int tag);
   WorkPointer returned(WorkPointer work);
   c10::Stream side_stream(c10::Device device);
@@ -191,8 +214,8 @@ class Group final : public c10d::Backend {
   const std::shared_ptr<const Library> library_;
   const c10::intrusive_ptr<c10d::Store> store_;
   const c10::intrusive_ptr<c10d::Backend::Options> options_;
-  const Membership membership_;
-  const uint64_t handle_;
+  const Parts parts_;
+  const std::vector<uint64_t> handles_; // of the parts that are open
   const uint64_t stream_; // of operations of tensors on the CPU
   std::atomic<bool> is_closed_{false};
   std::atomic<uint64_t> sequence_{0};
@@ -201,7 +224,7 @@ class Group final : public c10d::Backend {
   const std::shared_ptr<Messages> messages_;
   std::mutex mutex_;
   std::unordered_map<c10::Device, c10::Stream> side_streams_; // guarded by mutex_
-  int pool_; // of allocateTensor, or -1; guarded by mutex_
+  int pool_; // of allocateTensor; -1 until it is opened; guarded by mutex_
   std::map<std::vector<int>, int> splits_; // splits by their ranks; guarded by mutex_
   Queue queue_;
 };

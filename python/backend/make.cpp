@@ -10,31 +10,40 @@ namespace {
 
 using ProcessGroupPointer = c10::intrusive_ptr<c10d::ProcessGroup>;
 
+// Returns an open group of symmem: `numbers` are the group, its world, and its ranks by their
+// numbers in the world. An empty list stands for no group.
+Membership membership(const std::vector<int64_t>& numbers) {
+  if (numbers.empty()) {
+    return {};
+  }
+  return {
+      static_cast<uint64_t>(numbers.at(0)), static_cast<uint64_t>(numbers.at(1)),
+      std::vector<int32_t>(numbers.begin() + 2, numbers.end())};
+}
+
 // Returns a process group whose backend is a new Group. Its store and its ranks are those of
-// `meeting`. `members` are the ranks by their numbers in the world. `pool` is the pool of
-// allocateTensor, or -1. `interpreter` has the addresses of an Interpreter's functions.
+// `meeting`. `host` and `device` are the arguments of membership, for tensors on the CPU and on
+// GPUs. `pool` is the pool of allocateTensor, or -1. `interpreter` has the addresses of an
+// Interpreter's functions.
 ProcessGroupPointer make(
     const std::string& path,
     const ProcessGroupPointer& meeting,
     const std::string& name,
-    int64_t handle,
-    int64_t world,
-    const std::vector<int64_t>& members,
+    const std::vector<int64_t>& host,
+    const std::vector<int64_t>& device,
     int64_t pool,
     int64_t timeout_ms,
     const std::vector<int64_t>& interpreter) {
   const int rank = meeting->getRank();
   const int size = meeting->getSize();
-  Membership membership{
-      name, static_cast<uint64_t>(handle), static_cast<uint64_t>(world),
-      std::vector<int32_t>(members.begin(), members.end()), static_cast<int>(pool)};
   const Interpreter functions{
       reinterpret_cast<void (*)(uint64_t)>(interpreter.at(0)),
       reinterpret_cast<int (*)()>(interpreter.at(1)),
       reinterpret_cast<void (*)()>(interpreter.at(2))};
   auto group = c10::make_intrusive<Group>(
-      std::make_shared<const Library>(path, functions), meeting->getStore(), rank,
-      std::move(membership), std::chrono::milliseconds(timeout_ms));
+      std::make_shared<const Library>(path, functions), meeting->getStore(), rank, size,
+      Parts{name, membership(host), membership(device)}, static_cast<int>(pool),
+      std::chrono::milliseconds(timeout_ms));
   auto made = c10::make_intrusive<c10d::ProcessGroup>(meeting->getStore(), rank, size);
   made->setBackend(c10::kCPU, c10d::ProcessGroup::BackendType::CUSTOM, group);
   return made;
@@ -44,8 +53,8 @@ ProcessGroupPointer make(
 
 TORCH_LIBRARY(symmem_c10d, m) {
   m.def(
-      "make(str path, __torch__.torch.classes.c10d.ProcessGroup meeting, str name, int handle, "
-      "int world, int[] members, int pool, int timeout_ms, int[] interpreter) "
+      "make(str path, __torch__.torch.classes.c10d.ProcessGroup meeting, str name, int[] host, "
+      "int[] device, int pool, int timeout_ms, int[] interpreter) "
       "-> __torch__.torch.classes.c10d.ProcessGroup",
       make);
   m.def("last_failure() -> str", last_failure);

@@ -6,7 +6,7 @@
 namespace symmem_c10d {
 
 bool Group::supportsTensorAlloc(c10::DeviceIndex device) {
-  return device < 0; // a tensor on the CPU
+  return device < 0 && parts_.host.handle != 0; // a tensor on the CPU
 }
 
 // All ranks of the group must allocate tensors of the same sizes in the same order.
@@ -29,7 +29,7 @@ at::Tensor Group::allocateTensor(long size, at::TensorOptions options) {
 int Group::pool() {
   std::lock_guard<std::mutex> lock(mutex_);
   if (pool_ < 0) {
-    library_->check(library_->pool_open(handle_, 0, "", &pool_));
+    library_->check(library_->pool_open(handle(c10::kCPU), 0, "", &pool_));
   }
   return pool_;
 }

@@ -35,12 +35,13 @@ WorkPointer Group::message(
   const auto flat = tensor.contiguous();
   const auto [kind, count] = moved(flat);
   auto source = std::make_shared<int32_t>(peer);
+  const auto group = handle(flat.device());
   const auto transfer = [&, kind = kind, count = count](uint64_t stream) {
     library_->check(
         type == OpType::SEND
-            ? library_->send(handle_, count, kind, peer, tag, flat.const_data_ptr(), stream)
+            ? library_->send(group, count, kind, peer, tag, flat.const_data_ptr(), stream)
             : library_->recv(
-                  handle_, count, kind, peer, tag, flat.mutable_data_ptr(), source.get(), stream));
+                  group, count, kind, peer, tag, flat.mutable_data_ptr(), source.get(), stream));
   };
   if (flat.device().is_cpu()) {
     Message message{messages_->take(), 0, flat, source};
@@ -59,17 +60,29 @@ WorkPointer Group::message(
       getRank(), type, title, flat.device(), Tensors{flat}, Tensors{flat}));
 }
 
+// The barrier of a device is on its current stream. Like NCCL's, it blocks the caller unless it is
+// asynchronous.
 WorkPointer Group::barrier(const c10d::BarrierOptions& options) {
   ++sequence_;
   const Operation operation{OpType::BARRIER, "symmem:barrier", options.asyncOp};
   const auto body = [](const Calls& calls) {
     calls.collective(SYMMEM_BARRIER, {0, 0}, 0, 0, nullptr, nullptr);
   };
+  const bool names_device = options.device && !options.device->is_cpu();
+  if (parts_.host.handle == 0 || (names_device && parts_.device.handle != 0)) {
+    const auto type = names_device ? options.device->type() : c10::kCUDA;
+    const c10::impl::VirtualGuardImpl devices(type);
+    auto work = returned(launch(operation, devices.getDevice(), {}, {}, body));
+    if (!operation.async) {
+      devices.synchronizeStream(devices.getStream(devices.getDevice()));
+    }
+    return work;
+  }
   if (operation.async) {
     return returned(queue(operation, {}, {}, body));
   }
   const Profiled profiled(operation.title, {});
-  queue_.run([&] { body(Calls(*library_, handle_, stream_, true)); });
+  run(body);
   return nullptr;
 }
 

@@ -30,28 +30,37 @@ template <typename Body>
 WorkPointer Group::start(const Operation& operation, Tensors inputs, Tensors outputs, Body body) {
   ++sequence_;
   require_separate(outputs);
-  const auto& first = outputs.empty() ? inputs.front() : outputs.front();
-  if (!first.device().is_cpu()) {
-    return returned(launch(operation, std::move(inputs), std::move(outputs), std::move(body)));
+  const auto device = (outputs.empty() ? inputs.front() : outputs.front()).device();
+  if (!device.is_cpu()) {
+    return returned(
+        launch(operation, device, std::move(inputs), std::move(outputs), std::move(body)));
   }
   if (operation.async) {
     return returned(queue(operation, std::move(inputs), std::move(outputs), std::move(body)));
   }
   const Profiled profiled(operation.title, inputs);
-  queue_.run([&] { body(Calls(*library_, handle_, stream_, true)); });
+  run(std::move(body));
   return nullptr;
 }
 
 template <typename Body>
+void Group::run(Body body) {
+  const Calls calls(*library_, handle(c10::kCPU), stream_, true);
+  queue_.run([&] { body(calls); });
+}
+
+template <typename Body>
 WorkPointer Group::queue(const Operation& operation, Tensors inputs, Tensors outputs, Body body) {
+  const auto group = handle(c10::kCPU);
   auto work = c10::make_intrusive<QueuedWork>(
       library_, getRank(), operation.type, operation.title, inputs, std::move(outputs),
       allocated_.load());
   auto self = c10::intrusive_ptr<Group>::unsafe_reclaim_from_nonowning(this);
-  auto run = [self = std::move(self), work, body = std::make_optional(std::move(body))]() mutable {
+  auto run = [self = std::move(self), group, work,
+              body = std::make_optional(std::move(body))]() mutable {
     std::exception_ptr failure;
     try {
-      (*body)(Calls(*self->library_, self->handle_, self->stream_, true));
+      (*body)(Calls(*self->library_, group, self->stream_, true));
     } catch (...) {
       failure = std::current_exception();
     }
@@ -65,18 +74,19 @@ WorkPointer Group::queue(const Operation& operation, Tensors inputs, Tensors out
 template <typename Body>
 WorkPointer Group::launch(
     const Operation& operation,
+    c10::Device device,
     Tensors inputs,
     Tensors outputs,
     Body body) {
-  const auto device = outputs.empty() ? inputs.front().device() : outputs.front().device();
   const c10::impl::VirtualGuardImpl streams(device.type());
   const auto current = streams.getStream(device);
-  const auto handle = [](c10::Stream stream) {
-    return reinterpret_cast<uint64_t>(stream.native_handle());
+  const auto calls = [&](c10::Stream stream) {
+    return Calls(
+        *library_, handle(device), reinterpret_cast<uint64_t>(stream.native_handle()), false);
   };
   const Profiled profiled(operation.title, inputs);
   if (!operation.async) {
-    queue_.run([&] { body(Calls(*library_, handle_, handle(current), false)); });
+    queue_.run([&] { body(calls(current)); });
     return nullptr;
   }
   const auto side = side_stream(device);
@@ -84,7 +94,7 @@ WorkPointer Group::launch(
   ready.record(current);
   ready.block(side);
   const c10::StreamGuard guard(side);
-  queue_.run([&] { body(Calls(*library_, handle_, handle(side), false)); });
+  queue_.run([&] { body(calls(side)); });
   return c10::make_intrusive<DeviceWork>(
       getRank(), operation.type, nullptr, device, std::move(inputs), std::move(outputs));
 }

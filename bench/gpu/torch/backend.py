@@ -1,108 +1,428 @@
-"""The backend of torch.distributed on GPUs: values against NCCL's, a captured graph, and times.
+"""The backend of torch.distributed on GPUs, beside NCCL's.
 
-    torchrun --standalone --nproc-per-node 2 backend.py
+    backend.py values|mixed|models|faults|times
 
-prints PASS or FAIL with each check, from rank 0.
+Every part is a program of its own. It prints PASS or FAIL with each check, from rank 0.
 """
 
-import os
-import sys
+from __future__ import annotations
 
+import os
+import statistics
+import sys
+import threading
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import common
 import torch
 import torch.distributed as dist
+from backend_operations import (
+    CAPTURED,
+    EVERY,
+    OPERATIONS,
+    Group,
+    Tensor,
+    all_gather_into,
+    all_reduce,
+    all_to_all,
+    broadcast,
+    numbers,
+    reduce_scatter,
+)
+from common import DEVICE, RANK, SIZE, attempt, gather, say, settle, verdict
+from torch import nn
 
-import symmem  # noqa: F401  PyTorch before 2.14 finds the backend when symmem is imported
+import symmem
+from symmem._c.library import library
 
-RANK = int(os.environ["RANK"])
-SIZE = int(os.environ["WORLD_SIZE"])
-failed = False
-
-
-def check(name: str, good: bool, detail: str = "") -> None:
-    """Prints the result of a check of all ranks."""
-    global failed
-    flags = [None] * SIZE
-    dist.all_gather_object(flags, bool(good))
-    failed = failed or not all(flags)
-    if RANK == 0:
-        print("PASS" if all(flags) else f"FAIL {flags}", name, detail, flush=True)
-
-
-def microseconds(run, count: int = 200) -> float:
-    """Returns the mean time of a call in a loop without waits, in us."""
-    for _ in range(20):
-        run()
-    start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-    start.record()
-    for _ in range(count):
-        run()
-    end.record()
-    end.synchronize()
-    return start.elapsed_time(end) * 1000 / count
+TYPES = torch.bfloat16, torch.float16, torch.float32, torch.float64, torch.int32, torch.int64
 
 
-def main() -> None:
-    """Runs all checks."""
-    torch.cuda.set_device(RANK)
-    dist.init_process_group("cpu:gloo,cuda:nccl")
-    ranks = list(range(SIZE))
-    ours = dist.new_group(ranks, backend="symmem")
-    theirs = dist.new_group(ranks, backend="nccl")
-    for count in (1, 1000, 1 << 20):
-        for dtype in (torch.bfloat16, torch.float32, torch.int64):
-            x = (torch.arange(count, device="cuda") % 61 + RANK).to(dtype)
-            a, b = x.clone(), x.clone()
-            dist.all_reduce(a, group=ours)
-            dist.all_reduce(b, group=theirs)
-            check(f"all_reduce {count} {dtype}", torch.equal(a, b))
-    x = torch.arange(SIZE * 1000, device="cuda", dtype=torch.float32) + RANK
-    for name, shape in (
-        ("all_gather_into_tensor", (SIZE * SIZE * 1000,)),
-        ("reduce_scatter_tensor", (1000,)),
-        ("all_to_all_single", (SIZE * 1000,)),
-    ):
-        a, b = (torch.zeros(shape, device="cuda") for _ in range(2))
-        getattr(dist, name)(a, x, group=ours)
-        getattr(dist, name)(b, x, group=theirs)
-        check(name, torch.equal(a, b))
-    a = torch.full((1000,), float(RANK), device="cuda")
-    dist.broadcast(a, SIZE - 1, group=ours)
-    check("broadcast", bool((a == SIZE - 1).all()))
-    work = dist.all_reduce(a, group=ours, async_op=True)
-    work.wait()
-    check("async all_reduce", bool((a == SIZE * (SIZE - 1)).all()))
-    y = torch.ones(4096, device="cuda")
-    dist.all_reduce(y, group=ours)
+def same(a: Tensor, b: Tensor) -> bool:
+    """Compare two results to the bit."""
+    return a.shape == b.shape and bool(torch.equal(a, b))
+
+
+def values() -> None:
+    """Compare every operation with NCCL's, eager and in a captured graph."""
+    common.distributed()
+    theirs = dist.new_group(EVERY, backend="nccl")
+    ours = dist.new_group(EVERY, backend="symmem", timeout=timedelta(seconds=20))
+    for run in OPERATIONS:
+
+        def compare(run: Any = run) -> None:
+            good = [same(run(ours, n), run(theirs, n)) for n in (1, 1000, 300_000)]
+            verdict(run.__name__, all(good), good)
+
+        attempt(run.__name__, compare)
+    for dtype in (*TYPES, torch.uint8, torch.int8):
+        attempt(f"all_reduce of {dtype}", lambda d=dtype: typed(d, ours, theirs))
+    for run in CAPTURED:
+        attempt(f"captured {run.__name__}", lambda r=run: captured(r, ours))
+    common.leave()
+
+
+def typed(dtype: torch.dtype, ours: Group, theirs: Group) -> None:
+    """Compare reductions of a type."""
+    good = []
+    for op in (dist.ReduceOp.SUM, dist.ReduceOp.MAX, dist.ReduceOp.AVG):
+        if op == dist.ReduceOp.AVG and not dtype.is_floating_point:
+            continue
+        a, b = numbers(5000, dtype=dtype), numbers(5000, dtype=dtype)
+        dist.all_reduce(a, op, ours)
+        dist.all_reduce(b, op, theirs)
+        good.append(same(a, b))
+    verdict(f"all_reduce of {dtype}", all(good), good)
+
+
+def captured(run: Callable[[Group, int], Tensor], group: Group) -> None:
+    """Replay an operation that was captured twice over, and compare with an eager call."""
+    want = run(group, 5000)
+    settle()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        dist.all_reduce(y, group=ours)
-    y.fill_(RANK + 1)
-    graph.replay()
+        run(group, 5000)
+        got = run(group, 5000)
+    good = []
+    for _ in range(3):
+        got.zero_()
+        graph.replay()
+        torch.cuda.synchronize()
+        good.append(same(got, want))
+    verdict(f"captured {run.__name__}", all(good), good)
+
+
+def opened(store: Any, backend: str, **options: Any) -> None:
+    """Open the default process group in a part of the store."""
+    dist.init_process_group(
+        backend,
+        store=dist.PrefixStore(backend, store),
+        rank=RANK,
+        world_size=SIZE,
+        timeout=timedelta(seconds=30),
+        **options,
+    )
+
+
+def new_store() -> Any:
+    """Open the store of all process groups of this program."""
+    torch.cuda.set_device(DEVICE)
+    port = int(os.environ["MASTER_PORT"])
+    return dist.TCPStore("127.0.0.1", port, SIZE, RANK == 0, timedelta(seconds=30))
+
+
+def check(name: str, good: bool, figures: object = "") -> None:
+    """Print a verdict of this rank alone."""
+    common.failed = common.failed or not good
+    if RANK == 0 or not good:
+        print("PASS" if good else f"FAIL (rank {RANK})", name, figures, flush=True)
+
+
+def trial(name: str, run: Callable[[], None]) -> None:
+    """Run a step; an exception is printed with its traceback."""
+    import traceback
+
+    try:
+        run()
+    except Exception:
+        common.failed = True
+        print(f"FAIL {name} (rank {RANK})\n{traceback.format_exc()}", flush=True)
+
+
+def mixed() -> None:
+    """Open default groups that have symmem for CPUs, for GPUs, and for both."""
+    store = new_store()
+    for backend in (
+        "cpu:symmem,cuda:symmem",
+        "symmem",
+        "cpu:gloo,cuda:symmem",
+        "cpu:symmem,cuda:nccl",
+    ):
+        trial(backend, lambda b=backend: one_default(store, b))
+        if dist.is_initialized():
+            trial(f"{backend}: destroy", dist.destroy_process_group)
+    trial("split", lambda: split(store))
+    sys.stdout.flush()
+    time.sleep(2)  # rank 0 serves the store
+    os._exit(1 if common.failed else 0)
+
+
+def one_default(store: Any, backend: str) -> None:
+    """Use a default group with tensors on the CPU and on the GPU."""
+    opened(store, backend)
+    for device in ("cpu", DEVICE):
+        x = numbers(3000).to(device)
+        dist.all_reduce(x)
+        want = sum(numbers(3000, rank=r) for r in EVERY).to(device)
+        check(f"{backend}: all_reduce on {device}", torch.equal(x, want))
+        y = torch.empty_like(x)
+        work = dist.isend(x, (RANK + 1) % SIZE)
+        dist.recv(y, (RANK - 1) % SIZE)
+        work.wait()
+        check(f"{backend}: messages on {device}", torch.equal(x, y))
+    dist.barrier()
+    found: list[Any] = [None] * SIZE
+    dist.all_gather_object(found, RANK)
+    check(f"{backend}: all_gather_object", found == EVERY, found)
+    pair = dist.new_group([0, 1])
+    if RANK < 2:
+        x = numbers(10)
+        dist.all_reduce(x, group=pair)
+        check(f"{backend}: subgroup", torch.equal(x, numbers(10, rank=0) + numbers(10, rank=1)))
+    mesh = dist.init_device_mesh("cuda", (SIZE,))
+    x = numbers(7)
+    dist.all_reduce(x, group=mesh.get_group())
+    check(f"{backend}: mesh", torch.equal(x, sum(numbers(7, rank=r) for r in EVERY)))
     torch.cuda.synchronize()
-    check("captured all_reduce", bool((y == SIZE * (SIZE + 1) / 2).all()))
-    for count in (512, 1 << 15, 1 << 19):
-        z = torch.zeros(count, device="cuda", dtype=torch.bfloat16)
-        own, other = (
-            microseconds(lambda z=z, g=g: dist.all_reduce(z, group=g)) for g in (ours, theirs)
-        )
-        check(f"time {2 * count} bytes", True, f"symmem {own:.1f} us, nccl {other:.1f} us")
-    net = torch.nn.Linear(256, 256, device="cuda")
-    losses = []
-    for group in (ours, theirs):
-        torch.manual_seed(1)
-        net = torch.nn.Linear(256, 256, device="cuda")
-        model = torch.nn.parallel.DistributedDataParallel(net, [RANK], process_group=group)
-        best = torch.optim.SGD(model.parameters(), 0.1)
-        for step in range(5):
-            torch.manual_seed(100 * step + RANK)
-            loss = model(torch.randn(32, 256, device="cuda")).square().mean()
-            best.zero_grad()
-            loss.backward()
-            best.step()
-        losses.append(loss.item())
-    check("DDP has NCCL's loss", losses[0] == losses[1], str(losses))
+    dist.barrier()
+
+
+def split(store: Any) -> None:
+    """Split a default group that is bound to a device."""
+    opened(dist.PrefixStore("split", store), "symmem", device_id=DEVICE)
+    halves = [[r for r in EVERY if r < SIZE // 2], [r for r in EVERY if r >= SIZE // 2]]
+    mine = next(half for half in halves if RANK in half)
+    some = dist.new_group([0])  # not of all ranks, which PyTorch asks to split the default group
+    check("new_group of one rank", (some is not dist.GroupMember.NON_GROUP_MEMBER) == (RANK == 0))
+    part = dist.split_group(None, halves)
+    x = numbers(100)
+    dist.all_reduce(x, group=part)
+    check("split_group", torch.equal(x, sum(numbers(100, rank=r) for r in mine)))
+    torch.cuda.synchronize()
     dist.destroy_process_group()
-    sys.exit(failed)
 
 
-main()
+def network() -> nn.Sequential:
+    """Make the same network on all ranks."""
+    torch.manual_seed(0)
+    layers = nn.Linear(256, 512), nn.ReLU(), nn.Linear(512, 512), nn.Linear(512, 64)
+    return nn.Sequential(*layers).to(DEVICE)
+
+
+def train(parallel: nn.Module, seed: int = RANK) -> list[float]:
+    """Train for some steps, and return the losses."""
+    optimizer = torch.optim.SGD(parallel.parameters(), 0.1, momentum=0.9)
+    losses = []
+    for step in range(6):
+        torch.manual_seed(100 * step + seed)
+        optimizer.zero_grad()
+        loss = parallel(torch.randn(32, 256, device=DEVICE)).pow(2).mean()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return losses
+
+
+def ddp() -> list[float]:
+    """Train with DistributedDataParallel, in several buckets."""
+    return train(nn.parallel.DistributedDataParallel(network(), [DEVICE.index], bucket_cap_mb=1))
+
+
+def fsdp2() -> list[float]:
+    """Train with fully_shard."""
+    from torch.distributed.fsdp import fully_shard
+
+    model = network()
+    mesh = dist.init_device_mesh("cuda", (SIZE,))
+    for layer in model:
+        fully_shard(layer, mesh=mesh)
+    return train(fully_shard(model, mesh=mesh))
+
+
+def tensor_parallel() -> list[float]:
+    """Train with DTensor."""
+    from torch.distributed.tensor.parallel import (
+        ColwiseParallel,
+        RowwiseParallel,
+        parallelize_module,
+    )
+
+    model = nn.Sequential(*[network()[i] for i in (0, 1, 2)])
+    plan = {"0": ColwiseParallel(), "2": RowwiseParallel()}
+    return train(parallelize_module(model, dist.init_device_mesh("cuda", (SIZE,)), plan), seed=0)
+
+
+def models() -> None:
+    """Compare losses with NCCL's."""
+    store = new_store()
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    for kind in (ddp, fsdp2, tensor_parallel):
+        found: dict[str, list[float]] = {}
+        for backend in ("nccl", "symmem"):
+
+            def run(kind: Any = kind, backend: str = backend, found: Any = found) -> None:
+                opened(dist.PrefixStore(kind.__name__, store), backend)
+                found[backend] = kind()
+                torch.cuda.synchronize()
+
+            trial(f"{kind.__name__} {backend}", run)
+            if dist.is_initialized():
+                trial("destroy", dist.destroy_process_group)
+        if len(found) == 2:
+            theirs, ours = (torch.tensor(x, dtype=torch.float64) for x in found.values())
+            apart = ((theirs - ours) / theirs).abs().max().item()
+            good = apart < 1e-5 and bool((ours > 0).all())
+            exact = found["nccl"] == found["symmem"]
+            check(
+                f"{kind.__name__} has NCCL's losses", good, f"bits equal {exact}, {apart:.1e} apart"
+            )
+    sys.stdout.flush()
+    time.sleep(2)
+    os._exit(1 if common.failed else 0)
+
+
+def faults() -> None:
+    """Have a rank come late, abort a group, and use the GPU after each."""
+    common.distributed()
+    for name, seconds, run in (("late rank", 3, late), ("abort", 25, aborted)):
+        group = dist.new_group(EVERY, backend="symmem", timeout=timedelta(seconds=seconds))
+        x = numbers(5000)
+        dist.all_reduce(x, group=group)
+        settle()
+        attempt(name, lambda r=run, g=group: r(g))
+        usable = torch.ones(100, device=DEVICE).sum().item() == 100
+        verdict(f"{name}: the GPU is usable", usable)
+        trial(f"{name}: destroy", lambda g=group: dist.destroy_process_group(g))
+    y = numbers(100)
+    dist.all_reduce(y)
+    verdict("NCCL's group works", same(y, sum(numbers(100, rank=r) for r in EVERY)))
+    common.leave()
+
+
+def late(group: Group) -> None:
+    """Have the last rank miss a collective, beyond the timeout of 3 s."""
+    begin = time.monotonic()
+    if RANK == SIZE - 1:
+        time.sleep(5)
+    text = ""
+    try:
+        for _ in range(3):
+            dist.all_reduce(numbers(5000), group=group)
+            torch.cuda.synchronize()
+    except dist.DistBackendError as e:
+        text = str(e)
+    waited = time.monotonic() - begin
+    good = str(SIZE - 1) in text and "imed out" in text and waited < 9
+    verdict("late rank is named", good, f"{waited:.1f} s: {text[:300]!r}")
+
+
+def aborted(group: Group) -> None:
+    """Abort a collective that one rank has not called."""
+    begin = time.monotonic()
+    backend = group._get_backend(DEVICE)
+    timer = threading.Timer(1, backend.abort)
+    text = "no error"
+    try:
+        if RANK != 0:
+            dist.all_reduce(numbers(5000), group=group)
+        timer.start()
+        torch.cuda.synchronize()
+        timer.join()
+        dist.all_reduce(numbers(5000), group=group)
+    except Exception as e:
+        text = f"{type(e).__name__}: {e}"
+    waited = time.monotonic() - begin
+    verdict(
+        "abort ends waits", text != "no error" and waited < 8, f"{waited:.1f} s: {text[:200]!r}"
+    )
+
+
+def host_time(call: Callable[[], object]) -> float:
+    """Return the least of 7 means of 300 calls that are not waited for, in us of this process."""
+    found = []
+    for _ in range(7):
+        begin = time.perf_counter()
+        for _ in range(300):
+            call()
+        found.append((time.perf_counter() - begin) * 1e6 / 300)
+        settle()
+    return min(found)
+
+
+def overhead(ours: Group, theirs: Group) -> None:
+    """Compare the time of a call at 1 KiB with PyTorch's and symmem's own."""
+    x = torch.zeros(256, device=DEVICE)
+    fake = dist.new_group(EVERY, backend="fake")
+    direct = symmem.group(EVERY)
+    stream = torch.cuda.current_stream().cuda_stream
+    raw, handle, address = library().raw, direct.handle, x.data_ptr()
+
+    def own() -> None:
+        raw.symmem_all_reduce(handle, 256, 1, 0, 0, address, address, stream)
+
+    times = {
+        "symmem": host_time(lambda: dist.all_reduce(x, group=ours)),
+        "fake": host_time(lambda: dist.all_reduce(x, group=fake)),
+        "C": host_time(own),
+        "nccl": host_time(lambda: dist.all_reduce(x, group=theirs)),
+    }
+    over = times["symmem"] - times["fake"] - times["C"]
+    figures = ", ".join(f"{name} {t:.2f} us" for name, t in times.items())
+    verdict("1 KiB: at most 2 us over fake + C", over <= 2, f"{over:.2f} us over; {figures}")
+
+
+TIMED = (all_reduce, all_gather_into, reduce_scatter, all_to_all, broadcast)
+
+
+def times() -> None:
+    """Compare times with NCCL's: of a call at 1 KiB, and of operations in graphs and eager."""
+    common.distributed()
+    theirs = dist.new_group(EVERY, backend="nccl")
+    symmem.init(backend="nccl", timeout=30)
+    ours = dist.new_group(EVERY, backend="symmem", timeout=timedelta(seconds=20))
+    attempt("1 KiB", lambda: overhead(ours, theirs))
+    for kind in TIMED:
+        for size in (1 << 10, 64 << 10, 1 << 20, 16 << 20):
+            attempt(
+                f"{kind.__name__} {size}", lambda k=kind, s=size: compare_times(k, s, ours, theirs)
+            )
+    common.leave()
+
+
+def compare_times(kind: Any, size: int, ours: Group, theirs: Group) -> None:
+    """Time an operation of both groups in turns, in graphs and eager."""
+    part, whole = (
+        torch.zeros(size // 4, device=DEVICE),
+        torch.zeros(SIZE * size // 4, device=DEVICE),
+    )
+    other = torch.zeros_like(whole)
+    calls: dict[Any, Callable[[Group], object]] = {
+        all_reduce: lambda g: dist.all_reduce(part, group=g),
+        all_gather_into: lambda g: dist.all_gather_into_tensor(whole, part, group=g),
+        reduce_scatter: lambda g: dist.reduce_scatter_tensor(part, whole, group=g),
+        all_to_all: lambda g: dist.all_to_all_single(other, whole, group=g),
+        broadcast: lambda g: dist.broadcast(part, 0, group=g),
+    }
+    groups = {"symmem": ours, "nccl": theirs}
+    eager: dict[str, list[float]] = {name: [] for name in groups}
+    for group in groups.values():
+        calls[kind](group)
+    settle()
+    graphs = {
+        name: common.capture(lambda g=g: calls[kind](g), times=10) for name, g in groups.items()
+    }
+    replays = common.in_turns(graphs, turns=3)
+    for _ in range(3):
+        for name, group in groups.items():
+            settle()
+            begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            begin.record()
+            for _ in range(20):
+                calls[kind](group)
+            end.record()
+            torch.cuda.synchronize()
+            eager[name].append(begin.elapsed_time(end) * 50)
+    shown = {name: max(gather(statistics.median(t))) for name, t in eager.items()}
+    say(
+        f"{kind.__name__:16} {size:9} bytes: graph {replays['symmem'] / 10:8.1f} us, nccl "
+        f"{replays['nccl'] / 10:8.1f}; eager {shown['symmem']:8.1f}, nccl {shown['nccl']:8.1f}"
+    )
+
+
+PARTS = {f.__name__: f for f in (values, mixed, models, faults, times)}
+
+if __name__ == "__main__":
+    PARTS[sys.argv[1]]()

@@ -9,6 +9,7 @@ import random
 import statistics
 import sys
 import tempfile
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
 from pathlib import Path
@@ -159,6 +160,8 @@ def attempt(name: str, part: Callable[[], None]) -> None:
     except Exception as e:
         failed = True
         print(f"FAIL {name} (rank {RANK}): {type(e).__name__}: {e}", flush=True)
+        if RANK == 0:
+            traceback.print_exc(file=sys.stdout)
 
 
 def leave() -> None:

@@ -22,21 +22,27 @@ type streamUse struct {
 
 // uses returns the uses of a foreign stream. If no rank uses it yet, the main rank adopts it.
 func (st *streams) uses(handle uintptr) ([]streamUse, error) {
+	all := st.known(handle)
+	if len(all) > 0 {
+		return all, nil
+	}
 	first, err := st.s.anyRank()
 	if err != nil {
 		return nil, err
 	}
+	s, err := first.stream(handle)
+	return []streamUse{{first, s}}, err
+}
+
+// known returns the uses of a foreign stream, without adopting it.
+func (st *streams) known(handle uintptr) []streamUse {
 	var all []streamUse
 	for _, r := range st.s.ranks.all() {
 		if s, ok := r.streams.find(handle); ok {
 			all = append(all, streamUse{r, s})
 		}
 	}
-	if len(all) > 0 {
-		return all, nil
-	}
-	s, err := first.stream(handle)
-	return []streamUse{{first, s}}, err
+	return all
 }
 
 // Synchronize waits until a stream is idle, and returns the first error of its work.
@@ -61,13 +67,20 @@ func (st *streams) Synchronize(handle uintptr) error {
 	return first
 }
 
-// checkCapture returns an error if the owner of a stream captures it.
+// checkCapture returns an error if the owner of a stream captures it. It asks a rank that uses the
+// stream, since the number of a stream of the host backend is no CUDA stream.
 func (st *streams) checkCapture(doing string, handle uintptr) error {
 	r, err := st.s.anyRank()
-	if err == nil && r.rt.Interop().Captured(handle) {
-		err = fmt.Errorf("%s stream %#x: %w", doing, handle, symmem.ErrCapturing)
+	if err != nil {
+		return nil // the caller returns this error
 	}
-	return err
+	if known := st.known(handle); len(known) > 0 {
+		r = known[0].rank
+	}
+	if r.rt.Interop().Captured(handle) {
+		return fmt.Errorf("%s stream %#x: %w", doing, handle, symmem.ErrCapturing)
+	}
+	return nil
 }
 
 // Idle records whether the caller has waited until the device is idle. If so, the next Trim and

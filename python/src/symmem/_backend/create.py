@@ -8,7 +8,7 @@ import os
 import re
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from symmem._backend import joining
 from symmem._backend.joining import close_or_warn, members_of_main, opening_options, timeout_ms
@@ -16,7 +16,10 @@ from symmem._c.constants import OK, Code
 from symmem._c.library import library, where
 from symmem._rank import origin
 from symmem._rank.session import prepare_from, session
-from symmem._torch.pytorch import Torch, allocate_from_groups, pytorch
+from symmem._torch.pytorch import Torch, allocate_from_groups, devices_of, pytorch
+
+if TYPE_CHECKING:
+    from symmem._api.terms import Backend
 
 SWITCH = "SYMMEM_COMM_MEMORY"
 """The variable by which DDP and FSDP2 keep the buffers of collectives in symmetric memory."""
@@ -41,56 +44,68 @@ def create(options: Any) -> Any:
         return PythonGroup(group, close, options)
     if os.environ.get(SWITCH, "0") != "0":
         allocate_from_groups("symmem")
-    joined = _join(of, options.group_id, is_default=is_default)
+    on_cpus, on_gpus = _devices(torch)
+    name = options.group_id
+    device = _join(of, name, "nccl", is_default=is_default) if on_gpus else NONE
+    host = NONE
+    if on_cpus:
+        apart = of
+        if on_gpus:
+            apart = of._replace(store=torch.distributed.PrefixStore("host", of.store))
+        host = _join(apart, name, "host", is_default=is_default and not on_gpus)
     meeting = torch.distributed.ProcessGroup(of.store, of.rank, len(of.ranks))
     made = torch.module.ops.symmem_c10d.make(
         str(where()),
         meeting.boxed(),
-        options.group_id,
-        joined.handle,
-        joined.world,
-        joined.members,
-        joined.pool,
+        name,
+        host.numbers,
+        device.numbers,
+        host.pool,
         timeout_ms(of),
         [c.cast(f, c.c_void_p).value for f in _INTERPRETER],
     )
     return torch.backend_of(torch.distributed.ProcessGroup.unbox(made))
 
 
+def _devices(torch: Torch) -> tuple[bool, bool]:
+    """Report whether the process group that is being made has tensors on CPUs, and on GPUs."""
+    devices = devices_of("symmem")
+    on_gpus = "cuda" in devices and torch.module.cuda.is_available()
+    return "cpu" in devices or not on_gpus, on_gpus
+
+
 class Joined(NamedTuple):
     """An open group.
 
     Attributes:
-        handle: the group.
-        world: its world.
-        members: its ranks, by their numbers in the world.
+        numbers: the group, its world, and its ranks by their numbers in the world; empty for none.
         pool: the pool of its tensors; -1 for one that is opened when it is needed.
     """
 
-    handle: int
-    world: int
-    members: list[int]
+    numbers: list[int]
     pool: int
 
 
-def _join(of: origin.Origin, name: str, *, is_default: bool) -> Joined:
-    """Open the group of a process group.
+NONE = Joined([], -1)
+
+
+def _join(of: origin.Origin, name: str, backend: Backend, *, is_default: bool) -> Joined:
+    """Open the group of a process group for tensors on CPUs or on GPUs.
 
     The default process group opens the world of symmem.init, or takes it if it is open. Other
     process groups are groups of that world if it has all of their ranks, else separate worlds.
     """
+    options = {**opening_options(of), "backend": backend}
     if is_default and not session.is_open:
-        world = session.open_from(of, opening_options(of))
+        world = session.open_from(of, options)
         return _opened(world.handle, of, world.pool)
-    members = members_of_main(of)
+    members = members_of_main(of, backend)
     if members is None:
-        handle = library().number(
-            "symmem_world_open", *prepare_from(of, opening_options(of)).text()
-        )
+        handle = library().number("symmem_world_open", *prepare_from(of, options).text())
         return _opened(handle, of, -1)
     main = session.groups.world
     if is_default and members == list(range(main.size)):
-        return Joined(main.handle, main.handle, members, main.pool)
+        return Joined([main.handle, main.handle, *members], main.pool)
     return _part(main.handle, members, of, name)
 
 
@@ -98,7 +113,7 @@ def _opened(world: int, of: origin.Origin, pool: int) -> Joined:
     """Return the group of all ranks of a world that the process group has opened, and closes."""
     library().call("symmem_group_set_timeout", world, timeout_ms(of))
     _worlds.add(world)
-    return Joined(world, world, list(range(len(of.ranks))), pool)
+    return Joined([world, world, *range(len(of.ranks))], pool)
 
 
 def _part(world: int, members: list[int], of: origin.Origin, name: str) -> Joined:
@@ -109,7 +124,7 @@ def _part(world: int, members: list[int], of: origin.Origin, name: str) -> Joine
         *(world, len(text), text),
         *(len(members), (c.c_int32 * len(members))(*members), timeout_ms(of)),
     )
-    return Joined(handle, world, members, -1)
+    return Joined([handle, world, *members], -1)
 
 
 _worlds: set[int] = set()

@@ -38,9 +38,12 @@ def opening_options(of: origin.Origin) -> dict[str, Any]:
     return {"timeout_ms": max(timeout_ms(of), OPENING_MS)}
 
 
-def members_of_main(of: origin.Origin) -> list[int] | None:
-    """List the ranks by their numbers in the main world; None unless it has them all."""
-    if not session.is_open:
+def members_of_main(of: origin.Origin, backend: str | None = None) -> list[int] | None:
+    """List the ranks by their numbers in the main world.
+
+    It returns None unless the world has them all, and has the backend if one is given.
+    """
+    if not session.is_open or backend not in (None, session.runtime.backend):
         return None
     main = session.groups.world
     ranks = session.runtime.torch_ranks or tuple(range(main.size))

@@ -225,9 +225,39 @@ def pytorch() -> Torch:
 
 def add_backend(name: str, create: Any, devices: list[str]) -> None:
     """Register a backend of torch.distributed, once."""
-    backends = modules[DISTRIBUTED].Backend
-    if name.upper() not in backends._plugins:
-        backends.register_backend(name, create, extended_api=True, devices=devices)
+    module = modules[DISTRIBUTED]
+    if name.upper() not in module.Backend._plugins:
+        module.Backend.register_backend(name, create, extended_api=True, devices=devices)
+        _complete(modules["torch"]._C._distributed_c10d.Backend)
+
+
+def _complete(backends: Any) -> None:
+    """Add to the class of backends what PyTorch calls on those that support splitting.
+
+    new_group calls `perform_nocolor_split` on ranks outside the new group if the default group is
+    bound to a device, and split_group copies the options.
+    """
+    if not hasattr(backends, "perform_nocolor_split"):
+        backends.perform_nocolor_split = lambda backend, device: None
+    options = backends.Options
+    if not hasattr(options, "__deepcopy__"):
+        options.__deepcopy__ = lambda options, _: options
+
+
+def devices_of(backend: str) -> frozenset[str]:
+    """List the types of devices for which torch.distributed is making a backend.
+
+    PyTorch does not pass them to the backend. They are in a local variable of a function that
+    calls it; without the variable they are all types.
+    """
+    frame: Any = sys._getframe(1)
+    while frame is not None:
+        config = frame.f_locals.get("backend_config")
+        if hasattr(config, "get_device_backend_map"):
+            names = config.get_device_backend_map().items()
+            return frozenset(device for device, name in names if name == backend)
+        frame = frame.f_back
+    return frozenset(("cpu", "cuda"))
 
 
 def allocate_from_groups(backend: str) -> None:
