@@ -34,6 +34,10 @@ var (
 	ErrInvalid = errors.New("invalid argument")
 	// ErrUnsupported is returned for calls that a backend does not support.
 	ErrUnsupported = errors.New("not supported by this backend")
+	// ErrBusy is returned if memory cannot be released because work in progress may use it.
+	ErrBusy = errors.New("work is in progress")
+	// ErrSuspended is returned for the use of memory that has been released until Resume.
+	ErrSuspended = errors.New("suspended")
 	// ErrInterrupted is returned by waits that end at the caller's request; see Config.Interrupted.
 	ErrInterrupted = errors.New("interrupted")
 )

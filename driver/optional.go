@@ -24,6 +24,9 @@ import "context"
 //	Timed          Plan           runs are not timed
 //	Values         Communicator   Group.Agree and related calls are refused
 //	Chooser        Store          each rank has a live view alone
+//	Suspendable…   Segment,       the memory cannot be suspended; see suspend.go
+//	               Window,
+//	               Communicator
 
 // Availability is implemented by a Backend that does not work on every machine.
 type Availability interface {

@@ -128,6 +128,7 @@ func Run(t *testing.T, h Harness) {
 		{"messages", messageContracts, Messages},
 		{"splits", splitContracts, Splits},
 		{"windows", windowContracts, ""},
+		{"suspension", suspendContracts, ""},
 		{"mistakes", mistakeContracts, ""},
 		{"exchange", exchangeContracts, ""},
 		{"faults", faultContracts, ""},

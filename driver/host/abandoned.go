@@ -21,6 +21,13 @@ func (l *abandonedWork) unmap(unmap func() error) error {
 	return nil
 }
 
+// any reports whether such work is running.
+func (l *abandonedWork) any() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.streams > 0
+}
+
 // keepFor keeps the device's memory mapped until a closed stream is idle.
 func (l *abandonedWork) keepFor(s *stream) {
 	s.mu.Lock()

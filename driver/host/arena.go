@@ -83,6 +83,10 @@ type segment struct {
 	mu       ranked.Mutex[segmentMu]
 	exported map[handoff.Key]bool // guarded by mu
 	unmapped bool                 // guarded by mu
+	// suspended reports whether Suspend has discarded the pages. saved holds the contents that
+	// Resume restores, or nil. Both are guarded by mu.
+	suspended bool
+	saved     []byte
 }
 
 // Address returns the address of the mapping.

@@ -60,7 +60,7 @@ func (g *registry) Register(
 		return nil, fmt.Errorf("registering segment %d: %w", key.Ordinal, err)
 	}
 	w, err := g.mapWindow(ctx, key, own)
-	if err := g.commit(ctx, err); err != nil {
+	if err := g.commit(ctx, "registration", err); err != nil {
 		return nil, errors.Join(fmt.Errorf("registering segment %d: %w", key.Ordinal, err),
 			w.unmap())
 	}
@@ -130,14 +130,14 @@ func (g *registry) mapPeer(
 	return sys.Map(f, 0, bytes)
 }
 
-// commit makes registration atomic. The ranks exchange whether they have mapped all segments, and
-// every rank gets an error if any rank has failed.
-func (g *registry) commit(ctx context.Context, mapErr error) error {
+// commit makes a step atomic. The ranks exchange whether they have mapped all segments, and every
+// rank gets an error if any rank has failed.
+func (g *registry) commit(ctx context.Context, doing string, mapErr error) error {
 	all, err := g.group.Exchange(ctx, driver.LaneControl, control.EncodeFailure(mapErr))
 	if mapErr != nil || err != nil {
 		return errors.Join(mapErr, err)
 	}
-	return control.DecodeFailures(g.cfg.Ranks, all, "registration")
+	return control.DecodeFailures(g.cfg.Ranks, all, doing)
 }
 
 // Deregister removes the registration on this rank.

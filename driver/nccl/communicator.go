@@ -55,6 +55,8 @@ type communicator struct {
 	direct   directPath
 	messages p2p.Messages
 	graphs   sync.WaitGroup // counts open graphs with calls of this communicator
+	// windowGraphs counts the open graphs of symmem with calls on the window path.
+	windowGraphs atomic.Int64
 
 	twoLevel // the levels of a group on several machines
 

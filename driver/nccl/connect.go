@@ -127,6 +127,10 @@ func (c *communicator) initParts(j *connector) {
 		cfg: &c.cfg, plane: c.plane, mu: &c.mu, busy: &c.busy, comm: c.comm,
 		direct: &c.direct, stages: &c.stages, windows: map[driver.SegmentKey]*window{},
 		supported: newSupport(d.nccl, d.gpu.Major, &c.cfg, machines(c.members)),
+		replaysWindows: func() bool {
+			r := &c.recorder
+			return c.windowGraphs.Load() > 0 || r.windows && r.captures.Any()
+		},
 	}
 	c.recorder = recorder{
 		gpu: d.gpu, cfg: &c.cfg, plane: c.plane, check: &c.check, history: &c.history,

@@ -25,6 +25,8 @@ type calls struct {
 	recordings map[*communicator]*direct.Recording
 	// ordered holds the communicators whose launches must be ordered (direct.LaunchOrder).
 	ordered []*communicator
+	// windowed holds the communicators with calls on the window path.
+	windowed []*communicator
 }
 
 // capturedCall is a collective or a message in a graph.
@@ -66,6 +68,10 @@ func (cs *calls) add(k *capturedCall) {
 		cs.users = append(cs.users, c)
 		slices.SortFunc(cs.users, byNumber)
 		c.graphs.Add(1)
+	}
+	if k.plan.Path == driver.PathWindow && !slices.Contains(cs.windowed, c) {
+		cs.windowed = append(cs.windowed, c)
+		c.windowGraphs.Add(1)
 	}
 	needsOrder := c.direct.unavailable == "" && !k.plan.Operation.PointToPoint()
 	if needsOrder && !slices.Contains(cs.ordered, c) {
@@ -193,5 +199,8 @@ func (cs *calls) Close(ended bool) {
 			c.messages.ReleaseGraph(messages)
 		}
 		c.graphs.Done()
+	}
+	for _, c := range cs.windowed {
+		c.windowGraphs.Add(-1)
 	}
 }

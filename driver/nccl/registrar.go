@@ -31,6 +31,10 @@ type registrar struct {
 	direct  *directPath
 	stages  *stages
 
+	// replaysWindows reports whether an open graph contains window kernels of NCCL. mu is held
+	// during the call.
+	replaysWindows func() bool
+
 	supported support
 	// useWindows makes the group register windows with NCCL even if it has a direct path.
 	useWindows atomic.Bool

@@ -17,7 +17,8 @@ import (
 
 // window implements driver.Window for a segment that is registered with a group.
 //
-// States: registered; deregistered, by Deregister or by the teardown of the group.
+// States: registered; suspended, from Suspend to Resume; deregistered, by Deregister or by the
+// teardown of the group.
 type window struct {
 	of      *registrar
 	key     driver.SegmentKey
@@ -30,6 +31,7 @@ type window struct {
 	// nil without that path.
 	twin *window
 	peers
+	suspension windowSuspension
 }
 
 // merge adds the result of a rank. Direct kernels use the segments only if every rank has mapped
@@ -125,8 +127,9 @@ func peersKey(group *driver.GroupConfig, key driver.SegmentKey) handoff.Key {
 	return handoff.Key{Namespace: handoff.NamespaceOf(name)}
 }
 
-// mapPeers maps the segments of the other ranks with the handles that these ranks have sent. If it
-// fails, calls on the window use other paths.
+// mapPeers maps the segments of the other ranks with the handles that these ranks have sent. The
+// segments of a suspended window are mapped at their old addresses. If mapPeers fails, calls on the
+// window use other paths.
 func (w *window) mapPeers(ctx context.Context, allShared [][]byte) error {
 	reg := w.of
 	if reg.direct.unavailable != "" {
@@ -142,9 +145,9 @@ func (w *window) mapPeers(ctx context.Context, allShared [][]byte) error {
 			continue
 		}
 		at, err := reg.direct.sharing.MapShared(ctx, rank, peersKey(reg.cfg, w.key), allShared[r][1:],
-			w.segment.Bytes())
+			w.segment.Bytes(), w.at[r])
 		if err != nil {
-			return errors.Join(err, w.unmapPeers())
+			return errors.Join(err, w.undoMapping(r))
 		}
 		w.at[r] = at
 	}
@@ -164,9 +167,13 @@ func (w *window) unmapPeers() error {
 		return g.Do(func() error {
 			var errs []error
 			for r, at := range peers {
-				if at != 0 && r != w.of.cfg.Rank {
-					errs = append(errs, g.Unmap(at, w.segment.Bytes()))
+				if at == 0 || r == w.of.cfg.Rank {
+					continue
 				}
+				if !w.suspension.active {
+					errs = append(errs, g.CUDA.Unmap(at, w.segment.Bytes()))
+				}
+				errs = append(errs, g.CUDA.AddressFree(at, w.segment.Bytes()))
 			}
 			return errors.Join(errs...)
 		})

@@ -114,6 +114,19 @@ func (m *Mapping) Populate(offset, bytes int64) {
 	_ = unix.Madvise(part, unix.MADV_POPULATE_WRITE) // without it, the stores populate the pages
 }
 
+// Protect permits or prevents access to the mapping's memory. An access that is prevented raises
+// SIGSEGV.
+func (m *Mapping) Protect(access bool) error {
+	protection := unix.PROT_NONE
+	if access {
+		protection = unix.PROT_READ | unix.PROT_WRITE
+	}
+	if err := unix.Mprotect(unsafe.Slice((*byte)(m.base), m.bytes), protection); err != nil {
+		return fmt.Errorf("changing the access to %d bytes: %w", m.bytes, err)
+	}
+	return nil
+}
+
 // Shrink unmaps the end of a reservation. It keeps the given number of bytes, rounded up to
 // PageSize.
 func (m *Mapping) Shrink(bytes int64) error {

@@ -78,3 +78,39 @@ func SealSize(f *os.File) error {
 	}
 	return nil
 }
+
+// Discard frees the pages of a part of a memfd, in all processes that map it. The part contains
+// zeros afterwards.
+func Discard(f *os.File, offset, bytes int64) error {
+	const punch = unix.FALLOC_FL_PUNCH_HOLE | unix.FALLOC_FL_KEEP_SIZE
+	if err := unix.Fallocate(int(f.Fd()), punch, offset, bytes); err != nil {
+		return fmt.Errorf("discarding %d bytes of shared memory: %w", bytes, err)
+	}
+	return nil
+}
+
+// Refill allocates the pages of a memfd that Discard has freed. A memfd backed by huge pages has
+// lost their reservation, so an access could otherwise raise SIGBUS. For other files Refill does
+// nothing: the system allocates their pages at the first access.
+func Refill(f *os.File, bytes int64) error {
+	var st unix.Stat_t
+	if err := unix.Fstat(int(f.Fd()), &st); err != nil {
+		return fmt.Errorf("measuring shared memory: %w", err)
+	}
+	if st.Blksize < PageSize {
+		return nil
+	}
+	if err := unix.Fallocate(int(f.Fd()), 0, 0, bytes); err != nil {
+		return fmt.Errorf("allocating %d bytes of huge pages: %w", bytes, err)
+	}
+	return nil
+}
+
+// AllocatedBytes returns the size of the pages that a file occupies.
+func AllocatedBytes(f *os.File) (int64, error) {
+	var st unix.Stat_t
+	if err := unix.Fstat(int(f.Fd()), &st); err != nil {
+		return 0, fmt.Errorf("measuring shared memory: %w", err)
+	}
+	return st.Blocks * 512, nil
+}

@@ -209,7 +209,8 @@ func (x *Exchange) mapPeers(ctx context.Context, key handoff.Key, all []capabili
 		if r == x.group.Config.Rank {
 			continue
 		}
-		address, err := x.group.Sharing.MapShared(ctx, rank, key, all[r].Fabric, kernels.ExchangeBytes)
+		address, err := x.group.Sharing.MapShared(ctx, rank, key, all[r].Fabric,
+			kernels.ExchangeBytes, 0)
 		if err != nil {
 			return err
 		}

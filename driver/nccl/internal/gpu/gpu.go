@@ -162,13 +162,22 @@ func (g *GPU) Map(handle cuda.Handle, bytes int64) (uintptr, error) {
 	if err != nil {
 		return 0, err
 	}
-	if err := g.CUDA.Map(address, bytes, handle); err != nil {
+	if err := g.MapAt(address, handle, bytes); err != nil {
 		return 0, errors.Join(err, g.CUDA.AddressFree(address, bytes))
 	}
-	if err := g.CUDA.SetAccess(address, bytes, g.Device); err != nil {
-		return 0, errors.Join(err, g.Unmap(address, bytes))
-	}
 	return address, nil
+}
+
+// MapAt maps an allocation at reserved addresses, for this GPU only. It must be called on a thread
+// of the context.
+func (g *GPU) MapAt(address uintptr, handle cuda.Handle, bytes int64) error {
+	if err := g.CUDA.Map(address, bytes, handle); err != nil {
+		return err
+	}
+	if err := g.CUDA.SetAccess(address, bytes, g.Device); err != nil {
+		return errors.Join(err, g.CUDA.Unmap(address, bytes))
+	}
+	return nil
 }
 
 // Unmap undoes Map. It must be called on a thread of the context.
@@ -176,15 +185,21 @@ func (g *GPU) Unmap(address uintptr, bytes int64) error {
 	return errors.Join(g.CUDA.Unmap(address, bytes), g.CUDA.AddressFree(address, bytes))
 }
 
-// MapImported maps the allocation whose handle importHandle returns. It calls importHandle on a
-// thread of the context.
-func (g *GPU) MapImported(bytes int64, importHandle func() (cuda.Handle, error)) (uintptr, error) {
+// MapImported maps the allocation whose handle importHandle returns, at the reserved addresses that
+// begin at address, or at new addresses if address is 0. It returns the first address. It calls
+// importHandle on a thread of the context.
+func (g *GPU) MapImported(
+	address uintptr, bytes int64, importHandle func() (cuda.Handle, error),
+) (uintptr, error) {
 	return Get(g, func() (uintptr, error) {
 		handle, err := importHandle()
 		if err != nil {
 			return 0, err
 		}
 		defer g.Release(handle)
-		return g.Map(handle, bytes)
+		if address == 0 {
+			return g.Map(handle, bytes)
+		}
+		return address, g.MapAt(address, handle, bytes)
 	})
 }

@@ -19,6 +19,10 @@ type Segment struct {
 
 	mu       ranked.Mutex[segmentMu]
 	unmapped bool // guarded by mu
+	// suspended reports whether the memory has been released until Resume. saved holds the contents
+	// that Resume restores, or nil. Both are guarded by mu.
+	suspended bool
+	saved     []byte
 }
 
 // Address returns the address of the first mapping.
@@ -72,9 +76,12 @@ func (s *Segment) mapAt(address uintptr, handle cuda.Handle) error {
 }
 
 // release unmaps both mappings after the last kernel that may use them has ended. That frees the
-// memory.
+// memory. A suspended segment has no mappings.
 func (s *Segment) release() error {
 	g := s.arena.memory.gpu
+	if s.suspended {
+		return nil
+	}
 	return g.FreeWhenIdle(func() error {
 		return g.Do(func() error {
 			return errors.Join(g.CUDA.Unmap(s.Address(), s.bytes),

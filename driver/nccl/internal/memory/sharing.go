@@ -37,16 +37,17 @@ func (l *Exporter) Withdraw(key handoff.Key, f *os.File) error {
 	return f.Close()
 }
 
-// Fetch maps memory that a rank of this machine has exported.
+// Fetch maps memory that a rank of this machine has exported. It returns the first address, which
+// is at unless at is 0; see GPU.MapImported.
 func (l *Exporter) Fetch(
-	ctx context.Context, rank int, key handoff.Key, bytes int64,
+	ctx context.Context, rank int, key handoff.Key, bytes int64, at uintptr,
 ) (address uintptr, err error) {
 	f, err := l.Machine.Fetch(ctx, rank, key)
 	if err != nil {
 		return 0, fmt.Errorf("fetching memory of rank %d: %w", rank, err)
 	}
 	defer f.Close()
-	address, err = l.GPU.MapImported(bytes, func() (cuda.Handle, error) {
+	address, err = l.GPU.MapImported(at, bytes, func() (cuda.Handle, error) {
 		return l.GPU.CUDA.ImportFD(int(f.Fd()))
 	})
 	if err != nil {
@@ -108,19 +109,19 @@ func (l *Shared) Withdraw() {
 }
 
 // MapShared maps memory that a rank of the group has shared. fabric is the handle received from
-// that rank. It is used only if descriptors cannot be sent.
+// that rank. It is used only if descriptors cannot be sent. The result is as for Fetch.
 func (l *Sharing) MapShared(
-	ctx context.Context, rank int, key handoff.Key, fabric []byte, bytes int64,
+	ctx context.Context, rank int, key handoff.Key, fabric []byte, bytes int64, at uintptr,
 ) (uintptr, error) {
 	if !l.Apart {
-		return l.Fetch(ctx, rank, key, bytes)
+		return l.Fetch(ctx, rank, key, bytes, at)
 	}
 	var handle cuda.FabricHandle
 	if copy(handle[:], fabric) != len(handle) || len(fabric) != len(handle) {
 		return 0, fmt.Errorf("rank %d has sent a fabric handle of %d bytes, want %d", rank, len(fabric),
 			len(handle))
 	}
-	address, err := l.GPU.MapImported(bytes, func() (cuda.Handle, error) {
+	address, err := l.GPU.MapImported(at, bytes, func() (cuda.Handle, error) {
 		return l.GPU.CUDA.ImportFabric(handle)
 	})
 	if err != nil {

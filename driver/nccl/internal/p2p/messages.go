@@ -103,7 +103,7 @@ func (m *Messages) Map(ctx context.Context) error {
 		m.out.peers[peer].mailbox = box
 		segment := &peerSegment{bytes: m.out.firstStaging()}
 		segment.address, err = m.Device.Exporter.Fetch(ctx, rank, stagingKey(m.Config.ID, 1),
-			segment.bytes)
+			segment.bytes, 0)
 		if err != nil {
 			return err
 		}

@@ -40,7 +40,7 @@ func (in *inbox) mapSegment(key slotKey, segment *peerSegment) {
 		}
 	}()
 	address, err := d.Exporter.Fetch(ctx, rank, stagingKey(in.config.ID, int(key.number)),
-		segment.bytes)
+		segment.bytes, 0)
 	if err != nil && in.counts.Lost(key.source) {
 		err = &driver.RankLostError{
 			Ranks: []int{rank}, Doing: "mapping memory for messages in group " + in.config.Name(),

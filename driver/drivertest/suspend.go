@@ -1,0 +1,158 @@
+package drivertest
+
+import (
+	"testing"
+
+	"symmem/driver"
+)
+
+var suspendContracts = []contract{
+	{"a resumed segment has zeros at its old address", proveResumedZeros},
+	{"a resumed segment has the contents that were saved", proveResumedContents},
+	{"a suspended segment can be unmapped, and its addresses used again", proveUnmapSuspended},
+	{"suspending twice gives ErrSuspended", proveSuspendTwice},
+	{"windows and graphs work after many cycles", proveSuspendCycles},
+	{"a suspended window can be deregistered", proveDeregisterSuspended},
+}
+
+func suspendable(r *rank, s driver.Segment) driver.SuspendableSegment {
+	suspender, ok := s.(driver.SuspendableSegment)
+	if !ok {
+		r.failf("the backend's segments cannot be suspended")
+	}
+	return suspender
+}
+
+func (r *rank) suspendSegment(s driver.Segment, save bool) driver.SuspendableSegment {
+	suspender := suspendable(r, s)
+	r.ok(suspender.PrepareSuspend(save))
+	r.ok(suspender.Suspend())
+	return suspender
+}
+
+func proveResumedZeros(t *testing.T, h Harness) {
+	r := newWorld(t, h, 1, options{noGroup: true}).ranks[0]
+	b := r.newBuffer(2 * r.granularity())
+	for range 3 {
+		address, bytes := b.segment.Address(), b.segment.Bytes()
+		r.ok(r.stream.Fill(address, 0xFF, bytes))
+		r.ok(r.stream.Synchronize(r.world.ctx))
+		r.ok(r.suspendSegment(b.segment, false).Resume())
+		if got := b.segment.Address(); got != address {
+			t.Errorf("Address() = %#x after Resume, want %#x", got, address)
+		}
+		r.expectAll(address, 0, bytes)
+	}
+}
+
+func proveResumedContents(t *testing.T, h Harness) {
+	r := newWorld(t, h, 1, options{noGroup: true}).ranks[0]
+	b := r.newBuffer(2 * r.granularity())
+	for round := range byte(3) {
+		r.ok(r.stream.Fill(b.at(0), round+1, b.segment.Bytes()))
+		r.ok(r.stream.Synchronize(r.world.ctx))
+		r.ok(r.suspendSegment(b.segment, true).Resume())
+		r.expectAll(b.at(0), round+1, b.segment.Bytes())
+	}
+	// Resume of a mapped segment keeps the contents that were written after the copy.
+	r.ok(suspendable(r, b.segment).PrepareSuspend(true))
+	r.ok(r.stream.Fill(b.at(0), 9, b.segment.Bytes()))
+	r.ok(r.stream.Synchronize(r.world.ctx))
+	r.ok(suspendable(r, b.segment).Resume())
+	r.expectAll(b.at(0), 9, b.segment.Bytes())
+}
+
+func proveUnmapSuspended(t *testing.T, h Harness) {
+	r := newWorld(t, h, 1, options{noGroup: true}).ranks[0]
+	for range 3 {
+		s, err := r.arena.Map(0, r.granularity())
+		must(t, err)
+		r.expectAll(s.Address(), 0, r.granularity())
+		must(t, r.stream.Fill(s.Address(), 1, r.granularity()))
+		must(t, r.stream.Synchronize(r.world.ctx))
+		suspended := r.suspendSegment(s, true)
+		must(t, s.Unmap())
+		wantError(t, "resuming an unmapped segment", suspended.Resume(), driver.ErrClosed)
+	}
+}
+
+func proveSuspendTwice(t *testing.T, h Harness) {
+	r := newWorld(t, h, 1, options{noGroup: true}).ranks[0]
+	suspended := r.suspendSegment(r.newBuffer(1).segment, false)
+	wantError(t, "preparing again", suspended.PrepareSuspend(false), driver.ErrSuspended)
+	wantError(t, "suspending again", suspended.Suspend(), driver.ErrSuspended)
+	must(t, suspended.Resume())
+	must(t, suspended.Resume())
+}
+
+// suspendWindow suspends a buffer's window and segment, and waits until all ranks have done so.
+func (r *rank) suspendWindow(b buffer) {
+	w := b.window.(driver.SuspendableWindow)
+	r.ok(w.PrepareSuspend())
+	r.exchange()
+	r.ok(w.Suspend())
+	r.suspendSegment(b.segment, false)
+	r.exchange()
+}
+
+// resumeWindow resumes a buffer's segment and window.
+func (r *rank) resumeWindow(b buffer) {
+	r.ok(suspendable(r, b.segment).Resume())
+	r.exchange()
+	r.ok(b.window.(driver.SuspendableWindow).Resume(r.world.ctx))
+}
+
+// exchange waits for all ranks.
+func (r *rank) exchange() {
+	_, err := r.group.Exchange(r.world.ctx, driver.LaneControl, nil)
+	r.ok(err)
+}
+
+func proveSuspendCycles(t *testing.T, h Harness) {
+	w := newWorld(t, h, 3, options{check: true})
+	w.each(func(r *rank) {
+		const count = 20000
+		b := r.newWindow(2*count + 96)
+		call := r.onCapturablePath(driver.Call{
+			Operation: driver.AllReduce, DataType: driver.Uint8, ReduceOp: driver.Max, Count: count,
+			Send: b.at(0), Recv: b.at(count + 96), SendWindow: b.window, RecvWindow: b.window,
+			Digest: 1,
+		})
+		plan, err := driver.Prepare(r.group, call)
+		r.ok(err)
+		g := r.capture(func() { r.ok(r.group.Launch(r.stream, plan)) })
+		for round := range byte(10) {
+			r.setStep("cycle %d", round)
+			r.suspendWindow(b)
+			r.resumeWindow(b)
+			r.ok(r.stream.Fill(b.at(0), 10*round+byte(r.number), count))
+			r.ok(g.Launch(r.stream))
+			r.ok(r.stream.Synchronize(w.ctx))
+			r.expectAll(b.at(count+96), 10*round+2, count)
+		}
+		r.sumOver(r.group, b, 77)
+	})
+}
+
+// onCapturablePath sets the last path of the harness that accepts the call and whose graphs can be
+// suspended.
+func (r *rank) onCapturablePath(call driver.Call) driver.Call {
+	for _, path := range []driver.Path{driver.PathDirect, driver.PathWindow, driver.PathPlain} {
+		if call.Path = path; r.group.Offer(call).Refusal(path) == nil {
+			break
+		}
+	}
+	return call
+}
+
+func proveDeregisterSuspended(t *testing.T, h Harness) {
+	w := newWorld(t, h, 2, options{check: true})
+	w.each(func(r *rank) {
+		b := r.newWindow(1)
+		r.suspendWindow(b)
+		r.ok(b.window.Deregister())
+		r.ok(suspendable(r, b.segment).Resume())
+		b.window = r.register(r.group, r.nextKey(), b)
+		r.sumOver(r.group, b, 5)
+	})
+}

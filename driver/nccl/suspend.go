@@ -1,0 +1,114 @@
+package nccl
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+
+	"symmem/driver"
+	"symmem/driver/nccl/kernels"
+	"symmem/internal/control"
+)
+
+var _ driver.SuspendableWindow = (*window)(nil)
+
+// windowSuspension holds the state of a suspended window. The group's lock guards it.
+type windowSuspension struct {
+	// active reports whether the peers' segments are unmapped and their addresses stay reserved.
+	active bool
+	// registered reports whether Resume registers the window with NCCL again.
+	registered bool
+}
+
+// PrepareSuspend returns ErrBusy if a graph contains window kernels of NCCL. Such kernels refer to
+// NCCL's data for the window, and NCCL has no way to release the window's memory and keep that
+// data.
+func (w *window) PrepareSuspend() error {
+	r := w.of
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if w.handle != 0 && r.replaysWindows() {
+		return fmt.Errorf("a graph contains calls of group %s on the window path, which NCCL cannot "+
+			"suspend: close the graph, or capture on another path (Group.SetPath): %w", r.cfg.Name(),
+			driver.ErrBusy)
+	}
+	return nil
+}
+
+// Suspend deregisters the window with NCCL and unmaps the peers' segments. If the group has failed,
+// its teardown does so.
+func (w *window) Suspend() error {
+	r := w.of
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if w.suspension.active || w.unmapped.Load() || r.plane.Cause() != nil {
+		return nil
+	}
+	w.suspension = windowSuspension{active: true, registered: w.handle != 0}
+	return errors.Join(w.deregister(), w.undoMapping(len(r.cfg.Ranks)))
+}
+
+// undoMapping unmaps the segments of the first n ranks, except this rank's own. Of a suspended
+// window, the addresses stay reserved.
+func (w *window) undoMapping(n int) error {
+	g := w.of.gpu
+	if !w.suspension.active {
+		return w.unmapPeers()
+	}
+	return g.Do(func() error {
+		var errs []error
+		for r, at := range w.at[:n] {
+			if at != 0 && r != w.of.cfg.Rank {
+				errs = append(errs, g.CUDA.Unmap(at, w.segment.Bytes()))
+			}
+		}
+		return errors.Join(errs...)
+	})
+}
+
+// Resume maps the peers' new memory at the old addresses and registers the window with NCCL again.
+func (w *window) Resume(ctx context.Context) error {
+	r := w.of
+	ctx, cancel := control.Bounded(ctx, r.cfg.Timeout.Get())
+	defer cancel()
+	if err := w.resume(ctx); err != nil {
+		return r.plane.Fail(fmt.Errorf("resuming segment %d: %w", w.key.Ordinal, err))
+	}
+	return nil
+}
+
+// resume implements Resume. The steps are those of registrar.registerOnce.
+func (w *window) resume(ctx context.Context) error {
+	r := w.of
+	shared, shareErr := r.share(w.key, w.segment)
+	defer shared.Withdraw()
+	allShared, err := control.CompareSegments(ctx, r.plane.Exchange, r.cfg.Ranks, w.key,
+		w.segment.Bytes(), shared.Encode())
+	if err != nil {
+		return err
+	}
+	if w.suspension.registered {
+		if err := r.makeWindow(ctx, w); err != nil {
+			return err
+		}
+	}
+	wasMapped := w.mappedByAll
+	err = cmp.Or(shareErr, w.mapPeers(ctx, allShared))
+	w.mapped, w.mapError = err == nil, ""
+	if err != nil && !errors.Is(err, errNotShared) {
+		w.mapError = err.Error()
+	}
+	if err == nil || w.at == [kernels.MaxRanks]uintptr{} {
+		r.mu.Lock()
+		w.suspension = windowSuspension{}
+		r.mu.Unlock()
+	}
+	if err := r.commit(ctx, w); err != nil {
+		return err
+	}
+	if wasMapped && !w.mappedByAll {
+		return fmt.Errorf("peers' memory could not be mapped again: %s", w.notMappedReason)
+	}
+	return nil
+}
