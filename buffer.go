@@ -1,6 +1,7 @@
 package symmem
 
 import (
+	"cmp"
 	"fmt"
 	"unsafe"
 
@@ -162,13 +163,14 @@ type Element interface {
 }
 
 // View returns a buffer's memory as a Go slice, or ErrUnsupported on backends whose memory the
-// processor cannot address. The slice is valid until the buffer is freed. Synchronize with queued
-// work on the memory before using the slice.
+// processor cannot address. The slice is valid until the buffer is freed or the pool is suspended.
+// Synchronize with queued work on the memory before using the slice.
 func View[T Element](b Buffer) ([]T, error) {
 	if b.memory.pool == nil {
 		return nil, fmt.Errorf("viewing the zero buffer: %w", ErrForeign)
 	}
-	if _, err := b.memory.pool.blockOf(b.memory); err != nil {
+	_, err := b.memory.pool.blockOf(b.memory)
+	if err = cmp.Or(err, b.memory.pool.usable()); err != nil {
 		return nil, fmt.Errorf("viewing a buffer: %w", err)
 	}
 	if !b.memory.pool.rt.device.Info().Addressable {

@@ -14,15 +14,15 @@ import (
 type visit struct{ first, second spin.Pass }
 
 // enter begins a call that uses memory of up to two pools. Each pool may be nil, and both may be
-// equal. The call ends with leave. If a pool is closing, enter returns ErrClosed and no call has
-// begun.
+// equal. The call ends with leave. If a pool is closing or suspended, enter returns ErrClosed or
+// ErrSuspended, and no call has begun.
 func enter(a, b *Pool) (v visit, err error) {
 	me := spin.Self()
 	var open bool
 	if a != nil {
 		if v.first = a.calls.EnterAs(me); v.first == (spin.Pass{}) {
 			if v.first, open = a.calls.Enter(); !open {
-				return v, errPoolClosed
+				return v, refusalOf(a)
 			}
 		}
 	}
@@ -32,7 +32,7 @@ func enter(a, b *Pool) (v visit, err error) {
 	if v.second = b.calls.EnterAs(me); v.second == (spin.Pass{}) {
 		if v.second, open = b.calls.Enter(); !open {
 			v.leave(a, nil)
-			return v, errPoolClosed
+			return v, refusalOf(b)
 		}
 	}
 	return v, nil
@@ -50,15 +50,37 @@ func (v visit) leave(a, b *Pool) {
 
 var errPoolClosed = fmt.Errorf("pool: %w", ErrClosed)
 
+// refusalOf returns the reason why a pool refuses calls.
+func refusalOf(p *Pool) error {
+	if p.Suspended() {
+		return errPoolSuspended
+	}
+	return errPoolClosed
+}
+
+// unlockRefused unlocks a pool that refuses calls, and returns the reason.
+func unlockRefused(p *Pool) error {
+	p.mu.Unlock()
+	return refusalOf(p)
+}
+
 // refuse prevents further calls and waits for those in progress. If the context ends first, refuse
 // returns its error, and calls are permitted again.
 func refuse(ctx context.Context, calls *spin.Gate) error {
 	calls.Close()
-	for pause := time.Microsecond; !calls.Empty(); pause = min(2*pause, time.Millisecond) {
+	if err := poll(ctx, calls.Empty); err != nil {
+		calls.Open()
+		return fmt.Errorf("waiting for calls that use the pool's buffers: %w", err)
+	}
+	return nil
+}
+
+// poll waits until done returns true or the context ends.
+func poll(ctx context.Context, done func() bool) error {
+	for pause := time.Microsecond; !done(); pause = min(2*pause, time.Millisecond) {
 		select {
 		case <-ctx.Done():
-			calls.Open()
-			return fmt.Errorf("waiting for calls that use the pool's buffers: %w", ctx.Err())
+			return ctx.Err()
 		case <-time.After(pause):
 		}
 	}

@@ -30,6 +30,11 @@ var (
 	ErrDoubleFree = alloc.ErrDoubleFree
 	// ErrFreed is returned for the use of a buffer that has been freed.
 	ErrFreed = alloc.ErrFreed
+	// ErrBusy is returned by Suspend if work in progress on some rank may use the memory. The error
+	// names the work.
+	ErrBusy = driver.ErrBusy
+	// ErrSuspended is returned for the use of a pool or a group between Suspend and Resume.
+	ErrSuspended = driver.ErrSuspended
 	// ErrForeign is returned for memory that does not belong to the pool or runtime.
 	ErrForeign = alloc.ErrForeign
 )

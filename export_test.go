@@ -443,3 +443,20 @@ func LockPool(p *Pool) (unlock func()) {
 	p.mu.Lock()
 	return p.mu.Unlock
 }
+
+// HoldWindow makes a buffer's segment a window of an adopted communicator, which the runtime then
+// knows.
+func HoldWindow(a *AdoptedCommunicator, b Buffer) {
+	segment := b.Segment()
+	p := b.memory.pool
+	p.mu.Lock()
+	s := p.segments.list[segment]
+	p.mu.Unlock()
+	a.rt.mu.Lock()
+	defer a.rt.mu.Unlock()
+	a.windows[s] = futureWindow{}
+	a.rt.adopted = append(a.rt.adopted, a)
+}
+
+// DropAdopted removes an adopted communicator.
+func DropAdopted(a *AdoptedCommunicator) { a.Forget() }

@@ -18,11 +18,11 @@ func (p *Pool) blockOf(m Memory) (alloc.Block, error) {
 	return p.core.Live(m.handle)
 }
 
-// usable returns ErrClosed once Close has begun. It is for calls that do not enter the pool,
-// because Close does not wait for them.
+// usable returns ErrClosed once Close has begun, and ErrSuspended while the pool is suspended. It
+// is for calls that do not enter the pool, because Close does not wait for them.
 func (p *Pool) usable() error {
 	if p.calls.Closed() {
-		return errPoolClosed
+		return refusalOf(p)
 	}
 	return nil
 }
@@ -66,7 +66,8 @@ func (p *Pool) freeSlowly(block alloc.Block, state alloc.State, err error) error
 // freeAfterClose frees a buffer of a closed pool and unlocks p.mu.
 func (p *Pool) freeAfterClose(b Buffer) error {
 	if len(p.segments.kept) == 0 {
-		return p.refuse()
+		p.mu.Unlock()
+		return errPoolClosed
 	}
 	defer p.events.release()
 	block, _, err := p.core.FreeHandle(b.memory.handle)

@@ -19,7 +19,7 @@ type Graph struct {
 	rt   *Runtime
 	work driver.Graph
 
-	pools []*Pool // the pools of pins, without duplicates
+	pools []*Pool // the pools that the graph uses, without duplicates
 
 	mu     ranked.Mutex[graphMu]
 	pins   []Memory // guarded by mu
@@ -60,7 +60,7 @@ func (s *Stream) beginCapture() error {
 	if err := s.queue.BeginCapture(); err != nil {
 		return err
 	}
-	s.captureStart, s.held = start, nil
+	s.captureStart, s.held, s.untracked = start, nil, nil
 	s.capturing.Store(true)
 	return nil
 }
@@ -94,8 +94,8 @@ func (s *Stream) EndCapture() (*Graph, error) {
 	s.pinning.Lock()
 	defer s.pinning.Unlock()
 	work, err := s.stopRecording()
-	g := &Graph{rt: s.rt, work: work, pins: s.held}
-	s.held = nil
+	g := &Graph{rt: s.rt, work: work, pins: s.held, pools: s.untracked}
+	s.held, s.untracked = nil, nil
 	if err != nil {
 		return nil, errors.Join(err, g.unpin())
 	}
@@ -142,9 +142,22 @@ func (s *Stream) pin(m Memory) (bool, error) {
 	return true, err
 }
 
+// noteUntracked records that a capture uses memory of a pool that is not pinned.
+func (s *Stream) noteUntracked(p *Pool) {
+	if p == nil || !s.capturing.Load() {
+		return
+	}
+	s.pinning.Lock()
+	defer s.pinning.Unlock()
+	if s.capturing.Load() && !slices.Contains(s.untracked, p) {
+		s.untracked = append(s.untracked, p)
+	}
+}
+
 // Launch queues the captured work on a stream of the same Runtime. It returns ErrClosed if the
-// graph or a pool that it uses is closed. It returns ErrCapturing if the stream is being captured,
-// by symmem or another library; the capture remains valid.
+// graph or a pool that it uses is closed, and ErrSuspended if such a pool is suspended. It returns
+// ErrCapturing if the stream is being captured, by symmem or another library; the capture remains
+// valid.
 func (g *Graph) Launch(s *Stream) error {
 	if g == nil || g.work == nil {
 		return invalid("launching a nil or zero graph")
@@ -163,7 +176,7 @@ func (g *Graph) Launch(s *Stream) error {
 	for _, p := range g.pools {
 		in, err := enter(p, nil)
 		if err != nil {
-			return fmt.Errorf("launching a graph that uses a closed pool: %w", err)
+			return fmt.Errorf("launching a graph: %w", err)
 		}
 		defer in.leave(p, nil)
 	}

@@ -49,6 +49,13 @@ var rounds = map[string]round{
 		}
 		return errors.Join(p.Register(ctx, rt.World()), b.Free(), p.Trim(ctx, 0))
 	}},
+	"a suspension": {do: func(ctx context.Context, rt *symmem.Runtime, p *symmem.Pool) error {
+		if err := collectiveRound(symmem.PathAuto, few)(ctx, rt, p); err != nil {
+			return err
+		}
+		_, err := p.Suspend(ctx, symmem.KeepContents)
+		return errors.Join(err, p.Resume(ctx))
+	}},
 	"a value": {do: func(ctx context.Context, rt *symmem.Runtime, _ *symmem.Pool) error {
 		return rt.World().Agree(ctx, "round", 1)
 	}},

@@ -1,6 +1,7 @@
 package symmem
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"iter"
@@ -53,7 +54,10 @@ type Pool struct {
 	ledger *ledger.Ledger      // guarded by mu
 	// frees counts freed buffers. It is written with mu held and read without.
 	frees atomic.Uint64
-	calls spin.Gate // counts the calls that use the pool's memory; closed when Close begins
+	// calls counts the calls that use the pool's memory. It is closed when Close begins, and while
+	// the pool is suspended.
+	calls   spin.Gate
+	closing atomic.Bool // set while Close runs
 
 	// A part uses only parts before it.
 	events    poolEvents
@@ -66,6 +70,7 @@ type Pool struct {
 	addresses addresses
 	realigner realigner
 	trimmer   trimmer
+	suspender suspender
 }
 
 // NewPool creates a pool. Every rank of a domain must create the domain's pools in the same order.
@@ -133,6 +138,9 @@ func (p *Pool) connect() {
 		mu: mu, pool: p, heap: &p.heap, segments: &p.segments, registrar: &p.registrar,
 		streams: &rt.streams,
 	}
+	p.suspender = suspender{
+		mu: mu, pool: p, segments: &p.segments, registrar: &p.registrar, history: &p.history,
+	}
 }
 
 // identify sets the pool's id, and its number in events.
@@ -174,8 +182,8 @@ func (p *Pool) alloc(s *Stream, bytes int64, site uint32) (Buffer, error) {
 	// This is the hot path of every allocation, so it has no defer and calls other functions for
 	// rare cases.
 	p.mu.Lock()
-	if p.segments.closed {
-		return Buffer{}, p.refuse()
+	if p.segments.refuses {
+		return Buffer{}, unlockRefused(p)
 	}
 	block, growth, err := p.core.Alloc(bytes, s.number)
 	if err != nil || growth.Bytes != 0 || p.core.Reported() {
@@ -201,12 +209,6 @@ func (p *Pool) alloc(s *Stream, bytes int64, site uint32) (Buffer, error) {
 	}
 	p.mu.Unlock()
 	return b, nil
-}
-
-// refuse unlocks a closed pool and returns ErrClosed.
-func (p *Pool) refuse() error {
-	p.mu.Unlock()
-	return errPoolClosed
 }
 
 // absorbAt records an allocation with its call site. p.mu is held.
@@ -317,6 +319,58 @@ func (p *Pool) Trim(ctx context.Context, keep int64) error {
 	return p.trimmer.trim(orBackground(ctx), keep)
 }
 
+// Suspend releases the pool's memory on all ranks of the domain, until Resume. It is collective
+// over the domain. Buffers keep their addresses, and captured graphs stay valid. The windows of all
+// groups stay registered. Suspend returns the released bytes of this rank. If the pool is suspended
+// already, Suspend does nothing.
+//
+// The ranks first agree that nothing can use the memory. If a stream of any rank has unfinished
+// work after a second, or memory cannot be released for another reason, all ranks return an ErrBusy
+// that names the rank and the work. If any rank captures a stream, all ranks return ErrCapturing.
+// If a rank has too little host memory for KeepContents, all return ErrOutOfMemory. The pool then
+// stays as it was.
+//
+// While a pool is suspended, calls that use its memory return ErrSuspended, on all ranks alike:
+// Alloc, Trim, Register, copies, collectives, and Launch of a graph that uses the pool. Free, Stats
+// and Close work. No other library may use the memory, and no pointer or View of it may be
+// dereferenced: on GPUs such an access ends the CUDA context. The program must therefore also not
+// replay graphs of other libraries that use the memory. Memory that Close keeps for live buffers of
+// a suspended pool is not accessible.
+//
+// If a rank is lost or late, the error is a fault of the domain, as in every collective call. The
+// pool may then be suspended on this rank (see Suspended), and Resume makes it usable again.
+func (p *Pool) Suspend(ctx context.Context, c Contents) (Suspension, error) {
+	if c != DiscardContents && c != KeepContents {
+		return Suspension{}, invalid("suspending a pool: contents %d", c)
+	}
+	defer deliverAll(p.rt)
+	released, err := p.suspender.suspend(orBackground(ctx), c)
+	if err != nil {
+		err = fmt.Errorf("suspending a pool: %w", err)
+	}
+	return released, err
+}
+
+// Resume maps new memory for a suspended pool, at the same addresses. It is collective over the
+// domain and over all groups with windows in the pool. If the pool is not suspended, Resume does
+// nothing.
+//
+// If any rank has too little memory, all ranks return an ErrOutOfMemory that names the rank, and
+// the pool stays suspended.
+//
+// If the domain has failed, Resume maps the memory of this rank and returns the fault of the
+// domain. The pool is then usable on this rank, and windows of groups without a fault work.
+func (p *Pool) Resume(ctx context.Context) error {
+	defer deliverAll(p.rt)
+	if err := p.suspender.resume(orBackground(ctx)); err != nil {
+		return fmt.Errorf("resuming a pool: %w", err)
+	}
+	return nil
+}
+
+// Suspended reports whether the pool is suspended on this rank.
+func (p *Pool) Suspended() bool { return p.suspender.state.Load() != poolOpen }
+
 // Stats returns the pool's sizes and counters.
 func (p *Pool) Stats() PoolStats {
 	p.mu.Lock()
@@ -372,9 +426,11 @@ func (p *Pool) closeAfter(wait func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(context.Background(), closingTime(p.rt.opts.Timeout))
 	defer cancel()
 	defer p.events.deliver()
+	p.closing.Store(true)
+	defer p.closing.Store(false)
 	err := refuse(ctx, &p.calls)
 	if err == nil {
-		if err = wait(ctx); err != nil {
+		if err = cmp.Or(p.suspender.awaitRest(ctx), wait(ctx)); err != nil {
 			p.calls.Open()
 		}
 	}
@@ -386,7 +442,8 @@ func (p *Pool) closeAfter(wait func(context.Context) error) error {
 	if p.segments.closed {
 		return nil
 	}
-	p.segments.closed = true
+	p.segments.closed, p.segments.refuses = true, true
+	p.suspender.state.Store(poolOpen)
 	var errs []error
 	for _, s := range p.segments.mapped() {
 		errs = append(errs, p.registrar.deregister(s))

@@ -55,13 +55,16 @@ type segmentTable struct {
 	mu     *ranked.Spin[poolMu]
 	list   []*segment // by ordinal, nil once unmapped; guarded by mu
 	closed bool       // whether the pool has been closed; guarded by mu
-	pool   *Pool      // identifies the pool to observers and to the registry
-	rt     *Runtime
-	events *poolEvents
-	arena  driver.Arena
-	space  int64            // size of the arena in bytes
-	next   int64            // arena offset of the next segment; guarded by mu
-	kept   map[*segment]int // number of live buffers after Close; guarded by mu
+	// refuses reports whether the pool refuses allocations, because it is closed or suspended;
+	// guarded by mu.
+	refuses bool
+	pool    *Pool // identifies the pool to observers and to the registry
+	rt      *Runtime
+	events  *poolEvents
+	arena   driver.Arena
+	space   int64            // size of the arena in bytes
+	next    int64            // arena offset of the next segment; guarded by mu
+	kept    map[*segment]int // number of live buffers after Close; guarded by mu
 }
 
 // event describes a segment for observers.

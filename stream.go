@@ -41,6 +41,9 @@ type Stream struct {
 	// acquired before Pool.mu, and recording is acquired after Pool.mu.
 	pinning ranked.Mutex[streamPinning]
 	held    []Memory // buffers that the current capture has used; guarded by pinning
+	// untracked lists pools whose memory the current capture has used without tracking; guarded by
+	// pinning.
+	untracked []*Pool
 	// adopted equals queue if another library has created the stream, and is nil otherwise.
 	adopted driver.AdoptedStream
 }
@@ -330,6 +333,7 @@ func (s *Stream) useAgain(a, b Memory) {
 
 func (s *Stream) use(m Memory) error {
 	if !m.tracked() {
+		s.noteUntracked(m.pool)
 		return nil
 	}
 	if s.capturing.Load() {

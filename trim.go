@@ -27,6 +27,9 @@ type trimmer struct {
 
 // trim implements Pool.Trim.
 func (t *trimmer) trim(ctx context.Context, keep int64) error {
+	if t.pool.Suspended() {
+		return fmt.Errorf("trimming a pool: %w", errPoolSuspended)
+	}
 	g := t.registrar.domain
 	drained := t.streams.drain(ctx)
 	if drained != nil && (g == nil || !errors.Is(drained, ErrCapturing)) {

@@ -23,7 +23,7 @@ func suspendable(r *rank, s driver.Segment) driver.SuspendableSegment {
 	return suspender
 }
 
-func (r *rank) suspendSegment(s driver.Segment, save bool) driver.SuspendableSegment {
+func suspendSegment(r *rank, s driver.Segment, save bool) driver.SuspendableSegment {
 	suspender := suspendable(r, s)
 	r.ok(suspender.PrepareSuspend(save))
 	r.ok(suspender.Suspend())
@@ -37,7 +37,7 @@ func proveResumedZeros(t *testing.T, h Harness) {
 		address, bytes := b.segment.Address(), b.segment.Bytes()
 		r.ok(r.stream.Fill(address, 0xFF, bytes))
 		r.ok(r.stream.Synchronize(r.world.ctx))
-		r.ok(r.suspendSegment(b.segment, false).Resume())
+		r.ok(suspendSegment(r, b.segment, false).Resume())
 		if got := b.segment.Address(); got != address {
 			t.Errorf("Address() = %#x after Resume, want %#x", got, address)
 		}
@@ -51,7 +51,7 @@ func proveResumedContents(t *testing.T, h Harness) {
 	for round := range byte(3) {
 		r.ok(r.stream.Fill(b.at(0), round+1, b.segment.Bytes()))
 		r.ok(r.stream.Synchronize(r.world.ctx))
-		r.ok(r.suspendSegment(b.segment, true).Resume())
+		r.ok(suspendSegment(r, b.segment, true).Resume())
 		r.expectAll(b.at(0), round+1, b.segment.Bytes())
 	}
 	// Resume of a mapped segment keeps the contents that were written after the copy.
@@ -70,7 +70,7 @@ func proveUnmapSuspended(t *testing.T, h Harness) {
 		r.expectAll(s.Address(), 0, r.granularity())
 		must(t, r.stream.Fill(s.Address(), 1, r.granularity()))
 		must(t, r.stream.Synchronize(r.world.ctx))
-		suspended := r.suspendSegment(s, true)
+		suspended := suspendSegment(r, s, true)
 		must(t, s.Unmap())
 		wantError(t, "resuming an unmapped segment", suspended.Resume(), driver.ErrClosed)
 	}
@@ -78,7 +78,7 @@ func proveUnmapSuspended(t *testing.T, h Harness) {
 
 func proveSuspendTwice(t *testing.T, h Harness) {
 	r := newWorld(t, h, 1, options{noGroup: true}).ranks[0]
-	suspended := r.suspendSegment(r.newBuffer(1).segment, false)
+	suspended := suspendSegment(r, r.newBuffer(1).segment, false)
 	wantError(t, "preparing again", suspended.PrepareSuspend(false), driver.ErrSuspended)
 	wantError(t, "suspending again", suspended.Suspend(), driver.ErrSuspended)
 	must(t, suspended.Resume())
@@ -86,24 +86,24 @@ func proveSuspendTwice(t *testing.T, h Harness) {
 }
 
 // suspendWindow suspends a buffer's window and segment, and waits until all ranks have done so.
-func (r *rank) suspendWindow(b buffer) {
+func suspendWindow(r *rank, b buffer) {
 	w := b.window.(driver.SuspendableWindow)
 	r.ok(w.PrepareSuspend())
-	r.exchange()
+	meet(r)
 	r.ok(w.Suspend())
-	r.suspendSegment(b.segment, false)
-	r.exchange()
+	suspendSegment(r, b.segment, false)
+	meet(r)
 }
 
 // resumeWindow resumes a buffer's segment and window.
-func (r *rank) resumeWindow(b buffer) {
+func resumeWindow(r *rank, b buffer) {
 	r.ok(suspendable(r, b.segment).Resume())
-	r.exchange()
+	meet(r)
 	r.ok(b.window.(driver.SuspendableWindow).Resume(r.world.ctx))
 }
 
-// exchange waits for all ranks.
-func (r *rank) exchange() {
+// meet waits for all ranks.
+func meet(r *rank) {
 	_, err := r.group.Exchange(r.world.ctx, driver.LaneControl, nil)
 	r.ok(err)
 }
@@ -113,7 +113,7 @@ func proveSuspendCycles(t *testing.T, h Harness) {
 	w.each(func(r *rank) {
 		const count = 20000
 		b := r.newWindow(2*count + 96)
-		call := r.onCapturablePath(driver.Call{
+		call := onCapturablePath(r, driver.Call{
 			Operation: driver.AllReduce, DataType: driver.Uint8, ReduceOp: driver.Max, Count: count,
 			Send: b.at(0), Recv: b.at(count + 96), SendWindow: b.window, RecvWindow: b.window,
 			Digest: 1,
@@ -123,8 +123,8 @@ func proveSuspendCycles(t *testing.T, h Harness) {
 		g := r.capture(func() { r.ok(r.group.Launch(r.stream, plan)) })
 		for round := range byte(10) {
 			r.setStep("cycle %d", round)
-			r.suspendWindow(b)
-			r.resumeWindow(b)
+			suspendWindow(r, b)
+			resumeWindow(r, b)
 			r.ok(r.stream.Fill(b.at(0), 10*round+byte(r.number), count))
 			r.ok(g.Launch(r.stream))
 			r.ok(r.stream.Synchronize(w.ctx))
@@ -136,7 +136,7 @@ func proveSuspendCycles(t *testing.T, h Harness) {
 
 // onCapturablePath sets the last path of the harness that accepts the call and whose graphs can be
 // suspended.
-func (r *rank) onCapturablePath(call driver.Call) driver.Call {
+func onCapturablePath(r *rank, call driver.Call) driver.Call {
 	for _, path := range []driver.Path{driver.PathDirect, driver.PathWindow, driver.PathPlain} {
 		if call.Path = path; r.group.Offer(call).Refusal(path) == nil {
 			break
@@ -149,7 +149,7 @@ func proveDeregisterSuspended(t *testing.T, h Harness) {
 	w := newWorld(t, h, 2, options{check: true})
 	w.each(func(r *rank) {
 		b := r.newWindow(1)
-		r.suspendWindow(b)
+		suspendWindow(r, b)
 		r.ok(b.window.Deregister())
 		r.ok(suspendable(r, b.segment).Resume())
 		b.window = r.register(r.group, r.nextKey(), b)

@@ -88,7 +88,7 @@ var partsOfNCCL = map[string][]string{
 	},
 	"driver/nccl/internal/memory": {
 		"driver", "driver/nccl/internal/gpu", "internal/control/shm", "internal/cuda",
-		"internal/handoff", "internal/ranked", "internal/scatter",
+		"internal/dl", "internal/handoff", "internal/ranked", "internal/scatter",
 	},
 	"driver/nccl/internal/stream": {
 		"driver", "driver/nccl/internal/gpu", "internal/cuda", "internal/ranked",

@@ -1,0 +1,324 @@
+package symmem
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+	"time"
+
+	"symmem/driver"
+	"symmem/internal/agreement"
+	"symmem/internal/ranked"
+)
+
+// Suspension describes the memory that Suspend has released on this rank: see [driver.Suspension].
+type Suspension = driver.Suspension
+
+// Contents selects what happens to the contents of a pool's memory while the pool is suspended.
+type Contents int
+
+const (
+	// DiscardContents discards the contents. After Resume the memory contains zeros.
+	DiscardContents Contents = iota
+	// KeepContents copies all mapped memory of the pool to pageable host memory. Resume copies it
+	// back.
+	KeepContents
+)
+
+// String returns a name for messages.
+func (c Contents) String() string {
+	if c == KeepContents {
+		return "keep contents"
+	}
+	return "discard contents"
+}
+
+// The states of a suspender.
+const (
+	poolOpen int32 = iota
+	// poolSuspending: calls are refused, and the ranks agree or release memory. If they do not agree,
+	// the pool is open again.
+	poolSuspending
+	poolSuspended
+	// poolResuming: memory is being mapped. If a rank has too little, the pool is suspended again.
+	poolResuming
+)
+
+// suspender releases the memory of a pool for some time.
+//
+// Suspend and Resume move its state from poolOpen through all states and back. Only the goroutine
+// that has moved it to poolSuspending or poolResuming moves it on; Close waits for that. In all
+// states but poolOpen, Pool.calls and segmentTable.refuses refuse calls. Suspend closes Pool.calls
+// before it locks Group.mu of the domain, because a call in progress may wait for that lock. Resume
+// unlocks it before it locks Group.mu of the groups with windows, one after another in the order of
+// their keys, which is the same on all ranks. Pool.mu is held only while the list of segments or
+// windows is read.
+type suspender struct {
+	mu        *ranked.Spin[poolMu]
+	pool      *Pool
+	segments  *segmentTable
+	registrar *registrar
+	history   *history
+	state     atomic.Int32
+	contents  Contents // of the current suspension; only for the goroutine that moves the state
+}
+
+// errPoolSuspended is returned by calls that use a suspended pool.
+var errPoolSuspended = &refusalError{
+	"pool: suspended: call Pool.Resume on every rank of its domain", ErrSuspended,
+}
+
+// begin moves the state. It returns false if the pool already is in the state done.
+func (s *suspender) begin(from, to, done int32) (bool, error) {
+	switch {
+	case s.pool.isClosed():
+		return false, errPoolClosed
+	case s.state.CompareAndSwap(from, to):
+	case s.state.Load() == done:
+		return false, nil
+	default:
+		return false, &refusalError{"another goroutine suspends or resumes the pool", ErrBusy}
+	}
+	if s.pool.closing.Load() {
+		s.state.Store(from)
+		return false, errPoolClosed
+	}
+	return true, nil
+}
+
+// suspend implements Pool.Suspend.
+func (s *suspender) suspend(ctx context.Context, c Contents) (released Suspension, err error) {
+	if begun, err := s.begin(poolOpen, poolSuspending, poolSuspended); !begun {
+		return Suspension{}, err
+	}
+	s.contents = c
+	committed := false
+	defer func() {
+		if committed {
+			s.state.Store(poolSuspended)
+			return
+		}
+		s.setRefusing(false)
+		s.pool.calls.Open()
+		s.state.Store(poolOpen)
+	}()
+	s.setRefusing(true)
+	if err := s.refuseCalls(ctx); err != nil {
+		return Suspension{}, err
+	}
+	held := s.hold()
+	defer s.segments.releaseAll(held)
+	return s.release(ctx, held, &committed)
+}
+
+// refuseCalls makes the pool refuse calls and waits for the calls in progress. The caller opens
+// Pool.calls again, even after an error.
+func (s *suspender) refuseCalls(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, s.pool.rt.opts.Timeout)
+	defer cancel()
+	err := refuse(ctx, &s.pool.calls)
+	if err != nil {
+		s.pool.calls.Close()
+	}
+	return asTimeoutError(err, s.pool.rt.opts.Timeout)
+}
+
+// release agrees with the other ranks and then releases memory. It sets committed once the ranks
+// have agreed.
+func (s *suspender) release(
+	ctx context.Context, held []*segment, committed *bool,
+) (released Suspension, err error) {
+	capturing, permitCaptures := s.pool.rt.captures.hold()
+	defer permitCaptures()
+	refusal := s.prepare(ctx, held, capturing)
+	g := s.pool.domain
+	if g == nil && refusal != nil {
+		return released, errors.Join(refusal, resumeSegments(held))
+	}
+	if g != nil {
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		if err := s.agree(ctx, g, "suspend, "+s.contents.String(), refusal); err != nil {
+			return released, errors.Join(err, resumeSegments(held))
+		}
+	}
+	*committed = true
+	errs := []error{s.suspendWindows()}
+	for _, seg := range held {
+		if err := seg.memory.(driver.SuspendableSegment).Suspend(); err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		released.Released += seg.bytes
+	}
+	if g != nil { // the memory is free once all ranks have unmapped it
+		if _, err := g.comm.Exchange(ctx, driver.LaneControl, nil); err != nil {
+			errs = append(errs, g.life.awaitCause(err))
+		}
+	}
+	return released, errors.Join(errs...)
+}
+
+// agree compares the pool's history, and this rank's refusal with those of other ranks. If any rank
+// refuses, agree returns the first refusal. Group.mu of the domain is held.
+func (s *suspender) agree(ctx context.Context, g *Group, tag string, refusal error) error {
+	err := g.aligner.meet(ctx, &meeting{
+		tag: tag, pools: []*Pool{s.pool},
+		ledgers: func() []agreement.Ledger { return []agreement.Ledger{s.history.with(nil)} },
+	})
+	if err != nil {
+		return err
+	}
+	return agreeOnRefusal(ctx, g, refusal)
+}
+
+// workLimit limits how long Suspend waits for work on streams. Work that is about to end does not
+// refuse a Suspend. A wait is also needed because CUDA takes some time to reach an event on an idle
+// stream.
+const workLimit = time.Second
+
+// prepare prepares the segments and windows. It returns an error that refuses the suspension if
+// work, a capture or a lack of memory prevents it.
+func (s *suspender) prepare(ctx context.Context, held []*segment, capturing bool) error {
+	if capturing {
+		return ErrCapturing
+	}
+	if err := unfinishedWork(ctx, s.pool.rt); err != nil {
+		return err
+	}
+	if err := adoptedWindows(s.pool.rt, held); err != nil {
+		return err
+	}
+	for _, w := range s.windows() {
+		window, ok := w.window.(driver.SuspendableWindow)
+		if !ok {
+			return ErrUnsupported
+		}
+		if err := window.PrepareSuspend(); err != nil {
+			return err
+		}
+	}
+	for _, seg := range held {
+		memory, ok := seg.memory.(driver.SuspendableSegment)
+		if !ok {
+			return ErrUnsupported
+		}
+		if err := memory.PrepareSuspend(s.contents == KeepContents); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// suspendWindows ends this rank's access to the memory of its peers.
+func (s *suspender) suspendWindows() error {
+	var errs []error
+	for _, w := range s.windows() {
+		errs = append(errs, w.window.(driver.SuspendableWindow).Suspend())
+	}
+	return errors.Join(errs...)
+}
+
+// resume implements Pool.Resume.
+func (s *suspender) resume(ctx context.Context) error {
+	if begun, err := s.begin(poolSuspended, poolResuming, poolOpen); !begun {
+		return err
+	}
+	mapped, err := s.mapAgain(ctx)
+	if !mapped {
+		s.state.Store(poolSuspended)
+		return err
+	}
+	err = errors.Join(err, s.resumeWindows(ctx))
+	s.setRefusing(false)
+	s.state.Store(poolOpen)
+	s.pool.calls.Open()
+	return err
+}
+
+// mapAgain maps the memory of this rank and reports whether it is mapped. It is not if some rank
+// has too little memory, or if the ranks differ. A fault of the domain does not prevent it.
+func (s *suspender) mapAgain(ctx context.Context) (mapped bool, err error) {
+	g := s.pool.domain
+	var fault error
+	if g != nil {
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		fault = s.agree(ctx, g, "resume", nil)
+		if fault != nil && g.comm.Cause() == nil {
+			return false, fault
+		}
+	}
+	held := s.hold()
+	defer s.segments.releaseAll(held)
+	refusal := resumeSegments(held)
+	if g != nil && fault == nil {
+		err := agreeOnRefusal(ctx, g, refusal)
+		if g.comm.Cause() != nil {
+			fault = err
+		} else {
+			refusal = err
+		}
+	}
+	if refusal != nil {
+		return false, errors.Join(fault, refusal, suspendSegments(held, s.contents))
+	}
+	return true, fault
+}
+
+// resumeSegments maps the memory of segments and restores their contents. It stops at the first
+// error.
+func resumeSegments(held []*segment) error {
+	for _, seg := range held {
+		if memory, ok := seg.memory.(driver.SuspendableSegment); ok {
+			if err := memory.Resume(); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// suspendSegments suspends segments again that resumeSegments has mapped.
+func suspendSegments(held []*segment, c Contents) error {
+	var errs []error
+	for _, seg := range held {
+		memory := seg.memory.(driver.SuspendableSegment)
+		err := memory.PrepareSuspend(c == KeepContents)
+		if errors.Is(err, ErrSuspended) {
+			continue
+		}
+		if err == nil {
+			err = memory.Suspend()
+		}
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
+}
+
+// resumeWindows restores the access to peers' memory in all groups that have not failed.
+func (s *suspender) resumeWindows(ctx context.Context) error {
+	var errs []error
+	var g *Group
+	defer func() {
+		if g != nil {
+			g.mu.Unlock()
+		}
+	}()
+	for _, w := range s.windows() {
+		if w.group != g {
+			if g != nil {
+				g.mu.Unlock()
+			}
+			g = w.group
+			g.mu.Lock()
+		}
+		if g.comm.Cause() != nil {
+			continue
+		}
+		if err := w.window.(driver.SuspendableWindow).Resume(ctx); err != nil {
+			errs = append(errs, g.life.awaitCause(err))
+		}
+	}
+	return joinDistinct(errs...)
+}

@@ -1,0 +1,320 @@
+package symmem_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"symmem"
+)
+
+// suspend suspends a pool.
+func (r *rank) suspend(p *symmem.Pool, c symmem.Contents) symmem.Suspension {
+	r.t.Helper()
+	released, err := p.Suspend(r.ctx, c)
+	r.ok(err)
+	if !p.Suspended() {
+		r.failf("Suspended() = false after Suspend")
+	}
+	return released
+}
+
+// resume resumes a pool.
+func (r *rank) resume(p *symmem.Pool) {
+	r.t.Helper()
+	r.ok(p.Resume(r.ctx))
+	if p.Suspended() {
+		r.failf("Suspended() = true after Resume")
+	}
+}
+
+// suspendOptions lets calls take a path whose graphs can be suspended on every backend.
+func suspendOptions() symmem.Options { return symmem.Options{Path: symmem.PathAuto} }
+
+func TestSuspendedPoolReplaysGraphs(t *testing.T) {
+	const cycles = 100
+	runRanks(t, 2, suspendOptions(), func(r *rank) {
+		p := r.pool()
+		b, other := r.window(p, mib), r.alloc(p, 6*mib) // in a second segment
+		r.ok(p.Register(r.ctx, r.World()))
+		r.fill(other, 1)
+		m := b.Memory()
+		g := r.capture(func(s *symmem.Stream) {
+			r.ok(r.World().AllReduce(r.ctx, m, m, b.Size()/4, symmem.Float32, symmem.Sum, s))
+		})
+		mapped := int64(0)
+		for s := range p.Segments() {
+			mapped += s.Bytes
+		}
+		address := b.Address()
+		for cycle := range cycles {
+			if got := r.suspend(p, symmem.DiscardContents); got.Released != mapped || got.Kept != nil {
+				r.failf("Suspend = %+v, want %d bytes", got, mapped)
+			}
+			r.resume(p)
+			if cycle == 0 {
+				r.checkAll(b, 0)
+				r.checkAll(other, 0)
+			}
+			if b.Address() != address {
+				r.failf("the address is %#x after cycle %d, want %#x", b.Address(), cycle, address)
+			}
+			r.fill(b, float32(cycle+r.Rank()))
+			r.ok(g.Launch(r.DefaultStream()))
+			r.synchronize()
+			r.checkAll(b, float32(2*cycle+1))
+		}
+		r.checkSum(r.World(), other)
+		c := r.alloc(p, mib)
+		r.checkSum(r.World(), c)
+	})
+}
+
+func TestSuspendKeepsContents(t *testing.T) {
+	runRanks(t, 2, suspendOptions(), func(r *rank) {
+		p := r.pool()
+		b, other := r.window(p, mib), r.alloc(p, 6*mib)
+		for cycle := range 3 {
+			r.fill(b, float32(cycle+10))
+			r.fill(other, float32(cycle+20))
+			r.suspend(p, symmem.KeepContents)
+			r.resume(p)
+			r.checkAll(b, float32(cycle+10))
+			r.checkAll(other, float32(cycle+20))
+		}
+		r.checkSum(r.World(), b)
+	})
+}
+
+func TestSuspendedPoolRefusesCalls(t *testing.T) {
+	runRanks(t, 2, suspendOptions(), func(r *rank) {
+		p, q, s := r.pool(), r.pool(), r.DefaultStream()
+		b, freed, open := r.window(p, mib), r.alloc(p, mib), r.window(q, mib)
+		m, raw := b.Memory(), r.memoryAt(b.Address(), b.Size())
+		g := r.capture(func(s *symmem.Stream) { r.ok(s.Fill(raw, 1)) })
+		r.checkSum(r.World(), b) // makes a plan
+		r.suspend(p, symmem.DiscardContents)
+		_, err := p.Suspend(r.ctx, symmem.DiscardContents)
+		r.ok(err) // it is suspended already
+		_, allocErr := p.Alloc(1)
+		_, viewErr := symmem.View[byte](b)
+		for name, err := range map[string]error{
+			"Alloc": allocErr, "View": viewErr, "Fill": s.Fill(m, 1), "Copy": s.Copy(open.Memory(), m),
+			"Copy of an address": s.Copy(raw, open.Memory()), "AllReduce": r.sum(r.World(), b),
+			"Reserve": p.Reserve(r.ctx, 1, r.World()), "Trim": p.Trim(r.ctx, 0), "Launch": g.Launch(s),
+			"UseOn": b.UseOn(s),
+		} {
+			if !errors.Is(err, symmem.ErrSuspended) || !strings.Contains(err.Error(), "Pool.Resume") {
+				r.failf("%s: got %v, want an ErrSuspended that advises Pool.Resume", name, err)
+			}
+		}
+		r.checkSum(r.World(), open) // other pools are not affected
+		if segment, offset := b.Segment(), b.Offset(); segment != 0 || offset != 0 {
+			r.failf("the buffer is at offset %d of segment %d, want 0 and 0", offset, segment)
+		}
+		r.ok(freed.Free())
+		r.ok(r.World().Check(r.ctx))
+		r.resume(p)
+		r.ok(p.Resume(r.ctx)) // it is not suspended
+		r.checkSum(r.World(), b)
+		r.ok(g.Launch(s))
+		r.synchronize()
+	})
+}
+
+func TestSuspendIsRefusedAlike(t *testing.T) {
+	for name, c := range map[string]struct {
+		begin func(r *rank, b symmem.Buffer) (end func())
+		want  error
+		text  string
+	}{
+		"unfinished work": {func(r *rank, b symmem.Buffer) func() {
+			ended := make(chan struct{})
+			s, err := r.NewStream()
+			r.ok(err)
+			r.ok(s.Host(func() { <-ended }))
+			r.ok(s.Fill(b.Memory(), 1))
+			return func() { close(ended); r.ok(s.Synchronize(r.ctx)) }
+		}, symmem.ErrBusy, "rank 1: stream 1 has unfinished work"},
+		"capture": {func(r *rank, b symmem.Buffer) func() {
+			s := r.DefaultStream()
+			r.ok(s.BeginCapture())
+			r.ok(s.Fill(b.Memory(), 1))
+			return func() {
+				g, err := s.EndCapture()
+				r.ok(err)
+				r.ok(g.Launch(s))
+				r.synchronize()
+				r.ok(g.Close())
+			}
+		}, symmem.ErrCapturing, "rank 1: "},
+		"communicator of another library": {func(r *rank, b symmem.Buffer) func() {
+			a := symmem.AdoptFake(r.World())
+			symmem.HoldWindow(a, b)
+			return func() { symmem.DropAdopted(a) }
+		}, symmem.ErrBusy, `rank 1: memory is registered with communicator "fake"`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var texts errorTexts
+			runRanks(t, 3, suspendOptions(), func(r *rank) {
+				p := r.pool()
+				b := r.window(p, mib)
+				r.fill(b, 7)
+				end := func() {}
+				if r.Rank() == 1 {
+					end = c.begin(r, b)
+				}
+				_, err := p.Suspend(r.ctx, symmem.DiscardContents)
+				r.wantErr(err, c.want)
+				texts.add(r, err)
+				if p.Suspended() {
+					r.failf("Suspended() = true after Suspend was refused")
+				}
+				end()
+				r.checkSum(r.World(), b)
+				r.suspend(p, symmem.KeepContents)
+				r.resume(p)
+				r.checkAll(b, 6)
+			})
+			if text := texts.requireSame(t, 3); !strings.Contains(text, c.text) {
+				t.Errorf("the error is %q, want one that contains %q", text, c.text)
+			}
+		})
+	}
+}
+
+func TestSuspendNamesCollectiveInProgress(t *testing.T) {
+	runRanks(t, 2, suspendOptions(), func(r *rank) {
+		p := r.pool()
+		b := r.window(p, mib)
+		r.checkSum(r.World(), b)
+		sub := r.split(r.World(), 0)
+		s, err := r.NewStream()
+		r.ok(err)
+		if r.Rank() == 0 {
+			r.ok(sub.Barrier(r.ctx, s))
+		}
+		_, err = p.Suspend(r.ctx, symmem.DiscardContents)
+		r.wantErr(err, symmem.ErrBusy)
+		if text := err.Error(); !strings.Contains(text, "rank 0: stream 1 has unfinished work") {
+			r.failf("got %q, want the stream of rank 0", text)
+		}
+		if r.Rank() == 1 {
+			r.ok(sub.Barrier(r.ctx, s))
+		}
+		r.ok(s.Synchronize(r.ctx))
+		r.suspend(p, symmem.DiscardContents)
+		r.resume(p)
+		r.checkSum(r.World(), b)
+	})
+}
+
+// TestSuspendedWindowsOfSubgroups suspends a pool with windows in overlapping groups.
+func TestSuspendedWindowsOfSubgroups(t *testing.T) {
+	runRanks(t, 3, suspendOptions(), func(r *rank) {
+		low, high := r.split(r.World(), min(0, 1-r.Rank())), r.split(r.World(), min(0, r.Rank()-1))
+		p := r.pool()
+		b := r.window(p, mib)
+		check := func() {
+			for _, g := range []*symmem.Group{r.World(), low, high} {
+				if g != nil {
+					r.checkSum(g, b)
+				}
+			}
+		}
+		check()
+		for range 5 {
+			r.suspend(p, symmem.DiscardContents)
+			r.resume(p)
+			check()
+		}
+	})
+}
+
+func TestPoolWithoutDomainIsSuspended(t *testing.T) {
+	runRanks(t, 1, suspendOptions(), func(r *rank) {
+		p := r.poolWith(symmem.PoolOptions{FirstSegment: 2 * mib})
+		b := r.alloc(p, mib)
+		r.fill(b, 3)
+		r.suspend(p, symmem.KeepContents)
+		r.resume(p)
+		r.checkAll(b, 3)
+		r.suspend(p, symmem.DiscardContents)
+		r.resume(p)
+		r.checkAll(b, 0)
+		_, err := p.Suspend(r.ctx, symmem.Contents(7))
+		r.wantErr(err, symmem.ErrInvalid)
+	})
+}
+
+func TestSuspendedPoolCloses(t *testing.T) {
+	runRanks(t, 2, suspendOptions(), func(r *rank) {
+		for _, live := range []bool{false, true} {
+			p := r.pool()
+			b := r.window(p, mib)
+			r.suspend(p, symmem.KeepContents)
+			if !live {
+				r.ok(b.Free())
+			}
+			r.closePool(p)
+			r.wantErr(p.Resume(r.ctx), symmem.ErrClosed)
+			_, err := p.Suspend(r.ctx, symmem.DiscardContents)
+			r.wantErr(err, symmem.ErrClosed)
+			_, err = p.Alloc(1)
+			r.wantErr(err, symmem.ErrClosed)
+		}
+	})
+}
+
+// TestResumeAfterFault suspends a pool, lets its domain fail, and resumes the pool. The memory is
+// then usable, and so are the windows of a group that has not failed.
+func TestResumeAfterFault(t *testing.T) {
+	runRanks(t, 2, suspendOptions(), func(r *rank) {
+		domain, healthy := r.split(r.World(), 0), r.split(r.World(), 0)
+		p := r.poolWith(symmem.PoolOptions{Domain: domain, FirstSegment: 4 * mib})
+		b := r.alloc(p, mib)
+		r.checkSum(domain, b)
+		r.checkSum(healthy, b)
+		r.suspend(p, symmem.DiscardContents)
+		if r.Rank() == 1 {
+			domain.Abort()
+		}
+		r.ok(r.withTimeout(time.Minute, func(ctx context.Context) error {
+			select {
+			case <-domain.Ended():
+				return nil
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+		}))
+		r.wantErr(p.Resume(r.ctx), symmem.ErrAborted)
+		if p.Suspended() {
+			r.failf("Suspended() = true after Resume")
+		}
+		r.fill(b, 2)
+		r.checkAll(b, 2)
+		r.checkSum(healthy, b)
+		r.checkSum(healthy, r.alloc(p, mib))
+		_, err := p.Suspend(r.ctx, symmem.DiscardContents)
+		r.wantErr(err, symmem.ErrAborted)
+		r.checkSum(healthy, b)
+	})
+}
+
+// TestSuspendNamesAbsentRank checks that a rank that does not suspend its pool is named.
+func TestSuspendNamesAbsentRank(t *testing.T) {
+	runRanks(t, 2, symmem.Options{Path: symmem.PathAuto, Timeout: 2 * time.Second}, func(r *rank) {
+		p := r.pool()
+		b := r.window(p, mib)
+		if r.Rank() == 1 {
+			<-r.World().Ended()
+			return
+		}
+		_, err := p.Suspend(r.ctx, symmem.DiscardContents)
+		r.wantTimeout(err, 1)
+		r.fill(b, 2)
+		r.checkAll(b, 2)
+	})
+}
