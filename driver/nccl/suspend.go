@@ -5,9 +5,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"symmem/driver"
-	"symmem/driver/nccl/kernels"
 	"symmem/internal/control"
 )
 
@@ -99,7 +99,8 @@ func (w *window) resume(ctx context.Context) error {
 	if err != nil && !errors.Is(err, errNotShared) {
 		w.mapError = err.Error()
 	}
-	if err == nil || w.at == [kernels.MaxRanks]uintptr{} {
+	isMapped := func(address uintptr) bool { return address != 0 }
+	if err == nil || !slices.ContainsFunc(w.at, isMapped) {
 		r.mu.Lock()
 		w.suspension = windowSuspension{}
 		r.mu.Unlock()

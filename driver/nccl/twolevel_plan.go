@@ -4,10 +4,11 @@ import (
 	"fmt"
 
 	"symmem/driver"
+	"symmem/driver/nccl/kernels"
 )
 
-// packElements returns how many elements of a type make up packBytes.
-func packElements(t driver.DataType) int64 { return packBytes / int64(t.Size()) }
+// packElements returns how many elements of a type make up kernels.PackBytes.
+func packElements(t driver.DataType) int64 { return kernels.PackBytes / int64(t.Size()) }
 
 // levelStep holds one of the calls that a call on the two-level path consists of.
 type levelStep struct {

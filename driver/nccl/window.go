@@ -138,7 +138,9 @@ func (w *window) mapPeers(ctx context.Context, allShared [][]byte) error {
 	if slices.ContainsFunc(allShared, func(shared []byte) bool { return len(shared) == 0 }) {
 		return errNotShared
 	}
-	w.at = make([]uintptr, len(reg.cfg.Ranks))
+	if w.at == nil {
+		w.at = make([]uintptr, len(reg.cfg.Ranks))
+	}
 	for r, rank := range reg.cfg.Ranks {
 		if r == reg.cfg.Rank {
 			w.at[r] = w.segment.Address()

@@ -1,4 +1,4 @@
-"""The backend of torch.distributed on GPUs, beside NCCL's.
+"""The backend of torch.distributed on GPUs, next to NCCL's.
 
     backend.py values|mixed|models|faults|times
 

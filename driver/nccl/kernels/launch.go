@@ -344,14 +344,14 @@ func (l *Launch) setGrid(chunks int64, blocks int, most gridSize) {
 // warps returns the number of warps of the grid that move data.
 func (l *Launch) warps() int64 { return int64(l.Blocks*l.Threads/warp - 1) }
 
-// packBytes is the number of bytes that a thread of a bulk kernel moves at once. The addresses of
-// input and output must be equal modulo packBytes.
-const packBytes = 16
+// PackBytes is the number of bytes that a thread of a bulk kernel moves at once. The addresses of
+// input and output must be equal modulo PackBytes.
+const PackBytes = 16
 
 // misaligned reports whether, on at least one rank, a bulk kernel has to move elements one by one.
 func (l *Launch) misaligned() bool {
 	parts := l.Operation == driver.AllGather || l.Operation == driver.ReduceScatter
-	return (l.Send-l.Recv)%packBytes != 0 || parts && l.partBytes%packBytes != 0
+	return (l.Send-l.Recv)%PackBytes != 0 || parts && l.partBytes%PackBytes != 0
 }
 
 // chooseBulk chooses a bulk kernel.
