@@ -10,9 +10,9 @@ import (
 )
 
 const (
-	// copyBytes is large enough to reach the full speed of a link.
+	// copyBytes is large enough to reach a link's full speed.
 	copyBytes = int64(128) << 20
-	// copies is the number of timed copies. Together they take about a millisecond.
+	// copies is the number of timed copies, which together take about a millisecond.
 	copies = 4
 )
 
@@ -58,7 +58,7 @@ func MeasureCopies(ordinal int) (all []Copy, err error) {
 	return all, nil
 }
 
-// cleanup holds functions to call at the end, in reverse order.
+// cleanup holds functions that run calls in reverse order.
 type cleanup []func() error
 
 func (c *cleanup) add(f func() error) { *c = append(*c, f) }
@@ -71,8 +71,8 @@ func (c *cleanup) run() error {
 	return errors.Join(errs...)
 }
 
-// measureCopy returns the copy speed between two GPUs in GB/s. The context of the target must be
-// current on the calling thread.
+// measureCopy returns the copy speed between two GPUs in GB/s. The target's context must be current
+// on the calling thread.
 func measureCopy(driver *cuda.Driver, from, to cuda.Device) (speed float64, err error) {
 	var cleanups cleanup
 	defer func() { err = errors.Join(err, cleanups.run()) }()

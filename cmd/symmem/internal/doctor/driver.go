@@ -18,10 +18,10 @@ type Driver struct {
 	CUDA int `json:"cuda,omitempty"`
 	// Version is the version of the driver, such as 580.159, or empty if unknown.
 	Version string `json:"version,omitempty"`
-	// IMEXChannels is the number of IMEX channels that the process sees. Without one, GPUs cannot use
+	// IMEXChannels is the number of IMEX channels visible to the process. GPUs need one to use
 	// fabric handles.
 	IMEXChannels int `json:"imex_channels"`
-	// Error is the reason why there is no driver or no GPU.
+	// Error is the reason why there is no usable driver or GPU.
 	Error string `json:"error,omitempty"`
 	// None is set if CUDA is not installed.
 	None bool `json:"none,omitempty"`
@@ -29,7 +29,7 @@ type Driver struct {
 	Code int `json:"code,omitempty"`
 }
 
-// vmmCUDAVersion is the first version of CUDA with which NCCL uses virtual memory management, 12.0.
+// vmmCUDAVersion is the first CUDA version (12.0) with which NCCL uses virtual memory management.
 const vmmCUDAVersion = 12000
 
 // InspectDriver loads CUDA and lists the GPUs. It creates no context.
@@ -62,13 +62,11 @@ func (d *Driver) fail(err error) {
 	}
 }
 
-// channels counts the device files of IMEX channels.
 func channels() int {
 	files, _ := filepath.Glob("/dev/nvidia-caps-imex-channels/channel*") // the pattern is valid
 	return len(files)
 }
 
-// moduleVersion matches the version in the description of the kernel module.
 var moduleVersion = regexp.MustCompile(`NVRM version:.*?\s(\d+\.\d+(\.\d+)?)\s`)
 
 // kernelModule returns the driver's version as reported by the kernel module.

@@ -13,13 +13,12 @@ import (
 // Variable holds an environment variable that may affect symmem, NCCL or CUDA.
 type Variable struct {
 	Name string `json:"name"`
-	// Value is the variable's value. Values of secrets are hidden.
+	// Value is the variable's value. Secrets are hidden.
 	Value string `json:"value"`
 	// File is the NCCL configuration file that sets the variable, or empty for the environment.
 	File string `json:"file,omitempty"`
 }
 
-// relevantPrefixes lists the prefixes of relevant variables.
 var relevantPrefixes = []string{"NCCL_", "CUDA_", "SYMMEM_", "TORCH_", "TORCHELASTIC_", "PYTORCH_"}
 
 // InspectVariables returns the relevant variables set in environ or in NCCL's configuration files.
@@ -66,8 +65,8 @@ func files() []string {
 	return []string{first, "/etc/nccl.conf"}
 }
 
-// readFile parses a file with lines of the form NAME=VALUE, as NCCL does. It returns nil if the
-// file cannot be opened.
+// readFile parses a file with lines of the form NAME=VALUE, as NCCL does, or returns nil if it
+// cannot be opened.
 func readFile(name string) []Variable {
 	file, err := os.Open(name)
 	if err != nil {
@@ -90,7 +89,7 @@ type concern struct {
 	// values lists the values that have the effect; nil means any value.
 	values []string
 	text   string
-	// advice suggests a remedy. If it is empty, the text is reported without a warning.
+	// advice suggests a remedy. Without advice, the text is reported without a warning.
 	advice string
 }
 
@@ -99,8 +98,8 @@ const adviceUnset = "unset it, unless this is intended"
 // zero lists the values that NCCL reads as 0.
 var zero = []string{"0"}
 
-// concerns lists the variables that affect whether NCCL uses windows or logs its choices. It also
-// lists variables with other effects worth knowing.
+// concerns lists variables that affect whether NCCL uses windows or logs its choices, and variables
+// with other effects worth knowing.
 var concerns = []concern{
 	{
 		"NCCL_WIN_ENABLE", zero, "switches windows off, so every collective takes the plain path",

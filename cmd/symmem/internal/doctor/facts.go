@@ -21,11 +21,9 @@ type Facts struct {
 	Trial *Trial `json:"trial"`
 }
 
-// nccl reports whether the nccl backend is examined.
 func (f *Facts) nccl() bool { return f.Backend == "nccl" }
 
-// Choose sets the backend as symmem.Open does. Without a request, it chooses nccl if there are GPUs
-// and NCCL.
+// Choose sets the backend as symmem.Open does: without a request, nccl if there are GPUs and NCCL.
 func (f *Facts) Choose() {
 	switch {
 	case f.Asked != "auto":

@@ -36,7 +36,6 @@ type GPU struct {
 	Prohibited bool `json:"prohibited,omitempty"`
 }
 
-// The compute modes (CUcomputemode of cuda.h).
 const (
 	modeProhibited = 2
 	modeExclusive  = 3
@@ -97,7 +96,7 @@ func lookAtGPU(driver *cuda.Driver, device cuda.Device) (GPU, error) {
 	return g, nil
 }
 
-// windowCapability is the lowest compute capability for which NCCL has window kernels, 6.0
+// windowCapability is the lowest compute capability (6.0) for which NCCL has window kernels
 // (src/device/symmetric/generate.py).
 const windowCapability = 6
 
@@ -152,7 +151,6 @@ func yesNo(v bool) string {
 	return "no"
 }
 
-// size formats bytes in the largest suitable unit.
 func size(bytes int64) string {
 	for _, unit := range []struct {
 		name  string

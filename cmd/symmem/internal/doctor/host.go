@@ -28,9 +28,9 @@ type Host struct {
 	HugePagesFree int `json:"huge_pages_free"`
 	// SharedPages is the system's policy for transparent huge pages of shared memory.
 	SharedPages string `json:"shmem_enabled,omitempty"`
-	// MaxMaps is vm.max_map_count, the maximum number of mappings of a process, or 0 if unknown.
+	// MaxMaps is vm.max_map_count, the limit of mappings per process, or 0 if unknown.
 	MaxMaps int `json:"max_map_count"`
-	// The following fields hold errors of system calls. A field is empty if the call works.
+	// The following fields hold errors of system calls, or "" for calls that work.
 	Memfd      string `json:"memfd_error,omitempty"`
 	Futex      string `json:"futex_error,omitempty"`
 	Membarrier string `json:"membarrier_error,omitempty"`
@@ -72,7 +72,6 @@ func tryMemfd() error {
 	return errors.Join(m.Close(), f.Close())
 }
 
-// futexWake is FUTEX_WAKE of futex(2), for words shared between processes.
 const futexWake = 1
 
 func tryFutex() error {
@@ -83,8 +82,8 @@ func tryFutex() error {
 	return errorOf(errno)
 }
 
-// membarrierNumbers contains the system call numbers of membarrier(2) by architecture. Package
-// syscall does not define them.
+// membarrierNumbers contains the system call numbers of membarrier(2), which package syscall does
+// not define, by architecture.
 var membarrierNumbers = map[string]uintptr{"amd64": 324, "arm64": 283}
 
 // tryMembarrier checks that the kernel supports expedited barriers (MEMBARRIER_CMD_QUERY is 0).
@@ -116,7 +115,6 @@ func tryPidfd() error {
 	return f.Close()
 }
 
-// trySockets listens on an abstract address, which needs no file.
 func trySockets() error {
 	l, err := net.Listen("unix", "@symmem-doctor-"+rand.Text())
 	if err != nil {
@@ -125,7 +123,7 @@ func trySockets() error {
 	return l.Close()
 }
 
-// minMaps is the limit of mappings below which doctor warns. Each segment of each rank needs one
+// minMaps is the limit of mappings below which doctor warns. Each segment of each rank needs a
 // mapping.
 const minMaps = 65530
 
@@ -163,7 +161,6 @@ func judgeHost(f *Facts, s *Section) {
 	h.judgePages(f, s)
 }
 
-// judgePages judges huge pages and processors, which affect only the host backend.
 func (h *Host) judgePages(f *Facts, s *Section) {
 	if f.nccl() {
 		return

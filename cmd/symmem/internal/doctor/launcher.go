@@ -21,7 +21,7 @@ type Launcher struct {
 	Address string `json:"address,omitempty"`
 	// Error is the reason why the variables are invalid.
 	Error string `json:"error,omitempty"`
-	// Index is JOB_COMPLETION_INDEX, which Kubernetes sets for the pods of an indexed job.
+	// Index is JOB_COMPLETION_INDEX, which Kubernetes sets in the pods of an indexed job.
 	Index string `json:"job_completion_index,omitempty"`
 }
 
@@ -71,7 +71,6 @@ func judgeLauncher(f *Facts, s *Section) {
 	}
 }
 
-// shares reports whether ranks can share GPUs and the environment allows it.
 func (f *Facts) shares() bool {
 	return f.Sharing.Missing == "" && slices.ContainsFunc(f.Variables, func(v Variable) bool {
 		return v.Name == SharingVariable && v.Value == "1"

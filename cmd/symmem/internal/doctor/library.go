@@ -14,7 +14,7 @@ type Library struct {
 	Text string `json:"text,omitempty"`
 	// Windows reports whether this version can register windows.
 	Windows bool `json:"windows"`
-	// Error is the reason why NCCL could not be loaded. It lists all places that were searched.
+	// Error is the reason why NCCL could not be loaded, with all places that were searched.
 	Error string `json:"error,omitempty"`
 }
 

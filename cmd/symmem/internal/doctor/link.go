@@ -27,13 +27,13 @@ type Pair struct {
 	Access bool `json:"access"`
 	// Atomics is set if kernels on From can use atomic operations on the memory of To.
 	Atomics bool `json:"atomics"`
-	// Rank orders links by speed. The fastest links have rank 0.
+	// Rank orders links by speed; the fastest links have rank 0.
 	Rank int `json:"rank"`
 	// NVLink is "yes", "no", or "unknown".
 	NVLink string `json:"nvlink"`
 }
 
-// InspectLinks queries CUDA for each pair of GPUs. It also queries NVML for NVLinks.
+// InspectLinks queries CUDA for each pair of GPUs, and NVML for NVLinks.
 func InspectLinks(gpus []GPU) Links {
 	l := Links{Pairs: []Pair{}}
 	if len(gpus) < 2 {
@@ -73,8 +73,7 @@ func (l *Links) pairs(driver *cuda.Driver, n int) {
 	}
 }
 
-// askNVML adds information from NVML about links. If NVML does not support a query, the field stays
-// unknown.
+// askNVML adds information from NVML. Fields stay unknown if NVML does not support a query.
 func (l *Links) askNVML(gpus []GPU) error {
 	m, err := openNVML()
 	if err != nil {
@@ -143,7 +142,6 @@ func reasonOf(text string) string {
 	return text
 }
 
-// list describes each pair that selects accepts.
 func (l *Links) list(selects func(*Pair) bool) []string {
 	var all []string
 	for i := range l.Pairs {

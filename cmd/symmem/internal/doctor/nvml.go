@@ -10,7 +10,6 @@ import (
 	"symmem/internal/dl"
 )
 
-// nvmlVariable names the environment variable that contains the path of the NVML to open.
 const nvmlVariable = "SYMMEM_NVML"
 
 // nvml calls NVIDIA's management library. Calls are valid until close.
@@ -21,7 +20,6 @@ type nvml struct {
 // nvmlDevice is an opaque handle (nvmlDevice_t).
 type nvmlDevice uintptr
 
-// Constants of nvml.h.
 const (
 	nvmlSuccess      = 0
 	nvmlNotSupported = 3  // NVML_ERROR_NOT_SUPPORTED
@@ -30,10 +28,8 @@ const (
 	nvmlStatusOK     = 0  // NVML_P2P_STATUS_OK
 )
 
-// errNVMLUnsupported is returned for queries that the library or the device does not support.
 var errNVMLUnsupported = errors.New("NVML does not support this query")
 
-// openNVML opens and initializes NVML.
 func openNVML() (*nvml, error) {
 	name := os.Getenv(nvmlVariable)
 	if name == "" {
@@ -76,7 +72,6 @@ func (n *nvml) device(pci string) (nvmlDevice, error) {
 	return nvmlDevice(handle.Take()), err
 }
 
-// connected reports whether two GPUs are connected by NVLink.
 func (n *nvml) connected(a, b nvmlDevice) (bool, error) {
 	status := dl.NewCell(int32(-1))
 	err := n.call("nvmlDeviceGetP2PStatus", uintptr(a), uintptr(b), nvmlCapsNVLink,
@@ -84,7 +79,6 @@ func (n *nvml) connected(a, b nvmlDevice) (bool, error) {
 	return status.Take() == nvmlStatusOK, err
 }
 
-// linksUp returns the number of active NVLinks of a GPU.
 func (n *nvml) linksUp(d nvmlDevice) int {
 	up := 0
 	for link := range uintptr(nvmlLinks) {

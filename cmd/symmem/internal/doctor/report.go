@@ -23,7 +23,6 @@ const (
 	Fail Level = "fail"
 )
 
-// worse returns the worse of two levels.
 func worse(a, b Level) Level {
 	levels := []Level{OK, Warn, Fail}
 	return levels[max(slices.Index(levels, a), slices.Index(levels, b))]
@@ -101,10 +100,8 @@ func (r *Report) WriteText(w io.Writer) error {
 	return err
 }
 
-// indent indents all lines except the first.
 func indent(text string) string { return strings.ReplaceAll(text, "\n", "\n        ") }
 
-// summary counts the findings that are not OK.
 func summary(failed, warned int) string {
 	switch {
 	case failed > 0:

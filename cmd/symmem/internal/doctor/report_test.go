@@ -12,8 +12,8 @@ import (
 	"github.com/cockroachdb/datadriven"
 )
 
-// TestReports examines the facts of testdata/h200.json after a change, and prints the whole report
-// or one section. go test -rewrite updates the expected output. The only command is:
+// TestReports examines the facts of testdata/h200.json after a change, and prints the report or one
+// section. go test -rewrite updates the expected output. The only command is:
 //
 //	examine [section=NAME]   apply the change in the input and print the report
 func TestReports(t *testing.T) {
@@ -40,8 +40,8 @@ func TestReports(t *testing.T) {
 	})
 }
 
-// changedFacts returns the facts of the file after a change. A list in change replaces the list of
-// the file.
+// changedFacts returns the facts of the file after a change. A list in change replaces the file's
+// list.
 func changedFacts(t *testing.T, change string) *Facts {
 	t.Helper()
 	text, err := os.ReadFile("testdata/h200.json")
@@ -59,7 +59,7 @@ func changedFacts(t *testing.T, change string) *Facts {
 	return facts
 }
 
-// replace clears the lists that a change contains. Without this, decoding would merge old and new
+// replace clears the lists that a change contains, because decoding would merge old and new
 // elements.
 func replace(facts, change *Facts) {
 	if change.GPUs != nil {

@@ -7,10 +7,10 @@ import (
 	"symmem/internal/nccl"
 )
 
-// SharingVariable is an environment variable of NCCL. If it is 1, ranks can share a GPU.
+// SharingVariable names NCCL's environment variable that allows ranks to share a GPU (if it is 1).
 const SharingVariable = "NCCL_MULTI_RANK_GPU_ENABLE"
 
-// sharingVersion is 2.30, the first version of NCCL that lets ranks share a GPU.
+// sharingVersion is the first version of NCCL (2.30) that lets ranks share a GPU.
 const sharingVersion = 23000
 
 // Sharing describes whether several ranks can use one GPU.
@@ -24,7 +24,7 @@ type Sharing struct {
 }
 
 // InspectSharing checks the requirements for ranks that share GPUs. If library is nil, the ranks
-// choose a copy of NCCL later. Its version is then not checked.
+// choose a copy of NCCL later, and its version is not checked.
 func InspectSharing(gpus []GPU, library *Library, getenv func(string) string) Sharing {
 	s := Sharing{Service: mps.Running(getenv)}
 	if path, err := mps.Find(); err == nil {
@@ -34,7 +34,7 @@ func InspectSharing(gpus []GPU, library *Library, getenv func(string) string) Sh
 	return s
 }
 
-// missing returns the reason why ranks cannot share these GPUs, or "".
+// missing returns the reason why ranks cannot share these GPUs, or "" if they can.
 func (s *Sharing) missing(gpus []GPU, library *Library, getenv func(string) string) string {
 	switch value := getenv(SharingVariable); {
 	case len(gpus) == 0:

@@ -9,14 +9,14 @@ import (
 	"symmem/internal/ranklist"
 )
 
-// Trial holds the results of a test run. In the run, each rank opens the backend and all-reduces
+// Trial holds the results of a test run, in which each rank opens the backend and all-reduces
 // memory in a window.
 type Trial struct {
 	Ranks int `json:"ranks"`
 	RankZeroResults
 	// Error is the reason why ranks could not be started or did not finish.
 	Error string `json:"error,omitempty"`
-	// Accounts is sorted by rank. It lacks ranks that did not report results.
+	// Accounts is sorted by rank. Ranks that did not report results are missing.
 	Accounts []Account `json:"accounts"`
 }
 
@@ -125,7 +125,6 @@ func judgeTrial(f *Facts, s *Section) {
 	}
 }
 
-// microseconds formats a time.
 func microseconds(us float64) string {
 	switch {
 	case us >= 1e6:
@@ -136,7 +135,6 @@ func microseconds(us float64) string {
 	return fmt.Sprintf("%.4g us", us)
 }
 
-// judgeCall judges the i-th call on all ranks.
 func (t *Trial) judgeCall(f *Facts, s *Section, i int) {
 	c := &t.Accounts[0].Calls[i]
 	text := fmt.Sprintf("%s of %s: %s path, %s", c.Operation, size(c.Bytes), c.Path,
@@ -151,7 +149,7 @@ func (t *Trial) judgeCall(f *Facts, s *Section, i int) {
 	}
 	switch {
 	case c.Asked == direct && c.Asked != c.Path:
-		// judgeDirect reports it once.
+		// judgeDirect reports the refusal once.
 	case c.Asked != c.Path && t.Ranks == 1:
 		s.ok("%s: %s", text, c.Why)
 	case c.Asked != c.Path:
@@ -165,7 +163,6 @@ func (t *Trial) judgeCall(f *Facts, s *Section, i int) {
 	}
 }
 
-// direct is the name of the direct path.
 const direct = "direct"
 
 // judgeDirect reports the reason if an all-reduce did not use the direct path.
@@ -185,7 +182,6 @@ func (t *Trial) judgeDirect(s *Section) {
 	}
 }
 
-// wrong returns the ranks with wrong elements in the i-th call.
 func (t *Trial) wrong(i int) []string {
 	var ranks []string
 	for a := range t.Accounts {

@@ -17,8 +17,7 @@ type Tuning struct {
 	// File is the path of a table for this machine.
 	File string `json:"file"`
 	// Rules is the number of rules for Ranks ranks on one machine. Measured is the date of the
-	// measured times. Library is the library that was measured. Measured and Library are empty if
-	// the table has no times.
+	// measured times, and Library the measured library. Both are empty if the table has no times.
 	Rules int `json:"rules"`
 	// Direct reports whether the table has a rule for the direct path that applies to these ranks.
 	Direct   bool   `json:"direct"`
@@ -72,8 +71,7 @@ func InspectTuning(backend, device string, ranks int, file string, required bool
 	return t
 }
 
-// exists reports whether a file exists. Like symmem.Open, it treats an inaccessible file as
-// missing.
+// exists reports whether a file exists. Like symmem.Open, it treats inaccessible files as missing.
 func exists(file string) bool {
 	_, err := os.Stat(file)
 	return err == nil
