@@ -10,7 +10,7 @@ import (
 	"symmem/bench/report"
 )
 
-// Collective configures bench collective. It must be the same on all ranks.
+// Collective configures bench collective. All ranks must use the same configuration.
 type Collective struct {
 	Operations []Operation
 	// Sizes are in bytes.
@@ -18,14 +18,14 @@ type Collective struct {
 	DataType symmem.DataType
 	ReduceOp symmem.ReduceOp
 	Path     symmem.PathChoice
-	// OutsideWindows places the buffers outside of windows on every path. On PathPlain, buffers are
-	// always outside.
+	// OutsideWindows places the buffers outside of windows on every path. On PathPlain they always
+	// are.
 	OutsideWindows bool
-	// Compare measures PathAuto against every path that a call can take. The measurements alternate
-	// and use the same buffers. Compare needs PathAuto and a single check level.
+	// Compare measures PathAuto against every path that a call can take, alternating on the same
+	// buffers. It needs PathAuto and a single check level.
 	Compare bool
-	// GraphOps is the number of calls to capture into a graph. Replays of the graph are then timed.
-	// If GraphOps is 0, calls are timed one by one.
+	// GraphOps is the number of calls to capture into a graph, whose replays are then timed. If it
+	// is 0, calls are timed one by one.
 	GraphOps int
 	// fitGraphs captures fewer calls if GraphOps of them would take longer than a batch.
 	fitGraphs bool
@@ -34,7 +34,7 @@ type Collective struct {
 	// Checks lists the check levels to measure alternately. With two levels, the report compares
 	// the second with the first.
 	Checks []symmem.CheckLevel
-	// Worlds is the number of worlds at each level. Their batches are combined. Each world has
+	// Worlds is the number of worlds at each level, whose batches are combined. Each world has
 	// memory at different addresses, which can change the time of small messages by a tenth.
 	Worlds int
 	// InPlace adds in-place measurements of operations that support them.
@@ -45,7 +45,7 @@ type Collective struct {
 	// Timeout limits every wait for another rank.
 	Timeout time.Duration
 	Plan    Plan
-	// warm is set once something has been measured. The processors then run at full clock.
+	// warm is set once something has been measured, so that the processors run at full clock.
 	warm bool
 }
 
@@ -55,7 +55,6 @@ func (o *Collective) bufferBytes(largest int64, ranks int) int64 {
 	return largest + int64(ranks*o.DataType.Size())
 }
 
-// sizesOf returns the sizes for one operation. A barrier has no sizes.
 func (o *Collective) sizesOf(op *Operation) []int64 {
 	if op.kind == symmem.OpBarrier {
 		return []int64{0}
@@ -69,8 +68,8 @@ type Row struct {
 	Bytes     int64
 	Count     int64
 	Ranks     int
-	// Halves holds the out-of-place result, then the in-place result. The in-place result is nil if
-	// it was not measured.
+	// Halves holds the out-of-place result, then the in-place result, which is nil if it was not
+	// measured.
 	Halves [2]*report.Result
 }
 
@@ -131,7 +130,7 @@ func (o *Collective) row(
 	return row, err
 }
 
-// half measures a row's out-of-place or in-place half. It alternates between all path choices and
+// half measures a row's out-of-place or in-place half, alternating between all path choices and
 // check levels.
 func (o *Collective) half(
 	ctx context.Context, worlds []*world, row *Row, inPlace bool,
@@ -157,7 +156,7 @@ func (o *Collective) half(
 
 // choices returns the path choices that half measures. With Compare, these are PathAuto and each
 // path that the call can take, if there are several. If the call cannot take the requested path,
-// choices returns PathAuto and the reason. The run then continues.
+// choices returns PathAuto and the reason.
 func (o *Collective) choices(
 	ctx context.Context, w *world, row *Row, inPlace bool,
 ) (choices []symmem.PathChoice, refused string, err error) {

@@ -6,8 +6,8 @@ import (
 	"symmem/driver"
 )
 
-// result combines the batches of runners that measure the same call. It uses the times of the
-// slowest rank. With several check levels, it compares the last level with the first.
+// result combines the batches of runners that measure the same call, by the times of the slowest
+// rank. With several check levels, it compares the last level with the first.
 func (o *Collective) result(
 	row *Row, inPlace bool, refused string, runners []*runner,
 ) *report.Result {
@@ -63,8 +63,7 @@ func (o *Collective) result(
 }
 
 // compare makes the fastest path the baseline of a result. The ratio is the median of the ratios of
-// neighbouring batches, because drift does not affect such ratios. auto holds the times with
-// PathAuto.
+// neighbouring batches, which drift does not affect. auto holds the times with PathAuto.
 func compare(r *report.Result, auto []float64, perPath map[symmem.PathChoice][]float64) {
 	best := symmem.PathPlain
 	for _, path := range []symmem.PathChoice{
@@ -87,6 +86,5 @@ func compare(r *report.Result, auto []float64, perPath map[symmem.PathChoice][]f
 	}
 }
 
-// SlowerThanPlain limits how much slower than the plain path a path chosen by the tuning table may
-// be.
+// SlowerThanPlain limits the time on a path chosen by the tuning table, relative to the plain path.
 const SlowerThanPlain = 1.02

@@ -12,8 +12,8 @@ import (
 	"symmem/bench/report"
 )
 
-// NCCLTests writes rows in the format of nccl-tests. Tools for nccl-tests can read them. Only W
-// must be set; it may be io.Discard.
+// NCCLTests writes rows in the format of nccl-tests, so that tools for nccl-tests can read them.
+// Only W must be set; it may be io.Discard.
 type NCCLTests struct {
 	W io.Writer
 	// last is the operation of the current table.
@@ -25,7 +25,7 @@ type NCCLTests struct {
 	refused []string
 }
 
-// ncclNames maps types to their names in nccl-tests. It contains only types whose names differ.
+// ncclNames maps types to their names in nccl-tests, where these differ.
 var ncclNames = map[symmem.DataType]string{
 	symmem.Float64: "double", symmem.Float32: "float", symmem.Float16: "half",
 	symmem.BFloat16: "bfloat16",
@@ -47,7 +47,7 @@ const ncclHeader = `#
 	"     (us)  (GB/s)  (GB/s)              (us)  (GB/s)  (GB/s)" + `
 `
 
-// Row writes one row. Before the first row of an operation, it writes a header.
+// Row writes one row, after a header if the row is the operation's first.
 func (n *NCCLTests) Row(o *Collective, r *Row) error {
 	var b bytes.Buffer
 	if n.last != r.Operation {
@@ -72,7 +72,7 @@ func (n *NCCLTests) Row(o *Collective, r *Row) error {
 	return err
 }
 
-// pathComment returns a comment if a row did not take the requested path. Otherwise it returns "".
+// pathComment returns a comment if a row did not take the requested path, else "".
 func (n *NCCLTests) pathComment(r *Row) string {
 	var took [2]string
 	for i, h := range r.Halves {
@@ -116,7 +116,7 @@ func (r *Row) bandwidths(ns float64) (algorithm, bus float64) {
 	return algorithm, algorithm * r.Operation.factor(float64(r.Ranks))
 }
 
-// formatWidth formats a number with two decimals. If they do not fit into the width, it uses fewer.
+// formatWidth formats a number with two decimals, or fewer if they do not fit into the width.
 func formatWidth(v float64, width int) string {
 	power := 0
 	if v >= 1 {

@@ -11,7 +11,6 @@ import (
 
 // Operation describes a collective and how nccl-tests counts its bytes.
 type Operation struct {
-	// Name is the name in flags and reports.
 	Name string
 	kind symmem.Operation
 	// factor returns the ratio of bus bandwidth to algorithm bandwidth for n ranks.
@@ -68,16 +67,15 @@ func ParseOperations(names []string) ([]Operation, error) {
 	return selected, nil
 }
 
-// countsAllRanks reports whether the size column counts the parts of all ranks. Otherwise the
-// column counts one part.
+// countsAllRanks reports whether the size column counts the parts of all ranks instead of one part.
 func (o *Operation) countsAllRanks() bool {
 	send, recv := o.kind.Extents()
 	return send == driver.AllParts || recv == driver.AllParts
 }
 
 // countAndSize returns the count argument of a call for a size in bytes, and the actual size. As in
-// nccl-tests, the size is that of an all-gather's output or a reduce-scatter's input. It is rounded
-// up to a whole number of elements for each rank.
+// nccl-tests, the size is that of an all-gather's output or a reduce-scatter's input, rounded up to
+// a whole number of elements for each rank.
 func (o *Operation) countAndSize(bytes int64, ranks int, t symmem.DataType) (count, size int64) {
 	if o.kind == symmem.OpBarrier {
 		return 0, 0
@@ -90,6 +88,5 @@ func (o *Operation) countAndSize(bytes int64, ranks int, t symmem.DataType) (cou
 	return count, count * unit
 }
 
-// buffered reports whether the operation has buffers. Only such operations can use windows and have
-// rules in a tuning table.
+// buffered reports whether the operation has buffers, and thus windows and rules in a tuning table.
 func (o *Operation) buffered() bool { return o.kind.Tuned() }

@@ -15,16 +15,16 @@ import (
 const (
 	tripsPerBatch = 4000
 	tripBatches   = 31
-	// wordDistance is the distance in bytes between two words. It places them in different pairs of
-	// cache lines.
+	// wordDistance is the distance in bytes between two words, which places them in different pairs
+	// of cache lines.
 	wordDistance = 256
 )
 
 // Probe measures the round-trip time between two processors.
 type Probe struct{ ping, pong int }
 
-// NewProbe returns a Probe for the first two processors that this process may use. It returns nil
-// if there is only one. Call it before the process is bound to a processor.
+// NewProbe returns a Probe for the first two processors that this process may use, or nil if there
+// is only one. Call it before the process is bound to a processor.
 func NewProbe() *Probe {
 	processors, err := sys.Affinity()
 	// Both goroutines spin, so each needs a P.
@@ -35,13 +35,13 @@ func NewProbe() *Probe {
 }
 
 // RoundTrip returns the median time in nanoseconds that a word takes from one processor to the
-// other and back. It returns 0 if p is nil. The measurement takes about 20 ms.
+// other and back, or 0 if p is nil. The measurement takes about 20 ms.
 func (p *Probe) RoundTrip() (float64, error) {
 	if p == nil {
 		return 0, nil
 	}
-	// The runtime reduces GOMAXPROCS to the number of processors that the process may use. A bound
-	// rank may use only one. The runtime does not change a value set here.
+	// The runtime reduces GOMAXPROCS to the number of processors that the process may use, which is
+	// one for a bound rank. It does not change a value set here.
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(max(2, runtime.GOMAXPROCS(0))))
 	words := make([]uint64, 3*wordDistance/8)
 	base := unsafe.Pointer(unsafe.SliceData(words))
@@ -88,8 +88,7 @@ func drive(ping, pong *uint64) []float64 {
 	return batches
 }
 
-// await polls a word until the other goroutine has written the value. It executes PAUSE between
-// loads.
+// await polls a word, with PAUSE between loads, until the other goroutine has written the value.
 func await(word *uint64, want uint64) {
 	for !spin.Until64(word, want, 0, 4000) {
 		sys.Yield()
@@ -98,7 +97,7 @@ func await(word *uint64, want uint64) {
 }
 
 // onProcessor runs f on an OS thread bound to a processor, then ends the thread. If the thread
-// cannot be bound, onProcessor still runs f, because the other goroutine waits for f.
+// cannot be bound, f still runs, because the other goroutine waits for f.
 func onProcessor(processor int, f func() error) error {
 	done := make(chan error)
 	go func() {

@@ -8,8 +8,8 @@ import (
 )
 
 // TestRoundTripWithOneP sets GOMAXPROCS to 1, as the runtime does when a process is bound to one
-// processor. RoundTrip must still measure. On machines with only one processor there must be no
-// Probe.
+// processor. RoundTrip must still measure. On a machine with one processor, NewProbe must return
+// nil.
 func TestRoundTripWithOneP(t *testing.T) {
 	allowed, err := sys.Affinity()
 	if err != nil {

@@ -11,7 +11,6 @@ import (
 	"symmem"
 )
 
-// runner measures a call in a world with a given path choice.
 type runner struct {
 	world  *world
 	choice symmem.PathChoice
@@ -29,8 +28,8 @@ type runner struct {
 	perOp []float64
 }
 
-// runner returns a runner that is ready to measure a call. It checks the result of the call,
-// captures the call if requested, and calibrates the length of batches.
+// runner returns a runner that is ready to measure a call. It has checked the call's result,
+// captured the call if requested, and calibrated the length of batches.
 func (o *Collective) runner(
 	ctx context.Context, w *world, row *Row, inPlace bool, choice symmem.PathChoice,
 ) (*runner, error) {
@@ -82,7 +81,7 @@ func (r *runner) check(ctx context.Context, o *Collective) error {
 	return err
 }
 
-// checkPath records the call's path, and returns an error if it is not the requested one.
+// checkPath records the call's path, and returns an error unless it is the requested one.
 func (r *runner) checkPath(o *Collective) error {
 	if r.call.Operation == symmem.OpSend {
 		r.path = symmem.PathPlain.String()
@@ -98,12 +97,10 @@ func (r *runner) checkPath(o *Collective) error {
 	return nil
 }
 
-// launch makes the call once.
 func (r *runner) launch(ctx context.Context) error {
 	return r.call.Launch(ctx, nil, r.call.recvStream)
 }
 
-// capture captures calls into a graph, if requested.
 func (r *runner) capture(ctx context.Context, o *Collective) error {
 	if o.GraphOps == 0 {
 		return nil
@@ -130,7 +127,7 @@ func (r *runner) capture(ctx context.Context, o *Collective) error {
 	return nil
 }
 
-// callsPerGraph returns the number of calls to capture into a graph. All ranks get the same number.
+// callsPerGraph returns the number of calls to capture into a graph, the same on all ranks.
 func (r *runner) callsPerGraph(ctx context.Context, o *Collective) (int, error) {
 	if !o.fitGraphs {
 		return o.GraphOps, nil
@@ -143,7 +140,6 @@ func (r *runner) callsPerGraph(ctx context.Context, o *Collective) (int, error) 
 	return min(max(1, int(o.Plan.Batch/max(duration, 1))), o.GraphOps), nil
 }
 
-// closeGraphs closes the graphs of runners.
 func closeGraphs(runners []*runner) error {
 	var errs []error
 	for _, r := range runners {
@@ -174,11 +170,11 @@ func (r *runner) calibrate(ctx context.Context, o *Collective) error {
 
 // calibrationBatches is the number of batches timed for calibration. The first call of an
 // operation, or the first replay of a graph, can be a hundred times slower than later ones. With
-// only one batch, the measured batches would have too few calls, and their start and end would
-// affect the result.
+// only one batch, the measured batches would have so few calls that their start and end affect the
+// result.
 const calibrationBatches = 3
 
-// shortestBatch returns the shortest time of several batches on rank 0. All ranks get this time.
+// shortestBatch returns the shortest time of several batches on rank 0, on all ranks.
 func (r *runner) shortestBatch(ctx context.Context) (time.Duration, error) {
 	shortest := time.Duration(math.MaxInt64)
 	for range calibrationBatches {
@@ -195,7 +191,6 @@ func (r *runner) shortestBatch(ctx context.Context) (time.Duration, error) {
 	return time.Duration(byRank[0]), nil
 }
 
-// timeBatch runs a batch after a barrier and returns its time.
 func (r *runner) timeBatch(ctx context.Context) (time.Duration, error) {
 	if err := r.world.barrier(ctx); err != nil {
 		return 0, err
@@ -210,7 +205,6 @@ func (r *runner) timeBatch(ctx context.Context) (time.Duration, error) {
 	return time.Since(begin), err
 }
 
-// runOnce makes one call or replays the graph once.
 func (r *runner) runOnce(ctx context.Context) error {
 	if r.graph != nil {
 		return r.graph.Launch(r.world.rt.DefaultStream())
@@ -218,9 +212,8 @@ func (r *runner) runOnce(ctx context.Context) error {
 	return r.launch(ctx)
 }
 
-// applyPath sets the world's path choice to this runner's. It does nothing for calls in a graph,
-// because a graph keeps its path. After a change it makes an untimed call, because the library
-// plans the first call anew.
+// applyPath sets the world's path choice to this runner's. Calls in a graph keep the graph's path.
+// After a change it makes an untimed call, because the library plans the first call anew.
 func (r *runner) applyPath(ctx context.Context) error {
 	if r.graph != nil || r.choice == *r.world.path {
 		return nil
@@ -247,13 +240,12 @@ func (r *runner) batch(ctx context.Context) (float64, error) {
 	return float64(slices.Max(byRank)) / float64(r.iters*r.opsPerIter), nil
 }
 
-// variant selects the path and the buffers of a call. The buffers belong to a world.
+// variant selects the path of a call, and the buffers of a world.
 type variant struct {
 	world  *world
 	choice symmem.PathChoice
 }
 
-// measureAll measures several variants of a call, alternating between them.
 func (o *Collective) measureAll(
 	ctx context.Context, row *Row, inPlace bool, variants []variant,
 ) (runners []*runner, err error) {
@@ -269,8 +261,8 @@ func (o *Collective) measureAll(
 }
 
 // runBatches runs the batches of all runners alternately, after some warm-up rounds. One warm-up
-// round refills the caches after the previous row. Before the first row there are as many warm-up
-// rounds as measured rounds, because idle processors take long to reach their full clock rate.
+// round refills the caches after the previous row. The first row has as many warm-up rounds as
+// measured rounds, because idle processors take long to reach their full clock rate.
 func (o *Collective) runBatches(ctx context.Context, runners []*runner) error {
 	warmUp := 1
 	if !o.warm {
@@ -290,10 +282,10 @@ func (o *Collective) runBatches(ctx context.Context, runners []*runner) error {
 	return nil
 }
 
-// runnerOrder returns the order of n runners in a round. In n rounds, each runner is first once.
-// The next n rounds reverse the orders. Therefore no runner benefits from its position. Within a
-// round, the index changes by 1, -2, 3, -4 and so on. Therefore each pair of runners is adjacent
-// equally often.
+// runnerOrder returns the order of n runners in a round. In n rounds, each runner is first once,
+// and the next n rounds reverse the orders, so no runner benefits from its position. Within a
+// round, the index changes by 1, -2, 3, -4 and so on, so each pair of runners is adjacent equally
+// often.
 func runnerOrder(n, round int) []int {
 	order := make([]int, n)
 	for i := range order {
@@ -320,7 +312,6 @@ func (r *runner) fill(ctx context.Context) error {
 	return r.world.rt.DefaultStream().Synchronize(ctx)
 }
 
-// countWrong counts the wrong elements of this rank's output.
 func (r *runner) countWrong(ctx context.Context) (int64, error) {
 	want := r.call.Output(r.world.rt.Rank())
 	if len(want) == 0 {

@@ -12,7 +12,6 @@ import (
 	"symmem/bench/report"
 )
 
-// writeTable writes rows with right-aligned columns. Each line starts with a prefix.
 func writeTable(w io.Writer, prefix string, rows [][]string) error {
 	var aligned bytes.Buffer
 	out := tabwriter.NewWriter(&aligned, 0, 0, 2, ' ', tabwriter.AlignRight)
@@ -30,8 +29,8 @@ func writeTable(w io.Writer, prefix string, rows [][]string) error {
 	return nil
 }
 
-// PathTable writes a table that compares PathAuto with each path. The lines are comments in the
-// style of nccl-tests.
+// PathTable writes a table that compares PathAuto with each path, in comment lines as in
+// nccl-tests.
 func PathTable(w io.Writer, r *report.Report) error {
 	rows := [][]string{
 		{"operation", "size", "", "auto", "plain", "window", "direct", "took", "ratio"},
@@ -60,8 +59,8 @@ func PathTable(w io.Writer, r *report.Report) error {
 	return err
 }
 
-// CheckTable writes a table that compares the times at two check levels. The lines are comments in
-// the style of nccl-tests.
+// CheckTable writes a table that compares the times at two check levels, in comment lines as in
+// nccl-tests.
 func CheckTable(w io.Writer, r *report.Report) error {
 	rows := [][]string{{"operation", "size", "", "unchecked", "checked", "ratio"}}
 	for i := range r.Results {
@@ -73,8 +72,7 @@ func CheckTable(w io.Writer, r *report.Report) error {
 	return writeTable(w, "#", rows)
 }
 
-// callCells returns the cells that identify a call: the operation, the size, and whether the call
-// is in place.
+// callCells returns the cells that identify a call: operation, size, and whether it is in place.
 func callCells(r *report.Result) []string {
 	return []string{r.Name, fmt.Sprint(r.Params["bytes"]), r.Half()}
 }

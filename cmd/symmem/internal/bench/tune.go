@@ -12,24 +12,24 @@ import (
 	"symmem/internal/tuning"
 )
 
-// Tune measures the times for a tuning table. It must be the same on all ranks.
+// Tune measures the times for a tuning table. All ranks must use the same configuration.
 type Tune struct {
 	// Collective sets the operations, the sizes, the element type, the backend and the plan. If the
-	// backend supports capture and GraphOps is not 0, calls are measured in graphs. A graph
-	// contains as many calls as fit into a batch, at most GraphOps. Otherwise calls are measured
-	// one by one. Run sets the other fields.
+	// backend supports capture and GraphOps is not 0, calls are measured in graphs of as many calls
+	// as fit into a batch, at most GraphOps. Otherwise calls are measured one by one. Run sets the
+	// other fields.
 	Collective
 	// Date is the date of the measurement. Only the value of rank 0 is used.
 	Date string
 	// Base returns the table to start from, or nil for the built-in table. Only the value of rank 0
-	// is used. Times in the table for sizes outside the range of Sizes are kept if they were
+	// is used. The table's times for sizes outside the range of Sizes are kept if they were
 	// measured with the same device and library.
 	Base func(device string, ranks int) *tuning.Table
 	// Progress, if set, is called with a description of each measurement.
 	Progress func(text string)
 }
 
-// Tuned holds the result of Tune.Run. All ranks get the same result.
+// Tuned holds the result of Tune.Run, which is the same on all ranks.
 type Tuned struct {
 	// Table contains the base table's rules and the new rules. A new rule replaces the old rule for
 	// the same operation and ranks.
@@ -62,7 +62,7 @@ func (o *Tune) Run(ctx context.Context) (tuned *Tuned, err error) {
 	return &t.tuned, t.tuned.Table.Validate()
 }
 
-// skipReason returns the reason why there is no rule for an operation with the given type.
+// skipReason returns the reason why there is no rule for an operation with the given type, or "".
 func skipReason(op *Operation, t symmem.DataType) string {
 	if !op.buffered() {
 		return op.Name + " has no buffers that peers read, so there is nothing to choose"
@@ -70,8 +70,8 @@ func skipReason(op *Operation, t symmem.DataType) string {
 	return fmt.Sprintf("%s of %v has only one path here, so there is nothing to choose", op.Name, t)
 }
 
-// mergePoints adds old times for smaller and larger sizes to new times. The new times are in
-// ascending order of size. mergePoints returns nil if there are no new times.
+// mergePoints adds old times for smaller and larger sizes to new times, which are in ascending
+// order of size. It returns nil if there are no new times.
 func mergePoints(old, newPoints []tuning.Point) []tuning.Point {
 	if len(newPoints) == 0 {
 		return nil
@@ -112,17 +112,17 @@ func noise(ratios []float64) float64 {
 	return 100 * math.Expm1(medianError(logs))
 }
 
-// medianError returns twice the standard error of the median of sorted values. For a normal
+// medianError returns twice the standard error of the median of sorted values. In a normal
 // distribution, the quartiles are 1.349 standard deviations apart, and the standard error of the
-// median of n values is 1.253 standard deviations divided by the square root of n. Quartiles are
-// not affected by outliers, such as delays by preemption.
+// median of n values is 1.253 standard deviations divided by the square root of n. Outliers, such
+// as delays by preemption, do not affect quartiles.
 func medianError(sorted []float64) float64 {
 	n := len(sorted)
 	deviation := (sorted[n-1-n/4] - sorted[n/4]) / 1.349
 	return 2 * 1.253 * deviation / math.Sqrt(float64(n))
 }
 
-// baseOfRank0 returns rank 0's base table. All ranks get this table.
+// baseOfRank0 returns rank 0's base table on all ranks.
 func (o *Tune) baseOfRank0(ctx context.Context, w *world) (*tuning.Table, error) {
 	var own *tuning.Table
 	if w.rt.Rank() == 0 {
@@ -135,7 +135,6 @@ func (o *Tune) baseOfRank0(ctx context.Context, w *world) (*tuning.Table, error)
 	return all[0], nil
 }
 
-// localBase returns this rank's base table.
 func (o *Tune) localBase(rt *symmem.Runtime) *tuning.Table {
 	info := rt.Device()
 	if o.Base != nil {

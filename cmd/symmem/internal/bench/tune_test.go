@@ -92,7 +92,6 @@ func TestNewPointComparesNeighbouringBatches(t *testing.T) {
 	}
 }
 
-// exampleTuned returns a result with rules for all kinds of memory.
 func exampleTuned() *Tuned {
 	points := []tuning.Point{
 		{Bytes: 1 << 10, PlainUS: 13, WindowUS: 7.4, NoisePercent: 1.5},

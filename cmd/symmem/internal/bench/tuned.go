@@ -12,8 +12,8 @@ import (
 	"symmem/internal/tuning"
 )
 
-// Text writes a line for each measured size and a line for each rule. The line of a size contains
-// the speed-up of the chosen path over the alternative.
+// Text writes a line for each measured size, with the speed-up of the chosen path over the
+// alternative, and a line for each rule.
 func (t *Tuned) Text(w io.Writer) error {
 	rows := [][]string{{
 		"operation", "size", "", "buffers", "plain", "window", "direct", "noise", "chosen",
@@ -44,7 +44,7 @@ func (t *Tuned) Text(w io.Writer) error {
 	return errors.Join(err, writeErr)
 }
 
-// formatMicroseconds formats a time in microseconds. 0 means that the time was not measured.
+// formatMicroseconds formats a time in microseconds, where 0 means not measured.
 func formatMicroseconds(us float64) string {
 	if us == 0 {
 		return "-"

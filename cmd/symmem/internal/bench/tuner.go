@@ -13,7 +13,7 @@ import (
 type tuner struct {
 	*Tune
 	// in has registered buffers of a pool. out has buffers outside of windows, on which the direct
-	// path is measured. out is nil if no call can take the direct path.
+	// path is measured, or is nil if no call can take the direct path.
 	in, out *world
 	// base is the table to start from. reused is set if new rules contain some of its times.
 	base   *tuning.Table
@@ -21,7 +21,6 @@ type tuner struct {
 	tuned  Tuned
 }
 
-// prepare opens the resources that all measurements share.
 func (t *tuner) prepare(ctx context.Context) (err error) {
 	if err := t.in.withoutGraphs(&t.Collective); err != nil {
 		return err
@@ -36,12 +35,11 @@ func (t *tuner) prepare(ctx context.Context) (err error) {
 	t.tuned = Tuned{Device: rt.Device().Name, Ranks: rt.Size()}
 	if t.base.Device != t.tuned.Device || t.base.Library != rt.Library() ||
 		t.base.DataType != t.DataType.String() {
-		t.base = t.base.WithoutTimes() // The old times are not comparable with the new times.
+		t.base = t.base.WithoutTimes() // The old times are not comparable with the new ones.
 	}
 	return nil
 }
 
-// run measures all operations and derives their rules.
 func (t *tuner) run(ctx context.Context) error {
 	for i := range t.Operations {
 		op := &t.Operations[i]
@@ -58,8 +56,8 @@ func (t *tuner) run(ctx context.Context) error {
 	return nil
 }
 
-// rules derives the rules for an operation. It combines new times with the base table's times for
-// other sizes. Kinds of memory without new times get no rule.
+// rules derives the rules for an operation from the new times and the base table's times for other
+// sizes. Kinds of memory without new times get no rule.
 func (t *tuner) rules(op *Operation, times *points) (rules []tuning.Rule) {
 	rt := t.in.rt
 	info := rt.Device()
@@ -103,16 +101,16 @@ func (t *tuner) describe() *tuning.Table {
 	return table
 }
 
-// points holds the times of one operation in ascending order of size. windows compares the plain
-// path with the window path. direct compares the direct path with the faster of plain and window.
+// points holds one operation's times in ascending order of size. windows compares the plain path
+// with the window path. direct compares the direct path with the faster of plain and window.
 // anywhere compares the direct path with the plain path on buffers outside of windows.
 type points struct{ windows, direct, anywhere []tuning.Point }
 
-// outsideBytes is larger than the exchange memory of any group. The direct path needs exchange
-// memory for buffers outside of windows.
+// outsideBytes is larger than any group's exchange memory, which the direct path needs for buffers
+// outside of windows.
 const outsideBytes = 64 << 20
 
-// measure measures an operation out of place and, if the operation supports it, in place.
+// measure measures an operation out of place and, if it is supported, in place.
 func (t *tuner) measure(ctx context.Context, op *Operation) (*points, error) {
 	times, last := &points{}, int64(0)
 	if !op.buffered() {
@@ -152,7 +150,6 @@ func (t *tuner) measure(ctx context.Context, op *Operation) (*points, error) {
 	return times, nil
 }
 
-// half returns the name of a row's half.
 func half(inPlace bool) string {
 	if inPlace {
 		return "in place"
@@ -160,7 +157,7 @@ func half(inPlace bool) string {
 	return "out of place"
 }
 
-// variants returns the variants of a call. The first one uses the plain path.
+// variants returns the variants of a call, beginning with the plain path.
 func (t *tuner) variants(
 	ctx context.Context, row *Row, inPlace bool,
 ) (variants []variant, err error) {
@@ -171,7 +168,7 @@ func (t *tuner) variants(
 	for _, path := range paths {
 		variants = append(variants, variant{t.in, path})
 	}
-	// Unsymmetric buffers may be in place on a single rank.
+	// Buffers outside of windows may be in place only on a single rank.
 	if t.out == nil || inPlace || row.Bytes > outsideBytes {
 		return variants, nil
 	}
@@ -182,7 +179,6 @@ func (t *tuner) variants(
 	return variants, err
 }
 
-// times measures all variants at one size, and returns their batches.
 func (t *tuner) times(
 	ctx context.Context, row *Row, inPlace bool, variants []variant,
 ) (map[variant][]float64, error) {
@@ -206,7 +202,6 @@ func (t *tuner) times(
 // not measured have no times.
 type batches struct{ plain, window, direct, anywhere []float64 }
 
-// add adds the batches of one size to the comparisons that use them.
 func (p *points) add(bytes int64, inPlace bool, b batches) {
 	appendPoint := func(to *[]tuning.Point, window, direct []float64) {
 		point := newPoint(bytes, b.plain, window, direct)
@@ -224,9 +219,9 @@ func (p *points) add(bytes int64, inPlace bool, b batches) {
 	}
 }
 
-// newPoint summarizes the times of paths. The times are in nanoseconds per call. If direct was
-// measured, the noise is that of the ratios of the faster other path to the direct path. Otherwise
-// it is that of the ratios of the plain path to the window path.
+// newPoint summarizes the times of paths, in nanoseconds per call. The noise is that of the ratios
+// of the faster other path to the direct path if direct was measured, and otherwise that of the
+// ratios of the plain path to the window path.
 func newPoint(bytes int64, plain, window, direct []float64) tuning.Point {
 	p := tuning.Point{
 		Bytes: tuning.Size(bytes), PlainUS: microseconds(plain), WindowUS: microseconds(window),

@@ -23,14 +23,13 @@ type world struct {
 	rt         *symmem.Runtime
 	recvStream *symmem.Stream
 	send, recv symmem.Buffer
-	// gatherer exchanges measurements between ranks.
-	gatherer *workload.Gatherer
+	gatherer   *workload.Gatherer
 	// path points to the current path choice. Worlds over the same Runtime share it.
 	path *symmem.PathChoice
 }
 
-// BindRank binds this process to a processor for its rank. It keeps GOMAXPROCS, because the host
-// backend derives from GOMAXPROCS how many processors the ranks share.
+// BindRank binds this process to a processor for its rank. It keeps GOMAXPROCS, from which the host
+// backend derives how many processors the ranks share.
 func BindRank(rank int) error {
 	processors, err := sys.Affinity()
 	if err != nil {
@@ -40,7 +39,6 @@ func BindRank(rank int) error {
 	return sys.BindProcess(processors[rank%len(processors)])
 }
 
-// openWorld opens a Runtime with the given check level and allocates both buffers.
 func openWorld(ctx context.Context, o *Collective, level int) (*world, error) {
 	options := symmem.Options{
 		Backend: o.Backend, Tuning: o.Tuning, Path: o.Path, Check: o.Checks[level],
@@ -50,7 +48,7 @@ func openWorld(ctx context.Context, o *Collective, level int) (*world, error) {
 	if err != nil {
 		return nil, err
 	}
-	o.Checks[level] = rt.Check() // the level after resolving the backend's default
+	o.Checks[level] = rt.Check() // the level after the backend's default has been resolved
 	w := &world{level: level, rt: rt, path: &options.Path}
 	if err := w.prepare(ctx, o); err != nil {
 		return nil, errors.Join(err, rt.Close())
@@ -88,7 +86,6 @@ func (w *world) allocate(ctx context.Context, o *Collective, bytes int64) error 
 	return s.End(ctx)
 }
 
-// newOutsideWorld returns a world over the same Runtime whose buffers are outside of windows.
 func (w *world) newOutsideWorld(ctx context.Context, o *Collective, bytes int64) (*world, error) {
 	outside, config := *w, *o
 	config.OutsideWindows = true
@@ -106,7 +103,6 @@ func (w *world) allocateBoth(s *symmem.Scope, bytes int64) (err error) {
 	return err
 }
 
-// finish waits for all of this rank's work.
 func (w *world) finish(ctx context.Context) error {
 	if err := w.rt.DefaultStream().Synchronize(ctx); err != nil {
 		return err
@@ -122,12 +118,10 @@ func (w *world) barrier(ctx context.Context) error {
 	return w.finish(ctx)
 }
 
-// gather returns the numbers that all ranks pass, indexed by rank.
 func (w *world) gather(ctx context.Context, own int64) ([]int64, error) {
 	return w.gatherer.Numbers(ctx, own)
 }
 
-// setPath sets the path choice of the world unless it is already set.
 func (w *world) setPath(ctx context.Context, c symmem.PathChoice) error {
 	if c == *w.path {
 		return nil
@@ -139,14 +133,13 @@ func (w *world) setPath(ctx context.Context, c symmem.PathChoice) error {
 	return nil
 }
 
-// call represents a collective on this rank's buffers.
+// call is a collective on this rank's buffers.
 type call struct {
 	workload.Transfer
 	// recvStream is the stream on which sendrecv receives, or nil for the default stream.
 	recvStream *symmem.Stream
 }
 
-// call returns a collective with the given count on this rank's buffers.
 func (w *world) call(o *Collective, op *Operation, count int64, inPlace bool) (*call, error) {
 	c := &call{Transfer: workload.Transfer{
 		Pattern: workload.Pattern{
@@ -207,8 +200,8 @@ func (w *world) paths(
 	return paths, nil
 }
 
-// outside returns a world over the same Runtime with buffers outside of windows. It returns nil if
-// no call takes the direct path.
+// outside returns a world over the same Runtime with buffers outside of windows, or nil if no call
+// takes the direct path.
 func (w *world) outside(ctx context.Context, o *Collective) (*world, error) {
 	if err := w.setPath(ctx, symmem.PathDirect); err != nil {
 		return nil, err
