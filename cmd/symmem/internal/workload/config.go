@@ -8,13 +8,13 @@ import (
 	"symmem"
 )
 
-// Config holds the options that all workloads share. It must be the same on all ranks.
+// Config holds the options that all workloads share, equal on all ranks.
 type Config struct {
 	// Seed is the seed of all random draws.
 	Seed uint64
 	// Placement decides between free blocks of the same size.
 	Placement symmem.Placement
-	// Skew makes each rank allocate random amounts of unrelated memory between the steps. It also
+	// Skew makes each rank allocate random amounts of unrelated memory between the steps, and
 	// places segments at different addresses on each rank, as a GPU driver does.
 	Skew bool
 	// Backend, Check and Timeout are fields of symmem.Options.
@@ -38,15 +38,15 @@ func (c *Config) Options() symmem.Options {
 	return o
 }
 
-// FirstSegment is the size of a pool's first segment in bytes. It is small to give pools several
-// segments soon.
+// FirstSegment is the size of a pool's first segment in bytes, small enough that pools soon have
+// several segments.
 const FirstSegment = 2 << 20
 
 // Spread maps 32*part bytes in six segments, registers them with a group, and leaves them free. The
-// first segments are small. Therefore several segments soon have blocks of the same size. With
-// placement by address, ranks then use blocks of different segments, and sums are wrong. Without
-// Spread, a rank could map a segment when other ranks do not. Registering it would then fail before
-// any sum is wrong.
+// first segments are small, so several segments soon have blocks of the same size. With placement
+// by address, ranks then use blocks of different segments, and sums are wrong. Without Spread, a
+// rank could map a segment when other ranks do not, and registering it would fail before any sum is
+// wrong.
 func Spread(ctx context.Context, p *symmem.Pool, g *symmem.Group, part int64) error {
 	var parts []symmem.Buffer
 	for _, n := range []int64{1, 1, 2, 4, 8, 16} {
@@ -63,7 +63,7 @@ func Spread(ctx context.Context, p *symmem.Pool, g *symmem.Group, part int64) er
 	return errors.Join(errs...)
 }
 
-// Abort aborts the groups that have not failed. Other ranks then stop waiting for this one. Abort
+// Abort aborts the groups that have not failed, so that other ranks do not wait for this one. It
 // ignores nil groups.
 func Abort(groups ...*symmem.Group) {
 	for _, g := range groups {

@@ -63,7 +63,6 @@ func Decode(from []byte, t symmem.DataType) float64 {
 	}
 }
 
-// isFloat reports whether a type is a floating-point type.
 func isFloat(t symmem.DataType) bool {
 	switch t {
 	case symmem.Float64, symmem.Float32, symmem.Float16, symmem.BFloat16:
@@ -75,8 +74,8 @@ func isFloat(t symmem.DataType) bool {
 
 // Difference summarizes a comparison of elements.
 type Difference struct {
-	// Wrong is the number of wrong elements. First is the index of the first one, Got is its value,
-	// and Want is the expected value.
+	// Wrong is the number of wrong elements. First is the index of the first one, Got its value,
+	// and Want the expected value.
 	Wrong, First int64
 	Got, Want    float64
 }

@@ -11,17 +11,16 @@ import (
 	"symmem"
 )
 
-// Gatherer exchanges the results of ranks. Its memory is never registered, so it works even when
-// placements differ. With a separate group and stream it also works when the program's group or
-// stream has failed.
+// Gatherer exchanges the ranks' results. Its memory is never registered, so it works even when
+// placements differ. With a separate group and stream, it works after the program's group or stream
+// has failed.
 type Gatherer struct {
 	group  *symmem.Group
 	stream *symmem.Stream
 	pool   *symmem.Pool
 }
 
-// OpenGatherer returns a Gatherer with a separate group and stream. It is collective over the
-// world.
+// OpenGatherer returns a Gatherer with a separate group and stream, collectively over the world.
 func OpenGatherer(ctx context.Context, rt *symmem.Runtime) (*Gatherer, error) {
 	group, err := rt.World().Split(ctx, 0, rt.Rank())
 	if err != nil {
@@ -42,14 +41,14 @@ func NewGatherer(
 	if err != nil {
 		return nil, fmt.Errorf("creating the pool for reports: %w", err)
 	}
-	// Results must be reported even if the program has used up all memory.
+	// Reserve memory in case the program uses up all of it.
 	if err := pool.Reserve(ctx, FirstSegment, nil); err != nil {
 		return nil, fmt.Errorf("reserving memory for reports: %w", err)
 	}
 	return &Gatherer{group, stream, pool}, nil
 }
 
-// Numbers returns the numbers of all ranks, indexed by rank. It is collective.
+// Numbers returns all ranks' numbers, by rank. It is collective.
 func (g *Gatherer) Numbers(ctx context.Context, own int64) ([]int64, error) {
 	received, err := g.allGather(ctx, binary.NativeEndian.AppendUint64(nil, uint64(own)))
 	if err != nil {
@@ -62,8 +61,7 @@ func (g *Gatherer) Numbers(ctx context.Context, own int64) ([]int64, error) {
 	return all, nil
 }
 
-// Gather returns the values of all ranks, indexed by rank. It is collective. It transfers values as
-// JSON.
+// Gather returns all ranks' values, by rank. It is collective and transfers values as JSON.
 func Gather[T any](ctx context.Context, d *Gatherer, own T) ([]T, error) {
 	sent, err := json.Marshal(own)
 	if err != nil {
@@ -88,7 +86,7 @@ func Gather[T any](ctx context.Context, d *Gatherer, own T) ([]T, error) {
 	return all, nil
 }
 
-// allGather concatenates the messages of all ranks, which have the same length.
+// allGather concatenates the ranks' messages, which have the same length.
 func (g *Gatherer) allGather(ctx context.Context, own []byte) (all []byte, err error) {
 	all = make([]byte, len(own)*g.group.Size())
 	var parts [2]symmem.Memory

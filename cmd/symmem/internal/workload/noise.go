@@ -15,14 +15,14 @@ type Noise struct {
 	live  []symmem.Buffer
 }
 
-// The maximum number of live blocks, and the maximum size of a block in bytes.
+// The limits of live blocks: their number, and the size of each in bytes.
 const (
 	noiseBlocks = 16
 	noiseBytes  = 3 << 20
 )
 
-// NewNoise returns this rank's Noise for a round. Without skew it returns nil. The methods of a nil
-// *Noise do nothing.
+// NewNoise returns this rank's Noise for a round, or nil without skew. The methods of a nil *Noise
+// do nothing.
 func NewNoise(rt *symmem.Runtime, c *Config, round int) (*Noise, error) {
 	if !c.Skew {
 		return nil, nil

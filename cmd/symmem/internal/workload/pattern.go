@@ -11,19 +11,19 @@ import (
 )
 
 // Pattern defines the data that each rank of a group sends and must receive in one call. Values are
-// small integers. Sums of such values are exact in every type. Values are hashes of the element's
-// index, the rank and the call. Therefore checks detect data of a wrong rank, offset or call.
+// small integers, whose sums are exact in every type. They are hashes of the element's index, the
+// rank and the call, so that checks detect data of a wrong rank, offset or call.
 type Pattern struct {
 	Operation symmem.Operation
 	DataType  symmem.DataType
 	ReduceOp  symmem.ReduceOp
-	// Count is the count of the call in elements. If parts have different sizes, it is the size of the
-	// longest part.
+	// Count is the call's count in elements or, if parts have different sizes, the longest part's
+	// size.
 	Count int64
 	// Root is the root of the call.
 	Root  int
 	Ranks int
-	// Tag makes the data of different calls different.
+	// Tag makes the data of different calls differ.
 	Tag uint64
 }
 
@@ -31,7 +31,7 @@ type Pattern struct {
 // between two buffers should not be a multiple of it.
 const period = 1021
 
-// maxSum limits sums. int8 and bfloat16 represent them exactly.
+// maxSum limits sums, so that int8 and bfloat16 represent them exactly.
 const maxSum = 120
 
 // hash returns a hash of its arguments, computed with the finalizer of SplitMix64.
@@ -42,7 +42,6 @@ func hash(element, rank, tag uint64) uint64 {
 	return x ^ x>>31
 }
 
-// inputValue returns element i of a rank's input.
 func (p *Pattern) inputValue(rank int, i int64) float64 {
 	element := uint64(i % period)
 	if p.Operation.Reduces() && p.ReduceOp == symmem.Prod {
@@ -50,13 +49,13 @@ func (p *Pattern) inputValue(rank int, i int64) float64 {
 	}
 	limit := uint64(maxSum)
 	if p.Operation.Reduces() {
-		// With more than 60 ranks, a sum may overflow an int8, but it is still equal modulo 256.
+		// With more than 60 ranks, a sum may overflow an int8, but is still equal modulo 256.
 		limit = max(2, uint64(maxSum/p.Ranks))
 	}
 	return float64(1 + hash(element, uint64(rank), p.Tag)%limit)
 }
 
-// factor returns 2 on one rank, 3 on another and 1 on the rest. Therefore products stay small.
+// factor returns 2 on one rank, 3 on another and 1 on the rest, so that products stay small.
 func (p *Pattern) factor(rank int, element uint64) float64 {
 	n := uint64(p.Ranks)
 	two := hash(element, 0, p.Tag) % n
@@ -84,7 +83,6 @@ func DataTypes() []symmem.DataType {
 	})
 }
 
-// reducedValue returns element i of the reduction over all ranks.
 func (p *Pattern) reducedValue(i int64) float64 {
 	result := p.inputValue(0, i)
 	for rank := 1; rank < p.Ranks; rank++ {
@@ -99,8 +97,8 @@ func (p *Pattern) reducedValue(i int64) float64 {
 	return result
 }
 
-// Tolerance returns the permitted relative error. It is not 0 for averages that may be computed
-// from rounded parts.
+// Tolerance returns the permitted relative error, which is 0 except for averages that may be
+// computed from rounded parts.
 func (p *Pattern) Tolerance() float64 {
 	powerOfTwo := p.Ranks&(p.Ranks-1) == 0
 	if p.Operation.Reduces() && p.ReduceOp.Divides() && isFloat(p.DataType) && !powerOfTwo {
@@ -109,8 +107,8 @@ func (p *Pattern) Tolerance() float64 {
 	return 0
 }
 
-// Spans returns how many elements a rank sends and receives. OpSend stands for one message in each
-// direction of a ring.
+// Spans returns the number of elements that a rank sends and receives. OpSend stands for one
+// message in each direction of a ring.
 func (p *Pattern) Spans(rank int) (send, recv int64) {
 	if p.Operation == symmem.OpSend {
 		return p.Count, p.Count
@@ -140,7 +138,6 @@ func (p *Pattern) Counts() []int64 {
 	return counts
 }
 
-// offset returns the offset of a rank's part of the larger buffer, in elements.
 func (p *Pattern) offset(rank int) (sum int64) {
 	if !p.Operation.Uneven() {
 		return int64(rank) * p.Count
@@ -157,8 +154,7 @@ func (p *Pattern) Input(rank int) []byte {
 	return p.tile(nil, 0, send, func(i int64) float64 { return p.inputValue(rank, i) })
 }
 
-// Output returns the data that a rank must receive, or nil if the call does not write to its
-// memory.
+// Output returns the data that a rank must receive, or nil if the call does not write its memory.
 func (p *Pattern) Output(rank int) []byte {
 	part := p.offset(rank)
 	switch p.Operation {
@@ -190,7 +186,6 @@ func (p *Pattern) Output(rank int) []byte {
 	}
 }
 
-// gather concatenates the parts of all ranks' inputs that begin at element from.
 func (p *Pattern) gather(from int64) (all []byte) {
 	for rank := range p.Ranks {
 		count := p.Count
@@ -202,7 +197,7 @@ func (p *Pattern) gather(from int64) (all []byte) {
 	return all
 }
 
-// tile appends n elements, beginning with element from. It computes one period and then repeats it.
+// tile appends n elements, from element from. It computes one period and repeats it.
 func (p *Pattern) tile(to []byte, from, n int64, value func(i int64) float64) []byte {
 	begin, bytes := len(to), int(n)*p.DataType.Size()
 	for i := range min(n, period) {

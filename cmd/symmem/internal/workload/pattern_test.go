@@ -11,14 +11,12 @@ import (
 	"symmem/internal/reduce"
 )
 
-// operations lists the operations that patterns support.
 var operations = []symmem.Operation{
 	symmem.OpAllReduce, symmem.OpAllGather, symmem.OpReduceScatter, symmem.OpBroadcast,
 	symmem.OpReduce, symmem.OpAllToAll, symmem.OpSend, symmem.OpAllGatherV,
 	symmem.OpReduceScatterV, symmem.OpGather, symmem.OpScatter,
 }
 
-// drawPattern draws the pattern of a call in a group of up to 9 ranks.
 func drawPattern(t *rapid.T) *Pattern {
 	ranks := rapid.IntRange(1, 9).Draw(t, "ranks")
 	dataType := rapid.SampledFrom(reduce.DataTypes()).Draw(t, "type")
@@ -31,7 +29,6 @@ func drawPattern(t *rapid.T) *Pattern {
 	}
 }
 
-// elements decodes all elements.
 func elements(b []byte, t symmem.DataType) (all []float64) {
 	for i := 0; i < len(b); i += t.Size() {
 		all = append(all, Decode(b[i:], t))

@@ -10,8 +10,8 @@ import (
 // Transfer holds the pattern of a call and this rank's send and receive buffers.
 type Transfer struct {
 	Pattern
-	// Group is nil on ranks that are not members. All ranks place, fill and read the memory.
-	// Therefore all pools record the same uses.
+	// Group is nil on ranks that are not members. These ranks also place, fill and read the memory,
+	// so that all pools record the same uses.
 	Group      *symmem.Group
 	Send, Recv symmem.Memory
 	// Got is a copy of Recv, made by Read.
@@ -26,8 +26,8 @@ func (t *Transfer) rank() int {
 	return t.Group.Rank()
 }
 
-// Place sets Send and Recv to the required parts of from and to. If from and to are the same
-// memory, the call is in place.
+// Place sets Send and Recv to the required parts of from and to. The call is in place if from and
+// to are the same memory.
 func (t *Transfer) Place(from, to symmem.Memory) (err error) {
 	size := int64(t.DataType.Size())
 	sent, received := t.Spans(t.rank())
@@ -64,10 +64,10 @@ func (t *Transfer) Read(s *symmem.Stream) error {
 }
 
 // Launch makes the call on a stream. This rank must be a member of the group. OpSend stands for a
-// ring. In the ring, each rank sends a message to the next rank and receives one from the previous
-// rank on a second stream. In a graph, both streams are the same. Even ranks then send first, and
-// odd ranks receive first. NCCL executes the work of one communicator in the order of calls.
-// Therefore half a ring that waits for another stream would wait forever.
+// ring, in which each rank sends a message to the next rank and receives one from the previous rank
+// on a second stream. In a graph, both streams are the same: even ranks send first, and odd ranks
+// receive first. NCCL executes the work of one communicator in the order of calls, so half a ring
+// that waits for another stream would wait forever.
 func (t *Transfer) Launch(ctx context.Context, s, recvStream *symmem.Stream) error {
 	g, send, recv, n, e := t.Group, t.Send, t.Recv, t.Count, t.DataType
 	switch t.Operation {
