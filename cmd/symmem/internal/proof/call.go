@@ -19,9 +19,9 @@ var operations = []string{
 	"AllGather", "AllReduce", "AlltoAll", "Broadcast", "Reduce", "ReduceScatter",
 }
 
-// CollectiveOf returns the Collective that identifies a call in NCCL's log. The operation is a name
-// of symmem ("AllReduce") or of nccl-tests ("all_reduce"). The count is the argument of the call.
-// For an AllGather or a ReduceScatter, it counts one rank's part.
+// CollectiveOf returns the Collective that identifies a call in NCCL's log. The operation is named
+// as by symmem ("AllReduce") or by nccl-tests ("all_reduce"). The count is the argument of the
+// call: one rank's part for an AllGather or a ReduceScatter.
 func CollectiveOf(operation string, count int64, elementBytes int) Collective {
 	name := strings.ReplaceAll(operation, "_", "")
 	i := slices.IndexFunc(operations, func(candidate string) bool {
@@ -36,14 +36,13 @@ func CollectiveOf(operation string, count int64, elementBytes int) Collective {
 // String formats the operation and the size, such as "AllReduce 262144 B".
 func (c Collective) String() string { return fmt.Sprintf("%s %d B", c.Operation, c.Bytes) }
 
-// Answer reports which kernels NCCL chose for all launches of a call.
+// Answer reports the kernels that NCCL chose for all launches of a call.
 type Answer struct {
 	Collective
-	// Logged is set if the log contains the call. Windowed is set if all launches of the call used
-	// windows.
+	// Logged is set if the log contains the call, and Windowed if all its launches used windows.
 	Logged, Windowed bool
-	// Description describes the choice, such as "symmetric kernel AllReduce_RSxLD_AGxST". If there
-	// were several, Description includes their counts.
+	// Description describes the choice, such as "symmetric kernel AllReduce_RSxLD_AGxST". Several
+	// choices are listed with their counts.
 	Description string
 }
 
@@ -51,9 +50,9 @@ type Answer struct {
 // AllReduce_RSxLD_AGxST".
 func (a Answer) String() string { return a.Collective.String() + ": " + a.Description }
 
-// Prove returns which kernels NCCL chose for a call, according to the log.
+// Prove returns the kernels that NCCL chose for a call, according to the log.
 func (l Log) Prove(c Collective) Answer {
-	var different []string // in the order in which they were first chosen
+	var different []string // in the order of their first launches
 	times, windowed := map[string]int{}, true
 	for _, choice := range l {
 		if choice.Works != 1 || choice.Collective != c {

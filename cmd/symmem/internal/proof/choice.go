@@ -8,12 +8,12 @@ import (
 // Choice describes the kernel that NCCL chose for a launch.
 type Choice struct {
 	// Collective identifies the call. If the launch combines several calls, Bytes is the sum of
-	// their sizes and Works is the number of calls.
+	// their sizes and Works is their number.
 	Collective
 	Works int
-	// Description starts with the kind of launch. "symmetric kernel " precedes the name of a window
-	// kernel. "copy engine, " precedes the method of a copy in windows without a kernel. "plain "
-	// precedes the algorithm and the protocol of a kernel that uses NCCL's channels.
+	// Description consists of the kind of launch and a name: "symmetric kernel " and a window
+	// kernel, "copy engine, " and the method of a copy in windows without a kernel, or "plain " and
+	// the algorithm and protocol of a kernel that uses NCCL's channels.
 	Description string
 	// Windowed reports whether the launch used windows.
 	Windowed bool
@@ -26,7 +26,7 @@ var (
 	plainKernel     = regexp.MustCompile(`^Algo (\S+) proto (\S+) channel{Lo\.\.Hi}={\d+\.\.\d+}`)
 )
 
-// ParseChoice parses a message from NCCL's log, without the prefix. ok is false if the message does
+// ParseChoice parses a message of NCCL's log, without the prefix. ok is false if the message does
 // not describe a launch.
 func ParseChoice(message string) (c Choice, ok bool) {
 	launch := launchLine.FindStringSubmatch(message)

@@ -2,9 +2,9 @@
 // report them, and a buffer in a window does not imply a window kernel.
 //
 // A Recorder makes NCCL write its log to a file, and Read parses that file. Log.Prove returns the
-// choices for the calls of a program. From NCCL 2.28 on, only rank 0 of a communicator logs its
-// choices. A call is logged when it is launched, so a call captured into a graph is logged once,
-// not at each replay.
+// choices for a program's calls. From NCCL 2.28 on, only rank 0 of a communicator logs its choices.
+// A call is logged when it is launched. A call captured into a graph is logged once, not at each
+// replay.
 //
 // # Lines
 //
@@ -16,7 +16,7 @@
 //	AllGather [Copy Engine]: 4096 Bytes -> cudaMemcpy
 //	AllReduce: 4096 Bytes -> Algo RING proto LL channel{Lo..Hi}={0..1}
 //
-// NCCL 2.27 omits nWorks, and logs on all ranks. The number of bytes is the count argument of the
-// call multiplied by the size of an element, which is one rank's part of an AllGather or a
+// NCCL 2.27 omits nWorks, and logs on all ranks. The number of bytes is the call's count argument
+// multiplied by the size of an element, which is one rank's part of an AllGather or a
 // ReduceScatter. Calls that an NCCL group combines share a line with the sum of their bytes.
 package proof

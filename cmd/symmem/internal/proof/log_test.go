@@ -13,11 +13,11 @@ import (
 	"pgregory.net/rapid"
 )
 
-// TestLogsOfEachVersion parses the logs in testdata, which contain lines in the format of each NCCL
-// version. go test -rewrite updates the expected output. The commands are:
+// TestLogsOfEachVersion parses the logs in testdata, which contain lines of each NCCL version. go
+// test -rewrite updates the expected output. The commands are:
 //
 //	parse   parse the input as a log
-//	prove   print the answers for the collectives and sizes in the input, using the previous log
+//	prove   print the answers for the collectives and sizes in the input, from the previous log
 func TestLogsOfEachVersion(t *testing.T) {
 	datadriven.Walk(t, "testdata/logs", func(t *testing.T, path string) {
 		var log Log
@@ -39,7 +39,6 @@ func TestLogsOfEachVersion(t *testing.T) {
 	})
 }
 
-// describe lists the choices of a log.
 func describe(l Log) string {
 	var b strings.Builder
 	for _, c := range l {
@@ -49,7 +48,6 @@ func describe(l Log) string {
 	return b.String()
 }
 
-// answers returns the answer for each line of the input.
 func answers(t *testing.T, l Log, input string) string {
 	t.Helper()
 	var b strings.Builder
@@ -85,8 +83,7 @@ func TestParseReturnsReadError(t *testing.T) {
 	}
 }
 
-// TestParseChoice prints choices with NCCL's format strings. ParseChoice must return the same
-// choices.
+// TestParseChoice prints choices with NCCL's format strings and parses them.
 func TestParseChoice(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		name := rapid.StringMatching(`[A-Z][A-Za-z0-9_]{0,30}`)

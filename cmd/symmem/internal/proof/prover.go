@@ -10,9 +10,9 @@ import (
 // Usage describes the flag that enables a Prover.
 const Usage = "print which kernels NCCL chose, from its own log"
 
-// Prover implements the flag --prove of commands. It records calls and prints which kernels NCCL
+// Prover implements the flag --prove of commands. It records calls and prints the kernels that NCCL
 // used for each. While On is false, all methods do nothing. Otherwise they must be called in the
-// order Start, Called for each call, Write, Close. A Prover must not be used concurrently.
+// order Start, Called for each call, Write, Close. A Prover is not safe for concurrent use.
 type Prover struct {
 	// On is the value of the flag.
 	On       bool
@@ -29,15 +29,15 @@ func (p *Prover) Start() (err error) {
 	return err
 }
 
-// Called records a call. It records repeated calls only once. See CollectiveOf for the arguments.
+// Called records a call, once if it is repeated. See CollectiveOf for the arguments.
 func (p *Prover) Called(operation string, count int64, elementBytes int) {
 	if c := CollectiveOf(operation, count, elementBytes); p.On && !slices.Contains(p.calls, c) {
 		p.calls = append(p.calls, c)
 	}
 }
 
-// Write prints a line for each recorded call. Each line starts with the prefix. Only rank 0 has a
-// log, so other ranks must not call Write.
+// Write prints a line, with a prefix, for each recorded call. Only rank 0 has a log, so other ranks
+// must not call Write.
 func (p *Prover) Write(w io.Writer, prefix string) error {
 	if p.recorder == nil {
 		return nil

@@ -15,18 +15,18 @@ import (
 type Recorder struct {
 	// file is the path of the log.
 	file string
-	// temporary is set if the user has not requested the log.
+	// temporary is set unless the user has requested the log.
 	temporary bool
 	problem   string
 }
 
 // Start sets environment variables that make NCCL log its choices. It must be called before this
-// process first calls NCCL, because NCCL caches the variables.
+// process first calls NCCL, which caches the variables.
 //
 // Variables that are already set keep their values. If they prevent the log, Problem returns the
-// reason. Without NCCL_DEBUG_FILE, the log is an unnamed file. Such a file disappears when the
-// process ends, even if it is killed. If NCCL_DEBUG is set, the user has requested a log. Start
-// then creates the log in a new folder and keeps it.
+// reason. Without NCCL_DEBUG_FILE, the log is an unnamed file, which disappears when the process
+// ends, even if it is killed. If NCCL_DEBUG is set, the user has requested a log: Start then
+// creates the log in a new folder and keeps it.
 func Start() (*Recorder, error) {
 	p := plan(os.Getenv)
 	r := &Recorder{problem: p.problem}
@@ -45,7 +45,7 @@ func Start() (*Recorder, error) {
 	return r, nil
 }
 
-// createFile determines the log's file and creates it, unless the user has named a file.
+// createFile creates the log's file, unless the user has named a file.
 func (r *Recorder) createFile(p *settings) (err error) {
 	host, err := os.Hostname()
 	if err != nil {
@@ -79,7 +79,7 @@ const tmpfile = 0x400000
 // not support such files, it creates a named file and removes the name.
 //
 // The descriptor stays open until the process ends. NCCL opens the log by the descriptor's number
-// and truncates it, possibly late. Therefore the number must not be reused for another file.
+// and truncates it, possibly late, so the number must not be reused for another file.
 func createUnnamed(folder string) (fd int, err error) {
 	const flags = syscall.O_RDWR | syscall.O_CLOEXEC
 	fd, err = syscall.Open(folder, flags|tmpfile|syscall.O_DIRECTORY, 0o600)
@@ -94,11 +94,10 @@ func createUnnamed(folder string) (fd int, err error) {
 	return fd, errors.Join(err, os.Remove(file.Name()), file.Close())
 }
 
-// Problem returns the reason why the log cannot show which kernels ran, with advice. It returns ""
-// if there is no such reason.
+// Problem returns the reason why the log cannot show which kernels ran, with advice, or "".
 func (r *Recorder) Problem() string { return r.problem }
 
-// Read parses the log written so far. It treats a missing file as an empty log.
+// Read parses the log written so far. A missing file counts as an empty log.
 func (r *Recorder) Read() (Log, error) {
 	file, err := os.Open(r.file)
 	if errors.Is(err, os.ErrNotExist) {
@@ -111,7 +110,7 @@ func (r *Recorder) Read() (Log, error) {
 	return Parse(file)
 }
 
-// Close truncates the log unless the user has requested it. NCCL may continue to write to the log.
+// Close truncates the log unless the user has requested it. NCCL may still write to the log.
 func (r *Recorder) Close() error {
 	if !r.temporary {
 		return nil
@@ -129,7 +128,8 @@ const (
 	fileVariable  = "NCCL_DEBUG_FILE"
 )
 
-// parts lists the subsystems to log by default. Proofs need TUNING; the others explain its choices.
+// parts lists the default subsystems of the log. Proofs need TUNING; the others explain its
+// choices.
 const parts = "INIT,TUNING,REG,ALLOC"
 
 // settings holds the changes to make to the environment.
@@ -142,8 +142,8 @@ type settings struct {
 	problem string
 }
 
-// plan decides which variables to set. It keeps variables that are already set. It does not choose
-// the file.
+// plan decides which variables to set, without those that are already set. It does not choose the
+// file.
 func plan(getenv func(string) string) settings {
 	p := settings{set: map[string]string{}, pattern: getenv(fileVariable)}
 	level, subsystems := getenv(levelVariable), getenv(partsVariable)
@@ -167,7 +167,7 @@ func plan(getenv func(string) string) settings {
 }
 
 // enablesTuning reports whether a list of subsystems enables TUNING. A list that starts with ^
-// names the excluded subsystems.
+// lists excluded subsystems.
 func enablesTuning(subsystems string) bool {
 	list, inverted := strings.CutPrefix(subsystems, "^")
 	for name := range strings.SplitSeq(list, ",") {
@@ -178,12 +178,11 @@ func enablesTuning(subsystems string) bool {
 	return inverted
 }
 
-// escape escapes a file name so that NCCL's expansion yields the name.
 func escape(name string) string { return strings.ReplaceAll(name, "%", "%%") }
 
-// expand expands a file name as NCCL does (ncclDebugInit in src/debug.cc). It replaces %h by the
-// host name up to the first dot, with dashes for characters that file names must not contain, %p by
-// the process id, and %% by a percent sign.
+// expand expands a file name as NCCL does (ncclDebugInit in src/debug.cc): %h is the host name up
+// to the first dot, with dashes for characters that file names must not contain, %p the process id,
+// and %% a percent sign.
 func expand(pattern, host string, pid int) string {
 	host, _, _ = strings.Cut(host, ".")
 	host = strings.NewReplacer("%", "-", "/", "-").Replace(host)

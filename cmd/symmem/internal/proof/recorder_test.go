@@ -86,7 +86,7 @@ func TestExpandFileName(t *testing.T) {
 	}
 }
 
-// clearVariables clears the variables that control NCCL's log until the end of the test.
+// clearVariables clears NCCL's log variables until the end of the test.
 func clearVariables(t *testing.T) {
 	t.Helper()
 	for _, name := range []string{levelVariable, partsVariable, fileVariable} {
@@ -104,7 +104,7 @@ func TestRecorderReadsLog(t *testing.T) {
 	if log, err := r.Read(); err != nil || len(log) != 0 {
 		t.Errorf("before the first line, Read = %+v, %v; want an empty log", log, err)
 	}
-	// If the process is killed now, no file remains.
+	// No file would remain if the process were killed now.
 	if remaining, err := os.ReadDir(os.Getenv("TMPDIR")); err != nil || len(remaining) > 0 {
 		t.Errorf("the folder contains %v, %v; want nothing", remaining, err)
 	}
