@@ -7,26 +7,26 @@ import (
 	"symmem/cmd/symmem/internal/workload"
 )
 
-// Config configures a run. It must be the same on all ranks.
+// Config configures a run, equally on all ranks.
 type Config struct {
 	workload.Config
-	// Cases is the number of buffers that are live at once. Rounds is the number of times that the
-	// buffers are allocated, reduced and freed. Later rounds reuse memory.
+	// Cases is the number of buffers that are live at once. Rounds is the number of times that they
+	// are allocated, reduced and freed. Later rounds reuse memory.
 	Cases, Rounds int
 	// Elements is the length of each case in float32 elements.
 	Elements int64
-	// Churn is the number of random allocations and frees before the cases of each round. All ranks
-	// make the same ones. Some of the live blocks are reduced and checked.
+	// Churn is the number of random allocations and frees, equal on all ranks, before the cases of
+	// each round. Some of the live blocks are reduced and checked.
 	Churn int
-	// Groups is the number of groups that use the pool. The first is the world. The other groups
+	// Groups is the number of groups that use the pool. The first is the world, and the others
 	// overlap. Each group runs all cases.
 	Groups int
 	// Path selects the path of collectives. Only PathWindow proves that memory is symmetric,
 	// because the plain path is correct for buffers at any address.
 	Path symmem.PathChoice
 	// Deterministic is an optional formula. With a formula, cases cycle through all types and
-	// reductions. Their numbers cancel each other, and results must match those of the formula bit
-	// for bit.
+	// reductions. Their numbers cancel each other, and results must match the formula's bit for
+	// bit.
 	Deterministic symmem.Formula
 	// CallSites is a field of symmem.Options.
 	CallSites bool
@@ -79,9 +79,9 @@ func (c *Config) Validate() error {
 	return nil
 }
 
-// Options returns the options with which a rank opens its Runtime. It disables background
-// comparisons. Ranks then compare only when the program registers and at its end. Therefore equal
-// runs give equal reports.
+// Options returns the options with which a rank opens its Runtime. Background comparisons are
+// disabled: ranks compare only when the program registers and at its end, so equal runs give equal
+// reports.
 func (c *Config) Options() symmem.Options {
 	o := c.Config.Options()
 	o.CheckInterval, o.CallSites, o.Path, o.Deterministic = -1, c.CallSites, c.Path, c.Deterministic

@@ -15,7 +15,7 @@ import (
 // diagram draws the differences between ranks.
 type diagram struct{ *symmem.DivergenceError }
 
-// side holds what a set of ranks observed, labelled with a letter.
+// side is an observation, labelled with a letter, and the ranks that made it.
 type side struct {
 	letter string
 	symmem.Side
@@ -57,7 +57,6 @@ func (d diagram) draw(b *bytes.Buffer) {
 	}
 }
 
-// maxMapRanks is the largest number of ranks for which a map is drawn.
 const maxMapRanks = 24
 
 func (d diagram) where() string {
@@ -90,7 +89,6 @@ func (d diagram) drawMap(b *bytes.Buffer, sides []side) {
 	b.WriteByte('\n')
 }
 
-// numbers returns the ranks with an observation, in ascending order.
 func (d diagram) numbers() []int { return slices.Sorted(maps.Keys(d.Ranks())) }
 
 // sides returns the observations, ordered by their lowest rank and labelled with letters.

@@ -8,9 +8,9 @@ import (
 )
 
 // makeGroups creates the groups of a run. The first is the world. Each other group contains a
-// little more than half of the ranks, which are neighbours. It starts one rank after the previous
-// group. Therefore any two groups overlap. A group without this rank is nil. makeGroups is
-// collective over the world.
+// little more than half of the ranks, which are neighbours, and starts one rank after the previous
+// group, so any two groups overlap. A group without this rank is nil. makeGroups is collective over
+// the world.
 func makeGroups(
 	ctx context.Context, world *symmem.Group, count int,
 ) ([]*symmem.Group, error) {

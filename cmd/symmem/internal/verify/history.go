@@ -3,10 +3,8 @@ package verify
 import "math/rand/v2"
 
 // history draws a random sequence of allocations and frees. Sizes come from a small set and frees
-// are random. Therefore several segments have free blocks of the same size, and placement has to
-// choose between them.
-//
-// Histories with the same seed are the same on every rank.
+// are random, so several segments have free blocks of the same size, between which placement has to
+// choose. Histories with the same seed are the same on every rank.
 type history struct {
 	draws *rand.Rand
 	sizes []int64 // in elements
@@ -15,7 +13,6 @@ type history struct {
 	total int64 // number of live elements
 }
 
-// liveBlock represents a live block of a history.
 type liveBlock struct {
 	slot     int
 	elements int64
@@ -23,8 +20,7 @@ type liveBlock struct {
 
 // churnBlocks is the maximum number of live blocks if all have the largest size. churnUnit is the
 // minimum number of elements in a block of the largest size. Without this minimum, the churn of
-// small cases would fit into one segment. In a single segment, addresses and offsets have the same
-// order.
+// small cases would fit into one segment, where addresses and offsets have the same order.
 const (
 	churnBlocks = 12
 	churnUnit   = 256 << 10
@@ -39,11 +35,11 @@ func newHistory(seed uint64, elements int64) *history {
 	}
 }
 
-// step draws the next event and returns its block. The event allocates a block in the given slot or
-// frees a live block.
+// step draws the next event, which allocates a block in the given slot or frees a live block, and
+// returns that block.
 func (h *history) step(slot int) (block liveBlock, allocated bool) {
 	elements := h.sizes[h.draws.IntN(len(h.sizes))]
-	grow := h.draws.IntN(20) < 11 // allocate slightly more often, to fill the memory
+	grow := h.draws.IntN(20) < 11 // more allocations than frees, to fill the memory
 	if len(h.live) == 0 || grow && h.total+elements <= h.limit {
 		block = liveBlock{slot: slot, elements: elements}
 		h.live = append(h.live, block)
@@ -53,8 +49,8 @@ func (h *history) step(slot int) (block liveBlock, allocated bool) {
 	return h.release(h.draws.IntN(len(h.live))), false
 }
 
-// release removes a live block. All ranks must remove it in the same way, because the order of the
-// remaining blocks affects later draws.
+// release removes a live block, in the same way on all ranks, because the order of the remaining
+// blocks affects later draws.
 func (h *history) release(index int) liveBlock {
 	block := h.live[index]
 	last := len(h.live) - 1
@@ -64,7 +60,7 @@ func (h *history) release(index int) liveBlock {
 	return block
 }
 
-// pick draws a live block. ok is false if there is none.
+// pick draws a live block, if there is one.
 func (h *history) pick() (block liveBlock, ok bool) {
 	if len(h.live) == 0 {
 		return liveBlock{}, false

@@ -8,12 +8,11 @@ import (
 	"symmem"
 )
 
-// outcome classifies how a rank's program ended.
 type outcome int
 
 // The outcomes in ascending order of severity. A more severe outcome on one rank can cause a less
-// severe one on another rank. A lost rank makes others time out. Ranks of a failed group abort
-// their other groups.
+// severe one on another: a lost rank makes others time out, and ranks of a failed group abort their
+// other groups.
 const (
 	succeeded outcome = iota
 	groupAborted
@@ -23,7 +22,7 @@ const (
 	ranksDiverged
 )
 
-// account holds the results that one rank sends to the others at the end.
+// account holds the results that a rank sends to the others at the end.
 type account struct {
 	Rank       int                     `json:"rank"`
 	Outcome    outcome                 `json:"outcome"`
@@ -34,7 +33,6 @@ type account struct {
 	Paths map[string]string `json:"paths"`
 }
 
-// end records how the program ended on this rank.
 func (a *account) end(err error) {
 	a.Outcome = outcomeOf(err)
 	if err == nil {
@@ -62,8 +60,8 @@ func outcomeOf(err error) outcome {
 	return otherError
 }
 
-// mostSevere returns the account with the most severe outcome. If several accounts have that
-// outcome, it returns that of the lowest rank. Therefore all ranks report the same account.
+// mostSevere returns the account with the most severe outcome, of the lowest rank if there are
+// several, so that all ranks report the same account.
 func mostSevere(accounts []account) *account {
 	worst := slices.MaxFunc(accounts, func(a, b account) int {
 		return cmp.Compare(a.Outcome, b.Outcome)

@@ -10,7 +10,7 @@ import (
 	"symmem/driver/formula"
 )
 
-// finding holds the result of one rank in one all-reduce.
+// finding is the result of one rank in one all-reduce.
 type finding struct {
 	// Ran reports whether the all-reduce completed and its result was read.
 	Ran bool `json:"ran"`
@@ -24,8 +24,8 @@ type finding struct {
 	MeanDiff float64 `json:"mean_diff"`
 }
 
-// tolerance is the permitted relative error. Sums over very many ranks are rounded. With a formula,
-// no error is permitted.
+// tolerance is the permitted relative error, because sums over very many ranks are rounded. With a
+// formula, no error is permitted.
 const tolerance = 1e-5
 
 // setFormula assigns a type and a reduction to row number i, cycling through all of them. It does
@@ -56,7 +56,6 @@ func (r *row) input(rank, ranks int) []byte {
 // expected returns the sum of the contributions of n ranks.
 func expected(value float64, n int) float64 { return value * float64(n) * float64(n+1) / 2 }
 
-// compare checks every element of a row's result.
 func (r *row) compare(got []byte, ranks int) finding {
 	if r.formula == driver.AnyFormula {
 		want := workload.Encode(nil, r.dataType, expected(r.value, ranks))
@@ -69,8 +68,7 @@ func (r *row) compare(got []byte, ranks int) finding {
 	return r.compareWith(got, formula.Reduce(r.formula, r.reduceOp, r.dataType, inputs), 0)
 }
 
-// compareWith compares elements with the wanted ones. It repeats the wanted elements if there are
-// too few.
+// compareWith compares elements with the wanted ones, which are repeated if there are too few.
 func (r *row) compareWith(got, wanted []byte, tolerance float64) finding {
 	f := finding{Ran: true}
 	sum, size := 0.0, r.dataType.Size()
@@ -91,8 +89,8 @@ func (r *row) compareWith(got, wanted []byte, tolerance float64) finding {
 	return f
 }
 
-// distance returns |v - want|. It returns a large number instead of infinity or NaN, because JSON
-// cannot represent them.
+// distance returns |v - want|, or a large number instead of infinity or NaN, which JSON cannot
+// represent.
 func distance(v, want float64) float64 {
 	d := math.Abs(v - want)
 	if math.IsNaN(d) || d > math.MaxFloat32 {

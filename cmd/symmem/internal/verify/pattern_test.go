@@ -39,7 +39,6 @@ func TestCompareCountsWrongElements(t *testing.T) {
 	}
 }
 
-// compareWithValue compares all elements with one number.
 func compareWithValue(want float64, data ...float32) finding {
 	got := make([]byte, 0, 4*len(data))
 	for _, v := range data {
@@ -49,13 +48,11 @@ func compareWithValue(want float64, data ...float32) finding {
 	return w.compareWith(got, workload.Encode(nil, symmem.Float32, want), tolerance)
 }
 
-// inputElement returns the element that a rank contributes to a row.
 func inputElement(value float64, rank int) float64 {
 	w := &row{dataType: symmem.Float32, value: value, elements: 1}
 	return workload.Decode(w.input(rank, 0), symmem.Float32)
 }
 
-// TestForeignPartChangesSum replaces one rank's contribution by that of another case.
 func TestForeignPartChangesSum(t *testing.T) {
 	const ranks = 8
 	for value := 1.0; value < 20; value++ {

@@ -8,7 +8,6 @@ import (
 	"symmem/driver"
 )
 
-// action enumerates the kinds of steps.
 type action uint8
 
 const (
@@ -21,7 +20,7 @@ const (
 	doNoise                // make unrelated allocations, which differ between ranks
 )
 
-// step is one instruction of a program. slot is the number of a buffer. row is the index of a
+// step is one instruction of a program. slot is the number of a buffer, and row the index of a
 // reported all-reduce.
 type step struct {
 	action   action
@@ -30,7 +29,7 @@ type step struct {
 	elements int64 // for doAlloc
 }
 
-// row describes a checked and reported all-reduce.
+// row is a checked and reported all-reduce.
 type row struct {
 	name     string
 	round    int
@@ -40,26 +39,23 @@ type row struct {
 	value    float64
 	dataType symmem.DataType
 	reduceOp symmem.ReduceOp
-	// If formula is set, inputs are drawn from seed, and bits are compared.
+	// If formula is set, inputs are drawn from seed, and results are compared bit for bit.
 	formula driver.Formula
 	seed    uint64
 }
 
-// program lists the steps that all ranks execute. It does not change after compose.
+// program lists the steps that all ranks execute. It is immutable after compose.
 type program struct {
 	steps []step
 	rows  []row
 	slots int // number of buffers over the whole run
-	// first is the size of the pool's first segment in bytes.
 	first int64
 	// spread is set if 32 times that size is mapped before the first step.
 	spread bool
 }
 
-// elementBytes is the size of a float32.
 const elementBytes = 4
 
-// composer builds a program.
 type composer struct {
 	config    Config
 	program   program
@@ -68,7 +64,6 @@ type composer struct {
 	numChecks int // all-reduces of churn so far
 }
 
-// compose compiles a Config.
 func compose(config Config) *program {
 	c := &composer{config: config, history: newHistory(config.Seed, config.Elements)}
 	c.program.first = workload.FirstSegment
@@ -87,9 +82,8 @@ func compose(config Config) *program {
 
 func (c *composer) emit(s step) { c.program.steps = append(c.program.steps, s) }
 
-// spread returns a size in bytes. 32 times that size is twice the memory that the program needs.
-// The size is rounded up to a multiple of the segment size. With that memory mapped, no rank needs
-// to map more.
+// spread returns a size in bytes. 32 times that size, rounded up to whole segments, is twice the
+// memory that the program needs, so no rank needs to map more.
 func (c *composer) spread() int64 {
 	need := (int64(c.config.Cases)*c.config.Elements + c.history.limit) * elementBytes
 	return (need/16 + workload.FirstSegment - 1) / workload.FirstSegment * workload.FirstSegment
@@ -102,7 +96,6 @@ const (
 	churnChecks = 64
 )
 
-// churn adds the churn of one round: allocations, frees, and checked all-reduces of some blocks.
 func (c *composer) churn(round int) {
 	stride := max(churnStride, c.config.Churn/churnChecks)
 	for n := 1; n <= c.config.Churn; n++ {
@@ -119,7 +112,6 @@ func (c *composer) churn(round int) {
 	}
 }
 
-// churnOnce adds steps that allocate or free one block, as the history draws.
 func (c *composer) churnOnce() {
 	slot := c.program.slots
 	block, allocated := c.history.step(slot)
@@ -157,11 +149,10 @@ func (c *composer) cases(round, group int) {
 	}
 }
 
-// maxValue limits the values of cases. Values start at 1. Sums over some hundred ranks are then
+// maxValue limits the values of cases, which start at 1, so that sums over some hundred ranks are
 // exact in float32. Churn uses larger values.
 const maxValue = 997
 
-// reduce adds steps that fill all blocks and then reduce each.
 func (c *composer) reduce(blocks []liveBlock, rows ...row) {
 	first := len(c.program.rows)
 	for i, b := range blocks {
@@ -175,7 +166,6 @@ func (c *composer) reduce(blocks []liveBlock, rows ...row) {
 	}
 }
 
-// freeRest adds steps that free the remaining blocks of churn.
 func (c *composer) freeRest() {
 	for len(c.history.live) > 0 {
 		c.emit(step{action: doFree, slot: c.history.release(len(c.history.live) - 1).slot})

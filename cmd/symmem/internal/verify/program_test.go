@@ -9,7 +9,6 @@ import (
 	"symmem"
 )
 
-// anyConfig draws the configuration of a workload of moderate length.
 func anyConfig(t *rapid.T) Config {
 	c := Default()
 	c.Cases = rapid.IntRange(1, 9).Draw(t, "cases")
@@ -24,7 +23,7 @@ func anyConfig(t *rapid.T) Config {
 	return c
 }
 
-// model executes a program without memory. It records which slots hold a buffer.
+// model executes a program without memory, and records which slots hold a buffer.
 type model struct {
 	t       *rapid.T
 	p       *program

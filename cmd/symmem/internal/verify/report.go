@@ -54,10 +54,10 @@ const (
 
 // Case holds the result of one all-reduce.
 type Case struct {
-	// Name is "round.case". For a block after N steps of churn, it is "round.churnN". With a
-	// formula, Name also contains the reduction and the type.
+	// Name is "round.case", or "round.churnN" for a block after N steps of churn. With a formula,
+	// Name also contains the reduction and the type.
 	Name string `json:"name"`
-	// Round counts from 1, and Group from 0. Group 0 is the world.
+	// Round counts from 1. Group counts from 0, the world.
 	Round int  `json:"round"`
 	Group int  `json:"group"`
 	Churn bool `json:"churn"`
@@ -82,7 +82,6 @@ func (r *Report) OK() bool {
 	return r.Failed == 0 && r.NotRun == 0 && r.Divergence == nil && r.Fault == ""
 }
 
-// newReport returns a Report without results.
 func newReport(rt *symmem.Runtime, c *Config) Report {
 	r := Report{
 		Backend: rt.Device().Backend, Source: rt.Source(), Ranks: rt.Size(),
@@ -96,8 +95,8 @@ func newReport(rt *symmem.Runtime, c *Config) Report {
 	return r
 }
 
-// merge combines the results of ranks. It is a pure function: ranks with the same accounts return
-// the same report.
+// merge combines the ranks' results. It is a pure function: ranks with the same accounts return the
+// same report.
 func merge(r Report, p *program, accounts []account) *Report {
 	worst := mostSevere(accounts)
 	missing := NotRun
@@ -118,7 +117,6 @@ func merge(r Report, p *program, accounts []account) *Report {
 	return &r
 }
 
-// tookPaths sets Took and Why from the paths that ranks took.
 func (r *Report) tookPaths(accounts []account) {
 	all := map[string]string{}
 	for i := range accounts {
@@ -137,8 +135,7 @@ func (r *Report) tookPaths(accounts []account) {
 	}
 }
 
-// errorOf returns the error that ended the run. It adds the rank as a prefix if only one rank has
-// the error.
+// errorOf returns the error that ended the run, with the rank as a prefix if only one rank has it.
 func errorOf(worst *account, accounts []account) string {
 	others := func(a account) bool { return a.Rank != worst.Rank && a.Text == worst.Text }
 	if len(accounts) == 1 || slices.ContainsFunc(accounts, others) {
@@ -147,7 +144,6 @@ func errorOf(worst *account, accounts []account) string {
 	return fmt.Sprintf("rank %d: %s", worst.Rank, worst.Text)
 }
 
-// add adds a case and counts it.
 func (r *Report) add(c Case, missing string) {
 	switch c.Result {
 	case Passed:
@@ -161,8 +157,8 @@ func (r *Report) add(c Case, missing string) {
 	r.Cases = append(r.Cases, c)
 }
 
-// caseOf combines the findings for row i. If a rank has not finished the case, the case counts as
-// not run, unless another rank found a wrong element.
+// caseOf combines the findings for row i. A case that a rank has not finished counts as not run,
+// unless another rank found a wrong element.
 func caseOf(w *row, i, ranks int, accounts []account) Case {
 	c := Case{
 		Name: w.name, Round: w.round, Group: w.group, Churn: w.churn,

@@ -78,7 +78,6 @@ func TestNonMembersDoNotAffectCase(t *testing.T) {
 	}
 }
 
-// exampleReport returns a report with a row for each result.
 func exampleReport(d *symmem.DivergenceError) *Report {
 	p := &program{rows: []row{
 		{name: "1.churn8", round: 1, churn: true, elements: 100, value: 998},

@@ -10,7 +10,6 @@ import (
 	"symmem/cmd/symmem/internal/workload"
 )
 
-// runner executes a program on one rank.
 type runner struct {
 	rt       *symmem.Runtime
 	config   Config
@@ -26,11 +25,10 @@ type runner struct {
 	progress func(done, all int)
 }
 
-// Run executes the workload on this rank and returns the same Report on every rank. It is
-// collective over the world.
-//
-// Faults of the workload are part of the Report. Run returns an error if the ranks could not
-// exchange their results. The Report, if not nil, then contains only this rank's findings.
+// Run executes the workload on this rank, collectively over the world, and returns the same Report
+// on every rank. The Report includes faults of the workload. Run returns an error if the ranks
+// could not exchange their results. The Report, if not nil, then contains only this rank's
+// findings.
 func Run(
 	ctx context.Context, rt *symmem.Runtime, c Config, progress func(done, all int),
 ) (*Report, error) {
@@ -62,7 +60,6 @@ func Run(
 	return report, nil
 }
 
-// ownError returns the error that ended the workload on this rank, or nil.
 func ownError(a account) error {
 	if a.Outcome == succeeded {
 		return nil
@@ -70,7 +67,6 @@ func ownError(a account) error {
 	return errors.New(a.Text)
 }
 
-// share exchanges the accounts of all ranks.
 func share(ctx context.Context, d *workload.Gatherer, own account) ([]account, error) {
 	accounts, err := workload.Gather(ctx, d, own)
 	if err != nil {
@@ -86,14 +82,13 @@ func share(ctx context.Context, d *workload.Gatherer, own account) ([]account, e
 	return accounts, nil
 }
 
-// account runs the program and returns its account.
 func (r *runner) account(ctx context.Context) account {
 	a := account{Rank: r.rt.Rank()}
 	err := r.run(ctx)
 	a.end(err)
 	a.Findings, a.Paths = r.findings, r.paths
 	if err != nil {
-		// Ranks that are not in the failed group must not wait for this rank.
+		// Ranks outside the failed group must not wait for this rank.
 		workload.Abort(append(r.groups, r.rt.World())...)
 	}
 	return a
@@ -167,7 +162,6 @@ func (r *runner) fill(ctx context.Context, s *step) error {
 	return r.copy(ctx, memory, symmem.Host(w.input(g.Rank(), g.Size())))
 }
 
-// copy copies memory and waits for the copy.
 func (r *runner) copy(ctx context.Context, to, from symmem.Memory) error {
 	if err := r.rt.DefaultStream().Copy(to, from); err != nil {
 		return err
@@ -200,7 +194,6 @@ func (r *runner) reduce(ctx context.Context, s *step) error {
 	return r.notePath(g, memory, w)
 }
 
-// notePath records the path of an all-reduce.
 func (r *runner) notePath(g *symmem.Group, m symmem.Memory, w *row) error {
 	e, err := g.Explain(symmem.OpAllReduce, m, m, w.elements, w.dataType)
 	if err != nil {
@@ -212,7 +205,7 @@ func (r *runner) notePath(g *symmem.Group, m symmem.Memory, w *row) error {
 	return nil
 }
 
-// memory returns the part of the slot's buffer that the elements of a row fill.
+// memory returns the part of the slot's buffer that a row's elements fill.
 func (r *runner) memory(s *step, w *row) (symmem.Memory, error) {
 	return r.slots[s.slot].Memory().Slice(0, w.elements*int64(w.dataType.Size()))
 }

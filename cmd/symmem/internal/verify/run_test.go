@@ -10,7 +10,6 @@ import (
 	"symmem/internal/ranktest"
 )
 
-// runOnAllRanks runs a workload on every rank of a world in this process.
 func runOnAllRanks(t *testing.T, ranks int, c Config) []*Report {
 	t.Helper()
 	runtimes, err := symmem.OpenLocal(t.Context(), ranks, c.Options())
@@ -30,7 +29,6 @@ func runOnAllRanks(t *testing.T, ranks int, c Config) []*Report {
 	return reports
 }
 
-// smallConfig returns a workload that takes some milliseconds.
 func smallConfig() Config {
 	c := Default()
 	c.Elements, c.Cases, c.Churn, c.Skew = 1<<10, 3, 60, true
@@ -59,7 +57,6 @@ func TestDefaultPlacementPassesAtAllCheckLevels(t *testing.T) {
 	}
 }
 
-// divergingConfig returns a workload that diverges at its first blocks.
 func divergingConfig() Config {
 	c := smallConfig()
 	c.Placement = symmem.PlaceByAddress

@@ -62,9 +62,8 @@ func (r *Report) table(b *bytes.Buffer) error {
 	return t.Flush()
 }
 
-// foldable returns the number of cases that share one line of the table, starting with case i.
-// Consecutive blocks of churn with the same result share a line. Failures and other cases get
-// separate lines.
+// foldable returns the number of cases, from case i, that share one line of the table. Consecutive
+// blocks of churn with the same result share a line. Failures and other cases get separate lines.
 func (r *Report) foldable(i int) int {
 	first := &r.Cases[i]
 	if !first.Churn || first.Result == Failed {
@@ -96,7 +95,7 @@ func (r *Report) line(w io.Writer, cases []Case) {
 	}
 	worst, mean := fmt.Sprintf("%.8f", maxDiff), fmt.Sprintf("%.8f", meanDiff)
 	if first.Result != Passed && first.Result != Failed {
-		symmetric, worst, mean = "-", "-", "-" // The values are unknown because the case has not run.
+		symmetric, worst, mean = "-", "-", "-" // unknown because the case has not run
 	}
 	if r.Groups > 1 {
 		group += "\t"

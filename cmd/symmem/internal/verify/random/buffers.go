@@ -6,14 +6,14 @@ import (
 	"symmem"
 )
 
-// The limits of live memory. One limits the number of buffers. The other limits their total size as
-// a multiple of the maximum message size.
+// Limits of live memory: the number of buffers, and their total size as a multiple of the maximum
+// message size.
 const (
 	liveBuffers  = 64
 	liveMessages = 16
 )
 
-// buffers holds the pools of a round and the live buffers of its program.
+// buffers holds a round's pools and live buffers.
 type buffers struct {
 	draws   *draws
 	streams []*symmem.Stream
@@ -22,7 +22,6 @@ type buffers struct {
 	bytes   int64 // total size of live
 }
 
-// liveBuffer holds a live buffer and its pool.
 type liveBuffer struct {
 	pool   *symmem.Pool // nil for local memory
 	buffer symmem.Buffer
@@ -32,7 +31,7 @@ type liveBuffer struct {
 // memory returns the buffer without its padding.
 func (b liveBuffer) memory() (symmem.Memory, error) { return b.buffer.Memory().Slice(0, b.bytes) }
 
-// allocate allocates a buffer. It frees one instead if the limits are reached.
+// allocate allocates a buffer, or frees one if the limits are reached.
 func (b *buffers) allocate() error {
 	if b.full() {
 		return b.free()
@@ -41,13 +40,12 @@ func (b *buffers) allocate() error {
 	return b.keep(p)(p.AllocOn(choose(b.draws, b.streams), b.draws.size()))
 }
 
-// full reports whether the limits of live memory are reached.
 func (b *buffers) full() bool {
 	return len(b.live) >= liveBuffers || b.bytes >= liveMessages*b.draws.maxBytes
 }
 
-// keep returns a function that adds an allocated buffer to the live ones. Its arguments are the
-// results of the allocation.
+// keep returns a function that adds an allocated buffer, passed as the results of the allocation,
+// to the live ones.
 func (b *buffers) keep(p *symmem.Pool) func(symmem.Buffer, error) error {
 	return func(buffer symmem.Buffer, err error) error {
 		if err != nil {
@@ -74,7 +72,6 @@ func (b *buffers) allocateSeveral(
 	return nil
 }
 
-// free frees a live buffer, if there is one.
 func (b *buffers) free() error {
 	if len(b.live) == 0 {
 		return nil
@@ -82,7 +79,6 @@ func (b *buffers) free() error {
 	return b.drop(b.draws.IntN(len(b.live)))
 }
 
-// drop frees the i-th live buffer.
 func (b *buffers) drop(i int) error {
 	h := b.live[i]
 	b.live = slices.Delete(b.live, i, i+1)
@@ -90,7 +86,7 @@ func (b *buffers) drop(i int) error {
 	return h.buffer.Free()
 }
 
-// dropIf frees the live buffers for which the function returns true, the newest first.
+// dropIf frees the live buffers that selects accepts, the newest first.
 func (b *buffers) dropIf(selects func(liveBuffer) bool) error {
 	for i := len(b.live) - 1; i >= 0; i-- {
 		if selects(b.live[i]) {
@@ -102,7 +98,7 @@ func (b *buffers) dropIf(selects func(liveBuffer) bool) error {
 	return nil
 }
 
-// pick draws n different live buffers. It returns nil if there are fewer than n.
+// pick draws n different live buffers, or returns nil if there are fewer than n.
 func (b *buffers) pick(n int) []liveBuffer {
 	order := b.draws.Perm(len(b.live))
 	if len(order) < n {

@@ -11,7 +11,6 @@ import (
 	"symmem/cmd/symmem/internal/workload"
 )
 
-// calls draws, makes and checks the calls of a round.
 type calls struct {
 	world   *world
 	draws   *draws
@@ -29,7 +28,7 @@ var operations = []symmem.Operation{
 	symmem.OpReduceScatterV, symmem.OpGather, symmem.OpScatter,
 }
 
-// drawCall draws a call of a group that fits into two buffers of the given capacity in bytes.
+// drawCall draws a group's call that fits into two buffers of the given capacity in bytes.
 func (cs *calls) drawCall(group int, capacity int64) *exchange {
 	e := &exchange{Transfer: workload.Transfer{
 		Pattern: workload.Pattern{
@@ -40,7 +39,7 @@ func (cs *calls) drawCall(group int, capacity int64) *exchange {
 	}}
 	e.ReduceOp, e.Tag = choose(cs.draws, workload.Reductions(e.DataType)), cs.draws.Uint64()
 	// Messages between machines are not supported. Groups within a machine do not use messages
-	// either, because all ranks must draw the same operation.
+	// either then, because all ranks must draw the same operation.
 	if e.Operation == symmem.OpSend && cs.world.machines() > 1 {
 		e.Operation = symmem.OpAllReduce
 	}
@@ -58,7 +57,6 @@ func (cs *calls) drawCall(group int, capacity int64) *exchange {
 	return e
 }
 
-// collective makes a call on live buffers and checks its output.
 func (cs *calls) collective(ctx context.Context) error {
 	e, err := cs.drawExchange(cs.groups.index(), cs.buffers.pick(2))
 	if err != nil || e == nil {
@@ -68,8 +66,7 @@ func (cs *calls) collective(ctx context.Context) error {
 	return cs.runAndCheck(ctx, e)
 }
 
-// drawExchange draws a call of a group and its ranges in two buffers. It returns nil without
-// buffers.
+// drawExchange draws a group's call and its ranges in two buffers, or returns nil without buffers.
 func (cs *calls) drawExchange(group int, pair []liveBuffer) (*exchange, error) {
 	if pair == nil {
 		return nil, nil
@@ -93,8 +90,7 @@ func (cs *calls) drawExchange(group int, pair []liveBuffer) (*exchange, error) {
 	return e, e.Place(parts[0], parts[1])
 }
 
-// drawRange draws the offset of a call's memory in a buffer. It returns the memory that starts
-// there.
+// drawRange draws the offset of a call's memory in a buffer, and returns the memory from there.
 func (cs *calls) drawRange(e *exchange, memory symmem.Memory) (symmem.Memory, error) {
 	size := int64(e.DataType.Size())
 	slack := (memory.Bytes() - e.Count*size*int64(cs.world.rt.Size())) / size
@@ -108,8 +104,7 @@ func (cs *calls) drawRange(e *exchange, memory symmem.Memory) (symmem.Memory, er
 // burstCalls is the maximum number of calls in a burst.
 const burstCalls = 4
 
-// burst queues several calls on random streams, frees some of the buffers, and then waits for the
-// calls.
+// burst queues several calls on random streams, frees some of the buffers, and waits for the calls.
 func (cs *calls) burst(ctx context.Context) error {
 	picked := cs.buffers.pick(2 * (1 + cs.draws.IntN(burstCalls)))
 	var queued []*exchange
@@ -141,8 +136,8 @@ func (cs *calls) burst(ctx context.Context) error {
 	return nil
 }
 
-// queue queues a write of the input, the call, and a read of the output. If the streams differ, an
-// event orders them.
+// queue queues a write of the input, the call, and a read of the output. An event orders them if
+// the streams differ.
 func (cs *calls) queue(ctx context.Context, e *exchange) error {
 	if err := e.Fill(e.from); err != nil {
 		return fmt.Errorf("writing the input: %w", err)
@@ -153,7 +148,7 @@ func (cs *calls) queue(ctx context.Context, e *exchange) error {
 			return err
 		}
 	}
-	// Only members make the call, but all ranks record that it uses the input. Otherwise ranks
+	// Only members make the call, but all ranks record its use of the input. Otherwise ranks
 	// outside the group would reuse the buffer earlier.
 	if err := e.sender.UseOn(e.on); err != nil {
 		return err
@@ -167,7 +162,7 @@ func (cs *calls) queue(ctx context.Context, e *exchange) error {
 	return nil
 }
 
-// verify checks the output of a completed call. prefix precedes the call in a finding.
+// verify checks a completed call's output. prefix precedes the call in a finding.
 func (cs *calls) verify(e *exchange, prefix string) {
 	cs.tally.Calls++
 	if e.want == nil {
@@ -184,7 +179,6 @@ func (cs *calls) verify(e *exchange, prefix string) {
 		len(e.want)/e.DataType.Size(), d.First, d.Got, d.Want))
 }
 
-// runAndCheck queues one call, waits for it and checks its output.
 func (cs *calls) runAndCheck(ctx context.Context, e *exchange) error {
 	if err := cs.queue(ctx, e); err != nil {
 		return err
@@ -196,7 +190,6 @@ func (cs *calls) runAndCheck(ctx context.Context, e *exchange) error {
 	return nil
 }
 
-// allReduce makes an in-place all-reduce and checks its output.
 func (cs *calls) allReduce(
 	ctx context.Context, g *symmem.Group, s *symmem.Stream, b symmem.Buffer, bytes int64, tag uint64,
 ) error {

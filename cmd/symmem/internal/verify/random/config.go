@@ -9,15 +9,15 @@ import (
 	"symmem/cmd/symmem/internal/workload"
 )
 
-// Config holds the options of a run. They must be the same on all ranks. With CheckDefault, rounds
-// cycle through the check levels.
+// Config holds the options of a run, equal on all ranks. With CheckDefault, rounds cycle through
+// the check levels.
 type Config struct {
 	workload.Config
-	// From is the number of the first round. Numbers start at 1.
+	// From is the number of the first round, from 1.
 	From int
-	// Rounds is the maximum number of rounds. Zero means no limit.
+	// Rounds is the maximum number of rounds; zero means no limit.
 	Rounds int
-	// Duration is the time after which no round begins. Zero means no limit. Rounds or Duration
+	// Duration is the time after which no round begins; zero means no limit. Rounds or Duration
 	// must be set.
 	Duration time.Duration
 	// Steps is the number of steps in a round.
@@ -25,8 +25,8 @@ type Config struct {
 	// MaxBytes is the maximum size of a rank's message in bytes.
 	MaxBytes int64
 	// SharedGPUs is set if ranks share GPUs. Only graphs of the same group are then replayed
-	// concurrently. A rank's share of a GPU may be too small for the kernels of two groups (see
-	// Progress in package kernels).
+	// concurrently, because a rank's share of a GPU may be too small for the kernels of two groups
+	// (see Progress in package kernels).
 	SharedGPUs bool
 	// RoundTimeout limits the time of a round.
 	RoundTimeout time.Duration

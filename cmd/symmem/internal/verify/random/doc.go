@@ -1,10 +1,10 @@
 // Package random implements "symmem verify --for", which runs random programs on all ranks for a
-// given time. It finds rare failures such as wrong sums, waits that never end, and memory leaks.
+// given time. It finds rare failures such as wrong sums, endless waits and memory leaks.
 //
 // A program is a sequence of rounds. The steps of a round are drawn from the seed and the round's
-// number, so they are the same on every rank. Each round creates new pools and groups. Therefore a
-// round can be repeated without the earlier ones. All rounds share the Runtimes. Rounds cycle
-// through the check levels. Each rank also makes unrelated allocations (skew).
+// number, so they are the same on every rank. Each round creates new pools and groups, so it can be
+// repeated without the earlier rounds. All rounds share the Runtimes. Rounds cycle through the
+// check levels. Each rank also makes unrelated allocations (skew).
 //
 // Every element of every result is checked (see workload.Pattern).
 //

@@ -5,7 +5,7 @@ import (
 	"math/rand/v2"
 )
 
-// draws makes the random decisions of a round. All ranks make the same decisions.
+// draws makes a round's random decisions, which are the same on all ranks.
 type draws struct {
 	*rand.Rand
 	maxBytes int64 // maximum message size
@@ -15,13 +15,12 @@ func newDraws(c *Config, round int) *draws {
 	return &draws{rand.New(rand.NewPCG(c.Seed, uint64(round))), c.MaxBytes}
 }
 
-// choose draws an element of a slice.
 func choose[T any](d *draws, from []T) T { return from[d.IntN(len(from))] }
 
 // chance returns true with a probability of 1/n.
 func (d *draws) chance(n int) bool { return d.IntN(n) == 0 }
 
-// size draws a message size in bytes. Its logarithm is uniformly distributed.
+// size draws a message size in bytes from a log-uniform distribution.
 func (d *draws) size() int64 {
 	shortest, longest := math.Log(minMessage), math.Log(float64(d.maxBytes))
 	return int64(math.Exp(shortest + d.Float64()*(longest-shortest)))

@@ -8,7 +8,7 @@ import (
 	"symmem/cmd/symmem/internal/workload"
 )
 
-// exchange holds a call with its streams and its expected result.
+// exchange is a call with its streams and its expected result.
 type exchange struct {
 	workload.Transfer
 	// from is the stream that writes the input. on is the stream of the call.
@@ -19,7 +19,7 @@ type exchange struct {
 	want []byte
 }
 
-// launch makes the call, if this rank is a member of the group.
+// launch makes the call on a member of the group.
 func (e *exchange) launch(ctx context.Context) error {
 	if e.Group == nil || e.Operation == symmem.OpSend && e.Ranks == 1 {
 		return nil
@@ -28,7 +28,6 @@ func (e *exchange) launch(ctx context.Context) error {
 	return e.Launch(ctx, e.on, e.on)
 }
 
-// describe returns a description of the call.
 func (e *exchange) describe() string {
 	name := e.Operation.String()
 	if e.Operation == symmem.OpSend {

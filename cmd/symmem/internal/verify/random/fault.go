@@ -23,7 +23,6 @@ type faults struct {
 	timeout time.Duration
 }
 
-// mistake is an error that one rank makes while a group's graphs are replayed.
 type mistake int
 
 const (
@@ -32,7 +31,7 @@ const (
 	numMistakes
 )
 
-// withFault creates a group of all ranks and calls fault. fault ends the group and returns a
+// withFault creates a group of all ranks and calls fault, which ends the group and returns a
 // buffer. withFault then checks a call of a new group on that buffer.
 func (f *faults) withFault(
 	ctx context.Context, s *symmem.Stream, bytes int64, tag uint64,
@@ -65,8 +64,8 @@ func (f *faults) withFault(
 	return errors.Join(g.Close(), b.Free())
 }
 
-// breakReplays captures two graphs of the same all-reduce over a group of all ranks. During the
-// replays, one rank makes a mistake. All ranks must get an error. Each result must be right or
+// breakReplays captures two graphs of the same all-reduce over a group of all ranks. One rank makes
+// a mistake during the replays. All ranks must get an error, and each result must be right or
 // marked as invalid.
 func (f *faults) breakReplays(ctx context.Context) error {
 	faultyRank, s := f.draws.IntN(f.world.rt.Size()), choose(f.draws, f.world.streams)
@@ -106,8 +105,7 @@ func (f *faults) breakReplays(ctx context.Context) error {
 	})
 }
 
-// takesDirectPath reports whether a call takes the direct path. Kernels of the direct path mark
-// invalid results.
+// takesDirectPath reports whether a call takes the direct path, whose kernels mark invalid results.
 func takesDirectPath(e *exchange) (bool, error) {
 	x, err := e.Group.Explain(e.Operation, e.Send, e.Recv, e.Count, e.DataType)
 	return x.Path == "direct", err
@@ -157,8 +155,8 @@ func (f *faults) replayWithMistake(
 	case <-time.After(2 * f.timeout):
 		return fmt.Errorf("rank %d did not report a fault in replays", f.world.rt.Rank())
 	}
-	// The library may have replayed a graph on each of its streams. Each stream returns the fault
-	// once.
+	// The library may have replayed a graph on each of its streams, and each stream returns the
+	// fault once.
 	for range 2 {
 		for _, s := range f.world.streams {
 			_ = s.Synchronize(ctx)
@@ -180,7 +178,6 @@ func (f *faults) replayWithMistake(
 	return errors.Join(recs[0].close(), recs[1].close(), ignoreFault(g.Close()))
 }
 
-// ignoreFault returns err unless it is the provoked fault.
 func ignoreFault(err error) error {
 	if errors.Is(err, symmem.ErrAborted) || errors.As(err, new(*symmem.DivergenceError)) ||
 		errors.As(err, new(*symmem.MismatchError)) {
@@ -189,7 +186,7 @@ func ignoreFault(err error) error {
 	return err
 }
 
-// verifyBroken checks the result of a call that a fault may have ended. If any element has changed,
+// verifyBroken checks the result of a call that a fault may have ended: it must be unchanged, or
 // each element must be right or NaN.
 func (f *faults) verifyBroken(e *exchange) {
 	order := binary.NativeEndian
@@ -220,8 +217,7 @@ func (f *faults) abort(ctx context.Context) error {
 	p := choose(f.draws, f.buffers.pools)
 	before, bytes, tag := f.draws.IntN(3), f.draws.size(), f.draws.Uint64()
 	return f.withFault(ctx, s, bytes, tag, func(g *symmem.Group) (symmem.Buffer, error) {
-		// Only one stream uses the buffer. Therefore Free takes effect at the same step on all
-		// ranks.
+		// Only one stream uses the buffer, so Free takes effect at the same step on all ranks.
 		b, err := p.AllocOn(s, bytes)
 		if err != nil {
 			return b, err
@@ -232,8 +228,8 @@ func (f *faults) abort(ctx context.Context) error {
 			}
 		}
 		if f.world.rt.Device().Backend == "nccl" {
-			// NCCL's window kernels do not check for aborts. A window kernel that waits for the
-			// aborting rank would run until the process exits.
+			// NCCL's window kernels do not check for aborts. One that waits for the aborting rank
+			// would run until the process exits.
 			if err := g.SetPath(ctx, symmem.PathPlain); err != nil {
 				return b, err
 			}
@@ -242,8 +238,8 @@ func (f *faults) abort(ctx context.Context) error {
 	})
 }
 
-// abortAndClose aborts the group if isFaulty is set. Otherwise it makes calls until another rank
-// has aborted the group. It then closes the group.
+// abortAndClose aborts the group if isFaulty is set, or else makes calls until another rank has
+// aborted the group. It then closes the group.
 func (f *faults) abortAndClose(
 	ctx context.Context, g *symmem.Group, s *symmem.Stream, b symmem.Buffer, isFaulty bool,
 ) error {

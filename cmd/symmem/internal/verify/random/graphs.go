@@ -12,7 +12,6 @@ import (
 // liveGraphs is the maximum number of graphs in a round.
 const liveGraphs = 3
 
-// graphs captures, replays and closes the graphs of a round.
 type graphs struct {
 	world   *world
 	draws   *draws
@@ -21,12 +20,11 @@ type graphs struct {
 	calls   *calls
 	tally   *Tally
 	all     []*recording
-	// oneGroup restricts concurrent replays to the graphs of one group.
+	// oneGroup restricts concurrent replays to graphs of one group.
 	oneGroup bool
 }
 
-// capture captures a graph of up to three calls. If there are enough graphs, it replays one
-// instead.
+// capture captures a graph of up to three calls, or replays one if there are enough graphs.
 func (gs *graphs) capture(ctx context.Context) error {
 	if len(gs.all) >= liveGraphs {
 		return gs.replay(ctx)
@@ -56,7 +54,6 @@ func (gs *graphs) capture(ctx context.Context) error {
 	return gs.release(rec)
 }
 
-// stage draws a call, allocates its buffers and writes its input.
 func (gs *graphs) stage(rec *recording, s *symmem.Stream, p *symmem.Pool) error {
 	bytes := gs.draws.size()
 	e := gs.calls.drawCall(rec.group, bytes)
@@ -66,7 +63,6 @@ func (gs *graphs) stage(rec *recording, s *symmem.Stream, p *symmem.Pool) error 
 	return rec.add(e, s, p, bytes)
 }
 
-// release frees some buffers that the graph pins.
 func (gs *graphs) release(rec *recording) error {
 	if rec.byLibrary {
 		return nil
@@ -83,7 +79,6 @@ func (gs *graphs) release(rec *recording) error {
 	return nil
 }
 
-// replay launches a graph up to eight times and checks the results.
 func (gs *graphs) replay(ctx context.Context) error {
 	if len(gs.all) == 0 {
 		return nil
@@ -91,7 +86,6 @@ func (gs *graphs) replay(ctx context.Context) error {
 	return gs.replayOf(ctx, choose(gs.draws, gs.all), 1+gs.draws.IntN(8))
 }
 
-// replayAll launches every graph once and checks the results.
 func (gs *graphs) replayAll(ctx context.Context) error {
 	for _, rec := range gs.all {
 		if err := gs.replayOf(ctx, rec, 1); err != nil {
@@ -101,7 +95,6 @@ func (gs *graphs) replayAll(ctx context.Context) error {
 	return nil
 }
 
-// replayOf launches a graph a number of times and checks the results.
 func (gs *graphs) replayOf(ctx context.Context, rec *recording, times int) error {
 	s := gs.streamFor(rec)
 	if err := rec.overwriteResults(s); err != nil {
@@ -122,7 +115,6 @@ func (gs *graphs) replayOf(ctx context.Context, rec *recording, times int) error
 	return nil
 }
 
-// streamFor draws a stream on which the graph can be launched.
 func (gs *graphs) streamFor(rec *recording) *symmem.Stream {
 	if rec.byLibrary {
 		return choose(gs.draws, gs.world.library.Streams)
@@ -138,8 +130,8 @@ func (gs *graphs) verifyReplayed(rec *recording, times int, prefix string) {
 	gs.tally.Replays += int64(times)
 }
 
-// overlap launches several graphs and a call on random streams, and then waits for them. The
-// library must order the calls of each group.
+// overlap launches several graphs and a call on random streams, and waits for them. The library
+// must order the calls of each group.
 func (gs *graphs) overlap(ctx context.Context) error {
 	if len(gs.all) == 0 {
 		return nil
@@ -191,7 +183,6 @@ func (gs *graphs) overlap(ctx context.Context) error {
 	return nil
 }
 
-// closeOne closes a graph, if there is one.
 func (gs *graphs) closeOne(ctx context.Context) error {
 	if len(gs.all) == 0 {
 		return nil
@@ -200,8 +191,7 @@ func (gs *graphs) closeOne(ctx context.Context) error {
 	return gs.close(ctx, func(rec *recording) bool { return rec == drawn })
 }
 
-// close closes the graphs that selects accepts and frees their buffers. If selects is nil, it
-// closes all graphs.
+// close closes the graphs that selects accepts, or all if it is nil, and frees their buffers.
 func (gs *graphs) close(ctx context.Context, selects func(*recording) bool) error {
 	if err := gs.world.synchronize(ctx); err != nil {
 		return err
@@ -217,8 +207,7 @@ func (gs *graphs) close(ctx context.Context, selects func(*recording) bool) erro
 	return errors.Join(errs...)
 }
 
-// recordOn captures the calls on a stream. If the stream belongs to the library, the library
-// captures them.
+// recordOn captures the calls on a stream, with the library if the stream belongs to it.
 func (gs *graphs) recordOn(ctx context.Context, rec *recording, s *symmem.Stream) error {
 	var err error
 	rec.byLibrary = gs.world.library != nil && slices.Contains(gs.world.library.Streams, s)
@@ -235,7 +224,6 @@ func (gs *graphs) recordOn(ctx context.Context, rec *recording, s *symmem.Stream
 	return nil
 }
 
-// closeOver closes the graphs over the group with the given index.
 func (gs *graphs) closeOver(ctx context.Context, group int) error {
 	return gs.close(ctx, func(rec *recording) bool { return rec.group == group })
 }

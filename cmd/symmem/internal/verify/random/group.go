@@ -9,8 +9,7 @@ import (
 // liveGroups is the maximum number of groups in a round.
 const liveGroups = 4
 
-// groups holds the groups of a round. The first is the world. Groups that this rank is not in are
-// nil.
+// groups holds a round's groups. The first is the world. Groups without this rank are nil.
 type groups struct {
 	draws *draws
 	world *symmem.Group
@@ -23,8 +22,8 @@ func newGroups(w *world, d *draws, t *Tally) *groups {
 	return &groups{draws: d, world: g, tally: t, all: []*symmem.Group{g}}
 }
 
-// splits lists the ways to split n ranks into groups. Each function returns a rank's color and key.
-// A negative color means that the rank joins no group.
+// splits lists ways to split n ranks into groups. Each function returns a rank's color and key. A
+// rank with a negative color joins no group.
 var splits = []func(rank, n, drawn int) (color, key int){
 	func(rank, _, _ int) (color, key int) { return 0, rank },
 	func(rank, n, _ int) (color, key int) { return 0, n - rank },
@@ -38,7 +37,6 @@ var splits = []func(rank, n, drawn int) (color, key int){
 	},
 }
 
-// split creates a group of some or all ranks.
 func (gs *groups) split(ctx context.Context) error {
 	colorAndKey, drawn := choose(gs.draws, splits), gs.draws.IntN(1<<16)
 	color, key := colorAndKey(gs.world.Rank(), gs.world.Size(), drawn)
@@ -57,18 +55,16 @@ func (gs *groups) split(ctx context.Context) error {
 	return nil
 }
 
-// index draws the index of a group.
 func (gs *groups) index() int { return gs.draws.IntN(len(gs.all)) }
 
-// pathChoices lists the path settings to draw from. Repeated settings are more likely. Wrong
-// placements only have an effect on the window and direct paths. If a call cannot take the window
-// or direct path, the setting has the effect of auto.
+// pathChoices lists the path settings to draw from, some of them more than once to make them more
+// likely. Wrong placements affect only the window and direct paths. A call that cannot take these
+// paths treats the setting as auto.
 var pathChoices = []symmem.PathChoice{
 	symmem.PathWindow, symmem.PathWindow, symmem.PathDirect, symmem.PathDirect, symmem.PathAuto,
 	symmem.PathPlain,
 }
 
-// choosePath sets the path of a group.
 func (gs *groups) choosePath(ctx context.Context) error {
 	g, choice := choose(gs.draws, gs.all), choose(gs.draws, pathChoices)
 	if g == nil {

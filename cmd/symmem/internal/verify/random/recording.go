@@ -9,9 +9,9 @@ import (
 	"symmem/cmd/symmem/internal/workload"
 )
 
-// recording holds a captured graph of calls. Each call reads memory that was written before the
-// capture. The graph copies the result to another buffer. The calls' buffers may be freed while the
-// graph exists, but the pool must not reuse them before the graph is closed.
+// recording is a captured graph of calls. Each call reads memory that was written before the
+// capture, and the graph copies the result to another buffer. The calls' buffers may be freed while
+// the graph exists, but the pool must not reuse them before the graph is closed.
 type recording struct {
 	graph graph
 	// byLibrary marks a graph that the library captured. It is launched on the library's streams
@@ -23,13 +23,12 @@ type recording struct {
 	retained  []symmem.Buffer // buffers of the calls that have not been freed yet
 }
 
-// graph is implemented by graphs of symmem and of the library.
+// graph is a graph of symmem or of the library.
 type graph interface {
 	Launch(s *symmem.Stream) error
 	Close() error
 }
 
-// add allocates the buffers of a call and writes its input.
 func (rec *recording) add(
 	e *exchange, s *symmem.Stream, p *symmem.Pool, bytes int64,
 ) error {
@@ -49,7 +48,6 @@ func (rec *recording) add(
 	return e.Fill(e.from)
 }
 
-// record captures the calls with symmem.
 func (rec *recording) record(ctx context.Context, s *symmem.Stream) (graph, error) {
 	if err := s.BeginCapture(); err != nil {
 		return nil, err
@@ -62,7 +60,6 @@ func (rec *recording) record(ctx context.Context, s *symmem.Stream) (graph, erro
 	return g, nil
 }
 
-// queue makes the calls on a capturing stream.
 func (rec *recording) queue(ctx context.Context, s *symmem.Stream) error {
 	for i, e := range rec.calls {
 		if err := rec.call(ctx, e, rec.outs[i], s); err != nil {
@@ -72,7 +69,6 @@ func (rec *recording) queue(ctx context.Context, s *symmem.Stream) error {
 	return nil
 }
 
-// call captures one call and the copy of its result.
 func (rec *recording) call(
 	ctx context.Context, e *exchange, out symmem.Buffer, s *symmem.Stream,
 ) error {
@@ -89,11 +85,11 @@ func (rec *recording) call(
 	return s.Copy(to, e.Recv)
 }
 
-// touch overwrites the output and copies at most a byte of the input to the buffer of the result.
-// All ranks call it, including ranks outside the group. Therefore the graph pins the same buffers
-// in the same order on all ranks.
+// touch overwrites the output and copies at most a byte of the input to the result's buffer. Ranks
+// outside the group call it, too, so that the graph pins the same buffers in the same order on all
+// ranks.
 func (e *exchange) touch(to symmem.Memory, s *symmem.Stream) error {
-	n := min(1, e.Send.Bytes(), to.Bytes()) // some calls use one buffer only
+	n := min(1, e.Send.Bytes(), to.Bytes()) // some calls use only one buffer
 	from, fromErr := e.Send.Slice(0, n)
 	to, toErr := to.Slice(0, n)
 	if err := errors.Join(fromErr, toErr); err != nil {
@@ -102,7 +98,6 @@ func (e *exchange) touch(to symmem.Memory, s *symmem.Stream) error {
 	return errors.Join(s.Fill(e.Recv, workload.Junk), s.Copy(to, from))
 }
 
-// overwriteResults overwrites the results of earlier launches.
 func (rec *recording) overwriteResults(s *symmem.Stream) error {
 	var errs []error
 	for _, out := range rec.outs {
@@ -111,7 +106,6 @@ func (rec *recording) overwriteResults(s *symmem.Stream) error {
 	return errors.Join(errs...)
 }
 
-// read queues copies of the results to the host.
 func (rec *recording) read(s *symmem.Stream) error {
 	for i, e := range rec.calls {
 		from, err := rec.outs[i].Memory().Slice(0, e.Recv.Bytes())
@@ -126,7 +120,6 @@ func (rec *recording) read(s *symmem.Stream) error {
 	return nil
 }
 
-// close closes the graph and frees its buffers.
 func (rec *recording) close() error {
 	errs := []error{rec.graph.Close()}
 	for _, b := range append(rec.outs, rec.retained...) {

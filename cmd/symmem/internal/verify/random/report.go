@@ -26,8 +26,7 @@ type Report struct {
 	Findings []string `json:"findings"`
 	// Broke is the round that failed, or 0.
 	Broke int `json:"broke_off_round"`
-	// Differs is set if ranks diverged. It is also set if memory was still in use after all buffers
-	// had been freed.
+	// Differs is set if ranks diverged, or if memory was in use after all buffers had been freed.
 	Differs bool `json:"differs"`
 	// FirstWrong is the round of the first wrong result, or 0.
 	FirstWrong int `json:"first_wrong_round"`
@@ -54,8 +53,8 @@ func (r *Report) Lost() []Resource {
 // OK reports whether all results were right and all resources were released.
 func (r *Report) OK() bool { return r.Wrong == 0 && !r.Differs && len(r.Lost()) == 0 }
 
-// WriteText writes the report as text. It includes all resources of rank 0, and the lost resources
-// of other ranks.
+// WriteText writes the report as text, with all resources of rank 0 and the other ranks' lost
+// resources.
 func (r *Report) WriteText(w io.Writer) error {
 	count := ranklist.Plural[int64]
 	text := fmt.Sprintf("%s from %d, seed %d, %s, backend %s, %.1f s\n"+
@@ -86,7 +85,6 @@ func (r Resource) String() string {
 		r.Start, r.End, r.Tolerance, verdict)
 }
 
-// verdict summarizes the report in one line.
 func (r *Report) verdict() string {
 	suffix := "all resources were released"
 	switch n := len(r.Lost()); {

@@ -26,7 +26,6 @@ type round struct {
 	tally   *Tally
 }
 
-// poolOptions lists the options of a round's pools.
 var poolOptions = []symmem.PoolOptions{
 	{FirstSegment: workload.FirstSegment},
 	{FirstSegment: 4 * workload.FirstSegment},
@@ -53,7 +52,6 @@ func newRound(w *world, c *Config, number int, t *Tally) *round {
 	return r
 }
 
-// run draws and runs the steps of the round.
 func (r *round) run(ctx context.Context) (err error) {
 	if r.noise, err = workload.NewNoise(r.world.rt, &r.config.Config, r.number); err != nil {
 		return err
@@ -65,7 +63,7 @@ func (r *round) run(ctx context.Context) (err error) {
 		}
 		r.buffers.pools = append(r.buffers.pools, p)
 	}
-	// The world still has the path setting of the previous round.
+	// The world still has the previous round's path setting.
 	if err := r.groups.world.SetPath(ctx, choose(r.draws, pathChoices)); err != nil {
 		return err
 	}
@@ -82,7 +80,6 @@ func (r *round) run(ctx context.Context) (err error) {
 	return nil
 }
 
-// newPool creates a pool with the i-th options.
 func (r *round) newPool(ctx context.Context, i int) (*symmem.Pool, error) {
 	o := poolOptions[i]
 	o.Domain, o.Placement = r.groups.world, r.config.Placement
@@ -111,14 +108,13 @@ func (r *round) allocateInScope(ctx context.Context) error {
 	return s.End(ctx)
 }
 
-// allocateDisabled allocates a buffer in a disabled scope.
 func (r *round) allocateDisabled(context.Context) error {
 	s := r.buffers.pools[0].BeginDisabled()
 	defer s.Abandon()
 	return r.buffers.allocateSeveral(1, nil, s.Alloc)
 }
 
-// split creates a group. If there are enough groups, it closes one instead.
+// split creates a group, or closes one if there are enough.
 func (r *round) split(ctx context.Context) error {
 	if len(r.groups.all) >= liveGroups {
 		return r.closeAnyGroup(ctx)
@@ -126,7 +122,6 @@ func (r *round) split(ctx context.Context) error {
 	return r.groups.split(ctx)
 }
 
-// closeAnyGroup closes a group other than the world, if there is one.
 func (r *round) closeAnyGroup(ctx context.Context) error {
 	if len(r.groups.all) == 1 {
 		return nil
@@ -134,7 +129,6 @@ func (r *round) closeAnyGroup(ctx context.Context) error {
 	return r.closeGroup(ctx, 1+r.draws.IntN(len(r.groups.all)-1))
 }
 
-// closeGroup closes the graphs over the group at an index, and then the group.
 func (r *round) closeGroup(ctx context.Context, index int) error {
 	if err := r.graphs.closeOver(ctx, index); err != nil {
 		return err
@@ -151,7 +145,6 @@ func (r *round) closeGroup(ctx context.Context, index int) error {
 	return g.Close()
 }
 
-// compareLedgers compares the ledgers of all ranks unless checks are off.
 func (r *round) compareLedgers(ctx context.Context) error {
 	if r.world.rt.Check() == symmem.CheckOff {
 		return nil
@@ -159,7 +152,6 @@ func (r *round) compareLedgers(ctx context.Context) error {
 	return r.groups.world.Check(ctx)
 }
 
-// finish replays every graph once more, and frees everything.
 func (r *round) finish(ctx context.Context) error {
 	if err := r.graphs.replayAll(ctx); err != nil {
 		return err
@@ -182,7 +174,6 @@ func (r *round) finish(ctx context.Context) error {
 // ErrInUse is returned if memory is in use although all buffers have been freed.
 var ErrInUse = errors.New("memory is in use although all buffers have been freed")
 
-// end closes groups and pools.
 func (r *round) end(ctx context.Context) error {
 	for len(r.groups.all) > 1 {
 		if err := r.closeGroup(ctx, len(r.groups.all)-1); err != nil {
@@ -212,7 +203,7 @@ func (r *round) end(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// reserve maps memory in advance. It registers the memory with the world or with no group.
+// reserve maps memory in advance, and registers it with the world or with no group.
 func (r *round) reserve(ctx context.Context) error {
 	p, bytes := choose(r.draws, r.buffers.pools), r.draws.size()
 	if r.draws.chance(2) {
@@ -221,12 +212,12 @@ func (r *round) reserve(ctx context.Context) error {
 	return p.Reserve(ctx, bytes, r.groups.world)
 }
 
-// byAddress reports whether the run places blocks by address. Such placement makes sums wrong. The
-// run skips faults, because after a fault ranks compare their buffers at every check level.
+// byAddress reports whether the run places blocks by address, which makes sums wrong. Such a run
+// skips faults, because after a fault ranks compare their buffers at every check level.
 func (r *round) byAddress() bool { return r.config.Placement == symmem.PlaceByAddress }
 
-// trim closes all graphs and unmaps idle segments. Runs by address with checks off skip it. These
-// runs show wrong sums, but Trim compares ledgers at every check level.
+// trim closes all graphs and unmaps idle segments. Runs by address with checks off skip trim,
+// because they show wrong sums, but Trim compares ledgers at every check level.
 func (r *round) trim(ctx context.Context) error {
 	p, keep := choose(r.draws, r.buffers.pools), r.draws.Int64N(2)*r.draws.size()
 	if r.byAddress() && r.world.rt.Check() == symmem.CheckOff {
@@ -241,7 +232,6 @@ func (r *round) trim(ctx context.Context) error {
 	return p.Trim(ctx, keep)
 }
 
-// replacePool frees a pool's buffers, closes the pool, and creates a new one.
 func (r *round) replacePool(ctx context.Context) error {
 	index := r.draws.IntN(len(r.buffers.pools))
 	old := r.buffers.pools[index]

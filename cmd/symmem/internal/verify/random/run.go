@@ -17,17 +17,16 @@ type Rank struct {
 	Open Open
 	// Local is the rank's number on its machine.
 	Local int
-	// Shared is set if the process also runs other ranks. The process's resource usage is then not
-	// that of one rank.
+	// Shared is set if the process also runs other ranks, so that its resource usage is not one
+	// rank's.
 	Shared bool
 	// Progress, if set, is called after each round.
 	Progress func(line string)
-	// Hang, if set, is called if a call does not return and a round therefore does not end. stacks
+	// Hang, if set, is called if a round does not end because a call does not return. stacks
 	// contains the stacks of all goroutines.
 	Hang func(round int, stacks []byte)
 }
 
-// runner runs the rounds of one rank.
 type runner struct {
 	config  Config
 	rank    Rank
@@ -35,14 +34,14 @@ type runner struct {
 	report  *Report
 	tally   Tally
 	started time.Time
-	// start is the usage after the warm-up. It is valid if warm is set.
+	// start is the usage after the warm-up, valid if warm is set.
 	start usage
 	warm  bool
 	done  int
 }
 
-// warmUpRounds is the number of first rounds in which libraries may still initialize. There is one
-// round for each check level.
+// warmUpRounds is the number of first rounds, one for each check level, in which libraries may
+// still initialize.
 const warmUpRounds = 3
 
 // RoundError reports a round that failed.
@@ -61,9 +60,9 @@ func (e *RoundError) Error() string {
 // Unwrap returns the cause.
 func (e *RoundError) Unwrap() error { return e.Cause }
 
-// Run runs random programs as one rank. It is collective over the world. It ends after the first
-// round with a wrong result. If Run returns an error, the Report contains the results so far or is
-// nil. The error may be a *RoundError.
+// Run runs random programs as one rank, collectively over the world. It ends after the first round
+// with a wrong result. If Run returns an error, which may be a *RoundError, the Report contains the
+// results so far or is nil.
 func Run(ctx context.Context, c Config, rank Rank) (report *Report, err error) {
 	if err := c.Validate(); err != nil {
 		return nil, err
@@ -90,7 +89,6 @@ func Run(ctx context.Context, c Config, rank Rank) (report *Report, err error) {
 
 func (r *runner) backend() string { return r.worlds[0].rt.Device().Backend }
 
-// play runs rounds until the limits are reached or a result is wrong.
 func (r *runner) play(ctx context.Context) error {
 	for continues := true; continues; {
 		number := r.config.From + r.done
@@ -106,8 +104,8 @@ func (r *runner) play(ctx context.Context) error {
 	return r.compare(ctx)
 }
 
-// gatherFailure exchanges the results of ranks after a failed round. Ranks outside the failed group
-// do not know the cause. gatherFailure returns this rank's error.
+// gatherFailure exchanges the ranks' results after a failed round and returns this rank's error.
+// Ranks outside the failed group do not know the cause.
 func (r *runner) gatherFailure(ctx context.Context, w *world, number int, cause error) error {
 	r.report.Differs = errors.As(cause, new(*symmem.DivergenceError)) || errors.Is(cause, ErrInUse)
 	r.report.Findings = append(r.report.Findings, r.tally.findings...)
@@ -128,8 +126,8 @@ func (r *runner) gatherFailure(ctx context.Context, w *world, number int, cause 
 }
 
 // A round hangs if it runs for overtime after its deadline. After the world has failed, all waits
-// end, so a round hangs if it then runs for afterFault. afterFault is shorter than the time for
-// which other ranks wait.
+// end, so a round hangs if it then runs for afterFault, which is shorter than the time for which
+// other ranks wait.
 const (
 	overtime   = 30 * time.Second
 	afterFault = 15 * time.Second
@@ -159,7 +157,6 @@ func (r *runner) watch(w *world, number int) (stop func()) {
 	return func() { close(stopped) }
 }
 
-// runRound runs a round with its deadline.
 func (r *runner) runRound(ctx context.Context, w *world, number int) error {
 	ctx, cancel := context.WithTimeout(ctx, r.config.RoundTimeout)
 	defer cancel()
@@ -172,8 +169,8 @@ func (r *runner) runRound(ctx context.Context, w *world, number int) error {
 	return err
 }
 
-// finishRound exchanges the results of ranks after a round. It reports whether another round
-// follows. The clock of rank 0 decides.
+// finishRound exchanges the ranks' results after a round. It reports whether another round follows,
+// which rank 0's clock decides.
 func (r *runner) finishRound(
 	ctx context.Context, w *world, number int,
 ) (continues bool, err error) {
@@ -216,7 +213,7 @@ func (r *runner) reportProgress(w *world, number int, continues bool) error {
 	return nil
 }
 
-// compare adds to the report how each rank's resource usage has changed since the warm-up.
+// compare adds each rank's change of resource usage since the warm-up to the report.
 func (r *runner) compare(ctx context.Context) error {
 	if !r.warm || r.done <= warmUpRounds || r.report.Wrong > 0 {
 		return nil

@@ -13,7 +13,7 @@ import (
 	"symmem/internal/ranktest"
 )
 
-// localWorlds opens worlds whose ranks are goroutines. The n-th Open of a rank returns the rank's
+// localWorlds opens worlds whose ranks are goroutines. A rank's n-th Open returns the rank's
 // Runtime in world n.
 type localWorlds struct {
 	t     *testing.T
@@ -41,7 +41,6 @@ func (l *localWorlds) open(rank int) Open {
 	}
 }
 
-// runRanks calls Run on ranks in this process.
 func runRanks(t *testing.T, c Config, ranks int) ([]*Report, []error) {
 	t.Helper()
 	l := &localWorlds{t: t, ranks: ranks, opened: make([]int, ranks)}
@@ -55,7 +54,6 @@ func runRanks(t *testing.T, c Config, ranks int) ([]*Report, []error) {
 	return reports, errs
 }
 
-// shortConfig returns the options of a run that takes a second.
 func shortConfig(seed uint64) Config {
 	c := Default()
 	c.Backend, c.Seed, c.Rounds, c.Steps, c.MaxBytes = "host", seed, 3, 80, 64<<10
@@ -71,7 +69,7 @@ func TestRanksReportSameResults(t *testing.T) {
 		if r.Wrong != 0 || r.Rounds != 3 || r.Steps != 240 || r.Calls == 0 || r.Graphs == 0 {
 			t.Errorf("rank %d: got %+v, want 3 rounds, 240 steps and nothing wrong", rank, r)
 		}
-		// Clocks differ between ranks and, because of skew, memory does, too.
+		// Clocks and, because of skew, memory differ between ranks.
 		r.ElapsedMS, r.Peak = 0, 0
 		if !reflect.DeepEqual(r, reports[0]) {
 			t.Errorf("rank %d reports %+v, but rank 0 reports %+v", rank, r, reports[0])
@@ -134,7 +132,7 @@ func TestPlacementByAddressDivergesWithChecks(t *testing.T) {
 			withCause++
 		}
 	}
-	// The divergence may be in a group that does not contain all ranks.
+	// The divergence may be in a group without some of the ranks.
 	if withCause < 2 {
 		t.Errorf("%d ranks return the divergence, want 2 or more: %v", withCause, errs)
 	}

@@ -2,14 +2,13 @@ package random
 
 import "context"
 
-// step describes a kind of step, which is drawn with a probability proportional to its weight.
+// step is a kind of step, drawn with a probability proportional to its weight.
 type step struct {
 	name   string
 	weight int
 	run    func(*round, context.Context) error
 }
 
-// steps lists all kinds of steps.
 var steps = []step{
 	{"allocating", 20, func(r *round, _ context.Context) error { return r.buffers.allocate() }},
 	{"freeing", 14, func(r *round, _ context.Context) error { return r.buffers.free() }},
@@ -35,7 +34,6 @@ var steps = []step{
 	{"comparing ledgers", 1, (*round).compareLedgers},
 }
 
-// drawStep draws a kind of step.
 func drawStep(draws *draws) *step {
 	sum := 0
 	for i := range steps {

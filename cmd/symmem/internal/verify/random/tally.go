@@ -13,17 +13,14 @@ type Tally struct {
 	Wrong int64 `json:"wrong"`
 	// Bytes is the size of all checked results.
 	Bytes int64 `json:"bytes"`
-	// Peak is the maximum of a rank's mapped memory. It is measured when rounds end and when pools
-	// are closed.
+	// Peak is the maximum of a rank's mapped memory, measured when rounds end and pools are closed.
 	Peak int64 `json:"peak_bytes"`
 	// findings describes the first wrong results of this rank.
 	findings []string
 }
 
-// maxFindings limits the number of findings.
 const maxFindings = 8
 
-// addFinding records a finding.
 func (t *Tally) addFinding(finding string) {
 	if len(t.findings) < maxFindings {
 		t.findings = append(t.findings, finding)

@@ -13,10 +13,8 @@ import (
 	"symmem/internal/cuda"
 )
 
-// usage holds the amount of each resource that a rank's process uses.
 type usage [numResources]int64
 
-// resource enumerates the kinds of resources.
 type resource int
 
 const (
@@ -33,11 +31,11 @@ var resourceNames = [numResources]string{
 }
 
 // tolerances returns the permitted growth of each resource. On the host backend it is zero, because
-// symmem allocates all resources. CUDA and NCCL open files and map queues at their first use. They
-// load each kernel into device memory at its first launch, which may happen in any round. A pool, a
-// window or a communicator that leaks in each round exceeds these tolerances. Ranks that share a
-// GPU also measure each other's memory. With 8 ranks on an H100, device memory differed by 107 to
-// 204 MB on each rank.
+// symmem allocates all resources. CUDA and NCCL open files and map queues at their first use, and
+// load each kernel into device memory at its first launch, which may be in any round. A pool,
+// window or communicator that leaks in each round exceeds these tolerances. Ranks that share a GPU
+// also measure each other's memory: with 8 ranks on an H100, device memory differed by 107 to 204
+// MB on each rank.
 //
 // In a world of several machines, the ranks of a machine connect to each other when they create the
 // first group within the machine. This happens once in each world, with two goroutines on each
@@ -72,7 +70,6 @@ type Resource struct {
 // Lost reports whether the usage has grown by more than the tolerance.
 func (r Resource) Lost() bool { return r.End > r.Start+r.Tolerance }
 
-// measure returns the current usage of the process.
 func (r *runner) measure() (u usage, err error) {
 	runtime.GC()
 	u[goroutines] = int64(runtime.NumGoroutine())
@@ -98,7 +95,7 @@ func (r *runner) measure() (u usage, err error) {
 }
 
 // sharedMappings counts shared mappings, such as segments and windows. The Go runtime's memory and
-// thread stacks are not shared mappings.
+// thread stacks are not shared.
 func sharedMappings() (count int64, err error) {
 	mappings, err := os.ReadFile("/proc/self/maps")
 	for line := range strings.Lines(string(mappings)) {
@@ -110,15 +107,14 @@ func sharedMappings() (count int64, err error) {
 	return count, err
 }
 
-// Communicators are destroyed in the background. Their resources are released with a delay.
-// leakTime limits the wait for the release. leakPoll is the time between measurements.
+// Communicators are destroyed in the background, so their resources are released with a delay.
+// leakTime limits the wait, and leakPoll is the time between measurements.
 const (
 	leakTime = 20 * time.Second
 	leakPoll = 20 * time.Millisecond
 )
 
-// usageAfterWork measures the usage repeatedly. It stops when the usage is within the tolerances or
-// leakTime has passed.
+// usageAfterWork measures the usage until it is within the tolerances or leakTime has passed.
 func (r *runner) usageAfterWork(ctx context.Context) (u usage, err error) {
 	ctx, cancel := context.WithTimeout(ctx, leakTime)
 	defer cancel()
@@ -136,12 +132,10 @@ func (r *runner) usageAfterWork(ctx context.Context) (u usage, err error) {
 	}
 }
 
-// fits reports whether the usage is within the tolerances.
 func (r *runner) fits(u usage) bool {
 	return !slices.ContainsFunc(r.resources(0, r.start, u), Resource.Lost)
 }
 
-// resources compares a rank's usage at the start and at the end.
 func (r *runner) resources(rank int, start, end usage) (all []Resource) {
 	allowed := r.tolerances()
 	for kind, name := range resourceNames {

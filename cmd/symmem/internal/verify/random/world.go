@@ -13,19 +13,18 @@ import (
 // Open opens a Runtime of this rank. It is symmem.Open except in tests.
 type Open func(ctx context.Context, o symmem.Options) (*symmem.Runtime, error)
 
-// world holds the Runtime for one check level. All rounds at that level share it.
+// world holds the Runtime for one check level, which all rounds at that level share.
 type world struct {
 	rt      *symmem.Runtime
 	streams []*symmem.Stream // begins with the default stream, ends with the library's streams
 	events  []*symmem.Event  // one for each stream
-	// library represents another CUDA library in the process. It is nil on the host backend.
-	library *program.Library
-	// gatherer exchanges results between ranks.
+	// library is another CUDA library in the process, or nil on the host backend.
+	library  *program.Library
 	gatherer *workload.Gatherer
 }
 
-// The numbers of symmem's streams and of the library's streams in a world. The streams exist as
-// long as the world.
+// The numbers of symmem's and the library's streams in a world. The streams exist as long as the
+// world.
 const (
 	numStreams     = 3
 	libraryStreams = 2
@@ -67,7 +66,6 @@ func (w *world) warm(bytes int64) error {
 	return errors.Join(b.Free(), p.Close())
 }
 
-// createStreams creates the streams, the library and the events.
 func (w *world) createStreams() error {
 	for len(w.streams) < numStreams {
 		s, err := w.rt.NewStream()
@@ -93,7 +91,6 @@ func (w *world) createStreams() error {
 	return nil
 }
 
-// close closes the Runtime, and then the library.
 func (w *world) close() error {
 	err := w.rt.Close()
 	if w.library != nil {
@@ -102,10 +99,10 @@ func (w *world) close() error {
 	return err
 }
 
-// machines returns the number of machines of the world.
 func (w *world) machines() int { return w.rt.World().Stats().Tuning.Machines }
 
-// synchronize waits for all streams. The order is the same on all ranks, because pools record it.
+// synchronize waits for all streams, in the same order on all ranks, because pools record the
+// order.
 func (w *world) synchronize(ctx context.Context) error {
 	for _, s := range w.streams {
 		if err := s.Synchronize(ctx); err != nil {
@@ -115,7 +112,6 @@ func (w *world) synchronize(ctx context.Context) error {
 	return nil
 }
 
-// barrier waits for the work of all ranks.
 func (w *world) barrier(ctx context.Context) error {
 	if err := w.synchronize(ctx); err != nil {
 		return err
@@ -126,7 +122,6 @@ func (w *world) barrier(ctx context.Context) error {
 	return w.rt.DefaultStream().Synchronize(ctx)
 }
 
-// mapped returns the number of bytes in the pools of the world.
 func (w *world) mapped() (bytes int64) {
 	for _, p := range w.rt.Stats().Pools {
 		bytes += p.Used + p.Cached
