@@ -9,8 +9,8 @@ import (
 	"symmem/internal/rendezvous"
 )
 
-// environ returns a rank's environment. It is s.Env with the rank's variables, which replace
-// variables of the same name. So a rank inherits nothing from a launcher that runs this launcher.
+// environ returns a rank's environment: s.Env with the rank's variables, which replace variables of
+// the same name. So a rank inherits nothing from a launcher that runs this launcher.
 func (s *Spec) environ(rank int, store rendezvous.Endpoint) []string {
 	own := s.variables(rank, store)
 	env := slices.DeleteFunc(slices.Clone(s.Env), func(entry string) bool {
@@ -31,8 +31,8 @@ func (s *Spec) environ(rank int, store rendezvous.Endpoint) []string {
 }
 
 // variables returns the variables that torchrun sets on one machine, and the store's address and
-// token. TORCHELASTIC_USE_AGENT_STORE is False because torchrun's own store is not running. Rank 0
-// of a PyTorch program then opens a store on MASTER_PORT.
+// token. TORCHELASTIC_USE_AGENT_STORE is False because torchrun's store is not running. Rank 0 of a
+// PyTorch program then opens a store on MASTER_PORT.
 func (s *Spec) variables(rank int, store rendezvous.Endpoint) map[string]string {
 	size := strconv.Itoa(s.Ranks)
 	return map[string]string{
@@ -56,5 +56,4 @@ func (s *Spec) variables(rank int, store rendezvous.Endpoint) map[string]string 
 	}
 }
 
-// prefix returns the prefix of a rank's lines.
 func prefix(rank int) string { return fmt.Sprintf("[%d] ", rank) }

@@ -9,9 +9,9 @@ import (
 )
 
 // exitWatcher reports the ranks in the order in which they end. When a rank is lost, the other
-// ranks fail within a millisecond. Only the order then identifies the lost rank. With one goroutine
-// per rank the order would depend on the scheduler. The ready list of an epoll descriptor keeps the
-// order of events. exitWatcher is not safe for concurrent use.
+// ranks fail within a millisecond, so only the order identifies the lost rank. With one goroutine
+// per rank, the order would depend on the scheduler. The ready list of an epoll descriptor keeps
+// the order of events. exitWatcher is not safe for concurrent use.
 type exitWatcher struct {
 	epoll int
 	// watched maps the number of a rank to the pidfd of its process.
@@ -26,7 +26,7 @@ func newExitWatcher() (*exitWatcher, error) {
 	return &exitWatcher{epoll: epoll, watched: map[int]*os.File{}}, nil
 }
 
-// add watches a rank's process. The process must not be reaped before each reports its end.
+// add watches a rank's process, which must not be reaped before each reports its end.
 func (w *exitWatcher) add(number, pid int) error {
 	process, err := sys.Pidfd(pid)
 	if err != nil {
@@ -40,8 +40,7 @@ func (w *exitWatcher) add(number, pid int) error {
 	return nil
 }
 
-// each waits until all watched ranks have ended. It calls report for each, in the order of their
-// ends.
+// each waits until all watched ranks have ended, and calls report for each in that order.
 func (w *exitWatcher) each(report func(rank int)) error {
 	for len(w.watched) > 0 {
 		var events [64]syscall.EpollEvent
@@ -57,15 +56,14 @@ func (w *exitWatcher) each(report func(rank int)) error {
 	return nil
 }
 
-// forget stops watching a rank and closes its pidfd. Closing the pidfd alone would not suffice. If
-// a child that was just forked holds a copy, the kernel keeps reporting the process.
+// forget stops watching a rank and closes its pidfd. Closing the pidfd alone is not enough: if a
+// child that was just forked holds a copy, the kernel keeps reporting the process.
 func (w *exitWatcher) forget(number int) {
 	_ = syscall.EpollCtl(w.epoll, syscall.EPOLL_CTL_DEL, int(w.watched[number].Fd()), nil)
 	_ = w.watched[number].Close()
 	delete(w.watched, number)
 }
 
-// close closes all descriptors.
 func (w *exitWatcher) close() {
 	for number := range w.watched {
 		w.forget(number)

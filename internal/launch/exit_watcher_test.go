@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// TestExitIsReportedOnce duplicates the pidfd of a watched process. Between fork and exec a
-// concurrent launch has the same effect.
+// TestExitIsReportedOnce duplicates the pidfd of a watched process, as a concurrent launch does
+// between fork and exec.
 func TestExitIsReportedOnce(t *testing.T) {
 	d, err := newExitWatcher()
 	if err != nil {

@@ -9,18 +9,18 @@ import (
 )
 
 const (
-	// maxPending bounds the buffered part of an unterminated line. Longer lines are written in
-	// parts. The output of other ranks may appear between the parts.
+	// maxPending limits the buffered part of an unterminated line. Longer lines are written in
+	// parts, between which the output of other ranks may appear.
 	maxPending = 1 << 20
-	// partialDelay is the time after which an unterminated line is written. Prompts and progress
-	// bars need this. A program that prints a line in pieces usually writes the next piece sooner.
+	// partialDelay is the time after which an unterminated line, such as a prompt or progress bar,
+	// is written. A program that prints a line in pieces usually writes the next piece sooner.
 	partialDelay = 100 * time.Millisecond
 )
 
 // sink writes the output of all ranks to one destination. After its first error it discards all
-// output. Ranks then do not fail because their output cannot be written.
+// output, so that ranks do not fail because their output cannot be written.
 type sink struct {
-	// mu is shared by the sinks of one Run. They may write to the same terminal.
+	// mu is shared by the sinks of one Run, which may write to the same terminal.
 	mu *sync.Mutex
 	// delay is the time after which an unterminated line is written.
 	delay time.Duration
@@ -40,14 +40,12 @@ func (s *sink) write(b []byte) {
 	s.writeLocked(b)
 }
 
-// failure returns the first error.
 func (s *sink) failure() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.err
 }
 
-// writeLocked writes b. The caller holds s.mu.
 func (s *sink) writeLocked(b []byte) {
 	if s.err != nil {
 		return
@@ -83,15 +81,15 @@ func sameFile(a, b io.Writer) bool {
 	return err == nil && otherErr == nil && os.SameFile(first, second)
 }
 
-// lines forwards one output of a rank. It forwards complete lines at once, and an unterminated line
-// after a delay. It is safe for concurrent use and never returns an error.
+// lines forwards one output of a rank: complete lines at once, and an unterminated line after a
+// delay. It is safe for concurrent use and never returns an error.
 type lines struct {
 	sink   *sink
 	prefix string
 	// sink.mu guards the following fields.
 
-	// pending holds the part of the current line that has not been written. If sink.open is this
-	// output, an earlier part of the line has been written.
+	// pending holds the part of the current line that has not been written. An earlier part has
+	// been written if sink.open is this output.
 	pending []byte
 	// progressBar is set once a carriage return has been written in the current line.
 	progressBar bool
@@ -126,7 +124,7 @@ func (l *lines) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// writePartial writes the pending part of a line. It omits a trailing carriage return, which may
+// writePartial writes the pending part of a line, without a trailing carriage return, which may
 // belong to a newline.
 func (l *lines) writePartial() {
 	l.sink.mu.Lock()
@@ -161,8 +159,8 @@ func (l *lines) endLine() {
 	}
 }
 
-// add adds a part of a line to the piece. It adds the prefix at the start of the line and after
-// each carriage return. The caller holds sink.mu.
+// add adds a part of a line to the piece, with the prefix at the start of the line and after each
+// carriage return. The caller holds sink.mu.
 func (l *lines) add(text []byte) {
 	first, rest, returns := bytes.Cut(text, []byte{'\r'})
 	if l.sink.open != l && (len(first) > 0 || !returns) {
@@ -187,7 +185,6 @@ func (l *lines) writePiece() {
 	}
 }
 
-// stopTimer stops the timer if it is running. The caller holds sink.mu.
 func (l *lines) stopTimer() {
 	if l.timer != nil {
 		l.timer.Stop()
@@ -195,7 +192,6 @@ func (l *lines) stopTimer() {
 	}
 }
 
-// flush writes an unterminated last line and terminates it.
 func (l *lines) flush() {
 	l.sink.mu.Lock()
 	defer l.sink.mu.Unlock()

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// step describes a write to one output, the end of its delay ("after"), or the end of its rank.
+// step is a write to one output, the end of its delay ("after"), or the end of its rank.
 type step struct {
 	output int
 	text   string
@@ -72,7 +72,6 @@ func TestPartialLinesAreWritten(t *testing.T) {
 	}
 }
 
-// outputOf returns the output of two ranks to one sink, with a | after each write.
 func outputOf(steps []step) string {
 	var got strings.Builder
 	s := &sink{mu: &sync.Mutex{}, delay: patience, w: writerFunc(func(b []byte) (int, error) {

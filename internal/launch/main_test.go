@@ -24,7 +24,6 @@ import (
 	"symmem/internal/sys"
 )
 
-// roleVariable names the variable with the role that this test binary plays as a rank.
 const roleVariable = "SYMMEM_TEST_ROLE"
 
 func TestMain(m *testing.M) {
@@ -34,8 +33,7 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-// roles maps names to the programs that ranks can run. Each program gets its rank and returns its
-// exit code.
+// roles maps names to programs of ranks. Each gets its rank and returns its exit code.
 var roles = map[string]func(rank string) int{
 	"environ":        roleEnviron,
 	"meet":           roleMeet,
@@ -56,10 +54,9 @@ var roles = map[string]func(rank string) int{
 	"lose rank":      roleLoseRank,
 }
 
-// patience is the deadline of waits in tests. It expires only if something hangs.
+// patience is the deadline of waits in tests. It expires only if a test hangs.
 const patience = 60 * time.Second
 
-// forever blocks until the process is killed.
 func forever() int { select {} }
 
 func roleEnviron(string) int {
@@ -73,7 +70,6 @@ func roleEnviron(string) int {
 	return 0
 }
 
-// connectedRank connects this rank to the launcher's store.
 func connectedRank() (rendezvous.World, *rendezvous.Client, io.Closer, error) {
 	w, err := rendezvous.Discover(os.LookupEnv, rendezvous.Options{})
 	if err != nil {
@@ -116,13 +112,13 @@ func roleFailOne(rank string) int {
 	return 3
 }
 
-// rolePatient prints that it is ready. Then it prints all signals until SIGTERM.
+// rolePatient prints that it is ready, and then all signals until SIGTERM.
 func rolePatient(string) int {
 	signals := make(chan os.Signal, 8)
 	signal.Notify(signals)
 	fmt.Println("ready", os.Getpid())
 	for s := range signals {
-		if s == syscall.SIGURG { // The Go runtime sends these to its threads.
+		if s == syscall.SIGURG { // The Go runtime sends SIGURG to its threads.
 			continue
 		}
 		fmt.Println("got", s)
@@ -140,7 +136,6 @@ func roleStubborn(string) int {
 	return forever()
 }
 
-// roleParent starts a child and waits until it is killed.
 func roleParent(string) int {
 	if pid, err := startChild(); err == nil {
 		fmt.Println("ready", os.Getpid(), pid)
@@ -158,8 +153,7 @@ func roleQuitter(string) int {
 	return 0
 }
 
-// startChild starts a process that runs until it is killed. The process keeps this process's output
-// open.
+// startChild starts a process that runs until it is killed and keeps this process's output open.
 func startChild() (int, error) {
 	cmd := exec.Command("/proc/self/exe")
 	cmd.Env = append(os.Environ(), roleVariable+"=stubborn")
@@ -186,7 +180,6 @@ func roleCat(string) int {
 	return 0
 }
 
-// roleAsk prints a question without a newline on rank 0, and waits for an answer.
 func roleAsk(rank string) int {
 	if rank != "0" {
 		return 0
@@ -230,15 +223,14 @@ func roleLaunchTalkers(string) int {
 	return 0
 }
 
-// launchWith runs a launcher of ranks in the given role. It limits the launcher's open descriptors.
+// launchWith runs a launcher, whose open descriptors are limited, of ranks in the given role.
 func launchWith(descriptors uint64, role string, ranks int) int {
 	limit := syscall.Rlimit{Cur: descriptors, Max: descriptors}
 	if err := syscall.Setrlimit(syscall.RLIMIT_NOFILE, &limit); err != nil {
 		fmt.Println(err)
 		return 1
 	}
-	// Without this the ranks would be launchers, too. If a variable has two values, the last one
-	// counts.
+	// Without this the ranks would be launchers, too. The last one of two values counts.
 	if err := os.Unsetenv(roleVariable); err != nil {
 		fmt.Println(err)
 		return 1
@@ -273,7 +265,7 @@ func roleLoseRank(rank string) int {
 	if rank == "1" {
 		return forever()
 	}
-	// The test writes this line after it has killed rank 1. A real program has a heartbeat.
+	// The test writes this line after it has killed rank 1, instead of a real program's heartbeat.
 	line, err := bufio.NewReader(os.Stdin).ReadString('\n')
 	if err != nil || store == nil {
 		return 8
@@ -284,8 +276,7 @@ func roleLoseRank(rank string) int {
 
 // newSpec returns a Spec that starts ranks in a role. All output goes to w.
 func newSpec(role string, ranks int, w io.Writer) Spec {
-	// If this process has a role, remove it. If a variable has two values, Go programs use the
-	// first.
+	// Remove this process's role, because Go programs use the first one of two values.
 	env := slices.DeleteFunc(os.Environ(), func(entry string) bool {
 		return strings.HasPrefix(entry, roleVariable+"=")
 	})
@@ -296,7 +287,6 @@ func newSpec(role string, ranks int, w io.Writer) Spec {
 	}
 }
 
-// transcript collects the output of a job and lets tests wait for parts of it.
 type transcript struct {
 	mu      sync.Mutex
 	text    strings.Builder
@@ -319,7 +309,7 @@ func (p *transcript) read() (string, <-chan struct{}) {
 	return p.text.String(), p.changed
 }
 
-// await waits for n lines that contain part. It returns the output.
+// await waits for n lines that contain part, and returns the output.
 func (p *transcript) await(t *testing.T, n int, part string) string {
 	t.Helper()
 	deadline := time.After(patience)
@@ -336,7 +326,6 @@ func (p *transcript) await(t *testing.T, n int, part string) string {
 	}
 }
 
-// pids returns the process IDs after "ready" in all lines.
 func pids(t *testing.T, text string) (all []int) {
 	t.Helper()
 	for line := range strings.Lines(text) {
@@ -355,7 +344,6 @@ func pids(t *testing.T, text string) (all []int) {
 	return all
 }
 
-// awaitGone waits until the process does not exist or is a zombie.
 func awaitGone(t *testing.T, pid int) {
 	t.Helper()
 	process, err := sys.Pidfd(pid)

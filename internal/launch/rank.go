@@ -12,10 +12,10 @@ import (
 	"time"
 )
 
-// orphanWait bounds the wait for output that processes outside the rank's group keep open.
+// orphanWait limits the wait for output that processes outside the rank's group keep open.
 const orphanWait = 2 * time.Second
 
-// rank represents a rank's process, from start until the return of end.
+// rank is a rank's process, from start until end returns.
 type rank struct {
 	// Immutable after start.
 	number   int
@@ -23,7 +23,7 @@ type rank struct {
 	out, err *lines
 
 	mu sync.Mutex
-	// reaped is guarded by mu. When it is set, the process ID may be reused.
+	// reaped is set when the process ID may be reused; guarded by mu.
 	reaped bool
 }
 
@@ -56,7 +56,7 @@ func (r *rank) start(stdin io.Reader) error {
 	return nil
 }
 
-// signal sends a signal to the rank's process group, unless the rank has been reaped.
+// signal sends a signal to the rank's process group unless the rank has been reaped.
 func (r *rank) signal(s syscall.Signal) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -65,18 +65,17 @@ func (r *rank) signal(s syscall.Signal) {
 	}
 }
 
-// end cleans up after a rank that has ended. It kills the rest of the rank's group, waits for all
-// output, and returns the rank's Exit. endIndex is the rank's position in the order in which ranks
-// end. end reaps the rank after the kill. Before that, the process ID and the group ID cannot be
-// reused.
+// end cleans up after a rank that has ended: it kills the rest of the rank's group, waits for all
+// output, and returns the rank's Exit. endIndex is the rank's position in the order of ends. The
+// rank is reaped after the kill, because the process ID and the group ID could be reused then.
 func (r *rank) end(endIndex int) Exit {
 	r.signal(syscall.SIGKILL)
 	r.mu.Lock()
 	r.reaped = true
 	r.mu.Unlock()
-	// Wait's error can be ignored. It repeats the state, which is read below, or an output error,
-	// which the sinks keep. After Wait no goroutine copies output, even if a process outside the
-	// group keeps the pipe open.
+	// Wait's error repeats the state, which is read below, or is an output error, which the sinks
+	// keep. After Wait no goroutine copies output, even if a process outside the group keeps the
+	// pipe open.
 	_ = r.cmd.Wait()
 	r.out.flush()
 	r.err.flush()
@@ -85,12 +84,12 @@ func (r *rank) end(endIndex int) Exit {
 	return e
 }
 
-// describe names the rank and its process. It adds whether the process is stopped, as by SIGSTOP. A
+// describe names the rank and its process, and whether the process is stopped, as by SIGSTOP. A
 // stopped process can neither work nor end.
 func (r *rank) describe() string {
 	pid := r.cmd.Process.Pid
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-	// The name in parentheses may contain anything; the state follows it.
+	// The name in parentheses may contain anything. The state follows the name.
 	_, state, _ := strings.Cut(string(stat[bytes.LastIndexByte(stat, ')')+1:]), " ")
 	if err == nil && strings.HasPrefix(state, "T") {
 		return fmt.Sprintf("rank %d, process %d, stopped", r.number, pid)
@@ -98,7 +97,6 @@ func (r *rank) describe() string {
 	return fmt.Sprintf("rank %d, process %d", r.number, pid)
 }
 
-// exit returns the Exit of a reaped rank.
 func (r *rank) exit() Exit {
 	state := r.cmd.ProcessState
 	e := Exit{Rank: r.number, PID: state.Pid(), Code: state.ExitCode()}

@@ -26,8 +26,8 @@ type Exit struct {
 	Code int `json:"code"`
 	// Signal is the signal that ended the rank, or 0.
 	Signal syscall.Signal `json:"signal,omitempty"`
-	// endIndex is the rank's position in the order in which ranks end. Exits arrive in another
-	// order, because some ranks have more output to drain.
+	// endIndex is the rank's position in the order of ends. Exits are collected in another order,
+	// because some ranks have more output to drain.
 	endIndex int
 }
 

@@ -19,9 +19,11 @@ import (
 	"symmem/internal/rendezvous"
 )
 
-// Run starts the ranks and returns when all have ended. The Result reports failed ranks. They are
-// not an error of Run. If Run returns an error and a Result without ranks, no process is running.
-// When the context ends, Run kills all ranks. It then returns the context's cause and a complete
+// Run starts the ranks and returns when all have ended. Failed ranks are reported in the Result and
+// are not an error of Run. If Run returns an error and a Result without ranks, no process is
+// running.
+//
+// When the context ends, Run kills all ranks and returns the context's cause with a complete
 // Result. Errors from writing the output also come with a complete Result. If the output is a pipe
 // whose reader has been closed, the ranks get SIGTERM and Result.Signal is SIGPIPE.
 func Run(ctx context.Context, spec Spec) (Result, error) {
@@ -47,11 +49,9 @@ func Run(ctx context.Context, spec Spec) (Result, error) {
 	return j.run(ctx)
 }
 
-// raiseLimit is the advice to users if the launcher has no free file descriptors.
 const raiseLimit = "raise the limit of open files (ulimit -n)"
 
-// reportAcceptError prints an error of the store's listener. Without the listener ranks cannot
-// connect.
+// reportAcceptError prints an error of the store's listener, without which ranks cannot connect.
 func (j *job) reportAcceptError(err error) {
 	j.stderr.write(fmt.Appendf(nil, "symmem: the launcher cannot accept the connections of its "+
 		"ranks: %v: %s\n", err, raiseLimit))
@@ -63,7 +63,7 @@ type job struct {
 	spec        *Spec
 	ranks       []*rank
 	stdout      *sink
-	stderr      *sink // equal to stdout if both are one file
+	stderr      *sink // same as stdout if both are one file
 	failed      <-chan error
 	exits       chan Exit
 	store       *rendezvous.Server
@@ -112,7 +112,7 @@ func (j *job) run(ctx context.Context) (Result, error) {
 		defer signal.Stop(handled)
 		signals = handled
 	}
-	// Without a handler SIGPIPE would kill the launcher but not the children of ranks.
+	// Without a handler, SIGPIPE would kill the launcher but not the ranks' children.
 	pipes := make(chan os.Signal, 1)
 	signal.Notify(pipes, syscall.SIGPIPE)
 	defer signal.Stop(pipes)
@@ -136,7 +136,6 @@ func (j *job) run(ctx context.Context) (Result, error) {
 	return result, err
 }
 
-// sinks lists the destinations of the ranks' output.
 func (j *job) sinks() []*sink {
 	if j.stdout == j.stderr {
 		return []*sink{j.stdout}
@@ -144,8 +143,8 @@ func (j *job) sinks() []*sink {
 	return []*sink{j.stdout, j.stderr}
 }
 
-// start starts all ranks, or none. It forks them on a thread that lives until run returns. When
-// that thread ends, the kernel kills the ranks.
+// start starts all ranks, or none. They are forked on a thread that lives until run returns,
+// because the kernel kills the ranks when that thread ends.
 func (j *job) start() error {
 	started := make(chan error)
 	go func() {
@@ -157,7 +156,6 @@ func (j *job) start() error {
 	return <-started
 }
 
-// fork starts all ranks, or none, on the current thread.
 func (j *job) fork() error {
 	d, err := newExitWatcher()
 	if err != nil {
@@ -185,15 +183,14 @@ func (j *job) fork() error {
 	return nil
 }
 
-// killStarted kills and reaps the first n ranks.
 func (j *job) killStarted(n int) {
 	for _, r := range j.ranks[:n] {
 		r.end(0)
 	}
 }
 
-// reap reports all ranks as they end. One goroutine per rank drains the rank's output. Draining may
-// take longer for one rank than for a rank that ends later.
+// reap reports all ranks as they end. Each rank's output is drained in a separate goroutine,
+// because draining may take longer for one rank than for a rank that ends later.
 func (j *job) reap(d *exitWatcher) {
 	defer d.close()
 	endIndex := 0
@@ -210,7 +207,6 @@ func (j *job) reap(d *exitWatcher) {
 	}
 }
 
-// watch passes events to the supervisor until all ranks have ended.
 func (j *job) watch(ctx context.Context, signals <-chan os.Signal) error {
 	timer := time.NewTimer(time.Hour)
 	timer.Stop()
@@ -242,7 +238,6 @@ func (j *job) watch(ctx context.Context, signals <-chan os.Signal) error {
 	return err
 }
 
-// apply executes an order of the supervisor.
 func (j *job) apply(o order, timer *time.Timer) {
 	if o.wait > 0 {
 		timer.Reset(o.wait)
@@ -262,7 +257,6 @@ func (j *job) apply(o order, timer *time.Timer) {
 	}
 }
 
-// runningRanks lists the ranks that have not ended, and marks stopped ranks.
 func (j *job) runningRanks() string {
 	var texts []string
 	for i, r := range j.ranks {

@@ -19,7 +19,7 @@ import (
 func TestSignalsReachAllRanks(t *testing.T) {
 	out := newTranscript()
 	spec := newSpec("patient", 3, out)
-	signals := make(chan os.Signal, 2) // Run does not read it after the job has ended.
+	signals := make(chan os.Signal, 2) // Run does not read it after the job has ended
 	spec.Signals = signals
 	done := begin(testContext(t), spec)
 	out.await(t, 3, "ready")
@@ -49,7 +49,7 @@ func TestRunHandlesProcessSignals(t *testing.T) {
 func TestSecondInterruptKills(t *testing.T) {
 	out := newTranscript()
 	spec := newSpec("stubborn", 2, out)
-	signals := make(chan os.Signal, 2) // Run does not read it after the job has ended.
+	signals := make(chan os.Signal, 2) // Run does not read it after the job has ended
 	spec.Signals = signals
 	done := begin(testContext(t), spec)
 	out.await(t, 2, "ready")
@@ -76,8 +76,8 @@ func TestStubbornRanksAreKilledAfterSIGTERM(t *testing.T) {
 	out.await(t, 1, "sending SIGKILL to the remaining ranks")
 }
 
-// TestLauncherReportsMissingDescriptors checks the launcher's message. The connections of its
-// ranks fail, or its ranks do not start.
+// TestLauncherReportsMissingDescriptors checks the launcher's message if its ranks cannot connect
+// or do not start.
 func TestLauncherReportsMissingDescriptors(t *testing.T) {
 	for _, role := range []string{"narrow launch", "narrow start"} {
 		t.Run(role, func(t *testing.T) {
@@ -108,8 +108,8 @@ func TestStubbornRanksAreKilledAfterFailure(t *testing.T) {
 	}
 }
 
-// TestStoppedRankIsNamedAndEnded checks that a stopped rank gets SIGCONT with SIGTERM. It must end
-// before SIGKILL is due.
+// TestStoppedRankIsNamedAndEnded checks that a stopped rank gets SIGCONT with SIGTERM, so that it
+// ends before SIGKILL is due.
 func TestStoppedRankIsNamedAndEnded(t *testing.T) {
 	out := newTranscript()
 	spec := newSpec("patient", 2, out)
@@ -170,7 +170,6 @@ func TestRankExitKillsItsChildren(t *testing.T) {
 	}
 }
 
-// TestRanksDieWithLauncher kills the launcher with SIGKILL and expects that its ranks end.
 func TestRanksDieWithLauncher(t *testing.T) {
 	out := newTranscript()
 	r, w, err := os.Pipe()
@@ -215,7 +214,6 @@ func TestRunReturnsOutputError(t *testing.T) {
 	}
 }
 
-// writerFunc implements io.Writer by a function.
 type writerFunc func([]byte) (int, error)
 
 func (f writerFunc) Write(b []byte) (int, error) { return f(b) }

@@ -13,13 +13,11 @@ import (
 	"testing"
 )
 
-// outcome holds the results of Run.
 type outcome struct {
 	Result
 	err error
 }
 
-// begin runs a job in the background.
 func begin(ctx context.Context, spec Spec) <-chan outcome {
 	done := make(chan outcome, 1)
 	go func() {
@@ -36,7 +34,7 @@ func testContext(t *testing.T) context.Context {
 	return ctx
 }
 
-// finish runs a job and returns the job's sorted lines. Run must return no error.
+// finish runs a job, which must return no error, and returns the job's sorted lines.
 func finish(t *testing.T, spec Spec) (Result, []string) {
 	t.Helper()
 	out := newTranscript()
@@ -219,7 +217,7 @@ func TestRanksCanReportKilledRank(t *testing.T) {
 			awaitGone(t, lost)
 		}
 	}
-	// Rank 0 detects the loss only now. It must still be running to report it.
+	// Rank 0 detects the loss only now, and must still be running to report it.
 	if _, err := feed.WriteString("killed\n"); err != nil {
 		t.Fatal(err)
 	}

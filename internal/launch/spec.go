@@ -19,13 +19,13 @@ type Spec struct {
 	Command []string
 	// Env is the base of the ranks' environment; nil means this process's environment.
 	Env []string
-	// Stdin is the standard input of rank 0; nil means empty input. The other ranks always have
-	// empty input. If Stdin still blocks after the ranks have ended, a goroutine leaks.
+	// Stdin is rank 0's standard input; nil means empty input, which the other ranks always have.
+	// If Stdin still blocks after the ranks have ended, a goroutine leaks.
 	Stdin io.Reader
 	// Stdout and Stderr receive the ranks' output; nil means this process's outputs. Writes are
-	// never concurrent, and each contains one or more lines. If a line stays unterminated for 100
-	// ms, its beginning is written without the rest. The output of another rank then still begins
-	// on a new line.
+	// never concurrent, and each contains one or more lines. The beginning of a line that stays
+	// unterminated for 100 ms is written separately. Other ranks' output then still begins on a new
+	// line.
 	Stdout, Stderr io.Writer
 	// Plain forwards lines unchanged. Otherwise each line gets the prefix "[rank] ".
 	Plain bool
@@ -33,13 +33,13 @@ type Spec struct {
 	MasterPort int
 	// RunID names the job; empty picks a random name.
 	RunID string
-	// Grace is the time that the other ranks get after a rank has failed. They can use it to detect
-	// and report the failure. 0 means 10 s; a negative value means no time.
+	// Grace is the time that the other ranks get after a rank has failed, to detect and report the
+	// failure. 0 means 10 s; a negative value means no time.
 	Grace time.Duration
 	// TermWait is the time between SIGTERM and SIGKILL. 0 means 5 s; a negative value means no time.
 	TermWait time.Duration
-	// KillAfter is the time after which a received SIGTERM is followed by SIGKILL. The ranks get
-	// the SIGTERM at once. 0 means 10 s; a negative value means no SIGKILL.
+	// KillAfter is the time after which a received SIGTERM, which the ranks get at once, is
+	// followed by SIGKILL. 0 means 10 s; a negative value means no SIGKILL.
 	KillAfter time.Duration
 	// Signals delivers signals to forward to all ranks. If it is nil, Run handles this process's
 	// SIGINT, SIGTERM, SIGHUP and SIGQUIT.
@@ -61,7 +61,7 @@ var (
 	ErrNoCommand = errors.New("no command to start")
 )
 
-// prepare validates a Spec and fills in the defaults. It returns the path of the program.
+// prepare validates a Spec, fills in the defaults and returns the path of the program.
 func (s *Spec) prepare() (path string, err error) {
 	if s.Ranks < 1 || s.Ranks > maxRanks {
 		return "", fmt.Errorf("%w, not %d", ErrRanks, s.Ranks)
@@ -79,7 +79,6 @@ func (s *Spec) prepare() (path string, err error) {
 	return path, nil
 }
 
-// fill fills in the defaults.
 func (s *Spec) fill() {
 	if s.Env == nil {
 		s.Env = os.Environ()
@@ -96,7 +95,7 @@ func (s *Spec) fill() {
 }
 
 // port returns want, or a free port if want is 0. A free port cannot be reserved for the rank that
-// opens it later. Another process may open it first.
+// opens it later, so another process may open it first.
 func port(want int) (int, error) {
 	if want < 0 || want > 65535 {
 		return 0, fmt.Errorf("%d is not a port", want)

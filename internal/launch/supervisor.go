@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// supervisor decides which signals the ranks get. It is a pure state machine. Run passes events to
+// supervisor decides which signals the ranks get. It is a pure state machine: Run passes events to
 // it and executes the orders that it returns.
 //
 // Its phases and transitions:
@@ -27,8 +27,8 @@ type supervisor struct {
 	phase    phase
 	grace    time.Duration
 	termWait time.Duration
-	// killAfter is the time between a received SIGTERM and SIGKILL. If it is not positive, no
-	// SIGKILL follows.
+	// killAfter is the time from a received SIGTERM to SIGKILL. If it is not positive, no SIGKILL
+	// follows.
 	killAfter time.Duration
 	// remaining is the number of running ranks.
 	remaining int
@@ -59,8 +59,8 @@ const (
 	done
 )
 
-// order instructs Run. If signal is not 0, Run sends it to all ranks. If message is not empty, Run
-// prints it with a list of the running ranks. If wait is positive, Run cancels any earlier wait and
+// order instructs Run to send signal to all ranks, unless it is 0, and to print message with a list
+// of the running ranks, unless it is empty. If wait is positive, Run cancels any earlier wait and
 // calls expired after this one.
 type order struct {
 	signal  syscall.Signal
@@ -76,7 +76,6 @@ func newSupervisor(s *Spec) *supervisor {
 	}
 }
 
-// exited handles the end of a rank.
 func (s *supervisor) exited(e Exit) order {
 	s.exits[e.Rank], s.ended[e.Rank] = e, true
 	s.remaining--
@@ -97,7 +96,6 @@ func (s *supervisor) exited(e Exit) order {
 	return order{}
 }
 
-// announce returns a message about the time that the other ranks have left.
 func (s *supervisor) announce() order {
 	s.phase = announced
 	rest := s.grace - announceDelay
@@ -106,7 +104,7 @@ func (s *supervisor) announce() order {
 		s.exits[s.first], rest, max(s.termWait, 0))}
 }
 
-// expired handles the end of the wait in the last order.
+// expired handles the end of the wait of the latest order.
 func (s *supervisor) expired() order {
 	switch s.phase {
 	case grace, announced:
@@ -136,9 +134,9 @@ func (s *supervisor) after(wait time.Duration) order {
 	return order{wait: wait}
 }
 
-// signaled handles a signal that the launcher received. SIGPIPE means that nothing reads the
-// launcher's output any more. The ranks do not notice that, because they write to the launcher's
-// pipes. So signaled sends them SIGTERM instead.
+// signaled handles a signal that the launcher received. SIGPIPE means that the launcher's output
+// has no reader any more. The ranks do not notice that, because they write to the launcher's pipes,
+// so signaled sends them SIGTERM instead.
 func (s *supervisor) signaled(received syscall.Signal) order {
 	if s.externalSignal == 0 {
 		s.externalSignal = received
@@ -161,7 +159,6 @@ func (s *supervisor) signaled(received syscall.Signal) order {
 	return order{signal: received}
 }
 
-// kill returns an order to send SIGKILL to all ranks.
 func (s *supervisor) kill() order {
 	if s.phase == done {
 		return order{}
@@ -170,7 +167,6 @@ func (s *supervisor) kill() order {
 	return order{signal: syscall.SIGKILL}
 }
 
-// result returns the Result after the last exit.
 func (s *supervisor) result() Result {
 	r := Result{Exits: s.exits, First: s.first, Signal: s.externalSignal}
 	if s.first >= 0 {

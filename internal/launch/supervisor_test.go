@@ -79,7 +79,7 @@ func TestSupervisor(t *testing.T) {
 	}
 }
 
-// TestExternalSIGTERMIsFollowedBySIGKILL checks that SIGKILL follows after KillAfter, also if a
+// TestExternalSIGTERMIsFollowedBySIGKILL checks that SIGKILL follows after KillAfter, even if a
 // rank fails meanwhile.
 func TestExternalSIGTERMIsFollowedBySIGKILL(t *testing.T) {
 	for events, want := range map[string][]string{
@@ -122,7 +122,6 @@ func play(t *testing.T, v *supervisor, event string, endIndex int) order {
 	return v.exited(e)
 }
 
-// TestRunningRanksAreAnnounced checks the message about running ranks and the signals that follow.
 func TestRunningRanksAreAnnounced(t *testing.T) {
 	v := newSupervisor(&Spec{Ranks: 3, Grace: 10 * time.Second, TermWait: 5 * time.Second})
 	for i, want := range []order{
@@ -146,8 +145,8 @@ func TestRunningRanksAreAnnounced(t *testing.T) {
 	}
 }
 
-// TestFirstExternalSignalIsRecorded checks that the result has the first received signal. Signals
-// that the launcher itself sends must not count.
+// TestFirstExternalSignalIsRecorded checks that the result has the first received signal, without
+// signals that the launcher itself sends.
 func TestFirstExternalSignalIsRecorded(t *testing.T) {
 	v := newSupervisor(&Spec{Ranks: 2, Grace: time.Second, TermWait: time.Second})
 	for i, event := range strings.Fields("e1=7 x") {
@@ -163,8 +162,8 @@ func TestFirstExternalSignalIsRecorded(t *testing.T) {
 	}
 }
 
-// TestFirstFailureDeterminesResult reports two failed ranks. It reports the rank that failed second
-// first, as if its output had been drained sooner.
+// TestFirstFailureDeterminesResult reports the second failed rank first, as if its output had been
+// drained sooner.
 func TestFirstFailureDeterminesResult(t *testing.T) {
 	v := newSupervisor(&Spec{Ranks: 3})
 	v.exited(Exit{Rank: 0, Code: 1, endIndex: 2})
@@ -175,8 +174,8 @@ func TestFirstFailureDeterminesResult(t *testing.T) {
 	}
 }
 
-// TestLinesKeepAllOutput writes pieces of random length. Some pieces end exactly at maxPending. The
-// output must have the same lines, with the prefix.
+// TestLinesKeepAllOutput writes pieces of random length, some of which end exactly at maxPending.
+// The output must have the same lines, with the prefix.
 func TestLinesKeepAllOutput(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		length := rapid.SampledFrom([]int{
@@ -200,7 +199,6 @@ func TestLinesKeepAllOutput(t *testing.T) {
 	})
 }
 
-// wholeLines adds the prefix to each line and terminates the last line.
 func wholeLines(text string) string {
 	var b strings.Builder
 	for line := range strings.Lines(text) {
