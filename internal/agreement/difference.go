@@ -7,8 +7,8 @@ import (
 	"symmem/event"
 )
 
-// Difference classifies the difference at the first differing event. It is a heuristic hint for the
-// reader of a report.
+// Difference classifies the first differing event. It is a heuristic hint for the reader of a
+// report.
 type Difference uint8
 
 // The kinds of difference.
@@ -48,7 +48,7 @@ func (d Difference) String() string {
 	return differenceNames[d]
 }
 
-// sentence returns a sentence for a report that compares the deviant ranks with the usual ones.
+// sentence compares the deviant ranks with the usual ones, for a report.
 func (d Difference) sentence(n Names, deviant, usual []int) string {
 	have := verb(deviant, "has", "have")
 	a, b := n.short(deviant), n.short(usual)
@@ -79,8 +79,8 @@ func (d Difference) sentence(n Names, deviant, usual []int) string {
 	return ""
 }
 
-// classify classifies the difference between the usual variant and the first deviating one. The
-// notes of events contain the digests of the requests that follow.
+// classify classifies the difference between the usual variant and the first deviating one, whose
+// notes contain the digests of the requests that follow.
 func classify(d *DivergenceError, events variants) Difference {
 	if d.sameFree() {
 		return DifferenceHeld
@@ -107,7 +107,6 @@ func classify(d *DivergenceError, events variants) Difference {
 		decodeWords(events.list[usual].note), decodeWords(events.list[deviant].note))
 }
 
-// sameFree reports whether all ranks freed the same block.
 func (d *DivergenceError) sameFree() bool {
 	for _, v := range d.Variants {
 		if !v.HasEvent || !v.Event.SameFree(&d.Variants[0].Event) {
@@ -118,8 +117,8 @@ func (d *DivergenceError) sameFree() bool {
 }
 
 // classifyAligned aligns the lists of requests in four ways, one for each kind of mistake. It
-// returns the difference whose alignment has the most matching requests. A substitution wins ties,
-// because it is the simplest explanation.
+// returns the difference whose alignment has the most matching requests. A substitution, the
+// simplest explanation, wins ties.
 func classifyAligned(u, v event.Event, usual, deviant []uint64) Difference {
 	best, d := matches(usual, deviant, 1, 1), classifySubstitution(u, v)
 	if n := matches(usual, deviant, 0, 1); n > best {
@@ -148,7 +147,6 @@ func classifySubstitution(u, v event.Event) Difference {
 	return DifferenceEvent
 }
 
-// matches counts the positions at which two lists are equal, starting from the given indices.
 func matches(a, b []uint64, fromA, fromB int) int {
 	n := 0
 	for fromA < len(a) && fromB < len(b) {

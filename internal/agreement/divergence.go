@@ -41,7 +41,7 @@ func (k Kind) String() string {
 type Variant struct {
 	// Ranks lists the ranks that share the observation.
 	Ranks []int
-	// What describes the observation; for an event it is [event.Event.String].
+	// What describes the observation. For an event it is [event.Event.String].
 	What string
 	// Site is the observation's call site as file:line, or "".
 	Site string
@@ -60,22 +60,21 @@ type DivergenceError struct {
 	// Ledger is the id of the pool, for KindPlacement and KindPending.
 	Ledger uint64
 	// For KindPlacement, Position is the position of the first differing event. If Last is greater,
-	// only a range is known: the event is between Position and Last, in a part of the history that is
-	// no longer kept.
+	// the event is between Position and Last, in a part of the history that is no longer kept.
 	Position, Last uint64
 	// Variants lists up to 16 different observations, ordered by their lowest rank.
 	Variants []Variant
 	// Others lists the ranks whose observations are not in Variants because of the limit.
 	Others []int
-	// Deviant lists the ranks that differ from a majority of the ranks that took part. It is empty if
-	// there is no majority, because a lower rank is not more likely to be right. Ranks that report no
+	// Deviant lists the ranks that differ from a majority of the ranks that took part. It is empty
+	// without a majority, because a lower rank is not more likely to be right. Ranks that report no
 	// call are ignored if other ranks report different calls.
 	Deviant []int
 	// Difference is the likely kind of difference, for KindPlacement.
 	Difference Difference
 	// Absent lists the ranks that did not take part in every round.
 	Absent []int
-	// Names determines how the report names ranks and pools. The other fields contain group ranks.
+	// Names determines how the report names ranks and pools. The other fields use group ranks.
 	Names Names
 }
 
@@ -127,8 +126,8 @@ func (d *DivergenceError) Pool() string {
 	return d.Names.pool(d.Ledger)
 }
 
-// closing returns the end of the report: the deviating ranks, the kind of difference if it is
-// known, hints, and the absent ranks.
+// closing returns the end of the report: the deviating ranks, the kind of difference if known,
+// hints, and the absent ranks.
 func (d *DivergenceError) closing() string {
 	out := ""
 	usual, deviant := d.usualAndDeviant()
@@ -155,14 +154,12 @@ func (d *DivergenceError) closing() string {
 	return out
 }
 
-// hasKind reports whether the differing events include an event of the given kind.
 func (d *DivergenceError) hasKind(kind event.Kind) bool {
 	return d.Kind == KindPlacement && slices.ContainsFunc(d.Variants, func(v Variant) bool {
 		return v.HasEvent && v.Event.Kind == kind
 	})
 }
 
-// ranksLike returns the ranks with the same observation as variant i, regardless of call sites.
 func (d *DivergenceError) ranksLike(i int) []int {
 	var out []int
 	for _, v := range d.Variants {
@@ -174,9 +171,9 @@ func (d *DivergenceError) ranksLike(i int) []int {
 	return out
 }
 
-// usualAndDeviant returns the index of the most frequent variant and the index of the first variant
-// that differs from it. It returns -1 for a variant that does not exist. In a tie, the variant with
-// the lower rank counts as usual. This choice only affects the wording.
+// usualAndDeviant returns the index of the most frequent variant and that of the first variant that
+// differs from it, or -1 if there is none. In a tie, the variant with the lower rank counts as
+// usual. This choice only affects the wording.
 func (d *DivergenceError) usualAndDeviant() (usual, deviant int) {
 	usual, deviant = -1, -1
 	most := 0
@@ -194,12 +191,11 @@ func (d *DivergenceError) usualAndDeviant() (usual, deviant int) {
 }
 
 // abstains reports whether a variant belongs to ranks that report no call while others report
-// different calls. Another rank's fault can stop a rank before its call.
+// different calls, because another rank's fault can stop a rank before its call.
 func (d *DivergenceError) abstains(v Variant) bool {
 	return d.Kind == KindCollective && v.What == noCall && len(d.Variants) > 2
 }
 
-// setDeviant sets Deviant. ranks is the number of ranks that took part.
 func (d *DivergenceError) setDeviant(ranks int) {
 	usual, _ := d.usualAndDeviant()
 	for _, v := range d.Variants {
@@ -252,7 +248,6 @@ func tagText(value []byte) (string, error) {
 	return string(value[1:]), nil
 }
 
-// idsText returns the names of a rank's pools, given their encoded ids.
 func (n Names) idsText(value []byte) (string, error) {
 	if len(value) == 0 {
 		return "no pool", nil

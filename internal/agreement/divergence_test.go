@@ -20,9 +20,9 @@ import (
 //	alloc 512@0+0
 //
 // An event consists of a kind and size@segment+offset, optionally followed by /stream and #site. A
-// line may begin with tag=..., pending=n, pool=n, call=count or cast=root, and repeat=n repeats the
-// event that follows. A rank whose line is "absent" does not take part. The argument members=(...)
-// lists the world ranks of the group.
+// line may begin with tag=..., pending=n, pool=n, call=count or cast=root. repeat=n repeats the
+// next event. A rank whose line is "absent" does not take part. The argument members=(...) lists
+// the world ranks of the group.
 func TestReports(t *testing.T) {
 	datadriven.RunTest(t, "testdata/reports", func(t *testing.T, d *datadriven.TestData) string {
 		mode := Exact
@@ -47,7 +47,7 @@ func TestReports(t *testing.T) {
 	})
 }
 
-// report returns the outcome as text, after checking that all ranks have the same text.
+// report returns the outcome as text, and checks that all ranks have the same text.
 func report(t *testing.T, outcomes []*Outcome, rounds int) string {
 	t.Helper()
 	var first *Outcome
@@ -73,7 +73,6 @@ func report(t *testing.T, outcomes []*Outcome, rounds int) string {
 	return out + first.Divergence.Error() + "\n"
 }
 
-// namesOf returns Names with the world ranks of members=(...), and with pools named by their ids.
 func namesOf(t *testing.T, d *datadriven.TestData) Names {
 	t.Helper()
 	if !d.HasArg("members") {
@@ -105,7 +104,7 @@ func parseRank(t *testing.T, line string, kept int) Config {
 	for i := 0; i < len(words); i++ {
 		name, value, _ := strings.Cut(words[i], "=")
 		var n int
-		_, _ = fmt.Sscan(value, &n) // Not every value is a number.
+		_, _ = fmt.Sscan(value, &n) // not every value is a number
 		switch name {
 		case "absent":
 		case "tag":
@@ -147,7 +146,6 @@ var kinds = map[string]event.Kind{
 	"park": event.KindPark,
 }
 
-// sited adds the call sites to the events of a ledger.
 type sited struct {
 	*ledger.Ledger
 	sites *ledger.Sites
@@ -172,6 +170,6 @@ func parseEvent(t *testing.T, kind, place string) event.Event {
 	if e.Kind == event.KindAlloc || e.Kind == event.KindSegment {
 		e.Requested = e.Size
 	}
-	_, _ = fmt.Sscan(stream, &e.Stream) // Without /stream, the stream is 0.
+	_, _ = fmt.Sscan(stream, &e.Stream) // the stream is 0 without /stream
 	return e
 }

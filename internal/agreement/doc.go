@@ -9,7 +9,7 @@
 //	vote     position, digest, agreed prefix and pending segments of each ledger; the tag
 //	  |
 //	  +-- all equal ------------------------------------------------> agreed
-//	  	  +-- different operation or different pools -------------------> divergence
+//	  +-- different operation or different pools -------------------> divergence
 //	  |
 //	probe    digests at up to 15 positions of each ledger that may differ; repeated
 //	  |

@@ -8,15 +8,15 @@ import (
 	"symmem/internal/ledger"
 )
 
-// maxFollowing is the maximum number of events that are compared to classify a difference. The
-// first of them is the differing event.
+// maxFollowing is the maximum number of events, from the differing one on, that are compared to
+// classify a difference.
 const maxFollowing = 9
 
-// maxNote is the maximum size of a note in bytes. A note contains the digests of some requests or
-// the site of a call.
+// maxNote is the maximum size of a note in bytes: the digests of some requests, or the site of a
+// call.
 const maxNote = max(8*maxFollowing, event.MaxSiteBytes)
 
-// The kinds of answers in phaseEvents. The first byte of an answer is its kind.
+// The kinds of answers in phaseEvents, in the first byte of an answer.
 const (
 	answerEvent     byte = iota + 1 // the event at the position, with its site
 	answerEnd                       // the history ends before or at the position
@@ -25,8 +25,8 @@ const (
 )
 
 // askEvents starts phaseEvents, in which each rank sends its event at the first difference. If only
-// a range is known, ranks send their digests at the end of the range. The digests show which ranks
-// agree.
+// a range is known, ranks send their digests at the end of the range instead, which show which
+// ranks agree.
 func (m *Machine) askEvents() ([]byte, *Outcome, error) {
 	m.phase = phaseEvents
 	in := m.undecided[0]
@@ -58,7 +58,6 @@ func digestAnswer(source snapshotSource, at uint64) []byte {
 	return []byte{answerForgotten}
 }
 
-// followingRequests returns the digests of the requests from the given position on.
 func followingRequests(source snapshotSource, at uint64) []byte {
 	var out []byte
 	for i := range uint64(maxFollowing) {
@@ -97,7 +96,6 @@ func (m *Machine) afterEvents(s *Summary) ([]byte, *Outcome, error) {
 	return nil, &Outcome{Divergence: d, Absent: m.absent}, nil
 }
 
-// decodeEventAnswer decodes an answer of phaseEvents.
 func decodeEventAnswer(w variant) (Variant, error) {
 	v := Variant{Ranks: w.ranks}
 	if len(w.value) == 0 {

@@ -14,17 +14,16 @@ import (
 type Mode uint8
 
 const (
-	// Exact requires equal positions, digests and pending segments of every ledger. It suits calls
-	// that all ranks make at the same place in their program, such as registrations.
+	// Exact requires equal positions, digests and pending segments of every ledger, for calls that
+	// all ranks make at the same place in their program, such as registrations.
 	Exact Mode = iota
-	// Prefix compares histories up to the smallest position among the ranks. It suits comparisons
-	// that run concurrently with the program, or after a collective whose digests differ.
+	// Prefix compares histories up to the smallest position among the ranks, for comparisons that
+	// run concurrently with the program, or after a collective whose digests differ.
 	Prefix
 )
 
 // Source gives an agreement access to a history, such as a [ledger.Ledger]. If a pool may allocate
-// during the agreement, the caller wraps its ledger in a Source that holds the pool's lock during
-// each call.
+// during the agreement, the Source must hold the pool's lock during each call.
 type Source interface {
 	// Snapshot returns the current state of the history.
 	Snapshot() ledger.Snapshot
@@ -34,14 +33,13 @@ type Source interface {
 	EventAt(position uint64) (event.Event, bool)
 }
 
-// snapshotSource hides events that are added after the start of the agreement. A rank's answers are
-// then consistent with its vote.
+// snapshotSource hides events that are added after the start of the agreement, so that a rank's
+// answers are consistent with its vote.
 type snapshotSource struct {
 	Source
 	end uint64
 }
 
-// EventAt returns the event at position if it existed at the start of the agreement.
 func (f snapshotSource) EventAt(position uint64) (event.Event, bool) {
 	if position >= f.end {
 		return event.Event{}, false
@@ -74,11 +72,11 @@ type Ledger struct {
 	Pending Pending
 }
 
-// Config configures one rank's part in an agreement. All fields except Rank, Flags, Site and the
-// contents of Ledgers must be the same on all ranks. The agreement detects and reports differences,
+// Config configures one rank's part in an agreement. Rank, Flags, Site and the contents of Ledgers
+// may differ between ranks. The agreement detects and reports differences in the other fields,
 // except in Group and Names, which only affect the text of the report.
 type Config struct {
-	// Rank is the number of this rank, from 0 to Ranks-1.
+	// Rank is this rank's number, from 0 to Ranks-1.
 	Rank, Ranks int
 	// Mode selects how histories are compared.
 	Mode Mode
@@ -89,8 +87,8 @@ type Config struct {
 	// Tag identifies the operation that needs the agreement, in at most [MaxTag] bytes. Ranks with
 	// different tags are at different places in their program.
 	Tag string
-	// Flags are combined over all ranks before anything is compared. If any rank has set a flag,
-	// the agreement ends with the combined flags, and only tags are compared.
+	// Flags are combined over all ranks before anything is compared. If any flag is set, the
+	// agreement ends with the combined flags, and only tags are compared.
 	Flags uint64
 	// Ledgers lists the histories, which are compared in the order of their ids.
 	Ledgers []Ledger
@@ -127,9 +125,9 @@ func (c Config) validate() error {
 	return nil
 }
 
-// Machine runs one rank's part of one agreement. Its phases are vote, probe, events and done; see
-// the package comment. A Machine may skip phases but never returns to an earlier one. It is not
-// safe for concurrent use.
+// Machine runs one rank's part of one agreement. Its phases are vote, probe, events and done (see
+// the package comment). It may skip phases but never returns to an earlier one. It is not safe for
+// concurrent use.
 type Machine struct {
 	config  Config
 	ledgers []Ledger // sorted by id
@@ -161,8 +159,8 @@ func New(c Config) (*Machine, error) {
 	return m, nil
 }
 
-// Start returns the payload of the first round. The histories may grow afterwards, because the
-// agreement compares their state at the time of this call.
+// Start returns the payload of the first round. The agreement compares the histories as they are at
+// the time of this call, so they may grow afterwards.
 func (m *Machine) Start() []byte {
 	msg := message{
 		phase: m.phase, value: append([]byte{byte(m.config.Mode)}, m.config.Tag...),
@@ -211,7 +209,6 @@ func (m *Machine) step(s *Summary) ([]byte, *Outcome, error) {
 	return nil, nil, protocolError("stepping an agreement that has ended")
 }
 
-// afterVote records ledgers with equal votes as agreed, and the rest as undecided.
 func (m *Machine) afterVote(s *Summary) ([]byte, *Outcome, error) {
 	if !s.tags.equal() {
 		return m.diverge(KindTag, 0, s.tags, tagText)
@@ -247,7 +244,7 @@ func (m *Machine) afterVote(s *Summary) ([]byte, *Outcome, error) {
 }
 
 // advance records ledgers that need no more probes as agreed, and starts the next round for the
-// others. If no ledgers remain, it ends the agreement.
+// others. Without other ledgers, it ends the agreement.
 func (m *Machine) advance() ([]byte, *Outcome, error) {
 	kept := m.undecided[:0]
 	m.answers = m.answers[:0]
@@ -285,7 +282,7 @@ func (m *Machine) answer(id, at uint64) answer {
 	return answer{Ledger: id, Position: at, Digest: digest, Known: known}
 }
 
-// history returns the history of a ledger as it was at Start.
+// history returns a ledger's history as it was at Start.
 func (m *Machine) history(id uint64) snapshotSource {
 	i := slices.IndexFunc(m.ledgers, func(l Ledger) bool { return l.ID == id })
 	return m.ledgers[i].Source.(snapshotSource)
@@ -307,8 +304,8 @@ func (m *Machine) afterProbe(s *Summary) ([]byte, *Outcome, error) {
 	return m.advance()
 }
 
-// agree ends the agreement once all ledgers are known to be equal, after comparing pending segments
-// and calls.
+// agree compares pending segments and calls once all ledgers are known to be equal, and ends the
+// agreement.
 func (m *Machine) agree() ([]byte, *Outcome, error) {
 	for i := range m.votes {
 		if v := &m.votes[i]; !v.pending.equal() {

@@ -22,7 +22,7 @@ func maxRounds(n int) int {
 	return 1 + k + 1
 }
 
-// changes maps names to functions that change a history from event p on.
+// changes holds functions that change a history from event p on, by name.
 var changes = map[string]func([]event.Event, int) []event.Event{
 	"a different size": func(h []event.Event, p int) []event.Event {
 		h[p].Size += 512
@@ -37,7 +37,6 @@ var changes = map[string]func([]event.Event, int) []event.Event{
 	"no further events": func(h []event.Event, p int) []event.Event { return h[:p] },
 }
 
-// firstDifference returns the position of the first difference, by comparing events one by one.
 func firstDifference(a, b []event.Event) int {
 	for i := range min(len(a), len(b)) {
 		if a[i] != b[i] {
@@ -181,7 +180,7 @@ func TestDroppedEventsAreReportedAsRange(t *testing.T) {
 
 func TestAgreedPrefixesOfOtherGroupsAreNotTrusted(t *testing.T) {
 	// Ranks 0 and 1 have agreed with each other, and ranks 2 and 3 with each other, at the same
-	// position of different histories. The difference is before that position.
+	// position of different histories. The difference precedes that position.
 	base := randomHistory(newRand(7), 500)
 	other := slices.Clone(base)
 	other[10].Size++

@@ -64,7 +64,7 @@ func TestEventsAfterTheStartAreIgnored(t *testing.T) {
 	}
 }
 
-// forgetfulLedger does not know any digest once the search begins.
+// forgetfulLedger has no digest once the search begins.
 type forgetfulLedger struct{ *ledger.Ledger }
 
 func (forgetfulLedger) DigestAt(uint64) (uint64, bool) { return 0, false }
@@ -182,7 +182,7 @@ func mustNew(t testing.TB, c Config) *Machine {
 	return m
 }
 
-// newGroup returns one machine for each ledger. All machines compare one pool, with id 1.
+// newGroup returns one machine for each ledger. They compare one pool, with id 1.
 func newGroup(t testing.TB, mode Mode, ledgers []*ledger.Ledger) []*Machine {
 	t.Helper()
 	out := make([]*Machine, len(ledgers))

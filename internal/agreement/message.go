@@ -19,9 +19,9 @@ const (
 type message struct {
 	phase phase
 	round uint64
-	// In phaseVote, value contains the mode and the tag, call contains the encoded call, and note
-	// contains the call's site. In phaseEvents, value contains the rank's answer for a position of a
-	// ledger, and note contains the digests of the requests from this position on.
+	// In phaseVote, value contains the mode and the tag, call the encoded call, and note the call's
+	// site. In phaseEvents, value contains the rank's answer for a position of a ledger, and note
+	// the digests of the requests from this position on.
 	value, call, note []byte
 	ledger, position  uint64
 	flags             uint64 // in phaseVote: see Config.Flags
@@ -129,7 +129,7 @@ func (s *Summary) add(rank int, m *message) error {
 	return nil
 }
 
-// addVotes adds a rank's votes, tag and call. It drops all votes if the ranks have different
+// addVotes adds a rank's votes, tag and call, or drops all votes if the ranks have different
 // ledgers.
 func (s *Summary) addVotes(rank int, m *message, first bool) {
 	s.flags |= m.flags

@@ -10,7 +10,6 @@ import (
 	"symmem/internal/ledger"
 )
 
-// payloadsOf runs an agreement and returns the payloads of each round, by rank.
 func payloadsOf(t testing.TB, machines []*Machine) [][][]byte {
 	t.Helper()
 	payloads := make([][]byte, len(machines))

@@ -8,12 +8,12 @@ import (
 	"symmem/internal/ranklist"
 )
 
-// Names determines how reports name ranks and pools. It must be the same on all ranks. With the
-// zero value, reports contain group ranks and pool ids.
+// Names determines how reports name ranks and pools, equally on all ranks. With the zero value,
+// reports contain group ranks and pool ids.
 type Names struct {
-	// Members lists the world ranks of the group in group order. It may be empty.
+	// Members lists the group's world ranks in group order. It may be empty.
 	Members []int
-	// Pool returns the name of the pool with the given id, such as "pool 1".
+	// Pool returns the name of a pool, such as "pool 1".
 	Pool func(id uint64) string
 }
 
@@ -28,7 +28,6 @@ func (n Names) short(group []int) string {
 	return "world " + ranklist.Ranks(slices.Sorted(slices.Values(n.world(group))))
 }
 
-// world converts group ranks to world ranks.
 func (n Names) world(group []int) []int {
 	if len(n.Members) == 0 {
 		return group
@@ -40,12 +39,10 @@ func (n Names) world(group []int) []int {
 	return world
 }
 
-// event returns the names for the text of an event.
 func (n Names) event() event.Names {
 	return event.Names{Pool: n.Pool, Renumbered: !ranklist.NumberedAsWorld(n.Members)}
 }
 
-// pool returns the name of a pool.
 func (n Names) pool(id uint64) string {
 	if n.Pool == nil {
 		return fmt.Sprintf("pool %d", id)
@@ -53,7 +50,6 @@ func (n Names) pool(id uint64) string {
 	return n.Pool(id)
 }
 
-// verb returns the singular or plural of a verb, depending on the number of ranks.
 func verb(ranks []int, one, many string) string {
 	if len(ranks) == 1 {
 		return one

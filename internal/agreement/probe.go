@@ -1,7 +1,7 @@
 package agreement
 
-// maxProbes limits the positions of a ledger in one round. 15 positions reduce the interval to a
-// sixteenth, with a payload of a few hundred bytes.
+// maxProbes limits the positions of a ledger in one round. 15 positions divide the interval by 16,
+// with a payload of a few hundred bytes.
 const maxProbes = 15
 
 // answer contains a rank's digest of a ledger at one position. Digest is 0 if Known is false.
@@ -17,8 +17,8 @@ func (a answer) samePosition(o answer) bool {
 // probeResult combines the answers of all ranks for one position.
 type probeResult struct {
 	answer       // the first answer with a known digest, or any answer if there is none
-	differs bool // true if two known digests differ
-	unknown bool // true if some rank does not know its digest
+	differs bool // whether two known digests differ
+	unknown bool // whether some rank does not know its digest
 }
 
 func (r *probeResult) add(a answer) {
@@ -30,8 +30,8 @@ func (r *probeResult) add(a answer) {
 }
 
 // probePositions returns up to maxProbes positions that divide the interval into parts of about the
-// same size. Only positions whose digest every rank knows are considered; see candidates. The
-// result is empty if there are no such positions.
+// same size. It considers only positions whose digest every rank knows; see candidates. The result
+// is empty if there are none.
 func (in interval) probePositions() []uint64 {
 	coarse, dense, fine := in.candidates()
 	n := coarse + fine
@@ -49,8 +49,8 @@ func (in interval) probePositions() []uint64 {
 }
 
 // candidates describes the positions after lo and up to top whose digest every rank knows. Below
-// the floor, these are multiples of the stride, and coarse is their number. From the floor on,
-// these are all positions. dense is the first of them, and fine is their number.
+// the floor, these are the multiples of the stride, coarse in number. From the floor on, these are
+// all positions, from dense on and fine in number.
 func (in interval) candidates() (coarse, dense, fine uint64) {
 	if below := min(in.floor, in.top+1); below > in.lo+1 {
 		coarse = (below-1)/in.stride - in.lo/in.stride
@@ -69,7 +69,7 @@ func fractionUp(n, i, parts uint64) uint64 {
 }
 
 // narrow narrows the interval by the result at one position. If a rank no longer knows a digest
-// that it knew when the agreement began, the search ends, since another round could not rely on
+// that it knew when the agreement began, the search ends, because another round could not rely on
 // digests either.
 func (in *interval) narrow(r probeResult) error {
 	switch {

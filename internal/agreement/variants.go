@@ -8,7 +8,7 @@ import (
 // maxVariants is the maximum number of different contributions that a report lists.
 const maxVariants = 16
 
-// variant holds one contribution and its ranks in ascending order. note is the lowest rank's note.
+// variant is one contribution with its ranks in ascending order. note is the lowest rank's note.
 // Notes are not compared.
 type variant struct {
 	value, note []byte
@@ -36,5 +36,4 @@ func (v *variants) add(rank int, value, note []byte) {
 	}
 }
 
-// equal reports whether all ranks made the same contribution.
 func (v *variants) equal() bool { return len(v.list) <= 1 && len(v.others) == 0 }

@@ -9,7 +9,6 @@ type vote struct {
 	Pending Pending
 }
 
-// valid reports whether a ledger can be in this state.
 func (v vote) valid() bool {
 	stride := v.Stride > 0 && v.Stride&(v.Stride-1) == 0
 	return stride && max(v.Agreed, v.Floor) <= v.Position && max(v.Position, v.Stride) <= maxPosition
@@ -17,8 +16,8 @@ func (v vote) valid() bool {
 
 // tally combines the votes of all ranks on one ledger.
 type tally struct {
-	// vote contains the first rank's vote, except for Floor and Stride. Floor and Stride are the
-	// greatest of all ranks. They describe the part of the history that every rank still keeps.
+	// vote contains the first rank's vote, except for Floor and Stride, the greatest of all ranks.
+	// These describe the part of the history that every rank still keeps.
 	vote
 	low, high  uint64 // smallest and greatest position
 	same       bool   // true if position and digest are equal on all ranks
@@ -38,9 +37,9 @@ func (t *tally) add(rank int, v vote) {
 	t.pending.add(rank, appendWords(nil, uint64(v.Pending.Count), v.Pending.Digest), nil)
 }
 
-// interval bounds the position of the first difference in a ledger. The position is from lo to top,
-// inclusive. If differs is false, no difference has been found yet. The compared parts are then
-// equal if their digests at top are equal.
+// interval bounds the position of the first difference in a ledger: from lo to top, inclusive. If
+// differs is false, no difference has been found yet, and the compared parts are equal if their
+// digests at top are equal.
 type interval struct {
 	id, lo, loDigest, top uint64
 	floor, stride         uint64

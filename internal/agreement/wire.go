@@ -10,8 +10,8 @@ import (
 var ErrProtocol = errors.New("agreement protocol violated")
 
 const (
-	// wireVersion is incremented with every change of the encoding. Ranks with different versions
-	// refuse each other's payloads.
+	// wireVersion is incremented with every change of the encoding. Ranks refuse payloads of other
+	// versions.
 	wireVersion = 3
 
 	// MaxLedgers limits the number of ledgers in one agreement.
@@ -20,8 +20,8 @@ const (
 	// MaxTag limits the size of a tag, in bytes.
 	MaxTag = 200
 
-	// maxPosition is small enough that arithmetic on positions cannot overflow. A ledger with one
-	// event per nanosecond reaches it after a century.
+	// maxPosition prevents overflow in arithmetic on positions. A ledger with one event per
+	// nanosecond reaches it after a century.
 	maxPosition = 1 << 62
 
 	// maxValue is the maximum size, in bytes, of an encoded tag, call, or event with its site.
@@ -32,7 +32,7 @@ func protocolError(format string, args ...any) error {
 	return fmt.Errorf(format+": %w", append(args, ErrProtocol)...)
 }
 
-// reader decodes a payload. After its first error it returns zero values and keeps that error.
+// reader decodes a payload. After its first error, which it keeps, it returns zero values.
 type reader struct {
 	b   []byte
 	err error
@@ -66,7 +66,6 @@ func (r *reader) bytes(limit int, field string) []byte {
 	return v
 }
 
-// listOf decodes the rest of the payload as a list of values of a fixed size.
 func listOf[T any](r *reader, limit int, field string) []T {
 	var zero T
 	size := binary.Size(zero)
@@ -87,7 +86,6 @@ func appendBytes(dst, v []byte) []byte {
 	return append(appendWords(dst, uint64(len(v))), v...)
 }
 
-// appendWords appends integers in little-endian order.
 func appendWords(dst []byte, words ...uint64) []byte {
 	for _, w := range words {
 		dst = binary.LittleEndian.AppendUint64(dst, w)
