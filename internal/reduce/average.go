@@ -7,19 +7,19 @@ import (
 )
 
 // division describes the step between accumulation and rounding: none, or the multiplication or
-// division of an average. Kernels depend on the layout of its fields.
+// division of an average. Kernels depend on its layout.
 type division struct {
-	value uint64 // the result of operand; for a ScaledSum, of the factor
-	// stopped is the byte offset of a block with a sum that is infinite or NaN. The kernel returns
-	// before it stores any byte of this block.
+	value uint64 // the result of operand or, for a ScaledSum, the factor
+	// stopped is the byte offset of a block with an infinite or NaN sum. The kernel returns before
+	// it stores any byte of this block.
 	stopped int
 	mode    finalMode
 }
 
 type finalMode uint8
 
-// The flags of modes, which the kernels test. With finalCheck, kernels stop at a block with a sum
-// that is infinite or NaN.
+// The flags of modes, which the kernels test. With finalCheck, kernels stop at a block with an
+// infinite or NaN sum.
 const (
 	finalNone     finalMode = 0
 	finalMultiply finalMode = 2
@@ -28,14 +28,14 @@ const (
 )
 
 // newDivision returns the division for an average. For a power of two it multiplies by the
-// reciprocal. The reciprocal is exact, so the product equals the quotient. Multiplying is faster.
+// reciprocal, which is faster and, because the reciprocal is exact, gives the same result.
 func newDivision(t DataType, terms *terms) division {
 	n := len(terms.srcs)
 	f, mode := float64(n), finalDivide
 	if n&(n-1) == 0 {
 		f, mode = 1/f, finalMultiply
 	}
-	if t != Float16 || terms.rounded { // otherwise sums are in float32 and do not overflow
+	if t != Float16 || terms.rounded { // other sums are in float32 and do not overflow
 		mode |= finalCheck
 	}
 	return division{mode: mode, value: operand(t, f)}
@@ -49,7 +49,6 @@ func operand(t DataType, f float64) uint64 {
 	return uint64(math.Float32bits(float32(f)))
 }
 
-// number is the inverse of operand.
 func number[T float32 | float64](bits uint64) T {
 	var zero T
 	if unsafe.Sizeof(zero) == 8 {
@@ -66,8 +65,8 @@ type terms struct {
 	tree, rounded bool
 }
 
-// mean divides the sum of the terms with index i. If the sum is infinite or NaN, mean computes it
-// again from scaled terms, which do not overflow.
+// mean divides the sum of the terms with index i. It computes an infinite or NaN sum again from
+// scaled terms, which do not overflow.
 func mean[T float32 | float64](terms *terms, sum T, i int) T {
 	n := T(len(terms.srcs))
 	if difference := sum - sum; difference == 0 { //nolint:gocritic // Not so if infinite or NaN.
@@ -125,7 +124,7 @@ func rounded[T float32 | float64](t DataType, v T) T {
 	}
 }
 
-// averageIntegers averages in blocks that fit into the L1 cache. The sums are then still in the
+// averageIntegers averages in blocks that fit into the L1 cache, so that the sums are still in the
 // cache when they are divided.
 func averageIntegers[T integer](j job, size int) {
 	const piece = 4 << 10

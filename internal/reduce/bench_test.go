@@ -6,7 +6,6 @@ import (
 	"unsafe"
 )
 
-// sizeName formats a size in kibibytes or mebibytes if it is a whole number of them.
 func sizeName(size int) string {
 	switch {
 	case size >= 1<<20:
@@ -17,8 +16,8 @@ func sizeName(size int) string {
 	return fmt.Sprintf("%dB", size)
 }
 
-// lines returns size bytes aligned to a page. Their values as floats of any type are near 1,
-// because denormals would slow some operations down.
+// lines returns size bytes aligned to a page. Their values as floats are near 1, because denormals
+// would slow some operations down.
 func lines(size int) unsafe.Pointer {
 	const page = 4096
 	all := make([]byte, size+page)
@@ -63,7 +62,8 @@ func BenchmarkScaledSum(b *testing.B) {
 	}
 }
 
-// BenchmarkAverage uses finite sources, and a source of NaNs, for which the portable code is used.
+// BenchmarkAverage averages finite sources, and a source of NaNs, for which the portable code is
+// used.
 func BenchmarkAverage(b *testing.B) {
 	const size = 16 << 10
 	nan, dsts := lines(size), []unsafe.Pointer{lines(size)}

@@ -29,8 +29,8 @@ func TestCopyAtEveryMisalignment(t *testing.T) {
 	}
 }
 
-// TestCopyToTheEndOfAnAllocation copies up to the end of a Go slice. Another allocation may begin
-// there. Under the race detector, a pointer to that place ends the program.
+// TestCopyToTheEndOfAnAllocation copies up to the end of a Go slice, where another allocation may
+// begin. Under the race detector, a pointer to that place ends the program.
 func TestCopyToTheEndOfAnAllocation(t *testing.T) {
 	src, dst := make([]byte, 16<<20), make([]byte, 16<<20)
 	src[len(src)-1] = 7

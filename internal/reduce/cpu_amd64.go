@@ -1,7 +1,7 @@
 package reduce
 
-// detect returns the best level that the processor supports. The operating system must also save
-// the level's registers.
+// detect returns the best level that the processor and the operating system, which must save the
+// registers, support.
 func detect() level {
 	const (
 		osSavesRegisters = 1 << 27 // leaf 1, ECX

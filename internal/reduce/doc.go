@@ -11,14 +11,14 @@
 // # Values
 //
 //   - Integers wrap. Average truncates towards zero after a sum that wraps.
-//   - Average divides a sum of floats by the number of sources, with one more rounding. A sum that
-//     is infinite or a NaN is computed once more from scaled elements and so does not overflow, as
+//   - Average divides a sum of floats by the number of sources, with one more rounding. An infinite
+//     or NaN sum is computed again from scaled elements, so that it does not overflow, as
 //     docs/reference/deterministic.md states.
 //   - ScaledSum rounds the factor to the type in which elements are combined, multiplies each
 //     element, rounds the product in that type, and adds the products. Nothing is fused.
 //   - Float32 and Float64 round every operation to nearest, ties to even, and keep subnormal
-//     numbers, on amd64 even if the calling thread flushes them or uses another rounding mode: see
-//     Arithmetic.
+//     numbers, on amd64 even if the calling thread flushes them or uses another rounding mode (see
+//     Arithmetic).
 //   - Float16 and BFloat16 are widened to float32, accumulated in float32 across all sources,
 //     divided in float32 for an average, and rounded once, to nearest even. Overflow yields Inf.
 //   - Every NaN in a result has the same bits, those of NVIDIA's GPUs: quiet and positive, with all
@@ -40,7 +40,7 @@
 // A destination may be the same memory as a source, beginning at the same address. No other overlap
 // of a destination with a source or with another destination is allowed. Pointers need no
 // alignment. Sources that no destination overlaps are never written, and no byte outside the given
-// ranges is read or written. No function of this package allocates, blocks or synchronizes. The
-// caller must order accesses of ranks. Streamed stores are fenced before a call returns, so that a
-// later release store publishes them.
+// ranges is accessed. No function of this package allocates, blocks or synchronizes. The caller
+// must order the ranks' accesses. Streamed stores are fenced before a call returns, so that a later
+// release store publishes them.
 package reduce

@@ -8,11 +8,11 @@ func FuzzReduce(f *testing.F) {
 	f.Add([]byte(one+nan+tiny+one), uint16(0), uint16(1))
 	f.Add(make([]byte, 333), uint16(1<<4|9), uint16(3))
 	f.Add([]byte{0x01, 0x7C, 0x00, 0xFC, 0xFF, 0x7B, 0xFF, 0x7B}, uint16(2), uint16(2|5<<6))
-	// The maximum of two uint64, and the product of two int16.
+	// the maximum of two uint64, and the product of two int16
 	f.Add([]byte("\xff\xff\xff\xff\xff\xff\xff\xff\x01\x00\x00\x00\x00\x00\x00\x00"), uint16(59),
 		uint16(1))
 	f.Add([]byte("\xff\x80\x01\x00"), uint16(20), uint16(1))
-	// A scaled sum of two bfloat16, one of them infinite.
+	// a scaled sum of two bfloat16, one of them infinite
 	f.Add([]byte("\x80\x3f\x80\x7f"), uint16(3), uint16(1<<14|1<<6|1))
 	f.Fuzz(func(t *testing.T, values []byte, kind, shape uint16) {
 		typ := DataType(kind % dataTypes)

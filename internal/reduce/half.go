@@ -37,11 +37,11 @@ func Float16Bits(f float32) uint16 {
 	case magnitude >= (127+16)<<23: // 65536 and more, infinity included
 		return sign | float16Infinity
 	case magnitude < (127-14)<<23: // below the smallest normal number
-		// Adding 0.5 leaves units of 2^-24 in the low bits, rounded to nearest even.
+		// Adding 0.5 rounds units of 2^-24 in the low bits to nearest even.
 		shifted := math.Float32frombits(magnitude) + 0.5
 		return sign | uint16(math.Float32bits(shifted)-math.Float32bits(0.5))
 	}
-	// Rounding may carry into the exponent, which is correct, up to and including infinity.
+	// Rounding may correctly carry into the exponent, up to infinity.
 	rebiased := magnitude - (127-15)<<23
 	return sign | uint16((rebiased+0xFFF+rebiased>>13&1)>>13)
 }

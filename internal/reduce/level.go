@@ -62,14 +62,13 @@ func (j *job) vectors(from, to int, stream bool) {
 
 const vectorBytes = 32 // of AVX2
 
-// vector holds the operand of one AVX2 instruction.
 type vector [vectorBytes]byte
 
-// fewSources is the maximum number of sources for which a tail uses the smaller buffer. Clearing
-// the larger buffer takes longer.
+// fewSources is the maximum number of sources for which a tail uses the smaller buffer, which takes
+// less time to clear.
 const fewSources = 8
 
-// tail reduces fewer bytes than an AVX2 vector has. It pads them with zeros.
+// tail reduces fewer bytes than an AVX2 vector has, padded with zeros.
 func (j *job) tail(from, to int) {
 	if len(j.srcs) <= fewSources {
 		filledUp[[fewSources]vector, [fewSources]unsafe.Pointer](j, from, to)
@@ -104,6 +103,5 @@ func filledUp[
 // kernel returns the index of an operation on a type in the tables of kernels.
 func kernel(op Op, t DataType) uint32 { return uint32(op)*dataTypes + uint32(t) }
 
-// flagStream requests streamed stores from a kernel. The kernel's other flags are those of
-// finalMode.
+// flagStream requests streamed stores from a kernel. finalMode has the other flags.
 const flagStream = 1

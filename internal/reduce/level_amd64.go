@@ -32,9 +32,9 @@ func fence()
 //go:noescape
 func streamLines(dst, src unsafe.Pointer, size int)
 
-// portably runs portable with IEEE 754 arithmetic, and then restores the settings of the thread. A
-// thread that Go did not create may flush subnormal numbers to zero. The kernels change and restore
-// the settings internally.
+// portably runs portable with IEEE 754 arithmetic, and then restores the thread's settings, because
+// a thread that Go did not create may flush subnormal numbers to zero. Kernels change and restore
+// the settings themselves.
 func portably(j *job, from, to int) {
 	if !j.t.Float() {
 		portable(j, from, to)

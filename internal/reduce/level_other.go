@@ -4,7 +4,7 @@ package reduce
 
 import "unsafe"
 
-// active is a constant here, so that the compiler removes all calls to kernels.
+// active is a constant, so that the compiler removes all calls to kernels.
 const active = levelPortable
 
 func reduceAVX512(
@@ -20,10 +20,9 @@ func reduceAVX2(
 // portably keeps the thread's arithmetic settings.
 func portably(j *job, from, to int) { portable(j, from, to) }
 
-// fence does nothing: no store is streamed.
+// fence does nothing, because no store is streamed.
 func fence() {}
 
-// streamLines uses the copy of the runtime.
 func streamLines(dst, src unsafe.Pointer, size int) {
 	copy(elements[byte](dst, 0, size), elements[byte](src, 0, size))
 }

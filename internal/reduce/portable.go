@@ -5,12 +5,12 @@ import (
 	"unsafe"
 )
 
-// batch is the number of elements that the portable code accumulates at a time. It reads all
-// sources of a batch before it writes the destinations. Therefore a destination may be a source.
+// batch is the number of elements that the portable code accumulates at a time. All sources of a
+// batch are read before the destinations are written, so a destination may be a source.
 const batch = 64
 
 // canonical32 and canonical64 replace every NaN in a result. Rounding canonical32 to a 16-bit type
-// gives the canonical NaN of that type.
+// gives that type's canonical NaN.
 var (
 	canonical32 = math.Float32frombits(0x7FFFFFFF)
 	canonical64 = math.Float64frombits(0x7FFFFFFFFFFFFFFF)
@@ -20,8 +20,8 @@ type integer interface {
 	~int8 | ~uint8 | ~int16 | ~uint16 | ~int32 | ~uint32 | ~int64 | ~uint64
 }
 
-// portable reduces the bytes from..to without vector instructions. It defines the results; kernels
-// must match it.
+// portable reduces the bytes from..to without vector instructions. Kernels must give the same
+// results.
 func portable(j *job, from, to int) {
 	switch j.t {
 	case Float32:
@@ -91,8 +91,8 @@ func combine[T Number](op Op, acc, src []T) {
 	}
 }
 
-// combineFloats combines the elements of src, which it multiplies for a scaled sum, with those of
-// acc.
+// combineFloats combines the elements of src, multiplied by the factor in a scaled sum, with those
+// of acc.
 func combineFloats[T float32 | float64](j *job, acc, src []T) {
 	if j.op != opScaledSum {
 		combine(j.op, acc, src)
@@ -104,7 +104,6 @@ func combineFloats[T float32 | float64](j *job, acc, src []T) {
 	}
 }
 
-// scale multiplies the elements of the first source by the factor of a scaled sum.
 func scale[T float32 | float64](j *job, acc []T) {
 	if j.op != opScaledSum {
 		return
@@ -173,8 +172,8 @@ func round(t DataType, narrow []uint16, wide []float32) {
 	}
 }
 
-// finish applies the division and makes every NaN canonical. first is the index of the first
-// element in the job.
+// finish applies the division and makes every NaN canonical. first is the first element's index in
+// the job.
 func finish[T float32 | float64](j *job, acc []T, first int, canonical T) {
 	for i, a := range acc {
 		if j.div.mode != finalNone {

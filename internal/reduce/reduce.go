@@ -3,7 +3,7 @@ package reduce
 import "unsafe"
 
 const (
-	// MaxSources limits the sources of one call. Hosts have far fewer ranks.
+	// MaxSources limits the sources of one call. Machines have far fewer ranks.
 	MaxSources = 64
 	// MaxDestinations limits the destinations of one call.
 	MaxDestinations = 64
@@ -19,14 +19,14 @@ const (
 
 // Hint describes how the destinations will be used. It never changes a value.
 type Hint struct {
-	// Stream requests stores that bypass the caches. These stores do not read the lines that they
-	// overwrite. They are faster for destinations that do not fit into the cache and are not read
-	// soon. Stream has an effect if the destinations have at least 128 bytes, are aligned to their
-	// elements, and have the same address modulo 64. It has no effect in averages of integers.
+	// Stream requests stores that bypass the caches and do not read the lines that they overwrite.
+	// They are faster for destinations that do not fit into the cache and are not read soon. Stream
+	// has an effect if the destinations have at least 128 bytes, are aligned to their elements, and
+	// have the same address modulo 64. It has no effect in averages of integers.
 	Stream bool
 }
 
-// Reduce stores src[0][i] op src[1][i] op ... into every destination for each i below count. The
+// Reduce stores src[0][i] op src[1][i] op ... in every destination for each i below count. The
 // package comment specifies order, values and permitted overlaps.
 //
 // Preconditions (a violation panics before memory is accessed): op and t are valid; 1 to 64 sources
@@ -38,8 +38,7 @@ func Reduce(op Op, t DataType, dsts, srcs []unsafe.Pointer, count int, hint Hint
 		reduceAny(op, t, dsts, srcs, size, hint)
 		return
 	}
-	// A single kernel call is sufficient, and creating a job takes longer than reducing some
-	// hundred bytes.
+	// One kernel call is enough, and creating a job takes longer than reducing some hundred bytes.
 	reduceAVX512(kernel(op, t), unsafe.SliceData(dsts), len(dsts), unsafe.SliceData(srcs),
 		len(srcs), 0, size, 0, nil)
 }
@@ -75,7 +74,7 @@ func ScaledSum(
 	j.run(count*t.Size(), hint)
 }
 
-// Average stores the sum of the sources divided by their number into every destination. The package
+// Average stores the sum of the sources divided by their number in every destination. The package
 // comment specifies the arithmetic.
 //
 // The preconditions are those of Reduce.
@@ -89,7 +88,6 @@ func Average(t DataType, dsts, srcs []unsafe.Pointer, count int, hint Hint) {
 	j.average(count*t.Size(), hint)
 }
 
-// average divides the sums of size bytes by the number of terms.
 func (j *job) average(size int, hint Hint) {
 	switch j.t {
 	case Float32, Float64, Float16, BFloat16:
@@ -126,7 +124,6 @@ func check(op Op, t DataType, dsts, srcs []unsafe.Pointer, count int) {
 	}
 }
 
-// job holds the parameters that are constant over the range of a call.
 type job struct {
 	op    Op
 	t     DataType
@@ -137,7 +134,7 @@ type job struct {
 }
 
 // run reduces size bytes. With streaming, the bytes before the destinations' first line boundary
-// and after their last line boundary go through the caches.
+// and after their last one are stored through the caches.
 func (j *job) run(size int, hint Hint) {
 	if !hint.Stream || !j.canStream(size) {
 		j.walk(0, size, false)

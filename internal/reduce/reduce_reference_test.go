@@ -9,11 +9,11 @@ import (
 )
 
 // The reference computes one element at a time from its bits. It shares no arithmetic with the
-// package: it rounds halves through float64 and implements minimum and maximum itself.
+// package: it rounds halves through float64 and has separate implementations of minimum and
+// maximum.
 
 var opNames = [OpCount]string{"sum", "prod", "min", "max", "band", "bor", "bxor"}
 
-// String returns the operation's name for tests and benchmarks.
 func (op Op) String() string { return opNames[op] }
 
 // referenceElement reduces one element of each source.
@@ -59,7 +59,6 @@ func referenceInteger(op Op, t DataType, sources []uint64, average bool) uint64 
 	return uint64(acc)
 }
 
-// lessInteger compares two elements that extend has returned.
 func lessInteger(t DataType, a, b int64) bool {
 	if t == Uint64 && a < 0 != (b < 0) {
 		return b < 0
@@ -67,7 +66,8 @@ func lessInteger(t DataType, a, b int64) bool {
 	return a < b
 }
 
-// extend cuts v to the type and extends it with its sign, or with zeros. A Uint64 keeps its bits.
+// extend truncates v to the type and extends it with its sign, or with zeros. A Uint64 keeps its
+// bits.
 func extend(t DataType, v uint64) int64 {
 	unused := 64 - 8*t.Size()
 	if t == Uint8 || t == Uint16 || t == Uint32 {
@@ -77,7 +77,7 @@ func extend(t DataType, v uint64) int64 {
 }
 
 // referenceFloat32 computes each operation in float64 and rounds it to float32. For one operation
-// on two float32, the result is the rounded exact result.
+// on two float32, this is the correctly rounded result.
 func referenceFloat32(op Op, t DataType, sources []uint64, average bool) uint64 {
 	fold := func(scale float32) float32 {
 		acc := referenceWiden(t, sources[0]) * scale
@@ -263,8 +263,7 @@ var specials = map[DataType][]uint64{
 	},
 }
 
-// draw returns a special element, an element near 1, or any bits. Operations on elements near 1
-// round.
+// draw returns a special element, an element near 1, which makes operations round, or any bits.
 func draw(r *rand.Rand, t DataType) uint64 {
 	switch special := specials[t]; r.IntN(3) {
 	case 0:
@@ -300,21 +299,18 @@ func get(t DataType, buffer []byte, i int) uint64 {
 	return binary.LittleEndian.Uint64(room[:])
 }
 
-// reference reduces whole buffers.
 func reference(op Op, t DataType, sources [][]byte, average bool) []byte {
 	return referenceBuffers(t, sources, func(elements []uint64) uint64 {
 		return referenceElement(op, t, elements, average)
 	})
 }
 
-// referenceSum computes the scaled sum of whole buffers.
 func referenceSum(t DataType, sources [][]byte, factor float64) []byte {
 	return referenceBuffers(t, sources, func(elements []uint64) uint64 {
 		return referenceScaled(t, elements, factor)
 	})
 }
 
-// referenceBuffers combines each element of whole buffers.
 func referenceBuffers(
 	t DataType, sources [][]byte, combined func(elements []uint64) uint64,
 ) []byte {
@@ -358,7 +354,6 @@ func newGuarded(size, misalignment int) guarded {
 
 func (g guarded) pointer() unsafe.Pointer { return unsafe.Pointer(unsafe.SliceData(g.data)) }
 
-// intact reports whether the bytes around the data are unchanged.
 func (g guarded) intact() bool {
 	start := int(uintptr(g.pointer()) - uintptr(unsafe.Pointer(&g.all[0])))
 	before, after := g.all[:start], g.all[start+len(g.data):]

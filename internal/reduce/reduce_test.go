@@ -9,7 +9,6 @@ import (
 	"pgregory.net/rapid"
 )
 
-// ops returns every operation of a type in ascending order of its value.
 func ops(t DataType) []Op {
 	var all []Op
 	for op := range Op(OpCount) {
@@ -69,8 +68,8 @@ func TestReduceAgreesWithReferenceBeyondOneStride(t *testing.T) {
 	})
 }
 
-// TestPairsAgreeWithReference tests two sources. They have separate loops for one destination and
-// for two destinations.
+// TestPairsAgreeWithReference tests two sources, which have separate loops for one and for two
+// destinations.
 func TestPairsAgreeWithReference(t *testing.T) {
 	r := rand.New(rand.NewPCG(15, 16))
 	eachTypeAndOp(func(typ DataType, op Op) {
@@ -120,8 +119,8 @@ func TestAverageAgreesWithReference(t *testing.T) {
 	}
 }
 
-// TestAverageStopsWhereASumOverflows uses few sums that are infinite or NaN. Therefore kernels stop
-// and continue.
+// TestAverageStopsWhereASumOverflows uses few infinite or NaN sums, so that kernels stop and
+// continue.
 func TestAverageStopsWhereASumOverflows(t *testing.T) {
 	largest := map[DataType]uint64{
 		Float32: 0x7F7FFFFF, Float64: 0x7FEFFFFFFFFFFFFF, Float16: 0x7BFF, BFloat16: 0x7F7F,
@@ -151,8 +150,8 @@ func TestAverageStopsWhereASumOverflows(t *testing.T) {
 	}
 }
 
-// factors are the factors of scaled sums: ordinary ones, and some whose products overflow, are
-// subnormal or become infinite when the factor is rounded to float32.
+// factors lists ordinary factors of scaled sums, and factors whose products overflow, are subnormal
+// or become infinite when the factor is rounded to float32.
 var factors = []float64{0.125, 1.0 / 3, -2.5, 1, 1e30, 1e-30, 1e300, 5e-324}
 
 func TestScaledSumAgreesWithReference(t *testing.T) {
@@ -171,7 +170,7 @@ func TestScaledSumAgreesWithReference(t *testing.T) {
 	}
 }
 
-// TestHalvesAgreeWithReferenceForEveryValue combines each half with some special values. It tests
+// TestHalvesAgreeWithReferenceForEveryValue combines each half with some special values, to test
 // widening and narrowing of all halves.
 func TestHalvesAgreeWithReferenceForEveryValue(t *testing.T) {
 	for _, typ := range []DataType{Float16, BFloat16} {
@@ -237,7 +236,6 @@ func TestResultDoesNotDependOnSlicing(t *testing.T) {
 	})
 }
 
-// reduceSlice reduces the elements from..to of whole buffers.
 func reduceSlice(op Op, t DataType, dst []byte, sources [][]byte, from, to int) {
 	srcs := make([]unsafe.Pointer, len(sources))
 	for i, source := range sources {

@@ -6,7 +6,6 @@ import (
 	"unsafe"
 )
 
-// trial describes one call with its buffers.
 type trial struct {
 	op        Op
 	t         DataType
@@ -33,7 +32,6 @@ func (tr trial) check(t fataler, want []byte) {
 	eachLevel(func(name string) { tr.checkActive(t, name, want) })
 }
 
-// want returns the result of the reference.
 func (tr trial) want() []byte {
 	if tr.factor != 0 {
 		return referenceSum(tr.t, tr.sources, tr.factor)
@@ -41,7 +39,6 @@ func (tr trial) want() []byte {
 	return reference(tr.op, tr.t, tr.sources, tr.average)
 }
 
-// fataler is a testing.TB or a rapid.T.
 type fataler interface {
 	Helper()
 	Fatalf(format string, args ...any)
@@ -103,7 +100,6 @@ func firstDifference(a, b []byte) int {
 	return len(a)
 }
 
-// shortened truncates sources to a number of elements.
 func shortened(t DataType, sources [][]byte, count int) [][]byte {
 	short := make([][]byte, len(sources))
 	for i, source := range sources {

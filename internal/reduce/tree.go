@@ -2,17 +2,17 @@ package reduce
 
 import "unsafe"
 
-// Tree combines sources as a binary tree. It combines each half of the sources recursively, and
-// then the two results. For integers, minimum and maximum the order does not matter. The functions
-// Reduce and Average are then faster.
+// Tree combines sources as a binary tree: it combines each half of the sources recursively, and
+// then the two results. For integers, minimum and maximum the order does not matter, and the
+// functions Reduce and Average are faster.
 type Tree struct {
 	Op Op
 	T  DataType
 	// Rounded is set if each combination of 16-bit floats is rounded to their type. Otherwise
 	// intermediate results are float32 until the final rounding.
 	Rounded bool
-	// Scaled multiplies every element by Factor before the sum, like the function ScaledSum. Op must
-	// be Sum. With Rounded, the products are rounded, too.
+	// Scaled multiplies every element by Factor before the sum, like the function ScaledSum. Op
+	// must be Sum. With Rounded, the products are rounded, too.
 	Scaled bool
 	Factor float64
 	// Average divides the result by the number of sources, like the function Average. Op must be
@@ -24,7 +24,6 @@ type Tree struct {
 // results of this size stay in the L1 cache.
 const treeBlock = 2 << 10
 
-// scratch holds the widened halves of a block.
 type scratch [2 * treeBlock]byte
 
 // Reduce combines the sources and stores the result into every destination. The number of sources
@@ -54,11 +53,10 @@ func (tr Tree) Reduce(dsts, srcs []unsafe.Pointer, count int) {
 	}
 }
 
-// wide reports whether halves are combined as float32.
 func (tr *Tree) wide() bool { return (tr.T == Float16 || tr.T == BFloat16) && !tr.Rounded }
 
-// accumulator returns the type in which elements are combined. It also returns the size of the
-// given bytes in that type.
+// accumulator returns the type in which elements are combined, and the size of the given bytes in
+// that type.
 func (tr *Tree) accumulator(bytes int) (DataType, int) {
 	if tr.wide() {
 		return Float32, 2 * bytes
@@ -66,7 +64,6 @@ func (tr *Tree) accumulator(bytes int) (DataType, int) {
 	return tr.T, bytes
 }
 
-// combine computes the tree over the bytes from..to of some sources.
 func (tr *Tree) combine(into unsafe.Pointer, srcs []unsafe.Pointer, from, to int) {
 	t, bytes := tr.accumulator(to - from)
 	if len(srcs) == 1 {
@@ -81,8 +78,7 @@ func (tr *Tree) combine(into unsafe.Pointer, srcs []unsafe.Pointer, from, to int
 	Reduce(tr.Op, t, dsts[:], pair[:], bytes/t.Size(), Hint{})
 }
 
-// load stores the elements of one source, multiplied by the factor if there is one, as elements of
-// the accumulator's type.
+// load stores one source's elements, multiplied by the factor if any, in the accumulator's type.
 func (tr *Tree) load(into, src unsafe.Pointer, size int) {
 	t, bytes := tr.accumulator(size)
 	if tr.wide() {
@@ -98,7 +94,6 @@ func (tr *Tree) load(into, src unsafe.Pointer, size int) {
 	}
 }
 
-// finish divides and rounds the result of combine in place.
 func (tr *Tree) finish(at unsafe.Pointer, srcs []unsafe.Pointer, from, to int) {
 	t, bytes := tr.accumulator(to - from)
 	if tr.Average {

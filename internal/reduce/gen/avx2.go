@@ -11,11 +11,10 @@ func (avx2) masks() bool           { return false }
 func (avx2) cleanUp() string       { return "VZEROUPPER" }
 func (avx2) register(i int) string { return v(i) }
 
-// v names register i of the plan in the command's comment; x names its lower half.
+// v names register i of the plan in the command's comment, x its lower half.
 func v(i int) string { return fmt.Sprintf("Y%d", i) }
 func x(i int) string { return fmt.Sprintf("X%d", i) }
 
-// constant sets all lanes of register i to a value of 32 bits.
 func constant(p *program, value uint32, i int) {
 	p.op("MOVL", fmt.Sprintf("$%#x", value), "AX")
 	p.op("VMOVD", "AX", x(i))
@@ -42,7 +41,7 @@ func (avx2) operand(p *program, k kernel, address string) {
 	p.op("VPBROADCAST"+suffix, address, v(15))
 }
 
-// unlessFinite subtracts, as for AVX-512.
+// unlessFinite subtracts each accumulator from itself, as for AVX-512.
 func (avx2) unlessFinite(p *program, k kernel, units int, label string) {
 	const unordered = "$3"
 	for i := range k.registers(units) {
@@ -102,7 +101,7 @@ func (s avx2) lanes(p *program, k kernel, operand string, acc int) {
 	case k.elem.float && (k.op.name == "Min" || k.op.name == "Max"):
 		s.extremes(p, k, operand, v(acc))
 	case k.op.name == "Prod" && k.elem.size == 1:
-		// As for AVX-512, with a blend by the upper bit of each byte of the mask.
+		// as for AVX-512, with a blend by the upper bit of each byte of the mask
 		p.op("VPMULLW", operand, v(acc), v(10))
 		p.op("VPSRLW", "$8", v(acc), v(acc))
 		p.op("VPAND", operand, v(12), operand)
@@ -135,7 +134,7 @@ func (avx2) longExtreme(p *program, k kernel, operand, acc string) {
 	p.op("VBLENDVPD", v(10), operand, acc, acc)
 }
 
-// extremes computes both orders. They differ only for zeros: OR gives -0, and AND gives +0. Lanes
+// extremes computes both orders, which differ only for zeros: OR gives -0, and AND gives +0. Lanes
 // with a NaN are added instead, because addition propagates NaNs.
 func (avx2) extremes(p *program, k kernel, operand, acc string) {
 	instruction := map[string]string{"Min": "VMIN", "Max": "VMAX"}[k.op.name] + k.elem.lane
@@ -197,7 +196,7 @@ func (avx2) pack(p *program, k kernel, unit int) {
 		p.op("VCVTPS2PH", "$0", v(high), x(high))
 		p.op("VINSERTI128", "$1", x(high), v(low), v(low))
 	case "BFloat16":
-		// As for AVX-512.
+		// as for AVX-512
 		for _, acc := range []int{low, high} {
 			p.op("VPSRLD", "$16", v(acc), v(8))
 			p.op("VPAND", v(13), v(8), v(8))

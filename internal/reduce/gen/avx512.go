@@ -11,11 +11,10 @@ func (avx512) masks() bool           { return true }
 func (avx512) cleanUp() string       { return "" }
 func (avx512) register(i int) string { return z(i) }
 
-// z names register i of the plan in the command's comment; y names its lower half.
+// z names register i of the plan in the command's comment, y its lower half.
 func z(i int) string { return fmt.Sprintf("Z%d", 16+i) }
 func y(i int) string { return fmt.Sprintf("Y%d", 16+i) }
 
-// broadcast sets a constant of the given width.
 func broadcast(p *program, lane string, value uint32, register string) {
 	p.op("MOVL", fmt.Sprintf("$%#x", value), "AX")
 	p.op("VPBROADCAST"+lane, "AX", register)
@@ -63,9 +62,8 @@ func (avx512) fetch(p *program, k kernel, address, register string, how manner) 
 	p.op(move, address, register)
 }
 
-// widen loads a vector of halves into two registers of float32. For Float16, the registers hold the
-// lower and the upper half of the memory. For BFloat16, they hold the even and the odd elements,
-// which avoids a shuffle.
+// widen loads a vector of halves into two registers of float32: for Float16, the lower and the
+// upper half of the memory; for BFloat16, the even and the odd elements, which avoids a shuffle.
 func (s avx512) widen(p *program, k kernel, address string, low, high int, how manner) {
 	if how == masked {
 		s.fetch(p, k, address, z(11), how)
@@ -121,7 +119,7 @@ func needsRegister(k kernel) bool {
 func (avx512) lanes(p *program, k kernel, operand string, acc int) {
 	switch {
 	case k.elem.float && (k.op.name == "Min" || k.op.name == "Max"):
-		// Bit 2 takes the sign from the result. It orders the zeros. Lanes with a NaN are added
+		// Bit 2 takes the sign from the result, which orders the zeros. Lanes with a NaN are added
 		// instead, because addition propagates NaNs.
 		choice := map[string]string{"Min": "$4", "Max": "$5"}[k.op.name]
 		p.op("VCMP"+k.elem.lane, "$3", operand, z(acc), "K2")
@@ -129,9 +127,8 @@ func (avx512) lanes(p *program, k kernel, operand string, acc int) {
 		p.op("VADD"+k.elem.lane, operand, z(acc), "K2", z(10))
 		p.op("VMOVAPS", z(10), z(acc))
 	case k.op.name == "Prod" && k.elem.size == 1:
-		// The first product multiplies the even bytes. The shifted product multiplies the odd
-		// bytes. The last instruction combines the even bytes of one product with the odd bytes of
-		// the other.
+		// The first product is that of the even bytes, the shifted product that of the odd bytes.
+		// The last instruction combines them.
 		p.op("VPMULLW", operand, z(acc), z(10))
 		p.op("VPSRLW", "$8", z(acc), z(acc))
 		p.op("VPANDD", operand, z(12), operand)
@@ -142,7 +139,7 @@ func (avx512) lanes(p *program, k kernel, operand string, acc int) {
 	}
 }
 
-// unlessNaN compares accumulators in pairs: they are unordered if one of the two is a NaN.
+// unlessNaN compares accumulators in pairs. A pair is unordered if either is a NaN.
 func (avx512) unlessNaN(p *program, k kernel, units int, label string) {
 	const ordered = "$7"
 	n := k.registers(units)
@@ -178,8 +175,7 @@ func (avx512) pack(p *program, k kernel, unit int) {
 		p.op("VCVTPS2PH", "$0", z(high), y(high))
 		p.op("VINSERTI64X4", "$1", y(high), z(low), z(low))
 	case "BFloat16":
-		// Rounding to even adds 0x7FFF and the last bit kept. For the canonical NaN nothing
-		// carries.
+		// Rounding to even adds 0x7FFF and the last bit kept. The canonical NaN does not carry.
 		for _, acc := range []int{low, high} {
 			p.op("VPSRLD", "$16", z(acc), z(8))
 			p.op("VPANDD", z(13), z(8), z(8))

@@ -15,7 +15,6 @@ type kernel struct {
 // accumulators is the number of vector registers that hold a block.
 const accumulators = 8
 
-// manner is a way to access memory.
 type manner int
 
 const (
@@ -24,7 +23,7 @@ const (
 	streamed        // bypassing the caches
 )
 
-// vectors describes an instruction set. A unit is one vector of memory; it has one accumulator, or
+// vectors describes an instruction set. A unit is one vector of memory, with one accumulator, or
 // two for halves. Addresses are operands of the assembler.
 type vectors interface {
 	name() string
@@ -39,18 +38,16 @@ type vectors interface {
 	operand(p *program, k kernel, address string)
 	// unlessFinite jumps to a label if an accumulator of the first units is infinite or a NaN.
 	unlessFinite(p *program, k kernel, units int, label string)
-	// unlessNaN jumps to a label if an accumulator of the first units holds a NaN, and canonical
-	// replaces each NaN there by the canonical one.
+	// unlessNaN jumps to a label if an accumulator of the first units holds a NaN. canonical
+	// replaces each NaN there with the canonical one.
 	unlessNaN(p *program, k kernel, units int, label string)
 	canonical(p *program, k kernel, units int)
 	pack(p *program, k kernel, unit int)
 	store(p *program, k kernel, unit int, address string, how manner)
 }
 
-// program is assembly text under construction.
 type program struct{ bytes.Buffer }
 
-// op appends an instruction.
 func (p *program) op(mnemonic string, operands ...any) {
 	texts := make([]string, len(operands))
 	for i, operand := range operands {
@@ -79,7 +76,6 @@ func (k kernel) symbol(set vectors) string {
 	return strings.ToLower(k.op.name) + name + set.name() + "<>(SB)"
 }
 
-// registers returns the number of accumulators for a number of units.
 func (k kernel) registers(units int) int {
 	if k.elem.half {
 		return 2 * units
@@ -87,8 +83,8 @@ func (k kernel) registers(units int) int {
 	return units
 }
 
-// canonicalNaN returns the bits of the NaN that replaces every NaN in an accumulator. For BFloat16
-// the truncated bits are zero, so that nothing carries.
+// canonicalNaN returns the bits that replace every NaN in an accumulator. For BFloat16 the
+// truncated bits are zero, so that nothing carries.
 func (k kernel) canonicalNaN() uint64 {
 	switch k.elem.name {
 	case "Float64":
@@ -135,7 +131,7 @@ func assemble(set vectors) []byte {
 }
 
 // entry writes the function that Go calls. It jumps to a kernel, which returns to Go. On a thread
-// with other arithmetic settings, it calls the kernel and restores them. It uses the space of
+// with other arithmetic settings, it calls the kernel and restores the settings, with the space of
 // arguments that have been read as scratch.
 func entry(p *program, set vectors) {
 	fmt.Fprintf(p, "// func reduce%s(kernel uint32, dsts *unsafe.Pointer, ndst int, "+
@@ -180,9 +176,9 @@ func entry(p *program, set vectors) {
 }
 
 // trial is two vectors and their sum according to IEEE 754. The first lane detects whether the
-// thread flushes subnormal operands or results to zero, as after torch.set_flush_denormal, the
-// others whether it rounds to nearest even. Reading MXCSR instead would wait for all earlier
-// arithmetic: some 20 ns, measured.
+// thread flushes subnormal operands or results to zero, as after torch.set_flush_denormal. The
+// other lanes detect whether it rounds to nearest even. Reading MXCSR instead would wait for all
+// earlier arithmetic, about 20 ns.
 var trial = [3][4]uint32{
 	{1, 0x3F800000, 0xBF800000, 0x3F800001},
 	{1, 0x33800000, 0xB3800000, 0x33800000},
@@ -234,7 +230,7 @@ func write(p *program, set vectors, k kernel) {
 	fmt.Fprintln(p, late)
 }
 
-// lastLanes sets K1 to the lanes of one vector that lie before R11.
+// lastLanes sets K1 to the lanes of one vector below R11.
 func lastLanes(p *program, set vectors, k kernel) {
 	shift := map[int]int{1: 0, 2: 1, 4: 2, 8: 3}[k.elem.size]
 	p.op("MOVQ", "R11", "CX")
@@ -250,10 +246,10 @@ func lastLanes(p *program, set vectors, k kernel) {
 	p.op("KMOVQ", "AX", "K1")
 }
 
-// stage is the text that processes some units of all sources and destinations.
+// stage generates the code that processes some units of all sources and destinations.
 type stage struct {
 	*program
-	late   *program // the code after the return
+	late   *program // code after the return
 	set    vectors
 	kernel kernel
 	prefix string // of labels
@@ -262,9 +258,9 @@ type stage struct {
 }
 
 // pairs writes the loops over blocks for two sources and one or two destinations, the most common
-// shapes, with their pointers in registers. With one destination that is up to a third faster in
-// the L1 cache; with two, storing vectors alternately is 7 % faster in the L2 cache. The text falls
-// through for other shapes.
+// shapes, with their pointers in registers. One destination is up to a third faster in the L1
+// cache. With two, storing vectors alternately is 7 % faster in the L2 cache. For other shapes, the
+// code falls through.
 func (s *stage) pairs() {
 	s.op("CMPQ", "R9", "$2")
 	s.op("JNE", "block")
@@ -287,9 +283,8 @@ func (s *stage) pairs() {
 	s.late.Write(behind.Bytes())
 }
 
-// pair writes one of those loops. If results are stored in the type of the accumulators, they are
-// stored before the check for NaNs, and once more if there are any, so that loads and stores
-// alternate.
+// pair writes one of those loops. Results in the type of the accumulators are stored before the
+// check for NaNs, and again if there are any, so that loads and stores alternate.
 func (s *stage) pair(label string, results ...string) {
 	s.label(label)
 	for unit := range s.units {
@@ -359,8 +354,8 @@ func (s *stage) write() {
 	s.store()
 }
 
-// clear replaces NaNs by the canonical one, and stores the given results again. A single check for
-// NaNs covers the whole block.
+// clear replaces NaNs with the canonical one, and stores the given results again. A single check
+// for NaNs covers the whole block.
 func (s *stage) clear(label string, results []string) {
 	if !s.kernel.elem.float {
 		return
@@ -376,9 +371,9 @@ func (s *stage) clear(label string, results []string) {
 	s.late.op("JMP", label+"Clear")
 }
 
-// ahead prefetches a line that a later block will load. Kernels of 16-bit floats have many
-// instructions per line, so that the processor does not look far enough ahead; for other types it
-// does, and a prefetch would only cost time.
+// ahead prefetches a line that a later block will load. Kernels of 16-bit floats have so many
+// instructions per line that the processor does not look far enough ahead. For other types a
+// prefetch would only cost time.
 func (s *stage) ahead(address string) {
 	const distance = 1024
 	if s.kernel.elem.half && s.how == whole {
@@ -447,7 +442,6 @@ func (s *stage) storeAll(how manner) {
 	s.op("JLT", s.prefix+"Destination")
 }
 
-// multiply multiplies registers by the factor of a scaled operation.
 func multiply(p *program, set vectors, k kernel, registers ...int) {
 	if !k.op.scaled {
 		return

@@ -1,15 +1,15 @@
-// Command gen generates the vector kernels of package reduce: for every instruction set one
-// assembly file with a kernel for each operation and element type, a table of them, and the
-// function that Go calls. Run it with "go generate" in the directory of package reduce; a test
+// Command gen generates the vector kernels of package reduce. For every instruction set, it writes
+// an assembly file with a kernel for each operation and element type, a table of the kernels, and
+// the function that Go calls. Run it with "go generate" in the directory of package reduce. A test
 // checks that the files there match its output.
 //
 // # Shape of a kernel
 //
 // A kernel walks the byte offsets from..to. It loads a block of the first source into accumulators,
 // combines the same block of every further source with them in order, applies the final step, packs
-// the accumulators into the element type, and stores the block to every destination. Because a
-// block is read from all sources before it is stored, a destination may be a source. AVX-512 ends
-// with one masked line at a time; AVX2 is only given whole vectors.
+// the accumulators into the element type, and stores the block to every destination. A block is
+// read from all sources before it is stored, so a destination may be a source. AVX-512 ends with
+// one masked line at a time. AVX2 processes only whole vectors.
 //
 // # Registers
 //
@@ -19,8 +19,8 @@
 //	R12       the last offset at which a block fits
 //	BX        flags: 1 stream, 2 multiply at the end, 4 divide at the end, 8 stop at a block with
 //	          a result that is infinite or a NaN
-//	DX        the final step: the number for that, as bits, and where to store R10 at a stop; the
-//	          number is the factor of a scaled operation
+//	DX        the final step: its operand, as bits, and where to store R10 at a stop; the operand
+//	          is the factor of a scaled operation
 //	AX        the current pointer; CX counts sources and destinations
 //	R13       with two sources and one or two destinations: the first one, with AX and CX for the
 //	          sources and DX for the second destination

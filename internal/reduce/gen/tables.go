@@ -14,8 +14,8 @@ type element struct {
 // operation describes an operation of package reduce.
 type operation struct {
 	name string
-	// integers and floats are the instructions that implement the whole operation. Those of lanes
-	// are for types that have none. The type completes the names: VPADDB, VADDPS.
+	// integers and floats are the instructions that implement the whole operation. Types without
+	// one use lanes. The type completes the names: VPADDB, VADDPS.
 	integers, floats string
 	// bitwise operations have one instruction for all integers. AVX-512 appends the size of lanes.
 	bitwise bool
@@ -25,8 +25,8 @@ type operation struct {
 	signed bool
 }
 
-// Operations and elements are in the order of the constants of package reduce. ScaledSum follows
-// the last operation.
+// Operations and elements are in the order of package reduce's constants. ScaledSum follows the
+// last operation.
 var (
 	operations = []operation{
 		{name: "Sum", integers: "VPADD", floats: "VADD"},
@@ -54,16 +54,14 @@ var (
 	}
 )
 
-// unsigned reports whether the type is an integer without a sign.
 func (e element) unsigned() bool { return strings.HasPrefix(e.name, "Uint") }
 
-// exists reports whether the operation is defined for the type.
 func (k kernel) exists() bool {
 	return !(k.op.bitwise && k.elem.float) && !(k.op.scaled && !k.elem.float)
 }
 
-// instruction returns the instruction that implements the whole operation. bitwise is what the
-// instruction set appends to the names of bitwise instructions.
+// instruction returns the instruction that implements the whole operation. bitwise is the suffix
+// that the instruction set appends to bitwise instructions.
 func (k kernel) instruction(bitwise string) string {
 	name := k.op.integers
 	if k.elem.float {
