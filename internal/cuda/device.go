@@ -7,7 +7,7 @@ import (
 	"symmem/internal/dl"
 )
 
-// Device represents one GPU. Its methods need no current context.
+// Device is a GPU. Its methods need no current context.
 type Device struct {
 	driver  *Driver
 	ordinal int32
@@ -57,7 +57,7 @@ func (d Device) TotalMem() (int64, error) {
 // Attribute identifies a property of a device: CUdevice_attribute of cuda.h.
 type Attribute int32
 
-// The attributes that symmem reads. The value of a name that ends in Supported is 0 or 1.
+// The attributes that symmem reads. Those whose names end in Supported are 0 or 1.
 const (
 	AttributeMultiprocessorCount    Attribute = 16
 	AttributeComputeMode            Attribute = 20
@@ -109,10 +109,10 @@ func (d Device) P2PAttribute(attribute P2PAttribute, otherAddress Device) (int, 
 	return int(value), err
 }
 
-// RetainPrimary retains the device's primary context and returns it. The CUDA runtime, PyTorch and
-// NCCL use this context. The first call in a process creates the context, which takes several
-// hundred milliseconds. RetainPrimary does not make the context current. Each RetainPrimary must be
-// paired with one ReleasePrimary.
+// RetainPrimary retains the device's primary context, which the CUDA runtime, PyTorch and NCCL use,
+// and returns it. The first call in a process creates the context, which takes several hundred
+// milliseconds. RetainPrimary does not make the context current. Each RetainPrimary must be paired
+// with one ReleasePrimary.
 func (d Device) RetainPrimary() (Context, error) {
 	return getValue[Context](&d.driver.table, devicePrimaryCtxRetain, uintptr(d.handle))
 }

@@ -3,8 +3,8 @@
 // toolkit and no C compiler.
 //
 // CUDA keeps a current context for each operating system thread. Methods use the context of the
-// calling thread unless they state otherwise. Therefore a goroutine must call runtime.LockOSThread
-// and Driver.SetCurrent before it calls other methods. Methods of Device need no context.
+// calling thread unless they state otherwise, so a goroutine must call runtime.LockOSThread and
+// Driver.SetCurrent before it calls other methods. Methods of Device need no context.
 //
 // Handles are plain numbers. The caller that created a handle owns it. Nothing is reference-counted
 // or freed automatically. Methods may be called concurrently as far as CUDA permits it. For

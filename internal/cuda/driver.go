@@ -7,8 +7,8 @@ import (
 	"symmem/internal/dl"
 )
 
-// PathVariable names the environment variable that contains the path of libcuda. If it is not set,
-// the system's libcuda is used.
+// PathVariable names the environment variable with the path of libcuda. If it is not set, the
+// system's libcuda is used.
 const PathVariable = "SYMMEM_CUDA"
 
 // Driver calls an initialised libcuda. Each embedded type has the functions for one kind of object.
@@ -27,12 +27,12 @@ func newDriver(t table) *Driver {
 }
 
 // Load opens libcuda and initialises it. Without paths it opens the file named by SYMMEM_CUDA, or
-// the system's libcuda.so.1 if the variable is not set. Load prefers a copy that the process has
+// the system's libcuda.so.1 if the variable is not set. It prefers a copy that the process has
 // already loaded. It needs no context and creates none.
 //
 // The error matches ErrNoDriver if there is no library, or if the library lacks a function. If
-// cuInit fails, the error is an *Error that matches a Code. For a machine with a driver but no GPU,
-// the Code is ErrNoDevice.
+// cuInit fails, the error is an *Error that matches a Code, such as ErrNoDevice on a machine with a
+// driver but no GPU.
 func Load(paths ...string) (*Driver, error) {
 	if len(paths) == 0 {
 		paths = []string{"libcuda.so.1"}
@@ -84,8 +84,8 @@ func (d *Driver) SetCurrent(context Context) error {
 	return d.call(ctxSetCurrent, uintptr(context))
 }
 
-// In returns a Driver that makes a context current before each call. Goroutines can use it without
-// locking their threads. SetCurrent and the call are made in one transition to C, which is much
+// In returns a Driver that makes a context current before each call, so that goroutines need not
+// lock their threads. SetCurrent and the call are made in one transition to C, which is much
 // cheaper than a separate SetCurrent. The Driver must not be used for calls that have to run on the
 // same thread as an earlier call.
 func (d *Driver) In(context Context) *Driver {
@@ -94,8 +94,7 @@ func (d *Driver) In(context Context) *Driver {
 	return newDriver(functions)
 }
 
-// Entry returns a step that makes a context current. Another library can run the step before a
-// call.
+// Entry returns a step that makes a context current, for another library to run before a call.
 func (d *Driver) Entry(context Context) dl.Step {
 	return dl.Step{
 		Function: d.symbols[ctxSetCurrent], Argument: uintptr(context),
@@ -108,8 +107,8 @@ func (d *Driver) Current() (Context, error) {
 	return getValue[Context](&d.table, ctxGetCurrent)
 }
 
-// MemGetInfo returns the free and total memory of the current device in bytes. Memory that other
-// processes have allocated counts as used.
+// MemGetInfo returns the free and total memory of the current device in bytes. Memory of other
+// processes counts as used.
 func (d *Driver) MemGetInfo() (free, total int64, err error) {
 	f, t := dl.NewCell(int64(0)), dl.NewCell(int64(0))
 	err = d.call(memGetInfo, f.Address(), t.Address())

@@ -72,7 +72,7 @@ size_t layout_of_prop(int i) {
 void run_host(CUhostFn fn, void *data) { fn(data); }
 `
 
-// declarations contains declarations from cuda.h 12.9, with the names that libcuda exports.
+// declarations contains declarations of cuda.h 12.9, with the names that libcuda exports.
 const declarations = `
 CUresult cuInit(unsigned int Flags)
 CUresult cuDriverGetVersion(int *driverVersion)
@@ -163,7 +163,6 @@ CUresult cuLaunchKernel(CUfunction f, unsigned int gridDimX, unsigned int gridDi
 	unsigned int gridDimZ, unsigned int blockDimX, unsigned int blockDimY, unsigned int blockDimZ,
 	unsigned int sharedMemBytes, CUstream hStream, void **kernelParams, void **extra)`
 
-// newerDeclarations contains declarations of functions that a driver may lack.
 const newerDeclarations = `
 CUresult cuDeviceGetUuid_v2(CUuuid *uuid, CUdevice dev)
 CUresult cuStreamGetCaptureInfo_v3(CUstream hStream, CUstreamCaptureStatus *status,
@@ -177,7 +176,7 @@ CUresult cuStreamUpdateCaptureDependencies_v2(CUstream hStream, CUgraphNode *dep
 	const CUgraphEdgeData *dependencyData, size_t numDependencies, unsigned int flags)`
 
 // load builds and opens a driver whose functions record their calls. extra contains the C source of
-// further functions. They do not record their calls.
+// further functions, which do not record calls.
 func load(t testing.TB, declarations string, extra ...string) (*Driver, *dltest.Recorder) {
 	t.Helper()
 	source := dltest.Source(t, prelude+strings.Join(extra, ""), declarations)

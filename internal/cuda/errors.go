@@ -8,8 +8,7 @@ import (
 // ErrNoDriver is returned by Load if there is no libcuda, or if it is too old.
 var ErrNoDriver = errors.New("no CUDA driver")
 
-// Code is the result of a call (CUresult). It implements error so that errors.Is can find it in an
-// *Error.
+// Code is the result of a call (CUresult). It is an error, so that errors.Is finds it in an *Error.
 type Code int32
 
 // The codes that symmem handles or explains.
@@ -33,8 +32,8 @@ const (
 
 func (c Code) Error() string { return fmt.Sprintf("CUDA result %d", int32(c)) }
 
-// Is makes ErrOutOfMemory match any error whose method OutOfMemory returns true. ErrOutOfMemory of
-// package driver is such an error. This package must not import package driver.
+// Is makes ErrOutOfMemory match any error with an OutOfMemory method that returns true, such as
+// ErrOutOfMemory of package driver, which this package must not import.
 func (c Code) Is(target error) bool {
 	memory, ok := target.(interface{ OutOfMemory() bool })
 	return ok && memory.OutOfMemory() && c == ErrOutOfMemory

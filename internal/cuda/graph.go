@@ -15,7 +15,6 @@ type GraphExec uintptr
 // Node is a graph node (CUgraphNode). It is valid as long as the graph exists.
 type Node uintptr
 
-// graphs provides the driver's functions for graphs.
 type graphs struct{ table }
 
 // GraphInstantiate instantiates a graph. The graph may then be destroyed before the instance.
@@ -23,7 +22,7 @@ func (g *graphs) GraphInstantiate(graph Graph) (GraphExec, error) {
 	return getValue[GraphExec](&g.table, graphInstantiate, uintptr(graph), 0)
 }
 
-// GraphLaunch queues the work of a graph. Launches of the same GraphExec never overlap.
+// GraphLaunch queues a graph's work. Launches of the same GraphExec never overlap.
 func (g *graphs) GraphLaunch(exec GraphExec, stream Stream) error {
 	return g.call(graphLaunch, uintptr(exec), uintptr(stream))
 }
@@ -36,8 +35,8 @@ func (g *graphs) GraphExecDestroy(exec GraphExec) error {
 // GraphDestroy destroys a graph.
 func (g *graphs) GraphDestroy(graph Graph) error { return g.call(graphDestroy, uintptr(graph)) }
 
-// GraphAddEventRecord adds a node that records an event after the given nodes. When the graph is
-// launched, anything that waits for the event waits for that node.
+// GraphAddEventRecord adds a node that records an event after the given nodes. After a launch of
+// the graph, a wait for the event waits for the node.
 func (g *graphs) GraphAddEventRecord(graph Graph, nodes []Node, event Event) (Node, error) {
 	node, err := getValue[Node](&g.table, graphAddEventRecord, uintptr(graph), addressOf(nodes),
 		uintptr(len(nodes)), uintptr(event))
@@ -45,7 +44,7 @@ func (g *graphs) GraphAddEventRecord(graph Graph, nodes []Node, event Event) (No
 	return node, err
 }
 
-// addressOf returns the address of the first node, or 0 if there are none. The caller keeps the
+// addressOf returns the address of the first node, or 0 if there is none. The caller keeps the
 // slice alive.
 func addressOf(nodes []Node) uintptr {
 	if len(nodes) == 0 {
@@ -64,8 +63,8 @@ func (g *graphs) GraphRemoveDependencies(graph Graph, from, to []Node) error {
 	return g.dependencies(graphRemoveDependencies, graphRemoveDependencies2, graph, from, to)
 }
 
-// dependencies calls newer if the driver has it. Otherwise it calls older. The newer function has
-// an extra argument for edge data.
+// dependencies calls newer if the driver has it, and otherwise older. The newer function has an
+// extra argument for edge data.
 func (g *graphs) dependencies(older, newer function, graph Graph, from, to []Node) error {
 	defer runtime.KeepAlive(from)
 	defer runtime.KeepAlive(to)
@@ -79,19 +78,17 @@ func (g *graphs) dependencies(older, newer function, graph Graph, from, to []Nod
 // userObject is a reference count with a destructor (CUuserObject).
 type userObject uintptr
 
-// The only flags of user objects.
 const (
 	noDestructorSync = 1 // CU_USER_OBJECT_NO_DESTRUCTOR_SYNC
 	moveReferences   = 1 // CU_GRAPH_USER_OBJECT_MOVE
 )
 
-// AtGraphEnd calls a function once, some time after the last object that refers to a graph has been
-// destroyed. Such objects are the graph, its clones, their instances, graphs that contain them as
-// child graphs, and unfinished launches. The graph may still be under capture. If the capture is
-// invalidated, the graph is destroyed, too.
+// AtGraphEnd calls end once, some time after CUDA has destroyed the last object that refers to the
+// graph: the graph, its clones, their instances, parent graphs, and unfinished launches. The graph
+// may be under capture. An invalidated capture destroys it.
 //
-// The function runs on a CUDA thread. It must not call CUDA or NCCL, must not wait for a thread
-// that does, and must not panic. It is not called if AtGraphEnd returns an error.
+// end runs on a CUDA thread. It must not call CUDA or NCCL, must not wait for a thread that does,
+// and must not panic. It is not called if AtGraphEnd returns an error.
 //
 // If the driver has no user objects (before CUDA 11.3), the error is a *MissingError.
 func (g *graphs) AtGraphEnd(graph Graph, end func()) error {
@@ -110,7 +107,7 @@ func (g *graphs) AtGraphEnd(graph Graph, end func()) error {
 	}
 	err = g.call(graphRetainUserObject, uintptr(graph), uintptr(object), 1, moveReferences)
 	if err != nil {
-		work.Release() // The destructor then does nothing.
+		work.Release() // The destructor now does nothing.
 		_ = g.call(userObjectRelease, uintptr(object), 1)
 	}
 	return err

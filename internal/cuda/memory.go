@@ -7,13 +7,13 @@ import (
 	"symmem/internal/dl"
 )
 
-// Handle refers to a physical allocation (CUmemGenericAllocationHandle). The allocation has no
-// address until it is mapped. Its memory is freed when every process has released all handles and
-// removed all mappings.
+// Handle refers to a physical allocation (CUmemGenericAllocationHandle), which has no address until
+// it is mapped. Its memory is freed when every process has released all handles and removed all
+// mappings.
 type Handle uint64
 
-// HandleTypes is a set of flags (CUmemAllocationHandleType). Each flag permits one way to share an
-// allocation with another process.
+// HandleTypes is a set of ways to share an allocation with another process
+// (CUmemAllocationHandleType).
 type HandleTypes int32
 
 // The handle types, which can be combined.
@@ -33,10 +33,10 @@ type Location struct {
 	Type, ID int32
 }
 
-// AllocationProp describes an allocation (CUmemAllocationProp). It has 32 bytes and the same layout
+// AllocationProp describes an allocation (CUmemAllocationProp). Its 32 bytes have the same layout
 // on every 64-bit system.
 type AllocationProp struct {
-	// Type is a CUmemAllocationType. The only one is 1, pinned.
+	// Type is a CUmemAllocationType, always 1 (pinned).
 	Type             int32
 	RequestedHandles HandleTypes
 	Location         Location
@@ -62,12 +62,11 @@ func PinnedMemory(device Device, handles HandleTypes, rdma bool) AllocationProp 
 	return p
 }
 
-// memory provides the driver's functions for memory and addresses.
 type memory struct{ table }
 
-// Granularity returns the granularity of allocations in bytes. Sizes and addresses must be
-// multiples of it. It is the minimum, or the value that the driver recommends for speed.
-// Granularity needs no context.
+// Granularity returns the granularity of allocations in bytes: the minimum, or the value that the
+// driver recommends for speed. Sizes and addresses must be multiples of it. Granularity needs no
+// context.
 func (m *memory) Granularity(prop AllocationProp, recommended bool) (int64, error) {
 	size, cell := dl.NewCell(int64(0)), dl.NewCell(prop)
 	option := uintptr(0) // CU_MEM_ALLOC_GRANULARITY_MINIMUM
@@ -128,7 +127,6 @@ type access struct {
 	flags    int32
 }
 
-// readWrite is CU_MEM_ACCESS_FLAGS_PROT_READWRITE.
 const readWrite = 3
 
 // SetAccess lets devices read and write a mapped range. It fails for a device without peer access
@@ -147,8 +145,8 @@ func (m *memory) SetAccess(address uintptr, bytes int64, devices ...Device) erro
 	return err
 }
 
-// ExportFD returns a file descriptor for an allocation. Other processes of this machine can import
-// it. The memory stays allocated until the caller closes the descriptor.
+// ExportFD returns a file descriptor that other processes of this machine can import. The memory
+// stays allocated until the caller closes the descriptor.
 func (m *memory) ExportFD(handle Handle) (int, error) {
 	fd := dl.NewCell(int32(-1))
 	err := m.call(memExportToShareableHandle,
@@ -191,7 +189,7 @@ func (m *memory) MemcpyAsync(dst, src uintptr, bytes int64, stream Stream) error
 	return m.call(memcpyAsync, dst, src, uintptr(bytes), uintptr(stream))
 }
 
-// MemRange returns an error unless the driver knows the memory at the address. The driver knows
+// MemRange returns an error unless the driver knows the memory at the address, as it does for
 // device memory and page-locked host memory.
 func (m *memory) MemRange(address uintptr) error {
 	base := dl.NewCell(uintptr(0))
@@ -212,8 +210,8 @@ func (m *memory) MemAllocHost(bytes int64) (uintptr, error) {
 // MemFreeHost frees memory that MemAllocHost has returned. It waits for queued work.
 func (m *memory) MemFreeHost(address uintptr) error { return m.call(memFreeHost, address) }
 
-// MemHostRegister page-locks host memory. Copies of the memory are then asynchronous, and kernels
-// of all contexts can access it. The memory must not belong to the Go heap.
+// MemHostRegister page-locks host memory, so that copies of it are asynchronous and kernels of all
+// contexts can access it. The memory must not belong to the Go heap.
 func (m *memory) MemHostRegister(address uintptr, bytes int64) error {
 	const portable, deviceMap = 1, 2 // CU_MEMHOSTREGISTER_...
 	return m.call(memHostRegister, address, uintptr(bytes), portable|deviceMap)
@@ -224,8 +222,8 @@ func (m *memory) MemHostUnregister(address uintptr) error {
 	return m.call(memHostUnregister, address)
 }
 
-// MemHostDevice returns the device address of page-locked host memory. On most machines it equals
-// the host address.
+// MemHostDevice returns the device address of page-locked host memory, on most machines the host
+// address.
 func (m *memory) MemHostDevice(address uintptr) (uintptr, error) {
 	return getValue[uintptr](&m.table, memHostGetDevicePointer, address, 0)
 }

@@ -30,7 +30,7 @@ func TestAllocationPropLayout(t *testing.T) {
 func TestAllocationPropReachesDriver(t *testing.T) {
 	driver, recorder := load(t, declarations)
 	prop := PinnedMemory(device(driver, 3), HandlePosixFD|HandleFabric, true)
-	// The type, the handle types and the location.
+	// the type, the handle types and the location
 	want := append(slices.Concat(word32(1), word32(9), word32(1), word32(3)),
 		0, 0, 0, 0, 0, 0, 0, 0, // Windows only
 		0, 1, 0, 0, 0, 0, 0, 0) // RDMA
@@ -163,7 +163,7 @@ func TestKernelArgumentsHaveCLayout(t *testing.T) {
 	if option(0) != 1 || option(2) != 2 || option(4) != 0 {
 		t.Fatalf("the launch options are %v", seen[:40])
 	}
-	// The launch has returned this memory to the pool, but no other launch has reused it.
+	// The launch has returned this memory to the pool, and no other launch has reused it.
 	if size := dl.Load[uint64](uintptr(option(3))); size != uint64(len(want)) {
 		t.Errorf("the size is %d, want %d", size, len(want))
 	}

@@ -17,7 +17,6 @@ type Module uintptr
 // Function is a kernel of a module (CUfunction). It is valid as long as the module is loaded.
 type Function uintptr
 
-// modules provides the driver's functions for modules and kernels.
 type modules struct{ table }
 
 // ModuleLoadData loads code into the current context. The code is PTX, which the driver compiles,
@@ -41,10 +40,10 @@ func (m *modules) ModuleGetFunction(module Module, name string) (Function, error
 }
 
 // ModuleLoadFunctions loads all kernels of a module onto the device. Without it, each kernel is
-// loaded at its first launch (CUDA_MODULE_LOADING=LAZY, the default since CUDA 12.2). Loading a
-// kernel may wait until all kernels running in the context have ended. If one of them never ends,
-// the load blocks forever (CUDA C++ Programming Guide, "Lazy Loading"). Drivers before CUDA 12.4
-// lack the required functions. With such drivers, ModuleLoadFunctions does nothing.
+// loaded at its first launch (CUDA_MODULE_LOADING=LAZY, the default since CUDA 12.2), which may
+// wait until all kernels running in the context have ended, and forever if one of them never ends
+// (CUDA C++ Programming Guide, "Lazy Loading"). Drivers before CUDA 12.4 lack the required
+// functions; with such drivers it does nothing.
 func (m *modules) ModuleLoadFunctions(module Module) error {
 	for _, f := range []function{moduleGetFunctionCount, moduleEnumerateFunctions, funcLoad} {
 		if m.symbols[f] == 0 {
@@ -68,12 +67,11 @@ func (m *modules) ModuleLoadFunctions(module Module) error {
 // Preconditions: no queued work and no graph uses the code.
 func (m *modules) ModuleUnload(module Module) error { return m.call(moduleUnload, uintptr(module)) }
 
-// Params holds a kernel's arguments as the bytes of a structure. The zero value is valid for a
-// kernel without arguments.
+// Params holds a kernel's arguments as the bytes of a structure. The zero value has no arguments.
 type Params struct{ packed []byte }
 
-// ParamsOf copies a structure whose layout is the same in C and Go. The structure must contain only
-// numbers, because a Go pointer in the copy would not keep its target reachable.
+// ParamsOf copies a structure whose layout is the same in C and Go. It must contain only numbers,
+// because a Go pointer in the copy would not keep its target reachable.
 func ParamsOf[T any](structure *T) Params {
 	bytes := unsafe.Slice((*byte)(unsafe.Pointer(structure)), unsafe.Sizeof(*structure))
 	return Params{slices.Clone(bytes)}
@@ -144,7 +142,7 @@ var (
 	_ [72]byte = [unsafe.Sizeof(launchAttribute{})]byte{}
 )
 
-// overlapVersion is the first version of CUDA that can capture programmatic dependent launches.
+// overlapVersion is the first CUDA version that can capture programmatic dependent launches.
 const overlapVersion = 12030
 
 // LaunchesOverlap reports whether the device supports LaunchOverlapping.
@@ -157,8 +155,8 @@ func (d Device) LaunchesOverlap() (bool, error) {
 	return major >= 9 && version >= overlapVersion, err
 }
 
-// LaunchOverlapping queues a kernel like LaunchKernel, but with programmatic dependent launch. The
-// kernel may start before its predecessor in the stream has ended. It must wait for its predecessor
+// LaunchOverlapping queues a kernel like LaunchKernel, but with programmatic dependent launch: the
+// kernel may start before its predecessor in the stream has ended, and must wait for it
 // (griddepcontrol.wait of PTX). LaunchesOverlap must be true for the device.
 func (m *modules) LaunchOverlapping(
 	f Function, blocks, threads int, stream Stream, params *Params,

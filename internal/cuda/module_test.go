@@ -33,13 +33,11 @@ void fail(int64_t call) {
 }
 `
 
-// invoke calls a function that the test has added to the driver.
 func invoke(d *Driver, name string, args ...uintptr) uintptr {
 	symbol, _ := d.library.Find(name)
 	return symbol.Call(args...)
 }
 
-// loadedFunctions returns the kernels that have been loaded.
 func loadedFunctions(d *Driver) (functions []Function) {
 	for {
 		f := Function(invoke(d, "loaded_at", uintptr(len(functions))))
@@ -82,7 +80,6 @@ func TestModuleLoadFunctionsStopsAtFirstError(t *testing.T) {
 	}
 }
 
-// TestModuleLoadFunctionsOnOldDriver uses drivers that each lack one of the functions.
 func TestModuleLoadFunctionsOnOldDriver(t *testing.T) {
 	for _, missing := range []string{
 		"cuModuleGetFunctionCount", "cuModuleEnumerateFunctions", "cuFuncLoad",

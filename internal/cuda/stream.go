@@ -12,7 +12,6 @@ import (
 // synchronizes with all streams that were not created as non-blocking.
 type Stream uintptr
 
-// streams provides the driver's functions for streams, events and captures.
 type streams struct{ table }
 
 // StreamCreate creates a non-blocking stream in the current context.
@@ -32,13 +31,13 @@ func (s *streams) StreamQuery(stream Stream) (done bool, err error) {
 }
 
 // StreamSynchronize blocks the thread until all queued work has run. A caller that needs a deadline
-// has to record an event and poll it instead.
+// records an event and polls it instead.
 func (s *streams) StreamSynchronize(stream Stream) error {
 	return s.call(streamSynchronize, uintptr(stream))
 }
 
-// StreamWaitEvent makes later work on a stream wait for the work that the event has recorded. It
-// does not block the caller.
+// StreamWaitEvent makes later work on a stream wait for the work that the event has recorded. The
+// caller does not wait.
 func (s *streams) StreamWaitEvent(stream Stream, event Event) error {
 	return s.call(streamWaitEvent, uintptr(stream), uintptr(event), 0)
 }
@@ -57,15 +56,14 @@ type WaitFlags uint32
 
 // The wait conditions.
 const (
-	// WaitGreaterOrEqual waits until int32(word-value) is not negative. It works for counters that
-	// wrap.
+	// WaitGreaterOrEqual waits until int32(word-value) is not negative, so counters may wrap.
 	WaitGreaterOrEqual WaitFlags = 0
 	// WaitEqual waits until the word has the value.
 	WaitEqual WaitFlags = 1
 )
 
 // StreamWaitValue makes later work on a stream wait until a word of device memory or page-locked
-// host memory satisfies the condition. It does not block the caller.
+// host memory satisfies the condition. The caller does not wait.
 func (s *streams) StreamWaitValue(
 	stream Stream, word uintptr, value uint32, flags WaitFlags,
 ) error {
@@ -92,8 +90,7 @@ type EventFlags uint32
 // EventDisableTiming makes an event cheaper, but unusable for EventElapsedTime.
 const EventDisableTiming EventFlags = 2
 
-// EventCreate creates an event in the current context. Until the event is recorded, it counts as
-// reached.
+// EventCreate creates an event in the current context. It counts as reached until it is recorded.
 func (s *streams) EventCreate(flags EventFlags) (Event, error) {
 	return getValue[Event](&s.table, eventCreate, uintptr(flags))
 }
@@ -123,8 +120,8 @@ func (s *streams) EventElapsedTime(start, end Event) (time.Duration, error) {
 }
 
 // CaptureMode selects the threads on which unsafe calls fail while a stream is captured
-// (CUstreamCaptureMode). Unsafe calls are those that could wait for captured work, such as
-// EventQuery and cuMemAlloc. A failed call also invalidates the capture.
+// (CUstreamCaptureMode). Unsafe calls, such as EventQuery and cuMemAlloc, could wait for captured
+// work. A failed call also invalidates the capture.
 type CaptureMode int32
 
 // The capture modes.
@@ -151,18 +148,17 @@ func (s *streams) BeginCapture(stream Stream, mode CaptureMode) error {
 	return s.call(streamBeginCapture, uintptr(stream), uintptr(mode))
 }
 
-// EndCapture ends the capture and returns the graph, which the caller owns. If the capture was
-// invalidated, EndCapture still ends it. It then returns no graph and an error such as
-// ErrCaptureInvalidated.
+// EndCapture ends the capture and returns the graph, which the caller owns. An invalidated capture
+// also ends, without a graph and with an error such as ErrCaptureInvalidated.
 func (s *streams) EndCapture(stream Stream) (Graph, error) {
 	graph := dl.NewCell(Graph(0))
 	err := s.call(streamEndCapture, uintptr(stream), graph.Address())
 	return graph.Take(), err
 }
 
-// CaptureStatus returns the capture state of a stream. It may be called during any capture. It does
-// not block or allocate. For the default stream it returns ErrCaptureImplicit while another stream
-// is captured.
+// CaptureStatus returns the capture state of a stream. It may be called during any capture, and
+// does not block or allocate. For the default stream it returns ErrCaptureImplicit while another
+// stream is captured.
 func (s *streams) CaptureStatus(stream Stream) (CaptureStatus, error) {
 	status := dl.NewCell(CaptureNone)
 	err := s.call(streamIsCapturing, uintptr(stream), status.Address())
@@ -174,8 +170,8 @@ type Capture struct {
 	Status CaptureStatus
 	// ID is unique among the captures of the process. It is 0 if the stream is not captured.
 	ID uint64
-	// Graph is the graph under capture. It is 0 without an active capture. The caller does not own
-	// the graph, but may add nodes and dependencies.
+	// Graph is the graph under capture, or 0 without an active capture. The caller does not own it,
+	// but may add nodes and dependencies.
 	Graph Graph
 	// Tips lists the nodes on which the stream's next work will depend.
 	Tips []Node
@@ -188,7 +184,7 @@ func (s *streams) CaptureInfo(stream Stream) (Capture, error) {
 	count, edges := dl.NewCell(uint64(0)), dl.NewCell(uintptr(0))
 	var err error
 	if s.symbols[streamGetCaptureInfo3] != 0 {
-		// Without an output for edge data, the call fails if there is edge data.
+		// Without an output for edge data, the call would fail if there is any.
 		err = s.call(streamGetCaptureInfo3, uintptr(stream), status.Address(), id.Address(),
 			graph.Address(), tips.Address(), edges.Address(), count.Address())
 	} else {
@@ -215,7 +211,7 @@ func (s *streams) CaptureInfo(stream Stream) (Capture, error) {
 	return c, err
 }
 
-// CaptureAfter makes the next work captured on a stream depend on additional nodes of the graph.
+// CaptureAfter makes the next captured work of a stream depend on additional nodes of the graph.
 func (s *streams) CaptureAfter(stream Stream, nodes []Node) error {
 	const add = 0 // CU_STREAM_ADD_CAPTURE_DEPENDENCIES
 	address, n := addressOf(nodes), uintptr(len(nodes))
@@ -227,8 +223,8 @@ func (s *streams) CaptureAfter(stream Stream, nodes []Node) error {
 }
 
 // ThreadExchangeCaptureMode sets the capture mode of the calling thread and returns the previous
-// one. With CaptureRelaxed the thread can make unsafe calls without invalidating captures. It
-// should restore the previous mode afterwards.
+// one, which the caller should restore afterwards. With CaptureRelaxed the thread can make unsafe
+// calls without invalidating captures.
 func (s *streams) ThreadExchangeCaptureMode(mode CaptureMode) (CaptureMode, error) {
 	cell := dl.NewCell(mode)
 	err := s.call(threadExchangeStreamCaptureMode, cell.Address())

@@ -13,8 +13,8 @@ func declare(name string) function {
 }
 
 // The functions. cuda.h redirects some names with macros, such as cuMemAlloc to cuMemAlloc_v2. The
-// redirected name is used, because it has the current signature. Variants that end in _ptsz or
-// _ptds use per-thread default streams. They are not used.
+// redirected names have the current signatures. The variants with per-thread default streams, which
+// end in _ptsz or _ptds, are not used.
 var (
 	initialize                      = declare("cuInit")
 	driverGetVersion                = declare("cuDriverGetVersion")
@@ -83,8 +83,8 @@ var (
 	moduleUnload                    = declare("cuModuleUnload")
 	launchKernel                    = declare("cuLaunchKernel")
 	launchKernelEx                  = declare("cuLaunchKernelEx")
-	// A driver may lack the following functions. Some are newer than the functions that Load
-	// requires. For the others, later drivers have functions with a different signature.
+	// Functions that a driver may lack. Some are newer than the functions that Load requires.
+	// Others have a different signature in later drivers.
 	deviceGetUUID2           = declare("cuDeviceGetUuid_v2")
 	streamGetCaptureInfo3    = declare("cuStreamGetCaptureInfo_v3")
 	streamUpdateCapture      = declare("cuStreamUpdateCaptureDependencies")

@@ -19,7 +19,7 @@ const (
 
 var nodes = []Node{Node(address), Node(otherAddress)}
 
-// calls lists the methods that return only an error. Each entry has the C function and the expected
+// calls lists the methods that return only an error, with the C function and the expected
 // arguments. Methods that return a value are in results.
 var calls = map[string]struct {
 	call func(d *Driver) error
@@ -192,7 +192,6 @@ var calls = map[string]struct {
 
 func device(d *Driver, handle int32) Device { return Device{d, handle, handle} }
 
-// done converts the result of a query to an error.
 func done(ok bool, err error) error {
 	if err == nil && !ok {
 		return fmt.Errorf("the result is false")

@@ -13,7 +13,6 @@ import (
 	"symmem/internal/dl"
 )
 
-// words64 returns the bytes of 64-bit integers in C.
 func words64(values ...uint64) []byte {
 	var b []byte
 	for _, v := range values {
@@ -24,7 +23,6 @@ func words64(values ...uint64) []byte {
 
 func word32(v uint32) []byte { return binary.NativeEndian.AppendUint32(nil, v) }
 
-// format returns a value or an error as text.
 func format[T any](v T, err error) string {
 	if err != nil {
 		return err.Error()
@@ -32,8 +30,8 @@ func format[T any](v T, err error) string {
 	return fmt.Sprint(v)
 }
 
-// results lists methods that return a value. index is the index of the argument that contains the
-// output's address. The C function writes output to that address.
+// results lists methods that return a value. index is the argument that contains the address to
+// which the C function writes output.
 var results = map[string]struct {
 	call   func(d *Driver) string
 	index  int

@@ -6,7 +6,6 @@ import (
 	"symmem/internal/dl"
 )
 
-// table calls the functions of libcuda.
 type table struct {
 	library *dl.Library
 	symbols []dl.Symbol // indexed by function
@@ -14,7 +13,7 @@ type table struct {
 	before dl.Step
 }
 
-// find looks up all functions. If required ones are missing, it returns an error that lists them.
+// find looks up all functions. If required ones are missing, the error lists them.
 func (t *table) find() error {
 	var missing []error
 	for f, name := range names {
@@ -27,8 +26,8 @@ func (t *table) find() error {
 	return errors.Join(missing...)
 }
 
-// call calls a function and converts its result to an error. It does not allocate unless the
-// function fails.
+// call calls a function and converts its result to an error. It allocates only if the function
+// fails.
 func (t *table) call(f function, args ...uintptr) error {
 	if status, ok := t.symbols[f].StatusAfter(&t.before, args...); !ok || Code(status) != Success {
 		return t.failure(f, status, ok)
@@ -36,7 +35,7 @@ func (t *table) call(f function, args ...uintptr) error {
 	return nil
 }
 
-// getValue calls a function whose first argument is the address of its result. It returns the
+// getValue calls a function whose first argument is the address of its result, and returns the
 // result.
 func getValue[T any](t *table, f function, others ...uintptr) (T, error) {
 	var none T
@@ -46,7 +45,7 @@ func getValue[T any](t *table, f function, others ...uintptr) (T, error) {
 	return cell.Take(), err
 }
 
-// failure returns the error of a call, or of the step before the call if ok is false.
+// failure returns the error of a call or, if ok is false, of the step before the call.
 func (t *table) failure(f function, status int32, ok bool) error {
 	if !ok {
 		return t.before.NewError(status)
