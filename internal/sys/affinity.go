@@ -27,7 +27,6 @@ func SetAffinity(processor int) error {
 	return bind(unix.Gettid(), processor)
 }
 
-// bind binds a thread to one processor.
 func bind(thread, processor int) error {
 	var set unix.CPUSet
 	set.Set(processor)

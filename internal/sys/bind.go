@@ -9,9 +9,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// BindProcess binds all threads of this process to one processor. Threads that they start later are
-// bound, too. runtime.NumCPU counts processors only when a process starts. Therefore the result of
-// Cores does not change if GOMAXPROCS was set explicitly before.
+// BindProcess binds all threads of this process, and threads that they start later, to one
+// processor. The result of Cores does not change if GOMAXPROCS was set explicitly before, because
+// runtime.NumCPU counts processors only when a process starts.
 func BindProcess(processor int) error {
 	threads, err := os.ReadDir("/proc/self/task")
 	if err != nil {

@@ -2,6 +2,6 @@
 // descriptors and file descriptors sent over Unix sockets. No other package of symmem imports
 // golang.org/x/sys.
 //
-// Handles are owned: the receiver of a *File or a *Mapping closes it, once. Calls return wrapped
-// errno values. Callers can use errors.Is(err, syscall.ENOMEM).
+// The receiver of a *File or a *Mapping owns it and must close it, once. Calls return wrapped errno
+// values, for errors.Is(err, syscall.ENOMEM).
 package sys

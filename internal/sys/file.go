@@ -12,9 +12,9 @@ import (
 // ErrLocked is returned by LockFile if another open file has the lock.
 var ErrLocked = errors.New("the file is locked")
 
-// CreateFile creates a file that only this user may read and write, and allocates its blocks, so
-// that writing through a mapping cannot fail later. The file must not exist; a symbolic link at
-// path is an error.
+// CreateFile creates a file that only this user may access, and allocates its blocks, so that
+// writing through a mapping cannot fail later. The file must not exist; a symbolic link at path is
+// an error.
 func CreateFile(path string, bytes int64) (*os.File, error) {
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|os.O_EXCL|unix.O_NOFOLLOW, 0o600)
 	if err != nil {
@@ -38,8 +38,8 @@ func CreateFile(path string, bytes int64) (*os.File, error) {
 	return nil, errors.Join(err, f.Close(), os.Remove(path))
 }
 
-// LockFile locks a file until it is closed. If another open file has the lock, of this process or
-// of another one, LockFile returns ErrLocked at once. A filesystem without locks is no error.
+// LockFile locks a file until it is closed. If another open file, of any process, has the lock,
+// LockFile returns ErrLocked at once. A filesystem without locks is no error.
 func LockFile(f *os.File) error {
 	err := withoutInterrupts(func() error {
 		return unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
@@ -54,7 +54,7 @@ func LockFile(f *os.File) error {
 	return fmt.Errorf("locking %s: %w", f.Name(), err)
 }
 
-// withoutInterrupts repeats a system call that signals interrupt.
+// withoutInterrupts repeats a system call that a signal has interrupted.
 func withoutInterrupts(call func() error) error {
 	for {
 		if err := call(); !errors.Is(err, unix.EINTR) {

@@ -6,7 +6,6 @@ import (
 	"time"
 )
 
-// newWord maps a word twice, as two processes would.
 func newWord(t *testing.T) (first, second *uint32) {
 	t.Helper()
 	f := newMemory(t, 4096)

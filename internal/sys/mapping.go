@@ -9,16 +9,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Mapping represents a range of this process's address space: a reservation without memory, or
-// shared memory. Its creator owns it. Close unmaps the range. A second Close returns ErrUnmapped,
-// or panics in builds with the tag invariants.
+// Mapping is a range of this process's address space: a reservation without memory, or shared
+// memory. Its creator owns it. Close unmaps the range. A second Close returns ErrUnmapped, or
+// panics in builds with the tag invariants.
 type Mapping struct {
 	base  unsafe.Pointer
 	bytes int64
 	// inside is set for memory mapped over a part of a reservation. Close then restores the
-	// reservation instead of leaving a hole into which other memory could be mapped.
+	// reservation, because other memory could be mapped into a hole.
 	inside bool
-	// origin holds the stack that created the mapping, in builds with the tag invariants.
+	// origin is the stack that created the mapping, in builds with the tag invariants.
 	origin origin
 }
 
@@ -88,9 +88,9 @@ func mapFixed(base unsafe.Pointer, f *os.File, offset, bytes int64) error {
 }
 
 // reclaim reserves a range again after mapping over it has failed. It reports whether the range
-// certainly belongs to the caller. The kernel may have unmapped the range before the failure.
-// Another thread may then have mapped other memory there, which must not be unmapped. If reclaim
-// returns false, the caller must abandon the range. That leaks addresses but no memory.
+// certainly belongs to the caller. The kernel may have unmapped the range before the failure, and
+// another thread may then have mapped other memory there, which must not be unmapped. If reclaim
+// returns false, the caller must abandon the range, which leaks addresses but no memory.
 func reclaim(base unsafe.Pointer, bytes int64) bool {
 	_, err := mmap(base, bytes, unix.PROT_NONE,
 		unix.MAP_PRIVATE|unix.MAP_ANONYMOUS|unix.MAP_NORESERVE|unix.MAP_FIXED_NOREPLACE, -1, 0)
@@ -111,7 +111,7 @@ func (m *Mapping) Bytes() int64 { return m.bytes }
 // PageSize.
 func (m *Mapping) Populate(offset, bytes int64) {
 	part := unsafe.Slice((*byte)(unsafe.Add(m.base, offset)), bytes)
-	_ = unix.Madvise(part, unix.MADV_POPULATE_WRITE) // without it, the stores populate the pages
+	_ = unix.Madvise(part, unix.MADV_POPULATE_WRITE) // otherwise the stores populate the pages
 }
 
 // Protect permits or prevents access to the mapping's memory. An access that is prevented raises

@@ -21,7 +21,6 @@ func check(t *testing.T, err error) {
 	}
 }
 
-// newMemory creates a shared file that is closed when the test ends.
 func newMemory(t *testing.T, bytes int64) *os.File {
 	t.Helper()
 	f, err := Memfd("test", bytes)
@@ -30,7 +29,6 @@ func newMemory(t *testing.T, bytes int64) *os.File {
 	return f
 }
 
-// bytesOf returns the memory of a mapping as a slice.
 func bytesOf(m *Mapping) []byte { return unsafe.Slice((*byte)(m.Base()), m.Bytes()) }
 
 // closeAgain closes a closed mapping. It returns the error of Close, and ErrUnmapped if Close
@@ -171,8 +169,7 @@ func TestFailedMapAtRestoresReservation(t *testing.T) {
 }
 
 // TestFailedHugeMappingsKeepOtherMappings maps memory while other goroutines request huge pages
-// that the system does not have. A failing mapping must not remove the mapping of another
-// goroutine.
+// that the system does not have. A failing mapping must not remove another goroutine's mapping.
 func TestFailedHugeMappingsKeepOtherMappings(t *testing.T) {
 	const bytes = 3 << 20
 	var all sync.WaitGroup
@@ -192,7 +189,6 @@ func TestFailedHugeMappingsKeepOtherMappings(t *testing.T) {
 	all.Wait()
 }
 
-// touch maps memory, writes to it and unmaps it.
 func touch(bytes int64) error {
 	f, err := Memfd("test", bytes)
 	if err != nil {

@@ -8,11 +8,11 @@ import (
 )
 
 // PageSize is the size in bytes of a huge page, and the granularity of segments. A memfd backed by
-// huge pages has a whole number of them. All ranks use this granularity. Therefore segments have
-// the same size on ranks with and without huge pages.
+// huge pages has a whole number of them. All ranks use this granularity, so that segments have the
+// same size on ranks with and without huge pages.
 const PageSize = 2 << 20
 
-// Memfd creates an anonymous shared file of the given size in bytes. The file has no name in a file
+// Memfd creates an anonymous shared file of the given size in bytes. It has no name in a file
 // system, so the kernel frees it when the last process that uses it ends.
 func Memfd(name string, bytes int64) (*os.File, error) {
 	return memfd(name, bytes, unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
@@ -25,7 +25,7 @@ func HugeMemfd(name string, bytes int64) (*os.File, error) {
 	if err != nil {
 		return nil, err
 	}
-	// mmap reserves huge pages, and ftruncate does not. Without this probe, a shortage would cause
+	// mmap reserves huge pages, but ftruncate does not. Without this probe, a shortage would cause
 	// an error of mmap much later, or SIGBUS at the first access. The file keeps the reservation
 	// after the mapping is closed.
 	if err := probe(f, bytes); err != nil {
@@ -48,8 +48,8 @@ func memfd(name string, bytes int64, flags int) (*os.File, error) {
 	return f, nil
 }
 
-// probe maps a file once, at an address that the kernel chooses. At a fixed address, a failed mmap
-// could unmap other memory.
+// probe maps a file once, at an address that the kernel chooses, because at a fixed address, a
+// failed mmap could unmap other memory.
 func probe(f *os.File, bytes int64) error {
 	base, err := mmap(nil, bytes, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED, int(f.Fd()), 0)
 	if err != nil {
@@ -58,8 +58,8 @@ func probe(f *os.File, bytes int64) error {
 	return unmap(base, bytes)
 }
 
-// FileSize returns the size of a file in bytes. Unlike a size sent by another process, the size
-// reported by the kernel can be trusted.
+// FileSize returns a file's size in bytes. It comes from the kernel, so unlike a size sent by
+// another process it can be trusted.
 func FileSize(f *os.File) (int64, error) {
 	var st unix.Stat_t
 	if err := unix.Fstat(int(f.Fd()), &st); err != nil {

@@ -10,10 +10,8 @@ import (
 	"sync"
 )
 
-// origin holds the stack that created a mapping.
 type origin [24]uintptr
 
-// openMappings lists all open mappings.
 var openMappings struct {
 	sync.Mutex
 	all map[*Mapping]bool
@@ -21,7 +19,7 @@ var openMappings struct {
 
 // record adds a mapping to the open ones.
 func (o *origin) record(m *Mapping) {
-	runtime.Callers(4, o[:]) // skips Callers, record, newMapping and the caller of newMapping
+	runtime.Callers(4, o[:]) // skips Callers, record, newMapping and newMapping's caller
 	openMappings.Lock()
 	defer openMappings.Unlock()
 	if openMappings.all == nil {
@@ -30,14 +28,12 @@ func (o *origin) record(m *Mapping) {
 	openMappings.all[m] = true
 }
 
-// forget removes a mapping that is being closed.
 func (*origin) forget(m *Mapping) {
 	openMappings.Lock()
 	defer openMappings.Unlock()
 	delete(openMappings.all, m)
 }
 
-// closedTwice panics because a mapping was closed twice.
 func (o *origin) closedTwice() {
 	panic("sys: a mapping is closed twice; it was created at\n" + o.String())
 }

@@ -9,9 +9,9 @@ import (
 // HugePages describes the huge pages that the system offers for shared memory.
 type HugePages struct {
 	// SetAside is the number of pages of PageSize that are reserved for HugeMemfd
-	// (vm.nr_hugepages). Free is the number of reserved pages that are not in use.
+	// (vm.nr_hugepages). Free is the number of those that are not in use.
 	SetAside, Free int
-	// Shared holds the policy for other shared files (transparent_hugepage/shmem_enabled): always,
+	// Shared is the policy for other shared files (transparent_hugepage/shmem_enabled): always,
 	// within_size, advise, never, deny or force. It is empty if the kernel has none.
 	Shared string
 }
@@ -47,8 +47,8 @@ func bracketed(text string) string {
 	return word
 }
 
-// ReadText returns the text of a system file, for example in /proc, without surrounding space. It
-// returns "" if the file cannot be read.
+// ReadText returns the text of a system file, for example in /proc, without surrounding space, or
+// "" if the file cannot be read.
 func ReadText(file string) string {
 	text, err := os.ReadFile(file)
 	if err != nil {
@@ -57,8 +57,8 @@ func ReadText(file string) string {
 	return strings.TrimSpace(string(text))
 }
 
-// ReadNumber returns the number in a system file. It returns 0 if the file cannot be read or has
-// other contents.
+// ReadNumber returns the number in a system file, or 0 if the file cannot be read or has other
+// contents.
 func ReadNumber(file string) int {
 	n, err := strconv.Atoi(ReadText(file))
 	if err != nil {

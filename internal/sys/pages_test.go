@@ -28,7 +28,6 @@ func TestTransparentFollowsPolicy(t *testing.T) {
 	}
 }
 
-// TestHugePagesIn reads missing files and then files in the kernel's format.
 func TestHugePagesIn(t *testing.T) {
 	mm := t.TempDir() + "/"
 	if got := hugePagesIn(mm); got != (HugePages{}) {

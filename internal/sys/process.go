@@ -7,8 +7,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Pidfd opens a descriptor that becomes readable when the process ends. Unlike a process ID, the
-// descriptor never refers to a different process later.
+// Pidfd opens a descriptor that becomes readable when the process ends. Unlike a process ID, it
+// never refers to a different process later.
 func Pidfd(pid int) (*os.File, error) {
 	fd, err := unix.PidfdOpen(pid, unix.PIDFD_NONBLOCK)
 	if err != nil {
@@ -20,8 +20,8 @@ func Pidfd(pid int) (*os.File, error) {
 // AwaitEnd blocks until the process of a Pidfd has ended. It returns an error if the file is closed
 // or its read deadline passes.
 //
-// AwaitEnd waits in the Go runtime's poller. A thread blocked in a system call would make the
-// runtime's monitor wake up some thousand times a second on the processors that ranks need.
+// AwaitEnd waits in the Go runtime's poller, because a thread blocked in a system call would make
+// the runtime's monitor wake up some thousand times a second on the processors that ranks need.
 func AwaitEnd(pidfd *os.File) error {
 	raw, err := pidfd.SyscallConn()
 	if err != nil {
@@ -70,8 +70,8 @@ func Namespace(kind string) (string, error) {
 	return s, nil
 }
 
-// Monotonic reads the machine's monotonic clock in nanoseconds. Readings are comparable between the
-// processes of a machine, unlike those of package time.
+// Monotonic reads the machine's monotonic clock in nanoseconds. Unlike those of package time,
+// readings are comparable between the machine's processes.
 func Monotonic() uint64 {
 	var ts unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts); err != nil {

@@ -13,10 +13,9 @@ import (
 	"symmem/internal/sys/systest"
 )
 
-// patience limits waits. It expires only if something hangs.
+// patience limits waits. It expires only if a test hangs.
 const patience = 30 * time.Second
 
-// newSleeper starts a process that ends when its standard input does.
 func newSleeper(t *testing.T) (*exec.Cmd, io.Closer) {
 	t.Helper()
 	command := systest.Command(t, systest.Patience, "cat")

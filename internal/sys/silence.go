@@ -58,7 +58,7 @@ func DetectSilence(conn net.Conn) error {
 }
 
 // limitSilence limits how long sent data may stay unacknowledged. Where Linux supports it, data is
-// sent again every probeInterval, so that a network that heals is noticed soon.
+// sent again every probeInterval, so that a network that works again is detected soon.
 func limitSilence(conn syscall.RawConn) error {
 	var failed error
 	err := conn.Control(func(fd uintptr) {
@@ -75,17 +75,17 @@ func limitSilence(conn syscall.RawConn) error {
 type Silence int
 
 const (
-	// Answering means that the machine has answered lately.
+	// Answering means that the machine has answered recently.
 	Answering Silence = iota
-	// Suspect means that a probe or its answer was lost or is late. The machine will answer, or the
-	// connection will be Silent, within 2 s.
+	// Suspect means that a probe or its answer is lost or late. Within 2 s, the machine answers or
+	// the connection becomes Silent.
 	Suspect
 	// Silent means that the connection will probably end soon, because SilenceLimit is almost over.
 	Silent
 )
 
-// SilenceOf returns the silence of a connection. Connections that are closed or do not use TCP are
-// Answering.
+// SilenceOf returns the silence of a connection. Closed connections, and those that do not use TCP,
+// are Answering.
 func SilenceOf(conn net.Conn) Silence {
 	c, ok := conn.(*net.TCPConn)
 	if !ok {
@@ -112,7 +112,7 @@ func SilenceOf(conn net.Conn) Silence {
 }
 
 // IsSilence reports whether an error of a TCP connection means that the other machine did not
-// answer. If the process at the other end has ended, its machine answers.
+// answer. A machine answers even if the process at the other end has ended.
 func IsSilence(err error) bool {
 	for _, silent := range []syscall.Errno{
 		syscall.ETIMEDOUT, syscall.EHOSTUNREACH, syscall.ENETUNREACH, syscall.EHOSTDOWN,

@@ -11,7 +11,6 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestSilenceOptionsAreSet reads the socket options of both ends back from the kernel.
 func TestSilenceOptionsAreSet(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -15,7 +15,7 @@ type Peer struct {
 	UID int
 }
 
-// PeerOf returns the process at the other end, as reported by the kernel. It cannot be forged.
+// PeerOf returns the process at the other end, as reported by the kernel, so it cannot be forged.
 func PeerOf(c *net.UnixConn) (Peer, error) {
 	raw, err := c.SyscallConn()
 	if err != nil {

@@ -9,7 +9,6 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// newPair returns the two ends of a Unix socket pair.
 func newPair(t *testing.T) (a, b *net.UnixConn) {
 	t.Helper()
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)

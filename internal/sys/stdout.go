@@ -8,9 +8,9 @@ import (
 )
 
 // TakeStdout reserves standard output for its caller. Later output of this process or its children
-// to standard output appears on standard error. A second call returns standard error. If the reader
-// of the returned file has closed, writing returns an error. It does not raise SIGPIPE, because Go
-// raises SIGPIPE only for descriptors 1 and 2.
+// to standard output is written to standard error. A second call returns standard error. If the
+// reader of the returned file has closed it, writing returns an error without SIGPIPE, which Go
+// raises only for descriptors 1 and 2.
 func TakeStdout() (*os.File, error) {
 	stdout, err := unix.FcntlInt(uintptr(unix.Stdout), unix.F_DUPFD_CLOEXEC, unix.Stderr+1)
 	if err != nil {

@@ -12,7 +12,6 @@ import (
 	"symmem/internal/sys/systest"
 )
 
-// takeVariable is set in processes of the test binary that call TakeStdout.
 const takeVariable = "SYS_TEST_TAKE_STDOUT"
 
 // writeAll writes to standard output as a library, as a child, and as the caller of TakeStdout.

@@ -7,10 +7,8 @@ import (
 	"time"
 )
 
-// insideVariable makes a process of TestHangingProcessPrintsItsStacks hang.
 const insideVariable = "SYMMEM_TEST_HANG"
 
-// waitHere never ends.
 func waitHere() { select {} }
 
 func TestHangingProcessPrintsItsStacks(t *testing.T) {

@@ -1,3 +1,3 @@
-// Package systest starts processes for tests. Each process has a deadline. A process that exceeds
-// it prints its stacks.
+// Package systest starts processes for tests. A process that exceeds its deadline prints its
+// stacks.
 package systest
