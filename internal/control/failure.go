@@ -9,7 +9,7 @@ import (
 	"symmem/driver"
 )
 
-// failureReport tells the other ranks that a collective step has failed on the sending rank.
+// failureReport informs the other ranks that a collective step has failed on the sending rank.
 type failureReport struct {
 	Why string `json:"why"`
 	// Lost holds the world ranks that the sender considers lost. Other ranks may not have detected
@@ -19,8 +19,8 @@ type failureReport struct {
 	Machines map[int]string `json:"machines,omitempty"`
 }
 
-// EncodeFailure encodes the reason why a step failed on this rank. Other ranks decode it with
-// DecodeFailures. The encoding of nil is empty.
+// EncodeFailure encodes the reason why a step failed on this rank, for DecodeFailures on other
+// ranks. The encoding of nil is empty.
 func EncodeFailure(err error) []byte {
 	if err == nil {
 		return nil
@@ -33,7 +33,7 @@ func EncodeFailure(err error) []byte {
 	return encoded
 }
 
-// DecodeFailures decodes the reports of a group's ranks, in group order. It returns the first
+// DecodeFailures decodes the reports of a group's ranks, in group order, and returns the first
 // failure, or nil. ranks holds world ranks. If the first failure lists lost ranks, the result is a
 // RankLostError that names them.
 func DecodeFailures(ranks []int, reports [][]byte, doing string) error {

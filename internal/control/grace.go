@@ -7,15 +7,15 @@ import (
 	"symmem/driver"
 )
 
-// Grace limits how long work continues after a rank has failed. It applies to work that all ranks
-// have submitted.
+// Grace limits how long work that all ranks have submitted may continue after a rank has failed.
 const Grace = 100 * time.Millisecond
 
-// GraceTimer measures Grace. The zero value is ready to use. It must not be used concurrently.
+// GraceTimer measures Grace. The zero value is ready to use. A GraceTimer is not safe for
+// concurrent use.
 type GraceTimer struct{ since time.Time }
 
-// Elapsed returns the time since the first call with failed set. It returns a negative duration if
-// failed is false. Callers poll Elapsed with the current state of their peers.
+// Elapsed returns the time since the first call with failed set, or a negative duration if failed
+// is false. Callers poll Elapsed with the current state of their peers.
 func (t *GraceTimer) Elapsed(failed bool) time.Duration {
 	switch {
 	case !failed:
@@ -29,13 +29,12 @@ func (t *GraceTimer) Elapsed(failed bool) time.Duration {
 // Expired reports whether Elapsed has reached Grace.
 func (t *GraceTimer) Expired(failed bool) bool { return t.Elapsed(failed) >= Grace }
 
-// Reason classifies a rank's failure for the other ranks. They can read it before the exchange of
+// Reason classifies a rank's failure for the other ranks, which can read it before the exchange of
 // reports on the fault lane. The values are shared between processes.
 type Reason uint32
 
 // The reasons.
 const (
-	// NotFailed means that there is no failure.
 	NotFailed Reason = iota
 	// FailedItself means that the rank has observed or caused a fault.
 	FailedItself

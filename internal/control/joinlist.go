@@ -11,11 +11,10 @@ import (
 	"symmem/driver"
 )
 
-// JoinList records in the store which ranks have begun to join a group. It also records the ranks
-// that each of them waits for. Suppose that rank 0 waits for rank 1, and rank 1 waits for rank 2.
-// Rank 0 can then report that only rank 2 is missing.
+// JoinList records in the store which ranks have begun to join a group, and the ranks that each of
+// them waits for. If rank 0 waits for rank 1, and rank 1 for rank 2, rank 0 can thus report that
+// only rank 2 is missing.
 type JoinList struct {
-	// Store is shared by all ranks of the group.
 	Store driver.Store
 	// Group is the group to join.
 	Group driver.GroupConfig
@@ -36,8 +35,8 @@ func (r JoinList) Add(ctx context.Context) error {
 	return nil
 }
 
-// Absent lists the other world ranks of the group that are not in the store yet. It does not wait.
-// If the store does not answer, the result is the rank that serves the store, if there is one.
+// Absent lists the group's other world ranks that are not in the store yet. It does not wait. If
+// the store does not answer, the result is the rank that serves the store, if any.
 func (r JoinList) Absent() []int { return Absent(r.Store, r.others(), r.key) }
 
 func (r JoinList) others() []int {
@@ -45,16 +44,16 @@ func (r JoinList) others() []int {
 }
 
 // Absent lists the ranks whose keys are not in the store. It does not wait. If the store does not
-// answer, the result is the rank that serves the store, if there is one.
+// answer, the result is the rank that serves the store, if any.
 func Absent(store driver.Store, ranks []int, key func(rank int) string) []int {
 	absent, _ := readAbsent(store, ranks, key)
 	return absent
 }
 
-// silentStore describes the rank that serves a store without answers.
+// silentStore describes a rank that serves a store that does not answer.
 const silentStore = "serves the store, which does not answer"
 
-// readAbsent implements Absent. It also returns the values of the keys that exist, by rank.
+// readAbsent implements Absent. It also returns the values of existing keys, by rank.
 func readAbsent(
 	store driver.Store, ranks []int, key func(rank int) string,
 ) (absent []int, stored map[int]string) {
@@ -77,8 +76,8 @@ func readAbsent(
 	return absent, stored
 }
 
-// AbsentError returns the error of a join that timed out. The error names the ranks that have not
-// joined. If all ranks have joined, it names the blockers of the awaited ranks (see Blockers).
+// AbsentError returns the error of a join that timed out, with the ranks that have not joined. If
+// all ranks have joined, it names the blockers of the awaited ranks (see Blockers).
 func (r JoinList) AbsentError(waited time.Duration, awaited []int, err error) error {
 	absent := r.Absent()
 	if len(absent) == 0 && len(awaited) > 0 {
@@ -91,9 +90,9 @@ func (r JoinList) AbsentError(waited time.Duration, awaited []int, err error) er
 // Blockers returns the ranks that block the awaited ranks. It follows the stored waits until it
 // reaches ranks that wait for no rank. If the waits form a cycle, it returns awaited.
 //
-// Blockers first stores this rank's own wait. All ranks time out at about the same time. So
-// Blockers then polls the store, every 25 ms for at most lookupTimeout, until the awaited ranks
-// have stored their waits.
+// All ranks time out at about the same time. So Blockers first stores this rank's wait, and then
+// polls the store, every 25 ms for at most lookupTimeout, until the awaited ranks have stored
+// theirs.
 func (r JoinList) Blockers(awaited []int) []int {
 	r.publishAwaited(awaited)
 	deadline := time.Now().Add(lookupTimeout)
@@ -107,7 +106,6 @@ func (r JoinList) Blockers(awaited []int) []int {
 	}
 }
 
-// follow returns the ranks at which the chains of waits from the given ranks end.
 func (r JoinList) follow(from []int, stored map[int]string) []int {
 	var ends []int
 	seen := map[int]bool{r.Group.Ranks[r.Group.Rank]: true}
@@ -130,8 +128,8 @@ func (r JoinList) follow(from []int, stored map[int]string) []int {
 	return ends
 }
 
-// AbsentError returns the error of a wait that timed out. The error names the absent ranks. If no
-// rank is absent, it names the awaited ranks. If there are none either, the result is err.
+// AbsentError returns the error of a wait that timed out, with the absent ranks. If no rank is
+// absent, it names the awaited ranks. If there are none either, the result is err.
 func AbsentError(
 	doing string, group driver.GroupConfig, waited time.Duration, absent, awaited []int, err error,
 ) error {
@@ -148,9 +146,9 @@ func AbsentError(
 }
 
 // WarnLate warns, at the times that late sets, of ranks of the group that have not joined. If all
-// ranks have joined, a warning names the ranks that awaited returns. Before each warning, WarnLate
-// stores the list of ranks that this rank waits for. Other ranks include that list in their
-// warnings. stop ends the warnings and waits for one in progress.
+// ranks have joined, it names the ranks that awaited returns. Before each warning, it stores the
+// ranks that this rank waits for, so that other ranks can include them in their warnings. stop ends
+// the warnings and waits for one in progress.
 func (r JoinList) WarnLate(late driver.Late, awaited func() []int) (stop func()) {
 	find := func() ([]int, map[int]string) {
 		absent, stored := readAbsent(r.Store, r.others(), r.key)
@@ -170,7 +168,6 @@ func (r JoinList) WarnLate(late driver.Late, awaited func() []int) (stop func())
 	return func() { stopEarly(); stopLate() }
 }
 
-// activities describes the waits that absent ranks have stored.
 func (r JoinList) activities(absent []int, stored map[int]string) map[int]string {
 	doing := map[int]string{}
 	for _, rank := range absent {
@@ -194,7 +191,7 @@ func (r JoinList) publishAwaited(ranks []int) {
 // machineMark precedes the host name in a stored value.
 const machineMark = "@"
 
-// entry returns the value that this rank stores: its host name, and the ranks that it waits for.
+// entry returns the value that this rank stores: its host name and the ranks that it waits for.
 func (r JoinList) entry(awaited []int) []byte {
 	return []byte(machineMark + HostName() + " " + strings.Trim(fmt.Sprint(awaited), "[]"))
 }
@@ -209,7 +206,6 @@ func machineIn(text string) string {
 	return name
 }
 
-// addMachines returns the group with the host names of the ranks that have stored one.
 func (r JoinList) addMachines() driver.GroupConfig {
 	group := r.Group
 	if group.Machines == nil {
@@ -228,7 +224,7 @@ func (r JoinList) Machine(rank int) string {
 	return machineIn(stored[rank])
 }
 
-// waitsIn parses a value that entry has returned. It skips fields that are not ranks of the group.
+// waitsIn parses a value of entry, without fields that are not ranks of the group.
 func (r JoinList) waitsIn(text string) (ranks []int) {
 	for _, field := range strings.Fields(text) {
 		rank, err := strconv.Atoi(field)
@@ -239,9 +235,8 @@ func (r JoinList) waitsIn(text string) (ranks []int) {
 	return ranks
 }
 
-// WarnLate issues warnings at the times that late sets, until stop is called. Each warning is a
-// copy of warning. It also contains the ranks that find returns, the activity of each of these
-// ranks, and the time waited.
+// WarnLate issues warnings at the times that late sets, until stop is called. Each is a copy of
+// warning with the ranks and activities that find returns, and the time waited.
 func WarnLate(
 	late driver.Late, warning driver.LateWarning, find func() ([]int, map[int]string),
 ) (stop func()) {

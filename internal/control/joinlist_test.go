@@ -12,7 +12,6 @@ import (
 	"symmem/internal/rendezvous"
 )
 
-// TestWarningIncludesTheWaitsOfLateRanks has rank 0 wait for rank 1. Rank 1 waits for rank 2.
 func TestWarningIncludesTheWaitsOfLateRanks(t *testing.T) {
 	store := rendezvous.NewLocal()
 	defer store.Close()
@@ -53,7 +52,7 @@ func TestWarningIncludesTheWaitsOfLateRanks(t *testing.T) {
 func TestBlockers(t *testing.T) {
 	t.Parallel()
 	for row, c := range map[string]struct {
-		waits   map[int][]int // stored by the ranks other than 1, which calls Blockers
+		waits   map[int][]int // stored by all ranks except 1, which calls Blockers
 		awaited []int
 		want    []int
 	}{

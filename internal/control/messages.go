@@ -9,20 +9,18 @@ import (
 )
 
 // Messages is an optional interface of a Plane whose ranks are on one machine. It counts this
-// rank's messages and diagnoses messages that do not arrive. The data of messages does not pass
-// through the plane. In strict groups Compare also compares the message counts of all ranks.
+// rank's messages and diagnoses messages that do not arrive. The messages' data does not pass
+// through the plane. In strict groups Compare also compares all ranks' message counts.
 type Messages interface {
 	driver.MessageCounts
-	// Count assigns a number to a Send or Recv when it is called. Calls with the same peer must be
-	// serialized.
+	// Count numbers a Send or Recv when it is called. Calls with the same peer must be serialized.
 	Count(call *driver.Call) Message
-	// DiagnoseMessage returns the reason why a message may never arrive, or nil. This rank has
-	// awaited the message since the given time. The error is a RankLostError, TimeoutError,
+	// DiagnoseMessage returns the reason why a message may never arrive, or nil. since is the time
+	// from which this rank has waited for the message. The error is a RankLostError, TimeoutError,
 	// DeadlockError or PeerError. DiagnoseMessage also warns of late ranks. peer may be AnySource.
 	DiagnoseMessage(peer int, since time.Time, doing func() string) error
-	// CalledMore reports whether the peer has called more than the given number of collectives. For
-	// AnySource every other rank must have done so. Then all messages that were announced before
-	// are readable.
+	// CalledMore reports whether the peer or, for AnySource, every other rank has called more than
+	// the given number of collectives. If so, all messages announced before are readable.
 	CalledMore(peer int, collectives uint64) bool
 	// Lost reports whether the process of a group rank has ended.
 	Lost(peer int) bool
@@ -39,14 +37,14 @@ type Message struct {
 // End describes one end of a message whose other end is known.
 type End struct {
 	Digest uint64 // of the call
-	After  uint64 // number of collectives that the rank had called before
+	After  uint64 // number of collectives called before
 	Bytes  uint64 // size of the message
-	// Type is the element type, or 0 at both ends if it is unknown.
+	// Type is the element type, or 0 at both ends if unknown.
 	Type driver.DataType
 }
 
-// Differ compares the two ends of a message. It returns an error if they do not match. The message
-// is given by its number and its source. call describes the receive. If check is set, Differ also
+// Differ compares the two ends of a message and returns an error if they do not match. number and
+// source identify the message, and call describes the receive. If check is set, Differ also
 // compares types and digests.
 func Differ(
 	g *driver.GroupConfig, sent, received End, call *driver.Call, source int, number uint64,
@@ -89,8 +87,8 @@ func DescribeMessage(g *driver.GroupConfig, call *driver.Call, number uint64) st
 		call.Count*int64(call.DataType.Size()), call.Tag, preposition, peer, g.Name())
 }
 
-// MessageSegment returns the segment that a Matcher gets for a message. after counts the
-// collectives called before the message. Only strict groups have more than one segment.
+// MessageSegment returns a message's segment in a Matcher. after counts the collectives called
+// before the message. Only strict groups have more than one segment.
 func MessageSegment(g *driver.GroupConfig, after uint64) uint64 {
 	if !g.Strict {
 		return 0
@@ -104,9 +102,9 @@ type Awaited struct {
 	Number      uint64
 }
 
-// Unmatched returns an error that lists the unmatched messages at the end of a group. It returns
-// nil if there are none. The error lists messages that arrived and were not received, receives
-// without a message, and messages that a rank had not received when it left.
+// Unmatched returns an error that lists the unmatched messages at the end of a group: messages that
+// arrived and were not received, receives without a message, and messages that a rank had not
+// received when it left. It returns nil if there are none.
 func Unmatched(
 	g *driver.GroupConfig, unclaimed []message.Arrival, awaited []Awaited,
 	untaken []driver.MessageEnds,

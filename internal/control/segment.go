@@ -11,8 +11,8 @@ import (
 )
 
 // CompareSegments checks that all ranks of a group are about to register the same segment with the
-// same size. It does not rely on earlier agreements. It also sends more to every rank and returns
-// the values from all ranks, by group rank. exchange is the plane's Exchange method.
+// same size, without relying on earlier agreements. It also sends more to every rank and returns
+// all ranks' values, by group rank. exchange is the plane's Exchange method.
 func CompareSegments(
 	ctx context.Context,
 	exchange func(context.Context, driver.Lane, []byte) ([][]byte, error),

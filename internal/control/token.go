@@ -8,7 +8,7 @@ import (
 	"symmem/driver"
 )
 
-// ShareToken generates a secret on the leading rank and passes it to the others through the store.
+// ShareToken generates a secret on the leading rank and sends it to the others through the store.
 func ShareToken(
 	ctx context.Context, store driver.Store, key string, leads bool, token []byte,
 ) error {

@@ -10,7 +10,7 @@ import (
 	"symmem/driver"
 )
 
-// RankState is a snapshot of the known state of one rank of a group.
+// RankState is a snapshot of what this rank knows about the state of a group's rank.
 //
 // Judge relies on the order in which states are read from shared memory: first Lost of all ranks,
 // then Failed and Left, then the activity of each rank, and Missing last. A snapshot then includes
@@ -20,11 +20,11 @@ type RankState struct {
 	Missing bool
 	// Failed classifies the failure of the rank, if it has failed.
 	Failed Reason
-	// Completed reports whether the rank saw the awaited step complete before it failed. Then the
-	// messages that this rank still awaits are in transit.
+	// Completed reports whether the awaited step completed on the rank before the rank failed. If
+	// so, the messages that this rank still awaits are in transit.
 	Completed bool
-	// Left reports whether the rank has left the group. Lost reports whether its process has ended,
-	// or the connection to it.
+	// Left reports whether the rank has left the group. Lost reports whether its process, or the
+	// connection to it, has ended.
 	Left, Lost bool
 	// Submitted counts the collectives that the rank has launched.
 	Submitted uint64
@@ -35,14 +35,13 @@ type RankState struct {
 	// Exchanges counts the steps of the control lane that the rank has reached. InExchange holds
 	// the number of the step in which the rank waits, or 0.
 	Exchanges, InExchange uint64
-	// Waited measures how long the rank has been in its collective or exchange.
+	// Waited is the time that the rank has been in its collective or exchange.
 	Waited time.Duration
-	// Message describes the message or value that the rank waits for. It is empty if the rank waits
-	// in a collective or an exchange, or does not wait.
+	// Message describes the message or value that the rank waits for, if any.
 	Message string
 }
 
-// dead reports whether the rank's process has ended before the rank left or aborted the group.
+// dead reports whether the rank's process ended before the rank left or aborted the group.
 func (r *RankState) dead() bool { return r.Lost && !r.Left && r.Failed != Aborted }
 
 // late reports whether the wait still waits for the rank.
@@ -65,10 +64,9 @@ func (r *RankState) String() string {
 	}
 }
 
-// launched describes the number of collectives that the rank has launched.
 func (r *RankState) launched() string { return driver.Plural(r.Submitted, "collective") }
 
-// WaitStatus describes a wait of this rank for Judge, which decides whether the wait continues.
+// WaitStatus describes a wait of this rank. Judge decides whether the wait continues.
 type WaitStatus struct {
 	// Group describes the waiting group. Group.Rank is this rank.
 	Group driver.GroupConfig
@@ -77,11 +75,11 @@ type WaitStatus struct {
 	// Collective holds the ticket of the waiting collective, or 0. From Collective and Exchange,
 	// Judge detects ranks that wait for each other in different calls.
 	Collective uint64
-	// Exchange is set for a step of the control lane and for values that are ordered with
+	// Exchange is set for a step of the control lane, and for values that are ordered with
 	// collectives.
 	Exchange bool
 	// Work is set if the wait ends when launched work ends. Otherwise it ends when all ranks have
-	// arrived. A lost rank may leave its part of the work incomplete. So any lost rank ends a wait
+	// arrived. A lost rank may leave its part of the work incomplete, so any lost rank ends a wait
 	// for work. Work with Collective 0 needs no other rank.
 	Work bool
 	// IgnoreFaults is set if the wait continues after a fault of any rank.
@@ -90,19 +88,19 @@ type WaitStatus struct {
 	Cause error
 	// Closed reports whether this rank has left the group.
 	Closed bool
-	// Waited measures the wait so far. Timeout limits Waited.
+	// Waited is the duration of the wait so far. Timeout limits it.
 	Waited, Timeout time.Duration
 	// DeadlinePassed reports whether a deadline other than Timeout has passed.
 	DeadlinePassed bool
 	// Stale is set while unread messages of other ranks may have arrived. Judge then considers no
 	// rank late.
 	Stale bool
-	// FailedFor measures how long work has continued after the failure of a peer was detected. It
-	// is negative if no peer has failed. The wait ends when FailedFor reaches Grace.
+	// FailedFor is the time for which work has continued after a peer's failure was detected. It is
+	// negative if no peer has failed. The wait ends when FailedFor reaches Grace.
 	FailedFor time.Duration
 	// Late configures warnings.
 	Late driver.Late
-	// Warned measures the time since the group's last warning. It is negative if there was none.
+	// Warned is the time since the group's last warning, or negative if there was none.
 	Warned time.Duration
 }
 
@@ -112,8 +110,8 @@ type Verdict struct {
 	// DeadlockError or TimeoutError of package driver.
 	Err error
 	// Left is set if Err is a DeadlockError about ranks that have left the group. The root cause
-	// may be that the process of another rank has ended. This rank detects such an end within
-	// Grace. A caller that can wait for Grace should then call Judge again.
+	// may be the end of another rank's process, which this rank detects within Grace. A caller that
+	// can wait for Grace should then call Judge again.
 	Left bool
 	// Warning holds the warning to issue, or nil.
 	Warning *driver.LateWarning
@@ -130,8 +128,8 @@ type Verdict struct {
 //	a rank is elsewhere    DeadlockError: it has left the group, or waits for us in another call
 //	a rank is late         TimeoutError: it is alive and has not arrived in time
 //
-// A rank that left the group without arriving is elsewhere, even if its process has ended since
-// then. It is not lost. A rank that aborted the group before its process ended is not lost either.
+// A rank that left the group without arriving is elsewhere, not lost, even if its process has ended
+// since. A rank that aborted the group before its process ended is not lost either.
 func Judge(q *WaitStatus, states []RankState) Verdict {
 	completed := false
 	for i := range states {
@@ -167,7 +165,6 @@ func Judge(q *WaitStatus, states []RankState) Verdict {
 	return q.late(states)
 }
 
-// ranksWhere lists the other group ranks whose states match.
 func (q *WaitStatus) ranksWhere(states []RankState, match func(*RankState) bool) []int {
 	var ranks []int
 	for r := range states {
@@ -230,7 +227,7 @@ func (q *WaitStatus) late(states []RankState) Verdict {
 			Activity: q.activity(states, missing), Members: q.Group.Ranks,
 		}}
 	}
-	// If faults are ignored, missing ranks may never arrive. Only the caller knows which ranks are
+	// If faults are ignored, missing ranks may never arrive, and only the caller knows which are
 	// late.
 	if q.IgnoreFaults || q.Late.Next(q.Waited, q.Warned) != 0 {
 		return Verdict{}
@@ -240,7 +237,6 @@ func (q *WaitStatus) late(states []RankState) Verdict {
 	return Verdict{Warning: warning}
 }
 
-// activity describes the activities of the given group ranks, by world rank.
 func (q *WaitStatus) activity(states []RankState, ranks []int) map[int]string {
 	all := map[int]string{}
 	for _, r := range ranks {
@@ -268,8 +264,8 @@ func Activity(group driver.GroupConfig, states []RankState) map[int]string {
 	return q.activity(states, q.ranksWhere(states, func(*RankState) bool { return true }))
 }
 
-// PeerFailure returns the reason why a group cannot continue after a peer was lost, failed or left.
-// It is a RankLostError, PeerError or DeadlockError.
+// PeerFailure returns the reason why a group cannot continue after a peer was lost, failed or left,
+// as a RankLostError, PeerError or DeadlockError.
 func PeerFailure(group driver.GroupConfig, states []RankState, doing string) error {
 	q := WaitStatus{Group: group}
 	if lost := q.ranksWhere(states, (*RankState).dead); len(lost) > 0 {
@@ -286,7 +282,6 @@ func PeerFailure(group driver.GroupConfig, states []RankState, doing string) err
 	return &driver.PeerError{Doing: doing, Members: group.Ranks}
 }
 
-// lostError returns the error for group ranks that are lost.
 func lostError(group driver.GroupConfig, lost []int, doing string) *driver.RankLostError {
 	ranks := group.World(lost)
 	return &driver.RankLostError{
@@ -294,8 +289,8 @@ func lostError(group driver.GroupConfig, lost []int, doing string) *driver.RankL
 	}
 }
 
-// Departed lists the world ranks that are lost. left lists those that have left the group, or have
-// ended after an abort.
+// Departed returns the world ranks that are lost, and those that have left the group or have ended
+// after an abort.
 func Departed(group driver.GroupConfig, states []RankState) (lost, left []int) {
 	q := WaitStatus{Group: group}
 	lost = q.ranksWhere(states, (*RankState).dead)
@@ -303,8 +298,8 @@ func Departed(group driver.GroupConfig, states []RankState) (lost, left []int) {
 	return group.World(lost), group.World(left)
 }
 
-// SomePeerFault returns the result of PeerFault. If no state shows a failure yet, it returns a
-// PeerError without ranks. The caller knows that a peer has failed.
+// SomePeerFault returns the result of PeerFault or, if no state shows a failure yet, a PeerError
+// without ranks. The caller knows that a peer has failed.
 func SomePeerFault(group driver.GroupConfig, states []RankState, doing func() string) error {
 	if err := PeerFault(group, states, doing); err != nil {
 		return err
@@ -312,7 +307,7 @@ func SomePeerFault(group driver.GroupConfig, states []RankState, doing func() st
 	return &driver.PeerError{Doing: doing(), Members: group.Ranks}
 }
 
-// PeerFault returns a PeerError that names the other ranks that have failed. It omits ranks that
+// PeerFault returns a PeerError that names the other ranks that have failed, without those that
 // failed only because of another failure. It returns nil if no rank has failed.
 func PeerFault(group driver.GroupConfig, states []RankState, doing func() string) error {
 	var first, followed []int
@@ -336,8 +331,8 @@ func PeerFault(group driver.GroupConfig, states []RankState, doing func() string
 	return &driver.PeerError{Doing: doing(), Ranks: first, Aborted: aborted, Members: group.Ranks}
 }
 
-// Interrupted returns the error of a wait whose context has ended. The error names the ranks that
-// had not arrived and wraps the context's cause.
+// Interrupted returns the error of a wait whose context has ended. It names the ranks that had not
+// arrived and wraps the context's cause.
 func Interrupted(q *WaitStatus, states []RankState, cause error) error {
 	missing := q.ranksWhere(states, (*RankState).late)
 	if len(missing) == 0 {

@@ -14,7 +14,6 @@ import (
 // testGroup is a group whose world ranks differ from its group ranks. This rank is its first.
 var testGroup = driver.GroupConfig{ID: " ours", Ranks: []int{7, 5, 3}}
 
-// verdict describes an error by its kind and the world ranks that it names.
 type verdict struct {
 	kind  string
 	ranks []int
@@ -279,7 +278,7 @@ func TestVerdicts(t *testing.T) {
 	}
 }
 
-// TestWarningsOfLateRanks calls Judge with given times instead of waiting.
+// TestWarningsOfLateRanks passes times to Judge instead of waiting.
 func TestWarningsOfLateRanks(t *testing.T) {
 	enabled := driver.Late{After: 30 * time.Second, Warn: func(driver.LateWarning) {}}
 	missing, minute := RankState{Missing: true}, time.Minute

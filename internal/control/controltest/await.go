@@ -76,7 +76,6 @@ func testLongWork(t *testing.T, join Join) {
 	})
 }
 
-// testOwnWork has the peer fail while this rank waits for work that needs no peer.
 func testOwnWork(t *testing.T, join Join) {
 	w := newWorld(t, join, 2, patience)
 	ended := atomic.Bool{}
@@ -94,7 +93,6 @@ func testOwnWork(t *testing.T, join Join) {
 	must(t, checkOpen(w.planes[0]))
 }
 
-// awaitPeerFailed polls a plane until it has detected a peer's fault.
 func awaitPeerFailed(p control.Plane) {
 	for !p.PeerFailed() {
 		// Diagnose lets other goroutines run.
@@ -125,7 +123,6 @@ func testDiagnose(t *testing.T, join Join) {
 	checkError(t, "after the local fault", p.Diagnose(endlessWork(1), time.Now()), cause)
 }
 
-// testGrace has a peer fail after it has submitted the awaited ticket.
 func testGrace(t *testing.T, join Join) {
 	w := newWorld(t, join, 2, patience)
 	p := w.planes[0]
@@ -141,7 +138,6 @@ func testGrace(t *testing.T, join Join) {
 	checkError(t, "the cause", p.Cause(), driver.ErrFault)
 }
 
-// testWhy waits after a peer has failed. Why returns a more precise reason.
 func testWhy(t *testing.T, join Join) {
 	w := newWorld(t, join, 2, patience)
 	p := w.planes[0]

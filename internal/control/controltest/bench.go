@@ -51,7 +51,6 @@ func benchShared(b *testing.B, join Join, once func(control.Plane) error) {
 	})
 }
 
-// benchProcesses measures waits between two processes.
 func benchProcesses(b *testing.B, join Join, waitName string) {
 	s := program{WaitName: waitName, Store: openStore(b), Rank: 1, Size: 2, Timeout: patience}
 	other := startProcess(b, 1, s)

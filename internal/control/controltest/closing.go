@@ -104,7 +104,7 @@ func testWithdrawn(t *testing.T, join Join) {
 	first := endlessWork(p.Submit())
 	first.Done = func() bool { return true }
 	must(t, p.Await(w.ctx, first))
-	// After the exchange each rank knows the other's submissions.
+	// After the exchange, each rank knows the other's submissions.
 	w.outcomes(func(_ int, p control.Plane) error {
 		_, err := p.Exchange(w.ctx, driver.LaneControl, nil)
 		return err
@@ -128,7 +128,7 @@ func testLeftAfterwards(t *testing.T, join Join) {
 	wait := endlessWork(p.Submit())
 	ctx, cancel := context.WithCancel(w.ctx)
 	polls := 0
-	// By then the wait has checked for faults repeatedly.
+	// By then the wait has checked for faults several times.
 	wait.Done = func() bool {
 		if polls++; polls == 5000 {
 			cancel()

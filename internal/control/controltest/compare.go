@@ -77,7 +77,6 @@ func testDiffering(t *testing.T, join Join) {
 	}
 }
 
-// checkMismatch checks the error of the call with ticket 3.
 func checkMismatch(p control.Plane, err error, call *driver.Call, others []int) error {
 	m, ok := errors.AsType[*driver.MismatchError](err)
 	if !ok {
@@ -110,7 +109,7 @@ func testUncompared(t *testing.T, join Join) {
 }
 
 // testMismatchBeforeFault has every rank abort as soon as Compare returns the mismatch. Slower
-// ranks must still get the mismatch, not the fault of a peer.
+// ranks must still get the mismatch, not a peer's fault.
 func testMismatchBeforeFault(t *testing.T, join Join) {
 	for range 20 {
 		w := newWorld(t, join, 3, patience)

@@ -12,7 +12,6 @@ var exchangeContracts = []contract{
 	{"the rank of a group of one receives its own payload", testAlone},
 }
 
-// swap calls Swap on a plane.
 func (w *world) swap(i int, lane driver.Lane, round int, sizes []int) error {
 	return Swap(func(payload []byte) ([][]byte, error) {
 		return w.planes[i].Exchange(w.ctx, lane, payload)

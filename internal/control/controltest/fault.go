@@ -22,7 +22,7 @@ var faultContracts = []contract{
 	{"ranks that have left are listed", testDeparted},
 }
 
-// testWaitsEnd has rank 0 cause a fault. Every other rank waits in a different way.
+// testWaitsEnd has rank 0 cause a fault while the other ranks wait, each in a different way.
 func testWaitsEnd(t *testing.T, join Join, cause func(p control.Plane) error) {
 	t.Helper()
 	w := newWorld(t, join, 4, patience)
@@ -31,7 +31,7 @@ func testWaitsEnd(t *testing.T, join Join, cause func(p control.Plane) error) {
 		if i == 0 {
 			return cause(p)
 		}
-		// The ranks wait in different calls and may detect that deadlock first.
+		// The ranks wait in different calls, so they may detect that deadlock first.
 		err := waits[names[i]](p)
 		if !errors.Is(err, driver.ErrFault) && !errors.As(err, new(*driver.DeadlockError)) {
 			return fmt.Errorf("%s: got %w, want ErrFault", names[i], err)
@@ -103,7 +103,6 @@ func testFaultLaneLeft(t *testing.T, join Join) {
 	})
 }
 
-// testDecide makes all ranks propose different decisions at the same time.
 func testDecide(t *testing.T, join Join) {
 	const ranks = 4
 	w := newWorld(t, join, ranks, patience)
@@ -120,7 +119,7 @@ func testDecide(t *testing.T, join Join) {
 	}
 }
 
-// proposal returns a proposal that contains the rank and has a different size for each rank.
+// proposal returns a rank's proposal. Proposals differ in size.
 func proposal(rank int) []byte {
 	return bytes.Repeat([]byte{byte(rank)}, driver.MaxPayload-rank)
 }

@@ -16,14 +16,12 @@ import (
 
 // Member describes how one rank joins a group.
 type Member struct {
-	// Store is shared by all ranks of the world. The group contains all of them.
+	// Store is shared by all ranks of the world, which are all in the group.
 	Store driver.Store
-	// Group describes the group to join.
 	Group driver.GroupConfig
 	// Timeout limits waits for ranks that do not arrive.
 	Timeout time.Duration
-	// Late configures warnings of late ranks.
-	Late driver.Late
+	Late    driver.Late
 }
 
 // Rank returns the member's world rank.
@@ -32,13 +30,12 @@ func (m Member) Rank() int { return m.Group.Ranks[m.Group.Rank] }
 // Join joins a group. Closing the plane must release everything that Join has opened.
 type Join func(ctx context.Context, m Member) (control.Plane, error)
 
-// section groups related statements of the contract.
 type section struct {
 	name  string
 	tests []contract
 }
 
-// contract holds one statement of the contract and the function that tests it.
+// contract is one statement of the contract, with the function that tests it.
 type contract struct {
 	sentence string
 	test     func(t *testing.T, join Join)

@@ -10,7 +10,7 @@ import (
 	"symmem/driver"
 )
 
-// Payload returns the payload of a rank in a round. It differs for each rank and round.
+// Payload returns a payload that differs for each rank and round.
 func Payload(rank, round, size int) []byte {
 	p := make([]byte, size)
 	for at := range p {
@@ -19,8 +19,8 @@ func Payload(rank, round, size int) []byte {
 	return p
 }
 
-// Swap exchanges a rank's payload of a round and checks the payloads of all ranks. sizes holds the
-// size of the payload of each rank.
+// Swap exchanges a rank's payload of a round and checks the payloads of all ranks, whose sizes are
+// in sizes.
 func Swap(
 	exchange func(payload []byte) ([][]byte, error), rank, round int, sizes []int,
 ) error {
@@ -41,7 +41,7 @@ func Swap(
 }
 
 // WantReports checks the payloads that a rank has received on the fault lane. Each present rank
-// must have sent a payload of round 1. Absent ranks must have sent nothing.
+// must have sent a payload of round 1, and absent ranks nothing.
 func WantReports(got [][]byte, rank, size int, present []bool) error {
 	for from, reported := range present {
 		if !reported && got[from] != nil {
@@ -55,8 +55,8 @@ func WantReports(got [][]byte, rank, size int, present []bool) error {
 	return nil
 }
 
-// WantAbsence checks the error of a wait for a late rank. The error is a TimeoutError that names
-// the rank, or the fault of another rank. WantAbsence returns 1 for a TimeoutError and otherwise 0.
+// WantAbsence checks the error of a wait for a late rank: a TimeoutError that names the rank, or
+// another rank's fault. It returns 1 for a TimeoutError and otherwise 0.
 func WantAbsence(t testing.TB, err error, late int) int {
 	t.Helper()
 	if timeout, ok := errors.AsType[*driver.TimeoutError](err); ok {
@@ -73,7 +73,7 @@ func WantAbsence(t testing.TB, err error, late int) int {
 
 // WantDeadlock checks the errors of ranks that waited for each other in different calls. At least
 // one must be a DeadlockError that locates the other ranks. The rest must be faults of peers. Only
-// the detection of the deadlock ends the waits before the test times out.
+// deadlock detection ends the waits before the test times out.
 func WantDeadlock(t testing.TB, errs []error) {
 	t.Helper()
 	deadlocks := 0

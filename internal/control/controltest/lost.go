@@ -43,8 +43,7 @@ func testStopped(t *testing.T, _ Join) {
 }
 
 // testResumed stops a rank until the other ranks have timed out and wait for its report, and then
-// resumes it. The resumed rank has not yet read the messages that the other ranks sent when they
-// arrived.
+// resumes it. The resumed rank has not yet read the messages with which the other ranks arrived.
 func testResumed(t *testing.T, _ Join) {
 	for _, name := range []string{"a comparison", "an exchange"} {
 		t.Run("in "+name, func(t *testing.T) {
@@ -58,8 +57,7 @@ func testResumed(t *testing.T, _ Join) {
 	}
 }
 
-// checkFault reads the outcome of a rank after another rank has failed. The error must name no
-// rank.
+// checkFault reads a rank's outcome after another rank has failed. The error must name no rank.
 func (a *process) checkFault() {
 	a.t.Helper()
 	if o := a.await("outcome"); o.Kind != "fault" {
@@ -68,7 +66,6 @@ func (a *process) checkFault() {
 	}
 }
 
-// testEnded waits for work that a rank submitted before its process exited normally.
 func testEnded(t *testing.T, _ Join) {
 	c := startProcesses(t, 2, leaveProgram, patience)
 	if err := c[1].command.Wait(); err != nil {
@@ -79,13 +76,12 @@ func testEnded(t *testing.T, _ Join) {
 	}
 }
 
-// checkNamed reads the outcomes of all ranks except the victim. At least one outcome must name the
-// victim with an error of the given kind. Another rank may have received the fault of a peer before
-// it detected anything. All ranks must have received reports from each other but not from the
-// victim.
+// checkNamed reads the outcomes of all ranks except the victim. At least one error of the given
+// kind must name the victim. Another rank may have received a peer's fault before it detected
+// anything. All ranks must have received each other's reports, but none from the victim.
 //
 // A stopped victim may have posted up to two steps to only one other rank. That rank is then one
-// step ahead. It waits for the third rank or for both.
+// step ahead, and waits for the third rank or for both.
 func (c processes) checkNamed(kind string, victim int) {
 	named := 0
 	for _, a := range c {

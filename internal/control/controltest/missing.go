@@ -20,8 +20,8 @@ var missingContracts = []contract{
 }
 
 // testAbsent has all ranks wait for the last one. The first rank that times out names the late
-// rank. Other ranks may return the fault of the first. Once the late rank has detected the fault,
-// it must not complete a step that has failed elsewhere.
+// rank; others may return that rank's fault. Once the late rank has detected the fault, it must not
+// complete a step that has failed elsewhere.
 func testAbsent(t *testing.T, join Join) {
 	for name, wait := range waits {
 		t.Run("from "+name, func(t *testing.T) {
@@ -46,7 +46,6 @@ func testAbsent(t *testing.T, join Join) {
 	}
 }
 
-// testActivity delays rank 1 in work that needs no other rank.
 func testActivity(t *testing.T, join Join) {
 	w := newWorld(t, join, 2, shortTimeout)
 	errs := w.outcomes(func(i int, p control.Plane) error {
@@ -71,7 +70,7 @@ func testActivity(t *testing.T, join Join) {
 	checkError(t, "the missing rank", errs[1], driver.ErrFault)
 }
 
-// testInspection has all ranks wait for the last one, which inspects a waiting rank. Then it aborts
+// testInspection has all ranks wait for the last one, which inspects a waiting rank and then aborts
 // the group.
 func testInspection(t *testing.T, join Join) {
 	for name, wait := range waits {
@@ -90,7 +89,7 @@ func testInspection(t *testing.T, join Join) {
 	}
 }
 
-// awaitInspection inspects a rank until it waits for the given rank alone.
+// awaitInspection inspects a rank until it waits only for the given rank.
 func awaitInspection(t *testing.T, p control.Plane, rank int) {
 	ticks := time.NewTicker(time.Millisecond)
 	defer ticks.Stop()

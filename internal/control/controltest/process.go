@@ -15,10 +15,8 @@ import (
 	"symmem/internal/rendezvous"
 )
 
-// processes holds the ranks of a group, one process each.
 type processes []*process
 
-// process controls the process of one rank.
 type process struct {
 	t       testing.TB
 	rank    int
@@ -42,7 +40,6 @@ func startProcesses(t *testing.T, size int, waitName string, timeout time.Durati
 	return c
 }
 
-// openStore serves a store for processes.
 func openStore(t testing.TB) (address string) {
 	t.Helper()
 	address = "unix:" + filepath.Join(t.TempDir(), "store")
@@ -52,7 +49,7 @@ func openStore(t testing.TB) (address string) {
 	return address
 }
 
-// startProcess runs a rank in a process of the test binary. The end of the test kills the process.
+// startProcess runs a rank in a process of the test binary, which is killed when the test ends.
 func startProcess(t testing.TB, rank int, s program) *process {
 	t.Helper()
 	text, err := json.Marshal(s)
@@ -76,7 +73,6 @@ func startProcess(t testing.TB, rank int, s program) *process {
 	return &process{t: t, rank: rank, command: command, lines: bufio.NewScanner(output)}
 }
 
-// await reads outputs up to and including one with the given event.
 func (a *process) await(event string) output {
 	a.t.Helper()
 	for a.lines.Scan() {

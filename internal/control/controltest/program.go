@@ -15,17 +15,16 @@ import (
 	"symmem/internal/rendezvous"
 )
 
-// programVariable names the environment variable that holds the program of a rank, as JSON.
 const programVariable = "SYMMEM_CONTROL_TEST_PROGRAM"
 
-// program describes the task of one rank: it repeats the wait of this name until a fault ends it.
+// program describes the task of one rank: to repeat the named wait until a fault ends it.
 type program struct {
 	WaitName, Store string
 	Rank, Size      int
 	Timeout         time.Duration
 }
 
-// output describes an event of a rank. The rank writes it as a line of JSON.
+// output is an event of a rank, which the rank writes as a line of JSON.
 type output struct {
 	// Event is "running" after roundsToRun rounds, "failed" after a fault, and "outcome" at the
 	// end.
@@ -53,7 +52,7 @@ func Main(join Join) {
 	if text == "" {
 		return
 	}
-	// The test holds the other end of standard input. When the test ends, so does this process.
+	// The test has the other end of standard input, so this process ends with the test.
 	go func() {
 		_, _ = io.Copy(io.Discard, os.Stdin)
 		os.Exit(3)
@@ -113,7 +112,7 @@ func (s program) join(join Join) (p control.Plane, leave func() error, err error
 	return p, func() error { return errors.Join(p.Close(), store.Close()) }, nil
 }
 
-// round performs one round of waits. It waits for endless work only once all ranks are running.
+// round performs one round of waits, for endless work only once all ranks are running.
 func (s program) round(p control.Plane, round int) error {
 	switch {
 	case s.WaitName == "a wait for work" && round < roundsToRun:
@@ -125,8 +124,7 @@ func (s program) round(p control.Plane, round int) error {
 	}
 }
 
-// idleProgram names a program that polls for the failure of a peer and does not wait for other
-// ranks.
+// idleProgram names a program that polls for a peer's failure and does not wait for other ranks.
 const idleProgram = "idle"
 
 func (s program) runIdle(p control.Plane, round int) error {
@@ -142,7 +140,7 @@ func (s program) runIdle(p control.Plane, round int) error {
 }
 
 // leaveProgram names a program in which rank 1 submits work and leaves. Rank 0 waits for work with
-// the same ticket. The wait takes longer than detecting the end of a process.
+// the same ticket, for longer than it takes to detect the end of a process.
 const leaveProgram = "leaving"
 
 func (s program) leave(p control.Plane) output {
@@ -164,8 +162,8 @@ func (s program) leave(p control.Plane) output {
 	return s.close(p, "cancelled")
 }
 
-// leaveEarlyProgram names a program in which rank 0 waits for a ticket and rank 1 leaves without
-// submitting it. Rank 0 calls Diagnose for longer than it takes to detect the end of a process.
+// leaveEarlyProgram names a program in which rank 0 waits for a ticket that rank 1 never submits
+// before it leaves. Rank 0 calls Diagnose for longer than it takes to detect the end of a process.
 const leaveEarlyProgram = "leaving early"
 
 // diagnoseLeft calls Diagnose for longWork, or until it returns an error other than a
@@ -184,7 +182,6 @@ func (s program) diagnoseLeft(p control.Plane, ticket uint64) error {
 	return p.Fail(err)
 }
 
-// close leaves the group.
 func (program) close(p control.Plane, kind string) output {
 	n := output{Event: "outcome", Kind: kind}
 	if err := p.Close(); err != nil {
@@ -217,7 +214,7 @@ func (s program) reportFailure(p control.Plane, err error) output {
 	return n
 }
 
-// KindOf returns the kind of a fault in one word. It also returns the ranks that the error names.
+// KindOf returns a fault's kind in one word, and the ranks that the error names.
 func KindOf(err error) (kind string, ranks []int) {
 	var lost *driver.RankLostError
 	var late *driver.TimeoutError

@@ -21,7 +21,6 @@ var valueContracts = []contract{
 	{"a rank in a collective causes a deadlock under an ordered name", testOrdered},
 }
 
-// gather performs one step under a name.
 func gather(
 	ctx context.Context, p control.Plane, name string, first uint64,
 ) ([]driver.Words, error) {
@@ -65,8 +64,8 @@ func testWords(t *testing.T, join Join) {
 	})
 }
 
-// testNames has rank 0 wait under one name. Meanwhile steps under another name, exchanges and
-// comparisons must end.
+// testNames has rank 0 wait under one name. Steps under another name, exchanges and comparisons
+// must end meanwhile.
 func testNames(t *testing.T, join Join) {
 	w := newWorld(t, join, 2, patience)
 	over := make(chan struct{})
@@ -92,8 +91,8 @@ func testNames(t *testing.T, join Join) {
 	})
 }
 
-// testOrderOfNames has two goroutines of each rank use two names. The two ranks use the names in
-// opposite orders.
+// testOrderOfNames has two goroutines of each rank use two names, in opposite orders on the two
+// ranks.
 func testOrderOfNames(t *testing.T, join Join) {
 	w := newWorld(t, join, 2, patience)
 	names := []string{"first", "second"}

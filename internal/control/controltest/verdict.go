@@ -14,7 +14,7 @@ import (
 	"symmem/internal/control"
 )
 
-// verdictContracts test that all planes return the same type of error with the same ranks.
+// verdictContracts test that all planes return the same types of errors with the same ranks.
 var verdictContracts = []contract{
 	{"a failed rank is named, and not a late one", testFailedIsNamed},
 	{"a rank that failed after another rank's fault is not named", testFollowerIsNotNamed},
@@ -27,8 +27,8 @@ var verdictContracts = []contract{
 	{"long work that all ranks have submitted causes no warning", testNoWarning},
 }
 
-// testEachWait performs each kind of wait on rank 0 of a new world. It calls before, then waits,
-// and then calls judge with the error.
+// testEachWait performs each kind of wait on rank 0 of a new world: it calls before, waits, and
+// calls judge with the error.
 func testEachWait(
 	t *testing.T, join Join, n int, before func(t *testing.T, w *world),
 	judge func(t *testing.T, err error),
@@ -43,7 +43,6 @@ func testEachWait(
 	}
 }
 
-// checkPeerError fails the test unless err is a PeerError that names only the given rank.
 func checkPeerError(t *testing.T, err error, rank int) {
 	t.Helper()
 	var peer *driver.PeerError
@@ -85,7 +84,6 @@ func testAbortIsNamed(t *testing.T, join Join) {
 	})
 }
 
-// checkDeadlock fails the test unless err is a DeadlockError that names exactly the given ranks.
 func checkDeadlock(t *testing.T, err error, ranks ...int) {
 	t.Helper()
 	deadlock, ok := errors.AsType[*driver.DeadlockError](err)
@@ -131,8 +129,8 @@ func testDeadlockNames(t *testing.T, join Join) {
 	}
 }
 
-// testLeftAndEnded waits for a ticket that a rank had not submitted when it left. The process of
-// that rank ends long before the wait does.
+// testLeftAndEnded waits for a ticket that a rank had not submitted when it left. That rank's
+// process ends long before the wait does.
 func testLeftAndEnded(t *testing.T, _ Join) {
 	c := startProcesses(t, 2, leaveEarlyProgram, patience)
 	if err := c[1].command.Wait(); err != nil {
@@ -156,7 +154,6 @@ func testInterrupted(t *testing.T, join Join) {
 	must(t, checkOpen(p))
 }
 
-// warningDelay is the time after which ranks of these tests warn of late ranks.
 const warningDelay = 20 * time.Millisecond
 
 // testWarning waits for two warnings on rank 0. Then rank 1 arrives, or the test cancels the wait.
@@ -226,7 +223,7 @@ func testNoWarning(t *testing.T, join Join) {
 	for _, p := range w.planes {
 		p.Submit()
 	}
-	// After the exchange each rank knows the other's submissions.
+	// After the exchange, each rank knows the other's submissions.
 	w.each(t, func(_ int, p control.Plane) error {
 		_, err := p.Exchange(w.ctx, driver.LaneControl, nil)
 		return err

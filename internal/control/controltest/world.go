@@ -14,10 +14,10 @@ import (
 )
 
 const (
-	// patience limits waits that should be short. It expires only if something hangs.
+	// patience limits waits that should be short. It expires only if a test hangs.
 	patience = 60 * time.Second
-	// shortTimeout limits waits that tests let time out. Even on a busy machine, punctual ranks
-	// arrive within this time.
+	// shortTimeout limits waits that tests let time out. Punctual ranks arrive within this time
+	// even on a busy machine.
 	shortTimeout = time.Second
 )
 
@@ -27,13 +27,11 @@ type world struct {
 	planes []control.Plane // by group rank
 }
 
-// newWorld joins n ranks and closes their planes when the test ends.
 func newWorld(t testing.TB, join Join, n int, timeout time.Duration) *world {
 	t.Helper()
 	return newWorldOf(t, join, n, Member{Timeout: timeout})
 }
 
-// newWarningWorld joins n ranks that warn of late ranks.
 func newWarningWorld(t testing.TB, join Join, n int, late driver.Late) *world {
 	t.Helper()
 	return newWorldOf(t, join, n, Member{Timeout: patience, Late: late})
@@ -63,8 +61,8 @@ func newWorldOf(t testing.TB, join Join, n int, m Member) *world {
 	return w
 }
 
-// ranksOf returns the world ranks of a group of n. Each differs from its group rank. Code that
-// mixes up the two then fails.
+// ranksOf returns the world ranks of a group of n. They differ from the group ranks, so that code
+// that mixes up the two fails.
 func ranksOf(n int) []int {
 	ranks := make([]int, n)
 	for i := range ranks {
@@ -73,18 +71,15 @@ func ranksOf(n int) []int {
 	return ranks
 }
 
-// outcomes calls f for every rank concurrently and returns the errors by group rank.
 func (w *world) outcomes(f func(i int, p control.Plane) error) []error {
 	return ranktest.Outcomes(len(w.planes), func(i int) error { return f(i, w.planes[i]) })
 }
 
-// each calls f for every rank concurrently, and fails the test on an error.
 func (w *world) each(t testing.TB, f func(i int, p control.Plane) error) {
 	t.Helper()
 	must(t, errors.Join(w.outcomes(f)...))
 }
 
-// endlessWork returns a wait that does not end.
 func endlessWork(ticket uint64) control.Wait {
 	return control.Wait{
 		Ticket: ticket, Operation: driver.AllGather,
@@ -100,7 +95,6 @@ func must(t testing.TB, err error) {
 	}
 }
 
-// checkError fails the test unless err wraps target.
 func checkError(t *testing.T, name string, err, target error) {
 	t.Helper()
 	if !errors.Is(err, target) {
@@ -108,7 +102,6 @@ func checkError(t *testing.T, name string, err, target error) {
 	}
 }
 
-// checkOpen returns an error if the plane has failed.
 func checkOpen(p control.Plane) error {
 	select {
 	case <-p.Failed():
@@ -118,10 +111,9 @@ func checkOpen(p control.Plane) error {
 	}
 }
 
-// barrier is the call that every rank makes in waits.
 var barrier = driver.Call{Operation: driver.Barrier, Digest: 1}
 
-// waits holds, by name, functions in which a rank waits for the others. Only the timeout limits the
+// waits holds functions, by name, in which a rank waits for the others. Only the timeout limits the
 // waits.
 var waits = map[string]func(p control.Plane) error{
 	"a comparison": func(p control.Plane) error {

@@ -8,12 +8,12 @@ import (
 	"symmem/internal/ranked"
 )
 
-// Counts counts the messages that this rank has sent and awaited. It does not transfer their data.
+// Counts counts the messages that this rank has sent and awaited, whose data it does not transfer.
 // In strict groups, collectives compare the counts of all ranks.
 type Counts struct {
 	group *driver.GroupConfig
-	// balance is the sum of the weights of all messages sent, minus the weights of all messages
-	// awaited. It is maintained only in strict groups.
+	// balance is the sum of the weights of all messages sent, minus that of all messages awaited.
+	// It is 0 in groups that are not strict.
 	balance atomic.Uint64
 
 	// Mu also guards fields of a communicator that change together with the counts.
@@ -22,12 +22,12 @@ type Counts struct {
 	awaited message.Tally // by source; guarded by Mu
 }
 
-// Balance returns the balance of this rank's messages so far. If every message is matched, the
-// balances of all ranks add up to 0.
+// Balance returns this rank's current message balance. The balances of all ranks add up to 0 if
+// every message is matched.
 func (c *Counts) Balance() uint64 { return c.balance.Load() }
 
-// CountMessage assigns a number to a Send or Recv. after counts the collectives called before, and
-// done counts the completed ones. The caller holds Mu.
+// CountMessage numbers a Send or Recv. after counts the collectives called before, and done the
+// completed ones. The caller holds Mu.
 func (c *Counts) CountMessage(call *driver.Call, after, done uint64) (number uint64) {
 	tally, weight := &c.sent, message.Weight(call.Root, call.Tag)
 	if call.Operation == driver.Recv {
@@ -39,8 +39,8 @@ func (c *Counts) CountMessage(call *driver.Call, after, done uint64) (number uin
 	return tally.Count(message.Key{Peer: call.Root, Tag: call.Tag}, after, done)
 }
 
-// Unbalanced returns the error for a collective at which the ranks' balances do not add up to 0.
-// The error lists the messages that this rank has sent and received before.
+// Unbalanced returns the error for a collective at which the ranks' balances do not add up to 0. It
+// lists the messages that this rank has sent and received before.
 func (c *Counts) Unbalanced(collective uint64) error {
 	return &driver.MessageError{
 		Fault: driver.MessagesUnmatched, Group: c.group.Name(), Number: collective,
@@ -68,7 +68,6 @@ func (c *Counts) MessagesBefore(collective uint64) (ends []driver.MessageEnds) {
 	return ends
 }
 
-// worldOf converts a group rank or AnySource to a world rank.
 func (c *Counts) worldOf(source int) int {
 	if source == driver.AnySource {
 		return source

@@ -2,7 +2,7 @@
 // transfer data through shared memory can also use its groups directly.
 //
 // A Machine finds the other ranks of the machine. A Group connects the ranks of a group.
-// Machine.Join returns a plane. A plane is a Group whose data is transferred elsewhere. driver/host
+// Machine.Join returns a plane, which is a Group whose data is transferred elsewhere. driver/host
 // embeds a Group in its communicators and transfers data through the group's region. Machine and
 // Group document their states.
 //
@@ -20,18 +20,18 @@
 // that ranks read after a post. If the store of the flag races with a post, the wake-up may be
 // lost. That costs one bounded sleep, but saves a full memory fence on every post. Every slow wait
 // also checks for processes that have ended (through pidfds), for peers that have failed, and for
-// its timeout. The status of each rank shows what the rank waits for and how many collectives it
-// has submitted. From the status, control.Judge decides whether a rank is lost, late, or waits for
-// this rank in another call.
+// its timeout. Each rank's status contains what the rank waits for and the number of collectives
+// that it has submitted. From the status, control.Judge decides whether a rank is lost, late, or
+// waits for this rank in another call.
 //
-// # What is trusted
+// # Trust
 //
-// Descriptors are passed over a private Unix socket (package handoff) to ranks that have the
-// world's token. Rank 0 puts the token into the store. A process with the token can map and write
-// the whole region of its groups, so ranks trust each other with their memory. Only values that
-// could make this process access invalid memory are checked: the sizes of mapped files, and the
-// sizes that a lane announces. A rank causes an error if it is on another machine, is in another
-// container, or has another version of symmem.
+// Descriptors are sent over a private Unix socket (package handoff) to ranks that have the world's
+// token, which rank 0 puts into the store. A process with the token can map and write the whole
+// region of its groups, so ranks trust each other with their memory. Only values that could make
+// this process access invalid memory are checked: the sizes of mapped files, and the sizes that a
+// lane announces. A rank that is on another machine, is in another container, or has another
+// version of symmem causes an error.
 //
 // # Lock order
 //
@@ -45,5 +45,5 @@
 //
 // This rank waits for other ranks only during an exchange, with lane.mu held and no other lock.
 // Counts.Mu and Group.Mu also guard the fields of a communicator that change together with message
-// numbers and tickets. A call then needs no additional lock.
+// numbers and tickets, so that a call needs no additional lock.
 package shm

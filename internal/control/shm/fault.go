@@ -24,7 +24,7 @@ func (f *fault) Cause() error {
 	return f.cause
 }
 
-// record stores the first fault and closes done. It reports whether err is the first fault.
+// record stores the first fault and closes done. It reports whether err is that fault.
 func (f *fault) record(err error) bool {
 	if !f.set.CompareAndSwap(false, true) {
 		return false

@@ -22,8 +22,8 @@ import (
 // communicator.
 //
 // States: zero; open, after Join; failed; closed. A group fails with the first fault that this rank
-// observes or causes. It never returns to an earlier state. When a group fails, every wait on it
-// ends and its peers are woken. After that only exchanges on the fault lane still work.
+// observes or causes. When a group fails, all its waits end and its peers are woken. After that,
+// only exchanges on the fault lane still work.
 //
 // The caller runs collectives one at a time, in the order of their tickets. Only the current
 // collective makes steps.
@@ -35,7 +35,7 @@ import (
 // Mu guards the tickets, the names and the list of waits, and is held only briefly. It is acquired
 // after Counts.Mu and the locks of lanes, and before Machine.mu.
 type Group struct {
-	// The fields that Ticket uses are first, so that they share few cache lines.
+	// The fields that Ticket uses come first, so that they share few cache lines.
 
 	machine *Machine
 	ranks
@@ -43,7 +43,7 @@ type Group struct {
 	// Mu also guards fields of a communicator that change together with its tickets.
 	Mu        ranked.Spin[groupMu]
 	submitted uint64 // number of tickets allocated; guarded by Mu
-	withdrawn bool   // if set, new tickets are not published; guarded by Mu
+	withdrawn bool   // new tickets are not published; guarded by Mu
 	closed    bool   // guarded by Mu
 
 	steps
@@ -53,7 +53,7 @@ type Group struct {
 
 	cfg        driver.GroupConfig
 	region     *sys.Mapping
-	processors int    // number of processors that any rank may run on
+	processors int    // number of processors on which any rank may run
 	space      uint64 // key space of this group's exports
 
 	lanes [driver.Lanes]lane
@@ -64,8 +64,8 @@ type Group struct {
 }
 
 // Join connects this rank to a group. It is a collective call of ranks that are all on this
-// machine. The region ends with dataBytes of Data. dataBytes must be the same on all ranks. The
-// group must be closed before the machine.
+// machine. The region ends with dataBytes of Data, the same number on all ranks. The group must be
+// closed before the machine.
 func (g *Group) Join(
 	ctx context.Context, m *Machine, cfg driver.GroupConfig, dataBytes int64,
 ) error {
@@ -94,7 +94,7 @@ func (g *Group) Join(
 	return nil
 }
 
-// Processors returns the number of processors that any rank may run on.
+// Processors returns the number of processors on which any rank may run.
 func (g *Group) Processors() int { return g.processors }
 
 // Data returns the dataBytes of memory that Join has allocated in the region. It may be accessed
@@ -103,8 +103,8 @@ func (g *Group) Data() unsafe.Pointer {
 	return unsafe.Add(g.region.Base(), blocksBytes(len(g.blocks)))
 }
 
-// Fetch returns a file that a rank of the group has exported. The error is a driver.RankLostError
-// if the process of that rank has ended.
+// Fetch returns a file that a rank of the group has exported, or a driver.RankLostError if that
+// rank's process has ended.
 func (g *Group) Fetch(
 	ctx context.Context, rank int, key handoff.Key, doing string,
 ) (*os.File, error) {
@@ -170,7 +170,7 @@ func (g *Group) BeginUse() error {
 	return nil
 }
 
-// EndUse unregisters the user that BeginUse has registered.
+// EndUse unregisters a user of BeginUse.
 func (g *Group) EndUse() {
 	g.Mu.Lock()
 	defer g.Mu.Unlock()
@@ -181,7 +181,7 @@ func (g *Group) EndUse() {
 // Closed reports whether this rank has left the group. The caller holds Mu.
 func (g *Group) Closed() bool { return g.closed }
 
-// LeaveGroup publishes that this rank leaves the group, and waits until the region has no user. It
+// LeaveGroup publishes that this rank leaves the group, waits until the region has no user, and
 // returns the last ticket. left reports whether this call is the first.
 func (g *Group) LeaveGroup() (last uint64, left bool) {
 	g.Mu.Lock()
@@ -249,7 +249,7 @@ func (g *Group) Ticket() uint64 {
 // Tickets returns the number of tickets allocated so far. The caller holds Mu.
 func (g *Group) Tickets() uint64 { return g.submitted }
 
-// Group implements these optional interfaces of communicators.
+// The optional interfaces of communicators that Group implements.
 var (
 	_ driver.EndObserver = (*Group)(nil)
 	_ driver.Inspector   = (*Group)(nil)

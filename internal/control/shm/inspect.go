@@ -8,17 +8,16 @@ import (
 	"symmem/internal/sys"
 )
 
-// observation describes a slow wait of another goroutine.
 type observation struct {
 	doing   string
 	begin   uint64
 	missing []int // group ranks
 }
 
-// observe describes all slow waits. The functions of a slowWait read variables that the waiting
-// goroutine changes as soon as it has removed the wait from the list. So observe holds Group.Mu
-// while it calls them. The function ready belongs to the waiting goroutine. Instead of calling it,
-// observe counts all awaited ranks as missing.
+// observe describes all slow waits. It holds Group.Mu while it calls the functions of a slowWait,
+// because these read variables that the waiting goroutine changes as soon as it has removed the
+// wait from the list. Only the waiting goroutine may call ready, so observe counts all awaited
+// ranks as missing.
 func (ws *waiter) observe() []observation {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
@@ -32,7 +31,6 @@ func (ws *waiter) observe() []observation {
 	return all
 }
 
-// inspect describes the slow waits of this rank and the activities of the other ranks.
 func (ws *waiter) inspect() driver.Inspection {
 	all := driver.Inspection{
 		Activity: control.Activity(*ws.ranks.cfg, ws.rankStates(&slowWait{})),

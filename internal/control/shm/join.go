@@ -16,21 +16,20 @@ import (
 	"symmem/internal/sys"
 )
 
-// joinState holds the state of one Join. The waits of a Join end if the process of any rank of the
-// group ends. After a timeout the error names the ranks that have not joined.
+// joinState is the state of one Join. Its waits end if the process of any rank of the group ends.
+// After a timeout, the error names the ranks that have not joined.
 type joinState struct {
 	g     *Group
 	begin time.Time
 	list  control.JoinList
 	// cancel ends the Join because a rank is lost.
 	cancel context.CancelCauseFunc
-	// awaited holds the world rank that the current wait needs, or -1. exchanging is set during the
+	// awaited is the world rank that the current wait needs, or -1. exchanging is set during the
 	// exchange, which needs all ranks.
 	awaited    atomic.Int64
 	exchanging atomic.Bool
 }
 
-// waitsFor lists the world ranks that the current wait needs.
 func (j *joinState) waitsFor() (ranks []int) {
 	if rank := j.awaited.Load(); rank >= 0 {
 		return []int{int(rank)}
@@ -73,7 +72,7 @@ func (j *joinState) run(ctx context.Context, dataBytes int64) error {
 	if err != nil {
 		return err
 	}
-	// After the exchange all ranks have mapped the region.
+	// After the exchange, all ranks have mapped the region.
 	defer withdraw()
 	j.awaited.Store(-1)
 	j.exchanging.Store(true)
@@ -84,8 +83,8 @@ func (j *joinState) run(ctx context.Context, dataBytes int64) error {
 	return nil
 }
 
-// explain returns a RankLostError if a rank is lost. After a timeout it returns an AbsentError.
-// Otherwise it returns err.
+// explain returns a RankLostError if a rank is lost, an AbsentError after a timeout, and otherwise
+// err.
 func (j *joinState) explain(ctx context.Context, err error) error {
 	if errors.As(err, new(*driver.RankLostError)) {
 		return err
@@ -96,7 +95,7 @@ func (j *joinState) explain(ctx context.Context, err error) error {
 	if errors.Is(err, handoff.ErrUnknownKey) {
 		return j.explainWithdrawn(err)
 	}
-	// The exchange waits until the context's deadline, which it may notice before the context ends.
+	// The exchange waits until the context's deadline, and may reach it before the context ends.
 	late, isLate := errors.AsType[*driver.TimeoutError](err)
 	if !isLate && !errors.Is(ctx.Err(), context.DeadlineExceeded) &&
 		!errors.Is(err, context.DeadlineExceeded) {
@@ -114,7 +113,7 @@ func (j *joinState) explain(ctx context.Context, err error) error {
 
 // explainWithdrawn returns the error of a Join that group rank 0 has abandoned. Usually group rank
 // 0 began to wait a little earlier than this rank, and timed out because of a third rank. The error
-// names the third rank.
+// names that rank.
 func (j *joinState) explainWithdrawn(err error) error {
 	first := []int{j.g.cfg.Ranks[0]}
 	absent := j.list.Absent()
@@ -127,8 +126,8 @@ func (j *joinState) explainWithdrawn(err error) error {
 	return control.AbsentError(j.doing(), j.g.cfg, time.Since(j.begin), absent, nil, err)
 }
 
-// connectPeers connects to all other ranks of the group. If the process of a connected rank ends,
-// Join ends.
+// connectPeers connects to all other ranks of the group. Join ends if a connected rank's process
+// ends.
 func (j *joinState) connectPeers(ctx context.Context) error {
 	for i, rank := range j.g.cfg.Ranks {
 		if i == j.g.cfg.Rank {
@@ -151,8 +150,8 @@ func (j *joinState) connectPeers(ctx context.Context) error {
 
 func (j *joinState) doing() string { return "meeting the ranks of group " + j.g.cfg.Name() }
 
-// mapRegion maps the control region. Group rank 0 creates the region and exports it until withdraw
-// is called. The other ranks fetch it from group rank 0.
+// mapRegion maps the control region, which group rank 0 creates and exports until withdraw is
+// called. The other ranks fetch it from group rank 0.
 func (j *joinState) mapRegion(
 	ctx context.Context, bytes int64,
 ) (withdraw func(), err error) {
@@ -167,7 +166,7 @@ func (j *joinState) mapRegion(
 	}
 	f, err := j.g.peers[0].fetch(ctx, key)
 	if errors.Is(err, handoff.ErrUnknownKey) {
-		// Usually another rank is lost. This rank detects the loss within exitDelay.
+		// Usually another rank is lost, which this rank detects within exitDelay.
 		select {
 		case <-ctx.Done():
 		case <-time.After(exitDelay):
@@ -222,9 +221,9 @@ func (g *Group) useRegion(m *sys.Mapping, err error) error {
 	return nil
 }
 
-// countProcessors exchanges the ranks' affinity masks and counts the processors in them. It counts
-// correctly even if each rank is bound to one processor. After the exchange all ranks have mapped
-// the region.
+// countProcessors exchanges the ranks' affinity masks and counts the processors in them, correctly
+// even if each rank is bound to one processor. After the exchange, all ranks have mapped the
+// region.
 func (j *joinState) countProcessors(ctx context.Context) (int, error) {
 	j.g.budget = newBudget(j.g.machine, len(j.g.blocks), 1)
 	own, err := sys.Processors()
@@ -252,8 +251,8 @@ func (j *joinState) countProcessors(ctx context.Context) (int, error) {
 	return count, nil
 }
 
-// exchangeAlone performs the first exchange of the group. The failure of a peer does not end this
-// exchange. Each rank detects for itself which rank is lost or late.
+// exchangeAlone performs the group's first exchange. A peer's failure does not end it: each rank
+// detects for itself which rank is lost or late.
 func (j *joinState) exchangeAlone(ctx context.Context, payload []byte) ([][]byte, error) {
 	l := &j.g.lanes[driver.LaneControl]
 	l.mu.Lock()

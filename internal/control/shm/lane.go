@@ -12,15 +12,15 @@ import (
 	"symmem/internal/spin"
 )
 
-// lane holds this rank's state of a channel for small payloads.
+// lane is this rank's state of a channel for small payloads.
 type lane struct {
 	mu   ranked.Mutex[laneMu] // serializes exchanges
 	step uint64               // last step posted; guarded by mu
-	// err records the failure of an exchange. The ranks' steps may differ after a failure, so every
-	// later exchange fails too. err is guarded by mu.
+	// err is the failure of an exchange. Every later exchange fails, too, because the ranks' steps
+	// may differ after a failure. err is guarded by mu.
 	err error
-	// absent marks the group ranks from which the fault lane expects no more reports. Either a
-	// report did not arrive or the rank's log is full. absent is guarded by mu.
+	// absent marks the group ranks from which the fault lane expects no more reports, because one
+	// did not arrive or the rank's log is full. absent is guarded by mu.
 	absent []bool
 	// read counts the entries of each rank's fault log that have been read. It is guarded by mu.
 	read map[*block]uint64
@@ -60,7 +60,7 @@ func (g *Group) Exchange(
 	return got, err
 }
 
-// exchange holds the state of one exchange. A payload larger than a slot needs several steps. Every
+// exchange is the state of one exchange. A payload larger than a slot needs several steps. Every
 // rank makes as many steps as the largest payload needs.
 type exchange struct {
 	g       *Group
@@ -90,7 +90,7 @@ func (x *exchange) run(ctx context.Context) ([][]byte, error) {
 	}
 }
 
-// post begins the next step. It publishes a chunk of this rank's payload, from the given offset.
+// post begins the next step with a chunk of this rank's payload, from the given offset.
 func (x *exchange) post(at int) error {
 	if x.g.peerFailed() {
 		return x.g.peerFault(x.doing)
@@ -109,10 +109,8 @@ func (x *exchange) post(at int) error {
 
 func (x *exchange) doing() string { return control.ExchangeName(x.g.cfg, x.id) }
 
-// slot returns a rank's slot for the current step.
 func (x *exchange) slot(b *block) *slot { return &b.lanes[x.id][x.lane.step&1] }
 
-// collect waits until all ranks have posted this step, and appends their chunks to got.
 func (x *exchange) collect(ctx context.Context, first bool) error {
 	err := x.g.waitSlowly(ctx, &slowWait{
 		word: func(b *block) *uint64 { return &x.slot(b).step }, want: x.lane.step,
@@ -130,7 +128,7 @@ func (x *exchange) collect(ctx context.Context, first bool) error {
 	return nil
 }
 
-// appendChunk appends the chunk in a slot to the payload of group rank r.
+// appendChunk appends a slot's chunk to the payload of group rank r.
 func (x *exchange) appendChunk(r int, s *slot, first bool) error {
 	total := spin.LoadAcquire64(&s.total)
 	if total > driver.MaxPayload {
@@ -171,13 +169,13 @@ func (g *Group) Decide(proposal []byte) []byte {
 	return append([]byte{}, d.data[:size]...)
 }
 
-// propose makes the proposal the decision, unless another rank has decided.
+// propose makes the proposal the decision unless another rank has decided.
 func (g *Group) propose(decider *uint32, proposal []byte) {
 	mu := &g.lanes[driver.LaneFault].mu
 	mu.Lock()
 	defer mu.Unlock()
 	if atomic.LoadUint32(decider) != 0 {
-		return // perhaps by another goroutine of this rank, whose proposal must not change
+		return // perhaps another goroutine of this rank, whose proposal must not change
 	}
 	own := &g.me.decision
 	copy(own.data[:], proposal)

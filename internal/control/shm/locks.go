@@ -2,8 +2,7 @@ package shm
 
 import "symmem/internal/ranked"
 
-// The classes of this package's locks, in the order in which a goroutine acquires them. doc.go
-// repeats the order.
+// The classes of this package's locks, in the order of acquisition (see doc.go).
 type (
 	laneMu    struct{}
 	countsMu  struct{}

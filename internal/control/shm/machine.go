@@ -19,7 +19,7 @@ import (
 )
 
 // Machine connects this rank to the other ranks of its machine. The ranks find each other through a
-// store. They watch each other's processes and pass descriptors to each other.
+// store, watch each other's processes and send descriptors to each other.
 //
 // States: open; closed.
 type Machine struct {
@@ -28,19 +28,17 @@ type Machine struct {
 	*handoff.Server
 	identity handoff.Token
 	// sharesProcess is set if another rank is a goroutine of this process. A waiting rank must then
-	// yield to the Go scheduler. Otherwise the other rank might not run.
+	// yield to the Go scheduler, or the other rank might not run.
 	sharesProcess atomic.Bool
 
-	mu    ranked.Mutex[machineMu]
-	peers map[int]*peer // by world rank; guarded by mu
-	// closed is guarded by mu.
+	mu     ranked.Mutex[machineMu]
+	peers  map[int]*peer // by world rank; guarded by mu
 	closed bool
 	// ends counts the peers whose processes have ended.
 	ends atomic.Uint32
 }
 
-// Open publishes this rank to the other ranks of the machine. All other ranks wait in Open for
-// rank 0.
+// Open publishes this rank to the other ranks of the machine, which all wait in Open for rank 0.
 func Open(ctx context.Context, cfg driver.Config) (*Machine, error) {
 	m := &Machine{cfg: cfg}
 	if err := m.publishAddress(ctx); err != nil {
@@ -82,7 +80,7 @@ func (m *Machine) shareToken(ctx context.Context) error {
 func rankKey(rank int) string { return fmt.Sprintf("shm/rank/%d", rank) }
 
 // machineID identifies the machine's boot, the network namespace and the PID namespace. Ranks with
-// the same ID can pass descriptors to each other and watch each other's processes.
+// the same ID can send descriptors to each other and watch each other's processes.
 func machineID() (string, error) {
 	boot, err := sys.BootID()
 	network, netErr := sys.Namespace("net")
@@ -178,7 +176,7 @@ func (m *Machine) Bounded(ctx context.Context) (context.Context, context.CancelF
 }
 
 // Fetch returns a file that a rank of this machine has exported. The caller owns the file. The
-// other rank's Machine answers in the background, even if that rank is not in a call.
+// other rank's Machine answers in the background, even outside calls.
 func (m *Machine) Fetch(ctx context.Context, rank int, key handoff.Key) (*os.File, error) {
 	p, err := m.peerOf(ctx, rank)
 	if err != nil {
@@ -197,8 +195,8 @@ func (m *Machine) yield() {
 }
 
 // checkInterrupt returns the error that ends this rank's waits, or nil. It calls
-// Options.Interrupted on the waiting goroutine, which may hold locks. If Options.Interrupted
-// panics, checkInterrupt recovers and returns an error with the stack.
+// Options.Interrupted on the waiting goroutine, which may hold locks. A panic of
+// Options.Interrupted becomes an error with the stack.
 func (m *Machine) checkInterrupt() (err error) {
 	callback := m.cfg.Interrupted
 	if callback == nil {

@@ -16,7 +16,6 @@ import (
 // patience limits waits that should be short.
 const patience = 60 * time.Second
 
-// duo holds a world of two ranks in this process.
 type duo struct {
 	t        *testing.T
 	ctx      context.Context
@@ -25,7 +24,6 @@ type duo struct {
 	planes   [2]*plane
 }
 
-// newDuo opens the machines of both ranks.
 func newDuo(t *testing.T) *duo {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
@@ -48,7 +46,6 @@ func newDuo(t *testing.T) *duo {
 	return d
 }
 
-// both calls f for both ranks concurrently and returns the errors.
 func (d *duo) both(f func(rank int) error) [2]error {
 	other := make(chan error)
 	go func() { other <- f(1) }()
@@ -56,7 +53,6 @@ func (d *duo) both(f func(rank int) error) [2]error {
 	return [2]error{first, <-other}
 }
 
-// join opens the planes of both ranks.
 func (d *duo) join() {
 	d.t.Helper()
 	for _, err := range d.both(func(rank int) error {

@@ -9,7 +9,7 @@ import (
 	"symmem/internal/leaktest"
 )
 
-// TestMain runs the tests. A process that a test has started runs one rank of that test instead.
+// TestMain runs the tests or, in a process that a test has started, one rank of that test.
 func TestMain(m *testing.M) {
 	controltest.Main(joinAsMember)
 	goleak.VerifyTestMain(leaktest.Watch(m))

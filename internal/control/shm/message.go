@@ -13,8 +13,8 @@ import (
 
 var _ control.Messages = (*plane)(nil)
 
-// Count assigns a number to a Send or Recv. Messages called before the latest ticket have been
-// compared with that ticket, or never will be.
+// Count numbers a Send or Recv. Messages called before the latest ticket have been compared with
+// that ticket, or never will be.
 func (p *plane) Count(call *driver.Call) control.Message {
 	after := spin.LoadAcquire64(&p.submitted)
 	p.Counts.Mu.Lock()
@@ -42,8 +42,8 @@ func (p *plane) DiagnoseMessage(peer int, since time.Time, doing func() string) 
 	return p.checkWait(context.Background(), w)
 }
 
-// CalledMore reports whether the peer has called more than the given number of collectives. For
-// AnySource every other rank must have done so.
+// CalledMore reports whether the peer or, for AnySource, every other rank has called more than the
+// given number of collectives.
 func (p *plane) CalledMore(peer int, collectives uint64) bool {
 	if p.BeginUse() != nil {
 		return false

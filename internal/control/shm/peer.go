@@ -15,8 +15,8 @@ import (
 	"symmem/internal/sys"
 )
 
-// peer represents another rank of this machine. It fetches descriptors from the rank and watches
-// the process of the rank.
+// peer is another rank of this machine. It fetches descriptors from the rank and watches the rank's
+// process.
 type peer struct {
 	*handoff.Peer
 	rank int
@@ -27,7 +27,7 @@ type peer struct {
 	watcher sync.WaitGroup
 }
 
-// newPeer returns a peer and watches its process. The end of the process increments ends.
+// newPeer returns a peer and watches its process, whose end increments ends.
 func newPeer(rank int, h *handoff.Peer, ends *atomic.Uint32) *peer {
 	p := &peer{Peer: h, rank: rank, exited: make(chan struct{})}
 	if h.PID() != os.Getpid() {
@@ -48,8 +48,8 @@ func (p *peer) watch(ends *atomic.Uint32) {
 // exitDelay limits how long the end of a process may stay invisible after its connections break.
 const exitDelay = 200 * time.Millisecond
 
-// hasEnded reports whether the process of a peer has ended after its connection broke. It waits for
-// exitDelay, because a killed process loses its connections before its end is visible.
+// hasEnded reports, after a peer's connection broke, whether the peer's process has ended. It waits
+// for exitDelay, because a killed process loses its connections before its end is visible.
 func (p *peer) hasEnded() bool {
 	select {
 	case <-p.exited:
@@ -59,9 +59,8 @@ func (p *peer) hasEnded() bool {
 	}
 }
 
-// onEnd calls a function when the process has ended, unless the context ends first. If the process
-// is known to have ended, onEnd calls the function before it returns. Otherwise another goroutine
-// calls the function.
+// onEnd calls a function when the process has ended, unless the context ends first. If the end is
+// already known, onEnd calls the function before it returns, and otherwise on another goroutine.
 func (p *peer) onEnd(ctx context.Context, call func()) {
 	if p.lost.Load() {
 		call()
@@ -85,8 +84,8 @@ func (p *peer) fetch(ctx context.Context, key handoff.Key) (*os.File, error) {
 	return f, nil
 }
 
-// asRankLost returns a RankLostError if err means that the other end has closed the connection.
-// Connections are closed when a process ends. It returns other errors unchanged.
+// asRankLost returns a RankLostError if err means that the other end has closed the connection, as
+// happens when a process ends. It returns other errors unchanged.
 func asRankLost(rank int, doing string, err error) error {
 	for _, sign := range []error{
 		io.EOF, io.ErrUnexpectedEOF, syscall.ECONNRESET, syscall.ECONNREFUSED, syscall.EPIPE,

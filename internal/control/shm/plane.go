@@ -16,7 +16,7 @@ import (
 	"symmem/internal/sys"
 )
 
-// plane is a Group whose collectives run elsewhere. The GPU backend uses it.
+// plane is a Group whose collectives run elsewhere, for the GPU backend.
 //
 // The tickets of a plane count the collectives launched elsewhere. Each comparison makes one step.
 // Calls may be launched without a comparison, so tickets and steps are independent.
@@ -27,33 +27,33 @@ type plane struct {
 	// checked holds the counters at the latest check that found no failed peer. It is guarded by
 	// Mu.
 	checked eventCounters
-	// lastTicket holds the smallest last ticket of the peers that had left the group at that check.
-	// It is guarded by Mu.
+	// lastTicket holds the smallest last ticket of the peers that had left the group at that check;
+	// guarded by Mu.
 	lastTicket uint64
 }
 
-// eventCounters holds counters from this rank's own memory. When a peer fails, leaves or is lost, a
+// eventCounters holds counters in this rank's memory. When a peer fails, leaves or is lost, a
 // counter changes before this rank can observe the event. While the counters are unchanged, a
 // launch need not check every peer.
 type eventCounters struct {
-	wakeup uint32 // this rank's futex word; a peer that fails or leaves increments it
+	wakeup uint32 // this rank's futex word, which a peer that fails or leaves increments
 	ends   uint32 // number of processes that have ended
 }
 
 const (
 	// spinBudget limits how long Await polls without yielding the processor. It is the duration of
-	// a small collective. Await then detects the end of a small collective at once.
+	// a small collective, whose end Await then detects at once.
 	spinBudget = 50 * time.Microsecond
 	// yieldTime limits how long Await then yields the processor before it sleeps.
 	yieldTime = uint64(500 * time.Microsecond)
 	// minAwaitSleep and maxAwaitSleep limit the sleeps of Await. Work that ends elsewhere wakes no
-	// sleeper. So Await may return late by one sleep.
+	// sleeper, so Await may return late by one sleep.
 	minAwaitSleep, maxAwaitSleep = 20 * time.Microsecond, 100 * time.Microsecond
 )
 
 // Join joins a group whose data is transferred elsewhere. It is a collective call of ranks that are
-// all on this machine. The plane must be closed before the machine. Join ignores GroupConfig.Check.
-// The caller chooses the calls to compare, which must be the same on all ranks.
+// all on this machine. The plane must be closed before the machine. Join ignores GroupConfig.Check:
+// the caller chooses the calls to compare, which must be the same on all ranks.
 func (m *Machine) Join(ctx context.Context, group driver.GroupConfig) (control.Plane, error) {
 	p := &plane{lastTicket: math.MaxUint64}
 	if err := p.Group.Join(ctx, m, group, 0); err != nil {
@@ -64,8 +64,8 @@ func (m *Machine) Join(ctx context.Context, group driver.GroupConfig) (control.P
 }
 
 // SameMachine reports whether the given world ranks are all on this machine and in the same
-// container. Such ranks can call Join. SameMachine waits until they have opened their Machines. All
-// of them get the same result.
+// container, so that they can call Join. It waits until they have opened their Machines. All of
+// them get the same result.
 func (m *Machine) SameMachine(ctx context.Context, ranks []int) (bool, error) {
 	ours, err := machineID()
 	if err != nil {
@@ -134,8 +134,8 @@ func (p *plane) Compare(ticket uint64, call *driver.Call) error {
 	return nil
 }
 
-// refine returns a MismatchError if err is the fault of another rank and a rank has announced a
-// different call. That rank may have detected the difference outside the plane.
+// refine returns a MismatchError if err is another rank's fault and a rank has announced a
+// different call, because that rank may have detected the difference outside the plane.
 func (p *plane) refine(err error, ticket uint64, call *driver.Call) error {
 	if !errors.Is(err, driver.ErrFault) {
 		return err
@@ -146,7 +146,6 @@ func (p *plane) refine(err error, ticket uint64, call *driver.Call) error {
 	return err
 }
 
-// compareLines waits for the lines of all ranks and compares them.
 func (p *plane) compareLines(ticket uint64, call *driver.Call) error {
 	if err := p.arrive(call, ticket); err != nil {
 		return err
@@ -192,7 +191,6 @@ func (p *plane) Await(ctx context.Context, w control.Wait) error {
 	return nil
 }
 
-// interruptedError returns the error of a wait whose context has ended.
 func (p *plane) interruptedError(ctx context.Context, n *slowWait) error {
 	q := p.waitStatus(n)
 	return control.Interrupted(&q, p.rankStates(n), context.Cause(ctx))
@@ -215,7 +213,7 @@ func (p *plane) pollBriefly(w *control.Wait) bool {
 	return false
 }
 
-// yieldUntil yields the processor until the work has ended or the given time has come.
+// yieldUntil yields the processor until the work has ended or the given time.
 func (p *plane) yieldUntil(w *control.Wait, until uint64) {
 	for !w.Done() && sys.Monotonic() < until {
 		p.machine.yield()
@@ -253,7 +251,7 @@ func freeSlowWait(n *slowWait) {
 }
 
 // verdict returns the reason why the wait may never end, or nil, and warns of late ranks. failedFor
-// is the time since the failure of a peer was detected. It is negative if no peer has failed.
+// is the time since a peer's failure was detected, or negative if no peer has failed.
 func (p *plane) verdict(n *slowWait, failedFor time.Duration) error {
 	if n.collective == 0 {
 		return p.Cause()
@@ -298,7 +296,6 @@ func (p *plane) PeerFailed() bool {
 	return p.peerFailedOrClosed()
 }
 
-// peerFailedOrClosed implements PeerFailed. The caller holds p.Mu.
 func (p *plane) peerFailedOrClosed() bool {
 	if p.closed { // the control region may be unmapped
 		return true

@@ -11,7 +11,7 @@ import (
 	"symmem/internal/control/controltest"
 )
 
-// member is a plane with the machine that was opened for it.
+// member is a plane with its machine.
 type member struct {
 	control.Plane
 	machine *Machine
@@ -59,8 +59,8 @@ func TestSameMachine(t *testing.T) {
 	}
 }
 
-// TestWithdrawKeepsTicketsOfAllRanks withdraws twice. First both ranks have submitted the same
-// tickets, and the tickets must stay. Then only one rank has submitted the latest ticket.
+// TestWithdrawKeepsTicketsOfAllRanks withdraws first when both ranks have submitted the same
+// tickets, which must stay, and then when only one rank has submitted the latest ticket.
 func TestWithdrawKeepsTicketsOfAllRanks(t *testing.T) {
 	d := newDuo(t)
 	d.join()

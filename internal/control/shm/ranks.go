@@ -8,8 +8,8 @@ import (
 	"symmem/internal/spin"
 )
 
-// ranks holds the blocks of a group's ranks in the control region. It also holds the connections to
-// the ranks. Group.Join sets the fields.
+// ranks holds the blocks of a group's ranks in the control region, and the connections to the
+// ranks. Group.Join sets the fields.
 type ranks struct {
 	me     *block
 	others []*block // without me, in group order
@@ -25,7 +25,7 @@ func (r *ranks) Size() int { return len(r.blocks) }
 func (r *ranks) lostPeers() []int { return slices.DeleteFunc(r.lost(r.Others()), r.HasLeft) }
 
 // wakeAll wakes all ranks, including this rank's own threads. It increments every futex word, even
-// if no thread sleeps on it. A plane infers from an unchanged word that no peer has failed.
+// if no thread sleeps on it, because a plane infers from an unchanged word that no peer has failed.
 func (r *ranks) wakeAll() {
 	for _, b := range r.blocks {
 		b.wakeup.wake()
@@ -43,8 +43,8 @@ func (r *ranks) peerFailed() bool {
 	return false
 }
 
-// wakeSleepers wakes the peers that sleep. It must follow every post. The package comment explains
-// why no fence is needed before the load.
+// wakeSleepers wakes sleeping peers. It must follow every post. The package comment explains why
+// the load needs no fence.
 func (r *ranks) wakeSleepers() {
 	for _, b := range r.others {
 		if atomic.LoadInt32(&b.wakeup.sleeping) != 0 {
@@ -89,7 +89,6 @@ func (r *ranks) Asleep(rank int) bool {
 	return atomic.LoadInt32(&r.blocks[rank].wakeup.sleeping) != 0
 }
 
-// lost lists the given group ranks whose processes have ended.
 func (r *ranks) lost(ranks []int) []int {
 	var lost []int
 	for _, rank := range ranks {

@@ -9,37 +9,36 @@ import (
 	"symmem/internal/sys"
 )
 
-// The control region of a group is one shared file with a block for every rank. Only its owner
-// writes to a block, with two exceptions. Other ranks increment the futex word to wake the owner.
-// Any rank may set the first block's decider. Lines are 128 bytes apart, because processors fetch
-// cache lines in pairs. Blocks are large, but memory that is never touched costs nothing. A
-// backend's data, if any, follows the blocks.
+// A group's control region is one shared file with a block for every rank. Only its owner writes to
+// a block, with two exceptions: other ranks increment the futex word to wake the owner, and any
+// rank may set the first block's decider. Lines are 128 bytes apart, because processors fetch cache
+// lines in pairs. Blocks are large, but memory that is never touched costs nothing. A backend's
+// data, if any, follows the blocks.
 const (
 	lineStride = 128
-	// MaxRanks bounds the size of a group.
-	MaxRanks = 64
+	MaxRanks   = 64
 	// pageBytes is the size of the smallest page.
 	pageBytes = 4096
 	// chunkBytes is the number of bytes that a lane transfers in one step.
 	chunkBytes = 8 << 10
-	// faultSlots is the number of slots of a rank's fault log. The slots suffice for the largest
-	// payload and a hundred small ones.
+	// faultSlots is the number of slots of a rank's fault log, enough for the largest payload and a
+	// hundred small ones.
 	faultSlots = driver.MaxPayload/chunkBytes + 128
 )
 
-// line holds a rank's post in one step.
+// line is a rank's post in one step.
 type line struct {
 	step uint64
-	// digest holds the digest of the rank's call, XORed with balance.
+	// digest is the digest of the rank's call, XORed with balance.
 	digest  uint64
 	payload [spin.LinePayload]byte
-	// balance holds the rank's balance of messages. It is in a separate cache line. No rank reads
-	// that line until a rank has a balance: see steps.compareBalances.
+	// balance is the rank's message balance. It is in a separate cache line, which no rank reads
+	// until a rank has a balance (see steps.compareBalances).
 	balance uint64
 	_       [lineStride - spin.LineBytes - 8]byte
 }
 
-// wakeup lets other ranks wake a rank. Other ranks read it after every post. So its cache line
+// wakeup lets other ranks wake a rank. Other ranks read it after every post, so its cache line
 // holds nothing that is written often.
 type wakeup struct {
 	word     uint32 // futex
@@ -48,7 +47,6 @@ type wakeup struct {
 	_        [lineStride - 12]byte
 }
 
-// wake wakes the threads that sleep.
 func (w *wakeup) wake() {
 	atomic.AddUint32(&w.word, 1)
 	sys.FutexWake(&w.word)
@@ -62,8 +60,8 @@ type status struct {
 	submitted uint64
 	// inCollective holds the ticket of the collective in which the rank waits, or 0.
 	inCollective uint64
-	// exchanges holds the last step that the rank has posted on the control lane. inExchange is
-	// equal to exchanges while the rank waits in that step, and otherwise 0.
+	// exchanges is the last step that the rank has posted on the control lane. inExchange is the
+	// same while the rank waits in that step, and otherwise 0.
 	exchanges, inExchange uint64
 	// operation holds the operation of the collective inCollective.
 	operation uint64
@@ -71,18 +69,18 @@ type status struct {
 	since uint64
 	// closed is 1 once the rank has left the group.
 	closed uint64
-	// message encodes the message that the rank waits for, as messageWait does, or is 0.
-	// messageSince holds the start of that wait.
+	// message encodes the message that the rank waits for (see messageWait), or is 0. messageSince
+	// is the start of that wait.
 	message, messageSince uint64
-	// value holds 1 plus the number of the valueSlot in which the rank waits, or 0. valueSince
-	// holds the start of that wait.
+	// value is 1 plus the number of the valueSlot in which the rank waits, or 0. valueSince is the
+	// start of that wait.
 	value, valueSince uint64
 	_                 [lineStride - 88]byte
 }
 
 // valueSlot holds a rank's values under one name (for Group.Agree and related calls). Its two lines
 // alternate like those of collectives. Each rank allocates slots in the order in which it first
-// uses the names. Other ranks find a slot by its name, so ranks need not exchange slot numbers.
+// uses the names. Other ranks find a slot by its name, so slot numbers are not exchanged.
 type valueSlot struct {
 	lines [2]line
 	// size holds the length of name, or 0 until name is written.
@@ -91,7 +89,6 @@ type valueSlot struct {
 	_    [pageBytes - 2*lineStride - 8 - driver.MaxValueName]byte
 }
 
-// slot holds one step of a lane.
 type slot struct {
 	step  uint64
 	total uint64
@@ -99,26 +96,26 @@ type slot struct {
 	data  [chunkBytes]byte
 }
 
-// decision holds the cause of the group's failure that a rank has proposed. Only the rank writes
-// its size and data, once. The group has decided when decider of the first block is not 0.
+// decision is a rank's proposal for the cause of the group's failure. Only the rank writes its size
+// and data, once. The group has decided when decider of the first block is not 0.
 type decision struct {
-	decider uint32 // 1 plus the group rank whose proposal became the decision; first block only
+	decider uint32 // 1 plus the group rank whose proposal is the decision; first block only
 	size    uint64
 	_       [lineStride - 16]byte
 	data    [driver.MaxPayload]byte
 	_       [pageBytes - lineStride]byte
 }
 
-// block holds one rank's part of the control region.
+// block is one rank's part of the control region.
 //
-// Lines, wakeup and status are on separate pages. Peers poll lines and read wakeup all the time.
-// Processors prefetch neighbouring cache lines, but never across pages. If status were in the next
-// cache line, this processor would lose the line again and again, and a store to status would delay
-// the post that follows. An all-reduce of 8 bytes took 381 ns with lines, wakeup and status on one
+// Lines, wakeup and status are on separate pages. Peers constantly poll lines and read wakeup, and
+// processors prefetch neighbouring cache lines, but never across pages. If status were in the next
+// cache line, this processor would repeatedly lose the line, and a store to status would delay the
+// post that follows. An all-reduce of 8 bytes took 381 ns with lines, wakeup and status on one
 // page, and about 270 ns with separate pages.
 //
-// wakeup is first because of Go's nil check: before code accesses a field that is a page away, it
-// loads the first word of the struct. A peer must not be about to poll the cache line of that word.
+// wakeup comes first because of Go's nil check: before code accesses a field that is a page away,
+// it loads the first word of the struct, and no peer may be about to poll that word's cache line.
 type block struct {
 	wakeup wakeup
 	_      [pageBytes - lineStride]byte
@@ -138,7 +135,6 @@ type block struct {
 // blocksBytes returns the size of the blocks of a group, in whole pages.
 func blocksBytes(ranks int) int64 { return pages(int64(ranks) * int64(unsafe.Sizeof(block{}))) }
 
-// pages rounds a size up to whole pages.
 func pages(bytes int64) int64 { return (bytes + pageBytes - 1) &^ (pageBytes - 1) }
 
 // blocksIn returns the blocks of all ranks in a mapped control region.

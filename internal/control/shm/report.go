@@ -10,12 +10,12 @@ import (
 	"symmem/internal/spin"
 )
 
-// On the fault lane every rank appends its reports to a log, in slots that are never reused. Each
-// rank reads the other logs at its own pace. A rank need not wait for other ranks before it
-// reports, and a late rank can still read every earlier report. However, ranks may disagree about
-// which ranks are absent.
+// On the fault lane, every rank appends its reports to a log, in slots that are never reused, and
+// reads the other logs at its own pace. A rank need not wait for other ranks before it reports, and
+// a late rank can still read every earlier report. However, ranks may disagree about which ranks
+// are absent.
 
-// report writes this rank's payload to its log and reads the next report of each other rank.
+// report writes this rank's payload to its log and reads each other rank's next report.
 func (x *exchange) report(ctx context.Context) ([][]byte, error) {
 	if err := x.writeReport(); err != nil {
 		return nil, err
@@ -36,11 +36,10 @@ func (x *exchange) report(ctx context.Context) ([][]byte, error) {
 	return got, nil
 }
 
-// slotsOf returns the number of slots that a report of the given size needs.
 func slotsOf(bytes uint64) uint64 { return max(1, (bytes+chunkBytes-1)/chunkBytes) }
 
-// writeReport appends this rank's payload to its log. It writes the first slot last. A rank that
-// sees the first slot then sees the whole report.
+// writeReport appends this rank's payload to its log. It writes the first slot last, so that a rank
+// that sees the first slot sees the whole report.
 func (x *exchange) writeReport() error {
 	first, slots := x.lane.step, slotsOf(uint64(len(x.payload)))
 	if first+slots > faultSlots {
@@ -74,8 +73,8 @@ func (x *exchange) awaitReports(ctx context.Context) error {
 	}
 }
 
-// presentRanks lists the other ranks that are not absent. A rank whose log is full can report no
-// more. presentRanks marks it as absent.
+// presentRanks lists the other ranks that are not absent. It marks ranks whose log is full as
+// absent, because they can report no more.
 func (x *exchange) presentRanks() []int {
 	var ranks []int
 	for _, r := range x.g.Others() {
@@ -109,7 +108,7 @@ func (x *exchange) markAbsent(err error, missing []int) bool {
 	return true
 }
 
-// nextReport reads the next report in a rank's log. The caller must have seen its first slot.
+// nextReport reads the next report in a rank's log, whose first slot has been seen.
 func (l *lane) nextReport(b *block) ([]byte, error) {
 	first := l.read[b]
 	total := spin.LoadAcquire64(&b.fault[first].total)

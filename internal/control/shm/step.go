@@ -11,8 +11,8 @@ import (
 	"symmem/internal/sys"
 )
 
-// steps performs the steps of collectives. In a step every rank posts a line and waits for the
-// lines of the others. Only the current collective makes steps.
+// steps performs the steps of collectives. In a step, every rank posts a line and waits for the
+// others' lines. Only the current collective makes steps.
 type steps struct {
 	ranks  *ranks
 	waiter *waiter
@@ -21,19 +21,19 @@ type steps struct {
 	comparing        bool   // whether the calls of the current collective are compared
 	peerFailedBefore bool   // whether a peer had failed before the collective began
 	step             uint64 // last step posted
-	// balance holds this rank's balance of messages when the collective was called. It is 0 if
-	// balances are not compared.
+	// balance is this rank's message balance when the collective was called, or 0 if balances are
+	// not compared.
 	balance uint64
 	// postedBalances holds the balances posted with the two lines.
 	postedBalances [2]uint64
 }
 
-// Begin prepares the steps of a collective, which becomes the current one. If comparing is set, the
-// ranks' calls are compared. balance is this rank's balance of messages at the call (see
+// Begin prepares the steps of a collective, which becomes the current one. comparing reports
+// whether the ranks' calls are compared. balance is this rank's message balance at the call (see
 // Counts.Balance), or 0 if balances are not compared.
 //
-// A peer that has already failed has not waited for this rank. Then PeerFailedBefore returns true.
-// The collective must end before it writes into memory that the peer may have reused.
+// A peer that has already failed has not waited for this rank. PeerFailedBefore then returns true,
+// and the collective must end before it writes into memory that the peer may have reused.
 func (s *steps) Begin(comparing bool, balance uint64) {
 	s.comparing, s.balance = comparing, balance
 	s.peerFailedBefore = s.ranks.peerFailed()
@@ -50,7 +50,7 @@ func (s *steps) Payload(rank int) *[spin.LinePayload]byte {
 	return &s.ranks.blocks[rank].lines[s.step&1].payload
 }
 
-// Post begins the next step. It posts this rank's line with n bytes of payload, at most 48.
+// Post begins the next step by posting this rank's line with n bytes of payload, at most 48.
 func (s *steps) Post(digest uint64, payload unsafe.Pointer, n int) {
 	s.step++
 	if s.balance|s.postedBalances[s.step&1] != 0 {
@@ -60,7 +60,7 @@ func (s *steps) Post(digest uint64, payload unsafe.Pointer, n int) {
 	s.ranks.wakeSleepers()
 }
 
-// addBalance writes this rank's balance into its line, and returns the digest for the line.
+// addBalance writes this rank's balance into its line and returns the line's digest.
 func (s *steps) addBalance(digest uint64) uint64 {
 	slot := s.step & 1
 	if s.postedBalances[slot] != s.balance {
@@ -83,15 +83,14 @@ func (s *steps) ArriveBriefly(poll bool) bool {
 	return true
 }
 
-// prefetchLine prefetches the line that this rank writes in the next step. The caches of the peers
-// hold that line, but the peers no longer need it: a rank that has posted the current step has read
-// the line of the previous one. The host backend does the same for its staging buffers. An
-// all-reduce of 8 bytes on 2 ranks took 209 ns without the two prefetches, and 171 ns with them.
+// prefetchLine prefetches the line that this rank writes in the next step. The peers' caches hold
+// that line, but the peers no longer need it: a rank that has posted the current step has read the
+// line of the previous one. The host backend does the same for its staging buffers. An all-reduce
+// of 8 bytes on 2 ranks took 209 ns without the two prefetches, and 171 ns with them.
 func (s *steps) prefetchLine() {
 	spin.PrefetchWrite(unsafe.Pointer(&s.ranks.me.lines[(s.step+1)&1]))
 }
 
-// arrive waits for the lines of all ranks.
 func (s *steps) arrive(call *driver.Call, ticket uint64) error {
 	if s.ArriveBriefly(true) {
 		return nil
@@ -126,9 +125,8 @@ func (s *steps) PeerFailedBeforeError(call *driver.Call, ticket uint64) error {
 	return s.waiter.peerFault(func() string { return s.CallName(call.Operation, ticket) })
 }
 
-// CompareStep compares the calls of the current step. Every rank sees every line. If two calls
-// differ, every rank finds a call that differs from its own. It returns an error before it writes
-// data.
+// CompareStep compares the calls of the current step, before any data is written. Every rank sees
+// every line. If two calls differ, every rank finds a call that differs from its own.
 func (s *steps) CompareStep(call *driver.Call, ticket uint64) error {
 	if !s.MayDiffer(call.Digest) || !s.comparing {
 		return nil
@@ -136,9 +134,9 @@ func (s *steps) CompareStep(call *driver.Call, ticket uint64) error {
 	return s.compareBalances(call, ticket)
 }
 
-// MayDiffer reports whether CompareStep has to compare in detail. That is so if a line of the
-// current step has another digest than this rank's call, or if this rank has a balance of messages.
-// Go inlines MayDiffer.
+// MayDiffer reports whether CompareStep has to compare in detail, because a line of the current
+// step has another digest than this rank's call, or because this rank has a message balance. Go
+// inlines MayDiffer.
 func (s *steps) MayDiffer(digest uint64) bool {
 	differ := s.balance
 	for _, b := range s.ranks.others {
@@ -148,8 +146,8 @@ func (s *steps) MayDiffer(digest uint64) bool {
 }
 
 // compareBalances compares calls and balances in detail. A line with another digest belongs to a
-// rank that has made another call or has a balance of messages. If this rank's balance is 0 and all
-// lines have the same digest, all balances are 0. No detailed comparison is then needed.
+// rank that has made another call or has a message balance. If this rank's balance is 0 and all
+// lines have the same digest, all balances are 0, and no detailed comparison is needed.
 func (s *steps) compareBalances(call *driver.Call, ticket uint64) error {
 	var others []int
 	var sum uint64
@@ -199,7 +197,6 @@ func (s *steps) awaitBriefly(blocks []*block, poll bool) bool {
 	return false
 }
 
-// absent counts the given blocks whose ranks have not posted the current step.
 func (s *steps) absent(blocks []*block) int {
 	absent := 0
 	for _, b := range blocks {

@@ -16,7 +16,6 @@ import (
 
 var _ driver.Values = (*Group)(nil)
 
-// named holds this rank's values under one name.
 type named struct {
 	g       *Group
 	name    string
@@ -25,12 +24,12 @@ type named struct {
 	number  int    // number of this rank's slot
 	step    uint64 // last step posted
 	me      *valueSlot
-	// peers holds the slots of the other ranks by group rank. A slot is nil until it is found.
+	// peers holds the other ranks' slots by group rank. A slot is nil until it is found.
 	peers  []atomic.Pointer[valueSlot]
 	others []int
 }
 
-// newNamed allocates the next slot of this rank for a name. The caller holds g.Mu.
+// newNamed allocates this rank's next slot, for a name. The caller holds g.Mu.
 func newNamed(g *Group, name string, ordered bool) *named {
 	digest := fnv.New64a()
 	digest.Write([]byte(name))
@@ -44,7 +43,7 @@ func newNamed(g *Group, name string, ordered bool) *named {
 	return n
 }
 
-// text returns the name of a slot, or "" if the slot has no valid name.
+// text returns a slot's name, or "" if the name is invalid.
 func (s *valueSlot) text() string {
 	size := spin.LoadAcquire64(&s.size)
 	if size > driver.MaxValueName {
@@ -53,7 +52,6 @@ func (s *valueSlot) text() string {
 	return string(s.name[:size])
 }
 
-// hasName reports whether the slot has the given name.
 func (s *valueSlot) hasName(name string) bool {
 	return spin.LoadAcquire64(&s.size) == uint64(len(name)) && string(s.name[:len(name)]) == name
 }
@@ -61,8 +59,8 @@ func (s *valueSlot) hasName(name string) bool {
 // noStep stands in for the word of a rank that has not used a name yet.
 var noStep uint64
 
-// word returns the word in which a rank posts the current step. It returns noStep if the rank has
-// not used the name yet.
+// word returns the word in which a rank posts the current step, or noStep if the rank has not used
+// the name yet.
 func (n *named) word(rank int) *uint64 {
 	if n.peers[rank].Load() == nil {
 		n.find(rank)
@@ -116,13 +114,13 @@ func (n *named) Gather(ctx context.Context, mine driver.Words, all []driver.Word
 				n.doing(), g.cfg.Ranks[r], spin.LoadAcquire64(n.word(r))))
 		}
 	}
-	// All ranks have read the line of the previous step, which the next step overwrites.
+	// All ranks have read the previous step's line, which the next step overwrites.
 	spin.PrefetchWrite(unsafe.Pointer(&n.me.lines[(n.step+1)&1]))
 	return nil
 }
 
-// copyWords copies the words that a rank has posted. It reports whether they are valid. They are
-// valid if the line belongs to this step and name and has not changed during the copy.
+// copyWords copies the words that a rank has posted. It reports whether they are valid: the line
+// must belong to this step and name and not change during the copy.
 func (n *named) copyWords(rank int, words *driver.Words) bool {
 	l := &n.peers[rank].Load().lines[n.step&1]
 	for i := range words {

@@ -13,7 +13,6 @@ import (
 	"symmem/internal/spin"
 )
 
-// TestInvalidValueIsAnError overwrites rank 1's slot in shared memory.
 func TestInvalidValueIsAnError(t *testing.T) {
 	for name, forge := range map[string]func(s *valueSlot){
 		"a step that is far ahead": func(s *valueSlot) {
@@ -45,7 +44,6 @@ func TestInvalidValueIsAnError(t *testing.T) {
 	}
 }
 
-// TestInvalidNamesAreIgnored has rank 1 announce names that do not fit into their buffer.
 func TestInvalidNamesAreIgnored(t *testing.T) {
 	d := newDuo(t)
 	d.join()
@@ -64,8 +62,8 @@ func TestInvalidNamesAreIgnored(t *testing.T) {
 	}
 }
 
-// TestTimeoutNamesValueOfLateRank has the ranks wait under different names. That happens when the
-// ranks' programs have diverged.
+// TestTimeoutNamesValueOfLateRank has the ranks wait under different names, as they do when their
+// programs have diverged.
 func TestTimeoutNamesValueOfLateRank(t *testing.T) {
 	d := newDuo(t)
 	d.join()

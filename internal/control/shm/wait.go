@@ -18,16 +18,16 @@ import (
 
 // budget limits how long a wait spins and yields before it sleeps.
 type budget struct {
-	// polls counts polls before the first yield. morePolls counts polls after each yield. There is
-	// a PAUSE between polls. Polling without a PAUSE slows down the rank that is about to write the
-	// line.
+	// polls counts polls before the first yield, and morePolls counts polls after each yield. A
+	// PAUSE separates polls, because polling without it slows down the rank that is about to write
+	// the line.
 	polls, morePolls uint32
 	// parallel counts the other ranks that can run at the same time as this one. If more ranks are
 	// missing, one of them waits for a processor, possibly for this rank's.
 	parallel int
 	// yields limits the yields before the first sleep. briefYields limits the yields of the
-	// caller's thread. That thread also waits for at most briefTime before it passes the work to
-	// the stream's worker.
+	// caller's thread, which waits for at most briefTime before it leaves the work to the stream's
+	// worker.
 	yields, briefYields int
 }
 
@@ -41,9 +41,9 @@ const (
 )
 
 // newBudget returns a budget that lets ranks spin long if each has a processor. If ranks outnumber
-// processors, the awaited rank may be waiting for the processor of this rank. Spinning then only
-// delays it. In a C program, 2,000 pauses instead of 20 made an all-reduce of 64 KiB on 4 ranks of
-// 2 processors 17 times slower.
+// processors, the awaited rank may be waiting for this rank's processor, and spinning only delays
+// it. In a C program, 2,000 pauses instead of 20 made an all-reduce of 64 KiB on 4 ranks of 2
+// processors 17 times slower.
 func newBudget(m *Machine, ranks, processors int) budget {
 	b := budget{polls: freePolls, parallel: processors - 1, yields: 400, briefYields: 300}
 	if ranks > processors {
@@ -58,19 +58,19 @@ func newBudget(m *Machine, ranks, processors int) budget {
 const (
 	firstSleep = 100 * time.Microsecond
 	longSleep  = 10 * time.Millisecond
-	// A wait checks the peers after every yieldsPerCheck yields. On a busy processor a yield takes
-	// long. If the latest check was checkInterval ago, a wait therefore also checks after every
-	// fewYieldsPerCheck yields.
+	// A wait checks the peers after every yieldsPerCheck yields. Because a yield takes long on a
+	// busy processor, it also checks after every fewYieldsPerCheck yields if the latest check was
+	// checkInterval ago.
 	yieldsPerCheck, fewYieldsPerCheck = 64, 8
 	checkInterval                     = 5 * uint64(time.Millisecond)
-	// briefTime limits the wait on a caller's thread, which does not check the peers. The wait
-	// reaches this limit only on a busy machine, where each yield may take long.
+	// briefTime limits the wait on a caller's thread, which does not check the peers. Only waits on
+	// a busy machine, where each yield may take long, reach this limit.
 	briefTime = 20 * uint64(time.Millisecond)
 )
 
-// slowWait describes a wait that may sleep. The function word returns a block's word. The wait ends
-// when the word of every rank in from has reached want. If at is set, it is called with the group
-// rank and replaces word. If ready is set, the wait ends when ready returns true instead.
+// slowWait describes a wait that may sleep. word returns a block's word. The wait ends when the
+// word of every rank in from has reached want. at, if set, replaces word and is called with the
+// group rank. If ready is set, the wait ends when ready returns true instead.
 type slowWait struct {
 	word  func(*block) *uint64
 	at    func(rank int) *uint64
@@ -80,7 +80,7 @@ type slowWait struct {
 	from []int
 	// doing describes the wait for error messages.
 	doing func() string
-	// collective holds the ticket of the waiting collective, or 0. From collective and exchange a
+	// collective is the ticket of the waiting collective, or 0. From collective and exchange, a
 	// peer can detect that two ranks wait for each other.
 	collective uint64
 	operation  driver.Operation
@@ -88,7 +88,7 @@ type slowWait struct {
 	exchange bool
 	// ordered is set if this rank launches no collective during the wait.
 	ordered bool
-	// begin holds the time at which the wait was published, on the machine's monotonic clock.
+	// begin is the time at which the wait was published, on the machine's monotonic clock.
 	begin uint64
 	// timeout limits the wait.
 	timeout time.Duration
@@ -102,20 +102,20 @@ type slowWait struct {
 	late   []int
 }
 
-// waiter performs the slow waits of this rank. It publishes them in the rank's status.
+// waiter performs this rank's slow waits, which it publishes in the rank's status.
 type waiter struct {
 	ranks   *ranks
 	fault   *fault
 	machine *Machine
 	budget  budget
 
-	warned atomic.Uint64 // time of the last warning, by the monotonic clock, or 0
+	warned atomic.Uint64 // time of the last warning by the monotonic clock, or 0
 
 	mu   *ranked.Spin[groupMu] // Group.Mu
 	list []*slowWait           // slow waits, oldest first; guarded by mu
 }
 
-// waitSlowly performs the slow part of a wait. It yields, then sleeps, and calls checkWait at
+// waitSlowly performs the slow part of a wait: it yields, then sleeps, and calls checkWait at
 // intervals.
 func (ws *waiter) waitSlowly(ctx context.Context, w *slowWait) error {
 	ranked.Waiting()
@@ -153,11 +153,11 @@ func (ws *waiter) waitSlowly(ctx context.Context, w *slowWait) error {
 	}
 }
 
-// wakePoller makes another thread of this process look for work. If there is none, that thread
-// polls the network. The calling thread, which is about to sleep on a futex, may have polled
-// before. Go's runtime takes up to 10 ms to notice that no thread polls. Peers would wait that long
-// for the descriptors that this rank exports. With wakePoller, registering 1,000 segments on 2
-// ranks takes 0.2 s instead of 5 to 8 s. Collectives need no descriptors.
+// wakePoller makes another thread of this process look for work or, if there is none, poll the
+// network. The calling thread, which is about to sleep on a futex, may have been the poller. Go's
+// runtime takes up to 10 ms to notice that no thread polls, and peers would wait that long for the
+// descriptors that this rank exports. With wakePoller, registering 1,000 segments on 2 ranks takes
+// 0.2 s instead of 5 to 8 s. Collectives need no descriptors.
 func wakePoller() { go func() {}() }
 
 // publishWait writes the wait into this rank's status, which other ranks can read.
@@ -176,7 +176,7 @@ func (ws *waiter) publishWait(w *slowWait, begin uint64) {
 	}
 }
 
-// unpublishWait removes the wait from the status. Other waits of this rank stay there.
+// unpublishWait removes the wait from the status, but not other waits of this rank.
 func (ws *waiter) unpublishWait(w *slowWait) {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
@@ -189,8 +189,8 @@ func (ws *waiter) unpublishWait(w *slowWait) {
 	}
 }
 
-// publishLatest publishes the wait with the highest ticket. From this ticket peers can tell best
-// whether this rank can still reach their collectives. The caller holds ws.mu.
+// publishLatest publishes the wait with the highest ticket, which shows peers best whether this
+// rank can still reach their collectives. The caller holds ws.mu.
 func (ws *waiter) publishLatest() {
 	b, last := &ws.ranks.me.status, &slowWait{}
 	for _, w := range ws.list {
@@ -236,8 +236,8 @@ func (ws *waiter) appendLate(ranks []int, w *slowWait) []int {
 	return ranks
 }
 
-// sleep waits on this rank's futex for at most one interval, unless the wait has ended. The
-// interval grows with round.
+// sleep waits on this rank's futex for at most one interval, which grows with round, unless the
+// wait has ended.
 func (ws *waiter) sleep(w *slowWait, round int) {
 	word := atomic.LoadUint32(&ws.ranks.me.wakeup.word)
 	atomic.AddInt32(&ws.ranks.me.wakeup.sleeping, 1)
@@ -257,7 +257,7 @@ func (ws *waiter) checkWait(ctx context.Context, w *slowWait) error {
 		}
 	}
 	// Read the time and the context before the states. If this process is stopped for long, all
-	// ranks may have arrived meanwhile, so a passed deadline alone does not end the wait.
+	// ranks may have arrived meanwhile, so a passed deadline does not end the wait by itself.
 	q, ended := ws.waitStatus(w), ctx.Err()
 	q.DeadlinePassed = errors.Is(ended, context.DeadlineExceeded)
 	states := ws.rankStates(w)
@@ -293,7 +293,7 @@ func (ws *waiter) waitStatus(w *slowWait) control.WaitStatus {
 	return q
 }
 
-// warn warns of late ranks, unless another wait of this rank has just done so.
+// warn warns of late ranks unless another wait of this rank has just done so.
 func (ws *waiter) warn(late *driver.LateWarning) {
 	if late == nil {
 		return
@@ -309,8 +309,8 @@ func (ws *waiter) warn(late *driver.LateWarning) {
 
 // rankStates returns the current state of every rank. The result is valid until the next call with
 // the same wait. If a rank fails while the states are read, other ranks may leave their calls
-// because of the failure. They would then appear to be in no call. So rankStates reads the states
-// again. Each rank fails only once, which bounds the number of readings.
+// because of the failure, and would appear to be in no call. So rankStates reads the states again.
+// Each rank fails only once, which limits the number of readings.
 func (ws *waiter) rankStates(w *slowWait) []control.RankState {
 	w.states = slices.Grow(w.states[:0], len(ws.ranks.blocks))[:len(ws.ranks.blocks)]
 	for range 1 + len(ws.ranks.blocks) {
@@ -356,8 +356,8 @@ func (ws *waiter) readStates(w *slowWait) {
 	}
 }
 
-// read copies the status of a rank into its state. It first reads the fields which show that the
-// rank waits. Then it reads the counts, which may show that this wait is already over.
+// read copies a rank's status into its state. It first reads the fields which show that the rank
+// waits, and then the counts, which may show that this wait is already over.
 func (b *status) read(s *control.RankState) {
 	s.InExchange = spin.LoadAcquire64(&b.inExchange)
 	s.InCollective = spin.LoadAcquire64(&b.inCollective)
@@ -375,8 +375,8 @@ func (ws *waiter) peerFault(doing func() string) error {
 
 // MessageWait describes a wait for a message.
 type MessageWait struct {
-	// Operation is Send or Recv. Peer is the other rank, or AnySource. The status of this rank
-	// shows Operation and Peer.
+	// Operation is Send or Recv. Peer is the other rank, or AnySource. This rank's status contains
+	// both.
 	Operation driver.Operation
 	Peer      int
 	// Ready reports whether the wait has ended.
@@ -400,8 +400,8 @@ func (ws *waiter) AwaitMessage(w MessageWait) error {
 	})
 }
 
-// messageWait encodes a wait for a message in one word of the status. The word holds the operation
-// and the group rank of the peer plus 2. AnySource becomes 1.
+// messageWait encodes a wait for a message in one word of the status: the operation, and the peer's
+// group rank plus 2 (1 for AnySource).
 func messageWait(o driver.Operation, peer int) uint64 { return uint64(o)<<32 | uint64(peer+2) }
 
 // describeMessage describes the message that a rank waits for, or returns "".
@@ -428,8 +428,8 @@ func (ws *waiter) PollSoon(word *uint64, want uint64) bool {
 	return ws.pollFor(word, want, messageYields)
 }
 
-// pollFor polls a word of the region until it reaches want. It yields at most the given number of
-// times and polls for at most briefTime. It reports whether the word has reached want.
+// pollFor polls a word of the region until it reaches want, with at most the given number of yields
+// and for at most briefTime. It reports whether the word has reached want.
 func (ws *waiter) pollFor(word *uint64, want uint64, yields int) bool {
 	if spin.UntilAtLeast64(word, want, 0, ws.budget.polls) {
 		return true

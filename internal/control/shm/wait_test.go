@@ -43,7 +43,6 @@ func TestLongWaitSleepsAndIsWoken(t *testing.T) {
 	}
 }
 
-// TestOnlySleepersAreWoken counts the increments of a futex word.
 func TestOnlySleepersAreWoken(t *testing.T) {
 	d := newDuo(t)
 	d.join()
@@ -76,7 +75,6 @@ func TestRankIsAbsentUntilItPostsTheStep(t *testing.T) {
 	}
 }
 
-// TestBriefWaitIsBounded allows so many yields that only briefTime can end the wait.
 func TestBriefWaitIsBounded(t *testing.T) {
 	d := newDuo(t)
 	d.join()
@@ -138,8 +136,7 @@ func (c endingContext) Err() error {
 	return c.err
 }
 
-// TestArrivalBeforeContextIsCheckedEndsWait has the awaited rank arrive at the moment at which the
-// context ends.
+// TestArrivalBeforeContextIsCheckedEndsWait has the awaited rank arrive when the context ends.
 func TestArrivalBeforeContextIsCheckedEndsWait(t *testing.T) {
 	for _, ended := range []error{context.DeadlineExceeded, context.Canceled} {
 		d := newDuo(t)
@@ -156,7 +153,6 @@ func TestArrivalBeforeContextIsCheckedEndsWait(t *testing.T) {
 	}
 }
 
-// TestStatesAreReadAgainAfterFailure has a rank fail after the first reading of its state.
 func TestStatesAreReadAgainAfterFailure(t *testing.T) {
 	d := newDuo(t)
 	d.join()
