@@ -19,7 +19,7 @@ func (b *binding) Version() (code int, text string) { return b.version, VersionT
 func (b *binding) Path() string { return b.library.Path() }
 
 // missing returns an error if the library lacks a function or is older than the version that
-// introduced it.
+// introduced the function.
 func (b *binding) missing(f function) error {
 	if need := table[f].since; b.symbols[f] == 0 || b.version < need {
 		return &VersionError{table[f].name, need, b.version, b.Path()}
@@ -36,8 +36,8 @@ func (b *binding) prepare(f function, args ...uintptr) Invocation {
 	return c
 }
 
-// call calls a function and converts its result to an error. It does not allocate unless the
-// function fails.
+// call calls a function and converts its result to an error. It allocates only if the function
+// fails.
 func (b *binding) call(f function, args ...uintptr) error {
 	symbol := b.symbols[f]
 	if symbol == 0 {
@@ -50,7 +50,7 @@ func (b *binding) call(f function, args ...uintptr) error {
 	return nil
 }
 
-// failure returns the error of a call, or of the step before the call if ok is false.
+// failure returns the error of a call or, if ok is false, of the step before the call.
 func (b *binding) failure(f function, status int32, ok bool) error {
 	if !ok {
 		return b.before.NewError(status)

@@ -5,8 +5,8 @@ import (
 	"symmem/internal/dl"
 )
 
-// Invocation represents a collective, a Send or a Recv that can be queued repeatedly. Creating an
-// Invocation does not call the library, but On does. One goroutine at a time may use an Invocation.
+// Invocation is a collective, a Send or a Recv that can be queued repeatedly. Creating it does not
+// call the library; On does. An Invocation is not safe for concurrent use.
 type Invocation struct {
 	binding    *binding
 	function   function
@@ -30,7 +30,7 @@ func (i *Invocation) On(stream cuda.Stream) error {
 	return nil
 }
 
-// AllReduce reduces count elements of all ranks. It stores the result in recv on every rank. Send
+// AllReduce reduces count elements of all ranks and stores the result in recv on every rank. Send
 // and recv may be the same buffer.
 func (l *Library) AllReduce(
 	sendAddress, recvAddress uintptr, count int64, t DataType, op ReduceOp, comm Comm,

@@ -10,9 +10,8 @@ type UniqueID [128]byte
 // handle and the handles of its windows become invalid.
 type Comm uintptr
 
-// UniqueID creates an id. It is not collective. One rank calls it and sends the id to the other
-// ranks. That rank must stay alive until all ranks have created their communicators, because they
-// connect to it.
+// UniqueID creates an id. It is not collective: one rank calls it, sends the id to the other ranks,
+// and must stay alive until they have created their communicators, because they connect to it.
 func (l *Library) UniqueID() (UniqueID, error) {
 	id := dl.NewCell(UniqueID{})
 	err := l.call(getUniqueID, id.Address())
@@ -23,8 +22,8 @@ func (l *Library) UniqueID() (UniqueID, error) {
 // collective and blocks until all ranks have called it, without a deadline. It uses NCCL's default
 // configuration and needs NCCL 2.23.4.
 func (l *Library) CommInitRank(ranks, rank int, id UniqueID) (Comm, error) {
-	// The older functions take the id by value. Depending on the architecture, it is passed on the
-	// stack or by reference.
+	// The older functions take the id by value, on the stack or by reference, depending on the
+	// architecture.
 	ids, comm := dl.NewCell(id), l.cells.take()
 	err := l.call(commInitRankScalable, dl.AddressOf(comm), uintptr(ranks), uintptr(rank), 1,
 		ids.Address(), 0)
@@ -33,12 +32,12 @@ func (l *Library) CommInitRank(ranks, rank int, id UniqueID) (Comm, error) {
 }
 
 // CommAbort aborts a communicator and its work without waiting for other ranks, and frees it. Any
-// thread may call it, even while another thread is blocked in a call on the communicator. The
-// blocked call then fails.
+// thread may call it, even while another thread is blocked in a call on the communicator, which
+// then fails.
 func (l *Library) CommAbort(comm Comm) error { return l.call(commAbort, uintptr(comm)) }
 
-// AsyncError returns the state of a communicator. It returns nil, ErrInProgress during a
-// nonblocking call, or ErrRemote after a peer was lost. Any thread may call it. It does not block.
+// AsyncError returns the state of a communicator: nil, ErrInProgress during a nonblocking call, or
+// ErrRemote after a peer was lost. Any thread may call it. It does not block.
 func (l *Library) AsyncError(comm Comm) error {
 	state := dl.NewCell(Success)
 	err := l.call(commGetAsyncError, uintptr(comm), state.Address())
@@ -67,9 +66,9 @@ func (l *Library) number(f function, comm Comm) (int, error) {
 // (ncclScalarHostImmediate).
 const hostImmediate = 1
 
-// CreatePreMulSum creates a reduction for one communicator and type. The reduction multiplies this
-// rank's elements by a factor before it adds them. bits holds the factor as an element of the type,
-// in the low bytes. It is not collective. DestroyReduceOp frees the reduction.
+// CreatePreMulSum creates a reduction, for one communicator and type, that multiplies this rank's
+// elements by a factor before it adds them. bits holds the factor as an element of the type, in the
+// low bytes. It is not collective. DestroyReduceOp frees the reduction.
 func (l *Library) CreatePreMulSum(bits uint64, t DataType, comm Comm) (ReduceOp, error) {
 	op, scalar := dl.NewCell(ReduceOp(0)), dl.NewCell(bits)
 	err := l.call(createPreMulSum, op.Address(), scalar.Address(), uintptr(t), hostImmediate,
@@ -84,15 +83,14 @@ func (l *Library) DestroyReduceOp(op ReduceOp, comm Comm) error {
 }
 
 // GroupStart opens a group on the calling thread. The caller must stay on this thread until
-// GroupEnd. GroupEnd executes the calls of the group together. Groups can be nested.
+// GroupEnd, which executes the calls of the group together. Groups can be nested.
 func (l *Library) GroupStart() error { return l.call(groupStart) }
 
 // GroupEnd executes the deferred calls. It blocks if one of them blocks. If a registration in a
 // group fails, the communicator is unusable and must be aborted.
 func (l *Library) GroupEnd() error { return l.call(groupEnd) }
 
-// Window is the handle of memory registered with all ranks of a communicator (ncclWindow_t). 0
-// means no window.
+// Window is the handle of memory registered with all ranks of a communicator (ncclWindow_t), or 0.
 type Window uintptr
 
 // windowSymmetric declares that the same offset holds the same tensor on all ranks
@@ -100,9 +98,9 @@ type Window uintptr
 const windowSymmetric = 1
 
 // WindowRegister registers memory with all ranks. All ranks must call it in the same order and with
-// the same sizes. It blocks without a deadline, and usually takes a few milliseconds. If the
-// communicator does not support windows, WindowRegister returns 0 without an error, and collectives
-// use other kernels. With versions before NCCL 2.27.3 the error is a VersionError.
+// the same sizes. It blocks without a deadline, usually for a few milliseconds. If the communicator
+// does not support windows, WindowRegister returns 0 without an error, and collectives use other
+// kernels. With versions before NCCL 2.27.3 the error is a VersionError.
 //
 // Preconditions: the memory was allocated by cuMemCreate with an exportable handle type. It is
 // completely mapped, and does not overlap another window of the communicator. The thread has no

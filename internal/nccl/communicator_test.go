@@ -68,7 +68,7 @@ func TestNonblockingCommunicatorReturnsErrInProgress(t *testing.T) {
 
 func TestWindowRegisterReturnsHandle(t *testing.T) {
 	library, recorder := load(t, "22809", declarations+newerDeclarations)
-	for _, handle := range []uint64{otherAddress, 0} { // Window 0 is legal.
+	for _, handle := range []uint64{otherAddress, 0} { // window 0 is legal
 		recorder.Output(3, word64(handle))
 		window, err := library.WindowRegister(comm, address, bigCount)
 		got := recorder.Last()

@@ -16,8 +16,8 @@ type Defect struct {
 
 // The known defects that matter to symmem.
 var (
-	// ShiftedLoads occurs because NCCL's function loadPack shifts data from beyond a pack into its
-	// last word. Every fourth byte or element is then wrong.
+	// ShiftedLoads occurs because NCCL's function loadPack shifts data from beyond a pack into the
+	// pack's last word. Every fourth byte or element is then wrong.
 	ShiftedLoads = &Defect{
 		From: 22703, Below: 23003,
 		Effect: "window kernels give wrong results for inputs of 1- and 2-byte types that are not " +
@@ -32,8 +32,8 @@ var (
 		Workaround: "symmem uses the plain path between machines",
 		Source:     "the sources; later versions return a NULL window",
 	}
-	// AverageWithoutKernel occurs because NCCL checks for a suitable kernel and selects the kernel
-	// in different ways.
+	// AverageWithoutKernel occurs because NCCL checks for a suitable kernel in one way and selects
+	// the kernel in another.
 	AverageWithoutKernel = &Defect{
 		From: 23003, Below: 23008,
 		Effect:     "AllReduce with avg does not use window kernels",
@@ -42,8 +42,8 @@ var (
 	}
 	// EarlyStart occurs because window kernels are launched with programmatic stream serialization,
 	// but do not wait for earlier work in the stream (griddepcontrol.wait). If the previous kernel
-	// triggers their launch early, window kernels read data that the previous kernel has not
-	// written yet. A caller cannot find out whether the previous kernel triggers the launch early.
+	// triggers their launch early, which a caller cannot find out, they read data that the previous
+	// kernel has not written yet.
 	EarlyStart = &Defect{
 		From: 22803, Below: 23007, Major: 9,
 		Effect: "window kernels may start before their predecessor in the stream has ended, if it " +

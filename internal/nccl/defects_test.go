@@ -31,7 +31,6 @@ func TestDefectsApplyToVersionsAndGPUs(t *testing.T) {
 	}
 }
 
-// TestDefectsPageMatchesTable compares docs/reference/nccl-defects.md with Defects.
 func TestDefectsPageMatchesTable(t *testing.T) {
 	text, err := os.ReadFile("../../docs/reference/nccl-defects.md")
 	if err != nil {

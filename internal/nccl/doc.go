@@ -2,13 +2,13 @@
 // it at run time. Names, numbers and layouts match nccl.h (src/nccl.h.in of github.com/NVIDIA/nccl)
 // from 2.27.3 to 2.32. The package needs no header and no C compiler.
 //
-// A process must use one copy of NCCL. Passing a communicator of one copy to another copy crashes.
-// Load therefore uses the copy that the process has already loaded. It searches for a copy only if
-// the process has loaded none.
+// A process must use one copy of NCCL, because passing a communicator of one copy to another
+// crashes. Load therefore uses the copy that the process has already loaded, and searches for one
+// only if there is none.
 //
 // # Threads
 //
-// NCCL keeps the state of groups per operating system thread. It uses the calling thread's current
+// NCCL keeps the state of groups per operating system thread and uses the calling thread's current
 // CUDA context. A goroutine therefore calls runtime.LockOSThread, sets its context, and stays on
 // the thread from GroupStart to GroupEnd. A communicator must not be used concurrently, not even
 // for registrations. Only CommAbort and AsyncError may be called by another thread while a call on
@@ -17,8 +17,8 @@
 // # Waiting
 //
 // All ranks of a communicator must make its collective calls in the same order. Calls documented as
-// blocking wait for the other ranks without a deadline. Only CommAbort from another thread ends the
-// wait. Collective operations on streams only launch a kernel. They do not block.
+// blocking wait for the other ranks without a deadline, until CommAbort from another thread ends
+// the wait. Collective operations on streams only launch a kernel. They do not block.
 //
 // # Buffers and handles
 //

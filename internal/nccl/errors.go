@@ -11,8 +11,8 @@ var ErrNoLibrary = errors.New("no NCCL")
 // ErrUnsupported is matched by every VersionError.
 var ErrUnsupported = errors.New("not supported by this NCCL")
 
-// Result is the result of a call (ncclResult_t). It implements error so that errors.Is can find it
-// in an *Error.
+// Result is the result of a call (ncclResult_t). It is an error, so that errors.Is finds it in an
+// *Error.
 type Result int32
 
 // The results that symmem handles.
@@ -48,13 +48,13 @@ func (e *Error) Error() string {
 // Unwrap lets errors.Is match the result.
 func (e *Error) Unwrap() error { return e.Code }
 
-// VersionError is returned for a function that the library lacks. It is also returned for a
-// function with defects that make it unusable.
+// VersionError is returned for a function that the library lacks, or that has defects which make it
+// unusable.
 type VersionError struct {
 	// Call is the function's name.
 	Call string
-	// Need is the first version with the function. Have is the library's version. Both are in
-	// NCCL's encoding.
+	// Need is the first version with the function, and Have the library's version, in NCCL's
+	// encoding.
 	Need, Have int
 	// Path is the path of the library's file.
 	Path string

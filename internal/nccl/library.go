@@ -6,16 +6,16 @@ import (
 	"symmem/internal/dl"
 )
 
-// Library is a loaded NCCL. Its methods follow the rules on threads in the package comment. Its
-// fields are immutable except for cells.
+// Library is a loaded NCCL. Its methods follow the rules on threads in the package comment. It is
+// immutable.
 type Library struct {
 	binding
 	origin string
 	cells  *cells
 }
 
-// newLibrary looks up all functions. It requires only the version function. A method returns an
-// error if its function is missing.
+// newLibrary looks up all functions. Only the version function is required. Methods return an error
+// if their function is missing.
 func newLibrary(library *dl.Library, origin string) (*Library, error) {
 	l := &Library{binding: binding{library: library}, origin: origin, cells: new(cells)}
 	for _, f := range table {
@@ -34,9 +34,9 @@ func newLibrary(library *dl.Library, origin string) (*Library, error) {
 	return l, nil
 }
 
-// After returns a Library that runs a step before each call on the same thread. The step can make a
-// context current. Goroutines can then use the Library without locking their threads. It does not
-// support groups, because NCCL keeps groups per thread.
+// After returns a Library that runs a step before each call, on the same thread, for example to
+// make a context current, so that goroutines need not lock their threads. It does not support
+// groups, because NCCL keeps groups per thread.
 func (l *Library) After(step dl.Step) *Library {
 	after := *l
 	after.before = step
@@ -46,8 +46,8 @@ func (l *Library) After(step dl.Step) *Library {
 // Origin describes where Load found the library.
 func (l *Library) Origin() string { return l.origin }
 
-// Windows reports whether the library can register windows. This needs NCCL 2.27.3. A communicator
-// may lack support for windows even then. WindowRegister then returns 0.
+// Windows reports whether the library can register windows, which needs NCCL 2.27.3. A communicator
+// may still lack support for windows. WindowRegister then returns 0.
 func (l *Library) Windows() bool { return l.missing(commWindowRegister) == nil }
 
 // HasAlltoAll reports whether the library has AlltoAll, which needs NCCL 2.28.3.

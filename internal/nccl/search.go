@@ -12,14 +12,14 @@ import (
 	"symmem/internal/dl"
 )
 
-// PathVariable names the environment variable that contains the path of the libnccl to open.
+// PathVariable names the environment variable with the path of the libnccl to open.
 const PathVariable = "SYMMEM_NCCL"
 
 // soname is the soname of every NCCL 2.
 const soname = "libnccl.so.2"
 
-// wheels lists the paths of NCCL in pip's packages (nvidia-nccl-cu12 or -cu13). They are relative
-// to the prefix of a Python installation.
+// wheels lists the paths of NCCL in pip's packages (nvidia-nccl-cu12 or -cu13), relative to the
+// prefix of a Python installation.
 var wheels = []string{
 	"lib/python3*/site-packages/nvidia/nccl/lib/" + soname,
 	"lib64/python3*/site-packages/nvidia/nccl/lib/" + soname,
@@ -27,7 +27,6 @@ var wheels = []string{
 	"lib/python3*/dist-packages/nvidia/nccl/lib/" + soname,
 }
 
-// place is a location to search for the library.
 type place struct {
 	// origin describes the location.
 	origin string
@@ -45,8 +44,8 @@ type place struct {
 // The error matches ErrNoLibrary, lists all attempts, and suggests a remedy.
 func Load() (*Library, error) { return open(places(os.Getenv, pythonPrefixes(os.Getenv))) }
 
-// places lists the locations to search. If SYMMEM_NCCL is set, it lists only that file. A misspelt
-// path then gives an error.
+// places lists the locations to search. If SYMMEM_NCCL is set, it lists only that file, so that a
+// misspelt path is an error.
 func places(getenv func(string) string, prefixes []prefix) []place {
 	places := []place{{
 		origin: "the copy that this process has loaded", resident: true,
@@ -61,15 +60,15 @@ func places(getenv func(string) string, prefixes []prefix) []place {
 	return append(places, place{origin: "the system's loader", paths: []string{soname}})
 }
 
-// prefix describes the folder of a Python installation.
+// prefix is the folder of a Python installation.
 type prefix struct{ origin, folder string }
 
 // libraries returns the libraries of wheels below the prefix, those of the newest Python first. If
-// there are none, it returns the pattern for the error message.
+// there are none, it returns the pattern, for the error message.
 func (p prefix) libraries() []string {
 	var found []string
 	for _, pattern := range wheels {
-		// Glob only fails for an invalid pattern.
+		// Glob fails only for an invalid pattern.
 		matches, _ := filepath.Glob(filepath.Join(p.folder, pattern))
 		slices.SortFunc(matches, newestFirst)
 		found = append(found, matches...)
@@ -80,7 +79,7 @@ func (p prefix) libraries() []string {
 	return found
 }
 
-// newestFirst orders python3.12 before python3.9. A longer path has a larger version.
+// newestFirst orders python3.12 before python3.9: a longer path has a larger version.
 func newestFirst(a, b string) int {
 	if len(a) != len(b) {
 		return len(b) - len(a)
@@ -89,7 +88,7 @@ func newestFirst(a, b string) int {
 }
 
 // pythonPrefixes returns the Python installations of the environment. The python3 of a virtual
-// environment is a symbolic link. The link's folder and its target's folder are both included.
+// environment is a symbolic link, so it includes the folders of the link and of its target.
 func pythonPrefixes(getenv func(string) string) []prefix {
 	prefixes := []prefix{}
 	add := func(origin, folder string) {

@@ -16,7 +16,6 @@ func environment(variables map[string]string) func(string) string {
 	return func(name string) string { return variables[name] }
 }
 
-// wheel creates an empty file at the path below a folder where pip would install NCCL.
 func wheel(t *testing.T, folder, python string) string {
 	t.Helper()
 	path := filepath.Join(folder, "lib", python, "site-packages/nvidia/nccl/lib", soname)
@@ -29,7 +28,6 @@ func wheel(t *testing.T, folder, python string) string {
 	return path
 }
 
-// interpreter creates bin/python3 below a prefix, as a link if target is not empty.
 func interpreter(t *testing.T, prefix, target string) string {
 	t.Helper()
 	path := filepath.Join(prefix, "bin/python3")

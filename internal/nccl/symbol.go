@@ -3,8 +3,8 @@ package nccl
 // function identifies a function of libnccl by its index in table.
 type function uint8
 
-// entry holds a function's name and the version that introduced it. The version is 0 for functions
-// that all NCCL versions in use have.
+// entry is a function's name with the version that introduced it, or 0 for functions that all NCCL
+// versions in use have.
 type entry struct {
 	name  string
 	since int
