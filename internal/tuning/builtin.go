@@ -8,16 +8,16 @@ import (
 // BuiltinOrigin is set as Origin in tables that Builtin returns.
 const BuiltinOrigin = "built-in table"
 
-// sxm lists the devices that use the built-in times. The H200 was measured. The H100 has the same
-// links.
+// sxm lists the devices that use the built-in times. The H200 was measured, and the H100 has the
+// same links.
 var sxm = []string{"NVIDIA H200", "NVIDIA H100 80GB HBM3"}
 
-// ampere lists devices whose links are of the same kind, but have half the speed.
+// ampere lists devices with links of the same kind at half the speed.
 var ampere = []string{"NVIDIA A100-SXM4-80GB", "NVIDIA A100-SXM4-40GB"}
 
 // Builtin returns the table for a device that was not tuned. The host backend always uses the
 // window path. Devices with the same links as a measured device use its table. An unknown device
-// uses the plain path. Calls are then never slower than without windows.
+// uses the plain path, so that calls are never slower than without windows.
 func Builtin(backend, device string) *Table {
 	switch {
 	case backend == "host":
@@ -43,12 +43,12 @@ func Builtin(backend, device string) *Table {
 //go:embed tables/h200.json
 var encodedH200 []byte
 
-// h200 returns the table that symmem tune wrote on a machine with 4 H200. The table's name contains
-// the H200 on every device. Every call returns a new table, because a caller may modify it.
+// h200 returns the table that symmem tune wrote on a machine with 4 H200. Its name contains H200 on
+// every device. Every call returns a new table, because a caller may modify it.
 func h200() *Table {
 	t, err := Decode(encodedH200)
 	if err != nil {
-		panic("tuning: the built-in table is broken: " + err.Error()) // A test decodes the table.
+		panic("tuning: the built-in table is broken: " + err.Error()) // a test decodes the table
 	}
 	t.Origin = BuiltinOrigin
 	return t

@@ -2,8 +2,8 @@ package tuning
 
 import "strings"
 
-// Memory selects the buffers that a rule about the direct path covers. It is empty in a rule that
-// chooses between the plain and the window path. Such a rule covers symmetric buffers.
+// Memory selects the buffers of a rule about the direct path. It is empty in a rule that chooses
+// between the plain and the window path, which covers symmetric buffers.
 type Memory string
 
 // The memories of rules about the direct path.
@@ -14,21 +14,18 @@ const (
 	Anywhere Memory = "any"
 )
 
-// valid reports whether m is one of the memories that a rule can have.
 func (m Memory) valid() bool { return m == "" || m == Symmetric || m == Anywhere }
 
-// Calls describes the calls that a rule covers. It also describes a call for which a path is
-// chosen.
+// Calls describes the calls that a rule covers, or a call for which a path is chosen.
 type Calls struct {
 	// Operation names a driver.Operation, for example "AllReduce". A general rule has no Operation
-	// and a zero Shape. It covers all operations and groups without a specific rule.
+	// and a zero Shape, and covers all operations and groups without a specific rule.
 	Operation string `json:"operation,omitempty"`
 	Shape
 	// Memory selects the buffers, in rules about the direct path.
 	Memory Memory `json:"memory,omitempty"`
 }
 
-// general reports whether c describes the calls of a general rule.
 func (c Calls) general() bool { return c.Operation == "" && c.Shape == Shape{} }
 
 // String describes the calls: "AllGather on 4 ranks", "AllGather on 4 ranks, symmetric buffers",

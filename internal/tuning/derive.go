@@ -6,8 +6,8 @@ import (
 	"slices"
 )
 
-// FloorPercent is the smallest difference between two paths that counts, in percent. It applies
-// even if the noise is lower. Smaller differences may vanish with the next version of the software.
+// FloorPercent is the smallest difference between two paths that counts, in percent, even if the
+// noise is lower. Smaller differences may vanish with the next version of the software.
 const FloorPercent = 2.0
 
 // RuleOfDerive describes Derive for users.
@@ -18,7 +18,7 @@ const RuleOfDerive = "from small sizes to large ones, starting with otherwise, t
 
 // comparison compares two paths by the times of a Point.
 type comparison struct {
-	// before holds the path below the first size. base and rival are compared.
+	// before is the path below the first size. base and rival are compared.
 	before, base, rival Path
 	// us returns the times of base and rival in microseconds.
 	us func(Point) (base, rival float64)
@@ -46,16 +46,16 @@ func (p Point) OtherUS() float64 {
 
 // Derive derives the rule for some calls from measured times. For calls with a memory, the rule
 // decides about the direct path. For other calls, it chooses between the plain and the window path.
-// Points may be in any order. They may contain a size twice, in place and out of place.
+// Points may be in any order, and may contain a size twice, in place and out of place.
 //
-// Derive visits the sizes in ascending order. It starts with the path otherwise. In a rule about
-// the direct path, it starts with Other. The path changes at a size if the other path is faster by
-// more than the noise of the measurement and by more than FloorPercent. Calls in place and out of
-// place may disagree. Then plain wins over window, and Other wins over direct.
+// Derive visits the sizes in ascending order, starting with the path otherwise or, in a rule about
+// the direct path, with Other. The path changes at a size if the other path is faster by more than
+// the noise of the measurement and by more than FloorPercent. If calls in place and out of place
+// disagree, plain wins over window, and Other over direct.
 //
 // To find the threshold between two sizes, Derive draws a straight line between the logarithms of
 // the ratios of the times. The threshold is where the line crosses 0, rounded down to a quarter of
-// a power of two. If the line does not cross 0, the threshold is the smaller size.
+// a power of two, or the smaller size if the line does not cross 0.
 func Derive(calls Calls, otherwise Path, points []Point) Rule {
 	c := compareWindow(otherwise)
 	if calls.Memory != "" {
@@ -64,10 +64,8 @@ func Derive(calls Calls, otherwise Path, points []Point) Rule {
 	return Rule{Calls: calls, Steps: c.steps(bySize(points))}
 }
 
-// times holds the points of one size.
 type times []Point
 
-// bySize sorts points and groups those of the same size.
 func bySize(points []Point) (sizes []times) {
 	sorted := slices.SortedStableFunc(slices.Values(points), func(a, b Point) int {
 		return cmp.Compare(a.Bytes, b.Bytes)
@@ -82,7 +80,6 @@ func bySize(points []Point) (sizes []times) {
 	return sizes
 }
 
-// steps returns the steps of a rule.
 func (c comparison) steps(sizes []times) (steps []Step) {
 	path := c.before
 	for i, t := range sizes {
@@ -106,8 +103,8 @@ func (c comparison) steps(sizes []times) (steps []Step) {
 
 func (t times) bytes() Size { return t[0].Bytes }
 
-// prefer returns the path at a size, given the path of the next smaller size. If the points of the
-// size disagree, base wins. A table must not make calls slower than they are without a table.
+// prefer returns the path at a size, given the path of the next smaller size. If the size's points
+// disagree, base wins, because a table must not make calls slower than they are without one.
 func (c comparison) prefer(t times, below Path) Path {
 	next := below
 	for _, p := range t {
@@ -161,7 +158,7 @@ func (c comparison) threshold(lower, upper times) Size {
 	return min(max(rounded(crossing), low), high-1)
 }
 
-// rounded rounds down to a quarter of a power of two. The number is then easier to read.
+// rounded rounds down to a quarter of a power of two, which is easier to read.
 func rounded(bytes float64) Size {
 	whole := Size(bytes)
 	unit := Size(1)

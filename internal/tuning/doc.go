@@ -1,10 +1,9 @@
 // Package tuning chooses the path of a collective from a table of measured thresholds.
 //
-// NCCL uses its window kernels whenever it can, even at sizes where they are slower. The kernels of
-// symmem have limits as well. For an operation on a number of ranks and machines, a [Table]
-// contains the sizes up to which each path is the fastest. Its choices depend only on facts that
-// all ranks of a group share. The ranks compare [Table.Digest] to make sure that they use the same
-// table.
+// NCCL uses its window kernels whenever it can, even at sizes where they are slower. symmem's
+// kernels also have limits. For an operation on a number of ranks and machines, a [Table] contains
+// the sizes up to which each path is the fastest. Its choices depend only on facts that all ranks
+// of a group share. The ranks compare [Table.Digest] to make sure that they use the same table.
 //
 // There are two decisions, with separate kinds of rules. First, [Table.ChooseDirect] decides
 // whether a call uses the direct path. Its rules name a memory: symmetric buffers (both are in
@@ -19,7 +18,7 @@
 //
 // # Format
 //
-// [Table.Encode] writes JSON with the measured times of each step. People can read and edit it.
+// [Table.Encode] writes JSON with the measured times of each step, which people can read and edit.
 // [Decode] reads it and refuses unknown fields:
 //
 //	{

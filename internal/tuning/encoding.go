@@ -23,14 +23,14 @@ type file struct {
 	*Table
 }
 
-// flatObject matches an object that spans several lines and contains no other object. Strings in
-// JSON contain no newlines.
+// flatObject matches an object that spans several lines and contains no other object, because
+// strings in JSON contain no newlines.
 var flatObject = regexp.MustCompile(`\{\n[^{}\[\]]*\n\s*\}`)
 
 var lineEnd = regexp.MustCompile(`\n\s*`)
 
-// Encode writes the table as JSON with one measured size per line. It sorts the rules. Therefore
-// equal tables have equal encodings.
+// Encode writes the table as JSON with one measured size per line and sorted rules, so that equal
+// tables have equal encodings.
 func (t *Table) Encode() ([]byte, error) {
 	if err := t.Validate(); err != nil {
 		return nil, fmt.Errorf("encoding a tuning table: %w", err)
@@ -47,7 +47,7 @@ func (t *Table) Encode() ([]byte, error) {
 	return append(folded, '\n'), nil
 }
 
-// version holds the field that Decode reads first. The format of the other fields depends on it.
+// version is the field that Decode reads first, because the format of the others depends on it.
 type version struct {
 	Version *int `json:"version"`
 }
@@ -78,7 +78,7 @@ func Decode(encoded []byte) (*Table, error) {
 }
 
 // addLine prefixes a decoding error with its line number. If the error has no position, addLine
-// uses offset. A negative offset is not used.
+// uses offset unless it is negative.
 func addLine(encoded []byte, offset int64, err error) error {
 	var syntax *json.SyntaxError
 	var wrongType *json.UnmarshalTypeError

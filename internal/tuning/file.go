@@ -11,8 +11,8 @@ import (
 // number of ranks.
 const maxFileBytes = 16 << 20
 
-// ReadFile reads a table from a file. Errors of the system match fs.PathError with errors.As.
-// Errors of the contents do not. ReadFile rejects devices and pipes. They may have no end, and
+// ReadFile reads a table from a file. Errors of the system match fs.PathError with errors.As;
+// errors of the contents do not. Devices and pipes are rejected, because they may have no end and
 // every rank of a machine reads the file.
 func ReadFile(name string) (*Table, error) {
 	// Without O_NONBLOCK, opening a pipe would wait for its writer.

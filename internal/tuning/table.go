@@ -46,7 +46,7 @@ func (s Shape) String() string {
 	return fmt.Sprintf("%d ranks", s.Ranks)
 }
 
-// Table chooses the paths of collectives. It is safe for concurrent use. It must not be modified
+// Table chooses the paths of collectives. It is safe for concurrent use, but must not be modified
 // while it is in use.
 type Table struct {
 	// Device, Library, Date, Source and DataType document what was measured, with which library,
@@ -56,7 +56,7 @@ type Table struct {
 	Date     string `json:"date"`
 	Source   string `json:"source"`
 	DataType string `json:"data_type,omitempty"`
-	// Otherwise gives the path of calls without a rule: plain or window.
+	// Otherwise is the path of calls without a rule: plain or window.
 	Otherwise Path `json:"otherwise"`
 	// Rules are in no particular order. At most one covers an operation, shape and memory.
 	Rules []Rule `json:"rules"`
@@ -86,13 +86,13 @@ type Point struct {
 	// InPlace is set if the calls used the same buffer for input and output.
 	InPlace bool `json:"in_place,omitempty"`
 	// PlainUS, WindowUS and DirectUS are medians in microseconds per call, on the slowest rank.
-	// DirectUS is set only in rules about the direct path. In these rules, WindowUS is 0 if there
-	// is no window path.
+	// DirectUS is set only in rules about the direct path, where WindowUS is 0 if there is no
+	// window path.
 	PlainUS  float64 `json:"plain_us"`
 	WindowUS float64 `json:"window_us,omitempty"`
 	DirectUS float64 `json:"direct_us,omitempty"`
-	// NoisePercent estimates the random error of the ratio of the compared times. It is 0 if the
-	// error is unknown.
+	// NoisePercent estimates the random error of the ratio of the compared times, or is 0 if
+	// unknown.
 	NoisePercent float64 `json:"noise_percent,omitempty"`
 }
 
@@ -150,10 +150,9 @@ func (t *Table) Choose(operation string, bytes int64, group Shape) (Path, Reason
 	return reason.rule.Steps[reason.step].Path, reason
 }
 
-// ChooseDirect reports whether a call should use the direct path if it can. It also returns the
-// reason. The rule for the operation and shape decides. Without such a rule, the general rule
-// decides. Without a general rule, the result is false. symmetric must be set if both buffers are
-// in windows. ChooseDirect does not allocate.
+// ChooseDirect reports whether a call should use the direct path if it can, and the reason. The
+// rule for the operation and shape decides, or else the general rule. Without either, the result is
+// false. symmetric must be set if both buffers are in windows. ChooseDirect does not allocate.
 func (t *Table) ChooseDirect(
 	operation string, bytes int64, symmetric bool, group Shape,
 ) (bool, Reason) {
@@ -188,7 +187,7 @@ func (t *Table) find(call Calls, bytes int64) Reason {
 	return reason
 }
 
-// Reason records why a path was chosen. Only String formats the text. Therefore choosing is cheap.
+// Reason records why a path was chosen. Only String formats the text, so that choosing is cheap.
 type Reason struct {
 	table *Table
 	rule  *Rule
@@ -214,7 +213,6 @@ func (r Reason) String() string {
 		r.table.Name(), r.call, r.table.Otherwise)
 }
 
-// answer returns the path of a step as used in sentences.
 func (p Path) answer() string {
 	if p == Other {
 		return "another path than direct"
@@ -222,7 +220,6 @@ func (p Path) answer() string {
 	return string(p)
 }
 
-// sizeText describes the sizes of a step.
 func (r *Rule) sizeText(step int) string {
 	last := r.Steps[step].UpTo
 	switch {
@@ -251,12 +248,12 @@ func (r *Rule) String() string {
 func (t *Table) Digest() uint64 {
 	decisive := Table{Otherwise: t.Otherwise, Rules: sorted(t.WithoutTimes().Rules)}
 	h := fnv.New64a()
-	_ = json.NewEncoder(h).Encode(&decisive) // It does not fail for names and integers.
+	_ = json.NewEncoder(h).Encode(&decisive) // does not fail for names and integers
 	return h.Sum64()
 }
 
-// sorted returns a copy of rules ordered by operation, machines, ranks and memory. The copy is
-// never nil, because JSON would encode nil as null.
+// sorted returns a copy of rules ordered by operation, machines, ranks and memory. It is never nil,
+// because JSON would encode nil as null.
 func sorted(rules []Rule) []Rule {
 	rules = append([]Rule{}, rules...)
 	slices.SortFunc(rules, func(a, b Rule) int {
@@ -292,8 +289,7 @@ func (t *Table) WithoutTimes() *Table {
 	return &result
 }
 
-// Replace returns a copy of the table with the given rules. They replace rules that cover the same
-// calls.
+// Replace returns a copy of the table in which the given rules replace those for the same calls.
 func (t *Table) Replace(rules ...Rule) *Table {
 	result := *t
 	result.Rules = slices.DeleteFunc(slices.Clone(t.Rules), func(old Rule) bool {

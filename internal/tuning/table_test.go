@@ -10,10 +10,8 @@ import (
 	"pgregory.net/rapid"
 )
 
-// reduceCalls covers all-reduce on 2 ranks.
 var reduceCalls = Calls{Operation: "AllReduce", Shape: Shape{Ranks: 2, Machines: 1}}
 
-// anyPoints draws times at ascending sizes.
 func anyPoints(t *rapid.T) []Point {
 	var points []Point
 	size := Size(1)
@@ -54,7 +52,6 @@ func withInPlace(t *rapid.T, points, inPlace []Point) []Point {
 	return points
 }
 
-// anyTable draws a valid table.
 func anyTable(t *rapid.T) *Table {
 	table := &Table{
 		Device:    rapid.StringMatching(`[A-Za-z0-9 "\\/]{1,20}`).Draw(t, "device"),

@@ -68,5 +68,4 @@ func (p *Point) validate(direct bool) error {
 	return nil
 }
 
-// positive reports whether a time is positive and finite.
 func positive(us float64) bool { return us > 0 && !math.IsInf(us, 1) }

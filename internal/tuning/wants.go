@@ -16,8 +16,8 @@ func (t *Table) TakesWindows(group Shape, direct bool) bool {
 	return false
 }
 
-// thresholds returns sizes that cover every choice for a group. The choice changes only after the
-// end of a step.
+// thresholds returns sizes that cover every choice for a group, because the choice changes only
+// after the end of a step.
 func (t *Table) thresholds(group Shape) []int64 {
 	sizes := []int64{1}
 	for i := range t.Rules {
