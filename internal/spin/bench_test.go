@@ -13,7 +13,6 @@ func BenchmarkStoreRelease64(b *testing.B) {
 	}
 }
 
-// BenchmarkAtomicStore measures the alternative to a release store.
 func BenchmarkAtomicStore(b *testing.B) {
 	var word atomic.Uint64
 	for b.Loop() {

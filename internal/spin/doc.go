@@ -3,9 +3,9 @@
 //
 // # Memory model
 //
-// The other side is usually another process. The Go memory model does not cover other processes, so
-// correctness depends on the guarantees of the processor. On amd64 (total store order) stores
-// become visible in program order and loads are performed in program order. So a plain MOV is a
+// The other side is usually another process, which the Go memory model does not cover, so
+// correctness depends on the guarantees of the processor. On amd64 (total store order), stores
+// become visible in program order and loads are performed in program order, so a plain MOV is a
 // release store or an acquire load. The functions are assembly on amd64. A call to assembly is
 // opaque to the compiler, which therefore does not tear, drop or move the accesses. Go's atomic
 // store is an XCHG, which also drains the store buffer. A release store does not need that, and an
@@ -13,12 +13,12 @@
 // that needs this order (Dekker's, or "announce the sleep, then check again") must use sync/atomic.
 //
 // Publish and Publish64 are plain stores in Go, for goroutines of one process. The compiler inlines
-// them. It keeps them in order with the stores and calls around them. We have observed this order;
-// Go does not guarantee it. Under the race detector they are atomic stores.
+// them. We have observed that it keeps them in order with the stores and calls around them, but Go
+// does not guarantee it. Under the race detector they are atomic stores.
 //
 // A release store does not order streamed stores, so package reduce fences them.
 //
-// On other processors every function uses sync/atomic. It is sequentially consistent, which is at
+// On other processors every function uses sync/atomic, which is sequentially consistent and thus at
 // least as strong.
 //
 // The race detector does not see assembly. It would report a race between two goroutines that only

@@ -7,14 +7,14 @@ import (
 	"sync/atomic"
 )
 
-// Gate counts the calls inside a section of code. A goroutine can close the section and wait until
-// these calls have left. Any number of goroutines may be inside. After Close, Enter refuses calls.
-// Empty reports whether the calls inside have left. The zero Gate is open.
+// Gate counts the calls inside a section of code. Any number of goroutines may be inside. After
+// Close, Enter refuses calls, and Empty reports whether the calls inside have left. The zero Gate
+// is open.
 //
 // A Gate is biased like a Lock. The owner is the goroutine that enters most often. It counts its
 // calls with plain stores in a word that only the owner writes. Other goroutines count in an atomic
 // word. Close withdraws the bias and makes every processor execute a memory barrier. After the
-// barrier either the owner has seen the withdrawal, or its count is visible.
+// barrier, either the owner has seen the withdrawal, or its count is visible.
 //
 // A Gate must not be copied after first use.
 type Gate struct {
@@ -27,18 +27,18 @@ type Gate struct {
 	owned  *bias      // latest bias, even after its withdrawal; guarded by moving
 }
 
-// Pass is returned by Gate.Enter and passed to Gate.Leave.
+// Pass is the result of Gate.Enter, for Gate.Leave.
 type Pass struct{ bias *bias }
 
 const (
 	closed = 1 << 32
 	// moveThreshold is the number of consecutive calls after which another goroutine becomes the
-	// owner. The barrier takes a few microseconds. That many calls outweigh its cost.
+	// owner. That many calls outweigh the cost of the barrier, which takes a few microseconds.
 	moveThreshold = 1000
 )
 
-// Enter begins a call. Leave ends the call, on the same goroutine. Enter returns false if the gate
-// is closed. Calls may be nested.
+// Enter begins a call. Leave ends it, on the same goroutine. Enter returns false if the gate is
+// closed. Calls may be nested.
 func (g *Gate) Enter() (Pass, bool) {
 	if p := g.EnterAs(Self()); p != (Pass{}) {
 		return p, true
@@ -46,7 +46,7 @@ func (g *Gate) Enter() (Pass, bool) {
 	return g.enterShared()
 }
 
-// EnterAs begins a call if me owns the gate's bias. me must be the running goroutine. Otherwise
+// EnterAs begins a call if me, which must be the running goroutine, owns the gate's bias. Otherwise
 // EnterAs returns the zero Pass, and the caller must call Enter. Go inlines EnterAs. As in Lock,
 // the compiler keeps the store and the load in order.
 func (g *Gate) EnterAs(me Goroutine) Pass {
@@ -107,7 +107,7 @@ func (g *Gate) moveTo(owner uintptr) {
 	g.bias.Store(g.owned)
 }
 
-// withdraw withdraws the bias. The count of owned is then exact. The caller holds moving.
+// withdraw withdraws the bias, after which the count of owned is exact. The caller holds moving.
 func (g *Gate) withdraw() {
 	if g.bias.Load() != nil {
 		g.bias.Store(nil)

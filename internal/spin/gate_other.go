@@ -4,15 +4,14 @@ package spin
 
 import "sync/atomic"
 
-// Gate counts the calls inside a section of code. A goroutine can close the section and wait until
-// these calls have left. Any number of goroutines may be inside. After Close, Enter refuses calls.
-// Empty reports whether the calls inside have left. The zero Gate is open. A Gate must not be
-// copied after first use.
+// Gate counts the calls inside a section of code. Any number of goroutines may be inside. After
+// Close, Enter refuses calls, and Empty reports whether the calls inside have left. The zero Gate
+// is open. A Gate must not be copied after first use.
 type Gate struct {
 	inside atomic.Int64 // number of calls inside, plus closed for each Close
 }
 
-// Pass is returned by Gate.Enter and passed to Gate.Leave.
+// Pass is the result of Gate.Enter, for Gate.Leave.
 type Pass struct{}
 
 const closed = 1 << 32
@@ -26,7 +25,7 @@ func (g *Gate) Enter() (Pass, bool) {
 	return Pass{}, true
 }
 
-// EnterAs returns the zero Pass. This Gate has no bias.
+// EnterAs returns the zero Pass, because this Gate has no bias.
 func (g *Gate) EnterAs(Goroutine) Pass { return Pass{} }
 
 // Goroutine identifies one of the running goroutines.

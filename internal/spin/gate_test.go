@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// TestClosedGateIsEmpty closes a gate while goroutines enter it repeatedly, and waits until Empty
+// TestClosedGateIsEmpty closes a gate while goroutines repeatedly enter it, and waits until Empty
 // reports true. No call may be inside then. Sometimes one of the goroutines owns the bias.
 func TestClosedGateIsEmpty(t *testing.T) {
 	var gate Gate
@@ -90,8 +90,8 @@ func TestGateIsEmptyAfterAllCallsLeft(t *testing.T) {
 	}
 }
 
-// TestNextCloseCountsEarlierCall closes and opens the gate while the owner is inside. Then it
-// closes the gate again, and Empty must still count the owner.
+// TestNextCloseCountsEarlierCall closes and opens the gate while the owner is inside. After the
+// next Close, Empty must still count the owner.
 func TestNextCloseCountsEarlierCall(t *testing.T) {
 	var gate Gate
 	entered, leave, left := make(chan bool), make(chan bool), make(chan bool)

@@ -11,13 +11,13 @@ import (
 )
 
 // Lock is a mutual exclusion lock for critical sections that one goroutine enters repeatedly and
-// other goroutines rarely. The critical sections of an allocator or of a stream are examples. They
-// should mostly be short. During a long critical section (to map a segment, or in a call that waits
-// for ranks), waiters use little CPU.
+// other goroutines rarely, such as those of an allocator or of a stream. They should mostly be
+// short. During a long critical section (to map a segment, or in a call that waits for ranks),
+// waiters use little CPU.
 //
 // The lock is biased. A goroutine that has acquired it many times in a row becomes the owner. The
-// owner acquires the lock with a plain store and a load. A locked instruction would also wait until
-// every earlier store has reached the caches.
+// owner acquires the lock with a plain store and a load, because a locked instruction would also
+// wait until every earlier store has reached the caches.
 //
 // A Lock is plain or biased. A plain Lock (bias is nil) is acquired by a compare-and-swap of held.
 // It becomes biased in an Unlock after biasAfter consecutive acquisitions by the same goroutine,
@@ -25,15 +25,15 @@ import (
 //
 // Any other goroutine makes the Lock plain again. It sets held, withdraws the bias, makes every
 // processor that runs a thread of this process execute a memory barrier (membarrier(2)), and waits
-// until the owner is not busy. The owner sets busy before it checks the bias. So after the barrier
+// until the owner is not busy. The owner sets busy before it checks the bias, so after the barrier
 // either the owner has seen the withdrawal, or the other goroutine sees busy. A TryLock that sees
-// busy restores the bias before it clears held. Each bias is a new record. So a former owner cannot
+// busy restores the bias before it clears held. Each bias is a new record, so a former owner cannot
 // interfere with the next owner.
 //
 // Without membarrier the Lock stays plain. Waiters yield and then sleep briefly, so Unlock need not
-// wake a waiter. A waiter acquires the lock within some hundred acquisitions by other goroutines.
-// By then the lock is biased and held is free. The zero Lock is unlocked. A Lock must not be copied
-// after first use. Its holder must not acquire it again.
+// wake a waiter. A waiter acquires the lock within some hundred acquisitions by other goroutines,
+// because by then the lock is biased and held is free. The zero Lock is unlocked. A Lock must not
+// be copied after first use. Its holder must not acquire it again.
 type Lock struct {
 	bias    atomic.Pointer[bias]
 	current *bias   // bias by which the holder has acquired the lock; nil if it acquired held
@@ -42,7 +42,6 @@ type Lock struct {
 	last    uintptr // goroutine that acquired held last; guarded by held
 }
 
-// bias records that one goroutine owns a Lock.
 type bias struct {
 	owner uintptr
 	busy  uint32
@@ -50,8 +49,8 @@ type bias struct {
 }
 
 const (
-	// biasAfter is the number of consecutive acquisitions that make a goroutine the owner.
-	// Withdrawing the bias takes a few microseconds. That many acquisitions outweigh this cost.
+	// biasAfter is the number of consecutive acquisitions that make a goroutine the owner. That
+	// many acquisitions outweigh the cost of withdrawing the bias, which takes a few microseconds.
 	biasAfter = 200
 	// A waiter yields yieldRounds times and then sleeps, at first for firstSleep. The time doubles
 	// after every sleepsPerStep sleeps, up to maxDoublings times.
@@ -66,8 +65,8 @@ func goroutine() uintptr
 
 // Lock acquires the lock.
 //
-// Lock and Unlock write busy with plain stores. That saves two calls into assembly. Go's compiler
-// keeps stores in program order. It moves no load past a later store, an atomic load or a call.
+// Lock and Unlock write busy with plain stores, which saves two calls into assembly. Go's compiler
+// keeps stores in program order, and moves no load past a later store, an atomic load or a call.
 // amd64 makes stores visible in that order, after all earlier loads.
 func (l *Lock) Lock() {
 	if b := l.bias.Load(); b != nil {
@@ -78,10 +77,10 @@ func (l *Lock) Lock() {
 	l.lockHeld()
 }
 
-// TryLock acquires the lock if it is free. It reports whether it has acquired the lock. TryLock may
-// also fail while another goroutine tries to acquire the lock. It never waits. To check another
-// goroutine's bias it withdraws that bias, which takes a microsecond or two. If that goroutine
-// holds the lock, TryLock restores the bias.
+// TryLock acquires the lock if it is free, and reports whether it did. It may also fail while
+// another goroutine tries to acquire the lock. It never waits. To check another goroutine's bias,
+// it withdraws that bias, which takes a microsecond or two, and restores it if that goroutine holds
+// the lock.
 func (l *Lock) TryLock() bool {
 	if b := l.bias.Load(); b != nil && b.owner == goroutine() {
 		if b.busy != 0 {
@@ -99,7 +98,7 @@ func (l *Lock) TryLock() bool {
 		l.current = nil
 		return true
 	}
-	// The owner holds the lock by the bias. The next goroutine that sets held needs the bias.
+	// The owner holds the lock by the bias, which the next goroutine that sets held needs.
 	l.bias.Store(b)
 	StoreRelease32(&l.held, 0)
 	return false
@@ -142,7 +141,7 @@ func (l *Lock) lockHeld() {
 }
 
 // withdraw withdraws the bias and returns it, or nil if there is none. The caller has set held.
-// When withdraw returns, the owner has seen the withdrawal, or this goroutine can see busy.
+// Afterwards, the owner has seen the withdrawal, or this goroutine can see busy.
 func (l *Lock) withdraw() *bias {
 	b := l.bias.Load()
 	if b != nil {
@@ -178,14 +177,14 @@ const (
 	membarrierRegister  = 1 << 4
 )
 
-// canBarrier registers this process for membarrier(2). It reports whether barrier works.
+// canBarrier registers this process for membarrier(2) and reports whether barrier works.
 var canBarrier = sync.OnceValue(func() bool {
 	_, _, errno := syscall.RawSyscall(sysMembarrier, membarrierRegister, 0, 0)
 	return errno == 0
 })
 
-// barrier makes every running thread of this process execute a full memory barrier. It must only be
-// called after canBarrier has returned true. barrier panics on errors, because a silent failure
+// barrier makes every running thread of this process execute a full memory barrier. It must be
+// called only after canBarrier has returned true. It panics on errors, because a silent failure
 // would break mutual exclusion.
 func barrier() {
 	_, _, errno := syscall.RawSyscall(sysMembarrier, membarrierExpedited, 0, 0)

@@ -4,8 +4,8 @@ package spin
 
 import "sync/atomic"
 
-// Publish64 stores v in a variable of this process. The variable has one writer at a time and
-// concurrent readers. A reader that loads v sees all earlier stores.
+// Publish64 stores v in a variable of this process with one writer at a time and concurrent
+// readers. A reader that loads v sees all earlier stores.
 func Publish64(at *atomic.Uint64, v uint64) { at.Store(v) }
 
 // Publish is Publish64 for a pointer.

@@ -5,7 +5,6 @@ import (
 	"testing"
 )
 
-// TestPublishOrdersStores loads two variables in the reverse order of their stores.
 func TestPublishOrdersStores(t *testing.T) {
 	const last = 100_000
 	var number atomic.Uint64

@@ -27,9 +27,9 @@ func LoadAcquire32(p *uint32) uint32
 // Pause executes n PAUSE instructions, some 40 to 140 cycles each on current processors.
 func Pause(n uint32)
 
-// Until64 polls p until it holds want. It polls tight times without a pause, then paused times with
-// a PAUSE after each poll. It returns false if no poll has found want. The load that returned want
-// has acquire order.
+// Until64 polls p until it holds want: tight times without a pause, then paused times with a PAUSE
+// after each poll. It returns false if no poll has found want. The load that returned want has
+// acquire order.
 //
 //go:noescape
 func Until64(p *uint64, want uint64, tight, paused uint32) bool
@@ -39,19 +39,19 @@ func Until64(p *uint64, want uint64, tight, paused uint32) bool
 //go:noescape
 func UntilAtLeast64(p *uint64, want uint64, tight, paused uint32) bool
 
-// PutLine writes a message into the line at dst. It writes n bytes of payload from src to dst+16,
-// then digest to dst+8, and finally seq to dst, with release order. A thread that loads seq with
-// acquire order sees the rest of the line. Payload bytes beyond n keep their values. If n is larger
-// than LinePayload, PutLine writes LinePayload bytes.
+// PutLine writes a message to the line at dst: n bytes of payload from src to dst+16, then digest
+// to dst+8, and finally seq to dst, with release order. A thread that loads seq with acquire order
+// sees the rest of the line. Payload bytes beyond n keep their values. If n is larger than
+// LinePayload, PutLine writes LinePayload bytes.
 //
 // Precondition: dst is aligned to 64.
 //
 //go:noescape
 func PutLine(dst unsafe.Pointer, seq, digest uint64, src unsafe.Pointer, n int)
 
-// PrefetchWrite hints that a line is about to be written. The processor then acquires the line
-// while this thread continues. PrefetchWrite changes no memory, and an unmapped address causes no
-// fault. If another thread still polls the line, the prefetch makes both threads wait once more.
+// PrefetchWrite hints that a line is about to be written, so that the processor acquires the line
+// while this thread continues. It changes no memory, and an unmapped address causes no fault. If
+// another thread still polls the line, the prefetch makes both threads wait once more.
 //
 //go:noescape
 func PrefetchWrite(line unsafe.Pointer)

@@ -28,9 +28,9 @@ func Pause(n uint32) {
 	}
 }
 
-// Until64 polls p until it holds want. It polls tight times without a pause, then paused times with
-// a pause after each poll. It returns false if no poll has found want. The load that returned want
-// has acquire order.
+// Until64 polls p until it holds want: tight times without a pause, then paused times with a pause
+// after each poll. It returns false if no poll has found want. The load that returned want has
+// acquire order.
 func Until64(p *uint64, want uint64, tight, paused uint32) bool {
 	for range tight {
 		if atomic.LoadUint64(p) == want {
@@ -62,10 +62,10 @@ func UntilAtLeast64(p *uint64, want uint64, tight, paused uint32) bool {
 	return false
 }
 
-// PutLine writes a message into the line at dst. It writes n bytes of payload from src to dst+16,
-// then digest to dst+8, and finally seq to dst, with release order. A thread that loads seq with
-// acquire order sees the rest of the line. Payload bytes beyond n keep their values. If n is larger
-// than LinePayload, PutLine writes LinePayload bytes.
+// PutLine writes a message to the line at dst: n bytes of payload from src to dst+16, then digest
+// to dst+8, and finally seq to dst, with release order. A thread that loads seq with acquire order
+// sees the rest of the line. Payload bytes beyond n keep their values. If n is larger than
+// LinePayload, PutLine writes LinePayload bytes.
 //
 // Precondition: dst is aligned to 64.
 func PutLine(dst unsafe.Pointer, seq, digest uint64, src unsafe.Pointer, n int) {

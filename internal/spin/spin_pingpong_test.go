@@ -9,7 +9,6 @@ import (
 	"unsafe"
 )
 
-// mailbox holds a line with one writing and one reading goroutine.
 type mailbox struct {
 	buffer [2 * LineBytes]byte
 }
@@ -20,15 +19,14 @@ func (m *mailbox) line() unsafe.Pointer {
 
 func (m *mailbox) sequence() *uint64 { return (*uint64)(m.line()) }
 
-// await waits for a sequence number. If there is only one processor, it yields to the other
-// goroutine.
+// await waits for a sequence number. With only one processor, it yields to the other goroutine.
 func (m *mailbox) await(sequence uint64) {
 	for !UntilAtLeast64(m.sequence(), sequence, 100, 100) {
 		runtime.Gosched()
 	}
 }
 
-// TestSequenceNumberPublishesDigestAndPayload reads a sequence number and then the payload. They
+// TestSequenceNumberPublishesDigestAndPayload reads a sequence number and then the payload, which
 // must match. This file is not built with the race detector, which sees no order between the
 // goroutines.
 func TestSequenceNumberPublishesDigestAndPayload(t *testing.T) {
