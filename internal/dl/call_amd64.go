@@ -10,11 +10,11 @@ import (
 // directArguments is the maximum number of arguments of a direct call.
 const directArguments = maxPrepared
 
-// stepFailed is the bit that marks the status of a failed step. No status has this bit.
+// stepFailed marks the status of a failed step. No status has this bit.
 const stepFailed = 1 << 30
 
-// results holds result variables for reuse. Calls then do not allocate. The variables are not on
-// the stack, because the stack may move when C calls back.
+// results holds result variables for reuse, so that calls do not allocate. They are not on the
+// stack, because the stack may move when C calls back.
 var results = sync.Pool{New: func() any { return new(uintptr) }}
 
 // cgocall runs a C function on a system stack and informs the scheduler. The runtime guarantees the
@@ -38,7 +38,7 @@ func direct(s Symbol, args []uintptr) uintptr {
 	return value
 }
 
-// directStatus makes a call that returns a status. It uses no memory except the frame.
+// directStatus makes a call that returns a status, with no memory other than the frame.
 func directStatus(f *frame) (status int32, ok bool) {
 	status = cgocall(callABI0, unsafe.Pointer(f))
 	if f.step != 0 && status&stepFailed != 0 {

@@ -2,7 +2,7 @@
 
 package dl
 
-// directArguments is -1. Therefore all calls use general.
+// directArguments is -1, so that all calls use general.
 const directArguments = -1
 
 func direct(Symbol, []uintptr) uintptr { panic("dl: no direct calls on this platform") }

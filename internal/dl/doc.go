@@ -4,12 +4,12 @@
 // Callers must follow three rules to make calls into C safe:
 //
 //   - A goroutine's stack may move while it runs, so C must never get the address of a local
-//     variable. Memory for C is in a Cell, or AddressOf determines its address. Both kinds are
-//     on the heap, where Go does not move objects.
+//     variable. Memory for C is in a Cell, or AddressOf determines its address. Both kinds are on
+//     the heap, where Go does not move objects.
 //   - Memory that C uses after the call must stay reachable from Go for as long as C uses it.
 //   - Many libraries keep state per operating system thread (the current CUDA context, NCCL's
-//     groups, dlerror). A sequence of calls that relies on such state must run between
-//     runtime.LockOSThread and runtime.UnlockOSThread.
+//     groups, dlerror). Calls that rely on such state must run between runtime.LockOSThread and
+//     runtime.UnlockOSThread.
 //
 // Libraries are never closed, because CUDA and NCCL have threads and exit handlers whose code must
 // stay loaded.

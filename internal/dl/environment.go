@@ -7,12 +7,11 @@ import (
 	"runtime"
 )
 
-// Setenv sets a variable in Go's environment and in libc's environment. C libraries read libc's
-// environment. In a program without cgo, os.Setenv changes only Go's.
+// Setenv sets a variable in Go's environment and in libc's, which C libraries read. In a program
+// without cgo, os.Setenv changes only Go's.
 //
 // Setenv must be called before the library reads the variable, because libraries such as NCCL cache
-// values. It must be called while no other thread may read the environment in C, because libc does
-// not protect it with a lock.
+// values, and while no other thread may read the environment in C, because libc has no lock for it.
 func Setenv(name, value string) error {
 	if err := os.Setenv(name, value); err != nil {
 		return err

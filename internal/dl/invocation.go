@@ -4,20 +4,19 @@ package dl
 // passed in registers and six on the stack.
 const maxPrepared = 12
 
-// frame holds a call in the layout that call_amd64.s reads.
 type frame struct {
 	function  uintptr
 	arguments [maxPrepared]uintptr
-	// step and argument describe a call to make before function. If there is none, step is 0.
+	// step and argument describe a call to make before function. step is 0 if there is none.
 	step, argument uintptr
-	// result is the address at which all 64 bits of the result are stored, or 0.
+	// result is the address at which the 64-bit result is stored, or 0.
 	result uintptr
 }
 
-// Invocation holds a prepared StatusAfter for repeated calls with nearly the same arguments. Its
-// calls enter C directly. StatusAfter passes its arguments through several functions. With cold
+// Invocation is a prepared StatusAfter for repeated calls with nearly the same arguments. Its calls
+// enter C directly, whereas StatusAfter passes its arguments through several functions. With cold
 // instruction caches, as between two calls of a large library, each function costs tens of
-// nanoseconds. The zero value is not ready. An Invocation must not be used concurrently.
+// nanoseconds. The zero value is not ready. An Invocation is not safe for concurrent use.
 type Invocation struct {
 	frame frame
 	count int

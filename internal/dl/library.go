@@ -56,11 +56,10 @@ func Resident(name string) (l *Library, ok bool) {
 	return newLibrary(handle, name), true
 }
 
-// open calls dlopen. It locks the thread, because dlerror returns the last error of the calling
-// thread.
+// open calls dlopen. It locks the thread, because dlerror returns the calling thread's last error.
 func open(name string, mode int) (uintptr, error) {
 	if name == "" {
-		return 0, errors.New("the name is empty") // dlopen would return the main program.
+		return 0, errors.New("the name is empty") // dlopen would return the main program
 	}
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -71,7 +70,7 @@ func newLibrary(handle uintptr, name string) *Library {
 	return &Library{handle: handle, name: name, path: fileOf(handle, name)}
 }
 
-// fileOf returns the path of a library's file. It follows links. Therefore two names of the same
+// fileOf returns the path of a library's file, with links followed, so that two names of the same
 // file give the same path. If the loader does not report the path, it returns the name.
 func fileOf(handle uintptr, name string) string {
 	dlinfo, ok := Default("dlinfo")
@@ -95,7 +94,8 @@ func fileOf(handle uintptr, name string) string {
 	return name
 }
 
-// Path returns the absolute path of the file that the library was loaded from, with links followed.
+// Path returns the absolute path of the file from which the library was loaded, with links
+// followed.
 func (l *Library) Path() string { return l.path }
 
 // Name returns the name under which the library was opened.

@@ -95,7 +95,7 @@ func TestOpenedLibraryIsResident(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// The soname is now sufficient, although no file has this name.
+	// The soname is now enough, although no file has this name.
 	resident, err := dl.Open(soname)
 	if err != nil {
 		t.Fatal(err)

@@ -9,15 +9,15 @@ import (
 // slotBytes is the size of the largest value that fits into a Cell.
 const slotBytes = 128
 
-// slot is reusable heap memory for the arguments of calls. It consists of words. Therefore it is
+// slot is reusable heap memory for the arguments of calls. It consists of words, so that it is
 // aligned for all types.
 type slot [slotBytes / 8]uint64
 
 var slots = sync.Pool{New: func() any { return new(slot) }}
 
-// Cell holds a value of type T that C reads or writes. Take releases the cell for reuse. Take must
-// be called after C's last use of the memory, and at most once. The garbage collector frees a cell
-// that is never released.
+// Cell holds a value of type T that C reads or writes. Take releases the cell for reuse. It must be
+// called after C's last use of the memory, and at most once. A cell that is never released is
+// garbage-collected.
 //
 // T consists of numbers, or of arrays and structures of numbers. It must not contain Go pointers,
 // because the collector does not see them in a cell.
@@ -46,16 +46,16 @@ func (c Cell[T]) Take() T {
 	return value
 }
 
-// never is always false. The compiler does not know that, so it assumes that sink may be assigned
-// and lets arguments of AddressOf escape.
+// never is always false, but the compiler assumes that it may be true and sink may be assigned, so
+// arguments of AddressOf escape.
 var (
 	never bool
 	sink  unsafe.Pointer
 )
 
-// AddressOf returns the address of a variable for C. It makes the variable escape to the heap. The
-// address then stays valid. The caller must keep the variable reachable for as long as C uses it,
-// either by runtime.KeepAlive after the call or by a permanent reference.
+// AddressOf returns the address of a variable for C. It makes the variable escape to the heap, so
+// that the address stays valid. The caller must keep the variable reachable for as long as C uses
+// it, by runtime.KeepAlive after the call or by a permanent reference.
 func AddressOf[T any](p *T) uintptr {
 	if never {
 		atomic.StorePointer(&sink, unsafe.Pointer(p))

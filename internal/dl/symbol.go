@@ -13,8 +13,7 @@ const MaxArguments = 32
 // Symbol is the address of a C function. It stays valid until the process ends.
 type Symbol uintptr
 
-// lists holds argument lists for reuse. purego lets an argument list escape to the heap, which
-// would otherwise cost an allocation for each call.
+// lists holds argument lists for reuse, because purego lets them escape to the heap.
 var lists = sync.Pool{New: func() any { return new([MaxArguments]uintptr) }}
 
 // Call calls the function with the C calling convention and returns the result register. If the
@@ -45,7 +44,7 @@ func general(s Symbol, args []uintptr) uintptr {
 
 // Step describes a call that must precede another call, for example to make a context current on
 // the thread. The function has one argument and returns a status, which is 0 on success. The zero
-// value means that there is no such call.
+// value describes no call.
 type Step struct {
 	Function Symbol
 	Argument uintptr
@@ -57,9 +56,8 @@ type Step struct {
 // thread. It enters C only once, so it takes little more time than a single call. If the step
 // fails, StatusAfter returns the step's status and false, and does not call the function.
 //
-// Preconditions: the preconditions of Call hold. No status of the step or the function is negative
-// or has bit 30 set. The step does not call back into Go, because that could move the stack with
-// the arguments.
+// Preconditions: those of Call. No status of the step or the function is negative or has bit 30
+// set. The step does not call back into Go, because that could move the stack with the arguments.
 func (s Symbol) StatusAfter(step *Step, args ...uintptr) (status int32, ok bool) {
 	if len(args) <= directArguments {
 		f := frame{

@@ -61,7 +61,7 @@ func TestCWritesGoMemory(t *testing.T) {
 	}
 }
 
-// growStack makes the goroutine's stack grow and therefore move.
+// growStack makes the goroutine's stack grow and thus move.
 func growStack(n int) byte {
 	var frame [1024]byte
 	frame[n%len(frame)] = byte(n)
@@ -86,7 +86,7 @@ void late(unsigned *out, unsigned *other, void (*meanwhile)(void *)) {
 	late, _ := library.Find("late")
 	callback := dl.Callback(func(uintptr) { growStack(500) })
 	done := make(chan [2]uint32)
-	go func() { // A new goroutine has a small stack.
+	go func() { // a new goroutine has a small stack
 		var other uint32 = 41
 		out := dl.NewCell(uint32(0))
 		late.Call(out.Address(), dl.AddressOf(&other), callback)

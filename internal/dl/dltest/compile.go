@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// Compile builds a shared object from C source and returns the path of the file. The file has the
-// given name and is in a temporary folder. If gcc fails or is not installed, the test fails.
+// Compile builds a shared object from C source, with the given name in a temporary folder, and
+// returns its path. If gcc fails or is not installed, the test fails.
 func Compile(t testing.TB, name, source string, flags ...string) string {
 	t.Helper()
 	folder := t.TempDir()

@@ -10,7 +10,7 @@ import (
 	"symmem/internal/dl"
 )
 
-// recorder contains the C code that records the last call and stores the values that the next call
+// recorder is the C code that records the last call and stores the values that the next call
 // returns.
 const recorder = `
 #include <stddef.h>
@@ -55,10 +55,9 @@ void *recorder_last_call(void) { return &last_call; }
 // declaration matches a declaration such as "int f(int a, void *b)".
 var declaration = regexp.MustCompile(`^\s*(\w+)\s+(\w+)\s*\((.*)\)$`)
 
-// Source returns the C source of a recorder. prelude contains the types that the declarations use
-// and any extra C functions that the test needs. declarations contains declarations of functions
-// that return an int, copied from the header. Each declaration starts on a new line and may be
-// wrapped after a comma.
+// Source returns the C source of a recorder. prelude contains the types that the declarations use,
+// and any extra C functions. declarations contains declarations of functions that return an int,
+// copied from the header. Each declaration starts on a new line and may be wrapped after a comma.
 func Source(t testing.TB, prelude, declarations string) string {
 	t.Helper()
 	var c strings.Builder
@@ -85,7 +84,6 @@ func count(params string) int {
 	return strings.Count(params, ",") + 1
 }
 
-// wordExpressions returns C expressions that convert the parameters to 64-bit words.
 func wordExpressions(params string) string {
 	if count(params) == 0 {
 		return "0"
@@ -98,13 +96,12 @@ func wordExpressions(params string) string {
 	return strings.Join(all, ", ")
 }
 
-// Recorder accesses a shared object built from a Source. Tests must not use it concurrently.
+// Recorder accesses a shared object built from a Source. It is not safe for concurrent use.
 type Recorder struct {
 	t       testing.TB
 	library *dl.Library
 }
 
-// lastCall mirrors the C structure last_call.
 type lastCall struct {
 	name  [64]byte
 	count int64
