@@ -24,14 +24,14 @@ func NamespaceOf(name string) uint64 {
 	return binary.LittleEndian.Uint64(sum[:])
 }
 
-// ErrProtocol is returned if the peer sends data that does not conform to this protocol.
+// ErrProtocol is returned if the peer sends data that violates this protocol.
 var ErrProtocol = errors.New("peer does not speak symmem's hand-off protocol")
 
 // ErrUnknownKey is returned if the peer has not exported a file under the key.
 var ErrUnknownKey = errors.New("peer has not exported a file under this key")
 
-// ErrRefused is returned if this process rejects the peer, or if the peer rejects this process's
-// token. A peer is rejected if another user owns it or if it has replaced the expected process.
+// ErrRefused is returned if this process rejects the peer, because another user owns it or it has
+// replaced the expected process, or if the peer rejects this process's token.
 var ErrRefused = errors.New("hand-off refused")
 
 const (

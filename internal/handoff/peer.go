@@ -13,11 +13,11 @@ import (
 	"symmem/internal/sys"
 )
 
-// Peer represents a connection to another process's Server. It is safe for concurrent use.
+// Peer is a connection to another process's Server. It is safe for concurrent use.
 //
-// A request that ends without a response, for example at its deadline, also closes the connection.
-// Otherwise a late response could be mistaken for the response to the next request. The next
-// request reconnects.
+// A request that ends without a response, for example at its deadline, also closes the connection,
+// because a late response could be mistaken for the response to the next request. The next request
+// reconnects.
 type Peer struct {
 	address string
 	token   Token
@@ -46,7 +46,7 @@ func Dial(ctx context.Context, address string, token Token) (*Peer, error) {
 	return &Peer{address: address, token: token, pid: pid, watch: watch, conn: conn}, nil
 }
 
-// connect opens a connection to a process of the same user. It returns the id of that process.
+// connect opens a connection to a process of the same user, and returns that process's id.
 func connect(ctx context.Context, address string) (*net.UnixConn, int, error) {
 	c, err := new(net.Dialer).DialContext(ctx, "unix", address)
 	if err != nil {
@@ -82,14 +82,14 @@ func (p *Peer) Fetch(ctx context.Context, key Key) (*os.File, error) {
 	response := make([]byte, responseSize)
 	f, err := requestFile(ctx, conn, encodeRequest(p.token, key), response)
 	if err != nil {
-		_ = p.disconnect() // The caller needs the first error.
+		_ = p.disconnect() // the caller needs the first error
 		return nil, fmt.Errorf("requesting shared memory from process %d: %w", p.pid, err)
 	}
 	return p.accept(f, response)
 }
 
-// connection returns the current connection. If there is none, it reconnects to the same process.
-// The caller holds p.requests.
+// connection returns the current connection, or reconnects to the same process. The caller holds
+// p.requests.
 func (p *Peer) connection(ctx context.Context) (*net.UnixConn, error) {
 	p.mu.Lock()
 	conn, closed := p.conn, p.closed
@@ -125,9 +125,9 @@ func (p *Peer) disconnect() error {
 	return conn.Close()
 }
 
-// requestFile sends a request and reads the response into a buffer. It returns the file in the
-// response, or nil if there is none. The caller owns the file. After ctx has ended, requestFile
-// returns the error of ctx, even if the connection notices the deadline first.
+// requestFile sends a request, reads the response into a buffer and returns the file in the
+// response, which the caller owns, or nil. After ctx has ended, it returns the error of ctx, even
+// if the connection reaches the deadline first.
 func requestFile(
 	ctx context.Context, c *net.UnixConn, request, response []byte,
 ) (f *os.File, err error) {
@@ -149,7 +149,7 @@ func requestFile(
 	return sys.ReceiveFile(c, response)
 }
 
-// accept returns the file of a successful response. Otherwise it closes the file.
+// accept returns the file of a successful response, or closes the file.
 func (p *Peer) accept(f *os.File, response []byte) (*os.File, error) {
 	err := decodeResponse(response)
 	if err == nil && f == nil {

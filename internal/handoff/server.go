@@ -15,11 +15,10 @@ import (
 	"symmem/internal/sys"
 )
 
-// requestTimeout bounds the time from the first byte of a request to the end of its response.
+// requestTimeout limits the time from the first byte of a request to the end of its response.
 const requestTimeout = 10 * time.Second
 
-// acceptPause is the time between attempts to accept a connection while the process has no free
-// descriptors.
+// acceptPause is the time between attempts to accept a connection when no descriptors are free.
 const acceptPause = 10 * time.Millisecond
 
 // Server sends exported files to other processes. It is safe for concurrent use.
@@ -90,7 +89,7 @@ func (s *Server) accept() {
 			return
 		}
 		if err != nil {
-			// Either no descriptors are free or the client has disconnected. Both are temporary.
+			// The error is temporary: no descriptor is free, or the client has disconnected.
 			time.Sleep(acceptPause)
 			continue
 		}
@@ -117,7 +116,7 @@ func (s *Server) serve(c *net.UnixConn) {
 	defer s.forget(c)
 	request := make([]byte, requestSize)
 	for {
-		// A peer may keep its connection open for hours between requests. Only a request whose
+		// A peer may keep its connection open for hours between requests, so only a request whose
 		// first byte has arrived has a deadline.
 		c.SetReadDeadline(time.Time{})
 		if _, err := io.ReadFull(c, request[:1]); err != nil {
@@ -143,8 +142,8 @@ func (s *Server) answer(c *net.UnixConn, request []byte) bool {
 		_ = sys.SendFile(c, encodeResponse(statusRefused), nil)
 		return false
 	}
-	// The lock is held during the send. Withdraw therefore returns only after the kernel has its
-	// own reference to the file. The caller may then close the file.
+	// The lock is held during the send, so that Withdraw returns only after the kernel has its own
+	// reference to the file, which the caller may then close.
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	f, ok := s.exports[key]

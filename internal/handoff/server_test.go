@@ -15,7 +15,7 @@ import (
 	"symmem/internal/sys"
 )
 
-// patience bounds waits. It expires only if something hangs.
+// patience limits waits. It expires only if a test hangs.
 const patience = 30 * time.Second
 
 var token = Token{1, 2, 3}
@@ -36,7 +36,7 @@ func newPeer(t *testing.T, s *Server, token Token) *Peer {
 	return p
 }
 
-// newMemory returns a shared memory file, which tests recognize by its size.
+// newMemory returns a shared memory file. Tests identify it by its size.
 func newMemory(t *testing.T, bytes int64) *os.File {
 	t.Helper()
 	f, err := sys.Memfd("test", bytes)
@@ -45,7 +45,6 @@ func newMemory(t *testing.T, bytes int64) *os.File {
 	return f
 }
 
-// export exports a new file of the given size until the test ends.
 func export(t *testing.T, s *Server, key Key, bytes int64) *os.File {
 	t.Helper()
 	f := newMemory(t, bytes)
@@ -61,12 +60,10 @@ func check(t *testing.T, err error) {
 	}
 }
 
-// socketName returns an address that contains the process id.
 func socketName(name string) *net.UnixAddr {
 	return &net.UnixAddr{Net: "unix", Name: fmt.Sprintf("@symmem-test-%d-%s", os.Getpid(), name)}
 }
 
-// fetchSize fetches a file and returns its size.
 func fetchSize(p *Peer, key Key) (int64, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
@@ -272,7 +269,7 @@ func TestLateResponseIsDiscarded(t *testing.T) {
 	if _, err := p.Fetch(canceled, Key{Number: 1}); err == nil {
 		t.Fatal("Fetch with a cancelled context succeeded")
 	}
-	// The peer should have disconnected. If it has not, this response precedes the next request.
+	// If the peer has not disconnected, this response precedes the next request.
 	_ = sys.SendFile(first, encodeResponse(statusFound), newMemory(t, 4096))
 	expected := newMemory(t, 8192)
 	var answering sync.WaitGroup
