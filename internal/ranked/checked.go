@@ -40,7 +40,7 @@ func (s *Spin[C]) Unlock() {
 }
 
 // RWMutex is a sync.RWMutex with a class. Every Lock and RLock checks the order. A second RLock by
-// one goroutine panics, too: it would deadlock if a writer has begun to wait.
+// one goroutine panics, too, because it would deadlock if a writer has begun to wait.
 type RWMutex[C Class] struct{ lock sync.RWMutex }
 
 // Lock acquires the lock for writing.
@@ -67,7 +67,6 @@ func (m *RWMutex[C]) RUnlock() {
 	m.lock.RUnlock()
 }
 
-// lock checks the order and acquires a lock.
 func lock[C Class](l sync.Locker, address unsafe.Pointer) {
 	var class C
 	rank := class.Rank()
@@ -90,5 +89,5 @@ func tryLock[C Class](acquired bool, address unsafe.Pointer) bool {
 func Waiting() { checkWait() }
 
 // Unlocked panics if the goroutine holds a lock. It must be called before every callback of the
-// user. The callback may acquire any lock.
+// user, which may acquire any lock.
 func Unlocked() { checkUnlocked() }

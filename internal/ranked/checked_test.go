@@ -17,7 +17,6 @@ func (severalMu) Rank() ranked.Rank {
 	return ranked.Rank{Order: 4, Name: "test.several", Many: true}
 }
 
-// panicOf calls a function and returns the message of its panic, or "".
 func panicOf(f func()) (text string) {
 	defer func() {
 		if r := recover(); r != nil {
@@ -28,7 +27,6 @@ func panicOf(f func()) (text string) {
 	return ""
 }
 
-// reader is a sync.Locker that acquires a lock for reading.
 type reader struct{ *ranked.RWMutex[sharedMu] }
 
 func (r reader) Lock()   { r.RLock() }

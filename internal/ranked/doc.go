@@ -1,16 +1,15 @@
 // Package ranked provides locks that check the order in which they are acquired.
 //
 // A lock is a Mutex, an RWMutex or a Spin with a Class. A Class is an empty type whose Rank method
-// returns the name of the lock and its position in the order. A goroutine acquires locks in
-// ascending order. Each package lists its classes in one file. The documentation of the package
-// lists them in the same order.
+// returns the lock's name and its position in the order. A goroutine acquires locks in ascending
+// order. Each package lists its classes in one file, and in the same order in its documentation.
 //
-// In builds with the tag invariants every Lock checks the locks that its goroutine holds. If the
+// In builds with the tag invariants, every Lock checks the locks that its goroutine holds. If the
 // order is violated, Lock panics, even if the lock is not contended. The message contains the stack
-// that acquired the first lock and the stack that requests the second. If a goroutine has acquired
-// the two locks in the right order, the message also contains its stack. Waiting panics if the
-// goroutine holds a lock that must not be held while ranks wait for each other. TryLock never
-// waits, so it may be called in any order. A lock that it has acquired counts as held.
+// that acquired the first lock and the stack that requests the second. If any goroutine has
+// acquired the two locks in the right order, the message also contains that stack. Waiting panics
+// if the goroutine holds a lock that must not be held while ranks wait for each other. TryLock
+// never waits, so it may be called in any order. A lock that it has acquired counts as held.
 //
 // In other builds Mutex, RWMutex and Spin only wrap sync.Mutex, sync.RWMutex and spin.Lock, and
 // Waiting does nothing.
@@ -20,26 +19,25 @@ package ranked
 
 // Rank describes the position of a lock in the order.
 type Rank struct {
-	// Order gives the position, from 1 to MaxOrder. A goroutine that holds the lock acquires only
+	// Order is the position, from 1 to MaxOrder. A goroutine that holds the lock acquires only
 	// locks with a higher Order. Every class has a different Order.
 	Order int
 	// Name identifies the lock in messages and in documentation, for example "symmem.Pool.mu".
 	Name string
 	// Waits is set if the lock may be held while this process waits for another rank.
 	Waits bool
-	// Many is set if a goroutine may hold several locks of the class. The package of the class
-	// defines their order.
+	// Many is set if a goroutine may hold several locks of the class, in an order that the class's
+	// package defines.
 	Many bool
 }
 
 // MaxOrder is the highest Order.
 const MaxOrder = 127
 
-// Base is added to the positions of a package's locks. So the Orders of packages differ.
+// Base is added to the positions of a package's locks, so that the Orders of packages differ.
 type Base int
 
-// The bases of packages. The base of a caller is lower than the bases of the packages that it
-// calls.
+// The bases of packages. A caller has a lower base than the packages that it calls.
 const (
 	Root Base = 0
 	NCCL Base = 30

@@ -15,7 +15,7 @@ const (
 	// shards is the number of shards over which goroutines that hold locks are distributed.
 	shards = 64
 	// holders limits the goroutines of one shard that hold locks at one time. If there are more,
-	// Lock panics. The array has a fixed size because Lock must not allocate.
+	// Lock panics. The size is fixed because Lock must not allocate.
 	holders = 64
 	// depth limits the locks of one goroutine. If there are more, Lock panics.
 	depth = 32
@@ -29,14 +29,14 @@ const (
 // stack records where a lock was acquired.
 type stack [frames]uintptr
 
-// held describes a lock that a goroutine holds.
+// held is a lock that a goroutine holds.
 type held struct {
 	lock  unsafe.Pointer
 	rank  Rank
 	stack stack
 }
 
-// holder lists the locks that a goroutine holds, in the order in which it acquired them.
+// holder lists a goroutine's locks in the order in which it acquired them.
 type holder struct {
 	goroutine uintptr
 	count     int
@@ -44,22 +44,20 @@ type holder struct {
 }
 
 // shard lists the goroutines of one shard that hold locks. Its methods are hidden from the race
-// detector. Otherwise the race detector would assume that the shard's mutex orders unrelated
-// goroutines.
+// detector, which would assume that the shard's mutex orders unrelated goroutines.
 type shard struct {
 	mu      sync.Mutex
 	count   int
-	holders [holders]*holder // the first count are in use
+	holders [holders]*holder // the first count of them are in use
 }
 
 var (
 	goroutines [shards]shard
-	// seenInOrder holds a stack for each pair of Orders. That stack acquired the first and then the
+	// seenInOrder holds, for each pair of Orders, a stack that acquired the first and then the
 	// second.
 	seenInOrder [MaxOrder + 1][MaxOrder + 1]atomic.Pointer[stack]
 )
 
-// shardOf returns the shard of a goroutine.
 func shardOf(goroutine uintptr) *shard {
 	return &goroutines[uint64(goroutine)*0x9e3779b97f4a7c15>>32%shards]
 }

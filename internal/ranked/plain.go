@@ -17,8 +17,8 @@ type RWMutex[C Class] struct{ sync.RWMutex }
 // Spin is a spin.Lock with a class.
 type Spin[C Class] struct{ biased }
 
-// biased is another name of spin.Lock. If Spin embedded spin.Lock itself, the field Lock would hide
-// the method Lock.
+// biased is another name for spin.Lock. If Spin embedded spin.Lock itself, the field Lock would
+// hide the method Lock.
 type biased = spin.Lock
 
 // Waiting must be called before a wait for another rank. In this build it does nothing.
