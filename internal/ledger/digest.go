@@ -6,7 +6,7 @@ import (
 	"symmem/event"
 )
 
-// These constants have about as many ones as zeros. They are the leading bits of the fractional
+// These constants have about as many ones as zeros: they are the leading bits of the fractional
 // parts of the square roots of the first six primes. Without them, a field of zero would make a
 // product zero, and the other factor would be lost.
 const (
@@ -21,21 +21,21 @@ const (
 // Empty is the digest of a history without events.
 const Empty uint64 = keyRoll
 
-// fold multiplies to 128 bits and combines the halves. Through the carries every input bit affects
+// fold multiplies to 128 bits and combines the halves. Through the carries, every input bit affects
 // every output bit, for the cost of one multiplication.
 func fold(a, b uint64) uint64 {
 	hi, lo := bits.Mul64(a, b)
 	return hi ^ lo
 }
 
-// Mix absorbs two words into digest. It is for digests of other data that ranks compare, such as
-// lists of segments.
+// Mix absorbs two words into digest, for digests of other data that ranks compare, such as lists of
+// segments.
 func Mix(digest, a, b uint64) uint64 {
 	return fold(digest^fold(a^keyPlace, b^keyOffset), keyRoll)
 }
 
-// absorb returns the digest after e. The products of place and amount do not depend on the digest.
-// In a sequence of events, each event therefore takes only the latency of one multiplication.
+// absorb returns the digest after e. The products of place and amount do not depend on the digest,
+// so in a sequence of events, each event takes only the latency of one multiplication.
 func absorb(digest uint64, e *event.Event) uint64 {
 	return roll(digest, place(event.PackStreamSegment(e.Stream, e.Segment), e.Offset),
 		amount(e.Size, e.Requested, e.Kind))
@@ -54,8 +54,8 @@ func amount(size, requested int64, kind event.Kind) uint64 {
 	return fold(uint64(size)^keySize, request^keyRequest)
 }
 
-// RequestDigest returns a digest of what an event requests. It does not cover where the event was
-// placed. Later events therefore match even if an earlier difference has moved them.
+// RequestDigest returns a digest of an event's request without its place, so that later events
+// match even if an earlier difference has moved them.
 func RequestDigest(e event.Event) uint64 {
 	e.Segment, e.Offset = 0, 0
 	return absorb(Empty, &e)

@@ -15,8 +15,8 @@ const (
 	// the minimum capacity of the ring and the first stride.
 	upkeepInterval = 64
 
-	// maxCheckpoints bounds the table of older digests, at 8 KiB. After the stride doubles it is
-	// half full, so a history has between 512 and 1024 checkpoints.
+	// maxCheckpoints limits the table of older digests to 8 KiB. After the stride doubles, the
+	// table is half full, so a history has between 512 and 1024 checkpoints.
 	maxCheckpoints = 1024
 )
 
@@ -27,14 +27,14 @@ const (
 //	the agreed position              the digest is kept
 //	anything else below Floor        forgotten
 //
-// A ledger is guarded by the owner of its pool. The zero value is not usable; call [New].
+// The owner of the pool guards the Ledger. The zero value is not usable; call [New].
 type Ledger struct {
 	position uint64
 	digest   uint64
-	// start is the position of the latest Restart. Nothing before it is known.
+	// start is the position of the latest Restart. Earlier positions are unknown.
 	start uint64
-	// ring doubles until it has kept entries. Small pools thus need little memory. Its length is a
-	// power of two. Event p is in ring[p mod len].
+	// ring doubles until it has kept entries, so that small pools need little memory. Its length is
+	// a power of two. Event p is in ring[p mod len].
 	ring []entry
 	kept uint64
 
@@ -45,8 +45,8 @@ type Ledger struct {
 	agreedDigest uint64
 }
 
-// entry stores an event and the digest before it in 48 bytes. The digest after the event is in the
-// next entry. For the last event, it is the current digest.
+// entry stores an event and the digest before it in 48 bytes. The next entry, or for the last event
+// the current digest, has the digest after it.
 type entry struct {
 	event.Placement
 	before uint64
@@ -74,8 +74,7 @@ func (l *Ledger) Absorb(e *event.Event, site uint32) uint64 {
 	return l.append(p.StreamSegment, p.Offset, p.Size, p.Requested, p.SiteKind)
 }
 
-// Note appends an event with an unknown call site, as Absorb does. The compiler keeps its arguments
-// in registers.
+// Note appends an event with an unknown call site, like Absorb, with arguments in registers.
 func (l *Ledger) Note(
 	kind event.Kind, stream uint32, segment int32, offset, size, requested int64,
 ) uint64 {
@@ -100,7 +99,7 @@ func (l *Ledger) append(
 }
 
 // upkeep grows the ring if it is full and may grow, and records a checkpoint if one is due. Both
-// happen only at multiples of upkeepInterval, since capacities and strides are powers of two from
+// happen only at multiples of upkeepInterval, because capacities and strides are powers of two from
 // upkeepInterval upwards.
 func (l *Ledger) upkeep() {
 	if n := uint64(len(l.ring)); l.position-l.start == n && n < l.kept {
@@ -119,7 +118,6 @@ func (l *Ledger) upkeep() {
 	}
 }
 
-// thin drops every other checkpoint.
 func (l *Ledger) thin() {
 	half := len(l.checkpoints) / 2
 	for i := range half {
@@ -140,9 +138,9 @@ func (l *Ledger) Floor() uint64 {
 // NextStart returns the smallest position after all events at which Restart may begin.
 func (l *Ledger) NextStart() uint64 { return (l.position/l.kept + 1) * l.kept }
 
-// Restart replaces the history by an agreed one of which only length and digest are known. position
-// is the NextStart of the rank with the longest history. A rank that has not restarted yet has not
-// reached that position, so comparing the two histories never reports a difference.
+// Restart replaces the history with an agreed one of which only length and digest are known.
+// position is the NextStart of the rank with the longest history. A rank that has not restarted yet
+// has not reached that position, so comparing the two histories never reports a difference.
 func (l *Ledger) Restart(position, digest uint64) {
 	l.position, l.digest, l.start = position, digest, position
 	l.agreed, l.agreedDigest = position, digest
@@ -192,8 +190,8 @@ func (l *Ledger) At(position uint64) *event.Placement {
 }
 
 // Agree records that the first position events, with the given digest, are equal on all ranks of an
-// agreement. They need not be compared again. The agreed position never decreases. Agree returns
-// false, and changes nothing, if the digest does not match this history.
+// agreement, so that they need not be compared again. The agreed position never decreases. Agree
+// returns false, and changes nothing, if the digest does not match this history.
 func (l *Ledger) Agree(position, digest uint64) bool {
 	if position > l.position {
 		return false

@@ -22,15 +22,14 @@ func drawEvent(t *rapid.T) event.Event {
 	}
 }
 
-// model keeps all events and digests.
 type model struct {
 	events  []event.Event
 	digests []uint64 // digests[p] covers the first p events
 	agreed  uint64
 }
 
-// TestLedgerMatchesModel compares a ledger with a list of all events: everything that must be kept
-// is there and correct, and nothing else is returned.
+// TestLedgerMatchesModel compares a ledger with a list of all events. Everything that must be kept
+// is present and correct, and nothing else is returned.
 func TestLedgerMatchesModel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		kept := rapid.SampledFrom([]int{1, 64, 100, 1024}).Draw(t, "kept")
@@ -139,7 +138,6 @@ func TestAbsorbDoesNotAllocateOnceTheRingIsFull(t *testing.T) {
 	}
 }
 
-// mutations change one field each.
 var mutations = map[string]func(*event.Event){
 	"kind":      func(e *event.Event) { e.Kind = e.Kind%event.Kind(lastKind) + 1 },
 	"stream":    func(e *event.Event) { e.Stream++ },
@@ -187,7 +185,7 @@ func TestDigestDependsOnTheOrder(t *testing.T) {
 	})
 }
 
-// TestDigestsSpread absorbs events that differ as little as those of a real pool and counts
+// TestDigestsSpread absorbs events that differ as little as those of a real pool, and counts
 // collisions in the low and high 32 bits. 2^17 digests make 2^33 pairs, so 2 collisions are
 // expected in each half and 20 would indicate a defect.
 func TestDigestsSpread(t *testing.T) {

@@ -2,8 +2,8 @@ package ledger
 
 import "symmem/event"
 
-// MaxSites limits the size of a [Sites] table. A program has a few thousand places that allocate.
-// The limit protects memory from callers that invent names.
+// MaxSites limits the size of a [Sites] table, in case callers invent names. A program has a few
+// thousand places that allocate.
 const MaxSites = 1 << 16
 
 // Sites interns the call sites of events. Index 0 is the unknown site.
@@ -27,9 +27,9 @@ func (s *Sites) Index(pc uintptr) (uint32, bool) {
 	return i, ok
 }
 
-// Intern records that pc lies at site (file:line, cut to [event.MaxSiteBytes]) and returns its
-// index. A pc of 0 interns the name only, for callers with frames outside of Go. If the table is
-// full, Intern returns 0, the unknown site.
+// Intern records that pc is at site (file:line, cut to [event.MaxSiteBytes]) and returns its index.
+// A pc of 0 interns only the name, for callers with frames outside of Go. If the table is full,
+// Intern returns 0, the unknown site.
 func (s *Sites) Intern(pc uintptr, site string) uint32 {
 	i := s.name(event.CleanSite(site))
 	if pc != 0 && len(s.byPC) < MaxSites {
