@@ -28,7 +28,7 @@ type Claim[R any] struct {
 type Arrival struct {
 	Source, Tag int
 	Number      uint64
-	// Segment is the number of collectives that the source called before the message. It is 0 if
+	// Segment is the number of collectives that the source called before the message, or 0 if
 	// messages and collectives are not ordered with each other.
 	Segment uint64
 }
@@ -37,8 +37,8 @@ type Arrival struct {
 type queue[R any] struct {
 	claimed map[int]uint64 // number of claimed messages by source
 	waiting []waiting[R]   // receives without a claim, in the order of calls
-	// arrived holds messages in the order of arrival. Claimed messages are removed from it once
-	// they outnumber the unclaimed ones, whose places are in present.
+	// arrived holds messages in the order of arrival. Claimed messages are removed once they
+	// outnumber the unclaimed ones, whose places are in present.
 	arrived []Arrival
 	present map[place]struct{}
 }
@@ -49,7 +49,6 @@ type place struct {
 	number uint64
 }
 
-// waiting describes a receive that has no claim yet.
 type waiting[R any] struct {
 	receive R
 	source  int
@@ -68,17 +67,17 @@ func (m *Matcher[R]) queue(tag int) *queue[R] {
 	return q
 }
 
-// Post records a receive from a source, or from Any, in a segment. A rank that is ahead may already
-// have sent messages of a later segment, so a receive from Any accepts only messages of its own
-// segment. Post returns the resulting claims, in order. The slice is valid until the next call.
+// Post records a receive from a source, or from Any, in a segment. A receive from Any accepts only
+// messages of its own segment, because a rank that is ahead may already have sent messages of a
+// later one. Post returns the resulting claims, in order. The slice is valid until the next call.
 func (m *Matcher[R]) Post(r R, tag, source int, segment uint64) []Claim[R] {
 	q := m.queue(tag)
 	q.waiting = append(q.waiting, waiting[R]{r, source, segment})
 	return m.claim(q)
 }
 
-// Arrive records that a message has arrived or begun to arrive, and returns the resulting claims. A
-// message that has already been claimed or has arrived before has no effect.
+// Arrive records that a message has arrived or begun to arrive, and returns the resulting claims.
+// It ignores a message that has already been claimed or has arrived before.
 func (m *Matcher[R]) Arrive(a Arrival) []Claim[R] {
 	q := m.queue(a.Tag)
 	at := place{a.Source, a.Number}
@@ -111,7 +110,6 @@ func (m *Matcher[R]) claim(q *queue[R]) []Claim[R] {
 	return m.claims
 }
 
-// drop removes a message that has just been claimed.
 func (q *queue[R]) drop(at place) {
 	delete(q.present, at)
 	if len(q.arrived) > 2*len(q.present) {
@@ -121,8 +119,8 @@ func (q *queue[R]) drop(at place) {
 
 func (q *queue[R]) isClaimed(a Arrival) bool { return a.Number <= q.claimed[a.Source] }
 
-// nextSource returns the source whose next message arrived first, or Any if there is none. It
-// considers only messages of the given segment.
+// nextSource returns the source whose next message, of the given segment, arrived first, or Any if
+// there is none.
 func (q *queue[R]) nextSource(segment uint64) (source int) {
 	for _, a := range q.arrived {
 		if a.Segment == segment && a.Number == q.claimed[a.Source]+1 {

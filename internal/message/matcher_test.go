@@ -8,7 +8,6 @@ import (
 	"pgregory.net/rapid"
 )
 
-// step describes an event and the claims that it should cause.
 type step struct {
 	event string
 	apply func(m *Matcher[string]) []Claim[string]
@@ -89,8 +88,7 @@ func TestMessagesAreClaimedInTheOrderOfCalls(t *testing.T) {
 	}
 }
 
-// model implements a matcher that keeps all events and scans them from the beginning after each
-// one.
+// model implements a matcher that keeps all events and scans them after each one.
 type model struct {
 	posts   []Claim[int] // Number holds the tag
 	arrived []Arrival
@@ -121,8 +119,8 @@ func (m *model) claims() (claims []Claim[int]) {
 	return claims
 }
 
-// TestMatcherMatchesModel compares all claims so far with the model's claims after each event. So
-// it also checks that a later event never changes a claim.
+// TestMatcherMatchesModel compares all claims so far with the model's claims after each event,
+// which also checks that a later event never changes a claim.
 func TestMatcherMatchesModel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var m Matcher[int]

@@ -14,14 +14,13 @@ type Key struct{ Peer, Tag int }
 // record holds the counts of one key.
 type record struct {
 	count uint64 // number of calls so far
-	// earlier holds older counts. It has an entry for each collective that calls follow: the count at
-	// the last call before the next collective.
+	// earlier holds older counts: for each collective that follows calls, the count at the last
+	// call before the next collective.
 	earlier []earlierCount
 	// limit is the length of earlier at which it is pruned.
 	limit int
 }
 
-// earlierCount holds a count and the number of collectives that were called before it.
 type earlierCount struct{ after, count uint64 }
 
 // minLimit is the smallest value of record.limit.
@@ -88,8 +87,8 @@ func (t *Tally) Before(collective uint64) []Counted {
 }
 
 // Weight returns the value that a message with a tag to a rank adds to its sender's balance and
-// subtracts from its receiver's balance. If all balances add up to 0, each rank has received as
-// many messages with each tag as were sent to it. The probability of an error is 2^-64.
+// subtracts from its receiver's. If all balances add up to 0, each rank has received as many
+// messages with each tag as were sent to it, with an error probability of 2^-64.
 func Weight(to, tag int) uint64 {
 	x := uint64(to)<<32 ^ uint64(tag) + 0x9e3779b97f4a7c15
 	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
