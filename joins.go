@@ -93,7 +93,7 @@ func (rt *Runtime) connect(ctx context.Context, r roster) (g *Group, err error) 
 		err = done(err)
 		rt.monitor.note(err)
 	}()
-	doing := "meeting the ranks of group " + driver.GroupConfig{ID: r.full}.Name()
+	doing := "joining group " + driver.GroupConfig{ID: r.full}.Name()
 	err = rt.monitor.withRanks(ctx, doing, r.ranks, func(ctx context.Context) (err error) {
 		g, err = rt.connectUnguarded(ctx, r)
 		return err

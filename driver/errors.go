@@ -11,15 +11,15 @@ import (
 	"symmem/internal/ranklist"
 )
 
-// Errors that a backend returns. They are wrapped; use errors.Is.
+// Errors of backends, possibly wrapped.
 var (
 	// ErrCapturing is returned by calls that are not allowed while a stream is being captured. The
 	// capture remains valid.
 	ErrCapturing = errors.New("a stream is being captured")
 	// ErrNotCapturing is returned by EndCapture without BeginCapture.
 	ErrNotCapturing = errors.New("the stream is not being captured")
-	// ErrOutOfRange is returned before a launch if a count is too large, a buffer is too short for the
-	// count, or a call on the window path has a buffer outside the group's windows.
+	// ErrOutOfRange is returned before a launch if a count is too large, a buffer is too short for
+	// the count, or a call on the window path has a buffer outside the group's windows.
 	ErrOutOfRange = errors.New("buffer runs past its window")
 	// ErrClosed is returned by methods of closed objects.
 	ErrClosed = errors.New("closed")
@@ -27,8 +27,8 @@ var (
 	ErrFault = errors.New("a peer has failed")
 	// ErrAborted is returned after Abort.
 	ErrAborted = errors.New("aborted")
-	// ErrOutOfMemory matches every out-of-memory error of a pool, a device or CUDA. Packages that must
-	// not import this one recognize it by its method OutOfMemory.
+	// ErrOutOfMemory matches every out-of-memory error of a pool, a device or CUDA. Packages that
+	// must not import this one identify it by its method OutOfMemory.
 	ErrOutOfMemory error = outOfMemory{}
 	// ErrInvalid is returned for arguments that are never valid.
 	ErrInvalid = errors.New("invalid argument")
@@ -42,7 +42,7 @@ var (
 	ErrInterrupted = errors.New("interrupted")
 )
 
-// TimeoutError reports which ranks did not arrive before the deadline, and what they were doing.
+// TimeoutError reports the ranks that did not arrive before the deadline, and their activities.
 type TimeoutError struct {
 	// Doing describes the wait of this rank, such as "AllReduce 12 of group world".
 	Doing string
@@ -50,13 +50,13 @@ type TimeoutError struct {
 	Waited time.Duration
 	// Missing lists the world ranks that did not arrive.
 	Missing []int
-	// Machines holds the host names of the missing ranks, by world rank, as far as they are known.
-	// It is empty if the ranks of the group share a machine.
+	// Machines holds the known host names of the missing ranks, by world rank. It is empty if the
+	// ranks of the group share a machine.
 	Machines map[int]string `json:",omitempty"`
-	// Activity describes what ranks were doing, by world rank, as far as it is known.
+	// Activity describes the known activities of ranks, by world rank.
 	Activity map[int]string
-	// Counts lists how many collectives of each kind the ranks have launched. It is empty if the
-	// counts are equal or the library does not count.
+	// Counts lists the numbers of collectives of each kind that the ranks have launched. It is
+	// empty if they are equal or the library does not count.
 	Counts string
 	// Members lists the world ranks of the group in group order. It is empty if the wait was not in a
 	// group.
@@ -79,19 +79,19 @@ func (e *TimeoutError) Error() string {
 // Timeout returns true, as net.Error requires.
 func (e *TimeoutError) Timeout() bool { return true }
 
-// AbsentError reports which ranks did not arrive at a call that creates a group: Open, Join or
+// AbsentError reports the ranks that did not arrive at a call that creates a group: Open, Join or
 // Split. errors.As also finds a TimeoutError in it.
 type AbsentError struct {
-	// Doing describes what this rank was doing, such as "meeting the ranks of group world".
+	// Doing describes the call of this rank, such as "joining group world".
 	Doing string
-	// Waited is the duration of the wait, or 0 if it is not known.
+	// Waited is the duration of the wait, or 0 if unknown.
 	Waited time.Duration
 	// Ranks lists the world ranks that did not arrive.
 	Ranks []int
-	// Machines holds the host names of these ranks, by world rank, as far as they are known. It is
-	// empty if the ranks of the group share a machine.
+	// Machines holds the known host names of these ranks, by world rank. It is empty if the ranks
+	// of the group share a machine.
 	Machines map[int]string `json:",omitempty"`
-	// Activity describes what ranks were doing, by world rank, as far as it is known.
+	// Activity describes the known activities of ranks, by world rank.
 	Activity map[int]string
 	// Members lists the world ranks of the group in group order; empty if it is the world.
 	Members []int
@@ -131,18 +131,18 @@ func (e *AbsentError) As(target any) bool {
 	return ok
 }
 
-// RankLostError reports that ranks are lost. The process of a lost rank or the connection to it has
-// ended, or the rank has closed symmem.
+// RankLostError reports that ranks are lost: their processes or the connections to them have ended,
+// or they have closed symmem.
 type RankLostError struct {
 	// Ranks lists the lost world ranks.
 	Ranks []int
-	// Machines holds the host names of these ranks, by world rank, as far as they are known. It is
-	// empty if the ranks of the group share a machine.
+	// Machines holds the known host names of these ranks, by world rank. It is empty if the ranks
+	// of the group share a machine.
 	Machines map[int]string `json:",omitempty"`
-	// Doing describes what this rank was doing when it noticed.
+	// Doing describes the call in which this rank detected the loss.
 	Doing string
-	// Members lists the world ranks of the group in group order. It is empty if the call was not in a
-	// group.
+	// Members lists the world ranks of the group in group order. It is empty if the call was not in
+	// a group.
 	Members []int
 	// Left reports whether all lost ranks have closed symmem. Their processes may still run.
 	Left bool
@@ -160,12 +160,12 @@ func (e *RankLostError) Error() string {
 // PeerError reports that this rank's wait ended because other ranks of the group had failed. It
 // matches ErrFault. The ranks exchange the causes on LaneFault.
 type PeerError struct {
-	// Doing describes what this rank was doing when it noticed.
+	// Doing describes the call in which this rank detected the failure.
 	Doing string
-	// Ranks lists the world ranks that had failed by then. It is empty if they are not known.
+	// Ranks lists the world ranks that had failed by then, if known.
 	Ranks []int
-	// Aborted reports whether one of these ranks has aborted the group. The error then also matches
-	// ErrAborted.
+	// Aborted reports whether one of these ranks has aborted the group. If so, the error also
+	// matches ErrAborted.
 	Aborted bool
 	// Members lists the world ranks of the group in group order.
 	Members []int
@@ -187,8 +187,8 @@ func (e *PeerError) Is(target error) bool {
 	return target == ErrFault || target == ErrAborted && e.Aborted
 }
 
-// Fault adds the group's owner to the failure of a communicator. The owner identifies the group in
-// a stream's error. The text of a Fault is that of the failure.
+// Fault adds the group's owner, which identifies the group in a stream's error, to the failure of a
+// communicator. The text of a Fault is that of the failure.
 type Fault struct {
 	Owner any // GroupConfig.Owner
 	Err   error
@@ -205,9 +205,9 @@ func (e *Fault) Unwrap() error { return e.Err }
 type MismatchError struct {
 	// Number counts the group's calls, or the messages from one rank to the other, from 1.
 	Number uint64
-	// Launch reports that Number counts the launches of the group's kernels instead of its calls.
-	// Calls captured by another library have no number. The numbers of old calls are no longer
-	// recorded.
+	// Launch reports that Number counts the launches of the group's kernels instead of its calls,
+	// because calls captured by another library have no number, or because the numbers of old calls
+	// are no longer recorded.
 	Launch bool
 	// Call is this rank's call.
 	Call *Call
@@ -245,7 +245,7 @@ func (e *MismatchError) Error() string {
 type DeadlockError struct {
 	// Doing describes the call of this rank.
 	Doing string
-	// Elsewhere describes what the other ranks are doing, by world rank.
+	// Elsewhere describes the activities of the other ranks, by world rank.
 	Elsewhere map[int]string
 	// Members lists the world ranks of the group in group order.
 	Members []int
@@ -282,7 +282,7 @@ func (e *PriorError) Unwrap() error { return e.Cause }
 
 // OutOfMemoryError reports that the device has no memory for a segment.
 type OutOfMemoryError struct {
-	// Requested holds the size of the segment in bytes.
+	// Requested is the size of the segment in bytes.
 	Requested int64
 	// Cause is the system's error.
 	Cause error
@@ -298,7 +298,6 @@ func (e *OutOfMemoryError) Is(target error) bool { return target == ErrOutOfMemo
 // Unwrap returns the system's error.
 func (e *OutOfMemoryError) Unwrap() error { return e.Cause }
 
-// outOfMemory is the type of ErrOutOfMemory.
 type outOfMemory struct{}
 
 func (outOfMemory) Error() string { return "out of memory" }

@@ -83,7 +83,7 @@ func (r JoinList) AbsentError(waited time.Duration, awaited []int, err error) er
 	if len(absent) == 0 && len(awaited) > 0 {
 		awaited = r.Blockers(awaited)
 	}
-	return AbsentError("meeting the ranks of group "+r.Group.Name(), r.addMachines(), waited, absent,
+	return AbsentError("joining group "+r.Group.Name(), r.addMachines(), waited, absent,
 		awaited, err)
 }
 
@@ -160,7 +160,7 @@ func (r JoinList) WarnLate(late driver.Late, awaited func() []int) (stop func())
 	}
 	early := driver.Late{After: late.After / 2, Warn: func(driver.LateWarning) {}}
 	warning := driver.LateWarning{
-		Group: r.Group.Name(), Doing: "meeting the ranks of group " + r.Group.Name(),
+		Group: r.Group.Name(), Doing: "joining group " + r.Group.Name(),
 		Members: r.Group.Ranks,
 	}
 	stopEarly := WarnLate(early, warning, find)

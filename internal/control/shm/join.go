@@ -148,7 +148,7 @@ func (j *joinState) connectPeers(ctx context.Context) error {
 	return nil
 }
 
-func (j *joinState) doing() string { return "meeting the ranks of group " + j.g.cfg.Name() }
+func (j *joinState) doing() string { return "joining group " + j.g.cfg.Name() }
 
 // mapRegion maps the control region, which group rank 0 creates and exports until withdraw is
 // called. The other ranks fetch it from group rank 0.

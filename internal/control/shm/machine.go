@@ -42,7 +42,7 @@ type Machine struct {
 func Open(ctx context.Context, cfg driver.Config) (*Machine, error) {
 	m := &Machine{cfg: cfg}
 	if err := m.publishAddress(ctx); err != nil {
-		return nil, errors.Join(fmt.Errorf("meeting the ranks of this machine: %w", err), m.Close())
+		return nil, errors.Join(fmt.Errorf("connecting to the ranks of this machine: %w", err), m.Close())
 	}
 	return m, nil
 }

@@ -76,7 +76,7 @@ func (m *Machine) SameMachine(ctx context.Context, ranks []int) (bool, error) {
 	for _, rank := range ranks {
 		value, err := m.cfg.Store.Get(ctx, rankKey(rank))
 		if err != nil && errors.Is(context.Cause(ctx), context.DeadlineExceeded) {
-			return false, control.AbsentError("meeting the ranks of a group", driver.GroupConfig{},
+			return false, control.AbsentError("joining a group", driver.GroupConfig{},
 				m.cfg.Timeout, control.Absent(m.cfg.Store, ranks, rankKey), []int{rank}, err)
 		}
 		if err != nil {

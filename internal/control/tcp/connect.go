@@ -124,7 +124,7 @@ func (j *joiner) decodeFailure(value []byte) *peerError {
 			"%s", control.Printable(string(value)))}
 	}
 	all[r] = report
-	return &peerError{cmp.Or(control.DecodeFailures(j.cfg.Group.Ranks, all, "meeting the ranks"),
+	return &peerError{cmp.Or(control.DecodeFailures(j.cfg.Group.Ranks, all, "joining the group"),
 		fmt.Errorf("rank %d could not join", j.cfg.Group.Ranks[r]))}
 }
 
@@ -158,7 +158,7 @@ func (j *joiner) joinError(ctx context.Context, err error) error {
 func (j *joiner) lost(rank int, how string) error {
 	return &driver.RankLostError{
 		Ranks: []int{rank}, Members: j.cfg.Group.Ranks,
-		Doing: "meeting the ranks of group " + j.cfg.Group.Name() + " (" + how + ")",
+		Doing: "joining group " + j.cfg.Group.Name() + " (" + how + ")",
 	}
 }
 
