@@ -2,25 +2,23 @@ package driver
 
 import "context"
 
-// AdoptedStream represents a stream that belongs to another library, its owner. The owner may
-// capture the stream at any time. On GPUs, the owner can wait for the stream without calling
-// symmem. Communicator.Launch therefore returns the error of a refused call at once, even while the
-// stream has other work. If a call fails after Launch, the next Launch or Synchronize returns the
-// error.
+// AdoptedStream is a stream of another library, its owner, which may capture it at any time. On
+// GPUs, the owner can wait for the stream without calling symmem. Communicator.Launch therefore
+// returns the error of a refused call at once, even while the stream has other work. If a call
+// fails after Launch, the next Launch or Synchronize returns the error.
 type AdoptedStream interface {
 	Stream
 	// Captured reports whether the owner or symmem is capturing the stream. During a capture, only
-	// Recorder.Record adds work to the stream. Events recorded then mark the work that symmem queued
-	// before the capture, and Synchronize returns ErrCapturing. Captured may be called during any
-	// capture.
+	// Recorder.Record adds work to the stream. Events recorded then mark the work that symmem
+	// queued before the capture, and Synchronize returns ErrCapturing. Captured may be called
+	// during any capture.
 	Captured() (bool, error)
-	// Drop closes a stream. It does not use the stream's handle, because the owner may already have
-	// destroyed the stream. It waits for the work that symmem queued on the stream.
+	// Drop closes a stream without using the stream's handle, because the owner may already have
+	// destroyed it. It waits for the work that symmem queued on the stream.
 	Drop() error
 }
 
-// AdoptedCommunicator represents a communicator of another library. symmem registers memory with
-// it.
+// AdoptedCommunicator is a communicator of another library, with which symmem registers memory.
 //
 // Its methods must be called one at a time, and not during a collective of the owner.
 type AdoptedCommunicator interface {
@@ -31,8 +29,8 @@ type AdoptedCommunicator interface {
 	// Exchange sends payload, of at most MaxPayload bytes, to every rank of the communicator and
 	// returns the payloads of all ranks. It is collective.
 	Exchange(ctx context.Context, payload []byte) ([][]byte, error)
-	// Register makes a window of a segment. It is collective, and all ranks must register segments in
-	// the same order. If the context ends or the library fails, the communicator becomes unusable. Its
-	// owner must then destroy it.
+	// Register makes a window of a segment. It is collective, and all ranks must register segments
+	// in the same order. If the context ends or the library fails, the communicator becomes
+	// unusable, and its owner must destroy it.
 	Register(ctx context.Context, segment Segment) (Window, error)
 }

@@ -8,25 +8,25 @@ import (
 	"symmem/internal/reduce"
 )
 
-// Plan represents a prepared call of one communicator. It is immutable, can be launched any number
-// of times, and is valid as long as its windows are.
+// Plan is a prepared call of one communicator. It is immutable, can be launched any number of
+// times, and is valid as long as its windows are.
 type Plan interface {
 	// Prepared returns the call, which must not be changed.
 	Prepared() *Call
 }
 
-// Offer represents a call that a communicator has resolved. It computes the details of each path
-// only once: Take reuses the choices of Refusal. Only one goroutine may use an Offer.
+// Offer is a call that a communicator has resolved. It computes the details of each path only once:
+// Take reuses the choices of Refusal. An Offer is not safe for concurrent use.
 type Offer interface {
-	// Refusal returns nil if the call can use a path, otherwise an error that matches ErrUnsupported.
-	// The result depends only on the operation, type, reduction, count, presence of windows, and
-	// alignment of the offsets in the windows. All ranks that make the same call therefore get the
-	// same result. For PathWindow, Refusal assumes that the call names windows. A path is refused if
-	// its result would differ from the bits that the group's Formula prescribes.
+	// Refusal returns nil if the call can use a path, and otherwise an error that matches
+	// ErrUnsupported. The result depends only on the operation, type, reduction, count, presence of
+	// windows, and alignment of the offsets in the windows, so all ranks that make the same call
+	// get the same result. For PathWindow, Refusal assumes that the call names windows. A path is
+	// refused if its result would differ from the bits that the group's Formula prescribes.
 	Refusal(path Path) error
-	// Take returns a plan for a path that does not refuse the call. The plan's call has the given
-	// digest. Take is called once, and the Offer must not be used afterwards. It returns ErrOutOfRange
-	// if the path is PathWindow and a buffer is outside the group's windows.
+	// Take returns a plan for a path that does not refuse the call, with the given digest. It is
+	// called once, and the Offer must not be used afterwards. It returns ErrOutOfRange if the path
+	// is PathWindow and a buffer is outside the group's windows.
 	Take(path Path, digest uint64) (Plan, error)
 }
 
@@ -39,52 +39,52 @@ func Prepare(c Communicator, call Call) (Plan, error) {
 	return offer.Take(call.Path, call.Digest)
 }
 
-// Call describes one collective or one end of a message.
+// Call is one collective or one end of a message.
 type Call struct {
 	// Operation, DataType and ReduceOp select the operation. Operations that do not reduce ignore
 	// ReduceOp.
 	Operation Operation
 	DataType  DataType
 	ReduceOp  ReduceOp
-	// Factor is the factor of PremulSum, which must be finite, not 0, and equal on all ranks. It is 0
-	// for other reductions. A rank that needs a factor different from other ranks' must multiply its
-	// input before the call.
+	// Factor is the factor of PremulSum, which must be finite, not 0, and equal on all ranks. It is
+	// 0 for other reductions. A rank that needs a different factor must multiply its input before
+	// the call.
 	Factor float64
 	// Path selects how the call runs. Offer.Take sets it.
 	Path Path
 	// Digest covers everything that must be equal on all ranks. Offer.Take sets it.
 	Digest uint64
-	// Root holds a group rank: the operation's root, or the peer of Send and Recv. For Recv it may be
+	// Root is a group rank: the operation's root, or the peer of Send and Recv. For Recv it may be
 	// AnySource.
 	Root int
 	// Tag distinguishes messages between the same two ranks. Tags range from 0 to MaxTag. The k-th
 	// Send with a tag from one rank to another matches the k-th Recv with that tag. Each rank counts
 	// its calls on all streams in order.
 	Tag int
-	// Count holds the number of elements. It must not be negative. It is 0 for AllToAllV. For
+	// Count is the number of elements. It must not be negative. It is 0 for AllToAllV. For
 	// AllGatherV and ReduceScatterV it is this rank's count.
 	Count int64
 	// Splits holds the counts and offsets of AllToAllV, AllGatherV and ReduceScatterV; nil for other
 	// operations.
 	Splits *Splits
 	// Arrived, if set, is called with the sender's group rank when a Recv has received its message.
-	// The stream's later work waits for Arrived, so it must return soon. It must not call the
+	// It must return soon, because the stream's later work waits for it. It must not call the
 	// backend. A panic in it fails the group.
 	Arrived func(source int) `json:"-"`
-	// Send and Recv hold the addresses of this rank's buffers. They may be equal or overlap as NCCL
+	// Send and Recv are the addresses of this rank's buffers. They may be equal or overlap as NCCL
 	// defines in-place calls.
 	Send, Recv uintptr
-	// SendWindow and RecvWindow are the windows that contain the buffers. Both are nil if a buffer is
-	// outside all windows, and in plans of PathPlain. An AllToAllV may set SendWindow alone, and only
-	// on some ranks. Peers then read the send buffer directly.
+	// SendWindow and RecvWindow are the windows that contain the buffers. Both are nil if a buffer
+	// is outside all windows, and in plans of PathPlain. An AllToAllV may set SendWindow alone, and
+	// only on some ranks. Peers then read the send buffer directly.
 	SendWindow, RecvWindow Window `json:"-"`
 	// Norm holds the additional arguments of AllReduceRMSNorm; nil for other operations.
 	Norm *Norm `json:"-"`
-	// List describes all calls of a list, in the call that stands for it; see ListOf.
+	// List describes all calls of a list, in the call that stands for the list; see ListOf.
 	List string
 	// Recorded holds the call's position in a capture; see RecordedAs.
 	Recorded Recorded
-	// Keep holds what must stay reachable while the call is queued, such as a Go slice.
+	// Keep keeps an object, such as a Go slice, reachable while the call is queued.
 	Keep any `json:"-"`
 }
 
@@ -107,7 +107,7 @@ func (c *Call) Spans(ranks, rank int) (send, recv int64) {
 	return send, recv
 }
 
-// elements returns the number of elements of a buffer on a rank. For BySplits it returns 0.
+// elements returns the number of elements of a buffer on a rank, or 0 for BySplits.
 func (c *Call) elements(e Extent, ranks, rank int) int64 {
 	if e == AllPartsOfRoot && rank != c.Root {
 		return 0
@@ -136,7 +136,7 @@ func (c *Call) InPlace(rank int) bool {
 }
 
 // ComparesFloats reports whether the call computes the minimum or maximum of floats. The result is
-// NaN if any rank's element is NaN. NCCL ignores a NaN if another rank has a number.
+// NaN if any rank's element is NaN, whereas NCCL ignores a NaN if another rank has a number.
 func (c *Call) ComparesFloats() bool {
 	return c.Operation.Reduces() && c.ReduceOp.Selects() && c.DataType.Float()
 }
@@ -155,8 +155,8 @@ func (c *Call) FactorBits() uint64 {
 	}
 }
 
-// SetPath sets the path and the digest. It removes the windows if the path does not use them.
-// Offer.Take calls SetPath.
+// SetPath sets the path and the digest, and removes the windows if the path does not use them.
+// Offer.Take calls it.
 func (c *Call) SetPath(path Path, digest uint64) {
 	c.Path, c.Digest = path, digest
 	if path == PathPlain && c.Operation.UsesWindows() {
@@ -172,8 +172,8 @@ func total(counts []int64) (sum uint64) {
 	return sum
 }
 
-// Describe returns a description of the call for errors, events and comparisons between ranks. It
-// omits the places of buffers and the arguments of a norm. Root is the peer of a Send or Recv.
+// Describe describes the call for errors, events and comparisons between ranks, without the places
+// of buffers and the arguments of a norm. Root is the peer of a Send or Recv.
 func (c *Call) Describe() event.Call {
 	op := c.Operation
 	d := event.Call{

@@ -8,17 +8,16 @@ import (
 const (
 	// sampleEvery is the interval between timed calls, in calls. It must be a power of two.
 	sampleEvery = 128
-	// alwaysTimed is the size in bytes from which every call is timed: reading the time twice costs
+	// alwaysTimed is the size in bytes from which every call is timed. Reading the time twice costs
 	// less than a hundredth of such a call.
 	alwaysTimed = 1 << 20
 	// recentSamples is the number of samples over which the recent values are averaged.
 	recentSamples = 16
 )
 
-// Clock counts calls of one kind and measures the time of some of them: of the first, of every
-// 128th, and of each call of at least 1 MiB. Calls report to it through a [Meter]. A Clock takes no
-// lock and is safe for concurrent use. Simultaneous samples may overwrite each other's recent
-// values.
+// Clock counts calls of one kind and measures the time of some of them: the first, every 128th, and
+// each call of at least 1 MiB. Calls report to it through a [Meter]. A Clock has no lock and is
+// safe for concurrent use. Simultaneous samples may overwrite each other's recent values.
 type Clock struct {
 	calls, bytes atomic.Uint64
 	samples      atomic.Uint64
@@ -40,7 +39,7 @@ type Meter struct {
 // Meter returns a Meter for calls of the given size in bytes.
 func (c *Clock) Meter(bytes int64) Meter { return Meter{clock: c, bytes: bytes, sums: true} }
 
-// MeterWithoutSum returns a Meter that leaves ClockReading.Bytes alone, which is faster.
+// MeterWithoutSum returns a faster Meter, which does not add to ClockReading.Bytes.
 func (c *Clock) MeterWithoutSum(bytes int64) Meter { return Meter{clock: c, bytes: bytes} }
 
 // Count counts a call that is not timed.
@@ -110,7 +109,7 @@ type ClockReading struct {
 	RecentBytes int64
 }
 
-// Read returns the current values. Calls in progress may be part of some values only.
+// Read returns the current values. Calls in progress may be part of only some values.
 func (c *Clock) Read() ClockReading {
 	return ClockReading{
 		Calls: c.calls.Load(), Bytes: c.bytes.Load(), Samples: c.samples.Load(),

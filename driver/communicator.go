@@ -10,27 +10,27 @@ import (
 
 // GroupConfig describes a group to connect.
 type GroupConfig struct {
-	// ID identifies the group. It is the same on all its ranks and never used for another group.
+	// ID identifies the group. All its ranks use the same ID, and no other group uses it.
 	ID string
 	// Ranks lists the world ranks of the group in group order.
 	Ranks []int
-	// Rank holds this rank's index in Ranks.
+	// Rank is this rank's index in Ranks.
 	Rank int
 	// Check makes the communicator compare every call's Digest across ranks before the call's
-	// result is used. It can be changed later by SetCheck.
+	// result is used. SetCheck can change it later.
 	Check bool
 	// Strict requires each message to be sent and received after the same number of collectives.
-	// Otherwise the group fails with a MessageError. If calls are compared,
-	// each collective also compares how many messages the ranks have sent and received. Strict is the
-	// same on every rank.
+	// Otherwise the group fails with a MessageError. If calls are compared, each collective also
+	// compares the numbers of messages that the ranks have sent and received. Strict is the same on
+	// every rank.
 	Strict bool
 	// Formula selects the order of additions in every reduction of the group, on every path.
 	Formula Formula
-	// Timeout limits each wait for a peer for which no other deadline is set. If Timeout is nil,
-	// Config.Timeout applies.
+	// Timeout limits each wait for a peer that has no other deadline. If it is nil, Config.Timeout
+	// applies.
 	Timeout *Limit
-	// Machines holds the host name of each rank in group order, for errors. An unknown name is empty.
-	// Machines is nil if the ranks share a machine.
+	// Machines holds each rank's host name in group order, or "" if unknown, for errors. Machines
+	// is nil if the ranks share a machine.
 	Machines []string
 	// Owner identifies the group in its Faults. If it is nil, errors are not wrapped.
 	Owner any
@@ -44,8 +44,8 @@ func (g GroupConfig) WithTimeout(fallback time.Duration) GroupConfig {
 	return g
 }
 
-// Fault wraps err, a fault of the group, in a Fault with the group's owner. It returns err
-// unchanged if err already has this owner.
+// Fault wraps err, a fault of the group, in a Fault with the group's owner. An error that already
+// has this owner is returned unchanged.
 func (g GroupConfig) Fault(err error) error {
 	var f *Fault
 	if err == nil || g.Owner == nil || errors.As(err, &f) && f.Owner == g.Owner {
@@ -54,7 +54,7 @@ func (g GroupConfig) Fault(err error) error {
 	return &Fault{Owner: g.Owner, Err: err}
 }
 
-// Name returns the group's id for error texts, without the leading slashes and space. These only
+// Name returns the group's id for error texts, without the leading slashes and space, which only
 // distinguish groups made by Split from groups made by Join.
 func (g GroupConfig) Name() string { return strings.TrimPrefix(strings.TrimLeft(g.ID, "/"), " ") }
 
@@ -67,8 +67,8 @@ func (g GroupConfig) World(ranks []int) []int {
 	return world
 }
 
-// MachinesOf returns the host names of world ranks of the group, by world rank, as far as they are
-// known. It returns nil if the ranks of the group share a machine.
+// MachinesOf returns the known host names of world ranks of the group, by world rank. It returns
+// nil if the ranks of the group share a machine.
 func (g GroupConfig) MachinesOf(world []int) map[int]string {
 	var machines map[int]string
 	for _, rank := range world {
@@ -98,15 +98,16 @@ type Lane int
 
 // The lanes of a communicator.
 const (
-	// LaneControl carries agreements that the caller waits for.
+	// LaneControl carries agreements for which the caller waits.
 	LaneControl Lane = iota
-	// LaneBackground carries agreements that no call waits for.
+	// LaneBackground carries agreements for which no call waits.
 	LaneBackground
-	// LaneCalls carries data that calls compare in addition to their digests, in the order of calls.
+	// LaneCalls carries data that calls compare in addition to their digests, in the order of
+	// calls.
 	LaneCalls
 	// LaneFault carries reports about the cause of a failure. An exchange on it fails the
-	// communicator. All waits on the communicator then end with ErrFault, on every rank. Absent ranks
-	// do not block the exchange.
+	// communicator, so all its waits end with ErrFault, on every rank. Absent ranks do not block
+	// the exchange.
 	LaneFault
 	// Lanes is the number of lanes.
 	Lanes
@@ -119,11 +120,11 @@ const (
 // Collective calls of one communicator must be made in the same order on every rank.
 type Communicator interface {
 	// Exchange sends payload to every rank and returns the payloads of all ranks, by group rank. On
-	// LaneFault, the entries of ranks that are late or lost are nil. On other lanes, Exchange returns
-	// a TimeoutError for late ranks, a RankLostError for lost ranks, and ErrFault if a peer has
-	// failed. A failed exchange on LaneControl fails the communicator, even if its context was
-	// cancelled. A failed exchange on LaneBackground only makes that lane unusable. Payloads have at
-	// most MaxPayload bytes. There must be only one call at a time on each lane.
+	// LaneFault, the entries of ranks that are late or lost are nil. On other lanes, Exchange
+	// returns a TimeoutError for late ranks, a RankLostError for lost ranks, and ErrFault if a peer
+	// has failed. A failed exchange on LaneControl fails the communicator, even if its context was
+	// cancelled. A failed exchange on LaneBackground only makes that lane unusable. Payloads have
+	// at most MaxPayload bytes. There must be only one call at a time on each lane.
 	Exchange(ctx context.Context, lane Lane, payload []byte) ([][]byte, error)
 	Decisions
 	// Register makes a window over a segment. It is collective. key identifies the segment on every
@@ -141,42 +142,41 @@ type Communicator interface {
 	// buffers. A backend does not check these again.
 	Offer(call Call) Offer
 	// Launch queues a prepared collective on a stream. It returns the call's error if the work was
-	// done at once. Otherwise Synchronize returns the error, but see AdoptedStream.
+	// done at once. Otherwise Synchronize returns the error (but see AdoptedStream).
 	Launch(stream Stream, plan Plan) error
 	// Launched returns the number of launched calls by path, including those replayed by graphs.
 	Launched() [Paths]uint64
 	// SetCheck enables or disables the comparison of calls. It takes effect in the order of calls.
 	SetCheck(on bool)
-	// Failed returns a channel that is closed when the communicator fails. Cause then returns this
-	// rank's reason.
+	// Failed returns a channel that is closed when the communicator fails, for the reason that
+	// Cause returns.
 	Failed() <-chan struct{}
-	// Cause returns the first fault that this rank detected, or nil. The fault is a Fault with the
-	// group's owner. If a stream fails because of the fault, the stream's error is a Fault with the
-	// same owner.
+	// Cause returns the first fault that this rank detected, or nil. It is a Fault with the group's
+	// owner. A stream that fails because of it has an error with the same owner.
 	Cause() error
-	// CheckPeers fails the communicator if a peer has failed or is lost. Otherwise a rank would notice
-	// this only in its next call. CheckPeers does not wait.
+	// CheckPeers fails the communicator if a peer has failed or is lost, which this rank would
+	// otherwise detect only in its next call. CheckPeers does not wait.
 	CheckPeers()
-	// Abort fails the communicator for all its ranks. Waits on this rank end with the given cause, or
-	// ErrAborted if it is nil; waits on other ranks end with ErrFault.
+	// Abort fails the communicator for all its ranks. Waits on this rank end with the given cause,
+	// or ErrAborted if it is nil. Waits on other ranks end with ErrFault.
 	Abort(cause error)
-	// Close cancels this rank's queued collectives, waits for the running one, and leaves the group.
-	// It also ends windows that are still registered; deregistering one later has no effect. Close
-	// does not wait for other ranks.
+	// Close cancels this rank's queued collectives, waits for the running one, and leaves the
+	// group. It also ends windows that are still registered; deregistering one later has no effect.
+	// Close does not wait for other ranks.
 	Close() error
 }
 
 // Decisions lets the ranks of a failed group agree on one cause, however late each of them is.
 type Decisions interface {
-	// Decide proposes the encoded cause of the group's failure and returns the decided one. The first
-	// proposal of any rank becomes the decision, which never changes and outlives its rank. With a nil
-	// proposal, Decide only returns the decision, or nil if there is none. If the decision cannot be
-	// stored or read, Decide returns the proposal. A proposal has at most MaxPayload bytes. Decide
-	// does not wait for other ranks.
+	// Decide proposes the encoded cause of the group's failure and returns the decided one. The
+	// first proposal of any rank becomes the decision, which never changes and outlives its rank.
+	// With a nil proposal, Decide only returns the decision, or nil if there is none. If the
+	// decision cannot be stored or read, Decide returns the proposal. A proposal has at most
+	// MaxPayload bytes. Decide does not wait for other ranks.
 	Decide(proposal []byte) (decision []byte)
-	// Departed lists the world ranks that report nothing more. The processes of lost ranks, or the
-	// connections to them, have ended before the ranks left or aborted the group. Departed does not
-	// wait.
+	// Departed returns the world ranks from which no more reports will arrive: lost ranks, whose
+	// processes or connections ended before they left or aborted the group, and ranks that left. It
+	// does not wait.
 	Departed() (lost, left []int)
 }
 
@@ -185,13 +185,13 @@ const MaxPayload = 1 << 20
 
 // SegmentKey identifies a segment on all ranks.
 type SegmentKey struct {
-	// Pool holds the pool's number. The ranks of the pool's domain have agreed on the number.
+	// Pool is the pool's number, on which the ranks of the pool's domain have agreed.
 	Pool uint64
-	// Ordinal holds the segment's number in its pool. A pool never reuses a number.
+	// Ordinal is the segment's number in its pool. A pool never reuses a number.
 	Ordinal uint32
 }
 
-// Window represents the registration of a segment with a communicator.
+// Window is the registration of a segment with a communicator.
 type Window interface {
 	// Deregister ends the registration on this rank.
 	//

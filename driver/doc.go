@@ -7,7 +7,7 @@
 // by comparing ledgers; a backend only transports the comparison and reports the result.
 //
 // Callers check calls with Call.Validate, and make sure that the windows of a call contain its
-// buffers, before they pass the call to a backend. A backend does not repeat these checks. It
+// buffers, before they pass the call to a backend, which does not repeat these checks. A backend
 // reports calls that it does not support (see Offer).
 //
 // All backends treat misplaced buffers in the same way. A rank computes a peer's address from the

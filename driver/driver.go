@@ -7,7 +7,7 @@ import (
 
 // Backend opens devices. It is stateless.
 type Backend interface {
-	// Name returns the word that selects the backend, such as "host".
+	// Name returns the name that selects the backend, such as "host".
 	Name() string
 	// Open opens the device of this rank.
 	//
@@ -18,26 +18,26 @@ type Backend interface {
 
 // Config specifies the rank that uses a device and how ranks find each other.
 type Config struct {
-	// Rank holds this rank's number. Size holds the number of ranks in the world.
+	// Rank is this rank's number. Size is the number of ranks in the world.
 	Rank, Size int
-	// LocalRank holds this rank's number among the ranks of its machine.
+	// LocalRank is this rank's number among the ranks of its machine.
 	LocalRank int
-	// Device holds the ordinal of the device to open, plus 1. Ordinals count the devices that are
+	// Device is the ordinal of the device to open, plus 1. Ordinals count the devices that are
 	// visible to the process. If Device is 0, LocalRank selects the device.
 	Device int
-	// Store is shared by all ranks. They use it to connect, never on a hot path.
+	// Store is shared by all ranks, which use it to connect, never on a hot path.
 	Store Store
 	// Timeout limits waits for peers that have no other deadline. It is positive.
 	Timeout time.Duration
 	// Late configures warnings about late ranks. A warning does not end the wait.
 	Late Late
-	// Scatter, if not 0, is the seed for scattered segment addresses, as a GPU driver may choose them.
-	// Otherwise segments lie one after another. Scattering exposes code that depends on the order of
-	// segments. A backend without a window path may ignore Scatter.
+	// Scatter, if not 0, is the seed for scattered segment addresses, as a GPU driver may choose
+	// them. Otherwise segments follow one another. Scattering exposes code that depends on the
+	// order of segments. A backend without a window path may ignore Scatter.
 	Scatter uint64
 	// Interrupted, if set, is polled during long waits for peers, on the waiting goroutine and
-	// possibly with a stream's lock held. If it returns an error, which must wrap ErrInterrupted, the
-	// wait ends and its group fails. Interrupted must be fast and safe to call at any time.
+	// possibly with a stream's lock held. If it returns an error, which must wrap ErrInterrupted,
+	// the wait ends and its group fails. It must be fast and safe to call at any time.
 	Interrupted func() error
 }
 
@@ -47,10 +47,10 @@ type Store interface {
 	Set(ctx context.Context, key string, value []byte) error
 	// Get returns a value. It waits until the value has been written.
 	Get(ctx context.Context, key string) ([]byte, error)
-	// Peek returns a value if it has been written, without waiting.
+	// Peek returns a value and whether it has been written, without waiting.
 	Peek(ctx context.Context, key string) (value []byte, ok bool, err error)
-	// CompareSet stores desired if the key has not been written and expected is empty, or if the key
-	// has the value expected. It returns the resulting value.
+	// CompareSet stores desired if the key has the value expected, or if the key has not been
+	// written and expected is empty. It returns the resulting value.
 	CompareSet(ctx context.Context, key string, expected, desired []byte) ([]byte, error)
 	// ServedBy returns the world rank that serves the store, or -1 if it is not known.
 	ServedBy() int
@@ -60,11 +60,11 @@ type Store interface {
 type Info struct {
 	// Backend and Name describe the device to users.
 	Backend, Name string
-	// Granularity holds the unit of segment sizes in bytes. It is a power of two.
+	// Granularity is the unit of segment sizes in bytes, a power of two.
 	Granularity int64
 	// Addressable reports whether the processor can read and write device memory directly.
 	Addressable bool
-	// CheckIsFree reports whether comparing every collective across ranks costs nothing. It does if
+	// CheckIsFree reports whether comparing every collective across ranks costs nothing, because
 	// the digests fit into words that ranks exchange anyway.
 	CheckIsFree bool
 }
@@ -88,7 +88,7 @@ type Device interface {
 	Close() error
 }
 
-// Arena represents a reserved range of addresses.
+// Arena is a reserved range of addresses.
 type Arena interface {
 	// Address returns the first address of the range.
 	Address() uintptr
@@ -97,8 +97,9 @@ type Arena interface {
 	//
 	// Preconditions: offset and bytes are multiples of Granularity; the range is free.
 	Map(offset, bytes int64) (Segment, error)
-	// Keep releases as many addresses as it can after the first bytes. Nothing may be mapped there.
-	// After Keep, the device may be closed before the arena is closed and its segments are unmapped.
+	// Keep releases as many addresses as possible after the first bytes, where nothing may be
+	// mapped. After Keep, the device may be closed before the arena is closed and its segments are
+	// unmapped.
 	Keep(bytes int64) error
 	// Close releases the addresses.
 	//
@@ -106,14 +107,14 @@ type Arena interface {
 	Close() error
 }
 
-// Segment represents a physical allocation, which is mapped as a whole.
+// Segment is a physical allocation that is mapped as a whole.
 type Segment interface {
 	// Address returns the address at which the segment is mapped on this rank.
 	Address() uintptr
 	// Bytes returns the segment's size.
 	Bytes() int64
-	// Keep ends the peers' access to the segment, which must have no windows. It releases all
-	// resources except the memory. The memory stays mapped until Unmap.
+	// Keep ends the peers' access to the segment, which must have no windows, and releases all
+	// resources except the memory, which stays mapped until Unmap.
 	Keep() error
 	// Unmap releases the memory.
 	//
@@ -131,12 +132,12 @@ type Event interface {
 	Synchronize(ctx context.Context) error
 }
 
-// Stream represents an ordered, asynchronous queue of work. Methods return when the work is queued;
-// a method of an idle stream may do the work before it returns.
+// Stream is an ordered, asynchronous queue of work. Methods return when the work is queued. On an
+// idle stream, a method may do the work before it returns.
 //
-// The first error of its work fails a stream. The failure ends when Synchronize has returned the
-// error. A failed stream accepts work and drops it. Events recorded on it are reached and carry the
-// error. A dropped collective or message fails its communicator with a PriorError.
+// A stream fails with the first error of its work, until Synchronize has returned the error. A
+// failed stream accepts work and drops it. Events recorded on it are reached and carry the error. A
+// dropped collective or message fails its communicator with a PriorError.
 type Stream interface {
 	// Copy copies bytes between device addresses.
 	Copy(dst, src uintptr, bytes int64) error
@@ -144,23 +145,23 @@ type Stream interface {
 	Fill(dst uintptr, value byte, bytes int64) error
 	// Host runs a function on the host in stream order. The function must not call symmem.
 	Host(work func()) error
-	// Record records an event after all work queued so far. A closed stream still records events
-	// while its work is running. Without work it returns ErrClosed.
+	// Record records an event after all work queued so far. A closed stream records events while
+	// its work is running, and then returns ErrClosed.
 	Record(Event) error
 	// Wait makes later work wait for the point that the event marks now. If the work before that
-	// point has failed, this stream fails with the same error. The wait has no deadline, since it is
-	// for this rank's own work.
+	// point has failed, this stream fails with the same error. The wait has no deadline, because it
+	// is for this rank's own work.
 	Wait(Event) error
-	// WaitOnly waits as Wait does, but does not fail if the earlier work has failed. It is for work
-	// that does not use the results of the earlier work, such as work on reused memory.
+	// WaitOnly is like Wait, but does not fail if the earlier work has failed. It is for work that
+	// does not use the results of the earlier work, such as work on reused memory.
 	WaitOnly(Event) error
 	// Fail queues a failure of the stream with an error that the caller has already received.
-	// Synchronize returns the error once more, and Close does not return it.
+	// Synchronize returns the error once more, but Close does not.
 	Fail(cause error)
 	// Synchronize waits until the stream is idle. It returns the first error of its work, once.
 	Synchronize(ctx context.Context) error
 	// BeginCapture starts to record this stream's work instead of running it. A Wait during the
-	// capture waits for the point that the event marks at that time. It does not add the event's
+	// capture waits for the point that the event marks at that time, and does not add the event's
 	// stream to the capture.
 	BeginCapture() error
 	// EndCapture ends the capture and returns the recorded work.
@@ -172,7 +173,7 @@ type Stream interface {
 	Close() error
 }
 
-// Graph represents recorded work that can be run repeatedly.
+// Graph is recorded work that can be run repeatedly.
 type Graph interface {
 	// Launch queues the work on a stream.
 	Launch(Stream) error

@@ -6,8 +6,8 @@ import (
 	"strings"
 )
 
-// Formula selects the order in which a group's reductions combine the ranks' elements. It
-// determines every bit of the result.
+// Formula selects the order in which a group's reductions combine the ranks' elements, and thus
+// every bit of the result.
 type Formula uint8
 
 // The formulas. All ranks of a group use the same formula.

@@ -16,13 +16,13 @@ func Guard(name string, f func()) error {
 }
 
 // PanicError returns the error for a panic in a user's function, with the panic's value and stack.
-// The deferred function that recovers the value must call it. name identifies the function.
+// It must be called in the deferred function that recovers the value. name identifies the function.
 func PanicError(name string, value any) error {
 	return fmt.Errorf("%s panicked: %v\n\n%s", name, value, debug.Stack())
 }
 
-// GuardHere calls a user's function on the caller's goroutine, then calls done with the result
-// that Guard would return. It is for callers that have started a goroutine for the function. If the
+// GuardHere calls a user's function on the caller's goroutine, and then done with the result that
+// Guard would return. It is for callers that have started a goroutine for the function. If the
 // function calls runtime.Goexit, the goroutine exits after done.
 func GuardHere(name string, f func(), done func(error)) {
 	err := fmt.Errorf("%s called runtime.Goexit", name)

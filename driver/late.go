@@ -8,7 +8,7 @@ import (
 
 // LateWarning reports that live ranks keep this rank waiting. The wait continues.
 type LateWarning struct {
-	// Group holds the group's name. It is empty while the group is being created.
+	// Group is the group's name. It is empty while the group is being created.
 	Group string
 	// Doing describes the wait of this rank, such as "AllReduce 12 of group world".
 	Doing string
@@ -16,10 +16,10 @@ type LateWarning struct {
 	Waited time.Duration
 	// Ranks lists the world ranks that have not arrived.
 	Ranks []int
-	// Machines holds the host names of these ranks, by world rank, as far as they are known. It is
-	// empty if the ranks of the group share a machine.
+	// Machines holds the known host names of these ranks, by world rank. It is empty if the ranks
+	// of the group share a machine.
 	Machines map[int]string
-	// Activity describes what these ranks are doing, by world rank, as far as it is known.
+	// Activity describes the known activities of these ranks, by world rank.
 	Activity map[int]string
 	// Members lists the world ranks of the group in group order. It is empty if they are not known.
 	Members []int
@@ -37,18 +37,17 @@ func (w *LateWarning) String() string {
 
 // Late configures warnings about late ranks. The zero value disables them.
 type Late struct {
-	// After holds the duration of a wait before its first warning. Later warnings follow every
+	// After is the duration of a wait before its first warning. Later warnings follow every
 	// 2*After. 0 disables warnings.
 	After time.Duration
-	// Warn is called with each warning. It may be called concurrently from any goroutine. It must
-	// return soon and not call symmem.
+	// Warn is called with each warning, concurrently from any goroutine. It must return soon and
+	// not call symmem.
 	Warn func(LateWarning)
 }
 
-// Next returns the time until a wait's next warning. It returns 0 if the warning is due, and a
-// negative value if there is none. waited is the time that the wait has lasted. since is the time
-// since the group's last warning, or negative if there was none. Next ignores warnings from before
-// the wait.
+// Next returns the time until a wait's next warning, 0 if the warning is due, and a negative value
+// if there is none. waited is the time that the wait has lasted. since is the time since the
+// group's last warning, or negative if there was none. Next ignores warnings from before the wait.
 func (l Late) Next(waited, since time.Duration) time.Duration {
 	switch {
 	case l.After <= 0 || l.Warn == nil:

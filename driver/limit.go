@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// Limit holds a duration that can change at any time. A wait uses the value at its beginning. A
-// Limit is safe for concurrent use.
+// Limit is a duration that can change at any time. A wait uses the value at its beginning. A Limit
+// is safe for concurrent use.
 type Limit struct{ duration atomic.Int64 }
 
 // NewLimit returns a Limit with a value.

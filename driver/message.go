@@ -10,11 +10,10 @@ import (
 // AnySource as the Root of a Recv selects the first message with the tag from any rank.
 const AnySource = -1
 
-// MessageFault names the kind of mismatch in a MessageError.
+// MessageFault is the kind of mismatch in a MessageError.
 type MessageFault string
 
-// The kinds of mismatch in a MessageError. Each determines the meaning of MessageEnds.Sent and
-// MessageEnds.Received.
+// The kinds of mismatch. Each determines the meaning of MessageEnds.Sent and Received.
 const (
 	// MessagesUnmatched: a Send has no Recv, or a Recv has no Send. Sent and Received count the calls.
 	MessagesUnmatched MessageFault = "unmatched"
@@ -37,7 +36,7 @@ const (
 type MessageError struct {
 	// Fault names the kind of mismatch.
 	Fault MessageFault
-	// Group is the id of the group.
+	// Group is the group's id.
 	Group string
 	// Number is the number, from 1, of the collective that detected the mismatch. It is 0 if no
 	// collective did.
@@ -51,7 +50,7 @@ type MessageEnds struct {
 	// From and To are world ranks. From is AnySource if a Recv with AnySource has received no message.
 	From int `json:"from"`
 	To   int `json:"to"`
-	// Tag holds the messages' tag.
+	// Tag is the messages' tag.
 	Tag int `json:"tag"`
 	// Number counts the pair's messages with this tag, from 1. It is 0 if the ends stand for all of
 	// them.
@@ -90,7 +89,6 @@ func (e *MessageError) Error() string {
 	return b.String()
 }
 
-// describe returns a description of the mismatch between the two ends.
 func (m MessageEnds) describe(fault MessageFault) string {
 	from := fmt.Sprintf("rank %d of the world", m.From)
 	if m.From == AnySource {

@@ -3,18 +3,19 @@ package driver
 // Norm holds the arguments of AllReduceRMSNorm in addition to those of a Call. The operation adds
 // the sum of all ranks' input rows to the residual, and every rank stores the new residual. It then
 // divides each row of the new residual by the row's root mean square and multiplies it by the
-// weights. The last result is the output.
+// weights, which gives the output.
 //
 // The Call has Count Rows*Hidden, DataType BFloat16, ReduceOp Sum and Path PathDirect. Send is the
-// input and Recv the output; they may be the same memory. Both must lie in windows if the rows do
+// input and Recv the output; they may be the same memory. Both must be in windows if the rows do
 // not fit into exchange memory, because the all-reduce then reads the peers' buffers. One kernel
-// all-reduces into Recv, and a second adds the residual and normalizes; a single fused kernel was
-// slower. The second kernel writes nothing on a rank whose all-reduce has failed.
+// all-reduces into Recv, and a second one adds the residual and normalizes; a single fused kernel
+// was slower. The second kernel writes nothing on a rank whose all-reduce has failed.
+//
 // Residual (Rows*Hidden elements) and Weight (Hidden elements) must not overlap other buffers. All
 // addresses are multiples of NormAlign.
 type Norm struct {
-	// Rows is the number of rows. Hidden is the number of elements in each row. Hidden is a multiple
-	// of NormUnit.
+	// Rows is the number of rows. Hidden is the number of elements in each row, a multiple of
+	// NormUnit.
 	Rows, Hidden int64
 	// Epsilon is added to the mean of the squares. It is finite and not negative.
 	Epsilon float32
@@ -67,5 +68,5 @@ func (n *Norm) validate(c *Call) error {
 	return nil
 }
 
-// maxEpsilon limits Epsilon. No model uses a larger value.
+// maxEpsilon limits Epsilon, and is larger than any value in use.
 const maxEpsilon = 1

@@ -7,8 +7,8 @@ type Operation uint8
 
 // The collective operations. Their values are the numbers in symmem.h: insert a new operation
 // before AllReduceRMSNorm and add its row to operationTraits. Counts are in elements, as in NCCL.
-// For AllGather and ReduceScatter, a count covers one rank's part. For AllToAll, it covers one
-// peer's part.
+// For AllGather and ReduceScatter, a count covers one rank's part, and for AllToAll one peer's
+// part.
 const (
 	AllReduce Operation = iota
 	AllGather
@@ -19,7 +19,7 @@ const (
 	Send
 	Recv
 	Barrier
-	// AllToAllV generalizes AllToAll to a count for each pair of ranks: see Splits.
+	// AllToAllV generalizes AllToAll to a count for each pair of ranks; see Splits.
 	AllToAllV
 	// AllGatherV generalizes AllGather to a count for each rank. Call.Splits has the same receive
 	// counts on every rank.
@@ -31,8 +31,8 @@ const (
 	Gather
 	// Scatter sends a part of the root's buffer to each rank. The other ranks need no send buffer.
 	Scatter
-	// AllReduceRMSNorm runs AllReduce, residual and norm in one call: see Norm. Only GPUs support it,
-	// and symmem.h has a function for it instead of a number.
+	// AllReduceRMSNorm runs AllReduce, residual and norm in one call; see Norm. Only GPUs support
+	// it, and symmem.h has a function for it instead of a number.
 	AllReduceRMSNorm
 	// Operations counts the operations.
 	Operations = iota
@@ -60,7 +60,7 @@ type traits struct {
 	name string
 	// send and recv are the extents of the buffers.
 	send, recv Extent
-	// reduces is set if Call.ReduceOp applies. rooted is set if Call.Root is the root. pair is set if
+	// reduces is set if Call.ReduceOp applies, rooted if Call.Root is the root, and pair if
 	// Call.Root is the peer.
 	reduces, rooted, pair bool
 	// windows reports whether the call registers its buffers and uses their windows.
@@ -162,8 +162,7 @@ func (o Operation) Together() bool { return o.traits().together }
 // Numbered reports whether symmem.h and Python have a number for the operation.
 func (o Operation) Numbered() bool { return o < AllReduceRMSNorm }
 
-// Note describes restrictions on the use of the operation's number in symmem.h. It returns "" if
-// there are none.
+// Note describes restrictions on the use of the operation's number in symmem.h, or returns "".
 func (o Operation) Note() string { return o.traits().note }
 
 // HasSplits reports whether a call has Splits.
@@ -173,7 +172,7 @@ func (o Operation) HasSplits() bool {
 }
 
 // Uneven reports whether Splits divides one buffer into parts that all ranks share, as opposed to
-// the parts that two ranks exchange in an AllToAllV. The counts are then the same on every rank.
+// the parts that two ranks exchange in an AllToAllV. If so, the counts are the same on every rank.
 func (o Operation) Uneven() bool {
 	send, recv := o.Extents()
 	return (send == BySplits) != (recv == BySplits)
@@ -189,8 +188,8 @@ func (o Operation) HasInPlace() bool {
 	return send == OnePart && recv != NoPart || recv == OnePart && send != NoPart
 }
 
-// Parts returns the number of parts in a buffer of a group with the given number of ranks, on the
-// root if the operation has one. Each part has Call.Count elements. For BySplits, Parts returns 0.
+// Parts returns the number of parts, each of Call.Count elements, in a buffer of a group with the
+// given number of ranks, on the root if the operation has one. For BySplits it returns 0.
 func (e Extent) Parts(ranks int) int64 {
 	switch e {
 	case OnePart:

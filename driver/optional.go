@@ -37,7 +37,7 @@ type Availability interface {
 
 // RankLimit is implemented by a Backend that limits the number of ranks on a machine.
 type RankLimit interface {
-	// LocalRanks returns how many ranks this machine can run, or 0 if there is no limit.
+	// LocalRanks returns the number of ranks that this machine can run, or 0 if there is no limit.
 	LocalRanks() (int, error)
 }
 
@@ -55,8 +55,8 @@ type Versioned interface {
 
 // Native is implemented by a Stream or a Communicator that wraps an object of another library.
 type Native interface {
-	// Handle returns the object, a CUstream or an ncclComm_t. It returns 0 if there is none or the
-	// value is closed.
+	// Handle returns the object, a CUstream or an ncclComm_t, or 0 if there is none or it is
+	// closed.
 	Handle() uintptr
 }
 
@@ -67,29 +67,29 @@ type Adopter interface {
 	// also a cudaStream_t. Handle 0 is CUDA's default stream. The owner must not destroy the stream
 	// before the result is closed. Closing the result does not affect the owner's stream.
 	AdoptStream(handle uintptr) (AdoptedStream, error)
-	// AdoptCommunicator adopts another library's communicator. The handle is an ncclComm_t of the same
-	// copy of NCCL.
+	// AdoptCommunicator adopts another library's communicator. The handle is an ncclComm_t of the
+	// same copy of NCCL.
 	AdoptCommunicator(handle uintptr) (AdoptedCommunicator, error)
 }
 
 // Recorder is implemented by a Communicator that can add collectives to captures of adopted
 // streams.
 type Recorder interface {
-	// Record adds a prepared collective to the capture that the stream's owner has begun. If calls are
-	// compared, the collective is compared once. The owner does not report replays of its graph, so
-	// replays are not compared or counted. Everything that the call uses, including windows and
-	// segments, stays mapped until the graph and its executables are destroyed. If it is freed or
-	// closed earlier, it stays mapped, but later replays end without a result.
+	// Record adds a prepared collective to the capture that the stream's owner has begun. If calls
+	// are compared, the collective is compared once. The owner does not report replays of its
+	// graph, so replays are not compared or counted. Everything that the call uses, including
+	// windows and segments, stays mapped until the graph and its executables are destroyed. If it
+	// is freed or closed earlier, it stays mapped, but later replays end without a result.
 	Record(stream Stream, plan Plan) error
 }
 
 // InlineLauncher is implemented by a Communicator that can run a call on the thread that waits for
-// it.
+// the call.
 type InlineLauncher interface {
-	// LaunchInline is like Launch, for a caller that calls Synchronize of the same stream next. If the
-	// call has to wait for peers, Synchronize runs it on its own thread, and no other thread has to be
-	// woken up. That part of Synchronize ignores the context: the group's timeout and
-	// Config.Interrupted limit it.
+	// LaunchInline is like Launch, for a caller that calls Synchronize of the same stream next. If
+	// the call has to wait for peers, Synchronize runs it on its own thread, so that no other
+	// thread has to be woken up. That part of Synchronize ignores the context: the group's timeout
+	// and Config.Interrupted limit it.
 	LaunchInline(stream Stream, plan Plan) error
 }
 
@@ -114,44 +114,43 @@ type TwoLevels interface {
 
 // MessageCounts is implemented by a Communicator that counts the messages of its rank.
 type MessageCounts interface {
-	// MessagesBefore lists how many messages this rank had sent and received when it called a
-	// collective. collective is the number, from 1, of a collective that is not done yet. The list
-	// has an entry for each pair of ranks and tag. It contains only this rank's ends.
+	// MessagesBefore lists the numbers of messages that this rank had sent and received when it
+	// called a collective. collective is the number, from 1, of a collective that is not done yet.
+	// The list has an entry for each pair of ranks and tag, with only this rank's ends.
 	MessagesBefore(collective uint64) []MessageEnds
 }
 
 // Remarker is implemented by an Offer that can describe how its call runs on a path.
 type Remarker interface {
-	// Remark returns a remark on how the call runs on a path that does not refuse it. The remark may
-	// be empty.
+	// Remark returns a remark, possibly empty, on how the call runs on a path that does not refuse
+	// it.
 	Remark(path Path) string
 }
 
-// EndObserver is implemented by a Communicator that notices the end of its ranks' processes.
+// EndObserver is implemented by a Communicator that detects the end of its ranks' processes.
 type EndObserver interface {
 	// EndedRanks lists the world ranks whose processes have ended before they left the group. It does
 	// not wait.
 	EndedRanks() []int
 }
 
-// Inspector is implemented by a Communicator that can describe what ranks wait for.
+// Inspector is implemented by a Communicator that can describe the waits of ranks.
 type Inspector interface {
-	// Inspect describes the waits of this rank and the activity of the others. It does not wait.
+	// Inspect describes this rank's waits and the other ranks' activities. It does not wait.
 	Inspect() Inspection
 }
 
 // Inspection describes the ranks of a group at a point in time.
 type Inspection struct {
-	// Waits describes this rank's waits for other ranks, oldest first. A wait that has only polled so
-	// far, for a few milliseconds, may be missing.
+	// Waits describes this rank's waits for other ranks, oldest first. A wait that has so far only
+	// polled, for a few milliseconds, may be missing.
 	Waits []LateWarning
-	// Activity describes what the other ranks of the group are doing, by world rank, as far as this
-	// rank knows.
+	// Activity describes the known activities of the group's other ranks, by world rank.
 	Activity map[int]string
 }
 
-// Timed is implemented by a Plan whose runs the backend can time. A run begins when the collective
-// has its turn and includes the wait for other ranks.
+// Timed is implemented by a Plan whose runs the backend can time. A run begins when it is the
+// collective's turn, and includes the wait for other ranks.
 type Timed interface {
 	// SetMeter makes the backend report runs to a Meter, except replays of graphs. It must be called
 	// before the plan is launched.
@@ -161,6 +160,6 @@ type Timed interface {
 // Chooser is implemented by a Store through which ranks can choose a value together.
 type Chooser interface {
 	// CompareSet replaces the value of a key if it equals expected, where an absent value equals an
-	// empty one. It returns the value that the key then has.
+	// empty one. It returns the key's resulting value.
 	CompareSet(ctx context.Context, key string, expected, desired []byte) ([]byte, error)
 }

@@ -20,8 +20,8 @@ func Spans(numbers []int) string { return ranklist.Spans(numbers) }
 // NumberedAsWorld returns true for it, RanksOf formats the ranks as Ranks does.
 func RanksOf(world, members []int) string { return ranklist.RanksOf(world, members) }
 
-// RanksOn formats ranks as RanksOf does, and adds the machines that they run on, such as "ranks 4-7
-// on node-b" and "ranks 4-6 (4-5 on node-b, 6 on node-c)". machines holds host names by world rank.
+// RanksOn formats ranks as RanksOf does, and adds their machines, such as "ranks 4-7 on node-b" and
+// "ranks 4-6 (4-5 on node-b, 6 on node-c)". machines holds host names by world rank.
 func RanksOn(world, members []int, machines map[int]string) string {
 	return ranklist.RanksOn(world, members, machines)
 }
@@ -32,7 +32,6 @@ func Plural[N int | int64 | uint64](n N, noun string) string { return ranklist.P
 // NumberedAsWorld reports whether every rank has the same number in a group as in the world.
 func NumberedAsWorld(members []int) bool { return ranklist.NumberedAsWorld(members) }
 
-// writeActivity appends the activities of ranks.
 func writeActivity(b *strings.Builder, activity map[int]string, members []int) {
 	world := "world "
 	if NumberedAsWorld(members) {

@@ -2,16 +2,15 @@ package driver
 
 import "fmt"
 
-// Recorded holds a call's position in a capture. The zero value means that the call was not
-// captured.
+// Recorded is a call's position in a capture. The zero value means that the call was not captured.
 type Recorded struct {
-	// Capture is the number of the capture among the captures that contain calls of the group. Call is
-	// the number of the call among the group's calls in this capture. Both numbers start at 1 and are
-	// equal on all ranks.
+	// Capture is the number of the capture among those with calls of the group. Call is the number
+	// of the call among the group's calls in this capture. Both numbers start at 1 and are equal on
+	// all ranks.
 	Capture, Call uint64
 }
 
-// String describes the position. It returns an empty string for a call that was not captured.
+// String describes the position. It is empty for a call that was not captured.
 func (r Recorded) String() string {
 	if r == (Recorded{}) {
 		return ""
@@ -20,15 +19,15 @@ func (r Recorded) String() string {
 }
 
 // RecordedAs returns a copy of the call with a position in a capture. The copy's Digest covers the
-// position. Ranks therefore detect it if they replay different captures, or if some of them make
-// the call outside a capture.
+// position, so that ranks detect it if they replay different captures, or if some of them make the
+// call outside a capture.
 func (c Call) RecordedAs(position Recorded) Call {
 	c.Recorded = position
 	c.Digest = mix(mix(c.Digest^mix(position.Capture)) + position.Call)
 	return c
 }
 
-// mix is a bijection. Each bit of its result depends on all bits of x.
+// mix is a bijection in which each bit of the result depends on all bits of x.
 func mix(x uint64) uint64 {
 	x += 0x9e3779b97f4a7c15
 	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9

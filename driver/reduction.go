@@ -9,9 +9,9 @@ import (
 
 //go:generate go run ./gen
 
-// ReduceOp selects how a reduction combines the elements of all ranks. Ranks are combined in
-// group order, so every rank and every run gets the same bits. Float16 and BFloat16 accumulate in
-// float32 and are rounded once.
+// ReduceOp selects how a reduction combines the elements of all ranks. Ranks are combined in group
+// order, so every rank and every run gets the same bits. Float16 and BFloat16 accumulate in float32
+// and are rounded once.
 type ReduceOp uint8
 
 // The reductions. Their values are the numbers in symmem.h: append a new reduction and add its row
@@ -103,8 +103,8 @@ func (op ReduceOp) row() *reduction {
 	return &noReduction
 }
 
-// Code represents a number in another component's enumeration. The zero value means that the
-// enumeration has no such entry. It therefore differs from the Code of number 0.
+// Code is a number in another component's enumeration. The zero value means that the enumeration
+// has no such entry, so it differs from the Code of number 0.
 type Code uint8
 
 // code returns the Code of a number.
@@ -119,7 +119,7 @@ func (op ReduceOp) String() string { return op.row().name }
 // Alias returns PyTorch's name of the reduction if it differs from String, otherwise "".
 func (op ReduceOp) Alias() string { return op.row().alias }
 
-// Note describes the reduction in a few words. It returns "" if the name is sufficient.
+// Note describes the reduction in a few words, or returns "" if the name is enough.
 func (op ReduceOp) Note() string { return op.row().note }
 
 // Accepts reports whether the reduction is defined for a type.

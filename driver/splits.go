@@ -11,8 +11,8 @@ type Splits struct {
 	RecvCounts, RecvOffsets []int64
 }
 
-// list returns the counts and offsets of the one buffer that AllGatherV or ReduceScatterV divides,
-// and of the send buffer for AllToAllV.
+// list returns the counts and offsets of the buffer that AllGatherV or ReduceScatterV divides, or
+// of the send buffer for AllToAllV.
 func (s *Splits) list(o Operation) (counts, offsets []int64) {
 	if o == AllGatherV {
 		return s.RecvCounts, s.RecvOffsets

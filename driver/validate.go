@@ -85,7 +85,7 @@ func usable(factor float64) bool {
 	return factor != 0 && !math.IsNaN(factor) && !math.IsInf(factor, 0)
 }
 
-// validateSplits checks the splits, and that Count is the count that they imply.
+// validateSplits checks the splits, and that they imply Count.
 func (c *Call) validateSplits(ranks, rank int) error {
 	if err := c.Splits.Validate(c.Operation, ranks); err != nil {
 		return err
@@ -96,7 +96,6 @@ func (c *Call) validateSplits(ranks, rank int) error {
 	return nil
 }
 
-// overlap reports whether two ranges of memory overlap.
 func overlap(a uintptr, aBytes int64, b uintptr, bBytes int64) bool {
 	return aBytes > 0 && bBytes > 0 && a < b+uintptr(bBytes) && b < a+uintptr(aBytes)
 }

@@ -169,7 +169,6 @@ func TestValidateAcceptsBoundaryCalls(t *testing.T) {
 	}
 }
 
-// TestEveryOperationHasTraits fails for an operation without a row in the table.
 func TestEveryOperationHasTraits(t *testing.T) {
 	for o := range Operation(Operations) {
 		if row := operationTraits[o]; row.name == "" || len(row.paths) == 0 {

@@ -9,9 +9,9 @@ import (
 	"symmem/internal/reduce"
 )
 
-// Reduce returns the result of a reduction of the ranks' inputs. The inputs have the same length
-// and are in group order. A single rank gets its own input, unless it is multiplied by a factor.
-// Elements have native byte order.
+// Reduce returns the result of a reduction of the ranks' inputs, which have the same length and are
+// in group order. A single rank gets its own input, unless it is multiplied by a factor. Elements
+// have native byte order.
 func Reduce(f driver.Formula, op driver.ReduceOp, t driver.DataType, inputs [][]byte) []byte {
 	if len(inputs) == 1 && !op.Scales() {
 		return bytes.Clone(inputs[0])
@@ -48,7 +48,7 @@ func Reduce(f driver.Formula, op driver.ReduceOp, t driver.DataType, inputs [][]
 // canonical is the NaN of all float32 results. Rounding it gives the NaN of a 16-bit type.
 var canonical = math.Float32frombits(0x7FFFFFFF)
 
-// reduceElements reduces elements of a type that Go supports. It replaces NaNs by nan.
+// reduceElements reduces elements of a type that Go supports, and replaces NaNs with nan.
 func reduceElements[T reduce.Number](
 	f driver.Formula, op driver.ReduceOp, inputs [][]byte, nan T,
 ) []byte {
@@ -83,7 +83,6 @@ func reduceHalves(
 	return out
 }
 
-// views returns copies of the inputs as slices of elements.
 func views[T any](inputs [][]byte) [][]T {
 	var all [][]T
 	for _, in := range inputs {

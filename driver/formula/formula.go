@@ -12,7 +12,7 @@ import (
 )
 
 // combine combines one element of each rank, in group order. round is applied to every partial
-// result of a tree. It rounds to the element type, or returns its argument if partial results are
+// result of a tree: it rounds to the element type, or returns its argument if partial results are
 // not rounded.
 func combine[T reduce.Number](f driver.Formula, op driver.ReduceOp, x []T, round func(T) T) T {
 	if half := len(x) / 2; half > 0 && (f == driver.Tree || f == driver.RoundedTree) {
@@ -40,7 +40,7 @@ func Factor(op driver.ReduceOp) float64 {
 	return 0
 }
 
-// scaled multiplies an element by the factor of a reduction, if it has one.
+// scaled multiplies an element by the reduction's factor, if any.
 func scaled[T reduce.Number](op driver.ReduceOp, x T) T {
 	if op.Scales() {
 		return x * T(Factor(op))
@@ -63,7 +63,7 @@ func result[T reduce.Number](
 }
 
 // average divides a sum by the number of ranks. If the sum is not finite, average computes it again
-// from elements scaled by a power of two. Scaled sums of finite elements do not overflow.
+// from elements scaled by a power of two, whose sum does not overflow if they are finite.
 func average[T reduce.Number](f driver.Formula, x []T, sum T, round func(T) T) T {
 	n := T(len(x))
 	if !math.IsNaN(float64(sum)) && !math.IsInf(float64(sum), 0) {

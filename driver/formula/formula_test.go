@@ -129,7 +129,7 @@ func TestAveragesDoNotOverflow(t *testing.T) {
 	}
 }
 
-// TestAverageOfLargestNumbersIsFinite averages the largest elements. Rounding is monotonic, so
+// TestAverageOfLargestNumbersIsFinite averages the largest elements. Because rounding is monotonic,
 // averages of other finite elements are finite, too.
 func TestAverageOfLargestNumbersIsFinite(t *testing.T) {
 	for dt, largest := range map[driver.DataType]uint64{
@@ -156,7 +156,6 @@ func formulas(ranks int) []driver.Formula {
 	return []driver.Formula{driver.RankOrder, driver.Tree, driver.RoundedTree}
 }
 
-// TestHostKernelsComputeFormula compares the host backend's kernels with the formulas.
 func TestHostKernelsComputeFormula(t *testing.T) {
 	const count = 5003
 	for _, dt := range reduce.DataTypes() {
@@ -216,7 +215,6 @@ func pointers(buffers [][]byte) (all []unsafe.Pointer) {
 	return all
 }
 
-// kernel reduces inputs by the host backend's kernels.
 func kernel(op driver.ReduceOp, dt driver.DataType, inputs [][]byte) []byte {
 	out := make([]byte, len(inputs[0]))
 	srcs := pointers(inputs)
@@ -232,7 +230,6 @@ func kernel(op driver.ReduceOp, dt driver.DataType, inputs [][]byte) []byte {
 	return out
 }
 
-// shareOfDifferences returns the share of elements that differ.
 func shareOfDifferences(a, b []byte, dt driver.DataType) float64 {
 	size, n := dt.Size(), 0
 	for i := 0; i < len(a); i += size {

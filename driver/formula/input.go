@@ -51,14 +51,14 @@ func Specials(t driver.DataType, rank int, count int64) []byte {
 	return out
 }
 
-// smallExponent holds, by type, how many powers of two the remaining ranks' values are smaller than
-// x. Adding such a small value to x loses bits.
+// smallExponent holds, by type, the number of powers of two by which the remaining ranks' values
+// are smaller than x, so that adding one to x loses bits.
 var smallExponent = map[driver.DataType]int{
 	driver.Float64: 20, driver.Float32: 10, driver.Float16: 18, driver.BFloat16: 20,
 }
 
-// cancelingValue returns a rank's value for an element at which two ranks cancel. draw selects the
-// two ranks and the magnitude. It must be equal on all ranks.
+// cancelingValue returns a rank's value for an element at which two ranks cancel. draw, which must
+// be equal on all ranks, selects the two ranks and the magnitude.
 func cancelingValue(t driver.DataType, draw uint64, normal float64, rank, ranks int) float64 {
 	big := math.Ldexp(1+float64(draw>>40)/(1<<24), int(draw%6)+8)
 	plus := int(draw >> 8 % uint64(ranks))

@@ -30,7 +30,7 @@ var templates = template.Must(template.New("").Funcs(template.FuncMap{
 	},
 }).ParseFS(sources, "*.tmpl"))
 
-// header is the path of the C interface. Only two of its enumerations are generated.
+// header is the path of the C interface, of which only two enumerations are generated.
 const header = "cmd/libsymmem/symmem.h"
 
 // files maps each generated file to its template.
@@ -43,7 +43,8 @@ var files = map[string]string{
 
 // term describes a reduction or an operation in all languages that name it.
 type term struct {
-	// Go names the constant in package driver, and Name the term in C (in capitals) and Python.
+	// Go is the constant's name in package driver, and Name the term's in C (in capitals) and
+	// Python.
 	Go, Name string
 	// Alias is PyTorch's name, if it differs. Note describes restrictions of the term.
 	Alias, Note string
@@ -111,12 +112,10 @@ func load(folder string) (*terms, error) {
 	return &data, err
 }
 
-// snake converts a name such as AllToAllV to all_to_all_v.
 func snake(name string) string {
 	return strings.ToLower(regexp.MustCompile(`([a-z]|All)([A-Z])`).ReplaceAllString(name, "${1}_$2"))
 }
 
-// constant holds the name and the doc comment of a constant.
 type constant struct{ name, doc string }
 
 // constants returns the constants that precede the constant last in its block.

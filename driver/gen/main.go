@@ -17,7 +17,6 @@ func main() {
 	}
 }
 
-// write generates all files and writes them below the module's root.
 func write(root string) error {
 	all, err := generate(root)
 	if err != nil {
