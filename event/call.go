@@ -7,17 +7,17 @@ import (
 	"strconv"
 )
 
-// maxCallName bounds the length of each name in an encoded Call, in bytes.
+// maxCallName limits the length of each name in an encoded Call, in bytes.
 const maxCallName = 32
 
 // Call describes a call of a collective, Send or Recv by everything that must be the same on all
-// ranks. A field that may differ between ranks, such as the place of a buffer on the plain path, is
-// zero. A Call that an Event refers to does not change.
+// ranks. Fields that may differ between ranks, such as the place of a buffer on the plain path, are
+// zero. A Call to which an Event refers does not change.
 type Call struct {
-	// Operation, Path, DataType and ReduceOp are names of at most 32 bytes. DataType and ReduceOp are
-	// empty if the operation has none.
+	// Operation, Path, DataType and ReduceOp are names of at most 32 bytes. DataType and ReduceOp
+	// are empty if the operation has none.
 	Operation, Path, DataType, ReduceOp string
-	// Root is the group rank of the root or of a message's peer, or -1 if the operation has neither.
+	// Root is the group rank of the root or of a message's peer, or -1 if there is neither.
 	Root int
 	// Count is the number of elements. For parts of different sizes, it is the sum of Counts.
 	Count uint64
@@ -31,7 +31,7 @@ type Call struct {
 	SendPool, RecvPool       uint64
 	SendSegment, RecvSegment int32
 	SendOffset, RecvOffset   int64
-	// Ticket is the number of the call in the group, counted from 1, or 0 if it is unknown.
+	// Ticket is the number of the call in the group, counted from 1, or 0 if unknown.
 	Ticket uint64
 	// Capture is the number of the capture that contains the call. CaptureCall is the number of the
 	// call in that capture. Both count from 1, and are 0 outside captures.
@@ -144,7 +144,7 @@ func CountsText(counts []int64) string {
 	return string(text)
 }
 
-// maxText bounds the lengths of Call.Counts and Call.List in an encoded Call, in bytes.
+// maxText limits the lengths of Call.Counts and Call.List in an encoded Call, in bytes.
 const maxText = 1024
 
 // DecodeCall decodes the output of [AppendCall]. b must contain exactly one call. Errors wrap

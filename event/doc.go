@@ -3,16 +3,16 @@
 //
 // # Design
 //
-// One type describes all actions. A report, an agreement between ranks and a trace then describe
+// One type describes all actions, so that a report, an agreement between ranks and a trace describe
 // the same action in the same words:
 //
 //   - The pools' histories (internal/ledger) store placement events in a packed form and compute
 //     their digest from the same words. A history returns them as Events again.
 //   - Agreements between ranks exchange placement events and calls of collectives in the encodings
 //     of [Append] and [AppendCall]. The digest that ranks compare with a call covers its encoding.
-//   - [Event.AppendText] prints events for error messages, reports and traces.
+//   - [Event.AppendText] formats events for error messages, reports and traces.
 //
-// An Event is a flat value. Kind determines which fields apply; the others are zero. Its strings
+// An Event is a flat value. Kind determines the fields that apply; the others are zero. Its strings
 // are interned or constant, and Call points to the description that a group keeps with the prepared
 // call, so recording an event allocates nothing. The exception is a fault, whose text is formatted.
 // The strings and the Call never change, so a consumer may keep a copy of the Event.
@@ -29,9 +29,9 @@
 //
 // OnEvent may therefore call symmem, or wait for another goroutine that does. OnEvent may itself
 // cause an event in the pool or group whose event it is handling. That event is delivered after
-// OnEvent has returned. OnEvent must not wait for Close of a pool or of the Runtime. Close waits
-// for calls that use the pool, which may include the call that is delivering the event. Close then
-// returns a TimeoutError.
+// OnEvent has returned. OnEvent must not wait for Close of a pool or of the Runtime: Close waits
+// for calls that use the pool, which may include the call that is delivering the event, and would
+// return a TimeoutError.
 //
 // If OnEvent panics, the panic is logged with its stack, and delivery continues with the next
 // event. If OnEvent calls runtime.Goexit, the next call on the pool or group delivers the remaining

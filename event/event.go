@@ -1,19 +1,17 @@
 package event
 
-// Event describes one thing that a rank did. Kind determines which fields apply; the others are
-// zero.
+// Event describes one action of a rank. Kind determines the fields that apply; the others are zero.
 type Event struct {
 	// Number orders the events of a pool or a group. For a pool it is the position in the history,
-	// counted from 0; an event outside the history has the number of the history's next event.
+	// counted from 0. An event outside the history has the number of the history's next event.
 	Number uint64
-	// Group is the id of the group. For an event of a pool, Group is the id of the pool's domain.
-	// If the pool has no domain, Group is empty.
+	// Group is the id of the group or, for an event of a pool, that of the pool's domain, if any.
 	Group string
 	// Pool is the id of the pool. If the pool has no domain, Pool counts the rank's pools without a
 	// domain.
 	Pool uint64
-	// Site is the location that caused the event, as file:line, if call sites are recorded. Ranks do
-	// not compare it, because they may reach the same state from different lines.
+	// Site is the location that caused the event, as file:line, if call sites are recorded. Ranks
+	// do not compare it, because they may reach the same state from different lines.
 	Site string
 
 	// Offset is the distance in bytes from the start of the segment.
@@ -22,9 +20,9 @@ type Event struct {
 	Size int64
 	// Requested is the number of bytes that the caller requested.
 	Requested int64
-	// Stream is the number of the stream that the event concerns.
+	// Stream is the number of the event's stream.
 	Stream uint32
-	// Segment is the ordinal of the segment, or -1 if the event concerns none.
+	// Segment is the ordinal of the event's segment, or -1.
 	Segment int32
 
 	// Call describes the call of a collective.
@@ -41,12 +39,12 @@ type Event struct {
 	// Collectives counts the collectives that the rank has launched since its previous step.
 	Collectives uint64
 
-	// Rank is the world rank on which the event happened.
+	// Rank is the world rank of the event.
 	Rank int32
 	Kind Kind
 }
 
-// Same reports whether e and o describe the same event on two ranks: they differ at most in Rank
+// Same reports whether e and o describe the same event on two ranks, which differ at most in Rank
 // and Site.
 func (e Event) Same(o Event) bool {
 	if (e.Call == nil) != (o.Call == nil) || e.Call != nil && *e.Call != *o.Call {
@@ -63,7 +61,7 @@ func (e *Event) SameFree(o *Event) bool {
 		e.Offset == o.Offset && e.Size == o.Size
 }
 
-// SameRequest reports whether e and o are equal requests, whatever their results.
+// SameRequest reports whether e and o are equal requests, even if their results differ.
 func (e *Event) SameRequest(o *Event) bool {
 	return e.Kind == o.Kind && e.Stream == o.Stream &&
 		e.Requested == o.Requested && e.Size == o.Size

@@ -33,8 +33,8 @@ const (
 
 // The other kinds of events of a pool. Ranks do not compare them.
 const (
-	// KindUse reports that another stream uses a block. The block's memory is not reused before
-	// that stream has finished with it.
+	// KindUse reports that another stream uses a block, whose memory is not reused before that
+	// stream has finished with it.
 	KindUse Kind = iota + kindsInHistory
 	// KindRelease reports that a segment was unmapped.
 	KindRelease
@@ -105,7 +105,7 @@ var kindNames = [kindEnd]string{
 	KindFault:      "fault",
 }
 
-// String returns the name of k as reports print it.
+// String returns the name of k in reports.
 func (k Kind) String() string {
 	if k == 0 || k >= kindEnd {
 		return fmt.Sprintf("kind %d", uint8(k))
@@ -119,7 +119,6 @@ func (k Kind) InHistory() bool { return k > 0 && k < kindsInHistory }
 // OfGroup reports whether events of kind k belong to a group rather than a pool.
 func (k Kind) OfGroup() bool { return k >= kindsOfPools && k < kindEnd }
 
-// places reports whether an event of kind k assigns a place rather than refers to one.
 func (k Kind) places() bool {
 	return k == KindSegment || k == KindAlloc || k == KindReserve
 }

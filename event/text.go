@@ -39,7 +39,6 @@ func (e Event) AppendText(dst []byte) ([]byte, error) {
 	return e.appendGroup(e.appendPlacement(dst), " with"), nil
 }
 
-// appendGroup appends the group of a registration or a scope.
 func (e *Event) appendGroup(dst []byte, preposition string) []byte {
 	if e.Name == "" {
 		return dst
@@ -47,7 +46,7 @@ func (e *Event) appendGroup(dst []byte, preposition string) []byte {
 	return append(append(append(dst, preposition...), " group "...), e.Name...)
 }
 
-// appendValue appends the rank's value, after the name of the value if it has one.
+// appendValue appends the rank's value, after the value's name if it has one.
 func (e *Event) appendValue(dst []byte) []byte {
 	if e.Kind == KindStep {
 		if e.Name != "" {
@@ -93,7 +92,7 @@ func (e *Event) appendPlacement(dst []byte) []byte {
 		return strconv.AppendInt(append(dst, " of kind "...), e.Requested, 10)
 	}
 	dst = append(dst, " B ("...)
-	implied := int64(0) // a requested size that is not printed
+	implied := int64(0) // a requested size that is omitted
 	if e.Kind.places() {
 		implied = e.Size
 	}
@@ -113,7 +112,6 @@ func (e *Event) appendPlacement(dst []byte) []byte {
 	return appendPlace(append(dst, arrow...), e.Segment, e.Offset)
 }
 
-// appendPlace appends a segment and an offset in it.
 func appendPlace(dst []byte, segment int32, offset int64) []byte {
 	dst = strconv.AppendInt(append(dst, " segment "...), int64(segment), 10)
 	dst = append(dst, " offset "...)

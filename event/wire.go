@@ -13,7 +13,7 @@ import (
 var ErrMalformed = errors.New("malformed event")
 
 const (
-	// MaxSiteBytes bounds a call site in a history and on the wire.
+	// MaxSiteBytes limits a call site in a history and on the wire.
 	MaxSiteBytes = 160
 
 	// placementBytes is the encoded size of a placement event without its site: kind, stream,
@@ -61,8 +61,8 @@ func Decode(b []byte) (Event, error) {
 }
 
 // CleanSite returns the last [MaxSiteBytes] bytes of a site, which contain the file name and the
-// line. It replaces characters that could garble a terminal, because reports print sites that other
-// ranks have sent.
+// line. It replaces characters that could garble a terminal, because reports contain sites that
+// other ranks have sent.
 func CleanSite(site string) string {
 	clean := func(r rune) rune {
 		if r == utf8.RuneError || !unicode.IsPrint(r) {
