@@ -37,14 +37,13 @@ func Repeat(history []event.Event, position int) []event.Event {
 // Stop ends the history before position.
 func Stop(history []event.Event, position int) []event.Event { return history[:position] }
 
-// Deviation describes a difference between some ranks and the others.
+// Deviation is a difference between some ranks and the others.
 type Deviation struct {
 	// Ranks lists the deviating ranks, which share one ledger.
 	Ranks []int
 	// Position is the index in the history at which they deviate.
 	Position int
-	// Change makes the deviating history.
-	Change Change
+	Change   Change
 }
 
 // Scenario describes one agreement of a cluster.
@@ -53,7 +52,7 @@ type Scenario struct {
 	Ranks int
 	// History is the common history of the ranks. It is not modified.
 	History []event.Event
-	// Deviations lists the differences. Each applies to the common history of its ranks.
+	// Deviations lists the differences. Each applies to the common history.
 	Deviations []Deviation
 	// Missing lists ranks that do not take part.
 	Missing []int
@@ -63,7 +62,6 @@ type Scenario struct {
 	Mode agreement.Mode
 }
 
-// Result holds the outcome and the cost of an agreement.
 type Result struct {
 	Ranks, Events, Rounds int
 	// Bytes is the total size of all payloads. Largest is the size of the largest payload.
@@ -144,7 +142,6 @@ func (s Scenario) ledger(events []event.Event) *ledger.Ledger {
 	return l
 }
 
-// cluster holds the state of all ranks during an agreement.
 type cluster struct {
 	machines []*agreement.Machine // nil for missing ranks
 	payloads [][]byte

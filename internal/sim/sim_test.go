@@ -2,10 +2,10 @@
 // machines as real ranks. It shows how an agreement's rounds and bytes grow with the number of
 // ranks and the length of the history.
 //
-// The package has no clock and starts no goroutines. So a run depends only on its scenario. Callers
+// The package has no clock and starts no goroutines, so a run depends only on its scenario. Callers
 // can measure the time of a run.
 //
-// Ranks with equal histories share one ledger. So 4096 ranks with histories of 100,000 events need
+// Ranks with equal histories share one ledger, so 4096 ranks with histories of 100,000 events need
 // the memory of only one history, plus one for each deviation.
 package sim
 
@@ -31,8 +31,8 @@ func run(t testing.TB, s Scenario) Result {
 	return r
 }
 
-// maxRounds returns the maximum number of rounds for a history. The votes and the events take one
-// round each. The search among events+1 outcomes takes the other rounds.
+// maxRounds returns the maximum number of rounds for a history: one each for the votes and the
+// events, and those of the search among events+1 outcomes.
 func maxRounds(events int) int {
 	n := 2
 	for remaining := events + 1; remaining > 1; remaining = (remaining + 15) / 16 {
