@@ -19,8 +19,8 @@ const (
 	defaultAddress = "localhost:28028"
 )
 
-// maxResponse limits the bytes that are read of a response. A response has about 400 bytes for each
-// rank of each communicator.
+// maxResponse limits the bytes of a response, which has about 400 bytes for each rank of each
+// communicator.
 const maxResponse = 64 << 20
 
 // Address returns the address on which NCCL listens for RAS clients.

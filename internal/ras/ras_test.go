@@ -15,8 +15,7 @@ import (
 
 func formatRanks(ranks []int) string { return "rank " + strings.Trim(fmt.Sprint(ranks), "[]") }
 
-// serve responds to the requests of one client as NCCL does. answer is the response to the last
-// request.
+// serve responds to one client as NCCL does. answer is the response to the last request.
 func serve(t *testing.T, answer string) (address string) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -97,7 +96,6 @@ func TestInvalidResponsesAreRefused(t *testing.T) {
 	}
 }
 
-// TestAskReturnsAtDeadline queries a server that never responds.
 func TestAskReturnsAtDeadline(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
