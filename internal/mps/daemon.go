@@ -18,8 +18,8 @@ import (
 )
 
 // PipeVariable names the environment variable with the folder in which a daemon listens. If that
-// folder has no daemon, CUDA does not use the service. logVariable names the environment variable
-// with the folder for the daemon's logs.
+// folder has no daemon, CUDA does not use the service. logVariable names the variable with the
+// folder for the daemon's logs.
 const (
 	PipeVariable = "CUDA_MPS_PIPE_DIRECTORY"
 	logVariable  = "CUDA_MPS_LOG_DIRECTORY"
@@ -51,13 +51,12 @@ func Find() (string, error) {
 	return path, nil
 }
 
-// Daemon represents a running daemon, which the caller of Start owns. Its methods are not safe for
-// concurrent use.
+// Daemon is a running daemon, which the caller of Start owns. It is not safe for concurrent use.
 type Daemon struct {
 	path     string   // control program
 	folder   string   // folder in which the daemon listens and writes its logs
 	env      []string // environment of the control program
-	selected bool     // true if env selects the visible GPUs
+	selected bool     // env selects the visible GPUs
 }
 
 // Start starts a daemon in a new folder, for the GPUs that the environment makes visible. ctx
@@ -82,13 +81,13 @@ func Start(ctx context.Context, env []string) (*Daemon, error) {
 		if d.process() == nil {
 			return nil, errors.Join(err, os.RemoveAll(folder))
 		}
-		return nil, errors.Join(err, d.Close()) // The daemon is running despite the error.
+		return nil, errors.Join(err, d.Close()) // the daemon is running despite the error
 	}
 	return d, nil
 }
 
-// control runs the control program once. Its outputs are files instead of pipes. The daemon
-// inherits the outputs and keeps them open, so a pipe would never reach its end.
+// control runs the control program once. Its outputs are files, because the daemon inherits them
+// and keeps them open, so a pipe would never reach its end.
 func (d *Daemon) control(ctx context.Context, input string, args ...string) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
@@ -100,9 +99,9 @@ func (d *Daemon) control(ctx context.Context, input string, args ...string) erro
 	cmd := exec.CommandContext(ctx, d.path, args...)
 	cmd.Env, cmd.Stdin = d.env, strings.NewReader(input)
 	cmd.Stdout, cmd.Stderr, cmd.WaitDelay = output, output, time.Second
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // Ctrl-C must not end the daemon.
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // Ctrl-C must not end the daemon
 	if err := cmd.Run(); err != nil && !errors.Is(err, exec.ErrWaitDelay) {
-		text, _ := os.ReadFile(output.Name()) // Without the output, the error is only less detailed.
+		text, _ := os.ReadFile(output.Name()) // without the output, the error is only less detailed
 		return fmt.Errorf("%s: %w: %s", program, err, strings.TrimSpace(string(text)))
 	}
 	return nil
