@@ -9,8 +9,8 @@ import (
 	"symmem/internal/ranked"
 )
 
-// Aside runs the backend's internal work on a separate stream. That work never waits for work of
-// callers. Methods must be called on a thread of the context.
+// Aside runs the backend's internal work on a separate stream, where it never waits for callers'
+// work. Methods must be called on a thread of the context.
 type Aside struct {
 	mu     ranked.Mutex[asideMu]
 	stream cuda.Stream // created by the first Run; guarded by mu

@@ -14,7 +14,7 @@ import (
 func TestMain(m *testing.M) { gputest.Main(m) }
 
 // TestAsideAbandonsStreamAfterTimeout checks that Run returns after its timeout. Later work must
-// run on another stream. Memory must stay mapped until the first work ends.
+// run on another stream, and memory must stay mapped until the first work ends.
 func TestAsideAbandonsStreamAfterTimeout(t *testing.T) {
 	g := gputest.Open(t)
 	err := g.Do(func() error {

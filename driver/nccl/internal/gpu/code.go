@@ -25,7 +25,7 @@ type Code struct {
 	Overlaps bool
 }
 
-// Load loads all kernels. CUDA would otherwise load each kernel at its first launch, which could
+// Load loads all kernels. Otherwise CUDA would load each kernel at its first launch, which could
 // wait for a kernel that never ends. If a kernel of the process is already stuck, Load itself could
 // wait forever, so it leaves the loading to the launches. (On an H200 with driver 580, such a
 // launch returns and the wait for it has a deadline, but CUDA does not guarantee this.)

@@ -8,10 +8,10 @@
 // afterwards.
 //
 // Stuck is a final state of the process, in which one of its GPUs runs a kernel that ends only with
-// the process. CUDA calls that may wait for the whole device are then no longer made. So memory
+// the process. CUDA calls that may wait for the whole device are then no longer made, so memory
 // stays mapped, contexts stay retained, and kernels are loaded by their first launch.
 //
-// Stream.Close waits for a limited time only, so work can outlive its stream and its group.
+// Work can outlive its stream and its group, because Stream.Close waits only for a limited time.
 // Internal work of the backend can also take longer than the wait for it. Such work is registered
 // with GPU.AddUnfinished. Until the work has ended, memory that it may use stays mapped
 // (GPU.KeepsMemory) and the context stays retained. Resources released meanwhile (GPU.FreeWhenIdle)
@@ -23,14 +23,14 @@
 // current in the same entry to C (GPU.With). A sequence of calls locks its goroutine to a thread
 // (GPU.Do). Code that runs inside Do is documented as "on a thread of the context". Both are
 // cheaper than passing work to an executor thread. If the process has adopted streams of another
-// library (GPU.Adopted), some CUDA calls on any thread would invalidate that library's captures. So
+// library (GPU.Adopted), some CUDA calls on any thread would invalidate that library's captures, so
 // each call is then made on a thread in relaxed capture mode.
 //
 // # Invariants
 //
 // A value of Pinned has one owner and a fixed address from Take to Put, and the device does not use
-// it after Put. Code loads all kernels or none. Work on the stream of Aside never waits for work of
-// callers.
+// it after Put. Code loads all kernels or none. Work on the stream of Aside never waits for
+// callers' work.
 //
 // # Lock order
 //

@@ -11,8 +11,8 @@ import (
 	"symmem/internal/ranked"
 )
 
-// GPU wraps the GPU of a rank and its primary context. It keeps the context until the last
-// reference is dropped, and must not be used afterwards.
+// GPU wraps a rank's GPU and its primary context, which it retains until the last reference is
+// dropped. It must not be used afterwards.
 type GPU struct {
 	cuda.Device
 	// CUDA makes calls on a thread of the context; see Do.
@@ -51,8 +51,7 @@ func retain(library *cuda.Driver, device cuda.Device) (*GPU, error) {
 	}, nil
 }
 
-// Borrow runs CUDA calls on a thread of a GPU's primary context. It retains the context during the
-// calls.
+// Borrow runs CUDA calls on a thread of a GPU's primary context, which it retains during the calls.
 func Borrow(library *cuda.Driver, device cuda.Device, calls func() error) error {
 	g, err := retain(library, device)
 	if err != nil {
@@ -80,8 +79,8 @@ func (g *GPU) SharesContext(other *GPU) bool { return g.context == other.context
 // Entry returns the step that makes the context current before a call to another library.
 func (g *GPU) Entry() dl.Step { return g.CUDA.Entry(g.context) }
 
-// Hold adds a reference to the context. Drop removes it. After the context has been released, Hold
-// does nothing.
+// Hold adds a reference to the context, for Drop to remove. It does nothing after the context has
+// been released.
 func (g *GPU) Hold() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -119,7 +118,7 @@ func (g *GPU) With(calls func(gpu *cuda.Driver) error) error {
 }
 
 // Do runs CUDA calls on a thread of the context. If streams of another library were adopted, the
-// thread is in relaxed capture mode during the calls. The calls then invalidate no capture of that
+// thread is in relaxed capture mode during the calls, so that they invalidate no capture of that
 // library.
 func (g *GPU) Do(calls func() error) error {
 	runtime.LockOSThread()
@@ -132,7 +131,7 @@ func (g *GPU) Do(calls func() error) error {
 		if err != nil {
 			return err
 		}
-		// This exchange cannot fail, because the first one succeeded.
+		// The second exchange cannot fail, because the first one succeeded.
 		defer func() { _, _ = g.CUDA.ThreadExchangeCaptureMode(mode) }()
 	}
 	return calls()
@@ -155,7 +154,7 @@ func (g *GPU) IsMapped(address uintptr) bool {
 // Release releases an allocation handle. The memory stays allocated while it is mapped.
 func (g *GPU) Release(handle cuda.Handle) { _ = g.CUDA.Release(handle) }
 
-// Map maps an allocation at new addresses, for this GPU only. It must be called on a thread of the
+// Map maps an allocation at new addresses, only for this GPU. It must be called on a thread of the
 // context.
 func (g *GPU) Map(handle cuda.Handle, bytes int64) (uintptr, error) {
 	address, err := g.CUDA.AddressReserve(bytes, g.Granularity)

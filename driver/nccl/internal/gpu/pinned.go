@@ -9,8 +9,8 @@ import (
 	"symmem/internal/ranked"
 )
 
-// Pinned allocates values in page-locked host memory, which the device can read and write. The size
-// of T must be a power of two and at most a page. Pinned is safe for concurrent use.
+// Pinned allocates values in page-locked host memory that the device can access. The size of T must
+// be a power of two and at most a page. Pinned is safe for concurrent use.
 type Pinned[T any] struct {
 	Mu    ranked.Mutex[pinnedMu]
 	pages []uintptr // guarded by Mu
@@ -42,7 +42,7 @@ func (p *Pinned[T]) Take(gpu *cuda.Driver) (*T, error) {
 	return value, nil
 }
 
-// Put frees values, which the device must no longer use.
+// Put frees values that the device no longer uses.
 func (p *Pinned[T]) Put(values ...*T) {
 	p.Mu.Lock()
 	defer p.Mu.Unlock()

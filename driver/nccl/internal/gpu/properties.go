@@ -14,10 +14,9 @@ type Properties struct {
 	Model string
 	// Major is the major compute capability.
 	Major int
-	// Prop is the allocation properties of every segment.
+	// Prop holds the allocation properties of every segment.
 	Prop cuda.AllocationProp
-	// NoFabric is the reason why Prop does not request fabric handles. It is empty if Prop requests
-	// them.
+	// NoFabric is the reason why Prop does not request fabric handles, or "" if it does.
 	NoFabric string
 	// Granularity is the unit of segment sizes and offsets in bytes.
 	Granularity int64
@@ -44,8 +43,8 @@ func (g *GPU) describe() (err error) {
 	return err
 }
 
-// properties returns the allocation properties of every segment. NCCL's allocator uses the same
-// properties, so NCCL can register segments as windows.
+// properties returns the allocation properties of every segment. They are those of NCCL's
+// allocator, so NCCL can register segments as windows.
 func (g *GPU) properties() (cuda.AllocationProp, error) {
 	vmm, err := g.Attribute(cuda.AttributeVMMSupported)
 	if err != nil {
@@ -66,8 +65,8 @@ func (g *GPU) properties() (cuda.AllocationProp, error) {
 	return prop, nil
 }
 
-// tryFabric returns nil if memory can be allocated with a fabric handle, otherwise the reason. A
-// process without an IMEX channel gets no fabric handles, even if the GPU supports them.
+// tryFabric returns nil if memory can be allocated with a fabric handle, and otherwise the reason.
+// A process without an IMEX channel gets no fabric handles, even if the GPU supports them.
 func (g *GPU) tryFabric(prop cuda.AllocationProp) error {
 	if !g.has(cuda.AttributeFabricSupported) {
 		return errors.New("its GPU does not support them")
@@ -87,8 +86,7 @@ func (g *GPU) tryFabric(prop cuda.AllocationProp) error {
 	return err
 }
 
-// has reports whether an attribute is set. It returns false for an attribute that the driver does
-// not know.
+// has reports whether an attribute is set. Attributes unknown to the driver count as not set.
 func (g *GPU) has(attribute cuda.Attribute) bool {
 	value, err := g.Attribute(attribute)
 	return err == nil && value != 0
@@ -97,9 +95,9 @@ func (g *GPU) has(attribute cuda.Attribute) bool {
 // minGranularity is the alignment that NCCL 2.27 requires of windows.
 const minGranularity = 2 << 20
 
-// reachingGPUs lists the visible GPUs that can access this GPU's memory. The first is the GPU
-// itself. Ranks of one process share mappings, so all these GPUs need access. Other processes map
-// the memory themselves.
+// reachingGPUs lists the visible GPUs that can access this GPU's memory, beginning with this GPU.
+// They all need access, because ranks of one process share mappings. Other processes map the memory
+// themselves.
 func (g *GPU) reachingGPUs() ([]cuda.Device, error) {
 	n, err := g.CUDA.DeviceCount()
 	if err != nil {

@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// EndingTime limits the wait for kernels that have been told to end. On the software GPU, kernels
-// are threads that compete for processors, so tests there raise the limit.
+// EndingTime limits the wait for kernels that have been told to end. Tests on the software GPU,
+// whose kernels are threads that compete for processors, raise it.
 var EndingTime = time.Second
 
 // Stuck reports whether a GPU of this process has a kernel that ends only with the process. NCCL
@@ -14,7 +14,8 @@ var EndingTime = time.Second
 var Stuck atomic.Bool
 
 // ClosingTime returns the time limit for a Close. usual is the normal limit. If a kernel is stuck,
-// the limit is shorter: work behind the kernel may never end, and memory stays mapped anyway.
+// the limit is shorter, because work behind the kernel may never end, and memory stays mapped
+// anyway.
 func ClosingTime(usual time.Duration) time.Duration {
 	if Stuck.Load() {
 		return min(usual, EndingTime)

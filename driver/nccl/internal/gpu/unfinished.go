@@ -10,17 +10,16 @@ import (
 type unfinished struct{ ended func() bool }
 
 // AddUnfinished registers unfinished work. ended reports whether the work has ended. It may be
-// called from any goroutine, repeatedly, until it returns true.
+// called on any goroutine, repeatedly, until it returns true.
 func (g *GPU) AddUnfinished(ended func() bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.unfinished = append(g.unfinished, &unfinished{ended})
 }
 
-// KeepsMemory reports whether memory that kernels may use must stay mapped. The memory must stay
-// until all work registered with AddUnfinished has ended. If a kernel is stuck, it must stay
-// forever. CUDA might unmap memory under a running kernel and so destroy the context, or might
-// first wait for the whole device.
+// KeepsMemory reports whether memory that kernels may use must stay mapped: until all work
+// registered with AddUnfinished has ended, or, if a kernel is stuck, forever. CUDA might unmap
+// memory under a running kernel and so destroy the context, or first wait for the whole device.
 func (g *GPU) KeepsMemory() bool {
 	if Stuck.Load() {
 		return true
@@ -36,8 +35,8 @@ func (g *GPU) KeepsMemory() bool {
 		if !work.ended() {
 			return true
 		}
-		// Read the list again. Stream.Close makes ended return true, but before that it registers
-		// the stream's work again.
+		// Read the list again: before Stream.Close makes ended return true, it registers the
+		// stream's work again.
 		g.mu.Lock()
 		g.unfinished = slices.DeleteFunc(g.unfinished, func(u *unfinished) bool { return u == work })
 		g.mu.Unlock()
@@ -59,7 +58,7 @@ func (g *GPU) FreeWhenIdle(free func() error) error {
 }
 
 // Reclaim calls the functions that FreeWhenIdle has deferred, in order, unless memory must stay
-// mapped. all reports whether no function remains. The caller must hold no lock of the backend.
+// mapped. all reports whether none remains. The caller must hold no lock of the backend.
 func (g *GPU) Reclaim() (all bool, err error) {
 	for !g.KeepsMemory() {
 		g.mu.Lock()

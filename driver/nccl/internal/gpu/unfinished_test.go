@@ -7,8 +7,6 @@ import (
 	"testing"
 )
 
-// TestDeferredFreesRunOnceAndInOrder calls FreeWhenIdle and Reclaim from several goroutines while
-// work ends.
 func TestDeferredFreesRunOnceAndInOrder(t *testing.T) {
 	const parts = 200
 	var (
@@ -53,8 +51,8 @@ func TestDeferredFreesRunOnceAndInOrder(t *testing.T) {
 	}
 }
 
-// TestKeepsMemoryRereadsUnfinishedWork registers more work while KeepsMemory asks whether the first
-// work has ended. Stream.Close does so, too.
+// TestKeepsMemoryRereadsUnfinishedWork registers more work while KeepsMemory queries the first
+// work, as Stream.Close does.
 func TestKeepsMemoryRereadsUnfinishedWork(t *testing.T) {
 	var g GPU
 	g.AddUnfinished(func() bool {

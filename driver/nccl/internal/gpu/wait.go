@@ -8,8 +8,8 @@ import (
 )
 
 const (
-	// Poll spins until spinUntil, which is about the duration of a small collective. Then it yields
-	// until yieldUntil, and sleeps after that. Both times count from the start of Poll.
+	// Poll spins until spinUntil, about the duration of a small collective, then yields until
+	// yieldUntil, and then sleeps. Both times count from the start of Poll.
 	spinUntil  = 50 * time.Microsecond
 	yieldUntil = 500 * time.Microsecond
 	// Nap is the length of each sleep.
@@ -35,8 +35,8 @@ func Poll(ctx context.Context, done func() bool) error {
 	}
 }
 
-// PollSeldom waits without a limit until done returns true. It polls less and less often. It is for
-// the program's own work, which may take hours.
+// PollSeldom waits without a limit until done returns true, with growing pauses between polls. It
+// is for the program's own work, which may take hours.
 func PollSeldom(done func() bool) {
 	const maxPause = 50 * time.Millisecond
 	for pause := Nap; !done(); pause = min(2*pause, maxPause) {

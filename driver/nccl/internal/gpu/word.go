@@ -2,7 +2,7 @@ package gpu
 
 import "sync/atomic"
 
-// Word holds a value in page-locked host memory that streams can wait for and write.
+// Word is a value in page-locked host memory that streams can wait for and write.
 type Word uint32
 
 // Set writes the word.
