@@ -11,23 +11,23 @@ import (
 	"symmem/internal/cuda"
 )
 
-// Arena reserves a range of addresses for windows. It reserves a second range of the same size for
-// the plain path.
+// Arena reserves a range of addresses for windows, and a second range of the same size for the
+// plain path.
 type Arena struct {
 	memory *Memory
 	bytes  int64
-	// base is the start of the range that callers use. alias is the start of the second range. The
-	// second range never belongs to a window.
+	// base is the start of the range that callers use. alias is the start of the second range,
+	// which never belongs to a window.
 	base, alias uintptr
 	closed      bool // guarded by Memory.mu
 	// kept reports whether the arena holds a reference to the GPU's context, because it may outlive
-	// the device. It is guarded by Memory.mu.
+	// the device; guarded by Memory.mu.
 	kept bool
 	uses UseCount
 }
 
-// Keep lets the arena outlive the device. CUDA can free a reservation only as a whole, so all
-// addresses stay reserved.
+// Keep lets the arena outlive the device. All addresses stay reserved, because CUDA can free a
+// reservation only as a whole.
 func (a *Arena) Keep(int64) error {
 	a.memory.mu.Lock()
 	defer a.memory.mu.Unlock()
@@ -43,9 +43,9 @@ func (a *Arena) keepContext() {
 	}
 }
 
-// stuckArenaBytes limits the size of an arena while a kernel is stuck. The addresses of closed
-// arenas are then not freed, and the process could run out of addresses. Callers retry with fewer
-// bytes.
+// stuckArenaBytes limits the size of an arena while a kernel is stuck, because the addresses of
+// closed arenas are then not freed, and the process could run out of addresses. Callers retry with
+// fewer bytes.
 const stuckArenaBytes = 64 << 30
 
 // NewArena reserves the addresses of an arena.
@@ -84,8 +84,8 @@ func (m *Memory) NewArena(bytes int64) (driver.Arena, error) {
 // Address returns the arena's first address.
 func (a *Arena) Address() uintptr { return a.base }
 
-// Close frees the addresses. If graphs of other libraries use segments in the arena, the addresses
-// are freed after these graphs are destroyed.
+// Close frees the addresses, or, if graphs of other libraries use segments in the arena, lets them
+// be freed when these graphs are destroyed.
 func (a *Arena) Close() error {
 	m := a.memory
 	_, reclaimErr := m.gpu.Reclaim()
@@ -111,7 +111,7 @@ func (a *Arena) close() error {
 	return a.release()
 }
 
-// release frees the addresses, after the last kernel that may use them has ended.
+// release frees the addresses after the last kernel that may use them has ended.
 func (a *Arena) release() error {
 	m := a.memory
 	return m.gpu.FreeWhenIdle(func() error {
@@ -128,8 +128,8 @@ func (a *Arena) release() error {
 	})
 }
 
-// Map allocates a segment and maps it at an offset. If addresses are scattered, it maps the segment
-// elsewhere in the arena.
+// Map allocates a segment and maps it at an offset or, if addresses are scattered, elsewhere in the
+// arena.
 func (a *Arena) Map(offset, bytes int64) (driver.Segment, error) {
 	m := a.memory
 	g := m.gpu.Granularity

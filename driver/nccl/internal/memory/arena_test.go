@@ -16,7 +16,7 @@ import (
 func TestMain(m *testing.M) { gputest.Main(m) }
 
 // TestKeptMemoryOutlivesDevice uses segments after the device has dropped its reference to the
-// context. The last kept arena releases the context.
+// context. The last kept arena must release the context.
 func TestKeptMemoryOutlivesDevice(t *testing.T) {
 	g := gputest.Open(t)
 	m := memory.New(g, scatter.New(0, 0, g.Granularity))
@@ -50,7 +50,6 @@ func TestKeptMemoryOutlivesDevice(t *testing.T) {
 	}
 }
 
-// writeAndRead fills four bytes of device memory with 0xa5 and reads them back.
 func writeAndRead(t *testing.T, g *gpu.GPU, address uintptr) (word uint32) {
 	t.Helper()
 	err := g.Do(func() error {

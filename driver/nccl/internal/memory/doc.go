@@ -5,7 +5,7 @@
 //
 // An Arena consists of two reserved address ranges of the same size. A Segment is a physical
 // allocation that is mapped as a whole into both ranges, at the same offset. Windows are registered
-// over the first mapping only. Callers use addresses of the first mapping, which Memory.AliasOf
+// only over the first mapping. Callers use addresses of the first mapping, which Memory.AliasOf
 // translates to the second.
 //
 // An arena is open from Memory.NewArena until Arena.Close. A segment is mapped from Arena.Map until
@@ -13,17 +13,17 @@
 // segments. Segment.mu guards whether a segment is unmapped. Callers unmap an arena's segments
 // before they close the arena.
 //
-// A closed arena or an unmapped segment is freed at once, unless a hold uses it (see below). It is
-// then freed when the last hold ends. Memory that a kernel may still use is freed later
-// (gpu.GPU.FreeWhenIdle). An arena may have been kept (Arena.Keep), or may be in use when it is
-// closed. It then retains the GPU's context until its addresses are freed.
+// A closed arena or an unmapped segment is freed at once, or when the last hold that uses it ends
+// (see below). Memory that a kernel may still use is freed later (gpu.GPU.FreeWhenIdle). An arena
+// that has been kept (Arena.Keep), or is in use when it is closed, retains the GPU's context until
+// its addresses are freed.
 //
 // # Use counts and holds
 //
 // A UseCount counts the users of an object. Holds are users. An object is also a user of the object
 // that contains it until it is freed: a window of its segment, and a segment of its arena. Code
 // that frees an object first calls UseCounts.DeferUntilUnused. If the object is in use, its free
-// function is deferred. A goroutine runs it after the last use has ended.
+// function is deferred, and a goroutine runs it after the last use has ended.
 //
 // A Hold keeps the objects that a graph of another library uses, from the first call in its capture
 // until the graph, its clones and its launches have ended. The destructor that reports this end
@@ -35,9 +35,9 @@
 // # Shared memory
 //
 // Ranks of one machine share memory by file descriptors, which they send over the private socket of
-// package control/shm. Ranks in different containers cannot send descriptors, nor can ranks on
-// different machines of an NVLink fabric. They exchange fabric handles over the control plane. A
-// mapping stays valid after the exporting rank has exited.
+// package control/shm. Ranks in different containers, or on different machines of an NVLink fabric,
+// cannot send descriptors. They exchange fabric handles over the control plane. A mapping stays
+// valid after the exporting rank has exited.
 //
 // # Lock order
 //

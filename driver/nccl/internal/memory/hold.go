@@ -8,10 +8,10 @@ import (
 	"symmem/internal/cuda"
 )
 
-// Hold keeps the parts of a group that a graph of another library uses: the exchange memory, the
-// report, the kernels, the communicator, and the windows and segments of the calls. It begins with
-// the first call in the graph's capture and ends when the graph is destroyed. If the driver does
-// not report that, the hold ends with the device.
+// Hold keeps alive the parts of a group that a graph of another library uses: the exchange memory,
+// the report, the kernels, the communicator, and the windows and segments of the calls. It begins
+// with the first call in the graph's capture and ends when the graph is destroyed or, if the driver
+// does not report that, with the device.
 type Hold struct {
 	holds   *Holds
 	capture uint64      // CUDA's ID of the capture
@@ -26,8 +26,8 @@ type Holds struct {
 	active   sync.WaitGroup   // counts the holds that have not ended
 }
 
-// For returns the hold of a stream's active capture, or nil if no capture is active. The first call
-// for a capture creates the hold. For must not be called concurrently, and must be called on a
+// For returns the hold of a stream's active capture, creating it for the capture's first call. It
+// returns nil if no capture is active. For must not be called concurrently, and must be called on a
 // thread of the context.
 func (hs *Holds) For(stream cuda.Stream) (*Hold, error) {
 	uc := hs.UseCounts
@@ -45,7 +45,7 @@ func (hs *Holds) For(stream cuda.Stream) (*Hold, error) {
 	return h, err
 }
 
-// begin registers the hold and makes it end with the graph.
+// begin registers the hold so that it ends with the graph.
 func (h *Hold) begin(graph cuda.Graph) error {
 	hs, uc := h.holds, h.holds.UseCounts
 	uc.mu.Lock()
@@ -68,7 +68,7 @@ func (h *Hold) begin(graph cuda.Graph) error {
 	return err
 }
 
-// end releases the objects that the hold uses. CUDA calls end on a thread that must not call CUDA,
+// end releases the objects that the hold uses. CUDA calls it on a thread that must not call CUDA,
 // so a goroutine runs the deferred functions.
 func (h *Hold) end() {
 	hs, uc := h.holds, h.holds.UseCounts
@@ -115,6 +115,5 @@ func (hs *Holds) Any() bool {
 	return len(hs.captures) > 0
 }
 
-// Wait waits until all holds have ended. It also waits for the functions deferred because of the
-// holds.
+// Wait waits until all holds have ended and the functions that they deferred have returned.
 func (hs *Holds) Wait() { hs.active.Wait() }

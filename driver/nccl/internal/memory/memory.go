@@ -24,8 +24,8 @@ func New(g *gpu.GPU, scatter *scatter.Scatter) *Memory {
 	}
 }
 
-// AliasOf returns the second address of the memory at an address. The second address is outside
-// every window. Addresses outside all arenas are returned unchanged.
+// AliasOf returns the second address, outside every window, of the memory at an address. Addresses
+// outside all arenas are returned unchanged.
 func (m *Memory) AliasOf(address uintptr) uintptr {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -40,14 +40,12 @@ func (m *Memory) AliasOf(address uintptr) uintptr {
 // Own reports whether a segment belongs to this memory.
 func (m *Memory) Own(s *Segment) bool { return s.arena.memory == m }
 
-// list makes a segment visible to SegmentAt.
 func (m *Memory) list(s *Segment) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.segments[s] = true
 }
 
-// unlist hides a segment from SegmentAt.
 func (m *Memory) unlist(s *Segment) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

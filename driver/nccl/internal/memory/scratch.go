@@ -7,15 +7,15 @@ import (
 	"symmem/internal/ranked"
 )
 
-// Scratch allocates a small buffer for the all-reduces that implement barriers. The contents of the
-// buffer do not matter.
+// Scratch allocates a small buffer, whose contents do not matter, for the all-reduces that
+// implement barriers.
 type Scratch struct {
 	mu      ranked.Mutex[scratchMu]
 	arena   driver.Arena   // guarded by mu
 	segment driver.Segment // guarded by mu
 }
 
-// Address returns the address of the buffer. The first call allocates the buffer.
+// Address returns the address of the buffer, which the first call allocates.
 func (s *Scratch) Address(m *Memory) (uintptr, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -34,7 +34,8 @@ func (s *Segment) Bytes() int64 { return s.bytes }
 // plainAddress returns the address of the second mapping, which is outside every window.
 func (s *Segment) plainAddress() uintptr { return s.arena.alias + uintptr(s.offset) }
 
-// create allocates, maps and zeroes the memory. The driver may return memory with old contents.
+// create allocates, maps and zeroes the memory, because the driver may return memory with old
+// contents.
 func (s *Segment) create() error {
 	m := s.arena.memory
 	handle, err := s.allocate()
@@ -54,7 +55,6 @@ func (s *Segment) create() error {
 	return nil
 }
 
-// allocate allocates physical memory.
 func (s *Segment) allocate() (cuda.Handle, error) {
 	m := s.arena.memory
 	handle, err := m.gpu.CUDA.Create(s.bytes, m.gpu.Prop)
@@ -93,7 +93,7 @@ func (s *Segment) release() error {
 // Keep does nothing, because a segment has no handle.
 func (s *Segment) Keep() error { return nil }
 
-// Unmap frees the memory. If graphs of other libraries use the memory, it is freed after these
+// Unmap frees the memory or, if graphs of other libraries use it, lets it be freed when these
 // graphs are destroyed.
 func (s *Segment) Unmap() error {
 	m := s.arena.memory

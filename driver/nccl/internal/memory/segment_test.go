@@ -13,8 +13,8 @@ import (
 	"symmem/internal/scatter"
 )
 
-// TestMapAfterTimeoutReusesAddresses makes Map fail because the memory is not zeroed in time. Then
-// it maps another segment at the same offset.
+// TestMapAfterTimeoutReusesAddresses makes Map fail because the memory is not zeroed in time, and
+// then maps another segment at the same offset.
 func TestMapAfterTimeoutReusesAddresses(t *testing.T) {
 	g := gputest.Open(t)
 	m := memory.New(g, scatter.New(0, 0, g.Granularity))

@@ -19,8 +19,8 @@ type Exporter struct {
 	Machine *shm.Machine
 }
 
-// Export exports an allocation under a key. The export ends when the returned file is passed to
-// Withdraw. Export must be called on a thread of the context.
+// Export exports an allocation under a key until the returned file is passed to Withdraw. It must
+// be called on a thread of the context.
 func (l *Exporter) Export(key handoff.Key, handle cuda.Handle) (*os.File, error) {
 	fd, err := l.GPU.CUDA.ExportFD(handle)
 	if err != nil {
@@ -59,8 +59,8 @@ func (l *Exporter) Fetch(
 // Sharing exports memory to the ranks of one group, and maps memory that other ranks have exported.
 type Sharing struct {
 	*Exporter
-	// Apart reports whether the ranks cannot send each other file descriptors. It is set if the
-	// ranks are in several containers or on several machines.
+	// Apart is set if the ranks cannot send each other file descriptors, because they are in
+	// several containers or on several machines.
 	Apart bool
 }
 
@@ -70,8 +70,8 @@ type Shared struct {
 	exporter *Exporter
 	key      handoff.Key
 	file     *os.File
-	// Fabric is the handle to send to the other ranks if descriptors cannot be sent. Otherwise it
-	// is nil.
+	// Fabric is the handle to send to the other ranks if descriptors cannot be sent, and otherwise
+	// nil.
 	Fabric []byte
 }
 
@@ -92,8 +92,7 @@ func (l *Sharing) Share(key handoff.Key, handle cuda.Handle) (Shared, error) {
 	return Shared{exporter: l.Exporter, key: key, file: file}, nil
 }
 
-// Encode returns the message that other ranks need in order to map the allocation. It returns nil
-// if there is no allocation.
+// Encode returns the message with which other ranks map the allocation, or nil if there is none.
 func (l *Shared) Encode() []byte {
 	if l.exporter == nil {
 		return nil

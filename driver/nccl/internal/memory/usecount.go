@@ -7,23 +7,22 @@ import (
 	"symmem/internal/ranked"
 )
 
-// UseCount counts the users of an object. The object must not be freed before the count is 0. The
-// zero value is ready to use.
+// UseCount counts the users of an object, which must not be freed before the count is 0. The zero
+// value is ready to use.
 type UseCount struct {
 	users int // guarded by UseCounts.mu
 	// deferred frees the object when it is no longer in use. Until deferred has returned, the
-	// object counts as a user of dependsOn. dependsOn may be nil. Both are guarded by UseCounts.mu.
+	// object counts as a user of dependsOn, which may be nil. Both are guarded by UseCounts.mu.
 	deferred  func()
 	dependsOn *UseCount
 }
 
-// UseCounts holds the lock for a device's use counts and holds.
+// UseCounts has the lock for a device's use counts and holds.
 type UseCounts struct {
 	gpu *gpu.GPU
 
 	mu ranked.Mutex[useCountsMu]
-	// withoutEnd lists holds of graphs whose destruction the driver does not report. It is guarded
-	// by mu.
+	// withoutEnd lists holds of graphs whose destruction the driver does not report; guarded by mu.
 	withoutEnd []*Hold
 }
 
@@ -45,14 +44,13 @@ func (uc *UseCounts) DeferUntilUnused(k, dependsOn *UseCount, free func()) bool 
 	return true
 }
 
-// inUse reports whether an object has users.
 func (uc *UseCounts) inUse(k *UseCount) bool {
 	uc.mu.Lock()
 	defer uc.mu.Unlock()
 	return k.users > 0
 }
 
-// release decrements use counts. It returns the counts that are now 0 and have a deferred function.
+// release decrements use counts. It returns those that are now 0 and have a deferred function.
 // UseCounts.mu is held.
 func release(used []*UseCount) (unused []*UseCount) {
 	return slices.DeleteFunc(used, func(k *UseCount) bool {
@@ -61,8 +59,8 @@ func release(used []*UseCount) (unused []*UseCount) {
 	})
 }
 
-// runDeferred runs the deferred function of k if k is still unused. Then it decrements the count of
-// dependsOn and repeats these steps for dependsOn.
+// runDeferred runs k's deferred function if k is still unused, decrements the count of dependsOn,
+// and repeats these steps for dependsOn.
 func (uc *UseCounts) runDeferred(k *UseCount) {
 	for k != nil {
 		uc.mu.Lock()
