@@ -8,23 +8,23 @@ import (
 	"symmem/internal/ranked"
 )
 
-// adoption holds additional state of a stream that another library owns. The owner may capture or
-// destroy the stream at any time. The zero value belongs to a stream that is not adopted.
+// adoption is the additional state of a stream that another library owns and may capture or destroy
+// at any time. The zero value belongs to a stream that is not adopted.
 type adoption struct {
 	adopted bool
 	streams *Streams
 	handle  cuda.Stream
-	// queued marks the end of the work that symmem has queued. CUDA is queried about this event and
-	// not about the stream. The owner may begin a capture at that moment, and a query of the stream
-	// would invalidate it. queued is recorded with Stream.Mu held.
+	// queued marks the end of the work that symmem has queued. CUDA is queried about this event
+	// instead of the stream, because a query of the stream would invalidate a capture that the
+	// owner begins at that moment. queued is recorded with Stream.Mu held.
 	queued Event
-	// queryMu is read-locked while CUDA is queried about a capture of the stream. end locks it and
-	// so waits for queries, because the owner may destroy the stream afterwards. queryMu is locked
+	// queryMu is read-locked while CUDA is queried about a capture of the stream. end locks it to
+	// wait for queries, because the owner may destroy the stream afterwards. queryMu is locked
 	// after Stream.Mu.
 	queryMu ranked.RWMutex[adoptionQueryMu]
 	ended   bool // guarded by queryMu
-	// Recording reports whether the current launch is added to a capture of the owner. It is
-	// guarded by Stream.Mu.
+	// Recording reports whether the current launch is added to a capture of the owner; guarded by
+	// Stream.Mu.
 	Recording bool
 }
 
@@ -50,7 +50,7 @@ func (a *adoption) Captured() (bool, error) {
 	return status != cuda.CaptureNone, err
 }
 
-// end waits for running queries. Later calls of Captured return without a query.
+// end waits for running queries. Afterwards, Captured returns without a query.
 func (a *adoption) end() {
 	a.queryMu.Lock()
 	defer a.queryMu.Unlock()
@@ -61,8 +61,8 @@ func (a *adoption) end() {
 // was impossible because the stream is being captured. recordAll calls before when the new point
 // has been recorded and the old point has not been replaced. Stream.Mu is held.
 //
-// The owner may begin a capture after the first check. The capture then contains the point, and the
-// second check notices that. The point is only queried after that capture has ended. The first
+// If the owner begins a capture after the first check, the capture contains the point, and the
+// second check detects that. The point is queried only after that capture has ended. The first
 // check is needed for the default stream, on which nothing may be recorded during any capture.
 func (a *adoption) recordAll(before func() error) (capturing bool, err error) {
 	device := a.streams.GPU

@@ -10,7 +10,7 @@ import (
 // BusyStreams tracks the streams on which a communicator may have unfinished work.
 //
 // A launch holds its stream's lock from Note until CUDA has the work. A stream whose lock is held
-// does not count as idle. So no stream is removed while it is getting work.
+// does not count as idle, so no stream is removed while work is being queued on it.
 type BusyStreams struct {
 	// recent is the stream of the last Note while that stream is in the list.
 	recent atomic.Pointer[Stream]
@@ -18,21 +18,21 @@ type BusyStreams struct {
 	Watching atomic.Bool
 	Wake     chan struct{}
 
-	// Windows is set while an NCCL window kernel may be running. Plain is set while another NCCL
+	// Windows is set while an NCCL window kernel may be running, and Plain while another NCCL
 	// kernel may be running. A closed stream counts as idle even if its kernel is running until an
 	// abort. Plain then stays set.
 	Windows, Plain atomic.Bool
 
 	mu         ranked.Mutex[busyMu]
 	list       []*Stream // guarded by mu
-	closedBusy bool      // a stream was closed with unfinished work; guarded by mu
+	closedBusy bool      // whether a stream was closed with unfinished work; guarded by mu
 }
 
 // IsNoted reports whether Note can be skipped, because the stream was noted last and the watcher is
-// running. IsNoted can be inlined into launches, but Note cannot.
+// running. Unlike Note, IsNoted is inlined into launches.
 func (b *BusyStreams) IsNoted(s *Stream) bool { return b.recent.Load() == s && b.Watching.Load() }
 
-// Note adds a stream before it gets work, and wakes the watcher.
+// Note adds a stream before work is queued on it, and wakes the watcher.
 func (b *BusyStreams) Note(s *Stream) {
 	b.mu.Lock()
 	if !slices.Contains(b.list, s) {
@@ -54,11 +54,11 @@ func (b *BusyStreams) WakeWatcher() {
 	}
 }
 
-// AllIdle removes the streams that have become idle. It reports whether the list is then empty.
+// AllIdle removes the streams that have become idle, and reports whether the list is then empty.
 func (b *BusyStreams) AllIdle() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	// A launch that has already read recent holds its stream's lock. So its stream is not idle. Any
+	// A launch that has already read recent holds its stream's lock, so its stream is not idle. Any
 	// later launch waits for mu and adds its stream again.
 	b.recent.Store(nil)
 	b.list = slices.DeleteFunc(b.list, func(s *Stream) bool {

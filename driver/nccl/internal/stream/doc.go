@@ -9,14 +9,14 @@
 // does not end, the device keeps its memory mapped (gpu.GPU.KeepsMemory). Stream.Mu guards the
 // state. Captures use CUDA's relaxed mode, because goroutines change threads.
 //
-// Stream.Mu is held from before work is noted until CUDA has it. A stream whose lock is held does
-// not count as idle.
+// Stream.Mu is held from before work is noted until CUDA has the work. A stream whose lock is held
+// does not count as idle.
 //
 // An adopted stream belongs to another library, which may capture or destroy it at any time
-// (adoption). The package queries CUDA whether the stream is captured, but not whether it is idle.
-// The owner may be beginning a capture, and a query for idleness would invalidate that capture.
-// Instead, each call records an event after its work, and the package queries the event. Close
-// waits for running queries. The owner may destroy the stream afterwards.
+// (adoption). The package queries CUDA whether the stream is captured, but not whether it is idle,
+// because that query would invalidate a capture that the owner may be beginning. Instead, each call
+// records an event after its work, and the package queries the event. Close waits for running
+// queries. The owner may destroy the stream afterwards.
 //
 // If work on a stream does not end, Stream.Abandon replaces the CUDA stream under it and marks the
 // process as stuck. An adopted stream is not replaced.
@@ -24,18 +24,18 @@
 // # Groups
 //
 // The package uses a group through the interface Group. A stream asks the group of its latest call
-// why a wait may never end. It returns each fault of a group once. Groups record their events late.
-// So a stream notifies all groups on it when it starts a capture, ends, or is about to wait for
+// why a wait may never end. It returns each fault of a group once. Groups record their events late,
+// so a stream notifies all groups on it when it starts a capture, ends, or is about to wait for
 // something other than the groups (Stream.RecordGroups). BusyStreams lists the streams that may
-// have work of a group. A stream is added before it gets work (BusyStreams.Note) and removed after
-// it has become idle (BusyStreams.AllIdle).
+// have work of a group. A stream is added before work is queued on it (BusyStreams.Note) and
+// removed after it has become idle (BusyStreams.AllIdle).
 //
 // # Events
 //
 // An Event counts as done until it is first recorded. From then on it refers to a Point, which
 // wraps a CUDA event. Events have no Close; the CUDA event returns to the device's pool when no
 // Event refers to the point any more. A point that several events share is not recorded again.
-// Event.mu guards the point of an event.
+// Event.mu guards an event's point.
 //
 // # Graphs
 //

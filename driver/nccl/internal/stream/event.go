@@ -17,7 +17,7 @@ type Event struct {
 
 	mu     ranked.Mutex[eventMu]
 	point  *Point // of the last Record, or nil; guarded by mu
-	shared bool   // the point must not be recorded again; guarded by mu
+	shared bool   // whether the point must not be recorded again; guarded by mu
 }
 
 // Done reports whether the last recorded point has been reached.
@@ -50,8 +50,8 @@ func (e *Event) Synchronize(ctx context.Context) error {
 	return nil
 }
 
-// Record records the event on a stream. The caller must hold the stream's lock and call Record
-// on a thread where the CUDA context is current.
+// Record records the event on a stream. The caller must hold the stream's lock and call Record on a
+// thread of the context.
 func (e *Event) Record(stream cuda.Stream) (err error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -88,12 +88,12 @@ func (e *Event) share(other *Event) {
 
 // RecordAfter returns an event that marks the end of the work queued on s. If s is not adopted,
 // RecordAfter records e and returns it. For an adopted stream, it returns the stream's own event,
-// which moves when the stream gets more work. If fixed is set, it instead returns e with the
-// current point of the stream's event.
+// which moves when more work is queued, or, if fixed is set, e with the current point of that
+// event.
 //
 // Callers are groups that have kernels on the stream. They hold the lock that RecordEvent acquires,
 // so the stream cannot begin a capture or be destroyed during the call. RecordAfter must be called
-// on a thread where the CUDA context is current.
+// on a thread of the context.
 func (e *Event) RecordAfter(s *Stream, fixed bool) (*Event, error) {
 	switch {
 	case !s.adopted:
@@ -119,8 +119,8 @@ func (e *Event) StreamWait(stream cuda.Stream, gpu *cuda.Driver) error {
 }
 
 // fixedPoint returns a new point after the event's current point, or nil if the event has no point.
-// A graph waits for a separate point. Otherwise a later Record would change the point for which the
-// graph waits. fixedPoint must be called on a thread where the CUDA context is current.
+// A graph waits for this separate point, because a later Record changes the event's point.
+// fixedPoint must be called on a thread of the context.
 func (e *Event) fixedPoint() (*Point, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -141,7 +141,7 @@ type Point struct {
 	Handle  cuda.Event
 }
 
-// NewPoint returns a point with a CUDA event, which it gets from the pool or creates.
+// NewPoint returns a point with a CUDA event from the pool or a new one.
 func (d *Streams) NewPoint() (*Point, error) {
 	handle, err := d.pool.take(d)
 	if err != nil {
@@ -153,8 +153,8 @@ func (d *Streams) NewPoint() (*Point, error) {
 }
 
 // PointBehind returns a new point that is reached after certain events. The function wait must make
-// a stream wait for these events. PointBehind uses a temporary stream, because other streams may be
-// in a capture. It must be called on a thread where the CUDA context is current.
+// a stream wait for these events. The stream is temporary, because other streams may be in a
+// capture. PointBehind must be called on a thread of the context.
 func (d *Streams) PointBehind(wait func(stream cuda.Stream) error) (*Point, error) {
 	p, err := d.NewPoint()
 	if err != nil {
@@ -168,7 +168,6 @@ func (d *Streams) PointBehind(wait func(stream cuda.Stream) error) (*Point, erro
 		d.GPU.CUDA.StreamDestroy(temporary)) // CUDA finishes the work of a destroyed stream
 }
 
-// reached reports whether the stream has reached the point.
 func (p *Point) reached() (done bool, err error) {
 	err = p.streams.GPU.With(func(gpu *cuda.Driver) error {
 		done, err = gpu.EventQuery(p.Handle)

@@ -13,9 +13,9 @@ import (
 
 func TestMain(m *testing.M) { gputest.Main(m) }
 
-// TestUnusedEventsReturnToPool drops events that were allocated among small objects. The small
-// objects stay alive. Go may allocate tiny objects in one block, and a live object then keeps the
-// whole block alive.
+// TestUnusedEventsReturnToPool drops events that were allocated among small objects, which stay
+// alive. Go may allocate tiny objects in one block, and a live object then keeps the whole block
+// alive.
 func TestUnusedEventsReturnToPool(t *testing.T) {
 	const events = 1000
 	d := newStreams(t)
@@ -48,7 +48,6 @@ func TestUnusedEventsReturnToPool(t *testing.T) {
 	}
 }
 
-// newStreams returns the streams of a GPU without groups.
 func newStreams(t *testing.T) *Streams {
 	t.Helper()
 	return &Streams{

@@ -11,10 +11,10 @@ type faults struct {
 	faultsMu   ranked.Mutex[faultsMu]
 	first      error // first error since the last takeFault; guarded by faultsMu
 	firstGroup Group // group that failed with first, or nil; guarded by faultsMu
-	// kept is set when the stream is being closed. Other callers may synchronize it at the same time,
-	// and all of them get the error. It is guarded by faultsMu.
+	// kept is set when the stream is being closed, so that concurrent callers of Synchronize all
+	// get the error; guarded by faultsMu.
 	kept bool
-	// reported lists groups whose fault the stream has returned or will return. It is guarded by
+	// reported lists groups whose fault the stream has returned or will return; guarded by
 	// faultsMu.
 	reported []Group
 }
@@ -28,7 +28,7 @@ func (f *faults) addFault(err error) {
 	}
 }
 
-// ReportFault makes the next Synchronize return the fault of a group, unless an earlier error is
+// ReportFault makes the next Synchronize return a group's fault, unless an earlier error is
 // pending. Each group's fault is returned once.
 func (f *faults) ReportFault(g Group, err error) {
 	f.faultsMu.Lock()
@@ -42,7 +42,7 @@ func (f *faults) ReportFault(g Group, err error) {
 	}
 }
 
-// MarkReported records that the caller has already received the fault of a group.
+// MarkReported records that the caller has already received a group's fault.
 func (f *faults) MarkReported(g Group) {
 	f.faultsMu.Lock()
 	defer f.faultsMu.Unlock()
@@ -65,7 +65,6 @@ func (f *faults) takeFault() error {
 	return err
 }
 
-// keepFault makes takeFault keep the fault.
 func (f *faults) keepFault() {
 	f.faultsMu.Lock()
 	defer f.faultsMu.Unlock()

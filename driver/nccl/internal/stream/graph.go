@@ -13,17 +13,16 @@ import (
 )
 
 // Graph is captured work. It is capturing while a stream records into it, then open, and finally
-// closed. NCCL's kernels in a graph refer to their communicators. So these communicators cannot end
-// before the graph is closed.
+// closed. NCCL's kernels in a graph refer to their communicators, so these cannot end before the
+// graph is closed.
 type Graph struct {
 	streams *Streams
-	// Calls holds the group calls in the graph. Each launch gives the calls new tickets and
-	// numbers.
+	// Calls holds the group calls in the graph. Each launch assigns them new tickets and numbers.
 	Calls Calls
-	// before marks the end of the work that the stream had at the start of the capture. It is nil
+	// before marks the end of the work that the stream had at the start of the capture, or is nil
 	// if the stream was idle.
 	before *Event
-	// events are recorded after each launch. points are the points that captured waits wait for.
+	// events are recorded after each launch. points are the targets of captured waits.
 	events    []*Event
 	points    []*Point
 	functions []cuda.HostFunc
@@ -42,10 +41,10 @@ type Graph struct {
 
 // Calls holds the group calls in a graph.
 type Calls interface {
-	// Record adds a group call to the capture of a stream. The locks of the stream and the group
-	// are held.
+	// Record adds a group call to a stream's capture. The locks of the stream and the group are
+	// held.
 	Record(stream *Stream, plan driver.Plan) error
-	// Launch assigns tickets and numbers to the calls. It queues the launch with Graph.Queue and
+	// Launch assigns tickets and numbers to the calls, and queues the launch with Graph.Queue and
 	// Graph.RecordEvents. The locks of the graph and the stream are held.
 	Launch(g *Graph, stream *Stream) error
 	// Close frees the resources of the calls. ended reports whether all launches have ended.
@@ -53,8 +52,7 @@ type Calls interface {
 }
 
 // addHost adds a host function to the capture. run does the function's work and then writes value
-// to a word. The graph waits for that word. Launches do not overlap, so each launch resets the
-// word.
+// to a word for which the graph waits. Launches do not overlap, so each launch resets the word.
 func (g *Graph) addHost(stream cuda.Stream, run func(done *gpu.Word, value uint32)) error {
 	device := g.streams.GPU
 	word, err := device.Words.Take(device.CUDA)
@@ -139,7 +137,7 @@ func (g *Graph) launch(s *Stream) error {
 func (g *Graph) Queue(s *Stream) error { return g.streams.GPU.CUDA.GraphLaunch(g.exec, s.CUDA) }
 
 // RecordEvents records the events after a launch. The locks of the graph and the stream are held.
-// RecordEvents must be called on a thread of the context.
+// It must be called on a thread of the context.
 func (g *Graph) RecordEvents(s *Stream) error {
 	for _, e := range append(g.events, g.finished) {
 		if err := e.Record(s.CUDA); err != nil {
@@ -160,7 +158,7 @@ func (g *Graph) awaitLaunches() error {
 	return g.finished.Synchronize(ctx)
 }
 
-// Close waits for unfinished launches, up to a limit. Then it destroys the graph.
+// Close waits for unfinished launches, up to a limit, and destroys the graph.
 func (g *Graph) Close() error {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -12,20 +12,20 @@ type Group interface {
 	// Await waits until a stream is idle, and checks whether the group has failed. ticket and
 	// operation identify the stream's last collective.
 	Await(ctx context.Context, stream *Stream, ticket uint64, operation driver.Operation) error
-	// KernelsEnded returns a channel. It is closed when the group has ended or failed and its
+	// KernelsEnded returns a channel that is closed when the group has ended or failed and its
 	// kernels have ended or been abandoned.
 	KernelsEnded() <-chan struct{}
-	// Reported returns the fault that a kernel of the group has reported, or nil. A fault also fails
-	// the group.
+	// Reported returns the fault that a kernel of the group has reported, which also fails the
+	// group, or nil.
 	Reported() error
 	// ReplayFault returns the fault of a group whose calls another library may replay, or nil.
 	ReplayFault() error
 	// EndedEarly returns the fault of a collective that has ended but cannot have succeeded, or nil.
 	EndedEarly(ticket uint64) error
 	// RecordEvent records the group's event on a stream now instead of later (Stream.RecordGroups).
-	// If forget is set, the stream is being abandoned, and the group drops the event. Then nothing
-	// waits for the stream. The stream's lock is held, so RecordEvent must not wait for other
-	// ranks.
+	// If forget is set, the stream is being abandoned, and the group drops the event, so that
+	// nothing waits for the stream. The stream's lock is held, so RecordEvent must not wait for
+	// other ranks.
 	RecordEvent(stream *Stream, forget bool) error
 }
 

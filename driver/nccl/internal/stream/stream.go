@@ -22,12 +22,12 @@ type Stream struct {
 	Mu         ranked.Spin[streamMu]
 	Capture    *Graph      // graph being captured, or nil; guarded by Mu
 	closed     atomic.Bool // written with Mu held
-	closedBusy atomic.Bool // the stream was closed with unfinished work
+	closedBusy atomic.Bool // whether the stream was closed with unfinished work
 	completion
 	lastCall // guarded by Mu
 	launchers
-	// functions is the number of queued host functions. word is the number of the last function
-	// that has run.
+	// functions is the number of queued host functions, and word the number of the last one that
+	// ran.
 	functions uint32    // guarded by Mu
 	word      *gpu.Word // guarded by Mu; allocated at the first use
 	adoption
@@ -40,8 +40,8 @@ type completion struct{ waited atomic.Bool } // written with Stream.Mu held
 // Waited reports whether a caller has waited for all work without an error.
 func (c *completion) Waited() bool { return c.waited.Load() }
 
-// ClearWaited makes Waited return false. It is called before the stream gets more work. Stream.Mu
-// is held. Most launches find the value already cleared and avoid a locked instruction.
+// ClearWaited makes Waited return false before more work is queued on the stream. Stream.Mu is
+// held. Most launches find the value already cleared and avoid a locked instruction.
 func (c *completion) ClearWaited() {
 	if c.waited.Load() {
 		c.waited.Store(false)
@@ -58,7 +58,6 @@ func (s *Stream) Handle() uintptr {
 // Closed reports whether the stream is closed.
 func (s *Stream) Closed() bool { return s.closed.Load() }
 
-// submit makes CUDA calls on an open stream.
 func (s *Stream) submit(calls func() error) error {
 	s.Mu.Lock()
 	defer s.Mu.Unlock()
@@ -68,7 +67,6 @@ func (s *Stream) submit(calls func() error) error {
 	return s.gpu.Do(calls)
 }
 
-// submitWork calls submit with calls that queue work.
 func (s *Stream) submitWork(calls func() error) error {
 	return s.submit(func() (err error) {
 		if s.adopted && s.Capture == nil {
@@ -92,13 +90,12 @@ func (s *Stream) Usable() error {
 	return nil
 }
 
-// Fail does nothing. The caller has the error, and work queued on a GPU runs in any case.
+// Fail does nothing: the caller has the error, and work queued on a GPU runs in any case.
 func (s *Stream) Fail(error) {}
 
 // Refuse reports the error of a group's call that was not launched. It returns the error if the
-// stream is idle. It also returns the error for an adopted stream, because the owner may wait
-// without calling symmem. In all other cases it returns nil, and the next Synchronize returns the
-// error. s.Mu is held.
+// stream is idle, or if it is adopted, because its owner may wait without calling symmem. Otherwise
+// it returns nil, and the next Synchronize returns the error. s.Mu is held.
 func (s *Stream) Refuse(g Group, err error) error {
 	if s.adopted || s.IdleLocked() {
 		s.MarkReported(g)
@@ -111,8 +108,8 @@ func (s *Stream) Refuse(g Group, err error) error {
 // RecordGroups makes all groups on the stream, except one, record their events now. It is called
 // before the stream starts a capture or is closed, because events cannot be recorded afterwards.
 //
-// It is also called before work that may wait for something other than the groups. The groups'
-// calls on other streams then do not wait for that work. The owner of an adopted stream may have
+// It is also called before work that may wait for something other than the groups, so that the
+// groups' calls on other streams do not wait for that work. The owner of an adopted stream may have
 // queued such a wait at any time, so all work on adopted streams counts. s.Mu is held.
 func (s *Stream) RecordGroups(except Group) error {
 	for _, g := range s.groups {

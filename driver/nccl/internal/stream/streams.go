@@ -72,7 +72,7 @@ var errForeign = errors.New("the stream belongs to another device")
 func (d *Streams) NewEvent() *Event { return &Event{streams: d} }
 
 // keepInCapture keeps a point alive while the stream's owner is capturing, and until the graph is
-// destroyed. If the driver cannot report that, the point stays alive until the device is closed.
+// destroyed or, if the driver cannot report that, until the device is closed.
 func (d *Streams) keepInCapture(stream cuda.Stream, p *Point) error {
 	capture, err := d.GPU.CUDA.CaptureInfo(stream)
 	if err != nil || capture.Graph == 0 {
@@ -88,7 +88,7 @@ func (d *Streams) keepInCapture(stream cuda.Stream, p *Point) error {
 	return err
 }
 
-// runHost runs a host function and reports a panic in it. Then it writes the word for which the
+// runHost runs a host function, reports a panic in it, and then writes the word for which the
 // stream waits.
 func (d *Streams) runHost(work func(), report func(error), done *gpu.Word, value uint32) {
 	d.Order.Load()
@@ -113,5 +113,5 @@ func (d *Streams) CloseGraphs() error {
 	return errors.Join(errs...)
 }
 
-// Close destroys the unused CUDA events. It must be called on one of the GPU's threads (gpu.Do).
+// Close destroys the unused CUDA events. It must be called on a thread of the context.
 func (d *Streams) Close() error { return d.pool.drain(d.GPU.CUDA) }

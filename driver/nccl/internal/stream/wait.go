@@ -12,8 +12,8 @@ import (
 )
 
 // Idle reports whether all work has ended. On an adopted stream, only work before the last
-// RecordQueued or recordOwners counts. While a call is queueing work, Idle returns false and does
-// not wait for the call. After an error of the device, nothing else will run, so Idle returns true.
+// RecordQueued or recordOwners counts. While a call is queueing work, Idle returns false without
+// waiting for the call. After an error of the device, nothing else will run, so Idle returns true.
 func (s *Stream) Idle() bool {
 	if !s.Mu.TryLock() {
 		return false
@@ -28,8 +28,8 @@ func (s *Stream) IdleLocked() bool {
 	return done || err != nil
 }
 
-// query asks CUDA whether all work has ended. CUDA forbids that during a capture, so query then
-// asks about an event recorded before the capture. s.Mu is held.
+// query queries CUDA whether all work has ended. CUDA forbids that during a capture, so query then
+// uses an event recorded before the capture. s.Mu is held.
 func (s *Stream) query() (done bool, err error) {
 	switch {
 	case s.closed.Load():
@@ -63,7 +63,7 @@ func (s *Stream) Synchronize(ctx context.Context) error {
 	if !s.adopted {
 		return nil
 	}
-	// The owner may replay a graph on any of its streams. So each stream reports faults of replays
+	// The owner may replay a graph on any of its streams, so each stream reports faults of replays
 	// once.
 	for _, g := range s.streams.Groups() {
 		if err := g.ReplayFault(); err != nil {
@@ -84,7 +84,7 @@ func (s *Stream) finish(ctx context.Context) error {
 	_, deviceErr := s.query()
 	s.Mu.Unlock()
 	for _, g := range groups {
-		// Reported also fails the group. The group's work then does not count as successful.
+		// Reported also fails the group, so that the group's work does not count as successful.
 		if fault := g.Reported(); fault != nil {
 			s.ReportFault(g, fault)
 		}
@@ -113,8 +113,8 @@ func (s *Stream) finish(ctx context.Context) error {
 	return nil
 }
 
-// await waits for the work of a stream. c is the stream's latest call. await checks the peers of
-// c's group, and watchers check the other groups on the stream.
+// await waits for the work of a stream, whose latest call is c. It checks the peers of c's group;
+// watchers check the other groups on the stream.
 func (c *lastCall) await(ctx context.Context, s *Stream) error {
 	if c.group == nil || s.Idle() {
 		return gpu.Poll(ctx, s.Idle)
@@ -123,9 +123,9 @@ func (c *lastCall) await(ctx context.Context, s *Stream) error {
 	if err == nil || ctx.Err() != nil {
 		return err
 	}
-	// The group has failed, and its kernels are being ended. If a kernel does not end, its stream
-	// is abandoned with everything queued on it. Return the fault only after that, because the
-	// caller may then queue more work. Return it even if the stream has other unfinished work.
+	// The group has failed, and its kernels are being ended. A stream with a kernel that does not
+	// end is abandoned with everything queued on it. Return the fault only after that, because the
+	// caller may then queue more work, but even if the stream has other unfinished work.
 	select {
 	case <-c.group.KernelsEnded():
 	case <-ctx.Done():
@@ -137,7 +137,7 @@ func (c *lastCall) await(ctx context.Context, s *Stream) error {
 }
 
 // Abandon replaces the CUDA stream if it has a kernel that does not end. Everything queued behind
-// the kernel is lost, and so are the events recorded there.
+// the kernel is lost, with the events recorded there.
 func (s *Stream) Abandon() {
 	s.Mu.Lock()
 	defer s.Mu.Unlock()
@@ -145,7 +145,7 @@ func (s *Stream) Abandon() {
 		return
 	}
 	// Work of the owner that takes longer than EndingTime looks like a kernel that does not end.
-	// Memory then stays mapped and communicators stay open until the process ends. That is better
+	// Memory then stays mapped and communicators stay open until the process ends, which is better
 	// than a call that hangs.
 	gpu.Stuck.Store(true)
 	if s.adopted {
@@ -171,7 +171,7 @@ func (s *Stream) Abandon() {
 // CUDA is no longer queried about the stream, so the owner of an adopted stream may destroy it.
 func (s *Stream) Close() error { return s.close(s.recordOwners) }
 
-// Drop closes an adopted stream that the owner may have destroyed. So it does not query the stream.
+// Drop closes an adopted stream without querying it, because the owner may have destroyed it.
 func (s *Stream) Drop() error {
 	return s.close(func() (capturing bool, err error) { return true, nil })
 }
@@ -222,8 +222,8 @@ func (s *Stream) close(record func() (capturing bool, err error)) error {
 	return errors.Join(errs...)
 }
 
-// MarkUnfinished registers the stream's current work as unfinished (gpu.GPU.AddUnfinished). The
-// device then keeps the memory that the work uses. Later work is not registered.
+// MarkUnfinished registers the stream's current work as unfinished (gpu.GPU.AddUnfinished), so that
+// the device keeps the memory that the work uses. Later work is not registered.
 func (s *Stream) MarkUnfinished() error {
 	if !s.Mu.TryLock() {
 		s.gpu.AddUnfinished(s.Idle) // the call that holds the lock may be waiting for other ranks

@@ -16,8 +16,8 @@ func (s *Stream) Copy(dst, src uintptr, bytes int64) error {
 		return fmt.Errorf("copying %d bytes: %w", bytes, driver.ErrOutOfRange)
 	}
 	if blocks(s.gpu, dst, src, bytes) {
-		// Wait here, because CUDA's copy call would wait for the stream while the stream is locked.
-		// A group's fault could not end that wait.
+		// Wait here, because CUDA's copy call would wait for the stream while the stream is locked,
+		// and a group's fault could not end that wait.
 		if capturing, err := s.recordOwners(); !capturing && err == nil {
 			ctx, cancel := context.WithTimeout(context.Background(), 4*s.gpu.Timeout)
 			_ = gpu.Poll(ctx, s.Idle) // CUDA waits for the rest
@@ -35,8 +35,7 @@ func (s *Stream) Copy(dst, src uintptr, bytes int64) error {
 // maxStaged limits the size of copies from pageable memory for which CUDA does not wait.
 const maxStaged = 64 << 10
 
-// blocks reports whether CUDA's copy call waits for the stream. It does for copies of pageable
-// memory.
+// blocks reports whether CUDA's copy call waits for the stream, as it does for pageable memory.
 func blocks(g *gpu.GPU, dst, src uintptr, bytes int64) bool {
 	return bytes > 0 && (!g.IsMapped(dst) || bytes > maxStaged && !g.IsMapped(src))
 }
@@ -93,9 +92,8 @@ func (s *Stream) Host(work func()) error {
 // Record records an event after the work queued on the stream.
 //
 // During a capture begun by BeginCapture, the event is recorded after each launch of the graph and
-// does not become a node. On an adopted stream, the owner may be capturing, or the stream may have
-// been closed with unfinished work. The event then marks the end of the work that symmem has
-// queued.
+// does not become a node. On an adopted stream, if the owner is capturing or the stream has been
+// closed with unfinished work, the event marks the end of the work that symmem has queued.
 func (s *Stream) Record(e driver.Event) error {
 	ev, ok := e.(*Event)
 	if !ok || ev.streams != s.streams {
