@@ -6,7 +6,6 @@ import (
 	"symmem/driver"
 )
 
-// address identifies a message.
 type address struct {
 	source, tag int
 	number      uint64
@@ -22,15 +21,14 @@ type slotKey struct {
 type announcement struct {
 	header
 	source int
-	// previous is the previous message in the same slot. It is nil if a Recv has got that message.
+	// previous is the previous message in the same slot, or nil if a Recv has got that message.
 	previous *announcement
-	handled  bool // the message was given to a Recv
+	handled  bool // whether a Recv has got the message
 }
 
 func (a *announcement) address() address { return address{a.source, int(a.tag), a.number} }
 
-// ownsFlags reports whether the slot's flags belong to this message. Otherwise they belong to an
-// earlier message.
+// ownsFlags reports whether the slot's flags belong to this message, not to an earlier one.
 func (a *announcement) ownsFlags() bool { return a.previous == nil || a.previous.handled }
 
 // valid reports whether a correct peer could have sent the header. The segment's size is checked

@@ -8,8 +8,8 @@ import (
 	"symmem/internal/cuda"
 )
 
-// Captured is one end of a message in a graph. The graph keeps its words. For a Send, the graph
-// also keeps the slot and the staging block.
+// Captured is one end of a message in a graph. The graph keeps its words and, for a Send, the slot
+// and the staging block.
 type Captured struct {
 	messages   *Messages
 	plan       *Plan
@@ -80,7 +80,6 @@ func (k *Captured) Launch(s *stream.Stream) (*End, error) {
 	return e, nil
 }
 
-// release frees the message's resources. m.Mu is held.
 func (k *Captured) release() {
 	m := k.messages
 	switch {

@@ -22,7 +22,7 @@ func (in *inbox) deliver() {
 }
 
 // deliverAll delivers messages until no Recv is waiting or the group has ended. It must not call
-// CUDA. The call might wait for a stream that waits for a message.
+// CUDA, because the call might wait for a stream that waits for a message.
 func (in *inbox) deliverAll() {
 	ranked.Waiting()
 	w := in.own.wakeup()
@@ -47,14 +47,14 @@ func (in *inbox) deliverAll() {
 }
 
 const (
-	// The first spinPolls polls follow each other without a pause. The next yieldPolls polls yield
-	// the processor in between.
+	// The first spinPolls polls have no pause. The next yieldPolls polls yield the processor in
+	// between.
 	spinPolls, yieldPolls = 50, 200
 	// idleSleep limits a sleep, which a peer's announcement ends early.
 	idleSleep = 10 * time.Millisecond
 )
 
-// pause waits between two polls. A rank that announces a message wakes this rank. The GPU that
+// pause waits between two polls. A rank that announces a message wakes this rank, but the GPU that
 // completes the message does not, so the sleep is short if an announced message is incomplete.
 func (w *wakeup) pause(word uint32, polls int, announced bool) {
 	switch {
@@ -72,9 +72,9 @@ func (w *wakeup) pause(word uint32, polls int, announced bool) {
 	}
 }
 
-// deliverable removes receives from the list of open receives and returns them if their messages
-// have arrived. announced reports whether a message for a remaining Recv has been announced. more
-// reports whether the goroutine must continue.
+// deliverable removes the open receives whose messages have arrived and returns them. announced
+// reports whether a message for a remaining Recv has been announced. more reports whether the
+// goroutine must continue.
 func (in *inbox) deliverable() (ready []*End, announced, more bool, err error) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
@@ -133,8 +133,8 @@ func (in *inbox) accept(e *End) (accepted bool, err error) {
 	return true, nil
 }
 
-// isComplete reports whether the data of a message has arrived and will not be overwritten. in.mu
-// is held.
+// isComplete reports whether a message's data has arrived and will not be overwritten. in.mu is
+// held.
 func (in *inbox) isComplete(a *announcement) bool {
 	return atomic.LoadUint32(&in.own.flags(a.source).full[a.slot]) == 1 && !in.released(a)
 }

@@ -4,10 +4,9 @@
 // A Send copies its buffer to staging memory on the sender's GPU in stream order, so the stream
 // does not wait for the receiver. During the call it also announces the message to the receiver, in
 // host memory that both ranks share (mailbox). Package message matches each Recv with a message.
-// The Recv's stream waits for a word of a descriptor and then runs a kernel that copies the data
-// named by the descriptor. Once the message has arrived, the host fills in the descriptor and sets
-// the word. It makes no CUDA calls to do so, because these might wait for a thread that waits for
-// this stream.
+// The Recv's stream waits for a word of a descriptor and then runs a kernel that copies the data to
+// which the descriptor refers. Once the message has arrived, the host fills in the descriptor and
+// sets the word, without CUDA calls, which might wait for a thread that waits for this stream.
 //
 // # States of a group's messages
 //
@@ -18,9 +17,8 @@
 //
 // Close stops the messages and frees their memory. If a stream has an unfinished message or a
 // kernel of the process is stuck, the memory stays allocated until the process ends. Before Close,
-// the owner ends waits (Release). If streams reach their messages later, it does so repeatedly
-// (ReleaseLate, Device.Late). inbox.mu guards the state stopped. The owner's lock guards the state
-// closed.
+// the owner ends waits (Release), repeatedly if streams reach their messages later (ReleaseLate,
+// Device.Late). inbox.mu guards the state stopped. The owner's lock guards the state closed.
 //
 // # States of a message
 //
@@ -42,7 +40,7 @@
 // (match). The Recv gets its message (accept) when all of these conditions hold:
 //
 //   - The Recv is not captured, or its previous launch got a message and the stream waits again.
-//   - If the message is captured, the previous message in its slot has been given to a Recv.
+//   - If the message is captured, a Recv has got the previous message in its slot.
 //   - full is 1, and the sender does not withdraw messages.
 //   - The segment is mapped. A goroutine maps segments that were not mapped when the group
 //     connected.

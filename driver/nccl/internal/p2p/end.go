@@ -15,10 +15,10 @@ type End struct {
 	messages *Messages
 	plan     *Plan
 	control.Message
-	check    bool // the two ends are compared
-	captured bool // the words belong to a graph
-	// state is kernels.MessageWaits while the stream waits. A Recv waits for its message. A
-	// captured Send waits until takenWord is 1. Other Sends do not wait and have neither word.
+	check    bool // whether the two ends are compared
+	captured bool // whether the words belong to a graph
+	// state is kernels.MessageWaits while the stream waits: a Recv for its message, a captured Send
+	// until takenWord is 1. Other Sends do not wait and have neither word.
 	state     *gpu.Word
 	takenWord *uint32
 	// full is the full word of a captured Send's slot. released is the word of its header ring.
@@ -29,8 +29,8 @@ type End struct {
 	// releaseStart is the time of the first call of release for a Send. It is guarded by inbox.mu.
 	releaseStart time.Time
 	// previous is the end of the graph's previous launch, or nil. handled is set after a Recv has
-	// got its message or has been refused. For a Send, it is set after the stream has passed the
-	// Send. Both are guarded by inbox.mu.
+	// got its message or has been refused, or after the stream has passed a Send. Both are guarded
+	// by inbox.mu.
 	previous *End
 	handled  bool
 
@@ -45,15 +45,15 @@ type End struct {
 	announced *announcement
 }
 
-// passed reports whether the stream has passed a Recv. The stream may already wait in the next
-// launch of the graph. inbox.mu is held.
+// passed reports whether the stream has passed a Recv. The stream may already wait in the graph's
+// next launch. inbox.mu is held.
 func (e *End) passed() bool {
 	state := e.state.Value()
 	return e.handled && (state == kernels.MessageDone || e.captured && state == kernels.MessageWaits)
 }
 
-// waits reports whether the stream is known to wait for the message. It then also sets since.
-// inbox.mu is held.
+// waits reports whether the stream is known to wait for the message, and if so sets since. inbox.mu
+// is held.
 func (e *End) waits() bool {
 	if e.handled || e.previous != nil && !e.previous.handled || e.state == nil ||
 		e.state.Value() != kernels.MessageWaits {
@@ -66,10 +66,9 @@ func (e *End) waits() bool {
 }
 
 // release lets the stream of a captured Send continue. The stream then overwrites the previous
-// message, so release first withdraws that message. If the receiver has already claimed the
-// message, its GPU may still be copying it. The caller must then call release again until the GPU
-// has written taken. After a time limit, release assumes that the receiver is dead. inbox.mu is
-// held.
+// message, so release first withdraws that message. If the receiver has already claimed it, its GPU
+// may still be copying it, and the caller must call release again until the GPU has written taken.
+// After a time limit, release assumes that the receiver is dead. inbox.mu is held.
 func (e *End) release() {
 	atomic.StoreUint32(e.released, 1)
 	if e.releaseStart.IsZero() {
@@ -93,7 +92,7 @@ func (e *End) refuse() {
 }
 
 // canAccept reports whether the descriptor of a Recv may be filled in. All launches of a graph
-// share the descriptor. So the previous launch must be handled, and this launch must wait. inbox.mu
+// share the descriptor, so the previous launch must be handled, and this launch must wait. inbox.mu
 // is held.
 func (e *End) canAccept() bool {
 	return !e.captured ||
@@ -103,18 +102,17 @@ func (e *End) canAccept() bool {
 // handle marks a Recv as handled. inbox.mu is held.
 func (e *End) handle() {
 	if e.captured {
-		e.state.Set(0) // the wait of the next launch will be visible
+		e.state.Set(0) // makes the next launch's wait visible
 	}
 	e.handled, e.previous = true, nil
 }
 
-// Expect adds a Recv of a graph to the unfinished receives. It is called before the graph is
-// launched.
+// Expect adds a graph's Recv to the unfinished receives. It is called before the graph is launched.
 func (e *End) Expect() { e.messages.in.expect(e) }
 
-// Unexpect removes a Recv of a graph that could not be launched.
+// Unexpect removes a graph's Recv that could not be launched.
 func (e *End) Unexpect() { e.messages.in.unexpect(e) }
 
-// Track adds a Send of a graph to the unfinished sends. It is called after the graph was launched,
-// on a thread of the context. The stream's lock is held.
+// Track adds a graph's Send to the unfinished sends. It is called after the graph was launched, on
+// a thread of the context. The stream's lock is held.
 func (e *End) Track(on *stream.Stream) error { return e.messages.track(on, e) }

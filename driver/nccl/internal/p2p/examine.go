@@ -44,8 +44,8 @@ func (m *Messages) Examine() error {
 	return err
 }
 
-// examineMessage returns an error if the message of a Recv can never arrive. For a captured Send,
-// it returns an error if the previous message can never be copied.
+// examineMessage returns an error if the message of a Recv can never arrive or, for a captured
+// Send, if the previous message can never be copied.
 func (m *Messages) examineMessage(e *End) error {
 	p := e.plan
 	var err error
@@ -65,7 +65,7 @@ func (m *Messages) examineMessage(e *End) error {
 	if err == nil {
 		return nil
 	}
-	// Check again. All messages that the peer announced before it was examined are visible now.
+	// Check again: all messages that the peer announced before it was examined are visible now.
 	m.in.mu.Lock()
 	defer m.in.mu.Unlock()
 	readErr := m.in.readHeaders()

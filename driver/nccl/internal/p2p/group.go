@@ -19,10 +19,11 @@ type Owner interface {
 	// NoteMessage records a message before it is queued. The locks of the stream and the owner are
 	// held.
 	NoteMessage(on *stream.Stream, call *driver.Call)
-	// FailUnqueued fails the group because this rank could not queue a call that its peers rely on.
+	// FailUnqueued fails the group because this rank could not queue a call on which its peers
+	// rely.
 	FailUnqueued(call *driver.Call, err error) error
-	// AfterPeerFault fails the group because a peer has failed. It returns the error of the refused
-	// call.
+	// AfterPeerFault fails the group because a peer has failed, and returns the refused call's
+	// error.
 	AfterPeerFault(call *driver.Call) error
 }
 
@@ -44,13 +45,13 @@ type Group struct {
 	}
 }
 
-// Device holds the state that all groups of a device share for messages.
+// Device holds the state for messages that all groups of a device share.
 type Device struct {
 	GPU      *gpu.GPU
 	Streams  *stream.Streams
 	Exporter *memory.Exporter
-	// Descriptors allocates the descriptors of receives. Copies holds the kernels that read the
-	// descriptors.
+	// Descriptors allocates the descriptors of receives, and Copies holds the kernels that read
+	// them.
 	Descriptors gpu.Pinned[kernels.Message]
 	Copies      gpu.Code
 	// Late counts ended groups with unfinished messages.
@@ -67,7 +68,7 @@ func (d *Device) atClose(closer func() error) {
 	d.closers = append(d.closers, closer)
 }
 
-// Closers returns the functions registered by atClose. Later calls return none of them again.
+// Closers returns the functions registered by atClose since the last call of Closers.
 func (d *Device) Closers() []func() error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -76,12 +77,11 @@ func (d *Device) Closers() []func() error {
 	return closers
 }
 
-// Plan describes a prepared Send or Recv.
+// Plan is a prepared Send or Recv.
 type Plan struct {
 	*driver.Call
 	// Address is the buffer's address outside every window.
 	Address uintptr
 }
 
-// bytes returns the size of the message.
 func (p *Plan) bytes() int64 { return p.Count * int64(p.DataType.Size()) }

@@ -15,7 +15,7 @@ import (
 	"symmem/internal/spin"
 )
 
-// inbox implements the receiving side. It matches announced messages with receives.
+// inbox implements the receiving side: it matches announced messages with receives.
 type inbox struct {
 	config *driver.GroupConfig
 	plane  control.Plane
@@ -32,16 +32,16 @@ type inbox struct {
 	// that have been matched but whose message header has not been read. Both are guarded by mu.
 	announced map[address]*announcement
 	expected  map[address]*End
-	// unmatched lists announced messages that the matcher has not got yet. anySource counts the
-	// receives from any source that have no message. Both are guarded by mu.
+	// unmatched lists announced messages that have not been passed to the matcher. anySource counts
+	// the receives from any source that have no message. Both are guarded by mu.
 	unmatched    []*announcement
 	anySource    int
 	repeated     map[slotKey]*announcement // latest message in each slot of a graph; guarded by mu
 	peerSegments map[slotKey]*peerSegment  // guarded by mu
 	open         []*End                    // receives that have no message yet; guarded by mu
 	receives     []*End                    // receives that streams have not passed; guarded by mu
-	running      bool                      // the delivering goroutine is running; guarded by mu
-	stopped      bool                      // the goroutine must not start again; guarded by mu
+	running      bool                      // whether the delivering goroutine runs; guarded by mu
+	stopped      bool                      // whether the goroutine must not start again; guarded by mu
 
 	delivering sync.WaitGroup // goroutines that deliver messages or map segments
 }
@@ -109,9 +109,9 @@ func (in *inbox) addAnnouncement(a *announcement) error {
 	return nil
 }
 
-// passToMatcher passes complete messages to the matcher, in the order of their headers. If all is
-// set, it also passes incomplete messages. An incomplete message may itself wait for a Recv from
-// any source, so that Recv must not get it. in.mu is held.
+// passToMatcher passes complete messages to the matcher, in the order of their headers, and if all
+// is set also incomplete ones. An incomplete message may itself wait for a Recv from any source, so
+// that Recv must not get it. in.mu is held.
 func (in *inbox) passToMatcher(all bool) error {
 	unmatched := in.unmatched
 	in.unmatched = nil
@@ -139,14 +139,12 @@ func (in *inbox) mayArrive(e *End) bool {
 	})
 }
 
-// errInvalid returns the error for a header that a correct peer never writes.
 func (in *inbox) errInvalid(a *announcement) error {
 	return fmt.Errorf("rank %d of the world has announced message %d with tag %d and %d bytes in "+
 		"group %s, which is invalid: its memory is corrupt", in.config.Ranks[a.source], a.number, a.tag,
 		a.bytes, in.config.Name())
 }
 
-// matcherSegment returns the matcher's segment for a message after a number of collectives.
 func (in *inbox) matcherSegment(after uint64) uint64 {
 	return control.MessageSegment(in.config, after)
 }
@@ -165,8 +163,8 @@ func (in *inbox) assign(claims []message.Claim[*End]) error {
 	return errors.Join(errs...)
 }
 
-// match compares a Recv with its claimed message. If the header has not been read, match adds the
-// Recv to expected instead. in.mu is held.
+// match compares a Recv with its claimed message, or adds the Recv to expected if the header has
+// not been read. in.mu is held.
 func (in *inbox) match(e *End) error {
 	p := e.plan
 	key := address{e.source, p.Tag, e.number}
@@ -206,8 +204,8 @@ func (in *inbox) post(e *End) (accepted bool, err error) {
 }
 
 // expect adds a Recv to the unfinished receives before its wait is queued. From then on, the Recv
-// can get its message, or be refused when the group ends. Neither may depend on later CUDA calls.
-// Another thread may be in a call that waits for all streams, and CUDA calls may then block until
+// can get its message, or be refused when the group ends. Neither may depend on later CUDA calls:
+// another thread may be in a call that waits for all streams, and CUDA calls may then block until
 // the Recv's wait has ended.
 func (in *inbox) expect(e *End) {
 	in.mu.Lock()
@@ -218,7 +216,7 @@ func (in *inbox) expect(e *End) {
 }
 
 // unexpect removes a Recv that could not be queued completely. Its wait may have been queued, so
-// unexpect ends the wait. The device may read the descriptor, so the descriptor is not freed.
+// unexpect ends the wait. The descriptor is not freed, because the device may read it.
 func (in *inbox) unexpect(e *End) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
@@ -241,8 +239,8 @@ func (in *inbox) pruneReceives() {
 	})
 }
 
-// isWaiting reports whether a stream waits in a Recv or in a captured Send. The Recv waits for a
-// message, and the Send for its slot. in.mu is held.
+// isWaiting reports whether a stream waits in a Recv, for a message, or in a captured Send, for its
+// slot. in.mu is held.
 func (in *inbox) isWaiting(e *End) bool {
 	switch {
 	case in.own == nil || !e.waits():
@@ -260,7 +258,7 @@ func (in *inbox) unanswered() bool {
 	return slices.ContainsFunc(in.open, func(e *End) bool { return e.announced == nil })
 }
 
-// stop ends message delivery. It waits until the goroutine has ended.
+// stop ends message delivery and waits until the goroutine has ended.
 func (in *inbox) stop() {
 	in.mu.Lock()
 	in.stopped = true

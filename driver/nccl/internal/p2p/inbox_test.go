@@ -57,7 +57,6 @@ func TestPostAcceptsCompleteMessageImmediately(t *testing.T) {
 	}
 }
 
-// TestUnreadIsBoundedBySlots reads a corrupt header count from the mailbox of a closed peer.
 func TestUnreadIsBoundedBySlots(t *testing.T) {
 	in := testInbox(t)
 	o := outbox{
@@ -71,8 +70,8 @@ func TestUnreadIsBoundedBySlots(t *testing.T) {
 	}
 }
 
-// testInbox returns the inbox of rank 1 of two ranks, without a GPU. The memory of rank 0 is mapped
-// at 1 GiB.
+// testInbox returns the inbox of rank 1 of two ranks, without a GPU. Rank 0's memory is mapped at 1
+// GiB.
 func testInbox(t *testing.T) *inbox {
 	t.Helper()
 	f, err := sys.Memfd("symmem-mailbox", mailboxBytes(2))
@@ -99,13 +98,11 @@ func testInbox(t *testing.T) *inbox {
 	}
 }
 
-// announceFromPeer writes the header and the full word of a message from rank 0.
 func (in *inbox) announceFromPeer(h *header) {
 	atomic.StoreUint32(&in.own.flags(0).full[0], 1)
 	in.own.ring(0).post(h)
 }
 
-// newRecv returns a Recv of a number of bytes from rank 0.
 func newRecv(bytes int64) *End {
 	call := &driver.Call{Operation: driver.Recv, Count: bytes, DataType: driver.Uint8}
 	return &End{plan: &Plan{Call: call}, descriptor: &kernels.Message{}}

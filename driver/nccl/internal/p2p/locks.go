@@ -2,7 +2,7 @@ package p2p
 
 import "symmem/internal/ranked"
 
-// These types identify this package's locks, in their locking order. doc.go lists the same order.
+// Classes of this package's locks, in locking order (see doc.go).
 type (
 	inboxMu  struct{}
 	deviceMu struct{}

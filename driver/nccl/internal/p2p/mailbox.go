@@ -15,16 +15,17 @@ import (
 )
 
 // A mailbox is host memory in which a rank receives message headers. All ranks of the group and
-// their GPUs share it. The sender's GPU writes a word after the data of a message is complete. The
-// receiver's GPU writes another word after it has copied the data. So the host sees the progress of
-// a message and can end the wait of a stream without calling CUDA.
+// their GPUs share it. The sender's GPU writes a word after a message's data is complete, and the
+// receiver's GPU another after it has copied the data. So the host can observe the progress of a
+// message and end the wait of a stream without calling CUDA.
 //
 // The data of messages is in device memory; see staging.
 
 const (
-	// Slots limits the number of unfinished messages from one rank to another. It is a power of two.
+	// Slots limits the number of unfinished messages from one rank to another. It is a power of
+	// two.
 	Slots = 1024
-	// ringPage separates data that different ranks write. It also aligns the words that GPUs write.
+	// ringPage separates data that different ranks write, and aligns the words that GPUs write.
 	ringPage = 4096
 )
 
@@ -34,18 +35,16 @@ type header struct {
 	// digest is the digest of the sender's call. after is the number of collectives that the sender
 	// had called before.
 	digest, after uint64
-	// segment is the number of the sender's segment that holds the message. Numbers start at 1. An
-	// empty message has segment 0. size is the segment's size. offset is the message's offset in
-	// the segment.
+	// segment is the number of the sender's segment that holds the message, from 1, or 0 for an
+	// empty message. size is the segment's size, and offset the message's offset in it.
 	segment, size, offset uint64
-	// slot selects the flags of the message. replayed is 1 if a graph uses the flags at each
-	// launch.
+	// slot selects the message's flags. replayed is 1 if a graph uses the flags at each launch.
 	slot, replayed uint64
 }
 
-// flags holds the words of the messages from one rank to another. GPUs write these words and wait
-// for them. full is 1 from the arrival of a message until the receiver claims it. taken is 1 from
-// the end of the copy until the sender reuses the slot.
+// flags holds the words of the messages from one rank to another, which GPUs write and wait for.
+// full is 1 from the arrival of a message until the receiver claims it. taken is 1 from the end of
+// the copy until the sender reuses the slot.
 type flags struct{ full, taken [Slots]uint32 }
 
 // headerRing holds the headers that one rank writes for the mailbox's owner.
@@ -61,7 +60,6 @@ type headerRing struct {
 	headers [Slots]header
 }
 
-// wakeup wakes the owner of a mailbox through a futex.
 type wakeup struct {
 	word     uint32
 	sleeping int32
@@ -70,12 +68,11 @@ type wakeup struct {
 	_      [ringPage - 12]byte
 }
 
-// mailbox represents a mailbox mapped into this process.
+// mailbox is a mailbox mapped into this process.
 type mailbox struct {
 	memory *sys.Mapping
 	ranks  int
-	// pinned is the host address of the part registered with CUDA. device is the device address of
-	// that part.
+	// pinned is the host address of the part registered with CUDA, and device its device address.
 	pinned, device uintptr
 }
 
@@ -104,7 +101,6 @@ func (m *mailbox) deviceAddress(word *uint32) uintptr {
 	return m.device + uintptr(unsafe.Pointer(word)) - m.pinned
 }
 
-// wake wakes the owner of the mailbox.
 func (w *wakeup) wake() {
 	atomic.AddUint32(&w.word, 1)
 	if atomic.LoadInt32(&w.sleeping) != 0 {
@@ -137,7 +133,7 @@ func (m *mailbox) pin(d *Device, first, ranks int) error {
 	return err
 }
 
-// close unmaps the mailbox. Work of this process must no longer use it.
+// close unmaps the mailbox, which work of this process must no longer use.
 func (m *mailbox) close(d *Device) error {
 	var errs []error
 	if m.pinned != 0 {
@@ -150,8 +146,8 @@ func mailboxKey(group string) handoff.Key {
 	return handoff.Key{Namespace: handoff.NamespaceOf("mailbox/" + group)}
 }
 
-// openMailbox creates this rank's mailbox and exports it to the peers. The export ends when the
-// caller withdraws the returned file.
+// openMailbox creates this rank's mailbox and exports it to the peers until the caller withdraws
+// the returned file.
 func openMailbox(d *Device, config *driver.GroupConfig) (*mailbox, *os.File, error) {
 	ranks := len(config.Ranks)
 	bytes := mailboxBytes(ranks)

@@ -21,11 +21,11 @@ type Messages struct {
 
 	closed bool // guarded by Mu
 	// sends lists the sends that streams have not passed. pruned is the length of sends after the
-	// last pruneSends. Both are guarded by inbox.mu. So Release can end the waits of sends and
+	// last pruneSends. Both are guarded by inbox.mu, so that Release can end the waits of sends and
 	// receives under one lock.
 	sends  []*End
 	pruned int
-	late   bool // ReleaseLate has been called; used only by the goroutine that tears the group down
+	late   bool // whether ReleaseLate was called; only the teardown goroutine uses it
 }
 
 // Open enables messages if the ranks are on one machine.
@@ -54,8 +54,8 @@ func (m *Messages) newEnd(p *Plan) *End {
 	return &End{messages: m, plan: p, Message: m.counts.Count(p.Call), check: m.Check.Load()}
 }
 
-// admit returns an error if the group has failed. It first marks the stream as busy. If the group
-// fails after the check, the teardown then ends the message. s.Mu and m.Mu are held.
+// admit returns an error if the group has failed. It first marks the stream as busy, so that the
+// teardown ends the message if the group fails after the check. s.Mu and m.Mu are held.
 func (m *Messages) admit(s *stream.Stream, p *Plan) error {
 	m.Busy.Note(s)
 	err := m.Plane.Cause()
@@ -86,8 +86,8 @@ func (m *Messages) failUnqueued(s *stream.Stream, p *Plan, err error) error {
 	return err
 }
 
-// Map maps the peers' mailboxes and the first segment of their staging memory. Messages in that
-// segment then need no CUDA call when they arrive.
+// Map maps the peers' mailboxes and the first segment of their staging memory. The arrival of
+// messages in that segment then needs no CUDA call.
 func (m *Messages) Map(ctx context.Context) error {
 	if m.counts == nil {
 		return nil
@@ -112,8 +112,7 @@ func (m *Messages) Map(ctx context.Context) error {
 	return nil
 }
 
-// Withdraw ends the export of this rank's mailbox. It is called after the peers have mapped the
-// mailbox.
+// Withdraw ends the export of this rank's mailbox, after the peers have mapped the mailbox.
 func (m *Messages) Withdraw() error {
 	if m.in == nil || m.in.file == nil {
 		return nil
@@ -181,9 +180,9 @@ func (m *Messages) InFlight() bool {
 	return len(m.sends)+len(m.in.receives) > 0
 }
 
-// Release ends the waits of streams for messages that will never arrive. It also ends the waits of
-// a graph's Sends for the peer to copy the previous message. Each launch of a graph waits again, so
-// Release must be called at least once for each queued launch.
+// Release ends the waits of streams for messages that will never arrive, and the waits of a graph's
+// Sends for the peer to copy the previous message. Each launch of a graph waits again, so Release
+// must be called at least once for each queued launch.
 func (m *Messages) Release() {
 	if m.counts == nil {
 		return
@@ -204,7 +203,7 @@ func (m *Messages) Release() {
 }
 
 // ReleaseLate repeats Release in the background until no stream has an unfinished message of the
-// ended group. The memory of the messages cannot be freed before that, so the device stays open.
+// ended group. The messages' memory cannot be freed before that, so the device stays open.
 func (m *Messages) ReleaseLate() {
 	if m.counts == nil || m.late {
 		return
@@ -223,7 +222,7 @@ func (m *Messages) ReleaseLate() {
 	}()
 }
 
-// ReleaseGraph frees the resources of a graph's messages. All launches of the graph must have
+// ReleaseGraph frees the resources of a graph's messages after all launches of the graph have
 // ended.
 func (m *Messages) ReleaseGraph(calls []*Captured) {
 	states := map[*gpu.Word]bool{}

@@ -14,7 +14,7 @@ import (
 	"symmem/internal/spin"
 )
 
-// outbox implements the sending side. It stages messages and announces them. The owner's lock
+// outbox implements the sending side: it stages messages and announces them. The owner's lock
 // guards it.
 type outbox struct {
 	config  *driver.GroupConfig
@@ -33,7 +33,6 @@ func newOutbox(g *Group, counts control.Messages) *outbox {
 	}
 }
 
-// peerOutbox holds the state of the messages to one peer.
 type peerOutbox struct {
 	mailbox *mailbox   // the peer's mailbox
 	next    uint64     // lowest slot that has never been used
@@ -47,13 +46,12 @@ type outgoing struct {
 	block block
 }
 
-// flagsTo returns the flags of messages to a peer.
 func (o *outbox) flagsTo(peer int) *flags {
 	return o.peers[peer].mailbox.flags(o.config.Rank)
 }
 
-// reclaim frees the slots and blocks of messages that the peer has copied. If all is set, it checks
-// all messages. Otherwise it stops at the first message that the peer has not copied.
+// reclaim frees the slots and blocks of messages that the peer has copied. Unless all is set, it
+// stops at the first message that the peer has not copied.
 func (o *outbox) reclaim(out *peerOutbox, all bool) {
 	words := out.mailbox.flags(o.config.Rank)
 	taken := func(s outgoing) bool { return atomic.LoadUint32(&words.taken[s.slot]) == 1 }
@@ -79,18 +77,18 @@ func (o *outbox) reclaim(out *peerOutbox, all bool) {
 	out.staged = slices.Delete(out.staged, 0, n)
 }
 
-// errNoSlot is returned if graphs own all slots. No slot can then become free.
+// errNoSlot is returned if graphs own all slots, so that none can become free.
 var errNoSlot = fmt.Errorf("open graphs hold all %d Sends that are possible to that rank: close "+
 	"some graphs: %w", Slots, driver.ErrUnsupported)
 
-// isOutOfRoom reports whether a Send failed for lack of space. Such a Send has had no effect.
+// isOutOfRoom reports whether a Send failed for lack of space and has had no effect.
 func isOutOfRoom(err error) bool {
 	return errors.Is(err, driver.ErrOutOfMemory) || errors.Is(err, errNoSlot)
 }
 
 // stage allocates a slot and a block for a message. If none is free, it waits until peers have
-// copied messages. It waits for a block only briefly, because the peer may be waiting for this
-// rank. The owner's lock is held.
+// copied messages, but only briefly for a block, because the peer may be waiting for this rank. The
+// owner's lock is held.
 func (o *outbox) stage(p *Plan) (st outgoing, err error) {
 	out := &o.peers[p.Root]
 	o.reclaim(out, false)
@@ -110,8 +108,8 @@ func (o *outbox) stage(p *Plan) (st outgoing, err error) {
 	return st, nil
 }
 
-// awaitRoom waits until the peer's ring has room for a header. If needsSlot is set, it also waits
-// for a free slot.
+// awaitRoom waits until the peer's ring has room for a header and, if needsSlot is set, for a free
+// slot.
 func (o *outbox) awaitRoom(p *Plan, needsSlot bool) error {
 	out := &o.peers[p.Root]
 	ring := out.mailbox.ring(o.config.Rank)
@@ -143,7 +141,7 @@ func (o *outbox) awaitRoom(p *Plan, needsSlot bool) error {
 // growInterval limits how often awaitBlock tries to allocate device memory.
 const growInterval = 10 * time.Millisecond
 
-// awaitBlock allocates a block. While peers may still free one, it waits for them to copy messages.
+// awaitBlock allocates a block. It waits for peers to copy messages while they may still free one.
 func (o *outbox) awaitBlock(bytes int64) (block, error) {
 	s := &o.staging
 	b, ok := s.take(bytes)
@@ -242,8 +240,7 @@ func (o *outbox) unread(peer int) (all []driver.MessageEnds) {
 	return all
 }
 
-// firstStaging returns the size of the first staging segment. All ranks of the group return the
-// same size.
+// firstStaging returns the size of the first staging segment, the same on all ranks of the group.
 func (o *outbox) firstStaging() int64 {
 	return roundUp(int64(len(o.config.Ranks))*perPeer, o.device.GPU.Granularity)
 }

@@ -14,8 +14,8 @@ type peerSegment struct {
 	err     error // reason why the segment could not be mapped, or nil
 }
 
-// segmentOf returns the segment that holds a message. If the segment is not mapped, segmentOf
-// starts to map it in the background. in.mu is held.
+// segmentOf returns the segment that holds a message, and starts to map it in the background if
+// necessary. in.mu is held.
 func (in *inbox) segmentOf(a *announcement) *peerSegment {
 	key := slotKey{a.source, a.segment}
 	segment := in.peerSegments[key]
@@ -27,7 +27,6 @@ func (in *inbox) segmentOf(a *announcement) *peerSegment {
 	return segment
 }
 
-// mapSegment maps a peer's segment.
 func (in *inbox) mapSegment(key slotKey, segment *peerSegment) {
 	d, rank := in.device, in.config.Ranks[key.source]
 	ctx, cancel := context.WithTimeout(context.Background(), d.GPU.Timeout)

@@ -12,7 +12,7 @@ import (
 )
 
 // staging allocates blocks of device memory in which messages wait for their receivers. Receivers
-// map the first segment when the group connects. They map another segment when its first message
+// map the first segment when the group connects, and another segment when its first message
 // arrives. staging grows on demand and is freed with the group.
 type staging struct {
 	device   *Device
@@ -95,7 +95,6 @@ func (s *staging) put(b block) {
 	}
 }
 
-// address returns the address of a block on this rank.
 func (s *staging) address(b block) uintptr {
 	if b.segment == 0 {
 		return 0
@@ -121,7 +120,6 @@ func (s *staging) grow(config *driver.GroupConfig, bytes int64) error {
 	return err
 }
 
-// add allocates a segment and exports it to the peers.
 func (s *staging) add(config *driver.GroupConfig, bytes int64) error {
 	d := s.device
 	return d.GPU.Do(func() error {
@@ -148,8 +146,7 @@ func (s *staging) add(config *driver.GroupConfig, bytes int64) error {
 }
 
 // close frees the segments. Peers keep their mappings. If needed is set, peers may still have to
-// map segments. All peers have mapped the first segment. The other segments stay exported until the
-// device closes.
+// map segments other than the first, so these stay exported until the device closes.
 func (s *staging) close(config *driver.GroupConfig, needed bool) error {
 	d := s.device
 	var errs []error

@@ -49,7 +49,6 @@ func TestBlocksDoNotOverlap(t *testing.T) {
 	})
 }
 
-// checkBlocks checks that every unit of the segments is either free or in exactly one block.
 func checkBlocks(t *rapid.T, s *staging, live []block) {
 	for i, segment := range s.segments {
 		counts := make([]int, segment.bytes/blockUnit)

@@ -68,8 +68,8 @@ func (m *Messages) receive(s *stream.Stream, p *Plan) error {
 	return nil
 }
 
-// Record adds a message to a stream's capture and passes it to keep. keep must keep the message for
-// the lifetime of the graph. s.Mu and m.Mu are held.
+// Record adds a message to a stream's capture and passes it to keep, which must keep the message
+// for the lifetime of the graph. s.Mu and m.Mu are held.
 func (m *Messages) Record(s *stream.Stream, p *Plan, keep func(*Captured)) error {
 	k := &Captured{messages: m, plan: p}
 	if p.Operation == driver.Send {
@@ -110,8 +110,8 @@ func (m *Messages) queueCopy(descriptor *kernels.Message, p *Plan, on cuda.Strea
 	return err
 }
 
-// track adds a Send to the unfinished sends after the Send has been queued. It must be called on a
-// thread of the context. The stream's lock is held.
+// track adds a queued Send to the unfinished sends. It must be called on a thread of the context.
+// The stream's lock is held.
 func (m *Messages) track(s *stream.Stream, e *End) error {
 	e.done = m.Device.Streams.NewEvent()
 	err := e.done.Record(s.CUDA)
@@ -129,7 +129,7 @@ func (m *Messages) track(s *stream.Stream, e *End) error {
 const minPrune = 64
 
 // pruneSends removes the sends that streams have passed. It queries CUDA, which may wait for a
-// stream that waits for a message. So pruneSends holds no lock that delivering messages needs.
+// stream that waits for a message, so pruneSends holds no lock that delivering messages needs.
 func (m *Messages) pruneSends() {
 	m.in.mu.Lock()
 	all := slices.Clone(m.sends)
