@@ -165,7 +165,7 @@ func (r *router) direct(
 	choice PathChoice, call *driver.Call, offer driver.Offer, who string,
 ) (bool, *reason) {
 	if choice == PathPlain || choice == PathWindow || !call.Operation.Takes(driver.PathDirect) ||
-		call.Count == 0 && call.Operation != driver.Barrier {
+		bytesOf(call, r.ranks) == 0 && call.Operation != driver.Barrier {
 		return false, nil
 	}
 	refusal := offer.Refusal(driver.PathDirect)
@@ -188,7 +188,8 @@ func (r *router) direct(
 	default:
 		var table tuning.Reason
 		wanted, table = r.tuning.ChooseDirect(
-			call.Operation.String(), bytesOf(call, r.ranks), call.SendWindow != nil, r.shape)
+			evenName(call.Operation), bytesOf(call, r.ranks),
+			call.SendWindow != nil || call.RecvWindow != nil, r.shape)
 		why = &reason{text: "and ", table: &table}
 	}
 	switch {
@@ -203,8 +204,25 @@ func (r *router) direct(
 	return false, nil
 }
 
-// bytesOf returns the size of a call's larger buffer, which the tuning table uses.
+// evenName returns the name by which the tuning table knows an operation. AllGatherV and
+// ReduceScatterV use the rules of AllGather and ReduceScatter.
+func evenName(o driver.Operation) string {
+	switch o {
+	case driver.AllGatherV:
+		return driver.AllGather.String()
+	case driver.ReduceScatterV:
+		return driver.ReduceScatter.String()
+	default:
+		return o.String()
+	}
+}
+
+// bytesOf returns the size of a call's larger buffer, which the tuning table uses. It is the same on
+// every rank.
 func bytesOf(call *driver.Call, ranks int) int64 {
+	if call.Operation.Uneven() {
+		return call.Splits.Total(call.Operation) * int64(call.DataType.Size())
+	}
 	send, recv := call.Spans(ranks, call.Root)
 	return max(send, recv)
 }

@@ -36,6 +36,7 @@ func TestPublicCallsReachEveryKernel(t *testing.T) {
 			}
 			c.collectives()
 			c.norms(p)
+			c.rows()
 			c.messages()
 			c.window()
 			c.synchronize()
@@ -74,7 +75,7 @@ func launchCounter(t *testing.T) func(kernel string) uint64 {
 func kernelNames(t *testing.T) (names []string) {
 	t.Helper()
 	for _, object := range []func(major, minor int) ([]byte, error){
-		kernels.Object, kernels.MessageObject,
+		kernels.Object, kernels.MessageObject, kernels.RowsObject,
 	} {
 		const ptxOnly = 11 // a compute capability without a compiled object
 		text, err := object(ptxOnly, 0)
@@ -150,6 +151,20 @@ func (c *kernelCalls) choose(called map[string]symmem.Call, call symmem.Call) {
 	}
 	if _, ok := called[l.Kernel]; !ok {
 		called[l.Kernel] = call
+	}
+}
+
+// rows makes calls with parts of different sizes.
+func (c *kernelCalls) rows() {
+	for _, bytes := range []int64{4 << 10, maxCallBytes} {
+		for _, t := range []symmem.DataType{
+			symmem.Float32, symmem.Float16, symmem.BFloat16, symmem.Int32,
+		} {
+			counts := make([]int64, c.Size())
+			counts[0] = bytes / int64(t.Size())
+			c.ok(c.World().ReduceScatterV(c.ctx, c.in, c.out, counts, t, symmem.Sum, nil))
+			c.ok(c.World().AllGatherV(c.ctx, c.in, c.out, counts, t, nil))
+		}
 	}
 }
 

@@ -269,16 +269,13 @@ func (c *collective) hasPending(w *windows) bool {
 func (pl *planner) alignWindows(ctx context.Context, c *collective, registered bool) error {
 	call := c.call()
 	at := pl.locations(&call)
-	if at.send == nil {
-		return nil
-	}
 	sendBytes, recvBytes := call.Spans(len(pl.ranks), pl.rank)
 	for _, m := range [...]struct {
-		pool    *Pool
+		*windowEntry
 		address uintptr
 		bytes   int64
-	}{{at.send.pool, call.Send, sendBytes}, {at.recv.pool, call.Recv, recvBytes}} {
-		if !m.pool.realigner.mustAlign(&pl.roster, m.address, m.bytes) {
+	}{{at.send, call.Send, sendBytes}, {at.recv, call.Recv, recvBytes}} {
+		if m.windowEntry == nil || !m.pool.realigner.mustAlign(&pl.roster, m.address, m.bytes) {
 			continue
 		}
 		if !registered {
@@ -405,6 +402,9 @@ func (pl *planner) locations(call *driver.Call) locations {
 	if call.Operation == driver.AllToAllV && inSend && sendBytes > 0 {
 		call.SendWindow = send.window
 	}
+	if call.Operation.Uneven() {
+		return uneven(table, call, sendBytes, recvBytes)
+	}
 	if !call.Operation.UsesWindows() || call.Count == 0 {
 		return locations{where: "the operation works without windows"}
 	}
@@ -417,6 +417,25 @@ func (pl *planner) locations(call *driver.Call) locations {
 	}
 	call.SendWindow, call.RecvWindow = send.window, recv.window
 	return locations{send, recv, "both buffers lie in windows of the group"}
+}
+
+// uneven implements locations for AllGatherV and ReduceScatterV. Peers access only the divided
+// buffer, and they compute the places of its parts from the counts.
+func uneven(table *windowTable, call *driver.Call, sendBytes, recvBytes int64) (at locations) {
+	at.where = "the operation works without windows"
+	if !call.Splits.Contiguous(call.Operation) {
+		return at
+	}
+	if call.Operation == driver.AllGatherV {
+		if entry, in := table.find(call.Recv, recvBytes); in && recvBytes > 0 {
+			call.RecvWindow = entry.window
+			return locations{recv: entry, where: "the receive buffer lies in a window of the group"}
+		}
+	} else if entry, in := table.find(call.Send, sendBytes); in && sendBytes > 0 {
+		call.SendWindow = entry.window
+		return locations{send: entry, where: "the send buffer lies in a window of the group"}
+	}
+	return at
 }
 
 // describe returns what must be the same on all ranks, including the places of buffers in windows.
@@ -433,7 +452,7 @@ func (pl *planner) describe(call *driver.Call, at *locations, ticket uint64) *ev
 		c.DataType = fmt.Sprintf("%s[%d]", c.DataType, call.Norm.Hidden)
 		c.ReduceOp = fmt.Sprintf("%s, epsilon %g", c.ReduceOp, call.Norm.Epsilon)
 	}
-	if call.Path != driver.PathPlain && at.send != nil {
+	if call.Path != driver.PathPlain && (at.send != nil || at.recv != nil) {
 		pl.place(&c, call, at)
 	}
 	return &c
@@ -445,14 +464,18 @@ func (pl *planner) place(c *event.Call, call *driver.Call, at *locations) {
 	// For work in place, the smaller buffer is this rank's part of the larger buffer, so use the
 	// place of the larger buffer for both.
 	switch {
-	case !call.InPlace(pl.rank):
+	case !call.InPlace(pl.rank) || send == nil || recv == nil:
 	case call.Operation == driver.AllGather:
 		send, sendAt = recv, recvAt
 	default:
 		recv, recvAt = send, sendAt
 	}
-	c.SendPool, c.SendSegment, c.SendOffset = send.position(sendAt)
-	c.RecvPool, c.RecvSegment, c.RecvOffset = recv.position(recvAt)
+	if send != nil {
+		c.SendPool, c.SendSegment, c.SendOffset = send.position(sendAt)
+	}
+	if recv != nil {
+		c.RecvPool, c.RecvSegment, c.RecvOffset = recv.position(recvAt)
+	}
 }
 
 // submitted completes a call's description for events. It describes a message from the point of

@@ -74,9 +74,10 @@ type Call struct {
 	// Send and Recv are the addresses of this rank's buffers. They may be equal or overlap as NCCL
 	// defines in-place calls.
 	Send, Recv uintptr
-	// SendWindow and RecvWindow are the windows that contain the buffers. Both are nil if a buffer
-	// is outside all windows, and in plans of PathPlain. An AllToAllV may set SendWindow alone, and
-	// only on some ranks. Peers then read the send buffer directly.
+	// SendWindow and RecvWindow are the windows that contain the buffers. Both are nil if a buffer is
+	// outside all windows, and in plans of PathPlain. An AllToAllV may set SendWindow alone, and only
+	// on some ranks. Peers then read the send buffer directly. AllGatherV and ReduceScatterV set only
+	// the window of the divided buffer.
 	SendWindow, RecvWindow Window `json:"-"`
 	// Norm holds the additional arguments of AllReduceRMSNorm; nil for other operations.
 	Norm *Norm `json:"-"`
@@ -159,7 +160,7 @@ func (c *Call) FactorBits() uint64 {
 // Offer.Take calls it.
 func (c *Call) SetPath(path Path, digest uint64) {
 	c.Path, c.Digest = path, digest
-	if path == PathPlain && c.Operation.UsesWindows() {
+	if path == PathPlain && c.Operation.Takes(PathDirect) {
 		c.SendWindow, c.RecvWindow = nil, nil
 	}
 }

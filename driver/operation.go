@@ -104,12 +104,14 @@ var operationTraits = [Operations]traits{
 		note: "for symmem_explain; symmem_all_to_all_v makes the call",
 	},
 	AllGatherV: {
-		name: "AllGatherV", send: OnePart, recv: BySplits, together: true, paths: []Path{PathPlain},
-		note: "for symmem_explain; symmem_all_gather_v makes the call",
+		name: "AllGatherV", send: OnePart, recv: BySplits, together: true,
+		paths: []Path{PathPlain, PathDirect},
+		note:  "for symmem_explain; symmem_all_gather_v makes the call",
 	},
 	ReduceScatterV: {
 		name: "ReduceScatterV", send: BySplits, recv: OnePart, reduces: true, together: true,
-		paths: []Path{PathPlain}, note: "for symmem_explain; symmem_reduce_scatter_v makes the call",
+		paths: []Path{PathPlain, PathDirect},
+		note:  "for symmem_explain; symmem_reduce_scatter_v makes the call",
 	},
 	Gather: {
 		name: "Gather", send: OnePart, recv: AllPartsOfRoot, rooted: true, paths: []Path{PathPlain},

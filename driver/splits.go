@@ -1,5 +1,7 @@
 package driver
 
+import "slices"
+
 // Splits divides a buffer, or both buffers of an AllToAllV, into one part for each rank of the
 // group, in group order, by counts and offsets in elements.
 type Splits struct {
@@ -45,6 +47,23 @@ func contiguous(counts []int64) (offsets []int64) {
 		at += n
 	}
 	return offsets
+}
+
+// Total returns the number of elements of all parts of the buffer that AllGatherV or ReduceScatterV
+// divides, which is the same on every rank. It returns 0 for other operations.
+func (s *Splits) Total(o Operation) int64 {
+	counts, _ := s.list(o)
+	if !o.Uneven() {
+		counts = nil
+	}
+	return int64(total(counts))
+}
+
+// Contiguous reports whether the parts of the buffer that AllGatherV or ReduceScatterV divides are
+// contiguous and in group order.
+func (s *Splits) Contiguous(o Operation) bool {
+	counts, offsets := s.list(o)
+	return o.Uneven() && slices.Equal(offsets, contiguous(counts))
 }
 
 // OwnCount returns the Call.Count that the splits of an operation imply for a rank. The lists may

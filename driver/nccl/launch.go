@@ -278,8 +278,9 @@ func (c *communicator) Offer(call driver.Call) driver.Offer {
 	return &plan{Call: call, c: c, count: call.Count}
 }
 
-// List returns a plan that runs several plans as one group of NCCL. It refuses direct kernels,
-// calls that NCCL runs as Send and Recv, and plans on different paths.
+// List returns a plan that runs several plans as one group of NCCL, or as direct kernels that gather
+// several tensors. It refuses other direct kernels, calls that NCCL runs as Send and Recv, and plans
+// on different paths.
 func (c *communicator) List(plans []driver.Plan) (driver.Plan, error) {
 	list := &plan{c: c, members: make([]*plan, len(plans))}
 	for i, p := range plans {
@@ -287,12 +288,16 @@ func (c *communicator) List(plans []driver.Plan) (driver.Plan, error) {
 		if !ok || member.c != c {
 			return nil, errForeignPlan
 		}
-		if !canGroup(member) || member.Path != plans[0].Prepared().Path {
+		direct := plans[0].Prepared().Path == driver.PathDirect
+		if !direct && !canGroup(member) || member.Path != plans[0].Prepared().Path {
 			return nil, fmt.Errorf("a list with %v on the %v path: %w", member.Operation, member.Path,
 				driver.ErrUnsupported)
 		}
 		list.members[i] = member
 	}
 	list.Call = driver.ListOf(plans)
+	if list.Path == driver.PathDirect {
+		return list, prepareGather(list)
+	}
 	return list, nil
 }

@@ -1,7 +1,11 @@
 package nccl
 
 import (
+	"fmt"
+
+	"symmem/driver"
 	"symmem/driver/nccl/internal/stream"
+	"symmem/driver/nccl/kernels"
 	"symmem/internal/cuda"
 	"symmem/internal/nccl"
 )
@@ -10,6 +14,24 @@ import (
 func canGroup(p *plan) bool {
 	return p.kernel == nil && p.parts == nil && p.members == nil && p.steps == nil && !p.Operation.PointToPoint() &&
 		!p.scales()
+}
+
+// prepareGather prepares the kernels of a list whose calls are all on the direct path. It returns
+// ErrUnsupported if a call is no gather.
+func prepareGather(p *plan) error {
+	l := p.directLaunch()
+	calls := make([]*driver.Call, len(p.members))
+	l.Symmetric = true
+	for i, member := range p.members {
+		calls[i] = &member.Call
+		window := member.ownWindow(member.RecvWindow)
+		l.Symmetric = l.Symmetric && window != nil && window.mappedByAll
+	}
+	rows, err := kernels.ChooseRows(l, calls)
+	if err != nil {
+		return fmt.Errorf("%w: %w", err, driver.ErrUnsupported)
+	}
+	return p.prepareSteps(rows)
 }
 
 // queueList queues the calls of a list. A group of one rank copies them one by one.

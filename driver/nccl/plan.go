@@ -346,12 +346,7 @@ func (p *plan) choose() (kernels.Work, error) {
 	case c.direct.unavailable != "":
 		return nil, fmt.Errorf("%s: %w", c.direct.unavailable, driver.ErrUnsupported)
 	}
-	send, recv := p.ownWindow(p.SendWindow), p.ownWindow(p.RecvWindow)
-	work, err := c.direct.choose(kernels.Launch{
-		Call: &p.Call, Rank: c.cfg.Rank, Ranks: len(c.cfg.Ranks), Formula: c.cfg.Formula,
-		Symmetric:       send != nil && send.mappedByAll && recv != nil && recv.mappedByAll,
-		Multiprocessors: c.direct.exchange.Multiprocessors,
-	})
+	work, err := c.direct.choose(p.directLaunch())
 	if err == nil {
 		p.work = work
 		return work, nil
@@ -361,6 +356,23 @@ func (p *plan) choose() (kernels.Work, error) {
 	}
 	p.workErr = fmt.Errorf("%w: %w", err, driver.ErrUnsupported)
 	return nil, p.workErr
+}
+
+// directLaunch returns the launch of the call for kernels.Choose.
+func (p *plan) directLaunch() kernels.Launch {
+	c := p.c
+	return kernels.Launch{
+		Call: &p.Call, Rank: c.cfg.Rank, Ranks: len(c.cfg.Ranks), Formula: c.cfg.Formula,
+		Symmetric: p.isSymmetric(), Multiprocessors: c.direct.exchange.Multiprocessors,
+	}
+}
+
+// isSymmetric reports whether every rank can access the buffers of all ranks: both, or the divided
+// buffer of an AllGatherV or ReduceScatterV.
+func (p *plan) isSymmetric() bool {
+	send, recv := p.ownWindow(p.SendWindow), p.ownWindow(p.RecvWindow)
+	return (send != nil && send.mappedByAll || p.Operation == driver.AllGatherV) &&
+		(recv != nil && recv.mappedByAll || p.Operation == driver.ReduceScatterV)
 }
 
 // refuseWindow returns the reason why NCCL has no window kernel for a call, or nil.
@@ -415,6 +427,11 @@ func (p *plan) prepareDirect() error {
 	if err != nil {
 		return err
 	}
+	return p.prepareSteps(work)
+}
+
+// prepareSteps sets the kernels of the plan.
+func (p *plan) prepareSteps(work kernels.Work) error {
 	t, err := p.c.direct.exchange.Transport()
 	if err != nil {
 		return err

@@ -3,6 +3,7 @@ package kernels
 import (
 	"encoding/binary"
 	"fmt"
+	"maps"
 	"math"
 	"os"
 	"os/exec"
@@ -37,6 +38,11 @@ int main() {
 	FIELD(Local, send) FIELD(Local, recv) FIELD(Local, residual) FIELD(Local, weight)
 	FIELD(Local, rows) FIELD(Local, hidden) FIELD(Local, epsilon)
 	FIELD(Local, fault)
+	WHOLE(Gather) WHOLE(Scatter) WHOLE(Tensor)
+	FIELD(Gather, digest) FIELD(Gather, exchange) FIELD(Gather, tensor) FIELD(Gather, chunks)
+	FIELD(Tensor, first) FIELD(Tensor, parts) FIELD(Tensor, recvAt) FIELD(Parts, bytes)
+	FIELD(Scatter, digest) FIELD(Scatter, exchange) FIELD(Scatter, send) FIELD(Scatter, chunks)
+	FIELD(Scatter, parts) FIELD(Scatter, sendAt) FIELD(Scatter, divisor)
 	WHOLE(Message)
 	FIELD(Message, from) FIELD(Message, to) FIELD(Message, bytes) FIELD(Message, taken)
 	FIELD(Message, state) FIELD(Message, go)
@@ -120,11 +126,39 @@ func TestLayoutMatchesSources(t *testing.T) {
 		"Message.state": {int(unsafe.Offsetof(m.State)), 4},
 		"Message.go":    {int(unsafe.Offsetof(m.Go)), 4},
 	}
+	maps.Copy(want, rowsLayout())
 	found := sourceLayout(t)
 	for name, p := range want {
 		if found[name] != p {
 			t.Errorf("%s: offset and size are %v in the sources, %v in Go", name, found[name], p)
 		}
+	}
+}
+
+// rowsLayout returns the layout of the arguments of kernels of rows.
+func rowsLayout() map[string]extent {
+	var g gatherArguments
+	var s scatterArguments
+	tensor := &g.tensor[0]
+	return map[string]extent{
+		"Gather":           {0, int(unsafe.Sizeof(g))},
+		"Scatter":          {0, int(unsafe.Sizeof(s))},
+		"Tensor":           {0, int(unsafe.Sizeof(*tensor))},
+		"Gather.digest":    {int(unsafe.Offsetof(g.digest)), 8},
+		"Gather.exchange":  {int(unsafe.Offsetof(g.exchange)), 8 * MaxRanks},
+		"Gather.tensor":    {int(unsafe.Offsetof(g.tensor)), int(unsafe.Sizeof(g.tensor))},
+		"Gather.chunks":    {int(unsafe.Offsetof(g.chunksOrDivisor)), 4},
+		"Tensor.first":     {int(unsafe.Offsetof(tensor.first)), 8},
+		"Tensor.parts":     {int(unsafe.Offsetof(tensor.parts)), int(unsafe.Sizeof(tensor.parts))},
+		"Tensor.recvAt":    {int(unsafe.Offsetof(tensor.recvAt)), 8 * MaxRanks},
+		"Parts.bytes":      {int(unsafe.Offsetof(tensor.parts.bytes)), 8 * MaxRanks},
+		"Scatter.digest":   {int(unsafe.Offsetof(s.digest)), 8},
+		"Scatter.exchange": {int(unsafe.Offsetof(s.exchange)), 8 * MaxRanks},
+		"Scatter.send":     {int(unsafe.Offsetof(s.send)), 8},
+		"Scatter.chunks":   {int(unsafe.Offsetof(s.chunks)), 8},
+		"Scatter.parts":    {int(unsafe.Offsetof(s.parts)), int(unsafe.Sizeof(s.parts))},
+		"Scatter.sendAt":   {int(unsafe.Offsetof(s.sendAt)), 8 * MaxRanks},
+		"Scatter.divisor":  {int(unsafe.Offsetof(s.chunksOrDivisor)), 4},
 	}
 }
 

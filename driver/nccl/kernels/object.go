@@ -20,6 +20,9 @@ var objects embed.FS
 // All callers share the bytes and must not modify them.
 func Object(major, minor int) ([]byte, error) { return loadObject("collectives", major, minor) }
 
+// RowsObject returns the compiled kernels of Rows, as Object does for other collectives.
+func RowsObject(major, minor int) ([]byte, error) { return loadObject("rows", major, minor) }
+
 func loadObject(source string, major, minor int) ([]byte, error) {
 	if major < 8 {
 		return nil, fmt.Errorf("%w for GPUs of compute capability %d.%d: 8.0 or later is required",

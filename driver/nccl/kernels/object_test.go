@@ -53,6 +53,35 @@ func TestEveryKernelIsInEveryObject(t *testing.T) {
 	}
 	hasKernels(t, Object, names)
 	hasKernels(t, MessageObject, messageNames())
+	hasKernels(t, RowsObject, rowsNames(t))
+}
+
+// rowsNames lists all kernels that ChooseRows can return.
+func rowsNames(t *testing.T) map[string]bool {
+	names := map[string]bool{}
+	for ranks := 2; ranks <= MaxRanks; ranks++ {
+		for _, dataType := range []driver.DataType{
+			driver.Float32, driver.Float16, driver.BFloat16, driver.Int32,
+		} {
+			for _, count := range []int64{0, 4 * mib} {
+				counts := make([]int64, ranks)
+				counts[0] = count
+				for _, call := range []*driver.Call{
+					{Operation: driver.AllGatherV, Splits: &driver.Splits{RecvCounts: counts}},
+					{Operation: driver.ReduceScatterV, Splits: &driver.Splits{SendCounts: counts}},
+				} {
+					call.DataType, call.Splits = dataType, call.Splits.WithOffsets()
+					l := Launch{Call: call, Ranks: ranks, Symmetric: true, Multiprocessors: 132}
+					rows, err := ChooseRows(l, []*driver.Call{call})
+					if err != nil {
+						t.Fatal(err)
+					}
+					names[rows.launches[0].kernel] = true
+				}
+			}
+		}
+	}
+	return names
 }
 
 // messageNames lists all kernels that Copies can return.

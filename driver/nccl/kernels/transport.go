@@ -3,6 +3,7 @@ package kernels
 import (
 	"time"
 
+	"symmem/driver"
 	"symmem/internal/cuda"
 )
 
@@ -60,6 +61,9 @@ func (s *Step) SetDigest(digest uint64) {
 // Choose chooses the kernels of a call, or returns the reason why there are none. The caller sets
 // the first group of fields of l.
 func Choose(l Launch) (Work, error) {
+	if l.Operation.Uneven() {
+		return ChooseRows(l, []*driver.Call{l.Call})
+	}
 	if err := l.Choose(); err != nil {
 		return nil, err
 	}

@@ -50,8 +50,8 @@ DEVICE void poison_packs(char* at, u64 packs) {
 }
 
 // element_total reduces one element over all ranks.
-template <class N>
-DEVICE u64 element_total(const Bulk& call, u64 offset) {
+template <class N, class C>
+DEVICE u64 element_total(const C& call, u64 offset) {
 	if constexpr (is_any<N>) {
 		u64 words[MaxRanks];
 #pragma unroll
@@ -85,21 +85,21 @@ DEVICE void put_element(const Bulk& call, char* at, u64 word) {
 }
 
 // put_own stores an element of the output that no other rank writes.
-template <class N>
-DEVICE void put_own(const Bulk& call, u64 at, u64 word) {
+template <class N, class C>
+DEVICE void put_own(const C& call, u64 at, u64 word) {
 	if constexpr (is_any<N>) put_element_at(call, call.recv + at, word);
 	else *(typename N::Element*)(call.recv + at) = (typename N::Element)word;
 }
 
-template <class N>
-DEVICE u64 element_bytes(const Bulk& call) {
+template <class N, class C>
+DEVICE u64 element_bytes(const C& call) {
 	if constexpr (is_any<N>) return type_bytes(call);
 	else return sizeof(typename N::Element);
 }
 
 // pull loads a pack of each rank. To spread the load, each rank starts with a different peer.
-template <int W>
-DEVICE void pull(const Bulk& call, u64 offset, Pack* got) {
+template <int W, class C>
+DEVICE void pull(const C& call, u64 offset, Pack* got) {
 #pragma unroll
 	for (int k = 0; k < W; k++) {
 		u32 r = (call.rank + k) % W;
@@ -108,8 +108,8 @@ DEVICE void pull(const Bulk& call, u64 offset, Pack* got) {
 }
 
 // pulled stores in p the pack of rank r that pull has loaded.
-template <int W>
-DEVICE void pulled(const Bulk& call, const Pack* got, int r, Pack& p) {
+template <int W, class C>
+DEVICE void pulled(const C& call, const Pack* got, int r, Pack& p) {
 	int at = r - (int)call.rank;
 	if (at < 0) at += W;
 	p = got[0];
@@ -118,8 +118,8 @@ DEVICE void pulled(const Bulk& call, const Pack* got, int r, Pack& p) {
 		if (k == at) p = got[k];
 }
 
-template <int W>
-DEVICE Pack reduce_any(const Bulk& call, const Pack* got) {
+template <int W, class C>
+DEVICE Pack reduce_any(const C& call, const Pack* got) {
 	Pack packs[W], sum;
 #pragma unroll
 	for (int r = 0; r < W; r++)
@@ -134,8 +134,8 @@ DEVICE Pack reduce_any(const Bulk& call, const Pack* got) {
 	return sum;
 }
 
-template <class N, int W>
-DEVICE Pack average_pack_again(const Bulk& call, const Pack* got) {
+template <class N, int W, class C>
+DEVICE Pack average_pack_again(const C& call, const Pack* got) {
 	Words<W> a, b;
 #pragma unroll
 	for (int r = 0; r < W; r++) {
@@ -148,8 +148,8 @@ DEVICE Pack average_pack_again(const Bulk& call, const Pack* got) {
 	return {average_again<N, W>(a, call.ranks), average_again<N, W>(b, call.ranks)};
 }
 
-template <class N, int W>
-DEVICE Pack reduce(const Bulk& call, const Pack* got) {
+template <class N, int W, class C>
+DEVICE Pack reduce(const C& call, const Pack* got) {
 	if constexpr (is_any<N>) {
 		return reduce_any<W>(call, got);
 	} else {
@@ -184,8 +184,8 @@ DEVICE constexpr int rounds(int ranks) { return ranks > 4 ? 1 : 2; }
 
 // reduce_part reduces a part of all inputs into the output of this rank. from and to are the offsets of
 // the part in the inputs and in the output.
-template <class N, int W, int U>
-DEVICE void reduce_part(const Bulk& call, u64 from, u64 to, u64 packs) {
+template <class N, int W, int U, class C>
+DEVICE void reduce_part(const C& call, u64 from, u64 to, u64 packs) {
 	for (u64 i = index(); i < packs; i += stride() * U) {
 		Pack got[U][W];
 #pragma unroll

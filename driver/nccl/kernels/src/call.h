@@ -33,6 +33,48 @@ struct Bulk : Call {
 	char* recvAt[MaxRanks];
 };
 
+enum { MaxTensors = 8 };
+
+// Parts describes a buffer that has a part for each rank: the offset and the size of each part, in bytes.
+struct Parts {
+	u64 at[MaxRanks], bytes[MaxRanks];
+};
+
+// Tensor describes a tensor of a gather. send is this rank's part. recv has the parts of all ranks.
+struct Tensor {
+	const char* send;
+	char* recv;
+	// In line kernels, the number of the first chunk. Chunks are counted over all tensors, by the largest
+	// part of each tensor.
+	u64 first;
+	Parts parts;
+	// In bulk kernels, recv of each rank, at its address in this process.
+	char* recvAt[MaxRanks];
+};
+
+// Gather holds the arguments of a gather.
+struct Gather {
+	u32 rank, ranks, tensors, chunks;
+	u64 digest, timeout;
+	struct Report* report;
+	char* exchange[MaxRanks];
+	Tensor tensor[MaxTensors];
+};
+
+// Scatter holds the arguments of a scatter. send has a part for each rank. recv is this rank's part.
+struct Scatter {
+	u32 rank, ranks, op, divisor;
+	u64 digest, timeout;
+	struct Report* report;
+	char* exchange[MaxRanks];
+	const char* send;
+	char* recv;
+	u64 chunks;
+	Parts parts;
+	// In bulk kernels, send of each rank, at its address in this process.
+	const char* sendAt[MaxRanks];
+};
+
 enum Op { Sum, Min, Max, Prod };
 
 // Kernels of any reduction also read an order and an element type from call.op. Tree combines ranks as a

@@ -62,22 +62,22 @@ struct Worker {
 DEVICE u64 flag_of(u64 epoch, u64 digest) { return (epoch & 0xffffffffff) | digest << 40; }
 
 // worker starts the call. part is the address that the threads read first.
-template <class T>
-DEVICE Worker<T> worker(const Call& call, const char* part) {
-	typedef Chunk<T> C;
+template <class T, class C>
+DEVICE Worker<T> worker(const C& call, const char* part) {
 	Worker<T> w;
 	u32 warps = dev::threads() / 32;
 	w.lane = dev::thread() % 32;
 	w.warp = dev::block() * warps + dev::thread() / 32 - 1;
 	w.warps = dev::blocks() * warps - 1;
-	u32 line = w.lane / C::Threads;
-	w.flagged = w.lane % C::Threads == C::Threads - 1;
+	u32 line = w.lane / Chunk<T>::Threads;
+	w.flagged = w.lane % Chunk<T>::Threads == Chunk<T>::Threads - 1;
 	w.at = w.lane * sizeof(T);
-	w.offset = w.flagged ? C::Tail + line * C::Rest : (w.lane - line) * sizeof(T);
-	w.size = w.flagged ? C::Rest : sizeof(T);
-	u32 offset = w.warp * C::Data + w.offset;
+	w.offset = w.flagged ? Chunk<T>::Tail + line * Chunk<T>::Rest : (w.lane - line) * sizeof(T);
+	w.size = w.flagged ? Chunk<T>::Rest : sizeof(T);
+	u32 offset = w.warp * Chunk<T>::Data + w.offset;
 	// Wide kernels have no free registers for the prefetch.
-	if (sizeof(T) == 8 && offset < call.bytes) dev::fetch(part + offset);
+	if constexpr (sizeof(T) == 8)
+		if (offset < call.bytes) dev::fetch(part + offset);
 	w.prologue = begin(call);
 	return w;
 }
@@ -93,8 +93,8 @@ DEVICE bool ok(const Worker<T>& w) {
 // exchange_headers runs on the header warp. It returns false if a rank is missing or made another call.
 // It also returns false if the host has stopped the kernels by the fault word of the first state. That
 // word is loaded first and used last.
-template <class T>
-DEVICE bool exchange_headers(const Call& call, const Worker<T>& w) {
+template <class T, class C>
+DEVICE bool exchange_headers(const C& call, const Worker<T>& w) {
 	if (!ok(w)) return false;  // after all threads have read the fault word
 	u32 end = dev::load_relaxed(&state(call, 0)->fault);
 	bool met = true;
@@ -119,8 +119,8 @@ NOINLINE void poison_chunks(char* at, u64 stride, u32 set, u32 bytes, u32 data, 
 }
 
 // slot returns the address of a rank's lines in the exchange memory of another rank.
-template <class T>
-DEVICE char* slot(const Call& call, u32 rank, const Worker<T>& w, u32 offset) {
+template <class T, class C>
+DEVICE char* slot(const C& call, u32 rank, const Worker<T>& w, u32 offset) {
 	return call.exchange[rank] + sizeof(Exchange) + (w.epoch() & 1) * HalfBytes + offset + w.at;
 }
 
@@ -187,8 +187,8 @@ DEVICE void write(char* buffer, u32 bytes, u32 unit, const Worker<T>& w, u32 chu
 }
 
 // send writes a chunk into the exchange memory of a rank.
-template <class T>
-DEVICE void send(const Call& call, const Worker<T>& w, u32 rank, u32 offset, u32 chunk, T part) {
+template <class T, class C>
+DEVICE void send(const C& call, const Worker<T>& w, u32 rank, u32 offset, u32 chunk, T part) {
 	if (w.flagged) put_flag(part, flag_of(w.epoch(), call.digest));
 	dev::sync_warp();
 	dev::store_line((T*)(slot(call, rank, w, offset) + chunk * Chunk<T>::Bytes), part);
@@ -196,8 +196,8 @@ DEVICE void send(const Call& call, const Worker<T>& w, u32 rank, u32 offset, u32
 
 // collect waits for the chunks of a set of ranks. The lines of rank r are at lines + r * stride. It
 // returns false if the wait must end.
-template <class T, int W>
-DEVICE bool collect(const Call& call, const Worker<T>& w, u32 from, const char* lines, u32 stride, T* got) {
+template <class T, int W, class C>
+DEVICE bool collect(const C& call, const Worker<T>& w, u32 from, const char* lines, u32 stride, T* got) {
 	u64 flag = flag_of(w.epoch(), call.digest);
 	dev::sync_warp();
 	for (Guard guard;;) {
@@ -214,14 +214,15 @@ DEVICE bool collect(const Call& call, const Worker<T>& w, u32 from, const char* 
 }
 
 // peers removes this rank from a set of ranks.
-DEVICE u32 peers(const Call& call, u32 set) { return set & ~(1u << call.rank); }
+template <class C>
+DEVICE u32 peers(const C& call, u32 set) { return set & ~(1u << call.rank); }
 
 DEVICE u64 word(u64 part, int) { return part; }
 DEVICE u64 word(Pack part, int i) { return i == 0 ? part.a : part.b; }
 
 // reduce combines the i-th words of all ranks, in the order of ranks.
-template <class N, class T, int W>
-DEVICE u64 reduce(const Call& call, T mine, const T* got, int i) {
+template <class N, class T, int W, class C>
+DEVICE u64 reduce(const C& call, T mine, const T* got, int i) {
 	if constexpr (is_any<N>) {
 		u64 words[W];
 #pragma unroll
@@ -249,12 +250,12 @@ DEVICE u64 reduce(const Call& call, T mine, const T* got, int i) {
 	}
 }
 
-template <class N, int W>
-DEVICE u64 total(const Call& call, u64 mine, const u64* got) {
+template <class N, int W, class C>
+DEVICE u64 total(const C& call, u64 mine, const u64* got) {
 	return reduce<N, u64, W>(call, mine, got, 0);
 }
-template <class N, int W>
-DEVICE Pack total(const Call& call, Pack mine, const Pack* got) {
+template <class N, int W, class C>
+DEVICE Pack total(const C& call, Pack mine, const Pack* got) {
 	Pack sum;
 	if constexpr (is_any<N>) {
 #pragma unroll 1
@@ -394,8 +395,8 @@ struct CopySteps : Steps<T, W> {
 // end completes the call. A data warp that failed poisons all of its output. All data may have arrived
 // although the header warp failed. The header warp therefore poisons the first elements of each part,
 // after the warp of its block that writes them.
-template <class S>
-DEVICE void end(const Call& call, const S& s, bool done) {
+template <class S, class C>
+DEVICE void end(const C& call, const S& s, bool done) {
 	bool sends_headers = s.w.sends_headers(), ok = dev::all_warp(done && s.w.prologue.ok());
 	if (!ok && !sends_headers) s.poison(s.w.warp, s.w.warps, s.bytes);
 	finish(call, s.w.epoch());
@@ -404,8 +405,8 @@ DEVICE void end(const Call& call, const S& s, bool done) {
 
 // line runs a call with at most one chunk per warp. It has no loop, because each launch must fetch the
 // code again. After a fault it neither sends nor receives.
-template <class S>
-DEVICE void line(const Call& call) {
+template <class S, class C>
+DEVICE void line(const C& call) {
 	S s(call);
 	u32 chunk = s.w.warp;
 	bool done = true;
@@ -420,8 +421,8 @@ DEVICE void line(const Call& call) {
 
 // unrolled runs a call with at most two chunks per warp, which are w.warps apart. It sends both before it
 // waits.
-template <class S>
-DEVICE void unrolled(const Call& call) {
+template <class S, class C>
+DEVICE void unrolled(const C& call) {
 	S s(call);
 	u32 chunk = s.w.warp, after = chunk + s.w.warps;
 	bool done = true;
@@ -440,8 +441,8 @@ DEVICE void unrolled(const Call& call) {
 
 // wide runs a call with more chunks than warps. The chunks of a warp are w.warps apart. To keep the link
 // busy, a warp sends a chunk before it waits for the previous one.
-template <class S>
-DEVICE void wide(const Call& call) {
+template <class S, class C>
+DEVICE void wide(const C& call) {
 	S s(call);
 	u32 chunk = s.w.warp;
 	bool done = true;

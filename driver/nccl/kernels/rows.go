@@ -1,0 +1,234 @@
+package kernels
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"time"
+	"unsafe"
+
+	"symmem/driver"
+	"symmem/internal/cuda"
+)
+
+// maxTensors is the number of tensors that one launch gathers.
+const maxTensors = 8
+
+// partsArguments has the layout of struct Parts in src/call.h.
+type partsArguments struct{ at, bytes [MaxRanks]int64 }
+
+// tensorArguments has the layout of struct Tensor in src/call.h.
+type tensorArguments struct {
+	send, recv uintptr
+	first      int64
+	parts      partsArguments
+	recvAt     [MaxRanks]uintptr
+}
+
+// rowsArguments is the beginning of the arguments of all kernels of rows. A gather has a number of
+// tensors and a number of chunks where a scatter has a reduction and a divisor.
+type rowsArguments struct {
+	rank, ranks, tensorsOrOp, chunksOrDivisor uint32
+	digest                                    uint64
+	timeout                                   time.Duration
+	report                                    uintptr
+	exchange                                  [MaxRanks]uintptr
+}
+
+// gatherArguments has the layout of struct Gather in src/call.h.
+type gatherArguments struct {
+	rowsArguments
+	tensor [maxTensors]tensorArguments
+}
+
+// scatterArguments has the layout of struct Scatter in src/call.h.
+type scatterArguments struct {
+	rowsArguments
+	send, recv uintptr
+	chunks     int64
+	parts      partsArguments
+	sendAt     [MaxRanks]uintptr
+}
+
+// Rows describes a call with parts of different sizes, or a list of calls that gather. It implements
+// Work.
+type Rows struct {
+	launch   Launch
+	launches []rowsLaunch
+}
+
+// rowsLaunch describes one launch.
+type rowsLaunch struct {
+	kernel          string
+	blocks, threads int
+	slices          []slice
+	chunks          int64 // of all slices, in line kernels
+}
+
+// slice is a range of each rank's part of a call. It begins at offset from and has at most the given
+// number of bytes.
+type slice struct {
+	call        *driver.Call
+	from, bytes int64
+}
+
+// ChooseRows chooses the kernels of an AllGatherV or ReduceScatterV, or of a list of calls, all of
+// which are AllGather or AllGatherV. l.Call is the first call. l.Symmetric reports whether the
+// divided buffers of all calls are in windows that every rank can access directly.
+func ChooseRows(l Launch, calls []*driver.Call) (*Rows, error) {
+	if l.Ranks < 2 || l.Ranks > MaxRanks {
+		return nil, fmt.Errorf("%w for %d ranks", errNoKernel, l.Ranks)
+	}
+	w := &Rows{launch: l}
+	w.launch.divisor = 1
+	bytes := int64(0)
+	for _, call := range calls {
+		gathers := call.Operation == driver.AllGather || call.Operation == driver.AllGatherV
+		if !gathers && (call.Operation != driver.ReduceScatterV || len(calls) > 1) {
+			return nil, fmt.Errorf("%w for a list with %v", errNoKernel, call.Operation)
+		}
+		bytes += w.largest(call)
+	}
+	if l.Operation == driver.ReduceScatterV {
+		if err := w.launch.setReduction(); err != nil {
+			return nil, err
+		}
+		if w.launch.any {
+			return nil, fmt.Errorf("%w for %v of %v with %v", errNoKernel, l.Operation, l.DataType,
+				l.ReduceOp)
+		}
+	}
+	w.launch.Bulk = l.Symmetric && bytes > min(partMost, oneShotLimit(l.Ranks))
+	w.split(calls)
+	return w, nil
+}
+
+// largest returns the size of the largest part of a call in bytes.
+func (w *Rows) largest(call *driver.Call) int64 {
+	p := w.parts(slice{call: call, bytes: math.MaxInt64})
+	return slices.Max(p.bytes[:])
+}
+
+// split assigns the calls to launches. Line kernels move only what fits into exchange memory. All
+// ranks get the same launches.
+func (w *Rows) split(calls []*driver.Call) {
+	most := halfBytes / int64(w.launch.Ranks) / (wideLines * lineBytes)
+	var next rowsLaunch
+	for _, call := range calls {
+		for from, left := int64(0), w.largest(call); left > 0; {
+			room := left
+			if !w.launch.Bulk {
+				room = (most - next.chunks) * wideLines * lineDataBytes / pieceUnit * pieceUnit
+			}
+			if len(next.slices) == maxTensors || room <= 0 {
+				w.add(next)
+				next = rowsLaunch{}
+				continue
+			}
+			bytes := min(left, room)
+			next.slices = append(next.slices, slice{call, from, bytes})
+			next.chunks += chunks(bytes, wideLines)
+			from, left = from+bytes, left-bytes
+		}
+	}
+	w.add(next)
+}
+
+// add adds a launch, with its kernel and grid. A launch without data compares the calls.
+func (w *Rows) add(next rowsLaunch) {
+	l, family := &w.launch, "rows"
+	if l.Bulk {
+		l.Blocks, l.Threads, family = min(maxBulkBlocks, l.Multiprocessors), 512, "rows_bulk"
+	} else {
+		l.setGrid(next.chunks, noSmallBlocks, gridSize{min(maxBlocks, (3*l.Multiprocessors+3)/4), 512})
+	}
+	if l.Operation.Reduces() {
+		family += "_sum"
+	} else {
+		family += "_copy"
+	}
+	next.kernel, next.blocks, next.threads = l.kernelName(family), l.Blocks, l.Threads
+	w.launches = append(w.launches, next)
+}
+
+// parts returns the slice of each rank's part of a call's divided buffer.
+func (w *Rows) parts(s slice) (p partsArguments) {
+	c, size := s.call, int64(s.call.DataType.Size())
+	for r := range w.launch.Ranks {
+		at, count := int64(r)*c.Count, c.Count
+		switch c.Operation {
+		case driver.AllGatherV:
+			at, count = c.Splits.RecvOffsets[r], c.Splits.RecvCounts[r]
+		case driver.ReduceScatterV:
+			at, count = c.Splits.SendOffsets[r], c.Splits.SendCounts[r]
+		}
+		p.at[r], p.bytes[r] = at*size+s.from, min(max(0, count*size-s.from), s.bytes)
+	}
+	return p
+}
+
+// Remark implements Work.
+func (w *Rows) Remark() string {
+	if n := len(w.launches); n > 1 {
+		return fmt.Sprintf("it takes %d launches", n)
+	}
+	return ""
+}
+
+// Steps implements Work.
+func (w *Rows) Steps(t *Transport) (steps []Step) {
+	for i := range w.launches {
+		next := &w.launches[i]
+		s := Step{
+			Kernel: next.kernel, Blocks: next.blocks, Threads: next.threads,
+			Overlaps: t.Overlaps && !w.launch.Bulk, digest: unsafe.Offsetof(rowsArguments{}.digest),
+		}
+		if w.launch.Operation.Reduces() {
+			s.Params = w.scatter(t, next)
+		} else {
+			s.Params = w.gather(t, next)
+		}
+		steps = append(steps, s)
+	}
+	return steps
+}
+
+// arguments returns the arguments that all kernels of rows have.
+func (w *Rows) arguments(t *Transport) rowsArguments {
+	a := rowsArguments{
+		rank: uint32(w.launch.Rank), ranks: uint32(w.launch.Ranks), digest: w.launch.Digest,
+		timeout: t.Timeout, report: t.Report,
+	}
+	copy(a.exchange[:], t.Exchange)
+	return a
+}
+
+// gather packs the arguments of a gather.
+func (w *Rows) gather(t *Transport, next *rowsLaunch) cuda.Params {
+	a := gatherArguments{rowsArguments: w.arguments(t)}
+	a.tensorsOrOp, a.chunksOrDivisor = uint32(len(next.slices)), uint32(next.chunks)
+	first := int64(0)
+	for i, s := range next.slices {
+		tensor := &a.tensor[i]
+		tensor.send, tensor.recv, tensor.first = s.call.Send+uintptr(s.from), s.call.Recv, first
+		tensor.parts = w.parts(s)
+		first += chunks(s.bytes, wideLines)
+		if w.launch.Bulk {
+			copy(tensor.recvAt[:], s.call.RecvWindow.(Located).Locate(s.call.Recv))
+		}
+	}
+	return cuda.ParamsOf(&a)
+}
+
+// scatter packs the arguments of a scatter.
+func (w *Rows) scatter(t *Transport, next *rowsLaunch) cuda.Params {
+	a := scatterArguments{rowsArguments: w.arguments(t), chunks: next.chunks}
+	a.tensorsOrOp, a.chunksOrDivisor = w.launch.op, w.launch.divisor
+	for _, s := range next.slices { // at most one
+		a.send, a.recv, a.parts = s.call.Send, s.call.Recv+uintptr(s.from), w.parts(s)
+		if w.launch.Bulk {
+			copy(a.sendAt[:], s.call.SendWindow.(Located).Locate(s.call.Send))
+		}
+	}
+	return cuda.ParamsOf(&a)
+}

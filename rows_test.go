@@ -1,0 +1,241 @@
+package symmem_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+
+	"symmem"
+)
+
+// rowsCase describes a gather of several tensors and a reduce-scatter of one. Rank r has counts[r]
+// rows in each.
+type rowsCase struct {
+	*rank
+	draw   *rand.Rand // draws the same numbers on all ranks
+	counts []int64
+	// pools are the pools to draw memory from. Only the second one is registered. Its buffers have
+	// the same size on all ranks.
+	pools [2]*symmem.Pool
+}
+
+// tensor is one tensor of a gather, as bytes.
+type tensor struct {
+	send, recv symmem.Memory
+	width      int64 // bytes per row
+	want       []uint8
+}
+
+// dataTypes are the types of the tensors of a gather, each with its size.
+var dataTypes = []symmem.DataType{
+	symmem.Uint8, symmem.BFloat16, symmem.Int32, symmem.Float32, symmem.Int64,
+}
+
+// newTensor returns a tensor of a type with random contents.
+func (c *rowsCase) newTensor(t symmem.DataType, most int64) tensor {
+	x := tensor{width: (1 + c.draw.Int64N(most)) * int64(t.Size())}
+	pool, inPlace, own, before := c.pools[c.draw.IntN(2)], c.draw.IntN(3) == 0, []uint8(nil), int64(0)
+	for r, n := range c.counts {
+		part := make([]uint8, n*x.width)
+		for i := range part {
+			part[i] = uint8(c.draw.Uint32())
+		}
+		if r == c.Rank() {
+			own, before = part, int64(len(x.want))
+		}
+		x.want = append(x.want, part...)
+	}
+	x.recv = c.memory(pool, make([]uint8, len(x.want)))
+	if inPlace && len(own) > 0 {
+		var err error
+		x.send, err = x.recv.Slice(before, int64(len(own)))
+		c.ok(err)
+		write(c.rank, x.send, own)
+	} else {
+		x.send = c.memory(c.pools[0], own)
+	}
+	return x
+}
+
+// memory returns memory of a pool with the given bytes.
+func (c *rowsCase) memory(p *symmem.Pool, bytes []uint8) symmem.Memory {
+	if len(bytes) == 0 {
+		return symmem.Memory{}
+	}
+	m, err := c.alloc(p, int64(len(bytes))).Memory().Slice(0, int64(len(bytes)))
+	c.ok(err)
+	write(c.rank, m, bytes)
+	return m
+}
+
+// gather returns a list of gathers, and a check of the results.
+func (c *rowsCase) gather(tensors int, most int64) (call symmem.Call, check func()) {
+	var list []symmem.Call
+	var all []tensor
+	for range tensors {
+		t := dataTypes[c.draw.IntN(len(dataTypes))]
+		x := c.newTensor(t, most)
+		counts := slices.Clone(c.counts)
+		for r := range counts {
+			counts[r] *= x.width / int64(t.Size())
+		}
+		all = append(all, x)
+		list = append(list, symmem.Call{
+			Operation: symmem.OpAllGatherV, Type: t, Send: x.send, Recv: x.recv,
+			Splits: &symmem.Splits{RecvCounts: counts}, Path: symmem.PathDirect,
+		})
+	}
+	call = list[0]
+	call.More = list[1:]
+	return call, func() {
+		for i, x := range all {
+			if len(x.want) == 0 {
+				continue
+			}
+			if got := read[uint8](c.rank, x.recv); !slices.Equal(got, x.want) {
+				c.failf("tensor %d of %d, rows %v of %d bytes: wrong bytes from %d on", i, tensors,
+					c.counts, x.width, firstDifference(got, x.want))
+			}
+		}
+	}
+}
+
+// firstDifference returns the first index at which two lists differ.
+func firstDifference(a, b []uint8) int {
+	for i := range a {
+		if i >= len(b) || a[i] != b[i] {
+			return i
+		}
+	}
+	return len(a)
+}
+
+// scatter returns a reduce-scatter of integers, and a check of the result.
+func (c *rowsCase) scatter(most int64) (call symmem.Call, check func()) {
+	width, pool := 1+c.draw.Int64N(most), c.pools[c.draw.IntN(2)]
+	u := unevenCall{rank: c.rank, pool: pool, counts: slices.Clone(c.counts)}
+	for r := range u.counts {
+		u.counts[r] *= width
+	}
+	send := u.filled(u.parts(func(to int) []int32 { return u.part(c.Rank(), to, u.counts[to]) }))
+	u.pool = c.pools[0]
+	recv := u.filled(make([]int32, u.counts[c.Rank()]))
+	want := make([]int32, u.counts[c.Rank()])
+	for from := range u.counts {
+		for i, v := range u.part(from, c.Rank(), int64(len(want))) {
+			want[i] += v
+		}
+	}
+	call = symmem.Call{
+		Operation: symmem.OpReduceScatterV, Type: symmem.Int32, Op: symmem.Sum, Send: send, Recv: recv,
+		Splits: &symmem.Splits{SendCounts: u.counts}, Path: symmem.PathDirect,
+	}
+	return call, func() { u.expect("ReduceScatterV", recv, want) }
+}
+
+// runRows runs a test on groups of several sizes.
+func runRows(t *testing.T, test func(c *rowsCase)) {
+	seed := rand.Uint64()
+	for _, ranks := range []int{1, 2, 3, 4, 8} {
+		if ranks > 4 && os.Getenv(backendVariable) != "" && testing.Short() {
+			continue
+		}
+		t.Run(fmt.Sprint(ranks), func(t *testing.T) {
+			t.Logf("seed %d", seed)
+			runRanks(t, ranks, symmem.Options{}, func(r *rank) {
+				c := &rowsCase{rank: r, draw: rand.New(rand.NewPCG(seed, uint64(ranks)))}
+				c.counts = make([]int64, ranks)
+				options := symmem.PoolOptions{FirstSegment: 32 * mib}
+				c.pools[0] = r.poolWith(options)
+				options.Domain = r.World()
+				c.pools[1] = r.poolWith(options)
+				r.alloc(c.pools[1], 1024)
+				r.ok(c.pools[1].Register(r.ctx, r.World()))
+				test(c)
+			})
+		})
+	}
+}
+
+// drawCounts draws the number of rows of each rank. Often some ranks have none.
+func (c *rowsCase) drawCounts(most int64) {
+	for r := range c.counts {
+		if c.counts[r] = 0; c.draw.IntN(3) > 0 {
+			c.counts[r] = c.draw.Int64N(most)
+		}
+	}
+}
+
+// TestRows compares gathers of several tensors and reduce-scatters, both with random rows, with
+// references, in memory with and without windows.
+func TestRows(t *testing.T) {
+	runRows(t, func(c *rowsCase) {
+		for i := range 12 {
+			c.drawCounts([]int64{3, 40, 200}[i%3])
+			call, check := c.gather(1+c.draw.IntN(10), 300)
+			c.ok(c.Interop().Do(c.ctx, c.World(), call, nil))
+			check()
+			call, check = c.scatter(300)
+			c.ok(c.Interop().Do(c.ctx, c.World(), call, nil))
+			check()
+		}
+	})
+}
+
+// TestLargeRows makes calls that do not fit into exchange memory.
+func TestLargeRows(t *testing.T) {
+	runRows(t, func(c *rowsCase) {
+		for range 2 {
+			c.drawCounts(100)
+			c.counts[0] = 100
+			call, check := c.gather(2, 5000)
+			c.ok(c.Interop().Do(c.ctx, c.World(), call, nil))
+			check()
+			call, check = c.scatter(20000)
+			c.ok(c.Interop().Do(c.ctx, c.World(), call, nil))
+			check()
+		}
+	})
+}
+
+// TestCapturedRows replays a gather and a reduce-scatter.
+func TestCapturedRows(t *testing.T) {
+	runRows(t, func(c *rowsCase) {
+		c.drawCounts(50)
+		gather, checkGather := c.gather(4, 300)
+		scatter, checkScatter := c.scatter(300)
+		c.ok(c.DefaultStream().BeginCapture())
+		c.ok(c.Interop().Do(c.ctx, c.World(), gather, nil))
+		c.ok(c.Interop().Do(c.ctx, c.World(), scatter, nil))
+		g, err := c.DefaultStream().EndCapture()
+		c.ok(err)
+		for range 3 {
+			c.ok(g.Launch(c.DefaultStream()))
+			c.synchronize()
+			checkGather()
+			checkScatter()
+		}
+		c.ok(g.Close())
+	})
+}
+
+// TestRowsThatDifferAreNamed gathers a list in which one rank expects one row more.
+func TestRowsThatDifferAreNamed(t *testing.T) {
+	runRanks(t, 2, symmem.Options{Check: symmem.CheckEvery}, func(r *rank) {
+		c := &rowsCase{rank: r, draw: rand.New(rand.NewPCG(1, 1)), counts: []int64{3, 4}}
+		pool := r.poolWith(symmem.PoolOptions{FirstSegment: 4 * mib})
+		c.pools = [2]*symmem.Pool{pool, pool}
+		c.counts[1] += int64(r.Rank())
+		call, _ := c.gather(3, 20)
+		err := c.Interop().Do(c.ctx, c.World(), call, nil)
+		if err == nil {
+			err = c.DefaultStream().Synchronize(c.ctx)
+		}
+		if e := r.wantDivergence(err); !strings.Contains(e.Error(), "AllGatherV") {
+			r.failf("got %v, want an error that names AllGatherV", err)
+		}
+	})
+}
