@@ -1,0 +1,15 @@
+#!/usr/bin/env bash
+# The exchange of a mixture-of-experts layer, dispatch and combine as a pair: one launch each, against
+# vLLM's default, a group of NCCL's all-gathers and a reduce-scatter, and against the bytes at the
+# speed of the links.
+#
+#   EXCHANGE   shapes to measure, such as DeepSeek-V3/uniform/tokens=128 (all)
+# shellcheck source-path=SCRIPTDIR source=machine.sh
+. "$(dirname "$0")/machine.sh"
+needs_gpus "times of exchanges"
+
+SYMMEM_TEST_BACKEND=$BACKEND expect 0 100 "$BUILD/symmem.test" -test.v -test.timeout 100s \
+	-test.run '^Test(Rows|LargeRows|CapturedRows)'
+SYMMEM_TEST_BACKEND=$BACKEND expect 0 300 "$BUILD/symmem.test" -test.v -test.run '^$' \
+	-test.timeout 300s -test.benchtime 7x -test.bench "^BenchmarkExchange\$/${EXCHANGE:-.}"
+finish
