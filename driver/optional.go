@@ -17,6 +17,7 @@ import "context"
 //	LazyWindows    Communicator   registration makes all windows at once
 //	TwoLevels      Communicator   no call takes PathTwoLevel
 //	Lister         Communicator   a list of calls is launched one by one
+//	PeerMapper     Window         Interop.PeerAddresses is refused
 //	MessageCounts  Communicator   a MessageError lists no messages
 //	Remarker       Offer          there are no remarks
 //	EndObserver    Communicator   only waiting ranks notice ended processes
@@ -102,14 +103,12 @@ type LazyWindows interface {
 	UseWindows(ctx context.Context) error
 }
 
-// TwoLevels is implemented by a Communicator that can run calls on two levels, in groups on several
-// machines.
-type TwoLevels interface {
-	// UseTwoLevels prepares the group for PathTwoLevel. It is collective. If the group cannot run
-	// calls on two levels, UseTwoLevels returns nil, and Offer.Refusal returns the reason. A second
-	// call does nothing. If a stream is being captured, UseTwoLevels only returns ErrCapturing. Any
-	// other error fails the communicator.
-	UseTwoLevels(ctx context.Context) error
+// PeerMapper is implemented by a Window that maps the segments of all ranks into this process.
+type PeerMapper interface {
+	// PeerAddresses returns the address of each rank's segment in this process, by group rank. They
+	// are valid until the window ends. If some rank has not mapped all segments, it returns
+	// ErrUnsupported with the reason, on every rank.
+	PeerAddresses() ([]uintptr, error)
 }
 
 // MessageCounts is implemented by a Communicator that counts the messages of its rank.

@@ -4,8 +4,10 @@ package main
 import "C"
 
 import (
+	"fmt"
 	"unsafe"
 
+	"symmem"
 	"symmem/cmd/libsymmem/internal/binding"
 )
 
@@ -13,6 +15,31 @@ import (
 func goIsSymmetric(group C.uint64_t, bytes C.size_t, address unsafe.Pointer) C.int {
 	return boolean(func() bool {
 		return library.IsSymmetric(uint64(group), uint64(bytes), uintptr(address))
+	})
+}
+
+//export goPeerAddresses
+func goPeerAddresses(
+	group C.uint64_t, bytes C.size_t, address unsafe.Pointer, ranks C.size_t,
+	addresses *C.uint64_t,
+) C.int {
+	return guard(func() error {
+		if addresses == nil {
+			return errNull("the addresses")
+		}
+		found, err := library.PeerAddresses(uint64(group), uint64(bytes), uintptr(address))
+		if err != nil {
+			return err
+		}
+		if uint64(ranks) != uint64(len(found)) {
+			return fmt.Errorf("addresses for %d ranks of a group of %d: %w", ranks, len(found),
+				symmem.ErrInvalid)
+		}
+		written := unsafe.Slice(addresses, len(found))
+		for r, peer := range found {
+			written[r] = C.uint64_t(peer)
+		}
+		return nil
 	})
 }
 

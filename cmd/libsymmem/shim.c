@@ -108,6 +108,11 @@ API int symmem_is_symmetric(uint64_t group, size_t bytes, const void *address) {
 	return symmem_forked ? 0 : goIsSymmetric(group, bytes, (void *)address);
 }
 
+API int symmem_peer_addresses(uint64_t group, size_t bytes, const void *address, size_t ranks,
+                              uint64_t *addresses) {
+	return CALL(goPeerAddresses(group, bytes, (void *)address, ranks, addresses));
+}
+
 API int symmem_windows(uint64_t group, size_t capacity, int64_t *pairs, size_t *count) {
 	return CALL(goWindows(group, capacity, pairs, count));
 }

@@ -47,7 +47,7 @@ extern "C" {
 /* The version of this interface. It increases when functions are added. Nothing is renamed or
  * removed within one major version (the thousands). The header of a release also defines
  * SYMMEM_VERSION, the version of the release as text. */
-#define SYMMEM_ABI_VERSION 1004
+#define SYMMEM_ABI_VERSION 1005
 
 /* Codes, each with its cause and what the caller can do about it. */
 enum {
@@ -480,6 +480,17 @@ int symmem_detach(uint64_t attachment, int alive);
 /* Returns 1 if the range lies in one window of the group, else 0; 0 for closed groups and in forked
  * children. It takes no lock and does not wait. */
 int symmem_is_symmetric(uint64_t group, size_t bytes, const void *address);
+
+/* Writes the addresses at which this process can access a range of a window on every rank, by group
+ * rank. `ranks` is the size of the group. The address of this rank is `address`. GPU addresses are
+ * for kernels on this rank's device; those of the host backend can be read and written directly.
+ * Nothing orders such accesses with those of other ranks: use symmem_barrier, or signal words in the
+ * memory. The addresses are valid until the group or the pool is closed, or the segment is unmapped
+ * after symmem_free. The result is SYMMEM_ERR_INVALID if the range is not registered with the group,
+ * and SYMMEM_ERR_UNSUPPORTED, on every rank, if ranks cannot map each other's memory. It does not
+ * wait. */
+int symmem_peer_addresses(uint64_t group, size_t bytes, const void *address, size_t ranks,
+                          uint64_t *addresses);
 
 /* Lists the windows of a group as pairs of address and bytes, in the order of addresses. Callers
  * can cache the list until SYMMEM_WORD_WINDOWS changes. capacity counts pairs; *count is the

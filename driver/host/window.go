@@ -165,8 +165,22 @@ func (w *window) unmap() error {
 	return errors.Join(errs...)
 }
 
-// at returns the address of a peer's buffer: the base of the peer's window plus this rank's own
-// offset. As in NCCL, a buffer that has another offset on the peer therefore gives wrong sums.
+// PeerAddresses returns the address of each rank's segment, by group rank.
+func (w *window) PeerAddresses() ([]uintptr, error) {
+	w.registry.group.Mu.Lock()
+	defer w.registry.group.Mu.Unlock()
+	if w.registry.windows[w.key] != w {
+		return nil, driver.ErrClosed
+	}
+	addresses := make([]uintptr, len(w.bases))
+	for r, base := range w.bases {
+		addresses[r] = uintptr(base)
+	}
+	return addresses, nil
+}
+
+// at returns the address of a peer's buffer: the peer's window base plus this rank's own offset. As
+// in NCCL, a buffer that has another offset on the peer therefore gives wrong sums.
 func (w *window) at(r int, own uintptr) unsafe.Pointer {
 	return unsafe.Add(w.bases[r], own-uintptr(w.bases[w.registry.cfg.Rank]))
 }

@@ -156,6 +156,21 @@ func (w *window) mapPeers(ctx context.Context, allShared [][]byte) error {
 	return nil
 }
 
+// PeerAddresses returns the address of each rank's segment, by group rank.
+func (w *window) PeerAddresses() ([]uintptr, error) {
+	r := w.of
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	switch reason := cmp.Or(r.direct.unavailable, w.notMappedReason); {
+	case w.unmapped.Load():
+		return nil, driver.ErrClosed
+	case !w.mappedByAll:
+		return nil, fmt.Errorf("peers' memory could not be mapped: %s: %w",
+			cmp.Or(reason, "a rank has shared no memory"), driver.ErrUnsupported)
+	}
+	return slices.Clone(w.at[:len(r.cfg.Ranks)]), nil
+}
+
 // unmapPeers unmaps the other ranks' segments. Call it after the last kernel that uses them has
 // ended. Repeated calls do nothing.
 func (w *window) unmapPeers() error {

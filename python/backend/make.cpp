@@ -4,11 +4,20 @@
 #include <torch/library.h>
 
 #include "group.hpp"
+#include "symmetric.hpp"
 
 namespace symmem_c10d {
 namespace {
 
 using ProcessGroupPointer = c10::intrusive_ptr<c10d::ProcessGroup>;
+
+// Returns the functions at the addresses of a list, in the order of Interpreter's fields.
+Interpreter functions(const std::vector<int64_t>& addresses) {
+  return {
+      reinterpret_cast<void (*)(uint64_t)>(addresses.at(0)),
+      reinterpret_cast<int (*)()>(addresses.at(1)),
+      reinterpret_cast<void (*)()>(addresses.at(2))};
+}
 
 // Returns an open group of symmem: `numbers` are the group, its world, and its ranks by their
 // numbers in the world. An empty list stands for no group.
@@ -36,17 +45,30 @@ ProcessGroupPointer make(
     const std::vector<int64_t>& interpreter) {
   const int rank = meeting->getRank();
   const int size = meeting->getSize();
-  const Interpreter functions{
-      reinterpret_cast<void (*)(uint64_t)>(interpreter.at(0)),
-      reinterpret_cast<int (*)()>(interpreter.at(1)),
-      reinterpret_cast<void (*)()>(interpreter.at(2))};
   auto group = c10::make_intrusive<Group>(
-      std::make_shared<const Library>(path, functions), meeting->getStore(), rank, size,
+      std::make_shared<const Library>(path, functions(interpreter)), meeting->getStore(), rank, size,
       Parts{name, membership(host), membership(device)}, static_cast<int>(pool),
       std::chrono::milliseconds(timeout_ms));
   auto made = c10::make_intrusive<c10d::ProcessGroup>(meeting->getStore(), rank, size);
   made->setBackend(c10::kCPU, c10d::ProcessGroup::BackendType::CUSTOM, group);
   return made;
+}
+
+// Makes the backend SYMMEM available to set_backend of torch.distributed._symmetric_memory, for
+// tensors on the CPU or on GPUs. `world` has the addresses of a World's functions.
+void offer_memory(
+    const std::string& path,
+    bool on_gpus,
+    const std::vector<int64_t>& interpreter,
+    const std::vector<int64_t>& world) {
+  const World main{
+      reinterpret_cast<int (*)()>(world.at(0)),
+      reinterpret_cast<uint64_t (*)(const char*, size_t, char*)>(world.at(1))};
+  c10d::symmetric_memory::register_availability(
+      "SYMMEM",
+      c10::make_intrusive<Allocator>(
+          std::make_shared<const Library>(path, functions(interpreter)), main,
+          on_gpus ? c10::kCUDA : c10::kCPU));
 }
 
 } // namespace
@@ -57,6 +79,7 @@ TORCH_LIBRARY(symmem_c10d, m) {
       "int[] device, int pool, int timeout_ms, int[] interpreter) "
       "-> __torch__.torch.classes.c10d.ProcessGroup",
       make);
+  m.def("offer_memory(str path, bool on_gpus, int[] interpreter, int[] world) -> ()", offer_memory);
   m.def("last_failure() -> str", last_failure);
 }
 

@@ -29,6 +29,11 @@ void sums(void) {
 	TRUE(seen == words[SYMMEM_WORD_PENDING] && words[SYMMEM_WORD_WINDOWS] > windows);
 	TRUE(symmem_is_symmetric(world, N * sizeof *a, a));
 	TRUE(!symmem_is_symmetric(world, (size_t)1 << 40, a));
+	uint64_t peers[64] = {0};
+	DO(symmem_peer_addresses(world, 4, a + 3, (size_t)size, peers));
+	TRUE(peers[rank] == (uint64_t)(uintptr_t)(a + 3) && peers[(rank + 1) % size] != 0);
+	WANT(SYMMEM_ERR_INVALID, symmem_peer_addresses(world, 4, a, (size_t)size + 1, peers));
+	WANT(SYMMEM_ERR_INVALID, symmem_peer_addresses(world, 4, peers, (size_t)size, peers));
 	float *more = floats(0);
 	TRUE(seen == words[SYMMEM_WORD_PENDING]); /* what fits changes nothing */
 	int64_t pair[2];

@@ -72,6 +72,7 @@ from symmem._api.stop import request_stop, should_stop
 from symmem._api.values import agree, combine, step
 from symmem._backend.failures import last_error
 from symmem._backend.register import register_with_torch
+from symmem._backend.symmetric import use_symm_mem
 from symmem._rank.group import Group
 from symmem._rank.memory import Block
 from symmem._rank.work import Work
@@ -179,6 +180,7 @@ __all__ = [
     "synchronize",
     "trim",
     "use",
+    "use_symm_mem",
     "world",
     "zeros",
 ]

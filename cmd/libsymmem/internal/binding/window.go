@@ -122,6 +122,20 @@ func (ws *windows) IsSymmetric(handle uint64, bytes uint64, address uintptr) boo
 		r.rt.Interop().IsSymmetric(g.Group, address, int64(bytes))
 }
 
+// PeerAddresses returns the address of a range of a window on every rank of a group, by group rank.
+func (ws *windows) PeerAddresses(
+	handle uint64, bytes uint64, address uintptr,
+) ([]uintptr, error) {
+	r, g, err := ws.s.group(handle)
+	if err != nil {
+		return nil, err
+	}
+	if bytes > maxBytes {
+		return nil, fmt.Errorf("addresses of %d bytes: %w", bytes, symmem.ErrInvalid)
+	}
+	return r.rt.Interop().PeerAddresses(g.Group, address, int64(bytes))
+}
+
 // Window holds a window's address range, laid out as symmem_windows returns it.
 type Window struct{ Address, Bytes int64 }
 

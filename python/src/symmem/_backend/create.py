@@ -37,7 +37,7 @@ def create(options: Any) -> Any:
     torch = pytorch()
     of = joining.origin_of(options)
     is_default = not options.global_ranks_in_group
-    if not _load(torch):
+    if not load(torch):
         from symmem._backend.python_group import PythonGroup
 
         group, close = joining.join(of, options.group_id, is_default=is_default)
@@ -62,7 +62,7 @@ def create(options: Any) -> Any:
         device.numbers,
         host.pool,
         timeout_ms(of),
-        [c.cast(f, c.c_void_p).value for f in _INTERPRETER],
+        INTERPRETER,
     )
     return torch.backend_of(torch.distributed.ProcessGroup.unbox(made))
 
@@ -160,8 +160,11 @@ def _interrupted() -> int:
 
 _CLOSED = c.CFUNCTYPE(None, c.c_uint64)(_closed)
 _INTERRUPTED = c.CFUNCTYPE(c.c_int)(_interrupted)
-_INTERPRETER = _CLOSED, _INTERRUPTED, c.pythonapi.PyErr_SetInterrupt
-"""The functions that the part in C++ calls."""
+INTERPRETER = [
+    c.cast(function, c.c_void_p).value
+    for function in (_CLOSED, _INTERRUPTED, c.pythonapi.PyErr_SetInterrupt)
+]
+"""The addresses of the functions that the part in C++ calls."""
 
 
 RELEASE = re.compile(r"\d+\.\d+\.\d+(\+\w+)?")
@@ -169,7 +172,7 @@ RELEASE = re.compile(r"\d+\.\d+\.\d+(\+\w+)?")
 
 
 @cache
-def _load(torch: Torch) -> bool:
+def load(torch: Torch) -> bool:
     """Load the part in C++ that was built for this version of PyTorch, or report that none was."""
     major, minor = torch.version
     version = torch.module.__version__

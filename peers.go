@@ -1,0 +1,56 @@
+package symmem
+
+import (
+	"fmt"
+
+	"symmem/driver"
+)
+
+// PeerAddresses returns where this process can access the same buffer of every rank of a group: the
+// addresses of the buffer's copies, by group rank. The entry of this rank is Buffer.Address. GPU
+// addresses are for kernels and copies on this rank's device; addresses of the host backend can be
+// read and written directly. Nothing orders such accesses with those of other ranks: the caller
+// does, for example with Group.Barrier.
+//
+// The addresses are valid until the group or the pool is closed, or Pool.Trim unmaps the buffer's
+// segment after the buffer has been freed. Work that uses them must have ended by then.
+//
+// PeerAddresses does not communicate. It returns ErrInvalid if the buffer has not been registered
+// with the group, see Pool.Register and Scope. It returns ErrUnsupported, on every rank, if some
+// ranks cannot map each other's memory.
+func (b Buffer) PeerAddresses(g *Group) ([]uintptr, error) {
+	if b.memory.pool == nil {
+		return nil, fmt.Errorf("addresses of the zero buffer: %w", ErrForeign)
+	}
+	return g.peerAddresses(b.Address(), b.Size())
+}
+
+// PeerAddresses is like Buffer.PeerAddresses, for a range of addresses on this rank.
+func (Interop) PeerAddresses(g *Group, address uintptr, bytes int64) ([]uintptr, error) {
+	return g.peerAddresses(address, bytes)
+}
+
+// peerAddresses implements Buffer.PeerAddresses.
+func (g *Group) peerAddresses(address uintptr, bytes int64) ([]uintptr, error) {
+	if g == nil {
+		return nil, invalid("addresses of peers in a nil group")
+	}
+	entry, ok := g.windows.table.Load().find(address, bytes)
+	if !ok {
+		return nil, invalid("%d bytes at %#x are not registered with group %s: end a scope of the group, "+
+			"or call Pool.Register", bytes, address, g.id)
+	}
+	mapper, ok := entry.window.(driver.PeerMapper)
+	if !ok {
+		return nil, fmt.Errorf("addresses of peers in group %s: %w", g.id, ErrUnsupported)
+	}
+	addresses, err := mapper.PeerAddresses()
+	if err != nil {
+		return nil, fmt.Errorf("addresses of peers in group %s: %w", g.id, err)
+	}
+	offset := address - uintptr(entry.segment.start)
+	for r := range addresses {
+		addresses[r] += offset
+	}
+	return addresses, nil
+}

@@ -1,0 +1,339 @@
+#include "symmetric.hpp"
+
+#include <thread>
+#include <utility>
+
+#include <c10/core/impl/VirtualGuardImpl.h>
+#include <torch/csrc/distributed/c10d/GroupRegistry.hpp>
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
+
+namespace symmem_c10d {
+namespace {
+
+namespace symmetric = c10d::symmetric_memory;
+
+constexpr uint64_t kHostStream = uint64_t{1} << 62; // of tensors on the CPU
+
+// Returns the current stream of a device as a number of symmem.h.
+uint64_t stream_of(c10::Device device) {
+  if (device.is_cpu()) {
+    return kHostStream;
+  }
+  const auto stream = c10::impl::VirtualGuardImpl(device.type()).getStream(device);
+  return reinterpret_cast<uint64_t>(stream.native_handle());
+}
+
+// Queues a barrier on the current stream, and waits for it if `wait` is set.
+void queue_barrier(const Library& library, const Members& members, c10::Device device, bool wait) {
+  struct symmem_call call{};
+  call.size = sizeof(call);
+  call.group = members.handle;
+  call.stream = stream_of(device);
+  call.operation = SYMMEM_BARRIER;
+  call.flags = wait ? SYMMEM_CALL_WAIT : 0;
+  library.check(library.call(&call));
+}
+
+at::Tensor on_device(const std::vector<void*>& one, const std::vector<void*>& two, c10::Device to) {
+  std::vector<int64_t> addresses;
+  for (const auto* list : {&one, &two}) {
+    for (void* address : *list) {
+      addresses.push_back(reinterpret_cast<int64_t>(address));
+    }
+  }
+  return at::tensor(addresses, at::kLong).to(to);
+}
+
+} // namespace
+
+Handle::Handle(
+    std::shared_ptr<const Library> library,
+    Members members,
+    c10::Device device,
+    Range buffer,
+    size_t bytes,
+    size_t offset,
+    Range pad)
+    : library_(std::move(library)),
+      members_(members),
+      device_(device),
+      buffer_(std::move(buffer)),
+      pad_(std::move(pad)),
+      bytes_(bytes),
+      offset_(offset),
+      addresses_(on_device(buffer_.peers, pad_.peers, device)) {}
+
+Handle::~Handle() {
+  if (!symmetric::is_finalizing()) {
+    library_->free(pad_.own);
+  }
+}
+
+std::vector<void*> Handle::get_buffer_ptrs() {
+  return buffer_.peers;
+}
+
+std::vector<void*> Handle::get_signal_pad_ptrs() {
+  return pad_.peers;
+}
+
+void** Handle::get_buffer_ptrs_dev() {
+  return static_cast<void**>(addresses_.mutable_data_ptr());
+}
+
+void** Handle::get_signal_pad_ptrs_dev() {
+  return get_buffer_ptrs_dev() + members_.size;
+}
+
+size_t Handle::get_buffer_size() {
+  return bytes_;
+}
+
+size_t Handle::get_offset() {
+  return offset_;
+}
+
+bool Handle::has_multicast_support() {
+  return false;
+}
+
+void* Handle::get_multicast_ptr() {
+  return nullptr;
+}
+
+void Handle::barrier(int channel, size_t) {
+  TORCH_CHECK_VALUE(channel >= 0, "channel ", channel, " of a barrier is negative");
+  queue_barrier(*library_, members_, device_, device_.is_cpu());
+}
+
+void Handle::put_signal(int destination, int channel, size_t timeout_ms) {
+  exchange(word(destination, channel, members_.rank), 0, 1, destination, timeout_ms);
+}
+
+void Handle::wait_signal(int source, int channel, size_t timeout_ms) {
+  exchange(word(members_.rank, channel, source), 1, 0, source, timeout_ms);
+}
+
+uint32_t* Handle::word(int pad, int channel, int from) const {
+  const auto words = symmetric::get_signal_pad_size() / sizeof(uint32_t);
+  const auto channels = static_cast<int>(words / members_.size);
+  TORCH_CHECK_VALUE(
+      pad >= 0 && pad < members_.size && from >= 0 && from < members_.size,
+      "a signal of rank ", from, " to rank ", pad, " in a group of ", members_.size);
+  TORCH_CHECK_VALUE(
+      channel >= 0 && channel < channels, "channel ", channel, " of a signal pad with ", channels);
+  return static_cast<uint32_t*>(pad_.peers[pad]) + members_.size * channel + from;
+}
+
+void Handle::exchange(uint32_t* word, uint32_t from, uint32_t to, int rank, size_t timeout_ms)
+    const {
+  TORCH_CHECK_NOT_IMPLEMENTED(
+      device_.is_cpu(), "symmem has no put_signal and wait_signal of torch's handles on GPUs: use "
+      "barrier, or the signals of symmem.handle, which are bounded");
+  using Clock = std::chrono::steady_clock;
+  const auto limit =
+      timeout_ms == 0 ? members_.timeout : std::chrono::milliseconds(timeout_ms);
+  const auto end = Clock::now() + limit;
+  auto poll = Clock::now();
+  for (int n = 0;; ++n) {
+    auto expected = from;
+    if (__atomic_compare_exchange_n(
+            word, &expected, to, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE)) {
+      return;
+    }
+    if (n < 1000) {
+      continue;
+    }
+    std::this_thread::yield();
+    const auto now = Clock::now();
+    if (now >= end) {
+      C10_THROW_ERROR(
+          DistBackendError,
+          c10::str(
+              "Timed out: rank ", rank, " of the group has not ",
+              to == 0 ? "sent the signal" : "received the previous signal", " within ",
+              limit.count(), " ms"));
+    }
+    if (now >= poll) {
+      library_->check(library_->group_error(members_.handle));
+      library_->check_signals();
+      poll = now + std::chrono::milliseconds(100);
+    }
+  }
+}
+
+int Handle::get_rank() {
+  return members_.rank;
+}
+
+int Handle::get_world_size() {
+  return members_.size;
+}
+
+c10::Device Handle::get_device() {
+  return device_;
+}
+
+bool Handle::world_within_direct_access() {
+  return true;
+}
+
+void* Allocator::alloc(size_t size, int device, const std::optional<std::string>& group) {
+  const auto name = group.value_or("");
+  const c10::Device place(type_, type_ == c10::kCPU ? -1 : static_cast<c10::DeviceIndex>(device));
+  const int from = pool(name);
+  void* address = nullptr;
+  const auto bytes = std::max<size_t>(size, 1);
+  library_->check(library_->alloc(from, bytes, stream_of(place), &address));
+  std::lock_guard<std::mutex> lock(mutex_);
+  blocks_.emplace(static_cast<char*>(address), Block{bytes, place, from, name, {}});
+  return address;
+}
+
+void Allocator::free(void* address) {
+  Block freed{0, c10::kCPU, -1, "", {}}; // Its handles free their pads without the lock.
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    const auto found = blocks_.find(static_cast<char*>(address));
+    if (found == blocks_.end()) {
+      return;
+    }
+    freed = std::move(found->second);
+    blocks_.erase(found);
+  }
+  library_->free(address);
+}
+
+size_t Allocator::get_alloc_size(void* address) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return find(address)->second.bytes;
+}
+
+bool Allocator::has_allocation(void* address) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  const auto found = blocks_.upper_bound(static_cast<char*>(address));
+  return found != blocks_.begin() &&
+      static_cast<char*>(address) < std::prev(found)->first + std::prev(found)->second.bytes;
+}
+
+// Returns the block that contains an address. The caller holds mutex_.
+Allocator::Blocks::iterator Allocator::find(void* address) {
+  auto found = blocks_.upper_bound(static_cast<char*>(address));
+  TORCH_CHECK_VALUE(
+      found != blocks_.begin() &&
+          static_cast<char*>(address) < std::prev(found)->first + std::prev(found)->second.bytes,
+      "memory at ", address, " was not allocated by SYMMEM: use symm_mem.empty");
+  return std::prev(found);
+}
+
+c10::intrusive_ptr<symmetric::SymmetricMemory> Allocator::rendezvous(
+    void* address,
+    const std::optional<std::string>& group) {
+  std::unique_lock<std::mutex> lock(mutex_);
+  const auto found = find(address);
+  auto* base = found->first;
+  const auto& block = found->second;
+  const auto name = group.value_or(block.group);
+  TORCH_CHECK_VALUE(!name.empty(), "rendezvous needs a group: pass it here or to the allocation");
+  const auto known = block.handles.find(name);
+  const auto offset = static_cast<size_t>(static_cast<char*>(address) - base);
+  if (known != block.handles.end() && known->second->get_offset() == offset) {
+    return known->second;
+  }
+  const auto bytes = block.bytes;
+  const auto device = block.device;
+  const auto from = block.pool;
+  lock.unlock();
+  const auto members = this->members(name);
+  auto buffer = shared(members, from, base, bytes, device);
+  auto pad = allocate_pad(members, name, device);
+  auto handle = c10::make_intrusive<Handle>(
+      library_, members, device, std::move(buffer), bytes, offset, std::move(pad));
+  lock.lock();
+  const auto again = blocks_.find(base);
+  if (again != blocks_.end()) {
+    again->second.handles.insert_or_assign(name, handle);
+  }
+  return handle;
+}
+
+// Registers memory with a group, and returns its addresses. Collective over the group.
+Range Allocator::shared(
+    const Members& members,
+    int pool,
+    void* address,
+    size_t bytes,
+    c10::Device device) const {
+  library_->check(library_->register_pending(members.handle, pool, stream_of(device)));
+  std::vector<uint64_t> peers(members.size);
+  library_->check(
+      library_->peer_addresses(members.handle, bytes, address, peers.size(), peers.data()));
+  Range range{address, {}};
+  for (const auto peer : peers) {
+    range.peers.push_back(reinterpret_cast<void*>(peer));
+  }
+  return range;
+}
+
+// Allocates a signal pad, which is zero on all ranks when the function returns. Collective over the
+// group.
+Range Allocator::allocate_pad(
+    const Members& members,
+    const std::string& group,
+    c10::Device device) {
+  const auto bytes = symmetric::get_signal_pad_size();
+  const auto from = pool(group);
+  void* address = nullptr;
+  library_->check(library_->alloc(from, bytes, stream_of(device), &address));
+  auto pad = shared(members, from, address, bytes, device);
+  const auto options = at::TensorOptions().dtype(at::kByte).device(device);
+  at::from_blob(address, {static_cast<int64_t>(bytes)}, options).zero_();
+  queue_barrier(*library_, members, device, true);
+  return pad;
+}
+
+Members Allocator::members(const std::string& group) const {
+  const auto found = c10d::resolve_process_group(group);
+  char text[2048] = "";
+  const auto handle = world_.group(group.c_str(), sizeof(text), text);
+  if (handle == 0) {
+    C10_THROW_ERROR(DistBackendError, c10::str("symmem: group ", group, ": ", text));
+  }
+  const auto options = found->getBackend(type_)->getBackendOptions();
+  return {handle, found->getRank(), found->getSize(), options->timeout};
+}
+
+// Returns the pool of the main world, or of a group unless its name is empty.
+int Allocator::pool(const std::string& group) {
+  if (group.empty()) {
+    const int main = world_.pool();
+    TORCH_CHECK(main >= 0, "symmem is closed: call symmem.init, or init_process_group(\"symmem\")");
+    return main;
+  }
+  const auto handle = members(group).handle;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    const auto found = pools_.find(handle);
+    if (found != pools_.end()) {
+      return found->second;
+    }
+  }
+  int opened = -1;
+  library_->check(library_->pool_open(handle, 0, "", &opened));
+  std::lock_guard<std::mutex> lock(mutex_);
+  return pools_.emplace(handle, opened).first->second;
+}
+
+bool Allocator::has_multicast_support(int) {
+  return false;
+}
+
+c10::DeviceType Allocator::supported_device_type() {
+  return type_;
+}
+
+std::string Allocator::name() {
+  return "SYMMEM";
+}
+
+} // namespace symmem_c10d

@@ -1,0 +1,107 @@
+"""PyTorch's symmetric memory on symmem's memory, on CPUs."""
+
+from __future__ import annotations
+
+import time
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.distributed._symmetric_memory as symm_mem
+from harness import RANK, SIZE, check, main, raises
+
+import symmem
+
+WORLD = range(SIZE)
+
+
+@check
+def is_a_backend_of_symmetric_memory() -> None:
+    dist.init_process_group("cpu:symmem", timeout=timedelta(seconds=60))
+    symmem.use_symm_mem()
+    assert symm_mem.get_backend(torch.device("cpu")) == "SYMMEM"
+
+
+def rendezvous(count: int, group: Any = None) -> tuple[torch.Tensor, Any]:
+    """Make a symmetric tensor and its handle."""
+    tensor = symm_mem.empty(count, device="cpu")
+    return tensor, symm_mem.rendezvous(tensor, group or dist.group.WORLD)
+
+
+@check
+def ranks_read_and_write_buffers_of_peers() -> None:
+    tensor, handle = rendezvous(1000)
+    assert (handle.rank, handle.world_size) == (RANK, SIZE)
+    assert symmem.is_symmetric(tensor)
+    assert handle.buffer_ptrs[RANK] == tensor.data_ptr()
+    assert handle.multicast_ptr == 0
+    tensor.fill_(RANK)
+    handle.barrier()
+    for peer in WORLD:
+        assert handle.get_buffer(peer, (1000,), torch.float32).eq(peer).all()
+    handle.barrier()
+    following = (RANK + 1) % SIZE
+    handle.get_remote_tensor(following, (1000,), torch.float32).fill_(RANK + 100)
+    handle.barrier()
+    assert tensor.eq((RANK - 1) % SIZE + 100).all()
+    symmem.check()
+
+
+@check
+def signals_have_channels() -> None:
+    _, handle = rendezvous(10)
+    following, previous = (RANK + 1) % SIZE, (RANK - 1) % SIZE
+    for channel in range(3):
+        handle.put_signal(following, channel)
+    for channel in reversed(range(3)):
+        handle.wait_signal(previous, channel)
+    assert handle.get_signal_pad(RANK).eq(0).all()
+    handle.barrier()
+
+
+@check
+def a_missing_signal_is_an_error_that_names_the_rank() -> None:
+    _, handle = rendezvous(10)
+    begin = time.monotonic()
+    error = raises(
+        dist.DistBackendError, lambda: handle.wait_signal((RANK + 1) % SIZE, 0, timeout_ms=200)
+    )
+    assert f"rank {(RANK + 1) % SIZE} " in str(error), error
+    assert time.monotonic() - begin < 20
+    handle.barrier()
+
+
+@check
+def groups_have_pads_of_their_own() -> None:
+    twin = dist.new_group(list(WORLD), backend="symmem")
+    tensor = symm_mem.empty(64, device="cpu")
+    one = symm_mem.rendezvous(tensor, dist.group.WORLD)
+    two = symm_mem.rendezvous(tensor, twin)
+    assert one.signal_pad_ptrs[RANK] != two.signal_pad_ptrs[RANK]
+    assert one.buffer_ptrs[RANK] == two.buffer_ptrs[RANK]
+    one.put_signal((RANK + 1) % SIZE, 0)
+    raises(dist.DistBackendError, lambda: two.wait_signal((RANK - 1) % SIZE, 0, timeout_ms=100))
+    one.wait_signal((RANK - 1) % SIZE, 0)
+    one.barrier()
+
+
+@check
+def memory_of_other_allocators_is_refused() -> None:
+    error = raises(ValueError, lambda: symm_mem.rendezvous(torch.empty(8), dist.group.WORLD))
+    assert "symm_mem.empty" in str(error), error
+
+
+@check
+def memory_is_freed_and_made_again() -> None:
+    for count in (10, 1000, 100_000):
+        for _ in range(5):
+            tensor, handle = rendezvous(count)
+            handle.barrier()
+            del tensor, handle
+    symmem.check()
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,26 @@
+"""PyTorch's symmetric memory on symmem's memory, on real processes."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from conftest import Checks, run_checks
+from test_raw import names
+
+pytestmark = [pytest.mark.library, pytest.mark.torch]
+
+SCRIPTS = Path(__file__).parents[1] / "scripts"
+
+
+@pytest.fixture(scope="module", params=[2, 3], ids=["2 ranks", "3 ranks"])
+def checks(request: pytest.FixtureRequest) -> Checks:
+    subprocess.run([SCRIPTS / "backend.sh", sys.executable], check=True)
+    return run_checks("symmetric.py", request.param)
+
+
+@pytest.mark.parametrize("name", names("symmetric.py"))
+def test_symmetric(checks: Checks, name: str) -> None:
+    checks.verify(name)
