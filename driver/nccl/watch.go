@@ -45,6 +45,8 @@ type watcher struct {
 func (w *watcher) watch() {
 	var check <-chan time.Time
 	var grace control.GraceTimer
+	work := workCheck{time.NewTicker(checkInterval), w.faults.newWait(0, 0)}
+	work.ticker.Stop()
 	for {
 		if check == nil && w.recorder.replayed.Load() {
 			ticker := time.NewTicker(replayCheckInterval)
@@ -58,7 +60,7 @@ func (w *watcher) watch() {
 			w.teardown.begin()
 			return
 		case <-w.busy.Wake:
-			w.watchWork()
+			w.watchWork(work)
 		case <-check:
 			// Give this rank's kernels time to report a fault. Their report may be more specific
 			// than the failure of a peer.
@@ -69,11 +71,18 @@ func (w *watcher) watch() {
 	}
 }
 
+// workCheck holds the ticker and the wait that all calls of watchWork share, so that they need no
+// allocation.
+type workCheck struct {
+	ticker *time.Ticker // stopped between the calls
+	wait   *collectiveWait
+}
+
 // watchWork checks for faults periodically, until no work is unfinished or the plane has failed.
-func (w *watcher) watchWork() {
-	check := time.NewTicker(checkInterval)
-	defer check.Stop()
-	probe := w.newProbe()
+func (w *watcher) watchWork(check workCheck) {
+	check.ticker.Reset(checkInterval)
+	defer check.ticker.Stop()
+	probe := w.newProbe(check.wait)
 	seen, _ := w.history.last()
 	for checks := 1; ; checks++ {
 		select {
@@ -81,7 +90,7 @@ func (w *watcher) watchWork() {
 			return
 		case <-w.plane.Failed():
 			return
-		case <-check.C:
+		case <-check.ticker.C:
 		}
 		// A full check takes locks that launches need. While the program keeps launching, full
 		// checks are less frequent.
@@ -126,6 +135,8 @@ type probe struct {
 	ticket    uint64
 	operation driver.Operation
 	since     time.Time
+	// wait describes a wait for the collective. All probes of a watcher reuse it.
+	wait *collectiveWait
 	// differsSince is the time at which the call being compared was first found to differ, or zero.
 	differsSince time.Time
 }
@@ -148,9 +159,9 @@ func (p *probe) afterGrace(err error) error {
 	return nil
 }
 
-func (w *watcher) newProbe() probe {
+func (w *watcher) newProbe(wait *collectiveWait) probe {
 	ticket, operation := w.history.last()
-	return probe{ticket: ticket, operation: operation, since: time.Now()}
+	return probe{ticket: ticket, operation: operation, since: time.Now(), wait: wait}
 }
 
 // examine returns an error if the probe's collective can never complete.
@@ -168,7 +179,8 @@ func (w *watcher) examine(p *probe) error {
 	if err := w.faults.launchedMismatch(p.ticket); err != nil {
 		return err
 	}
-	wait := w.faults.newWait(p.ticket, p.operation).wait
+	p.wait.wait.Ticket, p.wait.wait.Operation = p.ticket, p.operation
+	wait := p.wait.wait
 	if p.grace.Expired(w.plane.PeerFailed()) {
 		return w.plane.PeerFault(wait.Doing())
 	}
@@ -178,8 +190,9 @@ func (w *watcher) examine(p *probe) error {
 	if err := w.comm.asyncError(w.cfg.Name()); err != nil {
 		return err
 	}
-	if latest, _ := w.history.last(); latest != p.ticket && w.faults.complete(p.ticket) {
-		*p = w.newProbe()
+	latest, _ := w.history.last()
+	if latest != p.ticket && w.plane.Diagnose(wait, time.Time{}) == nil {
+		*p = w.newProbe(p.wait)
 	}
 	return nil
 }

@@ -118,6 +118,9 @@ func (w *Wait) Ended() bool { return w.Done != nil && w.Done() }
 // Refine adds the result of Counts to a TimeoutError. If err is another rank's fault and Why
 // returns an error, Refine returns that error instead.
 func (w *Wait) Refine(err error) error {
+	if err == nil {
+		return nil
+	}
 	var late *driver.TimeoutError
 	if w.Counts != nil && errors.As(err, &late) {
 		counted := *late // copied, because other goroutines may read the error of a failed plane
