@@ -6,8 +6,11 @@
 #
 #   MEMORY    which memory (any symmetric)
 #   OPS       operations (all_reduce,all_gather,reduce_scatter,broadcast,reduce,alltoall)
-#   FACTOR    each size is so many times the one before (4)
+#   SIZES     these sizes instead of a range, such as 1K,64K,4M
+#   FACTOR    the ratio of consecutive sizes (4)
 #   MAX       the largest size (256M)
+#   BATCH     the duration of a batch (4ms)
+#   LIMIT     the longest time for a memory, in seconds (560)
 #   WORLDS    how many worlds (5)
 #   DTYPE     the type of elements (bfloat16)
 #   OUT       a folder for the JSON (none)
@@ -17,8 +20,7 @@ needs_gpus "times of paths"
 
 ops=${OPS:-all_reduce,all_gather,reduce_scatter,broadcast,reduce,alltoall}
 run=(symmem bench collective --backend "$BACKEND" --ranks "$RANKS" --ops "$ops" --compare --graph
-	--worlds "${WORLDS:-5}" --batches 5 --batch 4ms --dtype "${DTYPE:-bfloat16}" --enforce)
-sizes=(-f "${FACTOR:-4}" -e "${MAX:-256M}")
+	--worlds "${WORLDS:-5}" --batches 5 --batch "${BATCH:-4ms}" --dtype "${DTYPE:-bfloat16}" --enforce)
 for memory in ${MEMORY:-any symmetric}; do
 	case $memory in
 	any) first=4M ;;
@@ -28,13 +30,15 @@ for memory in ${MEMORY:-any symmetric}; do
 		continue
 		;;
 	esac
+	sizes=(-b "$first" -f "${FACTOR:-4}" -e "${MAX:-256M}")
+	[[ -z ${SIZES:-} ]] || sizes=(--sizes "$SIZES")
 	if [[ -n ${OUT:-} ]]; then
 		mkdir -p "$OUT"
-		expect 0 560 "${run[@]}" "${sizes[@]}" -b "$first" --buffers "$memory" --json \
+		expect 0 "${LIMIT:-560}" "${run[@]}" "${sizes[@]}" --buffers "$memory" --json \
 			>"$OUT/plain-$memory-$RANKS.txt"
 		cat "$OUT/plain-$memory-$RANKS.txt"
 	else
-		expect 0 560 "${run[@]}" "${sizes[@]}" -b "$first" --buffers "$memory"
+		expect 0 "${LIMIT:-560}" "${run[@]}" "${sizes[@]}" --buffers "$memory"
 	fi
 done
 finish
