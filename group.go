@@ -275,7 +275,7 @@ func (g *Group) Stats() GroupStats {
 // rank captures a stream, SetPath returns ErrCapturing on all ranks and changes nothing.
 func (g *Group) SetPath(ctx context.Context, c PathChoice) error {
 	ctx = orBackground(ctx)
-	if c <= PathDefault || c > PathDirect {
+	if c <= PathDefault || c > PathTwoLevel {
 		return invalid("path choice %v on group %s", c, g.id)
 	}
 	g.mu.Lock()
@@ -285,7 +285,7 @@ func (g *Group) SetPath(ctx context.Context, c PathChoice) error {
 	}
 	before := g.router.choice.Swap(int32(c))
 	err := g.rt.captures.exclude(ctx, g.comparison.lane(driver.LaneControl), func() error {
-		return g.router.useWindows(ctx)
+		return g.router.prepare(ctx)
 	})
 	if err != nil {
 		g.router.choice.Store(before)

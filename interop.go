@@ -224,7 +224,7 @@ type Call struct {
 	// none may use the result of another. Messages, AllReduceRMSNorm and nested lists are refused. The
 	// Wait and Path of the first call apply to all.
 	More []Call
-	// Path chooses the path of this call: PathPlain, PathWindow or PathDirect. For any other value
+	// Path chooses the path of this call: PathPlain, PathWindow, PathDirect or PathTwoLevel. For any other value
 	// the group's choice applies. It must be the same on all ranks.
 	Path PathChoice
 }
@@ -234,7 +234,7 @@ func (i Interop) Do(ctx context.Context, g *Group, c Call, s *Stream) error {
 	if g == nil {
 		return invalid("%v on a nil group", c.Operation)
 	}
-	if c.Path < PathDefault || c.Path > PathDirect {
+	if c.Path < PathDefault || c.Path > PathTwoLevel {
 		return invalid("%v on group %s: path choice %d", c.Operation, g.id, c.Path)
 	}
 	if c.Path == PathAuto {

@@ -164,7 +164,7 @@ func (g *Group) agreeOnStart(ctx context.Context) error {
 	if err := computable(g.rt.opts.Deterministic, g.comm, len(g.ranks)); err != nil {
 		return err
 	}
-	if err := g.router.useWindows(ctx); err != nil {
+	if err := g.router.prepare(ctx); err != nil {
 		return err
 	}
 	return g.aligner.alignFirst(ctx, suspect)

@@ -223,7 +223,7 @@ func (o Options) withDefaults() (Options, error) {
 	if err := checkHTTP(o.HTTP); err != nil {
 		return o, err
 	}
-	if o.Path < PathDefault || o.Path > PathDirect {
+	if o.Path < PathDefault || o.Path > PathTwoLevel {
 		return o, invalid("path choice %d is unknown", o.Path)
 	}
 	if o.Deterministic < FormulaDefault || o.Deterministic > FormulaRoundedTree {

@@ -25,9 +25,12 @@ const (
 	// PathDirect selects the direct path if it is possible. Otherwise it selects the path that
 	// PathAuto selects without a direct path.
 	PathDirect
+	// PathTwoLevel selects the two-level path if it is possible, in groups on several machines.
+	// Otherwise it selects the path that PathAuto selects.
+	PathTwoLevel
 )
 
-var pathNames = []string{"default", "auto", "plain", "window", "direct"}
+var pathNames = []string{"default", "auto", "plain", "window", "direct", "two-level"}
 
 // String returns the choice's name.
 func (c PathChoice) String() string { return nameOf(c, pathNames, "PathChoice") }
@@ -72,9 +75,26 @@ type router struct {
 	choice atomic.Int32 // a PathChoice
 }
 
-// useWindows creates the windows of the backend's library if calls may take the window path. It is
-// collective. All ranks decide the same, because the decision depends only on SetPath and the
-// settings that the ranks agreed on.
+// prepare prepares the group for the paths that its calls may take. It is collective, and all ranks
+// decide the same, because the decisions depend only on SetPath and the settings that the ranks
+// agreed on.
+func (r *router) prepare(ctx context.Context) error {
+	if levels, ok := r.comm.(driver.TwoLevels); ok && r.takesTwoLevels() {
+		if err := levels.UseTwoLevels(ctx); err != nil {
+			return err
+		}
+	}
+	return r.useWindows(ctx)
+}
+
+// takesTwoLevels reports whether calls may take the two-level path.
+func (r *router) takesTwoLevels() bool {
+	choice := PathChoice(r.choice.Load())
+	return choice == PathTwoLevel ||
+		choice != PathPlain && choice != PathWindow && r.tuning.TakesTwoLevels(r.shape)
+}
+
+// useWindows creates the windows of the backend's library if calls may take the window path.
 func (r *router) useWindows(ctx context.Context) error {
 	lazy, ok := r.comm.(driver.LazyWindows)
 	if !ok || !r.takesWindows() {
@@ -125,6 +145,15 @@ func (r *router) route(
 	if direct {
 		call.Path, decided.where = driver.PathDirect, where
 		return offer, *decided, nil
+	}
+	if r.twoLevel(choice, call, offer) {
+		call.Path, why.where = driver.PathTwoLevel, where
+		why.text = "and " + who + " the two-level path"
+		if choice != PathTwoLevel {
+			_, table := r.ruleOf(call)
+			why.text, why.table = "and ", &table
+		}
+		return offer, why, nil
 	}
 	call.Path = driver.PathPlain
 	if call.SendWindow != nil && call.RecvWindow != nil {
@@ -186,11 +215,8 @@ func (r *router) direct(
 	case offer.Refusal(driver.PathPlain) != nil:
 		why.text = "and no other path can take the call"
 	default:
-		var table tuning.Reason
-		wanted, table = r.tuning.ChooseDirect(
-			evenName(call.Operation), bytesOf(call, r.ranks),
-			call.SendWindow != nil || call.RecvWindow != nil, r.shape)
-		why = &reason{text: "and ", table: &table}
+		path, table := r.ruleOf(call)
+		wanted, why = path == tuning.Direct, &reason{text: "and ", table: &table}
 	}
 	switch {
 	case wanted && refusal == nil:
@@ -204,21 +230,27 @@ func (r *router) direct(
 	return false, nil
 }
 
-// evenName returns the name by which the tuning table knows an operation. AllGatherV and
-// ReduceScatterV use the rules of AllGather and ReduceScatter.
-func evenName(o driver.Operation) string {
-	switch o {
-	case driver.AllGatherV:
-		return driver.AllGather.String()
-	case driver.ReduceScatterV:
-		return driver.ReduceScatter.String()
-	default:
-		return o.String()
-	}
+// ruleOf returns the path that the tuning table prefers to the plain and the window path.
+func (r *router) ruleOf(call *driver.Call) (tuning.Path, tuning.Reason) {
+	return r.tuning.ChooseDirect(
+		call.Operation.String(), bytesOf(call, r.ranks), call.SendWindow != nil, r.shape)
 }
 
-// bytesOf returns the size of a call's larger buffer, which the tuning table uses. It is the same on
-// every rank.
+// twoLevel reports whether a call takes the two-level path.
+func (r *router) twoLevel(choice PathChoice, call *driver.Call, offer driver.Offer) bool {
+	if choice == PathPlain || choice == PathWindow || !call.Operation.Takes(driver.PathTwoLevel) ||
+		r.shape.Machines <= 1 {
+		return false
+	}
+	if choice != PathTwoLevel {
+		if path, _ := r.ruleOf(call); path != tuning.TwoLevel {
+			return false
+		}
+	}
+	return offer.Refusal(driver.PathTwoLevel) == nil
+}
+
+// bytesOf returns the size of a call's larger buffer, which the tuning table uses.
 func bytesOf(call *driver.Call, ranks int) int64 {
 	if call.Operation.Uneven() {
 		return call.Splits.Total(call.Operation) * int64(call.DataType.Size())

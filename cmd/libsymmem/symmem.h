@@ -143,7 +143,8 @@ enum {
 	SYMMEM_PATH_AUTO = 1,    /* by the tuning table */
 	SYMMEM_PATH_PLAIN = 2,   /* always plain */
 	SYMMEM_PATH_WINDOW = 3,  /* window if both buffers lie in windows */
-	SYMMEM_PATH_DIRECT = 4   /* symmem's kernels if they support the call */
+	SYMMEM_PATH_DIRECT = 4,  /* symmem's kernels if they support the call */
+	SYMMEM_PATH_TWO_LEVEL = 5 /* symmem's kernels inside machines, NCCL between them */
 };
 
 /* How much ranks compare. */
@@ -627,7 +628,7 @@ int symmem_call(const struct symmem_call *call);
  * Memory of a pool that is not yet registered with the group is registered first (collective),
  * except during a capture, when the call takes a path without windows. The path is
  * SYMMEM_PATH_DEFAULT or, for this call only and the same on all ranks, SYMMEM_PATH_PLAIN,
- * SYMMEM_PATH_WINDOW or SYMMEM_PATH_DIRECT; SYMMEM_PATH_AUTO means the default here.
+ * SYMMEM_PATH_WINDOW, SYMMEM_PATH_DIRECT or SYMMEM_PATH_TWO_LEVEL; SYMMEM_PATH_AUTO means the default here.
  *
  * The next call on the group, and symmem_stream_synchronize, return errors that happen after
  * queueing. */

@@ -36,6 +36,14 @@ var compareDirect = comparison{Other, Other, Direct, func(p Point) (other, direc
 	return p.OtherUS(), p.DirectUS
 }}
 
+// compareTwoLevel compares the two-level path with the faster of the plain and the window path.
+var compareTwoLevel = comparison{Other, Other, TwoLevel, func(p Point) (other, twoLevel float64) {
+	return p.OtherUS(), p.TwoLevelUS
+}}
+
+// twoLevel reports whether the two-level path was measured.
+func (p Point) twoLevel() bool { return p.TwoLevelUS > 0 }
+
 // OtherUS returns the time of the faster of the plain and the window path.
 func (p Point) OtherUS() float64 {
 	if p.WindowUS == 0 {
@@ -45,8 +53,8 @@ func (p Point) OtherUS() float64 {
 }
 
 // Derive derives the rule for some calls from measured times. For calls with a memory, the rule
-// decides about the direct path. For other calls, it chooses between the plain and the window path.
-// Points may be in any order, and may contain a size twice, in place and out of place.
+// decides about the direct path, or about the two-level path if that was measured. For other calls, it chooses between the plain and the window path.
+// Points may be in any order. They may contain a size twice, in place and out of place.
 //
 // Derive visits the sizes in ascending order, starting with the path otherwise or, in a rule about
 // the direct path, with Other. The path changes at a size if the other path is faster by more than
@@ -58,7 +66,12 @@ func (p Point) OtherUS() float64 {
 // a power of two, or the smaller size if the line does not cross 0.
 func Derive(calls Calls, otherwise Path, points []Point) Rule {
 	c := compareWindow(otherwise)
-	if calls.Memory != "" {
+	switch {
+	case calls.Memory == "":
+	case slices.ContainsFunc(points, Point.twoLevel):
+		c = compareTwoLevel
+		points = slices.DeleteFunc(slices.Clone(points), func(p Point) bool { return !p.twoLevel() })
+	default:
 		c = compareDirect
 	}
 	return Rule{Calls: calls, Steps: c.steps(bySize(points))}

@@ -22,6 +22,8 @@ const (
 	Plain  Path = "plain"
 	Window Path = "window"
 	Direct Path = "direct"
+	// TwoLevel appears in rules about the direct path, for groups on several machines.
+	TwoLevel Path = "two-level"
 	// Other appears in rules about the direct path. It leaves the choice to the rules about the
 	// plain and the window path.
 	Other Path = "other"
@@ -91,8 +93,10 @@ type Point struct {
 	PlainUS  float64 `json:"plain_us"`
 	WindowUS float64 `json:"window_us,omitempty"`
 	DirectUS float64 `json:"direct_us,omitempty"`
-	// NoisePercent estimates the random error of the ratio of the compared times, or is 0 if
-	// unknown.
+	// TwoLevelUS is set instead of DirectUS if the two-level path was measured.
+	TwoLevelUS float64 `json:"two_level_us,omitempty"`
+	// NoisePercent estimates the random error of the ratio of the compared times. It is 0 if the
+	// error is unknown.
 	NoisePercent float64 `json:"noise_percent,omitempty"`
 }
 
@@ -150,12 +154,13 @@ func (t *Table) Choose(operation string, bytes int64, group Shape) (Path, Reason
 	return reason.rule.Steps[reason.step].Path, reason
 }
 
-// ChooseDirect reports whether a call should use the direct path if it can, and the reason. The
-// rule for the operation and shape decides, or else the general rule. Without either, the result is
-// false. symmetric must be set if both buffers are in windows. ChooseDirect does not allocate.
+// ChooseDirect returns the path that a call should use if it can, Direct or TwoLevel, or Other. It
+// also returns the reason. The rule for the operation and shape decides. Without such a rule, the
+// general rule decides. Without a general rule, the result is Other. symmetric must be set if both
+// buffers are in windows. ChooseDirect does not allocate.
 func (t *Table) ChooseDirect(
 	operation string, bytes int64, symmetric bool, group Shape,
-) (bool, Reason) {
+) (Path, Reason) {
 	call := Calls{Operation: operation, Memory: Anywhere, Shape: group}
 	if symmetric {
 		call.Memory = Symmetric
@@ -165,7 +170,19 @@ func (t *Table) ChooseDirect(
 		general := t.find(Calls{Memory: call.Memory}, bytes)
 		reason.rule, reason.step = general.rule, general.step
 	}
-	return reason.step >= 0 && reason.rule.Steps[reason.step].Path == Direct, reason
+	if reason.step < 0 {
+		return Other, reason
+	}
+	return reason.rule.Steps[reason.step].Path, reason
+}
+
+// TakesTwoLevels reports whether the table chooses the two-level path for any call of a group.
+func (t *Table) TakesTwoLevels(group Shape) bool {
+	return slices.ContainsFunc(t.Rules, func(r Rule) bool {
+		return r.Shape == group && slices.ContainsFunc(r.Steps, func(s Step) bool {
+			return s.Path == TwoLevel
+		})
+	})
 }
 
 // find finds the rule that covers the given calls, and the step for a size.

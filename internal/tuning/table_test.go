@@ -166,11 +166,11 @@ func TestDirectIsNotChosenIfAnotherPathIsFaster(t *testing.T) {
 		}
 		for _, p := range points {
 			bytes := int64(p.Bytes)
-			direct, reason := table.ChooseDirect("AllReduce", bytes, true, reduceCalls.Shape)
-			if !reason.Ruled() || direct && p.DirectUS/p.OtherUS() > 1.00001*p.threshold() {
-				t.Fatalf("%+v: direct %v, because %v", p, direct, reason)
+			path, reason := table.ChooseDirect("AllReduce", bytes, true, reduceCalls.Shape)
+			if !reason.Ruled() || path == Direct && p.DirectUS/p.OtherUS() > 1.00001*p.threshold() {
+				t.Fatalf("%+v: path %v, because %v", p, path, reason)
 			}
-			if direct, _ := table.ChooseDirect("AllReduce", bytes, false, reduceCalls.Shape); direct {
+			if path, _ := table.ChooseDirect("AllReduce", bytes, false, reduceCalls.Shape); path != Other {
 				t.Fatal("a rule about symmetric buffers affects other buffers")
 			}
 		}
@@ -292,8 +292,8 @@ func TestChoosingDoesNotAllocate(t *testing.T) {
 		if path, _ := table.Choose("ReduceScatter", 1<<26, group); path != Plain {
 			t.Errorf("Choose = %s, want plain", path)
 		}
-		if direct, _ := table.ChooseDirect("Barrier", 1<<26, true, group); !direct {
-			t.Error("ChooseDirect = false, want true")
+		if path, _ := table.ChooseDirect("Barrier", 1<<26, true, group); path != Direct {
+			t.Errorf("ChooseDirect = %s, want direct", path)
 		}
 	})
 	if n != 0 {

@@ -81,7 +81,12 @@ func chosen(t *testing.T, table *Table, d *datadriven.TestData) string {
 		if d.Cmd == "choose" {
 			answer, reason = table.Choose(operation, bytes, group)
 		} else {
-			answer, reason = table.ChooseDirect(operation, bytes, d.HasArg("symmetric"), group)
+			var path Path
+			path, reason = table.ChooseDirect(operation, bytes, d.HasArg("symmetric"), group)
+			answer = path
+			if path != TwoLevel {
+				answer = path == Direct
+			}
 		}
 		fmt.Fprintf(&out, "%v: %v, as %v\n", size, answer, reason)
 	}

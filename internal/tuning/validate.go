@@ -28,6 +28,9 @@ func (r *Rule) validate() error {
 	}
 	below := Size(0)
 	for i := range r.Steps {
+		if r.Steps[i].Path == TwoLevel && r.Machines <= 1 {
+			return fmt.Errorf("step %d: path is two-level, but the rule is not for several machines", i+1)
+		}
 		if err := r.Steps[i].validate(below, i == len(r.Steps)-1, r.Memory != ""); err != nil {
 			return fmt.Errorf("step %d: %w", i+1, err)
 		}
@@ -42,8 +45,9 @@ func (s *Step) validate(below Size, last, direct bool) error {
 	switch {
 	case !direct && s.Path != Plain && s.Path != Window:
 		return fmt.Errorf("path is %q, but must be plain or window", s.Path)
-	case direct && s.Path != Direct && s.Path != Other:
-		return fmt.Errorf("path is %q, but must be direct or other in a rule with memory", s.Path)
+	case direct && s.Path != Direct && s.Path != TwoLevel && s.Path != Other:
+		return fmt.Errorf("path is %q, but must be direct, two-level or other in a rule with memory",
+			s.Path)
 	case last && s.UpTo != 0:
 		return fmt.Errorf("up_to is %v, but the last step covers all larger sizes", s.UpTo)
 	case !last && s.UpTo <= below:
@@ -60,10 +64,12 @@ func (s *Step) validate(below Size, last, direct bool) error {
 func (p *Point) validate(direct bool) error {
 	switch {
 	case p.Bytes <= 0, !positive(p.PlainUS), !positive(p.NoisePercent + 1),
-		!positive(p.WindowUS) && !(direct && p.WindowUS == 0), direct && !positive(p.DirectUS):
+		!positive(p.WindowUS) && !(direct && p.WindowUS == 0), direct && !positive(p.DirectUS+p.TwoLevelUS):
 		return fmt.Errorf("sizes and times must be positive")
-	case !direct && p.DirectUS != 0:
-		return fmt.Errorf("direct_us is allowed only in a rule with memory")
+	case !direct && p.DirectUS+p.TwoLevelUS != 0:
+		return fmt.Errorf("direct_us and two_level_us are allowed only in a rule with memory")
+	case p.DirectUS != 0 && p.TwoLevelUS != 0:
+		return fmt.Errorf("only one of direct_us and two_level_us is allowed")
 	}
 	return nil
 }

@@ -36,7 +36,7 @@ func (t *Table) thresholds(group Shape) []int64 {
 
 func (t *Table) takesWindow(operation string, bytes int64, group Shape, direct bool) bool {
 	if direct {
-		if chosen, _ := t.ChooseDirect(operation, bytes, true, group); chosen {
+		if path, _ := t.ChooseDirect(operation, bytes, true, group); path == Direct {
 			return false
 		}
 	}

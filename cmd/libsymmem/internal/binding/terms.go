@@ -23,7 +23,7 @@ var (
 	}
 	paths = []symmem.PathChoice{
 		symmem.PathDefault, symmem.PathAuto, symmem.PathPlain, symmem.PathWindow,
-		symmem.PathDirect,
+		symmem.PathDirect, symmem.PathTwoLevel,
 	}
 	levels = []symmem.CheckLevel{
 		symmem.CheckDefault, symmem.CheckOff, symmem.CheckRegistration, symmem.CheckEvery,

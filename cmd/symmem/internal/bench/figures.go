@@ -67,7 +67,7 @@ func (o *Collective) result(
 func compare(r *report.Result, auto []float64, perPath map[symmem.PathChoice][]float64) {
 	best := symmem.PathPlain
 	for _, path := range []symmem.PathChoice{
-		symmem.PathPlain, symmem.PathWindow, symmem.PathDirect,
+		symmem.PathPlain, symmem.PathWindow, symmem.PathDirect, symmem.PathTwoLevel,
 	} {
 		perOp, ok := perPath[path]
 		if !ok {

@@ -33,7 +33,8 @@ func writeTable(w io.Writer, prefix string, rows [][]string) error {
 // nccl-tests.
 func PathTable(w io.Writer, r *report.Report) error {
 	rows := [][]string{
-		{"operation", "size", "", "auto", "plain", "window", "direct", "took", "ratio"},
+		{"operation", "size", "", "auto", "plain", "window", "direct", "two-level", "took",
+			"ratio"},
 	}
 	for i := range r.Results {
 		result := &r.Results[i]
@@ -42,7 +43,7 @@ func PathTable(w io.Writer, r *report.Report) error {
 		}
 		row := append(callCells(result), report.Duration(result.Median))
 		for _, path := range []symmem.PathChoice{
-			symmem.PathPlain, symmem.PathWindow, symmem.PathDirect,
+			symmem.PathPlain, symmem.PathWindow, symmem.PathDirect, symmem.PathTwoLevel,
 		} {
 			cell := "none"
 			if ns, ok := result.Counts[path.String()+"_ns"]; ok {

@@ -179,6 +179,7 @@ func TestPointsAddMeasuredPaths(t *testing.T) {
 	windows := []tuning.Point{{Bytes: 64, InPlace: true, PlainUS: 1, WindowUS: 1}}
 	direct := []tuning.Point{{Bytes: 64, InPlace: true, PlainUS: 1, WindowUS: 1, DirectUS: 1}}
 	directOnly := []tuning.Point{{Bytes: 64, InPlace: true, PlainUS: 1, DirectUS: 1}}
+	twoLevelOnly := []tuning.Point{{Bytes: 64, InPlace: true, PlainUS: 1, TwoLevelUS: 1}}
 	for _, row := range []struct {
 		name string
 		all  batches
@@ -197,8 +198,13 @@ func TestPointsAddMeasuredPaths(t *testing.T) {
 		},
 		{
 			"all paths",
-			batches{perOp, perOp, perOp, perOp},
+			batches{plain: perOp, window: perOp, direct: perOp, twoLevel: perOp, anywhere: perOp},
 			points{windows: windows, direct: direct, anywhere: directOnly},
+		},
+		{
+			"two levels",
+			batches{plain: perOp, twoLevel: perOp},
+			points{direct: twoLevelOnly},
 		},
 	} {
 		var got points

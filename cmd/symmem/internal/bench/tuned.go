@@ -12,8 +12,9 @@ import (
 	"symmem/internal/tuning"
 )
 
-// Text writes a line for each measured size, with the speed-up of the chosen path over the
-// alternative, and a line for each rule.
+// Text writes a line for each measured size and a line for each rule. The line of a size contains
+// the speed-up of the chosen path over the alternative. If the two-level path was measured, its time
+// is in the column of the direct path.
 func (t *Tuned) Text(w io.Writer) error {
 	rows := [][]string{{
 		"operation", "size", "", "buffers", "plain", "window", "direct", "noise", "chosen",
@@ -25,7 +26,7 @@ func (t *Tuned) Text(w io.Writer) error {
 				rows = append(rows, []string{
 					r.Operation, p.Bytes.String(), half(p.InPlace),
 					string(cmp.Or(r.Memory, tuning.Symmetric)),
-					formatMicroseconds(p.PlainUS), formatMicroseconds(p.WindowUS), formatMicroseconds(p.DirectUS),
+					formatMicroseconds(p.PlainUS), formatMicroseconds(p.WindowUS), formatMicroseconds(p.DirectUS + p.TwoLevelUS),
 					fmt.Sprintf("%.1f %%", p.NoisePercent), string(s.Path),
 					fmt.Sprintf("%+.1f %%", 100*(speedup(s.Path, p)-1)),
 				})
@@ -59,8 +60,10 @@ func speedup(chosen tuning.Path, p tuning.Point) float64 {
 		return p.PlainUS / p.WindowUS
 	case tuning.Direct:
 		return p.OtherUS() / p.DirectUS
+	case tuning.TwoLevel:
+		return p.OtherUS() / p.TwoLevelUS
 	case tuning.Other:
-		return p.DirectUS / p.OtherUS()
+		return (p.DirectUS + p.TwoLevelUS) / p.OtherUS() // one of them is 0
 	default:
 		return p.WindowUS / p.PlainUS
 	}

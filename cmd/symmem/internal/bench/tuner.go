@@ -101,8 +101,9 @@ func (t *tuner) describe() *tuning.Table {
 	return table
 }
 
-// points holds one operation's times in ascending order of size. windows compares the plain path
-// with the window path. direct compares the direct path with the faster of plain and window.
+// points holds the times of one operation in ascending order of size. windows compares the plain
+// path with the window path. direct compares the direct path, or the two-level path of a group
+// without a direct path, with the faster of plain and window.
 // anywhere compares the direct path with the plain path on buffers outside of windows.
 type points struct{ windows, direct, anywhere []tuning.Point }
 
@@ -143,6 +144,7 @@ func (t *tuner) measure(ctx context.Context, op *Operation) (*points, error) {
 				plain:    perOp[variant{t.in, symmem.PathPlain}],
 				window:   perOp[variant{t.in, symmem.PathWindow}],
 				direct:   perOp[variant{t.in, symmem.PathDirect}],
+				twoLevel: perOp[variant{t.in, symmem.PathTwoLevel}],
 				anywhere: perOp[variant{t.out, symmem.PathDirect}],
 			})
 		}
@@ -197,10 +199,10 @@ func (t *tuner) times(
 	return perOp, nil
 }
 
-// batches holds the times of all variants at one size. plain, window and direct are the times on
-// symmetric buffers. anywhere is the time of the direct path on other buffers. Variants that were
+// batches holds the times of all variants at one size. All but anywhere are the times on symmetric
+// buffers. anywhere is the time of the direct path on other buffers. Variants that were
 // not measured have no times.
-type batches struct{ plain, window, direct, anywhere []float64 }
+type batches struct{ plain, window, direct, twoLevel, anywhere []float64 }
 
 func (p *points) add(bytes int64, inPlace bool, b batches) {
 	appendPoint := func(to *[]tuning.Point, window, direct []float64) {
@@ -211,8 +213,13 @@ func (p *points) add(bytes int64, inPlace bool, b batches) {
 	if b.window != nil {
 		appendPoint(&p.windows, b.window, nil)
 	}
-	if b.direct != nil {
+	switch {
+	case b.direct != nil:
 		appendPoint(&p.direct, b.window, b.direct)
+	case b.twoLevel != nil:
+		appendPoint(&p.direct, b.window, b.twoLevel)
+		point := &p.direct[len(p.direct)-1]
+		point.DirectUS, point.TwoLevelUS = 0, point.DirectUS
 	}
 	if b.anywhere != nil {
 		appendPoint(&p.anywhere, nil, b.anywhere)

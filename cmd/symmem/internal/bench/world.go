@@ -188,7 +188,9 @@ func (w *world) paths(
 	ctx context.Context, o *Collective, row *Row, inPlace bool,
 ) ([]symmem.PathChoice, error) {
 	paths := []symmem.PathChoice{symmem.PathPlain}
-	for _, path := range []symmem.PathChoice{symmem.PathWindow, symmem.PathDirect} {
+	for _, path := range []symmem.PathChoice{
+		symmem.PathWindow, symmem.PathDirect, symmem.PathTwoLevel,
+	} {
 		reason, err := w.refusalReason(ctx, o, row, inPlace, path)
 		if err != nil {
 			return nil, err

@@ -61,7 +61,7 @@ def init(
             extra tensor on one rank moves others, and only a comparison of collectives finds it.
             Otherwise the backend chooses a cheap level.
         path: who chooses the path of collectives: "auto" (the tuning table), or one of "plain",
-            "window" and "direct", to be taken wherever it can be.
+            "window", "direct" and "two-level", to be taken wherever it can be.
         deterministic: every reduction gives the bits of one formula, whatever the size, the memory
             and the path, or raises UnsupportedError: True or "ranks" adds in the order of ranks,
             "tree" and "rounded-tree" in pairs (docs/reference/deterministic.md). False or "any" is

@@ -27,7 +27,7 @@ class Explanation:
 
     Attributes:
         operation: the collective's name.
-        path: "plain", "window" or "direct".
+        path: "plain", "window", "direct" or "two-level".
         why: what decided.
         registers: whether the call would register memory first.
     """

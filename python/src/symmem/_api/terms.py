@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 
 CheckLevel: TypeAlias = Literal["off", "registration", "every", "default"]
 Deterministic: TypeAlias = Literal["any", "ranks", "tree", "rounded-tree"] | bool
-PathChoice: TypeAlias = Literal["auto", "plain", "window", "direct", "default"]
+PathChoice: TypeAlias = Literal["auto", "plain", "window", "direct", "two-level", "default"]
 Backend: TypeAlias = Literal["auto", "nccl", "host"]
 ValueOp: TypeAlias = Literal["any", "all", "min", "max", "sum"]
 

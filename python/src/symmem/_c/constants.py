@@ -91,6 +91,7 @@ class Path(IntEnum):
     PLAIN = 2
     WINDOW = 3
     DIRECT = 4
+    TWO_LEVEL = 5
 
 
 class Check(IntEnum):
@@ -150,11 +151,11 @@ def check_level(name: str) -> Check:
 
 
 def path_choice(name: str) -> Path:
-    """Read a path choice: auto, plain, window, direct or default."""
+    """Read a path choice: auto, plain, window, direct, two-level or default."""
     try:
-        return Path[name.upper()]
+        return Path[name.upper().replace("-", "_")]
     except (KeyError, AttributeError):
-        raise InvalidError(f"path {name!r}: one of auto, plain, window, direct") from None
+        raise InvalidError(f"path {name!r}: one of auto, plain, window, direct, two-level") from None
 
 
 def formula(deterministic: object) -> str:

@@ -1,0 +1,24 @@
+#!/usr/bin/env bash
+# Two levels on several machines that are one (NCCL_HOSTID): direct kernels inside each machine, NCCL
+# between machines. Sums must be right to the bit, captured or not, and symmem tune must choose the
+# path only where it is faster. The machines' network is the loopback interface, so the times show
+# how the paths compare, not how fast a network is.
+#
+#   SIZES   sizes to measure (64K,1M,16M,64M)
+# shellcheck source-path=SCRIPTDIR source=machine.sh
+. "$(dirname "$0")/machine.sh"
+
+export NCCL_NET=Socket NCCL_IB_DISABLE=1 NCCL_MNNVL_ENABLE=0 NCCL_SOCKET_IFNAME=${INTERFACE:-lo}
+
+expect 0 60 "$BUILD/nccl.test" -test.v -test.timeout 60s -test.run '^TestTwoLevels'
+expect 0 60 "${spread[@]}" symmem verify --backend "$BACKEND" --path two-level --churn 100 --skew
+expect 0 90 "${spread[@]}" symmem bench collective --backend "$BACKEND" --compare --graph \
+	--ops all_reduce,all_gather --sizes "${SIZES:-64K,1M,16M,64M}" --dtype bfloat16 --batches 5 \
+	--batch 4ms
+table=$(mktemp)
+at_exit rm -f "$table"
+expect 0 90 "${spread[@]}" symmem tune --backend "$BACKEND" --quick --ops all_reduce,all_gather \
+	-b 64K -e 64M -f 8 --output "$table"
+SYMMEM_TUNING=$table expect 0 60 "${spread[@]}" symmem verify --backend "$BACKEND" --path auto \
+	--size 4Mi --cases 2
+finish
