@@ -92,27 +92,42 @@ func (o *owner) RecordEvent(s *stream.Stream, forget bool) error {
 }
 
 // EndedEarly fails the group if a collective has ended too early. Such a collective needs data of
-// all ranks, but some rank has not launched it. EndedEarly then returns the cause. This happens
-// under CUDA's MPS, where an NCCL kernel may end when another rank's process ends. EndedEarly first
-// waits for a short time. The loss of a rank may be detected meanwhile and is a better explanation.
+// all ranks, but some rank has not launched it. EndedEarly then returns the cause. An NCCL kernel
+// ends early in two cases: under CUDA's MPS when another rank's process ends, and when another rank
+// aborts its communicator. An aborted kernel does not wait for its input but still notifies its
+// peers. EndedEarly first waits for a short time. The loss of a rank may be detected meanwhile and
+// is a better explanation.
 func (o *owner) EndedEarly(ticket uint64) error {
 	call := o.history.callOf(ticket)
-	announcements := o.direct.announcements
-	if call == nil || !needsAll(call) || announcements == nil || announcements.Submitted(ticket) {
+	if call == nil || !needsAll(call) || o.submittedByAll(ticket) {
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), causeTimeout)
 	defer cancel()
 	_ = gpu.Poll(ctx, func() bool {
 		o.faults.checkPeers()
-		return o.plane.Cause() != nil
+		return o.plane.Cause() != nil || o.submittedByAll(ticket)
 	})
+	if o.plane.Cause() == nil && o.submittedByAll(ticket) {
+		return nil
+	}
 	if o.plane.Cause() == nil {
 		_ = o.plane.Fail(fmt.Errorf("collective %d of group %s has ended before all ranks have "+
 			"launched it", ticket, o.cfg.Name()))
 	}
 	o.teardown.begin()
 	return o.plane.Cause()
+}
+
+// submittedByAll reports whether all ranks have launched a collective. On several machines, that
+// becomes known only after the call has ended. No rank aborts a kernel there before the other ranks
+// know of its fault (control.Notifier), so without a failed peer the answer is yes.
+func (o *owner) submittedByAll(ticket uint64) bool {
+	if o.direct.announcements == nil && !o.plane.PeerFailed() {
+		return true
+	}
+	s, ok := o.plane.(control.Submissions)
+	return !ok || s.Submitted(ticket)
 }
 
 // needsAll reports whether a call can end only after all ranks have launched it.

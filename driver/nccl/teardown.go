@@ -178,7 +178,13 @@ func (t *teardown) drain() error {
 // abort starts the abort of NCCL's communicator. After stepAwaitGraphs, another goroutine may be
 // deregistering a window, so abort waits for the group's lock. Before that step, abort does not
 // wait, because a blocked call to NCCL may hold the lock.
+//
+// An aborted kernel may make the kernels of other ranks end with wrong results. So these ranks must
+// know of the fault before.
 func (t *teardown) abort() {
+	if n, ok := t.plane.(control.Notifier); ok {
+		n.AwaitNotified()
+	}
 	if t.kernelsEnded {
 		t.mu.Lock()
 	}

@@ -58,6 +58,21 @@ func (p *Plane) breakLane(lane driver.Lane, err error) error {
 // p.mu. failAndNotify releases p.mu while it waits.
 func (p *Plane) failAndNotify(err error) error {
 	err = p.fail(err)
+	p.awaitNotified()
+	return err
+}
+
+// AwaitNotified waits until the other ranks have acknowledged this rank's fault. It waits for
+// ackTimeout at most.
+func (p *Plane) AwaitNotified() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.awaitNotified()
+}
+
+// awaitNotified implements AwaitNotified. The caller holds p.mu. awaitNotified releases p.mu while
+// it waits.
+func (p *Plane) awaitNotified() {
 	for begin := time.Now(); !p.closed && p.unacknowledged(); {
 		left := ackTimeout - time.Since(begin)
 		if left <= 0 {
@@ -65,7 +80,19 @@ func (p *Plane) failAndNotify(err error) error {
 		}
 		p.pause(nil, left)
 	}
-	return err
+}
+
+// Submitted reports whether all ranks are known to have submitted a ticket. A rank's submissions
+// become known after statusDelay at most.
+func (p *Plane) Submitted(ticket uint64) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for r := range p.records {
+		if r != p.me && p.records[r].submitted < ticket {
+			return false
+		}
+	}
+	return true
 }
 
 // exchangeStep makes one step of a track. It posts this rank's payload, waits for the payloads of
