@@ -233,7 +233,8 @@ func (r *router) direct(
 // ruleOf returns the path that the tuning table prefers to the plain and the window path.
 func (r *router) ruleOf(call *driver.Call) (tuning.Path, tuning.Reason) {
 	return r.tuning.ChooseDirect(
-		call.Operation.String(), bytesOf(call, r.ranks), call.SendWindow != nil, r.shape)
+		evenName(call.Operation), bytesOf(call, r.ranks),
+		call.SendWindow != nil || call.RecvWindow != nil, r.shape)
 }
 
 // twoLevel reports whether a call takes the two-level path.
@@ -250,7 +251,21 @@ func (r *router) twoLevel(choice PathChoice, call *driver.Call, offer driver.Off
 	return offer.Refusal(driver.PathTwoLevel) == nil
 }
 
-// bytesOf returns the size of a call's larger buffer, which the tuning table uses.
+// evenName returns the name by which the tuning table knows an operation. AllGatherV and
+// ReduceScatterV use the rules of AllGather and ReduceScatter.
+func evenName(o driver.Operation) string {
+	switch o {
+	case driver.AllGatherV:
+		return driver.AllGather.String()
+	case driver.ReduceScatterV:
+		return driver.ReduceScatter.String()
+	default:
+		return o.String()
+	}
+}
+
+// bytesOf returns the size of a call's larger buffer, which the tuning table uses. It is the same on
+// every rank.
 func bytesOf(call *driver.Call, ranks int) int64 {
 	if call.Operation.Uneven() {
 		return call.Splits.Total(call.Operation) * int64(call.DataType.Size())

@@ -103,6 +103,16 @@ type LazyWindows interface {
 	UseWindows(ctx context.Context) error
 }
 
+// TwoLevels is implemented by a Communicator that can run calls on two levels, in groups on several
+// machines.
+type TwoLevels interface {
+	// UseTwoLevels prepares the group for PathTwoLevel. It is collective. If the group cannot run
+	// calls on two levels, UseTwoLevels returns nil, and Offer.Refusal returns the reason. A second
+	// call does nothing. If a stream is being captured, UseTwoLevels only returns ErrCapturing. Any
+	// other error fails the communicator.
+	UseTwoLevels(ctx context.Context) error
+}
+
 // PeerMapper is implemented by a Window that maps the segments of all ranks into this process.
 type PeerMapper interface {
 	// PeerAddresses returns the address of each rank's segment in this process, by group rank. They
