@@ -12,8 +12,8 @@ import (
 // calls implements the functions that queue collectives and compare values.
 type calls struct{ s *session }
 
-// Arguments holds the arguments of a collective or a message in the form in which C passes them.
-// Terms are numbers, and buffers are addresses.
+// Arguments holds the arguments of a collective or a message as C passes them: terms as numbers,
+// buffers as addresses.
 type Arguments struct {
 	Operation, Type, Op, Path int
 	Root, Tag                 int // Root is a collective's root or a message's peer
@@ -33,7 +33,8 @@ type Arguments struct {
 	Site   uint32 // the number of the call site, or 0
 }
 
-// Do queues a collective or one end of a message on a foreign stream, and waits if a.Wait is set.
+// Do queues a collective or one end of a message on a foreign stream. If a.Wait is set, it waits
+// for the collective.
 func (cs *calls) Do(handle uint64, a *Arguments) error {
 	r, g, err := cs.s.group(handle)
 	if err != nil {
@@ -57,8 +58,8 @@ func (cs *calls) Do(handle uint64, a *Arguments) error {
 	return err
 }
 
-// queue queues a collective. If the collective first has to register memory, it waits for other
-// ranks, and the caller can interrupt the wait.
+// queue queues a collective. If the collective must first register memory, it waits for other
+// ranks, and the caller can interrupt this wait.
 func (cs *calls) queue(
 	interop symmem.Interop, g *group, call symmem.Call, s *symmem.Stream,
 ) error {
@@ -73,9 +74,8 @@ func (cs *calls) queue(
 	return interop.Do(context.Background(), g.Group, call, s)
 }
 
-// queueInterruptible queues a collective that first registers memory. It is separate from queue
-// because its closure is allocated on the heap. Collectives that register nothing must not
-// allocate.
+// queueInterruptible queues a collective that first registers memory. Its closure is allocated on
+// the heap, which other collectives must avoid.
 func (cs *calls) queueInterruptible(
 	interop symmem.Interop, g *group, call symmem.Call, s *symmem.Stream,
 ) error {
@@ -84,7 +84,6 @@ func (cs *calls) queueInterruptible(
 	})
 }
 
-// resolveAll returns the further calls of a list.
 func resolveAll(list []Arguments, r *rank, g *group) ([]symmem.Call, error) {
 	calls := make([]symmem.Call, len(list))
 	for i := range list {
@@ -143,7 +142,7 @@ var evenOperations = map[symmem.Operation]symmem.Operation{
 	symmem.OpReduceScatterV: symmem.OpReduceScatter,
 }
 
-// lookUp sets the buffers of a call that sends and receives the given numbers of bytes.
+// lookUp sets the buffers of a call that sends and receives so many bytes.
 func (a *Arguments) lookUp(r *rank, call symmem.Call, send, recv int64) (symmem.Call, error) {
 	var err error
 	if call.Send, err = r.memory(a.Send, send); err == nil {
@@ -197,7 +196,6 @@ func (cs *calls) Norm(handle uint64, n *NormArguments) error {
 	}, s)
 }
 
-// resolve checks the sizes, looks up the tensors and returns the arguments.
 func (n *NormArguments) resolve(r *rank) (symmem.NormArgs, error) {
 	const maxElements = 1 << 44
 	args := symmem.NormArgs{Rows: n.Rows, Hidden: n.Hidden, Epsilon: n.Epsilon}

@@ -8,7 +8,6 @@ import (
 	"symmem"
 )
 
-// TestCallsFindBufferOfTensor makes calls on tensors inside a buffer until the buffer is retired.
 func TestCallsFindBufferOfTensor(t *testing.T) {
 	l, words := alone(t, host)
 	world, err := l.World()
@@ -45,7 +44,6 @@ func TestCallsFindBufferOfTensor(t *testing.T) {
 	}
 }
 
-// BenchmarkDo queues an all-reduce on a tensor inside one of several buffers.
 func BenchmarkDo(b *testing.B) {
 	for _, row := range []struct {
 		name    string

@@ -8,7 +8,7 @@ import (
 	"symmem"
 )
 
-// Code represents the result of a function of symmem.h: SYMMEM_OK or one of SYMMEM_ERR_*.
+// Code is the result of a function of symmem.h: SYMMEM_OK or one of SYMMEM_ERR_*.
 type Code int
 
 // The codes of symmem.h. Their values are part of the interface.
@@ -63,8 +63,8 @@ var (
 	ErrPanic = errors.New("panic inside symmem")
 )
 
-// sentinels maps errors to codes. If an error wraps several of them, the first determines the code.
-// Causes therefore precede their consequences.
+// sentinels maps errors to codes. The first that an error wraps determines its code, so causes
+// precede their consequences.
 var sentinels = []struct {
 	err  error
 	code Code
@@ -134,13 +134,12 @@ func (c Code) Message(err error) string {
 	return text
 }
 
-// isMessageError reports whether an error is about messages. Such errors have no call sites.
+// isMessageError reports whether an error is about messages, which have no call sites.
 func isMessageError(err error) bool {
 	return errors.As(err, new(*symmem.MessageError))
 }
 
-// isValueDivergence reports whether ranks passed different values. Such an error does not end the
-// group.
+// isValueDivergence reports whether ranks passed different values, which does not end the group.
 func isValueDivergence(err error) bool {
 	var d *symmem.DivergenceError
 	return errors.As(err, &d) && d.Kind == symmem.DivergedValue

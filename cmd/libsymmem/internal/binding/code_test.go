@@ -13,7 +13,6 @@ import (
 	"symmem"
 )
 
-// enumerators returns the enumerators of symmem.h by name.
 func enumerators(t *testing.T) map[string]int {
 	t.Helper()
 	text, err := os.ReadFile("../../symmem.h")

@@ -31,7 +31,7 @@ func (g *group) covers(p *pool) bool {
 	return !slices.ContainsFunc(g.Ranks(), func(r int) bool { return !slices.Contains(all, r) })
 }
 
-// attachment represents a communicator of another library that is attached to a group.
+// attachment is a communicator of another library that is attached to a group.
 type attachment struct {
 	handle  uint64
 	comm    uintptr
@@ -51,7 +51,6 @@ type groupTable struct {
 	opened      map[string]int         // how often each id was opened; guarded by mu
 }
 
-// init initializes an empty table of a rank.
 func (t *groupTable) init(owner *rank) {
 	t.owner = owner
 	t.groups, t.attachments = map[uint64]*group{}, map[uint64]*attachment{}
@@ -84,7 +83,6 @@ func (t *groupTable) add(g *symmem.Group, name string) uint64 {
 	return added.handle
 }
 
-// all returns the groups.
 func (t *groupTable) all() []*group {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
@@ -93,8 +91,8 @@ func (t *groupTable) all() []*group {
 
 // nextID returns the id of the next group with a name and ranks. The id contains the ranks, because
 // groups of different ranks may have the same name. It also contains a counter, because the same
-// ranks may use a name repeatedly. All ranks of a group open the same groups, so their counters are
-// equal.
+// ranks may use a name repeatedly. The counters agree, because all ranks of a group open the same
+// groups.
 func (t *groupTable) nextID(name string, ranks []int) string {
 	id := groupID(name, ranks)
 	t.mu.Lock()
@@ -119,7 +117,6 @@ func (t *groupTable) remove(g *group) {
 	}
 }
 
-// attach adds an attachment to its group.
 func (t *groupTable) attach(a *attachment) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -127,7 +124,7 @@ func (t *groupTable) attach(a *attachment) {
 	a.group.attachments = append(a.group.attachments, a)
 }
 
-// detach removes and returns the attachment with a handle. It returns nil if there is none.
+// detach removes and returns the attachment with a handle, or nil.
 func (t *groupTable) detach(handle uint64) *attachment {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -148,7 +145,6 @@ func (t *groupTable) attached(g *group) []*attachment {
 	return slices.Clone(g.attachments)
 }
 
-// forgetAttachments forgets all attached communicators.
 func (t *groupTable) forgetAttachments() {
 	t.mu.Lock()
 	attachments := t.attachments
@@ -159,7 +155,7 @@ func (t *groupTable) forgetAttachments() {
 	}
 }
 
-// groupID returns an id for a group with a name and ranks. It shortens a long id to the beginning
+// groupID returns an id for a group with a name and ranks. A long id is shortened to the beginning
 // of the name and a digest.
 func groupID(name string, ranks []int) string {
 	const maxLength, prefix = symmem.MaxGroupID / 2, 64

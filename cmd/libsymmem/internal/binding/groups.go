@@ -10,7 +10,7 @@ import (
 // groups implements the functions of symmem.h that open, use and close groups.
 type groups struct{ s *session }
 
-// World returns the handle of the main world, the group of all its ranks.
+// World returns the handle of the main world's group of all ranks.
 func (gs *groups) World() (uint64, error) {
 	r, err := gs.s.current()
 	if err != nil {
@@ -28,8 +28,8 @@ func (gs *groups) OpenGroup(name string, ranks []int) (uint64, error) {
 	return gs.open(r, name, ranks, symmem.GroupOptions{})
 }
 
-// OpenGroupIn joins a group of a world. It is collective over the group's ranks, which are numbers
-// of that world. If timeoutMS is 0, the timeout is that of the world.
+// OpenGroupIn joins a group of a world. It is collective over ranks, which are numbers in that
+// world. If timeoutMS is 0, the world's timeout applies.
 func (gs *groups) OpenGroupIn(
 	world uint64, name string, ranks []int, timeoutMS int64,
 ) (uint64, error) {
@@ -44,7 +44,6 @@ func (gs *groups) OpenGroupIn(
 	return gs.open(r, name, ranks, symmem.GroupOptions{Timeout: timeout})
 }
 
-// open joins a group of a rank's world.
 func (gs *groups) open(
 	r *rank, name string, ranks []int, o symmem.GroupOptions,
 ) (uint64, error) {
@@ -63,8 +62,8 @@ func (gs *groups) open(
 	return r.groups.add(g, name), nil
 }
 
-// CloseGroup leaves a group. It forgets attached communicators but does not deregister their
-// windows. The windows end when the owner destroys the communicator.
+// CloseGroup leaves a group and forgets its attached communicators. The windows of these
+// communicators stay registered until their owner destroys them.
 func (gs *groups) CloseGroup(handle uint64) error {
 	r, g, err := gs.s.group(handle)
 	if err != nil {
@@ -78,7 +77,7 @@ func (gs *groups) CloseGroup(handle uint64) error {
 	return g.Close()
 }
 
-// groupDescription holds the JSON that DescribeGroup returns.
+// groupDescription is the JSON that DescribeGroup returns.
 type groupDescription struct {
 	ID        string  `json:"id"`
 	Name      string  `json:"name"`

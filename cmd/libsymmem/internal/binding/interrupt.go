@@ -15,17 +15,17 @@ import (
 // interrupts lets the caller end calls that wait.
 type interrupts struct{ poll atomic.Pointer[poll] }
 
-// poll holds the caller's functions that report whether a wait should end.
+// poll holds the caller's functions that report whether to end a wait.
 type poll struct {
 	// onThread is called on the waiting thread, without locks of this package.
 	onThread func() bool
 	// inCollective is called during a collective, on any thread, with the stream's lock held.
 	inCollective func() bool
-	// spare holds a time slice that can be used again.
+	// spare is a time slice for reuse.
 	spare atomic.Pointer[timeSlice]
 }
 
-// SetPoll sets the functions that report whether a wait should end. A nil onThread disables both.
+// SetPoll sets the functions that report whether to end a wait. A nil onThread disables both.
 func (i *interrupts) SetPoll(onThread, inCollective func() bool) {
 	if onThread == nil {
 		i.poll.Store(nil)
@@ -47,8 +47,7 @@ func errInterrupted(doing string) error {
 	return fmt.Errorf("%s: %w", doing, symmem.ErrInterrupted)
 }
 
-// pollInCollective is called by a waiting collective. It returns an error if the caller wants to
-// end the wait.
+// pollInCollective is called by a waiting collective. It returns an error if the wait should end.
 func (i *interrupts) pollInCollective() error {
 	if p := i.poll.Load(); p != nil && p.inCollective() {
 		return errInterrupted("waiting in a collective")
@@ -56,8 +55,8 @@ func (i *interrupts) pollInCollective() error {
 	return nil
 }
 
-// runResumable runs a call that only waits. It gives the call a short context and polls the caller
-// when the context ends. It then repeats the call. Calls that return at once are not slower.
+// runResumable runs a call that only waits. It gives the call a short context, polls the caller
+// when the context ends, and repeats the call. A call that returns at once is not slowed down.
 func (i *interrupts) runResumable(doing string, call func(context.Context) error) error {
 	p := i.poll.Load()
 	if p == nil {
@@ -81,9 +80,8 @@ func (i *interrupts) runResumable(doing string, call func(context.Context) error
 	}
 }
 
-// runInterruptible runs a call on another goroutine and polls the caller meanwhile. If the caller
-// wants to end the call, runInterruptible cancels the call's context. It abandons the call if the
-// call does not return soon after that.
+// runInterruptible runs a call on another goroutine and polls the caller meanwhile. At an interrupt
+// it cancels the call's context, and abandons the call if that does not return soon.
 func (i *interrupts) runInterruptible(doing string, call func(context.Context) error) error {
 	p := i.poll.Load()
 	if p == nil {
@@ -124,8 +122,8 @@ func CatchPanic(call func() error) (err error) {
 	return call()
 }
 
-// timeSlice implements a context that ends a fixed time after the first call of Done or Err. For a
-// call that does not wait, it starts no timer and does not read the clock.
+// timeSlice is a context that ends a fixed time after the first call of Done or Err. For a call
+// that does not wait, it starts no timer and does not read the clock.
 type timeSlice struct {
 	length time.Duration
 
@@ -145,7 +143,7 @@ func (t *timeSlice) endLocked() time.Time {
 	return t.end
 }
 
-// Deadline returns no deadline: the wait continues after the slice.
+// Deadline returns no deadline, because the wait continues after the slice.
 func (t *timeSlice) Deadline() (time.Time, bool) { return time.Time{}, false }
 
 // Done returns a channel that is closed at the end of the slice.
@@ -172,8 +170,8 @@ func (t *timeSlice) Err() error {
 // Value returns nil.
 func (t *timeSlice) Value(any) any { return nil }
 
-// stop stops the timer. It returns true if neither Done nor Err has been called. The slice can then
-// be used again.
+// stop stops the timer. It returns true if neither Done nor Err was called, so that the slice can
+// be reused.
 func (t *timeSlice) stop() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -10,10 +10,10 @@ import (
 	"symmem/internal/sys"
 )
 
-// keptMemory tracks memory that was allocated before the last Close. Callers may still use and free
-// buffers that were live at that time. keptMemory also remembers segments that have been unmapped.
+// keptMemory tracks buffers that were live at a Close. Callers may still use and free them. It also
+// remembers unmapped segments.
 type keptMemory struct {
-	// used is set once there is something to check. Calls on ordinary memory test it without a lock.
+	// used is set once there is something to check, so that ordinary calls take no lock.
 	used atomic.Bool
 
 	mu    sync.Mutex
@@ -24,16 +24,13 @@ type keptMemory struct {
 	unmapped   []span // the last segments to be unmapped, oldest first; guarded by unmappedMu
 }
 
-// span represents an address range.
 type span struct {
 	start uintptr
 	bytes int64
 }
 
-// contains reports whether an address lies in the span.
 func (s span) contains(address uintptr) bool { return address-s.start < uintptr(s.bytes) }
 
-// maxUnmapped limits the number of unmapped segments to remember.
 const maxUnmapped = 1024
 
 // keep adds a rank that is about to close if the rank has live buffers.
@@ -43,7 +40,6 @@ func (k *keptMemory) keep(rank symmem.Interop) {
 	}
 }
 
-// holdsBuffers reports whether a rank has live buffers.
 func holdsBuffers(rank symmem.Interop) bool {
 	buffers, _ := rank.Live(nil)
 	return buffers > 0
@@ -57,15 +53,15 @@ func (k *keptMemory) update(change func([]symmem.Interop) []symmem.Interop) {
 	k.used.Store(true)
 }
 
-// closedRanks returns the list of ranks. Callers use the list without holding k.mu, because they
-// lock the ranks' pools. A pool may stay locked while a call waits for other ranks.
+// closedRanks returns the list of ranks. Callers use it without holding k.mu, because they lock the
+// ranks' pools, which may stay locked while a call waits for other ranks.
 func (k *keptMemory) closedRanks() []symmem.Interop {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.ranks
 }
 
-// recordUnmapped records that a segment has been unmapped. The caller holds a pool's lock.
+// recordUnmapped records an unmapped segment. The caller holds a pool's lock.
 func (k *keptMemory) recordUnmapped(e symmem.SegmentEvent) {
 	k.unmappedMu.Lock()
 	defer k.unmappedMu.Unlock()
@@ -77,15 +73,15 @@ func (k *keptMemory) recordUnmapped(e symmem.SegmentEvent) {
 	k.used.Store(true)
 }
 
-// isUnmapped reports whether an address belonged to a segment that has been unmapped.
+// isUnmapped reports whether an address belonged to an unmapped segment.
 func (k *keptMemory) isUnmapped(address uintptr) bool {
 	k.unmappedMu.Lock()
 	defer k.unmappedMu.Unlock()
 	return slices.ContainsFunc(k.unmapped, func(s span) bool { return s.contains(address) })
 }
 
-// checkFreed returns an error for freed memory of closed ranks. On the host backend, it accepts an
-// address at which something else has been mapped since.
+// checkFreed returns an error for freed memory of closed ranks. On the host backend, it accepts
+// addresses that were mapped again.
 func (k *keptMemory) checkFreed(address uintptr, bytes int64, onHost bool) error {
 	if !k.used.Load() {
 		return nil

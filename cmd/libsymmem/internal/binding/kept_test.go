@@ -10,7 +10,6 @@ import (
 	"symmem"
 )
 
-// TestLiveBuffersOutliveForcedClose closes a pool and then the library with live buffers.
 func TestLiveBuffersOutliveForcedClose(t *testing.T) {
 	l, _ := alone(t, host)
 	world, err := l.World()
@@ -60,7 +59,6 @@ func TestLiveBuffersOutliveForcedClose(t *testing.T) {
 	}
 }
 
-// TestFreedMemoryOfClosedPoolsIsRefused makes collectives on buffers of closed pools.
 func TestFreedMemoryOfClosedPoolsIsRefused(t *testing.T) {
 	l, _ := alone(t, host)
 	allReduce := func(address uintptr) error {
@@ -121,8 +119,8 @@ func TestFreedMemoryOfClosedPoolsIsRefused(t *testing.T) {
 	}
 }
 
-// TestFreeDuringCloseTakesEffect closes a pool between the two steps of Free, which first retires
-// the buffer and then frees it.
+// TestFreeDuringCloseTakesEffect closes a pool between the two steps of Free: retiring the buffer
+// and freeing it.
 func TestFreeDuringCloseTakesEffect(t *testing.T) {
 	l, _ := alone(t, host)
 	world, err := l.World()

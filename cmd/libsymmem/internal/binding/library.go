@@ -26,8 +26,8 @@ type Library struct {
 	plugin
 }
 
-// New returns a Library that is not yet open. The Library publishes its state in words. warn prints
-// warnings that cannot be returned to a caller because they arise outside any call.
+// New returns a Library that is not open. It publishes its state in words, and passes warn the
+// warnings that arise outside any call.
 func New(words *Words, warn func(text string)) *Library {
 	l := &Library{session: session{words: words, warn: warn, warnings: warnings{words: words}}}
 	s := &l.session
@@ -49,7 +49,6 @@ func (l *Library) Open(text []byte) error {
 	})
 }
 
-// openMain opens the rank of the main world.
 func (l *Library) openMain(ctx context.Context, o *Options, kind rankKind) error {
 	l.opening.Lock()
 	defer l.opening.Unlock()

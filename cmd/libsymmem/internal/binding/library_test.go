@@ -12,7 +12,6 @@ import (
 	"symmem"
 )
 
-// alone opens a library with one rank on the host backend.
 func alone(t *testing.T, options string) (*Library, *Words) {
 	t.Helper()
 	words := &Words{}
@@ -75,8 +74,6 @@ func TestHandlesOfEarlierRankAreRefused(t *testing.T) {
 	}
 }
 
-// TestOrderOfFreesDoesNotAffectPlacement frees the same buffers in two orders and compares the
-// places of later allocations.
 func TestOrderOfFreesDoesNotAffectPlacement(t *testing.T) {
 	const buffers = 24
 	l, _ := alone(t, host)

@@ -46,8 +46,7 @@ type PoolOptions struct {
 	Placement    string `json:"placement"`
 }
 
-// decode decodes a JSON object into options and rejects unknown names. An empty text changes
-// nothing.
+// decode decodes a JSON object into options and rejects unknown names. An empty text is accepted.
 func decode(text []byte, options any) error {
 	if len(bytes.TrimSpace(text)) == 0 {
 		return nil
@@ -102,7 +101,7 @@ func (o *Options) runtime() (symmem.Options, error) {
 	return out, err
 }
 
-// maxMilliseconds limits the durations that callers pass. It is a day.
+// maxMilliseconds is the longest duration that callers may pass, a day.
 const maxMilliseconds = 24 * 60 * 60 * 1000
 
 // milliseconds converts a duration that a caller passes.
@@ -141,11 +140,10 @@ func (o *Options) callSites() bool {
 	return err == nil && enabled
 }
 
-// defaultProcs limits the default of GOMAXPROCS. It is small because many ranks share a machine.
-// Each process also has its caller's threads.
+// defaultProcs limits the default of GOMAXPROCS. It is small because many ranks share a machine,
+// and each process also has its caller's threads.
 const defaultProcs = 2
 
-// setMaxProcs sets GOMAXPROCS.
 func (o *Options) setMaxProcs() {
 	procs := o.GoMaxProcs
 	if procs <= 0 {
@@ -157,7 +155,6 @@ func (o *Options) setMaxProcs() {
 	runtime.GOMAXPROCS(procs)
 }
 
-// setEnvironment sets the environment variables in the options.
 func (o *Options) setEnvironment() error {
 	for name, value := range o.Environment {
 		if err := os.Setenv(name, value); err != nil {

@@ -9,11 +9,11 @@ import (
 	"symmem"
 )
 
-// plugin implements the functions for engines that only plug in an allocator and do not call Open.
+// plugin implements the functions for engines that plug in an allocator without calling Open.
 type plugin struct {
 	s    *session
 	open func(device int) error // opens the library alone unless it is open
-	// printed holds the texts of the errors that PlugFailed has printed.
+	// printed holds the error texts that PlugFailed has printed.
 	printed sync.Map
 }
 
@@ -31,7 +31,7 @@ func (l *Library) openAlone(device int) error {
 }
 
 // PlugAlloc allocates as Alloc does. If the library is not open, PlugAlloc opens it as a job of one
-// rank on the device. Only the engine's communicators then connect the processes.
+// rank on the device; then only the engine's communicators connect the processes.
 func (p *plugin) PlugAlloc(
 	number int, bytes uint64, device int, stream uintptr, site uint32,
 ) (uintptr, error) {
@@ -73,8 +73,8 @@ func PlugResult(err error) int {
 }
 
 // PlugRegister registers new memory of pool 0 with a communicator. It is collective over the
-// communicator if there is new memory. During a capture it registers nothing and warns once; the
-// first call after the capture registers the memory.
+// communicator if there is new memory. During a capture it only warns, once; the next call after
+// the capture registers the memory.
 func (p *plugin) PlugRegister(comm uintptr) error {
 	r, err := p.s.current()
 	if err != nil {
@@ -111,7 +111,7 @@ func (r *rank) adopt(comm uintptr) (*symmem.AdoptedCommunicator, error) {
 }
 
 // PlugFailed prints the error of a registration, if any, and returns its ncclResult_t. It prints
-// each text only once, because engines repeat refused registrations in every step.
+// each text once, because engines repeat refused registrations in every step.
 func (p *plugin) PlugFailed(comm uintptr, err error) int {
 	if err != nil {
 		text := fmt.Sprintf("symmem: registering with communicator %#x: %v", comm, err)

@@ -5,7 +5,6 @@ import (
 	"testing"
 )
 
-// TestPlugFailedPrintsEachCauseOnce repeats registrations that the host backend refuses.
 func TestPlugFailedPrintsEachCauseOnce(t *testing.T) {
 	var printed []string
 	l := New(&Words{}, func(text string) { printed = append(printed, text) })

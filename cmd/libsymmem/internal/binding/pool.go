@@ -16,7 +16,7 @@ const Pools = 16
 // Local selects the pool of local memory, which is never registered.
 const Local = -1
 
-// pool adds a list of retired buffers to a symmem.Pool. Retired buffers are freed by flush.
+// pool adds to a symmem.Pool a list of retired buffers, which flush frees.
 type pool struct {
 	*symmem.Pool
 	owner *rank
@@ -29,7 +29,6 @@ type pool struct {
 // live returns the number and total size of the buffers that callers have not freed.
 func (p *pool) live() (count int, bytes int64) { return p.owner.rt.Interop().Live(p.Pool) }
 
-// alloc allocates a buffer and returns its address.
 func (p *pool) alloc(s *symmem.Stream, bytes int64, site uint32) (uintptr, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -51,8 +50,8 @@ func (p *pool) free(b symmem.Buffer, later bool) error {
 	return p.flushLocked()
 }
 
-// flushLocked frees the retired buffers in order of segment and offset. The order of retirement may
-// differ between ranks. The caller holds p.mu.
+// flushLocked frees the retired buffers in order of segment and offset, because the order of
+// retirement may differ between ranks. The caller holds p.mu.
 func (p *pool) flushLocked() error {
 	if len(p.freed) == 0 {
 		return nil
@@ -67,7 +66,6 @@ func (p *pool) flushLocked() error {
 	return errs
 }
 
-// flush frees the retired buffers.
 func (p *pool) flush() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -82,7 +80,6 @@ func (p *pool) beginClose() error {
 	return p.flushLocked()
 }
 
-// byPlace orders buffers by segment, then by offset.
 func byPlace(a, b symmem.Buffer) int {
 	return cmp.Or(cmp.Compare(a.Segment(), b.Segment()), cmp.Compare(a.Offset(), b.Offset()))
 }
@@ -92,8 +89,8 @@ type poolTable struct {
 	mu    sync.RWMutex
 	pools [Pools]*pool    // by number; guarded by mu
 	local map[*rank]*pool // pools of local memory; guarded by mu
-	// list holds the pools of both in the order in which they were opened. The order is the same on
-	// all ranks of a domain, unlike the numbers. Guarded by mu.
+	// list holds all these pools in the order in which they were opened. Unlike the numbers, the
+	// order is the same on all ranks of a domain. Guarded by mu.
 	list []*pool
 }
 
@@ -113,7 +110,6 @@ func (t *poolTable) add(owner *rank, o symmem.PoolOptions) (int, error) {
 	return free + 1, err
 }
 
-// addMain opens pool 0.
 func (t *poolTable) addMain(owner *rank, o symmem.PoolOptions) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -124,7 +120,6 @@ func (t *poolTable) addMain(owner *rank, o symmem.PoolOptions) error {
 	return err
 }
 
-// openLocked opens a pool. The caller holds t.mu.
 func (t *poolTable) openLocked(owner *rank, o symmem.PoolOptions) (*pool, error) {
 	opened, err := owner.rt.NewPool(o)
 	if err != nil {
@@ -152,7 +147,7 @@ func (t *poolTable) find(number int, r *rank) (*pool, error) {
 	return nil, fmt.Errorf("pool %d: not open: %w", number, symmem.ErrClosed)
 }
 
-// localOf returns the pool of a rank's local memory. The first call opens the pool.
+// localOf returns the pool of a rank's local memory and opens it if necessary.
 func (t *poolTable) localOf(r *rank) (*pool, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -170,8 +165,8 @@ func (t *poolTable) localOf(r *rank) (*pool, error) {
 	return p, nil
 }
 
-// remove releases a pool's number. Two calls may close the same pool, so remove does nothing if the
-// number already belongs to another pool.
+// remove releases a pool's number. It does nothing if the number belongs to another pool, because
+// two calls may close the same pool.
 func (t *poolTable) remove(number int, p *pool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -181,12 +176,10 @@ func (t *poolTable) remove(number int, p *pool) {
 	}
 }
 
-// removeLocked removes pools from the list. The caller holds t.mu.
 func (t *poolTable) removeLocked(match func(*pool) bool) {
 	t.list = slices.DeleteFunc(t.list, match)
 }
 
-// removeAll releases the numbers of a rank's pools.
 func (t *poolTable) removeAll(r *rank) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -233,7 +226,6 @@ func (t *poolTable) live(r *rank) (count int, bytes int64) {
 	return count, bytes
 }
 
-// number returns the number of a pool, or Local.
 func (t *poolTable) number(p *pool) int {
 	t.mu.RLock()
 	defer t.mu.RUnlock()

@@ -68,10 +68,9 @@ func (ps *pools) Alloc(number int, bytes uint64, stream uintptr, site uint32) (u
 	return p.alloc(s, int64(bytes), site)
 }
 
-// maxBytes limits the sizes that callers pass. No device has that much memory.
+// maxBytes limits sizes. No device has that much memory.
 const maxBytes = 1 << 46
 
-// checkSize returns an error for sizes above maxBytes.
 func checkSize(action string, bytes uint64) error {
 	if bytes > maxBytes {
 		return fmt.Errorf("%s %d bytes: %w: the maximum is %d", action, bytes, symmem.ErrSize,
@@ -80,8 +79,8 @@ func checkSize(action string, bytes uint64) error {
 	return nil
 }
 
-// Free frees a buffer. If later is set and the pool is open, the buffer is freed at the next event
-// that all ranks share. Otherwise it is freed at once.
+// Free frees a buffer. If later is set and the pool is open, the next event that all ranks share
+// frees it.
 func (ps *pools) Free(address uintptr, later bool) error {
 	_, err := ps.s.anyRank()
 	for _, r := range ps.s.ranks.all() {
@@ -183,7 +182,7 @@ func (ps *pools) Site(text string) (uint32, error) {
 	return ps.s.sites.number(text), nil
 }
 
-// place holds the JSON that Locate returns.
+// place is the JSON that Locate returns.
 type place struct {
 	Pool    int    `json:"pool"`
 	Segment int    `json:"segment"`

@@ -48,7 +48,7 @@ func newRank(s *session, rt *symmem.Runtime, o *Options, kind rankKind) (*rank, 
 	return r, nil
 }
 
-// observe registers an observer. The observer updates the words when memory or windows change.
+// observe registers an observer that updates the words when memory or windows change.
 func (r *rank) observe() {
 	w := r.session.words
 	r.rt.Interop().Observe(symmem.Observer{
@@ -63,10 +63,10 @@ func (r *rank) observe() {
 }
 
 // close forgets adopted communicators and closes the runtime. If force is set, it waits for other
-// ranks for at most a second. The result includes poolErr, the error of closing the pools. The
-// session must no longer refer to the rank.
+// ranks for at most a second. It joins poolErr, the error of closing the pools, to its own errors.
+// The session must no longer refer to the rank.
 func (r *rank) close(poolErr error, force bool) error {
-	// The owners may already have destroyed their communicators, and the windows with them.
+	// The owners may already have destroyed their communicators and the windows with them.
 	r.groups.forgetAttachments()
 	for _, adopted := range r.pluginComms.removeAll() {
 		adopted.Forget()
@@ -86,7 +86,6 @@ func (r *rank) close(poolErr error, force bool) error {
 	return errors.Join(poolErr, err)
 }
 
-// abort fails all groups.
 func (r *rank) abort() {
 	for _, g := range r.groups.all() {
 		g.Abort()
@@ -128,8 +127,8 @@ func (r *rank) at(site uint32) symmem.Interop {
 	return i.At(number)
 }
 
-// memory returns the memory at an address passed by C. It returns an error for memory of freed
-// buffers, including buffers of closed pools.
+// memory returns the memory at an address passed by C. Memory of freed buffers is an error, also in
+// closed pools.
 func (r *rank) memory(address uintptr, bytes int64) (symmem.Memory, error) {
 	m, err := r.rt.Interop().Memory(address, bytes)
 	if err == nil && m.Pool() == nil && bytes > 0 {
@@ -151,7 +150,6 @@ func (r *rank) checkElsewhere(address uintptr, bytes int64) error {
 	return r.session.kept.checkFreed(address, bytes, r.host)
 }
 
-// register registers new memory of a pool with a group and its attached communicators.
 func (r *rank) register(g *group, p *pool, stream uintptr) error {
 	if err := g.Cause(context.Background()); err != nil {
 		return err

@@ -7,8 +7,7 @@ import (
 	"symmem"
 )
 
-// session holds the state that the parts of a Library share: the open ranks, and state that
-// outlives them.
+// session holds the state that the parts of a Library share: the open ranks and what outlives them.
 type session struct {
 	words *Words
 	// warn prints a warning that no call can return.
@@ -46,8 +45,8 @@ func (s *session) anyRank() (*rank, error) {
 	return nil, ErrNotOpen
 }
 
-// errUnknown returns the error for a handle without an object: ErrNotOpen if no world is open,
-// ErrClosed if the handle was valid earlier, otherwise ErrInvalid.
+// errUnknown returns the error for an unknown handle: ErrNotOpen if no world is open, ErrClosed if
+// the handle was valid earlier, otherwise ErrInvalid.
 func (s *session) errUnknown(kind string, handle uint64) error {
 	if _, err := s.anyRank(); err != nil {
 		return err

@@ -6,13 +6,12 @@ import (
 	"symmem/internal/ledger"
 )
 
-// siteTable numbers the call sites of a process. Callers use a number with groups of any world.
+// siteTable numbers the call sites of a process. The numbers are valid in all worlds.
 type siteTable struct {
 	mu    sync.RWMutex
 	names *ledger.Sites // guarded by mu
 }
 
-// number returns the number of a call site.
 func (t *siteTable) number(text string) uint32 {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -2,7 +2,6 @@ package binding
 
 import "symmem"
 
-// poolStats holds the counters of one pool.
 type poolStats struct {
 	Pool   int    `json:"pool"`
 	Domain string `json:"domain"`
@@ -11,7 +10,6 @@ type poolStats struct {
 	Live   int   `json:"live"`
 }
 
-// groupStats holds the counters of one group.
 type groupStats struct {
 	Handle uint64 `json:"handle"`
 	Name   string `json:"name"`
@@ -19,14 +17,13 @@ type groupStats struct {
 	Attachments []attachmentStats `json:"attachments"`
 }
 
-// attachmentStats holds the counters of one attached communicator.
 type attachmentStats struct {
 	Handle  uint64 `json:"handle"`
 	Name    string `json:"name"`
 	Windows int    `json:"windows"`
 }
 
-// stats holds the JSON that Stats returns.
+// stats is the JSON that Stats returns.
 type stats struct {
 	Open bool `json:"open"`
 	symmem.Stats
@@ -70,7 +67,6 @@ func statsOf(r *rank) (string, error) {
 	return encode(s)
 }
 
-// stats returns the counters of one pool.
 func (t *poolTable) stats(p *pool) poolStats {
 	s := poolStats{Pool: t.number(p), PoolStats: p.Stats(), Domain: p.Domain().ID()}
 	for segment := range p.Segments() {

@@ -14,13 +14,14 @@ import (
 // streams implements the functions of symmem.h for foreign streams and for events on them.
 type streams struct{ s *session }
 
-// streamUse represents the use of a foreign stream by one rank.
+// streamUse is the use of a foreign stream by one rank.
 type streamUse struct {
 	rank   *rank
 	stream *symmem.Stream
 }
 
-// uses returns the uses of a foreign stream. If no rank uses it yet, the main rank adopts it.
+// uses returns the uses of a foreign stream. A stream that no rank uses is adopted by the main
+// rank.
 func (st *streams) uses(handle uintptr) ([]streamUse, error) {
 	all := st.known(handle)
 	if len(all) > 0 {
@@ -45,7 +46,7 @@ func (st *streams) known(handle uintptr) []streamUse {
 	return all
 }
 
-// Synchronize waits until a stream is idle, and returns the first error of its work.
+// Synchronize waits until a stream is idle. It returns the first error of its work.
 func (st *streams) Synchronize(handle uintptr) error {
 	if err := st.checkCapture("synchronizing", handle); err != nil {
 		return err
@@ -83,8 +84,8 @@ func (st *streams) checkCapture(doing string, handle uintptr) error {
 	return nil
 }
 
-// Idle records whether the caller has waited until the device is idle. If so, the next Trim and
-// Close need not query streams.
+// Idle records whether the caller has waited until the device is idle. If so, the next Trim or
+// Close does not query streams.
 func (st *streams) Idle(yes bool) error {
 	_, err := st.s.anyRank()
 	for _, r := range st.s.ranks.all() {
@@ -116,10 +117,9 @@ func (st *streams) Forget(handle uintptr) error {
 	return nil
 }
 
-// event marks a point of a foreign stream, with one mark for each rank that uses the stream.
+// event marks a point of a foreign stream for each rank that uses the stream.
 type event []eventMark
 
-// eventMark represents an event of one rank.
 type eventMark struct {
 	rank *rank
 	at   *symmem.Event
@@ -153,7 +153,6 @@ func (st *streams) Record(stream uintptr) (uint64, error) {
 	return handle, nil
 }
 
-// record records an event.
 func (u streamUse) record() (*symmem.Event, error) {
 	e, err := u.rank.rt.NewEvent()
 	if err == nil {
@@ -162,7 +161,6 @@ func (u streamUse) record() (*symmem.Event, error) {
 	return e, err
 }
 
-// event returns an event.
 func (st *streams) event(handle uint64) (event, error) {
 	if e, ok := st.s.events.find(handle); ok {
 		return e, nil
@@ -170,7 +168,7 @@ func (st *streams) event(handle uint64) (event, error) {
 	return nil, st.s.errUnknown("event", handle)
 }
 
-// Reached reports whether the work before an event is done. It returns true for closed events.
+// Reached reports whether the work before an event is done. It is true for closed events.
 func (st *streams) Reached(handle uint64) bool {
 	e, err := st.event(handle)
 	pending := func(m eventMark) bool { return !m.at.Done() }
@@ -191,7 +189,7 @@ func (st *streams) Await(handle uint64) error {
 	return nil
 }
 
-// AwaitFor waits as Await does, but returns a TimeoutError after a time.
+// AwaitFor waits as Await does, but returns a TimeoutError after timeoutMS.
 func (st *streams) AwaitFor(handle uint64, timeoutMS int64) error {
 	e, err := st.event(handle)
 	if err != nil {
@@ -260,8 +258,8 @@ type lastUse struct {
 }
 
 // follow orders the work that a rank is about to queue on a foreign stream after the work of other
-// ranks on that stream. On GPUs the stream itself orders them. On the host backend each rank has a
-// separate stream for a handle.
+// ranks. On GPUs the stream itself does so. On the host backend each rank has its own stream for a
+// handle.
 func (last *lastUse) follow(use streamUse, handle uintptr) error {
 	last.mu.Lock()
 	defer last.mu.Unlock()

@@ -9,7 +9,7 @@ import (
 )
 
 // TestForgetDoesNotBlockOtherStreams forgets a stream with unfinished work. The work may depend on
-// other streams, so Forget must not block calls on these.
+// other streams, so they must stay usable.
 func TestForgetDoesNotBlockOtherStreams(t *testing.T) {
 	l, _ := alone(t, host)
 	r, err := l.current()

@@ -12,7 +12,6 @@ type table[K comparable, V any] struct {
 	entries map[K]V // guarded by mu
 }
 
-// find returns the value of a handle.
 func (t *table[K, V]) find(handle K) (V, bool) {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
@@ -20,7 +19,7 @@ func (t *table[K, V]) find(handle K) (V, bool) {
 	return v, ok
 }
 
-// findOrCreate returns the value of a handle. It creates the value if there is none.
+// findOrCreate returns the value of a handle, creating it if there is none.
 func (t *table[K, V]) findOrCreate(handle K, create func(K) (V, error)) (V, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -34,20 +33,18 @@ func (t *table[K, V]) findOrCreate(handle K, create func(K) (V, error)) (V, erro
 	return v, err
 }
 
-// findOrAdd returns the value of a handle. It stores v first if there is none.
+// findOrAdd returns the value of a handle, first storing v if there is none.
 func (t *table[K, V]) findOrAdd(handle K, v V) V {
 	v, _ = t.findOrCreate(handle, func(K) (V, error) { return v, nil }) // create cannot fail
 	return v
 }
 
-// add stores the value of a handle.
 func (t *table[K, V]) add(handle K, v V) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.setLocked(handle, v)
 }
 
-// setLocked stores the value of a handle. The caller holds t.mu.
 func (t *table[K, V]) setLocked(handle K, v V) {
 	if t.entries == nil {
 		t.entries = map[K]V{}
@@ -55,7 +52,6 @@ func (t *table[K, V]) setLocked(handle K, v V) {
 	t.entries[handle] = v
 }
 
-// remove deletes a handle and returns its value.
 func (t *table[K, V]) remove(handle K) (V, bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -64,14 +60,12 @@ func (t *table[K, V]) remove(handle K) (V, bool) {
 	return v, ok
 }
 
-// removeIf deletes the handles whose values match.
 func (t *table[K, V]) removeIf(match func(V) bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	maps.DeleteFunc(t.entries, func(_ K, v V) bool { return match(v) })
 }
 
-// removeAll deletes all handles and returns their values.
 func (t *table[K, V]) removeAll() []V {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -80,7 +74,6 @@ func (t *table[K, V]) removeAll() []V {
 	return all
 }
 
-// size returns the number of handles.
 func (t *table[K, V]) size() int {
 	t.mu.RLock()
 	defer t.mu.RUnlock()

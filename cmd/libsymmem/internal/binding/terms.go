@@ -30,7 +30,6 @@ var (
 	}
 )
 
-// upTo lists the values below end.
 func upTo[T ~uint8](end T) []T {
 	all := make([]T, end)
 	for i := range all {

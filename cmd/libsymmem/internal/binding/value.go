@@ -8,8 +8,8 @@ import (
 	"symmem"
 )
 
-// Number combines or compares a number that all ranks of a group pass under a name. operation and
-// value have the same meaning as in symmem_value.
+// Number combines or compares a number that all ranks of a group pass under a name. See
+// symmem_value for operation and value.
 func (cs *calls) Number(
 	handle uint64, operation int, name string, value int64, site uint32,
 ) (int64, error) {
@@ -25,10 +25,10 @@ func (cs *calls) Number(
 	}, site)
 }
 
-// Value combines or compares a value of the ranks of a group.
+// Value combines or compares a value of a group's ranks.
 //
 // On one machine, the wait polls the caller for interrupts as collectives do. Between machines, the
-// call runs on another goroutine, which requires an allocation.
+// call runs on another goroutine, which allocates memory.
 func (cs *calls) Value(handle uint64, c symmem.ValueCall, site uint32) (int64, error) {
 	r, g, err := cs.s.group(handle)
 	if err != nil {

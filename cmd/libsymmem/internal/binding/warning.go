@@ -7,7 +7,7 @@ import (
 	"symmem"
 )
 
-// maxWarnings limits the number of stored warnings. The oldest are dropped first.
+// maxWarnings limits the stored warnings. The oldest are dropped first.
 const maxWarnings = 64
 
 // warnings stores warnings until TakeWarning returns them, even across Close. The oldest is
@@ -19,7 +19,7 @@ type warnings struct {
 	stored []string // oldest first; guarded by mu
 }
 
-// lateDetail holds the JSON encoding of a warning about late ranks.
+// lateDetail is the JSON encoding of a warning about late ranks.
 type lateDetail struct {
 	Kind     string         `json:"kind"`
 	Message  string         `json:"message"`

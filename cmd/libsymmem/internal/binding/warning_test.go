@@ -11,7 +11,6 @@ import (
 	"symmem"
 )
 
-// take removes and returns a library's oldest warning.
 func take(l *Library) (text string) {
 	l.TakeWarning(func(oldest string) bool { text = oldest; return true })
 	return text

@@ -12,9 +12,9 @@ import (
 // windows implements the functions of symmem.h that register memory or list windows.
 type windows struct{ s *session }
 
-// ScopeEnd registers new memory with a group and its attached communicators. It covers all pools
-// whose domain contains the group. It returns the previous value of Words.Pending. All memory that
-// this value counts is registered.
+// ScopeEnd registers new memory of all pools whose domain contains a group with the group and its
+// attached communicators. It returns an earlier value of Words.Pending; all memory that this value
+// counts is registered.
 func (ws *windows) ScopeEnd(handle uint64, stream uintptr) (seen int64, err error) {
 	r, g, err := ws.s.group(handle)
 	if err != nil {
@@ -94,8 +94,8 @@ func (ws *windows) registerAll(r *rank, g *group, adopted *symmem.AdoptedCommuni
 	return nil
 }
 
-// Detach detaches a communicator. alive is set if the owner has not destroyed the communicator yet.
-// Detach then deregisters its windows.
+// Detach detaches a communicator. If alive is set, the owner has not destroyed the communicator,
+// and Detach deregisters its windows.
 func (ws *windows) Detach(handle uint64, alive bool) error {
 	if _, err := ws.s.anyRank(); err != nil {
 		return err

@@ -2,8 +2,8 @@ package binding
 
 import "sync/atomic"
 
-// Words holds counters that callers read without a call. The counters never decrease, not even
-// across Close and Open.
+// Words holds counters that callers read without a call. They never decrease, not even across Close
+// and Open.
 type Words struct {
 	// Pending grows when there may be memory to register.
 	Pending atomic.Int64

@@ -26,7 +26,6 @@ func (l *rankList) all() []*rank {
 	return nil
 }
 
-// add adds a rank. The rank is the main one if main is set.
 func (l *rankList) add(r *rank, main bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -55,7 +54,7 @@ func (l *rankList) remove(r *rank) bool {
 // worlds implements the functions of symmem.h for worlds other than the main one.
 type worlds struct{ s *session }
 
-// OpenWorld opens a rank of another world with the options of symmem.h and returns the handle of
+// OpenWorld opens a rank of another world with the options of symmem.h. It returns the handle of
 // the world. It is collective over the ranks of that world.
 func (ws *worlds) OpenWorld(text []byte) (uint64, error) {
 	var o Options
@@ -133,7 +132,6 @@ const (
 	worldRank                 // by OpenWorld
 )
 
-// openRank opens a rank and adds it to the open ranks.
 func (s *session) openRank(ctx context.Context, o *Options, kind rankKind) (*rank, error) {
 	if err := o.setEnvironment(); err != nil {
 		return nil, err
@@ -182,8 +180,8 @@ func (s *session) closeRank(r *rank, force bool) error {
 	return err
 }
 
-// removeRank makes a rank and its pools and events unknown. Its groups remain in the table of the
-// rank. It returns false if another call has removed the rank.
+// removeRank removes a rank and its pools and events. Its groups remain in the table of the rank.
+// It returns false if another call has removed the rank.
 func (s *session) removeRank(r *rank) bool {
 	if !s.ranks.remove(r) {
 		return false

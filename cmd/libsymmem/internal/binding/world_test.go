@@ -8,7 +8,6 @@ import (
 	"symmem"
 )
 
-// openWorld opens another world with one rank.
 func openWorld(t *testing.T, l *Library) (*rank, uint64) {
 	t.Helper()
 	handle, err := l.OpenWorld([]byte(host))
@@ -27,8 +26,8 @@ func openWorld(t *testing.T, l *Library) (*rank, uint64) {
 	return r, handle
 }
 
-// TestStreamOrdersWorkOfSeveralWorlds uses one stream in two worlds while the work of the first is
-// unfinished.
+// TestStreamOrdersWorkOfSeveralWorlds uses one stream in two worlds while the first has unfinished
+// work.
 func TestStreamOrdersWorkOfSeveralWorlds(t *testing.T) {
 	l, _ := alone(t, host)
 	main, err := l.current()
@@ -128,8 +127,6 @@ func TestWorldKeepsPoolsAndLiveMemory(t *testing.T) {
 	}
 }
 
-// TestWorldsOpenAndCloseConcurrently opens and closes worlds on several goroutines while another
-// one uses the main world.
 func TestWorldsOpenAndCloseConcurrently(t *testing.T) {
 	l, _ := alone(t, host)
 	main, err := l.World()
