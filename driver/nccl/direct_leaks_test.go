@@ -9,8 +9,8 @@ import (
 	"symmem/driver"
 )
 
-// TestGroupsLeaveNothingBehind connects and closes many groups that have windows and run kernels.
-// It checks that neither descriptors nor device memory leak.
+// TestGroupsLeaveNothingBehind connects and closes groups that have windows and run kernels, and
+// checks the open descriptors and the free device memory.
 func TestGroupsLeaveNothingBehind(t *testing.T) {
 	groups := 50
 	if soft(t) {
@@ -43,8 +43,7 @@ func TestGroupsLeaveNothingBehind(t *testing.T) {
 	for range groups {
 		once()
 	}
-	// A leaked group would keep a descriptor and 32 MiB on each rank. The limits are lower, but
-	// leave room for NCCL's caches.
+	// A leaked group would keep a descriptor and 32 MiB on each rank. NCCL's caches keep less.
 	if now := openDescriptors(t); now-files >= groups {
 		t.Errorf("%d descriptors were open before %d groups, %d afterwards", files, groups, now)
 	}
@@ -55,7 +54,6 @@ func TestGroupsLeaveNothingBehind(t *testing.T) {
 	}
 }
 
-// openDescriptors counts the process's open file descriptors.
 func openDescriptors(t *testing.T) int {
 	t.Helper()
 	entries, err := os.ReadDir("/proc/self/fd")
@@ -65,7 +63,6 @@ func openDescriptors(t *testing.T) int {
 	return len(entries)
 }
 
-// freeMemory returns the free memory of each rank's device.
 func (w *testGroup) freeMemory() []int64 {
 	w.t.Helper()
 	free := make([]int64, len(w.ranks))
@@ -78,9 +75,8 @@ func (w *testGroup) freeMemory() []int64 {
 	return free
 }
 
-// TestGroupsLeaveNoMessagesBehind ends groups that have an unreceived message. After a fault, the
-// message's memory must be freed with the group. Otherwise it must be freed if the receiver has
-// mapped it.
+// TestGroupsLeaveNoMessagesBehind ends groups with an unreceived message and checks that the
+// message's descriptors are closed.
 func TestGroupsLeaveNoMessagesBehind(t *testing.T) {
 	t.Run("closed", func(t *testing.T) { endWithMessages(t, 4096, false) })
 	t.Run("failed", func(t *testing.T) { endWithMessages(t, 32<<20, true) })
