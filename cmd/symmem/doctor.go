@@ -16,22 +16,25 @@ import (
 	"symmem/internal/rendezvous"
 )
 
-const doctorLong = `doctor checks this machine for problems, with advice on how to fix them.
+const doctorLong = `doctor checks this machine for problems and gives advice on how to fix them.
 
 It checks the driver, the GPUs, NCCL and its known defects, whether ranks can share a GPU, the links
-between GPUs, limits, the system's calls, the environment, the launcher's variables and the tuning
-table. Then it runs a trial: it starts ranks that open the backend, register one segment and
-all-reduce 4 KiB and 16 MiB of it on the window path, on the plain path and, on GPUs, on the direct
-path. It checks the sums, and reads from NCCL's log which kernels ran.
-Started by a launcher (torchrun, mpirun, srun), it is one rank of the trial, and rank 0 reports on
-its machine; the other ranks only print their errors. With --trial=false the first rank of each
-machine reports on it.
+between GPUs, resource limits, the system calls that symmem needs, the environment, the launcher's
+variables and the tuning table.
 
-Each finding is ok, warn (it works, but not as well as it could) or fail, with advice. Without a GPU
-it examines the host backend. Multicast is reported, and never used.
+Then it runs a trial. It starts ranks that open the backend, register one segment and all-reduce
+4 KiB and 16 MiB of it on each path: window, plain and, on GPUs, direct. It checks the sums, and
+reads from NCCL's log which kernels ran. Without a GPU, the trial uses the host backend.
 
---json prints one object: the findings by section, and the underlying facts. Its fields are listed
-in docs/reference/json.md. Variables that hold secrets are not shown.
+If a launcher (torchrun, mpirun, srun) starts doctor, each process is one rank of the trial. Rank 0
+reports on its machine; the other ranks only print their errors. With --trial=false, the first rank
+of each machine reports on it.
+
+Each finding is ok, warn (it works, but not as well as it could) or fail. doctor reports whether the
+GPUs support multicast, but does not use it.
+
+--json prints one object with the findings by section and the facts they are based on. See
+docs/reference/json.md for its fields. Variables that hold secrets are not shown.
 
 Exit codes: 0 nothing failed; 1 something failed; 2 doctor could not run; 128 + n it was ended by
 signal n.`
