@@ -37,7 +37,7 @@ func runTests(m *testing.M) int {
 	}
 	// A child process of a test may have inherited the software GPU.
 	if name, err := modelName(); err == nil && isSoft(name) {
-		gpu.EndingTime = 5 * time.Second
+		gpu.KernelEndTimeout = 5 * time.Second
 		// Parallel tests are separate processes, which mostly wait.
 		if err := flag.Set("test.parallel", strconv.Itoa(2*runtime.NumCPU())); err != nil {
 			fmt.Fprintln(os.Stderr, err)

@@ -31,7 +31,7 @@ func TestStreamSkipsMessagesOfATornDownGroup(t *testing.T) {
 	}
 	p[0].group.Abort(nil)
 	for r := range p {
-		<-p[r].group.(*communicator).stages.kernelsEnded // after gpu.EndingTime
+		<-p[r].group.(*communicator).stages.kernelsEnded // after gpu.KernelEndTimeout
 	}
 	close(gate)
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)

@@ -418,7 +418,7 @@ func TestRecvQueuedDuringTeardownEnds(t *testing.T) {
 	c.Abort(nil)
 	select {
 	case <-c.stages.kernelsEnded:
-	case <-time.After(gpu.EndingTime / 2):
+	case <-time.After(gpu.KernelEndTimeout / 2):
 	}
 	close(unlock)
 	err := <-queued

@@ -39,12 +39,12 @@ func newStages(g *gpu.GPU, cfg *driver.GroupConfig, plane control.Plane) stages 
 // released is delayed by unfinished work (gpu.GPU.AddUnfinished), await waits only briefly, because
 // an earlier wait for that work has timed out.
 func (s *stages) await(stage chan struct{}, hopeless bool) error {
-	limit := 4 * gpu.EndingTime
+	limit := 4 * gpu.KernelEndTimeout
 	switch {
 	case hopeless:
 		limit = 0
 	case stage == s.released && s.gpu.KeepsMemory():
-		limit = gpu.EndingTime
+		limit = gpu.KernelEndTimeout
 	case errors.Is(s.plane.Cause(), driver.ErrClosed):
 		limit = max(limit, s.cfg.Timeout.Get())
 	}

@@ -109,7 +109,7 @@ func (t *teardown) collect() facts {
 // lock for as long as tryLock waits. If tryLock fails, the launch that owns the lock is blocked in
 // NCCL and waits for another rank.
 func (t *teardown) tryLock() bool {
-	ctx, cancel := context.WithTimeout(context.Background(), gpu.EndingTime/10)
+	ctx, cancel := context.WithTimeout(context.Background(), gpu.KernelEndTimeout/10)
 	defer cancel()
 	return gpu.Poll(ctx, t.mu.TryLock) == nil
 }
@@ -134,7 +134,7 @@ func (t *teardown) execute(next step) {
 		t.closeReleased()
 		t.recorder.captures.Wait()
 	case stepAwaitDevice:
-		gpu.PollSeldom(func() bool {
+		gpu.PollWithBackoff(func() bool {
 			return gpu.Stuck.Load() || !t.gpu.KeepsMemory() && !t.othersHaveWindows()
 		})
 	case stepAbandon:
@@ -156,7 +156,7 @@ func (t *teardown) note(err error) { t.errs = append(t.errs, err) }
 // that wait for a message are released, and later waits for messages return at once. Memory that
 // unfinished work may use stays mapped.
 func (t *teardown) drain() error {
-	ctx, cancel := context.WithTimeout(context.Background(), gpu.EndingTime)
+	ctx, cancel := context.WithTimeout(context.Background(), gpu.KernelEndTimeout)
 	defer cancel()
 	idle := func() bool {
 		t.messages.Release()
@@ -167,7 +167,7 @@ func (t *teardown) drain() error {
 	}
 	t.messages.ReleaseLate()
 	errs := []error{&driver.TimeoutError{
-		Doing: "ending the kernels of group " + t.cfg.Name(), Waited: gpu.EndingTime,
+		Doing: "ending the kernels of group " + t.cfg.Name(), Waited: gpu.KernelEndTimeout,
 	}}
 	for _, s := range t.busy.Streams() {
 		errs = append(errs, s.MarkUnfinished())

@@ -79,7 +79,7 @@ func (m *testRank) closeStream() error {
 // closeBlockedStreams closes the streams of two ranks whose calls are blocked.
 func closeBlockedStreams(t *testing.T) *blockedPair {
 	t.Helper()
-	gpu.EndingTime = 500 * time.Millisecond
+	gpu.KernelEndTimeout = 500 * time.Millisecond
 	h := newBlockedPair(t, 500*time.Millisecond, 0, 1)
 	h.must((*testRank).closeStream)
 	return h
@@ -200,7 +200,7 @@ func TestKernelOfNCCLOnAClosedStreamEndsWithItsGroup(t *testing.T) {
 	if !inSoftGPUProcess(t, "") {
 		return
 	}
-	gpu.EndingTime = 500 * time.Millisecond
+	gpu.KernelEndTimeout = 500 * time.Millisecond
 	h := newBlockedPairOn(t, driver.PathPlain, 500*time.Millisecond, 0)
 	blocked, other := h.opened[0], h.opened[1]
 	if err := blocked.closeStream(); err != nil {

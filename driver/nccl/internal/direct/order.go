@@ -95,7 +95,9 @@ func (t *LaunchOrder) makeReplayEvent(d *stream.Streams) error {
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	point, err := d.PointBehind(func(on cuda.Stream) error { return t.waitForLatest(on, d.GPU.CUDA) })
+	point, err := d.NewPointAfter(func(on cuda.Stream) error {
+		return t.waitForLatest(on, d.GPU.CUDA)
+	})
 	if err != nil {
 		return err
 	}

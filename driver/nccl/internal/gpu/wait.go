@@ -35,9 +35,9 @@ func Poll(ctx context.Context, done func() bool) error {
 	}
 }
 
-// PollSeldom waits without a limit until done returns true, with growing pauses between polls. It
-// is for the program's own work, which may take hours.
-func PollSeldom(done func() bool) {
+// PollWithBackoff waits without a limit until done returns true, with growing pauses between polls.
+// It is for the program's own work, which may take hours.
+func PollWithBackoff(done func() bool) {
 	const maxPause = 50 * time.Millisecond
 	for pause := Nap; !done(); pause = min(2*pause, maxPause) {
 		time.Sleep(pause)

@@ -74,7 +74,8 @@ func (e *End) release() {
 	if e.releaseStart.IsZero() {
 		e.releaseStart = time.Now()
 	}
-	if atomic.CompareAndSwapUint32(e.full, 1, 0) || time.Since(e.releaseStart) > gpu.EndingTime/4 {
+	if atomic.CompareAndSwapUint32(e.full, 1, 0) ||
+		time.Since(e.releaseStart) > gpu.KernelEndTimeout/4 {
 		e.releaseStart = time.Time{}
 		atomic.StoreUint32(e.takenWord, 1)
 	}

@@ -212,7 +212,7 @@ func (m *Messages) ReleaseLate() {
 	m.Device.Late.Add(1)
 	go func() {
 		defer m.Device.Late.Add(-1)
-		gpu.PollSeldom(func() bool {
+		gpu.PollWithBackoff(func() bool {
 			if !m.InFlight() {
 				return true
 			}

@@ -127,7 +127,7 @@ func (e *Event) fixedPoint() (*Point, error) {
 	if e.point == nil {
 		return nil, nil
 	}
-	return e.streams.PointBehind(func(stream cuda.Stream) error {
+	return e.streams.NewPointAfter(func(stream cuda.Stream) error {
 		return e.streams.GPU.CUDA.StreamWaitEvent(stream, e.point.Handle)
 	})
 }
@@ -152,10 +152,10 @@ func (d *Streams) NewPoint() (*Point, error) {
 	return p, nil
 }
 
-// PointBehind returns a new point that is reached after certain events. The function wait must make
-// a stream wait for these events. The stream is temporary, because other streams may be in a
-// capture. PointBehind must be called on a thread of the context.
-func (d *Streams) PointBehind(wait func(stream cuda.Stream) error) (*Point, error) {
+// NewPointAfter returns a new point that is reached after certain events. wait must make a stream
+// wait for these events. The stream is temporary, because other streams may be in a capture.
+// NewPointAfter must be called on a thread of the context.
+func (d *Streams) NewPointAfter(wait func(stream cuda.Stream) error) (*Point, error) {
 	p, err := d.NewPoint()
 	if err != nil {
 		return nil, err

@@ -152,7 +152,7 @@ func (g *Graph) awaitLaunches() error {
 	if g.finished == nil {
 		return nil
 	}
-	limit := gpu.ClosingTime(g.streams.GPU.Timeout)
+	limit := gpu.CloseTimeout(g.streams.GPU.Timeout)
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
 	return g.finished.Synchronize(ctx)

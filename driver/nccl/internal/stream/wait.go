@@ -129,9 +129,9 @@ func (c *lastCall) await(ctx context.Context, s *Stream) error {
 	select {
 	case <-c.group.KernelsEnded():
 	case <-ctx.Done():
-	case <-time.After(4 * gpu.EndingTime):
+	case <-time.After(4 * gpu.KernelEndTimeout):
 	}
-	idleCtx, cancel := context.WithTimeout(ctx, gpu.EndingTime)
+	idleCtx, cancel := context.WithTimeout(ctx, gpu.KernelEndTimeout)
 	defer cancel()
 	return gpu.Poll(idleCtx, s.Idle)
 }
@@ -144,7 +144,7 @@ func (s *Stream) Abandon() {
 	if s.Capture != nil || s.IdleLocked() {
 		return
 	}
-	// Work of the owner that takes longer than EndingTime looks like a kernel that does not end.
+	// Work of the owner that takes longer than KernelEndTimeout looks like a kernel without an end.
 	// Memory then stays mapped and communicators stay open until the process ends, which is better
 	// than a call that hangs.
 	gpu.Stuck.Store(true)
@@ -194,7 +194,7 @@ func (s *Stream) close(record func() (capturing bool, err error)) error {
 		}
 		errs = append(errs, err)
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), gpu.ClosingTime(2*s.gpu.Timeout))
+	ctx, cancel := context.WithTimeout(context.Background(), gpu.CloseTimeout(2*s.gpu.Timeout))
 	defer cancel()
 	capturing, err := record()
 	s.keepFault()
