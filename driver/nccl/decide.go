@@ -55,9 +55,9 @@ func (s step) isLast() bool { return s == stepFinish || s == stepAbandon || s ==
 
 // progress records which steps the teardown has executed.
 type progress struct {
-	// late reports whether the last drain has timed out. The abort resets late, because it ends
+	// drainTimedOut reports whether the last drain timed out. The abort resets it, because it ends
 	// more work.
-	late bool
+	drainTimedOut bool
 	// These fields report whether stepDeregister, stepAwaitGraphs and stepAbort have been executed.
 	deregistered, kernelsEnded, aborted bool
 }
@@ -69,21 +69,23 @@ type facts struct {
 	// stuck reports whether a GPU of the process runs a kernel that never ends. Any call to NCCL
 	// may wait for that kernel.
 	stuck bool
-	// calling reports whether a call to NCCL is waiting for another rank.
-	calling bool
+	// blockedCall reports whether a call to NCCL is waiting for another rank.
+	blockedCall bool
 	// idle reports whether no stream has work of the group.
 	idle bool
 	// windows and plain report which kinds of NCCL kernels may be running. plain may be set
 	// although the group is idle, because a stream may be closed before its kernel has ended.
 	windows, plain bool
-	// keeps reports whether the device has unfinished work of closed streams (gpu.GPU.KeepsMemory).
-	keeps bool
-	// held reports whether graphs of other libraries contain calls of the group. These graphs may
-	// be replayed at any time. heldPlain and heldWindows report which kinds of NCCL kernels the
-	// graphs contain. While calling is true, the kinds are unknown and both fields are false.
-	held, heldPlain, heldWindows bool
-	// quiet reports whether the device has no work that could delay the abort for long.
-	quiet bool
+	// closedStreamsBusy reports whether the device has unfinished work of closed streams
+	// (gpu.GPU.KeepsMemory).
+	closedStreamsBusy bool
+	// captured reports whether graphs of other libraries contain calls of the group. These graphs
+	// may be replayed at any time. capturedPlain and capturedWindows report which kinds of NCCL
+	// kernels the graphs contain. While blockedCall is true, the kinds are unknown and both fields
+	// are false.
+	captured, capturedPlain, capturedWindows bool
+	// quickAbort reports whether the device has no work that could delay the abort for long.
+	quickAbort bool
 }
 
 // decide returns the next step of a teardown.
@@ -95,13 +97,13 @@ func decide(f *facts) step {
 		return decideAfterAbort(f)
 	case f.kernelsEnded:
 		return decideBeforeAbort(f)
-	case (f.windows || f.heldWindows) && !f.idle && !f.late && !f.calling:
+	case (f.windows || f.capturedWindows) && !f.idle && !f.drainTimedOut && !f.blockedCall:
 		return stepDrain // to find out whether the window kernels end
-	case f.windows && !f.idle && !f.calling:
+	case f.windows && !f.idle && !f.blockedCall:
 		return stepAbandon
 	case needsAbort(f):
 		return stepAbort
-	case !f.idle && !f.late:
+	case !f.idle && !f.drainTimedOut:
 		return stepDrain
 	case f.idle && !f.deregistered:
 		return stepDeregister
@@ -112,8 +114,8 @@ func decide(f *facts) step {
 
 // needsAbort reports whether there may be a call or a kernel that only the abort can end.
 func needsAbort(f *facts) bool {
-	ncclMayRun := f.plain || f.heldPlain || f.heldWindows
-	return f.calling || f.plain && f.keeps || !f.idle && ncclMayRun
+	ncclMayRun := f.plain || f.capturedPlain || f.capturedWindows
+	return f.blockedCall || f.plain && f.closedStreamsBusy || !f.idle && ncclMayRun
 }
 
 // decideBeforeAbort returns the next step if nothing needs the abort. It does not wait for graphs
@@ -121,9 +123,9 @@ func needsAbort(f *facts) bool {
 // replays, and NCCL keeps their memory until the graphs are destroyed.
 func decideBeforeAbort(f *facts) step {
 	switch {
-	case f.held && (f.heldWindows || !f.heldPlain):
+	case f.captured && (f.capturedWindows || !f.capturedPlain):
 		return stepAwaitCaptures
-	case !f.quiet:
+	case !f.quickAbort:
 		return stepAwaitDevice
 	default:
 		return stepAbort
@@ -133,11 +135,11 @@ func decideBeforeAbort(f *facts) step {
 // decideAfterAbort returns the next step after the start of the abort.
 func decideAfterAbort(f *facts) step {
 	switch {
-	case f.kernelsEnded && f.held:
+	case f.kernelsEnded && f.captured:
 		return stepAwaitCaptures
 	case f.kernelsEnded:
 		return stepFinish
-	case !f.idle && !f.late:
+	case !f.idle && !f.drainTimedOut:
 		// The abort waits for kernels. A kernel may be queued after a Recv whose message never
 		// arrives.
 		return stepDrain
@@ -154,9 +156,9 @@ func decideWhileStuck(f *facts) step {
 	switch {
 	case f.kernelsEnded:
 		return stepKeep
-	case !f.idle && !f.late:
+	case !f.idle && !f.drainTimedOut:
 		return stepDrain
-	case f.calling && !f.aborted:
+	case f.blockedCall && !f.aborted:
 		return stepAbort
 	case !f.idle:
 		return stepAbandon

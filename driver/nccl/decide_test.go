@@ -15,9 +15,9 @@ func factsOf(words string) (f facts) {
 			}
 		}
 	}
-	f.held = f.held || f.heldPlain || f.heldWindows
-	f.keeps = f.keeps || f.stuck
-	f.quiet = !f.keeps && !strings.Contains(words, "noisy")
+	f.captured = f.captured || f.capturedPlain || f.capturedWindows
+	f.closedStreamsBusy = f.closedStreamsBusy || f.stuck
+	f.quickAbort = !f.closedStreamsBusy && !strings.Contains(words, "slow-abort")
 	return f
 }
 
@@ -31,15 +31,15 @@ type namedFact struct {
 func (f *facts) named() []namedFact {
 	return []namedFact{
 		{"stuck", &f.stuck},
-		{"calling", &f.calling},
+		{"blocked-call", &f.blockedCall},
 		{"idle", &f.idle},
 		{"windows", &f.windows},
 		{"plain", &f.plain},
-		{"keeps", &f.keeps},
-		{"held", &f.held},
-		{"held-plain", &f.heldPlain},
-		{"held-windows", &f.heldWindows},
-		{"quiet", &f.quiet},
+		{"closed-streams-busy", &f.closedStreamsBusy},
+		{"captured", &f.captured},
+		{"captured-plain", &f.capturedPlain},
+		{"captured-windows", &f.capturedWindows},
+		{"quick-abort", &f.quickAbort},
 	}
 }
 
@@ -49,8 +49,8 @@ func (f *facts) String() string { return fmt.Sprintf("%+v", *f) }
 func (f *facts) possible() bool {
 	switch {
 	case f.idle && f.windows,
-		(f.heldPlain || f.heldWindows) && (!f.held || f.calling),
-		f.stuck && !f.keeps, f.keeps && f.quiet:
+		(f.capturedPlain || f.capturedWindows) && (!f.captured || f.blockedCall),
+		f.stuck && !f.closedStreamsBusy, f.closedStreamsBusy && f.quickAbort:
 		return false
 	}
 	return true
@@ -60,19 +60,19 @@ func (f *facts) possible() bool {
 func (f *facts) successors(s step) []facts {
 	next := *f
 	idle := *f
-	idle.idle, idle.windows, idle.calling = true, false, false
+	idle.idle, idle.windows, idle.blockedCall = true, false, false
 	switch s {
 	case stepDrain:
 		timedOut := *f
-		timedOut.late, timedOut.keeps, timedOut.quiet = true, true, false
+		timedOut.drainTimedOut, timedOut.closedStreamsBusy, timedOut.quickAbort = true, true, false
 		return []facts{timedOut, idle}
 	case stepAbort:
 		next.aborted, idle.aborted = true, true
 		if !f.kernelsEnded {
-			next.late, idle.late = false, false
+			next.drainTimedOut, idle.drainTimedOut = false, false
 		}
 		ended := next
-		ended.calling = false
+		ended.blockedCall = false
 		return []facts{next, ended, idle}
 	case stepDeregister:
 		next.deregistered = true
@@ -80,11 +80,11 @@ func (f *facts) successors(s step) []facts {
 		next.kernelsEnded, idle.kernelsEnded = true, true
 		return []facts{next, idle}
 	case stepAwaitCaptures:
-		next.held, next.heldPlain, next.heldWindows = false, false, false
+		next.captured, next.capturedPlain, next.capturedWindows = false, false, false
 	case stepAwaitDevice:
 		stuck := *f
 		stuck.stuck = true
-		next.keeps, next.quiet = f.stuck, !f.stuck
+		next.closedStreamsBusy, next.quickAbort = f.stuck, !f.stuck
 		return []facts{next, stuck}
 	case stepFinish, stepAbandon, stepKeep:
 	}
@@ -114,11 +114,11 @@ const usualEnd = "deregister, await graphs, abort, finish"
 var endings = []endingCase{
 	{"no work", "idle", "", usualEnd},
 	{
-		"the device has other work", "idle noisy", "",
+		"the device has other work", "idle slow-abort", "",
 		"deregister, await graphs, await device, abort, finish",
 	},
 	{
-		"a closed stream has a kernel that the abort ends", "idle plain keeps", "",
+		"a closed stream has a kernel that the abort ends", "idle plain closed-streams-busy", "",
 		"abort, await graphs, finish",
 	},
 	{
@@ -131,54 +131,54 @@ var endings = []endingCase{
 	},
 	{"a plain kernel runs", "plain", "", "abort, drain, await graphs, finish"},
 	{"a plain kernel does not end", "plain", "after", "abort, drain, await graphs, finish"},
-	{"a call waits for a rank", "calling", "", "abort, drain, await graphs, finish"},
-	{"a registration waits for a rank", "idle calling", "", "abort, await graphs, finish"},
+	{"a call waits for a rank", "blocked-call", "", "abort, drain, await graphs, finish"},
+	{"a registration waits for a rank", "idle blocked-call", "", "abort, await graphs, finish"},
 	{"a window kernel ends", "windows", "", "drain, " + usualEnd},
 	{"a window kernel does not end", "windows", "before", "drain, abandon"},
 	{
-		"a call waits after window kernels", "calling windows", "",
+		"a call waits after window kernels", "blocked-call windows", "",
 		"abort, drain, await graphs, finish",
 	},
 	{
-		"a call waits after a window kernel that does not end", "calling windows", "after",
+		"a call waits after a window kernel that does not end", "blocked-call windows", "after",
 		"abort, drain, abandon",
 	},
 	{
-		"graphs of other libraries have direct kernels", "idle held", "",
+		"graphs of other libraries have direct kernels", "idle captured", "",
 		"deregister, await graphs, await captures, abort, finish",
 	},
 	{
-		"graphs of other libraries have window kernels", "idle held-windows held-plain", "",
+		"graphs of other libraries have window kernels", "idle captured-windows captured-plain", "",
 		"deregister, await graphs, await captures, abort, finish",
 	},
 	{
-		"graphs of other libraries have plain kernels", "idle held-plain", "",
+		"graphs of other libraries have plain kernels", "idle captured-plain", "",
 		"deregister, await graphs, abort, await captures, finish",
 	},
 	{
-		"graphs of other libraries have plain kernels, and work runs", "held-plain", "",
+		"graphs of other libraries have plain kernels, and work runs", "captured-plain", "",
 		"abort, drain, await graphs, await captures, finish",
 	},
 	{
-		"graphs of other libraries have window kernels, and work ends", "held-windows", "",
+		"graphs of other libraries have window kernels, and work ends", "captured-windows", "",
 		"drain, deregister, await graphs, await captures, abort, finish",
 	},
 	{
-		"graphs of other libraries have window kernels, and work is blocked", "held-windows", "before",
+		"graphs of other libraries have window kernels, and work is blocked", "captured-windows",
+		"before",
 		"drain, abort, drain, await graphs, await captures, finish",
 	},
 	{"a kernel is stuck", "stuck idle", "", "keep"},
-	{"a kernel is stuck, a registration waits", "stuck idle calling", "", "abort, keep"},
+	{"a kernel is stuck, a registration waits", "stuck idle blocked-call", "", "abort, keep"},
 	{"a kernel is stuck, work ends", "stuck", "", "drain, keep"},
 	{"a kernel is stuck, work does not end", "stuck", "before", "drain, abandon"},
-	{"a kernel is stuck, a call ends", "stuck calling", "before", "drain, abort, drain, keep"},
+	{"a kernel is stuck, a call ends", "stuck blocked-call", "before", "drain, abort, drain, keep"},
 	{
-		"a kernel is stuck, a call does not end", "stuck calling", "before after",
+		"a kernel is stuck, a call does not end", "stuck blocked-call", "before after",
 		"drain, abort, drain, abandon",
 	},
 }
 
-// TestTeardownSteps checks the steps of typical teardowns.
 func TestTeardownSteps(t *testing.T) {
 	for _, c := range endings {
 		t.Run(c.name, func(t *testing.T) {
@@ -241,7 +241,7 @@ func endSafely(t *testing.T, f facts, steps []step) {
 	for _, to := range f.successors(next) {
 		endSafely(t, to, steps)
 		if !to.stuck { // a kernel of another group gets stuck
-			to.stuck, to.keeps, to.quiet = true, true, false
+			to.stuck, to.closedStreamsBusy, to.quickAbort = true, true, false
 			endSafely(t, to, steps)
 		}
 	}
@@ -253,16 +253,17 @@ func danger(f *facts, s step) string {
 		"aborts twice":                      s == stepAbort && f.aborted,
 		"declares twice that kernels ended": s == stepAwaitGraphs && f.kernelsEnded,
 		"abandons work that may end": s == stepAbandon &&
-			(f.idle || !f.late || f.calling && !f.aborted),
+			(f.idle || !f.drainTimedOut || f.blockedCall && !f.aborted),
 		"abandons after kernels ended":          s == stepAbandon && f.kernelsEnded,
 		"deregisters while kernels may run":     s == stepDeregister && !f.idle,
 		"deregisters twice, or after the abort": s == stepDeregister && (f.deregistered || f.aborted),
-		"the abort waits for a window kernel":   s == stepAbort && f.windows && !f.calling,
+		"the abort waits for a window kernel":   s == stepAbort && f.windows && !f.blockedCall,
 		"the abort waits for a graph's window kernel, although no work needs the abort": s == stepAbort &&
-			f.heldWindows && f.idle && !(f.plain && f.keeps),
-		"the abort waits for another group's kernel":             s == stepAbort && f.stuck && !f.calling,
+			f.capturedWindows && f.idle && !(f.plain && f.closedStreamsBusy),
+		"the abort waits for another group's kernel": s == stepAbort && f.stuck &&
+			!f.blockedCall,
 		"waits for an abort that was not started":                s == stepFinish && !f.aborted,
-		"frees memory that graphs use":                           s == stepFinish && f.held,
+		"frees memory that graphs use":                           s == stepFinish && f.captured,
 		"frees memory that kernels may use":                      s == stepFinish && !f.kernelsEnded,
 		"keeps the communicator although the abort would return": s == stepKeep && !f.stuck,
 	} {

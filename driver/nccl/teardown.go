@@ -91,17 +91,17 @@ func (t *teardown) run() {
 
 // collect gathers the facts for decide.
 func (t *teardown) collect() facts {
-	f := facts{progress: t.progress, stuck: gpu.Stuck.Load(), calling: !t.tryLock()}
-	f.held = t.recorder.captures.Any()
-	if !f.calling {
-		f.heldPlain = f.held && t.recorder.plain
-		f.heldWindows = f.held && t.recorder.windows
+	f := facts{progress: t.progress, stuck: gpu.Stuck.Load(), blockedCall: !t.tryLock()}
+	f.captured = t.recorder.captures.Any()
+	if !f.blockedCall {
+		f.capturedPlain = f.captured && t.recorder.plain
+		f.capturedWindows = f.captured && t.recorder.windows
 		t.mu.Unlock()
 	}
 	f.idle = t.busy.AllIdle() // clears Windows and Plain if possible
 	f.windows, f.plain = t.busy.Windows.Load(), t.busy.Plain.Load()
-	f.keeps = t.gpu.KeepsMemory()
-	f.quiet = !f.keeps && !t.othersHaveWindows()
+	f.closedStreamsBusy = t.gpu.KeepsMemory()
+	f.quickAbort = !f.closedStreamsBusy && !t.othersHaveWindows()
 	return f
 }
 
@@ -119,7 +119,7 @@ func (t *teardown) execute(next step) {
 	switch next {
 	case stepDrain:
 		t.drainErr = t.drain()
-		t.late = t.drainErr != nil
+		t.drainTimedOut = t.drainErr != nil
 	case stepAbort:
 		t.abort()
 	case stepDeregister:
@@ -192,7 +192,7 @@ func (t *teardown) abort() {
 	if t.kernelsEnded {
 		t.mu.Unlock()
 	} else {
-		t.late, t.drainErr = false, nil // the abort ends the work that drain reported
+		t.drainTimedOut, t.drainErr = false, nil // the abort ends the work that drain reported
 	}
 	t.aborted = true
 	t.abortErr = make(chan error, 1)
