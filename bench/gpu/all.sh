@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
-# Runs all scripts of this folder, one after the other, and tells at the end which have failed.
-# SCRIPTS names those to run; OUT is a folder for their output, which is printed, too. All of them
-# take hours; sanitize the tool that sanitizer-build.sh carries, torch PyTorch (torch-build.sh),
-# fabric root. engines is run by its name, since it needs files of PyPI (engines-build.sh).
+# Runs the scripts of this folder one after the other and lists those that failed. SCRIPTS names the
+# scripts to run. OUT is a folder for their output, which is also printed. All of them together take
+# hours. sanitize needs the tool of sanitizer-build.sh, torch needs PyTorch (torch-build.sh), and
+# fabric needs root. engines runs only if SCRIPTS names it, because it needs files from PyPI
+# (engines-build.sh).
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 all="contract verify faults submit windows paths plain direct norm machines fabric kill torch sanitize soak"

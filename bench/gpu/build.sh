@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Builds what the other scripts of this folder run, into build/gpu: the command, the tests of the GPU
-# backend and of its parts, and the commit that they are of. They need no Go, CUDA toolkit or C compiler where they
-# run, so build where there is Go, carry build/gpu, and run there.
+# Builds into build/gpu what the other scripts of this folder run: the command, the tests of the GPU
+# backend and of its parts, and a file that names their commit. Running them needs neither Go nor
+# the CUDA toolkit nor a C compiler. Build on a machine with Go and copy build/gpu.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 out=build/gpu

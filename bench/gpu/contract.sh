@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The tests of the GPU backend, which hold the contract suite that the host backend passes, too, and
-# those of its parts.
+# Runs the tests of the GPU backend and of its parts. They include the contract suite, which the
+# host backend also passes.
 # shellcheck source-path=SCRIPTDIR source=machine.sh
 . "$(dirname "$0")/machine.sh"
 

@@ -1,10 +1,12 @@
 #!/usr/bin/env bash
-# The direct path: every operation, type, reduction and count compared with what is computed on the
-# host, to the bit; 100,000 calls in a row; 400 norms of each group; links, streams, captures and ranks
-# that never come; ranks that are killed before, inside and after kernels; and all paths in turns,
-# replayed from graphs. Where there are more than two GPUs, some of it is done with three. Each part has a
-# limit; without the norms all took less than ten minutes with 4 GPUs. PARTS are those to run (right streams killed bench); OUT is where the JSON of the bench goes (a
-# folder that goes away), SIZES the largest message of it.
+# Tests the direct path. right compares every operation, type, reduction and count with results
+# computed on the host, bit by bit; makes 100,000 calls in a row; and tests 400 norms of each group.
+# streams covers links, streams, captures and ranks that never come. killed kills ranks before,
+# inside and after kernels. bench replays all paths from graphs in turns. With more than two GPUs,
+# some parts are repeated with three. Each part has a time limit; without the norms, all took less
+# than ten minutes with 4 GPUs. PARTS lists the parts to run (right streams killed bench). OUT is a
+# folder for the JSON of the bench (by default a temporary one). SIZES is the bench's largest
+# message.
 # shellcheck source-path=SCRIPTDIR source=machine.sh
 . "$(dirname "$0")/machine.sh"
 
@@ -30,7 +32,7 @@ killed() {
 		-test.timeout 300s -test.run '^TestErrorNamesKilledRank$|^TestIsolatedGPUs'
 }
 
-# bench measures 2 ranks, and all if there are more.
+# bench measures 2 ranks and, if there are more, all ranks.
 bench() {
 	local ranks
 	if [[ -n $SHARED ]]; then

@@ -1,15 +1,15 @@
 #!/usr/bin/env bash
-# vLLM's and SGLang's own groups with symmem's plug-ins, on GPUs: every call is compared with the
-# engine's own and timed against it, in graphs and outside of them. Build with engines-build.sh.
-# With 4 GPUs it takes about four minutes.
+# Runs the groups of vLLM and SGLang with symmem's plug-ins on GPUs. It compares every call with the
+# engine's own and measures both, in graphs and outside. Build with engines-build.sh. With 4 GPUs it
+# takes about four minutes.
 #
-#   RANKS     how many ranks (4)
-#   ENGINES   which engines (vllm sglang)
-#   CASES     names of calls, or how they begin, between commas (all)
-#   TOKENS    numbers of tokens, between spaces (1 8 32 128 512 2048 8192)
-#   ALL       1 also takes over calls that are the engine's on GPUs, to measure them
-#   SECONDS_EACH   how long an engine may take (240)
-#   PYTHON    the interpreter that has PyTorch (python3)
+#   RANKS     number of ranks (4)
+#   ENGINES   engines to run (vllm sglang)
+#   CASES     names or prefixes of calls, separated by commas (all)
+#   TOKENS    numbers of tokens, separated by spaces (1 8 32 128 512 2048 8192)
+#   ALL       if 1, symmem also takes over calls that it leaves to the engine, to measure them
+#   SECONDS_EACH   time limit for an engine (240)
+#   PYTHON    interpreter with PyTorch (python3)
 # shellcheck source-path=SCRIPTDIR source=machine.sh
 . "$(dirname "$0")/machine.sh"
 here=$(cd "$(dirname "$0")/torch" && pwd)
@@ -20,7 +20,7 @@ tar -C "$files" -xJf "$BUILD/engines.tar.xz"
 export PYTHONPATH="$BUILD/python:$here:$here/../../../python/tests/programs:$files"
 export PYTHONDONTWRITEBYTECODE=1 VLLM_LOGGING_LEVEL=INFO
 "$python" -c 'import torch; print("# PyTorch", torch.__version__, "NCCL", torch.cuda.nccl.version())'
-# The engines load NCCL by this name; it has to be the file that PyTorch has loaded.
+# The engines load NCCL by this name. It must be the file that PyTorch has loaded.
 nccl=$("$python" -c 'import re, torch; print(re.search("/.*libnccl.so.*", open("/proc/self/maps").read())[0])')
 export VLLM_NCCL_SO_PATH=$nccl SGLANG_NCCL_SO_PATH=$nccl
 for engine in ${ENGINES:-vllm sglang}; do

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# The exchange of a mixture-of-experts layer, dispatch and combine as a pair: one launch each, against
-# vLLM's default, a group of NCCL's all-gathers and a reduce-scatter, and against the bytes at the
-# speed of the links.
+# Measures the exchange of a mixture-of-experts layer: dispatch and combine, in one launch each. It
+# compares them with vLLM's default (a group of NCCL's all-gathers, and a reduce-scatter) and with
+# the time that the bytes take at the speed of the links.
 #
 #   EXCHANGE   shapes to measure, such as DeepSeek-V3/uniform/tokens=128 (all)
 # shellcheck source-path=SCRIPTDIR source=machine.sh

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# The direct path between machines of one NVLink fabric: two machines that are one (NCCL_HOSTID), and
-# a machine for each rank. Descriptors do not reach from one to the other, fabric handles do, where
-# the process sees an IMEX channel. If there is none, root makes one and removes it at the end.
+# Tests the direct path between machines of one NVLink fabric, which are simulated on one machine
+# (NCCL_HOSTID): two machines, and a machine for each rank. Between machines, memory is shared by
+# fabric handles instead of descriptors. That needs an IMEX channel. If there is none, the script
+# creates one, which needs root, and removes it at the end.
 # shellcheck source-path=SCRIPTDIR source=machine.sh
 . "$(dirname "$0")/machine.sh"
 needs_gpus "links between GPUs"
@@ -43,16 +44,17 @@ expect_text 0 '"took":"direct"' 120 "${launches[@]}" env SYMMEM_PATH=direct symm
 expect 0 200 "${launches[@]}" env SYMMEM_PATH=direct symmem verify --backend "$BACKEND" \
 	--from-round 1 --rounds 12 --max-bytes 1M
 
-# Each rank on a machine of its own: all kernels, all calls to the bit, calls that differ.
+# Each rank is on its own machine: all kernels, all calls compared bit by bit, and calls that
+# differ.
 SYMMEM_TEST_MACHINES=1 expect 0 300 "$BUILD/nccl.test" -test.v -test.timeout 300s -test.run \
 	'^Test(DirectIsRight|EveryKernelOnce|Norms|TimeoutNamesAMissingRank$|PathsMix|Eager|Large|GroupsWork|Recorded)'
 SYMMEM_TEST_MACHINES=1 expect 0 120 "$BUILD/nccl.test" -test.v -test.timeout 120s -test.run \
 	'^TestContract$/^mistakes$/(MismatchError_(and|everywhere)|after_a_mismatch)'
-# Ranks that are killed before, inside and after a kernel.
+# Ranks are killed before, inside and after a kernel.
 SYMMEM_TEST_BACKEND=$BACKEND SYMMEM_PATH=direct expect 0 200 \
 	"$BUILD/symmem.test" -test.v -test.timeout 200s -test.run '^TestErrorNamesKilledRankOfOtherMachine'
 
-# The same kernels over memory that was handed over in the two ways.
+# The same kernels run on memory shared in either way.
 bench=(symmem bench collective --backend "$BACKEND" --ops all_reduce --path direct --graph
 	--sizes "1K,64K,1M,64M" --dtype bfloat16)
 expect 0 120 "${bench[@]}" --ranks "$RANKS"

@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# Faults have names, on every rank and in time, and the GPUs work afterwards: those of the contract
-# suite, a rank that is killed in the middle of its work, ranks that diverge.
+# Checks that every rank reports a fault by name and in time, and that the GPUs work afterwards. The
+# faults are those of the contract suite, a rank killed during its work, and ranks that diverge.
 # shellcheck source-path=SCRIPTDIR source=machine.sh
 . "$(dirname "$0")/machine.sh"
 
 expect 0 600 "$BUILD/nccl.test" -test.v -test.timeout 600s \
 	-test.run 'TestContract/(faults|mistakes|closing|windows|capture)'
 
-# Rank 1 is killed after a while; the others name it and end by themselves.
+# Rank 1 is killed after a while. The others name it and end by themselves.
 # shellcheck disable=SC2016 # the ranks' shells expand it
 victim='
 if [ "$RANK" = 1 ]; then

@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
-# Kills one rank of a run on GPUs with SIGKILL and shows what the others say, and after how long.
-# RANKS (default 4), from build/gpu; AFTER is when, in seconds from the start. Exit code 0 if every
-# other rank ended by itself within 7 s. Those that have not are then asked for the stacks of
-# their goroutines, which ends them: the log, of which the part is printed, then says where they hang.
+# Kills one rank of a run on GPUs with SIGKILL, and shows what the other ranks report and when.
+# RANKS is the number of ranks (4), AFTER the time of the kill in seconds from the start. The
+# binaries are in build/gpu. The exit code is 0 if every other rank ended by itself within 7 s.
+# Otherwise the rest are made to print the stacks of their goroutines and exit, and the end of the
+# log shows where they hang.
 set -uo pipefail
 cd "$(dirname "$0")/../.." || exit
 ranks=${RANKS:-4}

@@ -1,7 +1,7 @@
-// The speed of the links between GPUs in the patterns of an all-reduce: every GPU reads from, or
-// writes to, all the others at once. One direction of one pair, which vendors quote, is faster. The
-// all-reduce of a large message on the direct path reads and then writes (n-1)/n of it, so the sum of
-// the two times below is the least that it can take.
+// Measures the links between GPUs in the patterns of an all-reduce: every GPU reads from, or writes
+// to, all others at once. This is slower than one direction of one pair, which vendors quote. A
+// large all-reduce on the direct path first reads and then writes (n-1)/n of the message, so it
+// takes at least the sum of the two times below.
 //
 //	nvcc -O3 -arch=native -o links links.cu && ./links [MIB]     MIB of the message, 64 by default
 #include <cstdio>
@@ -108,8 +108,8 @@ Machine open_all(size_t bytes) {
 	return m;
 }
 
-// time_us returns the time of one call in microseconds, on the slowest of the GPUs that take part:
-// the median of seven rows of calls.
+// time_us returns the time of one call in microseconds on the slowest GPU: the median of seven rows
+// of calls.
 template <class Call> double time_us(Machine &m, int active, Call call) {
 	std::vector<double> rows;
 	for (int row = 0; row < 8; row++) {

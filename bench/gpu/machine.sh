@@ -1,16 +1,16 @@
 # shellcheck shell=bash
-# What the scripts of this folder have in common; they source it. It says where the figures come
-# from: the machine, its driver and GPUs, the date, the commit and the command; and keeps NVLink
-# multicast off.
+# The functions that the scripts of this folder share; they source this file. It prints the origin
+# of the figures (the machine, its driver and GPUs, the date, the commit and the command) and keeps
+# NVLink multicast off.
 #
-#   RANKS     how many ranks (4). No more GPUs than that are seen, the first ones of
-#             CUDA_VISIBLE_DEVICES. Ranks share GPUs where there are fewer: that takes NCCL 2.30 or
-#             newer, and shows what is right, not what is fast. A daemon of NVIDIA's Multi-Process
-#             Service runs meanwhile, if there is one and CUDA_MPS_PIPE_DIRECTORY is not set
-#   NCCL      the file of NCCL (where symmem finds it)
-#   BUILD     where build.sh has put the binaries (build/gpu)
-#   BACKEND   the backend (nccl)
-#   RESULTS   a folder for result files of docs/measurements, which some programs write (none)
+#   RANKS     number of ranks (4). Only the first GPUs of CUDA_VISIBLE_DEVICES are used, one a rank.
+#             If there are fewer GPUs, ranks share them. That needs NCCL 2.30 or newer, and times
+#             mean nothing. A daemon of NVIDIA's Multi-Process Service then runs, if one is
+#             installed and CUDA_MPS_PIPE_DIRECTORY is not set
+#   NCCL      file of NCCL (as symmem finds it)
+#   BUILD     folder with the binaries of build.sh (build/gpu)
+#   BACKEND   backend (nccl)
+#   RESULTS   folder for result files of docs/measurements, which some programs write (none)
 
 set -euo pipefail
 RANKS=${RANKS:-4}
@@ -18,7 +18,7 @@ BUILD=$(cd "${BUILD:-$(dirname "${BASH_SOURCE[0]}")/../../build/gpu}" && pwd)
 BACKEND=${BACKEND:-nccl}
 if [[ -n ${NCCL:-} ]]; then export SYMMEM_NCCL=$NCCL; fi
 
-# count_gpus prints how many GPUs are seen. Where nothing says so each rank is taken to have one.
+# count_gpus prints the number of visible GPUs. If it is unknown, each rank is taken to have one.
 count_gpus() {
 	if [[ -n ${CUDA_VISIBLE_DEVICES:-} ]]; then
 		tr , '\n' <<<"$CUDA_VISIBLE_DEVICES" | grep -c .
@@ -31,7 +31,7 @@ count_gpus() {
 	fi
 }
 
-# at_exit COMMAND... has a command run when the script ends, before those that were named earlier.
+# at_exit COMMAND... runs a command when the script ends, before the commands named earlier.
 ending=()
 at_exit() { ending=("$(printf '%q ' "$@")" ${ending[@]+"${ending[@]}"}); }
 leave() {
@@ -40,13 +40,13 @@ leave() {
 }
 trap leave EXIT
 
-# share lets ranks share GPUs, as symmem launch --share-gpus does it.
+# share lets ranks share GPUs as symmem launch --share-gpus does.
 share() {
 	local each=$(((RANKS + GPUS - 1) / GPUS))
-	# With all their channels, communicators of many ranks would fill the memory.
+	# With the default number of channels, the communicators of many ranks would fill the memory.
 	export NCCL_MULTI_RANK_GPU_ENABLE=1
 	export NCCL_MAX_NCHANNELS=${NCCL_MAX_NCHANNELS:-4} NCCL_MAX_CTAS=${NCCL_MAX_CTAS:-4}
-	# Tests whose ranks are goroutines of one process have so many.
+	# The ranks of some tests are goroutines of one process.
 	export SYMMEM_TEST_RANKS=${SYMMEM_TEST_RANKS:-$RANKS}
 	SHARED="$RANKS ranks share $GPUS GPUs, in turns"
 	if [[ -e ${CUDA_MPS_PIPE_DIRECTORY:-/tmp/nvidia-mps}/control ]]; then
@@ -62,23 +62,23 @@ share() {
 	nvidia-cuda-mps-control -d
 	at_exit rm -rf "$CUDA_MPS_PIPE_DIRECTORY"
 	at_exit quit_service
-	# Clients count the GPUs that the daemon sees from 0.
+	# Clients number the GPUs that the daemon sees from 0.
 	CUDA_VISIBLE_DEVICES=$(seq -s, 0 $((GPUS - 1)))
 	limit_clients "$each"
 }
 
-# limit_clients gives each of so many ranks of a GPU its part of what the service has.
+# limit_clients divides the resources of the service among the given number of ranks of a GPU.
 limit_clients() {
 	export CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=${CUDA_MPS_ACTIVE_THREAD_PERCENTAGE:-$((100 / $1))}
-	# Streams that share a queue wait for each other; MPS has 96 of them for all its clients.
+	# Streams that share a queue wait for each other. MPS has 96 queues for all its clients.
 	local queues=$((64 / $1))
 	export CUDA_DEVICE_MAX_CONNECTIONS=${CUDA_DEVICE_MAX_CONNECTIONS:-$((queues < 32 ? queues : 32))}
 	SHARED="$RANKS ranks share $GPUS GPUs, side by side"
 }
 quit_service() { echo quit | timeout 30 nvidia-cuda-mps-control; }
 
-# Programs without ranks of their own, such as the tests, take all GPUs that they see. SHARED says
-# that ranks share them; it is empty if each has its own.
+# Programs that are not ranks, such as the tests, use all visible GPUs. SHARED is set if ranks share
+# them, and empty if each rank has its own.
 GPUS=$(count_gpus)
 GPUS=$((GPUS < RANKS ? GPUS : RANKS))
 ((GPUS > 0)) || GPUS=1
@@ -90,7 +90,7 @@ if ((GPUS < RANKS)) && [[ $BACKEND == nccl ]]; then share; fi
 export NCCL_NVLS_ENABLE=0 TORCH_SYMM_MEM_DISABLE_MULTICAST=1 NVSHMEM_DISABLE_NVLS=1
 PATH=$BUILD:$PATH
 
-# spread starts the ranks of a command on two machines that are one, as NCCL and symmem see it.
+# spread runs the ranks of a command on two simulated machines.
 # shellcheck disable=SC2016 # the ranks' shells expand it
 half='
 if [ $((2 * RANK)) -lt "$WORLD_SIZE" ]; then export NCCL_HOSTID=a; else export NCCL_HOSTID=b; fi
@@ -98,10 +98,10 @@ exec "$@"'
 # shellcheck disable=SC2034 # scripts use it
 spread=(symmem launch -n "$RANKS" -- bash -c "$half" half)
 
-# The first thing that failed; each script ends with finish.
+# The first failure; each script ends with finish.
 failed=0
 
-# What result files say of where they come from.
+# The origin that result files record.
 DATE=$(date -u +%F)
 COMMIT=$(cat "$BUILD/COMMIT")
 COMMAND="RANKS=$RANKS bench/gpu/$(basename "$0")"
@@ -125,8 +125,8 @@ describe() {
 	fi
 }
 
-# bounded SECONDS COMMAND... runs a command, prints it before and its exit code after. A command
-# that goes on for too long is ended, and has 124.
+# bounded SECONDS COMMAND... prints and runs a command and prints its exit code. The code is 124 if
+# the command exceeds the time limit and is killed.
 bounded() {
 	local seconds=$1 code=0
 	shift
@@ -136,7 +136,7 @@ bounded() {
 	return "$code"
 }
 
-# expect CODE SECONDS COMMAND... demands an exit code.
+# expect CODE SECONDS COMMAND... requires an exit code.
 expect() {
 	local want=$1 code=0
 	shift
@@ -144,7 +144,7 @@ expect() {
 	[[ $code == "$want" ]] || fail "exit code $code instead of $want"
 }
 
-# expect_text CODE TEXT SECONDS COMMAND... demands an exit code and a text that matches.
+# expect_text CODE TEXT SECONDS COMMAND... requires an exit code and a text in the output.
 expect_text() {
 	local want=$1 text=$2 code=0 out
 	shift 2
@@ -154,14 +154,14 @@ expect_text() {
 	grep -Eq -- "$text" <<<"$out" || fail "nothing matches $text"
 }
 
-# skip REASON ends a script that cannot show anything here; skip_part says so of a part of one.
+# skip REASON ends a script that can show nothing on this machine; skip_part skips a part of one.
 skip() {
 	echo "# $(basename "$0"): SKIPPED, not supported here: $*"
 	exit 0
 }
 skip_part() { echo "# SKIPPED, not supported here: $*"; }
 
-# needs_gpus WHAT... ends a script of times or links where ranks share GPUs.
+# needs_gpus WHAT... ends a script that measures times or links if ranks share GPUs.
 needs_gpus() { [[ -z $SHARED ]] || skip "$* need a GPU for each rank, and $SHARED"; }
 
 fail() {

@@ -1,13 +1,14 @@
 #!/usr/bin/env bash
-# Several machines that are one: NCCL_HOSTID splits the ranks, and NCCL's data goes through sockets.
-# Results must be right, captured or not, and every fault must have its name on every rank.
+# Tests several machines that are simulated on one: NCCL_HOSTID divides the ranks among machines,
+# and NCCL uses sockets between them. Results must be right, captured or not, and every rank must
+# report each fault by name.
 #
-#   LAYOUTS     how many machines (2 4)
-#   PARTS       what to try (checks random captures faults kills uneven graphs recoveries windows)
-#   SECONDS_EACH   how long random programs run in each layout (60)
-#   SEED        where random programs come from (1)
-#   INTERFACE   the network (lo)
-#   NCCL_LABEL  a name for the version of NCCL in the report (none)
+#   LAYOUTS     numbers of machines (2 4)
+#   PARTS       parts to run (checks random captures faults kills uneven graphs recoveries windows)
+#   SECONDS_EACH   duration of random programs in each layout (60)
+#   SEED        seed of random programs (1)
+#   INTERFACE   network interface (lo)
+#   NCCL_LABEL  name of the version of NCCL in the report (none)
 # shellcheck source-path=SCRIPTDIR source=machine.sh
 . "$(dirname "$0")/machine.sh"
 
@@ -15,12 +16,12 @@ export NCCL_NET=Socket NCCL_IB_DISABLE=1 NCCL_MNNVL_ENABLE=0 NCCL_SOCKET_IFNAME=
 export SYMMEM_TEST_BACKEND=$BACKEND
 chaos=("$BUILD/chaos.test" -test.v -test.timeout 100s -seed "${SEED:-1}" -at-once 1)
 
-# on_machines MACHINES COMMAND... starts the ranks of a command on simulated machines.
+# on_machines MACHINES COMMAND... runs the ranks of a command on simulated machines.
 # shellcheck disable=SC2016 # the ranks' shells expand it
 machine='export NCCL_HOSTID=machine-$((RANK * $0 / WORLD_SIZE)); exec "$@"'
 on_machines() { printf '%s\0' symmem launch -n "$RANKS" -- bash -c "$machine" "$@"; }
 
-# run_on CODE SECONDS MACHINES COMMAND... demands an exit code of a command on simulated machines.
+# run_on CODE SECONDS MACHINES COMMAND... requires an exit code of a command on simulated machines.
 run_on() {
 	local code=$1 seconds=$2 command
 	shift 2
@@ -28,7 +29,7 @@ run_on() {
 	expect "$code" "$seconds" "${command[@]}"
 }
 
-# run_part PART MACHINES runs one part on a number of machines.
+# run_part PART MACHINES runs a part on a number of machines.
 run_part() {
 	local verify=(symmem verify --backend "$BACKEND" --seed "${SEED:-1}")
 	case $1 in
@@ -60,8 +61,8 @@ run_part() {
 	esac
 }
 
-# probe_windows MACHINES asks for windows between machines. NCCL needs GIN for them, of type 2 over
-# sockets. The first rank's log says whether NCCL has symmetric memory.
+# probe_windows MACHINES requests windows between machines. NCCL needs GIN for them, of type 2 over
+# sockets. The first rank's log shows whether NCCL has symmetric memory.
 probe_windows() {
 	local log
 	log=$(mktemp -d)

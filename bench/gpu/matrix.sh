@@ -1,22 +1,23 @@
 #!/usr/bin/env bash
-# What holds with which version of NCCL and how many ranks: a Markdown table, one line a cell. Ranks
-# share GPUs where there are fewer (machine.sh). A cell that takes longer than its limit has failed.
+# Prints a Markdown table of what works with each version of NCCL and number of ranks, one line for
+# each cell. Ranks share GPUs if there are fewer (machine.sh). A cell that exceeds its time limit
+# has failed.
 #
-#   NCCL_DIR     a folder with a libnccl.so.2 for each version: VERSION.so, VERSION.so.xz, or
-#                VERSION/libnccl.so.2, where VERSION is such as 2.32.3
-#   VERSIONS     versions to try (2.30.7 2.31.2 2.32.3)
-#   RANKS_LIST   how many ranks (2 4 8)
-#   PARTS        what to try (verify churn contract graphs torch)
-#   LIMIT        seconds for a cell (240)
-#   OUT          a folder for what the cells print (one that goes away)
-#   SEED         where random programs come from (1)
-#   PYTHON       the interpreter that has PyTorch, for the part torch (python3)
+#   NCCL_DIR     folder with a libnccl.so.2 for each version, such as 2.32.3: VERSION.so,
+#                VERSION.so.xz, or VERSION/libnccl.so.2
+#   VERSIONS     versions to test (2.30.7 2.31.2 2.32.3)
+#   RANKS_LIST   numbers of ranks (2 4 8)
+#   PARTS        parts to run (verify churn contract graphs torch)
+#   LIMIT        time limit for a cell, in seconds (240)
+#   OUT          folder for the output of the cells (a temporary one)
+#   SEED         seed of random programs (1)
+#   PYTHON       interpreter with PyTorch, for the part torch (python3)
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 parts=${PARTS:-verify churn contract graphs torch}
 limit=${LIMIT:-240}
 
-# cell runs one part: this script again, with CELL, and its own machine.sh.
+# cell runs one part: it runs this script with CELL set, and sources another machine.sh.
 cell() {
 	# shellcheck source-path=SCRIPTDIR source=machine.sh
 	. "$here/machine.sh"
@@ -42,7 +43,8 @@ cell() {
 			--from-round 1 --rounds 10
 		;;
 	torch)
-		# Its parts print their own verdicts, and its machine.sh finds what this one has set.
+		# The parts of torch.sh print their own verdicts. Its machine.sh uses the settings made
+		# here.
 		PARTS="rounds churn ops graph" bounded "$limit" "$here/torch.sh" || fail "torch.sh"
 		;;
 	*) fail "no part is named $CELL" ;;
@@ -50,7 +52,7 @@ cell() {
 	finish
 }
 
-# unpacked prints the file of a version, or nothing.
+# unpacked prints the path of a version's file, or nothing.
 unpacked() {
 	local at=$NCCL_DIR/$1
 	if [[ -f $at.so ]]; then
@@ -73,7 +75,7 @@ shutil.copyfileobj(lzma.open(sys.argv[1]), open(sys.argv[2], "wb"))' "$1" "$2"
 	fi
 }
 
-# seen sums up what a cell has printed.
+# seen summarizes the output of a cell.
 seen() {
 	local log=$1
 	case $part in
@@ -93,7 +95,7 @@ seen() {
 	esac
 }
 
-# row runs a cell and prints its line.
+# row runs a cell and prints its row.
 row() {
 	local version=$1 ranks=$2 part=$3 nccl code=0 begin=$SECONDS log verdict
 	log=$out/$version-$ranks-$part.txt

@@ -1,7 +1,6 @@
 #!/usr/bin/env bash
-# All-reduce, residual and RMSNorm in one call, against three kernels: an all-reduce of the direct path,
-# an addition and an RMSNorm, and against those with NCCL's all-reduce. One call must not be slower
-# than three.
+# Measures all-reduce, residual and RMSNorm in one call against three kernels: an all-reduce (of the
+# direct path, and of NCCL), an addition and an RMSNorm. The call must not be slower than the three.
 #
 #   NORM    shapes to measure, such as hidden=4096/rows=16 (all)
 # shellcheck source-path=SCRIPTDIR source=machine.sh

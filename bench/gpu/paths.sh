@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# The path that is chosen against both forced, replayed from graphs, 1 KiB to 256 MiB. The table is
-# measured first. The bar is a ratio of 0.97 to the better path everywhere. OUT is where the table
-# and the JSON go (a folder that goes away).
+# Compares the path that the table chooses with both forced paths, replayed from graphs, from 1 KiB
+# to 256 MiB. The table is measured first. The ratio to the better path must be at least 0.97
+# everywhere. OUT is a folder for the table and the JSON (a temporary one).
 # shellcheck source-path=SCRIPTDIR source=machine.sh
 . "$(dirname "$0")/machine.sh"
 needs_gpus "times of paths"
@@ -24,7 +24,7 @@ grep -v '^{' "$out/paths.txt" || true
 grep '^{' "$out/paths.txt" >"$out/paths.json" || fail "the bench has printed no JSON"
 cat "$out/paths.json"
 
-# The worst ratio is in the JSON: "worst":{"ratio":0.98,"name":"..."}.
+# The JSON has the worst ratio: "worst":{"ratio":0.98,"name":"..."}.
 worst=$(sed -n 's/.*"worst":{"ratio":\([0-9.e-]*\),"name":"\([^"]*\)".*/\1 \2/p' "$out/paths.json")
 echo "# worst ratio of auto to the better path: ${worst:-none}"
 awk -v worst="${worst%% *}" -v bar="$bar" 'BEGIN { exit !(worst != "" && worst >= bar) }' ||

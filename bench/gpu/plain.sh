@@ -1,19 +1,19 @@
 #!/usr/bin/env bash
-# The path that the table chooses against NCCL on ordinary addresses: no operation may take more than
-# 2 percent longer than the plain path, on ordinary memory from 4 MiB and on symmetric memory from
-# 1 KiB to 256 MiB. Replays of graphs; five worlds in turns on the same GPUs, medians over all of
-# their batches. It prints the paths' times, and what is too slow by name.
+# Compares the path that the table chooses with NCCL on ordinary addresses. No operation may take
+# more than 2 percent longer than the plain path, on ordinary memory from 4 MiB and on symmetric
+# memory from 1 KiB to 256 MiB. It replays graphs in five worlds in turns on the same GPUs, and
+# takes medians over all their batches. It prints the times of the paths and lists what is too slow.
 #
-#   MEMORY    which memory (any symmetric)
+#   MEMORY    memory (any symmetric)
 #   OPS       operations (all_reduce,all_gather,reduce_scatter,broadcast,reduce,alltoall)
-#   SIZES     these sizes instead of a range, such as 1K,64K,4M
-#   FACTOR    the ratio of consecutive sizes (4)
-#   MAX       the largest size (256M)
-#   BATCH     the duration of a batch (4ms)
-#   LIMIT     the longest time for a memory, in seconds (560)
-#   WORLDS    how many worlds (5)
-#   DTYPE     the type of elements (bfloat16)
-#   OUT       a folder for the JSON (none)
+#   SIZES     sizes, such as 1K,64K,4M, instead of a range
+#   FACTOR    ratio of consecutive sizes (4)
+#   MAX       largest size (256M)
+#   BATCH     duration of a batch (4ms)
+#   LIMIT     time limit for each memory, in seconds (560)
+#   WORLDS    number of worlds (5)
+#   DTYPE     type of the elements (bfloat16)
+#   OUT       folder for the JSON (none)
 # shellcheck source-path=SCRIPTDIR source=machine.sh
 . "$(dirname "$0")/machine.sh"
 needs_gpus "times of paths"

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Records programs with planted differences with PyTorch's own pools, on 4 ranks (torch/planted.py).
-# Needs a PyTorch with CUDA and 4 GPUs, and nothing of symmem.
+# Records programs with planted differences on 4 ranks with PyTorch's own pools (torch/planted.py).
+# It needs a PyTorch with CUDA and 4 GPUs, but not symmem.
 #
 #   planted.sh PROGRAMS FOLDER   runs the programs of a file and writes an archive for each rank
-#   SECONDS_RUNNING              after which no program begins (60)
-#   PYTHON                       the interpreter that has PyTorch (python3)
+#   SECONDS_RUNNING              time after which no program starts (60)
+#   PYTHON                       interpreter with PyTorch (python3)
 #
 #   go test ./cmd/symmem/internal/diff/load -run WritePrograms -programs-file PROGRAMS
 set -euo pipefail

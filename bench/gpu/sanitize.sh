@@ -1,21 +1,21 @@
 #!/usr/bin/env bash
-# Kernels of our own under NVIDIA's sanitizer: each that groups of 2 to RANKS ranks have
-# (TestEveryKernelOnce logs which have run; only after_all, which is empty, is not among them), norms,
-# messages, and a random sample of all calls. NCCL's kernels run between them.
+# Runs symmem's kernels under NVIDIA's sanitizer: each kernel that groups of 2 to RANKS ranks use
+# (TestEveryKernelOnce logs them; only after_all, which is empty, is missing), norms, messages, and
+# a random sample of all calls. NCCL's kernels run between them.
 #
-#   memcheck   accesses outside of allocations, or not aligned
-#   racecheck  hazards in shared memory, which only norm_short, norm_long and rms_local have: of other
-#              kernels it says nothing. Races in the memory of GPUs and between them it does not see;
-#              the 100,000 calls of direct.sh look for those
-#   synccheck  barriers that not all threads of a block or warp reach
+#   memcheck   accesses outside allocations, and misaligned ones
+#   racecheck  hazards in shared memory, which only norm_short, norm_long and rms_local use. It does
+#              not see races in the memory of GPUs or between GPUs; the 100,000 calls of direct.sh
+#              look for those
+#   synccheck  barriers that some threads of a block or warp do not reach
 #
-# Clean is 0 errors and, for racecheck, 0 hazards: the tool's exit code and its summary say so. Kernels
-# that wait for each other must run at once under the tool, too; if they do not, the test ends after a
-# minute and says who is missing.
+# Success means 0 errors and, for racecheck, 0 hazards, according to the tool's exit code and
+# summary. Kernels that wait for each other must run at the same time under the tool, too. If they
+# do not, the test ends after a minute and reports the missing ranks.
 #
-#   SANITIZER   the tool (what sanitizer-build.sh has put into BUILD, else the CUDA toolkit's)
-#   TOOLS       what to look for (memcheck racecheck synccheck)
-#   LIMIT       seconds for each (480)
+#   SANITIZER   the tool (that of sanitizer-build.sh in BUILD, else that of the CUDA toolkit)
+#   TOOLS       checks to run (memcheck racecheck synccheck)
+#   LIMIT       time limit for each, in seconds (480)
 # shellcheck source-path=SCRIPTDIR source=machine.sh
 . "$(dirname "$0")/machine.sh"
 
@@ -36,7 +36,7 @@ declare -A clean=(
 	[synccheck]='^========= ERROR SUMMARY: 0 errors'
 )
 for tool in ${TOOLS:-memcheck racecheck synccheck}; do
-	# Results that our code asks for and expects, such as "not ready", are no errors.
+	# Results that symmem expects, such as "not ready", are not errors.
 	expect_text 0 "${clean[$tool]}" "$limit" "$sanitizer" --tool "$tool" --error-exitcode 9 \
 		--report-api-errors no --print-limit 20 \
 		"$BUILD/nccl.test" -test.v -test.timeout "${limit}s" \

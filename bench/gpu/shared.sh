@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# Several ranks on one GPU: shows what is right, not what is fast. machine.sh says what that takes.
+# Tests several ranks on one GPU for correctness, not speed. machine.sh lists the requirements.
 #
-#   RANKS   ranks that share the GPU (4)
-#   SEED    where random programs come from (1)
-#   PARTS   what to try (churn messages uneven recoveries gpu gpu_window verify)
+#   RANKS   number of ranks that share the GPU (4)
+#   SEED    seed of random programs (1)
+#   PARTS   parts to run (churn messages uneven recoveries gpu gpu_window verify)
 # shellcheck source-path=SCRIPTDIR source=machine.sh
 CUDA_VISIBLE_DEVICES=${CUDA_VISIBLE_DEVICES-0}
 . "$(dirname "$0")/machine.sh"
@@ -24,12 +24,12 @@ run_part() {
 		expect_text 1 Divergence 120 "${churn[@]}" --placement address --check every
 		;;
 	messages) expect 0 280 "${random[@]}" -test.run MessagesOn ;;
-	# These have up to 8 ranks, whose queues have to do.
+	# These tests have up to 8 ranks, which must share the queues.
 	uneven) expect 0 280 env CUDA_DEVICE_MAX_CONNECTIONS=8 "${random[@]}" -test.run UnevenOn ;;
 	recoveries) expect 0 280 "${random[@]}" -programs 200 -test.run 'TestRecoveriesOnAGPU$' ;;
 	gpu) expect 0 600 "${cells[@]}" 'TestPageOnAGPU/.*/.*/gpu$' ;;
-	# Without the service: NCCL's window kernels are left waiting there, and the end of a process with
-	# one is a fault for all clients of the service.
+	# These run without the service. They leave NCCL's window kernels waiting, and if a process ends
+	# with one, all clients of the service get a fault.
 	gpu_window)
 		expect 0 600 env -u CUDA_MPS_PIPE_DIRECTORY "${cells[@]}" 'TestPageOnAGPU/.*/.*/gpu_window$'
 		;;

@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# Records the fixtures of `symmem diff`: memory snapshots with stacks and Flight Recorder dumps of
-# PyTorch's own pools, from 4 ranks. torch/snapshots.py lists the cases. Needs a PyTorch with CUDA
-# and 4 GPUs, and nothing of symmem.
+# Records the fixtures of `symmem diff` from 4 ranks: memory snapshots with stacks, and Flight
+# Recorder dumps, of PyTorch's own pools. torch/snapshots.py lists the cases. It needs a PyTorch
+# with CUDA and 4 GPUs, but not symmem.
 #
-#   snapshots.sh FOLDER   writes to FOLDER, which it makes
-#   RANKS                 how many ranks (4)
-#   CASES                 which cases (agree extra size skew call)
-#   PYTHON                the interpreter that has PyTorch (python3)
+#   snapshots.sh FOLDER   creates FOLDER and writes to it
+#   RANKS                 number of ranks (4)
+#   CASES                 cases to record (agree extra size skew call)
+#   PYTHON                interpreter with PyTorch (python3)
 set -euo pipefail
 folder=${1:?a folder for the files}
 mkdir -p "$folder"

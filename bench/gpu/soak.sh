@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Random programs for DURATION (20m), drawn from SEED (the date's second). No wrong element, no
-# round without an end, and everything comes back.
+# Runs random programs for DURATION (20m) from SEED (the current second). No element may be wrong,
+# every round must end, and all memory must be freed.
 # shellcheck source-path=SCRIPTDIR source=machine.sh
 . "$(dirname "$0")/machine.sh"
 
 duration=${DURATION:-20m}
-# The limit is twice the time and ten minutes, in seconds.
+# The time limit in seconds is twice the duration and ten minutes.
 case $duration in
 *h) limit=$((7200 * ${duration%h} + 600)) ;;
 *m) limit=$((120 * ${duration%m} + 600)) ;;

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# What it costs to submit a collective, against NCCL's own call (the bar is 300 ns over it), and to
-# end a scope with nothing new (50 ns).
+# Measures the time to submit a collective, which may exceed that of NCCL's own call by 300 ns, and
+# the time to end a scope without new memory, at most 50 ns.
 # shellcheck source-path=SCRIPTDIR source=machine.sh
 . "$(dirname "$0")/machine.sh"
 needs_gpus "times of submissions"

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Builds what torch.sh runs, into build/gpu: the Python package with its library. Build where there
-# are Go and gcc, carry build/gpu, and run where there is PyTorch.
+# Builds into build/gpu what torch.sh runs: the Python package with its library. Build on a machine
+# with Go and gcc, and copy build/gpu to one with PyTorch.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 python/scripts/library.sh

@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
-# symmem under PyTorch on GPUs: each part is a program of its own in bench/gpu/torch, has a time of
-# its own, and says PASS or FAIL with figures. A part that fails does not stop the others. Build
-# with torch-build.sh. With 2 GPUs everything takes about twelve minutes.
+# Runs symmem under PyTorch on GPUs. Each part is a program in bench/gpu/torch with a time limit. It
+# prints PASS or FAIL with figures. The other parts run even if one fails. Build with
+# torch-build.sh. With 2 GPUs, all parts take about twelve minutes.
 #
-#   RANKS           how many ranks (4)
-#   NCCL            a file of NCCL that PyTorch takes instead of its own: ranks that share a GPU need
+#   RANKS           number of ranks (4)
+#   NCCL            file of NCCL for PyTorch to use instead of its own; ranks that share a GPU need
 #                   2.30 or newer
-#   PARTS           which parts, of those listed below
-#   PYTHON          the interpreter that has PyTorch (python3)
-#   SYMMEM_SGLANG   a checkout of SGLang, whose own files the part `sglang` runs then
+#   PARTS           parts to run, of those listed below
+#   PYTHON          interpreter with PyTorch (python3)
+#   SYMMEM_SGLANG   checkout of SGLang whose files the part `sglang` runs
 # shellcheck source-path=SCRIPTDIR source=machine.sh
 . "$(dirname "$0")/machine.sh"
 here=$(cd "$(dirname "$0")/torch" && pwd)
@@ -26,9 +26,9 @@ part() {
 	((code == 0)) || fail "$*"
 }
 
-# together SECONDS PROGRAM-AND-ARGUMENTS... runs programs at the same time, on all ranks each; none
-# of them is measured. Where ranks share GPUs they run one after another: MPS has queues for so many
-# processes only.
+# together SECONDS PROGRAM-AND-ARGUMENTS... runs programs at the same time, each on all ranks. None
+# of them is measured. If ranks share GPUs, the programs run one after the other, because MPS has
+# queues for a limited number of processes.
 together() {
 	local seconds=$1 out i code pids=()
 	shift

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Two levels on several machines that are one (NCCL_HOSTID): direct kernels inside each machine, NCCL
-# between machines. Sums must be right to the bit, captured or not, and symmem tune must choose the
-# path only where it is faster. The machines' network is the loopback interface, so the times show
-# how the paths compare, not how fast a network is.
+# Tests two levels on several machines that are simulated on one (NCCL_HOSTID): direct kernels run
+# inside each machine, NCCL between machines. Sums must be right bit by bit, captured or not, and
+# symmem tune must choose the path only where it is faster. The machines' network is the loopback
+# interface, so the times compare the paths and say nothing about a real network.
 #
 #   SIZES   sizes to measure (64K,1M,16M,64M)
 # shellcheck source-path=SCRIPTDIR source=machine.sh

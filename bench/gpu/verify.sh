@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Sums are right whatever the history of allocations, on the path that the table chooses and over
-# windows; and by address they go wrong over windows without checks, and are named with them. SEEDS
-# are those of the churn (1 to 10).
+# Verifies sums after any history of allocations, on the path that the table chooses and over
+# windows. Placement by address over windows produces wrong sums without checks; with checks, the
+# error names them. SEEDS are the seeds of the churn (1 to 10).
 # shellcheck source-path=SCRIPTDIR source=machine.sh
 . "$(dirname "$0")/machine.sh"
 
@@ -10,7 +10,7 @@ churn=(--churn 400 --skew)
 
 expect 0 120 "${run[@]}"
 expect 0 120 "${run[@]}" "${churn[@]}" --groups 3
-# The plain path is right wherever buffers lie, so what follows takes windows.
+# The plain path is right wherever buffers are, so the rest uses windows.
 export SYMMEM_PATH=window
 echo "# SYMMEM_PATH=$SYMMEM_PATH from here on"
 expect 0 120 "${run[@]}"
@@ -20,7 +20,7 @@ for seed in ${SEEDS:-1 2 3 4 5 6 7 8 9 10}; do
 	expect 0 120 "${run[@]}" "${churn[@]}" --seed "$seed"
 	expect 0 120 "${run[@]}" "${churn[@]}" --seed "$seed" --check every
 	by_address=("${run[@]}" "${churn[@]}" --seed "$seed" --placement address)
-	# Addresses are random: a seed may be lucky, all of them may not.
+	# Addresses are random. Single seeds may produce no wrong sum, but not all of them.
 	code=0
 	bounded 120 "${by_address[@]}" --check off || code=$?
 	case $code in

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# 4 GiB that grow in requests of 2 to 48 MiB: windows and registration time, against PyTorch's
-# sizing, which has a window for nearly each. The bar is 8 windows.
+# Grows a pool to 4 GiB by requests of 2 to 48 MiB, and compares windows and registration time with
+# PyTorch's sizing, which needs a window for nearly every request. At most 8 windows are allowed.
 #
 #   SHORT     if set, 128 MiB instead of 4 GiB
 # shellcheck source-path=SCRIPTDIR source=machine.sh

@@ -1,20 +1,21 @@
 #!/bin/bash
-# peers.sh measures symmem side by side with what people use on one machine: Open MPI, MPICH and
-# gloo, and with limit.c, which has nothing around its loops. All run in turns, and every launch is
-# tagged with the round trip between two processors before and after it. A launch waits until the
-# machine is quiet, and is made again if other work has run meanwhile.
+# peers.sh measures symmem on one machine side by side with Open MPI, MPICH and gloo, and with
+# limit.c, which has nothing around its loops. They run in turns. The round trip between two
+# processors is measured before and after every launch, and stored with it. A launch waits until the
+# machine is quiet, and is repeated if other work ran meanwhile.
 #
 #   peers.sh install          Debian packages of the peers (needs root)
 #   peers.sh build            symmem, the drivers and the tools, into $BIN
-#   peers.sh run              $REPS repetitions into $OUT/rows.csv; adds to what is there
-#   peers.sh table            $OUT/table.md, and result files for docs/measurements, from $OUT/rows.csv
+#   peers.sh run              appends $REPS repetitions to $OUT/rows.csv
+#   peers.sh table            writes $OUT/table.md and result files for docs/measurements from
+#                             $OUT/rows.csv
 #   peers.sh all              build, run, table
 #
-# A peer that is missing or cannot do something leaves a remark "# peer: reason" in the rows, where
-# reason is one of not-installed, index-unreachable, not-supported, failed, timed-out.
+# A peer that is missing or cannot do something adds a remark "# peer: reason" to the rows. The
+# reason is not-installed, index-unreachable, not-supported, failed or timed-out.
 #
-# Any other name in $PEERS, say x, stands for a program $BIN/peer-x of yours: it is called like limit,
-# with RANKS LABEL OPS SIZES BATCHES BATCH_MS, and prints the same rows.
+# Any other name x in $PEERS stands for your program $BIN/peer-x. It is called like limit, with
+# RANKS LABEL OPS SIZES BATCHES BATCH_MS, and prints rows of the same form.
 set -u -o pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 root=$(cd "$here/../.." && pwd)
@@ -38,7 +39,7 @@ install() {
 	apt-get update -q &&
 		apt-get install -q -y --no-install-recommends \
 			gcc libc6-dev openmpi-bin libopenmpi-dev mpich libmpich-dev || return 1
-	# The Debian package has gloo and is a tenth of the size of the wheel.
+	# The Debian package includes gloo and is a tenth of the size of the wheel.
 	apt-get install -q -y --no-install-recommends python3-torch ||
 		python3 -m pip install -q torch ||
 		echo "# gloo: index-unreachable"
@@ -57,7 +58,7 @@ build() {
 	done
 }
 
-# torch_python prints a Python that has torch.
+# torch_python prints the path of a Python with torch.
 torch_python() {
 	for python in /usr/bin/python3 python3; do
 		if "$python" -c 'import torch.distributed' 2>/dev/null; then
@@ -71,7 +72,7 @@ torch_python() {
 ompi() { # ranks, label, flags of mpirun
 	local ranks=$1 label=$2 idle=()
 	shift 2
-	# Where ranks outnumber processors they must give way to each other.
+	# If there are more ranks than processors, ranks must yield to each other.
 	[ "$ranks" -gt "$(nproc)" ] && idle=(--oversubscribe --mca mpi_yield_when_idle 1)
 	OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 \
 		mpirun.openmpi --bind-to none -np "$ranks" "${idle[@]}" "$@" \
@@ -107,7 +108,7 @@ launch() { # peer, ranks
 	esac
 }
 
-# missing says why a peer cannot be launched.
+# missing prints why a peer cannot be launched.
 missing() {
 	case $1 in
 	symmem | limit) [ -x "$BIN/$1" ] || echo not-built ;;
@@ -118,14 +119,14 @@ missing() {
 	esac
 }
 
-# ticks prints the hundredths of seconds of processors that were used so far by anybody, and by
-# this script and what it has started and waited for.
+# ticks prints the hundredths of seconds of processor time used so far by all processes, and by this
+# script and its finished children.
 ticks() {
 	awk 'FNR == 1 && /^cpu / { all = $2 + $3 + $4 } FNR == 1 && !/^cpu / { own = $14 + $15 + $16 + $17 }
 		END { print all, own }' /proc/stat "/proc/$$/stat"
 }
 
-# others prints the percentage of the processors that others took since the given ticks.
+# others prints the percentage of the processors that other processes used since the given ticks.
 others() { # ticks of anybody, own ticks, seconds
 	local all own
 	read -r all own < <(ticks)
@@ -133,7 +134,7 @@ others() { # ticks of anybody, own ticks, seconds
 		'BEGIN { printf("%d\n", used / seconds / n + 0.5) }'
 }
 
-# quiet waits until nobody else runs.
+# quiet waits until no other work runs.
 quiet() {
 	local start until=$((SECONDS + QUIET_S))
 	while [ "$SECONDS" -lt "$until" ]; do
@@ -144,7 +145,7 @@ quiet() {
 	done
 }
 
-# tagged runs one launch between two round trips and appends its rows.
+# tagged runs a launch between two round trips and appends its rows.
 tagged() { # peer, ranks
 	local reason try
 	reason=$(missing "$1")
@@ -158,7 +159,7 @@ tagged() { # peer, ranks
 	done
 }
 
-# attempt is one launch. It fails if others ran meanwhile and there will be another.
+# attempt makes one launch. It fails if other work ran meanwhile, unless this was the last try.
 attempt() { # peer, ranks, try
 	local before after rows status start begin others
 	before=$("$BIN/rtt")
