@@ -96,6 +96,10 @@ run_part() {
 		together 75 "backend.py values" "backend.py mixed" "backend.py models" "backend.py faults"
 		part 60 "$here/backend.py" times
 		;;
+	symmetric)
+		together 45 "symmetric.py operators" "symmetric.py inductor" "symmetric.py handles" \
+			"symmetric.py faults"
+		;;
 	guard) part 60 "$here/guard.py" ;;
 	graph_life) part 150 "$here/graph_life.py" ;;
 	aborted)
@@ -123,7 +127,7 @@ run_part() {
 	esac
 }
 
-for name in ${PARTS:-rounds skew stock churn diverge ops messages norms graph overlap graph_life cost peers decode model parallel streams turns attach backend aborted faults endings sglang}; do
+for name in ${PARTS:-rounds skew stock churn diverge ops messages norms graph overlap graph_life cost peers decode model parallel streams turns attach backend symmetric aborted faults endings sglang}; do
 	begin=$SECONDS
 	run_part "$name"
 	echo "# part $name took $((SECONDS - begin)) s"

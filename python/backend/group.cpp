@@ -212,6 +212,11 @@ Membership Group::split_part(
 }
 
 uint64_t Group::handle(c10::Device device) const {
+  if (is_closed_) {
+    C10_THROW_ERROR(
+        DistBackendError,
+        "the process group of symmem is closed: it was destroyed, aborted or shut down");
+  }
   const auto handle = device.is_cpu() ? parts_.host.handle : parts_.device.handle;
   TORCH_CHECK_NOT_IMPLEMENTED(
       handle != 0, "this process group of symmem has no tensors on ", device.type(),

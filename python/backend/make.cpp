@@ -1,5 +1,7 @@
 // The operators by which Python makes a backend. TorchBind passes the objects, so the library
 // depends on the version of PyTorch and not on that of Python.
+#include <map>
+
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 #include <torch/library.h>
 
@@ -54,9 +56,12 @@ ProcessGroupPointer make(
   return made;
 }
 
-// Makes the backend SYMMEM available to set_backend of torch.distributed._symmetric_memory, for
-// tensors on the CPU or on GPUs. `world` has the addresses of a World's functions.
-void offer_memory(
+// The allocators of the process, by the type of device.
+std::map<c10::DeviceType, c10::intrusive_ptr<Allocator>> allocators;
+
+// Makes the allocator of symmetric memory for tensors on the CPU or on GPUs. `world` has the
+// addresses of a World's functions.
+void make_allocator(
     const std::string& path,
     bool on_gpus,
     const std::vector<int64_t>& interpreter,
@@ -64,11 +69,77 @@ void offer_memory(
   const World main{
       reinterpret_cast<int (*)()>(world.at(0)),
       reinterpret_cast<uint64_t (*)(const char*, size_t, char*)>(world.at(1))};
-  c10d::symmetric_memory::register_availability(
-      "SYMMEM",
-      c10::make_intrusive<Allocator>(
-          std::make_shared<const Library>(path, functions(interpreter)), main,
-          on_gpus ? c10::kCUDA : c10::kCPU));
+  const auto type = on_gpus ? c10::kCUDA : c10::kCPU;
+  allocators[type] = c10::make_intrusive<Allocator>(
+      std::make_shared<const Library>(path, functions(interpreter)), main, type);
+}
+
+// Makes the backend SYMMEM available to set_backend of torch.distributed._symmetric_memory.
+void offer_memory(bool on_gpus) {
+  const auto type = on_gpus ? c10::kCUDA : c10::kCPU;
+  c10d::symmetric_memory::register_availability("SYMMEM", allocators.at(type));
+}
+
+// Makes a handle of a tensor in a pool of symmem. Collective over the group.
+c10::intrusive_ptr<Handle> make_handle(
+    const at::Tensor& tensor,
+    int64_t pool,
+    int64_t group,
+    int64_t rank,
+    int64_t size,
+    int64_t timeout_ms) {
+  const auto& allocator = allocators.at(tensor.device().type());
+  const Members members{
+      static_cast<uint64_t>(group), static_cast<int>(rank), static_cast<int>(size),
+      std::chrono::milliseconds(timeout_ms)};
+  return allocator->handle(
+      tensor.mutable_data_ptr(), tensor.nbytes(), static_cast<int>(pool), tensor.device(), members);
+}
+
+std::vector<int64_t> numbers(const std::vector<void*>& addresses) {
+  std::vector<int64_t> found;
+  for (void* address : addresses) {
+    found.push_back(reinterpret_cast<int64_t>(address));
+  }
+  return found;
+}
+
+using HandlePointer = c10::intrusive_ptr<Handle>;
+
+// Registers the methods of handles.
+void define_handle(torch::Library& m) {
+  m.class_<Handle>("Handle")
+      .def("buffers", [](const HandlePointer& h) { return numbers(h->get_buffer_ptrs()); })
+      .def("pads", [](const HandlePointer& h) { return numbers(h->get_signal_pad_ptrs()); })
+      .def(
+          "arrays",
+          [](const HandlePointer& h) {
+            return numbers({h->get_buffer_ptrs_dev(), h->get_signal_pad_ptrs_dev()});
+          })
+      .def("pad_bytes", [](const HandlePointer& h) { return int64_t(h->get_signal_pad_size()); })
+      .def(
+          "buffer",
+          [](const HandlePointer& h, int64_t rank, std::vector<int64_t> sizes, int64_t dtype,
+             int64_t offset) {
+            return h->get_buffer(
+                static_cast<int>(rank), sizes, static_cast<c10::ScalarType>(dtype), offset);
+          })
+      .def(
+          "pad",
+          [](const HandlePointer& h, int64_t rank, std::vector<int64_t> sizes, int64_t dtype,
+             int64_t offset) {
+            return h->get_signal_pad(
+                static_cast<int>(rank), sizes, static_cast<c10::ScalarType>(dtype), offset);
+          })
+      .def("barrier", [](const HandlePointer& h, int64_t channel) { h->barrier(channel, 0); })
+      .def(
+          "put_signal",
+          [](const HandlePointer& h, int64_t rank, int64_t channel, int64_t timeout_ms) {
+            h->put_signal(rank, channel, timeout_ms);
+          })
+      .def("wait_signal", [](const HandlePointer& h, int64_t rank, int64_t channel, int64_t timeout_ms) {
+        h->wait_signal(rank, channel, timeout_ms);
+      });
 }
 
 } // namespace
@@ -79,7 +150,15 @@ TORCH_LIBRARY(symmem_c10d, m) {
       "int[] device, int pool, int timeout_ms, int[] interpreter) "
       "-> __torch__.torch.classes.c10d.ProcessGroup",
       make);
-  m.def("offer_memory(str path, bool on_gpus, int[] interpreter, int[] world) -> ()", offer_memory);
+  define_handle(m);
+  m.def(
+      "make_allocator(str path, bool on_gpus, int[] interpreter, int[] world) -> ()",
+      make_allocator);
+  m.def("offer_memory(bool on_gpus) -> ()", offer_memory);
+  m.def(
+      "make_handle(Tensor tensor, int pool, int group, int rank, int size, int timeout_ms) "
+      "-> __torch__.torch.classes.symmem_c10d.Handle",
+      make_handle);
   m.def("last_failure() -> str", last_failure);
 }
 

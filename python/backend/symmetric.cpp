@@ -127,21 +127,13 @@ uint32_t* Handle::word(int pad, int channel, int from) const {
 
 void Handle::exchange(uint32_t* word, uint32_t from, uint32_t to, int rank, size_t timeout_ms)
     const {
-  TORCH_CHECK_NOT_IMPLEMENTED(
-      device_.is_cpu(), "symmem has no put_signal and wait_signal of torch's handles on GPUs: use "
-      "barrier, or the signals of symmem.handle, which are bounded");
   using Clock = std::chrono::steady_clock;
   const auto limit =
       timeout_ms == 0 ? members_.timeout : std::chrono::milliseconds(timeout_ms);
   const auto end = Clock::now() + limit;
   auto poll = Clock::now();
-  for (int n = 0;; ++n) {
-    auto expected = from;
-    if (__atomic_compare_exchange_n(
-            word, &expected, to, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE)) {
-      return;
-    }
-    if (n < 1000) {
+  for (int n = 0; !changed(word, from, to); ++n) {
+    if (n < 1000 && device_.is_cpu()) {
       continue;
     }
     std::this_thread::yield();
@@ -160,6 +152,22 @@ void Handle::exchange(uint32_t* word, uint32_t from, uint32_t to, int rank, size
       poll = now + std::chrono::milliseconds(100);
     }
   }
+}
+
+// Changes a signal word, unless it has another value than `from`. Only this rank makes this change,
+// so on GPUs a read before the write is enough. The write is then ordered by the current stream.
+bool Handle::changed(uint32_t* word, uint32_t from, uint32_t to) const {
+  if (device_.is_cpu()) {
+    return __atomic_compare_exchange_n(
+        word, &from, to, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE);
+  }
+  const auto options = at::TensorOptions().dtype(at::kInt).device(device_);
+  auto view = at::for_blob(word, {1}).target_device(device_).options(options).make_tensor();
+  if (view.item<int>() != static_cast<int>(from)) {
+    return false;
+  }
+  view.fill_(static_cast<int>(to));
+  return true;
 }
 
 int Handle::get_rank() {
@@ -246,7 +254,7 @@ c10::intrusive_ptr<symmetric::SymmetricMemory> Allocator::rendezvous(
   lock.unlock();
   const auto members = this->members(name);
   auto buffer = shared(members, from, base, bytes, device);
-  auto pad = allocate_pad(members, name, device);
+  auto pad = allocate_pad(members, device);
   auto handle = c10::make_intrusive<Handle>(
       library_, members, device, std::move(buffer), bytes, offset, std::move(pad));
   lock.lock();
@@ -255,6 +263,18 @@ c10::intrusive_ptr<symmetric::SymmetricMemory> Allocator::rendezvous(
     again->second.handles.insert_or_assign(name, handle);
   }
   return handle;
+}
+
+c10::intrusive_ptr<Handle> Allocator::handle(
+    void* address,
+    size_t bytes,
+    int pool,
+    c10::Device device,
+    const Members& members) {
+  auto buffer = shared(members, pool, address, bytes, device);
+  auto pad = allocate_pad(members, device);
+  return c10::make_intrusive<Handle>(
+      library_, members, device, std::move(buffer), bytes, 0, std::move(pad));
 }
 
 // Registers memory with a group, and returns its addresses. Collective over the group.
@@ -277,12 +297,9 @@ Range Allocator::shared(
 
 // Allocates a signal pad, which is zero on all ranks when the function returns. Collective over the
 // group.
-Range Allocator::allocate_pad(
-    const Members& members,
-    const std::string& group,
-    c10::Device device) {
+Range Allocator::allocate_pad(const Members& members, c10::Device device) {
   const auto bytes = symmetric::get_signal_pad_size();
-  const auto from = pool(group);
+  const auto from = group_pool(members.handle);
   void* address = nullptr;
   library_->check(library_->alloc(from, bytes, stream_of(device), &address));
   auto pad = shared(members, from, address, bytes, device);
@@ -310,18 +327,22 @@ int Allocator::pool(const std::string& group) {
     TORCH_CHECK(main >= 0, "symmem is closed: call symmem.init, or init_process_group(\"symmem\")");
     return main;
   }
-  const auto handle = members(group).handle;
+  return group_pool(members(group).handle);
+}
+
+// Returns the pool whose domain is a group. The first call opens it.
+int Allocator::group_pool(uint64_t group) {
   {
     std::lock_guard<std::mutex> lock(mutex_);
-    const auto found = pools_.find(handle);
+    const auto found = pools_.find(group);
     if (found != pools_.end()) {
       return found->second;
     }
   }
   int opened = -1;
-  library_->check(library_->pool_open(handle, 0, "", &opened));
+  library_->check(library_->pool_open(group, 0, "", &opened));
   std::lock_guard<std::mutex> lock(mutex_);
-  return pools_.emplace(handle, opened).first->second;
+  return pools_.emplace(group, opened).first->second;
 }
 
 bool Allocator::has_multicast_support(int) {

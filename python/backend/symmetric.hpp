@@ -40,8 +40,9 @@ struct Members {
 // Handle is what rendezvous returns: an allocation as the ranks of a group see it, and a signal pad
 // that belongs to this group and allocation alone. It is safe for concurrent use.
 //
-// On GPUs, barrier is queued on the current stream; on CPUs the caller waits. All waits end with the
-// timeout of the group at the latest, and the error names the ranks that are missing.
+// On GPUs, barrier is queued on the current stream. Otherwise the caller waits; for a signal on a
+// GPU it first waits for the current stream. All waits end with the timeout of the group at the
+// latest, and the error names the ranks that are missing.
 class Handle final : public c10d::symmetric_memory::SymmetricMemory {
  public:
   Handle(
@@ -71,8 +72,9 @@ class Handle final : public c10d::symmetric_memory::SymmetricMemory {
   bool world_within_direct_access() override;
 
  private:
-  // Waits until a signal word of this process changes from `from` to `to`.
+  // Waits until a signal word has the value `from`, and sets it to `to`.
   void exchange(uint32_t* word, uint32_t from, uint32_t to, int rank, size_t timeout_ms) const;
+  bool changed(uint32_t* word, uint32_t from, uint32_t to) const;
   uint32_t* word(int pad, int channel, int from) const;
 
   const std::shared_ptr<const Library> library_;
@@ -103,6 +105,15 @@ class Allocator final : public c10d::symmetric_memory::SymmetricMemoryAllocator 
   c10::DeviceType supported_device_type() override;
   std::string name() override;
 
+  // Makes a handle of a range of symmem's memory, whichever function has allocated it. Collective
+  // over the group.
+  c10::intrusive_ptr<Handle> handle(
+      void* address,
+      size_t bytes,
+      int pool,
+      c10::Device device,
+      const Members& members);
+
  private:
   struct Block {
     size_t bytes;
@@ -115,8 +126,9 @@ class Allocator final : public c10d::symmetric_memory::SymmetricMemoryAllocator 
 
   Members members(const std::string& group) const;
   int pool(const std::string& group);
+  int group_pool(uint64_t group);
   Blocks::iterator find(void* address);
-  Range allocate_pad(const Members& members, const std::string& group, c10::Device device);
+  Range allocate_pad(const Members& members, c10::Device device);
   Range shared(const Members& members, int pool, void* address, size_t bytes, c10::Device device)
       const;
 

@@ -27,10 +27,12 @@ from backend_operations import (
     Tensor,
     all_gather_into,
     all_reduce,
+    all_reduce_of_copy,
     all_to_all,
     broadcast,
     numbers,
     reduce_scatter,
+    strided,
 )
 from common import DEVICE, RANK, SIZE, attempt, gather, say, settle, verdict
 from torch import nn
@@ -54,7 +56,8 @@ def values() -> None:
     for run in OPERATIONS:
 
         def compare(run: Any = run) -> None:
-            good = [same(run(ours, n), run(theirs, n)) for n in (1, 1000, 300_000)]
+            by = all_reduce_of_copy if run is strided else run  # NCCL refuses tensors with gaps
+            good = [same(run(ours, n), by(theirs, n)) for n in (1, 1000, 300_000)]
             verdict(run.__name__, all(good), good)
 
         attempt(run.__name__, compare)
@@ -159,9 +162,12 @@ def one_default(store: Any, backend: str) -> None:
         want = sum(numbers(3000, rank=r) for r in EVERY).to(device)
         check(f"{backend}: all_reduce on {device}", torch.equal(x, want))
         y = torch.empty_like(x)
-        work = dist.isend(x, (RANK + 1) % SIZE)
-        dist.recv(y, (RANK - 1) % SIZE)
-        work.wait()
+        batch = [
+            dist.P2POp(dist.isend, x, (RANK + 1) % SIZE),
+            dist.P2POp(dist.irecv, y, (RANK - 1) % SIZE),
+        ]
+        for work in dist.batch_isend_irecv(batch):
+            work.wait()
         check(f"{backend}: messages on {device}", torch.equal(x, y))
     dist.barrier()
     found: list[Any] = [None] * SIZE
@@ -344,6 +350,8 @@ def host_time(call: Callable[[], object]) -> float:
 
 def overhead(ours: Group, theirs: Group) -> None:
     """Compare the time of a call at 1 KiB with PyTorch's and symmem's own."""
+    import torch.testing._internal.distributed.fake_pg
+
     x = torch.zeros(256, device=DEVICE)
     fake = dist.new_group(EVERY, backend="fake")
     direct = symmem.group(EVERY)

@@ -40,6 +40,13 @@ def strided(group: Group, n: int) -> Tensor:
     return x.contiguous()
 
 
+def all_reduce_of_copy(group: Group, n: int) -> Tensor:
+    """Sum a copy of `strided`'s tensor without gaps."""
+    x = numbers(n, 2).t().contiguous()
+    dist.all_reduce(x, group=group)
+    return x
+
+
 def premultiplied(group: Group, n: int) -> Tensor:
     """Sum products with a factor."""
     return all_reduce(group, n, dist._make_nccl_premul_sum(0.5))

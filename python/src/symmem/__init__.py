@@ -71,6 +71,7 @@ from symmem._api.scopes import reserve, trim, use
 from symmem._api.stop import request_stop, should_stop
 from symmem._api.values import agree, combine, step
 from symmem._backend.failures import last_error
+from symmem._backend.handles import Handle, handle
 from symmem._backend.register import register_with_torch
 from symmem._backend.symmetric import use_symm_mem
 from symmem._rank.group import Group
@@ -116,6 +117,7 @@ __all__ = [
     "ForkedError",
     "Group",
     "GrowthInCaptureWarning",
+    "Handle",
     "InternalError",
     "InvalidError",
     "LateWarning",
@@ -155,6 +157,7 @@ __all__ = [
     "functional",
     "gather",
     "group",
+    "handle",
     "init",
     "irecv",
     "is_initialized",

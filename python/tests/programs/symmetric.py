@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import time
 from datetime import timedelta
 from typing import Any
@@ -84,6 +85,30 @@ def groups_have_pads_of_their_own() -> None:
     raises(dist.DistBackendError, lambda: two.wait_signal((RANK - 1) % SIZE, 0, timeout_ms=100))
     one.wait_signal((RANK - 1) % SIZE, 0)
     one.barrier()
+
+
+@check
+def handles_of_tensors_of_symmem_have_the_same_members() -> None:
+    tensor = symmem.empty(100, dtype=torch.float64)
+    handle = symmem.handle(tensor)
+    theirs = rendezvous(100)[1]
+    members = [name for name in dir(handle) if not name.startswith("_")]
+    assert set(members) <= {n for n in dir(theirs) if not n.startswith("_")}, members
+    tensor.fill_(RANK)
+    handle.barrier()
+    peer = (RANK + 1) % SIZE
+    assert handle.get_buffer(peer, (50,), torch.float64, 50).eq(peer).all()
+    handle.put_signal(peer, 1)
+    assert handle.get_signal_pad(peer, (SIZE,), torch.int32, SIZE)[RANK] <= 1
+    handle.wait_signal((RANK - 1) % SIZE, 1)
+    words = torch.frombuffer(
+        (ctypes.c_uint64 * SIZE).from_address(handle.buffer_ptrs_dev), dtype=torch.int64
+    )
+    assert words.tolist() == handle.buffer_ptrs
+    assert handle.buffer_ptrs[RANK] == tensor.data_ptr()
+    assert (handle.multicast_ptr, handle.buffer_size) == (0, 800)
+    handle.barrier()
+    raises(symmem.InvalidError, lambda: symmem.handle(torch.empty(3, 3).t()))
 
 
 @check

@@ -34,8 +34,8 @@ def use_symm_mem() -> None:
     """
     if not offer():
         raise errors.UnsupportedError(
-            f"symmem has no part in C++ for PyTorch {pytorch().module.__version__}, which symmetric "
-            "memory of PyTorch needs"
+            "PyTorch's symmetric memory needs symmem's part in C++, which there is not for PyTorch "
+            f"{pytorch().module.__version__}"
         )
     from torch.distributed import _symmetric_memory
 
@@ -53,7 +53,14 @@ def offer() -> bool:
 
 @cache
 def _offer(on_gpus: bool) -> None:
-    pytorch().module.ops.symmem_c10d.offer_memory(
+    allocate(on_gpus)
+    pytorch().module.ops.symmem_c10d.offer_memory(on_gpus)
+
+
+@cache
+def allocate(on_gpus: bool) -> None:
+    """Make the allocator of PyTorch's symmetric memory and of handles, for CPUs or GPUs."""
+    pytorch().module.ops.symmem_c10d.make_allocator(
         *(str(where()), on_gpus, INTERPRETER, [c.cast(f, c.c_void_p).value for f in _WORLD])
     )
 

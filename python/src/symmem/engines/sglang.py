@@ -226,12 +226,12 @@ def recv(
     original: Original, self: Any, size: Any, dtype: torch.dtype, src: int | None = None
 ) -> torch.Tensor:
     """Receive a tensor from a rank of the group, the previous one unless given."""
+    found = of(self)
+    if not found.receives(dtype):
+        return original(self, size, dtype, src)  # type: ignore[no-any-return]
     import torch
 
-    found = of(self)
     tensor = torch.empty(size, dtype=dtype, device=self.device)
-    if not found.takes("recv", tensor, tensor):
-        return original(self, size, dtype, src)  # type: ignore[no-any-return]
     peer = (self.rank_in_group - 1) % self.world_size if src is None else src
     messages.recv(tensor, group=found.group, group_src=peer)
     return tensor

@@ -228,12 +228,12 @@ class SymmemCommunicator:
 
     def recv(self, size: torch.Size, dtype: torch.dtype, src: int | None = None) -> torch.Tensor:
         """Receive a tensor from a rank of the group, the previous one unless given."""
+        made = self.takeover
+        if not made.receives(dtype):
+            return super().recv(size, dtype, src)  # type: ignore[misc,no-any-return]
         import torch
 
-        made = self.takeover
         tensor = torch.empty(size, dtype=dtype, device=self.device)
-        if not made.takes("recv", tensor, tensor):
-            return super().recv(size, dtype, src)  # type: ignore[misc,no-any-return]
         peer = (self.rank_in_group - 1) % self.world_size if src is None else src
         messages.recv(tensor, group=made.group, group_src=peer)
         return tensor
