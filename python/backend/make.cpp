@@ -52,6 +52,7 @@ ProcessGroupPointer make(
       Parts{name, membership(host), membership(device)}, static_cast<int>(pool),
       std::chrono::milliseconds(timeout_ms));
   auto made = c10::make_intrusive<c10d::ProcessGroup>(meeting->getStore(), rank, size);
+  made->setDefaultBackend(c10d::ProcessGroup::BackendType::CUSTOM);
   made->setBackend(c10::kCPU, c10d::ProcessGroup::BackendType::CUSTOM, group);
   return made;
 }

@@ -9,6 +9,7 @@ program may be one that ends ranks on purpose: with EXPECT in its last line of o
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import signal
 import subprocess
@@ -18,6 +19,8 @@ import time
 from typing import IO
 
 from symmem._rank.rendezvous import free_port
+
+PRCTL = ctypes.CDLL(None).prctl
 
 GRACE = 12.0
 """How long the other ranks may go on after one has failed, in seconds."""
@@ -36,6 +39,11 @@ def environment(rank: int, ranks: int, port: int) -> dict[str, str]:
         "TORCHELASTIC_USE_AGENT_STORE": "False",
         "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1"),
     }
+
+
+def die_with_parent() -> None:
+    """Have the system kill this process when its parent ends, even if that is killed."""
+    PRCTL(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
 
 
 def ended(children: list[subprocess.Popen[bytes]], seconds: float) -> bool:
@@ -97,6 +105,7 @@ def watch(
             stdout=outputs[rank],
             stderr=subprocess.STDOUT,
             start_new_session=True,
+            preexec_fn=die_with_parent,  # noqa: PLW1509 - this program has no threads
         )
         for rank in range(ranks)
     ]
