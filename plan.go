@@ -403,7 +403,7 @@ func (pl *planner) locations(call *driver.Call) locations {
 		call.SendWindow = send.window
 	}
 	if call.Operation.Uneven() {
-		return uneven(table, call, sendBytes, recvBytes)
+		return locateUneven(table, call, sendBytes, recvBytes)
 	}
 	if !call.Operation.UsesWindows() || call.Count == 0 {
 		return locations{where: "the operation works without windows"}
@@ -417,25 +417,6 @@ func (pl *planner) locations(call *driver.Call) locations {
 	}
 	call.SendWindow, call.RecvWindow = send.window, recv.window
 	return locations{send, recv, "both buffers lie in windows of the group"}
-}
-
-// uneven implements locations for AllGatherV and ReduceScatterV. Peers access only the divided
-// buffer, and they compute the places of its parts from the counts.
-func uneven(table *windowTable, call *driver.Call, sendBytes, recvBytes int64) (at locations) {
-	at.where = "the operation works without windows"
-	if !call.Splits.Contiguous(call.Operation) {
-		return at
-	}
-	if call.Operation == driver.AllGatherV {
-		if entry, in := table.find(call.Recv, recvBytes); in && recvBytes > 0 {
-			call.RecvWindow = entry.window
-			return locations{recv: entry, where: "the receive buffer lies in a window of the group"}
-		}
-	} else if entry, in := table.find(call.Send, sendBytes); in && sendBytes > 0 {
-		call.SendWindow = entry.window
-		return locations{send: entry, where: "the send buffer lies in a window of the group"}
-	}
-	return at
 }
 
 // describe returns what must be the same on all ranks, including the places of buffers in windows.

@@ -47,3 +47,22 @@ func cloneSplits(s *Splits) *Splits {
 		RecvCounts: slices.Clone(s.RecvCounts), RecvOffsets: slices.Clone(s.RecvOffsets),
 	}
 }
+
+// locateUneven implements locations for AllGatherV and ReduceScatterV. Peers access only the divided
+// buffer, and they compute the places of its parts from the counts.
+func locateUneven(table *windowTable, call *driver.Call, sendBytes, recvBytes int64) (at locations) {
+	at.where = "the operation works without windows"
+	if !call.Splits.Contiguous(call.Operation) {
+		return at
+	}
+	if call.Operation == driver.AllGatherV {
+		if entry, in := table.find(call.Recv, recvBytes); in && recvBytes > 0 {
+			call.RecvWindow = entry.window
+			return locations{recv: entry, where: "the receive buffer lies in a window of the group"}
+		}
+	} else if entry, in := table.find(call.Send, sendBytes); in && sendBytes > 0 {
+		call.SendWindow = entry.window
+		return locations{send: entry, where: "the send buffer lies in a window of the group"}
+	}
+	return at
+}

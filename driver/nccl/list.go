@@ -19,7 +19,7 @@ func canGroup(p *plan) bool {
 // prepareGather prepares the kernels of a list whose calls are all on the direct path. It returns
 // ErrUnsupported if a call is no gather.
 func prepareGather(p *plan) error {
-	l := p.directLaunch()
+	l := directLaunch(p)
 	calls := make([]*driver.Call, len(p.members))
 	l.Symmetric = true
 	for i, member := range p.members {
@@ -31,7 +31,7 @@ func prepareGather(p *plan) error {
 	if err != nil {
 		return fmt.Errorf("%w: %w", err, driver.ErrUnsupported)
 	}
-	return p.prepareSteps(rows)
+	return prepareSteps(p, rows)
 }
 
 // queueList queues the calls of a list. A group of one rank copies them one by one.

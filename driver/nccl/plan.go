@@ -346,7 +346,7 @@ func (p *plan) choose() (kernels.Work, error) {
 	case c.direct.unavailable != "":
 		return nil, fmt.Errorf("%s: %w", c.direct.unavailable, driver.ErrUnsupported)
 	}
-	work, err := c.direct.choose(p.directLaunch())
+	work, err := c.direct.choose(directLaunch(p))
 	if err == nil {
 		p.work = work
 		return work, nil
@@ -359,17 +359,17 @@ func (p *plan) choose() (kernels.Work, error) {
 }
 
 // directLaunch returns the launch of the call for kernels.Choose.
-func (p *plan) directLaunch() kernels.Launch {
+func directLaunch(p *plan) kernels.Launch {
 	c := p.c
 	return kernels.Launch{
 		Call: &p.Call, Rank: c.cfg.Rank, Ranks: len(c.cfg.Ranks), Formula: c.cfg.Formula,
-		Symmetric: p.isSymmetric(), Multiprocessors: c.direct.exchange.Multiprocessors,
+		Symmetric: isSymmetric(p), Multiprocessors: c.direct.exchange.Multiprocessors,
 	}
 }
 
 // isSymmetric reports whether every rank can access the buffers of all ranks: both, or the divided
 // buffer of an AllGatherV or ReduceScatterV.
-func (p *plan) isSymmetric() bool {
+func isSymmetric(p *plan) bool {
 	send, recv := p.ownWindow(p.SendWindow), p.ownWindow(p.RecvWindow)
 	return (send != nil && send.mappedByAll || p.Operation == driver.AllGatherV) &&
 		(recv != nil && recv.mappedByAll || p.Operation == driver.ReduceScatterV)
@@ -427,11 +427,11 @@ func (p *plan) prepareDirect() error {
 	if err != nil {
 		return err
 	}
-	return p.prepareSteps(work)
+	return prepareSteps(p, work)
 }
 
 // prepareSteps sets the kernels of the plan.
-func (p *plan) prepareSteps(work kernels.Work) error {
+func prepareSteps(p *plan, work kernels.Work) error {
 	t, err := p.c.direct.exchange.Transport()
 	if err != nil {
 		return err
