@@ -142,6 +142,13 @@ func (m *Mapping) Shrink(bytes int64) error {
 	return unmap(unsafe.Add(m.base, bytes), rest)
 }
 
+// Keep leaves the range mapped until the process ends. Something that cannot be stopped may still
+// refer to its addresses. The Mapping must not be used afterwards.
+func (m *Mapping) Keep() {
+	m.origin.forget(m)
+	m.base = nil
+}
+
 // Close unmaps the range. A range inside a reservation becomes reserved again.
 func (m *Mapping) Close() error {
 	if m.base == nil {

@@ -133,13 +133,18 @@ func (m *mailbox) pin(d *Device, first, ranks int) error {
 	return err
 }
 
-// close unmaps the mailbox, which work of this process must no longer use.
+// close unmaps the mailbox. Work of this process must no longer use it. If CUDA does not unregister
+// the memory, for example during a capture by another library, the mailbox stays mapped. CUDA would
+// refuse to register other memory at these addresses.
 func (m *mailbox) close(d *Device) error {
-	var errs []error
 	if m.pinned != 0 {
-		errs = append(errs, d.GPU.Do(func() error { return d.GPU.CUDA.MemHostUnregister(m.pinned) }))
+		err := d.GPU.Do(func() error { return d.GPU.CUDA.MemHostUnregister(m.pinned) })
+		if err != nil {
+			m.memory.Keep()
+			return fmt.Errorf("unregistering host memory for messages, which stays mapped: %w", err)
+		}
 	}
-	return errors.Join(append(errs, m.memory.Close())...)
+	return m.memory.Close()
 }
 
 func mailboxKey(group string) handoff.Key {

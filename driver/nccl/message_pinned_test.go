@@ -1,0 +1,63 @@
+package nccl
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"symmem/driver"
+	"symmem/driver/nccl/internal/gpu"
+	"symmem/internal/cuda"
+)
+
+// TestMessagesAfterCloseDuringForeignCapture closes groups while the program captures a stream
+// without symmem, in CUDA's global mode. CUDA then refuses to unregister the host memory for
+// messages. Later groups must not get the same addresses, which CUDA would not register again.
+func TestMessagesAfterCloseDuringForeignCapture(t *testing.T) {
+	p := openPair(t, 20*time.Second)
+	exchange := func() {
+		both(t, func(r int) error {
+			at := p[r].regions[0].segment.Address()
+			err := p.message(r, []driver.Operation{driver.Send, driver.Recv}[r], at, 8, 0)
+			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+			defer cancel()
+			return errors.Join(err, p[r].stream.Synchronize(ctx))
+		})
+	}
+	exchange()
+	for r := range p {
+		endCapture := captureForeign(t, p[r].device.gpu)
+		_ = p[r].group.Close() // returns CUDA's error
+		endCapture()
+	}
+	both(t, func(r int) error { return p.connect(t.Context(), r, "second") })
+	exchange()
+	for r := range p {
+		err := errors.Join(p[r].group.Close(), p[r].stream.Close(), p[r].device.Close())
+		if err != nil {
+			t.Errorf("rank %d: %v", r, err)
+		}
+	}
+}
+
+// captureForeign begins a capture on a stream that symmem does not know. The returned function ends
+// the capture.
+func captureForeign(t *testing.T, g *gpu.GPU) (end func()) {
+	t.Helper()
+	stream, err := gpu.Get(g, func() (s cuda.Stream, err error) {
+		if s, err = g.CUDA.StreamCreate(); err != nil {
+			return s, err
+		}
+		return s, g.CUDA.BeginCapture(s, cuda.CaptureGlobal)
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return func() {
+		_ = g.Do(func() error { // the calls during the capture have invalidated it
+			_, err := g.CUDA.EndCapture(stream)
+			return errors.Join(err, g.CUDA.StreamDestroy(stream))
+		})
+	}
+}
