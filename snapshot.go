@@ -7,11 +7,13 @@ import (
 	"time"
 
 	"symmem/driver"
+	"symmem/event"
 	"symmem/internal/live"
 )
 
-// snapshot returns the current state of the Runtime for the live view.
-func (v *liveView) snapshot() live.Snapshot {
+// snapshot returns the current state of the Runtime for the live view, with up to the given number
+// of the latest events of each pool.
+func (v *liveView) snapshot(events int) live.Snapshot {
 	rt := v.rt
 	s := live.Snapshot{
 		Rank: rt.rank, Size: rt.size, Process: os.Getpid(), Opened: v.opened.UTC(), GPU: -1,
@@ -29,7 +31,7 @@ func (v *liveView) snapshot() live.Snapshot {
 	}
 	slices.SortStableFunc(s.Groups, func(a, b live.Group) int { return cmp.Compare(a.ID, b.ID) })
 	for _, p := range rt.registry.allPools() {
-		s.Pools = append(s.Pools, poolSnapshot(p))
+		s.Pools = append(s.Pools, poolSnapshot(p, events))
 	}
 	return s
 }
@@ -78,8 +80,9 @@ const (
 	poolPause = time.Millisecond
 )
 
-// poolSnapshot returns the current state of a pool.
-func poolSnapshot(p *Pool) live.Pool {
+// poolSnapshot returns the current state of a pool, with its latest events. It holds the pool's lock
+// while it copies them, 10 ns for each.
+func poolSnapshot(p *Pool, events int) live.Pool {
 	s := live.Pool{ID: p.events.outbox.common.Pool % poolNumbers}
 	if p.domain != nil {
 		s.Domain = p.domain.id
@@ -92,5 +95,32 @@ func poolSnapshot(p *Pool) live.Pool {
 	}
 	defer p.mu.Unlock()
 	s.PoolStats = live.PoolStats(poolStats(p))
+	if events > 0 {
+		addEvents(&s, p, uint64(events))
+	}
 	return s
+}
+
+// addEvents adds the latest events and the windows of a pool. p.mu is held.
+func addEvents(s *live.Pool, p *Pool, events uint64) {
+	end := p.ledger.Position()
+	s.First = max(p.ledger.Floor(), end-min(end, events))
+	s.Recent = make([]live.Placement, 0, end-s.First)
+	for position := s.First; position < end; position++ {
+		var e event.Event
+		p.ledger.At(position).Load(&e)
+		s.Recent = append(s.Recent, live.Placement{
+			int64(e.Kind), int64(e.Stream), int64(e.Segment), e.Offset, e.Size, e.Requested,
+		})
+	}
+	for g, m := range p.registrar.members {
+		for segment := range m.windows {
+			s.Registered = append(s.Registered, live.Window{
+				Group: g.id, Segment: segment.ordinal, Bytes: segment.bytes,
+			})
+		}
+	}
+	slices.SortFunc(s.Registered, func(a, b live.Window) int {
+		return cmp.Or(cmp.Compare(a.Group, b.Group), cmp.Compare(a.Segment, b.Segment))
+	})
 }

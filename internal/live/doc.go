@@ -9,6 +9,12 @@
 // connections, its rank has ended. [Sweep] removes such sockets: when the next rank of the user
 // opens a Server, and at the end of symmem launch.
 //
+// # Page
+//
+// The page is that of package page. It fetches its data each second. They contain the latest
+// events of each pool, which a rank copies from the pool's history while it holds the pool's lock.
+// The server compares the events that all ranks of the pool have.
+//
 // # Address
 //
 // With an address, the lowest living rank of a machine also serves all ranks of the machine over

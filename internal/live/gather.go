@@ -35,19 +35,19 @@ func newMachine(ranks ...Snapshot) Machine {
 	return m
 }
 
-func (s *Server) snapshot() Snapshot {
-	snapshot := s.cfg.Snapshot()
+func (s *Server) snapshot(events int) Snapshot {
+	snapshot := s.cfg.Snapshot(events)
 	snapshot.Address = s.Address()
 	return snapshot
 }
 
-// readAll returns the state of all ranks of the machine.
-func (s *Server) readAll(ctx context.Context) Machine {
-	own := s.snapshot()
+// readAll returns the state of all ranks of the machine, with the latest events of each pool.
+func (s *Server) readAll(ctx context.Context, events int) Machine {
+	own := s.snapshot(events)
 	m := newMachine(own)
 	ranks, _ := Ranks(s.folder) // without the folder, this rank is the only one left
 	ranks = slices.DeleteFunc(ranks, func(rank int) bool { return rank == s.cfg.Rank })
-	m.Ranks = append(m.Ranks, readRanks(ctx, s.folder, ranks)...)
+	m.Ranks = append(m.Ranks, readRanks(ctx, s.folder, ranks, events)...)
 	sortRanks(m.Ranks)
 	return m
 }
@@ -59,7 +59,7 @@ func Read(ctx context.Context, folder string) (Machine, error) {
 		return Machine{}, err
 	}
 	m := newMachine()
-	m.Ranks = readRanks(ctx, folder, ranks)
+	m.Ranks = readRanks(ctx, folder, ranks, 0)
 	sortRanks(m.Ranks)
 	return m, nil
 }
@@ -69,13 +69,13 @@ func sortRanks(ranks []Snapshot) {
 }
 
 // readRanks reads the states of ranks from their sockets at the same time.
-func readRanks(ctx context.Context, folder string, ranks []int) []Snapshot {
+func readRanks(ctx context.Context, folder string, ranks []int, events int) []Snapshot {
 	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
 	defer cancel()
 	all := make([]Snapshot, len(ranks))
 	var reading sync.WaitGroup
 	for i, rank := range ranks {
-		reading.Go(func() { all[i] = readRank(ctx, folder, rank) })
+		reading.Go(func() { all[i] = readRank(ctx, folder, rank, events) })
 	}
 	reading.Wait()
 	return all
@@ -83,8 +83,8 @@ func readRanks(ctx context.Context, folder string, ranks []int) []Snapshot {
 
 // readRank reads the state of a rank from its socket. If the rank does not answer, the result
 // contains the reason.
-func readRank(ctx context.Context, folder string, rank int) Snapshot {
-	s, err := fetch(ctx, folder, rank)
+func readRank(ctx context.Context, folder string, rank, events int) Snapshot {
+	s, err := fetch(ctx, folder, rank, events)
 	switch {
 	case err == nil:
 	case errors.Is(err, syscall.ECONNREFUSED):
@@ -98,7 +98,7 @@ func readRank(ctx context.Context, folder string, rank int) Snapshot {
 	return s
 }
 
-func fetch(ctx context.Context, folder string, rank int) (Snapshot, error) {
+func fetch(ctx context.Context, folder string, rank, events int) (Snapshot, error) {
 	transport := &http.Transport{
 		DisableKeepAlives: true,
 		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
@@ -106,7 +106,8 @@ func fetch(ctx context.Context, folder string, rank int) (Snapshot, error) {
 			return d.DialContext(ctx, "unix", socketPath(folder, rank))
 		},
 	}
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://localhost"+jsonPath, nil)
+	url := fmt.Sprintf("http://localhost%s?events=%d", jsonPath, events)
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
 		return Snapshot{}, err
 	}

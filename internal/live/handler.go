@@ -4,9 +4,11 @@ import (
 	"context"
 	"crypto/subtle"
 	"encoding/json"
+	"fmt"
 	"net"
 	"net/http"
 	"os"
+	"strconv"
 	"strings"
 	"time"
 )
@@ -15,37 +17,73 @@ const (
 	jsonPath    = "/debug/symmem"
 	alivePath   = "/debug/symmem/alive"
 	metricsPath = "/metrics"
+	statusPath  = "/status"
+	dataPath    = "/data.bin"
 	// cookieName is the name of the cookie with the token.
 	cookieName = "symmem-token"
 )
 
-// newMux returns the handlers of the page, the metrics and the JSON document for the ranks that
+// reader returns the state of ranks, with up to the given number of the latest events of each pool.
+type reader func(ctx context.Context, events int) Machine
+
+// maxEvents bounds the events of a pool in an answer.
+const maxEvents = 8192
+
+// newMux returns the handlers of the pages, the metrics and the JSON document for the ranks that
 // read returns.
-func newMux(read func(context.Context) Machine) *http.ServeMux {
+func newMux(read reader) *http.ServeMux {
 	mux := http.NewServeMux()
-	mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, r *http.Request) {
-		writePage(w, read(r.Context()))
+	mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, _ *http.Request) {
+		writeShell(w)
+	})
+	mux.HandleFunc("GET "+dataPath, func(w http.ResponseWriter, r *http.Request) {
+		writeData(w, r, read(r.Context(), pageEvents))
+	})
+	mux.HandleFunc("GET "+statusPath, func(w http.ResponseWriter, r *http.Request) {
+		writeStatus(w, read(r.Context(), 0))
 	})
 	mux.HandleFunc("GET "+jsonPath, func(w http.ResponseWriter, r *http.Request) {
-		writeJSON(w, read(r.Context()))
+		events, err := requestedEvents(r)
+		if err != nil {
+			http.Error(w, err.Error(), http.StatusBadRequest)
+			return
+		}
+		writeJSON(w, read(r.Context(), events))
 	})
 	mux.HandleFunc("GET "+metricsPath, func(w http.ResponseWriter, r *http.Request) {
-		writeMetrics(w, r, read(r.Context()))
+		writeMetrics(w, r, read(r.Context(), 0))
 	})
 	return mux
+}
+
+// requestedEvents returns the number of events that a request for the document asks for.
+func requestedEvents(r *http.Request) (int, error) {
+	text := r.URL.Query().Get("events")
+	if text == "" {
+		return 0, nil
+	}
+	n, err := strconv.Atoi(text)
+	if err != nil || n < 0 || n > maxEvents {
+		return 0, fmt.Errorf("events must be a number from 0 to %d", maxEvents)
+	}
+	return n, nil
 }
 
 // Handler returns a handler for the ranks of the machine. It does not check tokens and hosts.
 func (s *Server) Handler() http.Handler { return guard(newMux(s.readAll)) }
 
 // NewHandler returns a handler for a rank without a Server.
-func NewHandler(snapshot func() Snapshot) http.Handler {
-	return guard(newMux(func(context.Context) Machine { return newMachine(snapshot()) }))
+func NewHandler(snapshot func(events int) Snapshot) http.Handler {
+	return guard(newMux(func(_ context.Context, events int) Machine {
+		return newMachine(snapshot(events))
+	}))
 }
 
 // localHandler returns the handler of the Unix socket, which serves this rank alone.
 func (s *Server) localHandler() http.Handler {
-	mux := newMux(func(context.Context) Machine { return newMachine(s.snapshot()) })
+	mux := newMux(func(_ context.Context, events int) Machine {
+		return newMachine(s.snapshot(events))
+	})
 	mux.HandleFunc("GET "+alivePath, s.stayConnected)
 	return guard(mux)
 }

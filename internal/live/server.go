@@ -31,8 +31,9 @@ type Config struct {
 	// Token is the job's token: at least 16 letters, digits, "-" and "_". If it is empty, the first
 	// rank of the machine draws one.
 	Token string
-	// Snapshot returns the current state of the rank. It may be called concurrently.
-	Snapshot func() Snapshot
+	// Snapshot returns the current state of the rank, with up to the given number of the latest
+	// events of each pool. It may be called concurrently.
+	Snapshot func(events int) Snapshot
 	// Log receives warnings.
 	Log *slog.Logger
 }

@@ -60,7 +60,7 @@ func openServer(t *testing.T, job string, rank int, address string) *Server {
 	t.Helper()
 	s, err := Open(Config{
 		Job: job, Rank: rank, Address: address, Log: slog.New(slog.DiscardHandler),
-		Snapshot: func() Snapshot { return example(rank) },
+		Snapshot: func(int) Snapshot { return example(rank) },
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -153,9 +153,15 @@ func TestRequestsOverTCP(t *testing.T) {
 		"wrong token in URL":    {path: "/?token=x", status: 401},
 		"empty token in URL":    {path: "/?token=", status: 401},
 		"wrong cookie":          {path: "/", cookie: "x", status: 401},
-		"page":                  {path: "/", bearer: token, status: 200, contains: "AllReduce 7"},
+		"page":                  {path: "/", bearer: token, status: 200, contains: "data.bin"},
+		"data":                  {path: dataPath, bearer: token, status: 200, contains: "AllReduce 7"},
+		"data without token":    {path: dataPath, status: 401},
+		"status":                {path: statusPath, bearer: token, status: 200, contains: "AllReduce 7"},
+		"status without token":  {path: statusPath, status: 401},
+		"events":                {path: jsonPath + "?events=9", bearer: token, status: 200},
+		"too many events":       {path: jsonPath + "?events=9000", bearer: token, status: 400},
 		"JSON":                  {path: jsonPath, bearer: token, status: 200, contains: `"version":1`},
-		"cookie":                {path: "/", cookie: token, status: 200, contains: "AllReduce 7"},
+		"cookie":                {path: dataPath, cookie: token, status: 200, contains: "AllReduce 7"},
 		"HEAD":                  {method: "HEAD", path: "/", bearer: token, status: 200},
 		"unknown path":          {path: "/debug/pprof/", bearer: token, status: 404},
 		"path with dots":        {path: "/../debug/symmem", status: 401},

@@ -108,6 +108,23 @@ type Pool struct {
 	// Busy is set if the pool was in use for too long. Its sizes are unknown then.
 	Busy bool `json:"busy,omitempty"`
 	PoolStats
+	// Recent lists the latest events of the pool's history, if they were requested. First is the
+	// position of the first.
+	First  uint64      `json:"first,omitempty"`
+	Recent []Placement `json:"recent,omitempty"`
+	// Registered lists the pool's windows, if events were requested.
+	Registered []Window `json:"registered,omitempty"`
+}
+
+// Placement is an event of a pool: kind (as in package event), stream, segment, offset, size and
+// requested size.
+type Placement [6]int64
+
+// Window is a segment that is registered with a group.
+type Window struct {
+	Group   string `json:"group"`
+	Segment int32  `json:"segment"`
+	Bytes   int64  `json:"bytes"`
 }
 
 // PoolStats is symmem.PoolStats.

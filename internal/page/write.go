@@ -132,7 +132,7 @@ func writeTop(b *bufio.Writer, title, plain string) {
 <body>
 <noscript><pre>%s</pre></noscript>
 <div id="app"></div>
-`, policy(), html.EscapeString(title), style, html.EscapeString(plain))
+`, Policy(), html.EscapeString(title), style, html.EscapeString(plain))
 }
 
 func writeBottom(b *bufio.Writer) error {
@@ -143,8 +143,8 @@ func writeBottom(b *bufio.Writer) error {
 	return nil
 }
 
-// policy returns the Content-Security-Policy of pages.
-func policy() string {
+// Policy returns the Content-Security-Policy of pages, for the header of a server.
+func Policy() string {
 	return strings.Join([]string{
 		"default-src 'none'", "script-src " + hashOf(script), "style-src " + hashOf(style),
 		"connect-src 'self'", "base-uri 'none'", "form-action 'none'",

@@ -2,7 +2,7 @@ package live
 
 import (
 	"bytes"
-	_ "embed" // for page.html
+	_ "embed" // for status.html
 	"fmt"
 	"html/template"
 	"net/http"
@@ -11,17 +11,17 @@ import (
 	"time"
 )
 
-//go:embed page.html
-var pageText string
+//go:embed status.html
+var statusText string
 
-var page = template.Must(template.New("page").Funcs(template.FuncMap{
+var statusPage = template.Must(template.New("status").Funcs(template.FuncMap{
 	"bytes": formatBytes, "seconds": formatSeconds, "ranks": formatRanks, "size": sizeRange,
-}).Parse(pageText))
+}).Parse(statusText))
 
-// writePage writes the page about ranks.
-func writePage(w http.ResponseWriter, m Machine) {
+// writeStatus writes tables about ranks, for browsers without JavaScript.
+func writeStatus(w http.ResponseWriter, m Machine) {
 	var text bytes.Buffer
-	if err := page.Execute(&text, m); err != nil {
+	if err := statusPage.Execute(&text, m); err != nil {
 		http.Error(w, err.Error(), http.StatusInternalServerError)
 		return
 	}

@@ -12,13 +12,13 @@ import (
 func get(t *testing.T, path string, s Snapshot) *httptest.ResponseRecorder {
 	t.Helper()
 	w := httptest.NewRecorder()
-	h := NewHandler(func() Snapshot { return s })
+	h := NewHandler(func(int) Snapshot { return s })
 	h.ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodGet, path, nil))
 	return w
 }
 
 func TestPageEscapesNames(t *testing.T) {
-	w := get(t, "/", example(2))
+	w := get(t, "/status", example(2))
 	text := w.Body.String()
 	if w.Code != 200 || strings.Contains(text, "<script") || !strings.Contains(text, "&lt;script") {
 		t.Errorf("status %d, page %q; want escaped markup", w.Code, text)
@@ -61,7 +61,7 @@ func TestFormats(t *testing.T) {
 }
 
 func TestSilentRankIsShown(t *testing.T) {
-	w := get(t, "/", Snapshot{Rank: 5, Error: "has not answered", Opened: time.Time{}})
+	w := get(t, "/status", Snapshot{Rank: 5, Error: "has not answered", Opened: time.Time{}})
 	if text := w.Body.String(); !strings.Contains(text, "has not answered") {
 		t.Errorf("the page %q does not show the error", text)
 	}

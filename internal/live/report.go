@@ -1,0 +1,159 @@
+package live
+
+import (
+	"bytes"
+	"cmp"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+
+	"symmem/internal/page"
+)
+
+// pageEvents is the number of events of each pool that the page shows.
+const pageEvents = 4096
+
+// writeShell writes the page, which fetches its data.
+func writeShell(w http.ResponseWriter) {
+	var text bytes.Buffer
+	if err := page.WriteShell(&text, "symmem", strings.TrimPrefix(dataPath, "/")); err != nil {
+		http.Error(w, err.Error(), http.StatusInternalServerError)
+		return
+	}
+	w.Header().Set("Content-Security-Policy", page.Policy()+"; frame-ancestors 'none'")
+	w.Header().Set("Content-Type", "text/html; charset=utf-8")
+	_, _ = w.Write(text.Bytes()) // fails if the client has disconnected
+}
+
+// writeData writes the data of the page, unless the client has them.
+func writeData(w http.ResponseWriter, r *http.Request, m Machine) {
+	var data bytes.Buffer
+	if err := newReport(&m).WriteData(&data); err != nil {
+		http.Error(w, err.Error(), http.StatusInternalServerError)
+		return
+	}
+	sum := sha256.Sum256(data.Bytes())
+	tag := `"` + hex.EncodeToString(sum[:16]) + `"`
+	w.Header().Set("ETag", tag)
+	if r.Header.Get("If-None-Match") == tag {
+		w.WriteHeader(http.StatusNotModified)
+		return
+	}
+	w.Header().Set("Content-Type", "application/octet-stream")
+	_, _ = w.Write(data.Bytes()) // fails if the client has disconnected
+}
+
+// reporter fills in the page about ranks.
+type reporter struct {
+	machine *Machine
+	page    *page.Page
+}
+
+// newReport returns the page about ranks.
+func newReport(m *Machine) *page.Page {
+	r := &reporter{m, &page.Page{
+		Title: fmt.Sprintf("symmem: %d ranks on %s", len(m.Ranks), m.Host), Live: true, Agree: true,
+		Notes: []string{
+			fmt.Sprintf("The page shows the latest %d events of each pool. It does not show blocks that "+
+				"are older, unless they have been freed since.", pageEvents),
+			"Calls are counted, with those in replays of graphs. Their times are on the page /status. " +
+				"Calls of graphs are not timed.",
+		},
+	}}
+	for i := range m.Ranks {
+		r.rank(i, &m.Ranks[i])
+	}
+	r.pools()
+	r.page.Verdict = r.verdict()
+	return r.page
+}
+
+// rank adds what a rank waits for, its faults and its calls.
+func (r *reporter) rank(index int, s *Snapshot) {
+	rank := page.Rank{
+		Rank: s.Rank, File: fmt.Sprintf("process %d", s.Process), Format: s.Backend + ": " + s.Device,
+		Notes: []string{},
+	}
+	if s.Error != "" {
+		rank.File, rank.Format, rank.Notes = "no answer", "", []string{s.Error}
+	}
+	for i := range s.Pools {
+		rank.Events += len(s.Pools[i].Recent)
+	}
+	r.page.Ranks = append(r.page.Ranks, rank)
+	for _, w := range s.Waits {
+		text := fmt.Sprintf("%s waits for %s", w.Doing, formatRanks(w.Ranks))
+		for _, other := range w.Ranks {
+			if doing := w.Activity[other]; doing != "" {
+				text += fmt.Sprintf("; rank %d: %s", other, doing)
+			}
+		}
+		r.page.Pending = append(r.page.Pending, page.Row{
+			Ranks: []int{index}, Group: w.Group, Text: text, Time: w.Since.UnixMicro(),
+		})
+	}
+	for i := range s.Groups {
+		r.group(index, &s.Groups[i])
+	}
+}
+
+// group adds the fault and the calls of a rank's group.
+func (r *reporter) group(rank int, g *Group) {
+	if g.Fault != "" {
+		r.page.Faults = append(r.page.Faults, page.Row{Ranks: []int{rank}, Group: g.ID, Text: g.Fault})
+	}
+	for i := range g.Calls {
+		c := &g.Calls[i]
+		row := r.path(g.ID, c.Operation, c.Path)
+		row.Calls[rank] += int64(c.Calls)
+		row.Bytes[rank] += int64(c.Bytes)
+	}
+	for path, n := range g.Paths {
+		r.path(g.ID, "all, with replays of graphs", path).Calls[rank] += int64(n)
+	}
+}
+
+// path returns the row of a group's operation and path.
+func (r *reporter) path(group, operation, path string) *page.Path {
+	for i := range r.page.Paths {
+		p := &r.page.Paths[i]
+		if p.Group == group && p.Operation == operation && p.Path == path {
+			return p
+		}
+	}
+	n := len(r.machine.Ranks)
+	r.page.Paths = append(r.page.Paths, page.Path{
+		Group: group, Operation: operation, Path: path, Calls: make([]int64, n), Bytes: make([]int64, n),
+	})
+	return &r.page.Paths[len(r.page.Paths)-1]
+}
+
+// verdict states in one sentence what the page shows.
+func (r *reporter) verdict() string {
+	silent := 0
+	for i := range r.machine.Ranks {
+		if r.machine.Ranks[i].Error != "" {
+			silent++
+		}
+	}
+	slices.SortStableFunc(r.page.Pending, func(a, b page.Row) int { return cmp.Compare(a.Time, b.Time) })
+	slices.SortStableFunc(r.page.Paths, func(a, b page.Path) int {
+		return cmp.Or(cmp.Compare(a.Group, b.Group), cmp.Compare(a.Operation, b.Operation),
+			cmp.Compare(a.Path, b.Path))
+	})
+	switch {
+	case len(r.page.Faults) > 0:
+		return "A group has failed: " + r.page.Faults[0].Text
+	case !r.page.Agree:
+		return "The ranks differ in the latest events of a pool."
+	case silent > 0:
+		return fmt.Sprintf("%d of %d ranks do not answer.", silent, len(r.machine.Ranks))
+	case len(r.page.Pending) > 0:
+		row := &r.page.Pending[0]
+		return fmt.Sprintf("Rank %d has waited longest: %s", r.page.Ranks[row.Ranks[0]].Rank, row.Text)
+	}
+	return "The ranks agree, and none waits for another."
+}

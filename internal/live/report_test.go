@@ -1,0 +1,153 @@
+package live
+
+import (
+	"encoding/binary"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"symmem/event"
+	"symmem/internal/page"
+)
+
+// machineOf returns ranks that share a pool with the given events.
+func machineOf(ranks ...Pool) *Machine {
+	m := &Machine{Host: "host"}
+	for i, p := range ranks {
+		p.Domain = "world"
+		m.Ranks = append(m.Ranks, Snapshot{Rank: i, Backend: "host", Pools: []Pool{p}})
+	}
+	return m
+}
+
+// history returns a segment and n blocks of 256 bytes, of which every second is freed at once.
+func history(n int) Pool {
+	p := Pool{Recent: []Placement{{int64(event.KindSegment), 0, 0, 0, 1 << 20, 1 << 20}}}
+	for i := range n {
+		at := Placement{int64(event.KindAlloc), 0, 0, int64(i) * 256, 256, 200}
+		p.Recent = append(p.Recent, at)
+		if i%2 == 1 {
+			at[0], at[5] = int64(event.KindFree), 0
+			p.Recent = append(p.Recent, at)
+		}
+	}
+	return p
+}
+
+func TestReportOfEqualRanks(t *testing.T) {
+	long, short := history(20), history(10)
+	late := Pool{First: 5, Recent: long.Recent[5:]}
+	report := newReport(machineOf(long, short, late))
+	s := report.Sequences[0]
+	if !report.Agree || !report.Compared || len(s.Differences) > 0 || s.Equal != 11 {
+		t.Errorf("agree %v, %d differences, %d equal requests; want none, and 11 from event 5 to 15",
+			report.Agree, len(s.Differences), s.Equal)
+	}
+	for rank, want := range []int{-4, -4, 0} {
+		if got := s.Tracks[rank].First; got != want {
+			t.Errorf("the track of rank %d begins at request %d; want %d", rank, got, want)
+		}
+	}
+}
+
+func TestReportNamesFirstDifference(t *testing.T) {
+	for kind, change := range map[string]func(*Placement){
+		"other size":   func(e *Placement) { e[5]++ },
+		"other stream": func(e *Placement) { e[1]++ },
+		"other place":  func(e *Placement) { e[3] += 512 },
+		"other call":   func(e *Placement) { e[0] = int64(event.KindFree) },
+	} {
+		odd := history(20)
+		change(&odd.Recent[8]) // an allocation
+		report := newReport(machineOf(history(20), odd, history(20)))
+		d := report.Sequences[0].Differences
+		if report.Agree || len(d) != 1 || d[0].Kind != kind || d[0].Request != 7 ||
+			fmt.Sprint(d[0].Blamed) != "[1]" {
+			t.Errorf("differences = %+v; want %q at request 7 on rank 1", d, kind)
+		}
+	}
+}
+
+func TestReportOfOlderBlocks(t *testing.T) {
+	p := history(4)
+	p.First, p.Recent = 40, p.Recent[3:] // without the segment and two allocations
+	free := Placement{int64(event.KindFree), 0, 0, 0, 256, 0}
+	p.Recent = append(p.Recent, free)
+	p.Registered = []Window{{Group: "world", Segment: 0, Bytes: 1 << 20}}
+	report := newReport(machineOf(p))
+	track := report.Sequences[0].Tracks[0]
+	if track.Len() != len(p.Recent)+2 || len(track.Segments) != 1 ||
+		track.Segments[0] != (page.Segment{Bytes: 1 << 20, Old: true}) {
+		t.Errorf("the track has %d events and segments %+v; want %d, two of them older blocks",
+			track.Len(), track.Segments, len(p.Recent)+2)
+	}
+	if w := report.Windows; len(w) != 1 || w[0].States[0] != page.Registered {
+		t.Errorf("windows = %+v; want one", w)
+	}
+}
+
+func TestReportOfWaits(t *testing.T) {
+	m := machineOf(history(3), history(3))
+	m.Ranks[0].Waits = []Wait{{
+		Group: "world", Doing: "AllReduce 3", Since: time.Unix(9, 0), Ranks: []int{1},
+		Activity: map[int]string{1: "in no call"},
+	}}
+	m.Ranks = append(m.Ranks, Snapshot{Rank: 2, Error: Ended})
+	report := newReport(m)
+	if p := report.Pending; len(p) != 1 || p[0].Time != 9_000_000 ||
+		p[0].Text != "AllReduce 3 waits for rank 1; rank 1: in no call" {
+		t.Errorf("pending = %+v; want the wait for rank 1", p)
+	}
+	if report.Verdict != "1 of 3 ranks do not answer." {
+		t.Errorf("verdict = %q", report.Verdict)
+	}
+}
+
+// TestDataAreNotSentTwice asks for the data of the page with the tag of an earlier answer.
+func TestDataAreNotSentTwice(t *testing.T) {
+	h := NewHandler(func(int) Snapshot { return example(1) })
+	ask := func(tag string) *httptest.ResponseRecorder {
+		w := httptest.NewRecorder()
+		r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, dataPath, nil)
+		r.Header.Set("If-None-Match", tag)
+		h.ServeHTTP(w, r)
+		return w
+	}
+	first := ask("")
+	text := first.Body.String()
+	if first.Code != http.StatusOK || !strings.HasPrefix(text, "SYMPAGE\x01") {
+		t.Fatalf("status %d, data %.20q; want data", first.Code, text)
+	}
+	var header page.Page
+	n := binary.LittleEndian.Uint32([]byte(text[8:]))
+	if err := json.Unmarshal([]byte(text[12:12+n]), &header); err != nil || !header.Live {
+		t.Errorf("header = %+v, %v; want a live page", header, err)
+	}
+	if again := ask(first.Header().Get("ETag")); again.Code != http.StatusNotModified ||
+		again.Body.Len() > 0 {
+		t.Errorf("status %d, %d bytes; want 304 and none", again.Code, again.Body.Len())
+	}
+}
+
+func TestPageAdmitsItsScriptAlone(t *testing.T) {
+	w := get(t, "/", example(1))
+	policy := w.Header().Get("Content-Security-Policy")
+	if w.Code != http.StatusOK || !strings.Contains(policy, "script-src 'sha256-") ||
+		!strings.Contains(policy, "frame-ancestors 'none'") || strings.Contains(policy, "unsafe") ||
+		!strings.Contains(w.Body.String(), `data-source="data.bin"`) {
+		t.Errorf("status %d, policy %q; want the page and a policy with the hash of its script", w.Code,
+			policy)
+	}
+}
+
+func TestNumberOfEventsIsBounded(t *testing.T) {
+	for _, events := range []string{"-1", "8193", "many", "1e3"} {
+		if w := get(t, jsonPath+"?events="+events, example(1)); w.Code != http.StatusBadRequest {
+			t.Errorf("status %d with %s events; want 400", w.Code, events)
+		}
+	}
+}
