@@ -7,10 +7,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"os"
 	"path/filepath"
 	"regexp"
 	"runtime"
+	"runtime/debug"
 	"slices"
 	"strconv"
 	"strings"
@@ -142,6 +144,7 @@ func numericExtension(base string) string {
 
 // Files reads all sources, several at a time, and returns their histories by format and rank.
 func Files(sources []Source, o Options) ([]*history.Rank, error) {
+	limitMemory()
 	var done atomic.Int64
 	total := int64(0)
 	for _, s := range sources {
@@ -168,6 +171,17 @@ func Files(sources []Source, o Options) ([]*history.Rank, error) {
 		return nil, err
 	}
 	return ranks, checkRanks(ranks)
+}
+
+// softLimit is the memory above which the garbage collector runs more often, in bytes.
+const softLimit = 5 << 29
+
+// limitMemory makes the garbage collector keep the process's memory below softLimit if it can,
+// because garbage of a large file would take as much memory again. GOMEMLIMIT has precedence.
+func limitMemory() {
+	if debug.SetMemoryLimit(-1) == math.MaxInt64 {
+		debug.SetMemoryLimit(softLimit)
+	}
 }
 
 // checkRanks sorts histories, and returns an error if two are of the same rank.

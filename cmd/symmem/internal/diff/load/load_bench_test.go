@@ -1,6 +1,7 @@
 package load_test
 
 import (
+	"cmp"
 	"flag"
 	"fmt"
 	"math/rand/v2"
@@ -23,6 +24,7 @@ import (
 var (
 	benchRanks  = flag.Int("ranks", 4, "ranks in BenchmarkDiff")
 	benchEvents = flag.Int("events", 10_000, "events of each rank in BenchmarkDiff")
+	benchFolder = flag.String("folder", "", "folder in which BenchmarkDiff leaves its files")
 )
 
 // BenchmarkDiff measures the comparison of large files, of which the last has one request more. It
@@ -37,7 +39,7 @@ func BenchmarkDiff(b *testing.B) {
 		"traces": writeTrace, "snapshots": writeSnapshot,
 	} {
 		b.Run(name, func(b *testing.B) {
-			folder := b.TempDir()
+			folder := cmp.Or(*benchFolder, b.TempDir())
 			rng := rand.New(rand.NewPCG(1, 2))
 			p := difftest.Random(rng, *benchEvents, pools, streams)
 			for rank := range *benchRanks {

@@ -28,6 +28,8 @@ func (r *Reader) Finish(d *plain.Document, top plain.Value, device int) error {
 	if err != nil {
 		return err
 	}
+	// The document is not used any more below. It takes more memory than the histories.
+	setting := unusualSetting(d, top)
 	var trace []raw
 	if device < len(r.devices) {
 		trace = r.devices[device]
@@ -41,7 +43,7 @@ func (r *Reader) Finish(d *plain.Document, top plain.Value, device int) error {
 	}
 	f := newForward(r.rank, b)
 	f.run(trace[begin:])
-	if setting := unusualSetting(d, top); setting != "" {
+	if setting != "" {
 		for _, s := range r.rank.Sequences {
 			s.NoReplay = setting
 		}
