@@ -20,10 +20,14 @@ const (
 	offsetTexts    = 40  // uint64: offset of the texts
 	offsetRoom     = 48  // uint64: bytes of the texts
 	offsetStart    = 56  // int64: UTC in nanoseconds since 1970
+	offsetHost     = 64  // name of the machine, 64 bytes, filled up with zeros
 	offsetNext     = 128 // uint64: records so far
 	offsetUsed     = 192 // uint64: bytes of texts so far
 	offsetLost     = 200 // uint64: texts for which there was no room
 )
+
+// maxHost bounds the name of the machine, in bytes. Linux admits no longer one.
+const maxHost = 64
 
 // lostText is the number of a text for which there was no room.
 const lostText = 1<<32 - 1

@@ -18,6 +18,8 @@ import (
 type Log struct {
 	// Rank and Size describe the rank, Process is its process id.
 	Rank, Size, Process int
+	// Host is the name of the machine, or empty if it is unknown or has been redacted.
+	Host string
 	// Start is when the trace began.
 	Start time.Time
 	// Records lists the events, oldest first.
@@ -141,6 +143,7 @@ func parseHeader(b []byte) (*header, error) {
 		log: Log{
 			Rank: int(get.Uint32(b[offsetRank:])), Size: int(get.Uint32(b[offsetSize:])),
 			Process: int(get.Uint32(b[offsetProcess:])), LostTexts: get.Uint64(b[offsetLost:]),
+			Host:  string(bytes.TrimRight(b[offsetHost:offsetHost+maxHost], "\x00")),
 			Start: time.Unix(0, int64(get.Uint64(b[offsetStart:]))).UTC(),
 		},
 	}

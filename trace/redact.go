@@ -9,8 +9,8 @@ import (
 	"symmem/event"
 )
 
-// Redact removes call sites, file paths and stacks from a trace, in place. Names of groups and
-// values remain, and texts without paths. Errors wrap ErrFormat; b is then partly redacted.
+// Redact removes the machine's name, call sites, file paths and stacks from a trace, in place. Names
+// of groups and values remain, and texts without paths. Errors wrap ErrFormat; b is then partly redacted.
 func Redact(b []byte) error {
 	if len(b) < headerBytes || !IsTrace(b) {
 		return fmt.Errorf("%w: it has no header", ErrFormat)
@@ -39,6 +39,7 @@ func Redact(b []byte) error {
 		text = withoutPaths(text)
 		room = append(binary.LittleEndian.AppendUint16(room, uint16(len(text))), text...)
 	}
+	clear(b[offsetHost : offsetHost+maxHost])
 	clear(b[end:])
 	copy(b[end:], room)
 	binary.LittleEndian.PutUint64(b[offsetUsed:], uint64(len(room)))

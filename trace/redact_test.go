@@ -46,8 +46,8 @@ func TestRedact(t *testing.T) {
 		t.Error("the redacted trace contains paths or stacks")
 	}
 	l, err := trace.Parse(b)
-	if err != nil || len(l.Records) != 5 {
-		t.Fatalf("Parse of the redacted trace = %+v, %v; want 5 events", l, err)
+	if err != nil || len(l.Records) != 5 || l.Host != "" {
+		t.Fatalf("Parse of the redacted trace = %+v, %v; want 5 events and no host", l, err)
 	}
 	events[2].Text, events[3].Text = `"? of 3/4"`, "panic at ? in ?: lost rank 1"
 	for i, want := range events {

@@ -141,6 +141,8 @@ func (w *Writer) writeHeader(o Options, records, texts uint64) {
 	put.PutUint64(w.bytes[offsetTexts:], headerBytes+records*recordBytes)
 	put.PutUint64(w.bytes[offsetRoom:], texts)
 	put.PutUint64(w.bytes[offsetStart:], uint64(w.start.UnixNano()))
+	host, _ := os.Hostname() // without one, the name is empty
+	copy(w.bytes[offsetHost:offsetHost+maxHost], host)
 	copy(w.bytes, magic)
 }
 

@@ -202,7 +202,11 @@ func TestPerfettoManifest(t *testing.T) {
 		t.Fatalf("manifest = %+v of %d files; want version 1 and 3 of 4 files", m, len(files))
 	}
 	references := 0
+	host, _ := os.Hostname()
 	for _, f := range m.Manifest.Files {
+		if f.Machine == nil || f.Machine.Name != host {
+			t.Errorf("%s has the machine %v; want %s", f.Path, f.Machine, host)
+		}
 		if files[f.Path] == nil {
 			t.Errorf("the manifest names %s, which the archive lacks", f.Path)
 		}

@@ -51,8 +51,12 @@ type (
 		Attributes map[string]any `json:"attributes"`
 	}
 	manifestFile struct {
-		Path   string          `json:"path"`
-		Clocks *manifestClocks `json:"clocks,omitempty"`
+		Path    string           `json:"path"`
+		Machine *manifestMachine `json:"machine,omitempty"`
+		Clocks  *manifestClocks  `json:"clocks,omitempty"`
+	}
+	manifestMachine struct {
+		Name string `json:"name"`
 	}
 	manifestClocks struct {
 		SyncTo   manifestSource `json:"sync_to"`
@@ -86,6 +90,9 @@ func newManifest(t *Traces, version string) manifest {
 	}}
 	for i, r := range t.ranks {
 		f := manifestFile{Path: perfettoName(r.rank)}
+		if r.host != "" {
+			f.Machine = &manifestMachine{r.host}
+		}
 		if i != first {
 			f.Clocks = &manifestClocks{
 				SyncTo:   manifestSource{perfettoName(t.ranks[first].rank)},
@@ -143,7 +150,7 @@ func writeChrome(w io.Writer, l *trace.Log) error {
 		time: timeline{l.Start},
 	}
 	_, _ = c.w.WriteString(`{"displayTimeUnit":"ns","traceEvents":[`)
-	c.name("process_name", 0, fmt.Sprintf("rank %d (process %d)", l.Rank, l.Process))
+	c.name("process_name", 0, processName(l))
 	c.name("thread_name", memoryThread, "memory, at the time of the event before")
 	for i := range l.Records {
 		c.record(&l.Records[i])
@@ -157,6 +164,14 @@ func writeChrome(w io.Writer, l *trace.Log) error {
 		return err
 	}
 	return c.err
+}
+
+// processName names a rank's process.
+func processName(l *trace.Log) string {
+	if l.Host == "" {
+		return fmt.Sprintf("rank %d (process %d)", l.Rank, l.Process)
+	}
+	return fmt.Sprintf("rank %d (process %d on %s)", l.Rank, l.Process, l.Host)
 }
 
 // write writes an event.

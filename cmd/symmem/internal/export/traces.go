@@ -28,7 +28,7 @@ type Traces struct {
 
 // rankTrace is the trace of a rank without its events.
 type rankTrace struct {
-	path          string
+	path, host    string
 	rank, process int
 	start         time.Time
 	missing       uint64
@@ -59,7 +59,7 @@ func Open(paths []string) (*Traces, error) {
 		if err != nil {
 			return nil, err
 		}
-		r := rankTrace{s.Path, l.Rank, l.Process, l.Start, l.Missing}
+		r := rankTrace{s.Path, l.Host, l.Rank, l.Process, l.Start, l.Missing}
 		at, duplicate := slices.BinarySearchFunc(t.ranks, r, func(a, b rankTrace) int {
 			return cmp.Compare(a.rank, b.rank)
 		})
