@@ -64,36 +64,39 @@ func BenchmarkCollectiveEvents(b *testing.B) {
 	}
 }
 
-// BenchmarkTrace measures what a trace adds to an allocation or a free, and to a collective. It
-// alternates batches with and without a trace, and reports the difference of the fastest batches
-// and of the medians, because other programs disturb most batches on a busy machine.
+// BenchmarkTrace measures what a trace adds to an allocation or a free, and to a collective.
 func BenchmarkTrace(b *testing.B) {
-	plain, traced := newTraceBench(b, ""), newTraceBench(b, b.TempDir())
-	for _, c := range []struct {
-		name   string
-		events float64 // for each call
-		call   func(*traceBench) error
-	}{
-		{"alloc", 2, (*traceBench).allocAndFree}, {"collective", 1, (*traceBench).allReduce},
-	} {
-		b.Run(c.name, func(b *testing.B) {
-			const calls = 512
-			var without, with []float64
-			for b.Loop() {
-				for range 8 {
-					without = append(without, timeCalls(b, calls, plain, c.call))
-					with = append(with, timeCalls(b, calls, traced, c.call))
-				}
-			}
-			slices.Sort(without)
-			slices.Sort(with)
-			middle := len(with) / 2
-			b.ReportMetric(with[0]-without[0], "ns-added-min")
-			b.ReportMetric((with[0]-without[0])/c.events, "ns-added-min/event")
-			b.ReportMetric((with[middle]-without[middle])/c.events, "ns-added-median/event")
-			b.ReportMetric(without[0], "ns-without-min")
-		})
+	plain := newTraceBench(b, symmem.Options{})
+	traced := newTraceBench(b, symmem.Options{Trace: b.TempDir()})
+	b.Run("alloc", func(b *testing.B) {
+		compareBatches(b, plain, traced, 2, (*traceBench).allocAndFree)
+	})
+	b.Run("collective", func(b *testing.B) {
+		compareBatches(b, plain, traced, 1, (*traceBench).allReduce)
+	})
+}
+
+// compareBatches alternates batches of a call on two ranks. Each call makes the given number of
+// events. It reports the difference of the fastest batches and of the medians, because other
+// programs disturb most batches on a busy machine.
+func compareBatches(
+	b *testing.B, before, after *traceBench, events float64, call func(*traceBench) error,
+) {
+	const calls = 512
+	var without, with []float64
+	for b.Loop() {
+		for range 8 {
+			without = append(without, timeCalls(b, calls, before, call))
+			with = append(with, timeCalls(b, calls, after, call))
+		}
 	}
+	slices.Sort(without)
+	slices.Sort(with)
+	middle := len(with) / 2
+	b.ReportMetric(with[0]-without[0], "ns-added-min")
+	b.ReportMetric((with[0]-without[0])/events, "ns-added-min/event")
+	b.ReportMetric((with[middle]-without[middle])/events, "ns-added-median/event")
+	b.ReportMetric(without[0], "ns-without-min")
 }
 
 // timeCalls returns the nanoseconds of one call.
@@ -109,7 +112,7 @@ func timeCalls(
 	return float64(time.Since(begin)) / float64(calls)
 }
 
-// traceBench is a rank on which BenchmarkTrace measures.
+// traceBench is a rank on which a benchmark measures.
 type traceBench struct {
 	ctx    context.Context
 	group  *symmem.Group
@@ -117,9 +120,9 @@ type traceBench struct {
 	memory symmem.Memory
 }
 
-func newTraceBench(b *testing.B, folder string) *traceBench {
+func newTraceBench(b *testing.B, o symmem.Options) *traceBench {
 	b.Helper()
-	rt := openAloneWith(b, symmem.Options{Trace: folder})
+	rt := openAloneWith(b, o)
 	p, err := rt.NewPool(symmem.PoolOptions{Domain: rt.World()})
 	if err != nil {
 		b.Fatal(err)

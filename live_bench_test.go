@@ -1,7 +1,6 @@
 package symmem_test
 
 import (
-	"fmt"
 	"os"
 	"testing"
 
@@ -9,7 +8,7 @@ import (
 )
 
 // BenchmarkLive measures what a live view adds to a collective of 64 bytes, of which one in 128 is
-// timed, and to one of 1 MiB, all of which are timed.
+// timed. It alternates batches with and without a live view, as BenchmarkTrace does.
 func BenchmarkLive(b *testing.B) {
 	folder, err := os.MkdirTemp("/tmp", "live") // short, as useLiveFolder
 	if err != nil {
@@ -17,15 +16,7 @@ func BenchmarkLive(b *testing.B) {
 	}
 	defer os.RemoveAll(folder)
 	b.Setenv("TMPDIR", folder)
-	for _, bytes := range []int64{64, 1 << 20} {
-		for name, address := range map[string]string{"without": "", "with": "unix"} {
-			b.Run(fmt.Sprintf("%d/%s", bytes, name), func(b *testing.B) {
-				sum := sumAlone(b, openAloneWith(b, symmem.Options{HTTP: address}), bytes)
-				b.ReportAllocs()
-				for b.Loop() {
-					sum()
-				}
-			})
-		}
-	}
+	plain := newTraceBench(b, symmem.Options{})
+	live := newTraceBench(b, symmem.Options{HTTP: "unix"})
+	compareBatches(b, plain, live, 1, (*traceBench).allReduce)
 }
