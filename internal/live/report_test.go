@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"encoding/json"
 	"fmt"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -150,4 +151,23 @@ func TestNumberOfEventsIsBounded(t *testing.T) {
 			t.Errorf("status %d with %s events; want 400", w.Code, events)
 		}
 	}
+}
+
+// FuzzReport makes the page from what other ranks may answer.
+func FuzzReport(f *testing.F) {
+	seed, err := json.Marshal(machineOf(history(4), Pool{First: 1 << 63, Recent: []Placement{{}}}))
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(seed)
+	f.Add([]byte(`{"ranks":[{"pools":[{"recent":[[2,-1,-9,9223372036854775807,-1]]}]},{}]}`))
+	f.Fuzz(func(t *testing.T, text []byte) {
+		var m Machine
+		if json.Unmarshal(text, &m) != nil {
+			return
+		}
+		if err := newReport(&m).WriteData(io.Discard); err != nil {
+			t.Errorf("WriteData = %v; want no error", err)
+		}
+	})
 }
