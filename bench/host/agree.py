@@ -1,12 +1,12 @@
-"""How long two ranks take to agree on one number, compared with what programs use today.
+"""Time of two ranks to agree on a number, compared with what programs use today.
 
 Usage: PYTHONPATH=python/src agree.py [SECONDS [RANKS]]
 
-All ways run in turns, in batches, in the same processes: `symmem.agree` and `symmem.step`, an
-all-reduce of one int64 over gloo, and a key of every rank in PyTorch's TCPStore; and, as the limit,
-a call into the library that does nothing. It prints microseconds of a call, the median of the
-batches and the lowest tenth, and ends with 1 if half of the batches of `symmem.agree` take more
-than 3 us. It needs PyTorch, no GPU, and two processors.
+Runs these in turns, in batches, in the same processes: `symmem.agree` and `symmem.step`; an
+all-reduce of one int64 over gloo; a key of every rank in PyTorch's TCPStore; and, as the limit, a
+call into the library that does nothing. It prints the microseconds of a call: the median of the
+batches and the 10th percentile. The exit code is 1 if half of the batches of `symmem.agree` take
+more than 3 us. It needs PyTorch and two processors, but no GPU.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ import torch.multiprocessing as mp
 
 import symmem
 
-# The bar of symmem.agree, in microseconds.
+# The limit for symmem.agree, in microseconds.
 BAR = 3.0
-# How many calls a batch has, of what takes long.
+# The number of calls in a batch of a slow way.
 BATCHES = {"gloo all_reduce": 20, "TCPStore": 20}
 BATCH = 500  # of all others
 
 
 def one_step() -> None:
-    """Enter a step and leave it."""
+    """Enter and leave a step."""
     with symmem.step("decode", batch=8):
         pass
 
 
 def stored(store: dist.Store, rank: int, ranks: int) -> Callable[[], None]:
-    """Return a function that shows all ranks a number, and reads those of the others."""
+    """Return a function that publishes a number to all ranks and reads theirs."""
     turn = 0
 
     def run() -> None:
@@ -52,7 +52,7 @@ def stored(store: dist.Store, rank: int, ranks: int) -> Callable[[], None]:
 
 
 def rank_main(rank: int, ranks: int, port: int, directory: str, seconds: float) -> None:
-    """Measure, as one rank."""
+    """Measure on one rank."""
     processors = sorted(os.sched_getaffinity(0))
     # Neighbours may be two threads of one core.
     os.sched_setaffinity(0, {processors[rank * len(processors) // ranks]})
@@ -95,7 +95,7 @@ def rank_main(rank: int, ranks: int, port: int, directory: str, seconds: float) 
 
 
 def report(times: dict[str, list[float]]) -> None:
-    """Print a table, and end with 1 if the bar is not met."""
+    """Print a table; exit with 1 if the limit is exceeded."""
     median = {name: sorted(of)[len(of) // 2] for name, of in times.items()}
     print("| | median, us | lowest tenth, us | over symmem.agree |")
     print("|---|---|---|---|")

@@ -35,7 +35,7 @@ def measure(call: Callable[[], object], nbytes: int) -> float:
 
 
 def rank(backend: str) -> None:
-    """Time the operations on this rank, and print the times."""
+    """Time the operations on this rank and print the times."""
     import torch
     import torch.distributed as dist
 

@@ -15,13 +15,13 @@ import torch.multiprocessing as mp
 
 
 def elements(size, ranks, shared):
-    """Rounds a size in bytes up to whole floats for each rank."""
+    """Round a size in bytes up to whole floats for each rank."""
     unit = 4 * (ranks if shared else 1)
     return max(1, -(-size // unit)) * unit // 4
 
 
 def operation(name, n, rank, ranks):
-    """Returns a function that does the operation once, and one that checks its result."""
+    """Return a function that runs the operation once, and one that checks its result."""
     send = torch.full((n,), float(rank + 1))
     if name == "all_reduce":
         total = float(ranks * (ranks + 1) // 2)
@@ -38,7 +38,7 @@ def operation(name, n, rank, ranks):
 
 
 def batch(run, iters):
-    """Returns the seconds that the slowest rank took for so many calls."""
+    """Return the seconds of the slowest rank for a number of calls."""
     dist.barrier()
     begin = time.perf_counter()
     for _ in range(iters):
@@ -49,7 +49,7 @@ def batch(run, iters):
 
 
 def measure(run, batches, seconds):
-    """Returns the sorted seconds of a call, a batch each."""
+    """Return the sorted seconds of a call, one for each batch."""
     iters = 1
     while (took := batch(run, iters)) < seconds / 2 and iters < 1 << 20:
         iters *= 2

@@ -1,7 +1,7 @@
-"""A communicator that torch has aborted, and a stream that is destroyed, are not touched.
+"""Test that symmem does not touch aborted communicators and destroyed streams.
 
-The argument is what comes after the abort: detach, trim, scope, finalize or force. One rank is
-enough. A program for each, since a touch ends the process.
+The argument is what follows the abort: detach, trim, scope, finalize or force. One rank is enough.
+Each case needs a new process, because a touch ends the process.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import symmem
 
 
 def destroyed_stream() -> None:
-    """Work on a stream of another library, which destroys it."""
+    """Queue work on a stream of another library, which then destroys the stream."""
     cuda = ctypes.CDLL("libcuda.so.1")
     handle = ctypes.c_void_p()
     assert cuda.cuStreamCreate(ctypes.byref(handle), 1) == 0
@@ -34,7 +34,7 @@ def destroyed_stream() -> None:
 
 
 def main(what: str) -> None:
-    """Attach, abort, and go on."""
+    """Attach, abort, and make the calls of one case."""
     world = common.start()
     symmem.attach()
     with symmem.use(world):

@@ -1,4 +1,4 @@
-"""Unchanged calls of torch.distributed run symmetric kernels of NCCL, after attach."""
+"""Unchanged calls of torch.distributed run NCCL's symmetric kernels after attach."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import symmem
 
 
 def kernels(tensor: torch.Tensor, group: dist.ProcessGroup | None = None) -> list[str]:
-    """Name what an all-reduce of torch.distributed runs on."""
+    """Return the names of the kernels that an all-reduce of torch.distributed runs."""
     return common.kernels(lambda: dist.all_reduce(tensor, group=group))
 
 
@@ -33,7 +33,7 @@ def world() -> None:
 
 
 def later() -> None:
-    """Memory that comes later is registered at the end of its scope."""
+    """Check that later memory is registered at the end of its scope."""
     group = symmem.attach()
     with symmem.use(group):
         x = torch.full((128 * MIB,), RANK + 1.0, device=DEVICE)
@@ -56,7 +56,7 @@ def several() -> None:
 
 
 def destroyed() -> None:
-    """A process group is destroyed without detach: later scopes go on."""
+    """Check that scopes work after a process group is destroyed without detach."""
     third = dist.new_group(list(range(SIZE)), backend="nccl")
     group = symmem.attach(third)
     dist.destroy_process_group(third)

@@ -1,8 +1,8 @@
-"""The backend of torch.distributed on GPUs, next to NCCL's.
+"""The backend of torch.distributed on GPUs, compared with NCCL's.
 
     backend.py values|mixed|models|faults|times
 
-Every part is a program of its own. It prints PASS or FAIL with each check, from rank 0.
+Each argument runs in its own process. Rank 0 prints PASS or FAIL with each check.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ TYPES = torch.bfloat16, torch.float16, torch.float32, torch.float64, torch.int32
 
 
 def same(a: Tensor, b: Tensor) -> bool:
-    """Compare two results to the bit."""
+    """Compare two results bit by bit."""
     return a.shape == b.shape and bool(torch.equal(a, b))
 
 
@@ -69,7 +69,7 @@ def values() -> None:
 
 
 def typed(dtype: torch.dtype, ours: Group, theirs: Group) -> None:
-    """Compare reductions of a type."""
+    """Compare reductions of one data type."""
     good = []
     for op in (dist.ReduceOp.SUM, dist.ReduceOp.MAX, dist.ReduceOp.AVG):
         if op == dist.ReduceOp.AVG and not dtype.is_floating_point:
@@ -82,7 +82,7 @@ def typed(dtype: torch.dtype, ours: Group, theirs: Group) -> None:
 
 
 def captured(run: Callable[[Group, int], Tensor], group: Group) -> None:
-    """Replay an operation that was captured twice over, and compare with an eager call."""
+    """Replay an operation that was captured twice, and compare with an eager call."""
     want = run(group, 5000)
     settle()
     graph = torch.cuda.CUDAGraph()
@@ -99,7 +99,7 @@ def captured(run: Callable[[Group, int], Tensor], group: Group) -> None:
 
 
 def opened(store: Any, backend: str, **options: Any) -> None:
-    """Open the default process group in a part of the store."""
+    """Open the default process group under a prefix of the store."""
     dist.init_process_group(
         backend,
         store=dist.PrefixStore(backend, store),
@@ -118,14 +118,14 @@ def new_store() -> Any:
 
 
 def check(name: str, good: bool, figures: object = "") -> None:
-    """Print a verdict of this rank alone."""
+    """Print the verdict of this rank alone."""
     common.failed = common.failed or not good
     if RANK == 0 or not good:
         print("PASS" if good else f"FAIL (rank {RANK})", name, figures, flush=True)
 
 
 def trial(name: str, run: Callable[[], None]) -> None:
-    """Run a step; an exception is printed with its traceback."""
+    """Run a step; print the traceback of an exception."""
     import traceback
 
     try:
@@ -136,7 +136,7 @@ def trial(name: str, run: Callable[[], None]) -> None:
 
 
 def mixed() -> None:
-    """Open default groups that have symmem for CPUs, for GPUs, and for both."""
+    """Open default groups with symmem for CPUs, for GPUs, and for both."""
     store = new_store()
     for backend in (
         "cpu:symmem,cuda:symmem",
@@ -209,7 +209,7 @@ def network() -> nn.Sequential:
 
 
 def train(parallel: nn.Module, seed: int = RANK) -> list[float]:
-    """Train for some steps, and return the losses."""
+    """Train for some steps and return the losses."""
     optimizer = torch.optim.SGD(parallel.parameters(), 0.1, momentum=0.9)
     losses = []
     for step in range(6):
@@ -223,7 +223,7 @@ def train(parallel: nn.Module, seed: int = RANK) -> list[float]:
 
 
 def ddp() -> list[float]:
-    """Train with DistributedDataParallel, in several buckets."""
+    """Train with DistributedDataParallel in several buckets."""
     return train(nn.parallel.DistributedDataParallel(network(), [DEVICE.index], bucket_cap_mb=1))
 
 
@@ -281,7 +281,7 @@ def models() -> None:
 
 
 def faults() -> None:
-    """Have a rank come late, abort a group, and use the GPU after each."""
+    """Test a late rank and an aborted group, and use the GPU after each."""
     common.distributed()
     for name, seconds, run in (("late rank", 3, late), ("abort", 25, aborted)):
         group = dist.new_group(EVERY, backend="symmem", timeout=timedelta(seconds=seconds))
@@ -299,7 +299,7 @@ def faults() -> None:
 
 
 def late(group: Group) -> None:
-    """Have the last rank miss a collective, beyond the timeout of 3 s."""
+    """Have the last rank miss a collective for longer than the timeout of 3 s."""
     begin = time.monotonic()
     if RANK == SIZE - 1:
         time.sleep(5)
@@ -337,7 +337,7 @@ def aborted(group: Group) -> None:
 
 
 def host_time(call: Callable[[], object]) -> float:
-    """Return the least of 7 means of 300 calls that are not waited for, in us of this process."""
+    """Return the host's time of a call in us: the least of 7 means of 300 calls without a wait."""
     found = []
     for _ in range(7):
         begin = time.perf_counter()
@@ -349,7 +349,7 @@ def host_time(call: Callable[[], object]) -> float:
 
 
 def overhead(ours: Group, theirs: Group) -> None:
-    """Compare the time of a call at 1 KiB with PyTorch's and symmem's own."""
+    """Compare the time of a call of 1 KiB with PyTorch's own and symmem's own."""
     import torch.testing._internal.distributed.fake_pg
 
     x = torch.zeros(256, device=DEVICE)
@@ -376,7 +376,7 @@ TIMED = (all_reduce, all_gather_into, reduce_scatter, all_to_all, broadcast)
 
 
 def times() -> None:
-    """Compare times with NCCL's: of a call at 1 KiB, and of operations in graphs and eager."""
+    """Compare times with NCCL's: of a call of 1 KiB, and of operations in graphs and eager."""
     common.distributed()
     theirs = dist.new_group(EVERY, backend="nccl")
     symmem.init(backend="nccl", timeout=30)

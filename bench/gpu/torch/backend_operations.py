@@ -1,4 +1,4 @@
-"""Operations of torch.distributed on GPUs, which run with any process group and return a result."""
+"""Operations of torch.distributed on GPUs. They run with any process group and return a result."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Tensor = torch.Tensor
 
 
 def numbers(*shape: int, rank: int = RANK, dtype: torch.dtype = torch.float32) -> Tensor:
-    """Make small numbers that differ between ranks and elements, whose sums are exact."""
+    """Make small numbers that differ between ranks and elements and have exact sums."""
     count = torch.Size(shape).numel()
     return (torch.arange(count, device=DEVICE) % 13 + rank).to(dtype).view(shape)
 
@@ -53,7 +53,7 @@ def premultiplied(group: Group, n: int) -> Tensor:
 
 
 def coalesced(group: Group, n: int) -> Tensor:
-    """Sum several tensors, and gather several in a coalescing manager."""
+    """Sum several tensors and gather several in a coalescing manager."""
     xs = [numbers(n), numbers(n + 3)]
     dist.all_reduce_coalesced(xs, group=group)
     outputs = [out(SIZE * n), out(SIZE * 2 * n)]
@@ -64,7 +64,7 @@ def coalesced(group: Group, n: int) -> Tensor:
 
 
 def reduce_to_root(group: Group, n: int) -> Tensor:
-    """Sum on one rank; the others' results are undefined."""
+    """Sum on one rank; the results of the others are undefined."""
     x = numbers(n)
     dist.reduce(x, SIZE - 1, group=group)
     return x if RANK == SIZE - 1 else x * 0
@@ -99,14 +99,14 @@ def all_gather_into(group: Group, n: int) -> Tensor:
 
 
 def reduce_scatter(group: Group, n: int) -> Tensor:
-    """Sum, and keep a part."""
+    """Sum and keep a part."""
     output = out(n)
     dist.reduce_scatter_tensor(output, numbers(SIZE * n), group=group)
     return output
 
 
 def reduce_scatter_uneven(group: Group, n: int) -> Tensor:
-    """Sum a list of different sizes, and keep a tensor."""
+    """Sum a list of tensors of different sizes and keep one."""
     output = out(n + RANK)
     dist.reduce_scatter(output, [numbers(n + rank) for rank in EVERY], group=group)
     return output
@@ -135,7 +135,7 @@ def all_to_all_lists(group: Group, n: int) -> Tensor:
 
 
 def gather_and_scatter(group: Group, n: int) -> Tensor:
-    """Gather on rank 0, and send back what was gathered."""
+    """Gather on rank 0 and scatter the result."""
     parts = [out(n) for _ in EVERY] if RANK == 0 else None
     dist.gather(numbers(n), parts, 0, group=group)
     output = out(n)
@@ -144,7 +144,7 @@ def gather_and_scatter(group: Group, n: int) -> Tensor:
 
 
 def messages(group: Group, n: int) -> Tensor:
-    """Send around the ring, in a batch and one after the other."""
+    """Send around the ring, in a batch and one by one."""
     right, left = (RANK + 1) % SIZE, (RANK - 1) % SIZE
     got, again = out(n), out(n)
     batch = [
@@ -163,7 +163,7 @@ def messages(group: Group, n: int) -> Tensor:
 
 
 def asynchronous(group: Group, n: int) -> Tensor:
-    """Start several operations, and wait for them in another order."""
+    """Start several operations and wait for them in another order."""
     xs = [numbers(n) + i for i in range(4)]
     works = [dist.all_reduce(x, group=group, async_op=True) for x in xs]
     for work in reversed(works):

@@ -1,4 +1,4 @@
-"""All-reduces on symmetric tensors while each rank also makes tensors of its own.
+"""All-reduces on symmetric tensors while each rank also makes other tensors.
 
 churn.py stock    PyTorch's own symmetric pool: wrong sums, and no error
 churn.py symmem   the same histories, then 20 longer ones, on symmem: none may be wrong
@@ -24,7 +24,7 @@ import symmem
 def churn(
     seed: int, steps: int, scope: Callable[[], Any], reduce: Callable[[Any], Any]
 ) -> list[int]:
-    """Run one history; return how many sums were made, and how many were wrong."""
+    """Run a history; return the numbers of sums and of wrong sums."""
     noise, live, made, wrong = Noise(seed), [], 0, 0
     for drop, size in history(seed, steps):
         noise.step()
@@ -42,13 +42,13 @@ def churn(
 
 
 def total(found: list[list[int]]) -> tuple[int, int]:
-    """Sum up over histories; a sum is wrong if it is on any rank."""
+    """Add the numbers of several histories; a sum is wrong if it is wrong on any rank."""
     made = sum(f[0] for f in found)
     return made, max(gather(sum(f[1] for f in found)))
 
 
 def stock() -> None:
-    """Run four histories of 100 on PyTorch's own pool, each with a process group of its own."""
+    """Run four histories of 100 on PyTorch's own pool, each with a new process group."""
     found = []
     for seed in range(4):
         group = dist.new_group(backend="nccl")
@@ -59,12 +59,12 @@ def stock() -> None:
         scope = lambda p=pool: torch.cuda.use_mem_pool(p)  # noqa: E731
         found.append(churn(seed, 100, scope, lambda t, g=group: dist.all_reduce(t, group=g)))
     made, wrong = total(found)
-    # Without a wrong sum the machine has only been lucky, so this is not a verdict.
+    # No wrong sum only means that the machine was lucky, so this is not a verdict.
     say(f"INFO stock churn: {wrong} wrong of {made}")
 
 
 def ours() -> None:
-    """Run the same histories on symmem, over windows wherever there are any."""
+    """Run the same histories on symmem, over windows where possible."""
     world = common.start(path="window")
     scope = lambda: symmem.use(world)  # noqa: E731
     found = [churn(seed, 100, scope, symmem.all_reduce) for seed in range(4)]
@@ -81,7 +81,7 @@ def ours() -> None:
 
 
 def unchanged() -> None:
-    """Run the histories with torch.distributed's own calls, after attach."""
+    """Run the histories with torch.distributed's own calls after attach."""
     if not common.attachable():
         say("SKIP, not supported here: attach needs NCCL 2.30.7 or newer")
         return
@@ -96,7 +96,7 @@ def unchanged() -> None:
 
 
 def diverge(after: int = 40) -> None:
-    """Run a history in which the last rank makes a tensor more after so many steps."""
+    """Run a history in which the last rank makes an additional tensor after some steps."""
     world = common.start(path="window", check="every", callsites=True)
     made, wrong = 0, 0
     extra: list[torch.Tensor] = []

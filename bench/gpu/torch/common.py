@@ -1,4 +1,4 @@
-"""What the programs of this folder have in common: opening, verdicts, timing."""
+"""What the programs of this folder share: opening, verdicts and timing."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ import torch.distributed as dist
 import symmem
 
 RANK, SIZE = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-# Where NCCL_MULTI_RANK_GPU_ENABLE is 1 ranks may share a GPU.
+# If NCCL_MULTI_RANK_GPU_ENABLE is 1, ranks may share a GPU.
 GPUS = torch.cuda.device_count()
 DEVICE = torch.device("cuda", int(os.environ["LOCAL_RANK"]) % GPUS)
 SUM = SIZE * (SIZE + 1) / 2
@@ -40,7 +40,7 @@ def start(**options: Any) -> symmem.Group:
 
 
 def distributed() -> None:
-    """Open PyTorch's NCCL process group, and one of gloo for verdicts."""
+    """Open PyTorch's NCCL process group and one of gloo for verdicts."""
     global _control
     torch.cuda.set_device(DEVICE)
     wait = timedelta(seconds=30)
@@ -49,24 +49,23 @@ def distributed() -> None:
 
 
 def needs_gpus(what: str) -> None:
-    """End a program of times, which mean nothing where ranks share GPUs."""
+    """End a program that measures times if ranks share GPUs."""
     if int(os.environ["LOCAL_WORLD_SIZE"]) > GPUS:
         say(f"SKIP, not supported here: {what} need a GPU for each of {SIZE} ranks, not {GPUS}")
         sys.exit(0)
 
 
 def nccl_version() -> tuple[int, int, int]:
-    """Ask the NCCL that is loaded. PyTorch's own function says what PyTorch was built with."""
+    """Return the version of the loaded NCCL, not of the one that PyTorch was built with."""
     version = ctypes.c_int()
     ctypes.CDLL("libnccl.so.2").ncclGetVersion(ctypes.byref(version))
     return version.value // 10000, version.value // 100 % 100, version.value % 100
 
 
 def attachable() -> bool:
-    """Report whether NCCL's kernels over windows wait for what is ahead of them.
+    """Report whether NCCL's kernels over windows wait for earlier work of the stream.
 
-    Where they do not, symmem refuses to attach, unless it is told to
-    (docs/reference/nccl-defects.md).
+    If they do not, symmem refuses to attach by default (docs/reference/nccl-defects.md).
     """
     if os.environ.get("SYMMEM_ATTACH_EARLY_START") == "1":
         return True
@@ -93,7 +92,7 @@ def record(name: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) 
 
 
 def gather(value: Any) -> list[Any]:
-    """Exchange a value between all ranks, through the store of torch.distributed."""
+    """Exchange a value between all ranks through the store of torch.distributed."""
     global _rounds
     _rounds += 1
     store = dist.distributed_c10d._get_default_store()
@@ -108,11 +107,11 @@ PROCESSORS = 8
 
 
 def alone(measure: Callable[[], Sequence[float]]) -> Sequence[float]:
-    """Measure times on one rank after the other, on several processors, and keep the least.
+    """Measure times on one rank after the other and on several processors; return the least.
 
-    A processor of a virtual machine is one of two threads of a core, and the other thread may be
-    anybody's: then it is half as fast. All times that are kept are of one processor. Ranks whose
-    turn it is not sleep.
+    A processor of a virtual machine is one of two threads of a core and runs at half the speed
+    while the other is busy. All returned times are of one processor. The other ranks sleep
+    meanwhile.
     """
     mine: Sequence[float] = ()
     for rank in range(SIZE):
@@ -123,7 +122,7 @@ def alone(measure: Callable[[], Sequence[float]]) -> Sequence[float]:
 
 
 def on_processors(measure: Callable[[], Sequence[float]]) -> list[Sequence[float]]:
-    """Measure on some of the processors that this rank may use."""
+    """Measure on some of this rank's processors."""
     allowed, found = os.sched_getaffinity(0), []
     try:
         for processor in random.sample(sorted(allowed), min(PROCESSORS, len(allowed))):
@@ -135,7 +134,7 @@ def on_processors(measure: Callable[[], Sequence[float]]) -> list[Sequence[float
 
 
 def verdict(name: str, ok: bool, figures: object = "") -> bool:
-    """Print PASS or FAIL and rank 0's figures; a part passes if it does on all ranks."""
+    """Print PASS or FAIL and rank 0's figures; a part passes if it passes on all ranks."""
     global failed
     found = gather([bool(ok), str(figures)])
     wrong = [rank for rank, (passed, _) in enumerate(found) if not passed]
@@ -148,9 +147,9 @@ def verdict(name: str, ok: bool, figures: object = "") -> bool:
 
 
 def attempt(name: str, part: Callable[[], None]) -> None:
-    """Run a part; an exception is its failure, and what comes after it still runs.
+    """Run a part; an exception is a failure, and the next parts still run.
 
-    Exchanges are numbered from part to part, so that ranks meet again after one that failed alone.
+    Exchanges have a number for each part, so ranks meet again after one has failed alone.
     """
     global failed, _parts, _rounds
     _parts += 1
@@ -167,7 +166,7 @@ def attempt(name: str, part: Callable[[], None]) -> None:
 def leave() -> None:
     """End the program with the exit code of its verdicts.
 
-    The process ends without Python's tidying up, which is the matter of endings.py.
+    The process ends without Python's cleanup, which endings.py tests.
     """
     torch.cuda.synchronize()
     LOG.unlink(missing_ok=True)
@@ -175,14 +174,14 @@ def leave() -> None:
     if RANK:
         store.set(f"left/{RANK}", "yes")
     else:
-        # Rank 0 serves the store, so it is the last one to leave.
+        # Rank 0 serves the store, so it leaves last.
         store.wait([f"left/{r}" for r in range(1, SIZE)], timedelta(seconds=30))
     sys.stdout.flush()
     os._exit(1 if failed else 0)
 
 
 def settle() -> None:
-    """Let all ranks come to the same point with idle devices."""
+    """Wait until all ranks have reached this point and their devices are idle."""
     torch.cuda.synchronize()
     dist.barrier(group=_control)
 
@@ -191,7 +190,7 @@ _stream: torch.cuda.Stream | None = None
 
 
 def capture_stream() -> torch.cuda.Stream:
-    """Find the stream that captures use, so that memory can be reserved on it."""
+    """Return the stream that captures use, to reserve memory on it."""
     global _stream
     if _stream is None:
         _stream = torch.cuda.Stream()
@@ -199,7 +198,7 @@ def capture_stream() -> torch.cuda.Stream:
 
 
 def capture(work: Callable[[], Any], times: int = 1) -> torch.cuda.CUDAGraph:
-    """Capture work that has run before."""
+    """Capture work that has already run once."""
     settle()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph, stream=capture_stream(), capture_error_mode="thread_local"):
@@ -210,7 +209,7 @@ def capture(work: Callable[[], Any], times: int = 1) -> torch.cuda.CUDAGraph:
 
 
 def replayed(graph: torch.cuda.CUDAGraph, rounds: int = 30, replays: int = 1) -> float:
-    """Time some replays in a row, in microseconds: the median."""
+    """Return the median time of several replays in a row, in microseconds."""
     found = []
     for _ in range(rounds):
         begin, end = (
@@ -229,7 +228,7 @@ def replayed(graph: torch.cuda.CUDAGraph, rounds: int = 30, replays: int = 1) ->
 def in_turns(
     graphs: dict[str, torch.cuda.CUDAGraph], turns: int = 5, replays: int = 1
 ) -> dict[str, float]:
-    """Time graphs in turns, so that all see the same machine: the least of the medians of each."""
+    """Time graphs in turns, so that noise affects all alike; return each least median."""
     found: dict[str, list[float]] = {name: [] for name in graphs}
     for _ in range(turns):
         for name, graph in graphs.items():
@@ -242,15 +241,15 @@ LOG = Path(tempfile.gettempdir()) / f"symmem-nccl-{os.getpid()}.log"
 
 
 def log_kernels() -> None:
-    """Have NCCL say which kernels it takes, on rank 0 of a communicator.
+    """Have NCCL log the kernels of a communicator's rank 0.
 
-    It reads this once: when its first communicator is made.
+    NCCL reads this setting when it creates its first communicator.
     """
     os.environ.update(NCCL_DEBUG="INFO", NCCL_DEBUG_SUBSYS="TUNING", NCCL_DEBUG_FILE=str(LOG))
 
 
 def kernels(reduce: Callable[[], object]) -> list[str]:
-    """Name what an all-reduce runs on: kernels by the profiler, and the lines of NCCL's log."""
+    """Return what an all-reduce runs: kernels from the profiler, and lines of NCCL's log."""
     torch.cuda.synchronize()
     before = len(logged())
     activities = [torch.profiler.ProfilerActivity.CUDA]
@@ -263,7 +262,7 @@ def kernels(reduce: Callable[[], object]) -> list[str]:
 
 
 def logged() -> list[str]:
-    """Read the all-reduces in NCCL's log."""
+    """Return the lines about all-reduces in NCCL's log."""
     if not LOG.exists():
         return []
     lines = (line.partition("NCCL INFO ")[2] for line in LOG.read_text().splitlines())
@@ -271,7 +270,7 @@ def logged() -> list[str]:
 
 
 def is_symmetric_kernel(names: list[str]) -> bool:
-    """Report whether NCCL's kernels for symmetric memory are among them."""
+    """Report whether NCCL's symmetric kernels are among the kernels."""
     return any("ncclSymk" in n or "[Symmetric]" in n for n in names)
 
 
@@ -279,7 +278,7 @@ SIZES = [n * MIB for n in (1, 2, 5, 12, 20, 24, 48)]
 
 
 def history(seed: int, steps: int) -> Iterator[tuple[int | None, int]]:
-    """Draw what a program does with symmetric tensors: which it drops, and the bytes it makes."""
+    """Draw a history of symmetric tensors: the index of one to drop, and the bytes of a new one."""
     draws = random.Random(seed)
     live = 0
     for _ in range(steps):
@@ -292,14 +291,14 @@ def history(seed: int, steps: int) -> Iterator[tuple[int | None, int]]:
 
 
 class Noise:
-    """What else a rank's program allocates: tensors of its own, as no other rank has them."""
+    """Other tensors of a rank, which differ between ranks."""
 
     def __init__(self, seed: int):
         self.draws = random.Random(100 * seed + RANK)
         self.live: list[torch.Tensor] = []
 
     def step(self) -> None:
-        """Make or drop something, sometimes."""
+        """Sometimes make or drop a tensor."""
         if self.draws.random() < 0.3:
             size = self.draws.randrange(1, 64) * MIB
             self.live.append(torch.empty(size, dtype=torch.uint8, device=DEVICE))

@@ -1,4 +1,4 @@
-"""What scopes, questions and windows cost, compared with PyTorch and NCCL."""
+"""Costs of scopes, queries and windows, compared with PyTorch and NCCL."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ GIB = 1 << 30
 
 
 def best(run: Callable[[], Any], calls: int = 2000, rounds: int = 15) -> float:
-    """Time a call in microseconds: the least of the means of several rounds."""
+    """Return the time of a call in microseconds: the least mean of several rounds."""
     run()
     found = []
     for _ in range(rounds):
@@ -35,7 +35,7 @@ def best(run: Callable[[], Any], calls: int = 2000, rounds: int = 15) -> float:
 
 
 def scopes() -> None:
-    """Compare a scope with nothing new with PyTorch's own begin and end of a pool."""
+    """Compare a scope without new memory with PyTorch's own begin and end of a pool."""
     world = symmem.world()
     with symmem.use(world):
         kept = torch.empty(MIB, device=DEVICE)
@@ -73,7 +73,7 @@ def scopes() -> None:
 
 
 def group_pointer() -> int:
-    """Find PyTorch's communicator, for SGLang's call."""
+    """Return PyTorch's communicator for SGLang's call."""
     backend = dist.group.WORLD._get_backend(DEVICE)
     return int(backend._comm_ptr()) if hasattr(backend, "_comm_ptr") else 0
 
@@ -116,7 +116,7 @@ def windows() -> None:
 
 
 def timed_ours() -> tuple[float, list[torch.Tensor]]:
-    """Make 4 GiB in tensors of 24 MiB on symmem."""
+    """Make 4 GiB of tensors of 24 MiB on symmem."""
     settle()
     begin = time.monotonic()
     tensors = []

@@ -1,4 +1,4 @@
-"""A tensor-parallel decode layer, batch 1 to 256: symmem's choice of paths against PyTorch's NCCL.
+"""A tensor-parallel decode layer, batch 1 to 256: symmem's choice of paths against NCCL.
 
 A layer is what follows attention or the MLP: a product whose result is a partial sum, and the
 all-reduce of it. Graphs are replayed in turns, so both see the same machine.
@@ -20,7 +20,7 @@ SLOWER = 0.02
 
 
 class Layer:
-    """The weights, and one batch of inputs."""
+    """The weights and one batch of inputs."""
 
     def __init__(self, batch: int, weights: list[torch.Tensor]):
         self.weights = weights
@@ -28,20 +28,20 @@ class Layer:
         self.x = torch.randn(shape, device=DEVICE, dtype=torch.bfloat16)
 
     def plain(self) -> torch.Tensor:
-        """Run the layers as a program without symmem does."""
+        """Run the layers without symmem."""
         for n in range(LAYERS):
             out = functional.linear(self.x, self.weights[n % 2])
             dist.all_reduce(out)
         return out
 
     def product(self) -> torch.Tensor:
-        """Run the products alone, which no all-reduce can make faster."""
+        """Run only the products, which no all-reduce can speed up."""
         for n in range(LAYERS):
             out = functional.linear(self.x, self.weights[n % 2])
         return out
 
     def ours(self) -> torch.Tensor:
-        """Run them with the products in symmetric memory."""
+        """Run the layers with the products in symmetric memory."""
         for n in range(LAYERS):
             with symmem.use():
                 out = functional.linear(self.x, self.weights[n % 2])
@@ -50,7 +50,7 @@ class Layer:
 
 
 def weights() -> list[torch.Tensor]:
-    """Make this rank's part of two weights."""
+    """Return this rank's part of two weights."""
     shape = (HIDDEN, HIDDEN // SIZE)
     return [torch.randn(shape, device=DEVICE, dtype=torch.bfloat16) * 0.01 for _ in range(2)]
 

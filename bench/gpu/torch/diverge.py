@@ -18,16 +18,16 @@ import symmem
 
 
 def odd(way: str) -> int:
-    """Count the bytes of the tensor that is another one on the last rank; 0 for none."""
+    """Return the bytes of the tensor that only the last rank makes; 0 for none."""
     last = RANK == SIZE - 1
     if way == "size":
         return (384 if last else 256) * MIB
-    # PyTorch keeps tensors of 1 MiB and less apart from those that are reduced.
+    # PyTorch keeps tensors of up to 1 MiB apart from the reduced ones.
     return (256 if way == "segment" else 3) * MIB if last else 0
 
 
 def run(way: str) -> None:
-    """Make tensors until the ranks differ."""
+    """Make tensors until the ranks detect the difference."""
     level = "registration" if way == "check" else "every"
     world = common.start(path="window", check=level, callsites=True)
     wrong = 0
@@ -38,7 +38,7 @@ def run(way: str) -> None:
     error, place = None, "diverge.py"
     try:
         if way == "size":
-            # The allocation is an event of its own, so the line is that of the scope around it.
+            # The allocation is an event, so the line is that of the surrounding scope.
             place += f":{sys._getframe().f_lineno + 1}"
         with symmem.use(world):
             if size := odd(way):

@@ -1,4 +1,4 @@
-"""How programs on GPUs end: no hang, no crash, clear words. The argument says which way."""
+"""How programs on GPUs end: no hang, no crash, a clear error. The argument chooses the way."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ LIVE: list[Any] = []
 
 
 def judge(ok: bool, *words: Any) -> None:
-    """Say how it went, and end this rank with a code that is a fault if it did not go well."""
+    """Print the verdict and end this rank, with an error code if it is FAIL."""
     say("PASS" if ok else "FAIL", *words)
     if not ok:
         sys.exit(1)
 
 
 def live() -> None:
-    """The interpreter ends by itself, with live tensors and work under way."""
+    """End the interpreter with live tensors and unfinished work."""
     with symmem.use(common.start()):
         LIVE.append(torch.ones(64 * MIB, device=DEVICE))
     for _ in range(20):
@@ -35,7 +35,7 @@ def live() -> None:
 
 
 def scope() -> None:
-    """One rank raises inside of a scope; the others are told that it is gone."""
+    """Raise an exception inside a scope on one rank; the others learn that it is gone."""
     world = common.start()
     say("EXPECT", *[1 if r == SIZE - 1 else 3 for r in range(SIZE)])
     try:
@@ -56,7 +56,7 @@ def scope() -> None:
 
 
 def group() -> None:
-    """The process group is destroyed first, then symmem is closed with live tensors."""
+    """Destroy the process group, then close symmem with live tensors."""
     with symmem.use(common.start()):
         x = torch.ones(MIB, device=DEVICE)
     if common.attachable():
@@ -72,7 +72,7 @@ def group() -> None:
 
 
 class Squares(torch.utils.data.Dataset[int]):
-    """Items that are made in forked workers, which try symmem."""
+    """Items made in forked workers, which try to use symmem."""
 
     def __len__(self) -> int:
         return 8
@@ -86,7 +86,7 @@ class Squares(torch.utils.data.Dataset[int]):
 
 
 def loader() -> None:
-    """A DataLoader forks workers while symmem is open."""
+    """Let a DataLoader fork workers while symmem is open."""
     with symmem.use(common.start()):
         x = torch.ones(MIB, device=DEVICE)
     data = torch.utils.data.DataLoader(
@@ -100,9 +100,9 @@ def loader() -> None:
 
 
 def interrupt() -> None:
-    """A SIGINT comes to the last rank between collectives; the others are told that it is gone.
+    """Send a SIGINT to the last rank between collectives; the others learn that it is gone.
 
-    What is raised instead ends the rank with a code that launch.py does not take for right.
+    Any other exception ends the rank with a code that launch.py does not expect.
     """
     with symmem.use(common.start()):
         x = torch.ones(MIB, device=DEVICE)

@@ -1,8 +1,8 @@
-"""The groups of an engine with symmem's plug-in and without: engines.py vllm|sglang.
+"""An engine's groups with and without symmem's plug-in: engines.py vllm|sglang.
 
-One group is made before the plug-in is loaded, another one after. Both run the same calls: eager,
-in a graph that the engine captures, and compiled. Results must be equal, and a call that symmem has
-taken over must not be slower than the engine's own in the same run.
+One group is made before the plug-in is loaded, another afterwards. Both run the same calls: eager,
+in a graph that the engine captures, and compiled. Results must be equal, and a call that symmem
+takes over must not be slower than the engine's own in the same run.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from common import DEVICE, MIB, RANK, SIZE, attempt, gather, in_turns, say, sett
 import symmem
 from symmem.engines import takeover
 
-engine_stubs.install("sgl_kernel")  # which SGLang imports where there is a GPU
+engine_stubs.install("sgl_kernel")  # SGLang imports it if there is a GPU
 
 HIDDEN = 4096
 TOKENS = [int(n) for n in os.environ.get("TOKENS", "1 8 32 128 512 2048 8192").split()]
@@ -51,19 +51,19 @@ class Case(NamedTuple):
 
 
 def numbers(rows: int, seed: int = 0, rank: int = RANK) -> torch.Tensor:
-    """Make a rank's tensor of small integers, whose sums bfloat16 holds exactly."""
+    """Make a rank's tensor of small integers whose sums are exact in bfloat16."""
     generator = torch.Generator(device=DEVICE).manual_seed(100 * seed + rank)
     made = torch.randint(-8, 8, (rows, HIDDEN), device=DEVICE, generator=generator)
     return made.bfloat16()
 
 
 def uneven(tokens: int) -> list[int]:
-    """List how many rows each rank has in a call of uneven sizes."""
+    """List the rows of each rank in a call with different sizes."""
     return [tokens + rank for rank in range(SIZE)]
 
 
 def exchange(group: Any, x: torch.Tensor) -> torch.Tensor:
-    """Send to the next rank and receive from the previous one, in an order that cannot hang."""
+    """Send to the next rank and receive from the previous one in an order that cannot hang."""
     if RANK % 2 == 0:
         group.send(x)
         return group.recv(x.shape, x.dtype)
@@ -73,14 +73,14 @@ def exchange(group: Any, x: torch.Tensor) -> torch.Tensor:
 
 
 def to_all(group: Any, x: torch.Tensor) -> torch.Tensor:
-    """Exchange equal parts, flat as SGLang wants them; vLLM's groups have no such call."""
+    """Exchange equal parts in SGLang's flat form; vLLM's groups have no such call."""
     output = torch.empty_like(x)
     group.all_to_all_single(output.view(-1), x.view(-1))
     return output
 
 
 def experts(x: torch.Tensor) -> Tensors:
-    """Make what a rank sends to experts: hidden states, weights, numbers of experts."""
+    """Make what a rank sends to experts: hidden states, weights, and indices of experts."""
     rows = x.shape[0]
     if rows not in _routes:
         weights = torch.full((rows, 8), RANK + 0.5, device=DEVICE)
@@ -101,7 +101,7 @@ COMMON = (
 
 
 class Vllm:
-    """vLLM's groups."""
+    """Groups of vLLM."""
 
     cases = (
         *COMMON,
@@ -142,12 +142,12 @@ class Vllm:
         plugin.register()
 
     def takeover(self, group: Any) -> Any:
-        """Return the takeover of a group; None if it was made without the plug-in."""
+        """Return the takeover of a group, or None if it was made without the plug-in."""
         return getattr(group.device_communicator, "takeover", None)
 
 
 class Sglang:
-    """SGLang's groups."""
+    """Groups of SGLang."""
 
     cases = (
         *COMMON,
@@ -177,7 +177,7 @@ class Sglang:
         state.init_distributed_environment(SIZE, RANK, "env://", DEVICE.index, "nccl")
 
     def make(self) -> Any:
-        """Make a group for tensor parallelism. Its custom all-reduce would have to be compiled."""
+        """Make a group without its custom all-reduce, which must be compiled."""
         return self.state.init_model_parallel_group(
             [list(range(SIZE))],
             DEVICE.index,
@@ -189,7 +189,7 @@ class Sglang:
         )
 
     def plug(self) -> None:
-        """Load the plug-in, and apply its hooks."""
+        """Load the plug-in and apply its hooks."""
         from sglang.srt.plugins.hook_registry import HookRegistry
 
         import symmem.engines.sglang as plugin
@@ -198,12 +198,12 @@ class Sglang:
         HookRegistry.apply_hooks()
 
     def takeover(self, group: Any) -> Any:
-        """Return the takeover of a group; None if it was made without the plug-in."""
+        """Return the takeover of a group, or None if it was made without the plug-in."""
         return getattr(group, "symmem", None)
 
 
 def selected(engine: Any) -> list[Case]:
-    """List the calls to compare: those whose names begin with one of CASES, or all."""
+    """List the calls whose names begin with an entry of CASES, or all."""
     names = tuple(filter(None, os.environ.get("CASES", "").split(",")))
     return [case for case in engine.cases if not names or case.name.startswith(names)]
 
@@ -214,7 +214,7 @@ def flat(found: Any) -> Tensors:
 
 
 def run_by_symmem(engine: Any, group: Any) -> int:
-    """Count the calls that symmem has run for a group."""
+    """Return the number of a group's calls that symmem has run."""
     made = engine.takeover(group)
     if made is None or made.group is None:
         return 0
@@ -223,14 +223,14 @@ def run_by_symmem(engine: Any, group: Any) -> int:
 
 
 def beside_torch() -> int:
-    """Return the bytes of the GPU that PyTorch's allocator does not have."""
+    """Return the used bytes of the GPU outside PyTorch's allocator."""
     torch.cuda.synchronize()
     free, total = torch.cuda.mem_get_info()
     return total - free - torch.cuda.memory_reserved()
 
 
 def eagerly(engine: Any, group: Any) -> dict[tuple[str, int], tuple[Tensors, bool]]:
-    """Run all calls; return the results, and whether symmem ran the call."""
+    """Run all calls; return the results and whether symmem ran each call."""
     found = {}
     for case in selected(engine):
         for tokens in TOKENS:
@@ -243,12 +243,12 @@ def eagerly(engine: Any, group: Any) -> dict[tuple[str, int], tuple[Tensors, boo
 
 
 def same(a: Tensors, b: Tensors) -> bool:
-    """Compare results to the bit."""
+    """Compare results bit by bit."""
     return len(a) == len(b) and all(torch.equal(x, y) for x, y in zip(a, b, strict=True))
 
 
 class Recorded:
-    """A graph of calls, captured as the engine captures."""
+    """A graph of calls captured by the engine."""
 
     def __init__(self, group: Any, case: Case, tokens: int, times: int):
         self.x = numbers(case.rows(tokens), tokens)
@@ -264,7 +264,7 @@ class Recorded:
         settle()
 
     def replay(self, x: torch.Tensor) -> Tensors:
-        """Replay with another input, and return the results."""
+        """Replay with another input and return the results."""
         self.x.copy_(x)
         self.graph.replay()
         torch.cuda.synchronize()
@@ -272,7 +272,7 @@ class Recorded:
 
 
 def eager_time(call: Callable[[], Any]) -> float:
-    """Time a call, in microseconds: the median of some rounds."""
+    """Return the median time of a call in microseconds."""
     found = []
     for _ in range(ROUNDS):
         begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
@@ -286,7 +286,7 @@ def eager_time(call: Callable[[], Any]) -> float:
 
 
 def compare(own: Any, ours: Any, case: Case, tokens: int, taken: bool) -> None:
-    """Compare a call of both groups in graphs, to the bit and in time."""
+    """Compare a call of both groups in graphs: bits and times."""
     fresh = numbers(case.rows(tokens), tokens + 1)
     once = [Recorded(group, case, tokens, 1) for group in (own, ours)]
     equal = same(once[0].replay(fresh), once[1].replay(fresh))
@@ -314,7 +314,7 @@ def compare(own: Any, ours: Any, case: Case, tokens: int, taken: bool) -> None:
 
 
 def compiled(engine: Any, own: Any, ours: Any) -> None:
-    """Check a compiled layer of both groups, and that it calls symmem."""
+    """Check that a compiled layer of both groups is right and calls symmem."""
     weight = torch.eye(HIDDEN, device=DEVICE, dtype=torch.bfloat16)
     total = sum(numbers(8, 0, rank).float() for rank in range(SIZE))
     want = (total * 2 + numbers(8).float()).bfloat16()
@@ -335,7 +335,7 @@ def compiled(engine: Any, own: Any, ours: Any) -> None:
 
 
 def decode(group: Any, steps: int = 64) -> list[int]:
-    """Decode with a small network, tensor parallel, whose layers run in a captured graph."""
+    """Decode with a small tensor-parallel network whose layers run in a captured graph."""
     generator = torch.Generator(device=DEVICE).manual_seed(7)
     inner, words = 8192 // SIZE, 16384
 
@@ -373,7 +373,7 @@ def decode(group: Any, steps: int = 64) -> list[int]:
 
 
 def decoder(own: Any, ours: Any) -> None:
-    """Compare the tokens of a decoder; two ranks have but one order of sums."""
+    """Compare the tokens of a decoder; with two ranks the order of sums is unique."""
     theirs, mine = decode(own), decode(ours)
     equal = sum(a == b for a, b in zip(theirs, mine, strict=True))
     verdict(
@@ -384,7 +384,7 @@ def decoder(own: Any, ours: Any) -> None:
 
 
 def main() -> None:
-    """Make both groups, and compare them."""
+    """Make both groups and compare them."""
     logging.basicConfig(level=logging.INFO if RANK == 0 else logging.WARNING)
     common.distributed()
     engine = {"vllm": Vllm, "sglang": Sglang}[sys.argv[1]]()
@@ -401,7 +401,7 @@ def main() -> None:
     if not verdict("the group is taken over", found.group is not None, found.reason or "yes"):
         common.leave()
     after = eagerly(engine, ours)
-    # Both groups of the engine take memory for calls of some kinds when these are first made.
+    # Each group of the engine allocates memory at its first calls of some kinds.
     later = beside_torch() - made - (had - start)
     wrong = [key for key, (result, _) in after.items() if not same(result, before[key][0])]
     verdict("eager results are equal", not wrong, wrong or f"{len(after)} calls")

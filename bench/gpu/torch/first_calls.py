@@ -1,7 +1,7 @@
 """Captures the first call of each operation of a group whose ranks are on two machines.
 
-The machines are one by NCCL_HOSTID, and NCCL's data goes through sockets. NCCL may connect and
-allocate at such a call, which ends a capture of PyTorch's default mode, "global".
+The machines are simulated (NCCL_HOSTID), and NCCL uses sockets between them. At such a call NCCL
+may connect and allocate, which ends a capture in PyTorch's default mode, "global".
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ COUNT = 1 << 16
 
 
 def ones(parts: int = 1) -> torch.Tensor:
-    """Make a tensor of some parts."""
+    """Make a tensor of several parts."""
     return torch.ones(parts * COUNT, device=DEVICE)
 
 

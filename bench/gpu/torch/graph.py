@@ -1,8 +1,8 @@
-"""CUDA graphs: what a graph writes is nobody else's, and growth in a capture is told.
+"""CUDA graphs: their memory is not handed out again, and growth in a capture causes a warning.
 
-The sentinel is the test that shows the fault of pools without graphs of their own: a collective on
-a symmetric tensor inside a graph, then a tensor made outside that fills with 7.0, then replays. If
-the graph's tensor had been handed out again, replays would write over the sentinel.
+The sentinel shows the fault of pools that do not know graphs: it reduces a symmetric tensor inside
+a graph, then makes a tensor outside, fills it with 7.0, and replays the graph. If the memory of the
+graph's tensor were handed out again, replays would overwrite the sentinel.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ SIZES = [2 << 10, 12 << 10, 96 << 10, MIB, 24 * MIB]
 
 
 def stream() -> torch.cuda.Stream:
-    """Make the stream that captures use, and reserve on it."""
+    """Make the stream that captures use and reserve memory on it."""
     made = torch.cuda.Stream()
     symmem.reserve(256 * MIB, stream=made)
     return made
 
 
 def step(source: torch.Tensor, out: torch.Tensor) -> None:
-    """Reduce a symmetric tensor that lives no longer than this."""
+    """Reduce a temporary symmetric tensor."""
     with symmem.use():
         inside = source * 2
     symmem.all_reduce(inside)
@@ -42,7 +42,7 @@ def sevens(on: torch.cuda.Stream, count: int) -> list[torch.Tensor]:
 
 
 def paths() -> dict[str, int]:
-    """Count the calls of the world by their path."""
+    """Return the number of calls on each path."""
     counts = symmem.stats()["groups"]["world"]["paths"]
     return {path: counts.get(path, 0) for path in ("plain", "window", "direct")}
 
@@ -50,7 +50,7 @@ def paths() -> dict[str, int]:
 def captured(
     graph: torch.cuda.CUDAGraph, on: torch.cuda.Stream, source: torch.Tensor, out: torch.Tensor
 ) -> tuple[int, dict[str, int]]:
-    """Capture a step; count the warnings about growth, and its calls by their path."""
+    """Capture a step; return the warnings about growth and the calls on each path."""
     before = paths()
     with warnings.catch_warnings(record=True) as seen:
         warnings.simplefilter("always")
@@ -61,7 +61,7 @@ def captured(
 
 
 def sentinel() -> None:
-    """Capture, make sentinels, replay ten times."""
+    """Capture, make sentinels and replay ten times."""
     intact, right, reserved = [], [], []
     for nbytes in SIZES:
         on = stream()
@@ -118,7 +118,7 @@ def shared() -> None:
 
 
 def growth() -> None:
-    """Need memory in a capture that nobody has reserved."""
+    """Need memory in a capture that was not reserved."""
     world = symmem.world()
     count = 512 * MIB // 4
     source, out = torch.ones(count, device=DEVICE), torch.empty(count, device=DEVICE)
@@ -135,7 +135,7 @@ def growth() -> None:
 
 
 def forgotten() -> None:
-    """Give the memory of graphs back that are gone."""
+    """Trim the memory of destroyed graphs."""
     before = symmem.stats()["pools"][0]["mapped"]
     settle()
     symmem.trim()

@@ -1,4 +1,4 @@
-"""CUDA graphs outlive their group: replays end after a fault and a close, and memory comes back.
+"""CUDA graphs outlive their group: replays end after a fault or close, and memory is freed.
 
 Ranks may share a GPU (NCCL_MULTI_RANK_GPU_ENABLE=1, NCCL 2.30 or newer).
 """
@@ -31,7 +31,7 @@ def another() -> dist.ProcessGroup:
 
 
 def captured(group: symmem.Group, tensors: list[torch.Tensor]) -> torch.cuda.CUDAGraph:
-    """Capture an all-reduce of each tensor, on the direct path where that can be."""
+    """Capture an all-reduce of each tensor, on the direct path where possible."""
     symmem.set_path("direct", group)
     for tensor in tensors:
         symmem.all_reduce(tensor, group=group)
@@ -39,7 +39,7 @@ def captured(group: symmem.Group, tensors: list[torch.Tensor]) -> torch.cuda.CUD
 
 
 def ends(graph: torch.cuda.CUDAGraph) -> bool:
-    """Replay, and report whether the GPU is done in time and goes on afterwards."""
+    """Replay; report whether the GPU finishes in time and works afterwards."""
     begin = time.monotonic()
     with torch.cuda.stream(common.capture_stream()):
         graph.replay()
@@ -56,14 +56,14 @@ def inputs(group: symmem.Group) -> list[torch.Tensor]:
 
 
 def after_a_fault() -> None:
-    """One rank's replay waits in a kernel when the group fails; then all replay again."""
+    """Fail the group while one rank's replay waits in a kernel; then replay on all ranks."""
     group = second()
     tensors = inputs(group)
     graph = captured(group, tensors)
     settle()
     if RANK == 0:
         with torch.cuda.stream(common.capture_stream()):
-            graph.replay()  # nobody else comes
+            graph.replay()  # no other rank replays
         time.sleep(0.5)
         group.abort()
     gather(RANK)
@@ -77,7 +77,7 @@ def after_a_fault() -> None:
 
 
 def after_a_close() -> None:
-    """The group is closed while its graphs live."""
+    """Close the group before its graphs are destroyed."""
     group = second()
     graph = captured(group, inputs(group))
     settle()
@@ -87,7 +87,7 @@ def after_a_close() -> None:
 
 
 def comes_back(rounds: int) -> None:
-    """Make, capture, fail or close groups, and destroy the graphs: memory is where it was."""
+    """Capture, fail or close groups and destroy the graphs; the memory must be freed."""
 
     def one(i: int) -> None:
         process_group = another()
@@ -119,7 +119,7 @@ def comes_back(rounds: int) -> None:
 
 
 def mapped() -> int:
-    """Count the bytes of the GPU in use, once graphs' destructors have run."""
+    """Return the used bytes of the GPU after the destructors of graphs."""
     gc.collect()
     settle()
     time.sleep(1)
@@ -128,7 +128,7 @@ def mapped() -> int:
 
 
 def after_symmem() -> None:
-    """Symmem itself is closed while a graph lives. It comes last."""
+    """Close symmem before a graph is destroyed. This must be the last test."""
     world = symmem.world()
     graph = captured(world, inputs(world))
     settle()

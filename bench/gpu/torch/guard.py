@@ -1,7 +1,7 @@
-"""What a guard behind each of NCCL's kernels would cost on the stream: a wait for a word, a kernel.
+"""Cost of a guard behind each of NCCL's kernels on the stream: a wait for a word, and a kernel.
 
-One rank is enough. The guard would fill the output of a call that was aborted with marks. Work is
-queued behind a kernel that sleeps, so that the host's part does not count.
+One rank is enough. A guard would mark the output of an aborted call. The work is queued behind a
+kernel that sleeps, so the time of the host does not count.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ FLUSH_NOTHING = 0  # CU_STREAM_WAIT_VALUE_GEQ, no flush
 
 
 def stream_time(call: Callable[[], None]) -> float:
-    """Measure the microseconds that a call takes on the stream, as the median of rounds."""
+    """Return the microseconds of a call on the stream: the median of several rounds."""
     times = []
     for _ in range(ROUNDS):
         begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
@@ -32,7 +32,7 @@ def stream_time(call: Callable[[], None]) -> float:
 
 
 def waits(word: torch.Tensor) -> Callable[[], None]:
-    """Make a call that has the stream wait for a word, which is there."""
+    """Make the stream wait for a word that is already set."""
     wait = ctypes.CDLL("libcuda.so.1").cuStreamWaitValue32_v2
     wait.argtypes = [ctypes.c_void_p, ctypes.c_uint64, ctypes.c_uint32, ctypes.c_uint]
     handle, at = torch.cuda.current_stream().cuda_stream, word.data_ptr()

@@ -1,9 +1,8 @@
 """Runs a program on all GPUs of this machine: launch.py RANKS SECONDS PROGRAM [ARGUMENT]...
 
-Every rank has the variables that torchrun would set. All are ended when the time is over, or some
-seconds after one has failed. The exit code is the largest of theirs; 124 when the time was over. A
-program may be one that ends ranks on purpose: with EXPECT in its last line of output, as in
-"EXPECT 0 3", those codes are right.
+The ranks have the variables that torchrun sets. They are killed after SECONDS, or a few seconds
+after one has failed. The exit code is the largest of theirs, or 124 after SECONDS. A program that
+ends ranks on purpose prints the expected codes in its last line, as in "EXPECT 0 3".
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ GRACE = 12.0
 
 
 def environment(rank: int, ranks: int, port: int) -> dict[str, str]:
-    """Set what torchrun would set."""
+    """Return the variables that torchrun would set."""
     return {
         **os.environ,
         "RANK": str(rank),
@@ -47,7 +46,7 @@ def die_with_parent() -> None:
 
 
 def ended(children: list[subprocess.Popen[bytes]], seconds: float) -> bool:
-    """Wait for all, and report whether they ended in time."""
+    """Wait for all ranks; report whether they ended in time."""
     deadline = time.monotonic() + seconds
     while any(child.poll() is None for child in children):
         if time.monotonic() > deadline:
@@ -60,14 +59,14 @@ def ended(children: list[subprocess.Popen[bytes]], seconds: float) -> bool:
 
 
 def end(child: subprocess.Popen[bytes]) -> None:
-    """End a rank with all that it has started."""
+    """End a rank and the processes that it has started."""
     if child.poll() is None:
         os.killpg(child.pid, signal.SIGKILL)
         child.wait()
 
 
 def show(rank: int, code: int, out: IO[bytes]) -> str:
-    """Print what a rank has written: all of rank 0, the end of others that failed."""
+    """Print the output of rank 0, and the end of the output of other ranks that failed."""
     out.seek(0)
     text = out.read().decode(errors="replace")
     if rank == 0:
@@ -78,7 +77,7 @@ def show(rank: int, code: int, out: IO[bytes]) -> str:
 
 
 def expected(text: str, ranks: int) -> list[int]:
-    """Read the exit codes that a program announces."""
+    """Return the exit codes that a program announces."""
     lines = [line.split() for line in text.splitlines() if line.startswith("EXPECT ")]
     codes = [int(c) for c in lines[-1][1:]] if lines else []
     return codes if len(codes) == ranks else [0] * ranks
@@ -97,7 +96,7 @@ def main() -> int:
 def watch(
     command: list[str], ranks: int, seconds: float, port: int, outputs: list[IO[bytes]]
 ) -> int:
-    """Start the ranks, wait for them, and judge their exit codes."""
+    """Start the ranks, wait for them and check their exit codes."""
     children = [
         subprocess.Popen(
             command,

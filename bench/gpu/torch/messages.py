@@ -15,12 +15,12 @@ NEXT, BEFORE = (RANK + 1) % SIZE, (RANK - 1) % SIZE
 
 
 def pattern(seed: int, count: int) -> torch.Tensor:
-    """Make numbers that others can make, too."""
+    """Make numbers that other ranks can make, too."""
     return (torch.arange(count, device=DEVICE) * 7 + seed * 13) % 251
 
 
 def both_directions() -> None:
-    """Send before receiving, on one stream, far more than fits under way between two GPUs."""
+    """Send before receiving, on one stream, far more than fits in flight between two GPUs."""
     ok = True
     for count in (1, 1000, MIB, 8 * MIB):
         got = torch.empty(count, dtype=torch.int64, device=DEVICE)
@@ -31,7 +31,7 @@ def both_directions() -> None:
 
 
 def tags_and_any_source() -> None:
-    """Receive by tag, in another order than that of the sends, and from whoever it is."""
+    """Receive by tag in another order than that of the sends, and from any source."""
     draw = random.Random(1)
     tags = list(range(20))
     for tag in tags:
@@ -57,8 +57,9 @@ def tags_and_any_source() -> None:
 
 
 def works_and_streams() -> None:
-    """Overlap messages on several streams with work and collectives on the current one."""
-    # CUDA loads a kernel at its first launch, and that waits for all streams: so each runs once.
+    """Overlap messages on several streams with other work and collectives on the current one."""
+    # The first launch of a kernel loads it and waits for all streams, so each kernel runs once
+    # here.
     total = torch.ones(4096, device=DEVICE)
     symmem.all_reduce(total.fill_(1))
     torch.equal(total, pattern(0, 4096))
@@ -83,7 +84,7 @@ def works_and_streams() -> None:
 
 
 def unmatched() -> None:
-    """Forget to receive a message: the end of the group names it."""
+    """Leave a message unreceived: closing the group reports it."""
     group = symmem.group(dist.new_group())
     if RANK == 0:
         symmem.send(pattern(0, 3), 1, group, tag=5)

@@ -1,8 +1,8 @@
-"""A small transformer, tensor parallel: prefill, decode by CUDA graph, with and without symmem.
+"""A small tensor-parallel transformer with and without symmem: prefill and decode by CUDA graph.
 
-Eight layers of attention and a gated MLP, bfloat16, random weights; each layer has two all-reduces.
-What is reported is the gain of the whole, compared with the +4.7 % that sglang #8934 has told of a
-large model.
+It has eight layers of attention and a gated MLP, in bfloat16 with random weights; each layer has
+two all-reduces. It reports the total gain, to compare with the +4.7 % of sglang #8934 for a large
+model.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ Reduce = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
 
 def plainly(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-    """Multiply and sum over ranks with PyTorch's NCCL."""
+    """Multiply, and sum over ranks with PyTorch's NCCL."""
     out = x @ weight
     dist.all_reduce(out)
     return out
 
 
 def symmetrically(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-    """Multiply into symmetric memory and sum over ranks with symmem."""
+    """Multiply into symmetric memory, and sum over ranks with symmem."""
     with symmem.use():
         out = x @ weight
     symmem.all_reduce(out)
@@ -43,7 +43,7 @@ def symmetrically(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
 
 
 class Model:
-    """This rank's part of the weights, and its cache of keys and values."""
+    """This rank's part of the weights and its cache of keys and values."""
 
     def __init__(self) -> None:
         torch.manual_seed(17 + common.RANK)
@@ -65,7 +65,7 @@ class Model:
         return torch.randn(rows, columns, device=DEVICE, dtype=torch.bfloat16) * rows**-0.5
 
     def __call__(self, x: torch.Tensor, reduce: Reduce) -> torch.Tensor:
-        """Run all layers on the tokens from the current position on."""
+        """Run all layers on the tokens from the current position."""
         for n, weight in enumerate(self.layers):
             normed = functional.rms_norm(x, (HIDDEN,))
             x = x + reduce(self._attend(n, normed @ weight["qkv"]), weight["out"])
@@ -87,7 +87,7 @@ class Model:
 
 
 def prefill(model: Model, tokens: torch.Tensor, reduce: Reduce) -> float:
-    """Time the prompt, in seconds: the least of five."""
+    """Return the time of the prompt in seconds: the least of five."""
     found = []
     for _ in range(5):
         model.position.zero_()

@@ -1,7 +1,7 @@
-"""All-reduce, all-gather and reduce-scatter against torch.distributed, and what else is promised.
+"""Collectives on GPUs against torch.distributed: all-reduce, all-gather, reduce-scatter and others.
 
-The first three check what vLLM's tests of its symmetric operators check: 4 Mi elements of bfloat16,
-symmetric buffers, results compared with those of torch.distributed.
+The first three check what vLLM's tests of its symmetric operators check: 4 Mi elements of bfloat16
+in symmetric buffers, and results equal to those of torch.distributed.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def all_reduce() -> None:
 
 
 def ordinary() -> None:
-    """A small tensor that was made outside of every scope is summed by kernels of our own."""
+    """Sum an ordinary tensor, made outside every scope, with symmem's kernels."""
     tensor = torch.ones(1024, device=DEVICE)
     found = symmem.explain("all_reduce", tensor)
     symmem.all_reduce(tensor)
@@ -93,7 +93,7 @@ def others() -> None:
     verdict("all_to_all_single", torch.equal(mine, out))
     symmem.all_to_all_single(mine.zero_(), source, equal_splits=True)
     verdict("all_to_all_single of equal splits", torch.equal(mine, out))
-    # Splits that are equal by chance on rank 0, which therefore passes none.
+    # The splits of rank 0 happen to be equal, so it passes none.
     part = COUNT // SIZE
     sizes = [part] * SIZE
     if RANK > 0:
@@ -172,10 +172,10 @@ def compiled() -> None:
 
 
 def compiler_lacks() -> str:
-    """Name what inductor compiles with and this machine has not; nothing if it has all."""
+    """Return what inductor needs to compile and this machine lacks; nothing if it has all."""
     if importlib.util.find_spec("triton") is None:
         return "Triton"
-    # Triton compiles the part that launches its kernels by itself, with these.
+    # Triton uses these to compile the code that launches its kernels.
     if not (os.environ.get("CC") or shutil.which("gcc") or shutil.which("clang")):
         return "C compiler"
     if not Path(sysconfig.get_config_var("INCLUDEPY"), "Python.h").exists():

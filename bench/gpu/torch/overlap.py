@@ -1,4 +1,4 @@
-"""Calls of one group that nothing keeps apart: symmem must, and every sum must be right.
+"""Concurrent calls of one group: symmem must order them, and every sum must be right.
 
     overlap.py            three programs, every path and size, REPLAYS (1000) times each
     overlap.py opposite   alike graphs in opposite order on the last rank: an error, no swapped sums
@@ -28,7 +28,7 @@ PATHS = os.environ.get("PATHS", "direct plain window").split()
 
 
 class Sums:
-    """A sum that is made again and again, each time of other numbers, and looked at."""
+    """A repeated sum of changing numbers whose results are checked."""
 
     def __init__(self, nbytes: int, path: str, base: int):
         make = symmem.empty if path == "window" else torch.empty
@@ -38,7 +38,7 @@ class Sums:
         self.wrong = torch.zeros((), dtype=torch.int64, device=DEVICE)
 
     def fill(self) -> torch.Tensor:
-        """Give the tensor the numbers of the next turn: small whole numbers, so sums are exact."""
+        """Fill the tensor for the next turn with small integers, whose sums are exact."""
         self.turn.add_(1).remainder_(97)
         return self.tensor.copy_((self.turn + self.base) * (RANK + 1))
 
@@ -47,7 +47,7 @@ class Sums:
         self.wrong.add_((self.tensor != (self.turn + self.base) * SUM).any())
 
     def step(self) -> None:
-        """Make one sum, and look at it."""
+        """Make one sum and check it."""
         symmem.all_reduce(self.fill())
         self.look()
 
@@ -72,7 +72,7 @@ def replays(pair: list[Sums], streams: list[torch.cuda.Stream]) -> int:
 
 
 def eager(pair: list[Sums], streams: list[torch.cuda.Stream]) -> int:
-    """Replay a graph on one stream, and make calls on another."""
+    """Replay a graph on one stream and make calls on another."""
     graph = captured(streams[0], pair[0].step)
     settle()
     for _ in range(REPLAYS):
@@ -103,7 +103,7 @@ def branches(pair: list[Sums], streams: list[torch.cuda.Stream]) -> int:
 
 
 def nodes() -> None:
-    """Count the nodes of graphs with 1 and with 9 direct calls, which are a kernel each."""
+    """Count the nodes of graphs with 1 and with 9 direct calls, each of which is a kernel."""
     symmem.set_path("direct")
     tensor = torch.ones(4096, device=DEVICE)
     symmem.all_reduce(tensor)
@@ -132,7 +132,7 @@ def overlap() -> None:
                     begin = time.monotonic()
                     pair = [Sums(nbytes, path, 1), Sums(other, path, 200)]
                     for sums, on in zip(pair, streams, strict=True):
-                        with torch.cuda.stream(on):  # what a capture needs is there then
+                        with torch.cuda.stream(on):  # so a capture allocates nothing
                             sums.step()
                     settle()
                     made = program(pair, streams)
@@ -147,7 +147,7 @@ def overlap() -> None:
 
 
 def opposite() -> None:
-    """Have the last rank replay its two graphs in the other order."""
+    """Have the last rank replay its two graphs in the opposite order."""
     symmem.set_path("direct")
     streams = [torch.cuda.Stream(), torch.cuda.Stream()]
     pair = [Sums(16384, "direct", 1), Sums(16384, "direct", 200)]

@@ -1,9 +1,9 @@
-"""Unchanged programs of PyTorch with `symmem.attach`, compared with NCCL alone.
+"""Unchanged PyTorch programs with `symmem.attach`, compared with NCCL alone.
 
-DDP, FSDP2 and tensor parallel train a stack of MLPs. Each is built and run twice: plainly, and in
-`symmem.use` of the attached group, so that what PyTorch allocates lies in windows. Reported are
-times of a step, in turns, memory, and whether both have the same loss. NCCL decides what kernels it
-takes over windows, and may be slower for it.
+DDP, FSDP2 and tensor parallelism train a stack of MLPs. Each model is trained twice: plainly, and
+in `symmem.use` of the attached group, so that PyTorch's allocations are in windows. The program
+reports the times of a step, in turns, the memory, and whether the losses are equal. NCCL chooses
+its kernels over windows, which may be slower.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ class Layer(nn.Module):
         self.down = nn.Linear(4 * WIDTH, WIDTH, bias=False)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Return the sum of the input and what the layer makes of it."""
+        """Return the sum of the input and the perceptron's output."""
         return x + self.down(nn.functional.gelu(self.up(x)))
 
 
 def stack() -> nn.Module:
-    """Make the model, with the same weights on all ranks."""
+    """Make the model with the same weights on all ranks."""
     torch.manual_seed(3)
     with torch.device(DEVICE):
         return nn.Sequential(*(Layer() for _ in range(LAYERS))).to(torch.bfloat16)
@@ -70,7 +70,7 @@ def fsdp(mesh: DeviceMesh) -> nn.Module:
 
 
 def tensor_parallel(mesh: DeviceMesh) -> nn.Module:
-    """Cut the matrices of each layer."""
+    """Divide the matrices of each layer."""
     model = stack()
     for layer in model.children():
         parallelize_module(layer, mesh, {"up": ColwiseParallel(), "down": RowwiseParallel()})
@@ -78,7 +78,7 @@ def tensor_parallel(mesh: DeviceMesh) -> nn.Module:
 
 
 class Trained:
-    """A model that is trained in a scope."""
+    """A model trained in a scope."""
 
     def __init__(self, make: Callable[[DeviceMesh], nn.Module], mesh: DeviceMesh, scope: Scope):
         torch.cuda.reset_peak_memory_stats()
@@ -104,7 +104,7 @@ class Trained:
             self.optimizer.step()
 
     def timed(self) -> float:
-        """Time a step, in milliseconds."""
+        """Return the time of a step in milliseconds."""
         settle()
         begin = time.monotonic()
         for _ in range(STEPS):

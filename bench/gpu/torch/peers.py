@@ -1,11 +1,12 @@
-"""symmem's collectives, NCCL, NCCL's windows and PyTorch's symmetric kernels, in one run.
+"""symmem's collectives, NCCL, NCCL's windows and PyTorch's symmetric kernels in one run.
 
-Every column is the same work on tensors of the same size, in graphs of 20 calls that are replayed
-in turns. Three times are taken. "alone" is one replay between two events, so it has its part of a
-graph's launch, as an engine pays it that launches one graph a step. "steady" is eight replays in a
-row, where launches hide behind work. Both are on CUDA's default stream, as a program that names no
-stream has it; there each call that NCCL captures, with a record of an event behind it, was seen to
-cost microseconds more. "own" is "steady" on another stream. Factors are the best peer over symmem.
+Each column does the same work on tensors of the same size, in graphs of 20 calls that are replayed
+in turns. It is timed in three ways. "alone" is one replay between two events; it includes a share
+of the graph's launch, as in an engine that launches one graph a step. "steady" is eight replays in
+a row, whose launches are hidden by work. Both use CUDA's default stream, as a program does that
+names no stream. On that stream, each captured call of NCCL that is followed by the record of an
+event costs some microseconds more. "own" is "steady" on another stream. Factors are the best peer's
+time over symmem's.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ def symmetric(count: int) -> torch.Tensor:
 
 
 def own(paths: dict[str, str], work: Work) -> Graphs:
-    """Capture work of symmem's under each choice of path."""
+    """Capture symmem's calls under each choice of path."""
     graphs = {}
     for name, path in paths.items():
         symmem.set_path(path)
@@ -88,7 +89,7 @@ class AllReduce:
         return graphs
 
     def check(self, ours: torch.Tensor) -> None:
-        """Sum ranks."""
+        """Check the sum of the ranks."""
         ours.fill_(common.RANK + 1)
         symmem.all_reduce(ours)
         if not bool((ours == SUM).all()):
@@ -124,7 +125,7 @@ class ReduceScatter(AllGather):
 
 
 def row(size: int, graphs: Graphs) -> tuple[list[float], list[float]]:
-    """Time one size in all three ways, and say it: all figures, and the factors among them."""
+    """Time one size in all three ways; print the times and factors."""
     cells, factors = [float(size)], []
     default, side = torch.cuda.default_stream(), capture_stream()
     for stream, replays in ((default, 1), (default, 8), (side, 8)):

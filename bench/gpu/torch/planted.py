@@ -167,7 +167,7 @@ def main() -> None:
         print(f"rank {rank}: {done} programs, torch {torch.__version__}", flush=True)
         record_calls(archive, rank, size)
     print(f"rank {rank}: calls recorded", flush=True)
-    # The calls never end, so the ranks exit without closing their groups, when all have written.
+    # The calls never end, so the ranks exit without closing their groups after all have written.
     store = dist.distributed_c10d._get_default_store()
     store.set(f"written {rank}", "yes")
     store.wait([f"written {r}" for r in range(size)])

@@ -1,4 +1,4 @@
-"""The last rank fails while all replay a graph and nothing calls symmem.
+"""Faults of the last rank while all ranks replay a graph and none calls symmem.
 
 replay_faults.py pause    it sleeps for longer than the timeout, and goes on
 replay_faults.py stop     the same, by SIGSTOP
@@ -40,7 +40,7 @@ LAST = RANK == SIZE - 1
 
 
 class Sums:
-    """A graph that copies an input and sums it up, and what was found in its output."""
+    """A graph that copies an input and sums it, and what was found in its output."""
 
     def __init__(self, count: int) -> None:
         self.input = torch.full((count,), float(RANK + 1), device=DEVICE)
@@ -53,17 +53,17 @@ class Sums:
         self.wrong = self.nans = 0
 
     def step(self) -> None:
-        """Sum up all."""
+        """Sum all elements."""
         self.output.copy_(self.input)
         symmem.all_reduce(self.output)
 
     def half(self) -> None:
-        """Sum up one half, which is another call."""
+        """Sum half of the elements, which is another call."""
         self.output.copy_(self.input)
         symmem.all_reduce(self.output[: self.output.numel() // 2])
 
     def replay(self, graph: torch.cuda.CUDAGraph | None = None) -> bool:
-        """Replay, look at every number, and report whether one is a NaN."""
+        """Replay, check every number, and report whether one is a NaN."""
         (graph or self.graph).replay()
         torch.cuda.synchronize()
         found = self.output if graph is None else self.output[: self.output.numel() // 2]
@@ -74,7 +74,7 @@ class Sums:
 
 
 def fail(way: str, sums: Sums) -> None:
-    """Do what the last rank does wrong."""
+    """Cause the fault of the last rank."""
     away = TIMEOUT + 5
     if way == "pause":
         time.sleep(away)
@@ -88,7 +88,7 @@ def fail(way: str, sums: Sums) -> None:
 
 
 def raises(name: str, call: object) -> list[str]:
-    """Report whether a call raises an error of symmem's."""
+    """Report whether a call raises an error of symmem."""
     try:
         call()  # type: ignore[operator]
     except symmem.SymmemError as e:
@@ -98,7 +98,7 @@ def raises(name: str, call: object) -> list[str]:
 
 
 def run(way: str, count: int) -> list[str]:
-    """Replay until the fault is seen, and return what is wrong."""
+    """Replay until the fault is seen; return what is wrong."""
     sums = Sums(count)
     begin, first = time.monotonic(), 0.0
     rounds = 0
@@ -129,7 +129,7 @@ def run(way: str, count: int) -> list[str]:
 
 
 def main() -> None:
-    """Run one way, and end without Python's tidying up."""
+    """Run one case and end without Python's cleanup."""
     way = sys.argv[1]
     count = int(sys.argv[2]) if len(sys.argv) > 2 else 4096
     common.start(path="direct", timeout=TIMEOUT)

@@ -1,8 +1,8 @@
 """SGLang's own files on symmem's library: sglang_files.py CHECKOUT.
 
-Its pynccl_wrapper.py, pynccl.py and pynccl_allocator.py are loaded from the checkout, with stubs
-for what they import; only the library that its allocator would compile is ours. Nothing of SGLang
-is part of symmem.
+Loads pynccl_wrapper.py, pynccl.py and pynccl_allocator.py from the checkout, with stubs for what
+they import. Only the library that the allocator would compile is replaced by symmem's. Nothing of
+SGLang is part of symmem.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ FILES = "python/sglang/srt/distributed"
 
 
 class Anything(types.ModuleType):
-    """A module whose every name is something harmless."""
+    """A module in which every name has a harmless value."""
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
@@ -34,17 +34,17 @@ class Anything(types.ModuleType):
 
 
 class Value:
-    """What a stub gives: something to call, with any attribute, and false."""
+    """The value of a stub: callable, with any attribute, and false."""
 
     def __call__(self, *arguments: Any, **named: Any) -> Any:
-        """Return another one."""
+        """Return another value."""
         return Value()
 
     def __getattr__(self, name: str) -> Any:
         return Value()
 
     def get(self) -> Any:
-        """Be a variable of the environment that is not set."""
+        """Stand for an environment variable that is not set."""
         return None
 
     def __bool__(self) -> bool:
@@ -52,7 +52,7 @@ class Value:
 
 
 def stub(name: str, **contents: Any) -> None:
-    """Put a module into place, and those above it."""
+    """Install a stub for a module and for its parents."""
     parts = name.split(".")
     for n in range(1, len(parts) + 1):
         path = ".".join(parts[:n])
@@ -65,7 +65,7 @@ def stub(name: str, **contents: Any) -> None:
 
 
 def load(name: str, path: Path) -> Any:
-    """Load one file as a module."""
+    """Load a file as a module."""
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None
     assert spec.loader is not None
@@ -76,7 +76,7 @@ def load(name: str, path: Path) -> Any:
 
 
 class Coordinator:
-    """What SGLang's allocator wants of a group."""
+    """What SGLang's allocator needs of a group."""
 
     def __init__(self, communicator: Any):
         self.pynccl_comm = communicator
@@ -86,7 +86,7 @@ class Coordinator:
 
 
 def enabled() -> Any:
-    """Be SGLang's context, with the feature switched on."""
+    """Replace SGLang's context; the feature is enabled."""
     comm = types.SimpleNamespace(enable_symm_mem=True)
     return types.SimpleNamespace(comm=comm)
 
@@ -116,9 +116,9 @@ def prepare(checkout: Path) -> tuple[Any, Any]:
 
 
 def instead(*_: Any, name: str, build_directory: str, **__: Any) -> str:
-    """Be load_inline: put our library where SGLang looks for the one it compiles.
+    """Replace load_inline: put symmem's library where SGLang expects the one that it compiles.
 
-    All ranks do so in one folder, at the same time.
+    All ranks do so in one folder at the same time.
     """
     target = Path(build_directory) / f"{name}.so"
     own = target.with_suffix(f".{RANK}")
@@ -151,13 +151,14 @@ def run(checkout: Path) -> None:
     ]
     verdict("two communicators have everything", again == [0, 0], again)
     for number, group in enumerate(groups):
-        # A library that registers nothing gives the same codes, but not the same kernels.
+        # A library that registers nothing returns the same codes, but does not run the same
+        # kernels.
         names = symmetric_sum(allocator, group)
         verdict(f"communicator {number} runs a symmetric kernel", is_symmetric_kernel(names), names)
 
 
 def symmetric_sum(allocator: Any, group: Coordinator) -> list[str]:
-    """Name the kernels of one all-reduce on SGLang's communicator."""
+    """Return the kernels of an all-reduce on SGLang's communicator."""
     with allocator.SymmetricMemoryContext(group):
         x = torch.ones(4 * MIB, device=DEVICE, dtype=torch.bfloat16)
     with group.pynccl_comm.change_state(enable=True):

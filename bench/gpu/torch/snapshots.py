@@ -32,7 +32,7 @@ STEPS = {"agree": 160, "extra": 160, "size": 160, "skew": 500, "call": 40}
 
 
 class Program:
-    """A random program that is the same on every rank, except for what the case changes."""
+    """A random program. It is the same on every rank except for the change of the case."""
 
     def __init__(self, case: str, rank: int) -> None:
         self.case = case
@@ -56,7 +56,7 @@ class Program:
         return self.rng.randrange(1, 3 * MIB)
 
     def disturb(self) -> None:
-        """Make or drop memory outside the pool, which shifts the addresses of segments."""
+        """Make or drop memory outside the pool, which moves later segments."""
         if self.outside and self.own.random() < 0.5:
             self.outside.pop(self.own.randrange(len(self.outside)))
             torch.cuda.empty_cache()
@@ -65,7 +65,7 @@ class Program:
         self.outside.append(torch.empty(size, dtype=torch.uint8, device="cuda"))
 
     def step(self, number: int, steps: int) -> None:
-        """Make or drop one tensor, and sometimes add one up over the ranks."""
+        """Make or drop a tensor, and sometimes sum one over the ranks."""
         if self.case == "skew" and number % 10 == 0:
             self.disturb()
         if len(self.live) > 24 or (self.live and self.rng.random() < 0.45):
@@ -86,7 +86,7 @@ class Program:
 
 
 def end_with_a_difference(rank: int) -> None:
-    """Submit a last collective that differs on rank 1, and do not wait for it."""
+    """Submit a last collective that differs on rank 1 and do not wait for it."""
     tensor = torch.zeros(1024, device="cuda")
     if rank == 1:
         dist.broadcast(tensor, 0, async_op=True)
@@ -116,7 +116,7 @@ def main() -> None:
     (folder / f"{case}_calls_rank{rank}.pickle").write_bytes(dump)
     size = sum(p.stat().st_size for p in folder.glob(f"{case}_*_rank{rank}.pickle"))
     print(f"case {case} rank {rank}: {size} bytes, torch {torch.__version__}", flush=True)
-    # Ranks write before any of them ends. A last collective that differs never ends.
+    # All ranks write before any of them ends, because a last collective that differs never ends.
     store = dist.distributed_c10d._get_default_store()
     store.set(f"written {rank}", "yes")
     store.wait([f"written {r}" for r in range(int(os.environ["WORLD_SIZE"]))])

@@ -39,7 +39,7 @@ class Layer(nn.Module):
         self.down = nn.Linear(4 * WIDTH, WIDTH, bias=False)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Return the sum of the input and what the layer makes of it."""
+        """Return the sum of the input and the layer's output."""
         return x + self.down(nn.functional.gelu(self.up(x)))
 
 
@@ -59,7 +59,7 @@ def bounded(name: str, streams: int, ok: bool, begin: float) -> None:
 
 
 def many_streams() -> None:
-    """Make a tensor on each stream that PyTorch has, and sum one of them."""
+    """Make a tensor on each of PyTorch's streams and sum one of them."""
     begin = time.monotonic()
     live = []
     for number in range(64):
@@ -100,7 +100,7 @@ def fsdp() -> None:
 
 
 def captures() -> None:
-    """Capture, replay and forget one graph after another."""
+    """Capture, replay and destroy one graph after the other."""
     begin = time.monotonic()
     right = True
     for number in range(CAPTURES):

@@ -1,7 +1,7 @@
-"""What a replay costs: two graphs of all-reduces of one group, replayed in turns on one stream.
+"""Cost of a replay: two graphs of all-reduces of a group, replayed in turns on one stream.
 
-Prints a line for each size: bytes, microseconds of a replay. SYMMEM_PATH chooses the path. To
-compare two versions of symmem, run it with PYTHONPATH of each in turns.
+Prints a line for each size: the bytes and the microseconds of a replay. SYMMEM_PATH chooses the
+path. To compare two versions of symmem, run the program with the PYTHONPATH of each in turns.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ REPLAYS, ROUNDS = 50, 20
 
 
 def timed(graphs: list[torch.cuda.CUDAGraph]) -> float:
-    """Time a replay, in microseconds: the median of rounds in which the graphs take turns."""
+    """Return the median time of a replay in microseconds; the graphs alternate."""
     found = []
     for _ in range(ROUNDS):
         begin = torch.cuda.Event(enable_timing=True)
