@@ -1,6 +1,6 @@
-// limit shows what a machine can do: collectives over shared windows with nothing around them. No
-// checks, no streams, no groups, ranks made by fork. It is what symmem is compared with, not what
-// anybody should use. Build: gcc -O3 -march=native -o limit limit.c
+// limit measures how fast a machine can run collectives: over shared windows, with no checks,
+// streams or groups, and with ranks made by fork. symmem is compared with it; nobody should use it.
+// Build: gcc -O3 -march=native -o limit limit.c
 #define _GNU_SOURCE
 #include <immintrin.h>
 #include <stdatomic.h>
@@ -29,8 +29,9 @@ typedef __m256 vec;
 #endif
 enum { LANES = sizeof(vec) / sizeof(float) };
 
-// A mail slot has its number in the first line, with the data right behind it: 56 bytes arrive with
-// the number, more in the lines that follow. Two slots suffice, as nobody can be two ahead.
+// A mail slot has its number in its first cache line, directly followed by the data: 56 bytes
+// arrive together with the number, the rest in the following lines. Two slots suffice, because no
+// rank can be two ahead.
 typedef struct {
 	_Alignas(128) _Atomic uint64_t number;
 	float data[SMALL / sizeof(float)];
@@ -57,7 +58,7 @@ static void barrier(void) {
 	for (int r = 0; r < ranks; r++) await(&all[r].arrived, steps);
 }
 
-// sum adds n floats of all sources into each of the targets.
+// sum adds n floats of all sources and stores the result in each target.
 static void sum(float **to, int targets, float **from, size_t n, int stream) {
 	size_t i = 0;
 	for (; i + 2 * LANES <= n; i += 2 * LANES) {
@@ -89,7 +90,7 @@ static void copy(float *to, const float *from, size_t n, int stream) {
 	_mm_sfence();
 }
 
-// mail posts n floats and returns where those of every rank lie.
+// mail posts n floats and returns the addresses of every rank's floats.
 static void mail(const float *mine, size_t n, float **got) {
 	slot_t *slot = &all[me].slots[++mails % 2];
 	memcpy(slot->data, mine, n * sizeof *mine);
@@ -206,7 +207,7 @@ static void measure(const plan_t *p, int op, size_t n) {
 	if (me == 0) row(p, ranks, ops[op].name, n * sizeof(float), seconds);
 }
 
-// window is shared memory that all ranks inherit.
+// window returns shared memory that all ranks inherit.
 static void *window(size_t bytes) {
 	int fd = memfd_create("limit", 0);
 	if (fd < 0 || ftruncate(fd, (off_t)bytes)) exit(3);

@@ -1,6 +1,6 @@
-// What the C programs of this directory share: the clock, binding to a processor, the arguments and
-// the rows. Sizes are those of nccl-tests: the output of an all-gather and the input of a
-// reduce-scatter, rounded up to whole floats for each rank.
+// Code that the C programs of this directory share: the clock, binding to a processor, the
+// arguments and the rows. Sizes are those of nccl-tests: the output of an all-gather and the input
+// of a reduce-scatter, rounded up to whole floats for each rank.
 #ifndef SYMMEM_BENCH_MEASURE_H
 #define SYMMEM_BENCH_MEASURE_H
 
@@ -27,7 +27,7 @@ static inline double now(void) {
 	return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
 }
 
-// bind_rank binds the calling thread to the rank-th of the processors that it may use.
+// bind_rank binds the calling thread to the rank-th of its permitted processors.
 static inline void bind_rank(int rank) {
 	cpu_set_t allowed, one;
 	sched_getaffinity(0, sizeof allowed, &allowed);
@@ -47,7 +47,7 @@ static inline int processors(void) {
 	return CPU_COUNT(&allowed);
 }
 
-// read_plan takes LABEL OPS SIZES BATCHES BATCH_MS, where sizes are bytes with commas between them.
+// read_plan reads LABEL OPS SIZES BATCHES BATCH_MS. Sizes are bytes, separated by commas.
 static inline plan_t read_plan(int argc, char **argv) {
 	if (argc != 6) {
 		fprintf(stderr, "usage: %s LABEL OPS SIZES BATCHES BATCH_MS\n", argv[0]);
@@ -87,7 +87,7 @@ static inline int by_value(const void *a, const void *b) {
 	return (x > y) - (x < y);
 }
 
-// row prints label, ranks, operation, bytes, and the median, 10th and 90th percentile in us.
+// row prints label, ranks, operation, bytes, and the median, 10th and 90th percentiles in us.
 static inline void row(const plan_t *p, int ranks, const char *op, size_t bytes, double *seconds) {
 	int n = p->batches;
 	qsort(seconds, (size_t)n, sizeof *seconds, by_value);

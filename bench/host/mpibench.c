@@ -1,5 +1,6 @@
-// mpibench measures collectives of an MPI library as "symmem bench collective" measures ours: ranks
-// bound to processors, float32 sums, out of place, the slowest rank's time, the median of batches.
+// mpibench measures collectives of an MPI library as "symmem bench collective" measures symmem's:
+// ranks bound to processors, float32 sums out of place, the time of the slowest rank, the median of
+// batches.
 #define _GNU_SOURCE
 #include <mpi.h>
 

@@ -1,5 +1,5 @@
-// rtt prints the median round trip of a word between two processors, in nanoseconds: a tag that
-// says where the virtual processors of this machine lie at the moment.
+// rtt prints the median round trip of a word between two processors in nanoseconds. It shows where
+// the virtual processors of this machine are placed at the moment.
 #define _GNU_SOURCE
 #include <stdatomic.h>
 #include <sys/mman.h>
