@@ -19,7 +19,7 @@ import (
 const doctorLong = `doctor checks this machine for problems and gives advice on how to fix them.
 
 It checks the driver, the GPUs, NCCL and its known defects, whether ranks can share a GPU, the links
-between GPUs, resource limits, the system calls that symmem needs, the environment, the launcher's
+between GPUs, resource limits, the availability of system calls, the environment, the launcher's
 variables and the tuning table.
 
 Then it runs a trial. It starts ranks that open the backend, register one segment and all-reduce
