@@ -23,7 +23,6 @@ docs/reference/json.md lists.`
 const benchExample = `  symmem bench collective --ranks 2 -b 8 -e 64M -f 2
   symmem bench collective --backend host --json`
 
-// benchFlags holds the flags of all benchmarks.
 type benchFlags struct {
 	planFlags
 	json    bool
@@ -31,8 +30,8 @@ type benchFlags struct {
 	backend string
 }
 
-// maxBatches limits the memory for the times of all batches. It also prevents overflow in sums of
-// batch counts.
+// maxBatches limits the memory for the times of all batches, and prevents overflow in sums of batch
+// counts.
 const maxBatches = 1_000_000
 
 // planFlags holds the flags that set the duration of measurements.

@@ -56,7 +56,6 @@ const benchCollectiveExample = `  symmem bench collective --ranks 2
   symmem bench collective --backend nccl --ranks 4 --prove -b 4K -e 16M
   mpirun -np 2 symmem bench collective --ops all_gather`
 
-// collectiveFlags holds the flags of bench collective as given by the user.
 type collectiveFlags struct {
 	*benchFlags
 	rankFlags
@@ -136,7 +135,6 @@ func (f *collectiveFlags) register(flags *pflag.FlagSet) {
 	flags.BoolVar(&c.InPlace, "in-place", true, "measure the in-place half, too")
 }
 
-// parse validates all flags before any process starts.
 func (f *collectiveFlags) parse(cmd *cobra.Command) (err error) {
 	c := &f.config
 	if c.Plan, err = f.plan(); err != nil {
@@ -170,10 +168,8 @@ func (f *collectiveFlags) parse(cmd *cobra.Command) (err error) {
 	return f.parsePaths(cmd.Flags().Changed("path"))
 }
 
-// buffersNames lists the values of --buffers.
 var buffersNames = []string{"symmetric", "any"}
 
-// maxGraphOps bounds the calls captured into one graph.
 const maxGraphOps = 10_000
 
 // parsePaths parses the flags that select the measured path.
@@ -219,7 +215,7 @@ func (f *collectiveFlags) parseSizes() (err error) {
 	return nil
 }
 
-// parseNames parses the flags with named values. worldsGiven is set if the user has set --worlds.
+// parseNames parses the flags with named values. worldsGiven reports whether the user set --worlds.
 func (f *collectiveFlags) parseNames(worldsGiven bool) (err error) {
 	c := &f.config
 	if c.Operations, err = bench.ParseOperations(f.operations); err != nil {
@@ -237,8 +233,7 @@ func (f *collectiveFlags) parseNames(worldsGiven bool) (err error) {
 	return err
 }
 
-// rank runs the benchmark as one rank. It measures the round trip before and after the rows. Only
-// rank 0 writes.
+// rank runs the benchmark as one rank. Only rank 0 writes.
 func (f *collectiveFlags) rank(
 	ctx context.Context, world rendezvous.World, out io.Writer,
 ) (err error) {
@@ -250,7 +245,7 @@ func (f *collectiveFlags) rank(
 	}
 	defer f.prove.Close(&err)
 	var p *bench.Probe
-	if world.Rank == 0 { // The other ranks wait or have exited.
+	if world.Rank == 0 { // the other ranks wait or have exited
 		p = bench.NewProbe()
 	}
 	before, err := p.RoundTrip()
@@ -286,7 +281,7 @@ func (f *collectiveFlags) rank(
 	return nil
 }
 
-// rows measures and writes the rows. It also returns the number of wrong elements.
+// rows measures and writes the rows. It returns their report and the number of wrong elements.
 func (f *collectiveFlags) rows(
 	ctx context.Context, text *bench.NCCLTests,
 ) (rep *report.Report, wrong float64, err error) {

@@ -45,7 +45,6 @@ const doctorExample = `  symmem doctor
   symmem doctor --trial=false
   torchrun --nproc-per-node 4 --no-python symmem doctor`
 
-// doctorFlags holds the flags of doctor as given by the user.
 type doctorFlags struct {
 	rankFlags
 	backend string
@@ -104,7 +103,6 @@ func (f *doctorFlags) parse(flags *pflag.FlagSet) error {
 	return nil
 }
 
-// run runs the doctor or one rank of its trial.
 func (f *doctorFlags) run(cmd *cobra.Command) error {
 	world, err := rendezvous.Discover(os.LookupEnv, rendezvous.Options{})
 	isAlone := err != nil || world.Source == rendezvous.SourceAlone
@@ -127,9 +125,8 @@ func (f *doctorFlags) run(cmd *cobra.Command) error {
 	return f.join(cmd, world)
 }
 
-// join takes part in a trial of ranks that a launcher has started. Rank 0 then reports. The trial
-// runs before all other checks, because those load NCCL. Without a trial, the first rank of each
-// machine reports.
+// join takes part in a trial whose ranks a launcher has started. The trial runs before all other
+// checks, because these load NCCL. Without a trial, the first rank of each machine reports.
 func (f *doctorFlags) join(cmd *cobra.Command, world rendezvous.World) error {
 	if !f.trial {
 		if world.LocalRank != 0 {
@@ -150,7 +147,6 @@ func (f *doctorFlags) join(cmd *cobra.Command, world rendezvous.World) error {
 	return exitWith(exitWrong, nil)
 }
 
-// examine checks this machine, runs the trial, and reports.
 func (f *doctorFlags) examine(
 	cmd *cobra.Command, trial func(*cobra.Command, *doctor.Facts) (*doctor.Trial, error),
 ) error {
@@ -174,7 +170,7 @@ func (f *doctorFlags) examine(
 	return nil
 }
 
-// look collects all facts except those of the trial and the table.
+// look collects all facts except the trial and the table.
 func (f *doctorFlags) look() *doctor.Facts {
 	facts := &doctor.Facts{
 		Asked: f.backend, GPUs: []doctor.GPU{}, Links: doctor.InspectLinks(nil),
@@ -205,8 +201,8 @@ func (f *doctorFlags) table(facts *doctor.Facts) doctor.Tuning {
 	return doctor.InspectTuning(facts.Backend, device, ranks, file, required)
 }
 
-// tuningFile returns the file of the tuning table that symmem.Open would use. It returns "" for the
-// built-in table. required reports that the user has named the file.
+// tuningFile returns the file of the tuning table that symmem.Open would use, or "" for the
+// built-in table. required reports whether the user named the file.
 func tuningFile(device string, ranks int) (file string, required bool) {
 	file = os.Getenv("SYMMEM_TUNING")
 	switch {
@@ -217,13 +213,13 @@ func tuningFile(device string, ranks int) (file string, required bool) {
 	}
 	file, err := symmem.TuningFile(device, ranks)
 	if err != nil {
-		file = "" // Without a home directory there is no table.
+		file = "" // without a home directory there is no table
 	}
 	return file, false
 }
 
-// trialContext returns a context that limits the duration of a trial. A trial waits for other
-// ranks and creates contexts and communicators.
+// trialContext returns a context with a time limit for a trial. A trial waits for other ranks and
+// creates contexts and communicators.
 func (f *doctorFlags) trialContext(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(ctx, 4*f.timeout+time.Minute)
 }

@@ -17,7 +17,7 @@ import (
 )
 
 // startTrial starts the ranks of a trial and collects their accounts. If a signal ends the ranks,
-// startTrial returns an error, and the trial contains the signal.
+// it returns an error, and the trial contains the signal.
 func (f *doctorFlags) startTrial(
 	cmd *cobra.Command, facts *doctor.Facts,
 ) (*doctor.Trial, error) {
@@ -66,12 +66,11 @@ func (f *doctorFlags) startTrial(
 // accountMark begins lines that contain accounts. NCCL may print other lines to the same output.
 const accountMark = "account: "
 
-// writeAccount runs the trial as a rank started by startTrial.
 func (f *doctorFlags) writeAccount(cmd *cobra.Command, world rendezvous.World) error {
 	return printAccount(cmd, runTrial(cmd.Context(), world, f.backend, f.timeout))
 }
 
-// printAccount prints the account of a rank for the process that has started the rank.
+// printAccount prints the account of a rank for the process that started it.
 func printAccount(cmd *cobra.Command, account any) error {
 	encoded, err := json.Marshal(account)
 	if err != nil {
@@ -94,7 +93,7 @@ func collect[T any](output []byte) []T {
 	return accounts
 }
 
-// missingAccounts returns an error that names the ranks that have ended without an account.
+// missingAccounts returns an error that names the ranks that ended without an account.
 func missingAccounts(result *launch.Result, accounts []doctor.Account) error {
 	var errs []error
 	for _, e := range result.Exits {

@@ -17,7 +17,7 @@ import (
 )
 
 // TestInterruptedDoctorReportsAndCleansUp interrupts a doctor after its ranks have opened NCCL's
-// log. The doctor must report the signal and leave no files.
+// log.
 func TestInterruptedDoctorReportsAndCleansUp(t *testing.T) {
 	if testing.Short() {
 		t.Skip("compiles the software GPU")
@@ -44,7 +44,7 @@ func TestInterruptedDoctorReportsAndCleansUp(t *testing.T) {
 	if err := cmd.Process.Signal(syscall.SIGINT); err != nil {
 		t.Fatal(err)
 	}
-	_ = cmd.Wait() // The exit code is checked below.
+	_ = cmd.Wait() // the exit code is checked below
 	code := cmd.ProcessState.ExitCode()
 	if code != 128+int(syscall.SIGINT) || !strings.Contains(stdout.String(), "ended by a signal") {
 		t.Errorf("exit code %d, standard output %q; want 130 and a report of the signal", code, &stdout)

@@ -12,24 +12,23 @@ import (
 	"symmem/internal/rendezvous"
 )
 
-// trialSizes lists the sizes of the trial's calls. The small size shows the latency, the large size
-// the bandwidth. repeats is the number of timed calls. The same number of untimed calls precedes
-// them. The segment has the last size.
+// trialSizes lists the sizes of the trial's calls: a small one for the latency and a large one for
+// the bandwidth. repeats is the number of timed calls, which follow as many untimed ones. The
+// segment has the last size.
 var trialSizes = []struct {
 	bytes   int64
 	repeats int
 }{{4 << 10, 50}, {16 << 20, 5}}
 
-// trial runs one rank of a doctor's trial.
 type trial struct {
 	rt       *symmem.Runtime
 	buffer   symmem.Buffer
 	recorder *proof.Recorder // nil without a log
-	// results holds the results that rank 0 determines for all ranks.
+	// results are the results that rank 0 determines for all ranks.
 	results doctor.RankZeroResults
 	account doctor.Account
-	// opening limits the time until all ranks have started and connected. 0 means no limit besides
-	// that of the context.
+	// opening limits the time until all ranks have started and connected. If it is 0, only the
+	// context limits it.
 	opening time.Duration
 	// then, if set, runs after the calls and before the Runtime is closed.
 	then func(context.Context) error
@@ -47,7 +46,7 @@ func runTrial(
 		t.account.Error = err.Error()
 		return t.account
 	}
-	if world.Rank == 0 && t.nccl() { // The ranks' other work has ended.
+	if world.Rank == 0 && t.nccl() { // the ranks' other work has ended
 		var err error
 		if t.results.Copies, err = doctor.MeasureCopies(world.LocalRank); err != nil {
 			t.results.CopyTrouble = err.Error()
@@ -70,7 +69,7 @@ func (t *trial) run(ctx context.Context, backend string, timeout time.Duration) 
 	}
 	defer func() { err = errors.Join(err, t.rt.Close()) }()
 	t.results.Source, t.results.Device = t.rt.Source(), t.rt.Device().Name
-	if t.rt.Rank() == 0 && t.recorder != nil && t.nccl() { // The other ranks have no log.
+	if t.rt.Rank() == 0 && t.recorder != nil && t.nccl() { // the other ranks have no log
 		t.results.Logged, t.results.Trouble = true, t.recorder.Problem()
 	}
 	if err := t.register(ctx); err != nil {
@@ -82,7 +81,6 @@ func (t *trial) run(ctx context.Context, backend string, timeout time.Duration) 
 	return t.then(ctx)
 }
 
-// open opens the Runtime.
 func (t *trial) open(ctx context.Context, backend string, timeout time.Duration) (err error) {
 	if t.opening > 0 {
 		limited, cancel := context.WithTimeout(ctx, t.opening)
@@ -95,7 +93,6 @@ func (t *trial) open(ctx context.Context, backend string, timeout time.Duration)
 	return err
 }
 
-// calls makes the calls of each path and size.
 func (t *trial) calls(ctx context.Context) error {
 	for _, choice := range t.choices() {
 		if err := t.rt.World().SetPath(ctx, choice); err != nil {
@@ -119,7 +116,6 @@ func (t *trial) choices() []symmem.PathChoice {
 	return choices
 }
 
-// register allocates one segment and registers it.
 func (t *trial) register(ctx context.Context) error {
 	bytes := trialSizes[len(trialSizes)-1].bytes
 	pool, err := t.rt.NewPool(symmem.PoolOptions{Domain: t.rt.World(), FirstSegment: bytes})
@@ -163,7 +159,6 @@ func (t *trial) call(
 	return nil
 }
 
-// reduce all-reduces the memory a number of times and waits.
 func (t *trial) reduce(ctx context.Context, m symmem.Memory, times int) error {
 	for range times {
 		err := t.rt.World().AllReduce(ctx, m, m, m.Bytes()/4, symmem.Float32, symmem.Sum, nil)

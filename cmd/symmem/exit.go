@@ -3,7 +3,7 @@ package main
 import "fmt"
 
 // The exit codes of commands. A command that runs other programs, such as launch, exits with their
-// code. A command that is ended by a signal exits with 128 plus the signal's number, as in shells.
+// code. A command that a signal ends exits with 128 plus the signal's number, as in shells.
 const (
 	// exitOK means success.
 	exitOK = 0

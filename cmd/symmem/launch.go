@@ -93,7 +93,6 @@ func newLaunchCommand() *cobra.Command {
 	return cmd
 }
 
-// parse validates all flags before any process starts.
 func (f *launchFlags) parse(args []string) error {
 	switch {
 	case f.ranks < 1 || f.ranks > maxProcesses:
@@ -192,7 +191,6 @@ func launchVerdict(result *launch.Result) error {
 	return exitWith(result.Code, fmt.Errorf("%v", result.Exits[result.First]))
 }
 
-// writeSummary writes the result of a launch as JSON.
 func (f *launchFlags) writeSummary(cmd *cobra.Command, result *launch.Result) error {
 	encoded, err := json.Marshal(result)
 	if err != nil {

@@ -14,8 +14,8 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 )
 
-// TestMain runs the tests. Scripts run the command as a process that executes this test binary
-// under the command's name. Other tests run the binary that users get (see command).
+// TestMain runs the tests. Scripts run the command by executing this test binary under the
+// command's name; other tests run the binary that users get (see command).
 //
 // By default the race detector makes each process sleep for a second before it exits. TestMain
 // shortens this time.
@@ -31,15 +31,13 @@ func TestMain(m *testing.M) {
 	})
 }
 
-// cleanupM removes the built command after the tests.
 type cleanupM struct{ *testing.M }
 
 func (m cleanupM) Run() int {
-	defer func() { os.RemoveAll(commands) }() // buildCommand creates the folder.
+	defer func() { os.RemoveAll(commands) }() // buildCommand creates the folder
 	return m.M.Run()
 }
 
-// commands is the folder of the built command.
 var commands string
 
 // command builds the binary that users get and returns its path. It builds without the race

@@ -21,8 +21,7 @@ func newManCommand() *cobra.Command {
 	}
 }
 
-// writeManual writes a page for each command. If $SOURCE_DATE_EPOCH is set, it is the date of the
-// pages.
+// writeManual writes a page for each command. $SOURCE_DATE_EPOCH, if set, is the date of the pages.
 func writeManual(root *cobra.Command, directory string) error {
 	if err := os.MkdirAll(directory, 0o755); err != nil {
 		return fmt.Errorf("making the directory of the manual pages: %w", err)

@@ -6,7 +6,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// name implements a flag whose value is one of several names.
+// name is a flag whose value is one of several names.
 type name[T fmt.Stringer] struct {
 	value *T
 	parse func(string) (T, error)

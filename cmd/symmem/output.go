@@ -10,7 +10,6 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// writeReport writes a report as JSON or as text.
 func writeReport(w io.Writer, asJSON bool, report any, text func(io.Writer) error) error {
 	if asJSON {
 		return writeJSON(w, report)
@@ -21,7 +20,6 @@ func writeReport(w io.Writer, asJSON bool, report any, text func(io.Writer) erro
 	return nil
 }
 
-// writeJSON writes a report as one JSON object on a line.
 func writeJSON(w io.Writer, report any) error {
 	if err := json.NewEncoder(w).Encode(report); err != nil {
 		return fmt.Errorf("writing the report: %w", err)
@@ -65,15 +63,14 @@ func wantsJSON(cmd *cobra.Command, args []string) bool {
 	return jsonFlag || slices.Contains(args, "--json") && cmd.Name() != "launch"
 }
 
-// failure holds the JSON of a command that could not run.
+// failure is the JSON of a command that could not run.
 type failure struct {
 	Error string `json:"error"`
 	Code  int    `json:"code"`
 }
 
-// writeFailure writes a failure as JSON in place of the command's output.
 func writeFailure(w io.Writer, code int, err error) {
-	// The error is also printed on standard error. Therefore a failed write is ignored.
+	// A failed write is ignored, because the error is also printed on standard error.
 	if text, encodeErr := json.Marshal(failure{err.Error(), code}); encodeErr == nil {
 		_, _ = w.Write(append(text, '\n'))
 	}

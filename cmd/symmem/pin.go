@@ -13,8 +13,8 @@ import (
 	"symmem/internal/sys"
 )
 
-// pinName is the name of a hidden command. launch runs each rank's command through it. It binds the
-// process to the rank's processor and executes the command.
+// pinName is a hidden command through which launch runs each rank's command. It binds the process
+// to the rank's processor and executes the command.
 const pinName = "pin-rank"
 
 func newPinCommand() *cobra.Command {
@@ -30,7 +30,7 @@ func newPinCommand() *cobra.Command {
 }
 
 // execPinned binds this process to its rank's processor and executes the command. It returns only
-// if it fails.
+// on failure.
 func execPinned(args []string) error {
 	path, err := exec.LookPath(args[0])
 	if err != nil {

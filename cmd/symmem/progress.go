@@ -10,18 +10,17 @@ import (
 	"symmem/internal/sys"
 )
 
-// envProgress makes rank 0 of verify write progress lines to standard error. verify sets the
-// variable for its ranks if its standard error is a terminal. Users can set it for logs.
+// envProgress makes rank 0 of verify write progress lines to standard error. verify sets it for its
+// ranks if its own standard error is a terminal. Users can set it for logs.
 const envProgress = "SYMMEM_PROGRESS"
 
 const (
 	progressPrefix = "progress: "
-	// progressEvery is the minimum time between updates.
-	progressEvery = 100 * time.Millisecond
+	progressEvery  = 100 * time.Millisecond
 )
 
-// progressLines returns a function that writes progress as lines, at most one per progressEvery,
-// with a unit such as "steps". The function writes the first line at once.
+// progressLines returns a function that writes progress as lines with a unit such as "steps". It
+// writes the first line at once, later ones at most every progressEvery.
 func progressLines(w io.Writer, unit string) func(done, all int) {
 	var next time.Time
 	return func(done, all int) {
@@ -39,7 +38,6 @@ type progressCounter struct {
 	shown    bool
 }
 
-// clearLine moves to the beginning of a terminal's line and clears it.
 const clearLine = "\r\x1b[K"
 
 // Write implements io.Writer.
@@ -61,7 +59,6 @@ func (p *progressCounter) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// end removes the counter from the terminal.
 func (p *progressCounter) end() {
 	if p.shown {
 		_, _ = io.WriteString(p.terminal, clearLine)

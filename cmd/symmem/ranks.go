@@ -22,7 +22,6 @@ import (
 	"symmem/internal/sys"
 )
 
-// backendNames lists the values of --backend.
 func backendNames() []string { return append([]string{"auto"}, symmem.Backends()...) }
 
 func backendList() string { return strings.Join(backendNames(), ", ") }
@@ -30,14 +29,13 @@ func backendList() string { return strings.Join(backendNames(), ", ") }
 // envBackend is the environment variable that sets the default of Options.Backend.
 const envBackend = "SYMMEM_BACKEND"
 
-// backendFlag adds the flag for chooseBackend.
 func backendFlag(flags *pflag.FlagSet, value *string) {
 	flags.StringVar(value, "backend", "", "where memory comes from: "+backendList()+
 		" (default $"+envBackend+", else auto)")
 }
 
-// chooseBackend sets an empty flag to the variable's value, or to auto if the variable is empty. It
-// returns an error if there is no such backend.
+// chooseBackend sets an empty flag to the variable's value, or to auto. It returns an error for an
+// unknown backend.
 func chooseBackend(value *string) error {
 	source := ""
 	if *value == "" {
@@ -53,15 +51,14 @@ func chooseBackend(value *string) error {
 	return nil
 }
 
-// startedFlag is the hidden flag of ranks that a command has started. These ranks never start
-// ranks, even if the environment does not identify them as ranks.
+// startedFlag is the hidden flag of ranks that a command has started. They never start ranks, even
+// if the environment does not identify them as ranks.
 const startedFlag = "started"
 
 // maxRanks limits the ranks on one machine. The host backend supports no more ranks, and no machine
 // has more GPUs. With at most 64 ranks, sums of int8 cannot overflow.
 const maxRanks = 64
 
-// rankFlags holds the flags of a command that runs on several ranks.
 type rankFlags struct {
 	ranks   int
 	unbound bool
@@ -79,13 +76,11 @@ func (f *rankFlags) registerRanks(
 	cobra.CheckErr(flags.MarkHidden(startedFlag))
 }
 
-// registerTimed adds the flags of commands that measure times.
 func (f *rankFlags) registerTimed(flags *pflag.FlagSet, timeout *time.Duration) {
 	f.registerRanks(flags, 2, "processes to start, up to 64", timeout)
 	flags.BoolVar(&f.unbound, "unbound", false, "do not bind ranks to processors")
 }
 
-// checkRanks rejects an invalid number of ranks or timeout.
 func (f *rankFlags) checkRanks(minRanks int) error {
 	if f.ranks < minRanks || f.ranks > maxRanks {
 		return fmt.Errorf("ranks is %d, but must be from %d to %d", f.ranks, minRanks, maxRanks)
@@ -93,7 +88,6 @@ func (f *rankFlags) checkRanks(minRanks int) error {
 	return checkTimeout(*f.timeout)
 }
 
-// checkTimeout rejects a timeout that is not positive.
 func checkTimeout(timeout time.Duration) error {
 	if timeout <= 0 {
 		return fmt.Errorf("timeout is %v, but must be positive", timeout)
@@ -110,7 +104,7 @@ func (f *rankFlags) bind(w rendezvous.World) error {
 }
 
 // asRanks runs a command as one rank if a launcher has started this process. Otherwise it starts
-// ranks that run the same command.
+// the ranks.
 func (f *rankFlags) asRanks(cmd *cobra.Command, rank func(rendezvous.World) error) error {
 	world, err := f.discover(cmd)
 	if err != nil {
@@ -129,8 +123,8 @@ func (f *rankFlags) asRanks(cmd *cobra.Command, rank func(rendezvous.World) erro
 	return nil
 }
 
-// cancelOnSignal cancels a command's context at the first signal. The command can then report its
-// results so far. A second signal ends the process.
+// cancelOnSignal cancels a command's context at the first signal, so that the command can report
+// its results so far. A second signal ends the process.
 func cancelOnSignal(cmd *cobra.Command) (stop func()) {
 	ctx, stop := signal.NotifyContext(cmd.Context(), syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
 	context.AfterFunc(ctx, stop)
@@ -138,8 +132,8 @@ func cancelOnSignal(cmd *cobra.Command) (stop func()) {
 	return stop
 }
 
-// discover returns this process's rank and world. If a launcher has started the process, discover
-// also calls keepStdout.
+// discover returns this process's rank and world. If a launcher has started the process, it also
+// calls keepStdout.
 func (f *rankFlags) discover(cmd *cobra.Command) (rendezvous.World, error) {
 	world, err := rendezvous.Discover(os.LookupEnv, rendezvous.Options{})
 	if err != nil {
@@ -158,8 +152,8 @@ func (f *rankFlags) discover(cmd *cobra.Command) (rendezvous.World, error) {
 	return world, keepStdout(cmd)
 }
 
-// keepStdout reserves standard output for the command and sends NCCL's log to standard error.
-// Otherwise the log would mix with JSON.
+// keepStdout reserves standard output for the command and sends NCCL's log to standard error, so
+// that the log does not mix with JSON.
 func keepStdout(cmd *cobra.Command) error {
 	out, ok := cmd.OutOrStdout().(*output)
 	if !ok || out.Writer != os.Stdout {
@@ -173,8 +167,7 @@ func keepStdout(cmd *cobra.Command) error {
 	return nil
 }
 
-// timing is the key of a command's annotation. Its value states why the command's ranks must not
-// share GPUs.
+// timing is the key of a command's annotation that states why its ranks must not share GPUs.
 const timing = "timing"
 
 // startRanks launches this program once for each rank, with the same flags.
@@ -218,9 +211,8 @@ func startRanks(cmd *cobra.Command, ranks int) error {
 	return verdict(cmd.ErrOrStderr(), &result)
 }
 
-// verdict returns the exit code for all ranks. If a forwarded signal has ended the ranks, the code
-// is that of the signal. Otherwise it is the largest exit code of all ranks. A killed rank counts
-// as exitUsage.
+// verdict returns the exit code for all ranks: that of a forwarded signal that ended them, or the
+// largest of the ranks. A killed rank counts as exitUsage.
 func verdict(stderr io.Writer, result *launch.Result) error {
 	if interrupted(result) {
 		return exitWith(128+int(result.Signal), nil)
@@ -239,7 +231,7 @@ func verdict(stderr io.Writer, result *launch.Result) error {
 }
 
 // interrupted reports whether a signal to this process or a closed standard output has ended ranks.
-// Interrupted ranks may still exit with a code. For example, a Go program exits with code 2 after
+// Interrupted ranks may still exit with a code. A Go program, for example, exits with code 2 after
 // SIGQUIT.
 func interrupted(result *launch.Result) bool {
 	return result.Signal == syscall.SIGPIPE || result.Signal != 0 && result.First >= 0

@@ -19,7 +19,7 @@ import (
 	"symmem/internal/sys/systest"
 )
 
-// longRun represents a running verify that takes more than a minute.
+// longRun is a running verify that takes more than a minute.
 type longRun struct {
 	t      *testing.T
 	cmd    *exec.Cmd
@@ -31,8 +31,7 @@ type longRun struct {
 
 const longRanks = 3
 
-// startLongRun starts a longRun. When it returns, all ranks are running and have made many
-// all-reduces.
+// startLongRun starts a longRun and waits until all ranks have made many all-reduces.
 func startLongRun(t *testing.T) *longRun {
 	t.Helper()
 	r := &longRun{t: t, ranks: map[int]int{}}
@@ -58,7 +57,6 @@ func startLongRun(t *testing.T) *longRun {
 	return r
 }
 
-// findRanks searches all processes for the children of the command.
 func (l *longRun) findRanks() {
 	l.t.Helper()
 	stats, err := filepath.Glob("/proc/[0-9]*/stat")
@@ -112,7 +110,7 @@ func (l *longRun) end() (code int, stderr string) {
 	if err != nil {
 		l.t.Fatal(err)
 	}
-	_ = l.cmd.Wait() // The caller checks the exit code.
+	_ = l.cmd.Wait() // the caller checks the exit code
 	for line := range strings.Lines(string(rest)) {
 		if !strings.HasPrefix(line, progressPrefix) {
 			stderr += line
@@ -122,7 +120,6 @@ func (l *longRun) end() (code int, stderr string) {
 	return l.cmd.ProcessState.ExitCode(), stderr
 }
 
-// checkNoLeftovers checks that no process, no socket and no file in /dev/shm remains.
 func (l *longRun) checkNoLeftovers() {
 	l.t.Helper()
 	for rank, pid := range l.ranks {
@@ -237,7 +234,7 @@ func outputUntilInterrupt(t *testing.T, text string, args ...string) (output str
 			}
 		}
 	}
-	_ = cmd.Wait() // The caller checks the output.
+	_ = cmd.Wait() // the caller checks the output
 	if code := cmd.ProcessState.ExitCode(); !sent || code != 128+int(syscall.SIGINT) {
 		t.Errorf("interrupted = %v, exit code %d; want true, %d", sent, code,
 			128+int(syscall.SIGINT))

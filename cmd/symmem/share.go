@@ -26,9 +26,9 @@ type sharing struct {
 	userEnv []string
 }
 
-// ranksOnGPUs returns the number of ranks to start and how they share GPUs. The sharing is nil if
-// each rank has its own GPU. If explicit is set, the user has requested the number of ranks.
-// Otherwise ranks is the default, and ranks share a GPU only if the machine has a single one.
+// ranksOnGPUs returns the number of ranks to start, and how they share GPUs or nil if each rank has
+// its own. If explicit is set, the user requested the number of ranks. Otherwise ranks is the
+// default, and ranks share a GPU only if the machine has a single one.
 func ranksOnGPUs(ranks int, explicit bool, backend string) (int, *sharing, error) {
 	userEnv := os.Environ()
 	gpus, err := symmem.LocalRanks(backend)
@@ -72,14 +72,14 @@ func (s *sharing) machine() string {
 	return fmt.Sprintf("%d GPUs", s.gpus)
 }
 
-// runRanks starts ranks like launch.Run. If they share GPUs, it prints a line about the sharing and
-// runs a daemon of the Multi-Process Service, unless one is already running.
+// runRanks starts ranks like launch.Run. If they share GPUs, it says so and runs a daemon of the
+// Multi-Process Service, unless one is already running.
 func runRanks(ctx context.Context, spec launch.Spec, s *sharing) (launch.Result, error) {
 	if s == nil {
 		return launch.Run(ctx, spec)
 	}
 	// No signal may end this process before it has stopped the daemon. SIGPIPE is handled, so a
-	// write to a closed pipe returns an error instead of ending the process.
+	// write to a closed pipe returns an error.
 	pipes := make(chan os.Signal, 1)
 	signal.Notify(pipes, syscall.SIGPIPE)
 	defer signal.Stop(pipes)
@@ -101,8 +101,8 @@ func runRanks(ctx context.Context, spec launch.Spec, s *sharing) (launch.Result,
 	return result, err
 }
 
-// serve starts a daemon. It starts none if a daemon is running, or if the environment sets the
-// daemon's folder. An empty folder name counts as set. description describes the sharing.
+// serve starts a daemon, unless one is running or the environment sets the daemon's folder, even to
+// an empty name. description describes the sharing.
 func (s *sharing) serve(ctx context.Context) (daemon *mps.Daemon, description string) {
 	_, isSet := os.LookupEnv(mps.PipeVariable)
 	switch {
@@ -129,17 +129,16 @@ func (s *sharing) end(daemon *mps.Daemon, stderr io.Writer) {
 }
 
 // maxQueues is the number of hardware queues that a process can open to a GPU. mpsQueues is the
-// number of queues that all MPS clients of a GPU share. mpsQueues does not count queues that
-// clients use internally.
+// number that all MPS clients of a GPU share, without those that clients use internally.
 const (
 	maxQueues = 32
 	mpsQueues = 64
 )
 
 // environ returns env plus the settings for ranks that share GPUs. Non-empty variables of the user
-// take precedence. The settings limit the channels of communicators, because many channels would
-// fill the memory. They also divide the GPU's queues and threads among the ranks. Streams that
-// share a queue would wait for each other. Kernels of all ranks must fit on the GPU together.
+// take precedence. Fewer channels leave memory for all communicators. The GPU's queues are divided
+// among the ranks, because streams that share a queue wait for each other; its threads, because the
+// kernels of all ranks must fit at the same time.
 func (s *sharing) environ(env []string, daemon *mps.Daemon) []string {
 	perGPU := (s.ranks + s.gpus - 1) / s.gpus
 	settings := map[string]string{

@@ -12,8 +12,8 @@ import (
 	"symmem/internal/sys/systest"
 )
 
-// useOneSharedGPU provides a test with one GPU that ranks can share. It sets TMPDIR to a new
-// folder, which it returns.
+// useOneSharedGPU provides one GPU that ranks can share. It sets TMPDIR to a new folder, which it
+// returns.
 func useOneSharedGPU(t *testing.T) (folder string) {
 	t.Helper()
 	useSoftwareGPU(t)
@@ -24,7 +24,7 @@ func useOneSharedGPU(t *testing.T) (folder string) {
 	return folder
 }
 
-// checkNoLeftovers checks that a daemon was started and stopped once, and that its folder is gone.
+// checkNoLeftovers checks that a daemon was started and stopped once and that its folder is gone.
 func checkNoLeftovers(t *testing.T, log, folder string) {
 	t.Helper()
 	if text, err := os.ReadFile(log); string(text) != "start of all\nquit\n" {
@@ -36,7 +36,7 @@ func checkNoLeftovers(t *testing.T, log, folder string) {
 }
 
 func TestDaemonRunsWhileRanksShareGPU(t *testing.T) {
-	path := command(t) // The build must precede changes of the environment.
+	path := command(t) // the build must precede changes of the environment
 	folder, log := useOneSharedGPU(t), mpstest.Install(t)
 	for name, args := range map[string][]string{
 		"ranks succeed":      {"verify", "--backend=nccl", "--ranks=2", "--rounds=1", "--size=1Ki"},
@@ -47,7 +47,7 @@ func TestDaemonRunsWhileRanksShareGPU(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			defer os.Remove(log)
 			cmd := systest.Command(t, systest.Patience, path, args...)
-			output, _ := cmd.CombinedOutput() // The exit code depends on args.
+			output, _ := cmd.CombinedOutput() // the exit code depends on args
 			if name == "ranks do not start" {
 				if _, err := os.Stat(log); err == nil {
 					t.Error("a daemon was started without ranks")
@@ -97,7 +97,7 @@ func TestSignalEndsDaemonAndRanks(t *testing.T) {
 			if err := cmd.Process.Signal(signal); err != nil {
 				t.Fatal(err)
 			}
-			_ = cmd.Wait() // The exit code is checked below.
+			_ = cmd.Wait() // the exit code is checked below
 			if code := cmd.ProcessState.ExitCode(); code != 128+int(signal) {
 				t.Errorf("exit code %d, want %d", code, 128+int(signal))
 			}

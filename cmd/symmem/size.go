@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// size implements a flag for a number of bytes or elements in the format of nccl-tests: K, M and G
-// are powers of 1024, in either case, optionally followed by i or B.
+// size is a flag for a number of bytes or elements in the format of nccl-tests: K, M and G are
+// powers of 1024, in either case, optionally followed by i or B.
 type size int64
 
 const sizeUnits = "KMG"
@@ -53,7 +53,6 @@ func (s *size) Set(text string) error {
 // Type returns the name of the value in help texts.
 func (s *size) Type() string { return "size" }
 
-// sizeFlags describes a range of sizes that grow by a factor.
 type sizeFlags struct {
 	first, last size
 	factor      int64

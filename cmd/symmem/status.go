@@ -34,10 +34,9 @@ Exit codes: 0 ranks were found; 2 there are none.`
 const statusExample = `  symmem status
   symmem status --json | jq '.jobs[].ranks[].waits'`
 
-// jobStatus describes the ranks of a job.
 type jobStatus struct {
 	Folder string `json:"folder"`
-	// URL is the address of the page with its token, or empty if no rank serves one.
+	// URL is the address of the page with its token, or "" if no rank serves one.
 	URL string `json:"url,omitempty"`
 	live.Machine
 }
@@ -117,12 +116,10 @@ func newJobStatus(folder string, m live.Machine) jobStatus {
 	return j
 }
 
-// ended reports whether no process of the job is left.
 func (j *jobStatus) ended() bool {
 	return !slices.ContainsFunc(j.Ranks, func(r live.Snapshot) bool { return r.Error != live.Ended })
 }
 
-// text describes the job for people.
 func (j *jobStatus) text() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "job %s: %d ranks on this machine", filepath.Base(j.Folder), len(j.Ranks))
@@ -141,7 +138,6 @@ func (j *jobStatus) text() string {
 	}, b.String())
 }
 
-// describe appends the lines of a rank.
 func (j *jobStatus) describe(b *strings.Builder, r *live.Snapshot) {
 	if r.Error != "" {
 		fmt.Fprintf(b, "rank %d: %s\n", r.Rank, r.Error)

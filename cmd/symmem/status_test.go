@@ -12,7 +12,6 @@ import (
 	"symmem"
 )
 
-// runStatus runs symmem status.
 func runStatus(t *testing.T, args ...string) (code int, stdout, stderr string) {
 	t.Helper()
 	var out, errs bytes.Buffer

@@ -56,7 +56,6 @@ const tuneExample = `  symmem tune --ranks 4
   SYMMEM_TUNING=table.json symmem bench collective --compare --ranks 2
   torchrun --nproc-per-node 8 --no-python symmem tune`
 
-// tuneFlags holds the flags of tune as given by the user.
 type tuneFlags struct {
 	rankFlags
 	planFlags
@@ -119,7 +118,6 @@ func (f *tuneFlags) register(flags *pflag.FlagSet) {
 	flags.BoolVar(&f.json, "json", false, "print one JSON object")
 }
 
-// parse validates all flags before any process starts.
 func (f *tuneFlags) parse(flags *pflag.FlagSet) (err error) {
 	c := &f.config
 	if c.Plan, err = f.plan(); err != nil {
@@ -154,8 +152,8 @@ func dataTypeNames() (names []string) {
 	return names
 }
 
-// rank measures as one rank. Rank 0 prints the result. The first rank of each machine writes the
-// table.
+// rank measures as one rank. Rank 0 prints the result, and the first rank of each machine writes
+// the table.
 func (f *tuneFlags) rank(cmd *cobra.Command, world rendezvous.World) error {
 	if err := f.bind(world); err != nil {
 		return err

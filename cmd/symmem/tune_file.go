@@ -10,12 +10,12 @@ import (
 	"symmem/internal/tuning"
 )
 
-// checkWritable checks that a table can be written. The measurement would take minutes.
+// checkWritable checks that a table can be written before the measurement, which takes minutes.
 func (f *tuneFlags) checkWritable() error {
 	if f.dryRun {
 		return nil
 	}
-	// No rank has opened the device yet, so the file's name is unknown. The folder does not depend
+	// No rank has opened the device yet, so the file's name is unknown. Its folder does not depend
 	// on the device.
 	file, err := f.file("", 0)
 	if err == nil {
@@ -31,7 +31,7 @@ func (f *tuneFlags) checkWritable() error {
 	return nil
 }
 
-// tryFolder creates a folder if necessary. It checks that files can be created and removed there.
+// tryFolder creates a folder if necessary and checks that files can be created and removed there.
 func tryFolder(folder string) error {
 	if err := os.MkdirAll(folder, 0o755); err != nil {
 		return err
@@ -60,7 +60,6 @@ func exists(file string) bool {
 	return err == nil
 }
 
-// file returns the path of the table.
 func (f *tuneFlags) file(device string, ranks int) (string, error) {
 	if f.output != "" {
 		return f.output, nil
@@ -68,7 +67,7 @@ func (f *tuneFlags) file(device string, ranks int) (string, error) {
 	return symmem.TuningFile(device, ranks)
 }
 
-// previousTable returns the table that will be replaced, if that table is for this device.
+// previousTable returns the table to be replaced, if it is for this device.
 func (f *tuneFlags) previousTable(device string, ranks int) *tuning.Table {
 	file, err := f.file(device, ranks)
 	if err != nil {
@@ -81,7 +80,7 @@ func (f *tuneFlags) previousTable(device string, ranks int) *tuning.Table {
 	return table
 }
 
-// writeTable replaces a file atomically. Programs never read a partial table.
+// writeTable replaces a file atomically, so that programs never read a partial table.
 func writeTable(file string, table *tuning.Table) (err error) {
 	encoded, err := table.Encode()
 	if err != nil {

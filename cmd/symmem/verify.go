@@ -64,7 +64,6 @@ const verifyExample = `  symmem verify
   symmem verify --from-round 31 --rounds 1 --seed 7 --ranks 4   # one random round again
   torchrun --nproc-per-node 4 --no-python symmem verify`
 
-// verifyFlags holds the flags of verify as given by the user.
 type verifyFlags struct {
 	rankFlags
 	cases  verify.Config
@@ -130,7 +129,7 @@ func (f *verifyFlags) register(flags *pflag.FlagSet) {
 	flags.Uint64Var(&c.Seed, "seed", c.Seed, "where all draws come from")
 	flags.Var(newName(&c.Check, symmem.ParseCheckLevel), "check", "what ranks compare: off, "+
 		"registration, every, or the backend's default; with --for by default all in turns")
-	flags.Lookup("check").DefValue = "" // The usage text states the default.
+	flags.Lookup("check").DefValue = "" // the usage text states the default
 	flags.BoolVar(&f.json, "json", false, "print one JSON object")
 
 	f.size = size(c.Elements)
@@ -180,7 +179,6 @@ func checkFlagKinds(flags *pflag.FlagSet) error {
 	return nil
 }
 
-// parse validates all flags before any process starts.
 func (f *verifyFlags) parse(flags *pflag.FlagSet) (err error) {
 	if err := checkFlagKinds(flags); err != nil {
 		return err

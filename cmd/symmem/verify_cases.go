@@ -15,7 +15,6 @@ import (
 	"symmem/internal/rendezvous"
 )
 
-// parseCases validates the flags for cases.
 func (f *verifyFlags) parseCases(flags *pflag.FlagSet) error {
 	c := &f.cases
 	c.Elements, c.Rounds, c.Skew = int64(f.size), f.rounds, f.skew
@@ -27,7 +26,7 @@ func (f *verifyFlags) parseCases(flags *pflag.FlagSet) error {
 			return fmt.Errorf("%s: %w", pathVariable, err)
 		}
 	case flags.Changed("deterministic"):
-		c.Path = symmem.PathAuto // NCCL's window path does not use the formula.
+		c.Path = symmem.PathAuto // NCCL's window path does not use the formula
 	}
 	return c.Validate()
 }
@@ -64,7 +63,6 @@ func (f *verifyFlags) runCases(
 	return exitOfCases(stderr, prefix, report, err)
 }
 
-// kernels prints the kernels that NCCL used, if requested.
 func (f *verifyFlags) kernels(w io.Writer, r *verify.Report) error {
 	if f.json {
 		return nil
@@ -75,8 +73,7 @@ func (f *verifyFlags) kernels(w io.Writer, r *verify.Report) error {
 	return f.prove.Write(w, "")
 }
 
-// ignoreRepeated returns the error of Close. After a fault it returns nil, because Close then
-// returns the fault again.
+// ignoreRepeated returns the error of Close, or nil after a fault, which Close returns again.
 func ignoreRepeated(r *verify.Report, err error) error {
 	if r.Divergence == nil && r.Fault == "" {
 		return err
@@ -84,7 +81,6 @@ func ignoreRepeated(r *verify.Report, err error) error {
 	return nil
 }
 
-// progressOf returns a function that reports the progress of a rank, or nil.
 func progressOf(rank int, stderr io.Writer) func(done, all int) {
 	switch {
 	case rank != 0:
@@ -97,8 +93,7 @@ func progressOf(rank int, stderr io.Writer) func(done, all int) {
 	return nil
 }
 
-// exitOfCases writes to stderr the error that ended this rank's run. It returns an error that
-// carries the exit code.
+// exitOfCases prints the error that ended this rank's run and returns an error with the exit code.
 func exitOfCases(stderr io.Writer, prefix string, r *verify.Report, err error) error {
 	if r.Divergence != nil {
 		fmt.Fprintf(stderr, "%sdivergence: %s\n", prefix, r.Divergence.Message)

@@ -15,8 +15,8 @@ import (
 	"symmem/internal/sys/systest"
 )
 
-// inNamespaces runs verify as two ranks. The ranks share a network but have separate PID
-// namespaces, like containers of a pod. It returns the ranks' exit codes and outputs.
+// inNamespaces runs verify as two ranks that share a network but not a PID namespace, like
+// containers of a pod. It returns their exit codes and outputs.
 func inNamespaces(t *testing.T, args ...string) (codes [2]int, outputs [2]string) {
 	t.Helper()
 	var ranks [2]*exec.Cmd
@@ -38,7 +38,7 @@ func inNamespaces(t *testing.T, args ...string) (codes [2]int, outputs [2]string
 		ranks[rank] = c
 	}
 	for rank, c := range ranks {
-		_ = c.Wait() // The caller checks the exit code.
+		_ = c.Wait() // the caller checks the exit code
 		codes[rank], outputs[rank] = c.ProcessState.ExitCode(), buffers[rank].String()
 	}
 	return codes, outputs

@@ -15,7 +15,6 @@ import (
 	"symmem/internal/rendezvous"
 )
 
-// parseRandom validates the flags for random programs.
 func (f *verifyFlags) parseRandom(flags *pflag.FlagSet) error {
 	c := &f.random
 	c.Config, c.MaxBytes = f.cases.Config, int64(f.bytes)
@@ -42,8 +41,8 @@ func (f *verifyFlags) runRandom(
 	return f.exitOfRandom(stderr, w, report, err)
 }
 
-// hang returns a function that prints the stacks of a hanging rank and exits. The launcher then
-// ends the other ranks.
+// hang returns a function that prints the stacks of a hanging rank and exits, after which the
+// launcher ends the other ranks.
 func (f *verifyFlags) hang(w rendezvous.World, stderr io.Writer) func(int, []byte) {
 	return func(round int, stacks []byte) {
 		fmt.Fprintf(stderr, "[rank %d] round %d hangs; %s\n%s\n", w.Rank, round,
@@ -52,14 +51,12 @@ func (f *verifyFlags) hang(w rendezvous.World, stderr io.Writer) func(int, []byt
 	}
 }
 
-// repeatCommand returns the command that repeats a round.
 func (f *verifyFlags) repeatCommand(w rendezvous.World, round int) string {
 	return fmt.Sprintf("to run it again: symmem verify --ranks %d %s", w.Size,
 		random.Reproduce(&f.random, round))
 }
 
-// exitOfRandom writes to stderr the error that ended this rank's run. It returns an error that
-// carries the exit code.
+// exitOfRandom prints the error that ended this rank's run and returns an error with the exit code.
 func (f *verifyFlags) exitOfRandom(
 	stderr io.Writer, w rendezvous.World, r *random.Report, err error,
 ) error {

@@ -9,7 +9,6 @@ import (
 	"symmem/internal/softgpu"
 )
 
-// useSoftwareGPU makes a test's commands use the software GPU.
 func useSoftwareGPU(t *testing.T) {
 	t.Helper()
 	cuda, nccl, err := softgpu.Build()
@@ -20,7 +19,6 @@ func useSoftwareGPU(t *testing.T) {
 	t.Setenv("SYMMEM_NCCL", nccl)
 }
 
-// runRandom runs random programs and parses their report.
 func runRandom(t *testing.T, args ...string) (code int, report random.Report, stderr string) {
 	t.Helper()
 	arguments := []string{"verify", "--from-round=1", "--json", "--max-bytes=64K", "--ranks=2"}
@@ -36,7 +34,6 @@ func runRandom(t *testing.T, args ...string) (code int, report random.Report, st
 	return code, report, stderr
 }
 
-// checkResources checks that a run was correct and has released its resources.
 func checkResources(t *testing.T, code int, r random.Report, stderr string) {
 	t.Helper()
 	if code != exitOK || r.Wrong != 0 || r.Rounds != 5 || r.Aborts == 0 || r.Replays == 0 {
@@ -72,7 +69,6 @@ func TestRandomProgramsReportDivergence(t *testing.T) {
 	}
 }
 
-// TestRandomProgramsOnSoftwareGPU runs random programs on the software GPU.
 func TestRandomProgramsOnSoftwareGPU(t *testing.T) {
 	useSoftwareGPU(t)
 	t.Run("results and resources", func(t *testing.T) {

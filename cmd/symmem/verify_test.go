@@ -18,7 +18,6 @@ import (
 	"symmem/internal/sys/systest"
 )
 
-// symmemRun runs the command and returns its exit code.
 func symmemRun(t *testing.T, args ...string) (code int, stdout, stderr string) {
 	t.Helper()
 	var out, errs bytes.Buffer
@@ -128,7 +127,6 @@ func TestForwardedSignalIsExitCode(t *testing.T) {
 	}
 }
 
-// codeOf returns the exit code of an error.
 func codeOf(err error) int {
 	var exit *exitError
 	if errors.As(err, &exit) {

@@ -54,7 +54,6 @@ func writeVersion(w io.Writer, b build, asJSON bool) error {
 	return err
 }
 
-// versionText formats b as one line.
 func versionText(b build) string {
 	text := "symmem " + b.Version
 	if b.Revision != "" {
@@ -67,8 +66,8 @@ func versionText(b build) string {
 	return fmt.Sprintf("%s, %s, %s", text, b.Go, b.Platform)
 }
 
-// thisBuild identifies the running command. For a release it uses the constants above. For any
-// other build it uses the build information of the Go tool.
+// thisBuild identifies the running command by the constants above for a release, and otherwise by
+// the build information of the Go tool.
 func thisBuild() build {
 	info, ok := debug.ReadBuildInfo()
 	if !ok {
@@ -77,7 +76,6 @@ func thisBuild() build {
 	return buildOf(release, commit, info)
 }
 
-// buildOf returns the build for the given constants and build information.
 func buildOf(release, commit string, info *debug.BuildInfo) build {
 	b := build{
 		Version: cmp.Or(info.Main.Version, "(devel)"), Go: runtime.Version(),
