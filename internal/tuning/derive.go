@@ -54,7 +54,8 @@ func (p Point) OtherUS() float64 {
 
 // Derive derives the rule for some calls from measured times. For calls with a memory, the rule
 // decides about the direct path, or about the two-level path if that was measured. For other calls,
-// it chooses between the plain and the window path. Points may be in any order. They may contain a size twice, in place and out of place.
+// it chooses between the plain and the window path. Points may be in any order. They may contain a
+// size twice, in place and out of place.
 //
 // Derive visits the sizes in ascending order, starting with the path otherwise or, in a rule about
 // the direct path, with Other. The path changes at a size if the other path is faster by more than

@@ -64,7 +64,8 @@ func (s *Step) validate(below Size, last, direct bool) error {
 func (p *Point) validate(direct bool) error {
 	switch {
 	case p.Bytes <= 0, !positive(p.PlainUS), !positive(p.NoisePercent + 1),
-		!positive(p.WindowUS) && !(direct && p.WindowUS == 0), direct && !positive(p.DirectUS+p.TwoLevelUS):
+		!positive(p.WindowUS) && !(direct && p.WindowUS == 0),
+		direct && !positive(p.DirectUS+p.TwoLevelUS):
 		return fmt.Errorf("sizes and times must be positive")
 	case !direct && p.DirectUS+p.TwoLevelUS != 0:
 		return fmt.Errorf("direct_us and two_level_us are allowed only in a rule with memory")
