@@ -56,7 +56,7 @@ func (cs *calls) Record(s *stream.Stream, planned driver.Plan) error {
 		return nil
 	}
 	s.Capture.Waits = true // even a Send waits, until the previous launch's message has been copied
-	return c.messages.Record(s, p.message(), func(m *p2p.Captured) {
+	return c.messages.Record(s, messagePlan(p), func(m *p2p.Captured) {
 		cs.add(&capturedCall{plan: p, message: m})
 	})
 }

@@ -29,7 +29,7 @@ func (c *communicator) Launch(on driver.Stream, p driver.Plan) error {
 		if err != nil || prepared.steps == nil {
 			return err
 		}
-		return prepared.eachStep(func(level *communicator, step *plan) error {
+		return eachStep(prepared, func(level *communicator, step *plan) error {
 			return level.launch(s, step)
 		})
 	}
@@ -120,7 +120,7 @@ func (c *communicator) launchSpecial(s *stream.Stream, p *plan) error {
 	if err := c.checkOpen(); err != nil {
 		return s.Refuse(c.group, err)
 	}
-	return c.messages.Transfer(s, p.message())
+	return c.messages.Transfer(s, messagePlan(p))
 }
 
 // checkOpen returns an error once Close has been called. c.mu is held, and Close waits for all work
@@ -222,17 +222,17 @@ func (c *communicator) Record(on driver.Stream, p driver.Plan) error {
 	if !ok || prepared.c != c {
 		return errors.New("recording a collective: the plan belongs to another group")
 	}
-	err = c.record(s, prepared)
+	err = recordCall(c, s, prepared)
 	if err != nil || prepared.steps == nil {
 		return err
 	}
-	return prepared.eachStep(func(level *communicator, step *plan) error {
-		return level.record(s, step)
+	return eachStep(prepared, func(level *communicator, step *plan) error {
+		return recordCall(level, s, step)
 	})
 }
 
-// record implements Record for a plan without steps.
-func (c *communicator) record(s *stream.Stream, prepared *plan) error {
+// recordCall implements Record for a plan without steps.
+func recordCall(c *communicator, s *stream.Stream, prepared *plan) error {
 	if prepared.Operation.PointToPoint() {
 		return fmt.Errorf("recording %v in a capture of another library: %w", prepared.Operation,
 			driver.ErrUnsupported)

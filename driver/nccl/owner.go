@@ -102,15 +102,15 @@ func (o *owner) EndedEarly(ticket uint64) error {
 	if call == nil || !needsAll(call) || o.submittedByAll(ticket) {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), causeTimeout)
-	defer cancel()
-	_ = gpu.Poll(ctx, func() bool {
-		o.faults.checkPeers()
-		return o.plane.Cause() != nil || o.submittedByAll(ticket)
-	})
-	if o.plane.Cause() == nil && o.submittedByAll(ticket) {
+	if o.direct.announcements == nil && o.pollFor(submissionDelay, func() bool {
+		return o.submittedByAll(ticket)
+	}) {
 		return nil
 	}
+	o.pollFor(causeTimeout, func() bool {
+		o.faults.checkPeers()
+		return o.plane.Cause() != nil
+	})
 	if o.plane.Cause() == nil {
 		_ = o.plane.Fail(fmt.Errorf("collective %d of group %s has ended before all ranks have "+
 			"launched it", ticket, o.cfg.Name()))
@@ -119,16 +119,29 @@ func (o *owner) EndedEarly(ticket uint64) error {
 	return o.plane.Cause()
 }
 
+// pollFor polls done for a limited time and returns its last result.
+func (o *owner) pollFor(limit time.Duration, done func() bool) bool {
+	ctx, cancel := context.WithTimeout(context.Background(), limit)
+	defer cancel()
+	return gpu.Poll(ctx, done) == nil
+}
+
 // submittedByAll reports whether all ranks have launched a collective. On several machines, that
-// becomes known only after the call has ended. No rank aborts a kernel there before the other ranks
-// know of its fault (control.Notifier), so without a failed peer the answer is yes.
+// becomes known within submissionDelay. No rank aborts a kernel there before the other ranks know of
+// its fault (control.Notifier), so without a failed peer the answer is yes. It is also yes after
+// Close, which has reported unfinished work to its streams.
 func (o *owner) submittedByAll(ticket uint64) bool {
-	if o.direct.announcements == nil && !o.plane.PeerFailed() {
+	if o.direct.announcements == nil &&
+		(!o.plane.PeerFailed() || errors.Is(o.plane.Cause(), driver.ErrClosed)) {
 		return true
 	}
 	s, ok := o.plane.(control.Submissions)
 	return !ok || s.Submitted(ticket)
 }
+
+// submissionDelay limits how long it takes until the launches of ranks on other machines are known.
+// Ranks report their launches every 100 ms, and together with their faults.
+const submissionDelay = 300 * time.Millisecond
 
 // needsAll reports whether a call can end only after all ranks have launched it.
 func needsAll(call *driver.Call) bool {

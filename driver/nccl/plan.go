@@ -75,7 +75,7 @@ func (p *plan) Refusal(path driver.Path) error {
 		_, err := p.choose()
 		return err
 	case driver.PathTwoLevel:
-		return p.refuseTwoLevel()
+		return p.c.twoLevel.refusal(p)
 	}
 	if err := checkTypes(&p.Call); err != nil {
 		return err
@@ -155,7 +155,7 @@ func (p *plan) Take(path driver.Path, digest uint64) (driver.Plan, error) {
 	case driver.PathDirect:
 		err = p.prepareDirect()
 	case driver.PathTwoLevel:
-		err = p.prepareTwoLevel()
+		err = p.c.twoLevel.prepare(p)
 	default:
 		err = p.prepareNCCL()
 	}
@@ -291,8 +291,8 @@ func (p *plan) orderedByNCCL() bool {
 	return p.kernel == nil && p.Splits == nil && p.members == nil
 }
 
-// message returns the plan of a Send or Recv.
-func (p *plan) message() *p2p.Plan {
+// messagePlan returns the plan of a Send or Recv.
+func messagePlan(p *plan) *p2p.Plan {
 	address := p.send
 	if p.Operation == driver.Recv {
 		address = p.recv
@@ -318,7 +318,7 @@ func (p *plan) queue(s *stream.Stream, gpu *cuda.Driver) error {
 	case p.parts != nil:
 		return p.queueParts(s.CUDA)
 	default:
-		return p.copy(s.CUDA, gpu)
+		return copyAlone(p, s.CUDA, gpu)
 	}
 }
 
@@ -327,8 +327,8 @@ func (p *plan) scales() bool {
 	return p.kernel == nil && p.Operation.Reduces() && p.ReduceOp.Scales()
 }
 
-// copy queues a collective in a group of one rank.
-func (p *plan) copy(on cuda.Stream, gpu *cuda.Driver) error {
+// copyAlone queues a collective in a group of one rank.
+func copyAlone(p *plan, on cuda.Stream, gpu *cuda.Driver) error {
 	if p.send == p.recv {
 		return nil
 	}

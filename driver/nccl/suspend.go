@@ -28,6 +28,7 @@ func (w *window) PrepareSuspend() error {
 	r := w.of
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	// The twin has no window of NCCL.
 	if w.handle != 0 && r.replaysWindows() {
 		return fmt.Errorf("a graph contains calls of group %s on the window path, which NCCL cannot "+
 			"suspend: close the graph, or capture on another path (Group.SetPath): %w", r.cfg.Name(),
@@ -39,6 +40,14 @@ func (w *window) PrepareSuspend() error {
 // Suspend deregisters the window with NCCL and unmaps the peers' segments. If the group has failed,
 // its teardown does so.
 func (w *window) Suspend() error {
+	if w.twin != nil {
+		return errors.Join(w.twin.Suspend(), w.suspend())
+	}
+	return w.suspend()
+}
+
+// suspend suspends the window without its twin.
+func (w *window) suspend() error {
 	r := w.of
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -72,7 +81,11 @@ func (w *window) Resume(ctx context.Context) error {
 	r := w.of
 	ctx, cancel := control.Bounded(ctx, r.cfg.Timeout.Get())
 	defer cancel()
-	if err := w.resume(ctx); err != nil {
+	err := w.resume(ctx)
+	if err == nil && w.twin != nil {
+		err = w.twin.resume(ctx)
+	}
+	if err != nil {
 		return r.plane.Fail(fmt.Errorf("resuming segment %d: %w", w.key.Ordinal, err))
 	}
 	return nil

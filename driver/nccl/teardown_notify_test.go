@@ -87,3 +87,23 @@ func TestCallsThatEndedEarlyAreFaults(t *testing.T) {
 		return nil
 	})
 }
+
+// TestEndedCallsOutliveTheirGroup closes a group. A call that has ended before is no fault, although
+// the other rank may not have reported its submission yet.
+func TestEndedCallsOutliveTheirGroup(t *testing.T) {
+	inTwoMachines(t, 2)
+	w := newTestGroup(t, 2, 20*time.Second)
+	w.regroup()
+	w.must(func(m *testRank) error {
+		c := m.group.(*communicator)
+		call := driver.Call{Operation: driver.AllReduce, Count: 1}
+		c.history.note(&call, 7, 0)
+		if err := m.closeGroup(); err != nil {
+			return err
+		}
+		if err := c.owner.EndedEarly(7); err != nil {
+			return failuref("EndedEarly = %v; want nil", err)
+		}
+		return nil
+	})
+}

@@ -195,7 +195,7 @@ func (l *levels) connect(ctx context.Context, c *communicator) (reason string, e
 func (l *levels) join(
 	ctx context.Context, c *communicator, cfg driver.GroupConfig,
 ) (*communicator, error) {
-	joined, err := c.device.Connect(ctx, cfg)
+	joined, err := driver.Device(c.device).Connect(ctx, cfg)
 	if err != nil {
 		return nil, err
 	}

@@ -18,17 +18,17 @@ type levelStep struct {
 	offer driver.Offer
 }
 
-// refuseTwoLevel returns the reason why the call has no two-level path, or nil.
-func (p *plan) refuseTwoLevel() error {
-	_, err := p.offerLevels()
+// refusal returns the reason why a call has no two-level path, or nil.
+func (t *twoLevel) refusal(p *plan) error {
+	_, err := t.offer(p)
 	return err
 }
 
-// offerLevels returns the steps of the call on two levels, or the reason why there are none.
-func (p *plan) offerLevels() ([]levelStep, error) {
-	l := p.c.levels.Load()
+// offer returns the steps of a call on two levels, or the reason why there are none.
+func (t *twoLevel) offer(p *plan) ([]levelStep, error) {
+	l := t.levels.Load()
 	if l == nil {
-		return nil, fmt.Errorf("%s: %w", p.c.missingReason(), driver.ErrUnsupported)
+		return nil, fmt.Errorf("%s: %w", t.missingReason(), driver.ErrUnsupported)
 	}
 	if err := l.check(&p.Call); err != nil {
 		return nil, err
@@ -130,9 +130,9 @@ func (l *levels) allGather(call driver.Call) []levelStep {
 	return steps
 }
 
-// prepareTwoLevel prepares the steps of the call.
-func (p *plan) prepareTwoLevel() error {
-	steps, err := p.offerLevels()
+// prepare prepares the steps of a call.
+func (t *twoLevel) prepare(p *plan) error {
+	steps, err := t.offer(p)
 	if err != nil {
 		return err
 	}
@@ -149,7 +149,7 @@ func (p *plan) prepareTwoLevel() error {
 
 // eachStep calls do with the communicator and the plan of each step, after the group has accepted
 // the call. An error fails the group, because other ranks expect the remaining steps.
-func (p *plan) eachStep(do func(*communicator, *plan) error) error {
+func eachStep(p *plan, do func(*communicator, *plan) error) error {
 	for _, step := range p.steps {
 		if err := do(step.c, step); err != nil {
 			return p.c.plane.Fail(err)

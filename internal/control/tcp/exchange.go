@@ -58,7 +58,7 @@ func (p *Plane) breakLane(lane driver.Lane, err error) error {
 // p.mu. failAndNotify releases p.mu while it waits.
 func (p *Plane) failAndNotify(err error) error {
 	err = p.fail(err)
-	p.awaitNotified()
+	awaitAcknowledgements(&p.groupState)
 	return err
 }
 
@@ -67,32 +67,19 @@ func (p *Plane) failAndNotify(err error) error {
 func (p *Plane) AwaitNotified() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.awaitNotified()
+	awaitAcknowledgements(&p.groupState)
 }
 
-// awaitNotified implements AwaitNotified. The caller holds p.mu. awaitNotified releases p.mu while
-// it waits.
-func (p *Plane) awaitNotified() {
-	for begin := time.Now(); !p.closed && p.unacknowledged(); {
+// awaitAcknowledgements implements AwaitNotified. The caller holds s.mu. awaitAcknowledgements
+// releases s.mu while it waits.
+func awaitAcknowledgements(s *groupState) {
+	for begin := time.Now(); !s.closed && unacknowledged(s); {
 		left := ackTimeout - time.Since(begin)
 		if left <= 0 {
 			break
 		}
-		p.pause(nil, left)
+		s.pause(nil, left)
 	}
-}
-
-// Submitted reports whether all ranks are known to have submitted a ticket. A rank's submissions
-// become known after statusDelay at most.
-func (p *Plane) Submitted(ticket uint64) bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	for r := range p.records {
-		if r != p.me && p.records[r].submitted < ticket {
-			return false
-		}
-	}
-	return true
 }
 
 // exchangeStep makes one step of a track. It posts this rank's payload, waits for the payloads of

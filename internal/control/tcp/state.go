@@ -162,7 +162,7 @@ func (s *groupState) unpublish(w *waitState) {
 
 // unacknowledged reports whether some rank of the group has not acknowledged this rank's fault.
 // Ranks that have left do not count.
-func (s *groupState) unacknowledged() bool {
+func unacknowledged(s *groupState) bool {
 	for rank := range s.records {
 		r := &s.records[rank]
 		if rank != s.me && !r.failAcked && r.failed == control.NotFailed && !r.left && !r.lost {
@@ -170,6 +170,19 @@ func (s *groupState) unacknowledged() bool {
 		}
 	}
 	return false
+}
+
+// Submitted reports whether all ranks are known to have submitted a ticket. A rank's submissions
+// become known after statusDelay at most.
+func (s *groupState) Submitted(ticket uint64) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for r := range s.records {
+		if r != s.me && s.records[r].submitted < ticket {
+			return false
+		}
+	}
+	return true
 }
 
 // unreported lists the ranks whose next report has not arrived. A rank that can no longer send a

@@ -30,7 +30,7 @@ func TestAwaitNotifiedWaitsForPeer(t *testing.T) {
 	for p.records[1].submitted < ticket {
 		p.pause(nil, patience)
 	}
-	acknowledged := !p.unacknowledged()
+	acknowledged := !unacknowledged(&p.groupState)
 	p.mu.Unlock()
 	if acknowledged {
 		t.Error("the fault counts as acknowledged before the impostor has answered")
