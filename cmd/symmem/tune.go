@@ -19,6 +19,8 @@ const tuneLong = `tune measures which path is faster, and writes the table that 
 It measures each operation at sizes that double, out of place and in place, alternating between the
 plain, the window and the direct path on the same buffers, so that drift affects all equally. If
 calls on buffers outside of windows can take the direct path, it measures that, too, out of place.
+On several machines without a direct path, it measures the two-level path instead, and shows its
+time in the column of the direct path.
 Calls are captured into graphs, whose replays are timed, if the backend can capture. Times are those
 of the slowest rank, as the median of several batches; as many warm-up batches precede the first
 size. Results are checked: a wrong sum ends the command.

@@ -27,8 +27,8 @@ addresses on each rank. With --placement address the same run shows the conseque
 equally good blocks by address: wrong sums with --check off, else the first event at which ranks
 differ.
 
---path selects the path of the sums: window, plain, or direct, which uses symmem's kernels over the
-peers' memory. The report lists the paths taken, and the reason if they are not the requested one.
+--path selects the path of the sums: window, plain, direct, which uses symmem's kernels over the
+peers' memory, or two-level, which does so inside machines and uses NCCL between them. The report lists the paths taken, and the reason if they are not the requested one.
 --prove covers NCCL's kernels only: the direct path does not appear in NCCL's log.
 
 --deterministic opens the ranks with a formula of reductions (docs/reference/deterministic.md) and
