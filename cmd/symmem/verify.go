@@ -137,7 +137,7 @@ func (f *verifyFlags) register(flags *pflag.FlagSet) {
 	flags.Var(&f.size, "size", "float32 elements of a case")
 	flags.IntVar(&c.Churn, "churn", 0, "random allocations and frees before each round's cases")
 	flags.Var(newName(&c.Path, symmem.ParsePathChoice), "path", "path of collectives: window, plain, "+
-		"direct, or auto to use the tuning table (default $SYMMEM_PATH)")
+		"direct, two-level, or auto to use the tuning table (default $SYMMEM_PATH)")
 	flags.Var(newName(&c.Deterministic, symmem.ParseFormula), "deterministic", "compare bits with a "+
 		"formula of reductions: ranks, tree or rounded-tree; --path is then auto unless it is given")
 	formula := flags.Lookup("deterministic")

@@ -58,6 +58,17 @@ func (c *communicator) Launch(on driver.Stream, p driver.Plan) error {
 	return err
 }
 
+// eachStep calls do with the communicator and the plan of each step, after the group has accepted
+// the call. An error fails the group, because other ranks expect the remaining steps.
+func eachStep(p *plan, do func(*communicator, *plan) error) error {
+	for _, step := range p.steps {
+		if err := do(step.c, step); err != nil {
+			return p.c.plane.Fail(err)
+		}
+	}
+	return nil
+}
+
 // launch implements Launch for all cases.
 func (c *communicator) launch(s *stream.Stream, p *plan) error {
 	s.Mu.Lock()

@@ -146,14 +146,3 @@ func (t *twoLevel) prepare(p *plan) error {
 	}
 	return nil
 }
-
-// eachStep calls do with the communicator and the plan of each step, after the group has accepted
-// the call. An error fails the group, because other ranks expect the remaining steps.
-func eachStep(p *plan, do func(*communicator, *plan) error) error {
-	for _, step := range p.steps {
-		if err := do(step.c, step); err != nil {
-			return p.c.plane.Fail(err)
-		}
-	}
-	return nil
-}

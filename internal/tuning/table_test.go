@@ -340,3 +340,37 @@ func BenchmarkChoose(b *testing.B) {
 		table.Choose("ReduceScatter", 1<<26, group)
 	}
 }
+
+// TestTwoLevelRules derives a rule from times of the two-level path, and looks calls up in it.
+func TestTwoLevelRules(t *testing.T) {
+	shape := Shape{Ranks: 4, Machines: 2}
+	calls := Calls{Operation: "AllReduce", Memory: Symmetric, Shape: shape}
+	rule := Derive(calls, Plain, []Point{
+		{Bytes: 1 << 20, PlainUS: 10, TwoLevelUS: 30},
+		{Bytes: 1 << 24, PlainUS: 100, TwoLevelUS: 101},
+		{Bytes: 1 << 26, PlainUS: 400, TwoLevelUS: 200},
+	})
+	table := &Table{Device: "box", Otherwise: Plain, Rules: []Rule{rule}}
+	if err := table.Validate(); err != nil {
+		t.Fatal(err)
+	}
+	for bytes, want := range map[int64]Path{1 << 20: Other, 1 << 24: Other, 1 << 26: TwoLevel} {
+		if got, why := table.ChooseDirect("AllReduce", bytes, true, shape); got != want {
+			t.Errorf("ChooseDirect(%d bytes) = %s, because %v; want %s", bytes, got, why, want)
+		}
+	}
+	other := Shape{Ranks: 4, Machines: 1}
+	if !table.TakesTwoLevels(shape) || table.TakesTwoLevels(other) {
+		t.Errorf("TakesTwoLevels(%v) = %t, TakesTwoLevels(%v) = %t; want true, false", shape,
+			table.TakesTwoLevels(shape), other, table.TakesTwoLevels(other))
+	}
+	table.Rules[0].Shape = other
+	if err := table.Validate(); err == nil {
+		t.Error("Validate accepts a two-level path for one machine")
+	}
+	table.Rules[0].Shape = shape
+	table.Rules[0].Steps[0].Measured[0].DirectUS = 1
+	if err := table.Validate(); err == nil {
+		t.Error("Validate accepts a point with times of both the direct and the two-level path")
+	}
+}

@@ -37,6 +37,19 @@ const (
 	failed    = "clusters failed"
 )
 
+// check fails the test if so many clusters were not judged that their faults could hide a defect.
+func (f *faultCounts) check(t *testing.T, clusters int) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if n := f.counts[notJudged]; n > 1 && n > clusters/maxNotJudged {
+		t.Errorf("%d of %d clusters were not judged; want at most one in %d: repeat the test on a less "+
+			"busy host, or with a smaller -test.parallel", n, clusters, maxNotJudged)
+	}
+}
+
+// maxNotJudged is the smallest permitted ratio of all clusters to those that are not judged.
+const maxNotJudged = 10
+
 // total formats the counts.
 func (f *faultCounts) total() string {
 	f.mu.Lock()
@@ -55,10 +68,14 @@ func (f *faultCounts) total() string {
 // not.
 func TestRandomNetworkFaults(t *testing.T) {
 	counts := &faultCounts{counts: map[string]int{}}
-	t.Cleanup(func() { t.Logf("-fault-seed=%d: %s", *seedFlag, counts.total()) })
+	planned, clusters := 0, 0
+	t.Cleanup(func() {
+		t.Logf("-fault-seed=%d: %s", *seedFlag, counts.total())
+		counts.check(t, clusters)
+	})
 	t.Parallel()
-	planned := 0
 	for number := uint64(0); planned < *faultsFlag; number++ {
+		clusters++
 		r := rand.New(rand.NewPCG(*seedFlag, number))
 		healing := r.IntN(4)
 		planned += healing + 1
