@@ -61,6 +61,9 @@ func checkList(g *Group, s *Stream, list []*collective) error {
 func planList(
 	ctx context.Context, g *Group, s *Stream, list []*collective,
 ) (plans []*collective, err error) {
+	if err := choosePath(&g.calls, list); err != nil {
+		return nil, err
+	}
 	plans = make([]*collective, len(list))
 	for i, c := range list {
 		if plans[i] = g.calls.kept(c); plans[i] == nil {
@@ -87,6 +90,43 @@ func planList(
 		}
 	}
 	return plans, nil
+}
+
+// choosePath makes all calls of a list of AllGatherV take the path of the largest call, so that one
+// launch can run them. Small and large calls would otherwise take different paths.
+func choosePath(pl *planner, list []*collective) error {
+	largest, most := list[0], uint64(0)
+	for _, c := range list {
+		if c.operation != OpAllGatherV || len(list) == 1 || c.splits == nil {
+			return nil
+		}
+		if bytes := uint64(c.splits.Total(c.operation)) * uint64(c.dataType.Size()); bytes > most {
+			largest, most = c, bytes
+		}
+	}
+	p := pl.kept(largest)
+	var call driver.Call
+	if p != nil {
+		call = *p.plan.Prepared()
+	} else {
+		p, err := pl.check(largest)
+		if err != nil {
+			return err
+		}
+		call = p.call()
+		at := pl.locations(&call)
+		if _, _, err := pl.router.route(p.choice, &call, at.where); err != nil {
+			return pl.wrap(largest, err)
+		}
+	}
+	for _, c := range list {
+		if c != largest && call.Path == driver.PathDirect {
+			c.choice = PathDirect
+		} else if c != largest {
+			c.choice = PathPlain
+		}
+	}
+	return nil
 }
 
 // launchList launches plans as one call if the backend can combine them, and one by one otherwise.
