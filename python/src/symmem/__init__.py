@@ -44,6 +44,7 @@ from symmem._api.collectives import (
     reduce_scatter_tensor,
     reduce_scatter_v,
 )
+from symmem._api.lists import all_gather_v_list
 from symmem._api.make import alloc, empty, empty_like, full, ones, zeros
 from symmem._api.messages import irecv, isend, recv, send
 from symmem._api.norms import all_reduce_rms_norm
@@ -137,6 +138,7 @@ __all__ = [
     "agree",
     "all_gather_into_tensor",
     "all_gather_v",
+    "all_gather_v_list",
     "all_reduce",
     "all_reduce_rms_norm",
     "all_to_all_single",

@@ -160,14 +160,18 @@ class Call:
 
     def run(self, name: str, *arguments: Any) -> Work | None:
         """Queue the collective and finish as the caller wants."""
-        runtime = self._runtime
-        if self._lane and runtime.device is None:
+        if self._lane and self._runtime.device is None:
             self._take_lane()
+        return self.queue(name, self.group.handle, *arguments, self.stream)
+
+    def queue(self, name: str, *arguments: Any) -> Work | None:
+        """Do what `run` does, with all arguments of the function of the C library."""
+        runtime = self._runtime
         if runtime.streams.busy:
             self.order()
         previous = runtime.set_site() if runtime.callsites else None
         try:
-            runtime.library.call(name, self.group.handle, *arguments, self.stream)
+            runtime.library.call(name, *arguments)
         except BaseException:
             give_back(self._host)
             raise

@@ -349,7 +349,7 @@ def all_to_all_single(
     source, target = call.read("input", input), call.write("output", output)
     same_type(input, output)
     size, rank = g.size, g.rank
-    receives, sends = _counts(size, target, splits[0]), _counts(size, source, splits[1])
+    receives, sends = counts_of(size, target, splits[0]), counts_of(size, source, splits[1])
     if sends[rank] != receives[rank]:
         raise errors.InvalidError(
             f"this rank sends itself {sends[rank]} elements, expects {receives[rank]}"
@@ -361,7 +361,7 @@ def all_to_all_single(
             raise errors.InvalidError("equal_splits is for calls without split sizes on any rank")
         return call.run("symmem_all_to_all", sends[rank], kind, _AUTO, *places)
     # No rank knows whether others were given splits.
-    lists = (_numbers(sends), None, _numbers(receives), None)
+    lists = (numbers(sends), None, numbers(receives), None)
     return call.run("symmem_all_to_all_v", size, *lists, kind, *places)
 
 
@@ -390,9 +390,9 @@ def all_gather_v(
     call = Call(g, async_op)
     source, target = call.read("input", input), call.write("output", output)
     same_type(input, output)
-    counts = _counts(g.size, target, sizes)
+    counts = counts_of(g.size, target, sizes)
     check_size("input", source, counts[g.rank])
-    kind, lists = pytorch().element(source.dtype), (_numbers(counts), None)
+    kind, lists = pytorch().element(source.dtype), (numbers(counts), None)
     places = source.data_ptr(), target.data_ptr()
     return call.run("symmem_all_gather_v", g.size, *lists, kind, *places)
 
@@ -424,9 +424,9 @@ def reduce_scatter_v(
     call = Call(g, async_op)
     source, target = call.read("input", input), call.write("output", output)
     same_type(input, output)
-    counts = _counts(g.size, source, sizes)
+    counts = counts_of(g.size, source, sizes)
     check_size("output", target, counts[g.rank])
-    kind, lists = pytorch().reduction(input.dtype, op), (_numbers(counts), None)
+    kind, lists = pytorch().reduction(input.dtype, op), (numbers(counts), None)
     if kind[1] is Reduction.PREMUL_SUM:
         raise errors.UnsupportedError(
             "parts of different sizes have no premul_sum: scale the input"
@@ -447,7 +447,7 @@ def check_size(name: str, tensor: torch.Tensor, want: int) -> None:
         raise errors.InvalidError(f"{name} has {tensor.numel()} elements, {want} are needed")
 
 
-def _counts(size: int, tensor: torch.Tensor, splits: Sequence[int] | None) -> list[int]:
+def counts_of(size: int, tensor: torch.Tensor, splits: Sequence[int] | None) -> list[int]:
     """Turn the parts of a tensor, which are counted in rows, into numbers of elements."""
     if not splits:
         if tensor.numel() % size:
@@ -460,5 +460,5 @@ def _counts(size: int, tensor: torch.Tensor, splits: Sequence[int] | None) -> li
     return [int(n) * row for n in splits]
 
 
-def _numbers(counts: list[int]) -> Any:
+def numbers(counts: list[int]) -> Any:
     return (c.c_int64 * len(counts))(*counts)

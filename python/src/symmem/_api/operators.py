@@ -12,7 +12,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from symmem import errors
-from symmem._api import collectives, formulas, rooted
+from symmem._api import collectives, formulas, lists, rooted
 from symmem._api.norms import all_reduce_rms_norm
 from symmem._rank import memory
 from symmem._rank.groups import Place
@@ -136,6 +136,10 @@ IN_PLACE = {
     "all_gather_v_": Operator(
         "(Tensor(a!) output, Tensor input, SymInt[] sizes, str group) -> ()",
         collectives.all_gather_v,
+    ),
+    "all_gather_v_list_": Operator(
+        "(Tensor(a!)[] outputs, Tensor[] inputs, SymInt[] sizes, str group) -> ()",
+        lists.all_gather_v_list,
     ),
     "reduce_scatter_tensor_": Operator(
         "(Tensor(a!) output, Tensor input, str op, str group) -> ()",

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from symmem import errors
+from symmem._c.arguments import Arguments
 from symmem._c.constants import ABI_MAJOR, OK, SEGMENT_SHIFT, SHORT, Code, Note, Word
 from symmem._c.interrupt import Answers
 
@@ -105,6 +106,7 @@ _STATUS: dict[str, list[Any]] = {
     "symmem_callsites": [],
     "symmem_site": [*_text_in, c.POINTER(c.c_uint32)],
     "symmem_collective": [_u64, _int, _i64, _int, _int, _int, _int, _ptr, _ptr, _u64],
+    "symmem_call": [c.POINTER(Arguments)],
     "symmem_all_reduce": [_u64, _i64, _int, _int, _int, _ptr, _ptr, _u64],
     "symmem_premul_sum": [_u64, _int, _i64, _int, c.c_double, _int, _int, _ptr, _ptr, _u64],
     "symmem_all_gather": [_u64, _i64, _int, _int, _ptr, _ptr, _u64],

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from symmem._api import collectives
+from symmem._api import collectives, lists
 from symmem._torch.pytorch import compiling, modules
 
 if TYPE_CHECKING:
@@ -67,17 +67,17 @@ def all_gather_rows(
     if counts[group.rank] != tensors[0].shape[0]:
         return None  # The engine's own check raises.
     total = sum(counts)
-    operation = "all_gather" if _even(counts) else "all_gather_v"
-    for tensor in tensors:
-        if not made.takes(operation, tensor, total if output is None else output):
-            return None
+    alone = len(tensors) == 1 and _even(counts)
+    if alone and not made.takes("all_gather", tensors[0], total if output is None else output):
+        return None
+    if not alone and not all(made.takes_rows("all_gather_v", t, total) for t in tensors):
+        return None
     outputs = [output] if output is not None else []
     outputs = outputs or [tensor.new_empty((total, *tensor.shape[1:])) for tensor in tensors]
-    for tensor, room in zip(tensors, outputs, strict=True):
-        if operation == "all_gather":
-            collectives.all_gather_into_tensor(room, tensor, group)
-        else:
-            collectives.all_gather_v(room, tensor, counts, group)
+    if alone:
+        collectives.all_gather_into_tensor(outputs[0], tensors[0], group)
+    else:
+        lists.all_gather_v_list(outputs, tensors, counts, group)
     return outputs
 
 
@@ -102,12 +102,14 @@ def reduce_scatter_rows(
     if sum(counts) != tensor.shape[0]:
         return None  # The engine's own check raises.
     mine = counts[group.rank]
-    operation = "reduce_scatter" if _even(counts) else "reduce_scatter_v"
-    if not made.takes(operation, tensor, mine if output is None else output):
+    even = _even(counts)
+    if even and not made.takes("reduce_scatter", tensor, mine if output is None else output):
+        return None
+    if not even and not made.takes_rows("reduce_scatter_v", tensor, sum(counts)):
         return None
     if output is None:
         output = tensor.new_empty((mine, *tensor.shape[1:]))
-    if operation == "reduce_scatter":
+    if even:
         collectives.reduce_scatter_tensor(output, tensor.contiguous(), None, made.which())
     else:
         collectives.reduce_scatter_v(output, tensor, counts, None, group)

@@ -97,6 +97,30 @@ class Takeover:
             return False
         return self._knows("recv", dtype)
 
+    def takes_rows(self, operation: str, tensor: torch.Tensor, rows: int) -> bool:
+        """Report whether symmem runs a call with a different number of rows on each rank.
+
+        Args:
+            operation: "all_gather_v" or "reduce_scatter_v".
+            tensor: the rows of this rank, or of all ranks.
+            rows: the number of rows of all ranks. Each rank gets the answer for equal parts.
+        """
+        if self.group is None or not self._gpu or operation in ALWAYS_ON_GPUS:
+            return self.takes(operation, tensor, rows)
+        if not tensor.is_cuda or rows == 0:
+            return False
+        key = (operation, rows, tensor.shape[1:], tensor.dtype)
+        found = self._answers.get(key)
+        if found is None:
+            if len(self._answers) >= MOST_ANSWERS:
+                self._answers.clear()
+            part = -(-rows // self.size)
+            few = tensor.new_empty((part, *tensor.shape[1:]))
+            all_ = tensor.new_empty((part * self.size, *tensor.shape[1:]))
+            pair = (few, all_) if operation == "all_gather_v" else (all_, few)
+            found = self._answers[key] = self._beats(operation.removesuffix("_v"), *pair)
+        return found
+
     def _knows(self, operation: str, dtype: torch.dtype) -> bool:
         """Report whether symmem has an operation for a type of elements."""
         if operation in REDUCTIONS:
