@@ -39,6 +39,28 @@ def parts_of_different_sizes_are_gathered() -> None:
 
 
 @check
+def tensors_of_different_types_are_gathered_in_one_call() -> None:
+    types = (torch.float32, torch.int8, torch.complex64, torch.bfloat16, torch.int64)
+    inputs = [part(RANK, SIZES[RANK], dtype) for dtype in types]
+    wants = [torch.cat([part(r, n, dtype) for r, n in enumerate(SIZES)]) for dtype in types]
+    outputs = [torch.zeros_like(want) for want in wants]
+    outputs[1] = torch.zeros(3, sum(SIZES), dtype=torch.int8).t()
+    assert symmem.all_gather_v_list(outputs, inputs, SIZES) is None
+    assert all(out.equal(want) for out, want in zip(outputs, wants, strict=True))
+    once = [torch.zeros_like(wants[0])]
+    work = symmem.all_gather_v_list(once, inputs[:1], SIZES, async_op=True)
+    assert work is not None
+    work.wait()
+    assert once[0].equal(wants[0])
+    torch.ops.symmem.all_gather_v_list_(once, inputs[:1], SIZES, "world")
+    gathers = partial(symmem.all_gather_v_list, outputs, inputs)
+    raises(symmem.InvalidError, partial(gathers, SIZES[1:]))
+    raises(symmem.InvalidError, partial(symmem.all_gather_v_list, outputs[1:], inputs, SIZES))
+    raises(symmem.InvalidError, partial(symmem.all_gather_v_list, [], [], SIZES))
+    raises(symmem.InvalidError, partial(symmem.all_gather_v_list, wants[::-1], inputs, SIZES))
+
+
+@check
 def parts_of_different_sizes_are_combined() -> None:
     whole = torch.cat([part(RANK, n) for n in SIZES])
     out = torch.zeros(SIZES[RANK], 3)
