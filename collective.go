@@ -235,8 +235,11 @@ func (g *Group) AllToAllV(
 
 // AllGatherV gathers counts[r] elements of each rank r's send, in group order, into every rank's
 // recv. In place, send is this rank's part of recv. Every rank must pass the same counts, which may
-// be 0. AllGatherV registers no memory and copies the list. It does not match AllGather,
-// even if all counts are equal.
+// be 0. AllGatherV registers no memory and copies the list. It does not match AllGather, even if all
+// counts are equal.
+//
+// On the direct path, large parts are faster if recv is registered with the group. A list of calls
+// (see Call.More) then takes the path of its largest call, and one launch gathers up to eight.
 func (g *Group) AllGatherV(
 	ctx context.Context, send, recv Memory, counts []int64, t DataType, s *Stream,
 ) error {
@@ -249,7 +252,7 @@ func (g *Group) AllGatherV(
 
 // ReduceScatterV combines every rank's send, which has counts[r] elements for each rank r, and
 // stores this rank's part in recv. In place, recv is this rank's part of send. Otherwise it is like
-// AllGatherV.
+// AllGatherV, but large parts are faster if send is registered.
 func (g *Group) ReduceScatterV(
 	ctx context.Context, send, recv Memory, counts []int64, t DataType, op ReduceOp, s *Stream,
 ) error {

@@ -100,8 +100,15 @@ func ChooseRows(l Launch, calls []*driver.Call) (*Rows, error) {
 	}
 	w.launch.Bulk = l.Symmetric && bytes > min(partMost, oneShotLimit(l.Ranks))
 	w.split(calls)
+	if lines := !w.launch.Bulk && !l.Operation.Reduces(); lines && bytes > maxGather(l.Ranks) {
+		return nil, l.doesNotFit(bytes)
+	}
 	return w, nil
 }
+
+// maxGather returns the largest parts that line kernels gather. On 4 H200, four launches that fill
+// exchange memory are faster than a group of NCCL's all-gathers, and eight are slower.
+func maxGather(ranks int) int64 { return 4 * oneShotLimit(ranks) }
 
 // largest returns the size of the largest part of a call in bytes.
 func (w *Rows) largest(call *driver.Call) int64 {
