@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"symmem"
 )
@@ -220,6 +221,98 @@ func TestCapturedRows(t *testing.T) {
 		}
 		c.ok(g.Close())
 	})
+}
+
+// TestMissingRankOfRowsIsNamed leaves the last rank out of a gather. On GPUs, the other ranks must
+// find poison instead of its rows.
+func TestMissingRankOfRowsIsNamed(t *testing.T) {
+	ready, ended := newGate(3), newGate(3)
+	runRanks(t, 3, symmem.Options{}, func(r *rank) {
+		g, err := r.Join(r.ctx, "late", r.World().Ranks())
+		r.ok(err)
+		r.ok(g.SetTimeout(time.Second))
+		pool := r.poolWith(symmem.PoolOptions{FirstSegment: 4 * mib})
+		c := &rowsCase{rank: r, draw: rand.New(rand.NewPCG(1, 1)), counts: []int64{3, 4, 5}}
+		c.pools = [2]*symmem.Pool{pool, pool}
+		call, _ := c.gather(3, 20)
+		ready.wait(r)
+		if r.Rank() < 2 {
+			err := r.Interop().Do(r.ctx, g, call, nil)
+			if err == nil {
+				err = r.DefaultStream().Synchronize(r.ctx)
+			}
+			r.wantTimeout(err, 2)
+		}
+		ended.wait(r)
+		if r.Rank() < 2 && os.Getenv(backendVariable) != "" {
+			checkPoison(c, call)
+		}
+		r.ok(r.World().Barrier(r.ctx, nil)) // the context is usable
+		r.synchronize()
+	})
+}
+
+// checkPoison checks that each output of a gather ends with poison, where the rows of the last rank
+// would be.
+func checkPoison(c *rowsCase, call symmem.Call) {
+	for i, one := range append([]symmem.Call{call}, call.More...) {
+		got := read[uint8](c.rank, one.Recv)
+		if last := got[len(got)-8:]; !slices.Equal(last, slices.Repeat([]uint8{0xff}, 8)) {
+			c.failf("tensor %d ends with %v, want poison", i, last)
+		}
+	}
+}
+
+// TestUnevenSumsHaveTheBitsOfAllReduce compares ReduceScatterV with AllReduce bit by bit.
+func TestUnevenSumsHaveTheBitsOfAllReduce(t *testing.T) {
+	runRows(t, func(c *rowsCase) {
+		for _, dataType := range []symmem.DataType{symmem.Float32, symmem.Float16, symmem.BFloat16} {
+			for _, op := range []symmem.ReduceOp{symmem.Sum, symmem.Avg, symmem.Max} {
+				for _, most := range []int64{7, 3000, 300_000} {
+					c.compareSums(dataType, op, most)
+				}
+			}
+		}
+	})
+}
+
+// compareSums compares a reduce-scatter of random elements with an all-reduce.
+func (c *rowsCase) compareSums(t symmem.DataType, op symmem.ReduceOp, most int64) {
+	c.drawCounts(most)
+	var all, before int64
+	for r, n := range c.counts {
+		if all += n; r < c.Rank() {
+			before += n
+		}
+	}
+	if all == 0 {
+		return
+	}
+	size := int64(t.Size())
+	bytes := make([]uint8, all*size)
+	own := rand.New(rand.NewPCG(uint64(all), uint64(c.Rank())))
+	for i := range bytes {
+		if bytes[i] = uint8(own.Uint32()); i%int(size) == int(size)-1 {
+			bytes[i] = bytes[i]&0x83 | 0x38 // finite, near 1
+		}
+	}
+	send := c.memory(c.pools[c.draw.IntN(2)], bytes)
+	mine := c.counts[c.Rank()]
+	recv := c.memory(c.pools[0], make([]uint8, mine*size))
+	sum := c.memory(c.pools[0], make([]uint8, len(bytes)))
+	g := c.World()
+	c.ok(g.SetPath(c.ctx, symmem.PathDirect))
+	c.ok(g.ReduceScatterV(c.ctx, send, recv, c.counts, t, op, nil))
+	c.ok(g.AllReduce(c.ctx, send, sum, all, t, op, nil))
+	c.synchronize()
+	if mine == 0 {
+		return
+	}
+	got, want := read[uint8](c.rank, recv), read[uint8](c.rank, sum)[before*size:][:mine*size]
+	if !slices.Equal(got, want) {
+		c.failf("%v of %v, counts %v: element %d differs from AllReduce's", op, t, c.counts,
+			int64(firstDifference(got, want))/size)
+	}
 }
 
 // TestRowsThatDifferAreNamed gathers a list in which one rank expects one row more.
