@@ -127,13 +127,13 @@ func (m *Member) others(key func(rank int) string) []string {
 	return keys
 }
 
-// publishReady stores the list of absent ranks. It also does so after the deadline.
+// publishReady stores the list of absent ranks. It has leaveTimeout for that even after the deadline.
 func (m *Member) publishReady(ctx context.Context, absent []int) error {
 	texts := make([]string, len(absent))
 	for i, rank := range absent {
 		texts[i] = strconv.Itoa(rank)
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), leaveTimeout)
+	ctx, cancel := extend(ctx, leaveTimeout)
 	defer cancel()
 	return m.store.Set(ctx, readyKey, []byte(strings.Join(texts, ",")))
 }
@@ -144,7 +144,7 @@ func (m *Member) awaitReady(ctx context.Context) error {
 		return err
 	}
 	// The key is set, so its value can be read even after the deadline.
-	readCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), leaveTimeout)
+	readCtx, cancel := extend(ctx, leaveTimeout)
 	defer cancel()
 	value, err := m.store.Get(readCtx, readyKey)
 	if err != nil || len(value) == 0 {

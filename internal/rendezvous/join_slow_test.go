@@ -1,0 +1,32 @@
+package rendezvous
+
+import (
+	"testing"
+	"time"
+)
+
+// TestJoinWithSlowStore keeps a store from answering for longer than leaveTimeout. The ranks' own
+// deadline is later, so the last steps of joining a world must not fail.
+func TestJoinWithSlowStore(t *testing.T) {
+	t.Parallel()
+	server := newServer("this process", "")
+	defer server.Close()
+	m := &Member{world: World{Size: 2}, store: server.Client()}
+	defer m.store.Close()
+	if err := m.publishReady(t.Context(), nil); err != nil {
+		t.Fatal(err)
+	}
+	for name, step := range map[string]func() error{
+		"publishReady": func() error { return m.publishReady(t.Context(), nil) },
+		"awaitReady":   func() error { return m.awaitReady(t.Context()) },
+	} {
+		server.mu.Lock()
+		result := make(chan error, 1)
+		go func() { result <- step() }()
+		time.Sleep(leaveTimeout + leaveTimeout/4)
+		server.mu.Unlock()
+		if err := <-result; err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
