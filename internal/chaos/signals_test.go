@@ -80,7 +80,9 @@ const (
 	// openTimeout is Options.Timeout if a rank without the launcher is killed in Open. Ranks that
 	// are not connected to the killed rank then get a timeout.
 	openTimeout = 4 * time.Second
-	// namingLimit limits the time until a survivor's error names a killed rank.
+	// namingLimit limits the time until a survivor's error names a killed rank. The time for which
+	// survivors are ready to run but get no processor, and the start of the survivor's process, do
+	// not count.
 	namingLimit = 3 * time.Second
 	// softwareNamingLimit replaces namingLimit on the software GPU, whose kernels keep the
 	// processors busy.
@@ -160,15 +162,18 @@ type signalLine struct {
 	Rank, PID int
 	// Announces is true if the rank may get its signal from now on.
 	Announces bool
-	// At is the time at which the rank failed or ended, in nanoseconds since 1970.
-	At   int64
-	Call string
+	// Began and At are the times at which the rank began, and failed or ended, in nanoseconds since
+	// 1970.
+	Began, At int64
+	Call      string
 	// Text is the error's text. Lost holds the ranks of a RankLostError.
 	Text string
 	Lost []int
 	// Log holds the rank's log lines. Slowest describes its longest call.
 	Log     []string
 	Slowest string
+	// Starved holds how long the rank's threads have waited for a processor, at several times.
+	Starved []starved
 }
 
 // TestKills kills a rank, with and without the launcher. In half of the programs it dies in Open,
@@ -354,7 +359,9 @@ func (s *signaller) checkStopped(l *signalLine, _ bool) error {
 func (s *signaller) checkKilled(l *signalLine, victimDied bool) error {
 	p := s.plan
 	took := time.Unix(0, l.At).Sub(s.sent)
-	limit := namingLimit
+	inRank := min(took, time.Duration(l.At-l.Began))
+	starved := s.starved()
+	limit := namingLimit + starved
 	if p.gpu && os.Getenv("SYMMEM_TEST_BACKEND") != "nccl" {
 		limit = softwareNamingLimit
 	}
@@ -364,12 +371,13 @@ func (s *signaller) checkKilled(l *signalLine, victimDied bool) error {
 	switch {
 	case l.Rank == p.victim:
 		return nil // The rank ended before the signal.
-	case l.Text == "" && p.in == inRuntimeClose && took <= limit:
+	case l.Text == "" && p.in == inRuntimeClose && inRank <= limit:
 		return nil // The rank no longer needed the other ranks.
 	case !victimDied:
 		return fmt.Errorf("got an error, although no rank died: %s", l.Text)
-	case took > limit:
-		return fmt.Errorf("ended %v after the kill, want at most %v: %s", took, limit, l.Text)
+	case inRank > limit:
+		return fmt.Errorf("ended %v after the kill, want at most %v, %v of them without a processor: %s",
+			inRank, limit, starved, l.Text)
 	case took < 0:
 		return fmt.Errorf("got an error before the kill: %s", l.Text)
 	case p.noLauncher && p.in == inOpen && mentions(l.Text, p.victim):
@@ -380,6 +388,15 @@ func (s *signaller) checkKilled(l *signalLine, victimDied bool) error {
 		return fmt.Errorf("got no RankLostError that names only rank %d: %s", p.victim, l.Text)
 	}
 	return nil
+}
+
+// starved returns for how long all survivors together have waited for a processor since the signal.
+// A rank may wait for the reaction of any other rank.
+func (s *signaller) starved() (sum time.Duration) {
+	for i := range s.lines {
+		sum += starvedSince(s.lines[i].Starved, s.sent)
+	}
+	return sum
 }
 
 func mentions(text string, rank int) bool {

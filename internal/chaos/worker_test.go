@@ -19,6 +19,7 @@ import (
 )
 
 func signalsRank(text []byte) error {
+	begin := time.Now()
 	var task signalTask
 	if err := json.Unmarshal(text, &task); err != nil {
 		return err
@@ -43,10 +44,13 @@ func signalsRank(text []byte) error {
 	if w.rank, err = strconv.Atoi(os.Getenv("RANK")); err != nil {
 		return err
 	}
+	var waits starvation
+	go waits.measure()
 	err = w.work(o)
 	line := signalLine{
-		Rank: w.rank, At: time.Now().UnixNano(), Call: w.call, Log: log.lines(),
-		Slowest: fmt.Sprintf("%s took %v", w.slowest, w.took),
+		Rank: w.rank, Began: begin.UnixNano(), At: time.Now().UnixNano(), Call: w.call,
+		Log:     log.lines(),
+		Slowest: fmt.Sprintf("%s took %v", w.slowest, w.took), Starved: waits.all(),
 	}
 	if err != nil {
 		line.Text = err.Error()
