@@ -1,0 +1,54 @@
+package symmem_test
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"symmem"
+)
+
+// causeDeadline is longer than all rounds in which groups wait for each other's cause.
+const causeDeadline = 20 * time.Second
+
+// TestTwoGroupsFailAtOnce fails two groups of the same ranks at the same time, each on another rank.
+// On each rank, a call of the group that the other rank has aborted is skipped because of the
+// earlier fault on its stream. So each group waits for the cause of the other one.
+func TestTwoGroupsFailAtOnce(t *testing.T) {
+	var texts [2]errorTexts
+	runRanks(t, 2, symmem.Options{}, func(r *rank) {
+		groups := [2]*symmem.Group{r.split(r.World(), 0), r.split(r.World(), 0)}
+		b := r.window(r.pool(), 64)
+		sum := func(g *symmem.Group) error {
+			return g.AllReduce(r.ctx, b.Memory(), b.Memory(), 8, symmem.Int32, symmem.Sum, r.DefaultStream())
+		}
+		for _, g := range groups {
+			r.ok(sum(g))
+		}
+		r.synchronize()
+		r.ok(r.World().Barrier(r.ctx, nil))
+		first, second := groups[r.Rank()], groups[1-r.Rank()]
+		first.Abort()
+		_ = sum(first)
+		_ = sum(second)
+		for i, g := range groups {
+			select {
+			case <-g.Ended():
+			case <-time.After(causeDeadline):
+				r.failf("group %d has no cause", i)
+			}
+			cause := g.Err()
+			if !errors.Is(cause, symmem.ErrAborted) {
+				r.failf("group %d: Err() = %v; want ErrAborted", i, cause)
+			}
+			texts[i].add(r, cause)
+		}
+		_ = r.DefaultStream().Synchronize(r.ctx)
+		for _, g := range groups {
+			_ = g.Close()
+		}
+	})
+	for i := range texts {
+		texts[i].requireSame(t, 2)
+	}
+}
