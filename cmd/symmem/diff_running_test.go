@@ -6,6 +6,7 @@ import (
 	"flag"
 	"fmt"
 	"math/rand/v2"
+	"os"
 	"slices"
 	"sync"
 	"testing"
@@ -63,6 +64,9 @@ func TestDiffOfRunningPrograms(t *testing.T) {
 		runPrograms(t, folder, ranks, programs)
 		for kind, n := range checkPrograms(t, folder, programs) {
 			planted[kind] += n
+		}
+		if err := os.RemoveAll(folder); err != nil { // all worlds together would fill the disk
+			t.Fatal(err)
 		}
 	}
 	t.Logf("planted: %v", planted)
