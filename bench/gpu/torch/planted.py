@@ -55,20 +55,23 @@ class Outside:
         self.tensors.append(torch.empty(size, dtype=torch.uint8, device="cuda"))
 
 
-def places(trace: list[dict[str, Any]], pools: list[tuple[int, int]]) -> list[list[Place]]:
-    """Return for each pool where its tensors were placed."""
+def places(snapshot: dict[str, Any], pools: list[tuple[int, int]]) -> list[list[Place]]:
+    """Return for each pool where its tensors were placed.
+
+    PyTorch 2.11 does not record the pools of events, so they are those of the segments at the end.
+    """
+    owners = {s["address"]: tuple(s["segment_pool_id"]) for s in snapshot["segments"]}
     segments: list[list[tuple[int, int]]] = [[] for _ in pools]
     found: list[list[Place]] = [[] for _ in pools]
-    for entry in trace:
-        if tuple(entry["pool_id"]) not in pools:
-            continue
-        pool = pools.index(tuple(entry["pool_id"]))
-        if entry["action"] == "segment_alloc":
+    for entry in snapshot["device_traces"][torch.cuda.current_device()]:
+        if entry["action"] == "segment_alloc" and owners.get(entry["addr"]) in pools:
+            pool = pools.index(owners[entry["addr"]])
             segments[pool].append((entry["addr"], entry["size"]))
         if entry["action"] == "alloc":
-            for ordinal, (start, size) in enumerate(segments[pool]):
-                if start <= entry["addr"] < start + size:
-                    found[pool].append((ordinal, entry["addr"] - start))
+            for pool, known in enumerate(segments):
+                for ordinal, (start, size) in enumerate(known):
+                    if start <= entry["addr"] < start + size:
+                        found[pool].append((ordinal, entry["addr"] - start))
     return found
 
 
@@ -90,8 +93,8 @@ def run(
     snapshot = torch.cuda.memory._snapshot()
     torch.cuda.memory._record_memory_history(enabled=None)
     live.clear()  # before the pools end
-    trace = snapshot["device_traces"][torch.cuda.current_device()]
-    return snapshot, places(trace, [tuple(p.id) for p in pools])
+    placed = places(snapshot, [tuple(p.id) for p in pools])
+    return snapshot, placed
 
 
 def add(archive: tarfile.TarFile, name: str, data: bytes) -> None:
