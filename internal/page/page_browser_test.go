@@ -2,6 +2,7 @@ package page
 
 import (
 	"bytes"
+	"flag"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -406,6 +407,22 @@ func testOlder(t *testing.T, b *pagetest.Browser) {
 	check(t, p)
 }
 
+// frameInterval returns the time between two frames that 95 of 100 do not exceed, and the number of
+// intervals since the page began to record window.frameTimes.
+func frameInterval(p *pagetest.Page) (interval time.Duration, count int) {
+	var times []float64 // in milliseconds
+	p.Eval(`window.frameTimes`, &times)
+	var all []time.Duration
+	for i := range len(times) - 1 {
+		all = append(all, time.Duration((times[i+1]-times[i])*float64(time.Millisecond)))
+	}
+	slices.Sort(all)
+	return all[len(all)*95/100], len(all)
+}
+
+// quiet makes tests check times that other processes prolong.
+var quiet = flag.Bool("quiet", false, "check the time between frames: no other process is running")
+
 // testMillion tests the page with 10^6 events. It measures the processor time of the main thread,
 // which depends little on other processes.
 func testMillion(t *testing.T, b *pagetest.Browser) {
@@ -427,6 +444,11 @@ func testMillion(t *testing.T, b *pagetest.Browser) {
 	p := b.Open(t, at, desktop)
 	p.Painted()
 	_, open := p.Work()
+	p.Eval(`void (() => {
+		window.frameTimes = [];
+		const note = (t) => { window.frameTimes.push(t); requestAnimationFrame(note); };
+		requestAnimationFrame(note);
+	})()`, nil)
 	if open > openTime {
 		t.Errorf("opening took %v of the main thread; want at most %v", open, openTime)
 	}
@@ -442,6 +464,12 @@ func testMillion(t *testing.T, b *pagetest.Browser) {
 	slices.Sort(all)
 	t.Logf("%d bytes; opening %v; script of a frame %v, frame %v (95 of 100)", info.Size(), open,
 		scripts[94], all[94])
+	interval, count := frameInterval(p)
+	t.Logf("requestAnimationFrame intervals: %v (95 of 100, %d in all)", interval, count)
+	if *quiet && interval > frameTime {
+		t.Errorf("95 of 100 frames begin up to %v after the frame before; want at most %v", interval,
+			frameTime)
+	}
 	if scripts[94] > scriptTime || all[94] > frameTime {
 		t.Errorf("95 of 100 frames cost up to %v of script and %v in all; want at most %v and %v",
 			scripts[94], all[94], scriptTime, frameTime)
