@@ -8,7 +8,8 @@ import (
 )
 
 // clock returns the time since the start of a trace. Between two readings of the system's clock it
-// counts ticks of the processor, which takes a third of the time. It is not safe for concurrent use.
+// counts ticks of the processor, which takes a third of the time. A clock is not safe for
+// concurrent use.
 type clock struct {
 	start time.Time
 	// tick is the length of a tick in units of 2^-32 ns. It is measured from first to latest.

@@ -9,8 +9,9 @@ import (
 	"symmem/event"
 )
 
-// Redact removes the machine's name, call sites, file paths and stacks from a trace, in place. Names
-// of groups and values remain, and texts without paths. Errors wrap ErrFormat; b is then partly redacted.
+// Redact removes the machine's name, call sites, file paths and stacks from a trace, in place.
+// Names of groups and values remain, and texts without paths. Errors wrap ErrFormat; b is then
+// partly redacted.
 func Redact(b []byte) error {
 	if len(b) < headerBytes || !IsTrace(b) {
 		return fmt.Errorf("%w: it has no header", ErrFormat)

@@ -84,8 +84,8 @@ func TestDiffOfTraces(t *testing.T) {
 	}
 }
 
-// TestDiffOfTwoWorlds compares the traces of two worlds of the same processes. Only the second
-// world's ranks differ.
+// TestDiffOfTwoWorlds compares the traces of two worlds of the same processes. Only the ranks of
+// the second world differ.
 func TestDiffOfTwoWorlds(t *testing.T) {
 	folder := t.TempDir()
 	traceRanksIn(t, folder, -1)

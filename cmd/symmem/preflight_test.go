@@ -142,7 +142,8 @@ func TestPreflightNamesStoppedRank(t *testing.T) {
 	r.checkRankAtFault(t, 2)
 }
 
-// launchPreflights starts some ranks of three as a launcher does. The result is nil for the others.
+// launchPreflights starts some ranks of three, as a launcher does. The result contains nil for the
+// others.
 func launchPreflights(t *testing.T, ranks ...int) []*preflightRun {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")

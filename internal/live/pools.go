@@ -179,7 +179,7 @@ var kinds = map[event.Kind]page.Kind{
 	event.KindSegment: page.SegmentAdd, event.KindTrim: page.SegmentRemove,
 }
 
-// spot is where a block lies.
+// spot is the place of a block.
 type spot struct{ segment, offset int64 }
 
 // trackBuilder turns the events of a pool into a track.

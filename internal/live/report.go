@@ -57,10 +57,10 @@ func newReport(m *Machine) *page.Page {
 	r := &reporter{m, &page.Page{
 		Title: fmt.Sprintf("symmem: %d ranks on %s", len(m.Ranks), m.Host), Live: true, Agree: true,
 		Notes: []string{
-			fmt.Sprintf("The page shows the latest %d events of each pool. It does not show blocks that "+
-				"are older, unless they have been freed since.", pageEvents),
-			"Calls are counted, with those in replays of graphs. Their times are on the page /status. " +
-				"Calls of graphs are not timed.",
+			fmt.Sprintf("The page shows the latest %d events of each pool. Older blocks are shown if they "+
+				"have been freed since.", pageEvents),
+			"Calls are counted, also those in replays of graphs. The page /status has the times of calls. " +
+				"Replays are not timed, and on GPUs the times are those of submissions.",
 		},
 	}}
 	for i := range m.Ranks {
@@ -139,7 +139,9 @@ func (r *reporter) verdict() string {
 			silent++
 		}
 	}
-	slices.SortStableFunc(r.page.Pending, func(a, b page.Row) int { return cmp.Compare(a.Time, b.Time) })
+	slices.SortStableFunc(r.page.Pending, func(a, b page.Row) int {
+		return cmp.Compare(a.Time, b.Time)
+	})
 	slices.SortStableFunc(r.page.Paths, func(a, b page.Path) int {
 		return cmp.Or(cmp.Compare(a.Group, b.Group), cmp.Compare(a.Operation, b.Operation),
 			cmp.Compare(a.Path, b.Path))

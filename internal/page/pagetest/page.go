@@ -66,12 +66,13 @@ func (b *Browser) Open(t testing.TB, url string, s Screen) *Page {
 	return p
 }
 
-// Go navigates to a URL and waits until the page is ready.
+// Go navigates to a URL and waits until the page is ready. The server may redirect to the URL
+// without its query.
 func (p *Page) Go(url string) {
 	p.t.Helper()
 	p.call("Page.navigate", object{"url": url}, nil)
 	p.Wait(fmt.Sprintf(`location.href.startsWith(%q) && document.body.dataset.ready !== undefined`,
-		strings.SplitN(url, "#", 2)[0]))
+		url[:strings.IndexAny(url+"#", "?#")]))
 }
 
 func (p *Page) must(err error) {
