@@ -141,6 +141,10 @@ func (g *Group) runSlowly(ctx context.Context, s *Stream, c, p *collective, in v
 		return g.calls.wrap(c, err)
 	}
 	defer more.leave(second, third)
+	if err := g.suspender.refusal(); err != nil {
+		return g.calls.wrap(c, err)
+	}
+	noteGroup(s, g)
 	residual, weight := c.others()
 	if p == nil {
 		if p, err = g.calls.check(c); err != nil {

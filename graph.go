@@ -19,7 +19,9 @@ type Graph struct {
 	rt   *Runtime
 	work driver.Graph
 
-	pools []*Pool // the pools that the graph uses, without duplicates
+	// pools and groups list the pools and groups that the graph uses, without duplicates.
+	pools  []*Pool
+	groups []*Group
 
 	mu     ranked.Mutex[graphMu]
 	pins   []Memory // guarded by mu
@@ -60,7 +62,7 @@ func (s *Stream) beginCapture() error {
 	if err := s.queue.BeginCapture(); err != nil {
 		return err
 	}
-	s.captureStart, s.held, s.untracked = start, nil, nil
+	s.captureStart, s.held, s.untracked, s.groups = start, nil, nil, nil
 	s.capturing.Store(true)
 	return nil
 }
@@ -94,8 +96,8 @@ func (s *Stream) EndCapture() (*Graph, error) {
 	s.pinning.Lock()
 	defer s.pinning.Unlock()
 	work, err := s.stopRecording()
-	g := &Graph{rt: s.rt, work: work, pins: s.held, pools: s.untracked}
-	s.held, s.untracked = nil, nil
+	g := &Graph{rt: s.rt, work: work, pins: s.held, pools: s.untracked, groups: s.groups}
+	s.held, s.untracked, s.groups = nil, nil, nil
 	if err != nil {
 		return nil, errors.Join(err, g.unpin())
 	}
@@ -155,7 +157,8 @@ func (s *Stream) noteUntracked(p *Pool) {
 }
 
 // Launch queues the captured work on a stream of the same Runtime. It returns ErrClosed if the
-// graph or a pool that it uses is closed, and ErrSuspended if such a pool is suspended. It returns
+// graph or a pool that it uses is closed, and ErrSuspended if such a pool, or a group of one of its
+// calls, is suspended. It returns
 // ErrCapturing if the stream is being captured, by symmem or another library; the capture remains
 // valid.
 func (g *Graph) Launch(s *Stream) error {
@@ -179,6 +182,9 @@ func (g *Graph) Launch(s *Stream) error {
 			return fmt.Errorf("launching a graph: %w", err)
 		}
 		defer in.leave(p, nil)
+	}
+	if err := refusalOfGroups(g.groups); err != nil {
+		return fmt.Errorf("launching a graph: %w", err)
 	}
 	if err := g.work.Launch(s.queue); err != nil {
 		return awaitStreamCause(err)

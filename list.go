@@ -1,6 +1,7 @@
 package symmem
 
 import (
+	"cmp"
 	"context"
 	"errors"
 
@@ -16,9 +17,10 @@ func queueList(ctx context.Context, g *Group, s *Stream, list []*collective) err
 	if s == nil {
 		s = g.rt.stream
 	}
-	if err := checkList(g, s, list); err != nil {
+	if err := cmp.Or(checkList(g, s, list), g.suspender.refusal()); err != nil {
 		return err
 	}
+	noteGroup(s, g)
 	for _, c := range list {
 		in, err := enter(c.send.pool, c.recv.pool)
 		if err != nil {

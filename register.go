@@ -129,6 +129,9 @@ func (r *registrar) register(ctx context.Context, m *membership) error {
 	if err := g.life.cause(ctx); err != nil {
 		return err
 	}
+	if err := g.suspender.refusal(); err != nil {
+		return err
+	}
 	pending := r.holdPending(m)
 	defer func() { r.segments.releaseAll(pending) }()
 	if len(pending) == 0 && !r.suspicion.suspects(&g.roster) {

@@ -44,6 +44,7 @@ type Stream struct {
 	// untracked lists pools whose memory the current capture has used without tracking; guarded by
 	// pinning.
 	untracked []*Pool
+	groups    []*Group // groups with calls in the current capture; guarded by pinning
 	// adopted equals queue if another library has created the stream, and is nil otherwise.
 	adopted driver.AdoptedStream
 }

@@ -186,10 +186,14 @@ func (s *suspender) prepare(ctx context.Context, held []*segment, capturing bool
 	if err := unfinishedWork(ctx, s.pool.rt); err != nil {
 		return err
 	}
+	windows := s.windows()
+	if err := suspendedGroup(windows); err != nil {
+		return err
+	}
 	if err := adoptedWindows(s.pool.rt, held); err != nil {
 		return err
 	}
-	for _, w := range s.windows() {
+	for _, w := range windows {
 		window, ok := w.window.(driver.SuspendableWindow)
 		if !ok {
 			return ErrUnsupported
@@ -244,7 +248,7 @@ func (s *suspender) mapAgain(ctx context.Context) (mapped bool, err error) {
 	if g != nil {
 		g.mu.Lock()
 		defer g.mu.Unlock()
-		fault = s.agree(ctx, g, "resume", nil)
+		fault = s.agree(ctx, g, "resume", suspendedGroup(s.windows()))
 		if fault != nil && g.comm.Cause() == nil {
 			return false, fault
 		}

@@ -123,7 +123,7 @@ func (e *refusalError) Error() string { return e.text }
 func (e *refusalError) Unwrap() error { return e.kind }
 
 // refusalKinds lists the kinds of refusals that ranks send to each other, by their index.
-var refusalKinds = []error{ErrBusy, ErrCapturing, ErrOutOfMemory, ErrUnsupported}
+var refusalKinds = []error{ErrBusy, ErrCapturing, ErrOutOfMemory, ErrUnsupported, ErrSuspended}
 
 // refusalMessage is a rank's refusal as it is sent to the other ranks.
 type refusalMessage struct {

@@ -24,6 +24,7 @@ import (
 //	faults     finds the cause of a failure and fails the group
 //	watcher    looks for faults while work is unfinished
 //	owner      connects streams and messages with the group
+//	suspender  releases the group's memory for some time
 //	teardown   ends the communicator in stages
 //	twoLevel   connects the levels of a group on several machines
 //
@@ -46,6 +47,7 @@ type communicator struct {
 	history history
 
 	driver.Decisions // plane
+	suspender
 
 	cfg      driver.GroupConfig
 	number   uint64 // position in the locking order of this process's communicators

@@ -137,6 +137,10 @@ func (c *communicator) initParts(j *connector) {
 		direct: &c.direct, busy: &c.busy, faults: &c.faults, comparer: &c.comparer,
 		captures: memory.Holds{UseCounts: &d.memory.UseCounts},
 	}
+	c.suspender = suspender{
+		gpu: d.gpu, cfg: &c.cfg, plane: c.plane, mu: &c.mu, comm: c.comm,
+		exchange: &c.direct.exchange, messages: p2p.Suspender{Messages: &c.messages},
+	}
 	c.owner = owner{
 		gpu: d.gpu, cfg: &c.cfg, plane: c.plane, history: &c.history, direct: &c.direct,
 		faults: &c.faults, stages: &c.stages, recorder: &c.recorder, teardown: &c.teardown,

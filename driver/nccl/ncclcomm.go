@@ -43,6 +43,16 @@ func (n *ncclComm) deregister(w nccl.Window) error {
 	return n.gpu.Do(func() error { return n.library.WindowDeregister(n.handle, w) })
 }
 
+// suspend releases the communicator's memory. It waits for all ranks without a deadline.
+func (n *ncclComm) suspend() error {
+	return n.gpu.Do(func() error { return n.library.CommSuspend(n.handle) })
+}
+
+// resume allocates the communicator's memory again. It waits for all ranks without a deadline.
+func (n *ncclComm) resume() error {
+	return n.gpu.Do(func() error { return n.library.CommResume(n.handle) })
+}
+
 // asyncError returns the communicator's asynchronous error, or nil.
 func (n *ncclComm) asyncError(group string) error {
 	err := n.library.AsyncError(n.handle)

@@ -11,7 +11,10 @@ import (
 	"symmem/internal/control"
 )
 
-var _ driver.SuspendableWindow = (*window)(nil)
+var (
+	_ driver.SuspendableWindow       = (*window)(nil)
+	_ driver.SuspendableCommunicator = (*communicator)(nil)
+)
 
 // windowSuspension holds the state of a suspended window. The group's lock guards it.
 type windowSuspension struct {

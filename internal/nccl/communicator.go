@@ -82,6 +82,26 @@ func (l *Library) DestroyReduceOp(op ReduceOp, comm Comm) error {
 	return l.call(redOpDestroy, uintptr(op), uintptr(comm))
 }
 
+// suspendMemory makes CommSuspend release memory (NCCL_SUSPEND_MEM).
+const suspendMemory = 1
+
+// CommSuspend releases the communicator's device memory until CommResume. It is collective. No work
+// of the communicator may be running.
+func (l *Library) CommSuspend(comm Comm) error {
+	if err := l.missing(commSuspend); err != nil {
+		return err
+	}
+	return l.call(commSuspend, uintptr(comm), suspendMemory)
+}
+
+// CommResume allocates the memory again that CommSuspend has released. It is collective.
+func (l *Library) CommResume(comm Comm) error {
+	if err := l.missing(commResume); err != nil {
+		return err
+	}
+	return l.call(commResume, uintptr(comm))
+}
+
 // GroupStart opens a group on the calling thread. The caller must stay on this thread until
 // GroupEnd, which executes the calls of the group together. Groups can be nested.
 func (l *Library) GroupStart() error { return l.call(groupStart) }

@@ -50,5 +50,8 @@ func (l *Library) Origin() string { return l.origin }
 // may still lack support for windows. WindowRegister then returns 0.
 func (l *Library) Windows() bool { return l.missing(commWindowRegister) == nil }
 
+// Suspends reports whether the library can suspend communicators, which needs NCCL 2.29.7.
+func (l *Library) Suspends() bool { return l.missing(commSuspend) == nil }
+
 // HasAlltoAll reports whether the library has AlltoAll, which needs NCCL 2.28.3.
 func (l *Library) HasAlltoAll() bool { return l.missing(alltoAll) == nil }

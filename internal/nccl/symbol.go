@@ -32,6 +32,8 @@ var (
 	commUserRank         = declare("ncclCommUserRank", 0)
 	commWindowRegister   = declare("ncclCommWindowRegister", VersionWindows)
 	commWindowDeregister = declare("ncclCommWindowDeregister", VersionWindows)
+	commSuspend          = declare("ncclCommSuspend", VersionSuspend)
+	commResume           = declare("ncclCommResume", VersionSuspend)
 	createPreMulSum      = declare("ncclRedOpCreatePreMulSum", 0)
 	redOpDestroy         = declare("ncclRedOpDestroy", 0)
 	groupStart           = declare("ncclGroupStart", 0)

@@ -69,6 +69,8 @@ const newerDeclarations = `
 ncclResult_t ncclCommWindowRegister(ncclComm_t comm, void *buff, size_t size, ncclWindow_t *win,
 	int winFlags)
 ncclResult_t ncclCommWindowDeregister(ncclComm_t comm, ncclWindow_t win)
+ncclResult_t ncclCommSuspend(ncclComm_t comm, int flags)
+ncclResult_t ncclCommResume(ncclComm_t comm)
 ncclResult_t ncclAlltoAll(const void *sendbuff, void *recvbuff, size_t count,
 	ncclDataType_t datatype, ncclComm_t comm, cudaStream_t stream)`
 
@@ -186,6 +188,12 @@ var calls = map[string]struct {
 		func(l *Library) error { return l.WindowDeregister(comm, address) },
 		"ncclCommWindowDeregister",
 		[]int64{comm, address},
+	},
+	"suspending": {
+		func(l *Library) error { return l.CommSuspend(comm) }, "ncclCommSuspend", []int64{comm, 1},
+	},
+	"resuming": {
+		func(l *Library) error { return l.CommResume(comm) }, "ncclCommResume", []int64{comm},
 	},
 	"querying errors": {
 		func(l *Library) error { return l.AsyncError(comm) },

@@ -2,6 +2,9 @@ package nccl
 
 import "fmt"
 
+// VersionSuspend is the first version that can suspend communicators, 2.29.7.
+const VersionSuspend = 22907
+
 // VersionWindows is the first version with symmetric windows, 2.27.3.
 const VersionWindows = 22703
 

@@ -191,3 +191,22 @@ func Readable(address uintptr) bool {
 	_, err := unix.ProcessVMReadv(unix.Getpid(), to, from, 0)
 	return !errors.Is(err, unix.EFAULT)
 }
+
+// Remove frees the whole pages of a range of shared memory, in all processes that map it. The pages
+// contain zeros afterwards. It returns the size of these pages.
+func Remove(base unsafe.Pointer, bytes int64) (int64, error) {
+	page := uintptr(os.Getpagesize())
+	head := -uintptr(base) & (page - 1)
+	if bytes < int64(head) {
+		return 0, nil
+	}
+	size := (bytes - int64(head)) &^ int64(page-1)
+	if size == 0 {
+		return 0, nil
+	}
+	pages := unsafe.Slice((*byte)(unsafe.Add(base, head)), size)
+	if err := unix.Madvise(pages, unix.MADV_REMOVE); err != nil {
+		return 0, fmt.Errorf("freeing %d bytes of shared memory: %w", size, err)
+	}
+	return size, nil
+}

@@ -99,7 +99,7 @@ func TestLayoutMatchesSources(t *testing.T) {
 	var m Message
 	want := map[string]extent{
 		"Report":        {0, int(unsafe.Sizeof(r))},
-		"Exchange":      {0, exchangeHeader},
+		"Exchange":      {0, HeaderBytes},
 		"Fault":         {0, FaultOffset},
 		"ExchangeBytes": {0, ExchangeBytes},
 		"HalfBytes":     {0, halfBytes},

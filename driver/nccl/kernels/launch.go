@@ -25,9 +25,9 @@ const (
 	pageBytes     = 4096
 	// halfBytes is the size of each half of the exchange memory. A half holds the lines of one
 	// call.
-	halfBytes = (ExchangeBytes - exchangeHeader) / 2 / pageBytes * pageBytes
-	// exchangeHeader is sizeof(Exchange).
-	exchangeHeader = 4096 + 4096 + maxBulkBlocks*MaxRanks*8
+	halfBytes = (ExchangeBytes - HeaderBytes) / 2 / pageBytes * pageBytes
+	// HeaderBytes is sizeof(Exchange).
+	HeaderBytes = 4096 + 4096 + maxBulkBlocks*MaxRanks*8
 	// FaultOffset is the offset of the fault word. The word has 32 bits, and is not 0 once a kernel
 	// of the rank has failed.
 	FaultOffset = 8

@@ -40,6 +40,7 @@ type Exchange struct {
 	report      *kernels.Report
 	finalReport kernels.Report
 	stops       sync.WaitGroup // goroutines that copy the word of Stop to the GPU
+	suspension  suspension     // guarded by mu
 }
 
 // Reported returns the fault that a kernel has reported, and whether there is one.
@@ -106,7 +107,7 @@ func (x *Exchange) Open(ctx context.Context, g Group) (reason string, err error)
 	case g.Sharing.Apart && g.NoFabric != "":
 		return g.NoFabric, nil
 	}
-	key := handoff.Key{Namespace: handoff.NamespaceOf("exchange/" + g.Config.ID)}
+	key := exchangeKey(g.Config)
 	x.addresses = make([]uintptr, ranks)
 	mine, withdraw := x.prepare(key)
 	defer withdraw()
@@ -235,9 +236,13 @@ func (x *Exchange) release() error {
 	err := g.Do(func() error {
 		var errs []error
 		for _, address := range x.addresses {
-			if address != 0 {
-				errs = append(errs, g.Unmap(address, kernels.ExchangeBytes))
+			if address == 0 {
+				continue
 			}
+			if !x.suspension.active {
+				errs = append(errs, g.CUDA.Unmap(address, kernels.ExchangeBytes))
+			}
+			errs = append(errs, g.CUDA.AddressFree(address, kernels.ExchangeBytes))
 		}
 		return errors.Join(errs...)
 	})
@@ -278,8 +283,8 @@ func (x *Exchange) Stop() {
 		return // CUDA calls may never return
 	}
 	exchange := x.addresses[x.group.Config.Rank]
-	if exchange == 0 {
-		return // Open failed, so the group has no kernels
+	if exchange == 0 || x.suspension.active {
+		return // the group has no kernels, because Open failed or the memory is unmapped
 	}
 	src, dst := dl.AddressOf(x.report)+kernels.EndOffset, exchange+kernels.FaultOffset
 	x.stops.Go(func() {

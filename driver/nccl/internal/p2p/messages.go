@@ -20,6 +20,8 @@ type Messages struct {
 	in     *inbox // nil if counts is nil, unless Open has failed
 
 	closed bool // guarded by Mu
+	// suspended reports whether a Suspender has unmapped the peers' staging memory; guarded by Mu.
+	suspended bool
 	// sends lists the sends that streams have not passed. pruned is the length of sends after the
 	// last pruneSends. Both are guarded by inbox.mu, so that Release can end the waits of sends and
 	// receives under one lock.
@@ -148,9 +150,13 @@ func (m *Messages) free() error {
 	errs = append(errs, d.GPU.Do(func() error {
 		var errs []error
 		for _, segment := range m.in.peerSegments {
-			if segment.address != 0 {
-				errs = append(errs, d.GPU.Unmap(segment.address, segment.bytes))
+			if segment.address == 0 {
+				continue
 			}
+			if !m.suspended {
+				errs = append(errs, d.GPU.CUDA.Unmap(segment.address, segment.bytes))
+			}
+			errs = append(errs, d.GPU.CUDA.AddressFree(segment.address, segment.bytes))
 		}
 		return errors.Join(errs...)
 	}))

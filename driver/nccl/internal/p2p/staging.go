@@ -25,7 +25,8 @@ type stagingSegment struct {
 	base  uintptr
 	bytes int64
 	free  []span // sorted by offset; adjacent spans are merged
-	file  *os.File
+	// file is the export. It is nil while the memory is released, see Suspender.
+	file *os.File
 }
 
 // span is a range of a segment.
@@ -121,28 +122,52 @@ func (s *staging) grow(config *driver.GroupConfig, bytes int64) error {
 }
 
 func (s *staging) add(config *driver.GroupConfig, bytes int64) error {
-	d := s.device
-	return d.GPU.Do(func() error {
-		prop := cuda.PinnedMemory(d.GPU.Device, cuda.HandlePosixFD, false)
-		handle, err := d.GPU.CUDA.Create(bytes, prop)
-		if err != nil {
-			return fmt.Errorf("allocating memory for messages: %w", err)
-		}
-		defer d.GPU.Release(handle)
-		base, err := d.GPU.Map(handle, bytes)
-		if err != nil {
+	g := s.device.GPU
+	segment := &stagingSegment{bytes: bytes, free: []span{{0, bytes}}}
+	return g.Do(func() (err error) {
+		if segment.base, err = g.CUDA.AddressReserve(bytes, g.Granularity); err != nil {
 			return err
 		}
-		f, err := d.Exporter.Export(stagingKey(config.ID, len(s.segments)+1), handle)
-		if err != nil {
-			return errors.Join(err, d.GPU.Unmap(base, bytes))
+		if err := s.allocate(config, len(s.segments)+1, segment); err != nil {
+			return errors.Join(err, g.CUDA.AddressFree(segment.base, bytes))
 		}
-		s.segments = append(s.segments, &stagingSegment{
-			base: base, bytes: bytes, free: []span{{0, bytes}}, file: f,
-		})
+		s.segments = append(s.segments, segment)
 		s.bytes += bytes
 		return nil
 	})
+}
+
+// allocate allocates the memory of a segment at its reserved addresses and exports it. It must be
+// called on a thread of the context.
+func (s *staging) allocate(config *driver.GroupConfig, number int, segment *stagingSegment) error {
+	d := s.device
+	prop := cuda.PinnedMemory(d.GPU.Device, cuda.HandlePosixFD, false)
+	handle, err := d.GPU.CUDA.Create(segment.bytes, prop)
+	if err != nil {
+		return fmt.Errorf("allocating memory for messages: %w", err)
+	}
+	defer d.GPU.Release(handle)
+	if err := d.GPU.MapAt(segment.base, handle, segment.bytes); err != nil {
+		return err
+	}
+	segment.file, err = d.Exporter.Export(stagingKey(config.ID, number), handle)
+	if err != nil {
+		return errors.Join(err, d.GPU.CUDA.Unmap(segment.base, segment.bytes))
+	}
+	return nil
+}
+
+// release unmaps and withdraws the first n segments. Their addresses stay reserved. It must be
+// called on a thread of the context.
+func (s *staging) release(config *driver.GroupConfig, n int) error {
+	d := s.device
+	var errs []error
+	for i, segment := range s.segments[:n] {
+		errs = append(errs, d.Exporter.Withdraw(stagingKey(config.ID, i+1), segment.file),
+			d.GPU.CUDA.Unmap(segment.base, segment.bytes))
+		segment.file = nil
+	}
+	return errors.Join(errs...)
 }
 
 // close frees the segments. Peers keep their mappings. If needed is set, peers may still have to
@@ -151,6 +176,12 @@ func (s *staging) close(config *driver.GroupConfig, needed bool) error {
 	d := s.device
 	var errs []error
 	for i, segment := range s.segments {
+		if segment.file == nil { // released
+			errs = append(errs, d.GPU.Do(func() error {
+				return d.GPU.CUDA.AddressFree(segment.base, segment.bytes)
+			}))
+			continue
+		}
 		withdraw := func() error {
 			return d.Exporter.Withdraw(stagingKey(config.ID, i+1), segment.file)
 		}

@@ -1,0 +1,39 @@
+#!/usr/bin/env bash
+# Suspends pools and groups on GPUs: graphs replayed after 100 cycles, memory freed as cuMemGetInfo
+# counts it, time of a cycle, ncclCommSuspend alone with NCCL 2.29.7 or newer, and checkpoints of a
+# process with suspended memory by the driver. Settings as in machine.sh, and:
+#
+#   PARTS      contract graphs cycles nccl checkpoint (all)
+#   CYCLES     how many cycles are timed (20)
+#   NCCL_NEWER the file of a newer NCCL, which is measured too (none)
+#
+#   PARTS="graphs cycles" ./suspend.sh
+. "$(dirname "$0")/machine.sh"
+export SYMMEM_TEST_BACKEND=nccl
+here=$(dirname "$0") failed=0
+# step PART SECONDS COMMAND... runs a command with a deadline and ends all its processes.
+step() {
+	local part=$1 limit=$2 child
+	shift 2
+	[[ " ${PARTS:-contract graphs cycles nccl checkpoint} " == *" $part "* ]] || return 0
+	echo "== $part: $*"
+	setsid timeout -k 2 "$limit" "$@" &
+	child=$!
+	wait $child || { echo "FAILED: $part"; failed=1; }
+	kill -KILL -- -$child 2>/dev/null || true
+}
+step graphs 30 "$BUILD/symmem.test" -test.timeout 28s -test.v \
+	-test.run 'TestSuspend|TestUnreceived|TestResumeAfter|TestPoolWithoutDomain'
+step cycles 30 "$BUILD/symmem.test" -test.run '^$' -test.bench Suspend -test.timeout 28s \
+	-test.benchtime "${CYCLES:-20}x"
+for library in ${NCCL:-} ${NCCL_NEWER:-}; do
+	step nccl 25 python3 "$here/suspend.py" nccl "$library"
+done
+if [[ -n ${NCCL_NEWER:-} ]]; then
+	SYMMEM_NCCL=$NCCL_NEWER step cycles 30 "$BUILD/symmem.test" -test.timeout 28s -test.v \
+		-test.run 'TestSuspendedGroupReplays|TestSuspendFrees' -test.bench 'Suspend/group' \
+		-test.benchtime "${CYCLES:-20}x"
+fi
+step checkpoint 40 python3 "$here/suspend.py" checkpoint "$BUILD/symmem.test"
+step contract 30 "$BUILD/nccl.test" -test.run TestContract/suspension -test.timeout 28s
+exit $failed

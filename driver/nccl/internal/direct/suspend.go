@@ -1,0 +1,170 @@
+package direct
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+
+	"symmem/driver"
+	"symmem/driver/nccl/internal/memory"
+	"symmem/driver/nccl/kernels"
+	"symmem/internal/cuda"
+	"symmem/internal/dl"
+	"symmem/internal/handoff"
+)
+
+// suspension holds the state of a suspended exchange. Exchange.mu guards it.
+type suspension struct {
+	// active reports whether the memory of all ranks is unmapped. The addresses stay reserved.
+	active bool
+	// header holds the header of this rank's memory, which contains the number of the next call.
+	header [kernels.HeaderBytes]byte
+}
+
+// Suspend unmaps the exchange memory of all ranks. The addresses stay reserved. It returns the
+// bytes of this rank's own memory. No kernel of the group may be running on any rank.
+func (x *Exchange) Suspend() (released int64, err error) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if x.report == nil || x.group.Sharing == nil || x.own() == 0 || x.suspension.active {
+		return 0, nil
+	}
+	g := x.group.Sharing.GPU
+	header := dl.AddressOf(&x.suspension.header[0])
+	if err := x.copyHeader(header, x.own()); err != nil {
+		return 0, err
+	}
+	x.suspension.active = true
+	return kernels.ExchangeBytes, g.Do(func() error {
+		var errs []error
+		for _, address := range x.addresses {
+			if address != 0 {
+				errs = append(errs, g.CUDA.Unmap(address, kernels.ExchangeBytes))
+			}
+		}
+		return errors.Join(errs...)
+	})
+}
+
+// own returns the address of this rank's memory, or 0 if it has none.
+func (x *Exchange) own() uintptr { return x.addresses[x.group.Config.Rank] }
+
+// copyHeader copies the header of the memory from or to the host.
+func (x *Exchange) copyHeader(dst, src uintptr) error {
+	g := x.group.Sharing.GPU
+	err := g.Do(func() error {
+		return g.Aside.Run(g, func(on cuda.Stream) error {
+			return g.CUDA.MemcpyAsync(dst, src, kernels.HeaderBytes, on)
+		})
+	})
+	runtime.KeepAlive(x)
+	return err
+}
+
+// Allocation is the memory of a suspended exchange while it is allocated again.
+type Allocation struct {
+	exchange *Exchange
+	key      handoff.Key
+	shared   memory.Shared
+}
+
+// Allocate allocates this rank's memory again, at its old address, and exports it. It returns nil
+// if the exchange is not suspended. The caller calls End or Discard.
+func (x *Exchange) Allocate() (*Allocation, error) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if !x.suspension.active {
+		return nil, nil
+	}
+	a := &Allocation{exchange: x, key: exchangeKey(x.group.Config)}
+	g := x.group.Sharing.GPU
+	err := g.Do(func() error {
+		handle, err := g.CUDA.Create(kernels.ExchangeBytes,
+			cuda.PinnedMemory(g.Device, g.Prop.RequestedHandles, false))
+		if err != nil {
+			return err
+		}
+		defer g.Release(handle)
+		if err := g.MapAt(x.own(), handle, kernels.ExchangeBytes); err != nil {
+			return err
+		}
+		err = g.Aside.Zero(g, x.own(), kernels.ExchangeBytes)
+		if err == nil {
+			err = x.copyHeader(x.own(), dl.AddressOf(&x.suspension.header[0]))
+		}
+		if err == nil {
+			a.shared, err = x.group.Sharing.Share(a.key, handle)
+		}
+		if err != nil {
+			return errors.Join(err, g.CUDA.Unmap(x.own(), kernels.ExchangeBytes))
+		}
+		return nil
+	})
+	if errors.Is(err, cuda.ErrOutOfMemory) {
+		err = &driver.OutOfMemoryError{Requested: kernels.ExchangeBytes, Cause: err}
+	}
+	if err != nil {
+		return nil, fmt.Errorf("allocating exchange memory: %w", err)
+	}
+	return a, nil
+}
+
+// Message returns what other ranks need in order to map the memory.
+func (a *Allocation) Message() []byte {
+	if a == nil {
+		return nil
+	}
+	return a.shared.Encode()
+}
+
+// MapPeers maps the memory of the other ranks at its old addresses. messages holds the message of
+// each rank.
+func (a *Allocation) MapPeers(ctx context.Context, messages [][]byte) error {
+	if a == nil {
+		return nil
+	}
+	x := a.exchange
+	for r, rank := range x.group.Config.Ranks {
+		if r == x.group.Config.Rank {
+			continue
+		}
+		if len(messages[r]) == 0 {
+			return fmt.Errorf("rank %d has sent no exchange memory", rank)
+		}
+		_, err := x.group.Sharing.MapShared(ctx, rank, a.key, messages[r][1:], kernels.ExchangeBytes,
+			x.addresses[r])
+		if err != nil {
+			return err
+		}
+	}
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.suspension.active = false
+	return nil
+}
+
+// End ends the export. All ranks have mapped the memory, or the group has failed.
+func (a *Allocation) End() {
+	if a != nil {
+		a.shared.Withdraw()
+	}
+}
+
+// Discard releases the memory again, because another rank has too little.
+func (a *Allocation) Discard() error {
+	if a == nil {
+		return nil
+	}
+	a.shared.Withdraw()
+	x := a.exchange
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	g := x.group.Sharing.GPU
+	return g.Do(func() error { return g.CUDA.Unmap(x.own(), kernels.ExchangeBytes) })
+}
+
+// exchangeKey returns the key under which ranks export their exchange memory.
+func exchangeKey(group *driver.GroupConfig) handoff.Key {
+	return handoff.Key{Namespace: handoff.NamespaceOf("exchange/" + group.ID)}
+}

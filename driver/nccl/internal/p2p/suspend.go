@@ -1,0 +1,128 @@
+package p2p
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"symmem/driver"
+)
+
+// Suspender releases the staging memory of a group's messages for some time.
+type Suspender struct{ Messages *Messages }
+
+// PrepareSuspend returns ErrBusy if a message of this rank has not been delivered.
+func (s *Suspender) PrepareSuspend() error {
+	m := s.Messages
+	if m.counts == nil {
+		return nil
+	}
+	m.Mu.Lock()
+	defer m.Mu.Unlock()
+	if m.InFlight() {
+		return fmt.Errorf("a message of group %s is in flight: %w", m.Config.Name(), driver.ErrBusy)
+	}
+	m.in.mu.Lock()
+	defer m.in.mu.Unlock()
+	if err := m.in.readHeaders(); err != nil {
+		return err
+	}
+	unmatched := slices.ContainsFunc(m.in.unmatched, func(a *announcement) bool {
+		return m.in.announced[a.address()] == a
+	})
+	if unmatched || len(m.in.open) > 0 || len(m.in.matcher.Unclaimed()) > 0 {
+		return fmt.Errorf("a message of group %s has not been received: %w", m.Config.Name(),
+			driver.ErrBusy)
+	}
+	return nil
+}
+
+// Suspend releases the staging memory of this rank and ends its access to that of its peers. The
+// addresses stay reserved. It returns the released bytes. No message may be in flight on any rank.
+func (s *Suspender) Suspend() (released int64, err error) {
+	m := s.Messages
+	if m.counts == nil {
+		return 0, nil
+	}
+	peers := mappedSegments(m.in)
+	m.Mu.Lock()
+	defer m.Mu.Unlock()
+	m.suspended = true
+	g := m.Device.GPU
+	err = g.Do(func() error {
+		var errs []error
+		for _, segment := range peers {
+			errs = append(errs, g.CUDA.Unmap(segment.address, segment.bytes))
+		}
+		return errors.Join(append(errs,
+			m.out.staging.release(m.Config, len(m.out.staging.segments)))...)
+	})
+	return m.out.staging.bytes, err
+}
+
+// Allocate allocates and exports the staging memory again, at its old addresses. After an error,
+// everything is released.
+func (s *Suspender) Allocate() error {
+	m := s.Messages
+	if m.counts == nil {
+		return nil
+	}
+	m.Mu.Lock()
+	defer m.Mu.Unlock()
+	staging := &m.out.staging
+	return m.Device.GPU.Do(func() error {
+		for i, segment := range staging.segments {
+			if err := staging.allocate(m.Config, i+1, segment); err != nil {
+				return errors.Join(err, staging.release(m.Config, i))
+			}
+		}
+		return nil
+	})
+}
+
+// Deallocate undoes Allocate, because another rank had too little memory.
+func (s *Suspender) Deallocate() error {
+	m := s.Messages
+	if m.counts == nil {
+		return nil
+	}
+	m.Mu.Lock()
+	defer m.Mu.Unlock()
+	return m.Device.GPU.Do(func() error {
+		return m.out.staging.release(m.Config, len(m.out.staging.segments))
+	})
+}
+
+// MapAgain maps the peers' staging memory at its old addresses. All ranks have allocated it.
+func (s *Suspender) MapAgain(ctx context.Context) error {
+	m := s.Messages
+	if m.counts == nil {
+		return nil
+	}
+	for key, segment := range mappedSegments(m.in) {
+		_, err := m.Device.Exporter.Fetch(ctx, m.Config.Ranks[key.source],
+			stagingKey(m.Config.ID, int(key.number)), segment.bytes, segment.address)
+		if err != nil {
+			return err
+		}
+	}
+	m.Mu.Lock()
+	defer m.Mu.Unlock()
+	m.suspended = false
+	return nil
+}
+
+// mappedSegments returns the segments of peers that this rank has mapped, or had mapped before
+// Suspend.
+func mappedSegments(in *inbox) map[slotKey]*peerSegment {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	mapped := map[slotKey]*peerSegment{}
+	for key, segment := range in.peerSegments {
+		if segment.address != 0 {
+			mapped[key] = segment
+		}
+	}
+	return mapped
+}

@@ -1,0 +1,156 @@
+package nccl
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"symmem/driver"
+	"symmem/driver/nccl/internal/direct"
+	"symmem/driver/nccl/internal/gpu"
+	"symmem/driver/nccl/internal/p2p"
+	"symmem/internal/control"
+	"symmem/internal/nccl"
+)
+
+// suspender releases the memory of a group for some time.
+type suspender struct {
+	gpu      *gpu.GPU
+	cfg      *driver.GroupConfig
+	plane    control.Plane
+	mu       *groupLock
+	comm     *ncclComm
+	exchange *direct.Exchange
+	messages p2p.Suspender
+}
+
+// PrepareSuspend returns ErrBusy if a message of this rank has not been delivered, or if work that
+// was abandoned may still run.
+func (s *suspender) PrepareSuspend() error {
+	if s.gpu.KeepsMemory() {
+		return fmt.Errorf("a kernel of a closed stream or group has not ended: %w", driver.ErrBusy)
+	}
+	return s.messages.PrepareSuspend()
+}
+
+// Suspend releases the exchange memory, the staging memory of messages and, if NCCL can do that,
+// the memory of NCCL's communicator. Released does not include the latter.
+func (s *suspender) Suspend(ctx context.Context) (driver.Suspension, error) {
+	ctx, cancel := control.Bounded(ctx, s.cfg.Timeout.Get())
+	defer cancel()
+	exchanged, err := s.exchange.Suspend()
+	staged, stagingErr := s.messages.Suspend()
+	released := driver.Suspension{Released: exchanged + staged}
+	err = errors.Join(err, stagingErr)
+	if !s.comm.library.Suspends() {
+		_, text := s.comm.library.Version()
+		released.Kept = append(released.Kept, fmt.Sprintf("memory of the communicator of NCCL %s, which "+
+			"cannot release it (ncclCommSuspend needs %s)", text, nccl.VersionText(nccl.VersionSuspend)))
+	} else if err == nil {
+		err = s.callNCCL(ctx, s.comm.suspend)
+	}
+	if err != nil {
+		return released, s.plane.Fail(fmt.Errorf("suspending group %s: %w", s.cfg.Name(), err))
+	}
+	return released, nil
+}
+
+// callNCCL makes a call that NCCL permits on one thread at a time. NCCL may wait for other ranks
+// without a deadline, so the end of the context fails the group, and its teardown ends the call.
+func (s *suspender) callNCCL(ctx context.Context, call func() error) error {
+	begin := time.Now()
+	stop := context.AfterFunc(ctx, func() {
+		_ = s.plane.Fail(waitError(ctx, "suspending or resuming NCCL in group "+s.cfg.Name(), begin))
+	})
+	defer stop()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err := s.plane.Cause(); err != nil {
+		return err
+	}
+	return call()
+}
+
+// resumption is a rank's message to the other ranks while a communicator is resumed.
+type resumption struct {
+	// Refusal is the reason why the rank cannot resume, or empty.
+	Refusal string `json:"refusal,omitempty"`
+	// Exchange is what other ranks need in order to map the rank's exchange memory.
+	Exchange []byte `json:"exchange,omitempty"`
+}
+
+// Resume allocates the memory and maps that of the peers, all at the old addresses.
+func (s *suspender) Resume(ctx context.Context) error {
+	ctx, cancel := control.Bounded(ctx, s.cfg.Timeout.Get())
+	defer cancel()
+	exchange, err := s.allocate()
+	defer exchange.End()
+	messages, refusal, agreeErr := s.exchangeResumptions(ctx, exchange, err)
+	if agreeErr != nil {
+		return agreeErr
+	}
+	if refusal != nil {
+		if err == nil {
+			err = errors.Join(exchange.Discard(), s.messages.Deallocate())
+		} else {
+			err = nil
+		}
+		return errors.Join(refusal, err)
+	}
+	err = errors.Join(exchange.MapPeers(ctx, messages), s.messages.MapAgain(ctx))
+	if err == nil && s.comm.library.Suspends() {
+		err = s.callNCCL(ctx, s.comm.resume)
+	}
+	if err == nil { // the exports end once all ranks have mapped the memory
+		_, err = s.plane.Exchange(ctx, driver.LaneControl, nil)
+	}
+	if err != nil {
+		return s.plane.Fail(fmt.Errorf("resuming group %s: %w", s.cfg.Name(), err))
+	}
+	return nil
+}
+
+// allocate allocates this rank's memory. After an error, nothing is allocated.
+func (s *suspender) allocate() (*direct.Allocation, error) {
+	if err := s.messages.Allocate(); err != nil {
+		return nil, err
+	}
+	exchange, err := s.exchange.Allocate()
+	if err != nil {
+		err = errors.Join(err, s.messages.Deallocate())
+	}
+	return exchange, err
+}
+
+// exchangeResumptions sends this rank's message to the other ranks. It returns the messages of all
+// ranks about their exchange memory, or the first refusal.
+func (s *suspender) exchangeResumptions(
+	ctx context.Context, exchange *direct.Allocation, refused error,
+) (messages [][]byte, refusal, err error) {
+	mine := resumption{Exchange: exchange.Message()}
+	if refused != nil {
+		mine.Refusal = refused.Error()
+	}
+	encoded, err := json.Marshal(mine)
+	if err != nil {
+		return nil, nil, err
+	}
+	all, err := s.plane.Exchange(ctx, driver.LaneControl, encoded)
+	if err != nil {
+		return nil, nil, err
+	}
+	for r, encoded := range all {
+		var theirs resumption
+		if err := json.Unmarshal(encoded, &theirs); err != nil {
+			return nil, nil, fmt.Errorf("decoding the message of rank %d: %w", s.cfg.Ranks[r], err)
+		}
+		if theirs.Refusal != "" && refusal == nil {
+			refusal = fmt.Errorf("rank %d: %s: %w", s.cfg.Ranks[r], control.Printable(theirs.Refusal),
+				driver.ErrOutOfMemory)
+		}
+		messages = append(messages, theirs.Exchange)
+	}
+	return messages, refusal, nil
+}

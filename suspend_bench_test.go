@@ -1,0 +1,137 @@
+package symmem_test
+
+import (
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"symmem"
+	"symmem/driver/nccl"
+	"symmem/internal/cuda"
+)
+
+// freeMemory returns the free bytes of the rank's GPU.
+func (r *rank) freeMemory() (free int64) {
+	r.t.Helper()
+	r.ok(nccl.Current(r.Rank(), func(gpu *cuda.Driver) (err error) {
+		free, _, err = gpu.MemGetInfo()
+		return err
+	}))
+	return free
+}
+
+// TestSuspendFreesDeviceMemory compares the free memory of the GPU with the sizes of a pool and of
+// the exchange memory of a group.
+func TestSuspendFreesDeviceMemory(t *testing.T) {
+	all := newGate(2)
+	runRanks(t, 2, suspendOptions(), func(r *rank) {
+		if r.Device().Addressable {
+			r.skip("the backend has no device memory", symmem.ErrUnsupported)
+		}
+		w, before := r.World(), r.freeMemory()
+		g := r.split(w, 0)
+		p := r.poolWith(symmem.PoolOptions{Domain: w, FirstSegment: 256 * mib})
+		b := r.window(p, mib)
+		r.checkSum(g, b)
+		all.wait(r)
+		used := r.freeMemory()
+		pool := r.suspend(p, symmem.DiscardContents)
+		all.wait(r)
+		withoutPool := r.freeMemory()
+		group := suspendGroup(r, g)
+		all.wait(r)
+		withoutGroup := r.freeMemory()
+		for name, freed := range map[string]struct{ got, want int64 }{
+			"pool":  {withoutPool - used, pool.Released},
+			"group": {withoutGroup - withoutPool, group.Released},
+		} {
+			if freed.want <= 0 || freed.got < freed.want*95/100 {
+				r.failf("suspending the %s freed %d bytes of the GPU, want 95%% of %d", name, freed.got,
+					freed.want)
+			}
+		}
+		t.Logf("rank %d: free %d before the group and pool, %d in use, %d without the pool, %d without "+
+			"the group; kept: %v", r.Rank(), before, used, withoutPool, withoutGroup, group.Kept)
+		all.wait(r)
+		resumeGroup(r, g)
+		r.resume(p)
+		r.checkSum(g, b)
+		all.wait(r)
+		if now := r.freeMemory(); now < used-4*mib {
+			r.failf("%d bytes are free after Resume, want %d as before Suspend", now, used)
+		}
+	})
+}
+
+// BenchmarkSuspend measures cycles of Suspend and Resume. Each group has captured a graph.
+func BenchmarkSuspend(b *testing.B) {
+	for _, size := range []int64{64 * mib, 1024 * mib} {
+		for _, c := range []symmem.Contents{symmem.DiscardContents, symmem.KeepContents} {
+			b.Run(fmt.Sprintf("pool of %d MiB, %v", size/mib, c), func(b *testing.B) {
+				benchmarkCycles(b, size, func(_ *symmem.Runtime, p *symmem.Pool) error {
+					if _, err := p.Suspend(b.Context(), c); err != nil {
+						return err
+					}
+					return p.Resume(b.Context())
+				})
+			})
+		}
+	}
+	b.Run("group", func(b *testing.B) {
+		benchmarkCycles(b, 64*mib, func(rt *symmem.Runtime, _ *symmem.Pool) error {
+			if _, err := rt.World().Suspend(b.Context()); err != nil {
+				return err
+			}
+			return rt.World().Resume(b.Context())
+		})
+	})
+}
+
+// benchmarkCycles runs cycles on two ranks.
+func benchmarkCycles(
+	b *testing.B, bytes int64, cycle func(*symmem.Runtime, *symmem.Pool) error,
+) {
+	o := withBackend(symmem.Options{Path: symmem.PathAuto, Timeout: time.Minute})
+	runtimes, err := symmem.OpenLocal(b.Context(), 2, o)
+	if err != nil {
+		b.Skip(err)
+	}
+	pools := make([]*symmem.Pool, 2)
+	inParallel(b, runtimes, func(rt *symmem.Runtime) error {
+		p, err := rt.NewPool(symmem.PoolOptions{Domain: rt.World(), FirstSegment: bytes})
+		if err != nil {
+			return err
+		}
+		pools[rt.Rank()] = p
+		if _, err := p.Alloc(bytes / 2); err != nil {
+			return err
+		}
+		return p.Register(b.Context(), rt.World())
+	})
+	b.ResetTimer()
+	for b.Loop() {
+		inParallel(b, runtimes, func(rt *symmem.Runtime) error { return cycle(rt, pools[rt.Rank()]) })
+	}
+	b.StopTimer()
+	inParallel(b, runtimes, func(rt *symmem.Runtime) error {
+		symmem.FreeLive(rt)
+		return rt.Close()
+	})
+}
+
+// inParallel runs a function on all ranks and ends the benchmark if one fails.
+func inParallel(b *testing.B, runtimes []*symmem.Runtime, f func(*symmem.Runtime) error) {
+	b.Helper()
+	errs := make([]error, len(runtimes))
+	var running sync.WaitGroup
+	for i, rt := range runtimes {
+		running.Go(func() { errs[i] = f(rt) })
+	}
+	running.Wait()
+	for _, err := range errs {
+		if err != nil {
+			b.Fatal(err)
+		}
+	}
+}
