@@ -141,7 +141,7 @@ func (g *Group) runSlowly(ctx context.Context, s *Stream, c, p *collective, in v
 		return g.calls.wrap(c, err)
 	}
 	defer more.leave(second, third)
-	if err := g.suspender.refusal(); err != nil {
+	if err := g.refusal(); err != nil {
 		return g.calls.wrap(c, err)
 	}
 	noteGroup(s, g)

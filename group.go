@@ -25,6 +25,7 @@ import (
 // streams, errors and contexts.
 type Group struct {
 	roster
+	groupSuspender
 	rt   *Runtime
 	comm driver.Communicator
 	// mu is held during collective control calls.
@@ -40,7 +41,6 @@ type Group struct {
 	calls      planner
 	values     *values
 	events     *groupEvents
-	suspender  groupSuspender
 
 	closing    sync.Once
 	poolsMade  uint64        // pools created with this domain; guarded by rt.mu
@@ -239,47 +239,6 @@ func (g *Group) Handle() uintptr {
 	return 0
 }
 
-// Suspend releases the device memory of the group itself on all its ranks, until Resume: the memory
-// through which symmem's kernels exchange data, the staging memory of messages and, with NCCL
-// 2.29.7 or newer, the memory of NCCL's communicator, which Suspension.Released does not include.
-// Kept names what cannot be released. Suspend is collective. Addresses and captured graphs stay
-// valid. The memory of pools is not affected: suspend pools before groups. If the group is
-// suspended already, Suspend does nothing.
-//
-// The ranks first agree that the group is idle. If a stream of any rank has unfinished work after a
-// second, or a message has not been received, all ranks return an ErrBusy that names the rank and
-// the work. If any rank captures a stream, all ranks return ErrCapturing. The group then remains
-// usable. Other goroutines must not make calls of the group, or launch graphs with such calls, at
-// the same time.
-//
-// While the group is suspended, collectives, messages, registrations, SetPath and Launch of graphs
-// with calls of the group return ErrSuspended. Agree and related calls, Split, Check, Abort and
-// Close work. The program must not use the communicator of Handle, or replay graphs of other
-// libraries that contain calls of the group: on GPUs such a replay ends the CUDA context. A missing
-// or lost rank is a fault of the group, as in every collective call.
-func (g *Group) Suspend(ctx context.Context) (Suspension, error) {
-	defer deliverAll(g.rt)
-	released, err := g.suspender.suspend(orBackground(ctx))
-	if err != nil {
-		err = fmt.Errorf("suspending group %s: %w", g.id, err)
-	}
-	return released, err
-}
-
-// Resume allocates the memory of a suspended group again, at the same addresses. It is collective.
-// If any rank has too little memory, all ranks return an ErrOutOfMemory that names the rank, and
-// the group stays suspended. If the group is not suspended, Resume does nothing.
-func (g *Group) Resume(ctx context.Context) error {
-	defer deliverAll(g.rt)
-	if err := g.suspender.resume(orBackground(ctx)); err != nil {
-		return fmt.Errorf("resuming group %s: %w", g.id, err)
-	}
-	return nil
-}
-
-// Suspended reports whether the group is suspended on this rank.
-func (g *Group) Suspended() bool { return g.suspender.state.Load() != poolOpen }
-
 // Failing returns a channel that is closed as soon as this rank has seen a fault of the group. The
 // ranks may take seconds to determine the cause together. After that, Ended is closed; Cause waits
 // for it. Closing the group on this rank does not close Failing. If a graph that another library
@@ -322,7 +281,7 @@ func (g *Group) SetPath(ctx context.Context, c PathChoice) error {
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if err := g.suspender.refusal(); err != nil {
+	if err := g.refusal(); err != nil {
 		return fmt.Errorf("setting the path: %w", err)
 	}
 	if err := g.comparison.agree(ctx, "path "+c.String()); err != nil {

@@ -17,21 +17,64 @@ import (
 // stale, so that every call checks the state before it makes a plan.
 type groupSuspender struct {
 	group *Group
-	state atomic.Int32 // poolOpen (active), poolSuspending, poolSuspended or poolResuming
+	// suspension is poolOpen (active), poolSuspending, poolSuspended or poolResuming.
+	suspension atomic.Int32
 }
 
-// refusal returns the reason why the group refuses calls, or nil. After a fault it returns nil, and
+// refusal returns the reason why a group refuses calls, or nil. After a fault it returns nil, and
 // the call returns the fault.
 func (s *groupSuspender) refusal() error {
-	if s.state.Load() == poolOpen || s.failed() {
+	if s.suspension.Load() == poolOpen || s.hasFailed() {
 		return nil
 	}
 	text := fmt.Sprintf("group %s: suspended: call Group.Resume on every rank of it", s.group.id)
 	return &refusalError{text, ErrSuspended}
 }
 
-// failed reports whether this rank has seen a fault of the group.
-func (s *groupSuspender) failed() bool { return s.group.comm.Cause() != nil }
+// hasFailed reports whether this rank has seen a fault of the group.
+func (s *groupSuspender) hasFailed() bool { return s.group.comm.Cause() != nil
+}
+
+// Suspend releases the device memory of the group itself on all its ranks, until Resume: the memory
+// through which symmem's kernels exchange data, the staging memory of messages and, with NCCL
+// 2.29.7 or newer, the memory of NCCL's communicator, which Suspension.Released does not include.
+// Kept names what cannot be released. Suspend is collective. Addresses and captured graphs stay
+// valid. The memory of pools is not affected: suspend pools before groups. If the group is
+// suspended already, Suspend does nothing.
+//
+// The ranks first agree that the group is idle. If a stream of any rank has unfinished work after a
+// second, or a message has not been received, all ranks return an ErrBusy that names the rank and
+// the work. If any rank captures a stream, all ranks return ErrCapturing. The group then remains
+// usable. Other goroutines must not make calls of the group, or launch graphs with such calls, at
+// the same time.
+//
+// While the group is suspended, collectives, messages, registrations, SetPath and Launch of graphs
+// with calls of the group return ErrSuspended. Agree and related calls, Split, Check, Abort and
+// Close work. The program must not use the communicator of Handle, or replay graphs of other
+// libraries that contain calls of the group: on GPUs such a replay ends the CUDA context. A missing
+// or lost rank is a fault of the group, as in every collective call.
+func (s *groupSuspender) Suspend(ctx context.Context) (Suspension, error) {
+	defer deliverAll(s.group.rt)
+	released, err := s.suspend(orBackground(ctx))
+	if err != nil {
+		err = fmt.Errorf("suspending group %s: %w", s.group.id, err)
+	}
+	return released, err
+}
+
+// Resume allocates the memory of a suspended group again, at the same addresses. It is collective.
+// If any rank has too little memory, all ranks return an ErrOutOfMemory that names the rank, and
+// the group stays suspended. If the group is not suspended, Resume does nothing.
+func (s *groupSuspender) Resume(ctx context.Context) error {
+	defer deliverAll(s.group.rt)
+	if err := s.resume(orBackground(ctx)); err != nil {
+		return fmt.Errorf("resuming group %s: %w", s.group.id, err)
+	}
+	return nil
+}
+
+// Suspended reports whether the group is suspended on this rank.
+func (s *groupSuspender) Suspended() bool { return s.suspension.Load() != poolOpen }
 
 // suspend implements Group.Suspend.
 func (s *groupSuspender) suspend(ctx context.Context) (Suspension, error) {
@@ -42,7 +85,7 @@ func (s *groupSuspender) suspend(ctx context.Context) (Suspension, error) {
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if s.state.Load() != poolOpen {
+	if s.suspension.Load() != poolOpen {
 		return Suspension{}, nil
 	}
 	s.set(poolSuspending)
@@ -62,7 +105,7 @@ func (s *groupSuspender) suspend(ctx context.Context) (Suspension, error) {
 
 // set changes the state and makes plans stale.
 func (s *groupSuspender) set(state int32) {
-	s.state.Store(state)
+	s.suspension.Store(state)
 	s.group.windows.revise()
 }
 
@@ -92,7 +135,7 @@ func (s *groupSuspender) resume(ctx context.Context) error {
 	g := s.group
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if s.state.Load() == poolOpen {
+	if s.suspension.Load() == poolOpen {
 		return nil
 	}
 	s.set(poolResuming)
@@ -134,7 +177,7 @@ func noteGroup(s *Stream, g *Group) {
 func refusalOfGroups(groups []*Group) error {
 	var errs []error
 	for _, g := range groups {
-		errs = append(errs, g.suspender.refusal())
+		errs = append(errs, g.refusal())
 	}
 	return errors.Join(errs...)
 }

@@ -145,7 +145,7 @@ func newGroup(
 	g.router = &router{comm: comm, ranks: len(r.ranks)}
 	g.router.choice.Store(int32(rt.opts.Path))
 	g.calls.init(g)
-	g.suspender.group = g
+	g.group = g
 	g.values = &values{
 		roster: r, rt: rt, comm: comm, life: life, state: state, events: g.events,
 	}

@@ -17,7 +17,7 @@ func queueList(ctx context.Context, g *Group, s *Stream, list []*collective) err
 	if s == nil {
 		s = g.rt.stream
 	}
-	if err := cmp.Or(checkList(g, s, list), g.suspender.refusal()); err != nil {
+	if err := cmp.Or(checkList(g, s, list), g.refusal()); err != nil {
 		return err
 	}
 	noteGroup(s, g)

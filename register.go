@@ -129,7 +129,7 @@ func (r *registrar) register(ctx context.Context, m *membership) error {
 	if err := g.life.cause(ctx); err != nil {
 		return err
 	}
-	if err := g.suspender.refusal(); err != nil {
+	if err := g.refusal(); err != nil {
 		return err
 	}
 	pending := r.holdPending(m)

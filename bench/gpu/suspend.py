@@ -1,4 +1,4 @@
-"""Measures suspension beside symmem: ncclCommSuspend alone, and the driver's checkpoints.
+"""Measures ncclCommSuspend alone, and checkpoints of a suspended process by the driver.
 
     suspend.py nccl LIBNCCL [BYTES]     time of ncclCommSuspend and ncclCommResume on two GPUs
     suspend.py checkpoint SYMMEM_TEST   checkpoints of a process with one and with two ranks

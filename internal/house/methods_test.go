@@ -14,7 +14,7 @@ type size struct{ methods, files int }
 // stillLarge lists the types that exceed the limits, with their sizes. They must not grow. Remove
 // an entry when its type is small enough.
 var stillLarge = map[string]size{
-	".Group": {55, 3}, // 47 are exported; one for each operation
+	".Group": {52, 3}, // 44 are exported; one for each operation
 }
 
 // methods describes the methods of a type.
