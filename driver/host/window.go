@@ -179,8 +179,8 @@ func (w *window) PeerAddresses() ([]uintptr, error) {
 	return addresses, nil
 }
 
-// at returns the address of a peer's buffer: the peer's window base plus this rank's own offset. As
-// in NCCL, a buffer that has another offset on the peer therefore gives wrong sums.
+// at returns the address of a peer's buffer: the base of the peer's window plus this rank's own
+// offset. As in NCCL, a buffer that has another offset on the peer therefore gives wrong sums.
 func (w *window) at(r int, own uintptr) unsafe.Pointer {
 	return unsafe.Add(w.bases[r], own-uintptr(w.bases[w.registry.cfg.Rank]))
 }

@@ -57,8 +57,9 @@ ProcessGroupPointer make(
   return made;
 }
 
-// The allocators of the process, by the type of device.
-std::map<c10::DeviceType, c10::intrusive_ptr<Allocator>> allocators;
+// The allocators of the process, by the type of device. They are never destroyed, since memory may
+// be freed when the process exits.
+auto& allocators = *new std::map<c10::DeviceType, c10::intrusive_ptr<Allocator>>;
 
 // Makes the allocator of symmetric memory for tensors on the CPU or on GPUs. `world` has the
 // addresses of a World's functions.

@@ -12,6 +12,8 @@ from conftest import Checks, run_checks
 from processes import SOURCE, run
 from test_raw import names
 
+from symmem._torch.pytorch import devices_of
+
 pytestmark = [pytest.mark.library, pytest.mark.torch]
 
 SCRIPTS = Path(__file__).parents[1] / "scripts"
@@ -89,6 +91,24 @@ def test_tests_of_pytorch_pass(built: None) -> None:
     result = run(*command, limit=150, env={**os.environ, "PYTHONPATH": path})
     assert result.code == 0, result
     assert f"{len(OPERATIONS)} passed, 0 failed" in result.out, result
+
+
+def test_devices_are_those_of_the_process_group_that_is_made() -> None:
+    class Config:
+        def get_device_backend_map(self) -> dict[str, str]:
+            return {"cpu": "symmem", "cuda": "nccl"}
+
+    def create() -> frozenset[str]:
+        return devices_of("symmem")
+
+    def new_group() -> frozenset[str]:
+        backend_config = Config()
+        found = create()
+        assert backend_config
+        return found
+
+    assert new_group() == {"cpu"}
+    assert create() == {"cpu", "cuda"}
 
 
 def test_models_learn_as_with_gloo(built: None) -> None:

@@ -197,6 +197,18 @@ static void add(uint64_t world, uint64_t other, float *at, void *stream) {
 	TRUE(*at == (float)(size * size));
 }
 
+/* host_world_beside_gpus uses a stream of the host backend, whose number is no CUDA stream. */
+static void host_world_beside_gpus(void) {
+	uint64_t world = open_world("host", ", \"backend\": \"host\"", rank, size), event;
+	int32_t ones = 1;
+	DO(symmem_all_reduce(world, 1, SYMMEM_INT32, SYMMEM_SUM, 0, &ones, &ones, 77));
+	DO(symmem_event_record(77, &event));
+	DO(symmem_event_synchronize(event));
+	DO(symmem_stream_synchronize(77));
+	TRUE(ones == size);
+	DO(symmem_world_close(world, 0));
+}
+
 void gpu_worlds(void) {
 	start();
 	char options[64];
@@ -217,6 +229,7 @@ void gpu_worlds(void) {
 	DO(symmem_event_record(s, &event));
 	DO(symmem_stream_wait(0, event));
 	DO(symmem_event_synchronize(event));
+	host_world_beside_gpus();
 	DO(symmem_free(a));
 	DO(symmem_close(0));
 	DO(symmem_event_synchronize(event));

@@ -39,7 +39,9 @@ def use_symm_mem() -> None:
         )
     from torch.distributed import _symmetric_memory
 
-    _symmetric_memory.set_backend(NAME)
+    device = "cpu" if session.runtime.device is None else "cuda"
+    if _symmetric_memory.get_backend(device) != NAME:
+        _symmetric_memory.set_backend(NAME)
 
 
 def offer() -> bool:

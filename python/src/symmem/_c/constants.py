@@ -155,7 +155,9 @@ def path_choice(name: str) -> Path:
     try:
         return Path[name.upper().replace("-", "_")]
     except (KeyError, AttributeError):
-        raise InvalidError(f"path {name!r}: one of auto, plain, window, direct, two-level") from None
+        raise InvalidError(
+            f"path {name!r}: one of auto, plain, window, direct, two-level"
+        ) from None
 
 
 def formula(deterministic: object) -> str:
