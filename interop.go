@@ -174,6 +174,11 @@ func (Interop) IsSymmetric(g *Group, address uintptr, bytes int64) bool {
 	return g != nil && g.windows.contain(address, bytes)
 }
 
+// PeerAddresses is like Buffer.PeerAddresses, for a range of addresses on this rank.
+func (Interop) PeerAddresses(g *Group, address uintptr, bytes int64) ([]uintptr, error) {
+	return peerAddresses(g, address, bytes)
+}
+
 // Pending reports whether Pool.Register would register memory with a group, or realign the pool
 // after a fault. It does not communicate.
 func (Interop) Pending(p *Pool, g *Group) bool {

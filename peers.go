@@ -22,16 +22,11 @@ func (b Buffer) PeerAddresses(g *Group) ([]uintptr, error) {
 	if b.memory.pool == nil {
 		return nil, fmt.Errorf("addresses of the zero buffer: %w", ErrForeign)
 	}
-	return g.peerAddresses(b.Address(), b.Size())
-}
-
-// PeerAddresses is like Buffer.PeerAddresses, for a range of addresses on this rank.
-func (Interop) PeerAddresses(g *Group, address uintptr, bytes int64) ([]uintptr, error) {
-	return g.peerAddresses(address, bytes)
+	return peerAddresses(g, b.Address(), b.Size())
 }
 
 // peerAddresses implements Buffer.PeerAddresses.
-func (g *Group) peerAddresses(address uintptr, bytes int64) ([]uintptr, error) {
+func peerAddresses(g *Group, address uintptr, bytes int64) ([]uintptr, error) {
 	if g == nil {
 		return nil, invalid("addresses of peers in a nil group")
 	}

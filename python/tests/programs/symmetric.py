@@ -90,7 +90,7 @@ def groups_have_pads_of_their_own() -> None:
 @check
 def handles_of_tensors_of_symmem_have_the_same_members() -> None:
     tensor = symmem.empty(100, dtype=torch.float64)
-    handle = symmem.handle(tensor)
+    handle: symmem.Handle = symmem.handle(tensor)
     theirs = rendezvous(100)[1]
     members = [name for name in dir(handle) if not name.startswith("_")]
     assert set(members) <= {n for n in dir(theirs) if not n.startswith("_")}, members
