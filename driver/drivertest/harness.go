@@ -13,7 +13,7 @@ import (
 type Part string
 
 // The optional parts. Each comment names the consequences for users of a backend without the part.
-// Harness.Paths and Harness.Ranks limit the paths and the number of ranks. The interfaces in
+// Harness.Paths and Harness.Ranks limit the paths and the number of ranks. The other interfaces in
 // driver/optional.go are not part of the contract.
 const (
 	// Messages covers Send and Recv. A backend without this part refuses offered messages, so
@@ -35,6 +35,10 @@ const (
 	// kernels have ended, and launches no other kernel meanwhile, not even one for which another
 	// rank waits.
 	Anytime Part = "closing at any time"
+	// Suspension requires segments and windows to be driver.SuspendableSegments and
+	// driver.SuspendableWindows. A backend without this part cannot release the memory of a pool for
+	// some time.
+	Suspension Part = "suspension"
 )
 
 // Harness opens a backend and describes its capabilities.
@@ -128,7 +132,7 @@ func Run(t *testing.T, h Harness) {
 		{"messages", messageContracts, Messages},
 		{"splits", splitContracts, Splits},
 		{"windows", windowContracts, ""},
-		{"suspension", suspendContracts, ""},
+		{"suspension", suspendContracts, Suspension},
 		{"mistakes", mistakeContracts, ""},
 		{"exchange", exchangeContracts, ""},
 		{"faults", faultContracts, ""},

@@ -23,9 +23,10 @@ func TestSmallBackendPassesContract(t *testing.T) {
 	drivertest.Run(t, drivertest.Harness{
 		Open: openSmall, Ranks: 5, Paths: []driver.Path{driver.PathPlain}, Slow: true,
 		Without: map[drivertest.Part]string{
-			drivertest.Messages: "the example leaves it out",
-			drivertest.Splits:   "the example leaves it out",
-			drivertest.Scatter:  "it has no window path, so segment addresses have no effect",
+			drivertest.Messages:   "the example leaves it out",
+			drivertest.Splits:     "the example leaves it out",
+			drivertest.Suspension: "the example leaves it out",
+			drivertest.Scatter:    "it has no window path, so segment addresses have no effect",
 		},
 	})
 }
