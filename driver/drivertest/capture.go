@@ -79,7 +79,7 @@ func proveCapturedWaits(t *testing.T, h Harness) {
 	}
 	r.expectAll(b.at(0), 9, 192)
 	if ran != 3 {
-		t.Errorf("a captured function ran %d times in 3 launches", ran)
+		t.Errorf("a captured function ran %d times; want 3", ran)
 	}
 }
 

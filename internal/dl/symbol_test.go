@@ -204,7 +204,7 @@ func TestStringRoundTrip(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			c := dl.CString(text)
 			if got := dl.GoString(dl.AddressOf(c)); got != text {
-				t.Errorf("GoString(CString(%q)) = %q", text, got)
+				t.Errorf("GoString(CString(%q)) = %q; want the same text", text, got)
 			}
 			runtime.KeepAlive(c)
 		})

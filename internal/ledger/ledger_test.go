@@ -41,14 +41,14 @@ func TestLedgerMatchesModel(t *testing.T) {
 				e.Offset += 512
 				e.Number = uint64(len(m.events))
 				if p := l.Absorb(&e, uint32(e.Offset>>9)&0xff); p != e.Number {
-					t.Fatalf("event %d was absorbed at %d", e.Number, p)
+					t.Fatalf("Absorb(event %d) = %d", e.Number, p)
 				}
 				m.events = append(m.events, e)
 				m.digests = append(m.digests, l.digest)
 			}
 			at := rapid.Uint64Range(m.agreed, uint64(len(m.events))).Draw(t, "agreed")
 			if !l.Agree(at, m.digests[at]) {
-				t.Fatalf("the right digest at %d was refused", at)
+				t.Fatalf("Agree(%d, right digest) = false; want true", at)
 			}
 			m.agreed = max(m.agreed, at)
 		}
@@ -59,10 +59,10 @@ func TestLedgerMatchesModel(t *testing.T) {
 func (m *model) check(t *rapid.T, l *Ledger, kept int) {
 	s := l.Snapshot()
 	if n := uint64(len(m.events)); s.Position != n || s.Floor > n-min(n, uint64(kept)) {
-		t.Fatalf("%+v keeps too little of %d events", s, n)
+		t.Fatalf("Snapshot = %+v; want position %d and %d events kept", s, n, kept)
 	}
 	if s.Agreed != m.agreed || s.AgreedDigest != m.digests[m.agreed] {
-		t.Fatalf("%+v agreed at %d", s, m.agreed)
+		t.Fatalf("Snapshot = %+v; want the agreed position %d", s, m.agreed)
 	}
 	for p := uint64(0); p <= s.Position+1; p++ {
 		digest, known := l.DigestAt(p)
@@ -77,8 +77,8 @@ func (m *model) check(t *rapid.T, l *Ledger, kept int) {
 		if !known {
 			continue
 		}
-		if site := l.Load(p, &e); site != uint32(e.Offset>>9)&0xff {
-			t.Fatalf("event %d has site %d", p, site)
+		if site, want := l.Load(p, &e), uint32(e.Offset>>9)&0xff; site != want {
+			t.Fatalf("Load(%d) = site %d; want %d", p, site, want)
 		}
 	}
 }
@@ -93,7 +93,7 @@ func TestAgreeRefusesAWrongDigest(t *testing.T) {
 		t.Error("Agree accepted a future position")
 	}
 	if l.agreed != 0 || l.agreedDigest != Empty {
-		t.Errorf("the agreed position is %d", l.agreed)
+		t.Errorf("agreed position and digest = %d, %#x; want 0, %#x", l.agreed, l.agreedDigest, Empty)
 	}
 }
 
@@ -103,23 +103,24 @@ func TestCheckpointsAreBounded(t *testing.T) {
 		l.Absorb(&event.Event{Kind: event.KindAlloc}, 0)
 	}
 	if n := len(l.checkpoints); n > maxCheckpoints || n < maxCheckpoints/2 {
-		t.Errorf("%d checkpoints", n)
+		t.Errorf("got %d checkpoints; want %d to %d", n, maxCheckpoints/2, maxCheckpoints)
 	}
 	if l.stride != 8*upkeepInterval || cap(l.checkpoints) > 2*maxCheckpoints || len(l.ring) != 64 {
-		t.Errorf("stride %d, table of %d, ring of %d", l.stride, cap(l.checkpoints), len(l.ring))
+		t.Errorf("stride %d, table of %d, ring of %d; want %d, at most %d, 64", l.stride,
+			cap(l.checkpoints), len(l.ring), 8*upkeepInterval, 2*maxCheckpoints)
 	}
 }
 
 func TestRingOfASmallHistoryIsSmall(t *testing.T) {
 	l := New(0)
 	if len(l.ring) != 0 {
-		t.Fatalf("an empty ledger has a ring of %d", len(l.ring))
+		t.Fatalf("length of the ring of an empty ledger = %d; want 0", len(l.ring))
 	}
 	for range 100 {
 		l.Absorb(&event.Event{Kind: event.KindAlloc}, 0)
 	}
 	if len(l.ring) != 128 {
-		t.Fatalf("100 events have a ring of %d", len(l.ring))
+		t.Fatalf("length of the ring of 100 events = %d; want 128", len(l.ring))
 	}
 }
 
@@ -134,7 +135,7 @@ func TestAbsorbDoesNotAllocateOnceTheRingIsFull(t *testing.T) {
 		}
 	})
 	if n != 0 {
-		t.Fatalf("%v allocations", n)
+		t.Fatalf("got %v allocations; want 0", n)
 	}
 }
 
@@ -180,7 +181,7 @@ func TestDigestDependsOnTheOrder(t *testing.T) {
 			return
 		}
 		if absorb(absorb(Empty, &a), &b) == absorb(absorb(Empty, &b), &a) {
-			t.Fatalf("%v and %v commute", a, b)
+			t.Fatalf("the digest does not depend on the order of %v and %v", a, b)
 		}
 	})
 }
@@ -196,7 +197,7 @@ func TestDigestsSpread(t *testing.T) {
 		low[uint32(d)], high[uint32(d>>32)] = true, true
 	}
 	if lost := 2*n - len(low) - len(high); lost > 20 {
-		t.Fatalf("%d collisions in halves of digests", lost)
+		t.Fatalf("got %d collisions in halves of digests; want at most 20", lost)
 	}
 }
 
@@ -228,14 +229,14 @@ func TestRestart(t *testing.T) {
 		l.Restart(start, 77)
 		if s := l.Snapshot(); s.Position != start || s.Digest != 77 || s.Floor != start ||
 			s.Agreed != start || s.Stride < start {
-			t.Fatalf("restarted as %+v", s)
+			t.Fatalf("Snapshot after Restart = %+v; want position %d and digest 77", s, start)
 		}
 	}
 	for i := range 100 * upkeepInterval {
 		a.Note(event.KindAlloc, 0, 0, int64(i), 1, 1)
 		b.Note(event.KindAlloc, 0, 0, int64(i), 1, 1)
 		if a.Snapshot() != b.Snapshot() {
-			t.Fatalf("%+v and %+v", a.Snapshot(), b.Snapshot())
+			t.Fatalf("the snapshots differ: %+v and %+v", a.Snapshot(), b.Snapshot())
 		}
 		s := a.Snapshot()
 		for p := s.Floor; p < s.Position; p++ {

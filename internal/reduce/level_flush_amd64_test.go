@@ -30,7 +30,7 @@ func TestSubnormalsAreKeptIfTheThreadFlushesThem(t *testing.T) {
 				tr.check(t, thirds)
 				checkFlushedTree(t, typ, sources[:2], halves)
 				if now := setControl(flushing); now&^0x3F != flushing {
-					t.Errorf("MXCSR is %#x, and was %#x", now, flushing)
+					t.Errorf("MXCSR = %#x; want %#x", now, flushing)
 				}
 			}()
 		}

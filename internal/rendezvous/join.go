@@ -127,7 +127,7 @@ func (m *Member) others(key func(rank int) string) []string {
 	return keys
 }
 
-// publishReady stores the list of absent ranks. It has leaveTimeout for that even after the deadline.
+// publishReady stores the list of absent ranks. It may take leaveTimeout even after the deadline.
 func (m *Member) publishReady(ctx context.Context, absent []int) error {
 	texts := make([]string, len(absent))
 	for i, rank := range absent {

@@ -117,7 +117,7 @@ func TestServerAnswerBytes(t *testing.T) {
 		expect(t, conn, x.want+"01020304")
 	}
 	if len(seen) != int(queryCount) {
-		t.Fatalf("exchanges has %d of %d queries", len(seen), queryCount)
+		t.Fatalf("exchanges contains %d queries; want all %d", len(seen), queryCount)
 	}
 }
 

@@ -12,12 +12,12 @@ func TestStoresChangeOnlyTheirWord(t *testing.T) {
 	words := [3]uint64{1, 2, 3}
 	StoreRelease64(&words[1], 0x1122334455667788)
 	if words != [3]uint64{1, 0x1122334455667788, 3} {
-		t.Errorf("after StoreRelease64 the words are %#x", words)
+		t.Errorf("StoreRelease64 changed other words: %#x", words)
 	}
 	halves := [3]uint32{1, 2, 3}
 	StoreRelease32(&halves[1], 0x99AABBCC)
 	if halves != [3]uint32{1, 0x99AABBCC, 3} {
-		t.Errorf("after StoreRelease32 the words are %#x", halves)
+		t.Errorf("StoreRelease32 changed other words: %#x", halves)
 	}
 	if LoadAcquire64(&words[1]) != words[1] || LoadAcquire32(&halves[1]) != halves[1] {
 		t.Error("a load returned a different value")
