@@ -2,10 +2,13 @@
 
 torch.distributed.run starts the ranks. PROGRAMS is a file that TestWritePrograms of
 cmd/symmem/internal/diff/load has written. Each rank runs its variant of each program in two new
-MemPools, until SECONDS have passed, and appends to FOLDER/rank<r>.tar.gz:
+MemPools, until SECONDS have passed, and writes FOLDER/rank<r>.tar.gz:
 
     <n>.pickle      the memory snapshot of program n
     <n>.json        where PyTorch placed the tensors of each pool: ordinal of the segment, offset
+
+and FOLDER/calls<r>.tar.gz:
+
     calls.pickle    the Flight Recorder's dump of several groups, in each of which one rank makes
                     another call at a random place
     calls.json      for each group, the number of that call
@@ -167,7 +170,8 @@ def main() -> None:
     torch.cuda.synchronize()
     with tarfile.open(folder / f"rank{rank}.tar.gz", "w:gz", compresslevel=6) as archive:
         done = record_programs(archive, programs, rank, end)
-        print(f"rank {rank}: {done} programs, torch {torch.__version__}", flush=True)
+    print(f"rank {rank}: {done} programs, torch {torch.__version__}", flush=True)
+    with tarfile.open(folder / f"calls{rank}.tar.gz", "w:gz") as archive:
         record_calls(archive, rank, size)
     print(f"rank {rank}: calls recorded", flush=True)
     # The calls never end, so the ranks exit without closing their groups after all have written.
