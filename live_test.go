@@ -4,15 +4,18 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"symmem"
+	"symmem/event"
 	"symmem/internal/live"
 )
 
@@ -268,4 +271,42 @@ func faults(m live.Machine) string {
 		}
 	}
 	return b.String()
+}
+
+// TestLiveViewHasLatestEvents requests the latest events of a pool with a window.
+func TestLiveViewHasLatestEvents(t *testing.T) {
+	rt := openAlone(t)
+	p, err := rt.NewPool(symmem.PoolOptions{Domain: rt.World()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := p.Reserve(t.Context(), 4096, rt.World()); err != nil {
+		t.Fatal(err)
+	}
+	for range 5 {
+		b, err := p.Alloc(1000)
+		if err == nil {
+			err = b.Free()
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	position := p.Stats().Events
+	for events, want := range map[int]uint64{0: 0, 3: 3, 8192: position} {
+		w := httptest.NewRecorder()
+		rt.Handler().ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodGet,
+			fmt.Sprintf("/debug/symmem?events=%d", events), nil))
+		var m live.Machine
+		if err := json.Unmarshal(w.Body.Bytes(), &m); err != nil {
+			t.Fatal(err)
+		}
+		all := m.Ranks[0].Pools
+		got := all[slices.IndexFunc(all, func(p live.Pool) bool { return p.Domain == "world" })]
+		if uint64(len(got.Recent)) != want || want > 0 && (got.First != position-want ||
+			got.Recent[want-1][0] != int64(event.KindFree) || len(got.Registered) != 1) {
+			t.Errorf("with %d events of %d, pool = %+v; want %d, the last a free, and 1 window", events,
+				position, got, want)
+		}
+	}
 }

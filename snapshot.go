@@ -30,11 +30,16 @@ func (v *liveView) snapshot(events int) live.Snapshot {
 		s.Groups, s.Waits = append(s.Groups, group), append(s.Waits, waits...)
 	}
 	slices.SortStableFunc(s.Groups, func(a, b live.Group) int { return cmp.Compare(a.ID, b.ID) })
-	for _, p := range rt.registry.allPools() {
+	pools := rt.registry.allPools()
+	events = min(events, maxSnapshotEvents/max(len(pools), 1))
+	for _, p := range pools {
 		s.Pools = append(s.Pools, poolSnapshot(p, events))
 	}
 	return s
 }
+
+// maxSnapshotEvents limits the events of all pools in a snapshot.
+const maxSnapshotEvents = 1 << 16
 
 // maxFaultText limits the text of a fault, in bytes.
 const maxFaultText = 4096
@@ -87,6 +92,9 @@ func poolSnapshot(p *Pool, events int) live.Pool {
 	if p.domain != nil {
 		s.Domain = p.domain.id
 	}
+	if events > 0 {
+		s.Recent = make([]live.Placement, 0, events) // before the lock is held
+	}
 	for begin := time.Now(); !p.mu.TryLock(); time.Sleep(poolPause) {
 		if time.Since(begin) > poolPatience {
 			s.Busy = true
@@ -95,17 +103,17 @@ func poolSnapshot(p *Pool, events int) live.Pool {
 	}
 	defer p.mu.Unlock()
 	s.PoolStats = live.PoolStats(poolStats(p))
-	if events > 0 {
-		addEvents(&s, p, uint64(events))
-	}
+	addEvents(&s, p)
 	return s
 }
 
-// addEvents adds the latest events and the windows of a pool. p.mu is held.
-func addEvents(s *live.Pool, p *Pool, events uint64) {
+// addEvents fills Recent with the latest events, and adds the windows of the pool. p.mu is held.
+func addEvents(s *live.Pool, p *Pool) {
+	if cap(s.Recent) == 0 {
+		return
+	}
 	end := p.ledger.Position()
-	s.First = max(p.ledger.Floor(), end-min(end, events))
-	s.Recent = make([]live.Placement, 0, end-s.First)
+	s.First = max(p.ledger.Floor(), end-min(end, uint64(cap(s.Recent))))
 	for position := s.First; position < end; position++ {
 		var e event.Event
 		p.ledger.At(position).Load(&e)
