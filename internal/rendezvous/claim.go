@@ -41,11 +41,13 @@ type rankClaim struct {
 }
 
 func describeProcess() string {
-	name, err := os.Hostname()
-	if err != nil {
-		name = "an unknown machine"
-	}
-	return fmt.Sprintf("process %d on %s", os.Getpid(), name)
+	return fmt.Sprintf("process %d on %s", os.Getpid(), cmp.Or(hostName(), "an unknown machine"))
+}
+
+// hostName returns the name of this machine, or "" if it is unknown.
+func hostName() string {
+	name, _ := os.Hostname()
+	return name
 }
 
 // greet sends a greeting and reports whether the server records the ends of ranks. While another

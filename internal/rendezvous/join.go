@@ -45,7 +45,8 @@ func (m *Member) joinAll(ctx context.Context) error {
 		if absent := m.absent(ctx); len(absent) > 0 {
 			err = &AbsentError{
 				Ranks: absent, Size: m.world.Size,
-				Err: fmt.Errorf("%w%s", context.Cause(ctx), m.world.sizeMismatch(ctx, m.client, absent)),
+				Err: fmt.Errorf("%w%s%s", context.Cause(ctx), m.arrivedMachines(ctx),
+					m.world.sizeMismatch(ctx, m.client, absent)),
 			}
 		}
 	}
@@ -116,7 +117,7 @@ func (m *Member) join(ctx context.Context) error {
 			return err
 		}
 	}
-	return m.store.Set(ctx, joinedKey(m.world.Rank), nil)
+	return m.store.Set(ctx, joinedKey(m.world.Rank), []byte(hostName()))
 }
 
 func (m *Member) others(key func(rank int) string) []string {
@@ -152,7 +153,7 @@ func (m *Member) awaitReady(ctx context.Context) error {
 	}
 	return &AbsentError{
 		Ranks: ranksIn(string(value)), Size: m.world.Size,
-		Err: errors.New("rank 0 gave up waiting"),
+		Err: fmt.Errorf("rank 0 gave up waiting%s", m.arrivedMachines(ctx)),
 	}
 }
 
@@ -179,4 +180,38 @@ func ranksIn(list string) (ranks []int) {
 		}
 	}
 	return ranks
+}
+
+// maxMachines limits the machines that an error lists.
+const maxMachines = 16
+
+// arrivedMachines describes on which machines the ranks that have joined are, as the end of an error
+// about the others. It returns "" if the world has one machine. It also works after the deadline.
+func (m *Member) arrivedMachines(ctx context.Context) string {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), leaveTimeout)
+	defer cancel()
+	var names []string
+	ranks := map[string][]int{}
+	for rank := range m.world.Size {
+		value, joined, err := m.store.Peek(ctx, joinedKey(rank))
+		name := string(value)
+		if err != nil || !joined || name == "" {
+			continue
+		}
+		if ranks[name] == nil {
+			names = append(names, name)
+		}
+		ranks[name] = append(ranks[name], rank)
+	}
+	if len(names) == 0 || len(names) == 1 && m.world.LocalSize == m.world.Size {
+		return ""
+	}
+	text := "; arrived:"
+	for i, name := range names[:min(len(names), maxMachines)] {
+		if i > 0 {
+			text += ","
+		}
+		text += fmt.Sprintf(" ranks %v on %.64q", ranks[name], name)
+	}
+	return text
 }

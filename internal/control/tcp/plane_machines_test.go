@@ -111,6 +111,9 @@ func TestMissingStoreIsNamed(t *testing.T) {
 			c.t.Errorf("rank %d reports %+v; want that ranks %v are late: %s", r, e, c.ranksOf(1),
 				c.ranks[r].history())
 		}
+		if want := `ranks [0 1] on "node-a"`; !strings.Contains(e.Text, want) {
+			c.t.Errorf("rank %d does not name the machine of the ranks that arrived (%s): %s", r, want, e.Text)
+		}
 	}
 }
 
