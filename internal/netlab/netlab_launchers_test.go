@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -144,19 +145,41 @@ func (l *launcherLab) expect(r *launch, succeeds bool, texts ...string) {
 	}
 }
 
-// killedOnce runs verify. In the first attempt, rank 3 kills itself after 4 s, and the others run
-// until they notice. $ATTEMPT is the number of earlier attempts.
+// killedOnce runs verify. In the first attempt, the ranks run until one of them is killed
+// (killVictim). $ATTEMPT is the number of earlier attempts.
 const killedOnce = `
-export NCCL_HOSTID=$(uname -n)
+export NCCL_HOSTID=$(uname -n) LAB_RANK=$RANK
 if [ "$ATTEMPT" != 0 ]; then exec symmem verify --ranks 4 --churn 20; fi
-if [ "$RANK" = 3 ]; then exec timeout --signal=KILL 4 symmem verify --for 2m; fi
 exec symmem verify --for 2m`
+
+// killVictim kills rank 3 once rank 0 has reported a round. All ranks then know the name of the
+// victim's machine. output is the output of rank 0's launcher.
+func (l *launcherLab) killVictim(output *safeBuffer) {
+	l.t.Helper()
+	for end := time.Now().Add(2 * time.Minute); time.Now().Before(end); {
+		if strings.Contains(output.String(), "round 1") {
+			paths, _ := filepath.Glob("/proc/[0-9]*/environ")
+			for _, path := range paths {
+				environment, _ := os.ReadFile(path)
+				command, _ := os.ReadFile(filepath.Join(filepath.Dir(path), "cmdline"))
+				pid, _ := strconv.Atoi(filepath.Base(filepath.Dir(path)))
+				if bytes.Contains(environment, []byte("LAB_RANK=3\x00")) &&
+					bytes.Contains(environment, []byte(l.folder)) && bytes.HasPrefix(command, []byte("symmem\x00")) {
+					_ = syscall.Kill(pid, syscall.SIGKILL)
+					return
+				}
+			}
+		}
+		<-time.After(50 * time.Millisecond)
+	}
+	l.t.Fatalf("rank 0 has reported no round, or rank 3 does not run:\n%s", output.String())
+}
 
 // lostRank is the part of the error about rank 3.
 const lostRank = "rank 3 on node-b"
 
 func TestTorchrunRestartsRanksOnTwoMachines(t *testing.T) {
-	l := newLauncherLab(t, "torchrun", "timeout")
+	l := newLauncherLab(t, "torchrun")
 	for restarts := range 2 {
 		var all []*launch
 		for i, m := range l.Machines {
@@ -167,6 +190,7 @@ func TestTorchrunRestartsRanksOnTwoMachines(t *testing.T) {
 				"--monitor-interval=0.1", "--no-python", "sh", "-c",
 				"ATTEMPT=$TORCHELASTIC_RESTART_COUNT"+killedOnce))
 		}
+		l.killVictim(&all[0].output)
 		for i, r := range all {
 			texts := []string{}
 			if i == 0 {
@@ -225,7 +249,7 @@ func (l *launcherLab) agent() string {
 }
 
 func TestMPIRunStartsRanksOnTwoMachines(t *testing.T) {
-	l := newLauncherLab(t, "mpirun", "timeout")
+	l := newLauncherLab(t, "mpirun")
 	first, second := l.Machines[0].Addresses[0].String(), l.Machines[1].Addresses[0].String()
 	l.env = append(l.env, "SYMMEM_TOKEN="+rand.Text(), "MASTER_ADDR="+first, "MASTER_PORT=29500",
 		"OMPI_ALLOW_RUN_AS_ROOT=1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1")
@@ -243,6 +267,9 @@ func TestMPIRunStartsRanksOnTwoMachines(t *testing.T) {
 		}
 		program := fmt.Sprintf("ATTEMPT=%d RANK=$OMPI_COMM_WORLD_RANK%s", attempt, killedOnce)
 		r := l.start(0, "mpirun", append(args, "sh", "-c", program)...)
+		if attempt == 0 {
+			l.killVictim(&r.output)
+		}
 		l.expect(r, attempt > 0)
 		l.checkEmpty()
 	}
@@ -273,7 +300,7 @@ PartitionName=lab Nodes=ALL Default=YES State=UP OverSubscribe=YES
 }
 
 func TestSlurmStartsRanksOnTwoMachines(t *testing.T) {
-	l := newLauncherLab(t, "slurmctld", "slurmd", "srun", "timeout")
+	l := newLauncherLab(t, "slurmctld", "slurmd", "srun")
 	config := filepath.Join(l.folder, "slurm.conf")
 	if err := os.WriteFile(config, []byte(l.slurmConfig()), 0o644); err != nil {
 		t.Fatal(err)
@@ -289,6 +316,7 @@ func TestSlurmStartsRanksOnTwoMachines(t *testing.T) {
 		r := l.start(0, "srun", "--nodes=2", "--ntasks=4", "--ntasks-per-node=2", "--wait=0",
 			"sh", "-c", program)
 		if attempt == 0 {
+			l.killVictim(&r.output)
 			l.expect(r, false, lostRank)
 		} else {
 			l.expect(r, true)
