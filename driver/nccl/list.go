@@ -12,7 +12,8 @@ import (
 
 // canGroup reports whether the call can be part of a list.
 func canGroup(p *plan) bool {
-	return p.kernel == nil && p.parts == nil && p.members == nil && p.steps == nil && !p.Operation.PointToPoint() &&
+	return p.kernel == nil && p.parts == nil && p.members == nil && p.steps == nil &&
+		!p.Operation.PointToPoint() &&
 		!p.scales()
 }
 

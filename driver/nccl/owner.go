@@ -127,9 +127,9 @@ func (o *owner) pollFor(limit time.Duration, done func() bool) bool {
 }
 
 // submittedByAll reports whether all ranks have launched a collective. On several machines, that
-// becomes known within submissionDelay. No rank aborts a kernel there before the other ranks know of
-// its fault (control.Notifier), so without a failed peer the answer is yes. It is also yes after
-// Close, which has reported unfinished work to its streams.
+// becomes known within submissionDelay. There, no rank aborts a kernel before the other ranks know
+// of its fault (control.Notifier), so the result is true without a failed peer. It is also true
+// after Close, which has reported unfinished work to its streams.
 func (o *owner) submittedByAll(ticket uint64) bool {
 	if o.direct.announcements == nil &&
 		(!o.plane.PeerFailed() || errors.Is(o.plane.Cause(), driver.ErrClosed)) {

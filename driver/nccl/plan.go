@@ -70,11 +70,11 @@ var movedTypes = []driver.DataType{driver.Int16, driver.Uint16}
 
 // Refusal returns the reason why the call cannot use a path, or nil.
 func (p *plan) Refusal(path driver.Path) error {
-	switch path {
-	case driver.PathDirect:
+	if path == driver.PathDirect {
 		_, err := p.choose()
 		return err
-	case driver.PathTwoLevel:
+	}
+	if path == driver.PathTwoLevel {
 		return p.c.twoLevel.refusal(p)
 	}
 	if err := checkTypes(&p.Call); err != nil {

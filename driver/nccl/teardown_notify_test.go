@@ -69,8 +69,8 @@ type knownSubmissions struct {
 func (p *knownSubmissions) PeerFailed() bool             { return true }
 func (p *knownSubmissions) Submitted(ticket uint64) bool { return ticket <= p.submitted }
 
-// TestCallsThatEndedEarlyAreFaults ends a call after a peer has failed. On several machines the call
-// has succeeded only if all ranks have submitted it.
+// TestCallsThatEndedEarlyAreFaults ends a call after a peer has failed. On several machines, the
+// call has succeeded only if all ranks have submitted it.
 func TestCallsThatEndedEarlyAreFaults(t *testing.T) {
 	inTwoMachines(t, 2)
 	w := newTestGroup(t, 2, 20*time.Second)
@@ -88,8 +88,8 @@ func TestCallsThatEndedEarlyAreFaults(t *testing.T) {
 	})
 }
 
-// TestEndedCallsOutliveTheirGroup closes a group. A call that has ended before is no fault, although
-// the other rank may not have reported its submission yet.
+// TestEndedCallsOutliveTheirGroup closes a group. A call that ended before is no fault, although the
+// other rank may not have reported its submission yet.
 func TestEndedCallsOutliveTheirGroup(t *testing.T) {
 	inTwoMachines(t, 2)
 	w := newTestGroup(t, 2, 20*time.Second)

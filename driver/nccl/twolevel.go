@@ -47,7 +47,8 @@ func newMachineLayout(members []*member, rank int) (l machineLayout, reason stri
 		return l, "each machine has one rank"
 	}
 	for i, m := range members {
-		if l.machines != machines(members) || len(members)%l.machines != 0 || m.Machine != names[i/l.locals] {
+		if l.machines != machines(members) || len(members)%l.machines != 0 ||
+			m.Machine != names[i/l.locals] {
 			return l, "the machines do not have equal numbers of consecutive ranks"
 		}
 	}

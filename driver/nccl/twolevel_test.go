@@ -177,7 +177,8 @@ func TestTwoLevelsRefuse(t *testing.T) {
 			m.twoLevelCall(driver.Broadcast, driver.Float32, 1024),
 			{Operation: driver.AllReduce, DataType: driver.Float32, ReduceOp: driver.Max, Count: 1024},
 		} {
-			if err := m.group.Offer(call).Refusal(driver.PathTwoLevel); !errors.Is(err, driver.ErrUnsupported) {
+			err := m.group.Offer(call).Refusal(driver.PathTwoLevel)
+			if !errors.Is(err, driver.ErrUnsupported) {
 				return failuref("Refusal of %v of %d %v = %v; want ErrUnsupported", call.Operation, call.Count,
 					call.DataType, err)
 			}

@@ -164,7 +164,8 @@ func (l *launcherLab) killVictim(output *safeBuffer) {
 				command, _ := os.ReadFile(filepath.Join(filepath.Dir(path), "cmdline"))
 				pid, _ := strconv.Atoi(filepath.Base(filepath.Dir(path)))
 				if bytes.Contains(environment, []byte("LAB_RANK=3\x00")) &&
-					bytes.Contains(environment, []byte(l.folder)) && bytes.HasPrefix(command, []byte("symmem\x00")) {
+					bytes.Contains(environment, []byte(l.folder)) &&
+					bytes.HasPrefix(command, []byte("symmem\x00")) {
 					_ = syscall.Kill(pid, syscall.SIGKILL)
 					return
 				}

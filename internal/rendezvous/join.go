@@ -185,8 +185,8 @@ func ranksIn(list string) (ranks []int) {
 // maxMachines limits the machines that an error lists.
 const maxMachines = 16
 
-// arrivedMachines describes on which machines the ranks that have joined are, as the end of an error
-// about the others. It returns "" if the world has one machine. It also works after the deadline.
+// arrivedMachines lists the machines of the ranks that have joined, as the end of an error about
+// the others. It returns "" if the world has one machine. It also works after the deadline.
 func (m *Member) arrivedMachines(ctx context.Context) string {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), leaveTimeout)
 	defer cancel()

@@ -112,7 +112,8 @@ func TestMissingStoreIsNamed(t *testing.T) {
 				c.ranks[r].history())
 		}
 		if want := `ranks [0 1] on "node-a"`; !strings.Contains(e.Text, want) {
-			c.t.Errorf("rank %d does not name the machine of the ranks that arrived (%s): %s", r, want, e.Text)
+			c.t.Errorf("rank %d does not name the machine of the ranks that arrived (%s): %s", r, want,
+				e.Text)
 		}
 	}
 }
