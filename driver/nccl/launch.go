@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"slices"
 
 	"symmem/driver"
 	"symmem/driver/nccl/internal/stream"
@@ -293,22 +294,25 @@ func (c *communicator) Offer(call driver.Call) driver.Offer {
 // several tensors. It refuses other direct kernels, calls that NCCL runs as Send and Recv, and plans
 // on different paths.
 func (c *communicator) List(plans []driver.Plan) (driver.Plan, error) {
-	list := &plan{c: c, members: make([]*plan, len(plans))}
-	for i, p := range plans {
-		member, ok := p.(*plan)
-		if !ok || member.c != c {
-			return nil, errForeignPlan
-		}
-		direct := plans[0].Prepared().Path == driver.PathDirect
-		if !direct && !canGroup(member) || member.Path != plans[0].Prepared().Path {
-			return nil, fmt.Errorf("a list with %v on the %v path: %w", member.Operation, member.Path,
-				driver.ErrUnsupported)
-		}
-		list.members[i] = member
+	members, err := listMembers(c, plans)
+	if err != nil {
+		return nil, err
 	}
-	list.Call = driver.ListOf(plans)
-	if list.Path == driver.PathDirect {
-		return list, prepareGather(list)
+	kept := members[0].list
+	if kept != nil {
+		if list := kept.Load(); list != nil && slices.Equal(list.members, members) {
+			return list, nil
+		}
+	}
+	list := &plan{c: c, members: members, Call: driver.ListOf(plans)}
+	if list.Path != driver.PathDirect {
+		return list, nil
+	}
+	if err := prepareGather(list); err != nil {
+		return nil, err
+	}
+	if kept != nil {
+		kept.Store(list)
 	}
 	return list, nil
 }

@@ -13,8 +13,25 @@ import (
 // canGroup reports whether the call can be part of a list.
 func canGroup(p *plan) bool {
 	return p.kernel == nil && p.parts == nil && p.members == nil && p.steps == nil &&
-		!p.Operation.PointToPoint() &&
-		!p.scales()
+		!p.Operation.PointToPoint() && !p.scales()
+}
+
+// listMembers returns the plans of a list, or ErrUnsupported if they cannot be combined.
+func listMembers(c *communicator, plans []driver.Plan) ([]*plan, error) {
+	members := make([]*plan, len(plans))
+	for i, p := range plans {
+		member, ok := p.(*plan)
+		if !ok || member.c != c {
+			return nil, errForeignPlan
+		}
+		direct := member.Path == driver.PathDirect
+		if !direct && !canGroup(member) || member.Path != plans[0].Prepared().Path {
+			return nil, fmt.Errorf("a list with %v on the %v path: %w", member.Operation, member.Path,
+				driver.ErrUnsupported)
+		}
+		members[i] = member
+	}
+	return members, nil
 }
 
 // prepareGather prepares the kernels of a list whose calls are all on the direct path. It returns

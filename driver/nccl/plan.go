@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"symmem/driver"
@@ -36,6 +37,9 @@ type plan struct {
 	// list, whose calls are grouped.
 	grouped []nccl.Invocation
 	members []*plan
+	// list caches the latest list of which a direct gather was the first call. It is nil for other
+	// calls.
+	list *atomic.Pointer[plan]
 	// steps holds the plans of the levels' calls if the call runs on two levels.
 	steps []*plan
 	// kernel is the first direct kernel, or nil if NCCL runs the call. exchanges is the number of
@@ -423,6 +427,9 @@ const kernelSlack = 2 * time.Second
 
 // prepareDirect prepares the kernels of a call.
 func (p *plan) prepareDirect() error {
+	if p.Operation == driver.AllGatherV {
+		p.list = new(atomic.Pointer[plan])
+	}
 	work, err := p.choose()
 	if err != nil {
 		return err
