@@ -32,7 +32,8 @@ func (s *groupSuspender) refusal() error {
 }
 
 // hasFailed reports whether this rank has seen a fault of the group.
-func (s *groupSuspender) hasFailed() bool { return s.group.comm.Cause() != nil
+func (s *groupSuspender) hasFailed() bool {
+	return s.group.comm.Cause() != nil
 }
 
 // Suspend releases the device memory of the group itself on all its ranks, until Resume: the memory

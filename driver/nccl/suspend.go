@@ -16,14 +16,6 @@ var (
 	_ driver.SuspendableCommunicator = (*communicator)(nil)
 )
 
-// windowSuspension holds the state of a suspended window. The group's lock guards it.
-type windowSuspension struct {
-	// active reports whether the peers' segments are unmapped and their addresses stay reserved.
-	active bool
-	// registered reports whether Resume registers the window with NCCL again.
-	registered bool
-}
-
 // PrepareSuspend returns ErrBusy if a graph contains window kernels of NCCL. Such kernels refer to
 // NCCL's data for the window, and NCCL has no way to release the window's memory and keep that
 // data.
@@ -59,24 +51,6 @@ func (w *window) suspend() error {
 	}
 	w.suspension = windowSuspension{active: true, registered: w.handle != 0}
 	return errors.Join(w.deregister(), w.undoMapping(len(r.cfg.Ranks)))
-}
-
-// undoMapping unmaps the segments of the first n ranks, except this rank's own. Of a suspended
-// window, the addresses stay reserved.
-func (w *window) undoMapping(n int) error {
-	g := w.of.gpu
-	if !w.suspension.active {
-		return w.unmapPeers()
-	}
-	return g.Do(func() error {
-		var errs []error
-		for r, at := range w.at[:n] {
-			if at != 0 && r != w.of.cfg.Rank {
-				errs = append(errs, g.CUDA.Unmap(at, w.segment.Bytes()))
-			}
-		}
-		return errors.Join(errs...)
-	})
 }
 
 // Resume maps the peers' new memory at the old addresses and registers the window with NCCL again.

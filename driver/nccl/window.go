@@ -34,6 +34,14 @@ type window struct {
 	suspension windowSuspension
 }
 
+// windowSuspension holds the state of a suspended window. The group's lock guards it.
+type windowSuspension struct {
+	// active reports whether the peers' segments are unmapped and their addresses stay reserved.
+	active bool
+	// registered reports whether Resume registers the window with NCCL again.
+	registered bool
+}
+
 // merge adds the result of a rank. Direct kernels use the segments only if every rank has mapped
 // all segments. Otherwise merge keeps the first rank's reason.
 func (w *window) merge(rank int, theirs *registerResult) {
@@ -204,4 +212,22 @@ func (w *window) Locate(address uintptr) (at []uintptr) {
 		at = append(at, segment+address-w.segment.Address())
 	}
 	return at
+}
+
+// undoMapping unmaps the segments of the first n ranks, except this rank's own. Of a suspended
+// window, the addresses stay reserved.
+func (w *window) undoMapping(n int) error {
+	g := w.of.gpu
+	if !w.suspension.active {
+		return w.unmapPeers()
+	}
+	return g.Do(func() error {
+		var errs []error
+		for r, at := range w.at[:min(n, len(w.at))] {
+			if at != 0 && r != w.of.cfg.Rank {
+				errs = append(errs, g.CUDA.Unmap(at, w.segment.Bytes()))
+			}
+		}
+		return errors.Join(errs...)
+	})
 }

@@ -48,7 +48,12 @@ func (x *Exchange) Suspend() (released int64, err error) {
 }
 
 // own returns the address of this rank's memory, or 0 if it has none.
-func (x *Exchange) own() uintptr { return x.addresses[x.group.Config.Rank] }
+func (x *Exchange) own() uintptr {
+	if len(x.addresses) == 0 {
+		return 0
+	}
+	return x.addresses[x.group.Config.Rank]
+}
 
 // copyHeader copies the header of the memory from or to the host.
 func (x *Exchange) copyHeader(dst, src uintptr) error {
