@@ -92,7 +92,8 @@ func (s *groupSuspender) suspend(ctx context.Context) (Suspension, error) {
 	s.set(poolSuspending)
 	capturing, permitCaptures := g.rt.captures.hold()
 	defer permitCaptures()
-	if err := s.agree(ctx, "suspend group", s.prepare(ctx, comm, capturing)); err != nil {
+	err := s.agree(ctx, "suspend group", func() error { return s.prepare(ctx, comm, capturing) })
+	if err != nil {
 		s.set(poolOpen)
 		return Suspension{}, err
 	}
@@ -123,12 +124,14 @@ func (s *groupSuspender) prepare(
 	return comm.PrepareSuspend()
 }
 
-// agree checks that all ranks make the same call, and exchanges refusals. Group.mu is held.
-func (s *groupSuspender) agree(ctx context.Context, tag string, refusal error) error {
+// agree checks that all ranks make the same call, prepares it, and exchanges refusals. prepare runs
+// after all ranks have begun the call, so it finds the messages that they sent before. Group.mu is
+// held.
+func (s *groupSuspender) agree(ctx context.Context, tag string, prepare func() error) error {
 	if err := s.group.aligner.meet(ctx, &meeting{tag: tag}); err != nil {
 		return err
 	}
-	return agreeOnRefusal(ctx, s.group, refusal)
+	return agreeOnRefusal(ctx, s.group, prepare())
 }
 
 // resume implements Group.Resume.
@@ -140,7 +143,7 @@ func (s *groupSuspender) resume(ctx context.Context) error {
 		return nil
 	}
 	s.set(poolResuming)
-	err := s.agree(ctx, "resume group", nil)
+	err := s.agree(ctx, "resume group", func() error { return nil })
 	if err == nil {
 		err = g.life.awaitCause(g.comm.(driver.SuspendableCommunicator).Resume(ctx))
 	}
