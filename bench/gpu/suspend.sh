@@ -24,8 +24,10 @@ step() {
 }
 step graphs 30 "$BUILD/symmem.test" -test.timeout 28s -test.v \
 	-test.run 'TestSuspend|TestUnreceived|TestResumeAfter|TestPoolWithoutDomain'
-step cycles 30 "$BUILD/symmem.test" -test.run '^$' -test.bench Suspend -test.timeout 28s \
-	-test.benchtime "${CYCLES:-20}x"
+for kind in '(group|discard)' keep; do
+	step cycles 20 "$BUILD/symmem.test" -test.run '^$' -test.bench "Suspend/$kind" \
+		-test.timeout 18s -test.benchtime "${CYCLES:-20}x"
+done
 for library in ${NCCL:-} ${NCCL_NEWER:-}; do
 	step nccl 25 python3 "$here/suspend.py" nccl "$library"
 done
