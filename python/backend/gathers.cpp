@@ -196,8 +196,22 @@ WorkPointer Group::allgather_into_tensor_coalesced(
   }
   const Operation operation{OpType::COALESCED, "symmem:all_gather", options.asyncOp};
   return start(operation, inputs, outputs, [outputs, inputs](const Calls& calls) {
+    Tensors flats;
+    std::vector<Output> results;
+    std::vector<struct symmem_call> list;
     for (size_t i = 0; i < inputs.size(); ++i) {
-      all_gather(calls, outputs[i], inputs[i]);
+      flats.push_back(inputs[i].contiguous());
+      results.emplace_back(outputs[i]);
+      auto& one = list.emplace_back();
+      one.operation = SYMMEM_ALL_GATHER;
+      one.type = moved(flats.back()).type;
+      one.count = moved(flats.back()).count;
+      one.send = flats.back().const_data_ptr();
+      one.recv = results.back().data();
+    }
+    calls.together(std::move(list));
+    for (const auto& result : results) {
+      result.finish();
     }
   });
 }

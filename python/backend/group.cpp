@@ -99,6 +99,16 @@ void Calls::collective(
   call(arguments);
 }
 
+void Calls::together(std::vector<struct symmem_call> calls) const {
+  for (auto& one : calls) {
+    one.size = sizeof(one);
+  }
+  auto first = calls.front();
+  first.more_count = calls.size() - 1;
+  first.more = calls.data() + 1;
+  call(first);
+}
+
 void Calls::uneven(
     bool reduces,
     const std::vector<int64_t>& counts,

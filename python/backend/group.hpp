@@ -34,6 +34,8 @@ class Calls {
 
   void collective(int operation, Elements elements, int op, int root, const void* send, void* recv)
       const;
+  // Makes several calls as one, which may run in any order. The list must not be empty.
+  void together(std::vector<struct symmem_call> calls) const;
   // Gathers parts of different sizes, or reduces them if `reduces`.
   void uneven(
       bool reduces,

@@ -73,8 +73,24 @@ WorkPointer Group::allreduce_coalesced(
   const Operation operation{
       OpType::ALLREDUCE_COALESCED, "symmem:all_reduce", options.asyncOp};
   return start(operation, tensors, tensors, [tensors, op = options.reduceOp](const Calls& calls) {
+    Tensors flats;
+    std::vector<struct symmem_call> list;
     for (const auto& tensor : tensors) {
-      all_reduce(calls, tensor, op);
+      flats.push_back(scaled(tensor, op).contiguous());
+      const auto [type, reduce] = reduction(tensor, op);
+      auto& one = list.emplace_back();
+      one.operation = SYMMEM_ALL_REDUCE;
+      one.type = type;
+      one.op = reduce;
+      one.count = moved(tensor).count;
+      one.recv = flats.back().mutable_data_ptr();
+      one.send = one.recv;
+    }
+    calls.together(std::move(list));
+    for (size_t i = 0; i < tensors.size(); ++i) {
+      if (!flats[i].is_same(tensors[i])) {
+        tensors[i].copy_(flats[i]);
+      }
     }
   });
 }
@@ -153,8 +169,24 @@ WorkPointer Group::reduce_scatter_tensor_coalesced(
   const Operation operation{OpType::COALESCED, "symmem:reduce_scatter", options.asyncOp};
   return start(
       operation, inputs, outputs, [outputs, inputs, op = options.reduceOp](const Calls& calls) {
+        Tensors flats;
+        std::vector<Output> results;
+        std::vector<struct symmem_call> list;
         for (size_t i = 0; i < inputs.size(); ++i) {
-          reduce_scatter_to(calls, outputs[i], inputs[i], op);
+          flats.push_back(scaled(inputs[i], op).contiguous());
+          results.emplace_back(outputs[i]);
+          const auto [type, reduce] = reduction(outputs[i], op);
+          auto& one = list.emplace_back();
+          one.operation = SYMMEM_REDUCE_SCATTER;
+          one.type = type;
+          one.op = reduce;
+          one.count = moved(outputs[i]).count;
+          one.send = flats.back().const_data_ptr();
+          one.recv = results.back().data();
+        }
+        calls.together(std::move(list));
+        for (const auto& result : results) {
+          result.finish();
         }
       });
 }

@@ -125,8 +125,16 @@ class Vllm:
     )
 
     def __init__(self) -> None:
-        import vllm.distributed.parallel_state as state
+        import ctypes
 
+        import vllm.distributed.parallel_state as state
+        from vllm.distributed.device_communicators.pynccl_wrapper import NCCLLibrary
+
+        # vLLM needs NCCL 2.29.7, also where it does not suspend communicators.
+        nccl = ctypes.CDLL(os.environ["VLLM_NCCL_SO_PATH"])
+        NCCLLibrary.exported_functions = [
+            f for f in NCCLLibrary.exported_functions if hasattr(nccl, f.name)
+        ]
         self.state = state
         state.init_distributed_environment(SIZE, RANK, "env://", DEVICE.index, "nccl")
 

@@ -42,7 +42,8 @@ def begin() -> None:
     symmem.use_symm_mem()
     verdict("the backend is SYMMEM", symm_mem.get_backend(DEVICE) == "SYMMEM")
     memory = torch._C._distributed_c10d._SymmetricMemory
-    verdict("no multicast", not memory.has_multicast_support(DEVICE.type, DEVICE.index))
+    kind = torch._C._autograd.DeviceType.CUDA
+    verdict("no multicast", not memory.has_multicast_support(kind, DEVICE.index))
 
 
 def symmetric(n: int) -> tuple[Tensor, Any]:

@@ -250,6 +250,19 @@ def lists() -> None:
     tensors = [numbers(RANK, n) for n in (1, 20, 300)]
     dist.all_reduce_coalesced(tensors)
     torch.testing.assert_close(tensors, [total(n) for n in (1, 20, 300)])
+    gaps = [numbers(RANK, 4, 3).t(), numbers(RANK, 0), numbers(RANK, 7)]
+    for async_op in (False, True):
+        tensors = [t.clone() for t in gaps]
+        if work := dist.all_reduce_coalesced(tensors, async_op=async_op):
+            work.wait()
+        torch.testing.assert_close(tensors, [total(4, 3).t(), total(0), total(7)])
+    outputs = [torch.empty(5), torch.empty(2, dtype=torch.int64)]
+    with dist._coalescing_manager():
+        for output, dtype in zip(outputs, (torch.float32, torch.int64), strict=True):
+            given = numbers(RANK, SIZE * output.numel(), dtype=dtype)
+            dist.reduce_scatter_tensor(output, given)
+    want = [total(SIZE, 5)[RANK], total(SIZE, 2, dtype=torch.int64)[RANK]]
+    torch.testing.assert_close(outputs, want)
     with dist._coalescing_manager():
         outputs = [torch.empty(n * SIZE) for n in (2, 9)]
         for n, output in zip((2, 9), outputs, strict=True):

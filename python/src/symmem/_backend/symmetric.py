@@ -39,9 +39,9 @@ def use_symm_mem() -> None:
         )
     from torch.distributed import _symmetric_memory
 
-    device = "cpu" if session.runtime.device is None else "cuda"
+    device = pytorch().module.device("cpu" if session.runtime.device is None else "cuda")
     if _symmetric_memory.get_backend(device) != NAME:
-        _symmetric_memory.set_backend(NAME)
+        _symmetric_memory.set_backend(NAME)  # type: ignore[arg-type]
 
 
 def offer() -> bool:

@@ -122,8 +122,10 @@ class Torch:
         """Return the timeout of a process group in seconds, or None if its backend has none."""
         for device in process_group._device_types:
             try:
-                options = process_group._get_backend(device).options
-                found: float = options._timeout.total_seconds()
+                backend = process_group._get_backend(device)
+                if type(backend).options is _DEFAULT_OPTIONS:
+                    continue
+                found: float = backend.options._timeout.total_seconds()
             except (AttributeError, RuntimeError):
                 continue  # Before PyTorch 2.9, a backend without options, or not of this group.
             return found
@@ -242,6 +244,14 @@ def _complete(backends: Any) -> None:
     options = backends.Options
     if not hasattr(options, "__deepcopy__"):
         options.__deepcopy__ = lambda options, _: options
+    if not hasattr(backends, "options"):  # PyTorch 2.11
+        backends.options = _DEFAULT_OPTIONS
+
+
+_DEFAULT_OPTIONS = property(
+    lambda backend: modules["torch"]._C._distributed_c10d.Backend.Options(backend.name())
+)
+"""Stands for the options of a backend that PyTorch does not show. Their timeout is the default."""
 
 
 def devices_of(backend: str) -> frozenset[str]:
