@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"symmem/driver"
 )
@@ -135,17 +136,16 @@ func (g *Group) run(ctx context.Context, s *Stream, c *collective) error {
 // on every rank.
 func (g *Group) runSlowly(ctx context.Context, s *Stream, c, p *collective, in visit) error {
 	defer in.leave(c.send.pool, c.recv.pool)
-	second, third := c.otherPools()
-	more, err := enter(second, third)
+	leave, err := c.enterOthers()
 	if err != nil {
 		return g.calls.wrap(c, err)
 	}
-	defer more.leave(second, third)
+	defer leave()
 	if err := g.refusal(); err != nil {
 		return g.calls.wrap(c, err)
 	}
 	noteGroup(s, g)
-	residual, weight := c.others()
+	others := c.others()
 	if p == nil {
 		if p, err = g.calls.check(c); err != nil {
 			return err
@@ -154,7 +154,8 @@ func (g *Group) runSlowly(ctx context.Context, s *Stream, c, p *collective, in v
 	borrows := s.borrows(c)
 	if borrows && g.life.fault.Load() != resolved {
 		// Record the use first: other ranks may queue the call even if this rank refuses it.
-		if err := errors.Join(s.useBoth(c.send, c.recv), s.useBoth(residual, weight)); err != nil {
+		if err := errors.Join(s.useBoth(c.send, c.recv), s.useBoth(others[0], others[1]),
+			s.useBoth(others[2], others[3])); err != nil {
 			return err
 		}
 	}
@@ -175,22 +176,37 @@ func (g *Group) runSlowly(ctx context.Context, s *Stream, c, p *collective, in v
 	p.submit.End(begin)
 	if borrows {
 		s.useAgain(c.send, c.recv)
-		s.useAgain(residual, weight)
+		s.useAgain(others[0], others[1])
+		s.useAgain(others[2], others[3])
 	}
 	return g.life.awaitCause(err)
 }
 
-// otherPools returns the pools of a norm's residual and weight, or nil for a pool that the call has
-// entered for send or recv. A second entry would fail if Close has begun.
-func (c *collective) otherPools() (residual, weight *Pool) {
-	second, third := c.others()
-	if !c.entered(second.pool) {
-		residual = second.pool
+// enterOthers enters the pools of a norm's other buffers, and returns a function that leaves them. It
+// enters no pool twice, or again after send or recv: a second entry would fail if Close has begun.
+func (c *collective) enterOthers() (leave func(), err error) {
+	if c.norm == nil {
+		return func() {}, nil
 	}
-	if !c.entered(third.pool) {
-		weight = third.pool
+	var pools [4]*Pool
+	for i, m := range c.others() {
+		if !c.entered(m.pool) && !slices.Contains(pools[:i], m.pool) {
+			pools[i] = m.pool
+		}
 	}
-	return residual, weight
+	first, err := enter(pools[0], pools[1])
+	if err != nil {
+		return nil, err
+	}
+	second, err := enter(pools[2], pools[3])
+	if err != nil {
+		first.leave(pools[0], pools[1])
+		return nil, err
+	}
+	return func() {
+		second.leave(pools[2], pools[3])
+		first.leave(pools[0], pools[1])
+	}, nil
 }
 
 // entered reports whether the call has entered a pool for send or recv.
@@ -288,24 +304,26 @@ func (g *Group) Scatter(
 	})
 }
 
-// AllReduceRMSNorm fuses the end of a layer that is split over ranks: an all-reduce, and a second
-// kernel that adds the residual and normalizes. It computes for every element
+// AllReduceRMSNorm fuses the end of a layer that is split over ranks: an all-reduce, an addition to
+// the residual, a norm and, if a.Quant is set, a quantization to 8 bits. It computes for every
+// element
 //
-//	y        = bfloat16(the sum of all ranks' Input)       as AllReduce gives it
-//	Residual = bfloat16(y + Residual)
-//	Output   = bfloat16(Residual / sqrt(mean(Residual²) + Epsilon) * Weight)
+//	y         = round(the sum of all ranks' Input)      as AllReduce gives it
+//	Residual  = round(y + Residual)
+//	Output    = round(Residual * (Weight + WeightBias) / sqrt(mean(Residual²) + Epsilon))
+//	Quantized = e4m3(Output / scale)
 //
-// Intermediate results are float32, and the mean is over a row. Every rank and every run produces
-// the same bits. The bits of a row do not depend on the number of rows. Residual has the same bits
-// as after the three separate steps. Before its last rounding, Output is within 34 float32 units
-// (2^-24) of the exact norm.
+// where round rounds to a.Type. Intermediate results are float32, and the mean is over a row. Package
+// driver/formula defines them to the bit. Every rank and every run produces the same bits. The bits
+// of a row do not depend on the number of rows. Quantized holds the quantized elements of Output,
+// also if Output is unset.
 //
 // AllReduceRMSNorm requires the direct path. If the call cannot take it, all ranks return an
-// ErrUnsupported with the reason, and the caller can run the three steps separately. Possible
-// reasons are a backend without kernels, ranks that cannot access each other's memory, an Input or
-// Output that is not symmetric and has more rows than fit into exchange memory, and a different
-// path selected by Options.Path or SetPath. Other errors are those of all collectives. After a
-// fault, Residual and Output are undefined.
+// ErrUnsupported with the reason, and the caller can run the steps separately. Possible reasons are
+// a backend without kernels, ranks that cannot access each other's memory, an Input or Output that
+// is not symmetric and has more rows than fit into exchange memory, and a different path selected by
+// Options.Path or SetPath. Other errors are those of all collectives. After a fault, all outputs are
+// undefined.
 func (g *Group) AllReduceRMSNorm(ctx context.Context, a NormArgs, s *Stream) error {
 	return g.normalize(ctx, a, s, PathDefault, 0, false)
 }
@@ -315,9 +333,12 @@ func (g *Group) AllReduceRMSNorm(ctx context.Context, a NormArgs, s *Stream) err
 func (g *Group) normalize(
 	ctx context.Context, a NormArgs, s *Stream, choice PathChoice, site uint32, wait bool,
 ) error {
+	if a.Type == Float32 {
+		a.Type = BFloat16
+	}
 	c := &collective{
-		operation: driver.AllReduceRMSNorm, dataType: BFloat16, reduceOp: Sum,
-		send: a.Input, recv: a.Output, count: a.Rows * a.Hidden, choice: choice, site: site,
+		operation: driver.AllReduceRMSNorm, dataType: a.Type, reduceOp: Sum,
+		send: a.Input, recv: a.output(), count: a.Rows * a.Hidden, choice: choice, site: site,
 		wait: wait,
 	}
 	c.norm = normLike(g.calls.plans[c.slot(a.Weight.Address())].Load(), &a)

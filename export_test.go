@@ -408,10 +408,9 @@ func CloseBetween(a NormArgs) error {
 	defer in.leave(c.send.pool, c.recv.pool)
 	c.send.pool.calls.Close()
 	defer c.send.pool.calls.Open()
-	second, third := c.otherPools()
-	more, err := enter(second, third)
+	leave, err := c.enterOthers()
 	if err == nil {
-		more.leave(second, third)
+		leave()
 	}
 	return err
 }

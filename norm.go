@@ -2,29 +2,81 @@ package symmem
 
 import "symmem/driver"
 
-// NormArgs contains the arguments of AllReduceRMSNorm. The tensors are contiguous, of type
-// bfloat16, and aligned to 16 bytes. They may be in any device memory. If Input and Output are
-// symmetric memory, they are registered before the call and must have the same place on all ranks,
-// as for AllReduce. They must be symmetric if the rows do not fit into exchange memory (about 7
-// MiB).
+// NormArgs contains the arguments of AllReduceRMSNorm. The tensors are contiguous and aligned to 16
+// bytes. They may be in any device memory. If Input and Output are symmetric memory, they are
+// registered before the call and must have the same place on all ranks, as for AllReduce. They must
+// be symmetric if the rows do not fit into exchange memory (about 7 MiB).
 type NormArgs struct {
+	// Type is the type of Input, Output, Residual and Weight: BFloat16 or Float16. It must be equal on
+	// all ranks, as must be all other fields that are not tensors.
+	Type DataType
 	// Input and Output have the shape [Rows, Hidden]. They may be the same memory, but must not
-	// overlap otherwise.
+	// overlap otherwise. Output may be unset if Quant is set. Input may then be overwritten.
 	Input, Output Memory
 	// Residual has the shape [Rows, Hidden] and is both read and written. It must be equal on all
 	// ranks. Weight has the shape [Hidden]. Neither may overlap another buffer.
 	Residual, Weight Memory
-	// Rows may be 0. Hidden must be a multiple of 8, at most 16384. Rows, Hidden and Epsilon must be
-	// equal on all ranks.
+	// Rows may be 0. Hidden must be a multiple of 8, at most 16384.
 	Rows, Hidden int64
 	// Epsilon is added to the mean of the squares. It must be between 0 and 1.
 	Epsilon float32
+	// WeightBias is added to each weight. It must be between -1 and 1. Gemma's norm has 1.
+	WeightBias float32
+	// Quant selects a quantized output. The zero value is QuantNone.
+	Quant Quant
+	// Quantized has the shape [Rows, Hidden] and elements of 8 bits (float8, e4m3). It receives the
+	// elements of Output, each divided by its scale and rounded.
+	Quantized Memory
+	// Scales are float32 values, aligned to 4 bytes. For QuantStatic, it is one value that every rank
+	// passes. Otherwise the call stores the scale of group g of row r in element
+	// r*ScaleStrides[0] + g*ScaleStrides[1]. If both strides are 0, scales are stored row by row
+	// without gaps.
+	Scales       Memory
+	ScaleStrides [2]int64
+}
+
+// Quant selects how AllReduceRMSNorm quantizes its output.
+type Quant = driver.Quant
+
+// The kinds of quantization. A computed scale is the largest magnitude of its elements, but at
+// least 1e-10, divided by 448.
+const (
+	// QuantNone quantizes nothing.
+	QuantNone = driver.QuantNone
+	// QuantStatic uses one given scale.
+	QuantStatic = driver.QuantStatic
+	// QuantPerRow computes one scale per row.
+	QuantPerRow = driver.QuantPerRow
+	// QuantPerGroup computes one scale per 128 elements of a row. Hidden must be a multiple of 128.
+	QuantPerGroup = driver.QuantPerGroup
+)
+
+// output returns the buffer that the all-reduce may write.
+func (a *NormArgs) output() Memory {
+	if a.Quant != QuantNone && a.Output.Address() == 0 {
+		return a.Input
+	}
+	return a.Output
 }
 
 // norm converts the arguments for the backend.
 func (a *NormArgs) norm() *driver.Norm {
-	return &driver.Norm{
-		Rows: a.Rows, Hidden: a.Hidden, Epsilon: a.Epsilon,
+	n := &driver.Norm{
+		Rows: a.Rows, Hidden: a.Hidden, Epsilon: a.Epsilon, WeightBias: a.WeightBias,
 		Residual: a.Residual.Address(), Weight: a.Weight.Address(),
+		Quant: a.Quant, OnlyQuantized: a.Quant != QuantNone && a.Output.Address() == 0,
+		Quantized: a.Quantized.Address(), Scales: a.Scales.Address(), ScaleStrides: a.ScaleStrides,
 	}
+	if n.Quant.Computes() && n.ScaleStrides == [2]int64{} {
+		n.ScaleStrides = n.DefaultScaleStrides()
+	}
+	return n
+}
+
+// ScaleBytes returns the size of Scales, from the first scale to the last.
+func (a *NormArgs) ScaleBytes() int64 { return a.norm().Spans()[3].Bytes }
+
+// others returns the buffers besides Input and Output, in the order of driver.Norm.Spans.
+func (a *NormArgs) others() [4]Memory {
+	return [4]Memory{a.Residual, a.Weight, a.Quantized, a.Scales}
 }

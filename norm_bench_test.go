@@ -11,27 +11,20 @@ import (
 
 	"symmem"
 	"symmem/driver"
-	"symmem/driver/nccl/kernels"
-	"symmem/internal/cuda"
 	"symmem/internal/ranktest"
-	bits "symmem/internal/reduce"
 )
 
-// BenchmarkNorm measures the end of a tensor-parallel layer: an all-reduce of [rows, hidden]
-// bfloat16, the addition of a residual, and an RMSNorm. It compares three implementations.
-// us-one-call is one call, which runs two kernels. us-three is an all-reduce on the direct path
-// followed by two more kernels. us-nccl is NCCL's all-reduce followed by the same two kernels. Each
-// turn measures a batch of each implementation. ratio is the median over the turns of us-three /
-// us-one-call. Graphs replay the calls. Times are those of the slowest rank. If SYMMEM_TEST_BARS is
-// set, one call must not be slower than three.
+// BenchmarkNorm measures AllReduceRMSNorm of [rows, hidden] bfloat16 without and with quantization,
+// and an all-reduce of the same size. Each turn measures a batch of each. Graphs replay the calls.
+// Times are those of the slowest rank. If SYMMEM_TEST_BARS is set, the norm may take 1 us or 15
+// percent longer than the all-reduce, and quantization 3 percent more (10 percent with both outputs).
 //
-// The benchmark uses all visible GPUs. Before each shape it compares one call with three. The
-// residuals must be equal bit by bit. Outputs may differ by one unit in the last place.
+// The benchmark uses all visible GPUs.
 func BenchmarkNorm(b *testing.B) {
-	const most, widest = 256, 8192
+	const most, widest = 8192, 8192
 	ranks := normBenches(b, most, widest)
-	for _, hidden := range []int64{4096, widest} {
-		for rows := int64(1); rows <= most; rows *= 2 {
+	for _, hidden := range []int64{4096, 7168, widest} {
+		for rows := int64(1); rows <= most; rows *= 4 {
 			b.Run(fmt.Sprintf("hidden=%d/rows=%d", hidden, rows), func(b *testing.B) {
 				measureNorm(b, ranks, rows, hidden)
 			})
@@ -39,27 +32,30 @@ func BenchmarkNorm(b *testing.B) {
 	}
 }
 
-// normBench is a rank that runs every implementation of a norm.
+// normBench is a rank that runs every variant of a norm.
 type normBench struct {
 	*symmem.Runtime
-	ctx       context.Context
-	gpu       *cuda.Driver // makes the context current in each call
-	device    cuda.Device
-	overlaps  bool
-	add, norm cuda.Function
-	sums      symmem.Memory
-	args      symmem.NormArgs
-	refused   error // explains why the shape is not measured
-	graphs    []*symmem.Graph
+	ctx     context.Context
+	args    symmem.NormArgs
+	refused error // explains why the shape is not measured
+	graphs  []*symmem.Graph
 }
 
-// Implementations of a norm, in the order of normBench.graphs.
-const (
-	oneCall = iota
-	threeSteps
-	withNCCL
-	normVariants
-)
+// normVariant is a call that the benchmark measures.
+type normVariant struct {
+	name string
+	sum  bool // an all-reduce alone
+	symmem.Quant
+	both bool // with the normalized rows, too
+}
+
+// normVariants lists the calls, in the order of normBench.graphs.
+var normVariants = []normVariant{
+	{name: "sum", sum: true}, {name: "norm"},
+	{name: "static", Quant: symmem.QuantStatic}, {name: "row", Quant: symmem.QuantPerRow},
+	{name: "group", Quant: symmem.QuantPerGroup},
+	{name: "both", Quant: symmem.QuantPerGroup, both: true},
+}
 
 // A graph has normCalls calls. A batch replays a graph normReplays times.
 const (
@@ -93,7 +89,7 @@ func normBenches(b *testing.B, rows, hidden int64) (ranks []*normBench) {
 	}
 	b.Cleanup(func() { onEach(b, ranks, (*normBench).close) })
 	onEach(b, ranks, func(r *normBench) error {
-		return errors.Join(r.load(), r.allocate(rows, hidden))
+		return r.allocate(rows, hidden)
 	})
 	return ranks
 }
@@ -113,48 +109,10 @@ func onEach(b *testing.B, ranks []*normBench, f func(*normBench) error) {
 	}
 }
 
-// load loads the addition and norm kernels for this rank's GPU.
-func (r *normBench) load() error {
-	gpu, err := cuda.Load()
-	if err != nil {
-		return err
-	}
-	if r.device, err = gpu.Device(r.Device().Ordinal); err != nil {
-		return err
-	}
-	primary, err := r.device.RetainPrimary()
-	if err != nil {
-		return err
-	}
-	r.gpu = gpu.In(primary)
-	major, minor, err := r.device.ComputeCapability()
-	if err != nil {
-		return err
-	}
-	overlaps, err := r.device.LaunchesOverlap()
-	if err != nil {
-		return err
-	}
-	r.overlaps = overlaps && kernels.Wait(major)
-	code, err := kernels.Object(major, minor)
-	if err != nil {
-		return err
-	}
-	module, err := r.gpu.ModuleLoadData(code)
-	if err != nil {
-		return err
-	}
-	if r.add, err = r.gpu.ModuleGetFunction(module, kernels.AddKernel); err != nil {
-		return err
-	}
-	r.norm, err = r.gpu.ModuleGetFunction(module, kernels.NormKernel)
-	return err
-}
-
-// close closes the rank. It releases the CUDA context, which unloads the module.
+// close closes the rank.
 func (r *normBench) close() error {
 	symmem.FreeLive(r.Runtime)
-	return errors.Join(r.Close(), r.device.ReleasePrimary())
+	return r.Close()
 }
 
 // allocate makes the tensors. Windows hold the tensors of the all-reduce.
@@ -174,10 +132,11 @@ func (r *normBench) allocate(rows, hidden int64) error {
 		bytes int64
 	}{
 		{&r.args.Input, shared, 2 * rows * hidden},
-		{&r.sums, shared, 2 * rows * hidden},
-		{&r.args.Output, own, 2 * rows * hidden},
+		{&r.args.Output, shared, 2 * rows * hidden},
 		{&r.args.Residual, own, 2 * rows * hidden},
 		{&r.args.Weight, own, 2 * hidden},
+		{&r.args.Quantized, own, rows * hidden},
+		{&r.args.Scales, own, 4 * rows * hidden / driver.QuantGroup},
 	} {
 		buffer, err := t.from.Alloc(t.bytes)
 		if err != nil {
@@ -188,121 +147,40 @@ func (r *normBench) allocate(rows, hidden int64) error {
 	return shared.Register(r.ctx, r.World())
 }
 
-// call queues a norm as one call or as three.
-func (r *normBench) call(inOne bool) error {
-	if inOne {
-		return r.World().AllReduceRMSNorm(r.ctx, r.args, nil)
+// call queues a call of a variant.
+func (r *normBench) call(v normVariant) error {
+	a := r.args
+	if v.sum {
+		return r.World().AllReduce(r.ctx, a.Input, a.Output, a.Rows*a.Hidden, symmem.BFloat16,
+			symmem.Sum, nil)
 	}
-	a, s := &r.args, r.DefaultStream()
-	err := r.World().AllReduce(r.ctx, a.Input, r.sums, a.Rows*a.Hidden, symmem.BFloat16, symmem.Sum, s)
-	if err != nil {
-		return err
+	if a.Quant = v.Quant; a.Quant == symmem.QuantNone {
+		a.Quantized, a.Scales = symmem.Memory{}, symmem.Memory{}
+	} else if !v.both {
+		a.Output = symmem.Memory{}
 	}
-	l := kernels.Local{
-		Norm: driver.Norm{
-			Rows: a.Rows, Hidden: a.Hidden, Epsilon: a.Epsilon, Residual: a.Residual.Address(),
-			Weight: a.Weight.Address(),
-		},
-		Send: r.sums.Address(), Recv: a.Output.Address(),
-	}
-	const threadsOfAdd = 256 // each thread adds driver.NormUnit elements
-	adders := (l.Rows*l.Hidden/driver.NormUnit + threadsOfAdd - 1) / threadsOfAdd
-	if err := r.launch(r.add, int(adders), threadsOfAdd, l.Params()); err != nil {
-		return err
-	}
-	blocks, threads := l.Grid()
-	return r.launch(r.norm, blocks, threads, l.Params())
+	return r.World().AllReduceRMSNorm(r.ctx, a, nil)
 }
 
-// launch queues a kernel. The kernel may start before earlier kernels end, like kernels of the
-// direct path.
-func (r *normBench) launch(f cuda.Function, blocks, threads int, params cuda.Params) error {
-	stream := cuda.Stream(r.DefaultStream().Handle())
-	if r.overlaps {
-		return r.gpu.LaunchOverlapping(f, blocks, threads, stream, &params)
-	}
-	return r.gpu.LaunchKernel(f, blocks, threads, stream, &params)
-}
-
-// compare checks that one call and three give the same results. It then clears the tensors. Without
-// this, repeated sums in place would overflow.
-func (r *normBench) compare() error {
-	var residuals, outputs [2][]uint16
-	for i, inOne := range []bool{true, false} {
-		if err := errors.Join(r.write(1), r.call(inOne)); err != nil {
-			return err
-		}
-		var err error
-		if residuals[i], err = r.bits(r.args.Residual); err != nil {
-			return err
-		}
-		if outputs[i], err = r.bits(r.args.Output); err != nil {
-			return err
-		}
-	}
-	for i := range residuals[0] {
-		// For bfloat16 values of one sign, the bits are ordered like the values. The difference of
-		// the bits counts units in the last place.
-		difference := int(outputs[0][i]) - int(outputs[1][i])
-		if residuals[0][i] != residuals[1][i] || difference < -1 || difference > 1 {
-			return fmt.Errorf("rank %d, element %d: got %#x and %#x in one call, %#x and %#x in three",
-				r.Rank(), i, residuals[0][i], outputs[0][i], residuals[1][i], outputs[1][i])
-		}
-	}
-	return r.write(0)
-}
-
-// write fills the input tensors with small numbers times a factor.
-func (r *normBench) write(factor float32) error {
+// clear clears the tensors. Otherwise repeated sums in place would overflow.
+func (r *normBench) clear() error {
 	s := r.DefaultStream()
-	for k, m := range []symmem.Memory{r.args.Input, r.args.Residual, r.args.Weight} {
-		n := r.args.Hidden
-		if k < 2 {
-			n *= r.args.Rows
-		}
-		values := make([]uint16, n)
-		for i := range values {
-			own := (1 - min(k, 1)) * r.Rank() // only the input differs between ranks
-			values[i] = bits.BFloat16Bits(float32((i*(k+3)+i/7+own)%13-4) * factor)
-		}
-		to, err := m.Slice(0, 2*n)
-		if err != nil {
-			return err
-		}
-		if err := errors.Join(s.Copy(to, symmem.Host(values)), s.Synchronize(r.ctx)); err != nil {
-			return err
-		}
+	var errs []error
+	for _, m := range []symmem.Memory{r.args.Input, r.args.Residual, r.args.Weight, r.args.Scales} {
+		errs = append(errs, s.Fill(m, 0))
 	}
-	return s.Fill(r.args.Output, 0xff)
+	return errors.Join(append(errs, s.Synchronize(r.ctx))...)
 }
 
-// bits reads the elements of a tensor.
-func (r *normBench) bits(m symmem.Memory) ([]uint16, error) {
-	got := make([]uint16, r.args.Rows*r.args.Hidden)
-	from, err := m.Slice(0, int64(2*len(got)))
-	if err != nil {
-		return nil, err
-	}
-	s := r.DefaultStream()
-	return got, errors.Join(s.Copy(symmem.Host(got), from), s.Synchronize(r.ctx))
-}
-
-// capture captures normCalls calls of an implementation.
-func (r *normBench) capture(implementation int) error {
-	path := symmem.PathDirect
-	if implementation == withNCCL {
-		path = symmem.PathPlain
-	}
-	if err := r.World().SetPath(r.ctx, path); err != nil {
-		return err
-	}
+// capture captures normCalls calls of a variant.
+func (r *normBench) capture(v normVariant) error {
 	s := r.DefaultStream()
 	if err := s.BeginCapture(); err != nil {
 		return err
 	}
 	var failed error
 	for range normCalls {
-		failed = errors.Join(failed, r.call(implementation == oneCall))
+		failed = errors.Join(failed, r.call(v))
 	}
 	graph, err := s.EndCapture()
 	if err := errors.Join(failed, err); err != nil {
@@ -312,25 +190,25 @@ func (r *normBench) capture(implementation int) error {
 	return nil
 }
 
-// forget closes the graphs and sets the direct path again.
+// forget closes the graphs.
 func (r *normBench) forget() error {
 	errs := []error{r.DefaultStream().Synchronize(r.ctx)}
 	for _, g := range r.graphs {
 		errs = append(errs, g.Close())
 	}
 	r.graphs = nil
-	return errors.Join(append(errs, r.World().SetPath(r.ctx, symmem.PathDirect))...)
+	return errors.Join(errs...)
 }
 
 // batch replays a graph after a barrier and returns the time per call in microseconds.
-func (r *normBench) batch(implementation int) (float64, error) {
+func (r *normBench) batch(variant int) (float64, error) {
 	s := r.DefaultStream()
 	if err := errors.Join(r.World().Barrier(r.ctx, nil), s.Synchronize(r.ctx)); err != nil {
 		return 0, err
 	}
 	begin := time.Now()
 	for range normReplays {
-		if err := r.graphs[implementation].Launch(s); err != nil {
+		if err := r.graphs[variant].Launch(s); err != nil {
 			return 0, err
 		}
 	}
@@ -338,15 +216,15 @@ func (r *normBench) batch(implementation int) (float64, error) {
 	return float64(time.Since(begin).Nanoseconds()) / 1e3 / (normCalls * normReplays), err
 }
 
-// measureNorm measures a shape in turns. Each turn begins with another implementation.
+// measureNorm measures a shape in turns. Each turn begins with another variant.
 func measureNorm(b *testing.B, ranks []*normBench, rows, hidden int64) {
 	onEach(b, ranks, func(r *normBench) error {
 		r.args.Rows, r.args.Hidden = rows, hidden
-		if r.refused = r.compare(); r.refused != nil {
+		if r.refused = errors.Join(r.clear(), r.call(normVariants[1])); r.refused != nil {
 			return ignoreUnsupported(r.refused)
 		}
-		for implementation := range normVariants {
-			if err := r.capture(implementation); err != nil {
+		for _, v := range normVariants {
+			if err := r.capture(v); err != nil {
 				return err
 			}
 		}
@@ -355,38 +233,43 @@ func measureNorm(b *testing.B, ranks []*normBench, rows, hidden int64) {
 	if err := ranks[0].refused; err != nil {
 		b.Skipf("one call does not support this shape: %v", err)
 	}
-	var times [normVariants][]float64
-	var ratios []float64
-	turn := func(n int) (slowest [normVariants]float64) {
+	times := make([][]float64, len(normVariants))
+	for n := 0; b.Loop(); n++ {
 		for i := range normVariants {
-			which := (i + n) % normVariants
+			which := (i + n) % len(normVariants)
 			ofRanks := make([]float64, len(ranks))
 			onEach(b, ranks, func(r *normBench) (err error) {
 				ofRanks[r.Rank()], err = r.batch(which)
 				return err
 			})
-			slowest[which] = slices.Max(ofRanks)
+			times[which] = append(times[which], slices.Max(ofRanks))
 		}
-		return slowest
 	}
-	turn(0) // warms up
-	for n := 0; b.Loop(); n++ {
-		slowest := turn(n)
-		for which, us := range slowest {
-			times[which] = append(times[which], us)
-		}
-		ratios = append(ratios, slowest[threeSteps]/slowest[oneCall])
-	}
-	one, three := median(times[oneCall]), median(times[threeSteps])
 	b.ReportMetric(0, "ns/op") // hides the time of a turn
-	b.ReportMetric(one, "us-one-call")
-	b.ReportMetric(three, "us-three")
-	b.ReportMetric(median(times[withNCCL]), "us-nccl")
-	b.ReportMetric(median(ratios), "ratio")
-	if os.Getenv(barsVariable) != "" && one > three {
-		b.Errorf("one call takes %.2f us, three take %.2f us", one, three)
+	us := map[string]float64{}
+	for i, v := range normVariants {
+		us[v.name] = median(times[i])
+		b.ReportMetric(us[v.name], "us-"+v.name)
+	}
+	if os.Getenv(barsVariable) != "" {
+		checkNormBars(b, us)
 	}
 	onEach(b, ranks, (*normBench).forget)
+}
+
+// checkNormBars compares the times of the variants with their limits.
+func checkNormBars(b *testing.B, us map[string]float64) {
+	b.Helper()
+	limits := map[string]float64{
+		"norm":   max(us["sum"]+1, 1.15*us["sum"]),
+		"static": 1.03 * us["norm"], "row": 1.03 * us["norm"], "group": 1.03 * us["norm"],
+		"both": 1.1 * us["norm"],
+	}
+	for name, limit := range limits {
+		if us[name] > limit {
+			b.Errorf("%s takes %.2f us; want at most %.2f us", name, us[name], limit)
+		}
+	}
 }
 
 // ignoreUnsupported returns nil for ErrUnsupported. All ranks get this error for the same shapes.

@@ -143,8 +143,8 @@ func (c *collective) freed() (frees uint64) {
 // alive reports whether no buffer of the call has been freed, and stores the number of frees for
 // which this is known.
 func (c *collective) alive(frees uint64) bool {
-	residual, weight := c.others()
-	for _, m := range [...]Memory{c.send, c.recv, residual, weight} {
+	others := c.others()
+	for _, m := range append(others[:], c.send, c.recv) {
 		if m.pool == nil {
 			continue
 		}
@@ -158,12 +158,12 @@ func (c *collective) alive(frees uint64) bool {
 	return true
 }
 
-// others returns the buffers of a norm besides send and recv.
-func (c *collective) others() (residual, weight Memory) {
+// others returns the buffers of a norm besides send and recv, in the order of driver.Norm.Spans.
+func (c *collective) others() [4]Memory {
 	if c.norm == nil {
-		return Memory{}, Memory{}
+		return [4]Memory{}
 	}
-	return c.norm.Residual, c.norm.Weight
+	return c.norm.others()
 }
 
 // check returns a copy of a call for prepare, or an error if the call is invalid on every rank.
@@ -217,8 +217,8 @@ func (pl *planner) prepare(ctx context.Context, c *collective, s *Stream) error 
 	if err := pl.life.cause(ctx); err != nil {
 		return pl.wrap(c, err)
 	}
-	residual, weight := c.others()
-	for _, m := range [...]Memory{c.send, c.recv, residual, weight} {
+	others := c.others()
+	for _, m := range append(others[:], c.send, c.recv) {
 		if m.pool != nil {
 			m.pool.suspicion.addGuest(&pl.roster)
 		}
@@ -305,13 +305,18 @@ func (pl *planner) validate(c *collective, call *driver.Call) error {
 		return err
 	}
 	send, recv := call.Spans(len(pl.ranks), pl.rank)
-	residual, weight := call.Norm.Spans()
-	second, third := c.others()
-	return errors.Join(
+	err := errors.Join(
 		pl.checkMemory("send", c.send, send, c.dataType),
-		pl.checkMemory("receive", c.recv, recv, c.dataType),
-		pl.checkMemory("residual", second, residual, c.dataType),
-		pl.checkMemory("weight", third, weight, c.dataType))
+		pl.checkMemory("receive", c.recv, recv, c.dataType))
+	if c.norm == nil {
+		return err
+	}
+	others := c.others()
+	for i, span := range call.Norm.Spans() {
+		// Validate has checked the alignment.
+		err = errors.Join(err, pl.checkMemory(span.Name, others[i], span.Bytes, Uint8))
+	}
+	return err
 }
 
 func (pl *planner) checkMemory(what string, m Memory, bytes int64, t DataType) error {
@@ -431,7 +436,7 @@ func (pl *planner) describe(call *driver.Call, at *locations, ticket uint64) *ev
 	case call.Norm != nil:
 		// The text fields also encode the arguments of a norm.
 		c.DataType = fmt.Sprintf("%s[%d]", c.DataType, call.Norm.Hidden)
-		c.ReduceOp = fmt.Sprintf("%s, epsilon %g", c.ReduceOp, call.Norm.Epsilon)
+		c.ReduceOp += ", " + call.Norm.Describe()
 	}
 	if call.Path != driver.PathPlain && (at.send != nil || at.recv != nil) {
 		pl.place(&c, call, at)

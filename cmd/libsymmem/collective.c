@@ -152,11 +152,27 @@ API int symmem_recv(uint64_t group, int64_t count, int type, int source, int tag
 	return make(&call);
 }
 
+static const char unknown_norm[] =
+	"struct symmem_norm has a size that this library does not know: set size to sizeof(struct "
+	"symmem_norm) of the library's own symmem.h";
+
+API int symmem_norm(uint64_t group, const struct symmem_norm *norm, uint64_t stream) {
+	if (__builtin_expect(symmem_forked, 0)) return SYMMEM_ERR_FORKED;
+	if (!norm || norm->size != sizeof *norm) {
+		symmem_note_error(SYMMEM_ERR_INVALID, sizeof unknown_norm - 1, unknown_norm, 0, "");
+		return SYMMEM_ERR_INVALID;
+	}
+	return WAITING(goNorm(group, (struct symmem_norm *)norm, stream, symmem_current_site()));
+}
+
 API int symmem_all_reduce_rms_norm(uint64_t group, int64_t rows, int64_t hidden, float epsilon,
                                    const void *input, void *residual, const void *weight,
                                    void *output, uint64_t stream) {
-	return WAITING(goNorm(group, rows, hidden, epsilon, (void *)input, residual, (void *)weight,
-	                      output, stream, symmem_current_site()));
+	struct symmem_norm norm = {
+		.size = sizeof norm, .rows = rows, .hidden = hidden, .type = SYMMEM_BFLOAT16,
+		.epsilon = epsilon, .input = input, .residual = residual, .weight = weight, .output = output,
+	};
+	return symmem_norm(group, &norm, stream);
 }
 
 API int symmem_barrier(uint64_t group, uint64_t stream) {

@@ -102,15 +102,16 @@ func numbers(count C.size_t, list *C.int64_t) []int64 {
 }
 
 //export goNorm
-func goNorm(
-	group C.uint64_t, rows, hidden C.int64_t, epsilon C.float,
-	input, residual, weight, output unsafe.Pointer, stream C.uint64_t, site C.uint32_t,
-) C.int {
+func goNorm(group C.uint64_t, n *C.struct_symmem_norm, stream C.uint64_t, site C.uint32_t) C.int {
 	return guard(func() error {
 		return library.Norm(uint64(group), &binding.NormArguments{
-			Rows: int64(rows), Hidden: int64(hidden), Epsilon: float32(epsilon),
-			Input: uintptr(input), Residual: uintptr(residual), Weight: uintptr(weight),
-			Output: uintptr(output), Stream: uintptr(stream), Site: uint32(site),
+			Type: int(n._type), Quant: int(n.quant),
+			Rows: int64(n.rows), Hidden: int64(n.hidden),
+			Epsilon: float32(n.epsilon), WeightBias: float32(n.weight_bias),
+			Input: uintptr(n.input), Residual: uintptr(n.residual), Weight: uintptr(n.weight),
+			Output: uintptr(n.output), Quantized: uintptr(n.quantized), Scales: uintptr(n.scales),
+			ScaleStrides: [2]int64{int64(n.scale_strides[0]), int64(n.scale_strides[1])},
+			Stream:       uintptr(stream), Site: uint32(site),
 		})
 	})
 }

@@ -723,15 +723,44 @@ int symmem_send(uint64_t group, int64_t count, int type, int peer, int tag, cons
 int symmem_recv(uint64_t group, int64_t count, int type, int source, int tag, void *recv,
                 int32_t *from, uint64_t stream);
 
-/* Fuses all-reduce, residual and RMSNorm over rows of bfloat16 at addresses that are multiples of
- * 16. A second kernel adds the residual and normalizes, since one fused kernel was slower:
+/* How symmem_norm quantizes its output. */
+enum {
+	SYMMEM_QUANT_NONE = 0,
+	SYMMEM_QUANT_STATIC = 1,   /* with one given scale */
+	SYMMEM_QUANT_PER_ROW = 2,  /* with a computed scale for each row */
+	SYMMEM_QUANT_PER_GROUP = 3 /* with a computed scale for each 128 elements of a row */
+};
+
+/* The arguments of symmem_norm. Addresses are multiples of 16, that of scales a multiple of 4. */
+struct symmem_norm {
+	size_t size; /* sizeof(struct symmem_norm): later versions of this header append fields */
+	int64_t rows, hidden; /* hidden is a multiple of 8 up to 16384 */
+	int32_t type;         /* of the tensors: SYMMEM_BFLOAT16 or SYMMEM_FLOAT16 */
+	int32_t quant;        /* SYMMEM_QUANT_NONE to SYMMEM_QUANT_PER_GROUP */
+	float epsilon;
+	float weight_bias; /* added to each weight; 1 for Gemma */
+	const void *input;
+	void *residual; /* read and written */
+	const void *weight;
+	void *output; /* may be input, or null if quant is set, which may then overwrite input */
+	void *quantized; /* one byte per element: float8 e4m3 */
+	void *scales;    /* float32 */
+	int64_t scale_strides[2]; /* elements between rows and groups; 0, 0: rows without gaps */
+};
+
+/* Fuses all-reduce, residual, RMSNorm and quantization:
  *   y = all-reduce of input; residual = y + residual;
- *   output = residual / sqrt(mean(residual * residual) + epsilon) * weight
- * each rounded to bfloat16, the mean over a row of `hidden` elements, a multiple of 8 up to 16384.
- * input, residual and output have rows * hidden elements, weight has hidden. output may be input;
- * no other buffers may overlap. All ranks pass the same residual and get the same bits. It requires
- * the direct path and, for more than about 7 MiB of rows, symmetric input and output. Otherwise all
- * ranks get SYMMEM_ERR_UNSUPPORTED, and callers make the three steps separately. */
+ *   output = residual * (weight + weight_bias) / sqrt(mean(residual * residual) + epsilon)
+ *   quantized = output / scale
+ * The first three are rounded to type; the mean is over a row. A computed scale is the largest
+ * magnitude of its elements, at least 1e-10, divided by 448. input, residual, output and quantized
+ * have rows * hidden elements, weight has hidden. Only input and output may overlap. All ranks pass
+ * the same residual and get the same bits. It requires the direct path and, for more than about
+ * 7 MiB of rows, symmetric input and output. Otherwise all ranks get SYMMEM_ERR_UNSUPPORTED, and
+ * callers make the steps separately. */
+int symmem_norm(uint64_t group, const struct symmem_norm *norm, uint64_t stream);
+
+/* Does the same for bfloat16 without quantization. */
 int symmem_all_reduce_rms_norm(uint64_t group, int64_t rows, int64_t hidden, float epsilon,
                                const void *input, void *residual, const void *weight, void *output,
                                uint64_t stream);

@@ -54,7 +54,9 @@ func (Backend) Open(ctx context.Context, cfg driver.Config) (driver.Device, erro
 	}
 	d := &Device{
 		cfg: cfg, communicators: map[*communicator]struct{}{},
-		collectives: gpu.Code{Objects: []gpu.ObjectFunc{kernels.Object, kernels.RowsObject}},
+		collectives: gpu.Code{Objects: []gpu.ObjectFunc{
+			kernels.Object, kernels.RowsObject, kernels.NormObject,
+		}},
 	}
 	d.members.cfg = &d.cfg
 	if err := d.open(ctx); err != nil {

@@ -52,41 +52,44 @@ func (m *testRank) countLaunch(p *plan) {
 	}
 }
 
-// allKernels lists the kernels in the PTX object.
+// allKernels lists the kernels in the PTX objects of collectives.
 func allKernels(t *testing.T) []string {
 	t.Helper()
-	text, err := kernels.Object(11, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
 	var names []string
-	for line := range strings.Lines(string(text)) {
-		if entry, ok := strings.CutPrefix(line, ".visible .entry "); ok {
-			name, _, _ := strings.Cut(entry, "(")
-			names = append(names, name)
+	for _, object := range []func(major, minor int) ([]byte, error){
+		kernels.Object, kernels.NormObject,
+	} {
+		text, err := object(11, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for line := range strings.Lines(string(text)) {
+			if entry, ok := strings.CutPrefix(line, ".visible .entry "); ok {
+				name, _, _ := strings.Cut(entry, "(")
+				names = append(names, name)
+			}
 		}
 	}
 	if len(names) == 0 {
-		t.Fatal("the object has no kernels")
+		t.Fatal("the objects have no kernels")
 	}
 	return names
 }
 
-// kernelsOf returns the kernels for groups of the given size, or the local kernels if ranks is 0.
+// kernelsOf returns the kernels for groups of the given size.
 func kernelsOf(t *testing.T, ranks int) []string {
 	t.Helper()
 	var names []string
 	for _, name := range allKernels(t) {
 		switch n := name[len(name)-1]; {
-		case strings.Contains(name, "_local_") || strings.HasPrefix(name, "norm_"):
-			if ranks == 0 {
-				names = append(names, name)
-			}
+		case slices.Contains(kernels.Retired, name):
+		case strings.HasPrefix(name, "norm_local"):
+			// The group's norms fit into exchange memory, and need no local kernel.
 		case strings.HasSuffix(name, "_any"):
 			if ranks > 2 { // 2 ranks use no two-shot kernel
 				names = append(names, name)
 			}
-		case ranks == int(n-'0') || n == '8' && ranks != 0 && ranks != 2 && ranks != 4:
+		case ranks == int(n-'0') || n == '8' && ranks != 2 && ranks != 4:
 			names = append(names, name)
 		}
 	}

@@ -3,64 +3,117 @@ package nccl
 import (
 	"bytes"
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
-	"math"
 	"math/rand/v2"
 	"slices"
 	"testing"
 	"time"
 
 	"symmem/driver"
+	"symmem/driver/formula"
 	"symmem/driver/nccl/internal/gpu"
 	"symmem/internal/control"
 	"symmem/internal/dl"
 	"symmem/internal/reduce"
 )
 
-// A thread adds the squares of up to 4 packs of 8 elements. A warp adds its threads' sums in 5
-// steps. A block adds the sums of up to 16 warps. normSteps is the largest number of roundings of
-// an element's contribution, including the rounding of the square.
-//
-// All terms are positive, so the relative error of their sum is at most normSteps units of float32
-// (u, 2^-24). The mean and the addition of epsilon round once each. The root halves the relative
-// error and adds 2 units in the last place (4u). The two products round once each. So normError
-// bounds the relative error of an element before its last rounding, to first order in u.
-const (
-	normSteps = 4*8 + 5 + 16 + 1
-	normError = ((normSteps+2)/2.0 + 4 + 2) * 0x1p-24
-)
-
-// normCase is the inputs of a norm on all ranks, and the expected sums.
+// normCase holds the inputs of a norm on all ranks, and the expected outputs. Elements are bits of
+// their type.
 type normCase struct {
-	rows, hidden     int
-	epsilon          float32
+	driver.Norm
+	dataType         driver.DataType
 	inPlace          bool
-	inputs           [][]float32 // of each rank
-	residual, weight []float32
-	sums             []float32 // expected residual
+	inputs           [][]uint16 // of each rank
+	residual, weight []uint16
+	scale            float32 // of QuantStatic
+	// want holds the expected outputs, one row after the other. Its scales have ScaleStrides.
+	want formula.NormRow
 }
 
 // newNormCase draws a case with the given shape.
 func newNormCase(random *rand.Rand, ranks, rows, hidden int) *normCase {
+	dataType, quant := driver.BFloat16, driver.Quant(random.IntN(4))
+	if random.IntN(3) == 0 {
+		dataType = driver.Float16
+	}
+	if quant == driver.QuantPerGroup && hidden%driver.QuantGroup != 0 {
+		quant = driver.QuantPerRow
+	}
+	return drawNormCase(random, ranks, rows, hidden, dataType, quant)
+}
+
+// drawNormCase draws a case with the given shape, type and quantization.
+func drawNormCase(
+	random *rand.Rand, ranks, rows, hidden int, dataType driver.DataType, quant driver.Quant,
+) *normCase {
 	s := &normCase{
-		rows: rows, hidden: hidden, epsilon: float32(random.Float64() * 1e-5),
-		inPlace: random.IntN(2) == 0,
+		Norm: driver.Norm{
+			Rows: int64(rows), Hidden: int64(hidden), Epsilon: float32(random.Float64() * 1e-5),
+			WeightBias: float32(random.IntN(2)), Quant: quant,
+			OnlyQuantized: quant != driver.QuantNone && random.IntN(2) == 0,
+		},
+		dataType: dataType, scale: float32(random.Float64()),
 	}
+	s.inPlace = s.OnlyQuantized || random.IntN(2) == 0
+	s.drawStrides(random)
 	for range ranks {
-		s.inputs = append(s.inputs, randomValues(random, rows*hidden))
+		s.inputs = append(s.inputs, s.draw(random, rows*hidden))
 	}
-	s.residual, s.weight = randomValues(random, rows*hidden), randomValues(random, hidden)
-	s.sums = make([]float32, rows*hidden)
-	for i := range s.sums {
-		sum := s.inputs[0][i]
-		for _, in := range s.inputs[1:] {
-			sum += in[i]
-		}
-		s.sums[i] = roundBFloat16(roundBFloat16(sum) + s.residual[i])
-	}
+	s.residual, s.weight = s.draw(random, rows*hidden), s.draw(random, hidden)
+	s.expect()
 	return s
 }
+
+// plainNormCase draws a case for 2 ranks without quantization, not in place.
+func plainNormCase(random *rand.Rand, rows, hidden int) *normCase {
+	s := drawNormCase(random, 2, rows, hidden, driver.BFloat16, driver.QuantNone)
+	s.inPlace = false
+	return s
+}
+
+// drawStrides stores scales row by row or, for groups, also column by column with gaps.
+func (s *normCase) drawStrides(random *rand.Rand) {
+	if s.Quant.Computes() {
+		s.ScaleStrides = s.DefaultScaleStrides()
+	}
+	if s.Quant == driver.QuantPerGroup && random.IntN(2) == 0 {
+		s.ScaleStrides = [2]int64{1, (s.Rows + 3) / 4 * 4}
+	}
+}
+
+// expect computes the expected outputs.
+func (s *normCase) expect() {
+	for row := range int(s.Rows) {
+		from, to := row*int(s.Hidden), (row+1)*int(s.Hidden)
+		sums := make([]uint16, s.Hidden)
+		for i := range sums {
+			sum := s.value(s.inputs[0][from+i])
+			for _, in := range s.inputs[1:] {
+				sum += s.value(in[from+i])
+			}
+			sums[i] = s.bits(sum)
+		}
+		r := formula.Norm(&s.Norm, s.dataType, sums, s.residual[from:to], s.weight, s.scale)
+		s.want.Residual = append(s.want.Residual, r.Residual...)
+		s.want.Output = append(s.want.Output, r.Output...)
+		s.want.Quantized = append(s.want.Quantized, r.Quantized...)
+		for g, scale := range r.Scales {
+			at := row*int(s.ScaleStrides[0]) + g*int(s.ScaleStrides[1])
+			for len(s.want.Scales) <= at {
+				s.want.Scales = append(s.want.Scales, unwritten)
+			}
+			s.want.Scales[at] = scale
+		}
+	}
+	if s.Quant == driver.QuantStatic {
+		s.want.Scales = []float32{s.scale}
+	}
+}
+
+// unwritten is the initial value of all scales.
+const unwritten = -1
 
 // randomNormCase draws a case with a random shape.
 func randomNormCase(random *rand.Rand, ranks int) *normCase {
@@ -70,72 +123,67 @@ func randomNormCase(random *rand.Rand, ranks int) *normCase {
 		hidden = driver.MaxHidden >> random.IntN(5)
 	case 1:
 		hidden = driver.NormUnit * (1 + random.IntN(driver.MaxHidden/driver.NormUnit))
+	case 2:
+		hidden = driver.QuantGroup * (1 + random.IntN(64))
 	}
 	return newNormCase(random, ranks, random.IntN(1<<random.IntN(8)+1), hidden)
 }
 
 func (s *normCase) String() string {
-	return fmt.Sprintf("%d rows of %d on %d ranks, in place: %v", s.rows, s.hidden, len(s.inputs),
-		s.inPlace)
+	return fmt.Sprintf("%d rows of %d %v on %d ranks, in place: %v, %s", s.Rows, s.Hidden, s.dataType,
+		len(s.inputs), s.inPlace, s.Describe())
 }
 
-func roundBFloat16(v float32) float32 { return reduce.BFloat16Value(reduce.BFloat16Bits(v)) }
+func (s *normCase) bits(v float32) uint16 {
+	if s.dataType == driver.Float16 {
+		return reduce.Float16Bits(v)
+	}
+	return reduce.BFloat16Bits(v)
+}
 
-func randomValues(random *rand.Rand, n int) []float32 {
-	values := make([]float32, n)
+func (s *normCase) value(bits uint16) float32 {
+	if s.dataType == driver.Float16 {
+		return reduce.Float16Value(bits)
+	}
+	return reduce.BFloat16Value(bits)
+}
+
+func (s *normCase) draw(random *rand.Rand, n int) []uint16 {
+	values := make([]uint16, n)
 	for i := range values {
-		values[i] = roundBFloat16(float32(random.NormFloat64()))
+		values[i] = s.bits(float32(random.NormFloat64()))
 	}
 	return values
 }
 
-func packBFloat16(values []float32) []byte {
-	out := make([]byte, 2*len(values))
-	for i, v := range values {
-		put(driver.BFloat16, out, i, v)
+// encode returns values in the byte order of the device.
+func encode[T any](values []T) []byte {
+	out, err := binary.Append(nil, binary.LittleEndian, values)
+	if err != nil {
+		panic(err)
 	}
 	return out
 }
 
-// check compares an output with norms that are computed in float64.
-func (s *normCase) check(got []byte) error {
-	for row := range s.rows {
-		sums := s.sums[row*s.hidden:][:s.hidden]
-		squares := 0.0
-		for _, v := range sums {
-			squares += float64(v) * float64(v)
-		}
-		scale := 1 / math.Sqrt(squares/float64(s.hidden)+float64(s.epsilon))
-		for i, v := range sums {
-			exact := float64(v) * scale * float64(s.weight[i])
-			a, b := roundBFloat16(float32(exact*(1-normError))), roundBFloat16(float32(exact*(1+normError)))
-			element := value(driver.BFloat16, got, row*s.hidden+i)
-			if element != a && element != b {
-				return fmt.Errorf("%v: row %d, element %d is %g, want %g to %g", s, row, i, element, a, b)
-			}
-		}
-	}
-	return nil
-}
-
-// normBuffers is the addresses of a rank's buffers. The buffers are outside windows, at different
+// normBuffers holds the addresses of a rank's buffers. The buffers are outside windows, at different
 // offsets on each rank.
 type normBuffers struct {
-	send, residual, weight, recv uintptr
+	send, residual, weight, recv, quantized, scales uintptr
 }
 
 // normBufferBytes is the size of the largest buffer.
 const normBufferBytes = 6 << 20
 
 func newNormBuffers(m *testRank) (d normBuffers, err error) {
-	s, err := m.mapRegion(4*normBufferBytes + 4096)
+	s, err := m.mapRegion(6*normBufferBytes + 4096)
 	if err != nil {
 		return d, err
 	}
 	at := s.segment.Address() + uintptr(16*(3*m.number+1))
 	return normBuffers{
 		send: at, residual: at + normBufferBytes, weight: at + 2*normBufferBytes,
-		recv: at + 3*normBufferBytes + 16,
+		recv: at + 3*normBufferBytes + 16, quantized: at + 4*normBufferBytes + 16,
+		scales: at + 5*normBufferBytes + 20,
 	}, nil
 }
 
@@ -151,49 +199,63 @@ func (m *testRank) write(at uintptr, values []byte) error {
 
 // prepare copies the inputs of a case to a rank, and returns the call.
 func (d *normBuffers) prepare(m *testRank, s *normCase) (driver.Call, error) {
+	norm := s.Norm
+	norm.Residual, norm.Weight = d.residual, d.weight
+	if s.Quant != driver.QuantNone {
+		norm.Quantized, norm.Scales = d.quantized, d.scales
+	}
 	call := driver.Call{
-		Operation: driver.AllReduceRMSNorm, DataType: driver.BFloat16, Digest: 77,
-		Count: int64(s.rows * s.hidden), Send: d.send, Recv: d.recv, Path: driver.PathDirect,
-		Norm: &driver.Norm{
-			Rows: int64(s.rows), Hidden: int64(s.hidden), Epsilon: s.epsilon, Residual: d.residual,
-			Weight: d.weight,
-		},
+		Operation: driver.AllReduceRMSNorm, DataType: s.dataType, Digest: 77,
+		Count: s.Rows * s.Hidden, Send: d.send, Recv: d.recv, Path: driver.PathDirect, Norm: &norm,
 	}
 	if s.inPlace {
 		call.Recv = d.send
 	}
+	scales := make([]float32, len(s.want.Scales)+2)
+	for i := range scales {
+		scales[i] = unwritten
+	}
+	if s.Quant == driver.QuantStatic {
+		scales[1] = s.scale
+	}
 	return call, errors.Join(
 		m.stream.Fill(call.Recv-8, 0xff, 2*call.Count+16),
-		m.write(d.send, packBFloat16(s.inputs[m.rank])), m.write(d.residual, packBFloat16(s.residual)),
-		m.write(d.weight, packBFloat16(s.weight)))
+		m.stream.Fill(d.quantized-8, 0xff, call.Count+16),
+		m.write(d.scales-4, encode(scales)),
+		m.write(d.send, encode(s.inputs[m.rank])), m.write(d.residual, encode(s.residual)),
+		m.write(d.weight, encode(s.weight)))
 }
 
-// check compares the output of a call with the expected values.
-func (d *normBuffers) check(
-	w *testGroup, m *testRank, s *normCase, call *driver.Call,
-) ([]byte, error) {
-	sums, err := m.readDevice(w, d.residual, 2*call.Count)
-	if err != nil {
-		return nil, err
+// check compares the outputs of a call with the expected values.
+func (d *normBuffers) check(w *testGroup, m *testRank, s *normCase, call *driver.Call) error {
+	var errs []error
+	compare := func(what string, at uintptr, want []byte, around []byte) {
+		n := int64(len(around))
+		got, err := m.readDevice(w, at-uintptr(n), int64(len(want))+2*n)
+		errs = append(errs, err)
+		if want = slices.Concat(around, want, around); err == nil && !bytes.Equal(got, want) {
+			i := 0
+			for got[i] == want[i] {
+				i++
+			}
+			errs = append(errs, fmt.Errorf("%v: byte %d of the %s is %#x; want %#x", s, int64(i)-n, what,
+				got[i], want[i]))
+		}
 	}
-	if !bytes.Equal(sums, packBFloat16(s.sums)) {
-		return nil, fmt.Errorf("%v: the residual is wrong", s)
+	compare("residual", d.residual, encode(s.want.Residual), nil)
+	if !s.OnlyQuantized {
+		compare("output", call.Recv, encode(s.want.Output), poison)
 	}
-	around, err := m.readDevice(w, call.Recv-8, 2*call.Count+16)
-	if err != nil {
-		return nil, err
+	if s.Quant != driver.QuantNone {
+		compare("quantized output", d.quantized, s.want.Quantized, poison)
+		compare("scales", d.scales, encode(s.want.Scales), encode([]float32{unwritten}))
 	}
-	if n := len(around); !bytes.Equal(around[:8], poison) || !bytes.Equal(around[n-8:], poison) {
-		return nil, fmt.Errorf("%v: memory next to the output was written", s)
-	}
-	out := bytes.Clone(around[8 : len(around)-8])
-	return out, s.check(out)
+	return errors.Join(errs...)
 }
 
 var poison = bytes.Repeat([]byte{0xff}, 8)
 
-// TestNormsAreCorrect checks that residuals equal float32 results, bit by bit. Outputs must be
-// within the error bound of float64 results, and equal on all ranks.
+// TestNormsAreCorrect compares the outputs with the formula, bit by bit.
 func TestNormsAreCorrect(t *testing.T) {
 	random := newRandom(t)
 	trials := 12
@@ -209,26 +271,20 @@ func TestNormsAreCorrect(t *testing.T) {
 	}
 }
 
-// normalize runs a norm and checks its output.
+// normalize runs a norm and checks its outputs.
 func (w *testGroup) normalize(buffers []normBuffers, s *normCase) {
 	w.t.Helper()
-	outs := make([][]byte, len(w.ranks))
 	w.must(func(m *testRank) error {
 		d := &buffers[m.number]
 		call, err := d.prepare(m, s)
 		if err == nil {
 			err = m.launch(m.stream, call)
 		}
-		if err == nil {
-			outs[m.rank], err = d.check(w, m, s, &call)
+		if err != nil {
+			return err
 		}
-		return err
+		return d.check(w, m, s, &call)
 	})
-	for r, out := range outs {
-		if !bytes.Equal(out, outs[0]) {
-			w.t.Fatalf("%v: the outputs of ranks 0 and %d differ", s, r)
-		}
-	}
 }
 
 // newNormGroup opens a test group with norm buffers on each rank.
@@ -248,9 +304,8 @@ func TestNormsAreCaptured(t *testing.T) {
 	random := newRandom(t)
 	w, buffers := newNormGroup(t, 2, time.Minute)
 	w.regroup(0, 1)
-	cases := []*normCase{newNormCase(random, 2, 3, 1024), newNormCase(random, 2, 300, 512)}
+	cases := []*normCase{plainNormCase(random, 3, 1024), plainNormCase(random, 300, 512)}
 	for _, s := range cases {
-		s.inPlace = false
 		w.must(func(m *testRank) error {
 			d := &buffers[m.number]
 			call, err := d.prepare(m, s)
@@ -269,7 +324,7 @@ func TestNormsAreCaptured(t *testing.T) {
 				if err := g.Launch(m.stream); err != nil {
 					return err
 				}
-				if _, err := d.check(w, m, s, &call); err != nil {
+				if err := d.check(w, m, s, &call); err != nil {
 					return err
 				}
 			}
@@ -285,9 +340,9 @@ func TestNormsThatDifferFail(t *testing.T) {
 	random := newRandom(t)
 	w, buffers := newNormGroup(t, 2, time.Minute)
 	for _, pair := range [][2]*normCase{
-		{newNormCase(random, 2, 2, 1024), newNormCase(random, 2, 1, 2048)},
-		{newNormCase(random, 2, 100, 2048), newNormCase(random, 2, 200, 1024)},
-		{newNormCase(random, 2, 0, 1024), newNormCase(random, 2, 1, 1024)},
+		{plainNormCase(random, 2, 1024), plainNormCase(random, 1, 2048)},
+		{plainNormCase(random, 100, 2048), plainNormCase(random, 200, 1024)},
+		{plainNormCase(random, 0, 1024), plainNormCase(random, 1, 1024)},
 	} {
 		w.regroup(0, 1)
 		w.launchMismatchedNorms(buffers, pair)
@@ -305,7 +360,7 @@ func TestNormIsRefusedAfterAFault(t *testing.T) {
 	w.regroup(0, 1)
 	c := w.ranks[0].group.(*communicator)
 	c.direct.announcements = delayedAnnouncements{c.direct.announcements, c.plane}
-	pair := [2]*normCase{newNormCase(random, 2, 2, 1024), newNormCase(random, 2, 1, 2048)}
+	pair := [2]*normCase{plainNormCase(random, 2, 1024), plainNormCase(random, 1, 2048)}
 	launched := w.launchMismatchedNorms(buffers, pair)
 	if launched[0] || !launched[1] {
 		t.Errorf("got launched = %v, want only rank 1 to launch", launched)
@@ -331,7 +386,6 @@ func (w *testGroup) launchMismatchedNorms(
 	buffers []normBuffers, pair [2]*normCase,
 ) (launched [2]bool) {
 	w.t.Helper()
-	pair[0].inPlace, pair[1].inPlace = false, false
 	for r, err := range w.each(func(m *testRank) error {
 		call, err := buffers[m.number].prepare(m, pair[0])
 		if err == nil {
@@ -344,7 +398,7 @@ func (w *testGroup) launchMismatchedNorms(
 		if call, err = buffers[m.number].prepare(m, s); err != nil {
 			return err
 		}
-		call.Digest = uint64(s.rows)
+		call.Digest = uint64(s.Rows)
 		if err := m.launch(m.stream, call); err != nil {
 			return err
 		}
@@ -352,7 +406,7 @@ func (w *testGroup) launchMismatchedNorms(
 		return m.stream.Synchronize(w.t.Context())
 	}) {
 		var mismatch *driver.MismatchError
-		if !errors.As(err, &mismatch) || mismatch.Call.Norm.Rows != int64(pair[r].rows) ||
+		if !errors.As(err, &mismatch) || mismatch.Call.Norm.Rows != pair[r].Rows ||
 			mismatch.Number != 2 {
 			w.t.Errorf("%v: rank %d got %v, want a MismatchError about the second call", pair[r], r, err)
 		}
@@ -374,19 +428,30 @@ func (w *testGroup) launchMismatchedNorms(
 // checkUnchanged checks that a refused call has not changed the residual.
 func (d *normBuffers) checkUnchanged(w *testGroup, m *testRank, s *normCase) error {
 	got, err := m.readDevice(w, d.residual, int64(2*len(s.residual)))
-	if err == nil && !bytes.Equal(got, packBFloat16(s.residual)) {
+	if err == nil && !bytes.Equal(got, encode(s.residual)) {
 		err = fmt.Errorf("%v: the call was refused, but the residual has changed", s)
 	}
 	return err
 }
 
-// checkPoisoned checks that a failed call has poisoned the whole residual.
+// checkPoisoned checks that a failed call has poisoned its outputs besides Recv.
 func (d *normBuffers) checkPoisoned(w *testGroup, m *testRank, s *normCase) error {
-	got, err := m.readDevice(w, d.residual, int64(2*len(s.residual)))
-	if err == nil && !isPoison(got) {
-		err = fmt.Errorf("%v: the residual is not poison", s)
+	outputs := map[uintptr]int64{d.residual: 2 * s.Rows * s.Hidden}
+	if s.Quant != driver.QuantNone {
+		outputs[d.quantized] = s.Rows * s.Hidden
 	}
-	return err
+	if s.Quant.Computes() {
+		outputs[d.scales] = 4
+	}
+	var errs []error
+	for at, bytes := range outputs {
+		got, err := m.readDevice(w, at, bytes)
+		if err == nil && !isPoison(got) {
+			err = fmt.Errorf("%v: %d bytes of an output are not poison", s, bytes)
+		}
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
 }
 
 // isPoison reports whether all bits are set.
@@ -395,9 +460,12 @@ func isPoison(b []byte) bool { return bytes.Count(b, []byte{0xff}) == len(b) }
 func TestNormTimesOut(t *testing.T) {
 	random := newRandom(t)
 	w, buffers := newNormGroup(t, 2, time.Second)
-	for _, s := range []*normCase{newNormCase(random, 2, 1, 1024), newNormCase(random, 2, 200, 1024)} {
+	for _, s := range []*normCase{
+		plainNormCase(random, 1, 1024), plainNormCase(random, 200, 1024),
+		drawNormCase(random, 2, 3, 1024, driver.Float16, driver.QuantPerRow),
+		drawNormCase(random, 2, 3, 1024, driver.BFloat16, driver.QuantPerGroup),
+	} {
 		w.regroup(0, 1)
-		s.inPlace = false
 		errs := w.each(func(m *testRank) error {
 			if m.rank == 1 {
 				return nil

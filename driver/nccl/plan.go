@@ -482,7 +482,9 @@ func (p *plan) useCounts() (counts []*memory.UseCount) {
 	}
 	addresses := []uintptr{p.Send, p.Recv}
 	if p.Norm != nil {
-		addresses = append(addresses, p.Norm.Residual, p.Norm.Weight)
+		for _, span := range p.Norm.Spans() {
+			addresses = append(addresses, span.Address)
+		}
 	}
 	for _, address := range addresses {
 		if s := p.c.device.memory.SegmentAt(address); s != nil {

@@ -33,14 +33,17 @@ func (l *Launch) Steps(t *Transport) (steps []Step) {
 			Overlaps: t.Overlaps && l.overlaps(), digest: unsafe.Offsetof(arguments{}.digest),
 		})
 	}
-	if l.Norm != nil {
-		steps = append(steps, normStep(l, t))
+	if l.Norm != nil && !l.Fused {
+		steps = append(steps, l.localStep(t))
 	}
 	return steps
 }
 
 // params packs the arguments for piece i of the call.
 func (l *Launch) params(t *Transport, i int) cuda.Params {
+	if l.Fused {
+		return l.normParams(t)
+	}
 	a := l.arguments(t, i)
 	if !l.Bulk {
 		return cuda.ParamsOf(&a)

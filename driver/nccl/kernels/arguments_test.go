@@ -21,7 +21,7 @@ import (
 // layout is a program that prints everything that must be equal in C++ and Go. Each line has a
 // name, an offset and a size.
 const layout = `#include <bulk.h>
-#include <local.h>
+#include <norm.h>
 #include <message.h>
 #include <cstddef>
 #include <cstdio>
@@ -34,10 +34,10 @@ int main() {
 	FIELD(Bulk, divisor) FIELD(Bulk, digest) FIELD(Bulk, send) FIELD(Bulk, recv) FIELD(Bulk, bytes)
 	FIELD(Bulk, sendStride) FIELD(Bulk, recvStride) FIELD(Bulk, exchange) FIELD(Bulk, timeout)
 	FIELD(Bulk, report) FIELD(Bulk, sendAt) FIELD(Bulk, recvAt)
-	WHOLE(Local)
-	FIELD(Local, send) FIELD(Local, recv) FIELD(Local, residual) FIELD(Local, weight)
-	FIELD(Local, rows) FIELD(Local, hidden) FIELD(Local, epsilon)
-	FIELD(Local, fault)
+	WHOLE(Norm)
+	FIELD(Norm, residual) FIELD(Norm, weight) FIELD(Norm, quantized) FIELD(Norm, scales)
+	FIELD(Norm, scaleRow) FIELD(Norm, scaleGroup) FIELD(Norm, rows) FIELD(Norm, hidden)
+	FIELD(Norm, epsilon) FIELD(Norm, share) FIELD(Norm, bias) FIELD(Norm, quant)
 	WHOLE(Gather) WHOLE(Scatter) WHOLE(Tensor)
 	FIELD(Gather, digest) FIELD(Gather, exchange) FIELD(Gather, tensor) FIELD(Gather, chunks)
 	FIELD(Tensor, first) FIELD(Tensor, parts) FIELD(Tensor, recvAt) FIELD(Parts, bytes)
@@ -74,7 +74,7 @@ func sourceLayout(t *testing.T) map[string]extent {
 		t.Fatal(err)
 	}
 	device := filepath.Join("..", "..", "..", "internal", "softgpu", "src", "gpu")
-	c := exec.Command("g++", "-std=c++17", "-w", "-I"+device, "-Isrc", source, "-o", program)
+	c := exec.Command("g++", "-std=c++17", "-O1", "-w", "-I"+device, "-Isrc", source, "-o", program)
 	if text, err := c.CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, text)
 	}
@@ -246,17 +246,19 @@ func read(b []byte) uint64 {
 	return binary.LittleEndian.Uint64(b)
 }
 
-// TestLocalParamsMatchSources packs a different number into each field of Local.
-func TestLocalParamsMatchSources(t *testing.T) {
-	local := Local{
-		Norm: driver.Norm{Rows: 501, Hidden: 502, Epsilon: 0.5, Residual: 504, Weight: 505},
-		Send: 506, Recv: 507, Fault: 508,
-	}
+// TestNormParamsMatchSources packs a different number into each field of Norm.
+func TestNormParamsMatchSources(t *testing.T) {
+	l := Launch{Call: &driver.Call{Norm: &driver.Norm{
+		Rows: 501, Hidden: 512, Epsilon: 0.5, WeightBias: 0.25, Residual: 504, Weight: 505,
+		Quant: driver.QuantPerGroup, OnlyQuantized: true, Quantized: 506, Scales: 507,
+		ScaleStrides: [2]int64{508, 509},
+	}}}
 	want := map[string]uint64{
-		"rows": 501, "hidden": 502, "epsilon": uint64(math.Float32bits(0.5)), "residual": 504,
-		"weight": 505, "send": 506, "recv": 507, "fault": 508,
+		"rows": 501, "hidden": 512, "epsilon": uint64(math.Float32bits(0.5)), "residual": 504,
+		"weight": 505, "quantized": 506, "scales": 507, "scaleRow": 508, "scaleGroup": 509,
+		"share": uint64(math.Float32bits(1.0 / 512)), "bias": uint64(math.Float32bits(0.25)), "quant": 11,
 	}
-	checkPlaces(t, "Local", packed(local.Params()), want)
+	checkPlaces(t, "Norm", packed(l.normParams(&Transport{})), want)
 }
 
 // checkPlaces compares the packed fields of a structure with their expected values.

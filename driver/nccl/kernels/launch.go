@@ -69,6 +69,9 @@ type Launch struct {
 	Blocks, Threads int
 	// Bulk reports whether the kernel needs the buffers of all ranks.
 	Bulk bool
+	// Fused reports whether the kernel runs a whole norm. Other norms are an all-reduce and a step that
+	// localStep returns.
+	Fused bool
 	// Pieces is the number of launches that the call needs.
 	Pieces int
 	// partBytes is the size of a part of the buffers. pieceBytes is the size of a piece of a part.
@@ -85,20 +88,13 @@ type Launch struct {
 var errNoKernel = errors.New("symmem has no kernel")
 
 // Choose chooses the kernel for the call, or returns the reason why there is none. All ranks get
-// the same results, except for sendTo and recvFrom. For AllReduceRMSNorm, Choose chooses the kernel
-// of the all-reduce. Local describes the second kernel.
+// the same results, except for sendTo and recvFrom.
 func (l *Launch) Choose() error {
 	if l.Ranks < 2 || l.Ranks > MaxRanks {
 		return fmt.Errorf("%w for %d ranks", errNoKernel, l.Ranks)
 	}
-	if call := l.Call; call.Operation == driver.AllReduceRMSNorm {
-		sum := *call
-		sum.Operation, l.Call = driver.AllReduce, &sum
-		err := l.Choose()
-		if l.Call = call; err == nil && !l.Bulk && l.partBytes > twoShotLimit(l.Ranks) {
-			err = l.doesNotFit(l.partBytes)
-		}
-		return err
+	if l.Operation == driver.AllReduceRMSNorm {
+		return l.chooseNorm()
 	}
 	if err := l.parts(); err != nil {
 		return err

@@ -34,6 +34,12 @@ func drawLaunch(t *rapid.T) Launch {
 	if !rapid.Bool().Draw(t, "in place") {
 		call.Recv = 1 << 40
 	}
+	if call.Operation == driver.AllReduceRMSNorm {
+		call.DataType, call.ReduceOp = driver.BFloat16, driver.Sum
+		hidden := driver.NormUnit * rapid.Int64Range(1, driver.MaxHidden/driver.NormUnit).Draw(t, "hidden")
+		call.Norm = &driver.Norm{Rows: call.Count / hidden, Hidden: hidden}
+		call.Count = call.Norm.Rows * hidden
+	}
 	return Launch{
 		Call: call, Ranks: ranks, Symmetric: rapid.Bool().Draw(t, "symmetric"),
 		Formula: rapid.SampledFrom([]driver.Formula{
@@ -125,7 +131,10 @@ func TestGridsFitOnTheGPU(t *testing.T) {
 		asked := drawLaunch(t)
 		for _, l := range chooseAll(t, asked) {
 			most := gridSize{min(asked.Multiprocessors, maxBulkBlocks), 512}
-			if !l.Bulk {
+			switch {
+			case l.Fused:
+				most = gridSize{asked.rowBlocks(), (mostRowWarps + 1) * warp}
+			case !l.Bulk:
 				most = asked.resident(familyOf(l.Kernel))
 			}
 			if l.Blocks < 1 || l.Blocks > most.blocks {

@@ -5,80 +5,137 @@ import (
 	"symmem/internal/cuda"
 )
 
-// Local describes the part of a norm after the all-reduce. It adds the sums to the residual and
-// normalizes the result, and uses only local memory. Addresses of buffers are multiples of
-// driver.NormAlign.
-type Local struct {
-	driver.Norm
-	// Send is the address of the sums. Recv is the address of the output. They may be equal.
-	Send, Recv uintptr
-	// Fault is the address of the fault word that the all-reduce sets. The word is at FaultOffset
-	// in this rank's exchange memory. If it is set, the local kernel writes poison. AddKernel and
-	// NormKernel do not read it.
-	Fault uintptr
-}
-
-// AddKernel and NormKernel together do the work of a local kernel. Measurements compare the two
-// with it. AddKernel adds the sums to the residual. NormKernel normalizes the residual.
 const (
-	AddKernel  = "add_local_bf16"
-	NormKernel = "rms_local_bf16"
-
-	shortKernel = "norm_short_bf16"
-	longKernel  = "norm_long_bf16"
+	// rowThreads is the largest number of threads that normalize a row, as in src/norm.h.
+	rowThreads = 512
+	// packBytes is the size of the part of a row that a thread moves at a time.
+	packBytes = 16
 )
 
-// maxThreads is the number of threads in the largest block.
-const maxThreads = 512
-
-// isLong reports whether a row is long. Each thread's part of a long row needs more registers than
-// a thread has when two blocks share a multiprocessor.
-func (l *Local) isLong() bool { return l.Hidden > 2*maxThreads*driver.NormUnit }
-
-// Kernel returns the name of the kernel. If the kernel overlaps with the all-reduce, Kernel always
-// returns the kernel for long rows. Its registers leave no room for a second block, but for 32 rows
-// of 8192 elements it is faster by 6 percent.
-func (l *Local) Kernel(overlaps bool) string {
-	if l.isLong() || overlaps {
-		return longKernel
+// chooseNorm chooses the kernel of a norm. If all rows fit into exchange memory, one kernel runs the
+// whole norm. Otherwise it chooses the kernel of the all-reduce, and localStep returns the step that
+// follows.
+func (l *Launch) chooseNorm() error {
+	norm, sum := l.Call, *l.Call
+	sum.Operation, l.Call = driver.AllReduce, &sum
+	err := l.Choose()
+	l.Call = norm
+	switch {
+	case err != nil:
+		return err
+	case l.Bulk:
+		return nil
+	case !l.any && l.chooseRows():
+		return nil
+	case l.Pieces > 1:
+		return l.doesNotFit(l.partBytes)
 	}
-	return shortKernel
+	return nil
 }
 
-// Grid returns the grid of the local kernels and of NormKernel. It has one block per row.
-func (l *Local) Grid() (blocks, threads int) {
-	warps := min((l.Hidden/driver.NormUnit+warp-1)/warp, maxThreads/warp)
-	return int(max(l.Rows, 1)), int(warps) * warp
-}
-
-// Overlaps reports whether the kernel may be launched before the all-reduce has ended. Its waiting
-// blocks occupy multiprocessors that kernels of other groups may need. So the grid may occupy at
-// most a quarter of the GPU.
-func (l *Local) Overlaps(multiprocessors int) bool {
-	blocks, threads := l.Grid()
-	return blocks*threads <= multiprocessors*maxThreads/4
-}
-
-// normStep returns the step that completes a norm after the all-reduce. If the all-reduce fails, the
-// step writes poison.
-func normStep(l *Launch, t *Transport) Step {
-	local := Local{
-		Norm: *l.Norm, Send: l.Recv, Recv: l.Recv, Fault: t.Exchange[l.Rank] + FaultOffset,
+// chooseRows chooses a norm kernel if the rows fit into exchange memory. It reports whether they fit.
+func (l *Launch) chooseRows() bool {
+	n := l.Norm
+	row := 2 * n.Hidden
+	part, shots := row, int64(1)
+	if l.Ranks > 2 && l.partBytes > normOneShotMost/int64(l.Ranks-1) {
+		packs := (n.Hidden/driver.NormUnit + int64(l.Ranks) - 1) / int64(l.Ranks)
+		part, shots = packs*packBytes, 2
 	}
-	s := Step{Params: local.Params(), Local: true}
-	s.Overlaps = t.Overlaps && l.overlaps() && local.Overlaps(l.Multiprocessors)
-	s.Kernel = local.Kernel(s.Overlaps)
-	s.Blocks, s.Threads = local.Grid()
+	all := chunks(part, wideLines)
+	if n.Rows*all*wideLines*lineBytes*int64(l.Ranks)*shots > halfBytes {
+		return false
+	}
+	name := "norm"
+	if shots == 2 {
+		name, all = "norm_two_shot", all*int64(l.Ranks)
+	}
+	l.Kernel, l.Fused, l.Pieces = l.kernelName(withQuant(name, n)), true, 1
+	l.sendStride = 0
+	// One more warp exchanges headers.
+	l.Threads = warp * (1 + max(int(min(all, mostRowWarps)), normWarps(n)))
+	l.Blocks = int(max(1, min(n.Rows, int64(l.rowBlocks()))))
+	return true
+}
+
+const (
+	// normOneShotMost is the most bytes that a rank sends in a one-shot norm.
+	normOneShotMost = oneShotMost
+	// mostRowWarps is the largest number of warps of a block that move data.
+	mostRowWarps = 31
+)
+
+// normWarps returns the number of warps that normalize a row.
+func normWarps(n *driver.Norm) int {
+	return int(min((n.Hidden/driver.NormUnit+warp-1)/warp, rowThreads/warp))
+}
+
+// rowBlocks returns the largest number of blocks of a norm kernel whose blocks are all resident at
+// once. The grid leaves some multiprocessors for a small call of another group.
+func (l *Launch) rowBlocks() int {
+	return min(maxBlocks, l.Multiprocessors-l.Multiprocessors/spareMultiprocessors)
+}
+
+// A grid of norm kernels leaves one in spareMultiprocessors free.
+const spareMultiprocessors = 32
+
+// withQuant returns the name of a family of kernels that quantizes if a norm does.
+func withQuant(family string, n *driver.Norm) string {
+	if n.Quant != driver.QuantNone {
+		family += "_q"
+	}
+	return family
+}
+
+// localStep returns the step that follows the all-reduce of a norm. It reads the sums in Recv. If
+// the all-reduce has failed, it writes poison.
+func (l *Launch) localStep(t *Transport) Step {
+	s := Step{
+		Kernel: withQuant("norm_local", l.Norm) + "_" + types[l.DataType].name,
+		Blocks: int(min(max(l.Norm.Rows, 1), maxLocalBlocks)), Threads: normWarps(l.Norm) * warp,
+		Params: l.normParams(t), Local: true,
+	}
+	s.Overlaps = t.Overlaps && l.overlaps() &&
+		s.Blocks*s.Threads <= l.Multiprocessors*rowThreads/mostWaiting
 	return s
 }
 
-// Params returns the arguments of the kernels, in the layout of struct Local in src/local.h.
-func (l *Local) Params() cuda.Params {
-	return cuda.ParamsOf(&struct {
-		send, residual, weight, recv, fault uintptr
-		rows, hidden                        uint32
-		epsilon                             float32
-	}{
-		l.Send, l.Residual, l.Weight, l.Recv, l.Fault, uint32(l.Rows), uint32(l.Hidden), l.Epsilon,
-	})
+// A local step that is launched before the all-reduce has ended may occupy one part in mostWaiting of
+// the GPU, because kernels of other groups may need the multiprocessors.
+const mostWaiting = 4
+
+// maxLocalBlocks limits the grid of local kernels. Blocks loop over the remaining rows.
+const maxLocalBlocks = 1 << 16
+
+// normArguments holds the arguments of norm kernels and local kernels, in the layout of struct Norm
+// in src/norm.h.
+type normArguments struct {
+	arguments
+	residual, weight, quantized, scales uintptr
+	scaleRow, scaleGroup                int64
+	rows, hidden                        uint32
+	epsilon, share, bias                float32
+	quant                               uint32
 }
+
+// onlyQuantized is added to the number of a kind of quantization, as in src/norm.h.
+const onlyQuantized = 8
+
+// normParams returns the arguments of a norm kernel or of a local kernel.
+func (l *Launch) normParams(t *Transport) cuda.Params {
+	n := l.Norm
+	a := normArguments{
+		arguments: l.arguments(t, 0),
+		residual:  n.Residual, weight: n.Weight, quantized: n.Quantized, scales: n.Scales,
+		scaleRow: n.ScaleStrides[0], scaleGroup: n.ScaleStrides[1],
+		rows: uint32(n.Rows), hidden: uint32(n.Hidden),
+		epsilon: n.Epsilon, share: 1 / float32(n.Hidden), bias: n.WeightBias, quant: uint32(n.Quant),
+	}
+	if n.OnlyQuantized {
+		a.quant |= onlyQuantized
+	}
+	return cuda.ParamsOf(&a)
+}
+
+// Retired lists kernels that the objects of collectives contain, but no call launches.
+var Retired = []string{"norm_short_bf16", "norm_long_bf16", "add_local_bf16", "rms_local_bf16"}

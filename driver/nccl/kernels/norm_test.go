@@ -14,17 +14,17 @@ var norms = []struct {
 	rows, hidden int64
 	kernel       string // or a part of the error
 }{
-	{"few rows", 2, 1, 8192, "line_sum_bf16_2"},
-	{"no rows", 4, 0, 1024, "line_sum_bf16_4"},
-	{"many rows", 4, 17, 8192, "line_two_shot_bf16_4"},
-	{"3 ranks use the kernel for up to 8", 3, 100, 2048, "line_two_shot_bf16_8"},
+	{"few rows", 2, 1, 8192, "norm_bf16_2"},
+	{"no rows", 4, 0, 1024, "norm_bf16_4"},
+	{"many rows", 4, 17, 8192, "norm_two_shot_bf16_4"},
+	{"3 ranks use the kernel for up to 8", 3, 100, 2048, "norm_two_shot_bf16_8"},
 	{"too many rows", 2, 1000, 8192, "do not fit into exchange memory"},
 	{"9 ranks", 9, 1, 8192, "for 9 ranks"},
 }
 
 func TestChooseNorms(t *testing.T) {
 	for _, c := range norms {
-		l, err := choose(normOf(c.ranks, c.rows*c.hidden))
+		l, err := choose(normOf(c.ranks, c.rows, c.hidden))
 		switch {
 		case err != nil && !strings.Contains(err.Error(), c.kernel):
 			t.Errorf("%s: got %v, want %s", c.name, err, c.kernel)
@@ -34,77 +34,91 @@ func TestChooseNorms(t *testing.T) {
 	}
 }
 
-func normOf(ranks int, count int64) Launch {
+func normOf(ranks int, rows, hidden int64) Launch {
 	return Launch{
 		Call: &driver.Call{
-			Operation: driver.AllReduceRMSNorm, DataType: driver.BFloat16, Count: count,
+			Operation: driver.AllReduceRMSNorm, DataType: driver.BFloat16, Count: rows * hidden,
+			Norm: &driver.Norm{Rows: rows, Hidden: hidden},
 		},
 		Ranks: ranks, Multiprocessors: 132,
 	}
 }
 
-// TestNormsUseTheKernelOfTheAllReduce compares a norm with an all-reduce of the same size. If the
-// all-reduce is split into pieces, the norm is refused.
-func TestNormsUseTheKernelOfTheAllReduce(t *testing.T) {
-	for _, count := range []int64{0, 8, 1 << 12, 1 << 17, 1 << 22} {
-		for _, symmetric := range []bool{false, true} {
-			r := normOf(4, count)
-			r.Symmetric = symmetric
-			norm, refused := choose(r)
+// TestLargeNormsUseTheKernelOfTheAllReduce compares norms in symmetric memory with an all-reduce of
+// the same size, if they do not fit into exchange memory.
+func TestLargeNormsUseTheKernelOfTheAllReduce(t *testing.T) {
+	for ranks := 2; ranks <= MaxRanks; ranks++ {
+		for rows := int64(1); rows <= 8192; rows *= 2 {
+			r := normOf(ranks, rows, 8192)
+			r.Symmetric = true
+			norm, err := choose(r)
 			r.Operation = driver.AllReduce
-			sum, err := choose(r)
-			if sum.Pieces > 1 {
-				err = errNoKernel
-			}
-			if (refused == nil) != (err == nil) || err == nil && norm != sum {
-				t.Errorf("%d elements, symmetric %v: %+v (%v), want %+v (%v)", count, symmetric, norm,
-					refused, sum, err)
+			sum, sumErr := choose(r)
+			if err != nil || sumErr != nil || norm.Bulk != sum.Bulk || norm.Bulk == norm.Fused {
+				t.Errorf("%d rows on %d ranks: Choose = %+v, %v; the all-reduce has %+v, %v", rows, ranks, norm,
+					err, sum, sumErr)
 			}
 		}
 	}
 }
 
-// TestLargestNorm chooses kernels for the largest norm that fits, and for a norm with one more row.
-func TestLargestNorm(t *testing.T) {
+// TestNormsFitIntoExchangeMemory checks that the lines of every fused norm fit.
+func TestNormsFitIntoExchangeMemory(t *testing.T) {
 	for ranks := 2; ranks <= MaxRanks; ranks++ {
-		for hidden := int64(driver.NormUnit); hidden <= driver.MaxHidden; hidden *= 2 {
-			limit := twoShotLimit(ranks) / (hidden * int64(driver.BFloat16.Size()))
-			for rows, fits := range map[int64]bool{limit: true, limit + 1: false} {
-				if _, err := choose(normOf(ranks, rows*hidden)); (err == nil) != fits {
-					t.Errorf("%d rows of %d on %d ranks: %v", rows, hidden, ranks, err)
+		for hidden := int64(driver.NormUnit); hidden <= driver.MaxHidden; hidden = hidden*3/2 + 1 {
+			hidden := hidden / driver.NormUnit * driver.NormUnit
+			for rows := int64(1); rows < 1<<20; rows = rows*3/2 + 1 {
+				l, err := choose(normOf(ranks, rows, hidden))
+				if err != nil {
+					break
+				}
+				part, halves := 2*hidden, int64(1)
+				if strings.Contains(l.Kernel, "two_shot") {
+					part, halves = (hidden/8+int64(ranks)-1)/int64(ranks)*16, 2
+				}
+				used := halves * rows * int64(ranks) * chunks(part, wideLines) * wideLines * lineBytes
+				if l.Fused && used > halfBytes {
+					t.Errorf("%d rows of %d on %d ranks use %d bytes; want at most %d", rows, hidden, ranks, used,
+						halfBytes)
 				}
 			}
 		}
 	}
 }
 
+// TestGridsOfRows checks that a block has the threads that move and normalize a row.
 func TestGridsOfRows(t *testing.T) {
 	for _, c := range []struct {
-		name            string
+		ranks           int
 		rows, hidden    int64
 		blocks, threads int
-		overlaps        bool
-		kernel          string
 	}{
-		{"one block per row", 1, 8192, 1, 512, true, longKernel},
-		{"one thread per 16 bytes", 3, 2048, 3, 256, true, longKernel},
-		{"whole warps", 3, 264, 3, 64, true, longKernel},
-		{"no rows still need a block", 0, 1024, 1, 128, true, longKernel},
-		{"a quarter of the GPU overlaps", 33, 8192, 33, 512, true, longKernel},
-		{"more does not, with two rows per multiprocessor", 34, 8192, 34, 512, false, shortKernel},
-		{"or one long row", 34, 8200, 34, 512, false, longKernel},
-		{"many small blocks overlap", 132, 1024, 132, 128, true, longKernel},
+		{2, 0, 1024, 1, 6 * warp},
+		{2, 3, 1024, 3, 6 * warp},
+		{4, 1, 4096, 1, 19 * warp},
+		{4, 1, 8192, 1, 32 * warp},
+		{4, 100, 4096, 100, 21 * warp},
+		{2, 300, 4096, 128, 19 * warp},
+		{8, 1, driver.NormUnit, 1, 2 * warp},
 	} {
-		l := Local{Norm: driver.Norm{Rows: c.rows, Hidden: c.hidden}}
-		if blocks, threads := l.Grid(); blocks != c.blocks || threads != c.threads {
-			t.Errorf("%s: got %d blocks of %d threads, want %d of %d", c.name, blocks, threads, c.blocks,
-				c.threads)
+		l, err := choose(normOf(c.ranks, c.rows, c.hidden))
+		if err != nil || l.Blocks != c.blocks || l.Threads != c.threads {
+			t.Errorf("%d rows of %d on %d ranks: %d blocks of %d threads, %v; want %d of %d", c.rows, c.hidden,
+				c.ranks, l.Blocks, l.Threads, err, c.blocks, c.threads)
 		}
-		if l.Overlaps(132) != c.overlaps {
-			t.Errorf("%s: Overlaps returned %v", c.name, !c.overlaps)
-		}
-		if kernel := l.Kernel(c.overlaps); kernel != c.kernel {
-			t.Errorf("%s: got %s, want %s", c.name, kernel, c.kernel)
+	}
+}
+
+// TestLocalSteps checks the second kernel of a norm of symmetric memory.
+func TestLocalSteps(t *testing.T) {
+	l := normOf(4, 100, 8192)
+	l.Norm.Quant = driver.QuantPerRow
+	for overlaps, waits := range map[bool]int64{true: 33, false: 34} {
+		l.Norm.Rows = waits
+		s := l.localStep(&Transport{Overlaps: true})
+		if s.Kernel != "norm_local_q_bf16" || !s.Local || s.Blocks != int(waits) || s.Threads != rowThreads ||
+			s.Overlaps != overlaps {
+			t.Errorf("%d rows: %+v; want overlap: %v", waits, s, overlaps)
 		}
 	}
 }

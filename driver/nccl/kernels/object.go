@@ -23,6 +23,9 @@ func Object(major, minor int) ([]byte, error) { return loadObject("collectives",
 // RowsObject returns the compiled kernels of Rows, as Object does for other collectives.
 func RowsObject(major, minor int) ([]byte, error) { return loadObject("rows", major, minor) }
 
+// NormObject returns the code of the kernels of norms, as Object does for other collectives.
+func NormObject(major, minor int) ([]byte, error) { return loadObject("norm", major, minor) }
+
 func loadObject(source string, major, minor int) ([]byte, error) {
 	if major < 8 {
 		return nil, fmt.Errorf("%w for GPUs of compute capability %d.%d: 8.0 or later is required",

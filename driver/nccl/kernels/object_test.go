@@ -11,6 +11,7 @@ import (
 	"io/fs"
 	"path"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -22,8 +23,9 @@ import (
 // kernelNames lists all kernels that Choose can return. It also lists the kernels that are launched
 // between or after them.
 func kernelNames() map[string]bool {
-	names := map[string]bool{
-		shortKernel: true, longKernel: true, AddKernel: true, NormKernel: true, AfterAll: true,
+	names := map[string]bool{AfterAll: true}
+	for _, kernel := range Retired {
+		names[kernel] = true
 	}
 	for ranks := 2; ranks <= MaxRanks; ranks++ {
 		for operation := range driver.Barrier + 1 {
@@ -48,10 +50,11 @@ func kernelNames() map[string]bool {
 
 func TestEveryKernelIsInEveryObject(t *testing.T) {
 	names := kernelNames()
-	if len(names) != 3*(4*4+3)+3*4+4+4+1 {
+	if len(names) != 3*(4*4+3)+3*4+4+1+len(Retired) {
 		t.Errorf("Choose returns %d different kernels: %v", len(names), names)
 	}
 	hasKernels(t, Object, names)
+	hasKernels(t, NormObject, normNames())
 	hasKernels(t, MessageObject, messageNames())
 	hasKernels(t, RowsObject, rowsNames(t))
 }
@@ -77,6 +80,26 @@ func rowsNames(t *testing.T) map[string]bool {
 						t.Fatal(err)
 					}
 					names[rows.launches[0].kernel] = true
+				}
+			}
+		}
+	}
+	return names
+}
+
+// normNames lists all kernels that norms use besides those of all-reduces.
+func normNames() map[string]bool {
+	names := map[string]bool{}
+	for _, dataType := range []driver.DataType{driver.BFloat16, driver.Float16} {
+		for _, quant := range []driver.Quant{driver.QuantNone, driver.QuantPerRow} {
+			for _, ranks := range []int{2, 3, 4} {
+				for _, rows := range []int64{1, 200} {
+					l := normOf(ranks, rows, 1024)
+					l.DataType, l.Norm.Quant = dataType, quant
+					if l, err := choose(l); err == nil {
+						names[l.Kernel] = true
+						names[l.localStep(&Transport{}).Kernel] = true
+					}
 				}
 			}
 		}
@@ -202,41 +225,51 @@ const (
 // TestKernelsThatOverlapWait checks all objects. A kernel may start its successor early, or may be
 // launched to overlap. In both cases, it must wait for its predecessors.
 func TestKernelsThatOverlapWait(t *testing.T) {
-	for major := range binaries {
-		object, err := Object(major, 0)
+	for _, object := range []func(major, minor int) ([]byte, error){Object, NormObject} {
+		for major := range binaries {
+			code, err := object(major, 0)
+			if err != nil {
+				t.Fatal(err)
+			}
+			checkWaits(t, major, code)
+		}
+		text, err := object(11, 0)
 		if err != nil {
 			t.Fatal(err)
 		}
-		for kernel, code := range codeIn(t, object) {
-			waits, launches := 0, 0
-			for at := 0; at+16 <= len(code); at += 16 {
-				switch binary.LittleEndian.Uint16(code[at:]) & opcode {
-				case acquireBulk:
-					waits++
-				case preExit:
-					launches++
-				}
+		for _, kernel := range ptxKernel.FindAllSubmatch(text, -1) {
+			waits := bytes.Contains(kernel[0], []byte("griddepcontrol.wait;"))
+			if overlaps(string(kernel[1])) && !waits {
+				t.Errorf("%s of compute_90 has no griddepcontrol.wait", kernel[1])
 			}
-			if overlaps(kernel) && Wait(major) != (waits > 0) || launches > 0 && waits == 0 {
-				t.Errorf("%s of %s has %d griddepcontrol.wait and %d griddepcontrol.launch_dependents",
-					kernel, architecture(major), waits, launches)
-			}
-		}
-	}
-	text, err := Object(11, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, kernel := range ptxKernel.FindAllSubmatch(text, -1) {
-		waits := bytes.Contains(kernel[0], []byte("griddepcontrol.wait;"))
-		if overlaps(string(kernel[1])) && !waits {
-			t.Errorf("%s of compute_90 has no griddepcontrol.wait", kernel[1])
 		}
 	}
 }
 
-// overlaps reports whether a kernel may be launched to overlap: all except bulk kernels.
-func overlaps(kernel string) bool { return familyOf(kernel) != "" || kernel == longKernel }
+// checkWaits checks the kernels of a cubin.
+func checkWaits(t *testing.T, major int, object []byte) {
+	t.Helper()
+	for kernel, code := range codeIn(t, object) {
+		waits, launches := 0, 0
+		for at := 0; at+16 <= len(code); at += 16 {
+			switch binary.LittleEndian.Uint16(code[at:]) & opcode {
+			case acquireBulk:
+				waits++
+			case preExit:
+				launches++
+			}
+		}
+		if overlaps(kernel) && Wait(major) != (waits > 0) || launches > 0 && waits == 0 {
+			t.Errorf("%s of %s has %d griddepcontrol.wait and %d griddepcontrol.launch_dependents",
+				kernel, architecture(major), waits, launches)
+		}
+	}
+}
+
+// overlaps reports whether a kernel may be launched to overlap: line kernels and norms.
+func overlaps(kernel string) bool {
+	return familyOf(kernel) != "" || strings.HasPrefix(kernel, "norm") && !slices.Contains(Retired, kernel)
+}
 
 func TestOldGPUsHaveNoObject(t *testing.T) {
 	for _, major := range []int{5, 7} {

@@ -168,16 +168,19 @@ func (cs *calls) Explain(handle uint64, a *Arguments) (string, error) {
 	return encode(e)
 }
 
-// NormArguments holds the arguments of a fused all-reduce, residual and RMSNorm as C passes them.
+// NormArguments holds the arguments of symmem_norm as C passes them.
 type NormArguments struct {
+	Type, Quant                     int
 	Rows, Hidden                    int64
-	Epsilon                         float32
+	Epsilon, WeightBias             float32
 	Input, Residual, Weight, Output uintptr
+	Quantized, Scales               uintptr
+	ScaleStrides                    [2]int64
 	Stream                          uintptr
 	Site                            uint32 // the number of the call site, or 0
 }
 
-// Norm queues a fused all-reduce, residual and RMSNorm on a foreign stream.
+// Norm queues a fused all-reduce, residual, RMSNorm and quantization on a foreign stream.
 func (cs *calls) Norm(handle uint64, n *NormArguments) error {
 	r, g, err := cs.s.group(handle)
 	if err != nil {
@@ -196,17 +199,36 @@ func (cs *calls) Norm(handle uint64, n *NormArguments) error {
 	}, s)
 }
 
-func (n *NormArguments) resolve(r *rank) (symmem.NormArgs, error) {
+// resolve checks the sizes, looks up the tensors and returns the arguments.
+func (n *NormArguments) resolve(r *rank) (args symmem.NormArgs, err error) {
 	const maxElements = 1 << 44
-	args := symmem.NormArgs{Rows: n.Rows, Hidden: n.Hidden, Epsilon: n.Epsilon}
-	if n.Rows < 0 || n.Hidden < 1 || n.Hidden > driver.MaxHidden || n.Rows > maxElements/n.Hidden {
-		return args, fmt.Errorf("%d rows of %d elements: %w", n.Rows, n.Hidden, symmem.ErrInvalid)
+	args = symmem.NormArgs{
+		Rows: n.Rows, Hidden: n.Hidden, Epsilon: n.Epsilon, WeightBias: n.WeightBias,
+		ScaleStrides: n.ScaleStrides,
+	}
+	var errs [8]error
+	if args.Type, errs[0] = term("element type", types, n.Type); args.Type == symmem.Float32 {
+		errs[0] = fmt.Errorf("a norm of %v: %w", args.Type, symmem.ErrInvalid)
+	}
+	args.Quant, errs[1] = term("quantization", upTo(symmem.QuantPerGroup+1), n.Quant)
+	if err := cmp.Or(errs[:]...); err != nil {
+		return args, err
+	}
+	if n.Rows < 0 || n.Hidden < 1 || n.Hidden > driver.MaxHidden || n.Rows > maxElements/n.Hidden ||
+		max(n.ScaleStrides[0], n.ScaleStrides[1]) > maxElements/max(n.Rows, n.Hidden) {
+		return args, fmt.Errorf("%d rows of %d elements with scales %d and %d elements apart: %w", n.Rows,
+			n.Hidden, n.ScaleStrides[0], n.ScaleStrides[1], symmem.ErrInvalid)
 	}
 	row := n.Hidden * int64(symmem.BFloat16.Size())
-	var errs [4]error
-	args.Input, errs[0] = r.memory(n.Input, n.Rows*row)
-	args.Residual, errs[1] = r.memory(n.Residual, n.Rows*row)
-	args.Output, errs[2] = r.memory(n.Output, n.Rows*row)
-	args.Weight, errs[3] = r.memory(n.Weight, row)
+	args.Input, errs[2] = r.memory(n.Input, n.Rows*row)
+	args.Residual, errs[3] = r.memory(n.Residual, n.Rows*row)
+	if n.Output != 0 {
+		args.Output, errs[4] = r.memory(n.Output, n.Rows*row)
+	}
+	args.Weight, errs[5] = r.memory(n.Weight, row)
+	if args.Quant != symmem.QuantNone {
+		args.Quantized, errs[6] = r.memory(n.Quantized, n.Rows*n.Hidden)
+		args.Scales, errs[7] = r.memory(n.Scales, args.ScaleBytes())
+	}
 	return args, cmp.Or(errs[:]...)
 }

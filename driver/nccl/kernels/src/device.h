@@ -50,6 +50,57 @@ DEVICE float sum_block(float mine) {
 	return all;
 }
 
+// shared returns memory of a block. The kernel must not call it for several sizes.
+template <u32 Bytes>
+DEVICE char* shared() {
+	__shared__ alignas(16) char memory[Bytes];
+	return memory;
+}
+
+// maximum_of_16 returns the maximum over 16 neighbouring lanes. All threads of a warp call it.
+DEVICE float maximum(float a, float b);
+DEVICE float maximum_of_16(float v) {
+	for (int step = 8; step > 0; step /= 2) v = maximum(v, __shfl_xor_sync(~0u, v, step));
+	return v;
+}
+
+// sum_row adds up a value over the first 16 warps of a block, always in the same order. The values of
+// other warps are 0. Blocks consist of whole warps. With most it also computes a maximum.
+struct alignas(16) Sixteen {
+	float4 v[4];
+};
+DEVICE void store_sixteen(Sixteen& all, float mine) {
+	u32 warps = blockDim.x / 32, warp = threadIdx.x / 32;
+	if (threadIdx.x % 32 == 0 && warp < 16) ((float*)&all)[warp] = mine;
+	if (threadIdx.x < 16 - warps && warps < 16) ((float*)&all)[warps + threadIdx.x] = 0;
+}
+DEVICE float sum_sixteen(const Sixteen& all) {
+	float t[4];
+	for (int i = 0; i < 4; i++) t[i] = (all.v[i].x + all.v[i].y) + (all.v[i].z + all.v[i].w);
+	return (t[0] + t[1]) + (t[2] + t[3]);
+}
+DEVICE void sum_row(float& mine) {
+	__shared__ Sixteen sums;
+	for (int step = 16; step > 0; step /= 2) mine += __shfl_xor_sync(~0u, mine, step);
+	store_sixteen(sums, mine);
+	__syncthreads();
+	mine = sum_sixteen(sums);
+}
+DEVICE void sum_row(float& mine, float& most) {
+	__shared__ Sixteen sums, mosts;
+	for (int step = 16; step > 0; step /= 2) {
+		mine += __shfl_xor_sync(~0u, mine, step);
+		most = maximum(most, __shfl_xor_sync(~0u, most, step));
+	}
+	store_sixteen(sums, mine);
+	store_sixteen(mosts, most);
+	__syncthreads();
+	mine = sum_sixteen(sums);
+	most = 0;
+	for (int i = 0; i < 4; i++)
+		most = maximum(most, maximum(maximum(mosts.v[i].x, mosts.v[i].y), maximum(mosts.v[i].z, mosts.v[i].w)));
+}
+
 // load_line and store_line access lines of 128 bytes, 8 or 16 bytes per thread. Neighbouring threads
 // access a line in one transaction. A reader that sees the last word of a line therefore sees the whole
 // line.
@@ -174,5 +225,24 @@ DEVICE u32 to_bfloats(float low, float high) {
 	return r;
 }
 DEVICE float inverse_root(float f) { return rsqrtf(f); }
+// inverse_of_root rounds the root and the quotient.
+DEVICE float inverse_of_root(float f) { return __frcp_rn(__fsqrt_rn(f)); }
+DEVICE float multiply_add(float a, float b, float c) { return __fmaf_rn(a, b, c); }
+DEVICE float magnitude(float f) { return from_bits(to_bits(f) & 0x7fffffff); }
+
+// to_e4m3 rounds eight values to float8 (e4m3) and to nearest even. Values beyond 448 become 448.
+#if __CUDA_ARCH__ >= 890
+DEVICE u64 to_e4m3(const float* v) {
+	u64 all = 0;
+	for (int i = 0; i < 8; i += 2) {
+		u16 two;
+		asm("cvt.rn.satfinite.e4m3x2.f32 %0,%1,%2;" : "=h"(two) : "f"(v[i + 1]), "f"(v[i]));
+		all |= (u64)two << 8 * i;
+	}
+	return all;
+}
+#else
+#include <e4m3.h>
+#endif
 
 }  // namespace dev

@@ -27,6 +27,7 @@ struct F16 {
 		for (int i = 0; i < 4; i++) word |= (u64)dev::to_half(v[i]) << 16 * i;
 		return word;
 	}
+	DEVICE float rounded(float v) { return dev::from_half(dev::to_half(v)); }
 };
 
 struct BF16 {
@@ -43,6 +44,7 @@ struct BF16 {
 	DEVICE u64 pack(const float* v) {
 		return (u64)dev::to_bfloats(v[2], v[3]) << 32 | dev::to_bfloats(v[0], v[1]);
 	}
+	DEVICE float rounded(float v) { return dev::from_bits(dev::to_bfloats(v, v) << 16); }
 };
 
 struct I32 {

@@ -83,20 +83,32 @@ void gpu_vote(bool mine) {
     yield_lane();
 }
 
-/* Adds up the values of a block in the order of a GPU: each warp in a tree, and then the warps one
- * after the other. */
-static float add_up(const struct gpu_block *b) {
-    float all = 0;
+/* Returns the larger value. A NaN is larger than any number. */
+static float larger(float a, float b) { return a != a || a > b ? a : b; }
+
+enum { SUM_WARPS = 16 };
+
+/* Adds up the values of a block in the order of a GPU: the lanes of each warp in a tree, and then 16
+ * warps in a tree. The values of other warps are 0. */
+static void add_up(struct gpu_block *b) {
+    float sums[SUM_WARPS] = {0};
+    b->most = 0;
     for (uint32_t i = 0; i < b->warp_count; i++) {
         float v[GPU_LANES];
-        for (int l = 0; l < GPU_LANES; l++)
+        for (int l = 0; l < GPU_LANES; l++) {
             v[l] = b->warps[i].lanes[l].value;
+            b->most = larger(b->most, b->warps[i].lanes[l].most);
+        }
         for (int step = GPU_LANES / 2; step > 0; step /= 2)
             for (int l = 0; l < step; l++)
                 v[l] += v[l + step];
-        all += v[0];
+        if (i < SUM_WARPS)
+            sums[i] = v[0];
     }
-    return all;
+    for (int step = 1; step < SUM_WARPS; step *= 2)
+        for (int i = 0; i < SUM_WARPS; i += 2 * step)
+            sums[i] += sums[i + step];
+    b->sum = sums[0];
 }
 
 /* Releases the lanes of a block once all live lanes have arrived. */
@@ -105,7 +117,7 @@ static void close_block(struct gpu_block *b) {
         return;
     b->all = !b->no;
     if (b->adds)
-        b->sum = add_up(b);
+        add_up(b);
     b->adds = false;
     b->here = 0;
     b->no = false;
@@ -122,11 +134,31 @@ void gpu_sync(bool mine) {
     yield_lane();
 }
 
-float gpu_sum(float mine) {
-    gpu_self->value = mine;
+void gpu_sum(float *mine, float *most) {
+    gpu_self->value = *mine;
+    gpu_self->most = *most;
     gpu_self->warp->block->adds = true;
     gpu_sync(true);
-    return gpu_self->warp->block->sum;
+    *mine = gpu_self->warp->block->sum;
+    *most = gpu_self->warp->block->most;
+}
+
+float gpu_maximum(float mine) {
+    struct gpu_lane *self = gpu_self;
+    self->most = mine;
+    gpu_vote(true);
+    for (uint32_t i = 0, from = self->number / 16 * 16; i < 16; i++)
+        mine = larger(mine, self->warp->lanes[from + i].most);
+    gpu_vote(true);
+    return mine;
+}
+
+void *gpu_shared(size_t bytes) {
+    if (bytes > SHARED) {
+        fprintf(stderr, "softgpu: a block needs %zu bytes of shared memory; it has %d\n", bytes, SHARED);
+        abort();
+    }
+    return gpu_self->warp->block->shared;
 }
 
 /* Returns the lowest word of a lane's stack. */
@@ -147,7 +179,7 @@ static void *lane_end(struct gpu_lane *self) {
     w->live &= ~(1u << self->number);
     b->live--;
     b->grid->moved = true;
-    self->value = 0;
+    self->value = self->most = 0;
     close_vote(w);
     close_block(b);
     if (w->ready == 0)
@@ -257,6 +289,7 @@ void grid_run(void (*run)(const void *params), const void *params, struct extent
     for (size_t i = 0; i < places; i++) {
         g->blocks[i] = (struct gpu_block){.grid = g, .warps = &g->warps[i * warps]};
         g->blocks[i].warp_count = warps;
+        g->blocks[i].shared = g->shared + i * SHARED;
         block_start(g, &g->blocks[i]);
     }
     for (uint64_t still = 0; g->ended < count;) {

@@ -11,7 +11,8 @@ enum {
 #else
     STACK = 16 << 10,
 #endif
-    STACK_MARK = 0x5ac4de19
+    STACK_MARK = 0x5ac4de19,
+    SHARED = 48 << 10 /* shared memory of a block */
 };
 
 /* The size of a grid or of a block. */
@@ -25,6 +26,7 @@ struct gpu_grid {
     char *stacks;
     struct gpu_warp *warps;
     struct gpu_block *blocks;
+    char *shared;
     size_t room; /* capacity in warps, and therefore in blocks */
 
     void (*run)(const void *params);

@@ -27,11 +27,13 @@ static void grow(struct gpu_grid *g, size_t least) {
         munmap(g->stacks, g->room * GPU_LANES * STACK);
         munmap(g->warps, g->room * sizeof *g->warps);
         munmap(g->blocks, g->room * sizeof *g->blocks);
+        munmap(g->shared, g->room * SHARED);
     }
     g->room = warps;
     g->stacks = pages(warps * GPU_LANES * STACK);
     g->warps = pages(warps * sizeof *g->warps);
     g->blocks = pages(warps * sizeof *g->blocks);
+    g->shared = pages(warps * SHARED);
 }
 
 struct gpu_grid *grid_take(size_t warps) {

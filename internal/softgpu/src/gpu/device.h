@@ -48,7 +48,18 @@ DEVICE void next_may_launch() {}
 DEVICE void await_previous() {}
 DEVICE void fetch(const void*) {}
 
-DEVICE float sum_block(float mine) { return gpu_sum(mine); }
+// sum_block belongs to kernels that no call uses any more.
+DEVICE float sum_block(float mine) {
+	float none = 0;
+	gpu_sum(&mine, &none);
+	return mine;
+}
+DEVICE float inverse_root(float f) { return 1 / __builtin_sqrtf(f); }
+
+template <u32 Bytes>
+DEVICE char* shared() {
+	return (char*)gpu_shared(Bytes);
+}
 
 // Each lane accesses 8 or 16 bytes of a line.
 template <class Part>
@@ -163,8 +174,18 @@ DEVICE u16 to_half(float f) {
 DEVICE u32 to_bfloat(float f) { return is_nan(f) ? 0x7fff : shift_even(to_bits(f), 16); }
 DEVICE u32 to_bfloats(float low, float high) { return to_bfloat(high) << 16 | to_bfloat(low); }
 
-// inverse_root has an error of at most half a unit in the last place. On a GPU the limit is two
-// units.
-DEVICE float inverse_root(float f) { return (float)(1 / __builtin_sqrt((double)f)); }
+DEVICE void sum_row(float& mine) {
+	float none = 0;
+	gpu_sum(&mine, &none);
+}
+DEVICE void sum_row(float& mine, float& most) { gpu_sum(&mine, &most); }
+DEVICE float maximum_of_16(float v) { return gpu_maximum(v); }
+
+DEVICE float inverse_of_root(float f) { return 1 / __builtin_sqrtf(f); }
+// multiply_add rounds once if the factors have at most 12 bits. Their product and sum are then exact
+// in float64, or one of them is too small to matter.
+DEVICE float multiply_add(float a, float b, float c) { return (float)((double)a * b + c); }
+DEVICE float magnitude(float f) { return from_bits(to_bits(f) & 0x7fffffff); }
+#include <e4m3.h>
 
 }  // namespace dev

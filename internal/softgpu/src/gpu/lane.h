@@ -26,7 +26,7 @@ struct gpu_lane {
     uint32_t number;        /* index in the warp */
     uint32_t thread;        /* index in the block along x */
     uint32_t loads, stores; /* numbers of lines so far */
-    float value;            /* contribution to a sum */
+    float value, most;      /* contributions to a sum and to a maximum */
 };
 
 /* A line as read by the first lane of a group that reached it. */
@@ -53,7 +53,8 @@ struct gpu_block {
     uint32_t live, here;              /* numbers of lanes that have not ended, and that wait */
     bool no, all;                     /* whether a lane voted no; result of the last vote */
     bool adds;                        /* whether the lanes add up values */
-    float sum;                        /* result of the last sum */
+    float sum, most;                  /* results of the last sum and maximum */
+    char *shared;
     uint32_t warp_count;
     struct gpu_warp *warps;
     struct gpu_grid *grid;
@@ -68,7 +69,11 @@ GPU_HIDDEN void gpu_pause(void);             /* lets all other lanes poll */
 GPU_HIDDEN void gpu_moved(void);             /* records progress in this round */
 GPU_HIDDEN void gpu_vote(bool mine);         /* stores the result in the warp */
 GPU_HIDDEN void gpu_sync(bool mine);         /* stores the result in the block */
-GPU_HIDDEN float gpu_sum(float mine);
+/* Adds up a value over a block, and computes a maximum of values that are not negative or NaN. */
+GPU_HIDDEN void gpu_sum(float *mine, float *most);
+/* Returns the same over 16 neighbouring lanes. */
+GPU_HIDDEN float gpu_maximum(float mine);
+GPU_HIDDEN void *gpu_shared(size_t bytes);
 
 /* Move a lane's part of a line: one or two words of 8 bytes. */
 GPU_HIDDEN void gpu_load_line(const void *at, uint64_t *words, uint32_t count);

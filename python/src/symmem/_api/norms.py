@@ -27,8 +27,8 @@ def all_reduce_rms_norm(
 ) -> torch.Tensor:
     """Combine rows over all ranks, add them to a residual and normalize it.
 
-    It runs two kernels, which measured faster than one, and does what these lines do. The residual
-    is the same to the bit; the norm up to the order of its sum:
+    It does what these lines do. The residual is the same to the bit; the norm up to the order of
+    its sum and the rounding of products:
 
         y = all_reduce(tensor)
         residual += y

@@ -113,6 +113,7 @@ _STATUS: dict[str, list[Any]] = {
     "symmem_reduce_scatter": [_u64, _i64, _int, _int, _int, _ptr, _ptr, _u64],
     "symmem_broadcast": [_u64, _i64, _int, _int, _int, _ptr, _ptr, _u64],
     "symmem_all_to_all": [_u64, _i64, _int, _int, _ptr, _ptr, _u64],
+    "symmem_norm": [_u64, _ptr, _u64],
     "symmem_all_reduce_rms_norm": [_u64, _i64, _i64, c.c_float, _ptr, _ptr, _ptr, _ptr, _u64],
     "symmem_all_to_all_v": [_u64, _size, *[c.POINTER(_i64)] * 4, _int, _ptr, _ptr, _u64],
     "symmem_all_gather_v": [_u64, _size, *[c.POINTER(_i64)] * 2, _int, _ptr, _ptr, _u64],

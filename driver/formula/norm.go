@@ -1,0 +1,134 @@
+package formula
+
+import (
+	"math"
+
+	"symmem/driver"
+	"symmem/internal/reduce"
+)
+
+// NormRow holds one row of the results of AllReduceRMSNorm. Elements are bits of their type.
+type NormRow struct {
+	Residual, Output []uint16
+	Quantized        []uint8
+	// Scales holds the scales that the call computes.
+	Scales []float32
+}
+
+// Norm computes a row from the rounded sums of all ranks' inputs, the residual and the weights.
+// static is the scale of driver.QuantStatic.
+func Norm(
+	n *driver.Norm, t driver.DataType, sums, residual, weight []uint16, static float32,
+) NormRow {
+	decode, encode := reduce.BFloat16Value, reduce.BFloat16Bits
+	if t == driver.Float16 {
+		decode, encode = reduce.Float16Value, reduce.Float16Bits
+	}
+	size := len(sums)
+	r := NormRow{Residual: make([]uint16, size), Output: make([]uint16, size)}
+	row := make([]float32, size)
+	for i := range sums {
+		r.Residual[i] = encode(decode(sums[i]) + decode(residual[i]))
+		row[i] = decode(r.Residual[i])
+	}
+	mean := float32(squares(row) * float32(1/float32(size)))
+	scale := 1 / float32(math.Sqrt(float64(mean+n.Epsilon)))
+	for i, v := range row {
+		product := v * float32(decode(weight[i])+n.WeightBias)
+		row[i] = decode(encode(float32(product) * scale))
+		r.Output[i] = encode(row[i])
+	}
+	r.quantize(n.Quant, row, static)
+	return r
+}
+
+// Lanes and warps that add up squares.
+const (
+	packSize = driver.NormUnit
+	lanes    = 32
+	warps    = 16
+)
+
+// squares adds up the squares of a row. Each of 512 threads adds the squares of its packs of 8
+// elements. Then the values of the lanes of each warp are added up, and the sums of the warps, both
+// as a tree.
+func squares(row []float32) float32 {
+	var sums [warps][lanes]float32
+	for i, v := range row {
+		thread := i / packSize % (warps * lanes)
+		sum := &sums[thread/lanes][thread%lanes]
+		// The square has at most 22 bits, so this rounds like a fused multiply-add in float32.
+		*sum = float32(float64(v)*float64(v) + float64(*sum))
+	}
+	var totals [warps]float32
+	for w := range sums {
+		for step := lanes / 2; step > 0; step /= 2 {
+			for l := range step {
+				sums[w][l] += sums[w][l+step]
+			}
+		}
+		totals[w] = sums[w][0]
+	}
+	for step := 1; step < warps; step *= 2 {
+		for w := 0; w < warps; w += 2 * step {
+			totals[w] += totals[w+step]
+		}
+	}
+	return totals[0]
+}
+
+// quantize sets the quantized row and its scales.
+func (r *NormRow) quantize(q driver.Quant, row []float32, static float32) {
+	group := len(row)
+	switch q {
+	case driver.QuantNone:
+		return
+	case driver.QuantPerGroup:
+		group = driver.QuantGroup
+	case driver.QuantStatic, driver.QuantPerRow:
+	}
+	for first := 0; first < len(row); first += group {
+		part, scale := row[first:first+group], static
+		if q.Computes() {
+			scale = quantScale(part)
+			r.Scales = append(r.Scales, scale)
+		}
+		factor := 1 / scale
+		for _, v := range part {
+			r.Quantized = append(r.Quantized, E4M3(v*factor))
+		}
+	}
+}
+
+// quantScale returns the scale of some elements.
+func quantScale(part []float32) float32 {
+	largest := float32(0)
+	for _, v := range part {
+		if v != v {
+			return v
+		}
+		largest = max(largest, float32(math.Abs(float64(v))))
+	}
+	return max(largest, float32(driver.QuantLeast)) / driver.QuantMost
+}
+
+// E4M3 rounds a number to float8 (e4m3) and to nearest even, and returns its bits. Numbers beyond
+// 448 become 448. The format has no infinities. Every NaN becomes 0x7f.
+func E4M3(v float32) uint8 {
+	const (
+		mostBits  = 0x43e00000 // 448
+		leastBits = 0x3c800000 // 2^-6, the smallest normal number
+		biasBits  = 120 << 3   // the difference of the biases of the exponents
+	)
+	bits := math.Float32bits(v)
+	sign, size := uint8(bits>>24&0x80), bits&0x7fffffff
+	switch {
+	case v != v:
+		return 0x7f
+	case size >= mostBits:
+		return sign | 0x7e
+	case size < leastBits: // in units of 2^-9
+		return sign | uint8(math.RoundToEven(math.Abs(float64(v))*512))
+	}
+	return sign | uint8((size+0x7ffff+(size>>20&1))>>20-biasBits)
+}
