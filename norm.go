@@ -80,3 +80,13 @@ func (a *NormArgs) ScaleBytes() int64 { return a.norm().Spans()[3].Bytes }
 func (a *NormArgs) others() [4]Memory {
 	return [4]Memory{a.Residual, a.Weight, a.Quantized, a.Scales}
 }
+
+// normLike returns a pointer to the arguments of a norm. If a kept plan has equal arguments, it
+// returns the plan's pointer. A repeated call then allocates nothing.
+func normLike(p *collective, a *NormArgs) *NormArgs {
+	if p != nil && p.norm != nil && *p.norm == *a {
+		return p.norm
+	}
+	norm := *a
+	return &norm
+}

@@ -89,16 +89,6 @@ func (c *collective) weight() uintptr {
 	return c.norm.Weight.Address()
 }
 
-// normLike returns a pointer to the arguments of a norm. If a kept plan has equal arguments, it
-// returns the plan's pointer. A repeated call then allocates nothing.
-func normLike(p *collective, a *NormArgs) *NormArgs {
-	if p != nil && p.norm != nil && *p.norm == *a {
-		return p.norm
-	}
-	norm := *a
-	return &norm
-}
-
 // kept returns the kept call with an up-to-date plan that equals c, or nil. Which plans are kept
 // depends on addresses and may differ between ranks, so it must not affect what a call registers or
 // whether the call is refused.

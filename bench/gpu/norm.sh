@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Measures all-reduce, residual and RMSNorm in one call against three kernels: an all-reduce (of the
-# direct path, and of NCCL), an addition and an RMSNorm. The call must not be slower than the three.
+# All-reduce, residual and RMSNorm in one call, without and with quantization, against an all-reduce of
+# the same size: the norm may take 1 us or 15 percent longer, quantization 3 percent more.
 #
 #   NORM    shapes to measure, such as hidden=4096/rows=16 (all)
 # shellcheck source-path=SCRIPTDIR source=machine.sh

@@ -140,6 +140,19 @@ void norm(void) {
 	DO(symmem_all_reduce_rms_norm(world, ROWS, HIDDEN, 0, x, residual, weight, x, on));
 	DO(symmem_stream_synchronize(on));
 	for (int i = 0; i < ROWS * HIDDEN; i++) TRUE(residual[i] == sum && x[i] == ONE);
+	uint8_t *quantized = (uint8_t *)(weight + HIDDEN);
+	float *scales = (float *)(quantized + ROWS * HIDDEN);
+	struct symmem_norm quantizing = {
+		.size = sizeof quantizing, .rows = ROWS, .hidden = HIDDEN, .type = SYMMEM_BFLOAT16,
+		.quant = SYMMEM_QUANT_PER_ROW, .input = x, .residual = residual, .weight = weight,
+		.quantized = quantized, .scales = scales,
+	};
+	DO(symmem_norm(world, &quantizing, on));
+	DO(symmem_stream_synchronize(on));
+	for (int i = 0; i < ROWS * HIDDEN; i++) TRUE(quantized[i] == 0x7e); /* 448 */
+	for (int i = 0; i < ROWS; i++) TRUE(scales[i] == 1.0f / 448);
+	quantizing.size--;
+	WANT(SYMMEM_ERR_INVALID, symmem_norm(world, &quantizing, on));
 	WANT(SYMMEM_ERR_INVALID,
 	     symmem_all_reduce_rms_norm(world, ROWS, HIDDEN, 0, x, x, weight, x, on));
 	DO(symmem_free(x));

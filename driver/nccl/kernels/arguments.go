@@ -34,7 +34,7 @@ func (l *Launch) Steps(t *Transport) (steps []Step) {
 		})
 	}
 	if l.Norm != nil && !l.Fused {
-		steps = append(steps, l.localStep(t))
+		steps = append(steps, localStep(l, t))
 	}
 	return steps
 }
@@ -42,7 +42,7 @@ func (l *Launch) Steps(t *Transport) (steps []Step) {
 // params packs the arguments for piece i of the call.
 func (l *Launch) params(t *Transport, i int) cuda.Params {
 	if l.Fused {
-		return l.normParams(t)
+		return normParams(l, t)
 	}
 	a := l.arguments(t, i)
 	if !l.Bulk {

@@ -258,7 +258,7 @@ func TestNormParamsMatchSources(t *testing.T) {
 		"weight": 505, "quantized": 506, "scales": 507, "scaleRow": 508, "scaleGroup": 509,
 		"share": uint64(math.Float32bits(1.0 / 512)), "bias": uint64(math.Float32bits(0.25)), "quant": 11,
 	}
-	checkPlaces(t, "Norm", packed(l.normParams(&Transport{})), want)
+	checkPlaces(t, "Norm", packed(normParams(&l, &Transport{})), want)
 }
 
 // checkPlaces compares the packed fields of a structure with their expected values.

@@ -18,13 +18,12 @@
 // reduction is split into pieces that fit into exchange memory. Each piece is a separate launch of
 // a line kernel and counts as a call.
 //
-// Local kernels run the part of a norm after the all-reduce: they add the sums to a residual and
-// normalize each row of the residual, with one block per row. So a norm consists of two kernels
-// that are launched together. A single kernel was slower: it took at least 8 us instead of 5 for a
-// row of 4096 elements on 4 H200. All ranks normalize all rows, with identical results, since the
-// squares of a row are added in the same order everywhere. If the all-reduce has set the fault
-// word, the local kernel poisons its output. For many rows of up to 8192 elements there is a kernel
-// with fewer registers, so that two blocks fit on a multiprocessor.
+// Norm kernels run a whole norm. A block owns whole rows. It exchanges a row with the same block of
+// the other ranks in lines, adds the residual, and keeps the row in shared memory until it is
+// normalized and quantized. All ranks normalize all rows, with identical results, since the squares
+// of a row are added in the same order everywhere. If the rows do not fit into exchange memory, the
+// all-reduce is a separate kernel, and a local kernel does the rest. It poisons the outputs if the
+// all-reduce has set the fault word.
 //
 // # Types and operations
 //

@@ -94,7 +94,7 @@ func (l *Launch) Choose() error {
 		return fmt.Errorf("%w for %d ranks", errNoKernel, l.Ranks)
 	}
 	if l.Operation == driver.AllReduceRMSNorm {
-		return l.chooseNorm()
+		return chooseNorm(l)
 	}
 	if err := l.parts(); err != nil {
 		return err

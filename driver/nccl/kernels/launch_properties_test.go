@@ -133,7 +133,7 @@ func TestGridsFitOnTheGPU(t *testing.T) {
 			most := gridSize{min(asked.Multiprocessors, maxBulkBlocks), 512}
 			switch {
 			case l.Fused:
-				most = gridSize{asked.rowBlocks(), (mostRowWarps + 1) * warp}
+				most = gridSize{rowBlocks(&asked), (mostRowWarps + 1) * warp}
 			case !l.Bulk:
 				most = asked.resident(familyOf(l.Kernel))
 			}

@@ -15,7 +15,7 @@ const (
 // chooseNorm chooses the kernel of a norm. If all rows fit into exchange memory, one kernel runs the
 // whole norm. Otherwise it chooses the kernel of the all-reduce, and localStep returns the step that
 // follows.
-func (l *Launch) chooseNorm() error {
+func chooseNorm(l *Launch) error {
 	norm, sum := l.Call, *l.Call
 	sum.Operation, l.Call = driver.AllReduce, &sum
 	err := l.Choose()
@@ -25,7 +25,7 @@ func (l *Launch) chooseNorm() error {
 		return err
 	case l.Bulk:
 		return nil
-	case !l.any && l.chooseRows():
+	case !l.any && chooseRows(l):
 		return nil
 	case l.Pieces > 1:
 		return l.doesNotFit(l.partBytes)
@@ -34,7 +34,7 @@ func (l *Launch) chooseNorm() error {
 }
 
 // chooseRows chooses a norm kernel if the rows fit into exchange memory. It reports whether they fit.
-func (l *Launch) chooseRows() bool {
+func chooseRows(l *Launch) bool {
 	n := l.Norm
 	row := 2 * n.Hidden
 	part, shots := row, int64(1)
@@ -54,7 +54,7 @@ func (l *Launch) chooseRows() bool {
 	l.sendStride = 0
 	// One more warp exchanges headers.
 	l.Threads = warp * (1 + max(int(min(all, mostRowWarps)), normWarps(n)))
-	l.Blocks = int(max(1, min(n.Rows, int64(l.rowBlocks()))))
+	l.Blocks = int(max(1, min(n.Rows, int64(rowBlocks(l)))))
 	return true
 }
 
@@ -72,7 +72,7 @@ func normWarps(n *driver.Norm) int {
 
 // rowBlocks returns the largest number of blocks of a norm kernel whose blocks are all resident at
 // once. The grid leaves some multiprocessors for a small call of another group.
-func (l *Launch) rowBlocks() int {
+func rowBlocks(l *Launch) int {
 	return min(maxBlocks, l.Multiprocessors-l.Multiprocessors/spareMultiprocessors)
 }
 
@@ -89,11 +89,11 @@ func withQuant(family string, n *driver.Norm) string {
 
 // localStep returns the step that follows the all-reduce of a norm. It reads the sums in Recv. If
 // the all-reduce has failed, it writes poison.
-func (l *Launch) localStep(t *Transport) Step {
+func localStep(l *Launch, t *Transport) Step {
 	s := Step{
 		Kernel: withQuant("norm_local", l.Norm) + "_" + types[l.DataType].name,
 		Blocks: int(min(max(l.Norm.Rows, 1), maxLocalBlocks)), Threads: normWarps(l.Norm) * warp,
-		Params: l.normParams(t), Local: true,
+		Params: normParams(l, t), Local: true,
 	}
 	s.Overlaps = t.Overlaps && l.overlaps() &&
 		s.Blocks*s.Threads <= l.Multiprocessors*rowThreads/mostWaiting
@@ -122,7 +122,7 @@ type normArguments struct {
 const onlyQuantized = 8
 
 // normParams returns the arguments of a norm kernel or of a local kernel.
-func (l *Launch) normParams(t *Transport) cuda.Params {
+func normParams(l *Launch, t *Transport) cuda.Params {
 	n := l.Norm
 	a := normArguments{
 		arguments: l.arguments(t, 0),

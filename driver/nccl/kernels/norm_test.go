@@ -115,7 +115,7 @@ func TestLocalSteps(t *testing.T) {
 	l.Norm.Quant = driver.QuantPerRow
 	for overlaps, waits := range map[bool]int64{true: 33, false: 34} {
 		l.Norm.Rows = waits
-		s := l.localStep(&Transport{Overlaps: true})
+		s := localStep(&l, &Transport{Overlaps: true})
 		if s.Kernel != "norm_local_q_bf16" || !s.Local || s.Blocks != int(waits) || s.Threads != rowThreads ||
 			s.Overlaps != overlaps {
 			t.Errorf("%d rows: %+v; want overlap: %v", waits, s, overlaps)

@@ -98,7 +98,7 @@ func normNames() map[string]bool {
 					l.DataType, l.Norm.Quant = dataType, quant
 					if l, err := choose(l); err == nil {
 						names[l.Kernel] = true
-						names[l.localStep(&Transport{}).Kernel] = true
+						names[localStep(&l, &Transport{}).Kernel] = true
 					}
 				}
 			}
