@@ -13,7 +13,9 @@ import (
 // TestGroupTimeoutNamesLateRank makes calls of a group with a short timeout in a world with a long
 // one. Rank 1 makes none until rank 0 has the error.
 func TestGroupTimeoutNamesLateRank(t *testing.T) {
-	const short = 300 * time.Millisecond
+	// Groups are made with a long timeout of their own, because making one may take longer than the
+	// short timeout on a busy machine.
+	const long, short = time.Hour, 300 * time.Millisecond
 	calls := map[string]func(r *rank, g *symmem.Group) error{
 		"AllReduce": func(r *rank, g *symmem.Group) error {
 			m := r.alloc(r.pool(), 4096).Memory()
@@ -33,17 +35,17 @@ func TestGroupTimeoutNamesLateRank(t *testing.T) {
 	}
 	groups := map[string]func(r *rank) (*symmem.Group, error){
 		"JoinWith": func(r *rank) (*symmem.Group, error) {
-			return r.JoinWith(r.ctx, "short", []int{0, 1}, symmem.GroupOptions{Timeout: short})
+			return r.JoinWith(r.ctx, "long", []int{0, 1}, symmem.GroupOptions{Timeout: long})
 		},
 		"SetTimeout": func(r *rank) (*symmem.Group, error) {
 			g, err := r.Join(r.ctx, "long", []int{0, 1})
 			if err == nil {
-				err = g.SetTimeout(short)
+				err = g.SetTimeout(long)
 			}
 			return g, err
 		},
 		"Split": func(r *rank) (*symmem.Group, error) {
-			g, err := r.JoinWith(r.ctx, "short", []int{0, 1}, symmem.GroupOptions{Timeout: short})
+			g, err := r.JoinWith(r.ctx, "long", []int{0, 1}, symmem.GroupOptions{Timeout: long})
 			if err != nil {
 				return nil, err
 			}
@@ -54,12 +56,13 @@ func TestGroupTimeoutNamesLateRank(t *testing.T) {
 		for how, open := range groups {
 			t.Run(name+", "+how, func(t *testing.T) {
 				reported := make(chan struct{})
-				runRanks(t, 2, symmem.Options{Timeout: time.Hour}, func(r *rank) {
+				runRanks(t, 2, symmem.Options{Timeout: 2 * long}, func(r *rank) {
 					g, err := open(r)
 					r.ok(err)
-					if g.Timeout() != short {
-						r.failf("Timeout() = %v; want %v", g.Timeout(), short)
+					if g.Timeout() != long {
+						r.failf("Timeout() = %v; want %v", g.Timeout(), long)
 					}
+					r.ok(g.SetTimeout(short))
 					if r.Rank() == 1 {
 						<-reported
 						return
