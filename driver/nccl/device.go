@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"time"
 
 	"symmem/driver"
 	"symmem/driver/nccl/internal/gpu"
@@ -79,7 +80,8 @@ func (d *Device) open(ctx context.Context) error {
 	d.exporter = memory.Exporter{GPU: d.gpu, Machine: d.machine}
 	d.memory = memory.New(d.gpu, scatter.New(d.cfg.Scatter, d.cfg.Rank, d.gpu.Granularity))
 	d.streams = &stream.Streams{
-		GPU: d.gpu, Groups: d.groups, NewCalls: func() stream.Calls { return newCalls(d.gpu) },
+		GPU: d.gpu, Groups: d.groups, LongestTimeout: d.longestTimeout,
+		NewCalls: func() stream.Calls { return newCalls(d.gpu) },
 	}
 	d.messages.GPU, d.messages.Streams, d.messages.Exporter = d.gpu, d.streams, &d.exporter
 	d.messages.Copies.Objects = []gpu.ObjectFunc{kernels.MessageObject}
@@ -295,6 +297,15 @@ func (d *Device) groups() []stream.Group {
 		all = append(all, c.group)
 	}
 	return all
+}
+
+// longestTimeout returns the longest timeout of the device and its groups.
+func (d *Device) longestTimeout() time.Duration {
+	longest := d.cfg.Timeout
+	for _, c := range d.openCommunicators() {
+		longest = max(longest, c.cfg.Timeout.Get())
+	}
+	return longest
 }
 
 // othersHaveWindows reports whether another group than c may have an unfinished window kernel.

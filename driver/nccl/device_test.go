@@ -94,3 +94,24 @@ func openAlone(t *testing.T) *Device {
 	})
 	return d.(*Device)
 }
+
+// TestLongestTimeoutOfOpenGroups changes a group's timeout. A Close of a stream waits for twice the
+// longest timeout.
+func TestLongestTimeoutOfOpenGroups(t *testing.T) {
+	d := openAlone(t)
+	base := d.longestTimeout()
+	limit := driver.NewLimit(time.Hour)
+	c, err := d.Connect(t.Context(), driver.GroupConfig{ID: "g", Ranks: []int{0}, Timeout: limit})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, timeout := range []time.Duration{base / 2, 2 * base} {
+		limit.Set(timeout)
+		if got, want := d.longestTimeout(), max(base, timeout); got != want {
+			t.Errorf("longestTimeout() = %v with a group of %v; want %v", got, timeout, want)
+		}
+	}
+	if err := c.Close(); err != nil {
+		t.Error(err)
+	}
+}

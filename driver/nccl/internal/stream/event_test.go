@@ -52,7 +52,8 @@ func newStreams(t *testing.T) *Streams {
 	t.Helper()
 	return &Streams{
 		GPU: gputest.Open(t), Groups: func() []Group { return nil },
-		NewCalls: func() Calls { return noCalls{} },
+		LongestTimeout: func() time.Duration { return time.Minute },
+		NewCalls:       func() Calls { return noCalls{} },
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"runtime"
 	"slices"
 	"sync/atomic"
+	"time"
 
 	"symmem/driver"
 	"symmem/driver/nccl/internal/gpu"
@@ -19,6 +20,8 @@ type Streams struct {
 	GPU *gpu.GPU
 	// Groups lists the groups of the device that are open or being torn down.
 	Groups func() []Group
+	// LongestTimeout returns the longest timeout of the device and of its groups.
+	LongestTimeout func() time.Duration
 	// NewCalls returns an empty record of the calls in a new graph.
 	NewCalls func() Calls
 	// Capturing counts the streams being captured.

@@ -167,8 +167,9 @@ func (s *Stream) Abandon() {
 	}
 }
 
-// Close ends a capture and waits for the work, for at most twice the device's timeout. Afterwards
-// CUDA is no longer queried about the stream, so the owner of an adopted stream may destroy it.
+// Close ends a capture and waits for the work, for at most twice the longest timeout of the device
+// and its groups. Afterwards CUDA is no longer queried about the stream, so the owner of an adopted
+// stream may destroy it.
 func (s *Stream) Close() error { return s.close(s.recordOwners) }
 
 // Drop closes an adopted stream without querying it, because the owner may have destroyed it.
@@ -194,7 +195,7 @@ func (s *Stream) close(record func() (capturing bool, err error)) error {
 		}
 		errs = append(errs, err)
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), gpu.CloseTimeout(2*s.gpu.Timeout))
+	ctx, cancel := context.WithTimeout(context.Background(), gpu.CloseTimeout(2*s.streams.LongestTimeout()))
 	defer cancel()
 	capturing, err := record()
 	s.keepFault()
