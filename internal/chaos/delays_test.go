@@ -32,7 +32,7 @@ const (
 func (s *starvation) measure() {
 	for {
 		s.sample()
-		time.Sleep(sampleInterval)
+		<-time.After(sampleInterval)
 	}
 }
 

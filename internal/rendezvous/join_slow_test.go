@@ -23,7 +23,7 @@ func TestJoinWithSlowStore(t *testing.T) {
 		server.mu.Lock()
 		result := make(chan error, 1)
 		go func() { result <- step() }()
-		time.Sleep(leaveTimeout + leaveTimeout/4)
+		<-time.After(leaveTimeout + leaveTimeout/4)
 		server.mu.Unlock()
 		if err := <-result; err != nil {
 			t.Errorf("%s: %v", name, err)
