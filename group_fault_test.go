@@ -11,9 +11,9 @@ import (
 // causeDeadline is longer than all rounds in which groups wait for each other's cause.
 const causeDeadline = 20 * time.Second
 
-// TestTwoGroupsFailAtOnce fails two groups of the same ranks at the same time, each on another rank.
-// On each rank, a call of the group that the other rank has aborted is skipped because of the
-// earlier fault on its stream. So each group waits for the cause of the other one.
+// TestTwoGroupsFailAtOnce fails two groups of the same ranks at the same time, each on another
+// rank. On each rank, a call of the group that the other rank has aborted is skipped because of the
+// earlier fault on its stream. So each group may wait for the other one's cause.
 func TestTwoGroupsFailAtOnce(t *testing.T) {
 	var texts [2]errorTexts
 	runRanks(t, 2, symmem.Options{}, func(r *rank) {

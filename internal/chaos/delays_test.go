@@ -22,7 +22,8 @@ type starved struct {
 	Time time.Duration
 }
 
-// sampleInterval is the time between two samples. maxSamples is the number of samples that are kept.
+// sampleInterval is the time between two samples. maxSamples is the number of samples that are
+// kept.
 const (
 	sampleInterval = 50 * time.Millisecond
 	maxSamples     = 400
