@@ -112,8 +112,8 @@ func (f *faults) checkPeers() {
 	_ = f.plane.Fail(f.plane.PeerFault("between calls of group " + f.cfg.Name()))
 }
 
-// collectiveWait describes a wait for a collective. The functions of wait are its methods, which are
-// bound only once, so a collectiveWait can be reused without allocations.
+// collectiveWait describes a wait for a collective. The functions of wait are its methods, which
+// are bound only once, so a collectiveWait can be reused without allocations.
 type collectiveWait struct {
 	faults *faults
 	stream *stream.Stream // the stream that becomes idle, or nil

@@ -195,7 +195,8 @@ func (s *Stream) close(record func() (capturing bool, err error)) error {
 		}
 		errs = append(errs, err)
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), gpu.CloseTimeout(2*s.streams.LongestTimeout()))
+	timeout := gpu.CloseTimeout(2 * s.streams.LongestTimeout())
+	ctx, cancel := context.WithTimeout(context.Background(), timeout)
 	defer cancel()
 	capturing, err := record()
 	s.keepFault()
