@@ -85,8 +85,8 @@ const (
 	poolPause = time.Millisecond
 )
 
-// poolSnapshot returns the current state of a pool, with its latest events. It holds the pool's lock
-// while it copies them, 10 ns for each.
+// poolSnapshot returns the current state of a pool, with up to the given number of its latest
+// events. It copies them while it holds the pool's lock, which takes about 10 ns for each.
 func poolSnapshot(p *Pool, events int) live.Pool {
 	s := live.Pool{ID: p.events.outbox.common.Pool % poolNumbers}
 	if p.domain != nil {
