@@ -3,16 +3,23 @@ package load_test
 import (
 	"encoding/json"
 	"flag"
+	"fmt"
 	"math/rand/v2"
 	"os"
+	"path/filepath"
+	"slices"
+	"strings"
 	"testing"
 
 	"symmem/cmd/symmem/internal/diff"
 	"symmem/cmd/symmem/internal/diff/difftest"
+	"symmem/internal/alloc"
 )
 
 var (
-	programsFile  = flag.String("programs-file", "", "file that TestWritePrograms writes")
+	programsFile   = flag.String("programs-file", "", "file that TestWritePrograms writes")
+	recordingsFile = flag.String("recordings", "",
+		"archive of recordings from GPUs that TestRecordedPrograms reads")
 	programsCount = flag.Int("programs", 600, "number of programs that TestWritePrograms writes")
 )
 
@@ -71,14 +78,14 @@ func randomPlanted(rng *rand.Rand, kind string) plantedProgram {
 // TestWritePrograms writes the programs that bench/gpu/planted.sh runs. Every sixth program has no
 // planted difference, and the others have differences of all kinds in turn.
 func TestWritePrograms(t *testing.T) {
-	if *programsFile == "" {
-		*programsFile = t.TempDir() + "/programs.json"
-		*programsCount = 16
+	file, count := *programsFile, *programsCount
+	if file == "" {
+		file, count = filepath.Join(t.TempDir(), "programs.json"), 16
 	}
 	rng := rand.New(rand.NewPCG(41, 8))
 	kinds := append([]string{diff.KindPlace}, difftest.Kinds...)
 	var programs []plantedProgram
-	for n := range *programsCount {
+	for n := range count {
 		kind := ""
 		if n%6 > 0 {
 			kind = kinds[(n-n/6-1)%len(kinds)]
@@ -89,13 +96,199 @@ func TestWritePrograms(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(*programsFile, b, 0o600); err != nil {
+	if err := os.WriteFile(file, b, 0o600); err != nil {
 		t.Fatal(err)
 	}
 	var read []plantedProgram
-	if err := json.Unmarshal(b, &read); err != nil || len(read) != *programsCount ||
+	if err := json.Unmarshal(b, &read); err != nil || len(read) != count ||
 		len(decodeProgram(read[0].Common)) < 30 {
 		t.Errorf("the file has %d programs, %v; want %d with 30 requests or more", len(read), err,
-			*programsCount)
+			count)
+	}
+}
+
+// plantedRecording contains the files that bench/gpu/torch/planted.py records of a program.
+type plantedRecording struct {
+	program   plantedProgram
+	snapshots [][]byte        // by rank
+	places    [][][][2]int64  // by rank and pool: segment and offset of each allocation
+	calls     [][]plantedCall // by rank; the recording of calls has no program
+}
+
+// plantedCall is a group's call that differs on one rank.
+type plantedCall struct {
+	Group      string
+	Call, Rank int
+}
+
+// readRecordings reads an archive of recordings. Those of programs have numbers.
+func readRecordings(t *testing.T, path string) map[string]*plantedRecording {
+	t.Helper()
+	all := map[string]*plantedRecording{}
+	readArchive(t, path, func(name string, b []byte) {
+		id, file, _ := strings.Cut(name, "/")
+		r := all[id]
+		if r == nil {
+			r = &plantedRecording{}
+			all[id] = r
+		}
+		var err error
+		switch {
+		case file == "program.json":
+			err = json.Unmarshal(b, &r.program)
+		case strings.HasSuffix(file, ".pickle"):
+			r.snapshots = append(r.snapshots, b)
+		case id == "calls":
+			var calls []plantedCall
+			err = json.Unmarshal(b, &calls)
+			r.calls = append(r.calls, calls)
+		default:
+			var places [][][2]int64
+			err = json.Unmarshal(b, &places)
+			r.places = append(r.places, places)
+		}
+		if err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+	})
+	return all
+}
+
+// firstPlace returns the first request of a pool for which the ranks recorded different places, or
+// -1. All ranks make the same requests.
+func (r *plantedRecording) firstPlace(pool int) int {
+	request, allocation := 0, 0
+	for _, q := range decodeProgram(r.program.Common) {
+		if q.Pool != pool {
+			continue
+		}
+		if !q.Free {
+			for _, places := range r.places {
+				if len(places[pool]) <= allocation ||
+					places[pool][allocation] != r.places[0][pool][allocation] {
+					return request
+				}
+			}
+			allocation++
+		}
+		request++
+	}
+	return -1
+}
+
+// want returns the first request and the first place that differ in each pool, or -1.
+func (r *plantedRecording) want() [][2]int {
+	common := decodeProgram(r.program.Common)
+	requests := []int{-1, -1}
+	if planted := decodeProgram(r.program.Planted); len(planted) > 0 {
+		requests = difftest.FirstDifference(common, planted, pools)
+	}
+	all := [][2]int{}
+	for pool, request := range requests {
+		place := -1
+		if request < 0 {
+			place = r.firstPlace(pool)
+		}
+		all = append(all, [2]int{request, place})
+	}
+	return all
+}
+
+// firsts returns the first request and the first place that differ in each sequence, or -1.
+func firsts(report *diff.Report) [][2]int {
+	all := [][2]int{}
+	for _, s := range report.Sequences {
+		found := [2]int{-1, -1}
+		if s.Requests != nil {
+			found[0] = s.Requests.Index
+		} else if s.Places != nil {
+			found[1] = s.Places.Index
+		}
+		all = append(all, found)
+	}
+	return all
+}
+
+// differences returns the elements with a difference in order. A snapshot may contain pools without
+// events.
+func differences(all [][2]int) [][2]int {
+	all = slices.DeleteFunc(all, func(first [2]int) bool { return first == [2]int{-1, -1} })
+	slices.SortFunc(all, func(a, b [2]int) int { return slices.Compare(a[:], b[:]) })
+	return all
+}
+
+// simulateRecordings returns what a run on GPUs would record if placement did not depend on
+// addresses.
+func simulateRecordings(rng *rand.Rand) map[string]*plantedRecording {
+	all := map[string]*plantedRecording{}
+	for i, kind := range append([]string{""}, difftest.Kinds...) {
+		r := &plantedRecording{program: randomPlanted(rng, kind)}
+		common, planted := decodeProgram(r.program.Common), decodeProgram(r.program.Planted)
+		for rank := range 4 {
+			p := common
+			if rank == r.program.Odd && len(planted) > 0 {
+				p = planted
+			}
+			snapshot := difftest.Snapshot(p, difftest.Run{Seed: rng.Uint64(), Policy: alloc.Creation})
+			r.snapshots = append(r.snapshots, difftest.Pickle(snapshot, 4))
+			places := make([][][2]int64, pools)
+			for pool := range places {
+				places[pool] = make([][2]int64, len(p)) // the same on all ranks
+			}
+			r.places = append(r.places, places)
+		}
+		all[fmt.Sprint(i)] = r
+	}
+	return all
+}
+
+// TestRecordedPrograms compares recordings of PyTorch's pools on 4 GPUs, or simulated ones. The
+// first differences must be those that were planted, and the places those that the recording
+// program found. bench/gpu/planted.sh records.
+func TestRecordedPrograms(t *testing.T) {
+	var recordings map[string]*plantedRecording
+	if *recordingsFile == "" {
+		recordings = simulateRecordings(rand.New(rand.NewPCG(rand.Uint64(), 4)))
+	} else {
+		recordings = readRecordings(t, *recordingsFile)
+	}
+	differing, agreeing := map[string]int{}, 0
+	for id, r := range recordings {
+		report := diff.Compare(read(t, r.snapshots...), diff.Options{})
+		if id == "calls" {
+			checkCalls(t, report, r.calls[0])
+			continue
+		}
+		got, want := differences(firsts(report)), differences(r.want())
+		if !slices.Equal(got, want) {
+			t.Errorf("program %s (%q): first requests and places %v; want %v", id, r.program.Kind, got,
+				want)
+		}
+		if report.Agree {
+			agreeing++
+		} else {
+			differing[r.program.Kind]++
+		}
+	}
+	t.Logf("programs that differ: %v; that agree: %d", differing, agreeing)
+}
+
+// checkCalls checks the first call that differs in each group. The first call of a group is equal
+// on all ranks.
+func checkCalls(t *testing.T, report *diff.Report, planted []plantedCall) {
+	t.Helper()
+	var got, want []string
+	for _, s := range report.Sequences {
+		if d := s.Requests; d != nil {
+			got = append(got, fmt.Sprintf("call %d on %v", d.Index, d.Blamed))
+		}
+	}
+	for _, p := range planted {
+		want = append(want, fmt.Sprintf("call %d on %v", p.Call, []int{p.Rank}))
+	}
+	slices.Sort(got)
+	slices.Sort(want)
+	if !slices.Equal(got, want) {
+		t.Errorf("calls that differ = %q; want %q", got, want)
 	}
 }

@@ -18,7 +18,18 @@ import (
 // on 4 H100 GPUs, by the case and the kind of the file ("snapshot" or "calls").
 func recorded(t *testing.T) map[string][][]byte {
 	t.Helper()
-	f, err := os.Open("testdata/torch-2.11.tar.gz")
+	files := map[string][][]byte{}
+	readArchive(t, "testdata/torch-2.11.tar.gz", func(name string, b []byte) {
+		name, _, _ = strings.Cut(name, "_rank")
+		files[name] = append(files[name], b) // the archive is sorted by rank
+	})
+	return files
+}
+
+// readArchive calls a function with the name and contents of each file of an archive.
+func readArchive(t *testing.T, path string, visit func(name string, b []byte)) {
+	t.Helper()
+	f, err := os.Open(path)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -27,11 +38,10 @@ func recorded(t *testing.T) map[string][][]byte {
 	if err != nil {
 		t.Fatal(err)
 	}
-	files := map[string][][]byte{}
 	for archive := tar.NewReader(unzipped); ; {
 		header, err := archive.Next()
 		if errors.Is(err, io.EOF) {
-			return files
+			return
 		}
 		if err != nil {
 			t.Fatal(err)
@@ -40,8 +50,7 @@ func recorded(t *testing.T) map[string][][]byte {
 		if err != nil {
 			t.Fatal(err)
 		}
-		name, _, _ := strings.Cut(header.Name, "_rank")
-		files[name] = append(files[name], b) // the archive is sorted by rank
+		visit(header.Name, b)
 	}
 }
 
