@@ -15,11 +15,15 @@ type groups struct {
 	world *symmem.Group
 	tally *Tally
 	all   []*symmem.Group
+	// manyMachines reports whether the ranks of the world are on several machines.
+	manyMachines bool
 }
 
 func newGroups(w *world, d *draws, t *Tally) *groups {
 	g := w.rt.World()
-	return &groups{draws: d, world: g, tally: t, all: []*symmem.Group{g}}
+	return &groups{
+		draws: d, world: g, tally: t, all: []*symmem.Group{g}, manyMachines: w.machines() > 1,
+	}
 }
 
 // splits lists ways to split n ranks into groups. Each function returns a rank's color and key. A
@@ -65,8 +69,16 @@ var pathChoices = []symmem.PathChoice{
 	symmem.PathPlain,
 }
 
+// drawPath draws a path setting. Half of the settings of several machines select two levels.
+func (gs *groups) drawPath() symmem.PathChoice {
+	if gs.manyMachines && gs.draws.chance(2) {
+		return symmem.PathTwoLevel
+	}
+	return choose(gs.draws, pathChoices)
+}
+
 func (gs *groups) choosePath(ctx context.Context) error {
-	g, choice := choose(gs.draws, gs.all), choose(gs.draws, pathChoices)
+	g, choice := choose(gs.draws, gs.all), gs.drawPath()
 	if g == nil {
 		return nil
 	}

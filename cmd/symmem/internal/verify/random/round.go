@@ -64,7 +64,7 @@ func (r *round) run(ctx context.Context) (err error) {
 		r.buffers.pools = append(r.buffers.pools, p)
 	}
 	// The world still has the previous round's path setting.
-	if err := r.groups.world.SetPath(ctx, choose(r.draws, pathChoices)); err != nil {
+	if err := r.groups.world.SetPath(ctx, r.groups.drawPath()); err != nil {
 		return err
 	}
 	for n := range r.config.Steps {
