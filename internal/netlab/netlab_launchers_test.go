@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -300,6 +301,23 @@ PartitionName=lab Nodes=ALL Default=YES State=UP OverSubscribe=YES
 	return text
 }
 
+// awaitStepsReported waits until Slurm's processes for job steps have ended. They report the end of
+// a step to the controller after srun has returned, and would retry for minutes without it.
+func (l *launcherLab) awaitStepsReported() {
+	l.t.Helper()
+	isStep := func(command string) bool { return strings.HasPrefix(command, "slurmstepd") }
+	for end := time.Now().Add(2 * time.Minute); time.Now().Before(end); {
+		var all []string
+		for _, m := range l.Machines {
+			all = append(all, l.processes(m)...)
+		}
+		if !slices.ContainsFunc(all, isStep) {
+			return
+		}
+		<-time.After(100 * time.Millisecond)
+	}
+}
+
 func TestSlurmStartsRanksOnTwoMachines(t *testing.T) {
 	l := newLauncherLab(t, "slurmctld", "slurmd", "srun")
 	config := filepath.Join(l.folder, "slurm.conf")
@@ -323,6 +341,7 @@ func TestSlurmStartsRanksOnTwoMachines(t *testing.T) {
 			l.expect(r, true)
 		}
 	}
+	l.awaitStepsReported()
 	for _, d := range daemons {
 		_ = d.Process.Signal(syscall.SIGTERM)
 		_ = d.Wait()
