@@ -13,16 +13,20 @@ import (
 	"symmem/internal/ranktest"
 )
 
-// BenchmarkExchange measures the exchange of a mixture-of-experts layer as a pair: a dispatch, which
-// gathers hidden states, scales, weights and numbers of experts, and a combine, which
-// reduce-scatters bfloat16. us-rows uses one launch each, into and from symmetric memory. us-loose
-// uses no symmetric memory. us-nccl is the default of vLLM: a group of NCCL's all-gathers and a
-// reduce-scatter or, if ranks have different numbers of tokens, groups of broadcasts and reductions.
-// Graphs replay the calls. Times are those of the slowest rank. ratio is the median over the turns
-// of us-nccl / us-rows. limit is us-rows divided by the time of two barriers and of the bytes at the
-// speed at which a rank pushes 64 MiB to its peers.
+// BenchmarkExchange measures the exchange of a mixture-of-experts layer as a pair: a dispatch,
+// which gathers hidden states, scales, weights and numbers of experts, and a combine, which
+// reduce-scatters bfloat16.
 //
-// The benchmark uses all visible GPUs.
+//   - us-rows: one launch each, into and from symmetric memory
+//   - us-loose: the same without symmetric memory
+//   - us-nccl: the default of vLLM, a group of NCCL's all-gathers and a reduce-scatter, or groups of
+//     broadcasts and reductions if ranks have different numbers of tokens
+//   - ratio: the median over the turns of us-nccl / us-rows
+//   - limit: us-rows divided by the time of two barriers and of the bytes at the speed at which a
+//     rank pushes 64 MiB to its peers
+//
+// Graphs replay the calls. Times are those of the slowest rank. The benchmark uses up to four of
+// the visible GPUs.
 func BenchmarkExchange(b *testing.B) {
 	ranks := exchangeBenches(b)
 	link, barrier := measureLink(b, ranks)

@@ -264,8 +264,8 @@ func evenName(o driver.Operation) string {
 	}
 }
 
-// bytesOf returns the size of a call's larger buffer, which the tuning table uses. It is the same on
-// every rank.
+// bytesOf returns the size of a call's larger buffer, which the tuning table uses. The size is the
+// same on every rank.
 func bytesOf(call *driver.Call, ranks int) int64 {
 	if call.Operation.Uneven() {
 		return call.Splits.Total(call.Operation) * int64(call.DataType.Size())

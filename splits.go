@@ -48,9 +48,11 @@ func cloneSplits(s *Splits) *Splits {
 	}
 }
 
-// locateUneven implements locations for AllGatherV and ReduceScatterV. Peers access only the divided
-// buffer, and they compute the places of its parts from the counts.
-func locateUneven(table *windowTable, call *driver.Call, sendBytes, recvBytes int64) (at locations) {
+// locateUneven implements locations for AllGatherV and ReduceScatterV. Peers access only the
+// divided buffer, and they compute the places of its parts from the counts.
+func locateUneven(
+	table *windowTable, call *driver.Call, sendBytes, recvBytes int64,
+) (at locations) {
 	at.where = "the operation works without windows"
 	if !call.Splits.Contiguous(call.Operation) {
 		return at

@@ -139,11 +139,11 @@ func TestLayoutMatchesSources(t *testing.T) {
 func rowsLayout() map[string]extent {
 	var g gatherArguments
 	var s scatterArguments
-	tensor := &g.tensor[0]
+	var tensor tensorArguments
 	return map[string]extent{
 		"Gather":           {0, int(unsafe.Sizeof(g))},
 		"Scatter":          {0, int(unsafe.Sizeof(s))},
-		"Tensor":           {0, int(unsafe.Sizeof(*tensor))},
+		"Tensor":           {0, int(unsafe.Sizeof(tensor))},
 		"Gather.digest":    {int(unsafe.Offsetof(g.digest)), 8},
 		"Gather.exchange":  {int(unsafe.Offsetof(g.exchange)), 8 * MaxRanks},
 		"Gather.tensor":    {int(unsafe.Offsetof(g.tensor)), int(unsafe.Sizeof(g.tensor))},

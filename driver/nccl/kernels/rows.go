@@ -50,8 +50,8 @@ type scatterArguments struct {
 	sendAt     [MaxRanks]uintptr
 }
 
-// Rows describes a call with parts of different sizes, or a list of calls that gather. It implements
-// Work.
+// Rows describes a call with parts of different sizes, or a list of calls that gather. It
+// implements Work.
 type Rows struct {
 	launch   Launch
 	launches []rowsLaunch
@@ -65,8 +65,8 @@ type rowsLaunch struct {
 	chunks          int64 // of all slices, in line kernels
 }
 
-// slice is a range of each rank's part of a call. It begins at offset from and has at most the given
-// number of bytes.
+// slice selects a range of each rank's part of a call. The range begins at offset from and has at
+// most the given number of bytes.
 type slice struct {
 	call        *driver.Call
 	from, bytes int64
@@ -163,11 +163,10 @@ func (w *Rows) parts(s slice) (p partsArguments) {
 	c, size := s.call, int64(s.call.DataType.Size())
 	for r := range w.launch.Ranks {
 		at, count := int64(r)*c.Count, c.Count
-		switch c.Operation {
-		case driver.AllGatherV:
-			at, count = c.Splits.RecvOffsets[r], c.Splits.RecvCounts[r]
-		case driver.ReduceScatterV:
+		if c.Operation.Reduces() {
 			at, count = c.Splits.SendOffsets[r], c.Splits.SendCounts[r]
+		} else if c.Splits != nil {
+			at, count = c.Splits.RecvOffsets[r], c.Splits.RecvCounts[r]
 		}
 		p.at[r], p.bytes[r] = at*size+s.from, min(max(0, count*size-s.from), s.bytes)
 	}
