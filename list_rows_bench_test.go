@@ -19,8 +19,8 @@ import (
 //
 //   - us-rows: one launch each, into and from symmetric memory
 //   - us-loose: the same without symmetric memory
-//   - us-nccl: the default of vLLM, a group of NCCL's all-gathers and a reduce-scatter, or groups of
-//     broadcasts and reductions if ranks have different numbers of tokens
+//   - us-nccl: the default of vLLM, a group of NCCL's all-gathers and a reduce-scatter, or groups
+//     of broadcasts and reductions if ranks have different numbers of tokens
 //   - ratio: the median over the turns of us-nccl / us-rows
 //   - limit: us-rows divided by the time of two barriers and of the bytes at the speed at which a
 //     rank pushes 64 MiB to its peers

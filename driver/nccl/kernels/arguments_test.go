@@ -195,7 +195,8 @@ func TestParamsMatchSources(t *testing.T) {
 			Digest: 107, Send: 108, Recv: 109, SendWindow: fakeWindow(300), RecvWindow: fakeWindow(400),
 		},
 		Rank: 101, Ranks: 102,
-		Bulk: true, Pieces: 1, partBytes: 110, pieceBytes: 110, sendStride: 111, recvStride: 112, sendTo: 103,
+		Bulk: true, Pieces: 1, partBytes: 110, pieceBytes: 110, sendStride: 111, recvStride: 112,
+		sendTo:   103,
 		recvFrom: 104, op: 105, divisor: 106,
 	}
 	at := Transport{

@@ -21,7 +21,7 @@ const (
 )
 
 // Report receives the first fault of a rank's kernels. It also holds the word with which the host
-// ends kernels. It has the layout of struct Report in src/exchange.h, and is in host memory that the
+// ends kernels. It has the layout of struct Report in src/exchange.h. It is in host memory that the
 // device reads and writes. The fields before fault may be read once fault is not None.
 type Report struct {
 	// Digest is the digest of this rank's call. Theirs is the digest of the peer's different call.
