@@ -27,7 +27,7 @@ func (s *groupSuspender) refusal() error {
 	if s.suspension.Load() == poolOpen || s.hasFailed() {
 		return nil
 	}
-	text := fmt.Sprintf("group %s: suspended: call Group.Resume on every rank of it", s.group.id)
+	text := fmt.Sprintf("group %s: suspended: call its Resume on every rank", s.group.id)
 	return &refusalError{text, ErrSuspended}
 }
 
@@ -161,7 +161,7 @@ func suspendedGroup(all []groupWindow) error {
 	if i < 0 {
 		return nil
 	}
-	text := fmt.Sprintf("group %s is suspended: call Group.Resume first", all[i].group.id)
+	text := fmt.Sprintf("group %s is suspended: call its Resume first", all[i].group.id)
 	return &refusalError{text, ErrSuspended}
 }
 

@@ -83,8 +83,8 @@ func TestSuspendedGroupRefusesCalls(t *testing.T) {
 			"Send":     w.Send(r.ctx, m, 1, symmem.Float32, 1-r.Rank(), s),
 			"Register": p.Register(r.ctx, w), "SetPath": w.SetPath(r.ctx, symmem.PathPlain),
 		} {
-			if !errors.Is(err, symmem.ErrSuspended) || !strings.Contains(err.Error(), "Group.Resume") {
-				r.failf("%s: got %v, want an ErrSuspended that advises Group.Resume", name, err)
+			if !errors.Is(err, symmem.ErrSuspended) || !strings.Contains(err.Error(), "call its Resume on every rank") {
+				r.failf("%s: got %v, want an ErrSuspended that advises Resume", name, err)
 			}
 		}
 		r.checkSum(r.World(), b) // other groups are not affected
