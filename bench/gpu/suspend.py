@@ -1,7 +1,7 @@
 """Measures ncclCommSuspend alone, and checkpoints of a suspended process by the driver.
 
-    suspend.py nccl LIBNCCL [BYTES]     time of ncclCommSuspend and ncclCommResume on two GPUs
-    suspend.py checkpoint SYMMEM_TEST   checkpoints of a process with one and with two ranks
+suspend.py nccl LIBNCCL [BYTES]     time of ncclCommSuspend and ncclCommResume on two GPUs
+suspend.py checkpoint SYMMEM_TEST   checkpoints of a process with one and with two ranks
 """
 
 import ctypes
@@ -50,7 +50,9 @@ def measure_nccl(path: str, cycles: int = 20) -> None:
     def run(rank: int) -> None:
         device, context = ctypes.c_int(), ctypes.c_void_p()
         check(cuda.cuDeviceGet(ctypes.byref(device), rank), "cuDeviceGet")
-        check(cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), device), "cuDevicePrimaryCtxRetain")
+        check(
+            cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), device), "cuDevicePrimaryCtxRetain"
+        )
         check(cuda.cuCtxSetCurrent(context), "cuCtxSetCurrent")
         comm, memory = ctypes.c_void_p(), ctypes.c_uint64()
         init = nccl.ncclCommInitRank
@@ -58,8 +60,15 @@ def measure_nccl(path: str, cycles: int = 20) -> None:
         check(init(ctypes.byref(comm), 2, unique, rank), "ncclCommInitRank")
         check(cuda.cuMemAlloc_v2(ctypes.byref(memory), 1 << 20), "cuMemAlloc")
         reduce = nccl.ncclAllReduce
-        reduce.argtypes = [ctypes.c_uint64, ctypes.c_uint64, ctypes.c_size_t, ctypes.c_int,
-                           ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p]
+        reduce.argtypes = [
+            ctypes.c_uint64,
+            ctypes.c_uint64,
+            ctypes.c_size_t,
+            ctypes.c_int,
+            ctypes.c_int,
+            ctypes.c_void_p,
+            ctypes.c_void_p,
+        ]
         for cycle in range(cycles):
             check(reduce(memory.value, memory.value, 1 << 18, 7, 0, comm, None), "ncclAllReduce")
             check(cuda.cuCtxSynchronize(), "cuCtxSynchronize")
@@ -83,8 +92,10 @@ def measure_nccl(path: str, cycles: int = 20) -> None:
         thread.join(50)
     if len(times[0]) == cycles:
         ordered = sorted(times[0])
-        print(f"ncclCommSuspend and ncclCommResume: median {1e3 * ordered[cycles // 2]:.2f} ms, "
-              f"first {1e3 * times[0][0]:.2f} ms")
+        print(
+            f"ncclCommSuspend and ncclCommResume: median {1e3 * ordered[cycles // 2]:.2f} ms, "
+            f"first {1e3 * times[0][0]:.2f} ms"
+        )
     else:
         print(f"only {len(times[0])} of {cycles} cycles ended")
     sys.stdout.flush()
@@ -99,7 +110,10 @@ def checkpoint(program: str, ranks: int) -> bool:
     check(cuda.cuInit(0), "cuInit")
     child = subprocess.Popen(
         [program, "-test.run", "^TestCheckpointedProcess$", "-test.timeout", "40s"],
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
         env=os.environ | {"SYMMEM_TEST_CHECKPOINT": str(ranks)},
     )
     assert child.stdin and child.stdout

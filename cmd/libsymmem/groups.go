@@ -77,6 +77,22 @@ func goGroupSetTimeout(group C.uint64_t, timeoutMS C.int64_t) C.int {
 	return guard(func() error { return library.SetTimeout(uint64(group), int64(timeoutMS)) })
 }
 
+//export goGroupSuspend
+func goGroupSuspend(group C.uint64_t, released *C.uint64_t) C.int {
+	return guard(func() error {
+		bytes, err := library.SuspendGroup(uint64(group))
+		if err == nil && released != nil {
+			*released = C.uint64_t(bytes)
+		}
+		return err
+	})
+}
+
+//export goGroupResume
+func goGroupResume(group C.uint64_t) C.int {
+	return guard(func() error { return library.ResumeGroup(uint64(group)) })
+}
+
 //export goGroupSetPath
 func goGroupSetPath(group C.uint64_t, path C.int) C.int {
 	return guard(func() error { return library.SetPath(uint64(group), int(path)) })

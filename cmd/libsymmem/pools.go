@@ -49,3 +49,19 @@ func goReserve(
 func goTrim(pool C.int, keep C.size_t) C.int {
 	return guard(func() error { return library.Trim(int(pool), uint64(keep)) })
 }
+
+//export goPoolSuspend
+func goPoolSuspend(pool, keep C.int, released *C.uint64_t) C.int {
+	return guard(func() error {
+		bytes, err := library.SuspendPool(int(pool), keep != 0)
+		if err == nil && released != nil {
+			*released = C.uint64_t(bytes)
+		}
+		return err
+	})
+}
+
+//export goPoolResume
+func goPoolResume(pool C.int) C.int {
+	return guard(func() error { return library.ResumePool(int(pool)) })
+}

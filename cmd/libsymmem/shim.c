@@ -63,6 +63,12 @@ API int symmem_group_error(uint64_t group) { return CALL(goGroupError(group)); }
 
 API int symmem_group_abort(uint64_t group) { return CALL(goGroupAbort(group)); }
 
+API int symmem_group_suspend(uint64_t group, uint64_t *released) {
+	return WAITING(goGroupSuspend(group, released));
+}
+
+API int symmem_group_resume(uint64_t group) { return WAITING(goGroupResume(group)); }
+
 API int symmem_group_set_path(uint64_t group, int path) {
 	return WAITING(goGroupSetPath(group, path));
 }
@@ -88,6 +94,12 @@ API int symmem_reserve_on(int pool, size_t bytes, uint64_t stream, uint64_t grou
 }
 
 API int symmem_trim(int pool, size_t keep) { return WAITING(goTrim(pool, keep)); }
+
+API int symmem_pool_suspend(int pool, int keep, uint64_t *released) {
+	return WAITING(goPoolSuspend(pool, keep, released));
+}
+
+API int symmem_pool_resume(int pool) { return WAITING(goPoolResume(pool)); }
 
 API int symmem_scope_end(uint64_t group, uint64_t stream, int64_t *seen) {
 	return WAITING(goScopeEnd(group, stream, seen));

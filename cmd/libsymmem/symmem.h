@@ -47,7 +47,7 @@ extern "C" {
 /* The version of this interface. It increases when functions are added. Nothing is renamed or
  * removed within one major version (the thousands). The header of a release also defines
  * SYMMEM_VERSION, the version of the release as text. */
-#define SYMMEM_ABI_VERSION 1005
+#define SYMMEM_ABI_VERSION 1006
 
 /* Codes, each with its cause and what the caller can do about it. */
 enum {
@@ -72,7 +72,9 @@ enum {
 	SYMMEM_ERR_SHORT = 18,        /* the text did not fit */
 	SYMMEM_ERR_PANIC = 19,        /* a panic inside symmem: report it, with the message */
 	SYMMEM_ERR_FAILED = 20,       /* a library or the system failed; the message has its error */
-	SYMMEM_ERR_INTERRUPTED = 21   /* the function of symmem_set_poll has ended the wait */
+	SYMMEM_ERR_INTERRUPTED = 21,  /* the function of symmem_set_poll has ended the wait */
+	SYMMEM_ERR_BUSY = 22,         /* work in progress may use memory that is to be suspended */
+	SYMMEM_ERR_SUSPENDED = 23     /* the pool or group is suspended: resume it on every rank */
 };
 
 /* Element types. For types without arithmetic (bool, float8) use the one of their size: gathers,
@@ -357,6 +359,17 @@ int symmem_group_close(uint64_t group);
  * timeout of the capture. It does not wait. */
 int symmem_group_set_timeout(uint64_t group, int64_t timeout_ms);
 
+/* Releases the device memory of the group itself on all its ranks, until symmem_group_resume, and
+ * stores the bytes that this rank has released, if `released` is not NULL. Collective. Addresses
+ * and captured graphs stay valid. Pools are not affected: suspend them before, and resume them
+ * after the group. If any rank has unfinished work or an unreceived message, all ranks return
+ * SYMMEM_ERR_BUSY. Meanwhile, calls of the group return SYMMEM_ERR_SUSPENDED, and no captured call
+ * of the group may be replayed. */
+int symmem_group_suspend(uint64_t group, uint64_t *released);
+
+/* Allocates the memory of a suspended group again, at the same addresses. Collective. */
+int symmem_group_resume(uint64_t group);
+
 /* Describes a group as JSON: {"id", "name", "rank", "size", "ranks", "timeout_ms",
  * "error": text or null}. */
 int symmem_group_describe(uint64_t group, size_t size, char *text, size_t *length);
@@ -446,6 +459,17 @@ int symmem_reserve_on(int pool, size_t bytes, uint64_t stream, uint64_t group);
  * Collective over the pool's domain. Memory used by CUDA graphs stays mapped until the graphs are
  * destroyed. */
 int symmem_trim(int pool, size_t keep);
+
+/* Releases the memory of a pool on all ranks of its domain, until symmem_pool_resume, and stores
+ * the bytes that this rank has released, if `released` is not NULL. Collective over the domain.
+ * Addresses and captured graphs stay valid. If `keep` is not 0, the contents are copied to the host
+ * and back; otherwise the memory contains zeros afterwards. If any rank has unfinished work, all
+ * ranks return SYMMEM_ERR_BUSY. Meanwhile, calls that use the memory return SYMMEM_ERR_SUSPENDED,
+ * and nothing else may use it. */
+int symmem_pool_suspend(int pool, int keep, uint64_t *released);
+
+/* Maps new memory for a suspended pool, at the same addresses. Collective over the domain. */
+int symmem_pool_resume(int pool);
 
 /* ---- Registration --------------------------------------------------------------------------- */
 

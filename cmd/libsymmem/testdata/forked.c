@@ -33,6 +33,8 @@ static void opening(uint64_t world, void *at) {
 	REFUSED(symmem_world_set_check(world, SYMMEM_CHECK_OFF));
 	REFUSED(symmem_world_group_open(world, 1, "g", 1, ranks, 0, &out.handle));
 	REFUSED(symmem_group_set_timeout(world, 1));
+	REFUSED(symmem_group_suspend(world, NULL));
+	REFUSED(symmem_group_resume(world));
 	REFUSED(symmem_group_close(world));
 	REFUSED(symmem_group_describe(world, 0, NULL, &out.count));
 	REFUSED(symmem_group_error(world));
@@ -72,6 +74,8 @@ static void memory(uint64_t world, void *at) {
 	REFUSED(symmem_reserve(0, 4096, 0));
 	REFUSED(symmem_reserve_on(0, 4096, 5, 0));
 	REFUSED(symmem_trim(0, 0));
+	REFUSED(symmem_pool_suspend(0, 0, NULL));
+	REFUSED(symmem_pool_resume(0));
 	for (size_t i = 0; i < sizeof allocators / sizeof *allocators; i++) {
 		TRUE(!allocators[i](2 << 20, 0, NULL));
 	}

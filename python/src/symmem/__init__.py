@@ -68,7 +68,7 @@ from symmem._api.questions import (
     stats,
 )
 from symmem._api.rooted import gather, reduce, scatter
-from symmem._api.scopes import reserve, trim, use
+from symmem._api.scopes import reserve, resume, suspend, trim, use
 from symmem._api.stop import request_stop, should_stop
 from symmem._api.values import agree, combine, step
 from symmem._backend.failures import last_error
@@ -175,6 +175,7 @@ __all__ = [
     "reduce_scatter_v",
     "request_stop",
     "reserve",
+    "resume",
     "scatter",
     "send",
     "set_check",
@@ -182,6 +183,7 @@ __all__ = [
     "should_stop",
     "stats",
     "step",
+    "suspend",
     "synchronize",
     "trim",
     "use",

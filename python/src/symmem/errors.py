@@ -189,6 +189,14 @@ class InterruptedError(SymmemError, builtins.InterruptedError):
     """A wait was interrupted. If a handler of a signal did it, its exception is raised instead."""
 
 
+class BusyError(SymmemError):
+    """Work in progress on some rank may use memory that is to be suspended."""
+
+
+class SuspendedError(SymmemError):
+    """The memory is suspended. Call `symmem.resume` on every rank."""
+
+
 class ForkedError(SymmemError):
     """symmem was used in a child of `fork`. Start processes with spawn or forkserver."""
 

@@ -35,6 +35,8 @@ const (
 	Panic
 	Failed
 	Interrupted
+	Busy
+	Suspended
 	numCodes
 )
 
@@ -42,7 +44,7 @@ var codeNames = [numCodes]string{
 	"OK", "INVALID", "CLOSED", "UNSUPPORTED", "OUT_OF_MEMORY", "SIZE", "DOUBLE_FREE", "FREED",
 	"FOREIGN", "CAPTURING", "OUT_OF_RANGE", "ABORTED", "DIVERGENCE", "TIMEOUT", "RANK_LOST",
 	"FORKED", "NOT_OPEN", "LIVE", "SHORT", "PANIC", "FAILED",
-	"INTERRUPTED",
+	"INTERRUPTED", "BUSY", "SUSPENDED",
 }
 
 // String returns the code's name in symmem.h without the prefix SYMMEM_ or SYMMEM_ERR_.
@@ -74,6 +76,8 @@ var sentinels = []struct {
 	{ErrLive, Live},
 	{symmem.ErrCapturing, Capturing},
 	{symmem.ErrOutOfMemory, OutOfMemory},
+	{symmem.ErrBusy, Busy},
+	{symmem.ErrSuspended, Suspended},
 	{symmem.ErrSize, Size},
 	{symmem.ErrDoubleFree, DoubleFree},
 	{symmem.ErrFreed, Freed},

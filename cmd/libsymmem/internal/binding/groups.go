@@ -136,6 +136,30 @@ func (gs *groups) SetTimeout(handle uint64, timeoutMS int64) error {
 	return g.SetTimeout(timeout)
 }
 
+// SuspendGroup releases the group's own memory until ResumeGroup, and returns the released bytes.
+// It is collective over the group.
+func (gs *groups) SuspendGroup(handle uint64) (released int64, err error) {
+	_, g, err := gs.s.group(handle)
+	if err != nil {
+		return 0, err
+	}
+	err = gs.s.runInterruptible("suspending a group", func(ctx context.Context) error {
+		s, err := g.Suspend(ctx)
+		released = s.Released
+		return err
+	})
+	return released, err
+}
+
+// ResumeGroup allocates the group's own memory again. It is collective over the group.
+func (gs *groups) ResumeGroup(handle uint64) error {
+	_, g, err := gs.s.group(handle)
+	if err != nil {
+		return err
+	}
+	return gs.s.runInterruptible("resuming a group", g.Resume)
+}
+
 // SetPath sets how a group chooses the paths of its collectives. It is collective over the group.
 func (gs *groups) SetPath(handle uint64, path int) error {
 	_, g, err := gs.s.group(handle)

@@ -145,6 +145,34 @@ func (ps *pools) Trim(number int, keep uint64) error {
 	})
 }
 
+// SuspendPool releases the memory of a pool until ResumePool, and returns the released bytes. It is
+// collective over the pool's domain.
+func (ps *pools) SuspendPool(number int, keep bool) (released int64, err error) {
+	p, err := ps.s.flushedPool(number)
+	if err != nil {
+		return 0, err
+	}
+	contents := symmem.DiscardContents
+	if keep {
+		contents = symmem.KeepContents
+	}
+	err = ps.s.runInterruptible("suspending a pool", func(ctx context.Context) error {
+		s, err := p.Suspend(ctx, contents)
+		released = s.Released
+		return err
+	})
+	return released, err
+}
+
+// ResumePool maps the memory of a suspended pool again. It is collective over the pool's domain.
+func (ps *pools) ResumePool(number int) error {
+	_, p, err := ps.s.pool(number)
+	if err != nil {
+		return err
+	}
+	return ps.s.runInterruptible("resuming a pool", p.Resume)
+}
+
 // CheckDevice returns an error unless device is the device of a pool's rank.
 func (ps *pools) CheckDevice(number, device int) error {
 	r, _, err := ps.s.pool(number)

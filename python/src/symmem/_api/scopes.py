@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes as c
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
@@ -101,3 +102,36 @@ def trim(keep: int = 0, group: GroupLike = None) -> None:
         found.library.call("symmem_trim", found.pool, keep)
     finally:
         found.library.call("symmem_streams_idle", 0)
+
+
+def suspend(group: GroupLike = None, *, keep: bool = False) -> int:
+    """Release the GPU memory of a group and of its tensors until `resume`. Collective.
+
+    It waits for the device. Tensors keep their addresses and CUDA graphs stay valid, but until
+    `resume` no kernel may use the tensors, and no graph with calls of the group may be replayed.
+    If a message was not received, or a stream is captured, every rank raises `BusyError` or
+    `CapturingError`.
+
+    Args:
+        group: whose memory; the world's unless given.
+        keep: copy the contents to host memory. Otherwise the tensors are zero afterwards.
+
+    Returns:
+        the bytes that this rank has released.
+    """
+    found = find(group)
+    if found.runtime.cuda is not None:
+        found.runtime.cuda.torch.module.cuda.synchronize()
+    found.runtime.attachments.wait_idle(found.handle)
+    call = found.library.call
+    pool, own = c.c_uint64(), c.c_uint64()
+    call("symmem_pool_suspend", found.pool, int(keep), c.byref(pool))
+    call("symmem_group_suspend", found.handle, c.byref(own))
+    return pool.value + own.value
+
+
+def resume(group: GroupLike = None) -> None:
+    """Allocate the memory that `suspend` has released, at the same addresses. Collective."""
+    found = find(group)
+    found.library.call("symmem_group_resume", found.handle)
+    found.library.call("symmem_pool_resume", found.pool)

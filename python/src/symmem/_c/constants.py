@@ -38,6 +38,8 @@ class Code(IntEnum):
     PANIC = 19
     FAILED = 20
     INTERRUPTED = 21
+    BUSY = 22
+    SUSPENDED = 23
 
 
 class Word(IntEnum):

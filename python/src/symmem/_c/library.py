@@ -44,6 +44,8 @@ _CLASSES: dict[int, type[errors.SymmemError]] = {
     Code.LIVE: errors.InvalidError,
     Code.PANIC: errors.InternalError,
     Code.INTERRUPTED: errors.InterruptedError,
+    Code.BUSY: errors.BusyError,
+    Code.SUSPENDED: errors.SuspendedError,
 }
 
 _DIVERGENCES: dict[str, type[errors.DivergenceError]] = {
@@ -88,6 +90,10 @@ _STATUS: dict[str, list[Any]] = {
     "symmem_select": [_int],
     "symmem_reserve_on": [_int, _size, _u64, _u64],
     "symmem_trim": [_int, _size],
+    "symmem_pool_suspend": [_int, _int, c.POINTER(_u64)],
+    "symmem_pool_resume": [_int],
+    "symmem_group_suspend": [_u64, c.POINTER(_u64)],
+    "symmem_group_resume": [_u64],
     "symmem_scope_end": [_u64, _u64, c.POINTER(_i64)],
     "symmem_register_pending": [_u64, _int, _u64],
     "symmem_attach": [_u64, _u64, *_text_in, c.POINTER(_u64)],
