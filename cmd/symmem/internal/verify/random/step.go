@@ -29,6 +29,7 @@ var steps = []step{
 	{"breaking a group in replays", 1, (*round).breakReplays},
 	{"reserving memory", 2, (*round).reserve},
 	{"trimming a pool", 2, (*round).trim},
+	{"suspending a pool", 1, (*round).suspend},
 	{"replacing a pool", 1, (*round).replacePool},
 	{"synchronizing", 3, func(r *round, c context.Context) error { return r.world.synchronize(c) }},
 	{"comparing ledgers", 1, (*round).compareLedgers},
