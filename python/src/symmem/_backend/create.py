@@ -51,7 +51,8 @@ def create(options: Any) -> Any:
     if on_cpus:
         apart = of
         if on_gpus:
-            apart = of._replace(store=torch.distributed.PrefixStore("host", of.store))
+            store = torch.distributed.PrefixStore("host", of.store)
+            apart = origin.Origin(of.ranks, of.rank, store, of.timeout)
         host = _join(apart, name, "host", is_default=is_default and not on_gpus)
     meeting = torch.distributed.ProcessGroup(of.store, of.rank, len(of.ranks))
     made = torch.module.ops.symmem_c10d.make(

@@ -9,7 +9,7 @@ from symmem import errors
 from symmem._backend.create import INTERPRETER, load
 from symmem._c.library import where
 from symmem._rank.session import session
-from symmem._torch.pytorch import pytorch
+from symmem._torch.pytorch import pytorch, set_memory_backend
 
 NAME = "SYMMEM"
 
@@ -37,11 +37,7 @@ def use_symm_mem() -> None:
             "PyTorch's symmetric memory needs symmem's part in C++, which there is not for PyTorch "
             f"{pytorch().module.__version__}"
         )
-    from torch.distributed import _symmetric_memory
-
-    device = pytorch().module.device("cpu" if session.runtime.device is None else "cuda")
-    if _symmetric_memory.get_backend(device) != NAME:
-        _symmetric_memory.set_backend(NAME)  # type: ignore[arg-type]
+    set_memory_backend("cpu" if session.runtime.device is None else "cuda", NAME)
 
 
 def offer() -> bool:

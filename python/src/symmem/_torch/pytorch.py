@@ -270,6 +270,15 @@ def devices_of(backend: str) -> frozenset[str]:
     return frozenset(("cpu", "cuda"))
 
 
+def set_memory_backend(device: str, name: str) -> None:
+    """Choose the backend of PyTorch's symmetric memory for a type of devices."""
+    from torch.distributed import _symmetric_memory
+
+    memory: Any = _symmetric_memory
+    if memory.get_backend(modules["torch"].device(device)) != name:
+        memory.set_backend(name)
+
+
 def allocate_from_groups(backend: str) -> None:
     """Make DDP and FSDP2 allocate the buffers of collectives from groups of a backend.
 
