@@ -10,7 +10,7 @@ from processes import SOURCE
 
 ONLY = "symmem/_torch/pytorch.py"
 
-OF_PYTHON = {"_getframe", "_type_"}
+OF_PYTHON = {"_fields_", "_getframe", "_type_"}
 """Documented names of the modules sys and ctypes that begin with an underscore."""
 
 
