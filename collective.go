@@ -136,11 +136,11 @@ func (g *Group) run(ctx context.Context, s *Stream, c *collective) error {
 // on every rank.
 func (g *Group) runSlowly(ctx context.Context, s *Stream, c, p *collective, in visit) error {
 	defer in.leave(c.send.pool, c.recv.pool)
-	leave, err := c.enterOthers()
+	more, err := c.enterOthers()
 	if err != nil {
 		return g.calls.wrap(c, err)
 	}
-	defer leave()
+	defer more.leave()
 	if err := g.refusal(); err != nil {
 		return g.calls.wrap(c, err)
 	}
@@ -182,31 +182,36 @@ func (g *Group) runSlowly(ctx context.Context, s *Stream, c, p *collective, in v
 	return g.life.awaitCause(err)
 }
 
-// enterOthers enters the pools of a norm's other buffers, and returns a function that leaves them. It
-// enters no pool twice, or again after send or recv: a second entry would fail if Close has begun.
-func (c *collective) enterOthers() (leave func(), err error) {
+// otherVisits is a visit to the pools of a norm's other buffers.
+type otherVisits struct {
+	pools         [4]*Pool
+	first, second visit
+}
+
+// enterOthers enters the pools of a norm's other buffers. It enters no pool twice, or again after
+// send or recv: a second entry would fail if Close has begun.
+func (c *collective) enterOthers() (v otherVisits, err error) {
 	if c.norm == nil {
-		return func() {}, nil
+		return v, nil
 	}
-	var pools [4]*Pool
 	for i, m := range c.others() {
-		if !c.entered(m.pool) && !slices.Contains(pools[:i], m.pool) {
-			pools[i] = m.pool
+		if !c.entered(m.pool) && !slices.Contains(v.pools[:i], m.pool) {
+			v.pools[i] = m.pool
 		}
 	}
-	first, err := enter(pools[0], pools[1])
-	if err != nil {
-		return nil, err
+	if v.first, err = enter(v.pools[0], v.pools[1]); err != nil {
+		return v, err
 	}
-	second, err := enter(pools[2], pools[3])
-	if err != nil {
-		first.leave(pools[0], pools[1])
-		return nil, err
+	if v.second, err = enter(v.pools[2], v.pools[3]); err != nil {
+		v.first.leave(v.pools[0], v.pools[1])
 	}
-	return func() {
-		second.leave(pools[2], pools[3])
-		first.leave(pools[0], pools[1])
-	}, nil
+	return v, err
+}
+
+// leave ends the visit.
+func (v *otherVisits) leave() {
+	v.second.leave(v.pools[2], v.pools[3])
+	v.first.leave(v.pools[0], v.pools[1])
 }
 
 // entered reports whether the call has entered a pool for send or recv.
@@ -313,17 +318,17 @@ func (g *Group) Scatter(
 //	Output    = round(Residual * (Weight + WeightBias) / sqrt(mean(Residual²) + Epsilon))
 //	Quantized = e4m3(Output / scale)
 //
-// where round rounds to a.Type. Intermediate results are float32, and the mean is over a row. Package
-// driver/formula defines them to the bit. Every rank and every run produces the same bits. The bits
-// of a row do not depend on the number of rows. Quantized holds the quantized elements of Output,
-// also if Output is unset.
+// where round rounds to a.Type. Intermediate results are float32, and the mean is over a row.
+// Package driver/formula defines them to the bit. Every rank and every run produces the same bits.
+// The bits of a row do not depend on the number of rows. Quantized holds the quantized elements of
+// Output, also if Output is unset.
 //
 // AllReduceRMSNorm requires the direct path. If the call cannot take it, all ranks return an
-// ErrUnsupported with the reason, and the caller can run the steps separately. Possible reasons are
-// a backend without kernels, ranks that cannot access each other's memory, an Input or Output that
-// is not symmetric and has more rows than fit into exchange memory, and a different path selected by
-// Options.Path or SetPath. Other errors are those of all collectives. After a fault, all outputs are
-// undefined.
+// ErrUnsupported with the reason, and the caller can run the steps separately. Possible reasons
+// are a backend without kernels, ranks that cannot access each other's memory, an Input or Output
+// that is not symmetric and has more rows than fit into exchange memory, and a different path
+// selected by Options.Path or SetPath. Other errors are those of all collectives. After a fault,
+// all outputs are undefined.
 func (g *Group) AllReduceRMSNorm(ctx context.Context, a NormArgs, s *Stream) error {
 	return g.normalize(ctx, a, s, PathDefault, 0, false)
 }

@@ -408,9 +408,9 @@ func CloseBetween(a NormArgs) error {
 	defer in.leave(c.send.pool, c.recv.pool)
 	c.send.pool.calls.Close()
 	defer c.send.pool.calls.Open()
-	leave, err := c.enterOthers()
+	more, err := c.enterOthers()
 	if err == nil {
-		leave()
+		more.leave()
 	}
 	return err
 }

@@ -167,11 +167,11 @@ func (c *kernelCalls) rows() {
 
 // norms makes a norm of many short rows, and one with a row of the maximal length.
 func (c *kernelCalls) norms(p *symmem.Pool) {
-	const most = maxCallBytes / 2
+	const most = 1 << 18 // elements
 	residual, weight := c.alloc(p, 2*most).Memory(), c.alloc(p, 2*driver.MaxHidden).Memory()
 	quantized, scales := c.alloc(p, most).Memory(), c.alloc(p, most/32).Memory()
 	for _, t := range []symmem.DataType{symmem.BFloat16, symmem.Float16} {
-		for _, shape := range [][2]int64{{256, 1024}, {1, driver.MaxHidden}, {most / 8192, 8192}} {
+		for _, shape := range [][2]int64{{1, 1024}, {256, 1024}, {1, driver.MaxHidden}} {
 			a := symmem.NormArgs{
 				Type: t, Input: c.in, Output: c.out, Rows: shape[0], Hidden: shape[1],
 				Residual: residual, Weight: weight,

@@ -133,8 +133,7 @@ func (c *collective) freed() (frees uint64) {
 // alive reports whether no buffer of the call has been freed, and stores the number of frees for
 // which this is known.
 func (c *collective) alive(frees uint64) bool {
-	others := c.others()
-	for _, m := range append(others[:], c.send, c.recv) {
+	for _, m := range c.buffers() {
 		if m.pool == nil {
 			continue
 		}
@@ -154,6 +153,12 @@ func (c *collective) others() [4]Memory {
 		return [4]Memory{}
 	}
 	return c.norm.others()
+}
+
+// buffers returns all buffers of a call.
+func (c *collective) buffers() [6]Memory {
+	o := c.others()
+	return [6]Memory{c.send, c.recv, o[0], o[1], o[2], o[3]}
 }
 
 // check returns a copy of a call for prepare, or an error if the call is invalid on every rank.
@@ -207,8 +212,7 @@ func (pl *planner) prepare(ctx context.Context, c *collective, s *Stream) error 
 	if err := pl.life.cause(ctx); err != nil {
 		return pl.wrap(c, err)
 	}
-	others := c.others()
-	for _, m := range append(others[:], c.send, c.recv) {
+	for _, m := range c.buffers() {
 		if m.pool != nil {
 			m.pool.suspicion.addGuest(&pl.roster)
 		}

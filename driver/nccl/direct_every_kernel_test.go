@@ -36,8 +36,9 @@ func TestEveryKernelOnce(t *testing.T) {
 		p.runEachKernel(trial{layout: layout{dataType: driver.Int32, inPlace: true}, op: driver.Min})
 		for _, quant := range []driver.Quant{driver.QuantNone, driver.QuantPerRow} {
 			for _, dataType := range []driver.DataType{driver.BFloat16, driver.Float16} {
-				for _, rows := range []int{1, 200} { // with one shot and with two
-					p.normalize(buffers, drawNormCase(random, len(members), rows, 1024, dataType, quant))
+				for _, shape := range [][2]int{{1, 1024}, {200, 1024}, {1, driver.MaxHidden}} {
+					p.normalize(buffers,
+						drawNormCase(random, len(members), shape[0], shape[1], dataType, quant))
 				}
 			}
 		}

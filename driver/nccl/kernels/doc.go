@@ -18,12 +18,12 @@
 // reduction is split into pieces that fit into exchange memory. Each piece is a separate launch of
 // a line kernel and counts as a call.
 //
-// Norm kernels run a whole norm. A block owns whole rows. It exchanges a row with the same block of
-// the other ranks in lines, adds the residual, and keeps the row in shared memory until it is
-// normalized and quantized. All ranks normalize all rows, with identical results, since the squares
-// of a row are added in the same order everywhere. If the rows do not fit into exchange memory, the
-// all-reduce is a separate kernel, and a local kernel does the rest. It poisons the outputs if the
-// all-reduce has set the fault word.
+// Norm kernels run a whole norm. A block owns whole rows. It exchanges a row with the same block
+// of the other ranks in lines, adds the residual, and keeps the row in shared memory until it is
+// normalized and quantized. All ranks normalize all rows, with identical results, since the
+// squares of a row are added in the same order everywhere. If the rows do not fit into exchange
+// memory, or if there are few long rows, the all-reduce is a separate kernel, and a local kernel
+// does the rest. It poisons the outputs if the all-reduce has set the fault word.
 //
 // # Types and operations
 //

@@ -12,9 +12,9 @@ const (
 	packBytes = 16
 )
 
-// chooseNorm chooses the kernel of a norm. If all rows fit into exchange memory, one kernel runs the
-// whole norm. Otherwise it chooses the kernel of the all-reduce, and localStep returns the step that
-// follows.
+// chooseNorm chooses the kernel of a norm. If all rows fit into exchange memory, one kernel runs
+// the whole norm. Otherwise it chooses the kernel of the all-reduce, and localStep returns the
+// step that follows.
 func chooseNorm(l *Launch) error {
 	norm, sum := l.Call, *l.Call
 	sum.Operation, l.Call = driver.AllReduce, &sum
@@ -25,7 +25,7 @@ func chooseNorm(l *Launch) error {
 		return err
 	case l.Bulk:
 		return nil
-	case !l.any && chooseRows(l):
+	case !l.any && !spreads(l) && chooseRows(l):
 		return nil
 	case l.Pieces > 1:
 		return l.doesNotFit(l.partBytes)
@@ -33,7 +33,22 @@ func chooseNorm(l *Launch) error {
 	return nil
 }
 
-// chooseRows chooses a norm kernel if the rows fit into exchange memory. It reports whether they fit.
+// spreads reports whether an all-reduce and a local step are faster than one kernel: few blocks
+// would move long rows, while an all-reduce spreads each row over many blocks.
+func spreads(l *Launch) bool {
+	row := 2 * l.Norm.Hidden
+	return l.Norm.Rows < fewRows &&
+		(chunks(row, wideLines) > mostRowWarps || row*int64(l.Ranks-1) > longRow)
+}
+
+// spreads applies to fewer than fewRows rows. A block moves at most longRow bytes of a row at once.
+const (
+	fewRows = 16
+	longRow = 32 << 10
+)
+
+// chooseRows chooses a norm kernel if the rows fit into exchange memory. It reports whether they
+// fit.
 func chooseRows(l *Launch) bool {
 	n := l.Norm
 	row := 2 * n.Hidden
@@ -100,8 +115,8 @@ func localStep(l *Launch, t *Transport) Step {
 	return s
 }
 
-// A local step that is launched before the all-reduce has ended may occupy one part in mostWaiting of
-// the GPU, because kernels of other groups may need the multiprocessors.
+// A local step that is launched before the all-reduce has ended may occupy one part in mostWaiting
+// of the GPU, because kernels of other groups may need the multiprocessors.
 const mostWaiting = 4
 
 // maxLocalBlocks limits the grid of local kernels. Blocks loop over the remaining rows.

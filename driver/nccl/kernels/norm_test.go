@@ -14,7 +14,9 @@ var norms = []struct {
 	rows, hidden int64
 	kernel       string // or a part of the error
 }{
-	{"few rows", 2, 1, 8192, "norm_bf16_2"},
+	{"few rows", 2, 1, 7168, "norm_bf16_2"},
+	{"few long rows", 2, 1, 8192, "line_sum_bf16_2"},
+	{"few long rows on 4 ranks", 4, 15, 7168, "line_sum_bf16_4"},
 	{"no rows", 4, 0, 1024, "norm_bf16_4"},
 	{"many rows", 4, 17, 8192, "norm_two_shot_bf16_4"},
 	{"3 ranks use the kernel for up to 8", 3, 100, 2048, "norm_two_shot_bf16_8"},
@@ -54,9 +56,9 @@ func TestLargeNormsUseTheKernelOfTheAllReduce(t *testing.T) {
 			norm, err := choose(r)
 			r.Operation = driver.AllReduce
 			sum, sumErr := choose(r)
-			if err != nil || sumErr != nil || norm.Bulk != sum.Bulk || norm.Bulk == norm.Fused {
-				t.Errorf("%d rows on %d ranks: Choose = %+v, %v; the all-reduce has %+v, %v", rows, ranks, norm,
-					err, sum, sumErr)
+			if err != nil || sumErr != nil || norm.Bulk != sum.Bulk || norm.Bulk && norm.Fused {
+				t.Errorf("%d rows on %d ranks: Choose = %+v, %v; the all-reduce has %+v, %v", rows,
+					ranks, norm, err, sum, sumErr)
 			}
 		}
 	}
@@ -78,8 +80,8 @@ func TestNormsFitIntoExchangeMemory(t *testing.T) {
 				}
 				used := halves * rows * int64(ranks) * chunks(part, wideLines) * wideLines * lineBytes
 				if l.Fused && used > halfBytes {
-					t.Errorf("%d rows of %d on %d ranks use %d bytes; want at most %d", rows, hidden, ranks, used,
-						halfBytes)
+					t.Errorf("%d rows of %d on %d ranks use %d bytes; want at most %d", rows, hidden,
+						ranks, used, halfBytes)
 				}
 			}
 		}
@@ -96,15 +98,15 @@ func TestGridsOfRows(t *testing.T) {
 		{2, 0, 1024, 1, 6 * warp},
 		{2, 3, 1024, 3, 6 * warp},
 		{4, 1, 4096, 1, 19 * warp},
-		{4, 1, 8192, 1, 32 * warp},
+		{2, 16, 8192, 16, 32 * warp},
 		{4, 100, 4096, 100, 21 * warp},
 		{2, 300, 4096, 128, 19 * warp},
 		{8, 1, driver.NormUnit, 1, 2 * warp},
 	} {
 		l, err := choose(normOf(c.ranks, c.rows, c.hidden))
 		if err != nil || l.Blocks != c.blocks || l.Threads != c.threads {
-			t.Errorf("%d rows of %d on %d ranks: %d blocks of %d threads, %v; want %d of %d", c.rows, c.hidden,
-				c.ranks, l.Blocks, l.Threads, err, c.blocks, c.threads)
+			t.Errorf("%d rows of %d on %d ranks: %d blocks of %d threads, %v; want %d of %d", c.rows,
+				c.hidden, c.ranks, l.Blocks, l.Threads, err, c.blocks, c.threads)
 		}
 	}
 }
@@ -116,8 +118,8 @@ func TestLocalSteps(t *testing.T) {
 	for overlaps, waits := range map[bool]int64{true: 33, false: 34} {
 		l.Norm.Rows = waits
 		s := localStep(&l, &Transport{Overlaps: true})
-		if s.Kernel != "norm_local_q_bf16" || !s.Local || s.Blocks != int(waits) || s.Threads != rowThreads ||
-			s.Overlaps != overlaps {
+		if s.Kernel != "norm_local_q_bf16" || !s.Local || s.Blocks != int(waits) ||
+			s.Threads != rowThreads || s.Overlaps != overlaps {
 			t.Errorf("%d rows: %+v; want overlap: %v", waits, s, overlaps)
 		}
 	}
