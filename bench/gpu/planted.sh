@@ -7,6 +7,7 @@
 #   PYTHON                       interpreter with PyTorch (python3)
 #
 #   go test ./cmd/symmem/internal/diff/load -run WritePrograms -programs-file PROGRAMS
+#   torch/planted_pack.py packs the archives for TestRecordedPrograms
 set -euo pipefail
 programs=${1:?a file with programs}
 folder=${2:?a folder for the archives}
