@@ -45,6 +45,7 @@ static void opening(uint64_t world, void *at) {
 	REFUSED(symmem_attach(world, 1, 1, "c", &out.handle));
 	REFUSED(symmem_detach(1, 1));
 	TRUE(!symmem_is_symmetric(world, 4, at));
+	REFUSED(symmem_peer_addresses(world, 4, at, 0, NULL));
 	REFUSED(symmem_windows(world, 0, NULL, &out.count));
 	REFUSED(symmem_locate(at, 0, NULL, &out.count));
 	REFUSED(symmem_explain(world, SYMMEM_ALL_REDUCE, 1, SYMMEM_INT8, at, at, 0, NULL, &out.count));
@@ -103,6 +104,8 @@ static void collectives(uint64_t world, void *at) {
 	REFUSED(symmem_scatter(world, 1, type, 0, at, at, 0));
 	REFUSED(symmem_send(world, 1, type, 1, 0, at, 0));
 	REFUSED(symmem_recv(world, 1, type, 1, 0, at, NULL, 0));
+	const struct symmem_norm norm = {.size = sizeof norm};
+	REFUSED(symmem_norm(world, &norm, 0));
 	REFUSED(symmem_all_reduce_rms_norm(world, 1, 8, 0, at, at, at, at, 0));
 	const struct symmem_call call = {.size = sizeof call, .group = world};
 	REFUSED(symmem_call(&call));
