@@ -35,7 +35,7 @@ func listMembers(c *communicator, plans []driver.Plan) ([]*plan, error) {
 }
 
 // prepareGather prepares the kernels of a list whose calls are all on the direct path. It returns
-// ErrUnsupported if a call is no gather.
+// ErrUnsupported if a call is not a gather.
 func prepareGather(p *plan) error {
 	l := directLaunch(p)
 	calls := make([]*driver.Call, len(p.members))

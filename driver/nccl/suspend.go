@@ -16,14 +16,14 @@ var (
 	_ driver.SuspendableCommunicator = (*communicator)(nil)
 )
 
-// PrepareSuspend returns ErrBusy if a graph contains window kernels of NCCL. Such kernels refer to
-// NCCL's data for the window, and NCCL has no way to release the window's memory and keep that
+// PrepareSuspend returns ErrBusy if a graph contains NCCL's window kernels. These kernels refer to
+// NCCL's data for the window, and NCCL cannot release the window's memory without freeing that
 // data.
 func (w *window) PrepareSuspend() error {
 	r := w.of
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	// The twin has no window of NCCL.
+	// The twin needs no check, because it is not registered with NCCL.
 	if w.handle != 0 && r.replaysWindows() {
 		return fmt.Errorf("a graph contains calls of group %s on the window path, which NCCL cannot "+
 			"suspend: close the graph, or capture on another path (Group.SetPath): %w", r.cfg.Name(),
@@ -33,7 +33,7 @@ func (w *window) PrepareSuspend() error {
 }
 
 // Suspend deregisters the window with NCCL and unmaps the peers' segments. If the group has failed,
-// its teardown does so.
+// Suspend leaves both to the teardown.
 func (w *window) Suspend() error {
 	if w.twin != nil {
 		return errors.Join(w.twin.Suspend(), w.suspend())
@@ -68,7 +68,7 @@ func (w *window) Resume(ctx context.Context) error {
 	return nil
 }
 
-// resume implements Resume. The steps are those of registrar.registerOnce.
+// resume implements Resume for one window. It takes the same steps as registrar.registerOnce.
 func (w *window) resume(ctx context.Context) error {
 	r := w.of
 	shared, shareErr := r.share(w.key, w.segment)

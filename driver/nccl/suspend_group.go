@@ -15,7 +15,7 @@ import (
 	"symmem/internal/nccl"
 )
 
-// suspender releases the memory of a group for some time.
+// suspender releases a group's memory until the group is resumed.
 type suspender struct {
 	gpu      *gpu.GPU
 	cfg      *driver.GroupConfig
@@ -26,8 +26,8 @@ type suspender struct {
 	messages p2p.Suspender
 }
 
-// PrepareSuspend returns ErrBusy if a message of this rank has not been delivered, or if work that
-// was abandoned may still run.
+// PrepareSuspend returns ErrBusy if a message of this rank has not been delivered, or if abandoned
+// work may still be running.
 func (s *suspender) PrepareSuspend() error {
 	if s.gpu.KeepsMemory() {
 		return fmt.Errorf("a kernel of a closed stream or group has not ended: %w", driver.ErrBusy)
@@ -35,8 +35,8 @@ func (s *suspender) PrepareSuspend() error {
 	return s.messages.PrepareSuspend()
 }
 
-// Suspend releases the exchange memory, the staging memory of messages and, if NCCL can do that,
-// the memory of NCCL's communicator. Released does not include the latter.
+// Suspend releases the exchange memory and the staging memory of messages. If NCCL supports it,
+// Suspend also releases the memory of NCCL's communicator, which Released does not include.
 func (s *suspender) Suspend(ctx context.Context) (driver.Suspension, error) {
 	ctx, cancel := control.Bounded(ctx, s.cfg.Timeout.Get())
 	defer cancel()
@@ -57,8 +57,9 @@ func (s *suspender) Suspend(ctx context.Context) (driver.Suspension, error) {
 	return released, nil
 }
 
-// callNCCL makes a call that NCCL permits on one thread at a time. NCCL may wait for other ranks
-// without a deadline, so the end of the context fails the group, and its teardown ends the call.
+// callNCCL makes a call to NCCL with the group's lock held, because NCCL permits only one thread at
+// a time. NCCL may wait for other ranks without a deadline. If the context ends first, callNCCL
+// fails the group, and the teardown ends the call.
 func (s *suspender) callNCCL(ctx context.Context, call func() error) error {
 	begin := time.Now()
 	stop := context.AfterFunc(ctx, func() {
@@ -73,15 +74,15 @@ func (s *suspender) callNCCL(ctx context.Context, call func() error) error {
 	return call()
 }
 
-// resumption is a rank's message to the other ranks while a communicator is resumed.
+// resumption holds the message that a rank sends to the other ranks when a group resumes.
 type resumption struct {
 	// Refusal is the reason why the rank cannot resume, or empty.
 	Refusal string `json:"refusal,omitempty"`
-	// Exchange is what other ranks need in order to map the rank's exchange memory.
+	// Exchange describes the rank's exchange memory, so that the other ranks can map it.
 	Exchange []byte `json:"exchange,omitempty"`
 }
 
-// Resume allocates the memory and maps that of the peers, all at the old addresses.
+// Resume allocates this rank's memory and maps the peers' memory, all at the old addresses.
 func (s *suspender) Resume(ctx context.Context) error {
 	ctx, cancel := control.Bounded(ctx, s.cfg.Timeout.Get())
 	defer cancel()
@@ -103,7 +104,7 @@ func (s *suspender) Resume(ctx context.Context) error {
 	if err == nil && s.comm.library.Suspends() {
 		err = s.callNCCL(ctx, s.comm.resume)
 	}
-	if err == nil { // the exports end once all ranks have mapped the memory
+	if err == nil { // wait, because exports must last until all ranks have mapped the memory
 		_, err = s.plane.Exchange(ctx, driver.LaneControl, nil)
 	}
 	if err != nil {
@@ -112,7 +113,7 @@ func (s *suspender) Resume(ctx context.Context) error {
 	return nil
 }
 
-// allocate allocates this rank's memory. After an error, nothing is allocated.
+// allocate allocates this rank's memory. If it returns an error, nothing stays allocated.
 func (s *suspender) allocate() (*direct.Allocation, error) {
 	if err := s.messages.Allocate(); err != nil {
 		return nil, err
@@ -124,8 +125,8 @@ func (s *suspender) allocate() (*direct.Allocation, error) {
 	return exchange, err
 }
 
-// exchangeResumptions sends this rank's message to the other ranks. It returns the messages of all
-// ranks about their exchange memory, or the first refusal.
+// exchangeResumptions sends this rank's resumption to the other ranks. It returns the Exchange
+// field of every rank's resumption, or the refusal of the first rank that cannot resume.
 func (s *suspender) exchangeResumptions(
 	ctx context.Context, exchange *direct.Allocation, refused error,
 ) (messages [][]byte, refusal, err error) {

@@ -29,8 +29,8 @@ type teardown struct {
 	registrar *registrar
 	recorder  *recorder
 	stages    *stages
-	// graphs counts symmem's open graphs with calls of the group. watcher is done when the watcher's
-	// goroutine has returned.
+	// graphs counts symmem's open graphs that contain calls of the group. watcher counts the
+	// watcher's goroutine.
 	graphs, watcher *sync.WaitGroup
 	// othersHaveWindows reports whether another group may have an unfinished window kernel.
 	othersHaveWindows func() bool
@@ -86,7 +86,7 @@ func (t *teardown) run() {
 	t.err = errors.Join(append(t.errs, t.drainErr)...)
 	t.forget()
 	close(t.stages.tornDown)
-	t.closeReleased() // last, because callers that wait for it check tornDown next
+	t.closeReleased() // last, because callers check tornDown after they have waited for released
 }
 
 // collect gathers the facts for decide.
@@ -105,16 +105,15 @@ func (t *teardown) collect() facts {
 	return f
 }
 
-// tryLock locks the group and reports whether it succeeded. On a failed group, no launch keeps the
-// lock for as long as tryLock waits. If tryLock fails, the launch that owns the lock is blocked in
-// NCCL and waits for another rank.
+// tryLock locks the group and reports whether it succeeded. It waits longer than a launch on a
+// failed group normally holds the lock. So if tryLock fails, the launch that holds the lock is
+// blocked in NCCL, where it waits for another rank.
 func (t *teardown) tryLock() bool {
 	ctx, cancel := context.WithTimeout(context.Background(), gpu.KernelEndTimeout/10)
 	defer cancel()
 	return gpu.Poll(ctx, t.mu.TryLock) == nil
 }
 
-// execute performs a step.
 func (t *teardown) execute(next step) {
 	switch next {
 	case stepDrain:
@@ -149,7 +148,6 @@ func (t *teardown) execute(next step) {
 	}
 }
 
-// note records the error of a step.
 func (t *teardown) note(err error) { t.errs = append(t.errs, err) }
 
 // drain waits, for a limited time, until no stream has any of the communicator's work left. Streams
@@ -179,8 +177,8 @@ func (t *teardown) drain() error {
 // deregistering a window, so abort waits for the group's lock. Before that step, abort does not
 // wait, because a blocked call to NCCL may hold the lock.
 //
-// An aborted kernel may make the kernels of other ranks end with wrong results. So these ranks must
-// know of the fault before.
+// An aborted kernel may make the kernels of other ranks end with wrong results. So abort first
+// waits until these ranks know of the fault.
 func (t *teardown) abort() {
 	if n, ok := t.plane.(control.Notifier); ok {
 		n.AwaitNotified()

@@ -13,10 +13,10 @@ import (
 	"symmem/internal/control"
 )
 
-// levels holds the communicators of the two-level path of a group on several machines. Calls on
-// that path exchange data inside each machine with direct kernels, and between machines with NCCL.
-// Each rank is in two communicators: inside connects the ranks of its machine, and between connects
-// the ranks with the same index on their machines.
+// levels holds the two communicators of the two-level path, which serves groups on several
+// machines. Calls on that path use direct kernels inside each machine and NCCL between machines.
+// The communicator inside connects the ranks of this machine. The communicator between connects
+// this rank with the ranks that have the same index on the other machines.
 type levels struct {
 	machineLayout
 	inside, between *communicator
@@ -29,8 +29,8 @@ type machineLayout struct {
 	machine, local   int // the index of this rank's machine, and of this rank on its machine
 }
 
-// newMachineLayout returns the layout of the given rank's group, or the reason why the group has
-// none. All ranks get the same reason.
+// newMachineLayout returns the layout of the given rank's group, or the reason why the group cannot
+// use two levels. All ranks get the same reason.
 func newMachineLayout(members []*member, rank int) (l machineLayout, reason string) {
 	var names []string
 	for _, m := range members {
@@ -56,7 +56,8 @@ func newMachineLayout(members []*member, rank int) (l machineLayout, reason stri
 	return l, ""
 }
 
-// config returns the configuration of a sub-communicator of some ranks of the group.
+// config returns the configuration of a sub-communicator. ranks lists its members by their group
+// ranks, and rank is this rank's number in the sub-communicator.
 func (l *machineLayout) config(
 	parent *driver.GroupConfig, name string, rank int, ranks []int,
 ) driver.GroupConfig {
@@ -66,8 +67,8 @@ func (l *machineLayout) config(
 	return cfg
 }
 
-// insideConfig returns the configuration of the ranks of this machine. Their sums have one formula,
-// whatever kernel computes them.
+// insideConfig returns the configuration of the ranks of this machine. It selects a formula, so
+// that sums do not depend on which kernel computes them.
 func (l *machineLayout) insideConfig(parent *driver.GroupConfig) driver.GroupConfig {
 	ranks := make([]int, l.locals)
 	for i := range ranks {
@@ -147,8 +148,7 @@ func (t *twoLevel) formulaReason() string {
 		"follow", formula)
 }
 
-// registerTwin registers the segment of a new window of the group with the levels, if there are
-// any.
+// registerTwin registers a new window's segment with the levels, if the group has levels.
 func (t *twoLevel) registerTwin(ctx context.Context, w *window) error {
 	l := t.levels.Load()
 	if l == nil {
@@ -160,7 +160,6 @@ func (t *twoLevel) registerTwin(ctx context.Context, w *window) error {
 	return nil
 }
 
-// close closes the levels, if there are any.
 func (t *twoLevel) close() error {
 	if l := t.levels.Load(); l != nil {
 		return l.close()
@@ -168,13 +167,13 @@ func (t *twoLevel) close() error {
 	return nil
 }
 
-// connect connects both communicators and registers the group's segments. All ranks return the
-// same reason.
+// connect connects both communicators and registers the group's segments. All ranks return the same
+// reason.
 func (l *levels) connect(ctx context.Context, c *communicator) (reason string, err error) {
 	if l.inside, err = l.join(ctx, c, l.insideConfig(&c.cfg)); err != nil {
 		return "", err
 	}
-	// No rank waits in the next step for a machine that has no direct path.
+	// Agree first, so that no rank waits below for a machine that has no direct path.
 	reason, err = l.agree(ctx, c, l.inside.direct.unavailable)
 	if reason != "" || err != nil {
 		return reason, err
@@ -203,7 +202,8 @@ func (l *levels) join(
 	return joined.(*communicator), nil
 }
 
-// agree exchanges the ranks' reasons against two levels. It returns the first rank's reason.
+// agree exchanges the ranks' reasons not to use two levels, and returns the first one in rank
+// order.
 func (l *levels) agree(ctx context.Context, c *communicator, own string) (string, error) {
 	all, err := c.plane.Exchange(ctx, driver.LaneControl, []byte(own))
 	if err != nil {
@@ -218,8 +218,8 @@ func (l *levels) agree(ctx context.Context, c *communicator, own string) (string
 	return "", nil
 }
 
-// register registers the segment of one of the group's windows with the ranks of this machine, so
-// that their direct kernels can use it.
+// register registers a window's segment with the ranks of this machine, so that their direct
+// kernels can use it.
 func (l *levels) register(ctx context.Context, w *window) error {
 	twin, err := l.inside.Register(ctx, w.key, w.segment)
 	if err != nil {
@@ -229,7 +229,7 @@ func (l *levels) register(ctx context.Context, w *window) error {
 	return nil
 }
 
-// link makes the group fail if one of its levels fails, and the levels if the group fails.
+// link makes the levels fail if the group fails, and makes the group fail if a level fails.
 func (l *levels) link(c *communicator) {
 	for _, level := range []*communicator{l.inside, l.between} {
 		go func() {

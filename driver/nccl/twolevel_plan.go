@@ -7,10 +7,10 @@ import (
 	"symmem/driver/nccl/kernels"
 )
 
-// packElements returns how many elements of a type make up kernels.PackBytes.
+// packElements returns the number of elements of type t in kernels.PackBytes bytes.
 func packElements(t driver.DataType) int64 { return kernels.PackBytes / int64(t.Size()) }
 
-// levelStep holds one of the calls that a call on the two-level path consists of.
+// levelStep describes one of the calls that make up a call on the two-level path.
 type levelStep struct {
 	level *communicator
 	path  driver.Path
@@ -81,7 +81,7 @@ func (l *levels) steps(p *plan) []levelStep {
 	return l.allReduce(call)
 }
 
-// insideStep returns a step of the ranks of this machine.
+// insideStep returns a step between the ranks of this machine.
 func (l *levels) insideStep(op driver.Operation, call driver.Call) levelStep {
 	call.Operation = op
 	return levelStep{level: l.inside, path: driver.PathDirect, call: call}
@@ -93,9 +93,10 @@ func (l *levels) betweenStep(op driver.Operation, call driver.Call) levelStep {
 	return levelStep{level: l.between, path: driver.PathPlain, call: call}
 }
 
-// allReduce returns the steps of an AllReduce. call.Count is the number of elements in the part of
-// one rank of a machine. The machine first reduces its input, a part on each rank. The ranks then
-// add their parts to those of the other machines, and the machine gathers the parts.
+// allReduce returns the steps of an AllReduce. A ReduceScatter inside each machine leaves each rank
+// with one part of its machine's sum. An AllReduce between machines adds these parts, and an
+// AllGather inside each machine collects the results. call.Count is the number of elements in a
+// part.
 func (l *levels) allReduce(call driver.Call) []levelStep {
 	part := call.Recv + uintptr(int64(l.local)*call.Count*int64(call.DataType.Size()))
 	scatter, add, gather := call, call, call
@@ -109,8 +110,8 @@ func (l *levels) allReduce(call driver.Call) []levelStep {
 }
 
 // allGather returns the steps of an AllGather. Each rank first gathers the inputs of the ranks with
-// its index on the other machines. The ranks of a machine then gather these, a block for each
-// machine.
+// its index on the other machines. The ranks of a machine then exchange what they have gathered,
+// with one AllGather for each machine's block.
 func (l *levels) allGather(call driver.Call) []levelStep {
 	bytes := uintptr(call.Count * int64(call.DataType.Size()))
 	between := call

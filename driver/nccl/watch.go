@@ -14,8 +14,8 @@ import (
 // checkInterval is the time between two checks of the watcher while work is unfinished.
 const checkInterval = 2 * time.Millisecond
 
-// fullCheckEvery is the number of checks for each full examination of a group that keeps launching.
-// Between full examinations, launches notice failed peers, and checks read the reports of kernels.
+// fullCheckEvery is the interval, in checks, between full checks of a group that keeps launching.
+// In between, launches detect failed peers, and the other checks only read the kernels' reports.
 const fullCheckEvery = 16
 
 // replayCheckInterval is the time between two checks while symmem has launched no work but another
@@ -40,8 +40,8 @@ type watcher struct {
 	running sync.WaitGroup // counts the goroutine that runs watch
 }
 
-// watch looks for faults until the group ends. The program may never wait for its work, or may wait
-// in CUDA without a deadline. The watcher finds faults in both cases.
+// watch looks for faults until the group ends. It finds them even if the program never waits for
+// its work, or waits in CUDA without a deadline.
 func (w *watcher) watch() {
 	var check <-chan time.Time
 	var grace control.GraceTimer
@@ -71,8 +71,7 @@ func (w *watcher) watch() {
 	}
 }
 
-// workCheck holds the ticker and the wait that all calls of watchWork share, so that they need no
-// allocation.
+// workCheck holds a ticker and a wait, which the calls of watchWork reuse to avoid allocations.
 type workCheck struct {
 	ticker *time.Ticker // stopped between the calls
 	wait   *collectiveWait
@@ -118,7 +117,7 @@ func (w *watcher) watchWork(check workCheck) {
 }
 
 // mayStop reports whether no work is unfinished, so that the watcher may sleep. It clears Watching
-// before it checks. A concurrent launch then wakes the watcher.
+// before the check, so that a concurrent launch wakes the watcher.
 func (w *watcher) mayStop() bool {
 	w.busy.Watching.Store(false)
 	if idle(w.mu, w.busy) {
@@ -128,8 +127,8 @@ func (w *watcher) mayStop() bool {
 	return false
 }
 
-// probe identifies the collective that the watcher examines. It was the latest collective when the
-// probe was created. Once every rank has launched it, the watcher creates a new probe.
+// probe identifies the collective that the watcher examines. A new probe identifies the latest
+// collective. Once every rank has launched that collective, the watcher creates another probe.
 type probe struct {
 	grace     control.GraceTimer
 	ticket    uint64

@@ -24,7 +24,7 @@ type bulkArguments struct {
 	sendAt, recvAt [MaxRanks]uintptr
 }
 
-// Steps implements Work. All pieces of a call have its digest, so ranks with equal digests have the
+// Steps implements Work. All pieces carry the call's digest, so ranks with equal digests have the
 // same pieces. The kernels count each piece as a call.
 func (l *Launch) Steps(t *Transport) (steps []Step) {
 	for i := range l.Pieces {

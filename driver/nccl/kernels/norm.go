@@ -12,9 +12,9 @@ const (
 	packBytes = 16
 )
 
-// chooseNorm chooses the kernel of a norm. If all rows fit into exchange memory, one kernel runs
-// the whole norm. Otherwise it chooses the kernel of the all-reduce, and localStep returns the
-// step that follows.
+// chooseNorm chooses the kernel of a norm. One kernel runs the whole norm if all rows fit into
+// exchange memory and spreads returns false. Otherwise chooseNorm chooses the kernel of the
+// all-reduce, and localStep returns the step that follows.
 func chooseNorm(l *Launch) error {
 	norm, sum := l.Call, *l.Call
 	sum.Operation, l.Call = driver.AllReduce, &sum
@@ -33,15 +33,16 @@ func chooseNorm(l *Launch) error {
 	return nil
 }
 
-// spreads reports whether an all-reduce and a local step are faster than one kernel: few blocks
-// would move long rows, while an all-reduce spreads each row over many blocks.
+// spreads reports whether an all-reduce and a local step are faster than one kernel. They are
+// faster for a few long rows, because an all-reduce spreads each row over many blocks.
 func spreads(l *Launch) bool {
 	row := 2 * l.Norm.Hidden
 	return l.Norm.Rows < fewRows &&
 		(chunks(row, wideLines) > mostRowWarps || row*int64(l.Ranks-1) > longRow)
 }
 
-// spreads applies to fewer than fewRows rows. A block moves at most longRow bytes of a row at once.
+// spreads applies to fewer than fewRows rows. A row is long if a block would send more than longRow
+// bytes of it, or if its chunks need more than mostRowWarps warps.
 const (
 	fewRows = 16
 	longRow = 32 << 10
@@ -67,7 +68,7 @@ func chooseRows(l *Launch) bool {
 	}
 	l.Kernel, l.Fused, l.Pieces = l.kernelName(withQuant(name, n)), true, 1
 	l.sendStride = 0
-	// One more warp exchanges headers.
+	// An additional warp exchanges headers.
 	l.Threads = warp * (1 + max(int(min(all, mostRowWarps)), normWarps(n)))
 	l.Blocks = int(max(1, min(n.Rows, int64(rowBlocks(l)))))
 	return true
@@ -85,16 +86,16 @@ func normWarps(n *driver.Norm) int {
 	return int(min((n.Hidden/driver.NormUnit+warp-1)/warp, rowThreads/warp))
 }
 
-// rowBlocks returns the largest number of blocks of a norm kernel whose blocks are all resident at
-// once. The grid leaves some multiprocessors for a small call of another group.
+// rowBlocks returns the number of blocks in the largest norm-kernel grid whose blocks are all
+// resident at once. The grid leaves some multiprocessors for a small call of another group.
 func rowBlocks(l *Launch) int {
 	return min(maxBlocks, l.Multiprocessors-l.Multiprocessors/spareMultiprocessors)
 }
 
-// A grid of norm kernels leaves one in spareMultiprocessors free.
+// A grid of norm kernels leaves one multiprocessor in spareMultiprocessors free.
 const spareMultiprocessors = 32
 
-// withQuant returns the name of a family of kernels that quantizes if a norm does.
+// withQuant returns a kernel family's name, with a suffix if the norm quantizes.
 func withQuant(family string, n *driver.Norm) string {
 	if n.Quant != driver.QuantNone {
 		family += "_q"
@@ -102,8 +103,8 @@ func withQuant(family string, n *driver.Norm) string {
 	return family
 }
 
-// localStep returns the step that follows the all-reduce of a norm. It reads the sums in Recv. If
-// the all-reduce has failed, it writes poison.
+// localStep returns the step that follows the all-reduce of a norm. The step reads the sums from
+// Recv. If the all-reduce has failed, the step writes poison.
 func localStep(l *Launch, t *Transport) Step {
 	s := Step{
 		Kernel: withQuant("norm_local", l.Norm) + "_" + types[l.DataType].name,
@@ -115,8 +116,9 @@ func localStep(l *Launch, t *Transport) Step {
 	return s
 }
 
-// A local step that is launched before the all-reduce has ended may occupy one part in mostWaiting
-// of the GPU, because kernels of other groups may need the multiprocessors.
+// mostWaiting limits a local step that is launched before the all-reduce has ended. Its waiting
+// blocks may occupy at most one part in mostWaiting of the GPU, because kernels of other groups may
+// need the rest.
 const mostWaiting = 4
 
 // maxLocalBlocks limits the grid of local kernels. Blocks loop over the remaining rows.
@@ -133,7 +135,7 @@ type normArguments struct {
 	quant                               uint32
 }
 
-// onlyQuantized is added to the number of a kind of quantization, as in src/norm.h.
+// onlyQuantized is added to the quantization's number if OnlyQuantized is set, as in src/norm.h.
 const onlyQuantized = 8
 
 // normParams returns the arguments of a norm kernel or of a local kernel.
@@ -152,5 +154,5 @@ func normParams(l *Launch, t *Transport) cuda.Params {
 	return cuda.ParamsOf(&a)
 }
 
-// Retired lists kernels that the objects of collectives contain, but no call launches.
+// Retired lists kernels that are in the collectives' objects but are never launched.
 var Retired = []string{"norm_short_bf16", "norm_long_bf16", "add_local_bf16", "rms_local_bf16"}

@@ -25,8 +25,9 @@ type tensorArguments struct {
 	recvAt     [MaxRanks]uintptr
 }
 
-// rowsArguments is the beginning of the arguments of all kernels of rows. A gather has a number of
-// tensors and a number of chunks where a scatter has a reduction and a divisor.
+// rowsArguments holds the first arguments of all kernels of rows. In a gather, tensorsOrOp and
+// chunksOrDivisor are the numbers of tensors and of chunks. In a scatter, they are the reduction
+// and its divisor.
 type rowsArguments struct {
 	rank, ranks, tensorsOrOp, chunksOrDivisor uint32
 	digest                                    uint64
@@ -62,19 +63,19 @@ type rowsLaunch struct {
 	kernel          string
 	blocks, threads int
 	slices          []slice
-	chunks          int64 // of all slices, in line kernels
+	chunks          int64 // in all slices; only for line kernels
 }
 
-// slice selects a range of each rank's part of a call. The range begins at offset from and has at
-// most the given number of bytes.
+// slice selects a range of bytes in each rank's part of a call. The range begins at offset from and
+// is shorter than bytes if the part ends first.
 type slice struct {
 	call        *driver.Call
 	from, bytes int64
 }
 
-// ChooseRows chooses the kernels of an AllGatherV or ReduceScatterV, or of a list of calls, all of
-// which are AllGather or AllGatherV. l.Call is the first call. l.Symmetric reports whether the
-// divided buffers of all calls are in windows that every rank can access directly.
+// ChooseRows chooses the kernels of an AllGatherV or ReduceScatterV, or of a list of AllGather and
+// AllGatherV calls. l.Call is the first call. l.Symmetric reports whether the divided buffers of
+// all calls are in windows that every rank can access directly.
 func ChooseRows(l Launch, calls []*driver.Call) (*Rows, error) {
 	if l.Ranks < 2 || l.Ranks > MaxRanks {
 		return nil, fmt.Errorf("%w for %d ranks", errNoKernel, l.Ranks)
@@ -116,8 +117,8 @@ func (w *Rows) largest(call *driver.Call) int64 {
 	return slices.Max(p.bytes[:])
 }
 
-// split assigns the calls to launches. Line kernels move only what fits into exchange memory. All
-// ranks get the same launches.
+// split assigns the calls to launches. A launch of a line kernel moves only as much data as fits
+// into exchange memory. All ranks get the same launches.
 func (w *Rows) split(calls []*driver.Call) {
 	most := halfBytes / int64(w.launch.Ranks) / (wideLines * lineBytes)
 	var next rowsLaunch
@@ -141,7 +142,8 @@ func (w *Rows) split(calls []*driver.Call) {
 	w.add(next)
 }
 
-// add adds a launch, with its kernel and grid. A launch without data compares the calls.
+// add appends a launch and chooses its kernel and grid. A launch without data still compares the
+// calls.
 func (w *Rows) add(next rowsLaunch) {
 	l, family := &w.launch, "rows"
 	if l.Bulk {
@@ -199,7 +201,7 @@ func (w *Rows) Steps(t *Transport) (steps []Step) {
 	return steps
 }
 
-// arguments returns the arguments that all kernels of rows have.
+// arguments returns the first arguments, which all kernels of rows share.
 func (w *Rows) arguments(t *Transport) rowsArguments {
 	a := rowsArguments{
 		rank: uint32(w.launch.Rank), ranks: uint32(w.launch.Ranks), digest: w.launch.Digest,
@@ -230,7 +232,7 @@ func (w *Rows) gather(t *Transport, next *rowsLaunch) cuda.Params {
 func (w *Rows) scatter(t *Transport, next *rowsLaunch) cuda.Params {
 	a := scatterArguments{rowsArguments: w.arguments(t), chunks: next.chunks}
 	a.tensorsOrOp, a.chunksOrDivisor = w.launch.op, w.launch.divisor
-	for _, s := range next.slices { // at most one
+	for _, s := range next.slices { // a scatter has at most one slice
 		a.send, a.recv, a.parts = s.call.Send, s.call.Recv+uintptr(s.from), w.parts(s)
 		if w.launch.Bulk {
 			copy(a.sendAt[:], s.call.SendWindow.(Located).Locate(s.call.Send))

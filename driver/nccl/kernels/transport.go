@@ -7,14 +7,14 @@ import (
 	"symmem/internal/cuda"
 )
 
-// Transport holds what kernels need to communicate with other ranks, whatever they compute. The
-// addresses are those in this process.
+// Transport holds the arguments with which every kernel communicates with other ranks. All
+// addresses are valid in this process.
 type Transport struct {
 	// Exchange holds the address of each rank's exchange memory, in group order.
 	Exchange []uintptr
 	// Report is the address of the Report.
 	Report uintptr
-	// Timeout is the time that kernels wait for peers.
+	// Timeout limits how long kernels wait for peers.
 	Timeout time.Duration
 	// Overlaps reports whether kernels may start before earlier kernels in the stream have ended.
 	Overlaps bool
@@ -44,8 +44,8 @@ type Step struct {
 	Params          cuda.Params
 	// Overlaps reports whether the kernel may start before its predecessor in the stream has ended.
 	Overlaps bool
-	// Local reports whether the kernel uses only this rank's memory. Other kernels count as a call
-	// of the group, and their arguments contain the call's digest.
+	// Local reports whether the kernel uses only this rank's memory. A kernel that is not local
+	// counts as a call of the group, and its arguments contain the call's digest.
 	Local bool
 	// digest is the offset of the digest in Params.
 	digest uintptr
@@ -59,7 +59,7 @@ func (s *Step) SetDigest(digest uint64) {
 }
 
 // Choose chooses the kernels of a call, or returns the reason why there are none. The caller sets
-// the first group of fields of l.
+// the first group of l's fields.
 func Choose(l Launch) (Work, error) {
 	if l.Operation.Uneven() {
 		return ChooseRows(l, []*driver.Call{l.Call})

@@ -22,8 +22,8 @@ type suspension struct {
 	header [kernels.HeaderBytes]byte
 }
 
-// Suspend unmaps the exchange memory of all ranks. The addresses stay reserved. It returns the
-// bytes of this rank's own memory. No kernel of the group may be running on any rank.
+// Suspend unmaps the exchange memory of all ranks, and keeps the addresses reserved. It returns the
+// size of this rank's memory in bytes. No kernel of the group may be running on any rank.
 func (x *Exchange) Suspend() (released int64, err error) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -67,7 +67,7 @@ func (x *Exchange) copyHeader(dst, src uintptr) error {
 	return err
 }
 
-// Allocation is the memory of a suspended exchange while it is allocated again.
+// Allocation holds the new memory of a suspended exchange until the other ranks have mapped it.
 type Allocation struct {
 	exchange *Exchange
 	key      handoff.Key
@@ -75,7 +75,7 @@ type Allocation struct {
 }
 
 // Allocate allocates this rank's memory again, at its old address, and exports it. It returns nil
-// if the exchange is not suspended. The caller calls End or Discard.
+// if the exchange is not suspended. The caller must call End or Discard.
 func (x *Exchange) Allocate() (*Allocation, error) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -115,7 +115,7 @@ func (x *Exchange) Allocate() (*Allocation, error) {
 	return a, nil
 }
 
-// Message returns what other ranks need in order to map the memory.
+// Message returns the message from which the other ranks map this rank's memory.
 func (a *Allocation) Message() []byte {
 	if a == nil {
 		return nil
@@ -123,8 +123,7 @@ func (a *Allocation) Message() []byte {
 	return a.shared.Encode()
 }
 
-// MapPeers maps the memory of the other ranks at its old addresses. messages holds the message of
-// each rank.
+// MapPeers maps the other ranks' memory at the old addresses. messages holds each rank's message.
 func (a *Allocation) MapPeers(ctx context.Context, messages [][]byte) error {
 	if a == nil {
 		return nil
@@ -149,14 +148,15 @@ func (a *Allocation) MapPeers(ctx context.Context, messages [][]byte) error {
 	return nil
 }
 
-// End ends the export. All ranks have mapped the memory, or the group has failed.
+// End stops exporting the memory. It must be called once all ranks have mapped the memory or the
+// group has failed.
 func (a *Allocation) End() {
 	if a != nil {
 		a.shared.Withdraw()
 	}
 }
 
-// Discard releases the memory again, because another rank has too little.
+// Discard frees the memory, because another rank could not allocate its own.
 func (a *Allocation) Discard() error {
 	if a == nil {
 		return nil
