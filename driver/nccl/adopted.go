@@ -209,8 +209,8 @@ func (g *adoptedCommunicator) gatherNow(mine, into []byte) error {
 	return nil
 }
 
-// gatherOn gathers mine bytes from every rank. It reads them from host memory at address host, and
-// stores the result behind them.
+// gatherOn gathers mine bytes from every rank. It reads this rank's bytes from host memory at
+// address host, and stores the result after them.
 func (g *adoptedCommunicator) gatherOn(
 	stream cuda.Stream, host uintptr, mine, all int64,
 ) error {

@@ -24,18 +24,18 @@ import (
 //	faults     finds the cause of a failure and fails the group
 //	watcher    looks for faults while work is unfinished
 //	owner      connects streams and messages with the group
-//	suspender  releases the group's memory for some time
+//	suspender  releases the group's memory and restores it
 //	teardown   ends the communicator in stages
 //	twoLevel   connects the levels of a group on several machines
 //
 // States: open; failed, after the first fault of its plane; closed. A failed or closed communicator
 // is torn down in the background. Function decide returns the steps.
 //
-// The parts share the lock mu. It is held during calls to NCCL, which permits one thread at a time.
-// It is also held while a call gets its position in the group's order. It guards the windows, the
-// recordings and writes to the history. The package comment lists the order of locks.
+// The parts share the lock mu. It is held during calls to NCCL, which permits one thread at a time,
+// and while a call gets its position in the group's order. It guards the windows, the recordings
+// and writes to the history. The package comment lists the order of locks.
 type communicator struct {
-	// Every launch uses the first fields. They are together, so they share few cache lines.
+	// Every launch uses the first fields, which are adjacent so that they share few cache lines.
 
 	device *Device
 	plane  control.Plane

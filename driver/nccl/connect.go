@@ -248,7 +248,7 @@ func (j *connector) connect(ctx context.Context, id nccl.UniqueID) error {
 }
 
 // runFirstSum runs a collective, because NCCL completes its initialization in the first one. The
-// initialization waits for all streams of the GPU and for the other ranks. It would never end if a
+// initialization waits for all streams of the GPU and for the other ranks. It would deadlock if a
 // stream waited for a message that another rank sends after its own first collective.
 //
 // runFirstSum must be called on a thread of the CUDA context. It returns an error once quit is

@@ -308,7 +308,7 @@ func (d *Device) longestTimeout() time.Duration {
 	return longest
 }
 
-// othersHaveWindows reports whether another group than c may have an unfinished window kernel.
+// othersHaveWindows reports whether a group other than c may have an unfinished window kernel.
 func (d *Device) othersHaveWindows(c *communicator) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -77,9 +77,9 @@
 //	internal/direct  the state that direct kernels share
 //
 // A connector joins a group and creates its communicator, which launches calls. The communicator's
-// parts do everything else: registrar, recorder, comparer, faults, watcher, owner and teardown. The
-// parts share the communicator's lock, plane and history. Function decide returns the steps of the
-// teardown.
+// parts do everything else: registrar, recorder, comparer, faults, watcher, owner, suspender,
+// twoLevel and teardown. The parts share the communicator's lock, plane and history. The function
+// decide returns the steps of the teardown.
 //
 // # Locks of the parts
 //

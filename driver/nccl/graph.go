@@ -13,8 +13,8 @@ import (
 	"symmem/internal/cuda"
 )
 
-// calls holds the group calls captured in one graph. In each launch, the collectives get new
-// tickets and the messages get new numbers.
+// calls holds the group calls captured in one graph. Each launch of the graph assigns new tickets
+// to the collectives and new numbers to the messages.
 type calls struct {
 	gpu *gpu.GPU
 	// all holds the collectives and messages in the order of capture.

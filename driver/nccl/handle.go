@@ -6,9 +6,9 @@ import (
 	"symmem/internal/cuda"
 )
 
-// Current runs calls in the primary context of the GPU that Open chooses for a local rank. In
-// calls, other libraries such as NCCL may be used. If the rank's device is not open, the context
-// may be destroyed after calls returns.
+// Current runs calls in the primary context of the GPU that Open chooses for a local rank. The
+// function may use other libraries such as NCCL. If the rank's device is not open, the context may
+// be destroyed after the function returns.
 func Current(localRank int, calls func(*cuda.Driver) error) error {
 	library, err := loadDriver()
 	if err != nil {

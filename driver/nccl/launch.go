@@ -290,9 +290,9 @@ func (c *communicator) Offer(call driver.Call) driver.Offer {
 	return &plan{Call: call, c: c, count: call.Count}
 }
 
-// List returns a plan that runs several plans as one group of NCCL, or as direct kernels that gather
-// several tensors. It refuses other direct kernels, calls that NCCL runs as Send and Recv, and plans
-// on different paths.
+// List returns a plan that runs several plans as one group of NCCL calls, or as direct kernels that
+// gather several tensors. It refuses other direct kernels, calls that NCCL runs as Send and Recv,
+// and plans on different paths.
 func (c *communicator) List(plans []driver.Plan) (driver.Plan, error) {
 	members, err := listMembers(c, plans)
 	if err != nil {

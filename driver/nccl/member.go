@@ -167,8 +167,8 @@ func checkSharing(version int) error {
 
 // sharers counts the group's ranks that share a rank's process and GPU, including the rank itself.
 // Their waiting kernels occupy the GPU at the same time. Ranks in separate processes are not
-// counted. Without MPS the GPU is time-sliced. Under MPS each rank has a part of the GPU, and CUDA
-// reports only the multiprocessors of that part.
+// counted: without MPS the GPU is time-sliced, and under MPS each rank has a part of the GPU, and
+// CUDA reports only the multiprocessors of that part.
 func sharers(all []*member, self *member) int {
 	n := 0
 	for _, m := range all {
@@ -179,7 +179,7 @@ func sharers(all []*member, self *member) int {
 	return n
 }
 
-// machines returns the number of machines of a group.
+// machines counts the machines of a group.
 func machines(all []*member) int {
 	names := map[string]bool{}
 	for _, m := range all {

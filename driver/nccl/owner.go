@@ -91,12 +91,12 @@ func (o *owner) RecordEvent(s *stream.Stream, forget bool) error {
 	return o.gpu.Do(func() error { return order.RecordLatest(s) })
 }
 
-// EndedEarly fails the group if a collective has ended too early. Such a collective needs data of
-// all ranks, but some rank has not launched it. EndedEarly then returns the cause. An NCCL kernel
-// ends early in two cases: under CUDA's MPS when another rank's process ends, and when another rank
-// aborts its communicator. An aborted kernel does not wait for its input but still notifies its
-// peers. EndedEarly first waits for a short time. The loss of a rank may be detected meanwhile and
-// is a better explanation.
+// EndedEarly fails the group and returns the cause if a collective that needs data of all ranks has
+// ended before some rank has launched it. Under CUDA's MPS, an NCCL kernel ends early if another
+// rank's process ends. It also ends early if another rank aborts its communicator, because an
+// aborted kernel does not wait for its input but still notifies its peers. EndedEarly first waits
+// for a short time, because the loss of a rank may be detected meanwhile and is a better
+// explanation.
 func (o *owner) EndedEarly(ticket uint64) error {
 	call := o.history.callOf(ticket)
 	if call == nil || !needsAll(call) || o.submittedByAll(ticket) {
@@ -126,10 +126,11 @@ func (o *owner) pollFor(limit time.Duration, done func() bool) bool {
 	return gpu.Poll(ctx, done) == nil
 }
 
-// submittedByAll reports whether all ranks have launched a collective. On several machines, that
-// becomes known within submissionDelay. There, no rank aborts a kernel before the other ranks know
-// of its fault (control.Notifier), so the result is true without a failed peer. It is also true
-// after Close, which has reported unfinished work to its streams.
+// submittedByAll reports whether all ranks have launched a collective. On several machines, the
+// launches of other ranks become known within submissionDelay. There, submittedByAll returns true
+// unless a peer has failed, because no rank aborts a kernel before the other ranks know of its
+// fault (control.Notifier). It also returns true after Close, because Close has reported unfinished
+// work to its streams.
 func (o *owner) submittedByAll(ticket uint64) bool {
 	if o.direct.announcements == nil &&
 		(!o.plane.PeerFailed() || errors.Is(o.plane.Cause(), driver.ErrClosed)) {

@@ -16,29 +16,29 @@ import (
 	"symmem/internal/nccl"
 )
 
-// plan implements driver.Offer and driver.Plan. It first offers the call's paths. Then it holds the
-// prepared launch on one path.
+// plan implements driver.Offer and driver.Plan. Until Take is called, it offers the call's paths.
+// After that, it holds the launch that Take has prepared on one path.
 type plan struct {
 	driver.Call
 	c *communicator
-	// send and recv are the addresses passed to NCCL. The window path uses the first mapping, and
-	// the plain path uses the second.
+	// send and recv are the addresses passed to NCCL. They are in the first mapping on the window
+	// path, and in the second mapping on the plain path.
 	send, recv uintptr
 	dataType   nccl.DataType
 	reduceOp   nccl.ReduceOp
-	// count is the number of elements passed to NCCL. A barrier is run as a sum of one element.
+	// count is the number of elements passed to NCCL. A barrier runs as a sum of one element.
 	count int64
-	// singleCall is NCCL's call. It is not set if NCCL runs a group of calls or the call needs a
-	// guard.
+	// singleCall is NCCL's call. It is not set if NCCL runs a group of calls, or if the call needs
+	// a guard.
 	singleCall nccl.Invocation
 	// parts holds the sizes of the parts if NCCL runs the call as a group of Send and Recv.
 	parts *driver.Splits
-	// grouped holds the calls if NCCL runs the call as another group. members holds the plans of a
-	// list, whose calls are grouped.
+	// grouped holds NCCL's calls if NCCL runs the call as a group other than Send and Recv. members
+	// holds the plans of a list, which run as one group.
 	grouped []nccl.Invocation
 	members []*plan
-	// list caches the latest list of which a direct gather was the first call. It is nil for other
-	// calls.
+	// list caches the plan of the latest list that begins with this call. It is nil unless the call
+	// is a direct gather.
 	list *atomic.Pointer[plan]
 	// steps holds the plans of the levels' calls if the call runs on two levels.
 	steps []*plan
@@ -59,8 +59,8 @@ type plan struct {
 // Prepared returns the prepared call.
 func (p *plan) Prepared() *driver.Call { return &p.Call }
 
-// dataTypes contains the NCCL type with which NCCL moves the elements of each type. NCCL also
-// reduces them, except those in movedTypes.
+// dataTypes maps each type to the NCCL type with which NCCL moves its elements. NCCL can also
+// reduce the types that are not in movedTypes.
 var dataTypes = map[driver.DataType]nccl.DataType{
 	driver.Float64: nccl.Float64, driver.Float32: nccl.Float32, driver.Float16: nccl.Float16,
 	driver.BFloat16: nccl.BFloat16, driver.Int8: nccl.Int8, driver.Int32: nccl.Int32,
@@ -68,8 +68,8 @@ var dataTypes = map[driver.DataType]nccl.DataType{
 	driver.Uint64: nccl.Uint64, driver.Int16: nccl.Float16, driver.Uint16: nccl.Float16,
 }
 
-// movedTypes lists the types that NCCL does not have. NCCL moves their elements with another type
-// of the same size.
+// movedTypes lists the types that NCCL lacks. NCCL moves their elements as another type of the same
+// size.
 var movedTypes = []driver.DataType{driver.Int16, driver.Uint16}
 
 // Refusal returns the reason why the call cannot use a path, or nil.
@@ -96,8 +96,9 @@ func (p *plan) Refusal(path driver.Path) error {
 	return nil
 }
 
-// refuseFormula returns an error for a reduction in a group with a formula. NCCL adds in an order
-// that depends on the size and on much else. In a group of one rank, nothing is added.
+// refuseFormula returns an error for a reduction in a group with a formula, because NCCL's order of
+// additions depends on the size and on many other things. A group of one rank adds nothing, so it
+// can use NCCL.
 func (p *plan) refuseFormula() error {
 	if !p.Operation.Reduces() || len(p.c.cfg.Ranks) == 1 {
 		return nil
@@ -175,7 +176,7 @@ func (p *plan) Take(path driver.Path, digest uint64) (driver.Plan, error) {
 func (p *plan) prepareNCCL() error {
 	d := p.c.device
 	switch {
-	case p.Operation == driver.Barrier: // a sum of one byte per rank
+	case p.Operation == driver.Barrier: // runs as a sum of one byte
 		buffer, err := d.scratch.Address(d.memory)
 		if err != nil {
 			return err
@@ -295,7 +296,6 @@ func (p *plan) orderedByNCCL() bool {
 	return p.kernel == nil && p.Splits == nil && p.members == nil
 }
 
-// messagePlan returns the plan of a Send or Recv.
 func messagePlan(p *plan) *p2p.Plan {
 	address := p.send
 	if p.Operation == driver.Recv {
@@ -326,7 +326,7 @@ func (p *plan) queue(s *stream.Stream, gpu *cuda.Driver) error {
 	}
 }
 
-// scales reports whether NCCL multiplies the input by a factor.
+// scales reports whether NCCL multiplies the call's input by a factor.
 func (p *plan) scales() bool {
 	return p.kernel == nil && p.Operation.Reduces() && p.ReduceOp.Scales()
 }
@@ -371,8 +371,8 @@ func directLaunch(p *plan) kernels.Launch {
 	}
 }
 
-// isSymmetric reports whether every rank can access the buffers of all ranks: both, or the divided
-// buffer of an AllGatherV or ReduceScatterV.
+// isSymmetric reports whether every rank can access the buffers of all ranks. For an AllGatherV or
+// ReduceScatterV, it considers only the divided buffer.
 func isSymmetric(p *plan) bool {
 	send, recv := p.ownWindow(p.SendWindow), p.ownWindow(p.RecvWindow)
 	return (send != nil && send.mappedByAll || p.Operation == driver.AllGatherV) &&
@@ -421,11 +421,10 @@ func (p *plan) notMappedReason() string {
 	return ""
 }
 
-// kernelSlack is added to the timeout of kernels. The watcher then times out first. Its error also
-// describes what the missing ranks are doing.
+// kernelSlack is added to the timeout of kernels, so that the watcher times out first. The
+// watcher's error also describes what the missing ranks are doing.
 const kernelSlack = 2 * time.Second
 
-// prepareDirect prepares the kernels of a call.
 func (p *plan) prepareDirect() error {
 	if p.Operation == driver.AllGatherV {
 		p.list = new(atomic.Pointer[plan])
@@ -437,7 +436,6 @@ func (p *plan) prepareDirect() error {
 	return prepareSteps(p, work)
 }
 
-// prepareSteps sets the kernels of the plan.
 func prepareSteps(p *plan, work kernels.Work) error {
 	t, err := p.c.direct.exchange.Transport()
 	if err != nil {
@@ -454,8 +452,8 @@ func prepareSteps(p *plan, work kernels.Work) error {
 	return err
 }
 
-// recordedAs returns a copy of the plan for a capture. It adds the position in the capture to the
-// digest. The kernels then compare that position across ranks.
+// recordedAs returns a copy of the plan for a capture. The copy's digest includes the position in
+// the capture, so the kernels compare that position across ranks.
 func (p *plan) recordedAs(at driver.Recorded) *plan {
 	recorded := *p
 	recorded.Call = p.RecordedAs(at)

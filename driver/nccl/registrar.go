@@ -105,7 +105,6 @@ func (r *registrar) registered(key driver.SegmentKey) bool {
 	return r.windows[key] != nil
 }
 
-// empty reports whether there are no windows.
 func (r *registrar) empty() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -175,8 +174,8 @@ func (r *registrar) addUnregistered(w *window) error {
 	return r.plane.Cause()
 }
 
-// commit waits until NCCL has registered the window on all ranks. If NCCL has registered no window
-// on some rank, no rank uses windows.
+// commit waits until NCCL has registered the window on all ranks. If NCCL has no window on some
+// rank, no rank uses windows.
 func (r *registrar) commit(ctx context.Context, w *window) error {
 	mine := registerResult{
 		NoWindow: w.handle == 0 && !r.skipsWindows(), NotMapped: !w.mapped, Why: w.mapError,
@@ -207,7 +206,7 @@ func (r *registrar) commit(ctx context.Context, w *window) error {
 }
 
 // aloneTimeout limits the wait for the other ranks if NCCL has registered no window on this rank.
-// NCCL returns at once on ranks without windows, so the limit is ample.
+// The limit is ample, because NCCL returns at once on ranks without windows.
 const aloneTimeout = 5 * time.Second
 
 // failIfAlone starts a timer that fails the group if only this rank has no window. NCCL returns at

@@ -30,7 +30,7 @@ func evenSplits(ranks int, count int64) *driver.Splits {
 func rootSplits(call *driver.Call, ranks, rank int) *driver.Splits {
 	none, all := evenSplits(ranks, 0), evenSplits(ranks, call.Count)
 	one := evenSplits(ranks, 0)
-	one.SendCounts[call.Root] = call.Count // the lists of one share their counts
+	one.SendCounts[call.Root] = call.Count // also sets RecvCounts, which is the same slice
 	if rank != call.Root {
 		all = none
 	}
@@ -180,8 +180,8 @@ func (p *plan) unevenCalls() []nccl.Invocation {
 	return calls
 }
 
-// queueGroup queues calls as one group. NCCL groups are per thread, so it runs on the thread of the
-// device.
+// queueGroup queues calls as one group. NCCL groups are per thread, so queueGroup runs on the
+// device's thread.
 func queueGroup(d *Device, calls []nccl.Invocation, on cuda.Stream) error {
 	return d.gpu.Do(func() error {
 		n := d.anyThread
@@ -198,7 +198,7 @@ func queueGroup(d *Device, calls []nccl.Invocation, on cuda.Stream) error {
 	})
 }
 
-// queueScaled queues a reduction with a factor. NCCL reads the factor during the call, so that the
+// queueScaled queues a reduction with a factor. NCCL reads the factor during the call, so the
 // reduction can be destroyed at once, even if the call is captured.
 func (p *plan) queueScaled(on cuda.Stream) error {
 	n, comm, scaled := p.c.device.anyThread, p.c.comm.handle, *p

@@ -35,9 +35,10 @@ func newStages(g *gpu.GPU, cfg *driver.GroupConfig, plane control.Plane) stages 
 }
 
 // await waits for a stage. If hopeless is set, it only checks whether the stage has been reached.
-// After a fault, a stage is reached soon or never. After Close, a busy machine may take long. If
-// released is delayed by unfinished work (gpu.GPU.AddUnfinished), await waits only briefly, because
-// an earlier wait for that work has timed out.
+// After Close it waits longer than after a fault, because a busy machine may be slow to close a
+// group, whereas a failed group reaches a stage soon or never. If unfinished work
+// (gpu.GPU.AddUnfinished) delays the stage released, await waits only briefly, because an earlier
+// wait for that work has timed out.
 func (s *stages) await(stage chan struct{}, hopeless bool) error {
 	limit := 4 * gpu.KernelEndTimeout
 	switch {

@@ -14,8 +14,8 @@ const averageVersion = 23003
 // support determines for which calls NCCL has window kernels. The result depends only on NCCL's
 // version and the group. So all ranks get the same result.
 type support struct {
-	// noneReason is the reason why there are no window kernels at all. It is empty if there are
-	// some. It is set before register returns the first window.
+	// noneReason is the reason why there are no window kernels at all, or empty. It is set before
+	// register returns the first window.
 	noneReason string
 	// average reports whether ReduceScatter supports avg.
 	average bool

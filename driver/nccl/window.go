@@ -179,8 +179,8 @@ func (w *window) PeerAddresses() ([]uintptr, error) {
 	return slices.Clone(w.at[:len(r.cfg.Ranks)]), nil
 }
 
-// unmapPeers unmaps the other ranks' segments. Call it after the last kernel that uses them has
-// ended. Repeated calls do nothing.
+// unmapPeers unmaps the other ranks' segments. It must be called after the last kernel that uses
+// them has ended. Repeated calls do nothing.
 func (w *window) unmapPeers() error {
 	if w.unmapped.Swap(true) {
 		return nil
@@ -214,8 +214,8 @@ func (w *window) Locate(address uintptr) (at []uintptr) {
 	return at
 }
 
-// undoMapping unmaps the segments of the first n ranks, except this rank's own. Of a suspended
-// window, the addresses stay reserved.
+// undoMapping unmaps the other ranks' segments. If the window is suspended, undoMapping unmaps only
+// the segments of the first n ranks, and the addresses stay reserved.
 func (w *window) undoMapping(n int) error {
 	g := w.of.gpu
 	if !w.suspension.active {

@@ -50,8 +50,8 @@ const (
 // Launch describes a call and how to launch it. The caller sets the first group of fields. Choose
 // sets the other fields.
 type Launch struct {
-	// Call must be the same on all ranks, as far as Choose reads it. All other fields of this
-	// group, except Rank, must also be the same on all ranks.
+	// Call describes the call. The fields of Call that Choose reads must be the same on all ranks,
+	// as must the other fields of this group except Rank.
 	*driver.Call
 	// Rank is this rank's number in the group. Ranks is the group's size.
 	Rank, Ranks int
@@ -69,8 +69,8 @@ type Launch struct {
 	Blocks, Threads int
 	// Bulk reports whether the kernel needs the buffers of all ranks.
 	Bulk bool
-	// Fused reports whether the kernel runs a whole norm. Other norms are an all-reduce and a step that
-	// localStep returns.
+	// Fused reports whether the kernel runs a whole norm. Other norms consist of an all-reduce and
+	// the step that localStep returns.
 	Fused bool
 	// Pieces is the number of launches that the call needs.
 	Pieces int

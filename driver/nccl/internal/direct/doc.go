@@ -10,7 +10,7 @@
 // start later read a copy of the word on the GPU, which a goroutine updates.
 //
 // Close is called after the group's last kernel has ended, when no kernel can start any more. It
-// frees the memory and keeps the contents of the report. Places then no longer returns addresses
+// frees the memory and keeps the contents of the report. Transport then no longer returns addresses
 // for new plans. If a kernel of the process is stuck, Close does nothing and the exchange remains
 // open. Exchange.mu guards the report. The addresses are written before the group is used, and by
 // Close.

@@ -28,7 +28,7 @@ type Exchange struct {
 	// written before the group is used.
 	Multiprocessors int
 	// Overlaps reports whether kernels are launched with programmatic dependent launch. It is false
-	// if ranks of this process share the GPU. There, waiting blocks could occupy the
+	// if ranks of this process share the GPU, because waiting blocks could occupy the
 	// multiprocessors that another rank needs. Overlaps is written before the group is used.
 	Overlaps bool
 
@@ -53,8 +53,8 @@ func (x *Exchange) Reported() (kernels.Report, bool) {
 	return x.finalReport.Read()
 }
 
-// Transport returns what kernels of the group use to communicate, without a timeout. It returns
-// ErrClosed after the group has ended.
+// Transport returns the Transport of the group's kernels, without a timeout. It returns ErrClosed
+// after the group has ended.
 func (x *Exchange) Transport() (kernels.Transport, error) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -94,8 +94,8 @@ type Group struct {
 }
 
 // Open allocates the exchange memory of the group, on all ranks or on none. It returns an error
-// only if the ranks could not agree. If the group has no exchange memory, reason says why. If the
-// group's configuration already excludes exchange memory, the ranks exchange no messages.
+// only if the ranks could not agree. If the group gets no exchange memory, Open returns the reason.
+// If the group's configuration already excludes exchange memory, the ranks exchange no messages.
 func (x *Exchange) Open(ctx context.Context, g Group) (reason string, err error) {
 	x.group = g
 	ranks := len(g.Config.Ranks)
@@ -167,7 +167,7 @@ func (x *Exchange) prepare(key handoff.Key) (mine capabilities, withdraw func())
 	return mine, withdraw
 }
 
-// allocate implements prepare on a thread of the context.
+// allocate implements prepare. It must be called on a thread of the CUDA context.
 func (x *Exchange) allocate(key handoff.Key, mine *capabilities) (withdraw func(), err error) {
 	withdraw = func() {}
 	g, me := x.group.Sharing.GPU, x.group.Config.Rank
@@ -255,7 +255,7 @@ func (x *Exchange) release() error {
 	return err
 }
 
-// retire removes the report and returns it. Places and Stop no longer use the memory afterwards.
+// retire removes the report and returns it. Transport and Stop do not use the memory afterwards.
 func (x *Exchange) retire() *kernels.Report {
 	x.mu.Lock()
 	defer x.mu.Unlock()

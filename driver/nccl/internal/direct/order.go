@@ -19,8 +19,8 @@ import (
 // be called with the communicator's mu held. The cuda.Driver passed to them must use the GPU's
 // context.
 type LaunchOrder struct {
-	// RecordLatest holds mu. A launch holds mu from the time it reads latest until it is the latest
-	// launch itself.
+	// RecordLatest locks mu. A launch holds mu from the time it reads latest until it becomes the
+	// latest launch.
 	mu ranked.Mutex[orderMu]
 	// latest is the stream of the latest launch while an event can still be recorded there. After
 	// that, latestEvent is the event after the launch. Before the first launch, both are nil. Both

@@ -14,8 +14,8 @@ type Recordings struct {
 	// count is the number of the latest capture. The first capture has number 1. All ranks use the
 	// same numbers.
 	count uint64
-	// open lists captures of other libraries, the last used one last. The end of such a capture is
-	// not visible. So open keeps the last OpenRecordings captures.
+	// open lists captures of other libraries, ordered by their last use. Since the end of such a
+	// capture is not visible, open keeps the OpenRecordings most recently used captures.
 	open []*Recording
 }
 
