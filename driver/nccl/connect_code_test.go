@@ -9,9 +9,9 @@ import (
 	"symmem/driver"
 )
 
-// TestConnectWhileAKernelDoesNotEnd connects a group while a kernel is stuck. The first group
-// failed to load our collective kernels, so no GPU has loaded them. The message kernels have been
-// loaded.
+// TestConnectWhileAKernelDoesNotEnd connects a group while a kernel is stuck. The first group has
+// failed to load the collective kernels, so no GPU has loaded them yet. The message kernels have
+// been loaded.
 func TestConnectWhileAKernelDoesNotEnd(t *testing.T) {
 	if !inProcessIgnoringAborts(t, "cuModuleLoadData:3:2,cuModuleLoadData:4:2") {
 		return

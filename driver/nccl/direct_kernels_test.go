@@ -84,7 +84,7 @@ func kernelsOf(t *testing.T, ranks int) []string {
 		switch n := name[len(name)-1]; {
 		case slices.Contains(kernels.Retired, name):
 		case strings.HasPrefix(name, "norm_local"):
-			names = append(names, name) // of few long rows
+			names = append(names, name) // norms of a few long rows use it
 		case strings.HasSuffix(name, "_any"):
 			if ranks > 2 { // 2 ranks use no two-shot kernel
 				names = append(names, name)

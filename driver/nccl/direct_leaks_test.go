@@ -45,7 +45,7 @@ func TestGroupsLeaveNothingBehind(t *testing.T) {
 	}
 	// A leaked group would keep a descriptor and 32 MiB on each rank. NCCL's caches keep less.
 	if now := openDescriptors(t); now-files >= groups {
-		t.Errorf("%d descriptors were open before %d groups, %d afterwards", files, groups, now)
+		t.Errorf("got %d open descriptors after %d groups, want about %d", now, groups, files)
 	}
 	for r, now := range w.freeMemory() {
 		if leaked := free[r] - now; leaked >= int64(groups)<<20 {
@@ -128,6 +128,6 @@ func endWithMessages(t *testing.T, bytes int64, fails bool) {
 		once()
 	}
 	if now := openDescriptors(t); now-files >= groups {
-		t.Errorf("%d descriptors were open before %d groups, %d afterwards", files, groups, now)
+		t.Errorf("got %d open descriptors after %d groups, want about %d", now, groups, files)
 	}
 }

@@ -11,8 +11,8 @@ import (
 	"symmem/internal/reduce"
 )
 
-// tile is the number of elements after which inputs repeat. It is prime. If data is moved by a
-// round number of bytes, it never coincides with a copy of itself.
+// tile is the number of elements after which inputs repeat. It is prime, so data that is shifted by
+// a round number of bytes never coincides with the original data.
 const tile = 65521
 
 // numbers returns one tile of random elements. For the smaller floating-point types, the elements
@@ -86,8 +86,8 @@ func totalOf(op driver.ReduceOp, inputs [][]byte, at func(in []byte) float64) fl
 }
 
 // checkNear checks that results are within an error bound of the results in float64. The error of a
-// sum of n numbers in float32 is at most (n-1)u/(1-(n-1)u) times the sum of their magnitudes. u is
-// 2^-24 (Higham, Accuracy and Stability of Numerical Algorithms, 4.2). A quotient and the last
+// sum of n numbers in float32 is at most (n-1)u/(1-(n-1)u) times the sum of their magnitudes, where
+// u is 2^-24 (Higham, Accuracy and Stability of Numerical Algorithms, 4.2). A quotient and the last
 // rounding each add half a unit of their type, at least half the smallest denormal. The error of
 // float64 is 2^-29 times as large, so the bound is raised slightly.
 func checkNear(t driver.DataType, op driver.ReduceOp, inputs [][]byte, results []byte) error {

@@ -85,7 +85,7 @@ func (p *power) raise(c driver.Communicator, on driver.Stream, path driver.Path)
 		if err == nil {
 			launch := work.(*kernels.Launch)
 			if want := p.count >= countFor["bulk"]; launch.Bulk != want {
-				return fmt.Errorf("%s of %d numbers: got a bulk kernel: %v, want %v", launch.Kernel,
+				return fmt.Errorf("%s of %d numbers: got bulk = %t, want %t", launch.Kernel,
 					p.count, launch.Bulk, want)
 			}
 		}

@@ -68,7 +68,7 @@ func TestCaptureKeepsTheOrderOfStreams(t *testing.T) {
 	})
 }
 
-// TestPathsMix uses all paths in turn with the same memory.
+// TestPathsMix uses each path in turn on the same memory.
 func TestPathsMix(t *testing.T) {
 	w := newOddGroup(t)
 	w.withPower(5000, func(m *testRank, p *power) error {

@@ -53,8 +53,8 @@ func TestAbortEndsKernels(t *testing.T) {
 	}
 }
 
-// TestAbortEndsKernelsThatStartLater does the same with more kernels queued behind the waiting
-// ones.
+// TestAbortEndsKernelsThatStartLater repeats TestAbortEndsKernels with more kernels queued behind
+// the waiting ones.
 func TestAbortEndsKernelsThatStartLater(t *testing.T) {
 	newTestGroup(t, atMost(t, 4), time.Minute).abort(countFor["line"], 3)
 }

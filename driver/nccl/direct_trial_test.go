@@ -47,15 +47,15 @@ func (c *trial) extent(ranks int) int64 {
 	return recv
 }
 
-// piece is a part of the expected output, at offset to. It has count elements of a repeated tile,
-// beginning with element from of the tile.
+// piece describes a part of the expected output, at offset to. The part has count elements of a
+// repeated tile, beginning with element from of the tile.
 type piece struct {
 	to, count int64
 	tile      []byte
 	from      int64
 }
 
-// sources is each rank's elements and their reduction.
+// sources holds each rank's elements and their reduction.
 type sources struct {
 	inputs  [][]byte
 	reduced []byte
@@ -104,7 +104,7 @@ func (c *trial) parts(ownOffset int64, s *sources) []piece {
 // lead is the minimum number of bytes before the first element. They must not change.
 const lead = 256
 
-// field has the position of a rank's elements in memory.
+// field describes the position of a rank's elements in memory.
 type field struct {
 	memory *region
 	base   int64 // of the first element, in bytes

@@ -131,7 +131,7 @@ func TestCollectiveThatEndsEarlyIsAFault(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// Note the call as launched. It was not really launched, so the stream is idle.
+	// Record the call as launched, although it was not, so that the stream is idle.
 	s.Mu.Lock()
 	c.mu.Lock()
 	c.note(s, prepared.(*plan), c.plane.Submit())

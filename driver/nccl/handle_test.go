@@ -30,7 +30,7 @@ func TestCurrentWithoutAGPU(t *testing.T) {
 		return // every rank uses the only GPU
 	}
 	err := Current(1<<10, func(*cuda.Driver) error {
-		t.Error("Current called the function")
+		t.Error("Current called the function, want no call")
 		return nil
 	})
 	if err == nil || !strings.Contains(err.Error(), "local rank 1024") {

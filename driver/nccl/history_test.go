@@ -66,7 +66,7 @@ func TestHistory(t *testing.T) {
 	t.Run("ticket without a call", func(t *testing.T) {
 		h.noteComparison(2*historySize + 1)
 		if lookUp(t, 2*historySize+1) || !lookUp(t, 2*historySize) {
-			t.Error("the last ticket has a call, or the ticket before it has none")
+			t.Error("want a call for the ticket before the last one, and none for the last one")
 		}
 	})
 	t.Run("message after the last ticket", func(t *testing.T) {

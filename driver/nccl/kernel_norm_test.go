@@ -19,8 +19,8 @@ import (
 	"symmem/internal/reduce"
 )
 
-// normCase holds the inputs of a norm on all ranks, and the expected outputs. Elements are bits of
-// their type.
+// normCase holds the inputs of a norm on all ranks, and the expected outputs. Elements are stored
+// as raw bits.
 type normCase struct {
 	driver.Norm
 	dataType         driver.DataType

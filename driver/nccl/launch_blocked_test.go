@@ -109,8 +109,8 @@ func (m *testRank) useDuringLaunch(
 }
 
 // TestClosingGroupDoesNotUseAClosedStream closes the stream of a group's latest call while the
-// group is being closed. Another group has used the stream. A launch may have passed the closing
-// check before. It must be ordered after the latest call without using the closed stream.
+// group is being closed. Another group has used the stream. A launch that has already passed the
+// closing check must be ordered after the latest call without using the closed stream.
 func TestClosingGroupDoesNotUseAClosedStream(t *testing.T) {
 	w := newAddingGroup(t, 2, time.Minute)
 	ctx, cancel := connectContext(t.Context())

@@ -12,7 +12,7 @@ import (
 )
 
 // TestEmptyCallKeepsTheOrder launches an empty AllToAllV between a blocked NCCL kernel and a direct
-// kernel. symmem does not call NCCL for it. The direct kernel must still run last.
+// kernel. symmem does not call NCCL for the empty call. The direct kernel must still run last.
 func TestEmptyCallKeepsTheOrder(t *testing.T) {
 	w := newAddingGroup(t, 2, time.Minute)
 	w.withPower(1000, func(m *testRank, p *power) error {

@@ -47,9 +47,9 @@ func runTests(m *testing.M) int {
 	return m.Run()
 }
 
-// loadKernelsFirst restarts the program with CUDA_MODULE_LOADING=EAGER if ranks share a GPU. These
-// ranks also share a context. Otherwise, the first launch of a kernel would load it, and might wait
-// for kernels of other ranks (docs/design/nccl-memory.md).
+// loadKernelsFirst restarts the program with CUDA_MODULE_LOADING=EAGER if ranks share a GPU. Such
+// ranks also share a context. With lazy loading, the first launch of a kernel would load it, and
+// might wait for kernels of other ranks (docs/design/nccl-memory.md).
 func loadKernelsFirst() error {
 	const loading = "CUDA_MODULE_LOADING"
 	if !sharingEnabled() || os.Getenv(loading) != "" {

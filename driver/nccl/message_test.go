@@ -170,8 +170,8 @@ func wantTimeoutOfRank1(t *testing.T, err error) {
 	}
 }
 
-// TestSendWaitsForASlot sends more messages than there are slots. It does so with a receiver and
-// then without.
+// TestSendWaitsForASlot sends more messages than there are slots, first with a receiver and then
+// without.
 func TestSendWaitsForASlot(t *testing.T) {
 	p := openPair(t, 20*time.Second)
 	both(t, func(r int) error {

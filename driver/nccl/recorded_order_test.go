@@ -29,8 +29,8 @@ func (m *testRank) awaitKernelFault(w *testGroup) error {
 }
 
 // causes counts the ranks whose error names the original cause. On a busy machine, a rank's kernel
-// may report a fault later than control.Grace after another rank's fault. Such a rank only reports
-// that the other rank has failed.
+// may report a fault later than control.Grace after another rank's fault. The error of such a rank
+// says only that the other rank has failed.
 type causes struct{ reported atomic.Int32 }
 
 // check checks the error of a rank. It accepts an error that only reports the failure of another

@@ -35,7 +35,7 @@ func TestGuardForKernelsThatStartEarly(t *testing.T) {
 			c.Env = append(os.Environ(), "SOFTGPU_NCCL="+version)
 			output, err := c.CombinedOutput()
 			if err != nil || strings.Contains(string(output), guardLog) != wantGuard {
-				t.Errorf("want an empty kernel: %v; the test returned %v:\n%s", wantGuard, err, output)
+				t.Errorf("got error %v, want an empty kernel = %t; output:\n%s", err, wantGuard, output)
 			}
 		})
 	}

@@ -11,7 +11,7 @@ import (
 	"symmem/internal/dl"
 )
 
-// TestBlockedCallEndsAfterWindowKernels launches window kernels and then aborts the group. Its
+// TestBlockedCallEndsAfterWindowKernels launches window kernels and then aborts the group while the
 // first plain call to NCCL is waiting on the host for a rank. The call must not be mistaken for a
 // window kernel that runs forever.
 func TestBlockedCallEndsAfterWindowKernels(t *testing.T) {
@@ -67,7 +67,7 @@ func TestBlockedCallEndsAfterWindowKernels(t *testing.T) {
 				t.Fatal("the teardown of the group does not end")
 			}
 			if gpu.Stuck.Load() != row.stuck {
-				t.Errorf("gpu.Stuck is %v, want %v", gpu.Stuck.Load(), row.stuck)
+				t.Errorf("gpu.Stuck = %v, want %v", gpu.Stuck.Load(), row.stuck)
 			}
 		})
 	}

@@ -59,8 +59,8 @@ func TestPeersKnowFaultBeforeAbort(t *testing.T) {
 	})
 }
 
-// knownSubmissions is a Plane whose peer has failed. Its ranks have submitted the tickets up to a
-// number.
+// knownSubmissions implements a Plane whose peer has failed. All ranks have submitted the tickets
+// up to submitted.
 type knownSubmissions struct {
 	control.Plane
 	submitted uint64
@@ -88,8 +88,8 @@ func TestCallsThatEndedEarlyAreFaults(t *testing.T) {
 	})
 }
 
-// TestEndedCallsOutliveTheirGroup closes a group. A call that ended before is no fault, although the
-// other rank may not have reported its submission yet.
+// TestEndedCallsOutliveTheirGroup closes a group. A call that ended before the close is not treated
+// as a fault, even if the other rank has not reported its submission yet.
 func TestEndedCallsOutliveTheirGroup(t *testing.T) {
 	inTwoMachines(t, 2)
 	w := newTestGroup(t, 2, 20*time.Second)

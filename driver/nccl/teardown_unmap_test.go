@@ -28,7 +28,7 @@ func newBlockedPair(t *testing.T, timeout time.Duration, blocked ...int) *blocke
 	return newBlockedPairOn(t, driver.PathDirect, timeout, blocked...)
 }
 
-// newBlockedPairOn is newBlockedPair for a call on any path.
+// newBlockedPairOn does the same as newBlockedPair, but for a call on any path.
 func newBlockedPairOn(
 	t *testing.T, path driver.Path, timeout time.Duration, blocked ...int,
 ) *blockedPair {
@@ -97,8 +97,8 @@ func TestNothingIsUnmappedUnderWorkOfAClosedStream(t *testing.T) {
 	h.release(0, 1)
 }
 
-// wantTimeout checks that err is a TimeoutError. A teardown that waits for unfinished work returns
-// it.
+// wantTimeout checks that err is a TimeoutError, which a teardown returns if it has waited too long
+// for unfinished work.
 func wantTimeout(err error) error {
 	if timeoutErr := new(driver.TimeoutError); !errors.As(err, &timeoutErr) {
 		return failuref("got %v, want a TimeoutError", err)
@@ -106,7 +106,6 @@ func wantTimeout(err error) error {
 	return nil
 }
 
-// resetRanks resets ranks that the test has closed.
 func (h *blockedPair) resetRanks(ranks ...*testRank) {
 	for _, m := range ranks {
 		*m = testRank{number: m.number}

@@ -30,8 +30,8 @@ type twoLevelGroup struct {
 
 const twoLevelBytes = 1 << 20
 
-// newTwoLevelGroup opens a group on two machines. Half of the regions are registered before
-// UseTwoLevels is called, the others after it.
+// newTwoLevelGroup opens a group on two machines. It registers half of the regions before
+// UseTwoLevels is called, and the others after it.
 func newTwoLevelGroup(t *testing.T, ranks int) *twoLevelGroup {
 	t.Helper()
 	inTwoMachines(t, ranks)
@@ -67,7 +67,7 @@ func (w *twoLevelGroup) fill(dataType driver.DataType) {
 	})
 }
 
-// call returns a call on the two-level path from the input to the output of a rank.
+// twoLevelCall returns a call on the two-level path from a rank's input to its output.
 func (m *testRank) twoLevelCall(op driver.Operation, t driver.DataType, count int64) driver.Call {
 	return driver.Call{
 		Operation: op, DataType: t, Count: count, Path: driver.PathTwoLevel, Digest: uint64(count) << 30,
@@ -76,8 +76,8 @@ func (m *testRank) twoLevelCall(op driver.Operation, t driver.DataType, count in
 	}
 }
 
-// twoLevelSum returns the sums of the inputs by the formula of two levels: the ranks of each
-// machine in order, rounded to the type, and then the machines.
+// twoLevelSum returns the sums of the inputs as two levels compute them. It adds the ranks of each
+// machine in order, rounds these sums to the type, and then adds the sums of the machines.
 func twoLevelSum(t driver.DataType, inputs [][]byte) []byte {
 	half := len(inputs) / 2
 	sums := [][]byte{
@@ -87,8 +87,7 @@ func twoLevelSum(t driver.DataType, inputs [][]byte) []byte {
 	return formula.Reduce(driver.RankOrder, driver.Sum, t, sums)
 }
 
-// canonicalNaNs returns elements with all NaNs replaced by one. The bits of NCCL's NaNs are
-// arbitrary.
+// canonicalNaNs replaces all NaNs with the same one, because the bits of NCCL's NaNs are arbitrary.
 func canonicalNaNs(t driver.DataType, elements []byte) []byte {
 	negativeZeros := make([]byte, len(elements))
 	if t.Float() {
@@ -99,8 +98,8 @@ func canonicalNaNs(t driver.DataType, elements []byte) []byte {
 	return formula.Reduce(driver.RankOrder, driver.Sum, t, [][]byte{elements, negativeZeros})
 }
 
-// TestTwoLevelsFollowFormula compares sums and gathered elements with the formula of two levels, to
-// the bit. Calls are launched, captured by symmem and captured by another library.
+// TestTwoLevelsFollowFormula compares sums and gathered elements with the formula of two levels,
+// bit by bit. Calls are launched, captured by symmem and captured by another library.
 func TestTwoLevelsFollowFormula(t *testing.T) {
 	w := newTwoLevelGroup(t, 4)
 	for _, dataType := range []driver.DataType{
@@ -166,7 +165,7 @@ func (w *twoLevelGroup) checkCall(
 	}
 }
 
-// TestTwoLevelsRefuse checks that calls that two levels cannot run are refused on all ranks.
+// TestTwoLevelsRefuse checks that all ranks refuse calls that two levels do not support.
 func TestTwoLevelsRefuse(t *testing.T) {
 	w := newTwoLevelGroup(t, 4)
 	w.must(func(m *testRank) error {

@@ -14,8 +14,8 @@ import (
 	"symmem/driver/nccl/internal/stream"
 )
 
-// faultDelay is the time in which a group must notice a fault that a kernel has reported. A busy
-// machine with the software GPU needs much of it.
+// faultDelay limits how long a group may take to notice a fault that a kernel has reported. A busy
+// machine with the software GPU may need most of that time.
 const faultDelay = 2 * time.Second
 
 // awaitFault waits until the rank's group has failed, and returns the cause. After a timeout, it
@@ -49,7 +49,7 @@ func (m *testRank) countPoison(w *testGroup, p *power, want uint32) (poisoned in
 func (m *testRank) checkAllPoison(w *testGroup, p *power) error {
 	poisoned, err := m.countPoison(w, p, ^uint32(0))
 	if err == nil && int64(poisoned) != p.count {
-		err = fmt.Errorf("%d of %d numbers are poisoned", poisoned, p.count)
+		err = fmt.Errorf("got %d poisoned numbers, want all %d", poisoned, p.count)
 	}
 	return err
 }

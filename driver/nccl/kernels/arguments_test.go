@@ -130,7 +130,8 @@ func TestLayoutMatchesSources(t *testing.T) {
 	found := sourceLayout(t)
 	for name, p := range want {
 		if found[name] != p {
-			t.Errorf("%s: offset and size are %v in the sources, %v in Go", name, found[name], p)
+			t.Errorf("%s: got offset and size %[3]v in Go, want %[2]v as in the sources", name,
+				found[name], p)
 		}
 	}
 }
@@ -235,7 +236,7 @@ func TestParamsMatchSources(t *testing.T) {
 	l.Digest, l.Bulk = 107, false
 	call := packed(l.Steps(&at)[0].Params)
 	if len(call) != found["Call"].size || string(call) != string(bulk[:len(call)]) {
-		t.Errorf("other kernels take %d bytes of arguments; want the first %d bytes of a bulk kernel's",
+		t.Errorf("arguments of other kernels: got %d bytes, want the first %d bytes of a bulk kernel's",
 			len(call), found["Call"].size)
 	}
 }

@@ -59,13 +59,13 @@ func chooseAll(t *rapid.T, asked Launch) []Launch {
 		case err == nil:
 			all = append(all, l)
 		case asked.Rank > 0 && err.Error() != refusal:
-			t.Fatalf("rank %d: got %v, but lower ranks got %q", asked.Rank, err, refusal)
+			t.Fatalf("rank %d: got error %v, want %q as on lower ranks", asked.Rank, err, refusal)
 		default:
 			refusal = err.Error()
 		}
 	}
 	if len(all) != 0 && len(all) != asked.Ranks {
-		t.Fatalf("%d of %d ranks have a kernel", len(all), asked.Ranks)
+		t.Fatalf("got a kernel on %d of %d ranks, want all or none", len(all), asked.Ranks)
 	}
 	return all
 }
@@ -76,7 +76,7 @@ func TestAllRanksChooseTheSameKernel(t *testing.T) {
 		for r, l := range all {
 			l.Rank, l.sendTo, l.recvFrom = 0, all[0].sendTo, all[0].recvFrom
 			if l != all[0] {
-				t.Fatalf("rank %d launches %+v, but rank 0 %+v", r, l, all[0])
+				t.Fatalf("rank %d: got %+v, want %+v as on rank 0", r, l, all[0])
 			}
 		}
 	})
@@ -91,8 +91,8 @@ func TestSendSetsMatchReceiveSets(t *testing.T) {
 			for to := range all {
 				sends, waits := all[from].sendTo>>to&1, all[to].recvFrom>>from&1
 				if from != to && sends != waits {
-					t.Fatalf("rank %d sends to %d: %v; %d waits for %d: %v", from, to, sends, to, from,
-						waits)
+					t.Fatalf("from rank %d to rank %d: got bit %d in sendTo and bit %d in recvFrom, want equal bits",
+						from, to, sends, waits)
 				}
 			}
 		}
@@ -114,7 +114,8 @@ func TestLinesFitIntoExchangeMemory(t *testing.T) {
 			case strings.HasPrefix(l.Kernel, "line_two_shot"):
 				room, part = halfBytes/2, l.sendStride
 				if l.sendStride%8 != 0 || l.sendStride*ranks < l.pieceBytes {
-					t.Fatalf("%d ranks have parts of %d bytes for %d in all", ranks, l.sendStride, l.pieceBytes)
+					t.Fatalf("got %d parts of %d bytes, want multiples of 8 that hold %d", ranks,
+						l.sendStride, l.pieceBytes)
 				}
 			}
 			need := ranks * chunks(part, lines) * lines * lineBytes
@@ -160,13 +161,14 @@ func TestEveryReductionHasAKernel(t *testing.T) {
 		l, err := choose(asked)
 		if !Reduces(asked.DataType, asked.ReduceOp) {
 			if !errors.Is(err, errNoKernel) {
-				t.Fatalf("%v of %v: got %+v, %v", asked.ReduceOp, asked.DataType, l, err)
+				t.Fatalf("%v of %v: got %+v, %v; want errNoKernel", asked.ReduceOp, asked.DataType, l, err)
 			}
 			return
 		}
 		if power := asked.Ranks&(asked.Ranks-1) == 0; trees && !power {
 			if err == nil || !strings.Contains(err.Error(), "must be a power of two") {
-				t.Fatalf("a tree of %d ranks: got %+v, %v", asked.Ranks, l, err)
+				t.Fatalf("a tree of %d ranks: got %+v, %v; want an error about powers of two",
+					asked.Ranks, l, err)
 			}
 			return
 		}
@@ -178,7 +180,7 @@ func TestEveryReductionHasAKernel(t *testing.T) {
 			piece := l.arguments(&Transport{}, i)
 			from, bytes := int64(piece.send-l.Send), piece.bytes
 			if from != at || int64(piece.recv-l.Recv) != at {
-				t.Fatalf("piece %d of %d begins at %d, want %d", i, l.Pieces, from, at)
+				t.Fatalf("piece %d of %d: got offset %d, want %d", i, l.Pieces, from, at)
 			}
 			if l.Pieces > 1 && (bytes <= 0 || bytes > l.pieceBytes || at%pieceUnit != 0) {
 				t.Fatalf("piece %d of %d, at %d, has %d bytes", i, l.Pieces, at, bytes)
@@ -186,7 +188,7 @@ func TestEveryReductionHasAKernel(t *testing.T) {
 			at += bytes
 		}
 		if whole := asked.Count * int64(asked.DataType.Size()); at != whole {
-			t.Fatalf("%d pieces cover %d bytes, want %d", l.Pieces, at, whole)
+			t.Fatalf("got %[2]d bytes in %[1]d pieces, want %[3]d", l.Pieces, at, whole)
 		}
 	})
 }
@@ -231,7 +233,7 @@ func TestFormulasSelectKernels(t *testing.T) {
 			Ranks: c.ranks, Multiprocessors: 132, Formula: c.formula,
 		})
 		if got := l.op & (orderTree | orderRounded); err != nil || got != c.order {
-			t.Errorf("%+v: got order %d, error %v", c, got, err)
+			t.Errorf("%+v: got order %d, error %v; want %d, nil", c, got, err, c.order)
 		}
 		if c.order != 0 && l.Kernel != "wide_any" {
 			t.Errorf("%+v: got %s, want wide_any", c, l.Kernel)

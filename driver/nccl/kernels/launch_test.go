@@ -250,7 +250,7 @@ func TestChoose(t *testing.T) {
 			case err == nil && l.Kernel != c.kernel:
 				t.Errorf("got %s, want %s", l.Kernel, c.kernel)
 			case l.Bulk != strings.HasPrefix(l.Kernel, "bulk_"):
-				t.Errorf("%s: bulk is %v", l.Kernel, l.Bulk)
+				t.Errorf("%s: got Bulk = %t, want %t", l.Kernel, l.Bulk, !l.Bulk)
 			}
 		})
 	}

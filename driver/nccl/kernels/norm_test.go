@@ -57,7 +57,7 @@ func TestLargeNormsUseTheKernelOfTheAllReduce(t *testing.T) {
 			r.Operation = driver.AllReduce
 			sum, sumErr := choose(r)
 			if err != nil || sumErr != nil || norm.Bulk != sum.Bulk || norm.Bulk && norm.Fused {
-				t.Errorf("%d rows on %d ranks: Choose = %+v, %v; the all-reduce has %+v, %v", rows,
+				t.Errorf("%d rows on %d ranks: got norm %+v, %v; all-reduce %+v, %v", rows,
 					ranks, norm, err, sum, sumErr)
 			}
 		}
@@ -80,7 +80,7 @@ func TestNormsFitIntoExchangeMemory(t *testing.T) {
 				}
 				used := halves * rows * int64(ranks) * chunks(part, wideLines) * wideLines * lineBytes
 				if l.Fused && used > halfBytes {
-					t.Errorf("%d rows of %d on %d ranks use %d bytes; want at most %d", rows, hidden,
+					t.Errorf("%d rows of %d on %d ranks: got %d bytes of lines, want at most %d", rows, hidden,
 						ranks, used, halfBytes)
 				}
 			}
@@ -105,7 +105,7 @@ func TestGridsOfRows(t *testing.T) {
 	} {
 		l, err := choose(normOf(c.ranks, c.rows, c.hidden))
 		if err != nil || l.Blocks != c.blocks || l.Threads != c.threads {
-			t.Errorf("%d rows of %d on %d ranks: %d blocks of %d threads, %v; want %d of %d", c.rows,
+			t.Errorf("%d rows of %d on %d ranks: got %d blocks of %d threads, %v; want %d of %d", c.rows,
 				c.hidden, c.ranks, l.Blocks, l.Threads, err, c.blocks, c.threads)
 		}
 	}
@@ -120,7 +120,7 @@ func TestLocalSteps(t *testing.T) {
 		s := localStep(&l, &Transport{Overlaps: true})
 		if s.Kernel != "norm_local_q_bf16" || !s.Local || s.Blocks != int(waits) ||
 			s.Threads != rowThreads || s.Overlaps != overlaps {
-			t.Errorf("%d rows: %+v; want overlap: %v", waits, s, overlaps)
+			t.Errorf("%d rows: got %+v, want Overlaps = %t", waits, s, overlaps)
 		}
 	}
 }

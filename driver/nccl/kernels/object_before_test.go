@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// Instructions of compute capability 9.0 have 16 bytes. The lowest 12 bits are the opcode.
+// An instruction of compute capability 9.0 has 16 bytes. Its lowest 12 bits are the opcode.
 const (
 	instructionBytes = 16
 	exit             = 0x94d
@@ -40,14 +40,14 @@ func TestNoKernelExitsBeforeItsWait(t *testing.T) {
 			continue // it is never launched to overlap
 		}
 		if exits, waits := before(code, exit); !waits || exits > 0 {
-			t.Errorf("%s: wait present %v, %d exits before it", kernel, waits, exits)
+			t.Errorf("%s: got a wait = %t with %d exits before it, want true with 0", kernel, waits, exits)
 		}
 		want := 1
 		if strings.HasSuffix(kernel, "_any") {
 			want = 0
 		}
 		if launches, _ := before(code, launchDependents); launches != want {
-			t.Errorf("%s has %d launch_dependents before its wait, want %d", kernel, launches, want)
+			t.Errorf("%s: got %d launch_dependents before its wait, want %d", kernel, launches, want)
 		}
 	}
 }

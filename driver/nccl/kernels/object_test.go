@@ -20,8 +20,8 @@ import (
 	"symmem/internal/reduce"
 )
 
-// kernelNames lists all kernels that Choose can return. It also lists the kernels that are launched
-// between or after them.
+// kernelNames lists all kernels that Choose can return, and the kernels that are launched between
+// or after them.
 func kernelNames() map[string]bool {
 	names := map[string]bool{AfterAll: true}
 	for _, kernel := range Retired {
@@ -260,7 +260,7 @@ func checkWaits(t *testing.T, major int, object []byte) {
 			}
 		}
 		if overlaps(kernel) && Wait(major) != (waits > 0) || launches > 0 && waits == 0 {
-			t.Errorf("%s of %s has %d griddepcontrol.wait and %d griddepcontrol.launch_dependents",
+			t.Errorf("%s of %s: got %d waits and %d launch_dependents, want a wait only if needed",
 				kernel, architecture(major), waits, launches)
 		}
 	}
@@ -274,7 +274,7 @@ func overlaps(kernel string) bool {
 func TestOldGPUsHaveNoObject(t *testing.T) {
 	for _, major := range []int{5, 7} {
 		if _, err := Object(major, 5); err == nil || !strings.Contains(err.Error(), "8.0 or later") {
-			t.Errorf("%d.5: got %v", major, err)
+			t.Errorf("capability %d.5: got %v, want an error that asks for 8.0 or later", major, err)
 		}
 	}
 }

@@ -18,6 +18,6 @@ func TestStopWithoutCUDA(t *testing.T) {
 	x.Stop()
 	end := (*kernels.Fault)(unsafe.Add(unsafe.Pointer(report), kernels.EndOffset))
 	if *end != kernels.Aborted {
-		t.Errorf("the word in host memory is %d, want %d", *end, kernels.Aborted)
+		t.Errorf("got word %d in host memory, want %d", *end, kernels.Aborted)
 	}
 }
