@@ -17,8 +17,8 @@ type Backend struct{}
 // Name returns "nccl".
 func (Backend) Name() string { return "nccl" }
 
-// Available returns nil if this machine has a GPU and NCCL. Otherwise the error names what is
-// missing. Available loads the libraries but creates no context.
+// Available loads the libraries, without creating a context, and returns nil if this machine has a
+// GPU and NCCL. Otherwise the error names what is missing.
 func (Backend) Available() error {
 	driver, err := loadDriver()
 	if err != nil {

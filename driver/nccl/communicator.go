@@ -157,8 +157,8 @@ func (c *communicator) Abort(cause error) {
 	c.teardown.begin()
 }
 
-// Close leaves the group. It waits for work that all ranks have launched. Other work fails with
-// ErrClosed.
+// Close leaves the group. It waits for work that all ranks have launched, and makes other work fail
+// with ErrClosed.
 func (c *communicator) Close() error {
 	c.closing.Store(true)
 	levelsErr := c.twoLevel.close()
@@ -176,8 +176,8 @@ func (c *communicator) Close() error {
 	if c.plane.Cause() == nil && c.plane.PeerFailed() {
 		fault := c.plane.Fail(c.plane.PeerFault("closing group " + c.cfg.Name()))
 		if unmatched != nil {
-			// Return both errors, because either may have caused the other. A failed peer leaves
-			// messages unmatched. Unmatched messages may make a peer fail.
+			// Return both errors, because either may have caused the other: a failed peer leaves
+			// messages unmatched, and unmatched messages may make a peer fail.
 			unmatched = errors.Join(fault, unmatched)
 		}
 	}

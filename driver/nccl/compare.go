@@ -70,8 +70,8 @@ func (c *comparer) compareSplits(p *driver.Call, ticket uint64) error {
 	return nil
 }
 
-// admitKernels returns an error if a peer has failed. It is called for a call that kernels compare.
-// The kernels might still succeed, and this rank would not notice the failure.
+// admitKernels returns an error if a peer has failed. It is called before a call whose kernels do
+// the comparison, because the kernels might still succeed without this rank noticing the failure.
 func (c *comparer) admitKernels(p *driver.Call, ticket uint64) error {
 	if err := c.plane.Cause(); err != nil || !c.plane.PeerFailed() {
 		return err

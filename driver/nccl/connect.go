@@ -204,8 +204,8 @@ func (j *connector) shareID(ctx context.Context) (nccl.UniqueID, error) {
 }
 
 // connect creates NCCL's communicator. NCCL waits for all ranks without a deadline, so the call
-// runs in a goroutine. If a rank is missing, the goroutine never ends. If NCCL returns too late,
-// the goroutine aborts the communicator.
+// runs in a goroutine, which never ends if a rank is missing. If NCCL returns too late, the
+// goroutine aborts the communicator.
 func (j *connector) connect(ctx context.Context, id nccl.UniqueID) error {
 	type outcome struct {
 		handle nccl.Comm
@@ -283,7 +283,7 @@ func (j *connector) runFirstSum(handle nccl.Comm, quit <-chan struct{}) error {
 func roundUpForNCCL(bytes int64) int64 { return (bytes + 15) &^ 15 }
 
 // firstSums enables runFirstSum. Tests disable it to make a launch wait on the host for a missing
-// rank. (With a first sum, only a communicator's first all-to-all waits on the host.)
+// rank. After a first sum, only a communicator's first all-to-all waits on the host.
 var firstSums = true
 
 // firstSumInterval is the polling interval of runFirstSum.

@@ -20,7 +20,8 @@ import (
 const machinesVariable = "SYMMEM_TEST_MACHINES"
 
 // onOneMachine reports whether the ranks share a machine. Ranks of several machines compare calls
-// over TCP before they launch. Tests whose ranks launch in different orders must turn that off.
+// over TCP before they launch, so tests whose ranks launch in different orders must disable the
+// comparison.
 func onOneMachine() bool { return os.Getenv(machinesVariable) == "" }
 
 // applyMachinesVariable gives each rank a different host ID if machinesVariable is set.
@@ -100,8 +101,7 @@ func TestTimeoutNamesAMissingRankOfAnotherMachine(t *testing.T) {
 }
 
 // TestRecordedCallsBetweenMachinesAreCompared records different calls on two ranks. A call with
-// direct kernels is compared when the capture is replayed. Any other call is compared when it is
-// recorded.
+// direct kernels is compared when the capture is replayed, and any other call when it is recorded.
 func TestRecordedCallsBetweenMachinesAreCompared(t *testing.T) {
 	if !inMachinesProcess(t) {
 		return

@@ -15,8 +15,8 @@ import (
 	"symmem/internal/cuda"
 )
 
-// TestClosedStreamsAreNotQueried closes adopted streams and destroys them at once, as an owner may.
-// Meanwhile goroutines query the streams' capture status. CUDA crashes if a destroyed stream is
+// TestClosedStreamsAreNotQueried closes adopted streams and destroys them at once, as an owner may,
+// while goroutines query the streams' capture status. CUDA crashes if a destroyed stream is
 // queried.
 func TestClosedStreamsAreNotQueried(t *testing.T) {
 	d := openAlone(t)
@@ -54,8 +54,8 @@ func closeWhileQueried(d *Device) error {
 }
 
 // TestIdleKeepsCapturesOfTheOwner plays the owner of a busy adopted stream and captures it
-// repeatedly. Meanwhile other goroutines call Idle. A CUDA query of the stream would invalidate the
-// capture. If the capture began or ended at that moment, the driver could crash.
+// repeatedly while other goroutines call Idle. A CUDA query of the stream would invalidate the
+// capture, or could crash the driver while the capture begins or ends.
 func TestIdleKeepsCapturesOfTheOwner(t *testing.T) {
 	w := newGroup(t, 2, time.Minute)
 	w.must(func(m *testRank) error {
@@ -85,7 +85,7 @@ func TestSynchronizeKeepsCapturesOfTheOwner(t *testing.T) {
 }
 
 // TestPointsInACaptureOfTheOwnerAreNotQueried starts waits during captures, so some points are
-// captured. The software GPU reports a query of a captured point. CUDA's driver may crash.
+// captured. The software GPU reports a query of a captured point, whereas CUDA's driver may crash.
 func TestPointsInACaptureOfTheOwnerAreNotQueried(t *testing.T) {
 	if !soft(t) {
 		t.Skip(fmt.Errorf("recording an event while another thread begins a capture may crash CUDA's "+
@@ -140,7 +140,7 @@ func queuedEvent(s *stream.Stream) *stream.Event {
 }
 
 // captureBusyStream plays the owner of a busy adopted stream. It captures the stream repeatedly
-// while the stream is queried. The first query precedes the first capture.
+// while the stream is queried, and queries it once before the first capture.
 func (m *testRank) captureBusyStream(w *testGroup, query func(s *stream.Stream) error) error {
 	b, err := m.newBusyStream(w)
 	if err != nil {
@@ -217,7 +217,7 @@ func (b *busyStream) finish(w *testGroup, on driver.Stream) error {
 }
 
 // TestEventsMarkWorkBeforeACaptureOfTheOwner records an event on a busy stream while its owner
-// captures it. The captured stream then waits for the event. The capture must stay valid.
+// captures it, and then makes the captured stream wait for the event. The capture must stay valid.
 func TestEventsMarkWorkBeforeACaptureOfTheOwner(t *testing.T) {
 	w := newGroup(t, 2, time.Minute)
 	w.must(func(m *testRank) error {

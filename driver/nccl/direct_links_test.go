@@ -11,8 +11,8 @@ import (
 	"symmem/internal/dl"
 )
 
-// TestGroupsWithoutNVLinkHaveNoDirectPath checks that a group without NVLink refuses the direct
-// path. All ranks must give the same reason. The other paths must work.
+// TestGroupsWithoutNVLinkHaveNoDirectPath checks that all ranks of a group without NVLink refuse
+// the direct path for the same reason, and that the other paths work.
 func TestGroupsWithoutNVLinkHaveNoDirectPath(t *testing.T) {
 	if !soft(t) {
 		t.Skip("only the software GPU has configurable links")

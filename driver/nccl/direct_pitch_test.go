@@ -13,7 +13,7 @@ import (
 )
 
 // testbed runs trials on a test group's memory and checks the results. Each rank has buffers in
-// windows. It also has buffers outside windows, which are called loose.
+// windows, and others outside windows, which are called loose.
 type testbed struct {
 	*testGroup
 	sources
@@ -138,8 +138,8 @@ func (m *testRank) fillField(f field, tile []byte, bytes int64) error {
 	return err
 }
 
-// batch lists calls whose outputs follow each other in memory. Before in-place calls, that memory
-// contains the inputs. Before other calls, it contains a pattern.
+// batch lists calls whose outputs follow each other in memory. That memory first contains the
+// inputs if the calls are in place, and a pattern otherwise.
 type batch struct {
 	layout
 	trials []trial
@@ -181,7 +181,7 @@ func (p *testbed) checkRefusal(c *trial, err error) {
 	}
 }
 
-// run launches a batch on all ranks. It compares the outputs and the gaps between them with the
+// run launches a batch on all ranks, and compares the outputs and the gaps between them with the
 // expected contents. In large batches, it compares only samples, unless whole is set.
 func (p *testbed) run(b *batch, whole bool) {
 	p.t.Helper()

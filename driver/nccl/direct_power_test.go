@@ -30,7 +30,7 @@ type power struct {
 	want uint32
 }
 
-// newPower allocates a power and registers it with the group. The call is collective. The power
+// newPower allocates a power and registers it with the group. All ranks must call it. The power
 // with name 1 has unit 1.
 func (m *testRank) newPower(w *testGroup, name uint32, count int64) (*power, error) {
 	unit := 1 + 1000*(name-1)

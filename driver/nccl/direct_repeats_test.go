@@ -14,9 +14,9 @@ import (
 	"symmem/driver/formula"
 )
 
-// TestDirectRepeats makes random calls. Between calls, ranks wait for each other only in the
-// kernels. Each rank is delayed at random, on the host or on its stream. A full test runs every
-// kernel that sums bfloat16 or copies.
+// TestDirectRepeats makes random calls between which ranks wait for each other only in the kernels.
+// Each rank is delayed at random, on the host or on its stream. A full test runs every kernel that
+// sums bfloat16 or copies.
 func TestDirectRepeats(t *testing.T) {
 	calls, size := 2_000, int64(5<<20)
 	if full() {
@@ -57,7 +57,7 @@ func TestDirectRepeats(t *testing.T) {
 }
 
 // mixedBatch returns a batch of random operations with small counts. In a full test, one call in a
-// hundred uses a randomly chosen kernel. All kernels are then equally likely.
+// hundred uses a kernel that is chosen at random, with equal probabilities.
 func (p *testbed) mixedBatch() batch {
 	b := batch{layout: layout{
 		dataType: driver.BFloat16, inPlace: p.random.IntN(2) == 0, loose: p.random.IntN(2) == 0,

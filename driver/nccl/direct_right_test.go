@@ -13,7 +13,7 @@ import (
 	"symmem/internal/reduce"
 )
 
-// full reports whether tests of the direct path run all cases. On GPUs, that takes minutes. By
+// full reports whether tests of the direct path run all cases, which takes minutes on GPUs. By
 // default, tests run a random sample.
 func full() bool { return os.Getenv("SYMMEM_TEST_FULL") == "1" }
 

@@ -14,8 +14,8 @@ import (
 	"symmem/internal/sys/systest"
 )
 
-// failures lists CUDA and NCCL calls that fail on one of two ranks. The software GPU reads its list
-// of failures only once. So each case runs in a separate process.
+// failures lists CUDA and NCCL calls that fail on one of two ranks. Each case runs in a separate
+// process, because the software GPU reads its list of failures only once.
 var failures = []struct{ name, fail, want string }{
 	{
 		name: "no GPU",
@@ -70,8 +70,8 @@ func soft(t *testing.T) bool {
 	return isSoft(name)
 }
 
-// checkBothRanksFail opens both ranks and registers memory. One rank fails. The other rank must
-// find the reason in its own error or on the fault lane.
+// checkBothRanksFail opens both ranks and registers memory. When one rank fails, the other rank
+// must find the reason in its own error or on the fault lane.
 func checkBothRanksFail(t *testing.T, want string) {
 	p, store, errs := newPair(), &drivertest.Store{}, [2]error{}
 	var all sync.WaitGroup

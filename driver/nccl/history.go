@@ -61,8 +61,8 @@ func (h *history) noteMessage(p *driver.Call) (ticket uint64) {
 	return ticket
 }
 
-// noteComparison records a ticket without a launch. Such a ticket was used to compare a call in a
-// capture of another library. The communicator's lock is held.
+// noteComparison records a ticket that was only used to compare a call in a capture of another
+// library, without a launch. The communicator's lock is held.
 func (h *history) noteComparison(ticket uint64) {
 	_, operation := h.last()
 	h.tickets[ticket%historySize].Store(nil)

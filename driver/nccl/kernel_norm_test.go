@@ -333,9 +333,10 @@ func TestNormsAreCaptured(t *testing.T) {
 	}
 }
 
-// TestNormsThatDifferFail launches norms with different shapes and digests on two ranks. Before
-// that, both ranks launch the same norm. A launched call must have poisoned its buffers. A rank may
-// notice the fault before its launch and refuse the call. Its buffers must then be unchanged.
+// TestNormsThatDifferFail launches the same norm on two ranks, and then norms with different shapes
+// and digests. The second norm must have poisoned the buffers of a rank that launched it. A rank
+// that notices the fault before its launch may refuse the call, and its buffers must then be
+// unchanged.
 func TestNormsThatDifferFail(t *testing.T) {
 	random := newRandom(t)
 	w, buffers := newNormGroup(t, 2, time.Minute)

@@ -142,9 +142,9 @@ func TestClosingGroupDoesNotUseAClosedStream(t *testing.T) {
 	})
 }
 
-// TestDirectKernelsStayOrderedAfterAbort aborts a group while a direct kernel is blocked. Two NCCL
-// calls follow, which NCCL orders and which the abort ends. The next direct kernel is queued behind
-// them. It must still run after the first direct kernel.
+// TestDirectKernelsStayOrderedAfterAbort aborts a group while a direct kernel is blocked and two
+// NCCL calls are queued, which NCCL orders and the abort ends. A direct kernel that is queued
+// behind them must still run after the first direct kernel.
 func TestDirectKernelsStayOrderedAfterAbort(t *testing.T) {
 	w := newAddingGroup(t, 2, time.Minute)
 	var queued sync.WaitGroup

@@ -89,8 +89,8 @@ func TestFailedGraphLaunchFailsThePeers(t *testing.T) {
 	p.closeAll(t)
 }
 
-// TestRecvInAGraphEndsAfterAFailedLaunch launches a graph with a Recv. CUDA fails to record the
-// event after the launch. The stream still reaches the wait for the message, which must end.
+// TestRecvInAGraphEndsAfterAFailedLaunch launches a graph with a Recv, after which CUDA fails to
+// record the event. The stream still reaches the wait for the message, which must end.
 func TestRecvInAGraphEndsAfterAFailedLaunch(t *testing.T) {
 	if !inSoftGPUProcess(t, "cuEventRecordWithFlags:1:2") {
 		return

@@ -55,7 +55,7 @@ func TestCallDoesNotWaitForWorkQueuedAfterEarlierCall(t *testing.T) {
 }
 
 // launchAroundMessage makes a call on each of two streams. On rank 0, work after the first call
-// waits for a message. Rank 1 sends the message after the second call.
+// waits for a message, which rank 1 sends after the second call.
 func (m *testRank) launchAroundMessage(w *testGroup, p *power, kind string, adopted bool) error {
 	buffer, err := m.mapRegion(8)
 	streams, streamErr := m.newStreams(3)
@@ -113,8 +113,8 @@ func (m *testRank) launchAroundMessage(w *testGroup, p *power, kind string, adop
 // ownersWait is the prefix of the kinds in which a stream's owner makes the stream wait.
 const ownersWait = "a wait of the owner"
 
-// follow makes stream s wait for event e in the way that kind describes. Stream ahead records e. If
-// the owner has made s wait, follow queues work after that wait.
+// follow makes stream s wait for event e, which stream ahead records, in the way that kind
+// describes. If the owner has made s wait, follow queues work after that wait.
 func (m *testRank) follow(kind string, s, ahead driver.Stream, e driver.Event, at uintptr) error {
 	switch kind {
 	case "a wait":

@@ -116,7 +116,7 @@ func TestGraphWithMoreSendsThanSlotsIsRefused(t *testing.T) {
 }
 
 // TestGraphWithMessagesIsLaunchedOnTwoStreams alternates launches of a graph between two streams.
-// The launches are serialized. Each launch sends or receives a separate message.
+// The launches are serialized, and each one sends or receives a separate message.
 func TestGraphWithMessagesIsLaunchedOnTwoStreams(t *testing.T) {
 	const launches, size = 40, 1000
 	p := openPair(t, 20*time.Second)

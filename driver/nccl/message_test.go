@@ -57,8 +57,8 @@ func (p *pairOfRanks) capture(t *testing.T, r int, calls func() error) driver.Gr
 	return g
 }
 
-// TestMismatchedMessageKeepsEarlierWork makes a Recv fail before its stream reaches it. Work queued
-// earlier must still fill the buffer. The Recv must not write to the buffer.
+// TestMismatchedMessageKeepsEarlierWork makes a Recv fail before its stream reaches it. The Recv
+// must not write to the buffer, but work that was queued earlier must still fill it.
 func TestMismatchedMessageKeepsEarlierWork(t *testing.T) {
 	const bytes = 1 << 20
 	p := openPair(t, 10*time.Second)

@@ -13,8 +13,8 @@ import (
 	"symmem/internal/nccl"
 )
 
-// ncclComm wraps a group's ncclComm_t. NCCL permits only one thread at a time to register or
-// deregister windows. So communicator.mu must be held during calls of register and deregister.
+// ncclComm wraps a group's ncclComm_t. Calls of register and deregister must hold communicator.mu,
+// because NCCL permits only one thread at a time to register or deregister windows.
 type ncclComm struct {
 	gpu     *gpu.GPU
 	library *nccl.Library

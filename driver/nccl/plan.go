@@ -16,8 +16,8 @@ import (
 	"symmem/internal/nccl"
 )
 
-// plan implements driver.Offer and driver.Plan. Until Take is called, it offers the call's paths.
-// After that, it holds the launch that Take has prepared on one path.
+// plan implements driver.Offer and driver.Plan. It offers the call's paths until Take is called,
+// and then holds the launch that Take has prepared on one path.
 type plan struct {
 	driver.Call
 	c *communicator
@@ -171,7 +171,7 @@ func (p *plan) Take(path driver.Path, digest uint64) (driver.Plan, error) {
 	return p, nil
 }
 
-// prepareNCCL sets the addresses for NCCL. If NCCL runs a single call, it prepares that call. A
+// prepareNCCL sets the addresses for NCCL and, if NCCL runs a single call, prepares that call. A
 // group of one rank only copies, except with PremulSum.
 func (p *plan) prepareNCCL() error {
 	d := p.c.device

@@ -24,7 +24,7 @@ func teardownError(c *communicator) error {
 }
 
 // TestFaultKeepsMemoryOfForeignGraphs fails a group while a kernel in another library's graph
-// waits. Then it replays the graph. Each replay must end. Until the graph is destroyed, no memory
+// waits, and then replays the graph. Each replay must end. Until the graph is destroyed, no memory
 // may be unmapped, and the report must not be reused. After that, everything must be freed.
 func TestFaultKeepsMemoryOfForeignGraphs(t *testing.T) {
 	for _, count := range []int64{1000, countFor["bulk"]} {
@@ -86,9 +86,9 @@ func replayAfterAFault(t *testing.T, count int64) {
 	})
 }
 
-// TestMemoryOutlivesForeignGraphs frees a window, a segment and its addresses while a graph
-// contains a call that uses them. It also closes the group and the device. Replays must still end.
-// The memory must be freed after the graph is destroyed.
+// TestMemoryOutlivesForeignGraphs closes the group and the device, and frees a window, a segment
+// and its addresses, while a graph contains a call that uses them. Replays must still end, and the
+// memory must be freed after the graph is destroyed.
 func TestMemoryOutlivesForeignGraphs(t *testing.T) {
 	for _, path := range []driver.Path{driver.PathPlain, driver.PathDirect} {
 		t.Run(fmt.Sprint(path), func(t *testing.T) {

@@ -13,9 +13,9 @@ import (
 	"symmem/driver/nccl/internal/gpu"
 )
 
-// TestCapturedGroupsLeaveNothingBehind connects groups whose calls another library captures. It
-// closes the groups or makes them fail. It destroys the graphs before or after that, with replays
-// in between. No descriptors, mappings, goroutines or memory may leak. SYMMEM_TEST_GROUPS sets the
+// TestCapturedGroupsLeaveNothingBehind connects groups whose calls another library captures, and
+// closes them or makes them fail. It destroys the graphs before or after that, with replays in
+// between. No descriptors, mappings, goroutines or memory may leak. SYMMEM_TEST_GROUPS sets the
 // number of groups.
 func TestCapturedGroupsLeaveNothingBehind(t *testing.T) {
 	groups := 40

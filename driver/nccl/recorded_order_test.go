@@ -51,8 +51,8 @@ func (r *causes) checkReported(t *testing.T) {
 	}
 }
 
-// TestEqualGraphsInOppositeOrderDiverge replays two graphs with equal calls on all ranks. Rank 0
-// replays them in the opposite order. The group must fail, and must not mix the graphs' data.
+// TestEqualGraphsInOppositeOrderDiverge replays two graphs with equal calls on all ranks, in the
+// opposite order on rank 0. The group must fail, and must not mix the graphs' data.
 func TestEqualGraphsInOppositeOrderDiverge(t *testing.T) {
 	for _, ranks := range []int{2, 4} {
 		t.Run(fmt.Sprintf("%d ranks", ranks), func(t *testing.T) {

@@ -58,8 +58,8 @@ func (r *registrar) register(
 	return nil, err
 }
 
-// registerOnce registers a segment that is not registered yet. If NCCL's call has failed, it
-// returns a window and an error. The communicator may then be unusable.
+// registerOnce registers a segment that is not registered yet. If NCCL's call has failed,
+// registerOnce returns both a window and an error, and the communicator may be unusable.
 func (r *registrar) registerOnce(
 	ctx context.Context, key driver.SegmentKey, s driver.Segment,
 ) (*window, error) {
@@ -302,8 +302,8 @@ func (r *registrar) unmapPeers() error {
 type registerResult struct {
 	// NoWindow reports whether NCCL has registered no window.
 	NoWindow bool `json:"no_window,omitempty"`
-	// NotMapped reports whether the rank has failed to map some segment. Why is the reason. Why is
-	// empty if another rank did not share its segment.
+	// NotMapped reports whether the rank has failed to map some segment, and Why is the reason. Why
+	// is empty if another rank did not share its segment.
 	NotMapped bool   `json:"no_peers,omitempty"`
 	Why       string `json:"why,omitempty"`
 }

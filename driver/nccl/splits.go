@@ -156,7 +156,7 @@ func (p *plan) exchange(source uintptr, on cuda.Stream) error {
 }
 
 // NCCL has no AllGatherV and no ReduceScatterV. Each runs as a group with one Broadcast or Reduce
-// for each part. NCCL fuses the calls of a group into one kernel.
+// for each part, and NCCL fuses the calls of the group into one kernel.
 
 // unevenCalls returns the calls of an AllGatherV or ReduceScatterV, without empty parts.
 func (p *plan) unevenCalls() []nccl.Invocation {

@@ -12,7 +12,7 @@ import (
 const averageVersion = 23003
 
 // support determines for which calls NCCL has window kernels. The result depends only on NCCL's
-// version and the group. So all ranks get the same result.
+// version and the group, so it is the same on all ranks.
 type support struct {
 	// noneReason is the reason why there are no window kernels at all, or empty. It is set before
 	// register returns the first window.

@@ -50,9 +50,9 @@ type teardown struct {
 	closeReleased func()     // closes stages.released, once
 }
 
-// begin starts the teardown after a fault or Close. It reports a fault to streams with unfinished
-// work. Later calls do nothing. The teardown waits until the user closes graphs, so it runs in a
-// goroutine.
+// begin starts the teardown after a fault or Close, and reports a fault to streams with unfinished
+// work. Later calls do nothing. The teardown runs in a goroutine, because it waits until the user
+// closes graphs.
 func (t *teardown) begin() {
 	t.once.Do(func() {
 		t.busy.AllIdle() // removes idle streams, which must not get the fault

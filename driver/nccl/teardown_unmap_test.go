@@ -251,9 +251,8 @@ func TestPeersStayMappedUnderWorkThatOutlivesItsGroup(t *testing.T) {
 	}
 }
 
-// TestOwnMemoryStaysMappedUnderWorkThatOutlivesItsGroup starts a kernel after its group has failed.
-// The memory of the kernel's rank was unmapped before the kernel started. The kernel reads and
-// poisons that memory.
+// TestOwnMemoryStaysMappedUnderWorkThatOutlivesItsGroup starts a kernel after its group has failed
+// and the memory of the kernel's rank has been unmapped. The kernel reads and poisons that memory.
 func TestOwnMemoryStaysMappedUnderWorkThatOutlivesItsGroup(t *testing.T) {
 	if !inSoftGPUProcess(t, "") {
 		return

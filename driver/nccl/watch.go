@@ -127,8 +127,8 @@ func (w *watcher) mayStop() bool {
 	return false
 }
 
-// probe identifies the collective that the watcher examines. A new probe identifies the latest
-// collective. Once every rank has launched that collective, the watcher creates another probe.
+// probe identifies the collective that the watcher examines, which is the latest one when the probe
+// is created. Once every rank has launched that collective, the watcher creates another probe.
 type probe struct {
 	grace     control.GraceTimer
 	ticket    uint64

@@ -256,8 +256,8 @@ func TestRankSendsNothingAfterAFault(t *testing.T) {
 	})
 }
 
-// TestAbortEndsReplays aborts the group on one rank. In a replay, the other ranks wait for that
-// rank. Their watchers must end the replays long before the kernels' timeout.
+// TestAbortEndsReplays aborts the group on one rank while the other ranks wait for that rank in a
+// replay. Their watchers must end the replays long before the kernels' timeout.
 func TestAbortEndsReplays(t *testing.T) {
 	w := newGroup(t, atMost(t, 4), time.Minute)
 	var replaying sync.WaitGroup // the other ranks

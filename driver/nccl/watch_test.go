@@ -35,8 +35,8 @@ func TestWatcherFindsReportsOfKernels(t *testing.T) {
 	}
 }
 
-// awaitMismatch waits until the group has failed. One rank must report the mismatch. The other rank
-// may only report that its peer has failed.
+// awaitMismatch waits until the group has failed. One rank must report the mismatch, but the other
+// rank may only report that its peer has failed.
 func (m *testRank) awaitMismatch(round int) error {
 	select {
 	case <-m.group.Failed():

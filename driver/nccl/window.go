@@ -43,7 +43,7 @@ type windowSuspension struct {
 }
 
 // merge adds the result of a rank. Direct kernels use the segments only if every rank has mapped
-// all segments. Otherwise merge keeps the first rank's reason.
+// all of them. Otherwise, merge keeps the first rank's reason.
 func (w *window) merge(rank int, theirs *registerResult) {
 	if theirs.Why != "" && w.notMappedReason == "" {
 		w.notMappedReason = fmt.Sprintf("rank %d: %s", rank, control.Printable(theirs.Why))
@@ -84,9 +84,9 @@ func (w *window) deregisterSelf() error {
 	return errors.Join(w.deregister(), w.unmapPeers())
 }
 
-// deferDeregister defers the deregistration while graphs of other libraries use the window. The
-// segment is kept until then. If no graph uses the window, deferDeregister does nothing and returns
-// false.
+// deferDeregister defers the deregistration while graphs of other libraries use the window, and
+// keeps the segment until then. If no graph uses the window, deferDeregister does nothing and
+// returns false.
 func (w *window) deferDeregister() bool {
 	r := w.of
 	return r.memory.UseCounts.DeferUntilUnused(&w.uses, &w.segment.Uses, func() {

@@ -8,8 +8,8 @@ import (
 	"symmem/driver"
 )
 
-// AfterAll names a kernel that does nothing. It has one thread and one integer argument. It is
-// launched without overlap. So later work in the stream starts only after all earlier work has
+// AfterAll names a kernel that does nothing. It has one thread and one integer argument. Because it
+// is launched without overlap, later work in the stream starts only after all earlier work has
 // ended, even if earlier kernels overlap.
 const AfterAll = "after_all"
 
@@ -18,9 +18,9 @@ const MaxRanks = 8
 
 // The layout of exchange memory, as in src/exchange.h.
 const (
-	// ExchangeBytes is the size of one rank's exchange memory in one group. The memory must be
-	// zeroed at first. It is large enough for sums of 7 MiB. (An NCCL communicator allocates
-	// hundreds of MiB.)
+	// ExchangeBytes is the size of one rank's exchange memory in one group, which is large enough
+	// for sums of 7 MiB. (An NCCL communicator allocates hundreds of MiB.) The memory must be
+	// zeroed at first.
 	ExchangeBytes = 32 << 20
 	pageBytes     = 4096
 	// halfBytes is the size of each half of the exchange memory. A half holds the lines of one
@@ -47,8 +47,8 @@ const (
 	warp          = 32
 )
 
-// Launch describes a call and how to launch it. The caller sets the first group of fields. Choose
-// sets the other fields.
+// Launch describes a call and how to launch it. The caller sets the first group of fields, and
+// Choose sets the others.
 type Launch struct {
 	// Call describes the call. The fields of Call that Choose reads must be the same on all ranks,
 	// as must the other fields of this group except Rank.
@@ -63,8 +63,7 @@ type Launch struct {
 	// Multiprocessors is the number of multiprocessors of the smallest GPU of any rank.
 	Multiprocessors int
 
-	// Kernel is the name of the kernel. Blocks is the number of blocks. Threads is the number of
-	// threads per block.
+	// Kernel is the name of the kernel. It is launched with Blocks blocks of Threads threads each.
 	Kernel          string
 	Blocks, Threads int
 	// Bulk reports whether the kernel needs the buffers of all ranks.
@@ -136,8 +135,8 @@ func (l *Launch) Remark() string {
 	return ""
 }
 
-// split splits a reduction that does not fit into exchange memory. All ranks get the same pieces.
-// The kernels count each piece as a call.
+// split divides a reduction that does not fit into exchange memory into pieces, which are the same
+// on all ranks. The kernels count each piece as a call.
 func (l *Launch) split() {
 	most := oneShotLimit(l.Ranks)
 	if l.Operation == driver.AllReduce {

@@ -213,17 +213,17 @@ func inText(t *testing.T, object []byte) map[string]bool {
 	return found
 }
 
-// acquireBulk and preExit are the opcodes of griddepcontrol.wait and .launch_dependents. They were
-// found by compiling kernels with and without these instructions. The opcode is in the lowest bits
-// of an instruction.
+// acquireBulk and preExit are the opcodes of griddepcontrol.wait and .launch_dependents, in the
+// lowest bits of an instruction. They were found by compiling kernels with and without these
+// instructions.
 const (
 	opcode      = 1<<12 - 1
 	acquireBulk = 0x82e
 	preExit     = 0x82d
 )
 
-// TestKernelsThatOverlapWait checks all objects. A kernel may start its successor early, or may be
-// launched to overlap. In both cases, it must wait for its predecessors.
+// TestKernelsThatOverlapWait checks, in all objects, that a kernel waits for its predecessors if it
+// may start its successor early or may be launched to overlap.
 func TestKernelsThatOverlapWait(t *testing.T) {
 	for _, object := range []func(major, minor int) ([]byte, error){Object, NormObject} {
 		for major := range binaries {

@@ -22,7 +22,7 @@ import (
 // of this rank's kernels.
 type Exchange struct {
 	// addresses holds the address of each group rank's memory. It is written before the group is
-	// used. After the group has ended, it is set to nil with mu held.
+	// used, and set to nil, with mu held, after the group has ended.
 	addresses []uintptr
 	// Multiprocessors is the number of multiprocessors that a kernel can use on every rank. It is
 	// written before the group is used.
@@ -81,7 +81,7 @@ type Group struct {
 	Config  *driver.GroupConfig
 	Plane   control.Plane
 	Sharing *memory.Sharing
-	// Reports allocates reports. Code holds the kernels. Both belong to the device.
+	// Reports allocates reports and Code holds the kernels. Both belong to the device.
 	Reports *gpu.Pinned[kernels.Report]
 	Code    *gpu.Code
 	// Sharers counts the ranks of this process that use this rank's GPU, including this rank.

@@ -88,7 +88,7 @@ func (t *LaunchOrder) End(s *stream.Stream, gpu *cuda.Driver) error {
 }
 
 // makeReplayEvent creates replayEvent after the latest launch, if it does not exist. Graphs of
-// other libraries refer to the event. They keep alive the communicator that owns it.
+// other libraries refer to the event, and keep the communicator that owns it alive.
 func (t *LaunchOrder) makeReplayEvent(d *stream.Streams) error {
 	if t.replayEvent != nil {
 		return nil

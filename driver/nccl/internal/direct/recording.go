@@ -11,8 +11,8 @@ import (
 // Recordings numbers the captures that contain calls of a group. The communicator's mu must be held
 // during calls of its methods.
 type Recordings struct {
-	// count is the number of the latest capture. The first capture has number 1. All ranks use the
-	// same numbers.
+	// count is the number of the latest capture. Captures are numbered from 1, in the same way on
+	// all ranks.
 	count uint64
 	// open lists captures of other libraries, ordered by their last use. Since the end of such a
 	// capture is not visible, open keeps the OpenRecordings most recently used captures.
@@ -120,8 +120,8 @@ func (r *Recording) recordLatest(
 
 func repeat(n cuda.Node, times int) []cuda.Node { return slices.Repeat([]cuda.Node{n}, times) }
 
-// Launch adds a call to a capture of another library. The call runs after the group's earlier calls
-// in the capture. Launch must be called on a thread of the context.
+// Launch adds a call to a capture of another library, after the group's earlier calls in the
+// capture. Launch must be called on a thread of the context.
 func (r *Recording) Launch(
 	t *LaunchOrder, s *stream.Stream, d *stream.Streams, queue func() error,
 ) error {
