@@ -28,8 +28,8 @@ type adoptedCommunicator struct {
 	stuck      atomic.Pointer[driver.TimeoutError]
 }
 
-// allowEarlyStart names an environment variable. By setting it, the user asserts that no kernel of
-// the program starts its successor early.
+// allowEarlyStart names the environment variable with which the user asserts that no kernel of the
+// program starts its successor early.
 const allowEarlyStart = "SYMMEM_ATTACH_EARLY_START"
 
 // AdoptCommunicator wraps the communicator with the given ncclComm_t, which must use this device's

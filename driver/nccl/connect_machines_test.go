@@ -14,8 +14,8 @@ import (
 	"symmem/internal/sys/systest"
 )
 
-// machinesVariable names an environment variable. If it is set, this package treats each rank as if
-// it ran on a separate machine. Ranks then communicate over TCP and share memory through fabric
+// machinesVariable names an environment variable. If the variable is set, the tests treat each rank
+// as if it ran on a separate machine: ranks communicate over TCP and share memory through fabric
 // handles. On real GPUs, fabric handles need an IMEX channel (bench/gpu/fabric.sh).
 const machinesVariable = "SYMMEM_TEST_MACHINES"
 

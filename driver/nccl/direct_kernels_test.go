@@ -18,8 +18,8 @@ var operations = []driver.Operation{
 	driver.AllToAll,
 }
 
-// maxOfferBytes limits the buffers of offers, in bytes. A group of four can have parts that are
-// large enough for bulk kernels.
+// maxOfferBytes limits the size of the buffers of offers. It is large enough for a group of four to
+// have parts that need bulk kernels.
 const maxOfferBytes = 12 << 20
 
 // offers returns calls with the given buffer layout, grouped by kernel and sorted from small to

@@ -11,7 +11,7 @@ import (
 	"symmem/driver"
 )
 
-// countFor is the element counts for which a call uses a line kernel and a bulk kernel. power.raise
+// countFor maps each kind of kernel to an element count for which calls use that kind. power.raise
 // checks the choice.
 var countFor = map[string]int64{"line": 1000, "bulk": 1 << 21}
 

@@ -40,8 +40,8 @@
 // # Order
 //
 // Direct kernels of one group must not overlap on a rank, because they share exchange memory and
-// the call counter. Events keep the launches in order (direct.LaunchOrder). symmem does not see
-// replays of other libraries' graphs. So each capture waits for the group's event before the
+// the call counter. Events keep the launches in order (direct.LaunchOrder). Because symmem does not
+// see replays of other libraries' graphs, each capture waits for the group's event before the
 // group's first call, and records the event after the last call (direct.Recordings). A direct
 // kernel and an NCCL kernel may not fit on a GPU together, and ranks that ran the two in different
 // orders would deadlock. So events also order NCCL's kernels with direct kernels. NCCL itself keeps

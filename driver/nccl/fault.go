@@ -185,7 +185,7 @@ func (f *faults) afterPeerFaultAt(p *driver.Call, ticket uint64) error {
 // the call was launched, and would wait for it forever.
 func (f *faults) failUnqueued(p *driver.Call, err error) error {
 	if cause := f.plane.Cause(); cause != nil {
-		return cause // made the call to NCCL fail
+		return cause // this fault made the call to NCCL fail
 	}
 	if f.plane.PeerFailed() {
 		return f.afterPeerFault(p) // the likely reason: a failed peer shares no more memory

@@ -103,8 +103,8 @@ func (p *pairOfRanks) joinReports(t *testing.T, r int, err error) error {
 	return errors.Join(err, exchangeErr)
 }
 
-// TestFinishedStreamHasNoFault fails a group after its call has ended. The watcher has not noticed
-// yet that the stream is idle.
+// TestFinishedStreamHasNoFault fails a group after its call has ended, but before the watcher has
+// noticed that the stream is idle.
 func TestFinishedStreamHasNoFault(t *testing.T) {
 	p := openPair(t, 20*time.Second)
 	both(t, func(r int) error {

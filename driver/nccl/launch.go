@@ -35,7 +35,7 @@ func (c *communicator) Launch(on driver.Stream, p driver.Plan) error {
 		})
 	}
 	s.Mu.Lock()
-	s.ClearWaited() // before the ticket: a group that fails meanwhile reports its fault to s
+	s.ClearWaited() // first, because a group that fails later reports its fault to s
 	c.mu.Lock()
 	if s.Closed() || s.Capture != nil || c.closing.Load() || c.check.Load() ||
 		c.busy.Windows.Load() && prepared.Path != driver.PathWindow ||

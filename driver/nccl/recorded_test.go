@@ -145,7 +145,7 @@ func join(waiter, ahead *foreignStream) error {
 	})
 }
 
-// twice returns a slice that has the count twice.
+// twice returns a slice that contains count twice.
 func twice(count int64) []int64 { return []int64{count, count} }
 
 // pairs lists pairs of calls that must be serialized.

@@ -12,8 +12,8 @@ import (
 	"symmem/internal/sys/systest"
 )
 
-// guardedVersions reports, for versions of NCCL, whether an empty kernel must be launched before
-// window kernels.
+// guardedVersions maps versions of NCCL to whether an empty kernel must be launched before window
+// kernels.
 var guardedVersions = map[string]bool{
 	"22703": false, "22802": false, "22803": true, "22809": true, "23006": true, "23007": false,
 	"23203": false,

@@ -251,8 +251,9 @@ func TestPeersStayMappedUnderWorkThatOutlivesItsGroup(t *testing.T) {
 	}
 }
 
-// TestOwnMemoryStaysMappedUnderWorkThatOutlivesItsGroup starts a kernel after its group has failed
-// and the memory of the kernel's rank has been unmapped. The kernel reads and poisons that memory.
+// TestOwnMemoryStaysMappedUnderWorkThatOutlivesItsGroup calls Unmap for a rank's memory after its
+// group has failed, and then starts a kernel that reads and poisons that memory. The memory must
+// stay mapped until the kernel has ended.
 func TestOwnMemoryStaysMappedUnderWorkThatOutlivesItsGroup(t *testing.T) {
 	if !inSoftGPUProcess(t, "") {
 		return

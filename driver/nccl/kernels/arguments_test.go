@@ -136,7 +136,7 @@ func TestLayoutMatchesSources(t *testing.T) {
 	}
 }
 
-// rowsLayout returns the layout of the arguments of kernels of rows.
+// rowsLayout returns the layout of the arguments of rows kernels.
 func rowsLayout() map[string]extent {
 	var g gatherArguments
 	var s scatterArguments

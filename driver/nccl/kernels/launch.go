@@ -83,7 +83,7 @@ type Launch struct {
 	any bool
 }
 
-// Choose wraps errNoKernel if there is no kernel for the call.
+// errNoKernel is wrapped by the errors that Choose returns if there is no kernel for a call.
 var errNoKernel = errors.New("symmem has no kernel")
 
 // Choose chooses the kernel for the call, or returns the reason why there is none. All ranks get
@@ -299,7 +299,7 @@ func chunks(bytes, lines int64) int64 {
 	return (bytes + lines*lineDataBytes - 1) / (lines * lineDataBytes)
 }
 
-// gridSize is a grid's number of blocks and number of threads per block.
+// gridSize holds a grid's number of blocks and number of threads per block.
 type gridSize struct{ blocks, threads int }
 
 // resident returns the largest grid of a family whose blocks are all resident at once on every

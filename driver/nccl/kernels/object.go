@@ -23,7 +23,7 @@ func Object(major, minor int) ([]byte, error) { return loadObject("collectives",
 // RowsObject returns the compiled kernels of Rows, as Object does for other collectives.
 func RowsObject(major, minor int) ([]byte, error) { return loadObject("rows", major, minor) }
 
-// NormObject returns the code of the kernels of norms, as Object does for other collectives.
+// NormObject returns the compiled norm kernels, as Object does for other collectives.
 func NormObject(major, minor int) ([]byte, error) { return loadObject("norm", major, minor) }
 
 func loadObject(source string, major, minor int) ([]byte, error) {

@@ -7,9 +7,8 @@ import (
 )
 
 // types lists the types that kernels can reduce. number identifies a type to kernels of any
-// reduction. name identifies the type in the names of specialized kernels. It is empty if the type
-// has no specialized kernels. Specialized kernels support reductions up to lastSpecial, in the
-// order of ranks.
+// reduction. name is part of the names of the type's specialized kernels, and is empty if there are
+// none. Specialized kernels support reductions up to lastSpecial, in the order of ranks.
 var types = map[driver.DataType]struct {
 	number uint32
 	name   string

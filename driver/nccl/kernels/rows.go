@@ -25,7 +25,7 @@ type tensorArguments struct {
 	recvAt     [MaxRanks]uintptr
 }
 
-// rowsArguments holds the first arguments of all kernels of rows. In a gather, tensorsOrOp and
+// rowsArguments holds the first arguments of all rows kernels. In a gather, tensorsOrOp and
 // chunksOrDivisor are the numbers of tensors and of chunks. In a scatter, they are the reduction
 // and its divisor.
 type rowsArguments struct {
@@ -201,7 +201,7 @@ func (w *Rows) Steps(t *Transport) (steps []Step) {
 	return steps
 }
 
-// arguments returns the first arguments, which all kernels of rows share.
+// arguments returns the first arguments, which all rows kernels share.
 func (w *Rows) arguments(t *Transport) rowsArguments {
 	a := rowsArguments{
 		rank: uint32(w.launch.Rank), ranks: uint32(w.launch.Ranks), digest: w.launch.Digest,

@@ -30,10 +30,10 @@
 // latest and latestEvent when the stream is abandoned.
 //
 // If another library captures a call, symmem does not see the replays of that library's graph. From
-// then on there is a permanent event (replayEvent). Every launch waits for the event and records it
-// again. Each captured graph does the same, before its first call and after its last call
-// (Recording). Recordings numbers the captures identically on all ranks. The end of such a capture
-// is not visible, so the last 16 captures (OpenRecordings) are assumed to be active.
+// then on, a permanent event (replayEvent) orders the calls: every launch waits for the event and
+// records it again. Each captured graph does the same, before its first call and after its last
+// call (Recording). Recordings numbers the captures identically on all ranks. The end of such a
+// capture is not visible, so the last 16 captures (OpenRecordings) are assumed to be active.
 //
 // # Launches
 //

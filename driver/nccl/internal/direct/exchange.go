@@ -66,7 +66,7 @@ func (x *Exchange) Transport() (kernels.Transport, error) {
 	}, nil
 }
 
-// capabilities is the message that ranks exchange while they open the exchange memory.
+// capabilities holds the message that ranks exchange while they open the exchange memory.
 type capabilities struct {
 	// Why is the reason why the rank has no exchange memory. It is empty if the rank has memory.
 	Why string `json:"why,omitempty"`
