@@ -91,7 +91,7 @@ func TestSendSetsMatchReceiveSets(t *testing.T) {
 			for to := range all {
 				sends, waits := all[from].sendTo>>to&1, all[to].recvFrom>>from&1
 				if from != to && sends != waits {
-					t.Fatalf("from rank %d to rank %d: got bit %d in sendTo and bit %d in recvFrom, want equal bits",
+					t.Fatalf("rank %d to rank %d: got bit %d in sendTo and %d in recvFrom, want equal bits",
 						from, to, sends, waits)
 				}
 			}

@@ -57,7 +57,7 @@ func TestLargeNormsUseTheKernelOfTheAllReduce(t *testing.T) {
 			r.Operation = driver.AllReduce
 			sum, sumErr := choose(r)
 			if err != nil || sumErr != nil || norm.Bulk != sum.Bulk || norm.Bulk && norm.Fused {
-				t.Errorf("%d rows on %d ranks: got norm %+v, %v; all-reduce %+v, %v", rows,
+				t.Errorf("%d rows on %d ranks: got %+v, %v; want Bulk as in %+v, %v", rows,
 					ranks, norm, err, sum, sumErr)
 			}
 		}

@@ -260,7 +260,7 @@ func checkWaits(t *testing.T, major int, object []byte) {
 			}
 		}
 		if overlaps(kernel) && Wait(major) != (waits > 0) || launches > 0 && waits == 0 {
-			t.Errorf("%s of %s: got %d waits and %d launch_dependents, want a wait only if needed",
+			t.Errorf("%s of %s: got %d waits and %d launch_dependents, want waits exactly if needed",
 				kernel, architecture(major), waits, launches)
 		}
 	}
