@@ -10,19 +10,19 @@ import (
 	"symmem/driver"
 )
 
-// groupSuspender releases the memory of a group for some time.
+// groupSuspender implements Group.Suspend and Group.Resume.
 //
-// The group is active, suspending, suspended or resuming. The state changes with Group.mu held. In
-// all states but active, calls are refused: a change of the windows' revision makes kept plans
-// stale, so that every call checks the state before it makes a plan.
+// The state changes only while Group.mu is held. In all states but poolOpen, the group refuses
+// calls. Every change of state also changes the revision of the windows, which makes kept plans
+// stale. The next call must therefore make a plan, and it checks the state first.
 type groupSuspender struct {
 	group *Group
-	// suspension is poolOpen (active), poolSuspending, poolSuspended or poolResuming.
+	// suspension is poolOpen, poolSuspending, poolSuspended or poolResuming.
 	suspension atomic.Int32
 }
 
-// refusal returns the reason why a group refuses calls, or nil. After a fault it returns nil, and
-// the call returns the fault.
+// refusal returns the reason why the group refuses calls, or nil. It also returns nil after a
+// fault, because the call then returns the fault.
 func (s *groupSuspender) refusal() error {
 	if s.suspension.Load() == poolOpen || s.hasFailed() {
 		return nil
@@ -36,24 +36,25 @@ func (s *groupSuspender) hasFailed() bool {
 	return s.group.comm.Cause() != nil
 }
 
-// Suspend releases the device memory of the group itself on all its ranks, until Resume: the memory
-// through which symmem's kernels exchange data, the staging memory of messages and, with NCCL
-// 2.29.7 or newer, the memory of NCCL's communicator, which Suspension.Released does not include.
-// Kept names what cannot be released. Suspend is collective. Addresses and captured graphs stay
-// valid. The memory of pools is not affected: suspend pools before groups. If the group is
-// suspended already, Suspend does nothing.
+// Suspend releases the device memory of the group itself on all its ranks, until Resume is called.
+// This is the memory through which symmem's kernels exchange data, the staging memory of messages
+// and, with NCCL 2.29.7 or newer, the memory of NCCL's communicator. Suspension.Released does not
+// include the communicator's memory. Suspension.Kept names memory that cannot be released. Suspend
+// is collective. Addresses and captured graphs stay valid. Suspend does not affect the memory of
+// pools. To suspend both, suspend the pools before their groups. If the group is already suspended,
+// Suspend does nothing.
 //
-// The ranks first agree that the group is idle. If a stream of any rank has unfinished work after a
-// second, or a message has not been received, all ranks return an ErrBusy that names the rank and
-// the work. If any rank captures a stream, all ranks return ErrCapturing. The group then remains
-// usable. Other goroutines must not make calls of the group, or launch graphs with such calls, at
-// the same time.
+// The ranks first agree that the group is idle. If a stream of any rank still has unfinished work
+// after a second, or if a message has not been received, all ranks return an ErrBusy that names the
+// rank and the work. If any rank is capturing a stream, all ranks return ErrCapturing. In both
+// cases the group remains usable. During Suspend, other goroutines must not make calls of the group
+// or launch graphs that contain such calls.
 //
 // While the group is suspended, collectives, messages, registrations, SetPath and Launch of graphs
-// with calls of the group return ErrSuspended. Agree and related calls, Split, Check, Abort and
-// Close work. The program must not use the communicator of Handle, or replay graphs of other
-// libraries that contain calls of the group: on GPUs such a replay ends the CUDA context. A missing
-// or lost rank is a fault of the group, as in every collective call.
+// that contain calls of the group return ErrSuspended. Agree and related calls, Split, Check, Abort
+// and Close still work. The program must not use the communicator that Handle has returned, or
+// replay graphs of other libraries that contain calls of the group. On GPUs, such a replay destroys
+// the CUDA context. A missing or lost rank is a fault of the group, as in every collective call.
 func (s *groupSuspender) Suspend(ctx context.Context) (Suspension, error) {
 	defer deliverAll(s.group.rt)
 	released, err := s.suspend(orBackground(ctx))
@@ -124,9 +125,9 @@ func (s *groupSuspender) prepare(
 	return comm.PrepareSuspend()
 }
 
-// agree checks that all ranks make the same call, prepares it, and exchanges refusals. prepare runs
-// after all ranks have begun the call, so it finds the messages that they sent before. Group.mu is
-// held.
+// agree checks that all ranks make the same call, runs prepare and exchanges refusals. Because
+// prepare runs after all ranks have begun the call, it finds all messages that they sent before.
+// Group.mu is held.
 func (s *groupSuspender) agree(ctx context.Context, tag string, prepare func() error) error {
 	if err := s.group.aligner.meet(ctx, &meeting{tag: tag}); err != nil {
 		return err
@@ -165,7 +166,7 @@ func suspendedGroup(all []groupWindow) error {
 	return &refusalError{text, ErrSuspended}
 }
 
-// noteGroup records that a capture contains a call of a group.
+// noteGroup records a call of a group in the stream's current capture, if there is one.
 func noteGroup(s *Stream, g *Group) {
 	if !s.capturing.Load() {
 		return

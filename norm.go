@@ -2,35 +2,35 @@ package symmem
 
 import "symmem/driver"
 
-// NormArgs contains the arguments of AllReduceRMSNorm. The tensors are contiguous and aligned to 16
-// bytes. They may be in any device memory. If Input and Output are symmetric memory, they are
-// registered before the call and must have the same place on all ranks, as for AllReduce. They must
-// be symmetric if the rows do not fit into exchange memory (about 7 MiB).
+// NormArgs contains the arguments of AllReduceRMSNorm. The tensors must be contiguous and aligned
+// to 16 bytes. They may be in any device memory. If Input and Output are symmetric memory, the call
+// first registers them, and they must have the same place on all ranks, as for AllReduce. If the
+// rows do not fit into exchange memory (about 7 MiB), Input and Output must be symmetric.
 type NormArgs struct {
-	// Type is the type of Input, Output, Residual and Weight: BFloat16 or Float16. It must be equal on
-	// all ranks, as must be all other fields that are not tensors.
+	// Type is the type of Input, Output, Residual and Weight: BFloat16 or Float16. Type and all other
+	// fields that are not tensors must be equal on all ranks.
 	Type DataType
 	// Input and Output have the shape [Rows, Hidden]. They may be the same memory, but must not
-	// overlap otherwise. Output may be unset if Quant is set. Input may then be overwritten.
+	// overlap otherwise. If Quant is set, Output may be unset; Input may then be overwritten.
 	Input, Output Memory
-	// Residual has the shape [Rows, Hidden] and is both read and written. It must be equal on all
-	// ranks. Weight has the shape [Hidden]. Neither may overlap another buffer.
+	// Residual has the shape [Rows, Hidden] and is both read and written. Its contents must be equal
+	// on all ranks. Weight has the shape [Hidden]. Neither may overlap another buffer.
 	Residual, Weight Memory
 	// Rows may be 0. Hidden must be a multiple of 8, at most 16384.
 	Rows, Hidden int64
 	// Epsilon is added to the mean of the squares. It must be between 0 and 1.
 	Epsilon float32
-	// WeightBias is added to each weight. It must be between -1 and 1. Gemma's norm has 1.
+	// WeightBias is added to each weight. It must be between -1 and 1. Gemma's norm uses 1.
 	WeightBias float32
 	// Quant selects a quantized output. The zero value is QuantNone.
 	Quant Quant
 	// Quantized has the shape [Rows, Hidden] and elements of 8 bits (float8, e4m3). It receives the
 	// elements of Output, each divided by its scale and rounded.
 	Quantized Memory
-	// Scales are float32 values, aligned to 4 bytes. For QuantStatic, it is one value that every rank
-	// passes. Otherwise the call stores the scale of group g of row r in element
-	// r*ScaleStrides[0] + g*ScaleStrides[1]. If both strides are 0, scales are stored row by row
-	// without gaps.
+	// Scales contains float32 values and must be aligned to 4 bytes. For QuantStatic, it contains a
+	// single value, which every rank passes. For the other kinds, the call stores the scale of group g
+	// of row r in element r*ScaleStrides[0] + g*ScaleStrides[1]. If both strides are 0, the call
+	// stores the scales row by row without gaps.
 	Scales       Memory
 	ScaleStrides [2]int64
 }
@@ -38,8 +38,8 @@ type NormArgs struct {
 // Quant selects how AllReduceRMSNorm quantizes its output.
 type Quant = driver.Quant
 
-// The kinds of quantization. A computed scale is the largest magnitude of its elements, but at
-// least 1e-10, divided by 448.
+// The kinds of quantization. A computed scale is max(m, 1e-10)/448, where m is the largest
+// magnitude of the elements that share the scale.
 const (
 	// QuantNone quantizes nothing.
 	QuantNone = driver.QuantNone
@@ -51,7 +51,7 @@ const (
 	QuantPerGroup = driver.QuantPerGroup
 )
 
-// output returns the buffer that the all-reduce may write.
+// output returns the buffer into which the all-reduce may write.
 func (a *NormArgs) output() Memory {
 	if a.Quant != QuantNone && a.Output.Address() == 0 {
 		return a.Input
@@ -81,8 +81,8 @@ func (a *NormArgs) others() [4]Memory {
 	return [4]Memory{a.Residual, a.Weight, a.Quantized, a.Scales}
 }
 
-// normLike returns a pointer to the arguments of a norm. If a kept plan has equal arguments, it
-// returns the plan's pointer. A repeated call then allocates nothing.
+// normLike returns a pointer to a copy of the arguments. If the arguments of a kept plan are equal,
+// it returns the plan's pointer, so that a repeated call allocates nothing.
 func normLike(p *collective, a *NormArgs) *NormArgs {
 	if p != nil && p.norm != nil && *p.norm == *a {
 		return p.norm

@@ -6,18 +6,18 @@ import (
 	"symmem/driver"
 )
 
-// PeerAddresses returns where this process can access the same buffer of every rank of a group: the
-// addresses of the buffer's copies, by group rank. The entry of this rank is Buffer.Address. GPU
-// addresses are for kernels and copies on this rank's device; addresses of the host backend can be
-// read and written directly. Nothing orders such accesses with those of other ranks: the caller
-// does, for example with Group.Barrier.
+// PeerAddresses returns the addresses at which this process can access the buffer on every rank of
+// a group, in group order. The entry of this rank is Buffer.Address. Kernels and copies on this
+// rank's device can use the addresses of GPU memory. The program can read and write addresses of
+// the host backend directly. symmem does not order such accesses with those of other ranks. The
+// caller must do so, for example with Group.Barrier.
 //
-// The addresses are valid until the group or the pool is closed, or Pool.Trim unmaps the buffer's
-// segment after the buffer has been freed. Work that uses them must have ended by then.
+// The addresses are valid until the group or the pool is closed, or until the buffer has been freed
+// and Pool.Trim unmaps its segment. Work that uses the addresses must have ended by then.
 //
 // PeerAddresses does not communicate. It returns ErrInvalid if the buffer has not been registered
-// with the group, see Pool.Register and Scope. It returns ErrUnsupported, on every rank, if some
-// ranks cannot map each other's memory.
+// with the group; see Pool.Register and Scope. If some ranks cannot map each other's memory, it
+// returns ErrUnsupported on every rank.
 func (b Buffer) PeerAddresses(g *Group) ([]uintptr, error) {
 	if b.memory.pool == nil {
 		return nil, fmt.Errorf("addresses of the zero buffer: %w", ErrForeign)

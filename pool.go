@@ -37,9 +37,9 @@ type PoolOptions struct {
 
 // Pool is a caching allocator of buffers over the segments of one arena.
 //
-// Any Alloc may map a new segment. For each group, the segment is pending until the group registers
-// it, which creates a window. The end of a scope of the group registers it, or the group's first
-// collective on it. Trim or Close finally deregisters it from all groups and unmaps it.
+// Any Alloc may map a new segment. The segment is pending for each group until the group registers
+// it, at the end of a scope or in the group's first collective on the segment. The registration
+// creates a window. Trim or Close finally deregisters the segment from all groups and unmaps it.
 //
 // A Pool is safe for concurrent use. Concurrent requests of several goroutines have no defined
 // order, so a program that needs symmetric buffers must allocate on one goroutine or order its
@@ -59,7 +59,7 @@ type Pool struct {
 	calls   spin.Gate
 	closing atomic.Bool // set while Close runs
 
-	// A part uses only parts before it.
+	// Each part uses only parts declared before it.
 	events    poolEvents
 	segments  segmentTable
 	history   history
@@ -253,7 +253,7 @@ func (p *Pool) reserveFor(
 			return err
 		}
 	}
-	for { // repeat if the pool has been realigned meanwhile, which drops reservations
+	for { // repeat after a realignment, because it drops reservations
 		before := p.suspicion.rebuildCount()
 		if err := p.reserve(s, bytes, site); err != nil {
 			return sizeError("reserving", bytes, err)
@@ -319,26 +319,26 @@ func (p *Pool) Trim(ctx context.Context, keep int64) error {
 	return p.trimmer.trim(orBackground(ctx), keep)
 }
 
-// Suspend releases the pool's memory on all ranks of the domain, until Resume. It is collective
-// over the domain. Buffers keep their addresses, and captured graphs stay valid. The windows of all
-// groups stay registered. Suspend returns the released bytes of this rank. If the pool is suspended
-// already, Suspend does nothing.
+// Suspend releases the pool's memory on all ranks of the domain, until Resume is called. It is
+// collective over the domain. Buffers keep their addresses, captured graphs stay valid, and the
+// windows of all groups stay registered. Suspend returns how much memory it has released on this
+// rank. If the pool is already suspended, Suspend does nothing.
 //
-// The ranks first agree that nothing can use the memory. If a stream of any rank has unfinished
-// work after a second, or memory cannot be released for another reason, all ranks return an ErrBusy
-// that names the rank and the work. If any rank captures a stream, all ranks return ErrCapturing.
-// If a rank has too little host memory for KeepContents, all return ErrOutOfMemory. The pool then
-// stays as it was.
+// The ranks first agree that nothing can use the memory. If a stream of any rank still has
+// unfinished work after a second, or if memory cannot be released for another reason, all ranks
+// return an ErrBusy that names the rank and the work. If any rank is capturing a stream, all ranks
+// return ErrCapturing. If a rank has too little host memory for KeepContents, all ranks return
+// ErrOutOfMemory. After any of these errors, the pool is not suspended and remains usable.
 //
-// While a pool is suspended, calls that use its memory return ErrSuspended, on all ranks alike:
-// Alloc, Trim, Register, copies, collectives, and Launch of a graph that uses the pool. Free, Stats
-// and Close work. No other library may use the memory, and no pointer or View of it may be
-// dereferenced: on GPUs such an access ends the CUDA context. The program must therefore also not
-// replay graphs of other libraries that use the memory. Memory that Close keeps for live buffers of
-// a suspended pool is not accessible.
+// While a pool is suspended, calls that use its memory return ErrSuspended on all ranks: Alloc,
+// Trim, Register, copies, collectives, and Launch of a graph that uses the pool. Free, Stats and
+// Close still work. No other library may use the memory, and the program must not dereference a
+// pointer to it or use a View of it. On GPUs, such an access destroys the CUDA context. For the
+// same reason, the program must not replay graphs of other libraries that use the memory. If a
+// suspended pool is closed, the memory that Close keeps for live buffers is not accessible.
 //
-// If a rank is lost or late, the error is a fault of the domain, as in every collective call. The
-// pool may then be suspended on this rank (see Suspended), and Resume makes it usable again.
+// If a rank is lost or late, Suspend returns a fault of the domain, as every collective call does.
+// The pool may then be suspended on this rank (see Suspended), and Resume makes it usable again.
 func (p *Pool) Suspend(ctx context.Context, c Contents) (Suspension, error) {
 	if c != DiscardContents && c != KeepContents {
 		return Suspension{}, invalid("suspending a pool: contents %d", c)
@@ -359,7 +359,7 @@ func (p *Pool) Suspend(ctx context.Context, c Contents) (Suspension, error) {
 // the pool stays suspended.
 //
 // If the domain has failed, Resume maps the memory of this rank and returns the fault of the
-// domain. The pool is then usable on this rank, and windows of groups without a fault work.
+// domain. The pool is then usable on this rank, as are the windows of groups that have not failed.
 func (p *Pool) Resume(ctx context.Context) error {
 	defer deliverAll(p.rt)
 	if err := p.suspender.resume(orBackground(ctx)); err != nil {

@@ -36,23 +36,26 @@ func (c Contents) String() string {
 // The states of a suspender.
 const (
 	poolOpen int32 = iota
-	// poolSuspending: calls are refused, and the ranks agree or release memory. If they do not agree,
-	// the pool is open again.
+	// poolSuspending: calls are refused while the ranks agree on the suspension and release memory. If
+	// the ranks do not agree, the state returns to poolOpen.
 	poolSuspending
 	poolSuspended
-	// poolResuming: memory is being mapped. If a rank has too little, the pool is suspended again.
+	// poolResuming: memory is being mapped. If a rank has too little, the state returns to
+	// poolSuspended.
 	poolResuming
 )
 
-// suspender releases the memory of a pool for some time.
+// suspender implements Pool.Suspend and Pool.Resume.
 //
-// Suspend and Resume move its state from poolOpen through all states and back. Only the goroutine
-// that has moved it to poolSuspending or poolResuming moves it on; Close waits for that. In all
-// states but poolOpen, Pool.calls and segmentTable.refuses refuse calls. Suspend closes Pool.calls
-// before it locks Group.mu of the domain, because a call in progress may wait for that lock. Resume
-// unlocks it before it locks Group.mu of the groups with windows, one after another in the order of
-// their keys, which is the same on all ranks. Pool.mu is held only while the list of segments or
-// windows is read.
+// Its state changes from poolOpen to poolSuspending, poolSuspended and poolResuming, and back to
+// poolOpen. Only the goroutine that has set poolSuspending or poolResuming may change the state
+// again; Close waits until that goroutine has done so. In all states but poolOpen, Pool.calls and
+// segmentTable.refuses make the pool refuse calls.
+//
+// Suspend closes Pool.calls before it locks the domain's Group.mu, because a call in progress may
+// wait for that lock. Resume unlocks the domain's Group.mu before it locks Group.mu of the groups
+// with windows, one at a time. All ranks lock these groups in the same order, that of their keys.
+// Pool.mu is held only while the list of segments or windows is read.
 type suspender struct {
 	mu        *ranked.Spin[poolMu]
 	pool      *Pool
@@ -60,7 +63,7 @@ type suspender struct {
 	registrar *registrar
 	history   *history
 	state     atomic.Int32
-	contents  Contents // of the current suspension; only for the goroutine that moves the state
+	contents  Contents // of the current suspension; used only by the goroutine that changes state
 }
 
 // errPoolSuspended is returned by calls that use a suspended pool.
@@ -68,7 +71,7 @@ var errPoolSuspended = &refusalError{
 	"pool: suspended: call Pool.Resume on every rank of its domain", ErrSuspended,
 }
 
-// begin moves the state. It returns false if the pool already is in the state done.
+// begin changes the state. It returns false without an error if the state is already done.
 func (s *suspender) begin(from, to, done int32) (bool, error) {
 	switch {
 	case s.pool.isClosed():
@@ -111,8 +114,8 @@ func (s *suspender) suspend(ctx context.Context, c Contents) (released Suspensio
 	return s.release(ctx, held, &committed)
 }
 
-// refuseCalls makes the pool refuse calls and waits for the calls in progress. The caller opens
-// Pool.calls again, even after an error.
+// refuseCalls makes the pool refuse calls and waits for the calls in progress. The caller must open
+// Pool.calls again, even if refuseCalls returns an error.
 func (s *suspender) refuseCalls(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, s.pool.rt.opts.Timeout)
 	defer cancel()
@@ -159,8 +162,8 @@ func (s *suspender) release(
 	return released, errors.Join(errs...)
 }
 
-// agree compares the pool's history, and this rank's refusal with those of other ranks. If any rank
-// refuses, agree returns the first refusal. Group.mu of the domain is held.
+// agree compares the pool's history and exchanges refusals between ranks. If any rank refuses,
+// agree returns the first refusal. The domain's Group.mu is held.
 func (s *suspender) agree(ctx context.Context, g *Group, tag string, refusal error) error {
 	err := g.aligner.meet(ctx, &meeting{
 		tag: tag, pools: []*Pool{s.pool},
@@ -172,13 +175,13 @@ func (s *suspender) agree(ctx context.Context, g *Group, tag string, refusal err
 	return agreeOnRefusal(ctx, g, refusal)
 }
 
-// workLimit limits how long Suspend waits for work on streams. Work that is about to end does not
-// refuse a Suspend. A wait is also needed because CUDA takes some time to reach an event on an idle
-// stream.
+// workLimit limits how long Suspend waits for unfinished work on streams. The wait allows Suspend
+// to succeed if the work is about to end. It is also needed for idle streams, because CUDA takes
+// some time to reach an event there.
 const workLimit = time.Second
 
-// prepare prepares the segments and windows. It returns an error that refuses the suspension if
-// work, a capture or a lack of memory prevents it.
+// prepare prepares the segments and windows. It returns an error if work, a capture or a lack of
+// memory prevents the suspension.
 func (s *suspender) prepare(ctx context.Context, held []*segment, capturing bool) error {
 	if capturing {
 		return ErrCapturing
@@ -240,8 +243,9 @@ func (s *suspender) resume(ctx context.Context) error {
 	return err
 }
 
-// mapAgain maps the memory of this rank and reports whether it is mapped. It is not if some rank
-// has too little memory, or if the ranks differ. A fault of the domain does not prevent it.
+// mapAgain maps the memory of this rank and reports whether it has done so. It does not if some
+// rank has too little memory or if the ranks differ. A fault of the domain does not prevent the
+// mapping.
 func (s *suspender) mapAgain(ctx context.Context) (mapped bool, err error) {
 	g := s.pool.domain
 	var fault error
@@ -270,7 +274,7 @@ func (s *suspender) mapAgain(ctx context.Context) (mapped bool, err error) {
 	return true, fault
 }
 
-// resumeSegments maps the memory of segments and restores their contents. It stops at the first
+// resumeSegments maps the memory of segments and restores its contents. It stops at the first
 // error.
 func resumeSegments(held []*segment) error {
 	for _, seg := range held {
@@ -283,7 +287,7 @@ func resumeSegments(held []*segment) error {
 	return nil
 }
 
-// suspendSegments suspends segments again that resumeSegments has mapped.
+// suspendSegments suspends the segments that resumeSegments has mapped before it failed.
 func suspendSegments(held []*segment, c Contents) error {
 	var errs []error
 	for _, seg := range held {
@@ -300,7 +304,7 @@ func suspendSegments(held []*segment, c Contents) error {
 	return errors.Join(errs...)
 }
 
-// resumeWindows restores the access to peers' memory in all groups that have not failed.
+// resumeWindows restores access to the memory of peers in all groups that have not failed.
 func (s *suspender) resumeWindows(ctx context.Context) error {
 	var errs []error
 	var g *Group

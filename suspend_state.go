@@ -12,15 +12,15 @@ import (
 	"symmem/driver"
 )
 
-// groupWindow is a window of a segment in a group.
+// groupWindow holds a group's window over a segment.
 type groupWindow struct {
 	group   *Group
 	segment *segment
 	window  driver.Window
 }
 
-// windows lists the windows over the pool's segments, ordered by the key of the group and the
-// ordinal of the segment. The order is the same on all ranks.
+// windows lists the windows over the pool's segments, ordered by group key and segment ordinal. The
+// order is the same on all ranks.
 func (s *suspender) windows() []groupWindow {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -36,21 +36,21 @@ func (s *suspender) windows() []groupWindow {
 	return all
 }
 
-// hold returns the pool's segments with a hold on each.
+// hold adds a hold to each of the pool's segments and returns the segments.
 func (s *suspender) hold() []*segment {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.segments.hold(0, func(*segment) bool { return true })
 }
 
-// setRefusing makes Alloc refuse calls, or permits them.
+// setRefusing makes the pool refuse or permit allocations.
 func (s *suspender) setRefusing(refuses bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.segments.refuses = refuses || s.segments.closed
 }
 
-// awaitRest waits until no goroutine moves the state.
+// awaitRest waits until no Suspend or Resume is in progress.
 func (s *suspender) awaitRest(ctx context.Context) error {
 	moving := func() bool {
 		state := s.state.Load()
@@ -59,8 +59,8 @@ func (s *suspender) awaitRest(ctx context.Context) error {
 	return poll(ctx, func() bool { return !moving() })
 }
 
-// unfinishedWork returns ErrBusy if the work of a stream does not end soon, and ErrCapturing if a
-// stream is being captured.
+// unfinishedWork returns ErrBusy if the work on a stream does not end within workLimit, and
+// ErrCapturing if a stream is being captured.
 func unfinishedWork(ctx context.Context, rt *Runtime) error {
 	ctx, cancel := context.WithTimeout(ctx, workLimit)
 	defer cancel()
@@ -79,7 +79,7 @@ func unfinishedWork(ctx context.Context, rt *Runtime) error {
 	return nil
 }
 
-// describeWait describes what this rank waits for in some group, or returns "".
+// describeWait describes a wait of this rank in some group, or returns "" if there is none.
 func describeWait(rt *Runtime) string {
 	for _, g := range rt.registry.allGroups() {
 		inspector, ok := g.comm.(driver.Inspector)
@@ -111,7 +111,7 @@ func adoptedWindows(rt *Runtime, held []*segment) error {
 	return nil
 }
 
-// refusalError reports why a rank cannot suspend or resume memory, or cannot use it.
+// refusalError reports why a rank refuses to suspend, resume or use memory.
 type refusalError struct {
 	text string
 	kind error // errors.Is matches it
@@ -122,22 +122,22 @@ func (e *refusalError) Error() string { return e.text }
 // Unwrap returns the kind of the error.
 func (e *refusalError) Unwrap() error { return e.kind }
 
-// refusalKinds lists the kinds of refusals that ranks send to each other, by their index.
+// refusalKinds lists the kinds of refusals. Ranks send each other indexes of this list.
 var refusalKinds = []error{ErrBusy, ErrCapturing, ErrOutOfMemory, ErrUnsupported, ErrSuspended}
 
-// refusalMessage is a rank's refusal as it is sent to the other ranks.
+// refusalMessage encodes a rank's refusal for the other ranks.
 type refusalMessage struct {
 	Text string
 	Kind int
 }
 
 // agreeOnRefusal sends this rank's refusal, or nil, to the other ranks. If any rank refuses, all
-// ranks return the refusal of the first one. Group.mu is held.
+// ranks return the first refusal in group order. Group.mu is held.
 func agreeOnRefusal(ctx context.Context, g *Group, refusal error) error {
 	var mine []byte
 	if refusal != nil {
 		m := refusalMessage{Text: refusal.Error()}
-		m.Text = m.Text[:min(len(m.Text), driver.MaxPayload/8)] // JSON may need six bytes for one
+		m.Text = m.Text[:min(len(m.Text), driver.MaxPayload/8)] // JSON may encode a byte as six
 		m.Kind = max(0, slices.IndexFunc(refusalKinds, func(kind error) bool {
 			return errors.Is(refusal, kind)
 		}))
