@@ -12,7 +12,7 @@ import (
 
 // decision encodes the cause of a group's failure for ranks that determine the cause later.
 type decision struct {
-	// Text holds the text of the cause. It may add to the text of Report.
+	// Text holds the text of the cause. It may contain more than the text of Report.
 	Text   string `json:"text"`
 	Report report `json:"report"`
 }
@@ -64,10 +64,10 @@ func adopt(own error, encoded []byte) error {
 // reporterCheckInterval is the interval at which awaitReporter checks the other ranks.
 const reporterCheckInterval = 20 * time.Millisecond
 
-// awaitReporter waits while no report names a cause and a rank that may know it is late with its
-// report. It returns when another rank decides, when all missing ranks have departed or one of them
-// is lost, or when three quarters of the group's timeout have passed since begin. It records the
-// departed ranks in all.
+// awaitReporter waits for the report of a late rank that may know the cause, as long as no report
+// names a cause. It returns when another rank decides, when all missing ranks have departed, when
+// one of them is lost, or when three quarters of the group's timeout have passed since begin. It
+// adds the departed ranks to the reports.
 func (q *inquiry) awaitReporter(all *reports, begin time.Time) {
 	for {
 		lost, left := q.comm.Departed()
@@ -81,8 +81,8 @@ func (q *inquiry) awaitReporter(all *reports, begin time.Time) {
 	}
 }
 
-// explained reports whether some rank has reported a cause. A PeerError only says that another rank
-// has failed.
+// explained reports whether some rank has reported a cause. A PeerError does not count, because it
+// reports only that another rank has failed.
 func (all *reports) explained() bool {
 	for kind := range all.byKind {
 		if kind != kindPeer {

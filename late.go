@@ -11,12 +11,11 @@ import (
 // or times out; see [driver.LateWarning].
 type LateWarning = driver.LateWarning
 
-// defaultWarnAfter is how long a wait lasts before the first warning, unless Options.WarnAfter is
-// set.
+// defaultWarnAfter is the default of Options.WarnAfter.
 const defaultWarnAfter = 30 * time.Second
 
-// late returns when to warn about late ranks and the function that warns. OnLate runs on another
-// goroutine, so it may block.
+// late returns the settings for warnings about late ranks. OnLate runs on another goroutine, so it
+// may block.
 func (o Options) late() driver.Late {
 	warn := o.logLate
 	if o.OnLate != nil {
@@ -27,8 +26,8 @@ func (o Options) late() driver.Late {
 	return driver.Late{After: max(0, o.WarnAfter), Warn: warn}
 }
 
-// logFault logs that a function of the user has panicked or ended its goroutine. err is nil if the
-// function returned normally.
+// logFault logs that a function of the user has panicked or ended its goroutine. It does nothing if
+// err is nil.
 func (o Options) logFault(err error) {
 	if err != nil {
 		o.logger().Error("symmem: " + err.Error())
@@ -47,8 +46,8 @@ func (o Options) logLate(w LateWarning) {
 		"ranks", w.Ranks, "activity", w.Activity)
 }
 
-// lateTo returns a function that warns about ranks that have not arrived at Open, or have not left
-// yet. The function returns when to call it again.
+// lateTo returns a function that warns about ranks that have not arrived at Open or have not left
+// yet. The function returns the time at which to call it again.
 func (o Options) lateTo(doing string) func(missing []int, waited time.Duration) time.Duration {
 	late := o.late()
 	return func(missing []int, waited time.Duration) time.Duration {

@@ -11,8 +11,8 @@ import (
 // maxList limits the number of calls in a list.
 const maxList = 1 << 16
 
-// queueList queues several collectives as one call. The calls have no plan together, but those of
-// the single calls are kept. It leaves the pools of all calls when it returns.
+// queueList queues several collectives as one call. The group keeps a plan for each collective, but
+// none for the whole list.
 func queueList(ctx context.Context, g *Group, s *Stream, list []*collective) error {
 	if s == nil {
 		s = g.rt.stream
@@ -58,8 +58,8 @@ func checkList(g *Group, s *Stream, list []*collective) error {
 	return nil
 }
 
-// planList returns the plans of all calls of a list. It validates all calls before it prepares one.
-// Buffers of other streams count as used even if the list is refused later.
+// planList returns the plans of all calls of a list. It validates all calls before it prepares the
+// first one. It records the use of other streams' buffers even if the list is refused later.
 func planList(
 	ctx context.Context, g *Group, s *Stream, list []*collective,
 ) (plans []*collective, err error) {
@@ -95,7 +95,7 @@ func planList(
 }
 
 // choosePath makes all calls of a list of AllGatherV take the path of the largest call, so that one
-// launch can run them. Small and large calls would otherwise take different paths.
+// launch can run them. Otherwise, small and large calls would take different paths.
 func choosePath(pl *planner, list []*collective) error {
 	largest, most := list[0], uint64(0)
 	for _, c := range list {

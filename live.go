@@ -20,7 +20,8 @@ import (
 // envHTTP is the variable that provides Options.HTTP if the program does not set it.
 const envHTTP = "SYMMEM_HTTP"
 
-// envHTTPToken is the variable with the token of the live view. Without it, a token is drawn.
+// envHTTPToken is the variable with the token of the live view. If it is not set, the token is
+// random.
 const envHTTPToken = "SYMMEM_HTTP_TOKEN"
 
 // checkHTTP returns an error for an invalid Options.HTTP.
@@ -45,8 +46,7 @@ type liveView struct {
 	ready atomic.Bool
 }
 
-// open creates this rank's socket. The program runs without a live view if that fails, because the
-// program is more important than its view.
+// open creates this rank's socket. If that fails, the program runs without a live view.
 func (v *liveView) open(ctx context.Context) {
 	v.opened = time.Now()
 	if v.rt.opts.HTTP == "" {
@@ -114,21 +114,21 @@ type callClocks struct {
 	all sync.Map // clockKey -> *clocks
 }
 
-// clockKey identifies calls with one operation, path and range of sizes.
+// clockKey identifies the calls of one operation on one path, in a range of sizes.
 type clockKey struct {
 	operation driver.Operation
 	path      driver.Path
 	size      int // number of bits of the size
 }
 
-// clocks times the calls of a key.
+// clocks measures the calls with the same key.
 type clocks struct {
 	submit, run driver.Clock
-	// timed reports whether the backend reports runs.
+	// timed reports whether the backend measures run times.
 	timed atomic.Bool
 }
 
-// attach makes a new plan report to the clocks of its calls.
+// attach makes a new plan measure its calls with the clocks of their key.
 func (m *callClocks) attach(c *collective, path driver.Path) {
 	bytes := c.described.Bytes
 	key := clockKey{c.operation, path, bits.Len64(uint64(bytes))}

@@ -75,8 +75,8 @@ type router struct {
 	choice atomic.Int32 // a PathChoice
 }
 
-// prepare prepares the group for the paths that its calls may take. It is collective, and all ranks
-// decide the same, because the decisions depend only on SetPath and the settings that the ranks
+// prepare prepares the group for the paths that its calls may take. It is collective. All ranks
+// make the same decisions, because these depend only on SetPath and the settings that the ranks
 // agreed on.
 func (r *router) prepare(ctx context.Context) error {
 	if levels, ok := r.comm.(driver.TwoLevels); ok && r.takesTwoLevels() {
@@ -115,19 +115,18 @@ func (r *router) takesWindows() bool {
 	}
 }
 
-// route lets the backend resolve a call, chooses the path and stores the path in the call. It
-// chooses the direct path if the path is supported for the call and preferred. Otherwise it chooses
-// the window path if the call has windows and the path is supported and preferred. Otherwise it
-// chooses the plain path. The reason explains the choice; where describes the buffers. If no path
-// is possible, route returns an error.
+// route has the backend resolve a call, chooses the path and stores the path in the call. It
+// considers the direct, the two-level and the window path, in this order, and chooses the first one
+// that is supported for the call and preferred. The window path also requires windows. If none of
+// the three applies, route chooses the plain path. The reason explains the choice; where describes
+// the buffers. If no path is possible, route returns an error.
 //
-// The call's path choice applies or, if it has none, the group's. The result depends only on the
-// call, on the settings that the ranks agreed on, and on SetPath, so all ranks choose the same
-// path.
+// If the call has no path choice, the group's choice applies. The result depends only on the call,
+// on the settings that the ranks agreed on, and on SetPath, so all ranks choose the same path.
 //
-// A part that has the same place on all ranks can be in place on one rank only. On the other ranks,
-// check then returns an error for the overlap. For buffers outside windows, it does not matter
-// whether ranks agree that a call works in place.
+// In windows, ranks cannot disagree on whether a call works in place: a part that has the same
+// place on all ranks can be in place on one rank only, and on the other ranks check returns an
+// error for the overlap. Outside windows, such a disagreement does not matter.
 func (r *router) route(
 	choice PathChoice, call *driver.Call, where string,
 ) (offer driver.Offer, why reason, err error) {
@@ -166,7 +165,7 @@ func (r *router) route(
 	return offer, why, err
 }
 
-// refusal returns why a call cannot take the plain path, or nil. The plain path is the last resort.
+// refusal returns an error if a call cannot take the plain path, which is the last resort.
 func refusal(offer driver.Offer, direct *reason) error {
 	err := offer.Refusal(driver.PathPlain)
 	if err != nil && direct != nil {
@@ -175,7 +174,7 @@ func refusal(offer driver.Offer, direct *reason) error {
 	return err
 }
 
-// requireDirect returns why an operation that requires the direct path cannot take it, or nil.
+// requireDirect returns an error if an operation that requires the direct path cannot take it.
 func requireDirect(offer driver.Offer, choice PathChoice, who string) error {
 	if choice == PathPlain || choice == PathWindow {
 		return fmt.Errorf("%s the %v path: %w", who, choice, ErrUnsupported)
@@ -183,13 +182,14 @@ func requireDirect(offer driver.Offer, choice PathChoice, who string) error {
 	return offer.Refusal(driver.PathDirect)
 }
 
-// direct reports whether a call takes the direct path, and why. If the direct path was neither
-// requested nor possible, the reason is nil. The path choice or the operation may exclude the
-// direct path. Of the calls without data, only barriers have it.
+// direct reports whether a call takes the direct path, and why. The reason is nil if the direct
+// path was neither requested nor possible, or if the path choice or the operation excludes it.
+// Among calls without data, only barriers can take the direct path.
 //
-// A barrier takes the direct path whenever it can. A table cannot decide, because a barrier has no
-// size, and symmem's kernel only waits for its peers, whereas NCCL reduces bytes. The minimum and
-// maximum of floats also take it whenever they can, because NCCL ignores NaNs.
+// A barrier takes the direct path whenever it can. The tuning table cannot decide, because a
+// barrier has no size. The direct path is faster: symmem's kernel only waits for its peers, whereas
+// NCCL reduces bytes. The minimum and maximum of floats also take the direct path whenever they
+// can, because NCCL ignores NaNs.
 func (r *router) direct(
 	choice PathChoice, call *driver.Call, offer driver.Offer, who string,
 ) (bool, *reason) {
@@ -251,8 +251,8 @@ func (r *router) twoLevel(choice PathChoice, call *driver.Call, offer driver.Off
 	return offer.Refusal(driver.PathTwoLevel) == nil
 }
 
-// evenName returns the name by which the tuning table knows an operation. AllGatherV and
-// ReduceScatterV use the rules of AllGather and ReduceScatter.
+// evenName returns an operation's name in the tuning table. AllGatherV and ReduceScatterV use the
+// rules of AllGather and ReduceScatter.
 func evenName(o driver.Operation) string {
 	switch o {
 	case driver.AllGatherV:

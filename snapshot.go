@@ -78,22 +78,22 @@ func groupSnapshot(g *Group) (live.Group, []live.Wait) {
 }
 
 const (
-	// poolPatience is how long a snapshot waits for the lock of a pool. A call that frees memory may
-	// hold the lock while it waits for a stream, and that stream for other ranks.
+	// poolPatience limits how long a snapshot waits for a pool's lock. A call that frees memory may
+	// hold the lock while it waits for a stream, which may itself wait for other ranks.
 	poolPatience = 20 * time.Millisecond
 	// poolPause is the time between attempts to acquire the lock.
 	poolPause = time.Millisecond
 )
 
 // poolSnapshot returns the current state of a pool, with up to the given number of its latest
-// events. It copies them while it holds the pool's lock, which takes about 10 ns for each.
+// events. It copies the events while it holds the pool's lock. Each copy takes about 10 ns.
 func poolSnapshot(p *Pool, events int) live.Pool {
 	s := live.Pool{ID: p.events.outbox.common.Pool % poolNumbers}
 	if p.domain != nil {
 		s.Domain = p.domain.id
 	}
 	if events > 0 {
-		s.Recent = make([]live.Placement, 0, events) // before the lock is held
+		s.Recent = make([]live.Placement, 0, events) // allocate before locking
 	}
 	for begin := time.Now(); !p.mu.TryLock(); time.Sleep(poolPause) {
 		if time.Since(begin) > poolPatience {
@@ -107,7 +107,7 @@ func poolSnapshot(p *Pool, events int) live.Pool {
 	return s
 }
 
-// addEvents fills Recent with the latest events, and adds the windows of the pool. p.mu is held.
+// addEvents fills Recent with the latest events, and adds the pool's windows. p.mu is held.
 func addEvents(s *live.Pool, p *Pool) {
 	if cap(s.Recent) == 0 {
 		return

@@ -7,7 +7,7 @@ import (
 )
 
 // Splits divides a buffer, or both buffers of an AllToAllV, into one part for each rank of the
-// group, in group order, by counts and offsets in elements; see [driver.Splits]. Without offsets,
+// group, in group order. Counts and offsets are in elements; see [driver.Splits]. Without offsets,
 // the parts are contiguous.
 type Splits = driver.Splits
 
@@ -49,7 +49,7 @@ func cloneSplits(s *Splits) *Splits {
 }
 
 // locateUneven implements locations for AllGatherV and ReduceScatterV. Peers access only the
-// divided buffer, and they compute the places of its parts from the counts.
+// divided buffer, and they compute where its parts begin from the counts.
 func locateUneven(
 	table *windowTable, call *driver.Call, sendBytes, recvBytes int64,
 ) (at locations) {

@@ -18,10 +18,10 @@ type recording struct {
 	onEvent bool          // whether there is an OnEvent
 	mu      *ranked.Mutex[runtimeMu]
 	closed  bool                   // guarded by mu
-	boxes   []weak.Pointer[outbox] // those with a Source, and dropped ones; guarded by mu
+	boxes   []weak.Pointer[outbox] // with a Source; some may no longer exist; guarded by mu
 }
 
-// open creates the trace of a rank, if there is to be one.
+// open creates a rank's trace if the options request one.
 func (r *recording) open(o *Options, rank, size int) (err error) {
 	if o.Trace == "" {
 		return nil
@@ -36,8 +36,8 @@ func (r *recording) open(o *Options, rank, size int) (err error) {
 // active reports whether there is an OnEvent or a trace.
 func (r *recording) active() bool { return r.onEvent || r.trace != nil }
 
-// connect makes an outbox write its events to the trace, if there is one. No other goroutine uses
-// the outbox yet.
+// connect makes an outbox write its events to the trace, if there is one. It must be called before
+// other goroutines use the outbox.
 func (r *recording) connect(box *outbox) {
 	if r.trace == nil {
 		return

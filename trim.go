@@ -20,8 +20,8 @@ type trimmer struct {
 	segments  *segmentTable
 	registrar *registrar
 	streams   *streamList
-	// unfinished lists segments that have left the core. A Trim could not wait for the work on them,
-	// so the next one unmaps them. It is guarded by mu.
+	// unfinished lists segments that have been removed from the core, but not unmapped, because a Trim
+	// could not wait for the work on them. The next Trim unmaps them. It is guarded by mu.
 	unfinished []*segment
 }
 
@@ -67,8 +67,8 @@ func (t *trimmer) trimAlone(ctx context.Context, keep int64) error {
 		t.segments.retire(idle, t.segments.release))
 }
 
-// takeIdle removes the idle segments from the core and waits for the work on them. Other goroutines
-// may have queued such work, and freed its buffers, since trim waited.
+// takeIdle removes the idle segments from the core and waits for the work on them. Since trim has
+// waited, other goroutines may have queued such work and freed its buffers.
 func (t *trimmer) takeIdle(ctx context.Context, keep int64) ([]*segment, error) {
 	idle := t.removeIdle(keep)
 	if len(idle) == 0 {

@@ -9,10 +9,10 @@ import (
 	"symmem/internal/ranked"
 )
 
-// windowTable is an immutable snapshot of a group's windows. Queries read it without a lock;
-// registrations replace it.
+// windowTable is an immutable snapshot of a group's windows. Queries read it without a lock. A
+// registration replaces it.
 //
-// For each pool the table divides the arena into granules, the unit of segment sizes, and stores
+// For each pool, the table divides the arena into granules, the unit of segment sizes, and stores
 // the window of each granule in chunks. A query takes two lookups, whatever the number of windows.
 // A registration copies only the list of chunks and the chunks that contain the segment.
 type windowTable struct {
