@@ -20,8 +20,8 @@ func errFreedAt(address uintptr) error {
 	return fmt.Errorf("memory at %#x: %w", address, ErrFreed)
 }
 
-// arenas holds the address ranges of a Runtime's pools. The list is replaced, never modified. A
-// lookup therefore takes no lock.
+// arenas holds the address ranges of a Runtime's pools. The list is replaced rather than modified,
+// so lookups take no lock.
 type arenas struct {
 	list atomic.Pointer[[]arenaRange]
 }

@@ -11,22 +11,22 @@ import (
 // numbered like one that NewStream creates. A Runtime creates and adopts at most 65,535 streams, so
 // adopt each stream once and keep the result.
 //
-// The owner may capture the stream. Collectives then become part of the owner's capture. On
-// unregistered memory they take a path that needs no windows. Once the capture contains a call,
+// The owner may capture the stream. Collectives then become part of the owner's capture; on
+// unregistered memory, they take a path that needs no windows. Once the capture contains a call,
 // nothing can be registered on this rank until the capture ends. The segments, group and Runtime
 // that the calls use stay in memory until the owner has destroyed the graph and everything
 // instantiated from it. If the program trims or closes them earlier, a replay ends without a
-// result. A freed buffer is reused even if a graph uses it, as in PyTorch. The owner must therefore
+// result. As in PyTorch, a freed buffer may be reused even if a graph uses it, so the owner must
 // keep the buffers that its graphs use.
 //
 // The stream must exist until ForgetStream returns, or until the Runtime is closed. Pool.Trim and
 // Runtime.Close wait for the work that the owner has queued on the stream. Pool.Alloc for another
-// stream queries the stream if it needs the stream's free memory. SetIdle prevents these queries.
-// Otherwise symmem queries the stream in two cases only: in calls that name the stream, and when a
+// stream queries this stream if it needs this stream's free memory. SetIdle prevents these queries.
+// In all other cases, symmem queries the stream only in calls that name the stream, and when a
 // registration or a new call could run during a capture that contains calls.
 //
-// Background work of symmem invalidates no capture. Do not use the stream while another thread is
-// inside the CUDA function that begins or ends a capture of it: the CUDA driver (580.159.04) may
+// symmem's background work never invalidates a capture. Do not use the stream while another thread
+// is inside the CUDA function that begins or ends a capture of it: the CUDA driver (580.159.04) may
 // then crash. This also applies to calls that wait for the stream: Synchronize, ForgetStream,
 // Pool.Trim, Pool.Close, Free of another stream's Buffer that was used on it, and Alloc if memory
 // is short.
@@ -72,7 +72,7 @@ func (i Interop) Captured(handle uintptr) bool {
 // ForgetStream ends the use of an adopted stream. Call it before the owner destroys the stream. It
 // waits for unfinished work on the stream, up to twice Options.Timeout. Later calls on the stream
 // return ErrClosed. The stream's numbers in the Runtime and in pools are not reused, because ranks
-// may forget streams at different times. Each number costs some hundred bytes. Other streams can
+// may forget streams at different times. Each number costs a few hundred bytes. Other streams can
 // get the stream's free memory when memory is short, and Pool.Trim unmaps it.
 func (i Interop) ForgetStream(s *Stream) {
 	if s != nil && s.adopted != nil {

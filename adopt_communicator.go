@@ -30,7 +30,7 @@ type AdoptedCommunicator struct {
 
 	mu        ranked.Mutex[adoptedMu]        // held during registration
 	failed    error                          // guarded by mu
-	windowsMu ranked.Mutex[adoptedWindowsMu] // guards windows; taken last
+	windowsMu ranked.Mutex[adoptedWindowsMu] // guards windows; acquired last
 	windows   map[*segment]driver.Window     // guarded by windowsMu
 }
 
@@ -83,8 +83,9 @@ func (a *AdoptedCommunicator) Windows() int {
 	return len(a.windows)
 }
 
-// Register registers the new segments of a pool in their order. It is collective if there are any.
-// If the communicator belongs to a group, Register registers them with the group first.
+// Register registers a pool's new segments in their order. If there are any, Register is
+// collective. If the communicator belongs to a group, Register registers the segments with the
+// group first.
 //
 // If the ranks differ, every rank returns a DivergenceError and nothing is registered. If a rank
 // does not arrive, Register returns a TimeoutError and the communicator is unusable. If any rank
@@ -223,8 +224,8 @@ func (a *AdoptedCommunicator) Detach() error {
 	return errors.Join(errs...)
 }
 
-// Forget ends the use of a communicator that is destroyed, or is about to be; its windows end with
-// it. After a Detach or Forget, another call does nothing.
+// Forget ends the use of a communicator that is destroyed, or is about to be. Its windows end with
+// it. After Detach or Forget, Forget does nothing.
 func (a *AdoptedCommunicator) Forget() {
 	defer a.end()()
 	clear(a.windows)

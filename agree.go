@@ -60,8 +60,8 @@ func (h *history) EventAt(position uint64) (event.Event, bool) {
 }
 
 // noteAgreed records the position up to which the histories agree. This part is not compared again.
-// Only an agreement of the whole domain counts, because a smaller group does not include all its
-// ranks.
+// Only an agreement of the whole domain counts, because a smaller group lacks some ranks of the
+// domain.
 func (h *history) noteAgreed(agreed []agreement.AgreedPrefix, g *roster) {
 	if h.domain == nil || !g.contains(&h.domain.roster) {
 		return
@@ -256,8 +256,8 @@ func (c *comparison) names() agreement.Names {
 	return agreement.Names{Members: c.ranks, Pool: c.rt.registry.poolName}
 }
 
-// agreeOnCaptures exchanges whether a capture has prevented a step on some rank. If so, every rank
-// returns an ErrCapturing that names the capturing ranks. Group.mu is held.
+// agreeOnCaptures exchanges whether a capture has prevented a step on some rank. If it has, every
+// rank returns an ErrCapturing that names the capturing ranks. Group.mu is held.
 func agreeOnCaptures(ctx context.Context, g *Group, refused error) error {
 	var mine []byte
 	if refused != nil {

@@ -114,8 +114,8 @@ func (d *suspicion) trust(g *roster) {
 	}
 }
 
-// meeting describes a comparison of histories. All ranks make it at the same point of their
-// programs. If necessary, they first realign their pools.
+// meeting describes a comparison of histories. All ranks begin it at the same point of their
+// programs, and first realign their pools if necessary.
 type meeting struct {
 	tag string
 	// pools lists the pools that may need a realignment first. A pool is realigned if some rank
@@ -130,7 +130,7 @@ type meeting struct {
 // the pools meanwhile.
 const maxRealignments = 3
 
-// flagAlign is set in the flags of an agreement by a rank that requests a realignment.
+// flagAlign in the flags of an agreement requests a realignment.
 const flagAlign = 1
 
 // meet realigns the pools if some rank requests it, and then compares histories. Group.mu is held.
@@ -157,7 +157,7 @@ func (a *aligner) meet(ctx context.Context, m *meeting) error {
 		if err := a.align(ctx, m); err != nil {
 			return a.life.awaitCause(err)
 		}
-		m.reason = nil // a realignment may not remove the reason, as if a graph still holds the memory
+		m.reason = nil // a realignment may not remove the reason, such as a graph that uses the memory
 	}
 	if err := a.comparison.agree(ctx, m.tag, m.compared()...); err != nil {
 		return err // some rank lacks a pool
@@ -173,7 +173,7 @@ func (m *meeting) compared() []agreement.Ledger {
 	return m.ledgers()
 }
 
-// wants reports whether this rank requests a realignment of the pool.
+// wants reports whether this rank requests a realignment of the pool for the group.
 func (m *meeting) wants(g *roster, p *Pool) bool {
 	return p.suspicion.suspects(g) || m.reason != nil && m.reason(p)
 }

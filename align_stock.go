@@ -13,7 +13,7 @@ import (
 	"symmem/internal/alloc"
 )
 
-// stocktaking is a rank's report about its pools.
+// stocktaking reports the state of a rank's pools.
 type stocktaking struct {
 	// Capturing reports whether the rank captures a stream.
 	Capturing bool
@@ -24,7 +24,7 @@ type stocktaking struct {
 	Pools  []stock
 }
 
-// stock is the inventory of a rank's pool.
+// stock describes a pool of a rank.
 type stock struct {
 	Pool     uint64
 	Wanted   bool   // the rank requests a realignment

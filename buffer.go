@@ -8,8 +8,8 @@ import (
 	"symmem/internal/alloc"
 )
 
-// Buffer is a block that Pool.Alloc has returned. It is a value, and copies refer to the same
-// block. The zero Buffer refers to none.
+// Buffer refers to a block that Pool.Alloc has returned. Copies of a Buffer refer to the same
+// block. The zero Buffer refers to no block.
 type Buffer struct{ memory Memory }
 
 // Memory is a range of memory that work reads or writes: a part of a Buffer, or memory that symmem
@@ -88,9 +88,9 @@ func (b Buffer) Pool() *Pool { return b.memory.pool }
 func (b Buffer) Memory() Memory { return b.memory }
 
 // Free returns the buffer to its pool. Work on the buffer's own stream may still be pending,
-// because only that stream gets the memory next. For other streams, see UseOn. Free returns
-// ErrDoubleFree if the buffer has been freed before. After Pool.Close, freeing the last buffer of a
-// segment unmaps the segment. No work may then use any buffer of that segment.
+// because only later work on that stream reuses the memory. For other streams, see UseOn. Free
+// returns ErrDoubleFree if the buffer has been freed before. After Pool.Close, freeing the last
+// buffer of a segment unmaps the segment. No work may then use any buffer of that segment.
 func (b Buffer) Free() error {
 	return b.memory.pool.free(b)
 }

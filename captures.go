@@ -9,8 +9,8 @@ import (
 	"symmem/internal/ranked"
 )
 
-// captures prevents captures of streams and registrations of memory from overlapping. A capture
-// would record the device calls of a registration and become invalid.
+// captures prevents a capture of a stream and a registration of memory from overlapping. Otherwise,
+// the capture would record the device calls of the registration and become invalid.
 type captures struct {
 	mu      *ranked.Mutex[runtimeMu]
 	timeout time.Duration // limits a wait for registrations

@@ -25,9 +25,9 @@ type inquiry struct {
 	values     *values
 }
 
-// reportTimeout bounds one exchange of reports on the fault lane, as do three quarters of the
-// group's timeout. Ranks that wait in a call join the exchange at once. If a rank does not join in
-// time, the others decide without its report.
+// reportTimeout limits one exchange of reports on the fault lane, unless three quarters of the
+// group's timeout are shorter. Ranks that wait in a call join the exchange at once. If a rank does
+// not join in time, the others decide without its report.
 const reportTimeout = 2 * time.Second
 
 // maxReportRounds limits the exchanges of reports in which a rank waits for the cause of another
@@ -36,9 +36,9 @@ const maxReportRounds = 12
 
 // run exchanges reports with the other ranks on the fault lane. It returns the same error on all
 // ranks. The first rank that selects a cause decides. A rank that runs later uses that decision,
-// even if the deciding rank has left the group. The stream of a rank may have failed earlier
-// because of another group's fault. The ranks then repeat the exchange until that rank knows the
-// cause of that fault.
+// even if the deciding rank has left the group. If the stream of a rank has failed earlier because
+// of another group's fault, the ranks repeat the exchange until that rank knows the cause of that
+// fault.
 func (q *inquiry) run(cause error) error {
 	begin := time.Now()
 	for round := 0; ; round++ {
@@ -180,8 +180,8 @@ func (q *inquiry) firstCause(cause error, all *reports) error {
 	return cause
 }
 
-// unreported returns the cause of a fault that no rank explains. A rank that has failed is still
-// in the group and late with its report, or has left without a report.
+// unreported returns the cause of a fault that no rank explains. The failed rank is either still in
+// the group and late with its report, or it has left without a report.
 func (q *inquiry) unreported(cause error, all *reports) error {
 	activity := map[int]string{}
 	for _, rank := range all.left {
@@ -203,8 +203,8 @@ func without(ranks, others []int) []int {
 	})
 }
 
-// advise adds to err how to avoid the fault, if a pool is suspect. After a fault of another group,
-// ranks may realign that pool at different points of their programs.
+// advise adds advice to err if a pool is suspect. After a fault of another group, ranks may realign
+// that pool at different points of their programs, and the advice describes how to avoid this.
 func (all *reports) advise(err error) error {
 	if !all.suspect {
 		return err
