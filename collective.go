@@ -95,7 +95,8 @@ func (g *Group) Barrier(ctx context.Context, s *Stream) error {
 }
 
 // run queues a collective. A call that has a plan takes a hot path with few function calls and no
-// defer. Only Options.OnEvent, which has a defer, runs code of the program between enter and leave.
+// defer. Between enter and leave, the program's code runs only in Options.OnEvent, whose caller has
+// a defer.
 func (g *Group) run(ctx context.Context, s *Stream, c *collective) error {
 	if s == nil {
 		s = g.rt.stream
@@ -260,11 +261,12 @@ func (g *Group) AllToAllV(
 
 // AllGatherV gathers counts[r] elements of each rank r's send, in group order, into every rank's
 // recv. In place, send is this rank's part of recv. Every rank must pass the same counts, which may
-// be 0. AllGatherV registers no memory and copies the list. It does not match AllGather, even if all
-// counts are equal.
+// be 0. AllGatherV registers no memory and copies the list of counts. It does not match AllGather,
+// even if all counts are equal.
 //
 // On the direct path, large parts are faster if recv is registered with the group. A list of calls
-// (see Call.More) then takes the path of its largest call, and one launch gathers up to eight.
+// (see Call.More) takes the path of its largest call; on the direct path, one launch gathers up to
+// eight of the calls.
 func (g *Group) AllGatherV(
 	ctx context.Context, send, recv Memory, counts []int64, t DataType, s *Stream,
 ) error {
@@ -319,9 +321,9 @@ func (g *Group) Scatter(
 //	Quantized = e4m3(Output / scale)
 //
 // where round rounds to a.Type. Intermediate results are float32, and the mean is over a row.
-// Package driver/formula defines them to the bit. Every rank and every run produces the same bits.
+// Package driver/formula defines them bit by bit. Every rank and every run produces the same bits.
 // The bits of a row do not depend on the number of rows. Quantized holds the quantized elements of
-// Output, also if Output is unset.
+// Output, even if Output is unset.
 //
 // AllReduceRMSNorm requires the direct path. If the call cannot take it, all ranks return an
 // ErrUnsupported with the reason, and the caller can run the steps separately. Possible reasons

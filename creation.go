@@ -66,8 +66,8 @@ func (c *creation) close() bool {
 	return !closed
 }
 
-// await waits for the calls in progress, but only until due. Close may run in a signal handler that
-// has interrupted one of these calls, which then cannot end.
+// await waits for the calls in progress, but no longer than until due. Close may run in a signal
+// handler that has interrupted one of these calls, which then cannot end.
 func (c *creation) await(due time.Time) {
 	ended := make(chan struct{})
 	go func() {

@@ -157,10 +157,9 @@ func (s *Stream) noteUntracked(p *Pool) {
 }
 
 // Launch queues the captured work on a stream of the same Runtime. It returns ErrClosed if the
-// graph or a pool that it uses is closed, and ErrSuspended if such a pool, or a group of one of its
-// calls, is suspended. It returns
-// ErrCapturing if the stream is being captured, by symmem or another library; the capture remains
-// valid.
+// graph or a pool that it uses is closed. It returns ErrSuspended if such a pool, or a group of one
+// of its calls, is suspended. It returns ErrCapturing if the stream is being captured, by symmem or
+// another library; the capture remains valid.
 func (g *Graph) Launch(s *Stream) error {
 	if g == nil || g.work == nil {
 		return invalid("launching a nil or zero graph")

@@ -240,14 +240,14 @@ func (g *Group) Handle() uintptr {
 }
 
 // Failing returns a channel that is closed as soon as this rank has seen a fault of the group. The
-// ranks may take seconds to determine the cause together. After that, Ended is closed; Cause waits
-// for it. Closing the group on this rank does not close Failing. If a graph that another library
-// replays contains a kernel that reports a fault, this rank sees the fault within 50 ms.
+// ranks may then take seconds to determine the cause together. After that, Ended is closed; Cause
+// waits for it. Closing the group on this rank does not close Failing. If a graph that another
+// library replays contains a kernel that reports a fault, this rank sees the fault within 50 ms.
 func (g *Group) Failing() <-chan struct{} { return g.life.failing }
 
 // Ended returns a channel that is closed when the group has failed or has been closed. Err then
-// returns the reason. Even while it makes no calls, a rank learns within seconds that another rank
-// has failed.
+// returns the reason. A rank learns of the failure of another rank within seconds, even if it makes
+// no calls.
 func (g *Group) Ended() <-chan struct{} { return g.life.open.Done() }
 
 // Stats returns the group's counters and settings.

@@ -11,7 +11,7 @@ import (
 )
 
 // heap provides memory for allocations that no free block satisfies. It reclaims blocks, maps
-// segments, and takes free memory of other streams. Pool.mu is held during its methods.
+// segments, and reassigns free memory of other streams. Pool.mu is held during its methods.
 type heap struct {
 	core      *alloc.Core
 	ledger    *ledger.Ledger

@@ -24,8 +24,8 @@ type Interop struct {
 	site uint32 // see At
 }
 
-// Close is like Runtime.Close, but its wait for other ranks to leave ends with the context, though
-// not before a second has passed. It is for a rank that has failed or must not wait. If this rank
+// Close is like Runtime.Close, but the context ends its wait for other ranks to leave, though not
+// before a second has passed. It is for a rank that has failed or must not wait. If this rank
 // serves the store, the other ranks cannot create groups afterwards.
 func (i Interop) Close(ctx context.Context) error { return i.rt.close(ctx) }
 
@@ -187,7 +187,7 @@ func (Interop) Pending(p *Pool, g *Group) bool {
 
 // Registers reports whether a collective on a stream would first register memory or realign its
 // pool, as Pool.Register does. Such a collective waits for the other ranks of the group. Registers
-// does not communicate.
+// itself does not communicate.
 func (Interop) Registers(g *Group, op Operation, send, recv Memory, s *Stream) bool {
 	return g != nil && op.UsesWindows() &&
 		(send.registersWith(g) || recv.registersWith(g)) && (s == nil || !s.records())
@@ -224,13 +224,13 @@ type Call struct {
 	// for late ranks, but the group's timeout does. While the stream is being captured, Do returns
 	// ErrCapturing and queues nothing.
 	Wait bool
-	// More lists further calls that run together with this one, as one call: the ranks order and
-	// compare them as a whole, and NCCL gets them as one group. The calls may run in any order, so
-	// none may use the result of another. Messages, AllReduceRMSNorm and nested lists are refused. The
-	// Wait and Path of the first call apply to all.
+	// More lists further calls that run together with this one, as one call. The ranks order and
+	// compare the calls as a whole, and NCCL gets them as one group. The calls may run in any order,
+	// so none may use the result of another. Messages, AllReduceRMSNorm and nested lists are refused.
+	// The Wait and Path of the first call apply to all.
 	More []Call
-	// Path chooses the path of this call: PathPlain, PathWindow, PathDirect or PathTwoLevel. For any other value
-	// the group's choice applies. It must be the same on all ranks.
+	// Path chooses the path of this call: PathPlain, PathWindow, PathDirect or PathTwoLevel. For any
+	// other value, the group's choice applies. Path must be the same on all ranks.
 	Path PathChoice
 }
 

@@ -82,7 +82,7 @@ const (
 	splitPrefix  = "/"
 )
 
-// connect joins a group, of which the roster has the full id, the ranks and the timeout. If the
+// connect joins the group that the roster describes with its full id, ranks and timeout. If the
 // process of one of these ranks ends meanwhile, connect returns a RankLostError.
 func (rt *Runtime) connect(ctx context.Context, r roster) (g *Group, err error) {
 	ctx, done, err := rt.creation.join(ctx)

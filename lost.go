@@ -28,9 +28,9 @@ type rankWatcher interface {
 	// ended ranks, or until the context ends.
 	Ended(ctx context.Context, ranks []int, enough func([]*rendezvous.EndedError) bool,
 	) []*rendezvous.EndedError
-	// Leave leaves the world and stores why for the other ranks. why is the reason, or empty if
-	// nothing has failed. The rank that serves the store waits until the other ranks have left or
-	// the context ends.
+	// Leave leaves the world and stores the reason why for the other ranks. why is empty if nothing
+	// has failed. The rank that serves the store waits until the other ranks have left or the context
+	// ends.
 	Leave(ctx context.Context, why string) error
 }
 
@@ -119,8 +119,8 @@ func died(ended []*rendezvous.EndedError) []*rendezvous.EndedError {
 	})
 }
 
-// addObserved adds those of the given ranks whose end this rank itself has seen. The rank that
-// serves the store may have ended before it could record them.
+// addObserved adds those of the given ranks whose end this rank has observed. The rank that serves
+// the store may have ended before it could record them.
 func (m *rankMonitor) addObserved(
 	ranks []int, dead []*rendezvous.EndedError,
 ) []*rendezvous.EndedError {

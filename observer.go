@@ -36,8 +36,8 @@ type WindowEvent struct {
 	Group *Group
 }
 
-// observers holds the observers of a Runtime. The list is replaced, never modified. Events
-// therefore need no lock.
+// observers holds the observers of a Runtime. The list is replaced rather than modified, so events
+// need no lock.
 type observers struct {
 	mu   *ranked.Mutex[runtimeMu] // serializes changes of the list
 	list atomic.Pointer[[]*Observer]

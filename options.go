@@ -82,17 +82,17 @@ type Options struct {
 	Token string
 	// Backend is "auto" or the name of a backend. If it is empty, SYMMEM_BACKEND applies, or "auto".
 	Backend string
-	// Tuning is the file of the table that determines the paths of collectives, as written by
-	// symmem tune. Every rank needs the same table. If Tuning is empty, SYMMEM_TUNING names the
-	// file. If that is not set, the file is the one that TuningFile returns. If that does not
-	// exist, or for BuiltInTuning, the built-in table applies.
+	// Tuning is the file of the table that determines the paths of collectives, as written by symmem
+	// tune. Every rank needs the same table. If Tuning is empty, SYMMEM_TUNING names the file, or else
+	// TuningFile. If that file does not exist, or if Tuning is BuiltInTuning, the built-in table
+	// applies.
 	Tuning string
 	// Path chooses the path of collectives. It must be the same on every rank.
 	Path PathChoice
 	// Deterministic makes every reduction of every group compute the bits that a formula defines. A
-	// group that cannot do so returns an error when it connects. On GPUs, these are groups on
-	// several machines or without direct access. Communicators of other libraries cannot be
-	// adopted. It must be the same on every rank.
+	// group that cannot do so returns an error when it connects. On GPUs, these are groups on several
+	// machines or without direct access. Communicators of other libraries cannot be adopted in this
+	// mode. Deterministic must be the same on every rank.
 	Deterministic Formula
 	// Check selects how much ranks compare. It must be the same on every rank.
 	Check CheckLevel
@@ -106,9 +106,9 @@ type Options struct {
 	// them. Further warnings follow every 2*WarnAfter, one at a time for each group. 0 selects 30 s,
 	// and a negative value disables warnings.
 	WarnAfter time.Duration
-	// Logger receives warnings about late ranks. It also receives panics in user functions that no
-	// call returns, with their stacks. nil selects slog.Default(). The handler must not call
-	// symmem, which may hold the lock of a pool or a group while it logs.
+	// Logger receives warnings about late ranks. If a user function panics and no call returns the
+	// panic as an error, Logger receives it with its stack. nil selects slog.Default(). The handler
+	// must not call symmem, which may hold the lock of a pool or a group while it logs.
 	Logger *slog.Logger
 	// OnLate, if set, receives warnings instead of the Logger. Each call runs on a new goroutine.
 	OnLate func(LateWarning)
@@ -123,10 +123,10 @@ type Options struct {
 	// receives, which stays readable if the process is killed. If Trace is empty, SYMMEM_TRACE
 	// applies. Package trace reads the file, and symmem diff compares those of all ranks.
 	Trace string
-	// HTTP makes this rank serve its live view (docs/reference/live.md). If HTTP is empty,
-	// SYMMEM_HTTP applies. "unix" serves each rank on a Unix socket, for symmem status. With an
-	// address, "host:port", one rank of each machine also serves all ranks of the machine there. An
-	// address that cannot be served is logged, and is no error.
+	// HTTP makes this rank serve its live view (docs/reference/live.md). If HTTP is empty, SYMMEM_HTTP
+	// applies. "unix" serves each rank on a Unix socket, for symmem status. With an address,
+	// "host:port", one rank of each machine also serves all ranks of the machine there. If an address
+	// cannot be served, this is logged and is not an error.
 	HTTP string
 	// UnorderedMessages permits programs to mix messages (Send and Recv) and collectives freely.
 	// Otherwise a Send and its Recv must be called between the same two collectives of their group.

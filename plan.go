@@ -344,9 +344,9 @@ func (pl *planner) checkMemory(what string, m Memory, bytes int64, t DataType) e
 }
 
 // register registers the pools of a call's buffers with the group if necessary. It reports whether
-// the pools are registered. It registers nothing while the call is being captured, which must be so
-// on all ranks. It also registers nothing while some rank captures another stream; the ranks agree
-// on whether that is so.
+// the pools are registered. It registers nothing while the call is being captured; all ranks must
+// capture the call, or none. It also registers nothing while some rank captures another stream. The
+// ranks agree on whether that is the case.
 func (pl *planner) register(
 	ctx context.Context, c *collective, s *Stream,
 ) (registered bool, err error) {
@@ -386,8 +386,8 @@ func (m Memory) registersWith(g *Group) bool {
 	return p.realigner.mustAlign(&g.roster, m.Address(), m.Bytes()) || p.registrar.hasPending(member)
 }
 
-// locations holds the windows that contain a call's buffers. The text where states that they do, or
-// why both windows are nil.
+// locations holds the windows that contain a call's buffers. The text in where describes these
+// windows, or explains why both are nil.
 type locations struct {
 	send, recv *windowEntry
 	where      string
@@ -418,9 +418,10 @@ func (pl *planner) locations(call *driver.Call) locations {
 	return locations{send, recv, "both buffers lie in windows of the group"}
 }
 
-// describe returns what must be the same on all ranks, including the places of buffers in windows.
-// On the direct path, a rank without windows has no places and therefore differs from ranks with
-// windows. The two ends of a message may differ in operation, peer and place.
+// describe returns the properties of a call that must be the same on all ranks, including the
+// places of buffers in windows. On the direct path, a rank without windows has no places and
+// therefore differs from ranks with windows. The two ends of a message may differ in operation,
+// peer and place.
 func (pl *planner) describe(call *driver.Call, at *locations, ticket uint64) *event.Call {
 	c := call.Describe()
 	c.Ticket = ticket

@@ -308,8 +308,7 @@ func (p *Pool) registerPending(ctx context.Context, m *membership) error {
 // Trim returns segments without live buffers to the device, newest first, as long as at least keep
 // bytes stay mapped. It is collective over the domain. Each rank first waits for its queued work.
 // If the work does not end in time, the segments stay mapped until Close. The ranks then agree on
-// the segments and deregister them. A rank unmaps a segment only after all ranks have deregistered
-// it.
+// the segments and deregister them. No rank unmaps a segment before all ranks have deregistered it.
 //
 // A segment with a buffer that a Graph or a graph of another library uses is kept until that graph
 // is closed, even if the buffer has been freed. If another library is capturing an adopted stream

@@ -7,9 +7,9 @@ import (
 	"symmem/event"
 )
 
-// Scope is a section of code whose allocations come from a pool and whose end registers the pool's
-// new segments with a group. Scopes may be nested: each End registers segments with the scope's
-// group.
+// Scope represents a section of code. Allocations in the section come from a pool, and the end of
+// the section registers the pool's new segments with a group. Scopes may be nested: each End
+// registers segments with the scope's group.
 //
 //	s := pool.Begin(group)
 //	defer s.Abandon()

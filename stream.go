@@ -215,9 +215,10 @@ func (l *streamList) add(s *Stream) error {
 	return nil
 }
 
-// drain waits until the work queued so far has ended on all streams. The memory of that work may
-// then be unmapped. The streams keep the errors of that work. A closed stream accepts an event as
-// long as it has work. A capture uses only memory that its graph pins.
+// drain waits until the work queued so far has ended on all streams, so that the memory of that
+// work may be unmapped. The streams keep the errors of that work. A closed stream accepts an event
+// as long as it has work. drain does not wait for captures, because they use only memory that their
+// graphs pin.
 func (l *streamList) drain(ctx context.Context) error {
 	for _, s := range l.all() {
 		if err := s.drain(ctx); err != nil {
@@ -227,8 +228,8 @@ func (l *streamList) drain(ctx context.Context) error {
 	return nil
 }
 
-// close closes all streams concurrently and returns all their errors. Several streams whose work
-// does not end then take no longer than one.
+// close closes all streams concurrently and returns all their errors. If the work of several
+// streams does not end, close takes no longer than for one stream.
 func (l *streamList) close() (errs []error) {
 	streams := l.all()
 	closed := make([]error, len(streams))
