@@ -123,7 +123,7 @@ func TestForeignCaptureOnOneRankFailsTrimOnAll(t *testing.T) {
 			err := p.Trim(r.ctx, 0)
 			r.wantErr(err, symmem.ErrCapturing)
 			if want := fmt.Sprintf("rank %d", capturing); !strings.Contains(err.Error(), want) {
-				r.failf("%q does not name %s", err, want)
+				r.failf("the error is %q, want one that names %s", err, want)
 			}
 			if r.Rank() == capturing {
 				graph, err := owner.EndCapture()
@@ -158,7 +158,7 @@ func TestDivergenceNamesForeignCallSites(t *testing.T) {
 			event := fmt.Sprintf("note %d of kind 7", 4096+rank)
 			line := fmt.Sprintf("model.py:%d", rank+1)
 			if o.Event != event || o.Site != line {
-				r.failf("rank %d: got %+v, want %s at %s", rank, o, event, line)
+				r.failf("the side of rank %d is %+v, want %s at %s", rank, o, event, line)
 			}
 		}
 		texts.add(r, d)
@@ -171,7 +171,7 @@ func TestSetCheck(t *testing.T) {
 		p := r.pool()
 		r.ok(r.SetCheck(r.ctx, symmem.CheckEvery))
 		if r.Check() != symmem.CheckEvery {
-			r.failf("Check = %v, want every", r.Check())
+			r.failf("Check() = %v, want every", r.Check())
 		}
 		b := r.window(p, mib)
 		r.wantErr(r.SetCheck(r.ctx, symmem.CheckDefault), symmem.ErrInvalid)
@@ -213,7 +213,7 @@ func TestCallPathOverridesGroupPath(t *testing.T) {
 			r.checkAll(b, 2)
 		}
 		if paths := r.World().Stats().Paths; paths["plain"] != 1 || paths["window"] != 3 {
-			r.failf("paths %v, want 1 plain and 3 window", paths)
+			r.failf("Paths = %v, want 1 plain and 3 window", paths)
 		}
 		r.wantErr(r.Interop().Do(r.ctx, r.World(), symmem.Call{Path: 99}, nil), symmem.ErrInvalid)
 	})
@@ -228,7 +228,7 @@ func TestReserveOn(t *testing.T) {
 		r.ok(err)
 		if p.Stats().Segments != segments || !symmem.Contains(p, b.Address()) ||
 			!r.World().IsSymmetric(b.Memory()) {
-			r.failf("the buffer is not in the %d reserved segments; the pool has %d",
+			r.failf("the buffer is not in the %d reserved segments: the pool has grown to %d",
 				segments, p.Stats().Segments)
 		}
 		r.wantErr(p.ReserveOn(r.ctx, nil, mib, nil), symmem.ErrInvalid)

@@ -29,10 +29,10 @@ func TestCheckLevelNames(t *testing.T) {
 		}
 	}
 	if _, err := symmem.ParseCheckLevel("sometimes"); err == nil {
-		t.Error("ParseCheckLevel accepts an unknown level")
+		t.Error("ParseCheckLevel of an unknown name succeeded, want an error")
 	}
 	if got := symmem.CheckLevel(9).String(); got != "CheckLevel(?)" {
-		t.Errorf("CheckLevel(9).String() = %q", got)
+		t.Errorf("CheckLevel(9).String() = %q, want %q", got, "CheckLevel(?)")
 	}
 }
 
@@ -59,7 +59,7 @@ func TestCheckOffComparesNothing(t *testing.T) {
 		r.ok(r.World().AllReduce(r.ctx, m, m, 8, symmem.Float32, op, nil))
 		r.synchronize()
 		if n := r.World().Stats().Agreements; n != 0 {
-			r.failf("%d agreements, want 0", n)
+			r.failf("Agreements = %d, want 0", n)
 		}
 	})
 }
@@ -87,7 +87,7 @@ func TestCheckRegistrationComparesHistories(t *testing.T) {
 				texts.add(r, r.wantDivergence(call(r, p)))
 			})
 			if text := texts.requireSame(t, 2); !strings.Contains(text, "alloc 512 B") {
-				t.Errorf("%q does not name the first event", text)
+				t.Errorf("the error is %q, want one that names the first event", text)
 			}
 		})
 	}
@@ -131,7 +131,7 @@ func TestCheckFindsDivergenceBeforeRegistration(t *testing.T) {
 		r.alloc(p, 4096)
 		r.ok(r.World().Check(r.ctx))
 		if n := r.World().Stats().Agreements; n != 1 {
-			r.failf("%d agreements, want 1", n)
+			r.failf("Agreements = %d, want 1", n)
 		}
 		allocateDifferently(r, p)
 		d := r.wantDivergence(r.World().Check(r.ctx))
@@ -159,7 +159,7 @@ func TestDivergenceNamesCallSites(t *testing.T) {
 		texts.add(r, err)
 	})
 	if text := texts.requireSame(t, 2); !strings.Contains(text, "rank_test.go:") {
-		t.Errorf("%q names no line", text)
+		t.Errorf("the error is %q, want one that names a line", text)
 	}
 }
 

@@ -20,7 +20,7 @@ func TestRealignmentRejectsConcurrentChange(t *testing.T) {
 			"use":  func() error { return b.UseOn(s) },
 		} {
 			if err := symmem.StockSince(p, func() { r.ok(change()) }); err == nil {
-				r.failf("%s: the realignment succeeded", name)
+				r.failf("%s during a realignment: got no error, want one", name)
 			}
 		}
 		r.ok(symmem.StockSince(p, func() {}))

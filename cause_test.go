@@ -141,7 +141,8 @@ func TestAdoptedCauseKeepsTextAndType(t *testing.T) {
 			}
 		}
 		if errors.Is(got, symmem.ErrAborted) != errors.Is(cause, symmem.ErrAborted) {
-			t.Errorf("errors.Is(%v, ErrAborted) = %v", got, errors.Is(got, symmem.ErrAborted))
+			t.Errorf("errors.Is(%v, ErrAborted) = %v; want %v", got,
+				errors.Is(got, symmem.ErrAborted), errors.Is(cause, symmem.ErrAborted))
 		}
 	}
 	theirs := &symmem.MismatchError{Number: 3, Group: "world", Others: []int{0}}

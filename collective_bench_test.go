@@ -207,6 +207,6 @@ func (s *submitter) report(b *testing.B, path symmem.PathChoice) {
 		b.Errorf("a call takes %.0f ns, want at most %d", call, submitDirect)
 	}
 	if path != symmem.PathDirect && median(over) > submitOver {
-		b.Errorf("%.0f ns over the baseline, want at most %d", median(over), submitOver)
+		b.Errorf("a call takes %.0f ns more than the baseline, want at most %d", median(over), submitOver)
 	}
 }

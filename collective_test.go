@@ -182,7 +182,7 @@ func checkOperation(r *rank, op *operation, memory memories, path string) {
 		}
 	}
 	if paths := r.World().Stats().Paths; paths[path] != 4 || len(paths) != 1 {
-		r.failf("paths %v, want 4 %s", paths, path)
+		r.failf("Paths = %v, want 4 calls on the %s path", paths, path)
 	}
 }
 
@@ -201,7 +201,7 @@ func TestSendRecv(t *testing.T) {
 		}
 		r.skipUnsupported(r.World().Recv(r.ctx, m, count, symmem.Int64, 0, nil))
 		if got := read[int64](r, m); !slices.Equal(got, v) {
-			r.failf("received %v...", got[:10])
+			r.failf("the received message begins with %v, want %v", got[:10], v[:10])
 		}
 	})
 }
@@ -409,7 +409,7 @@ func TestExplain(t *testing.T) {
 		_, err := r.World().Explain(symmem.OpAllReduce, m, m, 4096, symmem.Float32)
 		r.wantErr(err, symmem.ErrOutOfRange)
 		if s := fmt.Sprint(symmem.OpBarrier); s != "Barrier" {
-			r.failf("OpBarrier prints as %q", s)
+			r.failf("fmt.Sprint(OpBarrier) = %q, want Barrier", s)
 		}
 	})
 }

@@ -31,7 +31,7 @@ func TestSubgroupDivergenceNamesWorldRanks(t *testing.T) {
 			{Ranks: []int{2}, Event: "Broadcast of 102 int8, root 1 of the group, path plain, collective 1"},
 		}
 		if diff := cmp.Diff(want, d.Sides); diff != "" {
-			r.failf("%s", diff)
+			r.failf("the sides differ (-want +got):\n%s", diff)
 		}
 		text := fmt.Sprintf("group %s: ranks call different collectives: world rank 0 has %q; "+
 			"world rank 2 (rank 1 of the group) has %q", g.ID(), want[0].Event, want[1].Event)
@@ -91,10 +91,10 @@ func TestSubgroupDivergenceNamesPool(t *testing.T) {
 		r.alloc(p, int64(512*(1+r.Rank())))
 		d := r.wantDivergence(g.Check(r.ctx))
 		if want := "pool 1 of group " + g.ID(); d.Pool != want || !strings.Contains(d.Error(), want) {
-			r.failf("Pool = %q in %q, want %q", d.Pool, d, want)
+			r.failf("Pool = %q in the error %q, want %q in both", d.Pool, d, want)
 		}
 		if diff := cmp.Diff([]int{0, 2}, d.Members); diff != "" {
-			r.failf("%s", diff)
+			r.failf("the members differ (-want +got):\n%s", diff)
 		}
 	})
 }
@@ -139,10 +139,10 @@ func TestDivergenceJSONRoundTrip(t *testing.T) {
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff(want, &got); diff != "" {
-		t.Fatal(diff)
+		t.Fatalf("the decoded error differs (-want +got):\n%s", diff)
 	}
 	if got.Ranks()[2].Site != "a.go:7" {
-		t.Errorf("rank 2 has %+v, want the site a.go:7", got.Ranks()[2])
+		t.Errorf("the side of rank 2 is %+v, want the site a.go:7", got.Ranks()[2])
 	}
 }
 

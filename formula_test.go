@@ -30,7 +30,7 @@ func TestFormulaNames(t *testing.T) {
 		t.Errorf("ParseFormula of an unknown name: got %v, want ErrInvalid", err)
 	}
 	if got := symmem.Formula(9).String(); got != "Formula(?)" {
-		t.Errorf("Formula(9).String() = %q", got)
+		t.Errorf("Formula(9).String() = %q, want %q", got, "Formula(?)")
 	}
 	_, err := symmem.Open(t.Context(), symmem.Options{Size: 1, Deterministic: 9})
 	if !errors.Is(err, symmem.ErrInvalid) {

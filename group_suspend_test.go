@@ -48,7 +48,7 @@ func TestSuspendedGroupReplaysGraphs(t *testing.T) {
 				r.suspend(p, symmem.DiscardContents)
 			}
 			if released := suspendGroup(r, w); released.Released <= 0 {
-				r.failf("Suspend = %+v, want released bytes", released)
+				r.failf("Suspend = %+v, want Released > 0", released)
 			}
 			resumeGroup(r, w)
 			if cycle%2 == 0 {
@@ -83,7 +83,8 @@ func TestSuspendedGroupRefusesCalls(t *testing.T) {
 			"Send":     w.Send(r.ctx, m, 1, symmem.Float32, 1-r.Rank(), s),
 			"Register": p.Register(r.ctx, w), "SetPath": w.SetPath(r.ctx, symmem.PathPlain),
 		} {
-			if !errors.Is(err, symmem.ErrSuspended) || !strings.Contains(err.Error(), "call its Resume on every rank") {
+			if !errors.Is(err, symmem.ErrSuspended) ||
+				!strings.Contains(err.Error(), "call its Resume on every rank") {
 				r.failf("%s: got %v, want an ErrSuspended that advises Resume", name, err)
 			}
 		}

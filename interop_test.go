@@ -119,7 +119,7 @@ func TestDifferentFactorsDiverge(t *testing.T) {
 			{Ranks: []int{1}, Event: "AllReduce 1*sum of 2 float32, path plain, collective 1"},
 		}
 		if diff := cmp.Diff(want, d.Sides); diff != "" {
-			r.failf("%s", diff)
+			r.failf("the sides differ (-want +got):\n%s", diff)
 		}
 	})
 }

@@ -83,7 +83,7 @@ func TestLateRankIsReportedDuringWait(t *testing.T) {
 					}
 					if w.Group != "world" || w.Doing == "" || w.Waited < warnSoon ||
 						w.Activity[w.Ranks[0]] == "" {
-						r.failf("got the warning %+v, want a wait of the world and its activity", w)
+						r.failf("got the warning %+v, want a wait in the world and the late rank's activity", w)
 					}
 					if slices.Contains(w.Ranks, 1) {
 						reports++

@@ -102,7 +102,7 @@ func TestDifferentListsDiverge(t *testing.T) {
 			"AllReduce sum of 5 int32", "AllReduce sum of 6 int32", "model.py:7",
 		} {
 			if !strings.Contains(d.Error(), want) {
-				r.failf("got %q, want %q in it", d, want)
+				r.failf("got the error %q, want one that contains %q", d, want)
 			}
 		}
 	})

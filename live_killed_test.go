@@ -132,10 +132,10 @@ func TestLiveViewSurvivesKilledRanks(t *testing.T) {
 	}
 	_ = inputs[lostRanks-1].Close()
 	if err := ranks[lostRanks-1].Wait(); err != nil {
-		t.Errorf("the last rank: %v, output %s", err, ranks[lostRanks-1].Stdout)
+		t.Errorf("the last rank failed: %v; its output is %s", err, ranks[lostRanks-1].Stdout)
 	}
 	if text, err := scrape(address, "/metrics", ""); err == nil {
-		t.Errorf("after the end of all ranks the address serves %q", text)
+		t.Errorf("after all ranks have ended, the address serves %q, want no answer", text)
 	}
 }
 

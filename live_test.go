@@ -115,7 +115,7 @@ func TestHandlerCountsCalls(t *testing.T) {
 	sum := sumAlone(t, rt, 4096)
 	sum()
 	if all, n := calls(t, rt); len(all) != 0 || n != 1 {
-		t.Errorf("before the first counted call, calls = %+v, collectives = %d; want none, 1", all, n)
+		t.Errorf("before the first counted call, calls = %+v, collectives = %d; want none and 1", all, n)
 	}
 	sum()
 	if err := rt.DefaultStream().BeginCapture(); err != nil {
@@ -147,7 +147,7 @@ func TestHandlerCountsCalls(t *testing.T) {
 		t.Fatal(err)
 	}
 	if all, _ := calls(t, rt); len(all) != 1 {
-		t.Errorf("after Close, calls = %+v; want the same", all)
+		t.Errorf("after Close, calls = %+v; want the same as before", all)
 	}
 }
 
@@ -184,7 +184,7 @@ func TestLiveViewAllocatesNothing(t *testing.T) {
 		stacks := make([]byte, 1<<20)
 		stacks = stacks[:runtime.Stack(stacks, true)]
 		if runs := strings.Contains(string(stacks), "symmem/internal/live"); runs != (address != "") {
-			t.Errorf("with HTTP %q, package live has a goroutine: %v; want %v. Stacks:\n%s", address,
+			t.Errorf("with HTTP %q, package live runs a goroutine = %v; want %v. Stacks:\n%s", address,
 				runs, !runs, stacks)
 		}
 		if err := rt.Close(); err != nil {
@@ -203,7 +203,7 @@ func TestLiveViewDoesNotWaitForPool(t *testing.T) {
 	pools := look(t, rt).Ranks[0].Pools
 	unlock()
 	if last := pools[len(pools)-1]; !last.Busy {
-		t.Errorf("pool = %+v; want it to be busy", last)
+		t.Errorf("pool = %+v; want Busy", last)
 	}
 	pools = look(t, rt).Ranks[0].Pools
 	if last := pools[len(pools)-1]; last.Busy {

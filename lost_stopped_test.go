@@ -111,6 +111,7 @@ func checkStoppedReport(t *testing.T, c *exec.Cmd, number, victim int) {
 	var report lossReport
 	if err = errors.Join(err, json.Unmarshal(out, &report)); err != nil ||
 		!slices.Contains(report.Lost, victim) {
-		t.Errorf("rank %d: got %v and the report %s, want rank %d", number, err, out, victim)
+		t.Errorf("rank %d: got error %v and report %s, want a report that names rank %d", number, err,
+			out, victim)
 	}
 }

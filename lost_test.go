@@ -156,7 +156,7 @@ func TestErrorNamesKilledRank(t *testing.T) {
 		}
 	}
 	if left := sharedFiles(t); left != "" {
-		t.Errorf("files left in shared memory: %s", left)
+		t.Errorf("the ranks left the files %s in shared memory, want none", left)
 	}
 }
 
@@ -236,15 +236,15 @@ func loseRank(
 		report := c.Stdout.(*bytes.Buffer).String()
 		if err != nil || !strings.Contains(report, fmt.Sprintf(`"lost":[%d]`, victim)) ||
 			!strings.Contains(report, "right sums") {
-			t.Errorf("rank %d: got %v and the report %s, want the loss of rank %d",
+			t.Errorf("rank %d: got error %v and report %s, want a report of the loss of rank %d",
 				number, err, report, victim)
 		}
 	}
 	if took := time.Since(died); took > 5*time.Second {
-		t.Errorf("the other ranks ended after %v, want at most 5s", took)
+		t.Errorf("the surviving ranks ended after %v, want at most 5s", took)
 	}
 	if left := leftovers(t, processes, store); left != "" {
-		t.Errorf("left behind: %s", left)
+		t.Errorf("the ranks left %s behind, want nothing", left)
 	}
 }
 

@@ -62,7 +62,8 @@ func TestMessageTagsAndSources(t *testing.T) {
 		got := r.intsIn(x, 4)
 		for i := range got {
 			if int(got[i]) != sources[i] || got[i^1] != 3-got[i] {
-				r.failf("got the values %v from the ranks %v", got, sources)
+				r.failf("got the values %v from the ranks %v, want equal lists with both ranks for each tag",
+					got, sources)
 			}
 		}
 	})

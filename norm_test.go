@@ -34,7 +34,7 @@ func norms(t *testing.T, f func(r *normRank)) {
 			err := r.World().AllReduceRMSNorm(r.ctx, n.args, nil)
 			r.wantErr(err, symmem.ErrUnsupported)
 			if !strings.Contains(err.Error(), "no GPU kernels") {
-				r.failf("%q does not give the reason", err)
+				r.failf("the error is %q, want one that contains the reason, no GPU kernels", err)
 			}
 			return
 		}
@@ -90,7 +90,7 @@ func TestNormMatchesThreeSteps(t *testing.T) {
 			}
 		}
 		if got := r.World().Stats().Paths["direct"]; got == 0 {
-			r.failf("no call took the direct path")
+			r.failf("0 calls took the direct path, want at least 1")
 		}
 	})
 }
@@ -157,7 +157,7 @@ func TestDifferentNormsDiverge(t *testing.T) {
 		}
 		var diverged *symmem.DivergenceError
 		if !errors.As(err, &diverged) || !strings.Contains(err.Error(), "epsilon 2e-05") {
-			r.failf("got %v, want a DivergenceError", err)
+			r.failf("got %v, want a DivergenceError that contains epsilon 2e-05", err)
 		}
 	})
 }
@@ -204,7 +204,7 @@ func TestNormRowIndependentOfRowCount(t *testing.T) {
 			first[turn] = append(r.numbers(a.Output), r.numbers(a.Residual)...)
 		}
 		if !slices.Equal(first[0], first[1]) {
-			r.failf("a single row has different bits than the first of %d rows", rows)
+			r.failf("the norm of a single row differs from that of the same row among %d rows", rows)
 		}
 	})
 }

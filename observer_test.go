@@ -37,7 +37,7 @@ func TestPanickingObserverLeavesPoolUsable(t *testing.T) {
 				r.ok(r.alloc(p, 4096).Free())
 			})
 			if n := strings.Count(log.String(), "a function of an Observer "+name); n != 4 {
-				t.Errorf("the log names %d functions, want 4:\n%s", n, log.String())
+				t.Errorf("the log names %d functions of the observer, want 4:\n%s", n, log.String())
 			}
 		})
 	}
@@ -55,7 +55,7 @@ func TestPanickingHostFunctionFailsStream(t *testing.T) {
 				r.ok(s.Host(func() { ran = true }))
 				err := s.Synchronize(r.ctx)
 				if err == nil || !strings.Contains(err.Error(), "work on a stream "+name) {
-					r.failf("got %v, want that work on a stream %s", err, name)
+					r.failf("got %v, want an error that contains %q", err, "work on a stream "+name)
 				}
 				r.ok(s.Host(func() { ran = true }))
 				r.ok(s.Synchronize(r.ctx))
@@ -90,7 +90,7 @@ func TestPanickingArrivedFunctionFailsGroup(t *testing.T) {
 				}
 				err := g.Cause(r.ctx)
 				if r.Rank() == 0 && !strings.Contains(err.Error(), "Call.Arrived "+name) {
-					r.failf("got %v, want that Call.Arrived %s", err, name)
+					r.failf("got %v, want an error that contains %q", err, "Call.Arrived "+name)
 				}
 				_ = s.Synchronize(r.ctx)
 				r.fill(b, 1)

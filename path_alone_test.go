@@ -99,7 +99,8 @@ func TestIsolatedGPUsExplainMissingDirectPath(t *testing.T) {
 		err := c.Wait()
 		reports = append(reports, c.Stdout.(*bytes.Buffer).String())
 		if err != nil || !strings.Contains(reports[number], "this process does not see GPU") {
-			t.Errorf("rank %d: got %v and the report %s", number, err, reports[number])
+			t.Errorf("rank %d: got error %v and report %q, want a report that names a GPU", number, err,
+				reports[number])
 		}
 	}
 	if len(slices.Compact(reports)) != 1 {

@@ -206,16 +206,16 @@ func TestDirectPathComparesOffsetsInWindows(t *testing.T) {
 			return d
 		}
 		if digest(a, b) == digest(b, a) || digest(a, b) == digest(a, a) {
-			r.failf("different places in windows have the same digest")
+			r.failf("buffers at different places in windows have the same digest, want different digests")
 		}
 		if digest(c, d) != digest(d, c) || digest(c, d) != digest(c, c) {
-			r.failf("the digest depends on places outside of windows")
+			r.failf("the digest depends on places outside windows, want it not to")
 		}
 		if digest(a, b) == digest(c, d) {
-			r.failf("calls in windows and outside of windows have the same digest")
+			r.failf("calls in and outside windows have the same digest, want different digests")
 		}
 		if digest(a, c) != digest(c, d) {
-			r.failf("the digest depends on the place of a buffer in a window if the other is in none")
+			r.failf("the digest depends on the place of send, although recv is in no window")
 		}
 	})
 }

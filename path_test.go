@@ -73,7 +73,8 @@ func TestPathsFollowTuningTable(t *testing.T) {
 			r.failf("16 KiB took the %s path and 64 KiB the %s path, want window and plain", a, b)
 		}
 		if a, b := r.takenPath(large), r.takenPath(small); a != "plain" || b != "window" {
-			r.failf("again: 64 KiB took the %s path and 16 KiB the %s path, want plain and window", a, b)
+			r.failf("second calls: 64 KiB took the %s path and 16 KiB the %s path, want plain and window",
+				a, b)
 		}
 		for count, want := range map[int64]string{
 			4096: "window path: both buffers lie in windows of the group, and the table " + file +
@@ -89,7 +90,7 @@ func TestPathsFollowTuningTable(t *testing.T) {
 		e, err := r.World().Explain(symmem.OpAllGather, m, m, 0, symmem.Float32)
 		r.ok(err)
 		if e.Why != "the operation works without windows" {
-			r.failf("an empty all-gather: got %q", e.Why)
+			r.failf("empty all-gather: the reason is %q, want that it works without windows", e.Why)
 		}
 		s := r.World().Stats().Tuning
 		if !strings.Contains(s.Table, file) || len(s.Digest) != 16 || s.Path != "auto" ||
@@ -167,7 +168,7 @@ func TestSetPath(t *testing.T) {
 				r.failf("after SetPath(%v) a call took the %s path, want %s", c, got, want)
 			}
 			if got := r.World().Stats().Tuning.Path; got != c.String() {
-				r.failf("after SetPath(%v) Stats().Tuning.Path = %s", c, got)
+				r.failf("after SetPath(%v), Stats().Tuning.Path = %s, want %v", c, got, c)
 			}
 		}
 		r.wantErr(r.World().SetPath(r.ctx, symmem.PathDefault), symmem.ErrInvalid)
@@ -214,7 +215,7 @@ func TestDifferentSetPathsDiverge(t *testing.T) {
 		texts.add(r, err)
 	})
 	if text := texts.requireSame(t, 3); !strings.Contains(text, "path window") {
-		t.Errorf("%q does not name the window path", text)
+		t.Errorf("the error is %q, want one that names the window path", text)
 	}
 }
 

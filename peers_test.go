@@ -27,7 +27,8 @@ func TestPeerAddressesReachEveryRank(t *testing.T) {
 		r.skipUnsupported(err)
 		r.ok(err)
 		if len(addresses) != 3 || addresses[r.Rank()] != b.Address() {
-			r.failf("addresses = %#x; want 3, with %#x for rank %d", addresses, b.Address(), r.Rank())
+			r.failf("PeerAddresses = %#x; want 3 addresses, with %#x for rank %d", addresses,
+				b.Address(), r.Rank())
 		}
 		for _, address := range addresses { // a word of every rank is for this rank
 			*word(address + uintptr(8*r.Rank())) = uint64(100 + r.Rank())

@@ -61,7 +61,7 @@ func (r *rank) growInCapture(choice symmem.PathChoice, bytes int64, theirs, rese
 	r.checkAll(b, 3)
 	r.ok(graph.Close())
 	if e.Path != "direct" && choice == symmem.PathDirect && bytes <= mib && !r.Device().Addressable {
-		r.failf("Explain for unregistered memory = %v, want the direct path", e)
+		r.failf("Explain of unregistered memory = %v, want the direct path", e)
 	}
 	for path, n := range r.World().Stats().Paths {
 		if !reserved && n != before[path] && path != e.Path {

@@ -21,12 +21,12 @@ func TestSingleRankWorld(t *testing.T) {
 	}
 	d := rt.Device()
 	if d.Backend != withBackend(symmem.Options{}).Backend || d.Granularity <= 0 {
-		t.Errorf("got the device %+v", d)
+		t.Errorf("Device() = %+v, want the backend of the tests and a positive granularity", d)
 	}
 	s := rt.Stats()
 	if s.Size != 1 || s.Backend != d.Backend || s.Check != rt.Check().String() ||
 		len(s.Pools) != 1 || len(s.Groups) != 1 {
-		t.Errorf("got the statistics %+v", s)
+		t.Errorf("Stats() = %+v, want one rank, one pool and one group", s)
 	}
 	if err := symmetricSum(t.Context(), rt, rt.World()); err != nil {
 		t.Error(err)

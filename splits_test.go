@@ -191,7 +191,7 @@ func TestDifferentCountsDiverge(t *testing.T) {
 		d := r.wantDivergence(err)
 		for _, want := range []string{"counts 2 2", "counts 1 2"} {
 			if !strings.Contains(d.Error(), want) {
-				r.failf("got %q, want %q in it", d, want)
+				r.failf("got the error %q, want one that contains %q", d, want)
 			}
 		}
 	})

@@ -47,8 +47,8 @@ func TestSuspendFreesDeviceMemory(t *testing.T) {
 			"group": {withoutGroup - withoutPool, group.Released},
 		} {
 			if freed.want <= 0 || freed.got < freed.want*95/100 {
-				r.failf("suspending the %s freed %d bytes of the GPU, want 95%% of %d", name, freed.got,
-					freed.want)
+				r.failf("suspending the %s freed %d bytes of GPU memory, want at least 95%% of %d", name,
+					freed.got, freed.want)
 			}
 		}
 		t.Logf("rank %d: free %d before the group and pool, %d in use, %d without the pool, %d without "+
@@ -59,7 +59,7 @@ func TestSuspendFreesDeviceMemory(t *testing.T) {
 		r.checkSum(g, b)
 		all.wait(r)
 		if now := r.freeMemory(); now < used-4*mib {
-			r.failf("%d bytes are free after Resume, want %d as before Suspend", now, used)
+			r.failf("%d bytes are free after Resume, want about %d, as before Suspend", now, used)
 		}
 	})
 }

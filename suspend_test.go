@@ -51,7 +51,7 @@ func TestSuspendedPoolReplaysGraphs(t *testing.T) {
 		address := b.Address()
 		for cycle := range cycles {
 			if got := r.suspend(p, symmem.DiscardContents); got.Released != mapped || got.Kept != nil {
-				r.failf("Suspend = %+v, want %d bytes", got, mapped)
+				r.failf("Suspend = %+v, want %d bytes released and nothing kept", got, mapped)
 			}
 			r.resume(p)
 			if cycle == 0 {
@@ -59,7 +59,7 @@ func TestSuspendedPoolReplaysGraphs(t *testing.T) {
 				r.checkAll(other, 0)
 			}
 			if b.Address() != address {
-				r.failf("the address is %#x after cycle %d, want %#x", b.Address(), cycle, address)
+				r.failf("Address() = %#x after cycle %d, want %#x", b.Address(), cycle, address)
 			}
 			r.fill(b, float32(cycle+r.Rank()))
 			r.ok(g.Launch(r.DefaultStream()))
@@ -112,7 +112,7 @@ func TestSuspendedPoolRefusesCalls(t *testing.T) {
 		}
 		r.checkSum(r.World(), open) // other pools are not affected
 		if segment, offset := b.Segment(), b.Offset(); segment != 0 || offset != 0 {
-			r.failf("the buffer is at offset %d of segment %d, want 0 and 0", offset, segment)
+			r.failf("the buffer is at offset %d of segment %d, want offset 0 of segment 0", offset, segment)
 		}
 		r.ok(freed.Free())
 		r.ok(r.World().Check(r.ctx))
@@ -199,7 +199,7 @@ func TestSuspendNamesCollectiveInProgress(t *testing.T) {
 		_, err = p.Suspend(r.ctx, symmem.DiscardContents)
 		r.wantErr(err, symmem.ErrBusy)
 		if text := err.Error(); !strings.Contains(text, "rank 0: stream 1 has unfinished work") {
-			r.failf("got %q, want the stream of rank 0", text)
+			r.failf("the error is %q, want one that names stream 1 of rank 0", text)
 		}
 		if r.Rank() == 1 {
 			r.ok(sub.Barrier(r.ctx, s))

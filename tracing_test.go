@@ -71,15 +71,15 @@ func TestTraceHasTheEventsOfOnEvent(t *testing.T) {
 			if !slices.ContainsFunc(readTrace(t, folder, 0).Records, func(r trace.Record) bool {
 				return r.Digest == c.Digest && r.Bytes == c.Bytes && r.Call != ""
 			}) {
-				t.Errorf("the trace lacks %v", c)
+				t.Errorf("the trace has no record of call %v", c)
 			}
 		}
 		if !slices.Contains(got, want[i]) {
-			t.Errorf("the trace lacks event %+v", want[i])
+			t.Errorf("the trace has no event %+v", want[i])
 		}
 	}
 	if len(got) != len(want) || len(want) < 5 {
-		t.Errorf("%d events; want %d, and at least 5", len(got), len(want))
+		t.Errorf("the trace has %d events; want %d, at least 5", len(got), len(want))
 	}
 }
 
@@ -95,7 +95,7 @@ func TestTraceWithoutOnEvent(t *testing.T) {
 		event.KindSegment, event.KindAlloc, event.KindFree, event.KindCollective,
 	} {
 		if kinds[k] == 0 {
-			t.Errorf("the trace has no %v; want one (it has %v)", k, kinds)
+			t.Errorf("the trace has no event of kind %v; want at least one (it has %v)", k, kinds)
 		}
 	}
 }
@@ -126,7 +126,7 @@ func TestCloseUnmapsTrace(t *testing.T) {
 	before := readTrace(t, folder, 0)
 	maps, err := os.ReadFile("/proc/self/maps")
 	if err != nil || strings.Contains(string(maps), folder) {
-		t.Errorf("the trace is mapped after Close, or the mappings are unknown (%v)", err)
+		t.Errorf("the trace is still mapped after Close, or the mappings cannot be read (%v)", err)
 	}
 	if err := b.Free(); err != nil {
 		t.Errorf("Free after Close = %v; want no error", err)

@@ -22,7 +22,7 @@ func TestMachineCount(t *testing.T) {
 				all = append(all, settings{Machine: m})
 			}
 			if got := shapeOf(all); got != c.want {
-				t.Errorf("%v", got)
+				t.Errorf("shapeOf(%v) = %v, want %v", all, got, c.want)
 			}
 		})
 	}
@@ -30,11 +30,11 @@ func TestMachineCount(t *testing.T) {
 
 func TestFakeMachineNames(t *testing.T) {
 	if a, b := machineName(), machineName(); a != b || a == "" {
-		t.Errorf("a machine has the names %q and %q", a, b)
+		t.Errorf("machineName() = %q, then %q; want the same name, not empty", a, b)
 	}
 	t.Setenv("NCCL_HOSTID", "fake-1")
 	if got := machineName(); got != "fake-1" {
-		t.Errorf("got %q", got)
+		t.Errorf("machineName() = %q, want fake-1", got)
 	}
 }
 
@@ -45,7 +45,7 @@ func TestTableFileNames(t *testing.T) {
 		"2 processors, amd64":   "2-processors-amd64",
 	} {
 		if got := slug(device); got != want {
-			t.Errorf("%q: %q", device, got)
+			t.Errorf("slug(%q) = %q, want %q", device, got, want)
 		}
 	}
 }

@@ -30,7 +30,7 @@ func TestAgreeFloatMismatch(t *testing.T) {
 			d := r.wantDivergence(g.AgreeFloat(r.ctx, "rate", rate))
 			if !slices.Equal(d.Deviant, []int{2}) || d.Sides[0].Event != c.events[0] ||
 				d.Sides[1].Event != c.events[1] {
-				r.failf("got %+v, want %q", d.Sides, c.events)
+				r.failf("got the sides %+v, want rank 2 to deviate and the events %q", d.Sides, c.events)
 			}
 		}
 		var err error
@@ -41,7 +41,7 @@ func TestAgreeFloatMismatch(t *testing.T) {
 		}
 		d := r.wantDivergence(err)
 		if d.Sides[0].Event != "Agree of 3.0" || d.Sides[1].Event != "Agree of 3" {
-			r.failf("got %+v", d.Sides)
+			r.failf("got %+v, want Agree of 3.0 and Agree of 3", d.Sides)
 		}
 		r.ok(g.AgreeFloat(r.ctx, "rate", 3))
 	})
@@ -70,7 +70,8 @@ func TestAgreeStringMismatch(t *testing.T) {
 			if !slices.Equal(d.Deviant, []int{1}) || len(d.Sides) != 2 ||
 				d.Sides[0].Event == d.Sides[1].Event || !strings.HasPrefix(d.Sides[1].Event, c.event) ||
 				len(d.Sides[1].Event) > 400 {
-				r.failf("got %+v, want %s", d.Sides, c.event)
+				r.failf("got the sides %+v, want rank 1 to deviate with an event %s...", d.Sides,
+					c.event)
 			}
 		}
 		var err error
@@ -81,7 +82,7 @@ func TestAgreeStringMismatch(t *testing.T) {
 		}
 		d := r.wantDivergence(err)
 		if d.Sides[0].Event != `Agree of "3"` || d.Sides[1].Event != "Agree of 3.0" {
-			r.failf("got %+v", d.Sides)
+			r.failf("got %+v, want Agree of \"3\" and Agree of 3.0", d.Sides)
 		}
 		if before := d.Sides[0].Before[0]; !strings.HasPrefix(before, `"optimizer": Agree of "1"`) {
 			r.failf("the previous event is %q, want Agree of \"1\"", before)

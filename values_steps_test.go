@@ -35,7 +35,7 @@ func TestStepMismatch(t *testing.T) {
 			d.Ranks()[2].Event != "decode(batch=8), after 1 collective" ||
 			!strings.Contains(err.Error(), "ranks differ in step 4: ranks 0,2 have decode(batch=8)") ||
 			!strings.HasPrefix(d.Ranks()[0].Before[0], "step decode(batch=8), after 1 collective at ") {
-			r.failf("got %v: %+v", err, d)
+			r.failf("got %v (%+v), want rank 1 to deviate in step 4", err, d)
 		}
 		r.ok(g.Step(r.ctx, "decode(batch=8)"))
 		for _, invalid := range []string{"", strings.Repeat("w", symmem.MaxStep+1)} {
@@ -59,7 +59,7 @@ func TestStepsCountReplays(t *testing.T) {
 		r.synchronize()
 		err := g.Step(r.ctx, fmt.Sprint("decode ", r.Rank()))
 		if d := r.wantDivergence(err); d.Ranks()[0].Event != "decode 0, after 3 collectives" {
-			r.failf("got %+v", d)
+			r.failf("got %+v, want decode 0, after 3 collectives", d)
 		}
 		r.ok(graph.Close())
 	})
@@ -109,8 +109,8 @@ func TestRandomStepMismatch(t *testing.T) {
 			d := r.wantDivergence(err)
 			if !slices.Equal(d.Deviant, []int{wrong}) ||
 				!strings.Contains(err.Error(), "steps_test.go:") {
-				r.failf("program %d: got %v, want rank %d with mistake %d in step %d", program, err, wrong,
-					kind, at)
+				r.failf("program %d: got %v, want it to blame rank %d (mistake %d in step %d)", program,
+					err, wrong, kind, at)
 			}
 			r.ok(errors.Join(r.World().Agree(r.ctx, "program", int64(program)), g.Close()))
 		}

@@ -79,12 +79,13 @@ func TestAgreeValueMismatch(t *testing.T) {
 		}
 		d := r.wantDivergence(err)
 		if d.Kind != symmem.DivergedValue || !slices.Equal(d.Deviant, []int{2}) || len(d.Sides) != 2 {
-			r.failf("got %+v", d)
+			r.failf("got %+v, want two sides of values and only rank 2 to deviate", d)
 		}
 		mine := d.Ranks()[r.Rank()]
 		if !slices.Equal(d.Sides[0].Ranks, []int{0, 1}) || d.Sides[0].Event != "Agree of 8" ||
 			d.Sides[1].Event != "Agree of 9" || !isLineBefore(mine.Site, sites[r.Rank()]) {
-			r.failf("got %+v, want the line before %s", d.Sides, sites[r.Rank()])
+			r.failf("got the sides %+v, want Agree of 8 and 9 and the line before %s", d.Sides,
+				sites[r.Rank()])
 		}
 		if b := mine.Before; len(b) != 10 || !strings.HasPrefix(b[0], `"step": Agree of 10 at `) ||
 			!strings.Contains(b[9], `"step": Agree of 1 at `) {
@@ -100,7 +101,7 @@ func TestAgreeValueMismatch(t *testing.T) {
 		}[r.Rank() == 0](r.ctx, "batch size", 5)
 		d = r.wantDivergence(err)
 		if !slices.Equal(d.Deviant, []int{0}) || d.Sides[0].Event != "Min of 5" {
-			r.failf("got %+v", d)
+			r.failf("got %+v, want only rank 0 to deviate, with Min of 5", d)
 		}
 		r.ok(g.Cause(r.ctx))
 		r.ok(g.Agree(r.ctx, "batch size", 8))
@@ -203,7 +204,7 @@ func TestValueCallsOfSameNameAreOrdered(t *testing.T) {
 				for range 50 {
 					got, e := r.World().Sum(r.ctx, "shared", 1)
 					if e == nil && got != 2 {
-						e = fmt.Errorf("the sum = %d, want 2", got)
+						e = fmt.Errorf("Sum = %d, want 2", got)
 					}
 					err = errors.Join(err, e)
 				}
@@ -246,7 +247,7 @@ func TestRandomValueMismatch(t *testing.T) {
 				d := r.wantDivergence(err)
 				if !slices.Equal(d.Deviant, []int{wrong}) || !isLineBefore(d.Ranks()[r.Rank()].Site, line) ||
 					d.Ranks()[wrong].Site == d.Ranks()[(wrong+1)%ranks].Site {
-					r.failf("program %d: got %+v, want rank %d", program, d, wrong)
+					r.failf("program %d: got %+v, want only rank %d to deviate, and its line", program, d, wrong)
 				}
 			}
 		}
@@ -267,7 +268,7 @@ func TestLateRankIsReportedDuringValue(t *testing.T) {
 	runRanks(t, 2, o, func(r *rank) {
 		if r.Rank() == 1 {
 			if w := <-warned; !slices.Equal(w.Ranks, []int{1}) {
-				r.failf("got %+v, want rank 1", w)
+				r.failf("got the warning %+v, want one about rank 1 only", w)
 			}
 		}
 		r.ok(r.World().Agree(r.ctx, "batch size", 8))
