@@ -28,7 +28,7 @@ func resumeGroup(r *rank, g *symmem.Group) {
 	}
 }
 
-// TestSuspendedGroupReplaysGraphs suspends a pool and its group in turn and together.
+// TestSuspendedGroupReplaysGraphs suspends a group, in every other cycle together with its pool.
 func TestSuspendedGroupReplaysGraphs(t *testing.T) {
 	const cycles = 100
 	runRanks(t, 2, suspendOptions(), func(r *rank) {
@@ -76,7 +76,7 @@ func TestSuspendedGroupRefusesCalls(t *testing.T) {
 		g := r.capture(func(s *symmem.Stream) { r.ok(w.Barrier(r.ctx, s)) })
 		suspendGroup(r, w)
 		_, err := w.Suspend(r.ctx)
-		r.ok(err) // it is suspended already
+		r.ok(err) // the group is already suspended
 		r.alloc(p, 8*mib)
 		for name, err := range map[string]error{
 			"AllReduce": r.sum(w, b), "Barrier": w.Barrier(r.ctx, s), "Launch": g.Launch(s),
@@ -101,8 +101,8 @@ func TestSuspendedGroupRefusesCalls(t *testing.T) {
 	})
 }
 
-// TestUnreceivedMessageRefusesSuspend checks that all ranks name the rank with an unreceived
-// message.
+// TestUnreceivedMessageRefusesSuspend suspends a group while a message has not been received. The
+// errors of all ranks must name the same rank.
 func TestUnreceivedMessageRefusesSuspend(t *testing.T) {
 	var texts errorTexts
 	runRanks(t, 2, suspendOptions(), func(r *rank) {
@@ -153,7 +153,7 @@ func TestSuspendedGroupCloses(t *testing.T) {
 	})
 }
 
-// TestSuspendedGroupFails aborts a suspended group.
+// TestSuspendedGroupFails aborts a suspended group. Its calls must then return ErrAborted.
 func TestSuspendedGroupFails(t *testing.T) {
 	runWithFault(t, 2, suspendOptions(), func(r *rank) {
 		g, p := r.split(r.World(), 0), r.pool()

@@ -13,9 +13,9 @@ import (
 	"symmem/internal/ranktest"
 )
 
-// BenchmarkExchange measures the exchange of a mixture-of-experts layer as a pair: a dispatch,
-// which gathers hidden states, scales, weights and numbers of experts, and a combine, which
-// reduce-scatters bfloat16.
+// BenchmarkExchange measures the exchange in a mixture-of-experts layer. An exchange consists of
+// two calls: a dispatch, which gathers hidden states, scales, weights and expert numbers, and a
+// combine, which reduce-scatters bfloat16.
 //
 //   - us-rows: one launch each, into and from symmetric memory
 //   - us-loose: the same without symmetric memory
@@ -42,7 +42,7 @@ func BenchmarkExchange(b *testing.B) {
 	}
 }
 
-// exchangeModel describes the tensors of a model's dispatch by their bytes per token.
+// exchangeModel contains the sizes of the tensors in a model's dispatch, in bytes per token.
 type exchangeModel struct {
 	name   string
 	hidden int64 // elements per token of the combine
@@ -55,7 +55,7 @@ var exchangeModels = []exchangeModel{
 	{"gpt-oss", 2880, []int64{2 * 2880, 16, 16}},
 }
 
-// exchangeShape is a model with a number of tokens for each rank.
+// exchangeShape combines a model with the number of tokens of each rank.
 type exchangeShape struct {
 	exchangeModel
 	counts []int64
@@ -82,7 +82,8 @@ func (e *exchangeShape) tokens() (all int64) {
 	return all
 }
 
-// sent returns the largest number of bytes that a rank sends to its peers in a pair, or receives.
+// sent returns the maximum number of bytes that a rank sends to its peers, or receives from them,
+// in one exchange.
 func (e *exchangeShape) sent() int64 {
 	width := 2 * e.hidden
 	for _, w := range e.widths {
@@ -92,7 +93,7 @@ func (e *exchangeShape) sent() int64 {
 	return width * max(most*int64(len(e.counts)-1), e.tokens()-slices.Min(e.counts))
 }
 
-// exchangeBench is a rank of BenchmarkExchange.
+// exchangeBench represents a rank of BenchmarkExchange.
 type exchangeBench struct {
 	*symmem.Runtime
 	ctx context.Context
@@ -101,7 +102,7 @@ type exchangeBench struct {
 	graphs                  []*symmem.Graph
 }
 
-// Implementations of an exchange, in the order of exchangeBench.graphs.
+// The implementations of an exchange, in the order of exchangeBench.graphs.
 const (
 	exchangeRows = iota
 	exchangeLoose
@@ -159,7 +160,7 @@ func onEachExchange(b *testing.B, ranks []*exchangeBench, f func(*exchangeBench)
 	}
 }
 
-// allocate allocates the memory of a rank, and registers what is symmetric.
+// allocate allocates the memory of a rank and registers the symmetric part.
 func (r *exchangeBench) allocate() error {
 	shared, err := r.NewPool(symmem.PoolOptions{Domain: r.World(), FirstSegment: exchangeMemory})
 	if err != nil {
@@ -231,7 +232,7 @@ func (r *exchangeBench) pair(e *exchangeShape, implementation int) error {
 		r.Interop().Do(r.ctx, r.World(), combine, nil))
 }
 
-// slice returns a part of memory, or no memory if it is empty.
+// slice returns a part of memory, or the zero Memory if the part is empty.
 func slice(m symmem.Memory, from, bytes int64) symmem.Memory {
 	if bytes == 0 {
 		return symmem.Memory{}
@@ -243,7 +244,7 @@ func slice(m symmem.Memory, from, bytes int64) symmem.Memory {
 	return part
 }
 
-// capture adds a graph of several calls.
+// capture captures a number of calls and appends the graph.
 func (r *exchangeBench) capture(calls int, call func() error) error {
 	s := r.DefaultStream()
 	if err := errors.Join(call(), s.Synchronize(r.ctx), s.BeginCapture()); err != nil {
@@ -324,7 +325,7 @@ func measureLink(b *testing.B, ranks []*exchangeBench) (link, barrier float64) {
 	return link, barrier
 }
 
-// measureExchange measures a shape in turns. Each turn begins with another implementation.
+// measureExchange measures a shape in turns. Each turn begins with a different implementation.
 func measureExchange(
 	b *testing.B, ranks []*exchangeBench, e *exchangeShape, link, barrier float64,
 ) {

@@ -12,25 +12,25 @@ import (
 	"symmem"
 )
 
-// rowsCase describes a gather of several tensors and a reduce-scatter of one. Rank r has counts[r]
-// rows in each.
+// rowsCase describes a gather of several tensors and a reduce-scatter of one tensor. Rank r has
+// counts[r] rows in each tensor.
 type rowsCase struct {
 	*rank
-	draw   *rand.Rand // draws the same numbers on all ranks
+	draw   *rand.Rand // generates the same numbers on all ranks
 	counts []int64
-	// pools are the pools to draw memory from. Only the second one is registered. Its buffers have
-	// the same size on all ranks.
+	// pools holds the pools from which memory is drawn. Only the second pool is registered. Its
+	// buffers have the same size on all ranks.
 	pools [2]*symmem.Pool
 }
 
-// tensor is one tensor of a gather, as bytes.
+// tensor holds one tensor of a gather, as bytes.
 type tensor struct {
 	send, recv symmem.Memory
 	width      int64 // bytes per row
 	want       []uint8
 }
 
-// dataTypes are the types of the tensors of a gather, each with its size.
+// dataTypes lists the types of the tensors of a gather, each with a different size.
 var dataTypes = []symmem.DataType{
 	symmem.Uint8, symmem.BFloat16, symmem.Int32, symmem.Float32, symmem.Int64,
 }
@@ -61,7 +61,7 @@ func (c *rowsCase) newTensor(t symmem.DataType, most int64) tensor {
 	return x
 }
 
-// memory returns memory of a pool with the given bytes.
+// memory returns memory of a pool that contains the given bytes.
 func (c *rowsCase) memory(p *symmem.Pool, bytes []uint8) symmem.Memory {
 	if len(bytes) == 0 {
 		return symmem.Memory{}
@@ -72,7 +72,7 @@ func (c *rowsCase) memory(p *symmem.Pool, bytes []uint8) symmem.Memory {
 	return m
 }
 
-// gather returns a list of gathers, and a check of the results.
+// gather returns a list of gathers, and a function that checks the results.
 func (c *rowsCase) gather(tensors int, most int64) (call symmem.Call, check func()) {
 	var list []symmem.Call
 	var all []tensor
@@ -114,7 +114,7 @@ func firstDifference(a, b []uint8) int {
 	return len(a)
 }
 
-// scatter returns a reduce-scatter of integers, and a check of the result.
+// scatter returns a reduce-scatter of integers, and a function that checks the result.
 func (c *rowsCase) scatter(most int64) (call symmem.Call, check func()) {
 	width, pool := 1+c.draw.Int64N(most), c.pools[c.draw.IntN(2)]
 	u := unevenCall{rank: c.rank, pool: pool, counts: slices.Clone(c.counts)}
@@ -170,8 +170,8 @@ func (c *rowsCase) drawCounts(most int64) {
 	}
 }
 
-// TestRows compares gathers of several tensors and reduce-scatters, both with random rows, with
-// references, in memory with and without windows.
+// TestRows makes gathers of several tensors and reduce-scatters with random numbers of rows, in
+// memory with and without windows. It compares the results with a reference.
 func TestRows(t *testing.T) {
 	runRows(t, func(c *rowsCase) {
 		for i := range 12 {
@@ -223,8 +223,8 @@ func TestCapturedRows(t *testing.T) {
 	})
 }
 
-// TestMissingRankOfRowsIsNamed leaves the last rank out of a gather. On GPUs, the other ranks must
-// find poison instead of its rows.
+// TestMissingRankOfRowsIsNamed makes a gather on all ranks but the last. On GPUs, the other ranks
+// must find poison in place of its rows.
 func TestMissingRankOfRowsIsNamed(t *testing.T) {
 	ready, ended := newGate(3), newGate(3)
 	runRanks(t, 3, symmem.Options{}, func(r *rank) {
@@ -252,8 +252,8 @@ func TestMissingRankOfRowsIsNamed(t *testing.T) {
 	})
 }
 
-// checkPoison checks that each output of a gather ends with poison, where the rows of the last rank
-// would be.
+// checkPoison checks that each output of a gather ends with poison, where the last rank's rows
+// should be.
 func checkPoison(c *rowsCase, call symmem.Call) {
 	for i, one := range append([]symmem.Call{call}, call.More...) {
 		got := read[uint8](c.rank, one.Recv)
@@ -315,7 +315,7 @@ func (c *rowsCase) compareSums(t symmem.DataType, op symmem.ReduceOp, most int64
 	}
 }
 
-// TestRowsThatDifferAreNamed gathers a list in which one rank expects one row more.
+// TestRowsThatDifferAreNamed gathers a list on ranks of which one expects an additional row.
 func TestRowsThatDifferAreNamed(t *testing.T) {
 	runRanks(t, 2, symmem.Options{Check: symmem.CheckEvery}, func(r *rank) {
 		c := &rowsCase{rank: r, draw: rand.New(rand.NewPCG(1, 1)), counts: []int64{3, 4}}

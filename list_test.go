@@ -8,7 +8,8 @@ import (
 	"symmem"
 )
 
-// listCall returns a list of three calls on the parts of an unevenCall, and a check of the results.
+// listCall returns a list of three calls on the parts of an unevenCall, and a function that checks
+// the results.
 func listCall(u *unevenCall) (call symmem.Call, check func()) {
 	me, n := u.Rank(), u.counts[0]+1
 	sum := u.filled(u.part(0, 0, n))
@@ -86,7 +87,7 @@ func TestCapturedListOfCalls(t *testing.T) {
 	})
 }
 
-// TestDifferentListsDiverge makes the second call of a list differ on one rank.
+// TestDifferentListsDiverge makes a list whose second call differs on one rank.
 func TestDifferentListsDiverge(t *testing.T) {
 	runRanks(t, 2, symmem.Options{Check: symmem.CheckEvery}, func(r *rank) {
 		x, y := r.unregistered(64), r.unregistered(64)

@@ -14,10 +14,11 @@ import (
 	"symmem/internal/ranktest"
 )
 
-// BenchmarkNorm measures AllReduceRMSNorm of [rows, hidden] bfloat16 without and with quantization,
-// and an all-reduce of the same size. Each turn measures a batch of each. Graphs replay the calls.
-// Times are those of the slowest rank. If SYMMEM_TEST_BARS is set, the norm may take 1 us or 15
-// percent longer than the all-reduce, and quantization 3 percent more (10 percent with both outputs).
+// BenchmarkNorm measures AllReduceRMSNorm of [rows, hidden] bfloat16 with and without quantization,
+// and an all-reduce of the same size. Each turn measures a batch of each variant. Graphs replay the
+// calls. Times are those of the slowest rank. If SYMMEM_TEST_BARS is set, the norm may take at most
+// 1 us or 15 percent longer than the all-reduce. Quantization may take 3 percent more, or 10
+// percent if it writes both outputs.
 //
 // The benchmark uses all visible GPUs.
 func BenchmarkNorm(b *testing.B) {
@@ -32,21 +33,21 @@ func BenchmarkNorm(b *testing.B) {
 	}
 }
 
-// normBench is a rank that runs every variant of a norm.
+// normBench runs every variant of a norm on one rank.
 type normBench struct {
 	*symmem.Runtime
 	ctx     context.Context
 	args    symmem.NormArgs
-	refused error // explains why the shape is not measured
+	refused error // why the shape is not measured, or nil
 	graphs  []*symmem.Graph
 }
 
-// normVariant is a call that the benchmark measures.
+// normVariant describes a call that the benchmark measures.
 type normVariant struct {
 	name string
 	sum  bool // an all-reduce alone
 	symmem.Quant
-	both bool // with the normalized rows, too
+	both bool // also writes the normalized rows
 }
 
 // normVariants lists the calls, in the order of normBench.graphs.
@@ -57,7 +58,7 @@ var normVariants = []normVariant{
 	{name: "both", Quant: symmem.QuantPerGroup, both: true},
 }
 
-// A graph has normCalls calls. A batch replays a graph normReplays times.
+// A graph contains normCalls calls. A batch replays a graph normReplays times.
 const (
 	normCalls   = 20
 	normReplays = 50
@@ -115,7 +116,7 @@ func (r *normBench) close() error {
 	return r.Close()
 }
 
-// allocate makes the tensors. Windows hold the tensors of the all-reduce.
+// allocate allocates the tensors. The tensors of the all-reduce are in windows.
 func (r *normBench) allocate(rows, hidden int64) error {
 	shared, err := r.NewPool(symmem.PoolOptions{Domain: r.World()})
 	if err != nil {
@@ -162,7 +163,7 @@ func (r *normBench) call(v normVariant) error {
 	return r.World().AllReduceRMSNorm(r.ctx, a, nil)
 }
 
-// clear clears the tensors. Otherwise repeated sums in place would overflow.
+// clear zeroes the tensors, because repeated sums in place would overflow.
 func (r *normBench) clear() error {
 	s := r.DefaultStream()
 	var errs []error
@@ -216,7 +217,7 @@ func (r *normBench) batch(variant int) (float64, error) {
 	return float64(time.Since(begin).Nanoseconds()) / 1e3 / (normCalls * normReplays), err
 }
 
-// measureNorm measures a shape in turns. Each turn begins with another variant.
+// measureNorm measures all variants of a shape in turns. Each turn begins with a different variant.
 func measureNorm(b *testing.B, ranks []*normBench, rows, hidden int64) {
 	onEach(b, ranks, func(r *normBench) error {
 		r.args.Rows, r.args.Hidden = rows, hidden

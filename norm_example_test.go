@@ -9,7 +9,7 @@ import (
 )
 
 // If the direct path does not support a norm, every rank gets ErrUnsupported. The ranks can then
-// make three calls instead.
+// make separate calls instead.
 func ExampleGroup_AllReduceRMSNorm() {
 	world(func(ctx context.Context, rt *symmem.Runtime) error {
 		pool, err := rt.NewPool(symmem.PoolOptions{Domain: rt.World()})

@@ -11,15 +11,15 @@ import (
 	bits "symmem/internal/reduce"
 )
 
-// normRank is a rank with the tensors of a norm.
+// normRank holds the tensors of a norm on one rank.
 type normRank struct {
 	*rank
 	args symmem.NormArgs
 	pool *symmem.Pool
 }
 
-// norms runs a function on two ranks that have the direct path. The host has no direct path: there
-// a norm must return ErrUnsupported.
+// norms runs a function on two ranks if the backend has the direct path. The host backend lacks it.
+// There, a norm must return ErrUnsupported.
 func norms(t *testing.T, f func(r *normRank)) {
 	runRanks(t, 2, symmem.Options{Path: symmem.PathAuto}, func(r *rank) {
 		n := &normRank{rank: r, pool: r.poolWith(symmem.PoolOptions{FirstSegment: 4 * mib})}
@@ -45,7 +45,7 @@ func norms(t *testing.T, f func(r *normRank)) {
 	})
 }
 
-// fill writes numbers to a tensor. bfloat16 must represent them exactly.
+// fill writes numbers to a tensor. Each number must be representable in bfloat16.
 func (r *normRank) fill(m symmem.Memory, number func(i int) float32) {
 	values := make([]uint16, m.Bytes()/2)
 	for i := range values {
@@ -164,7 +164,7 @@ func TestDifferentNormsDiverge(t *testing.T) {
 
 func TestNormRejectsFreedResidual(t *testing.T) {
 	norms(t, func(r *normRank) {
-		b := r.alloc(r.rank.pool(), r.args.Residual.Bytes()) // this pool has no other frees
+		b := r.alloc(r.rank.pool(), r.args.Residual.Bytes()) // no other buffer of this pool is freed
 		r.args.Residual = b.Memory()
 		r.ok(r.World().AllReduceRMSNorm(r.ctx, r.args, nil))
 		r.ok(r.DefaultStream().Synchronize(r.ctx))
@@ -182,9 +182,9 @@ func TestRepeatedNormDoesNotAllocate(t *testing.T) {
 	})
 }
 
-// TestNormRowIndependentOfRowCount computes a norm of one row and a norm of many rows that begin
-// with the same row. The kernel for few rows uses more registers. The bits of the common row must
-// be equal.
+// TestNormRowIndependentOfRowCount computes a norm of one row, and a norm of many rows whose first
+// row is the same. The kernel for few rows uses more registers than the kernel for many rows. The
+// results for the common row must have the same bits.
 func TestNormRowIndependentOfRowCount(t *testing.T) {
 	norms(t, func(r *normRank) {
 		const rows, hidden = 300, 1024
@@ -209,8 +209,8 @@ func TestNormRowIndependentOfRowCount(t *testing.T) {
 	})
 }
 
-// TestNormOfManyRowsReadsPeerBuffers makes a norm of more rows than fit into exchange memory. It
-// needs symmetric buffers. The call registers them.
+// TestNormOfManyRowsReadsPeerBuffers computes a norm of more rows than fit into exchange memory.
+// Such a norm needs symmetric buffers, which the call registers.
 func TestNormOfManyRowsReadsPeerBuffers(t *testing.T) {
 	norms(t, func(r *normRank) {
 		const rows, hidden = 512, 8192

@@ -17,8 +17,8 @@ import (
 	"symmem/internal/sys/systest"
 )
 
-// isolatedVariable marks a process as a rank that sees only one GPU. Its value is the number of the
-// rank.
+// isolatedVariable marks a process as a rank that sees only one GPU. Its value is the rank's
+// number.
 const isolatedVariable = "SYMMEM_TEST_ALONE"
 
 // runIsolatedRank runs this process as an isolated rank. It checks a sum and prints why the call

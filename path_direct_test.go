@@ -11,8 +11,8 @@ import (
 	"symmem/driver"
 )
 
-// directTable writes a tuning table for all-reduces and returns its file. On symmetric buffers,
-// calls take the direct path up to 16 KiB. On other buffers they take it up to 4 KiB. Larger calls
+// directTable writes a tuning table for all-reduces and returns its file. Calls on symmetric
+// buffers take the direct path up to 16 KiB, and calls on other buffers up to 4 KiB. Larger calls
 // take the window path up to 32 KiB.
 func directTable(t *testing.T) string {
 	t.Helper()
@@ -29,8 +29,8 @@ func directTable(t *testing.T) string {
 	return file
 }
 
-// exchange simulates a direct path whose exchange memory holds 8 KiB. Larger calls need windows.
-// Products have no kernel.
+// exchange simulates a direct path whose exchange memory holds 8 KiB and which has no kernel for
+// products. Larger calls need windows.
 func exchange(call *driver.Call) error {
 	send, _ := call.Spans(2, 0)
 	switch windows := call.SendWindow != nil && call.RecvWindow != nil; {
@@ -45,7 +45,7 @@ func exchange(call *driver.Call) error {
 // everything allows every call on a path.
 func everything(*driver.Call) error { return nil }
 
-// directRow describes a call and the path that it must take. In the reason, TABLE stands for the
+// directRow describes a call and the path that it must take. TABLE in the reason stands for the
 // table's name.
 type directRow struct {
 	name   string
@@ -188,8 +188,8 @@ func TestBarriersPreferDirectPath(t *testing.T) {
 	})
 }
 
-// TestDirectPathComparesOffsetsInWindows checks when the digest that ranks compare depends on the
-// offsets of buffers.
+// TestDirectPathComparesOffsetsInWindows checks that the digest that ranks compare depends on
+// offsets in windows and not on the offsets of other buffers.
 func TestDirectPathComparesOffsetsInWindows(t *testing.T) {
 	runRanks(t, 2, symmem.Options{}, func(r *rank) {
 		p, other := r.pool(), r.pool()

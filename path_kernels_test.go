@@ -14,9 +14,9 @@ import (
 	"symmem/internal/dl"
 )
 
-// TestPublicCallsReachEveryKernel makes calls of the public API on 2, 3 and 4 ranks. It asks the
+// TestPublicCallsReachEveryKernel makes calls of the public API on 2, 3 and 4 ranks and asks the
 // software GPU which kernels have run. A kernel that has not run is dead code, even if tests of the
-// backend cover it.
+// backend launch it.
 func TestPublicCallsReachEveryKernel(t *testing.T) {
 	launches := launchCounter(t)
 	before := map[string]uint64{}
@@ -123,14 +123,14 @@ func (c *kernelCalls) collectives() {
 	}
 }
 
-// window makes a call on the window path. A kernel of symmem runs first: NCCL's kernel alone might
-// start too early.
+// window makes a call on the window path. It launches a kernel of symmem first, because NCCL's
+// kernel alone might start too early.
 func (c *kernelCalls) window() {
 	c.ok(c.World().SetPath(c.ctx, symmem.PathWindow))
 	c.ok(c.World().AllReduce(c.ctx, c.in, c.out, 1024, symmem.Float32, symmem.Sum, nil))
 }
 
-// choose records the first call for each kernel.
+// choose records the first call that launches each kernel.
 func (c *kernelCalls) choose(called map[string]symmem.Call, call symmem.Call) {
 	planned := driver.Call{
 		Operation: call.Operation, DataType: call.Type, ReduceOp: call.Op, Count: call.Count,

@@ -2,8 +2,8 @@ package symmem
 
 import "symmem/driver"
 
-// narrow is a communicator whose functions decide which paths can take a call. Its plans cannot be
-// launched.
+// narrow wraps a communicator. Its functions determine which paths can take a call. Its plans
+// cannot be launched.
 type narrow struct {
 	driver.Communicator
 	plain, windowed, direct func(*driver.Call) error
@@ -38,9 +38,8 @@ func (o *narrowOffer) Take(path driver.Path, digest uint64) (driver.Plan, error)
 
 func (o *narrowOffer) Prepared() *driver.Call { return &o.call }
 
-// Narrowed returns a copy of g for Route and Explain. windowed explains why a call cannot take the
-// window path. direct explains why a call cannot take the direct path. If a function is nil, g
-// decides.
+// Narrowed returns a copy of g for Route and Explain. windowed and direct return an error if a call
+// cannot take the window path or the direct path. If a function is nil, g decides.
 func Narrowed(g *Group, windowed, direct func(*driver.Call) error) *Group {
 	return NarrowedTo(g, nil, windowed, direct)
 }

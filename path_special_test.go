@@ -13,9 +13,8 @@ import (
 )
 
 // TestPathsGiveEqualResults reduces each pair of special numbers of each type on every path of the
-// backend, in windows and outside of them. It compares the results with the formula. Results of
-// symmem must be equal bit by bit. Results of NCCL may differ as described in
-// docs/reference/deterministic.md.
+// backend, in and outside windows. It compares the results with the formula. Results of symmem must
+// be equal bit by bit. Results of NCCL may differ as described in docs/reference/deterministic.md.
 func TestPathsGiveEqualResults(t *testing.T) {
 	runRanks(t, 2, symmem.Options{Path: symmem.PathAuto}, func(r *rank) {
 		c := specialCase{rank: r}
@@ -48,7 +47,7 @@ func TestPathsGiveEqualResults(t *testing.T) {
 	})
 }
 
-// specialCase reduces special numbers of a type with an operation.
+// specialCase describes reductions of special numbers of one type.
 type specialCase struct {
 	*rank
 	dataType symmem.DataType

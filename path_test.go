@@ -15,8 +15,8 @@ import (
 	"symmem/internal/ranktest"
 )
 
-// tableOf writes a tuning table and returns its file. Up to a limit, all-reduces take the window
-// path.
+// tableOf writes a tuning table and returns its file. All-reduces up to the size upTo take the
+// window path.
 func tableOf(t *testing.T, upTo string) string {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "table.json")
@@ -24,7 +24,7 @@ func tableOf(t *testing.T, upTo string) string {
 	return file
 }
 
-// writeTable writes a tuning table. Up to a limit, all-reduces take the window path.
+// writeTable writes a tuning table to a file. All-reduces up to the size upTo take the window path.
 func writeTable(t *testing.T, file, upTo string) {
 	t.Helper()
 	text := fmt.Sprintf(`{"version": 4, "device": "box", "otherwise": "plain", "rules": [
@@ -44,8 +44,8 @@ func (r *rank) explain(b symmem.Buffer, count int64) string {
 	return e.String()
 }
 
-// withoutDirect removes the end of an explanation, which says why a call does not take the direct
-// path.
+// withoutDirect removes the end of an explanation, which contains the reason why a call does not
+// take the direct path.
 func withoutDirect(text string) string {
 	text, _, _ = strings.Cut(text, "; not direct: ")
 	return text
@@ -176,8 +176,8 @@ func TestSetPath(t *testing.T) {
 	})
 }
 
-// TestSetPathFailsDuringCapture sets the path while one rank captures. Cached and new plans must
-// keep the old path.
+// TestSetPathFailsDuringCapture calls SetPath while one rank captures. Calls with cached plans and
+// with new plans must then still take the old path.
 func TestSetPathFailsDuringCapture(t *testing.T) {
 	runRanks(t, 2, symmem.Options{}, func(r *rank) {
 		p := r.pool()
@@ -192,7 +192,7 @@ func TestSetPathFailsDuringCapture(t *testing.T) {
 			graph, err := s.EndCapture()
 			r.ok(err)
 			r.ok(graph.Close())
-			symmem.ForgetPlans(r.World()) // in a program, enough other calls empty the cache
+			symmem.ForgetPlans(r.World()) // in a program, many other calls have the same effect
 		}
 		if a, b := r.takenPath(cached), r.takenPath(fresh); a != want || b != want {
 			r.failf("calls took the %s and the %s path, want %s", a, b, want)
@@ -243,8 +243,8 @@ func TestMissingWindowPathFallsBackToPlain(t *testing.T) {
 	})
 }
 
-// TestMemoryPastWindowEndTakesPlainPath checks the bounds of windows. Backends do not check them
-// again.
+// TestMemoryPastWindowEndTakesPlainPath makes calls on memory that exceeds a window. Backends do
+// not check the bounds of windows.
 func TestMemoryPastWindowEndTakesPlainPath(t *testing.T) {
 	runRanks(t, 2, symmem.Options{Path: symmem.PathWindow}, func(r *rank) {
 		b := r.window(r.pool(), 64<<10)

@@ -30,7 +30,7 @@ func TestPeerAddressesReachEveryRank(t *testing.T) {
 			r.failf("PeerAddresses = %#x; want 3 addresses, with %#x for rank %d", addresses,
 				b.Address(), r.Rank())
 		}
-		for _, address := range addresses { // a word of every rank is for this rank
+		for _, address := range addresses { // every rank's buffer has a word for this rank
 			*word(address + uintptr(8*r.Rank())) = uint64(100 + r.Rank())
 		}
 		r.ok(r.World().Barrier(r.ctx, nil))

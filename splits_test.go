@@ -10,7 +10,7 @@ import (
 	"symmem"
 )
 
-// rows returns counts[to] numbers for each rank to. Each number encodes from and to.
+// rows returns counts[to] numbers for each rank to. Each number encodes the ranks from and to.
 func rows(from int, counts []int64) (all []int32) {
 	for to, n := range counts {
 		for i := range n {
@@ -89,7 +89,7 @@ func TestUnevenAndRootedOperations(t *testing.T) {
 	})
 }
 
-// unevenCall checks operations with parts of given sizes.
+// unevenCall checks operations whose parts have the given sizes.
 type unevenCall struct {
 	*rank
 	pool   *symmem.Pool
@@ -175,7 +175,7 @@ func (u *unevenCall) checkRooted(count int64) {
 	u.expect("Scatter", back, u.part(me, 0, count))
 }
 
-// TestDifferentCountsDiverge makes the counts of one rank differ.
+// TestDifferentCountsDiverge passes different counts on one rank.
 func TestDifferentCountsDiverge(t *testing.T) {
 	o := symmem.Options{Path: symmem.PathPlain, Check: symmem.CheckEvery}
 	runRanks(t, 2, o, func(r *rank) {

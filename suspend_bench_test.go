@@ -21,8 +21,8 @@ func (r *rank) freeMemory() (free int64) {
 	return free
 }
 
-// TestSuspendFreesDeviceMemory compares the free memory of the GPU with the sizes of a pool and of
-// the exchange memory of a group.
+// TestSuspendFreesDeviceMemory compares the GPU memory that Suspend frees with the size of a pool
+// and with the size of a group's exchange memory.
 func TestSuspendFreesDeviceMemory(t *testing.T) {
 	all := newGate(2)
 	runRanks(t, 2, suspendOptions(), func(r *rank) {
@@ -64,7 +64,7 @@ func TestSuspendFreesDeviceMemory(t *testing.T) {
 	})
 }
 
-// BenchmarkSuspend measures cycles of Suspend and Resume. Each group has captured a graph.
+// BenchmarkSuspend measures cycles of Suspend and Resume of a pool, and of a group.
 func BenchmarkSuspend(b *testing.B) {
 	for _, size := range []int64{64 * mib, 1024 * mib} {
 		for _, c := range []symmem.Contents{symmem.DiscardContents, symmem.KeepContents} {
@@ -88,7 +88,7 @@ func BenchmarkSuspend(b *testing.B) {
 	})
 }
 
-// benchmarkCycles runs cycles on two ranks.
+// benchmarkCycles runs cycles on two ranks, each with a pool of the given size.
 func benchmarkCycles(
 	b *testing.B, bytes int64, cycle func(*symmem.Runtime, *symmem.Pool) error,
 ) {
@@ -120,7 +120,7 @@ func benchmarkCycles(
 	})
 }
 
-// inParallel runs a function on all ranks and ends the benchmark if one fails.
+// inParallel runs a function on all ranks at once. If one fails, the benchmark ends.
 func inParallel(b *testing.B, runtimes []*symmem.Runtime, f func(*symmem.Runtime) error) {
 	b.Helper()
 	errs := make([]error, len(runtimes))

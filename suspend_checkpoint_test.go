@@ -14,8 +14,8 @@ import (
 const checkpointVariable = "SYMMEM_TEST_CHECKPOINT"
 
 // TestCheckpointedProcess suspends its pools and groups, prints "ready", and waits for a line on
-// its standard input. Meanwhile bench/gpu/suspend.py makes a checkpoint of the process. The test
-// then resumes and replays a graph.
+// its standard input. During this wait, bench/gpu/suspend.py makes a checkpoint of the process and
+// restores it. The test then resumes the pools and groups and replays a graph.
 func TestCheckpointedProcess(t *testing.T) {
 	ranks, err := strconv.Atoi(os.Getenv(checkpointVariable))
 	if err != nil {

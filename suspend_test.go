@@ -30,7 +30,7 @@ func (r *rank) resume(p *symmem.Pool) {
 	}
 }
 
-// suspendOptions lets calls take a path whose graphs can be suspended on every backend.
+// suspendOptions returns options with a path whose graphs can be suspended on every backend.
 func suspendOptions() symmem.Options { return symmem.Options{Path: symmem.PathAuto} }
 
 func TestSuspendedPoolReplaysGraphs(t *testing.T) {
@@ -94,10 +94,10 @@ func TestSuspendedPoolRefusesCalls(t *testing.T) {
 		b, freed, open := r.window(p, mib), r.alloc(p, mib), r.window(q, mib)
 		m, raw := b.Memory(), r.memoryAt(b.Address(), b.Size())
 		g := r.capture(func(s *symmem.Stream) { r.ok(s.Fill(raw, 1)) })
-		r.checkSum(r.World(), b) // makes a plan
+		r.checkSum(r.World(), b) // the group keeps a plan
 		r.suspend(p, symmem.DiscardContents)
 		_, err := p.Suspend(r.ctx, symmem.DiscardContents)
-		r.ok(err) // it is suspended already
+		r.ok(err) // the pool is already suspended
 		_, allocErr := p.Alloc(1)
 		_, viewErr := symmem.View[byte](b)
 		for name, err := range map[string]error{
@@ -117,7 +117,7 @@ func TestSuspendedPoolRefusesCalls(t *testing.T) {
 		r.ok(freed.Free())
 		r.ok(r.World().Check(r.ctx))
 		r.resume(p)
-		r.ok(p.Resume(r.ctx)) // it is not suspended
+		r.ok(p.Resume(r.ctx)) // the pool is not suspended
 		r.checkSum(r.World(), b)
 		r.ok(g.Launch(s))
 		r.synchronize()
@@ -268,8 +268,8 @@ func TestSuspendedPoolCloses(t *testing.T) {
 	})
 }
 
-// TestResumeAfterFault suspends a pool, lets its domain fail, and resumes the pool. The memory is
-// then usable, and so are the windows of a group that has not failed.
+// TestResumeAfterFault suspends a pool, aborts its domain and resumes the pool. The memory must
+// then be usable, and so must the windows of a group that has not failed.
 func TestResumeAfterFault(t *testing.T) {
 	runRanks(t, 2, suspendOptions(), func(r *rank) {
 		domain, healthy := r.split(r.World(), 0), r.split(r.World(), 0)
@@ -303,7 +303,7 @@ func TestResumeAfterFault(t *testing.T) {
 	})
 }
 
-// TestSuspendNamesAbsentRank checks that a rank that does not suspend its pool is named.
+// TestSuspendNamesAbsentRank suspends a pool on one rank only. The error must name the other rank.
 func TestSuspendNamesAbsentRank(t *testing.T) {
 	runRanks(t, 2, symmem.Options{Path: symmem.PathAuto, Timeout: 2 * time.Second}, func(r *rank) {
 		p := r.pool()
