@@ -94,8 +94,8 @@ func TestCollectiveOnMemoryByAddress(t *testing.T) {
 	})
 }
 
-// TestCallIsNotQueuedIfContextEndsDuringRegistration cancels the context while the call registers
-// memory.
+// TestCallIsNotQueuedIfContextEndsDuringRegistration cancels the context of a call while the call
+// registers memory.
 func TestCallIsNotQueuedIfContextEndsDuringRegistration(t *testing.T) {
 	runRanks(t, 2, symmem.Options{}, func(r *rank) {
 		ctx, cancel := context.WithCancel(r.ctx)
@@ -114,8 +114,9 @@ func TestCallIsNotQueuedIfContextEndsDuringRegistration(t *testing.T) {
 	})
 }
 
-// TestCallIsNotQueuedIfContextEndsDuringRealignment cancels the context while the call realigns a
-// pool after a fault and registers memory. The call finds its memory by address.
+// TestCallIsNotQueuedIfContextEndsDuringRealignment cancels the context of a call while the call
+// realigns a pool after a fault and registers memory. The memory of the call is given by its
+// address.
 func TestCallIsNotQueuedIfContextEndsDuringRealignment(t *testing.T) {
 	runRanks(t, 2, symmem.Options{Check: symmem.CheckRegistration}, func(r *rank) {
 		p := r.pool()
@@ -171,16 +172,15 @@ func TestLookupMissesRetiredBuffer(t *testing.T) {
 	})
 }
 
-// checkLive checks the number and the total size of a pool's live buffers. It finds them by
-// address.
+// checkLive checks the number and the total size of a pool's live buffers, as found by address.
 func (r *rank) checkLive(p *symmem.Pool, buffers int, bytes int64) {
 	if n, size := r.Interop().Live(p); n != buffers || size != bytes {
 		r.failf("Live = %d buffers, %d bytes; want %d, %d", n, size, buffers, bytes)
 	}
 }
 
-// TestLookupInClosedPool checks that live buffers are found until they are freed. It also looks up
-// an address that the closed pool has released.
+// TestLookupInClosedPool checks that lookups in a closed pool find live buffers until they are
+// freed. It also looks up an address that the closed pool has released.
 func TestLookupInClosedPool(t *testing.T) {
 	runRanks(t, 1, symmem.Options{}, func(r *rank) {
 		i, p := r.Interop(), r.pool()
@@ -209,8 +209,8 @@ func TestLookupInClosedPool(t *testing.T) {
 }
 
 // TestLookupsRaceWithFrees looks up an address while another goroutine frees the buffer there and
-// allocates the next one. A lookup returns memory or ErrFreed. If the buffer of the memory has been
-// freed, calls on the memory fail, although another buffer has the same address.
+// allocates the next one. A lookup returns memory or ErrFreed. If that memory's buffer has been
+// freed, calls on the memory fail, even if another buffer now has the same address.
 func TestLookupsRaceWithFrees(t *testing.T) {
 	runRanks(t, 1, symmem.Options{}, func(r *rank) {
 		const rounds = 2000

@@ -9,7 +9,7 @@ import (
 	"symmem/internal/cuda"
 )
 
-// owner makes and destroys CUDA streams as another library does.
+// owner creates and destroys CUDA streams as another library does.
 type owner struct {
 	gpus *cuda.Driver
 	gpu  cuda.Device
@@ -52,16 +52,16 @@ func (o *owner) destroy(s cuda.Stream) error {
 	return o.do(func() error { return o.gpus.StreamDestroy(s) })
 }
 
-// TestDestroyedForeignStreamIsNotQueried lets another library destroy its streams without notice.
-// Then the ranks make calls, register, trim and close. The software GPU ends a process that queries
-// a destroyed stream, as CUDA's driver may.
+// TestDestroyedForeignStreamIsNotQueried destroys another library's streams without ForgetStream.
+// The ranks then make calls, register, trim and close. If the process queries a destroyed stream,
+// the software GPU ends the process, as CUDA's driver may.
 func TestDestroyedForeignStreamIsNotQueried(t *testing.T) {
 	runRanks(t, 2, symmem.Options{}, func(r *rank) {
 		if r.Device().Addressable {
 			r.skip("no other library has streams on the host", symmem.ErrUnsupported)
 		}
 		p, o := r.pool(), r.newOwner()
-		r.Interop().SetIdle(true) // Trim and Close need it
+		r.Interop().SetIdle(true) // so that Trim and Close do not query the streams
 		for i := range int64(4) {
 			b := r.window(p, mib)
 			m := r.memoryAt(b.Memory().Address(), b.Size()) // as for another library's tensor
@@ -86,7 +86,7 @@ func TestDestroyedForeignStreamIsNotQueried(t *testing.T) {
 }
 
 // TestForeignCaptureBlocksRegistration adds a call to another library's capture. Nothing can be
-// registered until the capture ends. Afterwards the library may destroy the stream.
+// registered until the capture ends. After that, the library may destroy the stream.
 func TestForeignCaptureBlocksRegistration(t *testing.T) {
 	runRanks(t, 2, symmem.Options{}, func(r *rank) {
 		if r.Device().Addressable {
@@ -107,7 +107,7 @@ func TestForeignCaptureBlocksRegistration(t *testing.T) {
 		r.ok(o.do(func() (err error) { graph, err = o.gpus.EndCapture(theirs); return err }))
 		r.ok(p.Register(r.ctx, r.World()))
 		r.ok(o.destroy(theirs))
-		r.Interop().SetIdle(true) // Close needs it
+		r.Interop().SetIdle(true) // so that Close does not query the stream
 		r.checkSum(r.World(), r.window(p, 64*mib))
 		r.ok(o.do(func() error { return o.gpus.GraphDestroy(graph) }))
 		r.ok(o.gpu.ReleasePrimary())

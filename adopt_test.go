@@ -83,7 +83,7 @@ func TestForeignCaptureRecordsCollectives(t *testing.T) {
 			r.failf("Captured = false during a capture")
 		}
 		r.ok(r.World().AllReduce(r.ctx, m, m, b.Size()/4, symmem.Float32, symmem.Sum, s))
-		// The event would complete before the captured work, so a wait for it would end too early.
+		// A captured event would complete before the captured work, so a wait for it would end early.
 		e, err := r.NewEvent()
 		r.ok(err)
 		r.wantErr(s.Record(e), symmem.ErrCapturing)

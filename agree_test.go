@@ -9,8 +9,8 @@ import (
 	"symmem"
 )
 
-// allocateDifferently allocates a different size on each rank. It then allocates the same size on
-// all ranks, which makes the histories agree again.
+// allocateDifferently allocates a different size on each rank, and then the same size on all ranks,
+// so that only the first of the two requests differs.
 func allocateDifferently(r *rank, p *symmem.Pool) {
 	r.alloc(p, int64(512*(1+r.Rank())))
 	r.alloc(p, 4096)
@@ -198,7 +198,7 @@ func TestCheckAfterDeadlineNamesMissingRank(t *testing.T) {
 		}
 		select {
 		case <-g.Ended():
-		case <-r.World().Ended(): // rank 0 has failed the test
+		case <-r.World().Ended(): // rank 0 has failed and aborted the world
 		}
 		r.wantTimeout(g.Err(), 1)
 	})

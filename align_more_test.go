@@ -7,7 +7,7 @@ import (
 )
 
 // TestRealignmentRejectsConcurrentChange frees or uses a buffer after a realignment has waited for
-// the streams. A stream may still use the buffer, so the realignment must fail.
+// the streams. A stream may then still use the buffer, so the realignment must fail.
 func TestRealignmentRejectsConcurrentChange(t *testing.T) {
 	runRanks(t, 1, symmem.Options{}, func(r *rank) {
 		p := r.pool()

@@ -20,9 +20,9 @@ func faultPath() symmem.PathChoice {
 	return symmem.PathWindow
 }
 
-// failGroup aborts a group on rank 1, where the call then fails. It waits until both ranks see the
-// fault. On the host rank 0 queues the call before the abort. On GPUs the call may wait for rank 1,
-// so rank 0 does not finish it first.
+// failGroup aborts a group on rank 1, whose call then fails, and waits until both ranks have seen
+// the fault. On the host, rank 0 queues its call before the abort. On GPUs the call may wait for
+// rank 1, so rank 0 makes it during the abort.
 func (r *rank) failGroup(g *symmem.Group, s *symmem.Stream, call func() error) {
 	r.t.Helper()
 	if r.Rank() == 1 || !r.Device().Addressable {
@@ -41,8 +41,8 @@ func (r *rank) failGroup(g *symmem.Group, s *symmem.Stream, call func() error) {
 	r.wantErr(g.Cause(r.ctx), symmem.ErrAborted)
 }
 
-// TestPoolsRealignAfterRejectedCall queues a call that succeeds on rank 0 and is rejected on rank
-// 1. Both ranks must place the next buffers at the same offsets.
+// TestPoolsRealignAfterRejectedCall makes a call that succeeds on rank 0 and is rejected on rank 1.
+// Both ranks must then place the next buffers at the same offsets.
 func TestPoolsRealignAfterRejectedCall(t *testing.T) {
 	for _, level := range []symmem.CheckLevel{
 		symmem.CheckOff, symmem.CheckRegistration, symmem.CheckEvery,
@@ -72,7 +72,7 @@ func TestPoolsRealignAfterRejectedCall(t *testing.T) {
 	}
 }
 
-// TestPoolsRealignAfterMissingCall makes the group fail before rank 1 makes the call.
+// TestPoolsRealignAfterMissingCall aborts the group before rank 1 makes the call.
 func TestPoolsRealignAfterMissingCall(t *testing.T) {
 	for _, captured := range []bool{false, true} {
 		t.Run(fmt.Sprintf("captured=%v", captured), func(t *testing.T) {
@@ -88,7 +88,7 @@ func TestPoolsRealignAfterMissingCall(t *testing.T) {
 					r.ok(s.BeginCapture())
 				}
 				if r.Rank() == 0 {
-					r.ok(a.UseOn(s)) // the call would do the same
+					r.ok(a.UseOn(s)) // as the call would do
 					_ = g.AllReduce(r.ctx, m, m, 100, symmem.Int32, symmem.Sum, s)
 				}
 				g.Abort()
@@ -109,8 +109,8 @@ func TestPoolsRealignAfterMissingCall(t *testing.T) {
 	}
 }
 
-// TestCaptureOnOneRankFailsRegisterOnAll calls Register while only rank 0 captures. It then makes
-// the first call on the memory, during the same capture.
+// TestCaptureOnOneRankFailsRegisterOnAll calls Register while only rank 0 captures. During the same
+// capture, the ranks then make the first call on the memory.
 func TestCaptureOnOneRankFailsRegisterOnAll(t *testing.T) {
 	runRanks(t, 2, symmem.Options{}, func(r *rank) {
 		p := r.pool()
@@ -253,7 +253,8 @@ func TestUseOnPinsBufferOnAllRanks(t *testing.T) {
 	})
 }
 
-// TestExtraBufferAfterFaultDiverges allocates a buffer on rank 1 only, before it sees the fault.
+// TestExtraBufferAfterFaultDiverges allocates a buffer on rank 1 only, before that rank sees the
+// fault.
 func TestExtraBufferAfterFaultDiverges(t *testing.T) {
 	runRanks(t, 2, symmem.Options{}, func(r *rank) {
 		p := r.pool()
@@ -282,8 +283,8 @@ func TestExtraBufferAfterFaultDiverges(t *testing.T) {
 	})
 }
 
-// TestRankUnawareOfFault uses a pool in group h when only rank 0 has seen the fault of group g.
-// Collectives succeed on buffers from before the fault. They fail on newer buffers.
+// TestRankUnawareOfFault uses a pool in group h after only rank 0 has seen the fault of group g.
+// Collectives must succeed on buffers that are older than the fault, and fail on newer buffers.
 func TestRankUnawareOfFault(t *testing.T) {
 	var texts errorTexts
 	runRanks(t, 2, symmem.Options{CheckInterval: -1, Path: faultPath()}, func(r *rank) {
@@ -309,7 +310,7 @@ func TestRankUnawareOfFault(t *testing.T) {
 	texts.requireSame(t, 2)
 }
 
-// TestRealignmentOfPoolUsedByOneRank allocates on rank 0 only before the fault.
+// TestRealignmentOfPoolUsedByOneRank allocates a buffer on rank 0 only, before the fault.
 func TestRealignmentOfPoolUsedByOneRank(t *testing.T) {
 	runRanks(t, 2, symmem.Options{}, func(r *rank) {
 		p := r.pool()
@@ -325,8 +326,8 @@ func TestRealignmentOfPoolUsedByOneRank(t *testing.T) {
 	})
 }
 
-// TestRealignmentOfMemoryByAddress lets the world cache the plan of a call on memory that is found
-// by its address. Then another group fails.
+// TestRealignmentOfMemoryByAddress makes another group fail after the world has cached the plan of
+// a call on memory that is given by its address.
 func TestRealignmentOfMemoryByAddress(t *testing.T) {
 	runRanks(t, 2, symmem.Options{Check: symmem.CheckRegistration}, func(r *rank) {
 		p := r.pool()

@@ -15,9 +15,9 @@ import (
 // racing reports whether the race detector is enabled.
 var racing bool
 
-// TestSoftwareGPU runs the short tests of this package again in a new process. That process loads
-// the software GPU instead of CUDA and NCCL. It skips this test. It runs without the race detector,
-// which would take minutes.
+// TestSoftwareGPU runs the short tests of this package again in a new process, except itself. The
+// new process loads the software GPU instead of CUDA and NCCL. It runs without the race detector,
+// with which it would take minutes.
 func TestSoftwareGPU(t *testing.T) {
 	if os.Getenv(backendVariable) != "" {
 		t.Skipf("%s chooses the backend of this run", backendVariable)

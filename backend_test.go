@@ -39,7 +39,7 @@ func localRanks(tb testing.TB) int {
 }
 
 // refusedRanks is the size of the smallest local world that the backend has refused, or 0. It
-// avoids another attempt, in which the ranks would wait for a rank without a device.
+// prevents another attempt, in which the ranks would wait for a rank without a device.
 var refusedRanks atomic.Int64
 
 // openRanks opens a world whose ranks are goroutines. It skips the test if the backend has too few

@@ -72,7 +72,7 @@ func TestBufferMisuse(t *testing.T) {
 		if c.Address() != b.Address() {
 			r.failf("the new buffer is at %#x, want %#x", c.Address(), b.Address())
 		}
-		// Another buffer has this memory now.
+		// Another buffer now has this memory.
 		if err := b.Free(); err == nil {
 			r.failf("Free of a freed buffer released the memory of another buffer")
 		}

@@ -6,8 +6,8 @@ import (
 	"symmem"
 )
 
-// TestCallEntersPoolOnce closes a pool while a call that has entered it still needs the pool. Other
-// ranks may have begun the same call, so the call must complete.
+// TestCallEntersPoolOnce closes a pool during a call that has entered the pool and still needs it.
+// Other ranks may have begun the same call, so the call must complete.
 func TestCallEntersPoolOnce(t *testing.T) {
 	for name, call := range map[string]func(*rank, *symmem.Pool) error{
 		"Reserve": func(r *rank, p *symmem.Pool) error {
@@ -28,9 +28,9 @@ func TestCallEntersPoolOnce(t *testing.T) {
 	}
 }
 
-// TestCollectiveRealignsPoolThatCloses calls a collective after a fault. The receive buffer is
-// older than the fault, so the call enters the pool without a realignment. The send buffer is known
-// only by its address, so the pool is realigned when the call looks up its windows.
+// TestCollectiveRealignsPoolThatCloses makes a collective after a fault. The receive buffer is
+// older than the fault, so the call enters the pool without a realignment. The send buffer is given
+// by its address, so the call realigns the pool when it looks up its windows.
 func TestCollectiveRealignsPoolThatCloses(t *testing.T) {
 	runRanks(t, 2, symmem.Options{}, func(r *rank) {
 		if !r.Device().Addressable {

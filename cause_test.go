@@ -13,9 +13,9 @@ import (
 	"symmem"
 )
 
-// TestLateRankGetsDecidedCause holds back a rank until the other ranks have decided on the cause of
-// a fault without its report, and have closed the group. The late rank knows of a fault that would
-// have been the cause.
+// TestLateRankGetsDecidedCause delays a rank until the other ranks have decided on the cause of a
+// fault without its report and have closed the group. The late rank knows of a different fault,
+// which would have been the cause if the rank had reported it in time.
 func TestLateRankGetsDecidedCause(t *testing.T) {
 	t.Parallel()
 	var texts errorTexts
@@ -35,13 +35,13 @@ func TestLateRankGetsDecidedCause(t *testing.T) {
 		defer others.Done()
 		symmem.Fail(g, &symmem.TimeoutError{Doing: "AllReduce 1", Missing: []int{2}})
 		texts.add(r, g.Cause(r.ctx))
-		_ = g.Close() // It returns the fault again.
+		_ = g.Close() // Close returns the fault again.
 	})
 	texts.requireSame(t, 3)
 }
 
-// TestCauseAwaitsRankThatFailedFirst holds back the report of the only rank that knows the cause,
-// until the other rank's exchange of reports has ended without it.
+// TestCauseAwaitsRankThatFailedFirst delays the report of the only rank that knows the cause, until
+// the other rank's exchange of reports has ended without it.
 func TestCauseAwaitsRankThatFailedFirst(t *testing.T) {
 	t.Parallel()
 	var texts errorTexts
@@ -66,8 +66,8 @@ func TestCauseAwaitsRankThatFailedFirst(t *testing.T) {
 	texts.requireSame(t, 2)
 }
 
-// TestDepartedRanksAreCause has rank 1 leave without a report, and rank 2 leave or die. Rank 0 only
-// knows that rank 1 has failed.
+// TestDepartedRanksAreCause makes rank 1 leave without a report, and rank 2 leave or die. Rank 0
+// knows only that rank 1 has failed.
 func TestDepartedRanksAreCause(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -116,7 +116,7 @@ func TestDepartedRanksAreCause(t *testing.T) {
 	}
 }
 
-// TestAdoptedCauseKeepsTextAndType makes a rank that has no report adopt causes.
+// TestAdoptedCauseKeepsTextAndType makes a rank without a report adopt various causes.
 func TestAdoptedCauseKeepsTextAndType(t *testing.T) {
 	mismatch := &symmem.MismatchError{Number: 3, Group: "world", Others: []int{1}}
 	own := errors.New("own")

@@ -15,8 +15,8 @@ import (
 )
 
 // If SYMMEM_TEST_BARS is set, a submission must not exceed these times in nanoseconds. submitOver
-// limits the difference to the baseline. submitDirect limits the total on the direct path, which
-// has no baseline in NCCL.
+// limits how much longer it takes than the baseline. submitDirect limits its total time on the
+// direct path, which has no baseline in NCCL.
 const (
 	submitOver   = 300
 	submitDirect = 5000
@@ -95,7 +95,7 @@ type submitter struct {
 	groupNs, baseNs []float64
 }
 
-// allocate makes buffers outside of windows and buffers in windows.
+// allocate allocates buffers outside windows and buffers in windows.
 func (s *submitter) allocate(b *testing.B) error {
 	for i, o := range []symmem.PoolOptions{{}, {Domain: s.World()}} {
 		pool, err := s.NewPool(o)
@@ -117,7 +117,7 @@ func (s *submitter) allocate(b *testing.B) error {
 	return nil
 }
 
-// prepare makes one call on a path. The group then has the plan in its cache.
+// prepare makes a call on a path, so that the group has the plan in its cache.
 func (s *submitter) prepare(b *testing.B, path symmem.PathChoice) error {
 	buffers := 1
 	if path == symmem.PathPlain {

@@ -90,11 +90,11 @@ var operations = []operation{
 	},
 }
 
-// memories allocates the send and receive memory of an operation. In place, the smaller memory is
-// part number at of the larger one.
+// memories allocates the send and receive memory of an operation. For a call in place, the smaller
+// memory is part number at of the larger one.
 type memories func(r *rank, sendLen, recvLen, at int) (send, recv symmem.Memory)
 
-// windows returns two ranges in windows. Neither starts at the start of its buffer.
+// windows returns two ranges in windows. Neither begins at the beginning of its buffer.
 func windows(r *rank, sendLen, recvLen, _ int) (send, recv symmem.Memory) {
 	p := r.pool()
 	const skip = 96

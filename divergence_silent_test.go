@@ -163,8 +163,8 @@ func TestGroupRegistrationOrderTimesOut(t *testing.T) {
 	})
 }
 
-// displace returns a buffer in a window. Its offset differs between the two ranks, although the
-// ranks make equal requests: blocks are placed by address, and the addresses of segments vary.
+// displace returns a buffer in a window. Its offset differs between the two ranks although they
+// make equal requests, because blocks are placed by address and the addresses of segments vary.
 func displace(r *rank) symmem.Buffer {
 	p := r.poolWith(symmem.PoolOptions{
 		Domain: r.World(), FirstSegment: 4 * mib, Placement: symmem.PlaceByAddress,
@@ -180,7 +180,7 @@ func displace(r *rank) symmem.Buffer {
 	return r.alloc(p, mib/2)
 }
 
-// scatterSeed draws addresses of segments for which displace returns different offsets.
+// scatterSeed is a seed of segment addresses for which displace returns different offsets.
 const scatterSeed = 5
 
 func TestBuffersAtDifferentOffsets(t *testing.T) {

@@ -14,8 +14,8 @@ import (
 	"symmem/internal/cuda"
 )
 
-// TestSubgroupDivergenceNamesWorldRanks makes a group of world ranks 0 and 2. The ranks then make a
-// call with different counts.
+// TestSubgroupDivergenceNamesWorldRanks creates a group of world ranks 0 and 2, which then call a
+// collective with different counts.
 func TestSubgroupDivergenceNamesWorldRanks(t *testing.T) {
 	checkPlain := symmem.Options{Check: symmem.CheckEvery, Path: symmem.PathPlain}
 	runWithFault(t, 3, checkPlain, func(r *rank) {
@@ -111,7 +111,7 @@ func TestJoinedGroupIDHasNoSpace(t *testing.T) {
 }
 
 // TestDivergenceMentionsSmallerDevice makes rank 1 map a smaller segment for the same request, as a
-// device does that is nearly full.
+// nearly full device would.
 func TestDivergenceMentionsSmallerDevice(t *testing.T) {
 	runWithFault(t, 2, symmem.Options{}, func(r *rank) {
 		p := r.poolWith(symmem.PoolOptions{Domain: r.World(), FirstSegment: 64 * mib >> r.Rank()})

@@ -43,8 +43,8 @@ func TestErrorTextsDoNotRepeatThemselves(t *testing.T) {
 	})
 }
 
-// repeatedPart looks for a part of an error text that repeats the previous part or its verb. It
-// returns the first word of that part, or "".
+// repeatedPart searches an error text for a part that repeats the previous part or its verb. It
+// returns the first word of the repeating part, or "".
 func repeatedPart(text string) string {
 	parts := strings.Split(text, ": ")
 	for i, part := range parts[1:] {

@@ -48,7 +48,7 @@ func TestPanicInOnEventIsLogged(t *testing.T) {
 }
 
 // TestGoexitInOnEventDuringCollective ends the goroutine of a repeated call. The pool and the
-// Runtime must close without a wait for that call.
+// Runtime must close without waiting for that call.
 func TestGoexitInOnEventDuringCollective(t *testing.T) {
 	exiting := false
 	o := symmem.Options{OnEvent: func(e *event.Event) {
@@ -92,7 +92,8 @@ func TestEventsAfterPoolClose(t *testing.T) {
 	})
 }
 
-// TestPanicsInOnEventDoNotNest queues many events behind one, and panics in each of them.
+// TestPanicsInOnEventDoNotNest queues many events while one event is delivered, and panics in each
+// of them.
 func TestPanicsInOnEventDoNotNest(t *testing.T) {
 	const events = 4000
 	blocked, release := make(chan struct{}), make(chan struct{})

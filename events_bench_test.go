@@ -76,7 +76,7 @@ func BenchmarkTrace(b *testing.B) {
 	})
 }
 
-// compareBatches alternates batches of a call on two ranks. Each call makes the given number of
+// compareBatches alternates batches of a call on two ranks. Each call causes the given number of
 // events. It reports the difference of the fastest batches and of the medians, because other
 // programs disturb most batches on a busy machine.
 func compareBatches(
@@ -112,7 +112,7 @@ func timeCalls(
 	return float64(time.Since(begin)) / float64(calls)
 }
 
-// traceBench is a rank on which a benchmark measures.
+// traceBench represents a rank on which a benchmark measures.
 type traceBench struct {
 	ctx    context.Context
 	group  *symmem.Group

@@ -141,9 +141,9 @@ func (r *recorder) compare(t *testing.T, rt *symmem.Runtime, p *symmem.Pool) {
 	}
 }
 
-// TestEventsReplayToLiveBlocks runs random programs. After each step all events must have been
-// delivered. A replay of the events must give the pool's live blocks. The two ranks must have equal
-// events.
+// TestEventsReplayToLiveBlocks runs random programs. After each step, all events must have been
+// delivered. A replay of the events must yield the pool's live blocks, and the two ranks must have
+// equal events.
 func TestEventsReplayToLiveBlocks(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		program, events := drawProgram(rt), newRecorder()
@@ -175,7 +175,7 @@ func TestEventsReplayToLiveBlocks(t *testing.T) {
 }
 
 // TestEventsRestartAfterFault aborts a group after rank 1 has made an extra allocation. After the
-// restart the two ranks must have equal events, and a replay must give the pool's live blocks.
+// restart, the two ranks must have equal events, and a replay must yield the pool's live blocks.
 func TestEventsRestartAfterFault(t *testing.T) {
 	events := newRecorder()
 	var got [2][]event.Event
