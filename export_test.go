@@ -116,7 +116,7 @@ func LaunchPlanned(g *Group, s *Stream) func() error {
 	return func() error { return g.comm.Launch(s.queue, kept) }
 }
 
-// ForeignMemory returns memory of no pool, even if the address lies in a pool.
+// ForeignMemory returns memory that belongs to no pool, even if the address lies in a pool.
 func ForeignMemory(address uintptr, bytes int64) Memory { return foreignMemory(address, bytes) }
 
 // Contains reports whether an address is in the range that p reserves for segments.
@@ -161,8 +161,8 @@ func Reported(err error) error {
 // Fail makes a group fail on this rank, as a failed call of the backend does.
 func Fail(g *Group, cause error) { g.comm.Abort(cause) }
 
-// HoldConnect makes a Runtime call hold whenever its device has joined a group. The ranks have not
-// compared anything then.
+// HoldConnect makes a Runtime call hold whenever its device has joined a group, before the ranks
+// compare anything.
 func HoldConnect(rt *Runtime, hold func()) {
 	rt.device = connectHook{rt.device, func(c driver.Communicator) driver.Communicator {
 		hold()
@@ -170,7 +170,7 @@ func HoldConnect(rt *Runtime, hold func()) {
 	}}
 }
 
-// HoldFill makes a stream call hold before each fill, after its memory has been checked.
+// HoldFill makes a stream call hold before each fill, after the fill's memory has been checked.
 func HoldFill(s *Stream, hold func()) { s.queue = hookedStream{Stream: s.queue, beforeFill: hold} }
 
 // HoldSynchronize makes a stream call hold after Synchronize has waited for its work.
@@ -245,8 +245,8 @@ func (d connectHook) Connect(
 	return d.joined(c), err
 }
 
-// StallStore makes the store of a Runtime answer no more requests of JoinWith. Rank 0 seems to
-// serve the store.
+// StallStore makes the store of a Runtime stop answering requests of JoinWith. Rank 0 counts as the
+// rank that serves the store.
 func StallStore(rt *Runtime) { rt.rankLists.store = stalledStore{rt.rankLists.store} }
 
 type stalledStore struct{ driver.Store }
@@ -258,8 +258,8 @@ func (stalledStore) Set(ctx context.Context, _ string, _ []byte) error {
 
 func (stalledStore) ServedBy() int { return 0 }
 
-// Adopt returns the error of a rank whose own cause is own after another rank has decided on a
-// cause.
+// Adopt returns the error of a rank that knows the cause own after another rank has decided on a
+// different cause.
 func Adopt(own, cause error) error { return adopt(own, encodeDecision(cause)) }
 
 // HoldReports affects the groups that a Runtime joins afterwards. They call hold before they
@@ -290,7 +290,7 @@ func (c controlHook) Exchange(
 
 // ReportHooks affects the reports that groups exchange after a fault.
 type ReportHooks struct {
-	// Before is called before an exchange of reports, and After after it. They may be nil.
+	// Before and After are called before and after each exchange of reports. They may be nil.
 	Before, After func()
 	// Lost lists world ranks that count as lost if they have not left.
 	Lost []int
@@ -368,8 +368,8 @@ func collectiveOf(c *Call) *collective {
 	}
 }
 
-// StockSince takes stock of the pool like a realignment that has waited for the streams. During the
-// wait it runs meanwhile, which simulates calls of other goroutines.
+// StockSince takes stock of the pool, as a realignment does after it has waited for the streams.
+// During that wait it calls meanwhile, which simulates calls of other goroutines.
 func StockSince(p *Pool, meanwhile func()) error {
 	before := p.uses.mark()
 	meanwhile()
@@ -397,8 +397,8 @@ func CloseDuring(p *Pool, call func() error) error {
 	return err
 }
 
-// CloseBetween makes a norm enter the pools of its input and output, makes these pools refuse new
-// calls, and makes the norm enter the pools of its other buffers.
+// CloseBetween makes a norm enter the pools of its input and output. It then makes these pools
+// refuse new calls, and makes the norm enter the pools of its other buffers.
 func CloseBetween(a NormArgs) error {
 	c := &collective{send: a.Input, recv: a.Output, norm: &a}
 	in, err := enter(c.send.pool, c.recv.pool)
@@ -443,8 +443,8 @@ func LockPool(p *Pool) (unlock func()) {
 	return p.mu.Unlock
 }
 
-// HoldWindow makes a buffer's segment a window of an adopted communicator, which the runtime then
-// knows.
+// HoldWindow registers a buffer's segment with an adopted communicator, and the communicator with
+// the runtime.
 func HoldWindow(a *AdoptedCommunicator, b Buffer) {
 	segment := b.Segment()
 	p := b.memory.pool

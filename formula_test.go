@@ -70,7 +70,7 @@ func TestDeterministicModeRejectsAdoptedCommunicator(t *testing.T) {
 	}
 }
 
-// withoutFormula refuses a call of a deterministic group, with NCCL's error.
+// withoutFormula rejects a call of a deterministic group, with NCCL's error.
 func withoutFormula(*driver.Call) error {
 	return fmt.Errorf("NCCL has no formula: %w", driver.ErrUnsupported)
 }
@@ -103,8 +103,8 @@ func TestDeterministicCallNeedsDirectPath(t *testing.T) {
 	})
 }
 
-// TestAllReduceEqualsReduceScatterAllGather compares the results bit by bit. It uses numbers that
-// cancel.
+// TestAllReduceEqualsReduceScatterAllGather compares the results bit by bit. It uses numbers whose
+// sums depend on the order of additions.
 func TestAllReduceEqualsReduceScatterAllGather(t *testing.T) {
 	const ranks, part = 4, 3001
 	needRanks(t, ranks)
@@ -151,7 +151,7 @@ func (r *rank) compareSplitReduction(dt symmem.DataType, op symmem.ReduceOp, par
 	}
 	err = r.Interop().Do(r.ctx, w, sum, nil)
 	if errors.Is(err, symmem.ErrUnsupported) {
-		return // No rank has a kernel
+		return // no rank has a kernel
 	}
 	r.ok(err)
 	sum.Operation, sum.Count, sum.Send, sum.Recv = symmem.OpReduceScatter, part, parts, mine

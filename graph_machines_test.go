@@ -22,8 +22,8 @@ import (
 const firstVariable = "SYMMEM_TEST_FIRST"
 
 // TestFirstCallsAreCapturedBetweenMachines captures the first call of each operation in a new
-// group. NCCL_HOSTID simulates two machines, or as many as the variable MACHINES says. NCCL connects and allocates during the call, but the
-// capture must stay valid.
+// group. NCCL_HOSTID simulates two machines, or the number of machines in the variable MACHINES.
+// NCCL connects and allocates during the call, but the capture must stay valid.
 func TestFirstCallsAreCapturedBetweenMachines(t *testing.T) {
 	if os.Getenv(backendVariable) != "nccl" {
 		t.Skip(fmt.Errorf("the host backend has groups on one machine only: %w", symmem.ErrUnsupported))
@@ -72,8 +72,8 @@ func runFirstCallRank() int {
 	return 0
 }
 
-// captureFirst makes a new group for each operation. It captures and replays the first call of the
-// group.
+// captureFirst creates a new group for each operation, and captures and replays the group's first
+// call.
 func captureFirst(ctx context.Context, rt *symmem.Runtime) error {
 	pool, err := rt.NewPool(symmem.PoolOptions{})
 	if err != nil {

@@ -11,8 +11,8 @@ import (
 )
 
 // TestCloseNamesFailedPeer closes a group after a peer has aborted it. The peer has also sent a
-// message that this rank has not received. The error must name the abort and the message, because
-// each may explain the other.
+// message that this rank has not received. The error must report both the abort and the message,
+// because each may explain the other.
 func TestCloseNamesFailedPeer(t *testing.T) {
 	aborted := make(chan struct{})
 	runWithFault(t, 2, symmem.Options{}, func(r *rank) {

@@ -8,12 +8,13 @@ import (
 	"symmem"
 )
 
-// causeDeadline is longer than all rounds in which groups wait for each other's cause.
+// causeDeadline exceeds the time for which groups wait for each other's cause.
 const causeDeadline = 20 * time.Second
 
-// TestTwoGroupsFailAtOnce fails two groups of the same ranks at the same time, each on another
-// rank. On each rank, a call of the group that the other rank has aborted is skipped because of the
-// earlier fault on its stream. So each group may wait for the other one's cause.
+// TestTwoGroupsFailAtOnce makes two groups of the same ranks fail at the same time, each on a
+// different rank. On each rank, a call of the group that the other rank has aborted is skipped
+// because of the earlier fault on its stream. Each group may therefore wait for the cause of the
+// other.
 func TestTwoGroupsFailAtOnce(t *testing.T) {
 	var texts [2]errorTexts
 	runRanks(t, 2, symmem.Options{}, func(r *rank) {

@@ -10,8 +10,8 @@ import (
 	"symmem"
 )
 
-// TestGroupTimeoutNamesLateRank makes calls of a group with a short timeout in a world with a long
-// one. Rank 1 makes none until rank 0 has the error.
+// TestGroupTimeoutNamesLateRank makes calls of a group whose timeout is short in a world whose
+// timeout is long. Rank 1 makes no call until rank 0 has the error.
 func TestGroupTimeoutNamesLateRank(t *testing.T) {
 	// Groups are made with a long timeout of their own, because making one may take longer than the
 	// short timeout on a busy machine.

@@ -8,8 +8,8 @@ import (
 	"symmem"
 )
 
-// Another library has made a stream and passes memory by its address. The program adopts the stream
-// once. It must forget the stream before the library destroys it.
+// Another library has created a stream and passes memory by its address. The program adopts the
+// stream once, and must forget it before the library destroys it.
 func ExampleInterop_AdoptStream() {
 	world(func(ctx context.Context, rt *symmem.Runtime) error {
 		const theirs = 0x5eed // on GPUs this is a cudaStream_t. On the host it is any number

@@ -50,8 +50,8 @@ func TestCallValuesMatchMethods(t *testing.T) {
 	})
 }
 
-// TestPremulSum makes the same calls with several factors. A plan must not be used for another
-// factor.
+// TestPremulSum makes the same calls with several factors. A plan must not be reused for a
+// different factor.
 func TestPremulSum(t *testing.T) {
 	runRanks(t, 2, symmem.Options{}, func(r *rank) {
 		p := r.pool()
@@ -104,7 +104,7 @@ func TestPremulSumNeedsFactor(t *testing.T) {
 	})
 }
 
-// TestDifferentFactorsDiverge passes another factor on each rank.
+// TestDifferentFactorsDiverge passes a different factor on each rank.
 func TestDifferentFactorsDiverge(t *testing.T) {
 	options := symmem.Options{Check: symmem.CheckEvery, Path: symmem.PathPlain}
 	runWithFault(t, 2, options, func(r *rank) {

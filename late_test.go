@@ -17,7 +17,7 @@ import (
 const warnSoon = 20 * time.Millisecond
 
 // patience ends the waits of all ranks at once, after the first warning for which enough returns
-// true. With a fixed deadline, other ranks on a busy machine might not have warned yet.
+// true. With a fixed deadline, some ranks on a busy machine might time out before they have warned.
 type patience struct {
 	enough func(w symmem.LateWarning) bool
 	once   sync.Once
@@ -37,7 +37,7 @@ func (p *patience) options() symmem.Options {
 	}}
 }
 
-// context returns a context. Its deadline expires when over is closed.
+// context returns a context whose deadline expires when over is closed.
 func (p *patience) context(r *rank) context.Context { return impatient{r.ctx, p.over} }
 
 type impatient struct {

@@ -7,10 +7,11 @@ import (
 	"symmem"
 )
 
-// BenchmarkLive measures what a live view adds to a collective of 64 bytes, of which one in 128 is
-// timed. It alternates batches with and without a live view, as BenchmarkTrace does.
+// BenchmarkLive measures the overhead of a live view for a collective of 64 bytes. One collective
+// in 128 is timed. The benchmark alternates batches with and without a live view, as BenchmarkTrace
+// does.
 func BenchmarkLive(b *testing.B) {
-	folder, err := os.MkdirTemp("/tmp", "live") // short, as useLiveFolder
+	folder, err := os.MkdirTemp("/tmp", "live") // a short path, as in useLiveFolder
 	if err != nil {
 		b.Fatal(err)
 	}

@@ -92,8 +92,9 @@ func freeAddress(t *testing.T) string {
 	return l.Addr().String()
 }
 
-// TestLiveViewSurvivesKilledRanks kills the rank that serves the view, twice. Each time the next
-// rank takes over, shows which ranks are left, and that the others have lost a rank.
+// TestLiveViewSurvivesKilledRanks kills the rank that serves the view, twice. Each time, the next
+// rank must serve the view, show which ranks are left, and show that the remaining ranks have lost
+// a rank.
 func TestLiveViewSurvivesKilledRanks(t *testing.T) {
 	needRanks(t, lostRanks)
 	useLiveFolder(t)
@@ -139,7 +140,7 @@ func TestLiveViewSurvivesKilledRanks(t *testing.T) {
 	}
 }
 
-// jobToken returns the token of the only job, or the given one if there is none yet.
+// jobToken returns the token of the only job, or the given token if there is no job yet.
 func jobToken(token string) string {
 	jobs, _ := live.Jobs(live.Root())
 	for _, job := range jobs {
@@ -150,7 +151,7 @@ func jobToken(token string) string {
 	return token
 }
 
-// startWatchedRank starts a rank. It ends when the result is closed.
+// startWatchedRank starts a rank, which ends when the result is closed.
 func startWatchedRank(t *testing.T, store, address string, number int) (*exec.Cmd, io.Closer) {
 	t.Helper()
 	c := rankCommand(t, store, "", number, lostRanks, -1, watchedVariable+"="+address)

@@ -19,8 +19,8 @@ import (
 	"symmem/internal/live"
 )
 
-// useLiveFolder gives the live views of a test a folder of their own. Its path is short, because
-// the kernel limits the paths of sockets.
+// useLiveFolder creates a folder for the live views of a test. Its path is short, because the
+// kernel limits the length of socket paths.
 func useLiveFolder(t *testing.T) {
 	t.Helper()
 	folder, err := os.MkdirTemp("/tmp", "live")
@@ -31,7 +31,7 @@ func useLiveFolder(t *testing.T) {
 	t.Setenv("TMPDIR", folder)
 }
 
-// look returns what the live view of a rank shows.
+// look returns the contents of a rank's live view.
 func look(t *testing.T, rt *symmem.Runtime) live.Machine {
 	t.Helper()
 	w := httptest.NewRecorder()
@@ -58,7 +58,7 @@ func await(t *testing.T, what string, f func() bool) {
 	}
 }
 
-// TestLiveViewShowsWaits makes rank 0 wait for rank 1, which looks at the view meanwhile.
+// TestLiveViewShowsWaits makes rank 0 wait for rank 1, which reads the live view during the wait.
 func TestLiveViewShowsWaits(t *testing.T) {
 	useLiveFolder(t)
 	runRanks(t, 2, symmem.Options{HTTP: "unix"}, func(r *rank) {
@@ -98,7 +98,7 @@ func TestLiveViewShowsValues(t *testing.T) {
 	})
 }
 
-// calls returns the calls of a rank's world that a view shows, with its collectives.
+// calls returns the calls of a rank's world that the view shows, and the number of collectives.
 func calls(t *testing.T, rt *symmem.Runtime) (all []live.Calls, collectives uint64) {
 	t.Helper()
 	world := look(t, rt).Ranks[0].Groups[0]
@@ -108,8 +108,8 @@ func calls(t *testing.T, rt *symmem.Runtime) (all []live.Calls, collectives uint
 	return world.Calls, collectives
 }
 
-// TestHandlerCountsCalls counts calls from the first call of Handler, even if the group has kept
-// their plan before. Replays are counted, but not timed.
+// TestHandlerCountsCalls counts calls from the first call of Handler, even if the group has already
+// kept their plan. Replays are counted, but not timed.
 func TestHandlerCountsCalls(t *testing.T) {
 	rt := openAlone(t)
 	sum := sumAlone(t, rt, 4096)
@@ -151,7 +151,7 @@ func TestHandlerCountsCalls(t *testing.T) {
 	}
 }
 
-// sumAlone returns a function that repeats a collective on a rank that is alone.
+// sumAlone returns a function that repeats a collective in a world of one rank.
 func sumAlone(tb testing.TB, rt *symmem.Runtime, bytes int64) func() {
 	tb.Helper()
 	p, err := rt.NewPool(symmem.PoolOptions{Domain: rt.World()})

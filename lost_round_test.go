@@ -15,7 +15,7 @@ import (
 	"symmem/driver/nccl/kernels"
 )
 
-// round is an operation that all ranks repeat until the victim dies in it.
+// round describes an operation that all ranks repeat until the victim dies in it.
 type round struct {
 	do func(ctx context.Context, rt *symmem.Runtime, p *symmem.Pool) error
 	// killsVictim reports whether do kills the victim. If not, another goroutine kills it.
@@ -64,8 +64,9 @@ var rounds = map[string]round{
 	}},
 }
 
-// These are element counts. NCCL's collectives use many, direct collectives over peers' buffers use
-// bulk, and direct collectives in lines use few. A buffer of bulk elements fills the first segment.
+// These are element counts. NCCL's collectives use many. Direct collectives that access peers'
+// buffers use bulk, and direct collectives in lines use few. A buffer of bulk elements fills the
+// first segment.
 const (
 	many = 1 << 20
 	bulk = 2 << 20
@@ -132,8 +133,8 @@ func launchedRound(
 	}
 }
 
-// insideRound kills the victim while its kernel waits for the kernels of the other ranks. Those
-// start after the victim's death.
+// insideRound kills the victim while its kernel waits for the kernels of the other ranks, which
+// start only after the victim's death.
 func insideRound(ctx context.Context, rt *symmem.Runtime, p *symmem.Pool) error {
 	if isVictim() {
 		if _, err := victimLives(); err != nil {
@@ -176,7 +177,7 @@ func awaitVictim() {
 }
 
 // afterRound kills the victim when its part of the collective has ended. The other ranks may still
-// be in the collective.
+// be executing the collective.
 func afterRound(ctx context.Context, rt *symmem.Runtime, p *symmem.Pool) error {
 	err := collectiveRound(symmem.PathDirect, few)(ctx, rt, p)
 	if isVictim() && isTime(rt) {
@@ -191,7 +192,7 @@ func yield(times int) {
 	}
 }
 
-// isTime reports whether the world has made enough collectives for the victim to die.
+// isTime reports whether this rank's world has run enough collectives for the victim to die.
 func isTime(rt *symmem.Runtime) bool {
 	var launched uint64
 	for _, n := range rt.World().Stats().Paths {

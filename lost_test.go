@@ -38,8 +38,8 @@ const (
 	roundsBefore = 5
 )
 
-// lossReport describes how a surviving rank learned of the lost rank. It also says whether the
-// rank could then work with the other survivors.
+// lossReport describes how a surviving rank learned of the lost rank, and whether it could then
+// work with the other survivors.
 type lossReport struct {
 	Lost  []int  `json:"lost"`
 	Text  string `json:"text"`

@@ -91,9 +91,9 @@ func TestInvalidMessages(t *testing.T) {
 	})
 }
 
-// stepsWithMessages runs four steps and returns the first error. In each step rank 0 sends a
-// message to the last rank on a separate stream. All ranks then run a collective. leaveOut reports
-// whether a rank skips its end of the message.
+// stepsWithMessages runs four steps and returns the first error. In each step, rank 0 sends a
+// message to the last rank on a separate stream, and all ranks then run a collective. leaveOut
+// reports whether a rank skips its end of the message.
 func stepsWithMessages(r *rank, leaveOut func(step, rank int) bool) error {
 	g, s := r.World(), r.DefaultStream()
 	p, last := r.pool(), r.Size()-1

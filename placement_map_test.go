@@ -10,8 +10,9 @@ import (
 	"symmem"
 )
 
-// TestTranscripts runs the programs in testdata/maps on two ranks. It compares their output with
-// the expected output in the same files. go test -rewrite updates the expected output. Commands:
+// TestTranscripts runs the programs in testdata/maps on two ranks and compares their output with
+// the expected output in the same files. go test -rewrite updates the expected output. The commands
+// are:
 //
 //	world placement=creation|address scatter=N
 //	run

@@ -35,7 +35,7 @@ func TestOverlappingBuffers(t *testing.T) {
 			symmem.ErrInvalid)
 		r.wantErr(w.AllGather(r.ctx, part(8, 400), part(0, 800), 100, symmem.Float32, nil),
 			symmem.ErrInvalid)
-		for root := range r.Size() { // some ranks do not use both buffers
+		for root := range r.Size() { // ranks other than root do not use both buffers
 			r.wantErr(
 				w.Reduce(r.ctx, part(0, 400), part(4, 400), 100, symmem.Float32, symmem.Sum, root, nil),
 				symmem.ErrInvalid)

@@ -13,8 +13,8 @@ import (
 )
 
 // BenchmarkAlloc measures pairs of Pool.Alloc and Buffer.Free, including the ledger. It runs the
-// same requests on a naive best-fit allocator and on the placement core with PyTorch's policy and
-// sizing. These two allocators have no lock and no ledger.
+// same requests on a naive best-fit allocator, and on the placement core with PyTorch's policy and
+// sizing, both without a lock and a ledger.
 func BenchmarkAlloc(b *testing.B) {
 	for _, w := range workloads(10_000) {
 		b.Run(w.name, func(b *testing.B) {
@@ -51,9 +51,9 @@ func TestWorkloadsDoNotAllocate(t *testing.T) {
 	}
 }
 
-// workload is a cyclic sequence of requests. Each slot holds at most one live block. Step i first
-// frees the block in slot slots[i], if there is one. It then allocates sizes[i] bytes for the slot,
-// unless the size is 0. The sequence is drawn before the measurement.
+// workload describes a cyclic sequence of requests. Each slot holds at most one live block. Step i
+// first frees the block in slot slots[i], if there is one. It then allocates sizes[i] bytes for the
+// slot, unless the size is 0. The sequence is generated before the measurement.
 type workload struct {
 	name  string
 	slots []int32
@@ -89,7 +89,8 @@ func (w workload) players(tb testing.TB) map[string]func(pairs int) error {
 	return players
 }
 
-// workloads returns the workloads of BenchmarkAlloc. The random workload has live live blocks.
+// workloads returns the workloads of BenchmarkAlloc. live is the number of live blocks in the
+// random workload.
 func workloads(live int) []workload {
 	return []workload{
 		{name: "hot/size=4KiB", slots: []int32{0}, sizes: []int64{4 << 10}, live: 1, limit: 40},

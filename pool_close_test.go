@@ -99,8 +99,8 @@ func TestPoolCloseUnmapsAfterWork(t *testing.T) {
 	}
 }
 
-// TestPoolCloseUnmapsAfterWorkOfClosedStream ends memory while ForgetStream waits for the work of
-// its stream.
+// TestPoolCloseUnmapsAfterWorkOfClosedStream trims or closes while ForgetStream waits for the work
+// of its stream.
 func TestPoolCloseUnmapsAfterWorkOfClosedStream(t *testing.T) {
 	for name, end := range map[string]func(*rank, *symmem.Pool) error{
 		"Close": func(_ *rank, p *symmem.Pool) error { return p.Close() },
@@ -135,9 +135,9 @@ func TestPoolCloseUnmapsAfterWorkOfClosedStream(t *testing.T) {
 	}
 }
 
-// TestTrimWaitsForConcurrentWork queues work on the default stream during Trim. At that moment Trim
-// has waited for the default stream and waits for another stream. The buffer is free, so Trim
-// unmaps its segment.
+// TestTrimWaitsForConcurrentWork queues work on the default stream during Trim, after Trim has
+// waited for that stream and while it waits for another one. The buffer is free, so Trim unmaps its
+// segment.
 func TestTrimWaitsForConcurrentWork(t *testing.T) {
 	runRanks(t, 1, symmem.Options{}, func(r *rank) {
 		p := r.pool()
@@ -164,9 +164,9 @@ func TestTrimWaitsForConcurrentWork(t *testing.T) {
 	})
 }
 
-// TestTrimFinishesEarlierTrim cancels a Trim that waits for work on a segment that it has removed
-// from the pool's free memory. That work is queued, and its buffer freed, after Trim has waited for
-// the streams the first time. The next Trim unmaps the segment.
+// TestTrimFinishesEarlierTrim cancels a Trim that waits for work on a segment. The Trim has already
+// removed the segment from the pool's free memory. The work was queued, and its buffer freed, after
+// the Trim had waited for the streams the first time. The next Trim must unmap the segment.
 func TestTrimFinishesEarlierTrim(t *testing.T) {
 	runRanks(t, 1, symmem.Options{}, func(r *rank) {
 		var queue func()
@@ -286,7 +286,7 @@ func TestPoolCloseWaitsForCalls(t *testing.T) {
 	}
 }
 
-// TestPoolCloseWaitsForCallThatRegisters makes a collective on memory of two pools. It closes the
+// TestPoolCloseWaitsForCallThatRegisters makes a collective on memory of two pools, and closes the
 // second pool while the collective registers the first one.
 func TestPoolCloseWaitsForCallThatRegisters(t *testing.T) {
 	runRanks(t, 1, symmem.Options{}, func(r *rank) {
@@ -310,8 +310,8 @@ func TestPoolCloseWaitsForCallThatRegisters(t *testing.T) {
 	})
 }
 
-// TestPoolCloseTimesOut closes a pool during work that does not end. It closes the pool again after
-// the work.
+// TestPoolCloseTimesOut closes a pool during work that does not end, and again after the work has
+// ended.
 func TestPoolCloseTimesOut(t *testing.T) {
 	runRanks(t, 1, symmem.Options{Timeout: time.Second}, func(r *rank) {
 		p := r.pool()
@@ -335,7 +335,7 @@ func TestPoolCloseTimesOut(t *testing.T) {
 	})
 }
 
-// abortable selects a path whose kernels can be aborted. NCCL's window kernels do not end, so this
+// abortable selects a path whose kernels can be aborted. NCCL's window kernels cannot, so this
 // process could never release their memory.
 var abortable = symmem.Options{Path: symmem.PathPlain}
 

@@ -73,7 +73,8 @@ func growAll(
 	return windows
 }
 
-// growBy allocates each request in a scope. It returns the total time of the ends of the scopes.
+// growBy allocates each request in a scope. It returns the total time that the ends of the scopes
+// take.
 func growBy(b *testing.B, pool *symmem.Pool, sizes []int64) (took time.Duration, err error) {
 	b.Helper()
 	for _, bytes := range sizes {
@@ -97,8 +98,8 @@ const (
 	maxRequest = 48 << 20
 )
 
-// requests draws sizes of requests until their sum is as given. The last request may be smaller
-// than minRequest.
+// requests generates sizes of requests that add up to the given sum. The last request may be
+// smaller than minRequest.
 func requests(sum int64, seed uint64) []int64 {
 	draws := rand.New(rand.NewPCG(seed, 0))
 	var all []int64

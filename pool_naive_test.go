@@ -8,8 +8,8 @@ import (
 	"pgregory.net/rapid"
 )
 
-// naive is a simple best-fit allocator, the baseline of placement. Its list of free blocks is
-// sorted by size and then by address. Two maps find the neighbours of a freed block. It keeps no
+// naive implements a simple best-fit allocator, the baseline of placement. Its list of free blocks
+// is sorted by size and then by address. Two maps find the neighbors of a freed block. It keeps no
 // history and has no lock.
 type naive struct {
 	// free is sorted by size, then by start.

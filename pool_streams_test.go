@@ -7,7 +7,8 @@ import (
 	"symmem"
 )
 
-// TestStreamsShareSegments allocates on many streams. They must not map a segment each.
+// TestStreamsShareSegments allocates on many streams. The pool must not map a segment for each of
+// them.
 func TestStreamsShareSegments(t *testing.T) {
 	runRanks(t, 2, symmem.Options{}, func(r *rank) {
 		p := r.poolWith(symmem.PoolOptions{Domain: r.World(), FirstSegment: 64 * mib})
@@ -28,7 +29,7 @@ func TestStreamsShareSegments(t *testing.T) {
 	})
 }
 
-// TestSynchronizeSharesMemory allocates on one stream after another. After a stream is
+// TestSynchronizeSharesMemory allocates on one stream after another. After a stream has been
 // synchronized, the next stream can use its free memory.
 func TestSynchronizeSharesMemory(t *testing.T) {
 	runRanks(t, 2, symmem.Options{}, func(r *rank) {
@@ -149,7 +150,8 @@ func TestReserveTakesCleanMemory(t *testing.T) {
 	}
 }
 
-// TestSegmentShrinksWhenMappingFails makes a pool whose first segment exceeds the device's memory.
+// TestSegmentShrinksWhenMappingFails creates a pool whose first segment exceeds the device's
+// memory.
 func TestSegmentShrinksWhenMappingFails(t *testing.T) {
 	runRanks(t, 1, symmem.Options{}, func(r *rank) {
 		p := r.poolWith(symmem.PoolOptions{FirstSegment: 1 << 40})

@@ -108,8 +108,8 @@ func (m *machine) compute(s step) {
 	}
 }
 
-// TestRandomPrograms runs random programs with segments at random addresses. Sums must be right.
-// Places must be equal on all ranks. rapid prints a minimal failing program.
+// TestRandomPrograms runs random programs with segments at random addresses. Sums must be correct,
+// and places must be equal on all ranks. If the test fails, rapid prints a minimal failing program.
 func TestRandomPrograms(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		ranks := rapid.IntRange(2, 4).Draw(rt, "ranks")
