@@ -21,15 +21,16 @@ import (
 
 const mib = int64(1) << 20
 
-// rank runs a test on one rank. If a method fails, it fails the test and ends the rank's goroutine.
+// rank runs a test on one rank. If one of its methods finds an error, it fails the test and ends
+// the rank's goroutine.
 type rank struct {
 	*symmem.Runtime
 	t   *testing.T
 	ctx context.Context
 	// skipReason explains why the backend cannot run the test. It is nil if the backend can run it.
 	skipReason *atomic.Pointer[string]
-	// cleanups run when the rank ends. They end the work of streams, because Close waits for it.
-	// They also free buffers of closed pools.
+	// cleanups run when the rank ends. They end the work on streams, because Close waits for it, and
+	// free the buffers of closed pools.
 	cleanups []func()
 }
 
@@ -123,7 +124,7 @@ func (r *rank) poolWith(o symmem.PoolOptions) *symmem.Pool {
 	return p
 }
 
-// closePool closes a pool that has live buffers. The end of the rank frees them.
+// closePool closes a pool that has live buffers. They are freed when the rank ends.
 func (r *rank) closePool(p *symmem.Pool) {
 	r.t.Helper()
 	r.cleanups = append(r.cleanups, func() { symmem.FreeAll(p) })
@@ -137,7 +138,7 @@ func (r *rank) alloc(p *symmem.Pool, bytes int64) symmem.Buffer {
 	return b
 }
 
-// memoryAt finds memory by its address, like a caller without the Buffer.
+// memoryAt returns memory by its address, as for a caller without the Buffer.
 func (r *rank) memoryAt(address uintptr, bytes int64) symmem.Memory {
 	m, err := r.Interop().Memory(address, bytes)
 	r.ok(err)
@@ -152,8 +153,8 @@ func (r *rank) window(p *symmem.Pool, bytes int64) symmem.Buffer {
 	return b
 }
 
-// sum all-reduces a buffer in place and waits for the result. After an error the stream is usable
-// again.
+// sum all-reduces a buffer in place and waits for the result. After an error, the stream remains
+// usable.
 func (r *rank) sum(g *symmem.Group, b symmem.Buffer) error {
 	m := b.Memory()
 	err := g.AllReduce(r.ctx, m, m, b.Size()/4, symmem.Float32, symmem.Sum, nil)
@@ -186,7 +187,7 @@ func (r *rank) synchronize() {
 	r.ok(r.DefaultStream().Synchronize(r.ctx))
 }
 
-// withTimeout limits the time of a call that waits for an absent rank.
+// withTimeout makes a call with a context that expires after d.
 func (r *rank) withTimeout(d time.Duration, call func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(r.ctx, d)
 	defer cancel()
@@ -194,13 +195,13 @@ func (r *rank) withTimeout(d time.Duration, call func(context.Context) error) er
 }
 
 // expectNoAllocations repeats a call on all ranks in batches, while one rank counts the allocations
-// of the process. Watchers also allocate, and on a busy machine they may run during a batch. One
-// batch without an allocation therefore suffices.
+// of the process. On a busy machine, watchers may run during a batch and allocate, too. It is
+// therefore sufficient if one batch has no allocation.
 func (r *rank) expectNoAllocations(counting int, call func()) {
 	r.t.Helper()
 	const batches, turns = 20, 100
 	if r.Rank() != counting {
-		for range batches * (1 + turns) { // AllocsPerRun makes one call before it counts
+		for range batches * (1 + turns) { // AllocsPerRun makes one uncounted call
 			call()
 		}
 		return
@@ -245,7 +246,8 @@ func (a *errorTexts) requireSame(t *testing.T, ranks int) string {
 	return text
 }
 
-// wantDivergence returns the DivergenceError in err. It ends the rank if there is none.
+// wantDivergence returns the DivergenceError in err. If there is none, it fails the test and ends
+// the rank.
 func (r *rank) wantDivergence(err error) *symmem.DivergenceError {
 	r.t.Helper()
 	var d *symmem.DivergenceError
@@ -255,7 +257,8 @@ func (r *rank) wantDivergence(err error) *symmem.DivergenceError {
 	return d
 }
 
-// wantTimeout ends the rank unless err is a TimeoutError that names exactly the missing ranks.
+// wantTimeout fails the test and ends the rank unless err is a TimeoutError that names exactly the
+// missing ranks.
 func (r *rank) wantTimeout(err error, missing ...int) {
 	r.t.Helper()
 	var late *symmem.TimeoutError
@@ -312,8 +315,8 @@ func place(b symmem.Buffer) string {
 
 func join(lines []string) string { return strings.Join(lines, "\n") }
 
-// write copies elements into memory on the default stream and waits for the copy. Not every backend
-// supports View, because View needs memory that the CPU can address.
+// write copies elements into memory on the default stream and waits for the copy. It does not use
+// View, which needs memory that the CPU can address.
 func write[T symmem.Element](r *rank, m symmem.Memory, v []T) {
 	r.t.Helper()
 	r.ok(r.DefaultStream().Copy(m, symmem.Host(v)))
@@ -350,7 +353,7 @@ func (r *rank) fill(b symmem.Buffer, value float32) {
 	write(r, b.Memory(), slices.Repeat([]float32{value}, int(b.Size()/4)))
 }
 
-// checkAll ends the rank unless every element of a buffer equals want.
+// checkAll fails the test and ends the rank unless every element of a buffer equals want.
 func (r *rank) checkAll(b symmem.Buffer, want float32) {
 	r.t.Helper()
 	for i, got := range r.floats(b) {
@@ -360,8 +363,8 @@ func (r *rank) checkAll(b symmem.Buffer, want float32) {
 	}
 }
 
-// runWithFault runs a function that makes a group fail. It then checks that every rank can make a
-// new group and use it.
+// runWithFault runs a function that makes a group fail. It then checks that all ranks can create
+// and use a new group.
 func runWithFault(t *testing.T, n int, o symmem.Options, fault func(r *rank)) {
 	t.Helper()
 	runRanks(t, n, o, func(r *rank) {
@@ -373,8 +376,8 @@ func runWithFault(t *testing.T, n int, o symmem.Options, fault func(r *rank)) {
 	})
 }
 
-// checkNewGroup splits a new group off parent and checks a sum in it. The fault must not have
-// affected parent. Programs recover from a fault in this way.
+// checkNewGroup splits a new group off parent and checks a sum in it, as a program does to recover
+// from a fault. The fault must not have affected parent.
 func checkNewGroup(ctx context.Context, rt *symmem.Runtime, parent *symmem.Group) error {
 	g, err := parent.Split(ctx, 0, 0)
 	if err != nil {

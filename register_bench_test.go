@@ -14,8 +14,8 @@ import (
 	"symmem/internal/sys"
 )
 
-// BenchmarkRegister measures how long two ranks take to register new segments. The slower rank
-// counts. The time must not grow with the number of registered segments.
+// BenchmarkRegister measures how long two ranks take to register new segments. It reports the time
+// of the slower rank, which must not grow with the number of registered segments.
 func BenchmarkRegister(b *testing.B) {
 	for _, existing := range []int{0, 10, 100, 1000} {
 		if testing.Short() && existing > 100 {
@@ -54,7 +54,7 @@ func newRegisteredWorld(b *testing.B, segments int) *registeredWorld {
 	return w
 }
 
-// register adds segments, times their registration and trims them.
+// register adds segments, measures the time of their registration, and trims them.
 func (w *registeredWorld) register(b *testing.B, fresh int) time.Duration {
 	b.Helper()
 	took := make([]time.Duration, len(w.pools))
@@ -129,9 +129,9 @@ func barrier(ctx context.Context, rt *symmem.Runtime) error {
 }
 
 // BenchmarkFirstTouch measures the first access to the pages of a host segment. It compares an
-// access of the owner with an access to a plain shared file without huge pages. It also compares
-// the first broadcast over the window, in which a peer accesses the pages, with the second
-// broadcast. It logs the page sizes of segments.
+// access by the owner with an access to a plain shared file without huge pages. It also compares
+// the first broadcast over the window, in which a peer accesses the pages, with the second. It logs
+// the page sizes of segments.
 func BenchmarkFirstTouch(b *testing.B) {
 	system := sys.ReadHugePages()
 	b.Logf("shmem_enabled is %q; %d of %d pages of 2 MiB are free",
@@ -185,8 +185,8 @@ type touch struct {
 // touches holds the accesses to a fresh segment and to a plain shared file.
 type touches struct{ owner, plain, first, second touch }
 
-// freshSegment makes a host segment on two ranks of this process. The owner touches it. Two
-// broadcasts then send it to memory that has been touched before.
+// freshSegment creates a host segment on two ranks of this process. The owner touches the segment.
+// Two broadcasts then send it to memory that has already been touched.
 func freshSegment(tb testing.TB) *touches {
 	tb.Helper()
 	var t touches
@@ -240,7 +240,7 @@ func touchFresh(ctx context.Context, rt *symmem.Runtime) (t touches, err error) 
 	return t, err
 }
 
-// segmentOf makes a pool and registers a segment. It returns a buffer that fills the segment.
+// segmentOf creates a pool and registers a segment. It returns a buffer that fills the segment.
 func segmentOf(
 	ctx context.Context, rt *symmem.Runtime,
 ) (b symmem.Buffer, view []uint8, err error) {

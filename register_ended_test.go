@@ -8,9 +8,9 @@ import (
 	"symmem"
 )
 
-// TestCloseDuringRegister ends the segment or the group during a registration: the backend has
-// registered the segment, but the pool has not recorded it yet. The segment must stay mapped while
-// the registration may use it.
+// TestCloseDuringRegister closes the pool, trims it or closes the group during a registration,
+// after the backend has registered the segment and before the pool has recorded this. The segment
+// must stay mapped while the registration may use it.
 func TestCloseDuringRegister(t *testing.T) {
 	for name, end := range map[string]func(context.Context, *symmem.Pool, *symmem.Group) error{
 		"Trim": func(ctx context.Context, p *symmem.Pool, _ *symmem.Group) error {
@@ -51,8 +51,8 @@ func TestCloseDuringRegister(t *testing.T) {
 	}
 }
 
-// TestCloseDuringTrimUnmapsOnce closes a pool during Trim. Trim has deregistered the segment.
-// Before it unmaps the segment, it waits for the other rank.
+// TestCloseDuringTrimUnmapsOnce closes a pool during Trim. At that time, Trim has deregistered the
+// segment and waits for the other rank before it unmaps the segment.
 func TestCloseDuringTrimUnmapsOnce(t *testing.T) {
 	closed := make(chan struct{})
 	runRanks(t, 2, symmem.Options{}, func(r *rank) {

@@ -17,8 +17,8 @@ import (
 const memoryVariable = "SOFTGPU_MEMORY"
 
 // TestManySegments grows a pool on two ranks to thousands of segments. One agreement registers all
-// of them. The test checks a sum in the last segment and closes. It takes seconds. It would take
-// minutes if a step for one segment took longer the more segments there are.
+// of them. The test then checks a sum in the last segment and closes. It takes seconds, but would
+// take minutes if the cost of a segment grew with the number of segments.
 func TestManySegments(t *testing.T) {
 	if os.Getenv(backendVariable) == "nccl" && os.Getenv(memoryVariable) == "" {
 		c := systest.Command(t, 4*time.Minute, os.Args[0], "-test.run=^"+t.Name()+"$",
@@ -51,8 +51,8 @@ func TestManySegments(t *testing.T) {
 	})
 }
 
-// segmentsOf returns 10,000, or fewer if this process cannot have as many. Without a GPU, each rank
-// needs up to two descriptors and three mappings for a segment.
+// segmentsOf returns 10,000, or fewer if this process cannot have that many segments. Without a
+// GPU, each rank needs up to two descriptors and three mappings per segment.
 func segmentsOf(t *testing.T) int {
 	t.Helper()
 	var files syscall.Rlimit

@@ -10,8 +10,8 @@ import (
 	"symmem"
 )
 
-// TestCloseReportsFaultOnce closes a Runtime while three of its streams are in collectives. The
-// other rank aborts the group. No call has returned the fault of a stream.
+// TestCloseReportsFaultOnce closes a Runtime while three of its streams are in collectives of a
+// group that the other rank aborts. No call has returned the fault of these streams before.
 func TestCloseReportsFaultOnce(t *testing.T) {
 	runtimes := openRanks(t, 2, symmem.Options{Timeout: 20 * time.Second})
 	launched, closed := make(chan struct{}), make(chan error, 1)
@@ -24,7 +24,7 @@ func TestCloseReportsFaultOnce(t *testing.T) {
 		if r.Rank() == 1 {
 			<-launched
 			r.World().Abort()
-			<-r.World().Ended() // a rank that has closed could not report the cause
+			<-r.World().Ended() // after Close, this rank could not report the cause
 			return
 		}
 		defer func() {
@@ -49,8 +49,8 @@ func TestCloseReportsFaultOnce(t *testing.T) {
 	}
 }
 
-// TestCloseOmitsReturnedFault closes a Runtime after a call has returned the fault. Synchronize
-// would return the fault again, but Close must not.
+// TestCloseOmitsReturnedFault closes a Runtime after a call has returned the fault. Close must not
+// return it again, although Synchronize would.
 func TestCloseOmitsReturnedFault(t *testing.T) {
 	runRanks(t, 1, symmem.Options{}, func(r *rank) {
 		g := r.split(r.World(), 0)
@@ -64,8 +64,8 @@ func TestCloseOmitsReturnedFault(t *testing.T) {
 	})
 }
 
-// TestCloseEndsPendingJoin closes a Runtime during its Join. Join must return ErrClosed and leave
-// nothing behind.
+// TestCloseEndsPendingJoin closes a Runtime during a Join. The Join must return ErrClosed and
+// release everything.
 func TestCloseEndsPendingJoin(t *testing.T) {
 	waiting := make(chan struct{})
 	var once sync.Once
@@ -93,8 +93,8 @@ func TestCloseEndsPendingJoin(t *testing.T) {
 	}
 }
 
-// TestJoinNamesClosedRank closes a rank during a Join. One rank is waiting in the Join and another
-// one joins later. Their errors must name the closed rank.
+// TestJoinNamesClosedRank closes a rank during a Join. One rank is already waiting in the Join, and
+// another joins later. Both errors must name the closed rank.
 func TestJoinNamesClosedRank(t *testing.T) {
 	runtimes := openRanks(t, 3, symmem.Options{Timeout: time.Minute})
 	connected, failed := make(chan struct{}), make(chan struct{})
@@ -178,7 +178,7 @@ func beginClose(rt *symmem.Runtime) (closed chan error) {
 	}
 }
 
-// pause lets other goroutines reach a wait, or do something that they must not do.
+// pause gives other goroutines time to reach a wait, or to do something that they must not do.
 func pause() { <-time.After(50 * time.Millisecond) }
 
 func TestCloseDuringNewPool(t *testing.T) {
@@ -203,11 +203,11 @@ func TestCloseDuringJoinClosesGroup(t *testing.T) {
 	})
 }
 
-// TestCloseKeepsMemoryOfUnfinishedWork closes a Runtime during work. The memory of the work must
-// stay mapped. TestMain checks that it is released after the work.
+// TestCloseKeepsMemoryOfUnfinishedWork closes a Runtime during work. The memory that the work uses
+// must stay mapped. TestMain checks that it is released after the work has ended.
 func TestCloseKeepsMemoryOfUnfinishedWork(t *testing.T) {
 	runRanks(t, 1, symmem.Options{Timeout: time.Second}, func(r *rank) {
-		r.requireAddressable() // GPU memory would stay in this process
+		r.requireAddressable() // GPU memory would remain allocated in this process
 		b, s := r.alloc(r.pool(), mib), r.stream()
 		r.hold(s)
 		r.ok(s.Fill(b.Memory(), 1))

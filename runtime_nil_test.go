@@ -11,7 +11,7 @@ import (
 	"symmem"
 )
 
-// excludedMethods lists methods that end their receiver, and Map, a test helper.
+// excludedMethods lists methods that end their receiver, and Map, which is a test helper.
 var excludedMethods = []string{"Close", "Abort", "End", "Forget", "Free", "Map"}
 
 // TestNilArgumentsDoNotPanic calls every method of the public types with zero values. A nil context

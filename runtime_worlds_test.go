@@ -7,7 +7,7 @@ import (
 	"symmem"
 )
 
-// TestWorldsOfOneProcessAreIndependent aborts and closes one world while another is in use.
+// TestWorldsOfOneProcessAreIndependent aborts and closes one world while another world is in use.
 func TestWorldsOfOneProcessAreIndependent(t *testing.T) {
 	trainers := openRanks(t, 2, symmem.Options{Timeout: time.Minute})
 	runRanks(t, 2, symmem.Options{}, func(r *rank) {

@@ -11,9 +11,9 @@ import (
 )
 
 // BenchmarkScope begins and ends scopes without new memory, for each group in turn. A scope must
-// not take more than 50 ns for any number of registered segments. The alternative is a snapshot
-// walk, as in SGLang before #21392. It copies the list of all segments and their blocks. It then
-// looks each segment up in the map of registered segments.
+// take at most 50 ns, whatever the number of registered segments. The alternative is a snapshot
+// walk, as in SGLang before #21392. It copies the list of all segments and their blocks, and looks
+// up each segment in the map of registered segments.
 func BenchmarkScope(b *testing.B) {
 	for _, groups := range []int{1, 8, 64} {
 		g := newGrown(b, openAlone(b), groups)
@@ -57,7 +57,7 @@ func checkLimit(b *testing.B, limit float64) {
 	}
 }
 
-// record is the entry of a segment in a snapshot.
+// record describes a segment in a snapshot.
 type record struct {
 	address uintptr
 	bytes   int64
@@ -84,8 +84,8 @@ func (g *grown) snapshots(b *testing.B) {
 	}
 }
 
-// BenchmarkIsSymmetric queries ranges inside and outside of windows. A query must not take more
-// than 50 ns. The alternative is a walk over the list of windows.
+// BenchmarkIsSymmetric queries ranges in and outside windows. A query must take at most 50 ns. The
+// alternative is a walk over the list of windows.
 func BenchmarkIsSymmetric(b *testing.B) {
 	g := newGrown(b, openAlone(b), 1)
 	for _, segments := range []int{10, 1000, 10_000} {
@@ -126,9 +126,9 @@ func benchmarkQueries(
 // queryBytes is the length of queried ranges.
 const queryBytes = 64 << 10
 
-// queries returns addresses to query. If hit is set, the range at each address lies in a window. If
-// not, the addresses are before the first window, after the last one, or so close to the end of a
-// window that the range exceeds it.
+// queries returns addresses to query. If hit is set, the range at each address lies in a window.
+// Otherwise, each address lies before the first window, after the last one, or so close to the end
+// of a window that the range exceeds the window.
 func (g *grown) queries(hit bool) []uintptr {
 	const many = 1 << 10
 	var addresses []uintptr
@@ -160,9 +160,9 @@ func walkFinds(windows []record, a uintptr) bool {
 	return false
 }
 
-// grown is a rank's pool with a given number of segments. Each of its groups has registered all of
-// them. With PyTorch's sizing, two blocks of 1 MiB fill a segment, so the number of segments is
-// exact.
+// grown represents a rank's pool with a given number of segments, which have been registered with
+// each of its groups. With PyTorch's sizing, two blocks of 1 MiB fill a segment, so the number of
+// segments is exact.
 type grown struct {
 	rt     *symmem.Runtime
 	pool   *symmem.Pool
@@ -176,7 +176,7 @@ var errSegments = errors.New("the pool has the wrong number of segments")
 // halfSegment is the size of a block. Two blocks fill a segment.
 const halfSegment = 1 << 20
 
-// newGrown makes an empty pool and a number of groups of all ranks.
+// newGrown creates an empty pool and a number of groups of all ranks.
 func newGrown(tb testing.TB, rt *symmem.Runtime, groups int) *grown {
 	tb.Helper()
 	pool, err := rt.NewPool(symmem.PoolOptions{Domain: rt.World(), Sizing: symmem.SizeAsPyTorch})

@@ -9,9 +9,10 @@ import (
 )
 
 // The tests of this file queue work after a failed call. The work must not run, and events must
-// carry the error. Groups that need the data must also fail.
+// report the error. Groups whose collectives need the data must also fail.
 
-// mistakes holds mistakes of one rank in an all-reduce. The other ranks make the correct call.
+// mistakes maps names to mistakes of one rank in an all-reduce. The other ranks make the correct
+// call.
 var mistakes = map[string]func(r *rank, g *symmem.Group, m symmem.Memory) error{
 	"wrong count": func(r *rank, g *symmem.Group, m symmem.Memory) error {
 		return g.AllReduce(r.ctx, m, m, 999, symmem.Float32, symmem.Sum, nil)
@@ -26,7 +27,7 @@ var mistakes = map[string]func(r *rank, g *symmem.Group, m symmem.Memory) error{
 	"close": func(_ *rank, g *symmem.Group, _ symmem.Memory) error { return g.Close() },
 }
 
-// sum1000 queues the all-reduce in which another rank makes a mistake.
+// sum1000 queues the all-reduce in which another rank has made a mistake.
 func (r *rank) sum1000(g *symmem.Group, m symmem.Memory, s *symmem.Stream) error {
 	return g.AllReduce(r.ctx, m, m, 1000, symmem.Float32, symmem.Sum, s)
 }
@@ -112,8 +113,8 @@ func (r *rank) event() *symmem.Event {
 	return e
 }
 
-// TestFailureReachesOtherGroups all-reduces in two steps: over ranks 0 and 2, then over ranks 0 and
-// 1. Rank 2 makes a mistake.
+// TestFailureReachesOtherGroups all-reduces in two steps, first over ranks 0 and 2, then over ranks
+// 0 and 1. Rank 2 makes a mistake in the first step.
 func TestFailureReachesOtherGroups(t *testing.T) {
 	for mistake, fail := range mistakes {
 		for _, graph := range []bool{false, true} {
@@ -256,8 +257,8 @@ func TestWaitForOwnWorkHasNoDeadline(t *testing.T) {
 	})
 }
 
-// TestMemoryOfFailedWorkIsReused frees memory of failed work and allocates it on an unrelated
-// stream. That stream must not fail.
+// TestMemoryOfFailedWorkIsReused frees memory that failed work has used, and allocates it on an
+// unrelated stream. That stream must not fail.
 func TestMemoryOfFailedWorkIsReused(t *testing.T) {
 	runRanks(t, 1, symmem.Options{}, func(r *rank) {
 		r.requireDroppedWork()

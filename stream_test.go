@@ -59,8 +59,8 @@ func TestBlockIsReusedAfterOtherStreamsWork(t *testing.T) {
 	})
 }
 
-// TestUseOnOutsideGroup uses a buffer in a group without rank 2. If rank 2 does not call UseOn, it
-// places the next buffer elsewhere.
+// TestUseOnOutsideGroup uses a buffer in a group that does not contain rank 2. If rank 2 does not
+// call UseOn, it places the next buffer elsewhere.
 func TestUseOnOutsideGroup(t *testing.T) {
 	for _, useOn := range []bool{true, false} {
 		t.Run(fmt.Sprintf("UseOn %v", useOn), func(t *testing.T) {
@@ -208,7 +208,7 @@ func TestQueuedWorkKeepsGoSlice(t *testing.T) {
 	}
 }
 
-// TestUnusedStreamDoesNotDiverge makes streams on rank 0 that the common pool does not use.
+// TestUnusedStreamDoesNotDiverge creates streams on rank 0 that do not use the common pool.
 func TestUnusedStreamDoesNotDiverge(t *testing.T) {
 	runRanks(t, 2, symmem.Options{}, func(r *rank) {
 		p := r.pool()
@@ -284,8 +284,8 @@ func TestNilStreamAndEvent(t *testing.T) {
 	})
 }
 
-// TestMemoryUsedByOtherStreamIsNotReused frees a buffer that another stream still uses. It tries
-// several kinds of use. The memory must not be reused before the use has ended.
+// TestMemoryUsedByOtherStreamIsNotReused frees a buffer that another stream still uses, for several
+// kinds of use. The memory must not be reused before the use has ended.
 func TestMemoryUsedByOtherStreamIsNotReused(t *testing.T) {
 	type use func(r *rank, b symmem.Buffer, hold func(*symmem.Stream))
 	for name, use := range map[string]use{
@@ -347,7 +347,7 @@ func TestMemoryUsedByOtherStreamIsNotReused(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			runRanks(t, 1, symmem.Options{}, func(r *rank) {
 				p := r.poolWith(symmem.PoolOptions{FirstSegment: 4 * mib, Capacity: 4 * mib})
-				waiting := r.alloc(p, 2*mib) // Synchronize only looks for deferred memory
+				waiting := r.alloc(p, 2*mib) // deferred memory, without which Synchronize does nothing here
 				r.ok(waiting.UseOn(r.stream()))
 				r.ok(waiting.Free())
 				b, release := r.alloc(p, 2*mib), func() {}
@@ -374,7 +374,7 @@ func TestMemoryOfAbortedStreamIsNotReused(t *testing.T) {
 }
 
 // checkReuse allocates all memory of a pool and then releases another stream's work on the memory.
-// It fails if the work overwrites the new buffer.
+// The test fails if the work overwrites the new buffer.
 func (r *rank) checkReuse(p *symmem.Pool, bytes int64, release func()) {
 	r.t.Helper()
 	b := r.alloc(p, bytes)
@@ -386,7 +386,7 @@ func (r *rank) checkReuse(p *symmem.Pool, bytes int64, release func()) {
 }
 
 // TestReuseTimeEqualOnAllRanks checks that all ranks reuse memory at the same point of their
-// programs. Other goroutines may use the stream at any time. Ranks may forget a stream at any time.
+// programs, although other goroutines may use or forget a stream at any time on each rank.
 func TestReuseTimeEqualOnAllRanks(t *testing.T) {
 	for name, run := range map[string]func(*rank, *symmem.Pool){
 		"call during Synchronize on one rank": func(r *rank, p *symmem.Pool) {

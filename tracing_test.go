@@ -29,7 +29,7 @@ func readTrace(t *testing.T, folder string, rank int) *trace.Log {
 	return l
 }
 
-// runTraced makes a rank do something of everything that a trace records.
+// runTraced makes a rank cause one event of each kind that a trace records.
 func runTraced(t *testing.T, o symmem.Options) {
 	t.Helper()
 	rt := openAloneWith(t, o)
@@ -54,7 +54,7 @@ func runTraced(t *testing.T, o symmem.Options) {
 	}
 }
 
-// TestTraceHasTheEventsOfOnEvent compares a trace with what OnEvent receives.
+// TestTraceHasTheEventsOfOnEvent compares a trace with the events that OnEvent receives.
 func TestTraceHasTheEventsOfOnEvent(t *testing.T) {
 	folder := t.TempDir()
 	var want []event.Event
@@ -100,8 +100,8 @@ func TestTraceWithoutOnEvent(t *testing.T) {
 	}
 }
 
-// openTraced opens a world of one rank that writes its trace into a folder, and allocates a buffer
-// of 4096 bytes.
+// openTraced opens a world of one rank that writes its trace to a folder, and allocates a buffer of
+// 4096 bytes.
 func openTraced(t *testing.T, folder string) (*symmem.Runtime, symmem.Buffer) {
 	t.Helper()
 	rt := openAloneWith(t, symmem.Options{Trace: folder})
@@ -116,7 +116,7 @@ func openTraced(t *testing.T, folder string) (*symmem.Runtime, symmem.Buffer) {
 	return rt, b
 }
 
-// TestCloseUnmapsTrace frees a buffer after Close, which must not reach the trace.
+// TestCloseUnmapsTrace frees a buffer after Close. The trace must not record this.
 func TestCloseUnmapsTrace(t *testing.T) {
 	folder := t.TempDir()
 	rt, b := openTraced(t, folder)
@@ -164,7 +164,7 @@ func TestTracedCallsAllocateNothing(t *testing.T) {
 	}
 }
 
-// TestTraceOfListWithoutOnEvent checks that a trace has every collective of a list.
+// TestTraceOfListWithoutOnEvent checks that a trace contains every collective of a list.
 func TestTraceOfListWithoutOnEvent(t *testing.T) {
 	folder := t.TempDir()
 	rt, b := openTraced(t, folder)
@@ -187,8 +187,8 @@ func TestTraceOfListWithoutOnEvent(t *testing.T) {
 	}
 }
 
-// TestTraceOfEveryOperation checks that traces have the operations with a root, those with parts of
-// different sizes and the calls of a list, with path and size.
+// TestTraceOfEveryOperation checks that traces contain the operations with a root, the operations
+// with parts of different sizes, and the calls of a list, each with its path and size.
 func TestTraceOfEveryOperation(t *testing.T) {
 	folder := t.TempDir()
 	const count = 16

@@ -44,8 +44,8 @@ func runAgreeingRank() int {
 	return 0
 }
 
-// BenchmarkAgree compares a number between two processes. The median of the batches must not exceed
-// 500 ns per call. The mean depends on other load of the machine.
+// BenchmarkAgree compares a number between two processes. The median over the batches must not
+// exceed 500 ns per call. The mean is not limited, because it depends on other load of the machine.
 func BenchmarkAgree(b *testing.B) {
 	store := "unix:@symmem-test-" + rand.Text()
 	other := exec.Command(os.Args[0])

@@ -9,7 +9,7 @@ import (
 	"symmem"
 )
 
-// TestAgreeFloatMismatch checks that zeros of different signs differ. NaNs must not differ.
+// TestAgreeFloatMismatch checks that zeros with different signs differ and that NaNs do not.
 func TestAgreeFloatMismatch(t *testing.T) {
 	runRanks(t, 3, symmem.Options{}, func(r *rank) {
 		g := r.World()
@@ -47,8 +47,8 @@ func TestAgreeFloatMismatch(t *testing.T) {
 	})
 }
 
-// TestAgreeStringMismatch compares short strings and long strings. The long ones differ only after
-// the part that errors quote.
+// TestAgreeStringMismatch compares short and long strings. The long strings differ only after the
+// part that errors quote.
 func TestAgreeStringMismatch(t *testing.T) {
 	runRanks(t, 3, symmem.Options{}, func(r *rank) {
 		g := r.World()

@@ -72,8 +72,8 @@ func TestCheckOffDisablesSteps(t *testing.T) {
 	})
 }
 
-// TestRandomStepMismatch runs programs of steps and collectives. In each program, one rank once
-// takes a wrong branch: another step, an extra collective or a missing collective. The error must
+// TestRandomStepMismatch runs programs of steps and collectives. In each program, one rank deviates
+// once: it begins a different step, makes an extra collective or omits a collective. The error must
 // name the rank before the timeout.
 func TestRandomStepMismatch(t *testing.T) {
 	programs := 100

@@ -62,7 +62,7 @@ func TestValueReductions(t *testing.T) {
 	})
 }
 
-// TestAgreeValueMismatch also checks that the group works after a mismatch.
+// TestAgreeValueMismatch also checks that the group remains usable after a mismatch.
 func TestAgreeValueMismatch(t *testing.T) {
 	runRanks(t, 3, symmem.Options{CallSites: true}, func(r *rank) {
 		g := r.split(r.World(), 0)
@@ -71,7 +71,7 @@ func TestAgreeValueMismatch(t *testing.T) {
 		}
 		var err error
 		sites := map[int]string{}
-		for k := range 2 { // ranks 0 and 1 take the first branch, rank 2 the second
+		for k := range 2 { // ranks 0 and 1 enter the first branch, rank 2 the second
 			if k == r.Rank()/2 {
 				err = g.Agree(r.ctx, "batch size", int64(8+k))
 				sites[r.Rank()] = callerLine()
@@ -120,7 +120,7 @@ func isLineBefore(site, after string) bool {
 	return site == fmt.Sprintf("%s:%d", file, line-1)
 }
 
-// TestMissingRankFailsValue lets rank 1 wait in another value. The error must report this value.
+// TestMissingRankFailsValue makes rank 1 wait in another value, which the error must report.
 func TestMissingRankFailsValue(t *testing.T) {
 	const elsewhere = `in value "prefill" for`
 	wait := newPatience(func(w symmem.LateWarning) bool {
@@ -174,8 +174,8 @@ func TestInvalidValueNames(t *testing.T) {
 	})
 }
 
-// TestValueNamesAreIndependent calls values of two names on two goroutines of each rank. Their
-// order differs between ranks.
+// TestValueNamesAreIndependent calls Agree with two names on two goroutines of each rank. The order
+// of the calls differs between ranks.
 func TestValueNamesAreIndependent(t *testing.T) {
 	runRanks(t, 2, symmem.Options{}, func(r *rank) {
 		names := []string{"first", "second"}
@@ -194,7 +194,7 @@ func TestValueNamesAreIndependent(t *testing.T) {
 	})
 }
 
-// TestValueCallsOfSameNameAreOrdered lets several goroutines of a rank call a value of one name.
+// TestValueCallsOfSameNameAreOrdered calls Sum with one name on several goroutines of each rank.
 func TestValueCallsOfSameNameAreOrdered(t *testing.T) {
 	runRanks(t, 2, symmem.Options{}, func(r *rank) {
 		results := make(chan error, 4)
@@ -215,8 +215,8 @@ func TestValueCallsOfSameNameAreOrdered(t *testing.T) {
 	})
 }
 
-// TestRandomValueMismatch runs programs of values. In each program, one rank once takes a wrong
-// branch with another value or operation. The error on every rank must name this rank and its line.
+// TestRandomValueMismatch runs programs of values. In each program, one rank deviates once, with a
+// different value or operation. The error on every rank must name this rank and its line.
 func TestRandomValueMismatch(t *testing.T) {
 	const ranks, programs = 3, 300
 	runRanks(t, ranks, symmem.Options{}, func(r *rank) {
