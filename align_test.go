@@ -224,7 +224,7 @@ func TestFreeOfBufferPinnedOnOneRankDiverges(t *testing.T) {
 		r.ok(a.Free())
 		d := r.wantDivergence(r.World().Check(r.ctx))
 		if !strings.Contains(d.Message, "parked free") || !strings.Contains(d.Message, "UseOn") {
-			r.failf("%q does not name the parked free and UseOn", d.Message)
+			r.failf("the error %q does not name the parked free and UseOn", d.Message)
 		}
 		r.ok(g.Close())
 	})

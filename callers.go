@@ -38,7 +38,7 @@ func enter(a, b *Pool) (v visit, err error) {
 	return v, nil
 }
 
-// leave ends a call. Its arguments are those of enter.
+// leave ends a call that enter has begun with the same arguments.
 func (v visit) leave(a, b *Pool) {
 	if a != nil {
 		a.calls.Leave(v.first)

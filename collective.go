@@ -189,8 +189,8 @@ type otherVisits struct {
 	first, second visit
 }
 
-// enterOthers enters the pools of a norm's other buffers. It enters no pool twice, or again after
-// send or recv: a second entry would fail if Close has begun.
+// enterOthers enters the pools of a norm's other buffers. It enters each pool only once, and
+// not at all if send or recv is in that pool, because a second entry would fail if Close has begun.
 func (c *collective) enterOthers() (v otherVisits, err error) {
 	if c.norm == nil {
 		return v, nil

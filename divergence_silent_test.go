@@ -59,7 +59,7 @@ func TestDifferentAllocationsDiverge(t *testing.T) {
 			text := texts.requireSame(t, 3)
 			for _, want := range []string{row.event, row.why, "ranks 0-1 have", "rank 2 has"} {
 				if !strings.Contains(text, want) {
-					t.Errorf("%q does not contain %q", text, want)
+					t.Errorf("the error %q does not contain %q", text, want)
 				}
 			}
 		})
@@ -87,7 +87,7 @@ func TestRegisterDuringCollectiveDiverges(t *testing.T) {
 			text := texts.requireSame(t, 3)
 			for _, want := range []string{"segment 67108864 B", "rank_test.go", "ranks 0-1 do not have"} {
 				if !strings.Contains(text, want) {
-					t.Errorf("%q does not contain %q", text, want)
+					t.Errorf("the error %q does not contain %q", text, want)
 				}
 			}
 		})
@@ -144,7 +144,7 @@ func TestTimeoutNamesRankMissingFromRegister(t *testing.T) {
 		r.wantTimeout(g.Cause(r.ctx), 1)
 	})
 	if text := texts.requireSame(t, 2); !strings.Contains(text, "rank 1") {
-		t.Errorf("%q does not name rank 1", text)
+		t.Errorf("the error %q does not name rank 1", text)
 	}
 }
 
@@ -158,7 +158,7 @@ func TestGroupRegistrationOrderTimesOut(t *testing.T) {
 		})
 		r.wantTimeout(err, 1-r.Rank())
 		if !strings.Contains(err.Error(), groups[r.Rank()].ID()) {
-			r.failf("%q does not name group %s", err, groups[r.Rank()].ID())
+			r.failf("the error %q does not name group %s", err, groups[r.Rank()].ID())
 		}
 	})
 }
@@ -194,7 +194,7 @@ func TestBuffersAtDifferentOffsets(t *testing.T) {
 			texts.add(r, err)
 		})
 		if text := texts.requireSame(t, 2); !strings.Contains(text, "segment") {
-			t.Errorf("%q names no segment", text)
+			t.Errorf("the error %q names no segment", text)
 		}
 	})
 	t.Run("diverge if the ranks have freed different buffers", func(t *testing.T) {
@@ -208,7 +208,7 @@ func TestBuffersAtDifferentOffsets(t *testing.T) {
 			texts.add(r, err)
 		})
 		if text := texts.requireSame(t, 2); !strings.Contains(text, "free") {
-			t.Errorf("%q does not name the free", text)
+			t.Errorf("the error %q does not name the free", text)
 		}
 	})
 	t.Run("give wrong sums with checks off", func(t *testing.T) {
@@ -340,7 +340,7 @@ func TestOutOfMemoryOnOneRankDiverges(t *testing.T) {
 				texts.add(r, r.wantDivergence(err))
 			})
 			if text := texts.requireSame(t, 2); !strings.Contains(text, row.want) {
-				t.Errorf("%q does not contain %q", text, row.want)
+				t.Errorf("the error %q does not contain %q", text, row.want)
 			}
 		})
 	}
@@ -385,7 +385,7 @@ func TestDifferentCollectivesDiverge(t *testing.T) {
 					texts.add(r, r.wantDivergence(err))
 				})
 				if text := texts.requireSame(t, 2); !strings.Contains(text, row.want) {
-					t.Errorf("%q does not contain %q", text, row.want)
+					t.Errorf("the error %q does not contain %q", text, row.want)
 				}
 			})
 		}

@@ -25,11 +25,11 @@ type outbox struct {
 	number     uint64 // next event number; for a pool, the ledger position of its next event
 	// common holds the fields that are equal in all events of the pool or group.
 	common event.Event
-	// The fields below are for a trace. Without an OnEvent, scratch takes the place of the queue.
+	// The fields below are for a trace. Without an OnEvent, scratch replaces the queue.
 	scratch   event.Event
-	trace     *trace.Source // nil if there is no trace, or no longer
-	described bool          // there is no OnEvent, and the trace knows the call site
-	site      uint32        // index of that call site
+	trace     *trace.Source // nil without a trace, and after disconnect
+	described bool          // whether describe has set a call site in the trace
+	site      uint32        // number of that call site
 }
 
 // log writes an event to the trace, if there is one.

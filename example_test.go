@@ -51,8 +51,8 @@ func ExampleOpen() {
 	// Output: rank 0 of 1, ranks compare: every
 }
 
-// Ranks compare a number. The group stays usable after a difference. Here the ranks then use the
-// minimum.
+// Ranks compare a number. If the numbers differ, the group stays usable. In this example, the ranks
+// then use the minimum.
 func ExampleGroup_Agree() {
 	world(func(ctx context.Context, rt *symmem.Runtime) error {
 		batch := int64(8 + rt.Rank())

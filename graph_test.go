@@ -206,12 +206,12 @@ func TestCaptureWithoutWindowTakesPlainPath(t *testing.T) {
 		r.synchronize()
 		r.checkAll(b, 2)
 		if paths := r.World().Stats().Paths; paths["plain"] != 1 || paths["window"] != 0 {
-			r.failf("paths %v, want 1 plain", paths)
+			r.failf("Paths = %v, want 1 plain", paths)
 		}
 		// The first call outside of a capture registers the memory and takes the window path.
 		r.checkSum(r.World(), b)
 		if paths := r.World().Stats().Paths; paths["window"] != 1 {
-			r.failf("paths %v, want 1 window", paths)
+			r.failf("Paths = %v, want 1 window", paths)
 		}
 		r.ok(g.Close())
 	})

@@ -31,7 +31,7 @@ type Group struct {
 	// mu is held during collective control calls.
 	mu     ranked.Mutex[groupMu]
 	splits int                     // guarded by mu
-	state  ranked.Spin[groupState] // guards fields of the parts that follow
+	state  ranked.Spin[groupState] // guards fields of the structs below
 
 	life       *lifetime
 	comparison *comparison

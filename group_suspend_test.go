@@ -14,7 +14,7 @@ func suspendGroup(r *rank, g *symmem.Group) symmem.Suspension {
 	released, err := g.Suspend(r.ctx)
 	r.ok(err)
 	if !g.Suspended() {
-		r.failf("Suspended() = false after Suspend")
+		r.failf("Suspended() = false after Suspend, want true")
 	}
 	return released
 }
@@ -24,7 +24,7 @@ func resumeGroup(r *rank, g *symmem.Group) {
 	r.t.Helper()
 	r.ok(g.Resume(r.ctx))
 	if g.Suspended() {
-		r.failf("Suspended() = true after Resume")
+		r.failf("Suspended() = true after Resume, want false")
 	}
 }
 

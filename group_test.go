@@ -75,7 +75,7 @@ func TestRegisterNeedsGroupInsideDomain(t *testing.T) {
 		// The world's collectives on this memory take the plain path.
 		r.checkSum(r.World(), b)
 		if paths := r.World().Stats().Paths; paths["plain"] != 1 {
-			r.failf("paths %v, want 1 plain", paths)
+			r.failf("Paths = %v, want 1 plain", paths)
 		}
 	})
 }
@@ -197,7 +197,7 @@ func TestJoinWithDifferentRankLists(t *testing.T) {
 				})
 				r.wantErr(err, symmem.ErrInvalid)
 				if !strings.Contains(err.Error(), fmt.Sprintf("this rank %v", lists[r.Rank()])) {
-					r.failf("%q does not contain this rank's list %v", err, lists[r.Rank()])
+					r.failf("the error %q does not contain this rank's list %v", err, lists[r.Rank()])
 				}
 			})
 		})

@@ -13,8 +13,8 @@ import (
 // TestGroupTimeoutNamesLateRank makes calls of a group whose timeout is short in a world whose
 // timeout is long. Rank 1 makes no call until rank 0 has the error.
 func TestGroupTimeoutNamesLateRank(t *testing.T) {
-	// Groups are made with a long timeout of their own, because making one may take longer than the
-	// short timeout on a busy machine.
+	// The groups are created with a long timeout, because on a busy machine the creation may take
+	// longer than the short timeout.
 	const long, short = time.Hour, 300 * time.Millisecond
 	calls := map[string]func(r *rank, g *symmem.Group) error{
 		"AllReduce": func(r *rank, g *symmem.Group) error {

@@ -12,7 +12,7 @@ import (
 // stream once, and must forget it before the library destroys it.
 func ExampleInterop_AdoptStream() {
 	world(func(ctx context.Context, rt *symmem.Runtime) error {
-		const theirs = 0x5eed // on GPUs this is a cudaStream_t. On the host it is any number
+		const theirs = 0x5eed // a cudaStream_t on GPUs, and any number on the host
 		interop := rt.Interop()
 		s, err := interop.AdoptStream(theirs)
 		if err != nil {

@@ -40,7 +40,7 @@ type liveView struct {
 	rt     *Runtime
 	opened time.Time
 	server *live.Server // nil without Options.HTTP
-	// counting reports whether new plans count their calls.
+	// counting reports whether the calls of new plans are counted.
 	counting atomic.Bool
 	// ready reports whether the fields of the Runtime are set.
 	ready atomic.Bool

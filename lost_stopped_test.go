@@ -23,8 +23,8 @@ import (
 // that the ranks repeat: "join" or "split".
 const stoppedVariable = "SYMMEM_TEST_STOPPED"
 
-// stoppedTimeout limits the waits for the stopped rank. On a busy machine the other ranks arrive
-// within this time.
+// stoppedTimeout limits the waits for the stopped rank. It is long enough for the other ranks to
+// arrive, even on a busy machine.
 const stoppedTimeout = 4 * time.Second
 
 // runStoppingRank runs this process as a rank of the test. The victim stops itself at a random time

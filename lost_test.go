@@ -32,7 +32,7 @@ const (
 )
 
 const (
-	// lostRanks is the size of a world that loses a rank. It needs as many devices.
+	// lostRanks is the size of a world that loses a rank. Each rank needs a device.
 	lostRanks = 3
 	// roundsBefore is the number of rounds before the one in which the victim dies.
 	roundsBefore = 5
@@ -129,7 +129,7 @@ func untilLost(ctx context.Context, rt *symmem.Runtime, p *symmem.Pool) error {
 	}
 }
 
-// dieInRound kills this process during a round. The first roundsBefore rounds are complete then.
+// dieInRound kills this process during a round, after roundsBefore complete rounds.
 func dieInRound(done *atomic.Int64) {
 	for done.Load() < roundsBefore {
 		syscall.Syscall(syscall.SYS_SCHED_YIELD, 0, 0, 0)

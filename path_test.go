@@ -149,7 +149,7 @@ func TestForcedPathOverridesTable(t *testing.T) {
 					r.failf("the call took the %s path, want %s", got, row.want)
 				}
 				if got := r.explain(b, 16<<10); !strings.Contains(got, row.why) {
-					r.failf("%q does not contain %q", got, row.why)
+					r.failf("the explanation %q does not contain %q", got, row.why)
 				}
 			})
 		})

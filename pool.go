@@ -49,7 +49,7 @@ type Pool struct {
 	id     uint64
 	domain *Group
 
-	mu     ranked.Spin[poolMu] // guards fields of the parts that follow
+	mu     ranked.Spin[poolMu] // guards fields of the structs below
 	core   *alloc.Core         // guarded by mu
 	ledger *ledger.Ledger      // guarded by mu
 	// frees counts freed buffers. It is written with mu held and read without.
@@ -59,7 +59,7 @@ type Pool struct {
 	calls   spin.Gate
 	closing atomic.Bool // set while Close runs
 
-	// Each part uses only parts declared before it.
+	// Each of these uses only fields declared before it.
 	events    poolEvents
 	segments  segmentTable
 	history   history

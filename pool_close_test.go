@@ -24,7 +24,7 @@ func TestPoolAtReusedAddressesRegisters(t *testing.T) {
 			r.ok(p.Close())
 		}
 		if paths := r.World().Stats().Paths; paths["window"] != 4 || paths["plain"] != 0 {
-			r.failf("paths %v, want 4 over windows", paths)
+			r.failf("Paths = %v, want 4 calls on the window path", paths)
 		}
 	})
 }

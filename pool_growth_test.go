@@ -8,8 +8,8 @@ import (
 )
 
 // TestMemoryMappedDuringCapture captures calls on memory that a pool maps during the capture. The
-// pool cannot register this memory. The calls must take the path for memory outside of windows and
-// compute the right sums. Symmem or another library makes the graphs.
+// pool cannot register this memory. The calls must take the path for memory outside windows and
+// compute the right sums. Either symmem or another library begins the capture.
 func TestMemoryMappedDuringCapture(t *testing.T) {
 	for _, choice := range []symmem.PathChoice{symmem.PathAuto, symmem.PathDirect, symmem.PathPlain} {
 		for _, bytes := range []int64{4 << 10, mib, 10 * mib} {

@@ -176,8 +176,8 @@ func (r *registrar) registerAll(ctx context.Context, m *membership, pending []*s
 	return nil
 }
 
-// holdPending returns the pending segments with a hold on each. No lock is then held while ranks
-// wait for each other. Segments that are mapped meanwhile remain pending.
+// holdPending adds a hold to each pending segment and returns the segments. With the holds, no lock
+// is needed while ranks wait for each other. Segments that are mapped meanwhile remain pending.
 func (r *registrar) holdPending(m *membership) []*segment {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -36,7 +36,7 @@ type Runtime struct {
 	// ownersWait holds the argument of SetIdle.
 	ownersWait atomic.Bool
 
-	mu        ranked.Mutex[runtimeMu] // also guards fields of the parts that follow
+	mu        ranked.Mutex[runtimeMu] // also guards fields of the structs below
 	adopted   []*AdoptedCommunicator  // replaced rather than modified; guarded by mu
 	creation  creation
 	registry  registry

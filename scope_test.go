@@ -170,7 +170,7 @@ func TestDisabledScopeAllocatesLocalMemory(t *testing.T) {
 			r.failf("elements 1023 and 1024 = %v and %v, want 2 and 1", v[1023], v[1024])
 		}
 		if paths := r.World().Stats().Paths; paths["plain"] != 1 || paths["window"] != 0 {
-			r.failf("paths %v, want 1 plain", paths)
+			r.failf("Paths = %v, want 1 plain", paths)
 		}
 		r.ok(b.Free())
 	})

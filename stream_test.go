@@ -253,7 +253,7 @@ func TestStreamDivergenceExplainsNumbers(t *testing.T) {
 			"a pool numbers streams from 1 by their first allocation; 0 is the default stream",
 		} {
 			if !strings.Contains(text, want) {
-				r.failf("%q does not contain %q", text, want)
+				r.failf("the error %q does not contain %q", text, want)
 			}
 		}
 	})

@@ -16,7 +16,7 @@ func (r *rank) suspend(p *symmem.Pool, c symmem.Contents) symmem.Suspension {
 	released, err := p.Suspend(r.ctx, c)
 	r.ok(err)
 	if !p.Suspended() {
-		r.failf("Suspended() = false after Suspend")
+		r.failf("Suspended() = false after Suspend, want true")
 	}
 	return released
 }
@@ -26,7 +26,7 @@ func (r *rank) resume(p *symmem.Pool) {
 	r.t.Helper()
 	r.ok(p.Resume(r.ctx))
 	if p.Suspended() {
-		r.failf("Suspended() = true after Resume")
+		r.failf("Suspended() = true after Resume, want false")
 	}
 }
 
@@ -170,7 +170,7 @@ func TestSuspendIsRefusedAlike(t *testing.T) {
 				r.wantErr(err, c.want)
 				texts.add(r, err)
 				if p.Suspended() {
-					r.failf("Suspended() = true after Suspend was refused")
+					r.failf("Suspended() = true after Suspend was refused, want false")
 				}
 				end()
 				r.checkSum(r.World(), b)
@@ -291,7 +291,7 @@ func TestResumeAfterFault(t *testing.T) {
 		}))
 		r.wantErr(p.Resume(r.ctx), symmem.ErrAborted)
 		if p.Suspended() {
-			r.failf("Suspended() = true after Resume")
+			r.failf("Suspended() = true after Resume, want false")
 		}
 		r.fill(b, 2)
 		r.checkAll(b, 2)

@@ -75,7 +75,7 @@ type settings struct {
 	Suspect bool `json:"suspect,omitempty"`
 }
 
-// term is one of the settings that ranks must have in common.
+// term describes a setting that ranks must have in common.
 type term struct {
 	What  string `json:"what"`
 	Value string `json:"value"`

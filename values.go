@@ -22,7 +22,7 @@ const MaxStep = 1024
 // Limits on the names of values.
 const (
 	MaxValueName  = driver.MaxValueName  // length in bytes
-	MaxValueNames = driver.MaxValueNames // number for each group
+	MaxValueNames = driver.MaxValueNames // number per group
 )
 
 // ValueOperation names a method of Group that compares or combines a value of each rank. Ranks
