@@ -11,7 +11,7 @@ import (
 type Explanation struct {
 	// Operation is the operation's name.
 	Operation string `json:"operation"`
-	// Path is "plain", "window" or "direct".
+	// Path is "plain", "window", "direct" or "two-level".
 	Path string `json:"path"`
 	// Why is the reason. If the direct path was requested or possible but is not taken, Why includes
 	// the reason for that.

@@ -341,9 +341,9 @@ func (g *Group) AgreeString(ctx context.Context, name, value string) error {
 // texts or the numbers differ, Step returns a DivergenceError as Agree does, and the group remains
 // usable. The error contains the text and the number of each rank.
 //
-// Between steps, a rank must only wait in collectives that all ranks launch. If a rank waits in a
-// collective and other ranks begin a step without having launched it, this is reported at once, as
-// a fault of the group.
+// Between steps, a rank may wait only in collectives that all ranks launch. If a rank waits in a
+// collective and another rank begins a step without having launched that collective, all ranks
+// report this at once, as a fault of the group.
 //
 // SYMMEM_STEP_GUARD=0, on all ranks, disables the comparison. Step then returns Cause.
 func (g *Group) Step(ctx context.Context, what string) error {

@@ -10,7 +10,7 @@ import (
 
 // Interop serves bindings for other languages, and programs that share streams, communicators or
 // memory with another library of the same process. The C library and the Python package are built
-// on it. A program written only in Go needs at most Do. Do has two arguments that the methods of
+// on it. A program written only in Go needs at most Do, which has two arguments that the methods of
 // Group lack: a path for one call, and a function that receives the sender of a message from
 // AnySource.
 //
@@ -34,9 +34,9 @@ func (i Interop) Close(ctx context.Context) error { return i.rt.close(ctx) }
 // number 0. Callers should call Site only if call sites are wanted.
 func (i Interop) Site(text string) uint32 { return i.rt.sites.number(text) }
 
-// At returns an Interop that attributes its calls to a call site. Site returns the number of a call
-// site; 0 stands for none. If ranks make different calls, the error contains the call site of each
-// rank.
+// At returns an Interop that attributes its calls to a call site. The argument is a number that
+// Site has returned, or 0 for no call site. If ranks make different calls, the error contains the
+// call site of each rank.
 func (i Interop) At(site uint32) Interop { return Interop{i.rt, site} }
 
 // Alloc is like Pool.AllocOn.
@@ -121,7 +121,7 @@ func (i Interop) Note(p *Pool, kind, value int64) error {
 // by then.
 //
 // Memory returns ErrFreed if the address belongs to a pool but to no live buffer. It returns
-// ErrOutOfRange if the range exceeds the buffer, and ErrInvalid for a negative or absurd length.
+// ErrOutOfRange if the range exceeds the buffer, and ErrInvalid for a negative or excessive length.
 func (i Interop) Memory(address uintptr, bytes int64) (Memory, error) {
 	if bytes < 0 || bytes > maxExtent {
 		return Memory{}, invalid("memory of %d bytes at %#x", bytes, address)
