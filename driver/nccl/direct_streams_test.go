@@ -68,12 +68,15 @@ func TestCaptureKeepsTheOrderOfStreams(t *testing.T) {
 	})
 }
 
+// machinePaths counts the paths of groups on one machine. PathTwoLevel follows them.
+const machinePaths = driver.PathTwoLevel
+
 // TestPathsMix uses each path in turn on the same memory.
 func TestPathsMix(t *testing.T) {
 	w := newOddGroup(t)
 	w.withPower(5000, func(m *testRank, p *power) error {
 		for i := range 200 {
-			if err := p.raise(m.group, m.stream, driver.Path(i%int(driver.Paths))); err != nil {
+			if err := p.raise(m.group, m.stream, driver.Path(i%int(machinePaths))); err != nil {
 				return err
 			}
 		}
@@ -94,10 +97,10 @@ func TestPathsTakeTurns(t *testing.T) {
 			return err
 		}
 		other := others[0]
-		for path := range driver.Paths {
-			for second := range driver.Paths + 1 {
+		for path := range machinePaths {
+			for second := range machinePaths + 1 {
 				second := func() error {
-					if second == driver.Paths {
+					if second == machinePaths {
 						return powers[1].replay(m, graph, other, 1)
 					}
 					return powers[1].raise(m.group, other, second)
@@ -117,7 +120,7 @@ func TestPathsTakeTurns(t *testing.T) {
 func TestPathsTakeTurnsWithReplays(t *testing.T) {
 	w := newOddGroup(t)
 	w.withPowers(twice(1000), func(m *testRank, powers []*power) error {
-		foreign, err := m.newForeignStreams(int(driver.Paths))
+		foreign, err := m.newForeignStreams(int(machinePaths))
 		err = errors.Join(err, m.warmUp(powers))
 		for path, o := range foreign {
 			err = errors.Join(err, o.capture(func() error {
@@ -126,7 +129,7 @@ func TestPathsTakeTurnsWithReplays(t *testing.T) {
 		}
 		own := m.stream.(*stream.Stream).CUDA
 		for path, o := range foreign {
-			for second := range driver.Paths {
+			for second := range machinePaths {
 				replay := func() error { return o.replay(powers[0]) }
 				call := func() error { return powers[1].raise(m.group, m.stream, second) }
 				err = errors.Join(err, m.checkOrder(o.cudaStream, replay, own, call),
@@ -145,7 +148,7 @@ func TestPathsTakeTurnsWithReplays(t *testing.T) {
 // warmUp makes a call on each path, because NCCL connects during first calls.
 func (m *testRank) warmUp(powers []*power) (err error) {
 	for _, p := range powers {
-		for path := range driver.Paths {
+		for path := range machinePaths {
 			err = errors.Join(err, p.raise(m.group, m.stream, path))
 		}
 	}

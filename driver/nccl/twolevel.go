@@ -7,7 +7,9 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"sync"
 	"sync/atomic"
+	"time"
 
 	"symmem/driver"
 	"symmem/internal/control"
@@ -118,6 +120,8 @@ func (t *twoLevel) UseTwoLevels(ctx context.Context) error {
 	if c.device.streams.Capturing.Load() > 0 {
 		return driver.ErrCapturing
 	}
+	ctx, stop := untilFault(ctx, c)
+	defer stop()
 	l := &levels{}
 	reason := ""
 	if l.machineLayout, reason = newMachineLayout(c.members, c.cfg.Rank); reason == "" {
@@ -136,6 +140,33 @@ func (t *twoLevel) UseTwoLevels(ctx context.Context) error {
 	l.link(c)
 	t.levels.Store(l)
 	return nil
+}
+
+// untilFault returns a context that is canceled when the group fails. Until stop is called, it also
+// fails the group if a peer has failed. Without it, the levels' ranks would wait for such a peer
+// until the timeout.
+func untilFault(ctx context.Context, c *communicator) (_ context.Context, stop func()) {
+	ctx, cancel := context.WithCancel(ctx)
+	var watch sync.WaitGroup
+	watch.Go(func() {
+		defer cancel()
+		check := time.NewTicker(checkInterval)
+		defer check.Stop()
+		for !c.plane.PeerFailed() {
+			select {
+			case <-check.C:
+			case <-c.Failed():
+				return
+			case <-ctx.Done():
+				return
+			}
+		}
+		_ = c.plane.Fail(c.plane.PeerFault("connecting the two levels of group " + c.cfg.Name()))
+	})
+	return ctx, func() {
+		cancel()
+		watch.Wait()
+	}
 }
 
 // formulaReason returns the reason why the group's formula excludes two levels, or "".

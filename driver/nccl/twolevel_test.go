@@ -208,6 +208,29 @@ func TestTwoLevelsFailTogether(t *testing.T) {
 	})
 }
 
+// TestFaultEndsConnectingOfLevels aborts the group while ranks wait for rank 3 in UseTwoLevels. The
+// waits must end long before the timeout.
+func TestFaultEndsConnectingOfLevels(t *testing.T) {
+	inTwoMachines(t, 4)
+	w := newTestGroup(t, 4, time.Minute)
+	w.regroup()
+	begin := time.Now()
+	w.must(func(m *testRank) error {
+		if m.rank == 3 {
+			m.group.Abort(errors.New("planned failure"))
+			return nil
+		}
+		err := m.group.(driver.TwoLevels).UseTwoLevels(t.Context())
+		if err == nil {
+			return errors.New("UseTwoLevels() = nil; want an error")
+		}
+		return nil
+	})
+	if took := time.Since(begin); took > 30*time.Second {
+		t.Errorf("UseTwoLevels returned after %v; want less than half of the timeout", took)
+	}
+}
+
 func TestMachineLayouts(t *testing.T) {
 	for machines, want := range map[string]string{
 		"aabb": "", "aabbcc": "", "aaaa": "one machine", "abcd": "one rank", "abab": "consecutive",
