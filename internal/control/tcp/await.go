@@ -11,15 +11,15 @@ import (
 )
 
 const (
-	// Await polls for spinBudget, yields until yieldTime, and then sleeps between polls. So it
-	// returns from small collectives without delay.
+	// Await polls for spinBudget, yields until yieldTime has passed, and then sleeps between polls,
+	// so that it returns from short collectives without delay.
 	spinBudget = 50 * time.Microsecond
 	yieldTime  = 500 * time.Microsecond
-	// Await detects the end of a longer wait within pollSleep.
+	// pollSleep is the time between polls of a longer wait.
 	pollSleep = 100 * time.Microsecond
 )
 
-// Await waits until the work of w has ended.
+// Await waits until the work described by w has ended.
 func (p *Plane) Await(ctx context.Context, w control.Wait) error {
 	begin := time.Now()
 	for waited := time.Duration(0); waited < spinBudget; waited = time.Since(begin) {
@@ -50,10 +50,10 @@ func (p *Plane) Await(ctx context.Context, w control.Wait) error {
 	return nil
 }
 
-// Other ranks receive a submission within statusDelay.
+// statusDelay bounds the time until other ranks receive a submission.
 const statusDelay = 2 * statusInterval
 
-// Diagnose returns the reason why work may never end, or nil. It does not wait.
+// Diagnose returns the reason why work may never end, or nil. It does not block.
 func (p *Plane) Diagnose(w control.Wait, since time.Time) error {
 	err := p.checkWait(p.newWorkWait(w, since))
 	if err != nil && !errors.Is(err, driver.ErrClosed) && w.Ended() {

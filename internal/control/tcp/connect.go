@@ -23,12 +23,12 @@ import (
 const (
 	// handshakeTimeout limits the authentication of a new connection.
 	handshakeTimeout = 5 * time.Second
-	// maxUnauthenticated limits the connections that may be in their handshake at once. The group's
-	// own connections do not count.
+	// maxUnauthenticated limits the number of connections in their handshake at any time, not
+	// counting those from the group's own ranks.
 	maxUnauthenticated = 64
 )
 
-// joiner connects this rank to all other ranks of a group, during one Join.
+// joiner connects this rank to all other ranks of a group during a call of Join.
 type joiner struct {
 	cfg      Config
 	begin    time.Time
@@ -46,7 +46,7 @@ type joiner struct {
 	done      chan struct{} // closed when remaining is 0
 }
 
-// connect connects this rank to all other ranks. If connect fails, it stores the error for the
+// connect connects this rank to all other ranks. If that fails, connect stores the error for the
 // other ranks.
 func (j *joiner) connect(ctx context.Context) ([]*link, error) {
 	n := len(j.cfg.Group.Ranks)
@@ -61,8 +61,8 @@ func (j *joiner) connect(ctx context.Context) ([]*link, error) {
 	}
 	defer j.list.WarnLate(j.cfg.Late, func() []int { return nil })()
 	connectCtx, stop := context.WithCancel(ctx)
-	// joinError stores the error before the connections are closed. Peers that see their
-	// connections close can then read the error.
+	// joinError stores the error before the connections are closed, so that peers that see their
+	// connections close can read it.
 	err := j.joinError(ctx, j.connectAll(connectCtx))
 	stop()
 	if j.listener != nil {
@@ -76,7 +76,7 @@ func (j *joiner) connect(ctx context.Context) ([]*link, error) {
 	return j.links, nil
 }
 
-// connectAll waits until this rank is connected to all other ranks, or for the first error. The
+// connectAll waits until this rank is connected to all other ranks or a connection fails. The
 // goroutines that connectAll starts end with the context.
 func (j *joiner) connectAll(ctx context.Context) error {
 	errCtx, fail := context.WithCancelCause(ctx)
@@ -95,26 +95,26 @@ func (j *joiner) connectAll(ctx context.Context) error {
 	case <-j.done:
 		return nil
 	case <-errCtx.Done():
-		// If ctx has ended, the cause may be the error of a goroutine that ended with ctx.
+		// ctx may have ended because a goroutine failed. Its error is then the cause.
 		return j.absentError(ctx, context.Cause(errCtx))
 	}
 }
 
 // peerError wraps the error of another rank that could not join. The error is a RankLostError, or
-// has the text that the rank has stored.
+// contains the text that the rank stored.
 type peerError struct{ error }
 
 // Unwrap returns the error of the other rank.
 func (e *peerError) Unwrap() error { return e.error }
 
-// publishFailure stores the error that kept this rank from joining.
+// publishFailure stores the error that prevented this rank from joining.
 func (j *joiner) publishFailure(ctx context.Context, err error) {
 	value := append([]byte(strconv.Itoa(j.cfg.Group.Rank)+" "), control.EncodeFailure(err)...)
-	// If Set fails, the others wait until their timeout.
+	// If Set fails, the other ranks wait until their timeout.
 	_ = j.cfg.Store.Set(ctx, j.cfg.key("failed"), value)
 }
 
-// decodeFailure decodes a value that publishFailure has stored.
+// decodeFailure decodes a value that publishFailure stored.
 func (j *joiner) decodeFailure(value []byte) *peerError {
 	from, report, _ := bytes.Cut(value, []byte(" "))
 	all := make([][]byte, len(j.cfg.Group.Ranks))
@@ -128,9 +128,9 @@ func (j *joiner) decodeFailure(value []byte) *peerError {
 		fmt.Errorf("rank %d could not join", j.cfg.Group.Ranks[r]))}
 }
 
-// joinError returns the error of Join on this rank. If another rank has failed first, joinError
-// returns that rank's error. Otherwise it returns err and stores it for the other ranks. It does
-// not store a timeout, because every rank detects the missing ranks itself.
+// joinError returns Join's error on this rank. If another rank failed first, that rank's error is
+// returned. Otherwise joinError returns err and stores it for the other ranks, unless err is a
+// timeout, because every rank detects missing ranks itself.
 func (j *joiner) joinError(ctx context.Context, err error) error {
 	if err == nil || errors.Is(ctx.Err(), context.DeadlineExceeded) ||
 		errors.As(err, new(*peerError)) {
@@ -139,7 +139,7 @@ func (j *joiner) joinError(ctx context.Context, err error) error {
 	if ended, ok := errors.AsType[*rendezvous.EndedError](err); ok {
 		err = j.lost(ended.Rank, ended.How)
 	}
-	// Another rank's error may be the cause of err. That rank may store it a moment later.
+	// Another rank's error may be the cause of err, but that rank may not have stored it yet.
 	peerCtx, cancel := context.WithTimeout(ctx, ackTimeout)
 	defer cancel()
 	if err := j.peerFailure(peerCtx); err != nil {
@@ -154,7 +154,7 @@ func (j *joiner) joinError(ctx context.Context, err error) error {
 	return err
 }
 
-// lost returns a RankLostError for a world rank. how describes the end of the rank.
+// lost returns a RankLostError for a world rank. how describes how the rank was lost.
 func (j *joiner) lost(rank int, how string) error {
 	return &driver.RankLostError{
 		Ranks: []int{rank}, Members: j.cfg.Group.Ranks,
@@ -162,8 +162,8 @@ func (j *joiner) lost(rank int, how string) error {
 	}
 }
 
-// peerFailureOr returns the error that another rank has stored, or err if no error is stored in
-// time. A rank may store its error shortly after another rank has seen the connection close.
+// peerFailureOr returns the error that another rank stored, or err if none is stored in time. A
+// rank may store its error shortly after another rank has seen the connection close.
 func (j *joiner) peerFailureOr(ctx context.Context, err error) error {
 	if !errors.As(err, new(*driver.RankLostError)) && !errors.Is(err, driver.ErrFault) {
 		return err
@@ -176,8 +176,8 @@ func (j *joiner) peerFailureOr(ctx context.Context, err error) error {
 	return err
 }
 
-// peerFailure waits until another rank has stored the error that kept it from joining. It returns
-// nil if the context ends first.
+// peerFailure waits until another rank has stored the error that prevented it from joining. It
+// returns nil if the context ends first.
 func (j *joiner) peerFailure(ctx context.Context) *peerError {
 	if encoded, err := j.cfg.Store.Get(ctx, j.cfg.key("failed")); err == nil {
 		return j.decodeFailure(encoded)
@@ -185,10 +185,10 @@ func (j *joiner) peerFailure(ctx context.Context) *peerError {
 	return nil
 }
 
-// absentError converts a timeout to an AbsentError that names the ranks that have not joined. If
-// all ranks have joined, it names the ranks without a connection. If there are none, because the
-// last rank connected just before the timeout, it returns nil. It returns other errors unchanged,
-// together with the cause of the context.
+// absentError converts a timeout to an AbsentError that names the ranks that have not joined or, if
+// all have joined, the ranks without a connection to this one. It returns nil if every rank is
+// connected because the last one connected just before the timeout. Other errors are returned
+// unchanged, together with the context's cause.
 func (j *joiner) absentError(ctx context.Context, err error) error {
 	if !errors.Is(ctx.Err(), context.DeadlineExceeded) {
 		if cause := context.Cause(ctx); cause != nil && !errors.Is(err, cause) {
@@ -218,7 +218,7 @@ func (j *joiner) discard() {
 	}
 }
 
-// listen opens a port and stores its addresses.
+// listen opens a port and stores the addresses at which it can be reached.
 func (j *joiner) listen(ctx context.Context) error {
 	if err := j.shareToken(ctx); err != nil {
 		return err
@@ -238,8 +238,8 @@ func (j *joiner) listen(ctx context.Context) error {
 	return j.cfg.Store.Set(ctx, j.addressKey(j.cfg.Group.Rank), value)
 }
 
-// addresses lists the addresses of the listener. It begins with the address that is most likely to
-// be reachable. Loopback addresses are last.
+// addresses lists the listener's addresses, those most likely to be reachable first and loopback
+// addresses last.
 func (j *joiner) addresses() ([]string, error) {
 	at := j.listener.Addr().(*net.TCPAddr)
 	if !at.IP.IsUnspecified() {
@@ -263,7 +263,7 @@ func (j *joiner) addresses() ([]string, error) {
 	return list, nil
 }
 
-// likelihood returns a larger number for an address that another machine is more likely to reach.
+// likelihood returns a larger number for addresses that another machine is more likely to reach.
 func likelihood(ip net.IP) int {
 	switch {
 	case ip.IsLoopback():
@@ -275,8 +275,8 @@ func likelihood(ip net.IP) int {
 	}
 }
 
-// addLink records a connection. If there is already a connection to the same rank, addLink keeps
-// the one with the higher attempt and closes the other, which the connecting rank has given up.
+// addLink records a connection. If there already is a connection to the same rank, addLink keeps
+// the one with the higher attempt and closes the other, which the connecting rank has abandoned.
 func (j *joiner) addLink(l *link) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -294,9 +294,9 @@ func (j *joiner) addLink(l *link) {
 	}
 }
 
-// accept accepts connections from the ranks after this one until the listener is closed. It closes
-// connections that fail to authenticate. The join continues. It calls fail if a rank's connection
-// passes through NAT.
+// accept accepts connections from the ranks after this one until the listener is closed.
+// Connections that fail to authenticate are closed, and the join continues. accept calls fail if a
+// rank's connection passes through NAT.
 func (j *joiner) accept(ctx context.Context, fail func(error)) {
 	for {
 		conn, err := j.listener.Accept()
@@ -325,8 +325,8 @@ func (j *joiner) accept(ctx context.Context, fail func(error)) {
 	}
 }
 
-// acceptPeer verifies the first half of the token and sends the second half. It returns nil on
-// failure. The error is set if a rank of the group has connected through NAT.
+// acceptPeer verifies the first half of the token and sends the second half. It returns a nil link
+// if that fails, and a non-nil error only if a rank of the group connected through NAT.
 func (j *joiner) acceptPeer(ctx context.Context, conn *net.TCPConn) (*link, error) {
 	stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Now()) })
 	defer stop()

@@ -17,25 +17,24 @@ import (
 )
 
 const (
-	// dialTimeout limits how long a rank tries to reach another one. It is longer than interruptions
-	// of a network that heals.
+	// dialTimeout limits how long a rank tries to reach another rank. It is long enough to survive
+	// temporary network failures.
 	dialTimeout = 20 * time.Second
-	// dialStagger is the time between the first packets to two addresses of a rank. The first
-	// address is used if it answers sooner.
+	// dialStagger is the delay between the connection attempts to two addresses of a rank.
 	dialStagger = 200 * time.Millisecond
-	// dialPause is the time before a rank tries all addresses again.
+	// dialPause is the delay before a rank tries all addresses again.
 	dialPause = 500 * time.Millisecond
 )
 
-// dialer connects to one rank before this one. It is used by one goroutine.
+// dialer connects to one of the ranks before this one. It is used by one goroutine.
 type dialer struct {
 	*joiner
 	rank    int    // group rank
 	attempt uint32 // number of handshakes so far
 }
 
-// dialAll connects to all ranks before this one. It looks up one address at a time, because each
-// lookup that waits needs a connection to the store.
+// dialAll connects to all ranks before this one. It looks up one address at a time, because every
+// pending lookup occupies a connection to the store.
 func (j *joiner) dialAll(ctx context.Context, fail func(error)) {
 	for r := range j.cfg.Group.Rank {
 		value, err := j.cfg.Store.Get(ctx, j.addressKey(r))
@@ -54,8 +53,7 @@ func (j *joiner) dialAll(ctx context.Context, fail func(error)) {
 	}
 }
 
-// dial connects to the rank at the first of its addresses that answers. It tries again for
-// dialTimeout.
+// dial connects to the rank at the first of its addresses that answers. It retries for dialTimeout.
 func (d *dialer) dial(ctx context.Context, addresses string) (*link, error) {
 	for begin := time.Now(); ; {
 		l, errs := d.tryAddresses(ctx, strings.Fields(addresses))
@@ -77,7 +75,7 @@ func (d *dialer) dial(ctx context.Context, addresses string) (*link, error) {
 	}
 }
 
-// unreachableError returns the error for a rank that did not answer at any of its addresses.
+// unreachableError returns the error for a rank that answered at none of its addresses.
 func (d *dialer) unreachableError(addresses string, err error) error {
 	advice := ""
 	if !errors.Is(err, ErrProtocol) {
@@ -88,7 +86,7 @@ func (d *dialer) unreachableError(addresses string, err error) error {
 		d.describe(d.rank), addresses, err, advice)
 }
 
-// describe names a group rank and its machine, if the store has the machine's name.
+// describe names a group rank and, if the store has the machine's name, its machine.
 func (j *joiner) describe(r int) string {
 	text := fmt.Sprintf("rank %d", j.cfg.Group.Ranks[r])
 	if name := j.list.Machine(j.cfg.Group.Ranks[r]); name != "" {
@@ -97,9 +95,9 @@ func (j *joiner) describe(r int) string {
 	return text
 }
 
-// tryAddresses connects to all addresses of a rank at once and makes a handshake with one after
-// another, in the order in which they answer. It returns the first connection with a successful
-// handshake and closes the others.
+// tryAddresses connects to all addresses of a rank concurrently and performs handshakes one after
+// another, in the order in which the addresses answer. It returns the first connection whose
+// handshake succeeds and closes the others.
 func (d *dialer) tryAddresses(ctx context.Context, addresses []string) (*link, []error) {
 	ctx, cancel := context.WithTimeout(ctx, handshakeTimeout)
 	defer cancel()
@@ -130,13 +128,13 @@ func (d *dialer) tryAddresses(ctx context.Context, addresses []string) (*link, [
 				continue
 			}
 			found = l
-			cancel() // ends the attempts at other addresses
+			cancel() // ends the attempts to reach other addresses
 		}
 	}
 	return found, errs
 }
 
-// dialAfter waits and then connects to an address.
+// dialAfter connects to an address after a pause.
 func dialAfter(ctx context.Context, pause time.Duration, address string) (net.Conn, error) {
 	select {
 	case <-time.After(pause):

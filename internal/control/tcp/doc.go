@@ -2,30 +2,29 @@
 //
 // # Connections
 //
-// Every rank sends its status to every other rank. Each pair of ranks has one connection. So each
-// rank keeps a record of every other rank. control.Judge works on these records as it does on the
-// shared memory of package shm. No rank is special: if any rank is lost, the other ranks can still
-// exchange reports. A central server would save connections. But every message would have to pass
-// through it, and its loss would disconnect all ranks.
+// Each pair of ranks has one connection, and every rank sends its status to every other rank. Each
+// rank therefore keeps a record of every other rank, and control.Judge works on these records as it
+// does on the shared memory of package shm. No rank is special: if any rank is lost, the other
+// ranks can still exchange reports. A central server would need fewer connections, but every
+// message would pass through it, and its loss would disconnect all ranks.
 //
-// Group rank 0 generates a token and puts it into the store under the group's id. Every rank
-// listens on a port and puts its addresses into the store. Each rank connects to the ranks before
-// it. Each end of a connection sends one half of the token, and nothing else until it has verified
-// the half of the other end.
+// Group rank 0 generates a token and stores it under the group's id. Every rank listens on a port,
+// stores its addresses, and connects to the ranks before it. Each end of a connection sends one
+// half of the token, and nothing else until it has verified the other end's half.
 //
 // # Messages
 //
 // Payloads of exchanges and digests of calls are sent at once. A rank's activity and the number of
-// collectives that it has submitted are sent every statusInterval, if they have changed. So a
-// submission only writes to memory. A rank that fails sends which exchanges and comparisons it had
-// seen complete. Other ranks may still wait in one of these. They keep waiting for the messages in
-// transit. So an exchange that has succeeded on one rank succeeds on all, and every rank detects a
-// mismatch between calls.
+// collectives that it has submitted are sent every statusInterval if they have changed, so a
+// submission only writes to memory. A rank that fails also sends which exchanges and comparisons it
+// had seen complete. Ranks that still wait in one of these keep waiting for the messages in
+// transit. An exchange that has succeeded on one rank therefore succeeds on all, and every rank
+// detects a mismatch between calls.
 //
 // If a connection ends without kindLeave, the rank at its other end is lost. The kernel closes the
-// connection when the process has ended. If the other machine no longer answers, the kernel closes
-// the connection within seconds. A process that was stopped first reads the messages that arrived
-// meanwhile. Only then does it consider other ranks late.
+// connection when the process ends or, within seconds, when the other machine no longer answers. A
+// process that resumes after being stopped first reads the messages that arrived in the meantime,
+// and only then considers other ranks late.
 //
 // # Lock order
 //

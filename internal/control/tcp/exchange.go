@@ -10,7 +10,7 @@ import (
 	"symmem/internal/control"
 )
 
-// Exchange sends payload to every rank and returns the payloads of all ranks.
+// Exchange sends payload to every rank and returns all ranks' payloads.
 func (p *Plane) Exchange(
 	ctx context.Context, lane driver.Lane, payload []byte,
 ) ([][]byte, error) {
@@ -43,8 +43,8 @@ func (p *Plane) Exchange(
 	return got, nil
 }
 
-// breakLane disables a lane after a failed exchange, because the ranks' steps may differ. The
-// caller holds p.mu.
+// breakLane disables a lane after a failed exchange, because the ranks may no longer be at the same
+// step. The caller holds p.mu.
 func (p *Plane) breakLane(lane driver.Lane, err error) error {
 	p.laneErrs[lane] = err
 	if lane == driver.LaneControl {
@@ -54,24 +54,24 @@ func (p *Plane) breakLane(lane driver.Lane, err error) error {
 }
 
 // failAndNotify fails the plane and waits until the other ranks have acknowledged the failure.
-// Otherwise a rank that reaches the failed step later could still see it complete. The caller holds
-// p.mu. failAndNotify releases p.mu while it waits.
+// Without the wait, a rank that reaches the failed step later could still see it complete. The
+// caller holds p.mu, which failAndNotify releases while it waits.
 func (p *Plane) failAndNotify(err error) error {
 	err = p.fail(err)
 	awaitAcknowledgements(&p.groupState)
 	return err
 }
 
-// AwaitNotified waits until the other ranks have acknowledged this rank's fault. It waits for
-// ackTimeout at most.
+// AwaitNotified waits, for at most ackTimeout, until the other ranks have acknowledged this rank's
+// fault.
 func (p *Plane) AwaitNotified() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	awaitAcknowledgements(&p.groupState)
 }
 
-// awaitAcknowledgements implements AwaitNotified. The caller holds s.mu. awaitAcknowledgements
-// releases s.mu while it waits.
+// awaitAcknowledgements implements AwaitNotified. The caller holds s.mu, which
+// awaitAcknowledgements releases while it waits.
 func awaitAcknowledgements(s *groupState) {
 	for begin := time.Now(); !s.closed && unacknowledged(s); {
 		left := ackTimeout - time.Since(begin)
@@ -82,8 +82,8 @@ func awaitAcknowledgements(s *groupState) {
 	}
 }
 
-// exchangeStep makes one step of a track. It posts this rank's payload, waits for the payloads of
-// all ranks and returns them. The caller holds p.mu.
+// exchangeStep performs one step of a track: it posts this rank's payload, waits for the payloads
+// of all ranks and returns them. The caller holds p.mu.
 func (p *Plane) exchangeStep(ctx context.Context, payload []byte, w *waitState) ([][]byte, error) {
 	own, err := p.records[p.me].stepsOn(w.track)
 	if err != nil {
@@ -108,7 +108,7 @@ func (p *Plane) exchangeStep(ctx context.Context, payload []byte, w *waitState) 
 	return got, nil
 }
 
-// Named returns this rank's values under a name.
+// Named returns a handle to gather the values that the ranks publish under a name.
 func (p *Plane) Named(name string, ordered bool) (driver.Named, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -126,7 +126,7 @@ func (p *Plane) Named(name string, ordered bool) (driver.Named, error) {
 // Collectives returns the number of tickets allocated so far.
 func (p *Plane) Collectives() uint64 { return p.submitted.Load() }
 
-// Compare makes one step and compares the digests of the ranks' calls.
+// Compare performs one step that compares the digests of the ranks' calls.
 func (p *Plane) Compare(ticket uint64, call *driver.Call) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -8,8 +8,8 @@ import (
 	"symmem/driver"
 )
 
-// TestAwaitNotifiedWaitsForPeer fails rank 0. AwaitNotified must not return before the impostor has
-// acknowledged the fault. The impostor's submissions are then known.
+// TestAwaitNotifiedWaitsForPeer fails rank 0 and checks that AwaitNotified does not return before
+// the impostor has acknowledged the fault, by which time the impostor's submissions are known.
 func TestAwaitNotifiedWaitsForPeer(t *testing.T) {
 	i := newImpostor(t)
 	p := i.joinVictim()
@@ -33,7 +33,7 @@ func TestAwaitNotifiedWaitsForPeer(t *testing.T) {
 	acknowledged := !unacknowledged(&p.groupState)
 	p.mu.Unlock()
 	if acknowledged {
-		t.Error("the fault counts as acknowledged before the impostor has answered")
+		t.Error("AwaitNotified returned before the impostor acknowledged the fault")
 	}
 	if !p.Submitted(ticket) {
 		t.Errorf("Submitted(%d) = false after the impostor has submitted it", ticket)
@@ -41,6 +41,6 @@ func TestAwaitNotifiedWaitsForPeer(t *testing.T) {
 	i.send(kindFailAck, "", 0, nil)
 	<-notified
 	if err := p.Cause(); !errors.Is(err, driver.ErrAborted) {
-		t.Errorf("Cause = %v; want ErrAborted", err)
+		t.Errorf("Cause() = %v; want ErrAborted", err)
 	}
 }

@@ -13,7 +13,7 @@ import (
 	"symmem/driver"
 )
 
-// ErrProtocol means that a peer does not use this version of the protocol.
+// ErrProtocol reports that a peer does not use this version of the protocol.
 var ErrProtocol = errors.New("the rank does not use this version of symmem's control protocol")
 
 // kind identifies the type of a frame.
@@ -26,15 +26,15 @@ const (
 	kindComplete
 	kindReport // carries a report on the fault lane
 	kindStatus // carries the sender's status
-	// kindFail reports that the sender has failed. Its step is the control.Reason. Its payload is
-	// the status of the sender.
+	// kindFail reports that the sender has failed. Its step holds the control.Reason, and its
+	// payload holds the sender's status.
 	kindFail
 	kindFailAck // acknowledges the receiver's kindFail
 	kindLeave   // reports that the sender leaves; the payload is its last status
 )
 
-// track identifies a sequence of steps that all ranks make together. The steps are the exchanges of
-// a lane, the comparisons of calls, or the gathers of one named value.
+// track identifies a sequence of steps that all ranks perform together: a lane's exchanges, the
+// comparisons of calls, or the gathers of one named value.
 type track string
 
 const (
@@ -43,7 +43,7 @@ const (
 	trackCalls      track = "calls"
 	// trackCompare carries the digests of compared calls.
 	trackCompare track = "compare"
-	// valuePrefix begins the tracks of named values.
+	// valuePrefix precedes the name in the track of a named value.
 	valuePrefix = "value "
 )
 
@@ -53,7 +53,7 @@ var laneTracks = [driver.LaneFault]track{
 	driver.LaneCalls: trackCalls,
 }
 
-// bounds returns the minimum and maximum size of a payload posted in a step. ok is false for an
+// bounds returns the minimum and maximum size of a payload posted on the track. ok is false for an
 // unknown track.
 func (t track) bounds() (least, most int, ok bool) {
 	switch {
@@ -67,9 +67,9 @@ func (t track) bounds() (least, most int, ok bool) {
 }
 
 const (
-	// headerBytes is the size of the fixed part of a frame: the kind, the length of the track's
-	// name, two zero bytes, the payload's size in four bytes, and the step in eight. The name of
-	// the track and the payload follow. All integers are little-endian.
+	// headerBytes is the size of a frame's fixed part: the kind, the length of the track's name,
+	// two zero bytes, the payload's size in four bytes, and the step in eight. The track's name and
+	// the payload follow. All integers are little-endian.
 	headerBytes = 16
 	wordBytes   = 8
 	statusBytes = 5 * wordBytes
@@ -80,7 +80,7 @@ type message struct {
 	kind  kind
 	track track
 	step  uint64
-	// payload has a format that depends on the kind. The message owns the payload.
+	// payload has a format that depends on the kind. It is owned by the message.
 	payload []byte
 }
 
@@ -113,7 +113,7 @@ func (m *message) encode() []byte {
 	return append(b, m.payload...)
 }
 
-// receive reads one frame. It validates the sizes in each part before it reads the next.
+// receive reads one frame. It validates the sizes in each part before it reads the next part.
 func receive(r io.Reader) (message, error) {
 	var b [headerBytes + math.MaxUint8]byte
 	if _, err := io.ReadFull(r, b[:headerBytes]); err != nil {
@@ -139,7 +139,7 @@ func receive(r io.Reader) (message, error) {
 	return m, nil
 }
 
-// encodeWords encodes numbers for decodeWords.
+// encodeWords encodes numbers in the form that decodeWords reads.
 func encodeWords(words ...uint64) []byte {
 	b, _ := binary.Append(nil, binary.LittleEndian, words) // cannot fail: the size is fixed
 	return b
@@ -149,7 +149,7 @@ func decodeWords(b []byte, words []uint64) {
 	_, _ = binary.Decode(b, binary.LittleEndian, words) // cannot fail: the size was checked
 }
 
-// status describes the activity of a rank.
+// status describes what a rank is doing.
 type status struct {
 	// submitted counts the collectives that the rank has launched.
 	submitted uint64
@@ -157,13 +157,13 @@ type status struct {
 	inCollective uint64
 	// operation holds the operation of that collective.
 	operation driver.Operation
-	// inExchange holds the number of the control lane's step in which the rank waits, or 0.
+	// inExchange holds the number of the control lane's step for which the rank waits, or 0.
 	inExchange uint64
-	// since holds the start of the wait, on the local clock.
+	// since holds the time at which the wait began, on the local clock.
 	since time.Time
 }
 
-// encode encodes a status. It converts times to ages, because the clocks of machines differ.
+// encode encodes a status. It converts times to ages, because the machines' clocks differ.
 func (b *status) encode(now time.Time) []byte {
 	age := uint64(0)
 	if b.inCollective != 0 || b.inExchange != 0 {
@@ -172,7 +172,7 @@ func (b *status) encode(now time.Time) []byte {
 	return encodeWords(b.submitted, b.inCollective, uint64(b.operation), b.inExchange, age)
 }
 
-// decodeStatus decodes a status. p has statusBytes bytes.
+// decodeStatus decodes a status. p must have statusBytes bytes.
 func decodeStatus(p []byte, now time.Time) status {
 	var w [statusBytes / wordBytes]uint64
 	decodeWords(p, w[:])

@@ -19,7 +19,7 @@ func frame(k kind, t track) []byte {
 	return m.encode()
 }
 
-// corrupted returns a valid frame in which the bytes from offset at are replaced.
+// corrupted returns a valid frame whose bytes from offset at are replaced by with.
 func corrupted(at int, with ...byte) []byte {
 	b := frame(kindPost, trackControl)
 	copy(b[at:], with)
@@ -28,7 +28,7 @@ func corrupted(at int, with ...byte) []byte {
 
 func TestInvalidHeadersAreErrors(t *testing.T) {
 	if _, err := receive(bytes.NewReader(corrupted(0))); err != nil {
-		t.Fatalf("a valid frame is rejected: %v", err)
+		t.Fatalf("receive of a valid frame: got %v, want no error", err)
 	}
 	for row, b := range map[string][]byte{
 		"no kind":                         frame(0, trackControl),
@@ -66,8 +66,7 @@ func TestFramesThatEndEarlyAreErrors(t *testing.T) {
 	}
 }
 
-// FuzzReceive encodes every message that receive accepts. The result must be the bytes that were
-// read.
+// FuzzReceive checks that every message that receive accepts encodes to the bytes read.
 func FuzzReceive(f *testing.F) {
 	for _, m := range []message{
 		{kind: kindPost, track: trackBackground, step: 1 << 40, payload: []byte("here")},
@@ -126,6 +125,6 @@ func TestInvalidAgeIsNotInTheFuture(t *testing.T) {
 	now := time.Unix(1_000_000, 0)
 	b := decodeStatus(bytes.Repeat([]byte{255}, statusBytes), now)
 	if b.since.After(now) {
-		t.Errorf("the wait begins at %v, want no later than %v", b.since, now)
+		t.Errorf("since = %v, want no later than %v", b.since, now)
 	}
 }

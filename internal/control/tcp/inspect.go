@@ -9,8 +9,7 @@ import (
 
 var _ driver.Inspector = (*Plane)(nil)
 
-// Inspect describes the waits of this rank and the activities of the other ranks, as far as their
-// messages have arrived.
+// Inspect describes this rank's waits and the other ranks' activities as of their latest messages.
 func (s *groupState) Inspect() driver.Inspection {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -18,7 +17,7 @@ func (s *groupState) Inspect() driver.Inspection {
 		Activity: control.Activity(s.cfg.Group, s.rankStates(&waitState{})),
 	}
 	for _, w := range s.waits {
-		// Without failedFor, which the waiting goroutine writes without the lock.
+		// failedFor is omitted, because the waiting goroutine writes it without the lock.
 		observed := &waitState{
 			doing: w.doing, track: w.track, step: w.step, collective: w.collective, begin: w.begin,
 		}

@@ -22,20 +22,20 @@ type Config struct {
 	Store driver.Store
 	// Group describes the group to join. Its field Check is ignored.
 	Group driver.GroupConfig
-	// Timeout limits waits for ranks that do not arrive. It must be positive. Group.Timeout replaces
-	// it if set.
+	// Timeout limits waits for ranks that do not arrive. It must be positive. Group.Timeout, if
+	// set, replaces it.
 	Timeout time.Duration
 	// Late configures warnings of late ranks.
 	Late driver.Late
 	// Host is the local address to listen on. If it is empty, Join listens on all addresses of this
-	// machine. The other ranks then try these addresses in turn.
+	// machine, and the other ranks try these addresses in turn.
 	Host string
 }
 
-// Join joins a group. It is a collective call, limited by the deadline of ctx or else by the
-// timeout. A TimeoutError names the ranks that did not arrive. A rank that cannot join stores its
-// error, and the other ranks return that error. After an error no rank can join a group with the
-// same id again.
+// Join joins a group. It is a collective call, limited by the deadline of ctx or, if ctx has none,
+// by the timeout. A TimeoutError names the ranks that did not arrive. A rank that cannot join
+// stores its error, and the other ranks return that error. After an error, the group's id cannot be
+// used again.
 func Join(ctx context.Context, cfg Config) (*Plane, error) {
 	if g := cfg.Group; len(g.Ranks) < 1 || g.Rank < 0 || g.Rank >= len(g.Ranks) ||
 		cfg.Timeout <= 0 || cfg.Store == nil {
@@ -58,8 +58,8 @@ func Join(ctx context.Context, cfg Config) (*Plane, error) {
 	return p, nil
 }
 
-// compareGroups checks that all ranks have the same view of the group. It also exchanges the host
-// names of the ranks.
+// compareGroups checks that all ranks have the same view of the group. It also exchanges the ranks'
+// host names.
 func compareGroups(ctx context.Context, p *Plane) error {
 	mine := fingerprint(p.cfg.Group)
 	all, err := p.Exchange(ctx, driver.LaneControl, append(mine, control.HostName()...))
@@ -86,8 +86,8 @@ func fingerprint(g driver.GroupConfig) []byte {
 	return fmt.Appendf(nil, "%q %v ", g.ID, g.Ranks)
 }
 
-// token holds the secret of a group. The connecting end sends the first half and the accepting end
-// sends the second half. Each end is authenticated before it sends anything else.
+// token holds a group's secret. The connecting end sends the first half and the accepting end sends
+// the second half. Neither end sends anything more until it has authenticated the other.
 type token [32]byte
 
 const tokenHalf = len(token{}) / 2
@@ -98,7 +98,7 @@ func (c *Config) key(name string) string {
 
 func (j *joiner) addressKey(r int) string { return j.cfg.key(strconv.Itoa(r)) }
 
-// shareToken generates the token on group rank 0. The other ranks fetch it.
+// shareToken generates the token on group rank 0 and fetches it on the other ranks.
 func (j *joiner) shareToken(ctx context.Context) error {
 	leads := j.cfg.Group.Rank == 0
 	return control.ShareToken(ctx, j.cfg.Store, j.cfg.key("token"), leads, j.token[:])
@@ -106,9 +106,9 @@ func (j *joiner) shareToken(ctx context.Context) error {
 
 // hello identifies the connecting end of a connection to the accepting end.
 type hello struct {
-	// from is the group rank of the connecting end. to is the group rank that it intends to reach.
-	// to detects a connection to a wrong machine. Several machines may use the same address, for
-	// example that of a container bridge.
+	// from and to are the group ranks of the connecting end and of the rank that it intends to
+	// reach. to detects a connection to the wrong machine, because several machines may use the
+	// same address, for example that of a container bridge.
 	from, to int
 	// attempt counts the handshakes that the connecting end has begun.
 	attempt uint32
@@ -139,7 +139,7 @@ func (j *joiner) hello(to int, attempt uint32, conn net.Conn) []byte {
 	return b
 }
 
-// addressOf returns a TCP address without an IPv6 zone, which only has a meaning on one machine.
+// addressOf returns a TCP address without its IPv6 zone, which is meaningful only on one machine.
 func addressOf(address net.Addr) netip.AddrPort {
 	at := address.(*net.TCPAddr).AddrPort()
 	return netip.AddrPortFrom(at.Addr().Unmap().WithZone(""), at.Port())
@@ -164,8 +164,8 @@ func (j *joiner) decodeHello(b [helloBytes]byte) (hello, error) {
 	return h, nil
 }
 
-// checkAddresses returns an error if the two ends of a connection have different addresses of it.
-// NCCL cannot connect ranks through such a network, and would wait without an error.
+// checkAddresses returns an error if the two ends of a connection see different addresses for it.
+// NCCL cannot connect ranks through such a network, and would wait without reporting an error.
 func (j *joiner) checkAddresses(h *hello, conn *net.TCPConn) error {
 	source, destination := addressOf(conn.RemoteAddr()), addressOf(conn.LocalAddr())
 	if h.source == source && h.destination == destination {

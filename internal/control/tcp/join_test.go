@@ -17,8 +17,8 @@ import (
 	"symmem/internal/rendezvous"
 )
 
-// joinAll has the present ranks join a group of the given size. It closes their planes and returns
-// their errors.
+// joinAll makes the present ranks join a group of the given size. It closes their planes and
+// returns their errors.
 func joinAll(
 	ctx context.Context, t *testing.T, size int, present []int, timeout time.Duration,
 ) []error {
@@ -89,7 +89,7 @@ func TestJoinErrorReachesOtherRanks(t *testing.T) {
 	}
 }
 
-// TestStoredReasonReplacesLostRank has rank 1 store the reason of its failure. Shortly before, rank
+// TestStoredReasonReplacesLostRank makes rank 1 store the reason for its failure shortly after rank
 // 0 has found rank 1 lost.
 func TestStoredReasonReplacesLostRank(t *testing.T) {
 	store := rendezvous.NewLocal()
@@ -112,8 +112,8 @@ func TestStoredReasonReplacesLostRank(t *testing.T) {
 	}
 }
 
-// TestOnlyMissingRanksAreNamed has all ranks join except the first. Their errors must name only the
-// first rank.
+// TestOnlyMissingRanksAreNamed makes all ranks except the first join. Their errors must name only
+// the first rank.
 func TestOnlyMissingRanksAreNamed(t *testing.T) {
 	store := rendezvous.NewLocal()
 	defer func() { check(t, store.Close()) }()
@@ -133,8 +133,8 @@ func TestOnlyMissingRanksAreNamed(t *testing.T) {
 	all.Wait()
 }
 
-// promptStore is a store whose Get returns as soon as its context has ended. Contexts derived from
-// the same parent may not have ended yet.
+// promptStore is a store whose Get returns as soon as its context ends, when other contexts derived
+// from the same parent may not have ended yet.
 type promptStore struct{ *rendezvous.Client }
 
 func (s promptStore) Get(ctx context.Context, key string) ([]byte, error) {
@@ -172,7 +172,7 @@ func TestMissingRanksAreNamedWhenTheStoreReturnsFirst(t *testing.T) {
 }
 
 // TestLostRankIsNamedByAllRanks gives group rank 1 an unused address. Only group rank 2 connects to
-// it. The error on group rank 0 must name it, too.
+// it, but the error on group rank 0 must name it, too.
 func TestLostRankIsNamedByAllRanks(t *testing.T) {
 	store := rendezvous.NewLocal()
 	defer func() { check(t, store.Close()) }()
@@ -292,8 +292,8 @@ func TestAddresses(t *testing.T) {
 	}
 }
 
-// TestRankIsFoundAtAnyOfItsAddresses lists an unused address, a foreign address and then the right
-// address.
+// TestRankIsFoundAtAnyOfItsAddresses stores an unused address, another process's address and then
+// the right address.
 func TestRankIsFoundAtAnyOfItsAddresses(t *testing.T) {
 	i := newImpostor(t)
 	other, err := net.Listen("tcp", "127.0.0.1:0")

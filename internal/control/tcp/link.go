@@ -7,13 +7,13 @@ import (
 
 // link sends and receives frames over a connection to one rank.
 //
-// Frames are queued. So a sender never waits for a rank that does not read. The queue needs no
+// Frames are queued, so that a sender never waits for a rank that does not read. The queue needs no
 // limit: no rank is more than a step ahead of another, and a status is encoded only when it is
 // sent.
 type link struct {
 	rank int // group rank of the other end
-	// attempt counts the handshakes of the connecting rank, from 1. This end has accepted the
-	// connection if it is not 0.
+	// attempt counts the handshakes of the connecting rank, from 1. It is 0 if this end opened the
+	// connection.
 	attempt uint32
 	conn    *net.TCPConn
 
@@ -31,7 +31,7 @@ func newLink(rank int, conn *net.TCPConn) *link {
 	}
 }
 
-// send queues a frame. It drops frames after the last one.
+// send queues a frame. Frames after the last one are dropped.
 func (l *link) send(frame []byte, last bool) {
 	l.mu.Lock()
 	if !l.last {
@@ -56,8 +56,8 @@ func (l *link) wakeWriter() {
 	}
 }
 
-// drain empties the queue. status reports whether to send a status, and last whether no frames
-// follow.
+// drain empties the queue. status reports whether to send a status, and last reports whether the
+// last frame is among those returned.
 func (l *link) drain() (frames net.Buffers, status, last bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -66,8 +66,8 @@ func (l *link) drain() (frames net.Buffers, status, last bool) {
 	return frames, status, last
 }
 
-// write sends queued frames until the last frame or the end of the connection. It ignores errors of
-// the connection, because the reader returns them, too.
+// write sends queued frames until it has sent the last frame or the connection ends. It ignores
+// connection errors, because the reader returns them, too.
 func (l *link) write(status func() []byte) {
 	for {
 		select {

@@ -16,13 +16,13 @@ import (
 )
 
 const (
-	// statusInterval limits the age of a rank's status on other ranks. The time for the transfer is
-	// added.
+	// statusInterval is the time between status messages. It limits the age of a rank's status on
+	// other ranks, apart from the transfer time.
 	statusInterval = 100 * time.Millisecond
-	// ackTimeout limits how long a failed rank waits for acknowledgements. Join also waits that
-	// long for the error of a rank that failed first.
+	// ackTimeout limits how long a failed rank waits for acknowledgements. It also limits how long
+	// Join waits for the error of a rank that failed first.
 	ackTimeout = 250 * time.Millisecond
-	// leaveTimeout limits how long Close waits until its last message is sent.
+	// leaveTimeout limits how long Close waits for its last message to be sent.
 	leaveTimeout = time.Second
 )
 
@@ -116,8 +116,8 @@ func (p *Plane) fail(err error) error {
 	return err
 }
 
-// broadcast sends a message to all other ranks. The caller holds p.mu. So all ranks receive this
-// rank's messages in the same order.
+// broadcast sends a message to all other ranks. The caller holds p.mu, so that all ranks receive
+// this rank's messages in the same order.
 func (p *Plane) broadcast(m message, last bool) {
 	frame := m.encode()
 	for _, l := range p.links {
@@ -149,16 +149,16 @@ func (p *Plane) read(l *link) {
 	_ = l.conn.Close() // after markSilent, which inspects all connections
 }
 
-// markSilent records that a rank is lost because its machine does not answer. The other ranks whose
-// machines do not answer either are lost with it, so that errors name all of them. markSilent waits
-// until it is clear which ranks these are.
+// markSilent records that a rank is lost because its machine does not answer. Other ranks whose
+// machines do not answer either are marked with it, so that errors name all of them. markSilent
+// waits until it is known which ranks these are.
 func (p *Plane) markSilent(rank int) {
 	p.mu.Lock()
 	first := len(p.silent) == 0
 	p.silent = append(p.silent, rank)
 	p.mu.Unlock()
 	if !first {
-		return // the goroutine of the first silent rank marks this one, too
+		return // the first silent rank's goroutine marks this rank, too
 	}
 	ticker := time.NewTicker(statusInterval)
 	defer ticker.Stop()
@@ -182,7 +182,7 @@ func (p *Plane) markSilent(rank int) {
 	p.markLost(ranks...)
 }
 
-// anySuspect reports whether it is not clear yet if the other end of some link is silent.
+// anySuspect reports whether it is still unknown for some link if its other end is silent.
 func anySuspect(links []*link) bool {
 	return slices.ContainsFunc(links, func(l *link) bool {
 		return l != nil && sys.SilenceOf(l.conn) == sys.Suspect
@@ -209,8 +209,8 @@ func (p *Plane) handle(rank int, m message) (left bool, err error) {
 	return r.left, nil
 }
 
-// sendStatuses ticks the stall detector every statusInterval. It also sends this rank's status if
-// the status has changed.
+// sendStatuses ticks the stall detector every statusInterval and, if this rank's status has
+// changed, sends it.
 func (p *Plane) sendStatuses() {
 	ticker := time.NewTicker(statusInterval)
 	defer ticker.Stop()
@@ -251,8 +251,8 @@ func (p *Plane) statusFrame() []byte {
 	return m.encode()
 }
 
-// Withdraw revokes this rank's tickets that some rank is not known to have submitted. The status in
-// kindLeave then omits these tickets. Withdraw returns false if there are no such tickets.
+// Withdraw revokes those tickets of this rank that are not known to be submitted by all ranks. The
+// status in kindLeave then omits these tickets. Withdraw returns false if there are none.
 func (p *Plane) Withdraw() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -270,8 +270,8 @@ func (p *Plane) Withdraw() bool {
 	return true
 }
 
-// Close sends kindLeave and leaves the group. A stopped or lost peer does not read the message. It
-// delays Close by leaveTimeout at most.
+// Close sends kindLeave and leaves the group. A stopped or lost peer, which does not read the
+// message, delays Close by at most leaveTimeout.
 func (p *Plane) Close() error {
 	if !p.leave() {
 		return nil

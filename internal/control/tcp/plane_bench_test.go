@@ -14,7 +14,7 @@ import (
 	"symmem/internal/rendezvous"
 )
 
-// cpuTime returns the processor time that this process has used.
+// cpuTime returns the CPU time that this process has used.
 func cpuTime(b *testing.B) time.Duration {
 	var usage syscall.Rusage
 	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &usage); err != nil {
@@ -23,9 +23,9 @@ func cpuTime(b *testing.B) time.Duration {
 	return time.Duration(usage.Utime.Nano() + usage.Stime.Nano())
 }
 
-// BenchmarkScale measures the processor time of groups of several sizes. All ranks are in this
-// process and connect over the loopback interface. "join" and "death" report the time of one rank
-// when all ranks join and when one rank is lost. "exchange" reports the time of each message.
+// BenchmarkScale measures the CPU time of groups of several sizes. All ranks run in this process
+// and connect over the loopback interface. "join" and "death" report the time per rank when all
+// ranks join and when one rank is lost. "exchange" reports the time per message.
 func BenchmarkScale(b *testing.B) {
 	for _, n := range []int{16, 32, 64, 128} {
 		b.Run(fmt.Sprintf("ranks=%d", n), func(b *testing.B) {

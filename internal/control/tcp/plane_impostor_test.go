@@ -14,11 +14,11 @@ import (
 	"symmem/internal/rendezvous"
 )
 
-// patience limits waits that should be short. It expires only if something hangs.
+// patience limits waits that should be short. It expires only if the code under test hangs.
 const patience = 60 * time.Second
 
-// impostor plays group rank 1 of a group of two. It has the group's token. It follows the protocol
-// only as far as the test requires.
+// impostor acts as group rank 1 of a group of two. It has the group's token, and follows the
+// protocol only as far as the test requires.
 type impostor struct {
 	t     *testing.T
 	ctx   context.Context
@@ -49,12 +49,12 @@ func newImpostor(t *testing.T) *impostor {
 	return &impostor{t: t, ctx: ctx, store: store}
 }
 
-// config returns the configuration of rank 0, which connects to the impostor.
+// config returns the configuration of rank 0, to which the impostor connects.
 func (i *impostor) config() Config {
 	return Config{Store: i.store, Group: duo(0), Timeout: patience}
 }
 
-// joinVictim opens a plane of rank 0. The impostor connects to it as rank 1.
+// joinVictim opens a plane as rank 0. The impostor connects to it as rank 1.
 func (i *impostor) joinVictim() *Plane {
 	i.t.Helper()
 	joined := make(chan error, 1)
@@ -74,7 +74,7 @@ func (i *impostor) joinVictim() *Plane {
 	})
 	want := string(fingerprint(duo(0))) + control.HostName()
 	if m := i.await(kindPost); string(m.payload) != want {
-		i.t.Errorf("rank 0 sent the fingerprint %q, want %q", m.payload, want)
+		i.t.Errorf("fingerprint from rank 0 = %q, want %q", m.payload, want)
 	}
 	return p
 }
@@ -250,8 +250,8 @@ func anyStatus() []byte {
 	return b.encode(time.Now())
 }
 
-// TestFaultDoesNotEndStepThatPeerCompleted sends the impostor's fault before its post. The post of
-// a third rank may arrive late in the same way.
+// TestFaultDoesNotEndStepThatPeerCompleted sends the impostor's fault before its post. A third
+// rank's post may be delayed in the same way.
 func TestFaultDoesNotEndStepThatPeerCompleted(t *testing.T) {
 	for row, c := range map[string]struct {
 		completed uint64

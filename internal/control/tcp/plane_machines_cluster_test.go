@@ -22,7 +22,7 @@ import (
 	"symmem/internal/sys"
 )
 
-// lanLink is a link of a data center. wanLink is a bad link.
+// lanLink simulates a data center's network. wanLink simulates a bad one.
 var (
 	lanLink = netlab.Link{MinDelay: 100 * time.Microsecond, MaxDelay: 200 * time.Microsecond}
 	wanLink = netlab.Link{
@@ -30,15 +30,15 @@ var (
 	}
 )
 
-// detectionLimit bounds the time from a fault of the network until all survivors have agreed on the
-// cause and left. It is 10 s more than the timeout that applies.
+// detectionLimit bounds the time from a network fault until all survivors have agreed on the cause
+// and left. It exceeds the timeout that applies by 10 s.
 const detectionLimit = sys.SilenceLimit + 10*time.Second
 
-// longestStall limits how long the simulated network may stand still. Tests do not judge ranks if
-// it is exceeded.
+// longestStall limits how long the simulated network may stand still. Beyond it, tests do not judge
+// the ranks.
 const longestStall = time.Second
 
-// clusterTest skips a test instead of failing it if the simulated network has stood still.
+// clusterTest skips a test instead of failing it if the simulated network stalled.
 type clusterTest struct {
 	testing.TB
 	lab *netlab.Lab
@@ -82,7 +82,7 @@ type machineProcess struct {
 	exited bool           // guarded by mu
 }
 
-// newCluster starts the ranks of a new lab. The ranks read link before they connect.
+// newCluster sets all links of a new lab to link and starts the ranks.
 func newCluster(
 	t testing.TB, cfg netlab.Config, local int, link netlab.Link, r machineRank,
 ) *cluster {
@@ -100,7 +100,7 @@ func newIdleCluster(t testing.TB, cfg netlab.Config, local int) *cluster {
 	return &cluster{t: &clusterTest{t, lab}, lab: lab, local: local}
 }
 
-// start starts the ranks. r has the fields that are the same on all ranks. If r.Store is empty,
+// start starts the ranks. r holds the fields that are the same on all ranks. If r.Store is empty,
 // the first machine serves the store.
 func (c *cluster) start(r machineRank) {
 	c.t.Helper()
@@ -161,8 +161,8 @@ func (p *machineProcess) add(e machineEvent, exited bool) {
 	p.more = make(chan struct{})
 }
 
-// await waits for an event that matches. It returns false if the rank ends without one, or if it
-// has none at the deadline.
+// await waits for an event that matches. It returns false if the rank ends or the deadline passes
+// without one.
 func (p *machineProcess) await(
 	deadline time.Time, match func(machineEvent) bool,
 ) (e machineEvent, at time.Time, ok bool) {
@@ -185,7 +185,7 @@ func (p *machineProcess) await(
 	}
 }
 
-// eventNamed returns a match for events of one name.
+// eventNamed returns a function that matches events with the given name.
 func eventNamed(event string) func(machineEvent) bool {
 	return func(e machineEvent) bool { return e.Event == event }
 }
@@ -231,7 +231,7 @@ func (c *cluster) awaitRounds() {
 	})
 }
 
-// finish ends all ranks in order.
+// finish makes all ranks finish, and checks that they do so without errors.
 func (c *cluster) finish() {
 	c.t.Helper()
 	_, _ = io.WriteString(c.ranks[0].input, "finish\n")
@@ -255,8 +255,8 @@ func (c *cluster) kill(machine int) {
 	}
 }
 
-// checkLost checks that all ranks of a machine report that exactly the ranks of the lost machines
-// are lost, and name these machines, within detectionLimit after begin.
+// checkLost checks that all ranks of a machine report exactly the ranks of the lost machines as
+// lost, and name these machines, within detectionLimit after begin.
 func (c *cluster) checkLost(machine int, begin time.Time, lost ...int) {
 	c.t.Helper()
 	for _, r := range c.ranksOf(machine) {
@@ -267,8 +267,8 @@ func (c *cluster) checkLost(machine int, begin time.Time, lost ...int) {
 	}
 }
 
-// checkReport checks that a rank reports that some ranks of the lost machines, and no others, are
-// lost. It also checks that the rank names these machines, within detectionLimit after begin.
+// checkReport checks that, within detectionLimit after begin, a rank reports some ranks of the lost
+// machines, and no others, as lost. It also checks that the rank names these machines.
 func (c *cluster) checkReport(r int, begin time.Time, lost ...int) (e machineEvent, ok bool) {
 	c.t.Helper()
 	p := c.ranks[r]

@@ -37,7 +37,7 @@ const (
 	failed    = "clusters failed"
 )
 
-// check fails the test if so many clusters were not judged that their faults could hide a defect.
+// check fails the test if so many clusters were not judged that defects could be missed.
 func (f *faultCounts) check(t *testing.T, clusters int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -47,7 +47,7 @@ func (f *faultCounts) check(t *testing.T, clusters int) {
 	}
 }
 
-// maxNotJudged is the smallest permitted ratio of all clusters to those that are not judged.
+// At most one cluster in maxNotJudged may remain unjudged.
 const maxNotJudged = 10
 
 // total formats the counts.
@@ -64,8 +64,8 @@ func (f *faultCounts) total() string {
 	return fmt.Sprintf("%d faults%s", sum, text)
 }
 
-// TestRandomNetworkFaults runs random clusters. Each has some faults that heal, and one that does
-// not.
+// TestRandomNetworkFaults runs random clusters. Each has several faults that heal, and then one
+// that does not.
 func TestRandomNetworkFaults(t *testing.T) {
 	counts := &faultCounts{counts: map[string]int{}}
 	planned, clusters := 0, 0
@@ -86,7 +86,7 @@ func TestRandomNetworkFaults(t *testing.T) {
 	}
 }
 
-// runRandomCluster runs one cluster. Everything random comes from r.
+// runRandomCluster runs one cluster. All random choices are drawn from r.
 func runRandomCluster(t *testing.T, r *rand.Rand, healing int, counts *faultCounts) {
 	cfg := netlab.Config{
 		Machines: 2 + r.IntN(7), Interfaces: 1 + r.IntN(2), IPv6: r.IntN(2) == 0, Seed: r.Uint64(),
@@ -118,7 +118,7 @@ func runRandomCluster(t *testing.T, r *rand.Rand, healing int, counts *faultCoun
 	c.end(r, counts)
 }
 
-// heal makes a fault that heals, and checks that all ranks continue.
+// heal injects a fault that heals, and checks that all ranks continue.
 func (c *cluster) heal(r *rand.Rand, link netlab.Link, counts *faultCounts) {
 	c.t.Helper()
 	length := time.Duration(r.Int64N(int64(healedPartition)))
@@ -145,7 +145,7 @@ func (c *cluster) heal(r *rand.Rand, link netlab.Link, counts *faultCounts) {
 	counts.add(kind)
 }
 
-// end makes a fault that does not heal, and checks the reports of all survivors.
+// end injects a fault that does not heal, and checks the reports of all survivors.
 func (c *cluster) end(r *rand.Rand, counts *faultCounts) {
 	c.t.Helper()
 	machine := r.IntN(len(c.lab.Machines))

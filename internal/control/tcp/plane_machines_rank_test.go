@@ -122,8 +122,8 @@ func (r *machineRank) failedToJoin(err error) machineEvent {
 // roundsPerEvent is the number of rounds between two events.
 const roundsPerEvent = 2
 
-// work runs rounds until one fails, or until all ranks have agreed to finish. A line on standard
-// input makes this rank propose that.
+// work runs rounds until one fails, or until all ranks have agreed to finish. After a line on
+// standard input, this rank proposes to finish.
 func (r *machineRank) work(p *Plane) (rounds int, err error) {
 	var finish atomic.Bool
 	go func() {
@@ -150,7 +150,7 @@ type roundMessage struct {
 	Finish      bool
 }
 
-// round exchanges messages and values, and compares a call. It verifies what it receives. It
+// round exchanges messages and values, compares a call, and verifies the data that it receives. It
 // reports whether a rank has proposed to finish.
 func (r *machineRank) round(
 	p *Plane, value driver.Named, round int, finish bool,
@@ -183,8 +183,8 @@ func (r *machineRank) round(
 	return done, p.Compare(p.Submit(), &driver.Call{Digest: uint64(round)})
 }
 
-// report exchanges the causes of a fault and returns the last event. If a report names lost ranks,
-// the event names all lost ranks of all reports.
+// report exchanges the ranks' causes of a fault and returns the last event. If a report names lost
+// ranks, the event names the lost ranks of all reports.
 func (r *machineRank) report(p *Plane, err error) machineEvent {
 	machineEvent{Event: eventFailed, Text: err.Error()}.write()
 	e := machineEvent{Event: eventEnded, Text: err.Error()}

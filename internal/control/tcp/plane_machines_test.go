@@ -12,8 +12,8 @@ import (
 	"symmem/internal/netlab"
 )
 
-// TestSilentMachineIsNamed cuts a machine off without notice. Its processes are killed later, when
-// the network cannot report their end.
+// TestSilentMachineIsNamed cuts a machine off the network. Its processes are killed only later,
+// when the network can no longer report their end.
 func TestSilentMachineIsNamed(t *testing.T) {
 	t.Parallel()
 	for machine := range 3 {
@@ -33,7 +33,7 @@ func TestSilentMachineIsNamed(t *testing.T) {
 	}
 }
 
-// TestPartitionNamesTheOtherSide cuts one machine off, which keeps running.
+// TestPartitionNamesTheOtherSide cuts off one machine, whose ranks keep running.
 func TestPartitionNamesTheOtherSide(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, netlab.Config{Machines: 3}, 2, lanLink, machineRank{Timeout: patience})
@@ -45,8 +45,8 @@ func TestPartitionNamesTheOtherSide(t *testing.T) {
 	c.checkLost(2, begin, 0, 1)
 }
 
-// TestBadNetworkIsNoFault runs ranks over a link that delays, reorders and drops packets, and that
-// fails for a while. The machines' clocks differ.
+// TestBadNetworkIsNoFault runs ranks on machines with different clocks. The link between them
+// delays, reorders and drops packets, and fails for a while.
 func TestBadNetworkIsNoFault(t *testing.T) {
 	t.Parallel()
 	for _, v6 := range []bool{false, true} {
@@ -80,7 +80,8 @@ func TestPartitionWhileJoiningHeals(t *testing.T) {
 	c.finish()
 }
 
-// TestOtherInterfaceIsUsed gives each machine two interfaces and cuts the first one of a machine.
+// TestOtherInterfaceIsUsed gives each machine two interfaces and disconnects one machine's first
+// interface.
 func TestOtherInterfaceIsUsed(t *testing.T) {
 	t.Parallel()
 	c := newIdleCluster(t, netlab.Config{Machines: 2, Interfaces: 2}, 2)
@@ -136,8 +137,8 @@ func TestNATIsRefused(t *testing.T) {
 	}
 }
 
-// TestAttackOnTheStoreIsIgnored has a machine without ranks connect to the store while ranks
-// join and run. It sends garbage, guesses tokens and opens idle connections.
+// TestAttackOnTheStoreIsIgnored makes a machine without ranks attack the store while ranks join and
+// run: it sends garbage, guesses tokens and opens idle connections.
 func TestAttackOnTheStoreIsIgnored(t *testing.T) {
 	t.Parallel()
 	c := newIdleCluster(t, netlab.Config{Machines: 3}, 2)

@@ -10,8 +10,8 @@ import (
 )
 
 const (
-	// maxPosts limits the posts of a track that have arrived from a rank and are not consumed yet.
-	// One post belongs to the step in which this rank waits. Another may belong to the next step,
+	// maxPosts limits the posts of a track that have arrived from a rank but have not been
+	// consumed. One post may belong to the step in which this rank waits, and one to the next step
 	// if the other rank has begun it.
 	maxPosts = 2
 	// maxReports and maxReportBytes limit the reports that a rank can send on the fault lane. They
@@ -22,11 +22,11 @@ const (
 
 // rankRecord derives the state of one rank from its messages. It does no I/O.
 //
-// States of the rank: present; failed; left, after kindLeave; lost, if its connection ends without
-// kindLeave. A rank never returns to an earlier state. Messages after kindLeave are not read.
+// A rank is present at first. It becomes failed; left, after kindLeave; or lost, if its connection
+// ends without kindLeave. A rank never returns to an earlier state. Messages after kindLeave are
+// not read.
 type rankRecord struct {
 	status
-	// tracks holds the tracks that the rank has used.
 	tracks map[track]*steps
 	// names counts the tracks of named values.
 	names int
@@ -35,10 +35,10 @@ type rankRecord struct {
 	// reportBytes is the total size of the reports. readReports counts the reports that this rank
 	// has read.
 	reportBytes, readReports int
-	// absent is set when no more reports are awaited.
+	// absent is set once no more reports are expected from the rank.
 	absent bool
 
-	// failed classifies the failure of the rank, if it has failed.
+	// failed holds the reason if the rank has failed.
 	failed     control.Reason
 	left, lost bool
 	// failAcked reports whether the rank has acknowledged this rank's fault.
@@ -51,15 +51,15 @@ type steps struct {
 	received uint64
 	// posts holds the payloads that are not consumed yet.
 	posts [][]byte
-	// completed counts the steps that the rank has seen complete. In this rank's own record it is
-	// always current. In the record of another rank it is set only when that rank fails.
+	// completed counts the steps that the rank has seen complete. It is always current in this
+	// rank's own record. In another rank's record, it is set only when that rank fails.
 	completed uint64
-	// ordered is set if this rank launches no collective during a wait on the track. Only this
+	// ordered is set if this rank launches no collective while it waits on the track. Only this
 	// rank's own record uses it.
 	ordered bool
 }
 
-// stepsOn returns the rank's steps on a track. It adds the track if the rank has not used it yet.
+// stepsOn returns the rank's steps on a track, which it adds if the rank has not used it yet.
 func (r *rankRecord) stepsOn(t track) (*steps, error) {
 	if s := r.tracks[t]; s != nil {
 		return s, nil
@@ -78,8 +78,8 @@ func (r *rankRecord) stepsOn(t track) (*steps, error) {
 	return s, nil
 }
 
-// lookup returns a copy of the rank's steps on a track. It returns the zero value if the rank has
-// not used the track.
+// lookup returns a copy of the rank's steps on a track, or the zero value if the rank has not used
+// the track.
 func (r *rankRecord) lookup(t track) steps {
 	if s := r.tracks[t]; s != nil {
 		return *s
@@ -116,7 +116,6 @@ func (r *rankRecord) apply(m message, now time.Time) error {
 	return nil
 }
 
-// addPost records a post.
 func (r *rankRecord) addPost(m message) error {
 	s, err := r.stepsOn(m.track)
 	switch {
@@ -133,7 +132,7 @@ func (r *rankRecord) addPost(m message) error {
 	return nil
 }
 
-// pop removes and returns the oldest post. At least one post must have arrived.
+// pop removes and returns the oldest post. At least one post must be present.
 func (s *steps) pop() []byte {
 	first := s.posts[0]
 	s.posts = s.posts[1:]
@@ -155,7 +154,7 @@ func (r *rankRecord) hasRoom(bytes int) bool {
 	return len(r.reports) < maxReports && r.reportBytes+bytes <= maxReportBytes
 }
 
-// nextReport returns the next report that has not been read. It returns false if there is none.
+// nextReport returns the next unread report, or false if there is none.
 func (r *rankRecord) nextReport() ([]byte, bool) {
 	if r.readReports == len(r.reports) {
 		return nil, false

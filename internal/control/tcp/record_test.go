@@ -95,11 +95,11 @@ func TestFaultLogIsBounded(t *testing.T) {
 			}
 			for range c.room {
 				if _, ok := r.nextReport(); !ok {
-					t.Fatal("the log has fewer reports than were sent")
+					t.Fatal("nextReport() = false, want all reports that were sent")
 				}
 			}
 			if _, ok := r.nextReport(); ok {
-				t.Error("the log has more reports than were sent")
+				t.Error("nextReport() = true after all reports were read, want false")
 			}
 		})
 	}
@@ -123,7 +123,7 @@ func TestRecordHoldsTheReasonOfAFailure(t *testing.T) {
 	}
 }
 
-// TestRecordHoldsStepsCompletedBeforeFailure checks RankState.Completed. Ranks use it to keep
+// TestRecordHoldsStepsCompletedBeforeFailure checks RankState.Completed, which lets ranks keep
 // waiting for messages in transit.
 func TestRecordHoldsStepsCompletedBeforeFailure(t *testing.T) {
 	r := rankRecord{}

@@ -12,8 +12,8 @@ import (
 	"symmem/internal/control"
 )
 
-// groupState holds the records of all ranks of a group. It also holds this rank's fault and waits.
-// It sends no messages.
+// groupState holds the records of all ranks of a group, this rank's fault and its pending waits. It
+// sends no messages.
 type groupState struct {
 	cfg Config
 	me  int // group rank
@@ -85,7 +85,8 @@ func (s *groupState) markLost(ranks ...int) {
 	s.wakeAll()
 }
 
-// wakeAll wakes all waits of this rank. They check their condition again. The caller holds s.mu.
+// wakeAll wakes all waits of this rank, which then check their conditions again. The caller holds
+// s.mu.
 func (s *groupState) wakeAll() {
 	if s.changed != nil {
 		close(s.changed)
@@ -93,9 +94,9 @@ func (s *groupState) wakeAll() {
 	}
 }
 
-// wakeFor wakes the waits of this rank that a message from another rank may end. A post ends a wait
-// if it is the last one awaited. tick wakes waits for statuses. So large groups do not examine all
-// ranks for each message. The caller holds s.mu.
+// wakeFor wakes the waits of this rank that a message from another rank may end. A post wakes a
+// wait only if it is the last post that wait needs, and waits on statuses are woken by tick, so
+// that large groups need not examine every rank for every message. The caller holds s.mu.
 func (s *groupState) wakeFor(rank int, m message) {
 	switch m.kind {
 	case kindPost:
@@ -125,9 +126,10 @@ func (s *groupState) recordsChanged() <-chan struct{} {
 	return s.changed
 }
 
-// tick ticks the stall detector. When the messages of other ranks count as read after a stall, tick
-// wakes the waits. Waits whose timeout has passed then end at once, because this process may be
-// stopped again. tick also wakes the waits if statuses have arrived, which may show a deadlock.
+// tick ticks the stall detector. Once this process has caught up on other ranks' messages after a
+// stall, tick wakes the waits, and those whose timeout has passed end at once, because this process
+// may be stopped again. tick also wakes the waits if statuses have arrived, because these may
+// reveal a deadlock.
 func (s *groupState) tick(now time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -137,8 +139,8 @@ func (s *groupState) tick(now time.Time) {
 	}
 }
 
-// status returns the current activity of this rank. If this rank awaits several collectives, the
-// status contains the last one. publishLatest of package shm gives the reason. The caller holds
+// status returns the current activity of this rank. If this rank waits for several collectives, the
+// status contains the last one; see publishLatest in package shm for the reason. The caller holds
 // s.mu.
 func (s *groupState) status() status {
 	b := status{submitted: min(s.submitted.Load(), s.maxTicket)}
@@ -160,8 +162,8 @@ func (s *groupState) unpublish(w *waitState) {
 	s.waits = slices.DeleteFunc(s.waits, func(o *waitState) bool { return o == w })
 }
 
-// unacknowledged reports whether some rank of the group has not acknowledged this rank's fault.
-// Ranks that have left do not count.
+// unacknowledged reports whether some rank that is still in the group has not acknowledged this
+// rank's fault.
 func unacknowledged(s *groupState) bool {
 	for rank := range s.records {
 		r := &s.records[rank]
@@ -173,7 +175,7 @@ func unacknowledged(s *groupState) bool {
 }
 
 // Submitted reports whether all ranks are known to have submitted a ticket. A rank's submissions
-// become known after statusDelay at most.
+// become known after at most statusDelay.
 func (s *groupState) Submitted(ticket uint64) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -203,11 +205,11 @@ func (s *groupState) unreported() []int {
 	return ranks
 }
 
-// decideTimeout limits a request to the store.
+// decideTimeout bounds each request to the store.
 const decideTimeout = 3 * time.Second
 
-// Decide proposes the cause of the group's failure and returns the decided one. The decision is in
-// the store. A rank that cannot reach the store uses its own proposal.
+// Decide proposes a cause for the group's failure and returns the cause on which the ranks agreed,
+// which is kept in the store. A rank that cannot reach the store uses its own proposal.
 func (s *groupState) Decide(proposal []byte) []byte {
 	if len(proposal) > driver.MaxPayload {
 		return proposal

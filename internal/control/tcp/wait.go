@@ -13,27 +13,26 @@ import (
 // waitState describes a wait for a step of a track, or for work.
 type waitState struct {
 	doing func() string
-	// track and step identify the post that is awaited from every rank. step is 0 in a wait for
-	// work.
+	// track and step identify the post that this rank expects from every rank. step is 0 in a wait
+	// for work.
 	track track
 	step  uint64
-	// remaining counts the posts of the step that had not arrived when the wait began, less those
-	// that have arrived since.
+	// remaining counts the step's posts that have not arrived yet.
 	remaining int
 	// ordered is set if this rank launches no collective during the wait.
 	ordered bool
-	// exchange is set if the step is one of the control lane. From exchange and collective, other
+	// exchange is set if the step belongs to the control lane. From exchange and collective, other
 	// ranks can detect that two ranks wait for each other.
 	exchange bool
-	// collective holds the ticket of the waiting collective, or 0.
+	// collective holds the ticket of the collective that waits, or 0.
 	collective uint64
 	operation  driver.Operation
 	begin      time.Time
 	timeout    time.Duration
-	// work is set in a wait for the end of launched work.
+	// work is set if this rank waits for launched work to end.
 	work bool
-	// failedFor measures the time since the failure of a peer was detected during the wait. It is
-	// negative if no peer has failed.
+	// failedFor holds the time since this wait detected the failure of a peer. It is negative if no
+	// peer has failed.
 	failedFor time.Duration
 }
 
@@ -54,8 +53,8 @@ func (s *groupState) missing(w *waitState) []int {
 	return ranks
 }
 
-// wait waits until no rank is missing. The deadline of the context limits the wait. If there is
-// none, the timeout does. The caller holds s.mu. wait releases s.mu while it waits.
+// wait waits until no rank is missing, or until the deadline of the context or, if it has none, the
+// timeout. The caller holds s.mu, which wait releases while it waits.
 func (s *groupState) wait(ctx context.Context, w *waitState) error {
 	w.begin, w.timeout = time.Now(), s.cfg.Group.Timeout.Get()
 	if deadline, has := ctx.Deadline(); has {
@@ -88,7 +87,7 @@ func (s *groupState) wait(ctx context.Context, w *waitState) error {
 }
 
 // pause waits until a record changes, done is closed, or the shortest of the nonnegative times has
-// passed. The caller holds s.mu. pause releases s.mu while it waits.
+// passed. The caller holds s.mu, which pause releases while it waits.
 func (s *groupState) pause(done <-chan struct{}, times ...time.Duration) {
 	changed := s.recordsChanged()
 	var over <-chan time.Time
@@ -106,7 +105,7 @@ func (s *groupState) pause(done <-chan struct{}, times ...time.Duration) {
 	}
 }
 
-// warn issues a warning of late ranks. The caller holds s.mu. warn releases s.mu during the
+// warn issues a warning of late ranks. The caller holds s.mu, which warn releases during the
 // callback.
 func (s *groupState) warn(late *driver.LateWarning) {
 	s.warned = time.Now()
@@ -133,8 +132,8 @@ func (s *groupState) waitStatus(w *waitState, now time.Time) control.WaitStatus 
 	return q
 }
 
-// rankStates returns the states of all ranks for a wait. The activity of a rank may be out of date,
-// but Missing is not. The caller holds s.mu.
+// rankStates returns the states of all ranks for a wait. The activities may be out of date, but
+// Missing is not. The caller holds s.mu.
 func (s *groupState) rankStates(w *waitState) []control.RankState {
 	states, now := make([]control.RankState, len(s.records)), time.Now()
 	for r := range s.records {
@@ -200,7 +199,7 @@ func (s *groupState) checkWait(w *waitState) error {
 }
 
 // verdict returns the reason why the work may never end, or nil, and warns of late ranks. The
-// caller holds s.mu. verdict releases s.mu during a warning.
+// caller holds s.mu, which verdict releases during a warning.
 func (s *groupState) verdict(w *waitState, now time.Time) error {
 	q := s.waitStatus(w, now)
 	v := control.Judge(&q, s.rankStates(w))
