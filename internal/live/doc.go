@@ -1,34 +1,36 @@
 // Package live serves the current state of ranks over HTTP: a page, metrics for Prometheus, and
-// JSON. It gets the state of a rank as a [Snapshot].
+// JSON. It reads a rank's state as a [Snapshot].
 //
 // # Sockets
 //
-// Each rank has a [Server] with a Unix socket in the folder of its job, which only the user can
-// enter: <temporary folder>/symmem-<user id>/<job>/rank<N>.sock. A server creates its socket under
-// another name and renames it when it accepts connections. If a socket under its final name refuses
-// connections, its rank has ended. [Sweep] removes such sockets: when the next rank of the user
-// opens a Server, and at the end of symmem launch.
+// Each rank has a [Server] with a Unix socket in its job's folder, which only the user can enter:
+// <temporary folder>/symmem-<user id>/<job>/rank<N>.sock. A server creates its socket under another
+// name and renames it once it accepts connections. If a socket under its final name refuses
+// connections, its rank has ended. [Sweep] removes such sockets. It runs when another rank of the
+// same user opens a Server, and at the end of symmem launch.
 //
 // # Page
 //
-// The page is that of package page. It fetches its data each second. They contain the latest
-// events of each pool, which a rank copies from the pool's history while it holds the pool's lock.
-// The server compares the events that all ranks of the pool have.
+// The page is built with package page and fetches its data every second. The data contain the
+// latest events of each pool, which a rank copies from the pool's history while it holds the pool's
+// lock. The server compares the events that all ranks of the pool still have.
 //
 // # Address
 //
-// With an address, the lowest living rank of a machine also serves all ranks of the machine over
-// TCP. For each request, it reads the Snapshots of the others from their sockets. Each other rank
-// has a connection to the lowest one. When that connection ends, the rank looks for the lowest rank
-// again, and serves the address if there is no lower rank. So a successor takes over as soon as the
-// kernel has closed the connections of a killed process.
+// If an address is configured, the lowest living rank of a machine also serves all ranks of the
+// machine over TCP. For each request, it reads the Snapshots of the other ranks from their sockets.
+// Each of the other ranks keeps a connection to the lowest one. When that connection ends, the rank
+// looks for the lowest rank again, and serves the address if there is no lower rank. A successor
+// therefore takes over as soon as the kernel has closed a killed process's connections.
 //
-// Start must be called when all ranks have opened their Servers. Later no lower rank appears.
+// Start must be called after all ranks have opened their Servers, so that no lower rank appears
+// later.
 //
 // # What a client may do
 //
-// Only GET and HEAD are allowed, and no request changes anything. Over TCP, /metrics is public, and
-// everything else needs the job's token and a loopback address. The host of a request must be an
-// IP address, localhost, this machine or the host of the address. So a web page that resolves its
-// own name to this machine is refused. Numbers of connections, sizes and times are limited.
+// Only GET and HEAD are allowed, and no request changes anything. Over TCP, /metrics is public;
+// everything else needs the job's token and a loopback address. The Host of a request must be an IP
+// address, localhost, this machine's name or the host of the configured address, so that a web page
+// whose domain resolves to this machine is refused. The number of connections, their sizes and
+// their durations are limited.
 package live

@@ -20,7 +20,7 @@ func Root() string {
 	return filepath.Join(os.TempDir(), fmt.Sprintf("symmem-%d", os.Geteuid()))
 }
 
-// Jobs lists the folders of jobs in a folder that Root has returned.
+// Jobs lists the folders of the jobs in root, a result of Root.
 func Jobs(root string) ([]string, error) {
 	entries, err := os.ReadDir(root)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -38,8 +38,8 @@ func Jobs(root string) ([]string, error) {
 	return jobs, nil
 }
 
-// createFolder creates a folder that only this user can enter, or checks an existing one. A folder
-// of another user is an error, because that user could replace the sockets in it.
+// createFolder creates a folder that only this user can enter, or checks an existing one. It
+// rejects another user's folder, because that user could replace the sockets in it.
 func createFolder(path string) error {
 	if err := os.Mkdir(path, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
 		return err
@@ -58,9 +58,9 @@ func createFolder(path string) error {
 
 const (
 	socketPrefix, socketSuffix = "rank", ".sock"
-	// tokenName is the name of the file with the job's token.
+	// tokenName is the name of the file that contains the job's token.
 	tokenName = "token"
-	// maxSocketPath limits the path of a socket, in bytes. The kernel's limit is 107.
+	// maxSocketPath is the kernel's limit on the path of a socket, in bytes.
 	maxSocketPath = 107
 )
 
@@ -69,7 +69,7 @@ func socketPath(folder string, rank int) string {
 	return filepath.Join(folder, socketPrefix+strconv.Itoa(rank)+socketSuffix)
 }
 
-// Ranks lists the ranks with a socket in the folder of a job, in ascending order. Some of them may
+// Ranks lists the ranks that have a socket in a job's folder, in ascending order. Some of them may
 // have been killed.
 func Ranks(folder string) ([]int, error) {
 	entries, err := os.ReadDir(folder)
@@ -108,9 +108,9 @@ func listenUnix(folder string, rank int) (*net.UnixListener, error) {
 	return l, nil
 }
 
-// Sweep removes what the ranks of ended jobs of this user have left: those that were killed, and
-// programs that ended without Close. It ignores errors, because other processes may sweep at the
-// same time.
+// Sweep removes the files that this user's ended jobs have left behind because their ranks were
+// killed or ended without Close. It ignores errors, because other processes may sweep at the same
+// time.
 func Sweep() {
 	jobs, _ := Jobs(Root())
 	for _, job := range jobs {

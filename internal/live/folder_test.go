@@ -45,7 +45,7 @@ func TestLongSocketPathIsRefused(t *testing.T) {
 	}
 }
 
-// leaveSocket leaves a socket without a process, as a killed rank does.
+// leaveSocket creates a socket without a process, as a killed rank leaves behind.
 func leaveSocket(t *testing.T, job string, rank int) {
 	t.Helper()
 	folder := filepath.Join(Root(), job)
@@ -76,6 +76,6 @@ func TestOpenRemovesSocketsOfEndedJobs(t *testing.T) {
 	}
 	m, err := Read(t.Context(), filepath.Join(Root(), "running"))
 	if err != nil || len(m.Ranks) != 2 || m.Ranks[0].Error != Ended || m.Ranks[1].Error != "" {
-		t.Errorf("Read = %+v, %v; want that rank 0 has ended and rank 1 answers", m, err)
+		t.Errorf("Read = %+v, %v; want an error for rank 0 and none for rank 1", m, err)
 	}
 }

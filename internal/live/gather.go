@@ -18,14 +18,15 @@ import (
 const (
 	// answerTimeout limits how long a rank may take to answer.
 	answerTimeout = 3 * time.Second
-	// maxAnswer limits the answer of a rank, in bytes.
+	// maxAnswer limits the size of a rank's answer, in bytes.
 	maxAnswer = 16 << 20
 )
 
 // Ended is the Snapshot.Error of a rank whose process has ended.
 const Ended = "its process has ended"
 
-// newMachine returns the document for the given ranks, with the first as the rank that answers.
+// newMachine returns a Machine that describes ranks. The first one is the rank that served the
+// request.
 func newMachine(ranks ...Snapshot) Machine {
 	host, _ := os.Hostname()
 	m := Machine{Version: Version, Time: time.Now().UTC(), Host: host, Ranks: ranks}
@@ -41,7 +42,7 @@ func (s *Server) snapshot(events int) Snapshot {
 	return snapshot
 }
 
-// readAll returns the state of all ranks of the machine, with the latest events of each pool.
+// readAll returns the states of all ranks of the machine, with the latest events of each pool.
 func (s *Server) readAll(ctx context.Context, events int) Machine {
 	own := s.snapshot(events)
 	m := newMachine(own)
@@ -52,7 +53,7 @@ func (s *Server) readAll(ctx context.Context, events int) Machine {
 	return m
 }
 
-// Read returns the state of all ranks of a job on this machine.
+// Read returns the states of all ranks of a job on this machine.
 func Read(ctx context.Context, folder string) (Machine, error) {
 	ranks, err := Ranks(folder)
 	if err != nil {
@@ -68,7 +69,7 @@ func sortRanks(ranks []Snapshot) {
 	slices.SortFunc(ranks, func(a, b Snapshot) int { return a.Rank - b.Rank })
 }
 
-// readRanks reads the states of ranks from their sockets at the same time.
+// readRanks reads the ranks' states from their sockets concurrently.
 func readRanks(ctx context.Context, folder string, ranks []int, events int) []Snapshot {
 	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
 	defer cancel()
@@ -81,8 +82,8 @@ func readRanks(ctx context.Context, folder string, ranks []int, events int) []Sn
 	return all
 }
 
-// readRank reads the state of a rank from its socket. If the rank does not answer, the result
-// contains the reason.
+// readRank reads a rank's state from its socket. If the rank does not answer, the result contains
+// the reason.
 func readRank(ctx context.Context, folder string, rank, events int) Snapshot {
 	s, err := fetch(ctx, folder, rank, events)
 	switch {

@@ -19,18 +19,18 @@ const (
 	metricsPath = "/metrics"
 	statusPath  = "/status"
 	dataPath    = "/data.bin"
-	// cookieName is the name of the cookie with the token.
+	// cookieName is the name of the cookie that holds the token.
 	cookieName = "symmem-token"
 )
 
-// reader returns the state of ranks, with up to the given number of the latest events of each pool.
+// reader returns the state of ranks, with at most the given number of each pool's latest events.
 type reader func(ctx context.Context, events int) Machine
 
-// maxEvents bounds the events of a pool in an answer.
+// maxEvents bounds the number of a pool's events in an answer.
 const maxEvents = 8192
 
-// newMux returns the handlers of the pages, the metrics and the JSON document for the ranks that
-// read returns.
+// newMux returns the handlers of the pages, the metrics and the JSON document. They describe the
+// ranks that read returns.
 func newMux(read reader) *http.ServeMux {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, _ *http.Request) {
@@ -56,7 +56,7 @@ func newMux(read reader) *http.ServeMux {
 	return mux
 }
 
-// requestedEvents returns the number of events that a request for the document asks for.
+// requestedEvents returns the number of events that a request asks for.
 func requestedEvents(r *http.Request) (int, error) {
 	text := r.URL.Query().Get("events")
 	if text == "" {
@@ -69,7 +69,7 @@ func requestedEvents(r *http.Request) (int, error) {
 	return n, nil
 }
 
-// Handler returns a handler for the ranks of the machine. It does not check tokens and hosts.
+// Handler returns a handler for the ranks of the machine. It does not check tokens or hosts.
 func (s *Server) Handler() http.Handler { return guard(newMux(s.readAll)) }
 
 // NewHandler returns a handler for a rank without a Server.
@@ -79,7 +79,7 @@ func NewHandler(snapshot func(events int) Snapshot) http.Handler {
 	}))
 }
 
-// localHandler returns the handler of the Unix socket, which serves this rank alone.
+// localHandler returns the handler of the Unix socket, which serves only this rank.
 func (s *Server) localHandler() http.Handler {
 	mux := newMux(func(_ context.Context, events int) Machine {
 		return newMachine(s.snapshot(events))
@@ -89,7 +89,7 @@ func (s *Server) localHandler() http.Handler {
 }
 
 // remoteHandler returns the handler of the TCP address, which serves all ranks of the machine.
-// loopback reports whether only this machine can reach the address.
+// loopback states that only this machine can reach the address.
 func (s *Server) remoteHandler(loopback bool) http.Handler {
 	mux := newMux(s.readAll)
 	configured, _, _ := net.SplitHostPort(s.cfg.Address)
@@ -109,7 +109,7 @@ func (s *Server) remoteHandler(loopback bool) http.Handler {
 	}))
 }
 
-// guard bounds requests and makes browsers neither store nor frame the responses.
+// guard limits requests and prevents browsers from storing or framing the responses.
 func guard(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		r.Body = http.MaxBytesReader(w, r.Body, 0)
@@ -123,8 +123,9 @@ func guard(h http.Handler) http.Handler {
 	})
 }
 
-// hostAllowed reports whether a request's Host is this machine. A web page can make its own domain
-// name resolve to this machine, and then read responses. It cannot do so with an IP address.
+// hostAllowed reports whether a request's Host denotes this machine. Otherwise a web page could
+// read responses by making its own domain resolve to this machine. That attack does not work with
+// an IP address.
 func hostAllowed(host, configured string) bool {
 	if name, _, err := net.SplitHostPort(host); err == nil {
 		host = name
@@ -143,7 +144,7 @@ func hostAllowed(host, configured string) bool {
 }
 
 // authorized reports whether a request has the token: as a bearer token, in a cookie or in the URL.
-// In the last case it answers the request with the cookie and a redirection to the URL without the
+// If the token is in the URL, authorized sets the cookie and redirects to the URL without the
 // token. If the token is missing or wrong, it answers with an error.
 func (s *Server) authorized(w http.ResponseWriter, r *http.Request) bool {
 	if bearer, ok := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer "); ok &&
@@ -171,8 +172,8 @@ func (s *Server) isToken(text string) bool {
 	return subtle.ConstantTimeCompare([]byte(text), []byte(s.token)) == 1
 }
 
-// stayConnected answers a rank that waits for the end of this one. It returns when the connection
-// or the server is closed.
+// stayConnected answers a rank that waits for this rank to end. It returns when the connection or
+// the server is closed.
 func (s *Server) stayConnected(w http.ResponseWriter, r *http.Request) {
 	control := http.NewResponseController(w)
 	if control.SetReadDeadline(time.Time{}) != nil || control.SetWriteDeadline(time.Time{}) != nil {

@@ -8,8 +8,8 @@ import (
 	"symmem/internal/sys"
 )
 
-// limiter is a net.Listener that closes connections beyond a limit, and connections of other users
-// on Unix sockets. Forked children close the connections, which would otherwise outlive this
+// limiter is a net.Listener that closes connections beyond a limit, and those of other users on
+// Unix sockets. Forked children close the admitted connections, which would otherwise outlive this
 // process.
 type limiter struct {
 	net.Listener
@@ -33,7 +33,8 @@ func (l *limiter) Accept() (net.Conn, error) {
 	}
 }
 
-// admitted reports whether a connection over a Unix socket comes from this user or root.
+// admitted reports whether a connection is admitted. On a Unix socket, the peer must be this user
+// or root.
 func admitted(c net.Conn) bool {
 	local, ok := c.(*net.UnixConn)
 	if !ok {
@@ -43,14 +44,13 @@ func admitted(c net.Conn) bool {
 	return err == nil && (peer.UID == os.Geteuid() || peer.UID == 0)
 }
 
-// limited is a connection that its limiter counts until Close.
+// limited is a connection that counts towards its limiter's limit until Close.
 type limited struct {
 	net.Conn
 	limiter *limiter
 	closed  atomic.Bool
 }
 
-// Close closes the connection.
 func (c *limited) Close() error {
 	if !c.closed.Swap(true) {
 		c.limiter.open.Add(-1)

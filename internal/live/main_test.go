@@ -8,8 +8,8 @@ import (
 	"symmem/internal/leaktest"
 )
 
-// TestMain fails if tests leak a goroutine or a descriptor. After a refused request, net/http keeps
-// the connection for half a second.
+// TestMain fails if tests leak goroutines or descriptors. After a refused request, net/http keeps
+// the connection open for half a second.
 func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(leaktest.Watch(m),
 		goleak.IgnoreAnyFunction("net/http.(*conn).closeWriteAndWait"))

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// series returns the lines of a rank's metrics that begin with a name and a brace.
+// series returns the lines of a rank's metrics that begin with name and a brace.
 func series(t *testing.T, s Snapshot, name string) []string {
 	t.Helper()
 	w := get(t, metricsPath, s)
@@ -21,7 +21,8 @@ func series(t *testing.T, s Snapshot, name string) []string {
 	return lines
 }
 
-// wantSeries reports an error unless the name has one series with the given value and labels.
+// wantSeries checks that the metrics contain one series of the name, with the given value and
+// labels.
 func wantSeries(t *testing.T, s Snapshot, name, value string, labels ...string) {
 	t.Helper()
 	lines := series(t, s, name)
@@ -74,8 +75,9 @@ func TestSilentRankIsDown(t *testing.T) {
 	}
 }
 
-// TestNamesMayRepeat has a failed group and a pool with the names of their successors. The last one
-// counts. Two series with equal labels would make the whole scrape fail.
+// TestNamesMayRepeat gives a failed group and a pool the names of their successors. The metrics
+// must contain only the successors, because two series with equal labels would make the whole
+// scrape fail.
 func TestNamesMayRepeat(t *testing.T) {
 	s := example(1)
 	successor := s.Groups[0]
@@ -105,6 +107,6 @@ func TestBusFactor(t *testing.T) {
 		}
 	}
 	if _, ok := busFactor("Barrier", 4); ok {
-		t.Error("a Barrier has a bandwidth")
+		t.Error("busFactor(Barrier, 4) succeeded; want no factor")
 	}
 }

@@ -7,14 +7,14 @@ import (
 	"symmem/internal/page"
 )
 
-// poolKey identifies a pool on all ranks. A pool without a domain belongs to one rank.
+// poolKey identifies a pool across ranks. A pool without a domain belongs to one rank.
 type poolKey struct {
 	domain string
 	id     uint64
 	rank   int // -1 with a domain
 }
 
-// member is a rank's part of a pool.
+// member is one rank's part of a pool.
 type member struct {
 	rank int // index in Machine.Ranks
 	*Pool
@@ -26,7 +26,7 @@ func (m member) end() uint64 { return m.First + uint64(len(m.Recent)) }
 // at returns the event at a position.
 func (m member) at(position uint64) Placement { return m.Recent[position-m.First] }
 
-// pools adds the pools and their windows.
+// pools adds the pools and their windows to the page.
 func (r *reporter) pools() {
 	var order []poolKey
 	members := map[poolKey][]member{}
@@ -53,7 +53,7 @@ func (r *reporter) pools() {
 	}
 }
 
-// pool adds a pool and its windows.
+// pool adds a pool and its windows to the page.
 func (r *reporter) pool(title string, members []member) {
 	s := page.Sequence{Title: title, Notes: []string{}, Differences: []page.Difference{}}
 	begin := uint64(0)
@@ -77,7 +77,7 @@ func (r *reporter) pool(title string, members []member) {
 	r.page.Sequences = append(r.page.Sequences, s)
 }
 
-// window adds the window of a rank.
+// window adds a rank's window to the page.
 func (r *reporter) window(pool string, rank int, w Window) {
 	for i := range r.page.Windows {
 		row := &r.page.Windows[i]
@@ -93,8 +93,8 @@ func (r *reporter) window(pool string, rank int, w Window) {
 	})
 }
 
-// compare looks for the first event that differs between the ranks, among those that all ranks
-// have.
+// compare finds the first event that differs between the ranks, among the events that all ranks
+// still have.
 func (r *reporter) compare(s *page.Sequence, members []member, begin uint64) {
 	end := members[0].end()
 	for _, m := range members {
@@ -115,7 +115,7 @@ func (r *reporter) compare(s *page.Sequence, members []member, begin uint64) {
 	}
 }
 
-// difference describes the event at a position, which differs between ranks.
+// difference describes the event at a position where the ranks differ.
 func (r *reporter) difference(members []member, position uint64, request int) page.Difference {
 	d := page.Difference{Of: "requests", Request: request, Blamed: []int{}}
 	variants := map[Placement]int{}
@@ -146,7 +146,7 @@ func (r *reporter) difference(members []member, position uint64, request int) pa
 	return d
 }
 
-// differs names the property in which two events differ, or returns "".
+// differs names the property in which two events differ, or returns "" if they are equal.
 func (p Placement) differs(o Placement) string {
 	switch {
 	case p == o:
@@ -172,17 +172,17 @@ func (p Placement) text() string {
 	return e.String()
 }
 
-// kinds maps kinds of events to kinds of the page. The page does not show others.
+// kinds maps event kinds to the kinds that the page shows.
 var kinds = map[event.Kind]page.Kind{
 	event.KindAlloc: page.Alloc, event.KindFree: page.Free, event.KindPark: page.Free,
 	event.KindDefer: page.Free, event.KindReturn: page.FreeDone,
 	event.KindSegment: page.SegmentAdd, event.KindTrim: page.SegmentRemove,
 }
 
-// spot is the place of a block.
+// spot identifies a block by its place.
 type spot struct{ segment, offset int64 }
 
-// trackBuilder turns the events of a pool into a track.
+// trackBuilder converts a pool's events to a track.
 type trackBuilder struct {
 	track    *page.Track
 	segments map[int64]int32 // index in the track, by ordinal
@@ -190,7 +190,7 @@ type trackBuilder struct {
 	count    int32           // of blocks
 }
 
-// newTrack returns the track of a pool on a rank. The request at position begin has the number 0.
+// newTrack returns a pool's track on a rank. The request at position begin has number 0.
 func newTrack(m member, begin uint64) *page.Track {
 	b := &trackBuilder{
 		track: &page.Track{Rank: m.rank}, segments: map[int64]int32{}, blocks: map[spot]int32{},
@@ -215,7 +215,7 @@ func newTrack(m member, begin uint64) *page.Track {
 	return b.track
 }
 
-// older adds the blocks that are freed in the track and were allocated before it.
+// older adds the blocks that were allocated before the track and freed in it.
 func (b *trackBuilder) older(events []Placement) {
 	allocated := map[spot]bool{}
 	for _, e := range events {
@@ -224,7 +224,7 @@ func (b *trackBuilder) older(events []Placement) {
 		case kind == page.Alloc:
 			allocated[at] = true
 		case kind == page.Free && !allocated[at]:
-			allocated[at] = true // a second free is that of a newer block
+			allocated[at] = true // a later free is that of a newer block
 			b.track.Add(&page.Event{
 				Kind: page.Older, Size: e[4], Offset: e[3], Segment: b.segment(e, true), Block: -1, Stack: -1,
 			})
@@ -232,8 +232,8 @@ func (b *trackBuilder) older(events []Placement) {
 	}
 }
 
-// segment returns the index of an event's segment, or -1. A segment ends no earlier than its last
-// block, because the size of an older segment is unknown.
+// segment returns the index of an event's segment, or -1. A segment that is older than the track is
+// extended to the end of its last block, because its size is unknown.
 func (b *trackBuilder) segment(e Placement, old bool) int32 {
 	if e[2] < 0 {
 		return -1

@@ -13,7 +13,7 @@ import (
 	"symmem/internal/page"
 )
 
-// pageEvents is the number of events of each pool that the page shows.
+// pageEvents is the number of each pool's events that the page shows.
 const pageEvents = 4096
 
 // writeShell writes the page, which fetches its data.
@@ -28,7 +28,7 @@ func writeShell(w http.ResponseWriter) {
 	_, _ = w.Write(text.Bytes()) // fails if the client has disconnected
 }
 
-// writeData writes the data of the page, unless the client has them.
+// writeData writes the page's data, unless the client already has them.
 func writeData(w http.ResponseWriter, r *http.Request, m Machine) {
 	var data bytes.Buffer
 	if err := newReport(&m).WriteData(&data); err != nil {
@@ -46,13 +46,13 @@ func writeData(w http.ResponseWriter, r *http.Request, m Machine) {
 	_, _ = w.Write(data.Bytes()) // fails if the client has disconnected
 }
 
-// reporter fills in the page about ranks.
+// reporter builds the page about the ranks of a machine.
 type reporter struct {
 	machine *Machine
 	page    *page.Page
 }
 
-// newReport returns the page about ranks.
+// newReport returns the page about the ranks of a machine.
 func newReport(m *Machine) *page.Page {
 	r := &reporter{m, &page.Page{
 		Title: fmt.Sprintf("symmem: %d ranks on %s", len(m.Ranks), m.Host), Live: true, Agree: true,
@@ -71,7 +71,7 @@ func newReport(m *Machine) *page.Page {
 	return r.page
 }
 
-// rank adds what a rank waits for, its faults and its calls.
+// rank adds a rank's waits, faults and calls.
 func (r *reporter) rank(index int, s *Snapshot) {
 	rank := page.Rank{
 		Rank: s.Rank, File: fmt.Sprintf("process %d", s.Process), Format: s.Backend + ": " + s.Device,
@@ -116,7 +116,7 @@ func (r *reporter) group(rank int, g *Group) {
 	}
 }
 
-// path returns the row of a group's operation and path.
+// path returns the page's row for a group's operation and path.
 func (r *reporter) path(group, operation, path string) *page.Path {
 	for i := range r.page.Paths {
 		p := &r.page.Paths[i]
@@ -131,7 +131,7 @@ func (r *reporter) path(group, operation, path string) *page.Path {
 	return &r.page.Paths[len(r.page.Paths)-1]
 }
 
-// verdict states in one sentence what the page shows.
+// verdict summarizes the page in one sentence.
 func (r *reporter) verdict() string {
 	silent := 0
 	for i := range r.machine.Ranks {

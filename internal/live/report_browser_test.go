@@ -9,8 +9,8 @@ import (
 	"symmem/internal/page/pagetest"
 )
 
-// openChanging opens the Server of a rank with a pool and a wait. Rank 1 makes another request when
-// differ is set.
+// openChanging opens a rank's Server with a pool and a wait. If differ is set, rank 1 makes a
+// different request.
 func openChanging(t *testing.T, rank int, differ *atomic.Bool) *Server {
 	t.Helper()
 	s, err := Open(Config{
@@ -37,8 +37,8 @@ func openChanging(t *testing.T, rank int, differ *atomic.Bool) *Server {
 	return s
 }
 
-// TestPageInBrowser opens the page with the token in its URL. The page must show what ranks wait
-// for, and a difference that arises later.
+// TestPageInBrowser opens the page with the token in its URL. The page must show the ranks' waits,
+// and then a difference that arises while it is open.
 func TestPageInBrowser(t *testing.T) {
 	useFolder(t)
 	var differ atomic.Bool
@@ -54,9 +54,9 @@ func TestPageInBrowser(t *testing.T) {
 	differ.Store(true)
 	p.Wait(`document.getElementById("verdict").textContent.includes("The ranks differ")`)
 	if text := p.Text("body"); !strings.Contains(text, "other size") {
-		t.Errorf("the page %q does not name the difference", text)
+		t.Errorf("page = %q; want it to name the difference", text)
 	}
 	for _, e := range p.Errors() {
-		t.Errorf("the page reports an error: %s", e)
+		t.Errorf("error on the page: %s", e)
 	}
 }

@@ -15,7 +15,7 @@ import (
 	"symmem/internal/page"
 )
 
-// machineOf returns ranks that share a pool with the given events.
+// machineOf returns a Machine whose ranks share a pool. Each rank has the given events.
 func machineOf(ranks ...Pool) *Machine {
 	m := &Machine{Host: "host"}
 	for i, p := range ranks {
@@ -25,7 +25,8 @@ func machineOf(ranks ...Pool) *Machine {
 	return m
 }
 
-// history returns a segment and n blocks of 256 bytes, of which every second is freed at once.
+// history returns the history of a segment and n blocks of 256 bytes. Every second block is freed
+// at once.
 func history(n int) Pool {
 	p := Pool{Recent: []Placement{{int64(event.KindSegment), 0, 0, 0, 1 << 20, 1 << 20}}}
 	for i := range n {
@@ -87,7 +88,7 @@ func TestReportOfOlderBlocks(t *testing.T) {
 			track.Len(), track.Segments, len(p.Recent)+2)
 	}
 	if w := report.Windows; len(w) != 1 || w[0].States[0] != page.Registered {
-		t.Errorf("windows = %+v; want one", w)
+		t.Errorf("windows = %+v; want one registered window", w)
 	}
 }
 
@@ -104,11 +105,11 @@ func TestReportOfWaits(t *testing.T) {
 		t.Errorf("pending = %+v; want the wait for rank 1", p)
 	}
 	if report.Verdict != "1 of 3 ranks do not answer." {
-		t.Errorf("verdict = %q", report.Verdict)
+		t.Errorf("verdict = %q; want that 1 of 3 ranks does not answer", report.Verdict)
 	}
 }
 
-// TestDataAreNotSentTwice asks for the data of the page with the tag of an earlier answer.
+// TestDataAreNotSentTwice requests the page's data with the tag of an earlier answer.
 func TestDataAreNotSentTwice(t *testing.T) {
 	h := NewHandler(func(int) Snapshot { return example(1) })
 	ask := func(tag string) *httptest.ResponseRecorder {
@@ -153,7 +154,7 @@ func TestNumberOfEventsIsBounded(t *testing.T) {
 	}
 }
 
-// FuzzReport makes the page from what other ranks may answer.
+// FuzzReport builds the page from arbitrary answers of other ranks.
 func FuzzReport(f *testing.F) {
 	seed, err := json.Marshal(machineOf(history(4), Pool{First: 1 << 63, Recent: []Placement{{}}}))
 	if err != nil {

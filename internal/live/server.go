@@ -23,26 +23,27 @@ import (
 
 // Config describes a rank for Open.
 type Config struct {
-	// Job is the name of the job's folder, the same on all ranks and different for each job.
+	// Job is the name of the job's folder. It is the same on all ranks and unique to the job.
 	Job  string
 	Rank int
-	// Address is the TCP address at which one rank serves all, or SocketsOnly; see CheckAddress.
+	// Address is the TCP address at which one rank serves all ranks, or SocketsOnly; see
+	// CheckAddress.
 	Address string
 	// Token is the job's token: at least 16 letters, digits, "-" and "_". If it is empty, the first
-	// rank of the machine draws one.
+	// rank of the machine generates one.
 	Token string
-	// Snapshot returns the current state of the rank, with up to the given number of the latest
-	// events of each pool. It may be called concurrently.
+	// Snapshot returns the current state of the rank, with at most the given number of each pool's
+	// latest events. It may be called concurrently.
 	Snapshot func(events int) Snapshot
 	// Log receives warnings.
 	Log *slog.Logger
 }
 
-// SocketsOnly is the address with which no rank serves TCP.
+// SocketsOnly is the address that disables TCP.
 const SocketsOnly = "unix"
 
-// CheckAddress returns an error unless the address is "host:port" with a number as port, or
-// SocketsOnly.
+// CheckAddress returns an error unless the address is SocketsOnly or "host:port" with a numeric
+// port.
 func CheckAddress(address string) error {
 	if address == SocketsOnly {
 		return nil
@@ -58,17 +59,17 @@ func CheckAddress(address string) error {
 }
 
 const (
-	// maxLocalConns and maxConns limit the open connections of a Unix socket and of the TCP address.
-	// Every other rank of the machine keeps one connection to the lowest rank.
+	// maxLocalConns and maxConns limit the number of open connections to a Unix socket and to the
+	// TCP address. Every other rank of the machine keeps one connection to the lowest rank.
 	maxLocalConns, maxConns = 1024, 64
-	// maxHeaderBytes limits the header of a request.
+	// maxHeaderBytes limits the size of a request's header.
 	maxHeaderBytes = 8 << 10
-	// headerTimeout, writeTimeout and idleTimeout limit how long a client may keep a connection
-	// while it sends a request, reads the response, and between requests.
+	// headerTimeout, writeTimeout and idleTimeout limit how long a client may take to send a
+	// request, to read the response, and to send the next request.
 	headerTimeout, writeTimeout, idleTimeout = 5 * time.Second, 20 * time.Second, 30 * time.Second
 	// retryInterval is the time between attempts to serve an address that is in use.
 	retryInterval = 2 * time.Second
-	// electionPause separates searches for the lowest rank.
+	// electionPause is the time between searches for the lowest rank.
 	electionPause = 20 * time.Millisecond
 )
 
@@ -86,7 +87,7 @@ type Server struct {
 	address atomic.Pointer[net.TCPAddr]
 }
 
-// Open creates the rank's socket and serves it.
+// Open creates the rank's socket and starts serving it.
 func Open(cfg Config) (*Server, error) {
 	s, err := open(cfg)
 	if err != nil {
@@ -115,12 +116,12 @@ func open(cfg Config) (*Server, error) {
 	s.life, s.end = context.WithCancel(context.Background())
 	s.local = newHTTPServer(s.localHandler())
 	s.tasks.Go(func() {
-		_ = s.local.Serve(&limiter{Listener: listener, limit: maxLocalConns}) // ends with Close
+		_ = s.local.Serve(&limiter{Listener: listener, limit: maxLocalConns}) // returns after Close
 	})
 	return s, nil
 }
 
-// tokens matches valid tokens. Longer ones would not fit into a request.
+// tokens matches valid tokens. Longer tokens would not fit into a request.
 var tokens = regexp.MustCompile(`^[A-Za-z0-9_-]{16,512}$`)
 
 // shareToken returns the token in a job's folder. If there is none yet, it stores the given token,
@@ -166,8 +167,8 @@ func newHTTPServer(h http.Handler) *http.Server {
 	}
 }
 
-// Start begins to serve the address on the lowest rank of the machine. All ranks must have opened
-// their Servers.
+// Start begins to serve the address if this rank is the lowest of the machine. All ranks must have
+// opened their Servers.
 func (s *Server) Start() {
 	if s.cfg.Address != SocketsOnly {
 		s.tasks.Go(s.takeTurns)
@@ -192,7 +193,7 @@ func (s *Server) Address() string {
 	return ""
 }
 
-// takeTurns serves the address whenever this rank is the lowest one, until Close.
+// takeTurns serves the address, until Close, whenever this rank is the lowest one.
 func (s *Server) takeTurns() {
 	warned := false
 	for s.life.Err() == nil {
@@ -236,7 +237,7 @@ func (s *Server) followLower() bool {
 	return false
 }
 
-// follow waits until a rank ends. It returns false at once if the rank has ended.
+// follow waits until a rank ends. It returns false at once if the rank has already ended.
 func (s *Server) follow(rank int) bool {
 	c, err := net.Dial("unix", socketPath(s.folder, rank))
 	if err != nil {
@@ -258,7 +259,7 @@ func (s *Server) serveAddress() error {
 	if err != nil {
 		return err
 	}
-	sys.CloseInForks(listener) // a child would keep the address in use after the end of this rank
+	sys.CloseInForks(listener) // a child would keep the address in use after this rank ends
 	at := listener.Addr().(*net.TCPAddr)
 	s.address.Store(at)
 	defer s.address.Store(nil)

@@ -20,7 +20,7 @@ import (
 const patience = 30 * time.Second
 
 // useFolder makes a new folder the temporary folder. Its path is short, because the kernel limits
-// the paths of sockets.
+// the length of a socket's path.
 func useFolder(t *testing.T) {
 	t.Helper()
 	folder, err := os.MkdirTemp("/tmp", "live")
@@ -34,7 +34,7 @@ func useFolder(t *testing.T) {
 // hostile is a name with markup, an escape sequence and invalid UTF-8.
 const hostile = "<script>alert(1)</script>\x1b[31m\"'\xff"
 
-// example returns a Snapshot of a rank.
+// example returns a rank's Snapshot.
 func example(rank int) Snapshot {
 	times := Times{Samples: 2, Seconds: 0.5, RecentSeconds: 0.001, RecentBytes: 1 << 20}
 	return Snapshot{
@@ -55,7 +55,7 @@ func example(rank int) Snapshot {
 	}
 }
 
-// openServer opens the Server of a rank that is described by example.
+// openServer opens the Server of a rank whose Snapshot is example(rank).
 func openServer(t *testing.T, job string, rank int, address string) *Server {
 	t.Helper()
 	s, err := Open(Config{
@@ -73,7 +73,8 @@ func openServer(t *testing.T, job string, rank int, address string) *Server {
 	return s
 }
 
-// await polls until f returns true, or fails the test with a description of what it waited for.
+// await polls until f returns true. It fails the test if that takes longer than patience; what
+// names the awaited event.
 func await(t *testing.T, what string, f func() bool) {
 	t.Helper()
 	ticks := time.NewTicker(time.Millisecond)
@@ -94,7 +95,7 @@ func awaitAddress(t *testing.T, s *Server) string {
 	return s.Address()
 }
 
-// request describes a request and what the response must contain.
+// request describes a request and the expected response.
 type request struct {
 	method, path, host, bearer, cookie string
 	status                             int
@@ -219,7 +220,7 @@ func TestOtherAddressesServeMetricsOnly(t *testing.T) {
 	}
 }
 
-// readOver reads the document over TCP.
+// readOver reads the JSON document over TCP.
 func readOver(t *testing.T, address, token string) Machine {
 	t.Helper()
 	r := request{path: jsonPath, bearer: token}
@@ -260,7 +261,7 @@ func TestLowestRankServesAll(t *testing.T) {
 			}
 		}
 		if m.ServedBy != want.server.cfg.Rank || !slices.Equal(ranks, want.ranks) {
-			t.Errorf("rank %d serves %v; want rank %d, %v", m.ServedBy, ranks, want.server.cfg.Rank,
+			t.Errorf("rank %d serves %v; want rank %d to serve %v", m.ServedBy, ranks, want.server.cfg.Rank,
 				want.ranks)
 		}
 		if err := want.server.Close(); err != nil {
@@ -300,7 +301,7 @@ func TestWeakTokensAreRefused(t *testing.T) {
 	}
 }
 
-// stall opens connections that send nothing.
+// stall opens n connections that send nothing.
 func stall(t *testing.T, address string, n int) {
 	t.Helper()
 	for range n {
@@ -312,8 +313,8 @@ func stall(t *testing.T, address string, n int) {
 	}
 }
 
-// TestSlowClientsAreClosed fills the server with clients that send no request. It serves others
-// again after headerTimeout.
+// TestSlowClientsAreClosed fills the server with clients that send no request. After headerTimeout,
+// it must serve other clients again.
 func TestSlowClientsAreClosed(t *testing.T) {
 	useFolder(t)
 	s := openServer(t, "job", 0, "localhost:0")

@@ -5,7 +5,7 @@ import "time"
 // Version is the version of the JSON documents. Fields may be added without a new version.
 const Version = 1
 
-// Machine describes the ranks of a job on one machine. It is the document of /debug/symmem.
+// Machine describes the ranks of a job on one machine. It is the JSON document at /debug/symmem.
 type Machine struct {
 	Version int       `json:"version"`
 	Time    time.Time `json:"time"`
@@ -19,7 +19,7 @@ type Machine struct {
 // Snapshot describes a rank at a point in time.
 type Snapshot struct {
 	Rank int `json:"rank"`
-	// Error says why the rank did not answer. The fields that follow are then empty.
+	// Error states why the rank did not answer. The fields that follow are then empty.
 	Error   string    `json:"error,omitempty"`
 	Size    int       `json:"size"`
 	Process int       `json:"process"`
@@ -33,7 +33,7 @@ type Snapshot struct {
 	Formula string `json:"formula"`
 	// Address is the TCP address that the rank serves for the machine, or empty.
 	Address string `json:"address,omitempty"`
-	// Waits lists what the rank waits for, groups by id and waits oldest first.
+	// Waits lists the rank's waits, oldest first. Groups are sorted by id.
 	Waits  []Wait  `json:"waits"`
 	Groups []Group `json:"groups"`
 	Pools  []Pool  `json:"pools"`
@@ -59,7 +59,7 @@ type Group struct {
 	Ranks []int `json:"ranks"`
 	// State is "open", "failing" until the ranks have determined the cause of a fault, or "failed".
 	State string `json:"state"`
-	// Fault is the fault that ended the group.
+	// Fault describes the fault that ended the group.
 	Fault          string  `json:"fault,omitempty"`
 	TimeoutSeconds float64 `json:"timeout_seconds"`
 	Machines       int     `json:"machines"`
@@ -73,8 +73,8 @@ type Group struct {
 	Calls    []Calls        `json:"calls"`
 }
 
-// Calls describes the calls of one operation on one path, of sizes from MinBytes to less than
-// MaxBytes. Replays of graphs are not part of them.
+// Calls describes the calls of one operation on one path whose sizes are at least MinBytes and less
+// than MaxBytes. Replays of graphs are not included.
 type Calls struct {
 	Operation string `json:"operation"`
 	Path      string `json:"path"`
@@ -82,15 +82,15 @@ type Calls struct {
 	MaxBytes  int64  `json:"max_bytes"`
 	Calls     uint64 `json:"calls"`
 	Bytes     uint64 `json:"bytes"`
-	// Submit is the time from the call to its return. It includes the run of a small call on the
-	// host, but not that of work on a GPU.
+	// Submit is the time from the call to its return. It includes the time to run a small call on
+	// the host, but not the time to run work on a GPU.
 	Submit Times `json:"submit"`
-	// Run is the time that the ranks needed, including waits for each other. It is nil if runs are
-	// not timed, as on GPUs.
+	// Run is the time that the ranks needed, including their waits for each other. It is nil if
+	// runs are not timed, as on GPUs.
 	Run *Times `json:"run,omitempty"`
 }
 
-// Times contains the times of some calls.
+// Times summarizes the times of some calls.
 type Times struct {
 	Samples uint64  `json:"samples"`
 	Seconds float64 `json:"seconds"`
@@ -101,22 +101,22 @@ type Times struct {
 
 // Pool describes a pool.
 type Pool struct {
-	// ID counts the pools of the domain from 0.
+	// ID numbers the pools of the domain from 0.
 	ID uint64 `json:"id"`
-	// Domain is the id of the group of the pool, or "".
+	// Domain is the id of the pool's group, or "".
 	Domain string `json:"domain"`
-	// Busy is set if the pool was in use for too long. Its sizes are unknown then.
+	// Busy is set if the pool stayed in use for too long, so that its sizes are unknown.
 	Busy bool `json:"busy,omitempty"`
 	PoolStats
-	// Recent lists the latest events of the pool's history, if they were requested. First is the
-	// position of the first.
+	// Recent lists the latest events of the pool's history, if events were requested. First is the
+	// position of Recent[0] in the history.
 	First  uint64      `json:"first,omitempty"`
 	Recent []Placement `json:"recent,omitempty"`
 	// Registered lists the pool's windows, if events were requested.
 	Registered []Window `json:"registered,omitempty"`
 }
 
-// Placement is an event of a pool: kind (as in package event), stream, segment, offset, size and
+// Placement holds a pool's event: kind (as in package event), stream, segment, offset, size and
 // requested size.
 type Placement [6]int64
 
@@ -127,7 +127,7 @@ type Window struct {
 	Bytes   int64  `json:"bytes"`
 }
 
-// PoolStats is symmem.PoolStats.
+// PoolStats mirrors symmem.PoolStats.
 type PoolStats struct {
 	Used        int64  `json:"used"`
 	Requested   int64  `json:"requested"`

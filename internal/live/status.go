@@ -18,7 +18,7 @@ var statusPage = template.Must(template.New("status").Funcs(template.FuncMap{
 	"bytes": formatBytes, "seconds": formatSeconds, "ranks": formatRanks, "size": sizeRange,
 }).Parse(statusText))
 
-// writeStatus writes tables about ranks, for browsers without JavaScript.
+// writeStatus writes tables that describe ranks, for browsers without JavaScript.
 func writeStatus(w http.ResponseWriter, m Machine) {
 	var text bytes.Buffer
 	if err := statusPage.Execute(&text, m); err != nil {

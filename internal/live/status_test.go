@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// get returns what a handler for a rank that is described by example answers.
+// get requests a path from a handler that serves s, and returns the response.
 func get(t *testing.T, path string, s Snapshot) *httptest.ResponseRecorder {
 	t.Helper()
 	w := httptest.NewRecorder()
@@ -28,7 +28,7 @@ func TestPageEscapesNames(t *testing.T) {
 		"counted above, but not\ntimed", "4.0 KiB",
 	} {
 		if !strings.Contains(text, want) {
-			t.Errorf("the page lacks %q", want)
+			t.Errorf("the page does not contain %q", want)
 		}
 	}
 	if w.Header().Get("Content-Security-Policy") == "" {
@@ -63,6 +63,6 @@ func TestFormats(t *testing.T) {
 func TestSilentRankIsShown(t *testing.T) {
 	w := get(t, "/status", Snapshot{Rank: 5, Error: "has not answered", Opened: time.Time{}})
 	if text := w.Body.String(); !strings.Contains(text, "has not answered") {
-		t.Errorf("the page %q does not show the error", text)
+		t.Errorf("page = %q; want it to show the error", text)
 	}
 }
