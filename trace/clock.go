@@ -7,35 +7,35 @@ import (
 	"symmem/internal/spin"
 )
 
-// clock returns the time since the start of a trace. Between two readings of the system's clock it
-// counts ticks of the processor, which takes a third of the time. A clock is not safe for
-// concurrent use.
+// clock returns the time since the start of a trace. Between two readings of the system's clock, it
+// counts the processor's ticks, which takes a third of the time. A clock is not safe for concurrent
+// use.
 type clock struct {
 	start time.Time
-	// tick is the length of a tick in units of 2^-32 ns. It is measured from first to latest.
+	// tick is the length of a tick in units of 2^-32 ns, measured from first to latest.
 	tick          uint64
 	first, latest reading
-	// limit is the number of ticks after which the system's clock is read again, or 0 while the
+	// limit is the number of ticks after which the system's clock is read again. It is 0 while the
 	// length of a tick is unknown.
 	limit uint64
 }
 
-// reading is a simultaneous reading of the processor's ticks and of the system's clock, in
-// nanoseconds since the start of the trace.
+// reading holds the number of the processor's ticks and the simultaneous time of the system's
+// clock, in nanoseconds since the start of the trace.
 type reading struct{ ticks, elapsed uint64 }
 
 const (
 	// maxTicking bounds the time between two readings of the system's clock.
 	maxTicking = uint64(time.Millisecond)
-	// minMeasured is the shortest time in which the length of a tick is measured.
+	// minMeasured is the shortest time over which the length of a tick is measured.
 	minMeasured = uint64(5 * time.Millisecond)
-	// maxTicksApart bounds the ticks for which a reading takes, so the length of a tick has an error
-	// of less than 1 in 1,000, and the time of less than 1 us.
+	// maxTicksApart bounds the number of ticks that a reading may take, so that the relative error
+	// of a tick's length is below 1 in 1,000, and the error of the time below 1 us.
 	maxTicksApart = 5000
 )
 
-// now returns the nanoseconds since the start of the trace. Two results may be in the wrong order
-// if they differ by less than 1 us.
+// now returns the nanoseconds since the start of the trace. Results may be out of order by less
+// than 1 us.
 func (c *clock) now() uint64 {
 	past := spin.Ticks() - c.latest.ticks
 	if past >= c.limit {
@@ -44,7 +44,7 @@ func (c *clock) now() uint64 {
 	return c.latest.elapsed + c.length(past)
 }
 
-// length returns the nanoseconds of a number of ticks.
+// length converts a number of ticks to nanoseconds.
 func (c *clock) length(ticks uint64) uint64 {
 	high, low := bits.Mul64(ticks, c.tick)
 	return high<<32 | low>>32
@@ -61,15 +61,16 @@ func (c *clock) read() uint64 {
 	return r.elapsed
 }
 
-// take takes a reading. It is not precise if the thread was interrupted.
+// take takes a reading. precise is false if the thread was interrupted.
 func (c *clock) take() (r reading, precise bool) {
 	r.ticks = spin.Ticks()
 	r.elapsed = uint64(time.Since(c.start))
 	return r, spin.Ticks()-r.ticks < maxTicksApart
 }
 
-// measure measures the length of a tick with a new reading. If the ticks since the latest reading
-// do not fit the time, it measures anew, because the processor does not tick evenly.
+// measure measures the length of a tick with a new reading. If the number of ticks since the latest
+// reading does not match the elapsed time, it starts again, because the processor's ticks are not
+// even.
 func (c *clock) measure(r reading) {
 	past, elapsed := r.ticks-c.latest.ticks, r.elapsed-c.latest.elapsed
 	if c.limit > 0 && apart(c.length(past), elapsed) > elapsed/1024+10_000 || c.first.ticks == 0 {
@@ -86,5 +87,5 @@ func (c *clock) measure(r reading) {
 	}
 }
 
-// apart returns the distance between two numbers.
+// apart returns the absolute difference of two numbers.
 func apart(a, b uint64) uint64 { return max(a, b) - min(a, b) }

@@ -8,7 +8,8 @@ import (
 // measured reports whether the clock counts ticks.
 func (c *clock) measured() bool { return c.limit > 0 }
 
-// TestClockFollowsSystem compares the clock with the system's for long enough to measure ticks.
+// TestClockFollowsSystem compares the clock with the system's clock for long enough to measure
+// ticks.
 func TestClockFollowsSystem(t *testing.T) {
 	c := clock{start: time.Now()}
 	var before, previous uint64
@@ -27,7 +28,7 @@ func TestClockFollowsSystem(t *testing.T) {
 	}
 }
 
-// TestClockMeasuresAnew moves the processor's counter, as a resumed virtual machine does.
+// TestClockMeasuresAnew changes the processor's counter, as happens in a resumed virtual machine.
 func TestClockMeasuresAnew(t *testing.T) {
 	c := clock{start: time.Now()}
 	base := reading{ticks: 1000, elapsed: 0}
@@ -39,17 +40,17 @@ func TestClockMeasuresAnew(t *testing.T) {
 	}
 	c.measure(reading{ticks: base.ticks + 20_200_000, elapsed: 10_100_000})
 	if !c.measured() {
-		t.Error("the clock measures anew after even ticks; want it to go on")
+		t.Error("measured() = false after even ticks; want true")
 	}
 	for name, ticks := range map[string]uint64{"forwards": 1 << 40, "backwards": 500} {
 		moved := c
 		moved.measure(reading{ticks: ticks, elapsed: 10_200_000})
 		if moved.measured() {
-			t.Errorf("the clock counts ticks after the counter has moved %s; want it to measure anew", name)
+			t.Errorf("measured() = true after the counter has moved %s; want false", name)
 		}
 	}
 	c.measure(reading{ticks: base.ticks + 20_200_000, elapsed: 10_100_000})
 	if !c.measured() {
-		t.Error("two equal readings end the measurement; want no change")
+		t.Error("measured() = false after two equal readings; want true")
 	}
 }

@@ -15,11 +15,11 @@ import (
 // FileName returns the name of a rank's trace in a folder.
 func FileName(rank int) string { return fmt.Sprintf("rank%d.trace", rank) }
 
-// claimed is the set of paths of the traces that this process has created. It lets another world of
-// the process choose another path.
+// claimed holds the paths of the traces that this process has created, so that another world in the
+// process chooses another path.
 var claimed sync.Map
 
-// claim creates the folder of traces, and returns the path of a new trace in it.
+// claim creates the folder of traces and returns the path for a new trace in it.
 func claim(folder string, rank int) (string, error) {
 	folder, err := filepath.Abs(folder)
 	if err == nil {
@@ -46,13 +46,13 @@ var temporaries atomic.Uint64
 // temporaryName returns an unused hidden name in the folder of path.
 func temporaryName(path string) string {
 	folder, name := filepath.Split(path)
-	host, _ := os.Hostname() // process ids of containers that share the folder may be equal
+	host, _ := os.Hostname() // containers that share the folder may have equal process ids
 	return filepath.Join(folder,
 		fmt.Sprintf(".%s.%s.%d.%d", name, host, os.Getpid(), temporaries.Add(1)))
 }
 
-// publish renames a file that is locked to path. A file that is already there gets the suffix
-// ".old", unless another process has locked it.
+// publish renames a locked file to path. An existing file at path gets the suffix ".old", unless
+// another process has locked it.
 func publish(temporary, path string) error {
 	for {
 		err := os.Link(temporary, path)
@@ -68,7 +68,7 @@ func publish(temporary, path string) error {
 	}
 }
 
-// retire adds the suffix ".old" to a file that no process has locked.
+// retire adds the suffix ".old" to a file unless a process has locked it.
 func retire(path string) error {
 	if info, err := os.Lstat(path); err == nil && info.Mode().IsRegular() {
 		f, err := os.Open(path)

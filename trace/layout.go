@@ -2,10 +2,10 @@ package trace
 
 import "errors"
 
-// ErrFormat is wrapped by errors about the contents of a file.
+// ErrFormat is wrapped by errors about the contents of a trace.
 var ErrFormat = errors.New("unreadable trace")
 
-// The layout of a file. Numbers are little-endian.
+// The layout of a trace's header. Numbers are little-endian.
 const (
 	magic       = "SYMTRACE"
 	version     = 2
@@ -20,24 +20,24 @@ const (
 	offsetTexts    = 40  // uint64: offset of the texts
 	offsetRoom     = 48  // uint64: bytes of the texts
 	offsetStart    = 56  // int64: UTC in nanoseconds since 1970
-	offsetHost     = 64  // name of the machine, 64 bytes, filled up with zeros
+	offsetHost     = 64  // name of the machine, 64 bytes, padded with zeros
 	offsetNext     = 128 // uint64: records so far
 	offsetUsed     = 192 // uint64: bytes of texts so far
 	offsetLost     = 200 // uint64: texts for which there was no room
 )
 
-// maxHost bounds the name of the machine, in bytes. Linux admits no longer one.
+// maxHost bounds the machine's name, in bytes. Linux permits no longer names.
 const maxHost = 64
 
-// lostText is the number of a text for which there was no room.
+// lostText replaces the number of a text that did not fit.
 const lostText = 1<<32 - 1
 
 // lostSource replaces the number of a source that needs more than 16 bits.
 const lostSource = 1<<16 - 1
 
 // record is one record of the file: four little-endian words. An event has one record, or two if
-// its values need more bits. The head is written last. A reader that finds another stamp than
-// expected skips the record.
+// its values need more bits. The head is written last. A reader that finds an unexpected stamp
+// skips the record.
 type record struct {
 	head uint64
 	payload
@@ -58,14 +58,13 @@ const (
 	lineRecords = 2 // records of a cache line
 )
 
-// The head contains a stamp (the low bits of the record's number, counted from 1), the number of
-// the text that names the event's source, the kind, flags, and the age.
+// A head contains a stamp (the low bits of the record's number, counted from 1), the number of the
+// text that names the event's source, the kind, flags, and the age.
 //
-// A source claims batchRecords records at once, because an atomic operation for each event would
-// take longer than the rest. It first writes heads without a kind. The age of a record is the
-// number of records that had been claimed after it when it was written. A reader sorts events by
-// the sum of number and age, and thus restores their order. The age of a record that was claimed
-// alone is 0.
+// A source claims batchRecords records at once, because one atomic operation per event would be
+// slow. It first writes heads without a kind. A record's age is the number of records that had been
+// claimed after it when it was written. A reader restores the order of events by sorting them by
+// the sum of number and age. The age of a record that was claimed alone is 0.
 const (
 	sourceShift = 32
 	kindShift   = 48
@@ -84,8 +83,8 @@ type placement struct {
 	number, stream, segment, offset, size, slack uint64
 }
 
-// pack returns the payload of the first record. siteBits is the number of the call site's text in
-// the upper half.
+// pack returns the payload of the first record. siteBits holds the number of the call site's text
+// in its upper half.
 func (p *placement) pack(siteBits uint64) payload {
 	return payload{
 		p.number&(1<<32-1) | p.stream&(1<<16-1)<<32 | p.segment&(1<<16-1)<<48,
@@ -103,11 +102,10 @@ func (p *placement) packRest(name uint32) payload {
 	}
 }
 
-// restOf returns the bits of v that v>>8&(1<<32-1) lacks.
+// restOf returns the bits of v that are missing from v>>8&(1<<32-1).
 func restOf(v uint64) uint64 { return v&0xff | v>>40<<8 }
 
-// unpackPlacement reverses pack, and packRest if there is a second record. Without one, rest is
-// zero.
+// unpackPlacement reverses pack and, if there is a second record, packRest. Otherwise rest is zero.
 func unpackPlacement(first, rest payload) placement {
 	return placement{
 		number:  first.a&(1<<32-1) | rest.a<<32,

@@ -14,42 +14,42 @@ import (
 	"symmem/event"
 )
 
-// Log is the contents of a trace.
+// Log holds the contents of a trace.
 type Log struct {
-	// Rank and Size describe the rank, Process is its process id.
+	// Rank and Size describe the rank. Process is its process id.
 	Rank, Size, Process int
-	// Host is the name of the machine, or empty if it is unknown or has been redacted.
+	// Host is the machine's name, or empty if the name is unknown or has been redacted.
 	Host string
-	// Start is when the trace began.
+	// Start is the time at which the trace began.
 	Start time.Time
 	// Records lists the events, oldest first.
 	Records []Record
-	// Missing is the number of records at the beginning that newer ones have replaced. An event has
-	// one or two records.
+	// Missing is the number of records at the beginning that newer records have replaced. An event
+	// has one or two records.
 	Missing uint64
-	// Torn is the number of records that were being written when the process ended or the file was
+	// Torn is the number of records that were incomplete when the process ended or the file was
 	// read.
 	Torn int
-	// LostTexts is the number of times that a text was left out because there was no room.
+	// LostTexts is the number of times that a text was omitted for lack of space.
 	LostTexts uint64
 }
 
-// Record is an event with what a trace adds to it.
+// Record is an event with the data that a trace adds to it.
 type Record struct {
 	event.Event
-	// Time is when an event of a group happened. Events of pools have no time.
+	// Time is the time of a group's event. Events of pools have no time.
 	Time time.Time
 	// Call is the text of a collective. Event.Call is nil.
 	Call string
-	// Digest and Bytes are those of a collective's Call.
+	// Digest and Bytes are copied from a collective's Call.
 	Digest uint64
 	Bytes  int64
 }
 
-// maxRoom bounds the bytes of texts in a trace.
+// maxRoom bounds the size of a trace's texts, in bytes.
 const maxRoom = 1 << 37
 
-// Read reads a trace. Errors of the contents wrap ErrFormat.
+// Read reads a trace. Errors about the contents wrap ErrFormat.
 func Read(r io.Reader) (*Log, error) {
 	var records []Record
 	l, err := Scan(r, func(r *Record) { records = append(records, *r) })
@@ -60,8 +60,8 @@ func Read(r io.Reader) (*Log, error) {
 	return l, nil
 }
 
-// Scan reads a trace as Read does, and calls a function for each event instead of listing it in
-// Log.Records. The function must not keep the pointer.
+// Scan reads a trace as Read does, but calls visit for each event instead of listing it in
+// Log.Records. visit must not keep the pointer.
 func Scan(r io.Reader, visit func(*Record)) (*Log, error) {
 	begin := make([]byte, headerBytes)
 	if _, err := io.ReadFull(r, begin); err != nil || !IsTrace(begin) {
@@ -91,7 +91,8 @@ func Scan(r io.Reader, visit func(*Record)) (*Log, error) {
 	return d.log, nil
 }
 
-// readError returns the error of a read that failed, or one of the contents.
+// readError returns the error of a failed read. If err is nil or reports the end of the file, it
+// returns an error about the contents instead.
 func readError(err error, text string) error {
 	if err != nil && !errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF) {
 		return fmt.Errorf("reading a trace: %w", err)
@@ -99,8 +100,8 @@ func readError(err error, text string) error {
 	return fmt.Errorf("%w: %s", ErrFormat, text)
 }
 
-// readPart returns the next bytes of a file and skips those after them. Its memory is bounded by
-// the size of the file.
+// readPart returns the next bytes of a file and skips the bytes after them. It uses no more memory
+// than the file is large.
 func readPart(r io.Reader, size, skip uint64) ([]byte, error) {
 	const step = 64 << 20
 	var part []byte
@@ -182,10 +183,10 @@ type decoder struct {
 	group  string
 }
 
-// place is an event's place in the order of events.
+// place determines an event's position in the order of events.
 type place struct{ order, number uint64 }
 
-// run decodes the events of a file in which next records have been written.
+// run decodes the events of a file to which next records have been written.
 func (d *decoder) run(next uint64, visit func(*Record)) {
 	for _, p := range d.order(next) {
 		head, words, _ := d.load(p.number)
@@ -213,8 +214,8 @@ func (d *decoder) order(next uint64) []place {
 				d.log.Missing++ // newer records have replaced its first record
 			}
 		case uint8(head>>kindShift) != 0:
-			// The order of a record of a batch is the number of claimed records. That of other records is
-			// the number of the first.
+			// A record of a batch is ordered by the number of claimed records, and any other record
+			// by its own number.
 			order := n + 1 + head>>ageShift
 			i := len(places)
 			places = append(places, place{})
@@ -235,7 +236,7 @@ func (d *decoder) load(n uint64) (head uint64, words payload, ok bool) {
 	return head, words, uint32(head) == uint32(n+1)
 }
 
-// hasSecond reports whether the second record of the event of record n is complete.
+// hasSecond reports whether record n's event has a complete second record.
 func (d *decoder) hasSecond(n, next uint64) bool {
 	if n+1 >= next {
 		return false
@@ -282,7 +283,7 @@ func (d *decoder) poolOf(head uint64) (pool uint64, group string) {
 	if source := head>>sourceShift&(1<<16-1) + 1; source != d.latest {
 		number, group, ok := strings.Cut(d.source(head), "\x00")
 		if !ok {
-			group = "?" // there was no room for the text
+			group = "?" // the text did not fit
 		}
 		d.latest, d.group = source, group
 		d.pool, _ = strconv.ParseUint(number, 10, 64)

@@ -9,8 +9,8 @@ import (
 	"symmem/event"
 )
 
-// Redact removes the machine's name, call sites, file paths and stacks from a trace, in place.
-// Names of groups and values remain, and texts without paths. Errors wrap ErrFormat; b is then
+// Redact removes the machine's name, call sites, file paths and stacks from a trace, in place. It
+// keeps the names of groups and values, and texts without paths. Errors wrap ErrFormat and leave b
 // partly redacted.
 func Redact(b []byte) error {
 	if len(b) < headerBytes || !IsTrace(b) {
@@ -52,7 +52,7 @@ func redactRecord(b []byte, used []bool) {
 	get, put := binary.LittleEndian.Uint64, binary.LittleEndian.PutUint64
 	head := get(b)
 	if head == 0 || uint8(head>>kindShift) == 0 {
-		clear(b[8:]) // unused, or it was being written
+		clear(b[8:]) // unused or incomplete
 		return
 	}
 	mark := func(n uint64) {
@@ -76,11 +76,11 @@ func redactRecord(b []byte, used []bool) {
 	}
 }
 
-// paths matches absolute paths, and names of files with a line.
+// paths matches absolute paths, and file names followed by a line number.
 var paths = regexp.MustCompile(`(^|[^\w/])~?/[^\s"'():,;\x00]+|[\w./~+-]+\.\w{1,4}:\d+`)
 
-// withoutPaths returns a text without paths, and without the lines after the first, such as a
-// stack. The result is not longer than the text.
+// withoutPaths returns a text's first line without paths. The other lines may contain a stack. The
+// result is not longer than the text.
 func withoutPaths(text string) string {
 	text, _, _ = strings.Cut(text, "\n")
 	return paths.ReplaceAllString(text, "$1?")

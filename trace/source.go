@@ -9,14 +9,14 @@ import (
 	"symmem/internal/spin"
 )
 
-// Source writes the events of one pool or one group. Its owner serialises calls.
+// Source writes the events of one pool or one group. Its owner serializes calls.
 type Source struct {
 	w     *Writer
-	next  *atomic.Uint64 // that of w
-	mask  uint64         // that of w
+	next  *atomic.Uint64 // from w
+	mask  uint64         // from w
 	first unsafe.Pointer // the first record
 	clock clock
-	// The source's claimed records have the numbers from at to end-1, counted from 0.
+	// The source has claimed the unused records from at to end-1, counted from 0.
 	at, end uint64
 
 	// The texts of the latest event, which the next event usually shares.
@@ -24,16 +24,17 @@ type Source struct {
 	group      string
 	pool       uint64
 	ofGroup    bool
-	sourceBits uint64 // number of the source's text, shifted to its place in the head
+	sourceBits uint64 // number of the source's text, shifted to its position in the head
 	site       string
-	siteBits   uint64 // number of the site's text, shifted to its place in the payload
+	siteBits   uint64 // number of the site's text, shifted to its position in the payload
 
 	call     *event.Call // the call of the latest collective
 	callText uint32
 	calls    map[*event.Call]uint32
 }
 
-// NewSource returns a Source of the trace. The Source must not be used after Close of the Writer.
+// NewSource returns a Source that writes to the trace. It must not be used after the Writer is
+// closed.
 func (w *Writer) NewSource() *Source {
 	return &Source{
 		w: w, next: w.next, mask: w.mask, first: unsafe.Pointer(&w.bytes[headerBytes]),
@@ -56,7 +57,7 @@ func (s *Source) Record(e *event.Event) {
 	s.Placement(e.Number, &p)
 }
 
-// Describe sets the pool and the call site of later calls of Placement to those of an event.
+// Describe sets the pool and the call site of later Placement calls to those of an event.
 func (s *Source) Describe(e *event.Event) {
 	if !s.known || s.ofGroup || e.Pool != s.pool || !identical(e.Group, s.group) {
 		s.known, s.ofGroup, s.pool, s.group = true, false, e.Pool, e.Group
@@ -72,15 +73,16 @@ func (s *Source) describeSite(site string) {
 	}
 }
 
-// identical reports whether two strings are the same memory. It is faster than a comparison.
+// identical reports whether two strings share their memory. It is faster than a comparison.
 func identical(a, b string) bool {
 	return len(a) == len(b) && unsafe.StringData(a) == unsafe.StringData(b)
 }
 
-// Placement records an event of a pool that has no name. It is faster than Record. Describe sets
-// the pool and the call site.
+// Placement records an unnamed event of a pool. It is faster than Record. Describe sets the pool
+// and the call site.
 func (s *Source) Placement(number uint64, p *event.Placement) {
-	// claim is called before the fields are loaded, because they would not stay in registers.
+	// claim is called before the fields are loaded, because they would not stay in registers across
+	// the call.
 	at := s.at
 	age := s.next.Load() - at - 1
 	if age > maxAge || at == s.end {
@@ -107,8 +109,8 @@ func (s *Source) placeWide(number uint64, p *event.Placement) {
 	s.recordWide(&e)
 }
 
-// claim claims a batch of records and returns the number of the first, counted from 0. The unused
-// records of the previous batch stay without a kind.
+// claim claims a batch of records and returns the number of the first, counted from 0. Unused
+// records of the previous batch remain without a kind.
 func (s *Source) claim() uint64 {
 	s.end = s.next.Add(batchRecords)
 	first := s.end - batchRecords
@@ -116,8 +118,8 @@ func (s *Source) claim() uint64 {
 	for n := first + 1; n <= s.end; n++ {
 		s.record(n).head = n & (1<<32 - 1)
 	}
-	// The next batch is probably the next records. Batches begin at any record, so a batch may touch
-	// one line more than it fills; the following batch fetches that line.
+	// The next batch probably follows this one. Batches begin at any record, so a batch may touch
+	// one cache line more than it fills; the following batch fetches that line.
 	for n := s.end + 1; n <= s.end+batchRecords; n += lineRecords {
 		spin.PrefetchWrite(unsafe.Pointer(s.record(n)))
 	}
@@ -142,7 +144,7 @@ func (s *Source) recordWide(e *event.Event) {
 		p.pack(s.siteBits), p.packRest(s.w.text(e.Name)))
 }
 
-// recordTwo writes an event that has two records.
+// recordTwo writes an event that needs two records.
 func (s *Source) recordTwo(head uint64, first, second payload) {
 	n := s.w.next.Add(2)
 	if n&(chunkRecords-1) < 2 {
@@ -155,7 +157,7 @@ func (s *Source) recordTwo(head uint64, first, second payload) {
 // put writes record n, counted from 1.
 func (s *Source) put(n, head uint64, p payload) {
 	r := s.record(n)
-	r.head = 0 // so that a reader skips the record until it is complete
+	r.head = 0 // makes readers skip the record until it is complete
 	r.a, r.b, r.c = p.a, p.b, p.c
 	r.head = head | n&(1<<32-1)
 }
@@ -173,8 +175,8 @@ func (s *Source) recordOfGroup(e *event.Event) {
 	s.groupEvent(e.Kind, e.Number, e.Stream, text, name, uint64(e.Value), e.Collectives)
 }
 
-// Collective records event number of a group, which submits a call on a stream. It does the same as
-// Record, without an Event.
+// Collective records event number of a group, which submits a call on a stream. It is equivalent to
+// Record, but needs no Event.
 func (s *Source) Collective(
 	group string, number uint64, c *event.Call, stream uint32, site string,
 ) {
@@ -192,7 +194,7 @@ func (s *Source) describeGroup(group, site string) {
 	s.describeSite(site)
 }
 
-// groupEvent records an event of the group that describeGroup has set, with its time.
+// groupEvent records, with its time, an event of the group that describeGroup has set.
 func (s *Source) groupEvent(
 	kind event.Kind, number uint64, stream, text, name uint32, value, count uint64,
 ) {
@@ -205,7 +207,7 @@ func (s *Source) groupEvent(
 		payload{number>>32 | uint64(name)<<32, value, count})
 }
 
-// maxCalls bounds the calls whose text a Source remembers.
+// maxCalls bounds the number of calls whose texts a Source remembers.
 const maxCalls = 4096
 
 // textOf returns the number of a call's text.

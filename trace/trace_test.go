@@ -22,7 +22,8 @@ import (
 	"symmem/trace"
 )
 
-// childFolder names the variable that makes the test binary write a trace until it is killed.
+// childFolder names the environment variable that makes the test binary write a trace until it is
+// killed.
 const childFolder = "TRACE_TEST_FOLDER"
 
 func TestMain(m *testing.M) {
@@ -42,7 +43,7 @@ func TestMain(m *testing.M) {
 	os.Exit(leaktest.Watch(m).Run())
 }
 
-// create creates a trace, which the end of the test closes.
+// create creates a trace, which is closed at the end of the test.
 func create(tb testing.TB, folder string, o trace.Options) *trace.Source {
 	tb.Helper()
 	w, err := trace.Create(folder, o)
@@ -114,7 +115,7 @@ func TestRoundTrip(t *testing.T) {
 func TestOldestEventsAreReplaced(t *testing.T) {
 	folder := t.TempDir()
 	s := create(t, folder, trace.Options{Size: 1, Records: 50})
-	for n := range uint64(1600) { // fills the last batch
+	for n := range uint64(1600) { // the last batch is full
 		s.Record(&event.Event{Kind: event.KindFree, Number: n})
 	}
 	l := read(t, folder, 0)
@@ -123,8 +124,8 @@ func TestOldestEventsAreReplaced(t *testing.T) {
 	}
 }
 
-// startWriter starts a process that writes events of rank 1 until it is killed, and waits until it
-// has written 1,000.
+// startWriter starts a process that writes events of rank 1 until it is killed, and waits until the
+// process has written 1,000 events.
 func startWriter(t *testing.T, folder string) *exec.Cmd {
 	t.Helper()
 	cmd := exec.Command(os.Args[0])
@@ -155,14 +156,14 @@ func TestKilledWriter(t *testing.T) {
 	folder := t.TempDir()
 	killWriter(t, startWriter(t, folder))
 	l := read(t, folder, 1)
-	// The process may have been killed after it had claimed 16 records, before it could mark them.
+	// The process may have been killed after it claimed 16 records but before it marked them.
 	if n := len(l.Records) + l.Torn; l.Missing < 850 || n < 112 || n > 128 || l.Torn > 16 {
 		t.Fatalf("missing %d, %d records, %d torn; want at least 850, 112 to 128 with the torn, "+
 			"and at most 16", l.Missing, len(l.Records), l.Torn)
 	}
 	for _, r := range l.Records {
 		if r.Requested != int64(r.Number) {
-			t.Errorf("record %d has %d", r.Number, r.Requested)
+			t.Errorf("event %d: Requested = %d; want its number", r.Number, r.Requested)
 		}
 	}
 }
@@ -177,7 +178,7 @@ func TestCreateFollowsNoLinks(t *testing.T) {
 	}
 	create(t, folder, trace.Options{Size: 1, Records: 1})
 	if b, _ := os.ReadFile(target); string(b) != "precious" {
-		t.Errorf("the target of the link = %q; want it unchanged", b)
+		t.Errorf("the link's target contains %q; want it unchanged", b)
 	}
 	info, err := os.Lstat(filepath.Join(folder, trace.FileName(0)))
 	if err != nil || info.Mode() != 0o600 {
@@ -192,8 +193,8 @@ func TestCreateFollowsNoLinks(t *testing.T) {
 	}
 }
 
-// TestTraceOfEarlierProcessIsKept creates a trace where an earlier process with the same process id
-// has left one, as happens in containers.
+// TestTraceOfEarlierProcessIsKept creates a trace in a folder with an earlier trace by a process
+// with the same process id, as happens in containers.
 func TestTraceOfEarlierProcessIsKept(t *testing.T) {
 	folder, earlier := t.TempDir(), t.TempDir()
 	w, err := trace.Create(earlier, trace.Options{Rank: 1, Size: 2, Records: 1})
@@ -213,7 +214,7 @@ func TestTraceOfEarlierProcessIsKept(t *testing.T) {
 		t.Errorf("%s has records %v; want event 5", trace.FileName(1), l.Records)
 	}
 	if _, err := os.Stat(path + ".old"); err != nil {
-		t.Errorf("the earlier trace: %v; want it under .old", err)
+		t.Errorf("Stat of the earlier trace with suffix .old: %v", err)
 	}
 }
 
@@ -249,7 +250,7 @@ func TestCreateRefusesLinkWithSlash(t *testing.T) {
 	}
 }
 
-// TestNamesBeyondTheirBits records more texts than the number of a name can express.
+// TestNamesBeyondTheirBits records more texts than a name's number can address.
 func TestNamesBeyondTheirBits(t *testing.T) {
 	folder := t.TempDir()
 	s := create(t, folder, trace.Options{Size: 1, Records: 1 << 18})
@@ -272,11 +273,11 @@ func TestTextsAreBounded(t *testing.T) {
 		})
 	}
 	if l := read(t, folder, 0); l.LostTexts == 0 || l.Records[0].Text != "" {
-		t.Errorf("lost %d texts; want some", l.LostTexts)
+		t.Errorf("LostTexts = %d; want more than 0", l.LostTexts)
 	}
 }
 
-// FuzzParse checks that no file makes Parse fail otherwise than with an error.
+// FuzzParse checks that Parse and Redact handle any file, and report invalid ones with ErrFormat.
 func FuzzParse(f *testing.F) {
 	folder := f.TempDir()
 	s := create(f, folder, trace.Options{Size: 1, Records: 2})
@@ -297,7 +298,7 @@ func FuzzParse(f *testing.F) {
 	})
 }
 
-// TestRecordsKeepAllValues records events with random values and reads them again.
+// TestRecordsKeepAllValues records events with random values and reads them back.
 func TestRecordsKeepAllValues(t *testing.T) {
 	folder := t.TempDir()
 	s := create(t, folder, trace.Options{Size: 1, Records: 1 << 12})
@@ -337,7 +338,7 @@ func TestRecordsKeepAllValues(t *testing.T) {
 }
 
 // TestOrderOfPoolsAndGroups records events of two pools and a group in a random order. A reader
-// must restore the order of the events of each, and of each pool's events and the group's.
+// must restore the order of each pool's events relative to each other and to the group's.
 func TestOrderOfPoolsAndGroups(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	folder := t.TempDir()
@@ -347,7 +348,7 @@ func TestOrderOfPoolsAndGroups(t *testing.T) {
 	}
 	defer w.Close()
 	pools, group := [2]*trace.Source{w.NewSource(), w.NewSource()}, w.NewSource()
-	var want [2][]uint64 // numbers of events of a pool, and 1<<40 plus those of the group
+	var want [2][]uint64 // numbers of a pool's events, and of the group's plus 1<<40
 	quiet, numbers, calls := 0, [2]uint64{}, uint64(0)
 	for range 5000 {
 		if random.IntN(100) == 0 {
@@ -358,7 +359,7 @@ func TestOrderOfPoolsAndGroups(t *testing.T) {
 		case k < 2:
 			e := event.Event{
 				Kind: event.KindAlloc, Group: "world", Pool: uint64(k), Number: numbers[k], Size: 512,
-				Stream: uint32(random.IntN(20) / 19 << 20), // a large one needs two records
+				Stream: uint32(random.IntN(20) / 19 << 20), // a large value needs two records
 			}
 			pools[k].Record(&e)
 			want[k] = append(want[k], numbers[k])
@@ -383,12 +384,12 @@ func TestOrderOfPoolsAndGroups(t *testing.T) {
 	}
 	for i := range want {
 		if !slices.Equal(got[i], want[i]) {
-			t.Errorf("events of pool %d and of the group are in another order than recorded", i)
+			t.Errorf("events of pool %d and the group are not in the order recorded", i)
 		}
 	}
 }
 
-// TestFolderOfRunningProcess creates a trace in a folder where another process is writing the trace
+// TestFolderOfRunningProcess creates a trace in a folder where another process is writing a trace
 // of the same rank.
 func TestFolderOfRunningProcess(t *testing.T) {
 	folder := t.TempDir()
@@ -399,7 +400,7 @@ func TestFolderOfRunningProcess(t *testing.T) {
 		t.Errorf("Create = %v; want an error with %q", err, want)
 	}
 	if names, _ := filepath.Glob(filepath.Join(folder, ".*")); len(names) > 0 {
-		t.Errorf("the folder has %v; want no temporary files", names)
+		t.Errorf("temporary files left in the folder: %v", names)
 	}
 	create(t, folder, trace.Options{Rank: 0, Size: 2, Records: 1}) // another rank
 	killWriter(t, cmd)

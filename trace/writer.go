@@ -19,21 +19,22 @@ type Options struct {
 	// Rank and Size describe the rank.
 	Rank, Size int
 	// Records is the number of records that the file keeps, rounded up to a power of two that is at
-	// least 128. An allocation has one record, and a collective has two. 0 selects 1<<20, for which
-	// the file has 34 MiB.
+	// least 128. An allocation needs one record, and a collective needs two. 0 selects 1<<20, which
+	// makes the file 34 MiB large.
 	Records int
 }
 
 const (
 	defaultRecords = 1 << 20
 	maxRecords     = 1 << 30
-	// textShare is the number of bytes of a record for each byte of texts.
+	// textShare is the number of bytes of records per byte reserved for texts.
 	textShare = 16
 	minTexts  = 64 << 10
 )
 
-// Writer writes a trace. Its methods are safe for concurrent use, except that no Source may be in
-// use during Close. The file is complete after each event, so the program may end without Close.
+// Writer writes a trace. Its methods are safe for concurrent use, but no Source may be in use
+// during Close. The file is complete after each event, so the program may end without calling
+// Close.
 type Writer struct {
 	path    string
 	file    *os.File // its lock shows other processes that the trace is being written
@@ -42,8 +43,8 @@ type Writer struct {
 	mask    uint64
 	next    *atomic.Uint64
 	start   time.Time
-	wake    chan struct{} // requests to populate the next part
-	done    chan struct{} // closed when the goroutine that populates has ended
+	wake    chan struct{} // requests to populate the next chunks
+	done    chan struct{} // closed when the populating goroutine has ended
 
 	mu      sync.Mutex
 	numbers map[string]uint32 // guarded by mu
@@ -51,13 +52,13 @@ type Writer struct {
 	room    []byte
 }
 
-// Create creates the trace of a rank in a folder, which it creates if necessary. An older trace
-// gets the suffix ".old". If this process has created that trace as a rank of another world, the
-// new file has another name instead. If another process is writing it, Create returns an error.
-// Files have mode 0600. Neither the folder nor a file may be a symbolic link.
+// Create creates a rank's trace in a folder, which it creates if necessary. An older trace gets the
+// suffix ".old". But if this process created the older trace as a rank of another world, the new
+// file gets another name instead, and if another process is writing the older trace, Create returns
+// an error. Files have mode 0600. Neither the folder nor a file may be a symbolic link.
 //
-// Create allocates all blocks of the file, so that a full disk is an error here and not a signal
-// later. A filesystem that cannot do this is an error, too.
+// Create allocates all blocks of the file, so that a full disk causes an error here and not a
+// signal later. It returns an error if the filesystem cannot allocate blocks in advance.
 func Create(folder string, o Options) (*Writer, error) {
 	if o.Records < 0 || o.Records > maxRecords || o.Rank < 0 || o.Size < 1 {
 		return nil, fmt.Errorf("creating a trace of rank %d of %d with %d records: out of range",
@@ -119,7 +120,7 @@ func (w *Writer) release() error {
 	return errors.Join(err, w.file.Close())
 }
 
-// Close unmaps the file, which stays in its folder. No Source may be used any more.
+// Close unmaps the file, which stays in its folder. No Source may be used afterwards.
 func (w *Writer) Close() error {
 	close(w.wake)
 	<-w.done
@@ -129,7 +130,7 @@ func (w *Writer) Close() error {
 	return nil
 }
 
-// writeHeader writes the constant fields, the magic last.
+// writeHeader writes the constant fields. It writes the magic last.
 func (w *Writer) writeHeader(o Options, records, texts uint64) {
 	put := binary.LittleEndian
 	put.PutUint32(w.bytes[offsetVersion:], version)
@@ -141,7 +142,7 @@ func (w *Writer) writeHeader(o Options, records, texts uint64) {
 	put.PutUint64(w.bytes[offsetTexts:], headerBytes+records*recordBytes)
 	put.PutUint64(w.bytes[offsetRoom:], texts)
 	put.PutUint64(w.bytes[offsetStart:], uint64(w.start.UnixNano()))
-	host, _ := os.Hostname() // without one, the name is empty
+	host, _ := os.Hostname() // the name is empty if this fails
 	copy(w.bytes[offsetHost:offsetHost+maxHost], host)
 	copy(w.bytes, magic)
 }
@@ -150,14 +151,15 @@ const (
 	// chunkRecords is the number of records between two requests to populate the file.
 	chunkRecords = 1 << 15
 	chunkBytes   = chunkRecords * recordBytes
-	// populateAhead is the number of chunks after the current one that are populated.
+	// populateAhead is the number of chunks to populate after the current one.
 	populateAhead = 2
-	// populateStep bounds the time for which a call of the kernel locks the address space.
+	// populateStep is the number of bytes that one system call populates. It bounds the time for
+	// which the call locks the address space.
 	populateStep = 64 << 10
 )
 
-// approach requests that the chunks after the current one be populated. Without this, a record at
-// the start of a page would wait for a page fault, which takes microseconds.
+// approach requests that the chunks after the current one be populated. Otherwise, the first record
+// on a page would wait for a page fault, which takes microseconds.
 func (w *Writer) approach() {
 	select {
 	case w.wake <- struct{}{}:
@@ -197,7 +199,7 @@ func (w *Writer) text(s string) uint32 {
 		return lostText
 	}
 	n := uint32(len(w.numbers)) + 1
-	w.numbers[strings.Clone(s)] = n // s may be part of a long text
+	w.numbers[strings.Clone(s)] = n // s may be part of a longer string
 	at := w.room[w.used:]
 	binary.LittleEndian.PutUint16(at, uint16(len(s)))
 	copy(at[2:], s)
@@ -209,7 +211,7 @@ func (w *Writer) text(s string) uint32 {
 // maxText bounds a text, in bytes.
 const maxText = 4096
 
-// sourceBits returns the bits of a head for a source with the given text.
+// sourceBits returns the bits that identify the source with the given text in a head.
 func (w *Writer) sourceBits(text string) uint64 {
 	return uint64(min(w.text(text), lostSource)) << sourceShift
 }
