@@ -2,13 +2,12 @@
 // calls, the first difference, windows, pending work and faults.
 //
 // A [Page] is filled in by its producer: `symmem report` from files, or a server from a running
-// job. [Page.WriteHTML] writes one file that contains everything and needs no network.
-// [Page.WriteData] writes the data alone, for a server; [WriteShell] writes the page that fetches
-// them.
+// job. [Page.WriteHTML] writes one self-contained file that needs no network. [Page.WriteData]
+// writes only the data, for a server; [WriteShell] writes the page that fetches them.
 //
 // # Data
 //
-// The data are a header and columns. Integers outside columns are little-endian.
+// The data consist of a header and columns. Integers outside columns are little-endian.
 //
 //	offset  bytes
 //	0       8      "SYMPAGE" and the version of the format, 1
@@ -17,8 +16,8 @@
 //	12+n           columns
 //
 // The header describes each column as [offset, length] in bytes, relative to the first column.
-// Readers ignore columns and fields that they do not know. The page fetches or contains the data
-// compressed with gzip; it also accepts them uncompressed.
+// Readers ignore columns and fields that they do not know. The data that a page contains or fetches
+// are compressed with gzip; the page also accepts uncompressed data.
 //
 // A track contains the events of one pool or group on one rank. Each of its columns has one value
 // per event:
@@ -36,23 +35,24 @@
 //	number   number of the event in the rank's file
 //	time     UTC in microseconds since 1970; 0 if unknown
 //
-// Column kind consists of bytes, the others of varints: seven bits per byte, the low ones first,
-// and the high bit set in all bytes but the last. Columns block, number and time contain the
-// difference to the event before, as zigzag varints (0, -1, 1, -2 ... are 0, 1, 2, 3 ...). No
-// value exceeds 2^53-1, so JavaScript represents all of them exactly.
+// Column kind consists of bytes, the other columns consist of varints: seven bits per byte, the low
+// ones first, with the high bit set in all bytes but the last. Columns block, number and time
+// contain the difference from the previous event, as zigzag varints (0, -1, 1, -2 ... become 0, 1,
+// 2, 3 ...). No value exceeds 2^53-1, so JavaScript represents all of them exactly.
 //
-// Column stacks of the page contains, for each stack, the number of its frames and then the indexes
+// The page's column stacks contains, for each stack, the number of its frames and then the indexes
 // of the frames, innermost first, all as varints.
 //
-// A request is an event of kind 1, 2 or 6. Ranks must make the same requests, so the page draws
-// events over the number of requests before them: the first request of a track has the number
-// First, and the same number is the same request on all ranks until they differ.
+// A request is an event of kind 1, 2 or 6. Ranks must make the same requests, so the page's
+// horizontal axis counts requests: an event is drawn at the number of requests before it. The first
+// request of a track has the number First. Until the ranks differ, equal numbers denote the same
+// request.
 //
 // # Level of detail
 //
 // The page decodes a track when it is first shown, and computes its blocks and totals. Maps consist
-// of tiles 256 pixels wide, at scales that are powers of two. A tile is painted once, when it is
-// first visible, in slices of a few milliseconds, and scrolling copies it. Blocks are listed by the
-// logarithm of their lifetime and by their beginning, so a tile visits few blocks outside it.
-// Curves use a pyramid of maxima.
+// of tiles 256 pixels wide, at scales that are powers of two. A tile is painted once, when it first
+// becomes visible, in slices of a few milliseconds; scrolling copies painted tiles. Blocks are
+// indexed by the logarithm of their lifetime and by their beginning, so that painting a tile visits
+// few blocks outside it. Curves use a pyramid of maxima.
 package page

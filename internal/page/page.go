@@ -1,10 +1,10 @@
 package page
 
-// Page is the content of a page. Ranks are referred to by their index in Ranks. A Page is not safe
-// for concurrent use.
+// Page holds the contents of a page. Its fields refer to ranks by their index in Ranks. A Page is
+// not safe for concurrent use.
 type Page struct {
 	Title string `json:"title"`
-	// Live reports that the page shows a running job and is fetched again.
+	// Live reports that the page shows a running job and fetches its data repeatedly.
 	Live bool `json:"live,omitempty"`
 	// Agree reports that no difference was found. Compared reports whether ranks were compared.
 	Agree    bool `json:"agree"`
@@ -19,9 +19,9 @@ type Page struct {
 	Faults  []Row    `json:"faults"`
 	// Paths counts calls by group, operation and path.
 	Paths []Path `json:"paths"`
-	// Notes states what the page does not show.
+	// Notes describes what the page does not show.
 	Notes []string `json:"notes"`
-	// Texts and Frames contain the texts of calls and the frames of stacks that events refer to.
+	// Texts and Frames contain the call texts and the stack frames to which events refer.
 	Texts  []string `json:"texts"`
 	Frames []string `json:"frames"`
 
@@ -29,7 +29,7 @@ type Page struct {
 	stackCount int
 }
 
-// Rank describes a rank, or one of its files if it has several.
+// Rank describes a rank, or one of a rank's files if it has several.
 type Rank struct {
 	Rank   int      `json:"rank"`
 	File   string   `json:"file"`
@@ -38,12 +38,12 @@ type Rank struct {
 	Notes  []string `json:"notes"`
 }
 
-// Sequence is a pool or a group.
+// Sequence describes a pool or a group.
 type Sequence struct {
 	Title string `json:"title"`
 	// Calls reports that the events are calls of a group. Otherwise they are events of a pool.
 	Calls bool `json:"calls"`
-	// Equal is the number of requests that are equal on all ranks from the beginning.
+	// Equal is the number of requests, from the beginning, that are equal on all ranks.
 	Equal  int      `json:"equal"`
 	Tracks []*Track `json:"tracks"`
 	// Differences lists the first request and the first place that differ.
@@ -53,7 +53,7 @@ type Sequence struct {
 
 // Difference describes the first event that differs.
 type Difference struct {
-	// Of is "requests" or "places"; Kind names the difference, such as "other size".
+	// Of is "requests" or "places". Kind names the difference, such as "other size".
 	Of   string `json:"of"`
 	Kind string `json:"kind"`
 	// Request is the number of the request.
@@ -61,12 +61,13 @@ type Difference struct {
 	Variants []Variant `json:"variants"`
 	// Blamed lists the rank numbers of the minority, if there is one.
 	Blamed []int `json:"blamed"`
-	// Before lists the requests before the difference, Explanation what it explains.
+	// Before lists the requests before the difference. Explanation states whether this difference
+	// explains the rest.
 	Before      []string `json:"before"`
 	Explanation []string `json:"explanation"`
 }
 
-// Variant describes the event of some ranks at a difference.
+// Variant describes the event of some ranks at the point where they differ.
 type Variant struct {
 	// Ranks lists rank numbers.
 	Ranks []int    `json:"ranks"`
@@ -85,14 +86,13 @@ type Segment struct {
 // State is the state of a window on a rank.
 type State int
 
-// The states.
 const (
 	Absent State = iota
 	Registered
 	Deregistered
 )
 
-// Window describes the registration of a segment with a group. States has an element per rank.
+// Window describes the registration of a segment with a group. States has one element per rank.
 type Window struct {
 	Group   string  `json:"group"`
 	Pool    string  `json:"pool"`
@@ -101,7 +101,7 @@ type Window struct {
 	States  []State `json:"states"`
 }
 
-// Row is a fault or a pending operation of some ranks.
+// Row describes a fault or a pending operation of some ranks.
 type Row struct {
 	Ranks []int  `json:"ranks"`
 	Group string `json:"group"`
@@ -110,7 +110,8 @@ type Row struct {
 	Time int64 `json:"time"`
 }
 
-// Path counts the calls of an operation that took a path. Calls and Bytes have an element per rank.
+// Path counts the calls of an operation that used a path. Calls and Bytes have one element per
+// rank.
 type Path struct {
 	Group     string  `json:"group"`
 	Operation string  `json:"operation"`

@@ -24,7 +24,7 @@ var (
 	phone   = pagetest.Screen{Width: 390, Height: 844, Mobile: true}
 )
 
-// TestBrowser tests the page in Chromium. All parts share a browser.
+// TestBrowser tests the page in Chromium. All parts share one browser.
 func TestBrowser(t *testing.T) {
 	b := pagetest.Open(t)
 	for _, part := range []struct {
@@ -53,11 +53,11 @@ func TestBrowser(t *testing.T) {
 func check(t *testing.T, p *pagetest.Page) {
 	t.Helper()
 	for _, e := range p.Errors() {
-		t.Errorf("the page reports an error: %s", e)
+		t.Errorf("error on the page: %s", e)
 	}
 }
 
-// fragment returns a field of the state in the page's URL.
+// fragment returns a field of the page's state, which the URL's fragment contains.
 func fragment(p *pagetest.Page, field string) string {
 	p.Painted()
 	var text string
@@ -69,7 +69,7 @@ func fragment(p *pagetest.Page, field string) string {
 	return values.Get(field)
 }
 
-// redPixels counts the red pixels of a lane on each side of the difference.
+// redPixels counts a lane's red pixels on each side of the difference.
 const redPixels = `(lane, part) => {
 	const c = document.querySelectorAll("#lanes canvas")[lane];
 	const at = Math.round(c.width * part);
@@ -88,7 +88,7 @@ func testDifference(t *testing.T, b *pagetest.Browser) {
 	p := b.Open(t, sample{ranks: 4, requests: 400, extra: 200}.write(t), desktop)
 	p.Painted()
 	if got := p.Text("#verdict"); got != "verdict" {
-		t.Errorf("verdict %q; want the page's", got)
+		t.Errorf("verdict = %q; want the page's verdict", got)
 	}
 	if got := p.Text(".label.blamed"); !strings.Contains(got, "rank 2") {
 		t.Errorf("blamed lane %q; want rank 2", got)
@@ -98,7 +98,7 @@ func testDifference(t *testing.T, b *pagetest.Browser) {
 		"Request 200", "ranks 0\u20131, 3", "4\u2009321 B", "model.py:2 backward",
 	} {
 		if !strings.Contains(details, want) {
-			t.Errorf("details lack %q:\n%s", want, details)
+			t.Errorf("details do not contain %q:\n%s", want, details)
 		}
 	}
 	for lane := range 4 {
@@ -133,13 +133,13 @@ func testHostile(t *testing.T, b *pagetest.Browser) {
 	p.Eval(`window.hacked !== undefined || document.querySelector("img, #app script") !== null`,
 		&hacked)
 	if hacked {
-		t.Error("a text of the data was executed or became an element")
+		t.Error("text from the data was executed or became an element")
 	}
 	for _, selector := range []string{
 		"#verdict", "h1", "#faults", "#windows", "#paths", "#files", "#differences", "#details",
 	} {
 		if got := p.Text(selector); !strings.Contains(got, `<img src=x onerror="window.hacked=1">`) {
-			t.Errorf("%s contains %.200q; want the text as it is", selector, got)
+			t.Errorf("%s contains %.200q; want the unchanged text", selector, got)
 		}
 	}
 	check(t, p)
@@ -158,7 +158,7 @@ func testKeys(t *testing.T, b *pagetest.Browser) {
 	all := width()
 	p.Key("d")
 	if got := width(); got != 200 || number("at") != 200 || number("rank") != 2 {
-		t.Errorf("after d: %v requests, request %v, rank %v; want 200, 200, 2", got, number("at"),
+		t.Errorf("after d: %v requests, at %v, rank %v; want 200, 200, 2", got, number("at"),
 			number("rank"))
 	}
 	p.Key("+")
@@ -302,13 +302,13 @@ func testThemes(t *testing.T, b *pagetest.Browser) {
 		p.Key("t")
 		p.Eval(background, &after)
 		if got != want || after == want {
-			t.Errorf("dark %v: background %s, after t %s; want %s and the other", dark, got, after, want)
+			t.Errorf("dark %v: background %s, after t %s; want %s and then another", dark, got, after, want)
 		}
 		check(t, p)
 	}
 }
 
-// testLive tests a page that fetches its data from a server, and then fetches newer data.
+// testLive tests a page that fetches its data from a server, and later fetches newer data.
 func testLive(t *testing.T, b *pagetest.Browser) {
 	var requests atomic.Int64
 	requests.Store(40)
@@ -343,7 +343,7 @@ func testLive(t *testing.T, b *pagetest.Browser) {
 	p.Wait(`document.body.dataset.lost !== undefined`)
 }
 
-// testBroken tests that a page states why it cannot show its data.
+// testBroken tests that a page that cannot show its data explains why.
 func testBroken(t *testing.T, b *pagetest.Browser) {
 	var whole bytes.Buffer
 	if err := (sample{ranks: 2, requests: 40, extra: -1}).page().WriteHTML(&whole, ""); err != nil {
@@ -366,7 +366,7 @@ func testBroken(t *testing.T, b *pagetest.Browser) {
 	}
 }
 
-// testEmpty tests a page without ranks and sequences.
+// testEmpty tests a page without ranks and without sequences.
 func testEmpty(t *testing.T, b *pagetest.Browser) {
 	p := b.Open(t, write(t, &Page{Title: "empty", Verdict: "nothing"}), desktop)
 	for _, key := range []string{"d", "p", "+", "]"} {
@@ -401,14 +401,14 @@ func testOlder(t *testing.T, b *pagetest.Browser) {
 		return [at(0.25), at(0.75)];
 	})()`, &alpha)
 	if alpha[0] == 0 || alpha[1] != 0 {
-		t.Errorf("opacity of the older block before and after its free = %v; want only that before",
+		t.Errorf("opacity of the older block before and after its free = %v; want only the first",
 			alpha)
 	}
 	check(t, p)
 }
 
-// frameInterval returns the time between two frames that 95 of 100 do not exceed, and the number of
-// intervals since the page began to record window.frameTimes.
+// frameInterval returns the 95th percentile of the time between two frames, and the number of
+// intervals, since the page began to record window.frameTimes.
 func frameInterval(p *pagetest.Page) (interval time.Duration, count int) {
 	var times []float64 // in milliseconds
 	p.Eval(`window.frameTimes`, &times)
@@ -420,11 +420,11 @@ func frameInterval(p *pagetest.Page) (interval time.Duration, count int) {
 	return all[len(all)*95/100], len(all)
 }
 
-// quiet makes tests check times that other processes prolong.
+// quiet makes tests check times that depend on the load of the machine.
 var quiet = flag.Bool("quiet", false, "check the time between frames: no other process is running")
 
-// testMillion tests the page with 10^6 events. It measures the processor time of the main thread,
-// which depends little on other processes.
+// testMillion tests the page with 10^6 events. It measures the CPU time of the main thread, which
+// depends little on other processes.
 func testMillion(t *testing.T, b *pagetest.Browser) {
 	const (
 		openTime    = 2 * time.Second
@@ -456,7 +456,7 @@ func testMillion(t *testing.T, b *pagetest.Browser) {
 	for i := range frames {
 		p.Key([]string{"ArrowRight", "+", "ArrowLeft", "-", "]"}[i/3%5])
 		script, work := p.Work()
-		p.Frame() // of two frames, the first draws
+		p.Frame() // the first of two frames draws
 		afterScript, afterWork := p.Work()
 		scripts, all = append(scripts, afterScript-script), append(all, (afterWork-work)/2)
 	}

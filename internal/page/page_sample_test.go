@@ -8,12 +8,13 @@ import (
 	"testing"
 )
 
-// sample describes a page of a random program.
+// sample holds the parameters of a page about a random program.
 type sample struct {
 	ranks, requests int
-	// extra is the request before which rank 2 makes an additional one; none if it is negative.
+	// extra is the number of the request before which rank 2 makes an additional request. It is
+	// negative if there is none.
 	extra int
-	// name is the beginning of all names.
+	// name is the prefix of all names.
 	name string
 }
 
@@ -22,7 +23,7 @@ const (
 	segmentSlots = 32
 )
 
-// page builds the page. A block is placed in the lowest free slot of its rank.
+// page builds the page. Each block is placed in the lowest free slot of its rank.
 func (s sample) page() *Page {
 	p := &Page{
 		Title: s.name + "report", Compared: true, Agree: s.extra < 0, Verdict: s.name + "verdict",
@@ -73,7 +74,7 @@ func (s sample) page() *Page {
 	return p
 }
 
-// memory returns the events of a pool: random allocations and frees.
+// memory returns a pool's events: random allocations and frees.
 func (s sample) memory(rank int) *Track {
 	rng := rand.New(rand.NewPCG(1, 1))
 	t := &Track{Rank: rank}
@@ -118,7 +119,7 @@ func (s sample) memory(rank int) *Track {
 	return t
 }
 
-// calls returns the calls of a group.
+// calls returns a group's calls.
 func (s sample) calls(rank int) *Track {
 	t := &Track{Rank: rank}
 	for i := range 50 {

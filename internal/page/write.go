@@ -14,10 +14,10 @@ import (
 	"strings"
 )
 
-// magic begins the data. Its last byte is the version of the format.
+// magic is the beginning of the data. Its last byte is the version of the format.
 const magic = "SYMPAGE\x01"
 
-// The script and the style are built from web/src by web/build.go.
+// script and style are built from web/src by web/build.go.
 var (
 	//go:embed bundle/page.js
 	script string
@@ -25,10 +25,10 @@ var (
 	style string
 )
 
-// location is the offset and the length of a column, in bytes.
+// location holds the offset and the length of a column, in bytes.
 type location [2]int
 
-// trackHeader describes a track in the header.
+// trackHeader describes a track in the page's header.
 type trackHeader struct {
 	Rank     int                 `json:"rank"`
 	First    int                 `json:"first"`
@@ -37,7 +37,7 @@ type trackHeader struct {
 	Columns  map[string]location `json:"columns"`
 }
 
-// header returns the JSON header, and the columns in the order of their offsets.
+// header returns the JSON header and the columns, ordered by offset.
 func (p *Page) header() ([]byte, [][]byte, error) {
 	offset, columns := 0, [][]byte{}
 	add := func(b []byte) location {
@@ -73,7 +73,7 @@ func (p *Page) header() ([]byte, [][]byte, error) {
 	return text, columns, nil
 }
 
-// WriteData writes the data of the page, without compression.
+// WriteData writes the page's data without compression.
 func (p *Page) WriteData(w io.Writer) error {
 	header, columns, err := p.header()
 	if err != nil {
@@ -88,7 +88,7 @@ func (p *Page) WriteData(w io.Writer) error {
 	return nil
 }
 
-// WriteHTML writes a page that contains its data. plain is shown by browsers without JavaScript.
+// WriteHTML writes a page that contains its data. Browsers without JavaScript show plain.
 func (p *Page) WriteHTML(w io.Writer, plain string) error {
 	b := bufio.NewWriter(w)
 	writeTop(b, p.Title, plain)
@@ -116,8 +116,8 @@ func WriteShell(w io.Writer, title, source string) error {
 	return writeBottom(b)
 }
 
-// writeTop writes a page up to the data. The Content-Security-Policy admits only the script and the
-// style of this package, whatever the data contain.
+// writeTop writes the part of a page before the data. The Content-Security-Policy permits only this
+// package's script and style, whatever the data contain.
 func writeTop(b *bufio.Writer, title, plain string) {
 	fmt.Fprintf(b, `<!doctype html>
 <html lang="en">
@@ -151,7 +151,7 @@ func Policy() string {
 	}, "; ")
 }
 
-// hashOf returns the source expression that admits a script or a style.
+// hashOf returns the source expression that permits a script or a style.
 func hashOf(text string) string {
 	sum := sha256.Sum256([]byte(text))
 	return "'sha256-" + base64.StdEncoding.EncodeToString(sum[:]) + "'"

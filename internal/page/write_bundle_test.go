@@ -11,7 +11,7 @@ import (
 
 var rewrite = flag.Bool("rewrite", false, "rewrite the bundle")
 
-// bundle builds a file of bundle from its sources.
+// bundle builds one of the files in the folder bundle from its sources.
 func bundle(t *testing.T, entry string) string {
 	t.Helper()
 	result := api.Build(api.BuildOptions{
@@ -29,7 +29,7 @@ func bundle(t *testing.T, entry string) string {
 	return string(result.OutputFiles[0].Contents)
 }
 
-// TestBundle checks that bundle is built from its sources. -rewrite builds it.
+// TestBundle checks that the folder bundle is up to date. With -rewrite, it rebuilds the files.
 func TestBundle(t *testing.T) {
 	for file, entry := range map[string]string{
 		"bundle/page.js": "web/src/app.ts", "bundle/page.css": "web/src/page.css",
@@ -45,10 +45,10 @@ func TestBundle(t *testing.T) {
 			t.Fatal(err)
 		}
 		if string(have) != built {
-			t.Errorf("%s is not built from %s: run go test -run TestBundle -rewrite", file, entry)
+			t.Errorf("%s is not up to date with %s: run go test -run TestBundle -rewrite", file, entry)
 		}
 		if strings.Contains(strings.ToLower(built), "</s") {
-			t.Errorf("%s contains the end of a script or style", file)
+			t.Errorf("%s contains the end tag of a script or style", file)
 		}
 	}
 }

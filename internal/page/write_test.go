@@ -15,7 +15,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// decoded contains the data of a page as a reader sees them.
+// decoded holds a page's data as a reader sees them.
 type decoded struct {
 	Title     string
 	Sequences []struct {
@@ -29,11 +29,11 @@ type decoded struct {
 	columns    []byte
 }
 
-// decode follows the description in doc.go.
+// decode decodes data as described in doc.go.
 func decode(t testing.TB, b []byte) *decoded {
 	t.Helper()
 	if len(b) < 12 || string(b[:8]) != "SYMPAGE\x01" {
-		t.Fatalf("the data begin with %q", b[:min(len(b), 8)])
+		t.Fatalf("data begin with %q; want the magic", b[:min(len(b), 8)])
 	}
 	n := 12 + int(binary.LittleEndian.Uint32(b[8:]))
 	d := &decoded{columns: b[n:]}
@@ -87,7 +87,7 @@ func TestDataRoundTrip(t *testing.T) {
 		d := decode(t, b.Bytes())
 		got := d.Sequences[0].Tracks[0]
 		if got.Events != len(want) || track.Len() != len(want) {
-			t.Fatalf("%d events; want %d", got.Events, len(want))
+			t.Fatalf("decoded %d events; want %d", got.Events, len(want))
 		}
 		for name, value := range map[string]func(Event) int64{
 			"size": func(e Event) int64 { return e.Size }, "bytes": func(e Event) int64 { return e.Bytes },
@@ -134,7 +134,7 @@ func equal(a, b []int64) bool {
 	return len(a) == len(b)
 }
 
-// TestHTMLOfHostileTexts checks that texts of the data cannot leave their place in the file.
+// TestHTMLOfHostileTexts checks that texts in the data cannot become markup.
 func TestHTMLOfHostileTexts(t *testing.T) {
 	hostile := `</script></title><script>alert(1)</script><img src=x onerror=alert(2)>`
 	track := &Track{Segments: []Segment{{Bytes: math.MaxInt64}}}
@@ -149,7 +149,7 @@ func TestHTMLOfHostileTexts(t *testing.T) {
 	}
 	text := b.String()
 	if strings.Contains(text, "<img") || strings.Contains(text, "<script>alert") {
-		t.Error("a text of the data became part of the page")
+		t.Error("text from the data became markup")
 	}
 	if n := strings.Count(text, "<script"); n != 2 {
 		t.Errorf("the page has %d scripts; want 2", n)
@@ -178,12 +178,12 @@ func TestShell(t *testing.T) {
 	}
 	for _, want := range []string{"a&lt;b", `data-source="data.bin?x=&#34;y&#34;"></script>`} {
 		if !strings.Contains(b.String(), want) {
-			t.Errorf("the page lacks %s", want)
+			t.Errorf("the page does not contain %s", want)
 		}
 	}
 }
 
-// failing is a writer that fails after some bytes.
+// failing is a writer that fails after left bytes.
 type failing struct{ left int }
 
 func (f *failing) Write(b []byte) (int, error) {

@@ -1,4 +1,4 @@
-// Package pagetest drives Chromium in tests of pages, by the DevTools protocol over pipes.
+// Package pagetest controls Chromium in tests of pages, using the DevTools protocol over pipes.
 package pagetest
 
 import (
@@ -16,7 +16,7 @@ import (
 	"time"
 )
 
-// patience bounds the wait for an answer of the browser.
+// patience bounds the wait for the browser's answer.
 const patience = 90 * time.Second
 
 // Browser is a running Chromium. It is safe for concurrent use.
@@ -32,7 +32,7 @@ type Browser struct {
 	ended   error
 }
 
-// lockedBuffer collects output of a process that may still be running.
+// lockedBuffer collects the output of a process that may still be running.
 type lockedBuffer struct {
 	mu  sync.Mutex
 	all bytes.Buffer
@@ -52,7 +52,7 @@ func (b *lockedBuffer) String() string {
 	return b.all.String()
 }
 
-// message is a command, an answer or an event of the protocol.
+// message holds a command, an answer or an event of the protocol.
 type message struct {
 	ID      int             `json:"id,omitempty"`
 	Session string          `json:"sessionId,omitempty"`
@@ -66,7 +66,8 @@ type protocolError struct {
 	Message string `json:"message"`
 }
 
-// Open starts Chromium, which ends with the test. It skips the test if Chromium is not installed.
+// Open starts Chromium, which ends with the test. If Chromium is not installed, the test is
+// skipped.
 func Open(t testing.TB) *Browser {
 	t.Helper()
 	program, err := exec.LookPath("chromium")
@@ -104,20 +105,20 @@ func Open(t testing.TB) *Browser {
 		kill := time.AfterFunc(patience, func() { _ = command.Process.Kill() })
 		commandsIn.Close()
 		<-received
-		_ = command.Wait() // its status depends on how it was ended
+		_ = command.Wait() // its status depends on how it ended
 		kill.Stop()
 	})
 	return b
 }
 
-// fonts contains the letters of DejaVu Sans that pages use, so pictures do not depend on the fonts
-// of the machine.
+// fonts contains the DejaVu Sans glyphs that pages use, so that pictures do not depend on the
+// machine's fonts.
 //
 //go:embed fonts
 var fonts embed.FS
 
-// writeFonts writes the fonts to a folder, and returns the configuration that makes them the only
-// ones.
+// writeFonts writes the fonts to a folder. It returns a configuration that makes the browser use
+// only these.
 func writeFonts(t testing.TB, folder string) string {
 	t.Helper()
 	if err := os.CopyFS(folder, fonts); err != nil {
@@ -171,7 +172,7 @@ func (b *Browser) receive(from *os.File) {
 	}
 }
 
-// end reports that the browser has ended.
+// end records that the browser has ended.
 func (b *Browser) end(err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -182,8 +183,8 @@ func (b *Browser) end(err error) {
 	b.waiting = map[int]chan message{}
 }
 
-// call sends a command to a session, or to the browser, and decodes the answer into result, unless
-// that is nil.
+// call sends a command to a session, or to the browser if session is empty. It decodes the answer
+// into result unless result is nil.
 func (b *Browser) call(session, method string, params, result any) error {
 	answer := make(chan message, 1)
 	b.mu.Lock()

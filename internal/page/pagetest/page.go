@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// Page is a tab of a Browser. Its methods end the test if the browser fails.
+// Page controls a tab of a Browser. Its methods end the test if the browser fails.
 type Page struct {
 	t       testing.TB
 	browser *Browser
@@ -22,7 +22,7 @@ type Page struct {
 	errors  []string // guarded by mu
 }
 
-// Screen describes the window of a page.
+// Screen describes the window in which a page is shown.
 type Screen struct {
 	Width, Height int
 	Dark, Mobile  bool
@@ -30,7 +30,8 @@ type Screen struct {
 
 type object = map[string]any
 
-// Open opens a page and waits until it is ready: until its body has the attribute data-ready.
+// Open opens a page and waits until it is ready, that is, until its body has the attribute
+// data-ready.
 func (b *Browser) Open(t testing.TB, url string, s Screen) *Page {
 	t.Helper()
 	var target struct{ TargetID string }
@@ -66,7 +67,7 @@ func (b *Browser) Open(t testing.TB, url string, s Screen) *Page {
 	return p
 }
 
-// Go navigates to a URL and waits until the page is ready. The server may redirect to the URL
+// Go navigates to a URL and waits until the page is ready. The server may redirect to the same URL
 // without its query.
 func (p *Page) Go(url string) {
 	p.t.Helper()
@@ -98,14 +99,14 @@ func (p *Page) event(method string, params json.RawMessage) {
 	}
 }
 
-// Errors returns the exceptions of the page and the errors that the browser has logged.
+// Errors returns the page's exceptions and the errors that the browser has logged.
 func (p *Page) Errors() []string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return append([]string{}, p.errors...)
 }
 
-// evaluation is the answer to Runtime.evaluate.
+// evaluation holds the answer to Runtime.evaluate.
 type evaluation struct {
 	Result           struct{ Value json.RawMessage }
 	ExceptionDetails *struct {
@@ -113,8 +114,8 @@ type evaluation struct {
 	}
 }
 
-// Eval evaluates JavaScript, waits for a promise, and decodes the value into result unless it is
-// nil.
+// Eval evaluates JavaScript. If the value is a promise, Eval waits for it. It decodes the value
+// into result unless result is nil.
 func (p *Page) Eval(expression string, result any) {
 	p.t.Helper()
 	var e evaluation
@@ -131,7 +132,7 @@ func (p *Page) Eval(expression string, result any) {
 	}
 }
 
-// Text returns the text of the first element that a selector matches.
+// Text returns the text of the first element that matches a selector.
 func (p *Page) Text(selector string) string {
 	p.t.Helper()
 	var text string
@@ -183,7 +184,8 @@ func (p *Page) Type(text string) {
 	p.call("Input.insertText", object{"text": text}, nil)
 }
 
-// Wheel scrolls by a number of pixels at a point, with the Ctrl key if ctrl is set.
+// Wheel turns the mouse wheel at a point to scroll by a number of pixels, with the Ctrl key if ctrl
+// is set.
 func (p *Page) Wheel(x, y, dx, dy float64, ctrl bool) {
 	p.t.Helper()
 	modifiers := 0
@@ -195,7 +197,7 @@ func (p *Page) Wheel(x, y, dx, dy float64, ctrl bool) {
 	}, nil)
 }
 
-// Frame waits until the page has drawn its present state.
+// Frame waits until the page has drawn its current state.
 func (p *Page) Frame() {
 	p.t.Helper()
 	p.Eval(`new Promise((f) => requestAnimationFrame(() => requestAnimationFrame(f)))`, nil)
@@ -223,8 +225,8 @@ func (p *Page) Picture() image.Image {
 	return picture
 }
 
-// Work returns the processor time that the page's main thread has spent on scripts, and on
-// everything. Unlike wall time, it does not depend on other processes.
+// Work returns the CPU time that the page's main thread has spent on scripts, and in all. Unlike
+// wall time, it does not depend on other processes.
 func (p *Page) Work() (script, all time.Duration) {
 	p.t.Helper()
 	var r struct {
