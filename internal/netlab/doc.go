@@ -1,12 +1,12 @@
-// Package netlab builds networks of simulated machines on one host, for tests.
+// Package netlab simulates networks of machines on one host, for tests.
 //
 // A Machine has its own network namespace and host name, and optionally its own monotonic clock.
 // Each of its interfaces is a TUN device. The test's process reads the packets of all devices and
-// forwards them. It delays, reorders and drops packets as the Link between two machines specifies,
-// with random numbers from one seed. Memory and process IDs are shared with the host.
+// forwards them. It delays, reorders and drops packets according to the Link between two machines,
+// with random numbers derived from a seed. Memory and process IDs are shared with the host.
 //
 // A lab needs root and /dev/net/tun. It leaves nothing behind: the namespaces have no names, and
-// the kernel kills the processes of a machine when the test's process ends.
+// when the test's process ends, the kernel kills the machines' processes.
 //
 // # Lock order
 //

@@ -34,8 +34,9 @@ type Lab struct {
 	stop     chan struct{} // closed by close
 }
 
-// New builds a network. All links are perfect. The test skips with errors.ErrUnsupported if the
-// process may not build one. The network ends with the test.
+// New builds a network in which all links are perfect. The network is closed at the end of the
+// test. If the process lacks the permissions to build one, New skips the test with
+// errors.ErrUnsupported.
 func New(t testing.TB, cfg Config) *Lab {
 	t.Helper()
 	if err := supported(); err != nil {
@@ -61,7 +62,8 @@ func New(t testing.TB, cfg Config) *Lab {
 	return l
 }
 
-// supported returns errors.ErrUnsupported if this process may not build a network.
+// supported returns an error that wraps errors.ErrUnsupported if this process cannot build a
+// network.
 func supported() error {
 	if os.Geteuid() != 0 {
 		return fmt.Errorf("network namespaces need root: %w", errors.ErrUnsupported)
@@ -83,11 +85,12 @@ func (l *Lab) close() {
 	l.router.tasks.Wait()
 }
 
-// Stalled returns the longest time by which packets may have been late because this process did not
-// run. On a busy host a test should not judge how ranks react to such a network.
+// Stalled returns the longest time that packets may have been late because this process was not
+// running. If that time is long, because the host was busy, tests should not judge the ranks'
+// reactions.
 func (l *Lab) Stalled() time.Duration { return time.Duration(l.router.late.Load()) }
 
-// SetAll changes all links.
+// SetAll sets all links.
 func (l *Lab) SetAll(link Link) {
 	for from := range l.Machines {
 		for to := range l.Machines {
@@ -96,13 +99,13 @@ func (l *Lab) SetAll(link Link) {
 	}
 }
 
-// Set changes the links between two machines, in both directions.
+// Set sets the links between two machines, in both directions.
 func (l *Lab) Set(a, b int, link Link) {
 	l.router.set(a, b, link)
 	l.router.set(b, a, link)
 }
 
-// Isolate changes the links between a machine and all others, in both directions.
+// Isolate sets the links between a machine and all other machines, in both directions.
 func (l *Lab) Isolate(machine int, link Link) {
 	for other := range l.Machines {
 		if other != machine {
@@ -119,8 +122,9 @@ func (l *Lab) CutInterface(machine, number int) {
 	l.router.ports[address].cut = true
 }
 
-// TranslateAddress puts a machine behind NAT: others see TCP connections of its first interface
-// come from the given public address, and cannot connect to the machine. Only IPv4 is translated.
+// TranslateAddress puts a machine behind NAT: to other machines, TCP connections from its first
+// interface appear to come from the given public address, and they cannot connect to the machine.
+// Only IPv4 is translated.
 func (l *Lab) TranslateAddress(machine int, public netip.Addr) {
 	private := l.Machines[machine].Addresses[0]
 	l.router.mu.Lock()

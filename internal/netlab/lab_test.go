@@ -14,7 +14,7 @@ import (
 // patience limits waits that should be short.
 const patience = time.Minute
 
-// listen accepts one TCP connection on a machine and sends the result of serve.
+// listen opens a TCP listener on a machine.
 func listen(t *testing.T, m *Machine) net.Listener {
 	t.Helper()
 	var l net.Listener
@@ -78,7 +78,7 @@ func TestPacketsCrossALossyLink(t *testing.T) {
 		}
 		_ = c.Close()
 		if got := <-received; got != text {
-			t.Errorf("received %d bytes, want %d equal ones: %.100q", len(got), len(text), got)
+			t.Errorf("received %d bytes, want the %d bytes that were sent: %.100q", len(got), len(text), got)
 		}
 	}
 }
@@ -137,7 +137,7 @@ func TestMachinesHaveNamesAndClocks(t *testing.T) {
 	for i := range output {
 		fields := strings.Fields(output[i].String())
 		if fields[0] != lab.Machines[i].Name {
-			t.Errorf("the host name of machine %d is %q; want %q", i, fields[0], lab.Machines[i].Name)
+			t.Errorf("host name of machine %d = %q; want %q", i, fields[0], lab.Machines[i].Name)
 		}
 		uptimes[i], _ = time.ParseDuration(fields[1] + "s")
 	}

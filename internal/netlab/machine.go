@@ -13,15 +13,15 @@ import (
 
 // Machine is a simulated machine. Its methods are safe for concurrent use.
 type Machine struct {
-	// Name is the host name. Addresses lists one address for each interface. Both are immutable.
+	// Name is the host name. Addresses lists one address for each interface. Neither changes.
 	Name      string
 	Addresses []netip.Addr
-	// Thread is the ID of a thread in the machine's namespaces, for nsenter --target. It is
-	// immutable.
+	// Thread is the ID of a thread in the machine's namespaces, for nsenter --target. It does not
+	// change.
 	Thread int
 
 	index   int
-	calls   chan func() // runs on the machine's thread
+	calls   chan func() // functions to run on the machine's thread
 	devices []*os.File
 }
 
@@ -42,8 +42,9 @@ func machineName(index int) string {
 	return name
 }
 
-// runThread enters new namespaces and then makes the calls of Do. The thread ends with the
-// goroutine, because it stays locked. The processes that it has started then get SIGKILL.
+// runThread enters new namespaces and then runs the functions that Do passes to it. Because the
+// goroutine stays locked to its thread, the thread ends with the goroutine. The processes that the
+// thread has started then get SIGKILL.
 func (m *Machine) runThread(ready chan<- error, clock time.Duration, hosts string) {
 	runtime.LockOSThread()
 	m.Thread = syscall.Gettid()
@@ -57,7 +58,7 @@ func (m *Machine) runThread(ready chan<- error, clock time.Duration, hosts strin
 	}
 }
 
-const cloneNewTime = 0x80 // CLONE_NEWTIME of linux/sched.h
+const cloneNewTime = 0x80 // CLONE_NEWTIME in linux/sched.h
 
 // enterNamespaces moves the calling thread into new namespaces. hosts is the path of the machine's
 // /etc/hosts.
@@ -93,7 +94,7 @@ func (m *Machine) Do(f func() error) error {
 	return <-result
 }
 
-// Start starts a command on the machine. The command is killed when the lab closes.
+// Start starts a command on the machine. The command is killed when the lab is closed.
 func (m *Machine) Start(c *exec.Cmd) error {
 	if c.SysProcAttr == nil {
 		c.SysProcAttr = &syscall.SysProcAttr{}
@@ -148,7 +149,7 @@ func (m *Machine) addInterfaces(r *router, cfg *Config) error {
 	return nil
 }
 
-// close ends the thread of the machine, and so all its processes, and closes the interfaces.
+// close ends the machine's thread, and thereby all its processes, and closes the interfaces.
 func (m *Machine) close() {
 	close(m.calls)
 	for _, d := range m.devices {

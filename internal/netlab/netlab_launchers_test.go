@@ -20,15 +20,16 @@ import (
 	"symmem/internal/sys/systest"
 )
 
-// launcherLab runs launchers on two machines. Their ranks run symmem verify on the software GPU.
+// launcherLab runs launchers on two machines. The ranks that they start run symmem verify on the
+// software GPU.
 type launcherLab struct {
 	*Lab
 	t      *testing.T
-	folder string // contains the binary of symmem, and files of the launchers
+	folder string // contains the symmem binary and the launchers' files
 	env    []string
 }
 
-// newLauncherLab skips the test if one of the programs is not installed.
+// newLauncherLab returns a launcherLab. It skips the test if one of the programs is not installed.
 func newLauncherLab(t *testing.T, programs ...string) *launcherLab {
 	t.Helper()
 	if testing.Short() {
@@ -53,7 +54,7 @@ func newLauncherLab(t *testing.T, programs ...string) *launcherLab {
 	return l
 }
 
-// launch is a launcher on a machine.
+// launch holds a launcher that runs on a machine.
 type launch struct {
 	*exec.Cmd
 	output safeBuffer
@@ -89,7 +90,8 @@ func (l *launcherLab) start(machine int, name string, args ...string) *launch {
 	return r
 }
 
-// checkEmpty checks that no process runs on the machines. It waits for processes that are ending.
+// checkEmpty checks that no processes are left on the machines. It waits for processes that are
+// ending.
 func (l *launcherLab) checkEmpty() {
 	l.t.Helper()
 	for _, m := range l.Machines {
@@ -99,7 +101,7 @@ func (l *launcherLab) checkEmpty() {
 				break
 			}
 			if time.Now().After(end) {
-				l.t.Errorf("processes are left on %s: %q", m.Name, left)
+				l.t.Errorf("processes left on %s: %q", m.Name, left)
 				break
 			}
 			<-time.After(100 * time.Millisecond)
@@ -130,31 +132,31 @@ func (l *launcherLab) processes(m *Machine) (found []string) {
 	return found
 }
 
-// expect waits for a launcher. It checks whether the launcher succeeds, and that its output has the
-// given texts.
+// expect waits for a launcher to end. It checks whether the launcher succeeded, and that its output
+// contains the given texts.
 func (l *launcherLab) expect(r *launch, succeeds bool, texts ...string) {
 	l.t.Helper()
 	err := r.Wait()
 	output := r.output.String()
 	if (err == nil) != succeeds {
-		l.t.Errorf("%s ended with %v; want success %t\n%s", r.Path, err, succeeds, output)
+		l.t.Errorf("%s: got %v; want success = %t\n%s", r.Path, err, succeeds, output)
 	}
 	for _, text := range texts {
 		if !strings.Contains(output, text) {
-			l.t.Errorf("%s does not print %q:\n%s", r.Path, text, output)
+			l.t.Errorf("%s did not print %q:\n%s", r.Path, text, output)
 		}
 	}
 }
 
-// killedOnce runs verify. In the first attempt, the ranks run until one of them is killed
-// (killVictim). $ATTEMPT is the number of earlier attempts.
+// killedOnce runs verify. On the first attempt, the ranks run until one of them is killed (see
+// killVictim). $ATTEMPT is the number of earlier attempts.
 const killedOnce = `
 export NCCL_HOSTID=$(uname -n) LAB_RANK=$RANK
 if [ "$ATTEMPT" != 0 ]; then exec symmem verify --ranks 4 --churn 20; fi
 exec symmem verify --for 2m`
 
-// killVictim kills rank 3 once rank 0 has reported a round. All ranks then know the name of the
-// victim's machine. output is the output of rank 0's launcher.
+// killVictim kills rank 3 after rank 0 has reported a round. By then, all ranks know the name of
+// the victim's machine. output holds the output of rank 0's launcher.
 func (l *launcherLab) killVictim(output *safeBuffer) {
 	l.t.Helper()
 	for end := time.Now().Add(2 * time.Minute); time.Now().Before(end); {
@@ -174,10 +176,10 @@ func (l *launcherLab) killVictim(output *safeBuffer) {
 		}
 		<-time.After(50 * time.Millisecond)
 	}
-	l.t.Fatalf("rank 0 has reported no round, or rank 3 does not run:\n%s", output.String())
+	l.t.Fatalf("rank 0 has not reported a round, or rank 3 is not running:\n%s", output.String())
 }
 
-// lostRank is the part of the error about rank 3.
+// lostRank is the part of the error that names rank 3.
 const lostRank = "rank 3 on node-b"
 
 func TestTorchrunRestartsRanksOnTwoMachines(t *testing.T) {
@@ -205,7 +207,7 @@ func TestTorchrunRestartsRanksOnTwoMachines(t *testing.T) {
 }
 
 // TestSilentMachineIsNamedByVerify cuts the network between two machines whose ranks run verify.
-// The software NCCL does not use the network, so only symmem can notice.
+// The software NCCL does not use the network, so only symmem can notice the failure.
 func TestSilentMachineIsNamedByVerify(t *testing.T) {
 	l := newLauncherLab(t)
 	l.env = append(l.env, "SYMMEM_TOKEN="+rand.Text(), "WORLD_SIZE=4", "LOCAL_WORLD_SIZE=2",
@@ -219,7 +221,7 @@ func TestSilentMachineIsNamedByVerify(t *testing.T) {
 	}
 	for end := time.Now().Add(time.Minute); !strings.Contains(all[0].output.String(), "round"); {
 		if time.Now().After(end) {
-			t.Fatalf("rank 0 has not begun:\n%s", all[0].output.String())
+			t.Fatalf("rank 0 has not started:\n%s", all[0].output.String())
 		}
 		<-time.After(50 * time.Millisecond)
 	}
@@ -229,12 +231,13 @@ func TestSilentMachineIsNamedByVerify(t *testing.T) {
 		l.expect(r, false, []string{"ranks 2-3 on node-b", "ranks 0-1 on node-a"}[rank/2])
 	}
 	if took := time.Since(begin); took > 30*time.Second {
-		t.Errorf("the ranks have ended after %v; want at most 30 s", took)
+		t.Errorf("the ranks ended after %v; want at most 30 s", took)
 	}
 	l.checkEmpty()
 }
 
-// agent writes a program that replaces ssh: it runs a command on the machine with an address.
+// agent writes a program that replaces ssh: it runs a command on the machine that has a given
+// address.
 func (l *launcherLab) agent() string {
 	l.t.Helper()
 	text := "#!/bin/sh\naddress=$1; shift\ncase $address in\n"
@@ -277,7 +280,7 @@ func TestMPIRunStartsRanksOnTwoMachines(t *testing.T) {
 	}
 }
 
-// slurmConfig returns slurm.conf for the two machines.
+// slurmConfig returns the contents of slurm.conf for the two machines.
 func (l *launcherLab) slurmConfig() string {
 	text := fmt.Sprintf(`ClusterName=lab
 SlurmctldHost=%s(%v)
@@ -301,8 +304,9 @@ PartitionName=lab Nodes=ALL Default=YES State=UP OverSubscribe=YES
 	return text
 }
 
-// awaitStepsReported waits until Slurm's processes for job steps have ended. They report the end of
-// a step to the controller after srun has returned, and would retry for minutes without it.
+// awaitStepsReported waits until Slurm's processes for job steps have ended. After srun has
+// returned, they report the end of a step to the controller, and without a controller they would
+// retry for minutes.
 func (l *launcherLab) awaitStepsReported() {
 	l.t.Helper()
 	isStep := func(command string) bool { return strings.HasPrefix(command, "slurmstepd") }

@@ -5,7 +5,7 @@ import (
 	"net/netip"
 )
 
-// maxPacket is larger than the MTU of the devices.
+// maxPacket bounds the size of a packet. It is larger than the devices' MTU.
 const maxPacket = 2048
 
 // Offsets in IP headers, and protocol numbers.
@@ -34,12 +34,12 @@ func addressAt(packet []byte, offset int) netip.Addr {
 	return netip.AddrFrom4([4]byte(packet[offset:]))
 }
 
-// translation describes a machine whose network translates its address, as NAT does. Other machines
-// see the public address, and cannot connect to either address.
+// translation describes NAT in front of a machine. Other machines see its public address, and can
+// connect to neither address.
 type translation struct{ private, public netip.Addr }
 
-// translate rewrites the addresses of a TCP packet over IPv4 for all machines behind NAT. It drops
-// packets to a private address by an invalid destination. The caller holds r.mu.
+// translate rewrites the addresses of IPv4 TCP packets from and to machines behind NAT. Packets to
+// a private address get an invalid destination, so that they are dropped. The caller holds r.mu.
 func (r *router) translate(from int, packet []byte) {
 	if len(packet) < 40 || packet[0]>>4 != 4 || packet[ipv4Protocol] != protocolTCP {
 		return
@@ -57,7 +57,7 @@ func (r *router) translate(from int, packet []byte) {
 	}
 }
 
-// opensConnection reports whether a TCP packet is the first of a connection.
+// opensConnection reports whether a TCP packet opens a connection.
 func opensConnection(packet []byte) bool {
 	header := 4 * int(packet[0]&0xf)
 	return header+tcpFlags < len(packet) &&
@@ -80,7 +80,7 @@ func replaceAddress(packet []byte, offset int, address netip.Addr) {
 	}
 }
 
-// updateChecksum updates an Internet checksum for the change of one word (RFC 1624).
+// updateChecksum updates an Internet checksum for a change of one word (RFC 1624).
 func updateChecksum(checksum []byte, before, after uint16) {
 	sum := uint32(^binary.BigEndian.Uint16(checksum)) + uint32(^before) + uint32(after)
 	for sum > 0xffff {

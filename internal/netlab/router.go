@@ -11,12 +11,12 @@ import (
 
 // Link describes how packets travel from one machine to another. The zero value is a perfect link.
 type Link struct {
-	// MinDelay and MaxDelay bound the delay of a packet, which is random for each packet. If they
-	// differ, packets overtake each other.
+	// MinDelay and MaxDelay bound the random delay of each packet. If they differ, packets may
+	// overtake each other.
 	MinDelay, MaxDelay time.Duration
 	// Loss is the probability that a packet is dropped.
 	Loss float64
-	// Cut drops all packets. The sender gets no error.
+	// Cut makes the link drop all packets without an error for the sender.
 	Cut bool
 }
 
@@ -35,7 +35,7 @@ type router struct {
 	links  map[[2]int]Link      // by sending and receiving machine; guarded by mu
 	nats   map[int]translation  // by machine; guarded by mu
 	tasks  sync.WaitGroup       // goroutines and packets in transit
-	late   atomic.Int64         // longest delay beyond that of a link, in nanoseconds
+	late   atomic.Int64         // longest delay beyond the link's, in nanoseconds
 }
 
 func newRouter(seed uint64) *router {
@@ -64,7 +64,7 @@ func (r *router) attach(p *port, addresses []netip.Addr) {
 	})
 }
 
-// forward sends a packet to the device with the packet's destination address.
+// forward sends a packet to the device that has the packet's destination address.
 func (r *router) forward(from *port, packet []byte) {
 	to, delay, ok := r.route(from, packet)
 	switch {
@@ -82,7 +82,7 @@ func (r *router) forward(from *port, packet []byte) {
 	}
 }
 
-// watch notes times in which this process does not run, until stop is closed.
+// watch records periods in which this process does not run, until stop is closed.
 func (r *router) watch(stop <-chan struct{}) {
 	const interval = 50 * time.Millisecond
 	ticker := time.NewTicker(interval)
@@ -97,7 +97,7 @@ func (r *router) watch(stop <-chan struct{}) {
 	}
 }
 
-// noteDelay records a delay that no link has specified.
+// noteDelay records a delay in addition to that of the link.
 func (r *router) noteDelay(delay time.Duration) {
 	for {
 		longest := r.late.Load()
@@ -127,7 +127,7 @@ func (r *router) route(from *port, packet []byte) (to *port, delay time.Duration
 	return to, delay, true
 }
 
-// set changes the link from one machine to another.
+// set sets the link from one machine to another.
 func (r *router) set(from, to int, link Link) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -8,7 +8,7 @@ import (
 	"unsafe"
 )
 
-// Constants of linux/if_tun.h.
+// Constants from linux/if_tun.h.
 const (
 	tunSetInterface = 0x400454ca // TUNSETIFF
 	flagTUN         = 0x0001     // IFF_TUN
@@ -17,8 +17,8 @@ const (
 
 const tunPath = "/dev/net/tun"
 
-// openTUN creates a TUN device in the network namespace of the calling thread. Each read returns
-// one IP packet, and each write sends one.
+// openTUN creates a TUN device in the calling thread's network namespace. Each read returns one IP
+// packet, and each write sends one.
 func openTUN(name string) (*os.File, error) {
 	fd, err := syscall.Open(tunPath, syscall.O_RDWR|syscall.O_CLOEXEC|syscall.O_NONBLOCK, 0)
 	if err != nil {
