@@ -15,24 +15,24 @@ const (
 )
 
 const (
-	// lookahead is the number of requests that a hypothesis about a difference is tested on.
+	// lookahead is the number of requests over which an explanation of a difference is tested.
 	lookahead = 64
-	// maxEdits bounds the differences that are counted.
+	// maxEdits bounds the number of differences that are counted.
 	maxEdits = 1000
 )
 
-// edit is one difference between two ranks.
+// edit describes one difference between two ranks.
 type edit struct {
 	kind           string
 	reference, dev int // indexes of the requests
 }
 
-// aligner walks through the requests of a rank and of the reference, and finds the differences that
-// explain how they differ.
+// aligner compares the requests of a rank, dev, with those of the reference, and finds a list of
+// differences that explains them.
 type aligner struct {
 	reference, dev *view
-	pair           []int32 // by block of dev: the block of reference, or -2 for none
-	inverse        []bool  // by block of reference: it has a pair
+	pair           []int32 // block of reference by block of dev, or unpaired
+	inverse        []bool  // whether a block of reference has a pair
 	i, j           int
 	edits          []edit
 }
@@ -69,8 +69,8 @@ func (a *aligner) run() []edit {
 	return a.edits
 }
 
-// matches reports whether two requests are the same. Blocks of requests before (i, j) are matched
-// by their pairs, later ones by their distance from there.
+// matches reports whether two requests are the same. Blocks allocated before (i, j) match if they
+// are paired; later blocks match if the same number of allocations separates them from (i, j).
 func (a *aligner) matches(ri, dj, i, j int) bool {
 	if ri >= len(a.reference.keys) || dj >= len(a.dev.keys) {
 		return false
@@ -78,7 +78,7 @@ func (a *aligner) matches(ri, dj, i, j int) bool {
 	r, d := a.reference.keys[ri], a.dev.keys[dj]
 	if r.action == history.Free && d.action == history.Free && r.block >= 0 &&
 		d.block >= 0 && d.block < allocsBefore(a.dev, j) {
-		return a.pair[d.block] == r.block // a block whose size differs is freed with that size
+		return a.pair[d.block] == r.block // paired blocks may differ in size, and so may their frees
 	}
 	if r.action != d.action || r.size != d.size || r.stream != d.stream {
 		return false
@@ -133,7 +133,7 @@ func (a *aligner) part(ri, dj int) {
 	}
 }
 
-// freesExtra reports whether a request of dev frees a block that reference does not have.
+// freesExtra reports whether a request of dev frees a block that reference lacks.
 func (a *aligner) freesExtra(j int) bool {
 	if j >= len(a.dev.keys) {
 		return false
@@ -142,7 +142,7 @@ func (a *aligner) freesExtra(j int) bool {
 	return k.action == history.Free && k.block >= 0 && a.pair[k.block] == unpaired
 }
 
-// freesMissing reports whether a request of reference frees a block that dev does not have.
+// freesMissing reports whether a request of reference frees a block that dev lacks.
 func (a *aligner) freesMissing(i int) bool {
 	if i >= len(a.reference.keys) {
 		return false
@@ -151,14 +151,15 @@ func (a *aligner) freesMissing(i int) bool {
 	return k.action == history.Free && k.block >= 0 && !a.inverse[k.block]
 }
 
-// hypothesis explains a difference: the requests up to (i, j) belong together as the pairs state.
+// hypothesis explains a difference: the requests up to (i, j) correspond to each other according to
+// pairs.
 type hypothesis struct {
 	kind  string
 	i, j  int
 	pairs [][2]int
 }
 
-// step finds the best explanation of a difference at (i, j) and moves behind it.
+// step records the best explanation of a difference at (i, j) and moves past it.
 func (a *aligner) step() {
 	best, most := hypothesis{}, -1
 	for _, h := range a.hypotheses() {
@@ -173,7 +174,7 @@ func (a *aligner) step() {
 	a.i, a.j = best.i, best.j
 }
 
-// score counts the requests that agree after a hypothesis.
+// score counts the requests that agree after a difference if a hypothesis is true.
 func (a *aligner) score(h hypothesis) int {
 	for _, p := range h.pairs {
 		a.join(p[0], p[1])
@@ -208,7 +209,7 @@ func (a *aligner) freesAfter(v *view, i, at int) bool {
 	return i < len(v.keys) && v.keys[i].action == history.Free && v.keys[i].block < allocsBefore(v, at)
 }
 
-// hypotheses lists the explanations of a difference, preferred ones first.
+// hypotheses lists possible explanations of a difference, in order of preference.
 func (a *aligner) hypotheses() []hypothesis {
 	i, j := a.i, a.j
 	if i >= len(a.reference.keys) {
@@ -223,7 +224,7 @@ func (a *aligner) hypotheses() []hypothesis {
 		hypothesis{kind: KindExtra, i: i, j: j + 1}, hypothesis{kind: KindMissing, i: i + 1, j: j})
 }
 
-// substitution names the difference between two requests in the same position.
+// substitution names the difference between two requests at the same position.
 func (a *aligner) substitution(i, j int) string {
 	r, d := a.reference.keys[i], a.dev.keys[j]
 	switch {
@@ -259,8 +260,8 @@ func firstWord(s string) string {
 	return s
 }
 
-// orders lists the explanations in which requests are in another order: two have changed places, or
-// one is earlier or later.
+// orders lists the explanations in which the order of requests differs: two requests are swapped,
+// or one is earlier or later.
 func (a *aligner) orders() []hypothesis {
 	var all []hypothesis
 	for n := 1; n <= lookahead; n++ {
@@ -280,8 +281,8 @@ func (a *aligner) orders() []hypothesis {
 	return all
 }
 
-// order tests an order of the next n+1 requests: exchanged ends (0, 0), the first request of dev is
-// the last of reference (0, 1), or the reverse (1, 0).
+// order tests a hypothesis about the order of the next n+1 requests: the first and last are swapped
+// (0, 0), dev's first is reference's last (0, 1), or reference's first is dev's last (1, 0).
 func (a *aligner) order(n int, shape [2]int) (hypothesis, bool) {
 	i, j := a.i, a.j
 	var pairs [][2]int

@@ -9,7 +9,7 @@ import (
 	"symmem/internal/ranklist"
 )
 
-// Compare compares the histories of ranks, which are sorted by format.
+// Compare compares the histories of ranks. The ranks must be sorted by format.
 func Compare(ranks []*history.Rank, o Options) *Report {
 	r := &Report{Sequences: []Sequence{}, Notes: []string{}}
 	for _, rank := range ranks {
@@ -38,7 +38,7 @@ func Compare(ranks []*history.Rank, o Options) *Report {
 	return r
 }
 
-// byFormat splits ranks, which are sorted by format, by format.
+// byFormat splits a list of ranks, which is sorted by format, into one list per format.
 func byFormat(ranks []*history.Rank) [][]*history.Rank {
 	var all [][]*history.Rank
 	for i, rank := range ranks {
@@ -119,10 +119,10 @@ func (c *comparison) run() {
 	c.replay()
 }
 
-// group is a set of members, as indexes, with the same event.
+// group lists the members, as indexes, that have the same event.
 type group []int
 
-// groupsAt returns the members with equal events, the largest group first.
+// groupsAt returns groups of members with equal events, the largest group first.
 func (c *comparison) groupsAt(same func(i, j int) bool) []group {
 	var groups []group
 next:
@@ -148,7 +148,7 @@ func (c *comparison) ranks(g group) []int {
 	return all
 }
 
-// blamed returns the ranks outside the majority, or none if there is no majority.
+// blamed returns the ranks outside the majority, or none without a majority.
 func (c *comparison) blamed(groups []group) []int {
 	blamed := []int{}
 	if 2*len(groups[0]) <= len(c.views) || len(c.views) < 3 {
@@ -187,9 +187,9 @@ func (c *comparison) requestDifference(at int) *Difference {
 	return d
 }
 
-// editsFrom returns at least one difference between two views, which differ first at a request.
-// Frees of the same block with different sizes, and frees of unknown blocks, need no edit to be
-// aligned. If there are no other differences, the result is the request itself.
+// editsFrom returns at least one difference between two views that first differ at a request. The
+// aligner counts no difference for frees of the same block with different sizes, or for frees of
+// unknown blocks. If it finds no others, the result describes the request itself.
 func editsFrom(reference, dev *view, at int) []edit {
 	a := newAligner(reference, dev)
 	edits := a.run()
@@ -206,7 +206,7 @@ func editsFrom(reference, dev *view, at int) []edit {
 	return []edit{{kind, at, at}}
 }
 
-// variant describes the request of a group of members.
+// variant describes the request of a group of members at an index.
 func (c *comparison) variant(g group, at int) Variant {
 	v := c.views[g[0]]
 	variant := Variant{Ranks: c.ranks(g), Number: -1, Text: "nothing: the trace ends here"}
@@ -231,7 +231,7 @@ func requestText(r *history.Rank, k key, e *history.Event) string {
 	return text
 }
 
-// before lists the last five requests before an index.
+// before lists up to five requests before an index.
 func (c *comparison) before(member, at int) []string {
 	lines := []string{}
 	v := c.views[member]
@@ -241,7 +241,7 @@ func (c *comparison) before(member, at int) []string {
 	return lines
 }
 
-// explain states how much of the rest a difference explains.
+// explain states how much of the remaining requests a difference explains.
 func (c *comparison) explain(g group, reference int, edits []edit) string {
 	v := c.views[g[0]]
 	who := fmt.Sprintf("%s against rank %d", ranklist.Ranks(c.ranks(g)), c.numbers[reference])
@@ -267,8 +267,8 @@ func countEqual(n int) string {
 	return ranklist.Plural(n, "request") + " agree"
 }
 
-// findOtherPools finds requests that are missing in one pool and extra in another, on the same
-// ranks.
+// findOtherPools finds requests that ranks made in the wrong pool: these are missing in one pool
+// and extra in another on the same ranks.
 func findOtherPools(all []*comparison) {
 	for _, a := range all {
 		for _, b := range all {
@@ -281,7 +281,7 @@ func findOtherPools(all []*comparison) {
 	}
 }
 
-// samePoolMove reports whether b has the request that a lacks, or the reverse with two ranks.
+// samePoolMove reports whether the same ranks lack a request in a and have it in b.
 func samePoolMove(a, b *comparison) bool {
 	da, db := a.result.Requests, b.result.Requests
 	if da == nil || db == nil || da.Kind != KindMissing || db.Kind != KindExtra {

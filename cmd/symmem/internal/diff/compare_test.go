@@ -19,8 +19,8 @@ func ranksOf(class history.Class, id string, events ...[]history.Event) []*histo
 	return ranks
 }
 
-// TestFreesThatDifferWithoutEdits compares frees that belong to the same block, or to a block that
-// does not exist, so that no edit explains the difference.
+// TestFreesThatDifferWithoutEdits compares frees of the same block, or of a block that does not
+// exist, whose difference no edit explains.
 func TestFreesThatDifferWithoutEdits(t *testing.T) {
 	alloc := history.Event{Action: history.Alloc, Size: 512, Stack: -1}
 	free := func(block int32, size int64) history.Event {
@@ -34,13 +34,14 @@ func TestFreesThatDifferWithoutEdits(t *testing.T) {
 			r := diff.Compare(ranksOf(history.SymmemPool, "1", last[0], last[1]), diff.Options{})
 			if r.Agree || len(r.Sequences) != 1 || r.Sequences[0].Requests == nil ||
 				r.Sequences[0].Requests.Kind == "" {
-				t.Errorf("Compare = %+v; want a difference of requests", r)
+				t.Errorf("Compare = %+v; want a difference between requests", r)
 			}
 		})
 	}
 }
 
-// TestTextHasNoControlCharacters writes a report about a group whose name is an escape sequence.
+// TestTextHasNoControlCharacters writes a report about a group whose name contains an escape
+// sequence.
 func TestTextHasNoControlCharacters(t *testing.T) {
 	call := []history.Event{{Action: history.Call, Stack: -1}}
 	ranks := ranksOf(history.Calls, "\x1b[2Jworld", call, call, nil)

@@ -11,20 +11,20 @@ import (
 
 // Options selects what Compare compares.
 type Options struct {
-	// AllPools compares all pools. Otherwise, if there are MemPools, the default pool and the pools
-	// of graphs are left out.
+	// AllPools compares all pools. Otherwise, the default pool and graphs' pools are omitted if
+	// there are MemPools.
 	AllPools bool
 }
 
-// match is a pool or group with its sequence on each rank, nil where a rank has none.
+// match holds a pool's or group's sequence on each rank, which is nil on a rank without one.
 type match struct {
 	class     history.Class
-	id        string // if the sequences have been matched by id
+	id        string // set if the sequences were matched by id
 	title     string
 	sequences []*history.Sequence
 }
 
-// matchSequences finds the sequences that belong together. It returns notes, too.
+// matchSequences matches the ranks' sequences. It also returns notes.
 func matchSequences(ranks []*history.Rank, o Options) (matches []*match, notes []string) {
 	present := map[history.Class]bool{}
 	for _, r := range ranks {
@@ -48,9 +48,9 @@ func matchSequences(ranks []*history.Rank, o Options) (matches []*match, notes [
 	return matches, notes
 }
 
-// matchClass matches the sequences of a class: by id if all ranks have the same ids, otherwise in
-// the order of their first events. Groups and symmem's pools, whose ids are the same on all ranks,
-// match by id alone.
+// matchClass matches the sequences of a class by id if all ranks have the same ids, and otherwise
+// by the order of their first events. Groups and symmem's pools, whose ids are the same on all
+// ranks, are matched only by id.
 func matchClass(ranks []*history.Rank, class history.Class) []*match {
 	ids, order := map[string]int{}, []string{}
 	equal := true
@@ -132,8 +132,8 @@ func title(class history.Class, id string) string {
 	return class.String() + " " + history.Clean(id)
 }
 
-// members returns the ranks that have the sequence, or that should have it. All ranks should have a
-// pool of PyTorch. A rank should have a pool of symmem if it belongs to the pool's group.
+// members returns the ranks that have the sequence or should have it. All ranks should have a pool
+// of PyTorch. The ranks of a symmem pool's group should have the pool.
 func (m *match) members(ranks []*history.Rank) []int {
 	_, group, _ := strings.Cut(m.id, groupSeparator)
 	var all []int
@@ -150,10 +150,10 @@ func (m *match) members(ranks []*history.Rank) []int {
 	return all
 }
 
-// groupSeparator separates the number of a symmem pool and its group in the id of a sequence.
+// groupSeparator separates a symmem pool's number from its group in the id of a sequence.
 const groupSeparator = " of group "
 
-// inGroup reports whether a rank has events of a group or of its pools.
+// inGroup reports whether a rank has events of a group or of the group's pools.
 func inGroup(r *history.Rank, group string) bool {
 	return slices.ContainsFunc(r.Sequences, func(s *history.Sequence) bool {
 		return s.Class == history.Calls && s.ID == group ||
@@ -161,7 +161,7 @@ func inGroup(r *history.Rank, group string) bool {
 	})
 }
 
-// starts returns the number of requests of each member that precede the common beginning.
+// starts returns, for each member, the number of requests that precede the common beginning.
 func (m *match) starts(members []int) []int {
 	skips := make([]int, len(members))
 	if m.class == history.Calls {
@@ -182,8 +182,8 @@ func (m *match) starts(members []int) []int {
 	return skips
 }
 
-// alignNumbers finds the common beginning of traces of a symmem pool, whose events are numbered
-// from the beginning of the pool.
+// alignNumbers finds the common beginning of a symmem pool's traces. Events are numbered from the
+// creation of the pool.
 func (m *match) alignNumbers(members []int, skips []int) {
 	begin := int64(0)
 	for _, r := range members {
@@ -218,7 +218,7 @@ func (m *match) alignPartial(members []int, skips []int) {
 	if !partial {
 		return
 	}
-	// The shortest trace begins last, if traces end together.
+	// If the traces end together, the shortest one begins last.
 	last := 0
 	for i := range loose {
 		if len(loose[i]) < len(loose[last]) {
@@ -230,7 +230,7 @@ func (m *match) alignPartial(members []int, skips []int) {
 	}
 }
 
-// looseKeys lists what requests of traces with different beginnings have in common.
+// looseKeys returns keys of requests that are comparable between traces with different beginnings.
 func looseKeys(s *history.Sequence) []key {
 	var all []key
 	for i := range s.Events {
@@ -241,10 +241,11 @@ func looseKeys(s *history.Sequence) []key {
 	return all
 }
 
-// beginning is the number of requests by which beginnings of traces are recognised.
+// beginning is the number of requests by which the beginning of a trace is recognized.
 const beginning = 32
 
-// shiftOf returns how many requests of a trace precede the beginning of another, or 0.
+// shiftOf returns the number of a trace's requests that precede the beginning of another trace, or
+// 0.
 func shiftOf(long, short []key) int {
 	window := short[:min(beginning, len(short))]
 	for shift := 0; shift+len(window) <= len(long); shift++ {

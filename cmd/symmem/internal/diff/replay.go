@@ -9,7 +9,7 @@ import (
 	"symmem/internal/ranklist"
 )
 
-// replay places the requests of each rank by the rules of symmem and of PyTorch.
+// replay places each rank's requests by symmem's rule and by PyTorch's rule.
 func (c *comparison) replay() {
 	if c.match.class == history.Calls || len(c.views[0].keys) == 0 {
 		return
@@ -22,13 +22,13 @@ func (c *comparison) replay() {
 	c.result.Replay = r
 }
 
-// replaySymmem places the requests of all ranks in the order of creation, and compares the places.
+// replaySymmem places all ranks' requests in the order of creation, and compares the places.
 func (c *comparison) replaySymmem(r *Replay) string {
 	var reference []place
 	first := -1
 	for i, v := range c.views {
 		if i > 0 && slices.Equal(v.keys, c.views[0].keys) {
-			continue // the rule places equal requests equally
+			continue // the rule places equal requests at the same place
 		}
 		got, err := placeByCreation(v)
 		if err != nil {
@@ -60,8 +60,8 @@ func (c *comparison) replaySymmem(r *Replay) string {
 // maxReplay bounds the size of a replayed request, in bytes.
 const maxReplay = 1 << 40
 
-// placeByCreation places the requests of a view under symmem's rule. Blocks older than the trace
-// take part in nothing.
+// placeByCreation places a view's requests under symmem's rule. Blocks older than the trace are
+// ignored.
 func placeByCreation(v *view) ([]place, error) {
 	core, err := alloc.New(alloc.Config{})
 	if err != nil {
@@ -103,8 +103,8 @@ func allocate(core *alloc.Core, size int64, stream alloc.Stream) (alloc.Block, e
 	}
 }
 
-// replayPyTorch places the requests by PyTorch's rule, with the addresses of each rank. It compares
-// the places with those in the file.
+// replayPyTorch places the requests by PyTorch's rule, with each rank's addresses. It compares the
+// places with those in the file.
 func (c *comparison) replayPyTorch() string {
 	for i, v := range c.views {
 		s := v.sequence
@@ -132,9 +132,9 @@ func (c *comparison) replayPyTorch() string {
 // addressReplay replays one sequence by PyTorch's rule.
 type addressReplay struct {
 	core    *alloc.Core
-	pending *history.SegmentInfo // mapped, and not yet added
+	pending *history.SegmentInfo // mapped but not yet added
 	handles []alloc.Handle
-	trimmed bool // since the last event of another kind
+	trimmed bool // whether the core was trimmed since the last allocation
 }
 
 // replayAddresses returns the first event that PyTorch's rule does not explain, or nil.

@@ -8,11 +8,11 @@ type Report struct {
 	Agree     bool       `json:"agree"`
 	Ranks     []RankInfo `json:"ranks"`
 	Sequences []Sequence `json:"sequences"`
-	// Notes states what was not compared.
+	// Notes lists what was not compared.
 	Notes []string `json:"notes"`
 }
 
-// Compared reports whether there was anything that two ranks have in common.
+// Compared reports whether at least two ranks have a sequence in common.
 func (r *Report) Compared() bool {
 	for i := range r.Sequences {
 		if len(r.Sequences[i].Ranks) > 1 {
@@ -31,28 +31,29 @@ type RankInfo struct {
 	Notes  []string `json:"notes"`
 }
 
-// Sequence is the result for a pool or a group.
+// Sequence holds the result for a pool or a group.
 type Sequence struct {
 	Title string `json:"title"`
 	// Ranks lists the ranks that were compared.
 	Ranks []int `json:"ranks"`
-	// Equal is the number of requests that are equal on all ranks from the beginning.
+	// Equal is the number of requests, from the beginning, that are equal on all ranks.
 	Equal int `json:"equal"`
 	// Requests and Places describe the first difference, if there is one.
 	Requests *Difference `json:"requests,omitempty"`
 	Places   *Difference `json:"places,omitempty"`
 	Replay   *Replay     `json:"replay,omitempty"`
 	Notes    []string    `json:"notes"`
-	// Class is the class of the pool or group, Members what was compared, in the order of Ranks.
+	// Class is the class of the pool or group. Members describes what was compared, in the order of
+	// Ranks.
 	Class   history.Class `json:"-"`
 	Members []Member      `json:"-"`
 }
 
-// Member is the part of a rank in a comparison.
+// Member describes a rank's part in a comparison.
 type Member struct {
 	// Rank is the index of the rank in Report.Ranks.
 	Rank int
-	// History is the rank, Sequence its pool or group, or nil if it has none.
+	// History is the rank's history. Sequence is its pool or group, or nil if it has none.
 	History  *history.Rank
 	Sequence *history.Sequence
 	// Skipped is the number of requests before the beginning of the comparison.
@@ -63,12 +64,13 @@ type Member struct {
 type Difference struct {
 	// Kind is one of the Kind constants.
 	Kind string `json:"kind"`
-	// Index is the number of the request in the pool or group, from 0 where the comparison begins.
+	// Index is the number of the request in the pool or group, counted from 0 at the beginning of
+	// the comparison.
 	Index    int       `json:"index"`
 	Variants []Variant `json:"variants"`
 	// Blamed lists the ranks of the minority. It is empty if there is no majority.
 	Blamed []int `json:"blamed"`
-	// Before lists the last requests that are equal.
+	// Before lists the last equal requests.
 	Before []string `json:"before"`
 	// Explanation states whether this one difference explains the rest.
 	Explanation []string `json:"explanation"`
@@ -78,17 +80,18 @@ type Difference struct {
 type Variant struct {
 	Ranks []int  `json:"ranks"`
 	Text  string `json:"text"`
-	// Number is the event's number in the file of the first of these ranks, or -1 at the end.
+	// Number is the event's number in the file of the first of these ranks, or -1 if its file ends
+	// there.
 	Number int64    `json:"number"`
 	Stack  []string `json:"stack"`
-	// Kind is the kind of the difference to the majority or, without one, to the first variant,
-	// which has none.
+	// Kind names the difference from the majority or, without a majority, from the first variant.
+	// It is empty for the majority or the first variant.
 	Kind string `json:"kind,omitempty"`
 }
 
-// Replay states where ranks would place the same requests under two rules.
+// Replay describes where ranks would place the same requests under two rules.
 type Replay struct {
-	// Symmem and PyTorch state the result of each rule in words.
+	// Symmem and PyTorch describe the result of each rule.
 	Symmem  string `json:"symmem"`
 	PyTorch string `json:"pytorch"`
 	// SymmemFirst is the first allocation that symmem would place differently, or -1.

@@ -9,10 +9,10 @@ import (
 	"symmem/internal/ranklist"
 )
 
-// maxLines bounds the lines of a stack and of notes in the text.
+// maxLines bounds the number of lines of a stack, and of notes, in the text.
 const maxLines = 12
 
-// WriteText writes the report for people.
+// WriteText writes the report as text.
 func (r *Report) WriteText(w io.Writer) error {
 	t := &textWriter{Writer: bufio.NewWriter(w)}
 	events := 0
@@ -103,7 +103,7 @@ func (t *textWriter) stack(lines []string) {
 	}
 }
 
-// notes writes each note once, with the ranks that have it.
+// notes writes each distinct note once, with the ranks that it applies to.
 func (t *textWriter) notes(r *Report) {
 	ranks := map[string][]int{}
 	var order []string

@@ -5,22 +5,22 @@ import "symmem/cmd/symmem/internal/diff/history"
 // key holds the properties of a request that must be equal on all ranks.
 type key struct {
 	size   int64
-	block  int32 // of a free: the block's number among the allocations; of a call: its text
+	block  int32 // a free's block number among the allocations, or a call's text
 	stream int32
 	action history.Action
 }
 
-// view lists the requests of a sequence from where the comparison begins.
+// view lists the requests of a sequence from the beginning of the comparison.
 type view struct {
 	rank     *history.Rank
 	sequence *history.Sequence
 	events   []int32 // indexes in sequence.Events
 	keys     []key
 	blocks   []int32 // number of allocations before each request
-	skipped  int32   // number of allocations before the beginning
+	skipped  int32   // number of allocations before the comparison
 }
 
-// texts numbers the texts of calls across ranks.
+// texts assigns numbers to the texts of calls that are the same on all ranks.
 type texts map[string]int32
 
 func (t texts) number(text string) int32 {
@@ -32,7 +32,7 @@ func (t texts) number(text string) int32 {
 	return n
 }
 
-// newView lists the requests of a sequence, without the first skip ones. sequence may be nil.
+// newView lists the requests of a sequence except the first skip. sequence may be nil.
 func newView(rank *history.Rank, sequence *history.Sequence, skip int, t texts) *view {
 	v := &view{rank: rank, sequence: sequence}
 	if sequence == nil {
@@ -77,7 +77,7 @@ func (v *view) event(i int) *history.Event {
 	return &v.sequence.Events[v.events[i]]
 }
 
-// same returns the number of requests that two views have in common at the beginning.
+// same returns the number of requests at the beginning that are equal in two views.
 func (v *view) same(o *view) int {
 	n := min(len(v.keys), len(o.keys))
 	for i := range n {

@@ -8,20 +8,20 @@ import (
 	"strings"
 )
 
-// Dict is a dict with its keys in order.
+// Dict represents a Python dict with ordered keys.
 type Dict []Pair
 
-// Pair is a key of a Dict with its value: an int, int64, float64, bool, string, nil, Dict, List or
-// Tuple.
+// Pair holds a key of a Dict and its value: an int, int64, float64, bool, string, nil, Dict, List
+// or Tuple.
 type Pair struct {
 	Key   string
 	Value any
 }
 
-// List is a list.
+// List represents a Python list.
 type List []any
 
-// Tuple is a tuple, which JSON has as a list.
+// Tuple represents a Python tuple. JSON encodes it as a list.
 type Tuple []any
 
 // JSON encodes a value as JSON.
@@ -42,9 +42,9 @@ func (d Dict) MarshalJSON() ([]byte, error) {
 	return []byte("{" + strings.Join(parts, ",") + "}"), nil
 }
 
-// Pickle encodes a value as Python's pickler does with protocols 3 to 5, or PyTorch's C++ pickler
-// with protocol 2: lists and dicts are extended in batches of 1,000 or at once, and strings are
-// stored once.
+// Pickle encodes a value like Python's pickler with protocols 3 to 5, or like PyTorch's C++ pickler
+// with protocol 2. They extend lists and dicts in batches of 1,000 or all at once, and store each
+// string once.
 func Pickle(v any, protocol int) []byte {
 	p := &pickler{protocol: protocol, strings: map[string]int{}}
 	p.write(0x80, byte(protocol))
@@ -146,7 +146,7 @@ func (p *pickler) tuple(v Tuple) {
 	p.store()
 }
 
-// batch returns the number of items that are added at once.
+// batch returns the number of items in a batch.
 func (p *pickler) batch() int {
 	if p.protocol == 2 {
 		return math.MaxInt

@@ -1,5 +1,5 @@
-// Package flight reads dumps of PyTorch's Flight Recorder: the calls of collectives that a rank
-// submitted, by group. The keys that are present determine how a dump is read, not its version.
+// Package flight reads dumps of PyTorch's Flight Recorder: the collectives that a rank called, by
+// group. It interprets a dump by the keys that are present, not by its version.
 package flight
 
 import (
@@ -11,7 +11,7 @@ import (
 	"symmem/cmd/symmem/internal/diff/snapshot"
 )
 
-// Streamed lists the lists of a dump that are passed to Reader.Element.
+// Streamed lists those lists of a dump whose elements are passed to Reader.Element.
 var Streamed = []plain.Stream{{Key: "entries", Levels: 1}}
 
 // Reader collects the entries of one dump.
@@ -22,7 +22,7 @@ type Reader struct {
 	texts    map[string]int32
 	groups   map[string]*history.Sequence
 	messages int
-	state    map[string]string // of the last call, by group
+	state    map[string]string // state of the last call, by group
 	count    int64
 	seen     bool
 }
@@ -35,7 +35,7 @@ func NewReader(rank *history.Rank, stacks *snapshot.Stacks) *Reader {
 	}
 }
 
-// Seen reports whether there were any entries.
+// Seen reports whether the dump contained any entries.
 func (r *Reader) Seen() bool { return r.seen }
 
 // Element receives an entry.
@@ -64,7 +64,7 @@ func (r *Reader) Element(d *plain.Document, v plain.Value) error {
 		r.rank.Texts = append(r.rank.Texts, text)
 	}
 	created, _ := d.Get(v, r.key(d, "time_created_ns")).About()
-	created /= 1000 // the bits that About leaves out are less than a microsecond
+	created /= 1000 // the bits that About omits amount to less than a microsecond
 	group.Events = append(group.Events, history.Event{
 		Number: number, Size: sequence, Time: created, Segment: -1, Block: id, Action: history.Call,
 		Stack: r.stacks.Add(d, d.Get(v, r.key(d, "frames"))),
@@ -74,10 +74,10 @@ func (r *Reader) Element(d *plain.Document, v plain.Value) error {
 	return nil
 }
 
-// maxPending bounds the pending calls of a dump that are kept.
+// maxPending bounds the number of a dump's pending calls that are kept.
 const maxPending = 1000
 
-// addPending adds the latest call of a group to the pending calls, unless it has completed.
+// addPending adds the latest call of a group to the pending calls unless it has completed.
 func (r *Reader) addPending(group *history.Sequence, text string, created int64) {
 	state := r.state[group.ID]
 	if state == "" || state == "completed" || len(r.rank.Pending) >= maxPending {
@@ -122,7 +122,7 @@ func (r *Reader) group(d *plain.Document, v plain.Value) *history.Sequence {
 // uneven lists the operations whose sizes may differ between ranks.
 var uneven = []string{"gather", "scatter", "all_to_all", "_v"}
 
-// describe returns the operation, and the types and sizes that are the same on all ranks.
+// describe returns the operation, and those types and sizes that are the same on all ranks.
 func (r *Reader) describe(d *plain.Document, v plain.Value) string {
 	name, _ := d.Text(d.Get(v, r.key(d, "profiling_name")))
 	_, operation, found := strings.Cut(name, ":")
@@ -153,7 +153,7 @@ func sizesDiffer(operation string) bool {
 }
 
 // maxText limits the length of a description, in bytes. A pickle may contain the same list many
-// times, so the text of a small file has no other limit.
+// times, so the size of its file does not limit its text.
 const maxText = 1 << 20
 
 // appendValue formats nested lists of numbers and strings. It stops after about maxText bytes.
@@ -184,7 +184,7 @@ func appendValue(b *strings.Builder, d *plain.Document, v plain.Value, depth int
 	b.WriteByte(']')
 }
 
-// Finish completes the rank.
+// Finish completes the rank's history.
 func (r *Reader) Finish() {
 	r.rank.Format = "Flight Recorder dump"
 	if r.messages > 0 {

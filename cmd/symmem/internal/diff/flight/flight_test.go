@@ -10,7 +10,7 @@ import (
 	"symmem/cmd/symmem/internal/diff/plain"
 )
 
-// text returns the operation that pushes a string of less than 256 bytes.
+// text returns the pickle operation that pushes a string of less than 256 bytes.
 func text(s string) string { return "\x8c" + string(rune(len(s))) + s }
 
 // dump returns a pickle of a Flight Recorder dump with the given entries.
@@ -22,7 +22,7 @@ func dump(entries ...string) []byte {
 func entry(key, value string) string { return "}(" + text(key) + value + "u" }
 
 // TestStackInPlaceOfFrame reads a dump in which a list of frames contains another list of frames,
-// which has a larger number than any frame.
+// whose number is larger than that of any frame.
 func TestStackInPlaceOfFrame(t *testing.T) {
 	b := dump(
 		entry("frames", "](}q\x00("+text("name")+text("f")+"ue"),
@@ -40,8 +40,8 @@ func TestStackInPlaceOfFrame(t *testing.T) {
 	}
 }
 
-// TestSizesOfSharedLists reads sizes whose lists contain the same list many times, so that the text
-// would be far longer than the file.
+// TestSizesOfSharedLists reads sizes whose lists contain the same list many times. Without a limit,
+// the text would be far longer than the file.
 func TestSizesOfSharedLists(t *testing.T) {
 	const width = 2000
 	value := "](" + strings.Repeat("K\x01", width) + "e"

@@ -1,5 +1,6 @@
-// Package history describes what the allocators and communicators of one rank did, whichever file
-// recorded it. Readers of files fill it in, and package diff compares it across ranks.
+// Package history describes the actions of one rank's allocators and communicators, independently
+// of the file format that recorded them. Readers of files fill in the description, and package diff
+// compares it across ranks.
 package history
 
 import (
@@ -10,13 +11,12 @@ import (
 // Action classifies an event.
 type Action uint8
 
-// The actions.
 const (
 	// Alloc allocates a block.
 	Alloc Action = iota + 1
 	// Free frees a block. Another stream may still use it.
 	Free
-	// FreeDone makes a freed block available again.
+	// FreeDone makes a freed block available for reuse.
 	FreeDone
 	// Segment maps a segment.
 	Segment
@@ -46,21 +46,21 @@ func (a Action) IsRequest() bool { return a == Alloc || a == Free || a == Call }
 type Event struct {
 	// Number is the index of the event in the file's trace, from 0.
 	Number int64
-	// Size is the number of bytes requested. For a segment it is the size.
+	// Size is the number of bytes requested or, for a segment, its size.
 	Size int64
 	// Bytes is the number of bytes that a block occupies or a call transfers, or 0 if the file does
 	// not contain it.
 	Bytes int64
-	// Offset is the place in the segment, in bytes.
+	// Offset is the offset in the segment, in bytes.
 	Offset int64
 	// Time is UTC in microseconds since 1970, or 0 if the file does not contain it.
 	Time int64
 	// Segment is an index of Sequence.Segments, or -1 if the file does not determine it.
 	Segment int32
-	// Stream numbers the streams: 0 is the default stream, others count from 1.
+	// Stream is the stream's number: 0 for the default stream; others are numbered from 1.
 	Stream int32
 	// Block is the number of the block among the sequence's Allocs, or -1 for a block that is older
-	// than the trace. For a Call it is an index of Rank.Texts.
+	// than the trace. For a Call, it is an index of Rank.Texts.
 	Block int32
 	// Stack is an index of Rank.Stacks, or -1.
 	Stack  int32
@@ -70,9 +70,8 @@ type Event struct {
 // Class distinguishes sequences. Only sequences of the same class are compared.
 type Class uint8
 
-// The classes.
 const (
-	// DefaultPool is PyTorch's pool of all memory outside other pools.
+	// DefaultPool is PyTorch's pool for all memory outside other pools.
 	DefaultPool Class = iota
 	// MemPool is a torch.cuda.MemPool.
 	MemPool
@@ -82,11 +81,11 @@ const (
 	UnknownPool
 	// SymmemPool is a pool of symmem.
 	SymmemPool
-	// Calls are the collectives of a group.
+	// Calls holds the collectives of a group.
 	Calls
 )
 
-// String names the class in texts.
+// String returns the class's name in texts.
 func (c Class) String() string {
 	names := [...]string{"default pool", "MemPool", "graph pool", "unknown pool", "pool", "group"}
 	if int(c) < len(names) {
@@ -99,12 +98,12 @@ func (c Class) String() string {
 type SegmentInfo struct {
 	Address uint64
 	Bytes   int64
-	// Old reports that the segment is older than the trace. Such segments have numbers in the order
+	// Old reports that the segment is older than the trace. Such segments are numbered in the order
 	// of their first use in the trace.
 	Old bool
 }
 
-// OlderBlock is a block that is older than the trace.
+// OlderBlock describes a block that is older than the trace.
 type OlderBlock struct {
 	Segment      int32 // as Event.Segment
 	Offset, Size int64
@@ -113,35 +112,35 @@ type OlderBlock struct {
 // Sequence lists the events of a pool or a group in order.
 type Sequence struct {
 	Class Class
-	// ID identifies the sequence among those of its class. IDs may differ between ranks.
+	// ID identifies the sequence among those of its class. It may differ between ranks.
 	ID       string
 	Events   []Event
 	Segments []SegmentInfo
-	// Older lists blocks that were live when the trace began, as far as the file contains them.
+	// Older lists blocks that were live when the trace began, as far as the file describes them.
 	Older []OlderBlock
-	// Partial reports that the trace may begin after the pool's or group's first event.
+	// Partial reports that the trace may begin after the first event of the pool or group.
 	Partial bool
 	// NoPlaces states why places cannot be compared, or is empty.
 	NoPlaces string
-	// NoReplay names the setting that keeps PyTorch's rule from being replayed, or is empty.
+	// NoReplay names the setting that prevents a replay of PyTorch's rule, or is empty.
 	NoReplay string
 	// First is the number of the first call in its group.
 	First int64
 }
 
-// Fault is the failure of a group.
+// Fault describes the failure of a group.
 type Fault struct {
 	Group, Text string
 	Time        int64 // as Event.Time
 }
 
-// Pending is a call that had not completed when the file was written.
+// Pending describes a call that had not completed when the file was written.
 type Pending struct {
 	Group, Text, State string
 	Time               int64 // as Event.Time
 }
 
-// Window is a segment that was registered with a group.
+// Window describes a segment that was registered with a group.
 type Window struct {
 	// Pool is the ID of the pool's sequence. Segment is the ordinal of the segment.
 	Pool    string
@@ -152,7 +151,7 @@ type Window struct {
 	Ended bool
 }
 
-// Frame is a line of a call stack.
+// Frame describes a line of a call stack.
 type Frame struct {
 	Function, File string
 	Line           int64
@@ -161,14 +160,14 @@ type Frame struct {
 // String formats the frame.
 func (f Frame) String() string { return fmt.Sprintf("%s:%d %s", f.File, f.Line, f.Function) }
 
-// Rank holds what one file records of a rank.
+// Rank holds one file's record of a rank.
 type Rank struct {
 	File   string
 	Number int
-	// World numbers the worlds of a process by the name of a trace, counted from 1. Ranks of
-	// different worlds are not compared.
+	// World is the number of the rank's world in its process, which is part of the trace's name and
+	// counted from 1. Ranks of different worlds are not compared.
 	World int
-	// Format names the file's format, and the world if it is not the first. Ranks with different
+	// Format names the file's format, and the world unless it is the first. Ranks with different
 	// formats are not compared.
 	Format    string
 	Sequences []*Sequence
@@ -178,13 +177,13 @@ type Rank struct {
 	Faults    []Fault
 	Pending   []Pending
 	Windows   []Window
-	// Notes states what the file cannot tell. Note adds to it.
+	// Notes lists what cannot be determined from the file. Note adds to it.
 	Notes []string
 
 	noted map[string]bool // the Notes that Note has added
 }
 
-// Note adds a note, once.
+// Note adds a note unless it has been added before.
 func (r *Rank) Note(format string, args ...any) {
 	text := fmt.Sprintf(format, args...)
 	if r.noted[text] {

@@ -1,5 +1,5 @@
-// Package load reads the files of ranks: symmem's traces, and memory snapshots and Flight Recorder
-// dumps of PyTorch. It recognises the format of a file by its contents.
+// Package load reads ranks' files: symmem's traces, and PyTorch's memory snapshots and Flight
+// Recorder dumps. It recognizes a file's format by its contents.
 package load
 
 import (
@@ -29,29 +29,30 @@ import (
 
 // Options configures Files.
 type Options struct {
-	// Device selects the device of a snapshot. A negative value selects the only one with events.
+	// Device selects the device of a snapshot. If it is negative, the only device with events is
+	// selected.
 	Device int
-	// Ranks gives ranks of files whose names do not contain them.
+	// Ranks specifies the ranks of files whose names do not contain them.
 	Ranks map[string]int
 	// Progress, if set, is called with the number of bytes read so far and their total. Calls may be
 	// concurrent.
 	Progress func(done, total int64)
 }
 
-// Source is a file of a rank.
+// Source identifies a rank's file.
 type Source struct {
 	Path string
 	Rank int // -1 if neither the name nor the caller gives it
-	// World numbers the worlds of a process by the name of a trace, counted from 1.
+	// World is the number of the trace's world in its process, counted from 1.
 	World int
 	size  int64
 }
 
-// lastNumber finds the last integer of a name.
+// lastNumber finds the last integer in a name.
 var lastNumber = regexp.MustCompile(`(\d+)\D*$`)
 
-// laterWorld finds the number of the world in the name of a trace, if it is not the first world of
-// its process.
+// laterWorld finds the world's number in a trace's name, which contains it unless the world is the
+// first of its process.
 var laterWorld = regexp.MustCompile(`^world(\d+)-rank\d+\.trace$`)
 
 // worldOf returns the number of a trace's world.
@@ -64,9 +65,8 @@ func worldOf(path string) int {
 	return 1
 }
 
-// Find lists the files of paths. A directory stands for the files in it, except replaced traces
-// (.old) and reports (.html). The rank of a file is the
-// last integer of its name without the extension.
+// Find lists the files in paths. A directory stands for its files, except replaced traces (.old)
+// and reports (.html). A file's rank is the last integer in its name without the extension.
 func Find(paths []string, ranks map[string]int) ([]Source, error) {
 	var all []Source
 	for _, path := range paths {
@@ -133,7 +133,7 @@ func newSource(path string, ranks map[string]int) (Source, error) {
 	return s, nil
 }
 
-// numericExtension returns an extension that is a number, as in "trace.3".
+// numericExtension returns the extension if it is a number, as in "trace.3".
 func numericExtension(base string) string {
 	extension := filepath.Ext(base)
 	if _, err := strconv.Atoi(strings.TrimPrefix(extension, ".")); err != nil {
@@ -142,7 +142,8 @@ func numericExtension(base string) string {
 	return extension
 }
 
-// Files reads all sources, several at a time, and returns their histories by format and rank.
+// Files reads all sources, several of them concurrently, and returns their histories by format and
+// rank.
 func Files(sources []Source, o Options) ([]*history.Rank, error) {
 	limitMemory()
 	var done atomic.Int64
@@ -176,15 +177,15 @@ func Files(sources []Source, o Options) ([]*history.Rank, error) {
 // softLimit is the memory above which the garbage collector runs more often, in bytes.
 const softLimit = 5 << 29
 
-// limitMemory makes the garbage collector keep the process's memory below softLimit if it can,
-// because garbage of a large file would take as much memory again. GOMEMLIMIT has precedence.
+// limitMemory makes the garbage collector try to keep the process's memory below softLimit, because
+// the garbage of a large file would otherwise double the memory used. GOMEMLIMIT takes precedence.
 func limitMemory() {
 	if debug.SetMemoryLimit(-1) == math.MaxInt64 {
 		debug.SetMemoryLimit(softLimit)
 	}
 }
 
-// checkRanks sorts histories, and returns an error if two are of the same rank.
+// checkRanks sorts histories. It returns an error if two of them belong to the same rank.
 func checkRanks(ranks []*history.Rank) error {
 	slices.SortStableFunc(ranks, func(a, b *history.Rank) int {
 		if a.Format != b.Format {
@@ -202,7 +203,7 @@ func checkRanks(ranks []*history.Rank) error {
 	return nil
 }
 
-// counter reports the bytes that are read.
+// counter is a reader that reports the number of bytes read.
 type counter struct {
 	io.Reader
 	report func(int)
@@ -229,7 +230,7 @@ func readFile(s Source, device int, report func(int)) (*history.Rank, error) {
 		rank.Format += fmt.Sprintf(", world %d", s.World)
 	}
 	if rank.Number >= 0 {
-		return rank, nil // the file contains it
+		return rank, nil // the file contains the rank
 	}
 	if s.Rank < 0 {
 		return nil, fmt.Errorf("the name of %s contains no rank: add --rank %s=N", s.Path, s.Path)
@@ -247,7 +248,7 @@ func Read(r io.Reader, device int) (*history.Rank, error) {
 	return readPyTorch(buffered, device)
 }
 
-// readPyTorch reads a file of PyTorch.
+// readPyTorch reads a file that PyTorch has written.
 func readPyTorch(r io.Reader, device int) (*history.Rank, error) {
 	rank := &history.Rank{Number: -1}
 	stacks := snapshot.NewStacks(rank)

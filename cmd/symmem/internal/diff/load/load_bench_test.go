@@ -27,8 +27,8 @@ var (
 	benchFolder = flag.String("folder", "", "folder in which BenchmarkDiff leaves its files")
 )
 
-// BenchmarkDiff measures the comparison of large files, of which the last has one request more. It
-// reports the processor time and the largest resident set:
+// BenchmarkDiff measures the comparison of large files, the last of which has one additional
+// request. It reports the CPU time and the maximum resident set size:
 //
 //	go test ./cmd/symmem/internal/diff/load -run '^$' -bench Diff -benchtime 1x \
 //	    -ranks 64 -events 100000
@@ -65,7 +65,7 @@ func plantExtra(rng *rand.Rand, p difftest.Program) difftest.Program {
 	}
 }
 
-// compareFolder compares the files of a folder and reports what that takes.
+// compareFolder compares the files in a folder and reports the resources used.
 func compareFolder(b *testing.B, folder string) {
 	b.Helper()
 	err := os.WriteFile("/proc/self/clear_refs", []byte("5"), 0o200) // resets the maximum
@@ -79,7 +79,7 @@ func compareFolder(b *testing.B, folder string) {
 		b.Fatal(err)
 	}
 	if r := diff.Compare(ranks, diff.Options{}); r.Agree && *benchRanks > 1 {
-		b.Fatal("the ranks agree; want a difference")
+		b.Fatal("Compare found no difference; want one")
 	}
 	b.ReportMetric((processorTime(b) - before).Seconds(), "cpu-s/op")
 	b.ReportMetric(maxResident(b), "MiB-max")
@@ -94,7 +94,7 @@ func processorTime(b *testing.B) time.Duration {
 	return time.Duration(use.Utime.Nano() + use.Stime.Nano())
 }
 
-// maxResident returns the process's largest resident set in MiB.
+// maxResident returns the process's maximum resident set size in MiB.
 func maxResident(b *testing.B) float64 {
 	b.Helper()
 	status, err := os.ReadFile("/proc/self/status")
@@ -109,7 +109,7 @@ func maxResident(b *testing.B) float64 {
 	return kib / 1024
 }
 
-// writeTrace writes the trace of a rank that makes the requests of a program.
+// writeTrace writes the trace of a rank that performs a program's requests.
 func writeTrace(b *testing.B, folder string, rank int, p difftest.Program) {
 	b.Helper()
 	w, err := trace.Create(folder, trace.Options{Rank: rank, Size: *benchRanks, Records: 2 * len(p)})
@@ -144,7 +144,7 @@ func writeTrace(b *testing.B, folder string, rank int, p difftest.Program) {
 	}
 }
 
-// writeSnapshot writes PyTorch's memory snapshot of a rank that makes the requests of a program.
+// writeSnapshot writes PyTorch's memory snapshot of a rank that performs a program's requests.
 func writeSnapshot(b *testing.B, folder string, rank int, p difftest.Program) {
 	b.Helper()
 	data := difftest.Pickle(difftest.Snapshot(p, difftest.Run{Seed: uint64(rank)}), 2)

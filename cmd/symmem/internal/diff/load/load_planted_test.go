@@ -23,15 +23,15 @@ var (
 	programsCount = flag.Int("programs", 600, "number of programs that TestWritePrograms writes")
 )
 
-// plantedProgram is a program that bench/gpu/torch/planted.py runs on GPUs.
+// plantedProgram describes a program that bench/gpu/torch/planted.py runs on GPUs.
 type plantedProgram struct {
-	Kind    string     `json:"kind"` // of the planted difference, or "" without
+	Kind    string     `json:"kind"` // kind of the planted difference, or ""
 	Odd     int        `json:"odd"`  // the rank that differs
 	Common  [][5]int64 `json:"common"`
-	Planted [][5]int64 `json:"planted"` // the program of the odd rank if it makes other requests
+	Planted [][5]int64 `json:"planted"` // program of the odd rank, if its requests differ
 }
 
-// encodeProgram returns a program's requests as tensor, size, stream, pool, and 1 for a free.
+// encodeProgram encodes each request as tensor, size, stream, pool, and 1 for a free.
 func encodeProgram(p difftest.Program) [][5]int64 {
 	all := [][5]int64{}
 	for _, r := range p {
@@ -55,8 +55,8 @@ func decodeProgram(all [][5]int64) difftest.Program {
 	return p
 }
 
-// randomPlanted returns a program for 4 ranks with a difference of a kind at a random place, or
-// without a difference.
+// randomPlanted returns a program for 4 ranks with a difference of the given kind at a random
+// point, or without a difference.
 func randomPlanted(rng *rand.Rand, kind string) plantedProgram {
 	for {
 		p := difftest.Random(rng, 30+rng.IntN(120), pools, streams)
@@ -76,7 +76,7 @@ func randomPlanted(rng *rand.Rand, kind string) plantedProgram {
 }
 
 // TestWritePrograms writes the programs that bench/gpu/planted.sh runs. Every sixth program has no
-// planted difference, and the others have differences of all kinds in turn.
+// planted difference; the others cycle through all kinds of differences.
 func TestWritePrograms(t *testing.T) {
 	file, count := *programsFile, *programsCount
 	if file == "" {
@@ -107,12 +107,13 @@ func TestWritePrograms(t *testing.T) {
 	}
 }
 
-// plantedRecording contains the files that bench/gpu/torch/planted.py records of a program.
+// plantedRecording contains the files that bench/gpu/torch/planted.py recorded while running a
+// program.
 type plantedRecording struct {
 	program   plantedProgram
 	snapshots [][]byte        // by rank
 	places    [][][][2]int64  // by rank and pool: segment and offset of each allocation
-	calls     [][]plantedCall // by rank; the recording of calls has no program
+	calls     [][]plantedCall // by rank; a recording of calls has no program
 }
 
 // plantedCall is a group's call that differs on one rank.
@@ -121,7 +122,7 @@ type plantedCall struct {
 	Call, Rank int
 }
 
-// readRecordings reads an archive of recordings. Those of programs have numbers.
+// readRecordings reads an archive of recordings. Recordings of programs are named by numbers.
 func readRecordings(t *testing.T, path string) map[string]*plantedRecording {
 	t.Helper()
 	all := map[string]*plantedRecording{}
@@ -154,8 +155,8 @@ func readRecordings(t *testing.T, path string) map[string]*plantedRecording {
 	return all
 }
 
-// firstPlace returns the first request of a pool for which the ranks recorded different places, or
-// -1. All ranks make the same requests.
+// firstPlace returns the first request in a pool for which the ranks recorded different places, or
+// -1. All ranks must have made the same requests.
 func (r *plantedRecording) firstPlace(pool int) int {
 	request, allocation := 0, 0
 	for _, q := range decodeProgram(r.program.Common) {
@@ -209,16 +210,16 @@ func firsts(report *diff.Report) [][2]int {
 	return all
 }
 
-// differences returns the elements with a difference in order. A snapshot may contain pools without
-// events.
+// differences returns the elements that contain a difference, in order. It omits the others,
+// because a snapshot may contain pools without events.
 func differences(all [][2]int) [][2]int {
 	all = slices.DeleteFunc(all, func(first [2]int) bool { return first == [2]int{-1, -1} })
 	slices.SortFunc(all, func(a, b [2]int) int { return slices.Compare(a[:], b[:]) })
 	return all
 }
 
-// simulateRecordings returns what a run on GPUs would record if placement did not depend on
-// addresses.
+// simulateRecordings returns the recordings that a run on GPUs would make if placement did not
+// depend on addresses.
 func simulateRecordings(rng *rand.Rand) map[string]*plantedRecording {
 	all := map[string]*plantedRecording{}
 	for i, kind := range append([]string{""}, difftest.Kinds...) {
@@ -243,8 +244,8 @@ func simulateRecordings(rng *rand.Rand) map[string]*plantedRecording {
 }
 
 // TestRecordedPrograms compares recordings of PyTorch's pools on 4 GPUs, or simulated ones. The
-// first differences must be those that were planted, and the places those that the recording
-// program found. bench/gpu/planted.sh records.
+// first requests that differ must be those that were planted, and the first places must be those
+// that the recording program found. bench/gpu/planted.sh makes the recordings.
 func TestRecordedPrograms(t *testing.T) {
 	var recordings map[string]*plantedRecording
 	if *recordingsFile == "" {
@@ -273,8 +274,8 @@ func TestRecordedPrograms(t *testing.T) {
 	t.Logf("programs that differ: %v; that agree: %d", differing, agreeing)
 }
 
-// checkCalls checks the first call that differs in each group. The first call of a group is equal
-// on all ranks.
+// checkCalls checks the first call that differs in each group. The first call of a group is the
+// same on all ranks.
 func checkCalls(t *testing.T, report *diff.Report, planted []plantedCall) {
 	t.Helper()
 	var got, want []string

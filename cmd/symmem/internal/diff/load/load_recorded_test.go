@@ -14,8 +14,8 @@ import (
 	"symmem/cmd/symmem/internal/diff"
 )
 
-// recorded returns the files of 4 ranks that bench/gpu/snapshots.sh has recorded with PyTorch 2.11
-// on 4 H100 GPUs, by the case and the kind of the file ("snapshot" or "calls").
+// recorded returns the files of 4 ranks that bench/gpu/snapshots.sh recorded with PyTorch 2.11 on 4
+// H100 GPUs, by case and kind of file ("snapshot" or "calls").
 func recorded(t *testing.T) map[string][][]byte {
 	t.Helper()
 	files := map[string][][]byte{}
@@ -26,7 +26,7 @@ func recorded(t *testing.T) map[string][][]byte {
 	return files
 }
 
-// readArchive calls a function with the name and contents of each file of an archive.
+// readArchive calls visit with the name and contents of each file in an archive.
 func readArchive(t *testing.T, path string, visit func(name string, b []byte)) {
 	t.Helper()
 	f, err := os.Open(path)
@@ -54,7 +54,7 @@ func readArchive(t *testing.T, path string, visit func(name string, b []byte)) {
 	}
 }
 
-// TestRecordedFiles checks the first difference of each case of bench/gpu/torch/snapshots.py.
+// TestRecordedFiles checks the first difference in each case of bench/gpu/torch/snapshots.py.
 func TestRecordedFiles(t *testing.T) {
 	files := recorded(t)
 	for name, want := range map[string]string{
@@ -84,7 +84,7 @@ func TestRecordedFiles(t *testing.T) {
 	}
 }
 
-// TestRecordedTimes checks that events have times, which do not decrease in a file.
+// TestRecordedTimes checks that events have times that do not decrease within a file.
 func TestRecordedTimes(t *testing.T) {
 	files := recorded(t)
 	earliest := time.Date(2026, 11, 1, 0, 0, 0, 0, time.UTC).UnixMicro()

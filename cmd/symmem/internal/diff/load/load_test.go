@@ -20,7 +20,7 @@ import (
 
 const pools, streams = 2, 3
 
-// encode encodes a file in one of the formats that PyTorch writes, chosen by n.
+// encode encodes a file in one of PyTorch's formats, which n selects.
 func encode(file difftest.Dict, n int) []byte {
 	if n%5 == 0 {
 		return difftest.JSON(file)
@@ -28,7 +28,7 @@ func encode(file difftest.Dict, n int) []byte {
 	return difftest.Pickle(file, 1+n%5)
 }
 
-// read reads files of ranks 0, 1 and so on.
+// read reads the files of ranks 0, 1 and so on.
 func read(t *testing.T, files ...[]byte) []*history.Rank {
 	t.Helper()
 	var ranks []*history.Rank
@@ -43,8 +43,8 @@ func read(t *testing.T, files ...[]byte) []*history.Rank {
 	return ranks
 }
 
-// TestPlantedDifferences plants differences at random places and checks the first index that
-// Compare finds against difftest.FirstDifference.
+// TestPlantedDifferences plants differences at random points. The first index that Compare finds
+// must be that of difftest.FirstDifference.
 func TestPlantedDifferences(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
@@ -59,7 +59,7 @@ func TestPlantedDifferences(t *testing.T) {
 		}
 		want := difftest.FirstDifference(p, q, pools)
 		if want[0] < 0 && want[1] < 0 {
-			continue // two equal requests have changed places
+			continue // the two swapped requests are equal
 		}
 		run++
 		planted[kind]++
@@ -123,7 +123,7 @@ func checkBlame(t *testing.T, report *diff.Report, ranks, odd int) {
 	}
 }
 
-// TestAgreeingRuns checks that ranks with the same requests and the same rule of places never
+// TestAgreeingRuns checks that ranks with the same requests and the same placement rule never
 // differ, whatever their addresses.
 func TestAgreeingRuns(t *testing.T) {
 	seed := rand.Uint64()
@@ -144,13 +144,13 @@ func TestAgreeingRuns(t *testing.T) {
 		if report := diff.Compare(read(t, files...), diff.Options{}); !report.Agree {
 			var text strings.Builder
 			_ = report.WriteText(&text)
-			t.Fatalf("seed %d run %d: agreeing ranks differ:\n%s", seed, run, text.String())
+			t.Fatalf("seed %d run %d: Compare found a difference; want none:\n%s", seed, run, text.String())
 		}
 	}
 }
 
-// TestPlacesByAddress checks that a difference of places that addresses cause is reported, and that
-// PyTorch's rule explains the places while placement by creation agrees.
+// TestPlacesByAddress checks that a difference between places that is caused by addresses is
+// reported, that PyTorch's rule explains the places, and that placement by creation agrees.
 func TestPlacesByAddress(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
@@ -180,7 +180,7 @@ func TestPlacesByAddress(t *testing.T) {
 		}
 	}
 	if differ == 0 {
-		t.Error("places agree in all runs; want a difference in most")
+		t.Error("Compare found no difference between places in any run; want some")
 	}
 }
 
@@ -197,15 +197,15 @@ func TestOverflowIsAligned(t *testing.T) {
 	}
 }
 
-// TestOlderBlocks checks the blocks that are live when a trace with a lost beginning begins: each
-// free of a block without an allocation frees one of them, and none is freed twice.
+// TestOlderBlocks checks the blocks that are live at the beginning of a trace whose earlier events
+// are lost: each free of a block without an allocation frees one of them, and none is freed twice.
 func TestOlderBlocks(t *testing.T) {
 	p := difftest.Random(rand.New(rand.NewPCG(5, 5)), 2000, 1, 2)
 	for last, want := range map[int]bool{0: false, 900: true} {
 		snapshot := difftest.Snapshot(p, difftest.Run{Seed: 1, Policy: alloc.Creation, Last: last})
 		s := read(t, difftest.Pickle(snapshot, 4))[0].Sequences[0]
 		if got := len(s.Older) > 0; got != want {
-			t.Errorf("with the last %d events there are %d older blocks; want some: %v", last,
+			t.Errorf("last %d events: got %d older blocks; want some: %v", last,
 				len(s.Older), want)
 		}
 		type place struct {
@@ -220,7 +220,7 @@ func TestOlderBlocks(t *testing.T) {
 			at := place{e.Segment, e.Offset}
 			if e.Action == history.FreeDone && e.Block < 0 {
 				if !older[at] {
-					t.Fatalf("event %d frees %v, which is no older block", e.Number, at)
+					t.Fatalf("event %d frees %v, which is not an older block", e.Number, at)
 				}
 				delete(older, at)
 			}
@@ -295,7 +295,7 @@ func TestFind(t *testing.T) {
 	}
 }
 
-// FuzzRead checks that no file makes the reader fail otherwise than with an error.
+// FuzzRead checks that Read accepts a file or returns an error, and that a file agrees with itself.
 func FuzzRead(f *testing.F) {
 	rng := rand.New(rand.NewPCG(1, 1))
 	snapshot := difftest.Snapshot(difftest.Random(rng, 12, 2, 2), difftest.Run{Last: 9})

@@ -1,4 +1,4 @@
-// Package own turns symmem's traces into histories of ranks.
+// Package own converts symmem's traces to histories of ranks.
 package own
 
 import (
@@ -25,7 +25,7 @@ func Read(r io.Reader) (*history.Rank, error) {
 	return c.rank, nil
 }
 
-// converter writes the history of one trace.
+// converter converts one trace to a history.
 type converter struct {
 	rank      *history.Rank
 	sequences map[source]*sequence
@@ -42,16 +42,16 @@ type source struct {
 	group string
 }
 
-// sequence is a pool or a group in progress.
+// sequence collects the events of a pool or a group.
 type sequence struct {
 	*history.Sequence
-	number   int64              // of the first event
-	live     map[[2]int64]int32 // number of the block, by segment and offset
-	segments map[int32]int32    // index in Segments, by ordinal
+	number   int64              // number of the first event
+	live     map[[2]int64]int32 // block number by segment and offset
+	segments map[int32]int32    // index in Segments by ordinal
 	blocks   int32
 }
 
-// finish adds what the whole trace determines.
+// finish adds the data that depend on the whole trace.
 func (c *converter) finish(l *trace.Log) {
 	c.rank.Number = l.Rank
 	if l.Missing > 0 {
@@ -61,7 +61,7 @@ func (c *converter) finish(l *trace.Log) {
 		if l.Missing > 0 {
 			s.Partial, s.First = true, s.number
 		} else {
-			s.Older = nil // nothing is older than the trace
+			s.Older = nil // no block is older than the trace
 		}
 	}
 	if l.Torn > 0 {
@@ -100,7 +100,7 @@ func (c *converter) record(r *trace.Record) {
 	}
 }
 
-// sequence returns the sequence of a source. If there is none yet, it begins with event number.
+// sequence returns a source's sequence. number is the first event of a new sequence.
 func (c *converter) sequence(from source, number uint64) *sequence {
 	s := c.sequences[from]
 	if s == nil {
@@ -157,7 +157,7 @@ func (c *converter) call(r *trace.Record) {
 		c.messages++
 		return
 	case r.Kind != event.KindCollective && r.Operation != "Agree" && r.Kind != event.KindStep:
-		text = r.Operation + " of a value " + r.Name // its value may differ between ranks
+		text = r.Operation + " of a value " + r.Name // the value may differ between ranks
 	case r.Kind != event.KindCollective:
 		text = r.String()
 	}
@@ -172,7 +172,7 @@ func (c *converter) call(r *trace.Record) {
 // poolID returns the id of a pool's sequence.
 func poolID(pool uint64, group string) string { return fmt.Sprintf("%d of group %s", pool, group) }
 
-// window adds a registration, or ends one.
+// window adds a registration, or records the end of one.
 func (c *converter) window(r *trace.Record) {
 	if r.Kind == event.KindRegister {
 		c.rank.Windows = append(c.rank.Windows, history.Window{

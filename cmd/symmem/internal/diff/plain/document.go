@@ -1,11 +1,12 @@
 // Package plain reads plain data from pickles and JSON: dicts, lists, tuples, strings, numbers,
-// Booleans and None. It executes nothing: a pickle that refers to a class or function is an error.
+// Booleans and None. It never executes code: a pickle that refers to a class or function is an
+// error.
 //
-// A file of PyTorch may have gigabytes, nearly all of it in a few lists. Decode passes the elements
-// of these lists to the caller one at a time and then drops them. Values are numbers that refer to
-// tables of the Document, so a large file does not burden the garbage collector. The pickle
-// libraries of Go build the whole file in memory and resolve classes, so this package executes the
-// operations of pickles itself.
+// PyTorch's files may contain gigabytes, nearly all of it in a few lists. Decode passes the
+// elements of these lists to the caller one at a time and then drops them. Values are numbers that
+// refer to tables of the Document, so that a large file does not burden the garbage collector. Go's
+// pickle libraries build the whole file in memory and resolve classes, so this package interprets
+// pickles itself.
 package plain
 
 import (
@@ -14,7 +15,7 @@ import (
 	"math"
 )
 
-// ErrFormat is wrapped by errors about the contents of a file.
+// ErrFormat is wrapped by errors about a file's contents.
 var ErrFormat = errors.New("unreadable file")
 
 // malformed returns an error that wraps ErrFormat.
@@ -25,7 +26,8 @@ func malformed(format string, args ...any) error {
 // Value refers to a value of a Document. The zero Value is None.
 type Value uint64
 
-// tag is the type of a Value, in its low bits. The other bits depend on the type.
+// tag identifies the type of a Value, in its low bits. The meaning of the other bits depends on the
+// type.
 type tag uint64
 
 const (
@@ -81,8 +83,8 @@ func (v Value) Int() (int64, bool) {
 	return int64(v) >> tagBits, true
 }
 
-// About returns an integer. Of one with more than 60 bits, which Int does not return, the last four
-// bits are zero.
+// About returns an integer, even one that Int does not return because it has more than 60 bits. The
+// last four bits of such an integer are zero.
 func (v Value) About() (int64, bool) {
 	if v.tag() == tagWide {
 		return int64(uint64(v) &^ (1<<tagBits - 1)), true
@@ -101,13 +103,13 @@ const (
 	dict
 )
 
-// object is a list, a tuple or a dict.
+// object holds a list, a tuple or a dict.
 type object struct {
-	items []Value // of a dict: key, value, key, value
-	label int32   // number that the caller gave, plus 1; for a streamed list of lists: inner lists
+	items []Value // for a dict: key, value, key, value
+	label int32   // caller's number + 1; for a streamed list of lists: number of inner lists
 	kind  kind
-	depth int8 // of a streamed list: number of levels of lists, else 0
-	key   int8 // of a streamed list: index in Options.Streamed
+	depth int8 // for a streamed list: levels of lists; otherwise 0
+	key   int8 // for a streamed list: index in Options.Streamed
 	freed bool // the contents have been passed on or replaced by the label
 }
 
@@ -122,9 +124,9 @@ type Document struct {
 
 const (
 	chunkBits = 10
-	// maxHeld bounds the memory of a Document, in bytes.
+	// maxHeld bounds the memory that a Document uses, in bytes.
 	maxHeld = 5 << 29
-	// maxSpare bounds the number of freed slices that are kept.
+	// maxSpare bounds the number of freed slices kept for reuse.
 	maxSpare = 4096
 )
 
@@ -133,7 +135,7 @@ func (d *Document) object(v Value) *object {
 	return &d.objects[i>>chunkBits][i&(1<<chunkBits-1)]
 }
 
-// hold counts memory, and returns an error if the Document needs too much.
+// hold accounts for memory. It returns an error if the Document uses too much.
 func (d *Document) hold(bytes int) error {
 	if d.held += int64(bytes); d.held > maxHeld {
 		return malformed("its contents need more than %d MiB of memory", maxHeld>>20)
@@ -171,7 +173,7 @@ func (d *Document) extend(o *object, items []Value) error {
 	return d.hold(8 * len(items))
 }
 
-// String returns the Value of a string, which is equal for equal strings.
+// String returns the Value of a string. Equal strings have equal Values.
 func (d *Document) String(s string) Value {
 	v, _ := d.intern([]byte(s))
 	return v
@@ -194,7 +196,7 @@ func (d *Document) intern(s []byte) (Value, error) {
 	return makeValue(tagString, uint64(i)), d.hold(len(text) + 72)
 }
 
-// Text returns a string, and whether v is one.
+// Text returns a string, and reports whether v is one.
 func (d *Document) Text(v Value) (string, bool) {
 	if v.tag() != tagString {
 		return "", false
@@ -202,14 +204,14 @@ func (d *Document) Text(v Value) (string, bool) {
 	return d.strings[v.index()], true
 }
 
-// Get returns the value of a dict's key, which String has returned. It returns None if there is
-// none, or if v is not a dict.
+// Get returns the value of a dict's key, which must be a result of String. It returns None if there
+// is no such key or v is not a dict.
 func (d *Document) Get(v, key Value) Value {
 	if !d.IsDict(v) {
 		return 0
 	}
 	items := d.object(v).items
-	for i := len(items) - 2; i >= 0; i -= 2 { // the last of equal keys
+	for i := len(items) - 2; i >= 0; i -= 2 { // the last of several equal keys counts
 		if items[i] == key {
 			return items[i+1]
 		}
@@ -217,7 +219,7 @@ func (d *Document) Get(v, key Value) Value {
 	return 0
 }
 
-// Items returns the elements of a list or tuple, or the keys and values of a dict in turns. The
+// Items returns the elements of a list or tuple, or a dict's alternating keys and values. The
 // caller must not change them.
 func (d *Document) Items(v Value) []Value {
 	if v.tag() != tagObject {
@@ -236,7 +238,7 @@ func (d *Document) IsList(v Value) bool {
 	return v.tag() == tagObject && d.object(v).kind != dict
 }
 
-// Label returns the number that SetLabel gave to an object.
+// Label returns the number that SetLabel assigned to an object.
 func (d *Document) Label(v Value) (int32, bool) {
 	if v.tag() != tagObject {
 		return 0, false
@@ -245,8 +247,8 @@ func (d *Document) Label(v Value) (int32, bool) {
 	return o.label - 1, o.label > 0 && o.depth == 0
 }
 
-// SetLabel replaces the contents of an object by a number. Files refer to the same stack frame, or
-// list of frames, many times, so callers convert it once.
+// SetLabel replaces an object's contents by a number. Files refer many times to the same stack
+// frame or list of frames. With labels, callers convert each of them only once.
 func (d *Document) SetLabel(v Value, label int32) {
 	if v.tag() == tagObject {
 		o := d.object(v)

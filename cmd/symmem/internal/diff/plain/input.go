@@ -7,7 +7,7 @@ import (
 	"io"
 )
 
-// input reads bytes, and turns the end of the file into an error.
+// input reads bytes. It reports the end of the file as an error.
 type input struct {
 	r       *bufio.Reader
 	scratch []byte
@@ -24,7 +24,8 @@ func (in *input) peek() (byte, error) {
 	return b[0], nil
 }
 
-// ended returns the error of a read.
+// ended converts the end of the file to an error that wraps ErrFormat. It returns other errors
+// unchanged.
 func (in *input) ended(err error) error {
 	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
 		return malformed("it is cut off after %d bytes", in.offset)
@@ -44,8 +45,8 @@ func (in *input) byte() (byte, error) {
 // maxString bounds the length of a string, in bytes.
 const maxString = 64 << 20
 
-// bytes reads n bytes. They are valid until the next read. A length that the file does not have
-// costs no memory.
+// bytes reads n bytes, which are valid until the next read. If the file is shorter than n, bytes
+// does not allocate n bytes.
 func (in *input) bytes(n uint64) ([]byte, error) {
 	if n > maxString {
 		return nil, malformed("byte %d begins a string of %d bytes, more than %d",

@@ -2,25 +2,25 @@ package plain
 
 import "io"
 
-// Options selects the lists that Decode passes on.
+// Options selects the lists whose elements Decode passes to the caller.
 type Options struct {
-	// Streamed lists the keys of the top-level dict whose lists are passed on, and the levels of
-	// lists below each key: 1 for a list of elements, 2 for a list of such lists. The key "" stands
-	// for a list at top level.
+	// Streamed lists the keys of the top-level dict whose lists are streamed, and the levels of
+	// lists below each key: 1 for a list of elements, 2 for a list of such lists. The key ""
+	// denotes a list at the top level.
 	Streamed []Stream
-	// Element receives an element. The key is the index in Streamed. Of a list of lists, list is the
-	// index of the inner list, otherwise 0. The element is dropped when Element returns.
+	// Element receives an element. key is an index in Streamed. list is the index of the inner list
+	// in a list of lists, and otherwise 0. The element is dropped when Element returns.
 	Element func(d *Document, key, list int, element Value) error
 }
 
-// Stream describes a list that is passed on element by element.
+// Stream describes a list whose elements are passed to the caller one at a time.
 type Stream struct {
 	Key    string
 	Levels int
 }
 
 // Decode reads a pickle of protocol 2 to 5, or JSON. It returns the top-level value, in which
-// streamed lists are empty. Errors of the contents wrap ErrFormat.
+// streamed lists are empty. Errors about the contents wrap ErrFormat.
 func Decode(r io.Reader, o Options) (*Document, Value, error) {
 	in := newInput(r)
 	first, err := in.peek()
@@ -111,7 +111,7 @@ func (m *machine) top(k kind) (*object, error) {
 	return o, nil
 }
 
-// pushList pushes an empty list, and finds out whether its elements are passed on.
+// pushList pushes an empty list, and determines whether its elements are streamed.
 func (m *machine) pushList() error {
 	v := m.doc.newObject(list)
 	o := m.doc.object(v)
@@ -129,7 +129,7 @@ func (m *machine) pushList() error {
 	return m.push(v)
 }
 
-// outerList returns the streamed list of lists that a list which is about to be pushed belongs to.
+// outerList returns the streamed list of lists to which the next pushed list belongs, or nil.
 func (m *machine) outerList() *object {
 	n := len(m.stack)
 	for _, at := range []int{n - 1, m.base() - 1} {
@@ -143,8 +143,8 @@ func (m *machine) outerList() *object {
 	return nil
 }
 
-// topLevelKey returns the key of the top-level dict that a value which is about to be pushed
-// belongs to, or "" if the value is the top level.
+// topLevelKey returns the top-level dict's key to which the next pushed value belongs, or "" if
+// that value is the top level.
 func (m *machine) topLevelKey() (string, bool) {
 	n := len(m.stack)
 	switch {
@@ -158,8 +158,8 @@ func (m *machine) topLevelKey() (string, bool) {
 	return "", false
 }
 
-// pushDict pushes an empty dict. If it begins an element of a streamed list, the elements before
-// are complete and are passed on.
+// pushDict pushes an empty dict. If the dict begins an element of a streamed list, the preceding
+// elements are complete and are passed to the caller.
 func (m *machine) pushDict() error {
 	if at := m.base(); at > 0 && len(m.stack) > at && m.stack[at-1].tag() == tagObject {
 		if o := m.doc.object(m.stack[at-1]); o.depth == 1 {
@@ -172,7 +172,7 @@ func (m *machine) pushDict() error {
 	return m.push(m.doc.newObject(dict))
 }
 
-// emit passes elements of a streamed list on and drops them.
+// emit passes elements of a streamed list to the caller and drops them.
 func (m *machine) emit(o *object, elements []Value) error {
 	at := max(int(o.label)-1, 0)
 	for _, v := range elements {
@@ -195,7 +195,7 @@ func (m *machine) appendTo(o *object, values []Value) error {
 		return m.emit(o, values)
 	}
 	if o.depth > 1 {
-		return nil // the elements are lists, which have been passed on
+		return nil // the elements are lists, which have been streamed
 	}
 	return m.doc.extend(o, values)
 }

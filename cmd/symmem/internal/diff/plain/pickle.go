@@ -5,7 +5,7 @@ import (
 	"math"
 )
 
-// The operations of pickles, as Python's pickletools names them.
+// The pickle operations, with the names of Python's pickletools.
 const (
 	opMark            = '('
 	opStop            = '.'
@@ -59,7 +59,7 @@ var calls = map[byte]string{
 	'Q': "BINPERSID", 0x97: "NEXT_BUFFER", 0x98: "READONLY_BUFFER",
 }
 
-// maxProtocol is the newest protocol of pickles.
+// maxProtocol is the newest supported pickle protocol.
 const maxProtocol = 5
 
 // pickle reads a pickle.
@@ -84,7 +84,7 @@ func (p *pickle) run() error {
 	}
 }
 
-// execute executes an operation on containers, and leaves others to scalar.
+// execute executes an operation on containers. It delegates other operations to scalar.
 func (p *pickle) execute(op byte) error {
 	switch op {
 	case opMark:
@@ -111,7 +111,7 @@ func (p *pickle) execute(op byte) error {
 	return p.scalar(op)
 }
 
-// rare executes the operations on containers that pickles seldom have.
+// rare executes the operations on containers that are rare in pickles.
 func (p *pickle) rare(op byte) error {
 	switch op {
 	case opAppend, opSetItem:
@@ -124,7 +124,7 @@ func (p *pickle) rare(op byte) error {
 		if err != nil {
 			return err
 		}
-		_ = p.push(v) // cannot fail: it replaces v
+		_ = p.push(v) // cannot fail: it replaces a popped value
 		return p.push(v)
 	}
 	values, err := p.popMark()
@@ -202,8 +202,7 @@ func (p *pickle) memoOperation(op byte) error {
 	return p.push(p.memo[at])
 }
 
-// memoGap bounds how far a pickle may skip in the table of stored values. Picklers number them
-// without gaps.
+// memoGap bounds the gap between the numbers of stored values. Picklers number them without gaps.
 const memoGap = 1 << 16
 
 func (p *pickle) put(at uint64) error {
@@ -221,7 +220,7 @@ func (p *pickle) put(at uint64) error {
 	return nil
 }
 
-// scalar executes an operation that pushes a value without parts.
+// scalar executes an operation that pushes a value that is not a container.
 func (p *pickle) scalar(op byte) error {
 	switch op {
 	case opNone:
@@ -289,7 +288,7 @@ func (p *pickle) pushLong(op byte) error {
 	return p.push(intValue(int64(binary.LittleEndian.Uint64(word[:])<<shift) >> shift))
 }
 
-// texts maps the operations with strings and bytes to the sizes of their lengths.
+// texts maps the operations that push strings or bytes to the sizes of their length fields.
 var texts = map[byte]int{
 	opShortBinUnicode: 1, opBinUnicode: 4, opBinUnicode8: 8, opShortBinString: 1, opBinString: 4,
 	opShortBinBytes: 1, opBinBytes: 4, opBinBytes8: 8, opByteArray8: 8,

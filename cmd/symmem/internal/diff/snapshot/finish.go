@@ -13,8 +13,8 @@ func malformedSnapshot(format string, args ...any) error {
 	return fmt.Errorf("%w: %s", plain.ErrFormat, fmt.Sprintf(format, args...))
 }
 
-// Finish turns the elements into sequences of the rank. device selects the device, or, if it is
-// negative, the only one with events.
+// Finish converts the elements to sequences of the rank. device selects a device; if it is
+// negative, the only device with events is selected.
 func (r *Reader) Finish(d *plain.Document, top plain.Value, device int) error {
 	r.rank.Format = "PyTorch memory snapshot"
 	if r.unknown > 0 {
@@ -28,7 +28,7 @@ func (r *Reader) Finish(d *plain.Document, top plain.Value, device int) error {
 	if err != nil {
 		return err
 	}
-	// The document is not used any more below. It takes more memory than the histories.
+	// The document, which takes more memory than the histories, is not used below.
 	setting := unusualSetting(d, top)
 	var trace []raw
 	if device < len(r.devices) {
@@ -51,7 +51,7 @@ func (r *Reader) Finish(d *plain.Document, top plain.Value, device int) error {
 	return nil
 }
 
-// unusualSetting names a setting of the allocator that changes its rule, or returns "".
+// unusualSetting names an allocator setting that changes PyTorch's rule, or returns "".
 func unusualSetting(d *plain.Document, top plain.Value) string {
 	settings := d.Get(top, d.String("allocator_settings"))
 	if n, ok := d.Get(settings, d.String("max_split_size")).Int(); ok && n > 0 && n < 1<<50 {
@@ -70,7 +70,7 @@ func unusualSetting(d *plain.Document, top plain.Value) string {
 	return ""
 }
 
-// choose returns the device to compare.
+// choose returns the device whose events are compared.
 func (r *Reader) choose(device int) (int, error) {
 	var used []int
 	for i, events := range r.devices {
@@ -93,14 +93,14 @@ func (r *Reader) choose(device int) (int, error) {
 	return 0, nil
 }
 
-// liveSegment is a segment at a point of the trace.
+// liveSegment describes a segment at a point in the trace.
 type liveSegment struct {
 	address    uint64
 	bytes      int64
 	pool       poolID
 	stream     int64
 	expandable bool
-	old        bool  // it is older than the trace
+	old        bool  // whether the segment is older than the trace
 	number     int32 // index in Sequence.Segments, or -1 before the first use of an old segment
 }
 
@@ -135,7 +135,7 @@ func (m *segmentMap) add(s *liveSegment) bool {
 	return true
 }
 
-// remove removes the segment at an address, and returns it or nil.
+// remove removes and returns the segment at an address, or returns nil if there is none.
 func (m *segmentMap) remove(address uint64) *liveSegment {
 	i, exact := m.find(address)
 	if !exact {
@@ -146,7 +146,7 @@ func (m *segmentMap) remove(address uint64) *liveSegment {
 	return s
 }
 
-// backward undoes a trace, from the state at the end to that at the beginning.
+// backward undoes a trace, starting from the state at its end.
 type backward struct {
 	segments   segmentMap
 	blocks     map[uint64]finalBlock // by address
@@ -185,8 +185,8 @@ func (b *backward) undo(trace []raw) int {
 	return 0
 }
 
-// undoEvent undoes an event, and reports whether it agrees with the state after it. It completes
-// the event's pool from that state.
+// undoEvent undoes an event. It reports whether the event agrees with the state after it, from
+// which it also completes the event's pool.
 func (b *backward) undoEvent(e *raw) bool {
 	_, live := b.blocks[e.address]
 	switch e.action {

@@ -7,11 +7,11 @@ import (
 	"symmem/cmd/symmem/internal/diff/history"
 )
 
-// forward runs a trace from its beginning and writes the events of each pool.
+// forward processes a trace from its beginning and writes the events of each pool.
 type forward struct {
 	rank       *history.Rank
 	segments   segmentMap
-	old        map[uint64]finalBlock // live when the trace begins, by address
+	old        map[uint64]finalBlock // blocks live when the trace begins, by address
 	expandable bool
 	pools      map[poolID]*pool
 	order      []poolID
@@ -19,14 +19,14 @@ type forward struct {
 	older      []olderBlock
 }
 
-// olderBlock is a block that is live when the trace begins.
+// olderBlock describes a block that is live when the trace begins.
 type olderBlock struct {
 	segment *liveSegment
 	address uint64
 	size    int64
 }
 
-// place is a live block of the trace.
+// place identifies a live block of the trace.
 type place struct {
 	pool  *pool
 	block int32
@@ -56,8 +56,8 @@ func newForward(rank *history.Rank, b *backward) *forward {
 	return f
 }
 
-// addOlder adds the blocks that are live when the trace begins to their pools. A segment that the
-// trace does not use gets a number after all others.
+// addOlder adds the blocks that are live when the trace begins to their pools. Segments that the
+// trace does not use are numbered after all others.
 func (f *forward) addOlder() {
 	for _, b := range f.older {
 		if p := f.pools[b.segment.pool]; p != nil {
@@ -77,7 +77,7 @@ func (f *forward) run(trace []raw) {
 	f.finish()
 }
 
-// noteOld states how much memory is older than the trace.
+// noteOld adds a note about the amount of memory that is older than the trace.
 func (f *forward) noteOld() {
 	if n := len(f.segments.all); n > 0 {
 		f.rank.Note("%d segments and %d blocks are older than the trace: the order in which those "+
@@ -103,7 +103,8 @@ func (f *forward) pool(id poolID) *pool {
 	return p
 }
 
-// stream returns the number of a stream in a pool: 0 for the default stream, others by first use.
+// stream returns a stream's number in a pool: 0 for the default stream; others are numbered by
+// first use.
 func (p *pool) stream(raw int64) int32 {
 	if raw == 0 {
 		return 0
@@ -145,7 +146,7 @@ func (f *forward) mapSegment(e *raw) {
 	f.write(p, e, history.Segment, p.number(s), 0, -1)
 }
 
-// number returns the number of a segment, which it gets at its first use.
+// number returns a segment's number, which is assigned at its first use.
 func (p *pool) number(s *liveSegment) int32 {
 	if s.number < 0 {
 		s.number = int32(len(p.sequence.Segments))
@@ -156,7 +157,7 @@ func (p *pool) number(s *liveSegment) int32 {
 	return s.number
 }
 
-// locate returns the pool and the place of an address.
+// locate returns an address's pool, segment and offset.
 func (f *forward) locate(e *raw) (*pool, int32, int64) {
 	s := f.segments.of(e.address)
 	if s == nil {
@@ -192,7 +193,7 @@ func (f *forward) free(e *raw, a history.Action) {
 	f.write(p, e, a, segment, offset, block)
 }
 
-// older notes that the pool is older than the trace.
+// older records that the pool is older than the trace.
 func (p *pool) older() { p.sequence.Partial = true }
 
 func (f *forward) write(

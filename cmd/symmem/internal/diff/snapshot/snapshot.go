@@ -1,11 +1,11 @@
-// Package snapshot reads memory snapshots of PyTorch. torch.cuda.memory._dump_snapshot and its C++
-// counterparts write them as pickles or JSON. The keys that are present determine how a snapshot is
-// read, not its version.
+// Package snapshot reads PyTorch's memory snapshots. torch.cuda.memory._dump_snapshot and its C++
+// counterparts write them as pickles or JSON. A snapshot is interpreted by the keys that are
+// present, not by its version.
 //
 // A snapshot contains the state at the end, and the trace of events that led to it. The state at
-// the beginning results from undoing the trace backwards. What a file does not determine becomes a
-// note of the rank: pools of freed segments in old formats, the order of segments that are older
-// than the trace, and places in expandable segments.
+// the beginning is found by undoing the trace. What a file does not determine becomes a note of the
+// rank: pools of freed segments in old formats, the order of segments that are older than the
+// trace, and places in expandable segments.
 package snapshot
 
 import (
@@ -13,19 +13,20 @@ import (
 	"symmem/cmd/symmem/internal/diff/plain"
 )
 
-// Streamed lists the lists of a snapshot that are passed to Reader.Element. A list at top level is
-// the oldest format, the segments alone.
+// Streamed lists those lists of a snapshot whose elements are passed to Reader.Element. In the
+// oldest format, the top level is a list of segments.
 var Streamed = []plain.Stream{
 	{Key: "device_traces", Levels: 2}, {Key: "segments", Levels: 1}, {Key: "", Levels: 1},
 }
 
-// poolID identifies a pool: (0, 0) is the default pool, (0, n) a MemPool, (n, 0) a graph's pool.
+// poolID identifies a pool: (0, 0) is the default pool, (0, n) is a MemPool, and (n, 0) is a
+// graph's pool.
 type poolID [2]int64
 
-// unknownPool stands for a pool that the file does not determine.
+// unknownPool represents a pool that the file does not determine.
 var unknownPool = poolID{-1, -1}
 
-// raw is an event of the trace as the file contains it.
+// raw holds an event of the trace in the file's terms.
 type raw struct {
 	number  int64
 	address uint64
@@ -58,7 +59,7 @@ var actions = map[string]action{
 	"free": actionFreeCompleted,
 }
 
-// finalSegment is a segment at the end.
+// finalSegment describes a segment at the end of the trace.
 type finalSegment struct {
 	device     int64
 	address    uint64
@@ -69,11 +70,11 @@ type finalSegment struct {
 	blocks     []finalBlock
 }
 
-// finalBlock is a block at the end that is not free.
+// finalBlock describes a block that is not free at the end of the trace.
 type finalBlock struct {
 	address uint64
 	size    int64 // requested
-	pending bool  // it has been freed, and another stream may still use it
+	pending bool  // freed, but another stream may still use it
 }
 
 // Reader collects the elements of one snapshot.
@@ -95,7 +96,7 @@ func NewReader(rank *history.Rank, stacks *Stacks) *Reader {
 	}
 }
 
-// Seen reports whether there were any elements.
+// Seen reports whether the snapshot contained any elements.
 func (r *Reader) Seen() bool { return r.count > 0 }
 
 // Element receives an element of one of the lists in Streamed.
@@ -110,7 +111,7 @@ func (r *Reader) Element(d *plain.Document, key, list int, v plain.Value) error 
 	return r.segment(d, v)
 }
 
-// intern looks the keys up once.
+// intern interns the keys of dicts once.
 func (r *Reader) intern(d *plain.Document) {
 	for _, key := range []string{
 		"action", "addr", "size", "stream", "frames", "pool_id", "time_us", "address", "total_size",
@@ -128,7 +129,7 @@ func (r *Reader) integer(d *plain.Document, v plain.Value, key string) int64 {
 	return n
 }
 
-// pool returns the pool under a key, or false if there is none.
+// pool returns the pool under a key, or false if the key is missing.
 func (r *Reader) pool(d *plain.Document, v plain.Value, key string) (poolID, bool) {
 	items := d.Items(d.Get(v, r.keys[key]))
 	if len(items) != 2 {
@@ -139,7 +140,7 @@ func (r *Reader) pool(d *plain.Document, v plain.Value, key string) (poolID, boo
 	return poolID{first, second}, ok && also
 }
 
-// maxDevices bounds the devices of a file.
+// maxDevices bounds the number of devices in a file.
 const maxDevices = 1024
 
 func (r *Reader) event(d *plain.Document, device int, v plain.Value) error {

@@ -7,7 +7,7 @@ import (
 	"symmem/cmd/symmem/internal/diff/plain"
 )
 
-// stackTable collects the call stacks of a file, each once.
+// stackTable stores each distinct call stack of a file once.
 type stackTable struct {
 	rank   *history.Rank
 	frames map[history.Frame]int32
@@ -16,10 +16,10 @@ type stackTable struct {
 	bytes  []byte
 }
 
-// maxFrames bounds the frames of a stack that are kept.
+// maxFrames bounds the number of frames of a stack that are kept.
 const maxFrames = 64
 
-// Stacks converts lists of frames, as memory snapshots and Flight Recorder dumps contain them.
+// Stacks converts the lists of frames in memory snapshots and Flight Recorder dumps.
 type Stacks struct {
 	table            stackTable
 	name, file, line plain.Value
@@ -33,7 +33,8 @@ func NewStacks(rank *history.Rank) *Stacks {
 	}}
 }
 
-// Add returns the index of a list of frames in Rank.Stacks, or -1 if it is empty or no list.
+// Add returns the index of a list of frames in Rank.Stacks, or -1 if the value is empty or not a
+// list.
 func (s *Stacks) Add(d *plain.Document, frames plain.Value) int32 {
 	if !d.IsList(frames) {
 		return -1
@@ -63,7 +64,7 @@ func (s *Stacks) Add(d *plain.Document, frames plain.Value) int32 {
 
 // frame returns the index of a frame in Rank.Frames.
 func (s *Stacks) frame(d *plain.Document, v plain.Value) (int32, bool) {
-	if !d.IsDict(v) { // the label of a list numbers a stack
+	if !d.IsDict(v) { // the label of a list identifies a stack
 		return 0, false
 	}
 	if id, ok := d.Label(v); ok {
