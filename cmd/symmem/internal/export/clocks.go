@@ -10,32 +10,32 @@ import (
 	"symmem/trace"
 )
 
-// Clock describes how the clock of a rank differs from that of the lowest rank.
+// Clock describes how a rank's clock differs from that of the lowest rank.
 //
 // The clocks are measured with values that ranks compare or combine on the host (Agree, Any, Step,
-// ...). No rank leaves such a call before all ranks have entered it, and all ranks leave it when
-// they have the last rank's value. A trace has the times at which ranks leave. The measured offset
-// is the median, over all calls, of the difference between these times. The spread is the largest
-// deviation from the median in nine of ten calls. It contains the time that a value needs to arrive
-// and the time that a rank needs to wake up.
+// ...). No rank returns from such a call before all ranks have entered it, and all ranks return
+// when they have received the last rank's value. A trace contains the times of these returns. The
+// measured offset is the median, over all calls, of the difference between two ranks' times. The
+// spread is the largest deviation from the median in nine of ten calls. It includes the time that a
+// value needs to arrive and the time that a rank needs to wake up.
 type Clock struct {
 	Rank int `json:"rank"`
-	// Reference reports that this is the clock that others are compared with.
+	// Reference reports that other clocks are compared with this one.
 	Reference bool `json:"reference"`
-	// Calls is the number of calls that two ranks have in common, or 0 if the offset is unknown.
+	// Calls is the number of calls used for the comparison, or 0 if the offset is unknown.
 	Calls int `json:"calls"`
 	// Measured is the measured offset, in nanoseconds. It is positive if the rank's clock is ahead.
 	Measured int64 `json:"measured_ns"`
 	// Spread is the uncertainty of Measured, in nanoseconds.
 	Spread int64 `json:"spread_ns"`
-	// Offset is the offset that exported times are corrected by, in nanoseconds. It is 0 unless
-	// Measured is clearly more than the time that a call needs to end, because ranks of one machine
-	// have the same clock.
+	// Offset is the offset by which exported times are corrected, in nanoseconds. It is 0 unless
+	// Measured clearly exceeds the time that a call needs to end, because ranks of one machine have
+	// the same clock.
 	Offset int64 `json:"offset_ns"`
 }
 
 const (
-	// minCalls is the number of calls from which on an offset is applied.
+	// minCalls is the smallest number of calls for which an offset is applied.
 	minCalls = 3
 	// minOffset is the smallest offset that is applied, in nanoseconds.
 	minOffset = int64(100 * time.Microsecond)
@@ -57,20 +57,20 @@ func (c Clock) String() string {
 		-time.Duration(c.Offset), c.Calls, time.Duration(c.Spread))
 }
 
-// sampleKey identifies a call on all of its ranks.
+// sampleKey identifies a call across ranks.
 type sampleKey struct {
 	group, name string
 	number      uint64
 }
 
-// samples holds the times at which a rank left calls, in nanoseconds UTC.
+// samples holds the times at which a rank returned from calls, in nanoseconds UTC.
 type samples map[sampleKey]int64
 
-// maxSamples bounds the calls of a group with one name that are sampled.
+// maxSamples bounds the number of samples per group and name.
 const maxSamples = 4096
 
-// sampleClock samples a trace. All ranks sample the same calls: calls are counted by group and
-// name, and of many calls only those are kept whose number is a multiple of a power of two.
+// sampleClock samples a trace. Calls are counted by group and name. If there are many, only calls
+// whose number is a multiple of a power of two are kept, so that all ranks sample the same calls.
 func sampleClock(l *trace.Log) samples {
 	s := samples{}
 	type series struct{ calls, stride uint64 }
@@ -103,7 +103,7 @@ func sampleClock(l *trace.Log) samples {
 	return s
 }
 
-// thin removes the samples of a series whose number is no multiple of a stride.
+// thin removes the samples of a series whose number is not a multiple of stride.
 func (s samples) thin(id [2]string, stride uint64) {
 	for k := range s {
 		if k.group == id[0] && k.name == id[1] && k.number%stride != 0 {
@@ -112,13 +112,14 @@ func (s samples) thin(id [2]string, stride uint64) {
 	}
 }
 
-// isValue reports whether events of a kind are values that all ranks of a group compare or combine.
+// isValue reports whether events of a kind are values that all of a group's ranks compare or
+// combine.
 func isValue(k event.Kind) bool {
 	return k >= event.KindInteger && k <= event.KindStep
 }
 
-// measureClocks measures the clocks of ranks. A rank that has no call in common with the first rank
-// is compared with another rank that has one.
+// measureClocks measures the ranks' clocks. A rank that shares no call with the first rank is
+// compared with another rank that does.
 func measureClocks(ranks []rankTrace, all []samples) []Clock {
 	clocks := make([]Clock, len(ranks))
 	known := make([]bool, len(ranks))
@@ -151,7 +152,7 @@ func measureClocks(ranks []rankTrace, all []samples) []Clock {
 	return clocks
 }
 
-// compare returns the offset of the second clock to the first, its spread, and the number of calls.
+// compare returns the second clock's offset from the first, its spread, and the number of calls.
 func compare(first, second samples) (offset, spread int64, calls int) {
 	var differences []int64
 	for key, left := range second {

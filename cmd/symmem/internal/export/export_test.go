@@ -19,8 +19,8 @@ import (
 	"symmem/trace"
 )
 
-// traceRun writes traces of ranks that make the same calls, and returns their folder. ahead is the
-// lead of the last rank's clock.
+// traceRun writes the traces of ranks that make the same calls, and returns their folder. The last
+// rank's clock is ahead by the given time.
 func traceRun(t testing.TB, ranks, calls int, ahead time.Duration) string {
 	t.Helper()
 	folder := t.TempDir()
@@ -45,8 +45,8 @@ func traceRun(t testing.TB, ranks, calls int, ahead time.Duration) string {
 	return folder
 }
 
-// recordStep records a step of a rank: a segment every eight steps, an allocation, a collective, a
-// value, and the free of every other block.
+// recordStep records a rank's step: a segment in every eighth step, an allocation, a collective, a
+// value, and the free of every second block.
 func recordStep(s *trace.Source, rank, n int, call *event.Call) {
 	const blockBytes = 512
 	e := event.Event{
@@ -75,7 +75,7 @@ func recordStep(s *trace.Source, rank, n int, call *event.Call) {
 	}
 }
 
-// shiftClock changes a trace as if the clock of its rank were ahead.
+// shiftClock changes a trace as if its rank's clock were ahead.
 func shiftClock(t testing.TB, path string, ahead time.Duration) {
 	t.Helper()
 	const offsetStart = 56 // docs/reference/trace.md
@@ -107,12 +107,12 @@ func TestClockOffsetIsMeasured(t *testing.T) {
 		}
 		c := clocks[2]
 		if off := time.Duration(c.Offset) - ahead; c.Calls != 50 || off.Abs() > time.Second {
-			t.Errorf("clock that is ahead by %v = %+v; want that offset from 50 calls", ahead, c)
+			t.Errorf("ahead by %v: clock = %+v; want that offset from 50 calls", ahead, c)
 		}
 	}
 }
 
-// TestClockIsComparedThroughAnotherRank compares clocks of ranks without a common call.
+// TestClockIsComparedThroughAnotherRank compares the clocks of ranks that have no common call.
 func TestClockIsComparedThroughAnotherRank(t *testing.T) {
 	call := func(name string, times ...int64) samples {
 		s := samples{}
@@ -153,10 +153,10 @@ func TestManyCallsAreSampledAlike(t *testing.T) {
 	short := &trace.Log{Records: long.Records[:100]}
 	a, b := sampleClock(long), sampleClock(short)
 	if len(a) > 2*maxSamples || len(b) != 100 {
-		t.Fatalf("%d and %d samples; want at most %d, and 100", len(a), len(b), 2*maxSamples)
+		t.Fatalf("got %d and %d samples; want at most %d, and 100", len(a), len(b), 2*maxSamples)
 	}
 	if _, _, calls := compare(a, b); calls < 5 {
-		t.Errorf("%d samples are of the same calls; want 5 or more", calls)
+		t.Errorf("got %d samples of the same calls; want 5 or more", calls)
 	}
 }
 
@@ -184,8 +184,8 @@ func archiveOf(t *testing.T, traces *Traces) map[string][]byte {
 	return files
 }
 
-// TestPerfettoManifest checks what the manifest's reference requires: the first bytes, the version,
-// entries that name files of the archive, and offsets that make no time negative.
+// TestPerfettoManifest checks the requirements of the manifest's reference: the first bytes, the
+// version, entries that name files in the archive, and offsets that make no time negative.
 func TestPerfettoManifest(t *testing.T) {
 	files := archiveOf(t, open(t, traceRun(t, 3, 20, -time.Hour)))
 	text := files["perfetto_manifest.json"]
@@ -205,20 +205,20 @@ func TestPerfettoManifest(t *testing.T) {
 	host, _ := os.Hostname()
 	for _, f := range m.Manifest.Files {
 		if f.Machine == nil || f.Machine.Name != host {
-			t.Errorf("%s has the machine %v; want %s", f.Path, f.Machine, host)
+			t.Errorf("%s: machine = %v; want %s", f.Path, f.Machine, host)
 		}
 		if files[f.Path] == nil {
-			t.Errorf("the manifest names %s, which the archive lacks", f.Path)
+			t.Errorf("the manifest names %s, which is not in the archive", f.Path)
 		}
 		switch c := f.Clocks; {
 		case c == nil:
 			references++
 		case files[c.SyncTo.File] == nil || c.OffsetNS < 0 || c.OffsetNS > int64(time.Minute):
-			t.Errorf("%s has the clock %+v; want an offset of 0 to a minute", f.Path, c)
+			t.Errorf("%s: clock = %+v; want an offset of 0 to a minute", f.Path, c)
 		}
 	}
 	if references != 1 {
-		t.Errorf("%d files are references; want 1", references)
+		t.Errorf("got %d reference files; want 1", references)
 	}
 }
 
@@ -248,12 +248,12 @@ func TestPerfettoEvents(t *testing.T) {
 	}
 	last := rank.Events[len(rank.Events)-2]
 	if last.Phase == "C" && last.Args["allocated"] != float64(10*512) {
-		t.Errorf("the last counter is %v; want 5120 allocated bytes", last.Args)
+		t.Errorf("last counter = %v; want 5120 allocated bytes", last.Args)
 	}
 }
 
-// TestFlightRecorderDumps reads dumps with the reader of symmem diff. python/tests/test_export.py
-// reads them with PyTorch's analyzer.
+// TestFlightRecorderDumps reads dumps with symmem diff's reader. python/tests/test_export.py reads
+// them with PyTorch's analyzer.
 func TestFlightRecorderDumps(t *testing.T) {
 	folder := filepath.Join(t.TempDir(), "dumps")
 	calls, messages, err := WriteFlightRecorder(folder, open(t, traceRun(t, 3, 20, 0)))
@@ -272,7 +272,8 @@ func TestSnapshots(t *testing.T) {
 	agree(t, folder, 1200)
 }
 
-// agree checks that the files of a folder are readable and have a number of equal requests.
+// agree checks that the files in a folder are readable and that the given number of requests is
+// equal.
 func agree(t *testing.T, folder string, requests int) {
 	t.Helper()
 	sources, err := load.Find([]string{folder}, nil)
@@ -289,8 +290,8 @@ func agree(t *testing.T, folder string, requests int) {
 	}
 }
 
-// TestPoolsWithoutDomainAreNotCompared exports snapshots of a rank that has used a pool without a
-// domain first, and of a rank that has not. Their other pools must have the same number.
+// TestPoolsWithoutDomainAreNotCompared exports snapshots of two ranks, only one of which has first
+// used a pool without a domain. Their other pools must have the same number.
 func TestPoolsWithoutDomainAreNotCompared(t *testing.T) {
 	folder := t.TempDir()
 	for rank := range 2 {
@@ -320,7 +321,7 @@ func TestFoldersWithOtherFilesAreRefused(t *testing.T) {
 	}
 	_, err := WriteSnapshots(folder, traces)
 	if err == nil || !strings.Contains(err.Error(), "trace_rank_0") {
-		t.Errorf("WriteSnapshots in a folder of dumps = %v; want an error that names a file", err)
+		t.Errorf("WriteSnapshots in a folder of dumps = %v; want an error that names a file in it", err)
 	}
 }
 
@@ -332,8 +333,8 @@ func TestTwoTracesOfOneRankAreRefused(t *testing.T) {
 	}
 }
 
-// TestRingOverflow exports traces whose beginnings have been replaced, on one rank more than on the
-// other. The dumps must begin with the same call.
+// TestRingOverflow exports traces whose beginnings have been replaced, with more events lost on one
+// rank than on the other. The dumps must begin with the same call.
 func TestRingOverflow(t *testing.T) {
 	folder := t.TempDir()
 	call := &event.Call{
@@ -364,7 +365,7 @@ func TestRingOverflow(t *testing.T) {
 	agree(t, dumps, calls/2)
 }
 
-// FuzzWriters checks that no trace that can be parsed makes a writer fail.
+// FuzzWriters checks that no writer fails for any trace that can be parsed.
 func FuzzWriters(f *testing.F) {
 	b, err := os.ReadFile(filepath.Join(traceRun(f, 1, 2, 0), trace.FileName(0)))
 	if err != nil {

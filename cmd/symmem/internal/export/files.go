@@ -14,7 +14,7 @@ import (
 )
 
 // writeFiles writes a file for each rank to a folder, which it creates if necessary. write receives
-// the index and the trace of the rank.
+// the rank's index and trace.
 func writeFiles(
 	t *Traces, folder, prefix string, write func(w io.Writer, i int, l *trace.Log) error,
 ) error {
@@ -36,11 +36,11 @@ func writeFiles(
 	return nil
 }
 
-// fileName returns the name of a rank's file. PyTorch's tools take the rank from the end of names
+// fileName returns the name of a rank's file. PyTorch's tools read the rank from the end of a name
 // without an extension.
 func fileName(prefix string, rank int) string { return fmt.Sprintf("%s%d", prefix, rank) }
 
-// prepare creates a folder, or checks that the files in it will be replaced.
+// prepare creates a folder, or checks that all files in it will be replaced.
 func prepare(t *Traces, folder, prefix string) error {
 	entries, err := os.ReadDir(folder)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -59,8 +59,7 @@ func prepare(t *Traces, folder, prefix string) error {
 	return nil
 }
 
-// WriteFile writes a file that only this user can read. It replaces an older file when the new one
-// is complete.
+// WriteFile writes a file that only this user can read. It replaces an older file atomically.
 func WriteFile(path string, write func(io.Writer) error) error {
 	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+"-*")
 	if err != nil {

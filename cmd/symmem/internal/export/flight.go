@@ -14,11 +14,11 @@ import (
 	"symmem/trace"
 )
 
-// flightVersion is the version of the format: that of PyTorch 2.9 and newer.
+// flightVersion is the version of the format that PyTorch 2.9 and newer versions write.
 const flightVersion = "2.10"
 
-// flightNames maps operations to names that PyTorch's analyzer knows. Operations with different
-// sizes on each rank have none, and get otherOperation.
+// flightNames maps operations to names that PyTorch's analyzer knows. Operations whose sizes differ
+// between ranks are missing, and are exported as otherOperation.
 var flightNames = map[string]string{
 	"AllReduce": "all_reduce", "AllGather": "_all_gather_base", "Broadcast": "broadcast",
 	"ReduceScatter": "_reduce_scatter_base", "Reduce": "reduce", "Gather": "gather",
@@ -26,7 +26,7 @@ var flightNames = map[string]string{
 	"AllReduceRMSNorm": "all_reduce",
 }
 
-// otherOperation is a name for which the analyzer does not compare sizes.
+// otherOperation is a name for which PyTorch's analyzer compares no sizes.
 const otherOperation = "coalesced"
 
 // flightTypes maps data types to PyTorch's names.
@@ -36,11 +36,12 @@ var flightTypes = map[string]string{
 	"bfloat16": "BFloat16", "float32": "Float", "float64": "Double",
 }
 
-// WriteFlightRecorder writes a dump of PyTorch's Flight Recorder for each rank to a folder. The
-// folder must not have other files, because the analyzer reads all. WriteFlightRecorder returns the
-// number of calls, and the number of Sends and Recvs that it has left out.
+// WriteFlightRecorder writes a dump in the format of PyTorch's Flight Recorder for each rank to a
+// folder. The folder must not contain other files, because the analyzer reads all of them.
+// WriteFlightRecorder returns the number of calls, and the number of Sends and Recvs that it
+// omitted.
 //
-// The state of every call is "scheduled", because traces do not have the ends of calls.
+// The state of every call is "scheduled", because traces do not record when calls end.
 func WriteFlightRecorder(folder string, t *Traces) (calls, messages int, err error) {
 	err = writeFiles(t, folder, "trace_rank_", func(w io.Writer, i int, l *trace.Log) error {
 		f := flight{traces: t, log: l, clock: t.Clocks[i], counts: map[string]uint64{}}
@@ -51,7 +52,7 @@ func WriteFlightRecorder(folder string, t *Traces) (calls, messages int, err err
 	return calls, messages, err
 }
 
-// flight writes the dump of one rank.
+// flight writes one rank's dump.
 type flight struct {
 	traces          *Traces
 	log             *trace.Log
@@ -92,10 +93,10 @@ func (f *flight) write(w io.Writer) error {
 	return p.finish()
 }
 
-// groupDescription is the description of every group in a dump.
+// groupDescription describes every group in a dump.
 const groupDescription = "symmem"
 
-// elements matches the number and the type of elements in the text of a call.
+// elements matches the number and the type of the elements in a call's text.
 var elements = regexp.MustCompile(` of (\d+) (\w+)`)
 
 // entry writes a collective.
@@ -111,7 +112,7 @@ func (f *flight) entry(p *pickler, r *trace.Record) {
 	sequence := f.counts[r.Group]
 	f.counts[r.Group]++
 	if !f.traces.complete() && !g.messages {
-		sequence = r.Number // which all ranks count from the beginning
+		sequence = r.Number // counted from the beginning on all ranks
 		if sequence < g.first {
 			return
 		}
@@ -155,7 +156,7 @@ func flightName(operation, text string) string {
 	return name
 }
 
-// sizes writes the types and sizes of a call's buffers.
+// sizes writes the types and sizes of the buffers of a call.
 func (f *flight) sizes(p *pickler, r *trace.Record, operation string, ranks int) {
 	var count int64
 	name := ""

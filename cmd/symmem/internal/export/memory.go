@@ -7,8 +7,8 @@ import (
 	"symmem/trace"
 )
 
-// memory is the state of a rank's pools at a point of its trace. Traces have no addresses, so each
-// segment gets an address that no other segment has had.
+// memory holds the state of a rank's pools at a point in its trace. Traces contain no addresses, so
+// each segment gets an address that no other segment has had.
 type memory struct {
 	pools   map[poolKey]*pool
 	order   []*pool // in the order of first use
@@ -16,33 +16,33 @@ type memory struct {
 	next    int64   // the next address
 }
 
-// poolKey identifies a pool on a rank.
+// poolKey identifies a rank's pool.
 type poolKey struct {
 	group string
 	pool  uint64
 }
 
-// pool is the state of a pool.
+// pool holds the state of a pool.
 type pool struct {
 	title string
-	// number counts pools with a domain from 1, in the order of first use, which is the same on all
-	// ranks. It is 0 for pools without a domain.
+	// number numbers the pools with a domain from 1, in the order of first use, which is the same
+	// on all ranks. It is 0 for pools without a domain.
 	number   int64
 	segments map[int32]*segment
-	// allocated and mapped count the bytes of blocks and segments.
+	// allocated and mapped hold the total sizes of blocks and of segments, in bytes.
 	allocated, mapped int64
 }
 
-// segment is a mapped segment.
+// segment describes a mapped segment.
 type segment struct {
 	address, bytes int64
 	blocks         map[int64]block // by offset
-	// unseen reports that the trace does not have the event that mapped the segment. Its bytes are
-	// then those that blocks have used.
+	// unseen reports that the trace lacks the event that mapped the segment. The segment's size is
+	// then the range that its blocks have used.
 	unseen bool
 }
 
-// block is a block that is allocated, or freed but not yet reusable.
+// block describes a block that is allocated, or freed but not yet reusable.
 type block struct {
 	size, requested int64
 	stream          uint32
@@ -52,7 +52,7 @@ type block struct {
 
 const (
 	firstAddress = int64(1) << 40
-	// unseenRoom is the distance to the next address for a segment of unknown size.
+	// unseenRoom is the distance from a segment of unknown size to the next address.
 	unseenRoom = int64(64) << 30
 	// pageBytes is the alignment of segments.
 	pageBytes = int64(2) << 20
@@ -60,7 +60,7 @@ const (
 
 func newMemory() *memory { return &memory{pools: map[poolKey]*pool{}, next: firstAddress} }
 
-// of returns the pool of a record.
+// of returns the pool to which a record belongs.
 func (m *memory) of(r *trace.Record) *pool {
 	key := poolKey{r.Group, r.Pool}
 	p := m.pools[key]
@@ -78,7 +78,7 @@ func (m *memory) of(r *trace.Record) *pool {
 	return p
 }
 
-// segment returns the segment of a record, which it adds if the trace lacks its beginning.
+// segment returns the segment of a record. It adds the segment if the trace lacks its beginning.
 func (m *memory) segment(p *pool, r *trace.Record) *segment {
 	s := p.segments[r.Segment]
 	if s == nil {
@@ -89,8 +89,8 @@ func (m *memory) segment(p *pool, r *trace.Record) *segment {
 	return s
 }
 
-// apply changes the state as a record of a pool describes. It returns the pool if its bytes have
-// changed, and nil otherwise.
+// apply changes the state according to a record of a pool. It returns the pool if the pool's sizes
+// have changed, and nil otherwise.
 func (m *memory) apply(r *trace.Record) *pool {
 	if r.Segment < 0 {
 		return nil
@@ -127,7 +127,7 @@ func (m *memory) apply(r *trace.Record) *pool {
 	return p
 }
 
-// free removes a block, if there is one.
+// free removes a block if it exists.
 func (p *pool) free(s *segment, offset int64) {
 	if b, ok := s.blocks[offset]; ok {
 		p.allocated -= b.size
@@ -135,7 +135,7 @@ func (p *pool) free(s *segment, offset int64) {
 	}
 }
 
-// remove removes a segment and its blocks, if there is one.
+// remove removes a segment and its blocks if it exists.
 func (p *pool) remove(ordinal int32) {
 	s := p.segments[ordinal]
 	if s == nil {

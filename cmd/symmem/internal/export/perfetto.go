@@ -13,9 +13,9 @@ import (
 	"symmem/trace"
 )
 
-// WritePerfetto writes a ZIP archive. It contains the events of each rank in Chrome's trace event
-// format, and a manifest that places the ranks on one timeline. Perfetto reads manifests from
-// version 58 on.
+// WritePerfetto writes a ZIP archive with the events of each rank in Chrome's trace event format,
+// and a manifest that places the ranks on one timeline. Perfetto supports manifests since version
+// 58.
 func WritePerfetto(w io.Writer, t *Traces, version string) error {
 	archive := zip.NewWriter(w)
 	if err := writeManifest(archive, t, version); err != nil {
@@ -42,7 +42,7 @@ func WritePerfetto(w io.Writer, t *Traces, version string) error {
 
 func perfettoName(rank int) string { return fmt.Sprintf("rank%d.json", rank) }
 
-// The following types are the manifest of an archive, version 1:
+// The following types describe version 1 of an archive's manifest:
 // https://perfetto.dev/docs/reference/perfetto-manifest
 type (
 	manifest struct {
@@ -75,8 +75,8 @@ func writeManifest(archive *zip.Writer, t *Traces, version string) error {
 	return json.NewEncoder(f).Encode(map[string]manifest{"perfetto_manifest": newManifest(t, version)})
 }
 
-// newManifest returns the manifest. The times of a file count from the start of its trace. The
-// timeline is that of the trace that started first, so that no event is before its beginning.
+// newManifest returns the manifest. A file's times are relative to the start of its trace. The
+// timeline begins with the trace that started first, so that no event has a negative time.
 func newManifest(t *Traces, version string) manifest {
 	first := 0
 	for i := range t.ranks {
@@ -105,7 +105,7 @@ func newManifest(t *Traces, version string) manifest {
 	return m
 }
 
-// chromeEvent is an event in the format of Chrome.
+// chromeEvent holds an event in Chrome's format.
 type chromeEvent struct {
 	Phase    string         `json:"ph"`
 	Name     string         `json:"name"`
@@ -117,7 +117,7 @@ type chromeEvent struct {
 	Args     map[string]any `json:"args,omitempty"`
 }
 
-// micros is a number of nanoseconds, which JSON has as microseconds.
+// micros is a number of nanoseconds that JSON encodes as microseconds.
 type micros int64
 
 // MarshalJSON implements json.Marshaler.
@@ -125,7 +125,7 @@ func (m micros) MarshalJSON() ([]byte, error) {
 	return fmt.Appendf(nil, "%d.%03d", m/1000, m%1000), nil
 }
 
-// chrome writes the events of a rank. A rank is a process of the viewer, and a group is a thread.
+// chrome writes a rank's events. The viewer shows ranks as processes and groups as threads.
 type chrome struct {
 	w       *bufio.Writer
 	log     *trace.Log
@@ -140,7 +140,7 @@ type chrome struct {
 	err     error
 }
 
-// memoryThread is the thread that shows registrations and realignments.
+// memoryThread is the viewer's thread that shows registrations and realignments.
 const memoryThread = 1
 
 func writeChrome(w io.Writer, l *trace.Log) error {
@@ -166,7 +166,7 @@ func writeChrome(w io.Writer, l *trace.Log) error {
 	return c.err
 }
 
-// processName names a rank's process.
+// processName returns the name of a rank's process in the viewer.
 func processName(l *trace.Log) string {
 	if l.Host == "" {
 		return fmt.Sprintf("rank %d (process %d)", l.Rank, l.Process)
@@ -224,7 +224,7 @@ func (c *chrome) record(r *trace.Record) {
 	c.write(e)
 }
 
-// arguments returns the details of an event that the viewer shows.
+// arguments returns the details of an event for the viewer.
 func arguments(r *trace.Record) map[string]any {
 	a := map[string]any{"number": r.Number}
 	if r.Site != "" {
@@ -233,7 +233,7 @@ func arguments(r *trace.Record) map[string]any {
 	return a
 }
 
-// endStep writes a step, which lasts until now.
+// endStep writes a step that ends now.
 func (c *chrome) endStep(step *chromeEvent) {
 	step.Duration = max(c.now-step.Time, 1)
 	c.write(step)
@@ -249,7 +249,7 @@ func (c *chrome) thread(group string) int {
 	return n
 }
 
-// ofPool notes an event of a pool. Counters are written before the next event of a group.
+// ofPool processes an event of a pool. Counters are written before the next event of a group.
 func (c *chrome) ofPool(r *trace.Record) {
 	if !r.Time.IsZero() {
 		c.now = max(c.now, micros(c.time.at(r).Sub(c.log.Start)))

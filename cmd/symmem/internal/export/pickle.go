@@ -7,22 +7,23 @@ import (
 	"strings"
 )
 
-// pickler writes a value of Python as a pickle of protocol 2, without holding it in memory. The
-// caller writes the items of a list or dict between open and close, and calls item before each item
-// of a list. finish returns write errors.
+// pickler writes a Python value as a pickle of protocol 2, without holding it in memory. The caller
+// writes the items of a list or dict between open and close, and calls item before each item of a
+// list. finish returns write errors.
 type pickler struct {
 	w       *bufio.Writer
-	strings map[string]uint32 // their numbers in Python's memo
-	batches []int             // for each open list, the items since its last batch
+	strings map[string]uint32 // numbers in Python's memo
+	batches []int             // for each open list, the number of items since its last batch
 }
 
-// frame is a line of a call stack in a pickle.
+// frame describes a line of a call stack in a pickle.
 type frame struct {
 	name, file string
 	line       int64
 }
 
-// maxStrings bounds the strings that a pickle stores once. Further strings are repeated.
+// maxStrings bounds the number of strings that a pickle stores only once. Further strings are
+// repeated.
 const maxStrings = 1 << 16
 
 func newPickler(w io.Writer) *pickler {
@@ -50,11 +51,11 @@ func (p *pickler) closeList() {
 	p.batches = p.batches[:len(p.batches)-1]
 }
 
-// batchItems is the number of items after which a list is extended. The pickler of Python does the
-// same. The page of memory_viz fails if a list is extended by much more than that.
+// batchItems is the number of items after which a list is extended, as in Python's pickler. The
+// memory_viz page fails if a list is extended by many more items at once.
 const batchItems = 1000
 
-// item precedes an item of a list.
+// item must be called before each item of a list.
 func (p *pickler) item() {
 	n := &p.batches[len(p.batches)-1]
 	if *n == batchItems {
@@ -67,7 +68,7 @@ func (p *pickler) item() {
 func (p *pickler) openDict()  { p.code('}', '(') }
 func (p *pickler) closeDict() { p.code('u') }
 
-// key writes a key of a dict. Its value follows.
+// key writes a dict's key. Its value must follow.
 func (p *pickler) key(name string) { p.text(name) }
 
 func (p *pickler) text(s string) {
@@ -101,7 +102,7 @@ func (p *pickler) integer(n int64) {
 	p.code(binary.LittleEndian.AppendUint64([]byte{0x8a, 8}, uint64(n))...)
 }
 
-// The following methods write an item of a dict.
+// The following methods write a key and its value to a dict.
 
 func (p *pickler) textItem(key, value string) {
 	p.key(key)
@@ -113,13 +114,13 @@ func (p *pickler) integerItem(key string, value int64) {
 	p.integer(value)
 }
 
-// falseItem writes an item whose value is False.
+// falseItem writes a key with the value False.
 func (p *pickler) falseItem(key string) {
 	p.key(key)
 	p.code(0x89)
 }
 
-// pairItem writes an item whose value is a tuple of two integers.
+// pairItem writes a key with a tuple of two integers.
 func (p *pickler) pairItem(key string, first, second int64) {
 	p.key(key)
 	p.integer(first)
@@ -127,7 +128,7 @@ func (p *pickler) pairItem(key string, first, second int64) {
 	p.code(0x86)
 }
 
-// frames writes the item of a call stack. An empty frame means that the stack is unknown.
+// frames writes the key and value for a call stack. An empty frame represents an unknown stack.
 func (p *pickler) frames(f frame) {
 	p.key("frames")
 	p.openList()

@@ -11,10 +11,11 @@ import (
 )
 
 // WriteSnapshots writes a memory snapshot in PyTorch's format for each rank to a folder. It returns
-// the number of events of pools.
+// the number of pool events.
 //
-// Pools with a domain are shown as MemPools of device 0, and others as its default pool. Addresses
-// are not those of the process: segments get addresses in the order in which they were mapped.
+// Pools with a domain appear as MemPools of device 0, and other pools appear as its default pool.
+// Addresses are not those of the process: segments get addresses in the order in which they were
+// mapped.
 func WriteSnapshots(folder string, t *Traces) (events int, err error) {
 	err = writeFiles(t, folder, "snapshot_rank", func(w io.Writer, i int, l *trace.Log) error {
 		s := snapshot{
@@ -27,7 +28,7 @@ func WriteSnapshots(folder string, t *Traces) (events int, err error) {
 	return events, err
 }
 
-// snapshot writes the snapshot of one rank.
+// snapshot writes one rank's snapshot.
 type snapshot struct {
 	*pickler
 	memory *memory
@@ -67,7 +68,7 @@ func (s *snapshot) write(l *trace.Log) error {
 	return s.finish()
 }
 
-// record writes what a record changes.
+// record writes the changes that a record describes.
 func (s *snapshot) record(r *trace.Record) {
 	s.time.at(r)
 	if r.Kind.OfGroup() || r.Segment < 0 {
@@ -91,14 +92,14 @@ func (s *snapshot) record(r *trace.Record) {
 	case event.KindAlloc:
 		s.entry("alloc", p, after.address+r.Offset, r.Requested, r)
 	case event.KindFree, event.KindPark, event.KindDefer, event.KindReturn:
-		if known { // otherwise the trace does not have the allocation
+		if known { // otherwise, the trace lacks the allocation
 			s.free(p, after.address+r.Offset, old, r)
 		}
 	default:
 	}
 }
 
-// free writes a free. A parked or deferred free is requested now and completed by a later record.
+// free writes a free. If the free is parked or deferred, a later record completes it.
 func (s *snapshot) free(p *pool, address int64, old block, r *trace.Record) {
 	if !old.freed {
 		s.entry("free_requested", p, address, old.requested, r)
@@ -125,7 +126,7 @@ func (s *snapshot) entry(action string, p *pool, address, size int64, r *trace.R
 	s.closeDict()
 }
 
-// segment writes a segment as it is at the end of the trace.
+// segment writes a segment in its state at the end of the trace.
 func (s *snapshot) segment(p *pool, g *segment) {
 	active, requested := int64(0), int64(0)
 	for _, b := range g.blocks {

@@ -14,19 +14,19 @@ import (
 	"symmem/trace"
 )
 
-// Traces lists the traces of one run. Its methods read each file again, one at a time, so that the
-// traces of many ranks need not fit into memory together.
+// Traces lists the traces of one run. Its methods read one file at a time, each time anew, so that
+// the traces of many ranks need not fit into memory together.
 type Traces struct {
-	// Clocks lists the clocks of the ranks, in the order of ranks.
+	// Clocks lists the ranks' clocks, ordered by rank.
 	Clocks []Clock
-	// Notes states what the exported files lack.
+	// Notes describes what the exported files lack.
 	Notes []string
 
 	ranks  []rankTrace
 	groups map[string]*group
 }
 
-// rankTrace is the trace of a rank without its events.
+// rankTrace describes a rank's trace without its events.
 type rankTrace struct {
 	path, host    string
 	rank, process int
@@ -34,17 +34,18 @@ type rankTrace struct {
 	missing       uint64
 }
 
-// group describes a group as far as traces determine it.
+// group describes a group as far as the traces determine it.
 type group struct {
 	id    string
-	ranks []int // its members, ascending
-	// first is the smallest event number from which on all traces have the group's events.
+	ranks []int // members in ascending order
+	// first is the smallest event number from which all traces contain the group's events.
 	first uint64
-	// messages reports that the group has Sends or Recvs. Ranks then have different event numbers.
+	// messages reports that the group has Sends or Recvs, so that ranks have different event
+	// numbers.
 	messages bool
 }
 
-// Open reads the traces in files and directories, and measures their clocks.
+// Open reads the traces in files and directories, and measures the ranks' clocks.
 func Open(paths []string) (*Traces, error) {
 	sources, err := load.Find(paths, nil)
 	if err != nil {
@@ -80,7 +81,8 @@ func Open(paths []string) (*Traces, error) {
 	return t, nil
 }
 
-// selectWorld returns the traces of the first world in a list, and notes those of other worlds.
+// selectWorld returns the traces of the first world in a list. It adds a note about those of other
+// worlds.
 func (t *Traces) selectWorld(all []load.Source) []load.Source {
 	first := all[0].World
 	for _, s := range all {
@@ -95,7 +97,7 @@ func (t *Traces) selectWorld(all []load.Source) []load.Source {
 	})
 }
 
-// read reads a trace. Other files that symmem diff reads are refused, too.
+// read reads a trace. It rejects other files, even those that symmem diff can read.
 func read(path string) (*trace.Log, error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -115,7 +117,7 @@ func read(path string) (*trace.Log, error) {
 // maxRanks bounds the size of a world in a trace, so that a damaged file cannot exhaust memory.
 const maxRanks = 1 << 20
 
-// addGroups adds what a trace contains about groups.
+// addGroups adds the information about groups that a trace contains.
 func (t *Traces) addGroups(l *trace.Log) {
 	begun := map[string]bool{}
 	for i := range l.Records {
@@ -152,7 +154,7 @@ func (t *Traces) group(id string) *group {
 	return g
 }
 
-// add adds a member.
+// add adds a member to the group.
 func (g *group) add(rank int) {
 	if at, found := slices.BinarySearch(g.ranks, rank); !found {
 		g.ranks = slices.Insert(g.ranks, at, rank)
@@ -187,7 +189,7 @@ func (t *Traces) note() {
 	}
 }
 
-// complete reports whether no trace lacks its beginning.
+// complete reports whether all traces have their beginning.
 func (t *Traces) complete() bool {
 	return !slices.ContainsFunc(t.ranks, func(r rankTrace) bool { return r.missing > 0 })
 }
@@ -197,7 +199,7 @@ func (t *Traces) start(i int) time.Time {
 	return t.ranks[i].start.Add(-time.Duration(t.Clocks[i].Offset))
 }
 
-// site returns the frame of a call site, file:line, or an empty frame.
+// site converts a call site, file:line, to a frame. The frame is empty if text is empty.
 func site(text, name string) frame {
 	if text == "" {
 		return frame{}
@@ -211,8 +213,8 @@ func site(text, name string) frame {
 	return f
 }
 
-// timeline assigns times to the records of a trace. A record without a time gets that of the
-// preceding record with one, or the start of the trace.
+// timeline assigns times to a trace's records. A record without a time gets the time of the closest
+// preceding record with a time, or the start of the trace.
 type timeline struct{ now time.Time }
 
 // at returns the time of the next record.
