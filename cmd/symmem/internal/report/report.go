@@ -1,4 +1,4 @@
-// Package report turns the histories that `symmem diff` has compared, and its result, into a page.
+// Package report converts the histories that `symmem diff` has compared, and the result, to a page.
 package report
 
 import (
@@ -10,8 +10,8 @@ import (
 	"symmem/internal/ranklist"
 )
 
-// Build returns the page of a result. Progress, if it is not nil, is called with the number of
-// events so far and their total.
+// Build returns a page that shows a result. If progress is not nil, it is called with the number of
+// events converted so far and their total.
 func Build(r *diff.Report, progress func(done, total int)) *page.Page {
 	b := &builder{
 		page: &page.Page{
@@ -37,7 +37,7 @@ func Build(r *diff.Report, progress func(done, total int)) *page.Page {
 	return b.page
 }
 
-// Verdict states a result in one sentence.
+// Verdict summarizes a result in one sentence.
 func Verdict(r *diff.Report) string {
 	switch {
 	case !r.Compared():
@@ -64,7 +64,7 @@ func Verdict(r *diff.Report) string {
 	return "The ranks differ."
 }
 
-// builder fills in a page.
+// builder builds a page.
 type builder struct {
 	page     *page.Page
 	frames   map[string]int32
@@ -76,10 +76,11 @@ type builder struct {
 	done, total int
 }
 
-// interned maps indexes of a rank to indexes of the page, or to -1 before their first use.
+// interned maps a rank's indexes to the page's. An element is -1 before its first use.
 type interned struct{ stacks, texts []int32 }
 
-// ranksOf returns the ranks of a result by index. A rank without sequences in common is nil.
+// ranksOf returns the ranks of a result by index. The element of a rank that shares no sequence
+// with other ranks is nil.
 func (b *builder) ranksOf(r *diff.Report) []*history.Rank {
 	b.interned = map[*history.Rank]*interned{}
 	ranks := make([]*history.Rank, len(r.Ranks))
@@ -144,7 +145,7 @@ func appendDifference(all []page.Difference, what string, d *diff.Difference) []
 	return append(all, p)
 }
 
-// kinds maps actions to kinds of the page.
+// kinds maps actions to the page's kinds.
 var kinds = map[history.Action]page.Kind{
 	history.Alloc: page.Alloc, history.Free: page.Free, history.FreeDone: page.FreeDone,
 	history.Segment: page.SegmentAdd, history.SegmentFree: page.SegmentRemove,
@@ -154,7 +155,7 @@ var kinds = map[history.Action]page.Kind{
 // progressStep is the number of events between calls of the progress function.
 const progressStep = 1 << 14
 
-// track converts the events of a rank's sequence.
+// track converts the events of a rank's sequence to a track.
 func (b *builder) track(m *diff.Member) *page.Track {
 	t := &page.Track{Rank: m.Rank, First: -m.Skipped, Segments: segments(m.Sequence)}
 	for _, o := range m.Sequence.Older {
@@ -180,8 +181,8 @@ func (b *builder) track(m *diff.Member) *page.Track {
 	return t
 }
 
-// segments returns the segments of a sequence. A segment ends no earlier than its last block,
-// because traces do not contain the sizes of all segments.
+// segments returns a sequence's segments. A segment is extended to the end of its last block if
+// necessary, because traces do not contain the sizes of all segments.
 func segments(s *history.Sequence) []page.Segment {
 	all := make([]page.Segment, len(s.Segments))
 	for i, segment := range s.Segments {
@@ -202,7 +203,7 @@ func segments(s *history.Sequence) []page.Segment {
 	return all
 }
 
-// stack returns the index of a rank's stack in the page.
+// stack returns the page's index of a rank's stack.
 func (b *builder) stack(r *history.Rank, stack int32) int32 {
 	known := b.interned[r].stacks
 	if stack < 0 || int(stack) >= len(known) {
@@ -218,7 +219,7 @@ func (b *builder) stack(r *history.Rank, stack int32) int32 {
 	return known[stack]
 }
 
-// text returns the index of a rank's text in the page.
+// text returns the page's index of a rank's text.
 func (b *builder) text(r *history.Rank, text int32) int32 {
 	known := b.interned[r].texts
 	if text < 0 || int(text) >= len(known) {
@@ -230,7 +231,7 @@ func (b *builder) text(r *history.Rank, text int32) int32 {
 	return known[text]
 }
 
-// intern returns the index of a text in a list, to which it adds the text if necessary.
+// intern returns a text's index in a list. It adds the text if necessary.
 func intern(known map[string]int32, all *[]string, text string) int32 {
 	text = history.Clean(text)
 	i, ok := known[text]

@@ -12,7 +12,8 @@ import (
 	"symmem/internal/page"
 )
 
-// group returns the history of a rank that has made calls in a group. Only the last call has bytes.
+// group returns the history of a rank that has made calls in a group. Only the last call has a
+// size.
 func group(rank int, calls ...string) *history.Rank {
 	r := &history.Rank{Number: rank, Format: "trace of symmem", File: "rank"}
 	s := &history.Sequence{Class: history.Calls, ID: "world", NoPlaces: "calls have none"}
@@ -99,7 +100,7 @@ func TestFaults(t *testing.T) {
 	}
 }
 
-// TestOlderBlocks checks that a page contains the blocks that are older than the trace.
+// TestOlderBlocks checks that a page contains the blocks that were allocated before the trace.
 func TestOlderBlocks(t *testing.T) {
 	r := &history.Rank{Sequences: []*history.Sequence{{
 		Class: history.SymmemPool, Segments: []history.SegmentInfo{{Bytes: 1}},

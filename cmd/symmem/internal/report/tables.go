@@ -15,7 +15,7 @@ import (
 // pathKey identifies a row of the table of paths.
 type pathKey struct{ group, operation, path string }
 
-// count adds the calls of a rank to the table of paths.
+// count adds a rank's calls to the table of paths.
 func (b *builder) count(s *diff.Sequence, m *diff.Member) {
 	for i := range m.Sequence.Events {
 		e := &m.Sequence.Events[i]
@@ -38,8 +38,8 @@ func (b *builder) count(s *diff.Sequence, m *diff.Member) {
 	}
 }
 
-// parseCall returns the operation and the path of the text of a call. A call of another library, a
-// value and a step have no path.
+// parseCall returns the operation and the path from a call's text. The path is empty for values,
+// steps and calls of other libraries.
 func parseCall(text string) (operation, path string) {
 	operation, _, _ = strings.Cut(text, " ")
 	operation = strings.TrimSuffix(operation, ",")
@@ -51,7 +51,7 @@ func parseCall(text string) (operation, path string) {
 	return history.Clean(operation), history.Clean(path)
 }
 
-// tables fills in windows, pending calls and faults.
+// tables fills in the tables of windows, pending calls and faults.
 func (b *builder) tables(r *diff.Report, ranks []*history.Rank) {
 	slices.SortStableFunc(b.page.Paths, func(x, y page.Path) int {
 		return cmp.Or(cmp.Compare(x.Group, y.Group), cmp.Compare(x.Operation, y.Operation),
@@ -79,7 +79,8 @@ func (b *builder) tables(r *diff.Report, ranks []*history.Rank) {
 	}
 }
 
-// addRow adds a row, or a rank to the row with the same text. The time of a row is the earliest.
+// addRow adds a row, or adds a rank to an existing row with the same text. A row has the earliest
+// time of its ranks.
 func addRow(rows []page.Row, rank int, group, text string, time int64) []page.Row {
 	for i := range rows {
 		if row := &rows[i]; row.Group == group && row.Text == text {
@@ -117,8 +118,8 @@ func (b *builder) window(rows map[windowKey]int, rank int, w *history.Window) {
 	b.page.Windows[at].States[rank] = state
 }
 
-// unregistered adds the windows that some members of a group have and others have never had to the
-// pending rows. A rank is a member if it has registered any segment with the group.
+// unregistered adds, to the pending rows, windows that some members of a group have and other
+// members have never had. A rank is a member if it has registered any segment with the group.
 func (b *builder) unregistered() {
 	members := map[string][]bool{}
 	for _, w := range b.page.Windows {
@@ -146,7 +147,7 @@ func (b *builder) unregistered() {
 	}
 }
 
-// behind adds the next call of ranks that have made fewer calls than others of their group.
+// behind adds the next call of each rank that has made fewer calls than other ranks of its group.
 func (b *builder) behind(s *diff.Sequence) {
 	if s.Class != history.Calls {
 		return
@@ -170,7 +171,7 @@ func (b *builder) behind(s *diff.Sequence) {
 	}
 }
 
-// calls returns the number of calls of a member that were compared.
+// calls returns the number of a member's calls that were compared.
 func calls(m *diff.Member) int {
 	if m.Sequence == nil {
 		return 0
