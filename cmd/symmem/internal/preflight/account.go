@@ -12,25 +12,25 @@ type Account struct {
 	Device  string `json:"device"`
 	Backend string `json:"backend"`
 	Source  string `json:"source"`
-	// Error is the error that ended the checks of this rank early.
+	// Error is the error that ended this rank's checks early.
 	Error string `json:"error,omitempty"`
 	// Lost lists the ranks that Error blames.
 	Lost []int `json:"lost,omitempty"`
-	// Expired reports that the deadline of all checks had passed.
+	// Expired reports that the deadline of the whole preflight had passed.
 	Expired bool `json:"expired,omitempty"`
-	// Calls holds the collectives on each path.
+	// Calls holds the results of collectives on each path.
 	Calls []doctor.TrialCall `json:"calls"`
-	// Links holds the links to ranks with higher numbers.
+	// Links holds the results for links to ranks with higher numbers.
 	Links []Link `json:"links"`
-	// Machine holds the problems of the node. Only the first rank of a node has it.
+	// Machine holds the node's problems. Only the node's first rank reports them.
 	Machine []doctor.Finding `json:"machine,omitempty"`
 }
 
-// Link holds the result of messages between two ranks, in both directions in turns.
+// Link holds the results of messages between two ranks, sent in both directions in turn.
 type Link struct {
 	From int `json:"from"`
 	To   int `json:"to"`
-	// BytesPerS is the speed in one direction: the best of all measurements.
+	// BytesPerS is the best speed measured in one direction.
 	BytesPerS float64 `json:"bytes_per_s"`
 	// Wrong is the number of wrong bytes that either rank received.
 	Wrong int64 `json:"wrong"`

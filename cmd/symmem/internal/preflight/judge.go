@@ -11,15 +11,15 @@ import (
 
 // Options configures Judge.
 type Options struct {
-	// Ranks is the number of ranks that were to start.
+	// Ranks is the expected number of ranks.
 	Ranks int
-	// Collected reports that accounts of all ranks were to be collected. Otherwise accounts of other
-	// ranks may be missing because they could not be reached.
+	// Collected reports that the accounts of all ranks were to be collected. Otherwise, accounts
+	// may be missing because their ranks could not be reached.
 	Collected bool
-	// Ended describes how ranks ended that have no account, as far as it is known.
+	// Ended describes how the ranks without an account ended, as far as that is known.
 	Ended map[int]string
-	// First is the rank that ended first without an account, or -1. Other ranks without an account
-	// may have been ended because of it.
+	// First is the first rank that ended without an account, or -1. Other ranks without an account
+	// may have been ended as a consequence.
 	First int
 	// Tolerance is the fraction of the expected speed below which a link or a call is at fault.
 	Tolerance float64
@@ -29,7 +29,7 @@ type Options struct {
 	Table *tuning.Table
 }
 
-// Judge turns accounts into a report.
+// Judge converts accounts to a report.
 func Judge(accounts []Account, o Options) *Report {
 	j := &judge{Options: o, accounts: make([]*Account, o.Ranks), report: &Report{
 		Ranks: o.Ranks, Nodes: make([]string, o.Ranks), Faults: []Fault{}, Warnings: []string{},
@@ -58,7 +58,8 @@ func Judge(accounts []Account, o Options) *Report {
 	return r
 }
 
-// judge builds a report. accounts is indexed by rank, with nil for ranks without an account.
+// judge builds a report. accounts is indexed by rank; its element is nil if the rank has no
+// account.
 type judge struct {
 	Options
 	accounts []*Account
@@ -67,7 +68,6 @@ type judge struct {
 
 func (j *judge) add(f Fault) { j.report.Faults = append(j.report.Faults, f) }
 
-// addRank adds a fault of a rank.
 func (j *judge) addRank(rank int, advice, text string) {
 	f := Fault{Kind: KindRank, Ranks: []int{rank}, Text: text, Advice: advice}
 	if a := j.accounts[rank]; a != nil {
@@ -76,7 +76,7 @@ func (j *judge) addRank(rank int, advice, text string) {
 	j.add(f)
 }
 
-// machines judges what doctor found on each node.
+// machines judges doctor's findings on each node.
 func (j *judge) machines() {
 	for _, a := range j.accounts {
 		if a == nil {
@@ -95,7 +95,7 @@ func (j *judge) machines() {
 
 const adviceRank = "look at this rank's output and at its GPU and node; exclude them if it repeats"
 
-// missing judges ranks without an account. Another rank's errors may name them, too.
+// missing judges ranks without an account. Other ranks' errors may name them, too.
 func (j *judge) missing() {
 	for rank, a := range j.accounts {
 		isFirst := rank == j.First || j.First < 0 && j.Collected
@@ -112,7 +112,7 @@ func (j *judge) missing() {
 	}
 }
 
-// accusers returns the accounts whose error blames a rank.
+// accusers returns the accounts whose errors blame a rank.
 func (j *judge) accusers(rank int) (all []*Account) {
 	for _, a := range j.accounts {
 		if a != nil && slices.Contains(a.Lost, rank) {
@@ -124,9 +124,9 @@ func (j *judge) accusers(rank int) (all []*Account) {
 
 func (j *judge) blamed(rank int) bool { return len(j.accusers(rank)) > 0 }
 
-// errors judges the errors of ranks. An error that blames no other rank is the rank's own fault,
-// unless the deadline of all checks has caused it. A rank that reports itself is late if the errors
-// of most other ranks blame it.
+// errors judges the ranks' errors. An error that blames no other rank is the rank's own fault,
+// unless it was caused by the deadline of the whole preflight. A rank that has an account is judged
+// late if it is blamed by more than half of the other ranks that report errors.
 func (j *judge) errors() {
 	for rank, a := range j.accounts {
 		if a == nil {
@@ -155,7 +155,7 @@ func (j *judge) errors() {
 // failed reports whether an account has an error.
 func failed(a *Account) bool { return a != nil && a.Error != "" }
 
-// failing counts the ranks, other than the given one, whose checks ended with an error.
+// failing counts the other ranks whose checks ended with an error.
 func (j *judge) failing(rank int) (n int) {
 	for _, a := range j.accounts {
 		if a != nil && a.Rank != rank && a.Error != "" {
@@ -215,7 +215,7 @@ func (j *judge) call(i int) {
 	}
 }
 
-// tableTime returns the time of a call in the tuning table, or 0.
+// tableTime returns a call's time in the tuning table, or 0.
 func (j *judge) tableTime(c *Call) float64 {
 	if j.Table == nil || c.Asked != c.Path {
 		return 0

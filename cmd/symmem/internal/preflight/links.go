@@ -12,20 +12,20 @@ import (
 )
 
 const (
-	// The sizes of messages. They are large, so that the speed of the link counts more than the time
-	// to start a message.
+	// The sizes of messages in bytes. Messages are large, so that a link's speed matters more than
+	// the time to start a message.
 	hostBytes, gpuBytes = 1 << 20, 4 << 20
-	// linkRepeats is the number of timed messages in each direction. Their mean counts, so that a
-	// process that is stopped or throttled from time to time is slow.
+	// linkRepeats is the number of timed messages in each direction. The result is their mean, so
+	// that a process that is sometimes stopped or throttled appears slow.
 	linkRepeats = 32
-	// linkPasses is the number of times that a slow link is measured. It is slow only if it is slow
-	// every time, because other programs may disturb a measurement.
+	// linkPasses is the number of times that a slow link is measured. A link counts as slow only if
+	// it is slow every time, because other programs may disturb a measurement.
 	linkPasses = 3
 )
 
-// Links measures the link between each pair of ranks. It uses a buffer of at least 8 MiB, and is
-// collective. Each rank returns the links to ranks with higher numbers. A link that is slower
-// than tolerance, relative to fast links of its kind, is measured again.
+// Links measures the link between each pair of ranks. It is collective, and uses a buffer of at
+// least 8 MiB. Each rank returns the links to ranks with higher numbers. A link whose speed is less
+// than tolerance times that of fast links of its kind is measured again.
 func Links(
 	ctx context.Context, rt *symmem.Runtime, g *workload.Gatherer, m symmem.Memory, tolerance float64,
 ) ([]Link, error) {
@@ -68,13 +68,13 @@ func Links(
 	return l.measured, nil
 }
 
-// pair holds two ranks, the lower first.
+// pair holds two ranks in ascending order.
 type pair [2]int
 
-// schedule lists all pairs of ranks so that each rank occurs once in n/2 consecutive pairs, as in a
-// tournament. These pairs exchange messages at the same time.
+// schedule lists all pairs of ranks in rounds of n/2 consecutive pairs, as in a tournament. Each
+// rank occurs once in each round. The pairs of a round exchange messages at the same time.
 func schedule(ranks int) (pairs []pair) {
-	n := ranks + ranks%2 // with an odd number, one rank pauses in each round
+	n := ranks + ranks%2 // if ranks is odd, one rank pauses in each round
 	for round := range n - 1 {
 		for i := range n / 2 {
 			a, b := (round+i)%(n-1), (round-i+n-1)%(n-1)
@@ -101,16 +101,16 @@ func slowPairs(all [][]Link, nodes []string, tolerance float64) (pairs []pair) {
 	return pairs
 }
 
-// links measures the links of one rank.
+// links measures one rank's links.
 type links struct {
 	ctx        context.Context
 	rt         *symmem.Runtime
-	bytes      int64 // of a message
+	bytes      int64 // size of a message
 	send, recv symmem.Memory
 	measured   []Link
 }
 
-// exchange measures the link of a pair, if this rank is one of the two.
+// exchange measures a pair's link if this rank belongs to the pair.
 func (l *links) exchange(p pair) error {
 	rank := l.rt.Rank()
 	if rank != p[0] && rank != p[1] {
@@ -136,7 +136,7 @@ func (l *links) exchange(p pair) error {
 	return nil
 }
 
-// add adds a result, or combines it with that of an earlier pass.
+// add adds a result, or combines it with the result of an earlier pass.
 func (l *links) add(n Link) {
 	for i := range l.measured {
 		if old := &l.measured[i]; old.From == n.From && old.To == n.To {
@@ -148,8 +148,8 @@ func (l *links) add(n Link) {
 	l.measured = append(l.measured, n)
 }
 
-// check exchanges a message with a peer, and returns the number of wrong bytes. It also makes both
-// ranks ready to be timed.
+// check exchanges a message with a peer and returns the number of wrong bytes. It also serves as a
+// warm-up before the timed messages.
 func (l *links) check(rank, peer int) (wrong int64, err error) {
 	s := l.rt.DefaultStream()
 	if err := s.Copy(l.send, symmem.Host(message(rank, peer, l.bytes))); err != nil {
@@ -191,7 +191,7 @@ func message(from, to int, size int64) []byte {
 	return b
 }
 
-// messages sends and receives a message, and waits. The lower rank sends first.
+// messages sends a message, receives one, and waits. The lower rank sends first.
 func (l *links) messages(rank, peer int) error {
 	world := l.rt.World()
 	send := func() error { return world.Send(l.ctx, l.send, l.bytes, symmem.Uint8, peer, nil) }

@@ -9,8 +9,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// WriteMetrics writes a file in Prometheus's text format for the textfile collector of
-// node_exporter. It replaces an older file when the new one is complete.
+// WriteMetrics writes a file in Prometheus's text format for node_exporter's textfile collector.
+// The file replaces an older one atomically.
 func (r *Report) WriteMetrics(path string) error {
 	registry := prometheus.NewRegistry()
 	gauge := func(name, help string, labels ...string) *prometheus.GaugeVec {
@@ -50,7 +50,7 @@ func (r *Report) WriteMetrics(path string) error {
 	return nil
 }
 
-// label returns a text as the value of a label, which must be valid UTF-8.
+// label returns a text as a label value, which must be valid UTF-8.
 func label(text string) string { return strings.ToValidUTF8(text, "?") }
 
 // rankLabel lists ranks, such as "1,2".

@@ -13,8 +13,8 @@ import (
 	"symmem/internal/tuning"
 )
 
-// job returns the accounts of nodes with a number of ranks each. Links within nodes carry 300 GB/s,
-// and links between nodes 50 GB/s.
+// job returns the accounts of nodes with perNode ranks each. Links within nodes carry 300 GB/s, and
+// links between nodes carry 50 GB/s.
 func job(nodes, perNode int) []Account {
 	var all []Account
 	ranks := nodes * perNode
@@ -38,7 +38,7 @@ func job(nodes, perNode int) []Account {
 	return all
 }
 
-// slowDown divides the speed of the links for which slow returns true.
+// slowDown quarters the speed of the links for which slow returns true.
 func slowDown(accounts []Account, slow func(l Link) bool) {
 	for _, a := range accounts {
 		for i := range a.Links {
@@ -69,7 +69,7 @@ type fault struct {
 	ranks []int
 }
 
-// faulty lists changes to the accounts of a healthy job of two nodes with four ranks each.
+// faulty lists changes to the accounts of a healthy job on two nodes with four ranks each.
 var faulty = map[string]struct {
 	change func([]Account) []Account
 	want   []fault
@@ -176,7 +176,7 @@ func TestFaultsAreNamed(t *testing.T) {
 			for _, f := range r.Faults {
 				got = append(got, fault{f.Kind, f.Node, f.Ranks})
 				if f.Text == "" || f.Advice == "" {
-					t.Errorf("fault %+v lacks a text or advice", f)
+					t.Errorf("fault %+v has no text or no advice", f)
 				}
 			}
 			if !reflect.DeepEqual(got, c.want) || r.Code() != c.code || r.OK {
@@ -212,8 +212,8 @@ func TestCallsAreComparedWithTheTable(t *testing.T) {
 	}
 }
 
-// TestScheduleHasEachPairOnce checks that each pair occurs once, and that the pairs of a round have
-// different ranks.
+// TestScheduleHasEachPairOnce checks that each pair occurs once, and that a round contains each
+// rank at most once.
 func TestScheduleHasEachPairOnce(t *testing.T) {
 	for ranks := 1; ranks <= 9; ranks++ {
 		pairs, seen := schedule(ranks), map[pair]bool{}
@@ -226,7 +226,7 @@ func TestScheduleHasEachPairOnce(t *testing.T) {
 				continue
 			}
 			if q := pairs[i-1]; p[0] == q[0] || p[0] == q[1] || p[1] == q[0] || p[1] == q[1] {
-				t.Errorf("%d ranks: %v and %v are in one round", ranks, q, p)
+				t.Errorf("%d ranks: %v and %v share a rank in one round", ranks, q, p)
 			}
 		}
 		if len(seen) != ranks*(ranks-1)/2 {
@@ -258,7 +258,7 @@ func TestMetrics(t *testing.T) {
 		`{from="0",from_node="a\"b\n?",to="1",to_node="a\"b\n?"} 3e+11`,
 	} {
 		if !strings.Contains(string(b), want) {
-			t.Errorf("the metrics lack %s:\n%s", want, b)
+			t.Errorf("the metrics do not contain %s:\n%s", want, b)
 		}
 	}
 	info, err := os.Stat(path)

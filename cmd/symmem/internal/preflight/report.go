@@ -6,29 +6,29 @@ import (
 	"io"
 )
 
-// Kind classifies a fault by what is to be replaced or repaired.
+// Kind classifies a fault by the part to replace or repair.
 type Kind string
 
-// The kinds, in the order of reports.
+// The kinds of faults, in the order of reports.
 const (
-	// KindNode means a machine: a system call, the driver, a library.
+	// KindNode blames a machine: a system call, the driver or a library.
 	KindNode Kind = "node"
-	// KindRank means a process or its GPU.
+	// KindRank blames a process or its GPU.
 	KindRank Kind = "rank"
-	// KindLink means the link between two ranks.
+	// KindLink blames the link between two ranks.
 	KindLink Kind = "link"
-	// KindJob means that no part of the job can be named.
+	// KindJob blames no particular part of the job.
 	KindJob Kind = "job"
 )
 
-// Fault names what is at fault.
+// Fault describes a fault and the part of the job that it is blamed on.
 type Fault struct {
 	Kind Kind `json:"kind"`
 	// Node is the machine, if it is known.
 	Node string `json:"node,omitempty"`
-	// Ranks is the rank at fault, or the two ranks of a link. It is empty for other kinds.
+	// Ranks holds the rank at fault, or the two ranks of a link. It is empty for other kinds.
 	Ranks []int `json:"ranks,omitempty"`
-	// GPU is the GPU of a rank at fault.
+	// GPU identifies the GPU of a rank at fault.
 	GPU string `json:"gpu,omitempty"`
 	// Text describes the fault, and Advice suggests a remedy.
 	Text   string `json:"text"`
@@ -39,24 +39,24 @@ type Fault struct {
 type Call struct {
 	Operation string `json:"operation"`
 	Bytes     int64  `json:"bytes"`
-	// Asked is the requested path, and Path the path that the call took.
+	// Asked is the requested path, and Path is the path that the call used.
 	Asked string `json:"asked"`
 	Path  string `json:"path"`
-	// MicroS is the time on the slowest rank, in microseconds.
+	// MicroS is the slowest rank's time, in microseconds.
 	MicroS float64 `json:"us"`
-	// TableMicroS is the time in the tuning table, or 0 if the table has none.
+	// TableMicroS is the tuning table's time, or 0 if it contains none.
 	TableMicroS float64 `json:"table_us,omitempty"`
 	// Wrong is the number of wrong elements on all ranks.
 	Wrong int64 `json:"wrong"`
 }
 
-// Report is the result of Judge.
+// Report holds Judge's findings.
 type Report struct {
 	OK      bool   `json:"ok"`
 	Backend string `json:"backend"`
 	Source  string `json:"source"`
 	Ranks   int    `json:"ranks"`
-	// Nodes lists the nodes by rank. The node of a rank without an account is empty.
+	// Nodes lists the ranks' nodes. The node of a rank without an account is empty.
 	Nodes    []string `json:"nodes"`
 	Faults   []Fault  `json:"faults"`
 	Warnings []string `json:"warnings"`
@@ -70,7 +70,8 @@ type Report struct {
 // exitCodes lists the exit code for each kind of fault.
 var exitCodes = map[Kind]int{KindJob: 1, KindNode: 3, KindRank: 4, KindLink: 5}
 
-// Code returns the exit code: 0 if there is no fault, and otherwise that of the first fault's kind.
+// Code returns the exit code, which is 0 without a fault and otherwise depends on the first fault's
+// kind.
 func (r *Report) Code() int {
 	if len(r.Faults) == 0 {
 		return 0
@@ -78,7 +79,7 @@ func (r *Report) Code() int {
 	return exitCodes[r.Faults[0].Kind]
 }
 
-// Interrupt adds a fault of the job: a signal has ended the checks.
+// Interrupt adds a fault that states that a signal ended the checks.
 func (r *Report) Interrupt(signal string) {
 	r.OK = false
 	r.Faults = append(r.Faults, Fault{

@@ -6,15 +6,15 @@ import (
 	"slices"
 )
 
-// slowLink is a link that is slower than others of its kind.
+// slowLink describes a link that is slower than others of its kind.
 type slowLink struct {
 	Link
-	fast float64 // the speed of fast links of its kind, in bytes per second
+	fast float64 // speed of fast links of its kind, in bytes per second
 }
 
 // slowLinks returns the links whose speed is less than tolerance times that of fast links of the
-// same kind. Links within nodes and links between nodes are two kinds. The fast links are the
-// fastest tenth, at least one link.
+// same kind. Links within nodes are one kind, and links between nodes are the other. The fastest
+// tenth of the links, but at least one, are the fast links.
 func slowLinks(all []Link, node func(rank int) string, tolerance float64) (slow []slowLink) {
 	kinds := map[bool][]Link{}
 	for _, l := range all {
@@ -36,8 +36,8 @@ func slowLinks(all []Link, node func(rank int) string, tolerance float64) (slow 
 	return slow
 }
 
-// culprits explains slow links. It returns the ranks with which most links are slow, and the slow
-// links of other ranks. all lists all links.
+// culprits explains slow links. It returns the ranks most of whose links are slow, and the slow
+// links between other ranks. all lists all links.
 func culprits(slow []slowLink, all []Link) (ranks []int, links []slowLink) {
 	total := map[int]int{}
 	for _, l := range all {
@@ -57,7 +57,7 @@ func culprits(slow []slowLink, all []Link) (ranks []int, links []slowLink) {
 				worst = rank
 			}
 		}
-		// One slow link does not say which of its ends is at fault.
+		// A single slow link does not show which of its ends is at fault.
 		if worst < 0 || count[worst] < 2 || 2*count[worst] <= total[worst] {
 			return ranks, links
 		}
