@@ -68,7 +68,8 @@ type collectiveFlags struct {
 	prove      proof.Prover
 }
 
-// parseUnscaled parses the name of a reduction. Calls of the benchmark have no factor.
+// parseUnscaled parses the name of a reduction that needs no factor, because the benchmark passes
+// none.
 func parseUnscaled(name string) (symmem.ReduceOp, error) {
 	op, err := driver.ParseReduceOp(name)
 	if err == nil && op.Scales() {
@@ -172,7 +173,7 @@ var buffersNames = []string{"symmetric", "any"}
 
 const maxGraphOps = 10_000
 
-// parsePaths parses the flags that select the measured path.
+// parsePaths validates the flags that select the measured path.
 func (f *collectiveFlags) parsePaths(pathGiven bool) error {
 	c := &f.config
 	if c.Compare && !pathGiven {
@@ -195,7 +196,7 @@ func (f *collectiveFlags) parsePaths(pathGiven bool) error {
 	return nil
 }
 
-// parseSizes parses the list of sizes, or expands the range.
+// parseSizes parses the list of sizes, or expands the range of sizes.
 func (f *collectiveFlags) parseSizes() (err error) {
 	c := &f.config
 	if len(f.sizeList) == 0 {
@@ -233,7 +234,7 @@ func (f *collectiveFlags) parseNames(worldsGiven bool) (err error) {
 	return err
 }
 
-// rank runs the benchmark as one rank. Only rank 0 writes.
+// rank runs the benchmark as one rank. Only rank 0 writes results.
 func (f *collectiveFlags) rank(
 	ctx context.Context, world rendezvous.World, out io.Writer,
 ) (err error) {
@@ -281,7 +282,7 @@ func (f *collectiveFlags) rank(
 	return nil
 }
 
-// rows measures and writes the rows. It returns their report and the number of wrong elements.
+// rows measures the rows and writes them. It returns their report and the number of wrong elements.
 func (f *collectiveFlags) rows(
 	ctx context.Context, text *bench.NCCLTests,
 ) (rep *report.Report, wrong float64, err error) {
@@ -303,7 +304,7 @@ func (f *collectiveFlags) rows(
 	return rep, wrong, err
 }
 
-// finish writes the JSON report, or the rest of the text after the rows.
+// finish writes the JSON report, or the text that follows the rows.
 func (f *collectiveFlags) finish(out io.Writer, text *bench.NCCLTests, r *report.Report) error {
 	if f.json {
 		return writeJSON(out, r)

@@ -37,7 +37,6 @@ const diffExample = `  symmem diff snapshot_rank0.pickle snapshot_rank1.pickle
   symmem diff --json traces/
   symmem diff good.pickle bad.pickle --rank good.pickle=0 --rank bad.pickle=1`
 
-// diffFlags holds the flags of diff.
 type diffFlags struct {
 	input rankFiles
 	json  bool
@@ -73,7 +72,7 @@ func (f *diffFlags) run(cmd *cobra.Command, args []string) error {
 	return nil
 }
 
-// rankFiles holds the flags of commands that compare the files of ranks.
+// rankFiles holds the flags of commands that compare the ranks' files.
 type rankFiles struct {
 	ranks    []string
 	device   int
@@ -86,7 +85,8 @@ func (f *rankFiles) addFlags(flags *pflag.FlagSet) {
 	flags.BoolVar(&f.allPools, "all-pools", false, "compare the default pool and graphs' pools, too")
 }
 
-// compare reads files and compares their ranks. There must be at least the given number of files.
+// compare reads files and compares their ranks. It returns an error if there are fewer than the
+// given number of files.
 func (f *rankFiles) compare(
 	cmd *cobra.Command, paths []string, least int,
 ) (*diff.Report, error) {
@@ -120,7 +120,7 @@ func (f *rankFiles) compare(
 	return report, nil
 }
 
-// cutLast is strings.Cut at the last separator.
+// cutLast is like strings.Cut, but cuts around the last separator.
 func cutLast(s, separator string) (before, after string, found bool) {
 	i := strings.LastIndex(s, separator)
 	if i < 0 {
@@ -129,10 +129,11 @@ func cutLast(s, separator string) (before, after string, found bool) {
 	return s[:i], s[i+len(separator):], true
 }
 
-// manyBytes is the size of input from which on progress is shown on a terminal.
+// manyBytes is the input size from which progress is shown on a terminal.
 const manyBytes = 64 << 20
 
-// diffProgress returns a function that shows how much has been read, and one that removes it.
+// diffProgress returns a function that shows how much has been read, and one that clears the
+// display.
 func diffProgress(cmd *cobra.Command) (progress func(done, total int64), end func()) {
 	if !isTerminal(cmd.ErrOrStderr()) {
 		return nil, func() {}

@@ -26,21 +26,21 @@ const (
 	programsOfWorld              = 16
 )
 
-// runningProgram is a program that the ranks of a world run, each rank its own variant.
+// runningProgram holds the variants of a program, one for each rank of a world.
 type runningProgram struct {
-	kind     string // of the planted difference, or ""
+	kind     string // kind of the planted difference, or ""
 	variants []difftest.Program
 	odd      int
 	options  []symmem.PoolOptions // of each rank's pools
-	places   [][][]place          // by rank and pool, filled in by the ranks
+	places   [][][]place          // by rank and pool; recorded by the ranks
 }
 
-// place is where an allocation was placed. It is the zero place for a free.
+// place records where an allocation was placed. It is zero for a free.
 type place struct{ segment, offset int64 }
 
-// TestDiffOfRunningPrograms runs random programs on several ranks with traces. In half of them one
-// rank differs at a random place. diff must find the first request or place that differs in each of
-// these, and no difference in the others.
+// TestDiffOfRunningPrograms runs random programs with traces on several ranks. In half of the
+// programs, one rank differs at a random point. diff must find the first request or place that
+// differs in each of these, and no difference in the others.
 func TestDiffOfRunningPrograms(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
@@ -72,7 +72,7 @@ func TestDiffOfRunningPrograms(t *testing.T) {
 	t.Logf("planted: %v", planted)
 }
 
-// plant makes the variants of a program. It reports whether they differ as kind demands.
+// plant creates the variants of a program. It reports whether they differ as kind demands.
 func (p *runningProgram) plant(rng *rand.Rand, ranks int) bool {
 	common := difftest.Random(rng, 30+rng.IntN(200), runningPools, runningStreams)
 	p.odd = rng.IntN(ranks)
@@ -89,14 +89,14 @@ func (p *runningProgram) plant(rng *rand.Rand, ranks int) bool {
 	default:
 		odd := difftest.Plant(rng, common, p.kind, runningStreams, runningPools)
 		if odd == nil || slices.Max(difftest.FirstDifference(common, odd, runningPools)) < 0 {
-			return false // two equal requests have changed places
+			return false // the two swapped requests are equal
 		}
 		p.variants[p.odd] = odd
 	}
 	return true
 }
 
-// runPrograms runs programs one after the other, each in new pools.
+// runPrograms runs programs one after another, each in new pools.
 func runPrograms(t *testing.T, folder string, ranks int, programs []*runningProgram) {
 	t.Helper()
 	runtimes, err := symmem.OpenLocal(t.Context(), ranks, symmem.Options{
@@ -161,7 +161,7 @@ func (p *runningProgram) run(rt *symmem.Runtime, streams []*symmem.Stream) error
 		places[r.Pool] = append(places[r.Pool], at)
 	}
 	var errs []error
-	for _, pool := range pools { // the frees that follow are not in the trace
+	for _, pool := range pools { // so that the trace does not contain the frees below
 		errs = append(errs, pool.Close())
 	}
 	for _, b := range live {
@@ -170,7 +170,7 @@ func (p *runningProgram) run(rt *symmem.Runtime, streams []*symmem.Stream) error
 	return errors.Join(errs...)
 }
 
-// checkPrograms compares the traces and checks the result of each program. It counts the planted
+// checkPrograms compares the traces and checks the result for each program. It counts the planted
 // differences by kind.
 func checkPrograms(t *testing.T, folder string, programs []*runningProgram) map[string]int {
 	t.Helper()
@@ -195,7 +195,7 @@ func checkPrograms(t *testing.T, folder string, programs []*runningProgram) map[
 	return planted
 }
 
-// compareTraces compares the traces in a folder. It returns the results by title.
+// compareTraces compares the traces in a folder and returns the results by title.
 func compareTraces(t *testing.T, folder string) map[string]diff.Sequence {
 	t.Helper()
 	sources, err := load.Find([]string{folder}, nil)
@@ -220,8 +220,8 @@ func index(d *diff.Difference) int {
 	return d.Index
 }
 
-// firstDifference returns the first request of a pool that differs between the variants, and the
-// first allocation whose place differs, or -1.
+// firstDifference returns the first request of a pool in which the variants differ, and the first
+// allocation whose place differs. Each is -1 if there is none.
 func (p *runningProgram) firstDifference(pool int) (request, at int) {
 	other := (p.odd + 1) % len(p.variants)
 	a, b := p.places[p.odd][pool], p.places[other][pool]
@@ -235,8 +235,8 @@ func (p *runningProgram) firstDifference(pool int) (request, at int) {
 	return difftest.FirstDifference(p.variants[other], p.variants[p.odd], runningPools)[pool], at
 }
 
-// TestDiffOfPoolsOfGroups compares ranks in two groups. The groups make different requests in a
-// pool. Each also has a pool that only one of its ranks uses.
+// TestDiffOfPoolsOfGroups compares ranks in two groups that make different requests in a pool. Each
+// group also has a pool that only one of its ranks uses.
 func TestDiffOfPoolsOfGroups(t *testing.T) {
 	folder := t.TempDir()
 	runtimes, err := symmem.OpenLocal(t.Context(), 4, symmem.Options{
@@ -270,8 +270,8 @@ func TestDiffOfPoolsOfGroups(t *testing.T) {
 	}
 }
 
-// usePools allocates memory in two pools of this half of the ranks. Ranks with an even number do
-// not use the second one.
+// usePools allocates memory in two pools of this rank's group. Even ranks do not use the second
+// pool.
 func usePools(ctx context.Context, rt *symmem.Runtime) error {
 	half := rt.Rank() / 2
 	g, err := rt.World().Split(ctx, half, rt.Rank())

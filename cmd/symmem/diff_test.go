@@ -16,7 +16,7 @@ import (
 	"symmem/internal/alloc"
 )
 
-// writeSnapshots writes the snapshots of programs to a folder.
+// writeSnapshots writes the programs' snapshots to a folder.
 func writeSnapshots(t *testing.T, programs ...difftest.Program) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -50,7 +50,7 @@ func TestDiff(t *testing.T) {
 		"The ranks differ.",
 	} {
 		if !strings.Contains(out, want) {
-			t.Errorf("the report lacks %q:\n%s%s", want, out, errs)
+			t.Errorf("the report does not contain %q:\n%s%s", want, out, errs)
 		}
 	}
 	if code != exitWrong {
@@ -104,7 +104,7 @@ func TestDiffOfUnreadableFiles(t *testing.T) {
 	}
 	empty := writeSnapshots(t, nil, nil)
 	if code, _, errs := runDiff(t, empty); code != exitUsage || !strings.Contains(errs, "nothing") {
-		t.Errorf("files without events: exit code %d, %s; want 2", code, errs)
+		t.Errorf("files without events: exit code %d, %s; want 2 and a message", code, errs)
 	}
 	if code, _, _ := runDiff(t, filepath.Join(dir, "absent")); code != exitUsage {
 		t.Errorf("absent file: exit code %d; want 2", code)

@@ -10,8 +10,8 @@ import (
 	"symmem"
 )
 
-// traceRanks makes three ranks run the same requests and write traces. Rank 1 makes an additional
-// request before request number odd, unless odd is negative.
+// traceRanks makes three ranks perform the same requests and write traces. Rank 1 makes an
+// additional request before request number odd, unless odd is negative.
 func traceRanks(t *testing.T, odd int) string {
 	t.Helper()
 	folder := t.TempDir()
@@ -19,7 +19,7 @@ func traceRanks(t *testing.T, odd int) string {
 	return folder
 }
 
-// traceRanksIn implements traceRanks with a given folder.
+// traceRanksIn implements traceRanks in a given folder.
 func traceRanksIn(t *testing.T, folder string, odd int) {
 	t.Helper()
 	runtimes, err := symmem.OpenLocal(t.Context(), 3, symmem.Options{
@@ -76,7 +76,7 @@ func TestDiffOfTraces(t *testing.T) {
 		"diff_trace_test.go:", "explains the rest", "all 3 ranks agree up to request",
 	} {
 		if !strings.Contains(out, want) {
-			t.Errorf("the report lacks %q:\n%s%s", want, out, errs)
+			t.Errorf("the report does not contain %q:\n%s%s", want, out, errs)
 		}
 	}
 	if code != exitWrong {
@@ -84,8 +84,8 @@ func TestDiffOfTraces(t *testing.T) {
 	}
 }
 
-// TestDiffOfTwoWorlds compares the traces of two worlds of the same processes. Only the ranks of
-// the second world differ.
+// TestDiffOfTwoWorlds compares the traces of two worlds of the same processes. Ranks differ only in
+// the second world.
 func TestDiffOfTwoWorlds(t *testing.T) {
 	folder := t.TempDir()
 	traceRanksIn(t, folder, -1)

@@ -125,8 +125,8 @@ func (f *doctorFlags) run(cmd *cobra.Command) error {
 	return f.join(cmd, world)
 }
 
-// join takes part in a trial whose ranks a launcher has started. The trial runs before all other
-// checks, because these load NCCL. Without a trial, the first rank of each machine reports.
+// join runs the trial on a rank that a launcher has started. The trial precedes all other checks,
+// because these load NCCL. Without a trial, the first rank of each machine reports.
 func (f *doctorFlags) join(cmd *cobra.Command, world rendezvous.World) error {
 	if !f.trial {
 		if world.LocalRank != 0 {
@@ -188,7 +188,7 @@ func (f *doctorFlags) look() *doctor.Facts {
 	return facts
 }
 
-// table returns the tuning table that symmem.Open would use for these ranks.
+// table describes the tuning table that symmem.Open would use for these ranks.
 func (f *doctorFlags) table(facts *doctor.Facts) doctor.Tuning {
 	ranks, device := max(f.ranks, facts.Launcher.Size), ""
 	if t := facts.Trial; t != nil {
@@ -201,7 +201,7 @@ func (f *doctorFlags) table(facts *doctor.Facts) doctor.Tuning {
 	return doctor.InspectTuning(facts.Backend, device, ranks, file, required)
 }
 
-// tuningFile returns the file of the tuning table that symmem.Open would use, or "" for the
+// tuningFile returns the file with the tuning table that symmem.Open would use, or "" for the
 // built-in table. required reports whether the user named the file.
 func tuningFile(device string, ranks int) (file string, required bool) {
 	file = os.Getenv("SYMMEM_TUNING")
@@ -213,12 +213,12 @@ func tuningFile(device string, ranks int) (file string, required bool) {
 	}
 	file, err := symmem.TuningFile(device, ranks)
 	if err != nil {
-		file = "" // without a home directory there is no table
+		file = "" // without a home directory, there is no user table
 	}
 	return file, false
 }
 
-// trialContext returns a context with a time limit for a trial. A trial waits for other ranks and
+// trialContext returns a context with a time limit for a trial, which waits for other ranks and
 // creates contexts and communicators.
 func (f *doctorFlags) trialContext(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(ctx, 4*f.timeout+time.Minute)

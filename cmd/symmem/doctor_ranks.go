@@ -16,8 +16,8 @@ import (
 	"symmem/internal/rendezvous"
 )
 
-// startTrial starts the ranks of a trial and collects their accounts. If a signal ends the ranks,
-// it returns an error, and the trial contains the signal.
+// startTrial starts a trial's ranks and collects their accounts. If a signal ends the ranks,
+// startTrial returns an error, and the trial describes the signal.
 func (f *doctorFlags) startTrial(
 	cmd *cobra.Command, facts *doctor.Facts,
 ) (*doctor.Trial, error) {
@@ -63,14 +63,15 @@ func (f *doctorFlags) startTrial(
 	return trial, nil
 }
 
-// accountMark begins lines that contain accounts. NCCL may print other lines to the same output.
+// accountMark marks lines that contain accounts, because NCCL may print other lines to the same
+// output.
 const accountMark = "account: "
 
 func (f *doctorFlags) writeAccount(cmd *cobra.Command, world rendezvous.World) error {
 	return printAccount(cmd, runTrial(cmd.Context(), world, f.backend, f.timeout))
 }
 
-// printAccount prints the account of a rank for the process that started it.
+// printAccount prints this rank's account for the process that started the rank.
 func printAccount(cmd *cobra.Command, account any) error {
 	encoded, err := json.Marshal(account)
 	if err != nil {
@@ -80,7 +81,7 @@ func printAccount(cmd *cobra.Command, account any) error {
 	return exitWith(exitOK, err)
 }
 
-// collect extracts the accounts from the output of ranks.
+// collect extracts the accounts from the ranks' output.
 func collect[T any](output []byte) []T {
 	accounts := []T{}
 	for line := range bytes.Lines(output) {
@@ -93,7 +94,7 @@ func collect[T any](output []byte) []T {
 	return accounts
 }
 
-// missingAccounts returns an error that names the ranks that ended without an account.
+// missingAccounts returns an error that names the ranks without an account.
 func missingAccounts(result *launch.Result, accounts []doctor.Account) error {
 	var errs []error
 	for _, e := range result.Exits {

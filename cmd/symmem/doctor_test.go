@@ -16,8 +16,7 @@ import (
 	"symmem/internal/sys/systest"
 )
 
-// TestInterruptedDoctorReportsAndCleansUp interrupts a doctor after its ranks have opened NCCL's
-// log.
+// TestInterruptedDoctorReportsAndCleansUp interrupts a doctor whose ranks have opened NCCL's log.
 func TestInterruptedDoctorReportsAndCleansUp(t *testing.T) {
 	if testing.Short() {
 		t.Skip("compiles the software GPU")
@@ -28,7 +27,7 @@ func TestInterruptedDoctorReportsAndCleansUp(t *testing.T) {
 	}
 	folder := t.TempDir()
 	cmd := systest.Command(t, systest.Patience, command(t), "doctor", "--backend=nccl", "--ranks=2")
-	// With this delay the trial does not end before the interrupt.
+	// The delay prevents the trial from ending before the interrupt.
 	cmd.Env = append(os.Environ(), "SYMMEM_CUDA="+cuda, "SYMMEM_NCCL="+nccl, "TMPDIR="+folder,
 		"SOFTGPU_LAG=1000000")
 	var stdout bytes.Buffer
@@ -54,7 +53,7 @@ func TestInterruptedDoctorReportsAndCleansUp(t *testing.T) {
 	}
 }
 
-// ranksWithLogs counts the children of a process that have opened NCCL's log, an unnamed file.
+// ranksWithLogs counts a process's children that have opened NCCL's log, which is an unnamed file.
 func ranksWithLogs(parent int) (n int) {
 	links, _ := filepath.Glob("/proc/[0-9]*/fd/*")
 	children := map[string]bool{}
@@ -71,7 +70,7 @@ func ranksWithLogs(parent int) (n int) {
 }
 
 // TestDoctorScripts runs doctor without a GPU and on software GPUs. $CUDA and $NCCL name the
-// libraries of the software GPU. $EXAMPLES names the folder of scripts that start ranks.
+// software GPU's libraries, and $EXAMPLES names a folder of scripts that start ranks.
 func TestDoctorScripts(t *testing.T) {
 	if testing.Short() {
 		t.Skip("compiles the software GPU")
@@ -101,8 +100,8 @@ func TestDoctorScripts(t *testing.T) {
 	})
 }
 
-// TestDoctorWithoutHomeDirectory runs doctor with and without a home directory. The verdicts must
-// be equal. The expected verdict is not a constant, because it depends on the machine.
+// TestDoctorWithoutHomeDirectory checks that doctor's verdict is the same with and without a home
+// directory. The verdict itself depends on the machine.
 func TestDoctorWithoutHomeDirectory(t *testing.T) {
 	_, stdout, _ := symmemRun(t, "doctor", "--backend=host")
 	_, verdict, ok := strings.Cut(stdout, "\nhost backend: ")

@@ -12,9 +12,9 @@ import (
 	"symmem/internal/rendezvous"
 )
 
-// trialSizes lists the sizes of the trial's calls: a small one for the latency and a large one for
-// the bandwidth. repeats is the number of timed calls, which follow as many untimed ones. The
-// segment has the last size.
+// trialSizes lists the sizes of the trial's calls: a small one for latency and a large one for
+// bandwidth. Each size has repeats timed calls, after as many untimed ones. The last size is also
+// the segment's size.
 var trialSizes = []struct {
 	bytes   int64
 	repeats int
@@ -24,11 +24,11 @@ type trial struct {
 	rt       *symmem.Runtime
 	buffer   symmem.Buffer
 	recorder *proof.Recorder // nil without a log
-	// results are the results that rank 0 determines for all ranks.
+	// results holds the results that rank 0 determines for all ranks.
 	results doctor.RankZeroResults
 	account doctor.Account
 	// opening limits the time until all ranks have started and connected. If it is 0, only the
-	// context limits it.
+	// context limits that time.
 	opening time.Duration
 	// then, if set, runs after the calls and before the Runtime is closed.
 	then func(context.Context) error
@@ -46,7 +46,7 @@ func runTrial(
 		t.account.Error = err.Error()
 		return t.account
 	}
-	if world.Rank == 0 && t.nccl() { // the ranks' other work has ended
+	if world.Rank == 0 && t.nccl() { // the ranks have finished all other work
 		var err error
 		if t.results.Copies, err = doctor.MeasureCopies(world.LocalRank); err != nil {
 			t.results.CopyTrouble = err.Error()
@@ -130,7 +130,7 @@ func (t *trial) register(ctx context.Context) error {
 	return err
 }
 
-// call all-reduces a part of the buffer in place, checks the result and measures the time.
+// call all-reduces part of the buffer in place, checks the result and measures the time.
 func (t *trial) call(
 	ctx context.Context, choice symmem.PathChoice, bytes int64, repeats int,
 ) error {
@@ -192,7 +192,7 @@ func (t *trial) check(ctx context.Context, m symmem.Memory, c *doctor.TrialCall)
 	return err
 }
 
-// time returns the time of a call in microseconds. The buffer contains zeros, so sums cannot
+// time returns the time of a call in microseconds. The buffer contains zeros, so that sums cannot
 // overflow.
 func (t *trial) time(ctx context.Context, m symmem.Memory, repeats int) (float64, error) {
 	if err := t.rt.DefaultStream().Fill(m, 0); err != nil {
@@ -206,7 +206,7 @@ func (t *trial) time(ctx context.Context, m symmem.Memory, repeats int) (float64
 	return float64(time.Since(start).Nanoseconds()) / 1e3 / float64(repeats), err
 }
 
-// launches returns the number of launches in NCCL's log on this rank.
+// launches returns the number of launches that this rank's NCCL log records.
 func (t *trial) launches() int {
 	if !t.results.Logged {
 		return 0
@@ -218,7 +218,8 @@ func (t *trial) launches() int {
 	return len(log)
 }
 
-// prove records the kernel of a call. It reads NCCL's log and skips a number of launches.
+// prove records the kernel of a call, which it finds in NCCL's log after skipping a number of
+// launches.
 func (t *trial) prove(c *doctor.TrialCall, skip int) {
 	if !t.results.Logged || c.Path == symmem.PathDirect.String() {
 		return

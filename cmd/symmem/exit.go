@@ -2,15 +2,15 @@ package main
 
 import "fmt"
 
-// The exit codes of commands. A command that runs other programs, such as launch, exits with their
-// code. A command that a signal ends exits with 128 plus the signal's number, as in shells.
+// The commands' exit codes. A command that runs other programs, such as launch, exits with their
+// code. A command that is ended by a signal exits with 128 plus the signal's number, as in shells.
 const (
-	// exitOK means success.
+	// exitOK reports success.
 	exitOK = 0
-	// exitWrong means that ranks computed a wrong result or have diverged.
+	// exitWrong reports that ranks computed a wrong result or diverged.
 	exitWrong = 1
-	// exitUsage means that the command could not run or could not finish, for example because of an
-	// invalid flag or a lost rank.
+	// exitUsage reports that the command could not run or could not finish, for example because of
+	// an invalid flag or a lost rank.
 	exitUsage = 2
 )
 
@@ -29,7 +29,8 @@ func (e *exitError) Error() string {
 
 func (e *exitError) Unwrap() error { return e.err }
 
-// exitWith returns an error that ends the command with a code, or nil for code 0 without an error.
+// exitWith returns an error that ends the command with a code. It returns nil for code 0 without an
+// error.
 func exitWith(code int, err error) error {
 	if code == exitOK && err == nil {
 		return nil

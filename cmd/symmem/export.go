@@ -37,13 +37,12 @@ const exportExample = `  symmem export traces/ --perfetto run.zip
   symmem export traces/ --redact shared/
   symmem export rank0.trace rank1.trace --snapshot snapshots/ --json`
 
-// exportFlags holds the flags of export.
 type exportFlags struct {
 	perfetto, flightRecorder, snapshot, redact string
 	json                                       bool
 }
 
-// exportReport is the result of export.
+// exportReport describes the files that export has written.
 type exportReport struct {
 	Files  []exportedFile `json:"files"`
 	Clocks []export.Clock `json:"clocks"`

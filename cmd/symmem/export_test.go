@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// TestExportRedact redacts traces with call sites, which symmem diff must still read.
+// TestExportRedact redacts traces with call sites. symmem diff must still be able to read them.
 func TestExportRedact(t *testing.T) {
 	folder, redacted := traceRanks(t, -1), filepath.Join(t.TempDir(), "redacted")
 	export := func(args ...string) int {
@@ -23,7 +23,7 @@ func TestExportRedact(t *testing.T) {
 	for _, name := range []string{"rank0.trace", "rank1.trace", "rank2.trace"} {
 		b, err := os.ReadFile(filepath.Join(redacted, name))
 		if err != nil || bytes.Contains(b, []byte("diff_trace_test.go")) {
-			t.Errorf("%s contains a call site, or is missing (%v)", name, err)
+			t.Errorf("%s contains a call site or is missing: %v", name, err)
 		}
 	}
 	if code, out, errs := runDiff(t, redacted); code != exitOK {

@@ -44,8 +44,8 @@ const launchExample = `  symmem launch -n 4 -- python train.py --steps 10
   symmem launch -n 2 --no-prefix -- symmem verify
   symmem launch -n 4 --summary exits.json -- ./job`
 
-// maxProcesses limits the number of ranks of a launch. It is larger than maxRanks because a
-// launched program need not use symmem.
+// maxProcesses limits the number of ranks to launch. It is larger than maxRanks, because a launched
+// program need not use symmem.
 const maxProcesses = 4096
 
 type launchFlags struct {
@@ -162,7 +162,8 @@ func (f *launchFlags) launch(cmd *cobra.Command, args []string) error {
 	return launchVerdict(&result)
 }
 
-// setVariables sets the variables that make the ranks write traces and serve their live view.
+// setVariables sets the environment variables that make the ranks write traces and serve their live
+// view.
 func (f *launchFlags) setVariables() error {
 	variables := map[string]string{"SYMMEM_HTTP": f.http}
 	if f.trace != "" {

@@ -35,7 +35,7 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 	return code
 }
 
-// reportError prints an error that is not yet printed, and returns its exit code.
+// reportError prints an error unless it has already been printed, and returns its exit code.
 func reportError(stderr io.Writer, cmd *cobra.Command, err error) int {
 	if err == nil {
 		return exitOK

@@ -15,10 +15,10 @@ import (
 )
 
 // TestMain runs the tests. Scripts run the command by executing this test binary under the
-// command's name; other tests run the binary that users get (see command).
+// command's name; other tests build and run the real binary (see command).
 //
-// By default the race detector makes each process sleep for a second before it exits. TestMain
-// shortens this time.
+// By default, the race detector makes each process sleep for a second before it exits. TestMain
+// shortens that time.
 func TestMain(m *testing.M) {
 	const options = "GORACE"
 	if os.Getenv(options) == "" {
@@ -40,8 +40,8 @@ func (m cleanupM) Run() int {
 
 var commands string
 
-// command builds the binary that users get and returns its path. It builds without the race
-// detector, which makes polling ranks several times slower.
+// command builds the real binary and returns its path. It builds without the race detector, which
+// makes polling ranks several times slower.
 func command(t *testing.T) string {
 	t.Helper()
 	path, err := buildCommand()
@@ -73,7 +73,7 @@ func TestScripts(t *testing.T) {
 	})
 }
 
-// exits runs a program and checks its exit code. Example: exits 2 symmem verify --bogus.
+// exits runs a program and checks its exit code, as in "exits 2 symmem verify --bogus".
 func exits(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) < 2 {
 		ts.Fatalf("usage: exits code command [argument ...]")

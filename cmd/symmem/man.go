@@ -8,7 +8,7 @@ import (
 	"github.com/spf13/cobra/doc"
 )
 
-// newManCommand returns the hidden command that writes the manual pages of a release.
+// newManCommand returns the hidden command that writes a release's manual pages.
 func newManCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:    "man directory",
@@ -21,7 +21,7 @@ func newManCommand() *cobra.Command {
 	}
 }
 
-// writeManual writes a page for each command. $SOURCE_DATE_EPOCH, if set, is the date of the pages.
+// writeManual writes a manual page for each command, dated with $SOURCE_DATE_EPOCH if that is set.
 func writeManual(root *cobra.Command, directory string) error {
 	if err := os.MkdirAll(directory, 0o755); err != nil {
 		return fmt.Errorf("making the directory of the manual pages: %w", err)

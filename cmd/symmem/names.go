@@ -6,7 +6,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// name is a flag whose value is one of several names.
+// name implements a flag whose value is one of several names.
 type name[T fmt.Stringer] struct {
 	value *T
 	parse func(string) (T, error)
@@ -26,10 +26,10 @@ func (n *name[T]) Set(text string) (err error) {
 	return err
 }
 
-// Type returns the name of the value in help texts.
+// Type returns the placeholder for the value in help texts.
 func (n *name[T]) Type() string { return "name" }
 
-// complete offers the values of a flag for shell completion. The flag must exist.
+// complete offers values of a flag for shell completion. The flag must exist.
 func complete(cmd *cobra.Command, flag string, values ...string) {
 	cobra.CheckErr(cmd.RegisterFlagCompletionFunc(flag,
 		cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp)))

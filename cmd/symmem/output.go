@@ -52,9 +52,9 @@ func (o *output) Stat() (os.FileInfo, error) {
 	return nil, os.ErrInvalid
 }
 
-// wantsJSON reports whether the arguments request JSON. It also works if another argument is
-// invalid. For launch it ignores the arguments of the launched program. It returns false in ranks
-// that this program has started, because their parent writes the JSON.
+// wantsJSON reports whether the arguments request JSON. It works even if another argument is
+// invalid. For launch, it ignores the launched program's arguments. It returns false in ranks that
+// this program has started, because their parent writes the JSON.
 func wantsJSON(cmd *cobra.Command, args []string) bool {
 	jsonFlag, err := cmd.Flags().GetBool("json")
 	if err != nil || slices.Contains(args, "--"+startedFlag) {
@@ -63,7 +63,7 @@ func wantsJSON(cmd *cobra.Command, args []string) bool {
 	return jsonFlag || slices.Contains(args, "--json") && cmd.Name() != "launch"
 }
 
-// failure is the JSON of a command that could not run.
+// failure is encoded as the JSON output of a command that could not run.
 type failure struct {
 	Error string `json:"error"`
 	Code  int    `json:"code"`

@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// TestNCCLLogIsNotInReport makes NCCL write its log to standard output, the default. The command
-// must redirect the log to standard error.
+// TestNCCLLogIsNotInReport makes NCCL write its log to standard output, which is the default. The
+// command must redirect the log to standard error.
 func TestNCCLLogIsNotInReport(t *testing.T) {
 	useSoftwareGPU(t)
 	t.Setenv("NCCL_DEBUG", "INFO")

@@ -13,8 +13,8 @@ import (
 	"symmem/internal/sys"
 )
 
-// pinName is a hidden command through which launch runs each rank's command. It binds the process
-// to the rank's processor and executes the command.
+// pinName is the hidden command through which launch runs each rank's command. It binds the process
+// to the rank's processor and then executes that command.
 const pinName = "pin-rank"
 
 func newPinCommand() *cobra.Command {

@@ -41,7 +41,6 @@ const preflightExample = `  symmem preflight
   symmem launch -n 4 --no-prefix -- symmem preflight
   srun symmem preflight --timeout 60s && srun ./job`
 
-// preflightFlags holds the flags of preflight.
 type preflightFlags struct {
 	rankFlags
 	backend    string
@@ -123,7 +122,7 @@ func (f *preflightFlags) run(cmd *cobra.Command) error {
 		if err := printAccount(cmd, r.account); err != nil || r.account.Error == "" {
 			return err
 		}
-		return exitWith(exitWrong, nil) // so that the other ranks are ended, if they do not end
+		return exitWith(exitWrong, nil) // makes the launcher end ranks that are still running
 	}
 	report := f.judge(r.accounts(), preflight.Options{Ranks: world.Size, First: -1})
 	if !r.reports() && r.account.Error != "" {
@@ -135,8 +134,7 @@ func (f *preflightFlags) run(cmd *cobra.Command) error {
 	return exitWith(report.Code(), nil)
 }
 
-// write prints the report if reports is set, and writes the metrics if this is the first rank of a
-// node.
+// write prints the report if reports is set. The first rank of each node also writes the metrics.
 func (f *preflightFlags) write(
 	cmd *cobra.Command, report *preflight.Report, reports, firstOfNode bool,
 ) (err error) {
@@ -149,7 +147,7 @@ func (f *preflightFlags) write(
 	return err
 }
 
-// judge makes the report.
+// judge builds the report.
 func (f *preflightFlags) judge(
 	accounts []preflight.Account, o preflight.Options,
 ) *preflight.Report {

@@ -19,7 +19,7 @@ import (
 	"symmem/internal/rendezvous"
 )
 
-// preflightRank runs the checks of one rank.
+// preflightRank runs one rank's checks.
 type preflightRank struct {
 	flags   *preflightFlags
 	world   rendezvous.World
@@ -28,7 +28,7 @@ type preflightRank struct {
 	all     []preflight.Account // of all ranks, or nil if they could not be collected
 }
 
-// check runs the checks of a rank. The account contains its errors.
+// check runs a rank's checks. The account contains their errors.
 func (f *preflightFlags) check(ctx context.Context, world rendezvous.World) *preflightRank {
 	r := &preflightRank{flags: f, world: world}
 	a := &r.account
@@ -63,14 +63,14 @@ func lostRanks(err error) []int {
 	return nil
 }
 
-// describe adds the device to the account.
+// describe adds a description of the device to the account.
 func (r *preflightRank) describe() {
 	if r.trial.rt == nil {
 		return
 	}
 	a, device := &r.account, r.trial.rt.Device()
 	a.Backend, a.Device, a.Source = device.Backend, device.Name, r.trial.rt.Source()
-	if device.Addressable { // It is no GPU.
+	if device.Addressable { // not a GPU
 		return
 	}
 	a.GPU = device.Name
@@ -79,7 +79,7 @@ func (r *preflightRank) describe() {
 	}
 }
 
-// finish measures the links and collects the accounts of all ranks.
+// finish measures the links and collects all ranks' accounts.
 func (r *preflightRank) finish(ctx context.Context) error {
 	r.account.Calls = r.trial.account.Calls
 	r.describe()
@@ -98,7 +98,7 @@ func (r *preflightRank) finish(ctx context.Context) error {
 	return err
 }
 
-// inspect adds what doctor finds on the node. The first rank of each node does it.
+// inspect adds doctor's findings about the node. Only the first rank of each node inspects it.
 func (r *preflightRank) inspect() {
 	if r.world.LocalRank != 0 || r.account.Machine != nil {
 		return
@@ -107,8 +107,8 @@ func (r *preflightRank) inspect() {
 	r.account.Machine = doctor.Examine(facts).Problems()
 }
 
-// reports reports whether this rank prints the report: it is the lowest rank that its error does
-// not blame. Without an error, this is rank 0.
+// reports reports whether this rank prints the report, which is done by the lowest rank that its
+// error does not blame, or by rank 0 without an error.
 func (r *preflightRank) reports() bool {
 	for rank := range r.world.Rank {
 		if !slices.Contains(r.account.Lost, rank) {
@@ -118,7 +118,7 @@ func (r *preflightRank) reports() bool {
 	return true
 }
 
-// accounts returns the accounts that this rank has.
+// accounts returns the accounts that this rank has collected.
 func (r *preflightRank) accounts() []preflight.Account {
 	if r.all != nil {
 		return r.all
@@ -126,7 +126,7 @@ func (r *preflightRank) accounts() []preflight.Account {
 	return []preflight.Account{r.account}
 }
 
-// startRanks starts the ranks and reports.
+// startRanks starts the ranks and reports their results.
 func (f *preflightFlags) startRanks(cmd *cobra.Command) error {
 	ranks, shared, err := f.machineRanks(cmd)
 	if err != nil {
@@ -136,7 +136,7 @@ func (f *preflightFlags) startRanks(cmd *cobra.Command) error {
 	if err != nil {
 		return exitWith(exitUsage, fmt.Errorf("finding this program: %w", err))
 	}
-	// The ranks end by themselves at the deadline. If they do not, they are killed.
+	// The ranks stop at the deadline. If they do not, they are killed.
 	ctx, cancel := context.WithTimeout(cmd.Context(), f.deadline+f.timeout+10*time.Second)
 	defer cancel()
 	var output bytes.Buffer
@@ -160,7 +160,7 @@ func (f *preflightFlags) startRanks(cmd *cobra.Command) error {
 	o := preflight.Options{Ranks: ranks, Collected: true, First: result.First, Ended: map[int]string{}}
 	for _, e := range result.Exits {
 		o.Ended[e.Rank] = fmt.Sprintf("%v without a report", e)
-		if err != nil { // Then the ranks were killed.
+		if err != nil { // the ranks were killed
 			o.First = -1
 			o.Ended[e.Rank] = fmt.Sprintf("rank %d did not end within the deadline of %v", e.Rank,
 				f.deadline)
@@ -173,7 +173,7 @@ func (f *preflightFlags) startRanks(cmd *cobra.Command) error {
 	return exitWith(report.Code(), nil)
 }
 
-// machineRanks returns the number of ranks to start, and how they share GPUs.
+// machineRanks returns the number of ranks to start and, if they share GPUs, how.
 func (f *preflightFlags) machineRanks(cmd *cobra.Command) (int, *sharing, error) {
 	ranks := f.ranks
 	if ranks == 0 {

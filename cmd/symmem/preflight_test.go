@@ -20,7 +20,7 @@ import (
 	"symmem/internal/sys/systest"
 )
 
-// preflightRun is a preflight that runs.
+// preflightRun holds a running preflight.
 type preflightRun struct {
 	cmd            *exec.Cmd
 	stdout, stderr bytes.Buffer
@@ -44,12 +44,12 @@ func (r *preflightRun) wait(t *testing.T) (code int, report preflight.Report) {
 	t.Helper()
 	_ = r.cmd.Wait() // The callers check the exit code.
 	if err := json.Unmarshal(r.stdout.Bytes(), &report); err != nil {
-		t.Fatalf("the report is no JSON: %v\n%s%s", err, &r.stdout, &r.stderr)
+		t.Fatalf("the report is not valid JSON: %v\n%s%s", err, &r.stdout, &r.stderr)
 	}
 	return r.cmd.ProcessState.ExitCode(), report
 }
 
-// rank waits until a rank of the preflight runs, and returns its process.
+// rank waits until a rank of the preflight runs, and returns the rank's process.
 func (r *preflightRun) rank(t *testing.T, rank int) *os.Process {
 	t.Helper()
 	want := fmt.Sprintf("\x00RANK=%d\x00", rank)
@@ -71,7 +71,8 @@ func (r *preflightRun) rank(t *testing.T, rank int) *os.Process {
 	return nil
 }
 
-// checkRankAtFault checks that exactly one fault is reported, of a rank.
+// checkRankAtFault checks that the report contains exactly one fault, and that it blames the given
+// rank.
 func (r *preflightRun) checkRankAtFault(t *testing.T, rank int) {
 	t.Helper()
 	code, report := r.wait(t)
@@ -99,8 +100,8 @@ func TestPreflight(t *testing.T) {
 	}
 }
 
-// TestPreflightThatCannotWrite checks that the report is printed although the metrics cannot be
-// written, and that the exit code is not that of a success.
+// TestPreflightThatCannotWrite checks that if the metrics cannot be written, the report is still
+// printed and the exit code is not 0.
 func TestPreflightThatCannotWrite(t *testing.T) {
 	missing := filepath.Join(t.TempDir(), "missing", "a.prom")
 	r := startPreflight(t, nil, "--ranks=2", "--tolerance=0", "--prometheus="+missing)
@@ -142,8 +143,8 @@ func TestPreflightNamesStoppedRank(t *testing.T) {
 	r.checkRankAtFault(t, 2)
 }
 
-// launchPreflights starts some ranks of three, as a launcher does. The result contains nil for the
-// others.
+// launchPreflights starts the given ranks of a world of three, as a launcher does. The result
+// contains nil for the other ranks.
 func launchPreflights(t *testing.T, ranks ...int) []*preflightRun {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -162,7 +163,7 @@ func launchPreflights(t *testing.T, ranks ...int) []*preflightRun {
 	return runs
 }
 
-// checkSilent checks that a rank prints its error and no report.
+// checkSilent checks that a rank prints its error but no report.
 func (r *preflightRun) checkSilent(t *testing.T) {
 	t.Helper()
 	_ = r.cmd.Wait() // The exit code is checked below.
@@ -181,14 +182,16 @@ func TestPreflightNamesMissingRank(t *testing.T) {
 	}
 }
 
-// TestPreflightWithoutRankZero checks that the lowest other rank reports if rank 0 does not start.
+// TestPreflightWithoutRankZero checks that the lowest remaining rank reports if rank 0 does not
+// start.
 func TestPreflightWithoutRankZero(t *testing.T) {
 	runs := launchPreflights(t, 1, 2)
 	runs[1].checkRankAtFault(t, 0)
 	runs[2].checkSilent(t)
 }
 
-// TestPreflightAfterKillOfRankZero kills rank 0, with the store of the ranks, when it has started.
+// TestPreflightAfterKillOfRankZero kills rank 0, which serves the ranks' store, after it has
+// started.
 func TestPreflightAfterKillOfRankZero(t *testing.T) {
 	runs := launchPreflights(t, 0, 1, 2)
 	if err := runs[0].cmd.Process.Kill(); err != nil {
@@ -199,8 +202,8 @@ func TestPreflightAfterKillOfRankZero(t *testing.T) {
 	runs[2].checkSilent(t)
 }
 
-// TestPreflightNamesSlowRank stops a rank most of the time, so that it runs at a fraction of its
-// speed.
+// TestPreflightNamesSlowRank keeps a rank stopped most of the time, so that it runs at a fraction
+// of its speed.
 func TestPreflightNamesSlowRank(t *testing.T) {
 	if testing.Short() {
 		t.Skip("slows a process down for seconds")

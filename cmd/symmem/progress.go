@@ -11,7 +11,7 @@ import (
 )
 
 // envProgress makes rank 0 of verify write progress lines to standard error. verify sets it for its
-// ranks if its own standard error is a terminal. Users can set it for logs.
+// ranks if its own standard error is a terminal. Users can set it to get progress in logs.
 const envProgress = "SYMMEM_PROGRESS"
 
 const (
@@ -20,7 +20,7 @@ const (
 )
 
 // progressLines returns a function that writes progress as lines with a unit such as "steps". It
-// writes the first line at once, later ones at most every progressEvery.
+// writes the first line at once, and later lines at most once per progressEvery.
 func progressLines(w io.Writer, unit string) func(done, all int) {
 	var next time.Time
 	return func(done, all int) {
@@ -31,8 +31,8 @@ func progressLines(w io.Writer, unit string) func(done, all int) {
 	}
 }
 
-// progressCounter shows progress lines as a counter on one line of a terminal. It forwards other
-// lines. Each Write must contain whole lines.
+// progressCounter shows progress lines as a counter on a single line of a terminal, and forwards
+// other lines. Each Write must contain whole lines.
 type progressCounter struct {
 	terminal io.Writer
 	shown    bool

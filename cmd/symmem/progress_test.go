@@ -33,11 +33,11 @@ func TestProgressNeedsTerminalOrVariable(t *testing.T) {
 	}
 	t.Setenv(envProgress, "")
 	if progressOf(0, &bytes.Buffer{}) != nil {
-		t.Error("progressOf returned a function without a terminal")
+		t.Error("progressOf returned a function without a terminal; want nil")
 	}
 	t.Setenv(envProgress, "lines")
 	if progressOf(1, &bytes.Buffer{}) != nil {
-		t.Error("progressOf returned a function for a rank other than 0")
+		t.Error("progressOf returned a function for rank 1; want nil")
 	}
 	var log bytes.Buffer
 	progressOf(0, &log)(5, 7)

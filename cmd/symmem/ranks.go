@@ -34,8 +34,8 @@ func backendFlag(flags *pflag.FlagSet, value *string) {
 		" (default $"+envBackend+", else auto)")
 }
 
-// chooseBackend sets an empty flag to the variable's value, or to auto. It returns an error for an
-// unknown backend.
+// chooseBackend replaces an empty value by the environment variable's value, or by auto. It returns
+// an error for an unknown backend.
 func chooseBackend(value *string) error {
 	source := ""
 	if *value == "" {
@@ -51,12 +51,12 @@ func chooseBackend(value *string) error {
 	return nil
 }
 
-// startedFlag is the hidden flag of ranks that a command has started. They never start ranks, even
-// if the environment does not identify them as ranks.
+// startedFlag is the hidden flag passed to ranks that this command starts. A process with this flag
+// never starts ranks itself, even if its environment does not identify it as a rank.
 const startedFlag = "started"
 
-// maxRanks limits the ranks on one machine. The host backend supports no more ranks, and no machine
-// has more GPUs. With at most 64 ranks, sums of int8 cannot overflow.
+// maxRanks limits the number of ranks on one machine. The host backend supports no more ranks, and
+// no machine has more GPUs. With at most 64 ranks, sums of int8 elements cannot overflow.
 const maxRanks = 64
 
 type rankFlags struct {
@@ -95,7 +95,7 @@ func checkTimeout(timeout time.Duration) error {
 	return nil
 }
 
-// bind binds a rank to a processor, unless --unbound is set.
+// bind binds the process to its rank's processor, unless --unbound is set.
 func (f *rankFlags) bind(w rendezvous.World) error {
 	if f.unbound {
 		return nil
@@ -103,7 +103,7 @@ func (f *rankFlags) bind(w rendezvous.World) error {
 	return bench.BindRank(w.LocalRank)
 }
 
-// asRanks runs a command as one rank if a launcher has started this process. Otherwise it starts
+// asRanks runs a command as one rank if a launcher has started this process. Otherwise, it starts
 // the ranks.
 func (f *rankFlags) asRanks(cmd *cobra.Command, rank func(rendezvous.World) error) error {
 	world, err := f.discover(cmd)
@@ -124,7 +124,7 @@ func (f *rankFlags) asRanks(cmd *cobra.Command, rank func(rendezvous.World) erro
 }
 
 // cancelOnSignal cancels a command's context at the first signal, so that the command can report
-// its results so far. A second signal ends the process.
+// its partial results. A second signal ends the process.
 func cancelOnSignal(cmd *cobra.Command) (stop func()) {
 	ctx, stop := signal.NotifyContext(cmd.Context(), syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
 	context.AfterFunc(ctx, stop)
@@ -167,7 +167,7 @@ func keepStdout(cmd *cobra.Command) error {
 	return nil
 }
 
-// timing is the key of a command's annotation that states why its ranks must not share GPUs.
+// timing is the annotation key under which a command says why its ranks must not share GPUs.
 const timing = "timing"
 
 // startRanks launches this program once for each rank, with the same flags.
@@ -211,8 +211,9 @@ func startRanks(cmd *cobra.Command, ranks int) error {
 	return verdict(cmd.ErrOrStderr(), &result)
 }
 
-// verdict returns the exit code for all ranks: that of a forwarded signal that ended them, or the
-// largest of the ranks. A killed rank counts as exitUsage.
+// verdict returns an error with the overall exit code, or nil: 128 plus the signal's number if a
+// forwarded signal ended the ranks, and otherwise the largest exit code of any rank. A killed rank
+// counts as exitUsage.
 func verdict(stderr io.Writer, result *launch.Result) error {
 	if interrupted(result) {
 		return exitWith(128+int(result.Signal), nil)
@@ -230,9 +231,9 @@ func verdict(stderr io.Writer, result *launch.Result) error {
 	return exitWith(code, nil)
 }
 
-// interrupted reports whether a signal to this process or a closed standard output has ended ranks.
-// Interrupted ranks may still exit with a code. A Go program, for example, exits with code 2 after
-// SIGQUIT.
+// interrupted reports whether the ranks were ended by a signal to this process or because standard
+// output was closed. An interrupted rank may still exit with a code; a Go program, for example,
+// exits with code 2 after SIGQUIT.
 func interrupted(result *launch.Result) bool {
 	return result.Signal == syscall.SIGPIPE || result.Signal != 0 && result.First >= 0
 }

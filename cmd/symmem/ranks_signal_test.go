@@ -19,7 +19,7 @@ import (
 	"symmem/internal/sys/systest"
 )
 
-// longRun is a running verify that takes more than a minute.
+// longRun holds a running verify that takes more than a minute.
 type longRun struct {
 	t      *testing.T
 	cmd    *exec.Cmd
@@ -31,7 +31,7 @@ type longRun struct {
 
 const longRanks = 3
 
-// startLongRun starts a longRun and waits until all ranks have made many all-reduces.
+// startLongRun starts a longRun and waits until its ranks have performed many all-reduces.
 func startLongRun(t *testing.T) *longRun {
 	t.Helper()
 	r := &longRun{t: t, ranks: map[int]int{}}
@@ -80,13 +80,14 @@ func (l *longRun) findRanks() {
 	}
 }
 
-// parentOf returns the parent of a process, or 0 if it has ended.
+// parentOf returns the id of a process's parent, or 0 if the process has ended.
 func parentOf(pid int) int {
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
 		return 0
 	}
-	// The name in parentheses may contain any character. The state and the parent follow it.
+	// The process's name, in parentheses, may contain any character. The state and the parent
+	// follow it.
 	fields := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:]))
 	parent, _ := strconv.Atoi(fields[1])
 	return parent
@@ -102,8 +103,8 @@ func environOf(pid int) map[string]string {
 	return env
 }
 
-// end waits for the command and returns its exit code and the rest of its standard error, without
-// progress lines.
+// end waits for the command to end. It returns the exit code and the rest of standard error,
+// without progress lines.
 func (l *longRun) end() (code int, stderr string) {
 	l.t.Helper()
 	rest, err := io.ReadAll(l.stderr)
@@ -169,7 +170,7 @@ func TestErrorsNameKilledRank(t *testing.T) {
 			for rank := range longRanks {
 				reported := strings.Contains(stderr, fmt.Sprintf("[rank %d] ", rank))
 				if reported == (rank == victim) {
-					t.Errorf("rank %d has printed an error: %v, want %v", rank, reported, rank != victim)
+					t.Errorf("rank %d: error printed = %v, want %v", rank, reported, rank != victim)
 				}
 			}
 			if n := strings.Count(stderr, fmt.Sprintf(": rank %d lost: ", victim)); n != 2 {
@@ -177,7 +178,7 @@ func TestErrorsNameKilledRank(t *testing.T) {
 			}
 			table := strings.Contains(r.stdout.String(), "The run ended early: ")
 			if table == (victim == 0) {
-				t.Errorf("rank 0 has printed its report: %v, want %v", table, victim != 0)
+				t.Errorf("rank 0: report printed = %v, want %v", table, victim != 0)
 			}
 		})
 	}
@@ -207,8 +208,8 @@ func TestRanksDoNotOutliveKilledLauncher(t *testing.T) {
 	r.end()
 }
 
-// outputUntilInterrupt starts a command, interrupts it once a line of its output contains text, and
-// returns the whole output.
+// outputUntilInterrupt starts a command and interrupts it once a line of its output contains text.
+// It returns the whole output.
 func outputUntilInterrupt(t *testing.T, text string, args ...string) (output string) {
 	t.Helper()
 	cmd := systest.Command(t, systest.Patience, command(t), args...)

@@ -30,7 +30,6 @@ const reportExample = `  symmem report traces/
   symmem report snapshots/ -o page.html
   symmem report -o - rank0.pickle rank1.pickle >page.html`
 
-// reportFlags holds the flags of report.
 type reportFlags struct {
 	input  rankFiles
 	output string
@@ -75,7 +74,7 @@ func (f *reportFlags) run(cmd *cobra.Command, args []string) error {
 	return nil
 }
 
-// checkOutput returns an error if the output would replace an input or something that is no file.
+// checkOutput returns an error if the output would replace an input, or anything other than a page.
 func (f *reportFlags) checkOutput(inputs []string) error {
 	if f.output == "-" {
 		return nil
@@ -122,8 +121,8 @@ func readBeginning(file string) (string, error) {
 	return string(b[:n]), nil
 }
 
-// write writes the page and returns its size in bytes. A file is replaced atomically. Like a trace,
-// it is readable by its owner only.
+// write writes the page and returns its size in bytes. A file is replaced atomically and, like a
+// trace, is readable only by its owner.
 func (f *reportFlags) write(cmd *cobra.Command, result *diff.Report) (int64, error) {
 	var plain strings.Builder
 	if err := result.WriteText(&plain); err != nil {
@@ -151,11 +150,11 @@ func (f *reportFlags) write(cmd *cobra.Command, result *diff.Report) (int64, err
 	return size, nil
 }
 
-// manyEvents is the number of events from which on progress is shown on a terminal.
+// manyEvents is the number of events from which progress is shown on a terminal.
 const manyEvents = 1 << 20
 
 // eventProgress returns a function that shows how many events have been converted, and one that
-// removes it.
+// clears the display.
 func eventProgress(cmd *cobra.Command) (show func(done, total int), end func()) {
 	if !isTerminal(cmd.ErrOrStderr()) {
 		return nil, func() {}

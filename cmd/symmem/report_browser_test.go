@@ -16,8 +16,8 @@ import (
 
 var rewrite = flag.Bool("rewrite", false, "rewrite the pictures of reports")
 
-// training returns a program that looks like a training: weights, and in each step activations that
-// the backward pass frees in reverse order.
+// training returns a program that resembles training: it allocates weights and, in each step,
+// activations that the backward pass frees in reverse order.
 func training(steps, layers int) difftest.Program {
 	var p difftest.Program
 	tensor := 0
@@ -50,8 +50,8 @@ func training(steps, layers int) difftest.Program {
 	return p
 }
 
-// writeTraining writes a page about a training on four ranks. Rank 2 makes a tensor more than the
-// others. It returns the page's URL.
+// writeTraining writes a page about training on four ranks, where rank 2 allocates one tensor more
+// than the others. It returns the page's URL.
 func writeTraining(t *testing.T) string {
 	t.Helper()
 	p := training(6, 12)
@@ -67,7 +67,7 @@ func writeTraining(t *testing.T) string {
 }
 
 // TestReportPictures compares pictures of a page with those in the repository, one of which the
-// README shows. -rewrite rewrites them.
+// README shows. With -rewrite, it replaces them.
 func TestReportPictures(t *testing.T) {
 	b := pagetest.Open(t)
 	at := writeTraining(t)
@@ -85,11 +85,11 @@ func TestReportPictures(t *testing.T) {
 		if part := different(t, file, picture); part > 0.02 {
 			shot := filepath.Join(t.ArtifactDir(), filepath.Base(file))
 			writePicture(t, shot, picture)
-			t.Errorf("%.1f %% of the page differ from %s; see %s, or run with -rewrite", 100*part, file,
+			t.Errorf("%.1f %% of the page differs from %s; see %s, or run with -rewrite", 100*part, file,
 				shot)
 		}
 		for _, e := range p.Errors() {
-			t.Errorf("the page reports an error: %s", e)
+			t.Errorf("error on the page: %s", e)
 		}
 	}
 }
@@ -106,7 +106,7 @@ func writePicture(t *testing.T, file string, picture image.Image) {
 	}
 }
 
-// different returns the part of the pixels that differ clearly from those of a file.
+// different returns the fraction of pixels that clearly differ from those in a file.
 func different(t *testing.T, file string, got image.Image) float64 {
 	t.Helper()
 	f, err := os.Open(file)
@@ -120,7 +120,7 @@ func different(t *testing.T, file string, got image.Image) float64 {
 	}
 	size := want.Bounds().Size()
 	if size != got.Bounds().Size() {
-		t.Fatalf("the picture has %v pixels; want %v, as %s", got.Bounds().Size(), size, file)
+		t.Fatalf("the picture has %v pixels; want %v, as in %s", got.Bounds().Size(), size, file)
 	}
 	count := 0
 	for y := range size.Y {
@@ -138,7 +138,7 @@ func different(t *testing.T, file string, got image.Image) float64 {
 	return float64(count) / float64(size.X*size.Y)
 }
 
-// TestReportOfTraces tests the whole way from ranks that write traces to the page.
+// TestReportOfTraces tests every step from ranks that write traces to the page.
 func TestReportOfTraces(t *testing.T) {
 	b := pagetest.Open(t)
 	dir := traceRanks(t, 20)
@@ -157,6 +157,6 @@ func TestReportOfTraces(t *testing.T) {
 		}
 	}
 	for _, e := range p.Errors() {
-		t.Errorf("the page reports an error: %s", e)
+		t.Errorf("error on the page: %s", e)
 	}
 }

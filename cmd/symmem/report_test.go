@@ -38,11 +38,11 @@ func TestReport(t *testing.T) {
 	}
 	if !bytes.HasPrefix(page, []byte("<!doctype html>")) ||
 		!bytes.Contains(page, []byte("alloc 12345 B")) {
-		t.Error("the file is no page with the result of diff as text")
+		t.Error("the file is not a page that contains diff's result as text")
 	}
 	left, err := filepath.Glob(filepath.Join(dir, ".report-*"))
 	if err != nil || len(left) > 0 {
-		t.Errorf("temporary files %v remain, %v", left, err)
+		t.Errorf("temporary files left: %v, %v", left, err)
 	}
 	code, out, _ := runReport(t, dir, "-o", "-")
 	if code != exitWrong || !strings.HasPrefix(out, "<!doctype html>") ||
@@ -59,7 +59,7 @@ func TestReportOfOneRank(t *testing.T) {
 	}
 }
 
-// TestReportErrors checks that the command ends with 2 and replaces nothing that is no page.
+// TestReportErrors checks that the command exits with 2 and replaces only pages.
 func TestReportErrors(t *testing.T) {
 	p := difftest.Random(rand.New(rand.NewPCG(1, 1)), 30, 1, 1)
 	dir := writeSnapshots(t, p, p)
@@ -87,6 +87,6 @@ func TestReportErrors(t *testing.T) {
 		}
 	}
 	if b, err := os.ReadFile(other); err != nil || string(b) != "notes" {
-		t.Errorf("the file contains %q, %v; want its old contents", b, err)
+		t.Errorf("the file contains %q, %v; want the original contents", b, err)
 	}
 }

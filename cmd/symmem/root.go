@@ -17,7 +17,7 @@ const rootExample = `  symmem verify                        # are sums right on 
   symmem launch -n 4 -- python train.py   # start ranks, as torchrun does
   symmem completion bash               # completion for the shell`
 
-// newRootCommand returns the command tree. run prints the errors of the commands.
+// newRootCommand returns the command tree. run prints the commands' errors.
 func newRootCommand() *cobra.Command {
 	root := &cobra.Command{
 		Use:           "symmem",

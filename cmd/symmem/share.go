@@ -18,17 +18,17 @@ import (
 	"symmem/internal/mps"
 )
 
-// sharing describes how ranks share GPUs if there are fewer GPUs than ranks.
+// sharing describes how ranks share GPUs when there are more ranks than GPUs.
 type sharing struct {
 	ranks, gpus int
 	status      doctor.Sharing
-	// userEnv is the environment before LocalRanks adds to it.
+	// userEnv holds the environment before LocalRanks extends it.
 	userEnv []string
 }
 
-// ranksOnGPUs returns the number of ranks to start, and how they share GPUs or nil if each rank has
-// its own. If explicit is set, the user requested the number of ranks. Otherwise ranks is the
-// default, and ranks share a GPU only if the machine has a single one.
+// ranksOnGPUs returns the number of ranks to start and how they share GPUs, which is nil if each
+// rank has its own GPU. explicit is set if the user requested the number of ranks. Otherwise ranks
+// is the default, and ranks share a GPU only if the machine has a single one.
 func ranksOnGPUs(ranks int, explicit bool, backend string) (int, *sharing, error) {
 	userEnv := os.Environ()
 	gpus, err := symmem.LocalRanks(backend)
@@ -72,14 +72,14 @@ func (s *sharing) machine() string {
 	return fmt.Sprintf("%d GPUs", s.gpus)
 }
 
-// runRanks starts ranks like launch.Run. If they share GPUs, it says so and runs a daemon of the
-// Multi-Process Service, unless one is already running.
+// runRanks starts ranks like launch.Run. If they share GPUs, it prints a message and runs a daemon
+// of NVIDIA's Multi-Process Service (MPS), unless one is already running.
 func runRanks(ctx context.Context, spec launch.Spec, s *sharing) (launch.Result, error) {
 	if s == nil {
 		return launch.Run(ctx, spec)
 	}
-	// No signal may end this process before it has stopped the daemon. SIGPIPE is handled, so a
-	// write to a closed pipe returns an error.
+	// Signals must not end this process before it has stopped the daemon. SIGPIPE is handled, so
+	// that a write to a closed pipe returns an error instead.
 	pipes := make(chan os.Signal, 1)
 	signal.Notify(pipes, syscall.SIGPIPE)
 	defer signal.Stop(pipes)
@@ -101,8 +101,8 @@ func runRanks(ctx context.Context, spec launch.Spec, s *sharing) (launch.Result,
 	return result, err
 }
 
-// serve starts a daemon, unless one is running or the environment sets the daemon's folder, even to
-// an empty name. description describes the sharing.
+// serve starts a daemon, unless one is already running or the environment sets the daemon's folder,
+// even to an empty name. description describes the kind of sharing.
 func (s *sharing) serve(ctx context.Context) (daemon *mps.Daemon, description string) {
 	_, isSet := os.LookupEnv(mps.PipeVariable)
 	switch {
@@ -121,24 +121,24 @@ func (s *sharing) serve(ctx context.Context) (daemon *mps.Daemon, description st
 	return daemon, "side by side"
 }
 
-// end stops the daemon. If that fails, the results of the ranks are still valid.
+// end stops the daemon. The ranks' results are valid even if that fails.
 func (s *sharing) end(daemon *mps.Daemon, stderr io.Writer) {
 	if err := daemon.Close(); err != nil {
 		fmt.Fprintf(stderr, "symmem: %v\n", err)
 	}
 }
 
-// maxQueues is the number of hardware queues that a process can open to a GPU. mpsQueues is the
-// number that all MPS clients of a GPU share, without those that clients use internally.
+// maxQueues is the number of hardware queues that a process can open on a GPU. mpsQueues is the
+// number that all MPS clients of a GPU share, not counting those that clients use internally.
 const (
 	maxQueues = 32
 	mpsQueues = 64
 )
 
-// environ returns env plus the settings for ranks that share GPUs. Non-empty variables of the user
-// take precedence. Fewer channels leave memory for all communicators. The GPU's queues are divided
-// among the ranks, because streams that share a queue wait for each other; its threads, because the
-// kernels of all ranks must fit at the same time.
+// environ returns env with the settings for ranks that share GPUs. Non-empty variables set by the
+// user take precedence. Using fewer channels leaves memory for all communicators. The GPU's queues
+// are divided among the ranks, because streams that share a queue wait for each other. The GPU's
+// threads are divided, too, because the kernels of all ranks must fit at the same time.
 func (s *sharing) environ(env []string, daemon *mps.Daemon) []string {
 	perGPU := (s.ranks + s.gpus - 1) / s.gpus
 	settings := map[string]string{

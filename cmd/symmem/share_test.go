@@ -12,8 +12,8 @@ import (
 	"symmem/internal/sys/systest"
 )
 
-// useOneSharedGPU provides one GPU that ranks can share. It sets TMPDIR to a new folder, which it
-// returns.
+// useOneSharedGPU provides one GPU that ranks can share. It returns a new folder, to which it sets
+// TMPDIR.
 func useOneSharedGPU(t *testing.T) (folder string) {
 	t.Helper()
 	useSoftwareGPU(t)
@@ -24,19 +24,20 @@ func useOneSharedGPU(t *testing.T) (folder string) {
 	return folder
 }
 
-// checkNoLeftovers checks that a daemon was started and stopped once and that its folder is gone.
+// checkNoLeftovers checks that the daemon was started and stopped once, and that its folder is
+// gone.
 func checkNoLeftovers(t *testing.T, log, folder string) {
 	t.Helper()
 	if text, err := os.ReadFile(log); string(text) != "start of all\nquit\n" {
 		t.Errorf("the daemon got the commands %q, %v; want one start and one quit", text, err)
 	}
 	if remaining, err := os.ReadDir(folder); err != nil || len(remaining) > 0 {
-		t.Errorf("temporary files remain: %v, %v", remaining, err)
+		t.Errorf("temporary files left: %v, %v", remaining, err)
 	}
 }
 
 func TestDaemonRunsWhileRanksShareGPU(t *testing.T) {
-	path := command(t) // the build must precede changes of the environment
+	path := command(t) // build before the environment changes
 	folder, log := useOneSharedGPU(t), mpstest.Install(t)
 	for name, args := range map[string][]string{
 		"ranks succeed":      {"verify", "--backend=nccl", "--ranks=2", "--rounds=1", "--size=1Ki"},
@@ -56,7 +57,7 @@ func TestDaemonRunsWhileRanksShareGPU(t *testing.T) {
 			}
 			checkNoLeftovers(t, log, folder)
 			if !strings.Contains(string(output), "2 ranks share 1 GPU, side by side: results") {
-				t.Errorf("no line about sharing in the output:\n%s", output)
+				t.Errorf("output does not describe the sharing:\n%s", output)
 			}
 		})
 	}

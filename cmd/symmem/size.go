@@ -7,13 +7,13 @@ import (
 	"strings"
 )
 
-// size is a flag for a number of bytes or elements in the format of nccl-tests: K, M and G are
-// powers of 1024, in either case, optionally followed by i or B.
+// size implements a flag for a number of bytes or elements in nccl-tests' format: the units K, M
+// and G, in either case and optionally followed by i or B, are powers of 1024.
 type size int64
 
 const sizeUnits = "KMG"
 
-// maxSize is larger than the memory of any device. Multiplied by the number of ranks, it does not
+// maxSize is larger than any device's memory. Its product with the number of ranks does not
 // overflow.
 const maxSize = 4 << 40
 
@@ -29,7 +29,7 @@ func (s *size) String() string {
 	return strconv.FormatInt(n, 10) + unit
 }
 
-// Set parses a number with or without a unit.
+// Set parses a number with an optional unit.
 func (s *size) Set(text string) error {
 	digits := strings.TrimSuffix(strings.TrimSuffix(strings.ToUpper(text), "B"), "I")
 	factor := int64(1)
@@ -50,7 +50,7 @@ func (s *size) Set(text string) error {
 	return nil
 }
 
-// Type returns the name of the value in help texts.
+// Type returns the placeholder for the value in help texts.
 func (s *size) Type() string { return "size" }
 
 type sizeFlags struct {
@@ -58,7 +58,7 @@ type sizeFlags struct {
 	factor      int64
 }
 
-// sizes lists the sizes. It returns an error for an empty or endless range.
+// sizes lists the sizes. It returns an error if the range is empty or endless.
 func (f *sizeFlags) sizes() ([]int64, error) {
 	first, last := int64(f.first), int64(f.last)
 	switch {

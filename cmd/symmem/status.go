@@ -36,7 +36,7 @@ const statusExample = `  symmem status
 
 type jobStatus struct {
 	Folder string `json:"folder"`
-	// URL is the address of the page with its token, or "" if no rank serves one.
+	// URL is the address of the page, including its token, or "" if no rank serves the page.
 	URL string `json:"url,omitempty"`
 	live.Machine
 }
@@ -82,8 +82,8 @@ func printStatus(cmd *cobra.Command, folders []string, asJSON bool) error {
 	})
 }
 
-// readStatus returns those of the given jobs that have a living rank. By default it reads all jobs
-// of this user.
+// readStatus returns the status of those jobs in folders that have a living rank. If folders is
+// empty, it reads all jobs of this user.
 func readStatus(ctx context.Context, folders []string) ([]jobStatus, error) {
 	if len(folders) == 0 {
 		var err error
@@ -95,7 +95,7 @@ func readStatus(ctx context.Context, folders []string) ([]jobStatus, error) {
 	for _, folder := range folders {
 		m, err := live.Read(ctx, folder)
 		if err != nil {
-			continue // the job has just ended
+			continue // the job ended meanwhile
 		}
 		if j := newJobStatus(folder, m); !j.ended() {
 			jobs = append(jobs, j)
@@ -130,7 +130,7 @@ func (j *jobStatus) text() string {
 	for i := range j.Ranks {
 		j.describe(&b, &j.Ranks[i])
 	}
-	return strings.Map(func(r rune) rune { // names of groups may contain any bytes
+	return strings.Map(func(r rune) rune { // group names may contain any bytes
 		if r != '\n' && !unicode.IsPrint(r) {
 			return '?'
 		}
@@ -167,7 +167,7 @@ func (j *jobStatus) describe(b *strings.Builder, r *live.Snapshot) {
 	}
 }
 
-// reports returns what the other ranks know about a rank, by group.
+// reports returns what the other ranks report about a rank, by group.
 func (j *jobStatus) reports(rank int) map[string]string {
 	known := map[string]string{}
 	for i := range j.Ranks {

@@ -19,8 +19,8 @@ func runStatus(t *testing.T, args ...string) (code int, stdout, stderr string) {
 	return code, out.String(), errs.String()
 }
 
-// watchRanks opens two ranks with a live view. Rank 0 waits for rank 1 in a group with a hostile
-// name until the result is called.
+// watchRanks opens two ranks with a live view. In a group with a hostile name, rank 0 waits for
+// rank 1 until end is called.
 func watchRanks(t *testing.T) (end func()) {
 	t.Helper()
 	folder, err := os.MkdirTemp("/tmp", "live") // short: the kernel limits the paths of sockets
@@ -91,7 +91,7 @@ func TestStatusShowsWaits(t *testing.T) {
 }
 
 func TestStatusWithoutRanksFails(t *testing.T) {
-	watchRanks(t)() // leaves the temporary folder
+	watchRanks(t)() // keeps TMPDIR set to its folder
 	for _, args := range [][]string{{}, {"/nowhere"}, {"--json"}} {
 		code, stdout, stderr := runStatus(t, args...)
 		if code != exitUsage || !strings.Contains(stdout+stderr, "no rank with a live view") {

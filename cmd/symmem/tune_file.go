@@ -10,7 +10,7 @@ import (
 	"symmem/internal/tuning"
 )
 
-// checkWritable checks that a table can be written before the measurement, which takes minutes.
+// checkWritable checks, before minutes of measurements, that the table can be written.
 func (f *tuneFlags) checkWritable() error {
 	if f.dryRun {
 		return nil
@@ -31,7 +31,7 @@ func (f *tuneFlags) checkWritable() error {
 	return nil
 }
 
-// tryFolder creates a folder if necessary and checks that files can be created and removed there.
+// tryFolder creates a folder if necessary, and checks that files can be created and removed in it.
 func tryFolder(folder string) error {
 	if err := os.MkdirAll(folder, 0o755); err != nil {
 		return err
@@ -67,7 +67,7 @@ func (f *tuneFlags) file(device string, ranks int) (string, error) {
 	return symmem.TuningFile(device, ranks)
 }
 
-// previousTable returns the table to be replaced, if it is for this device.
+// previousTable returns the table that will be replaced, if it is for this device.
 func (f *tuneFlags) previousTable(device string, ranks int) *tuning.Table {
 	file, err := f.file(device, ranks)
 	if err != nil {

@@ -80,7 +80,7 @@ func newVerifyCommand() *cobra.Command {
 	f := &verifyFlags{cases: verify.Default(), random: random.Default()}
 	cmd := &cobra.Command{
 		Use: "verify",
-		// Random programs were once a command with this name.
+		// Random programs used to be run by a command named soak.
 		SuggestFor: []string{"soak"},
 		Short:      "Prove that collectives over symmetric memory give right results",
 		Long:       verifyLong,
@@ -154,7 +154,7 @@ func (f *verifyFlags) register(flags *pflag.FlagSet) {
 	flags.DurationVar(&r.RoundTimeout, "round-timeout", r.RoundTimeout, "with --for: longest round")
 }
 
-// These flags apply only to cases or only to random programs.
+// Some flags apply only to cases, and some only to random programs.
 var (
 	caseFlags = []string{
 		"callsites", "cases", "churn", "deterministic", "groups", "path", "prove", "size",

@@ -73,7 +73,8 @@ func (f *verifyFlags) kernels(w io.Writer, r *verify.Report) error {
 	return f.prove.Write(w, "")
 }
 
-// ignoreRepeated returns the error of Close, or nil after a fault, which Close returns again.
+// ignoreRepeated returns Close's error. After a fault it returns nil, because Close repeats the
+// fault.
 func ignoreRepeated(r *verify.Report, err error) error {
 	if r.Divergence == nil && r.Fault == "" {
 		return err

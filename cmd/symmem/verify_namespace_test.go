@@ -15,7 +15,7 @@ import (
 	"symmem/internal/sys/systest"
 )
 
-// inNamespaces runs verify as two ranks that share a network but not a PID namespace, like
+// inNamespaces runs verify as two ranks that share a network but not a PID namespace, like the
 // containers of a pod. It returns their exit codes and outputs.
 func inNamespaces(t *testing.T, args ...string) (codes [2]int, outputs [2]string) {
 	t.Helper()

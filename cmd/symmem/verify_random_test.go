@@ -29,7 +29,7 @@ func runRandom(t *testing.T, args ...string) (code int, report random.Report, st
 	decoder := json.NewDecoder(strings.NewReader(stdout))
 	decoder.DisallowUnknownFields()
 	if err := decoder.Decode(&report); err != nil || decoder.More() {
-		t.Fatalf("Decode = %v with more output %v, want one report:\n%s", err, decoder.More(), stdout)
+		t.Fatalf("Decode = %v, more output = %v, want one report:\n%s", err, decoder.More(), stdout)
 	}
 	return code, report, stderr
 }
@@ -37,7 +37,7 @@ func runRandom(t *testing.T, args ...string) (code int, report random.Report, st
 func checkResources(t *testing.T, code int, r random.Report, stderr string) {
 	t.Helper()
 	if code != exitOK || r.Wrong != 0 || r.Rounds != 5 || r.Aborts == 0 || r.Replays == 0 {
-		t.Errorf("exit code %d, %+v\n%s", code, r, stderr)
+		t.Errorf("exit code %d, report %+v; want 0 and 5 correct rounds\n%s", code, r, stderr)
 	}
 	if len(r.Resources) == 0 || len(r.Lost()) > 0 {
 		t.Errorf("resources after the run: %v, lost: %v", r.Resources, r.Lost())
@@ -57,7 +57,8 @@ func TestWrongRoundPrintsRepeatCommand(t *testing.T) {
 		"--rounds=5", "--seed=1")
 	repeat := "to run it again: symmem verify --ranks 2 --seed 1 --from-round"
 	if code != exitWrong || report.Wrong == 0 || !strings.Contains(stderr, repeat) {
-		t.Errorf("exit code %d, %d wrong elements\n%s", code, report.Wrong, stderr)
+		t.Errorf("exit code %d, %d wrong elements; want 1 and the command to repeat the round\n%s",
+			code, report.Wrong, stderr)
 	}
 }
 
@@ -65,7 +66,7 @@ func TestRandomProgramsReportDivergence(t *testing.T) {
 	code, _, stderr := runRandom(t, "--backend=host", "--placement=address", "--check=every",
 		"--rounds=5", "--seed=1")
 	if code != exitWrong || !strings.Contains(stderr, "ranks diverged in pool") {
-		t.Errorf("exit code %d\n%s", code, stderr)
+		t.Errorf("exit code %d; want 1 and a divergence\n%s", code, stderr)
 	}
 }
 

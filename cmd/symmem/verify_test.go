@@ -33,8 +33,8 @@ func symmemRun(t *testing.T, args ...string) (code int, stdout, stderr string) {
 
 var rankPrefix = regexp.MustCompile(`^\[rank \d+\] divergence: `)
 
-// diverged runs a workload that diverges with placement by address. It returns the report and the
-// output of all ranks.
+// diverged runs a workload that diverges because it places blocks by address. It returns the report
+// and the divergence that all ranks printed.
 func diverged(t *testing.T, check string) (report verify.Report, text string) {
 	t.Helper()
 	code, stdout, stderr := symmemRun(t, "verify", "--ranks=4", "--placement=address", "--skew",
@@ -67,7 +67,7 @@ func TestCheckLevelsReportSameFirstEvent(t *testing.T) {
 			every.Passed, every.Failed, every.NotRun, len(every.Cases))
 	}
 	if registration.Failed == 0 {
-		t.Error("registration: no sum was wrong before the divergence, so the test shows nothing")
+		t.Error("registration: no sum was wrong before the divergence, so the test proves nothing")
 	}
 	if diff := cmp.Diff(every.Divergence, registration.Divergence); diff != "" {
 		t.Error(diff)
@@ -86,10 +86,10 @@ func TestReportHasOptionsOfRun(t *testing.T) {
 	decoder := json.NewDecoder(strings.NewReader(stdout))
 	decoder.DisallowUnknownFields()
 	if err := decoder.Decode(&report); err != nil || decoder.More() {
-		t.Fatalf("Decode = %v with more output %v, want one report:\n%s", err, decoder.More(), stdout)
+		t.Fatalf("Decode = %v, more output = %v, want one report:\n%s", err, decoder.More(), stdout)
 	}
 	if code != exitOK || stderr != "" || report.ElapsedMS <= 0 {
-		t.Errorf("exit code %d, elapsed %v ms, standard error %q; want 0, a positive time, none",
+		t.Errorf("exit code %d, elapsed %v ms, standard error %q; want 0, a positive time and nothing",
 			code, report.ElapsedMS, stderr)
 	}
 	report.ElapsedMS, report.Cases = 0, nil

@@ -66,8 +66,8 @@ func versionText(b build) string {
 	return fmt.Sprintf("%s, %s, %s", text, b.Go, b.Platform)
 }
 
-// thisBuild identifies the running command by the constants above for a release, and otherwise by
-// the build information of the Go tool.
+// thisBuild identifies the running command. In a release it uses the constants above, and otherwise
+// the Go tool's build information.
 func thisBuild() build {
 	info, ok := debug.ReadBuildInfo()
 	if !ok {
