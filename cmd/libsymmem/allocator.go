@@ -11,7 +11,7 @@ import (
 	"symmem/cmd/libsymmem/internal/binding"
 )
 
-// addressOf calls an allocator function and returns the address, or 0 on failure.
+// addressOf calls an allocation function and returns the address, or 0 on failure.
 func addressOf(alloc func() (uintptr, error)) (address uintptr) {
 	store(&address, "the address", alloc)
 	return address

@@ -25,7 +25,7 @@ func goCall(call *C.struct_symmem_call, site C.uint32_t) C.int {
 	})
 }
 
-// argumentsOf returns the arguments of one call.
+// argumentsOf returns the arguments of a call.
 func argumentsOf(call *C.struct_symmem_call, site C.uint32_t) (binding.Arguments, error) {
 	a := binding.Arguments{
 		Operation: int(call.operation), Count: int64(call.count), Type: int(call._type),
@@ -51,7 +51,7 @@ func argumentsOf(call *C.struct_symmem_call, site C.uint32_t) (binding.Arguments
 // maxMore limits the number of calls in a list.
 const maxMore = 1 << 16
 
-// moreOf returns the arguments of the further calls of a list.
+// moreOf returns the arguments of the remaining calls in a list.
 func moreOf(call *C.struct_symmem_call, site C.uint32_t) ([]binding.Arguments, error) {
 	if call.more == nil || call.more_count > maxMore {
 		return nil, fmt.Errorf("a list of %d further calls at %p: %w", call.more_count, call.more,
@@ -59,7 +59,7 @@ func moreOf(call *C.struct_symmem_call, site C.uint32_t) ([]binding.Arguments, e
 	}
 	list := make([]binding.Arguments, call.more_count)
 	for i := range list {
-		// The caller's header may be older and its struct smaller.
+		// The caller's header may be older, so that its struct is smaller.
 		var each C.struct_symmem_call
 		theirs := unsafe.Add(unsafe.Pointer(call.more), uintptr(i)*uintptr(call.size))
 		copy(unsafe.Slice((*byte)(unsafe.Pointer(&each)), call.size),
@@ -76,7 +76,7 @@ func moreOf(call *C.struct_symmem_call, site C.uint32_t) ([]binding.Arguments, e
 	return list, nil
 }
 
-// splitsOf returns a copy of the splits of a call.
+// splitsOf returns a copy of a call's splits.
 func splitsOf(call *C.struct_symmem_call) (*symmem.Splits, error) {
 	if call.ranks == 0 || call.ranks > maxRanks {
 		return nil, fmt.Errorf("splits for %d ranks: %w", call.ranks, symmem.ErrInvalid)

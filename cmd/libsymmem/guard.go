@@ -62,7 +62,7 @@ func textOf(length C.size_t, text *C.char) (string, error) {
 	return C.GoStringN(text, C.int(length)), nil
 }
 
-// copyText calls compose and copies the text into a buffer provided by C. symmem.h describes how.
+// copyText calls compose and copies the text into a buffer provided by C, as symmem.h describes.
 func copyText(size C.size_t, dst *C.char, length *C.size_t, compose func() (string, error)) C.int {
 	code := C.int(C.SYMMEM_OK)
 	status := guard(func() error {

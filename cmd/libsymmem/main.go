@@ -1,5 +1,5 @@
-// Command libsymmem implements the C interface of symmem. It is built with -buildmode=c-shared.
-// symmem.h declares and documents the functions. README.md describes the build.
+// Command libsymmem implements symmem's C interface. It is built with -buildmode=c-shared. symmem.h
+// declares and documents the functions. README.md describes the build.
 //
 // The C files contain the parts that must work without the Go runtime: fork detection, per-thread
 // state and the shared words. Each Go function decodes its arguments, calls package binding and
@@ -15,7 +15,7 @@
 //
 // # Go in a foreign process
 //
-// The names in parentheses are parts of TestCProgram or tests.
+// The names in parentheses are scenarios of TestCProgram, or tests.
 //
 //   - After fork the child has one thread, and Go hangs in it. A pthread_atfork handler marks the
 //     child, in which every function returns SYMMEM_ERR_FORKED (forks).
@@ -24,14 +24,14 @@
 //   - A panic in C aborts the process. Every function recovers and returns SYMMEM_ERR_PANIC with
 //     the stack (panics).
 //   - Go installs signal handlers. Nothing imports os/signal; existing handlers are called, and
-//     later ones with SA_ONSTACK, as Python sets, are not replaced. SIGPROF interrupts system
+//     later ones with SA_ONSTACK, as Python sets them, are not replaced. SIGPROF interrupts system
 //     calls, which are restarted (signals).
 //   - Go reads the environment once. symmem_open reads C's environment again, and takes variables
 //     in its options (reopen).
 //   - Each rank has a Go scheduler, with two threads instead of one for each processor, unless
-//     SYMMEM_GOMAXPROCS or the option says otherwise.
-//   - The first call of a foreign thread would cost microseconds. Nothing is done per thread; pool,
-//     call site and error of a thread are kept in C (threads).
+//     SYMMEM_GOMAXPROCS or the option sets another number.
+//   - Setup in Go would make each foreign thread's first call take microseconds. So no Go state is
+//     kept per thread; a thread's pool, call site and error are stored in C (threads).
 //   - CUDA's current device belongs to a thread. Work for a device runs on a thread with its
 //     context, and allocation checks the device (plug).
 //   - Static destructors free after Go or CUDA has ended. Frees do nothing once exit has begun
@@ -39,9 +39,9 @@
 //   - If the process exits while a call waits, nothing waits for the threads. Other ranks get
 //     SYMMEM_ERR_RANK_LOST (exit-waiting).
 //   - Queries and registrations would invalidate captures of another library. Streams are checked:
-//     collectives are recorded, registration is SYMMEM_ERR_CAPTURING (capture).
+//     collectives are recorded, and registration returns SYMMEM_ERR_CAPTURING (capture).
 //   - Communicators may be destroyed before symmem is closed. symmem_detach has an argument alive;
-//     closing the group detaches without a call of NCCL (attach).
+//     closing the group detaches without calling NCCL (attach).
 //   - Frees in the order of addresses would differ between ranks, so frees are sorted before they
 //     take effect (freed-order).
 package main

@@ -54,15 +54,15 @@ func TestLibraryExportsDeclaredFunctions(t *testing.T) {
 	slices.Sort(exported)
 	want := declaredFunctions(t)
 	if len(want) < 60 {
-		t.Fatalf("found only %d functions in symmem.h", len(want))
+		t.Fatalf("found %d functions in symmem.h, want at least 60", len(want))
 	}
 	if !slices.Equal(exported, want) {
 		t.Errorf("exported functions:\n%v\nwant those of symmem.h:\n%v", exported, want)
 	}
 }
 
-// TestForkedChildCallsDeclaredFunctions fails if testdata/forked.c does not mention a function of
-// symmem.h.
+// TestForkedChildCallsDeclaredFunctions fails if testdata/forked.c does not mention a function that
+// symmem.h declares.
 func TestForkedChildCallsDeclaredFunctions(t *testing.T) {
 	text, err := os.ReadFile("testdata/forked.c")
 	if err != nil {
@@ -71,13 +71,13 @@ func TestForkedChildCallsDeclaredFunctions(t *testing.T) {
 	words := regexp.MustCompile(`\w+`).FindAllString(cComment.ReplaceAllString(string(text), ""), -1)
 	for _, name := range declaredFunctions(t) {
 		if !slices.Contains(words, name) {
-			t.Errorf("forked.c does not call %s", name)
+			t.Errorf("forked.c does not mention %s", name)
 		}
 	}
 }
 
-// TestLibraryLinksOnlyGlibc fails if the library needs more than glibc, which before 2.34 has more
-// libraries than libc.
+// TestLibraryLinksOnlyGlibc fails if the library links more than glibc, which before version 2.34
+// consisted of several libraries.
 func TestLibraryLinksOnlyGlibc(t *testing.T) {
 	libraries, err := open(t).ImportedLibraries()
 	if err != nil {

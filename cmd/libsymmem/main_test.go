@@ -17,8 +17,8 @@ import (
 	"symmem/internal/sys/systest"
 )
 
-// paths holds the paths of the library, the C program that tests it, and the command that starts
-// ranks.
+// paths holds the paths of the library, of the C program that tests it, and of the command that
+// starts ranks.
 type paths struct{ library, drive, command string }
 
 var binaries struct {
@@ -71,10 +71,10 @@ func build(t *testing.T) paths {
 	return binaries.paths
 }
 
-// deadline ends a program that hangs. All scenarios take less than a tenth of it.
+// deadline ends a program that hangs. Every scenario takes less than a tenth of this time.
 const deadline = 100 * time.Second
 
-// drive runs a scenario on a number of ranks and returns their output. The test fails unless all
+// drive runs a scenario on a number of ranks and returns their output. It fails the test unless all
 // ranks exit with status 0.
 func drive(t *testing.T, ranks int, scenario string, environment ...string) string {
 	t.Helper()
@@ -175,7 +175,7 @@ func TestCProgram(t *testing.T) {
 	}
 }
 
-// TestForkedChildClosesConnections forks a child of rank 1. If the child kept the connection to the
+// TestForkedChildClosesConnections forks a child of rank 1. If the child kept its connection to the
 // store open, rank 0 would wait in symmem_close until the child exits.
 func TestForkedChildClosesConnections(t *testing.T) {
 	b := build(t)

@@ -22,7 +22,7 @@ func goOpen(length C.size_t, options *C.char) C.int {
 	})
 }
 
-// prepareOpen prepares the process for the opening of a world and returns a copy of its options.
+// prepareOpen prepares the process to open a world, and returns a copy of the world's options.
 func prepareOpen(length C.size_t, options *C.char) ([]byte, error) {
 	text, err := textOf(length, options)
 	if err != nil {
@@ -32,8 +32,8 @@ func prepareOpen(length C.size_t, options *C.char) ([]byte, error) {
 	return []byte(text), importEnvironment()
 }
 
-// importEnvironment copies changed environment variables from the process to Go. Go itself reads
-// the environment only when the library is loaded.
+// importEnvironment copies environment variables that have changed from the process to Go. Go
+// itself reads the environment only when the library is loaded.
 func importEnvironment() error {
 	for entry := C.symmem_environment(); entry != nil && *entry != nil; {
 		name, value, _ := strings.Cut(C.GoString(*entry), "=")
@@ -58,7 +58,7 @@ func goIsOpen() C.int { return boolean(library.IsOpen) }
 //export goCallSites
 func goCallSites() C.int { return boolean(library.CallSites) }
 
-// boolean returns 1 if query returns true, and 0 if it returns false or panics.
+// boolean returns 1 if query returns true, and 0 if query returns false or panics.
 func boolean(query func() bool) C.int {
 	answer := false
 	if binding.CatchPanic(func() error { answer = query(); return nil }) != nil || !answer {

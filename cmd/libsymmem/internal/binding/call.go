@@ -9,23 +9,23 @@ import (
 	"symmem/driver"
 )
 
-// calls implements the functions that queue collectives and compare values.
+// calls implements the functions that queue collectives and that compare values.
 type calls struct{ s *session }
 
-// Arguments holds the arguments of a collective or a message as C passes them: terms as numbers,
-// buffers as addresses.
+// Arguments holds the arguments of a collective or a message in the form in which C passes them:
+// terms are numbers, and buffers are addresses.
 type Arguments struct {
 	Operation, Type, Op, Path int
 	Root, Tag                 int // Root is a collective's root or a message's peer
 	Count                     int64
-	Factor                    float64 // of PremulSum
+	Factor                    float64 // factor of PremulSum
 	Send, Recv                uintptr
-	// Splits holds the counts of an operation with splits. If the offsets are nil, parts are
+	// Splits holds the counts of an operation with splits. If its offsets are nil, the parts are
 	// contiguous.
 	Splits *symmem.Splits
-	// From, if set, is called with the sender's rank when a Recv has received its message.
+	// From, if set, is called with the sender's rank after a Recv has received its message.
 	From func(rank int)
-	// More holds the further calls of a list.
+	// More holds the remaining calls of a list.
 	More []Arguments
 	// Wait makes Do wait until the stream is idle.
 	Wait   bool
@@ -33,8 +33,8 @@ type Arguments struct {
 	Site   uint32 // the number of the call site, or 0
 }
 
-// Do queues a collective or one end of a message on a foreign stream. If a.Wait is set, it waits
-// for the collective.
+// Do queues a collective or one end of a message on a foreign stream. If a.Wait is set, Do waits
+// until the collective has completed.
 func (cs *calls) Do(handle uint64, a *Arguments) error {
 	r, g, err := cs.s.group(handle)
 	if err != nil {
@@ -58,8 +58,8 @@ func (cs *calls) Do(handle uint64, a *Arguments) error {
 	return err
 }
 
-// queue queues a collective. If the collective must first register memory, it waits for other
-// ranks, and the caller can interrupt this wait.
+// queue queues a collective. If the collective must register memory first, queue waits for other
+// ranks; the caller can interrupt that wait.
 func (cs *calls) queue(
 	interop symmem.Interop, g *group, call symmem.Call, s *symmem.Stream,
 ) error {
@@ -74,8 +74,8 @@ func (cs *calls) queue(
 	return interop.Do(context.Background(), g.Group, call, s)
 }
 
-// queueInterruptible queues a collective that first registers memory. Its closure is allocated on
-// the heap, which other collectives must avoid.
+// queueInterruptible queues a collective that registers memory first. Its closure is allocated on
+// the heap, which the path of other collectives must avoid.
 func (cs *calls) queueInterruptible(
 	interop symmem.Interop, g *group, call symmem.Call, s *symmem.Stream,
 ) error {
@@ -95,7 +95,7 @@ func resolveAll(list []Arguments, r *rank, g *group) ([]symmem.Call, error) {
 	return calls, nil
 }
 
-// resolve checks the numbers passed by C, looks up the buffers and returns the call.
+// resolve validates the numbers passed by C, looks up the buffers and returns the call.
 func (a *Arguments) resolve(r *rank, g *group) (symmem.Call, error) {
 	const maxCount = 1 << 44
 	call := symmem.Call{
@@ -136,13 +136,14 @@ func (a *Arguments) resolve(r *rank, g *group) (symmem.Call, error) {
 	return a.lookUp(r, call, send, recv)
 }
 
-// evenOperations maps operations with splits to those with the same count for each rank.
+// evenOperations maps each operation with splits to the operation with the same count for each
+// rank.
 var evenOperations = map[symmem.Operation]symmem.Operation{
 	symmem.OpAllToAllV: symmem.OpAllToAll, symmem.OpAllGatherV: symmem.OpAllGather,
 	symmem.OpReduceScatterV: symmem.OpReduceScatter,
 }
 
-// lookUp sets the buffers of a call that sends and receives so many bytes.
+// lookUp sets the buffers of a call that sends and receives the given numbers of bytes.
 func (a *Arguments) lookUp(r *rank, call symmem.Call, send, recv int64) (symmem.Call, error) {
 	var err error
 	if call.Send, err = r.memory(a.Send, send); err == nil {
@@ -151,7 +152,7 @@ func (a *Arguments) lookUp(r *rank, call symmem.Call, send, recv int64) (symmem.
 	return call, err
 }
 
-// Explain returns the path that a collective would use now and the reason, as JSON.
+// Explain returns, as JSON, the path that a collective would use now and the reason.
 func (cs *calls) Explain(handle uint64, a *Arguments) (string, error) {
 	r, g, err := cs.s.group(handle)
 	if err != nil {
@@ -168,7 +169,7 @@ func (cs *calls) Explain(handle uint64, a *Arguments) (string, error) {
 	return encode(e)
 }
 
-// NormArguments holds the arguments of symmem_norm as C passes them.
+// NormArguments holds the arguments of symmem_norm in the form in which C passes them.
 type NormArguments struct {
 	Type, Quant                     int
 	Rows, Hidden                    int64
@@ -199,7 +200,7 @@ func (cs *calls) Norm(handle uint64, n *NormArguments) error {
 	}, s)
 }
 
-// resolve checks the sizes, looks up the tensors and returns the arguments.
+// resolve validates the sizes, looks up the tensors and returns the arguments.
 func (n *NormArguments) resolve(r *rank) (args symmem.NormArgs, err error) {
 	const maxElements = 1 << 44
 	args = symmem.NormArgs{

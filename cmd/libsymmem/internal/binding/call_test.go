@@ -26,7 +26,7 @@ func TestCallsFindBufferOfTensor(t *testing.T) {
 	}
 	windows := words.Windows.Load()
 	if err := l.Do(world, call); err != nil || words.Windows.Load() == windows {
-		t.Errorf("the first call did not register its memory: %v", err)
+		t.Errorf("first call: error %v; want success and a new window", err)
 	}
 	call.Count++
 	if err := l.Do(world, call); !errors.Is(err, symmem.ErrOutOfRange) {

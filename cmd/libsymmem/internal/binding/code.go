@@ -8,10 +8,10 @@ import (
 	"symmem"
 )
 
-// Code is the result of a function of symmem.h: SYMMEM_OK or one of SYMMEM_ERR_*.
+// Code is the result of a function in symmem.h: SYMMEM_OK or one of SYMMEM_ERR_*.
 type Code int
 
-// The codes of symmem.h. Their values are part of the interface.
+// The codes in symmem.h. Their values are part of the interface.
 const (
 	OK Code = iota
 	Invalid
@@ -47,7 +47,7 @@ var codeNames = [numCodes]string{
 	"INTERRUPTED", "BUSY", "SUSPENDED",
 }
 
-// String returns the code's name in symmem.h without the prefix SYMMEM_ or SYMMEM_ERR_.
+// String returns the code's name in symmem.h, without the prefix SYMMEM_ or SYMMEM_ERR_.
 func (c Code) String() string {
 	if c >= 0 && c < numCodes {
 		return codeNames[c]
@@ -55,7 +55,7 @@ func (c Code) String() string {
 	return fmt.Sprintf("code %d", int(c))
 }
 
-// Errors of this package. They are wrapped; use errors.Is.
+// These errors are wrapped; use errors.Is.
 var (
 	// ErrNotOpen is returned before Open and after Close.
 	ErrNotOpen = errors.New("symmem is not open: call symmem_open (symmem.init in Python) first")
@@ -65,8 +65,8 @@ var (
 	ErrPanic = errors.New("panic inside symmem")
 )
 
-// sentinels maps errors to codes. The first that an error wraps determines its code, so causes
-// precede their consequences.
+// sentinels maps errors to codes. The first entry that an error wraps determines the error's code,
+// so causes precede their consequences.
 var sentinels = []struct {
 	err  error
 	code Code
@@ -126,7 +126,7 @@ var hints = map[Code]string{
 	Panic:    "please report this, with the message",
 }
 
-// Message returns an error's text followed by advice.
+// Message returns an error's text, followed by advice for the code.
 func (c Code) Message(err error) string {
 	text := err.Error()
 	if hint := hints[c]; hint != "" && !isValueDivergence(err) {
@@ -138,18 +138,19 @@ func (c Code) Message(err error) string {
 	return text
 }
 
-// isMessageError reports whether an error is about messages, which have no call sites.
+// isMessageError reports whether an error concerns messages, which have no call sites.
 func isMessageError(err error) bool {
 	return errors.As(err, new(*symmem.MessageError))
 }
 
-// isValueDivergence reports whether ranks passed different values, which does not end the group.
+// isValueDivergence reports whether an error states that ranks passed different values, which does
+// not end the group.
 func isValueDivergence(err error) bool {
 	var d *symmem.DivergenceError
 	return errors.As(err, &d) && d.Kind == symmem.DivergedValue
 }
 
-// hasSites reports whether an error is a divergence with a rank's call site.
+// hasSites reports whether an error is a divergence that contains a call site.
 func hasSites(err error) bool {
 	d, ok := errors.AsType[*symmem.DivergenceError](err)
 	if !ok {

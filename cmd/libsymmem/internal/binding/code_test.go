@@ -130,11 +130,11 @@ func TestDivergenceWithoutCallSitesAdvisesToEnableThem(t *testing.T) {
 	}}
 	const advice = "SYMMEM_CALLSITES=1"
 	if text := Divergence.Message(&d); !strings.Contains(text, advice) {
-		t.Errorf("message without call sites lacks the advice: %s", text)
+		t.Errorf("message without call sites = %s; want the advice", text)
 	}
 	d.Sides[0].Site = "model.py:7"
 	if text := Divergence.Message(&d); strings.Contains(text, advice) {
-		t.Errorf("message with a call site has the advice: %s", text)
+		t.Errorf("message with a call site = %s; want no advice", text)
 	}
 }
 

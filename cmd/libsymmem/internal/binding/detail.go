@@ -7,7 +7,7 @@ import (
 	"symmem"
 )
 
-// detail is the JSON encoding of an error.
+// detail holds an error's JSON encoding.
 type detail struct {
 	Code       int               `json:"code"`
 	Name       string            `json:"name"`
@@ -30,9 +30,10 @@ type divergenceDetail struct {
 	Absent   []int           `json:"absent"`
 	Why      string          `json:"why"`
 	Variants []variantDetail `json:"variants"`
-	// Elsewhere describes each rank's call, if the ranks wait for each other in different calls.
+	// Elsewhere describes each rank's call if the ranks wait for each other in different calls.
 	Elsewhere map[int]string `json:"elsewhere,omitempty"`
-	// Messages lists messages whose sender and receiver disagree; Why says how.
+	// Messages lists messages whose senders and receivers disagree. Why describes each
+	// disagreement.
 	Messages []symmem.MessageEnds `json:"messages,omitempty"`
 }
 
@@ -107,7 +108,7 @@ func (d *detail) fill(err error) {
 	}
 }
 
-// withoutSides returns the detail of a divergence without the sides of the ranks.
+// withoutSides returns the detail of a divergence without the ranks' observations.
 func withoutSides(kind, group string, where map[int]string) *divergenceDetail {
 	return &divergenceDetail{
 		Group: group, Kind: kind, Elsewhere: where, Deviant: []int{}, Absent: []int{},

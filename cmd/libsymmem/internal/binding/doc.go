@@ -1,40 +1,39 @@
-// Package binding implements libsymmem.so, apart from its C code. It runs ranks of symmem in a
+// Package binding implements libsymmem.so, except for its C code. It runs symmem's ranks in a
 // process whose tensors, streams and caching allocator belong to another library, usually PyTorch.
 //
 // PyTorch's caching allocator requests segments of 2 MiB, 20 MiB and more, and divides them among
-// tensors. Here each of these segments is a block of a symmem pool. Hundreds of blocks share a few
-// windows. The addresses of the blocks ascend in the same order on all ranks. PyTorch compares
-// addresses to choose between equally good free blocks, so all ranks make the same choice.
+// tensors. Here, each of these segments is a block of a symmem pool. Hundreds of blocks share a few
+// windows. The blocks' addresses ascend in the same order on all ranks. PyTorch compares addresses
+// to choose between equally good free blocks, so all ranks make the same choice.
 //
 // # Order of frees
 //
-// PyTorch returns segments in the order of stream handles and addresses. This order differs between
+// PyTorch returns segments in the order of stream handles and addresses, which differs between
 // ranks. Free therefore only retires a buffer: calls no longer find it by its address, but it stays
 // allocated. The next event that all ranks share (an allocation, a reservation, a registration, a
-// comparison or a note) frees the retired buffers, ordered by segment and offset.
+// comparison or a note) frees the retired buffers in order of segment and offset.
 //
 // # Tensors
 //
-// Calls name tensors by address. symmem.Interop.Memory finds their buffers. After that, a call is
-// checked, registered and launched as in a Go program.
+// Calls identify tensors by address. symmem.Interop.Memory finds their buffers. After that, a call
+// is checked, registered and launched as in a Go program.
 //
 // # Words
 //
-// This package maintains counters in memory. Callers read the counters to detect changes without a
+// This package maintains counters in memory. Callers read them to detect changes without making a
 // call; see Words.
 //
 // # Worlds
 //
-// A process can be a rank of several worlds at once. Each has separate ranks, a separate store and
-// timeout, and separate groups and pools. Open opens the main world; OpenWorld opens others.
-// Handles and pool numbers are unique in the process, so most functions need no world as an
-// argument.
+// A process can be a rank of several worlds at once. Each world has its ranks, store, timeout,
+// groups and pools. Open opens the main world; OpenWorld opens others. Handles and pool numbers are
+// unique in the process, so that most functions need no world as an argument.
 //
 // # States
 //
-// The main world is closed, open as a rank of a job, or open alone. A Library that is open alone is
-// a job of one rank. It serves callers that only use communicators of another library. All methods
-// are safe for concurrent use. No lock is held while a rank waits for another.
+// The main world is closed, open as a rank of a job, or open alone, as a job of one rank. The last
+// state serves callers that only use another library's communicators. All methods are safe for
+// concurrent use. No lock is held while a rank waits for another.
 //
 // Lock order: Library.opening, then lastUse.mu, then the tables (rankList.mu, table.mu,
 // groupTable.mu, poolTable.mu; one at a time), then pool.mu.

@@ -10,7 +10,7 @@ import (
 	"symmem"
 )
 
-// group adds a handle and the attached communicators to a symmem.Group.
+// group extends a symmem.Group by a handle and the attached communicators.
 type group struct {
 	*symmem.Group
 	owner       *rank
@@ -31,7 +31,7 @@ func (g *group) covers(p *pool) bool {
 	return !slices.ContainsFunc(g.Ranks(), func(r int) bool { return !slices.Contains(all, r) })
 }
 
-// attachment is a communicator of another library that is attached to a group.
+// attachment describes another library's communicator that is attached to a group.
 type attachment struct {
 	handle  uint64
 	comm    uintptr
@@ -39,8 +39,8 @@ type attachment struct {
 	group   *group
 }
 
-// groupTable holds the groups and attachments of a rank by handle. session.groupIndex finds groups
-// without their rank.
+// groupTable holds a rank's groups and attachments by handle. session.groupIndex finds a group when
+// its rank is unknown.
 type groupTable struct {
 	owner    *rank
 	watchers sync.WaitGroup // goroutines that run until their group ends
@@ -48,7 +48,7 @@ type groupTable struct {
 	mu          sync.RWMutex
 	groups      map[uint64]*group      // guarded by mu
 	attachments map[uint64]*attachment // guarded by mu
-	opened      map[string]int         // how often each id was opened; guarded by mu
+	opened      map[string]int         // number of times each id was opened; guarded by mu
 }
 
 func (t *groupTable) init(owner *rank) {
@@ -90,9 +90,8 @@ func (t *groupTable) all() []*group {
 }
 
 // nextID returns the id of the next group with a name and ranks. The id contains the ranks, because
-// groups of different ranks may have the same name. It also contains a counter, because the same
-// ranks may use a name repeatedly. The counters agree, because all ranks of a group open the same
-// groups.
+// groups of different ranks may have the same name, and a counter, because the same ranks may use a
+// name repeatedly. The counters agree, because all ranks of a group open the same groups.
 func (t *groupTable) nextID(name string, ranks []int) string {
 	id := groupID(name, ranks)
 	t.mu.Lock()
@@ -155,7 +154,7 @@ func (t *groupTable) forgetAttachments() {
 	}
 }
 
-// groupID returns an id for a group with a name and ranks. A long id is shortened to the beginning
+// groupID returns an id for a group with a name and ranks. It shortens a long id to the beginning
 // of the name and a digest.
 func groupID(name string, ranks []int) string {
 	const maxLength, prefix = symmem.MaxGroupID / 2, 64

@@ -7,10 +7,10 @@ import (
 	"symmem"
 )
 
-// groups implements the functions of symmem.h that open, use and close groups.
+// groups implements the functions in symmem.h that open, use and close groups.
 type groups struct{ s *session }
 
-// World returns the handle of the main world's group of all ranks.
+// World returns the handle of the main world's group, which contains all its ranks.
 func (gs *groups) World() (uint64, error) {
 	r, err := gs.s.current()
 	if err != nil {
@@ -28,7 +28,7 @@ func (gs *groups) OpenGroup(name string, ranks []int) (uint64, error) {
 	return gs.open(r, name, ranks, symmem.GroupOptions{})
 }
 
-// OpenGroupIn joins a group of a world. It is collective over ranks, which are numbers in that
+// OpenGroupIn joins a group of a world. It is collective over ranks, which are numbered as in that
 // world. If timeoutMS is 0, the world's timeout applies.
 func (gs *groups) OpenGroupIn(
 	world uint64, name string, ranks []int, timeoutMS int64,
@@ -77,7 +77,7 @@ func (gs *groups) CloseGroup(handle uint64) error {
 	return g.Close()
 }
 
-// groupDescription is the JSON that DescribeGroup returns.
+// groupDescription is encoded as the JSON that DescribeGroup returns.
 type groupDescription struct {
 	ID        string  `json:"id"`
 	Name      string  `json:"name"`
@@ -88,7 +88,7 @@ type groupDescription struct {
 	Error     *string `json:"error"`
 }
 
-// DescribeGroup returns a description of a group as JSON.
+// DescribeGroup returns a group's description as JSON.
 func (gs *groups) DescribeGroup(handle uint64) (string, error) {
 	_, g, err := gs.s.group(handle)
 	if err != nil {
@@ -136,8 +136,8 @@ func (gs *groups) SetTimeout(handle uint64, timeoutMS int64) error {
 	return g.SetTimeout(timeout)
 }
 
-// SuspendGroup releases the group's own memory until ResumeGroup, and returns the released bytes.
-// It is collective over the group.
+// SuspendGroup releases the group's internal memory until ResumeGroup, and returns the number of
+// released bytes. It is collective over the group.
 func (gs *groups) SuspendGroup(handle uint64) (released int64, err error) {
 	_, g, err := gs.s.group(handle)
 	if err != nil {
@@ -151,7 +151,7 @@ func (gs *groups) SuspendGroup(handle uint64) (released int64, err error) {
 	return released, err
 }
 
-// ResumeGroup allocates the group's own memory again. It is collective over the group.
+// ResumeGroup allocates the group's internal memory again. It is collective over the group.
 func (gs *groups) ResumeGroup(handle uint64) error {
 	_, g, err := gs.s.group(handle)
 	if err != nil {
@@ -175,7 +175,7 @@ func (gs *groups) SetPath(handle uint64, path int) error {
 	})
 }
 
-// Check compares the histories of the pools whose domain contains a group. It is collective over
+// Check compares the histories of the pools whose domains contain a group. It is collective over
 // the group.
 func (gs *groups) Check(handle uint64) error {
 	r, g, err := gs.s.group(handle)

@@ -12,20 +12,20 @@ import (
 	"symmem"
 )
 
-// interrupts lets the caller end calls that wait.
+// interrupts lets the caller interrupt waiting calls.
 type interrupts struct{ poll atomic.Pointer[poll] }
 
-// poll holds the caller's functions that report whether to end a wait.
+// poll holds the caller's functions that report whether to interrupt a wait.
 type poll struct {
 	// onThread is called on the waiting thread, without locks of this package.
 	onThread func() bool
-	// inCollective is called during a collective, on any thread, with the stream's lock held.
+	// inCollective is called during a collective, on any thread, while the stream's lock is held.
 	inCollective func() bool
-	// spare is a time slice for reuse.
+	// spare holds a time slice for reuse.
 	spare atomic.Pointer[timeSlice]
 }
 
-// SetPoll sets the functions that report whether to end a wait. A nil onThread disables both.
+// SetPoll sets the functions that report whether to interrupt a wait. A nil onThread disables both.
 func (i *interrupts) SetPoll(onThread, inCollective func() bool) {
 	if onThread == nil {
 		i.poll.Store(nil)
@@ -36,7 +36,7 @@ func (i *interrupts) SetPoll(onThread, inCollective func() bool) {
 
 const (
 	pollInterval = 100 * time.Millisecond
-	// abandonAfter is the time that an interrupted call may take to return.
+	// abandonAfter is the time within which an interrupted call must return.
 	abandonAfter = 500 * time.Millisecond
 )
 
@@ -47,7 +47,7 @@ func errInterrupted(doing string) error {
 	return fmt.Errorf("%s: %w", doing, symmem.ErrInterrupted)
 }
 
-// pollInCollective is called by a waiting collective. It returns an error if the wait should end.
+// pollInCollective is called by a waiting collective. It returns an error if the wait is to end.
 func (i *interrupts) pollInCollective() error {
 	if p := i.poll.Load(); p != nil && p.inCollective() {
 		return errInterrupted("waiting in a collective")
@@ -56,7 +56,7 @@ func (i *interrupts) pollInCollective() error {
 }
 
 // runResumable runs a call that only waits. It gives the call a short context, polls the caller
-// when the context ends, and repeats the call. A call that returns at once is not slowed down.
+// when the context ends, and repeats the call. Calls that return at once are not slowed down.
 func (i *interrupts) runResumable(doing string, call func(context.Context) error) error {
 	p := i.poll.Load()
 	if p == nil {
@@ -80,8 +80,8 @@ func (i *interrupts) runResumable(doing string, call func(context.Context) error
 	}
 }
 
-// runInterruptible runs a call on another goroutine and polls the caller meanwhile. At an interrupt
-// it cancels the call's context, and abandons the call if that does not return soon.
+// runInterruptible runs a call on another goroutine and polls the caller in the meantime. On an
+// interrupt, it cancels the call's context, and abandons the call if the call does not return soon.
 func (i *interrupts) runInterruptible(doing string, call func(context.Context) error) error {
 	p := i.poll.Load()
 	if p == nil {
@@ -104,7 +104,7 @@ func (i *interrupts) runInterruptible(doing string, call func(context.Context) e
 			}
 			cancel(errInterrupted(doing))
 			select {
-			case <-done: // its error adds nothing
+			case <-done: // its error is not needed
 			case <-time.After(abandonAfter):
 			}
 			return errInterrupted(doing)
@@ -112,7 +112,7 @@ func (i *interrupts) runInterruptible(doing string, call func(context.Context) e
 	}
 }
 
-// CatchPanic runs a call and returns a panic as an error.
+// CatchPanic runs a call and converts a panic to an error.
 func CatchPanic(call func() error) (err error) {
 	defer func() {
 		if r := recover(); r != nil {
@@ -167,11 +167,10 @@ func (t *timeSlice) Err() error {
 	return errTimeSlice
 }
 
-// Value returns nil.
 func (t *timeSlice) Value(any) any { return nil }
 
-// stop stops the timer. It returns true if neither Done nor Err was called, so that the slice can
-// be reused.
+// stop stops the timer. It returns true if neither Done nor Err has been called, so that the slice
+// can be reused.
 func (t *timeSlice) stop() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -9,7 +9,7 @@ import (
 	"symmem"
 )
 
-// countPolls sets a poll function that ends the wait at its nth call. It returns the number of
+// countPolls sets a poll function that ends the wait on its nth call. It returns a counter of the
 // calls.
 func countPolls(l *Library, nth int) *int {
 	count := new(int)
@@ -89,16 +89,16 @@ func TestTimeSliceEnds(t *testing.T) {
 		t.Error("the time slice ended early")
 	}
 	if slow.stop() {
-		t.Error("stop after Err reports that the time slice is unused")
+		t.Error("stop() = true after Err, want false")
 	}
 	if !newTimeSlice(time.Hour).stop() {
-		t.Error("stop of a new time slice reports that it was used")
+		t.Error("stop() = false for a new time slice, want true")
 	}
 	quick := newTimeSlice(time.Millisecond)
 	select {
 	case <-quick.Done():
 	case <-time.After(time.Minute):
-		t.Fatal("the time slice does not end")
+		t.Fatal("the time slice did not end within a minute")
 	}
 	if !errors.Is(context.Cause(quick), errTimeSlice) {
 		t.Errorf("cause of the end: got %v, want %v", context.Cause(quick), errTimeSlice)

@@ -10,10 +10,10 @@ import (
 	"symmem/internal/sys"
 )
 
-// keptMemory tracks buffers that were live at a Close. Callers may still use and free them. It also
-// remembers unmapped segments.
+// keptMemory tracks buffers that were live when their rank or pool was closed, which callers may
+// still use and free. It also remembers unmapped segments.
 type keptMemory struct {
-	// used is set once there is something to check, so that ordinary calls take no lock.
+	// used is set once keptMemory contains anything, so that ordinary calls take no lock before.
 	used atomic.Bool
 
 	mu    sync.Mutex
@@ -21,7 +21,7 @@ type keptMemory struct {
 
 	// unmappedMu is a leaf lock, because recordUnmapped is called with a pool's lock held.
 	unmappedMu sync.Mutex
-	unmapped   []span // the last segments to be unmapped, oldest first; guarded by unmappedMu
+	unmapped   []span // most recently unmapped segments, oldest first; guarded by unmappedMu
 }
 
 type span struct {
@@ -33,7 +33,7 @@ func (s span) contains(address uintptr) bool { return address-s.start < uintptr(
 
 const maxUnmapped = 1024
 
-// keep adds a rank that is about to close if the rank has live buffers.
+// keep adds a rank that is about to be closed if the rank has live buffers.
 func (k *keptMemory) keep(rank symmem.Interop) {
 	if holdsBuffers(rank) {
 		k.update(func(ranks []symmem.Interop) []symmem.Interop { return append(ranks, rank) })
@@ -45,7 +45,7 @@ func holdsBuffers(rank symmem.Interop) bool {
 	return buffers > 0
 }
 
-// update replaces the list of ranks with a copy modified by change.
+// update replaces the list of ranks by a copy that change has modified.
 func (k *keptMemory) update(change func([]symmem.Interop) []symmem.Interop) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -80,8 +80,8 @@ func (k *keptMemory) isUnmapped(address uintptr) bool {
 	return slices.ContainsFunc(k.unmapped, func(s span) bool { return s.contains(address) })
 }
 
-// checkFreed returns an error for freed memory of closed ranks. On the host backend, it accepts
-// addresses that were mapped again.
+// checkFreed returns an error if the memory was freed and belongs to closed ranks. On the host
+// backend, it accepts addresses that have been mapped again.
 func (k *keptMemory) checkFreed(address uintptr, bytes int64, onHost bool) error {
 	if !k.used.Load() {
 		return nil

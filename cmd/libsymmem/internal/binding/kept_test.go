@@ -54,7 +54,7 @@ func TestLiveBuffersOutliveForcedClose(t *testing.T) {
 			t.Errorf("freeing a buffer of pool %d: %v", pool, err)
 		}
 		if err := l.Free(address, false); CodeOf(err) != CodeOf(symmem.ErrForeign) {
-			t.Errorf("freeing it twice: got %v, want %v", err, symmem.ErrForeign)
+			t.Errorf("freeing a buffer twice: got %v, want %v", err, symmem.ErrForeign)
 		}
 	}
 }
@@ -119,8 +119,8 @@ func TestFreedMemoryOfClosedPoolsIsRefused(t *testing.T) {
 	}
 }
 
-// TestFreeDuringCloseTakesEffect closes a pool between the two steps of Free: retiring the buffer
-// and freeing it.
+// TestFreeDuringCloseTakesEffect closes a pool between the two steps of Free, which retire the
+// buffer and then free it.
 func TestFreeDuringCloseTakesEffect(t *testing.T) {
 	l, _ := alone(t, host)
 	world, err := l.World()
@@ -150,7 +150,7 @@ func TestFreeDuringCloseTakesEffect(t *testing.T) {
 		t.Error(err)
 	}
 	if _, err := r.rt.Interop().Buffer(address); !errors.Is(err, symmem.ErrForeign) {
-		t.Errorf("the address is still found: %v", err)
+		t.Errorf("Buffer of the freed address: got %v, want ErrForeign", err)
 	}
 }
 
@@ -196,8 +196,8 @@ func TestConcurrentClosesKeepBufferOnce(t *testing.T) {
 	}
 }
 
-// TestTrimDoesNotWaitForClosedRanks trims a pool while another goroutine has locked the list of
-// closed ranks. Trim records the unmapped segments with the pool's lock held.
+// TestTrimDoesNotWaitForClosedRanks trims a pool while another goroutine holds the lock on the list
+// of closed ranks. Trim records the unmapped segments while it holds the pool's lock.
 func TestTrimDoesNotWaitForClosedRanks(t *testing.T) {
 	l, _ := alone(t, host)
 	address, err := l.Alloc(0, 100<<20, 0, 0)

@@ -11,8 +11,8 @@ import (
 	"symmem"
 )
 
-// Library implements the functions of symmem.h for one process. The process is one rank of each
-// open world.
+// Library implements the functions in symmem.h for one process, which is one rank of each open
+// world.
 type Library struct {
 	session
 	opening sync.Mutex // serializes Open and Close of the main world
@@ -26,8 +26,8 @@ type Library struct {
 	plugin
 }
 
-// New returns a Library that is not open. It publishes its state in words, and passes warn the
-// warnings that arise outside any call.
+// New returns a Library that is not open. The Library publishes its state in words, and passes
+// warnings that arise outside calls to warn.
 func New(words *Words, warn func(text string)) *Library {
 	l := &Library{session: session{words: words, warn: warn, warnings: warnings{words: words}}}
 	s := &l.session
@@ -62,7 +62,7 @@ func (l *Library) openMain(ctx context.Context, o *Options, kind rankKind) error
 
 // Close leaves the main world and frees all memory that contains no live buffers. Unless force is
 // set, Close fails if any buffer is live. A forced Close waits for other ranks for at most a
-// second; afterwards callers may still use and free their live buffers.
+// second, and callers may still use and free their live buffers afterwards.
 func (l *Library) Close(force bool) error {
 	l.opening.Lock()
 	defer l.opening.Unlock()
@@ -83,7 +83,7 @@ func (l *Library) CallSites() bool {
 	return slices.ContainsFunc(l.ranks.all(), func(r *rank) bool { return r.callSites })
 }
 
-// description holds the JSON that Describe returns.
+// description is encoded as the JSON that Describe returns.
 type description struct {
 	Rank        int    `json:"rank"`
 	Size        int    `json:"size"`
@@ -98,7 +98,7 @@ type description struct {
 	PID         int    `json:"pid"`
 }
 
-// Describe returns a description of the main world's rank as JSON.
+// Describe returns, as JSON, a description of the main world's rank.
 func (l *Library) Describe() (string, error) {
 	r, err := l.current()
 	if err != nil {
@@ -107,7 +107,7 @@ func (l *Library) Describe() (string, error) {
 	return describe(r)
 }
 
-// describe returns a description of a rank as JSON.
+// describe returns, as JSON, a description of a rank.
 func describe(r *rank) (string, error) {
 	device := r.rt.Device()
 	return encode(description{
@@ -125,7 +125,7 @@ func encode(value any) (string, error) {
 }
 
 // SetCheck sets the main world's check level, which determines how much of each call the ranks
-// compare. SetCheck is collective over the world.
+// compare. It is collective over the world.
 func (l *Library) SetCheck(level int) error {
 	r, err := l.current()
 	if err != nil {

@@ -51,7 +51,7 @@ func TestInvalidOptionsAreRejected(t *testing.T) {
 				t.Errorf("Open = %v, want %v with %q", err, Invalid, row.want)
 			}
 			if l.IsOpen() {
-				t.Error("the library is open")
+				t.Error("IsOpen() = true, want false")
 			}
 		})
 	}
@@ -128,7 +128,7 @@ func TestOrderOfFreesDoesNotAffectPlacement(t *testing.T) {
 		a, b := run(t, sizes, frees), run(t, sizes, other)
 		for i := range a {
 			if a[i] != b[i] {
-				t.Fatalf("allocation %d is at %#x after one order of frees and at %#x after the other",
+				t.Fatalf("allocation %d is at %#x or %#x, depending on the order of frees",
 					i, a[i], b[i])
 			}
 		}
@@ -152,7 +152,7 @@ func TestWordsCountMemoryAndWindows(t *testing.T) {
 	windows := words.Windows.Load()
 	seen, err := l.ScopeEnd(world, 0)
 	if err != nil || seen != words.Pending.Load() || words.Windows.Load() == windows {
-		t.Errorf("ScopeEnd = %d, %v with Pending = %d and Windows = %d, before %d",
+		t.Errorf("ScopeEnd = %d, %v; Pending = %d, Windows = %d; want Pending, and Windows not %d",
 			seen, err, words.Pending.Load(), words.Windows.Load(), windows)
 	}
 	if !l.IsSymmetric(world, 100, address) || l.IsSymmetric(world, 1<<40, address) {
@@ -194,8 +194,8 @@ func TestAllocDoesNotAllocateOnGoHeap(t *testing.T) {
 	}
 }
 
-// TestForcedCloseDoesNotWaitForOtherRanks closes both ranks, first the one that serves the store,
-// with a timeout of an hour.
+// TestForcedCloseDoesNotWaitForOtherRanks closes two ranks whose timeout is an hour, beginning with
+// the rank that serves the store.
 func TestForcedCloseDoesNotWaitForOtherRanks(t *testing.T) {
 	ranks := make([]*Library, 2)
 	opened := make(chan error, len(ranks))

@@ -46,7 +46,7 @@ type PoolOptions struct {
 	Placement    string `json:"placement"`
 }
 
-// decode decodes a JSON object into options and rejects unknown names. An empty text is accepted.
+// decode decodes a JSON object into options and rejects unknown names. It accepts an empty text.
 func decode(text []byte, options any) error {
 	if len(bytes.TrimSpace(text)) == 0 {
 		return nil
@@ -101,10 +101,10 @@ func (o *Options) runtime() (symmem.Options, error) {
 	return out, err
 }
 
-// maxMilliseconds is the longest duration that callers may pass, a day.
+// maxMilliseconds limits the durations that callers may pass to one day.
 const maxMilliseconds = 24 * 60 * 60 * 1000
 
-// milliseconds converts a duration that a caller passes.
+// milliseconds converts a duration that a caller has passed.
 func milliseconds(name string, value int64) (time.Duration, error) {
 	if value < 0 || value > maxMilliseconds {
 		return 0, fmt.Errorf("%s %d: it is from 0 to %d: %w", name, value, maxMilliseconds,
@@ -126,8 +126,8 @@ func (o PoolOptions) pool(domain *symmem.Group) (symmem.PoolOptions, error) {
 	return out, err
 }
 
-// callSites reports whether call sites are to be recorded. SYMMEM_CALLSITES is a boolean or the
-// number of lines that the Python package records for each call.
+// callSites reports whether to record call sites. SYMMEM_CALLSITES is a boolean, or the number of
+// lines that the Python package records for each call.
 func (o *Options) callSites() bool {
 	if o.CallSites != nil {
 		return *o.CallSites
@@ -140,8 +140,8 @@ func (o *Options) callSites() bool {
 	return err == nil && enabled
 }
 
-// defaultProcs limits the default of GOMAXPROCS. It is small because many ranks share a machine,
-// and each process also has its caller's threads.
+// defaultProcs limits the default for GOMAXPROCS. It is small because many ranks share a machine,
+// and each process also runs its caller's threads.
 const defaultProcs = 2
 
 func (o *Options) setMaxProcs() {

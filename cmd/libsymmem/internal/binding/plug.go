@@ -9,15 +9,15 @@ import (
 	"symmem"
 )
 
-// plugin implements the functions for engines that plug in an allocator without calling Open.
+// plugin implements the functions for engines that use symmem as an allocator without calling Open.
 type plugin struct {
 	s    *session
-	open func(device int) error // opens the library alone unless it is open
-	// printed holds the error texts that PlugFailed has printed.
+	open func(device int) error // opens the library alone unless it is already open
+	// printed holds the error texts that PlugFailed has already printed.
 	printed sync.Map
 }
 
-// openAlone opens the library as a job of one rank on a device unless it is open.
+// openAlone opens the library as a job of one rank on a device, unless it is already open.
 func (l *Library) openAlone(device int) error {
 	if l.IsOpen() {
 		return nil
@@ -30,8 +30,8 @@ func (l *Library) openAlone(device int) error {
 	return err
 }
 
-// PlugAlloc allocates as Alloc does. If the library is not open, PlugAlloc opens it as a job of one
-// rank on the device; then only the engine's communicators connect the processes.
+// PlugAlloc allocates like Alloc. If the library is not open, PlugAlloc opens it as a job of one
+// rank on the device. The processes are then connected only by the engine's communicators.
 func (p *plugin) PlugAlloc(
 	number int, bytes uint64, device int, stream uintptr, site uint32,
 ) (uintptr, error) {
@@ -72,9 +72,9 @@ func PlugResult(err error) int {
 	}
 }
 
-// PlugRegister registers new memory of pool 0 with a communicator. It is collective over the
-// communicator if there is new memory. During a capture it only warns, once; the next call after
-// the capture registers the memory.
+// PlugRegister registers new memory of pool 0 with a communicator. If there is new memory, it is
+// collective over the communicator. During a capture it only prints a warning, once, and the next
+// call after the capture registers the memory.
 func (p *plugin) PlugRegister(comm uintptr) error {
 	r, err := p.s.current()
 	if err != nil {
@@ -110,8 +110,9 @@ func (r *rank) adopt(comm uintptr) (*symmem.AdoptedCommunicator, error) {
 	})
 }
 
-// PlugFailed prints the error of a registration, if any, and returns its ncclResult_t. It prints
-// each text once, because engines repeat refused registrations in every step.
+// PlugFailed prints the error of a registration, if any, and returns the corresponding
+// ncclResult_t. It prints each text once, because engines repeat rejected registrations in every
+// step.
 func (p *plugin) PlugFailed(comm uintptr, err error) int {
 	if err != nil {
 		text := fmt.Sprintf("symmem: registering with communicator %#x: %v", comm, err)
@@ -122,7 +123,7 @@ func (p *plugin) PlugFailed(comm uintptr, err error) int {
 	return PlugResult(err)
 }
 
-// PlugForget forgets a communicator that has been destroyed or is about to be. A later communicator
+// PlugForget forgets a communicator that has been or is about to be destroyed. A later communicator
 // at the same address counts as a new one.
 func (p *plugin) PlugForget(comm uintptr) error {
 	r, err := p.s.current()

@@ -10,20 +10,21 @@ import (
 	"symmem"
 )
 
-// Pools limits the number of open pools. The C code has a set of allocator functions for each.
+// Pools limits the number of open pools. The C code has a set of allocator functions for each of
+// them.
 const Pools = 16
 
 // Local selects the pool of local memory, which is never registered.
 const Local = -1
 
-// pool adds to a symmem.Pool a list of retired buffers, which flush frees.
+// pool extends a symmem.Pool by a list of retired buffers, which flush frees.
 type pool struct {
 	*symmem.Pool
 	owner *rank
 
 	mu      sync.Mutex
 	freed   []symmem.Buffer // retired buffers; guarded by mu
-	closing bool            // a close has begun, so frees take effect at once; guarded by mu
+	closing bool            // set when a close begins; frees then take effect at once; guarded by mu
 }
 
 // live returns the number and total size of the buffers that callers have not freed.
@@ -50,8 +51,8 @@ func (p *pool) free(b symmem.Buffer, later bool) error {
 	return p.flushLocked()
 }
 
-// flushLocked frees the retired buffers in order of segment and offset, because the order of
-// retirement may differ between ranks. The caller holds p.mu.
+// flushLocked frees the retired buffers in order of segment and offset, because ranks may have
+// retired them in different orders. The caller holds p.mu.
 func (p *pool) flushLocked() error {
 	if len(p.freed) == 0 {
 		return nil
@@ -72,7 +73,7 @@ func (p *pool) flush() error {
 	return p.flushLocked()
 }
 
-// beginClose frees the retired buffers. Later frees take effect at once, since no flush follows.
+// beginClose frees the retired buffers. Later frees take effect at once, because no flush follows.
 func (p *pool) beginClose() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -89,8 +90,8 @@ type poolTable struct {
 	mu    sync.RWMutex
 	pools [Pools]*pool    // by number; guarded by mu
 	local map[*rank]*pool // pools of local memory; guarded by mu
-	// list holds all these pools in the order in which they were opened. Unlike the numbers, the
-	// order is the same on all ranks of a domain. Guarded by mu.
+	// list holds all these pools in the order in which they were opened. Unlike the pools' numbers,
+	// this order is the same on all ranks of a domain. Guarded by mu.
 	list []*pool
 }
 
@@ -130,7 +131,8 @@ func (t *poolTable) openLocked(owner *rank, o symmem.PoolOptions) (*pool, error)
 	return p, nil
 }
 
-// find returns the pool with a number. Local is the pool of a rank's local memory.
+// find returns the pool with a number. If the number is Local, find returns the pool of r's local
+// memory.
 func (t *poolTable) find(number int, r *rank) (*pool, error) {
 	if number == Local {
 		return t.localOf(r)
@@ -147,7 +149,7 @@ func (t *poolTable) find(number int, r *rank) (*pool, error) {
 	return nil, fmt.Errorf("pool %d: not open: %w", number, symmem.ErrClosed)
 }
 
-// localOf returns the pool of a rank's local memory and opens it if necessary.
+// localOf returns the pool of a rank's local memory, which it opens if necessary.
 func (t *poolTable) localOf(r *rank) (*pool, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -200,7 +202,7 @@ func (t *poolTable) all() []*pool {
 	return slices.Clone(t.list)
 }
 
-// of returns the open pools of a rank in the order in which they were opened.
+// of returns a rank's open pools in the order in which they were opened.
 func (t *poolTable) of(r *rank) []*pool {
 	return slices.DeleteFunc(t.all(), func(p *pool) bool { return p.owner != r })
 }

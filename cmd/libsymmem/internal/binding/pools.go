@@ -9,10 +9,10 @@ import (
 	"symmem/driver"
 )
 
-// pools implements the functions of symmem.h that open, use and close pools.
+// pools implements the functions in symmem.h that open, use and close pools.
 type pools struct{ s *session }
 
-// OpenPool opens a pool with a group as its domain and returns the pool's number.
+// OpenPool opens a pool whose domain is a group, and returns the pool's number.
 func (ps *pools) OpenPool(domain uint64, text []byte) (int, error) {
 	r, g, err := ps.s.group(domain)
 	if err != nil {
@@ -34,7 +34,7 @@ func (ps *pools) OpenPool(domain uint64, text []byte) (int, error) {
 	return number, nil
 }
 
-// ClosePool closes a pool. It treats live buffers as Library.Close does.
+// ClosePool closes a pool. It handles live buffers like Library.Close.
 func (ps *pools) ClosePool(number int, force bool) error {
 	_, p, err := ps.s.pool(number)
 	if err != nil {
@@ -52,7 +52,7 @@ func (ps *pools) ClosePool(number int, force bool) error {
 	return errors.Join(err, p.Close())
 }
 
-// Alloc allocates a pool's memory for use on a foreign stream.
+// Alloc allocates memory from a pool for use on a foreign stream.
 func (ps *pools) Alloc(number int, bytes uint64, stream uintptr, site uint32) (uintptr, error) {
 	r, p, err := ps.s.pool(number)
 	if err != nil {
@@ -68,7 +68,7 @@ func (ps *pools) Alloc(number int, bytes uint64, stream uintptr, site uint32) (u
 	return p.alloc(s, int64(bytes), site)
 }
 
-// maxBytes limits sizes. No device has that much memory.
+// maxBytes limits sizes. It exceeds the memory of any device.
 const maxBytes = 1 << 46
 
 func checkSize(action string, bytes uint64) error {
@@ -79,8 +79,8 @@ func checkSize(action string, bytes uint64) error {
 	return nil
 }
 
-// Free frees a buffer. If later is set and the pool is open, the next event that all ranks share
-// frees it.
+// Free frees a buffer. If later is set and the pool is open, the buffer is freed at the next event
+// that all ranks share.
 func (ps *pools) Free(address uintptr, later bool) error {
 	_, err := ps.s.anyRank()
 	for _, r := range ps.s.ranks.all() {
@@ -145,8 +145,8 @@ func (ps *pools) Trim(number int, keep uint64) error {
 	})
 }
 
-// SuspendPool releases the memory of a pool until ResumePool, and returns the released bytes. It is
-// collective over the pool's domain.
+// SuspendPool releases a pool's memory until ResumePool, and returns the number of released bytes.
+// It is collective over the pool's domain.
 func (ps *pools) SuspendPool(number int, keep bool) (released int64, err error) {
 	p, err := ps.s.flushedPool(number)
 	if err != nil {
@@ -164,7 +164,7 @@ func (ps *pools) SuspendPool(number int, keep bool) (released int64, err error) 
 	return released, err
 }
 
-// ResumePool maps the memory of a suspended pool again. It is collective over the pool's domain.
+// ResumePool maps a suspended pool's memory again. It is collective over the pool's domain.
 func (ps *pools) ResumePool(number int) error {
 	_, p, err := ps.s.pool(number)
 	if err != nil {
@@ -173,7 +173,7 @@ func (ps *pools) ResumePool(number int) error {
 	return ps.s.runInterruptible("resuming a pool", p.Resume)
 }
 
-// CheckDevice returns an error unless device is the device of a pool's rank.
+// CheckDevice returns an error unless device is the device of the pool's rank.
 func (ps *pools) CheckDevice(number, device int) error {
 	r, _, err := ps.s.pool(number)
 	if err != nil {
@@ -198,7 +198,7 @@ func (ps *pools) Note(number int, kind, value int64, site uint32) error {
 // maxSite is the maximum length of a call site in bytes.
 const maxSite = 1 << 12
 
-// Site returns the number of a call site.
+// Site returns a number for a call site.
 func (ps *pools) Site(text string) (uint32, error) {
 	if _, err := ps.s.anyRank(); err != nil {
 		return 0, err
@@ -210,7 +210,7 @@ func (ps *pools) Site(text string) (uint32, error) {
 	return ps.s.sites.number(text), nil
 }
 
-// place is the JSON that Locate returns.
+// place is encoded as the JSON that Locate returns.
 type place struct {
 	Pool    int    `json:"pool"`
 	Segment int    `json:"segment"`
@@ -220,7 +220,7 @@ type place struct {
 	Address uint64 `json:"address"`
 }
 
-// Locate returns the buffer that contains an address, as JSON, or the segment if no buffer does.
+// Locate describes, as JSON, the buffer that contains an address, or else the segment that does.
 func (ps *pools) Locate(address uintptr) (string, error) {
 	if _, err := ps.s.anyRank(); err != nil {
 		return "", err

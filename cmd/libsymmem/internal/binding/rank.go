@@ -9,7 +9,7 @@ import (
 	"symmem"
 )
 
-// rank holds the state of one open world.
+// rank holds this process's state in one open world.
 type rank struct {
 	session   *session
 	rt        *symmem.Runtime
@@ -20,10 +20,10 @@ type rank struct {
 	world       uint64 // handle of the group of all ranks
 	groups      groupTable
 	streams     table[uintptr, *symmem.Stream]              // by foreign handle
-	sites       table[uint32, uint32]                       // rt's numbers by the session's
+	sites       table[uint32, uint32]                       // rt's number by the session's number
 	pluginComms table[uintptr, *symmem.AdoptedCommunicator] // by address
 
-	warnCapture sync.Once // prints the warning that the pool grew during a capture
+	warnCapture sync.Once // prints a warning if the pool grows during a capture
 }
 
 // newRank returns a rank with an observer and a handle for the world. A rank of the main world also
@@ -63,16 +63,16 @@ func (r *rank) observe() {
 }
 
 // close forgets adopted communicators and closes the runtime. If force is set, it waits for other
-// ranks for at most a second. It joins poolErr, the error of closing the pools, to its own errors.
-// The session must no longer refer to the rank.
+// ranks for at most a second. The result joins poolErr, the error of closing the pools, with
+// further errors. The session must no longer refer to the rank.
 func (r *rank) close(poolErr error, force bool) error {
-	// The owners may already have destroyed their communicators and the windows with them.
+	// The owners may have destroyed their communicators already, together with the windows.
 	r.groups.forgetAttachments()
 	for _, adopted := range r.pluginComms.removeAll() {
 		adopted.Forget()
 	}
 	err := r.session.runInterruptible("closing symmem", func(ctx context.Context) error {
-		// An interrupted call does not wait for the work of other ranks.
+		// A call that is interrupted does not wait for other ranks' work.
 		defer context.AfterFunc(ctx, r.abort)()
 		closeCtx, cancel := context.WithCancel(ctx)
 		defer cancel()
@@ -109,7 +109,7 @@ func (r *rank) stream(handle uintptr) (*symmem.Stream, error) {
 	return s, nil
 }
 
-// at returns the rank's Interop for calls from a call site.
+// at returns the rank's Interop for calls from a given call site.
 func (r *rank) at(site uint32) symmem.Interop {
 	i := r.rt.Interop()
 	if site == 0 {
@@ -127,8 +127,8 @@ func (r *rank) at(site uint32) symmem.Interop {
 	return i.At(number)
 }
 
-// memory returns the memory at an address passed by C. Memory of freed buffers is an error, also in
-// closed pools.
+// memory returns the memory at an address passed by C. It returns an error for memory of freed
+// buffers, even in closed pools.
 func (r *rank) memory(address uintptr, bytes int64) (symmem.Memory, error) {
 	m, err := r.rt.Interop().Memory(address, bytes)
 	if err == nil && m.Pool() == nil && bytes > 0 {
@@ -137,7 +137,7 @@ func (r *rank) memory(address uintptr, bytes int64) (symmem.Memory, error) {
 	return m, err
 }
 
-// checkElsewhere returns an error for freed memory of other worlds, open and closed.
+// checkElsewhere returns an error for freed memory of other worlds, whether open or closed.
 func (r *rank) checkElsewhere(address uintptr, bytes int64) error {
 	for _, other := range r.session.ranks.all() {
 		if other == r {

@@ -7,22 +7,23 @@ import (
 	"symmem"
 )
 
-// session holds the state that the parts of a Library share: the open ranks and what outlives them.
+// session holds the state that the parts of a Library share: the open ranks, and the data that
+// outlive them.
 type session struct {
 	words *Words
-	// warn prints a warning that no call can return.
+	// warn prints a warning that no call returns.
 	warn func(text string)
 	warnings
 	interrupts
 
 	ranks      rankList
-	groupIndex table[uint64, *group] // the open groups of all ranks
+	groupIndex table[uint64, *group] // open groups of all ranks
 	poolTable  poolTable
 	events     table[uint64, event]
 	lastUses   table[uintptr, *lastUse] // by foreign stream; used while several worlds are open
 	sites      siteTable
 	kept       keptMemory
-	// handles holds the last handle. It is never reset, because a later rank must not reuse a handle.
+	// handles holds the last handle issued. It is never reset, because handles must not be reused.
 	handles atomic.Uint64
 }
 
@@ -46,7 +47,7 @@ func (s *session) anyRank() (*rank, error) {
 }
 
 // errUnknown returns the error for an unknown handle: ErrNotOpen if no world is open, ErrClosed if
-// the handle was valid earlier, otherwise ErrInvalid.
+// the handle was valid earlier, and otherwise ErrInvalid.
 func (s *session) errUnknown(kind string, handle uint64) error {
 	if _, err := s.anyRank(); err != nil {
 		return err
@@ -57,7 +58,7 @@ func (s *session) errUnknown(kind string, handle uint64) error {
 	return fmt.Errorf("%s %d: %w", kind, handle, symmem.ErrClosed)
 }
 
-// group returns an open group and its rank.
+// group returns an open group and the rank to which it belongs.
 func (s *session) group(handle uint64) (*rank, *group, error) {
 	if g, ok := s.groupIndex.find(handle); ok {
 		return g.owner, g, nil
@@ -65,7 +66,7 @@ func (s *session) group(handle uint64) (*rank, *group, error) {
 	return nil, nil, s.errUnknown("group", handle)
 }
 
-// world returns the open rank whose world has a handle.
+// world returns the rank of the open world with a handle.
 func (s *session) world(handle uint64) (*rank, error) {
 	r, g, err := s.group(handle)
 	if err != nil {
@@ -78,7 +79,7 @@ func (s *session) world(handle uint64) (*rank, error) {
 	return r, nil
 }
 
-// pool returns an open pool and its rank.
+// pool returns an open pool and the rank to which it belongs.
 func (s *session) pool(number int) (*rank, *pool, error) {
 	r, err := s.anyRank()
 	if err != nil {

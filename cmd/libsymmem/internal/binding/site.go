@@ -6,7 +6,7 @@ import (
 	"symmem/internal/ledger"
 )
 
-// siteTable numbers the call sites of a process. The numbers are valid in all worlds.
+// siteTable assigns numbers to the call sites of a process. They are valid in all worlds.
 type siteTable struct {
 	mu    sync.RWMutex
 	names *ledger.Sites // guarded by mu

@@ -23,7 +23,7 @@ type attachmentStats struct {
 	Windows int    `json:"windows"`
 }
 
-// stats is the JSON that Stats returns.
+// stats is encoded as the JSON that Stats returns.
 type stats struct {
 	Open bool `json:"open"`
 	symmem.Stats
@@ -34,7 +34,7 @@ type stats struct {
 	Refused int64                 `json:"refused"`
 }
 
-// Stats returns all counters of the main world as JSON.
+// Stats returns, as JSON, all counters of the main world.
 func (l *Library) Stats() (string, error) {
 	r, err := l.current()
 	if err != nil {
@@ -43,7 +43,7 @@ func (l *Library) Stats() (string, error) {
 	return statsOf(r)
 }
 
-// statsOf returns all counters of a rank as JSON.
+// statsOf returns, as JSON, all counters of a rank.
 func statsOf(r *rank) (string, error) {
 	s := stats{
 		Open: true, Stats: r.rt.Stats(), Pools: []poolStats{}, Groups: map[string]groupStats{},

@@ -11,17 +11,16 @@ import (
 	"symmem"
 )
 
-// streams implements the functions of symmem.h for foreign streams and for events on them.
+// streams implements the functions in symmem.h for foreign streams and for events on them.
 type streams struct{ s *session }
 
-// streamUse is the use of a foreign stream by one rank.
+// streamUse describes one rank's use of a foreign stream.
 type streamUse struct {
 	rank   *rank
 	stream *symmem.Stream
 }
 
-// uses returns the uses of a foreign stream. A stream that no rank uses is adopted by the main
-// rank.
+// uses returns the uses of a foreign stream. If no rank uses the stream, the main rank adopts it.
 func (st *streams) uses(handle uintptr) ([]streamUse, error) {
 	all := st.known(handle)
 	if len(all) > 0 {
@@ -35,7 +34,7 @@ func (st *streams) uses(handle uintptr) ([]streamUse, error) {
 	return []streamUse{{first, s}}, err
 }
 
-// known returns the uses of a foreign stream, without adopting it.
+// known returns the uses of a foreign stream. It never adopts the stream.
 func (st *streams) known(handle uintptr) []streamUse {
 	var all []streamUse
 	for _, r := range st.s.ranks.all() {
@@ -46,7 +45,7 @@ func (st *streams) known(handle uintptr) []streamUse {
 	return all
 }
 
-// Synchronize waits until a stream is idle. It returns the first error of its work.
+// Synchronize waits until a stream is idle. It returns the first error of the stream's work.
 func (st *streams) Synchronize(handle uintptr) error {
 	if err := st.checkCapture("synchronizing", handle); err != nil {
 		return err
@@ -68,8 +67,8 @@ func (st *streams) Synchronize(handle uintptr) error {
 	return first
 }
 
-// checkCapture returns an error if the owner of a stream captures it. It asks a rank that uses the
-// stream, since the number of a stream of the host backend is no CUDA stream.
+// checkCapture returns an error if a stream's owner is capturing the stream. It asks a rank that
+// uses the stream, because the handle of a host-backend stream is not a CUDA stream.
 func (st *streams) checkCapture(doing string, handle uintptr) error {
 	r, err := st.s.anyRank()
 	if err != nil {
@@ -84,8 +83,8 @@ func (st *streams) checkCapture(doing string, handle uintptr) error {
 	return nil
 }
 
-// Idle records whether the caller has waited until the device is idle. If so, the next Trim or
-// Close does not query streams.
+// Idle records whether the caller has waited for the device to become idle. If it has, the next
+// Trim or Close does not query streams.
 func (st *streams) Idle(yes bool) error {
 	_, err := st.s.anyRank()
 	for _, r := range st.s.ranks.all() {
@@ -105,7 +104,7 @@ func (st *streams) Forget(handle uintptr) error {
 		if !ok {
 			continue
 		}
-		// ForgetStream may wait for work that depends on other streams, so no lock is held.
+		// ForgetStream may wait for work that depends on other streams, so no lock may be held.
 		err := st.s.runInterruptible("forgetting a stream", func(context.Context) error {
 			r.rt.Interop().ForgetStream(forgotten)
 			return nil
@@ -130,8 +129,8 @@ func (e event) belongsTo(r *rank) bool {
 	return !slices.ContainsFunc(e, func(m eventMark) bool { return m.rank != r })
 }
 
-// Record records an event after the work queued on a foreign stream so far, and returns the event's
-// handle.
+// Record records an event after the work that is queued on a foreign stream, and returns the
+// event's handle.
 func (st *streams) Record(stream uintptr) (uint64, error) {
 	if err := st.checkCapture("recording an event on", stream); err != nil {
 		return 0, err
@@ -168,14 +167,15 @@ func (st *streams) event(handle uint64) (event, error) {
 	return nil, st.s.errUnknown("event", handle)
 }
 
-// Reached reports whether the work before an event is done. It is true for closed events.
+// Reached reports whether the work before an event has completed. It returns true for closed
+// events.
 func (st *streams) Reached(handle uint64) bool {
 	e, err := st.event(handle)
 	pending := func(m eventMark) bool { return !m.at.Done() }
 	return err != nil || !slices.ContainsFunc(e, pending)
 }
 
-// Await waits until the work before an event is done.
+// Await waits until the work before an event has completed.
 func (st *streams) Await(handle uint64) error {
 	e, err := st.event(handle)
 	if err != nil {
@@ -189,7 +189,7 @@ func (st *streams) Await(handle uint64) error {
 	return nil
 }
 
-// AwaitFor waits as Await does, but returns a TimeoutError after timeoutMS.
+// AwaitFor waits like Await, but returns a TimeoutError after timeoutMS.
 func (st *streams) AwaitFor(handle uint64, timeoutMS int64) error {
 	e, err := st.event(handle)
 	if err != nil {
@@ -219,10 +219,10 @@ func (st *streams) AwaitFor(handle uint64, timeoutMS int64) error {
 	return nil
 }
 
-// errEnd ends a wait of AwaitFor.
+// errEnd ends a wait in AwaitFor.
 var errEnd = errors.New("the wait has reached its timeout")
 
-// CloseEvent removes an event. Streams that wait for it keep waiting.
+// CloseEvent removes an event. Streams that wait for the event keep waiting.
 func (st *streams) CloseEvent(handle uint64) error {
 	if _, err := st.event(handle); err != nil {
 		return err
@@ -231,7 +231,7 @@ func (st *streams) CloseEvent(handle uint64) error {
 	return nil
 }
 
-// StreamWait makes later work of a foreign stream wait for an event.
+// StreamWait makes later work on a foreign stream wait for an event.
 func (st *streams) StreamWait(stream uintptr, handle uint64) error {
 	e, err := st.event(handle)
 	if err != nil {
@@ -251,15 +251,15 @@ func (st *streams) StreamWait(stream uintptr, handle uint64) error {
 	return nil
 }
 
-// lastUse records the rank that used a foreign stream last.
+// lastUse records which rank last used a foreign stream.
 type lastUse struct {
 	mu   sync.Mutex
 	rank atomic.Pointer[rank] // nil if unknown; written with mu held
 }
 
-// follow orders the work that a rank is about to queue on a foreign stream after the work of other
-// ranks. On GPUs the stream itself does so. On the host backend each rank has its own stream for a
-// handle.
+// follow orders the work that a rank is about to queue on a foreign stream after other ranks' work.
+// On GPUs, the stream itself ensures that order. On the host backend, each rank has a separate
+// stream for the handle.
 func (last *lastUse) follow(use streamUse, handle uintptr) error {
 	last.mu.Lock()
 	defer last.mu.Unlock()

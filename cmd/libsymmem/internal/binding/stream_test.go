@@ -9,7 +9,7 @@ import (
 )
 
 // TestForgetDoesNotBlockOtherStreams forgets a stream with unfinished work. The work may depend on
-// other streams, so they must stay usable.
+// other streams, which must therefore stay usable.
 func TestForgetDoesNotBlockOtherStreams(t *testing.T) {
 	l, _ := alone(t, host)
 	r, err := l.current()
@@ -29,7 +29,7 @@ func TestForgetDoesNotBlockOtherStreams(t *testing.T) {
 		runtime.Gosched()
 	}
 	if !r.streams.mu.TryRLock() {
-		t.Error("Forget holds the lock of the stream table while it waits")
+		t.Error("Forget holds the stream table's lock while it waits; want it released")
 	} else {
 		r.streams.mu.RUnlock()
 	}
@@ -66,7 +66,7 @@ func TestEventsFollowStreamOrder(t *testing.T) {
 	}
 	for _, e := range []uint64{first, second} {
 		if l.Reached(e) {
-			t.Errorf("event %d is reached before its work is done", e)
+			t.Errorf("Reached(%d) = true before the event's work is done, want false", e)
 		}
 	}
 	// Closing an event must not release streams that wait for it.
@@ -74,14 +74,14 @@ func TestEventsFollowStreamOrder(t *testing.T) {
 		t.Error(err)
 	}
 	if l.Reached(second) {
-		t.Error("closing an event released a stream that waits for it")
+		t.Error("Reached(second) = true after the first event was closed, want false")
 	}
 	close(gate)
 	if err := l.Await(second); err != nil {
 		t.Error(err)
 	}
 	if !l.Reached(second) {
-		t.Error("the event is not reached after Await")
+		t.Error("Reached(second) = false after Await, want true")
 	}
 }
 

@@ -6,7 +6,7 @@ import (
 	"sync"
 )
 
-// table maps handles to values, for concurrent use.
+// table maps handles to values. It is safe for concurrent use.
 type table[K comparable, V any] struct {
 	mu      sync.RWMutex
 	entries map[K]V // guarded by mu
@@ -19,7 +19,7 @@ func (t *table[K, V]) find(handle K) (V, bool) {
 	return v, ok
 }
 
-// findOrCreate returns the value of a handle, creating it if there is none.
+// findOrCreate returns a handle's value. If there is none, it creates one.
 func (t *table[K, V]) findOrCreate(handle K, create func(K) (V, error)) (V, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -33,7 +33,7 @@ func (t *table[K, V]) findOrCreate(handle K, create func(K) (V, error)) (V, erro
 	return v, err
 }
 
-// findOrAdd returns the value of a handle, first storing v if there is none.
+// findOrAdd returns a handle's value. If there is none, it adds v.
 func (t *table[K, V]) findOrAdd(handle K, v V) V {
 	v, _ = t.findOrCreate(handle, func(K) (V, error) { return v, nil }) // create cannot fail
 	return v

@@ -7,8 +7,8 @@ import (
 	"symmem/driver"
 )
 
-// The tables list Go's values in the order of their numbers in symmem.h. These numbers are part of
-// the interface. Reductions and operations have the same numbers in Go.
+// These tables list Go's values in the order of their numbers in symmem.h, which are part of the
+// interface. Reductions and operations have the same numbers in Go.
 var (
 	types = []symmem.DataType{
 		symmem.Float64, symmem.Float32, symmem.Float16, symmem.BFloat16,

@@ -8,8 +8,8 @@ import (
 	"symmem"
 )
 
-// Number combines or compares a number that all ranks of a group pass under a name. See
-// symmem_value for operation and value.
+// Number combines or compares a number that all ranks of a group pass under a name. operation and
+// value are those of symmem_value.
 func (cs *calls) Number(
 	handle uint64, operation int, name string, value int64, site uint32,
 ) (int64, error) {
@@ -25,9 +25,9 @@ func (cs *calls) Number(
 	}, site)
 }
 
-// Value combines or compares a value of a group's ranks.
+// Value combines or compares a value that a group's ranks pass.
 //
-// On one machine, the wait polls the caller for interrupts as collectives do. Between machines, the
+// On one machine, the wait polls the caller for interrupts like a collective. Between machines, the
 // call runs on another goroutine, which allocates memory.
 func (cs *calls) Value(handle uint64, c symmem.ValueCall, site uint32) (int64, error) {
 	r, g, err := cs.s.group(handle)

@@ -10,8 +10,7 @@ import (
 // maxWarnings limits the stored warnings. The oldest are dropped first.
 const maxWarnings = 64
 
-// warnings stores warnings until TakeWarning returns them, even across Close. The oldest is
-// returned first.
+// warnings stores warnings, even across Close, until TakeWarning returns them, oldest first.
 type warnings struct {
 	words *Words // counts the warnings
 
@@ -19,7 +18,7 @@ type warnings struct {
 	stored []string // oldest first; guarded by mu
 }
 
-// lateDetail is the JSON encoding of a warning about late ranks.
+// lateDetail holds the JSON encoding of a warning about late ranks.
 type lateDetail struct {
 	Kind     string         `json:"kind"`
 	Message  string         `json:"message"`
@@ -52,7 +51,7 @@ func (w *warnings) add(text string) {
 	w.stored = append(w.stored, text)
 }
 
-// TakeWarning calls take with the oldest stored warning, as JSON, or with an empty text. It removes
+// TakeWarning calls take with the oldest stored warning as JSON, or with an empty text. It removes
 // the warning if take returns true.
 func (w *warnings) TakeWarning(take func(text string) bool) {
 	w.mu.Lock()

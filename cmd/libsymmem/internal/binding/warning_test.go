@@ -19,7 +19,7 @@ func take(l *Library) (text string) {
 func TestWarningIsTakenOnce(t *testing.T) {
 	l := New(&Words{}, nil)
 	if text := take(l); text != "" {
-		t.Errorf("warning before any was stored: %q", text)
+		t.Errorf("TakeWarning passed %q before any warning was stored, want an empty text", text)
 	}
 	l.addLate(symmem.LateWarning{
 		Group: "g", Doing: "AllReduce 1 of group g", Waited: 31 * time.Second, Ranks: []int{5},
@@ -40,7 +40,7 @@ func TestWarningIsTakenOnce(t *testing.T) {
 		t.Error(diff)
 	}
 	if text := take(l); text != "" {
-		t.Errorf("the warning was not removed: %q", text)
+		t.Errorf("TakeWarning passed %q again, want an empty text", text)
 	}
 	if n := l.words.Warnings.Load(); n != 1 {
 		t.Errorf("Warnings = %d, want 1", n)
@@ -59,6 +59,6 @@ func TestOldestWarningsAreDropped(t *testing.T) {
 		}
 	}
 	if text := take(l); text != "" {
-		t.Errorf("unexpected warning: %q", text)
+		t.Errorf("TakeWarning passed %q after the last warning, want an empty text", text)
 	}
 }

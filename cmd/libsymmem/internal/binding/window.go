@@ -9,12 +9,12 @@ import (
 	"symmem"
 )
 
-// windows implements the functions of symmem.h that register memory or list windows.
+// windows implements the functions in symmem.h that register memory or list windows.
 type windows struct{ s *session }
 
-// ScopeEnd registers new memory of all pools whose domain contains a group with the group and its
-// attached communicators. It returns an earlier value of Words.Pending; all memory that this value
-// counts is registered.
+// ScopeEnd registers new memory of all pools whose domains contain a group. It registers the memory
+// with the group and the communicators attached to it. It returns an earlier value of
+// Words.Pending; all memory that this value counts is registered.
 func (ws *windows) ScopeEnd(handle uint64, stream uintptr) (seen int64, err error) {
 	r, g, err := ws.s.group(handle)
 	if err != nil {
@@ -32,7 +32,7 @@ func (ws *windows) ScopeEnd(handle uint64, stream uintptr) (seen int64, err erro
 	return seen, nil
 }
 
-// RegisterPending registers new memory of one pool, as ScopeEnd does for all pools.
+// RegisterPending registers new memory of one pool, like ScopeEnd for all pools.
 func (ws *windows) RegisterPending(handle uint64, number int, stream uintptr) error {
 	r, g, err := ws.s.group(handle)
 	if err != nil {
@@ -49,8 +49,8 @@ func (ws *windows) RegisterPending(handle uint64, number int, stream uintptr) er
 	return r.register(g, p, stream)
 }
 
-// Attach attaches a communicator of another library to a group and registers the group's memory
-// with the communicator. It is collective over the group.
+// Attach attaches another library's communicator to a group and registers the group's memory with
+// the communicator. It is collective over the group.
 func (ws *windows) Attach(handle uint64, comm uintptr, name string) (uint64, error) {
 	r, g, err := ws.s.group(handle)
 	if err != nil {
@@ -74,8 +74,8 @@ func (ws *windows) Attach(handle uint64, comm uintptr, name string) (uint64, err
 	return a.handle, nil
 }
 
-// registerAll registers the memory of all pools whose domain contains a group with an adopted
-// communicator.
+// registerAll registers, with an adopted communicator, the memory of all pools whose domains
+// contain a group.
 func (ws *windows) registerAll(r *rank, g *group, adopted *symmem.AdoptedCommunicator) error {
 	for _, p := range ws.s.poolTable.of(r) {
 		if !g.covers(p) {
@@ -94,8 +94,8 @@ func (ws *windows) registerAll(r *rank, g *group, adopted *symmem.AdoptedCommuni
 	return nil
 }
 
-// Detach detaches a communicator. If alive is set, the owner has not destroyed the communicator,
-// and Detach deregisters its windows.
+// Detach detaches a communicator. alive states that the owner has not destroyed the communicator;
+// Detach then deregisters its windows.
 func (ws *windows) Detach(handle uint64, alive bool) error {
 	if _, err := ws.s.anyRank(); err != nil {
 		return err
@@ -114,7 +114,7 @@ func (ws *windows) Detach(handle uint64, alive bool) error {
 	return fmt.Errorf("attachment %d: %w", handle, symmem.ErrClosed)
 }
 
-// IsSymmetric reports whether a range lies in one window of a group. It returns false for closed
+// IsSymmetric reports whether a range is within one window of a group. It returns false for closed
 // groups.
 func (ws *windows) IsSymmetric(handle uint64, bytes uint64, address uintptr) bool {
 	r, g, err := ws.s.group(handle)
@@ -122,7 +122,8 @@ func (ws *windows) IsSymmetric(handle uint64, bytes uint64, address uintptr) boo
 		r.rt.Interop().IsSymmetric(g.Group, address, int64(bytes))
 }
 
-// PeerAddresses returns the address of a range of a window on every rank of a group, by group rank.
+// PeerAddresses returns, by group rank, the addresses on all ranks of a range within a group's
+// window.
 func (ws *windows) PeerAddresses(
 	handle uint64, bytes uint64, address uintptr,
 ) ([]uintptr, error) {
@@ -139,7 +140,7 @@ func (ws *windows) PeerAddresses(
 // Window holds a window's address range, laid out as symmem_windows returns it.
 type Window struct{ Address, Bytes int64 }
 
-// Windows lists the windows of a group by address.
+// Windows lists a group's windows by address.
 func (ws *windows) Windows(handle uint64) ([]Window, error) {
 	r, g, err := ws.s.group(handle)
 	if err != nil {

@@ -11,7 +11,7 @@ import (
 	"symmem"
 )
 
-// rankList lists the open ranks of this process, one for each world.
+// rankList lists this process's open ranks, one for each open world.
 type rankList struct {
 	mu   sync.Mutex
 	main atomic.Pointer[rank]    // the rank of Open; nil while closed
@@ -51,11 +51,11 @@ func (l *rankList) remove(r *rank) bool {
 	return true
 }
 
-// worlds implements the functions of symmem.h for worlds other than the main one.
+// worlds implements the functions in symmem.h for worlds other than the main one.
 type worlds struct{ s *session }
 
-// OpenWorld opens a rank of another world with the options of symmem.h. It returns the handle of
-// the world. It is collective over the ranks of that world.
+// OpenWorld opens a rank of another world with the options that symmem.h describes, and returns the
+// world's handle. It is collective over the ranks of that world.
 func (ws *worlds) OpenWorld(text []byte) (uint64, error) {
 	var o Options
 	if err := decode(text, &o); err != nil {
@@ -76,7 +76,7 @@ func (ws *worlds) OpenWorld(text []byte) (uint64, error) {
 	return opened.world, nil
 }
 
-// CloseWorld closes a world as Close closes the main one.
+// CloseWorld closes a world like Close closes the main world.
 func (ws *worlds) CloseWorld(handle uint64, force bool) error {
 	r, err := ws.s.world(handle)
 	if err != nil {
@@ -85,7 +85,7 @@ func (ws *worlds) CloseWorld(handle uint64, force bool) error {
 	return ws.s.closeRank(r, force)
 }
 
-// DescribeWorld returns a description of a world's rank as JSON.
+// DescribeWorld returns, as JSON, a description of a world's rank.
 func (ws *worlds) DescribeWorld(handle uint64) (string, error) {
 	r, err := ws.s.world(handle)
 	if err != nil {
@@ -94,7 +94,7 @@ func (ws *worlds) DescribeWorld(handle uint64) (string, error) {
 	return describe(r)
 }
 
-// WorldStats returns all counters of a world as JSON.
+// WorldStats returns, as JSON, all counters of a world.
 func (ws *worlds) WorldStats(handle uint64) (string, error) {
 	r, err := ws.s.world(handle)
 	if err != nil {
@@ -172,7 +172,7 @@ func (s *session) closeRank(r *rank, force bool) error {
 	}
 	s.kept.keep(r.rt.Interop())
 	if !s.removeRank(r) {
-		return nil // another call closes it
+		return nil // another call is closing it
 	}
 	err := r.close(errors.Join(errs...), force)
 	s.words.Pending.Add(1)
@@ -180,8 +180,8 @@ func (s *session) closeRank(r *rank, force bool) error {
 	return err
 }
 
-// removeRank removes a rank and its pools and events. Its groups remain in the table of the rank.
-// It returns false if another call has removed the rank.
+// removeRank removes a rank with its pools and events. The rank's groups remain in its table.
+// removeRank returns false if another call has removed the rank.
 func (s *session) removeRank(r *rank) bool {
 	if !s.ranks.remove(r) {
 		return false

@@ -26,8 +26,8 @@ func openWorld(t *testing.T, l *Library) (*rank, uint64) {
 	return r, handle
 }
 
-// TestStreamOrdersWorkOfSeveralWorlds uses one stream in two worlds while the first has unfinished
-// work.
+// TestStreamOrdersWorkOfSeveralWorlds uses one stream in two worlds while the first world has
+// unfinished work.
 func TestStreamOrdersWorkOfSeveralWorlds(t *testing.T) {
 	l, _ := alone(t, host)
 	main, err := l.current()
@@ -57,11 +57,11 @@ func TestStreamOrdersWorkOfSeveralWorlds(t *testing.T) {
 	}
 	select {
 	case <-ran:
-		t.Error("work of the second world ran before earlier work on the stream was done")
+		t.Error("work of the second world ran before the stream's earlier work was done")
 	default:
 	}
 	if l.Reached(e) {
-		t.Error("the event is reached before its work is done")
+		t.Error("Reached = true before the event's work is done, want false")
 	}
 	close(gate)
 	if err := l.Await(e); err == nil {
@@ -91,7 +91,7 @@ func TestCallSitesHaveSameNumberInAllWorlds(t *testing.T) {
 	for site, want := range map[uint32]string{first: "first.py:1", second: "second.py:2"} {
 		number := r.rt.Interop().Site(want)
 		if got := r.at(site); got != r.rt.Interop().At(number) {
-			t.Errorf("site %d in world %d: got %v, want the number %d", site, handle, got, number)
+			t.Errorf("site %d in world %d: got %v, want number %d", site, handle, got, number)
 		}
 	}
 }
