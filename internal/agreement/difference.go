@@ -7,31 +7,31 @@ import (
 	"symmem/event"
 )
 
-// Difference classifies the first differing event. It is a heuristic hint for the reader of a
-// report.
+// Difference classifies the first differing event. The classification is a heuristic that helps the
+// reader of a report.
 type Difference uint8
 
 // The kinds of difference.
 const (
-	// DifferenceUnknown means a difference that could not be classified.
+	// DifferenceUnknown marks a difference that could not be classified.
 	DifferenceUnknown Difference = iota
-	// DifferenceExtra means that the deviant ranks have an event that the other ranks lack.
+	// DifferenceExtra marks an event of the deviant ranks that the other ranks lack.
 	DifferenceExtra
-	// DifferenceMissing means that the deviant ranks lack an event that the other ranks have.
+	// DifferenceMissing marks an event of the other ranks that the deviant ranks lack.
 	DifferenceMissing
-	// DifferenceSize means the same event with a different size.
+	// DifferenceSize marks the same event with a different size.
 	DifferenceSize
-	// DifferencePlace means the same request, placed in a different segment or at a different
+	// DifferencePlace marks the same request, placed in a different segment or at a different
 	// offset.
 	DifferencePlace
-	// DifferenceOrder means that two events have the opposite order.
+	// DifferenceOrder marks two events in the opposite order.
 	DifferenceOrder
-	// DifferenceStream means the same event on a different stream.
+	// DifferenceStream marks the same event on a different stream.
 	DifferenceStream
-	// DifferenceEvent means an unrelated event.
+	// DifferenceEvent marks an unrelated event.
 	DifferenceEvent
-	// DifferenceHeld means that all ranks freed the same block, but only some could reuse it at
-	// once.
+	// DifferenceHeld marks a block that all ranks freed, but that only some of them could reuse
+	// immediately.
 	DifferenceHeld
 )
 
@@ -48,7 +48,7 @@ func (d Difference) String() string {
 	return differenceNames[d]
 }
 
-// sentence compares the deviant ranks with the usual ones, for a report.
+// sentence describes, for a report, how the deviant ranks differ from the usual ones.
 func (d Difference) sentence(n Names, deviant, usual []int) string {
 	have := verb(deviant, "has", "have")
 	a, b := n.short(deviant), n.short(usual)
@@ -79,8 +79,8 @@ func (d Difference) sentence(n Names, deviant, usual []int) string {
 	return ""
 }
 
-// classify classifies the difference between the usual variant and the first deviating one, whose
-// notes contain the digests of the requests that follow.
+// classify classifies the difference between the usual variant and the first deviating variant. The
+// variants' notes contain the digests of the requests that follow the differing event.
 func classify(d *DivergenceError, events variants) Difference {
 	if d.sameFree() {
 		return DifferenceHeld
@@ -98,7 +98,7 @@ func classify(d *DivergenceError, events variants) Difference {
 	case !u.HasEvent:
 		return DifferenceUnknown
 	case u.Event.SameRequest(&v.Event):
-		if u.Event.Kind == event.KindFree { // The ranks freed different blocks.
+		if u.Event.Kind == event.KindFree { // the ranks freed different blocks
 			return DifferenceEvent
 		}
 		return DifferencePlace
@@ -117,8 +117,8 @@ func (d *DivergenceError) sameFree() bool {
 }
 
 // classifyAligned aligns the lists of requests in four ways, one for each kind of mistake. It
-// returns the difference whose alignment has the most matching requests. A substitution, the
-// simplest explanation, wins ties.
+// returns the difference whose alignment has the most matching requests. On a tie, it prefers a
+// substitution, which is the simplest explanation.
 func classifyAligned(u, v event.Event, usual, deviant []uint64) Difference {
 	best, d := matches(usual, deviant, 1, 1), classifySubstitution(u, v)
 	if n := matches(usual, deviant, 0, 1); n > best {

@@ -15,15 +15,15 @@ type Kind uint8
 
 // The kinds of divergence, in the order in which they are checked.
 const (
-	// KindTag means that the ranks are executing different operations.
+	// KindTag marks ranks that are executing different operations.
 	KindTag Kind = iota + 1
-	// KindLedgers means that the ranks compare different pools.
+	// KindLedgers marks ranks that compare different pools.
 	KindLedgers
-	// KindPlacement means that the histories of a pool differ.
+	// KindPlacement marks histories of a pool that differ.
 	KindPlacement
-	// KindPending means that the histories are equal but the segments to be registered differ.
+	// KindPending marks equal histories with different segments to be registered.
 	KindPending
-	// KindCollective means that the histories are equal but the collectives being called differ.
+	// KindCollective marks equal histories with different calls of collectives.
 	KindCollective
 )
 
@@ -57,20 +57,20 @@ type DivergenceError struct {
 	Group string
 	// Kind classifies the difference.
 	Kind Kind
-	// Ledger is the id of the pool, for KindPlacement and KindPending.
+	// Ledger is the pool's id, for KindPlacement and KindPending.
 	Ledger uint64
-	// For KindPlacement, Position is the position of the first differing event. If Last is greater,
+	// Position is the position of the first differing event, for KindPlacement. If Last is greater,
 	// the event is between Position and Last, in a part of the history that is no longer kept.
 	Position, Last uint64
 	// Variants lists up to 16 different observations, ordered by their lowest rank.
 	Variants []Variant
 	// Others lists the ranks whose observations are not in Variants because of the limit.
 	Others []int
-	// Deviant lists the ranks that differ from a majority of the ranks that took part. It is empty
-	// without a majority, because a lower rank is not more likely to be right. Ranks that report no
-	// call are ignored if other ranks report different calls.
+	// Deviant lists the ranks that differ from a majority of the ranks that took part. Without a
+	// majority it is empty, because no rank is more likely to be right than another. Ranks that
+	// report no call are ignored if other ranks report different calls.
 	Deviant []int
-	// Difference is the likely kind of difference, for KindPlacement.
+	// Difference states the likely kind of difference, for KindPlacement.
 	Difference Difference
 	// Absent lists the ranks that did not take part in every round.
 	Absent []int
@@ -118,7 +118,7 @@ func (d *DivergenceError) heading() string {
 		d.Group, d.Pool(), d.Position)
 }
 
-// Pool returns the name of the pool for KindPlacement and KindPending, or "" for other kinds.
+// Pool returns the pool's name for KindPlacement and KindPending, or "" for other kinds.
 func (d *DivergenceError) Pool() string {
 	if d.Kind != KindPlacement && d.Kind != KindPending {
 		return ""
@@ -126,8 +126,8 @@ func (d *DivergenceError) Pool() string {
 	return d.Names.pool(d.Ledger)
 }
 
-// closing returns the end of the report: the deviating ranks, the kind of difference if known,
-// hints, and the absent ranks.
+// closing returns the end of the report: the deviating ranks, the kind of difference if it is
+// known, hints, and the absent ranks.
 func (d *DivergenceError) closing() string {
 	out := ""
 	usual, deviant := d.usualAndDeviant()
@@ -171,9 +171,9 @@ func (d *DivergenceError) ranksLike(i int) []int {
 	return out
 }
 
-// usualAndDeviant returns the index of the most frequent variant and that of the first variant that
-// differs from it, or -1 if there is none. In a tie, the variant with the lower rank counts as
-// usual. This choice only affects the wording.
+// usualAndDeviant returns the index of the most frequent variant and the index of the first variant
+// that differs from it, or -1 if there is none. In a tie, the variant with the lowest rank counts
+// as usual, which only affects the wording.
 func (d *DivergenceError) usualAndDeviant() (usual, deviant int) {
 	usual, deviant = -1, -1
 	most := 0
@@ -190,8 +190,8 @@ func (d *DivergenceError) usualAndDeviant() (usual, deviant int) {
 	return usual, deviant
 }
 
-// abstains reports whether a variant belongs to ranks that report no call while others report
-// different calls, because another rank's fault can stop a rank before its call.
+// abstains reports whether v contains no call while other variants contain different calls. Its
+// ranks do not count then, because another rank's fault can stop a rank before its call.
 func (d *DivergenceError) abstains(v Variant) bool {
 	return d.Kind == KindCollective && v.What == noCall && len(d.Variants) > 2
 }
@@ -221,7 +221,7 @@ func (m *Machine) newDivergence(kind Kind, id uint64) *DivergenceError {
 	}
 }
 
-// diverge ends the agreement with a divergence in the votes. text describes a variant.
+// diverge ends the agreement with a divergence between the votes. text describes a variant.
 func (m *Machine) diverge(
 	kind Kind, id uint64, v variants, text func([]byte) (string, error),
 ) ([]byte, *Outcome, error) {

@@ -13,7 +13,7 @@ import (
 )
 
 // TestReports checks the text of every kind of report. Each case describes a group, with one line
-// for each rank:
+// per rank:
 //
 //	agree mode=exact
 //	alloc 512@0+0 free 512@0+0
@@ -21,8 +21,8 @@ import (
 //
 // An event consists of a kind and size@segment+offset, optionally followed by /stream and #site. A
 // line may begin with tag=..., pending=n, pool=n, call=count or cast=root. repeat=n repeats the
-// next event. A rank whose line is "absent" does not take part. The argument members=(...) lists
-// the world ranks of the group.
+// next event. The line "absent" describes a rank that does not take part. The argument
+// members=(...) lists the group's world ranks.
 func TestReports(t *testing.T) {
 	datadriven.RunTest(t, "testdata/reports", func(t *testing.T, d *datadriven.TestData) string {
 		mode := Exact
@@ -47,7 +47,7 @@ func TestReports(t *testing.T) {
 	})
 }
 
-// report returns the outcome as text, and checks that all ranks have the same text.
+// report returns the outcome as text, and checks that all ranks report the same text.
 func report(t *testing.T, outcomes []*Outcome, rounds int) string {
 	t.Helper()
 	var first *Outcome
@@ -57,7 +57,7 @@ func report(t *testing.T, outcomes []*Outcome, rounds int) string {
 		case first == nil:
 			first = v
 		case fmt.Sprint(v.Divergence) != fmt.Sprint(first.Divergence):
-			t.Fatalf("ranks have different texts:\n%v\n%v", first.Divergence, v.Divergence)
+			t.Fatalf("texts of two ranks differ:\n%v\n%v", first.Divergence, v.Divergence)
 		}
 	}
 	out := fmt.Sprintf("rounds: %d\n", rounds)

@@ -21,9 +21,9 @@
 // ledgers take one round. If a rank no longer keeps the events in question, the Outcome contains a
 // range of positions instead of one position.
 //
-// Ranks that receive the same payloads reach the same Outcome with the same text. Payloads of peers
+// Ranks that receive the same payloads reach the same Outcome with the same text. Peers' payloads
 // are decoded strictly: a payload that is truncated, oversized, of another version or inconsistent
-// with the round causes an error that wraps [ErrProtocol], and never a panic.
+// with the round causes an error that wraps [ErrProtocol], never a panic.
 //
 // The package does no I/O and has no clock. The caller exchanges the payloads, sets the deadline,
 // and passes a nil payload for each rank that did not take part.

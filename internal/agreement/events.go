@@ -8,15 +8,15 @@ import (
 	"symmem/internal/ledger"
 )
 
-// maxFollowing is the maximum number of events, from the differing one on, that are compared to
+// maxFollowing is the number of events, beginning with the differing one, that are compared to
 // classify a difference.
 const maxFollowing = 9
 
-// maxNote is the maximum size of a note in bytes: the digests of some requests, or the site of a
-// call.
+// maxNote is the maximum size in bytes of a note, which holds the digests of some requests or a
+// call's site.
 const maxNote = max(8*maxFollowing, event.MaxSiteBytes)
 
-// The kinds of answers in phaseEvents, in the first byte of an answer.
+// The kinds of answers in phaseEvents. The first byte of an answer holds its kind.
 const (
 	answerEvent     byte = iota + 1 // the event at the position, with its site
 	answerEnd                       // the history ends before or at the position
@@ -25,8 +25,8 @@ const (
 )
 
 // askEvents starts phaseEvents, in which each rank sends its event at the first difference. If only
-// a range is known, ranks send their digests at the end of the range instead, which show which
-// ranks agree.
+// a range of positions is known, ranks instead send their digests at the end of the range, which
+// show which ranks agree with each other.
 func (m *Machine) askEvents() ([]byte, *Outcome, error) {
 	m.phase = phaseEvents
 	in := m.undecided[0]

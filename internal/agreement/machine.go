@@ -14,16 +14,16 @@ import (
 type Mode uint8
 
 const (
-	// Exact requires equal positions, digests and pending segments of every ledger, for calls that
-	// all ranks make at the same place in their program, such as registrations.
+	// Exact requires equal positions, digests and pending segments of every ledger. It suits calls
+	// that all ranks make at the same point of their program, such as registrations.
 	Exact Mode = iota
-	// Prefix compares histories up to the smallest position among the ranks, for comparisons that
-	// run concurrently with the program, or after a collective whose digests differ.
+	// Prefix compares histories up to the smallest of the ranks' positions. It suits comparisons
+	// that run concurrently with the program or after a collective whose digests differ.
 	Prefix
 )
 
-// Source gives an agreement access to a history, such as a [ledger.Ledger]. If a pool may allocate
-// during the agreement, the Source must hold the pool's lock during each call.
+// Source provides a history, such as a [ledger.Ledger]. If a pool may allocate during the
+// agreement, the Source must hold the pool's lock during each call.
 type Source interface {
 	// Snapshot returns the current state of the history.
 	Snapshot() ledger.Snapshot
@@ -33,7 +33,7 @@ type Source interface {
 	EventAt(position uint64) (event.Event, bool)
 }
 
-// snapshotSource hides events that are added after the start of the agreement, so that a rank's
+// snapshotSource hides events that are added after the agreement has started, so that a rank's
 // answers are consistent with its vote.
 type snapshotSource struct {
 	Source
@@ -47,14 +47,14 @@ func (f snapshotSource) EventAt(position uint64) (event.Event, bool) {
 	return f.Source.EventAt(position)
 }
 
-// Pending describes the segments of one pool that a rank is about to register, as a count and a
-// digest. The zero value describes an empty list.
+// Pending describes the segments of a pool that a rank is about to register, by their count and a
+// digest. The zero value describes no segments.
 type Pending struct {
 	Count  uint32
 	Digest uint64
 }
 
-// Add returns p with one more segment. The digest depends on the order of segments, because the
+// Add returns p extended by one segment. The digest depends on the order of segments, because the
 // order of registrations matters.
 func (p Pending) Add(ordinal int32, bytes int64) Pending {
 	return Pending{
@@ -65,16 +65,15 @@ func (p Pending) Add(ordinal int32, bytes int64) Pending {
 // Ledger describes one history in an agreement.
 type Ledger struct {
 	// ID identifies the pool. It is the same on all ranks.
-	ID uint64
-	// Source provides the history.
+	ID     uint64
 	Source Source
 	// Pending describes the segments to be registered. It is compared only in mode [Exact].
 	Pending Pending
 }
 
-// Config configures one rank's part in an agreement. Rank, Flags, Site and the contents of Ledgers
-// may differ between ranks. The agreement detects and reports differences in the other fields,
-// except in Group and Names, which only affect the text of the report.
+// Config configures one rank's part of an agreement. Rank, Flags, Site and the contents of Ledgers
+// may differ between ranks. Group and Names only affect the text of the report. The agreement
+// detects and reports differences in all other fields.
 type Config struct {
 	// Rank is this rank's number, from 0 to Ranks-1.
 	Rank, Ranks int
@@ -85,12 +84,12 @@ type Config struct {
 	// Names determines how reports name ranks and pools.
 	Names Names
 	// Tag identifies the operation that needs the agreement, in at most [MaxTag] bytes. Ranks with
-	// different tags are at different places in their program.
+	// different tags are at different points of their program.
 	Tag string
 	// Flags are combined over all ranks before anything is compared. If any flag is set, the
 	// agreement ends with the combined flags, and only tags are compared.
 	Flags uint64
-	// Ledgers lists the histories, which are compared in the order of their ids.
+	// Ledgers lists the histories, which are compared in order of their ids.
 	Ledgers []Ledger
 	// Call, if set, is compared once the ledgers are known to be equal.
 	Call *event.Call
@@ -98,7 +97,7 @@ type Config struct {
 	Site string
 }
 
-// note returns the call site of Call, truncated to the size that a ledger keeps.
+// note returns Call's site, truncated to the size that a ledger keeps.
 func (c Config) note() []byte {
 	if c.Call == nil {
 		return nil
@@ -125,7 +124,7 @@ func (c Config) validate() error {
 	return nil
 }
 
-// Machine runs one rank's part of one agreement. Its phases are vote, probe, events and done (see
+// Machine runs one rank's part of an agreement. Its phases are vote, probe, events and done (see
 // the package comment). It may skip phases but never returns to an earlier one. It is not safe for
 // concurrent use.
 type Machine struct {
@@ -136,12 +135,13 @@ type Machine struct {
 	round  uint64
 	absent []int
 
-	// undecided holds the ledgers that may differ, by id. Only the last one may be known to differ.
+	// undecided holds the ledgers that may differ, by id. At most its last element is known to
+	// differ.
 	undecided []interval
 	answers   []answer       // this rank's answers in the current round
 	votes     []tally        // votes of the first round, compared by agree
 	calls     variants       // calls of the first round, compared by agree
-	agreed    []AgreedPrefix // ledgers that are known to be equal
+	agreed    []AgreedPrefix // ledgers known to be equal
 }
 
 // New returns a machine in its first round.
@@ -159,8 +159,8 @@ func New(c Config) (*Machine, error) {
 	return m, nil
 }
 
-// Start returns the payload of the first round. The agreement compares the histories as they are at
-// the time of this call, so they may grow afterwards.
+// Start returns the payload of the first round. The agreement compares the histories as they are
+// during this call, so they may grow afterwards.
 func (m *Machine) Start() []byte {
 	msg := message{
 		phase: m.phase, value: append([]byte{byte(m.config.Mode)}, m.config.Tag...),
@@ -244,7 +244,7 @@ func (m *Machine) afterVote(s *Summary) ([]byte, *Outcome, error) {
 }
 
 // advance records ledgers that need no more probes as agreed, and starts the next round for the
-// others. Without other ledgers, it ends the agreement.
+// remaining ledgers. If none remain, it ends the agreement.
 func (m *Machine) advance() ([]byte, *Outcome, error) {
 	kept := m.undecided[:0]
 	m.answers = m.answers[:0]
@@ -259,7 +259,7 @@ func (m *Machine) advance() ([]byte, *Outcome, error) {
 			m.answers = append(m.answers, m.answer(in.id, at))
 		}
 		if in.differs {
-			break // Only the first difference is reported.
+			break // only the first difference is reported
 		}
 	}
 	m.undecided = kept
@@ -304,8 +304,8 @@ func (m *Machine) afterProbe(s *Summary) ([]byte, *Outcome, error) {
 	return m.advance()
 }
 
-// agree compares pending segments and calls once all ledgers are known to be equal, and ends the
-// agreement.
+// agree compares the pending segments and the calls after all ledgers have been found equal, and
+// ends the agreement.
 func (m *Machine) agree() ([]byte, *Outcome, error) {
 	for i := range m.votes {
 		if v := &m.votes[i]; !v.pending.equal() {

@@ -13,7 +13,7 @@ import (
 )
 
 // maxRounds returns the maximum number of rounds for a history of n events: one for the votes,
-// those of the search among n+1 outcomes, and one for the events.
+// several for the search among n+1 outcomes, and one for the events.
 func maxRounds(n int) int {
 	k := 0
 	for remaining := n + 1; remaining > 1; remaining = (remaining + maxProbes) / (maxProbes + 1) {
@@ -22,7 +22,7 @@ func maxRounds(n int) int {
 	return 1 + k + 1
 }
 
-// changes holds functions that change a history from event p on, by name.
+// changes holds functions, by name, that change a history from event p on.
 var changes = map[string]func([]event.Event, int) []event.Event{
 	"a different size": func(h []event.Event, p int) []event.Event {
 		h[p].Size += 512
@@ -77,11 +77,11 @@ func TestFirstDifferingEventIsFound(t *testing.T) {
 		outcomes, rounds := runAll(t, newGroup(t, Exact, ledgers), nil)
 		for i := range outcomes {
 			if diff := cmp.Diff(outcomes[0], outcomes[i]); diff != "" {
-				rt.Fatalf("the outcomes of ranks %d and 0 differ:\n%s", i, diff)
+				rt.Fatalf("outcomes of ranks %d and 0 differ:\n%s", i, diff)
 			}
 		}
 		if want := maxRounds(length - mark); rounds > want {
-			rt.Fatalf("needed %d rounds for %d events, want at most %d", rounds, length-mark, want)
+			rt.Fatalf("got %d rounds for %d events, want at most %d", rounds, length-mark, want)
 		}
 		checkFirst(rt, outcomes[0], n, rank, firstDifference(base, other), base, other)
 	})
@@ -179,8 +179,8 @@ func TestDroppedEventsAreReportedAsRange(t *testing.T) {
 }
 
 func TestAgreedPrefixesOfOtherGroupsAreNotTrusted(t *testing.T) {
-	// Ranks 0 and 1 have agreed with each other, and ranks 2 and 3 with each other, at the same
-	// position of different histories. The difference precedes that position.
+	// Ranks 0 and 1 have agreed with each other, and so have ranks 2 and 3, at the same position of
+	// different histories. The difference precedes that position.
 	base := randomHistory(newRand(7), 500)
 	other := slices.Clone(base)
 	other[10].Size++
@@ -192,7 +192,7 @@ func TestAgreedPrefixesOfOtherGroupsAreNotTrusted(t *testing.T) {
 	}
 	outcomes, _ := runAll(t, newGroup(t, Exact, ledgers), nil)
 	if d := outcomes[3].Divergence; d == nil || d.Position != 10 || len(d.Deviant) != 0 {
-		t.Fatalf("got %+v, want event 10 without a majority", d)
+		t.Fatalf("got %+v, want a divergence at event 10 without deviant ranks", d)
 	}
 }
 
@@ -217,6 +217,6 @@ func TestFirstDifferingPoolIsReported(t *testing.T) {
 	}
 	outcomes, _ := runAll(t, machines, nil)
 	if d := outcomes[0].Divergence; d == nil || d.Ledger != 10 || d.Position != 3 {
-		t.Fatalf("got %+v, want pool 10 at event 3", d)
+		t.Fatalf("got %+v, want a divergence in pool 10 at event 3", d)
 	}
 }

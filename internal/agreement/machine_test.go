@@ -34,7 +34,7 @@ func TestNewRefusesInvalidConfigs(t *testing.T) {
 	}
 }
 
-// growingLedger appends an event at each call of DigestAt, like a pool that allocates concurrently.
+// growingLedger appends an event on each call of DigestAt, like a pool that allocates concurrently.
 type growingLedger struct{ *ledger.Ledger }
 
 func (r growingLedger) DigestAt(position uint64) (uint64, bool) {
@@ -64,7 +64,7 @@ func TestEventsAfterTheStartAreIgnored(t *testing.T) {
 	}
 }
 
-// forgetfulLedger has no digest once the search begins.
+// forgetfulLedger loses its digests when the search begins.
 type forgetfulLedger struct{ *ledger.Ledger }
 
 func (forgetfulLedger) DigestAt(uint64) (uint64, bool) { return 0, false }
@@ -128,14 +128,14 @@ func TestPendingListsDifferByOrderAndContent(t *testing.T) {
 	seen := map[Pending]bool{}
 	for _, list := range []Pending{p, ab, ba, p.Add(0, 64), p.Add(0, 65)} {
 		if seen[list] {
-			t.Errorf("two lists are both %+v", list)
+			t.Errorf("two different lists are both %+v", list)
 		}
 		seen[list] = true
 	}
 }
 
-// runAll runs an agreement with the machines of all ranks and returns their outcomes and the number
-// of rounds. Ranks in absent contribute nothing.
+// runAll runs an agreement with the ranks' machines. It returns their outcomes and the number of
+// rounds. Ranks in absent contribute nothing.
 func runAll(t testing.TB, machines []*Machine, absent map[int]bool) ([]*Outcome, int) {
 	t.Helper()
 	payloads := make([][]byte, len(machines))
@@ -182,7 +182,7 @@ func mustNew(t testing.TB, c Config) *Machine {
 	return m
 }
 
-// newGroup returns one machine for each ledger. They compare one pool, with id 1.
+// newGroup returns one machine for each ledger. The machines compare one pool, whose id is 1.
 func newGroup(t testing.TB, mode Mode, ledgers []*ledger.Ledger) []*Machine {
 	t.Helper()
 	out := make([]*Machine, len(ledgers))
@@ -195,7 +195,7 @@ func newGroup(t testing.TB, mode Mode, ledgers []*ledger.Ledger) []*Machine {
 	return out
 }
 
-// randomHistory returns n random events such as a pool records.
+// randomHistory returns n random events like those that a pool records.
 func randomHistory(r *rand.Rand, n int) []event.Event {
 	out := make([]event.Event, n)
 	for i := range out {

@@ -5,7 +5,7 @@ import (
 	"fmt"
 )
 
-// phase identifies the kind of a round.
+// phase identifies a kind of round.
 type phase uint64
 
 const (
@@ -15,13 +15,13 @@ const (
 	phaseDone
 )
 
-// message contains the decoded payload of one rank in a round.
+// message holds one rank's decoded payload in a round.
 type message struct {
 	phase phase
 	round uint64
-	// In phaseVote, value contains the mode and the tag, call the encoded call, and note the call's
-	// site. In phaseEvents, value contains the rank's answer for a position of a ledger, and note
-	// the digests of the requests from this position on.
+	// In phaseVote, value holds the mode and the tag, call holds the encoded call, and note holds
+	// the call's site. In phaseEvents, value holds the rank's answer for a position of a ledger,
+	// and note holds the digests of the requests from this position on.
 	value, call, note []byte
 	ledger, position  uint64
 	flags             uint64 // in phaseVote: see Config.Flags
@@ -85,8 +85,8 @@ type Summary struct {
 	events           variants      // in phaseEvents
 }
 
-// Merge combines the payloads of a round. payloads[i] is from rank i, or nil if rank i did not take
-// part. Errors wrap [ErrProtocol].
+// Merge combines the payloads of a round. payloads[i] is rank i's payload, or nil if rank i did not
+// take part. Errors wrap [ErrProtocol].
 func Merge(payloads [][]byte) (*Summary, error) {
 	s := &Summary{}
 	for rank, p := range payloads {
@@ -129,8 +129,8 @@ func (s *Summary) add(rank int, m *message) error {
 	return nil
 }
 
-// addVotes adds a rank's votes, tag and call, or drops all votes if the ranks have different
-// ledgers.
+// addVotes adds a rank's votes, tag and call. If the ranks have different ledgers, it drops all
+// votes.
 func (s *Summary) addVotes(rank int, m *message, first bool) {
 	s.flags |= m.flags
 	s.tags.add(rank, m.value, nil)

@@ -1,7 +1,7 @@
 package agreement
 
 // AgreedPrefix describes the first events of a ledger, which are equal on all ranks that took part.
-// Position is their number, and Digest their digest. The caller passes both values to
+// Position is their number, and Digest is their digest. The caller passes both values to
 // [ledger.Ledger.Agree].
 type AgreedPrefix struct {
 	Ledger, Position, Digest uint64
@@ -10,9 +10,9 @@ type AgreedPrefix struct {
 // Outcome describes the result of an agreement. Ranks that received the same payloads get the same
 // Outcome.
 type Outcome struct {
-	// Agreed has one entry per ledger, by id, if the ranks agreed.
+	// Agreed has one entry per ledger, ordered by id, if the ranks agreed.
 	Agreed []AgreedPrefix
-	// Flags combines the flags of all ranks. If any is set, only tags were compared.
+	// Flags combines all ranks' flags. If any is set, only tags were compared.
 	Flags uint64
 	// Absent lists the ranks that did not take part in every round. The Outcome applies to the
 	// other ranks; the caller decides whether that is enough.

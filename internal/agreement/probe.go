@@ -1,10 +1,10 @@
 package agreement
 
-// maxProbes limits the positions of a ledger in one round. 15 positions divide the interval by 16,
-// with a payload of a few hundred bytes.
+// maxProbes limits the number of a ledger's positions that one round probes. 15 positions divide
+// the interval by 16, with a payload of a few hundred bytes.
 const maxProbes = 15
 
-// answer contains a rank's digest of a ledger at one position. Digest is 0 if Known is false.
+// answer holds a rank's digest of a ledger at one position. Digest is 0 if Known is false.
 type answer struct {
 	Ledger, Position, Digest uint64
 	Known                    bool
@@ -14,7 +14,7 @@ func (a answer) samePosition(o answer) bool {
 	return a.Ledger == o.Ledger && a.Position == o.Position
 }
 
-// probeResult combines the answers of all ranks for one position.
+// probeResult combines all ranks' answers for one position.
 type probeResult struct {
 	answer       // the first answer with a known digest, or any answer if there is none
 	differs bool // whether two known digests differ
@@ -29,9 +29,9 @@ func (r *probeResult) add(a answer) {
 	}
 }
 
-// probePositions returns up to maxProbes positions that divide the interval into parts of about the
-// same size. It considers only positions whose digest every rank knows; see candidates. The result
-// is empty if there are none.
+// probePositions returns up to maxProbes positions that divide the interval into parts of similar
+// size. It considers only positions whose digest every rank knows (see candidates). The result is
+// empty if there are none.
 func (in interval) probePositions() []uint64 {
 	coarse, dense, fine := in.candidates()
 	n := coarse + fine
@@ -48,9 +48,9 @@ func (in interval) probePositions() []uint64 {
 	return out
 }
 
-// candidates describes the positions after lo and up to top whose digest every rank knows. Below
-// the floor, these are the multiples of the stride, coarse in number. From the floor on, these are
-// all positions, from dense on and fine in number.
+// candidates describes the positions after lo, up to top, whose digests every rank knows. These are
+// coarse multiples of the stride below the floor, and fine consecutive positions that begin at
+// dense.
 func (in interval) candidates() (coarse, dense, fine uint64) {
 	if below := min(in.floor, in.top+1); below > in.lo+1 {
 		coarse = (below-1)/in.stride - in.lo/in.stride
@@ -68,9 +68,9 @@ func fractionUp(n, i, parts uint64) uint64 {
 	return whole*i + (rest*i+parts-1)/parts
 }
 
-// narrow narrows the interval by the result at one position. If a rank no longer knows a digest
-// that it knew when the agreement began, the search ends, because another round could not rely on
-// digests either.
+// narrow narrows the interval according to the result at one position. If a rank no longer knows a
+// digest that it knew when the agreement began, the search ends, because it could not rely on
+// digests in another round either.
 func (in *interval) narrow(r probeResult) error {
 	switch {
 	case r.differs:

@@ -5,14 +5,14 @@ import (
 	"fmt"
 )
 
-// Exchange contributes a payload to a round and returns the payloads of all ranks, by rank. A nil
-// entry is a rank that did not take part; this rank's entry is never nil. When ctx ends, an
+// Exchange contributes a payload to a round and returns all ranks' payloads, indexed by rank. The
+// entry of a rank that did not take part is nil; this rank's entry is never nil. When ctx ends, an
 // Exchange returns an error that names the missing ranks. The caller must not modify the payloads,
 // which are valid until the next call.
 type Exchange func(ctx context.Context, payload []byte) ([][]byte, error)
 
 // Run runs all rounds of m, using exchange. The Outcome reports differences between ranks. An error
-// means that the exchange or the protocol failed.
+// reports that the exchange or the protocol failed.
 func Run(ctx context.Context, exchange Exchange, m *Machine) (*Outcome, error) {
 	payload := m.Start()
 	for {

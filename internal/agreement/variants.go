@@ -5,24 +5,24 @@ import (
 	"slices"
 )
 
-// maxVariants is the maximum number of different contributions that a report lists.
+// maxVariants is the maximum number of distinct contributions that a report lists.
 const maxVariants = 16
 
-// variant is one contribution with its ranks in ascending order. note is the lowest rank's note.
-// Notes are not compared.
+// variant holds one contribution and, in ascending order, the ranks that made it. note is the
+// lowest rank's note. Notes are not compared.
 type variant struct {
 	value, note []byte
 	ranks       []int
 }
 
-// variants holds distinct contributions, ordered by their lowest rank. Beyond maxVariants
-// contributions, it keeps only the ranks.
+// variants holds distinct contributions, ordered by their lowest rank. For contributions beyond the
+// first maxVariants, it keeps only the ranks.
 type variants struct {
 	list   []variant
 	others []int
 }
 
-// add adds the contribution of a rank. Calls must be in ascending order of ranks.
+// add adds a rank's contribution. Calls must be in ascending order of ranks.
 func (v *variants) add(rank int, value, note []byte) {
 	i := slices.IndexFunc(v.list, func(w variant) bool { return bytes.Equal(w.value, value) })
 	switch {

@@ -2,7 +2,7 @@ package agreement
 
 import "symmem/internal/ledger"
 
-// vote contains a rank's state of one ledger. It is sent in the first round.
+// vote holds a rank's state of one ledger. It is sent in the first round.
 type vote struct {
 	ID uint64
 	ledger.Snapshot
@@ -14,12 +14,12 @@ func (v vote) valid() bool {
 	return stride && max(v.Agreed, v.Floor) <= v.Position && max(v.Position, v.Stride) <= maxPosition
 }
 
-// tally combines the votes of all ranks on one ledger.
+// tally combines all ranks' votes on one ledger.
 type tally struct {
-	// vote contains the first rank's vote, except for Floor and Stride, the greatest of all ranks.
+	// vote holds the first rank's vote, except that Floor and Stride are the greatest of all ranks.
 	// These describe the part of the history that every rank still keeps.
 	vote
-	low, high  uint64 // smallest and greatest position
+	low, high  uint64 // smallest and greatest positions
 	same       bool   // true if position and digest are equal on all ranks
 	agreedSame bool   // true if the agreed prefix and its digest are equal on all ranks
 	pending    variants
@@ -37,8 +37,8 @@ func (t *tally) add(rank int, v vote) {
 	t.pending.add(rank, appendWords(nil, uint64(v.Pending.Count), v.Pending.Digest), nil)
 }
 
-// interval bounds the position of the first difference in a ledger: from lo to top, inclusive. If
-// differs is false, no difference has been found yet, and the compared parts are equal if their
+// interval bounds the position of the first difference in a ledger: from lo to top, inclusive.
+// While differs is false, no difference has been found, and the compared parts are equal if their
 // digests at top are equal.
 type interval struct {
 	id, lo, loDigest, top uint64

@@ -10,7 +10,7 @@ import (
 var ErrProtocol = errors.New("agreement protocol violated")
 
 const (
-	// wireVersion is incremented with every change of the encoding. Ranks refuse payloads of other
+	// wireVersion is incremented with every change of the encoding. Ranks reject payloads of other
 	// versions.
 	wireVersion = 3
 
@@ -21,7 +21,7 @@ const (
 	MaxTag = 200
 
 	// maxPosition prevents overflow in arithmetic on positions. A ledger with one event per
-	// nanosecond reaches it after a century.
+	// nanosecond reaches it after more than a century.
 	maxPosition = 1 << 62
 
 	// maxValue is the maximum size, in bytes, of an encoded tag, call, or event with its site.
@@ -32,7 +32,7 @@ func protocolError(format string, args ...any) error {
 	return fmt.Errorf(format+": %w", append(args, ErrProtocol)...)
 }
 
-// reader decodes a payload. After its first error, which it keeps, it returns zero values.
+// reader decodes a payload. It keeps its first error, after which it returns zero values.
 type reader struct {
 	b   []byte
 	err error
