@@ -1,4 +1,4 @@
-// Command aggregate turns the rows of bench/host/peers.sh into tables.
+// Command aggregate converts the rows that bench/host/peers.sh prints to tables.
 //
 //	aggregate rows LABEL < report.json   print the report of "symmem bench collective --json" as rows
 //	aggregate table FILE                 print all rows of a file as Markdown tables
@@ -8,9 +8,8 @@
 // COMMAND.
 //
 // A row consists of label, ranks, operation, bytes, and the median, 10th percentile and 90th
-// percentile in microseconds. In files, rows have two more columns. They hold the round-trip time
-// between two processors in nanoseconds, before and after the launch. Lines that begin with # are
-// comments.
+// percentile in microseconds. Rows in FILE have two further columns: the round-trip time between
+// two processors in nanoseconds, before and after the launch. Lines that begin with # are comments.
 package main
 
 import (
