@@ -17,7 +17,8 @@ type history struct {
 	random *rand.Rand
 }
 
-// step allocates size bytes, or frees the block of the request with the given number if size is 0.
+// step allocates size bytes. If size is 0, it instead frees the block that request number had
+// allocated.
 type step struct {
 	size   int64
 	number int
@@ -202,8 +203,8 @@ var workloads = []struct {
 }
 
 // TestMemoryAndSegmentsAgainstPyTorch compares the capacities that a history needs under the
-// default configuration and under PyTorch's. Without a capacity, doubling maps up to twice the
-// need; the test only logs that size.
+// default configuration and under PyTorch's. Without a capacity, segments double in size and may
+// map up to twice the needed memory.
 func TestMemoryAndSegmentsAgainstPyTorch(t *testing.T) {
 	for _, workload := range workloads {
 		for seed := range uint64(4) {
