@@ -8,8 +8,8 @@ import (
 const (
 	// sampleEvery is the interval between timed calls, in calls. It must be a power of two.
 	sampleEvery = 128
-	// alwaysTimed is the size in bytes from which every call is timed. Reading the time twice costs
-	// less than a hundredth of such a call.
+	// Every call of at least alwaysTimed bytes is timed. Reading the time twice takes less than a
+	// hundredth of such a call.
 	alwaysTimed = 1 << 20
 	// recentSamples is the number of samples over which the recent values are averaged.
 	recentSamples = 16
@@ -29,7 +29,7 @@ type Clock struct {
 // epoch is the origin of the times that Begin returns.
 var epoch = time.Now()
 
-// Meter reports equal calls to a Clock. The zero Meter ignores them. A Meter may be copied.
+// Meter reports calls of one size to a Clock. The zero Meter ignores them. A Meter may be copied.
 type Meter struct {
 	clock *Clock
 	bytes int64
@@ -109,7 +109,7 @@ type ClockReading struct {
 	RecentBytes int64
 }
 
-// Read returns the current values. Calls in progress may be part of only some values.
+// Read returns the current values. A call in progress may be included in only some of the values.
 func (c *Clock) Read() ClockReading {
 	return ClockReading{
 		Calls: c.calls.Load(), Bytes: c.bytes.Load(), Samples: c.samples.Load(),
