@@ -21,7 +21,7 @@ func Pidfd(pid int) (*os.File, error) {
 // or its read deadline passes.
 //
 // AwaitEnd waits in the Go runtime's poller, because a thread blocked in a system call would make
-// the runtime's monitor wake up some thousand times a second on the processors that ranks need.
+// the runtime's monitor wake up thousands of times a second on the processors that ranks need.
 func AwaitEnd(pidfd *os.File) error {
 	raw, err := pidfd.SyscallConn()
 	if err != nil {
@@ -70,8 +70,8 @@ func Namespace(kind string) (string, error) {
 	return s, nil
 }
 
-// Monotonic reads the machine's monotonic clock in nanoseconds. Unlike those of package time,
-// readings are comparable between the machine's processes.
+// Monotonic reads the machine's monotonic clock in nanoseconds. Unlike readings from package time,
+// its readings can be compared across the machine's processes.
 func Monotonic() uint64 {
 	var ts unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts); err != nil {
