@@ -249,6 +249,21 @@ func TestPoolWithoutDomainIsSuspended(t *testing.T) {
 	})
 }
 
+// TestWindowsAreRequestedWhilePoolIsSuspended lets a group use the window path for the first time
+// while a pool with windows in the group is suspended.
+func TestWindowsAreRequestedWhilePoolIsSuspended(t *testing.T) {
+	runRanks(t, 2, suspendOptions(), func(r *rank) {
+		w, p := r.World(), r.pool()
+		b := r.window(p, mib)
+		r.checkSum(w, b)
+		r.suspend(p, symmem.DiscardContents)
+		r.ok(w.SetPath(r.ctx, symmem.PathWindow))
+		r.resume(p)
+		r.checkSum(w, b)
+		r.checkSum(w, r.window(p, 8*mib))
+	})
+}
+
 func TestSuspendedPoolCloses(t *testing.T) {
 	runRanks(t, 2, suspendOptions(), func(r *rank) {
 		for _, live := range []bool{false, true} {

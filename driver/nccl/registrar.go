@@ -112,7 +112,8 @@ func (r *registrar) empty() bool {
 }
 
 // useAll registers the group's segments with NCCL, even if the group has a direct path. Later calls
-// of register do the same.
+// of register do the same. Suspended windows are registered when they resume; a window is suspended
+// on all ranks or on none.
 func (r *registrar) useAll(ctx context.Context) error {
 	if r.streams.Capturing.Load() > 0 && !r.empty() {
 		return driver.ErrCapturing
@@ -122,10 +123,7 @@ func (r *registrar) useAll(ctx context.Context) error {
 	if r.useWindows.Swap(true) {
 		return nil
 	}
-	r.mu.Lock()
-	windows := slices.SortedFunc(maps.Values(r.windows), byKey)
-	r.mu.Unlock()
-	for _, w := range windows {
+	for _, w := range r.mappedWindows() {
 		err := r.makeWindow(ctx, w)
 		if err == nil {
 			err = r.commit(ctx, w)
@@ -135,6 +133,21 @@ func (r *registrar) useAll(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// mappedWindows returns the windows that are not suspended, in the order of their keys. It makes
+// suspended windows register with NCCL when they resume.
+func (r *registrar) mappedWindows() (mapped []*window) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, w := range slices.SortedFunc(maps.Values(r.windows), byKey) {
+		if w.suspension.active {
+			w.suspension.registered = true
+		} else {
+			mapped = append(mapped, w)
+		}
+	}
+	return mapped
 }
 
 // makeWindow registers the window with NCCL if the group uses NCCL's windows. NCCL waits for all
