@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 
 	"symmem/driver"
 	"symmem/internal/control"
@@ -46,7 +45,7 @@ func (w *window) suspend() error {
 	r := w.of
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if w.suspension.active || w.unmapped.Load() || r.plane.Cause() != nil {
+	if w.suspension.active || r.plane.Cause() != nil {
 		return nil
 	}
 	w.suspension = windowSuspension{active: true, registered: w.handle != 0}
@@ -84,16 +83,10 @@ func (w *window) resume(ctx context.Context) error {
 		}
 	}
 	wasMapped := w.mappedByAll
-	err = cmp.Or(shareErr, w.mapPeers(ctx, allShared))
+	err = cmp.Or(shareErr, w.mapAgain(ctx, allShared))
 	w.mapped, w.mapError = err == nil, ""
 	if err != nil && !errors.Is(err, errNotShared) {
 		w.mapError = err.Error()
-	}
-	isMapped := func(address uintptr) bool { return address != 0 }
-	if err == nil || !slices.ContainsFunc(w.at, isMapped) {
-		r.mu.Lock()
-		w.suspension = windowSuspension{}
-		r.mu.Unlock()
 	}
 	if err := r.commit(ctx, w); err != nil {
 		return err
@@ -102,4 +95,22 @@ func (w *window) resume(ctx context.Context) error {
 		return fmt.Errorf("peers' memory could not be mapped again: %s", w.notMappedReason)
 	}
 	return nil
+}
+
+// mapAgain maps the peers' segments, also if an earlier attempt has failed. It ends the suspension.
+// The lock keeps the teardown from freeing the addresses meanwhile.
+func (w *window) mapAgain(ctx context.Context, allShared [][]byte) error {
+	r := w.of
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if err := r.plane.Cause(); err != nil {
+		return err
+	}
+	w.unmapped.Store(false)
+	err := w.mapPeers(ctx, allShared)
+	if err != nil && len(w.at) > 0 {
+		err = errors.Join(err, w.unmapPeers())
+	}
+	w.suspension = windowSuspension{}
+	return err
 }

@@ -186,7 +186,7 @@ func (w *window) unmapPeers() error {
 		return nil
 	}
 	g := w.of.gpu
-	peers := w.at
+	peers, suspended := w.at, w.suspension.active
 	w.at = make([]uintptr, len(peers))
 	return g.FreeWhenIdle(func() error {
 		return g.Do(func() error {
@@ -195,7 +195,7 @@ func (w *window) unmapPeers() error {
 				if at == 0 || r == w.of.cfg.Rank {
 					continue
 				}
-				if !w.suspension.active {
+				if !suspended {
 					errs = append(errs, g.CUDA.Unmap(at, w.segment.Bytes()))
 				}
 				errs = append(errs, g.CUDA.AddressFree(at, w.segment.Bytes()))
