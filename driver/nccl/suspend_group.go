@@ -100,7 +100,7 @@ func (s *suspender) Resume(ctx context.Context) error {
 		}
 		return errors.Join(refusal, err)
 	}
-	err = errors.Join(exchange.MapPeers(ctx, messages), s.messages.MapAgain(ctx))
+	err = s.mapPeers(ctx, exchange, messages)
 	if err == nil && s.comm.library.Suspends() {
 		err = s.callNCCL(ctx, s.comm.resume)
 	}
@@ -111,6 +111,22 @@ func (s *suspender) Resume(ctx context.Context) error {
 		return s.plane.Fail(fmt.Errorf("resuming group %s: %w", s.cfg.Name(), err))
 	}
 	return nil
+}
+
+// mapPeers maps the memory of the peers. The lock keeps the teardown from freeing the addresses
+// meanwhile. After a fault, they may be free.
+func (s *suspender) mapPeers(
+	ctx context.Context, exchange *direct.Allocation, messages [][]byte,
+) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err := s.plane.Cause(); err != nil {
+		return err
+	}
+	if err := exchange.MapPeers(ctx, messages); err != nil {
+		return err
+	}
+	return s.messages.MapAgain(ctx)
 }
 
 // allocate allocates this rank's memory. If it returns an error, nothing stays allocated.

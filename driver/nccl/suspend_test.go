@@ -7,6 +7,38 @@ import (
 	"symmem/driver"
 )
 
+// TestGroupThatFailsInResumeFreesItsMemory aborts a group on one rank while the other rank resumes
+// it and has allocated its memory.
+func TestGroupThatFailsInResumeFreesItsMemory(t *testing.T) {
+	w := newTestGroup(t, 2, time.Minute)
+	w.regroup()
+	w.must(func(m *testRank) error {
+		c := m.group.(*communicator)
+		needDirect(t, c)
+		if err := c.suspender.PrepareSuspend(); err != nil {
+			return err
+		}
+		_, err := c.suspender.Suspend(t.Context())
+		return err
+	})
+	w.must(func(m *testRank) error {
+		c := m.group.(*communicator)
+		if m.rank == 1 {
+			time.Sleep(50 * time.Millisecond) // the other rank may wait longer, without effect
+			c.Abort(nil)
+			return nil
+		}
+		if err := c.suspender.Resume(t.Context()); err == nil {
+			return failuref("Resume has succeeded although the other rank has aborted the group")
+		}
+		return nil
+	})
+	w.must(func(m *testRank) error {
+		<-m.group.(*communicator).stages.tornDown
+		return m.group.(*communicator).teardown.err
+	})
+}
+
 // TestWindowsThatWereNotMappedAreSuspended suspends windows of NCCL on whose registration one rank
 // could not map the other rank's memory.
 func TestWindowsThatWereNotMappedAreSuspended(t *testing.T) {

@@ -232,22 +232,22 @@ func (x *Exchange) Close() error {
 func (x *Exchange) release() error {
 	report := x.retire()
 	x.stops.Wait()
+	x.mu.Lock()
+	defer x.mu.Unlock()
 	g := x.group.Sharing.GPU
 	err := g.Do(func() error {
 		var errs []error
-		for _, address := range x.addresses {
+		for r, address := range x.addresses {
 			if address == 0 {
 				continue
 			}
-			if !x.suspension.active {
+			if !x.suspension.active || x.suspension.allocated && r == x.group.Config.Rank {
 				errs = append(errs, g.CUDA.Unmap(address, kernels.ExchangeBytes))
 			}
 			errs = append(errs, g.CUDA.AddressFree(address, kernels.ExchangeBytes))
 		}
 		return errors.Join(errs...)
 	})
-	x.mu.Lock()
-	defer x.mu.Unlock()
 	x.addresses = nil
 	if report != nil {
 		x.group.Reports.Put(report)

@@ -18,6 +18,9 @@ import (
 type suspension struct {
 	// active reports whether the memory of all ranks is unmapped. The addresses stay reserved.
 	active bool
+	// allocated reports whether this rank's memory is mapped again although active is set, because
+	// Resume has not mapped that of the peers yet.
+	allocated bool
 	// header holds the header of this rank's memory, which contains the number of the next call.
 	header [kernels.HeaderBytes]byte
 }
@@ -30,6 +33,7 @@ func (x *Exchange) Suspend() (released int64, err error) {
 	if x.report == nil || x.group.Sharing == nil || x.own() == 0 || x.suspension.active {
 		return 0, nil
 	}
+	x.stops.Wait() // they write to the memory
 	g := x.group.Sharing.GPU
 	header := dl.AddressOf(&x.suspension.header[0])
 	if err := x.copyHeader(header, x.own()); err != nil {
@@ -82,6 +86,9 @@ func (x *Exchange) Allocate() (*Allocation, error) {
 	if !x.suspension.active {
 		return nil, nil
 	}
+	if x.report == nil {
+		return nil, fmt.Errorf("allocating exchange memory: %w", driver.ErrClosed)
+	}
 	a := &Allocation{exchange: x, key: exchangeKey(x.group.Config)}
 	g := x.group.Sharing.GPU
 	err := g.Do(func() error {
@@ -112,6 +119,7 @@ func (x *Exchange) Allocate() (*Allocation, error) {
 	if err != nil {
 		return nil, fmt.Errorf("allocating exchange memory: %w", err)
 	}
+	x.suspension.allocated = true
 	return a, nil
 }
 
@@ -124,6 +132,7 @@ func (a *Allocation) Message() []byte {
 }
 
 // MapPeers maps the other ranks' memory at the old addresses. messages holds each rank's message.
+// After an error, none of it is mapped. Close must not run at the same time.
 func (a *Allocation) MapPeers(ctx context.Context, messages [][]byte) error {
 	if a == nil {
 		return nil
@@ -134,18 +143,33 @@ func (a *Allocation) MapPeers(ctx context.Context, messages [][]byte) error {
 			continue
 		}
 		if len(messages[r]) == 0 {
-			return fmt.Errorf("rank %d has sent no exchange memory", rank)
+			err := fmt.Errorf("rank %d has sent no exchange memory", rank)
+			return errors.Join(err, x.unmapPeers(r))
 		}
 		_, err := x.group.Sharing.MapShared(ctx, rank, a.key, messages[r][1:], kernels.ExchangeBytes,
 			x.addresses[r])
 		if err != nil {
-			return err
+			return errors.Join(err, x.unmapPeers(r))
 		}
 	}
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	x.suspension.active = false
+	x.suspension.active, x.suspension.allocated = false, false
 	return nil
+}
+
+// unmapPeers unmaps the memory of the first n ranks, except this rank's own.
+func (x *Exchange) unmapPeers(n int) error {
+	g := x.group.Sharing.GPU
+	return g.Do(func() error {
+		var errs []error
+		for r, address := range x.addresses[:n] {
+			if r != x.group.Config.Rank {
+				errs = append(errs, g.CUDA.Unmap(address, kernels.ExchangeBytes))
+			}
+		}
+		return errors.Join(errs...)
+	})
 }
 
 // End stops exporting the memory. It must be called once all ranks have mapped the memory or the
@@ -165,6 +189,10 @@ func (a *Allocation) Discard() error {
 	x := a.exchange
 	x.mu.Lock()
 	defer x.mu.Unlock()
+	if !x.suspension.allocated || x.own() == 0 {
+		return nil // the group has ended
+	}
+	x.suspension.allocated = false
 	g := x.group.Sharing.GPU
 	return g.Do(func() error { return g.CUDA.Unmap(x.own(), kernels.ExchangeBytes) })
 }

@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"symmem/driver"
+	"symmem/driver/nccl/internal/gpu"
 )
 
 // Suspender releases the staging memory of a group's messages for some time.
@@ -45,9 +46,12 @@ func (s *Suspender) Suspend() (released int64, err error) {
 	if m.counts == nil {
 		return 0, nil
 	}
-	peers := mappedSegments(m.in)
 	m.Mu.Lock()
 	defer m.Mu.Unlock()
+	if m.closed {
+		return 0, nil
+	}
+	peers := mappedSegments(m.in)
 	m.suspended = true
 	g := m.Device.GPU
 	err = g.Do(func() error {
@@ -94,23 +98,35 @@ func (s *Suspender) Deallocate() error {
 	})
 }
 
-// MapAgain maps the peers' staging memory at its old addresses. All ranks have allocated it.
+// MapAgain maps the peers' staging memory at its old addresses. All ranks have allocated it. After
+// an error, none of it is mapped. Messages.Mu is held.
 func (s *Suspender) MapAgain(ctx context.Context) error {
 	m := s.Messages
 	if m.counts == nil {
 		return nil
 	}
+	var mapped []*peerSegment
 	for key, segment := range mappedSegments(m.in) {
 		_, err := m.Device.Exporter.Fetch(ctx, m.Config.Ranks[key.source],
 			stagingKey(m.Config.ID, int(key.number)), segment.bytes, segment.address)
 		if err != nil {
-			return err
+			return errors.Join(err, unmapSegments(m.Device.GPU, mapped))
 		}
+		mapped = append(mapped, segment)
 	}
-	m.Mu.Lock()
-	defer m.Mu.Unlock()
 	m.suspended = false
 	return nil
+}
+
+// unmapSegments unmaps segments of peers. Their addresses stay reserved.
+func unmapSegments(g *gpu.GPU, segments []*peerSegment) error {
+	return g.Do(func() error {
+		var errs []error
+		for _, segment := range segments {
+			errs = append(errs, g.CUDA.Unmap(segment.address, segment.bytes))
+		}
+		return errors.Join(errs...)
+	})
 }
 
 // mappedSegments returns the segments of peers that this rank has mapped, or had mapped before
