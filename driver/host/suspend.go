@@ -101,7 +101,7 @@ func (w *window) Resume(ctx context.Context) error {
 	ctx, cancel := control.Bounded(ctx, g.cfg.Timeout.Get())
 	defer cancel()
 	if err := g.commit(ctx, "resuming a pool", w.protect(true)); err != nil {
-		return fmt.Errorf("resuming segment %d: %w", w.key.Ordinal, err)
+		return g.group.Fail(fmt.Errorf("resuming segment %d: %w", w.key.Ordinal, err))
 	}
 	return nil
 }
