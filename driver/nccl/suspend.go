@@ -59,7 +59,9 @@ func (w *window) Resume(ctx context.Context) error {
 	defer cancel()
 	err := w.resume(ctx)
 	if err == nil && w.twin != nil {
-		err = w.twin.resume(ctx)
+		if err = w.twin.resume(ctx); err == nil {
+			err = w.agreeOnTwin(ctx)
+		}
 	}
 	if err != nil {
 		return r.plane.Fail(fmt.Errorf("resuming segment %d: %w", w.key.Ordinal, err))

@@ -257,6 +257,30 @@ func (l *levels) register(ctx context.Context, w *window) error {
 		return err
 	}
 	w.twin = twin.(*window)
+	return w.agreeOnTwin(ctx)
+}
+
+// agreeOnTwin lets direct kernels access the twin's memory of peers only if they can on every
+// machine. Otherwise the ranks could choose different paths for a call.
+func (w *window) agreeOnTwin(ctx context.Context) error {
+	mine := []byte{0}
+	if w.twin.mappedByAll {
+		mine[0] = 1
+	}
+	all, err := w.of.plane.Exchange(ctx, driver.LaneControl, mine)
+	if err != nil {
+		return err
+	}
+	for rank, theirs := range all {
+		if len(theirs) == 1 && theirs[0] == 1 {
+			continue
+		}
+		w.twin.mappedByAll = false
+		if w.twin.notMappedReason == "" {
+			w.twin.notMappedReason = fmt.Sprintf("rank %d is on a machine where memory was not mapped",
+				w.of.cfg.Ranks[rank])
+		}
+	}
 	return nil
 }
 

@@ -98,6 +98,23 @@ func canonicalNaNs(t driver.DataType, elements []byte) []byte {
 	return formula.Reduce(driver.RankOrder, driver.Sum, t, [][]byte{elements, negativeZeros})
 }
 
+// TestTwoLevelsAgreeOnWindows lets the ranks of one machine fail to map their memory, and checks
+// that all ranks refuse the same calls.
+func TestTwoLevelsAgreeOnWindows(t *testing.T) {
+	w := newTwoLevelGroup(t, 4)
+	w.must(func(m *testRank) error {
+		window := m.regions[1].window.(*window)
+		window.twin.mappedByAll = m.rank < 2
+		if err := window.agreeOnTwin(t.Context()); err != nil {
+			return err
+		}
+		if window.twin.mappedByAll || window.twin.notMappedReason == "" {
+			return failuref("memory of the machine is used, although another machine has not mapped it")
+		}
+		return nil
+	})
+}
+
 // TestTwoLevelsFollowFormula compares sums and gathered elements with the formula of two levels,
 // bit by bit. Calls are launched, captured by symmem and captured by another library.
 func TestTwoLevelsFollowFormula(t *testing.T) {
