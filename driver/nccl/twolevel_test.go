@@ -221,6 +221,11 @@ func TestTwoLevelsFailTogether(t *testing.T) {
 			return err
 		}
 		<-c.Failed()
+		// Each level reports its own fault to the stream, which Close would return.
+		for _, level := range []*communicator{c.levels.Load().inside, c.levels.Load().between} {
+			<-level.stages.tornDown
+			_ = m.stream.Synchronize(t.Context())
+		}
 		return nil
 	})
 }
