@@ -1,14 +1,15 @@
 package nccl
 
 import (
+	"errors"
 	"testing"
 	"time"
 
 	"symmem/driver"
 )
 
-// TestGroupThatFailsInResumeFreesItsMemory aborts a group on one rank while the other rank resumes
-// it and has allocated its memory.
+// TestGroupThatFailsInResumeFreesItsMemory aborts a group on one rank after both ranks have
+// allocated its memory in Resume.
 func TestGroupThatFailsInResumeFreesItsMemory(t *testing.T) {
 	w := newTestGroup(t, 2, time.Minute)
 	w.regroup()
@@ -24,9 +25,11 @@ func TestGroupThatFailsInResumeFreesItsMemory(t *testing.T) {
 	w.must(func(m *testRank) error {
 		c := m.group.(*communicator)
 		if m.rank == 1 {
-			time.Sleep(50 * time.Millisecond) // the other rank may wait longer, without effect
-			c.Abort(nil)
-			return nil
+			defer c.Abort(nil)
+			exchange, err := c.suspender.allocate()
+			defer exchange.End()
+			_, refusal, agreeErr := c.suspender.exchangeResumptions(t.Context(), exchange, err)
+			return errors.Join(refusal, agreeErr)
 		}
 		if err := c.suspender.Resume(t.Context()); err == nil {
 			return failuref("Resume has succeeded although the other rank has aborted the group")
