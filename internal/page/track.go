@@ -5,6 +5,7 @@ import "encoding/binary"
 // Kind classifies an event.
 type Kind uint8
 
+// The kinds.
 const (
 	Alloc Kind = iota + 1
 	Free
