@@ -52,8 +52,10 @@ type normVariant struct {
 
 // normVariants lists the calls, in the order of normBench.graphs.
 var normVariants = []normVariant{
-	{name: "sum", sum: true}, {name: "norm"},
-	{name: "static", Quant: symmem.QuantStatic}, {name: "row", Quant: symmem.QuantPerRow},
+	{name: "sum", sum: true},
+	{name: "norm"},
+	{name: "static", Quant: symmem.QuantStatic},
+	{name: "row", Quant: symmem.QuantPerRow},
 	{name: "group", Quant: symmem.QuantPerGroup},
 	{name: "both", Quant: symmem.QuantPerGroup, both: true},
 }

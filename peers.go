@@ -32,8 +32,8 @@ func peerAddresses(g *Group, address uintptr, bytes int64) ([]uintptr, error) {
 	}
 	entry, ok := g.windows.table.Load().find(address, bytes)
 	if !ok {
-		return nil, invalid("%d bytes at %#x are not registered with group %s: end a scope of the group, "+
-			"or call Pool.Register", bytes, address, g.id)
+		return nil, invalid("%d bytes at %#x are not registered with group %s: end a scope of the "+
+			"group, or call Pool.Register", bytes, address, g.id)
 	}
 	mapper, ok := entry.window.(driver.PeerMapper)
 	if !ok {

@@ -21,8 +21,8 @@ type Norm struct {
 	Epsilon float32
 	// WeightBias is added to each weight. It is finite. Gemma's norm has 1.
 	WeightBias float32
-	// Residual has Rows*Hidden elements and is read and written. Weight has Hidden elements and is only
-	// read.
+	// Residual has Rows*Hidden elements and is read and written. Weight has Hidden elements and is
+	// only read.
 	Residual, Weight uintptr
 	// Quant selects the scales of Quantized.
 	Quant Quant

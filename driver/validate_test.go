@@ -114,10 +114,12 @@ func TestValidateRejectsInvalidCalls(t *testing.T) {
 		"in place in another part": allReduce(func(c *Call) {
 			c.Operation, c.Send = AllGather, c.Recv
 		}),
-		"splits of a sum":             allToAllV(func(c *Call) { c.Operation = AllReduce }),
-		"no splits":                   allToAllV(func(c *Call) { c.Splits = nil }),
-		"splits and count":            allToAllV(func(c *Call) { c.Count = 1 }),
-		"too many counts":             allToAllV(func(c *Call) { c.Splits.RecvCounts = make([]int64, 9) }),
+		"splits of a sum":  allToAllV(func(c *Call) { c.Operation = AllReduce }),
+		"no splits":        allToAllV(func(c *Call) { c.Splits = nil }),
+		"splits and count": allToAllV(func(c *Call) { c.Count = 1 }),
+		"too many counts": allToAllV(func(c *Call) {
+			c.Splits.RecvCounts = make([]int64, 9)
+		}),
 		"negative part":               allToAllV(func(c *Call) { c.Splits.SendCounts[0] = -1 }),
 		"large offset":                allToAllV(func(c *Call) { c.Splits.RecvOffsets[1] = 1 << 60 }),
 		"no norm":                     norm(func(c *Call) { c.Norm = nil }),

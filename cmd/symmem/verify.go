@@ -28,7 +28,8 @@ equally good blocks by address: wrong sums with --check off, else the first even
 differ.
 
 --path selects the path of the sums: window, plain, direct, which uses symmem's kernels over the
-peers' memory, or two-level, which does so inside machines and uses NCCL between them. The report lists the paths taken, and the reason if they are not the requested one.
+peers' memory, or two-level, which does so inside machines and uses NCCL between them. The report
+lists the paths taken, and the reason if they are not the requested one.
 --prove covers NCCL's kernels only: the direct path does not appear in NCCL's log.
 
 --deterministic opens the ranks with a formula of reductions (docs/reference/deterministic.md) and

@@ -165,8 +165,8 @@ func encode[T any](values []T) []byte {
 	return out
 }
 
-// normBuffers holds the addresses of a rank's buffers. The buffers are outside windows, at different
-// offsets on each rank.
+// normBuffers holds the addresses of a rank's buffers. The buffers are outside windows, at
+// different offsets on each rank.
 type normBuffers struct {
 	send, residual, weight, recv, quantized, scales uintptr
 }

@@ -36,7 +36,8 @@ func drawLaunch(t *rapid.T) Launch {
 	}
 	if call.Operation == driver.AllReduceRMSNorm {
 		call.DataType, call.ReduceOp = driver.BFloat16, driver.Sum
-		hidden := driver.NormUnit * rapid.Int64Range(1, driver.MaxHidden/driver.NormUnit).Draw(t, "hidden")
+		units := rapid.Int64Range(1, driver.MaxHidden/driver.NormUnit).Draw(t, "units of hidden")
+		hidden := driver.NormUnit * units
 		call.Norm = &driver.Norm{Rows: call.Count / hidden, Hidden: hidden}
 		call.Count = call.Norm.Rows * hidden
 	}

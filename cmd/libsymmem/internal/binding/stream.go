@@ -72,7 +72,7 @@ func (st *streams) Synchronize(handle uintptr) error {
 func (st *streams) checkCapture(doing string, handle uintptr) error {
 	r, err := st.s.anyRank()
 	if err != nil {
-		return nil // the caller returns this error
+		return nil //nolint:nilerr // the caller returns this error
 	}
 	if known := st.known(handle); len(known) > 0 {
 		r = known[0].rank

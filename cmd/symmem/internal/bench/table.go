@@ -33,8 +33,10 @@ func writeTable(w io.Writer, prefix string, rows [][]string) error {
 // nccl-tests.
 func PathTable(w io.Writer, r *report.Report) error {
 	rows := [][]string{
-		{"operation", "size", "", "auto", "plain", "window", "direct", "two-level", "took",
-			"ratio"},
+		{
+			"operation", "size", "", "auto", "plain", "window", "direct", "two-level", "took",
+			"ratio",
+		},
 	}
 	for i := range r.Results {
 		result := &r.Results[i]

@@ -13,8 +13,8 @@ import (
 )
 
 // Text writes a line for each measured size and a line for each rule. The line of a size contains
-// the speed-up of the chosen path over the alternative. If the two-level path was measured, its time
-// is in the column of the direct path.
+// the speed-up of the chosen path over the alternative. If the two-level path was measured, its
+// time is in the column of the direct path.
 func (t *Tuned) Text(w io.Writer) error {
 	rows := [][]string{{
 		"operation", "size", "", "buffers", "plain", "window", "direct", "noise", "chosen",
@@ -26,7 +26,8 @@ func (t *Tuned) Text(w io.Writer) error {
 				rows = append(rows, []string{
 					r.Operation, p.Bytes.String(), half(p.InPlace),
 					string(cmp.Or(r.Memory, tuning.Symmetric)),
-					formatMicroseconds(p.PlainUS), formatMicroseconds(p.WindowUS), formatMicroseconds(p.DirectUS + p.TwoLevelUS),
+					formatMicroseconds(p.PlainUS), formatMicroseconds(p.WindowUS),
+					formatMicroseconds(p.DirectUS + p.TwoLevelUS),
 					fmt.Sprintf("%.1f %%", p.NoisePercent), string(s.Path),
 					fmt.Sprintf("%+.1f %%", 100*(speedup(s.Path, p)-1)),
 				})
