@@ -17,9 +17,13 @@ const checkpointVariable = "SYMMEM_TEST_CHECKPOINT"
 // its standard input. During this wait, bench/gpu/suspend.py makes a checkpoint of the process and
 // restores it. The test then resumes the pools and groups and replays a graph.
 func TestCheckpointedProcess(t *testing.T) {
-	ranks, err := strconv.Atoi(os.Getenv(checkpointVariable))
-	if err != nil {
+	value, set := os.LookupEnv(checkpointVariable)
+	if !set {
 		t.Skipf("%s is not set; bench/gpu/suspend.py runs this test", checkpointVariable)
+	}
+	ranks, err := strconv.Atoi(value)
+	if err != nil {
+		t.Fatal(err)
 	}
 	all := newGate(ranks)
 	runRanks(t, ranks, suspendOptions(), func(r *rank) {

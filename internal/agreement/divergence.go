@@ -41,7 +41,7 @@ func (k Kind) String() string {
 type Variant struct {
 	// Ranks lists the ranks that share the observation.
 	Ranks []int
-	// What describes the observation. For an event it is [event.Event.String].
+	// What holds a description of the observation. For an event it is [event.Event.String].
 	What string
 	// Site is the observation's call site as file:line, or "".
 	Site string

@@ -68,8 +68,8 @@ func (m *Matcher[R]) queue(tag int) *queue[R] {
 }
 
 // Post records a receive from a source, or from Any, in a segment. A receive from Any accepts only
-// messages of its own segment, because a rank that is ahead may already have sent messages of a
-// later one. Post returns the resulting claims, in order. The slice is valid until the next call.
+// messages of the same segment, because a faster rank may already have sent messages of a later
+// segment. Post returns the resulting claims, in order. The slice is valid until the next call.
 func (m *Matcher[R]) Post(r R, tag, source int, segment uint64) []Claim[R] {
 	q := m.queue(tag)
 	q.waiting = append(q.waiting, waiting[R]{r, source, segment})

@@ -37,7 +37,7 @@ const (
 	failed    = "clusters failed"
 )
 
-// check fails the test if so many clusters were not judged that defects could be missed.
+// check fails the test if the share of clusters without a verdict is large enough to hide defects.
 func (f *faultCounts) check(t *testing.T, clusters int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

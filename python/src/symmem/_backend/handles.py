@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Handle:
-    """A symmetric tensor as the ranks of a group see it, and a signal pad of its own.
+    """Gives a kernel the addresses of a symmetric tensor on all ranks, and a signal pad.
 
     It has the members of PyTorch's `_SymmetricMemory` that kernels use. The addresses are valid
     while the tensor, the handle and the group are.
@@ -124,7 +124,7 @@ def handle(tensor: torch.Tensor, group: GroupLike = None) -> Handle:
     deadline.
 
     Args:
-        tensor: contiguous, in a pool of symmem that the group's ranks allocate from alike.
+        tensor: contiguous, allocated at the same point of the program on all ranks of the group.
         group: as `symmem.group` takes it; the world unless given.
 
     Raises:
