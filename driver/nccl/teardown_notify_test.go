@@ -69,6 +69,12 @@ type knownSubmissions struct {
 func (p *knownSubmissions) PeerFailed() bool             { return true }
 func (p *knownSubmissions) Submitted(ticket uint64) bool { return ticket <= p.submitted }
 
+// noteCall records a call with the given ticket as launched.
+func noteCall(c *communicator, ticket uint64) {
+	call := driver.Call{Operation: driver.AllReduce, Count: 1}
+	c.history.note(&call, ticket, 0)
+}
+
 // TestCallsThatEndedEarlyAreFaults ends a call after a peer has failed. On several machines, the
 // call has succeeded only if all ranks have submitted it.
 func TestCallsThatEndedEarlyAreFaults(t *testing.T) {
@@ -77,8 +83,7 @@ func TestCallsThatEndedEarlyAreFaults(t *testing.T) {
 	w.regroup()
 	w.must(func(m *testRank) error {
 		c := m.group.(*communicator)
-		call := driver.Call{Operation: driver.AllReduce, Count: 1}
-		c.history.note(&call, 7, 0)
+		noteCall(c, 7)
 		c.owner.plane = &knownSubmissions{Plane: c.plane, submitted: uint64(7 - m.rank)}
 		err := c.owner.EndedEarly(7)
 		if got, want := err != nil, m.rank == 1; got != want {
@@ -96,8 +101,7 @@ func TestEndedCallsOutliveTheirGroup(t *testing.T) {
 	w.regroup()
 	w.must(func(m *testRank) error {
 		c := m.group.(*communicator)
-		call := driver.Call{Operation: driver.AllReduce, Count: 1}
-		c.history.note(&call, 7, 0)
+		noteCall(c, 7)
 		if err := m.closeGroup(); err != nil {
 			return err
 		}

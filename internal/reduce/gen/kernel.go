@@ -371,8 +371,8 @@ func (s *stage) clear(label string, results []string) {
 	s.late.op("JMP", label+"Clear")
 }
 
-// ahead prefetches a line that a later block will load. Kernels of 16-bit floats execute too
-// many instructions per line for the processor to prefetch the next lines in time. For other types a
+// ahead prefetches a line that a later block will load. Kernels of 16-bit floats execute too many
+// instructions per line for the processor to prefetch the next lines in time. For other types a
 // prefetch would only cost time.
 func (s *stage) ahead(address string) {
 	const distance = 1024
