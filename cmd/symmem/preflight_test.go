@@ -202,22 +202,27 @@ func TestPreflightAfterKillOfRankZero(t *testing.T) {
 	runs[2].checkSilent(t)
 }
 
-// TestPreflightNamesSlowRank keeps a rank stopped most of the time, so that it runs at a fraction
-// of its speed.
+// TestPreflightNamesSlowRank stops a rank again and again, so that its links run at about a tenth
+// of the speed of the third link. The tolerance accepts a third link that the machine's load slows
+// down several times.
 func TestPreflightNamesSlowRank(t *testing.T) {
 	if testing.Short() {
 		t.Skip("slows a process down for seconds")
 	}
-	r := startPreflight(t, nil, "--ranks=3", "--tolerance=0.4")
+	r := startPreflight(t, nil, "--ranks=3", "--tolerance=0.7")
 	slow := r.rank(t, 2)
 	ended := make(chan struct{})
 	var stopper sync.WaitGroup
+	defer func() {
+		close(ended)
+		stopper.Wait()
+	}()
 	stopper.Go(func() {
-		tick := time.NewTicker(time.Millisecond)
+		tick := time.NewTicker(2 * time.Millisecond)
 		defer tick.Stop()
 		for n := 0; ; n++ {
 			signal := syscall.SIGSTOP
-			if n%7 == 0 {
+			if n%50 == 0 {
 				signal = syscall.SIGCONT
 			}
 			_ = slow.Signal(signal) // The process may have ended.
@@ -229,8 +234,6 @@ func TestPreflightNamesSlowRank(t *testing.T) {
 		}
 	})
 	r.checkRankAtFault(t, 2)
-	close(ended)
-	stopper.Wait()
 }
 
 // TestPreflightEndsAtDeadline stops all ranks, so that only the deadline can end the preflight.
