@@ -228,7 +228,7 @@ def replayed(graph: torch.cuda.CUDAGraph, rounds: int = 30, replays: int = 1) ->
 def in_turns(
     graphs: dict[str, torch.cuda.CUDAGraph], turns: int = 5, replays: int = 1
 ) -> dict[str, float]:
-    """Time graphs in turns, so that noise affects all graphs equally; return the least median of each."""
+    """Time graphs in turns, so that noise affects all equally; return the least median of each."""
     found: dict[str, list[float]] = {name: [] for name in graphs}
     for _ in range(turns):
         for name, graph in graphs.items():
