@@ -102,11 +102,6 @@ func (o *owner) EndedEarly(ticket uint64) error {
 	if call == nil || !needsAll(call) || o.submittedByAll(ticket) {
 		return nil
 	}
-	if o.direct.announcements == nil && o.pollFor(submissionDelay, func() bool {
-		return o.submittedByAll(ticket)
-	}) {
-		return nil
-	}
 	o.pollFor(causeTimeout, func() bool {
 		o.faults.checkPeers()
 		return o.plane.Cause() != nil
@@ -126,23 +121,20 @@ func (o *owner) pollFor(limit time.Duration, done func() bool) bool {
 	return gpu.Poll(ctx, done) == nil
 }
 
-// submittedByAll reports whether all ranks have launched a collective. On several machines, the
-// launches of other ranks become known within submissionDelay. There, submittedByAll returns true
-// unless a peer has failed, because no rank aborts a kernel before the other ranks know of its
-// fault (control.Notifier). It also returns true after Close, because Close has reported unfinished
-// work to its streams.
+// submittedByAll reports whether all ranks are known to have launched a collective that has ended.
+// On several machines, launches are not known in time, but a failed rank aborts its kernels only
+// after the other ranks have acknowledged its fault, or were stopped. There, submittedByAll returns
+// true unless a peer has failed. It also returns true after Close, because Close has reported
+// unfinished work to its streams.
 func (o *owner) submittedByAll(ticket uint64) bool {
-	if o.direct.announcements == nil &&
-		(!o.plane.PeerFailed() || errors.Is(o.plane.Cause(), driver.ErrClosed)) {
-		return true
+	if a := o.direct.announcements; a != nil {
+		return a.Submitted(ticket)
 	}
-	s, ok := o.plane.(control.Submissions)
-	return !ok || s.Submitted(ticket)
+	if n, ok := o.plane.(control.Notifier); ok {
+		n.AwaitNotices()
+	}
+	return !o.plane.PeerFailed() || errors.Is(o.plane.Cause(), driver.ErrClosed)
 }
-
-// submissionDelay limits how long it takes until the launches of ranks on other machines are known.
-// Ranks report their launches every 100 ms, and together with their faults.
-const submissionDelay = 300 * time.Millisecond
 
 // needsAll reports whether a call can end only after all ranks have launched it.
 func needsAll(call *driver.Call) bool {

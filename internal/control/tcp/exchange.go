@@ -82,6 +82,15 @@ func awaitAcknowledgements(s *groupState) {
 	}
 }
 
+// AwaitNotices waits until this process has caught up on messages after a stall.
+func (p *Plane) AwaitNotices() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for !p.closed && !p.PeerFailed() && p.stalls.mayBeStale(time.Now()) {
+		p.pause(nil, statusInterval)
+	}
+}
+
 // exchangeStep performs one step of a track: it posts this rank's payload, waits for the payloads
 // of all ranks and returns them. The caller holds p.mu.
 func (p *Plane) exchangeStep(ctx context.Context, payload []byte, w *waitState) ([][]byte, error) {

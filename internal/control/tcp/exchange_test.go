@@ -9,14 +9,11 @@ import (
 )
 
 // TestAwaitNotifiedWaitsForPeer fails rank 0 and checks that AwaitNotified does not return before
-// the impostor has acknowledged the fault, by which time the impostor's submissions are known.
+// the impostor has acknowledged the fault.
 func TestAwaitNotifiedWaitsForPeer(t *testing.T) {
 	i := newImpostor(t)
 	p := i.joinVictim()
 	ticket := p.Submit()
-	if p.Submitted(ticket) {
-		t.Errorf("Submitted(%d) = true before the impostor has submitted it", ticket)
-	}
 	p.Abort(nil)
 	i.await(kindFail)
 	notified := make(chan struct{})
@@ -34,9 +31,6 @@ func TestAwaitNotifiedWaitsForPeer(t *testing.T) {
 	p.mu.Unlock()
 	if acknowledged {
 		t.Error("AwaitNotified returned before the impostor acknowledged the fault")
-	}
-	if !p.Submitted(ticket) {
-		t.Errorf("Submitted(%d) = false after the impostor has submitted it", ticket)
 	}
 	i.send(kindFailAck, "", 0, nil)
 	<-notified

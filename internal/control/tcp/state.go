@@ -174,19 +174,6 @@ func unacknowledged(s *groupState) bool {
 	return false
 }
 
-// Submitted reports whether all ranks are known to have submitted a ticket. A rank's submissions
-// become known after at most statusDelay.
-func (s *groupState) Submitted(ticket uint64) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for r := range s.records {
-		if r != s.me && s.records[r].submitted < ticket {
-			return false
-		}
-	}
-	return true
-}
-
 // unreported lists the ranks whose next report has not arrived. A rank that can no longer send a
 // report is marked as absent.
 func (s *groupState) unreported() []int {
