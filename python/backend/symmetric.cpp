@@ -194,7 +194,7 @@ void* Allocator::alloc(size_t size, int device, const std::optional<std::string>
   const auto bytes = std::max<size_t>(size, 1);
   library_->check(library_->alloc(from, bytes, stream_of(place), &address));
   std::lock_guard<std::mutex> lock(mutex_);
-  blocks_.emplace(static_cast<char*>(address), Block{bytes, place, from, name, {}});
+  blocks_.insert_or_assign(static_cast<char*>(address), Block{bytes, place, from, name, {}});
   return address;
 }
 
@@ -243,16 +243,16 @@ c10::intrusive_ptr<symmetric::SymmetricMemory> Allocator::rendezvous(
   const auto& block = found->second;
   const auto name = group.value_or(block.group);
   TORCH_CHECK_VALUE(!name.empty(), "rendezvous needs a group: pass it here or to the allocation");
-  const auto known = block.handles.find(name);
   const auto offset = static_cast<size_t>(static_cast<char*>(address) - base);
-  if (known != block.handles.end() && known->second->get_offset() == offset) {
-    return known->second;
-  }
   const auto bytes = block.bytes;
   const auto device = block.device;
   const auto from = block.pool;
   lock.unlock();
+  // PyTorch reuses a group's name after destroy_process_group, but symmem's handle is never reused.
   const auto members = this->members(name);
+  if (auto known = this->known(base, offset, members.handle)) {
+    return known;
+  }
   auto buffer = shared(members, from, base, bytes, device);
   auto pad = allocate_pad(members, device);
   auto handle = c10::make_intrusive<Handle>(
@@ -260,9 +260,21 @@ c10::intrusive_ptr<symmetric::SymmetricMemory> Allocator::rendezvous(
   lock.lock();
   const auto again = blocks_.find(base);
   if (again != blocks_.end()) {
-    again->second.handles.insert_or_assign(name, handle);
+    again->second.handles.insert_or_assign(members.handle, handle);
   }
   return handle;
+}
+
+// Returns the handle that rendezvous has made of a range of a block for a group, or null.
+c10::intrusive_ptr<Handle> Allocator::known(char* base, size_t offset, uint64_t group) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  const auto block = blocks_.find(base);
+  if (block == blocks_.end()) {
+    return {};
+  }
+  const auto made = block->second.handles.find(group);
+  const bool same = made != block->second.handles.end() && made->second->get_offset() == offset;
+  return same ? made->second : c10::intrusive_ptr<Handle>();
 }
 
 c10::intrusive_ptr<Handle> Allocator::handle(

@@ -120,7 +120,7 @@ class Allocator final : public c10d::symmetric_memory::SymmetricMemoryAllocator 
     c10::Device device;
     int pool;
     std::string group; // of alloc, or empty
-    std::map<std::string, c10::intrusive_ptr<Handle>> handles; // by the group's name
+    std::map<uint64_t, c10::intrusive_ptr<Handle>> handles; // by symmem's handle of the group
   };
   using Blocks = std::map<char*, Block>;
 
@@ -128,6 +128,7 @@ class Allocator final : public c10d::symmetric_memory::SymmetricMemoryAllocator 
   int pool(const std::string& group);
   int group_pool(uint64_t group);
   Blocks::iterator find(void* address);
+  c10::intrusive_ptr<Handle> known(char* base, size_t offset, uint64_t group);
   Range allocate_pad(const Members& members, c10::Device device);
   Range shared(const Members& members, int pool, void* address, size_t bytes, c10::Device device)
       const;

@@ -125,6 +125,19 @@ def memory_is_freed_and_made_again() -> None:
             handle.barrier()
             del tensor, handle
     symmem.check()
+
+
+@check
+def a_new_world_gets_no_handle_of_an_old_one() -> None:
+    tensor, handle = rendezvous(10)
+    name = dist.group.WORLD.group_name
+    handle.barrier()
+    dist.destroy_process_group()
+    dist.init_process_group("cpu:symmem", timeout=timedelta(seconds=60))
+    assert dist.group.WORLD.group_name == name
+    raises(dist.DistError, lambda: symm_mem.rendezvous(tensor, dist.group.WORLD))
+    del tensor, handle
+    rendezvous(10)[1].barrier()
     dist.destroy_process_group()
 
 
