@@ -48,7 +48,7 @@ func (p *Plane) Exchange(
 func (p *Plane) breakLane(lane driver.Lane, err error) error {
 	p.laneErrs[lane] = err
 	if lane == driver.LaneControl {
-		return p.failAndNotify(err)
+		return failAndNotify(p, err)
 	}
 	return err
 }
@@ -56,7 +56,7 @@ func (p *Plane) breakLane(lane driver.Lane, err error) error {
 // failAndNotify fails the plane and waits until the other ranks have acknowledged the failure.
 // Without the wait, a rank that reaches the failed step later could still see it complete. The
 // caller holds p.mu, which failAndNotify releases while it waits.
-func (p *Plane) failAndNotify(err error) error {
+func failAndNotify(p *Plane, err error) error {
 	err = p.fail(err)
 	awaitAcknowledgements(&p.groupState)
 	return err
@@ -152,7 +152,7 @@ func (p *Plane) Compare(ticket uint64, call *driver.Call) error {
 	mine := encodeWords(call.Digest)
 	all, err := p.exchangeStep(context.Background(), mine, w)
 	if err != nil {
-		return p.failAndNotify(err)
+		return failAndNotify(p, err)
 	}
 	var others []int
 	for r, digest := range all {

@@ -27,11 +27,11 @@ func (n named) Gather(ctx context.Context, mine driver.Words, all []driver.Words
 		return fmt.Sprintf("%s %d of group %s", driver.ValueText(n.name), w.step, p.cfg.Group.Name())
 	}
 	if p.peerFailed() {
-		return p.failAndNotify(p.peerFault(w.doing))
+		return failAndNotify(p, p.peerFault(w.doing))
 	}
 	got, err := p.exchangeStep(ctx, encodeWords(mine[:]...), w)
 	if err != nil {
-		return p.failAndNotify(err)
+		return failAndNotify(p, err)
 	}
 	for r, words := range got {
 		decodeWords(words, all[r][:])
