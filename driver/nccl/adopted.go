@@ -28,13 +28,13 @@ type adoptedCommunicator struct {
 	stuck      atomic.Pointer[driver.TimeoutError]
 }
 
-// allowEarlyStart names the environment variable with which the user asserts that no kernel of the
-// program starts its successor early.
+// allowEarlyStart is the environment variable with which users assert that no kernel of their
+// program triggers an early launch of its successor.
 const allowEarlyStart = "SYMMEM_ATTACH_EARLY_START"
 
 // AdoptCommunicator wraps the communicator with the given ncclComm_t, which must use this device's
-// GPU. It returns an error if NCCL has the defect nccl.EarlyStart. The owner launches the
-// collectives, and symmem cannot insert its workaround before them.
+// GPU. It returns an error if NCCL has the defect nccl.EarlyStart, because the owner launches the
+// collectives and symmem cannot insert its workaround before them.
 func (d *Device) AdoptCommunicator(handle uintptr) (driver.AdoptedCommunicator, error) {
 	if handle == 0 {
 		return nil, errors.New("adopting a communicator: its handle is 0")
@@ -42,8 +42,8 @@ func (d *Device) AdoptCommunicator(handle uintptr) (driver.AdoptedCommunicator, 
 	if d.startsEarly() && os.Getenv(allowEarlyStart) != "1" {
 		_, text := d.nccl.Version()
 		return nil, fmt.Errorf("adopting a communicator: window kernels of NCCL %s: %w: if the kernel "+
-			"before them triggers an early launch, they may read data that is not written yet; use NCCL "+
-			"%s or newer, or set %s=1 if the program has no such kernels (docs/reference/nccl-defects.md)",
+			"before them triggers an early launch, they may read data that has not been written yet; use "+
+			"NCCL %s or newer, or set %s=1 if no kernel triggers one (docs/reference/nccl-defects.md)",
 			text, driver.ErrUnsupported, nccl.VersionText(nccl.EarlyStart.Below), allowEarlyStart)
 	}
 	g := &adoptedCommunicator{device: d, handle: nccl.Comm(handle)}
@@ -53,7 +53,7 @@ func (d *Device) AdoptCommunicator(handle uintptr) (driver.AdoptedCommunicator, 
 	return g, nil
 }
 
-// query asks NCCL for the communicator's size, rank and device.
+// query asks NCCL for the communicator's size and rank, and checks that it uses this device's GPU.
 func (g *adoptedCommunicator) query() (err error) {
 	if g.size, err = g.device.nccl.Count(g.handle); err != nil {
 		return err
@@ -78,10 +78,10 @@ func (g *adoptedCommunicator) Size() int { return g.size }
 // Rank returns this rank's number in the communicator.
 func (g *adoptedCommunicator) Rank() int { return g.rank }
 
-// callWithDeadline runs a call that waits for other ranks. If the context ends first, this call and
-// all later calls return a TimeoutError.
+// callWithDeadline runs a call that waits for other ranks. If ctx is done before the call returns,
+// callWithDeadline returns a TimeoutError, and so do all later calls.
 func (g *adoptedCommunicator) callWithDeadline(
-	ctx context.Context, doing string, call func() error,
+	ctx context.Context, operation string, call func() error,
 ) error {
 	if err := g.stuck.Load(); err != nil {
 		return err
@@ -95,7 +95,7 @@ func (g *adoptedCommunicator) callWithDeadline(
 		return err
 	case <-ctx.Done():
 		err := &driver.TimeoutError{
-			Doing:  fmt.Sprintf("%s on communicator %#x of %d ranks", doing, uintptr(g.handle), g.size),
+			Doing:  fmt.Sprintf("%s on communicator %#x of %d ranks", operation, uintptr(g.handle), g.size),
 			Waited: time.Since(begin).Round(time.Millisecond),
 		}
 		g.stuck.Store(err)
@@ -107,13 +107,13 @@ func (g *adoptedCommunicator) callWithDeadline(
 func (g *adoptedCommunicator) Register(
 	ctx context.Context, s driver.Segment,
 ) (driver.Window, error) {
-	own, ok := s.(*memory.Segment)
-	if !ok || !g.device.memory.Own(own) {
+	segment, ok := s.(*memory.Segment)
+	if !ok || !g.device.memory.Own(segment) {
 		return nil, errors.New("registering with a communicator: the segment belongs to another device")
 	}
 	var handle nccl.Window
 	err := g.callWithDeadline(ctx, "registering a window", func() (err error) {
-		handle, err = g.device.nccl.WindowRegister(g.handle, own.Address(), own.Bytes())
+		handle, err = g.device.nccl.WindowRegister(g.handle, segment.Address(), segment.Bytes())
 		return err
 	})
 	if err != nil {
@@ -138,11 +138,11 @@ func (w *adoptedWindow) Deregister() error {
 	return g.device.gpu.Do(func() error { return g.device.nccl.WindowDeregister(g.handle, w.handle) })
 }
 
-// Exchange gathers the payloads of all ranks with AllGather. It first gathers the lengths, and then
-// the payloads, padded to the longest.
+// Exchange gathers the payloads of all ranks with AllGather: first their lengths, and then the
+// payloads, each padded to the longest.
 func (g *adoptedCommunicator) Exchange(ctx context.Context, payload []byte) ([][]byte, error) {
-	mine := binary.LittleEndian.AppendUint64(nil, uint64(len(payload)))
-	lengths, err := g.gather(ctx, mine)
+	own := binary.LittleEndian.AppendUint64(nil, uint64(len(payload)))
+	lengths, err := g.gather(ctx, own)
 	if err != nil {
 		return nil, err
 	}
@@ -150,7 +150,7 @@ func (g *adoptedCommunicator) Exchange(ctx context.Context, payload []byte) ([][
 	for _, l := range lengths {
 		n := binary.LittleEndian.Uint64(l)
 		if n > driver.MaxPayload {
-			return nil, fmt.Errorf("exchanging payloads on communicator %#x: a rank has sent %d bytes, but "+
+			return nil, fmt.Errorf("exchanging payloads on communicator %#x: a rank sent %d bytes, but "+
 				"the limit is %d", uintptr(g.handle), n, driver.MaxPayload)
 		}
 		longest = max(longest, int(n))
@@ -164,13 +164,13 @@ func (g *adoptedCommunicator) Exchange(ctx context.Context, payload []byte) ([][
 }
 
 // gather gathers the same number of bytes from every rank.
-func (g *adoptedCommunicator) gather(ctx context.Context, mine []byte) ([][]byte, error) {
-	got := make([]byte, len(mine)*g.size)
-	// After a timeout, the call may still write to got. So got is returned only after a success.
+func (g *adoptedCommunicator) gather(ctx context.Context, own []byte) ([][]byte, error) {
+	got := make([]byte, len(own)*g.size)
+	// The call may still write to got after a timeout, so got is returned only on success.
 	err := g.callWithDeadline(ctx, "exchanging payloads", func() error {
-		into := make([]byte, len(got))
-		err := g.gatherNow(mine, into)
-		copy(got, into)
+		dst := make([]byte, len(got))
+		err := g.gatherNow(own, dst)
+		copy(got, dst)
 		return err
 	})
 	if err != nil {
@@ -178,16 +178,16 @@ func (g *adoptedCommunicator) gather(ctx context.Context, mine []byte) ([][]byte
 	}
 	all := make([][]byte, g.size)
 	for r := range all {
-		all[r] = got[r*len(mine) : (r+1)*len(mine)]
+		all[r] = got[r*len(own) : (r+1)*len(own)]
 	}
 	return all, nil
 }
 
-// gatherNow implements gather without a deadline. It must be called on a thread of the CUDA
-// context. It uses a temporary stream, because the device's internal stream must not wait for other
-// ranks.
-func (g *adoptedCommunicator) gatherNow(mine, into []byte) error {
-	if len(mine) == 0 {
+// gatherNow implements gather without a deadline. It must be called on a thread where the CUDA
+// context is current. It uses a temporary stream, because the device's internal stream must not
+// wait for other ranks.
+func (g *adoptedCommunicator) gatherNow(own, dst []byte) error {
+	if len(own) == 0 {
 		return nil
 	}
 	d := g.device
@@ -196,35 +196,35 @@ func (g *adoptedCommunicator) gatherNow(mine, into []byte) error {
 		return err
 	}
 	defer func() { _ = d.gpu.CUDA.StreamDestroy(stream) }()
-	host, err := d.gpu.CUDA.MemAllocHost(int64(len(mine) + len(into)))
+	host, err := d.gpu.CUDA.MemAllocHost(int64(len(own) + len(dst)))
 	if err != nil {
 		return err
 	}
 	defer func() { _ = d.gpu.CUDA.MemFreeHost(host) }()
-	copy(dl.Bytes(host, len(mine)), mine)
-	if err := g.gatherOn(stream, host, int64(len(mine)), int64(len(into))); err != nil {
+	copy(dl.Bytes(host, len(own)), own)
+	if err := g.gatherOn(stream, host, int64(len(own)), int64(len(dst))); err != nil {
 		return err
 	}
-	copy(into, dl.Bytes(host+uintptr(len(mine)), len(into)))
+	copy(dst, dl.Bytes(host+uintptr(len(own)), len(dst)))
 	return nil
 }
 
-// gatherOn gathers mine bytes from every rank. It reads this rank's bytes from host memory at
-// address host, and stores the result after them.
+// gatherOn gathers own bytes from every rank, which are all bytes in total. It reads this rank's
+// bytes from host memory at address host, and stores the result right after them.
 func (g *adoptedCommunicator) gatherOn(
-	stream cuda.Stream, host uintptr, mine, all int64,
+	stream cuda.Stream, host uintptr, own, all int64,
 ) error {
 	d := g.device
-	memory, err := d.gpu.CUDA.MemAllocAsync(roundUpForNCCL(mine+all), stream)
+	memory, err := d.gpu.CUDA.MemAllocAsync(roundUpForNCCL(own+all), stream)
 	if err != nil {
 		return err
 	}
-	gathered := memory + uintptr(mine)
-	call := d.nccl.AllGather(memory, gathered, mine, nccl.Uint8, g.handle)
+	gathered := memory + uintptr(own)
+	call := d.nccl.AllGather(memory, gathered, own, nccl.Uint8, g.handle)
 	err = errors.Join(
-		d.gpu.CUDA.MemcpyAsync(memory, host, mine, stream),
+		d.gpu.CUDA.MemcpyAsync(memory, host, own, stream),
 		call.On(stream),
-		d.gpu.CUDA.MemcpyAsync(host+uintptr(mine), gathered, all, stream),
+		d.gpu.CUDA.MemcpyAsync(host+uintptr(own), gathered, all, stream),
 		d.gpu.CUDA.MemFreeAsync(memory, stream))
 	return errors.Join(err, d.gpu.CUDA.StreamSynchronize(stream))
 }

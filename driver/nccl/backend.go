@@ -18,7 +18,7 @@ type Backend struct{}
 func (Backend) Name() string { return "nccl" }
 
 // Available loads the libraries, without creating a context, and returns nil if this machine has a
-// GPU and NCCL. Otherwise the error names what is missing.
+// GPU and NCCL. Otherwise the error says what is missing.
 func (Backend) Available() error {
 	driver, err := loadDriver()
 	if err != nil {

@@ -13,10 +13,10 @@ import (
 	"symmem/internal/control"
 )
 
-// communicator implements driver.Communicator. NCCL and direct kernels transfer the group's data. A
-// control plane connects the ranks for everything else.
+// communicator implements driver.Communicator. NCCL and direct kernels transfer the group's data,
+// and a control plane connects the ranks for everything else.
 //
-// The communicator itself launches calls. Its parts do everything else:
+// The communicator itself launches calls, and its parts do the rest:
 //
 //	registrar  registers and deregisters windows
 //	recorder   records calls into captures of other libraries
@@ -26,21 +26,22 @@ import (
 //	owner      connects streams and messages with the group
 //	suspender  releases the group's memory and restores it
 //	teardown   ends the communicator in stages
-//	twoLevel   connects the levels of a group on several machines
+//	twoLevel   runs collectives of a group that spans machines in two levels
 //
 // States: open; failed, after the first fault of its plane; closed. A failed or closed communicator
-// is torn down in the background. Function decide returns the steps.
+// is torn down in the background, where decide chooses each step.
 //
 // The parts share the lock mu. It is held during calls to NCCL, which permits one thread at a time,
-// and while a call gets its position in the group's order. It guards the windows, the recordings
-// and writes to the history. The package comment lists the order of locks.
+// and while a call is assigned its position in the group's order. It guards the windows, the
+// recordings and writes to the history. The package comment describes the lock order.
 type communicator struct {
-	// Every launch uses the first fields, which are adjacent so that they share few cache lines.
+	// The first fields are used by every launch, and are adjacent so that they share few cache
+	// lines.
 
 	device *Device
 	plane  control.Plane
 	check  atomic.Bool
-	// closing is set by Close. Nothing is launched after that.
+	// closing is set by Close, after which nothing is launched.
 	closing atomic.Bool
 	mu      groupLock
 	busy    stream.BusyStreams
@@ -72,7 +73,7 @@ type communicator struct {
 	stages    stages
 }
 
-// communicator implements these optional interfaces.
+// Optional interfaces that communicator implements.
 var (
 	_ driver.Inspector     = (*communicator)(nil)
 	_ driver.LazyWindows   = (*communicator)(nil)
@@ -87,7 +88,7 @@ func (c *communicator) Named(name string, ordered bool) (driver.Named, error) {
 	return c.plane.Named(name, ordered)
 }
 
-// Inspect describes the waits of this rank and the activities of the other ranks.
+// Inspect describes what this rank is waiting for and what the other ranks are doing.
 func (c *communicator) Inspect() driver.Inspection { return c.plane.Inspect() }
 
 // Collectives returns the number of collectives that this rank has launched.
@@ -157,17 +158,17 @@ func (c *communicator) Abort(cause error) {
 	c.teardown.begin()
 }
 
-// Close leaves the group. It waits for work that all ranks have launched, and makes other work fail
-// with ErrClosed.
+// Close leaves the group. It waits for work that all ranks have launched; any other work fails with
+// ErrClosed.
 func (c *communicator) Close() error {
 	c.closing.Store(true)
 	levelsErr := c.twoLevel.close()
 	for rounds := 0; rounds < closeRounds && c.plane.Cause() == nil; rounds++ {
 		ended, missing := c.finishWork()
-		// The abort of NCCL's communicator ends unfinished work. Another rank may still launch its
-		// part of that work, and must not expect success, so this rank withdraws. Withdraw fails if
-		// the last rank has just launched its part. The other ranks then rely on this rank, so it
-		// waits again.
+		// Unfinished work is about to be cut off by the abort of NCCL's communicator. Another rank
+		// may still launch its part of that work, so this rank withdraws to keep that rank from
+		// expecting success. Withdraw fails if the last rank has just launched its part. The other
+		// ranks then rely on this rank, so it waits again.
 		if ended || c.plane.Withdraw() || !missing {
 			break
 		}
@@ -187,15 +188,16 @@ func (c *communicator) Close() error {
 	return errors.Join(unmatched, err, levelsErr)
 }
 
-// closeRounds limits how often Close waits for work. The last rank may keep launching.
+// closeRounds limits how often Close waits for work, because the last rank may keep launching.
 const closeRounds = 3
 
-// finishWork waits for the work of this rank's streams while that work can still end. ended reports
-// whether the work has ended. missing reports whether some rank has not launched its part.
+// finishWork waits for the work of this rank's streams as long as that work can still complete.
+// ended reports whether the work has completed, and missing whether some rank has not launched its
+// part.
 func (c *communicator) finishWork() (ended, missing bool) {
 	ctx, cancel := context.WithTimeout(context.Background(), c.cfg.Timeout.Get())
 	defer cancel()
-	// ended and missing hold the result, so the error of Poll is not needed.
+	// Poll's error is not needed, because ended and missing hold the result.
 	_ = gpu.Poll(ctx, func() bool {
 		ticket, _ := c.history.last()
 		ended = idle(&c.mu, &c.busy)

@@ -15,27 +15,28 @@ type comparer struct {
 	plane  control.Plane
 	direct *directPath
 	faults *faults
-	// call is the call that a launch is comparing, or nil. During the comparison, the launch checks
-	// the peers, and the watcher does not.
+	// call is the call that a launch is comparing, or nil. While it is set, the launch checks the
+	// peers, so the watcher does not.
 	call atomic.Pointer[driver.Call]
 }
 
-// announce publishes the call's digest to the other ranks, if the ranks share memory. Direct
-// kernels compare their calls themselves. But a rank with a different call may use NCCL, and only
-// finds the difference in the announcements.
+// announce publishes the call's digest to the other ranks, if the ranks share memory. Although
+// direct kernels compare their calls themselves, a rank with a different call may use NCCL, in
+// which case only the announcements reveal the difference.
 //
-// announce must be called before the history records the call. After that, the watcher may find a
-// difference and fail the group. The other ranks then look for the reason in the announcements.
+// announce must be called before the history records the call. Once the call is recorded, the
+// watcher may find a difference and fail the group, and the other ranks then look for the reason in
+// the announcements.
 func (c *comparer) announce(p *driver.Call, ticket uint64) {
 	if c.direct.announcements != nil {
 		c.direct.announcements.Announce(ticket, p.Digest)
 	}
 }
 
-// compare checks that all ranks launch the same call, which this rank has announced. If kernels is
-// set and ranks can announce calls, the kernels do the comparison.
-func (c *comparer) compare(p *driver.Call, ticket uint64, kernels bool) error {
-	if kernels && c.direct.announcements != nil {
+// compare checks that all ranks launch the same call, which this rank has announced. If
+// kernelsCompare is set and ranks can announce calls, the call's kernels do the comparison.
+func (c *comparer) compare(p *driver.Call, ticket uint64, kernelsCompare bool) error {
+	if kernelsCompare && c.direct.announcements != nil {
 		return c.admitKernels(p, ticket)
 	}
 	return c.compareNow(p, ticket)
@@ -52,9 +53,9 @@ func (c *comparer) compareNow(p *driver.Call, ticket uint64) error {
 	return err
 }
 
-// compareSplits compares the sizes that ranks send with the sizes that their peers expect. If they
-// differed, NCCL would wait forever. Each rank receives all splits, so all ranks return the same
-// error.
+// compareSplits compares the sizes that ranks send with the sizes that their peers expect, because
+// NCCL would wait forever if they differed. Each rank receives all splits, so all ranks return the
+// same error.
 func (c *comparer) compareSplits(p *driver.Call, ticket uint64) error {
 	ctx, cancel := context.WithTimeout(context.Background(), c.cfg.Timeout.Get())
 	defer cancel()
@@ -71,7 +72,7 @@ func (c *comparer) compareSplits(p *driver.Call, ticket uint64) error {
 }
 
 // admitKernels returns an error if a peer has failed. It is called before a call whose kernels do
-// the comparison, because the kernels might still succeed without this rank noticing the failure.
+// the comparison, because those kernels might succeed without this rank noticing the failure.
 func (c *comparer) admitKernels(p *driver.Call, ticket uint64) error {
 	if err := c.plane.Cause(); err != nil || !c.plane.PeerFailed() {
 		return err

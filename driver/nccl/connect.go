@@ -40,8 +40,8 @@ func (d *Device) Connect(
 	return j.result, nil
 }
 
-// communicators is the number of communicators that this process has created.
-var communicators atomic.Uint64
+// communicatorCount is the number of communicators that this process has created.
+var communicatorCount atomic.Uint64
 
 // connector joins a group and creates its communicator.
 type connector struct {
@@ -79,7 +79,6 @@ func (j *connector) join(ctx context.Context) error {
 	return j.result.messages.Withdraw()
 }
 
-// create creates the communicator on this rank.
 func (j *connector) create(ctx context.Context, id nccl.UniqueID) error {
 	if err := j.connect(ctx, id); err != nil {
 		return err
@@ -96,9 +95,9 @@ func (j *connector) create(ctx context.Context, id nccl.UniqueID) error {
 func newCommunicator(j *connector) *communicator {
 	d := j.device
 	c := &communicator{
-		device: d, plane: j.plane, Decisions: j.plane, cfg: j.cfg, number: communicators.Add(1),
-		members: j.members,
-		comm:    j.comm, busy: stream.BusyStreams{Wake: make(chan struct{}, 1)},
+		device: d, plane: j.plane, Decisions: j.plane, cfg: j.cfg,
+		number: communicatorCount.Add(1), members: j.members,
+		comm: j.comm, busy: stream.BusyStreams{Wake: make(chan struct{}, 1)},
 		direct: directPath{
 			choose:  kernels.Choose,
 			sharing: memory.Sharing{Exporter: &d.exporter, Apart: j.separate},
@@ -111,7 +110,6 @@ func newCommunicator(j *connector) *communicator {
 	return c
 }
 
-// initParts initializes the parts of the communicator.
 func (c *communicator) initParts(j *connector) {
 	d := c.device
 	c.stages = newStages(d.gpu, &c.cfg, c.plane)
@@ -164,11 +162,11 @@ func (c *communicator) initParts(j *connector) {
 // otherwise.
 func (j *connector) joinPlane(ctx context.Context) (control.Plane, error) {
 	if machines(j.members) == 1 {
-		together, err := j.device.machine.SameMachine(ctx, j.cfg.Ranks)
+		sameMachine, err := j.device.machine.SameMachine(ctx, j.cfg.Ranks)
 		if err != nil {
 			return nil, err
 		}
-		if together {
+		if sameMachine {
 			return j.device.machine.Join(ctx, j.cfg)
 		}
 	}
@@ -186,26 +184,26 @@ func (j *connector) joinPlane(ctx context.Context) (control.Plane, error) {
 // shareID creates NCCL's unique ID on the group's first rank and sends it to the other ranks.
 func (j *connector) shareID(ctx context.Context) (nccl.UniqueID, error) {
 	var id nccl.UniqueID
-	var mine []byte
-	var failed error
+	var payload []byte
+	var idErr error
 	if j.cfg.Rank == 0 {
-		if id, failed = gpu.Get(j.device.gpu, j.device.nccl.UniqueID); failed == nil {
-			mine = id[:]
+		if id, idErr = gpu.Get(j.device.gpu, j.device.nccl.UniqueID); idErr == nil {
+			payload = id[:]
 		}
 	}
-	all, err := j.plane.Exchange(ctx, driver.LaneControl, mine)
-	if err = errors.Join(failed, err); err != nil {
+	all, err := j.plane.Exchange(ctx, driver.LaneControl, payload)
+	if err = errors.Join(idErr, err); err != nil {
 		return id, err
 	}
 	if copy(id[:], all[0]) != len(id) {
-		return id, fmt.Errorf("rank %d has sent no unique ID of NCCL", j.cfg.Ranks[0])
+		return id, fmt.Errorf("rank %d has not sent NCCL's unique ID", j.cfg.Ranks[0])
 	}
 	return id, nil
 }
 
 // connect creates NCCL's communicator. NCCL waits for all ranks without a deadline, so the call
-// runs in a goroutine, which never ends if a rank is missing. If NCCL returns too late, the
-// goroutine aborts the communicator.
+// runs in a goroutine, which never returns if a rank is missing. If NCCL returns after connect has
+// given up, the goroutine aborts the communicator.
 func (j *connector) connect(ctx context.Context, id nccl.UniqueID) error {
 	type outcome struct {
 		handle nccl.Comm
@@ -247,53 +245,53 @@ func (j *connector) connect(ctx context.Context, id nccl.UniqueID) error {
 	}
 }
 
-// runFirstSum runs a collective, because NCCL completes its initialization in the first one. The
-// initialization waits for all streams of the GPU and for the other ranks. It would deadlock if a
-// stream waited for a message that another rank sends after its own first collective.
+// runFirstSum runs a collective, because NCCL completes its initialization in the first one. That
+// initialization waits for all streams of the GPU and for the other ranks, so it would deadlock if
+// a stream were waiting for a message that another rank sends only after its own first collective.
 //
-// runFirstSum must be called on a thread of the CUDA context. It returns an error once quit is
-// closed.
+// runFirstSum must be called on a thread where the CUDA context is current. It returns an error
+// once quit is closed.
 func (j *connector) runFirstSum(handle nccl.Comm, quit <-chan struct{}) error {
 	d := j.device
-	on, err := d.gpu.CUDA.StreamCreate()
+	s, err := d.gpu.CUDA.StreamCreate()
 	if err != nil {
 		return err
 	}
-	buffer, err := d.gpu.CUDA.MemAllocAsync(roundUpForNCCL(1), on)
+	buffer, err := d.gpu.CUDA.MemAllocAsync(roundUpForNCCL(1), s)
 	if err != nil {
-		return errors.Join(err, d.gpu.CUDA.StreamDestroy(on))
+		return errors.Join(err, d.gpu.CUDA.StreamDestroy(s))
 	}
-	call := d.anyThread.AllReduce(buffer, buffer, 1, nccl.Uint8, nccl.Sum, handle)
-	err = call.On(on)
+	call := d.ncclAnyThread.AllReduce(buffer, buffer, 1, nccl.Uint8, nccl.Sum, handle)
+	err = call.On(s)
 	for done := false; !done && err == nil; {
-		if done, err = d.gpu.CUDA.StreamQuery(on); done || err != nil {
+		if done, err = d.gpu.CUDA.StreamQuery(s); done || err != nil {
 			break
 		}
 		select {
 		case <-quit:
-			return errors.New("connecting the group has timed out")
+			return errors.New("connecting the group timed out")
 		case <-time.After(firstSumInterval):
 		}
 	}
-	return errors.Join(err, d.gpu.CUDA.MemFreeAsync(buffer, on), d.gpu.CUDA.StreamDestroy(on))
+	return errors.Join(err, d.gpu.CUDA.MemFreeAsync(buffer, s), d.gpu.CUDA.StreamDestroy(s))
 }
 
-// roundUpForNCCL rounds up the size of a buffer. NCCL reads whole words of 4 to 16 bytes, so it may
-// read past the last element.
+// roundUpForNCCL rounds up the size of a buffer, because NCCL reads whole words of 4 to 16 bytes
+// and so may read past the last element.
 func roundUpForNCCL(bytes int64) int64 { return (bytes + 15) &^ 15 }
 
-// firstSums enables runFirstSum. Tests disable it to make a launch wait on the host for a missing
-// rank. After a first sum, only a communicator's first all-to-all waits on the host.
+// firstSums enables runFirstSum. Tests disable it to make a launch block on the host until a
+// missing rank arrives. After a first sum, only a communicator's first all-to-all blocks there.
 var firstSums = true
 
 // firstSumInterval is the polling interval of runFirstSum.
 const firstSumInterval = 50 * time.Microsecond
 
-// failureExchangeTimeout limits how long ranks exchange the reasons why they could not connect.
+// failureExchangeTimeout limits the time in which ranks tell each other why they could not connect.
 const failureExchangeTimeout = 2 * time.Second
 
-// agree returns an error unless a step has succeeded on all ranks. own is this rank's error. agree
-// sends it to the other ranks, which then do not wait for this rank.
+// agree returns an error unless a step has succeeded on all ranks. own is this rank's error, which
+// agree sends to the other ranks so that they do not wait for this rank.
 func (j *connector) agree(ctx context.Context, own error) error {
 	if own == nil {
 		_, own = j.plane.Exchange(ctx, driver.LaneControl, nil)

@@ -13,10 +13,11 @@ import (
 // do not answer.
 const countsTimeout = 1500 * time.Millisecond
 
-// countsOf asks NCCL how many collectives each rank has launched, and describes the numbers if they
-// differ. It must be called before a timeout fails the group, because an aborted communicator has
-// no counts. NCCL does not count direct kernels, but these report their own timeouts.
-func countsOf(rasID string, group *driver.GroupConfig, timeout time.Duration) string {
+// describeCounts asks NCCL how many collectives each rank has launched, and describes the numbers
+// if they differ. It must be called before a timeout fails the group, because an aborted
+// communicator has no counts. NCCL does not count direct kernels, but these report their own
+// timeouts.
+func describeCounts(rasID string, group *driver.GroupConfig, timeout time.Duration) string {
 	ctx, cancel := context.WithTimeout(context.Background(), min(countsTimeout, timeout/4))
 	defer cancel()
 	// NCCL answers from version 2.28.7 on, unless RAS is disabled.

@@ -30,22 +30,21 @@ import (
 type Device struct {
 	cfg  driver.Config
 	nccl *nccl.Library
-	// anyThread makes single calls on any thread. All calls of an NCCL group (ncclGroupStart) must
-	// run on one thread, inside gpu.Do.
-	anyThread *nccl.Library
-	gpu       *gpu.GPU // nil if open failed before it opened the GPU
-	info      driver.Info
+	// ncclAnyThread makes single calls, on any thread. The calls of an NCCL group (ncclGroupStart)
+	// must all run on one thread, inside gpu.Do, and so use nccl.
+	ncclAnyThread *nccl.Library
+	gpu           *gpu.GPU // nil if open failed before it opened the GPU
+	info          driver.Info
 	// machine connects the ranks of this machine and transfers file descriptors between them.
-	machine  *shm.Machine
-	exporter memory.Exporter
-	self     member
-	members  members
-	memory   *memory.Memory
-	streams  *stream.Streams
-	scratch  memory.Scratch
-	reports  gpu.Pinned[kernels.Report]
-	// collectives holds the loaded kernels of the direct path.
-	collectives gpu.Code
+	machine     *shm.Machine
+	exporter    memory.Exporter
+	self        member
+	members     members
+	memory      *memory.Memory
+	streams     *stream.Streams
+	scratch     memory.Scratch
+	reports     gpu.Pinned[kernels.Report]
+	collectives gpu.Code // the loaded kernels of the direct path
 	messages    p2p.Device
 
 	mu            ranked.Mutex[deviceMu]
@@ -55,7 +54,7 @@ type Device struct {
 
 // open opens the GPU and the libraries.
 func (d *Device) open(ctx context.Context) error {
-	// This is the first step, because the other ranks wait here for rank 0. They must not wait if
+	// This comes first, because the other ranks wait here for rank 0 and must not wait in vain if
 	// rank 0 cannot open its GPU.
 	var err error
 	if d.machine, err = shm.Open(ctx, d.cfg); err != nil {
@@ -75,7 +74,7 @@ func (d *Device) open(ctx context.Context) error {
 	if d.gpu, err = gpu.Open(library, device, d.cfg.Timeout); err != nil {
 		return err
 	}
-	d.anyThread = d.nccl.After(d.gpu.Entry())
+	d.ncclAnyThread = d.nccl.After(d.gpu.Entry())
 	d.info = driver.Info{Backend: "nccl", Name: d.gpu.Model, Granularity: d.gpu.Granularity}
 	d.exporter = memory.Exporter{GPU: d.gpu, Machine: d.machine}
 	d.memory = memory.New(d.gpu, scatter.New(d.cfg.Scatter, d.cfg.Rank, d.gpu.Granularity))
@@ -88,7 +87,7 @@ func (d *Device) open(ctx context.Context) error {
 	return d.publishMember(ctx)
 }
 
-// publishMember publishes this rank's description for the other ranks.
+// publishMember describes this rank to the other ranks.
 func (d *Device) publishMember(ctx context.Context) error {
 	boot, err := sys.BootID()
 	if err != nil {
@@ -107,15 +106,14 @@ func (d *Device) publishMember(ctx context.Context) error {
 		Machine: machine, Host: control.HostName(), Boot: boot, GPU: uuid, Process: process,
 		Name: d.info.Name, NCCL: code, NoFabric: d.gpu.NoFabric,
 	}
-	// Load the kernels before messages are sent. CUDA may wait for idle streams when it loads a
-	// kernel, and a stream may be waiting for a message.
+	// Load the kernels before messages are sent, because loading a kernel may make CUDA wait until
+	// the streams are idle, while a stream may be waiting for a message.
 	if err := d.gpu.Do(func() error { return d.messages.Copies.Load(d.gpu) }); err != nil {
 		d.self.NoKernels = err.Error()
 	}
 	return d.publish(ctx, &d.self)
 }
 
-// publish writes the description of this rank to the store.
 func (d *Device) publish(ctx context.Context, m *member) error {
 	value, err := json.Marshal(m)
 	if err != nil {
@@ -136,7 +134,7 @@ func (d *Device) Library() string {
 	return "NCCL " + text
 }
 
-// NewArena reserves address ranges for an arena.
+// NewArena reserves the address ranges of an arena.
 func (d *Device) NewArena(bytes int64) (driver.Arena, error) { return d.memory.NewArena(bytes) }
 
 // NewStream creates a stream.
@@ -148,7 +146,7 @@ func (d *Device) NewStream() (driver.Stream, error) {
 	return s, nil
 }
 
-// AdoptStream wraps a stream that another library has created.
+// AdoptStream wraps a stream that another library created.
 func (d *Device) AdoptStream(handle uintptr) (driver.AdoptedStream, error) {
 	s, err := d.streams.Adopt(handle)
 	if err != nil {
@@ -190,22 +188,22 @@ func chooseDevice(library *cuda.Driver, cfg *driver.Config) (cuda.Device, error)
 }
 
 // Close frees everything. It closes open graphs first, because a communicator cannot be torn down
-// while graphs contain its calls. Graphs of other libraries may use memory of the device. That
-// memory and the CUDA context are then freed when these graphs are destroyed.
+// while graphs contain its calls. Memory that graphs of other libraries use is freed when those
+// graphs are destroyed, and so is the CUDA context.
 func (d *Device) Close() error {
 	if d.gpu == nil {
 		return d.leaveMachine()
 	}
 	errs := []error{d.streams.CloseGraphs()}
 	d.memory.UseCounts.End()
-	held, err := d.closeCommunicators()
+	pending, err := d.closeCommunicators()
 	errs = append(errs, err)
-	for _, end := range d.messages.Closers() {
-		errs = append(errs, end())
+	for _, closeInbox := range d.messages.Closers() {
+		errs = append(errs, closeInbox())
 	}
 	errs = append(errs, d.leaveMachine())
 	// If a stream has an unfinished message, everything that the stream uses is kept until the
-	// process ends.
+	// process exits.
 	messagesEnded := func() (bool, error) { return d.messages.Late.Load() == 0, nil }
 	late := gpu.Within(gpu.KernelEndTimeout, messagesEnded) != nil
 	reclaimed, err := d.gpu.Reclaim()
@@ -216,9 +214,9 @@ func (d *Device) Close() error {
 	if !mayRelease {
 		return errors.Join(errs...)
 	}
-	if len(held) > 0 {
+	if len(pending) > 0 {
 		go func() {
-			for _, c := range held {
+			for _, c := range pending {
 				<-c.stages.tornDown
 			}
 			if reclaimed, _ := d.gpu.Reclaim(); reclaimed {
@@ -230,31 +228,31 @@ func (d *Device) Close() error {
 	return errors.Join(append(errs, d.release())...)
 }
 
-// closeCommunicators closes the open communicators. held lists those that are not torn down yet,
+// closeCommunicators closes the open communicators. pending lists those that are not torn down yet,
 // because graphs of other libraries or unfinished work of closed streams need them.
-func (d *Device) closeCommunicators() (held []*communicator, err error) {
+func (d *Device) closeCommunicators() (pending []*communicator, err error) {
 	var errs []error
-	// late reports whether a teardown has timed out while it waited for work of the device. The
+	// timedOut reports whether a teardown timed out while it waited for work of the device. The
 	// remaining teardowns wait for the same work.
-	late := false
+	timedOut := false
 	for _, c := range d.openCommunicators() {
 		errs = append(errs, c.Close())
-		err := c.stages.await(c.stages.released, late || gpu.Stuck.Load())
+		err := c.stages.await(c.stages.released, timedOut || gpu.Stuck.Load())
 		select {
 		case <-c.stages.tornDown:
 			err = c.teardown.err
 		default:
-			held = append(held, c)
-			if late {
+			pending = append(pending, c)
+			if timedOut {
 				err = nil // the first error is enough
 			}
-			late = late || err != nil && d.gpu.KeepsMemory()
+			timedOut = timedOut || err != nil && d.gpu.KeepsMemory()
 		}
 		if !gpu.Stuck.Load() {
 			errs = append(errs, err)
 		}
 	}
-	return held, errors.Join(errs...)
+	return pending, errors.Join(errs...)
 }
 
 // release frees the device's own resources and then releases its CUDA context.
@@ -274,7 +272,6 @@ func (d *Device) release() error {
 	return errors.Join(errs...)
 }
 
-// leaveMachine closes the connection to the ranks of this machine.
 func (d *Device) leaveMachine() error {
 	if d.machine == nil {
 		return nil
@@ -290,7 +287,6 @@ func (d *Device) openCommunicators() []*communicator {
 	return slices.Collect(maps.Keys(d.communicators))
 }
 
-// groups returns the open communicators.
 func (d *Device) groups() []stream.Group {
 	var all []stream.Group
 	for _, c := range d.openCommunicators() {
@@ -332,8 +328,8 @@ func (d *Device) removeCommunicator(c *communicator) {
 	delete(d.communicators, c)
 }
 
-// startsEarly reports whether NCCL has the defect nccl.EarlyStart on this GPU. With this defect, a
-// window kernel may start before earlier work in its stream has ended.
+// startsEarly reports whether NCCL has the defect nccl.EarlyStart on this GPU, with which a window
+// kernel may start before earlier work in its stream has completed.
 func (d *Device) startsEarly() bool {
 	code, _ := d.nccl.Version()
 	return nccl.EarlyStart.In(code, d.gpu.Major)

@@ -7,18 +7,18 @@ import (
 	"symmem/internal/control"
 )
 
-// directPath holds the state of a group's direct path. On that path, symmem's own kernels (package
+// directPath holds the state of a group's direct path, on which symmem's own kernels (package
 // kernels) run collectives.
 type directPath struct {
-	// unavailable is the reason why the group has no direct path, or empty. It is set before the
-	// group is used.
+	// unavailable is the reason why the group has no direct path, or empty if it has one. It is set
+	// before the group is used.
 	unavailable string
-	// choose calls kernels.Choose. Tests replace it to count the calls.
+	// choose is kernels.Choose. Tests replace it to count the calls.
 	choose   func(kernels.Launch) (kernels.Work, error)
 	exchange direct.Exchange
 	order    direct.LaunchOrder
 	sharing  memory.Sharing
-	// announcements shows each rank the launches of the other ranks. It is nil if the ranks share
-	// no host memory.
+	// announcements lets each rank see what the other ranks have launched. It is nil if the ranks
+	// share no host memory.
 	announcements control.Announcements
 }

@@ -27,7 +27,7 @@ type faults struct {
 }
 
 // mismatch returns a MismatchError if other ranks have announced a different call for the ticket,
-// or nil.
+// and nil otherwise.
 func (f *faults) mismatch(call *driver.Call, ticket uint64) error {
 	if f.direct.announcements == nil {
 		return nil
@@ -39,8 +39,8 @@ func (f *faults) mismatch(call *driver.Call, ticket uint64) error {
 	return f.cfg.Mismatch(ticket, call, ranks...)
 }
 
-// launchedMismatch returns a MismatchError if other ranks have announced a different call for a
-// ticket that this rank has launched. It returns nil if calls are not compared.
+// launchedMismatch is like mismatch for a ticket that this rank has already launched. It returns
+// nil if calls are not compared.
 func (f *faults) launchedMismatch(ticket uint64) error {
 	call := f.history.callOf(ticket)
 	if call == nil || !f.check.Load() {
@@ -66,7 +66,7 @@ func (f *faults) kernelFault() error {
 		return nil
 	}
 	call, ticket := f.history.launches.CallOf(&report)
-	doing := f.doing(call, ticket, report.Epoch)
+	operation := f.describe(call, ticket, report.Epoch)
 	switch report.Fault() {
 	case kernels.Diverged:
 		if ticket != 0 {
@@ -79,7 +79,7 @@ func (f *faults) kernelFault() error {
 		return e
 	case kernels.TimedOut:
 		e := &driver.TimeoutError{
-			Doing: doing, Waited: f.cfg.Timeout.Get(), Members: f.cfg.Ranks,
+			Doing: operation, Waited: f.cfg.Timeout.Get(), Members: f.cfg.Ranks,
 		}
 		for set := report.Ranks; set != 0; set &= set - 1 {
 			e.Missing = append(e.Missing, f.cfg.Ranks[bits.TrailingZeros32(set)])
@@ -87,19 +87,18 @@ func (f *faults) kernelFault() error {
 		e.Machines = f.cfg.MachinesOf(e.Missing)
 		return e
 	default:
-		return fmt.Errorf("%s: a kernel has reported fault %d", doing, report.Fault())
+		return fmt.Errorf("%s: a kernel reported fault %d", operation, report.Fault())
 	}
 }
 
-// doing describes a call with its ticket. If the ticket is unknown, it uses the number of the
-// kernel launch.
-func (f *faults) doing(call *driver.Call, ticket, launch uint64) string {
+// describe names a call by its ticket or, if the ticket is 0, by the number of its kernel launch.
+func (f *faults) describe(call *driver.Call, ticket, launch uint64) string {
 	text := fmt.Sprintf("%v %d of group %s", call.Operation, ticket, f.cfg.Name())
 	if ticket == 0 {
 		text = fmt.Sprintf("%v, launch %d of group %s", call.Operation, launch, f.cfg.Name())
 	}
-	if at := call.Recorded.String(); at != "" {
-		text += ", " + at
+	if position := call.Recorded.String(); position != "" {
+		text += ", " + position
 	}
 	return text
 }
@@ -112,30 +111,29 @@ func (f *faults) checkPeers() {
 	_ = f.plane.Fail(f.plane.PeerFault("between calls of group " + f.cfg.Name()))
 }
 
-// collectiveWait describes a wait for a collective. The functions of wait are its methods, which
-// are bound only once, so a collectiveWait can be reused without allocations.
+// collectiveWait describes a wait for a collective. The functions in wait are methods of the
+// collectiveWait. They are bound only once, so that it can be reused without allocations.
 type collectiveWait struct {
 	faults *faults
 	stream *stream.Stream // the stream that becomes idle, or nil
 	wait   control.Wait
 }
 
-// newWait returns a description of a wait for a collective.
 func (f *faults) newWait(ticket uint64, operation driver.Operation) *collectiveWait {
 	w := &collectiveWait{faults: f}
 	w.wait = control.Wait{
-		Ticket: ticket, Operation: operation, Doing: w.doing, Why: w.why, Counts: w.counts,
+		Ticket: ticket, Operation: operation, Doing: w.describe, Why: w.findFault, Counts: w.counts,
 	}
 	return w
 }
 
-func (w *collectiveWait) doing() string {
+func (w *collectiveWait) describe() string {
 	return fmt.Sprintf("%v %d of group %s", w.wait.Operation, w.wait.Ticket, w.faults.cfg.Name())
 }
 
-// why implements control.Wait.Why. It checks the reports of kernels first, because a fault in a
-// kernel ends all waits.
-func (w *collectiveWait) why() error {
+// findFault implements control.Wait.Why. It checks the reports of kernels first, because a fault in
+// a kernel ends all waits.
+func (w *collectiveWait) findFault() error {
 	if err := w.faults.kernelFault(); err != nil {
 		return err
 	}
@@ -150,13 +148,13 @@ func (w *collectiveWait) counts() string {
 	if f.plane.Cause() != nil {
 		return "" // the cause already contains the counts
 	}
-	return countsOf(f.rasID, f.cfg, f.cfg.Timeout.Get())
+	return describeCounts(f.rasID, f.cfg, f.cfg.Timeout.Get())
 }
 
 func (w *collectiveWait) idle() bool { return w.stream.Idle() }
 
-// complete reports whether every rank has launched a collective and nothing prevents its
-// completion.
+// complete reports whether every rank has launched the collective with the given ticket and nothing
+// prevents its completion.
 func (f *faults) complete(ticket uint64) bool {
 	return f.plane.Diagnose(f.newWait(ticket, driver.Barrier).wait, time.Time{}) == nil
 }
@@ -172,8 +170,8 @@ func (f *faults) afterPeerFaultAt(p *driver.Call, ticket uint64) error {
 	if err := f.plane.Cause(); err != nil {
 		return err
 	}
-	// Ranks compare this text to find out whether they were in the same call. So a wait for the
-	// call must use the same text.
+	// Ranks compare this text to find out whether they were in the same call, so it must be the text
+	// that a wait for the call uses.
 	wait := f.newWait(ticket, p.Operation).wait
 	if err := f.plane.Diagnose(wait, time.Now()); err != nil {
 		return f.plane.Fail(err)
@@ -181,14 +179,14 @@ func (f *faults) afterPeerFaultAt(p *driver.Call, ticket uint64) error {
 	return f.plane.Fail(f.plane.PeerFault(wait.Doing()))
 }
 
-// failUnqueued fails the group because this rank could not queue a call. Other ranks assume that
-// the call was launched, and would wait for it forever.
+// failUnqueued fails the group because this rank could not queue a call. The other ranks assume
+// that the call was launched, and would otherwise wait for it forever.
 func (f *faults) failUnqueued(p *driver.Call, err error) error {
 	if cause := f.plane.Cause(); cause != nil {
-		return cause // this fault made the call to NCCL fail
+		return cause // it is what made the call to NCCL fail
 	}
 	if f.plane.PeerFailed() {
-		return f.afterPeerFault(p) // the likely reason: a failed peer shares no more memory
+		return f.afterPeerFault(p) // probably the reason, because a failed peer stops sharing memory
 	}
 	return f.plane.Fail(fmt.Errorf("%v on group %s: %w", p.Operation, f.cfg.Name(), err))
 }

@@ -19,7 +19,7 @@ type calls struct {
 	gpu *gpu.GPU
 	// all holds the collectives and messages in the order of capture.
 	all []*capturedCall
-	// users lists the communicators used, sorted by number.
+	// users lists the communicators that the calls use, sorted by number.
 	users []*communicator
 	// recordings holds the recording of each communicator with collectives.
 	recordings map[*communicator]*direct.Recording
@@ -35,12 +35,12 @@ type capturedCall struct {
 	message *p2p.Captured // nil for a collective
 }
 
-// newCalls returns an empty record of the calls in a new graph.
 func newCalls(g *gpu.GPU) stream.Calls {
 	return &calls{gpu: g, recordings: map[*communicator]*direct.Recording{}}
 }
 
-// Record adds a call to the capture. The locks of the stream and the communicator are held.
+// Record adds a call to the capture. The caller must hold the locks of the stream and the
+// communicator.
 func (cs *calls) Record(s *stream.Stream, planned driver.Plan) error {
 	p := planned.(*plan)
 	c := p.c
@@ -55,7 +55,7 @@ func (cs *calls) Record(s *stream.Stream, planned driver.Plan) error {
 		cs.add(&capturedCall{plan: p})
 		return nil
 	}
-	s.Capture.Waits = true // even a Send waits, until the previous launch's message has been copied
+	s.Capture.Waits = true // even a Send waits until the previous launch's message has been copied
 	return c.messages.Record(s, messagePlan(p), func(m *p2p.Captured) {
 		cs.add(&capturedCall{plan: p, message: m})
 	})
@@ -81,7 +81,7 @@ func (cs *calls) add(k *capturedCall) {
 
 func byNumber(a, b *communicator) int { return cmp.Compare(a.number, b.number) }
 
-// next returns the position of c's next call in the capture. c.mu is held.
+// next returns the position of c's next call in the capture. The caller must hold c.mu.
 func (cs *calls) next(c *communicator) driver.Recorded {
 	r := cs.recordings[c]
 	if r == nil {
@@ -91,8 +91,8 @@ func (cs *calls) next(c *communicator) driver.Recorded {
 	return r.Next()
 }
 
-// Launch assigns tickets and message numbers, and queues the graph. The locks of the graph and the
-// stream are held.
+// Launch assigns tickets and message numbers, and queues the graph. The caller must hold the locks
+// of the graph and the stream.
 func (cs *calls) Launch(graph *stream.Graph, s *stream.Stream) error {
 	for _, c := range cs.users {
 		c.mu.Lock() // in the order of their numbers
@@ -134,7 +134,7 @@ func (cs *calls) Launch(graph *stream.Graph, s *stream.Stream) error {
 	})
 	if err != nil {
 		for _, e := range received {
-			if !launched { // otherwise the stream waits until the teardown ends the wait
+			if !launched { // a launched graph makes the stream wait until the teardown
 				e.Unexpect()
 			}
 		}
@@ -146,8 +146,8 @@ func (cs *calls) Launch(graph *stream.Graph, s *stream.Stream) error {
 	return err
 }
 
-// queue launches the graph after the earlier launches of its groups. It reports whether CUDA
-// accepted the launch. s.Mu is held.
+// queue launches the graph after the earlier launches of its groups, and reports whether CUDA
+// accepted the launch. The caller must hold s.Mu.
 func (cs *calls) queue(
 	graph *stream.Graph, s *stream.Stream, api *cuda.Driver,
 ) (launched bool, err error) {
@@ -160,7 +160,7 @@ func (cs *calls) queue(
 	return err == nil, err
 }
 
-// queueFollowing queues the work after a launch of the graph. s.Mu is held.
+// queueFollowing queues the work that follows a launch of the graph. The caller must hold s.Mu.
 func (cs *calls) queueFollowing(
 	graph *stream.Graph, s *stream.Stream, api *cuda.Driver, sent []*p2p.End,
 ) error {
@@ -177,16 +177,16 @@ func (cs *calls) queueFollowing(
 	return graph.RecordEvents(s)
 }
 
-// failUnqueued fails the communicators of the first n calls. Other ranks assume that these calls
-// were launched.
+// failUnqueued fails the communicators of the first n calls, which other ranks assume to have been
+// launched.
 func (cs *calls) failUnqueued(n int, err error) {
 	for _, k := range cs.all[:n] {
 		_ = k.plan.c.faults.failUnqueued(&k.plan.Call, err)
 	}
 }
 
-// Close releases the communicators. If all launches have ended, it also frees the messages'
-// resources.
+// Close releases the communicators. If ended is set, all launches have completed, and Close also
+// frees the messages' resources.
 func (cs *calls) Close(ended bool) {
 	var messages []*p2p.Captured
 	for _, k := range cs.all {

@@ -8,21 +8,21 @@ import (
 	"symmem/internal/spin"
 )
 
-// history counts the launches of a group and stores its latest calls. A fault can then be traced to
-// its call. The zero value is ready to use.
+// history counts the launches of a group and stores its latest calls, so that a fault can be traced
+// to its call. The zero value is ready to use.
 //
-// Writers hold the communicator's lock. Readers must not wait for that lock, because a launch may
-// hold it while it waits in NCCL. So a writer stores the call of a ticket first and updates latest
-// afterwards. A reader loads the call first and checks latest afterwards, because the slot may have
-// been reused.
+// Writers hold the communicator's lock. Readers must not take that lock, because a launch may hold
+// it while it waits in NCCL. A writer therefore stores the call of a ticket before it updates
+// latest, and a reader checks latest again after it has loaded a call, because the slot may have
+// been reused in the meantime.
 type history struct {
 	// latest packs the last ticket, shifted left by operationBits, with the operation of the last
 	// collective or message.
 	latest atomic.Uint64
 	// counts is the number of calls on each path.
 	counts [driver.Paths]atomic.Uint64
-	// tickets holds the call of each ticket at index ticket % historySize, or nil if the ticket has no
-	// call.
+	// tickets holds the call of each ticket at index ticket % historySize, which is nil if the ticket
+	// has no call.
 	tickets [historySize]atomic.Pointer[driver.Call]
 
 	launches direct.Launches
@@ -31,13 +31,13 @@ type history struct {
 // operationBits is the width of the operation in latest.
 const operationBits = 8
 
-// historySize is the number of recent calls that are stored. It is a power of two.
+// historySize is the number of recent calls that a history stores, a power of two.
 const historySize = 256
 
-// note records the launch of a collective. The ticket is 0 in a capture of another library.
-// exchanges is the number of direct kernels that communicate with other ranks. The communicator's
-// lock is held.
-func (h *history) note(p *driver.Call, ticket uint64, exchanges int) {
+// record records the launch of a collective, whose ticket is 0 if another library is capturing it.
+// exchanges is the number of direct kernels that communicate with other ranks. The caller must hold
+// the communicator's lock.
+func (h *history) record(p *driver.Call, ticket uint64, exchanges int) {
 	spin.Publish64(&h.counts[p.Path], h.counts[p.Path].Load()+1)
 	if ticket != 0 {
 		spin.Publish(&h.tickets[ticket%historySize], p)
@@ -52,18 +52,18 @@ func (h *history) note(p *driver.Call, ticket uint64, exchanges int) {
 	}
 }
 
-// noteMessage records a Send or Recv, and returns the ticket of the collective before it. The
-// communicator's lock is held.
-func (h *history) noteMessage(p *driver.Call) (ticket uint64) {
+// recordMessage records a Send or Recv, and returns the ticket of the collective before it. The
+// caller must hold the communicator's lock.
+func (h *history) recordMessage(p *driver.Call) (ticket uint64) {
 	ticket, _ = h.last()
 	h.counts[p.Path].Add(1)
 	h.latest.Store(ticket<<operationBits | uint64(p.Operation))
 	return ticket
 }
 
-// noteComparison records a ticket that was only used to compare a call in a capture of another
-// library, without a launch. The communicator's lock is held.
-func (h *history) noteComparison(ticket uint64) {
+// recordComparison records a ticket without a launch, which was only used to compare a call that
+// another library is capturing. The caller must hold the communicator's lock.
+func (h *history) recordComparison(ticket uint64) {
 	_, operation := h.last()
 	h.tickets[ticket%historySize].Store(nil)
 	h.latest.Store(ticket<<operationBits | uint64(operation))
@@ -76,7 +76,6 @@ func (h *history) last() (ticket uint64, operation driver.Operation) {
 	return latest >> operationBits, driver.Operation(latest & (1<<operationBits - 1))
 }
 
-// callsByPath returns the number of calls on each path.
 func (h *history) callsByPath() (counts [driver.Paths]uint64) {
 	for path := range counts {
 		counts[path] = h.counts[path].Load()
@@ -90,8 +89,8 @@ func (h *history) callOf(ticket uint64) *driver.Call {
 		return nil
 	}
 	p := h.tickets[ticket%historySize].Load()
-	// Ticket+historySize reuses the slot. Its call is stored while the last ticket is still
-	// ticket+historySize-1.
+	// Ticket ticket+historySize reuses the slot, and stores its call there while the last ticket is
+	// still ticket+historySize-1.
 	if last, _ := h.last(); last-ticket >= historySize-1 {
 		return nil
 	}

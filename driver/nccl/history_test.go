@@ -30,7 +30,7 @@ func TestHistoryConcurrentReads(t *testing.T) {
 	for ticket := uint64(1); ticket <= calls; ticket++ {
 		p := &driver.Call{}
 		p.Operation, p.Count = driver.AllReduce, int64(ticket)
-		h.note(p, ticket, 0)
+		h.record(p, ticket, 0)
 	}
 	group.Wait()
 }
@@ -40,7 +40,7 @@ func TestHistory(t *testing.T) {
 	note := func(ticket uint64) {
 		p := &driver.Call{}
 		p.Operation, p.Path, p.Count = driver.Broadcast, driver.PathWindow, int64(ticket)
-		h.note(p, ticket, 0)
+		h.record(p, ticket, 0)
 	}
 	lookUp := func(t *testing.T, ticket uint64) bool {
 		t.Helper()
@@ -64,7 +64,7 @@ func TestHistory(t *testing.T) {
 		}
 	})
 	t.Run("ticket without a call", func(t *testing.T) {
-		h.noteComparison(2*historySize + 1)
+		h.recordComparison(2*historySize + 1)
 		if lookUp(t, 2*historySize+1) || !lookUp(t, 2*historySize) {
 			t.Error("want a call for the ticket before the last one, and none for the last one")
 		}
@@ -72,7 +72,7 @@ func TestHistory(t *testing.T) {
 	t.Run("message after the last ticket", func(t *testing.T) {
 		p := &driver.Call{}
 		p.Operation = driver.Send
-		ticket := h.noteMessage(p)
+		ticket := h.recordMessage(p)
 		last, operation := h.last()
 		if ticket != 2*historySize+1 || last != ticket || operation != driver.Send {
 			t.Errorf("got %v after ticket %d, want a Send after %d", operation, last, ticket)

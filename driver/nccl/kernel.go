@@ -13,8 +13,9 @@ type kernel struct {
 	next *kernel
 }
 
-// link looks up the kernels of one or more steps and returns the first kernel.
-func link(d *Device, steps []kernels.Step) (first *kernel, err error) {
+// linkKernels looks up the kernels of steps, of which there is at least one, and returns the first
+// kernel.
+func linkKernels(d *Device, steps []kernels.Step) (first *kernel, err error) {
 	for i := len(steps) - 1; i >= 0; i-- {
 		first = &kernel{Step: steps[i], next: first}
 		if first.function, err = d.collectives.Function(d.gpu, first.Kernel); err != nil {
@@ -25,12 +26,12 @@ func link(d *Device, steps []kernels.Step) (first *kernel, err error) {
 }
 
 // queue launches the kernel and the kernels that follow it in the same call.
-func (k *kernel) queue(gpu *cuda.Driver, on cuda.Stream) (err error) {
+func (k *kernel) queue(gpu *cuda.Driver, s cuda.Stream) (err error) {
 	for ; k != nil && err == nil; k = k.next {
 		if k.Overlaps {
-			err = gpu.LaunchOverlapping(k.function, k.Blocks, k.Threads, on, &k.Params)
+			err = gpu.LaunchOverlapping(k.function, k.Blocks, k.Threads, s, &k.Params)
 		} else {
-			err = gpu.LaunchKernel(k.function, k.Blocks, k.Threads, on, &k.Params)
+			err = gpu.LaunchKernel(k.function, k.Blocks, k.Threads, s, &k.Params)
 		}
 	}
 	return err

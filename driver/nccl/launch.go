@@ -174,7 +174,7 @@ func (c *communicator) admit(s *stream.Stream, p *plan) error {
 
 // note records a collective before it is queued on a stream. s.Mu and c.mu are held.
 func (c *communicator) note(s *stream.Stream, p *plan, ticket uint64) {
-	c.history.note(&p.Call, ticket, p.exchanges)
+	c.history.record(&p.Call, ticket, p.exchanges)
 	if !c.busy.IsNoted(s) {
 		c.busy.Note(s)
 	}
@@ -270,7 +270,7 @@ func recordCall(c *communicator, s *stream.Stream, prepared *plan) error {
 	}); err != nil {
 		return fmt.Errorf("keeping the memory of a graph of another library: %w", err)
 	}
-	c.history.note(&prepared.Call, 0, prepared.exchanges)
+	c.history.record(&prepared.Call, 0, prepared.exchanges)
 	s.AddGroup(c.group)
 	s.Recording, c.recorder.current = true, recording
 	defer func() { s.Recording, c.recorder.current = false, nil }()

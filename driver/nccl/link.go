@@ -10,9 +10,9 @@ import (
 
 // checkLinks returns an error unless NVLink connects this GPU with the GPUs of all members on the
 // same physical machine, in both directions. Direct kernels write lines of 128 bytes that must
-// arrive whole. NVLink guarantees that, but PCIe does not, although it works on most machines.
-// Memory of another physical machine can only be mapped over NVLink, so it needs no check. The
-// kernel's boot ID identifies physical machines, because NCCL_HOSTID can change machine names.
+// arrive whole, which NVLink guarantees. PCIe does not, although it works on most machines. Memory
+// of another physical machine can only be mapped over NVLink, so it needs no check. Physical
+// machines are identified by the kernel's boot ID, because NCCL_HOSTID can change machine names.
 func checkLinks(g *gpu.GPU, self *member, members []*member) error {
 	for _, m := range members {
 		if m.GPU == self.GPU || m.Boot != self.Boot {
@@ -23,22 +23,21 @@ func checkLinks(g *gpu.GPU, self *member, members []*member) error {
 			return err
 		}
 		for _, pair := range [2][2]cuda.Device{{g.Device, peer}, {peer, g.Device}} {
-			from, to := pair[0], pair[1]
-			if can, err := from.CanAccessPeer(to); err != nil || !can {
+			src, dst := pair[0], pair[1]
+			if can, err := src.CanAccessPeer(dst); err != nil || !can {
 				return fmt.Errorf("GPU %d cannot access the memory of GPU %d (nvidia-smi topo -p2p r): %w",
-					from.Ordinal(), to.Ordinal(), driver.ErrUnsupported)
+					src.Ordinal(), dst.Ordinal(), driver.ErrUnsupported)
 			}
-			native, err := from.P2PAttribute(cuda.P2PNativeAtomicSupported, to)
+			native, err := src.P2PAttribute(cuda.P2PNativeAtomicSupported, dst)
 			if err != nil || native == 0 {
 				return fmt.Errorf("GPUs %d and %d are not connected by NVLink (nvidia-smi topo -m): %w",
-					from.Ordinal(), to.Ordinal(), driver.ErrUnsupported)
+					src.Ordinal(), dst.Ordinal(), driver.ErrUnsupported)
 			}
 		}
 	}
 	return nil
 }
 
-// visibleDevice returns the GPU with the given UUID if this process can see it.
 func visibleDevice(g *gpu.GPU, uuid string) (cuda.Device, error) {
 	n, err := g.CUDA.DeviceCount()
 	if err != nil {
@@ -53,7 +52,7 @@ func visibleDevice(g *gpu.GPU, uuid string) (cuda.Device, error) {
 			return device, nil
 		}
 	}
-	return cuda.Device{}, fmt.Errorf("this process does not see GPU %s of another rank, so the link "+
+	return cuda.Device{}, fmt.Errorf("this process cannot see GPU %s of another rank, so the link "+
 		"to it is unknown: make all GPUs of the group visible to every rank (CUDA_VISIBLE_DEVICES): %w",
 		uuid, driver.ErrUnsupported)
 }

@@ -10,7 +10,7 @@ import (
 	"symmem/internal/nccl"
 )
 
-// canGroup reports whether the call can be part of a list.
+// canGroup reports whether the call can be launched in a list, as part of one NCCL group.
 func canGroup(p *plan) bool {
 	return p.kernel == nil && p.parts == nil && p.members == nil && p.steps == nil &&
 		!p.Operation.PointToPoint() && !p.scales()
@@ -52,7 +52,7 @@ func prepareGather(p *plan) error {
 	return prepareSteps(p, rows)
 }
 
-// queueList queues the calls of a list. A group of one rank copies them one by one.
+// queueList queues the calls of a list. In a group of one rank, each call is a separate copy.
 func queueList(p *plan, s *stream.Stream, gpu *cuda.Driver) error {
 	var calls []nccl.Invocation
 	for _, member := range p.members {

@@ -2,16 +2,15 @@ package nccl
 
 import "symmem/internal/ranked"
 
-// These types identify the classes of this package's locks, in their locking order. doc.go lists
-// them in the same order.
+// Lock classes of this package, in the lock order that doc.go describes.
 type (
 	communicatorMu struct{}
 	deviceMu       struct{}
 	membersMu      struct{}
 )
 
-// Rank returns the lock rank of communicator.mu. The launch of a graph locks several communicators
-// in the order of their numbers.
+// Rank returns the lock rank of communicator.mu. The launch of a graph may lock several
+// communicators, in the order of their numbers.
 func (communicatorMu) Rank() ranked.Rank {
 	r := ranked.NCCL.Waiting(5, "nccl.communicator.mu")
 	r.Many = true

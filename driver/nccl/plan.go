@@ -236,7 +236,7 @@ func (p *plan) chooseParts() *driver.Splits {
 
 // collective returns NCCL's call for a collective, or ErrUnsupported if NCCL has no such call.
 func (p *plan) collective() (nccl.Invocation, error) {
-	n, c, root := p.c.device.anyThread, p.c.comm.handle, p.Root
+	n, c, root := p.c.device.ncclAnyThread, p.c.comm.handle, p.Root
 	switch p.Operation {
 	case driver.AllReduce, driver.Barrier:
 		return n.AllReduce(p.send, p.recv, p.count, p.dataType, p.reduceOp, c), nil
@@ -448,7 +448,7 @@ func prepareSteps(p *plan, work kernels.Work) error {
 			p.exchanges++
 		}
 	}
-	p.kernel, err = link(p.c.device, steps)
+	p.kernel, err = linkKernels(p.c.device, steps)
 	return err
 }
 

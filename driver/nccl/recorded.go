@@ -79,7 +79,7 @@ func (r *recorder) compare(call *driver.Call, kernels bool) error {
 		return nil
 	}
 	ticket := r.plane.Submit()
-	r.history.noteComparison(ticket)
+	r.history.recordComparison(ticket)
 	return r.comparer.compareNow(call, ticket)
 }
 

@@ -135,7 +135,7 @@ func (p *plan) exchange(source uintptr, on cuda.Stream) error {
 	if err != nil || len(s.SendCounts) == 1 {
 		return err
 	}
-	n := d.anyThread
+	n := d.ncclAnyThread
 	if err := n.GroupStart(); err != nil {
 		return err
 	}
@@ -160,7 +160,7 @@ func (p *plan) exchange(source uintptr, on cuda.Stream) error {
 
 // unevenCalls returns the calls of an AllGatherV or ReduceScatterV, without empty parts.
 func (p *plan) unevenCalls() []nccl.Invocation {
-	n, comm, size := p.c.device.anyThread, p.c.comm.handle, int64(p.DataType.Size())
+	n, comm, size := p.c.device.ncclAnyThread, p.c.comm.handle, int64(p.DataType.Size())
 	calls := []nccl.Invocation{}
 	for r := range p.c.cfg.Ranks {
 		if p.Operation == driver.AllGatherV {
@@ -184,7 +184,7 @@ func (p *plan) unevenCalls() []nccl.Invocation {
 // device's thread.
 func queueGroup(d *Device, calls []nccl.Invocation, on cuda.Stream) error {
 	return d.gpu.Do(func() error {
-		n := d.anyThread
+		n := d.ncclAnyThread
 		err := n.GroupStart()
 		if err != nil {
 			return err
@@ -201,7 +201,7 @@ func queueGroup(d *Device, calls []nccl.Invocation, on cuda.Stream) error {
 // queueScaled queues a reduction with a factor. NCCL reads the factor during the call, so the
 // reduction can be destroyed at once, even if the call is captured.
 func (p *plan) queueScaled(on cuda.Stream) error {
-	n, comm, scaled := p.c.device.anyThread, p.c.comm.handle, *p
+	n, comm, scaled := p.c.device.ncclAnyThread, p.c.comm.handle, *p
 	op, err := n.CreatePreMulSum(p.FactorBits(), p.dataType, comm)
 	if err != nil {
 		return err

@@ -74,7 +74,7 @@ func (p *noticePlane) PeerFailed() bool { return p.failed }
 // noteCall records a call with the given ticket as launched.
 func noteCall(c *communicator, ticket uint64) {
 	call := driver.Call{Operation: driver.AllReduce, Count: 1}
-	c.history.note(&call, ticket, 0)
+	c.history.record(&call, ticket, 0)
 }
 
 // TestCallsThatEndedEarlyAreFaults checks calls on several machines that have ended. A call whose
