@@ -124,7 +124,7 @@ func (c *communicator) initParts(j *connector) {
 		gpu: d.gpu, memory: d.memory, streams: d.streams,
 		cfg: &c.cfg, plane: c.plane, mu: &c.mu, busy: &c.busy, comm: c.comm,
 		direct: &c.direct, stages: &c.stages, windows: map[driver.SegmentKey]*window{},
-		supported: newSupport(d.nccl, d.gpu.Major, &c.cfg, machines(c.members)),
+		supported: newSupport(d.nccl, d.gpu.Major, &c.cfg, countMachines(c.members)),
 		replaysWindows: func() bool {
 			r := &c.recorder
 			return c.windowGraphs.Load() > 0 || r.windows && r.captures.Any()
@@ -161,7 +161,7 @@ func (c *communicator) initParts(j *connector) {
 // joinPlane joins the group's control plane, which uses shared memory on one machine and TCP
 // otherwise.
 func (j *connector) joinPlane(ctx context.Context) (control.Plane, error) {
-	if machines(j.members) == 1 {
+	if countMachines(j.members) == 1 {
 		sameMachine, err := j.device.machine.SameMachine(ctx, j.cfg.Ranks)
 		if err != nil {
 			return nil, err

@@ -9,8 +9,8 @@ import (
 	"symmem/internal/ras"
 )
 
-// countsTimeout limits the wait for NCCL's counts. NCCL itself waits one second for processes that
-// do not answer.
+// countsTimeout limits the wait for NCCL's counts. It exceeds the second for which NCCL itself
+// waits for processes that do not answer.
 const countsTimeout = 1500 * time.Millisecond
 
 // describeCounts asks NCCL how many collectives each rank has launched, and describes the numbers
@@ -20,7 +20,7 @@ const countsTimeout = 1500 * time.Millisecond
 func describeCounts(rasID string, group *driver.GroupConfig, timeout time.Duration) string {
 	ctx, cancel := context.WithTimeout(context.Background(), min(countsTimeout, timeout/4))
 	defer cancel()
-	// NCCL answers from version 2.28.7 on, unless RAS is disabled.
+	// NCCL 2.28.7 and later answers, unless RAS is disabled.
 	status, err := ras.Ask(ctx, ras.Address(os.Getenv))
 	if err != nil {
 		return ""

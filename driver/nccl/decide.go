@@ -1,24 +1,24 @@
 package nccl
 
-// A teardown always destroys NCCL's communicator with CommAbort. After a fault, the abort ends
+// A teardown always destroys NCCL's communicator with CommAbort. After a fault, the abort stops
 // kernels that wait for other ranks. If no kernel is running, CommAbort does the same as
 // CommDestroy but does not wait for other ranks. (CommDestroy joins threads that serve the other
-// ranks of the machine, and so waits until these ranks destroy their communicators. CommRevoke ends
-// kernels and keeps the communicator, but it waits, too.)
+// ranks of the machine, and so waits until these ranks destroy their communicators. CommRevoke
+// stops kernels and keeps the communicator, but it waits as well.)
 //
 // These facts about NCCL determine the steps before the abort:
 //
-//   - A call to NCCL or a plain kernel may wait for a lost rank. Only the abort ends it. (A plain
-//     kernel uses no window.)
+//   - A call to NCCL or a plain kernel (one that uses no window) may wait for a lost rank, and only
+//     the abort stops it.
 //   - A window kernel ignores the abort flag (2.27.3 to 2.30.7). If it waits for a lost rank, it
-//     runs until the process ends. CommAbort would wait for it forever, and would hold CUDA locks
-//     that every call of the process needs. So the teardown abandons such a communicator. It aborts
-//     the communicator only if a blocked call needs the abort.
-//   - Graphs of other libraries may be replayed at any time. The teardown does not abort the
+//     runs until the process exits. CommAbort would wait for it forever while holding CUDA locks
+//     that every call of the process needs. The teardown therefore abandons such a communicator,
+//     and aborts it only to unblock a call to NCCL.
+//   - Graphs of other libraries may be replayed at any time, so the teardown does not abort the
 //     communicator while such graphs contain its window kernels.
-//   - CommAbort waits for all work of the device, and most calls to CUDA wait for CommAbort. So
-//     direct kernels and unfinished work of closed streams must end first.
-//   - NCCL before 2.29.7 keeps the memory of a window until the process ends, unless the window is
+//   - CommAbort waits for all work of the device, and most calls to CUDA wait for CommAbort, so
+//     direct kernels and unfinished work of closed streams must finish first.
+//   - NCCL before 2.29.7 keeps the memory of a window until the process exits, unless the window is
 //     deregistered before the abort. No kernel may run during a deregistration.
 
 // step names a step of a teardown.
@@ -32,10 +32,10 @@ const (
 	// stepDeregister deregisters the windows. It precedes the abort.
 	stepDeregister step = "deregister"
 	// stepAwaitGraphs closes stages.kernelsEnded, even if kernels are still running after the last
-	// drain. Then it waits until symmem's own graphs with calls of the group are closed.
+	// drain, and then waits until symmem's own graphs with calls of the group are closed.
 	stepAwaitGraphs step = "await graphs"
-	// stepAwaitCaptures frees everything that graphs of other libraries do not use. Then it waits
-	// until these graphs are destroyed.
+	// stepAwaitCaptures frees everything that graphs of other libraries do not use, and then waits
+	// until those graphs are destroyed.
 	stepAwaitCaptures step = "await captures"
 	// stepAwaitDevice waits until the device has no work that could delay the abort for long.
 	stepAwaitDevice step = "await device"
@@ -46,19 +46,19 @@ const (
 	stepFinish step = "finish"
 	// stepAbandon abandons the streams with work of the group, and NCCL's communicator.
 	stepAbandon step = "abandon"
-	// stepKeep keeps NCCL's communicator until the process ends.
+	// stepKeep keeps NCCL's communicator until the process exits.
 	stepKeep step = "keep"
 )
 
-// isLast reports whether no step follows.
 func (s step) isLast() bool { return s == stepFinish || s == stepAbandon || s == stepKeep }
 
 // progress records which steps the teardown has executed.
 type progress struct {
-	// drainTimedOut reports whether the last drain timed out. The abort resets it, because it ends
-	// more work.
+	// drainTimedOut reports whether the last drain timed out. The abort resets it, because the abort
+	// stops work that the drain could not.
 	drainTimedOut bool
-	// These fields report whether stepDeregister, stepAwaitGraphs and stepAbort have been executed.
+	// deregistered, kernelsEnded and aborted report whether stepDeregister, stepAwaitGraphs and
+	// stepAbort have been executed.
 	deregistered, kernelsEnded, aborted bool
 }
 
@@ -66,23 +66,22 @@ type progress struct {
 type facts struct {
 	progress
 
-	// stuck reports whether a GPU of the process runs a kernel that never ends. Any call to NCCL
+	// stuck reports whether a GPU of the process runs a kernel that never exits. Any call to NCCL
 	// may wait for that kernel.
 	stuck bool
 	// blockedCall reports whether a call to NCCL is waiting for another rank.
 	blockedCall bool
 	// idle reports whether no stream has work of the group.
 	idle bool
-	// windows and plain report which kinds of NCCL kernels may be running. plain may be set
-	// although the group is idle, because a stream may be closed before its kernel has ended.
+	// windows and plain report which kinds of NCCL kernels may be running. plain may be set even if
+	// the group is idle, because a stream can be closed before its kernel has exited.
 	windows, plain bool
 	// closedStreamsBusy reports whether the device has unfinished work of closed streams
 	// (gpu.GPU.KeepsMemory).
 	closedStreamsBusy bool
-	// captured reports whether graphs of other libraries contain calls of the group. These graphs
-	// may be replayed at any time. capturedPlain and capturedWindows report which kinds of NCCL
-	// kernels the graphs contain. While blockedCall is true, the kinds are unknown and both fields
-	// are false.
+	// captured reports whether graphs of other libraries, which may be replayed at any time, contain
+	// calls of the group. capturedPlain and capturedWindows report which kinds of NCCL kernels these
+	// graphs contain. While blockedCall is true, the kinds are unknown and both fields are false.
 	captured, capturedPlain, capturedWindows bool
 	// quickAbort reports whether the device has no work that could delay the abort for long.
 	quickAbort bool
@@ -98,7 +97,7 @@ func decide(f *facts) step {
 	case f.kernelsEnded:
 		return decideBeforeAbort(f)
 	case (f.windows || f.capturedWindows) && !f.idle && !f.drainTimedOut && !f.blockedCall:
-		return stepDrain // to find out whether the window kernels end
+		return stepDrain // to find out whether the window kernels exit
 	case f.windows && !f.idle && !f.blockedCall:
 		return stepAbandon
 	case needsAbort(f):
@@ -112,15 +111,15 @@ func decide(f *facts) step {
 	}
 }
 
-// needsAbort reports whether there may be a call or a kernel that only the abort can end.
+// needsAbort reports whether there may be a call or a kernel that only the abort can stop.
 func needsAbort(f *facts) bool {
 	ncclMayRun := f.plain || f.capturedPlain || f.capturedWindows
 	return f.blockedCall || f.plain && f.closedStreamsBusy || !f.idle && ncclMayRun
 }
 
 // decideBeforeAbort returns the next step if nothing needs the abort. It does not wait for graphs
-// of other libraries that contain only plain kernels. The abort ends these kernels, even in later
-// replays, and NCCL keeps their memory until the graphs are destroyed.
+// of other libraries that contain only plain kernels, because the abort stops these kernels, even
+// in later replays, and NCCL keeps their memory until the graphs are destroyed.
 func decideBeforeAbort(f *facts) step {
 	switch {
 	case f.captured && (f.capturedWindows || !f.capturedPlain):
@@ -140,18 +139,18 @@ func decideAfterAbort(f *facts) step {
 	case f.kernelsEnded:
 		return stepFinish
 	case !f.idle && !f.drainTimedOut:
-		// The abort waits for kernels. A kernel may be queued after a Recv whose message never
+		// The abort waits for kernels, and a kernel may be queued behind a Recv whose message never
 		// arrives.
 		return stepDrain
 	case f.windows:
-		return stepAbandon // the blocked call has ended, but an earlier window kernel runs forever
+		return stepAbandon // the blocked call has returned, but an earlier window kernel runs forever
 	default:
 		return stepAwaitGraphs
 	}
 }
 
 // decideWhileStuck returns the next step if a kernel of the process is stuck. It aborts the
-// communicator only to end a blocked call, and does not wait for the abort.
+// communicator only to unblock a call to NCCL, and does not wait for the abort.
 func decideWhileStuck(f *facts) step {
 	switch {
 	case f.kernelsEnded:

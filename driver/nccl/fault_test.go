@@ -134,7 +134,7 @@ func TestCollectiveThatEndsEarlyIsAFault(t *testing.T) {
 	// Record the call as launched, although it was not, so that the stream is idle.
 	s.Mu.Lock()
 	c.mu.Lock()
-	c.note(s, prepared.(*plan), c.plane.Submit())
+	c.recordLaunch(s, prepared.(*plan), c.plane.Submit())
 	c.mu.Unlock()
 	s.Mu.Unlock()
 	err = s.Synchronize(t.Context())

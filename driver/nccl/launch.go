@@ -12,12 +12,12 @@ import (
 )
 
 // Launch queues a prepared collective on a stream. If calls are compared, it first waits until
-// every rank has reached the same call. So calls that differ never reach NCCL.
+// every rank has reached the same call, so that mismatched calls never reach NCCL.
 //
-// Between two launches, CUDA and NCCL evict symmem's code from the processor's caches. Each
-// function called here costs about ten nanoseconds, so the fast path is inlined.
-func (c *communicator) Launch(on driver.Stream, p driver.Plan) error {
-	s, err := c.device.streams.Own(on)
+// Between two launches, CUDA and NCCL evict symmem's code from the processor's caches. Because each
+// function called here then costs about ten nanoseconds, the fast path is inlined.
+func (c *communicator) Launch(target driver.Stream, p driver.Plan) error {
+	s, err := c.device.streams.Own(target)
 	if err != nil {
 		return err
 	}
@@ -44,9 +44,9 @@ func (c *communicator) Launch(on driver.Stream, p driver.Plan) error {
 		s.Mu.Unlock()
 		return c.launch(s, prepared)
 	}
-	// The fast path does the same as launch for the common case.
+	// This is what launch does in the common case.
 	if ticket, ok := c.plane.TrySubmit(); ok {
-		c.note(s, prepared, ticket)
+		c.recordLaunch(s, prepared, ticket)
 		c.direct.order.ByNCCL = true
 		if err = prepared.singleCall.On(s.CUDA); err != nil {
 			err = s.Refuse(c.group, c.faults.failUnqueued(&prepared.Call, err))
@@ -59,18 +59,18 @@ func (c *communicator) Launch(on driver.Stream, p driver.Plan) error {
 	return err
 }
 
-// eachStep calls do with the communicator and the plan of each step, after the group has accepted
-// the call. An error fails the group, because other ranks expect the remaining steps.
-func eachStep(p *plan, do func(*communicator, *plan) error) error {
+// eachStep calls launch with the communicator and the plan of each step, after the group has
+// accepted the call. An error fails the group, because other ranks expect the remaining steps.
+func eachStep(p *plan, launch func(*communicator, *plan) error) error {
 	for _, step := range p.steps {
-		if err := do(step.c, step); err != nil {
+		if err := launch(step.c, step); err != nil {
 			return p.c.plane.Fail(err)
 		}
 	}
 	return nil
 }
 
-// launch implements Launch for all cases.
+// launch implements Launch for a plan without steps, whatever the state of the stream and group.
 func (c *communicator) launch(s *stream.Stream, p *plan) error {
 	s.Mu.Lock()
 	defer s.Mu.Unlock()
@@ -105,8 +105,8 @@ func (c *communicator) launch(s *stream.Stream, p *plan) error {
 }
 
 // recordOtherGroups makes the other groups record their events on a stream. It is called before
-// work that may wait for something else, such as a Recv or work of an adopted stream's owner. s.Mu
-// is held.
+// work whose start may be delayed, such as a Recv or anything on an adopted stream, where it may
+// have to wait for work of the stream's owner. The caller must hold s.Mu.
 func (c *communicator) recordOtherGroups(s *stream.Stream, p *plan) error {
 	switch {
 	case s.Capture != nil || s.Closed():
@@ -121,7 +121,7 @@ func (c *communicator) recordOtherGroups(s *stream.Stream, p *plan) error {
 var errForeignPlan = errors.New("launching a collective: the plan belongs to another group")
 
 // launchSpecial records a call into the stream's capture or queues a message. It returns an error
-// if the stream or the group is closed. s.Mu and c.mu are held.
+// if the stream or the group is closed. The caller must hold s.Mu and c.mu.
 func (c *communicator) launchSpecial(s *stream.Stream, p *plan) error {
 	if err := s.Usable(); err != nil {
 		return err
@@ -135,8 +135,8 @@ func (c *communicator) launchSpecial(s *stream.Stream, p *plan) error {
 	return c.messages.Transfer(s, messagePlan(p))
 }
 
-// checkOpen returns an error once Close has been called. c.mu is held, and Close waits for all work
-// admitted before.
+// checkOpen returns an error once Close has been called. The caller must hold c.mu, so that Close
+// waits for all work that was admitted before.
 func (c *communicator) checkOpen() error {
 	if !c.closing.Load() {
 		return nil
@@ -147,12 +147,11 @@ func (c *communicator) checkOpen() error {
 	return fmt.Errorf("launching on group %s: %w", c.cfg.Name(), driver.ErrClosed)
 }
 
-// admit assigns a ticket to a collective and compares it across ranks if calls are compared. s.Mu
-// and c.mu are held.
+// admit assigns a ticket to a collective and, if calls are compared, compares it across ranks. The
+// caller must hold s.Mu and c.mu.
 //
-// A failed peer may have failed because of this call. The comparison then finds the reason. Without
-// a comparison, admit returns an error if a peer has failed, because NCCL might wait forever for a
-// lost rank.
+// If a peer has failed because of this call, the comparison finds the reason. Without a comparison,
+// admit returns an error if a peer has failed, because NCCL might wait forever for a lost rank.
 func (c *communicator) admit(s *stream.Stream, p *plan) error {
 	check := c.check.Load()
 	var ticket uint64
@@ -165,15 +164,16 @@ func (c *communicator) admit(s *stream.Stream, p *plan) error {
 			return c.faults.afterPeerFault(&p.Call)
 		}
 	}
-	c.note(s, p, ticket)
+	c.recordLaunch(s, p, ticket)
 	if check {
 		return c.comparer.compare(&p.Call, ticket, p.kernel != nil)
 	}
 	return nil
 }
 
-// note records a collective before it is queued on a stream. s.Mu and c.mu are held.
-func (c *communicator) note(s *stream.Stream, p *plan, ticket uint64) {
+// recordLaunch records a collective before it is queued on a stream. The caller must hold s.Mu and
+// c.mu.
+func (c *communicator) recordLaunch(s *stream.Stream, p *plan, ticket uint64) {
 	c.history.record(&p.Call, ticket, p.exchanges)
 	if !c.busy.IsNoted(s) {
 		c.busy.Note(s)
@@ -188,7 +188,8 @@ func (c *communicator) note(s *stream.Stream, p *plan, ticket uint64) {
 	s.Note(c.group, ticket, p.Operation)
 }
 
-// enqueue passes a collective to NCCL, or queues direct kernels. s.Mu and c.mu are held.
+// enqueue passes a collective to NCCL, or queues its direct kernels. The caller must hold s.Mu and
+// c.mu.
 func (c *communicator) enqueue(p *plan, s *stream.Stream) error {
 	if p.movesNothing() {
 		return nil
@@ -203,7 +204,7 @@ func (c *communicator) enqueue(p *plan, s *stream.Stream) error {
 }
 
 // enqueueInOrder queues a call after the group's earlier calls on other streams and in replays. It
-// must be called on a thread of the CUDA context. s.Mu and c.mu are held.
+// must be called on a thread where the CUDA context is current. The caller must hold s.Mu and c.mu.
 func (c *communicator) enqueueInOrder(p *plan, s *stream.Stream, gpu *cuda.Driver) error {
 	switch {
 	case c.direct.unavailable != "":
@@ -225,8 +226,8 @@ func (c *communicator) enqueueInOrder(p *plan, s *stream.Stream, gpu *cuda.Drive
 }
 
 // Record adds a collective to a capture that the stream's owner has begun.
-func (c *communicator) Record(on driver.Stream, p driver.Plan) error {
-	s, err := c.device.streams.Own(on)
+func (c *communicator) Record(target driver.Stream, p driver.Plan) error {
+	s, err := c.device.streams.Own(target)
 	if err != nil {
 		return err
 	}
@@ -253,7 +254,7 @@ func recordCall(c *communicator, s *stream.Stream, prepared *plan) error {
 	defer s.Mu.Unlock()
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	err := cmp.Or(c.recorder.noteReplays(), errors.Join(s.Usable(), c.Cause(), c.checkOpen()))
+	err := cmp.Or(c.recorder.markReplayed(), errors.Join(s.Usable(), c.Cause(), c.checkOpen()))
 	if err != nil {
 		return err
 	}
@@ -278,29 +279,30 @@ func recordCall(c *communicator, s *stream.Stream, prepared *plan) error {
 }
 
 // queueRecorded adds a call to a capture that the stream's owner has begun, after the group's
-// earlier calls in that capture. s.Mu and c.mu are held.
+// earlier calls in that capture. The caller must hold s.Mu and c.mu.
 func (c *communicator) queueRecorded(p *plan, s *stream.Stream, gpu *cuda.Driver) error {
 	return c.recorder.current.Launch(&c.direct.order, s, c.device.streams, func() error {
 		return p.queue(s, gpu)
 	})
 }
 
-// Offer returns the paths that the call can use. A path is resolved when the caller asks for it.
+// Offer returns the paths that the call can use. Each path is only examined when the caller asks
+// about it.
 func (c *communicator) Offer(call driver.Call) driver.Offer {
 	return &plan{Call: call, c: c, count: call.Count}
 }
 
 // List returns a plan that runs several plans as one group of NCCL calls, or as direct kernels that
-// gather several tensors. It refuses other direct kernels, calls that NCCL runs as Send and Recv,
-// and plans on different paths.
+// gather several tensors. It refuses other calls on the direct path, calls that NCCL runs as Send
+// and Recv, and plans on different paths.
 func (c *communicator) List(plans []driver.Plan) (driver.Plan, error) {
 	members, err := listMembers(c, plans)
 	if err != nil {
 		return nil, err
 	}
-	kept := members[0].list
-	if kept != nil {
-		if list := kept.Load(); list != nil && slices.Equal(list.members, members) {
+	cache := members[0].list
+	if cache != nil {
+		if list := cache.Load(); list != nil && slices.Equal(list.members, members) {
 			return list, nil
 		}
 	}
@@ -311,8 +313,8 @@ func (c *communicator) List(plans []driver.Plan) (driver.Plan, error) {
 	if err := prepareGather(list); err != nil {
 		return nil, err
 	}
-	if kept != nil {
-		kept.Store(list)
+	if cache != nil {
+		cache.Store(list)
 	}
 	return list, nil
 }

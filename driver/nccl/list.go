@@ -58,7 +58,7 @@ func queueList(p *plan, s *stream.Stream, gpu *cuda.Driver) error {
 	for _, member := range p.members {
 		switch {
 		case len(p.c.cfg.Ranks) == 1:
-			if err := copyAlone(member, s.CUDA, gpu); err != nil {
+			if err := copyLocally(member, s.CUDA, gpu); err != nil {
 				return err
 			}
 		case member.singleCall.Prepared():

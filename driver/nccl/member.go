@@ -18,12 +18,11 @@ import (
 // member describes a rank for the other ranks, which read it from the store.
 type member struct {
 	// Machine identifies the machine as NCCL does: by NCCL_HOSTID if it is set, otherwise by host
-	// name and boot ID. Different NCCL_HOSTIDs simulate several machines on one.
+	// name and boot ID. Setting different NCCL_HOSTIDs simulates several machines on one.
 	Machine string `json:"machine"`
 	// Host is the host name, for errors.
 	Host string `json:"host,omitempty"`
-	// Boot is the boot ID of the kernel. All containers of a physical machine have the same boot
-	// ID.
+	// Boot is the boot ID of the kernel, which all containers of a physical machine share.
 	Boot string `json:"boot"`
 	// GPU is the UUID of the rank's GPU.
 	GPU string `json:"gpu"`
@@ -33,11 +32,9 @@ type member struct {
 	Name string `json:"name"`
 	// NCCL is the version code of the rank's NCCL.
 	NCCL int `json:"nccl"`
-	// NoFabric is the reason why the rank's memory has no fabric handles. It is empty if the memory
-	// has them.
+	// NoFabric is the reason why the rank's memory has no fabric handles, or empty if it has them.
 	NoFabric string `json:"no_fabric,omitempty"`
-	// NoKernels is the reason why the rank's GPU cannot run the message kernels. It is empty if the
-	// GPU can.
+	// NoKernels is the reason why the rank's GPU cannot run the message kernels, or empty if it can.
 	NoKernels string `json:"no_kernels,omitempty"`
 	// Failed is the reason why the rank could not open its GPU. If it is set, the other fields are
 	// empty.
@@ -69,7 +66,7 @@ type members struct {
 	known map[int]*member // by world rank; guarded by mu
 }
 
-// awaitMembers waits for the descriptions of a group's ranks. It returns an error if the ranks are
+// awaitMembers waits for the descriptions of a group's ranks, and returns an error if the ranks are
 // incompatible.
 func (d *members) awaitMembers(ctx context.Context, ranks []int) ([]*member, error) {
 	all, begin := make([]*member, len(ranks)), time.Now()
@@ -119,9 +116,9 @@ func (d *members) get(ctx context.Context, rank int) (*member, error) {
 	return m, nil
 }
 
-// checkCompatible returns an error if ranks have different versions of NCCL. It also returns an
-// error if ranks share a GPU and NCCL does not support that. NCCL itself would hang or return an
-// error that names no rank.
+// checkCompatible returns an error if ranks have different versions of NCCL, or share a GPU
+// although NCCL does not support that. In these cases, NCCL itself would hang or return an error
+// that names no rank.
 func checkCompatible(ranks []int, all []*member) error {
 	users := map[string]int{}
 	for i, m := range all {
@@ -130,20 +127,20 @@ func checkCompatible(ranks []int, all []*member) error {
 				"--nccl or SYMMEM_NCCL selects a library", ranks[0], nccl.VersionText(all[0].NCCL), ranks[i],
 				nccl.VersionText(m.NCCL))
 		}
-		at := m.Machine + " " + m.GPU
-		if first, used := users[at]; used {
+		key := m.Machine + " " + m.GPU
+		if first, used := users[key]; used {
 			if err := checkSharing(m.NCCL); err != nil {
 				return fmt.Errorf("ranks %d and %d use the same GPU, %s %s: %w", first, ranks[i], m.Name,
 					m.GPU, err)
 			}
 		}
-		users[at] = ranks[i]
+		users[key] = ranks[i]
 	}
 	return nil
 }
 
 const (
-	// sharingVariable names NCCL's variable that permits ranks to share a GPU.
+	// sharingVariable is NCCL's environment variable that permits ranks to share a GPU.
 	sharingVariable = "NCCL_MULTI_RANK_GPU_ENABLE"
 	// sharingVersion is the first version of NCCL in which ranks can share a GPU.
 	sharingVersion = 23000
@@ -165,10 +162,10 @@ func checkSharing(version int) error {
 	return nil
 }
 
-// sharers counts the group's ranks that share a rank's process and GPU, including the rank itself.
-// Their waiting kernels occupy the GPU at the same time. Ranks in separate processes are not
-// counted: without MPS the GPU is time-sliced, and under MPS each rank has a part of the GPU, and
-// CUDA reports only the multiprocessors of that part.
+// sharers counts the group's ranks that share a rank's process and GPU, including the rank itself,
+// because the waiting kernels of these ranks occupy the GPU at the same time. Ranks in separate
+// processes are not counted: without MPS the GPU is time-sliced, and under MPS each rank has a
+// share of the GPU, and CUDA reports only the multiprocessors in that share.
 func sharers(all []*member, self *member) int {
 	n := 0
 	for _, m := range all {
@@ -179,8 +176,7 @@ func sharers(all []*member, self *member) int {
 	return n
 }
 
-// machines counts the machines of a group.
-func machines(all []*member) int {
+func countMachines(all []*member) int {
 	names := map[string]bool{}
 	for _, m := range all {
 		names[m.Machine] = true
@@ -188,9 +184,9 @@ func machines(all []*member) int {
 	return len(names)
 }
 
-// hostNames returns the host name of each rank of a group, or nil if the ranks share a machine.
+// hostNames returns the host name of each rank, or nil if all ranks share a machine.
 func hostNames(all []*member) []string {
-	if machines(all) == 1 {
+	if countMachines(all) == 1 {
 		return nil
 	}
 	names := make([]string, len(all))
@@ -200,10 +196,10 @@ func hostNames(all []*member) []string {
 	return names
 }
 
-// noMessagesError returns the error for messages in a group whose ranks cannot exchange messages.
+// noMessagesError explains why a group's ranks cannot exchange messages.
 func noMessagesError(group *driver.GroupConfig, all []*member) error {
-	if why := noKernelsReason(group, all); why != "" {
-		return fmt.Errorf("messages: %s: %w", why, driver.ErrUnsupported)
+	if reason := noKernelsReason(group, all); reason != "" {
+		return fmt.Errorf("messages: %s: %w", reason, driver.ErrUnsupported)
 	}
 	return fmt.Errorf("messages between ranks on several machines: %w", driver.ErrUnsupported)
 }
@@ -219,11 +215,10 @@ func noKernelsReason(group *driver.GroupConfig, all []*member) string {
 }
 
 // noFabricReason returns the reason why ranks on different machines or in different containers
-// cannot map each other's memory. It returns "" if they may be able to. All ranks get the same
-// result.
+// cannot map each other's memory, or "" if that may be possible. It returns the same on all ranks.
 func noFabricReason(group *driver.GroupConfig, all []*member) string {
 	where := "in several containers"
-	if n := machines(all); n > 1 {
+	if n := countMachines(all); n > 1 {
 		where = fmt.Sprintf("on %d machines", n)
 	}
 	for i, m := range all {

@@ -13,8 +13,9 @@ import (
 	"symmem/internal/nccl"
 )
 
-// ncclComm wraps a group's ncclComm_t. Calls of register and deregister must hold communicator.mu,
-// because NCCL permits only one thread at a time to register or deregister windows.
+// ncclComm wraps a group's ncclComm_t. Callers of register and deregister must hold
+// communicator.mu, because NCCL permits only one thread at a time to register or deregister
+// windows.
 type ncclComm struct {
 	gpu     *gpu.GPU
 	library *nccl.Library
@@ -62,11 +63,13 @@ func (n *ncclComm) asyncError(group string) error {
 	return fmt.Errorf("group %s: %w", group, err)
 }
 
-// waitError returns the error for a wait in NCCL whose context has ended. NCCL does not report
-// which ranks are missing, so the error names no rank.
-func waitError(ctx context.Context, doing string, begin time.Time) error {
+// waitError returns the error for a wait in NCCL that ctx has interrupted. It names no rank,
+// because NCCL does not report which ranks are missing.
+func waitError(ctx context.Context, operation string, begin time.Time) error {
 	if !errors.Is(ctx.Err(), context.DeadlineExceeded) {
-		return fmt.Errorf("%s: %w", doing, context.Cause(ctx))
+		return fmt.Errorf("%s: %w", operation, context.Cause(ctx))
 	}
-	return &driver.TimeoutError{Doing: doing, Waited: time.Since(begin).Round(time.Millisecond)}
+	return &driver.TimeoutError{
+		Doing: operation, Waited: time.Since(begin).Round(time.Millisecond),
+	}
 }

@@ -52,11 +52,11 @@ func (o *owner) Await(
 	return err
 }
 
-// KernelsEnded returns a channel that is closed when the group's kernels have ended or their time
-// limit has expired.
+// KernelsEnded returns a channel that is closed when the group's kernels have exited or the time
+// limit for that has expired.
 func (o *owner) KernelsEnded() <-chan struct{} { return o.stages.kernelsEnded }
 
-// Reported returns the fault that a kernel has reported, or nil. A fault fails the group.
+// Reported returns the fault that a kernel has reported, or nil. A reported fault fails the group.
 func (o *owner) Reported() error {
 	err := o.faults.checkKernels()
 	if err != nil {
@@ -65,7 +65,8 @@ func (o *owner) Reported() error {
 	return err
 }
 
-// ReplayFault returns the group's fault if another library has captured its calls, or nil.
+// ReplayFault returns the group's fault, if any, once another library has captured the group's
+// calls, and nil before that.
 func (o *owner) ReplayFault() error {
 	if !o.recorder.replayed.Load() {
 		return nil
@@ -82,7 +83,7 @@ func (o *owner) ReplayFault() error {
 func (o *owner) RecordEvent(s *stream.Stream, forget bool) error {
 	order := &o.direct.order
 	if order.Latest() != s {
-		return nil // no launch on s can follow while s.Mu is held
+		return nil // nothing else can be launched on s while s.Mu is held
 	}
 	if forget {
 		order.ForgetLatest(s)
@@ -91,12 +92,11 @@ func (o *owner) RecordEvent(s *stream.Stream, forget bool) error {
 	return o.gpu.Do(func() error { return order.RecordLatest(s) })
 }
 
-// EndedEarly fails the group and returns the cause if a collective that needs data of all ranks has
-// ended before some rank has launched it. Under CUDA's MPS, an NCCL kernel ends early if another
-// rank's process ends. It also ends early if another rank aborts its communicator, because an
-// aborted kernel does not wait for its input but still notifies its peers. EndedEarly first waits
-// for a short time, because the loss of a rank may be detected meanwhile and is a better
-// explanation.
+// EndedEarly fails the group and returns the cause if a collective that needs data from all ranks
+// ended before some rank launched it. Under CUDA's MPS, an NCCL kernel ends early if another rank's
+// process exits. It also ends early if another rank aborts its communicator, because an aborted
+// kernel does not wait for its input but still notifies its peers. EndedEarly first waits briefly
+// for the loss of a rank to be detected, because that would be a better explanation.
 func (o *owner) EndedEarly(ticket uint64) error {
 	call := o.history.callOf(ticket)
 	if call == nil || !needsAll(call) || o.submittedByAll(ticket) {
@@ -114,7 +114,6 @@ func (o *owner) EndedEarly(ticket uint64) error {
 	return o.plane.Cause()
 }
 
-// pollFor polls done for a limited time and returns its last result.
 func (o *owner) pollFor(limit time.Duration, done func() bool) bool {
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
@@ -143,11 +142,12 @@ func needsAll(call *driver.Call) bool {
 	return movesData && call.Operation.Together()
 }
 
-// causeTimeout limits the wait in EndedEarly. The end of a process is usually detected much sooner.
+// causeTimeout limits the wait in EndedEarly. That a process has exited is usually detected much
+// sooner.
 const causeTimeout = 3 * time.Second
 
-// NoteMessage records a message before it is queued. The locks of the stream and the group are
-// held.
+// NoteMessage records a message before it is queued. The caller must hold the locks of the stream
+// and the group.
 func (o *owner) NoteMessage(s *stream.Stream, call *driver.Call) {
 	s.Note(o, o.history.recordMessage(call), call.Operation)
 }

@@ -17,7 +17,7 @@ import (
 )
 
 // plan implements driver.Offer and driver.Plan. It offers the call's paths until Take is called,
-// and then holds the launch that Take has prepared on one path.
+// and from then on holds the launch that Take prepared on one path.
 type plan struct {
 	driver.Call
 	c *communicator
@@ -33,12 +33,12 @@ type plan struct {
 	singleCall nccl.Invocation
 	// parts holds the sizes of the parts if NCCL runs the call as a group of Send and Recv.
 	parts *driver.Splits
-	// grouped holds NCCL's calls if NCCL runs the call as a group other than Send and Recv. members
-	// holds the plans of a list, which run as one group.
+	// grouped holds NCCL's calls if NCCL runs the call as a group of anything but Send and Recv.
 	grouped []nccl.Invocation
+	// members holds the plans of a list, which run as one group.
 	members []*plan
 	// list caches the plan of the latest list that begins with this call. It is nil unless the call
-	// is a direct gather.
+	// is an AllGatherV on the direct path.
 	list *atomic.Pointer[plan]
 	// steps holds the plans of the levels' calls if the call runs on two levels.
 	steps []*plan
@@ -46,10 +46,9 @@ type plan struct {
 	// kernels that communicate with other ranks. Each of these kernels advances the epoch.
 	kernel    *kernel
 	exchanges int
-	// guard queues work before guardedCall. That work keeps the call from starting before its
-	// predecessor in the stream has ended (nccl.EarlyStart). guard is nil if NCCL has no such
-	// defect.
-	guard       func(on cuda.Stream, gpu *cuda.Driver) error
+	// guard queues work before guardedCall, so that the call cannot start before its predecessor in
+	// the stream has completed. It is nil unless NCCL has the defect nccl.EarlyStart.
+	guard       func(s cuda.Stream, gpu *cuda.Driver) error
 	guardedCall nccl.Invocation
 	// work and workErr cache the results of choose.
 	work    kernels.Work
@@ -59,8 +58,8 @@ type plan struct {
 // Prepared returns the prepared call.
 func (p *plan) Prepared() *driver.Call { return &p.Call }
 
-// dataTypes maps each type to the NCCL type with which NCCL moves its elements. NCCL can also
-// reduce the types that are not in movedTypes.
+// dataTypes maps each type to the NCCL type as which NCCL moves its elements. NCCL can also reduce
+// them, unless the type is in movedTypes.
 var dataTypes = map[driver.DataType]nccl.DataType{
 	driver.Float64: nccl.Float64, driver.Float32: nccl.Float32, driver.Float16: nccl.Float16,
 	driver.BFloat16: nccl.BFloat16, driver.Int8: nccl.Int8, driver.Int32: nccl.Int32,
@@ -68,7 +67,7 @@ var dataTypes = map[driver.DataType]nccl.DataType{
 	driver.Uint64: nccl.Uint64, driver.Int16: nccl.Float16, driver.Uint16: nccl.Float16,
 }
 
-// movedTypes lists the types that NCCL lacks. NCCL moves their elements as another type of the same
+// movedTypes lists the types that NCCL lacks and so can only move, as another type of the same
 // size.
 var movedTypes = []driver.DataType{driver.Int16, driver.Uint16}
 
@@ -97,8 +96,8 @@ func (p *plan) Refusal(path driver.Path) error {
 }
 
 // refuseFormula returns an error for a reduction in a group with a formula, because NCCL's order of
-// additions depends on the size and on many other things. A group of one rank adds nothing, so it
-// can use NCCL.
+// additions depends on the size and on many other things. A group of one rank can use NCCL, because
+// it adds nothing.
 func (p *plan) refuseFormula() error {
 	if !p.Operation.Reduces() || len(p.c.cfg.Ranks) == 1 {
 		return nil
@@ -123,7 +122,7 @@ func checkTypes(call *driver.Call) error {
 		call.ReduceOp, driver.ErrUnsupported)
 }
 
-// Remark returns a note about the call on a path, or "".
+// Remark returns a remark about running the call on a path, or "".
 func (p *plan) Remark(path driver.Path) string {
 	d := p.c.device
 	switch {
@@ -139,15 +138,14 @@ func (p *plan) Remark(path driver.Path) string {
 	return ""
 }
 
-// remarkDirect implements Remark for the direct path.
 func (p *plan) remarkDirect() string {
 	work, err := p.choose()
 	if err != nil {
 		return ""
 	}
 	text := work.Remark()
-	if why := p.notMappedReason(); text != "" && why != "" {
-		text += ", since peers' memory could not be mapped: " + why
+	if reason := p.notMappedReason(); text != "" && reason != "" {
+		text += ", since peers' memory could not be mapped: " + reason
 	}
 	return text
 }
@@ -171,8 +169,8 @@ func (p *plan) Take(path driver.Path, digest uint64) (driver.Plan, error) {
 	return p, nil
 }
 
-// prepareNCCL sets the addresses for NCCL and, if NCCL runs a single call, prepares that call. A
-// group of one rank only copies, except with PremulSum.
+// prepareNCCL sets the addresses for NCCL and, if NCCL runs a single call, prepares that call. In a
+// group of one rank, the call is just a copy, except with PremulSum.
 func (p *plan) prepareNCCL() error {
 	d := p.c.device
 	switch {
@@ -216,14 +214,14 @@ func (p *plan) prepareNCCL() error {
 }
 
 // chooseParts returns the sizes of the parts if NCCL must run the call as a group of Send and Recv,
-// or nil. NCCL must do so for AllToAllV, Gather, Scatter and an in-place AllToAll. Versions without
-// ncclAlltoAll must do so for any AllToAll. A group of one rank copies the part of an AllGatherV or
-// ReduceScatterV.
+// and nil otherwise. NCCL must do so for AllToAllV, Gather, Scatter and an in-place AllToAll, and
+// versions without ncclAlltoAll for any AllToAll. In a group of one rank, an AllGatherV or
+// ReduceScatterV is a copy of one part.
 func (p *plan) chooseParts() *driver.Splits {
 	ranks := len(p.c.cfg.Ranks)
 	switch {
 	case ranks == 1 && p.Operation.Uneven():
-		return aloneSplits(p.Splits)
+		return singleRankSplits(p.Splits)
 	case p.Operation.Uneven() || ranks == 1 && p.Splits == nil:
 		return nil
 	case p.Operation == driver.Gather || p.Operation == driver.Scatter:
@@ -257,12 +255,12 @@ func (p *plan) collective() (nccl.Invocation, error) {
 }
 
 // addGuard sets a guard that launches an empty kernel. If symmem's kernels cannot be loaded, the
-// guard sets one byte instead. In a graph, that costs 9 us instead of 1 us.
+// guard sets one byte instead, which costs 9 us in a graph, against 1 us for the kernel.
 func (p *plan) addGuard() error {
 	d := p.c.device
 	// The kernel ignores its argument.
 	k := &kernel{Step: kernels.Step{Blocks: 1, Threads: 1, Params: cuda.ParamsOf(new(uint32))}}
-	p.guard = func(on cuda.Stream, gpu *cuda.Driver) error { return k.queue(gpu, on) }
+	p.guard = func(s cuda.Stream, gpu *cuda.Driver) error { return k.queue(gpu, s) }
 	// If the group has no direct path, the kernels have not been loaded yet.
 	err := d.gpu.Do(func() error { return d.collectives.Load(d.gpu) })
 	if err == nil {
@@ -272,25 +270,25 @@ func (p *plan) addGuard() error {
 		return nil
 	}
 	buffer, err := d.scratch.Address(d.memory)
-	p.guard = func(on cuda.Stream, gpu *cuda.Driver) error {
-		return gpu.MemsetD8Async(buffer, 0, 1, on)
+	p.guard = func(s cuda.Stream, gpu *cuda.Driver) error {
+		return gpu.MemsetD8Async(buffer, 0, 1, s)
 	}
 	return err
 }
 
-// movesNothing reports whether the call moves no data. The steps of a call on two levels move its
-// data.
+// movesNothing reports whether the call itself moves no data, which is also the case on two levels,
+// where the call's steps move the data.
 func (p *plan) movesNothing() bool {
 	return p.steps != nil || p.count == 0 && p.kernel == nil && p.Splits == nil && p.members == nil
 }
 
-// usesNCCL reports whether NCCL launches kernels for the call. These kernels wait for other ranks.
+// usesNCCL reports whether NCCL launches kernels for the call, which then wait for other ranks.
 func (p *plan) usesNCCL() bool {
 	return p.kernel == nil && !p.movesNothing() && len(p.c.cfg.Ranks) > 1
 }
 
-// orderedByNCCL reports whether NCCL always orders the call after its earlier calls. A call with
-// splits may not be ordered, because NCCL is not called if this rank exchanges nothing with other
+// orderedByNCCL reports whether NCCL always orders the call after its earlier calls. That is not so
+// for a call with splits, because NCCL is not called if this rank exchanges nothing with other
 // ranks.
 func (p *plan) orderedByNCCL() bool {
 	return p.kernel == nil && p.Splits == nil && p.members == nil
@@ -304,7 +302,6 @@ func messagePlan(p *plan) *p2p.Plan {
 	return &p2p.Plan{Call: &p.Call, Address: address}
 }
 
-// queue queues the call on a stream.
 func (p *plan) queue(s *stream.Stream, gpu *cuda.Driver) error {
 	switch {
 	case p.singleCall.Prepared():
@@ -322,7 +319,7 @@ func (p *plan) queue(s *stream.Stream, gpu *cuda.Driver) error {
 	case p.parts != nil:
 		return p.queueParts(s.CUDA)
 	default:
-		return copyAlone(p, s.CUDA, gpu)
+		return copyLocally(p, s.CUDA, gpu)
 	}
 }
 
@@ -331,17 +328,17 @@ func (p *plan) scales() bool {
 	return p.kernel == nil && p.Operation.Reduces() && p.ReduceOp.Scales()
 }
 
-// copyAlone queues a collective in a group of one rank.
-func copyAlone(p *plan, on cuda.Stream, gpu *cuda.Driver) error {
+// copyLocally queues a collective in a group of one rank, where it is just a copy.
+func copyLocally(p *plan, s cuda.Stream, gpu *cuda.Driver) error {
 	if p.send == p.recv {
 		return nil
 	}
 	bytes := p.count * int64(p.DataType.Size())
-	return gpu.MemcpyAsync(p.recv, p.send, bytes, on)
+	return gpu.MemcpyAsync(p.recv, p.send, bytes, s)
 }
 
-// choose returns the kernels of the call on the direct path, or the reason why there is none. It
-// caches the result.
+// choose returns the call's kernels on the direct path, or an error that says why there are none.
+// The result is cached.
 func (p *plan) choose() (kernels.Work, error) {
 	c := p.c
 	switch {
@@ -355,14 +352,14 @@ func (p *plan) choose() (kernels.Work, error) {
 		p.work = work
 		return work, nil
 	}
-	if why := p.notMappedReason(); why != "" {
-		err = fmt.Errorf("peers' memory could not be mapped: %s", why)
+	if reason := p.notMappedReason(); reason != "" {
+		err = fmt.Errorf("peers' memory could not be mapped: %s", reason)
 	}
 	p.workErr = fmt.Errorf("%w: %w", err, driver.ErrUnsupported)
 	return nil, p.workErr
 }
 
-// directLaunch returns the launch of the call for kernels.Choose.
+// directLaunch describes the call for kernels.Choose.
 func directLaunch(p *plan) kernels.Launch {
 	c := p.c
 	return kernels.Launch{
@@ -372,7 +369,7 @@ func directLaunch(p *plan) kernels.Launch {
 }
 
 // isSymmetric reports whether every rank can access the buffers of all ranks. For an AllGatherV or
-// ReduceScatterV, it considers only the divided buffer.
+// ReduceScatterV, only the buffer that is divided into parts counts.
 func isSymmetric(p *plan) bool {
 	send, recv := p.ownWindow(p.SendWindow), p.ownWindow(p.RecvWindow)
 	return (send != nil && send.mappedByAll || p.Operation == driver.AllGatherV) &&
@@ -386,15 +383,15 @@ func (p *plan) refuseWindow() error {
 		return fmt.Errorf("NCCL has no windows for the group, since its tuning table does not use them "+
 			"(setting the group's path to window registers them): %w", driver.ErrUnsupported)
 	}
-	if why := support.unsupportedReason(&p.Call); why != "" {
-		return fmt.Errorf("%s: %w", why, driver.ErrUnsupported)
+	if reason := support.unsupportedReason(&p.Call); reason != "" {
+		return fmt.Errorf("%s: %w", reason, driver.ErrUnsupported)
 	}
 	return nil
 }
 
 // ownWindow returns w as a window of the plan's group, or nil.
 func (p *plan) ownWindow(w driver.Window) *window {
-	if own, ok := w.(*window); ok && own != nil && own.of == &p.c.registrar {
+	if own, ok := w.(*window); ok && own != nil && own.registrar == &p.c.registrar {
 		return own
 	}
 	return nil
@@ -411,7 +408,7 @@ func (p *plan) checkWindow(name string, w driver.Window) error {
 }
 
 // notMappedReason returns the reason why some rank has not mapped the segments of the call's
-// buffers. It returns "" if all ranks have mapped them or the buffers are outside windows.
+// buffers, or "" if all ranks have mapped them or the buffers are not in windows.
 func (p *plan) notMappedReason() string {
 	for _, w := range []driver.Window{p.SendWindow, p.RecvWindow} {
 		if own := p.ownWindow(w); own != nil && !own.mappedByAll {
@@ -421,7 +418,7 @@ func (p *plan) notMappedReason() string {
 	return ""
 }
 
-// kernelSlack is added to the timeout of kernels, so that the watcher times out first. The
+// kernelSlack is added to the timeout of kernels, so that the watcher times out first, because the
 // watcher's error also describes what the missing ranks are doing.
 const kernelSlack = 2 * time.Second
 
@@ -453,19 +450,19 @@ func prepareSteps(p *plan, work kernels.Work) error {
 }
 
 // recordedAs returns a copy of the plan for a capture. The copy's digest includes the position in
-// the capture, so the kernels compare that position across ranks.
-func (p *plan) recordedAs(at driver.Recorded) *plan {
+// the capture, so that the kernels compare that position across ranks.
+func (p *plan) recordedAs(position driver.Recorded) *plan {
 	recorded := *p
-	recorded.Call = p.RecordedAs(at)
-	for to := &recorded.kernel; *to != nil; to = &(*to).next {
-		k := **to
+	recorded.Call = p.RecordedAs(position)
+	for link := &recorded.kernel; *link != nil; link = &(*link).next {
+		k := **link
 		k.SetDigest(recorded.Digest)
-		*to = &k
+		*link = &k
 	}
 	return &recorded
 }
 
-// useCounts returns the use counts of the windows and segments in the call.
+// useCounts returns the use counts of the windows and segments that the call uses.
 func (p *plan) useCounts() (counts []*memory.UseCount) {
 	for _, member := range p.members {
 		counts = append(counts, member.useCounts()...)

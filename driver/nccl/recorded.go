@@ -13,8 +13,8 @@ import (
 	"symmem/internal/cuda"
 )
 
-// recorder records calls of a group into captures of other libraries. The locks of the group and
-// the stream are held during its methods.
+// recorder records calls of a group into captures of other libraries. Callers of its methods must
+// hold the locks of the group and the stream.
 type recorder struct {
 	gpu      *gpu.GPU
 	cfg      *driver.GroupConfig
@@ -30,11 +30,12 @@ type recorder struct {
 	// them at any time, without notifying symmem.
 	replayed atomic.Bool
 	captures memory.Holds
-	// plain and windows report which kinds of NCCL kernels have been captured. Both are guarded by
-	// the group's lock.
+
+	// The group's lock guards the following fields.
+
+	// plain and windows report which kinds of NCCL kernels have been captured.
 	plain, windows bool
 	// recordings numbers the captures. current is the recording of the call being captured, or nil.
-	// Both are guarded by the group's lock.
 	recordings direct.Recordings
 	current    *direct.Recording
 }
@@ -61,10 +62,10 @@ func (r *recorder) recordingOf(s *stream.Stream) (*direct.Recording, error) {
 	return r.recordings.Of(capture.ID), nil
 }
 
-// noteReplays records that another library captures calls of the group. The watcher then also
-// checks the reports of replayed kernels. noteReplays returns a fault that kernels have already
-// reported, or nil.
-func (r *recorder) noteReplays() error {
+// markReplayed records that another library captures calls of the group, so that the watcher also
+// checks the reports of replayed kernels. It returns a fault that kernels have already reported, or
+// nil.
+func (r *recorder) markReplayed() error {
 	if !r.replayed.Swap(true) {
 		r.busy.WakeWatcher()
 	}
@@ -72,10 +73,10 @@ func (r *recorder) noteReplays() error {
 }
 
 // compare compares a call being captured with the calls of other ranks, unless the call's kernels
-// do that. Nothing runs on the stream, so the stream is not marked as busy. CUDA must not be
-// queried about a stream during a capture.
-func (r *recorder) compare(call *driver.Call, kernels bool) error {
-	if !r.check.Load() || kernels && r.direct.announcements != nil {
+// do that. It does not mark the stream as busy, because nothing runs on the stream, and because
+// CUDA must not be queried about a stream during a capture.
+func (r *recorder) compare(call *driver.Call, kernelsCompare bool) error {
+	if !r.check.Load() || kernelsCompare && r.direct.announcements != nil {
 		return nil
 	}
 	ticket := r.plane.Submit()
@@ -83,7 +84,7 @@ func (r *recorder) compare(call *driver.Call, kernels bool) error {
 	return r.comparer.compareNow(call, ticket)
 }
 
-// countUses keeps the objects that a call uses until the graph is destroyed. usesNCCL reports
+// countUses makes the objects that a call uses live until the graph is destroyed. usesNCCL reports
 // whether NCCL launches kernels for the call.
 func (r *recorder) countUses(
 	s *stream.Stream, used []*memory.UseCount, path driver.Path, usesNCCL bool,

@@ -72,13 +72,13 @@ func replayAfterAFault(t *testing.T, count int64) {
 			if err := s.window.Deregister(); err != nil {
 				return err
 			}
-			if got := s.window.(*window).at[1-m.rank]; got == 0 {
+			if got := s.window.(*window).addresses[1-m.rank]; got == 0 {
 				return errors.New("the peer's segment was unmapped before the graph was destroyed")
 			}
 		}
 		err = errors.Join(g.destroy(), teardownError(c), g.closeStream())
 		_, afterErr := c.direct.exchange.Transport()
-		if !errors.Is(afterErr, driver.ErrClosed) || m.regions[0].window.(*window).at[1-m.rank] != 0 {
+		if !errors.Is(afterErr, driver.ErrClosed) || m.regions[0].window.(*window).addresses[1-m.rank] != 0 {
 			err = errors.Join(err, errors.New("the group's memory was not freed"))
 		}
 		m.regions[0].window = nil

@@ -31,8 +31,8 @@ type registrar struct {
 	direct  *directPath
 	stages  *stages
 
-	// replaysWindows reports whether an open graph contains window kernels of NCCL. mu is held
-	// during the call.
+	// replaysWindows reports whether an open graph contains window kernels of NCCL. It is called
+	// with mu held.
 	replaysWindows func() bool
 
 	supported support
@@ -42,7 +42,6 @@ type registrar struct {
 	windows map[driver.SegmentKey]*window // guarded by mu
 }
 
-// register registers a segment with the group.
 func (r *registrar) register(
 	ctx context.Context, key driver.SegmentKey, s driver.Segment,
 ) (driver.Window, error) {
@@ -58,33 +57,33 @@ func (r *registrar) register(
 	return nil, err
 }
 
-// registerOnce registers a segment that is not registered yet. If NCCL's call has failed,
-// registerOnce returns both a window and an error, and the communicator may be unusable.
+// registerOnce registers a segment that is not registered yet. If NCCL's call fails, registerOnce
+// returns both a window and an error, and the communicator may be unusable.
 func (r *registrar) registerOnce(
 	ctx context.Context, key driver.SegmentKey, s driver.Segment,
 ) (*window, error) {
-	own, ok := s.(*memory.Segment)
+	segment, ok := s.(*memory.Segment)
 	switch {
 	case r.streams.Capturing.Load() > 0:
 		return nil, driver.ErrCapturing
-	case !ok || !r.memory.Own(own):
+	case !ok || !r.memory.Own(segment):
 		return nil, errors.New("the segment belongs to another device")
-	case r.registered(key):
+	case r.isRegistered(key):
 		return nil, errors.New("the segment is already registered")
 	}
 	ctx, cancel := control.Bounded(ctx, r.cfg.Timeout.Get())
 	defer cancel()
-	shared, shareErr := r.share(key, own)
+	shared, shareErr := r.share(key, segment)
 	defer shared.Withdraw()
-	// NCCL matches windows only by their order. If ranks registered different segments, sums would
-	// be wrong or ranks would hang. Each rank also sends the handle with which the other ranks can
+	// NCCL matches windows only by their order, so sums would be wrong or ranks would hang if ranks
+	// registered different segments. Each rank also sends the handle with which the other ranks can
 	// map its segment.
-	allShared, err := control.CompareSegments(ctx, r.plane.Exchange, r.cfg.Ranks, key, own.Bytes(),
-		shared.Encode())
+	allShared, err := control.CompareSegments(ctx, r.plane.Exchange, r.cfg.Ranks, key,
+		segment.Bytes(), shared.Encode())
 	if err != nil {
 		return nil, err
 	}
-	w := &window{of: r, key: key, segment: own}
+	w := &window{registrar: r, key: key, segment: segment}
 	if err := r.makeWindow(ctx, w); err != nil {
 		return w, err
 	}
@@ -99,7 +98,7 @@ func (r *registrar) registerOnce(
 	return w, nil
 }
 
-func (r *registrar) registered(key driver.SegmentKey) bool {
+func (r *registrar) isRegistered(key driver.SegmentKey) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.windows[key] != nil
@@ -111,9 +110,9 @@ func (r *registrar) empty() bool {
 	return len(r.windows) == 0
 }
 
-// useAll registers the group's segments with NCCL, even if the group has a direct path. Later calls
-// of register do the same. Suspended windows are registered when they resume; a window is suspended
-// on all ranks or on none.
+// useAll registers the group's segments with NCCL, even if the group has a direct path, and makes
+// later calls of register do the same. Suspended windows are registered when they resume; a window
+// is suspended on all ranks or on none.
 func (r *registrar) useAll(ctx context.Context) error {
 	if r.streams.Capturing.Load() > 0 && !r.empty() {
 		return driver.ErrCapturing
@@ -135,8 +134,8 @@ func (r *registrar) useAll(ctx context.Context) error {
 	return nil
 }
 
-// mappedWindows returns the windows that are not suspended, in the order of their keys. It makes
-// suspended windows register with NCCL when they resume.
+// mappedWindows returns the windows that are not suspended, in the order of their keys. It marks
+// the suspended ones, so that Resume registers them with NCCL.
 func (r *registrar) mappedWindows() (mapped []*window) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -151,8 +150,8 @@ func (r *registrar) mappedWindows() (mapped []*window) {
 }
 
 // makeWindow registers the window with NCCL if the group uses NCCL's windows. NCCL waits for all
-// ranks without a deadline, so the ranks must have agreed before. If a rank is lost meanwhile, the
-// watcher fails the group, and the teardown ends NCCL's call.
+// ranks without a deadline, so the ranks must have agreed on the registration. If a rank is lost in
+// the meantime, the watcher fails the group, and the teardown makes NCCL's call return.
 func (r *registrar) makeWindow(ctx context.Context, w *window) error {
 	if r.supported.noneReason != "" || r.skipsWindows() {
 		return r.addUnregistered(w)
@@ -168,8 +167,8 @@ func (r *registrar) makeWindow(ctx context.Context, w *window) error {
 	if err := r.plane.Cause(); err != nil {
 		return err
 	}
-	// The window must be in the map before NCCL's call. If another rank fails, the teardown looks
-	// for it there.
+	// Add the window to the map before calling NCCL, because the teardown looks for it there if
+	// another rank fails.
 	r.windows[w.key] = w
 	var err error
 	w.handle, err = r.comm.register(w.segment)
@@ -179,7 +178,6 @@ func (r *registrar) makeWindow(ctx context.Context, w *window) error {
 	return err
 }
 
-// addUnregistered adds a window without registering it with NCCL.
 func (r *registrar) addUnregistered(w *window) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -190,13 +188,13 @@ func (r *registrar) addUnregistered(w *window) error {
 // commit waits until NCCL has registered the window on all ranks. If NCCL has no window on some
 // rank, no rank uses windows.
 func (r *registrar) commit(ctx context.Context, w *window) error {
-	mine := registerResult{
+	own := registerResult{
 		NoWindow: w.handle == 0 && !r.skipsWindows(), NotMapped: !w.mapped, Why: w.mapError,
 	}
-	if mine.NoWindow && r.supported.noneReason == "" {
-		defer r.failIfAlone(ctx)()
+	if own.NoWindow && r.supported.noneReason == "" {
+		defer r.startLoneRankTimer(ctx)()
 	}
-	encoded, err := json.Marshal(mine)
+	encoded, err := json.Marshal(own)
 	if err != nil {
 		return err
 	}
@@ -206,27 +204,27 @@ func (r *registrar) commit(ctx context.Context, w *window) error {
 	}
 	w.mappedByAll, w.notMappedReason = true, ""
 	for rank, encoded := range all {
-		var theirs registerResult
-		if err := json.Unmarshal(encoded, &theirs); err != nil {
+		var result registerResult
+		if err := json.Unmarshal(encoded, &result); err != nil {
 			return fmt.Errorf("decoding the result of rank %d: %w", r.cfg.Ranks[rank], err)
 		}
-		if theirs.NoWindow {
-			r.withoutWindows(r.cfg.Ranks[rank])
+		if result.NoWindow {
+			r.disableWindows(r.cfg.Ranks[rank])
 		}
-		w.merge(r.cfg.Ranks[rank], &theirs)
+		w.merge(r.cfg.Ranks[rank], &result)
 	}
 	return nil
 }
 
-// aloneTimeout limits the wait for the other ranks if NCCL has registered no window on this rank.
-// The limit is ample, because NCCL returns at once on ranks without windows.
-const aloneTimeout = 5 * time.Second
+// loneRankTimeout limits the wait for the other ranks if NCCL has registered no window on this
+// rank. The limit is ample, because NCCL returns immediately on ranks without windows.
+const loneRankTimeout = 5 * time.Second
 
-// failIfAlone starts a timer that fails the group if only this rank has no window. NCCL returns at
-// once on this rank, but the other ranks would wait for it forever. The caller must call stop once
-// the other ranks have returned.
-func (r *registrar) failIfAlone(ctx context.Context) (stop func()) {
-	limit := aloneTimeout
+// startLoneRankTimer starts a timer that fails the group if this rank is the only one without a
+// window. NCCL has returned immediately on this rank, and would make the other ranks wait for it
+// forever. The caller must call stop once the other ranks have returned.
+func (r *registrar) startLoneRankTimer(ctx context.Context) (stop func()) {
+	limit := loneRankTimeout
 	if deadline, ok := ctx.Deadline(); ok {
 		limit = min(limit, time.Until(deadline)/2)
 	}
@@ -238,8 +236,9 @@ func (r *registrar) failIfAlone(ctx context.Context) (stop func()) {
 	return func() { timer.Stop() }
 }
 
-// withoutWindows records that NCCL has no window kernels for this group.
-func (r *registrar) withoutWindows(rank int) {
+// disableWindows records that NCCL has no window kernels for this group, because it registered no
+// window on rank.
+func (r *registrar) disableWindows(rank int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.supported.noneReason == "" {
@@ -271,7 +270,7 @@ func (r *registrar) share(
 	return shared, nil
 }
 
-// errNotShared is returned by mapPeers if a rank could not share its segment.
+// errNotShared is returned by mapPeers if another rank could not share its segment.
 var errNotShared = errors.New("a rank has shared no memory")
 
 // skipsWindows reports whether the group has a direct path and therefore registers no windows with
@@ -280,7 +279,6 @@ func (r *registrar) skipsWindows() bool {
 	return r.direct.unavailable == "" && !r.useWindows.Load()
 }
 
-// support describes the calls for which NCCL has window kernels.
 func (r *registrar) support() support {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -302,7 +300,7 @@ func (r *registrar) deregisterAll() error {
 	})
 }
 
-// unmapPeers unmaps the other ranks' segments in all windows. r.mu is held.
+// unmapPeers unmaps the other ranks' segments in all windows. The caller must hold r.mu.
 func (r *registrar) unmapPeers() error {
 	var errs []error
 	for _, w := range r.windows {
@@ -315,8 +313,9 @@ func (r *registrar) unmapPeers() error {
 type registerResult struct {
 	// NoWindow reports whether NCCL has registered no window.
 	NoWindow bool `json:"no_window,omitempty"`
-	// NotMapped reports whether the rank has failed to map some segment, and Why is the reason. Why
-	// is empty if another rank did not share its segment.
-	NotMapped bool   `json:"no_peers,omitempty"`
-	Why       string `json:"why,omitempty"`
+	// NotMapped reports whether the rank failed to map some segment.
+	NotMapped bool `json:"no_peers,omitempty"`
+	// Why is the reason why the rank failed to map the segment. It is empty if another rank did not
+	// share its segment.
+	Why string `json:"why,omitempty"`
 }

@@ -11,11 +11,12 @@ import (
 	"symmem/internal/nccl"
 )
 
-// NCCL runs an AllToAllV as a group with one Send to and one Recv from each other rank. Empty parts
-// are skipped, and this rank's own part is copied locally. NCCL treats the group as one collective,
-// even during stream capture.
+// NCCL runs an AllToAllV as a group with one Send to and one Recv from every other rank. Empty
+// parts are skipped, and this rank's own part is copied locally. NCCL treats the group as one
+// collective, even during stream capture.
 
-// evenSplits returns the splits of an AllToAll. Each rank sends count elements to every rank.
+// evenSplits returns the splits of an AllToAll, in which each rank sends count elements to every
+// rank. SendCounts and RecvCounts are the same slice, and so are the offsets.
 func evenSplits(ranks int, count int64) *driver.Splits {
 	counts, offsets := make([]int64, ranks), make([]int64, ranks)
 	for r := range counts {
@@ -26,11 +27,11 @@ func evenSplits(ranks int, count int64) *driver.Splits {
 	}
 }
 
-// rootSplits returns the splits of a Gather or Scatter on a rank.
+// rootSplits returns the splits of a Gather or Scatter for the given rank.
 func rootSplits(call *driver.Call, ranks, rank int) *driver.Splits {
 	none, all := evenSplits(ranks, 0), evenSplits(ranks, call.Count)
 	one := evenSplits(ranks, 0)
-	one.SendCounts[call.Root] = call.Count // also sets RecvCounts, which is the same slice
+	one.SendCounts[call.Root] = call.Count // this sets RecvCounts, too
 	if rank != call.Root {
 		all = none
 	}
@@ -46,25 +47,25 @@ func rootSplits(call *driver.Call, ranks, rank int) *driver.Splits {
 	}
 }
 
-// aloneSplits returns the splits of the copy that an AllGatherV or ReduceScatterV makes in a group
-// of one rank.
-func aloneSplits(s *driver.Splits) *driver.Splits {
+// singleRankSplits returns the splits of an AllGatherV or ReduceScatterV in a group of one rank,
+// where it is just a copy.
+func singleRankSplits(s *driver.Splits) *driver.Splits {
 	counts := slices.Concat(s.SendCounts, s.RecvCounts)
-	alone := &driver.Splits{
+	single := &driver.Splits{
 		SendCounts: counts, SendOffsets: []int64{0}, RecvCounts: counts, RecvOffsets: []int64{0},
 	}
 	if s.SendOffsets != nil {
-		alone.SendOffsets = s.SendOffsets
+		single.SendOffsets = s.SendOffsets
 	} else {
-		alone.RecvOffsets = s.RecvOffsets
+		single.RecvOffsets = s.RecvOffsets
 	}
-	return alone
+	return single
 }
 
 // splitBytes is the encoded size of a send count and a receive count.
 const splitBytes = 2 * 8
 
-// encodeSplits encodes this rank's splits. The other ranks compare them.
+// encodeSplits encodes this rank's splits for the other ranks, which compare them with their own.
 func encodeSplits(s *driver.Splits) (encoded []byte) {
 	for r, n := range s.SendCounts {
 		encoded = binary.LittleEndian.AppendUint64(encoded, uint64(n))
@@ -83,13 +84,13 @@ func differingSplits(group *driver.GroupConfig, ticket uint64, all [][]byte) err
 		}
 	}
 	e := &driver.MessageError{Fault: driver.SplitsDiffer, Group: group.Name(), Number: ticket}
-	for from := range all {
-		for to := range all {
-			sent := binary.LittleEndian.Uint64(all[from][to*splitBytes:])
-			expected := binary.LittleEndian.Uint64(all[to][from*splitBytes+8:])
+	for src := range all {
+		for dst := range all {
+			sent := binary.LittleEndian.Uint64(all[src][dst*splitBytes:])
+			expected := binary.LittleEndian.Uint64(all[dst][src*splitBytes+8:])
 			if sent != expected {
 				e.Ends = append(e.Ends, driver.MessageEnds{
-					From: group.Ranks[from], To: group.Ranks[to], Sent: sent, Received: expected,
+					From: group.Ranks[src], To: group.Ranks[dst], Sent: sent, Received: expected,
 				})
 			}
 		}
@@ -102,35 +103,35 @@ func differingSplits(group *driver.GroupConfig, ticket uint64, all [][]byte) err
 
 // queueParts queues the sends and receives of the parts. An in-place AllToAll or AllToAllV sends
 // from a copy of its input.
-func (p *plan) queueParts(on cuda.Stream) error {
+func (p *plan) queueParts(stream cuda.Stream) error {
 	d := p.c.device
 	return d.gpu.Do(func() error {
 		bytes, _ := p.Spans(len(p.c.cfg.Ranks), p.c.cfg.Rank)
-		exchanges := p.Operation == driver.AllToAll || p.Operation == driver.AllToAllV
-		if p.send != p.recv || bytes == 0 || !exchanges {
-			return p.exchange(p.send, on)
+		isAllToAll := p.Operation == driver.AllToAll || p.Operation == driver.AllToAllV
+		if p.send != p.recv || bytes == 0 || !isAllToAll {
+			return p.exchange(p.send, stream)
 		}
-		source, err := d.gpu.CUDA.MemAllocAsync(roundUpForNCCL(bytes), on)
+		source, err := d.gpu.CUDA.MemAllocAsync(roundUpForNCCL(bytes), stream)
 		if err != nil {
 			return err
 		}
-		if err = d.gpu.CUDA.MemcpyAsync(source, p.send, bytes, on); err == nil {
-			err = p.exchange(source, on)
+		if err = d.gpu.CUDA.MemcpyAsync(source, p.send, bytes, stream); err == nil {
+			err = p.exchange(source, stream)
 		}
-		return errors.Join(err, d.gpu.CUDA.MemFreeAsync(source, on))
+		return errors.Join(err, d.gpu.CUDA.MemFreeAsync(source, stream))
 	})
 }
 
 // exchange queues the local copy, the sends and the receives. NCCL groups are per thread, so
 // exchange must run in gpu.Do.
-func (p *plan) exchange(source uintptr, on cuda.Stream) error {
+func (p *plan) exchange(source uintptr, stream cuda.Stream) error {
 	d, s, rank := p.c.device, p.parts, p.c.cfg.Rank
 	size := int64(p.DataType.Size())
 	own := s.SendCounts[rank] * size
 	var err error
-	from := source + uintptr(s.SendOffsets[rank]*size)
-	if to := p.recv + uintptr(s.RecvOffsets[rank]*size); own > 0 && from != to {
-		err = d.gpu.CUDA.MemcpyAsync(to, from, own, on)
+	src := source + uintptr(s.SendOffsets[rank]*size)
+	if dst := p.recv + uintptr(s.RecvOffsets[rank]*size); own > 0 && src != dst {
+		err = d.gpu.CUDA.MemcpyAsync(dst, src, own, stream)
 	}
 	if err != nil || len(s.SendCounts) == 1 {
 		return err
@@ -145,20 +146,19 @@ func (p *plan) exchange(source uintptr, on cuda.Stream) error {
 		}
 		if count := s.SendCounts[r]; count > 0 && err == nil {
 			call := n.Send(source+uintptr(s.SendOffsets[r]*size), count, p.dataType, r, p.c.comm.handle)
-			err = call.On(on)
+			err = call.On(stream)
 		}
 		if count := s.RecvCounts[r]; count > 0 && err == nil {
 			call := n.Recv(p.recv+uintptr(s.RecvOffsets[r]*size), count, p.dataType, r, p.c.comm.handle)
-			err = call.On(on)
+			err = call.On(stream)
 		}
 	}
 	return errors.Join(err, n.GroupEnd())
 }
 
-// NCCL has no AllGatherV and no ReduceScatterV. Each runs as a group with one Broadcast or Reduce
-// for each part, and NCCL fuses the calls of the group into one kernel.
-
-// unevenCalls returns the calls of an AllGatherV or ReduceScatterV, without empty parts.
+// unevenCalls returns NCCL's calls for an AllGatherV or ReduceScatterV, without those for empty
+// parts. NCCL has neither operation, so each runs as a group with one Broadcast or Reduce per part,
+// whose calls NCCL fuses into one kernel.
 func (p *plan) unevenCalls() []nccl.Invocation {
 	n, comm, size := p.c.device.ncclAnyThread, p.c.comm.handle, int64(p.DataType.Size())
 	calls := []nccl.Invocation{}
@@ -180,9 +180,9 @@ func (p *plan) unevenCalls() []nccl.Invocation {
 	return calls
 }
 
-// queueGroup queues calls as one group. NCCL groups are per thread, so queueGroup runs on the
-// device's thread.
-func queueGroup(d *Device, calls []nccl.Invocation, on cuda.Stream) error {
+// queueGroup queues calls as one NCCL group. Because NCCL groups are per thread, it makes all calls
+// inside gpu.Do.
+func queueGroup(d *Device, calls []nccl.Invocation, s cuda.Stream) error {
 	return d.gpu.Do(func() error {
 		n := d.ncclAnyThread
 		err := n.GroupStart()
@@ -191,16 +191,16 @@ func queueGroup(d *Device, calls []nccl.Invocation, on cuda.Stream) error {
 		}
 		for i := range calls {
 			if err == nil {
-				err = calls[i].On(on)
+				err = calls[i].On(s)
 			}
 		}
 		return errors.Join(err, n.GroupEnd())
 	})
 }
 
-// queueScaled queues a reduction with a factor. NCCL reads the factor during the call, so the
-// reduction can be destroyed at once, even if the call is captured.
-func (p *plan) queueScaled(on cuda.Stream) error {
+// queueScaled queues a reduction with a factor. NCCL reads the factor during the call, so NCCL's
+// reduction can be destroyed immediately afterwards, even if the call is captured.
+func (p *plan) queueScaled(s cuda.Stream) error {
 	n, comm, scaled := p.c.device.ncclAnyThread, p.c.comm.handle, *p
 	op, err := n.CreatePreMulSum(p.FactorBits(), p.dataType, comm)
 	if err != nil {
@@ -208,11 +208,11 @@ func (p *plan) queueScaled(on cuda.Stream) error {
 	}
 	scaled.reduceOp = op
 	if p.Operation.Uneven() {
-		return errors.Join(queueGroup(p.c.device, scaled.unevenCalls(), on), n.DestroyReduceOp(op, comm))
+		return errors.Join(queueGroup(p.c.device, scaled.unevenCalls(), s), n.DestroyReduceOp(op, comm))
 	}
 	call, err := scaled.collective()
 	if err == nil {
-		err = call.On(on)
+		err = call.On(s)
 	}
 	return errors.Join(err, n.DestroyReduceOp(op, comm))
 }

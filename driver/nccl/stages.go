@@ -17,8 +17,8 @@ type stages struct {
 
 	// ended is closed when the group has failed or has been closed.
 	ended chan struct{}
-	// kernelsEnded is closed when the group's kernels have ended and its windows have been
-	// deregistered. It is also closed if the kernels have not ended in time.
+	// kernelsEnded is closed when the group's kernels have exited and its windows have been
+	// deregistered, or when the time limit for that has expired.
 	kernelsEnded chan struct{}
 	// released is closed when everything that graphs of other libraries do not use has been freed.
 	released chan struct{}
@@ -34,15 +34,15 @@ func newStages(g *gpu.GPU, cfg *driver.GroupConfig, plane control.Plane) stages 
 	}
 }
 
-// await waits for a stage. If hopeless is set, it only checks whether the stage has been reached.
+// await waits for a stage. If checkOnly is set, it only checks whether the stage has been reached.
 // After Close it waits longer than after a fault, because a busy machine may be slow to close a
 // group, whereas a failed group reaches a stage soon or never. If unfinished work
 // (gpu.GPU.AddUnfinished) delays the stage released, await waits only briefly, because an earlier
-// wait for that work has timed out.
-func (s *stages) await(stage chan struct{}, hopeless bool) error {
+// wait for that work has already timed out.
+func (s *stages) await(stage chan struct{}, checkOnly bool) error {
 	limit := 4 * gpu.KernelEndTimeout
 	switch {
-	case hopeless:
+	case checkOnly:
 		limit = 0
 	case stage == s.released && s.gpu.KeepsMemory():
 		limit = gpu.KernelEndTimeout

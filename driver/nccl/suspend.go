@@ -19,10 +19,10 @@ var (
 // NCCL's data for the window, and NCCL cannot release the window's memory without freeing that
 // data.
 func (w *window) PrepareSuspend() error {
-	r := w.of
+	r := w.registrar
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	// The twin needs no check, because it is not registered with NCCL.
+	// The twin needs no check, because it is never registered with NCCL.
 	if w.handle != 0 && r.replaysWindows() {
 		return fmt.Errorf("a graph contains calls of group %s on the window path, which NCCL cannot "+
 			"suspend: close the graph, or capture on another path (Group.SetPath): %w", r.cfg.Name(),
@@ -42,7 +42,7 @@ func (w *window) Suspend() error {
 
 // suspend suspends the window without its twin.
 func (w *window) suspend() error {
-	r := w.of
+	r := w.registrar
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if w.suspension.active || r.plane.Cause() != nil {
@@ -54,7 +54,7 @@ func (w *window) suspend() error {
 
 // Resume maps the peers' new memory at the old addresses and registers the window with NCCL again.
 func (w *window) Resume(ctx context.Context) error {
-	r := w.of
+	r := w.registrar
 	ctx, cancel := control.Bounded(ctx, r.cfg.Timeout.Get())
 	defer cancel()
 	err := w.resume(ctx)
@@ -71,7 +71,7 @@ func (w *window) Resume(ctx context.Context) error {
 
 // resume implements Resume for one window. It takes the same steps as registrar.registerOnce.
 func (w *window) resume(ctx context.Context) error {
-	r := w.of
+	r := w.registrar
 	shared, shareErr := r.share(w.key, w.segment)
 	defer shared.Withdraw()
 	allShared, err := control.CompareSegments(ctx, r.plane.Exchange, r.cfg.Ranks, w.key,
@@ -99,10 +99,10 @@ func (w *window) resume(ctx context.Context) error {
 	return nil
 }
 
-// mapAgain maps the peers' segments, also if an earlier attempt has failed. It ends the suspension.
-// The lock keeps the teardown from freeing the addresses meanwhile.
+// mapAgain maps the peers' segments, even if an earlier attempt failed, and ends the suspension. It
+// holds the lock so that the teardown cannot free the addresses in the meantime.
 func (w *window) mapAgain(ctx context.Context, allShared [][]byte) error {
-	r := w.of
+	r := w.registrar
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if err := r.plane.Cause(); err != nil {
@@ -110,7 +110,7 @@ func (w *window) mapAgain(ctx context.Context, allShared [][]byte) error {
 	}
 	w.unmapped.Store(false)
 	err := w.mapPeers(ctx, allShared)
-	if err != nil && len(w.at) > 0 {
+	if err != nil && len(w.addresses) > 0 {
 		err = errors.Join(err, w.unmapPeers())
 	}
 	w.suspension = windowSuspension{}

@@ -30,7 +30,7 @@ type suspender struct {
 // work may still be running.
 func (s *suspender) PrepareSuspend() error {
 	if s.gpu.KeepsMemory() {
-		return fmt.Errorf("a kernel of a closed stream or group has not ended: %w", driver.ErrBusy)
+		return fmt.Errorf("a kernel of a closed stream or group is still running: %w", driver.ErrBusy)
 	}
 	return s.messages.PrepareSuspend()
 }
@@ -58,8 +58,8 @@ func (s *suspender) Suspend(ctx context.Context) (driver.Suspension, error) {
 }
 
 // callNCCL makes a call to NCCL with the group's lock held, because NCCL permits only one thread at
-// a time. NCCL may wait for other ranks without a deadline. If the context ends first, callNCCL
-// fails the group, and the teardown ends the call.
+// a time. NCCL may wait for other ranks without a deadline, so callNCCL fails the group when ctx is
+// done, and the teardown then makes the call return.
 func (s *suspender) callNCCL(ctx context.Context, call func() error) error {
 	begin := time.Now()
 	stop := context.AfterFunc(ctx, func() {
@@ -74,7 +74,7 @@ func (s *suspender) callNCCL(ctx context.Context, call func() error) error {
 	return call()
 }
 
-// resumption holds the message that a rank sends to the other ranks when a group resumes.
+// resumption is the message that a rank sends to the other ranks when a group resumes.
 type resumption struct {
 	// Refusal is the reason why the rank cannot resume, or empty.
 	Refusal string `json:"refusal,omitempty"`
@@ -113,8 +113,8 @@ func (s *suspender) Resume(ctx context.Context) error {
 	return nil
 }
 
-// mapPeers maps the memory of the peers. The lock keeps the teardown from freeing the addresses
-// meanwhile. After a fault, they may be free.
+// mapPeers maps the memory of the peers. It holds the lock so that the teardown cannot free the
+// addresses in the meantime, and it does nothing after a fault, because they may then be free.
 func (s *suspender) mapPeers(
 	ctx context.Context, exchange *direct.Allocation, messages [][]byte,
 ) error {
@@ -129,7 +129,7 @@ func (s *suspender) mapPeers(
 	return s.messages.MapAgain(ctx)
 }
 
-// allocate allocates this rank's memory. If it returns an error, nothing stays allocated.
+// allocate allocates this rank's memory. If it fails, nothing stays allocated.
 func (s *suspender) allocate() (*direct.Allocation, error) {
 	if err := s.messages.Allocate(); err != nil {
 		return nil, err
@@ -144,13 +144,13 @@ func (s *suspender) allocate() (*direct.Allocation, error) {
 // exchangeResumptions sends this rank's resumption to the other ranks. It returns the Exchange
 // field of every rank's resumption, or the refusal of the first rank that cannot resume.
 func (s *suspender) exchangeResumptions(
-	ctx context.Context, exchange *direct.Allocation, refused error,
+	ctx context.Context, exchange *direct.Allocation, allocateErr error,
 ) (messages [][]byte, refusal, err error) {
-	mine := resumption{Exchange: exchange.Message()}
-	if refused != nil {
-		mine.Refusal = refused.Error()
+	own := resumption{Exchange: exchange.Message()}
+	if allocateErr != nil {
+		own.Refusal = allocateErr.Error()
 	}
-	encoded, err := json.Marshal(mine)
+	encoded, err := json.Marshal(own)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -159,15 +159,15 @@ func (s *suspender) exchangeResumptions(
 		return nil, nil, err
 	}
 	for r, encoded := range all {
-		var theirs resumption
-		if err := json.Unmarshal(encoded, &theirs); err != nil {
+		var message resumption
+		if err := json.Unmarshal(encoded, &message); err != nil {
 			return nil, nil, fmt.Errorf("decoding the message of rank %d: %w", s.cfg.Ranks[r], err)
 		}
-		if theirs.Refusal != "" && refusal == nil {
-			refusal = fmt.Errorf("rank %d: %s: %w", s.cfg.Ranks[r], control.Printable(theirs.Refusal),
+		if message.Refusal != "" && refusal == nil {
+			refusal = fmt.Errorf("rank %d: %s: %w", s.cfg.Ranks[r], control.Printable(message.Refusal),
 				driver.ErrOutOfMemory)
 		}
-		messages = append(messages, theirs.Exchange)
+		messages = append(messages, message.Exchange)
 	}
 	return messages, refusal, nil
 }

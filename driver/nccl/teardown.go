@@ -14,7 +14,7 @@ import (
 )
 
 // teardown frees a communicator after its plane has failed or has been closed. The function decide
-// chooses each step. Memory that graphs of other libraries use is freed when these graphs are
+// chooses each step. Memory that graphs of other libraries use is freed when those graphs are
 // destroyed (memory.Hold).
 type teardown struct {
 	gpu       *gpu.GPU
@@ -29,8 +29,8 @@ type teardown struct {
 	registrar *registrar
 	recorder  *recorder
 	stages    *stages
-	// graphs counts symmem's open graphs that contain calls of the group. watcher counts the
-	// watcher's goroutine.
+	// graphs counts symmem's open graphs that contain calls of the group. watcher is done when the
+	// watcher's goroutine has returned.
 	graphs, watcher *sync.WaitGroup
 	// othersHaveWindows reports whether another group may have an unfinished window kernel.
 	othersHaveWindows func() bool
@@ -47,7 +47,7 @@ type teardown struct {
 	drainErr      error      // the error of the last drain
 	errs          []error    // the errors of the other steps
 	abortErr      chan error // receives the error of the abort
-	closeReleased func()     // closes stages.released, once
+	closeReleased func()     // closes stages.released unless it is closed already
 }
 
 // begin starts the teardown after a fault or Close, and reports a fault to streams with unfinished
@@ -55,7 +55,7 @@ type teardown struct {
 // closes graphs.
 func (t *teardown) begin() {
 	t.once.Do(func() {
-		t.busy.AllIdle() // removes idle streams, which must not get the fault
+		t.busy.AllIdle() // removes idle streams, to which the fault must not be reported
 		for _, s := range t.busy.Streams() {
 			if !s.Waited() {
 				s.ReportFault(t.group, t.plane.Cause())
@@ -66,11 +66,10 @@ func (t *teardown) begin() {
 	})
 }
 
-// run tears the communicator down.
 func (t *teardown) run() {
 	t.closeReleased = sync.OnceFunc(func() { close(t.stages.released) })
 	t.watcher.Wait()  // because the watcher uses NCCL's communicator
-	t.exchange.Stop() // ends direct kernels, even those that are replayed later
+	t.exchange.Stop() // makes direct kernels exit, even those that are replayed later
 	t.messages.Release()
 	for {
 		facts := t.collect()
@@ -105,9 +104,9 @@ func (t *teardown) collect() facts {
 	return f
 }
 
-// tryLock locks the group and reports whether it succeeded. It waits longer than a launch on a
-// failed group normally holds the lock. So if tryLock fails, the launch that holds the lock is
-// blocked in NCCL, where it waits for another rank.
+// tryLock locks the group and reports whether it succeeded. It waits longer than any launch on a
+// failed group holds the lock. If tryLock fails, the holder must therefore be blocked inside NCCL,
+// waiting for another rank.
 func (t *teardown) tryLock() bool {
 	ctx, cancel := context.WithTimeout(context.Background(), gpu.KernelEndTimeout/10)
 	defer cancel()
@@ -123,13 +122,13 @@ func (t *teardown) execute(next step) {
 		t.abort()
 	case stepDeregister:
 		t.deregistered = true
-		t.note(t.registrar.deregisterAll())
+		t.addErr(t.registrar.deregisterAll())
 	case stepAwaitGraphs:
 		t.kernelsEnded = true
 		close(t.stages.kernelsEnded)
 		t.graphs.Wait()
 	case stepAwaitCaptures:
-		t.note(t.messages.Close())
+		t.addErr(t.messages.Close())
 		t.closeReleased()
 		t.recorder.captures.Wait()
 	case stepAwaitDevice:
@@ -141,18 +140,18 @@ func (t *teardown) execute(next step) {
 			s.Abandon()
 		}
 	case stepFinish:
-		t.note(<-t.abortErr)
-		t.note(t.messages.Close())
-		t.note(t.free())
+		t.addErr(<-t.abortErr)
+		t.addErr(t.messages.Close())
+		t.addErr(t.free())
 	case stepKeep:
 	}
 }
 
-func (t *teardown) note(err error) { t.errs = append(t.errs, err) }
+func (t *teardown) addErr(err error) { t.errs = append(t.errs, err) }
 
 // drain waits, for a limited time, until no stream has any of the communicator's work left. Streams
-// that wait for a message are released, and later waits for messages return at once. Memory that
-// unfinished work may use stays mapped.
+// that wait for a message are released, and later waits for messages return immediately. Memory
+// that unfinished work may use stays mapped.
 func (t *teardown) drain() error {
 	ctx, cancel := context.WithTimeout(context.Background(), gpu.KernelEndTimeout)
 	defer cancel()
@@ -173,12 +172,12 @@ func (t *teardown) drain() error {
 	return errors.Join(errs...)
 }
 
-// abort starts the abort of NCCL's communicator. After stepAwaitGraphs, another goroutine may be
-// deregistering a window, so abort waits for the group's lock. Before that step, abort does not
-// wait, because a blocked call to NCCL may hold the lock.
+// abort starts the abort of NCCL's communicator. After stepAwaitGraphs, it waits for the group's
+// lock, because another goroutine may be deregistering a window. Before that step, it does not,
+// because a blocked call to NCCL may hold the lock.
 //
-// An aborted kernel may make the kernels of other ranks end with wrong results. So abort first
-// waits until these ranks know of the fault.
+// An aborted kernel may make the kernels of other ranks return wrong results, so abort first waits
+// until these ranks know of the fault.
 func (t *teardown) abort() {
 	if n, ok := t.plane.(control.Notifier); ok {
 		n.AwaitNotified()
@@ -197,7 +196,7 @@ func (t *teardown) abort() {
 	go func() { t.abortErr <- t.comm.abort() }()
 }
 
-// free frees the memory of direct kernels. No direct kernel may be running.
+// free frees the memory of direct kernels, none of which may be running.
 func (t *teardown) free() error {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -22,7 +22,7 @@ func (p *notifiedPlane) AwaitNotices()  {}
 // TestPeersKnowFaultBeforeAbort launches a plain call on one of two ranks and fails its group. The
 // other rank must have been notified before NCCL's communicator is aborted.
 func TestPeersKnowFaultBeforeAbort(t *testing.T) {
-	inTwoMachines(t, 2)
+	simulateTwoMachines(t, 2)
 	w := newTestGroup(t, 2, 20*time.Second)
 	w.regroup()
 	w.must(func(m *testRank) error {
@@ -81,7 +81,7 @@ func noteCall(c *communicator, ticket uint64) {
 // peer has failed is a fault, even if the notice arrives only after the call has ended, as it does
 // if this process was stopped.
 func TestCallsThatEndedEarlyAreFaults(t *testing.T) {
-	inTwoMachines(t, 2)
+	simulateTwoMachines(t, 2)
 	w := newTestGroup(t, 2, 20*time.Second)
 	w.regroup()
 	w.must(func(m *testRank) error {
@@ -99,7 +99,7 @@ func TestCallsThatEndedEarlyAreFaults(t *testing.T) {
 // TestEndedCallsOutliveTheirGroup closes a group. A call that ended before the close is not treated
 // as a fault, even if the other rank has not reported its submission yet.
 func TestEndedCallsOutliveTheirGroup(t *testing.T) {
-	inTwoMachines(t, 2)
+	simulateTwoMachines(t, 2)
 	w := newTestGroup(t, 2, 20*time.Second)
 	w.regroup()
 	w.must(func(m *testRank) error {

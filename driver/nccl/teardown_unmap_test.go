@@ -227,7 +227,7 @@ func TestPeersStayMappedUnderWorkThatOutlivesItsGroup(t *testing.T) {
 	h := newBlockedPair(t, time.Minute, 0)
 	blocked, other := h.opened[0], h.opened[1]
 	w := blocked.regions[0].window.(*window)
-	peer := w.at[other.rank]
+	peer := w.addresses[other.rank]
 	other.group.Abort(errAborted)
 	if err := other.stream.Synchronize(t.Context()); !errors.Is(err, errAborted) {
 		t.Fatalf("got %v, want %v", err, errAborted)

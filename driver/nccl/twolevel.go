@@ -15,20 +15,20 @@ import (
 	"symmem/internal/control"
 )
 
-// levels holds the two communicators of the two-level path, which serves groups on several
-// machines. Calls on that path use direct kernels inside each machine and NCCL between machines.
-// The communicator inside connects the ranks of this machine. The communicator between connects
-// this rank with the ranks that have the same index on the other machines.
+// levels holds the two communicators of the two-level path, which serves groups that span machines.
+// Calls on that path use direct kernels within each machine and NCCL between machines.
 type levels struct {
 	machineLayout
-	inside, between *communicator
+	intra *communicator // connects the ranks of this machine
+	inter *communicator // connects the ranks with the same local rank on every machine
 }
 
 // machineLayout describes how the ranks of a group are distributed over machines. Every machine has
 // the same number of consecutive ranks.
 type machineLayout struct {
-	machines, locals int // the number of machines, and of ranks on each machine
-	machine, local   int // the index of this rank's machine, and of this rank on its machine
+	machines, ranksPerMachine int
+	machine                   int // the index of this rank's machine
+	local                     int // the index of this rank on its machine
 }
 
 // newMachineLayout returns the layout of the given rank's group, or the reason why the group cannot
@@ -41,20 +41,20 @@ func newMachineLayout(members []*member, rank int) (l machineLayout, reason stri
 		}
 	}
 	l.machines = len(names)
-	l.locals = len(members) / l.machines
+	l.ranksPerMachine = len(members) / l.machines
 	switch {
 	case l.machines == 1:
 		return l, "the ranks are on one machine"
-	case l.machines == len(members) && l.machines == machines(members):
+	case l.machines == len(members) && l.machines == countMachines(members):
 		return l, "each machine has one rank"
 	}
 	for i, m := range members {
-		if l.machines != machines(members) || len(members)%l.machines != 0 ||
-			m.Machine != names[i/l.locals] {
-			return l, "the machines do not have equal numbers of consecutive ranks"
+		if l.machines != countMachines(members) || len(members)%l.machines != 0 ||
+			m.Machine != names[i/l.ranksPerMachine] {
+			return l, "the machines do not have the same number of consecutive ranks each"
 		}
 	}
-	l.machine, l.local = rank/l.locals, rank%l.locals
+	l.machine, l.local = rank/l.ranksPerMachine, rank%l.ranksPerMachine
 	return l, ""
 }
 
@@ -69,23 +69,23 @@ func (l *machineLayout) config(
 	return cfg
 }
 
-// insideConfig returns the configuration of the ranks of this machine. It selects a formula, so
-// that sums do not depend on which kernel computes them.
-func (l *machineLayout) insideConfig(parent *driver.GroupConfig) driver.GroupConfig {
-	ranks := make([]int, l.locals)
+// intraConfig returns the configuration of levels.intra. It selects a formula, so that sums do not
+// depend on which kernel computes them.
+func (l *machineLayout) intraConfig(parent *driver.GroupConfig) driver.GroupConfig {
+	ranks := make([]int, l.ranksPerMachine)
 	for i := range ranks {
-		ranks[i] = l.machine*l.locals + i
+		ranks[i] = l.machine*l.ranksPerMachine + i
 	}
 	cfg := l.config(parent, fmt.Sprintf(", machine %d", l.machine), l.local, ranks)
 	cfg.Formula = driver.RankOrder
 	return cfg
 }
 
-// betweenConfig returns the configuration of the ranks with this rank's index on their machines.
-func (l *machineLayout) betweenConfig(parent *driver.GroupConfig) driver.GroupConfig {
+// interConfig returns the configuration of levels.inter.
+func (l *machineLayout) interConfig(parent *driver.GroupConfig) driver.GroupConfig {
 	ranks := make([]int, l.machines)
 	for i := range ranks {
-		ranks[i] = i*l.locals + l.local
+		ranks[i] = i*l.ranksPerMachine + l.local
 	}
 	return l.config(parent, fmt.Sprintf(", rank %d of each machine", l.local), l.machine, ranks)
 }
@@ -94,17 +94,17 @@ func (l *machineLayout) betweenConfig(parent *driver.GroupConfig) driver.GroupCo
 type twoLevel struct {
 	group  *communicator
 	levels atomic.Pointer[levels]
-	// noLevels is the reason why the group cannot have levels. UseTwoLevels sets it.
-	noLevels atomic.Pointer[string]
+	// whyNoLevels is set by UseTwoLevels if the group cannot have levels.
+	whyNoLevels atomic.Pointer[string]
 }
 
-// missingReason returns the reason why the group has no two-level path, or "".
-func (t *twoLevel) missingReason() string {
-	switch why := t.noLevels.Load(); {
+// whyNoTwoLevel returns the reason why the group has no two-level path, or "" if it has one.
+func (t *twoLevel) whyNoTwoLevel() string {
+	switch reason := t.whyNoLevels.Load(); {
 	case t.levels.Load() != nil:
 		return ""
-	case why != nil:
-		return *why
+	case reason != nil:
+		return *reason
 	case len(t.group.cfg.Machines) == 0:
 		return "the ranks are on one machine"
 	}
@@ -114,7 +114,7 @@ func (t *twoLevel) missingReason() string {
 // UseTwoLevels connects the communicators of the two-level path, unless the group cannot have one.
 func (t *twoLevel) UseTwoLevels(ctx context.Context) error {
 	c := t.group
-	if t.levels.Load() != nil || t.noLevels.Load() != nil {
+	if t.levels.Load() != nil || t.whyNoLevels.Load() != nil {
 		return nil
 	}
 	if c.device.streams.Capturing.Load() > 0 {
@@ -134,17 +134,17 @@ func (t *twoLevel) UseTwoLevels(ctx context.Context) error {
 		}
 	}
 	if reason != "" {
-		t.noLevels.Store(&reason)
+		t.whyNoLevels.Store(&reason)
 		return l.close()
 	}
-	l.link(c)
+	l.linkFailures(c)
 	t.levels.Store(l)
 	return nil
 }
 
 // untilFault returns a context that is canceled when the group fails. Until stop is called, it also
-// fails the group if a peer has failed. Without it, the levels' ranks would wait for such a peer
-// until the timeout.
+// fails the group if a peer has failed, because ranks that connect the levels would otherwise wait
+// for that peer until the timeout.
 func untilFault(ctx context.Context, c *communicator) (_ context.Context, stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	var watch sync.WaitGroup
@@ -175,11 +175,11 @@ func (t *twoLevel) formulaReason() string {
 	if formula == driver.AnyFormula {
 		return ""
 	}
-	return fmt.Sprintf("the group computes reductions by the formula %v, which two levels do not "+
-		"follow", formula)
+	return fmt.Sprintf("the group requires the formula %v, which the two-level path does not "+
+		"implement", formula)
 }
 
-// registerTwin registers a new window's segment with the levels, if the group has levels.
+// registerTwin gives a new window a twin, if the group has levels.
 func (t *twoLevel) registerTwin(ctx context.Context, w *window) error {
 	l := t.levels.Load()
 	if l == nil {
@@ -198,18 +198,18 @@ func (t *twoLevel) close() error {
 	return nil
 }
 
-// connect connects both communicators and registers the group's segments. All ranks return the same
-// reason.
+// connect connects both communicators and registers the group's segments. If that is impossible, it
+// returns the same reason on all ranks.
 func (l *levels) connect(ctx context.Context, c *communicator) (reason string, err error) {
-	if l.inside, err = l.join(ctx, c, l.insideConfig(&c.cfg)); err != nil {
+	if l.intra, err = l.join(ctx, c, l.intraConfig(&c.cfg)); err != nil {
 		return "", err
 	}
-	// Agree first, so that no rank waits below for a machine that has no direct path.
-	reason, err = l.agree(ctx, c, l.inside.direct.unavailable)
+	// Agree first, so that no rank waits below for a machine without a direct path.
+	reason, err = l.agree(ctx, c, l.intra.direct.unavailable)
 	if reason != "" || err != nil {
 		return reason, err
 	}
-	if l.between, err = l.join(ctx, c, l.betweenConfig(&c.cfg)); err != nil {
+	if l.inter, err = l.join(ctx, c, l.interConfig(&c.cfg)); err != nil {
 		return "", err
 	}
 	c.registrar.mu.Lock()
@@ -233,26 +233,25 @@ func (l *levels) join(
 	return joined.(*communicator), nil
 }
 
-// agree exchanges the ranks' reasons not to use two levels, and returns the first one in rank
-// order.
+// agree exchanges the ranks' reasons not to use two levels, and returns that of the lowest rank
+// that has one.
 func (l *levels) agree(ctx context.Context, c *communicator, own string) (string, error) {
 	all, err := c.plane.Exchange(ctx, driver.LaneControl, []byte(own))
 	if err != nil {
 		return "", err
 	}
-	for rank, why := range all {
-		if len(why) > 0 {
+	for rank, reason := range all {
+		if len(reason) > 0 {
 			return fmt.Sprintf("rank %d has no direct path inside its machine: %s", c.cfg.Ranks[rank],
-				control.Printable(string(why))), nil
+				control.Printable(string(reason))), nil
 		}
 	}
 	return "", nil
 }
 
-// register registers a window's segment with the ranks of this machine, so that their direct
-// kernels can use it.
+// register registers a window's segment with l.intra as well, so that direct kernels can use it.
 func (l *levels) register(ctx context.Context, w *window) error {
-	twin, err := l.inside.Register(ctx, w.key, w.segment)
+	twin, err := l.intra.Register(ctx, w.key, w.segment)
 	if err != nil {
 		return err
 	}
@@ -260,33 +259,33 @@ func (l *levels) register(ctx context.Context, w *window) error {
 	return w.agreeOnTwin(ctx)
 }
 
-// agreeOnTwin lets direct kernels access the twin's memory of peers only if they can on every
-// machine. Otherwise the ranks could choose different paths for a call.
+// agreeOnTwin lets direct kernels access peers' memory in the twin only if that works on every
+// machine, because ranks could otherwise choose different paths for a call.
 func (w *window) agreeOnTwin(ctx context.Context) error {
-	mine := []byte{0}
+	own := []byte{0}
 	if w.twin.mappedByAll {
-		mine[0] = 1
+		own[0] = 1
 	}
-	all, err := w.of.plane.Exchange(ctx, driver.LaneControl, mine)
+	all, err := w.registrar.plane.Exchange(ctx, driver.LaneControl, own)
 	if err != nil {
 		return err
 	}
-	for rank, theirs := range all {
-		if len(theirs) == 1 && theirs[0] == 1 {
+	for rank, mapped := range all {
+		if len(mapped) == 1 && mapped[0] == 1 {
 			continue
 		}
 		w.twin.mappedByAll = false
 		if w.twin.notMappedReason == "" {
 			w.twin.notMappedReason = fmt.Sprintf("rank %d is on a machine where memory was not mapped",
-				w.of.cfg.Ranks[rank])
+				w.registrar.cfg.Ranks[rank])
 		}
 	}
 	return nil
 }
 
-// link makes the levels fail if the group fails, and makes the group fail if a level fails.
-func (l *levels) link(c *communicator) {
-	for _, level := range []*communicator{l.inside, l.between} {
+// linkFailures makes the levels fail if the group fails, and the group if a level fails.
+func (l *levels) linkFailures(c *communicator) {
+	for _, level := range []*communicator{l.intra, l.inter} {
 		go func() {
 			select {
 			case <-level.Failed():
@@ -302,10 +301,10 @@ func (l *levels) link(c *communicator) {
 	}
 }
 
-// close closes the communicators that have been connected.
+// close closes those communicators that have been connected.
 func (l *levels) close() error {
 	var errs []error
-	for _, level := range []*communicator{l.inside, l.between} {
+	for _, level := range []*communicator{l.intra, l.inter} {
 		if level != nil {
 			errs = append(errs, level.Close())
 		}

@@ -28,7 +28,7 @@ func (t *twoLevel) refusal(p *plan) error {
 func (t *twoLevel) offer(p *plan) ([]levelStep, error) {
 	l := t.levels.Load()
 	if l == nil {
-		return nil, fmt.Errorf("%s: %w", t.missingReason(), driver.ErrUnsupported)
+		return nil, fmt.Errorf("%s: %w", t.whyNoTwoLevel(), driver.ErrUnsupported)
 	}
 	if err := l.check(&p.Call); err != nil {
 		return nil, err
@@ -44,7 +44,7 @@ func (t *twoLevel) offer(p *plan) ([]levelStep, error) {
 	return steps, nil
 }
 
-// check returns an error unless the levels support a call. Every rank gets the same result.
+// check returns an error unless the levels support a call. The result is the same on every rank.
 func (l *levels) check(call *driver.Call) error {
 	unit := packElements(call.DataType)
 	switch {
@@ -52,10 +52,10 @@ func (l *levels) check(call *driver.Call) error {
 		return fmt.Errorf("two levels compute sums only, not %v: %w", call.ReduceOp,
 			driver.ErrUnsupported)
 	case call.Operation == driver.AllReduce:
-		unit *= int64(l.locals)
+		unit *= int64(l.ranksPerMachine)
 	case call.Operation == driver.AllGather:
 	default:
-		return fmt.Errorf("there is no %v on two levels: %w", call.Operation, driver.ErrUnsupported)
+		return fmt.Errorf("two levels do not support %v: %w", call.Operation, driver.ErrUnsupported)
 	}
 	if call.Count == 0 || call.Count%unit != 0 {
 		return fmt.Errorf("on two levels, the number of elements of this call must be a multiple of %d: "+
@@ -77,25 +77,23 @@ func (l *levels) steps(p *plan) []levelStep {
 		call.Count = p.Count
 		return l.allGather(call)
 	}
-	call.Count = p.Count / int64(l.locals)
+	call.Count = p.Count / int64(l.ranksPerMachine)
 	return l.allReduce(call)
 }
 
-// insideStep returns a step between the ranks of this machine.
-func (l *levels) insideStep(op driver.Operation, call driver.Call) levelStep {
+func (l *levels) intraStep(op driver.Operation, call driver.Call) levelStep {
 	call.Operation = op
-	return levelStep{level: l.inside, path: driver.PathDirect, call: call}
+	return levelStep{level: l.intra, path: driver.PathDirect, call: call}
 }
 
-// betweenStep returns a step between machines.
-func (l *levels) betweenStep(op driver.Operation, call driver.Call) levelStep {
+func (l *levels) interStep(op driver.Operation, call driver.Call) levelStep {
 	call.Operation, call.SendWindow, call.RecvWindow = op, nil, nil
-	return levelStep{level: l.between, path: driver.PathPlain, call: call}
+	return levelStep{level: l.inter, path: driver.PathPlain, call: call}
 }
 
-// allReduce returns the steps of an AllReduce. A ReduceScatter inside each machine leaves each rank
-// with one part of its machine's sum. An AllReduce between machines adds these parts, and an
-// AllGather inside each machine collects the results. call.Count is the number of elements in a
+// allReduce returns the steps of an AllReduce. A ReduceScatter within each machine leaves each rank
+// with one part of its machine's sum, an AllReduce between machines adds up these parts, and an
+// AllGather within each machine collects the results. call.Count is the number of elements in a
 // part.
 func (l *levels) allReduce(call driver.Call) []levelStep {
 	part := call.Recv + uintptr(int64(l.local)*call.Count*int64(call.DataType.Size()))
@@ -104,34 +102,33 @@ func (l *levels) allReduce(call driver.Call) []levelStep {
 	add.Send, add.Recv = part, part
 	gather.Send, gather.SendWindow = part, call.RecvWindow
 	return []levelStep{
-		l.insideStep(driver.ReduceScatter, scatter), l.betweenStep(driver.AllReduce, add),
-		l.insideStep(driver.AllGather, gather),
+		l.intraStep(driver.ReduceScatter, scatter), l.interStep(driver.AllReduce, add),
+		l.intraStep(driver.AllGather, gather),
 	}
 }
 
-// allGather returns the steps of an AllGather. Each rank first gathers the inputs of the ranks with
-// its index on the other machines. The ranks of a machine then exchange what they have gathered,
-// with one AllGather for each machine's block.
+// allGather returns the steps of an AllGather. Each rank first gathers the inputs of the ranks that
+// have the same local index on the other machines. The ranks of a machine then exchange what they
+// have gathered, with one AllGather for each machine's block.
 func (l *levels) allGather(call driver.Call) []levelStep {
 	bytes := uintptr(call.Count * int64(call.DataType.Size()))
-	between := call
-	between.Splits = &driver.Splits{}
+	inter := call
+	inter.Splits = &driver.Splits{}
 	for m := range l.machines {
-		between.Splits.RecvCounts = append(between.Splits.RecvCounts, call.Count)
-		between.Splits.RecvOffsets = append(between.Splits.RecvOffsets,
-			int64(m*l.locals+l.local)*call.Count)
+		inter.Splits.RecvCounts = append(inter.Splits.RecvCounts, call.Count)
+		inter.Splits.RecvOffsets = append(inter.Splits.RecvOffsets,
+			int64(m*l.ranksPerMachine+l.local)*call.Count)
 	}
-	steps := []levelStep{l.betweenStep(driver.AllGatherV, between)}
+	steps := []levelStep{l.interStep(driver.AllGatherV, inter)}
 	for m := range l.machines {
 		block := call
-		block.Recv = call.Recv + uintptr(m*l.locals)*bytes
+		block.Recv = call.Recv + uintptr(m*l.ranksPerMachine)*bytes
 		block.Send, block.SendWindow = block.Recv+uintptr(l.local)*bytes, call.RecvWindow
-		steps = append(steps, l.insideStep(driver.AllGather, block))
+		steps = append(steps, l.intraStep(driver.AllGather, block))
 	}
 	return steps
 }
 
-// prepare prepares the steps of a call.
 func (t *twoLevel) prepare(p *plan) error {
 	steps, err := t.offer(p)
 	if err != nil {

@@ -13,8 +13,8 @@ import (
 	"symmem/internal/dl"
 )
 
-// inTwoMachines runs the rest of the test with ranks that appear to run on two machines.
-func inTwoMachines(t *testing.T, ranks int) {
+// simulateTwoMachines runs the rest of the test with ranks that appear to run on two machines.
+func simulateTwoMachines(t *testing.T, ranks int) {
 	t.Helper()
 	before := hostID
 	t.Cleanup(func() { hostID = before })
@@ -34,7 +34,7 @@ const twoLevelBytes = 1 << 20
 // UseTwoLevels is called, and the others after it.
 func newTwoLevelGroup(t *testing.T, ranks int) *twoLevelGroup {
 	t.Helper()
-	inTwoMachines(t, ranks)
+	simulateTwoMachines(t, ranks)
 	w := &twoLevelGroup{testGroup: newTestGroup(t, ranks, 20*time.Second)}
 	w.regroup()
 	w.must(func(m *testRank) error {
@@ -209,7 +209,7 @@ func TestTwoLevelsFailTogether(t *testing.T) {
 	w.must(func(m *testRank) error {
 		c := m.group.(*communicator)
 		if m.rank == 3 {
-			c.levels.Load().inside.Abort(errors.New("planned failure"))
+			c.levels.Load().intra.Abort(errors.New("planned failure"))
 		}
 		p, err := prepare(c, m.twoLevelCall(driver.AllReduce, driver.Int32, 64))
 		for err == nil {
@@ -222,7 +222,7 @@ func TestTwoLevelsFailTogether(t *testing.T) {
 		}
 		<-c.Failed()
 		// Each level reports its own fault to the stream, which Close would return.
-		for _, level := range []*communicator{c.levels.Load().inside, c.levels.Load().between} {
+		for _, level := range []*communicator{c.levels.Load().intra, c.levels.Load().inter} {
 			<-level.stages.tornDown
 			_ = m.stream.Synchronize(t.Context())
 		}
@@ -233,7 +233,7 @@ func TestTwoLevelsFailTogether(t *testing.T) {
 // TestFaultEndsConnectingOfLevels aborts the group while ranks wait for rank 3 in UseTwoLevels. The
 // waits must end long before the timeout.
 func TestFaultEndsConnectingOfLevels(t *testing.T) {
-	inTwoMachines(t, 4)
+	simulateTwoMachines(t, 4)
 	w := newTestGroup(t, 4, time.Minute)
 	w.regroup()
 	begin := time.Now()

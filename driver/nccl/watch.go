@@ -14,8 +14,8 @@ import (
 // checkInterval is the time between two checks of the watcher while work is unfinished.
 const checkInterval = 2 * time.Millisecond
 
-// fullCheckEvery is the interval, in checks, between full checks of a group that keeps launching.
-// In between, launches detect failed peers, and the other checks only read the kernels' reports.
+// fullCheckEvery makes every 16th check of a group that keeps launching a full check. The other
+// checks only read the kernels' reports, because the launches themselves detect failed peers.
 const fullCheckEvery = 16
 
 // replayCheckInterval is the time between two checks while symmem has launched no work but another
@@ -37,11 +37,11 @@ type watcher struct {
 	stages   *stages
 	teardown *teardown
 
-	running sync.WaitGroup // counts the goroutine that runs watch
+	running sync.WaitGroup // done when watch has returned
 }
 
-// watch looks for faults until the group ends. It finds them even if the program never waits for
-// its work, or waits in CUDA without a deadline.
+// watch looks for faults until the group has failed or is closed. It finds them even if the program
+// never waits for its work, or waits in CUDA without a deadline.
 func (w *watcher) watch() {
 	var check <-chan time.Time
 	var grace control.GraceTimer
@@ -62,8 +62,8 @@ func (w *watcher) watch() {
 		case <-w.busy.Wake:
 			w.watchWork(work)
 		case <-check:
-			// Give this rank's kernels time to report a fault. Their report may be more specific
-			// than the failure of a peer.
+			// Give this rank's kernels time to report a fault, because their report may be more
+			// specific than the failure of a peer.
 			if w.faults.checkKernels() == nil && grace.Expired(w.plane.PeerFailed()) {
 				w.faults.checkPeers()
 			}
@@ -71,7 +71,7 @@ func (w *watcher) watch() {
 	}
 }
 
-// workCheck holds a ticker and a wait, which the calls of watchWork reuse to avoid allocations.
+// workCheck holds a ticker and a wait that all calls of watchWork reuse, to avoid allocations.
 type workCheck struct {
 	ticker *time.Ticker // stopped between the calls
 	wait   *collectiveWait
@@ -91,8 +91,8 @@ func (w *watcher) watchWork(check workCheck) {
 			return
 		case <-check.ticker.C:
 		}
-		// A full check takes locks that launches need. While the program keeps launching, full
-		// checks are less frequent.
+		// Full checks are less frequent while the program keeps launching, because they take locks
+		// that launches need.
 		latest, _ := w.history.last()
 		launching := latest != seen
 		seen = latest
@@ -116,7 +116,7 @@ func (w *watcher) watchWork(check workCheck) {
 	}
 }
 
-// mayStop reports whether no work is unfinished, so that the watcher may sleep. It clears Watching
+// mayStop reports whether all work is finished, so that the watcher may sleep. It clears Watching
 // before the check, so that a concurrent launch wakes the watcher.
 func (w *watcher) mayStop() bool {
 	w.busy.Watching.Store(false)
@@ -127,8 +127,8 @@ func (w *watcher) mayStop() bool {
 	return false
 }
 
-// probe identifies the collective that the watcher examines, which is the latest one when the probe
-// is created. Once every rank has launched that collective, the watcher creates another probe.
+// probe identifies the collective that the watcher examines. It is the one that was the latest when
+// the probe was created. Once every rank has launched it, the watcher creates another probe.
 type probe struct {
 	grace     control.GraceTimer
 	ticket    uint64
@@ -136,16 +136,16 @@ type probe struct {
 	since     time.Time
 	// wait describes a wait for the collective. All probes of a watcher reuse it.
 	wait *collectiveWait
-	// differsSince is the time at which the call being compared was first found to differ, or zero.
+	// differsSince is when the call being compared was first found to differ, or zero.
 	differsSince time.Time
 }
 
-// differGrace is the time that a comparison has to find all ranks that differ. After that, the
+// differGrace is the time that a comparison is given to find all ranks that differ. After that, the
 // group fails with the ranks found so far.
 const differGrace = 100 * time.Millisecond
 
-// afterGrace returns a comparison's error once it has persisted for differGrace. Before that it
-// returns nil.
+// afterGrace returns a comparison's error once it has persisted for differGrace, and nil before
+// that.
 func (p *probe) afterGrace(err error) error {
 	switch {
 	case err == nil:
@@ -196,8 +196,7 @@ func (w *watcher) examine(p *probe) error {
 	return nil
 }
 
-// idle reports whether no call of a group is in progress and no stream has unfinished work of the
-// group.
+// idle reports whether a group has no call in progress and no unfinished work on any stream.
 func idle(mu *groupLock, busy *stream.BusyStreams) bool {
 	if !mu.TryLock() {
 		return false

@@ -20,15 +20,15 @@ import (
 // States: registered; suspended, from Suspend to Resume; deregistered, by Deregister or by the
 // teardown of the group.
 type window struct {
-	of      *registrar
-	key     driver.SegmentKey
-	segment *memory.Segment
-	// handle is 0 if the window is not registered with NCCL. The communicator may have no window
-	// kernels.
+	registrar *registrar
+	key       driver.SegmentKey
+	segment   *memory.Segment
+	// handle is 0 if the window is not registered with NCCL, or if NCCL has no window kernels for
+	// the communicator.
 	handle nccl.Window
 	uses   memory.UseCount
-	// twin registers the same segment with the ranks of this machine, for the two-level path. It is
-	// nil without that path.
+	// twin is the window of the same segment in the communicator levels.intra. It is nil unless the
+	// group has a two-level path.
 	twin *window
 	peers
 	suspension windowSuspension
@@ -36,19 +36,20 @@ type window struct {
 
 // windowSuspension holds the state of a suspended window. The group's lock guards it.
 type windowSuspension struct {
-	// active reports whether the peers' segments are unmapped and their addresses stay reserved.
+	// active reports whether the window is suspended, so that the peers' segments are unmapped while
+	// their addresses stay reserved.
 	active bool
-	// registered reports whether Resume registers the window with NCCL again.
+	// registered reports whether Resume must register the window with NCCL.
 	registered bool
 }
 
 // merge adds the result of a rank. Direct kernels use the segments only if every rank has mapped
-// all of them. Otherwise, merge keeps the first rank's reason.
-func (w *window) merge(rank int, theirs *registerResult) {
-	if theirs.Why != "" && w.notMappedReason == "" {
-		w.notMappedReason = fmt.Sprintf("rank %d: %s", rank, control.Printable(theirs.Why))
+// all of them. Otherwise, notMappedReason is that of the first rank that gave one.
+func (w *window) merge(rank int, result *registerResult) {
+	if result.Why != "" && w.notMappedReason == "" {
+		w.notMappedReason = fmt.Sprintf("rank %d: %s", rank, control.Printable(result.Why))
 	}
-	w.mappedByAll = w.mappedByAll && !theirs.NotMapped
+	w.mappedByAll = w.mappedByAll && !result.NotMapped
 }
 
 // Deregister deregisters the window on this rank.
@@ -61,9 +62,9 @@ func (w *window) Deregister() error {
 
 // deregisterSelf deregisters the window without its twin.
 func (w *window) deregisterSelf() error {
-	r := w.of
+	r := w.registrar
 	if r.plane.Cause() != nil {
-		// The teardown deregisters the window when no kernel of the group can be using it any more.
+		// The teardown deregisters the window once no kernel of the group can still be using it.
 		if err := r.stages.await(r.stages.kernelsEnded, false); err != nil {
 			return err
 		}
@@ -84,11 +85,10 @@ func (w *window) deregisterSelf() error {
 	return errors.Join(w.deregister(), w.unmapPeers())
 }
 
-// deferDeregister defers the deregistration while graphs of other libraries use the window, and
-// keeps the segment until then. If no graph uses the window, deferDeregister does nothing and
-// returns false.
+// deferDeregister defers the deregistration while graphs of other libraries use the window or its
+// segment. If none does, deferDeregister does nothing and returns false.
 func (w *window) deferDeregister() bool {
-	r := w.of
+	r := w.registrar
 	return r.memory.UseCounts.DeferUntilUnused(&w.uses, &w.segment.Uses, func() {
 		r.mu.Lock()
 		_ = r.gpu.Do(w.deregister) // Deregister has returned, so the error is lost
@@ -97,29 +97,30 @@ func (w *window) deferDeregister() bool {
 	})
 }
 
-// byKey compares windows by their keys, which are equal on all ranks.
+// byKey compares windows by their keys, which are the same on all ranks.
 func byKey(a, b *window) int {
 	return cmp.Or(cmp.Compare(a.key.Pool, b.key.Pool), cmp.Compare(a.key.Ordinal, b.key.Ordinal))
 }
 
-// deregister deregisters the window with NCCL. The group's lock is held.
+// deregister deregisters the window with NCCL. The caller must hold the group's lock.
 func (w *window) deregister() error {
 	if w.handle == 0 {
 		return nil
 	}
 	handle := w.handle
 	w.handle = 0
-	return w.of.comm.deregister(handle)
+	return w.registrar.comm.deregister(handle)
 }
 
 // peers holds this rank's mappings of the other ranks' segments. Direct kernels use these mappings
 // and do not need NCCL's windows.
 type peers struct {
-	// at holds the address of each group rank's segment, including this rank's own.
-	at []uintptr
-	// mapped reports whether this rank has mapped the segments of all other ranks. If it has not,
-	// mapError is the reason. mapError is empty if another rank did not share its segment.
-	mapped   bool
+	// addresses holds the address of each group rank's segment, including this rank's own.
+	addresses []uintptr
+	// mapped reports whether this rank has mapped the segments of all other ranks.
+	mapped bool
+	// mapError is the reason why mapped is false. It is empty if another rank did not share its
+	// segment.
 	mapError string
 	// mappedByAll reports whether every rank has mapped all segments. If not, notMappedReason names
 	// a rank and its reason. register sets both fields.
@@ -129,44 +130,43 @@ type peers struct {
 	unmapped atomic.Bool // whether unmapPeers was called
 }
 
-// peersKey returns the key under which ranks export a segment.
 func peersKey(group *driver.GroupConfig, key driver.SegmentKey) handoff.Key {
 	name := fmt.Sprintf("segment/%s/%d/%d", group.ID, key.Pool, key.Ordinal)
 	return handoff.Key{Namespace: handoff.NamespaceOf(name)}
 }
 
-// mapPeers maps the segments of the other ranks with the handles that these ranks have sent. The
+// mapPeers maps the segments of the other ranks, using the handles that these ranks sent. The
 // segments of a suspended window are mapped at their old addresses. If mapPeers fails, calls on the
 // window use other paths.
 func (w *window) mapPeers(ctx context.Context, allShared [][]byte) error {
-	reg := w.of
+	reg := w.registrar
 	if reg.direct.unavailable != "" {
 		return driver.ErrUnsupported
 	}
 	if slices.ContainsFunc(allShared, func(shared []byte) bool { return len(shared) == 0 }) {
 		return errNotShared
 	}
-	if w.at == nil {
-		w.at = make([]uintptr, len(reg.cfg.Ranks))
+	if w.addresses == nil {
+		w.addresses = make([]uintptr, len(reg.cfg.Ranks))
 	}
 	for r, rank := range reg.cfg.Ranks {
 		if r == reg.cfg.Rank {
-			w.at[r] = w.segment.Address()
+			w.addresses[r] = w.segment.Address()
 			continue
 		}
 		at, err := reg.direct.sharing.MapShared(ctx, rank, peersKey(reg.cfg, w.key), allShared[r][1:],
-			w.segment.Bytes(), w.at[r])
+			w.segment.Bytes(), w.addresses[r])
 		if err != nil {
 			return errors.Join(err, w.undoMapping(r))
 		}
-		w.at[r] = at
+		w.addresses[r] = at
 	}
 	return nil
 }
 
 // PeerAddresses returns the address of each rank's segment, by group rank.
 func (w *window) PeerAddresses() ([]uintptr, error) {
-	r := w.of
+	r := w.registrar
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	switch reason := cmp.Or(r.direct.unavailable, w.notMappedReason); {
@@ -174,25 +174,25 @@ func (w *window) PeerAddresses() ([]uintptr, error) {
 		return nil, driver.ErrClosed
 	case !w.mappedByAll:
 		return nil, fmt.Errorf("peers' memory could not be mapped: %s: %w",
-			cmp.Or(reason, "a rank has shared no memory"), driver.ErrUnsupported)
+			cmp.Or(reason, errNotShared.Error()), driver.ErrUnsupported)
 	}
-	return slices.Clone(w.at[:len(r.cfg.Ranks)]), nil
+	return slices.Clone(w.addresses[:len(r.cfg.Ranks)]), nil
 }
 
-// unmapPeers unmaps the other ranks' segments. It must be called after the last kernel that uses
-// them has ended. Repeated calls do nothing.
+// unmapPeers unmaps the other ranks' segments. It must not be called before the last kernel that
+// uses them has exited. Repeated calls do nothing.
 func (w *window) unmapPeers() error {
 	if w.unmapped.Swap(true) {
 		return nil
 	}
-	g := w.of.gpu
-	peers, suspended := w.at, w.suspension.active
-	w.at = make([]uintptr, len(peers))
+	g := w.registrar.gpu
+	peers, suspended := w.addresses, w.suspension.active
+	w.addresses = make([]uintptr, len(peers))
 	return g.FreeWhenIdle(func() error {
 		return g.Do(func() error {
 			var errs []error
 			for r, at := range peers {
-				if at == 0 || r == w.of.cfg.Rank {
+				if at == 0 || r == w.registrar.cfg.Rank {
 					continue
 				}
 				if !suspended {
@@ -205,26 +205,26 @@ func (w *window) unmapPeers() error {
 	})
 }
 
-// Locate returns the address of a buffer on every rank. All ranks have the buffer at the same
-// offset.
-func (w *window) Locate(address uintptr) (at []uintptr) {
-	for _, segment := range w.at {
-		at = append(at, segment+address-w.segment.Address())
+// Locate returns the address at which this rank can access each rank's copy of a buffer, which has
+// the same offset on all ranks.
+func (w *window) Locate(address uintptr) (addresses []uintptr) {
+	for _, segment := range w.addresses {
+		addresses = append(addresses, segment+address-w.segment.Address())
 	}
-	return at
+	return addresses
 }
 
-// undoMapping unmaps the other ranks' segments. If the window is suspended, undoMapping unmaps only
-// the segments of the first n ranks, and the addresses stay reserved.
+// undoMapping unmaps the other ranks' segments. If the window is suspended, it unmaps only the
+// segments of the first n ranks, and the addresses stay reserved.
 func (w *window) undoMapping(n int) error {
-	g := w.of.gpu
+	g := w.registrar.gpu
 	if !w.suspension.active {
 		return w.unmapPeers()
 	}
 	return g.Do(func() error {
 		var errs []error
-		for r, at := range w.at[:min(n, len(w.at))] {
-			if at != 0 && r != w.of.cfg.Rank {
+		for r, at := range w.addresses[:min(n, len(w.addresses))] {
+			if at != 0 && r != w.registrar.cfg.Rank {
 				errs = append(errs, g.CUDA.Unmap(at, w.segment.Bytes()))
 			}
 		}
